@@ -32,7 +32,7 @@ const allowedImports = `
 	bulk < unaryhttp, httpreuse, connlimit, clientaddr;
 	fault, httpreuse < bucket;
 	git/disk < git/mmap, credfile;
-	lfs < lfs/objects;
+	git/disk, lfs < lfs/objects, lfs/locks;
 	git, git/pktline, fault < git/protocol;
 	git/protocol < node;
 	node, credfile, httpreuse < origin;
@@ -44,7 +44,6 @@ const allowedImports = `
 	git, git/mmap < git/pack, git/refs, git/bitmap;
 	git/pack < git/graph;
 	git/pack, lfs < lfs/pointers;
-	git/disk, lfs < lfs/locks;
 	git, balance, inflight, git/reaper, git/cgroup < git/process;
 	git, balance, inflight < admit;
 	git/refs, git/graph, git/process, git/pktline < repo;

@@ -135,7 +135,7 @@ and copied to every other client with the same request. Many identical clones th
 		{"Servers:", []*cobra.Command{serveCommand(env), mirrorCommand(env), gatewayCommand(env), storageCommand(env),
 			searchCommand(env)}},
 		{"Setup:", []*cobra.Command{configCommand(env), tokenCommand(env), doctorCommand(env), estimateCommand(env)}},
-		{"Repositories:", []*cobra.Command{repoCommand(env), storeCommand(env), resolveCommand(env),
+		{"Repositories:", []*cobra.Command{repoCommand(env), storeCommand(env), lfsCommand(env), resolveCommand(env),
 			cacheCommand(env)}},
 		{"Running servers:", []*cobra.Command{topCommand(env), healthCommand(env), nodesCommand(env), workersCommand(env),
 			drainCommand(env), undrainCommand(env), debugCommand(env)}},

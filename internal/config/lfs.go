@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/packhorse-git/packhorse/internal/lfs/objects"
+	"github.com/packhorse-git/packhorse/internal/storage"
 )
 
 // LFSConfig sets how objects of Git LFS are kept. Downloads need read permission, uploads and locks write permission.
@@ -24,7 +25,8 @@ type LFSConfig struct {
 	// MaxObject is the maximum size of an uploaded object. 0 means no limit.
 	MaxObject Size `toml:"max_object" default:"5GiB"`
 
-	// Quota is the maximum total size of the objects of one repository. 0 means no limit.
+	// Quota is the maximum total size of the objects of one repository. lfs.quota in the configuration of a repository
+	// overrides it. 0 means no limit.
 	Quota Size `toml:"quota"`
 
 	// MinFree is the space of the file system that uploads leave free. 0 means a twentieth of it, at most 5 GiB.
@@ -40,6 +42,23 @@ type LFSConfig struct {
 
 	// UploadExpiry is how long the beginning of an interrupted upload is kept. Until then the upload can continue.
 	UploadExpiry Duration `toml:"upload_expiry" default:"24h" range:">0s"`
+
+	// Grace is how long an object is kept that no pointer file in the repository names. Clients upload objects before they
+	// push the commits, so it has to be longer than any client takes for that. Objects that are not needed are removed
+	// once a day.
+	Grace Duration `toml:"grace" default:"336h" range:"1h.."`
+
+	// ScrubInterval is the time in which all objects are read once and compared with their checksums. A damaged object is
+	// moved aside, and logged as an error. 0 means that they are not read.
+	ScrubInterval Duration `toml:"scrub_interval" default:"168h" range:"0s.."`
+
+	// ScrubRate is the maximum number of bytes that are read in a second for that.
+	ScrubRate Size `toml:"scrub_rate" default:"32MiB" range:"1MiB.."`
+}
+
+// Care returns the options of the care for LFS objects.
+func (c *LFSConfig) Care() storage.LFSCare {
+	return storage.LFSCare{Grace: c.Grace.Duration, ScrubInterval: c.ScrubInterval.Duration, ScrubRate: int64(c.ScrubRate)}
 }
 
 // PublicURL returns the URL of the server for clients, or nil if it is not set.

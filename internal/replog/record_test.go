@@ -180,9 +180,9 @@ func TestAllowedSettings(t *testing.T) {
 	t.Parallel()
 	for key, want := range map[string]bool{
 		"receive.denydeletes": true, "receive.fsck.badname": true, "uploadpackfilter.tree.allow": true,
-		"http.receivepack": true, "core.disambiguate": true,
+		"http.receivepack": true, "core.disambiguate": true, "lfs.quota": true,
 		"receive.fsck.skiplist": false, "receive.certnonceseed": false, "uploadpack.packobjectshook": false,
-		"hook.x.command": false, "core.hookspath": false, "include.path": false, "http.proxy": false,
+		"hook.x.command": false, "lfs.url": false, "core.hookspath": false, "include.path": false, "http.proxy": false,
 		"Receive.denydeletes": false, "remote.receive.url": false,
 	} {
 		if got := (Setting{Key: key}).IsAllowed(); got != want {

@@ -142,7 +142,8 @@ func servedConfig(c repo.Config) map[string]string {
 		switch section {
 		case "extensions", "uploadpack", "uploadpackfilter", "lsrefs", "transfer", "receive":
 		default:
-			if key != "core.repositoryformatversion" && key != "http.uploadpack" && key != "http.receivepack" {
+			if key != "core.repositoryformatversion" && key != "http.uploadpack" && key != "http.receivepack" &&
+				key != "lfs.quota" {
 				continue
 			}
 		}

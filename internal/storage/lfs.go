@@ -1,6 +1,7 @@
 package storage
 
 import (
+	"cmp"
 	"context"
 	"io"
 	"os"
@@ -38,16 +39,25 @@ func (n *Node) lfsRepository(ctx context.Context, path git.RepoPath) (*handle, o
 	if err != nil {
 		return nil, objects.Repository{}, err
 	}
-	return h, h.lfs(), nil
+	r, err := h.lfs()
+	if err != nil {
+		n.release(h)
+		return nil, r, err
+	}
+	return h, r, nil
 }
 
-// lfs returns the repository for methods of objects.Store.
-func (h *handle) lfs() objects.Repository {
-	r := objects.Repository{Dir: h.Common, ID: h.Incarnation}
+// lfs returns the repository for methods of objects.Store. The error is Corrupt if its configuration is not valid.
+func (h *handle) lfs() (r objects.Repository, err error) {
+	r = objects.Repository{Dir: h.Common, ID: h.Incarnation}
 	if h.place != nil {
 		r.Remote = h.place.LFS()
 	}
-	return r
+	quota, isSet, err := h.LFSQuota()
+	if isSet {
+		r.Quota = cmp.Or(quota, -1)
+	}
+	return r, err
 }
 
 // LFSBatch returns what the repository knows about objects, in their order.
@@ -69,8 +79,14 @@ func (n *Node) lfsStates(h *handle) func(context.Context, lfs.Batch) ([]lfs.Stat
 	if n.lfs == nil {
 		return nil
 	}
-	r := h.lfs()
-	return func(ctx context.Context, b lfs.Batch) ([]lfs.Status, error) { return n.lfs.Check(ctx, r, b) }
+	return func(ctx context.Context, b lfs.Batch) ([]lfs.Status, error) {
+		r, err := h.lfs()
+		if err != nil {
+			return nil, err
+		}
+		b.Upload = true // so that the objects are not removed before the push is visible
+		return n.lfs.Check(ctx, r, b)
+	}
 }
 
 // readError is the error of a read of objects.

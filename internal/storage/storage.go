@@ -68,6 +68,8 @@ type Options struct {
 
 	// LFS configures objects of Git LFS. The node sets Dir, Log and ReadOnly. Nil: requests for them are refused.
 	LFS *objects.Options
+	// LFSCare configures what happens to LFS objects without a request.
+	LFSCare LFSCare
 
 	Packs    *packcache.Cache // for DropPacks; may be nil
 	Verifier *pack.Verifier   // forgets its results when packs are dropped; may be nil
@@ -94,10 +96,14 @@ type Node struct {
 	setHead  bool
 	hooks    receivepack.RepositoryHooks // "": pushes are not accepted
 	lfs      *objects.Store              // may be nil
-	packs    *packcache.Cache            // may be nil
-	verifier *pack.Verifier              // may be nil
-	lookups  *lookup.Reader
-	runner   *process.Runner
+	lfsGrace time.Duration               // LFSCare.Grace
+	lfsCarer *lfsCarer                   // may be nil
+	// collecting is held to collect LFS garbage.
+	collecting contextMutex
+	packs      *packcache.Cache // may be nil
+	verifier   *pack.Verifier   // may be nil
+	lookups    *lookup.Reader
+	runner     *process.Runner
 
 	handles  handleTable
 	locks    locks.Server
@@ -174,7 +180,7 @@ func New(server *uploadpack.Server, o Options) (*Node, error) {
 		},
 		places: o.Places, server: server, pushes: o.Pushes, setHead: o.SetHead, hooks: o.RepositoryHooks, packs: o.Packs,
 		verifier: o.Verifier, lookups: lookup.New(o.Lookups), runner: o.Runner, handles: newHandleTable(o.MaxOpen),
-		placing: newContextMutex(), privateDirectories: make(map[string]bool),
+		placing: newContextMutex(), collecting: newContextMutex(), privateDirectories: make(map[string]bool),
 		searching: newContextMutex(), borrowerEntries: maxBorrowerEntries,
 	}
 	for _, dir := range o.Hidden {
@@ -196,6 +202,7 @@ func New(server *uploadpack.Server, o Options) (*Node, error) {
 			lfs.MinFree = -1 // Places make room
 		}
 		n.lfs = objects.New(lfs)
+		n.lfsGrace = cmp.Or(o.LFSCare.Grace, 14*24*time.Hour)
 	}
 	n.startBackground(o)
 	return n, nil
@@ -215,6 +222,9 @@ func (n *Node) startBackground(o Options) {
 	if !o.ReadOnly {
 		n.removeLeftovers()
 	}
+	if n.lfs != nil && n.places == nil && !o.ReadOnly {
+		n.lfsCarer = newLFSCarer(n, o.LFSCare)
+	}
 	n.hookScan.ctx, n.hookScan.cancel = context.WithCancel(context.Background())
 	if n.places == nil { // those of a store have no hooks
 		n.startHookScan()
@@ -231,6 +241,9 @@ func (n *Node) StopBackground() {
 	}
 	if n.upkeep != nil {
 		n.upkeep.close()
+	}
+	if n.lfsCarer != nil {
+		n.lfsCarer.close()
 	}
 	if n.lfs != nil {
 		n.lfs.Close()

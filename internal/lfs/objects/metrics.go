@@ -10,6 +10,9 @@ type Metrics struct {
 	poolBytes prometheus.Gauge
 	parts     prometheus.Gauge
 	partBytes prometheus.Gauge
+	collected prometheus.Counter
+	verified  prometheus.Counter
+	damaged   prometheus.Counter
 }
 
 // NewMetrics creates the metrics.
@@ -36,12 +39,25 @@ func NewMetrics() *Metrics {
 		partBytes: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "packhorse_lfs_part_bytes", Help: "Size of the parts of LFS objects. Measured every 10 minutes.",
 		}),
+		collected: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "packhorse_lfs_collected_objects_total",
+			Help: "LFS objects that were removed from repositories because no commit needs them.",
+		}),
+		verified: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "packhorse_lfs_verified_bytes_total",
+			Help: "Bytes of LFS objects that were read to verify them.",
+		}),
+		damaged: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "packhorse_lfs_damaged_objects_total",
+			Help: "LFS objects that were found to be damaged, and moved aside.",
+		}),
 	}
 }
 
 // Collectors returns the metrics to register.
 func (m *Metrics) Collectors() []prometheus.Collector {
-	return []prometheus.Collector{m.uploads, m.written, m.pool, m.poolBytes, m.parts, m.partBytes}
+	return []prometheus.Collector{m.uploads, m.written, m.pool, m.poolBytes, m.parts, m.partBytes, m.collected,
+		m.verified, m.damaged}
 }
 
 // countPool counts objects that were added to the pool, or removed if n is negative.

@@ -69,8 +69,9 @@ type Store struct {
 
 // Repository is a repository with objects.
 type Repository struct {
-	Dir string // the Git directory that its worktrees share
-	ID  string // changes if another repository gets the directory; interrupted uploads continue in the same one
+	Dir   string // the Git directory that its worktrees share
+	ID    string // changes if another repository gets the directory; interrupted uploads continue in the same one
+	Quota int64  // overrides Options.Quota; zero: it does not, negative: no limit
 	// Remote has the objects, and files in Dir are copies of some. The pool does not share them. Nil: Dir has all.
 	Remote Remote
 }
@@ -105,7 +106,8 @@ func (s *Store) Close() {
 	s.done.Wait()
 }
 
-// Check returns the states of objects in a repository, in their order, before an upload or a download.
+// Check returns the states of objects in a repository, in their order, before an upload or a download. Before an upload
+// it renews the objects that are here, so that they are not removed before the client pushes the commits.
 func (s *Store) Check(ctx context.Context, r Repository, b lfs.Batch) ([]lfs.Status, error) {
 	if r.Remote != nil {
 		return s.checkRemote(ctx, r, b)
@@ -116,12 +118,15 @@ func (s *Store) Check(ctx context.Context, r Repository, b lfs.Batch) ([]lfs.Sta
 		return nil, err
 	}
 	defer t.Close()
-	room := s.newRoom(r)
+	room, now := s.newRoom(r), time.Now()
 	for i, o := range b.Objects {
 		if i%1024 == 0 && ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
-		size, found, err := t.stat(o.OID)
+		size, mtime, found, err := t.stat(o.OID)
+		if err == nil && b.Upload && found && size == o.Size {
+			found, err = t.renew(o.OID, mtime, now)
+		}
 		switch {
 		case err != nil:
 			return nil, err
@@ -166,7 +171,7 @@ func (s *Store) Link(r Repository, o lfs.Object) (bool, error) {
 		return false, err
 	}
 	defer pool.Close()
-	size, found, err := pool.stat(o.OID)
+	size, _, found, err := pool.stat(o.OID)
 	if err != nil || !found || size != o.Size {
 		return false, err
 	}

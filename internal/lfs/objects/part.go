@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -164,7 +165,10 @@ func (p *Part) publish(to tree, o lfs.Object, shared bool) (had bool, err error)
 	switch {
 	case err == nil && inPool: // share the file of the pool, unless it is removed at this moment
 		if had, err = p.store.link(to, pool, name(o.OID), o); err == nil {
-			return had, to.sync(o.OID)
+			var found bool // it may be so old that it is about to be removed
+			if found, err = to.renew(o.OID, time.Time{}, time.Now()); err == nil && found {
+				return had, to.sync(o.OID)
+			}
 		}
 	case err == nil:
 		p.store.metrics.countPool(1, o.Size)

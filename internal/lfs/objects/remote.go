@@ -52,7 +52,7 @@ func (s *Store) checkRemote(ctx context.Context, r Repository, b lfs.Batch) ([]l
 		}
 		local, found, statErr := int64(0), false, error(nil)
 		if size < 0 && (b.Upload || err != nil) {
-			local, found, statErr = here.stat(o.OID)
+			local, _, found, statErr = here.stat(o.OID)
 		}
 		switch {
 		case statErr != nil:

@@ -80,7 +80,7 @@ func (m *room) reserve(o lfs.Object, offset int64) error {
 		if m.free = s.room(); m.repository.Remote != nil {
 			m.free = math.MaxInt64 // Remote.Begin makes room
 		}
-		if m.err == nil && s.options.Quota > 0 {
+		if m.err == nil && s.Quota(m.repository) > 0 {
 			m.used, m.err = s.Usage(m.repository)
 			m.used += s.usage.reserved(m.repository)
 		}
@@ -88,16 +88,27 @@ func (m *room) reserve(o lfs.Object, offset int64) error {
 	if m.err != nil {
 		return m.err
 	}
-	if quota := s.options.Quota; quota > 0 && m.used+m.asked+o.Size > quota {
-		return overQuota.error(fault.Full,
-			"the quota of the repository for LFS objects is used up: %d of %d bytes (lfs.quota)",
-			m.used, quota)
+	if quota := s.Quota(m.repository); quota > 0 && m.used+m.asked+o.Size > quota {
+		return errOverQuota(m.used, quota)
 	}
 	if m.asked+o.Size-offset > m.free {
 		return errNoSpace()
 	}
 	m.asked += o.Size
 	return nil
+}
+
+func errOverQuota(used, quota int64) error {
+	return overQuota.error(fault.Full,
+		"the quota of the repository for LFS objects is used up: %d of %d bytes (lfs.quota)", used, quota)
+}
+
+// Quota returns the maximum total size of the objects of a repository in bytes. Zero means no limit.
+func (s *Store) Quota(r Repository) int64 {
+	if r.Quota != 0 {
+		return max(r.Quota, 0)
+	}
+	return s.options.Quota
 }
 
 func errNoSpace() error {
@@ -142,8 +153,10 @@ func (s *Store) reserve(r Repository, u lfs.Upload) (release func(), err error) 
 		f.Close()
 		return func() {}, nil
 	}
-	s.usage.reserve(r, u.Size)
-	return func() { s.usage.reserve(r, -u.Size) }, nil
+	if err := s.usage.reserve(r, u.Size, s.Quota(r)); err != nil {
+		return nil, err
+	}
+	return func() { _ = s.usage.reserve(r, -u.Size, 0) }, nil
 }
 
 // usageTime is how long the usage of a repository is known. Other programs may change it.
@@ -197,16 +210,21 @@ func (s *Store) Usage(r Repository) (int64, error) {
 	return u.bytes, nil
 }
 
-// reserve counts an upload that begins, or with a negative size one that ends.
-func (t *usageTable) reserve(r Repository, n int64) {
+// reserve counts an upload that begins, or with a negative size one that ends. The error is Full if another upload has
+// taken the rest of the quota meanwhile.
+func (t *usageTable) reserve(r Repository, n, quota int64) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if used := t.known[r.ID].bytes + t.incoming[r.ID]; quota > 0 && used+n > quota {
+		return errOverQuota(used, quota)
+	}
 	if t.incoming == nil {
 		t.incoming = make(map[string]int64)
 	}
 	if t.incoming[r.ID] += n; t.incoming[r.ID] == 0 {
 		delete(t.incoming, r.ID)
 	}
+	return nil
 }
 
 // reserved returns the number of bytes of the objects of running uploads.

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -81,10 +82,10 @@ func (t tree) Close() {
 	}
 }
 
-// stat returns the size of an object. Only a regular file is an object.
-func (t tree) stat(id lfs.OID) (size int64, found bool, err error) {
+// stat returns the size of an object and when it was renewed. Only a regular file is an object.
+func (t tree) stat(id lfs.OID) (size int64, mtime time.Time, found bool, err error) {
 	if t.dir == nil {
-		return 0, false, nil
+		return 0, mtime, false, nil
 	}
 	var st unix.Stat_t
 	for {
@@ -95,11 +96,11 @@ func (t tree) stat(id lfs.OID) (size int64, found bool, err error) {
 	}
 	switch {
 	case err == unix.ENOENT || err == unix.ENOTDIR:
-		return 0, false, nil
+		return 0, mtime, false, nil
 	case err != nil:
-		return 0, false, &fs.PathError{Op: "stat", Path: filepath.Join(t.dir.Name(), name(id)), Err: err}
+		return 0, mtime, false, &fs.PathError{Op: "stat", Path: filepath.Join(t.dir.Name(), name(id)), Err: err}
 	}
-	return st.Size, st.Mode&unix.S_IFMT == unix.S_IFREG, nil
+	return st.Size, time.Unix(st.Mtim.Unix()), st.Mode&unix.S_IFMT == unix.S_IFREG, nil
 }
 
 // link adds the file of an object, which is from in another tree, to the tree. had reports whether the tree had the
@@ -141,7 +142,7 @@ func (t tree) add(o lfs.Object, place func() error) (had bool, err error) {
 				return false, cmp.Or(makeErr, err)
 			}
 		case errors.Is(err, unix.EEXIST):
-			size, found, statErr := t.stat(o.OID)
+			size, _, found, statErr := t.stat(o.OID)
 			if statErr != nil || found && size == o.Size {
 				return true, statErr
 			}

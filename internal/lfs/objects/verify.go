@@ -1,0 +1,143 @@
+package objects
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+	"golang.org/x/time/rate"
+
+	"github.com/packhorse-git/packhorse/internal/lfs"
+)
+
+// damagedDir, in Options.Dir and in repositories, has damaged objects.
+const damagedDir = "damaged"
+
+// Damage is a damaged object: its file has other bytes than those that its ID is the hash of, or cannot be read.
+type Damage struct {
+	lfs.Object
+	info fs.FileInfo // of the file
+	err  error       // why it cannot be read; nil: its bytes are wrong
+}
+
+// Error describes the damage.
+func (d *Damage) Error() string {
+	if d.err != nil {
+		return "the object cannot be read: " + d.err.Error()
+	}
+	return "the object's bytes are not those of its ID"
+}
+
+// Verify reads an object of a repository. The error is a *Damage if it is damaged, and nil if it was removed meanwhile.
+// Reads wait for limiter, whose tokens are bytes; nil: they do not.
+func (s *Store) Verify(ctx context.Context, r Repository, o lfs.Object, limiter *rate.Limiter) error {
+	return s.verify(ctx, r.path(o.OID), o, limiter)
+}
+
+// VerifyPooled is Verify for an object of the pool.
+func (s *Store) VerifyPooled(ctx context.Context, o lfs.Object, limiter *rate.Limiter) error {
+	return s.verify(ctx, filepath.Join(s.options.Dir, name(o.OID)), o, limiter)
+}
+
+// verify reads a file that seems to be damaged a second time, because the damage can be one of memory.
+func (s *Store) verify(ctx context.Context, path string, o lfs.Object, limiter *rate.Limiter) error {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return ignoreAbsent(err)
+	}
+	defer f.Close()
+	for range 2 {
+		var sum lfs.OID
+		if sum, err = s.hash(ctx, f, limiter); err == nil && sum == o.OID || ctx.Err() != nil {
+			return ctx.Err()
+		}
+	}
+	info, statErr := f.Stat()
+	if statErr != nil {
+		return statErr
+	}
+	s.metrics.damaged.Inc()
+	return &Damage{Object: o, info: info, err: err}
+}
+
+// hash returns the SHA-256 of a file's content.
+func (s *Store) hash(ctx context.Context, f *os.File, limiter *rate.Limiter) (id lfs.OID, err error) {
+	buf := s.buffers.Get().(*[bufferSize]byte)
+	defer s.buffers.Put(buf)
+	h := sha256.New()
+	for off := int64(0); ; {
+		n, err := f.ReadAt(buf[:], off)
+		h.Write(buf[:n])
+		s.metrics.verified.Add(float64(n))
+		off += int64(n)
+		if errors.Is(err, io.EOF) {
+			return lfs.OID(h.Sum(nil)), ctx.Err()
+		}
+		if err == nil && limiter != nil {
+			err = limiter.WaitN(ctx, n)
+		}
+		if err == nil {
+			err = ctx.Err()
+		}
+		if err != nil {
+			return id, err
+		}
+	}
+}
+
+// InPool reports whether the pool has the file of a repository's object.
+func (s *Store) InPool(o lfs.Object, info fs.FileInfo) bool {
+	pooled, err := os.Lstat(filepath.Join(s.options.Dir, name(o.OID)))
+	return err == nil && os.SameFile(pooled, info)
+}
+
+// NewLimiter returns a limiter for Verify of n bytes a second.
+func NewLimiter(n int64) *rate.Limiter { return rate.NewLimiter(rate.Limit(n), bufferSize) }
+
+// SetAside moves a damaged object out of the pool and of the repositories, so that clients upload it again. Files of
+// the same object that are not damaged stay. each calls its argument for every repository. remove reports whether the
+// repository had the damaged file.
+func (s *Store) SetAside(d *Damage, each func(remove func(Repository) (bool, error)) error) error {
+	pooled := filepath.Join(s.options.Dir, name(d.OID))
+	inPool, err := moveAside(pooled, filepath.Join(s.options.Dir, damagedDir), d)
+	if err != nil {
+		return err
+	}
+	if inPool {
+		s.metrics.countPool(-1, -d.Size)
+	}
+	return each(func(r Repository) (bool, error) {
+		aside := filepath.Join(r.Dir, "lfs", damagedDir)
+		if inPool {
+			aside = "" // one copy is enough
+		}
+		removed, err := moveAside(r.path(d.OID), aside, d)
+		if err != nil || !removed {
+			return false, err
+		}
+		s.usage.add(r, -d.Size)
+		_, err = s.Link(r, d.Object) // another repository's upload may have replaced the one of the pool already
+		return true, err
+	})
+}
+
+// moveAside moves a file to a directory, under its own name, if it is the damaged one. If dir is "", it removes the
+// file.
+func moveAside(path, dir string, d *Damage) (moved bool, err error) {
+	info, err := os.Lstat(path)
+	if err != nil || !os.SameFile(info, d.info) {
+		return false, ignoreAbsent(err)
+	}
+	if dir == "" {
+		return true, os.Remove(path)
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return false, err
+	}
+	return true, os.Rename(path, filepath.Join(dir, d.OID.String()))
+}

@@ -1,0 +1,172 @@
+package storage
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/git/disk"
+	"github.com/packhorse-git/packhorse/internal/lfs"
+	"github.com/packhorse-git/packhorse/internal/lfs/objects"
+)
+
+// LFSCare configures what the node does for its LFS objects without a request.
+type LFSCare struct {
+	// Grace is the time after the upload of an object during which a push may still name it. Zero means 14 days.
+	Grace time.Duration
+	// ScrubInterval is the time in which all objects are read and verified. Zero means that they are not.
+	ScrubInterval time.Duration
+	// ScrubRate is the maximum number of bytes that are read a second for that. Zero means 32 MiB.
+	ScrubRate int64
+}
+
+const (
+	// collectInterval is the time between two collections of garbage.
+	collectInterval = 24 * time.Hour
+	// careDelay is the time from the start of a node to its first collection or scrub.
+	careDelay = 5 * time.Minute
+	// careRetry is the time until the next attempt after a failure.
+	careRetry = time.Hour
+	// rememberInterval is how often the progress of a scrub is written to disk.
+	rememberInterval = time.Minute
+)
+
+// lfsCarer collects garbage and scrubs, each in one goroutine.
+type lfsCarer struct {
+	node *Node
+	LFSCare
+	backgroundTask
+
+	mu    sync.Mutex
+	state careState
+}
+
+// careState is the content of the file that remembers the progress over restarts.
+type careState struct {
+	Collected time.Time `json:"collected"` // last collection of garbage
+	Scrub     time.Time `json:"scrub"`     // begin of the last scrub
+	// After is the last object of the pool that the scrub has verified. Empty: the scrub has ended.
+	After string `json:"after,omitempty"`
+}
+
+func newLFSCarer(n *Node, care LFSCare) *lfsCarer {
+	care.ScrubRate = cmp.Or(care.ScrubRate, 32<<20)
+	c := &lfsCarer{node: n, LFSCare: care}
+	c.ctx, c.cancel = context.WithCancel(context.Background())
+	text, err := os.ReadFile(c.file())
+	if err == nil {
+		err = json.Unmarshal(text, &c.state)
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		c.state = careState{}
+		n.log.Warn("cannot read when LFS objects were last verified", "error", err)
+	}
+	c.Go(func() { c.repeat(c.nextCollection, c.collect) })
+	if c.ScrubInterval > 0 {
+		c.Go(func() { c.repeat(c.nextScrub, c.scrub) })
+	}
+	return c
+}
+
+func (c *lfsCarer) close() {
+	c.cancel()
+	c.Wait()
+}
+
+// file has the state.
+func (c *lfsCarer) file() string { return filepath.Join(c.node.root, privateDir, lfsKind, "care.json") }
+
+// change changes the state, and writes it to disk.
+func (c *lfsCarer) change(change func(s *careState)) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	change(&c.state)
+	text, err := json.Marshal(c.state)
+	if err == nil {
+		err = os.MkdirAll(filepath.Dir(c.file()), 0o700)
+	}
+	if err == nil {
+		err = disk.ReplaceFile(c.file(), append(text, '\n'))
+	}
+	if err != nil {
+		c.node.log.Warn("cannot remember when LFS objects were last verified", "error", err)
+	}
+}
+
+func (c *lfsCarer) get() careState {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.state
+}
+
+// repeat calls work whenever it is due, until the node closes.
+func (c *lfsCarer) repeat(due func() time.Time, work func() error) {
+	timer := time.NewTimer(max(time.Until(due()), careDelay))
+	defer timer.Stop()
+	for {
+		select {
+		case <-c.ctx.Done():
+			return
+		case <-timer.C:
+		}
+		wait := careRetry
+		if err := work(); err == nil {
+			wait = max(time.Until(due()), time.Second)
+		} else if c.ctx.Err() == nil {
+			c.node.log.Warn("the care for LFS objects failed", "error", err)
+		}
+		timer.Reset(wait)
+	}
+}
+
+func (c *lfsCarer) nextCollection() time.Time { return c.get().Collected.Add(collectInterval) }
+
+func (c *lfsCarer) collect() error {
+	begin := time.Now()
+	result, err := c.node.LFSCollect(c.ctx, LFSCollectOptions{})
+	if err != nil {
+		return err
+	}
+	c.node.log.Info("collected LFS garbage", "objects", result.Removed.Objects, "bytes", result.Removed.Bytes,
+		"freed", result.Freed.Bytes, "seconds", time.Since(begin).Seconds())
+	c.change(func(s *careState) { s.Collected = begin })
+	return nil
+}
+
+// nextScrub is now if a scrub has not ended.
+func (c *lfsCarer) nextScrub() time.Time {
+	s := c.get()
+	if s.After != "" {
+		return time.Time{}
+	}
+	return s.Scrub.Add(c.ScrubInterval)
+}
+
+// scrub verifies all objects, or the remaining ones of a scrub that was interrupted.
+func (c *lfsCarer) scrub() error {
+	begin, s := time.Now(), c.get()
+	after, err := lfs.ParseOID(s.After)
+	if err != nil {
+		c.change(func(s *careState) { s.Scrub, s.After = begin, "" })
+	}
+	written := begin
+	v := verifier{node: c.node, after: after, limiter: objects.NewLimiter(c.ScrubRate), done: func(id lfs.OID) {
+		if time.Since(written) > rememberInterval {
+			written = time.Now()
+			c.change(func(s *careState) { s.After = id.String() })
+		}
+	}}
+	if err := v.all(c.ctx); err != nil {
+		return err
+	}
+	c.node.log.Info("verified LFS objects", "objects", v.result.Verified.Objects, "bytes", v.result.Verified.Bytes,
+		"damaged", len(v.result.Damaged), "seconds", time.Since(begin).Seconds())
+	c.change(func(s *careState) { s.After = "" })
+	return nil
+}

@@ -1,0 +1,161 @@
+package storage
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/lfs"
+	"github.com/packhorse-git/packhorse/internal/lfs/objects"
+	"github.com/packhorse-git/packhorse/internal/lfs/pointers"
+)
+
+// Progress is called during long work with the number of finished steps, the number of all or zero if it is not known,
+// and the present step.
+type Progress func(done, total int64, what string)
+
+func (p Progress) show(done, total int64, what string) {
+	if p != nil {
+		p(done, total, what)
+	}
+}
+
+// LFSProblem is a problem of a repository or of one of its objects.
+type LFSProblem struct {
+	Repository string `json:"repository"`
+	Object     string `json:"object,omitempty"` // ID; "": the repository itself
+	Problem    string `json:"problem"`
+}
+
+// LFSCollectOptions configure LFSCollect.
+type LFSCollectOptions struct {
+	DryRun   bool // only count what would be removed
+	Progress Progress
+}
+
+// LFSGarbage is the result of LFSCollect.
+type LFSGarbage struct {
+	Repositories int64         `json:"repositories"` // with LFS objects
+	Removed      objects.Usage `json:"removed"`      // from repositories
+	Freed        objects.Usage `json:"freed"`        // from the disk, because no repository has them
+	Failed       []LFSProblem  `json:"failed"`       // repositories whose objects were all kept
+}
+
+// LFSCollect removes objects from repositories that no pointer file names, and that were not uploaded within
+// LFSCare.Grace. Then it removes from the disk what no repository has. Repositories that cannot be read keep all of
+// their objects. Uploads and pushes may run.
+func (n *Node) LFSCollect(ctx context.Context, o LFSCollectOptions) (LFSGarbage, error) {
+	result := LFSGarbage{Failed: []LFSProblem{}}
+	if err := n.collecting.lock(ctx); err != nil {
+		return result, err
+	}
+	defer n.collecting.unlock()
+	err := n.eachLFS(ctx, func(path git.RepoPath) error {
+		o.Progress.show(result.Repositories, 0, path.String())
+		removed, err := n.collectRepository(ctx, path, o.DryRun)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		result.Repositories++
+		result.Removed.Objects += removed.Objects
+		result.Removed.Bytes += removed.Bytes
+		if err != nil && !fault.Is(err, fault.NotFound) {
+			n.log.Warn("the LFS garbage of a repository was not collected", "repository", path.String(), "error", err)
+			result.Failed = append(result.Failed, LFSProblem{Repository: path.String(), Problem: fault.Message(err)})
+		}
+		return nil
+	})
+	if err != nil || o.DryRun {
+		return result, err
+	}
+	result.Freed, err = n.lfs.CollectPool(ctx.Err)
+	return result, err
+}
+
+// collectRepository removes the garbage of one repository.
+func (n *Node) collectRepository(ctx context.Context, path git.RepoPath,
+	dryRun bool) (removed objects.Usage, err error) {
+	h, r, err := n.lfsRepository(ctx, path)
+	if err != nil {
+		return removed, err
+	}
+	defer n.release(h)
+	c, err := n.lfs.NewCollector(r, time.Now().Add(-n.lfsGrace))
+	if err != nil {
+		return removed, err
+	}
+	defer c.Close()
+	old, err := c.Candidates()
+	if err != nil || len(old) == 0 {
+		return removed, err
+	}
+	named := make(map[lfs.OID]bool)
+	err = h.scanPointers(ctx, func(p pointers.Pointer) error {
+		named[p.OID] = true
+		return nil
+	})
+	if err != nil {
+		return removed, err
+	}
+	// The pointers must be those of the repository that the Collector has open.
+	if !h.Fresh(h.path) {
+		return removed, fault.New(fault.NotFound, "the repository was removed, renamed or replaced meanwhile")
+	}
+	for _, o := range old {
+		if err := ctx.Err(); err != nil {
+			return removed, err
+		}
+		if named[o.OID] {
+			continue
+		}
+		gone := dryRun
+		if !dryRun {
+			if gone, err = c.Remove(o); err != nil {
+				return removed, err
+			}
+		}
+		if gone {
+			removed.Add(o.Size)
+		}
+	}
+	return removed, nil
+}
+
+// scanPointers calls fn for each pointer file of the repository, see pointers.Scan.
+func (h *handle) scanPointers(ctx context.Context, fn func(pointers.Pointer) error) error {
+	return pointers.Scan(ctx, h.Objects, pointers.NewCache(filepath.Join(h.Common, "lfs", "pointers")), fn)
+}
+
+// eachLFS calls do for each repository that may have LFS objects or locks.
+func (n *Node) eachLFS(ctx context.Context, do func(git.RepoPath) error) error {
+	switch {
+	case n.lfs == nil:
+		return errNoLFS()
+	case n.places != nil:
+		return fault.New(fault.Denied, "LFS objects are in the object store: use packhorse store gc and packhorse store check")
+	}
+	for after := ""; ; {
+		page, err := n.list(ctx, ListQuery{After: after})
+		if err != nil {
+			return err
+		}
+		for _, below := range page.Paths {
+			if _, err := os.Stat(filepath.Join(n.root, below, "lfs")); err != nil {
+				continue
+			}
+			path, err := git.ParseRepoPath(below)
+			if err != nil {
+				return err
+			}
+			if err := do(path); err != nil {
+				return err
+			}
+		}
+		if after = page.Next; after == "" {
+			return nil
+		}
+	}
+}

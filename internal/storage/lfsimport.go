@@ -1,0 +1,106 @@
+package storage
+
+import (
+	"context"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/disk"
+	"github.com/packhorse-git/packhorse/internal/lfs"
+	"github.com/packhorse-git/packhorse/internal/lfs/objects"
+)
+
+// LFSImported is the result of LFSImport.
+type LFSImported struct {
+	Imported objects.Usage `json:"imported"`
+	Present  objects.Usage `json:"present"` // the repository had them before
+	Missing  []LFSProblem  `json:"missing"` // the directory does not have them, or they are damaged there
+}
+
+// LFSImport adds the objects that the pointer files of a repository name, and that the repository does not have, from a
+// directory of Git LFS or of another server. See layouts. The directory is not changed. Quotas do not apply.
+func (n *Node) LFSImport(ctx context.Context, path git.RepoPath, dir string, progress Progress) (LFSImported, error) {
+	result := LFSImported{Missing: []LFSProblem{}}
+	if info, err := os.Stat(dir); err != nil || !info.IsDir() {
+		return result, fault.Wrap(fault.Invalid, "cannot read the directory to import from",
+			errors.Join(err, errors.New(dir)))
+	}
+	h, r, err := n.lfsRepository(ctx, path)
+	if err != nil {
+		return result, err
+	}
+	defer n.release(h)
+	named, err := h.namedObjects(ctx)
+	if err != nil {
+		return result, err
+	}
+	states, err := n.lfs.Check(ctx, r, lfs.Batch{Objects: named})
+	if err != nil {
+		return result, err
+	}
+	for i, o := range named {
+		progress.show(int64(i), int64(len(named)), o.OID.String())
+		if states[i].State == lfs.Present {
+			result.Present.Add(o.Size)
+			continue
+		}
+		err := n.importObject(ctx, r, o, dir)
+		switch {
+		case ctx.Err() != nil:
+			return result, ctx.Err()
+		case err == nil:
+			result.Imported.Add(o.Size)
+		case fault.Is(err, fault.NotFound) || fault.Is(err, fault.Invalid) || fault.Is(err, fault.Corrupt):
+			result.Missing = append(result.Missing, LFSProblem{path.String(), o.OID.String(), fault.Message(err)})
+		default:
+			return result, err
+		}
+	}
+	return result, nil
+}
+
+// layouts returns the paths below a directory that an object can have in Git LFS, lfs-test-server, Gitea and GitLab.
+// The directory can also be one above that of the objects.
+func layouts(id lfs.OID) (paths []string) {
+	s := id.String()
+	for _, top := range []string{"", "objects", "lfs/objects", "lfs", "lfs-objects"} {
+		paths = append(paths, filepath.Join(top, s[:2], s[2:4], s), filepath.Join(top, s[:2], s[2:4], s[4:]),
+			filepath.Join(top, s[:2], s[2:]), filepath.Join(top, s))
+	}
+	return paths
+}
+
+// importObject copies an object from a directory. The error is NotFound if it is not there, Invalid if it has other
+// bytes.
+func (n *Node) importObject(ctx context.Context, r objects.Repository, o lfs.Object, dir string) error {
+	for _, path := range layouts(o.OID) {
+		f, err := disk.Open(filepath.Join(dir, path))
+		if errors.Is(err, fs.ErrNotExist) || fault.Is(err, fault.Corrupt) { // not a file
+			continue
+		}
+		if err != nil {
+			return fault.Wrap(fault.Unavailable, "cannot read an object to import", err)
+		}
+		defer f.Close()
+		p, err := n.lfs.Create()
+		if err != nil {
+			return writeError(err)
+		}
+		defer p.Close()
+		for begin := ctx.Err(); begin == nil; begin = ctx.Err() {
+			if _, err = io.CopyN(p, f, 1<<20); err != nil {
+				break
+			}
+		}
+		if err == io.EOF {
+			err = p.Commit(r, o)
+		}
+		return errors.Join(err, ctx.Err())
+	}
+	return fault.New(fault.NotFound, "the directory does not have the object")
+}
