@@ -135,7 +135,7 @@ func (n *Node) eachLFS(ctx context.Context, do func(git.RepoPath) error) error {
 	case n.lfs == nil:
 		return errNoLFS()
 	case n.places != nil:
-		return fault.New(fault.Denied, "LFS objects are in the object store: use packhorse store gc and packhorse store check")
+		return fault.New(fault.Denied, "LFS objects are in the object store: use packhorse store gc and store check")
 	}
 	for after := ""; ; {
 		page, err := n.list(ctx, ListQuery{After: after})
