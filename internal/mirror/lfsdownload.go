@@ -297,10 +297,11 @@ func (y *download) run(ctx context.Context) {
 	defer y.cancel()
 	l, o := y.l, y.key.Object
 	leave, err := l.enter(ctx, y.key.host)
+	isReserved := false
 	if err == nil {
 		if err = l.budget.reserve(ctx, o); err == nil {
+			isReserved = true
 			err = y.fill(ctx)
-			defer func() { l.budget.release(o.Size, y.kept) }()
 		}
 		leave()
 	}
@@ -313,14 +314,18 @@ func (y *download) run(ctx context.Context) {
 		}
 		path := y.paths[i]
 		l.mu.Unlock()
-		if failure := y.keep(ctx, path); failure != nil {
+		if failure := y.keep(path); failure != nil {
 			l.m.log.Warn("cannot keep an LFS object of a mirror", "repository", path.String(), "object", o.OID.String(),
 				"error", failure)
 		}
 	}
+	if isReserved {
+		l.budget.release(o.Size, y.kept)
+	}
 	l.m.metrics.lfs.downloaded(err)
 	if err != nil && ctx.Err() == nil && !errors.Is(err, client.ErrWrong) {
-		l.m.log.Warn("cannot download an LFS object", "origin", y.key.host, "object", o.OID.String(), "error", err)
+		l.m.log.Warn("cannot download an LFS object", "origin", y.key.host, "repository", y.server.Path, "object",
+			o.OID.String(), "error", err)
 	}
 	y.notify(func() { y.ended, y.err = true, err })
 	y.release()
@@ -343,9 +348,9 @@ func (l *lfsObjects) enter(ctx context.Context, host string) (leave func(), err 
 	}
 }
 
-// keep adds the object to a mirror.
-func (y *download) keep(ctx context.Context, path git.RepoPath) error {
-	r, release, err := y.l.m.node.LFSRepository(ctx, path)
+// keep adds the object to a mirror, also if no follower is left.
+func (y *download) keep(path git.RepoPath) error {
+	r, release, err := y.l.m.node.LFSRepository(y.l.m.ctx, path)
 	if err != nil {
 		return err
 	}

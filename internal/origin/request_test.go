@@ -67,6 +67,18 @@ func TestCheckHost(t *testing.T) {
 	}
 }
 
+// An origin with a private address does not open private addresses to the names of other hosts.
+func TestDialerOfHost(t *testing.T) {
+	t.Parallel()
+	o := Options{URL: mustURL(t, "http://127.0.0.1:3000/")}
+	for address, want := range map[string]bool{"127.0.0.1:3000": true, "localhost:9000": true, "[::1]:9000": true,
+		"store.example:443": false} {
+		if got := o.dialer(address).Control == nil; got != want {
+			t.Errorf("dialer of %s allows private addresses: %v, want %v", address, got, want)
+		}
+	}
+}
+
 // recorder is a server that keeps the headers of requests.
 type recorder struct {
 	*httptest.Server
