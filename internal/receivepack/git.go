@@ -3,12 +3,14 @@ package receivepack
 import (
 	"context"
 	"io"
+	"os"
 	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git/process"
 	"github.com/packhorse-git/packhorse/internal/repo"
 )
@@ -18,6 +20,13 @@ const gracePeriod = 10 * time.Second
 
 // startGit starts git receive-pack.
 func (p *pushSession) startGit(ctx context.Context, body io.Reader, q *hookQuestions) (*process.Process, *feed, error) {
+	if q.checks {
+		p.pointers = &pointerSearch{body: body, found: func() error {
+			return fault.Wrap(fault.Unavailable, "push not accepted: the server cannot write to its state directory",
+				os.Symlink(checkScript.name, q.scripts))
+		}}
+		body = p.pointers
+	}
 	f := newFeed(body)
 	child, err := p.options.Runner.Start(ctx, process.Command{
 		Class: ClassReceive, Subcommand: "receive-pack", Args: p.arguments(q.scripts), Env: p.environment(), Stdin: f.out,
@@ -89,6 +98,9 @@ func (p *pushSession) supervise(ctx context.Context, cancel func(), child *proce
 	}
 	f.out.Close() // Git reads no more
 	usage, exit := child.Wait()
+	if q.checks {
+		p.hooks.active = p.pointers.isFound.Load()
+	}
 	cancel() // ends hooks that Git no longer waits for
 	q.close()
 	answering.Wait()

@@ -40,10 +40,12 @@ type hookState struct {
 // hookQuestions are the questions that Git's hook scripts ask the server.
 type hookQuestions struct {
 	scripts string // core.hooksPath; "": Git runs no hooks
-	events  []repo.HookEvent
-	files   []*os.File // Git's ends of the pipes
-	in      *os.File   // what the scripts write
-	out     *os.File   // what they read
+	// checks reports that the scripts only check LFS objects. They exist once the pack may have a pointer file.
+	checks bool
+	events []repo.HookEvent
+	files  []*os.File // Git's ends of the pipes
+	in     *os.File   // what the scripts write
+	out    *os.File   // what they read
 }
 
 // prepareHooks chooses the scripts that Git runs, and creates the pipes. Scripts also run without hooks: to check
@@ -59,7 +61,7 @@ func (p *pushSession) prepareHooks() (*hookQuestions, error) {
 	case p.options.Decider != nil, p.target.borrows():
 	case p.destination.needsScripts():
 	case p.target.Shadow == nil && p.checksLFS():
-		dirs = []scriptDir{checkScript}
+		dirs, q.checks = []scriptDir{checkScript}, true
 	default:
 		return q, nil
 	}
@@ -70,6 +72,9 @@ func (p *pushSession) prepareHooks() (*hookQuestions, error) {
 			return nil, fault.Wrap(fault.Unavailable,
 				"push not accepted: the server cannot execute hooks in its state directory", err)
 		}
+	}
+	if q.checks {
+		q.scripts = filepath.Join(p.options.Scripts, "check-"+p.push.ID)
 	}
 	return q, q.openPipes()
 }
@@ -112,6 +117,9 @@ func (q *hookQuestions) closeChildFiles() {
 }
 
 func (q *hookQuestions) close() {
+	if q.checks {
+		_ = os.Remove(q.scripts) // if it was made
+	}
 	q.closeChildFiles()
 	if q.in != nil {
 		q.in.Close()

@@ -62,7 +62,7 @@ func hookScripts() map[repo.HookEvent]string {
 }
 
 // objectsQuestion is the question of the script that only lets the server check the objects of the push. It starts no
-// other program, because most pushes run it.
+// other program, and runs only if the pack may have a pointer file.
 const objectsQuestion = "objects"
 
 // checkScript is the directory with that script.

@@ -1,10 +1,14 @@
 package receivepack
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"io"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -13,6 +17,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/gittest"
 	"github.com/packhorse-git/packhorse/internal/lfs"
+	"github.com/packhorse-git/packhorse/internal/repo"
 )
 
 // lfsObjects are the LFS objects of a repository.
@@ -150,5 +155,56 @@ func TestLFSCannotBeChecked(t *testing.T) {
 	}
 	if got := w.refs(); got != "" {
 		t.Errorf("refs = %q, want none", got)
+	}
+}
+
+// TestPointerSearch reads packs in parts of several sizes.
+func TestPointerSearch(t *testing.T) {
+	t.Parallel()
+	_, text := pointer("one")
+	_, other := pointer("another")
+	large := gittest.Random(t, 5, gittest.Shape{Commits: 100})
+	ordinary := []byte(large.GitIn("main\n", "pack-objects", "--revs", "--stdout", "-q"))
+	large.Git("update-ref", "refs/heads/pointer", large.CommitTree("pointer",
+		fmt.Sprintf("100644 blob %v\tbig.bin\n", large.Blob(text)), large.ID("main")).String())
+	withPointer := []byte(large.GitIn("pointer\n", "pack-objects", "--revs", "--stdout", "-q"))
+	delta := gittest.NewPackWriter(git.SHA1)
+	delta.AddRefDelta(large.Blob(text), []byte(text), []byte(other))
+	for _, c := range []struct {
+		name string
+		pack []byte
+		want bool
+	}{{"ordinary", ordinary, false}, {"with a pointer", withPointer, true}, {"delta", delta.Bytes(), true}} {
+		for _, size := range []int{1, 7, 511, 32 << 10} {
+			found := false
+			s := &pointerSearch{body: bytes.NewReader(c.pack), found: func() error { found = true; return nil }}
+			read, err := io.CopyBuffer(io.Discard, struct{ io.Reader }{s}, make([]byte, size))
+			if err != nil || read != int64(len(c.pack)) || found != c.want {
+				t.Errorf("%s in parts of %d bytes: found = %t, %d bytes, %v, want %t and %d", c.name, size, found, read, err,
+					c.want, len(c.pack))
+			}
+		}
+	}
+}
+
+// Git runs the script only for a push that may have a pointer file.
+func TestNoScriptWithoutPointers(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, Options{})
+	w.lfs = lfsObjects{}.batch
+	scripts := w.server.options.Scripts
+	script := filepath.Join(scripts, checkScript.name, string(repo.PreReceive))
+	if err := os.WriteFile(script, []byte("#!/bin/sh\nexit 1\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	c := w.clone()
+	w.mustPush(c, "main")
+	_, text := pointer("x")
+	commitFiles(c, "a pointer", map[string]string{"big.bin": text})
+	if out, err := w.push(c, "main"); err == nil {
+		t.Errorf("the script was not run for a pointer file: %s", out)
+	}
+	if left, err := filepath.Glob(filepath.Join(scripts, "check-*")); err != nil || len(left) > 0 {
+		t.Errorf("pushes left %q, %v", left, err)
 	}
 }

@@ -22,15 +22,16 @@ import (
 // pushSession is one push.
 type pushSession struct {
 	*Server
-	target  Target
-	policy  *repo.PushPolicy
-	request *pushRequest
-	pack    *packStart // follows the commands
-	push    *Push
-	caller  balance.Caller // for fair queues
-	author  identity       // of the pusher, for Git
-	out     output
-	outcome *node.Outcome
+	target   Target
+	policy   *repo.PushPolicy
+	request  *pushRequest
+	pack     *packStart     // follows the commands
+	pointers *pointerSearch // of the pack; nil: not needed
+	push     *Push
+	caller   balance.Caller // for fair queues
+	author   identity       // of the pusher, for Git
+	out      output
+	outcome  *node.Outcome
 
 	destination destination
 	before      *refs.Snapshot // refs before the push, hidden ones too; nil until Git is started
