@@ -3,8 +3,10 @@ package storage
 import (
 	"cmp"
 	"context"
+	"errors"
 	"io"
 	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/bulk"
@@ -40,11 +42,23 @@ func (n *Node) lfsRepository(ctx context.Context, path git.RepoPath) (*handle, o
 		return nil, objects.Repository{}, err
 	}
 	r, err := h.lfs()
+	if err == nil {
+		err = n.checkLFSInside(r)
+	}
 	if err != nil {
 		n.release(h)
 		return nil, r, err
 	}
 	return h, r, nil
+}
+
+// checkLFSInside returns an error if the objects of a repository are outside the root.
+func (n *Node) checkLFSInside(r objects.Repository) error {
+	real, err := filepath.EvalSymlinks(filepath.Join(r.Dir, "lfs", "objects"))
+	if err == nil && !n.options.Allows(real) {
+		return fault.Wrap(fault.Denied, "the repository's LFS objects are outside the served root", errors.New(real))
+	}
+	return nil
 }
 
 // lfs returns the repository for methods of objects.Store. The error is Corrupt if its configuration is not valid.

@@ -168,6 +168,26 @@ func TestLFSUploadContinues(t *testing.T) {
 	l.noParts()
 }
 
+// Objects outside the root are not served, whichever directory is a link.
+func TestLFSOutside(t *testing.T) {
+	t.Parallel()
+	content := []byte("secret")
+	o := objectOf(content)
+	id := o.OID.String()
+	for _, link := range []string{"lfs", "lfs/objects", "lfs/objects/" + id[:2], "lfs/objects/" + id[:2] + "/" + id[2:4]} {
+		l, outside := newLarge(t, storage.Options{}, "app"), t.TempDir()
+		file := l.objectPath("app", o)
+		dir := filepath.Join(l.dir, "app.git", link)
+		below, err := filepath.Rel(dir, file)
+		l.do(errors.Join(err, os.MkdirAll(filepath.Dir(dir), 0o755), os.Symlink(outside, dir)))
+		target := filepath.Join(outside, below)
+		l.do(errors.Join(os.MkdirAll(filepath.Dir(target), 0o755), os.WriteFile(target, content, 0o444)))
+		if a, _, err := l.download(l.path("app"), lfs.Download{Object: o, Length: -1}); err == nil || a.Len() > 0 {
+			t.Errorf("link %s: downloaded %q, %v, want an error", link, a, err)
+		}
+	}
+}
+
 // A repository that is deleted during an upload does not come back, and the upload fails. Downloads continue.
 func TestLFSDuringDeletion(t *testing.T) {
 	t.Parallel()

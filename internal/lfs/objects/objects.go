@@ -147,7 +147,7 @@ func (s *Store) Check(ctx context.Context, r Repository, b lfs.Batch) ([]lfs.Sta
 // Open opens an object of a repository. The error is NotFound if the repository does not have it, Invalid if it has
 // another size.
 func (s *Store) Open(r Repository, o lfs.Object) (*os.File, error) {
-	f, size, err := openObject(r.path(o.OID))
+	f, size, err := openObject(r, o.OID)
 	switch {
 	case err != nil:
 		return nil, err

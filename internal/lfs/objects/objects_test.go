@@ -448,6 +448,7 @@ func TestHeal(t *testing.T) {
 		func() error { return os.Truncate(file, 5) },
 		func() error { return errors.Join(os.Remove(file), os.Symlink("/etc/hostname", file)) },
 		func() error { return errors.Join(os.Remove(file), os.Symlink(file, file)) },
+		func() error { return errors.Join(os.Remove(file), syscall.Mkfifo(file, 0o600)) },
 	} {
 		if err := damage(); err != nil {
 			t.Fatal(err)

@@ -85,7 +85,7 @@ func (s *Store) has(ctx context.Context, r Repository, o lfs.Object) (bool, erro
 		states, err := s.checkRemote(ctx, r, lfs.Batch{Upload: true, Objects: []lfs.Object{o}})
 		return err == nil && states[0].State == lfs.Present, err
 	}
-	f, size, err := openObject(r.path(o.OID))
+	f, size, err := openObject(r, o.OID)
 	if err != nil {
 		if fault.Is(err, fault.NotFound) {
 			err = nil

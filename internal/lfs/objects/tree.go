@@ -199,18 +199,23 @@ func openAt(in *os.File, path string, flags int) (*os.File, error) {
 	}
 }
 
-// openObject opens the file of an object. It does not follow a symbolic link and never waits.
-func openObject(path string) (f *os.File, size int64, err error) {
-	f, err = os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+// openObject opens the file of an object in a repository. It does not follow a symbolic link out of the directory of
+// objects, and never waits.
+func openObject(r Repository, id lfs.OID) (f *os.File, size int64, err error) {
+	root, err := os.OpenRoot(r.objects())
+	if err == nil {
+		defer root.Close()
+		f, err = root.OpenFile(name(id), os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	}
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
-		return nil, 0, fault.New(fault.NotFound, "the repository has no LFS object %s", filepath.Base(path))
+		return nil, 0, fault.New(fault.NotFound, "the repository has no LFS object %s", id)
 	}
 	if err != nil {
 		return nil, 0, fault.Wrap(fault.Unavailable, "the LFS object cannot be opened", err)
 	}
 	info, err := f.Stat()
 	if err == nil && !info.Mode().IsRegular() {
-		err = fault.New(fault.Corrupt, "LFS object %s is not a regular file", filepath.Base(path))
+		err = fault.New(fault.Corrupt, "LFS object %s is not a regular file", id)
 	}
 	if err != nil {
 		f.Close()
