@@ -1,0 +1,281 @@
+package mirror
+
+import (
+	"context"
+	"io"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	lru "github.com/hashicorp/golang-lru/v2"
+
+	"github.com/packhorse-git/packhorse/internal/bulk"
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/lfs"
+	"github.com/packhorse-git/packhorse/internal/lfs/client"
+	"github.com/packhorse-git/packhorse/internal/lfs/objects"
+	"github.com/packhorse-git/packhorse/internal/node"
+)
+
+const (
+	// heldBack is the number of bytes that followers get after the object was verified.
+	heldBack = 64 << 10
+	// finishBytes is the maximum number of missing bytes for which a download without followers goes on.
+	finishBytes = 16 << 20
+
+	wrongTime     = time.Minute      // how long an object is not asked for after the origin sent a wrong one
+	maxActions    = 8192             // actions of origins in memory
+	actionTime    = 10 * time.Minute // how long one is used if the origin does not say
+	actionReserve = 10 * time.Second // one that expires so soon is not used
+)
+
+// lfsObjects has the LFS objects of mirrors. It is safe for concurrent use.
+type lfsObjects struct {
+	m       *Mirrors
+	store   *objects.Store
+	budget  *lfsBudget
+	actions *lru.Cache[actionKey, *client.Action]
+	wrong   *lru.Cache[downloadKey, time.Time] // objects that an origin sent wrongly, with the time
+
+	mu        sync.Mutex
+	downloads map[downloadKey]*download
+	slots     map[string]chan struct{} // by host of the origin
+}
+
+// actionKey identifies an object of a repository at an origin, by its URL.
+type actionKey struct {
+	url string
+	lfs.Object
+}
+
+// downloadKey identifies an object at an origin, by its host. Other origins cannot delay it.
+type downloadKey struct {
+	host string
+	lfs.Object
+}
+
+func newLFSObjects(m *Mirrors, store *objects.Store, limit int64) *lfsObjects {
+	l := &lfsObjects{m: m, store: store, budget: newLFSBudget(m, store, limit),
+		downloads: make(map[downloadKey]*download), slots: make(map[string]chan struct{})}
+	l.actions, _ = lru.New[actionKey, *client.Action](maxActions) // the sizes are valid
+	l.wrong, _ = lru.New[downloadKey, time.Time](maxActions)
+	return l
+}
+
+// known returns an action that the origin gave for an object, or nil. The origin has the object in this repository.
+func (l *lfsObjects) known(url string, o lfs.Object) *client.Action {
+	key := actionKey{url, o}
+	a, _ := l.actions.Get(key)
+	if a != nil && !a.IsValid(l.m.now().Add(actionReserve)) {
+		l.actions.Remove(key)
+		return nil
+	}
+	return a
+}
+
+// remember keeps an action until it expires.
+func (l *lfsObjects) remember(url string, o lfs.Object, a *client.Action) {
+	if a.Expires.IsZero() {
+		a.Expires = l.m.now().Add(actionTime)
+	}
+	l.actions.Add(actionKey{url, o}, a)
+}
+
+// touch notes the use of an object of a mirror.
+func (l *lfsObjects) touch(ctx context.Context, path git.RepoPath, o lfs.Object) {
+	if r, release, err := l.m.node.LFSRepository(ctx, path); err == nil {
+		l.store.Touch(r, o, l.m.now())
+		release()
+	}
+}
+
+// link adds an object that the node has to a mirror. It reports whether the node has it.
+func (l *lfsObjects) link(ctx context.Context, path git.RepoPath, o lfs.Object) (bool, error) {
+	r, release, err := l.m.node.LFSRepository(ctx, path)
+	if err != nil {
+		return false, err
+	}
+	defer release()
+	return l.store.Link(r, o)
+}
+
+// download is one download of an object. One goroutine writes the part, any number of followers send it to clients
+// while it grows. The last one closes it.
+type download struct {
+	l      *lfsObjects
+	key    downloadKey
+	server client.Repository // of the caller who began it
+	url    string            // of the repository at the origin
+	cancel context.CancelFunc
+
+	// Used only by the goroutine.
+	action *client.Action // nil: to be asked for
+	etag   string         // of the part
+	kept   bool           // a mirror has the object
+
+	// Guarded by lfsObjects.mu.
+	followers int
+	paths     []git.RepoPath // of the mirrors that get the object
+
+	mu      sync.Mutex
+	users   int
+	part    *objects.Part // nil: there is none yet
+	ended   bool
+	err     error         // why there is no object; valid if ended
+	changed chan struct{} // closed at the next change; nil: no follower waits
+}
+
+// send sends an object to a client while it is downloaded. If the origin refuses it, only the caller with whose
+// credential it was asked gets the refusal.
+func (l *lfsObjects) send(ctx context.Context, x *exchange, d lfs.Download, a *client.Action) error {
+	if err := x.response.StartBulk(true); err != nil {
+		return err
+	}
+	for try := 1; ; try++ {
+		y, leads, err := l.join(x, d.Object, a)
+		if err != nil {
+			return err
+		}
+		x.outcome = node.Outcome{Command: node.CommandLFSDownload, Objects: 1, Mirror: node.MirrorRelay, Pack: "follow"}
+		if leads {
+			x.outcome.Pack = "miss"
+		}
+		err = y.follow(ctx, x, d)
+		l.leave(y)
+		if err == nil || x.outcome.Bytes > 0 || leads || try == maxTries || !isOfCaller(err) {
+			return err
+		}
+	}
+}
+
+// join returns the download of an object, with the caller as a follower. leads reports whether it began for this
+// caller.
+func (l *lfsObjects) join(x *exchange, o lfs.Object, a *client.Action) (y *download, leads bool, err error) {
+	key := downloadKey{x.rule.Origin.Host(), o}
+	if at, ok := l.wrong.Get(key); ok && l.m.now().Sub(at) < wrongTime {
+		return nil, false, wrongObject(key, client.ErrWrong)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	y = l.downloads[key]
+	if leads = y == nil; leads {
+		if l.m.ctx.Err() != nil {
+			return nil, false, fault.Retry(fault.Unavailable, fault.RetrySoon, "the server is shutting down")
+		}
+		y = &download{l: l, key: key, server: x.server(), url: x.mirror.originURL(), action: a, users: 1}
+		l.downloads[key] = y
+		ctx, cancel := context.WithCancel(l.m.ctx)
+		y.cancel = cancel
+		l.m.running.Go(func() { y.run(ctx) })
+	}
+	if !slices.Contains(y.paths, x.mirror.path) {
+		y.paths = append(y.paths, x.mirror.path)
+	}
+	y.followers++
+	y.mu.Lock()
+	defer y.mu.Unlock()
+	y.users++
+	return y, leads, nil
+}
+
+// leave removes a follower. A download without followers ends, unless it is nearly done.
+func (l *lfsObjects) leave(y *download) {
+	l.mu.Lock()
+	y.followers--
+	if y.followers == 0 {
+		_, size, ended, _, _ := y.state()
+		if left := y.key.Size - size; !ended && left > finishBytes && left > size {
+			y.cancel()
+			l.removeLocked(y) // later callers begin another one
+		}
+	}
+	l.mu.Unlock()
+	y.release()
+}
+
+// removeLocked lets later requests begin a new download. The caller holds the lock.
+func (l *lfsObjects) removeLocked(y *download) {
+	if l.downloads[y.key] == y {
+		delete(l.downloads, y.key)
+	}
+}
+
+// release removes a user. After the last one the part is closed.
+func (y *download) release() {
+	y.mu.Lock()
+	defer y.mu.Unlock()
+	if y.users--; y.users == 0 && y.part != nil {
+		_ = y.part.Close()
+	}
+}
+
+// state returns what there is for a follower, and a channel that is closed when there is more.
+func (y *download) state() (file *os.File, size int64, ended bool, err error, changed <-chan struct{}) {
+	y.mu.Lock()
+	defer y.mu.Unlock()
+	if y.changed == nil && !y.ended {
+		y.changed = make(chan struct{})
+	}
+	if y.part != nil {
+		file, size = y.part.File(), y.part.Size()
+	}
+	return file, size, y.ended, y.err, y.changed
+}
+
+// notify changes the state and wakes the waiting followers.
+func (y *download) notify(change func()) {
+	y.mu.Lock()
+	defer y.mu.Unlock()
+	change()
+	if y.changed != nil {
+		close(y.changed)
+		y.changed = nil
+	}
+}
+
+// follow sends the part to a client while it grows. The last bytes follow when the object is verified, so that a wrong
+// one does not look complete.
+func (y *download) follow(ctx context.Context, x *exchange, d lfs.Download) error {
+	end := d.Size
+	if d.Length >= 0 {
+		end = min(end, d.Offset+d.Length)
+	}
+	start, isBegun := time.Now(), false
+	for pos := d.Offset; ; {
+		file, size, ended, err, changed := y.state()
+		if ended && err != nil {
+			return err
+		}
+		ready := min(size, end)
+		if !ended {
+			ready = min(size, end-heldBack)
+		}
+		if !isBegun && (ready > pos || ended) {
+			isBegun = true
+			x.originTime += time.Since(start)
+			x.response.SetLength(end - d.Offset)
+		}
+		if ready > pos {
+			section := bulk.Section{File: file, Offset: pos, N: ready - pos}
+			n, err := io.Copy(x.response, &section)
+			x.outcome.Bytes += n
+			if section.Err() != nil {
+				return section.Err()
+			}
+			if err != nil {
+				return &node.ClientConnError{Err: err}
+			}
+			pos = ready
+		}
+		if ended {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
