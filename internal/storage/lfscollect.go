@@ -124,13 +124,33 @@ func (n *Node) collectRepository(ctx context.Context, path git.RepoPath,
 	return removed, nil
 }
 
-// scanPointers calls fn for each pointer file of the repository, see pointers.Scan.
+// scanPointers calls fn for each pointer file of the repository, see pointers.Scan. Repositories without LFS objects
+// and locks get no cache.
 func (h *handle) scanPointers(ctx context.Context, fn func(pointers.Pointer) error) error {
-	return pointers.Scan(ctx, h.Objects, pointers.NewCache(filepath.Join(h.Common, "lfs", "pointers")), fn)
+	var cache *pointers.Cache
+	if dir := filepath.Join(h.Common, "lfs"); isDir(dir) {
+		cache = pointers.NewCache(filepath.Join(dir, "pointers"))
+	}
+	return pointers.Scan(ctx, h.Objects, cache, fn)
+}
+
+func isDir(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.IsDir()
 }
 
 // eachLFS calls do for each repository that may have LFS objects or locks.
 func (n *Node) eachLFS(ctx context.Context, do func(git.RepoPath) error) error {
+	return n.eachRepository(ctx, func(path git.RepoPath) error {
+		if !isDir(filepath.Join(n.root, path.String(), "lfs")) {
+			return nil
+		}
+		return do(path)
+	})
+}
+
+// eachRepository calls do for each repository.
+func (n *Node) eachRepository(ctx context.Context, do func(git.RepoPath) error) error {
 	switch {
 	case n.lfs == nil:
 		return errNoLFS()
@@ -143,9 +163,6 @@ func (n *Node) eachLFS(ctx context.Context, do func(git.RepoPath) error) error {
 			return err
 		}
 		for _, below := range page.Paths {
-			if _, err := os.Stat(filepath.Join(n.root, below, "lfs")); err != nil {
-				continue
-			}
 			path, err := git.ParseRepoPath(below)
 			if err != nil {
 				return err

@@ -37,7 +37,10 @@ func (n *Node) LFSVerify(ctx context.Context, path *git.RepoPath, progress Progr
 	}
 	err := v.all(ctx)
 	if err == nil {
-		err = n.eachLFS(ctx, func(path git.RepoPath) error { return v.tolerate(ctx, path, v.missing(ctx, path)) })
+		err = n.eachRepository(ctx, func(path git.RepoPath) error {
+			v.progress.show(v.result.Verified.Objects, 0, path.String())
+			return v.tolerate(ctx, path, v.missing(ctx, path))
+		})
 	}
 	return v.result, err
 }
