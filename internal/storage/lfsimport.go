@@ -35,6 +35,11 @@ func (n *Node) LFSImport(ctx context.Context, path git.RepoPath, dir string, pro
 		return result, err
 	}
 	defer n.release(h)
+	unhold, err := h.Hold(ctx) // the packs are here
+	if err != nil {
+		return result, err
+	}
+	defer unhold()
 	named, err := h.namedObjects(ctx)
 	if err != nil {
 		return result, err
@@ -98,7 +103,9 @@ func (n *Node) importObject(ctx context.Context, r objects.Repository, o lfs.Obj
 			}
 		}
 		if err == io.EOF {
-			err = p.Commit(r, o)
+			if err = p.Commit(r, o); err == nil && r.Remote != nil {
+				err = r.Remote.Put(ctx, o)
+			}
 		}
 		return errors.Join(err, ctx.Err())
 	}

@@ -232,6 +232,30 @@ func TestLFSPush(t *testing.T) {
 	a.mustPush(clone, "app", "main")
 }
 
+// Objects that another server had get into the bucket.
+func TestLFSImportOfObjects(t *testing.T) {
+	t.Parallel()
+	b := newBucket(t)
+	n := newGitNode(t, b, receivepack.Options{MissingLFS: receivepack.AllowMissingLFS})
+	create(t, n.Store, "app")
+	clone := newClone(t)
+	o := lfsObjectOf("large")
+	text := fmt.Sprintf("version https://git-lfs.github.com/spec/v1\noid sha256:%s\nsize %d\n", o.OID, o.Size)
+	clone.Git("update-ref", "refs/heads/main", clone.CommitTree("pointer",
+		fmt.Sprintf("100644 blob %v\tbig.bin\n", clone.Blob(text)), clone.ID("main")).String())
+	n.mustPush(clone, "app", "main")
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, o.OID.String()), "large")
+	other := newGitNode(t, b, receivepack.Options{}) // without the packs
+	if result, err := other.node.LFSImport(t.Context(), repoPath("app"), dir, nil); err != nil ||
+		result.Imported.Objects != 1 {
+		t.Fatalf("LFSImport = %+v, %v, want an object", result, err)
+	}
+	if got, _, err := n.download("app", o); err != nil || got != "large" {
+		t.Errorf("download = %q, %v", got, err)
+	}
+}
+
 func TestLFSLocks(t *testing.T) {
 	t.Parallel()
 	b := newBucket(t)
