@@ -19,9 +19,12 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/fault/faultrpc"
 	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/lfs"
+	"github.com/packhorse-git/packhorse/internal/node"
 	"github.com/packhorse-git/packhorse/internal/remote"
 	"github.com/packhorse-git/packhorse/internal/sidechannel"
 	healthv1 "github.com/packhorse-git/packhorse/proto/packhorse/health/v1"
+	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
 )
 
 // hostile is a node that answers as a test says.
@@ -30,6 +33,7 @@ type hostile struct {
 	channels *sidechannel.Server
 	serve    func(*hostileCall) error
 	short    func() (*internalv1.UnarySessionResponse, error) // nil: as a node that does not know it
+	lfs      hostileLFS
 }
 
 func (h *hostile) UnarySession(ctx context.Context,
@@ -95,6 +99,72 @@ func partLength(n uint64) *internalv1.ResponsePart {
 	return &internalv1.ResponsePart{Part: &internalv1.ResponsePart_Length{Length: n}}
 }
 
+// hostileLFS answers requests of Git LFS as a test says.
+type hostileLFS struct {
+	internalv1connect.UnimplementedLFSServiceHandler
+	batch  *internalv1.BatchResponse
+	part   int64
+	upload []*internalv1.ResponsePart
+}
+
+func (h *hostileLFS) Batch(context.Context, *connect.Request[internalv1.BatchRequest]) (
+	*connect.Response[internalv1.BatchResponse], error) {
+	return connect.NewResponse(h.batch), nil
+}
+
+func (h *hostileLFS) Part(context.Context, *connect.Request[internalv1.PartRequest]) (
+	*connect.Response[internalv1.PartResponse], error) {
+	return connect.NewResponse(&internalv1.PartResponse{ObjectBytes: h.part}), nil
+}
+
+func (h *hostileLFS) Upload(_ context.Context, stream *connect.BidiStream[internalv1.UploadRequest,
+	internalv1.UploadResponse]) error {
+	_, err := stream.Receive()
+	for _, part := range h.upload {
+		err = errors.Join(err, stream.Send(&internalv1.UploadResponse{Part: part}))
+	}
+	return err
+}
+
+// Answers about Git LFS that no node gives are errors of the node.
+func TestHostileLFS(t *testing.T) {
+	t.Parallel()
+	end := func(size int64) *internalv1.ResponsePart {
+		return &internalv1.ResponsePart{Part: &internalv1.ResponsePart_End{End: &internalv1.End{ObjectBytes: size}}}
+	}
+	refusals := []*packhorsev1.Fault{{Message: "no"}}
+	object := lfs.Object{Size: 10}
+	for name, h := range map[string]hostileLFS{
+		"no states":       {batch: &internalv1.BatchResponse{}},
+		"two states":      {batch: &internalv1.BatchResponse{States: []byte{0, 0}}},
+		"a fourth state":  {batch: &internalv1.BatchResponse{States: []byte{3}, Refusals: refusals}},
+		"no reason":       {batch: &internalv1.BatchResponse{States: []byte{2}}},
+		"negative part":   {part: -1},
+		"long part":       {part: 11},
+		"negative upload": {upload: []*internalv1.ResponsePart{end(-1)}},
+		"long upload":     {upload: []*internalv1.ResponsePart{end(11)}},
+		"data":            {upload: []*internalv1.ResponsePart{partData("x"), end(10)}},
+		"a length":        {upload: []*internalv1.ResponsePart{partLength(1), end(10)}},
+		"no end":          {upload: []*internalv1.ResponsePart{}},
+		"two requests":    {upload: []*internalv1.ResponsePart{partBulk, partBulk, end(10)}},
+	} {
+		n := startHostile(t, &hostile{lfs: h})
+		var err error
+		switch {
+		case h.batch != nil:
+			_, _, err = n.LFSBatch(t.Context(), app, node.Session{}, lfs.Batch{Objects: []lfs.Object{object}})
+		case h.part != 0:
+			_, _, err = n.LFSPart(t.Context(), app, node.Session{}, object)
+		default:
+			_, _, err = n.LFSUpload(t.Context(), app, node.Session{}, lfs.Upload{Object: object},
+				strings.NewReader("0123456789"))
+		}
+		if !fault.Is(err, fault.Internal) || !strings.Contains(err.Error(), "invalid response") {
+			t.Errorf("%s: %v, want an invalid response", name, err)
+		}
+	}
+}
+
 // newHostile begins a node, and a gateway's side of it that waits for a silent one for a moment only.
 func newHostile(t *testing.T, serve func(*hostileCall) error) *remote.Node {
 	t.Helper()
@@ -108,6 +178,7 @@ func startHostile(t *testing.T, h *hostile) *remote.Node {
 	h.channels = sidechannel.NewServer(sidechannel.Options{Pump: pump, Metrics: sidechannel.NewMetrics(), Log: log})
 	mux := http.NewServeMux()
 	mux.Handle(internalv1connect.NewSessionServiceHandler(h))
+	mux.Handle(internalv1connect.NewLFSServiceHandler(&h.lfs))
 	healthy(mux)
 	mux.HandleFunc(sidechannel.Path, func(w http.ResponseWriter,
 		r *http.Request) {

@@ -145,7 +145,18 @@ func (n *Node) LFSUpload(ctx context.Context, repo git.RepoPath, session node.Se
 			return &internalv1.UploadRequest{Part: &internalv1.UploadRequest_DataPath{DataPath: p}}
 		}, err
 	})
-	return stream.objectBytes, o, lfsError(err)
+	if err != nil {
+		return 0, o, lfsError(err)
+	}
+	return stream.objectBytes, o, n.checkObjectBytes(stream.objectBytes, u.Object)
+}
+
+// checkObjectBytes checks how many bytes of an object a node reports.
+func (n *Node) checkObjectBytes(size int64, o lfs.Object) error {
+	if size < 0 || size > o.Size {
+		return n.invalidResponse(errors.New("impossible number of bytes of an LFS object"))
+	}
+	return nil
 }
 
 // LFSPart returns how many bytes of an object an interrupted upload has left.
@@ -154,7 +165,10 @@ func (n *Node) LFSPart(ctx context.Context, repo git.RepoPath, session node.Sess
 	request := &internalv1.PartRequest{Repository: repo.String(), Session: sessionMessage(session),
 		Object: objectMessage(object)}
 	answer, o, err := callLFS(ctx, n, session, request, internalv1connect.LFSServiceClient.Part)
-	return answer.GetObjectBytes(), o, err
+	if err != nil {
+		return 0, o, err
+	}
+	return answer.GetObjectBytes(), o, n.checkObjectBytes(answer.GetObjectBytes(), object)
 }
 
 // lockActions are the actions of the API.
