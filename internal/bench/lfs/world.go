@@ -149,12 +149,12 @@ func (w *world) start(ctx context.Context, role, name, settings string, args ...
 }
 
 // static starts Go's file server for one file.
-func (w *world) static(ctx context.Context, file string) (*server, error) {
+func (w *world) static(ctx context.Context, name, file string) (*server, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
 	}
-	log := filepath.Join(w.dir, "static.log")
+	log := filepath.Join(w.dir, "static "+name+".log")
 	child, err := loadgen.StartChild(ctx, "packhorse-bench limit", self, []string{"limit", file, "--http", "127.0.0.1:0"},
 		log)
 	if err != nil {
