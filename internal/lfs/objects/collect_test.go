@@ -183,8 +183,11 @@ func TestCollectionRaces(t *testing.T) {
 		o := object(content)
 		if w.state(r, o, true) == lfs.Present {
 			present.Add(1)
-		} else if uploads.Add(1); w.upload(r, content) != nil {
-			t.Errorf("upload of object %d failed", i)
+		} else {
+			uploads.Add(1)
+			if err := w.upload(r, content); err != nil {
+				t.Errorf("upload of object %d: %v", i, err)
+			}
 		}
 		aside := filepath.Join(r.Dir, "lfs", "removing", o.OID.String()) // for a moment
 		if !exists(w.file(r, o)) && !exists(aside) && !exists(w.file(r, o)) {

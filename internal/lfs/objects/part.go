@@ -202,7 +202,7 @@ func (p *Part) place(to, incoming tree, o lfs.Object) (had bool, err error) {
 
 // copyTo adds the part's content to a tree on another file system.
 func (p *Part) copyTo(to tree, o lfs.Object) error {
-	temp := "incoming-" + rand.Text()
+	temp := incomingName + "-" + rand.Text()
 	fd, err := unix.Openat(int(to.dir.Fd()), temp, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_CLOEXEC, 0o444)
 	if err != nil {
 		return &fs.PathError{Op: "create", Path: filepath.Join(to.dir.Name(), temp), Err: err}

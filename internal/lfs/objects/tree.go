@@ -1,7 +1,7 @@
 package objects
 
 import (
-	"cmp"
+	"crypto/rand"
 	"encoding/hex"
 	"errors"
 	"io/fs"
@@ -104,69 +104,71 @@ func (t tree) stat(id lfs.OID) (size int64, mtime time.Time, found bool, err err
 }
 
 // link adds the file of an object, which is from in another tree, to the tree. had reports whether the tree had the
-// object already. The error is fs.ErrNotExist if there is no such file, or the tree was removed.
+// object already. Anything else of the same name is replaced. The error is fs.ErrNotExist if there is no such file, or
+// the tree was removed.
 func (s *Store) link(t, other tree, from string, o lfs.Object) (had bool, err error) {
-	return t.add(o, func() error {
-		err := s.linkError
-		if err == nil {
-			err = unix.Linkat(int(other.dir.Fd()), from, int(t.dir.Fd()), name(o.OID), 0)
-		}
-		if err != nil {
-			return &os.LinkError{Op: "link", Old: filepath.Join(other.dir.Name(), from), New: t.path(o.OID), Err: err}
-		}
-		return nil
-	})
+	err = t.add(o.OID, func() error { return s.linkAt(other, from, t, name(o.OID)) })
+	if !errors.Is(err, unix.EEXIST) {
+		return false, err
+	}
+	size, _, found, err := t.stat(o.OID)
+	if err != nil || found && size == o.Size {
+		return true, err
+	}
+	temp := incomingName + "-" + rand.Text()
+	if err := s.linkAt(other, from, t, temp); err != nil {
+		return false, err
+	}
+	err = t.move(t, temp, o)
+	_ = unix.Unlinkat(int(t.dir.Fd()), temp, 0) // a rename does nothing if both are the same file
+	return false, err
 }
 
-// move is link for file systems without links: the file loses its old name, and another file of the object is replaced.
+// linkAt makes a hard link.
+func (s *Store) linkAt(in tree, from string, t tree, to string) error {
+	err := s.linkError
+	if err == nil {
+		err = unix.Linkat(int(in.dir.Fd()), from, int(t.dir.Fd()), to, 0)
+	}
+	if err != nil {
+		return &os.LinkError{Op: "link", Old: filepath.Join(in.dir.Name(), from), New: filepath.Join(t.dir.Name(), to),
+			Err: err}
+	}
+	return nil
+}
+
+// move is link for file systems without links: the file loses its old name.
 func (t tree) move(other tree, from string, o lfs.Object) error {
-	_, err := t.add(o, func() error {
+	return t.add(o.OID, func() error {
 		err := unix.Renameat(int(other.dir.Fd()), from, int(t.dir.Fd()), name(o.OID))
 		if err != nil {
 			return &os.LinkError{Op: "rename", Old: filepath.Join(other.dir.Name(), from), New: t.path(o.OID), Err: err}
 		}
 		return nil
 	})
+}
+
+// add calls place, which adds the file of an object. If a directory is missing, it is made, and place is called again.
+func (t tree) add(id lfs.OID, place func() error) error {
+	err := place()
+	if errors.Is(err, unix.ENOENT) {
+		if err := t.makeDirs(id); err != nil {
+			return err
+		}
+		err = place()
+	}
 	return err
 }
 
-// add calls place, which adds the file of an object. It makes the directories for the file, and removes a file of
-// another size.
-func (t tree) add(o lfs.Object, place func() error) (had bool, err error) {
-	for range 3 {
-		err = place()
-		switch {
-		case errors.Is(err, unix.ENOENT):
-			made, makeErr := t.makeDirs(o.OID)
-			if makeErr != nil || !made {
-				return false, cmp.Or(makeErr, err)
-			}
-		case errors.Is(err, unix.EEXIST):
-			size, _, found, statErr := t.stat(o.OID)
-			if statErr != nil || found && size == o.Size {
-				return true, statErr
-			}
-			if err := unix.Unlinkat(int(t.dir.Fd()), name(o.OID), 0); err != nil && err != unix.ENOENT {
-				return false, &fs.PathError{Op: "remove", Path: t.path(o.OID), Err: err}
-			}
-		default:
-			return false, err
-		}
-	}
-	return false, err
-}
-
-// makeDirs creates the directories for an object's file. It reports whether one was missing.
-func (t tree) makeDirs(id lfs.OID) (made bool, err error) {
+// makeDirs creates the directories for an object's file.
+func (t tree) makeDirs(id lfs.OID) error {
 	n := name(id)
 	for _, dir := range []string{n[:2], n[:5]} {
-		err := unix.Mkdirat(int(t.dir.Fd()), dir, 0o777)
-		if err != nil && err != unix.EEXIST {
-			return made, &fs.PathError{Op: "mkdir", Path: filepath.Join(t.dir.Name(), dir), Err: err}
+		if err := unix.Mkdirat(int(t.dir.Fd()), dir, 0o777); err != nil && err != unix.EEXIST {
+			return &fs.PathError{Op: "mkdir", Path: filepath.Join(t.dir.Name(), dir), Err: err}
 		}
-		made = made || err == nil
 	}
-	return made, nil
+	return nil
 }
 
 // sync writes the directories of an object's file to disk.
