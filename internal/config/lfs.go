@@ -29,7 +29,8 @@ type LFSConfig struct {
 	// overrides it. 0 means no limit.
 	Quota Size `toml:"quota"`
 
-	// MinFree is the space of the file system that uploads leave free. 0 means a twentieth of it, at most 5 GiB.
+	// MinFree is the space of the file system that uploads leave free. 0 means a twentieth of it, at most 5 GiB. With an
+	// object store, store.min_free counts instead.
 	MinFree Size `toml:"min_free"`
 
 	// RequireObjects sets the treatment of pushes with pointer files whose objects the repository does not have. refuse
