@@ -31,7 +31,7 @@ const maxCommand = 6 * git.MaxRepoPath
 // notServed are git's other commands over SSH, with the message for the client.
 var notServed = map[string]string{
 	"git-upload-archive": "archives over SSH are not supported",
-	"git-shell":          "there is no shell here",
+	"git-shell":          "shells are not supported",
 	"scp":                "file copies are not supported",
 	"rsync":              "file copies are not supported",
 }
@@ -56,10 +56,10 @@ func parseCommand(s string) (c command, err error) {
 		c.service = service
 	default:
 		if reason, ok := notServed[word]; ok {
-			return c, fault.New(fault.Invalid, "%s; only git-upload-pack and git-receive-pack are", reason)
+			return c, fault.New(fault.Invalid, "%s; only fetches, pushes and Git LFS are", reason)
 		}
 		return c, fault.New(fault.Invalid,
-			"unknown command %.40q: only git-upload-pack and git-receive-pack are supported", word)
+			"unknown command %.40q: only git-upload-pack, git-receive-pack and those of Git LFS are supported", word)
 	}
 	if bad != nil {
 		return c, fault.New(fault.Invalid, "%s: %v; put the path in single quotes", c.service, bad)

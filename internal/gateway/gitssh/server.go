@@ -1,5 +1,5 @@
-// Package gitssh is the front end for SSH: it serves git's services, and nothing else. There is no shell, no program,
-// no forwarding and no terminal.
+// Package gitssh is the front end for SSH: it serves the services of git and Git LFS, and nothing else. There is no
+// shell, no program, no forwarding and no terminal.
 package gitssh
 
 import (
