@@ -51,7 +51,7 @@ type lfsCarer struct {
 type careState struct {
 	Collected time.Time `json:"collected"` // last collection of garbage
 	Scrub     time.Time `json:"scrub"`     // begin of the last scrub
-	// After is the last object of the pool that the scrub has verified. Empty: the scrub has ended.
+	// After is the last object of the pool that the scrub has verified, or zero digits. Empty: the scrub has ended.
 	After string `json:"after,omitempty"`
 }
 
@@ -153,7 +153,7 @@ func (c *lfsCarer) scrub() error {
 	begin, s := time.Now(), c.get()
 	after, err := lfs.ParseOID(s.After)
 	if err != nil {
-		c.change(func(s *careState) { s.Scrub, s.After = begin, "" })
+		c.change(func(s *careState) { s.Scrub, s.After = begin, after.String() })
 	}
 	written := begin
 	v := verifier{node: c.node, after: after, limiter: objects.NewLimiter(c.ScrubRate), done: func(id lfs.OID) {
