@@ -1,7 +1,6 @@
 package gitssh
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -213,29 +212,6 @@ func (t *lfsSession) answer(q *request, lines []byte) error {
 	}
 	t.broken = t.broken || err != nil
 	return err
-}
-
-// okLines returns the answer to a successful command.
-func okLines(args ...string) []byte {
-	return pktline.AppendFlush(appendStatus(nil, http.StatusOK, args...))
-}
-
-func appendStatus(b []byte, status int, args ...string) []byte {
-	b = pktline.AppendLine(b, "status "+strconv.Itoa(status))
-	for _, arg := range args {
-		b = pktline.AppendLine(b, arg)
-	}
-	return b
-}
-
-// maxLFSMessage is the maximum length of an error's text in bytes.
-const maxLFSMessage = 1 << 10
-
-// statusLines returns the answer to a command that failed.
-func statusLines(err error, args ...string) []byte {
-	text := fault.Message(err)
-	b := pktline.AppendDelim(appendStatus(nil, gateway.StatusOf(fault.KindOf(err)), args...))
-	return pktline.AppendFlush(pktline.AppendLine(b, text[:min(len(text), maxLFSMessage)]))
 }
 
 // batch answers which objects a client has to transfer.
@@ -459,53 +435,4 @@ func (t *lfsSession) listLocks(q *request, m *lfsMessage) error {
 		b = pktline.AppendLine(b, "owner "+lock.ID+" "+owner)
 	}
 	return t.answer(q, pktline.AppendFlush(b))
-}
-
-// lfsSink sends an object as packets.
-type lfsSink struct {
-	sink
-	size int64 // of the object
-}
-
-// Begin implements gateway.Sink.
-func (s *lfsSink) Begin() error {
-	b := pktline.AppendDelim(appendStatus(nil, http.StatusOK, "size="+strconv.FormatInt(s.size, 10)))
-	_, err := s.write(b)
-	return err
-}
-
-// lfsHeader is the size of a packet's length field, and maxLFSData the maximum size of the data after it, in bytes.
-const (
-	lfsHeader  = pktline.MaxLine - pktline.MaxPayload
-	maxLFSData = pktline.MaxPayload - 1
-)
-
-// Write implements gateway.Sink.
-func (s *lfsSink) Write(p []byte) (int, error) {
-	n, err := s.ReadFrom(bytes.NewReader(p))
-	return int(n), err
-}
-
-// ReadFrom implements gateway.Sink.
-func (s *lfsSink) ReadFrom(src io.Reader) (sent int64, err error) {
-	buf := copyBuffers.Get().(*[copyBufferSize]byte)
-	defer copyBuffers.Put(buf)
-	for {
-		n, err := src.Read(buf[lfsHeader : lfsHeader+maxLFSData])
-		if n > 0 {
-			pktline.PutLength(buf[:], lfsHeader+n)
-			if _, broken := s.write(buf[:lfsHeader+n]); broken != nil {
-				return sent, broken
-			}
-			s.q.Sent(n)
-			sent += int64(n)
-		}
-		switch err {
-		case nil:
-		case io.EOF:
-			return sent, nil
-		default:
-			return sent, err
-		}
-	}
 }
