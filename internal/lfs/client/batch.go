@@ -133,7 +133,7 @@ func (r Repository) answer(o lfs.Object, w *wire.ObjectAnswer, upload bool, now 
 }
 
 // action checks and translates an action. The caller's own credential is left out: an action is kept longer than the
-// request, and used for other callers.
+// request, and used for other callers. Each of them then sends its own.
 func (r Repository) action(w *wire.Action, isOpen bool, now time.Time) (*Action, error) {
 	if w == nil {
 		return nil, nil
@@ -163,6 +163,7 @@ func (r Repository) action(w *wire.Action, isOpen bool, now time.Time) (*Action,
 	}
 	if own := r.Auth.Reveal(); own != "" && a.Header.Get("Authorization") == own {
 		a.Header.Del("Authorization")
+		a.isOpen = false // also if the server says that the header is enough
 	}
 	return a, nil
 }

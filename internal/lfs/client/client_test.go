@@ -206,6 +206,36 @@ func TestUpload(t *testing.T) {
 	}
 }
 
+// A server can say that an action needs no other credential, and have the caller's own one among the action's headers.
+func TestAuthenticatedAction(t *testing.T) {
+	t.Parallel()
+	var got string
+	r := serve(t, func(w http.ResponseWriter, r *http.Request, _ string) {
+		got = r.Header.Get("Authorization")
+		fmt.Fprint(w, "content")
+	})
+	other := r
+	other.Auth = node.NewSecret("Basic other")
+	for header, want := range map[string]string{"": "", "Basic own": "Basic other", "Bearer signed": "Bearer signed"} {
+		w := &wire.Action{Href: "http://" + r.Origin.Host() + "/team/app.git/info/lfs/x"}
+		if header != "" {
+			w.Header = map[string]string{"Authorization": header}
+		}
+		a, err := r.action(w, true, time.Now())
+		if err != nil {
+			t.Fatal(err)
+		}
+		content, err := other.Download(t.Context(), a, object(1, 7), 0, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = content.Body.Close()
+		if got != want {
+			t.Errorf("download with the header %q: credential %q, want %q", header, got, want)
+		}
+	}
+}
+
 func TestDownload(t *testing.T) {
 	t.Parallel()
 	const content = "0123456789"
