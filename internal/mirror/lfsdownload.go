@@ -19,7 +19,7 @@ import (
 
 const (
 	hostDownloads = 8                // concurrent downloads of objects from the LFS servers of one origin
-	copyBytes     = 128 << 10        // of an object that are read at once
+	compareBytes  = 32 << 10         // of an object that are compared at once
 	maxFailures   = 5                // in a row end a download
 	progressBytes = 1 << 20          // an attempt that brings so many begins a new row
 	firstBackoff  = time.Second / 4  // after a failure; it doubles with each one
@@ -219,7 +219,7 @@ func (y *download) refused(err error, isNew bool) (isFinal bool) {
 
 // compare reads what the part has already. Clients may have got it.
 func (y *download) compare(content io.Reader) (isFinal bool, err error) {
-	var got, had [copyBytes / 4]byte
+	var got, had [compareBytes]byte
 	for pos, size := int64(0), y.part.Size(); pos < size; {
 		n := int(min(int64(len(got)), size-pos))
 		if _, err := io.ReadFull(content, got[:n]); err != nil {
@@ -238,21 +238,18 @@ func (y *download) compare(content io.Reader) (isFinal bool, err error) {
 
 // copy appends content to the part.
 func (y *download) copy(ctx context.Context, content io.Reader) (isFinal bool, err error) {
-	buffer := make([]byte, copyBytes)
-	for {
-		n, err := content.Read(buffer)
-		if n > 0 {
-			if int64(n) > y.key.Size-y.part.Size() {
-				return true, y.noteWrong(errors.New("it is longer"))
-			}
-			if err := y.write(ctx, buffer[:n]); err != nil {
-				return true, err
-			}
-			y.l.m.metrics.lfs.bytes.Add(float64(n))
-			y.notify(func() {})
+	w := newBlockWriter(y.part.Size(), func(p []byte) error { return y.write(ctx, p) })
+	defer w.close()
+	for left := y.key.Size - y.part.Size(); ; {
+		n, err := content.Read(w.space())
+		if left -= int64(n); left < 0 {
+			return true, y.noteWrong(errors.New("it is longer"))
+		}
+		if failure := w.add(n, err != nil); failure != nil {
+			return true, failure
 		}
 		switch {
-		case err != nil && y.part.Size() == y.key.Size:
+		case err != nil && left == 0:
 			return false, nil
 		case err != nil:
 			return ctx.Err() != nil, cutOff(err)
@@ -260,11 +257,15 @@ func (y *download) copy(ctx context.Context, content io.Reader) (isFinal bool, e
 	}
 }
 
-// write appends to the part. A full disk costs old objects of the cache.
+// write appends to the part, and wakes the followers. A full disk costs old objects of the cache.
 func (y *download) write(ctx context.Context, p []byte) error {
 	_, err := y.part.Write(p)
 	if fault.Is(err, fault.Full) && y.l.budget.free(ctx, y.key.Size) {
 		_, err = y.part.Write(p)
+	}
+	if err == nil {
+		y.l.m.metrics.lfs.bytes.Add(float64(len(p)))
+		y.notify(func() {})
 	}
 	return err
 }
