@@ -140,8 +140,8 @@ func (x *exchange) sendObject(ctx context.Context, d lfs.Download) (err error) {
 	return err
 }
 
-// fetchObject sends an object that is not in the mirror. The origin has to say that the repository has it, before an
-// object that another mirror has is used.
+// fetchObject sends an object that is not in the mirror. The origin has to say that the repository has it, before the
+// object of another mirror is used.
 func (x *exchange) fetchObject(ctx context.Context, d lfs.Download) error {
 	if d.Offset < 0 || d.Offset > d.Size {
 		return fault.New(fault.Invalid, "offset %d is outside of the object's %d bytes", d.Offset, d.Size)
@@ -160,7 +160,7 @@ func (x *exchange) fetchObject(ctx context.Context, d lfs.Download) error {
 		}
 		action = answers[0].Action
 	}
-	if linked, err := l.link(ctx, x.mirror.path, d.Object); err != nil {
+	if linked, err := l.link(ctx, x, d.Object); err != nil {
 		return err
 	} else if linked {
 		return x.sendObject(ctx, d)

@@ -26,6 +26,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/lfs/wire"
 	"github.com/packhorse-git/packhorse/internal/node"
 	"github.com/packhorse-git/packhorse/internal/origin"
+	"github.com/packhorse-git/packhorse/internal/storage"
 )
 
 // lfsServer is the LFS server of a host.
@@ -386,6 +387,46 @@ func TestLFSObjectsOfOtherMirrors(t *testing.T) {
 	if _, _, err := w.download(t.Context(), "host/c", whole(bad)); err == nil {
 		t.Error("download with another size: no error")
 	}
+}
+
+// The word of an origin does not open an object that only an own repository has.
+func TestLFSObjectsOfOwnRepositories(t *testing.T) {
+	t.Parallel()
+	w, s := newLFSWorld(t, "a", "b", "c")
+	content := randomBytes(7, 100_000)
+	o := s.add("a", content)
+	s.add("b", content)
+	s.add("c", content)
+	own := w.path("own")
+	_, err := w.node.Create(t.Context(), own, storage.CreateOptions{})
+	w.do(err)
+	_, _, err = w.node.LFSUpload(t.Context(), own, node.Session{}, lfs.Upload{Object: o}, bytes.NewReader(content))
+	w.do(err)
+	s.set(func(w http.ResponseWriter, _ *http.Request, _ []byte) bool {
+		_, _ = w.Write(randomBytes(8, 100_000))
+		return true
+	})
+	for range 2 {
+		got, _, err := w.download(t.Context(), "host/a", whole(o))
+		if !errors.Is(err, client.ErrWrong) || bytes.Contains(got.Bytes(), content[:100]) {
+			t.Errorf("download from an origin that does not have the object: %d bytes, %v, want ErrWrong", got.Len(), err)
+		}
+	}
+	s.set(nil)
+	w.later(wrongTime)
+	w.gets("host/a", o, content, "miss")
+	w.gets("host/b", o, content, "hit") // as the origin has sent it
+	w.lfs = newLFSObjects(w.Mirrors, w.node.LFSObjects(), 0)
+	w.gets("host/c", o, content, "hit") // also after a start
+	if n := s.gets.Load(); n != 2 {
+		t.Errorf("%d downloads, want 2: the wrong one, and one for all mirrors", n)
+	}
+	_ = w.node.LFSObjects().WalkPool(func(o lfs.Object, links uint64) error {
+		if links != 5 {
+			t.Errorf("the pool's object has %d links, want 5: of the pool, the own repository and three mirrors", links)
+		}
+		return nil
+	})
 }
 
 // A wrong object ends as a cut response, is not stored, and is not asked for again at once.

@@ -86,6 +86,24 @@ func (b *lfsBudget) reserve(ctx context.Context, o lfs.Object) error {
 	return nil
 }
 
+// measure walks the mirrors once after a start.
+func (b *lfsBudget) measure(ctx context.Context) error {
+	isMeasured := func() bool {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		return b.measured
+	}
+	if isMeasured() {
+		return nil
+	}
+	b.walking.Lock()
+	defer b.walking.Unlock()
+	if isMeasured() {
+		return nil
+	}
+	return b.shrink(ctx, b.limit)
+}
+
 // take reserves space if there is enough.
 func (b *lfsBudget) take(n int64) bool {
 	b.mu.Lock()
@@ -208,7 +226,7 @@ func (b *lfsBudget) remove(ctx context.Context, repositories []git.RepoPath, gro
 	return b.store.RemovePooled(group[0].Object) == nil
 }
 
-// walk returns the objects of all mirrors.
+// walk returns the objects of all mirrors, and notes from which origins they are.
 func (b *lfsBudget) walk(ctx context.Context) (repositories []git.RepoPath, copies []copyOf, err error) {
 	for after := ""; ; {
 		paths, next, err := b.m.list(ctx, after)
@@ -223,7 +241,9 @@ func (b *lfsBudget) walk(ctx context.Context) (repositories []git.RepoPath, copi
 			if err != nil {
 				return nil, nil, err
 			}
+			host := b.m.Host(path)
 			err = b.store.Walk(r, func(o lfs.Object, info fs.FileInfo) error {
+				b.m.lfs.proven.Add(downloadKey{host, o}, struct{}{})
 				c := copyOf{Object: o, repository: len(repositories), used: info.ModTime().UnixNano()}
 				if st, ok := info.Sys().(*syscall.Stat_t); ok {
 					c.links = uint64(st.Nlink)

@@ -93,8 +93,10 @@ func (y *download) keep(path git.RepoPath) error {
 		_, err = y.l.store.Link(r, y.key.Object)
 		return err
 	}
-	err = y.part.Commit(r, y.key.Object)
-	y.kept = err == nil
+	if err = y.part.Commit(r, y.key.Object); err == nil {
+		y.kept = true
+		y.l.proven.Add(y.key, struct{}{})
+	}
 	return err
 }
 

@@ -27,6 +27,7 @@ const (
 
 	wrongTime     = time.Minute      // how long an object is not asked for after the origin sent a wrong one
 	maxActions    = 8192             // actions of origins in memory
+	maxProven     = 1 << 17          // objects in memory that origins have sent: at most 32 MiB
 	actionTime    = 10 * time.Minute // how long one is used if the origin does not say
 	actionReserve = 10 * time.Second // one that expires so soon is not used
 )
@@ -38,6 +39,7 @@ type lfsObjects struct {
 	budget  *lfsBudget
 	actions *lru.Cache[actionKey, *client.Action]
 	wrong   *lru.Cache[downloadKey, time.Time] // objects that an origin sent wrongly, with the time
+	proven  *lru.Cache[downloadKey, struct{}]  // objects that an origin sent, or that a mirror of it has
 
 	mu        sync.Mutex
 	downloads map[downloadKey]*download
@@ -61,6 +63,7 @@ func newLFSObjects(m *Mirrors, store *objects.Store, limit int64) *lfsObjects {
 		downloads: make(map[downloadKey]*download), slots: make(map[string]chan struct{})}
 	l.actions, _ = lru.New[actionKey, *client.Action](maxActions) // the sizes are valid
 	l.wrong, _ = lru.New[downloadKey, time.Time](maxActions)
+	l.proven, _ = lru.New[downloadKey, struct{}](maxProven)
 	return l
 }
 
@@ -91,9 +94,16 @@ func (l *lfsObjects) touch(ctx context.Context, path git.RepoPath, o lfs.Object)
 	}
 }
 
-// link adds an object that the node has to a mirror. It reports whether the node has it.
-func (l *lfsObjects) link(ctx context.Context, path git.RepoPath, o lfs.Object) (bool, error) {
-	r, release, err := l.m.node.LFSRepository(ctx, path)
+// link adds an object to a mirror without a download, if the node has it from the same origin. It reports whether it
+// did. The word of an origin is not enough for an object of own repositories or of other origins: it may not have it.
+func (l *lfsObjects) link(ctx context.Context, x *exchange, o lfs.Object) (bool, error) {
+	if err := l.budget.measure(l.m.ctx); err != nil { // notes what mirrors have
+		return false, err
+	}
+	if _, ok := l.proven.Get(downloadKey{x.rule.Origin.Host(), o}); !ok {
+		return false, nil
+	}
+	r, release, err := l.m.node.LFSRepository(ctx, x.mirror.path)
 	if err != nil {
 		return false, err
 	}
