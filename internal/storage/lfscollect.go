@@ -149,13 +149,21 @@ func (n *Node) eachLFS(ctx context.Context, do func(git.RepoPath) error) error {
 	})
 }
 
-// eachRepository calls do for each repository.
-func (n *Node) eachRepository(ctx context.Context, do func(git.RepoPath) error) error {
+// checkLocalLFS returns an error if the LFS objects of repositories are not below the root.
+func (n *Node) checkLocalLFS() error {
 	switch {
 	case n.lfs == nil:
 		return errNoLFS()
 	case n.places != nil:
 		return fault.New(fault.Denied, "LFS objects are in the object store: use packhorse store gc and store check")
+	}
+	return nil
+}
+
+// eachRepository calls do for each repository.
+func (n *Node) eachRepository(ctx context.Context, do func(git.RepoPath) error) error {
+	if err := n.checkLocalLFS(); err != nil {
+		return err
 	}
 	for after := ""; ; {
 		page, err := n.list(ctx, ListQuery{After: after})

@@ -72,6 +72,9 @@ func (n *Node) describeLFS(ctx context.Context, path git.RepoPath) (d LFSReposit
 
 // LFSListObjects calls do for each object of a repository, in ascending order.
 func (n *Node) LFSListObjects(ctx context.Context, path git.RepoPath, do func(LFSObject) error) error {
+	if err := n.checkLocalLFS(); err != nil {
+		return err
+	}
 	h, r, err := n.lfsRepository(ctx, path)
 	if err != nil {
 		return err

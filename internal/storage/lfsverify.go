@@ -28,6 +28,9 @@ type LFSVerification struct {
 func (n *Node) LFSVerify(ctx context.Context, path *git.RepoPath, progress Progress) (LFSVerification, error) {
 	v := verifier{node: n, progress: progress}
 	v.result = LFSVerification{Damaged: []LFSProblem{}, Missing: []LFSProblem{}, Failed: []LFSProblem{}}
+	if err := n.checkLocalLFS(); err != nil {
+		return v.result, err
+	}
 	if path != nil {
 		err := v.repository(ctx, *path, true)
 		if err == nil {
