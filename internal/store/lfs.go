@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -26,11 +27,13 @@ const (
 	lfsPrefix  = "lfs/"
 	lockPrefix = "locks/"
 
-	// maxLFSSizes is the maximum number of sizes in memory. They do not change, and objects of a repository that exists
-	// are not deleted.
+	// maxLFSSizes is the maximum number of sizes in memory.
 	maxLFSSizes = 100_000
-	// maxLFSLookups is the maximum number of objects that are looked up one by one. Of more, the list is read.
-	maxLFSLookups = 64
+	// lfsSizeTime is how long a size is used. Operators delete damaged objects.
+	lfsSizeTime = 10 * time.Minute
+	// maxLFSLookups is the maximum number of objects that are looked up one by one: those of an ordinary batch, which are
+	// 100, and of pushes. Of more, the list of all objects is read.
+	maxLFSLookups = 1000
 	// lfsParallel is the number of look-ups at the same time.
 	lfsParallel = 16
 	maxLock     = 64 << 10 // bytes
@@ -40,6 +43,12 @@ const (
 type lfsKey struct {
 	repository string
 	oid        lfs.OID
+}
+
+// lfsSize is the size of an object that the bucket had at a time.
+type lfsSize struct {
+	bytes int64
+	time  time.Time
 }
 
 // lfsObjects has the LFS objects of a repository.
@@ -67,8 +76,8 @@ func (o lfsObjects) Sizes(ctx context.Context, list []lfs.Object) ([]int64, erro
 	sizes := make([]int64, len(list))
 	var unknown []int
 	for i, object := range list {
-		size, ok := s.lfsSizes.Get(lfsKey{o.id, object.OID})
-		if sizes[i] = size; !ok {
+		known, ok := s.lfsSizes.Get(lfsKey{o.id, object.OID})
+		if sizes[i] = known.bytes; !ok || time.Since(known.time) > lfsSizeTime {
 			sizes[i] = -1
 			unknown = append(unknown, i)
 		}
@@ -79,17 +88,28 @@ func (o lfsObjects) Sizes(ctx context.Context, list []lfs.Object) ([]int64, erro
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(lfsParallel)
 	for _, i := range unknown {
-		group.Go(func() error {
-			key := o.lfsKey(list[i].OID)
-			found, err := s.bucket.List(ctx, key, "", 1)
-			if err == nil && len(found) == 1 && found[0].Key == key {
-				sizes[i] = found[0].Size
-				s.lfsSizes.Add(lfsKey{o.id, list[i].OID}, sizes[i])
-			}
+		group.Go(func() (err error) {
+			sizes[i], err = o.size(ctx, list[i].OID)
 			return err
 		})
 	}
 	return sizes, o.failed(group.Wait())
+}
+
+// size asks the bucket for the size of an object, which is -1 if there is none.
+func (o lfsObjects) size(ctx context.Context, id lfs.OID) (int64, error) {
+	key := o.lfsKey(id)
+	found, err := o.store.bucket.List(ctx, key, "", 1)
+	if err != nil || len(found) == 0 || found[0].Key != key {
+		return -1, err
+	}
+	o.noteSize(id, found[0].Size)
+	return found[0].Size, nil
+}
+
+// noteSize notes that the bucket has an object now.
+func (o lfsObjects) noteSize(id lfs.OID, bytes int64) {
+	o.store.lfsSizes.Add(lfsKey{o.id, id}, lfsSize{bytes, time.Now()})
 }
 
 // readSizes fills in the sizes of objects from the list of all.
@@ -101,7 +121,7 @@ func (o lfsObjects) readSizes(ctx context.Context, list []lfs.Object, sizes []in
 	return o.failed(eachLFS(ctx, o.store.bucket, o.id, func(id lfs.OID, info bucket.Info) error {
 		for _, i := range wanted[id] {
 			sizes[i] = info.Size
-			o.store.lfsSizes.Add(lfsKey{o.id, id}, info.Size)
+			o.noteSize(id, info.Size)
 		}
 		return nil
 	}))
@@ -204,14 +224,18 @@ func (o lfsObjects) Put(ctx context.Context, object lfs.Object) error {
 	}
 }
 
-// put uploads the local copy of an object, unless the bucket has it. From then on the cache may remove the copy.
+// put uploads the local copy of an object, unless the bucket has it, which may have changed since it was asked last.
+// From then on the cache may remove the copy.
 func (o lfsObjects) put(object lfs.Object) error {
 	s := o.store
-	sizes, err := o.Sizes(s.ctx, []lfs.Object{object})
+	if err := s.refused(); err != nil {
+		return err
+	}
+	size, err := o.size(s.ctx, object.OID)
 	if err != nil {
 		return err
 	}
-	if sizes[0] != object.Size {
+	if size != object.Size {
 		f, err := os.Open(filepath.Join(o.local.Dir(), lfsFile(object.OID)))
 		if err != nil {
 			return err
@@ -220,7 +244,7 @@ func (o lfsObjects) put(object lfs.Object) error {
 		if err := s.bucket.Put(s.ctx, o.lfsKey(object.OID), f, object.Size, object.OID); err != nil {
 			return err
 		}
-		s.lfsSizes.Add(lfsKey{o.id, object.OID}, object.Size)
+		o.noteSize(object.OID, object.Size)
 	}
 	o.local.AddFile(lfsFile(object.OID), object.Size)
 	return nil

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -19,6 +20,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/lfs"
 	"github.com/packhorse-git/packhorse/internal/node"
 	"github.com/packhorse-git/packhorse/internal/receivepack"
+	"github.com/packhorse-git/packhorse/internal/storage"
 )
 
 func lfsObjectOf(content string) lfs.Object {
@@ -111,8 +113,8 @@ func TestLFS(t *testing.T) {
 			t.Errorf("download of %v: %v, want NotFound or Invalid", wrong, err)
 		}
 	}
-	many := make([]lfs.Object, 0, 2*maxLFSLookups)
-	for i := range 2*maxLFSLookups - 1 {
+	many := make([]lfs.Object, 0, maxLFSLookups+2)
+	for i := range maxLFSLookups + 1 {
 		many = append(many, lfsObjectOf(fmt.Sprint(i)))
 	}
 	d := newGitNode(t, b, receivepack.Options{})
@@ -147,6 +149,58 @@ func TestLFSWithoutTheStore(t *testing.T) {
 type countingReader struct{ calls int }
 
 func (r *countingReader) Read([]byte) (int, error) { r.calls++; return 0, errors.New("no content") }
+
+// A damaged object that an operator deletes from the bucket can be uploaded again, on a node that remembers it.
+func TestLFSUploadOfDeletedObject(t *testing.T) {
+	t.Parallel()
+	b := newBucket(t)
+	a, c := newGitNode(t, b, receivepack.Options{}), newGitNode(t, b, receivepack.Options{})
+	create(t, a.Store, "app")
+	o := a.mustUpload("app", "content")
+	key := "repos/" + a.id("app") + "/lfs/" + o.OID.String()
+	deleteObject := func() {
+		if err := b.Delete(t.Context(), key); err != nil {
+			t.Fatal(err)
+		}
+	}
+	deleteObject()
+	a.mustUpload("app", "content")
+	if got, _, err := c.download("app", o); err != nil || got != "content" {
+		t.Errorf("download after another upload = %q, %v", got, err)
+	}
+	deleteObject()
+	c.lfsSizes.Add(lfsKey{c.id("app"), o.OID}, lfsSize{o.Size, time.Now().Add(-lfsSizeTime)})
+	if err := os.Remove(filepath.Join(c.options.Cache.Root, c.id("app")+".git", lfsFile(o.OID))); err != nil {
+		t.Fatal(err)
+	}
+	if states, err := c.states("app", true, o); err != nil || states[0] != lfs.Missing {
+		t.Errorf("state of an object that was deleted = %v, %v, want missing", states, err)
+	}
+}
+
+// The objects of an ordinary batch are looked up without a list of all objects.
+func TestLFSLookups(t *testing.T) {
+	t.Parallel()
+	b := newBucket(t)
+	n := newGitNode(t, b, receivepack.Options{})
+	create(t, n.Store, "app")
+	prefix := "repos/" + n.id("app") + "/lfs/"
+	var lists atomic.Int32
+	b.SetHook(func(operation, key string) error {
+		if operation == "list" && key == prefix {
+			lists.Add(1)
+		}
+		return nil
+	})
+	batch := make([]lfs.Object, 100)
+	for i := range batch {
+		batch[i] = lfsObjectOf(fmt.Sprint(i))
+	}
+	states, err := n.states("app", true, batch...)
+	if err != nil || slices.Contains(states, lfs.Present) || lists.Load() > 0 {
+		t.Errorf("states = %v, %v after %d lists of all objects, want all missing and no list", states, err, lists.Load())
+	}
+}
 
 // An upload whose bytes are all here, and that could not store them or was killed before, fails. The next batch stores
 // them, so that no client sends them again.
@@ -410,5 +464,20 @@ func TestLFSAfterAStart(t *testing.T) {
 	}
 	if used := s.Usage().Bytes; used != 0 {
 		t.Errorf("the cache has %d bytes of a deleted repository, want none", used)
+	}
+}
+
+// The objects on a node of a store are not all of a repository, so they are neither listed nor verified.
+func TestLFSCareOfAStore(t *testing.T) {
+	t.Parallel()
+	n := newGitNode(t, newBucket(t), receivepack.Options{})
+	create(t, n.Store, "app")
+	path := repoPath("app")
+	list := func(storage.LFSObject) error { return nil }
+	if err := n.node.LFSListObjects(t.Context(), path, list); !fault.Is(err, fault.Denied) {
+		t.Errorf("LFSListObjects = %v, want Denied", err)
+	}
+	if _, err := n.node.LFSVerify(t.Context(), &path, nil); !fault.Is(err, fault.Denied) {
+		t.Errorf("LFSVerify = %v, want Denied", err)
 	}
 }

@@ -102,7 +102,8 @@ func (r *repositoryCheck) lfs(ctx context.Context) error {
 		case err != nil:
 			return err
 		case sum != replog.Sum(id):
-			r.problem(info.Key, "delete it, and let a client upload it again: git lfs push --all", "its SHA-256 is %s", sum)
+			r.problem(info.Key, "delete it, and ten minutes later let a client upload it again: git lfs push --all",
+				"its SHA-256 is %s", sum)
 		}
 		return nil
 	})

@@ -73,7 +73,7 @@ type Store struct {
 
 	known    knownTable
 	names    *lru.Cache[git.RepoPath, reference] // what paths referred to when they were looked up
-	lfsSizes *lru.Cache[lfsKey, int64]           // of LFS objects that the bucket has
+	lfsSizes *lru.Cache[lfsKey, lfsSize]         // of LFS objects that the bucket has
 	local    localNames
 	lookups  lookups
 	lfsPuts  singleflight.Group // uploads of LFS objects to the bucket
@@ -177,7 +177,7 @@ func open(o Options, id Identity, outage error) (opened *Store, err error) {
 	if s.names, err = lru.New[git.RepoPath, reference](maxNames); err != nil {
 		return nil, err
 	}
-	if s.lfsSizes, err = lru.New[lfsKey, int64](maxLFSSizes); err != nil {
+	if s.lfsSizes, err = lru.New[lfsKey, lfsSize](maxLFSSizes); err != nil {
 		return nil, err
 	}
 	s.bucket = quickBucket{Bucket: o.Bucket, isDown: s.health.isDown}
