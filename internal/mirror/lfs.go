@@ -59,14 +59,14 @@ func (n *Node) LFSBatch(ctx context.Context, path git.RepoPath, session node.Ses
 	return states, x.result(), err
 }
 
-// askMissing sets the states of objects that are not here.
+// askMissing sets the states of objects that are not here, or have another size.
 func (x *exchange) askMissing(ctx context.Context, all []lfs.Object, states []lfs.Status) error {
 	l, url := x.mirrors.lfs, x.mirror.originURL()
 	var unknown []lfs.Object
 	var places []int
 	for i, o := range all {
 		switch {
-		case states[i].State != lfs.Missing:
+		case states[i].State == lfs.Present:
 		case o.Size > l.budget.limit:
 			states[i] = lfs.Status{State: lfs.Refused, Err: l.budget.tooLarge(o)}
 		case l.known(url, o) != nil:
@@ -123,14 +123,15 @@ func (n *Node) LFSDownload(ctx context.Context, path git.RepoPath, session node.
 	case x == nil:
 		return n.Node.LFSDownload(ctx, path, session, d, response)
 	}
-	if err = x.sendObject(ctx, d); fault.Is(err, fault.NotFound) {
+	if err = x.sendObject(ctx, d); fault.Is(err, fault.NotFound) || fault.Is(err, fault.Invalid) {
 		err = x.fetchObject(ctx, d)
 	}
 	x.mirrors.metrics.lfs.sent(x.outcome.Pack)
 	return x.result(), err
 }
 
-// sendObject sends an object that is here. The error is NotFound, before the response has begun, if it is not.
+// sendObject sends an object that is here. The error is NotFound, before the response has begun, if it is not. It is
+// Invalid if its file has another size, because it is damaged or the request has a wrong one.
 func (x *exchange) sendObject(ctx context.Context, d lfs.Download) (err error) {
 	l := x.mirrors.lfs
 	defer l.budget.use(d.OID)()

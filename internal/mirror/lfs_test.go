@@ -429,6 +429,34 @@ func TestLFSObjectsOfOwnRepositories(t *testing.T) {
 	})
 }
 
+// A file that lost its end is replaced by another download.
+func TestLFSDamagedFile(t *testing.T) {
+	t.Parallel()
+	w, s := newLFSWorld(t, "a")
+	content := randomBytes(9, 100_000)
+	o := s.add("a", content)
+	w.gets("host/a", o, content, "miss")
+	id := o.OID.String()
+	path := filepath.Join(w.root, "host/a.git/lfs/objects", id[:2], id[2:4], id)
+	w.do(os.Chmod(path, 0o600))
+	w.do(os.Truncate(path, 50_000)) // also that of the pool
+	states, _, err := w.Node().LFSBatch(t.Context(), w.path("host/a"), node.Session{Stateless: true},
+		lfs.Batch{Objects: []lfs.Object{o}})
+	if err != nil || states[0].State != lfs.Present {
+		t.Errorf("batch: %v, %v, want Present", states, err)
+	}
+	w.gets("host/a", o, content, "miss")
+	w.gets("host/a", o, content, "hit")
+	if n := s.gets.Load(); n != 2 {
+		t.Errorf("%d downloads, want 2", n)
+	}
+	bad := whole(lfs.Object{OID: o.OID, Size: o.Size + 1})
+	if _, _, err := w.download(t.Context(), "host/a", bad); err == nil {
+		t.Error("download with a wrong size: no error")
+	}
+	w.gets("host/a", o, content, "hit")
+}
+
 // A wrong object ends as a cut response, is not stored, and is not asked for again at once.
 func TestLFSWrongObject(t *testing.T) {
 	t.Parallel()
