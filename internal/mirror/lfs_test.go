@@ -738,6 +738,41 @@ func TestLFSClientLeaves(t *testing.T) {
 	}
 }
 
+// A download that waits for others ends with its last client.
+func TestLFSClientLeavesBeforeDownload(t *testing.T) {
+	t.Parallel()
+	w, s := newLFSWorld(t, "a")
+	content := randomBytes(6, 1000)
+	o := s.add("a", content)
+	var leave [hostDownloads]func()
+	for i := range leave {
+		var err error
+		leave[i], err = w.lfs.enter(t.Context(), w.rule.Origin.Host())
+		w.do(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() {
+		_, _, err := w.download(ctx, "host/a", whole(o))
+		ended <- err
+	}()
+	for w.lfs.followers() == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	cancel()
+	if err := <-ended; !fault.Is(err, fault.Cancelled) {
+		t.Errorf("download of a client that left: %v, want Cancelled", err)
+	}
+	w.running.Wait()
+	for _, f := range leave {
+		f()
+	}
+	if n := s.gets.Load(); n != 0 {
+		t.Errorf("%d downloads, want 0", n)
+	}
+	w.gets("host/a", o, content, "miss")
+}
+
 // Uploads and locks go to the origin with the credential of the caller.
 func TestLFSUploadAndLocks(t *testing.T) {
 	t.Parallel()

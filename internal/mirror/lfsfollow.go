@@ -22,7 +22,8 @@ import (
 const (
 	// heldBack is the number of bytes that followers get after the object was verified.
 	heldBack = 64 << 10
-	// finishBytes is the maximum number of missing bytes for which a download without followers goes on.
+	// finishBytes is the number of missing bytes up to which a download without followers goes on. It also goes on if
+	// less than half of the object is missing, and ends if it still waits for a slot.
 	finishBytes = 16 << 20
 
 	wrongTime     = time.Minute      // how long an object is not asked for after the origin sent a wrong one
@@ -190,13 +191,13 @@ func (l *lfsObjects) join(x *exchange, o lfs.Object, a *client.Action) (y *downl
 	return y, leads, nil
 }
 
-// leave removes a follower. A download without followers ends, unless it is nearly done.
+// leave removes a follower. A download without followers ends, unless it has begun and is nearly done.
 func (l *lfsObjects) leave(y *download) {
 	l.mu.Lock()
 	y.followers--
 	if y.followers == 0 {
-		_, size, ended, _, _ := y.state()
-		if left := y.key.Size - size; !ended && left > finishBytes && left > size {
+		file, size, ended, _, _ := y.state()
+		if left := y.key.Size - size; !ended && (file == nil || left > finishBytes && left > size) {
 			y.cancel()
 			l.removeLocked(y) // later callers begin another one
 		}
