@@ -261,9 +261,9 @@ func (y *download) copy(ctx context.Context, content io.Reader) (isFinal bool, e
 
 // write appends to the part, and wakes the followers. A full disk costs old objects of the cache.
 func (y *download) write(ctx context.Context, p []byte) error {
-	_, err := y.part.Write(p)
+	n, err := y.part.Write(p)
 	if fault.Is(err, fault.Full) && y.l.budget.free(ctx, y.key.Size) {
-		_, err = y.part.Write(p)
+		_, err = y.part.Write(p[n:])
 	}
 	if err == nil {
 		y.l.m.metrics.lfs.bytes.Add(float64(len(p)))
