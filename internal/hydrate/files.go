@@ -28,10 +28,12 @@ type localFile struct {
 	element    *list.Element // in Cache.recent
 }
 
-// fetch is a running download of a file.
+// fetch is a running download of a file, or its removal.
 type fetch struct {
-	done chan struct{}
-	err  error // valid once done is closed
+	isRemoval bool
+	cancel    context.CancelFunc
+	done      chan struct{}
+	err       error // valid once done is closed
 }
 
 // OpenFile opens a file of the local copy. If it is not here, it is downloaded from a key of the bucket and verified,
@@ -98,21 +100,38 @@ func (r *Repository) startFetch(name, key string, want replog.File) (*fetch, err
 	case c.ctx.Err() != nil:
 		return nil, fault.Retry(fault.Unavailable, fault.RetrySoon, "the server is shutting down")
 	}
-	started := &fetch{done: make(chan struct{})}
+	ctx, cancel := context.WithCancel(c.ctx)
+	started := &fetch{cancel: cancel, done: make(chan struct{})}
 	r.fetches[name] = started
 	c.running.Go(func() {
-		started.err = r.fetchFile(name, key, want)
+		defer cancel()
+		started.err = r.fetchFile(ctx, name, key, want)
 		c.mu.Lock()
-		delete(r.fetches, name)
+		if delete(r.fetches, name); r.removed {
+			started.err = errRemoved
+		}
 		c.mu.Unlock()
 		close(started.done)
 	})
 	return started, nil
 }
 
+// endFetchesLocked ends all downloads and removals of files. It unlocks the cache while it waits for them.
+func (r *Repository) endFetchesLocked() {
+	for len(r.fetches) > 0 {
+		for _, f := range r.fetches {
+			r.cache.mu.Unlock()
+			f.cancel()
+			<-f.done
+			r.cache.mu.Lock()
+			break
+		}
+	}
+}
+
 // fetchFile downloads a file. It is on disk before it gets its name, because files are not compared with their
 // checksums after a crash.
-func (r *Repository) fetchFile(name, key string, want replog.File) error {
+func (r *Repository) fetchFile(ctx context.Context, name, key string, want replog.File) error {
 	c := r.cache
 	release, err := c.Reserve(want.Bytes)
 	if err != nil {
@@ -121,7 +140,7 @@ func (r *Repository) fetchFile(name, key string, want replog.File) error {
 	defer release()
 	temp := filepath.Join(c.state, "file-"+rand.Text())
 	defer os.Remove(temp)
-	if err := newDownloader(c, func(int64) {}).file(c.ctx, temp, key, want); err != nil {
+	if err := newDownloader(c, func(int64) {}).file(ctx, temp, key, want); err != nil {
 		return err
 	}
 	err = syncFile(temp)
@@ -151,7 +170,7 @@ func (r *Repository) AddFile(name string, bytes int64) {
 	c := r.cache
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if r.removed {
+	if running := r.fetches[name]; r.removed || running != nil && running.isRemoval {
 		return
 	}
 	if f := r.files[name]; f != nil {
@@ -170,6 +189,30 @@ func (c *Cache) dropFileLocked(f *localFile) {
 	c.recent.Remove(f.element)
 	c.bytes -= f.bytes
 	c.metrics.bytes.Set(float64(c.bytes))
+}
+
+// RemoveFile removes a file of AddFile.
+func (r *Repository) RemoveFile(name string) {
+	c := r.cache
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if f := r.files[name]; f != nil && r.fetches[name] == nil {
+		c.removeFileLocked(f)
+	}
+}
+
+// removeFileLocked removes a file that is not being downloaded. It unlocks the cache meanwhile. Readers that need the
+// file wait, and AddFile does not add it again.
+func (c *Cache) removeFileLocked(f *localFile) {
+	r := f.repository
+	removal := &fetch{isRemoval: true, cancel: func() {}, done: make(chan struct{})}
+	r.fetches[f.name] = removal
+	c.dropFileLocked(f)
+	c.mu.Unlock()
+	_ = os.Remove(filepath.Join(r.dir, f.name))
+	c.mu.Lock()
+	delete(r.fetches, f.name)
+	close(removal.done)
 }
 
 // Reserve makes room for a file that is being written, until release is called. Call AddFile before that.

@@ -35,7 +35,7 @@ type Repository struct {
 	failed    *task                 // the last hydration, if it failed
 	element   *list.Element         // in cache.recent; nil: no packs
 	files     map[string]*localFile // by name
-	fetches   map[string]*fetch     // running, by name of the file
+	fetches   map[string]*fetch     // running, by name
 }
 
 // localPack is a pack on the local disk.
@@ -230,6 +230,7 @@ func (r *Repository) Remove() error {
 		c.mu.Lock()
 	}
 	r.task = t
+	r.endFetchesLocked()
 	for name := range r.packs {
 		c.dropLocked(r, name)
 	}

@@ -129,9 +129,11 @@ func (c *Cache) evictOne() bool {
 	for e := c.recent.Back(); e != nil && r == nil; e = e.Prev() {
 		switch x := e.Value.(type) {
 		case *localFile:
-			c.dropFileLocked(x)
+			if x.repository.fetches[x.name] != nil {
+				continue
+			}
+			c.removeFileLocked(x)
 			c.mu.Unlock()
-			_ = os.Remove(filepath.Join(x.repository.dir, x.name))
 			c.metrics.evictedFiles.Inc()
 			return true
 		case *Repository:
