@@ -133,7 +133,7 @@ func (r *Repository) endFetchesLocked() {
 // checksums after a crash.
 func (r *Repository) fetchFile(ctx context.Context, name, key string, want replog.File) error {
 	c := r.cache
-	release, err := c.Reserve(want.Bytes)
+	release, err := c.reserveFile(want.Bytes)
 	if err != nil {
 		return err
 	}
@@ -215,8 +215,8 @@ func (c *Cache) removeFileLocked(f *localFile) {
 	close(removal.done)
 }
 
-// Reserve makes room for a file that is being written, until release is called. Call AddFile before that.
-func (c *Cache) Reserve(bytes int64) (release func(), err error) {
+// reserveFile makes room for a file that is being written, until release is called. Call AddFile before that.
+func (c *Cache) reserveFile(bytes int64) (release func(), err error) {
 	if budget := c.options.Budget; bytes > budget {
 		return nil, fault.New(fault.Unavailable, "the object has %s, more than the node may keep (store.cache = %s)",
 			mebibytes(bytes), mebibytes(budget))

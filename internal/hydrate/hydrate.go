@@ -70,6 +70,7 @@ type Cache struct {
 	recent       list.List // *Repository with packs, and *localFile; the most recently used first
 	bytes        int64     // of all packs and files, and of those that running hydrations will write
 	unwritten    int64     // the part of bytes that is not on disk yet
+	uploads      int64     // the part of bytes that running uploads have
 }
 
 const (

@@ -2,6 +2,7 @@ package store
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"os"
@@ -183,12 +184,16 @@ func errNoObject(o lfs.Object) error {
 	return fault.New(fault.NotFound, "the repository has no LFS object %s", o.OID)
 }
 
+// MaxObject implements objects.Remote.
+func (o lfsObjects) MaxObject() int64 { return o.store.cache.MaxUpload() }
+
 // Begin implements objects.Remote. The upload is refused if the store cannot be reached.
-func (o lfsObjects) Begin(ctx context.Context, object lfs.Object) (end func(), err error) {
+func (o lfsObjects) Begin(ctx context.Context, object lfs.Object) (grow func(int64) error, end func(), err error) {
 	if err := o.exists(ctx); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	return o.store.cache.Reserve(object.Size)
+	u := o.store.cache.NewUpload(object.Size)
+	return u.Grow, u.End, nil
 }
 
 // exists returns nil if the repository exists and something can be stored for it.
@@ -214,8 +219,8 @@ func (o lfsObjects) Put(ctx context.Context, object lfs.Object) error {
 	})
 	select {
 	case r := <-stored:
-		if r.Err == nil {
-			return nil
+		if r.Err == nil || fault.Is(r.Err, fault.NotFound) {
+			return r.Err
 		}
 		return &fault.Error{Kind: fault.Unavailable, RetryAfter: fault.RetryLater, Err: o.failed(r.Err),
 			Msg: "the LFS object cannot be stored; try again later"}
@@ -225,28 +230,33 @@ func (o lfsObjects) Put(ctx context.Context, object lfs.Object) error {
 }
 
 // put uploads the local copy of an object, unless the bucket has it, which may have changed since it was asked last.
-// From then on the cache may remove the copy.
-func (o lfsObjects) put(object lfs.Object) error {
+// From then on the cache may remove the copy, also after a failure: the client has to upload it again then. A damaged
+// copy is removed at once.
+func (o lfsObjects) put(object lfs.Object) (err error) {
 	s := o.store
 	if err := s.refused(); err != nil {
 		return err
 	}
-	size, err := o.size(s.ctx, object.OID)
+	name := lfsFile(object.OID)
+	f, err := os.Open(filepath.Join(o.local.Dir(), name))
 	if err != nil {
+		return cmp.Or(o.exists(s.ctx), err) // NotFound if the repository was removed
+	}
+	defer f.Close()
+	defer func() {
+		o.local.AddFile(name, object.Size)
+		if fault.Is(err, fault.Corrupt) {
+			o.local.RemoveFile(name)
+		}
+	}()
+	size, err := o.size(s.ctx, object.OID)
+	if err != nil || size == object.Size {
 		return err
 	}
-	if size != object.Size {
-		f, err := os.Open(filepath.Join(o.local.Dir(), lfsFile(object.OID)))
-		if err != nil {
-			return err
-		}
-		defer f.Close()
-		if err := s.bucket.Put(s.ctx, o.lfsKey(object.OID), f, object.Size, object.OID); err != nil {
-			return err
-		}
-		o.noteSize(object.OID, object.Size)
+	if err := s.bucket.Put(s.ctx, o.lfsKey(object.OID), f, object.Size, object.OID); err != nil {
+		return err
 	}
-	o.local.AddFile(lfsFile(object.OID), object.Size)
+	o.noteSize(object.OID, object.Size)
 	return nil
 }
 

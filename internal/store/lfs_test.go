@@ -225,6 +225,9 @@ func TestLFSUploadInterrupted(t *testing.T) {
 	if states, err := n.states("app", false, o); err != nil || states[0] != lfs.Missing {
 		t.Errorf("state after a failed upload = %v, %v, want missing", states, err)
 	}
+	if used := n.Usage().Bytes; used != o.Size {
+		t.Errorf("the cache has %d bytes after a failed upload, want %d", used, o.Size)
+	}
 	b.SetHook(nil)
 	if states, err := n.states("app", true, o); err != nil || states[0] != lfs.Present {
 		t.Errorf("state after the next batch = %v, %v, want present", states, err)
@@ -232,6 +235,47 @@ func TestLFSUploadInterrupted(t *testing.T) {
 	next := newGitNode(t, b, receivepack.Options{})
 	if got, pack, err := next.download("app", o); err != nil || got != "content" || pack != "miss" {
 		t.Errorf("download from another node = %q, %q, %v, want the content as a miss", got, pack, err)
+	}
+}
+
+// A copy that was damaged before it was stored is removed, so that a client can upload the object again.
+func TestLFSDamagedCopy(t *testing.T) {
+	t.Parallel()
+	b := newBucket(t)
+	n := newGitNode(t, b, receivepack.Options{})
+	create(t, n.Store, "app")
+	o := lfsObjectOf("content")
+	file := filepath.Join(n.options.Cache.Root, n.id("app")+".git", lfsFile(o.OID))
+	if err := os.MkdirAll(filepath.Dir(file), 0o777); err != nil {
+		t.Fatal(err)
+	}
+	write(t, file, "damaged")
+	for _, want := range []lfs.State{lfs.Refused, lfs.Missing} {
+		if states, err := n.states("app", true, o); err != nil || states[0] != want {
+			t.Errorf("state of a damaged copy = %v, %v, want %v", states, err, want)
+		}
+	}
+	if used := n.Usage().Bytes; used != 0 {
+		t.Errorf("the cache has %d bytes, want none", used)
+	}
+	n.mustUpload("app", "content")
+}
+
+// The upload of an object is not found when its repository was removed meanwhile.
+func TestLFSUploadToRemovedRepository(t *testing.T) {
+	t.Parallel()
+	n := newGitNode(t, newBucket(t), receivepack.Options{})
+	create(t, n.Store, "app")
+	p, err := n.Acquire(t.Context(), repoPath("app"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Release()
+	if err := n.Delete(t.Context(), repoPath("app"), ""); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.LFS().Put(t.Context(), lfsObjectOf("content")); !fault.Is(err, fault.NotFound) {
+		t.Errorf("Put = %v, want NotFound", err)
 	}
 }
 
@@ -259,10 +303,12 @@ func TestLFSEviction(t *testing.T) {
 	if used := n.Usage().Bytes; used != 3000 {
 		t.Errorf("the cache has %d bytes, want 3000", used)
 	}
-	large := strings.Repeat("x", 4000)
-	if _, err := n.upload("app", large); !fault.Is(err, fault.Unavailable) ||
-		!strings.Contains(err.Error(), "store.cache") {
-		t.Errorf("upload above the budget: %v, want Unavailable", err)
+	large := strings.Repeat("x", 2000)
+	if _, err := n.upload("app", large); !fault.Is(err, fault.Full) || !strings.Contains(err.Error(), "store.cache") {
+		t.Errorf("upload above half of the budget: %v, want Full", err)
+	}
+	if states, err := n.states("app", true, lfsObjectOf(large)); err != nil || states[0] != lfs.Refused {
+		t.Errorf("state of an object above half of the budget = %v, %v, want refused", states, err)
 	}
 }
 

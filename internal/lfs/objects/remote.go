@@ -20,8 +20,11 @@ type Remote interface {
 	// Open returns the file of a local copy, which it makes if necessary. isHit reports whether there was one. The error
 	// is also NotFound if the storage does not have the object, and Invalid if it has another size.
 	Open(ctx context.Context, o lfs.Object) (f *os.File, isHit bool, err error)
-	// Begin makes sure that an object can be stored, and makes room for a copy of it until end is called.
-	Begin(ctx context.Context, o lfs.Object) (end func(), err error)
+	// MaxObject is the maximum size of an object that can be uploaded, in bytes.
+	MaxObject() int64
+	// Begin makes sure that an object can be stored. grow makes room for the first bytes of a copy of it, before they are
+	// read. end gives the room back.
+	Begin(ctx context.Context, o lfs.Object) (grow func(bytes int64) error, end func(), err error)
 	// Put stores the local copy of an object durably. It continues when ctx ends, and other calls join it.
 	Put(ctx context.Context, o lfs.Object) error
 }

@@ -75,6 +75,10 @@ func (m *room) reserve(o lfs.Object, offset int64) error {
 		return tooLarge.error(fault.Invalid, "object %s has %d bytes: the maximum is %d (lfs.max_object)", o.OID, o.Size,
 			limit)
 	}
+	if r := m.repository.Remote; r != nil && o.Size > r.MaxObject() {
+		return tooLarge.error(fault.Full, "object %s has %d bytes: the maximum on this node is %d (half of store.cache)",
+			o.OID, o.Size, r.MaxObject())
+	}
 	if !m.known {
 		m.known = true
 		if m.free = s.room(); m.repository.Remote != nil {

@@ -40,11 +40,12 @@ func (s *Store) upload(ctx context.Context, r Repository, u lfs.Upload, content 
 	}
 	defer release()
 	if r.Remote != nil {
-		end, err := r.Remote.Begin(ctx, u.Object)
+		grow, end, err := r.Remote.Begin(ctx, u.Object)
 		if err != nil {
 			return 0, err
 		}
 		defer end()
+		content = &growingReader{content, u.Offset, grow}
 	}
 	to, err := makeTree(r)
 	if err != nil {
@@ -67,6 +68,23 @@ func (s *Store) upload(ctx context.Context, r Repository, u lfs.Upload, content 
 		err = r.Remote.Put(ctx, u.Object)
 	}
 	return size, err
+}
+
+// growingReader makes room for bytes before it reads them.
+type growingReader struct {
+	content io.Reader
+	size    int64 // bytes of the object that were read
+	grow    func(bytes int64) error
+}
+
+// Read implements io.Reader.
+func (r *growingReader) Read(b []byte) (int, error) {
+	if err := r.grow(r.size + int64(len(b))); err != nil {
+		return 0, err
+	}
+	n, err := r.content.Read(b)
+	r.size += int64(n)
+	return n, err
 }
 
 // part returns the part with a path, which it adds to the table if necessary.
