@@ -26,11 +26,11 @@ type LFSConfig struct {
 	MaxObject Size `toml:"max_object" default:"5GiB"`
 
 	// Quota is the maximum total size of the objects of one repository. lfs.quota in the configuration of a repository
-	// overrides it. 0 means no limit.
+	// overrides it. 0 means no limit. Parts of interrupted uploads have only what the objects leave of it.
 	Quota Size `toml:"quota"`
 
 	// MinFree is the space of the file system that uploads leave free. 0 means a twentieth of it, at most 5 GiB. With an
-	// object store, store.min_free counts instead.
+	// object store, uploads leave a quarter of store.min_free free instead.
 	MinFree Size `toml:"min_free"`
 
 	// RequireObjects sets the treatment of pushes with pointer files whose objects the repository does not have. refuse

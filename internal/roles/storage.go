@@ -136,6 +136,9 @@ func (s *server) newNode(hooks *webhook.Hooks) (*storage.Node, error) {
 func (s *server) lfsOptions() *objects.Options {
 	o := s.cfg.LFS.Objects()
 	if o != nil {
+		if s.store != nil {
+			o.MinFree = int64(s.cfg.Store.MinFree)
+		}
 		o.Metrics = objects.NewMetrics()
 		s.register(o.Metrics)
 	}

@@ -88,6 +88,11 @@ func (n *Node) collectRepository(ctx context.Context, path git.RepoPath,
 		return removed, err
 	}
 	defer c.Close()
+	if !dryRun {
+		if err := c.Recover(); err != nil {
+			return removed, err
+		}
+	}
 	old, err := c.Candidates()
 	if err != nil || len(old) == 0 {
 		return removed, err

@@ -198,9 +198,7 @@ func New(server *uploadpack.Server, o Options) (*Node, error) {
 	if o.LFS != nil {
 		lfs := *o.LFS
 		lfs.Dir, lfs.Log, lfs.ReadOnly = filepath.Join(root, privateDir, lfsKind), n.log, o.ReadOnly
-		if n.places != nil {
-			lfs.MinFree = -1 // Places make room
-		}
+		lfs.Evicts = n.places != nil
 		n.lfs = objects.New(lfs)
 		n.lfsGrace = cmp.Or(o.LFSCare.Grace, 14*24*time.Hour)
 	}

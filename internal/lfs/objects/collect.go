@@ -54,26 +54,24 @@ type Collector struct {
 	root       *os.Root
 }
 
-// NewCollector returns a Collector for objects that were last uploaded before a time. It puts back the objects of a
-// Collector that was interrupted. The caller closes it.
+// NewCollector returns a Collector for objects that were last uploaded before a time. The caller closes it.
 func (s *Store) NewCollector(r Repository, before time.Time) (*Collector, error) {
 	root, err := os.OpenRoot(r.Dir)
 	if err != nil {
 		return nil, repositoryError(err)
 	}
-	c := &Collector{s, r, before, root}
-	if err := c.undo(); err != nil {
-		root.Close()
-		return nil, err
-	}
-	return c, nil
+	return &Collector{s, r, before, root}, nil
 }
 
 // Close ends the use of the repository's directory.
 func (c *Collector) Close() { c.root.Close() }
 
-// undo puts back objects that are about to be removed.
-func (c *Collector) undo() error {
+// Recover puts back the objects of a Collector that was interrupted, and removes files that uploads left when they
+// were interrupted. Call it before Candidates, unless nothing may be changed.
+func (c *Collector) Recover() error {
+	if err := removeTemporary(c.repository.objects(), c.before); err != nil {
+		return err
+	}
 	dir, err := c.root.Open(removingDir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -173,10 +171,11 @@ func (u *Usage) Add(size int64) {
 }
 
 // CollectPool removes the objects of the pool that no repository has, and returns them. An upload at the same time is
-// safe: until the repository has the object, the upload keeps its own file. pause is called before each object.
-func (s *Store) CollectPool(pause func() error) (removed Usage, err error) {
+// safe: until the repository has the object, the upload keeps its own file. It stops at an error of check,
+// which is called before each object.
+func (s *Store) CollectPool(check func() error) (removed Usage, err error) {
 	err = s.WalkPool(func(o lfs.Object, links uint64) error {
-		if err := pause(); err != nil || links > 1 {
+		if err := check(); err != nil || links > 1 {
 			return err
 		}
 		if err := s.RemovePooled(o); err != nil {

@@ -88,6 +88,7 @@ func (w *careWorld) collect(r objects.Repository) (removed int) {
 	c, err := w.NewCollector(r, time.Now().Add(-24*time.Hour))
 	w.do(err)
 	defer c.Close()
+	w.do(c.Recover())
 	old, err := c.Candidates()
 	w.do(err)
 	for _, o := range old {

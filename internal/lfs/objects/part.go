@@ -1,6 +1,7 @@
 package objects
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"crypto/rand"
@@ -11,10 +12,10 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"sync"
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sync/semaphore"
 	"golang.org/x/sys/unix"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
@@ -24,18 +25,23 @@ import (
 // incomingName is the directory of parts in Options.Dir. It is not the name of a directory with objects.
 const incomingName = "incoming"
 
+// tempPrefix begins the names of files in a tree that are about to become objects.
+const tempPrefix = incomingName + "-"
+
 // Part is the beginning of an object that is being written. Only Size and File are safe for concurrent use.
 type Part struct {
 	store *Store
 	path  string
 	named bool // another upload can continue it
 
-	mu   sync.Mutex // held for each write, so that another upload can take over between two writes
-	file *os.File   // nil: closed
-	hash hash.Hash  // of the first size bytes; nil: not known
-	turn uint64     // number of the upload that may write; 0: none
-	last uint64     // number of the last upload
-	gone bool       // the file was removed, or became an object
+	// mu is a mutex whose callers can stop waiting. It is held for each write, so that another upload can take over
+	// between two writes. It is held longer while the part is read or becomes an object.
+	mu   *semaphore.Weighted
+	file *os.File  // nil: closed
+	hash hash.Hash // of the first size bytes; nil: not known
+	turn uint64    // number of the upload that may write; 0: none
+	last uint64    // number of the last upload
+	gone bool      // the file was removed, or became an object
 
 	size    atomic.Int64
 	running atomic.Pointer[progress] // of the upload that may write; nil: there is none
@@ -44,8 +50,13 @@ type Part struct {
 
 // Create returns an empty Part. The caller commits or discards it.
 func (s *Store) Create() (*Part, error) {
-	p := &Part{store: s, path: filepath.Join(s.incoming(), rand.Text()), hash: sha256.New()}
-	return p, p.open(os.O_EXCL)
+	p := s.newPart(filepath.Join(s.incoming(), rand.Text()))
+	p.hash = sha256.New()
+	return p, p.open(os.O_CREATE | os.O_EXCL)
+}
+
+func (s *Store) newPart(path string) *Part {
+	return &Part{store: s, path: path, mu: semaphore.NewWeighted(1)}
 }
 
 func (s *Store) incoming() string { return filepath.Join(s.options.Dir, incomingName) }
@@ -56,12 +67,16 @@ func (s *Store) partPath(r Repository, id lfs.OID) string {
 	return filepath.Join(s.incoming(), id.String()+"-"+repository.String()[:32])
 }
 
-// open opens the file of a part, and locks it against other processes.
+// open opens the file of a part, and locks it against other processes. If the file is that of an object already, only
+// its name as a part is removed, and the error is errRemoved.
 func (p *Part) open(flags int) error {
 	if err := os.MkdirAll(filepath.Dir(p.path), 0o700); err != nil {
 		return err
 	}
-	f, err := os.OpenFile(p.path, os.O_RDWR|os.O_CREATE|flags, 0o600)
+	f, err := os.OpenFile(p.path, os.O_RDWR|flags, 0o600)
+	if errors.Is(err, fs.ErrPermission) && os.Remove(p.path) == nil { // commit makes it read-only when it is an object
+		return errRemoved
+	}
 	if err != nil {
 		return writeError(err)
 	}
@@ -69,9 +84,20 @@ func (p *Part) open(flags int) error {
 		f.Close()
 		return errInUse
 	}
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil || st.Nlink > 1 {
+		if err == nil { // commit was interrupted
+			err = cmp.Or(errors.Join(f.Chmod(objectMode), os.Remove(p.path)), errRemoved)
+		}
+		f.Close()
+		return err
+	}
 	p.file = f
 	return nil
 }
+
+// objectMode is the mode of the file of an object.
+const objectMode = 0o444
 
 // errInUse means that another process, or another upload in this one, writes to a part.
 var errInUse = errors.New("the part is in use")
@@ -129,12 +155,15 @@ func (p *Part) Commit(r Repository, o lfs.Object) error {
 
 // commit is Commit for a part that was verified, and the tree of the repository's objects.
 func (p *Part) commit(r Repository, to tree, o lfs.Object) error {
-	err := errors.Join(p.file.Chmod(0o444), p.file.Sync())
+	err := p.file.Sync()
 	if err == nil {
 		var had bool
 		if had, err = p.publish(to, o, r.Remote == nil); err == nil && !had {
 			p.store.usage.add(r, o.Size)
 		}
+	}
+	if err == nil {
+		err = p.file.Chmod(objectMode) // not before: if the process ends, another upload has to open the part
 	}
 	if err != nil {
 		return writeError(err)
@@ -161,10 +190,10 @@ func (p *Part) publish(to tree, o lfs.Object, shared bool) (had bool, err error)
 		return false, err
 	}
 	defer pool.Close()
-	inPool, err := p.store.link(pool, incoming, filepath.Base(p.path), o)
+	inPool, err := p.link(pool, incoming, filepath.Base(p.path), o)
 	switch {
 	case err == nil && inPool: // share the file of the pool, unless it is removed at this moment
-		if had, err = p.store.link(to, pool, name(o.OID), o); err == nil {
+		if had, err = p.link(to, pool, name(o.OID), o); err == nil {
 			var found bool // it may be so old that it is about to be removed
 			if found, err = to.renew(o.OID, time.Time{}, time.Now()); err == nil && found {
 				return had, to.sync(o.OID)
@@ -184,10 +213,47 @@ func (p *Part) publish(to tree, o lfs.Object, shared bool) (had bool, err error)
 	return had, repositoryError(err)
 }
 
+// link is Store.link for a file with the part's content. It also replaces a file of the object's size with other bytes.
+func (p *Part) link(t, other tree, from string, o lfs.Object) (had bool, err error) {
+	had, err = p.store.link(t, other, from, o)
+	if err == nil && had && !p.isEqual(t, o) {
+		err = p.store.replace(t, other, from, o)
+	}
+	return had, err
+}
+
+// isEqual reports whether the file of an object in a tree has the bytes of the part.
+func (p *Part) isEqual(t tree, o lfs.Object) bool {
+	f, err := openAt(t.dir, name(o.OID), unix.O_NOFOLLOW|unix.O_NONBLOCK)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	a, b := p.store.buffers.Get().(*[bufferSize]byte), p.store.buffers.Get().(*[bufferSize]byte)
+	defer p.store.buffers.Put(a)
+	defer p.store.buffers.Put(b)
+	for off := int64(0); off < o.Size; {
+		n, _ := p.file.ReadAt(a[:min(bufferSize, o.Size-off)], off)
+		if read, _ := f.ReadAt(b[:n], off); n == 0 || !bytes.Equal(a[:n], b[:read]) {
+			return false
+		}
+		off += int64(n)
+	}
+	return true
+}
+
 // place gives the part's file its name in the repository. It copies the file if there is no other way.
 func (p *Part) place(to, incoming tree, o lfs.Object) (had bool, err error) {
 	base := filepath.Base(p.path)
-	had, err = p.store.link(to, incoming, base, o)
+	for found := false; !found; {
+		if had, err = p.link(to, incoming, base, o); err != nil || !had {
+			break
+		}
+		found, err = to.renew(o.OID, time.Time{}, time.Now())
+		if err != nil {
+			return had, err
+		}
+	}
 	if isUnsupported(err) {
 		err = to.move(incoming, base, o)
 	}
@@ -202,8 +268,11 @@ func (p *Part) place(to, incoming tree, o lfs.Object) (had bool, err error) {
 
 // copyTo adds the part's content to a tree on another file system.
 func (p *Part) copyTo(to tree, o lfs.Object) error {
-	temp := incomingName + "-" + rand.Text()
-	fd, err := unix.Openat(int(to.dir.Fd()), temp, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_CLOEXEC, 0o444)
+	if p.store.roomIn(to.dir.Name()) < o.Size {
+		return errNoSpace()
+	}
+	temp := tempPrefix + rand.Text()
+	fd, err := unix.Openat(int(to.dir.Fd()), temp, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_CLOEXEC, objectMode)
 	if err != nil {
 		return &fs.PathError{Op: "create", Path: filepath.Join(to.dir.Name(), temp), Err: err}
 	}

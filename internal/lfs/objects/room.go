@@ -58,7 +58,7 @@ const maxFloor = 5 << 30
 type room struct {
 	store      *Store
 	repository Repository
-	asked      int64 // bytes reserved by the request so far
+	asked      int64 // bytes reserved by the request so far, at most those that are free
 	free       int64 // of the file system above the floor
 	used       int64 // of the quota
 	err        error
@@ -92,13 +92,13 @@ func (m *room) reserve(o lfs.Object, offset int64) error {
 	if m.err != nil {
 		return m.err
 	}
-	if quota := s.Quota(m.repository); quota > 0 && m.used+m.asked+o.Size > quota {
+	if quota := s.Quota(m.repository); quota > 0 && o.Size > quota-m.used-m.asked {
 		return errOverQuota(m.used, quota)
 	}
-	if m.asked+o.Size-offset > m.free {
+	if o.Size-offset > m.free-m.asked {
 		return errNoSpace()
 	}
-	m.asked += o.Size
+	m.asked += o.Size - offset
 	return nil
 }
 
@@ -121,20 +121,29 @@ func errNoSpace() error {
 
 // room returns how many bytes uploads may write. If the free space is unknown, the file system decides.
 func (s *Store) room() int64 {
-	var st unix.Statfs_t
-	err := unix.Statfs(s.options.Dir, &st)
-	if errors.Is(err, unix.ENOENT) {
-		if err = os.MkdirAll(s.options.Dir, 0o700); err == nil {
-			err = unix.Statfs(s.options.Dir, &st)
-		}
+	room := s.roomIn(s.options.Dir)
+	if room == unknownRoom && os.MkdirAll(s.options.Dir, 0o700) == nil {
+		room = s.roomIn(s.options.Dir)
 	}
-	if err != nil {
-		return 1 << 62
+	return room
+}
+
+// unknownRoom is the room of a file system whose free space is unknown.
+const unknownRoom = 1 << 62
+
+// roomIn is room for the file system of another directory.
+func (s *Store) roomIn(dir string) int64 {
+	var st unix.Statfs_t
+	if err := unix.Statfs(dir, &st); err != nil {
+		return unknownRoom
 	}
 	block := int64(st.Bsize)
 	floor := s.options.MinFree
 	if floor == 0 {
 		floor = min(int64(st.Blocks)*block/20, maxFloor)
+	}
+	if s.options.Evicts {
+		floor /= 4
 	}
 	return int64(st.Bavail)*block - max(floor, 0)
 }
@@ -157,8 +166,12 @@ func (s *Store) reserve(r Repository, u lfs.Upload) (release func(), err error) 
 		f.Close()
 		return func() {}, nil
 	}
-	if err := s.usage.reserve(r, u.Size, s.Quota(r)); err != nil {
+	quota := s.Quota(r)
+	if err := s.usage.reserve(r, u.Size, quota); err != nil {
 		return nil, err
+	}
+	if quota > 0 {
+		s.trimParts(r, u.OID, quota)
 	}
 	return func() { _ = s.usage.reserve(r, -u.Size, 0) }, nil
 }
@@ -219,7 +232,7 @@ func (s *Store) Usage(r Repository) (int64, error) {
 func (t *usageTable) reserve(r Repository, n, quota int64) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if used := t.known[r.ID].bytes + t.incoming[r.ID]; quota > 0 && used+n > quota {
+	if used := t.known[r.ID].bytes + t.incoming[r.ID]; quota > 0 && n > quota-used {
 		return errOverQuota(used, quota)
 	}
 	if t.incoming == nil {
@@ -236,6 +249,13 @@ func (t *usageTable) reserved(r Repository) int64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.incoming[r.ID]
+}
+
+// total returns the number of bytes of the objects of a repository, with those of running uploads.
+func (t *usageTable) total(r Repository) int64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.known[r.ID].bytes + t.incoming[r.ID]
 }
 
 // add counts an object that was added to a repository.

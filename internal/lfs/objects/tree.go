@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -67,6 +68,25 @@ func makeDirTree(path string) (tree, error) {
 	return tree{f}, err
 }
 
+// removeTemporary removes files from a tree that have not become objects, because the process ended meanwhile. Their
+// status last changed before a time.
+func removeTemporary(path string, before time.Time) error {
+	t, err := openTree(path)
+	if t.dir == nil {
+		return err
+	}
+	defer t.Close()
+	names, err := t.dir.Readdirnames(-1)
+	for _, n := range names {
+		var st unix.Stat_t
+		if strings.HasPrefix(n, tempPrefix) && unix.Fstatat(int(t.dir.Fd()), n, &st, unix.AT_SYMLINK_NOFOLLOW) == nil &&
+			time.Unix(st.Ctim.Unix()).Before(before) {
+			_ = unix.Unlinkat(int(t.dir.Fd()), n, 0)
+		}
+	}
+	return err
+}
+
 // repositoryError is NotFound if the directory of a repository does not exist any more.
 func repositoryError(err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
@@ -115,13 +135,18 @@ func (s *Store) link(t, other tree, from string, o lfs.Object) (had bool, err er
 	if err != nil || found && size == o.Size {
 		return true, err
 	}
-	temp := incomingName + "-" + rand.Text()
+	return false, s.replace(t, other, from, o)
+}
+
+// replace is link for an object of which the tree has a file already.
+func (s *Store) replace(t, other tree, from string, o lfs.Object) error {
+	temp := tempPrefix + rand.Text()
 	if err := s.linkAt(other, from, t, temp); err != nil {
-		return false, err
+		return err
 	}
-	err = t.move(t, temp, o)
+	err := t.move(t, temp, o)
 	_ = unix.Unlinkat(int(t.dir.Fd()), temp, 0) // a rename does nothing if both are the same file
-	return false, err
+	return err
 }
 
 // linkAt makes a hard link.

@@ -58,7 +58,7 @@ func (s *Store) upload(ctx context.Context, r Repository, u lfs.Upload, content 
 	}
 	err = p.receive(ctx, turn, u, content)
 	if err == nil && p.Size() == u.Size {
-		err = p.finish(turn, r, to, u.Object)
+		err = p.finish(ctx, turn, r, to, u.Object)
 	}
 	if err == nil && !p.named {
 		s.expire(s.partPath(r, u.OID)) // of an upload that was interrupted before
@@ -93,7 +93,8 @@ func (s *Store) part(path string) *Part {
 	defer s.mu.Unlock()
 	p := s.parts[path]
 	if p == nil {
-		p = &Part{store: s, path: path, named: true}
+		p = s.newPart(path)
+		p.named = true
 		s.parts[path] = p
 	}
 	return p
@@ -136,13 +137,15 @@ var errRemoved = errors.New("the part was removed")
 // take makes an upload the only one that writes to the part. The error is errRemoved or errInUse if that is not
 // possible.
 func (p *Part) take(ctx context.Context, u lfs.Upload) (turn uint64, err error) {
-	if !p.mu.TryLock() {
+	if !p.mu.TryAcquire(1) {
 		if u.Offset == 0 {
 			return 0, errInUse
 		}
-		p.mu.Lock()
+		if err := p.mu.Acquire(ctx, 1); err != nil {
+			return 0, err
+		}
 	}
-	defer p.mu.Unlock()
+	defer p.mu.Release(1)
 	if p.gone {
 		return 0, errRemoved
 	}
@@ -150,7 +153,7 @@ func (p *Part) take(ctx context.Context, u lfs.Upload) (turn uint64, err error) 
 		return 0, errInUse
 	}
 	if p.file == nil {
-		if err := p.open(0); err != nil {
+		if err := p.open(os.O_CREATE); err != nil {
 			return 0, err
 		}
 		info, err := p.file.Stat()
@@ -202,7 +205,7 @@ func (p *Part) receive(ctx context.Context, turn uint64, u lfs.Upload, content i
 		if int64(n) > u.Size-size {
 			return wrongLength.error(fault.Invalid, "object %s: the content has more than %d bytes", u.OID, u.Size)
 		}
-		if err := p.append(turn, buf[:n]); err != nil {
+		if err := p.append(ctx, turn, buf[:n]); err != nil {
 			return err
 		}
 		size += int64(n)
@@ -234,9 +237,11 @@ func fill(content io.Reader, buf []byte) (n int, err error) {
 }
 
 // append is Write for the upload with this number.
-func (p *Part) append(turn uint64, b []byte) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+func (p *Part) append(ctx context.Context, turn uint64, b []byte) error {
+	if err := p.mu.Acquire(ctx, 1); err != nil {
+		return err
+	}
+	defer p.mu.Release(1)
 	if p.turn != turn {
 		return errTakenOver
 	}
@@ -246,9 +251,11 @@ func (p *Part) append(turn uint64, b []byte) error {
 }
 
 // finish makes a complete part an object of the repository.
-func (p *Part) finish(turn uint64, r Repository, to tree, o lfs.Object) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+func (p *Part) finish(ctx context.Context, turn uint64, r Repository, to tree, o lfs.Object) error {
+	if err := p.mu.Acquire(ctx, 1); err != nil {
+		return err
+	}
+	defer p.mu.Release(1)
 	if p.turn != turn {
 		return errTakenOver
 	}
@@ -262,7 +269,7 @@ func (p *Part) finish(turn uint64, r Repository, to tree, o lfs.Object) error {
 // end ends the use of a part by an upload, and returns the number of bytes with which another one can continue. The
 // turn of an upload that did not begin is 0.
 func (s *Store) end(p *Part, turn uint64, err error) int64 {
-	p.mu.Lock()
+	_ = p.mu.Acquire(context.Background(), 1) // not even a cancelled upload leaves the part
 	size := p.Size()
 	if p.turn == turn {
 		p.stop()
@@ -273,7 +280,7 @@ func (s *Store) end(p *Part, turn uint64, err error) int64 {
 		p.idle()
 	}
 	gone := p.gone
-	p.mu.Unlock()
+	p.mu.Release(1)
 	if gone {
 		s.forget(p)
 	}

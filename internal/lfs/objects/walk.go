@@ -5,6 +5,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -114,7 +116,7 @@ func digits() []string {
 	return names
 }
 
-// parts calls do for each file in the directory of parts.
+// eachPart calls do for each file in the directory of parts.
 func (s *Store) eachPart(do func(path string, info fs.FileInfo)) {
 	files, err := os.ReadDir(s.incoming())
 	if err != nil {
@@ -132,6 +134,9 @@ func (s *Store) eachPart(do func(path string, info fs.FileInfo)) {
 
 // expireParts removes parts to which nothing was written for Options.Expiry.
 func (s *Store) expireParts(now time.Time) {
+	if err := removeTemporary(s.options.Dir, now.Add(-s.options.Expiry)); err != nil {
+		s.log.Warn("cannot read the parts of LFS uploads", "error", err)
+	}
 	var count, bytes int64
 	s.eachPart(func(path string, info fs.FileInfo) {
 		if now.Sub(info.ModTime()) < s.options.Expiry || !s.expire(path) {
@@ -143,17 +148,53 @@ func (s *Store) expireParts(now time.Time) {
 	s.metrics.partBytes.Set(float64(bytes))
 }
 
+// trimParts removes parts of interrupted uploads to a repository, the oldest ones first, until they and its objects fit
+// into the quota. It keeps the part that an upload of an object may continue.
+func (s *Store) trimParts(r Repository, id lfs.OID, quota int64) {
+	type part struct {
+		path string
+		info fs.FileInfo
+	}
+	var parts []part
+	kept, over := s.partPath(r, id), s.usage.total(r)-quota
+	_, repository, _ := strings.Cut(filepath.Base(kept), "-")
+	s.eachPart(func(path string, info fs.FileInfo) {
+		if strings.HasSuffix(path, "-"+repository) && path != kept && !s.isRunning(path) {
+			parts = append(parts, part{path, info})
+			over += info.Size()
+		}
+	})
+	slices.SortFunc(parts, func(a, b part) int { return a.info.ModTime().Compare(b.info.ModTime()) })
+	for _, p := range parts {
+		if over <= 0 {
+			return
+		}
+		if s.expire(p.path) {
+			over -= p.info.Size()
+		}
+	}
+}
+
+// isRunning reports whether an upload writes to a part.
+func (s *Store) isRunning(path string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p := s.parts[path]
+	return p != nil && p.running.Load() != nil
+}
+
 // expire removes a part unless an upload writes to it.
 func (s *Store) expire(path string) bool {
 	p := s.part(path)
-	if !p.mu.TryLock() {
+	if !p.mu.TryAcquire(1) {
 		return false
 	}
-	defer p.mu.Unlock()
-	if p.turn != 0 {
+	defer p.mu.Release(1)
+	if p.turn != 0 || errors.Is(p.open(0), errInUse) {
 		return false
 	}
 	p.remove()
+	p.idle()
 	s.forget(p)
 	return true
 }
