@@ -211,9 +211,12 @@ A server does the same once a day.`,
 			err = encodeJSON(cmd.OutOrStdout(), result)
 		} else {
 			writeLFSProblems(cmd.OutOrStdout(), result.Failed)
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s %d objects (%s) of %d repositories, freed %s\n", verb,
-				result.Removed.Objects, humanize.IBytes(uint64(result.Removed.Bytes)), result.Repositories,
-				humanize.IBytes(uint64(result.Freed.Bytes)))
+			freed := ", freed " + humanize.IBytes(uint64(result.Freed.Bytes))
+			if *dryRun {
+				freed = ""
+			}
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s %d objects (%s) of %d repositories%s\n", verb,
+				result.Removed.Objects, humanize.IBytes(uint64(result.Removed.Bytes)), result.Repositories, freed)
 		}
 		if err == nil && len(result.Failed) > 0 {
 			err = errors.New("some repositories could not be read, and keep their objects")
