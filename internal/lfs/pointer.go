@@ -8,33 +8,28 @@ import (
 // MaxPointer is the size in bytes below which a blob may be a pointer file (docs/spec.md of Git LFS).
 const MaxPointer = 1024
 
-// versions are the first lines of pointer files: of the specification, and of older versions of Git LFS.
-var versions = [][]byte{
-	[]byte("version https://git-lfs.github.com/spec/v1\n"),
-	[]byte("version http://git-media.io/v/2\n"),
-	[]byte("version https://hawser.github.com/spec/v1\n"),
-}
-
-// IsPointer reports whether a blob that begins like this may be a pointer file. ParsePointer decides.
-func IsPointer(beginning []byte) bool {
-	for _, v := range versions {
-		if bytes.HasPrefix(beginning, v) {
-			return true
-		}
+// isVersion reports whether a version is that of the specification, or one of older versions of Git LFS.
+func isVersion(url []byte) bool {
+	switch string(url) {
+	case "https://git-lfs.github.com/spec/v1", "http://git-media.io/v/2", "https://hawser.github.com/spec/v1":
+		return true
 	}
 	return false
 }
 
-// ParsePointer returns the object that a pointer file names. ok is false if the blob is not a pointer file. Like Git
-// LFS it ignores lines of extensions.
+// ParsePointer returns the object that a pointer file names. ok is false if the blob is not a pointer file. It accepts
+// everything that Git LFS does, like empty lines and a carriage return at the end of a line. It is less strict about
+// spaces and the order of lines, and it ignores other lines.
 func ParsePointer(blob []byte) (o Object, ok bool) {
-	if len(blob) >= MaxPointer || !IsPointer(blob) {
+	if len(blob) >= MaxPointer || !bytes.Contains(blob, []byte("oid sha256:")) {
 		return Object{}, false
 	}
-	var hasOID, hasSize bool
+	var hasVersion, hasOID, hasSize bool
 	for line := range bytes.Lines(blob) {
-		key, value, _ := bytes.Cut(bytes.TrimSuffix(line, []byte("\n")), []byte(" "))
+		key, value, _ := bytes.Cut(bytes.TrimSpace(line), []byte(" "))
 		switch string(key) {
+		case "version":
+			hasVersion = hasVersion || isVersion(value)
 		case "oid":
 			digits, isSHA256 := bytes.CutPrefix(value, []byte("sha256:"))
 			id, err := ParseOID(string(digits))
@@ -50,5 +45,5 @@ func ParsePointer(blob []byte) (o Object, ok bool) {
 			o.Size, hasSize = size, true
 		}
 	}
-	return o, hasOID && hasSize
+	return o, hasVersion && hasOID && hasSize
 }

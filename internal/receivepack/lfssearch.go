@@ -27,7 +27,8 @@ type pointerSearch struct {
 }
 
 const (
-	// beginBytes is how much of a stream is inflated: more than the first line of a pointer file and an object ID.
+	// beginBytes is how much of a stream is inflated: more than the first line of a pointer file, some empty lines and an
+	// object ID.
 	beginBytes = 192
 	// streamBytes is more than such a beginning has in the stream, with its tables.
 	streamBytes = 512

@@ -14,7 +14,7 @@ import (
 )
 
 // Cache keeps the pointers of packs in a directory: one file for each pack, with its name. A file has a line for each
-// pointer, with the ID of its blob, the ID of the object and the object's size. The last line is "end". A file without
+// pointer, with the ID of its blob, the ID of the object and the object's size. The last line is end. A file without
 // it is not used, so a file that is not complete never hides a pointer.
 //
 // The name of a pack is a checksum of its objects, so a file never needs to be replaced. A nil *Cache keeps nothing.
@@ -23,7 +23,8 @@ type Cache struct{ dir string }
 // NewCache returns the cache in a directory, which is created when it is needed.
 func NewCache(dir string) *Cache { return &Cache{dir} }
 
-const end = "end\n"
+// end has the version of lfs.ParsePointer: it changes if that accepts more.
+const end = "end 2\n"
 
 // load returns the pointers of a pack. ok is false if they are not known.
 func (c *Cache) load(name string) (found []Pointer, ok bool) {

@@ -118,7 +118,7 @@ func TestIncompleteCacheIsNotUsed(t *testing.T) {
 	if err != nil || len(files) != 1 {
 		t.Fatalf("files = %v, %v, want one", files, err)
 	}
-	for _, content := range []string{"", "x\nend\n"} {
+	for _, content := range []string{"", "end\n", "x\nend 2\n"} {
 		if err := os.WriteFile(files[0], []byte(content), 0o600); err != nil {
 			t.Fatal(err)
 		}
