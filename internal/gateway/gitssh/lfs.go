@@ -242,7 +242,7 @@ func (t *lfsSession) batch(q *request, m *lfsMessage) error {
 		switch {
 		case t.command.upload && states[i].State == lfs.Missing:
 			action = "upload"
-		case !t.command.upload && states[i].State != lfs.Missing: // get-object returns the reason for a refused one
+		case !t.command.upload: // clients skip noop silently, and get-object reports a missing or refused object
 			action = "download"
 		}
 		b = pktline.AppendLine(b, fmt.Sprintf("%s %d %s", object.OID, object.Size, action))

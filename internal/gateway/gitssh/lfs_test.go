@@ -214,12 +214,18 @@ func TestLFSTransfer(t *testing.T) {
 	}
 	name := object.OID.String()
 	got, status := transfer(t, client, "upload", batch, lines("verify-object "+name, size, "flush"),
-		put(object, content, 32768), put(object, content, 1000), lines("verify-object "+name, size, "flush"),
+		put(object, content, 32768), put(object, content, 1000), lines("verify-object "+name+" 200000", "flush"),
 		lines("quit", "flush"), "never read")
 	want := answer("noop", "upload") + failure(404, "this repository does not have the LFS object "+name+
 		" of 200000 bytes") + okay + okay + okay + okay
 	if got != want || status != 0 {
 		t.Errorf("upload = %q, status %d, want %q", got, status, want)
+	}
+	missing := strings.Repeat("0", 64) // get-object reports it; clients would ignore noop
+	got, status = transfer(t, client, "download", lines("batch", "delim", missing+" 1", "flush"))
+	if want := lines("status 200", "hash-algo=sha256", "delim", missing+" 1 download", "flush"); got != want ||
+		status != 0 {
+		t.Errorf("batch of a missing object = %q, status %d, want %q", got, status, want)
 	}
 	got, status = transfer(t, client, "download", batch, lines("get-object "+name, size, "flush"),
 		lines("get-object "+here.OID.String(), "size=4", "flush"))
@@ -231,12 +237,12 @@ func TestLFSTransfer(t *testing.T) {
 		t.Errorf("download = %.200q, status %d, want %.200q", got, status, want)
 	}
 	for name, want := range map[string]float64{
-		"packhorse_ssh_sessions_total{command=lfs_transfer}":              2,
+		"packhorse_ssh_sessions_total{command=lfs_transfer}":              3,
 		"packhorse_lfs_bytes_total{operation=lfs_download}":               200_004,
 		"packhorse_lfs_bytes_total{operation=lfs_upload}":                 200_000,
 		"packhorse_requests_total{operation=lfs_download,result=ok}":      2,
 		"packhorse_requests_total{operation=lfs_upload,result=ok}":        2,
-		"packhorse_requests_total{operation=lfs_batch,result=ok}":         2,
+		"packhorse_requests_total{operation=lfs_batch,result=ok}":         3,
 		"packhorse_requests_total{operation=lfs_verify,result=ok}":        1,
 		"packhorse_requests_total{operation=lfs_verify,result=not_found}": 1,
 	} {

@@ -3,6 +3,7 @@ package gitssh
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"errors"
 	"io"
 	"strconv"
@@ -125,9 +126,11 @@ func (m *lfsMessage) Read(p []byte) (int, error) {
 	return n, unexpectedEOF(err)
 }
 
-// object returns the object that the message names.
+// object returns the object that the message names. Clients send its size as an argument; the proposal of the protocol
+// has it after the ID.
 func (m *lfsMessage) object() (o lfs.Object, err error) {
-	return parseLFSObject(m.word, m.args["size"])
+	id, size, _ := strings.Cut(m.word, " ")
+	return parseLFSObject(id, cmp.Or(m.args["size"], size))
 }
 
 func parseLFSObject(id, size string) (o lfs.Object, err error) {
