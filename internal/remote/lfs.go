@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"math"
 
 	"connectrpc.com/connect"
 
@@ -47,7 +48,7 @@ func callLFS[Q, B any, A interface {
 // lfsError returns the error of a call of Git LFS. Nodes of earlier versions do not have these calls.
 func lfsError(err error) error {
 	if answer, ok := errors.AsType[*connect.Error](err); ok && answer.Code() == connect.CodeUnimplemented {
-		return fault.Wrap(fault.Invalid, "Git LFS is not supported by this storage node: upgrade it", err)
+		return fault.Wrap(fault.NotFound, "Git LFS is not supported by this storage node: upgrade it", err)
 	}
 	return err
 }
@@ -183,7 +184,7 @@ func (n *Node) LFSLocks(ctx context.Context, repo git.RepoPath, session node.Ses
 	found lfs.LockAnswer, o node.Outcome, err error) {
 	request := &internalv1.LocksRequest{Repository: repo.String(), Session: sessionMessage(session),
 		Action: lockActions[q.Action], Caller: q.Caller, Path: []byte(q.Path), Id: q.ID, Ref: q.Ref, Force: q.Force,
-		Cursor: q.Cursor, Limit: int32(q.Limit)}
+		Cursor: q.Cursor, Limit: int32(min(q.Limit, math.MaxInt32))}
 	answer, o, err := callLFS(ctx, n, session, request, internalv1connect.LFSServiceClient.Locks)
 	if err != nil {
 		return found, o, err

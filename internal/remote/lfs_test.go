@@ -371,7 +371,7 @@ func TestLFSLocks(t *testing.T) {
 		t.Errorf("LFSLocks(unlock) of no lock: %v, want NotFound", err)
 	}
 	if _, _, err := w.remote.LFSLocks(t.Context(), app, node.Session{}, lfs.LockRequest{
-		Path: strings.Repeat("x", 5000)}); !fault.Is(err, fault.Invalid) {
+		Path: strings.Repeat("x", 9000)}); !fault.Is(err, fault.Invalid) {
 		t.Errorf("LFSLocks() with a long path: %v, want Invalid", err)
 	}
 }
@@ -384,8 +384,8 @@ func TestLFSOfAnOldNode(t *testing.T) {
 	_, download := w.remote.LFSDownload(t.Context(), app, node.Session{}, lfs.Download{}, &answer{})
 	_, _, upload := w.remote.LFSUpload(t.Context(), app, node.Session{}, lfs.Upload{}, failing{errors.New("it was read")})
 	for name, err := range map[string]error{"batch": batch, "download": download, "upload": upload} {
-		if !fault.Is(err, fault.Invalid) || !strings.Contains(fault.Message(err), "upgrade it") {
-			t.Errorf("%s of an old node: %v, want Invalid and advice", name, err)
+		if !fault.Is(err, fault.NotFound) || !strings.Contains(fault.Message(err), "upgrade it") {
+			t.Errorf("%s of an old node: %v, want NotFound and advice", name, err)
 		}
 	}
 }
