@@ -73,8 +73,7 @@ type lfsNode interface {
 // ErrNoLFS is the error of a server, or of a node, without Git LFS.
 var ErrNoLFS = fault.New(fault.NotFound, "Git LFS is not supported by this server")
 
-// LFSBatch has a node return the states of objects, in their order. A nil response means that another one may be asked
-// if the node fails; this is so for all requests here except LFSUpload.
+// LFSBatch has a node return the states of objects, in their order.
 func (r *Request) LFSBatch(batch lfs.Batch, response *Response) (states []lfs.Status) {
 	r.relayLFS(batch.Upload, response, func(n lfsNode, session node.Session) (o node.Outcome, err error) {
 		states, o, err = n.LFSBatch(r.Ctx, r.Repo, session, batch)
@@ -93,7 +92,8 @@ func (r *Request) LFSDownload(download lfs.Download, response *Response) {
 		return n.LFSDownload(r.Ctx, r.Repo, session, download, response)
 	})
 	r.Outcome.Key = download.OID.String()
-	if response.Begun() { // the client determines the rest
+	if r.Outcome.Bytes = 0; response.Begun() { // the client determines the rest
+		r.Outcome.Bytes = r.Bytes.Sent
 		r.Rating = &Rating{Class: sli.Hit, Latency: response.begun.Sub(r.start)}
 		if pack := r.Outcome.Pack; pack != "" && pack != "hit" { // a mirror's object that was not here
 			r.Rating.Class = sli.Cold
@@ -148,16 +148,18 @@ func (r *Request) LFSPart(object lfs.Object, response *Response) (size int64) {
 	return size
 }
 
-// LFSLocks has a node create, list or remove locks of the caller or others.
+// LFSLocks has a node create, list or remove locks of the caller or others. A second node would find the lock that the
+// first one has created or removed, so that it is not asked.
 func (r *Request) LFSLocks(request lfs.LockRequest, response *Response) (answer lfs.LockAnswer) {
 	request.Caller = r.ID.Name
-	r.relayLFS(request.Action != lfs.ListLocks, response, func(n lfsNode, session node.Session) (o node.Outcome,
+	r.isChange = request.Action != lfs.ListLocks
+	r.relayLFS(r.isChange, response, func(n lfsNode, session node.Session) (o node.Outcome,
 		err error) {
 		session.StoreID = r.storeID
 		answer, o, err = n.LFSLocks(r.Ctx, r.Repo, session, request)
 		return o, err
 	})
-	if request.Action != lfs.ListLocks && len(answer.Locks) == 1 {
+	if r.isChange && len(answer.Locks) == 1 {
 		r.lock = &answer.Locks[0]
 	}
 	return answer

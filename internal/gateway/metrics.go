@@ -60,9 +60,7 @@ func (m *Metrics) count(r *Request, result string, took time.Duration) {
 	switch {
 	case !r.Op.LFS:
 		m.countStages(&r.Outcome)
-	case r.Op == LFSDownload:
-		m.lfsBytes.WithLabelValues(r.Op.Name).Add(float64(r.Bytes.Sent))
-	case r.Op == LFSUpload:
+	case r.Op == LFSDownload, r.Op == LFSUpload:
 		m.lfsBytes.WithLabelValues(r.Op.Name).Add(float64(r.Outcome.Bytes))
 	}
 	m.served.Add(float64(r.Bytes.Sent))

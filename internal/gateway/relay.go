@@ -86,7 +86,8 @@ func (r *Request) Wait(ctx context.Context, condition node.WaitCondition) (seen 
 //   - Corrupt, because another node has another disk.
 //   - Cancelled by the node, which does that when it shuts down.
 //
-// After an error of a reused connection (node.StaleConnError) the same node may be tried once more.
+// After an error of a reused connection (node.StaleConnError) the same node may be tried once more. A request that must
+// not be done twice is final unless the node has not begun it.
 func (r *Request) relay(response *Response, call func(router.Node) (node.Outcome, error)) {
 	if !r.authorized {
 		r.Err = fault.New(fault.Internal, "the request was not authorized before it was sent to a node")
@@ -118,7 +119,7 @@ func (r *Request) relay(response *Response, call func(router.Node) (node.Outcome
 		if _, ok := errors.AsType[*node.StaleConnError](r.Err); ok && !stale {
 			stale, failed = true, r.failed
 		}
-		if len(failed) == router.MaxTries || !response.rewind() {
+		if len(failed) == router.MaxTries || r.mayBeDone() || !response.rewind() {
 			break
 		}
 		next, err := assign(r.Repo, failed)
@@ -130,6 +131,12 @@ func (r *Request) relay(response *Response, call func(router.Node) (node.Outcome
 		current = next
 	}
 	r.Err = best
+}
+
+// mayBeDone reports whether the node may have done what must not be done twice, although it failed.
+func (r *Request) mayBeDone() bool {
+	_, unsent := errors.AsType[*node.UnsentError](r.Err)
+	return r.isChange && !unsent && !fault.Is(r.Err, fault.Exhausted) // of which a node knows before it begins
 }
 
 // try tries one node. It reports whether another one may be tried.

@@ -48,6 +48,7 @@ type Request struct {
 	authorized bool        // Authorize has allowed the request; nodes get no other requests
 	secret     node.Secret // see node.Session.Authorization
 	isPush     bool        // the request is part of a push
+	isChange   bool        // a node that failed may have done what the request asks, and it must not be done twice
 	hidden     bool        // the caller may not know whether the repository exists
 	reachable  bool        // see node.Session
 	node       string      // the node that was tried last; "": none

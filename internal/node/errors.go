@@ -12,6 +12,12 @@ type ReportedError struct{ Err error }
 func (e *ReportedError) Error() string { return e.Err.Error() }
 func (e *ReportedError) Unwrap() error { return e.Err }
 
+// UnsentError is the error of a request that did not reach the node, so that it has not changed anything.
+type UnsentError struct{ Err error }
+
+func (e *UnsentError) Error() string { return e.Err.Error() }
+func (e *UnsentError) Unwrap() error { return e.Err }
+
 // StaleConnError is an error of a connection that was reused and turned out to be dead. The client has received
 // nothing, and the same node may be asked once more.
 type StaleConnError struct{ Err error }

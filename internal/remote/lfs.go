@@ -29,7 +29,7 @@ func callLFS[Q, B any, A interface {
 		return nil, o, err
 	}
 	if s := n.state.Load(); !s.reachable {
-		return nil, o, s.err
+		return nil, o, &node.UnsentError{Err: s.err}
 	}
 	r := connect.NewRequest(request)
 	n.addHeaders(ctx, r.Header())
@@ -39,7 +39,11 @@ func callLFS[Q, B any, A interface {
 		if detail, ok := faultrpc.Detail[*internalv1.Outcome](err); ok {
 			o = outcomeOf(ctx, detail)
 		}
-		return nil, o, lfsError(n.failed(ctx, err))
+		failure := lfsError(n.failed(ctx, err))
+		if isDialError(err) {
+			failure = &node.UnsentError{Err: failure}
+		}
+		return nil, o, failure
 	}
 	answer = response.Msg
 	return answer, outcomeOf(ctx, answer.GetOutcome()), nil

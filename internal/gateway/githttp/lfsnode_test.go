@@ -184,6 +184,12 @@ var lfsTokens = auth.NewLFSTokens(func() string { return "a key for tests" }, ni
 
 // serveLFS begins a server in which alice may write team/app, bob may read it, and everybody may read open.
 func serveLFS(t *testing.T, n router.Node, o options) *server {
+	t.Helper()
+	return serveLFSRoutes(t, []router.Route{{Replicas: []*router.Replica{{Name: "local", Node: n}}}}, o)
+}
+
+func serveLFSRoutes(t *testing.T, routes []router.Route, o options) *server {
+	t.Helper()
 	o.auth = callers{func(id auth.Identity, repo git.RepoPath, op auth.Operation) error {
 		name := strings.TrimSuffix(repo.String(), ".git")
 		switch may := id.Grant == nil || op <= id.Grant.Operation; {
@@ -200,7 +206,7 @@ func serveLFS(t *testing.T, n router.Node, o options) *server {
 	if o.lfs == nil {
 		o.lfs = &gateway.LFS{Tokens: lfsTokens}
 	}
-	return serve(t, n, o)
+	return serveRoutes(t, routes, o)
 }
 
 // do sends a request and returns the response with its body. headers are "Name: value".

@@ -83,6 +83,10 @@ func parseSize(s string) (int64, error) {
 
 // lfsDownload sends an object or a part of it.
 func (q *request) lfsDownload(o lfs.Object) {
+	if hasObject(q.r.Header, o) {
+		q.lfsHead(o)
+		return
+	}
 	if !q.mayLFS(auth.Read) {
 		return
 	}
@@ -168,7 +172,13 @@ func parseRange(header []string, size int64) (first, length int64, kind rangeKin
 	return first, last - first + 1, rangeValid
 }
 
-// lfsHead answers a HEAD request for an object.
+// hasObject reports whether a client has the object (RFC 9110, section 13.1.2).
+func hasObject(h http.Header, o lfs.Object) bool {
+	condition := h.Get("If-None-Match")
+	return condition == "*" || strings.Contains(condition, etag(o.OID))
+}
+
+// lfsHead answers a HEAD request for an object, and a GET request of a client that has it.
 func (q *request) lfsHead(o lfs.Object) {
 	if !q.mayLFS(auth.Read) {
 		return
@@ -177,6 +187,9 @@ func (q *request) lfsHead(o lfs.Object) {
 		setLFSHeader(h, o)
 		h.Set("Content-Length", strconv.FormatInt(o.Size, 10))
 	}}
+	if hasObject(q.r.Header, o) {
+		sink.status, sink.header = http.StatusNotModified, func(h http.Header) { setLFSHeader(h, o) }
+	}
 	q.respond(typeObject, sink, gateway.EmptyBody(), func(response *gateway.Response) { q.findLFS(o, response) })
 }
 
@@ -240,8 +253,13 @@ func (q *request) tusPatch(o lfs.Object) {
 		return
 	}
 	offset, err := parseSize(q.r.Header.Get(tusOffset))
-	if err != nil || offset > o.Size || q.r.ContentLength > o.Size-offset {
+	switch {
+	case err != nil || offset > o.Size:
 		q.refuse(http.StatusBadRequest, "bad Upload-Offset: the object has "+strconv.FormatInt(o.Size, 10)+" bytes")
+		return
+	case q.r.ContentLength > o.Size-offset:
+		q.refuse(http.StatusBadRequest, "the request has "+strconv.FormatInt(q.r.ContentLength, 10)+
+			" bytes: the object ends after "+strconv.FormatInt(o.Size-offset, 10))
 		return
 	}
 	arrived := int64(0)
@@ -252,6 +270,11 @@ func (q *request) tusPatch(o lfs.Object) {
 	if arrived != offset {
 		q.w.Header().Set(tusOffset, strconv.FormatInt(arrived, 10))
 		q.refuse(http.StatusConflict, "the upload continues at byte "+strconv.FormatInt(arrived, 10))
+		return
+	}
+	if offset == o.Size && o.Size > 0 { // the repository has the object
+		q.w.Header().Set(tusOffset, strconv.FormatInt(arrived, 10))
+		q.begin(http.StatusNoContent)
 		return
 	}
 	sink := &sink{q: q, status: http.StatusNoContent}

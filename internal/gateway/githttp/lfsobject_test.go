@@ -2,13 +2,15 @@ package githttp_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
-	"github.com/packhorse-git/packhorse/internal/gateway"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/lfs"
 	"github.com/packhorse-git/packhorse/internal/node"
@@ -57,6 +59,24 @@ func TestLFSDownload(t *testing.T) {
 		if c.status != 416 && (response.Header.Get("ETag") != tag || response.Header.Get("Accept-Ranges") != "bytes") {
 			t.Errorf("%s: header %v, want the ETag and Accept-Ranges", c.name, response.Header)
 		}
+	}
+	for _, method := range []string{"GET", "HEAD"} {
+		for condition, status := range map[string]int{tag: 304, `"x", W/` + tag: 304, "*": 304, `"x"`: 200} {
+			response, body := s.do(method, pathOf(o), "", bob, "If-None-Match: "+condition)
+			if response.StatusCode != status || status == 304 && (body != "" || response.Header.Get("ETag") != tag) {
+				t.Errorf("%s of other content than %s: %s %v %q, want %d", method, condition, response.Status, response.Header,
+					body, status)
+			}
+		}
+	}
+	missing := pathOf(objectOf("missing"))
+	if response, body := s.do("GET", missing, "", bob, "If-None-Match: *"); response.StatusCode != 404 {
+		t.Errorf("a missing object: %s %q, want 404", response.Status, body)
+	}
+	before := s.value("packhorse_lfs_bytes_total{operation=lfs_download}")
+	if response, body := s.do("GET", missing, "", bob); response.StatusCode != 404 ||
+		s.value("packhorse_lfs_bytes_total{operation=lfs_download}") != before {
+		t.Errorf("a missing object: %s %q, and its answer counts as bytes of an object, want 404", response.Status, body)
 	}
 	response, _ := s.do("HEAD", pathOf(o), "", bob, "Range: bytes=2-4")
 	if response.StatusCode != 200 || response.ContentLength != 10 || response.Header.Get("ETag") != tag {
@@ -155,6 +175,9 @@ func TestLFSTus(t *testing.T) {
 	patch("-1", "x", 400, "")
 	patch("9223372036854775807", "x", 400, "")
 	patch("4", "456789", 204, "10")
+	offset("10")
+	patch("10", "", 204, "10")
+	patch("10", "x", 400, "")
 	if response, body := s.do("GET", pathOf(o), "", alice); response.StatusCode != 200 || body != content {
 		t.Errorf("GET: %s %q, want the content", response.Status, body)
 	}
@@ -174,35 +197,96 @@ func TestLFSSlowUpload(t *testing.T) {
 	}
 }
 
-// TestLFSFailover: another node answers if the first one fails, except for an upload whose body was read.
+// TestLFSFailover: another node answers if the first one fails, except for an upload whose body was read, and for a
+// lock that the first one may have made or removed.
 func TestLFSFailover(t *testing.T) {
 	t.Parallel()
-	good, bad := newLFSNode(t), newLFSNode(t)
-	bad.refuse = fault.New(fault.Unavailable, "away")
-	o := good.add(t, "x")
-	lost := &failingLFS{lfsNode: bad}
-	s := serveRoutes(t, []router.Route{{Replicas: []*router.Replica{{Name: "a", Node: lost}, {Name: "b", Node: good}}}},
-		options{lfs: &gateway.LFS{Tokens: lfsTokens}})
-	for range 4 {
-		if response, body := s.do("GET", pathOf(o), ""); response.StatusCode != 200 || body != "x" {
-			t.Errorf("GET: %s %q, want 200 from the other node", response.Status, body)
+	n := &failingLFS{lfsNode: newLFSNode(t)}
+	store := func() (string, bool) { return "s1", true }
+	s := serveLFSRoutes(t, []router.Route{{Replicas: []*router.Replica{{Name: "a", Node: n, Store: store},
+		{Name: "b", Node: n, Store: store}}}}, options{})
+	away := fault.New(fault.Unavailable, "away")
+	o := n.add(t, "x")
+	const locks = "/team/app/info/lfs/locks"
+	tus := []string{"Tus-Resumable: 1.0.0", "Content-Type: application/offset+octet-stream", "Upload-Offset: 0"}
+	for _, c := range []struct {
+		name               string
+		err                error
+		reads              bool // the first node reads before it fails
+		method, path, body string
+		headers            []string
+		status             int
+	}{
+		{"download", away, false, "GET", pathOf(o), "", nil, 200},
+		{"batch", away, false, "POST", "/team/app/info/lfs/objects/batch", batchOf("download", o), nil, 200},
+		{"PUT", away, false, "PUT", pathOf(objectOf("put")), "put", nil, 200},
+		{"PUT, read", away, true, "PUT", pathOf(objectOf("read")), "read", nil, 503},
+		{"PATCH", away, false, "PATCH", pathOf(objectOf("patch")), "patch", tus, 204},
+		{"PATCH, read", away, true, "PATCH", pathOf(objectOf("patch 2")), "patch 2", tus, 503},
+		{"list", away, false, "GET", locks, "", nil, 200},
+		{"lock", away, false, "POST", locks, `{"path":"a"}`, nil, 503},
+		{"lock, internal", errors.New("a bug"), false, "POST", locks, `{"path":"a"}`, nil, 500},
+		{"unlock", away, false, "POST", locks + "/id0/unlock", `{}`, nil, 503},
+		{"lock, not sent", &node.UnsentError{Err: away}, false, "POST", locks, `{"path":"b"}`, nil, 201},
+		{"lock, no room", fault.New(fault.Exhausted, "full"), false, "POST", locks, `{"path":"c"}`, nil, 201},
+	} {
+		n.reads = c.reads
+		n.err.Store(&c.err)
+		headers := append([]string{alice, document}, c.headers...)
+		if response, body := s.do(c.method, c.path, c.body, headers...); response.StatusCode != c.status {
+			t.Errorf("%s: %s %q, want %d", c.name, response.Status, body, c.status)
 		}
-		if response, body := s.do("POST", "/team/app/info/lfs/objects/batch", batchOf("download", o),
-			document); response.StatusCode != 200 {
-			t.Errorf("batch: %s %q, want 200 from the other node", response.Status, body)
+		if n.err.Swap(nil) != nil {
+			t.Errorf("%s: no node has failed", c.name)
 		}
 	}
 }
 
-// failingLFS is a node that cannot read objects.
-type failingLFS struct{ *lfsNode }
-
-func (n *failingLFS) LFSBatch(context.Context, git.RepoPath, node.Session,
-	lfs.Batch) ([]lfs.Status, node.Outcome, error) {
-	return nil, node.Outcome{}, n.refuse
+// failingLFS is a node whose next request fails with err; nil: none.
+type failingLFS struct {
+	*lfsNode
+	err   atomic.Pointer[error]
+	reads bool // it reads before it fails
 }
 
-func (n *failingLFS) LFSDownload(context.Context, git.RepoPath, node.Session, lfs.Download,
-	node.ResponseWriter) (node.Outcome, error) {
-	return node.Outcome{}, n.refuse
+func (n *failingLFS) fail() error {
+	if err := n.err.Swap(nil); err != nil {
+		return *err
+	}
+	return nil
+}
+
+func (n *failingLFS) LFSBatch(ctx context.Context, repo git.RepoPath, session node.Session,
+	b lfs.Batch) ([]lfs.Status, node.Outcome, error) {
+	if err := n.fail(); err != nil {
+		return nil, node.Outcome{}, err
+	}
+	return n.lfsNode.LFSBatch(ctx, repo, session, b)
+}
+
+func (n *failingLFS) LFSDownload(ctx context.Context, repo git.RepoPath, session node.Session, d lfs.Download,
+	w node.ResponseWriter) (node.Outcome, error) {
+	if err := n.fail(); err != nil {
+		return node.Outcome{}, err
+	}
+	return n.lfsNode.LFSDownload(ctx, repo, session, d, w)
+}
+
+func (n *failingLFS) LFSUpload(ctx context.Context, repo git.RepoPath, session node.Session, u lfs.Upload,
+	content io.Reader) (int64, node.Outcome, error) {
+	if n.reads {
+		_, _ = content.Read(make([]byte, 1))
+	}
+	if err := n.fail(); err != nil {
+		return 0, node.Outcome{}, err
+	}
+	return n.lfsNode.LFSUpload(ctx, repo, session, u, content)
+}
+
+func (n *failingLFS) LFSLocks(ctx context.Context, repo git.RepoPath, session node.Session,
+	q lfs.LockRequest) (lfs.LockAnswer, node.Outcome, error) {
+	if err := n.fail(); err != nil {
+		return lfs.LockAnswer{}, node.Outcome{}, err
+	}
+	return n.lfsNode.LFSLocks(ctx, repo, session, q)
 }

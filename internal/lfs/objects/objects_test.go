@@ -146,7 +146,7 @@ func TestWrongContent(t *testing.T) {
 		{"a larger size", lfs.Upload{Object: lfs.Object{OID: o.OID, Size: o.Size + 1}}, append(content[:o.Size:o.Size], 0),
 			fault.Invalid, "wrong_hash", 0},
 		{"no content", lfs.Upload{Object: o}, nil, fault.Invalid, "truncated", 0},
-		{"a hole", lfs.Upload{Object: o, Offset: 1}, content[1:], fault.Invalid, "invalid", 0},
+		{"a hole", lfs.Upload{Object: o, Offset: 1}, content[1:], fault.Exists, "exists", 0},
 		{"a negative offset", lfs.Upload{Object: o, Offset: -1}, content, fault.Invalid, "invalid", 0},
 		{"an offset after the end", lfs.Upload{Object: o, Offset: o.Size + 1}, nil, fault.Invalid, "invalid", 0},
 		{"a large object", lfs.Upload{Object: lfs.Object{OID: o.OID, Size: 1<<20 + 1}}, content, fault.Invalid, "too_large",

@@ -17,8 +17,8 @@ import (
 //
 // The error is Invalid for content that is not the object, an end before u.Size, an invalid offset, or an object above
 // the maximum. It is Full if the disk or the quota has no room, and NotFound if the repository was removed. It is
-// Exists if another upload has continued this one, because the server saw the client's new connection first. It is
-// Cancelled if the content cannot be read, unless that error has a kind.
+// Exists if another upload has continued this one, because the server saw the client's new connection first, or if
+// fewer bytes than u.Offset are here. It is Cancelled if the content cannot be read, unless that error has a kind.
 func (s *Store) Upload(ctx context.Context, r Repository, u lfs.Upload, content io.Reader) (size int64, err error) {
 	size, err = s.upload(ctx, r, u, content)
 	result := "ok"
@@ -166,7 +166,7 @@ func (p *Part) take(ctx context.Context, u lfs.Upload) (turn uint64, err error) 
 		}
 	}
 	if u.Offset > p.Size() {
-		return 0, fault.New(fault.Invalid, "offset %d: only %d bytes of the object have arrived", u.Offset, p.Size())
+		return 0, fault.New(fault.Exists, "offset %d: only %d bytes of the object have arrived", u.Offset, p.Size())
 	}
 	if p.hash == nil || u.Offset < p.Size() {
 		if err := p.rehash(ctx, u.Offset); err != nil {
