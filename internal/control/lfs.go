@@ -210,8 +210,9 @@ var lockActions = map[internalv1.LockAction]lfs.LockAction{
 	internalv1.LockAction_LOCK_ACTION_UNLOCK: lfs.Unlock,
 }
 
-// maxLockText is the maximum length of each text in a request about locks in bytes.
-const maxLockText = 4 << 10
+// maxLockText is the maximum length of each text in a request about locks in bytes. A cursor has a path of up to 4 KiB
+// in base64.
+const maxLockText = 8 << 10
 
 // lockRequestOf checks a request about locks.
 func lockRequestOf(m *internalv1.LocksRequest) (q lfs.LockRequest, err error) {

@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git/disk"
 )
@@ -70,4 +72,10 @@ func (d Dir) Names(context.Context) (names []string, err error) {
 	return names, nil
 }
 
-func writeError(err error) error { return fault.Wrap(fault.Unavailable, "cannot write a lock", err) }
+// writeError returns the error of a write with its kind.
+func writeError(err error) error {
+	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
+		return fault.Wrap(fault.Full, "the server's disk is full", err)
+	}
+	return fault.Wrap(fault.Unavailable, "cannot write a lock", err)
+}

@@ -28,6 +28,8 @@ const (
 	MaxLocks = 10_000
 	// MaxPage is the maximum number of locks in an answer.
 	MaxPage = 1000
+	// maxPageBytes is the maximum length of their paths in bytes together, because messages between nodes have a limit.
+	maxPageBytes = 1 << 20
 	// maxPath is the maximum length of a path in bytes.
 	maxPath = 4096
 
@@ -178,11 +180,23 @@ func list(ctx context.Context, files Files, q lfs.LockRequest) (answer lfs.LockA
 		}
 	}
 	slices.SortFunc(answer.Locks, func(a, b lfs.Lock) int { return strings.Compare(a.Path, b.Path) })
-	if limit := min(cmp.Or(max(q.Limit, 0), MaxPage), MaxPage); len(answer.Locks) > limit {
-		answer.Locks = answer.Locks[:limit]
-		answer.Next = base64.RawURLEncoding.EncodeToString([]byte(answer.Locks[limit-1].Path))
+	if n := pageLength(answer.Locks, q.Limit); n < len(answer.Locks) {
+		answer.Locks = answer.Locks[:n]
+		answer.Next = base64.RawURLEncoding.EncodeToString([]byte(answer.Locks[n-1].Path))
 	}
 	return answer, nil
+}
+
+// pageLength returns how many of the locks one answer has, if the caller wants at most limit; 0 means MaxPage.
+func pageLength(found []lfs.Lock, limit int) int {
+	limit = min(cmp.Or(max(limit, 0), MaxPage), MaxPage, len(found))
+	size := 0
+	for i := range limit {
+		if size += len(found[i].Path); size > maxPageBytes {
+			return i
+		}
+	}
+	return limit
 }
 
 // lock locks a name until unlock is called.

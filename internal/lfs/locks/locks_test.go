@@ -1,9 +1,13 @@
 package locks_test
 
 import (
+	"context"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -179,3 +183,50 @@ func TestConcurrentLocks(t *testing.T) {
 	}
 	callers.Wait()
 }
+
+// Long paths make shorter pages, so that an answer fits into a message between nodes.
+func TestListPagesOfLongPaths(t *testing.T) {
+	t.Parallel()
+	files, server := memory{}, locks.Server{}
+	const all = 600
+	for i := range all {
+		q := lfs.LockRequest{Action: lfs.CreateLock, Caller: "ann", Path: fmt.Sprintf("%04d", i) + strings.Repeat("x", 4000)}
+		if _, err := server.Do(t.Context(), files, q); err != nil {
+			t.Fatal(err)
+		}
+	}
+	found, pages, cursor := 0, 0, ""
+	for ok := true; ok; ok = cursor != "" {
+		page, err := server.Do(t.Context(), files, lfs.LockRequest{Action: lfs.ListLocks, Cursor: cursor})
+		if err != nil || len(page.Locks) == 0 {
+			t.Fatalf("page after %.20q = %d locks, %v, want some", cursor, len(page.Locks), err)
+		}
+		found, pages, cursor = found+len(page.Locks), pages+1, page.Next
+	}
+	if found != all || pages != 3 {
+		t.Errorf("list = %d locks on %d pages, want %d on 3", found, pages, all)
+	}
+}
+
+// memory has lock files in memory.
+type memory map[string][]byte
+
+func (m memory) Create(_ context.Context, name string, content []byte) error {
+	m[name] = content
+	return nil
+}
+
+func (m memory) Read(_ context.Context, name string) ([]byte, error) {
+	content, ok := m[name]
+	if !ok {
+		return nil, fault.New(fault.NotFound, "no lock")
+	}
+	return content, nil
+}
+
+func (m memory) Remove(_ context.Context, name string) error {
+	delete(m, name)
+	return nil
+}
+
+func (m memory) Names(context.Context) ([]string, error) { return slices.Collect(maps.Keys(m)), nil }
