@@ -68,8 +68,8 @@ func (c *LFSConfig) PublicURL() *url.URL {
 		return nil
 	}
 	u, err := url.Parse(strings.TrimSuffix(c.URL, "/"))
-	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil || u.RawQuery != "" ||
-		u.Fragment != "" {
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.User != nil ||
+		u.RawQuery != "" || u.ForceQuery || u.Fragment != "" {
 		return nil
 	}
 	return u

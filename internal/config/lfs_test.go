@@ -17,6 +17,8 @@ func TestLFSURL(t *testing.T) {
 		"git.example.com":                 "refused",
 		"ssh://git.example.com":           "refused",
 		"https://":                        "refused",
+		"https://:8443":                   "refused",
+		"https://git.example.com?":        "refused",
 		"https://user@git.example.com":    "refused",
 		"https://git.example.com/?a=b":    "refused",
 		"https://git.example.com/#a":      "refused",
