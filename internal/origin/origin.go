@@ -18,6 +18,7 @@ import (
 	"time"
 
 	lru "github.com/hashicorp/golang-lru/v2"
+	"golang.org/x/sync/singleflight"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
@@ -80,6 +81,8 @@ type Origin struct {
 	metrics   *Metrics
 	log       *slog.Logger
 	known     *lru.Cache[string, repository] // by path
+	logins    *lru.Cache[string, *lfsLogin]  // of an SSH origin, by path
+	loggingIn singleflight.Group             // by path
 	closing   context.Context
 	close     context.CancelFunc
 }
@@ -116,6 +119,9 @@ func New(o Options) (*Origin, error) {
 	}
 	var err error
 	if c.known, err = lru.New[string, repository](maxKnown); err != nil {
+		return nil, err
+	}
+	if c.logins, err = lru.New[string, *lfsLogin](maxKnown); err != nil {
 		return nil, err
 	}
 	if o.URL.Scheme == "ssh" {

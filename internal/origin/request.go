@@ -40,10 +40,11 @@ const maxErrorBody = 64 << 10
 // Do sends a request. Its target has to pass CheckHost, and so has each redirect of a download, which Do follows.
 // Of Header and Auth only a range follows to another host. Responses with another status than 2xx are errors.
 func (o *Origin) Do(ctx context.Context, q Request) (*Response, error) {
-	if o.sessions != nil {
-		return nil, o.noRelay()
-	}
-	if q.URL == nil {
+	switch {
+	case q.URL != nil:
+	case o.sessions != nil:
+		return o.doAPI(ctx, q)
+	default:
 		q.URL = &url.URL{Scheme: o.o.URL.Scheme, Host: o.o.URL.Host, RawQuery: q.Query.Encode(),
 			Path: o.base + strings.TrimSuffix(q.Path, ".git") + ".git" + q.Suffix}
 	}
@@ -125,15 +126,15 @@ func keepBody(err error, a *answer) {
 }
 
 // CheckHost returns an error if the origin may not have requests sent to a URL. Allowed are the scheme, host and port
-// of the origin, and Options.Hosts, but not http if the origin has https. An entry of Hosts is a host with an optional
-// port, or "*." and a domain for all hosts in it.
+// of the origin (of an SSH origin: https at its host), and Options.Hosts, but http only if the origin has http. An
+// entry of Hosts is a host with an optional port, or "*." and a domain for all hosts in it.
 func (o *Origin) CheckHost(u *url.URL) error {
 	switch {
 	case u.Scheme != "https" && (u.Scheme != "http" || o.o.URL.Scheme != "http"), u.Opaque != "", u.User != nil,
 		u.Hostname() == "":
 		return fault.New(fault.Unavailable, "origin %s names content at %s, which is not allowed", o.Host(),
 			Printable(u.Scheme+"://"+u.Host))
-	case sameOrigin(u, o.o.URL):
+	case sameOrigin(u, o.o.URL), o.sessions != nil && sameOrigin(u, o.ownHTTPS()):
 		return nil
 	}
 	for _, entry := range o.o.Hosts {

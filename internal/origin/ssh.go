@@ -65,8 +65,9 @@ func newSessions(o Options, dialer *net.Dialer) (sessions, error) {
 func (h *sshHost) Close() error { return h.pool.Close() }
 
 // open implements sessions.
-func (h *sshHost) open(ctx context.Context, path string, service protocol.Service) (io.ReadWriteCloser, error) {
-	command := string(service) + " " + quotePath(h.base+path)
+func (h *sshHost) open(ctx context.Context, path string, service protocol.Service,
+	operands ...string) (io.ReadWriteCloser, error) {
+	command := strings.Join(append([]string{string(service), quotePath(h.base + path)}, operands...), " ")
 	for {
 		conn, isNew, err := h.pool.take(ctx)
 		if err != nil {

@@ -12,9 +12,10 @@ import (
 
 // sessions opens sessions with the services of an SSH origin.
 type sessions interface {
-	// open starts a service on a repository and asks for protocol version 2. The session ends with ctx or Close. An
-	// error of the connection means an outage. An error of kind Unauthenticated, Denied or NotFound is the origin's.
-	open(ctx context.Context, path string, service protocol.Service) (io.ReadWriteCloser, error)
+	// open starts a service on a repository and asks for protocol version 2. Operands follow the path and need no
+	// quotation marks. The session ends with ctx or Close. An error of the connection means an outage. An error of kind
+	// Unauthenticated, Denied or NotFound is the origin's.
+	open(ctx context.Context, path string, service protocol.Service, operands ...string) (io.ReadWriteCloser, error)
 	io.Closer
 }
 
@@ -71,13 +72,39 @@ func (o *Origin) streamFetch(ctx context.Context, path string, f FetchRequest) (
 // the caller closes it, unless there is an error.
 func (o *Origin) openStream(ctx context.Context, operation, path string, list *listing,
 	use func(*stream) error) (s *stream, err error) {
-	err = o.limited(ctx, operation, path, operation == opFetch, func(leave func()) error {
+	start := func(ctx context.Context) (io.ReadWriteCloser, error) {
+		return o.sessions.open(ctx, path, protocol.UploadPack)
+	}
+	err = o.openSession(ctx, operation, path, start, func(a *answer, body io.Writer) (err error) {
+		s = &stream{answer: a, lines: pktline.NewReader(a), write: func(p []byte) (int, error) {
+			o.metrics.bytes.WithLabelValues(o.Host(), "out").Add(float64(len(p)))
+			n, err := body.Write(p)
+			if err != nil {
+				err = a.explain(err)
+			}
+			return n, err
+		}}
+		if s.known.advertisement, err = readAdvertisement(s.lines, list); err == nil {
+			err = use(s)
+		} else if r, ok := errors.AsType[reportedError](err); ok {
+			err = classify(r)
+		}
+		return err
+	})
+	return s, err
+}
+
+// openSession opens a session under the limits, and uses it. Afterwards the caller closes the answer, unless there is
+// an error.
+func (o *Origin) openSession(ctx context.Context, operation, path string,
+	start func(context.Context) (io.ReadWriteCloser, error), use func(a *answer, body io.Writer) error) error {
+	return o.limited(ctx, operation, path, operation == opFetch, func(leave func()) error {
 		ctx, cancel := context.WithCancelCause(ctx)
 		unwatch := context.AfterFunc(o.closing, func() { cancel(errClosed) })
 		late := time.AfterFunc(o.o.AnswerTimeout, func() { cancel(errNoAnswer) })
 		defer late.Stop()
 		explain := func(err error) error { return o.transportError(ctx, err) }
-		body, err := o.sessions.open(ctx, path, protocol.UploadPack)
+		body, err := start(ctx)
 		if err != nil {
 			err = explain(err)
 			unwatch()
@@ -87,23 +114,9 @@ func (o *Origin) openStream(ctx context.Context, operation, path string, list *l
 		a := &answer{body: body, explain: explain, cancel: cancel, leave: func() { unwatch(); leave() },
 			bytes: o.metrics.bytes.WithLabelValues(o.Host(), "in")}
 		a.watch(o.o.Stall, operation == opFetch)
-		s = &stream{answer: a, lines: pktline.NewReader(a), write: func(p []byte) (int, error) {
-			o.metrics.bytes.WithLabelValues(o.Host(), "out").Add(float64(len(p)))
-			n, err := body.Write(p)
-			if err != nil {
-				err = explain(err)
-			}
-			return n, err
-		}}
-		if s.known.advertisement, err = readAdvertisement(s.lines, list); err == nil {
-			err = use(s)
-		} else if r, ok := errors.AsType[reportedError](err); ok {
-			err = classify(r)
-		}
-		if err != nil {
+		if err = use(a, body); err != nil {
 			_ = a.Close()
 		}
 		return err
 	})
-	return s, err
 }

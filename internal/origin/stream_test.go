@@ -32,7 +32,8 @@ func (s *localSession) Close() error {
 	return err
 }
 
-func (s localSessions) open(ctx context.Context, path string, service protocol.Service) (io.ReadWriteCloser, error) {
+func (s localSessions) open(ctx context.Context, path string, service protocol.Service,
+	_ ...string) (io.ReadWriteCloser, error) {
 	if path == "denied.git" {
 		return nil, fault.New(fault.Denied, "no access")
 	}

@@ -145,21 +145,17 @@ func (r Repository) action(w *wire.Action, isOpen bool, now time.Time) (*Action,
 	if err := r.Origin.CheckHost(u); err != nil {
 		return nil, err
 	}
-	a := &Action{URL: u, Header: http.Header{}, isOpen: isOpen, Expires: w.ExpiresAt}
+	a := &Action{URL: u, Header: origin.CleanHeader(w.Header), isOpen: isOpen, Expires: w.ExpiresAt}
 	if w.ExpiresIn > 0 {
 		a.Expires = now.Add(time.Duration(min(w.ExpiresIn, maxExpiry)) * time.Second)
 	}
 	size := len(w.Href)
 	for name, value := range w.Header {
 		size += len(name) + len(value)
-		a.Header.Set(name, value)
 	}
 	if size > maxAction {
 		return nil, fault.New(fault.Unavailable, "origin %s sent a URL and headers of more than %d bytes",
 			r.Origin.Host(), maxAction)
-	}
-	for _, name := range []string{"Connection", "Range", "If-Range", "Expect", "Accept-Encoding", "Te", "Upgrade"} {
-		a.Header.Del(name)
 	}
 	if own := r.Auth.Reveal(); own != "" && a.Header.Get("Authorization") == own {
 		a.Header.Del("Authorization")
