@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -218,7 +219,10 @@ func TestGit(t *testing.T) {
 		{"hello", "git-missing", "problem"},
 	} {
 		program := filepath.Join(t.TempDir(), "git")
-		if err := os.WriteFile(program, []byte("#!/bin/sh\necho '"+test.says+"'\n"), 0o755); err != nil {
+		syscall.ForkLock.RLock() // a child with the open file would make it busy
+		err := os.WriteFile(program, []byte("#!/bin/sh\necho '"+test.says+"'\n"), 0o755)
+		syscall.ForkLock.RUnlock()
+		if err != nil {
 			t.Fatal(err)
 		}
 		var r Report
