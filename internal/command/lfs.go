@@ -188,9 +188,10 @@ func lfsGC(env Env) *cobra.Command {
 		Use: "gc", Short: "Remove LFS objects that no repository needs",
 		Long: `Gc removes the objects of each repository that none of its pointer files names, in any commit, also one that is hidden or
 unreachable. It keeps objects that were uploaded within lfs.grace, because a push may follow. Then it removes the objects
-that no repository has any more from the disk. Uploads and pushes may run meanwhile.
+that no repository has any more from the disk. Uploads and pushes may run meanwhile. Repositories with a working tree are
+left alone.
 
-A server does the same once a day.`,
+A server with maintenance.enabled does the same once a day.`,
 		Example: "  packhorse lfs gc --dry-run --root /srv/git\n  packhorse lfs gc --config /etc/packhorse.toml",
 		Args:    noArgs,
 	}
@@ -211,6 +212,7 @@ A server does the same once a day.`,
 			err = encodeJSON(cmd.OutOrStdout(), result)
 		} else {
 			writeLFSProblems(cmd.OutOrStdout(), result.Failed)
+			writeLFSProblems(cmd.OutOrStdout(), result.Skipped)
 			freed := ", freed " + humanize.IBytes(uint64(result.Freed.Bytes))
 			if *dryRun {
 				freed = ""
@@ -267,7 +269,7 @@ A server does the same in the background, see lfs.scrub_interval. It exits with 
 		if *asJSON {
 			err = encodeJSON(cmd.OutOrStdout(), result)
 		} else {
-			for _, problems := range [][]storage.LFSProblem{result.Missing, result.Failed, result.Damaged} {
+			for _, problems := range [][]storage.LFSProblem{result.Missing, result.Failed, result.Skipped, result.Damaged} {
 				writeLFSProblems(cmd.OutOrStdout(), problems)
 			}
 			_, err = fmt.Fprintf(cmd.OutOrStdout(), "verified %d objects (%s): %d damaged, %d missing\n",

@@ -1,8 +1,11 @@
 package config
 
 import (
+	"cmp"
 	"net/url"
+	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/packhorse-git/packhorse/internal/lfs/objects"
 	"github.com/packhorse-git/packhorse/internal/storage"
@@ -45,21 +48,30 @@ type LFSConfig struct {
 	UploadExpiry Duration `toml:"upload_expiry" default:"24h" range:">0s"`
 
 	// Grace is how long an object is kept that no pointer file in the repository names. Clients upload objects before they
-	// push the commits, so it has to be longer than any client takes for that. Objects that are not needed are removed
-	// once a day.
-	Grace Duration `toml:"grace" default:"336h" range:"1h.."`
+	// push the commits, so it has to be longer than any client takes for that, at least an hour. Objects that are not
+	// needed are removed once a day if maintenance.enabled is true, from bare repositories only. Without pushes and
+	// mirrors the repositories are those of another program, and nothing is removed. 0 means that repositories keep all
+	// objects.
+	Grace Duration `toml:"grace" default:"336h" range:"0s.."`
 
 	// ScrubInterval is the time in which all objects are read once and compared with their checksums. A damaged object is
-	// moved aside, and logged as an error. 0 means that they are not read.
+	// moved aside, and logged as an error. As for grace, this needs maintenance.enabled, and pushes or mirrors. 0 means
+	// that they are not read.
 	ScrubInterval Duration `toml:"scrub_interval" default:"168h" range:"0s.."`
 
 	// ScrubRate is the maximum number of bytes that are read in a second for that.
 	ScrubRate Size `toml:"scrub_rate" default:"32MiB" range:"1MiB.."`
 }
 
-// Care returns the options of the care for LFS objects.
-func (c *LFSConfig) Care() storage.LFSCare {
-	return storage.LFSCare{Grace: c.Grace.Duration, ScrubInterval: c.ScrubInterval.Duration, ScrubRate: int64(c.ScrubRate)}
+// LFSCare returns the options of the care for LFS objects. It needs a request if maintenance is off, or if the
+// repositories are those of another program, because there are no pushes and no mirrors.
+func (c *Config) LFSCare() storage.LFSCare {
+	care := storage.LFSCare{Grace: cmp.Or(c.LFS.Grace.Duration, -1), ScrubInterval: c.LFS.ScrubInterval.Duration,
+		ScrubRate: int64(c.LFS.ScrubRate)}
+	if c.Maintenance.Enabled && (c.Push.Enabled || len(c.Mirror) > 0) {
+		care.File = filepath.Join(c.State, "lfs.json")
+	}
+	return care
 }
 
 // PublicURL returns the URL of the server for clients, or nil if it is not set.
@@ -75,8 +87,11 @@ func (c *LFSConfig) PublicURL() *url.URL {
 	return u
 }
 
-// check reports mistakes in the URL.
+// check reports mistakes in the URL and the grace.
 func (c *LFSConfig) check(bad func(format string, args ...any)) {
+	if 0 < c.Grace.Duration && c.Grace.Duration < time.Hour {
+		bad("lfs.grace is %s; it has to be 0 or at least 1h", c.Grace)
+	}
 	if c.URL != "" && c.PublicURL() == nil {
 		bad("lfs.url is not a URL like https://git.example.com, with http or https, a host, and no user name or query")
 	}

@@ -3,6 +3,7 @@ package config_test
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/packhorse-git/packhorse/internal/config"
 )
@@ -37,5 +38,40 @@ func TestLFSURL(t *testing.T) {
 		if got != want {
 			t.Errorf("lfs.url = %q is %q, want %q", text, got, want)
 		}
+	}
+}
+
+// TestLFSCare lets a server care for LFS objects on its own only if it maintains repositories and takes pushes or has
+// mirrors.
+func TestLFSCare(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		change     func(c *config.Config)
+		background bool
+		grace      time.Duration
+	}{
+		"defaults":    {func(*config.Config) {}, true, 336 * time.Hour},
+		"maintenance": {func(c *config.Config) { c.Maintenance.Enabled = false }, false, 336 * time.Hour},
+		"pushes":      {func(c *config.Config) { c.Push.Enabled = false }, false, 336 * time.Hour},
+		"mirrors": {func(c *config.Config) {
+			c.Push.Enabled, c.Mirror = false, []config.MirrorConfig{{}}
+		}, true, 336 * time.Hour},
+		"grace": {func(c *config.Config) { c.LFS.Grace.Duration = 0 }, true, -1},
+	} {
+		cfg := config.DefaultConfig()
+		cfg.State = "/state"
+		c.change(&cfg)
+		care, want := cfg.LFSCare(), ""
+		if c.background {
+			want = "/state/lfs.json"
+		}
+		if care.File != want || care.Grace != c.grace {
+			t.Errorf("%s: LFSCare = %+v, want File %q and Grace %v", name, care, want, c.grace)
+		}
+	}
+	cfg := config.DefaultConfig()
+	cfg.LFS.Grace.Duration = time.Minute
+	if err := cfg.Check(); err == nil || !strings.Contains(err.Error(), "lfs.grace is 1m") {
+		t.Errorf("Check with lfs.grace = 1m: %v, want an error about it", err)
 	}
 }

@@ -7,7 +7,8 @@ import (
 // MaintenanceConfig sets when a node repacks repositories: after pushes, one at a time, with low priority. "packhorse
 // repo maintain" does so at any time.
 type MaintenanceConfig struct {
-	// Enabled maintains a repository after pushes, when one of loose_objects, packs and loose_refs is reached.
+	// Enabled maintains a repository after pushes, when one of loose_objects, packs and loose_refs is reached. The node
+	// then also removes LFS objects that are not needed (lfs.grace), and verifies the others (lfs.scrub_interval).
 	Enabled bool `toml:"enabled" default:"true"`
 
 	// LooseObjects is the number of loose objects that starts a maintenance.

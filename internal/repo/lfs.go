@@ -1,6 +1,9 @@
 package repo
 
-import "math"
+import (
+	"math"
+	"path/filepath"
+)
 
 // LFSQuota returns lfs.quota of the repository's own config: the maximum total size of its LFS objects in bytes, or
 // zero for no limit. isSet is false if the server's quota applies. The error is Corrupt.
@@ -11,4 +14,11 @@ func (r *Repo) LFSQuota() (bytes int64, isSet bool, err error) {
 	}
 	n, err := r.settings.variables[i].unsigned()
 	return int64(min(n, math.MaxInt64)), true, err
+}
+
+// IsBare reports whether the repository has no working tree. Without core.bare its name decides, as in Git. It is false
+// if the value is not valid.
+func (r *Repo) IsBare() bool {
+	bare, err := r.settings.Bool("core.bare", filepath.Base(r.Common) != ".git")
+	return err == nil && bare
 }

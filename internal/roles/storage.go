@@ -118,7 +118,7 @@ func (s *server) newNode(hooks *webhook.Hooks) (*storage.Node, error) {
 	o := storage.Options{
 		Root: cfg.Root, Hidden: []string{cfg.State, cfg.Cache.Dir}, Policy: cfg.Fetch.Policy(), Log: s.log, Epoch: epoch,
 		Pushes: pushes, SetHead: cfg.Push.SetHead, Packs: s.packs.cache, Verifier: s.packs.verifier,
-		LFS: s.lfsOptions(), LFSCare: cfg.LFS.Care(), Runner: runner, Upkeep: cfg.Maintenance.Upkeep(),
+		LFS: s.lfsOptions(), LFSCare: cfg.LFSCare(), Runner: runner, Upkeep: cfg.Maintenance.Upkeep(),
 		Tables:  repo.NewTables(runner),
 		Metrics: metrics, RefsMetrics: refMetrics, GraphMetrics: graphMetrics,
 		Lookups: lookup.Options{

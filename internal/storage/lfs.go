@@ -52,6 +52,22 @@ func (n *Node) lfsRepository(ctx context.Context, path git.RepoPath) (*handle, o
 	return h, r, nil
 }
 
+// lfsRepositoryForPush is lfsRepository for a change. The error is Denied if the repository does not accept pushes.
+func (n *Node) lfsRepositoryForPush(ctx context.Context, path git.RepoPath) (*handle, objects.Repository, error) {
+	if n.pushes == nil {
+		return nil, objects.Repository{}, errNoPushes()
+	}
+	h, r, err := n.lfsRepository(ctx, path)
+	if err != nil {
+		return nil, r, err
+	}
+	if _, err := h.PushPolicy(); err != nil {
+		n.release(h)
+		return nil, r, err
+	}
+	return h, r, nil
+}
+
 // checkLFSInside returns an error if the objects of a repository are outside the root.
 func (n *Node) checkLFSInside(r objects.Repository) error {
 	real, err := filepath.EvalSymlinks(filepath.Join(r.Dir, "lfs", "objects"))
@@ -78,7 +94,11 @@ func (h *handle) lfs() (r objects.Repository, err error) {
 func (n *Node) LFSBatch(ctx context.Context, path git.RepoPath, _ node.Session, b lfs.Batch) ([]lfs.Status,
 	node.Outcome, error) {
 	o := node.Outcome{Command: node.CommandLFSBatch, Objects: uint32(len(b.Objects))}
-	h, r, err := n.lfsRepository(ctx, path)
+	open := n.lfsRepository
+	if b.Upload {
+		open = n.lfsRepositoryForPush
+	}
+	h, r, err := open(ctx, path)
 	if err != nil {
 		return nil, o, err
 	}
@@ -171,7 +191,7 @@ func (n *Node) openObject(ctx context.Context, r objects.Repository, o lfs.Objec
 func (n *Node) LFSUpload(ctx context.Context, path git.RepoPath, _ node.Session, u lfs.Upload,
 	content io.Reader) (size int64, o node.Outcome, err error) {
 	o = node.Outcome{Command: node.CommandLFSUpload, Objects: 1}
-	h, r, err := n.lfsRepository(ctx, path)
+	h, r, err := n.lfsRepositoryForPush(ctx, path)
 	if err != nil {
 		return 0, o, err
 	}
@@ -191,7 +211,7 @@ func (n *Node) LFSUpload(ctx context.Context, path git.RepoPath, _ node.Session,
 func (n *Node) LFSPart(ctx context.Context, path git.RepoPath, _ node.Session, object lfs.Object) (int64, node.Outcome,
 	error) {
 	o := node.Outcome{Command: node.CommandLFSUpload, Objects: 1}
-	h, r, err := n.lfsRepository(ctx, path)
+	h, r, err := n.lfsRepositoryForPush(ctx, path)
 	if err != nil {
 		return 0, o, err
 	}

@@ -29,6 +29,9 @@ func newLarge(t *testing.T, o storage.Options, repositories ...string) large {
 	if o.LFS == nil {
 		o.LFS = &objects.Options{MinFree: -1}
 	}
+	if o.Pushes == nil {
+		o.Pushes = newPushServer(t)
+	}
 	l := large{newRoot(t, o)}
 	for _, name := range repositories {
 		l.repo(name+".git", "text")
@@ -245,4 +248,44 @@ func TestWithoutLFS(t *testing.T) {
 	if _, _, err := r.LFSBatch(t.Context(), r.path("app"), node.Session{}, lfs.Batch{}); !fault.Is(err, fault.NotFound) {
 		t.Errorf("LFSBatch without LFS: %v, want NotFound", err)
 	}
+}
+
+// TestLFSWithoutPushes refuses changes where pushes are refused. Objects and locks that are there can be read.
+func TestLFSWithoutPushes(t *testing.T) {
+	t.Parallel()
+	l := newLarge(t, storage.Options{}, "app")
+	path, content := l.path("app"), []byte("content")
+	o := l.upload(path, content)
+	made, _, err := l.LFSLocks(t.Context(), path, node.Session{}, lfs.LockRequest{Caller: "ann", Path: "a"})
+	l.do(err)
+	check := func(what string, l large) {
+		t.Helper()
+		upload := lfs.Upload{Object: objectOf([]byte("other"))}
+		_, _, batch := l.LFSBatch(t.Context(), path, node.Session{}, lfs.Batch{Upload: true, Objects: []lfs.Object{o}})
+		_, _, put := l.LFSUpload(t.Context(), path, node.Session{}, upload, bytes.NewReader([]byte("other")))
+		_, _, part := l.LFSPart(t.Context(), path, node.Session{}, upload.Object)
+		_, _, lock := l.LFSLocks(t.Context(), path, node.Session{}, lfs.LockRequest{Caller: "ann", Path: "b"})
+		_, _, unlock := l.LFSLocks(t.Context(), path, node.Session{}, lfs.LockRequest{Action: lfs.Unlock, Caller: "ann",
+			ID: made.Locks[0].ID})
+		for call, err := range map[string]error{"LFSBatch": batch, "LFSUpload": put, "LFSPart": part, "lock": lock,
+			"unlock": unlock} {
+			if !fault.Is(err, fault.Denied) {
+				t.Errorf("%s: %s: %v, want Denied", what, call, err)
+			}
+		}
+		a, _, err := l.download(path, lfs.Download{Object: o, Length: -1})
+		if err != nil || !bytes.Equal(a.Bytes(), content) {
+			t.Errorf("%s: download = %q, %v, want %q", what, a, err, content)
+		}
+		list, _, err := l.LFSLocks(t.Context(), path, node.Session{}, lfs.LockRequest{Action: lfs.ListLocks, Caller: "ann"})
+		if err != nil || len(list.Locks) != 1 {
+			t.Errorf("%s: locks = %+v, %v, want one", what, list, err)
+		}
+	}
+	check("push.enabled = false", large{newRoot(t, storage.Options{Root: l.dir, LFS: &objects.Options{MinFree: -1}})})
+	config := filepath.Join(l.dir, "app.git", "config")
+	text, err := os.ReadFile(config)
+	l.do(err)
+	l.do(os.WriteFile(config, append(text, "[http]\nreceivepack = false\n"...), 0o600))
+	check("http.receivepack = false", l)
 }

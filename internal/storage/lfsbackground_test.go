@@ -16,7 +16,9 @@ import (
 func TestLFSBackground(t *testing.T) {
 	root := t.TempDir()
 	gittest.InitAt(t, filepath.Join(root, "one.git"))
-	options := Options{Root: root, LFS: &objects.Options{MinFree: -1}, LFSCare: LFSCare{ScrubInterval: 7 * 24 * time.Hour}}
+	file := filepath.Join(t.TempDir(), "lfs.json")
+	options := Options{Root: root, LFS: &objects.Options{MinFree: -1},
+		LFSCare: LFSCare{File: file, ScrubInterval: 7 * 24 * time.Hour}}
 	synctest.Test(t, func(t *testing.T) {
 		var last careState
 		for day := range 7 {
@@ -39,7 +41,7 @@ func TestLFSBackground(t *testing.T) {
 			last = s
 		}
 	})
-	if _, err := os.Stat(filepath.Join(root, privateDir, lfsKind, "care.json")); err != nil {
+	if _, err := os.Stat(file); err != nil {
 		t.Error(err)
 	}
 }

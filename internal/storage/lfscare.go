@@ -7,7 +7,6 @@ import (
 	"errors"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"sync"
 	"time"
 
@@ -16,9 +15,12 @@ import (
 	"github.com/packhorse-git/packhorse/internal/lfs/objects"
 )
 
-// LFSCare configures what the node does for its LFS objects without a request.
+// LFSCare configures how LFS garbage is collected, and what the node does for its LFS objects without a request.
 type LFSCare struct {
-	// Grace is the time after the upload of an object during which a push may still name it. Zero means 14 days.
+	// File remembers the progress over restarts. Empty means that nothing is done without a request.
+	File string
+	// Grace is the time after the upload of an object during which a push may still name it. Zero means 14 days. A
+	// negative value means that repositories keep all objects.
 	Grace time.Duration
 	// ScrubInterval is the time in which all objects are read and verified. Zero means that they are not.
 	ScrubInterval time.Duration
@@ -59,7 +61,7 @@ func newLFSCarer(n *Node, care LFSCare) *lfsCarer {
 	care.ScrubRate = cmp.Or(care.ScrubRate, 32<<20)
 	c := &lfsCarer{node: n, LFSCare: care}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
-	text, err := os.ReadFile(c.file())
+	text, err := os.ReadFile(c.File)
 	if err == nil {
 		err = json.Unmarshal(text, &c.state)
 	}
@@ -79,9 +81,6 @@ func (c *lfsCarer) close() {
 	c.Wait()
 }
 
-// file has the state.
-func (c *lfsCarer) file() string { return filepath.Join(c.node.root, privateDir, lfsKind, "care.json") }
-
 // change changes the state, and writes it to disk.
 func (c *lfsCarer) change(change func(s *careState)) {
 	c.mu.Lock()
@@ -89,10 +88,7 @@ func (c *lfsCarer) change(change func(s *careState)) {
 	change(&c.state)
 	text, err := json.Marshal(c.state)
 	if err == nil {
-		err = os.MkdirAll(filepath.Dir(c.file()), 0o700)
-	}
-	if err == nil {
-		err = disk.ReplaceFile(c.file(), append(text, '\n'))
+		err = disk.ReplaceFile(c.File, append(text, '\n'))
 	}
 	if err != nil {
 		c.node.log.Warn("cannot remember when LFS objects were last verified", "error", err)

@@ -23,9 +23,8 @@ type lfsRoot struct{ *root }
 
 func newLFSRoot(t *testing.T) lfsRoot {
 	t.Helper()
-	return lfsRoot{newRoot(t, storage.Options{LFS: &objects.Options{MinFree: -1},
-		LFSCare: storage.LFSCare{Grace: time.Hour,
-			ScrubInterval: time.Hour}})}
+	return lfsRoot{newRoot(t, storage.Options{LFS: &objects.Options{MinFree: -1}, Pushes: newPushServer(t),
+		LFSCare: storage.LFSCare{Grace: time.Hour}})}
 }
 
 func lfsObject(content string) lfs.Object {
@@ -113,6 +112,58 @@ func TestLFSCollect(t *testing.T) {
 	if result, err = r.LFSCollect(t.Context(), storage.LFSCollectOptions{}); err != nil || len(result.Failed) == 0 ||
 		len(r.present("one.git", "garbage")) != 1 {
 		t.Errorf("LFSCollect of a damaged repository = %+v, %v, want all objects kept", result, err)
+	}
+}
+
+// TestLFSWorkingTree leaves the objects of a clone with a working tree alone.
+func TestLFSWorkingTree(t *testing.T) {
+	t.Parallel()
+	r := newLFSRoot(t)
+	gittest.InitAt(t, r.dir+"/clone/.git").Git("config", "core.bare", "false")
+	gittest.InitAt(t, r.dir+"/named/.git").Git("config", "--unset", "core.bare")
+	for _, repository := range []string{"clone/.git", "named/.git"} {
+		r.upload(repository, "garbage")
+		file := r.file(repository, lfsObject("damaged"))
+		r.do(os.MkdirAll(filepath.Dir(file), 0o700))
+		r.do(os.WriteFile(file, []byte("other"), 0o600))
+		old := time.Now().Add(-2 * time.Hour)
+		r.do(os.Chtimes(file, old, old))
+	}
+	garbage, err := r.LFSCollect(t.Context(), storage.LFSCollectOptions{})
+	r.do(err)
+	if garbage.Removed.Objects != 0 || garbage.Freed.Objects != 0 || len(garbage.Failed) != 0 ||
+		len(garbage.Skipped) != 2 {
+		t.Errorf("LFSCollect = %+v, want two repositories skipped", garbage)
+	}
+	v, err := r.LFSVerify(t.Context(), nil, nil)
+	r.do(err)
+	if v.Verified.Objects != 1 || len(v.Damaged) != 0 || len(v.Failed) != 0 || len(v.Skipped) != 2 {
+		t.Errorf("LFSVerify = %+v, want one object of the pool, and two repositories skipped", v)
+	}
+	path := r.path("clone/.git")
+	if _, err := r.LFSVerify(t.Context(), &path, nil); !fault.Is(err, fault.Denied) {
+		t.Errorf("LFSVerify of a repository with a working tree: %v, want Denied", err)
+	}
+	for _, repository := range []string{"clone", "named"} {
+		entries, err := os.ReadDir(r.dir + "/" + repository + "/.git/lfs")
+		r.do(err)
+		if len(entries) != 1 || entries[0].Name() != "objects" {
+			t.Errorf("%s has %v, want only objects", repository, entries)
+		}
+	}
+}
+
+// TestLFSKeepAll collects nothing from repositories with a negative Grace.
+func TestLFSKeepAll(t *testing.T) {
+	t.Parallel()
+	r := lfsRoot{newRoot(t, storage.Options{LFS: &objects.Options{MinFree: -1}, Pushes: newPushServer(t),
+		LFSCare: storage.LFSCare{Grace: -1}})}
+	gittest.InitAt(t, r.dir+"/one.git")
+	r.upload("one.git", "garbage")
+	result, err := r.LFSCollect(t.Context(), storage.LFSCollectOptions{})
+	r.do(err)
+	if result.Removed.Objects != 0 || len(r.present("one.git", "garbage")) != 1 {
+		t.Errorf("LFSCollect = %+v, want nothing removed", result)
 	}
 }
 

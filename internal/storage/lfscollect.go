@@ -2,6 +2,7 @@ package storage
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"time"
@@ -42,13 +43,14 @@ type LFSGarbage struct {
 	Removed      objects.Usage `json:"removed"`      // from repositories
 	Freed        objects.Usage `json:"freed"`        // from the disk, because no repository has them
 	Failed       []LFSProblem  `json:"failed"`       // repositories whose objects were all kept
+	Skipped      []LFSProblem  `json:"skipped"`      // repositories with a working tree
 }
 
 // LFSCollect removes objects from repositories that no pointer file names, and that were not uploaded within
-// LFSCare.Grace. Then it removes from the disk what no repository has. Repositories that cannot be read keep all of
-// their objects. Uploads and pushes may run.
+// LFSCare.Grace. Then it removes from the disk what no repository has. Repositories that cannot be read, and those with
+// a working tree, keep all of their objects. Uploads and pushes may run.
 func (n *Node) LFSCollect(ctx context.Context, o LFSCollectOptions) (LFSGarbage, error) {
-	result := LFSGarbage{Failed: []LFSProblem{}}
+	result := LFSGarbage{Failed: []LFSProblem{}, Skipped: []LFSProblem{}}
 	if err := n.collecting.lock(ctx); err != nil {
 		return result, err
 	}
@@ -62,7 +64,11 @@ func (n *Node) LFSCollect(ctx context.Context, o LFSCollectOptions) (LFSGarbage,
 		result.Repositories++
 		result.Removed.Objects += removed.Objects
 		result.Removed.Bytes += removed.Bytes
-		if err != nil && !fault.Is(err, fault.NotFound) {
+		switch {
+		case err == nil || fault.Is(err, fault.NotFound):
+		case errors.Is(err, errWorkingTree):
+			result.Skipped = append(result.Skipped, LFSProblem{Repository: path.String(), Problem: fault.Message(err)})
+		default:
 			n.log.Warn("the LFS garbage of a repository was not collected", "repository", path.String(), "error", err)
 			result.Failed = append(result.Failed, LFSProblem{Repository: path.String(), Problem: fault.Message(err)})
 		}
@@ -75,6 +81,10 @@ func (n *Node) LFSCollect(ctx context.Context, o LFSCollectOptions) (LFSGarbage,
 	return result, err
 }
 
+// errWorkingTree is the error of changes of LFS objects in a user's clone. Its index and other clones may need objects
+// that its history does not name.
+var errWorkingTree = fault.New(fault.Denied, "the repository has a working tree: its LFS objects are left alone")
+
 // collectRepository removes the garbage of one repository.
 func (n *Node) collectRepository(ctx context.Context, path git.RepoPath,
 	dryRun bool) (removed objects.Usage, err error) {
@@ -83,6 +93,12 @@ func (n *Node) collectRepository(ctx context.Context, path git.RepoPath,
 		return removed, err
 	}
 	defer n.release(h)
+	switch {
+	case !h.IsBare():
+		return removed, errWorkingTree
+	case n.lfsGrace < 0:
+		return removed, nil
+	}
 	c, err := n.lfs.NewCollector(r, time.Now().Add(-n.lfsGrace))
 	if err != nil {
 		return removed, err
@@ -129,11 +145,11 @@ func (n *Node) collectRepository(ctx context.Context, path git.RepoPath,
 	return removed, nil
 }
 
-// scanPointers calls fn for each pointer file of the repository, see pointers.Scan. Repositories without LFS objects
-// and locks get no cache.
+// scanPointers calls fn for each pointer file of the repository, see pointers.Scan. Repositories with a working tree,
+// or without LFS objects and locks, get no cache.
 func (h *handle) scanPointers(ctx context.Context, fn func(pointers.Pointer) error) error {
 	var cache *pointers.Cache
-	if dir := filepath.Join(h.Common, "lfs"); isDir(dir) {
+	if dir := filepath.Join(h.Common, "lfs"); h.IsBare() && isDir(dir) {
 		cache = pointers.NewCache(filepath.Join(dir, "pointers"))
 	}
 	return pointers.Scan(ctx, h.Objects, cache, fn)

@@ -7,6 +7,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/gittest"
 	"github.com/packhorse-git/packhorse/internal/lfs"
+	"github.com/packhorse-git/packhorse/internal/lfs/objects"
 	"github.com/packhorse-git/packhorse/internal/node"
 	"github.com/packhorse-git/packhorse/internal/storage"
 )
@@ -14,7 +15,7 @@ import (
 // TestLFSLocks locks a file in one repository: others do not have the lock, and a renamed one keeps it.
 func TestLFSLocks(t *testing.T) {
 	t.Parallel()
-	r := newRoot(t, storage.Options{})
+	r := newRoot(t, storage.Options{LFS: &objects.Options{MinFree: -1}, Pushes: newPushServer(t)})
 	gittest.InitAt(t, r.dir+"/one.git")
 	gittest.InitAt(t, r.dir+"/two.git")
 	lock := func(repository string, q lfs.LockRequest) (lfs.LockAnswer, error) {
@@ -39,5 +40,10 @@ func TestLFSLocks(t *testing.T) {
 	}
 	if _, err := lock("three", lfs.LockRequest{Action: lfs.ListLocks}); !fault.Is(err, fault.NotFound) {
 		t.Errorf("locks of a missing repository: %v, want NotFound", err)
+	}
+	off := newRoot(t, storage.Options{Root: r.dir, Pushes: newPushServer(t)})
+	if _, _, err := off.LFSLocks(t.Context(), off.path("two"), node.Session{}, lfs.LockRequest{}); !fault.Is(err,
+		fault.NotFound) {
+		t.Errorf("lock without LFS: %v, want NotFound", err)
 	}
 }

@@ -21,13 +21,15 @@ type LFSVerification struct {
 	Damaged  []LFSProblem  `json:"damaged"` // objects that were moved aside, for each repository that had them
 	Missing  []LFSProblem  `json:"missing"` // objects that pointer files name, but the repository does not have
 	Failed   []LFSProblem  `json:"failed"`  // repositories that could not be read
+	Skipped  []LFSProblem  `json:"skipped"` // repositories with a working tree, whose objects were not verified
 }
 
 // LFSVerify reads all objects of a repository, or of all if path is nil, and compares them with their IDs. A damaged
 // object is moved aside, so that clients upload it again. It also finds missing objects.
 func (n *Node) LFSVerify(ctx context.Context, path *git.RepoPath, progress Progress) (LFSVerification, error) {
 	v := verifier{node: n, progress: progress}
-	v.result = LFSVerification{Damaged: []LFSProblem{}, Missing: []LFSProblem{}, Failed: []LFSProblem{}}
+	v.result = LFSVerification{Damaged: []LFSProblem{}, Missing: []LFSProblem{}, Failed: []LFSProblem{},
+		Skipped: []LFSProblem{}}
 	if err := n.checkLocalLFS(); err != nil {
 		return v.result, err
 	}
@@ -89,6 +91,10 @@ func (v *verifier) tolerate(ctx context.Context, path git.RepoPath, err error) e
 	if ctx.Err() != nil || err == nil || fault.Is(err, fault.NotFound) {
 		return ctx.Err()
 	}
+	if errors.Is(err, errWorkingTree) {
+		v.result.Skipped = append(v.result.Skipped, LFSProblem{Repository: path.String(), Problem: fault.Message(err)})
+		return nil
+	}
 	v.node.log.Warn("the LFS objects of a repository were not verified", "repository", path.String(), "error", err)
 	v.result.Failed = append(v.result.Failed, LFSProblem{Repository: path.String(), Problem: fault.Message(err)})
 	return nil
@@ -102,6 +108,9 @@ func (v *verifier) repository(ctx context.Context, path git.RepoPath, pooled boo
 		return err
 	}
 	defer n.release(h)
+	if !h.IsBare() {
+		return errWorkingTree
+	}
 	return n.lfs.Walk(r, func(o lfs.Object, info fs.FileInfo) error {
 		if !pooled && n.lfs.InPool(o, info) {
 			return ctx.Err()

@@ -68,7 +68,7 @@ type Options struct {
 
 	// LFS configures objects of Git LFS. The node sets Dir, Log and ReadOnly. Nil: requests for them are refused.
 	LFS *objects.Options
-	// LFSCare configures what happens to LFS objects without a request.
+	// LFSCare configures how LFS garbage is collected, and what happens to LFS objects without a request.
 	LFSCare LFSCare
 
 	Packs    *packcache.Cache // for DropPacks; may be nil
@@ -220,7 +220,7 @@ func (n *Node) startBackground(o Options) {
 	if !o.ReadOnly {
 		n.removeLeftovers()
 	}
-	if n.lfs != nil && n.places == nil && !o.ReadOnly {
+	if n.lfs != nil && n.places == nil && !o.ReadOnly && o.LFSCare.File != "" {
 		n.lfsCarer = newLFSCarer(n, o.LFSCare)
 	}
 	n.hookScan.ctx, n.hookScan.cancel = context.WithCancel(context.Background())
