@@ -691,6 +691,46 @@ func TestLFSEviction(t *testing.T) {
 	}
 }
 
+// An object that the origin promises and does not send costs no other object.
+func TestLFSEvictionNeedsContent(t *testing.T) {
+	t.Parallel()
+	w, s := newLFSWorld(t, "a")
+	w.lfs.budget.limit = 200_000
+	small := [][]byte{randomBytes(1, 60_000), randomBytes(2, 60_000), randomBytes(3, 60_000)}
+	large := s.add("a", randomBytes(4, 200_000))
+	w.gets("host/a", s.add("a", small[0]), small[0], "miss")
+	w.gets("host/a", s.add("a", small[1]), small[1], "miss")
+	started, goOn := make(chan struct{}), make(chan struct{})
+	s.set(func(w http.ResponseWriter, _ *http.Request, content []byte) bool {
+		if len(content) != int(large.Size) {
+			return false
+		}
+		w.Header().Set("Content-Length", fmt.Sprint(large.Size))
+		w.(http.Flusher).Flush()
+		close(started)
+		<-goOn
+		panic(http.ErrAbortHandler)
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_, _, _ = w.download(ctx, "host/a", whole(large))
+	}()
+	<-started
+	w.gets("host/a", s.add("a", small[2]), small[2], "miss")
+	cancel()
+	<-ended
+	close(goOn)
+	w.running.Wait()
+	for _, content := range small {
+		w.gets("host/a", s.add("a", content), content, "hit")
+	}
+	if b := w.lfs.budget; b.bytes() != 180_000 || b.running != 0 {
+		t.Errorf("%d bytes in the cache, %d reserved, want 180000, 0", b.bytes(), b.running)
+	}
+}
+
 // A download goes on without clients only if it is nearly done.
 func TestLFSClientLeaves(t *testing.T) {
 	t.Parallel()

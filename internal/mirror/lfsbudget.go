@@ -62,24 +62,21 @@ func (b *lfsBudget) use(id lfs.OID) (release func()) {
 	}
 }
 
-// reserve takes space for the download of an object. It removes the objects that were not used for the longest time if
+// reserve takes n bytes of space for a download. It removes the objects that were not used for the longest time if
 // there is not enough. After an error there is nothing to release.
-func (b *lfsBudget) reserve(ctx context.Context, o lfs.Object) error {
-	if o.Size > b.limit {
-		return b.tooLarge(o)
-	}
-	if b.take(o.Size) {
+func (b *lfsBudget) reserve(ctx context.Context, n int64) error {
+	if b.take(n) {
 		return nil
 	}
 	b.walking.Lock()
 	defer b.walking.Unlock()
-	if b.take(o.Size) { // another download has made room
+	if b.take(n) { // another download has made room
 		return nil
 	}
-	if err := b.shrink(ctx, b.limit-o.Size); err != nil {
+	if err := b.shrink(ctx, b.limit-n); err != nil {
 		return err
 	}
-	if !b.take(o.Size) {
+	if !b.take(n) {
 		return fault.Retry(fault.Unavailable, fault.RetryLater,
 			"the cache of LFS objects is full with objects that are in use (lfs.cache)")
 	}

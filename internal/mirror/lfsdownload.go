@@ -22,6 +22,7 @@ const (
 	compareBytes  = 32 << 10         // of an object that are compared at once
 	maxFailures   = 5                // in a row end a download
 	progressBytes = 1 << 20          // an attempt that brings so many begins a new row
+	reserveBytes  = 8 << 20          // of the cache that are reserved ahead of what has arrived
 	firstBackoff  = time.Second / 4  // after a failure; it doubles with each one
 	maxRetryAfter = 30 * time.Second // an origin that demands a longer pause fails the download
 )
@@ -31,12 +32,8 @@ func (y *download) run(ctx context.Context) {
 	defer y.cancel()
 	l, o := y.l, y.key.Object
 	leave, err := l.enter(ctx, y.key.host)
-	isReserved := false
 	if err == nil {
-		if err = l.budget.reserve(ctx, o); err == nil {
-			isReserved = true
-			err = y.fill(ctx)
-		}
+		err = y.fill(ctx)
 		leave()
 	}
 	for i := 0; ; i++ {
@@ -53,9 +50,7 @@ func (y *download) run(ctx context.Context) {
 				"error", failure)
 		}
 	}
-	if isReserved {
-		l.budget.release(o.Size, y.kept)
-	}
+	l.budget.release(y.reserved, y.kept)
 	l.m.metrics.lfs.downloaded(err)
 	if err != nil && ctx.Err() == nil && !errors.Is(err, client.ErrWrong) {
 		l.m.log.Warn("cannot download an LFS object", "origin", y.key.host, "repository", y.server.Path, "object",
@@ -102,6 +97,9 @@ func (y *download) keep(path git.RepoPath) error {
 
 // fill downloads the object into the part and verifies it.
 func (y *download) fill(ctx context.Context) error {
+	if y.key.Size > y.l.budget.limit {
+		return y.l.budget.tooLarge(y.key.Object)
+	}
 	part, err := y.l.store.Create()
 	if err != nil {
 		return err
@@ -261,6 +259,9 @@ func (y *download) copy(ctx context.Context, content io.Reader) (isFinal bool, e
 
 // write appends to the part, and wakes the followers. A full disk costs old objects of the cache.
 func (y *download) write(ctx context.Context, p []byte) error {
+	if err := y.reserve(ctx, y.part.Size()+int64(len(p))); err != nil {
+		return err
+	}
 	n, err := y.part.Write(p)
 	if fault.Is(err, fault.Full) && y.l.budget.free(ctx, y.key.Size) {
 		_, err = y.part.Write(p[n:])
@@ -268,6 +269,20 @@ func (y *download) write(ctx context.Context, p []byte) error {
 	if err == nil {
 		y.l.m.metrics.lfs.bytes.Add(float64(len(p)))
 		y.notify(func() {})
+	}
+	return err
+}
+
+// reserve takes space in the cache for the first n bytes of the object and some more. What an origin promises and does
+// not send must cost no other object.
+func (y *download) reserve(ctx context.Context, n int64) error {
+	if n <= y.reserved {
+		return nil
+	}
+	step := min(n+reserveBytes, y.key.Size) - y.reserved
+	err := y.l.budget.reserve(ctx, step)
+	if err == nil {
+		y.reserved += step
 	}
 	return err
 }

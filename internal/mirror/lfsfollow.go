@@ -122,9 +122,10 @@ type download struct {
 	cancel context.CancelFunc
 
 	// Used only by the goroutine.
-	action *client.Action // nil: to be asked for
-	etag   string         // of the part
-	kept   bool           // a mirror has the object
+	action   *client.Action // nil: to be asked for
+	etag     string         // of the part
+	reserved int64          // bytes of the cache
+	kept     bool           // a mirror has the object
 
 	// Guarded by lfsObjects.mu.
 	followers int
