@@ -18,6 +18,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
@@ -778,6 +779,40 @@ func TestLFSClientLeaves(t *testing.T) {
 	}
 }
 
+// Slow downloads of one repository do not stop those of others. A download that gets no slot ends in time.
+func TestLFSSlots(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l := &lfsObjects{slots: map[string]chan struct{}{}}
+		var leave []func()
+		for i := range hostDownloads + 1 {
+			url := "slow"
+			if i > repoDownloads {
+				url = "other"
+			}
+			start := time.Now()
+			f, err := l.enter(t.Context(), "host", url)
+			if i != repoDownloads {
+				if err != nil || time.Since(start) > 0 {
+					t.Fatalf("download %d, of %s: %v after %v, want a slot at once", i, url, err, time.Since(start))
+				}
+				leave = append(leave, f)
+			} else if !fault.Is(err, fault.Exhausted) || fault.RetryAfter(err) == 0 || time.Since(start) != slotTime {
+				t.Errorf("download %d: %v after %v, want Exhausted after %v", i, err, time.Since(start), slotTime)
+			}
+		}
+		if _, err := l.enter(t.Context(), "host", "third"); !fault.Is(err, fault.Exhausted) {
+			t.Errorf("download without a slot of the host: %v, want Exhausted", err)
+		}
+		for _, f := range leave {
+			f()
+		}
+		if _, err := l.enter(t.Context(), "host", "slow"); err != nil {
+			t.Errorf("download after the end of the others: %v", err)
+		}
+	})
+}
+
 // A download that waits for others ends with its last client.
 func TestLFSClientLeavesBeforeDownload(t *testing.T) {
 	t.Parallel()
@@ -787,7 +822,7 @@ func TestLFSClientLeavesBeforeDownload(t *testing.T) {
 	var leave [hostDownloads]func()
 	for i := range leave {
 		var err error
-		leave[i], err = w.lfs.enter(t.Context(), w.rule.Origin.Host())
+		leave[i], err = w.lfs.enter(t.Context(), w.rule.Origin.Host(), fmt.Sprint(i))
 		w.do(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())

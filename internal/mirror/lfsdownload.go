@@ -19,6 +19,8 @@ import (
 
 const (
 	hostDownloads = 8                // concurrent downloads of objects from the LFS servers of one origin
+	repoDownloads = 6                // of them from one repository, so that a slow one does not stop the others
+	slotTime      = 10 * time.Second // how long a download waits for the end of others
 	compareBytes  = 32 << 10         // of an object that are compared at once
 	maxFailures   = 5                // in a row end a download
 	progressBytes = 1 << 20          // an attempt that brings so many begins a new row
@@ -31,7 +33,7 @@ const (
 func (y *download) run(ctx context.Context) {
 	defer y.cancel()
 	l, o := y.l, y.key.Object
-	leave, err := l.enter(ctx, y.key.host)
+	leave, err := l.enter(ctx, y.key.host, y.url)
 	if err == nil {
 		err = y.fill(ctx)
 		leave()
@@ -52,7 +54,7 @@ func (y *download) run(ctx context.Context) {
 	}
 	l.budget.release(y.reserved, y.kept)
 	l.m.metrics.lfs.downloaded(err)
-	if err != nil && ctx.Err() == nil && !errors.Is(err, client.ErrWrong) {
+	if err != nil && ctx.Err() == nil && !errors.Is(err, client.ErrWrong) && !fault.Is(err, fault.Exhausted) {
 		l.m.log.Warn("cannot download an LFS object", "origin", y.key.host, "repository", y.server.Path, "object",
 			o.OID.String(), "error", err)
 	}
@@ -60,21 +62,35 @@ func (y *download) run(ctx context.Context) {
 	y.release()
 }
 
-// enter waits until another download from the host of an origin may run.
-func (l *lfsObjects) enter(ctx context.Context, host string) (leave func(), err error) {
-	l.mu.Lock()
-	slots := l.slots[host]
-	if slots == nil {
-		slots = make(chan struct{}, hostDownloads)
-		l.slots[host] = slots
-	}
-	l.mu.Unlock()
+// enter waits until another download from a repository at the host of an origin may run. It is Exhausted after
+// slotTime.
+func (l *lfsObjects) enter(ctx context.Context, host, url string) (leave func(), err error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, slotTime, fault.Retry(fault.Exhausted, fault.RetryLater,
+		"too many downloads of LFS objects from origin %s", host))
+	defer cancel()
+	ofRepository, ofHost := l.slotsOf(url, repoDownloads), l.slotsOf(host, hostDownloads)
 	select {
-	case slots <- struct{}{}:
-		return func() { <-slots }, nil
+	case ofRepository <- struct{}{}:
 	case <-ctx.Done():
-		return nil, ctx.Err()
+		return nil, context.Cause(ctx)
 	}
+	select {
+	case ofHost <- struct{}{}:
+		return func() { <-ofHost; <-ofRepository }, nil
+	case <-ctx.Done():
+		<-ofRepository
+		return nil, context.Cause(ctx)
+	}
+}
+
+// slotsOf returns the slots of a host, or of a repository by its URL.
+func (l *lfsObjects) slotsOf(key string, n int) chan struct{} {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.slots[key] == nil {
+		l.slots[key] = make(chan struct{}, n)
+	}
+	return l.slots[key]
 }
 
 // keep adds the object to a mirror, also if no follower is left.
@@ -273,8 +289,8 @@ func (y *download) write(ctx context.Context, p []byte) error {
 	return err
 }
 
-// reserve takes space in the cache for the first n bytes of the object and some more. What an origin promises and does
-// not send must cost no other object.
+// reserve takes space in the cache for the first n bytes of the object and some more. An origin that promises an object
+// and does not send it must not cost others their place.
 func (y *download) reserve(ctx context.Context, n int64) error {
 	if n <= y.reserved {
 		return nil

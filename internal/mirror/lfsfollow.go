@@ -44,7 +44,7 @@ type lfsObjects struct {
 
 	mu        sync.Mutex
 	downloads map[downloadKey]*download
-	slots     map[string]chan struct{} // by host of the origin
+	slots     map[string]chan struct{} // by host of the origin, and by URL of the repository
 }
 
 // actionKey identifies an object of a repository at an origin, by its URL.

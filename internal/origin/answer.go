@@ -13,6 +13,9 @@ import (
 // minRate is the least rate of an answer in bytes per second, as an average over its window.
 const minRate = 1 << 10
 
+// minDownloadRate is minRate for the objects of Git LFS: their origin has nothing to make first.
+const minDownloadRate = 8 << 10
+
 // drainTime is how long closing an answer waits for its end. A connection is only used again after the end.
 const drainTime = 50 * time.Millisecond
 
@@ -26,6 +29,7 @@ type answer struct {
 	bytes    prometheus.Counter      // of body
 	silence  time.Duration           // maximum time without a byte
 	window   time.Duration           // time in which the minimum rate has to be reached
+	rate     int64                   // minimum in bytes per second, as an average over the window
 	timer    *time.Timer             // cancels the request
 	waited   time.Duration           // in the current window
 	read     int64                   // bytes in the current window
@@ -34,7 +38,7 @@ type answer struct {
 
 // watch sets the limits of the rate. A pack may take longer, because the origin makes it first.
 func (a *answer) watch(stall time.Duration, isPack bool) {
-	a.silence, a.window = stall, stall
+	a.silence, a.window, a.rate = stall, stall, minRate
 	if isPack {
 		a.window *= 10
 	}
@@ -52,7 +56,7 @@ func (a *answer) Read(p []byte) (int, error) {
 	a.waited += time.Since(began)
 	a.read += int64(n)
 	switch {
-	case a.read >= int64(minRate*a.window.Seconds()):
+	case a.read >= int64(float64(a.rate)*a.window.Seconds()):
 		a.waited, a.read = 0, 0
 	case a.waited >= a.window:
 		a.cancel(errStalled)

@@ -126,6 +126,9 @@ func (o *Origin) send(ctx context.Context, c *call, leave func()) (*answer, erro
 	a := &answer{body: r.Body, response: r, explain: explain, cancel: cancel, leave: func() { unwatch(); leave() },
 		bytes: o.metrics.bytes.WithLabelValues(o.Host(), "in")}
 	a.watch(o.o.Stall, c.isPack)
+	if c.operation == OperationDownload {
+		a.window, a.rate = o.o.Stall, minDownloadRate
+	}
 	switch mediaType := r.Header.Get("Content-Type"); {
 	case c.foreign != nil && r.StatusCode < 300:
 	case r.StatusCode != http.StatusOK:

@@ -54,7 +54,7 @@ type Options struct {
 	Share         *Origin       // another origin at the host; its limits and breaker count for both. Nil means none.
 	AnswerTimeout time.Duration // until the header of an answer; ten times as long for pushes. Zero means 30 s.
 	// Stall is how long an answer may bring less than 1 KiB/s. A pack may take ten times as long, because the origin has
-	// to make it first, but must bring something within Stall. Zero means 60 s.
+	// to make it first, but must bring something within Stall. A download has to bring 8 KiB/s. Zero means 60 s.
 	Stall   time.Duration
 	MaxRefs int // maximum number of refs in a list. Zero means 1,000,000.
 

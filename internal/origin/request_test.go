@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/node"
@@ -165,5 +166,27 @@ func TestDoRedirects(t *testing.T) {
 	target, api.Suffix, api.Body = content.URL+"/api", "/moved", strings.NewReader("{}")
 	if _, err = o.Do(t.Context(), api); !fault.Is(err, fault.Denied) {
 		t.Errorf("Do of an API with a redirect: %v, want Denied", err)
+	}
+}
+
+// A slow download ends although it is faster than a pack has to be.
+func TestSlowDownload(t *testing.T) {
+	t.Parallel()
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		for r.Context().Err() == nil {
+			_, _ = w.Write(make([]byte, 20)) // 2000 bytes per second at most
+			_ = http.NewResponseController(w).Flush()
+			time.Sleep(10 * time.Millisecond)
+		}
+	}))
+	defer s.Close()
+	o := open(t, s.URL, func(o *Options) { o.Stall = 200 * time.Millisecond })
+	r, err := o.Do(t.Context(), Request{Operation: OperationDownload, Path: "a", Suffix: "/x", Method: http.MethodGet})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Body.Close()
+	if n, err := io.Copy(io.Discard, r.Body); !errors.Is(err, errStalled) {
+		t.Errorf("read %d bytes, error %v, want %v", n, err, errStalled)
 	}
 }
