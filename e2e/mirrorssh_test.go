@@ -1,7 +1,13 @@
 package e2e
 
 import (
+	"bytes"
+	"crypto/sha256"
+	"crypto/x509"
 	"encoding/pem"
+	"fmt"
+	"io"
+	"net/http"
 	"net/url"
 	"os"
 	"os/exec"
@@ -16,7 +22,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/gittest"
 )
 
-// TestMirrorSSH clones with an identity token from a mirror that follows an SSH server with its own key.
+// TestMirrorSSH clones with an identity token from a mirror that follows an SSH server with its own key. The mirror
+// gets an LFS object over HTTPS, after a login over SSH.
 func TestMirrorSSH(t *testing.T) {
 	t.Parallel()
 	if _, err := exec.LookPath("ssh-keygen"); err != nil {
@@ -36,9 +43,16 @@ func TestMirrorSSH(t *testing.T) {
 		filepath.Join(dir, "key")).CombinedOutput(); err != nil {
 		t.Fatalf("ssh-keygen: %v\n%s", err, out)
 	}
+	content := []byte(strings.Repeat("object of LFS\n", 50_000))
+	oid := fmt.Sprintf("%x", sha256.Sum256(content))
+	objects := filepath.Join("forge", "acme", "app.git", "lfs", "objects", oid[:2], oid[2:4])
+	if err := os.MkdirAll(filepath.Join(dir, objects), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	write(filepath.Join(objects, oid), string(content))
 	start := func(args ...string) *serverProcess {
 		p, err := startServer(dir, append(gittest.Env(), "GORACE=atexit_sleep_ms=0"), append(args, "--ops", "127.0.0.1:0",
-			"--log-format", "json", "--http", "127.0.0.1:0"))
+			"--log-format", "json"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -50,7 +64,19 @@ func TestMirrorSSH(t *testing.T) {
 		})
 		return p
 	}
-	forge := start("serve", "--root", "forge", "--state", "forge-state", "--ssh", "127.0.0.1:0", "--ssh-keys", "key.pub")
+	write("ca.pem", string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: issuer.Certificate().Raw})))
+	private, err := x509.MarshalPKCS8PrivateKey(issuer.TLS.Certificates[0].PrivateKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write("tls.key", string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private})))
+	web, err := freeAddress()
+	if err != nil {
+		t.Fatal(err)
+	}
+	write("forge.toml", "[lfs]\nurl = \"https://"+web+"\"\n")
+	forge := start("serve", "--root", "forge", "--state", "forge-state", "--ssh", "127.0.0.1:0", "--ssh-keys", "key.pub",
+		"--config", "forge.toml", "--http", web, "--tls-cert", "ca.pem", "--tls-key", "tls.key")
 	at, err := url.Parse(forge.ssh)
 	if err != nil {
 		t.Fatal(err)
@@ -64,7 +90,6 @@ func TestMirrorSSH(t *testing.T) {
 		t.Fatal(err)
 	}
 	write("known_hosts", "")
-	write("ca.pem", string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: issuer.Certificate().Raw})))
 	write("mirror.toml", `
 [[mirror]]
 from = "ssh://git@`+at.Host+`/"
@@ -72,6 +97,8 @@ to = "forge"
 auth = "rules"
 ssh_key = "key"
 known_hosts = "known_hosts"
+ca = "ca.pem"
+lfs_hosts = ["`+web+`"]
 
 [[auth.oidc]]
 issuer = "`+issuer.URL+`"
@@ -80,12 +107,15 @@ audience = "packhorse"
 claims = { owner = "acme" }
 repositories = ["forge/{repository}"]
 `)
-	mirror := start("mirror", "--root", "mirrors", "--config", "mirror.toml")
-	clone := func(to, repository, owner string) (string, error) {
+	mirror := start("mirror", "--root", "mirrors", "--config", "mirror.toml", "--http", "127.0.0.1:0")
+	bearer := func(repository, owner string) string {
 		issuer.claims = map[string]any{"iss": issuer.URL, "repository": repository, "owner": owner}
+		return "Bearer " + issuer.sign(t, "packhorse")
+	}
+	clone := func(to, repository, owner string) (string, error) {
 		cmd := exec.Command("git", "clone", "--quiet", mirror.http+"/forge/acme/app", filepath.Join(dir, to))
 		cmd.Env = append(gittest.Env(), "GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=http.extraHeader",
-			"GIT_CONFIG_VALUE_0=Authorization: Bearer "+issuer.sign(t, "packhorse"))
+			"GIT_CONFIG_VALUE_0=Authorization: "+bearer(repository, owner))
 		out, err := cmd.CombinedOutput()
 		return string(out), err
 	}
@@ -99,12 +129,37 @@ repositories = ["forge/{repository}"]
 	if got, want := gittest.At(t, filepath.Join(dir, "b")).ID("HEAD"), repo.ID("HEAD"); got != want {
 		t.Errorf("HEAD of the clone = %v, want %v", got, want)
 	}
+	object := func(auth string) (int, []byte) {
+		r, err := http.NewRequest(http.MethodGet, fmt.Sprintf("%s/forge/acme/app.git/info/lfs/objects/%s/%d", mirror.http,
+			oid, len(content)), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("Authorization", auth)
+		response, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer response.Body.Close()
+		body, _ := io.ReadAll(response.Body)
+		return response.StatusCode, body
+	}
+	for range 2 {
+		if status, got := object(bearer("acme/app", "acme")); status != http.StatusOK || !bytes.Equal(got, content) {
+			t.Errorf("LFS object: status %d, %.300q, want %d bytes\n%s\n%s", status, got, len(content), mirror.logged(),
+				forge.logged())
+		}
+	}
+	if status, _ := object(bearer("acme/app", "evil")); status < 400 || status >= 500 {
+		t.Errorf("LFS object for another caller: status %d, want a refusal", status)
+	}
 	for repository, owner := range map[string]string{"acme/other": "acme", "acme/app": "evil"} {
 		if out, err := clone("c", repository, owner); err == nil {
 			t.Errorf("clone with a token of %s for %s succeeded, want a refusal\n%s", owner, repository, out)
 		}
 	}
-	if log := mirror.logged(); strings.Contains(log, "eyJ") || strings.Contains(log, "PRIVATE") {
+	if log := mirror.logged(); strings.Contains(log, "eyJ") || strings.Contains(log, "PRIVATE") ||
+		strings.Contains(log, "RemoteAuth") {
 		t.Errorf("the log of the mirror contains a credential:\n%s", log)
 	}
 }
