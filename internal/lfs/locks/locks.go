@@ -19,6 +19,8 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/lfs"
 )
@@ -51,9 +53,10 @@ type Files interface {
 
 // Server answers requests about locks. It is safe for concurrent use. The zero value is ready.
 type Server struct {
-	// changing are held while a lock is made or removed, by its name. No other lock of the path may take its place
-	// between the check of its owner and its removal.
-	changing [64]sync.Mutex
+	mu sync.Mutex
+	// changing has the names of locks that are being made or removed. No other lock of the path may take the place of
+	// one between the check of its owner and its removal. Channels are closed when the change has ended.
+	changing map[string]chan struct{}
 }
 
 // file is the content of a lock file.
@@ -85,7 +88,11 @@ func (s *Server) create(ctx context.Context, files Files, q lfs.LockRequest) (an
 		return answer, fault.New(fault.Denied, "a lock needs an owner: sign in")
 	}
 	name := nameOf(q.Path)
-	defer s.lock(name)()
+	end, err := s.change(ctx, name)
+	if err != nil {
+		return answer, err
+	}
+	defer end()
 	f, err := read(ctx, files, name)
 	if err == nil {
 		answer.Locks = []lfs.Lock{f.lock(q.Caller)}
@@ -125,7 +132,11 @@ func (s *Server) unlock(ctx context.Context, files Files, q lfs.LockRequest) (an
 	if err != nil {
 		return answer, err
 	}
-	defer s.lock(name)()
+	end, err := s.change(ctx, name)
+	if err != nil {
+		return answer, err
+	}
+	defer end()
 	f, err := read(ctx, files, name)
 	if err != nil {
 		return answer, err
@@ -143,7 +154,8 @@ func (s *Server) unlock(ctx context.Context, files Files, q lfs.LockRequest) (an
 	return answer, nil
 }
 
-// list reads one lock if the request has its path or its ID, otherwise all.
+// list reads one lock if the request has its path or its ID, otherwise a page of all. Pages are in the order of names,
+// so only the locks of the page are read, and each page is in the order of paths.
 func list(ctx context.Context, files Files, q lfs.LockRequest) (answer lfs.LockAnswer, err error) {
 	after, err := base64.RawURLEncoding.DecodeString(q.Cursor)
 	if err != nil {
@@ -163,47 +175,82 @@ func list(ctx context.Context, files Files, q lfs.LockRequest) (answer lfs.LockA
 		if names, err = files.Names(ctx); err != nil {
 			return answer, err
 		}
+		names = slices.DeleteFunc(names, func(name string) bool { return !isName(name) || name <= string(after) })
+		slices.Sort(names)
+		if limit := min(cmp.Or(max(q.Limit, 0), MaxPage), MaxPage); len(names) > limit {
+			names = names[:limit]
+			answer.Next = cursorAfter(names[limit-1])
+		}
 	}
-	for _, name := range names {
-		if !isName(name) {
+	found, err := readAll(ctx, files, names)
+	if err != nil {
+		return lfs.LockAnswer{}, err
+	}
+	size := 0
+	for i, f := range found {
+		if f == nil || q.ID != "" && f.ID != q.ID {
 			continue
 		}
-		f, err := read(ctx, files, name)
-		if fault.Is(err, fault.NotFound) { // unlocked meanwhile
-			continue
+		if size += len(f.Path); size > maxPageBytes && len(answer.Locks) > 0 {
+			answer.Next = cursorAfter(names[i-1])
+			break
 		}
-		if err != nil {
-			return answer, err
-		}
-		if (q.ID == "" || f.ID == q.ID) && f.Path > string(after) {
-			answer.Locks = append(answer.Locks, f.lock(q.Caller))
-		}
+		answer.Locks = append(answer.Locks, f.lock(q.Caller))
 	}
 	slices.SortFunc(answer.Locks, func(a, b lfs.Lock) int { return strings.Compare(a.Path, b.Path) })
-	if n := pageLength(answer.Locks, q.Limit); n < len(answer.Locks) {
-		answer.Locks = answer.Locks[:n]
-		answer.Next = base64.RawURLEncoding.EncodeToString([]byte(answer.Locks[n-1].Path))
-	}
 	return answer, nil
 }
 
-// pageLength returns how many of the locks one answer has, if the caller wants at most limit; 0 means MaxPage.
-func pageLength(found []lfs.Lock, limit int) int {
-	limit = min(cmp.Or(max(limit, 0), MaxPage), MaxPage, len(found))
-	size := 0
-	for i := range limit {
-		if size += len(found[i].Path); size > maxPageBytes {
-			return i
+func cursorAfter(name string) string { return base64.RawURLEncoding.EncodeToString([]byte(name)) }
+
+// change makes the caller the only one in this process that changes the lock with a name, until it calls end.
+func (s *Server) change(ctx context.Context, name string) (end func(), err error) {
+	for {
+		s.mu.Lock()
+		running := s.changing[name]
+		if running == nil {
+			break
+		}
+		s.mu.Unlock()
+		select {
+		case <-running:
+		case <-ctx.Done():
+			return nil, ctx.Err()
 		}
 	}
-	return limit
+	defer s.mu.Unlock()
+	if s.changing == nil {
+		s.changing = make(map[string]chan struct{})
+	}
+	done := make(chan struct{})
+	s.changing[name] = done
+	return func() {
+		s.mu.Lock()
+		delete(s.changing, name)
+		s.mu.Unlock()
+		close(done)
+	}, nil
 }
 
-// lock locks a name until unlock is called.
-func (s *Server) lock(name string) (unlock func()) {
-	mu := &s.changing[(name[0]*16+name[1])%byte(len(s.changing))]
-	mu.Lock()
-	return mu.Unlock
+// parallelReads is the number of locks that a list reads at the same time. An object storage needs some time for each.
+const parallelReads = 32
+
+// readAll reads lock files. Those that do not exist are nil.
+func readAll(ctx context.Context, files Files, names []string) ([]*file, error) {
+	found := make([]*file, len(names))
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(parallelReads)
+	for i, name := range names {
+		group.Go(func() error {
+			f, err := read(ctx, files, name)
+			if fault.Is(err, fault.NotFound) { // unlocked meanwhile
+				return nil
+			}
+			found[i] = f
+			return err
+		})
+	}
+	return found, group.Wait()
 }
 
 // read reads a lock file. The error is NotFound if there is none.

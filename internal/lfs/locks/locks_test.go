@@ -2,6 +2,7 @@ package locks_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -11,6 +12,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/lfs"
@@ -105,6 +108,7 @@ func TestListPages(t *testing.T) {
 			}
 		}
 	}
+	slices.Sort(paths) // only each page is sorted
 	want := []string{"file 0é", "file 1é", "file 2é", "file 3é", "file 4é"}
 	if fmt.Sprint(paths) != fmt.Sprint(want) {
 		t.Errorf("pages have %q, want %q", paths, want)
@@ -120,6 +124,73 @@ func TestListPages(t *testing.T) {
 			t.Errorf("list(%+v) = %v, want none", q, got.Locks)
 		}
 	}
+}
+
+// slowFiles needs a second for each request about one file.
+type slowFiles struct {
+	mu    sync.Mutex
+	files map[string][]byte
+	reads int
+}
+
+func (s *slowFiles) Create(_ context.Context, name string, content []byte) error {
+	time.Sleep(time.Second)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.files[name] = content
+	return nil
+}
+
+func (s *slowFiles) Read(_ context.Context, name string) ([]byte, error) {
+	time.Sleep(time.Second)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.reads++
+	if content, ok := s.files[name]; ok {
+		return content, nil
+	}
+	return nil, fault.New(fault.NotFound, "no file %s", name)
+}
+
+func (s *slowFiles) Remove(context.Context, string) error { panic("not used") }
+
+func (s *slowFiles) Names(context.Context) ([]string, error) {
+	return slices.Collect(maps.Keys(s.files)), nil
+}
+
+// A page reads its own locks only, at the same time. A request that waits for another one ends with its context.
+func TestSlowFiles(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var server locks.Server
+		files := &slowFiles{files: make(map[string][]byte)}
+		create := func(ctx context.Context, path string) error {
+			_, err := server.Do(ctx, files, lfs.LockRequest{Action: lfs.CreateLock, Caller: "ann", Path: path})
+			return err
+		}
+		for i := range 40 {
+			if err := create(t.Context(), fmt.Sprint("file ", i)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		files.reads = 0
+		begin := time.Now()
+		page, err := server.Do(t.Context(), files, lfs.LockRequest{Action: lfs.ListLocks, Limit: 20})
+		if took := time.Since(begin); err != nil || len(page.Locks) != 20 || files.reads != 20 || took != time.Second {
+			t.Errorf("a page has %d locks (%v) after %d reads in %v, want 20 of each in 1s", len(page.Locks), err,
+				files.reads, took)
+		}
+		first := make(chan error)
+		go func() { first <- create(t.Context(), "file") }()
+		synctest.Wait()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second/2)
+		defer cancel()
+		if err := create(ctx, "file"); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("a request that waits for another one: %v, want the error of its context", err)
+		}
+		if err := <-first; err != nil {
+			t.Errorf("create = %v, want a lock", err)
+		}
+	})
 }
 
 func TestInvalidLockRequests(t *testing.T) {
