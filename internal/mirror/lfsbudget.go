@@ -241,7 +241,7 @@ func (b *lfsBudget) walk(ctx context.Context) (repositories []git.RepoPath, copi
 			host := b.m.Host(path)
 			err = b.store.Walk(r, func(o lfs.Object, info fs.FileInfo) error {
 				b.m.lfs.proven.Add(downloadKey{host, o}, struct{}{})
-				c := copyOf{Object: o, repository: len(repositories), used: info.ModTime().UnixNano()}
+				c := copyOf{Object: o, repository: len(repositories), used: objects.LastUse(info).UnixNano()}
 				if st, ok := info.Sys().(*syscall.Stat_t); ok {
 					c.links = uint64(st.Nlink)
 				}

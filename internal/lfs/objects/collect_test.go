@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -355,4 +356,27 @@ func TestRemovalAgainstRenewal(t *testing.T) {
 		}
 	}
 	t.Logf("missing %d times, present %d times", results[lfs.Missing], results[lfs.Present])
+}
+
+// Uses by a mirror do not keep the garbage of an own repository, and verification is not a use.
+func TestTouch(t *testing.T) {
+	t.Parallel()
+	w := newCareWorld(t, objects.Options{})
+	own, mirror, o := w.repository("own"), w.repository("mirror"), object("content")
+	w.do(w.upload(own, "content"))
+	w.do(w.upload(mirror, "content"))
+	w.age(own, o)
+	before, err := os.Stat(w.file(own, o))
+	w.do(err)
+	used := time.Now().Add(-30 * time.Hour).Truncate(time.Second)
+	w.Touch(mirror, o, used)
+	w.do(w.Verify(t.Context(), mirror, o, nil))
+	after, err := os.Stat(w.file(own, o))
+	w.do(err)
+	if !after.ModTime().Equal(before.ModTime()) {
+		t.Errorf("time of modification after a use = %v, want %v", after.ModTime(), before.ModTime())
+	}
+	if got := objects.LastUse(after); runtime.GOOS == "linux" && !got.Equal(used) {
+		t.Errorf("LastUse = %v, want %v", got, used)
+	}
 }

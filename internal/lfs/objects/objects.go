@@ -192,11 +192,12 @@ func (s *Store) Link(r Repository, o lfs.Object) (bool, error) {
 // touchInterval is the interval in which Touch changes the time of a file.
 const touchInterval = time.Minute
 
-// Touch notes the use of an object of a repository: Walk reports it as the time of the file. Errors are ignored.
+// Touch notes the use of an object of a repository, for LastUse. It sets the time of access, because other repositories
+// share the file, and the time of modification delays the removal of their garbage. Errors are ignored.
 func (s *Store) Touch(r Repository, o lfs.Object, now time.Time) {
 	path := r.path(o.OID)
-	if info, err := os.Lstat(path); err == nil && info.Mode().IsRegular() && now.Sub(info.ModTime()) >= touchInterval {
-		_ = os.Chtimes(path, now, now)
+	if info, err := os.Lstat(path); err == nil && info.Mode().IsRegular() && now.Sub(LastUse(info)) >= touchInterval {
+		_ = os.Chtimes(path, now, time.Time{})
 	}
 }
 
