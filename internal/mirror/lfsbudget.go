@@ -1,6 +1,7 @@
 package mirror
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"io/fs"
@@ -17,7 +18,8 @@ import (
 )
 
 // lfsBudget limits the disk space of the LFS objects of mirrors. It walks the mirrors for the size and the last use of
-// their objects when it begins, and when it has to remove some. It is safe for concurrent use.
+// their objects when it begins, and when it has to remove some. Then objects that own repositories have as well do not
+// count, because their removal frees no space. It is safe for concurrent use.
 type lfsBudget struct {
 	m     *Mirrors
 	store *objects.Store
@@ -143,32 +145,32 @@ type copyOf struct {
 	lfs.Object
 	repository int    // index
 	used       int64  // when, in ns since 1970
+	file       uint64 // its number; zero: unknown
 	links      uint64 // names of the file
 }
 
 // shrink removes objects until the cache has at most so many bytes, and then a tenth more, so that the next walk is not
 // soon. The caller holds walking.
 func (b *lfsBudget) shrink(ctx context.Context, to int64) error {
+	b.mu.Lock()
+	before := b.used - b.running // the walk replaces it; objects that arrive meanwhile may count twice until the next one
+	b.mu.Unlock()
 	repositories, copies, err := b.walk(ctx)
 	if err != nil {
 		return err
 	}
-	slices.SortFunc(copies, func(x, y copyOf) int {
-		return cmp.Or(cmp.Compare(x.used, y.used), slices.Compare(x.OID[:], y.OID[:]))
-	})
+	groups := slices.DeleteFunc(groupByFile(copies), isOwned)
+	slices.SortFunc(groups, func(x, y []copyOf) int { return cmp.Compare(x[0].used, y[0].used) })
 	total := int64(0)
-	groups := chunkByOID(copies)
 	for _, g := range groups {
 		total += g[0].Size
 	}
-	b.mu.Lock()
-	running := b.running
-	b.mu.Unlock()
-	if total+running > to {
+	pending := b.bytes() - before
+	if total+pending > to {
 		to -= to / 10
 	}
 	for _, g := range groups {
-		if total+running <= to || ctx.Err() != nil {
+		if total+pending <= to || ctx.Err() != nil {
 			break
 		}
 		if b.remove(ctx, repositories, g) {
@@ -178,16 +180,23 @@ func (b *lfsBudget) shrink(ctx context.Context, to int64) error {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.measured, b.used = true, total+b.running
+	b.measured = true
+	b.used += total - before
 	return ctx.Err()
 }
 
-// chunkByOID splits a sorted list into the copies of each object. Copies that are links of one file are together,
-// because they have the same time.
-func chunkByOID(copies []copyOf) (groups [][]copyOf) {
+// isOwned reports whether a repository that is not a mirror has the file of an object, too. The pool has one of the
+// links.
+func isOwned(group []copyOf) bool { return group[0].links > uint64(len(group))+1 }
+
+// groupByFile returns the copies of each file. The one that was used last is the first.
+func groupByFile(copies []copyOf) (groups [][]copyOf) {
+	slices.SortFunc(copies, func(x, y copyOf) int {
+		return cmp.Or(bytes.Compare(x.OID[:], y.OID[:]), cmp.Compare(x.file, y.file), cmp.Compare(y.used, x.used))
+	})
 	for i := 0; i < len(copies); {
 		j := i + 1
-		for j < len(copies) && copies[j].OID == copies[i].OID {
+		for j < len(copies) && copies[j].OID == copies[i].OID && copies[j].file == copies[i].file {
 			j++
 		}
 		groups = append(groups, copies[i:j])
@@ -217,7 +226,7 @@ func (b *lfsBudget) remove(ctx context.Context, repositories []git.RepoPath, gro
 			return false
 		}
 	}
-	if group[0].links != uint64(len(group))+1 { // a repository that is not a mirror has it
+	if group[0].links != uint64(len(group))+1 { // the pool does not have it, or another repository got it meanwhile
 		return true
 	}
 	return b.store.RemovePooled(group[0].Object) == nil
@@ -243,7 +252,7 @@ func (b *lfsBudget) walk(ctx context.Context) (repositories []git.RepoPath, copi
 				b.m.lfs.proven.Add(downloadKey{host, o}, struct{}{})
 				c := copyOf{Object: o, repository: len(repositories), used: objects.LastUse(info).UnixNano()}
 				if st, ok := info.Sys().(*syscall.Stat_t); ok {
-					c.links = uint64(st.Nlink)
+					c.file, c.links = st.Ino, uint64(st.Nlink)
 				}
 				copies = append(copies, c)
 				return ctx.Err()
