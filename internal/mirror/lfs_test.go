@@ -470,7 +470,7 @@ func TestLFSWrongObject(t *testing.T) {
 		begun  bool // clients get a part
 	}{
 		"wrong hash":          {wrong, true, true},
-		"longer":              {append(bytes.Clone(content), 'x'), false, true},
+		"longer":              {append(bytes.Clone(wrong), 'x'), false, true},
 		"wrong length header": {append(bytes.Clone(content), 'x'), true, false},
 	} {
 		w, s := newLFSWorld(t, "a")
@@ -499,6 +499,70 @@ func TestLFSWrongObject(t *testing.T) {
 		if b := w.lfs.budget; b.bytes() != o.Size || b.running != 0 {
 			t.Errorf("%s: %d bytes in the cache, %d reserved, want %d, 0", name, b.bytes(), b.running, o.Size)
 		}
+	}
+}
+
+// A wrong object of one repository does not keep another one from its object, also if both wait for it.
+func TestLFSWrongObjectOfOtherRepository(t *testing.T) {
+	t.Parallel()
+	w, s := newLFSWorld(t, "a", "b")
+	content := randomBytes(3, 1000)
+	o := s.add("a", content)
+	s.add("b", content)
+	goOn := make(chan struct{})
+	s.set(func(w http.ResponseWriter, r *http.Request, _ []byte) bool {
+		if !strings.HasPrefix(r.URL.Path, "/a.git") {
+			return false
+		}
+		<-goOn
+		_, _ = w.Write(make([]byte, 1000))
+		return true
+	})
+	var group sync.WaitGroup
+	group.Go(func() {
+		if _, _, err := w.download(t.Context(), "host/a", whole(o)); !errors.Is(err, client.ErrWrong) {
+			t.Errorf("download of a wrong object: %v, want ErrWrong", err)
+		}
+	})
+	for w.lfs.followers() < 1 {
+		time.Sleep(time.Millisecond)
+	}
+	group.Go(func() { w.gets("host/b", o, content, "miss") })
+	for w.lfs.followers() < 2 {
+		time.Sleep(time.Millisecond)
+	}
+	close(goOn)
+	group.Wait()
+	if _, _, err := w.download(t.Context(), "host/a", whole(o)); err != nil {
+		t.Errorf("download of an object that another repository of the origin got: %v", err)
+	}
+}
+
+// An object is complete after its last byte, although the response does not end. A short one is an error without a
+// part.
+func TestLFSEndOfResponse(t *testing.T) {
+	t.Parallel()
+	w, s := newLFSWorld(t, "a")
+	content := randomBytes(3, 300_000)
+	s.set(func(w http.ResponseWriter, r *http.Request, content []byte) bool {
+		_, _ = w.Write(content)
+		w.(http.Flusher).Flush()
+		<-r.Context().Done()
+		return true
+	})
+	w.gets("host/a", s.add("a", content), content, "miss")
+
+	short := s.add("a", randomBytes(4, 300_000))
+	ctx, cancel := context.WithCancel(t.Context())
+	s.set(func(w http.ResponseWriter, r *http.Request, content []byte) bool {
+		if r.Header.Get("Range") != "" { // the part has what was sent
+			cancel()
+		}
+		_, _ = w.Write(content[:1000])
+		return true
+	})
+	if got, _, err := w.download(ctx, "host/a", whole(short)); err == nil || got.Len() > 0 || got.length >= 0 {
+		t.Errorf("download of a short object: %d bytes, length %d, error %v, want only an error", got.Len(), got.length, err)
 	}
 }
 
@@ -705,6 +769,12 @@ func TestLFSEvictionNeedsContent(t *testing.T) {
 	s.set(func(w http.ResponseWriter, _ *http.Request, content []byte) bool {
 		if len(content) != int(large.Size) {
 			return false
+		}
+		select {
+		case <-goOn: // it begins again without clients
+			w.WriteHeader(http.StatusNotFound)
+			return true
+		default:
 		}
 		w.Header().Set("Content-Length", fmt.Sprint(large.Size))
 		w.(http.Flusher).Flush()

@@ -145,7 +145,7 @@ func (y *download) fill(ctx context.Context) error {
 
 // noteWrong logs that the origin sent another object, and keeps it from being asked for again at once.
 func (y *download) noteWrong(err error) error {
-	y.l.wrong.Add(y.key, y.l.m.now())
+	y.l.wrong.Add(actionKey{y.url, y.key.Object}, y.l.m.now())
 	err = wrongObject(y.key, err)
 	y.l.m.log.Error("an origin sent a wrong LFS object", "origin", y.key.host, "repository", y.server.Path,
 		"object", y.key.OID.String(), "error", err)
@@ -252,20 +252,19 @@ func (y *download) compare(content io.Reader) (isFinal bool, err error) {
 	return false, nil
 }
 
-// copy appends content to the part.
+// copy appends content to the part, and does not wait for the end of the response after the object's last byte.
 func (y *download) copy(ctx context.Context, content io.Reader) (isFinal bool, err error) {
 	w := newBlockWriter(y.part.Size(), func(p []byte) error { return y.write(ctx, p) })
 	defer w.close()
 	for left := y.key.Size - y.part.Size(); ; {
-		n, err := content.Read(w.space())
-		if left -= int64(n); left < 0 {
-			return true, y.noteWrong(errors.New("it is longer"))
-		}
-		if failure := w.add(n, err != nil); failure != nil {
+		space := w.space()
+		n, err := content.Read(space[:min(int64(len(space)), left)])
+		left -= int64(n)
+		if failure := w.add(n, err != nil || left == 0); failure != nil {
 			return true, failure
 		}
 		switch {
-		case err != nil && left == 0:
+		case left == 0:
 			return false, nil
 		case err != nil:
 			return ctx.Err() != nil, cutOff(err)

@@ -2,6 +2,7 @@ package mirror
 
 import (
 	"context"
+	"errors"
 	"io"
 	"os"
 	"slices"
@@ -39,8 +40,8 @@ type lfsObjects struct {
 	store   *objects.Store
 	budget  *lfsBudget
 	actions *lru.Cache[actionKey, *client.Action]
-	wrong   *lru.Cache[downloadKey, time.Time] // objects that an origin sent wrongly, with the time
-	proven  *lru.Cache[downloadKey, struct{}]  // objects that an origin sent, or that a mirror of it has
+	wrong   *lru.Cache[actionKey, time.Time]  // objects that an origin sent wrongly, with the time
+	proven  *lru.Cache[downloadKey, struct{}] // objects that an origin sent, or that a mirror of it has
 
 	mu        sync.Mutex
 	downloads map[downloadKey]*download
@@ -63,7 +64,7 @@ func newLFSObjects(m *Mirrors, store *objects.Store, limit int64) *lfsObjects {
 	l := &lfsObjects{m: m, store: store, budget: newLFSBudget(m, store, limit),
 		downloads: make(map[downloadKey]*download), slots: make(map[string]chan struct{})}
 	l.actions, _ = lru.New[actionKey, *client.Action](maxActions) // the sizes are valid
-	l.wrong, _ = lru.New[downloadKey, time.Time](maxActions)
+	l.wrong, _ = lru.New[actionKey, time.Time](maxActions)
 	l.proven, _ = lru.New[downloadKey, struct{}](maxProven)
 	return l
 }
@@ -140,7 +141,7 @@ type download struct {
 }
 
 // send sends an object to a client while it is downloaded. If the origin refuses it, only the caller with whose
-// credential it was asked gets the refusal.
+// credential it was asked gets the refusal. A wrong object of one repository is not the fault of another.
 func (l *lfsObjects) send(ctx context.Context, x *exchange, d lfs.Download, a *client.Action) error {
 	if err := x.response.StartBulk(true); err != nil {
 		return err
@@ -156,7 +157,8 @@ func (l *lfsObjects) send(ctx context.Context, x *exchange, d lfs.Download, a *c
 		}
 		err = y.follow(ctx, x, d)
 		l.leave(y)
-		if err == nil || x.outcome.Bytes > 0 || leads || try == maxTries || !isOfCaller(err) {
+		isOfOther := isOfCaller(err) || errors.Is(err, client.ErrWrong) && y.url != x.mirror.originURL()
+		if err == nil || x.outcome.Bytes > 0 || leads || try == maxTries || !isOfOther {
 			return err
 		}
 	}
@@ -166,7 +168,8 @@ func (l *lfsObjects) send(ctx context.Context, x *exchange, d lfs.Download, a *c
 // caller.
 func (l *lfsObjects) join(x *exchange, o lfs.Object, a *client.Action) (y *download, leads bool, err error) {
 	key := downloadKey{x.rule.Origin.Host(), o}
-	if at, ok := l.wrong.Get(key); ok && l.m.now().Sub(at) < wrongTime {
+	url := x.mirror.originURL()
+	if at, ok := l.wrong.Get(actionKey{url, o}); ok && l.m.now().Sub(at) < wrongTime {
 		return nil, false, wrongObject(key, client.ErrWrong)
 	}
 	l.mu.Lock()
@@ -176,7 +179,7 @@ func (l *lfsObjects) join(x *exchange, o lfs.Object, a *client.Action) (y *downl
 		if l.m.ctx.Err() != nil {
 			return nil, false, fault.Retry(fault.Unavailable, fault.RetrySoon, "the server is shutting down")
 		}
-		y = &download{l: l, key: key, server: x.server(), url: x.mirror.originURL(), action: a, users: 1}
+		y = &download{l: l, key: key, server: x.server(), url: url, action: a, users: 1}
 		l.downloads[key] = y
 		ctx, cancel := context.WithCancel(l.m.ctx)
 		y.cancel = cancel
@@ -264,12 +267,12 @@ func (y *download) follow(ctx context.Context, x *exchange, d lfs.Download) erro
 		if !ended {
 			ready = min(size, end-heldBack)
 		}
-		if !isBegun && (ready > pos || ended) {
+		if !isBegun && (ready >= pos+heldBack || ended) { // a small wrong answer gets a status
 			isBegun = true
 			x.originTime += time.Since(start)
 			x.response.SetLength(end - d.Offset)
 		}
-		if ready > pos {
+		if isBegun && ready > pos {
 			section := bulk.Section{File: file, Offset: pos, N: ready - pos}
 			n, err := io.Copy(x.response, &section)
 			x.outcome.Bytes += n

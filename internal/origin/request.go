@@ -104,8 +104,8 @@ func (o *Origin) do(ctx context.Context, q *Request) (*Response, error) {
 // build returns the HTTP request without its body.
 func (q *Request) build(ctx context.Context, agent string, auth Secret) (*http.Request, error) {
 	r, err := http.NewRequestWithContext(ctx, q.Method, q.URL.String(), nil)
-	if err != nil {
-		return nil, err
+	if err != nil { // of the URL; it is not an outage
+		return nil, fault.Wrap(fault.Unavailable, "the origin sent an invalid URL", err)
 	}
 	maps.Copy(r.Header, q.Header)
 	r.Header.Set("User-Agent", "git-lfs/3.0 ("+agent+")") // some hosts look for the name

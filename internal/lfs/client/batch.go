@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"golang.org/x/net/http/httpguts"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
@@ -152,6 +153,10 @@ func (r Repository) action(w *wire.Action, isOpen bool, now time.Time) (*Action,
 	size := len(w.Href)
 	for name, value := range w.Header {
 		size += len(name) + len(value)
+		if !httpguts.ValidHeaderFieldName(name) || !httpguts.ValidHeaderFieldValue(value) {
+			return nil, fault.New(fault.Unavailable, "origin %s sent an invalid header of an object: %q", r.Origin.Host(),
+				origin.Printable(name))
+		}
 	}
 	if size > maxAction {
 		return nil, fault.New(fault.Unavailable, "origin %s sent a URL and headers of more than %d bytes",

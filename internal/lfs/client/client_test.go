@@ -73,6 +73,7 @@ func TestBatchAnswers(t *testing.T) {
 			fault.Unavailable},
 		{"a long URL", &wire.ObjectAnswer{Object: wire.Object{Size: 9},
 			Actions: action("HOST/" + strings.Repeat("x", maxAction))}, lfs.Refused, fault.Unavailable},
+		{"an invalid header", &wire.ObjectAnswer{Actions: action("HOST/bad-header")}, lfs.Refused, fault.Unavailable},
 		{"no answer", nil, lfs.Refused, fault.Unavailable},
 	}
 	r := serve(t, func(w http.ResponseWriter, _ *http.Request, _ string) {
@@ -87,6 +88,9 @@ func TestBatchAnswers(t *testing.T) {
 				a.Actions = action(strings.Replace(a.Actions.Download.Href, "HOST", host, 1))
 				a.Actions.Download.ExpiresIn = 1 << 60
 				a.Actions.Download.Header = map[string]string{"Authorization": "Basic own", "X-A": "b", "Range": "bytes=1-"}
+				if strings.HasSuffix(a.Actions.Download.Href, "/bad-header") {
+					a.Actions.Download.Header["X-A"] = "b\r\nc"
+				}
 			}
 			response.Objects = append([]wire.ObjectAnswer{a}, response.Objects...) // in another order
 		}
