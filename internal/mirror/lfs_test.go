@@ -390,6 +390,19 @@ func TestLFSObjectsOfOtherMirrors(t *testing.T) {
 	}
 }
 
+// addOwn adds an object to a new repository that is not a mirror.
+func (w *world) addOwn(o lfs.Object, content []byte) {
+	w.t.Helper()
+	path := w.path("own")
+	_, err := w.node.Create(w.t.Context(), path, storage.CreateOptions{})
+	w.do(err)
+	r, release, err := w.node.LFSRepository(w.t.Context(), path)
+	w.do(err)
+	defer release()
+	_, err = w.node.LFSObjects().Upload(w.t.Context(), r, lfs.Upload{Object: o}, bytes.NewReader(content))
+	w.do(err)
+}
+
 // The word of an origin does not open an object that only an own repository has.
 func TestLFSObjectsOfOwnRepositories(t *testing.T) {
 	t.Parallel()
@@ -398,11 +411,7 @@ func TestLFSObjectsOfOwnRepositories(t *testing.T) {
 	o := s.add("a", content)
 	s.add("b", content)
 	s.add("c", content)
-	own := w.path("own")
-	_, err := w.node.Create(t.Context(), own, storage.CreateOptions{})
-	w.do(err)
-	_, _, err = w.node.LFSUpload(t.Context(), own, node.Session{}, lfs.Upload{Object: o}, bytes.NewReader(content))
-	w.do(err)
+	w.addOwn(o, content)
 	s.set(func(w http.ResponseWriter, _ *http.Request, _ []byte) bool {
 		_, _ = w.Write(randomBytes(8, 100_000))
 		return true

@@ -1,30 +1,21 @@
 package mirror
 
 import (
-	"bytes"
 	"context"
 	"sync"
 	"testing"
-
-	"github.com/packhorse-git/packhorse/internal/lfs"
-	"github.com/packhorse-git/packhorse/internal/node"
-	"github.com/packhorse-git/packhorse/internal/storage"
 )
 
 // An object that an own repository has as well takes no space of the cache, and its removal would free none.
 func TestLFSEvictionOfOwnObject(t *testing.T) {
 	t.Parallel()
 	w, s := newLFSWorld(t, "a")
-	own := w.path("own")
-	_, err := w.node.Create(t.Context(), own, storage.CreateOptions{})
-	w.do(err)
 	contents := [][]byte{randomBytes(1, 1000), randomBytes(2, 1000)}
 	for _, content := range contents {
 		w.gets("host/a", s.add("a", content), content, "miss")
 	}
 	o := s.add("a", contents[0])
-	_, _, err = w.node.LFSUpload(t.Context(), own, node.Session{}, lfs.Upload{Object: o}, bytes.NewReader(contents[0]))
-	w.do(err)
+	w.addOwn(o, contents[0])
 	if b := w.lfs.budget; !b.free(t.Context(), 2000) || b.bytes() != 0 {
 		t.Errorf("%d bytes in the cache after free, want 0", b.bytes())
 	}
