@@ -62,7 +62,7 @@ const (
 // Status is the state of one object of a Batch.
 type Status struct {
 	State State
-	Err   error // if State is Refused, of package fault: Invalid (another size), Exhausted (quota), Corrupt, Unavailable
+	Err   error // if State is Refused, of package fault: Invalid (another size), Full (quota, disk), Unavailable
 }
 
 // Download asks for an object or for a part of it.

@@ -39,7 +39,7 @@ const (
 const (
 	// maxLFSNames is the maximum number of files in the message about missing LFS objects.
 	maxLFSNames = 20
-	// lfsTimeout bounds the search for the names of files.
+	// lfsTimeout bounds the whole check.
 	lfsTimeout = 2 * time.Minute
 	// reasonMissingLFS is the reason in the report for each ref.
 	reasonMissingLFS = "missing LFS objects"
@@ -122,7 +122,7 @@ func (p *pushSession) removePresent(ctx context.Context, blobs map[git.ObjectID]
 		switch {
 		case status.State == lfs.Present:
 			delete(blobs, ids[i])
-		case status.State == lfs.Refused && fault.Is(status.Err, fault.Unavailable):
+		case status.State == lfs.Refused && !fault.Is(status.Err, fault.Invalid): // of another size: it is missing
 			return status.Err
 		}
 	}
