@@ -23,23 +23,19 @@ import (
 // Collector sees the new time and undoes the rename. If the rename comes first, Check does not find the
 // object afterwards, and reports it as missing.
 
-// renewAge is the age at which the time of an object is set again. Until then, Check leaves it alone.
-const renewAge = time.Minute
-
-// renew makes an object new if it is older than renewAge. found is false if the object does not exist any more.
-func (t tree) renew(id lfs.OID, mtime, now time.Time) (found bool, err error) {
-	if now.Sub(mtime) < renewAge && mtime.Sub(now) < renewAge {
-		return true, nil
+// renew makes an object new, and then calls stat: a Collector can have taken the file's name meanwhile.
+func (t tree) renew(id lfs.OID) (size int64, found bool, err error) {
+	if t.dir == nil {
+		return 0, false, nil
 	}
 	err = unix.UtimesNanoAt(int(t.dir.Fd()), name(id), nil, unix.AT_SYMLINK_NOFOLLOW)
 	switch {
 	case err == unix.ENOENT || err == unix.ENOTDIR:
-		return false, nil
+		return 0, false, nil
 	case err != nil:
-		return false, &fs.PathError{Op: "set the time", Path: t.path(id), Err: err}
+		return 0, false, &fs.PathError{Op: "set the time", Path: t.path(id), Err: err}
 	}
-	_, _, found, err = t.stat(id) // the file can have lost its name after the kernel had found it by that name
-	return found, err
+	return t.stat(id)
 }
 
 // removingDir, in a repository, has objects that a Collector is about to remove. It is not one with objects.

@@ -59,9 +59,3 @@ func (m *Metrics) Collectors() []prometheus.Collector {
 	return []prometheus.Collector{m.uploads, m.written, m.pool, m.poolBytes, m.parts, m.partBytes, m.collected,
 		m.verified, m.damaged}
 }
-
-// countPool counts objects that were added to the pool, or removed if n is negative.
-func (m *Metrics) countPool(n int, bytes int64) {
-	m.pool.Add(float64(n))
-	m.poolBytes.Add(float64(bytes))
-}

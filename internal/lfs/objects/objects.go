@@ -21,6 +21,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -60,7 +61,8 @@ type Store struct {
 	buffers sync.Pool // of *[bufferSize]byte
 	usage   usageTable
 
-	linkError error // of hard links, in tests; nil: the file system decides
+	measured  atomic.Uint32 // number of directories of the pool that the janitor has measured
+	linkError error         // of hard links, in tests; nil: the file system decides
 
 	mu    sync.Mutex
 	parts map[string]*Part // named parts that are in use or have a known hash, by path
@@ -120,15 +122,15 @@ func (s *Store) Check(ctx context.Context, r Repository, b lfs.Batch) ([]lfs.Sta
 		return nil, err
 	}
 	defer t.Close()
-	room, now := s.newRoom(r), time.Now()
+	room, stat := s.newRoom(r), t.stat
+	if b.Upload {
+		stat = t.renew
+	}
 	for i, o := range b.Objects {
 		if i%1024 == 0 && ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
-		size, mtime, found, err := t.stat(o.OID)
-		if err == nil && b.Upload && found && size == o.Size {
-			found, err = t.renew(o.OID, mtime, now)
-		}
+		size, found, err := stat(o.OID)
 		switch {
 		case err != nil:
 			return nil, err
@@ -173,7 +175,7 @@ func (s *Store) Link(r Repository, o lfs.Object) (bool, error) {
 		return false, err
 	}
 	defer pool.Close()
-	size, _, found, err := pool.stat(o.OID)
+	size, found, err := pool.stat(o.OID)
 	if err != nil || !found || size != o.Size {
 		return false, err
 	}

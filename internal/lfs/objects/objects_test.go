@@ -659,12 +659,16 @@ func BenchmarkCheck(b *testing.B) {
 			b.Fatal(err)
 		}
 	}
-	b.ReportAllocs()
-	for b.Loop() {
-		states, err := s.Check(b.Context(), r, batch)
-		if err != nil || states[9_999].State != lfs.Present {
-			b.Fatal(states[9_999], err)
-		}
+	for _, batch.Upload = range []bool{false, true} {
+		b.Run(fmt.Sprintf("upload=%t", batch.Upload), func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				states, err := s.Check(b.Context(), r, batch)
+				if err != nil || states[9_999].State != lfs.Present {
+					b.Fatal(states[9_999], err)
+				}
+			}
+		})
 	}
 }
 

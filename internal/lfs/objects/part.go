@@ -13,7 +13,6 @@ import (
 	"os"
 	"path/filepath"
 	"sync/atomic"
-	"time"
 
 	"golang.org/x/sync/semaphore"
 	"golang.org/x/sys/unix"
@@ -195,12 +194,12 @@ func (p *Part) publish(to tree, o lfs.Object, shared bool) (had bool, err error)
 	case err == nil && inPool: // share the file of the pool, unless it is removed at this moment
 		if had, err = p.link(to, pool, name(o.OID), o); err == nil {
 			var found bool // it may be so old that it is about to be removed
-			if found, err = to.renew(o.OID, time.Time{}, time.Now()); err == nil && found {
+			if _, found, err = to.renew(o.OID); err == nil && found {
 				return had, to.sync(o.OID)
 			}
 		}
 	case err == nil:
-		p.store.metrics.countPool(1, o.Size)
+		p.store.countPool(1, o)
 		defer func() {
 			if err != nil {
 				_ = p.store.RemovePooled(o) // the only link
@@ -249,7 +248,7 @@ func (p *Part) place(to, incoming tree, o lfs.Object) (had bool, err error) {
 		if had, err = p.link(to, incoming, base, o); err != nil || !had {
 			break
 		}
-		found, err = to.renew(o.OID, time.Time{}, time.Now())
+		_, found, err = to.renew(o.OID)
 		if err != nil {
 			return had, err
 		}

@@ -55,7 +55,7 @@ func (s *Store) checkRemote(ctx context.Context, r Repository, b lfs.Batch) ([]l
 		}
 		local, found, statErr := int64(0), false, error(nil)
 		if size < 0 && (b.Upload || err != nil) {
-			local, _, found, statErr = here.stat(o.OID)
+			local, found, statErr = here.stat(o.OID)
 		}
 		switch {
 		case statErr != nil:

@@ -102,10 +102,10 @@ func (t tree) Close() {
 	}
 }
 
-// stat returns the size of an object and when it was renewed. Only a regular file is an object.
-func (t tree) stat(id lfs.OID) (size int64, mtime time.Time, found bool, err error) {
+// stat returns the size of an object. Only a regular file is an object.
+func (t tree) stat(id lfs.OID) (size int64, found bool, err error) {
 	if t.dir == nil {
-		return 0, mtime, false, nil
+		return 0, false, nil
 	}
 	var st unix.Stat_t
 	for {
@@ -116,11 +116,11 @@ func (t tree) stat(id lfs.OID) (size int64, mtime time.Time, found bool, err err
 	}
 	switch {
 	case err == unix.ENOENT || err == unix.ENOTDIR:
-		return 0, mtime, false, nil
+		return 0, false, nil
 	case err != nil:
-		return 0, mtime, false, &fs.PathError{Op: "stat", Path: filepath.Join(t.dir.Name(), name(id)), Err: err}
+		return 0, false, &fs.PathError{Op: "stat", Path: filepath.Join(t.dir.Name(), name(id)), Err: err}
 	}
-	return st.Size, time.Unix(st.Mtim.Unix()), st.Mode&unix.S_IFMT == unix.S_IFREG, nil
+	return st.Size, st.Mode&unix.S_IFMT == unix.S_IFREG, nil
 }
 
 // link adds the file of an object, which is from in another tree, to the tree. had reports whether the tree had the
@@ -131,7 +131,7 @@ func (s *Store) link(t, other tree, from string, o lfs.Object) (had bool, err er
 	if !errors.Is(err, unix.EEXIST) {
 		return false, err
 	}
-	size, _, found, err := t.stat(o.OID)
+	size, found, err := t.stat(o.OID)
 	if err != nil || found && size == o.Size {
 		return true, err
 	}

@@ -110,7 +110,7 @@ func (s *Store) SetAside(d *Damage, each func(remove func(Repository) (bool, err
 		return err
 	}
 	if inPool {
-		s.metrics.countPool(-1, -d.Size)
+		s.countPool(-1, d.Object)
 	}
 	return each(func(r Repository) (bool, error) {
 		aside := filepath.Join(r.Dir, "lfs", damagedDir)

@@ -49,7 +49,7 @@ func (s *Store) RemovePooled(o lfs.Object) error {
 		return nil
 	}
 	if err == nil {
-		s.metrics.countPool(-1, -o.Size)
+		s.countPool(-1, o)
 	}
 	return err
 }
