@@ -14,6 +14,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/gittest"
 	"github.com/packhorse-git/packhorse/internal/lfs"
@@ -144,14 +145,19 @@ func TestMissingLFSIsAllowed(t *testing.T) {
 func TestLFSCannotBeChecked(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, Options{})
-	w.lfs = func(context.Context, lfs.Batch) ([]lfs.Status, error) { return nil, errors.New("disk error") }
 	c := w.clone()
 	_, text := pointer("x")
 	commitFiles(c, "a pointer", map[string]string{"big.bin": text})
-	out, err := w.push(c, "main")
-	if err == nil || !strings.Contains(out, "cannot check whether its LFS objects are here") ||
-		strings.Contains(out, "disk error") {
-		t.Errorf("push: %v, output %q, want a refusal without the cause", err, out)
+	refused := lfs.Status{State: lfs.Refused, Err: fault.New(fault.Corrupt, "disk error")}
+	for _, w.lfs = range []func(context.Context, lfs.Batch) ([]lfs.Status, error){
+		func(context.Context, lfs.Batch) ([]lfs.Status, error) { return nil, errors.New("disk error") },
+		func(context.Context, lfs.Batch) ([]lfs.Status, error) { return []lfs.Status{refused}, nil },
+	} {
+		out, err := w.push(c, "main")
+		if err == nil || !strings.Contains(out, "cannot check whether its LFS objects are here") ||
+			strings.Contains(out, "disk error") {
+			t.Errorf("push: %v, output %q, want a refusal without the cause", err, out)
+		}
 	}
 	if got := w.refs(); got != "" {
 		t.Errorf("refs = %q, want none", got)

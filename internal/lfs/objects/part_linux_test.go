@@ -2,6 +2,7 @@ package objects_test
 
 import (
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"errors"
 	"fmt"
@@ -11,6 +12,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/lfs"
@@ -247,5 +250,33 @@ func TestQuotaOfParts(t *testing.T) {
 	huge := lfs.Upload{Object: lfs.Object{OID: objectOf(kept).OID, Size: 1<<63 - 1}}
 	if _, err := w.Upload(t.Context(), other, huge, bytes.NewReader(nil)); !fault.Is(err, fault.Full) {
 		t.Errorf("upload of a huge object: %v, want Full", err)
+	}
+}
+
+// remote is an object storage that takes everything.
+type remote struct{ objects.Remote }
+
+func (remote) MaxObject() int64 { return 1 << 30 }
+
+func (remote) Begin(context.Context, lfs.Object) (func(int64) error, func(), error) {
+	return func(int64) error { return nil }, func() {}, nil
+}
+func (remote) Put(context.Context, lfs.Object) error { return nil }
+
+// Uploads to an object storage leave a quarter of the floor free, although the storage makes room.
+func TestFloorOfRemote(t *testing.T) {
+	t.Parallel()
+	var st unix.Statfs_t
+	if err := unix.Statfs(t.TempDir(), &st); err != nil {
+		t.Fatal(err)
+	}
+	free := int64(st.Bavail) * int64(st.Bsize)
+	for floor, want := range map[int64]bool{2 * free: true, 8 * free: false} {
+		w := newWorld(t, objects.Options{MinFree: floor, Evicts: true})
+		r := w.repository("app")
+		r.Remote = remote{}
+		if err := w.upload(r, random(1000)); (err == nil) != want || !want && objects.Reason(err) != "disk_full" {
+			t.Errorf("upload with %d bytes free and the floor %d: %v, want success: %t", free, floor, err, want)
+		}
 	}
 }
