@@ -38,7 +38,7 @@ const lfsProgressInterval = 100 * time.Millisecond
 //
 //	GET  /lfs                             items: storage.LFSRepository
 //	GET  /lfs/objects?path=PATH           items: storage.LFSObject
-//	POST /lfs/gc[?dry_run=true]           result: storage.LFSGarbage
+//	POST /lfs/gc[?dry_run=true&grace=336h] result: storage.LFSGarbage
 //	POST /lfs/verify[?path=PATH]          result: storage.LFSVerification
 //	POST /lfs/import?path=PATH&dir=DIR    result: storage.LFSImported
 func LFS(n *storage.Node, h http.Handler) http.Handler {
@@ -56,7 +56,14 @@ func LFS(n *storage.Node, h http.Handler) http.Handler {
 			return struct{}{}, err
 		},
 		"POST /lfs/gc": func(ctx context.Context, q *lfsRequest) (any, error) {
-			return n.LFSCollect(ctx, storage.LFSCollectOptions{DryRun: q.value("dry_run") == "true", Progress: q.progress})
+			o := storage.LFSCollectOptions{DryRun: q.value("dry_run") == "true", Progress: q.progress}
+			if grace := q.value("grace"); grace != "" {
+				var err error
+				if o.Grace, err = time.ParseDuration(grace); err != nil || o.Grace <= 0 {
+					return nil, fault.New(fault.Invalid, "%q is not a grace", grace)
+				}
+			}
+			return n.LFSCollect(ctx, o)
 		},
 		"POST /lfs/verify": func(ctx context.Context, q *lfsRequest) (any, error) {
 			if q.value("path") == "" {

@@ -191,6 +191,9 @@ unreachable. It keeps objects that were uploaded within lfs.grace, because a pus
 that no repository has any more from the disk. Uploads and pushes may run meanwhile. Repositories with a working tree are
 left alone.
 
+Repositories that have objects, but no pointer file at all, keep their objects, because other repositories may use them.
+If no server runs, the grace is that of --config or --grace.
+
 A server with maintenance.enabled does the same once a day.`,
 		Example: "  packhorse lfs gc --dry-run --root /srv/git\n  packhorse lfs gc --config /etc/packhorse.toml",
 		Args:    noArgs,
@@ -198,11 +201,23 @@ A server with maintenance.enabled does the same once a day.`,
 	c := newLFSClient(env, cmd)
 	asJSON := jsonFlag(cmd)
 	dryRun := cmd.Flags().Bool("dry-run", false, "only report what would be removed")
+	grace := cmd.Flags().Duration("grace", 0,
+		"keep objects that are younger than `DURATION`, at least 1h (default lfs.grace)")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		var result storage.LFSGarbage
 		query, verb := url.Values{}, "removed"
 		if *dryRun {
 			query, verb = url.Values{"dry_run": {"true"}}, "would remove"
+		}
+		switch {
+		case *grace >= time.Hour:
+			query.Set("grace", grace.String())
+		case cmd.Flags().Changed("grace"):
+			return usage(fmt.Errorf("--grace is %s; it has to be at least 1h", *grace))
+		case c.config == "":
+			if err := c.checkServer(); err != nil {
+				return err
+			}
 		}
 		if err := c.do(http.MethodPost, "/lfs/gc", query, nil, &result); err != nil {
 			return err
@@ -228,6 +243,20 @@ A server with maintenance.enabled does the same once a day.`,
 	return cmd
 }
 
+// checkServer returns an error if no server answers that knows its lfs.grace.
+func (c *lfsClient) checkServer() error {
+	cfg, err := c.load()
+	if err != nil {
+		return err
+	}
+	conn, err := net.DialTimeout("unix", config.AdminSocket(cfg.State), adminapi.Timeout)
+	if err != nil {
+		return usage(errors.New("no server runs on the repositories, so lfs.grace is not known: name the server's " +
+			"configuration with --config FILE, or the grace with --grace DURATION"))
+	}
+	return conn.Close()
+}
+
 func writeLFSProblems(w io.Writer, problems []storage.LFSProblem) {
 	for _, p := range problems {
 		subject := cmp.Or(p.Repository, "in no repository")
@@ -245,7 +274,7 @@ func lfsVerify(env Env) *cobra.Command {
 is moved aside, into a directory named damaged beside the objects, and clients can upload it again. Verify also reports
 objects that pointer files name, but the repository does not have.
 
-A server does the same in the background, see lfs.scrub_interval. It exits with 1 if objects are damaged.`,
+A server does the same in the background, see lfs.scrub_interval. It exits with 1 if objects are damaged or missing.`,
 		Example: "  packhorse lfs verify --root /srv/git\n  packhorse lfs verify team/app --json --root /srv/git",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 1 {
@@ -280,6 +309,9 @@ A server does the same in the background, see lfs.scrub_interval. It exits with 
 		case len(result.Damaged) > 0:
 			err = errors.New("some objects were damaged: let clients upload them again with git lfs push --all, or copy them " +
 				"from a backup with packhorse lfs import")
+		case len(result.Missing) > 0:
+			err = errors.New("some objects are missing: upload them with git lfs push --all from a clone that has them, or " +
+				"copy them from a directory with packhorse lfs import")
 		case len(result.Failed) > 0:
 			err = errors.New("some repositories could not be read")
 		}

@@ -153,6 +153,51 @@ func TestLFSWorkingTree(t *testing.T) {
 	}
 }
 
+// TestLFSGrace keeps the objects of a repository without pointer files, and those that the grace of the repository or
+// of the request protects.
+func TestLFSGrace(t *testing.T) {
+	t.Parallel()
+	r := newLFSRoot(t)
+	for repository, grace := range map[string]string{"default": "", "never": "never", "longer": "3h", "shorter": "1h",
+		"invalid": "14d", "empty": ""} {
+		one := gittest.InitAt(t, r.dir+"/"+repository+".git")
+		if grace != "" {
+			one.Git("config", "lfs.grace", grace)
+		}
+		if repository != "empty" {
+			point(one, "needed")
+		}
+		r.upload(repository+".git", "garbage")
+	}
+	for _, c := range []struct {
+		options storage.LFSCollectOptions
+		want    string
+	}{
+		{storage.LFSCollectOptions{DryRun: true, Grace: 3 * time.Hour}, "1 [] [invalid.git]"},
+		{storage.LFSCollectOptions{}, "2 [empty.git] [invalid.git]"},
+		{storage.LFSCollectOptions{}, "0 [empty.git] [invalid.git]"},
+	} {
+		result, err := r.LFSCollect(t.Context(), c.options)
+		r.do(err)
+		skipped, failed := []string{}, []string{}
+		for _, p := range result.Skipped {
+			skipped = append(skipped, p.Repository)
+		}
+		for _, p := range result.Failed {
+			failed = append(failed, p.Repository)
+		}
+		if got := fmt.Sprint(result.Removed.Objects, skipped, failed); got != c.want {
+			t.Errorf("LFSCollect(%+v) = %s, want %s", c.options, got, c.want)
+		}
+	}
+	for repository, want := range map[string]int{"default": 0, "never": 1, "longer": 1, "shorter": 0, "invalid": 1,
+		"empty": 1} {
+		if got := r.present(repository+".git", "garbage"); len(got) != want {
+			t.Errorf("%s.git has %v, want %d objects", repository, got, want)
+		}
+	}
+}
+
 // TestLFSKeepAll collects nothing from repositories with a negative Grace.
 func TestLFSKeepAll(t *testing.T) {
 	t.Parallel()

@@ -1,6 +1,7 @@
 package storage
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"os"
@@ -33,7 +34,8 @@ type LFSProblem struct {
 
 // LFSCollectOptions configure LFSCollect.
 type LFSCollectOptions struct {
-	DryRun   bool // only count what would be removed
+	DryRun   bool          // only count what would be removed
+	Grace    time.Duration // instead of LFSCare.Grace; 0: not set
 	Progress Progress
 }
 
@@ -43,12 +45,13 @@ type LFSGarbage struct {
 	Removed      objects.Usage `json:"removed"`      // from repositories
 	Freed        objects.Usage `json:"freed"`        // from the disk, because no repository has them
 	Failed       []LFSProblem  `json:"failed"`       // repositories whose objects were all kept
-	Skipped      []LFSProblem  `json:"skipped"`      // repositories with a working tree
+	Skipped      []LFSProblem  `json:"skipped"`      // repositories with a working tree, or without pointer files
 }
 
 // LFSCollect removes objects from repositories that no pointer file names, and that were not uploaded within
-// LFSCare.Grace. Then it removes from the disk what no repository has. Repositories that cannot be read, and those with
-// a working tree, keep all of their objects. Uploads and pushes may run.
+// LFSCare.Grace, or lfs.grace of the repository. Then it removes from the disk what no repository has. Repositories
+// that cannot be read, those with a working tree, and those without any pointer file keep all of their objects. Uploads
+// and pushes may run.
 func (n *Node) LFSCollect(ctx context.Context, o LFSCollectOptions) (LFSGarbage, error) {
 	result := LFSGarbage{Failed: []LFSProblem{}, Skipped: []LFSProblem{}}
 	if err := n.collecting.lock(ctx); err != nil {
@@ -57,7 +60,7 @@ func (n *Node) LFSCollect(ctx context.Context, o LFSCollectOptions) (LFSGarbage,
 	defer n.collecting.unlock()
 	err := n.eachLFS(ctx, func(path git.RepoPath) error {
 		o.Progress.show(result.Repositories, 0, path.String())
-		removed, err := n.collectRepository(ctx, path, o.DryRun)
+		removed, err := n.collectRepository(ctx, path, o)
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
@@ -66,7 +69,8 @@ func (n *Node) LFSCollect(ctx context.Context, o LFSCollectOptions) (LFSGarbage,
 		result.Removed.Bytes += removed.Bytes
 		switch {
 		case err == nil || fault.Is(err, fault.NotFound):
-		case errors.Is(err, errWorkingTree):
+		case errors.Is(err, errWorkingTree) || errors.Is(err, errNoPointers):
+			n.log.Info("the LFS objects of a repository are left alone", "repository", path.String(), "error", err)
 			result.Skipped = append(result.Skipped, LFSProblem{Repository: path.String(), Problem: fault.Message(err)})
 		default:
 			n.log.Warn("the LFS garbage of a repository was not collected", "repository", path.String(), "error", err)
@@ -85,26 +89,37 @@ func (n *Node) LFSCollect(ctx context.Context, o LFSCollectOptions) (LFSGarbage,
 // that its history does not name.
 var errWorkingTree = fault.New(fault.Denied, "the repository has a working tree: its LFS objects are left alone")
 
+// errNoPointers is the error of a collection in a repository whose objects are probably for other repositories.
+var errNoPointers = fault.New(fault.Denied,
+	"no pointer file here names an LFS object: all are kept, because other repositories may use them (lfs.url)")
+
 // collectRepository removes the garbage of one repository.
 func (n *Node) collectRepository(ctx context.Context, path git.RepoPath,
-	dryRun bool) (removed objects.Usage, err error) {
+	o LFSCollectOptions) (removed objects.Usage, err error) {
 	h, r, err := n.lfsRepository(ctx, path)
 	if err != nil {
 		return removed, err
 	}
 	defer n.release(h)
-	switch {
-	case !h.IsBare():
+	if !h.IsBare() {
 		return removed, errWorkingTree
-	case n.lfsGrace < 0:
+	}
+	grace, isSet, err := h.LFSGrace()
+	if err != nil {
+		return removed, err
+	}
+	if !isSet {
+		grace = cmp.Or(o.Grace, n.lfsGrace)
+	}
+	if grace < 0 {
 		return removed, nil
 	}
-	c, err := n.lfs.NewCollector(r, time.Now().Add(-n.lfsGrace))
+	c, err := n.lfs.NewCollector(r, time.Now().Add(-grace))
 	if err != nil {
 		return removed, err
 	}
 	defer c.Close()
-	if !dryRun {
+	if !o.DryRun {
 		if err := c.Recover(); err != nil {
 			return removed, err
 		}
@@ -121,25 +136,28 @@ func (n *Node) collectRepository(ctx context.Context, path git.RepoPath,
 	if err != nil {
 		return removed, err
 	}
+	if len(named) == 0 {
+		return removed, errNoPointers
+	}
 	// The pointers must be those of the repository that the Collector has open.
 	if !h.Fresh(h.path) {
 		return removed, fault.New(fault.NotFound, "the repository was removed, renamed or replaced meanwhile")
 	}
-	for _, o := range old {
+	for _, candidate := range old {
 		if err := ctx.Err(); err != nil {
 			return removed, err
 		}
-		if named[o.OID] {
+		if named[candidate.OID] {
 			continue
 		}
-		gone := dryRun
-		if !dryRun {
-			if gone, err = c.Remove(o); err != nil {
+		gone := o.DryRun
+		if !o.DryRun {
+			if gone, err = c.Remove(candidate); err != nil {
 				return removed, err
 			}
 		}
 		if gone {
-			removed.Add(o.Size)
+			removed.Add(candidate.Size)
 		}
 	}
 	return removed, nil
