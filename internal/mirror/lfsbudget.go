@@ -75,7 +75,7 @@ func (b *lfsBudget) reserve(ctx context.Context, n int64) error {
 	if b.take(n) { // another download has made room
 		return nil
 	}
-	if err := b.shrink(ctx, b.limit-n); err != nil {
+	if _, err := b.shrink(ctx, b.limit-n); err != nil {
 		return err
 	}
 	if !b.take(n) {
@@ -100,7 +100,8 @@ func (b *lfsBudget) measure(ctx context.Context) error {
 	if isMeasured() {
 		return nil
 	}
-	return b.shrink(ctx, b.limit)
+	_, err := b.shrink(ctx, b.limit)
+	return err
 }
 
 // take reserves space if there is enough.
@@ -136,8 +137,8 @@ func (b *lfsBudget) bytes() int64 {
 func (b *lfsBudget) free(ctx context.Context, n int64) bool {
 	b.walking.Lock()
 	defer b.walking.Unlock()
-	before := b.bytes()
-	return b.shrink(ctx, max(before-n, 0)) == nil && b.bytes() < before
+	removed, err := b.shrink(ctx, max(b.bytes()-n, 0))
+	return removed && err == nil
 }
 
 // copyOf is an object in one mirror.
@@ -150,14 +151,14 @@ type copyOf struct {
 }
 
 // shrink removes objects until the cache has at most so many bytes, and then a tenth more, so that the next walk is not
-// soon. The caller holds walking.
-func (b *lfsBudget) shrink(ctx context.Context, to int64) error {
+// soon. removed reports whether it removed any. The caller holds walking.
+func (b *lfsBudget) shrink(ctx context.Context, to int64) (removed bool, err error) {
 	b.mu.Lock()
 	before := b.used - b.running // the walk replaces it; objects that arrive meanwhile may count twice until the next one
 	b.mu.Unlock()
 	repositories, copies, err := b.walk(ctx)
 	if err != nil {
-		return err
+		return false, err
 	}
 	groups := slices.DeleteFunc(groupByFile(copies), isOwned)
 	slices.SortFunc(groups, func(x, y []copyOf) int { return cmp.Compare(x[0].used, y[0].used) })
@@ -174,6 +175,7 @@ func (b *lfsBudget) shrink(ctx context.Context, to int64) error {
 			break
 		}
 		if b.remove(ctx, repositories, g) {
+			removed = true
 			total -= g[0].Size
 			b.m.metrics.lfs.evicted(g[0].Size)
 		}
@@ -182,7 +184,7 @@ func (b *lfsBudget) shrink(ctx context.Context, to int64) error {
 	defer b.mu.Unlock()
 	b.measured = true
 	b.used += total - before
-	return ctx.Err()
+	return removed, ctx.Err()
 }
 
 // isOwned reports whether a repository that is not a mirror has the file of an object, too. The pool has one of the
