@@ -1,73 +1,83 @@
 package auth
 
 import (
+	"context"
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/json"
 	"net/http"
+	"net/netip"
+	"slices"
 	"strings"
 	"time"
+
+	"golang.org/x/crypto/ssh"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 )
 
 // LFSTokens makes and checks the tokens that clients of Git LFS get over SSH for its HTTP API (git-lfs-authenticate). A
-// token is for one repository and one operation, and expires. It proves the identity that it was made for, and the
-// rules decide at each use. Gateways with the same key accept each other's tokens. Safe for concurrent use.
+// token is for one repository and one operation, and expires. It is valid as long as the SSH key or certificate that it
+// was made for: each use identifies the owner of that again, and the rules decide. Gateways with the same secret accept
+// each other's tokens. Safe for concurrent use.
 //
 // A token has the prefix and the alphabet of other tokens, so that Redact removes it from logs, and is longer. It
 // consists of an lfsClaim and its HMAC-SHA256. No list of valid tokens is kept, so that one cannot be revoked by
 // itself: it expires soon.
 type LFSTokens struct {
-	key func() string
-	now func() time.Time
+	secret   func() string
+	identify KeyIdentifier
+	now      func() time.Time
 }
+
+// KeyIdentifier identifies the owner of an SSH key, as Auth.Key does.
+type KeyIdentifier func(ctx context.Context, login string, key ssh.PublicKey,
+	from netip.Addr) (id Identity, noTouch bool, err error)
 
 // LFSTokenLife is how long a token for Git LFS is valid.
 const LFSTokenLife = 15 * time.Minute
 
-// NewLFSTokens makes LFSTokens. key returns the current key. A nil now means time.Now.
-func NewLFSTokens(key func() string, now func() time.Time) *LFSTokens {
+// NewLFSTokens makes LFSTokens. secret returns the current key of the HMAC. A nil now means time.Now.
+func NewLFSTokens(secret func() string, identify KeyIdentifier, now func() time.Time) *LFSTokens {
 	if now == nil {
 		now = time.Now
 	}
-	return &LFSTokens{key, now}
+	return &LFSTokens{secret, identify, now}
 }
 
-// lfsClaim is what a token for Git LFS proves.
+// lfsClaim is what a token for Git LFS proves: that its owner has logged in with a key.
 type lfsClaim struct {
-	Name       string    `json:"n"`
-	By         string    `json:"b"`
-	Credential string    `json:"c,omitempty"`
+	Login      string    `json:"l"`
+	Key        []byte    `json:"k"` // or certificate, in wire format
 	Repository string    `json:"r"`
 	Operation  Operation `json:"o"`
-	Expires    int64     `json:"e"`           // seconds since 1970
-	Named      bool      `json:"g,omitempty"` // the grant of the credential names repositories
+	Expires    int64     `json:"e"` // seconds since 1970
 }
 
-// New makes a token for an identity that may perform an operation on a repository. It returns the value of the
-// Authorization header; an anonymous caller has none, "".
-func (t *LFSTokens) New(id Identity, repo git.RepoPath, op Operation) string {
-	if id.Anonymous() {
+// New makes a token for a caller who has logged in with a key, and may perform an operation on a repository. It returns
+// the value of the Authorization header; a caller without a key has none, "".
+func (t *LFSTokens) New(login string, key ssh.PublicKey, repo git.RepoPath, op Operation) string {
+	if key == nil {
 		return ""
 	}
 	claim, _ := json.Marshal(lfsClaim{ // never fails
-		Name: id.Name, By: id.By, Credential: id.Credential, Repository: repo.String(), Operation: op,
-		Expires: t.now().Add(LFSTokenLife).Unix(), Named: id.Grant != nil && len(id.Grant.Repositories) > 0,
+		Login: login, Key: key.Marshal(), Repository: repo.String(), Operation: op,
+		Expires: t.now().Add(LFSTokenLife).Unix(),
 	})
 	return "Bearer " + tokenPrefix + tokenEncoding.EncodeToString(append(t.mac(claim), claim...))
 }
 
 func (t *LFSTokens) mac(claim []byte) []byte {
-	m := hmac.New(sha256.New, []byte(t.key()))
+	m := hmac.New(sha256.New, []byte(t.secret()))
 	m.Write([]byte("packhorse token for Git LFS\x00"))
 	m.Write(claim)
 	return m.Sum(nil)
 }
 
 // Identify returns the identity that a token in a request for a repository proves, and how long the token remains
-// valid. ok is false if the request has no such token. The error is Unauthenticated.
+// valid. ok is false if the request has no such token. The error is Unauthenticated, also if the key has been removed
+// or is not valid for the address of the request, or that of Auth.Key.
 func (t *LFSTokens) Identify(r *http.Request, repo git.RepoPath) (id Identity, left time.Duration, ok bool, err error) {
 	values := r.Header["Authorization"]
 	if len(values) != 1 || len(values[0]) > maxCredential {
@@ -78,24 +88,41 @@ func (t *LFSTokens) Identify(r *http.Request, repo git.RepoPath) (id Identity, l
 		return id, 0, false, nil
 	}
 	id.Address = addressOf(r.RemoteAddr)
-	text, err := tokenEncoding.DecodeString(token[len(tokenPrefix):])
-	var claim lfsClaim
-	if err != nil || len(text) < sha256.Size || !hmac.Equal(text[:sha256.Size], t.mac(text[sha256.Size:])) ||
-		json.Unmarshal(text[sha256.Size:], &claim) != nil {
-		return id, 0, true, fault.New(fault.Unauthenticated, "wrong token for Git LFS")
+	claim, key, err := t.parse(token)
+	if err != nil {
+		return id, 0, true, err
 	}
 	if left = time.Unix(claim.Expires, 0).Sub(t.now()); left <= 0 {
 		return id, 0, true, fault.New(fault.Unauthenticated, "this token for Git LFS has expired")
 	}
-	if claim.Repository != repo.String() {
+	claimed, err := git.ParseRepoPath(claim.Repository)
+	if err != nil || !slices.Equal(pathOf(claimed), pathOf(repo)) {
 		return id, 0, true, fault.New(fault.Unauthenticated, "this token for Git LFS is for another repository")
 	}
-	id.Name, id.By, id.Credential = claim.Name, claim.By, claim.Credential
-	id.Grant = &Grant{Operation: claim.Operation}
-	if claim.Named {
-		id.Grant.Repositories = []Pattern{{pathOf(repo)}}
+	from, _ := netip.ParseAddr(id.Address)
+	owner, _, err := t.identify(r.Context(), claim.Login, key, from)
+	if err != nil {
+		return id, 0, true, err
 	}
-	return id, left, true, nil
+	owner.Address = id.Address
+	grant := Grant{Operation: claim.Operation}
+	if owner.Grant != nil {
+		grant.Operation, grant.Repositories = min(grant.Operation, owner.Grant.Operation), owner.Grant.Repositories
+	}
+	owner.Grant = &grant
+	return owner, left, true, nil
+}
+
+// parse returns what a token proves, and its key.
+func (t *LFSTokens) parse(token string) (claim lfsClaim, key ssh.PublicKey, err error) {
+	text, err := tokenEncoding.DecodeString(token[len(tokenPrefix):])
+	if err == nil && len(text) >= sha256.Size && hmac.Equal(text[:sha256.Size], t.mac(text[sha256.Size:])) &&
+		json.Unmarshal(text[sha256.Size:], &claim) == nil {
+		if key, err = ssh.ParsePublicKey(claim.Key); err == nil {
+			return claim, key, nil
+		}
+	}
+	return claim, nil, fault.New(fault.Unauthenticated, "wrong token for Git LFS")
 }
 
 // isLFSToken reports whether a text has the form of a token for Git LFS.

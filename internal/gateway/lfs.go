@@ -34,8 +34,9 @@ type LFSLogin struct {
 }
 
 // LFSLogin returns where and how a caller who came over SSH can use the API of Git LFS. Authorize has permitted the
-// operation. The error is Invalid if the URL of this server is not known.
-func (r *Request) LFSLogin(op auth.Operation) (login LFSLogin, err error) {
+// operation of the token, which is empty for an anonymous caller. The error is Invalid if the URL of this server is not
+// known.
+func (r *Request) LFSLogin(token string) (login LFSLogin, err error) {
 	if r.LFS.URL == nil {
 		return login, fault.New(fault.Invalid,
 			"this server does not know its URL for Git LFS over HTTP: the operator has to set lfs.url, or use git-lfs 3.0 or "+
@@ -44,7 +45,7 @@ func (r *Request) LFSLogin(op auth.Operation) (login LFSLogin, err error) {
 	at := *r.LFS.URL
 	at.Path = strings.TrimSuffix(at.Path, "/") + "/" + r.Repo.String() + "/info/lfs"
 	login = LFSLogin{Href: at.String(), ExpiresIn: int(auth.LFSTokenLife / time.Second)}
-	if token := r.LFS.Tokens.New(r.ID, r.Repo, op); token != "" {
+	if token != "" {
 		login.Header = map[string]string{"Authorization": token}
 	}
 	return login, nil

@@ -37,7 +37,7 @@ func (s *server) addGateway(routes *router.Router, tiers *resolve.Tiers, searchA
 	s.notes = append(s.notes, clients.notes)
 	handler := s.newGitHandler(routes, tiers, callers)
 	handler.Proxies = clients.proxies
-	if handler.LFS, err = s.newLFS(); err != nil {
+	if handler.LFS, err = s.newLFS(callers.Key); err != nil {
 		return err
 	}
 	if s.mirrors != nil {

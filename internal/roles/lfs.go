@@ -16,7 +16,7 @@ import (
 )
 
 // newLFS makes the part of a gateway for Git LFS. It returns nil if Git LFS is disabled.
-func (s *server) newLFS() (*gateway.LFS, error) {
+func (s *server) newLFS(identify auth.KeyIdentifier) (*gateway.LFS, error) {
 	cfg := s.cfg.LFS
 	if !cfg.Enabled {
 		return nil, nil
@@ -32,7 +32,7 @@ func (s *server) newLFS() (*gateway.LFS, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &gateway.LFS{URL: cfg.PublicURL(), Tokens: auth.NewLFSTokens(key.Get, nil)}, nil
+	return &gateway.LFS{URL: cfg.PublicURL(), Tokens: auth.NewLFSTokens(key.Get, identify, nil)}, nil
 }
 
 // makeLFSKey makes a file with a random key, readable by its owner only, unless the file exists.

@@ -2,6 +2,7 @@ package githttp_test
 
 import (
 	"bytes"
+	"crypto/ed25519"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -14,6 +15,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"golang.org/x/crypto/ssh"
 
 	"github.com/packhorse-git/packhorse/internal/auth"
 	"github.com/packhorse-git/packhorse/internal/clientaddr"
@@ -244,7 +247,15 @@ func TestLFSTokens(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	token := lfsTokens.New(auth.Identity{Name: "alice", By: auth.ByKey}, repo, auth.Read)
+	public, _, err := ed25519.GenerateKey(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, err := ssh.NewPublicKey(public)
+	if err != nil {
+		t.Fatal(err)
+	}
+	token := lfsTokens.New("alice", key, repo, auth.Read)
 	header := "Authorization: " + token
 	_, body := s.do("POST", "/team/app.git/info/lfs/objects/batch", batchOf("download", o), header, document)
 	var b wire.BatchResponse
@@ -258,6 +269,7 @@ func TestLFSTokens(t *testing.T) {
 	}
 	for path, status := range map[string]int{
 		pathOf(o): 200,
+		strings.Replace(pathOf(o), "app.git", "app", 1):       200,
 		strings.Replace(pathOf(o), "app.git", "other.git", 1): 401,
 		"/open/info/lfs/locks":                                401,
 	} {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -15,6 +16,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"golang.org/x/crypto/ssh"
 
 	"github.com/packhorse-git/packhorse/internal/auth"
 	"github.com/packhorse-git/packhorse/internal/bulk"
@@ -180,7 +183,11 @@ func (n *lfsNode) LFSLocks(_ context.Context, repo git.RepoPath, _ node.Session,
 	return a, o, nil
 }
 
-var lfsTokens = auth.NewLFSTokens(func() string { return "a key for tests" }, nil)
+// lfsTokens are tokens for Git LFS whose owner is the login name.
+var lfsTokens = auth.NewLFSTokens(func() string { return "a key for tests" },
+	func(_ context.Context, login string, _ ssh.PublicKey, _ netip.Addr) (auth.Identity, bool, error) {
+		return auth.Identity{Name: login, By: auth.ByKey}, false, nil
+	}, nil)
 
 // serveLFS begins a server in which alice may write team/app, bob may read it, and everybody may read open.
 func serveLFS(t *testing.T, n router.Node, o options) *server {

@@ -83,7 +83,7 @@ func (s *session) authenticateLFS() int {
 		s.say("packhorse: " + fault.Message(q.Err))
 		return 1
 	}
-	login, err := q.LFSLogin(s.access())
+	login, err := q.LFSLogin(q.LFS.Tokens.New(s.conn.User(), s.user.key, q.Repo, s.access()))
 	if err != nil {
 		q.Err = err
 		s.say("packhorse: " + fault.Message(err))

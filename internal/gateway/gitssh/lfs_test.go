@@ -151,7 +151,7 @@ func (n *lfsNode) add(content string) lfs.Object {
 
 func withLFS(o *gitssh.Options) {
 	at, _ := url.Parse("https://git.example.com/code/")
-	o.LFS = &gateway.LFS{URL: at, Tokens: auth.NewLFSTokens(func() string { return "key" }, nil)}
+	o.LFS = &gateway.LFS{URL: at, Tokens: auth.NewLFSTokens(func() string { return "key" }, nil, nil)}
 	o.Auth = writers{}
 }
 
