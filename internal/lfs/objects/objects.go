@@ -140,7 +140,7 @@ func (s *Store) Check(ctx context.Context, r Repository, b lfs.Batch) ([]lfs.Sta
 			states[i] = lfs.Status{State: lfs.Refused, Err: fault.New(fault.Invalid, "object %s has %d bytes, not %d", o.OID,
 				size, o.Size)}
 		case b.Upload:
-			if err := room.reserve(o, 0); err != nil {
+			if err := room.reserve(ctx, o, 0); err != nil {
 				states[i] = lfs.Status{State: lfs.Refused, Err: err}
 			}
 		}

@@ -549,7 +549,7 @@ func TestQuota(t *testing.T) {
 	if err := w.upload(w.repository("other"), random(500)); err != nil {
 		t.Errorf("upload to another repository: %v", err)
 	}
-	if used, err := w.Usage(r); used != 1000 || err != nil {
+	if used, err := w.Usage(t.Context(), r); used != 1000 || err != nil {
 		t.Errorf("Usage = %d, %v, want 1000", used, err)
 	}
 }

@@ -78,7 +78,7 @@ func (s *Store) checkRemote(ctx context.Context, r Repository, b lfs.Batch) ([]l
 		case err != nil:
 			states[i] = lfs.Status{State: lfs.Refused, Err: err}
 		case b.Upload:
-			if err := room.reserve(o, 0); err != nil {
+			if err := room.reserve(ctx, o, 0); err != nil {
 				states[i] = lfs.Status{State: lfs.Refused, Err: err}
 			}
 		}

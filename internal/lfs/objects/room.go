@@ -1,6 +1,7 @@
 package objects
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -9,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/singleflight"
 	"golang.org/x/sys/unix"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
@@ -69,7 +71,7 @@ func (s *Store) newRoom(r Repository) *room { return &room{store: s, repository:
 
 // reserve returns an error if an object may not be uploaded: Invalid if it is too large, Full if there is no room. It
 // has arrived up to offset.
-func (m *room) reserve(o lfs.Object, offset int64) error {
+func (m *room) reserve(ctx context.Context, o lfs.Object, offset int64) error {
 	s := m.store
 	if limit := s.options.MaxObject; limit > 0 && o.Size > limit {
 		return tooLarge.error(fault.Invalid, "object %s has %d bytes: the maximum is %d (lfs.max_object)", o.OID, o.Size,
@@ -85,7 +87,7 @@ func (m *room) reserve(o lfs.Object, offset int64) error {
 			m.free = math.MaxInt64 // Remote.Begin makes room
 		}
 		if m.err == nil && s.Quota(m.repository) > 0 {
-			m.used, m.err = s.Usage(m.repository)
+			m.used, m.err = s.Usage(ctx, m.repository)
 			m.used += s.usage.reserved(m.repository)
 		}
 	}
@@ -157,8 +159,8 @@ func (s *Store) checkFloor(n int64) error {
 }
 
 // reserve is room.reserve for one upload, until release is called. An object that the repository has needs no room.
-func (s *Store) reserve(r Repository, u lfs.Upload) (release func(), err error) {
-	if err := s.newRoom(r).reserve(u.Object, u.Offset); err != nil {
+func (s *Store) reserve(ctx context.Context, r Repository, u lfs.Upload) (release func(), err error) {
+	if err := s.newRoom(r).reserve(ctx, u.Object, u.Offset); err != nil {
 		f, openErr := s.Open(r, u.Object)
 		if openErr != nil {
 			return nil, err
@@ -184,6 +186,8 @@ type usageTable struct {
 	mu       sync.Mutex
 	known    map[string]usage // by Repository.ID
 	incoming map[string]int64 // bytes of the objects of running uploads, by Repository.ID
+	added    map[string]int64 // bytes that were added since a running walk began, by Repository.ID
+	walks    singleflight.Group
 }
 
 type usage struct {
@@ -191,8 +195,9 @@ type usage struct {
 	time  time.Time // when the repository was walked
 }
 
-// Usage returns the total size of the objects of a repository in bytes, as of less than a minute ago.
-func (s *Store) Usage(r Repository) (int64, error) {
+// Usage returns the total size of the objects of a repository in bytes, as of less than a minute ago. All callers share
+// one walk through the objects, which continues when they leave.
+func (s *Store) Usage(ctx context.Context, r Repository) (int64, error) {
 	t := &s.usage
 	t.mu.Lock()
 	u, known := t.known[r.ID]
@@ -200,8 +205,24 @@ func (s *Store) Usage(r Repository) (int64, error) {
 	if known && time.Since(u.time) < usageTime {
 		return u.bytes, nil
 	}
-	u = usage{time: time.Now()}
-	var err error
+	walk := t.walks.DoChan(r.ID, func() (any, error) { return s.walkUsage(r) })
+	select {
+	case result := <-walk:
+		if result.Err != nil {
+			return 0, result.Err
+		}
+		return result.Val.(int64), nil
+	case <-ctx.Done():
+		return 0, ctx.Err()
+	}
+}
+
+// walkUsage adds the sizes of all objects of a repository. Objects that are added meanwhile count at least once, and
+// perhaps twice until the next walk.
+func (s *Store) walkUsage(r Repository) (total int64, err error) {
+	t := &s.usage
+	t.begin(r)
+	u := usage{time: time.Now()}
 	if r.Remote != nil {
 		u.bytes, err = r.Remote.Usage()
 	} else {
@@ -210,11 +231,28 @@ func (s *Store) Usage(r Repository) (int64, error) {
 			return nil
 		})
 	}
-	if err != nil {
-		return 0, err
-	}
+	return t.end(r, u, err), err
+}
+
+// begin notes that a walk begins.
+func (t *usageTable) begin(r Repository) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if t.added == nil {
+		t.added = make(map[string]int64)
+	}
+	t.added[r.ID] = 0
+}
+
+// end notes the result of a walk, and returns it with what was added meanwhile.
+func (t *usageTable) end(r Repository, u usage, err error) int64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	u.bytes += t.added[r.ID]
+	delete(t.added, r.ID)
+	if err != nil {
+		return 0
+	}
 	if t.known == nil {
 		t.known = make(map[string]usage)
 	}
@@ -224,7 +262,7 @@ func (s *Store) Usage(r Repository) (int64, error) {
 		}
 	}
 	t.known[r.ID] = u
-	return u.bytes, nil
+	return u.bytes
 }
 
 // reserve counts an upload that begins, or with a negative size one that ends. The error is Full if another upload has
@@ -262,6 +300,9 @@ func (t *usageTable) total(r Repository) int64 {
 func (t *usageTable) add(r Repository, n int64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if before, isWalking := t.added[r.ID]; isWalking {
+		t.added[r.ID] = before + n
+	}
 	if u, known := t.known[r.ID]; known {
 		u.bytes += n
 		t.known[r.ID] = u

@@ -34,7 +34,7 @@ func (s *Store) Upload(ctx context.Context, r Repository, u lfs.Upload, content 
 
 // upload is Upload without its metric.
 func (s *Store) upload(ctx context.Context, r Repository, u lfs.Upload, content io.Reader) (int64, error) {
-	release, err := s.reserve(r, u)
+	release, err := s.reserve(ctx, r, u)
 	if err != nil {
 		return 0, err
 	}

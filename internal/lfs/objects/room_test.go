@@ -1,0 +1,75 @@
+package objects_test
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/packhorse-git/packhorse/internal/lfs"
+	"github.com/packhorse-git/packhorse/internal/lfs/objects"
+)
+
+// slowRemote is an empty object storage whose list of objects does not end before the test lets it.
+type slowRemote struct {
+	lists          atomic.Int32
+	started, ended chan struct{}
+}
+
+func (*slowRemote) MaxObject() int64                      { return 1 << 30 }
+func (*slowRemote) Put(context.Context, lfs.Object) error { return nil }
+func (*slowRemote) Sizes(_ context.Context, o []lfs.Object) ([]int64, error) {
+	return make([]int64, len(o)), nil
+}
+
+func (*slowRemote) Open(context.Context, lfs.Object) (*os.File, bool, error) {
+	return nil, false, errors.New("not used")
+}
+
+func (*slowRemote) Begin(context.Context, lfs.Object) (grow func(int64) error, end func(), err error) {
+	return func(int64) error { return nil }, func() {}, nil
+}
+
+func (r *slowRemote) Usage() (int64, error) {
+	if r.lists.Add(1) == 1 {
+		close(r.started)
+	}
+	<-r.ended
+	return 100, nil
+}
+
+// Callers share one list of all objects, wait for it no longer than their requests, and miss no upload meanwhile.
+func TestUsageIsShared(t *testing.T) {
+	t.Parallel()
+	s := objects.New(objects.Options{Dir: t.TempDir()})
+	defer s.Close()
+	remote := &slowRemote{started: make(chan struct{}), ended: make(chan struct{})}
+	r := objects.Repository{Dir: t.TempDir(), ID: "app", Remote: remote}
+	var callers sync.WaitGroup
+	for range 4 {
+		callers.Go(func() {
+			if used, err := s.Usage(t.Context(), r); used != 107 || err != nil {
+				t.Errorf("Usage = %d, %v, want 107", used, err)
+			}
+		})
+	}
+	<-remote.started
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := s.Usage(ctx, r); !errors.Is(err, context.Canceled) {
+		t.Errorf("Usage of a request that ended = %v, want its error", err)
+	}
+	u := lfs.Upload{Object: lfs.Object{OID: sha256.Sum256([]byte("content")), Size: 7}}
+	if _, err := s.Upload(t.Context(), r, u, strings.NewReader("content")); err != nil {
+		t.Fatal(err)
+	}
+	close(remote.ended)
+	callers.Wait()
+	if n := remote.lists.Load(); n != 1 {
+		t.Errorf("the objects were listed %d times, want once", n)
+	}
+}
