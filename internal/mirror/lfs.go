@@ -69,9 +69,11 @@ func (x *exchange) askMissing(ctx context.Context, all []lfs.Object, states []lf
 		case states[i].State == lfs.Present:
 		case o.Size > l.budget.limit:
 			states[i] = lfs.Status{State: lfs.Refused, Err: l.budget.tooLarge(o)}
-		case l.known(url, o) != nil:
-			states[i].State = lfs.Present
 		default:
+			if a := l.known(url, o); a != nil && !x.rule.Origin.IsStopped(a.URL) {
+				states[i].State = lfs.Present
+				continue
+			}
 			unknown, places = append(unknown, o), append(places, i)
 		}
 	}

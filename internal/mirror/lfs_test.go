@@ -369,6 +369,36 @@ func TestLFSWithoutOrigin(t *testing.T) {
 	}
 }
 
+// A batch promises no object while the origin gets no requests, and a download does not wait for it.
+func TestLFSWhileOriginIsStopped(t *testing.T) {
+	t.Parallel()
+	w, s := newLFSWorld(t, "a")
+	b := lfs.Batch{Objects: []lfs.Object{s.add("a", []byte("content"))}}
+	session := node.Session{Stateless: true}
+	if states, _, err := w.Node().LFSBatch(t.Context(), w.path("host/a"), session, b); err != nil ||
+		states[0].State != lfs.Present {
+		t.Fatalf("batch: %v, %v, want Present", states, err)
+	}
+	w.host.set(func(w http.ResponseWriter, _ *http.Request) bool {
+		w.Header().Set("Retry-After", "20")
+		w.WriteHeader(http.StatusServiceUnavailable)
+		return true
+	})
+	start := time.Now()
+	for range 2 {
+		if _, _, err := w.download(t.Context(), "host/a", whole(b.Objects[0])); !fault.Is(err, fault.Unavailable) {
+			t.Errorf("download during a pause: %v, want Unavailable", err)
+		}
+	}
+	if took := time.Since(start); took > 10*time.Second {
+		t.Errorf("downloads during a pause ended after %v, want at once", took)
+	}
+	_, _, err := w.Node().LFSBatch(t.Context(), w.path("host/a"), session, b)
+	if !fault.Is(err, fault.Unavailable) || strings.Count(err.Error(), "is not asked at present") > 1 {
+		t.Errorf("batch during a pause: %v, want Unavailable and one message", err)
+	}
+}
+
 // An object of another mirror is only used if the origin says that this repository has it.
 func TestLFSObjectsOfOtherMirrors(t *testing.T) {
 	t.Parallel()
@@ -702,7 +732,8 @@ func TestLFSSignedURL(t *testing.T) {
 		_, err := w.Node().LFSDownload(t.Context(), w.path("host/a"), node.Session{Stateless: true,
 			Authorization: node.NewSecret("Basic c2VjcmV0")}, whole(o), got)
 		if hosts == nil {
-			if !fault.Is(err, fault.Unavailable) || !strings.Contains(fault.Message(err), "lfs_hosts") || header != nil {
+			entry := fmt.Sprintf("add %q to lfs_hosts", strings.TrimPrefix(store.URL, "http://"))
+			if !fault.Is(err, fault.Denied) || !strings.Contains(fault.Message(err), entry) || header != nil {
 				t.Errorf("a host that is not allowed: error %v, request %v, want an error that names lfs_hosts", err, header)
 			}
 			continue

@@ -8,6 +8,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"net/http"
+	"net/url"
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
@@ -130,7 +131,7 @@ func (y *download) fill(ctx context.Context) error {
 		if part.Size()-before >= progressBytes {
 			failures = 0
 		}
-		if isFinal || failures == maxFailures {
+		if isFinal || failures == maxFailures || part.Size() == 0 && y.isStopped() {
 			return err
 		}
 		if err := y.pause(ctx, err, failures); err != nil {
@@ -141,6 +142,15 @@ func (y *download) fill(ctx context.Context) error {
 		return y.noteWrong(err)
 	}
 	return nil
+}
+
+// isStopped reports whether the origin gets no requests at present, so that no client has to wait for the download.
+func (y *download) isStopped() bool {
+	var target *url.URL
+	if y.action != nil {
+		target = y.action.URL
+	}
+	return y.server.Origin.IsStopped(target)
 }
 
 // noteWrong logs that the origin sent another object, and keeps it from being asked for again at once.

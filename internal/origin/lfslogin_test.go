@@ -131,7 +131,7 @@ func TestLFSOverSSHRefused(t *testing.T) {
 		kind fault.Kind
 		text string
 	}{
-		{"", "https://other.example.com/info/lfs", fault.Unavailable, "lfs_hosts"},
+		{"", "https://other.example.com/info/lfs", fault.Denied, "lfs_hosts"},
 		{"", "http://" + h.web.Listener.Addr().String() + "/info/lfs", fault.Unavailable, "not allowed"},
 		{"", "https://user:password@" + h.web.Listener.Addr().String() + "/", fault.Unavailable, "not allowed"},
 		{"echo hello", "", fault.Unavailable, "invalid answer"},

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net/url"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -76,6 +77,16 @@ func (l *limits) check() (time.Duration, error) {
 		return pause, circuitbreaker.ErrOpen
 	}
 	return 0, nil
+}
+
+// IsStopped reports whether the origin gets no requests at present, because it failed or asked for a pause. A URL at
+// another host is not affected. Nil is the origin itself.
+func (o *Origin) IsStopped(u *url.URL) bool {
+	if u != nil && !sameOrigin(u, o.o.URL) {
+		return false
+	}
+	_, err := o.limits.check()
+	return err != nil
 }
 
 // pause stops requests for a time that the origin asked for, and a little more, so that mirrors do not return at once.

@@ -15,6 +15,7 @@ type Metrics struct {
 	waits    *prometheus.HistogramVec
 	bytes    *prometheus.CounterVec
 	open     *prometheus.GaugeVec
+	hosts    *prometheus.CounterVec
 }
 
 // NewMetrics creates the metrics.
@@ -44,12 +45,16 @@ func NewMetrics() *Metrics {
 			Name: "packhorse_origin_breaker_open",
 			Help: "Whether requests to the origin are stopped because it failed repeatedly: 1, or 0.",
 		}, []string{"origin"}),
+		hosts: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "packhorse_origin_refused_hosts_total",
+			Help: "LFS objects that the origin named at a host that is not in lfs_hosts of its mirror.",
+		}, []string{"origin"}),
 	}
 }
 
 // Collectors returns the metrics to register.
 func (m *Metrics) Collectors() []prometheus.Collector {
-	return []prometheus.Collector{m.requests, m.seconds, m.waits, m.bytes, m.open}
+	return []prometheus.Collector{m.requests, m.seconds, m.waits, m.bytes, m.open, m.hosts}
 }
 
 // Operations in labels.

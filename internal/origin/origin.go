@@ -19,6 +19,7 @@ import (
 
 	lru "github.com/hashicorp/golang-lru/v2"
 	"golang.org/x/sync/singleflight"
+	"golang.org/x/time/rate"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
@@ -80,6 +81,7 @@ type Origin struct {
 	limits    *limits
 	metrics   *Metrics
 	log       *slog.Logger
+	hostLog   rate.Sometimes                 // about hosts that are not allowed
 	known     *lru.Cache[string, repository] // by path
 	logins    *lru.Cache[string, *lfsLogin]  // of an SSH origin, by path
 	loggingIn singleflight.Group             // by path
@@ -107,7 +109,7 @@ func New(o Options) (*Origin, error) {
 	o.Requests, o.MaxRefs = cmp.Or(o.Requests, 16), cmp.Or(o.MaxRefs, 1_000_000)
 	o.AnswerTimeout, o.Stall = cmp.Or(o.AnswerTimeout, 30*time.Second), cmp.Or(o.Stall, time.Minute)
 	o.Agent = cmp.Or(o.Agent, "packhorse")
-	c := &Origin{o: o, base: "/" + strings.Trim(o.URL.Path, "/"), metrics: o.Metrics, log: o.Log}
+	c := &Origin{o: o, hostLog: rate.Sometimes{Interval: time.Minute}, base: "/" + strings.Trim(o.URL.Path, "/"), metrics: o.Metrics, log: o.Log}
 	if c.base != "/" {
 		c.base += "/"
 	}

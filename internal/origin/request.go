@@ -142,8 +142,12 @@ func (o *Origin) CheckHost(u *url.URL) error {
 			return nil
 		}
 	}
-	return fault.New(fault.Unavailable, "origin %s names content at host %s, which lfs_hosts of the mirror does not have",
-		o.Host(), Printable(u.Host))
+	o.metrics.hosts.WithLabelValues(o.Host()).Inc()
+	o.hostLog.Do(func() {
+		o.log.Warn("origin names content at a host that is not allowed", "origin", o.Host(), "host", Printable(u.Host))
+	})
+	return fault.New(fault.Denied, "origin %s names content at host %[2]s: add %[2]q to lfs_hosts of the mirror, if the "+
+		"host belongs to the origin", o.Host(), Printable(u.Host))
 }
 
 // ParseHost returns an error if an entry of Options.Hosts is invalid.

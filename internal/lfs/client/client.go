@@ -91,5 +91,5 @@ func (r Repository) explain(err error) error {
 	if json.Unmarshal(e.Body, &document) == nil && document.Message != "" {
 		message += ": " + origin.Printable(document.Message)
 	}
-	return &fault.Error{Kind: kind, Msg: message, RetryAfter: fault.RetryAfter(err), Err: err}
+	return &fault.Error{Kind: kind, Msg: message, RetryAfter: fault.RetryAfter(err), Err: e}
 }

@@ -68,7 +68,7 @@ func TestBatchAnswers(t *testing.T) {
 		{"another size", &wire.ObjectAnswer{Object: wire.Object{Size: 8}, Actions: action("HOST/x")}, lfs.Refused,
 			fault.Invalid},
 		{"another host", &wire.ObjectAnswer{Object: wire.Object{Size: 9}, Actions: action("http://169.254.169.254/x")},
-			lfs.Refused, fault.Unavailable},
+			lfs.Refused, fault.Denied},
 		{"a relative URL", &wire.ObjectAnswer{Object: wire.Object{Size: 9}, Actions: action("/x")}, lfs.Refused,
 			fault.Unavailable},
 		{"a long URL", &wire.ObjectAnswer{Object: wire.Object{Size: 9},
