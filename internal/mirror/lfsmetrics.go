@@ -45,7 +45,7 @@ func newLFSMetrics() lfsMetrics {
 		}),
 		cache: prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "packhorse_mirror_lfs_cache_bytes",
-			Help: "Size of the LFS objects of mirrors with running downloads; 0 until the first download after a start.",
+			Help: "Size of the LFS objects of mirrors with running downloads. It is measured after a start, and 0 until then.",
 		}, func() float64 {
 			if b := budget.Load(); b != nil {
 				return float64(b.bytes())

@@ -98,6 +98,9 @@ func New(o Options) (*Mirrors, error) {
 	m.ctx, m.cancel = context.WithCancel(context.Background())
 	m.metrics.watch(m)
 	m.running.Go(m.sweep)
+	if m.lfs != nil {
+		m.running.Go(func() { _ = m.lfs.budget.measure(m.ctx) }) // after an error the next download measures it
+	}
 	return m, nil
 }
 

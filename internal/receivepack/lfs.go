@@ -60,6 +60,10 @@ func (p *pushSession) checkLFS(ctx context.Context, objects string, write func(t
 	message, err := p.missingLFS(ctx, objects)
 	if err != nil {
 		p.log.Warn("cannot check the LFS objects of a push", "repository", p.push.Repo.String(), "error", err)
+		if p.options.MissingLFS == WarnMissingLFS {
+			write("the server cannot check whether the LFS objects of this push are here\n")
+			return nil
+		}
 		err = fault.Wrap(fault.Unavailable, "push not accepted: the server cannot check whether its LFS objects are here",
 			err)
 		write(fault.Message(err) + "\n")

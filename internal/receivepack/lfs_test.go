@@ -162,6 +162,13 @@ func TestLFSCannotBeChecked(t *testing.T) {
 	if got := w.refs(); got != "" {
 		t.Errorf("refs = %q, want none", got)
 	}
+	warned := newWorld(t, Options{MissingLFS: WarnMissingLFS})
+	warned.lfs = w.lfs
+	c = warned.clone()
+	commitFiles(c, "a pointer", map[string]string{"big.bin": text})
+	if out := warned.mustPush(c, "main"); !strings.Contains(out, "cannot check whether the LFS objects") {
+		t.Errorf("output of a push with warnings = %q, want a message that it was not checked", out)
+	}
 }
 
 // TestPointerSearch reads packs in parts of several sizes.

@@ -45,7 +45,7 @@ The parts:
   batch   time of a batch request for --objects objects that are present: one process, a gateway with a storage node,
           and a mirror
   resume  git-lfs uploads an object of --upload-mb MiB through a proxy that cuts the connection --cuts times. Bytes that
-          were sent more than once
+          the proxy read beyond those of the object, with the ones that it dropped at a cut
 
 Runners send what git-lfs sends, and drop the bytes that they get. The part resume needs git-lfs.`
 

@@ -48,8 +48,13 @@ func (w *world) resume(ctx context.Context) ([]loadgen.Figure, error) {
 		if err != nil {
 			return nil, err
 		}
-		if info, err := os.Stat(o.path(w.repository())); err != nil || info.Size() != o.size || p.cut != w.cuts {
-			return nil, fmt.Errorf("after %d of %d cuts the server's object is %v, %w", p.cut, w.cuts, info, err)
+		info, err := os.Stat(o.path(w.repository()))
+		if err != nil {
+			return nil, err
+		}
+		if info.Size() != o.size || p.cut != w.cuts {
+			return nil, fmt.Errorf("after %d of %d cuts the server's object has %d bytes, not %d", p.cut, w.cuts, info.Size(),
+				o.size)
 		}
 		values = append(values, float64(p.received-o.size)/float64(o.size))
 		if err := errors.Join(os.RemoveAll(local), os.Remove(o.path(w.repository()))); err != nil {
