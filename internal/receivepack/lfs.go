@@ -101,10 +101,11 @@ func (p *pushSession) missingLFS(ctx context.Context, objects string) (string, e
 	if err := p.removePresent(ctx, blobs); err != nil || len(blobs) == 0 {
 		return "", err
 	}
-	if usesOther, err := p.usesOtherLFS(pushed); err != nil || usesOther {
+	tips, err := p.tipsWithOwnLFS(pushed)
+	if err != nil || len(tips) == 0 {
 		return "", err
 	}
-	return p.describeMissingLFS(ctx, objects, blobs)
+	return p.describeMissingLFS(ctx, objects, tips, blobs)
 }
 
 // removePresent removes the pointer files whose objects the repository has.
@@ -133,9 +134,9 @@ func (p *pushSession) removePresent(ctx context.Context, blobs map[git.ObjectID]
 	return nil
 }
 
-// usesOtherLFS reports whether a new value of a ref has a .lfsconfig with the URL of an LFS server. Its objects may be
-// there.
-func (p *pushSession) usesOtherLFS(pushed *pack.Store) (bool, error) {
+// tipsWithOwnLFS returns the new values of refs, without those that have a .lfsconfig with the URL of an LFS server:
+// their objects may be there.
+func (p *pushSession) tipsWithOwnLFS(pushed *pack.Store) (tips []git.ObjectID, err error) {
 	read := func(id git.ObjectID) (git.ObjectType, []byte, error) {
 		typ, data, err := pushed.Read(id, 0)
 		if fault.Is(err, fault.NotFound) {
@@ -151,21 +152,29 @@ func (p *pushSession) usesOtherLFS(pushed *pack.Store) (bool, error) {
 		seen[u.New] = true
 		text, err := readLFSConfig(read, u.New, p.target.Format)
 		if err != nil {
-			return false, err
+			return nil, err
 		}
-		config, err := repo.ParseConfig(text)
-		if err != nil {
-			continue // git-lfs ignores the file too
-		}
-		for key, value := range config.All() {
-			isURL := key == "lfs.url" || key == "lfs.pushurl" || strings.HasPrefix(key, "remote.") &&
-				(strings.HasSuffix(key, ".lfsurl") || strings.HasSuffix(key, ".lfspushurl"))
-			if isURL && value != "" {
-				return true, nil
-			}
+		if !namesLFSServer(text) {
+			tips = append(tips, u.New)
 		}
 	}
-	return false, nil
+	return tips, nil
+}
+
+// namesLFSServer reports whether a .lfsconfig has the URL of an LFS server. git-lfs ignores an invalid file.
+func namesLFSServer(text string) bool {
+	config, err := repo.ParseConfig(text)
+	if err != nil {
+		return false
+	}
+	for key, value := range config.All() {
+		isURL := key == "lfs.url" || key == "lfs.pushurl" || strings.HasPrefix(key, "remote.") &&
+			(strings.HasSuffix(key, ".lfsurl") || strings.HasSuffix(key, ".lfspushurl"))
+		if isURL && value != "" {
+			return true
+		}
+	}
+	return false
 }
 
 // readLFSConfig returns the file .lfsconfig in the tree of a commit or tag; "" if it has none.
@@ -207,20 +216,20 @@ func readLFSConfig(read func(git.ObjectID) (git.ObjectType, []byte, error), id g
 	return "", nil
 }
 
-// describeMissingLFS finds the files of missing objects in the history that the push adds, and returns the message for
-// the client. It is "" if the history has none of them.
-func (p *pushSession) describeMissingLFS(ctx context.Context, objects string,
+// describeMissingLFS finds the files of missing objects in the history that the push adds to tips, and returns the
+// message for the client. It is "" if the history has none of them.
+func (p *pushSession) describeMissingLFS(ctx context.Context, objects string, tips []git.ObjectID,
 	blobs map[git.ObjectID]lfs.Object) (string, error) {
 	var env []string
 	if own := filepath.Join(p.target.Common, "objects"); objects != own {
 		env = []string{"GIT_OBJECT_DIRECTORY=" + objects, "GIT_ALTERNATE_OBJECT_DIRECTORIES=" + quotePath(own)}
 	}
-	tips, writer := io.Pipe()
-	go func() { writer.CloseWithError(p.writeTips(writer)) }()
-	defer tips.Close()
+	input, writer := io.Pipe()
+	go func() { writer.CloseWithError(p.writeTips(writer, tips)) }()
+	defer input.Close()
 	var files strings.Builder
 	count := 0
-	err := p.revList(ctx, env, tips, func(line []byte) error {
+	err := p.revList(ctx, env, input, func(line []byte) error {
 		hex, name, _ := bytes.Cut(line, []byte(" "))
 		id, err := git.ParseObjectID(hex)
 		if err != nil {
@@ -251,14 +260,12 @@ func (p *pushSession) describeMissingLFS(ctx context.Context, objects string,
 // maxLFSName is the maximum length in bytes of a file's name in a message.
 const maxLFSName = 500
 
-// writeTips writes the input of git rev-list for the history that the push adds: the new values of its refs, without
-// the history of all refs before it.
-func (p *pushSession) writeTips(w io.Writer) error {
+// writeTips writes the input of git rev-list for the history that the push adds: tips, without the history of all refs
+// before it.
+func (p *pushSession) writeTips(w io.Writer, tips []git.ObjectID) error {
 	buffered := bufio.NewWriter(w)
-	for _, u := range p.push.Updates {
-		if !u.New.IsZero() {
-			fmt.Fprintln(buffered, u.New)
-		}
+	for _, tip := range tips {
+		fmt.Fprintln(buffered, tip)
 	}
 	err := p.before.Each("", func(ref refs.Ref) error {
 		_, err := fmt.Fprintf(buffered, "^%s\n", ref.ID)

@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
@@ -141,6 +143,26 @@ func TestMissingLFSIsAllowed(t *testing.T) {
 	}
 }
 
+// A ref with another LFS server does not keep the other refs of a push from being checked.
+func TestMissingLFSOfOneRef(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, Options{})
+	w.lfs = lfsObjects{}.batch
+	c := w.clone()
+	_, elsewhere := pointer("elsewhere")
+	commitFiles(c, "another server", map[string]string{"other.bin": elsewhere,
+		".lfsconfig": "[lfs]\n\turl = https://lfs.example.com/\n"})
+	c.Git("branch", "other")
+	c.Git("reset", "-q", "--soft", "main^")
+	_, text := pointer("missing")
+	commitFiles(c, "this server", map[string]string{"big.bin": text})
+	out, err := w.push(c, "other", "main")
+	if err == nil || !strings.Contains(out, "big.bin") || strings.Contains(out, "other.bin") {
+		t.Errorf("push with a missing object: %v, output %q, want an error that names only big.bin", err, out)
+	}
+	w.mustPush(c, "other")
+}
+
 // A push is not accepted if the objects cannot be checked.
 func TestLFSCannotBeChecked(t *testing.T) {
 	t.Parallel()
@@ -181,13 +203,20 @@ func TestPointerSearch(t *testing.T) {
 	large.Git("update-ref", "refs/heads/pointer", large.CommitTree("pointer",
 		fmt.Sprintf("100644 blob %v\tbig.bin\n", large.Blob(text)), large.ID("main")).String())
 	withPointer := []byte(large.GitIn("pointer\n", "pack-objects", "--revs", "--stdout", "-q"))
+	extension := gittest.NewPackWriter(git.SHA1)
+	version, rest, _ := strings.Cut(text, "\n")
+	random := make([]byte, 350)
+	rand.NewChaCha8([32]byte{}).Read(random)
+	extension.Add(git.Blob, fmt.Appendf(nil, "%s\next-0-%s sha256:%.10s\n%s", version,
+		base64.RawURLEncoding.EncodeToString(random), text, rest))
 	delta := gittest.NewPackWriter(git.SHA1)
 	delta.AddRefDelta(large.Blob(text), []byte(text), []byte(other))
 	for _, c := range []struct {
 		name string
 		pack []byte
 		want bool
-	}{{"ordinary", ordinary, false}, {"with a pointer", withPointer, true}, {"delta", delta.Bytes(), true}} {
+	}{{"ordinary", ordinary, false}, {"with a pointer", withPointer, true}, {"delta", delta.Bytes(), true},
+		{"extension", extension.Bytes(), true}} {
 		for _, size := range []int{1, 7, 511, 32 << 10} {
 			found := false
 			s := &pointerSearch{body: bytes.NewReader(c.pack), found: func() error { found = true; return nil }}

@@ -5,15 +5,17 @@ import (
 	"compress/flate"
 	"io"
 	"sync/atomic"
+
+	"github.com/packhorse-git/packhorse/internal/lfs"
 )
 
 // pointerSearch reads a pack, and calls found once before it returns a byte of what may be the first pointer file of
 // Git LFS. So a push without pointer files needs no hook of Git. An error of found is returned.
 //
-// It does not parse the pack. A new object ID is in the pack as 64 hexadecimal digits, near the beginning of the zlib
-// stream of a blob or of a delta. So each place that could begin a stream is inflated for a few bytes. The search finds
-// too much, and then checkLFS decides. It finds too little if a delta copies the object ID from its base, which the
-// push or the repository has.
+// It does not parse the pack. A new object ID is in the pack as 64 hexadecimal digits, in the short zlib stream of a
+// blob or of a delta. So each place that could begin a stream is inflated for the size of a pointer file. The search
+// finds too much, and then checkLFS decides. It finds too little if a delta copies the object ID from its base, which
+// the push or the repository has, and in packs that were made to evade it.
 type pointerSearch struct {
 	body  io.Reader
 	found func() error
@@ -23,15 +25,13 @@ type pointerSearch struct {
 	tail    []byte // the last bytes that were searched: a stream may continue in the next ones
 	zlib    io.ReadCloser
 	source  bytes.Reader
-	text    [beginBytes]byte
+	text    [lfs.MaxPointer]byte
 }
 
 const (
-	// beginBytes is how much of a stream is inflated: more than the first line of a pointer file, some empty lines and an
-	// object ID.
-	beginBytes = 192
-	// streamBytes is more than such a beginning has in the stream, with its tables.
-	streamBytes = 512
+	// streamBytes is more than a pointer file has when it is compressed: zlib adds a few bytes to text that does not become
+	// smaller.
+	streamBytes = lfs.MaxPointer + 128
 	// minDigits is the minimum length of the digits. A delta may have an object ID in two parts.
 	minDigits = 32
 	// maxStreams is the maximum number of places that are inflated. After them the search finds something: they cost time.
@@ -82,7 +82,8 @@ func (s *pointerSearch) isPointer(stream []byte) bool {
 	}
 	n, _ := io.ReadFull(s.zlib, s.text[:]) // an error is the end of the text
 	text := s.text[:n]
-	if bytes.HasPrefix(text, []byte("tree ")) || bytes.HasPrefix(text, []byte("object ")) { // commits and tags
+	if n == lfs.MaxPointer || // a longer file; Git makes no delta that is longer than the file
+		bytes.HasPrefix(text, []byte("tree ")) || bytes.HasPrefix(text, []byte("object ")) { // commits and tags
 		return false
 	}
 	digits := 0
