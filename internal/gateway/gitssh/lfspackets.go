@@ -42,14 +42,14 @@ func readLFSMessage(in *bufio.Reader) (*lfsMessage, error) {
 		return nil, fault.New(fault.Invalid, "a %s packet instead of a command", kind)
 	}
 	m.command, m.word, _ = strings.Cut(line, " ")
-	for {
+	for count := 0; ; count++ {
 		kind, line, err := m.line()
 		switch {
 		case err != nil:
 			return nil, err
 		case kind == pktline.Delim || kind == pktline.Flush:
 			return m, nil
-		case kind != pktline.Data || len(m.args) == maxLFSArgs:
+		case kind != pktline.Data || count == maxLFSArgs:
 			return nil, fault.New(fault.Invalid, "%.40s with more than %d arguments, or without an end", m.command,
 				maxLFSArgs)
 		}
@@ -117,7 +117,10 @@ func (m *lfsMessage) Read(p []byte) (int, error) {
 			return 0, err
 		}
 		if kind != pktline.Data && kind != pktline.Flush {
-			return 0, fault.New(fault.Invalid, "a %s packet within the data of %s", kind, m.command)
+			return 0, fault.New(fault.Invalid, "a %s packet within the data of %.40s", kind, m.command)
+		}
+		if kind == pktline.Data && size == 0 { // they have no limit, and clients send none
+			return 0, fault.New(fault.Invalid, "an empty packet within the data of %.40s", m.command)
 		}
 		m.left = size
 	}

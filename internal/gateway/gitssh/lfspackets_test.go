@@ -11,6 +11,27 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/pktline"
 )
 
+func TestLFSMessageLimits(t *testing.T) {
+	for _, c := range []struct {
+		in string
+		ok bool
+	}{
+		{"0009batch" + strings.Repeat("0007k=v", maxLFSArgs) + "00010000", true},
+		{"0009batch" + strings.Repeat("0007k=v", maxLFSArgs+1) + "00010000", false},
+		{"0009batch" + strings.Repeat("0004", maxLFSArgs+1) + "00010000", false},
+		{"000eput-object0001" + "0006ab0000", true},
+		{"000eput-object0001" + "0006ab00040006cd0000", false},
+	} {
+		m, err := readLFSMessage(bufio.NewReaderSize(strings.NewReader(c.in), 16<<10))
+		if err == nil {
+			_, err = io.Copy(io.Discard, m)
+		}
+		if c.ok && err != nil || !c.ok && !fault.Is(err, fault.Invalid) {
+			t.Errorf("message %.40q and its data = %v, want ok = %t or Invalid", c.in, err, c.ok)
+		}
+	}
+}
+
 // FuzzLFSMessage checks that messages from any input have limits, and that encoding one again gives the same message.
 func FuzzLFSMessage(f *testing.F) {
 	for _, seed := range []string{"", "0000", "000eversion 1\n0000", "0009batch000fhash-algo=x0001000d" + "oid 12 \n0000",
