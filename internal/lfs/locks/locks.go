@@ -80,9 +80,22 @@ func (s *Server) Do(ctx context.Context, files Files, q lfs.LockRequest) (lfs.Lo
 	}
 }
 
+// isFilePath reports whether Git accepts a path as that of a file in a repository. It has to be UTF-8 of one line too.
+func isFilePath(path string) bool {
+	if len(path) > maxPath || !utf8.ValidString(path) || strings.ContainsAny(path, "\x00\n") {
+		return false
+	}
+	for part := range strings.SplitSeq(path, "/") { // that of an absolute path begins with an empty one
+		if part == "" || part == "." || part == ".." || strings.EqualFold(part, ".git") {
+			return false
+		}
+	}
+	return true
+}
+
 func (s *Server) create(ctx context.Context, files Files, q lfs.LockRequest) (answer lfs.LockAnswer, err error) {
 	switch {
-	case q.Path == "" || len(q.Path) > maxPath || !utf8.ValidString(q.Path) || strings.ContainsAny(q.Path, "\x00\n"):
+	case !isFilePath(q.Path):
 		return answer, fault.New(fault.Invalid, "%.80q cannot be locked: it is not the path of a file", q.Path)
 	case q.Caller == "":
 		return answer, fault.New(fault.Denied, "a lock needs an owner: sign in")

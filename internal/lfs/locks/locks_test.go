@@ -301,3 +301,16 @@ func (m memory) Remove(_ context.Context, name string) error {
 }
 
 func (m memory) Names(context.Context) ([]string, error) { return slices.Collect(maps.Keys(m)), nil }
+
+func TestPathsOfFiles(t *testing.T) {
+	t.Parallel()
+	r := newRepository(t)
+	for path, want := range map[string]bool{"a": true, "a b/.gitignore": true, "...": true, "": false, "/a": false,
+		"a/": false, "a//b": false, ".": false, "./a": false, "../../x": false, "a/..": false, ".git/config": false,
+		"a/.GIT": false, "a\x00b": false, "a\nb": false, "\xff": false, strings.Repeat("a", 4097): false} {
+		_, err := r.do(lfs.LockRequest{Action: lfs.CreateLock, Caller: "ann", Path: path})
+		if want && err != nil || !want && !fault.Is(err, fault.Invalid) {
+			t.Errorf("lock of %.40q = %v, want ok = %t or Invalid", path, err, want)
+		}
+	}
+}
