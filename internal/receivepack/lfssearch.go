@@ -29,8 +29,7 @@ type pointerSearch struct {
 }
 
 const (
-	// streamBytes is more than a pointer file has when it is compressed: zlib adds a few bytes to text that does not become
-	// smaller.
+	// streamBytes is more than a pointer file has when it is compressed: zlib adds a few bytes to random text.
 	streamBytes = lfs.MaxPointer + 128
 	// minDigits is the minimum length of the digits. A delta may have an object ID in two parts.
 	minDigits = 32
