@@ -46,7 +46,8 @@ type lfsKey struct {
 	oid        lfs.OID
 }
 
-// lfsSize is the size of an object that the bucket had at a time.
+// lfsSize is the size of an object that the bucket had at a time. It is -1, at the zero time, while the bucket may not
+// have an object that was uploaded to this node.
 type lfsSize struct {
 	bytes int64
 	time  time.Time
@@ -146,6 +147,12 @@ func (o lfsObjects) failed(err error) error {
 		o.store.health.doubt()
 	}
 	return err
+}
+
+// IsStored implements objects.Remote.
+func (o lfsObjects) IsStored(id lfs.OID) bool {
+	known, isKnown := o.store.lfsSizes.Get(lfsKey{o.id, id})
+	return o.local.HasFile(lfsFile(id)) && (!isKnown || known.bytes >= 0)
 }
 
 // Usage implements objects.Remote.
@@ -249,6 +256,7 @@ func (o lfsObjects) put(object lfs.Object) (err error) {
 			o.local.RemoveFile(name)
 		}
 	}()
+	s.lfsSizes.Add(lfsKey{o.id, object.OID}, lfsSize{bytes: -1})
 	size, err := o.size(s.ctx, object.OID)
 	if err != nil || size == object.Size {
 		return err

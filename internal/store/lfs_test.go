@@ -261,6 +261,74 @@ func TestLFSDamagedCopy(t *testing.T) {
 	n.mustUpload("app", "content")
 }
 
+// An upload replaces a damaged copy, whether or not the bucket has the object. A copy that was removed because it was
+// damaged is downloaded again.
+func TestLFSUploadReplacesDamagedCopy(t *testing.T) {
+	t.Parallel()
+	b := newBucket(t)
+	a, c := newGitNode(t, b, receivepack.Options{}), newGitNode(t, b, receivepack.Options{})
+	create(t, a.Store, "app")
+	o := a.mustUpload("app", "content")
+	if got, _, err := c.download("app", o); err != nil || got != "content" {
+		t.Fatalf("download = %q, %v", got, err)
+	}
+	file := filepath.Join(c.options.Cache.Root, c.id("app")+".git", lfsFile(o.OID))
+	damage := func() {
+		if err := os.Remove(file); err != nil {
+			t.Fatal(err)
+		}
+		write(t, file, "damaged")
+	}
+	damage()
+	c.mustUpload("app", "content")
+	if got, pack, err := c.download("app", o); err != nil || got != "content" || pack != "hit" {
+		t.Errorf("download after the upload = %q, %q, %v, want the content as a hit", got, pack, err)
+	}
+	damage()
+	key := "repos/" + a.id("app") + "/lfs/" + o.OID.String()
+	if err := b.Delete(t.Context(), key); err != nil {
+		t.Fatal(err)
+	}
+	c.mustUpload("app", "content")
+	if got, _, err := newGitNode(t, b, receivepack.Options{}).download("app", o); err != nil || got != "content" {
+		t.Errorf("download from another node = %q, %v, want the content", got, err)
+	}
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	if got, pack, err := c.download("app", o); err != nil || got != "content" || pack != "miss" {
+		t.Errorf("download of a removed copy = %q, %q, %v, want the content as a miss", got, pack, err)
+	}
+	if used := c.Usage().Bytes; used != o.Size {
+		t.Errorf("the cache has %d bytes, want %d", used, o.Size)
+	}
+}
+
+// While the store is down, a copy that could not be stored is not offered.
+func TestLFSNotStoredWithoutTheStore(t *testing.T) {
+	t.Parallel()
+	b := newBucket(t)
+	n := newGitNode(t, b, receivepack.Options{})
+	create(t, n.Store, "app")
+	stored := n.mustUpload("app", "stored")
+	b.SetHook(func(operation, _ string) error {
+		if operation == "put" {
+			b.SetFaults(buckettest.Faults{Down: true})
+			return fault.New(fault.Unavailable, "not now")
+		}
+		return nil
+	})
+	o, err := n.upload("app", "content")
+	if !fault.Is(err, fault.Unavailable) {
+		t.Fatalf("upload that cannot be stored: %v, want Unavailable", err)
+	}
+	n.checkIdentity()
+	states, err := n.states("app", false, stored, o)
+	if err != nil || !slices.Equal(states, []lfs.State{lfs.Present, lfs.Refused}) {
+		t.Errorf("states = %v, %v, want present, refused", states, err)
+	}
+}
+
 // The upload of an object is not found when its repository was removed meanwhile.
 func TestLFSUploadToRemovedRepository(t *testing.T) {
 	t.Parallel()

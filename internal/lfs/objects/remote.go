@@ -15,6 +15,9 @@ import (
 type Remote interface {
 	// Sizes returns the size of each object, or -1 if the storage does not have it.
 	Sizes(ctx context.Context, o []lfs.Object) ([]int64, error)
+	// IsStored reports, without asking the storage, whether there is a local copy of an object that the storage has, as
+	// far as is known.
+	IsStored(id lfs.OID) bool
 	// Usage returns the total size of the objects in bytes.
 	Usage() (int64, error)
 	// Open returns the file of a local copy, which it makes if necessary. isHit reports whether there was one. The error
@@ -33,7 +36,8 @@ type Remote interface {
 const putWait = 20 * time.Second
 
 // checkRemote is Check for a repository with a Remote. Before an upload it stores objects that are complete here.
-// Before a download, if the storage does not answer, it reports the copies that are here.
+// Before a download, if the storage does not answer, it reports the copies of stored objects that are
+// here.
 func (s *Store) checkRemote(ctx context.Context, r Repository, b lfs.Batch) ([]lfs.Status, error) {
 	sizes, err := r.Remote.Sizes(ctx, b.Objects)
 	if err != nil && (b.Upload || !fault.Is(err, fault.Unavailable)) {
@@ -61,7 +65,9 @@ func (s *Store) checkRemote(ctx context.Context, r Repository, b lfs.Batch) ([]l
 		case statErr != nil:
 			return nil, statErr
 		case found && err != nil:
-			size = local
+			if r.Remote.IsStored(o.OID) {
+				size = local
+			}
 		case found && local == o.Size:
 			if err := r.Remote.Put(put, o); err != nil {
 				states[i] = lfs.Status{State: lfs.Refused, Err: err}
