@@ -56,7 +56,7 @@ type LFSConfig struct {
 
 	// ScrubInterval is the time in which all objects are read once and compared with their checksums. A damaged object is
 	// moved aside, and logged as an error. As for grace, this needs maintenance.enabled, and pushes or mirrors. 0 means
-	// that they are not read.
+	// that they are not read. With an object store, each node reads its local copies, and removes damaged ones.
 	ScrubInterval Duration `toml:"scrub_interval" default:"168h" range:"0s.."`
 
 	// ScrubRate is the maximum number of bytes that are read in a second for that.

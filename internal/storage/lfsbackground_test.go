@@ -1,6 +1,9 @@
 package storage
 
 import (
+	"crypto/sha256"
+	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"testing"
@@ -8,6 +11,7 @@ import (
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/gittest"
+	"github.com/packhorse-git/packhorse/internal/lfs"
 	"github.com/packhorse-git/packhorse/internal/lfs/objects"
 )
 
@@ -43,5 +47,40 @@ func TestLFSBackground(t *testing.T) {
 	})
 	if _, err := os.Stat(file); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestLFSBackgroundOfCopies removes damaged local copies of objects in an object store.
+func TestLFSBackgroundOfCopies(t *testing.T) {
+	root := t.TempDir()
+	file := func(content string) string {
+		id := lfs.OID(sha256.Sum256([]byte(content))).String()
+		return filepath.Join(root, "1.git", "lfs", "objects", id[:2], id[2:4], id)
+	}
+	for name, content := range map[string]string{file("good"): "good", file("changed"): "damaged"} {
+		if err := os.MkdirAll(filepath.Dir(name), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(name, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	synctest.Test(t, func(t *testing.T) {
+		n, err := New(nil, Options{Root: root, Places: struct{ Places }{}, LFS: &objects.Options{MinFree: -1},
+			LFSCare: LFSCare{File: filepath.Join(t.TempDir(), "lfs.json"), ScrubInterval: time.Hour}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(careDelay + time.Minute)
+		synctest.Wait()
+		if err := n.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	if _, err := os.Stat(file("good")); err != nil {
+		t.Errorf("the good copy: %v, want no error", err)
+	}
+	if _, err := os.Stat(file("changed")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the damaged copy: %v, want none", err)
 	}
 }

@@ -39,7 +39,7 @@ const (
 	rememberInterval = time.Minute
 )
 
-// lfsCarer collects garbage and scrubs, each in one goroutine.
+// lfsCarer collects garbage and scrubs, each in one goroutine. With an object store it only scrubs the local copies.
 type lfsCarer struct {
 	node *Node
 	LFSCare
@@ -69,7 +69,9 @@ func newLFSCarer(n *Node, care LFSCare) *lfsCarer {
 		c.state = careState{}
 		n.log.Warn("cannot read when LFS objects were last verified", "error", err)
 	}
-	c.Go(func() { c.repeat(c.nextCollection, c.collect) })
+	if n.places == nil {
+		c.Go(func() { c.repeat(c.nextCollection, c.collect) })
+	}
 	if c.ScrubInterval > 0 {
 		c.Go(func() { c.repeat(c.nextScrub, c.scrub) })
 	}

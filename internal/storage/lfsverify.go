@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"os"
+	"path/filepath"
 
 	"golang.org/x/time/rate"
 
@@ -60,11 +62,15 @@ type verifier struct {
 	result   LFSVerification
 }
 
-// all verifies the objects of the pool, and then those that repositories do not share with it.
+// all verifies the objects of the pool, and then those that repositories do not share with it. With an object store it
+// verifies the local copies.
 func (v *verifier) all(ctx context.Context) error {
 	n := v.node
 	if n.lfs == nil {
 		return errNoLFS()
+	}
+	if n.places != nil {
+		return v.copies(ctx)
 	}
 	err := n.lfs.WalkPool(func(o lfs.Object, _ uint64) error {
 		if bytes.Compare(o.OID[:], v.after[:]) <= 0 && v.after != (lfs.OID{}) {
@@ -84,6 +90,38 @@ func (v *verifier) all(ctx context.Context) error {
 	return n.eachLFS(ctx, func(path git.RepoPath) error {
 		return v.tolerate(ctx, path, v.repository(ctx, path, false))
 	})
+}
+
+// copies verifies the local copies of objects in an object store. It removes a damaged one, so that the next download
+// makes it again.
+func (v *verifier) copies(ctx context.Context) error {
+	n := v.node
+	entries, err := os.ReadDir(n.root)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		r := objects.Repository{Dir: filepath.Join(n.root, e.Name())}
+		err := n.lfs.Walk(r, func(o lfs.Object, _ fs.FileInfo) error {
+			err := n.lfs.Verify(ctx, r, o, v.limiter)
+			damage, isDamaged := errors.AsType[*objects.Damage](err)
+			if err != nil && !isDamaged {
+				return err
+			}
+			v.result.Verified.Add(o.Size)
+			if !isDamaged {
+				return nil
+			}
+			v.result.Damaged = append(v.result.Damaged, LFSProblem{e.Name(), o.OID.String(), damage.Error()})
+			n.log.Error("a local copy of an LFS object is damaged and is downloaded again", "dir", r.Dir,
+				"object", o.OID.String(), "error", damage)
+			return n.lfs.RemoveDamaged(r, damage)
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // tolerate adds the error of a repository to the result. The verification goes on with others.

@@ -220,7 +220,7 @@ func (n *Node) startBackground(o Options) {
 	if !o.ReadOnly {
 		n.removeLeftovers()
 	}
-	if n.lfs != nil && n.places == nil && !o.ReadOnly && o.LFSCare.File != "" {
+	if n.lfs != nil && !o.ReadOnly && o.LFSCare.File != "" {
 		n.lfsCarer = newLFSCarer(n, o.LFSCare)
 	}
 	n.hookScan.ctx, n.hookScan.cancel = context.WithCancel(context.Background())

@@ -127,6 +127,12 @@ func (s *Store) SetAside(d *Damage, each func(remove func(Repository) (bool, err
 	})
 }
 
+// RemoveDamaged removes a damaged object from a repository, unless its file was replaced meanwhile.
+func (s *Store) RemoveDamaged(r Repository, d *Damage) error {
+	_, err := moveAside(r.path(d.OID), "", d)
+	return err
+}
+
 // moveAside moves a file to a directory, under its own name, if it is the damaged one. If dir is "", it removes the
 // file.
 func moveAside(path, dir string, d *Damage) (moved bool, err error) {
