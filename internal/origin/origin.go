@@ -109,7 +109,8 @@ func New(o Options) (*Origin, error) {
 	o.Requests, o.MaxRefs = cmp.Or(o.Requests, 16), cmp.Or(o.MaxRefs, 1_000_000)
 	o.AnswerTimeout, o.Stall = cmp.Or(o.AnswerTimeout, 30*time.Second), cmp.Or(o.Stall, time.Minute)
 	o.Agent = cmp.Or(o.Agent, "packhorse")
-	c := &Origin{o: o, hostLog: rate.Sometimes{Interval: time.Minute}, base: "/" + strings.Trim(o.URL.Path, "/"), metrics: o.Metrics, log: o.Log}
+	c := &Origin{o: o, base: "/" + strings.Trim(o.URL.Path, "/"), metrics: o.Metrics, log: o.Log,
+		hostLog: rate.Sometimes{Interval: time.Minute}}
 	if c.base != "/" {
 		c.base += "/"
 	}

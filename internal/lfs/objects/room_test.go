@@ -20,6 +20,7 @@ type slowRemote struct {
 	started, ended chan struct{}
 }
 
+func (*slowRemote) IsStored(lfs.OID) bool                 { return false }
 func (*slowRemote) MaxObject() int64                      { return 1 << 30 }
 func (*slowRemote) Put(context.Context, lfs.Object) error { return nil }
 func (*slowRemote) Sizes(_ context.Context, o []lfs.Object) ([]int64, error) {
