@@ -16,10 +16,11 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/disk"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
+	"github.com/packhorse-git/packhorse/internal/storage"
 )
 
 // stateFile is the name of the state file in a mirror's directory.
-const stateFile = "packhorse-mirror.json"
+const stateFile = storage.MirrorFile
 
 // state is the persistent state of a mirror: the content of the state file.
 type state struct {

@@ -150,31 +150,37 @@ func (p *pushSession) tipsWithOwnLFS(pushed *pack.Store) (tips []git.ObjectID, e
 			continue
 		}
 		seen[u.New] = true
-		text, err := readLFSConfig(read, u.New, p.target.Format)
+		isElsewhere, err := NamesLFSServer(read, u.New, p.target.Format)
 		if err != nil {
 			return nil, err
 		}
-		if !namesLFSServer(text) {
+		if !isElsewhere {
 			tips = append(tips, u.New)
 		}
 	}
 	return tips, nil
 }
 
-// namesLFSServer reports whether a .lfsconfig has the URL of an LFS server. git-lfs ignores an invalid file.
-func namesLFSServer(text string) bool {
+// NamesLFSServer reports whether the tree of a commit or tag has a .lfsconfig with the URL of an LFS server. git-lfs
+// ignores an invalid file. Errors are those of read.
+func NamesLFSServer(read func(git.ObjectID) (git.ObjectType, []byte, error), id git.ObjectID,
+	format git.ObjectFormat) (bool, error) {
+	text, err := readLFSConfig(read, id, format)
+	if err != nil {
+		return false, err
+	}
 	config, err := repo.ParseConfig(text)
 	if err != nil {
-		return false
+		return false, nil
 	}
 	for key, value := range config.All() {
 		isURL := key == "lfs.url" || key == "lfs.pushurl" || strings.HasPrefix(key, "remote.") &&
 			(strings.HasSuffix(key, ".lfsurl") || strings.HasSuffix(key, ".lfspushurl"))
 		if isURL && value != "" {
-			return true
+			return true, nil
 		}
 	}
-	return false
+	return false, nil
 }
 
 // readLFSConfig returns the file .lfsconfig in the tree of a commit or tag; "" if it has none.

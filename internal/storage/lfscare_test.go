@@ -255,6 +255,31 @@ func TestLFSVerify(t *testing.T) {
 	}
 }
 
+// TestLFSVerifyElsewhere misses no objects of mirrors and of repositories with another server.
+func TestLFSVerifyElsewhere(t *testing.T) {
+	t.Parallel()
+	r := newLFSRoot(t)
+	mirror, other := gittest.InitAt(t, r.dir+"/mirror.git"), gittest.InitAt(t, r.dir+"/other.git")
+	r.do(os.WriteFile(filepath.Join(mirror.Dir, storage.MirrorFile), []byte("{}"), 0o600))
+	config := other.Blob("[lfs]\n\turl = https://lfs.example.com/other\n")
+	commit := other.CommitTree("other server", fmt.Sprintf("100644 blob %v\t.lfsconfig\n", config))
+	other.Git("update-ref", "refs/heads/main", commit.String())
+	for _, repository := range []*gittest.Repo{mirror, other} {
+		point(repository, "elsewhere")
+	}
+	v, err := r.LFSVerify(t.Context(), nil, nil)
+	r.do(err)
+	if len(v.Missing) != 0 || len(v.Failed) != 0 {
+		t.Errorf("LFSVerify = %+v, want no missing objects", v)
+	}
+	other.Git("symbolic-ref", "HEAD", "refs/heads/unborn")
+	v, err = r.LFSVerify(t.Context(), nil, nil)
+	r.do(err)
+	if len(v.Missing) != 1 {
+		t.Errorf("LFSVerify without HEAD = %+v, want one missing object", v)
+	}
+}
+
 // TestLFSImport imports from the layouts of other servers.
 func TestLFSImport(t *testing.T) {
 	t.Parallel()

@@ -15,6 +15,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/lfs"
 	"github.com/packhorse-git/packhorse/internal/lfs/objects"
 	"github.com/packhorse-git/packhorse/internal/lfs/pointers"
+	"github.com/packhorse-git/packhorse/internal/receivepack"
 )
 
 // LFSVerification is the result of LFSVerify.
@@ -27,7 +28,8 @@ type LFSVerification struct {
 }
 
 // LFSVerify reads all objects of a repository, or of all if path is nil, and compares them with their IDs. A damaged
-// object is moved aside, so that clients upload it again. It also finds missing objects.
+// object is moved aside, so that clients upload it again. It also finds missing objects, except of repositories whose
+// objects are at another server.
 func (n *Node) LFSVerify(ctx context.Context, path *git.RepoPath, progress Progress) (LFSVerification, error) {
 	v := verifier{node: n, progress: progress}
 	v.result = LFSVerification{Damaged: []LFSProblem{}, Missing: []LFSProblem{}, Failed: []LFSProblem{},
@@ -192,6 +194,24 @@ func (v *verifier) object(ctx context.Context, o lfs.Object, err error) error {
 	return err
 }
 
+// MirrorFile is the name of a file in the directories of repositories that are mirrors (package mirror).
+const MirrorFile = "packhorse-mirror.json"
+
+// isElsewhere reports whether the objects of a repository need not be here: it is a mirror, or the .lfsconfig of its
+// HEAD names another server.
+func (h *handle) isElsewhere(ctx context.Context) (bool, error) {
+	if _, err := os.Lstat(filepath.Join(h.Dir, MirrorFile)); err == nil {
+		return true, nil
+	}
+	snap, err := h.Refs.Snapshot(ctx)
+	if err != nil || snap.Head().ID.IsZero() {
+		return false, err
+	}
+	return receivepack.NamesLFSServer(func(id git.ObjectID) (git.ObjectType, []byte, error) {
+		return h.Objects.Read(id, 0)
+	}, snap.Head().ID, h.Format)
+}
+
 // missing finds the objects that pointer files of a repository name, but the repository does not have.
 func (v *verifier) missing(ctx context.Context, path git.RepoPath) error {
 	n := v.node
@@ -200,6 +220,9 @@ func (v *verifier) missing(ctx context.Context, path git.RepoPath) error {
 		return err
 	}
 	defer n.release(h)
+	if isElsewhere, err := h.isElsewhere(ctx); err != nil || isElsewhere {
+		return err
+	}
 	named, err := h.namedObjects(ctx)
 	if err != nil {
 		return err
