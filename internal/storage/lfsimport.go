@@ -26,9 +26,10 @@ type LFSImported struct {
 // directory of Git LFS or of another server. See layouts. The directory is not changed. Quotas do not apply.
 func (n *Node) LFSImport(ctx context.Context, path git.RepoPath, dir string, progress Progress) (LFSImported, error) {
 	result := LFSImported{Missing: []LFSProblem{}}
-	if info, err := os.Stat(dir); err != nil || !info.IsDir() {
-		return result, fault.Wrap(fault.Invalid, "cannot read the directory to import from",
-			errors.Join(err, errors.New(dir)))
+	if info, err := os.Stat(dir); err != nil {
+		return result, fault.New(fault.Invalid, "cannot read the directory to import from: %v", err)
+	} else if !info.IsDir() {
+		return result, fault.New(fault.Invalid, "cannot import from %s: it is not a directory", dir)
 	}
 	h, r, err := n.lfsRepository(ctx, path)
 	if err != nil {

@@ -21,7 +21,7 @@ func NewMetrics() *Metrics {
 		uploads: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "packhorse_lfs_uploads_total",
 			Help: "Uploads of LFS objects by result: ok, partial (another upload continues), wrong_hash, wrong_length, " +
-				"truncated, too_large, quota, disk_full, or the kind of error.",
+				"truncated, too_large, quota, disk_full, or the kind of error. Refusals before an upload count, too.",
 		}, []string{"result"}),
 		written: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "packhorse_lfs_written_bytes_total", Help: "Bytes of LFS objects that were written to disk.",

@@ -106,7 +106,8 @@ func (m *room) reserve(ctx context.Context, o lfs.Object, offset int64) error {
 
 func errOverQuota(used, quota int64) error {
 	return overQuota.error(fault.Full,
-		"the quota of the repository for LFS objects is used up: %d of %d bytes (lfs.quota)", used, quota)
+		"the object does not fit into the quota of the repository for LFS objects: %d of %d bytes are used (lfs.quota)",
+		used, quota)
 }
 
 // Quota returns the maximum total size of the objects of a repository in bytes. Zero means no limit.
