@@ -18,7 +18,7 @@ func (c *Cache) MaxUpload() int64 { return c.options.Budget / 2 }
 // NewUpload returns the room of a file of size bytes, which is empty. The caller calls End after AddFile.
 func (c *Cache) NewUpload(size int64) *Upload { return &Upload{cache: c, size: size} }
 
-// Grow makes room for the first n bytes of the file. The error is Unavailable if there is none.
+// Grow makes room for the first n bytes of the file. The error is Unavailable without room.
 func (u *Upload) Grow(n int64) error {
 	if n = min(n, u.size); n <= u.bytes {
 		return nil

@@ -39,5 +39,5 @@ type LockRequest struct {
 // LockAnswer is the answer to a LockRequest: the lock that was made or removed, or the listed ones.
 type LockAnswer struct {
 	Locks []Lock
-	Next  string // the cursor of the next part; "": there is none
+	Next  string // the cursor of the next part; "": none
 }

@@ -134,7 +134,7 @@ type download struct {
 
 	mu      sync.Mutex
 	users   int
-	part    *objects.Part // nil: there is none yet
+	part    *objects.Part // nil: none yet
 	ended   bool
 	err     error         // why there is no object; valid if ended
 	changed chan struct{} // closed at the next change; nil: no follower waits

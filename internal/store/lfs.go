@@ -98,7 +98,7 @@ func (o lfsObjects) Sizes(ctx context.Context, list []lfs.Object) ([]int64, erro
 	return sizes, o.failed(group.Wait())
 }
 
-// size asks the bucket for the size of an object, which is -1 if there is none.
+// size asks the bucket for the size of an object. It is -1 if the bucket does not have the object.
 func (o lfsObjects) size(ctx context.Context, id lfs.OID) (int64, error) {
 	key := o.lfsKey(id)
 	found, err := o.store.bucket.List(ctx, key, "", 1)

@@ -36,8 +36,8 @@ type Action struct {
 // Answer is the server's answer about an object. An object is Present if it can be downloaded or need not be uploaded.
 type Answer struct {
 	lfs.Status
-	Action *Action // the download or the upload; nil: there is none
-	Verify *Action // after the upload; nil: there is none
+	Action *Action // the download or the upload; nil: none
+	Verify *Action // after the upload; nil: none
 }
 
 // Batch asks the server about objects. Answers are in their order. Only the caller's own credential asks for uploads.

@@ -20,7 +20,7 @@ import (
 type Content struct {
 	Body   io.ReadCloser
 	Offset int64
-	ETag   string // strong; "": there is none
+	ETag   string // strong; "": none
 }
 
 // ErrWrong is the error of a server that sends another object than the one that was asked for.

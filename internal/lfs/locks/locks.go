@@ -266,7 +266,7 @@ func readAll(ctx context.Context, files Files, names []string) ([]*file, error) 
 	return found, group.Wait()
 }
 
-// read reads a lock file. The error is NotFound if there is none.
+// read reads a lock file. The error is NotFound if the file does not exist.
 func read(ctx context.Context, files Files, name string) (*file, error) {
 	content, err := files.Read(ctx, name)
 	if fault.Is(err, fault.NotFound) {

@@ -43,7 +43,7 @@ type Part struct {
 	gone bool      // the file was removed, or became an object
 
 	size    atomic.Int64
-	running atomic.Pointer[progress] // of the upload that may write; nil: there is none
+	running atomic.Pointer[progress] // of the upload that may write; nil: none
 	check   int64                    // size at the last check of free space, up to which the kernel writes to disk
 }
 

@@ -16,7 +16,7 @@ type BatchWriter struct {
 	Transfer string
 	Upload   bool   // the operation is Upload
 	Objects  string // URL below which the objects are: actions are requests to Objects/OID/SIZE
-	Verify   string // URL of the request after an upload; "": there is none
+	Verify   string // URL of the request after an upload; "": none
 	// Authorization is the value of the Authorization header that clients have to send, and Expires its remaining
 	// lifetime. "" means that clients use their own credentials.
 	Authorization string
