@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -19,6 +20,9 @@ const readAheadBy = 2 << 20
 // 256 KiB the checks took a tenth of a copy's CPU time.
 const probeStep = 1 << 20
 
+// warmTime is how long pages count as cached after a check.
+const warmTime = time.Second
+
 // transfer is the state of one copy into a Conn. It is part of the Conn, and its step functions are bound once, so that
 // a copy allocates nothing.
 type transfer struct {
@@ -28,7 +32,9 @@ type transfer struct {
 	section   *Section
 	source    int // the section's file descriptor
 	probe     [1]byte
-	iov       unix.Iovec // points at probe
+	iov       unix.Iovec    // points at probe
+	warmed    int64         // end of the bytes of source that are in the page cache; 0: not known
+	warmedAt  time.Duration // when they were checked, by the pump's clock
 
 	writeSteps func(fd uintptr) bool
 	data       []byte
@@ -54,7 +60,7 @@ func (t *transfer) send(s *Section) (int64, error) {
 		s.err = err
 		return 0, err
 	}
-	t.section, t.done, t.noted, t.err = s, 0, 0, nil
+	t.section, t.warmed, t.done, t.noted, t.err = s, 0, 0, 0, nil
 	defer func() { t.section = nil }()
 	// The descriptor stays valid inside Control; a regular file's Control takes no lock that other readers of the file
 	// need.
@@ -172,35 +178,43 @@ func (t *transfer) writeSome(socket int) (int, error) {
 
 // warm loads the next n bytes into the page cache before a turn. During a turn, other copies would wait for the disk as
 // well. It requests a read-ahead only if a page is missing, because that call checks every page, and costs a fifth of
-// the copy.
+// the copy. Pages that were in the cache a moment ago are not checked again: a socket accepts a part of n bytes.
 func (t *transfer) warm(offset int64, n int) error {
-	for end := offset + int64(n); offset < end; offset += probeStep {
-		if err := t.warmAt(offset); err != nil {
+	if now := t.conn.pump.now(); t.warmed == 0 || now-t.warmedAt > warmTime {
+		t.warmed, t.warmedAt = offset, now
+		if err := t.warmRange(offset, offset+1); err != nil {
 			return err
 		}
-		if err := t.warmAt(min(offset+probeStep, end) - 1); err != nil {
+	}
+	for end := offset + int64(n); t.warmed < end; {
+		next := min(t.warmed+probeStep, end)
+		if err := t.warmRange(t.warmed, next); err != nil {
 			return err
 		}
+		t.warmed = next
 	}
 	return nil
 }
 
-// warmAt waits for the page that holds one byte.
-func (t *transfer) warmAt(at int64) error {
-	if t.cached(at) {
+// warmRange waits for the first and the last page of a range, if the last one is missing.
+func (t *transfer) warmRange(offset, end int64) error {
+	if t.cached(end - 1) {
 		return nil
 	}
-	_ = unix.Fadvise(t.source, at, readAheadBy, unix.FADV_WILLNEED)
-	if _, err := unix.Pread(t.source, t.probe[:], at); err != nil && err != unix.EINTR {
-		return fmt.Errorf("read ahead: %w", err)
+	_ = unix.Fadvise(t.source, offset, readAheadBy, unix.FADV_WILLNEED)
+	for _, at := range []int64{offset, end - 1} {
+		if _, err := unix.Pread(t.source, t.probe[:], at); err != nil && err != unix.EINTR {
+			return fmt.Errorf("read ahead: %w", err)
+		}
 	}
 	return nil
 }
 
 // cached reports whether a byte of the source can be read without waiting for a disk. It returns true on file systems
-// without RWF_NOWAIT. Those either need no disk, as tmpfs, or sendfile waits.
+// without RWF_NOWAIT. Those either need no disk, as tmpfs, or sendfile waits. The call never blocks, so the scheduler,
+// whose part of the cost is a third, need not know of it.
 func (t *transfer) cached(at int64) bool {
-	_, _, errno := unix.Syscall6(unix.SYS_PREADV2, uintptr(t.source), uintptr(unsafe.Pointer(&t.iov)), 1, uintptr(at),
+	_, _, errno := unix.RawSyscall6(unix.SYS_PREADV2, uintptr(t.source), uintptr(unsafe.Pointer(&t.iov)), 1, uintptr(at),
 		0, unix.RWF_NOWAIT)
 	return errno != unix.EAGAIN
 }
