@@ -118,6 +118,15 @@ func objectOf(m *internalv1.LFSObject) (o lfs.Object, err error) {
 	return lfs.Object{OID: lfs.OID(m.GetOid()), Size: m.GetSize()}, nil
 }
 
+// objectAt checks the name of an object and an offset in it.
+func objectAt(m *internalv1.LFSObject, offset int64) (lfs.Object, error) {
+	o, err := objectOf(m)
+	if err == nil && (offset < 0 || offset > o.Size) {
+		err = fault.New(fault.Invalid, "invalid offset in an LFS object of %d bytes: %d", o.Size, offset)
+	}
+	return o, err
+}
+
 // Download sends an object.
 func (s *lfsService) Download(ctx context.Context,
 	stream *connect.BidiStream[internalv1.DownloadRequest, internalv1.DownloadResponse]) error {
@@ -125,14 +134,11 @@ func (s *lfsService) Download(ctx context.Context,
 	if err != nil {
 		return err
 	}
-	object, err := objectOf(start.GetObject())
+	object, err := objectAt(start.GetObject(), start.GetOffset())
 	if err != nil {
 		return err
 	}
 	download := lfs.Download{Object: object, Offset: start.GetOffset(), Length: start.GetLength()}
-	if download.Offset < 0 || download.Offset > object.Size {
-		return fault.New(fault.Invalid, "invalid offset in an LFS object of %d bytes: %d", object.Size, download.Offset)
-	}
 	request := &request{last: true, memory: new(admit.Holding),
 		receive: func() (*internalv1.RequestData, *internalv1.DataPath, error) {
 			m, err := stream.Receive()
@@ -154,14 +160,11 @@ func (s *lfsService) Upload(ctx context.Context,
 	if err != nil {
 		return err
 	}
-	object, err := objectOf(start.GetObject())
+	object, err := objectAt(start.GetObject(), start.GetOffset())
 	if err != nil {
 		return err
 	}
 	upload := lfs.Upload{Object: object, Offset: start.GetOffset(), Partial: start.GetPartial()}
-	if upload.Offset < 0 || upload.Offset > object.Size {
-		return fault.New(fault.Invalid, "invalid offset in an LFS object of %d bytes: %d", object.Size, upload.Offset)
-	}
 	if err := s.checkStore(stream.RequestHeader().Get(node.StoreHeader)); err != nil {
 		return err
 	}
