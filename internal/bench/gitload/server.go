@@ -128,6 +128,29 @@ func (s *Server) Find() (err error) {
 	return nil
 }
 
+// Start starts a process of packhorse in a role, as "serve". Its configuration, its state and its log are in dir, which
+// is made. The caller stops the child.
+func (s *Server) Start(ctx context.Context, dir, role, settings string, args ...string) (child *loadgen.Child,
+	a loadgen.Addresses, err error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, a, err
+	}
+	config, state := filepath.Join(dir, "packhorse.toml"), filepath.Join(dir, "state")
+	if err := os.WriteFile(config, []byte(settings), 0o600); err != nil {
+		return nil, a, err
+	}
+	args = append([]string{role, "--config", config, "--state", state, "--ops", "127.0.0.1:0", "--log-format", "json"},
+		args...)
+	child, err = loadgen.StartChild(ctx, "packhorse "+role, s.Program, args, filepath.Join(dir, "log"))
+	if err != nil {
+		return nil, a, err
+	}
+	if a, err = child.Addresses(ctx, state); err != nil {
+		return nil, a, errors.Join(err, child.Stop())
+	}
+	return child, a, nil
+}
+
 func Absolute(path string) string {
 	if abs, err := filepath.Abs(path); err == nil {
 		return abs

@@ -130,22 +130,12 @@ func (w *world) mirror(ctx context.Context, of *server, name string) (*server, *
 
 // start starts a process of packhorse with files in a directory of its own.
 func (w *world) start(ctx context.Context, role, name, settings string, args ...string) (*server, error) {
-	dir := filepath.Join(w.dir, name)
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, err
-	}
-	config, state := filepath.Join(dir, "packhorse.toml"), filepath.Join(dir, "state")
-	if err := os.WriteFile(config, []byte(settings), 0o600); err != nil {
-		return nil, err
-	}
-	child, err := loadgen.StartChild(ctx, "packhorse "+role, w.server.Program, append([]string{role, "--config", config,
-		"--state", state, "--ops", "127.0.0.1:0", "--log-format", "json"}, args...), filepath.Join(dir, "log"))
+	child, a, err := w.server.Start(ctx, filepath.Join(w.dir, name), role, settings, args...)
 	if err != nil {
 		return nil, err
 	}
 	w.servers = append(w.servers, child)
-	a, err := child.Addresses(ctx, state)
-	return &server{Child: child, url: a.HTTP, ops: a.Ops}, err
+	return &server{Child: child, url: a.HTTP, ops: a.Ops}, nil
 }
 
 // static starts Go's file server for one file.

@@ -250,23 +250,14 @@ func (w *world) storeTable(node string) string {
 // start starts a process with files in a directory of its own.
 func (w *world) start(ctx context.Context, role, name, settings string, args ...string) (*server, error) {
 	dir := filepath.Join(w.dir, name)
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, err
-	}
-	config, state := filepath.Join(dir, "packhorse.toml"), filepath.Join(dir, "state")
-	if err := os.WriteFile(config, []byte(settings), 0o600); err != nil {
-		return nil, err
-	}
-	child, err := loadgen.StartChild(ctx, "packhorse "+role, w.server.Program, append([]string{role, "--config", config,
-		"--state", state, "--ops", "127.0.0.1:0", "--log-format", "json"}, args...), filepath.Join(dir, "log"))
+	child, a, err := w.server.Start(ctx, dir, role, settings, args...)
 	if err != nil {
 		return nil, err
 	}
 	w.servers = append(w.servers, child)
-	a, err := child.Addresses(ctx, state)
 	s := &server{Child: child, url: a.HTTP, ops: a.Ops}
-	if err == nil && a.HTTP != "" {
-		s.token, err = gitload.CreateToken(ctx, w.server.Program, state)
+	if a.HTTP != "" {
+		s.token, err = gitload.CreateToken(ctx, w.server.Program, filepath.Join(dir, "state"))
 	}
 	return s, err
 }
