@@ -18,7 +18,7 @@ import (
 // has the result or the error.
 type LFSEvent struct {
 	Progress *LFSProgress    `json:"progress,omitempty"`
-	Item     json.RawMessage `json:"item,omitempty"`   // of a list
+	Item     json.RawMessage `json:"item,omitempty"`
 	Result   json.RawMessage `json:"result,omitempty"` // "{}" after a list
 	Error    string          `json:"error,omitempty"`  // the cause
 }
@@ -36,11 +36,12 @@ const lfsProgressInterval = 100 * time.Millisecond
 // LFS returns a handler for the LFS objects of a node. It passes other paths to h. n may be nil. A request ends with
 // its connection. DIR is an absolute path.
 //
-//	GET  /lfs                             items: storage.LFSRepository
-//	GET  /lfs/objects?path=PATH           items: storage.LFSObject
-//	POST /lfs/gc[?dry_run=true&grace=336h] result: storage.LFSGarbage
-//	POST /lfs/verify[?path=PATH]          result: storage.LFSVerification
-//	POST /lfs/import?path=PATH&dir=DIR    result: storage.LFSImported
+//	GET  /lfs                           items: storage.LFSRepository
+//	GET  /lfs/objects?path=PATH         items: storage.LFSObject
+//	POST /lfs/gc[?path=PATH&dry_run=true&grace=336h]
+//	                                    items: storage.LFSRemoved, result: storage.LFSGarbage
+//	POST /lfs/verify[?path=PATH]        result: storage.LFSVerification
+//	POST /lfs/import?path=PATH&dir=DIR  result: storage.LFSImported
 func LFS(n *storage.Node, h http.Handler) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("/", h)
@@ -56,9 +57,13 @@ func LFS(n *storage.Node, h http.Handler) http.Handler {
 			return struct{}{}, err
 		},
 		"POST /lfs/gc": func(ctx context.Context, q *lfsRequest) (any, error) {
-			o := storage.LFSCollectOptions{DryRun: q.value("dry_run") == "true", Progress: q.progress}
+			path, err := q.optionalPath()
+			if err != nil {
+				return nil, err
+			}
+			o := storage.LFSCollectOptions{Path: path, DryRun: q.value("dry_run") == "true", Progress: q.progress,
+				Removed: func(o storage.LFSRemoved) { _ = q.item(o) }} // the context ends if the client is gone
 			if grace := q.value("grace"); grace != "" {
-				var err error
 				if o.Grace, err = time.ParseDuration(grace); err != nil || o.Grace <= 0 {
 					return nil, fault.New(fault.Invalid, "%q is not a grace", grace)
 				}
@@ -66,14 +71,11 @@ func LFS(n *storage.Node, h http.Handler) http.Handler {
 			return n.LFSCollect(ctx, o)
 		},
 		"POST /lfs/verify": func(ctx context.Context, q *lfsRequest) (any, error) {
-			if q.value("path") == "" {
-				return n.LFSVerify(ctx, nil, q.progress)
-			}
-			path, err := q.path()
+			path, err := q.optionalPath()
 			if err != nil {
 				return nil, err
 			}
-			return n.LFSVerify(ctx, &path, q.progress)
+			return n.LFSVerify(ctx, path, q.progress)
 		},
 		"POST /lfs/import": func(ctx context.Context, q *lfsRequest) (any, error) {
 			path, err := q.path()
@@ -114,6 +116,15 @@ func (q *lfsRequest) value(key string) string { return q.request.URL.Query().Get
 func (q *lfsRequest) path() (git.RepoPath, error) {
 	path, err := git.ParseRepoPath(q.value("path"))
 	return path, fault.Wrap(fault.Invalid, "invalid path", err)
+}
+
+// optionalPath is path, or nil if the request has none.
+func (q *lfsRequest) optionalPath() (*git.RepoPath, error) {
+	if q.value("path") == "" {
+		return nil, nil
+	}
+	path, err := q.path()
+	return &path, err
 }
 
 func (q *lfsRequest) item(v any) error {

@@ -16,11 +16,13 @@ import (
 	"time"
 
 	"github.com/dustin/go-humanize"
+	"github.com/dustin/go-humanize/english"
 	"github.com/spf13/cobra"
 
 	"github.com/packhorse-git/packhorse/client"
 	"github.com/packhorse-git/packhorse/internal/adminapi"
 	"github.com/packhorse-git/packhorse/internal/config"
+	"github.com/packhorse-git/packhorse/internal/lfs/objects"
 	"github.com/packhorse-git/packhorse/internal/storage"
 )
 
@@ -50,8 +52,8 @@ func newLFSClient(env Env, cmd *cobra.Command) *lfsClient {
 	return c
 }
 
-// do sends a request, and reads the result into v. item is called with each item of a list; nil: there are none. On a
-// terminal the progress is shown.
+// do sends a request, and reads the result into v. item is called with each item; nil: there are none. On a terminal
+// the progress is shown.
 func (c *lfsClient) do(method, path string, query url.Values, item func(json.RawMessage) error, v any) error {
 	cfg, err := c.load()
 	if err != nil {
@@ -66,6 +68,7 @@ func (c *lfsClient) do(method, path string, query url.Values, item func(json.Raw
 			case e.Error != "":
 				return errors.New(e.Error)
 			case e.Item != nil && item != nil:
+				end()
 				return item(e.Item)
 			case e.Progress != nil && show != nil:
 				show(e.Progress.Done, e.Progress.Total, e.Progress.What)
@@ -107,64 +110,93 @@ func askLines(ctx context.Context, socket, method, path string, do func(adminapi
 	}
 }
 
+// optionalPath accepts a PATH, or no argument.
+func optionalPath(cmd *cobra.Command, args []string) error {
+	if len(args) > 1 {
+		return fmt.Errorf("%s takes at most one PATH, got %d arguments", cmd.CommandPath(), len(args))
+	}
+	return nil
+}
+
 func lfsList(env Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "list [PATH]", Short: "List repositories with LFS objects, or the objects of one",
 		Long: `List shows the repositories with LFS objects or locks, and the number and the size of their objects. SHARED is the size of
-the objects that other repositories have, too.
+the objects that other repositories have, too: they need the space on disk once. QUOTA is lfs.quota of the server or the
+repository.
 
-With PATH it shows the objects of one repository. A line has the ID, the size in bytes and the time of the last upload.`,
+With PATH it shows the objects of one repository, and the times of their last uploads. With --json sizes are in bytes.`,
 		Example: "  packhorse lfs list --root /srv/git\n  packhorse lfs list team/app --json --root /srv/git",
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) > 1 {
-				return fmt.Errorf("%s takes one PATH, got %d arguments", cmd.CommandPath(), len(args))
-			}
-			return nil
-		},
+		Args:    optionalPath,
 	}
 	c := newLFSClient(env, cmd)
 	asJSON := jsonFlag(cmd)
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		path, query := "/lfs", url.Values{}
+	cmd.RunE = func(_ *cobra.Command, args []string) error {
 		if len(args) > 0 {
-			path, query = "/lfs/objects", url.Values{"path": args}
+			return c.listObjects(args[0], *asJSON)
 		}
-		out := bufio.NewWriter(cmd.OutOrStdout())
-		table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-		all := []json.RawMessage{}
-		if len(args) == 0 && !*asJSON {
-			fmt.Fprintln(table, "REPOSITORY\tOBJECTS\tSIZE\tSHARED\tLOCKS\tQUOTA")
-		}
-		err := c.do(http.MethodGet, path, query, func(item json.RawMessage) error {
-			switch {
-			case *asJSON:
-				all = append(all, item)
-				return nil
-			case len(args) > 0:
-				return writeLFSObject(out, item)
-			}
-			return writeLFSRepository(table, item)
-		}, nil)
-		if err != nil {
-			return err
-		}
-		if *asJSON {
-			return encodeJSON(cmd.OutOrStdout(), all)
-		}
-		return errors.Join(table.Flush(), out.Flush())
+		return c.listRepositories(*asJSON)
 	}
 	return cmd
 }
 
-func writeLFSRepository(w io.Writer, item json.RawMessage) error {
-	var r storage.LFSRepository
-	if err := json.Unmarshal(item, &r); err != nil {
+func (c *lfsClient) listRepositories(asJSON bool) error {
+	all, failed := []json.RawMessage{}, []storage.LFSProblem{}
+	out := c.cmd.OutOrStdout()
+	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "REPOSITORY\tOBJECTS\tSIZE\tSHARED\tLOCKS\tQUOTA")
+	err := c.do(http.MethodGet, "/lfs", nil, func(item json.RawMessage) error {
+		var r storage.LFSRepository
+		if err := json.Unmarshal(item, &r); err != nil {
+			return err
+		}
+		if asJSON {
+			all = append(all, item)
+		}
+		if r.Error != "" {
+			failed = append(failed, storage.LFSProblem{Repository: r.Repository, Problem: r.Error})
+			return nil
+		}
+		return writeLFSRepository(table, r)
+	}, nil)
+	switch {
+	case err != nil:
 		return err
+	case asJSON:
+		err = encodeJSON(out, all)
+	default:
+		err = table.Flush()
+		writeLFSProblems(out, failed)
 	}
-	if r.Error != "" {
-		_, err := fmt.Fprintf(w, "%s\t%s\n", r.Repository, r.Error)
+	if err == nil && len(failed) > 0 {
+		err = errUnreadable
+	}
+	return err
+}
+
+var errUnreadable = errors.New("some repositories could not be read")
+
+func (c *lfsClient) listObjects(path string, asJSON bool) error {
+	all := []json.RawMessage{}
+	out := bufio.NewWriter(c.cmd.OutOrStdout())
+	fmt.Fprintf(out, lfsObjectRow, "OBJECT", "SIZE", "UPLOADED              SHARED")
+	err := c.do(http.MethodGet, "/lfs/objects", url.Values{"path": {path}}, func(item json.RawMessage) error {
+		if asJSON {
+			all = append(all, item)
+			return nil
+		}
+		return writeLFSObject(out, item)
+	}, nil)
+	switch {
+	case err != nil:
 		return err
+	case asJSON:
+		return encodeJSON(c.cmd.OutOrStdout(), all)
 	}
+	return out.Flush()
+}
+
+func writeLFSRepository(w io.Writer, r storage.LFSRepository) error {
 	quota := "none"
 	if r.Quota > 0 {
 		quota = humanize.IBytes(uint64(r.Quota))
@@ -174,40 +206,54 @@ func writeLFSRepository(w io.Writer, item json.RawMessage) error {
 	return err
 }
 
+// lfsObjectRow is the format of a row of a table of objects: ID, size, and more. The widths are constant, so that rows
+// are printed as they arrive.
+const lfsObjectRow = "%-64s  %-8s  %s\n"
+
 func writeLFSObject(w io.Writer, item json.RawMessage) error {
 	var o storage.LFSObject
 	if err := json.Unmarshal(item, &o); err != nil {
 		return err
 	}
-	_, err := fmt.Fprintf(w, "%s %12d  %s\n", o.OID, o.Size, o.Time.UTC().Format(time.RFC3339))
+	shared := "no"
+	if o.Shared {
+		shared = "yes"
+	}
+	_, err := fmt.Fprintf(w, lfsObjectRow, o.OID, humanize.IBytes(uint64(o.Size)),
+		o.Time.UTC().Format(time.RFC3339)+"  "+shared)
 	return err
 }
 
 func lfsGC(env Env) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "gc", Short: "Remove LFS objects that no repository needs",
-		Long: `Gc removes the objects of each repository that none of its pointer files names, in any commit, also one that is hidden or
-unreachable. It keeps objects that were uploaded within lfs.grace, because a push may follow. Then it removes the objects
-that no repository has any more from the disk. Uploads and pushes may run meanwhile. Repositories with a working tree are
-left alone.
+		Use: "gc [PATH]", Short: "Remove LFS objects that no repository needs",
+		Long: `Gc removes LFS objects of all repositories, or of the one at PATH: those that none of its pointer files names, in any
+commit. Hidden and unreachable commits count, too. It keeps objects that were uploaded within lfs.grace, because a push
+may follow. Then it removes the objects that no repository has any more from the disk of the server. Uploads and pushes
+may run meanwhile.
 
-Repositories that have objects, but no pointer file at all, keep their objects, because other repositories may use them.
-If no server runs, the grace is that of --config or --grace.
+It lists each object that it removes, or with --dry-run would remove. The file names of these objects are not known,
+because they are in no commit.
+
+Repositories with a working tree keep all objects. So do repositories that have objects, but no pointer file at all,
+because other repositories may use them. lfs.grace in the configuration of a repository overrides --grace. If no server
+runs, --config or --grace has to name the grace.
 
 A server with maintenance.enabled does the same once a day.`,
-		Example: "  packhorse lfs gc --dry-run --root /srv/git\n  packhorse lfs gc --config /etc/packhorse.toml",
-		Args:    noArgs,
+		Example: `  packhorse lfs gc --dry-run --root /srv/git
+  packhorse lfs gc team/app --root /srv/git
+  packhorse lfs gc --config /etc/packhorse.toml`,
+		Args: optionalPath,
 	}
 	c := newLFSClient(env, cmd)
 	asJSON := jsonFlag(cmd)
-	dryRun := cmd.Flags().Bool("dry-run", false, "only report what would be removed")
+	dryRun := cmd.Flags().Bool("dry-run", false, "only list what would be removed")
 	grace := cmd.Flags().Duration("grace", 0,
 		"keep objects that are younger than `DURATION`, at least 1h (default lfs.grace)")
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		var result storage.LFSGarbage
-		query, verb := url.Values{}, "removed"
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		query := url.Values{"path": args}
 		if *dryRun {
-			query, verb = url.Values{"dry_run": {"true"}}, "would remove"
+			query.Set("dry_run", "true")
 		}
 		switch {
 		case *grace >= time.Hour:
@@ -219,21 +265,28 @@ A server with maintenance.enabled does the same once a day.`,
 				return err
 			}
 		}
-		if err := c.do(http.MethodPost, "/lfs/gc", query, nil, &result); err != nil {
+		out := cmd.OutOrStdout()
+		result := struct {
+			Objects []json.RawMessage `json:"objects"` // storage.LFSRemoved
+			storage.LFSGarbage
+		}{Objects: []json.RawMessage{}}
+		item := func(item json.RawMessage) error {
+			result.Objects = append(result.Objects, item)
+			return nil
+		}
+		if !*asJSON {
+			item = lfsRemovedTable(out)
+		}
+		if err := c.do(http.MethodPost, "/lfs/gc", query, item, &result.LFSGarbage); err != nil {
 			return err
 		}
 		err := error(nil)
 		if *asJSON {
-			err = encodeJSON(cmd.OutOrStdout(), result)
+			err = encodeJSON(out, result)
 		} else {
-			writeLFSProblems(cmd.OutOrStdout(), result.Failed)
-			writeLFSProblems(cmd.OutOrStdout(), result.Skipped)
-			freed := ", freed " + humanize.IBytes(uint64(result.Freed.Bytes))
-			if *dryRun {
-				freed = ""
-			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s %d objects (%s) of %d repositories%s\n", verb,
-				result.Removed.Objects, humanize.IBytes(uint64(result.Removed.Bytes)), result.Repositories, freed)
+			writeLFSProblems(out, result.Failed)
+			writeLFSProblems(out, result.Skipped)
+			_, err = fmt.Fprintln(out, lfsGarbageSummary(&result.LFSGarbage, *dryRun))
 		}
 		if err == nil && len(result.Failed) > 0 {
 			err = errors.New("some repositories could not be read, and keep their objects")
@@ -241,6 +294,37 @@ A server with maintenance.enabled does the same once a day.`,
 		return err
 	}
 	return cmd
+}
+
+// lfsRemovedTable returns a function that prints a storage.LFSRemoved, and the header before the first one.
+func lfsRemovedTable(w io.Writer) func(json.RawMessage) error {
+	hasHeader := false
+	return func(item json.RawMessage) error {
+		var o storage.LFSRemoved
+		if err := json.Unmarshal(item, &o); err != nil {
+			return err
+		}
+		if !hasHeader {
+			fmt.Fprintf(w, lfsObjectRow, "OBJECT", "SIZE", "REPOSITORY")
+			hasHeader = true
+		}
+		_, err := fmt.Fprintf(w, lfsObjectRow, o.OID, humanize.IBytes(uint64(o.Size)), o.Repository)
+		return err
+	}
+}
+
+func lfsGarbageSummary(g *storage.LFSGarbage, dryRun bool) string {
+	examined := english.Plural(int(g.Repositories), "repository", "")
+	if dryRun {
+		return fmt.Sprintf("examined %s: would remove %s", examined, describeUsage(g.Removed))
+	}
+	return fmt.Sprintf("examined %s: removed %s, freed %s", examined, describeUsage(g.Removed),
+		humanize.IBytes(uint64(g.Freed.Bytes)))
+}
+
+// describeUsage returns a number of objects and their size, as in "1 object (12 KiB)".
+func describeUsage(u objects.Usage) string {
+	return fmt.Sprintf("%s (%s)", english.Plural(int(u.Objects), "object", ""), humanize.IBytes(uint64(u.Bytes)))
 }
 
 // checkServer returns an error if no server answers that knows its lfs.grace.
@@ -271,27 +355,19 @@ func lfsVerify(env Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "verify [PATH]", Short: "Compare LFS objects with their checksums",
 		Long: `Verify reads the LFS objects of all repositories, or of the one at PATH, and compares them with their IDs. A damaged object
-is moved aside, into a directory named damaged beside the objects, and clients can upload it again. Verify also reports
-objects that pointer files name, but the repository does not have.
+is moved to .packhorse/lfs/damaged below the root, or to lfs/damaged of its repository, and clients can upload it again.
+Verify also reports objects that pointer files name, but the repository does not have.
 
-A server does the same in the background, see lfs.scrub_interval. It exits with 1 if objects are damaged or missing.`,
+It exits with 1 if objects are damaged or missing, or if repositories could not be read. A server does the same in the
+background, see lfs.scrub_interval.`,
 		Example: "  packhorse lfs verify --root /srv/git\n  packhorse lfs verify team/app --json --root /srv/git",
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) > 1 {
-				return fmt.Errorf("%s takes one PATH, got %d arguments", cmd.CommandPath(), len(args))
-			}
-			return nil
-		},
+		Args:    optionalPath,
 	}
 	c := newLFSClient(env, cmd)
 	asJSON := jsonFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		var result storage.LFSVerification
-		query := url.Values{}
-		if len(args) > 0 {
-			query = url.Values{"path": args}
-		}
-		if err := c.do(http.MethodPost, "/lfs/verify", query, nil, &result); err != nil {
+		if err := c.do(http.MethodPost, "/lfs/verify", url.Values{"path": args}, nil, &result); err != nil {
 			return err
 		}
 		err := error(nil)
@@ -301,8 +377,8 @@ A server does the same in the background, see lfs.scrub_interval. It exits with 
 			for _, problems := range [][]storage.LFSProblem{result.Missing, result.Failed, result.Skipped, result.Damaged} {
 				writeLFSProblems(cmd.OutOrStdout(), problems)
 			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "verified %d objects (%s): %d damaged, %d missing\n",
-				result.Verified.Objects, humanize.IBytes(uint64(result.Verified.Bytes)), len(result.Damaged), len(result.Missing))
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "verified %s: %d damaged, %d missing\n",
+				describeUsage(result.Verified), len(result.Damaged), len(result.Missing))
 		}
 		switch {
 		case err != nil:
@@ -313,7 +389,7 @@ A server does the same in the background, see lfs.scrub_interval. It exits with 
 			err = errors.New("some objects are missing: upload them with git lfs push --all from a clone that has them, or " +
 				"copy them from a directory with packhorse lfs import")
 		case len(result.Failed) > 0:
-			err = errors.New("some repositories could not be read")
+			err = errUnreadable
 		}
 		return err
 	}
@@ -348,9 +424,8 @@ DIR may be the directory of objects of Git LFS (.git/lfs), lfs-test-server (lfs-
 			err = encodeJSON(cmd.OutOrStdout(), result)
 		} else {
 			writeLFSProblems(cmd.OutOrStdout(), result.Missing)
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "imported %d objects (%s), %d were there, %d are missing\n",
-				result.Imported.Objects, humanize.IBytes(uint64(result.Imported.Bytes)), result.Present.Objects,
-				len(result.Missing))
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "imported %s, %d were there, %d are missing\n",
+				describeUsage(result.Imported), result.Present.Objects, len(result.Missing))
 		}
 		if err == nil && len(result.Missing) > 0 {
 			err = errors.New("some objects are missing: see the list")

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -89,14 +90,23 @@ func TestLFSCollect(t *testing.T) {
 		r.upload("one.git", content)
 		r.upload("fork.git", content)
 	}
-	if dry, err := r.LFSCollect(t.Context(), storage.LFSCollectOptions{DryRun: true}); err != nil ||
-		dry.Removed.Objects != 2 || len(r.present("one.git", "garbage")) != 1 {
-		t.Errorf("LFSCollect with DryRun = %+v, %v, want 2 objects that stay", dry, err)
+	garbage, size := lfsObject("garbage").OID.String(), lfsObject("garbage").Size
+	inFork, inOne := storage.LFSRemoved{"fork.git", garbage, size}, storage.LFSRemoved{"one.git", garbage, size}
+	var removed []storage.LFSRemoved
+	list := func(o storage.LFSRemoved) { removed = append(removed, o) }
+	if dry, err := r.LFSCollect(t.Context(), storage.LFSCollectOptions{DryRun: true, Removed: list}); err != nil ||
+		dry.Removed.Objects != 2 || len(r.present("one.git", "garbage")) != 1 ||
+		!slices.Equal(removed, []storage.LFSRemoved{inFork, inOne}) {
+		t.Errorf("LFSCollect with DryRun = %+v of %+v, %v, want 2 objects that stay", dry, removed, err)
 	}
+	removed = nil
 	var steps int
-	result, err := r.LFSCollect(t.Context(), storage.LFSCollectOptions{Progress: func(int64, int64, string) { steps++ }})
+	result, err := r.LFSCollect(t.Context(), storage.LFSCollectOptions{Removed: list,
+		Progress: func(int64, int64, string) { steps++ }})
 	r.do(err)
-	size := lfsObject("garbage").Size
+	if !slices.Equal(removed, []storage.LFSRemoved{inFork, inOne}) {
+		t.Errorf("LFSCollect removed %+v, want the garbage of both repositories", removed)
+	}
 	if result.Repositories != 2 || result.Removed != (objects.Usage{Objects: 2, Bytes: 2 * size}) ||
 		result.Freed != (objects.Usage{Objects: 1, Bytes: size}) || len(result.Failed) != 0 || steps != 2 {
 		t.Errorf("LFSCollect = %+v after %d steps, want 2 removed of 2 repositories, one freed", result, steps)
@@ -112,6 +122,35 @@ func TestLFSCollect(t *testing.T) {
 	if result, err = r.LFSCollect(t.Context(), storage.LFSCollectOptions{}); err != nil || len(result.Failed) == 0 ||
 		len(r.present("one.git", "garbage")) != 1 {
 		t.Errorf("LFSCollect of a damaged repository = %+v, %v, want all objects kept", result, err)
+	}
+}
+
+// TestLFSCollectOne collects from one repository, and returns the reasons why it keeps all objects.
+func TestLFSCollectOne(t *testing.T) {
+	t.Parallel()
+	r := newLFSRoot(t)
+	for _, repository := range []string{"one", "two", "empty"} {
+		if one := gittest.InitAt(t, r.dir+"/"+repository+".git"); repository != "empty" {
+			point(one, "needed")
+		}
+		r.upload(repository+".git", "garbage")
+	}
+	collect := func(path git.RepoPath) (result storage.LFSGarbage, removed []string, err error) {
+		result, err = r.LFSCollect(t.Context(), storage.LFSCollectOptions{Path: &path,
+			Removed: func(o storage.LFSRemoved) { removed = append(removed, o.Repository) }})
+		return result, removed, err
+	}
+	result, removed, err := collect(r.path("one"))
+	r.do(err)
+	if result.Repositories != 1 || result.Removed.Objects != 1 || result.Freed.Objects != 0 ||
+		fmt.Sprint(removed) != "[one.git]" || len(r.present("two.git", "garbage")) != 1 {
+		t.Errorf("LFSCollect of one.git = %+v of %v, want one object of it", result, removed)
+	}
+	if _, _, err := collect(r.path("empty")); !fault.Is(err, fault.Denied) {
+		t.Errorf("LFSCollect of a repository without pointer files: %v, want Denied", err)
+	}
+	if _, _, err := collect(r.path("none")); !fault.Is(err, fault.NotFound) {
+		t.Errorf("LFSCollect of no repository: %v, want NotFound", err)
 	}
 }
 

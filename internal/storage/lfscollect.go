@@ -34,9 +34,18 @@ type LFSProblem struct {
 
 // LFSCollectOptions configure LFSCollect.
 type LFSCollectOptions struct {
-	DryRun   bool          // only count what would be removed
-	Grace    time.Duration // instead of LFSCare.Grace; 0: not set
+	Path     *git.RepoPath    // of the only repository to collect from; nil: from all
+	DryRun   bool             // nothing is removed
+	Grace    time.Duration    // instead of LFSCare.Grace; 0: not set
+	Removed  func(LFSRemoved) // called for each object that is removed, or would be with DryRun; may be nil
 	Progress Progress
+}
+
+// LFSRemoved is an object that LFSCollect removes from a repository.
+type LFSRemoved struct {
+	Repository string `json:"repository"`
+	OID        string `json:"oid"`
+	Size       int64  `json:"size"`
 }
 
 // LFSGarbage is the result of LFSCollect.
@@ -50,15 +59,43 @@ type LFSGarbage struct {
 
 // LFSCollect removes objects from repositories that no pointer file names, and that were not uploaded within
 // LFSCare.Grace, or lfs.grace of the repository. Then it removes from the disk what no repository has. Repositories
-// that cannot be read, those with a working tree, and those without any pointer file keep all of their objects. Uploads
-// and pushes may run.
+// that cannot be read, those with a working tree, and those without any pointer file keep all of their objects. For
+// LFSCollectOptions.Path that is an error. Uploads and pushes may run.
 func (n *Node) LFSCollect(ctx context.Context, o LFSCollectOptions) (LFSGarbage, error) {
 	result := LFSGarbage{Failed: []LFSProblem{}, Skipped: []LFSProblem{}}
 	if err := n.collecting.lock(ctx); err != nil {
 		return result, err
 	}
 	defer n.collecting.unlock()
-	err := n.eachLFS(ctx, func(path git.RepoPath) error {
+	collect := n.collectAll
+	if o.Path != nil {
+		collect = n.collectOne
+	}
+	err := collect(ctx, o, &result)
+	if err != nil || o.DryRun {
+		return result, err
+	}
+	result.Freed, err = n.lfs.CollectPool(ctx.Err)
+	return result, err
+}
+
+// collectOne removes the garbage of the repository at o.Path.
+func (n *Node) collectOne(ctx context.Context, o LFSCollectOptions, result *LFSGarbage) error {
+	if err := n.checkLocalLFS(); err != nil {
+		return err
+	}
+	path, err := n.listedPath(*o.Path)
+	if err != nil {
+		return err
+	}
+	result.Repositories = 1
+	result.Removed, err = n.collectRepository(ctx, path, o)
+	return err
+}
+
+// collectAll removes the garbage of all repositories.
+func (n *Node) collectAll(ctx context.Context, o LFSCollectOptions, result *LFSGarbage) error {
+	return n.eachLFS(ctx, func(path git.RepoPath) error {
 		o.Progress.show(result.Repositories, 0, path.String())
 		removed, err := n.collectRepository(ctx, path, o)
 		if ctx.Err() != nil {
@@ -78,11 +115,6 @@ func (n *Node) LFSCollect(ctx context.Context, o LFSCollectOptions) (LFSGarbage,
 		}
 		return nil
 	})
-	if err != nil || o.DryRun {
-		return result, err
-	}
-	result.Freed, err = n.lfs.CollectPool(ctx.Err)
-	return result, err
 }
 
 // errWorkingTree is the error of changes of LFS objects in a user's clone. Its index and other clones may need objects
@@ -158,6 +190,9 @@ func (n *Node) collectRepository(ctx context.Context, path git.RepoPath,
 		}
 		if gone {
 			removed.Add(candidate.Size)
+			if o.Removed != nil {
+				o.Removed(LFSRemoved{path.String(), candidate.OID.String(), candidate.Size})
+			}
 		}
 	}
 	return removed, nil
@@ -176,6 +211,19 @@ func (h *handle) scanPointers(ctx context.Context, fn func(pointers.Pointer) err
 func isDir(path string) bool {
 	info, err := os.Stat(path)
 	return err == nil && info.IsDir()
+}
+
+// listedPath returns the path with which list names a repository: that of its directory below the root.
+func (n *Node) listedPath(path git.RepoPath) (git.RepoPath, error) {
+	found, _, err := n.find(path)
+	if err != nil {
+		return path, err
+	}
+	below, err := filepath.Rel(n.root, found)
+	if err != nil {
+		return path, err
+	}
+	return git.ParseRepoPath(below)
 }
 
 // eachLFS calls do for each repository that may have LFS objects or locks.
