@@ -375,10 +375,10 @@ func (x *sessionCall) log(ctx context.Context, took time.Duration, err error) {
 	if len(updates) > 0 {
 		a = append(a, node.UpdateAttrs(updates)...)
 	}
+	if o.Reason != "" {
+		a = append(a, slog.String("reason", o.Reason))
+	}
 	if err != nil {
-		if o.Reason != "" {
-			a = append(a, slog.String("reason", o.Reason))
-		}
 		a = append(a, slog.String("error", clip(err.Error())))
 	}
 	x.Log.LogAttrs(ctx, level, "transfer", a...)

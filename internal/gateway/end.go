@@ -91,6 +91,9 @@ func (r *Request) level(result string) slog.Level {
 	}
 	switch result {
 	case "ok":
+		if r.Outcome.Refused > 0 && (r.isPush || r.Outcome.Reason == fault.Unavailable.String()) {
+			return slog.LevelWarn
+		}
 		return slog.LevelInfo
 	case fault.Internal.String(), fault.Corrupt.String():
 		return slog.LevelError
@@ -202,10 +205,10 @@ func (r *Request) attributes(a []slog.Attr) []slog.Attr {
 	if len(o.Updates) > 0 {
 		a = append(a, node.UpdateAttrs(o.Updates)...)
 	}
+	if o.Reason != "" {
+		a = append(a, slog.String("reason", o.Reason))
+	}
 	if r.Err != nil {
-		if o.Reason != "" {
-			a = append(a, slog.String("reason", o.Reason))
-		}
 		a = append(a, slog.String("error", logError(r.Err)))
 	}
 	return a

@@ -9,6 +9,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/lfs"
 	"github.com/packhorse-git/packhorse/internal/lfs/client"
+	"github.com/packhorse-git/packhorse/internal/lfs/objects"
 	"github.com/packhorse-git/packhorse/internal/node"
 	"github.com/packhorse-git/packhorse/internal/origin"
 )
@@ -55,6 +56,7 @@ func (n *Node) LFSBatch(ctx context.Context, path git.RepoPath, session node.Ses
 	x.outcome, x.outcome.Mirror = outcome, node.MirrorLocal
 	if err == nil {
 		err = x.askMissing(ctx, b.Objects, states)
+		x.outcome.Refused, x.outcome.Reason = objects.Refusals(states)
 	}
 	return states, x.result(), err
 }
@@ -204,6 +206,7 @@ func (n *Node) uploadBatch(ctx context.Context, path git.RepoPath, session node.
 	for i, a := range answers {
 		states[i] = a.Status
 	}
+	outcome.Refused, outcome.Reason = objects.Refusals(states)
 	return states, outcome, err
 }
 

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"fmt"
 	"io/fs"
 	"slices"
 	"sync"
@@ -46,8 +47,9 @@ func newLFSBudget(m *Mirrors, store *objects.Store, limit int64) *lfsBudget {
 }
 
 func (b *lfsBudget) tooLarge(o lfs.Object) error {
-	return fault.New(fault.Invalid, "object %s has %d bytes, more than the cache of the mirrors may have: %d (lfs.cache)",
-		o.OID, o.Size, b.limit)
+	return fault.Wrap(fault.Invalid, fmt.Sprintf(
+		"object %s has %d bytes, more than the cache of the mirrors may have: %d (lfs.cache)", o.OID, o.Size, b.limit),
+		objects.TooLarge)
 }
 
 // use keeps an object from being removed until the result is called.

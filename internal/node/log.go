@@ -107,6 +107,9 @@ func (o *Outcome) LFSAttrs() []slog.Attr {
 	if o.Objects > 0 {
 		a = append(a, slog.Uint64("objects", uint64(o.Objects)))
 	}
+	if o.Refused > 0 {
+		a = append(a, slog.Uint64("objects_refused", uint64(o.Refused)))
+	}
 	if o.Key != "" {
 		a = append(a, slog.String("object", o.Key))
 	}

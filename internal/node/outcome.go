@@ -52,7 +52,9 @@ type Outcome struct {
 	OriginTime time.Duration // how long the request waited for the mirror's origin
 	Stale      time.Duration // how old the state is, because its source did not answer
 
-	Reason  string      // why a push failed, as a word for logs and metrics; "" if it did not
+	// why a push failed or objects of a batch were refused, as a word for logs and metrics; "" if nothing was
+	Reason  string
+	Refused uint32      // LFS objects of a batch that cannot be transferred
 	Updates []RefUpdate // ref updates of a push with their results, in the client's order
 }
 

@@ -25,9 +25,11 @@ func Colored(w io.Writer, getenv func(string) string) bool {
 // shortLines are the messages of requests, with the attributes that a terminal shows, in this order. Missing attributes
 // and usual values are omitted.
 var shortLines = map[string][]string{
-	"request":  {"operation", "method", "path", "repository", "result", "status", "ms", "bytes", "pack", "user", "error"},
-	"transfer": {"operation", "repository", "result", "ms", "bytes", "pack", "caller", "error"},
-	"call":     {"procedure", "code", "ms", "caller", "error"},
+	"request": {"operation", "method", "path", "repository", "result", "status", "ms", "bytes", "pack", "user",
+		"objects_refused", "reason", "error"},
+	"transfer": {"operation", "repository", "result", "ms", "bytes", "pack", "caller", "objects_refused", "reason",
+		"error"},
+	"call": {"procedure", "code", "ms", "caller", "error"},
 }
 
 // terminal is a slog.Handler for people: time of day, level, message and key=value in one line. It quotes control
@@ -124,12 +126,15 @@ func writeShort(line *bytes.Buffer, keys []string, attrs []slog.Attr) {
 		if _, hasPath := value("path"); hasPath && key == "repository" {
 			continue
 		}
+		if _, isRefusal := value("objects_refused"); !isRefusal && key == "reason" { // the error has it
+			continue
+		}
 		switch key {
 		case "ms":
 			text = strings.TrimSuffix(strconv.FormatFloat(asFloat(v), 'f', 1, 64), ".0") + "ms"
 		case "bytes":
 			text = strings.ReplaceAll(humanize.IBytes(uint64(asFloat(v))), " ", "")
-		case "pack", "user", "caller", "error":
+		case "pack", "user", "caller", "objects_refused", "reason", "error":
 			text = key + "=" + text
 		}
 		line.WriteByte(' ')

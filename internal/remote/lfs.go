@@ -85,6 +85,7 @@ func (n *Node) LFSBatch(ctx context.Context, repo git.RepoPath, session node.Ses
 		case states[i].State < lfs.Refused:
 		case states[i].State == lfs.Refused && len(refusals) > 0:
 			states[i].Err, refusals = faultrpc.Fault(refusals[0]), refusals[1:]
+			o.Refused++
 		default:
 			return nil, o, n.invalidResponse(errors.New("unknown state of an LFS object, or no reason for a refused one"))
 		}

@@ -56,6 +56,7 @@ func (s *objects) LFSBatch(_ context.Context, _ git.RepoPath, session node.Sessi
 		switch info, err := os.Stat(s.file(object.OID)); {
 		case object.OID[0] == 0xff:
 			found[i] = lfs.Status{State: lfs.Refused, Err: fault.New(fault.Full, "the quota is used up")}
+			o.Reason = "quota"
 		case err == nil && info.Size() == object.Size:
 			found[i].State = lfs.Present
 		}
@@ -159,7 +160,8 @@ func TestLFSBatch(t *testing.T) {
 	}
 	b.Objects[1], b.Objects[2] = here, lfs.Object{OID: lfs.OID{1}, Size: 1}
 	found, o, err := w.remote.LFSBatch(t.Context(), app, node.Session{}, b)
-	if err != nil || len(found) != len(b.Objects) || o.Command != node.CommandLFSBatch || o.Objects != lfs.MaxBatch {
+	if err != nil || len(found) != len(b.Objects) || o.Command != node.CommandLFSBatch || o.Objects != lfs.MaxBatch ||
+		o.Refused != lfs.MaxBatch-2 || o.Reason != "quota" {
 		t.Fatalf("LFSBatch() = %d states, %+v, %v, want %d", len(found), o, err, len(b.Objects))
 	}
 	for i, want := range []lfs.State{lfs.Refused, lfs.Present, lfs.Missing, lfs.Refused} {

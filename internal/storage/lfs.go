@@ -104,6 +104,7 @@ func (n *Node) LFSBatch(ctx context.Context, path git.RepoPath, _ node.Session, 
 	}
 	defer n.release(h)
 	states, err := n.lfs.Check(ctx, r, b)
+	o.Refused, o.Reason = objects.Refusals(states)
 	return states, o, readError(err)
 }
 

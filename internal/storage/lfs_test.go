@@ -91,6 +91,11 @@ func TestLFSObjects(t *testing.T) {
 		!fault.Is(states[2].Err, fault.Invalid) {
 		t.Errorf("states before a download = %v, want missing, present, refused", states)
 	}
+	b := lfs.Batch{Objects: []lfs.Object{absent, {OID: o.OID, Size: 1}}}
+	_, outcome, err := l.LFSBatch(t.Context(), app, node.Session{}, b)
+	if err != nil || outcome.Objects != 2 || outcome.Refused != 1 || outcome.Reason != "invalid" {
+		t.Errorf("outcome of a batch with another size = %+v, %v, want one refusal", outcome, err)
+	}
 	for _, d := range []lfs.Download{
 		{Object: o, Length: -1}, {Object: o, Offset: 1, Length: -1}, {Object: o, Offset: o.Size, Length: -1},
 		{Object: o, Offset: 5, Length: 100}, {Object: o, Length: 0}, {Object: o, Offset: o.Size - 1, Length: 100},

@@ -86,8 +86,10 @@ func (n *lfsNode) LFSBatch(_ context.Context, repo git.RepoPath, _ node.Session,
 			states[i].State = lfs.Present
 		case err == nil:
 			states[i] = lfs.Status{State: lfs.Refused, Err: fault.New(fault.Invalid, "another size")}
+			o.Refused, o.Reason = o.Refused+1, "invalid"
 		case object.Size > 1<<40:
 			states[i] = lfs.Status{State: lfs.Refused, Err: fault.New(fault.Full, "over quota")}
+			o.Refused, o.Reason = o.Refused+1, "quota"
 		}
 	}
 	return states, o, nil

@@ -543,6 +543,9 @@ func TestQuota(t *testing.T) {
 		states[2].State != lfs.Refused || !fault.Is(states[2].Err, fault.Full) || states[3].State != lfs.Missing {
 		t.Errorf("Check = %v, %v, want present, missing, refused, missing", states, err)
 	}
+	if n, reason := objects.Refusals(states); n != 1 || reason != "quota" {
+		t.Errorf("Refusals = %d, %q, want 1, quota", n, reason)
+	}
 	if err := errors.Join(w.upload(r, random(600)), w.upload(r, random(400))); err != nil {
 		t.Errorf("uploads within the quota: %v", err)
 	}
@@ -551,6 +554,35 @@ func TestQuota(t *testing.T) {
 	}
 	if used, err := w.Usage(t.Context(), r); used != 1000 || err != nil {
 		t.Errorf("Usage = %d, %v, want 1000", used, err)
+	}
+}
+
+// The reason for a batch is the most severe one of its objects, in any order.
+func TestRefusals(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, objects.Options{MinFree: 1 << 60, MaxObject: 100})
+	states, err := w.Check(t.Context(), w.repository("app"), lfs.Batch{Upload: true, Objects: []lfs.Object{
+		objectOf(random(101)), objectOf(random(10))}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tooLarge, full := states[0], states[1]
+	wrong := lfs.Status{State: lfs.Refused, Err: fault.New(fault.Invalid, "another size")}
+	down := lfs.Status{State: lfs.Refused, Err: fault.New(fault.Unavailable, "the origin is down")}
+	for _, c := range []struct {
+		states []lfs.Status
+		n      uint32
+		reason string
+	}{
+		{[]lfs.Status{{}, {State: lfs.Present}}, 0, ""},
+		{[]lfs.Status{wrong, {}}, 1, "invalid"},
+		{[]lfs.Status{wrong, tooLarge, {}, wrong}, 3, "too_large"},
+		{[]lfs.Status{tooLarge, down, wrong}, 3, "unavailable"},
+		{[]lfs.Status{tooLarge, full, down}, 3, "disk_full"},
+	} {
+		if n, reason := objects.Refusals(c.states); n != c.n || reason != c.reason {
+			t.Errorf("Refusals(%v) = %d, %q, want %d, %q", c.states, n, reason, c.n, c.reason)
+		}
 	}
 }
 

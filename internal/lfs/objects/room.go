@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"math"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -24,9 +25,9 @@ const (
 	wrongHash   reason = "wrong_hash"
 	wrongLength reason = "wrong_length"
 	truncated   reason = "truncated"
-	tooLarge    reason = "too_large"
 	overQuota   reason = "quota"
 	diskFull    reason = "disk_full"
+	TooLarge    reason = "too_large" // the cause of errors about objects that are too large
 )
 
 // Error is error's. The text is for the log only.
@@ -43,6 +44,30 @@ func Reason(err error) string {
 		return string(r)
 	}
 	return fault.KindOf(err).String()
+}
+
+// bySeverity are reasons for refusals, the most severe first: faults of the server, full disks, limits.
+var bySeverity = []string{fault.Internal.String(), fault.Corrupt.String(), string(diskFull), fault.Full.String(),
+	fault.Unavailable.String(), string(overQuota), string(TooLarge)}
+
+// Refusals returns how many objects of a batch are refused, and the most severe Reason, or "".
+func Refusals(states []lfs.Status) (n uint32, reason string) {
+	least := len(bySeverity) + 1
+	for i := range states {
+		if states[i].State != lfs.Refused {
+			continue
+		}
+		n++
+		why := Reason(states[i].Err)
+		rank := slices.Index(bySeverity, why)
+		if rank < 0 {
+			rank = len(bySeverity)
+		}
+		if rank < least {
+			least, reason = rank, why
+		}
+	}
+	return n, reason
 }
 
 func reasonOf(err error) reason {
@@ -74,11 +99,11 @@ func (s *Store) newRoom(r Repository) *room { return &room{store: s, repository:
 func (m *room) reserve(ctx context.Context, o lfs.Object, offset int64) error {
 	s := m.store
 	if limit := s.options.MaxObject; limit > 0 && o.Size > limit {
-		return tooLarge.error(fault.Invalid, "object %s has %d bytes: the maximum is %d (lfs.max_object)", o.OID, o.Size,
+		return TooLarge.error(fault.Invalid, "object %s has %d bytes: the maximum is %d (lfs.max_object)", o.OID, o.Size,
 			limit)
 	}
 	if r := m.repository.Remote; r != nil && o.Size > r.MaxObject() {
-		return tooLarge.error(fault.Full, "object %s has %d bytes: the maximum on this node is %d (half of store.cache)",
+		return TooLarge.error(fault.Full, "object %s has %d bytes: the maximum on this node is %d (half of store.cache)",
 			o.OID, o.Size, r.MaxObject())
 	}
 	if !m.known {
