@@ -107,6 +107,14 @@ func TestErrors(t *testing.T) {
 	}
 }
 
+// Amazon S3 answers a copy with the status 200 before it has made it. The error can follow.
+func TestCopyFailsAfterStatus(t *testing.T) {
+	t.Parallel()
+	b, _ := scripted(t, func(w http.ResponseWriter, _ *http.Request) { answerError(w, http.StatusOK, "InternalError") })
+	err := b.Copy(t.Context(), "a", "b", 1)
+	checkError(t, "copy", err, fault.Unavailable, "copy s3://git-prod/packhorse/a: ", "status 200 and an error")
+}
+
 // A request over TLS to a server without TLS names the remedy.
 func TestServerWithoutTLS(t *testing.T) {
 	t.Parallel()

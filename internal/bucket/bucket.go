@@ -41,6 +41,10 @@ type Bucket interface {
 	// that was given up stores the object once more.
 	Put(ctx context.Context, key string, body io.ReaderAt, size int64, sha256 [32]byte) error
 
+	// Copy stores an object of size bytes under another key. The storage itself copies it, a large one in parts. Retries
+	// and repeated attempts are those of Put.
+	Copy(ctx context.Context, from, to string, size int64) error
+
 	// List returns up to limit objects whose keys begin with prefix and are greater than after, in ascending order
 	// of the bytes of their keys. An empty after means from the beginning. Fewer than limit objects mean that no
 	// more exist.

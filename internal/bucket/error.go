@@ -212,6 +212,8 @@ func permissionRemedy(operation, code string) string {
 			"answers 403 for keys that do not exist"
 	case "list":
 		return "grant s3:ListBucket on the bucket"
+	case "copy":
+		return "grant s3:GetObject, s3:PutObject and s3:AbortMultipartUpload on the objects"
 	case "delete":
 		return "grant s3:DeleteObject on the objects"
 	}

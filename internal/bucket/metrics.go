@@ -16,8 +16,8 @@ func NewMetrics() *Metrics {
 	m := &Metrics{
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "packhorse_store_requests_total",
-			Help: "Requests to the object storage by operation (create, get, range, put, list, delete, other) and code: the " +
-				"HTTP status, or error if there was no answer. Retries count. 429 and 503 mean that the storage throttles.",
+			Help: "Requests to the object storage by operation (create, get, range, put, copy, list, delete, other) and code: " +
+				"the HTTP status, or error if there was no answer. Retries count. 429 and 503 mean that the storage throttles.",
 		}, []string{"operation", "code"}),
 		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "packhorse_store_request_seconds",

@@ -16,8 +16,43 @@ const (
 	maxParts      = 10_000 // by the protocol
 )
 
+// sendPart uploads one part, and returns its ETag.
+type sendPart func(ctx context.Context, upload string) (etag string, err error)
+
 // putParts uploads a file in parts. It hashes each part for the storage, and all of them for the caller's checksum.
-func (s *S3) putParts(ctx context.Context, key string, body io.ReaderAt, size int64, sum [32]byte) (err error) {
+func (s *S3) putParts(ctx context.Context, key string, body io.ReaderAt, size int64, sum [32]byte) error {
+	whole := sha256.New()
+	return s.inParts(ctx, key, size, func(number int, offset, length int64) (sendPart, error) {
+		section := io.NewSectionReader(body, offset, length)
+		hash := sha256.New()
+		if _, err := io.Copy(io.MultiWriter(whole, hash), section); err != nil {
+			return nil, err
+		}
+		if offset+length == size && [32]byte(whole.Sum(nil)) != sum {
+			return nil, corruptError{"the file does not match its SHA-256"}
+		}
+		return func(ctx context.Context, upload string) (string, error) {
+			part, err := s.puts.PutObjectPart(ctx, s.bucket, s.prefix+key, upload, number, section, length,
+				minio.PutObjectPartOptions{Sha256Hex: hex.EncodeToString(hash.Sum(nil))})
+			return part.ETag, err
+		}, nil
+	})
+}
+
+// copyParts copies an object in parts.
+func (s *S3) copyParts(ctx context.Context, from, to string, size int64) error {
+	return s.inParts(ctx, to, size, func(number int, offset, length int64) (sendPart, error) {
+		return func(ctx context.Context, upload string) (string, error) {
+			part, err := s.puts.CopyObjectPart(ctx, s.bucket, s.prefix+from, s.bucket, s.prefix+to, upload, number, offset,
+				length, nil)
+			return part.ETag, err
+		}, nil
+	})
+}
+
+// inParts makes an object of parts. It calls prepare for each part, in their order, and sends some at the same time.
+func (s *S3) inParts(ctx context.Context, key string, size int64,
+	prepare func(number int, offset, length int64) (sendPart, error)) (err error) {
 	upload, err := s.puts.NewMultipartUpload(ctx, s.bucket, s.prefix+key, minio.PutObjectOptions{})
 	if err != nil {
 		return err
@@ -31,20 +66,17 @@ func (s *S3) putParts(ctx context.Context, key string, body io.ReaderAt, size in
 	}()
 	partSize := max(s.partSize, (size+maxParts-1)/maxParts)
 	parts := make([]minio.CompletePart, (size+partSize-1)/partSize)
-	whole := sha256.New()
 	group, inner := errgroup.WithContext(ctx)
 	group.SetLimit(partsParallel)
 	for i := range parts {
 		offset := int64(i) * partSize
-		section := io.NewSectionReader(body, offset, min(partSize, size-offset))
-		hash := sha256.New()
-		if _, err = io.Copy(io.MultiWriter(whole, hash), section); err != nil {
+		var send sendPart
+		if send, err = prepare(i+1, offset, min(partSize, size-offset)); err != nil {
 			break
 		}
 		group.Go(func() error {
-			part, err := s.puts.PutObjectPart(inner, s.bucket, s.prefix+key, upload, i+1, section, section.Size(),
-				minio.PutObjectPartOptions{Sha256Hex: hex.EncodeToString(hash.Sum(nil))})
-			parts[i] = minio.CompletePart{PartNumber: i + 1, ETag: part.ETag}
+			etag, err := send(inner, upload)
+			parts[i] = minio.CompletePart{PartNumber: i + 1, ETag: etag}
 			return err
 		})
 		if inner.Err() != nil {
@@ -53,9 +85,6 @@ func (s *S3) putParts(ctx context.Context, key string, body io.ReaderAt, size in
 	}
 	if groupErr := group.Wait(); err == nil {
 		err = groupErr
-	}
-	if err == nil && [32]byte(whole.Sum(nil)) != sum {
-		err = corruptError{"the file does not match its SHA-256"}
 	}
 	if err != nil {
 		return err

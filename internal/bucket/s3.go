@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -25,7 +26,7 @@ import (
 
 const (
 	readTries       = 3                // of Get, Open, List and Delete
-	putTries        = 10               // of each request of Put, about 4 s
+	putTries        = 10               // of each request of Put and Copy, about 4 s
 	smallTimeout    = 20 * time.Second // of operations on small objects, with all tries
 	deletesParallel = 16
 )
@@ -247,6 +248,19 @@ func (s *S3) Put(ctx context.Context, key string, body io.ReaderAt, size int64, 
 	_, err := s.puts.PutObject(ctx, s.bucket, s.prefix+key, io.NewSectionReader(body, 0, size), size, "",
 		hex.EncodeToString(sum[:]), putOptions(sum))
 	return s.wrap(ctx, "put", key, err)
+}
+
+// Copy implements Bucket. Each request copies at most a part, so that the connection does not count as stalled.
+func (s *S3) Copy(ctx context.Context, from, to string, size int64) error {
+	if size > s.partSize {
+		return s.wrap(ctx, "copy", from, s.copyParts(ctx, from, to, size))
+	}
+	copied, err := s.puts.CopyObject(ctx, s.bucket, s.prefix+from, s.bucket, s.prefix+to, nil, minio.CopySrcOptions{},
+		minio.PutObjectOptions{})
+	if err == nil && copied.ETag == "" {
+		err = errors.New("the answer has the status 200 and an error") // Amazon S3 may find an error after the status
+	}
+	return s.wrap(ctx, "copy", from, err)
 }
 
 // List implements Bucket.

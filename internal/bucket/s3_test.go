@@ -6,7 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
+	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/packhorse-git/packhorse/internal/bucket"
 	"github.com/packhorse-git/packhorse/internal/bucket/buckettest"
@@ -33,7 +36,7 @@ func testProbe(t *testing.T, b bucket.Bucket) {
 	})
 }
 
-// Large files are uploaded in parts; a file that does not match its checksum is not stored.
+// Large files are uploaded and copied in parts; a file that does not match its checksum is not stored.
 func TestParts(t *testing.T) {
 	t.Parallel()
 	server := buckettest.Versitygw(t)
@@ -45,14 +48,26 @@ func TestParts(t *testing.T) {
 	if err := b.Put(t.Context(), "parts", bytes.NewReader(content), int64(len(content)), sum); err != nil {
 		t.Fatal(err)
 	}
-	r, info, err := b.Open(t.Context(), "parts", 0, -1)
-	if err != nil {
+	old := time.Now().Add(-time.Hour)
+	if err := os.Chtimes(filepath.Join(server.Dir, "bucket", "parts"), old, old); err != nil {
 		t.Fatal(err)
 	}
-	defer r.Close()
-	got, err := io.ReadAll(r)
-	if err != nil || !bytes.Equal(got, content) || info.Size != int64(len(content)) {
-		t.Errorf("read %d bytes of %d, %v, want %d", len(got), info.Size, err, len(content))
+	if err := b.Copy(t.Context(), "parts", "copied", int64(len(content))); err != nil {
+		t.Fatal(err)
+	}
+	for _, key := range []string{"parts", "copied"} {
+		r, info, err := b.Open(t.Context(), key, 0, -1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer r.Close()
+		if isNew := time.Since(info.Modified) < time.Minute; isNew != (key == "copied") {
+			t.Errorf("%s was modified at %v, want that only the copy is new", key, info.Modified)
+		}
+		got, err := io.ReadAll(r)
+		if err != nil || !bytes.Equal(got, content) || info.Size != int64(len(content)) {
+			t.Errorf("read %d bytes of %d of %s, %v, want %d", len(got), info.Size, key, err, len(content))
+		}
 	}
 	content[3<<20] ^= 1
 	if err := b.Put(t.Context(), "damaged", bytes.NewReader(content), int64(len(content)), sum); !fault.Is(err,

@@ -147,6 +147,8 @@ func operation(r *http.Request) string {
 		return "other"
 	case r.Method == http.MethodPut && r.Header.Get("If-None-Match") != "":
 		return "create"
+	case r.Header.Get("X-Amz-Copy-Source") != "":
+		return "copy"
 	case r.Method == http.MethodPut, query.Has("uploads"), query.Has("uploadId"):
 		return "put"
 	case query.Has("list-type"):

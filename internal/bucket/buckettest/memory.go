@@ -112,6 +112,15 @@ func (m *Memory) Set(key string, body []byte) {
 	m.apply(write{operation: "put", key: key, body: body})
 }
 
+// Age makes all objects older.
+func (m *Memory) Age(by time.Duration) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, o := range m.objects {
+		o.modified = o.modified.Add(-by)
+	}
+}
+
 // Connection reports the faults that S3 would see in the headers of answers.
 func (m *Memory) Connection() bucket.Connection {
 	m.mu.Lock()
@@ -221,6 +230,19 @@ func (m *Memory) Put(ctx context.Context, key string, body io.ReaderAt, size int
 		return fault.New(fault.Corrupt, "put %s: the checksum does not match", key)
 	}
 	return m.write(write{operation: "put", key: key, body: content})
+}
+
+// Copy implements bucket.Bucket. The key for the hook is that of the copied object.
+func (m *Memory) Copy(ctx context.Context, from, to string, _ int64) error {
+	if err := m.begin(ctx, "copy", from); err != nil {
+		return err
+	}
+	defer m.mu.Unlock()
+	body, _, err := m.read("copy", from)
+	if err != nil {
+		return err
+	}
+	return m.write(write{operation: "put", key: to, body: body})
 }
 
 // Delete implements bucket.Bucket.

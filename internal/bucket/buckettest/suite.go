@@ -21,6 +21,7 @@ func Suite(t *testing.T, b bucket.Bucket) {
 	t.Run("Race", func(t *testing.T) { testRace(t, b) })
 	t.Run("Read", func(t *testing.T) { testRead(t, b) })
 	t.Run("Put", func(t *testing.T) { testPut(t, b) })
+	t.Run("Copy", func(t *testing.T) { testCopy(t, b) })
 	t.Run("List", func(t *testing.T) { testList(t, b) })
 	t.Run("Delete", func(t *testing.T) { testDelete(t, b) })
 }
@@ -134,6 +135,31 @@ func testPut(t *testing.T, b bucket.Bucket) {
 	}
 	if _, _, err := b.Get(t.Context(), "put-damaged", 100); !errors.Is(err, bucket.ErrNotFound) {
 		t.Errorf("Get after a damaged Put = %v, want ErrNotFound", err)
+	}
+}
+
+func testCopy(t *testing.T, b bucket.Bucket) {
+	put(t, b, "copy/from", "content")
+	put(t, b, "copy/to-b", "other")
+	for _, to := range []string{"copy/to-a", "copy/to-b"} {
+		if err := b.Copy(t.Context(), "copy/from", to, 7); err != nil {
+			t.Errorf("Copy(%q) = %v", to, err)
+		}
+		wantBody(t, b, to, "content")
+	}
+	wantBody(t, b, "copy/from", "content")
+	put(t, b, "copy/empty", "")
+	if err := b.Copy(t.Context(), "copy/empty", "copy/to-empty", 0); err != nil {
+		t.Errorf("Copy of an empty object = %v", err)
+	}
+	wantBody(t, b, "copy/to-empty", "")
+	for _, size := range []int64{7, 1 << 30} {
+		if err := b.Copy(t.Context(), "copy/missing", "copy/to-c", size); !errors.Is(err, bucket.ErrNotFound) {
+			t.Errorf("Copy of a missing object of %d bytes = %v, want ErrNotFound", size, err)
+		}
+	}
+	if _, _, err := b.Get(t.Context(), "copy/to-c", 100); !errors.Is(err, bucket.ErrNotFound) {
+		t.Errorf("Get after the Copy of a missing object = %v, want ErrNotFound", err)
 	}
 }
 
