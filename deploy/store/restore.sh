@@ -194,7 +194,7 @@ restore() {
 			case $a in
 			receive.certnonceseed | receive.fsck.skiplist | uploadpack.packobjectshook) ;;
 			receive.* | transfer.* | uploadpack.* | uploadpackfilter.* | lsrefs.* | bundle.* | http.receivepack | \
-				http.uploadpack | repack.usedeltabaseoffset | core.disambiguate | lfs.quota)
+				http.uploadpack | repack.usedeltabaseoffset | core.disambiguate | lfs.quota | lfs.grace)
 				git --git-dir="$made" config --add -- "$a" "$b" ;;
 			esac
 			;;

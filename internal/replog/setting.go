@@ -14,7 +14,7 @@ type Setting struct{ Key, Value string }
 var allowedSettings = map[string]bool{
 	"receive": true, "transfer": true, "uploadpack": true, "uploadpackfilter": true, "lsrefs": true, "bundle": true,
 	"http.receivepack": true, "http.uploadpack": true, "repack.usedeltabaseoffset": true, "core.disambiguate": true,
-	"lfs.quota": true,
+	"lfs.quota": true, "lfs.grace": true,
 }
 
 // deniedSettings lists keys of allowed sections that are not allowed.
