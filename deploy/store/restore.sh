@@ -208,14 +208,16 @@ restore() {
 	for kind in delete update; do
 		sed -n "/^$kind /p" "$work/refs" | git --git-dir="$made" update-ref --stdin
 	done
-	# The name of an object of Git LFS is its SHA-256.
+	# The name of an object of Git LFS is its SHA-256. A suffix means that a collection of garbage has set it aside.
 	keys lfs/ >"$work/lfs"
 	while IFS= read -r key; do
-		oid=${key##*/}
+		name=${key##*/}
+		oid=${name%%.unnamed-*}
 		case $oid in *[!0-9a-f]*) continue ;; esac
 		objects=$made/lfs/objects/$(printf %.2s "$oid")/$(printf %.4s "$oid" | cut -c 3-4)
+		[ ! -e "$objects/$oid" ] || continue
 		mkdir -p "$objects"
-		fetch "lfs/$oid" "$objects/$oid" "$oid" </dev/null
+		fetch "lfs/$name" "$objects/$oid" "$oid" </dev/null
 	done <"$work/lfs"
 	mkdir -p "$(dirname "$to")"
 	mv "$made" "$to"

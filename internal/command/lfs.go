@@ -239,7 +239,8 @@ Repositories with a working tree keep all objects. So do repositories that have 
 because other repositories may use them. lfs.grace in the configuration of a repository overrides --grace. If no server
 runs, --config or --grace has to name the grace.
 
-A server with maintenance.enabled does the same once a day.`,
+A server with maintenance.enabled does the same once a day, except in a store. There a removed object comes back when a
+client asks for it, and a run after the grace has passed once more frees it.`,
 		Example: `  packhorse lfs gc --dry-run --root /srv/git
   packhorse lfs gc team/app --root /srv/git
   packhorse lfs gc --config /etc/packhorse.toml`,

@@ -50,8 +50,8 @@ type LFSConfig struct {
 	// Grace is how long an object is kept that no pointer file in the repository names. Clients upload objects before they
 	// push the commits, so it has to be longer than any client takes for that, at least an hour. Objects that are not
 	// needed are removed once a day if maintenance.enabled is true, from bare repositories only. Without pushes and
-	// mirrors the repositories are those of another program, and nothing is removed. 0 means that repositories keep all
-	// objects.
+	// mirrors the repositories are those of another program, and nothing is removed. With an object
+	// store, only packhorse lfs gc removes them. 0 means that repositories keep all objects.
 	Grace Duration `toml:"grace" default:"336h" range:"0s.."`
 
 	// ScrubInterval is the time in which all objects are read once and compared with their checksums. A damaged object is

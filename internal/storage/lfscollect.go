@@ -52,7 +52,7 @@ type LFSRemoved struct {
 type LFSGarbage struct {
 	Repositories int64         `json:"repositories"` // with LFS objects
 	Removed      objects.Usage `json:"removed"`      // from repositories
-	Freed        objects.Usage `json:"freed"`        // from the disk, because no repository has them
+	Freed        objects.Usage `json:"freed"`        // from the disk or the store, because no repository has them
 	Failed       []LFSProblem  `json:"failed"`       // repositories whose objects were all kept
 	Skipped      []LFSProblem  `json:"skipped"`      // repositories with a working tree, or without pointer files
 }
@@ -60,7 +60,7 @@ type LFSGarbage struct {
 // LFSCollect removes objects from repositories that no pointer file names, and that were not uploaded within
 // LFSCare.Grace, or lfs.grace of the repository. Then it removes from the disk what no repository has. Repositories
 // that cannot be read, those with a working tree, and those without any pointer file keep all of their objects. For
-// LFSCollectOptions.Path that is an error. Uploads and pushes may run.
+// LFSCollectOptions.Path that is an error. Uploads and pushes may run. In a store, see objects.Remote.
 func (n *Node) LFSCollect(ctx context.Context, o LFSCollectOptions) (LFSGarbage, error) {
 	result := LFSGarbage{Failed: []LFSProblem{}, Skipped: []LFSProblem{}}
 	if err := n.collecting.lock(ctx); err != nil {
@@ -72,7 +72,7 @@ func (n *Node) LFSCollect(ctx context.Context, o LFSCollectOptions) (LFSGarbage,
 		collect = n.collectOne
 	}
 	err := collect(ctx, o, &result)
-	if err != nil || o.DryRun {
+	if err != nil || o.DryRun || n.places != nil {
 		return result, err
 	}
 	result.Freed, err = n.lfs.CollectPool(ctx.Err)
@@ -81,29 +81,26 @@ func (n *Node) LFSCollect(ctx context.Context, o LFSCollectOptions) (LFSGarbage,
 
 // collectOne removes the garbage of the repository at o.Path.
 func (n *Node) collectOne(ctx context.Context, o LFSCollectOptions, result *LFSGarbage) error {
-	if err := n.checkLocalLFS(); err != nil {
-		return err
+	if n.lfs == nil {
+		return errNoLFS()
 	}
 	path, err := n.listedPath(*o.Path)
 	if err != nil {
 		return err
 	}
 	result.Repositories = 1
-	result.Removed, err = n.collectRepository(ctx, path, o)
-	return err
+	return n.collectRepository(ctx, path, o, result)
 }
 
 // collectAll removes the garbage of all repositories.
 func (n *Node) collectAll(ctx context.Context, o LFSCollectOptions, result *LFSGarbage) error {
 	return n.eachLFS(ctx, func(path git.RepoPath) error {
 		o.Progress.show(result.Repositories, 0, path.String())
-		removed, err := n.collectRepository(ctx, path, o)
+		err := n.collectRepository(ctx, path, o, result)
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
 		result.Repositories++
-		result.Removed.Objects += removed.Objects
-		result.Removed.Bytes += removed.Bytes
 		switch {
 		case err == nil || fault.Is(err, fault.NotFound):
 		case errors.Is(err, errWorkingTree) || errors.Is(err, errNoPointers):
@@ -125,59 +122,70 @@ var errWorkingTree = fault.New(fault.Denied, "the repository has a working tree:
 var errNoPointers = fault.New(fault.Denied,
 	"no pointer file here names an LFS object: all are kept, because other repositories may use them (lfs.url)")
 
-// collectRepository removes the garbage of one repository.
-func (n *Node) collectRepository(ctx context.Context, path git.RepoPath,
-	o LFSCollectOptions) (removed objects.Usage, err error) {
+// collectRepository removes the garbage of one repository, and adds it to the result.
+func (n *Node) collectRepository(ctx context.Context, path git.RepoPath, o LFSCollectOptions,
+	result *LFSGarbage) error {
 	h, r, err := n.lfsRepository(ctx, path)
 	if err != nil {
-		return removed, err
+		return err
 	}
 	defer n.release(h)
 	if !h.IsBare() {
-		return removed, errWorkingTree
+		return errWorkingTree
 	}
 	grace, isSet, err := h.LFSGrace()
 	if err != nil {
-		return removed, err
+		return err
 	}
 	if !isSet {
 		grace = cmp.Or(o.Grace, n.lfsGrace)
 	}
 	if grace < 0 {
-		return removed, nil
+		return nil
 	}
-	c, err := n.lfs.NewCollector(r, time.Now().Add(-grace))
+	c := objects.Collection{Before: time.Now().Add(-grace), DryRun: o.DryRun,
+		Named: func() (map[lfs.OID]bool, error) { return h.namedIDs(ctx) },
+		Removed: func(object lfs.Object) {
+			result.Removed.Add(object.Size)
+			if o.Removed != nil {
+				o.Removed(LFSRemoved{path.String(), object.OID.String(), object.Size})
+			}
+		},
+		Freed: func(object lfs.Object) { result.Freed.Add(object.Size) },
+	}
+	if r.Remote != nil {
+		return n.lfs.CollectRemote(ctx, r, c)
+	}
+	return n.collectFiles(ctx, h, r, c)
+}
+
+// collectFiles removes the garbage of a repository from its directory.
+func (n *Node) collectFiles(ctx context.Context, h *handle, r objects.Repository, o objects.Collection) error {
+	c, err := n.lfs.NewCollector(r, o.Before)
 	if err != nil {
-		return removed, err
+		return err
 	}
 	defer c.Close()
 	if !o.DryRun {
 		if err := c.Recover(); err != nil {
-			return removed, err
+			return err
 		}
 	}
 	old, err := c.Candidates()
 	if err != nil || len(old) == 0 {
-		return removed, err
+		return err
 	}
-	named := make(map[lfs.OID]bool)
-	err = h.scanPointers(ctx, func(p pointers.Pointer) error {
-		named[p.OID] = true
-		return nil
-	})
+	named, err := o.Named()
 	if err != nil {
-		return removed, err
-	}
-	if len(named) == 0 {
-		return removed, errNoPointers
+		return err
 	}
 	// The pointers must be those of the repository that the Collector has open.
 	if !h.Fresh(h.path) {
-		return removed, fault.New(fault.NotFound, "the repository was removed, renamed or replaced meanwhile")
+		return fault.New(fault.NotFound, "the repository was removed, renamed or replaced meanwhile")
 	}
 	for _, candidate := range old {
 		if err := ctx.Err(); err != nil {
-			return removed, err
+			return err
 		}
 		if named[candidate.OID] {
 			continue
@@ -185,24 +193,51 @@ func (n *Node) collectRepository(ctx context.Context, path git.RepoPath,
 		gone := o.DryRun
 		if !o.DryRun {
 			if gone, err = c.Remove(candidate); err != nil {
-				return removed, err
+				return err
 			}
 		}
 		if gone {
-			removed.Add(candidate.Size)
-			if o.Removed != nil {
-				o.Removed(LFSRemoved{path.String(), candidate.OID.String(), candidate.Size})
-			}
+			o.Removed(candidate)
 		}
 	}
-	return removed, nil
+	return nil
 }
 
-// scanPointers calls fn for each pointer file of the repository, see pointers.Scan. Repositories with a working tree,
+// namedIDs returns the IDs of the objects that pointer files name. The error is errNoPointers if there are none.
+func (h *handle) namedIDs(ctx context.Context) (map[lfs.OID]bool, error) {
+	release, err := h.holdAll(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	named := make(map[lfs.OID]bool)
+	err = h.scanPointers(ctx, func(p pointers.Pointer) error {
+		named[p.OID] = true
+		return nil
+	})
+	if err == nil && len(named) == 0 {
+		err = errNoPointers
+	}
+	return named, err
+}
+
+// holdAll is Hold that waits for the copy of the packs to this node as long as it makes progress.
+func (h *handle) holdAll(ctx context.Context) (release func(), err error) {
+	for before := int64(-1); ; {
+		copied := before
+		release, err = h.Use(ctx, func(done, _ int64) { copied = done })
+		if !fault.Is(err, fault.Unavailable) || copied <= before {
+			return release, err
+		}
+		before = copied
+	}
+}
+
+// scanPointers calls fn for each pointer file of the repository, see pointers.Scan. Directories with a working tree,
 // or without LFS objects and locks, get no cache.
 func (h *handle) scanPointers(ctx context.Context, fn func(pointers.Pointer) error) error {
 	var cache *pointers.Cache
-	if dir := filepath.Join(h.Common, "lfs"); h.IsBare() && isDir(dir) {
+	if dir := filepath.Join(h.Common, "lfs"); h.place != nil || h.IsBare() && isDir(dir) {
 		cache = pointers.NewCache(filepath.Join(dir, "pointers"))
 	}
 	return pointers.Scan(ctx, h.Objects, cache, fn)
@@ -215,6 +250,9 @@ func isDir(path string) bool {
 
 // listedPath returns the path with which list names a repository: that of its directory below the root.
 func (n *Node) listedPath(path git.RepoPath) (git.RepoPath, error) {
+	if n.places != nil {
+		return nameOf(path), nil
+	}
 	found, _, err := n.find(path)
 	if err != nil {
 		return path, err
@@ -229,28 +267,17 @@ func (n *Node) listedPath(path git.RepoPath) (git.RepoPath, error) {
 // eachLFS calls do for each repository that may have LFS objects or locks.
 func (n *Node) eachLFS(ctx context.Context, do func(git.RepoPath) error) error {
 	return n.eachRepository(ctx, func(path git.RepoPath) error {
-		if !isDir(filepath.Join(n.root, path.String(), "lfs")) {
+		if n.places == nil && !isDir(filepath.Join(n.root, path.String(), "lfs")) {
 			return nil
 		}
 		return do(path)
 	})
 }
 
-// checkLocalLFS returns an error if the LFS objects of repositories are not below the root.
-func (n *Node) checkLocalLFS() error {
-	switch {
-	case n.lfs == nil:
-		return errNoLFS()
-	case n.places != nil:
-		return fault.New(fault.Denied, "LFS objects are in the object store: use packhorse store gc and store check")
-	}
-	return nil
-}
-
 // eachRepository calls do for each repository.
 func (n *Node) eachRepository(ctx context.Context, do func(git.RepoPath) error) error {
-	if err := n.checkLocalLFS(); err != nil {
-		return err
+	if n.lfs == nil {
+		return errNoLFS()
 	}
 	for after := ""; ; {
 		page, err := n.list(ctx, ListQuery{After: after})

@@ -55,12 +55,12 @@ func (n *Node) describeLFS(ctx context.Context, path git.RepoPath) (d LFSReposit
 	}
 	defer n.release(h)
 	d.Quota = n.lfs.Quota(r)
-	err = n.lfs.Walk(r, func(o lfs.Object, info fs.FileInfo) error {
+	err = n.walkLFS(ctx, r, func(o LFSObject) error {
 		d.Usage.Add(o.Size)
-		if objects.IsShared(info) {
+		if o.Shared {
 			d.Shared.Add(o.Size)
 		}
-		return ctx.Err()
+		return nil
 	})
 	if err != nil {
 		return d, err
@@ -72,14 +72,21 @@ func (n *Node) describeLFS(ctx context.Context, path git.RepoPath) (d LFSReposit
 
 // LFSListObjects calls do for each object of a repository, in ascending order.
 func (n *Node) LFSListObjects(ctx context.Context, path git.RepoPath, do func(LFSObject) error) error {
-	if err := n.checkLocalLFS(); err != nil {
-		return err
-	}
 	h, r, err := n.lfsRepository(ctx, path)
 	if err != nil {
 		return err
 	}
 	defer n.release(h)
+	return n.walkLFS(ctx, r, do)
+}
+
+// walkLFS calls do for each object of a repository, in ascending order.
+func (n *Node) walkLFS(ctx context.Context, r objects.Repository, do func(LFSObject) error) error {
+	if r.Remote != nil {
+		return r.Remote.Walk(ctx, func(o lfs.Object, stored time.Time) error {
+			return do(LFSObject{OID: o.OID.String(), Size: o.Size, Time: stored})
+		})
+	}
 	return n.lfs.Walk(r, func(o lfs.Object, info fs.FileInfo) error {
 		if err := ctx.Err(); err != nil {
 			return err

@@ -34,8 +34,8 @@ func (n *Node) LFSVerify(ctx context.Context, path *git.RepoPath, progress Progr
 	v := verifier{node: n, progress: progress}
 	v.result = LFSVerification{Damaged: []LFSProblem{}, Missing: []LFSProblem{}, Failed: []LFSProblem{},
 		Skipped: []LFSProblem{}}
-	if err := n.checkLocalLFS(); err != nil {
-		return v.result, err
+	if n.places != nil {
+		return v.result, fault.New(fault.Denied, "LFS objects are in the object store: use packhorse store check --deep")
 	}
 	if path != nil {
 		err := v.repository(ctx, *path, true)

@@ -108,6 +108,18 @@ func (b quickBucket) Put(ctx context.Context, key string, body io.ReaderAt, size
 	return slow(ctx, b.Bucket.Put(ctx, key, file, size, sum))
 }
 
+// Copy implements bucket.Bucket. The storage gets time for the size of the object.
+func (b quickBucket) Copy(ctx context.Context, from, to string, size int64) error {
+	timeout := putStall
+	if b.isDown() {
+		timeout = downPutStall
+	}
+	timeout += time.Duration(size/finishRate) * time.Second
+	ctx, cancel := context.WithTimeoutCause(ctx, timeout, errSlow)
+	defer cancel()
+	return slow(ctx, b.Bucket.Copy(ctx, from, to, size))
+}
+
 // watchedFile is a file that is being uploaded. It notes when it was read.
 type watchedFile struct {
 	io.ReaderAt

@@ -22,7 +22,8 @@ import (
 
 // LFS objects of a repository are the objects repos/ID/lfs/OID of the bucket, and its locks are repos/ID/locks/NAME.
 // Records do not name them: an object of the bucket is one of the repository. Repositories do not share objects, so
-// none learns what others have, and the objects of a deleted repository can be deleted with it.
+// none learns what others have, and the objects of a deleted repository can be deleted with it. Collect
+// sets objects aside under other keys.
 
 const (
 	lfsPrefix  = "lfs/"
@@ -35,9 +36,11 @@ const (
 	// maxLFSLookups is the maximum number of objects that are looked up one by one: those of an ordinary batch, which are
 	// 100, and of pushes. Of more, the list of all objects is read.
 	maxLFSLookups = 1000
-	// lfsParallel is the number of look-ups at the same time.
+	// lfsParallel is the number of objects that are looked up or collected at the same time.
 	lfsParallel = 16
-	maxLock     = 64 << 10 // bytes
+	// lfsWait is how long a request waits for an object that comes back. Clients give up after 30 seconds.
+	lfsWait = 20 * time.Second
+	maxLock = 64 << 10 // bytes
 )
 
 // lfsKey names an object of a repository.
@@ -85,7 +88,10 @@ func (o lfsObjects) Sizes(ctx context.Context, list []lfs.Object) ([]int64, erro
 		}
 	}
 	if len(unknown) > maxLFSLookups {
-		return sizes, o.readSizes(ctx, list, sizes, unknown)
+		var err error
+		if unknown, err = o.readSizes(ctx, list, sizes, unknown); err != nil {
+			return nil, o.failed(err)
+		}
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(lfsParallel)
@@ -98,15 +104,35 @@ func (o lfsObjects) Sizes(ctx context.Context, list []lfs.Object) ([]int64, erro
 	return sizes, o.failed(group.Wait())
 }
 
-// size asks the bucket for the size of an object. It is -1 if the bucket does not have the object.
+// size asks the bucket for the size of an object. It is -1 if the bucket does not have the object. An object that was
+// set aside comes back first.
 func (o lfsObjects) size(ctx context.Context, id lfs.OID) (int64, error) {
 	key := o.lfsKey(id)
-	found, err := o.store.bucket.List(ctx, key, "", 1)
-	if err != nil || len(found) == 0 || found[0].Key != key {
-		return -1, err
+	for range maxTries {
+		found, err := o.store.bucket.List(ctx, key, "", 1)
+		switch {
+		case err != nil || len(found) == 0:
+			return -1, err
+		case found[0].Key == key:
+			o.noteSize(id, found[0].Size)
+			return found[0].Size, nil
+		case !strings.HasPrefix(found[0].Key, key+asideMark):
+			return -1, nil // not written by this package
+		}
+		if err := o.bringBack(ctx, found[0], key); err != nil && !errors.Is(err, bucket.ErrNotFound) {
+			return -1, err
+		}
 	}
-	o.noteSize(id, found[0].Size)
-	return found[0].Size, nil
+	return -1, fault.Retry(fault.Unavailable, fault.RetryLater, "the LFS object is being set aside; try again")
+}
+
+// bringBack copies an object that was set aside to its key.
+func (o lfsObjects) bringBack(ctx context.Context, aside bucket.Info, key string) error {
+	ctx, cancel := context.WithTimeout(ctx, lfsWait)
+	defer cancel()
+	return o.share(ctx, aside.Key, func() error {
+		return o.store.bucket.Copy(o.store.ctx, aside.Key, key, aside.Size)
+	})
 }
 
 // noteSize notes that the bucket has an object now.
@@ -114,30 +140,44 @@ func (o lfsObjects) noteSize(id lfs.OID, bytes int64) {
 	o.store.lfsSizes.Add(lfsKey{o.id, id}, lfsSize{bytes, time.Now()})
 }
 
-// readSizes fills in the sizes of objects from the list of all.
-func (o lfsObjects) readSizes(ctx context.Context, list []lfs.Object, sizes []int64, unknown []int) error {
+// readSizes fills in the sizes of objects from the list of all. It returns the unknown ones that were set aside.
+func (o lfsObjects) readSizes(ctx context.Context, list []lfs.Object, sizes []int64, unknown []int) (aside []int,
+	err error) {
 	wanted := make(map[lfs.OID][]int, len(unknown))
 	for _, i := range unknown {
 		wanted[list[i].OID] = append(wanted[list[i].OID], i)
 	}
-	return o.failed(eachLFS(ctx, o.store.bucket, o.id, func(id lfs.OID, info bucket.Info) error {
-		for _, i := range wanted[id] {
-			sizes[i] = info.Size
-			o.noteSize(id, info.Size)
+	return aside, eachLFS(ctx, o.store.bucket, o.id, func(s storedObject) error {
+		if s.isAside {
+			aside = append(aside, wanted[s.oid]...)
+		} else if wanted[s.oid] != nil {
+			for _, i := range wanted[s.oid] {
+				sizes[i] = s.Size
+			}
+			o.noteSize(s.oid, s.Size)
 		}
+		delete(wanted, s.oid)
 		return nil
-	}))
+	})
 }
 
-// eachLFS calls f with each LFS object of a repository.
-func eachLFS(ctx context.Context, b bucket.Bucket, repository string, f func(lfs.OID, bucket.Info) error) error {
+// storedObject is an LFS object of the bucket.
+type storedObject struct {
+	bucket.Info
+	oid     lfs.OID
+	isAside bool // it is a copy that a collection has made
+}
+
+// eachLFS calls f with each LFS object of a repository, in ascending order. Copies follow the object with the same ID.
+func eachLFS(ctx context.Context, b bucket.Bucket, repository string, f func(storedObject) error) error {
 	prefix := reposPrefix + repository + "/" + lfsPrefix
 	return each(ctx, b, prefix, func(info bucket.Info) error {
-		id, err := lfs.ParseOID(strings.TrimPrefix(info.Key, prefix))
+		name, _, isAside := strings.Cut(strings.TrimPrefix(info.Key, prefix), asideMark)
+		id, err := lfs.ParseOID(name)
 		if err != nil {
 			return nil // not written by this package
 		}
-		return f(id, info)
+		return f(storedObject{info, id, isAside})
 	})
 }
 
@@ -157,15 +197,35 @@ func (o lfsObjects) IsStored(id lfs.OID) bool {
 
 // Usage implements objects.Remote.
 func (o lfsObjects) Usage() (total int64, err error) {
-	err = eachLFS(o.store.ctx, o.store.bucket, o.id, func(_ lfs.OID, info bucket.Info) error {
-		total += info.Size
+	err = o.Walk(o.store.ctx, func(object lfs.Object, _ time.Time) error {
+		total += object.Size
 		return nil
 	})
-	return total, o.failed(err)
+	return total, err
+}
+
+// Walk implements objects.Remote.
+func (o lfsObjects) Walk(ctx context.Context, do func(o lfs.Object, stored time.Time) error) error {
+	return o.failed(eachLFS(ctx, o.store.bucket, o.id, func(s storedObject) error {
+		if s.isAside {
+			return nil
+		}
+		return do(lfs.Object{OID: s.oid, Size: s.Size}, s.Modified)
+	}))
 }
 
 // Open implements objects.Remote.
 func (o lfsObjects) Open(ctx context.Context, object lfs.Object) (f *os.File, isHit bool, err error) {
+	for range 2 { // if it was set aside after it was looked up, it comes back
+		if f, isHit, err = o.open(ctx, object); !errors.Is(err, bucket.ErrNotFound) {
+			return f, isHit, err
+		}
+		o.store.lfsSizes.Remove(lfsKey{o.id, object.OID})
+	}
+	return nil, false, errNoObject(object)
+}
+
+func (o lfsObjects) open(ctx context.Context, object lfs.Object) (f *os.File, isHit bool, err error) {
 	name := lfsFile(object.OID)
 	if !o.local.HasFile(name) {
 		sizes, err := o.Sizes(ctx, []lfs.Object{object})
@@ -179,12 +239,7 @@ func (o lfsObjects) Open(ctx context.Context, object lfs.Object) (f *os.File, is
 		}
 	}
 	want := replog.File{Bytes: object.Size, SHA256: replog.Sum(object.OID)}
-	f, isHit, err = o.local.OpenFile(ctx, name, o.lfsKey(object.OID), want)
-	if errors.Is(err, bucket.ErrNotFound) {
-		o.store.lfsSizes.Remove(lfsKey{o.id, object.OID})
-		err = errNoObject(object)
-	}
-	return f, isHit, err
+	return o.local.OpenFile(ctx, name, o.lfsKey(object.OID), want)
 }
 
 func errNoObject(o lfs.Object) error {
@@ -218,19 +273,26 @@ func (p *place) exists(ctx context.Context) error {
 // Put implements objects.Remote. A client may not wait as long as the storage needs for a large object. Its next
 // request joins the upload, or finds the object.
 func (o lfsObjects) Put(ctx context.Context, object lfs.Object) error {
-	key := o.lfsKey(object.OID)
-	stored := o.store.lfsPuts.DoChan(key, func() (any, error) {
+	return o.share(ctx, o.lfsKey(object.OID), func() error {
+		err := o.put(object)
+		if err == nil || fault.Is(err, fault.NotFound) {
+			return err
+		}
+		return &fault.Error{Kind: fault.Unavailable, RetryAfter: fault.RetryLater, Err: o.failed(err),
+			Msg: "the LFS object cannot be stored; try again later"}
+	})
+}
+
+// share runs work once for all callers with the same key. It continues when ctx ends.
+func (o lfsObjects) share(ctx context.Context, key string, work func() error) error {
+	ended := o.store.lfsPuts.DoChan(key, func() (any, error) {
 		result := make(chan error, 1)
-		o.store.running.Go(func() { result <- o.put(object) })
+		o.store.running.Go(func() { result <- work() })
 		return nil, <-result
 	})
 	select {
-	case r := <-stored:
-		if r.Err == nil || fault.Is(r.Err, fault.NotFound) {
-			return r.Err
-		}
-		return &fault.Error{Kind: fault.Unavailable, RetryAfter: fault.RetryLater, Err: o.failed(r.Err),
-			Msg: "the LFS object cannot be stored; try again later"}
+	case r := <-ended:
+		return r.Err
 	case <-ctx.Done():
 		return fault.Retry(fault.Unavailable, fault.RetryLater, "the LFS object is still being stored; try again")
 	}

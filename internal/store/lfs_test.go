@@ -17,6 +17,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/bucket/buckettest"
 	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/gittest"
 	"github.com/packhorse-git/packhorse/internal/lfs"
 	"github.com/packhorse-git/packhorse/internal/node"
 	"github.com/packhorse-git/packhorse/internal/receivepack"
@@ -380,6 +381,15 @@ func TestLFSEviction(t *testing.T) {
 	}
 }
 
+// commitPointer commits the pointer file of an object on main.
+func commitPointer(clone *gittest.Repo, content string) lfs.Object {
+	o := lfsObjectOf(content)
+	text := fmt.Sprintf("version https://git-lfs.github.com/spec/v1\noid sha256:%s\nsize %d\n", o.OID, o.Size)
+	clone.Git("update-ref", "refs/heads/main", clone.CommitTree("pointer",
+		fmt.Sprintf("100644 blob %v\tbig.bin\n", clone.Blob(text)), clone.ID("main")).String())
+	return o
+}
+
 // A push is checked against the bucket, whichever node has the object.
 func TestLFSPush(t *testing.T) {
 	t.Parallel()
@@ -387,10 +397,7 @@ func TestLFSPush(t *testing.T) {
 	a, c := newGitNode(t, b, receivepack.Options{}), newGitNode(t, b, receivepack.Options{})
 	create(t, a.Store, "app")
 	clone := newClone(t)
-	o := lfsObjectOf("large")
-	text := fmt.Sprintf("version https://git-lfs.github.com/spec/v1\noid sha256:%s\nsize %d\n", o.OID, o.Size)
-	clone.Git("update-ref", "refs/heads/main", clone.CommitTree("pointer",
-		fmt.Sprintf("100644 blob %v\tbig.bin\n", clone.Blob(text)), clone.ID("main")).String())
+	o := commitPointer(clone, "large")
 	out, err := a.push(clone, "app", "main")
 	if err == nil || !strings.Contains(out, "big.bin ("+o.OID.String()) ||
 		!strings.Contains(out, "(missing LFS objects)") {
@@ -407,10 +414,7 @@ func TestLFSImportOfObjects(t *testing.T) {
 	n := newGitNode(t, b, receivepack.Options{MissingLFS: receivepack.AllowMissingLFS})
 	create(t, n.Store, "app")
 	clone := newClone(t)
-	o := lfsObjectOf("large")
-	text := fmt.Sprintf("version https://git-lfs.github.com/spec/v1\noid sha256:%s\nsize %d\n", o.OID, o.Size)
-	clone.Git("update-ref", "refs/heads/main", clone.CommitTree("pointer",
-		fmt.Sprintf("100644 blob %v\tbig.bin\n", clone.Blob(text)), clone.ID("main")).String())
+	o := commitPointer(clone, "large")
 	n.mustPush(clone, "app", "main")
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, o.OID.String()), "large")
@@ -581,17 +585,34 @@ func TestLFSAfterAStart(t *testing.T) {
 	}
 }
 
-// The objects on a node of a store are not all of a repository, so they are neither listed nor verified.
+// Objects of the bucket are listed, whichever node has copies. store check verifies them.
 func TestLFSCareOfAStore(t *testing.T) {
 	t.Parallel()
-	n := newGitNode(t, newBucket(t), receivepack.Options{})
-	create(t, n.Store, "app")
+	b := newBucket(t)
+	a, c := newGitNode(t, b, receivepack.Options{}), newGitNode(t, b, receivepack.Options{})
+	create(t, a.Store, "app")
+	create(t, a.Store, "empty")
 	path := repoPath("app")
-	list := func(storage.LFSObject) error { return nil }
-	if err := n.node.LFSListObjects(t.Context(), path, list); !fault.Is(err, fault.Denied) {
-		t.Errorf("LFSListObjects = %v, want Denied", err)
+	o := a.mustUpload("app", "content")
+	var objects []storage.LFSObject
+	err := c.node.LFSListObjects(t.Context(), path, func(o storage.LFSObject) error {
+		objects = append(objects, o)
+		return nil
+	})
+	if err != nil || len(objects) != 1 || objects[0].OID != o.OID.String() || objects[0].Size != o.Size ||
+		time.Since(objects[0].Time) > time.Minute {
+		t.Errorf("LFSListObjects = %+v, %v, want the object", objects, err)
 	}
-	if _, err := n.node.LFSVerify(t.Context(), &path, nil); !fault.Is(err, fault.Denied) {
+	var repositories []storage.LFSRepository
+	err = c.node.LFSList(t.Context(), func(r storage.LFSRepository) error {
+		repositories = append(repositories, r)
+		return nil
+	})
+	if err != nil || len(repositories) != 1 || repositories[0].Repository != "app" || repositories[0].Bytes != o.Size {
+		t.Errorf("LFSList = %+v, %v, want app", repositories, err)
+	}
+	if _, err := c.node.LFSVerify(t.Context(), &path, nil); !fault.Is(err, fault.Denied) ||
+		!strings.Contains(err.Error(), "store check --deep") {
 		t.Errorf("LFSVerify = %v, want Denied", err)
 	}
 }

@@ -15,10 +15,16 @@ import (
 	"github.com/packhorse-git/packhorse/internal/replog"
 )
 
-// exportLFS writes the LFS objects of a repository into a bare repository, and verifies them.
+// exportLFS writes the LFS objects of a repository into a bare repository, and verifies them. Those that were set aside
+// are ordinary ones there.
 func exportLFS(ctx context.Context, b bucket.Bucket, id, dir string) error {
-	return eachLFS(ctx, b, id, func(oid lfs.OID, info bucket.Info) (err error) {
-		path := filepath.Join(dir, lfsFile(oid))
+	var last lfs.OID
+	return eachLFS(ctx, b, id, func(s storedObject) (err error) {
+		if s.oid == last {
+			return nil
+		}
+		last = s.oid
+		path := filepath.Join(dir, lfsFile(s.oid))
 		if err := os.MkdirAll(filepath.Dir(path), 0o777); err != nil {
 			return err
 		}
@@ -27,7 +33,7 @@ func exportLFS(ctx context.Context, b bucket.Bucket, id, dir string) error {
 			return err
 		}
 		defer func() { err = errors.Join(err, f.Close()) }()
-		content, _, err := b.Open(ctx, info.Key, 0, -1)
+		content, _, err := b.Open(ctx, s.Key, 0, -1)
 		if err != nil {
 			return err
 		}
@@ -36,8 +42,8 @@ func exportLFS(ctx context.Context, b bucket.Bucket, id, dir string) error {
 		if _, err := io.Copy(io.MultiWriter(f, hash), content); err != nil {
 			return err
 		}
-		if sum := lfs.OID(hash.Sum(nil)); sum != oid {
-			return fault.New(fault.Corrupt, "object %s is damaged: its SHA-256 is %s; %s", info.Key, sum, remedyRestore)
+		if sum := lfs.OID(hash.Sum(nil)); sum != s.oid {
+			return fault.New(fault.Corrupt, "object %s is damaged: its SHA-256 is %s; %s", s.Key, sum, remedyRestore)
 		}
 		return nil
 	})
@@ -87,22 +93,25 @@ func (u *uploader) lfs(ctx context.Context, dir string) error {
 	})
 }
 
-// lfs counts the LFS objects, which no record names, and with Deep it compares them with their IDs.
+// lfs counts the LFS objects that are not set aside. No record names them. With Deep it compares them with their IDs.
 func (r *repositoryCheck) lfs(ctx context.Context) error {
-	return eachLFS(ctx, r.bucket, r.id, func(id lfs.OID, info bucket.Info) error {
+	return eachLFS(ctx, r.bucket, r.id, func(s storedObject) error {
+		if s.isAside {
+			return nil
+		}
 		r.count.Objects++
-		r.count.Bytes += info.Size
+		r.count.Bytes += s.Size
 		if !r.options.Deep {
 			return nil
 		}
-		sum, err := checksum(ctx, r.bucket, info.Key)
+		sum, err := checksum(ctx, r.bucket, s.Key)
 		switch {
 		case errors.Is(err, bucket.ErrNotFound): // the repository was deleted meanwhile
 			return nil
 		case err != nil:
 			return err
-		case sum != replog.Sum(id):
-			r.problem(info.Key, "delete it, and ten minutes later let a client upload it again: git lfs push --all",
+		case sum != replog.Sum(s.oid):
+			r.problem(s.Key, "delete it, and ten minutes later let a client upload it again: git lfs push --all",
 				"its SHA-256 is %s", sum)
 		}
 		return nil

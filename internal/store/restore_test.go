@@ -7,12 +7,15 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/packhorse-git/packhorse/internal/bucket"
 	"github.com/packhorse-git/packhorse/internal/bucket/buckettest"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/gittest"
 	"github.com/packhorse-git/packhorse/internal/hydrate"
+	"github.com/packhorse-git/packhorse/internal/lfs"
+	"github.com/packhorse-git/packhorse/internal/lfs/objects"
 )
 
 // The bucket is sufficient: restore.sh needs curl and git only. The refs have odd names, and changes after the
@@ -33,6 +36,7 @@ func TestRestoreScript(t *testing.T) {
 	if _, err := ImportAll(t.Context(), b, ImportOptions{Dir: root, Node: "n"}); err != nil {
 		t.Fatal(err)
 	}
+	setAsideAll(t, b)
 	source := gittest.At(t, filepath.Join(root, "team/app.git"))
 	changeRefs(t, b, source)
 	out := filepath.Join(t.TempDir(), "out")
@@ -118,4 +122,26 @@ func changeRefs(t *testing.T, b bucket.Bucket, source *gittest.Repo) {
 	source.Git("update-ref", "-d", "refs/heads/loose")
 	setRef(t, s, "team/app", "refs/heads/loose/below", source.ID("HEAD~1"))
 	source.Git("update-ref", "refs/heads/loose/below", "HEAD~1")
+}
+
+// setAsideAll sets the LFS objects of team/app aside, as a collection does.
+func setAsideAll(t *testing.T, b bucket.Bucket) {
+	t.Helper()
+	s, end, err := openTemporary(t.Context(), b, t.TempDir(), "n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer end()
+	p, err := s.Acquire(t.Context(), repoPath("team/app"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Release()
+	removed := 0
+	err = p.LFS().Collect(t.Context(), objects.Collection{Before: time.Now().Add(time.Minute),
+		Named:   func() (map[lfs.OID]bool, error) { return nil, nil },
+		Removed: func(lfs.Object) { removed++ }})
+	if err != nil || removed != 1 {
+		t.Fatalf("Collect removed %d objects, %v, want one", removed, err)
+	}
 }

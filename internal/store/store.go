@@ -18,7 +18,7 @@
 //	place.go       what package storage sees of a repository
 //	import.go, importdir.go, export.go  plain repositories, in and out
 //	verify.go, promote.go               checks of a store; a new ID for a copy of it
-//	lfs.go         objects and locks of Git LFS
+//	lfs.go, lfsgc.go                    objects and locks of Git LFS, and collections of these objects
 //	admin.go                            what these have in common
 package store
 

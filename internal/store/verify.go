@@ -38,7 +38,7 @@ type CheckReport struct {
 	Records      int64     `json:"records"`      // that exist
 	Objects      int64     `json:"objects"`      // packs, their indexes, and checkpoints that heads name; LFS objects
 	Bytes        int64     `json:"bytes"`        // of these objects
-	Unnamed      int64     `json:"unnamed"`      // objects that no head names; gc deletes them
+	Unnamed      int64     `json:"unnamed"`      // objects that no head names, and LFS objects that are set aside: gc deletes them
 	UnnamedBytes int64     `json:"unnamed_bytes"`
 	Problems     []Problem `json:"problems"` // sorted by path and key
 }
@@ -353,14 +353,15 @@ func checksum(ctx context.Context, b bucket.Bucket, key string) (replog.Sum, err
 	return replog.Sum(hash.Sum(nil)), nil
 }
 
-// countUnnamed counts what the next collections of garbage delete. LFS objects and locks belong to a repository that
-// exists.
+// countUnnamed counts what the next collections of garbage delete. LFS objects that are not set aside, and locks belong
+// to a repository that exists.
 func (r *repositoryCheck) countUnnamed(named map[string]replog.File) {
 	root, exists := reposPrefix+r.id+"/", r.head != nil && !r.head.Deleted
 	for key, size := range r.objects {
 		name := strings.TrimPrefix(key, root)
-		if strings.HasPrefix(name, "log/") ||
-			exists && (strings.HasPrefix(name, lfsPrefix) || strings.HasPrefix(name, lockPrefix)) {
+		isInUse := strings.HasPrefix(name, lockPrefix) ||
+			strings.HasPrefix(name, lfsPrefix) && !strings.Contains(name, asideMark)
+		if strings.HasPrefix(name, "log/") || exists && isInUse {
 			continue
 		}
 		if _, ok := named[key]; !ok {

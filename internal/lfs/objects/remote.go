@@ -20,6 +20,11 @@ type Remote interface {
 	IsStored(id lfs.OID) bool
 	// Usage returns the total size of the objects in bytes.
 	Usage() (int64, error)
+	// Walk calls do for each object with the time at which it was stored, in ascending order, until it returns an error.
+	Walk(ctx context.Context, do func(o lfs.Object, stored time.Time) error) error
+	// Collect removes objects that no pointer file names. They come back when a client asks for them. Later calls, at
+	// least an hour later, free their space.
+	Collect(ctx context.Context, c Collection) error
 	// Open returns the file of a local copy, which it makes if necessary. isHit reports whether there was one. The error
 	// is also NotFound if the storage does not have the object, and Invalid if it has another size.
 	Open(ctx context.Context, o lfs.Object) (f *os.File, isHit bool, err error)
@@ -30,6 +35,31 @@ type Remote interface {
 	Begin(ctx context.Context, o lfs.Object) (grow func(bytes int64) error, end func(), err error)
 	// Put stores the local copy of an object durably. It continues when ctx ends, and other calls join it.
 	Put(ctx context.Context, o lfs.Object) error
+}
+
+// Collection is a collection of the garbage of a repository.
+type Collection struct {
+	Before time.Time // objects that were stored later are kept
+	DryRun bool      // nothing is removed
+	// Named returns the objects that pointer files name, also those of the latest push that was known before the call. It
+	// is called only if there are old objects.
+	Named func() (map[lfs.OID]bool, error)
+	// Removed is called for each object that is removed, and Freed for each removed before whose space is freed. Calls do
+	// not overlap.
+	Removed, Freed func(lfs.Object)
+}
+
+// CollectRemote calls Remote.Collect for a repository that has a Remote.
+func (s *Store) CollectRemote(ctx context.Context, r Repository, c Collection) error {
+	removed := c.Removed
+	c.Removed = func(o lfs.Object) {
+		if !c.DryRun {
+			s.usage.add(r, -o.Size)
+			s.metrics.collected.Inc()
+		}
+		removed(o)
+	}
+	return r.Remote.Collect(ctx, c)
 }
 
 // putWait is how long a batch waits for the storage of objects whose upload was interrupted when all bytes were here.
