@@ -15,9 +15,20 @@ import (
 
 // slowRemote is an empty object storage whose list of objects does not end before the test lets it.
 type slowRemote struct {
-	objects.Remote // nil
+	objects.Remote // nil: other methods are not used
 	lists          atomic.Int32
 	started, ended chan struct{}
+}
+
+func (*slowRemote) IsStored(lfs.OID) bool                 { return false }
+func (*slowRemote) MaxObject() int64                      { return 1 << 30 }
+func (*slowRemote) Put(context.Context, lfs.Object) error { return nil }
+func (*slowRemote) Sizes(_ context.Context, o []lfs.Object) ([]int64, error) {
+	return make([]int64, len(o)), nil
+}
+
+func (*slowRemote) Begin(context.Context, lfs.Object) (grow func(int64) error, end func(), err error) {
+	return func(int64) error { return nil }, func() {}, nil
 }
 
 func (r *slowRemote) Usage() (int64, error) {
