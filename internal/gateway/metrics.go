@@ -43,7 +43,8 @@ func NewMetrics() *Metrics {
 			Name: "packhorse_served_bytes_total", Help: "Bytes of responses to Git requests.",
 		}),
 		lfsBytes: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "packhorse_lfs_bytes_total", Help: "Bytes of Git LFS objects by operation: lfs_download, lfs_upload.",
+			Name: "packhorse_lfs_bytes_total",
+			Help: "Bytes of LFS objects that clients have got (lfs_download) and sent (lfs_upload), by operation.",
 		}, []string{"operation"}),
 	}
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/lfs/client"
 )
 
@@ -22,7 +23,7 @@ type lfsMetrics struct {
 
 func newLFSMetrics() lfsMetrics {
 	budget := new(atomic.Pointer[lfsBudget])
-	return lfsMetrics{
+	m := lfsMetrics{
 		budget: budget,
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "packhorse_mirror_lfs_requests_total",
@@ -31,7 +32,8 @@ func newLFSMetrics() lfsMetrics {
 		}, []string{"cache"}),
 		downloads: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "packhorse_mirror_lfs_downloads_total",
-			Help: "Downloads of LFS objects from origins by result: ok, wrong (another object arrived), or the kind of error.",
+			Help: "Downloads of LFS objects from origins, with all of their requests, by result: ok, wrong (another object " +
+				"arrived), full (the disk), or another kind of error.",
 		}, []string{"result"}),
 		bytes: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "packhorse_mirror_lfs_bytes_total", Help: "Bytes of LFS objects that origins sent.",
@@ -45,7 +47,8 @@ func newLFSMetrics() lfsMetrics {
 		}),
 		cache: prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "packhorse_mirror_lfs_cache_bytes",
-			Help: "Size of the LFS objects of mirrors with running downloads. It is measured after a start, and 0 until then.",
+			Help: "Size of the LFS objects of mirrors, including running downloads. lfs.cache limits it. After a start it " +
+				"is 0 until it is measured.",
 		}, func() float64 {
 			if b := budget.Load(); b != nil {
 				return float64(b.bytes())
@@ -53,7 +56,14 @@ func newLFSMetrics() lfsMetrics {
 			return 0
 		}),
 	}
+	for _, result := range []string{wrongDownload, fault.Full.String(), fault.Internal.String()} {
+		m.downloads.WithLabelValues(result) // alerts need a series before the first failure
+	}
+	return m
 }
+
+// wrongDownload is the label of downloads of another object than the one that was asked for.
+const wrongDownload = "wrong"
 
 func (m *lfsMetrics) collectors() []prometheus.Collector {
 	return []prometheus.Collector{m.requests, m.downloads, m.bytes, m.evictions, m.evictedBytes, m.cache}
@@ -70,7 +80,7 @@ func (m *lfsMetrics) sent(cache string) {
 func (m *lfsMetrics) downloaded(err error) {
 	label := result(err)
 	if errors.Is(err, client.ErrWrong) {
-		label = "wrong"
+		label = wrongDownload
 	}
 	m.downloads.WithLabelValues(label).Inc()
 }

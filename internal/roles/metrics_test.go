@@ -203,7 +203,7 @@ var metricGroups = []struct{ heading, names string }{
 	{"Does the cache save work?", "cache copy warmup channel pack"},
 	{"What do Git processes cost?", "git cgroup reaper tree"},
 	{"Do pushes and maintenance work?", "push maintenance trash webhook"},
-	{"Is Git LFS used?", "lfs"},
+	{"Does Git LFS work?", "lfs mirror_lfs origin_refused"},
 	{"How are refs, revisions and objects read?", "ref resolve revisions lookup graph repositories watch"},
 	{"Are storage nodes healthy?", "node route control"},
 	{"Do search and pages work?", "search pages"},

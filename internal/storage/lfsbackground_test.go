@@ -10,6 +10,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
 	"github.com/packhorse-git/packhorse/internal/gittest"
 	"github.com/packhorse-git/packhorse/internal/lfs"
 	"github.com/packhorse-git/packhorse/internal/lfs/objects"
@@ -33,6 +35,12 @@ func TestLFSBackground(t *testing.T) {
 			time.Sleep(24*time.Hour + time.Minute)
 			synctest.Wait()
 			s := n.lfsCarer.get()
+			for task, want := range map[string]time.Time{"gc": s.Collected.Add(2 * collectInterval),
+				"scrub": s.Scrub.Add(2 * options.LFSCare.ScrubInterval)} {
+				if due := dueOf(n, task); due.Unix() != want.Unix() {
+					t.Errorf("day %d: %s is due at %v, want %v", day, task, due, want)
+				}
+			}
 			if err := n.Close(); err != nil {
 				t.Error(err)
 			}
@@ -48,6 +56,46 @@ func TestLFSBackground(t *testing.T) {
 	if _, err := os.Stat(file); err != nil {
 		t.Error(err)
 	}
+}
+
+// dueOf returns the metric of when a task has to end.
+func dueOf(n *Node, task string) time.Time {
+	return time.Unix(int64(testutil.ToFloat64(n.metrics.lfsDue.WithLabelValues(task))), 0)
+}
+
+// TestLFSBackgroundFails has a disk that is gone: both tasks are overdue an interval after they had to begin. A scrub
+// that is interrupted and goes on after a restart is due when it would have been.
+func TestLFSBackgroundFails(t *testing.T) {
+	root, file := filepath.Join(t.TempDir(), "root"), filepath.Join(t.TempDir(), "lfs.json")
+	options := Options{Root: root, LFS: &objects.Options{MinFree: -1},
+		LFSCare: LFSCare{File: file, ScrubInterval: 7 * 24 * time.Hour}}
+	synctest.Test(t, func(t *testing.T) {
+		if err := os.Mkdir(root, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		for range 2 {
+			n, err := New(nil, options)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := os.Rename(root, root+"-gone"); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(4 * 24 * time.Hour)
+			synctest.Wait()
+			if gc, scrub := dueOf(n, "gc"), dueOf(n, "scrub"); gc.After(time.Now()) || n.lfsCarer.get().After == "" ||
+				scrub.Sub(began) < 7*24*time.Hour || scrub.Sub(began) > 7*24*time.Hour+time.Hour {
+				t.Errorf("after %v: gc is due at %v, scrub at %v, want the past, and a week", time.Since(began), gc, scrub)
+			}
+			if err := n.Close(); err != nil {
+				t.Error(err)
+			}
+			if err := os.Rename(root+"-gone", root); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
 }
 
 // TestLFSBackgroundOfCopies removes damaged local copies of objects in an object store.

@@ -44,6 +44,7 @@ type lfsCarer struct {
 	node *Node
 	LFSCare
 	backgroundTask
+	started time.Time
 
 	mu    sync.Mutex
 	state careState
@@ -59,7 +60,7 @@ type careState struct {
 
 func newLFSCarer(n *Node, care LFSCare) *lfsCarer {
 	care.ScrubRate = cmp.Or(care.ScrubRate, 32<<20)
-	c := &lfsCarer{node: n, LFSCare: care}
+	c := &lfsCarer{node: n, LFSCare: care, started: time.Now()}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	text, err := os.ReadFile(c.File)
 	if err == nil {
@@ -69,6 +70,7 @@ func newLFSCarer(n *Node, care LFSCare) *lfsCarer {
 		c.state = careState{}
 		n.log.Warn("cannot read when LFS objects were last verified", "error", err)
 	}
+	c.setDue()
 	if n.places == nil {
 		c.Go(func() { c.repeat(c.nextCollection, c.collect) })
 	}
@@ -88,12 +90,34 @@ func (c *lfsCarer) change(change func(s *careState)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	change(&c.state)
+	c.setDue()
 	text, err := json.Marshal(c.state)
 	if err == nil {
 		err = disk.ReplaceFile(c.File, append(text, '\n'))
 	}
 	if err != nil {
 		c.node.log.Warn("cannot remember when LFS objects were last verified", "error", err)
+	}
+}
+
+// setDue sets the metric of when collections and scrubs have to end: an interval after they had to begin. The caller
+// holds c.mu, or nothing else uses c yet.
+func (c *lfsCarer) setDue() {
+	set := func(task string, last time.Time, interval time.Duration) {
+		if last.IsZero() {
+			last = c.started.Add(-interval)
+		}
+		c.node.metrics.lfsDue.WithLabelValues(task).Set(float64(last.Add(2 * interval).Unix()))
+	}
+	if c.node.places == nil {
+		set("gc", c.state.Collected, collectInterval)
+	}
+	if c.ScrubInterval > 0 {
+		last := c.state.Scrub
+		if c.state.After != "" { // it has not ended
+			last = last.Add(-c.ScrubInterval)
+		}
+		set("scrub", last, c.ScrubInterval)
 	}
 }
 

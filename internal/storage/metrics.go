@@ -29,6 +29,7 @@ type Metrics struct {
 	checks   *prometheus.CounterVec
 	pending  prometheus.Gauge
 	trash    prometheus.Gauge
+	lfsDue   *prometheus.GaugeVec
 
 	warmupWait prometheus.Histogram
 }
@@ -84,6 +85,12 @@ func NewMetrics() *Metrics {
 		trash: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "packhorse_trash_pending", Help: "Deleted repositories whose files are not removed yet.",
 		}),
+		lfsDue: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "packhorse_lfs_care_due_timestamp_seconds",
+			Help: "Time by which the next collection of LFS garbage (gc) and the next verification of all LFS objects " +
+				"(scrub) have to end, since 1970. An earlier time than now means that they failed or are too slow. " +
+				"Absent if the server does not do them.",
+		}, []string{"task"}),
 		warmupWait: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name:    "packhorse_warmup_push_wait_seconds",
 			Help:    "Time that reports of pushes waited for packs of the warm-up, at most 50 ms. Other pushes are not counted.",
@@ -101,7 +108,7 @@ func NewMetrics() *Metrics {
 // Collectors returns the metrics to register.
 func (m *Metrics) Collectors() []prometheus.Collector {
 	return []prometheus.Collector{m.counted, m.resolving, m.watchers, m.watched, m.events, m.checked, m.round, m.hanging,
-		m.changed, m.maintain, m.checks, m.pending, m.trash, m.warmupWait}
+		m.changed, m.maintain, m.checks, m.pending, m.trash, m.lfsDue, m.warmupWait}
 }
 
 // result returns an error as a label.

@@ -6,7 +6,9 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"testing/synctest"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sys/unix"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
@@ -57,6 +59,37 @@ func TestFullDisk(t *testing.T) {
 		}
 		w.expect(r, first)
 		w.expect(r, content)
+	}
+}
+
+// The metric of free space is what uploads may take. It is absent before there is a pool.
+func TestFreeSpaceMetric(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	mount(t, dir, "1m")
+	for _, want := range []float64{0, 1<<20 - 256<<10} {
+		synctest.Test(t, func(t *testing.T) {
+			m, registry := objects.NewMetrics(), prometheus.NewRegistry()
+			registry.MustRegister(m.Collectors()...)
+			w := worldIn(t, dir, objects.Options{MinFree: 256 << 10, Metrics: m})
+			synctest.Wait()
+			families, err := registry.Gather()
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := 0.0
+			for _, f := range families {
+				if f.GetName() == "packhorse_lfs_free_bytes" {
+					got = f.GetMetric()[0].GetGauge().GetValue()
+				}
+			}
+			if got > want || got < want-64<<10 {
+				t.Errorf("free space = %v, want %v without the files of the pool", got, want)
+			}
+			if err := w.upload(w.repository("app"), random(1000)); err != nil {
+				t.Fatal(err)
+			}
+		})
 	}
 }
 

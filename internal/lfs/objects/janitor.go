@@ -11,7 +11,7 @@ import (
 // janitorInterval is the interval at which old parts are removed.
 const janitorInterval = 10 * time.Minute
 
-// janitor measures the pool, and removes old parts.
+// janitor measures the pool and the free space, and removes old parts.
 func (s *Store) janitor(ctx context.Context) {
 	err := s.WalkPool(func(o lfs.Object, _ uint64) error {
 		s.measured.Store(directoryOf(o) + 1)
@@ -26,6 +26,9 @@ func (s *Store) janitor(ctx context.Context) {
 	defer ticker.Stop()
 	for {
 		s.expireParts(time.Now())
+		if room := s.roomIn(s.options.Dir); room != unknownRoom {
+			s.metrics.free.WithLabelValues().Set(float64(room))
+		}
 		select {
 		case <-ticker.C:
 		case <-ctx.Done():
