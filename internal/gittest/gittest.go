@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/packhorse-git/packhorse/internal/git"
@@ -18,6 +19,8 @@ import (
 type Repo struct {
 	Dir string
 	t   testing.TB
+
+	format func() git.ObjectFormat
 }
 
 // Init makes a bare repository in a temporary directory; args go to git init.
@@ -29,14 +32,35 @@ func Init(t testing.TB, args ...string) *Repo {
 // InitAt makes a bare repository at dir.
 func InitAt(t testing.TB, dir string, args ...string) *Repo {
 	t.Helper()
-	r := &Repo{Dir: dir, t: t}
 	cmd := append([]string{"init", "-q", "--bare", "--initial-branch=main"}, args...)
 	Run(t, "", "", append(cmd, dir)...)
+	r := At(t, dir)
+	format := git.SHA1
+	if slices.Contains(args, "--object-format=sha256") {
+		format = git.SHA256
+	}
+	r.format = func() git.ObjectFormat { return format }
 	return r
 }
 
 // At wraps a repository that is already there.
-func At(t testing.TB, dir string) *Repo { return &Repo{Dir: dir, t: t} }
+func At(t testing.TB, dir string) *Repo {
+	r := &Repo{Dir: dir, t: t}
+	r.format = sync.OnceValue(func() git.ObjectFormat {
+		format, err := git.ParseObjectFormat(r.Git("rev-parse", "--show-object-format"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return format
+	})
+	return r
+}
+
+// Format returns the format of the repository's object IDs.
+func (r *Repo) Format() git.ObjectFormat {
+	r.t.Helper()
+	return r.format()
+}
 
 // Git runs git in the repository and returns its output without the final newline; a failure ends the test.
 func (r *Repo) Git(args ...string) string {
@@ -72,18 +96,20 @@ func (r *Repo) Blob(content string) git.ObjectID {
 // and the file's content.
 func (r *Repo) Commit(text string, parents ...git.ObjectID) git.ObjectID {
 	r.t.Helper()
-	return r.CommitTree(text, fmt.Sprintf("100644 blob %v\tfile\n", r.Blob(text)), parents...)
+	b := r.Batch()
+	commit := b.Commit(text, parents...)
+	b.Store()
+	return commit
 }
 
 // CommitTree makes a commit with the given entries of git mktree on the given parents and returns its ID; it moves no
 // ref.
 func (r *Repo) CommitTree(message, entries string, parents ...git.ObjectID) git.ObjectID {
 	r.t.Helper()
-	args := []string{"commit-tree", r.GitIn(entries, "mktree", "--missing")}
-	for _, p := range parents {
-		args = append(args, "-p", p.String())
-	}
-	return git.MustParseObjectID(r.GitIn(message, args...))
+	b := r.Batch()
+	commit := b.CommitTree(message, entries, parents...)
+	b.Store()
+	return commit
 }
 
 // Objects lists every object reachable from all refs, sorted.

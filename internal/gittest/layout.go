@@ -111,7 +111,7 @@ func (r *Repo) Packs(n int) {
 // Fork makes a repository with the refs of r, which has the objects of r as an alternate, and one commit of its own.
 func (r *Repo) Fork() *Repo {
 	r.t.Helper()
-	fork := Init(r.t, "--object-format="+r.Git("rev-parse", "--show-object-format"))
+	fork := Init(r.t, "--object-format="+r.Format().String())
 	write(fork, filepath.Join(fork.Dir, "objects/info/alternates"), filepath.Join(r.Dir, "objects")+"\n")
 	fork.Git("fetch", "-q", r.Dir, "+refs/*:refs/*")
 	fork.Git("update-ref", "refs/heads/main", fork.Commit("only in "+fork.Dir, fork.ID("main")).String())

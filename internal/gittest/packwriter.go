@@ -12,6 +12,7 @@ import (
 type PackWriter struct {
 	format  git.ObjectFormat
 	entries bytes.Buffer
+	zlib    *zlib.Writer // of the last entry
 	count   uint32
 }
 
@@ -47,9 +48,13 @@ func (w *PackWriter) entry(typ byte, base, content []byte) int64 {
 	}
 	w.entries.Write(head)
 	w.entries.Write(base)
-	z := zlib.NewWriter(&w.entries)
-	z.Write(content)
-	z.Close()
+	if w.zlib == nil {
+		w.zlib = zlib.NewWriter(&w.entries)
+	} else {
+		w.zlib.Reset(&w.entries) // a new one takes longer than a small object
+	}
+	w.zlib.Write(content)
+	w.zlib.Close()
 	w.count++
 	return at
 }

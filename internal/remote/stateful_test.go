@@ -142,10 +142,11 @@ func TestFetchWithState(t *testing.T) {
 				f.mustGit(t.TempDir(), "-c", version, "clone", "-q", "ssh://host/team/app", dir)
 				// Negotiation over more than one turn, on both sides what the other does not have.
 				clone := gittest.At(t, dir)
-				mine := clone.ID("main")
+				mine, batch := clone.ID("main"), clone.Batch()
 				for i := range 40 {
-					mine = clone.Commit(fmt.Sprint("mine ", i), mine)
+					mine = batch.Commit(fmt.Sprint("mine ", i), mine)
 				}
+				batch.Store()
 				clone.Git("update-ref", "refs/heads/mine", mine.String())
 				next := repo.Commit("next "+version, repo.ID("main"))
 				repo.Git("update-ref", "refs/heads/main", next.String())

@@ -39,11 +39,7 @@ func newIngester(t *testing.T, o storage.Options) *root {
 // stateOf returns the state of a repository for Ingest. fetches counts calls of Fetch.
 func stateOf(t *testing.T, from *gittest.Repo, fetches *int) storage.Ingest {
 	t.Helper()
-	format, err := git.ParseObjectFormat(from.Git("rev-parse", "--show-object-format"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	in := storage.Ingest{Format: format}
+	in := storage.Ingest{Format: from.Format()}
 	if head, err := from.Try("symbolic-ref", "-q", "HEAD"); err == nil {
 		in.Head = git.RefName(head)
 	}

@@ -75,10 +75,12 @@ func TestVersionsUnderConcurrency(t *testing.T) {
 	r.repo("third.git", "x")
 	var ids []git.ObjectID
 	order := map[git.ObjectID]int{}
+	batch := repo.Batch()
 	for i := range 30 {
-		ids = append(ids, repo.Commit(fmt.Sprint(i)))
+		ids = append(ids, batch.Commit(fmt.Sprint(i)))
 		order[ids[i]] = i
 	}
+	batch.Store()
 	repo.Git("update-ref", "refs/heads/main", ids[0].String())
 	type seen struct {
 		version git.Version

@@ -117,10 +117,11 @@ func TestSessionsWithState(t *testing.T) {
 			step(s.Dir, "--unshallow")
 			step(s.Dir)
 			for _, r := range []*gittest.Repo{ours, theirs} { // what only the client has, so that it has much to say
-				id := r.ID("main")
+				id, batch := r.ID("main"), r.Batch()
 				for i := range 40 {
-					id = r.Commit(fmt.Sprintf("local %d", i), id)
+					id = batch.Commit(fmt.Sprintf("local %d", i), id)
 				}
+				batch.Store()
 				r.Git("update-ref", "refs/local/x", id.String())
 			}
 			s.Git("fetch", "-q", long.Dir, "+refs/heads/main:refs/heads/long-"+version)

@@ -62,7 +62,7 @@ func writeGraph(r *gittest.Repo, variant string) {
 
 func openGraph(t testing.TB, r *gittest.Repo, o Options) *Graph {
 	t.Helper()
-	if r.Git("rev-parse", "--show-object-format") == "sha256" {
+	if r.Format() == git.SHA256 {
 		o.Format = git.SHA256
 	}
 	s := openStore(t, r, o.Format)

@@ -26,7 +26,7 @@ func ask(t *testing.T, r *gittest.Repo, lines []string) (answer []string, refuse
 	var in bytes.Buffer
 	line := func(s string) { fmt.Fprintf(&in, "%04x%s\n", len(s)+5, s) }
 	line("command=fetch")
-	line("object-format=" + r.Git("rev-parse", "--show-object-format"))
+	line("object-format=" + r.Format().String())
 	in.WriteString("0001")
 	for _, l := range append(slices.Clone(lines), "no-progress") {
 		line(l)

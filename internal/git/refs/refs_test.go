@@ -174,11 +174,7 @@ func compareExpand(t *testing.T, r *gittest.Repo, snap *Snapshot) {
 
 func snapshotOf(t testing.TB, r *gittest.Repo) *Snapshot {
 	t.Helper()
-	format, err := git.ParseObjectFormat(r.Git("rev-parse", "--show-object-format"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return snapshot(t, openBare(r, Options{Format: format}))
+	return snapshot(t, openBare(r, Options{Format: r.Format()}))
 }
 
 func TestHead(t *testing.T) {

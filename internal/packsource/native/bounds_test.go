@@ -19,16 +19,20 @@ import (
 
 // bomb makes a commit whose tree has names^levels paths to one file, but only one tree at each level.
 func bomb(r *gittest.Repo, content string, levels, names int) git.ObjectID {
-	id := r.GitIn(content, "hash-object", "-w", "--stdin")
-	kind := "100644 blob "
-	for range levels {
-		var entries strings.Builder
+	b := r.Batch()
+	defer b.Store()
+	entries := func(entry string, id git.ObjectID) string {
+		var list strings.Builder
 		for n := range names {
-			fmt.Fprintf(&entries, "%s%s\t%c\n", kind, id, 'a'+n)
+			fmt.Fprintf(&list, "%s %v\t%c\n", entry, id, 'a'+n)
 		}
-		id, kind = r.GitIn(entries.String(), "mktree"), "040000 tree "
+		return list.String()
 	}
-	return git.MustParseObjectID(r.Git("commit-tree", "-m", "a bomb", id))
+	tree := b.Tree(entries("100644 blob", b.Object(git.Blob, []byte(content))))
+	for range levels - 2 {
+		tree = b.Tree(entries("040000 tree", tree))
+	}
+	return b.CommitTree("a bomb", entries("040000 tree", tree))
 }
 
 // TestTreeBomb updates a client that has a similar tree with 8^12 paths.

@@ -124,12 +124,12 @@ func deltaChain(r *gittest.Repo, depth int) {
 	}
 	r.GitIn(in.String(), "-c", "fastimport.unpackLimit=0", "-c", "pack.depth=4095", "fast-import", "--quiet",
 		fmt.Sprintf("--depth=%d", depth))
-	r.Git("tag", "last", gittest.HashObject(formatOf(r), git.Blob, fmt.Appendf(text, " %d", depth)).String())
+	r.Git("tag", "last", gittest.HashObject(r.Format(), git.Blob, fmt.Appendf(text, " %d", depth)).String())
 }
 
 // buildPushes receives thin packs: git completes each with copies of the bases, so that objects are in several packs.
 func buildPushes(t testing.TB, r *gittest.Repo) {
-	other := gittest.Random(t, 3, gittest.Shape{Format: r.Git("rev-parse", "--show-object-format")})
+	other := gittest.Random(t, 3, gittest.Shape{Format: r.Format().String()})
 	commits := strings.Fields(other.Git("rev-list", "--topo-order", "--reverse", "main"))
 	for i, commit := range commits {
 		revisions := commit + "\n"
@@ -162,11 +162,9 @@ func commitFiles(r *gittest.Repo, files ...git.ObjectID) {
 	r.Git("update-ref", "refs/heads/main", r.CommitTree("files", entries.String(), root).String())
 }
 
-func formatOf(r *gittest.Repo) git.ObjectFormat { return Repository(r).Format }
-
 // buildCycles has packs in which each of three objects is a delta of the next.
 func buildCycles(t testing.TB, r *gittest.Repo) {
-	format := formatOf(r)
+	format := r.Format()
 	var all []git.ObjectID
 	for _, n := range []int{2, 3} {
 		versions := texts(n * 10)[(n-2)*10:]
@@ -190,7 +188,7 @@ func buildCycles(t testing.TB, r *gittest.Repo) {
 
 // buildVersions has three packs with all objects, with other deltas in each.
 func buildVersions(t testing.TB, r *gittest.Repo) {
-	other := gittest.Random(t, 4, gittest.Shape{Format: formatOf(r).String()})
+	other := gittest.Random(t, 4, gittest.Shape{Format: r.Format().String()})
 	r.Git("fetch", "-q", other.Dir, "+refs/*:refs/*")
 	for _, args := range [][]string{{"--window=50"}, {"--window=2", "--depth=1"}, {"--window=0"}} {
 		args = append([]string{"pack-objects", "-q", "--all", "--no-reuse-delta", filepath.Join(r.Dir, "objects/pack/pack")},
@@ -209,7 +207,7 @@ func buildTwins(t testing.TB, r *gittest.Repo) {
 	for _, path := range paths {
 		data, err := os.ReadFile(path)
 		if err == nil {
-			name := "pack-" + strings.Repeat("0", formatOf(r).HexSize()) + filepath.Ext(path)
+			name := "pack-" + strings.Repeat("0", r.Format().HexSize()) + filepath.Ext(path)
 			err = os.WriteFile(filepath.Join(filepath.Dir(path), name), data, 0o400)
 		}
 		if err != nil {
@@ -219,7 +217,7 @@ func buildTwins(t testing.TB, r *gittest.Repo) {
 }
 
 func buildLooseCopies(t testing.TB, r *gittest.Repo) {
-	other := gittest.Random(t, 5, gittest.Shape{Format: formatOf(r).String()})
+	other := gittest.Random(t, 5, gittest.Shape{Format: r.Format().String()})
 	r.Git("-c", "fetch.unpackLimit=100000", "fetch", "-q", other.Dir, "+refs/*:refs/*")
 	r.Git("repack", "-qa")
 }
@@ -237,14 +235,14 @@ func buildLongOffsets(t testing.TB, r *gittest.Repo) {
 
 // buildLateBase has deltas before their bases, in a chain.
 func buildLateBase(t testing.TB, r *gittest.Repo) {
-	w := gittest.NewPackWriter(formatOf(r))
+	w := gittest.NewPackWriter(r.Format())
 	versions := texts(6)
 	var all []git.ObjectID
 	for i, text := range versions {
-		all = append(all, gittest.HashObject(formatOf(r), git.Blob, []byte(text)))
+		all = append(all, gittest.HashObject(r.Format(), git.Blob, []byte(text)))
 		if i > 0 {
 			prior := versions[i-1]
-			w.AddRefDelta(gittest.HashObject(formatOf(r), git.Blob, []byte(text)), []byte(text), []byte(prior))
+			w.AddRefDelta(gittest.HashObject(r.Format(), git.Blob, []byte(text)), []byte(text), []byte(prior))
 		}
 	}
 	w.Add(git.Blob, []byte(versions[len(versions)-1]))
@@ -256,7 +254,7 @@ func buildLateBase(t testing.TB, r *gittest.Repo) {
 // buildSimilarLoop has a delta whose base is not needed, between two versions of a file. One is a delta of it, and the
 // base of the other: a new delta between the versions could make a loop.
 func buildSimilarLoop(t testing.TB, r *gittest.Repo) {
-	format, versions := formatOf(r), texts(4)
+	format, versions := r.Format(), texts(4)
 	id := func(i int) git.ObjectID { return gittest.HashObject(format, git.Blob, []byte(versions[i])) }
 	w := gittest.NewPackWriter(format)
 	unused := w.Add(git.Blob, []byte(versions[0]))
@@ -273,7 +271,7 @@ func buildSimilarLoop(t testing.TB, r *gittest.Repo) {
 
 // buildDuplicate has a pack with an object twice, the second time as a delta of its own delta.
 func buildDuplicate(t testing.TB, r *gittest.Repo) {
-	format, versions := formatOf(r), texts(2)
+	format, versions := r.Format(), texts(2)
 	w := gittest.NewPackWriter(format)
 	first := w.Add(git.Blob, []byte(versions[0]))
 	second := w.AddOffsetDelta(first, []byte(versions[0]), []byte(versions[1]))

@@ -157,7 +157,7 @@ func damage(t testing.TB, r *gittest.Repo, p part, rnd *rand.Rand) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := &damagedFile{data: data, format: formatOf(r)}
+	f := &damagedFile{data: data, format: r.Format()}
 	if ext := filepath.Ext(paths[0]); ext == ".pack" || ext == ".idx" {
 		f.entries(t, r, strings.TrimSuffix(paths[0], ext)+".idx")
 	}

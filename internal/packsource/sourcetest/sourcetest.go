@@ -252,11 +252,7 @@ func Full(r *gittest.Repo) *packsource.Spec {
 
 // Repository returns the location of r's objects.
 func Repository(r *gittest.Repo) packsource.Repository {
-	format, err := git.ParseObjectFormat(r.Git("rev-parse", "--show-object-format"))
-	if err != nil {
-		panic(err)
-	}
-	return packsource.Repository{Objects: filepath.Join(r.Dir, "objects"), Format: format, Incarnation: r.Dir}
+	return packsource.Repository{Objects: filepath.Join(r.Dir, "objects"), Format: r.Format(), Incarnation: r.Dir}
 }
 
 func testConcurrent(t *testing.T, s packsource.Source, r *gittest.Repo) {

@@ -15,7 +15,7 @@ import (
 // fill gives r the history of a random repository, packed.
 func fill(t testing.TB, r *gittest.Repo, seed uint64) {
 	t.Helper()
-	other := gittest.Random(t, seed, gittest.Shape{Format: formatOf(r).String(), Merge: 0.2})
+	other := gittest.Random(t, seed, gittest.Shape{Format: r.Format().String(), Merge: 0.2})
 	r.Git("fetch", "-q", other.Dir, "+refs/*:refs/*")
 	r.Git("repack", "-qad")
 }
@@ -62,7 +62,7 @@ func buildStaleGraph(t testing.TB, r *gittest.Repo) {
 }
 
 func buildAlternateCycle(t testing.TB, r *gittest.Repo) {
-	other := gittest.Init(t, "--object-format="+formatOf(r).String())
+	other := gittest.Init(t, "--object-format="+r.Format().String())
 	fill(t, other, 10)
 	setAlternate(t, r, other)
 	setAlternate(t, other, r)
@@ -81,7 +81,7 @@ func setAlternate(t testing.TB, r, alternate *gittest.Repo) {
 // buildShared has the objects of two forks in a directory that both share, in one pack with a bitmap. The other fork
 // has commits on top of main, and another version of each file.
 func buildShared(t testing.TB, r *gittest.Repo) {
-	pool := gittest.Init(t, "--object-format="+formatOf(r).String())
+	pool := gittest.Init(t, "--object-format="+r.Format().String())
 	fill(t, pool, 11)
 	setAlternate(t, r, pool)
 	r.Git("fetch", "-q", pool.Dir, "+refs/*:refs/*")
@@ -100,7 +100,7 @@ func buildEmptyTree(t testing.TB, r *gittest.Repo) {
 }
 
 func buildModes(t testing.TB, r *gittest.Repo) {
-	module := strings.Repeat("12", formatOf(r).Size()) // a commit of another repository
+	module := strings.Repeat("12", r.Format().Size()) // a commit of another repository
 	blob, link := r.Blob("#!/bin/sh\n"), r.Blob("target")
 	empty := r.Blob("")
 	entries := fmt.Sprintf("160000 commit %s\tmodule\n100755 blob %v\tprogram\n120000 blob %v\tlink\n100644 blob "+
@@ -127,12 +127,15 @@ func buildTags(t testing.TB, r *gittest.Repo) {
 }
 
 func buildOctopus(t testing.TB, r *gittest.Repo) {
-	root := r.Commit("root")
+	b := r.Batch()
+	root := b.Commit("root")
 	var parents []git.ObjectID
 	for i := range 60 {
-		parents = append(parents, r.Commit(fmt.Sprint(i), root))
+		parents = append(parents, b.Commit(fmt.Sprint(i), root))
 	}
-	r.Git("update-ref", "refs/heads/main", r.Commit("merge", parents...).String())
+	merge := b.Commit("merge", parents...)
+	b.Store()
+	r.Git("update-ref", "refs/heads/main", merge.String())
 	r.Git("repack", "-qad")
 	r.Git("commit-graph", "write", "--reachable")
 }
@@ -153,12 +156,15 @@ func buildSizes(t testing.TB, r *gittest.Repo) {
 }
 
 func deepTree(r *gittest.Repo, depth int) {
-	root := r.Commit("root")
-	tree := r.GitIn(fmt.Sprintf("100644 blob %v\tfile\n", r.Blob("deep")), "mktree")
+	b := r.Batch()
+	root := b.Commit("root")
+	tree := b.Tree(fmt.Sprintf("100644 blob %v\tfile\n", b.Object(git.Blob, []byte("deep"))))
 	for range depth {
-		tree = r.GitIn(fmt.Sprintf("040000 tree %s\td\n", tree), "mktree")
+		tree = b.Tree(fmt.Sprintf("040000 tree %v\td\n", tree))
 	}
-	r.Git("update-ref", "refs/heads/main", r.CommitTree("deep", fmt.Sprintf("040000 tree %s\td\n", tree), root).String())
+	deep := b.CommitTree("deep", fmt.Sprintf("040000 tree %v\td\n", tree), root)
+	b.Store()
+	r.Git("update-ref", "refs/heads/main", deep.String())
 	r.Git("repack", "-qad")
 }
 
