@@ -32,8 +32,10 @@ func Init(t testing.TB, args ...string) *Repo {
 // InitAt makes a bare repository at dir.
 func InitAt(t testing.TB, dir string, args ...string) *Repo {
 	t.Helper()
-	cmd := append([]string{"init", "-q", "--bare", "--initial-branch=main"}, args...)
-	Run(t, "", "", append(cmd, dir)...)
+	fromTemplate(t, "init "+strings.Join(args, " "), dir, func(dir string) {
+		cmd := append([]string{"init", "-q", "--bare", "--initial-branch=main"}, args...)
+		Run(t, "", "", append(cmd, dir)...)
+	})
 	r := At(t, dir)
 	format := git.SHA1
 	if slices.Contains(args, "--object-format=sha256") {

@@ -7,12 +7,20 @@ import (
 )
 
 func TestRandomIsReproducible(t *testing.T) {
-	shape := Shape{Merge: 0.3, Skew: true}
-	a, b := Random(t, 7, shape), Random(t, 7, shape)
+	shape := Shape{Commits: 40, Branches: 4, Merge: 0.3, Skew: true}
+	a, b := Init(t), Init(t)
+	a.fill(7, shape)
+	b.fill(7, shape)
 	if x, y := a.Git("for-each-ref"), b.Git("for-each-ref"); x != y {
 		t.Errorf("two repositories from one seed differ:\n%s\n\n%s", x, y)
 	}
-	a.Git("fsck", "--strict")
+	for range 2 { // the second is made of the files of the first
+		made := Random(t, 7, shape)
+		if x, y := a.Git("for-each-ref"), made.Git("for-each-ref"); x != y {
+			t.Errorf("Random made another repository:\n%s\n\n%s", x, y)
+		}
+		made.Git("fsck", "--strict")
+	}
 }
 
 // TestBatch compares a batch with the objects that git makes, each with a process.

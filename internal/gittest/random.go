@@ -31,12 +31,21 @@ func Random(t testing.TB, seed uint64, shape Shape) *Repo {
 		shape.Format = "sha1"
 	}
 	r := Init(t, "--object-format="+shape.Format)
+	type random struct {
+		seed  uint64
+		shape Shape
+	}
+	fromTemplate(t, random{seed, shape}, r.Dir, func(string) { r.fill(seed, shape) })
+	return r
+}
+
+// fill makes the random history in an empty repository.
+func (r *Repo) fill(seed uint64, shape Shape) {
+	r.t.Helper()
 	g := &generator{rnd: rand.New(rand.NewPCG(seed, 0)), shape: shape}
 	g.history()
 	r.GitIn(g.out.String(), "-c", "fastimport.unpackLimit=0", "fast-import", "--quiet", "--force")
-	r.Git("symbolic-ref", "HEAD", "refs/heads/"+branchName(0))
 	r.tagOddObjects()
-	return r
 }
 
 var (
