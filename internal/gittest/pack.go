@@ -98,8 +98,9 @@ func ReadPack(b []byte, format git.ObjectFormat, outside func(git.ObjectID) (git
 	r := &packReader{Pack: &Pack{Objects: make(map[git.ObjectID]git.ObjectType), Bases: make(map[git.ObjectID]bool)},
 		format: format, at: make(map[int64]Object), byID: make(map[git.ObjectID]Object)}
 	var deltas []packEntry
+	var inflater io.ReadCloser
 	for range binary.BigEndian.Uint32(b[8:]) {
-		e, err := readEntry(in, format)
+		e, err := readEntry(in, format, &inflater)
 		if err != nil {
 			return nil, fmt.Errorf("entry at %d: %w", e.at, err)
 		}
@@ -166,7 +167,8 @@ func (r *packReader) resolve(deltas []packEntry, outside func(git.ObjectID) (git
 	return nil
 }
 
-func readEntry(in *bytes.Reader, format git.ObjectFormat) (e packEntry, err error) {
+// readEntry reads the next entry with the inflater of the entry before, or a new one.
+func readEntry(in *bytes.Reader, format git.ObjectFormat, inflater *io.ReadCloser) (e packEntry, err error) {
 	e.at = in.Size() - int64(in.Len())
 	c, err := in.ReadByte()
 	e.typ = c >> 4 & 7
@@ -192,15 +194,20 @@ func readEntry(in *bytes.Reader, format git.ObjectFormat) (e packEntry, err erro
 	if err != nil {
 		return e, err
 	}
-	z, err := zlib.NewReader(in)
+	if *inflater == nil {
+		*inflater, err = zlib.NewReader(in)
+	} else {
+		err = (*inflater).(zlib.Resetter).Reset(in, nil)
+	}
 	if err == nil {
-		e.content, err = io.ReadAll(z)
+		e.content, err = io.ReadAll(*inflater)
 	}
 	if err == nil && uint64(len(e.content)) != size {
 		err = fmt.Errorf("%d bytes, the header says %d", len(e.content), size)
 	}
 	return e, err
 }
+
 func applyDelta(base, delta []byte) ([]byte, error) {
 	_, n := binary.Uvarint(delta)
 	size, m := binary.Uvarint(delta[n:])

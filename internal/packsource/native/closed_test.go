@@ -98,7 +98,11 @@ func TestEarlierPack(t *testing.T) {
 func (c *chooser) withEarlier(spec *packsource.Spec, fn func()) {
 	c.t.Helper()
 	c.packed(spec)
-	dir := c.last
+	dir := c.t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "a.pack"), c.last, 0o600); err != nil {
+		c.t.Fatal(err)
+	}
+	gittest.Run(c.t, "", "", "index-pack", "--object-format="+c.format.String(), filepath.Join(dir, "a.pack"))
 	f, err := os.Open(filepath.Join(dir, "a.pack"))
 	if err != nil {
 		c.t.Fatal(err)

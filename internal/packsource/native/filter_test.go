@@ -42,13 +42,17 @@ func TestFilters(t *testing.T) {
 // first lists the wanted trees and blobs as a Spec with a filter has them: blobs first.
 func (c *chooser) first(wants []git.ObjectID) []git.ObjectID {
 	var trees, blobs []git.ObjectID
+	var peeled strings.Builder
 	for _, id := range wants {
-		peeled := c.r.ID(id.String() + "^{}")
-		switch c.r.Git("cat-file", "-t", peeled.String()) {
+		fmt.Fprintf(&peeled, "%v^{}\n", id)
+	}
+	for line := range strings.Lines(c.r.GitIn(peeled.String(), "cat-file", "--batch-check=%(objectname) %(objecttype)")) {
+		id, typ, _ := strings.Cut(strings.TrimSpace(line), " ")
+		switch typ {
 		case "tree":
-			trees = append(trees, peeled)
+			trees = append(trees, git.MustParseObjectID(id))
 		case "blob":
-			blobs = append(blobs, peeled)
+			blobs = append(blobs, git.MustParseObjectID(id))
 		}
 	}
 	return append(sortIDs(blobs), sortIDs(trees)...)

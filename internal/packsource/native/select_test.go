@@ -31,7 +31,7 @@ type chooser struct {
 
 	bitmaps *bitmaps
 	earlier []*source
-	last    string // directory of the last pack that git made
+	last    []byte // the last pack that git made
 }
 
 func newChooser(t testing.TB, r *gittest.Repo, format git.ObjectFormat) *chooser {
@@ -122,21 +122,14 @@ func (c *chooser) packed(spec *packsource.Spec, args ...string) []string {
 	if err != nil {
 		c.t.Fatalf("git %q: %v", args, err)
 	}
-	c.last = c.t.TempDir()
-	return objectsOfPack(c.t, c.last, c.format, string(data))
-}
-
-func objectsOf(t testing.TB, format git.ObjectFormat, index string) (ids []string) {
-	t.Helper()
-	data, err := os.ReadFile(index)
+	c.last = data
+	content, err := gittest.ReadPack(data, c.format, func(id git.ObjectID) (git.ObjectType, []byte, error) {
+		return 0, nil, fmt.Errorf("base %v is outside of the pack", id)
+	})
 	if err != nil {
-		t.Fatal(err)
+		c.t.Fatal(err)
 	}
-	for line := range strings.Lines(gittest.Run(t, "", string(data), "show-index", "--object-format="+format.String())) {
-		ids = append(ids, strings.Fields(line)[1])
-	}
-	slices.Sort(ids)
-	return ids
+	return content.IDs()
 }
 
 func checkSame(t testing.TB, what string, got, want []string) {
@@ -177,17 +170,6 @@ func unpack(r *gittest.Repo) {
 		data, _ := os.ReadFile(moved)
 		r.GitIn(string(data), "unpack-objects", "-q")
 	}
-}
-
-// objectsOfPack lists the objects of a pack that is not thin.
-func objectsOfPack(t testing.TB, dir string, format git.ObjectFormat, data string) []string {
-	t.Helper()
-	file := filepath.Join(dir, "a.pack")
-	if err := os.WriteFile(file, []byte(data), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	gittest.Run(t, "", "", "index-pack", "--object-format="+format.String(), file)
-	return objectsOf(t, format, filepath.Join(dir, "a.idx"))
 }
 
 // TestSelectAll compares full histories with git's.
@@ -232,11 +214,13 @@ type world struct {
 
 func newWorld(r *gittest.Repo, seed uint64) *world {
 	w := &world{r: r, rnd: rand.New(rand.NewPCG(seed, 3)), parents: map[git.ObjectID][]git.ObjectID{}}
-	for line := range strings.Lines(r.Git("for-each-ref", "--format=%(objectname) %(objecttype) %(refname)")) {
-		f := strings.Fields(line)
-		w.tips = append(w.tips, git.MustParseObjectID(f[0]))
-		if f[1] == "tag" {
-			w.tags = append(w.tags, packsource.Tag{ID: git.MustParseObjectID(f[0]), Peeled: r.ID(f[2] + "^{}")})
+	for line := range strings.Lines(r.Git("show-ref", "--dereference")) { // "ID REF", and "ID REF^{}" after a tag's
+		id, ref, _ := strings.Cut(strings.TrimSpace(line), " ")
+		if strings.HasSuffix(ref, "^{}") {
+			tag := w.tips[len(w.tips)-1]
+			w.tags = append(w.tags, packsource.Tag{ID: tag, Peeled: git.MustParseObjectID(id)})
+		} else {
+			w.tips = append(w.tips, git.MustParseObjectID(id))
 		}
 	}
 	for line := range strings.Lines(r.Git("rev-list", "--parents", "--all")) {

@@ -67,8 +67,9 @@ func newClient(t testing.TB, server *gittest.Repo, spec *packsource.Spec) *clien
 	}
 	c := &client{t: t, server: server, spec: spec, Repo: gittest.At(t, dir), owned: make(map[string]bool),
 		grafts: filepath.Join(dir, "grafts")}
-	config := "[core]\n\trepositoryFormatVersion = 1\n\tbare = true\n[extensions]\n\tobjectFormat = " +
-		spec.Repo.Format.String() + "\n"
+	// Without the last two, git fsck starts a process for each to verify files that a client does not have.
+	config := "[core]\n\trepositoryFormatVersion = 1\n\tbare = true\n\tcommitGraph = false\n\tmultiPackIndex = false\n" +
+		"[extensions]\n\tobjectFormat = " + spec.Repo.Format.String() + "\n"
 	if spec.Filter != "" {
 		config += "\tpartialClone = origin\n"
 	}
