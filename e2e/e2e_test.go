@@ -125,9 +125,9 @@ func runStoriesIn(t *testing.T, shape shape, dir, templates, protocol string, sc
 			}
 			if protocol != "" {
 				env.Setenv("PROTOCOL", protocol)
-				env.Setenv("GIT_CONFIG_COUNT", "3")
-				env.Setenv("GIT_CONFIG_KEY_2", "protocol.version")
-				env.Setenv("GIT_CONFIG_VALUE_2", protocol)
+				env.Setenv("GIT_CONFIG_COUNT", "4")
+				env.Setenv("GIT_CONFIG_KEY_3", "protocol.version")
+				env.Setenv("GIT_CONFIG_VALUE_3", protocol)
 			}
 			path := binDir
 			if shape.lfs != "" {
