@@ -63,7 +63,7 @@ func run(m *testing.M) int {
 		}
 		return tests()
 	}
-	args := []string{"build", "-buildvcs=false", "-ldflags", "-X main.version=v0-test"}
+	args := []string{"build", "-buildvcs=false", "-ldflags", "-s -w -X main.version=v0-test"}
 	cgo := "CGO_ENABLED=0"
 	if serverHasRaceDetector() {
 		args, cgo = append(args, "-race"), "CGO_ENABLED=1"
