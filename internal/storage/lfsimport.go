@@ -36,7 +36,7 @@ func (n *Node) LFSImport(ctx context.Context, path git.RepoPath, dir string, pro
 		return result, err
 	}
 	defer n.release(h)
-	unhold, err := h.Hold(ctx) // the packs are here
+	unhold, err := h.holdAll(ctx) // the packs are here
 	if err != nil {
 		return result, err
 	}
