@@ -11,6 +11,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/replog"
 )
@@ -46,7 +48,7 @@ func (r *Repository) OpenFile(ctx context.Context, name, key string, want replog
 	timeout := time.NewTimer(r.cache.options.Wait)
 	defer timeout.Stop()
 	for isHit = true; ; isHit = false {
-		f, err := os.Open(filepath.Join(r.dir, name))
+		f, err := openRegular(filepath.Join(r.dir, name))
 		if err == nil {
 			return f, isHit, r.checkFile(f, name, want)
 		}
@@ -69,6 +71,27 @@ func (r *Repository) OpenFile(ctx context.Context, name, key string, want replog
 				"an object of %d MiB is being copied to the node: try again", want.Bytes>>20)
 		}
 	}
+}
+
+// openRegular opens a regular file, and never waits. A symbolic link and anything else, which a download replaces, does
+// not exist.
+func openRegular(path string) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENXIO) { // a link, or a socket
+		return nil, fs.ErrNotExist
+	}
+	if err != nil {
+		return nil, err
+	}
+	info, err := f.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		err = fs.ErrNotExist
+	}
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
 }
 
 // checkFile closes a file that has not the right size, and notes the use of the others.

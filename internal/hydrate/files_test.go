@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"sync"
+	"syscall"
 	"testing"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
@@ -94,5 +96,31 @@ func TestAddFileDuringRemoval(t *testing.T) {
 	delete(r.fetches, name)
 	if r.AddFile(name, 4); !r.HasFile(name) {
 		t.Error("HasFile after AddFile = false, want true")
+	}
+}
+
+// A download replaces a link, or a FIFO, with the name of a file.
+func TestNotRegularFile(t *testing.T) {
+	t.Parallel()
+	for what, make := range map[string]func(path string) error{
+		"link": func(path string) error { return os.Symlink("/etc/hostname", path) },
+		"fifo": func(path string) error { return syscall.Mkfifo(path, 0o600) },
+	} {
+		b := newFakeBucket()
+		r := open(t, Options{Bucket: b}).Repository("r")
+		const name = filesDir + "/file"
+		path := filepath.Join(r.Dir(), name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), make(path)); err != nil {
+			t.Fatal(err)
+		}
+		want := replog.File{Bytes: 4, SHA256: b.put("key", []byte("file"))}
+		f, isHit, err := r.OpenFile(t.Context(), name, "key", want)
+		if err != nil || isHit {
+			t.Fatalf("OpenFile instead of a %s = %t, %v, want a download", what, isHit, err)
+		}
+		if content, err := io.ReadAll(f); err != nil || string(content) != "file" {
+			t.Errorf("instead of a %s: %q, %v, want the file", what, content, err)
+		}
+		f.Close()
 	}
 }
