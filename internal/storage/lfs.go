@@ -68,11 +68,16 @@ func (n *Node) lfsRepositoryForPush(ctx context.Context, path git.RepoPath) (*ha
 	return h, r, nil
 }
 
-// checkLFSInside returns an error if the objects of a repository are outside the root.
+// checkLFSInside returns an error if the objects of a repository are outside the root, or would be.
 func (n *Node) checkLFSInside(r objects.Repository) error {
-	real, err := filepath.EvalSymlinks(filepath.Join(r.Dir, "lfs", "objects"))
-	if err == nil && !n.options.Allows(real) {
-		return fault.Wrap(fault.Denied, "the repository's LFS objects are outside the served root", errors.New(real))
+	for _, dir := range []string{"lfs/objects", "lfs"} {
+		real, err := filepath.EvalSymlinks(filepath.Join(r.Dir, dir))
+		if err == nil && !n.options.Allows(real) {
+			return fault.Wrap(fault.Denied, "the repository's LFS objects are outside the served root", errors.New(real))
+		}
+		if err == nil {
+			break
+		}
 	}
 	return nil
 }

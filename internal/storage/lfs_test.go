@@ -193,6 +193,19 @@ func TestLFSOutside(t *testing.T) {
 		if a, _, err := l.download(l.path("app"), lfs.Download{Object: o, Length: -1}); err == nil || a.Len() > 0 {
 			t.Errorf("link %s: downloaded %q, %v, want an error", link, a, err)
 		}
+		for _, b := range []lfs.Batch{{Objects: []lfs.Object{o}}, {Upload: true, Objects: []lfs.Object{o}}} {
+			states, _, err := l.LFSBatch(t.Context(), l.path("app"), node.Session{}, b)
+			if err == nil && states[0].State != lfs.Missing {
+				t.Errorf("link %s, upload = %t: state %v, want missing", link, b.Upload, states[0].State)
+			}
+		}
+		l.do(os.RemoveAll(filepath.Join(outside, "objects")))
+		other := []byte("other")
+		_, _, err = l.LFSUpload(t.Context(), l.path("app"), node.Session{}, lfs.Upload{Object: objectOf(other)},
+			bytes.NewReader(other))
+		if link == "lfs" && !fault.Is(err, fault.Denied) {
+			t.Errorf("upload through the link %s = %v, want Denied", link, err)
+		}
 	}
 }
 

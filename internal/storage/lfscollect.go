@@ -54,13 +54,14 @@ type LFSGarbage struct {
 	Removed      objects.Usage `json:"removed"`      // from repositories
 	Freed        objects.Usage `json:"freed"`        // from the disk or the store, because no repository has them
 	Failed       []LFSProblem  `json:"failed"`       // repositories whose objects were all kept
-	Skipped      []LFSProblem  `json:"skipped"`      // repositories with a working tree, or without pointer files
+	Skipped      []LFSProblem  `json:"skipped"`      // with a working tree, with linked objects, or without pointer files
 }
 
 // LFSCollect removes objects from repositories that no pointer file names, and that were not uploaded within
 // LFSCare.Grace, or lfs.grace of the repository. Then it removes from the disk what no repository has. Repositories
-// that cannot be read, those with a working tree, and those without any pointer file keep all of their objects. For
-// LFSCollectOptions.Path that is an error. Uploads and pushes may run. In a store, see objects.Remote.
+// that cannot be read, those with a working tree, those whose lfs/objects is a symbolic link, and those without any
+// pointer file keep all of their objects. For LFSCollectOptions.Path that is an error. Uploads and pushes may run. In a
+// store, see objects.Remote.
 func (n *Node) LFSCollect(ctx context.Context, o LFSCollectOptions) (LFSGarbage, error) {
 	result := LFSGarbage{Failed: []LFSProblem{}, Skipped: []LFSProblem{}}
 	if err := n.collecting.lock(ctx); err != nil {
@@ -103,7 +104,7 @@ func (n *Node) collectAll(ctx context.Context, o LFSCollectOptions, result *LFSG
 		result.Repositories++
 		switch {
 		case err == nil || fault.Is(err, fault.NotFound):
-		case errors.Is(err, errWorkingTree) || errors.Is(err, errNoPointers):
+		case errors.Is(err, errWorkingTree) || errors.Is(err, errNoPointers) || errors.Is(err, objects.ErrLinked):
 			n.log.Info("the LFS objects of a repository are left alone", "repository", path.String(), "error", err)
 			result.Skipped = append(result.Skipped, LFSProblem{Repository: path.String(), Problem: fault.Message(err)})
 		default:

@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/packhorse-git/packhorse/internal/git/disk"
+	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/lfs"
 )
 
@@ -24,22 +24,15 @@ import (
 // object afterwards, and reports it as missing.
 
 // renew makes an object new, and then calls stat: a Collector can have taken the file's name meanwhile.
-func (t tree) renew(id lfs.OID) (size int64, found bool, err error) {
-	if t.dir == nil {
-		return 0, false, nil
-	}
-	err = unix.UtimesNanoAt(int(t.dir.Fd()), name(id), nil, unix.AT_SYMLINK_NOFOLLOW)
-	switch {
-	case err == unix.ENOENT || err == unix.ENOTDIR:
-		return 0, false, nil
-	case err != nil:
-		return 0, false, &fs.PathError{Op: "set the time", Path: t.path(id), Err: err}
-	}
-	return t.stat(id)
-}
+func (t tree) renew(id lfs.OID) (size int64, found bool, err error) { return t.statLeaf(id, true) }
 
-// removingDir, in a repository, has objects that a Collector is about to remove. It is not one with objects.
-const removingDir = "lfs/removing"
+// removingName is the name of the directory, next to that with the objects of a repository, with objects that a
+// Collector is about to remove.
+const removingName = "removing"
+
+// ErrLinked is the error of a collection in a repository whose directory of objects is a symbolic link.
+var ErrLinked = fault.New(fault.Denied,
+	"lfs/objects is behind a symbolic link: all objects are kept, because other repositories may have them, too")
 
 // Collector removes garbage from the objects of a repository. It works on the directory that the repository had when
 // the Collector was made, also if that is renamed or replaced.
@@ -47,36 +40,55 @@ type Collector struct {
 	store      *Store
 	repository Repository
 	before     time.Time
-	root       *os.Root
+	lfs        *os.File // the directory lfs; nil: there is none
+	objects    tree
+	removing   *os.File // nil: not opened yet
 }
 
 // NewCollector returns a Collector for objects that were last uploaded before a time. The caller closes it.
 func (s *Store) NewCollector(r Repository, before time.Time) (*Collector, error) {
-	root, err := os.OpenRoot(r.Dir)
+	c := &Collector{store: s, repository: r, before: before}
+	dir, err := os.OpenFile(r.Dir, os.O_RDONLY|unix.O_DIRECTORY, 0)
 	if err != nil {
 		return nil, repositoryError(err)
 	}
-	return &Collector{s, r, before, root}, nil
+	defer dir.Close()
+	c.lfs, err = openAt(dir, "lfs", unix.O_DIRECTORY|unix.O_NOFOLLOW)
+	if err == nil {
+		c.objects.dir, err = openAt(c.lfs, "objects", unix.O_DIRECTORY|unix.O_NOFOLLOW)
+	}
+	switch {
+	case err == nil || errors.Is(err, fs.ErrNotExist):
+		return c, nil
+	case isAbsent(err):
+		err = ErrLinked
+	}
+	c.Close()
+	return nil, err
 }
 
 // Close ends the use of the repository's directory.
-func (c *Collector) Close() { c.root.Close() }
+func (c *Collector) Close() {
+	c.objects.Close()
+	for _, f := range []*os.File{c.removing, c.lfs} {
+		if f != nil {
+			f.Close()
+		}
+	}
+}
 
 // Recover puts back the objects of a Collector that was interrupted, and removes files that uploads left when they
 // were interrupted. Call it before Candidates, unless nothing may be changed.
 func (c *Collector) Recover() error {
-	if err := removeTemporary(c.repository.objects(), c.before); err != nil {
+	err := c.objects.removeTemporary(c.before)
+	if err != nil || c.objects.dir == nil {
 		return err
 	}
-	dir, err := c.root.Open(removingDir)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
+	c.removing, err = openAt(c.lfs, removingName, unix.O_DIRECTORY|unix.O_NOFOLLOW)
 	if err != nil {
-		return err
+		return ignoreAbsent(err)
 	}
-	defer dir.Close()
-	names, err := dir.Readdirnames(-1)
+	names, err := c.removing.Readdirnames(-1)
 	if err != nil {
 		return err
 	}
@@ -92,20 +104,16 @@ func (c *Collector) Recover() error {
 
 // restore puts an object back. If it was uploaded again meanwhile, the files have the same content.
 func (c *Collector) restore(id lfs.OID) error {
-	to := "lfs/objects/" + name(id)
-	if err := c.root.MkdirAll(filepath.Dir(to), 0o777); err != nil {
+	if err := c.objects.move(tree{c.removing}, id.String(), id); err != nil {
 		return err
 	}
-	if err := c.root.Rename(removingDir+"/"+id.String(), to); err != nil {
-		return err
-	}
-	_ = c.root.Remove(removingDir + "/" + id.String()) // still there if both are links to one file
-	return disk.SyncDir(filepath.Join(c.root.Name(), filepath.Dir(to)))
+	_ = unix.Unlinkat(int(c.removing.Fd()), id.String(), 0) // still there if both are links to one file
+	return c.objects.sync(id)
 }
 
 // Candidates lists the objects that are old enough.
 func (c *Collector) Candidates() (old []lfs.Object, err error) {
-	err = c.store.Walk(c.repository, func(o lfs.Object, info fs.FileInfo) error {
+	err = c.objects.walk(func(o lfs.Object, info fs.FileInfo) error {
 		if info.ModTime().Before(c.before) {
 			old = append(old, o)
 		}
@@ -116,21 +124,26 @@ func (c *Collector) Candidates() (old []lfs.Object, err error) {
 
 // Remove removes an object that no commit needs, unless it was uploaded again. The pool keeps it.
 func (c *Collector) Remove(o lfs.Object) (removed bool, err error) {
-	from, aside := "lfs/objects/"+name(o.OID), removingDir+"/"+o.OID.String()
-	if old, err := c.isOld(from); err != nil || !old {
-		return false, err
-	}
-	if err := c.root.MkdirAll(removingDir, 0o777); err != nil {
-		return false, err
-	}
-	if err := c.root.Rename(from, aside); err != nil {
+	l, err := c.objects.leaf(o.OID, false)
+	if err != nil {
 		return false, ignoreAbsent(err)
 	}
-	old, err := c.isOld(aside)
+	defer l.close()
+	if old, err := c.isOld(l.dir, l.base); err != nil || !old {
+		return false, err
+	}
+	if err := c.openRemoving(); err != nil {
+		return false, err
+	}
+	removing := int(c.removing.Fd())
+	if err := unix.Renameat(l.dir, l.base, removing, l.base); err != nil {
+		return false, ignoreAbsent(err)
+	}
+	old, err := c.isOld(removing, l.base)
 	if err != nil || !old {
 		return false, errors.Join(err, c.restore(o.OID))
 	}
-	if err := c.root.Remove(aside); err != nil {
+	if err := unix.Unlinkat(removing, l.base, 0); err != nil {
 		return false, err
 	}
 	c.store.usage.add(c.repository, -o.Size)
@@ -138,17 +151,31 @@ func (c *Collector) Remove(o lfs.Object) (removed bool, err error) {
 	return true, nil
 }
 
-// isOld reports whether a file exists and is old enough.
-func (c *Collector) isOld(path string) (bool, error) {
-	info, err := c.root.Lstat(path)
+// openRemoving opens the directory of objects that are about to be removed, which it creates if necessary.
+func (c *Collector) openRemoving() error {
+	if c.removing != nil {
+		return nil
+	}
+	fd, err := openDir(int(c.lfs.Fd()), removingName, true)
+	path := filepath.Join(c.lfs.Name(), removingName)
 	if err != nil {
+		return &fs.PathError{Op: "open", Path: path, Err: err}
+	}
+	c.removing = os.NewFile(uintptr(fd), path)
+	return nil
+}
+
+// isOld reports whether a file exists and is old enough.
+func (c *Collector) isOld(dir int, name string) (bool, error) {
+	var st unix.Stat_t
+	if err := statAt(dir, name, &st); err != nil {
 		return false, ignoreAbsent(err)
 	}
-	return info.ModTime().Before(c.before), nil
+	return time.Unix(st.Mtim.Unix()).Before(c.before), nil
 }
 
 func ignoreAbsent(err error) error {
-	if errors.Is(err, fs.ErrNotExist) {
+	if isAbsent(err) {
 		return nil
 	}
 	return err

@@ -210,13 +210,16 @@ const touchInterval = time.Minute
 // Touch notes the use of an object of a repository, for LastUse. It sets the time of access, because other repositories
 // share the file, and the time of modification delays the removal of their garbage. Errors are ignored.
 func (s *Store) Touch(r Repository, o lfs.Object, now time.Time) {
-	path := r.path(o.OID)
-	if info, err := os.Lstat(path); err == nil && info.Mode().IsRegular() && now.Sub(LastUse(info)) >= touchInterval {
-		_ = os.Chtimes(path, now, time.Time{})
+	t, err := openTree(r.objects())
+	if err != nil {
+		return
+	}
+	defer t.Close()
+	if l, err := t.leaf(o.OID, false); err == nil {
+		l.touch(now)
+		l.close()
 	}
 }
 
 // objects returns the directory of the repository's objects.
 func (r Repository) objects() string { return filepath.Join(r.Dir, "lfs", "objects") }
-
-func (r Repository) path(id lfs.OID) string { return r.objects() + "/" + name(id) }

@@ -223,7 +223,7 @@ func (p *Part) link(t, other tree, from string, o lfs.Object) (had bool, err err
 
 // isEqual reports whether the file of an object in a tree has the bytes of the part.
 func (p *Part) isEqual(t tree, o lfs.Object) bool {
-	f, err := openAt(t.dir, name(o.OID), unix.O_NOFOLLOW|unix.O_NONBLOCK)
+	f, _, err := t.open(o.OID)
 	if err != nil {
 		return false
 	}
@@ -254,7 +254,7 @@ func (p *Part) place(to, incoming tree, o lfs.Object) (had bool, err error) {
 		}
 	}
 	if isUnsupported(err) {
-		err = to.move(incoming, base, o)
+		err = to.move(incoming, base, o.OID)
 	}
 	if errors.Is(err, unix.EXDEV) {
 		err = p.copyTo(to, o)
@@ -278,7 +278,7 @@ func (p *Part) copyTo(to tree, o lfs.Object) error {
 	f := os.NewFile(uintptr(fd), filepath.Join(to.dir.Name(), temp))
 	_, err = io.Copy(f, io.NewSectionReader(p.file, 0, o.Size))
 	if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
-		err = to.move(to, temp, o)
+		err = to.move(to, temp, o.OID)
 	}
 	if err != nil {
 		_ = unix.Unlinkat(int(to.dir.Fd()), temp, 0)

@@ -17,7 +17,8 @@ import (
 )
 
 // tree is an open directory with objects. A tree of a directory that does not exist has no objects. Its methods do not
-// leave the directory, also if it is renamed or removed meanwhile.
+// leave the directory, also if it is renamed or removed meanwhile. They do not follow symbolic links in it. Only a
+// regular file is an object.
 type tree struct{ dir *os.File } // nil: it does not exist
 
 // name returns the path of an object in a tree.
@@ -33,9 +34,16 @@ func name(id lfs.OID) string {
 func openTree(path string) (tree, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_DIRECTORY, 0)
 	if errors.Is(err, fs.ErrNotExist) {
-		return tree{}, nil
+		if info, err := os.Lstat(path); err != nil || info.Mode()&fs.ModeSymlink == 0 { // made meanwhile
+			return tree{}, nil
+		}
 	}
-	return tree{f}, err
+	return tree{f}, errNotOpened(err)
+}
+
+// errNotOpened is the error of a tree that exists and cannot be opened.
+func errNotOpened(err error) error {
+	return fault.Wrap(fault.Unavailable, "the directory of the LFS objects cannot be opened", err)
 }
 
 // makeTree opens the directory of a repository's objects, which it creates if necessary. The error is NotFound if there
@@ -56,6 +64,10 @@ func makeTree(r Repository) (tree, error) {
 		}
 	}
 	f, err := openAt(repository, "lfs/objects", unix.O_DIRECTORY)
+	var st unix.Stat_t
+	if err != nil && statAt(int(repository.Fd()), "lfs/objects", &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFLNK {
+		return tree{}, errNotOpened(err)
+	}
 	return tree{f}, repositoryError(err)
 }
 
@@ -70,16 +82,14 @@ func makeDirTree(path string) (tree, error) {
 
 // removeTemporary removes files from a tree that have not become objects, because the process ended meanwhile. Their
 // status last changed before a time.
-func removeTemporary(path string, before time.Time) error {
-	t, err := openTree(path)
+func (t tree) removeTemporary(before time.Time) error {
 	if t.dir == nil {
-		return err
+		return nil
 	}
-	defer t.Close()
 	names, err := t.dir.Readdirnames(-1)
 	for _, n := range names {
 		var st unix.Stat_t
-		if strings.HasPrefix(n, tempPrefix) && unix.Fstatat(int(t.dir.Fd()), n, &st, unix.AT_SYMLINK_NOFOLLOW) == nil &&
+		if strings.HasPrefix(n, tempPrefix) && statAt(int(t.dir.Fd()), n, &st) == nil &&
 			time.Unix(st.Ctim.Unix()).Before(before) {
 			_ = unix.Unlinkat(int(t.dir.Fd()), n, 0)
 		}
@@ -102,32 +112,161 @@ func (t tree) Close() {
 	}
 }
 
-// stat returns the size of an object. Only a regular file is an object.
-func (t tree) stat(id lfs.OID) (size int64, found bool, err error) {
+// leaf is the place of an object's file in a tree.
+type leaf struct {
+	first, dir int // the open directories ab and ab/cd
+	base       string
+}
+
+// leaf opens the directories of an object's file, which it creates if it may. Otherwise the error is absent if they do
+// not exist.
+func (t tree) leaf(id lfs.OID, create bool) (l leaf, err error) {
 	if t.dir == nil {
-		return 0, false, nil
+		return l, unix.ENOENT
 	}
-	var st unix.Stat_t
-	for {
-		err = unix.Fstatat(int(t.dir.Fd()), name(id), &st, unix.AT_SYMLINK_NOFOLLOW)
-		if err != unix.EINTR {
-			break
+	n := name(id)
+	if l.first, err = openDir(int(t.dir.Fd()), n[:2], create); err != nil {
+		return l, err
+	}
+	if l.dir, err = openDir(l.first, n[3:5], create); err != nil {
+		_ = unix.Close(l.first)
+		return l, err
+	}
+	l.base = n[6:]
+	return l, nil
+}
+
+// makeLeaf is leaf for a file that is about to be added. Its error names the remedy.
+func (t tree) makeLeaf(id lfs.OID) (leaf, error) {
+	l, err := t.leaf(id, true)
+	if err != nil {
+		notDir := err == unix.ENOTDIR || err == unix.ELOOP
+		err = &fs.PathError{Op: "open the directories of", Path: t.path(id), Err: err}
+		if notDir {
+			err = fault.Wrap(fault.Corrupt, "the server cannot store the LFS object: a directory below lfs/objects is a "+
+				"symbolic link or a file; the administrator has to replace it with a directory", err)
 		}
 	}
+	return l, err
+}
+
+func (l leaf) close() {
+	_ = unix.Close(l.dir)
+	_ = unix.Close(l.first)
+}
+
+// openDir opens a directory in another one, which it creates if it may. It does not follow a symbolic link.
+func openDir(in int, name string, create bool) (int, error) {
+	for {
+		fd, err := unix.Openat(in, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+		if err == unix.ENOENT && create {
+			create = false
+			if err = unix.Mkdirat(in, name, 0o777); err == nil || err == unix.EEXIST {
+				continue
+			}
+		}
+		if err != unix.EINTR {
+			return fd, err
+		}
+	}
+}
+
+// isAbsent reports whether an error means that something in a tree does not exist, or is not what it should be.
+func isAbsent(err error) bool {
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP)
+}
+
+// retry calls do until a signal does not interrupt it.
+func retry(do func() error) error {
+	for {
+		if err := do(); err != unix.EINTR {
+			return err
+		}
+	}
+}
+
+func statAt(dir int, name string, st *unix.Stat_t) error {
+	return retry(func() error { return unix.Fstatat(dir, name, st, unix.AT_SYMLINK_NOFOLLOW) })
+}
+
+// stat returns the size of an object.
+func (t tree) stat(id lfs.OID) (size int64, found bool, err error) { return t.statLeaf(id, false) }
+
+// statLeaf is stat, and renew if isRenewed is true.
+func (t tree) statLeaf(id lfs.OID, isRenewed bool) (size int64, found bool, err error) {
+	var st unix.Stat_t
+	op := "open the directories of"
+	l, err := t.leaf(id, false)
+	if err == nil {
+		defer l.close()
+		if isRenewed {
+			op = "set the time of"
+			err = unix.UtimesNanoAt(l.dir, l.base, nil, unix.AT_SYMLINK_NOFOLLOW)
+		}
+	}
+	if err == nil {
+		op = "stat"
+		err = statAt(l.dir, l.base, &st)
+	}
 	switch {
-	case err == unix.ENOENT || err == unix.ENOTDIR:
+	case isAbsent(err):
 		return 0, false, nil
 	case err != nil:
-		return 0, false, &fs.PathError{Op: "stat", Path: filepath.Join(t.dir.Name(), name(id)), Err: err}
+		return 0, false, &fs.PathError{Op: op, Path: t.path(id), Err: err}
 	}
 	return st.Size, st.Mode&unix.S_IFMT == unix.S_IFREG, nil
+}
+
+// open opens the file of an object, and never waits. The error is fs.ErrNotExist if there is none.
+func (t tree) open(id lfs.OID) (f *os.File, size int64, err error) {
+	l, err := t.leaf(id, false)
+	if err == nil {
+		defer l.close()
+		f, err = openFile(l.dir, l.base, t.path(id), unix.O_NOFOLLOW|unix.O_NONBLOCK)
+	}
+	switch {
+	case isAbsent(err) || errors.Is(err, unix.ENXIO) || errors.Is(err, unix.EOPNOTSUPP): // a link, or a socket
+		return nil, 0, fs.ErrNotExist
+	case err != nil:
+		return nil, 0, err
+	}
+	info, err := f.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		err = fs.ErrNotExist
+	}
+	if err != nil {
+		f.Close()
+		return nil, 0, err
+	}
+	return f, info.Size(), nil
+}
+
+// remove removes the file of an object, if there is one.
+func (t tree) remove(id lfs.OID) (removed bool, err error) {
+	l, err := t.leaf(id, false)
+	if err == nil {
+		defer l.close()
+		err = unix.Unlinkat(l.dir, l.base, 0)
+	}
+	switch {
+	case isAbsent(err):
+		return false, nil
+	case err != nil:
+		return false, &fs.PathError{Op: "remove", Path: t.path(id), Err: err}
+	}
+	return true, nil
 }
 
 // link adds the file of an object, which is from in another tree, to the tree. had reports whether the tree had the
 // object already. Anything else of the same name is replaced. The error is fs.ErrNotExist if there is no such file, or
 // the tree was removed.
 func (s *Store) link(t, other tree, from string, o lfs.Object) (had bool, err error) {
-	err = t.add(o.OID, func() error { return s.linkAt(other, from, t, name(o.OID)) })
+	l, err := t.makeLeaf(o.OID)
+	if err != nil {
+		return false, err
+	}
+	defer l.close()
+	err = s.linkAt(other, from, l.dir, t.path(o.OID))
 	if !errors.Is(err, unix.EEXIST) {
 		return false, err
 	}
@@ -141,66 +280,53 @@ func (s *Store) link(t, other tree, from string, o lfs.Object) (had bool, err er
 // replace is link for an object of which the tree has a file already.
 func (s *Store) replace(t, other tree, from string, o lfs.Object) error {
 	temp := tempPrefix + rand.Text()
-	if err := s.linkAt(other, from, t, temp); err != nil {
+	if err := s.linkAt(other, from, int(t.dir.Fd()), filepath.Join(t.dir.Name(), temp)); err != nil {
 		return err
 	}
-	err := t.move(t, temp, o)
+	err := t.move(t, temp, o.OID)
 	_ = unix.Unlinkat(int(t.dir.Fd()), temp, 0) // a rename does nothing if both are the same file
 	return err
 }
 
-// linkAt makes a hard link.
-func (s *Store) linkAt(in tree, from string, t tree, to string) error {
+// linkAt makes a hard link in an open directory, at a path.
+func (s *Store) linkAt(in tree, from string, dir int, path string) error {
 	err := s.linkError
 	if err == nil {
-		err = unix.Linkat(int(in.dir.Fd()), from, int(t.dir.Fd()), to, 0)
+		err = unix.Linkat(int(in.dir.Fd()), from, dir, filepath.Base(path), 0)
 	}
 	if err != nil {
-		return &os.LinkError{Op: "link", Old: filepath.Join(in.dir.Name(), from), New: filepath.Join(t.dir.Name(), to),
-			Err: err}
+		return &os.LinkError{Op: "link", Old: filepath.Join(in.dir.Name(), from), New: path, Err: err}
 	}
 	return nil
 }
 
 // move is link for file systems without links: the file loses its old name.
-func (t tree) move(other tree, from string, o lfs.Object) error {
-	return t.add(o.OID, func() error {
-		err := unix.Renameat(int(other.dir.Fd()), from, int(t.dir.Fd()), name(o.OID))
-		if err != nil {
-			return &os.LinkError{Op: "rename", Old: filepath.Join(other.dir.Name(), from), New: t.path(o.OID), Err: err}
-		}
-		return nil
-	})
-}
-
-// add calls place, which adds the file of an object. If a directory is missing, it is made, and place is called again.
-func (t tree) add(id lfs.OID, place func() error) error {
-	err := place()
-	if errors.Is(err, unix.ENOENT) {
-		if err := t.makeDirs(id); err != nil {
-			return err
-		}
-		err = place()
+func (t tree) move(other tree, from string, id lfs.OID) error {
+	l, err := t.makeLeaf(id)
+	if err != nil {
+		return err
 	}
-	return err
-}
-
-// makeDirs creates the directories for an object's file.
-func (t tree) makeDirs(id lfs.OID) error {
-	n := name(id)
-	for _, dir := range []string{n[:2], n[:5]} {
-		if err := unix.Mkdirat(int(t.dir.Fd()), dir, 0o777); err != nil && err != unix.EEXIST {
-			return &fs.PathError{Op: "mkdir", Path: filepath.Join(t.dir.Name(), dir), Err: err}
-		}
+	defer l.close()
+	if err := unix.Renameat(int(other.dir.Fd()), from, l.dir, l.base); err != nil {
+		return &os.LinkError{Op: "rename", Old: filepath.Join(other.dir.Name(), from), New: t.path(id), Err: err}
 	}
 	return nil
 }
 
 // sync writes the directories of an object's file to disk.
 func (t tree) sync(id lfs.OID) error {
-	n := name(id)
-	return errors.Join(syncDir(t.dir, n[:5]), syncDir(t.dir, n[:2]), syncDir(t.dir, "."))
+	l, err := t.leaf(id, false)
+	if err == nil {
+		defer l.close()
+		err = errors.Join(syncFD(l.dir), syncFD(l.first), syncFD(int(t.dir.Fd())))
+	}
+	if err != nil {
+		return &fs.PathError{Op: "sync the directories of", Path: t.path(id), Err: err}
+	}
+	return nil
 }
+
+func syncFD(dir int) error { return retry(func() error { return unix.Fsync(dir) }) }
 
 func (t tree) path(id lfs.OID) string { return filepath.Join(t.dir.Name(), name(id)) }
 
@@ -214,39 +340,33 @@ func syncDir(in *os.File, path string) error {
 }
 
 func openAt(in *os.File, path string, flags int) (*os.File, error) {
+	return openFile(int(in.Fd()), path, filepath.Join(in.Name(), path), flags)
+}
+
+// openFile opens a file in an open directory. Its path is for messages.
+func openFile(in int, name, path string, flags int) (*os.File, error) {
 	for {
-		fd, err := unix.Openat(int(in.Fd()), path, flags|unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		fd, err := unix.Openat(in, name, flags|unix.O_RDONLY|unix.O_CLOEXEC, 0)
 		switch err {
 		case nil:
-			return os.NewFile(uintptr(fd), filepath.Join(in.Name(), path)), nil
+			return os.NewFile(uintptr(fd), path), nil
 		case unix.EINTR:
 		default:
-			return nil, &fs.PathError{Op: "open", Path: filepath.Join(in.Name(), path), Err: err}
+			return nil, &fs.PathError{Op: "open", Path: path, Err: err}
 		}
 	}
 }
 
-// openObject opens the file of an object in a repository. It does not follow a symbolic link out of the directory of
-// objects, and never waits.
+// openObject opens the file of an object in a repository.
 func openObject(r Repository, id lfs.OID) (f *os.File, size int64, err error) {
-	root, err := os.OpenRoot(r.objects())
-	if err == nil {
-		defer root.Close()
-		f, err = root.OpenFile(name(id), os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
-	}
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
-		return nil, 0, fault.New(fault.NotFound, "the repository has no LFS object %s", id)
-	}
+	t, err := openTree(r.objects())
 	if err != nil {
-		return nil, 0, fault.Wrap(fault.Unavailable, "the LFS object cannot be opened", err)
-	}
-	info, err := f.Stat()
-	if err == nil && !info.Mode().IsRegular() {
-		err = fault.New(fault.Corrupt, "LFS object %s is not a regular file", id)
-	}
-	if err != nil {
-		f.Close()
 		return nil, 0, err
 	}
-	return f, info.Size(), nil
+	defer t.Close()
+	f, size, err = t.open(id)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, 0, fault.New(fault.NotFound, "the repository has no LFS object %s", id)
+	}
+	return f, size, fault.Wrap(fault.Unavailable, "the LFS object cannot be opened", err)
 }

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 	"golang.org/x/time/rate"
@@ -36,17 +37,22 @@ func (d *Damage) Error() string {
 // Verify reads an object of a repository. The error is a *Damage if it is damaged, and nil if it was removed meanwhile.
 // Reads wait for limiter, whose tokens are bytes; nil: they do not.
 func (s *Store) Verify(ctx context.Context, r Repository, o lfs.Object, limiter *rate.Limiter) error {
-	return s.verify(ctx, r.path(o.OID), o, limiter)
+	return s.verify(ctx, r.objects(), o, limiter)
 }
 
 // VerifyPooled is Verify for an object of the pool.
 func (s *Store) VerifyPooled(ctx context.Context, o lfs.Object, limiter *rate.Limiter) error {
-	return s.verify(ctx, filepath.Join(s.options.Dir, name(o.OID)), o, limiter)
+	return s.verify(ctx, s.options.Dir, o, limiter)
 }
 
 // verify reads a file that seems to be damaged a second time, because the damage can be one of memory.
-func (s *Store) verify(ctx context.Context, path string, o lfs.Object, limiter *rate.Limiter) error {
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+func (s *Store) verify(ctx context.Context, dir string, o lfs.Object, limiter *rate.Limiter) error {
+	t, err := openTree(dir)
+	if err != nil {
+		return err
+	}
+	defer t.Close()
+	f, _, err := t.open(o.OID)
 	if err != nil {
 		return ignoreAbsent(err)
 	}
@@ -104,8 +110,7 @@ func NewLimiter(n int64) *rate.Limiter { return rate.NewLimiter(rate.Limit(n), b
 // the same object that are not damaged stay. each calls its argument for every repository. remove reports whether the
 // repository had the damaged file.
 func (s *Store) SetAside(d *Damage, each func(remove func(Repository) (bool, error)) error) error {
-	pooled := filepath.Join(s.options.Dir, name(d.OID))
-	inPool, err := moveAside(pooled, filepath.Join(s.options.Dir, damagedDir), d)
+	inPool, err := moveAside(s.options.Dir, filepath.Join(s.options.Dir, damagedDir), d)
 	if err != nil {
 		return err
 	}
@@ -117,7 +122,7 @@ func (s *Store) SetAside(d *Damage, each func(remove func(Repository) (bool, err
 		if inPool {
 			aside = "" // one copy is enough
 		}
-		removed, err := moveAside(r.path(d.OID), aside, d)
+		removed, err := moveAside(r.objects(), aside, d)
 		if err != nil || !removed {
 			return false, err
 		}
@@ -129,22 +134,42 @@ func (s *Store) SetAside(d *Damage, each func(remove func(Repository) (bool, err
 
 // RemoveDamaged removes a damaged object from a repository, unless its file was replaced meanwhile.
 func (s *Store) RemoveDamaged(r Repository, d *Damage) error {
-	_, err := moveAside(r.path(d.OID), "", d)
+	_, err := moveAside(r.objects(), "", d)
 	return err
 }
 
-// moveAside moves a file to a directory, under its own name, if it is the damaged one. If dir is "", it removes the
-// file.
-func moveAside(path, dir string, d *Damage) (moved bool, err error) {
-	info, err := os.Lstat(path)
-	if err != nil || !os.SameFile(info, d.info) {
-		return false, ignoreAbsent(err)
-	}
-	if dir == "" {
-		return true, os.Remove(path)
-	}
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+// moveAside moves the file of an object from a tree to a directory, under its ID, if it is the damaged one. If aside is
+// "", it removes the file.
+func moveAside(dir, aside string, d *Damage) (moved bool, err error) {
+	t, err := openTree(dir)
+	if err != nil {
 		return false, err
 	}
-	return true, os.Rename(path, filepath.Join(dir, d.OID.String()))
+	defer t.Close()
+	l, err := t.leaf(d.OID, false)
+	if err != nil {
+		return false, ignoreAbsent(err)
+	}
+	defer l.close()
+	var st unix.Stat_t
+	if err := statAt(l.dir, l.base, &st); err != nil || !isFile(&st, d.info) {
+		return false, ignoreAbsent(err)
+	}
+	if aside == "" {
+		return t.remove(d.OID)
+	}
+	if err := os.MkdirAll(aside, 0o700); err != nil {
+		return false, err
+	}
+	to := filepath.Join(aside, l.base)
+	if err := unix.Renameat(l.dir, l.base, unix.AT_FDCWD, to); err != nil {
+		return false, &os.LinkError{Op: "rename", Old: t.path(d.OID), New: to, Err: err}
+	}
+	return true, nil
+}
+
+// isFile reports whether a status is of the same file as another one.
+func isFile(st *unix.Stat_t, info fs.FileInfo) bool {
+	other, ok := info.Sys().(*syscall.Stat_t)
+	return ok && st.Dev == other.Dev && st.Ino == other.Ino
 }

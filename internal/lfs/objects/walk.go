@@ -10,6 +10,8 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/packhorse-git/packhorse/internal/lfs"
 )
 
@@ -32,11 +34,8 @@ func (s *Store) WalkPool(do func(o lfs.Object, links uint64) error) error {
 
 // Remove removes an object from a repository. The pool keeps it, until RemovePooled. It may be gone already.
 func (s *Store) Remove(r Repository, o lfs.Object) error {
-	err := os.Remove(r.path(o.OID))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err == nil {
+	removed, err := remove(r.objects(), o)
+	if removed {
 		s.usage.add(r, -o.Size)
 	}
 	return err
@@ -44,64 +43,86 @@ func (s *Store) Remove(r Repository, o lfs.Object) error {
 
 // RemovePooled removes an object from the pool. Repositories that have it keep it. It may be gone already.
 func (s *Store) RemovePooled(o lfs.Object) error {
-	err := os.Remove(filepath.Join(s.options.Dir, name(o.OID)))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err == nil {
+	removed, err := remove(s.options.Dir, o)
+	if removed {
 		s.countPool(-1, o)
 	}
 	return err
 }
 
-// walk calls do for each object in a directory. It skips everything else, and files that are removed meanwhile.
+func remove(dir string, o lfs.Object) (removed bool, err error) {
+	t, err := openTree(dir)
+	if err != nil {
+		return false, err
+	}
+	defer t.Close()
+	return t.remove(o.OID)
+}
+
 func walk(dir string, do func(lfs.Object, fs.FileInfo) error) error {
+	t, err := openTree(dir)
+	if err != nil {
+		return err
+	}
+	defer t.Close()
+	return t.walk(do)
+}
+
+// walk calls do for each object in a tree. It skips everything else, and files that are removed meanwhile.
+func (t tree) walk(do func(lfs.Object, fs.FileInfo) error) error {
+	if t.dir == nil {
+		return nil
+	}
 	for _, first := range digits() {
-		seconds, err := os.ReadDir(filepath.Join(dir, first))
-		if errors.Is(err, fs.ErrNotExist) {
-			continue
-		}
+		err := eachIn(t.dir, first, func(dir *os.File, second fs.DirEntry) error {
+			if len(second.Name()) != 2 || !second.IsDir() {
+				return nil
+			}
+			prefix := first + second.Name()
+			return eachIn(dir, second.Name(), func(_ *os.File, file fs.DirEntry) error { return visit(file, prefix, do) })
+		})
 		if err != nil {
 			return err
-		}
-		for _, second := range seconds {
-			if len(second.Name()) != 2 || !second.IsDir() {
-				continue
-			}
-			if err := walkLeaf(filepath.Join(dir, first, second.Name()), first+second.Name(), do); err != nil {
-				return err
-			}
 		}
 	}
 	return nil
 }
 
-// walkLeaf is walk for a directory with the files of objects whose IDs begin with prefix.
-func walkLeaf(dir, prefix string, do func(lfs.Object, fs.FileInfo) error) error {
-	files, err := os.ReadDir(dir)
-	if errors.Is(err, fs.ErrNotExist) {
+// eachIn calls do for each entry of a directory in another one, in ascending order, with the directory. There may be no
+// such directory, and it is not one if it is a symbolic link.
+func eachIn(in *os.File, name string, do func(*os.File, fs.DirEntry) error) error {
+	dir, err := openAt(in, name, unix.O_DIRECTORY|unix.O_NOFOLLOW)
+	if isAbsent(err) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	for _, f := range files {
-		id, err := lfs.ParseOID(f.Name())
-		if err != nil || f.Name()[:4] != prefix || !f.Type().IsRegular() {
-			continue
-		}
-		info, err := f.Info()
-		if errors.Is(err, fs.ErrNotExist) {
-			continue
-		}
-		if err != nil {
-			return err
-		}
-		if err := do(lfs.Object{OID: id, Size: info.Size()}, info); err != nil {
+	defer dir.Close()
+	entries, err := dir.ReadDir(-1)
+	if err != nil {
+		return err
+	}
+	slices.SortFunc(entries, func(a, b fs.DirEntry) int { return strings.Compare(a.Name(), b.Name()) })
+	for _, e := range entries {
+		if err := do(dir, e); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// visit calls do for a file, if it is that of an object whose ID begins with prefix.
+func visit(file fs.DirEntry, prefix string, do func(lfs.Object, fs.FileInfo) error) error {
+	id, err := lfs.ParseOID(file.Name())
+	if err != nil || file.Name()[:4] != prefix || !file.Type().IsRegular() {
+		return nil
+	}
+	info, err := file.Info()
+	if err != nil {
+		return ignoreAbsent(err)
+	}
+	return do(lfs.Object{OID: id, Size: info.Size()}, info)
 }
 
 // digits returns the names of the directories at the top of a tree.
@@ -134,7 +155,12 @@ func (s *Store) eachPart(do func(path string, info fs.FileInfo)) {
 
 // expireParts removes parts to which nothing was written for Options.Expiry.
 func (s *Store) expireParts(now time.Time) {
-	if err := removeTemporary(s.options.Dir, now.Add(-s.options.Expiry)); err != nil {
+	pool, err := openTree(s.options.Dir)
+	if err == nil {
+		err = pool.removeTemporary(now.Add(-s.options.Expiry))
+		pool.Close()
+	}
+	if err != nil {
 		s.log.Warn("cannot read the parts of LFS uploads", "error", err)
 	}
 	var count, bytes int64
