@@ -118,6 +118,7 @@ func (s *Server) create(ctx context.Context, files Files, q lfs.LockRequest) (an
 	if err != nil {
 		return answer, err
 	}
+	names = slices.DeleteFunc(names, func(name string) bool { return !isName(name) })
 	if len(names) >= MaxLocks {
 		return answer, fault.New(fault.Full, "the repository has %d locks, which is the maximum: unlock some",
 			len(names))

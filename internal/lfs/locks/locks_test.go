@@ -2,6 +2,8 @@ package locks_test
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"maps"
@@ -276,6 +278,89 @@ func TestListPagesOfLongPaths(t *testing.T) {
 	}
 	if found != all || pages != 3 {
 		t.Errorf("list = %d locks on %d pages, want %d on 3", found, pages, all)
+	}
+}
+
+// fill adds n locks of ann, without a list of all for each.
+func fill(t testing.TB, files locks.Files, n int) {
+	t.Helper()
+	for i := range n {
+		path := fmt.Sprintf("art/%05d.psd", i)
+		sum := sha256.Sum256([]byte(path))
+		name := hex.EncodeToString(sum[:16])
+		content := fmt.Sprintf(`{"id":"%s%016x","path":%q,"owner":"ann","time":"2026-01-02T03:04:05Z"}`, name, i, path)
+		if err := files.Create(t.Context(), name, []byte(content)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestManyLocks lists as many locks as a repository can have, in pages of several sizes, while others are made and
+// removed. Each lock that is there all the time is listed once.
+func TestManyLocks(t *testing.T) {
+	t.Parallel()
+	files, server := memory{}, locks.Server{}
+	fill(t, files, locks.MaxLocks)
+	do := func(q lfs.LockRequest) lfs.LockAnswer {
+		t.Helper()
+		answer, err := server.Do(t.Context(), files, q)
+		if err != nil {
+			t.Fatalf("%+v: %v", q, err)
+		}
+		return answer
+	}
+	for _, limit := range []int{0, 100, 999, 1 << 30} {
+		found := make(map[string]int)
+		removed := make(map[string]bool)
+		for i, cursor := 0, ""; i == 0 || cursor != ""; i++ {
+			page := do(lfs.LockRequest{Action: lfs.ListLocks, Cursor: cursor, Limit: limit})
+			if n := len(page.Locks); n > locks.MaxPage || limit > 0 && n > limit {
+				t.Fatalf("limit %d: a page of %d locks", limit, n)
+			}
+			for _, l := range page.Locks {
+				found[l.Path]++
+			}
+			last := page.Locks[len(page.Locks)-1]
+			do(lfs.LockRequest{Action: lfs.Unlock, ID: last.ID, Caller: "ann"})
+			do(lfs.LockRequest{Action: lfs.CreateLock, Path: fmt.Sprint("new/", limit, "/", i), Caller: "ann"})
+			removed[last.Path] = true
+			cursor = page.Next
+		}
+		for name := range files {
+			path := strings.Split(string(files[name]), `"`)[7]
+			if n := found[path]; n > 1 || n == 0 && !strings.HasPrefix(path, fmt.Sprint("new/", limit, "/")) {
+				t.Errorf("limit %d: %s was listed %d times, want once", limit, path, n)
+			}
+		}
+		if want := locks.MaxLocks - len(removed); len(found) < want {
+			t.Errorf("limit %d: listed %d locks, want at least %d", limit, len(found), want)
+		}
+	}
+	_, err := server.Do(t.Context(), files, lfs.LockRequest{Action: lfs.CreateLock, Path: "more", Caller: "ann"})
+	if !fault.Is(err, fault.Full) || !strings.Contains(fault.Message(err), "10000 locks") {
+		t.Errorf("one lock too many: %v, want an error of kind Full with the number", err)
+	}
+}
+
+// A page of 1,000 locks of 10,000 on disk.
+func BenchmarkList(b *testing.B) {
+	dir, server := locks.Dir(filepath.Join(b.TempDir(), "locks")), locks.Server{}
+	if err := os.Mkdir(string(dir), 0o755); err != nil {
+		b.Fatal(err)
+	}
+	files := memory{}
+	fill(b, files, locks.MaxLocks)
+	for name, content := range files { // without a sync of each
+		if err := os.WriteFile(filepath.Join(string(dir), name+".json"), content, 0o644); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		answer, err := server.Do(b.Context(), dir, lfs.LockRequest{Action: lfs.ListLocks})
+		if err != nil || len(answer.Locks) != locks.MaxPage {
+			b.Fatal(len(answer.Locks), err)
+		}
 	}
 }
 
