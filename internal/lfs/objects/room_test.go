@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/lfs"
 	"github.com/packhorse-git/packhorse/internal/lfs/objects"
 )
@@ -69,4 +70,50 @@ func TestUsageIsShared(t *testing.T) {
 	if n := remote.lists.Load(); n != 1 {
 		t.Errorf("the objects were listed %d times, want once", n)
 	}
+}
+
+func TestQuota(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, objects.Options{Quota: 1000})
+	r := w.repository("app")
+	if err := w.upload(r, random(600)); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.upload(r, random(500)); !fault.Is(err, fault.Full) || objects.Reason(err) != "quota" {
+		t.Errorf("an upload above the quota: %v, want Full", err)
+	}
+	states, err := w.Check(t.Context(), r, lfs.Batch{Upload: true, Objects: []lfs.Object{objectOf(random(600)),
+		objectOf(random(300)), objectOf(random(301)), objectOf(random(100))}})
+	if err != nil || states[0].State != lfs.Present || states[1].State != lfs.Missing ||
+		states[2].State != lfs.Refused || !fault.Is(states[2].Err, fault.Full) || states[3].State != lfs.Missing {
+		t.Errorf("Check = %v, %v, want present, missing, refused, missing", states, err)
+	}
+	if n, reason := objects.Refusals(states); n != 1 || reason != "quota" {
+		t.Errorf("Refusals = %d, %q, want 1, quota", n, reason)
+	}
+	if err := errors.Join(w.upload(r, random(600)), w.upload(r, random(400))); err != nil {
+		t.Errorf("uploads within the quota: %v", err)
+	}
+	if err := w.upload(w.repository("other"), random(500)); err != nil {
+		t.Errorf("upload to another repository: %v", err)
+	}
+	if used, err := w.Usage(t.Context(), r); used != 1000 || err != nil {
+		t.Errorf("Usage = %d, %v, want 1000", used, err)
+	}
+}
+
+// Uploads leave space free.
+func TestFloor(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, objects.Options{MinFree: 1 << 60})
+	r := w.repository("app")
+	content := random(10)
+	if err := w.upload(r, content); !fault.Is(err, fault.Full) || objects.Reason(err) != "disk_full" {
+		t.Errorf("upload: %v, want Full", err)
+	}
+	states, err := w.Check(t.Context(), r, lfs.Batch{Upload: true, Objects: []lfs.Object{objectOf(content)}})
+	if err != nil || states[0].State != lfs.Refused || !fault.Is(states[0].Err, fault.Full) {
+		t.Errorf("Check = %v, %v, want refused", states, err)
+	}
+	w.expectFiles(0, 0)
 }
