@@ -51,7 +51,8 @@ func exportLFS(ctx context.Context, b bucket.Bucket, id, dir string) error {
 
 // lfsFiles calls f with the path of each LFS object of a bare repository.
 func lfsFiles(dir string, f func(id lfs.OID, path string, size int64) error) error {
-	err := filepath.WalkDir(filepath.Join(dir, "lfs", "objects"), func(path string, e fs.DirEntry, err error) error {
+	root := filepath.Join(dir, "lfs", "objects")
+	err := filepath.WalkDir(root+"/.", func(path string, e fs.DirEntry, err error) error { // it may be a symbolic link
 		if err != nil || !e.Type().IsRegular() {
 			return err
 		}
@@ -65,7 +66,7 @@ func lfsFiles(dir string, f func(id lfs.OID, path string, size int64) error) err
 		}
 		return f(id, path, info.Size())
 	})
-	if errors.Is(err, fs.ErrNotExist) {
+	if _, rootErr := os.Lstat(root); errors.Is(rootErr, fs.ErrNotExist) {
 		return nil
 	}
 	return err
