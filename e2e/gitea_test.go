@@ -28,6 +28,8 @@ type gitea struct {
 	address string            // of Gitea itself
 	url     string            // as users see it, without a slash at the end
 	tokens  map[string]string // by user
+
+	accessLog string // of nginx before it; "" without
 }
 
 const giteaConfig = `

@@ -7,7 +7,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -30,7 +33,26 @@ func behindNginx(t *testing.T, front func(dir, forge string) (*nginx, error)) *g
 		t.Fatal(err)
 	}
 	t.Cleanup(n.stop)
-	return startGitea(t, address, "http://"+n.address)
+	g := startGitea(t, address, "http://"+n.address)
+	g.accessLog = filepath.Join(n.dir, "access.log")
+	return g
+}
+
+// lfsSent matches an access to an object of Git LFS that Gitea sent, in the access log of nginx.
+var lfsSent = regexp.MustCompile(`"GET [^" ]*/info/lfs/objects/([0-9a-f]{64})[^"]*" 20[06] `)
+
+// lfsDownloads returns how often Gitea sent each object, by ID.
+func (g *gitea) lfsDownloads() map[string]int {
+	g.Helper()
+	text, err := os.ReadFile(g.accessLog)
+	if err != nil {
+		g.Fatal(err)
+	}
+	sent := make(map[string]int)
+	for _, match := range lfsSent.FindAllSubmatch(text, -1) {
+		sent[string(match[1])]++
+	}
+	return sent
 }
 
 // giteaMirror is a mirror of a Gitea.
@@ -223,6 +245,7 @@ func (m *giteaMirror) lfs() {
 			m.Errorf("a clone of %s: large.bin has %d bytes, %v, want %d", url, len(got), err, len(content))
 		}
 	}
+	m.lfsOnce(git)
 	if out, err := git(dir, "clone", "--quiet", m.as("bob", m.at("owner/media")), "denied"); err == nil {
 		m.Errorf("a clone by bob, who may not read: got success: %s", out)
 	}
@@ -231,6 +254,63 @@ func (m *giteaMirror) lfs() {
 		m.Errorf("git lfs locks: got %s, want the owner's lock of large.bin", out)
 	}
 	must(work, "lfs", "unlock", "large.bin")
+}
+
+// lfsOnce: many clones through the mirror at the same time, and later ones, cost one download of each object.
+func (m *giteaMirror) lfsOnce(git func(dir string, args ...string) (string, error)) {
+	m.Helper()
+	must := func(in string, args ...string) string {
+		m.Helper()
+		out, err := git(in, args...)
+		if err != nil {
+			m.Fatalf("git %q: %v\n%s", args, err, out)
+		}
+		return out
+	}
+	const files, clones = 5, 8
+	dir := m.TempDir()
+	m.create("many", true, m.clone)
+	work := filepath.Join(dir, "work")
+	must(dir, "clone", "--quiet", m.as("owner", m.url+"/owner/many"), work)
+	must(work, "lfs", "track", "*.bin")
+	for i := range files {
+		content := bytes.Repeat(fmt.Appendf(nil, "a line of file %d\n", i), 200_000)
+		if err := os.WriteFile(filepath.Join(work, fmt.Sprint(i, ".bin")), content, 0o600); err != nil {
+			m.Fatal(err)
+		}
+	}
+	must(work, "add", ".")
+	must(work, "commit", "--quiet", "-m", "large files")
+	must(work, "push", "--quiet", "origin", "HEAD:main")
+	ids := strings.Fields(must(work, "lfs", "ls-files", "--long"))
+	before := m.lfsDownloads()
+	var running sync.WaitGroup
+	for i := range clones {
+		running.Go(func() {
+			clone := filepath.Join(dir, fmt.Sprint("clone", i))
+			out, err := git(dir, "clone", "--quiet", m.as("owner", m.at("owner/many")), clone)
+			if err == nil {
+				out, err = git(clone, "lfs", "fsck")
+			}
+			if err != nil {
+				m.Errorf("clone %d: %v\n%s", i, err, out)
+			}
+		})
+	}
+	running.Wait()
+	must(dir, "clone", "--quiet", m.as("owner", m.at("owner/many")), filepath.Join(dir, "later"))
+	counted := 0
+	for id, n := range m.lfsDownloads() {
+		if slices.Contains(ids, id) {
+			counted++
+			if n -= before[id]; n != 1 {
+				m.Errorf("Gitea sent object %s %d times for %d clones, want once", id, n, clones+1)
+			}
+		}
+	}
+	if counted != files {
+		m.Errorf("Gitea sent %d of the objects %q, want %d", counted, ids, files)
+	}
 }
 
 // rename: the forge redirects the old name, and the mirror follows.
