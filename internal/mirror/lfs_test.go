@@ -180,7 +180,7 @@ func TestLFSObjectsOfOwnRepositories(t *testing.T) {
 func TestLFSEviction(t *testing.T) {
 	t.Parallel()
 	w, s := newLFSWorld(t, "a", "b")
-	w.lfs.budget.limit = 250_000
+	w.limitLFS(250_000)
 	var all []lfs.Object
 	var contents [][]byte
 	for i := range 5 {
@@ -230,7 +230,7 @@ func TestLFSEviction(t *testing.T) {
 func TestLFSEvictionNeedsContent(t *testing.T) {
 	t.Parallel()
 	w, s := newLFSWorld(t, "a")
-	w.lfs.budget.limit = 200_000
+	w.limitLFS(200_000)
 	small := [][]byte{randomBytes(1, 60_000), randomBytes(2, 60_000), randomBytes(3, 60_000)}
 	large := s.add("a", randomBytes(4, 200_000))
 	w.gets("host/a", s.add("a", small[0]), small[0], "miss")

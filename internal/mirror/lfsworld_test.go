@@ -227,6 +227,13 @@ func newLFSWorld(t *testing.T, repos ...string) (*world, *lfsServer) {
 	return w, s
 }
 
+// limitLFS changes the size of the cache. Its first walk reads the size, so it has to end before.
+func (w *world) limitLFS(bytes int64) {
+	w.t.Helper()
+	w.do(w.lfs.budget.measure(w.t.Context()))
+	w.lfs.budget.limit = bytes
+}
+
 // followers returns the number of followers of all downloads.
 func (l *lfsObjects) followers() (n int) {
 	l.mu.Lock()
