@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/dustin/go-humanize/english"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 )
@@ -111,7 +112,7 @@ func NoArgs(cmd *cobra.Command, args []string) error {
 func ExactArgs(n int, what string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if len(args) != n {
-			return fmt.Errorf("%s takes %s, got %d arguments", cmd.CommandPath(), what, len(args))
+			return fmt.Errorf("%s takes %s, got %s", cmd.CommandPath(), what, english.Plural(len(args), "argument", ""))
 		}
 		return nil
 	}

@@ -58,6 +58,10 @@ func TestSuggestions(t *testing.T) {
 		{[]string{"repo", "lsit"}, `packhorse repo has no command "lsit"; did you mean "list"?`},
 		{[]string{"repo", "import", "x", dir, "--entirely-different", "x"}, "unknown flag: --entirely-different\nRun"},
 		{[]string{"repo", "list", "--config", empty}, "empty.toml has no root: add --root DIR, or a node with --node"},
+		{[]string{"lfs", "list", "--config", empty}, "empty.toml has no root: add --root DIR\n"},
+		{[]string{"lfs", "gc"}, "with --root DIR or --config FILE\n"},
+		{[]string{"lfs", "import", "app"}, "takes a PATH and a DIR, got 1 argument\n"},
+		{[]string{"lfs", "verify", "a", "b"}, "takes at most one PATH, got 2 arguments\n"},
 		{[]string{"serve", "--entirely-different"}, "unknown flag: --entirely-different\n"},
 	} {
 		code, _, errs := runMain(test.args...)

@@ -25,11 +25,14 @@ import (
 // nodeFinder finds the node for a command on repositories.
 type nodeFinder struct {
 	target
-	node  config.NodeConfig // --node; its address is empty without one
-	cache bool              // the command needs the pack cache
+	node      config.NodeConfig // --node; its address is empty without one
+	elsewhere bool              // the command has the flag --node
+	cache     bool              // the command needs the pack cache
 }
 
+// addFlags defines the flags of a target, and with elsewhere those for another machine's node.
 func (f *nodeFinder) addFlags(flags *pflag.FlagSet, elsewhere bool) {
+	f.elsewhere = elsewhere
 	f.target.addFlags(flags, "the server's state directory, `DIR` (default that of the last server on the root)")
 	if !elsewhere {
 		return
@@ -46,7 +49,11 @@ func (f *nodeFinder) addFlags(flags *pflag.FlagSet, elsewhere bool) {
 
 // load returns the configuration of the repositories on this machine.
 func (f *nodeFinder) load() (config.Config, error) {
-	return f.server(", or a node with --node ADDRESS")
+	ask := ""
+	if f.elsewhere {
+		ask = ", or a node with --node ADDRESS"
+	}
+	return f.server(ask)
 }
 
 // read calls do with a client of the node, for calls that do not change repositories. If no server answers, the command
@@ -105,7 +112,11 @@ func (f *nodeFinder) change(ctx context.Context, do func(*client.Client) error) 
 			return withClient("unix:"+socket, client.Options{}, do)
 		}
 		if time.Now().After(patience) || ctx.Err() != nil {
-			return fmt.Errorf("%w; or use --node ADDRESS: nothing answers at %s (%w)", taken, socket, err)
+			or := ""
+			if f.elsewhere {
+				or = "; or use --node ADDRESS"
+			}
+			return fmt.Errorf("%w%s: nothing answers at %s (%w)", taken, or, socket, err)
 		}
 		time.Sleep(commandPause)
 	}
