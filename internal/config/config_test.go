@@ -116,6 +116,7 @@ func TestLoadMistakes(t *testing.T) {
 		{"[shutdown]\ngrace = \"-3s\"", `is not a duration`},
 		{"[cache]\nmax_bytes = \"many\"", `"many" is not a size`},
 		{"[cache]\nmax_bytes = \"9999999TiB\"", `is not a size`},
+		{"[lfs]\nquota = \"50g\"", `"50g" is not a size: write a whole number and a unit (KiB, MiB, GiB or TiB)`},
 		{"[git]\nslots = \"two\"", "FILE:2: git.slots: "},
 		{"[http\n", "FILE:1:6: "},
 	} {

@@ -34,7 +34,7 @@ func (s *Size) UnmarshalText(text []byte) error {
 	}
 	n, err := strconv.ParseInt(number, 10, 64)
 	if err != nil || n < 0 || n > math.MaxInt64/factor {
-		return fmt.Errorf("%q is not a size: write a whole number and a unit, as in \"64KiB\" or \"10GiB\"", text)
+		return fmt.Errorf("%q is not a size: write a whole number and a unit (KiB, MiB, GiB or TiB), as in \"10GiB\"", text)
 	}
 	*s = Size(n * factor)
 	return nil

@@ -103,7 +103,7 @@ func (v variable) unsigned() (uint64, error) {
 	digits, unit, ok := splitNumber(v.value)
 	n, err := strconv.ParseUint(strings.TrimPrefix(digits, "+"), 0, 64)
 	if !ok || err != nil || v.bare || n > math.MaxUint64/uint64(unit) {
-		return 0, v.damaged("a whole number, 0 or more")
+		return 0, v.damaged(`a whole number with an optional unit (k, m or g), as in "50g"`)
 	}
 	return n * uint64(unit), nil
 }
