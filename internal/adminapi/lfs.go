@@ -91,12 +91,15 @@ func LFS(n *storage.Node, h http.Handler) http.Handler {
 	} {
 		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
 			q := &lfsRequest{request: r, response: w}
-			if n == nil {
+			switch {
+			case n == nil:
 				q.end(nil, fault.New(fault.NotFound, "this server has no repositories"))
-				return
+			case n.LFSObjects() == nil:
+				q.end(nil, fault.New(fault.NotFound, "Git LFS is not supported by this server: lfs.enabled is false"))
+			default:
+				result, err := work(r.Context(), q)
+				q.end(result, err)
 			}
-			result, err := work(r.Context(), q)
-			q.end(result, err)
 		})
 	}
 	return mux
@@ -150,7 +153,7 @@ func (q *lfsRequest) end(result any, err error) {
 	text, encodeErr := json.Marshal(result)
 	event := LFSEvent{Result: text}
 	if err = errors.Join(err, encodeErr); err != nil {
-		event = LFSEvent{Error: fault.Message(err)}
+		event = LFSEvent{Error: err.Error()}
 	}
 	_ = q.write(event) // the client has disconnected
 }

@@ -345,8 +345,8 @@ func (c *lfsClient) checkServer() error {
 func writeLFSProblems(w io.Writer, problems []storage.LFSProblem) {
 	for _, p := range problems {
 		subject := cmp.Or(p.Repository, "in no repository")
-		if p.Object != "" {
-			subject += ": " + p.Object
+		if p.OID != "" {
+			subject += ": " + p.OID
 		}
 		fmt.Fprintf(w, "%s: %s\n", subject, p.Problem)
 	}
@@ -378,8 +378,12 @@ background, see lfs.scrub_interval.`,
 			for _, problems := range [][]storage.LFSProblem{result.Missing, result.Failed, result.Skipped, result.Damaged} {
 				writeLFSProblems(cmd.OutOrStdout(), problems)
 			}
+			damaged := make(map[string]bool) // repositories can share an object
+			for _, p := range result.Damaged {
+				damaged[p.OID] = true
+			}
 			_, err = fmt.Fprintf(cmd.OutOrStdout(), "verified %s: %d damaged, %d missing\n",
-				describeUsage(result.Verified), len(result.Damaged), len(result.Missing))
+				describeUsage(result.Verified), len(damaged), len(result.Missing))
 		}
 		switch {
 		case err != nil:
@@ -401,7 +405,8 @@ func lfsImport(env Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "import PATH DIR", Short: "Add the LFS objects of a repository from a directory",
 		Long: `Import adds the LFS objects that the pointer files of a repository name, and that it does not have, from the directory DIR.
-Objects are copied and compared with their IDs; DIR is not changed. The user of the server needs permission to read it.
+Objects are copied and compared with their IDs; DIR is not changed. The user of the server needs permission to read it. It
+lists objects that DIR does not have, or that are damaged there, and then exits with 1.
 
 DIR may be the directory of objects of Git LFS (.git/lfs), lfs-test-server (lfs-content), Gitea (data/lfs) or GitLab
 (shared/lfs-objects). First import or push the Git repository itself.`,
@@ -425,11 +430,18 @@ DIR may be the directory of objects of Git LFS (.git/lfs), lfs-test-server (lfs-
 			err = encodeJSON(cmd.OutOrStdout(), result)
 		} else {
 			writeLFSProblems(cmd.OutOrStdout(), result.Missing)
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "imported %s, %d were there, %d are missing\n",
-				describeUsage(result.Imported), result.Present.Objects, len(result.Missing))
+			writeLFSProblems(cmd.OutOrStdout(), result.Damaged)
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "imported %s: %d present before, %d missing, %d damaged\n",
+				describeUsage(result.Imported), result.Present.Objects, len(result.Missing), len(result.Damaged))
 		}
-		if err == nil && len(result.Missing) > 0 {
-			err = errors.New("some objects are missing: see the list")
+		switch lacking := len(result.Missing) + len(result.Damaged); {
+		case err != nil || lacking == 0:
+		case len(result.Damaged) == 0 && result.Imported.Objects == 0:
+			err = fmt.Errorf("no missing object is in %s: packhorse lfs import --help names the directories of other servers, "+
+				"and git lfs push --all uploads the objects from a clone", dir)
+		default:
+			err = fmt.Errorf("the repository still needs %s: upload with git lfs push --all from a clone that has them, or "+
+				"import from another directory", english.Plural(lacking, "object", ""))
 		}
 		return err
 	}

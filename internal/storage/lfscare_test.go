@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -268,7 +269,8 @@ func TestLFSVerify(t *testing.T) {
 	r.do(os.MkdirAll(filepath.Dir(alone), 0o700))
 	r.do(os.WriteFile(alone, []byte("other"), 0o600))
 	path := r.path("one")
-	for i, want := range []string{"2 [one.git two.git] [one]", "2 [two.git] [one.git]", "1 [] [one.git one.git]"} {
+	for i, want := range []string{"2 [one.git two.git] [one.git]", "2 [two.git] [one.git]",
+		"1 [] [one.git one.git]"} {
 		only := &path
 		if i > 0 {
 			only = nil
@@ -342,8 +344,20 @@ func TestLFSImport(t *testing.T) {
 	point(one, "present")
 	result, err := r.LFSImport(t.Context(), r.path("one"), from, nil)
 	r.do(err)
-	if result.Imported.Objects != 3 || result.Present.Objects != 1 || len(result.Missing) != 3 {
-		t.Errorf("LFSImport = %+v, want 3 imported, 1 present, 3 missing", result)
+	if result.Imported.Objects != 3 || result.Present.Objects != 1 || len(result.Missing) != 1 ||
+		result.Missing[0].OID != lfsObject("missing").OID.String() {
+		t.Errorf("LFSImport = %+v, want 3 imported, 1 present, 1 missing", result)
+	}
+	damaged := map[string]string{}
+	for _, p := range result.Damaged {
+		damaged[p.OID] = p.Repository + ": " + p.Problem
+	}
+	if want := map[string]string{
+		lfsObject("damaged").OID.String(): "one.git: the directory's file of the object has other content: " +
+			"its SHA-256 is not the ID",
+		lfsObject("short").OID.String(): "one.git: the directory's file of the object has the size 1, not 5",
+	}; !maps.Equal(damaged, want) {
+		t.Errorf("LFSImport finds damage %v, want %v", damaged, want)
 	}
 	if got := r.present("one.git", "git-lfs", "gitea", "clone", "damaged", "short"); len(got) != 3 {
 		t.Errorf("the repository has %v, want the three good objects", got)

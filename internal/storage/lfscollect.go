@@ -28,7 +28,7 @@ func (p Progress) show(done, total int64, what string) {
 // LFSProblem is a problem of a repository or of one of its objects.
 type LFSProblem struct {
 	Repository string `json:"repository"`
-	Object     string `json:"object,omitempty"` // ID; "": the repository itself
+	OID        string `json:"oid,omitempty"` // ID of the object; "": it is of the repository itself
 	Problem    string `json:"problem"`
 }
 
@@ -106,10 +106,10 @@ func (n *Node) collectAll(ctx context.Context, o LFSCollectOptions, result *LFSG
 		case err == nil || fault.Is(err, fault.NotFound):
 		case errors.Is(err, errWorkingTree) || errors.Is(err, errNoPointers) || errors.Is(err, objects.ErrLinked):
 			n.log.Info("the LFS objects of a repository are left alone", "repository", path.String(), "error", err)
-			result.Skipped = append(result.Skipped, LFSProblem{Repository: path.String(), Problem: fault.Message(err)})
+			result.Skipped = append(result.Skipped, LFSProblem{Repository: path.String(), Problem: err.Error()})
 		default:
 			n.log.Warn("the LFS garbage of a repository was not collected", "repository", path.String(), "error", err)
-			result.Failed = append(result.Failed, LFSProblem{Repository: path.String(), Problem: fault.Message(err)})
+			result.Failed = append(result.Failed, LFSProblem{Repository: path.String(), Problem: err.Error()})
 		}
 		return nil
 	})

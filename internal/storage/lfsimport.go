@@ -3,6 +3,7 @@ package storage
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"os"
@@ -19,17 +20,22 @@ import (
 type LFSImported struct {
 	Imported objects.Usage `json:"imported"`
 	Present  objects.Usage `json:"present"` // the repository had them before
-	Missing  []LFSProblem  `json:"missing"` // the directory does not have them, or they are damaged there
+	Missing  []LFSProblem  `json:"missing"` // the directory does not have them
+	Damaged  []LFSProblem  `json:"damaged"` // they have other bytes there, or cannot be read
 }
 
 // LFSImport adds the objects that the pointer files of a repository name, and that the repository does not have, from a
 // directory of Git LFS or of another server. See layouts. The directory is not changed. Quotas do not apply.
 func (n *Node) LFSImport(ctx context.Context, path git.RepoPath, dir string, progress Progress) (LFSImported, error) {
-	result := LFSImported{Missing: []LFSProblem{}}
+	result := LFSImported{Missing: []LFSProblem{}, Damaged: []LFSProblem{}}
 	if info, err := os.Stat(dir); err != nil {
 		return result, fault.New(fault.Invalid, "cannot read the directory to import from: %v", err)
 	} else if !info.IsDir() {
 		return result, fault.New(fault.Invalid, "cannot import from %s: it is not a directory", dir)
+	}
+	path, err := n.listedPath(path)
+	if err != nil {
+		return result, err
 	}
 	h, r, err := n.lfsRepository(ctx, path)
 	if err != nil {
@@ -56,13 +62,16 @@ func (n *Node) LFSImport(ctx context.Context, path git.RepoPath, dir string, pro
 			continue
 		}
 		err := n.importObject(ctx, r, o, dir)
+		damage, isDamaged := errors.AsType[damagedFile](err)
 		switch {
 		case ctx.Err() != nil:
 			return result, ctx.Err()
 		case err == nil:
 			result.Imported.Add(o.Size)
-		case fault.Is(err, fault.NotFound) || fault.Is(err, fault.Invalid) || fault.Is(err, fault.Corrupt):
-			result.Missing = append(result.Missing, LFSProblem{path.String(), o.OID.String(), fault.Message(err)})
+		case err == errNotInDir:
+			result.Missing = append(result.Missing, LFSProblem{path.String(), o.OID.String(), err.Error()})
+		case isDamaged:
+			result.Damaged = append(result.Damaged, LFSProblem{path.String(), o.OID.String(), damage.Error()})
 		default:
 			return result, err
 		}
@@ -81,8 +90,15 @@ func layouts(id lfs.OID) (paths []string) {
 	return paths
 }
 
-// importObject copies an object from a directory. The error is NotFound if it is not there, Invalid if it has other
-// bytes.
+// errNotInDir is the error of importObject if the directory does not have the object.
+var errNotInDir = errors.New("the directory does not have the object")
+
+// damagedFile is the error of importObject if the directory's file of the object is damaged.
+type damagedFile string
+
+func (d damagedFile) Error() string { return "the directory's file of the object " + string(d) }
+
+// importObject copies an object from a directory.
 func (n *Node) importObject(ctx context.Context, r objects.Repository, o lfs.Object, dir string) error {
 	for _, path := range layouts(o.OID) {
 		f, err := disk.Open(filepath.Join(dir, path))
@@ -93,6 +109,13 @@ func (n *Node) importObject(ctx context.Context, r objects.Repository, o lfs.Obj
 			return fault.Wrap(fault.Unavailable, "cannot read an object to import", err)
 		}
 		defer f.Close()
+		info, err := f.Stat()
+		if err != nil {
+			return fault.Wrap(fault.Unavailable, "cannot read an object to import", err)
+		}
+		if info.Size() != o.Size {
+			return damagedFile(fmt.Sprintf("has the size %d, not %d", info.Size(), o.Size))
+		}
 		p, err := n.lfs.Create()
 		if err != nil {
 			return writeError(err)
@@ -103,12 +126,18 @@ func (n *Node) importObject(ctx context.Context, r objects.Repository, o lfs.Obj
 				break
 			}
 		}
+		if readErr, ok := errors.AsType[*fs.PathError](err); ok && readErr.Op == "read" {
+			return damagedFile("cannot be read: " + readErr.Err.Error())
+		}
 		if err == io.EOF {
+			if p.Verify(o) != nil {
+				return damagedFile("has other content: its SHA-256 is not the ID")
+			}
 			if err = p.Commit(r, o); err == nil && r.Remote != nil {
 				err = r.Remote.Put(ctx, o)
 			}
 		}
 		return errors.Join(err, ctx.Err())
 	}
-	return fault.New(fault.NotFound, "the directory does not have the object")
+	return errNotInDir
 }

@@ -39,7 +39,7 @@ func (n *Node) LFSList(ctx context.Context, do func(LFSRepository) error) error 
 		case fault.Is(err, fault.NotFound):
 			return nil
 		case err != nil:
-			d.Error = fault.Message(err)
+			d.Error = err.Error()
 		case d.Objects == 0 && d.Locks == 0:
 			return nil
 		}

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"golang.org/x/time/rate"
 
@@ -22,7 +23,7 @@ import (
 type LFSVerification struct {
 	Verified objects.Usage `json:"verified"`
 	Damaged  []LFSProblem  `json:"damaged"` // objects that were moved aside, for each repository that had them
-	Missing  []LFSProblem  `json:"missing"` // objects that pointer files name, but the repository does not have
+	Missing  []LFSProblem  `json:"missing"` // other objects that pointer files name, but the repository does not have
 	Failed   []LFSProblem  `json:"failed"`  // repositories that could not be read
 	Skipped  []LFSProblem  `json:"skipped"` // repositories with a working tree, whose objects were not verified
 }
@@ -38,9 +39,12 @@ func (n *Node) LFSVerify(ctx context.Context, path *git.RepoPath, progress Progr
 		return v.result, fault.New(fault.Denied, "LFS objects are in the object store: use packhorse store check --deep")
 	}
 	if path != nil {
-		err := v.repository(ctx, *path, true)
+		listed, err := n.listedPath(*path)
 		if err == nil {
-			err = v.missing(ctx, *path)
+			err = v.repository(ctx, listed, true)
+		}
+		if err == nil {
+			err = v.missing(ctx, listed)
 		}
 		return v.result, err
 	}
@@ -126,17 +130,21 @@ func (v *verifier) copies(ctx context.Context) error {
 	return nil
 }
 
-// tolerate adds the error of a repository to the result. The verification goes on with others.
+// tolerate adds the error of a repository to the result, once. The verification goes on with others.
 func (v *verifier) tolerate(ctx context.Context, path git.RepoPath, err error) error {
 	if ctx.Err() != nil || err == nil || fault.Is(err, fault.NotFound) {
 		return ctx.Err()
 	}
+	problem := LFSProblem{Repository: path.String(), Problem: err.Error()}
 	if errors.Is(err, errWorkingTree) {
-		v.result.Skipped = append(v.result.Skipped, LFSProblem{Repository: path.String(), Problem: fault.Message(err)})
+		v.result.Skipped = append(v.result.Skipped, problem)
+		return nil
+	}
+	if slices.Contains(v.result.Failed, problem) {
 		return nil
 	}
 	v.node.log.Warn("the LFS objects of a repository were not verified", "repository", path.String(), "error", err)
-	v.result.Failed = append(v.result.Failed, LFSProblem{Repository: path.String(), Problem: fault.Message(err)})
+	v.result.Failed = append(v.result.Failed, problem)
 	return nil
 }
 
@@ -212,7 +220,8 @@ func (h *handle) isElsewhere(ctx context.Context) (bool, error) {
 	}, snap.Head().ID, h.Format)
 }
 
-// missing finds the objects that pointer files of a repository name, but the repository does not have.
+// missing finds the objects that pointer files of a repository name, but the repository does not have. It leaves out
+// those that were damaged.
 func (v *verifier) missing(ctx context.Context, path git.RepoPath) error {
 	n := v.node
 	h, r, err := n.lfsRepository(ctx, path)
@@ -231,8 +240,14 @@ func (v *verifier) missing(ctx context.Context, path git.RepoPath) error {
 	if err != nil {
 		return err
 	}
+	damaged := make(map[string]bool)
+	for _, p := range v.result.Damaged {
+		if p.Repository == path.String() {
+			damaged[p.OID] = true
+		}
+	}
 	for i, s := range states {
-		if s.State != lfs.Present {
+		if s.State != lfs.Present && !damaged[named[i].OID.String()] {
 			problem := "a pointer file names the object, but the repository does not have it"
 			if s.Err != nil {
 				problem = fault.Message(s.Err)
