@@ -40,7 +40,7 @@ func TestStarter(t *testing.T) {
 			keys++
 		}
 	}
-	if keys < 12 || keys > 18 {
-		t.Errorf("got %d keys, want about 15", keys)
+	if keys < 15 || keys > 22 {
+		t.Errorf("got %d keys, want about 19", keys)
 	}
 }
