@@ -360,7 +360,7 @@ is moved to .packhorse/lfs/damaged below the root, or to lfs/damaged of its repo
 Verify also reports objects that pointer files name, but the repository does not have.
 
 It exits with 1 if objects are damaged or missing, or if repositories could not be read. A server does the same in the
-background, see lfs.scrub_interval.`,
+background, see lfs.scrub_interval. In a store, use packhorse store check --deep instead.`,
 		Example: "  packhorse lfs verify --root /srv/git\n  packhorse lfs verify team/app --json --root /srv/git",
 		Args:    optionalPath,
 	}
