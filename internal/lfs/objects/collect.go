@@ -24,7 +24,7 @@ import (
 // object afterwards, and reports it as missing.
 
 // renew makes an object new, and then calls stat: a Collector can have taken the file's name meanwhile.
-func (t tree) renew(id lfs.OID) (size int64, found bool, err error) { return t.statLeaf(id, true) }
+func (t tree) renew(id lfs.OID) (size int64, found bool, err error) { return t.statFile(id, true) }
 
 // removingName is the name of the directory, next to that with the objects of a repository, with objects that a
 // Collector is about to remove.
@@ -104,7 +104,7 @@ func (c *Collector) Recover() error {
 
 // restore puts an object back. If it was uploaded again meanwhile, the files have the same content.
 func (c *Collector) restore(id lfs.OID) error {
-	if err := c.objects.move(tree{c.removing}, id.String(), id); err != nil {
+	if err := c.objects.move(tree{dir: c.removing}, id.String(), id); err != nil {
 		return err
 	}
 	_ = unix.Unlinkat(int(c.removing.Fd()), id.String(), 0) // still there if both are links to one file

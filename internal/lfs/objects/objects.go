@@ -135,6 +135,7 @@ func (s *Store) checkLocal(ctx context.Context, r Repository, b lfs.Batch) ([]lf
 		return nil, err
 	}
 	defer t.Close()
+	t.dirs = new([256]bool)
 	room, stat := s.newRoom(r), t.stat
 	if b.Upload {
 		stat = t.renew

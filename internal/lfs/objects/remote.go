@@ -80,6 +80,7 @@ func (s *Store) checkRemote(ctx context.Context, r Repository, b lfs.Batch) ([]l
 		return nil, openErr
 	}
 	defer here.Close()
+	here.dirs = new([256]bool)
 	put, cancel := context.WithTimeout(ctx, putWait)
 	defer cancel()
 	for i, o := range b.Objects {

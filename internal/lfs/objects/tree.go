@@ -19,7 +19,13 @@ import (
 // tree is an open directory with objects. A tree of a directory that does not exist has no objects. Its methods do not
 // leave the directory, also if it is renamed or removed meanwhile. They do not follow symbolic links in it. Only a
 // regular file is an object.
-type tree struct{ dir *os.File } // nil: it does not exist
+type tree struct {
+	dir *os.File // nil: it does not exist
+
+	// dirs has the directories ab that are not symbolic links, by their first byte, as far as stat has checked. It is nil
+	// except for the trees of batches, which one goroutine uses.
+	dirs *[256]bool
+}
 
 // name returns the path of an object in a tree.
 func name(id lfs.OID) string {
@@ -38,7 +44,7 @@ func openTree(path string) (tree, error) {
 			return tree{}, nil
 		}
 	}
-	return tree{f}, errNotOpened(err)
+	return tree{dir: f}, errNotOpened(err)
 }
 
 // errNotOpened is the error of a tree that exists and cannot be opened.
@@ -68,7 +74,7 @@ func makeTree(r Repository) (tree, error) {
 	if err != nil && statAt(int(repository.Fd()), "lfs/objects", &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFLNK {
 		return tree{}, errNotOpened(err)
 	}
-	return tree{f}, repositoryError(err)
+	return tree{dir: f}, repositoryError(err)
 }
 
 // makeDirTree opens a directory with objects or parts of the Store, which it creates if necessary.
@@ -77,7 +83,7 @@ func makeDirTree(path string) (tree, error) {
 		return tree{}, err
 	}
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_DIRECTORY, 0)
-	return tree{f}, err
+	return tree{dir: f}, err
 }
 
 // removeTemporary removes files from a tree that have not become objects, because the process ended meanwhile. Their
@@ -189,24 +195,26 @@ func statAt(dir int, name string, st *unix.Stat_t) error {
 	return retry(func() error { return unix.Fstatat(dir, name, st, unix.AT_SYMLINK_NOFOLLOW) })
 }
 
-// stat returns the size of an object.
-func (t tree) stat(id lfs.OID) (size int64, found bool, err error) { return t.statLeaf(id, false) }
+// stat returns the size of an object. A batch has thousands of them, so stat checks the directories, but does not
+// open them.
+func (t tree) stat(id lfs.OID) (size int64, found bool, err error) { return t.statFile(id, false) }
 
-// statLeaf is stat, and renew if isRenewed is true.
-func (t tree) statLeaf(id lfs.OID, isRenewed bool) (size int64, found bool, err error) {
+// statFile is stat, and renew if isRenewed is true.
+func (t tree) statFile(id lfs.OID, isRenewed bool) (size int64, found bool, err error) {
+	if t.dir == nil {
+		return 0, false, nil
+	}
+	n, in := name(id), int(t.dir.Fd())
 	var st unix.Stat_t
-	op := "open the directories of"
-	l, err := t.leaf(id, false)
-	if err == nil {
-		defer l.close()
-		if isRenewed {
-			op = "set the time of"
-			err = unix.UtimesNanoAt(l.dir, l.base, nil, unix.AT_SYMLINK_NOFOLLOW)
-		}
+	op := "stat the directories of"
+	err = t.checkDirs(id, n)
+	if err == nil && isRenewed {
+		op = "set the time of"
+		err = unix.UtimesNanoAt(in, n, nil, unix.AT_SYMLINK_NOFOLLOW)
 	}
 	if err == nil {
 		op = "stat"
-		err = statAt(l.dir, l.base, &st)
+		err = statAt(in, n, &st)
 	}
 	switch {
 	case isAbsent(err):
@@ -215,6 +223,28 @@ func (t tree) statLeaf(id lfs.OID, isRenewed bool) (size int64, found bool, err 
 		return 0, false, &fs.PathError{Op: op, Path: t.path(id), Err: err}
 	}
 	return st.Size, st.Mode&unix.S_IFMT == unix.S_IFREG, nil
+}
+
+// checkDirs returns an error if one of the directories of an object is a symbolic link. n is the object's name.
+func (t tree) checkDirs(id lfs.OID, n string) error {
+	if t.dirs == nil || !t.dirs[id[0]] {
+		if err := t.checkDir(n[:2]); err != nil {
+			return err
+		}
+		if t.dirs != nil {
+			t.dirs[id[0]] = true
+		}
+	}
+	return t.checkDir(n[:5])
+}
+
+func (t tree) checkDir(name string) error {
+	var st unix.Stat_t
+	err := statAt(int(t.dir.Fd()), name, &st)
+	if err == nil && st.Mode&unix.S_IFMT != unix.S_IFDIR {
+		err = unix.ENOTDIR
+	}
+	return err
 }
 
 // open opens the file of an object, and never waits. The error is fs.ErrNotExist if there is none.
