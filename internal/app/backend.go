@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"net/http"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -14,9 +15,10 @@ import (
 
 // backend is the connections to one address. Workers with the same address share them, whatever their names and pools.
 //
-// Slots bound the requests at a worker, and a request uses an idle connection before it opens one. So a worker has no
-// more connections than slots. That matters because an idle connection can occupy a thread of a worker. For the same
-// reason idle connections are closed soon.
+// Slots bound the requests at a worker, and a request uses an idle connection before it opens one. If one becomes idle
+// meanwhile, the dial ends. So a worker has no more connections than slots, unless this happens at the end of a dial.
+// That matters because an idle connection can occupy a thread of a worker. For the same reason idle connections are
+// closed soon.
 type backend struct {
 	address
 	transport *http.Transport
@@ -39,13 +41,59 @@ func newBackend(a address, o *Options) *backend {
 	b.transport.Protocols.SetHTTP1(true)
 	dialer := &net.Dialer{Timeout: o.ConnectTimeout, KeepAlive: -1}
 	b.transport.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
-		c, err := dialer.DialContext(ctx, a.network, a.target)
+		c, err := dial(ctx, dialer, a)
 		if err != nil {
 			return nil, &dialError{err}
 		}
 		return &conn{Conn: httpreuse.NewConn(c), stall: o.StallTimeout}, nil
 	}
 	return b
+}
+
+// demand is a request's need of a connection, from GetConn to GotConn of httptrace.ClientTrace. A transport continues
+// to dial after the request got a connection that became idle.
+type demand struct {
+	mu   sync.Mutex
+	ctx  context.Context // ends with the demand; nil: there was none
+	stop context.CancelFunc
+}
+
+type demandKey struct{}
+
+func (d *demand) begin() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.stop != nil {
+		d.stop()
+	}
+	d.ctx, d.stop = context.WithCancel(context.Background())
+}
+
+func (d *demand) end() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.stop != nil {
+		d.stop()
+	}
+}
+
+// dial opens a connection for the request of ctx, unless its demand ends first.
+func dial(ctx context.Context, dialer *net.Dialer, a address) (net.Conn, error) {
+	d, ok := ctx.Value(demandKey{}).(*demand)
+	if !ok { // a health check
+		return dialer.DialContext(ctx, a.network, a.target)
+	}
+	d.mu.Lock()
+	demanded := d.ctx
+	d.mu.Unlock()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(demanded, cancel)()
+	c, err := dialer.DialContext(ctx, a.network, a.target)
+	if err == nil && demanded.Err() != nil {
+		err = errors.Join(demanded.Err(), c.Close())
+	}
+	return c, err
 }
 
 // dialError is the error of a connection that could not be opened. Nothing of a request was sent then.

@@ -2,6 +2,8 @@ package app
 
 import (
 	"bufio"
+	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -44,8 +46,35 @@ func TestConnectionsAreBounded(t *testing.T) {
 			})
 		}
 		clients.Wait()
-		// The transport closes a connection on a busy machine, and the worker may see its successor first.
-		wait(t, "the worker has no more connections than slots", func() bool { return int(w.open.Load()) <= slots })
+		// The transport closes a connection on a busy machine, and the worker may see its successor first. A connection may
+		// also become idle at the very end of a dial.
+		wait(t, "the worker has as many connections as slots", func() bool { return int(w.open.Load()) <= slots+1 })
+	}
+}
+
+// TestDialEndsWithDemand checks that a connection is not opened for a request that got another one.
+func TestDialEndsWithDemand(t *testing.T) {
+	t.Parallel()
+	w := serveRaw(t, echo)
+	b := newBackend(address{network: "tcp", target: strings.TrimPrefix(w.address, "http://")}, &Options{})
+	d := new(demand)
+	ctx := context.WithValue(t.Context(), demandKey{}, d)
+	d.begin()
+	c, err := b.transport.DialContext(ctx, "", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	d.end()
+	if c, err := b.transport.DialContext(ctx, "", ""); !errors.Is(err, context.Canceled) {
+		t.Errorf("dial without demand = %v, %v, want none", c, err)
+	}
+	wait(t, "the second connection is closed", func() bool { return w.open.Load() == 1 })
+	d.begin()
+	if again, err := b.transport.DialContext(ctx, "", ""); err != nil {
+		t.Errorf("dial after the next demand = %v, want a connection", err)
+	} else {
+		again.Close()
 	}
 }
 

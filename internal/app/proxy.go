@@ -48,6 +48,7 @@ type exchange struct {
 	sent   int                  // times that a worker may have got the request
 	heard  atomic.Bool          // a worker began to respond
 	stored *stored              // body of the response, if it is long
+	demand demand               // of a connection to a worker
 	conn   atomic.Pointer[conn] // to the worker
 	wrote  atomic.Bool          // the request was sent in full
 }
@@ -117,7 +118,7 @@ var discardLog = log.New(io.Discard, "", 0)
 // relay has a worker answer the request. If the client disconnects, the request to the worker is not cancelled. Most
 // workers would process it to the end anyway, and would not be free for another one.
 func (e *exchange) relay() {
-	ctx, cancel := context.WithCancel(e.p.running)
+	ctx, cancel := context.WithCancel(context.WithValue(e.p.running, demandKey{}, &e.demand))
 	e.cancel = cancel
 	defer cancel()
 	in := e.r.WithContext(ctx)
@@ -134,6 +135,7 @@ func (e *exchange) relay() {
 // observe has the transport report the progress of a request, in addition to the reports that ReverseProxy needs.
 func (e *exchange) observe(r *http.Request) {
 	trace := httptrace.ContextClientTrace(r.Context())
+	trace.GetConn = func(string) { e.demand.begin() }
 	trace.GotConn = e.gotConn
 	trace.WroteRequest = func(httptrace.WroteRequestInfo) { e.wrote.Store(true) }
 	trace.GotFirstResponseByte = func() { e.heard.Store(true) }
@@ -141,6 +143,7 @@ func (e *exchange) observe(r *http.Request) {
 
 // gotConn notes that a worker may get the request.
 func (e *exchange) gotConn(info httptrace.GotConnInfo) {
+	e.demand.end()
 	c := info.Conn.(*conn)
 	if info.Reused && !c.Settle() {
 		return // the transport takes another one
@@ -217,6 +220,7 @@ func (e *exchange) try(s *seat, r *http.Request) (*http.Response, error) {
 	}
 	defer context.AfterFunc(e.ctx, e.endRequest)()
 	response, err := b.transport.RoundTrip(r)
+	e.demand.end() // the client may have left
 	if err != nil {
 		hasLeft := e.ctx.Err() != nil && !e.heard.Load() && !isTimeout(err)
 		if isExhausted(err) || hasLeft || e.p.running.Err() != nil {
