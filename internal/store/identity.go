@@ -149,8 +149,8 @@ func IsCache(root string) (bool, error) {
 	return err == nil, err
 }
 
-// lockCache locks the local cache for this process, until the file is closed or the process ends. Two processes on one
-// root would remove each other's files.
+// lockCache locks the local cache for this process, until unlockCache is called or the process ends. Two processes on
+// one root would remove each other's files.
 func lockCache(root string) (*os.File, error) {
 	dir := filepath.Join(root, cacheDir)
 	if err := os.MkdirAll(dir, 0o777); err != nil {
@@ -172,6 +172,12 @@ func lockCache(root string) (*os.File, error) {
 		return nil, err
 	}
 	return f, nil
+}
+
+// unlockCache unlocks the local cache. The lock ends before the file is closed, because a child process can have a copy
+// of the descriptor until it runs its program.
+func unlockCache(f *os.File) error {
+	return errors.Join(unix.Flock(int(f.Fd()), unix.LOCK_UN), f.Close())
 }
 
 // readCache reads the identity of a local cache. The error is fs.ErrNotExist for a root without a cache.

@@ -216,5 +216,5 @@ func (s *Store) CheckCopy(id string) { s.cache.Repository(id).Check() }
 func (s *Store) Close() error {
 	s.cancel()
 	s.running.Wait()
-	return errors.Join(s.cache.Close(), s.lock.Close())
+	return errors.Join(s.cache.Close(), unlockCache(s.lock))
 }
