@@ -54,7 +54,7 @@ func newBackend(a address, o *Options) *backend {
 // to dial after the request got a connection that became idle.
 type demand struct {
 	mu   sync.Mutex
-	ctx  context.Context // ends with the demand; nil: there was none
+	ctx  context.Context // ends with the demand; nil before the first one
 	stop context.CancelFunc
 }
 
@@ -80,7 +80,7 @@ func (d *demand) end() {
 // dial opens a connection for the request of ctx, unless its demand ends first.
 func dial(ctx context.Context, dialer *net.Dialer, a address) (net.Conn, error) {
 	d, ok := ctx.Value(demandKey{}).(*demand)
-	if !ok { // a health check
+	if !ok { // a health check has no demand
 		return dialer.DialContext(ctx, a.network, a.target)
 	}
 	d.mu.Lock()

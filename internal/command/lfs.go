@@ -52,8 +52,8 @@ func newLFSClient(env Env, cmd *cobra.Command) *lfsClient {
 	return c
 }
 
-// do sends a request, and reads the result into v. item is called with each item; nil: there are none. On a terminal
-// the progress is shown.
+// do sends a request, and reads the result into v. It calls item, which may be nil, with each item of the response. On
+// a terminal it shows the progress.
 func (c *lfsClient) do(method, path string, query url.Values, item func(json.RawMessage) error, v any) error {
 	cfg, err := c.load()
 	if err != nil {

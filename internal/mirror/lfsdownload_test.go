@@ -200,7 +200,7 @@ func TestLFSEndOfResponse(t *testing.T) {
 	short := s.add("a", randomBytes(4, 300_000))
 	ctx, cancel := context.WithCancel(t.Context())
 	s.set(func(w http.ResponseWriter, r *http.Request, content []byte) bool {
-		if r.Header.Get("Range") != "" { // the part has what was sent
+		if r.Header.Get("Range") != "" { // the mirror has the first bytes
 			cancel()
 		}
 		_, _ = w.Write(content[:1000])

@@ -52,8 +52,7 @@ type Outcome struct {
 	OriginTime time.Duration // how long the request waited for the mirror's origin
 	Stale      time.Duration // how old the state is, because its source did not answer
 
-	// why a push failed or objects of a batch were refused, as a word for logs and metrics; "" if nothing was
-	Reason  string
+	Reason  string      // why a push or LFS objects were refused, as a word for logs and metrics; "": nothing was
 	Refused uint32      // LFS objects of a batch that cannot be transferred
 	Updates []RefUpdate // ref updates of a push with their results, in the client's order
 }

@@ -204,7 +204,8 @@ func (n *Node) collectFiles(ctx context.Context, h *handle, r objects.Repository
 	return nil
 }
 
-// namedIDs returns the IDs of the objects that pointer files name. The error is errNoPointers if there are none.
+// namedIDs returns the IDs of the objects that pointer files name. The error is errNoPointers if the repository has no
+// pointer file.
 func (h *handle) namedIDs(ctx context.Context) (map[lfs.OID]bool, error) {
 	release, err := h.holdAll(ctx)
 	if err != nil {

@@ -40,7 +40,7 @@ type Collector struct {
 	store      *Store
 	repository Repository
 	before     time.Time
-	lfs        *os.File // the directory lfs; nil: there is none
+	lfs        *os.File // the directory lfs; nil: it does not exist
 	objects    tree
 	removing   *os.File // nil: not opened yet
 }

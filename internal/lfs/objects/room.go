@@ -270,7 +270,8 @@ func (t *usageTable) begin(r Repository) {
 	t.added[r.ID] = 0
 }
 
-// end notes the result of a walk, and returns it with what was added meanwhile.
+// end notes the result of a walk plus the bytes that were added during it, and returns the sum. After an error it notes
+// nothing and returns zero.
 func (t *usageTable) end(r Repository, u usage, err error) int64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -247,7 +247,7 @@ func (t tree) checkDir(name string) error {
 	return err
 }
 
-// open opens the file of an object, and never waits. The error is fs.ErrNotExist if there is none.
+// open opens the file of an object, and never waits. The error is fs.ErrNotExist if the tree does not have the object.
 func (t tree) open(id lfs.OID) (f *os.File, size int64, err error) {
 	l, err := t.leaf(id, false)
 	if err == nil {

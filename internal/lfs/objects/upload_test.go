@@ -166,7 +166,7 @@ func TestTakeOver(t *testing.T) {
 	})
 }
 
-// A client that closes its connection and asks at once gets what has arrived.
+// A client that connects again at once gets the number of bytes that have arrived.
 func TestAskAtOnce(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
