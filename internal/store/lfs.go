@@ -22,8 +22,8 @@ import (
 
 // LFS objects of a repository are the objects repos/ID/lfs/OID of the bucket, and its locks are repos/ID/locks/NAME.
 // Records do not name them: an object of the bucket is one of the repository. Repositories do not share objects, so
-// none learns what others have, and the objects of a deleted repository can be deleted with it. Collect
-// sets objects aside under other keys.
+// none learns what others have, and the objects of a deleted repository can be deleted with it. Collect sets
+// objects aside under other keys.
 
 const (
 	lfsPrefix  = "lfs/"

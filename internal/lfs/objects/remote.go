@@ -66,8 +66,7 @@ func (s *Store) CollectRemote(ctx context.Context, r Repository, c Collection) e
 const putWait = 20 * time.Second
 
 // checkRemote is Check for a repository with a Remote. Before an upload it stores objects that are complete here.
-// Before a download, if the storage does not answer, it reports the copies of stored objects that are
-// here.
+// Before a download, if the storage does not answer, it reports the copies of stored objects that are here.
 func (s *Store) checkRemote(ctx context.Context, r Repository, b lfs.Batch) ([]lfs.Status, error) {
 	sizes, err := r.Remote.Sizes(ctx, b.Objects)
 	if err != nil && (b.Upload || !fault.Is(err, fault.Unavailable)) {
