@@ -165,11 +165,6 @@ func (x *exchange) fetchObject(ctx context.Context, d lfs.Download) error {
 		}
 		action = answers[0].Action
 	}
-	if linked, err := l.link(ctx, x, d.Object); err != nil {
-		return err
-	} else if linked {
-		return x.sendObject(ctx, d)
-	}
 	return l.send(ctx, x, d, action)
 }
 

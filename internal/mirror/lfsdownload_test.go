@@ -75,6 +75,29 @@ func TestLFSDownloadIsShared(t *testing.T) {
 	}
 }
 
+// A client does not begin a download if another one has ended since it looked for the object.
+func TestLFSDownloadEndsDuringStart(t *testing.T) {
+	t.Parallel()
+	w, s := newLFSWorld(t, "a")
+	content := randomBytes(1, 1<<20)
+	o := s.add("a", content)
+	late := &sink{length: -1, start: func() { w.gets("host/a", o, content, "miss") }}
+	session := node.Session{Stateless: true}
+	outcome, err := w.Node().LFSDownload(t.Context(), w.path("host/a"), session, whole(o), late)
+	if err != nil || !bytes.Equal(late.Bytes(), content) || late.length != o.Size || outcome.Pack != "hit" {
+		t.Errorf("late client: %d bytes, length %d, %q, error %v, want %d bytes and a hit", late.Len(), late.length,
+			outcome.Pack, err, o.Size)
+	}
+	x, err := w.Node().beginLFS(t.Context(), w.path("host/a"), session, late)
+	w.do(err)
+	if y, _, err := w.lfs.join(x, o, nil); y != nil || err != nil {
+		t.Errorf("join after the end: %v, error %v, want no download", y, err)
+	}
+	if n := s.gets.Load(); n != 1 {
+		t.Errorf("%d downloads, want 1", n)
+	}
+}
+
 // A file that lost its end is replaced by another download.
 func TestLFSDamagedFile(t *testing.T) {
 	t.Parallel()

@@ -102,7 +102,8 @@ func (l *lfsObjects) link(ctx context.Context, x *exchange, o lfs.Object) (bool,
 	if err := l.budget.measure(l.m.ctx); err != nil { // notes what mirrors have
 		return false, err
 	}
-	if _, ok := l.proven.Get(downloadKey{x.rule.Origin.Host(), o}); !ok {
+	key := downloadKey{x.rule.Origin.Host(), o}
+	if _, ok := l.proven.Get(key); !ok {
 		return false, nil
 	}
 	r, release, err := l.m.node.LFSRepository(ctx, x.mirror.path)
@@ -110,7 +111,11 @@ func (l *lfsObjects) link(ctx context.Context, x *exchange, o lfs.Object) (bool,
 		return false, err
 	}
 	defer release()
-	return l.store.Link(r, o)
+	linked, err := l.store.Link(r, o)
+	if err == nil && !linked { // removed from the cache
+		l.proven.Remove(key)
+	}
+	return linked, err
 }
 
 // download is one download of an object. One goroutine writes the part, any number of followers send it to clients
@@ -140,16 +145,28 @@ type download struct {
 	changed chan struct{} // closed at the next change; nil: no follower waits
 }
 
-// send sends an object to a client while it is downloaded. If the origin refuses it, only the caller with whose
-// credential it was asked gets the refusal. A wrong object of one repository is not the fault of another.
+// send sends an object to a client while it is downloaded, or links that of another mirror. If the origin refuses it,
+// only the caller with whose credential it was asked gets the refusal. A wrong object of one repository is not the
+// fault of another.
 func (l *lfsObjects) send(ctx context.Context, x *exchange, d lfs.Download, a *client.Action) error {
 	if err := x.response.StartBulk(true); err != nil {
 		return err
 	}
+	x.response = startedBulk{x.response}
 	for try := 1; ; try++ {
+		linked, err := l.link(ctx, x, d.Object)
+		if err != nil {
+			return err
+		}
+		if linked {
+			return x.sendObject(ctx, d)
+		}
 		y, leads, err := l.join(x, d.Object, a)
 		if err != nil {
 			return err
+		}
+		if y == nil {
+			continue
 		}
 		x.outcome = node.Outcome{Command: node.CommandLFSDownload, Objects: 1, Mirror: node.MirrorRelay, Pack: "follow"}
 		if leads {
@@ -164,8 +181,16 @@ func (l *lfsObjects) send(ctx context.Context, x *exchange, d lfs.Download, a *c
 	}
 }
 
+// startedBulk is a response whose StartBulk was called.
+type startedBulk struct{ node.ResponseWriter }
+
+func (startedBulk) StartBulk(bool) error { return nil }
+
+// ReadFrom lets the response have files, so that the kernel can copy them.
+func (r startedBulk) ReadFrom(src io.Reader) (int64, error) { return io.Copy(r.ResponseWriter, src) }
+
 // join returns the download of an object, with the caller as a follower. leads reports whether it began for this
-// caller.
+// caller. y is nil if a download has ended since the caller called link.
 func (l *lfsObjects) join(x *exchange, o lfs.Object, a *client.Action) (y *download, leads bool, err error) {
 	key := downloadKey{x.rule.Origin.Host(), o}
 	url := x.mirror.originURL()
@@ -175,6 +200,9 @@ func (l *lfsObjects) join(x *exchange, o lfs.Object, a *client.Action) (y *downl
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	y = l.downloads[key]
+	if y == nil && l.proven.Contains(key) {
+		return nil, false, nil
+	}
 	if leads = y == nil; leads {
 		if l.m.ctx.Err() != nil {
 			return nil, false, fault.Retry(fault.Unavailable, fault.RetrySoon, "the server is shutting down")

@@ -163,6 +163,7 @@ type sink struct {
 	bulk   string // "", "cold" or "warm"
 	age    time.Duration
 	grow   func(n int) // called after a part
+	start  func()      // called by StartBulk
 }
 
 func (s *sink) SetLength(n int64)            { s.length = n }
@@ -183,6 +184,9 @@ func (s *sink) StartBulk(cold bool) error {
 		return errors.New("StartBulk was called twice")
 	}
 	s.bulk = map[bool]string{true: "cold", false: "warm"}[cold]
+	if s.start != nil {
+		s.start()
+	}
 	return nil
 }
 
