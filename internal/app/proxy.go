@@ -46,6 +46,7 @@ type exchange struct {
 	proxy  httputil.ReverseProxy
 	pool   *pool                // of the last worker
 	sent   int                  // times that a worker may have got the request
+	closed bool                 // the latest connection was closed while it was idle, so nothing was sent
 	heard  atomic.Bool          // a worker began to respond
 	stored *stored              // body of the response, if it is long
 	demand demand               // of a connection to a worker
@@ -135,7 +136,10 @@ func (e *exchange) relay() {
 // observe has the transport report the progress of a request, in addition to the reports that ReverseProxy needs.
 func (e *exchange) observe(r *http.Request) {
 	trace := httptrace.ContextClientTrace(r.Context())
-	trace.GetConn = func(string) { e.demand.begin() }
+	trace.GetConn = func(string) {
+		e.closed = false
+		e.demand.begin()
+	}
 	trace.GotConn = e.gotConn
 	trace.WroteRequest = func(httptrace.WroteRequestInfo) { e.wrote.Store(true) }
 	trace.GotFirstResponseByte = func() { e.heard.Store(true) }
@@ -145,8 +149,8 @@ func (e *exchange) observe(r *http.Request) {
 func (e *exchange) gotConn(info httptrace.GotConnInfo) {
 	e.demand.end()
 	c := info.Conn.(*conn)
-	if info.Reused && !c.Settle() {
-		return // the transport takes another one
+	if e.closed = info.Reused && !c.Settle(); e.closed {
+		return
 	}
 	e.sent++
 	e.conn.Store(c)
@@ -213,13 +217,8 @@ func (e *exchange) try(s *seat, r *http.Request) (*http.Response, error) {
 		r = r.Clone(r.Context())
 	}
 	r.URL.Host = b.host
-	if e.body.size > 0 {
-		r.ContentLength = e.body.size
-		r.Body = e.body.open()
-		r.GetBody = func() (io.ReadCloser, error) { return e.body.open(), nil }
-	}
 	defer context.AfterFunc(e.ctx, e.endRequest)()
-	response, err := b.transport.RoundTrip(r)
+	response, err := e.send(b, r)
 	e.demand.end() // the client may have left
 	if err != nil {
 		hasLeft := e.ctx.Err() != nil && !e.heard.Load() && !isTimeout(err)
@@ -231,6 +230,22 @@ func (e *exchange) try(s *seat, r *http.Request) (*http.Response, error) {
 		return nil, e.explain(err)
 	}
 	return e.accept(s, response)
+}
+
+// send sends the request on a connection that was not closed while it was idle: see httpreuse.Conn.Settle.
+func (e *exchange) send(b *backend, r *http.Request) (*http.Response, error) {
+	for {
+		if e.body.size > 0 {
+			r.ContentLength = e.body.size
+			r.Body = e.body.open()
+			r.GetBody = func() (io.ReadCloser, error) { return e.body.open(), nil }
+		}
+		response, err := b.transport.RoundTrip(r)
+		if err == nil || !e.closed || e.ctx.Err() != nil || r.Context().Err() != nil {
+			return response, err
+		}
+		r = r.Clone(r.Context()) // the failed try may still use the request
+	}
 }
 
 // accept takes a response from a worker.

@@ -33,8 +33,35 @@ func Guard(t *http.Transport) *Transport {
 	return &Transport{t}
 }
 
-var trace = httptrace.ClientTrace{GotConn: func(info httptrace.GotConnInfo) {
-	c := info.Conn
+// RoundTrip implements http.RoundTripper. If nothing was sent because a connection was closed while it was idle, the
+// request is sent on another one. http.Transport does not do that for each request: see Settle.
+func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
+	for {
+		isOpen := true
+		trace := httptrace.ClientTrace{
+			GetConn: func(string) { isOpen = true },
+			GotConn: func(info httptrace.GotConnInfo) { isOpen = !info.Reused || settle(info.Conn) },
+		}
+		response, err := t.Transport.RoundTrip(r.WithContext(httptrace.WithClientTrace(r.Context(), &trace)))
+		if err == nil || isOpen {
+			return response, err
+		}
+		if r.Body != nil && r.Body != http.NoBody {
+			if r.GetBody == nil {
+				return nil, err
+			}
+			body, failure := r.GetBody()
+			if failure != nil {
+				return nil, err
+			}
+			r = r.WithContext(r.Context())
+			r.Body = body
+		}
+	}
+}
+
+// settle is Settle for a connection that may be below TLS.
+func settle(c net.Conn) bool {
 	for {
 		secure, ok := c.(*tls.Conn)
 		if !ok {
@@ -42,15 +69,8 @@ var trace = httptrace.ClientTrace{GotConn: func(info httptrace.GotConnInfo) {
 		}
 		c = secure.NetConn()
 	}
-	if guarded, ok := c.(*Conn); ok && info.Reused {
-		guarded.Settle()
-	}
-}}
-
-// RoundTrip implements http.RoundTripper.
-func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
-	own := trace // WithClientTrace changes it
-	return t.Transport.RoundTrip(r.WithContext(httptrace.WithClientTrace(r.Context(), &own)))
+	guarded, ok := c.(*Conn)
+	return !ok || guarded.Settle()
 }
 
 // Conn is a connection of an http.Transport.
@@ -70,7 +90,9 @@ func NewConn(c net.Conn) *Conn {
 }
 
 // Settle is for GotConn of httptrace.ClientTrace if the connection was used before. It reports whether the connection
-// has no unexpected bytes and is not closed. Otherwise the transport sends the request on another connection.
+// has no unexpected bytes and is not closed. Otherwise the transport sends nothing on it. It usually takes another
+// connection. But if it notices that this one is closed before it has counted the request, it fails a request that is
+// not idempotent.
 //
 // GotConn runs before the transport expects an answer. If the transport has more bytes than the last answer, it closes
 // the connection then. Otherwise it reads. So Settle waits until one of both has happened, and not for the network.

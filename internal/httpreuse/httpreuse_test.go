@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"net/http/httptrace"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 )
@@ -98,6 +99,80 @@ func TestBytesBehindAnAnswer(t *testing.T) {
 				synctest.Wait()
 			})
 		})
+	}
+}
+
+// lateConn is a connection whose reader notices its end when the connection is being closed, and closes it, too, before
+// Close returns.
+type lateConn struct {
+	*net.UnixConn
+	closing, closed chan struct{}
+	closes          atomic.Int32
+}
+
+func (c *lateConn) Read(p []byte) (int, error) {
+	n, err := c.UnixConn.Read(p)
+	if err != nil {
+		<-c.closing
+	}
+	return n, err
+}
+
+func (c *lateConn) Close() error {
+	if c.closes.Add(1) == 1 {
+		close(c.closing)
+		<-c.closed
+		return nil
+	}
+	close(c.closed)
+	return c.UnixConn.Close()
+}
+
+// end lets the reader notice the end.
+func (c *lateConn) end() {
+	if c.closes.Add(1) == 1 {
+		close(c.closing)
+	}
+}
+
+// TestClosedWhileIdle has a server close a connection after its answer. The transport notices that after it has chosen
+// the connection for the next request, which is not idempotent, and before it has counted the request.
+func TestClosedWhileIdle(t *testing.T) {
+	l, err := net.Listen("unix", t.TempDir()+"/s") // its end arrives at once
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	ended := make(chan struct{}, 1)
+	go func() {
+		for c, err := l.Accept(); err == nil; c, err = l.Accept() {
+			if r, err := http.ReadRequest(bufio.NewReader(c)); err == nil {
+				_, _ = io.Copy(io.Discard, r.Body)
+			}
+			_, _ = io.WriteString(c, answer)
+			c.Close()
+			ended <- struct{}{}
+		}
+	}()
+	dials := 0
+	transport := Guard(&http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) {
+		dials++
+		c, err := net.Dial("unix", l.Addr().String())
+		if err != nil {
+			return nil, err
+		}
+		late := &lateConn{UnixConn: c.(*net.UnixConn), closing: make(chan struct{}), closed: make(chan struct{})}
+		t.Cleanup(late.end)
+		return late, nil
+	}})
+	for range 5 {
+		if got := post(t, t.Context(), transport); got != "ok" {
+			t.Fatalf("answer = %q, want ok", got)
+		}
+		<-ended
+	}
+	if dials != 5 {
+		t.Errorf("%d connections, want 5", dials)
 	}
 }
 
