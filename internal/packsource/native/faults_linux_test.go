@@ -72,7 +72,7 @@ const (
 // child runs a test again in another process, with a cache in dir.
 func child(t *testing.T, r *gittest.Repo, dir string) *exec.Cmd {
 	cmd := exec.Command("/proc/self/exe", "-test.run=^"+t.Name()+"$", "-test.v")
-	cmd.Env = append(os.Environ(), repositoryVariable+"="+r.Dir, cacheVariable+"="+dir)
+	cmd.Env = append(os.Environ(), repositoryVariable+"="+r.Dir, cacheVariable+"="+dir, "TMPDIR="+t.TempDir())
 	return cmd
 }
 
