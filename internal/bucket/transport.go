@@ -80,7 +80,7 @@ func (c *stallConn) Write(p []byte) (int, error) {
 // RoundTrip implements http.RoundTripper.
 func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	begin := time.Now()
-	answer, err := t.Transport.RoundTrip(r)
+	answer, err := t.send(r)
 	if t.metrics != nil {
 		t.count(r, answer, time.Since(begin))
 	}
@@ -93,6 +93,33 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		return nil, foreignError(r.URL.Host)
 	}
 	return answer, nil
+}
+
+// send sends a request. After a redirect http.Client closes the body, and http.Transport may do so at the same time.
+// That of the client library is not safe for this, so send waits for the latter.
+func (t *transport) send(r *http.Request) (*http.Response, error) {
+	if r.Body == nil || r.Body == http.NoBody {
+		return t.Transport.RoundTrip(r)
+	}
+	sending, end := context.WithCancel(r.Context())
+	r = r.WithContext(r.Context())
+	r.Body = sentBody{r.Body, end}
+	answer, err := t.Transport.RoundTrip(r)
+	if err == nil && answer.StatusCode/100 == 3 {
+		<-sending.Done()
+	}
+	return answer, err
+}
+
+// sentBody is a body that reports that it is closed.
+type sentBody struct {
+	io.ReadCloser
+	end context.CancelFunc
+}
+
+func (b sentBody) Close() error {
+	defer b.end()
+	return b.ReadCloser.Close()
 }
 
 // maxErrorBody is the maximum size of an error document in bytes.
