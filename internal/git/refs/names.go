@@ -16,15 +16,9 @@ const branchPrefix = "refs/heads/"
 // prefers a branch, and then the first by name. It compares the value of every ref: about 20 ns for each.
 func (s *Snapshot) Names(ids []git.ObjectID) ([]git.RefName, error) {
 	names := make([]git.RefName, len(ids))
-	missing := len(ids)
 	found := func(ref Ref) {
 		i := slices.Index(ids, ref.ID)
-		if i < 0 || s.hides(ref.Name) {
-			return
-		}
-		if names[i] == "" {
-			missing--
-		} else if !isPreferred(ref.Name, names[i]) {
+		if i < 0 || s.hides(ref.Name) || names[i] != "" && !isPreferred(ref.Name, names[i]) {
 			return
 		}
 		names[i] = git.RefName(strings.Clone(string(ref.Name)))
@@ -42,7 +36,7 @@ func (s *Snapshot) Names(ids []git.ObjectID) ([]git.RefName, error) {
 		return nil, err
 	}
 	for i, part := range parts {
-		if i > 0 && missing == 0 {
+		if i > 0 && !slices.ContainsFunc(names, isNoBranch) {
 			break
 		}
 		for part.from < part.to {
@@ -60,12 +54,13 @@ func (s *Snapshot) Names(ids []git.ObjectID) ([]git.RefName, error) {
 
 // isPreferred reports whether Names prefers the first name to the second.
 func isPreferred(a, b git.RefName) bool {
-	branchA, branchB := strings.HasPrefix(string(a), branchPrefix), strings.HasPrefix(string(b), branchPrefix)
-	if branchA != branchB {
-		return branchA
+	if isNoBranch(a) != isNoBranch(b) {
+		return isNoBranch(b)
 	}
 	return a < b
 }
+
+func isNoBranch(name git.RefName) bool { return !strings.HasPrefix(string(name), branchPrefix) }
 
 // fileRange is a range of packed-refs that begins and ends with a record.
 type fileRange struct{ from, to int }

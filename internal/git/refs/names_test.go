@@ -37,12 +37,15 @@ func TestNamesIsEach(t *testing.T) {
 		}
 		r.GitIn(commands.String(), "update-ref", "--stdin")
 		r.Git("tag", "-a", "-m", "annotated", "annotated", ids[0].String())
+		tag := r.ID("annotated")
+		ids = append(ids, tag)
 		for range 2 {
 			compareNames(t, r, ids)
 			r.Git("pack-refs", "--all")
 			compareNames(t, r, ids)
 			r.Git("update-ref", "refs/heads/x1", ids[2].String()) // loose ones over packed ones
 			r.Git("update-ref", "refs/heads/new", ids[3].String())
+			r.Git("update-ref", "refs/zz", tag.String()) // behind a packed tag
 			r.Git("symbolic-ref", "refs/heads/a", "refs/heads/x2")
 			if err := os.WriteFile(filepath.Join(r.Dir, "refs/heads/x3"), []byte("junk\n"), 0o600); err != nil {
 				t.Fatal(err)
