@@ -344,12 +344,12 @@ func TestBytesBeforeTheReader(t *testing.T) {
 // A client may be slow, as long as it is never silent for long.
 func TestSlowBody(t *testing.T) {
 	t.Parallel()
-	f := newFront(t, Options{Workers: one(serveRaw(t, echo).address), Bodies: Bodies{ReadStall: 500 * time.Millisecond}})
+	f := newFront(t, Options{Workers: one(serveRaw(t, echo).address), Bodies: Bodies{ReadStall: 2 * time.Second}})
 	for _, test := range []struct {
 		parts int
 		pause time.Duration
 		want  string
-	}{{20, 50 * time.Millisecond, " 200 "}, {2, time.Hour, " 408 "}} {
+	}{{25, 100 * time.Millisecond, " 200 "}, {2, time.Hour, " 408 "}} {
 		t.Run(fmt.Sprint(test.parts, test.pause), func(t *testing.T) {
 			t.Parallel()
 			c := f.dial()
