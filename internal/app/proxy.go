@@ -150,7 +150,7 @@ func (e *exchange) gotConn(info httptrace.GotConnInfo) {
 	e.demand.end()
 	c := info.Conn.(*conn)
 	if e.closed = info.Reused && !c.Settle(); e.closed {
-		return
+		return // another one follows, from the transport or from send
 	}
 	e.sent++
 	e.conn.Store(c)

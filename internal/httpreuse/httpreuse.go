@@ -3,6 +3,8 @@
 // A faulty or hostile server can send more than one answer to a request, for example the body of an answer that has
 // none. http.Transport offers a connection to other requests before it looks for such bytes, and then takes them for
 // the answer to the next request, perhaps that of another user. Here a request waits until the transport has looked.
+//
+// So it is known whether a connection was closed before a request was sent. The request is sent again then.
 package httpreuse
 
 import (
