@@ -31,7 +31,7 @@ func (s *Store) Delete(ctx context.Context, path git.RepoPath, incarnation strin
 	if err := s.failPoint("delete: name"); err != nil {
 		return err
 	}
-	s.clearName(ctx, found)
+	s.mustClearName(ctx, found)
 	return nil
 }
 
@@ -47,11 +47,27 @@ func (r *repository) delete(ctx context.Context, path git.RepoPath) (appended, e
 	})
 }
 
-// clearName notes that a name does not refer to its repository any more. This only saves later look-ups a request: the
-// repository does not list the name.
-func (s *Store) clearName(ctx context.Context, found resolved) {
+// clearPause is the time between two attempts to clear a name.
+const clearPause = 10 * time.Second
+
+// clearName notes that a name does not refer to its repository any more. Only lists of names need that: look-ups find
+// out that the repository does not list the name. clearName reports whether the name is clear.
+func (s *Store) clearName(ctx context.Context, found resolved) bool {
 	next := found.name.Next(found.path, replog.Removed, found.name.ID, s.options.Node, time.Now())
-	if _, err := s.appendName(ctx, found, next); err != nil {
+	_, err := s.appendName(ctx, found, next)
+	if err != nil {
 		s.log.Info("cannot clear the name of a repository that is gone", "repository", found.path.String(), "error", err)
 	}
+	return err == nil
+}
+
+// mustClearName is clearName that tries again in the background while the store cannot be reached.
+func (s *Store) mustClearName(ctx context.Context, found resolved) {
+	if s.clearName(ctx, found) {
+		return
+	}
+	s.running.Go(func() {
+		for sleep(s.ctx, clearPause) == nil && !s.clearName(s.ctx, found) {
+		}
+	})
 }

@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"slices"
+	"sync"
 
 	"golang.org/x/sync/errgroup"
 
@@ -11,24 +12,26 @@ import (
 )
 
 const (
-	listPage     = 1000 // keys in one listing
-	listParallel = 16   // names that are read at the same time
+	listPage     = 1000    // keys in one listing
+	listParallel = 16      // names that are read at the same time
+	maxListed    = 200_000 // names in memory
 )
 
-// List implements storage.Places, in the order of the keys of names. It reads each name that is not in memory. A name
-// whose repository was just deleted or renamed may be in the list.
+// List implements storage.Places, in the order of the keys of names. A listing of the bucket shows the number of each
+// name's newest record, so List reads only records that this node has not read before. A name whose repository is just
+// being deleted or renamed may be in the list.
 func (s *Store) List(ctx context.Context, prefix, after string, limit int) ([]git.RepoPath, error) {
 	if err := s.refused(); err != nil {
 		return nil, err
 	}
-	var paths []git.RepoPath
+	var live []nameHead
 	below, position := replog.NamesBelow(prefix), replog.AfterName(after)
-	for len(paths) < limit {
+	for len(live) < limit {
 		keys, err := s.bucket.List(ctx, below, position, listPage)
 		if err != nil {
 			return nil, err
 		}
-		var heads []nameKey
+		var heads []nameHead
 		for _, k := range keys {
 			if k.Key <= position {
 				continue // an earlier record of the name before
@@ -37,37 +40,57 @@ func (s *Store) List(ctx context.Context, prefix, after string, limit int) ([]gi
 			if err != nil {
 				return nil, err
 			}
-			heads = append(heads, nameKey{path, number})
-			if position = replog.AfterName(path.String()); len(paths)+len(heads) == limit {
+			heads = append(heads, nameHead{path: path, number: number})
+			if position = replog.AfterName(path.String()); len(live)+len(heads) == limit {
 				break
 			}
 		}
-		live, err := s.live(ctx, heads)
-		if err != nil {
+		if err := s.readNames(ctx, heads); err != nil {
 			return nil, err
 		}
-		paths = append(paths, live...)
+		// A move in this page may have ended a name of an earlier one.
+		live = slices.DeleteFunc(append(live, heads...), s.isGone)
 		if len(keys) < listPage && (len(keys) == 0 || keys[len(keys)-1].Key < position) {
 			break
 		}
 	}
+	paths := make([]git.RepoPath, len(live))
+	for i, n := range live {
+		paths[i] = n.path
+	}
 	return paths, nil
 }
 
-// nameKey is the newest record of a name, as a listing shows it.
-type nameKey struct {
-	path   git.RepoPath
-	number uint64
+// nameHead is what the newest record of a name says.
+type nameHead struct {
+	path    git.RepoPath
+	number  uint64
+	id      string // of the repository; empty: there is none
+	renames uint64 // of the repository when it got the name, or later
 }
 
-// live returns the paths of the names that refer to a repository.
-func (s *Store) live(ctx context.Context, names []nameKey) ([]git.RepoPath, error) {
-	isLive := make([]bool, len(names))
+// isGone reports whether a name refers to nothing, as far as this node knows.
+func (s *Store) isGone(n nameHead) bool {
+	if n.id == "" {
+		return true
+	}
+	s.known.mu.Lock()
+	r := s.known.byID[n.id]
+	s.known.mu.Unlock()
+	if r == nil {
+		return false
+	}
+	state := r.known()
+	return state != nil && state.record.Renames >= n.renames && !state.has(n.path)
+}
+
+// readNames completes heads from memory or from the bucket.
+func (s *Store) readNames(ctx context.Context, heads []nameHead) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(listParallel)
-	for i, n := range names {
-		if s.peek(n.path) != nil {
-			isLive[i] = true
+	for i := range heads {
+		n := &heads[i]
+		if s.listed.get(n) {
 			continue
 		}
 		group.Go(func() error {
@@ -76,24 +99,60 @@ func (s *Store) live(ctx context.Context, names []nameKey) ([]git.RepoPath, erro
 				return err
 			}
 			name, err := log.Get(ctx, n.number)
-			if err == nil && name.State == replog.Moving { // finish it
-				var found resolved
-				found, err = s.resolve(ctx, n.path)
-				isLive[i] = found.state != nil
+			if err != nil {
 				return err
 			}
-			isLive[i] = err == nil && name.State == replog.Live
-			return err
+			switch name.State {
+			case replog.Live:
+				n.id = name.ID
+			case replog.Moving: // finish it
+				found, err := s.resolve(ctx, n.path)
+				if err != nil {
+					return err
+				}
+				if found.state != nil {
+					n.number, n.id, n.renames = found.name.Number, found.name.ID, found.state.record.Renames
+				}
+			}
+			s.listed.put(*n)
+			return nil
 		})
 	}
-	if err := group.Wait(); err != nil {
-		return nil, err
+	return group.Wait()
+}
+
+// listedNames are names whose newest records were read or written by this node. The zero value is ready to use.
+type listedNames struct {
+	mu     sync.Mutex
+	byPath map[git.RepoPath]nameHead
+}
+
+// get completes n if its record, or a newer one, is known.
+func (l *listedNames) get(n *nameHead) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	known, ok := l.byPath[n.path]
+	if ok = ok && known.number >= n.number; ok {
+		*n = known
 	}
-	paths := make([]git.RepoPath, 0, len(names))
-	for i, n := range names {
-		if isLive[i] {
-			paths = append(paths, n.path)
+	return ok
+}
+
+func (l *listedNames) put(n nameHead) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.byPath == nil {
+		l.byPath = make(map[git.RepoPath]nameHead)
+	}
+	known, ok := l.byPath[n.path]
+	if ok && known.number > n.number {
+		return
+	}
+	if !ok && len(l.byPath) >= maxListed {
+		for path := range l.byPath { // any: the next list needs the oldest one first
+			delete(l.byPath, path)
+			break
 		}
 	}
-	return slices.Clip(paths), nil
+	l.byPath[n.path] = n
 }

@@ -208,10 +208,9 @@ func (s *Store) resolve(ctx context.Context, path git.RepoPath) (resolved, error
 	if err != nil {
 		return found, err
 	}
-	switch {
-	case state.has(path):
+	if state.has(path) {
 		found.state = state
-	case found.name.State == replog.Live: // left behind by a crash
+	} else { // left behind by a crash
 		s.running.Go(func() { s.clearName(s.ctx, found) })
 	}
 	return found, nil
@@ -230,6 +229,13 @@ func (s *Store) appendName(ctx context.Context, found resolved, next *replog.Nam
 	if attempt.Outcome() == replog.Unknown {
 		s.health.doubt()
 		return replog.Unknown, unknown(attempt.Err())
+	}
+	if attempt.Outcome() == replog.Won && next.State != replog.Moving {
+		head := nameHead{path: next.Path, number: next.Number}
+		if next.State == replog.Live {
+			head.id = next.ID
+		}
+		s.listed.put(head)
 	}
 	return attempt.Outcome(), nil
 }

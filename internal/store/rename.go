@@ -49,7 +49,7 @@ func (s *Store) Rename(ctx context.Context, from, to git.RepoPath) error {
 	if err := s.failPoint("rename: name"); err != nil {
 		return err
 	}
-	s.clearName(ctx, old)
+	s.mustClearName(ctx, old)
 	return nil
 }
 

@@ -74,6 +74,7 @@ type Store struct {
 	known    knownTable
 	names    *lru.Cache[git.RepoPath, reference] // what paths referred to when they were looked up
 	lfsSizes *lru.Cache[lfsKey, lfsSize]         // of LFS objects that the bucket has
+	listed   listedNames
 	local    localNames
 	lookups  lookups
 	lfsPuts  singleflight.Group // uploads of LFS objects to the bucket

@@ -1,0 +1,143 @@
+package store
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+)
+
+// checkList compares the list of all repositories of a node with want.
+func checkList(t *testing.T, s *Store, want ...string) {
+	t.Helper()
+	page, err := s.List(t.Context(), "", "", 1000)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, p := range page {
+		got = append(got, p.String())
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("List = %q, want %q", got, want)
+	}
+}
+
+func TestListAfterChangesOfAnotherNode(t *testing.T) {
+	t.Parallel()
+	b := newBucket(t)
+	a, c := newNode(t, b), newNode(t, b)
+	for _, path := range []string{"a", "b", "c"} {
+		create(t, c, path)
+	}
+	checkList(t, c, "a", "b", "c")
+	if err := a.Delete(t.Context(), repoPath("b"), ""); err != nil {
+		t.Fatal(err)
+	}
+	checkList(t, c, "a", "c")
+	if err := a.Rename(t.Context(), repoPath("a"), repoPath("z")); err != nil {
+		t.Fatal(err)
+	}
+	checkList(t, c, "c", "z")
+	checkList(t, c, "c", "z")
+	create(t, a, "b")
+	checkList(t, c, "b", "c", "z")
+	if err := a.Delete(t.Context(), repoPath("z"), ""); err != nil {
+		t.Fatal(err)
+	}
+	checkList(t, c, "b", "c")
+}
+
+func TestListDuringARename(t *testing.T) {
+	t.Parallel()
+	for _, to := range []string{"a", "z"} {
+		b := newBucket(t)
+		a := newNode(t, b)
+		others := []*Store{newNode(t, b), newNode(t, b)}
+		create(t, a, "m")
+		checkList(t, others[0], "m")
+		a.failPoint = func(step string) error {
+			if step == "rename: name" {
+				for _, s := range others {
+					checkList(t, s, to)
+					checkList(t, s, to)
+				}
+			}
+			return nil
+		}
+		if err := a.Rename(t.Context(), repoPath("m"), repoPath(to)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestListReadsOnlyWhatChanged(t *testing.T) {
+	t.Parallel()
+	b := newBucket(t)
+	a, c := newNode(t, b), newNode(t, b)
+	var want []string
+	for i := range 50 {
+		path := fmt.Sprintf("live/%02d", i)
+		create(t, a, path)
+		want = append(want, path)
+		create(t, a, fmt.Sprintf("gone/%02d", i))
+		if err := a.Delete(t.Context(), repoPath(fmt.Sprintf("gone/%02d", i)), ""); err != nil {
+			t.Fatal(err)
+		}
+	}
+	checkList(t, c, want...)
+	create(t, a, "live/new")
+	for s, limit := range map[*Store]int{a: 0, c: 1} {
+		before := b.Requests()["get"]
+		checkList(t, s, append(want, "live/new")...)
+		if n := b.Requests()["get"] - before; n > limit {
+			t.Errorf("a list reads %d objects, want at most %d", n, limit)
+		}
+	}
+}
+
+func TestNamesInMemoryAreLimited(t *testing.T) {
+	t.Parallel()
+	var l listedNames
+	for i := range maxListed + 100 {
+		l.put(nameHead{path: repoPath(fmt.Sprint("x", i)), number: 1})
+	}
+	if n := len(l.byPath); n != maxListed {
+		t.Errorf("%d names are in memory, want %d", n, maxListed)
+	}
+	last := nameHead{path: repoPath(fmt.Sprint("x", maxListed+99)), number: 1}
+	if !l.get(&last) {
+		t.Error("the newest name is not in memory")
+	}
+}
+
+// If the store fails between the two records of a deletion, lists of all nodes are right soon after it works again.
+func TestListAfterADeletionThatWasCut(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBucket(t)
+		a, c := newNode(t, b), newNode(t, b)
+		create(t, a, "x")
+		checkList(t, c, "x")
+		b.SetHook(func(operation, key string) error {
+			if operation == "create" && strings.HasPrefix(key, "names/") {
+				return fault.New(fault.Unavailable, "503")
+			}
+			return nil
+		})
+		if err := a.Delete(t.Context(), repoPath("x"), ""); err != nil {
+			t.Fatal(err)
+		}
+		b.SetHook(nil)
+		time.Sleep(2 * clearPause)
+		checkList(t, c)
+		if err := c.Create(t.Context(), repoPath("x"), git.SHA1, "refs/heads/main"); err != nil {
+			t.Error(err)
+		}
+	})
+}
