@@ -23,16 +23,16 @@ type sendPart func(ctx context.Context, upload string) (etag string, err error)
 func (s *S3) putParts(ctx context.Context, key string, body io.ReaderAt, size int64, sum [32]byte) error {
 	whole := sha256.New()
 	return s.inParts(ctx, key, size, func(number int, offset, length int64) (sendPart, error) {
-		section := io.NewSectionReader(body, offset, length)
 		hash := sha256.New()
-		if _, err := io.Copy(io.MultiWriter(whole, hash), section); err != nil {
+		if _, err := io.Copy(io.MultiWriter(whole, hash), io.NewSectionReader(body, offset, length)); err != nil {
 			return nil, err
 		}
 		if offset+length == size && [32]byte(whole.Sum(nil)) != sum {
 			return nil, corruptError{"the file does not match its SHA-256"}
 		}
 		return func(ctx context.Context, upload string) (string, error) {
-			part, err := s.puts.PutObjectPart(ctx, s.bucket, s.prefix+key, upload, number, section, length,
+			part, err := s.puts.PutObjectPart(ctx, s.bucket, s.prefix+key, upload, number,
+				io.NewSectionReader(body, offset, length), length,
 				minio.PutObjectPartOptions{Sha256Hex: hex.EncodeToString(hash.Sum(nil))})
 			return part.ETag, err
 		}, nil
@@ -53,7 +53,11 @@ func (s *S3) copyParts(ctx context.Context, from, to string, size int64) error {
 // inParts makes an object of parts. It calls prepare for each part, in their order, and sends some at the same time.
 func (s *S3) inParts(ctx context.Context, key string, size int64,
 	prepare func(number int, offset, length int64) (sendPart, error)) (err error) {
-	upload, err := s.puts.NewMultipartUpload(ctx, s.bucket, s.prefix+key, minio.PutObjectOptions{})
+	var upload string
+	err = repeat(ctx, func() error {
+		upload, err = s.puts.NewMultipartUpload(ctx, s.bucket, s.prefix+key, minio.PutObjectOptions{})
+		return err
+	})
 	if err != nil {
 		return err
 	}
@@ -75,9 +79,11 @@ func (s *S3) inParts(ctx context.Context, key string, size int64,
 			break
 		}
 		group.Go(func() error {
-			etag, err := send(inner, upload)
-			parts[i] = minio.CompletePart{PartNumber: i + 1, ETag: etag}
-			return err
+			return repeat(inner, func() error {
+				etag, err := send(inner, upload)
+				parts[i] = minio.CompletePart{PartNumber: i + 1, ETag: etag}
+				return err
+			})
 		})
 		if inner.Err() != nil {
 			break
@@ -89,6 +95,22 @@ func (s *S3) inParts(ctx context.Context, key string, size int64,
 	if err != nil {
 		return err
 	}
-	_, err = s.puts.CompleteMultipartUpload(ctx, s.bucket, s.prefix+key, upload, parts, minio.PutObjectOptions{})
-	return err
+	return s.complete(ctx, key, upload, parts, size)
+}
+
+// complete makes the object of its parts. If that fails, the object may be there nevertheless: when the answer to a
+// completion was lost, the storage does not know the upload any more.
+func (s *S3) complete(ctx context.Context, key, upload string, parts []minio.CompletePart, size int64) error {
+	err := repeat(ctx, func() error {
+		_, err := s.puts.CompleteMultipartUpload(ctx, s.bucket, s.prefix+key, upload, parts, minio.PutObjectOptions{})
+		return err
+	})
+	if err == nil {
+		return nil
+	}
+	object, statErr := s.reads.StatObject(ctx, s.bucket, s.prefix+key, minio.StatObjectOptions{})
+	if statErr != nil || object.Size != size {
+		return err
+	}
+	return nil
 }

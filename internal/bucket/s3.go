@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net/http"
 	"net/url"
 	"os"
@@ -245,9 +246,11 @@ func (s *S3) Put(ctx context.Context, key string, body io.ReaderAt, size int64, 
 	if size > s.partSize {
 		return s.wrap(ctx, "put", key, s.putParts(ctx, key, body, size, sum))
 	}
-	_, err := s.puts.PutObject(ctx, s.bucket, s.prefix+key, io.NewSectionReader(body, 0, size), size, "",
-		hex.EncodeToString(sum[:]), putOptions(sum))
-	return s.wrap(ctx, "put", key, err)
+	return s.wrap(ctx, "put", key, repeat(ctx, func() error {
+		_, err := s.puts.PutObject(ctx, s.bucket, s.prefix+key, io.NewSectionReader(body, 0, size), size, "",
+			hex.EncodeToString(sum[:]), putOptions(sum))
+		return err
+	}))
 }
 
 // Copy implements Bucket. Each request copies at most a part, so that the connection does not count as stalled.
@@ -255,12 +258,35 @@ func (s *S3) Copy(ctx context.Context, from, to string, size int64) error {
 	if size > s.partSize {
 		return s.wrap(ctx, "copy", from, s.copyParts(ctx, from, to, size))
 	}
-	copied, err := s.puts.CopyObject(ctx, s.bucket, s.prefix+from, s.bucket, s.prefix+to, nil, minio.CopySrcOptions{},
-		minio.PutObjectOptions{})
-	if err == nil && copied.ETag == "" {
-		err = errors.New("the answer has the status 200 and an error") // Amazon S3 may find an error after the status
+	return s.wrap(ctx, "copy", from, repeat(ctx, func() error {
+		copied, err := s.puts.CopyObject(ctx, s.bucket, s.prefix+from, s.bucket, s.prefix+to, nil, minio.CopySrcOptions{},
+			minio.PutObjectOptions{})
+		if err == nil && copied.ETag == "" {
+			err = errors.New("the answer has the status 200 and an error") // Amazon S3 may find an error after the status
+		}
+		return err
+	}))
+}
+
+// conflictTries is how often a request is made that gets 409, about 6 s.
+const conflictTries = 6
+
+// repeat repeats an unconditional request that gets 409 OperationAborted: another request for its key is running. The
+// client library does not repeat it.
+func repeat(ctx context.Context, request func() error) error {
+	for try := 0; ; try++ {
+		err := request()
+		if try+1 == conflictTries || minio.ToErrorResponse(err).StatusCode != http.StatusConflict {
+			return err
+		}
+		timer := time.NewTimer(200*time.Millisecond<<try/2 + rand.N(200*time.Millisecond<<try))
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return err
+		}
 	}
-	return s.wrap(ctx, "copy", from, err)
 }
 
 // List implements Bucket.
@@ -297,7 +323,9 @@ func (s *S3) Delete(ctx context.Context, keys ...string) error {
 		group.Go(func() error {
 			small, cancel := context.WithTimeout(inner, smallTimeout)
 			defer cancel()
-			err := s.reads.RemoveObject(small, s.bucket, s.prefix+key, minio.RemoveObjectOptions{})
+			err := repeat(small, func() error {
+				return s.reads.RemoveObject(small, s.bucket, s.prefix+key, minio.RemoveObjectOptions{})
+			})
 			if minio.ToErrorResponse(err).Code == minio.NoSuchKey {
 				return nil
 			}
