@@ -7,6 +7,8 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
@@ -14,15 +16,17 @@ import (
 )
 
 // hookConfig returns configuration for Git within hooks. It replaces the programs that a repository's own configuration
-// names by Git's defaults, before the administrator's configuration (Options.HooksConfig) is added. Drivers by name
-// (filter.*, diff.*, merge.*, alias.*) cannot be listed.
-func hookConfig() [][2]string {
-	return [][2]string{
+// names by Git's defaults, before the administrator's configuration (Options.HooksConfig) is added. Programs for
+// connections to other servers stay if the repository may run programs. Drivers by name (filter.*, diff.*, merge.*,
+// alias.*) cannot be listed.
+func hookConfig(runsPrograms bool) [][2]string {
+	var connections [][2]string
+	if !runsPrograms {
+		connections = [][2]string{{"core.sshCommand", "ssh"}, {"core.gitProxy", ""}, {"core.askPass", "false"}}
+	}
+	return append(connections, [][2]string{
 		{"core.fsmonitor", "false"},
 		{"core.alternateRefsCommand", "true"},
-		{"core.sshCommand", "ssh"},
-		{"core.gitProxy", ""},
-		{"core.askPass", "false"},
 		{"credential.helper", ""}, // resets the list
 		{"gpg.program", "gpg"},
 		{"gpg.openpgp.program", "gpg"},
@@ -31,7 +35,33 @@ func hookConfig() [][2]string {
 		{"gpg.ssh.defaultKeyCommand", ""},
 		{"gc.auto", "0"},
 		{"maintenance.auto", "false"},
+	}...)
+}
+
+// storeHelper matches the credential helpers of a repository that need no permission to run programs: Git's own, with a
+// path that a shell does not interpret.
+var storeHelper = regexp.MustCompile(`^store( +--file[= ](~/)?[\w./@:+,=-]+)?$`)
+
+// credentialHelpers returns the credential helpers of the repository (gitcredentials(7)) that Git within hooks asks.
+// Without permission to run programs, these are files of git credential-store, which are only read.
+func (p *pushSession) credentialHelpers(runsPrograms bool) (helpers [][2]string) {
+	if p.target.IsCopy() {
+		return nil
 	}
+	for key, value := range p.target.Config().All() {
+		switch {
+		case !strings.HasPrefix(key, "credential.") || !strings.HasSuffix(key, ".helper"):
+			continue
+		case runsPrograms || value == "":
+		case storeHelper.MatchString(value):
+			value = `!f() { test "$1" != get || git credential-` + value + ` get; }; f`
+		default:
+			p.log.Info("hooks do not use a credential helper", "repository", p.push.Repo.String(), "keys", key)
+			continue
+		}
+		helpers = append(helpers, [2]string{key, value})
+	}
+	return helpers
 }
 
 // hookKeys matches the keys of the administrator's configuration that have to follow hookConfig. It is an extended
@@ -44,20 +74,21 @@ const maxHooksConfig = 1 << 20
 
 // hookSettings returns the configuration for Git within the hooks of this push.
 func (p *pushSession) hookSettings(ctx context.Context) ([][2]string, error) {
-	config := hookConfig()
-	if p.hookPolicy(p.target.Repo) != RunHooks { // otherwise Git within a hook runs hooks as usual
+	runsPrograms := p.hookPolicy(p.target.Repo) == RunHooks
+	config, helpers := hookConfig(runsPrograms), p.credentialHelpers(runsPrograms)
+	if !runsPrograms { // otherwise Git within a hook runs hooks as usual
 		config = append(config, [2]string{"core.hooksPath", "/dev/null"})
 		config = append(config, p.target.HooksOff()...)
 	}
 	if p.options.HooksConfig == "" {
-		return config, nil
+		return append(config, helpers...), nil
 	}
 	own, err := p.administratorSettings(ctx)
 	if err != nil {
 		return nil, fault.Wrap(fault.Unavailable,
 			"push not accepted: cannot read the Git configuration of the server's hooks", err)
 	}
-	return append(config, own...), nil
+	return slices.Concat(config, own, helpers), nil
 }
 
 // administratorSettings has Git read the administrator's configuration, because it may include files, also by

@@ -80,3 +80,58 @@ git config --global --get gpg.ssh.allowedSignersFile`})})
 		t.Errorf("with a configuration that cannot be read a push was taken\n%s", out)
 	}
 }
+
+// Git within hooks asks the credential helpers of the repository that start no program of the repository, and does not
+// change their files. If the repository may run programs, it asks all of them.
+func TestCredentialHelpersOfRepository(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	const secret = "https://deploy:secret@example.com\n"
+	if err := os.WriteFile(dir+"/file", []byte(secret), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ran := "touch " + dir + "/ran"
+	program := script(t, dir+"/program", ran+"; echo username=program; echo password=p")
+	for name, test := range map[string]struct {
+		helper, key string
+		policy      RepositoryHooks
+		user        string
+		runs        bool
+	}{
+		"file":                {helper: "store --file=" + dir + "/file", user: "deploy"},
+		"file of a URL":       {helper: "store --file " + dir + "/file", key: "https://example.com.", user: "deploy"},
+		"file of another URL": {helper: "store --file " + dir + "/file", key: "https://example.org."},
+		"program":             {helper: program},
+		"shell":               {helper: "!" + program, key: "https://example.com."},
+		"file and shell":      {helper: "store --file=" + dir + "/file;" + ran, policy: IgnoreHooks},
+		"substitution":        {helper: "store --file=$(" + ran + ")"},
+		"lines":               {helper: "store\n" + ran},
+		"other helper":        {helper: "cache"},
+		"allowed program":     {helper: program, policy: RunHooks, user: "program", runs: true},
+		"allowed URL":         {helper: "!" + program, key: "https://example.com.", policy: RunHooks, user: "program", runs: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_ = os.Remove(dir + "/ran")
+			w := newWorld(t, Options{RepositoryHooks: test.policy, Hooks: hooks(t, map[string]string{"post-receive": `
+printf 'protocol=https\nhost=example.com\n\n' >question
+git credential fill <question
+printf 'protocol=https\nhost=example.com\nusername=deploy\npassword=secret\n\n' | git credential reject
+git config core.sshCommand`})})
+			w.Git("config", "credential."+test.key+"helper", test.helper)
+			w.Git("config", "core.sshCommand", "of-the-repository")
+			out := w.mustPush(w.clone(), "main")
+			if got := strings.Contains(out, "username="+test.user); got != (test.user != "") {
+				t.Errorf("want user %q\n%s", test.user, out)
+			}
+			if got := strings.Contains(out, "of-the-repository"); got != (test.policy == RunHooks) {
+				t.Errorf("core.sshCommand of the repository applies: %v", got)
+			}
+			if _, err := os.Stat(dir + "/ran"); (err == nil) != test.runs {
+				t.Errorf("a program was run: %v", err == nil)
+			}
+			if text, err := os.ReadFile(dir + "/file"); string(text) != secret {
+				t.Errorf("the file has %q, %v", text, err)
+			}
+		})
+	}
+}
