@@ -30,11 +30,10 @@ type hookState struct {
 	checkedLFS bool // the push was checked for missing LFS objects
 	missingLFS bool // and refused
 
-	consulted         bool   // Git has run the pre-receive script
-	transactionFailed bool   // a reference-transaction hook has failed, which can make Git exit
-	rejection         error  // of the last question that was answered with no
-	outputBytes       int    // bytes of output that the client got
-	lateOutput        []byte // output that the client gets when Git has ended
+	consulted         bool  // Git has run the pre-receive script
+	transactionFailed bool  // a reference-transaction hook has failed, which can make Git exit
+	rejection         error // of the last question that was answered with no
+	outputBytes       int   // bytes of output that the client got
 }
 
 // hookQuestions are the questions that Git's hook scripts ask the server.
@@ -142,8 +141,9 @@ func (p *pushSession) answerHooks(ctx context.Context, q *hookQuestions, kill fu
 			continue
 		}
 		write := func(text string) error { _, err := io.WriteString(q.out, ">"+text+"\n"); return err }
-		if strings.HasPrefix(string(line), string(repo.ReferenceTransaction)) { // Git would drop it
-			write = func(text string) error { p.hooks.lateOutput = append(p.hooks.lateOutput, text+"\n"...); return nil }
+		switch name, _, _ := strings.Cut(string(line), " "); repo.HookEvent(name) {
+		case repo.ReferenceTransaction, repo.PushToCheckout: // Git would not send it to the client
+			write = p.out.hookText
 		}
 		output := p.newHookOutput(write)
 		err = p.answerQuestion(ctx, string(line), in, output)

@@ -6,6 +6,7 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git/pktline"
@@ -21,8 +22,9 @@ const (
 	maxFailure = 1000
 )
 
-// output passes on the output of Git, except the report.
+// output passes on the output of Git, except the report. While Git runs, hookText may be called concurrently with copy.
 type output struct {
+	mu       sync.Mutex // guards response, waiting and begun while Git runs
 	response node.ResponseWriter
 	sideband bool            // the client accepts sidebands
 	report   bool            // the client wants a report
@@ -80,10 +82,7 @@ func (o *output) gitText(b []byte) error {
 	if len(o.hidden) == 0 {
 		return o.text(b)
 	}
-	b = append(o.tail, b...)
-	for _, path := range o.hidden {
-		b = bytes.ReplaceAll(b, []byte(path), nil)
-	}
+	b = o.withoutHidden(append(o.tail, b...))
 	keep := 0
 	for _, path := range o.hidden {
 		n := min(len(b), len(path)-1)
@@ -94,6 +93,21 @@ func (o *output) gitText(b []byte) error {
 	}
 	o.tail = bytes.Clone(b[len(b)-keep:])
 	return o.text(b[:len(b)-keep])
+}
+
+func (o *output) withoutHidden(b []byte) []byte {
+	for _, path := range o.hidden {
+		b = bytes.ReplaceAll(b, []byte(path), nil)
+	}
+	return b
+}
+
+// hookText sends a line of a hook whose output Git does not send, if the client accepts sidebands.
+func (o *output) hookText(line string) error {
+	if !o.sideband {
+		return nil
+	}
+	return o.text(o.withoutHidden([]byte(line + "\n")))
 }
 
 // text sends text in packets.
@@ -111,6 +125,8 @@ func (o *output) text(b []byte) error {
 
 // pass sends a packet now, or when the client has sent everything.
 func (o *output) pass(data []byte) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
 	if o.after != nil {
 		select {
 		case <-o.after:

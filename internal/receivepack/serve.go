@@ -178,9 +178,6 @@ func (p *pushSession) receive(ctx context.Context, body io.Reader, stateless boo
 		<-f.done // the client may still be sending
 	}
 	p.metrics.bytes.Add(float64(f.n.Load()))
-	if p.request.sideband {
-		err = cmp.Or(err, p.out.text(p.hooks.lateOutput))
-	}
 	return usage, p.gitError(f, exit, err)
 }
 
