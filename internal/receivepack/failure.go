@@ -67,6 +67,8 @@ func (p *pushSession) refusal() (reason string, err error) {
 	}
 	reason, kind := classify(p.report.unpack, why, details)
 	switch {
+	case reason == reasonInternal && unpacked && p.hooks.ranProcReceive: // the words of the hook
+		reason, kind = reasonHook, fault.Denied
 	case (reason == reasonHook || reason == reasonLFS) && p.hooks.rejection != nil:
 		details = p.hooks.rejection.Error()
 		switch k := fault.KindOf(p.hooks.rejection); k {
@@ -157,11 +159,16 @@ var refReasons = []struct{ text, reason string }{
 	{reasonMissingLFS, reasonLFS},
 	{"hook declined", reasonHook},
 	{"missing necessary objects", reasonIncomplete},
+	{"bad pack", reasonIncomplete},
+	{"shallow error", reasonIncomplete},
 	{"non-fast-forward", reasonConflict},
 	{"incorrect old value", reasonConflict},
 	{"already exists", reasonConflict},
 	{"reference conflict", reasonConflict},
 	{"no such ref", reasonConflict},
+	{"refname conflict", reasonConflict},
+	{"reference does not exist", reasonConflict},
+	{"expected symref", reasonConflict},
 	{"changed meanwhile", reasonConflict},
 	{"atomic push failed", reasonConflict},
 	{"quota exceeded", reasonQuota},
@@ -174,7 +181,10 @@ var refReasons = []struct{ text, reason string }{
 	{"invalid refname", reasonPolicy},
 	{"inconsistent aliased update", reasonPolicy},
 	{"broken symref", reasonPolicy},
-	{"proc-receive", reasonPolicy},
+	{"invalid new value", reasonPolicy}, // for example a tree for a branch
+	{"bad ref", reasonPolicy},
+	{"denyCurrentBranch", reasonPolicy},
+	{"proc-receive", reasonHook}, // the hook failed
 }
 
 // classify determines why a push failed from Git's report and its error messages.
@@ -198,6 +208,8 @@ func classify(unpack, ref, messages string) (reason string, kind fault.Kind) {
 		return reasonInternal, fault.Internal
 	case unpack != "" && unpack != "ok":
 		return reasonDamaged, fault.Invalid
+	case strings.Contains(messages, "non-commit object"): // for a branch
+		return reasonPolicy, fault.Denied
 	case strings.Contains(messages, "cannot lock ref"), strings.Contains(ref, "failed to update ref"),
 		strings.Contains(ref, "failed to delete"), strings.Contains(ref, "lock"), strings.Contains(ref, "transaction"),
 		strings.Contains(ref, "atomic"):

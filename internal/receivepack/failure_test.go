@@ -93,6 +93,7 @@ func TestFailedPushes(t *testing.T) {
 		"hook that hangs": {args: []string{"side"}, options: Options{Hooks: hookDir(t, "pre-receive", "sleep 60"),
 			HookTime: 1}, reason: reasonHook,
 			kind: fault.Deadline, results: "refs/heads/side 0000000 SIDE pre-receive hook declined"},
+		"tree": {args: []string{"main^{tree}:refs/heads/new"}, reason: reasonPolicy, kind: fault.Denied},
 		"too large": {args: []string{"side"}, config: "receive.maxInputSize=10", reason: reasonTooLarge, kind: fault.Invalid,
 			results: "refs/heads/side 0000000 SIDE unpacker error"},
 		"full disk": {args: []string{"side"}, program: brokenGit(t, "trap '' XFSZ; ulimit -f 0"), reason: reasonDiskFull,
@@ -170,6 +171,17 @@ func TestClassify(t *testing.T) {
 		{"ok", "failed to update ref", "error: cannot lock ref 'refs/heads/x': is at a but expected b", reasonConflict,
 			fault.Denied},
 		{"ok", "hook declined", "error: No space left on device", reasonHook, fault.Denied},
+		{"ok", "invalid new value provided", "", reasonPolicy, fault.Denied},
+		{"ok", "failed to update ref", "error: cannot update ref 'refs/heads/x': trying to write non-commit object a to " +
+			"branch 'refs/heads/x'", reasonPolicy, fault.Denied},
+		{"ok", "bad ref", "error: bad sha1 objects for refs/heads/x", reasonPolicy, fault.Denied},
+		{"ok", "denyCurrentBranch = updateInstead needs a worktree", "", reasonPolicy, fault.Denied},
+		{"ok", "bad pack", "", reasonIncomplete, fault.Denied},
+		{"ok", "refname conflict", "", reasonConflict, fault.Denied},
+		{"ok", "reference does not exist", "", reasonConflict, fault.Denied},
+		{"ok", "expected symref but found regular ref", "", reasonConflict, fault.Denied},
+		{"ok", "fail to run proc-receive hook", "", reasonHook, fault.Denied},
+		{"ok", "unable to migrate objects to permanent storage", "", reasonInternal, fault.Internal},
 		{"ok", "something new", "", reasonInternal, fault.Internal},
 	} {
 		if reason, kind := classify(test.unpack, test.ref, test.said); reason != test.reason || kind != test.kind {

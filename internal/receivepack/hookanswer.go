@@ -31,6 +31,7 @@ type hookState struct {
 	missingLFS bool // and refused
 
 	consulted         bool  // Git has run the pre-receive script
+	ranProcReceive    bool  // Git has run the proc-receive hook
 	transactionFailed bool  // a reference-transaction hook has failed, which can make Git exit
 	rejection         error // of the last question that was answered with no
 	outputBytes       int   // bytes of output that the client got
@@ -168,6 +169,7 @@ func (p *pushSession) answerProcReceive(ctx context.Context, in *bufio.Reader, o
 		_, err = io.WriteString(out, "no\n")
 		return err == nil
 	}
+	p.hooks.ranProcReceive = true
 	var text strings.Builder
 	command := process.Command{Program: hooks[0].path, Env: env, Config: p.hooks.config}
 	for _, setting := range p.options.Runner.Environment(command) {

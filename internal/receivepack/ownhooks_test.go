@@ -236,12 +236,14 @@ func TestConfiguredHooksAreOff(t *testing.T) {
 // A proc-receive hook decides about its refs itself, and its results reach hooks, webhooks and the client.
 func TestProcReceive(t *testing.T) {
 	t.Parallel()
-	w := own(t, nil, map[string]string{"proc-receive": `
+	const packets = `
 # One packet of text, which ends with a new line.
 packet() { printf '%04x%s\n' $((${#1} + 5)) "$1"; }
 # The client's first: version=1 and capabilities, flush.
 length() { dd bs=1 count=4 2>/dev/null; }
 skip() { n=$(length); while [ "$n" != 0000 ]; do dd bs=1 count=$((0x$n - 4)) 2>/dev/null; echo; n=$(length); done; }
+`
+	w := own(t, nil, map[string]string{"proc-receive": packets + `
 skip >/dev/null
 printf '000eversion=1\n0000'
 commands=$(skip)
@@ -271,11 +273,21 @@ printf 0000`, "post-receive": "cat"})
 		t.Errorf("told of %s", told)
 	}
 	w.clean()
-	script(t, w.Dir+"/hooks/proc-receive", "exit 1")
-	if out, err := w.push(c, "main:refs/for/main"); err == nil || !strings.Contains(out, "remote rejected") {
-		t.Errorf("%v\n%s", err, out)
+	for says, text := range map[string]string{"fix the title": `
+skip >/dev/null
+printf '000eversion=1\n0000'
+skip >/dev/null
+packet "ng refs/for/main fix the title"
+printf 0000`, "fail to run proc-receive hook": "exit 1"} {
+		script(t, w.Dir+"/hooks/proc-receive", packets+text)
+		if out, err := w.push(c, "main:refs/for/main"); err == nil || !strings.Contains(out, "("+says+")") {
+			t.Errorf("%v\n%s", err, out)
+		}
+		if o, err := w.last(); o.Reason != reasonHook || !fault.Is(err, fault.Denied) {
+			t.Errorf("%s: reason %q, error %v", says, o.Reason, err)
+		}
+		w.clean()
 	}
-	w.clean()
 }
 
 // A hook of the repository may bring what was pushed into its working tree, which is not written to otherwise.
@@ -289,8 +301,13 @@ func TestPushToCheckout(t *testing.T) {
 	if out, err := w.push(c, "main"); err == nil {
 		t.Errorf("without a hook a push was taken\n%s", out)
 	}
-	script(t, w.Dir+"/hooks/push-to-checkout", `echo "$1" >"$GIT_WORK_TREE/pushed"; git rev-parse --is-inside-git-dir`)
-	w.mustPush(c, "main")
+	script(t, w.Dir+"/hooks/push-to-checkout", `echo "$1" >"$GIT_WORK_TREE/pushed"
+echo "in $GIT_DIR/index"; echo failure >&2`)
+	says := w.mustPush(c, "main")
+	if !strings.Contains(says, "remote: in index") || !strings.Contains(says, "remote: failure") ||
+		strings.Contains(says, dir) {
+		t.Errorf("the client reads\n%s", says)
+	}
 	text, err := os.ReadFile(filepath.Join(dir, "pushed"))
 	if err != nil || string(text) != c.ID("main").String()+"\n" {
 		t.Errorf("the hook left %q, %v", text, err)
