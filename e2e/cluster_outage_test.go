@@ -133,7 +133,7 @@ func (c *cluster) refusedPush(gateway int) {
 	}
 	defer conn.Close()
 	_ = conn.SetDeadline(time.Now().Add(time.Minute))
-	fmt.Fprintf(conn, "POST /r/git-receive-pack HTTP/1.1\r\nHost: x\r\n%s\r\nContent-Length: 100000000\r\n"+
+	fmt.Fprintf(conn, "POST /r/git-receive-pack HTTP/1.1\r\nHost: localhost\r\n%s\r\nContent-Length: 100000000\r\n"+
 		"Content-Type: application/x-git-receive-pack-request\r\n\r\n", c.header)
 	response, err := http.ReadResponse(bufio.NewReader(conn), nil)
 	if err != nil {

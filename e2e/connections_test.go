@@ -64,7 +64,7 @@ func TestProxyProtocol(t *testing.T) {
 	if log := v.logged(); strings.Count(log, `"client":"192.0.2.7:5555"`) != 2 || strings.Contains(log, "6.6.6.6") {
 		t.Errorf("the log does not name the client:\n%s", tail(log, 2000))
 	}
-	withoutHeader := "GET /good/info/refs?service=git-upload-pack HTTP/1.1\r\nHost: h\r\n\r\n"
+	withoutHeader := "GET /good/info/refs?service=git-upload-pack HTTP/1.1\r\nHost: localhost\r\n\r\n"
 	if a := v.send(strings.NewReader(withoutHeader)); a.status != 400 ||
 		!strings.Contains(a.body, "has to begin with a header of the PROXY protocol") {
 		t.Errorf("without a header: %d %v %q", a.status, a.err, a.body)
@@ -108,7 +108,7 @@ func TestForwardedFor(t *testing.T) {
 	const why = "a PROXY protocol header from an address that may not send one"
 	conn := v.connect()
 	defer conn.Close()
-	io.WriteString(conn, proxyHeader+"GET /good/info/refs?service=git-upload-pack HTTP/1.1\r\nHost: h\r\n\r\n")
+	io.WriteString(conn, proxyHeader+"GET /good/info/refs?service=git-upload-pack HTTP/1.1\r\nHost: localhost\r\n\r\n")
 	if a := readAnswer(bufio.NewReader(conn)); a.status != 400 || !strings.Contains(a.body, why) {
 		t.Errorf("a header that is not expected: %d %v %q", a.status, a.err, a.body)
 	}

@@ -25,7 +25,7 @@ func TestHostileMethods(t *testing.T) {
 	t.Parallel()
 	v := attack(t, "", nil)
 	const discovery = "/good/info/refs?service=git-upload-pack"
-	head := " HTTP/1.1\r\nHost: h\r\nConnection: close\r\nUser-Agent: "
+	head := " HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nUser-Agent: "
 	for name, test := range map[string]struct {
 		request string
 		status  int // 0: a closed connection will do
@@ -151,7 +151,7 @@ func TestHostileLengths(t *testing.T) {
 	length := fmt.Sprintf("Content-Length: %d", len(lsAll))
 	const chunked = "Transfer-Encoding: chunked"
 	chunk := fmt.Sprintf("%x\r\n%s\r\n", len(lsAll), lsAll)
-	hidden := "GET /-/hidden HTTP/1.1\r\nHost: h\r\nUser-Agent: hidden\r\n\r\n"
+	hidden := "GET /-/hidden HTTP/1.1\r\nHost: localhost\r\nUser-Agent: hidden\r\n\r\n"
 	const notHTTP = 400
 	for name, test := range map[string]struct {
 		status  int
@@ -254,7 +254,7 @@ const hurried = "[http]\nheader_timeout = \"1s\"\nidle_timeout = \"1s\"\nread_st
 func TestHostilePace(t *testing.T) {
 	t.Parallel()
 	v := attack(t, hurried, nil)
-	const discovery = "GET /good/info/refs?service=git-upload-pack HTTP/1.1\r\nHost: h\r\nUser-Agent: " +
+	const discovery = "GET /good/info/refs?service=git-upload-pack HTTP/1.1\r\nHost: localhost\r\nUser-Agent: " +
 		"pipelined\r\nGit-Protocol: version=2\r\n"
 	for name, request := range map[string]string{
 		"nothing":           "",
@@ -441,8 +441,8 @@ func TestHostileNames(t *testing.T) {
 	conn := v.connect()
 	r := bufio.NewReader(conn)
 	ask := func(repo string) int {
-		fmt.Fprintf(conn, "GET /%s/info/refs?service=git-upload-pack HTTP/1.1\r\nHost: h\r\nGit-Protocol: version=2\r\n\r\n",
-			repo)
+		fmt.Fprintf(conn, "GET /%s/info/refs?service=git-upload-pack HTTP/1.1\r\nHost: localhost\r\n"+
+			"Git-Protocol: version=2\r\n\r\n", repo)
 		a := readAnswer(r)
 		if a.err != nil {
 			t.Fatal(a.err)

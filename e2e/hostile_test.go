@@ -294,7 +294,7 @@ func readAnswer(r *bufio.Reader) answered {
 
 // fetchHead is the head of a request of protocol version 2, up to and with the blank line.
 func fetchHead(repo, agent string, headers ...string) string {
-	return "POST /" + repo + "/git-upload-pack HTTP/1.1\r\nHost: packhorse.test\r\nGit-Protocol: version=2\r\n" +
+	return "POST /" + repo + "/git-upload-pack HTTP/1.1\r\nHost: localhost\r\nGit-Protocol: version=2\r\n" +
 		"Content-Type: application/x-git-upload-pack-request\r\nUser-Agent: " + agent + "\r\n" +
 		strings.Join(append(headers, "", ""), "\r\n")
 }
@@ -310,7 +310,7 @@ func (v *victim) post(repo, agent string, body []byte, headers ...string) answer
 func (v *victim) get(target, agent string, headers ...string) answered {
 	v.t.Helper()
 	headers = append(headers, "Git-Protocol: version=2", "User-Agent: "+agent, "", "")
-	return v.send(strings.NewReader("GET " + target + " HTTP/1.1\r\nHost: packhorse.test\r\n" +
+	return v.send(strings.NewReader("GET " + target + " HTTP/1.1\r\nHost: localhost\r\n" +
 		strings.Join(headers, "\r\n")))
 }
 

@@ -88,7 +88,7 @@ func TestHostileV0(t *testing.T) {
 		strings.Repeat("version=1:", 6000), "version=1;version=2", "x\ty",
 	} {
 		agent := fmt.Sprint("version-", i)
-		a := v.send(strings.NewReader("GET /good" + discoveryOf + " HTTP/1.1\r\nHost: h\r\nUser-Agent: " + agent +
+		a := v.send(strings.NewReader("GET /good" + discoveryOf + " HTTP/1.1\r\nHost: localhost\r\nUser-Agent: " + agent +
 			"\r\nGit-Protocol: " + version + "\r\n\r\n"))
 		if a.status != http.StatusOK || !strings.Contains(a.body, "refs/heads/main") &&
 			!strings.Contains(a.body, "version 2") {

@@ -17,6 +17,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -123,7 +124,10 @@ func parseRequest(ts *testscript.TestScript, args []string) (r *rawRequest, stat
 
 func (r *rawRequest) write(w io.Writer) {
 	var head bytes.Buffer
-	fmt.Fprintf(&head, "%s %s HTTP/1.1\r\nHost: packhorse.test\r\nConnection: close\r\n", r.method, r.target)
+	fmt.Fprintf(&head, "%s %s HTTP/1.1\r\nConnection: close\r\n", r.method, r.target)
+	if !slices.ContainsFunc(r.headers, func(h string) bool { return strings.HasPrefix(h, "Host:") }) {
+		fmt.Fprintf(&head, "Host: localhost\r\n")
+	}
 	for _, h := range r.headers {
 		fmt.Fprintf(&head, "%s\r\n", h)
 	}

@@ -176,7 +176,8 @@ func TestGatewaysOverlap(t *testing.T) {
 			"--ops", ops)
 	}
 	ask := func(keep net.Conn) error {
-		fmt.Fprint(keep, "GET /app/info/refs?service=git-upload-pack HTTP/1.1\r\nHost: h\r\nGit-Protocol: version=2\r\n\r\n")
+		fmt.Fprint(keep, "GET /app/info/refs?service=git-upload-pack HTTP/1.1\r\nHost: localhost\r\n"+
+			"Git-Protocol: version=2\r\n\r\n")
 		response, err := http.ReadResponse(bufio.NewReader(keep), nil)
 		if err == nil && response.StatusCode != http.StatusOK {
 			err = fmt.Errorf("status %s", response.Status)
@@ -191,7 +192,7 @@ func TestGatewaysOverlap(t *testing.T) {
 	}
 	defer slow.Close()
 	const request = "0014command=ls-refs\n0000"
-	fmt.Fprintf(slow, "POST /app/git-upload-pack HTTP/1.1\r\nHost: h\r\nContent-Type: "+
+	fmt.Fprintf(slow, "POST /app/git-upload-pack HTTP/1.1\r\nHost: localhost\r\nContent-Type: "+
 		"application/x-git-upload-pack-request\r\nGit-Protocol: version=2\r\nExpect: 100-continue\r\nContent-Length: "+
 		"%d\r\n\r\n", len(request))
 	in := bufio.NewReader(slow)

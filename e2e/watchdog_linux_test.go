@@ -112,7 +112,7 @@ func TestWatchdogLockUp(t *testing.T) {
 		}
 		defer conn.Close()
 		if _, err := io.WriteString(conn,
-			"GET /none.git/info/refs?service=git-upload-pack HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
+			"GET /none.git/info/refs?service=git-upload-pack HTTP/1.1\r\nHost: localhost\r\n\r\n"); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -157,7 +157,7 @@ func TestWatchdogStoppedDisk(t *testing.T) {
 	}
 	defer conn.Close()
 	if _, err := io.WriteString(conn,
-		"GET /none.git/info/refs?service=git-upload-pack HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
+		"GET /none.git/info/refs?service=git-upload-pack HTTP/1.1\r\nHost: localhost\r\n\r\n"); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "a dump that tells who waits for the disk", func() bool {

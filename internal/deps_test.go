@@ -37,7 +37,7 @@ const allowedImports = `
 	git/protocol < node;
 	node, credfile, httpreuse < origin;
 	git, fault < mirror/forge;
-	node, credfile, httpreuse, inflight < auth;
+	node, credfile, httpreuse, clientaddr, inflight < auth;
 	git, fault, inflight < resolve;
 	search/query, search/schema, search/ipc < search/worker;
 	git, search/query, search/schema, search/ipc < search;

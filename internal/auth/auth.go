@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/crypto/ssh"
 
+	"github.com/packhorse-git/packhorse/internal/clientaddr"
 	"github.com/packhorse-git/packhorse/internal/fault"
 )
 
@@ -26,8 +27,8 @@ type Options struct {
 	// Origins decide about the repositories that they cover. Nil means none. Auth closes them. A hook must not be asked
 	// about credentials for an origin, so there is only one of both.
 	Origins *Origins
-	// OpenRead lets everybody read repositories that no rule matches. OpenUntilKnown does so while no caller can be
-	// identified.
+	// OpenRead lets everybody read repositories that no rule matches. OpenUntilKnown is for listeners that only this
+	// machine reaches: it does so while no caller can be identified, for requests whose host is this machine.
 	OpenRead, OpenUntilKnown bool
 	// Guesses is the number of wrong credentials without a delay. Zero turns delays off.
 	Guesses int
@@ -108,14 +109,21 @@ func (a *Auth) knowsCallers() bool {
 // HTTP identifies the sender of a request by its Authorization header. Without one, or with an empty password, the
 // caller is anonymous. The user name of Basic does not matter if the password is a token. A token may also be the user
 // name. If there are origins, a credential of an unknown kind may be for one of them, and May decides about it.
-// Errors: Unauthenticated, Exhausted after too many wrong credentials, Unavailable, Invalid for several headers.
+// Errors: Unauthenticated, Exhausted after too many wrong credentials, Unavailable, Invalid for several headers, Denied
+// for a host that OpenUntilKnown excludes.
 func (a *Auth) HTTP(r *http.Request) (Identity, error) {
 	c, ok, err := fromHeader(r.Header)
 	c.Address = addressOf(r.RemoteAddr)
 	stranger := Identity{Address: c.Address}
+	if r.Host != "" && !clientaddr.IsLoopback(r.Host) { // a browser always sends it
+		stranger.host = r.Host
+		if a.o.Origins == nil && a.openHere() {
+			return stranger, wrongHost(r.Host)
+		}
+	}
 	if err == nil && (!ok || c.Secret == "") { // curl first sends the user name of a URL with an empty password
 		if a.o.Origins != nil && c.User != "" { // or GitHub's token
-			return a.o.Origins.caller(&c, r.Header.Get("Authorization")), nil
+			return a.o.Origins.caller(stranger, &c, r.Header.Get("Authorization")), nil
 		}
 		return stranger, nil
 	}
@@ -125,7 +133,7 @@ func (a *Auth) HTTP(r *http.Request) (Identity, error) {
 		if id, err = a.identify(r.Context(), &c); err == nil {
 			a.guesses.right(&c, id.Name)
 		} else if isNotKnown(err) && a.o.Origins != nil {
-			return a.o.Origins.caller(&c, r.Header.Get("Authorization")), nil
+			return a.o.Origins.caller(stranger, &c, r.Header.Get("Authorization")), nil
 		}
 	}
 	if fault.Is(err, fault.Unauthenticated) && !isGenuine(err) {

@@ -388,6 +388,52 @@ func TestOpenUntilThereIsAToken(t *testing.T) {
 	}
 }
 
+// TestForeignHosts: without known callers, only requests for the machine itself are open. A web page cannot read by DNS
+// rebinding. Where something else than the loopback address permits to read, the host does not matter.
+func TestForeignHosts(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		o       Options
+		covered bool   // by an origin
+		foreign string // result for a foreign host
+	}{
+		"loopback":          {Options{OpenUntilKnown: true}, false, "denied"},
+		"public":            {Options{OpenUntilKnown: true, OpenRead: true}, false, "ok"},
+		"rules":             {Options{OpenUntilKnown: true, Rules: rules(t, "anonymous ** read")}, false, "ok"},
+		"origin, not its":   {Options{OpenUntilKnown: true}, true, "denied"},
+		"no loopback":       {Options{}, false, "unauthenticated"},
+		"rules that forbid": {Options{OpenUntilKnown: true, Rules: rules(t, "anonymous ** none")}, false, "unauthenticated"},
+	} {
+		w := newWorld(t, test.o)
+		if test.covered {
+			w = newOriginWorld(t, newForge(), test.o)
+		}
+		for host, want := range map[string]string{
+			"localhost:8080": "", "127.0.0.1": "", "[::1]:80": "", "": "", // "": as if by the address alone
+			"evil.example": test.foreign, "evil.example:8080": test.foreign, "127.0.0.1.evil.example": test.foreign,
+		} {
+			repo := repoPath(t, "own/app")
+			if want == "" {
+				want = says(w.May(context.Background(), Identity{}, repo, Read))
+			}
+			id, err := w.HTTP(&http.Request{RemoteAddr: "127.0.0.1:1234", Host: host})
+			if err == nil {
+				readable := []bool{true}
+				if all := w.Reader(context.Background(), id); all != nil {
+					readable, _ = all([]git.RepoPath{repo})
+				}
+				if readable[0] != (want == "ok") {
+					t.Errorf("%s: for host %q: a search may read: %v, want %v", name, host, readable[0], want == "ok")
+				}
+				err = w.May(context.Background(), id, repo, Read)
+			}
+			if says(err) != want || want == "denied" && !strings.Contains(err.Error(), "token create") {
+				t.Errorf("%s: for host %q: %v, want %s", name, host, err, want)
+			}
+		}
+	}
+}
+
 func TestHoldsToken(t *testing.T) {
 	t.Parallel()
 	token := newToken()

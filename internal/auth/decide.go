@@ -24,7 +24,7 @@ func (a *Auth) may(ctx context.Context, id Identity, repo git.RepoPath, op Opera
 		if id.origin.Secret != "" {
 			return a.wrongForOrigin(&id.origin.Credential, fault.Message(errNotAccepted))
 		}
-		id = Identity{Address: id.Address}
+		id = id.stranger()
 	}
 	allowed, err := a.allowed(ctx, id, repo, path, op)
 	if allowed || err != nil {
@@ -34,6 +34,9 @@ func (a *Auth) may(ctx context.Context, id Identity, repo git.RepoPath, op Opera
 		if covered {
 			return fault.New(fault.Unauthenticated,
 				"authentication required: use your credential for the server that this repository comes from")
+		}
+		if id.host != "" && a.openHere() {
+			return wrongHost(id.host)
 		}
 		if op != Read && !a.knowsCallers() {
 			return fault.New(fault.Denied,
@@ -100,7 +103,7 @@ func (a *Auth) decideAnonymous(id Identity, path []string) decision {
 	switch {
 	case ok:
 		return d
-	case a.open():
+	case a.open(id):
 		return allowed
 	case a.o.Hook != nil:
 		return hookDecides
@@ -108,8 +111,19 @@ func (a *Auth) decideAnonymous(id Identity, path []string) decision {
 	return denied
 }
 
-// open reports whether everybody may read repositories that no rule matches.
-func (a *Auth) open() bool { return a.o.OpenRead || a.o.OpenUntilKnown && !a.knowsCallers() }
+// open reports whether a caller may read repositories that no rule matches, without a credential.
+func (a *Auth) open(id Identity) bool { return a.o.OpenRead || a.openHere() && id.host == "" }
+
+// openHere reports whether programs of this machine may read such repositories, and others may not.
+func (a *Auth) openHere() bool { return !a.o.OpenRead && a.o.OpenUntilKnown && !a.knowsCallers() }
+
+// wrongHost returns the error for a request by another name than the machine's, which a web page may control (DNS
+// rebinding).
+func wrongHost(host string) error {
+	return fault.New(fault.Denied, "without tokens this server serves only its own machine, and not the host %.100q. Use "+
+		"localhost or a loopback address in the URL, or create a token (packhorse token create NAME), or start the "+
+		"server with --public-read", host)
+}
 
 // allowed decides. Identified callers also have the permissions of anonymous ones, because they can omit the
 // credential.
@@ -130,7 +144,7 @@ func (a *Auth) allowed(ctx context.Context, id Identity, repo git.RepoPath, path
 	if op != Read {
 		return false, nil
 	}
-	stranger := Identity{Address: id.Address}
+	stranger := id.stranger()
 	switch a.decideAnonymous(stranger, path) {
 	case allowed:
 		return true, nil
@@ -144,7 +158,7 @@ func (a *Auth) allowed(ctx context.Context, id Identity, repo git.RepoPath, path
 // repository cannot be determined, it is reported as unreadable and complete is false. The hook is asked about many
 // repositories together or at the same time, and an origin about a limited number. These decisions are not counted.
 func (a *Auth) Reader(ctx context.Context, id Identity) func([]git.RepoPath) (readable []bool, complete bool) {
-	if a.o.Origins == nil && len(*a.rules.Load()) == 0 && (a.open() || a.o.Hook == nil && !id.Anonymous() &&
+	if a.o.Origins == nil && len(*a.rules.Load()) == 0 && (a.open(id) || a.o.Hook == nil && !id.Anonymous() &&
 		(id.Grant == nil || len(id.Grant.Repositories) == 0)) {
 		return nil
 	}
@@ -153,7 +167,7 @@ func (a *Auth) Reader(ctx context.Context, id Identity) func([]git.RepoPath) (re
 
 func (a *Auth) readable(ctx context.Context, id Identity, repos []git.RepoPath) (readable []bool, complete bool) {
 	readable = make([]bool, len(repos))
-	stranger := Identity{Address: id.Address}
+	stranger := id.stranger()
 	var own, anonymous []int // repositories that the hook decides about for the caller, and for anonymous callers
 	var many originMany
 	for i, repo := range repos {

@@ -29,12 +29,16 @@ type Identity struct {
 	// Grant limits the identity to the purpose of its credential. Nil means no limit.
 	Grant *Grant
 
+	host    string        // requested, if it is not this machine's; empty otherwise
 	noTouch bool          // the security key need not be touched
 	origin  *originCaller // with ByOrigin
 }
 
 // Anonymous reports whether the caller is not identified.
 func (id Identity) Anonymous() bool { return id.Name == "" }
+
+// stranger returns the same caller without a credential.
+func (id Identity) stranger() Identity { return Identity{Address: id.Address, host: id.host} }
 
 // MaxName is the maximum length of a name in bytes.
 const MaxName = 128

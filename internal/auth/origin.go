@@ -115,10 +115,10 @@ type originCaller struct {
 }
 
 // caller returns the identity of a caller whose credential only an origin may know.
-func (s *Origins) caller(c *Credential, authorization string) Identity {
+func (s *Origins) caller(stranger Identity, c *Credential, authorization string) Identity {
 	sum := s.hash(authorization)
 	return Identity{
-		Name: "origin-" + hex.EncodeToString(sum[:6]), By: ByOrigin, Address: c.Address,
+		Name: "origin-" + hex.EncodeToString(sum[:6]), By: ByOrigin, Address: c.Address, host: stranger.host,
 		origin: &originCaller{*c, node.NewSecret(authorization)},
 	}
 }

@@ -32,7 +32,7 @@ func (a *Auth) decideAtOrigin(p Prober, id Identity, repo git.RepoPath, path []s
 	if op != Read {
 		return denied, originQuestion{}
 	}
-	stranger := Identity{Address: id.Address}
+	stranger := id.stranger()
 	if d, ok := decide(rules, stranger, path, Read); ok {
 		return d, originQuestion{}
 	}
@@ -132,7 +132,7 @@ func (a *Auth) askOrigins(ctx context.Context, id Identity, m originMany, readab
 			for n := next.Add(1) - 1; n < int64(len(left)); n = next.Add(1) - 1 {
 				asker, q := id, m.questions[left[n]]
 				if q.authorization.IsZero() {
-					asker = Identity{Address: id.Address}
+					asker = id.stranger()
 				}
 				ok, err := a.askOrigin(ctx, asker, q)
 				if err != nil { // the others would fail too

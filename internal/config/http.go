@@ -8,7 +8,7 @@ type HTTPConfig struct {
 
 	// PublicRead lets everybody read every repository that no [[auth.rule]] covers. Without it an address that other
 	// machines can reach needs a token, a rule or a hook (docs/how-to/auth.md). On a loopback address everybody may
-	// read as long as there are none of these.
+	// read as long as there are none of these, in requests for localhost or a loopback address.
 	PublicRead bool `toml:"public_read"`
 
 	// TLSCert is the PEM file with the TLS certificate and its chain. With it and tls_key the listener only accepts

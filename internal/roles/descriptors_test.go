@@ -83,7 +83,7 @@ func TestTooManyConnections(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer first.Close()
-	io.WriteString(first, "GET / HTTP/1.1\r\nHost: h\r\n\r\n")
+	io.WriteString(first, "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
 	<-begun
 	if notes := limit.notes(); len(notes) != 0 {
 		t.Errorf("notes before a refusal = %q, want none", notes)
