@@ -14,13 +14,12 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 )
 
-// guesses limits wrong credentials for each network of callers, and for each user name. The first ones are free, later
-// ones wait.
+// guesses limits wrong credentials for each network of callers. The first ones are free, later ones wait. User names do
+// not count: many callers share one, such as all jobs of a forge, and guesses at it must not lock them out.
 //
 // A credential counts once for each network, so that a machine with an old password does not lock out others. A
 // credential that was right from a network is never delayed there. A right credential forgives earlier wrong ones of
-// its network, so that programs may try several. Each name forgives a limited number. A network counts once for each
-// user name, so that it cannot lock out the user elsewhere.
+// its network, so that programs may try several. Each name forgives a limited number.
 //
 // All tables are bounded. The least recently used entry is dropped first. Safe for concurrent use.
 type guesses struct {
@@ -33,8 +32,8 @@ type guesses struct {
 	limiters *simplelru.LRU[limited, *rate.Limiter]
 }
 
-// attempt is a credential from a network, or a user name without a credential.
-type attempt struct{ network, user, credential string }
+// attempt is a credential from a network.
+type attempt struct{ network, credential string }
 
 // outcome is the result of the latest use of an attempt.
 type outcome struct {
@@ -42,10 +41,10 @@ type outcome struct {
 	last  time.Time
 }
 
-// limited is the subject of a limiter: a network or a user name. With forgives it is the forgiveness for a network, by
-// one name or by all.
+// limited is the subject of a limiter: a network. With forgives it is the forgiveness for the network, by one name or
+// by all.
 type limited struct {
-	network, user string
+	network, name string
 	forgives      bool
 }
 
@@ -56,8 +55,7 @@ const (
 	forgiveAll       = 10 // times free: the limit for all names of a network together
 	rememberWrong    = 10 * time.Minute
 	rememberRight    = 24 * time.Hour
-	maxGuessedName   = 256 // bytes of a user name that are compared
-	networkPrefixLen = 64  // of IPv6
+	networkPrefixLen = 64 // of IPv6
 )
 
 func newGuesses(free int, now func() time.Time) *guesses {
@@ -89,14 +87,6 @@ func (g *guesses) attempt(c *Credential) attempt {
 	return attempt{network: network(c.Address), credential: string(m.Sum(nil))}
 }
 
-// guessedUser returns the user name of a credential that could be a guess. It is empty for tokens.
-func guessedUser(c *Credential) string {
-	if isToken(c.Secret) {
-		return ""
-	}
-	return c.User[:min(len(c.User), maxGuessedName)]
-}
-
 // outcome returns the result of an earlier attempt that is not too old. g.mu is held.
 func (g *guesses) outcome(a attempt) (o outcome, ok bool) {
 	o, ok = g.attempts.Get(a)
@@ -117,8 +107,8 @@ func (g *guesses) limiter(of limited, interval time.Duration, burst int) *rate.L
 	return l
 }
 
-func (g *guesses) guessLimiter(of limited) *rate.Limiter {
-	return g.limiter(of, guessInterval, g.free)
+func (g *guesses) guessLimiter(network string) *rate.Limiter {
+	return g.limiter(limited{network: network}, guessInterval, g.free)
 }
 
 // check fails with Exhausted while the caller has to wait. A credential that was used before is not a guess.
@@ -134,12 +124,9 @@ func (g *guesses) check(c *Credential) error {
 	return g.delay(c)
 }
 
-// delay fails with Exhausted while the network or the user name of a credential has no free guess. g.mu is held.
+// delay fails with Exhausted while the network of a credential has no free guess. g.mu is held.
 func (g *guesses) delay(c *Credential) error {
-	left := g.guessLimiter(limited{network: network(c.Address)}).TokensAt(g.now())
-	if user := guessedUser(c); user != "" {
-		left = min(left, g.guessLimiter(limited{user: user}).TokensAt(g.now()))
-	}
+	left := g.guessLimiter(network(c.Address)).TokensAt(g.now())
 	if left >= 1 {
 		return nil
 	}
@@ -166,15 +153,7 @@ func (g *guesses) wrong(c *Credential, err error) error {
 	if c.Secret != "" { // otherwise the header was invalid
 		g.attempts.Add(a, outcome{last: now})
 	}
-	g.guessLimiter(limited{network: a.network}).AllowN(now, 1)
-	if user := guessedUser(c); user != "" {
-		pair := attempt{network: a.network, user: user}
-		_, known := g.outcome(pair)
-		g.attempts.Add(pair, outcome{last: now})
-		if !known {
-			g.guessLimiter(limited{user: user}).AllowN(now, 1)
-		}
-	}
+	g.guessLimiter(a.network).AllowN(now, 1)
 	return err
 }
 
@@ -188,14 +167,6 @@ func (g *guesses) right(c *Credential, name string) {
 	a := g.attempt(c)
 	g.attempts.Add(a, outcome{right: true, last: g.now()})
 	g.forgive(a.network, name)
-	user := guessedUser(c)
-	// an application may accept its tokens with any user name, which does not prove that the caller is this user
-	if user != name {
-		return
-	}
-	if g.attempts.Remove(attempt{network: a.network, user: user}) {
-		g.refund(limited{user: user}, 1)
-	}
 }
 
 // forgive refunds guesses of a network, as far as name and the network may. g.mu is held.
@@ -211,15 +182,9 @@ func (g *guesses) forgive(network, name string) {
 	if n > 0 {
 		byName.AllowN(now, n)
 		byAll.AllowN(now, n)
-		g.refund(limited{network: network}, n)
+		left := min(g.free, int(l.TokensAt(now))+n)
+		fresh := rate.NewLimiter(rate.Every(guessInterval), g.free)
+		fresh.AllowN(now, g.free-left)
+		g.limiters.Add(limited{network: network}, fresh)
 	}
-}
-
-// refund gives guesses back to a subject. g.mu is held.
-func (g *guesses) refund(of limited, n int) {
-	now := g.now()
-	left := min(g.free, int(g.guessLimiter(of).TokensAt(now))+n)
-	fresh := rate.NewLimiter(rate.Every(guessInterval), g.free)
-	fresh.AllowN(now, g.free-left)
-	g.limiters.Add(of, fresh)
 }

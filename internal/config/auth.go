@@ -7,9 +7,9 @@ type AuthConfig struct {
 	// once. Empty means STATE/tokens. Any other file must exist when the server starts.
 	Tokens string `toml:"tokens" path:"yes"`
 
-	// Guesses is the number of wrong credentials that are not delayed, for each client address and for each user name.
-	// After them one is answered each minute, and others get 429 with Retry-After. Right tokens are never delayed. Empty
-	// passwords, a repeated wrong credential, and wrong credentials before a right one do not count. Zero means no limit.
+	// Guesses is the number of wrong credentials that are not delayed, for each client address. After them one is answered
+	// each minute, and others get 429 with Retry-After. Right tokens are never delayed. Empty passwords, a repeated wrong
+	// credential, and wrong credentials before a right one do not count. Zero means no limit.
 	Guesses int `toml:"guesses" default:"10" range:"0.."`
 
 	// TTL is how long an origin's permission for a caller is cached: an access that is revoked at the origin ends after at
