@@ -26,6 +26,7 @@ type answer struct {
 	explain  func(error) error       // gives an error of body its kind
 	cancel   context.CancelCauseFunc // ends the request
 	leave    func()                  // frees the slot
+	begun    func()                  // of SSH: called after the first read with data; nil after that
 	bytes    prometheus.Counter      // of body
 	silence  time.Duration           // maximum time without a byte
 	window   time.Duration           // time in which the minimum rate has to be reached
@@ -53,6 +54,10 @@ func (a *answer) Read(p []byte) (int, error) {
 	n, err := a.body.Read(p)
 	a.timer.Stop()
 	a.bytes.Add(float64(n))
+	if n > 0 && a.begun != nil {
+		a.begun()
+		a.begun = nil
+	}
 	a.waited += time.Since(began)
 	a.read += int64(n)
 	switch {

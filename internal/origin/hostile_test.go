@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"log"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -21,6 +22,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/pktline"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
+	"github.com/packhorse-git/packhorse/internal/gittest"
 	"github.com/packhorse-git/packhorse/internal/node"
 )
 
@@ -388,7 +390,7 @@ func BenchmarkCheck(b *testing.B) {
 
 func TestPauseOfBreakerGrows(t *testing.T) {
 	t.Parallel()
-	l := newLimits(1, 0, func(bool) {})
+	l := newLimits(1, 0, func(bool, error) {})
 	outage := &Error{Down: true, Err: io.ErrUnexpectedEOF}
 	for range failures {
 		_ = l.run(func() error { return outage })
@@ -629,5 +631,53 @@ func BenchmarkRefs(b *testing.B) {
 				}
 			}
 		})
+	}
+}
+
+// An origin that takes requests and answers nothing is down as one that refuses them: two silent requests open the
+// circuit breaker before their timeout. Its errors and its log line name the reason.
+func TestSilentOrigin(t *testing.T) {
+	t.Parallel()
+	var isSilent atomic.Bool
+	s := fake(t, capabilitiesV2, func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body) // otherwise the server does not notice the client's end
+		if isSilent.Load() {
+			<-r.Context().Done()
+			return
+		}
+		_, _ = io.WriteString(w, "0000")
+	})
+	var lines bytes.Buffer
+	o := open(t, s.URL, func(o *Options) { o.Log = slog.New(slog.NewTextHandler(&lines, nil)) })
+	o.limits.maxSilence, o.limits.firstPause = 20*time.Millisecond, time.Hour
+	for _, path := range []string{"a", "b"} {
+		o.known.Add(path, repository{advertisement: &advertisement{version: protocol.V2, format: git.SHA1}})
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	isSilent.Store(true)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_, _ = o.Refs(ctx, "a", none, nil)
+	}()
+	gittest.WaitFor(t, "the origin is silent", o.IsSilent)
+	if !o.limits.breaker.IsClosed() {
+		t.Error("the breaker opened after one silent request, which can be the fault of one repository")
+	}
+	go func() { _, _ = o.Refs(ctx, "b", none, nil) }()
+	gittest.WaitFor(t, "the breaker is open", o.limits.breaker.IsOpen)
+	_, err := o.Refs(t.Context(), "a", none, nil)
+	if !IsDown(err) || !strings.Contains(err.Error(), errNoAnswer.Error()) {
+		t.Errorf("error of a request that is not sent: %v, want an outage with %q", err, errNoAnswer)
+	}
+	cancel()
+	<-ended
+	if !strings.Contains(lines.String(), errNoAnswer.Error()) {
+		t.Errorf("log = %q, want the reason", &lines)
+	}
+	isSilent.Store(false)
+	o.limits.breaker.HalfOpen()
+	if _, err := o.Refs(t.Context(), "a", none, nil); err != nil || o.IsSilent() {
+		t.Errorf("Refs after the outage: %v, silent: %v, want no error and false", err, o.IsSilent())
 	}
 }

@@ -115,8 +115,13 @@ func (o *Origin) send(ctx context.Context, c *call, leave func()) (*answer, erro
 	}
 	w := newWait(timeout, func() { cancel(errNoAnswer) })
 	explain := func(err error) error { return o.transportError(ctx, err) }
+	stop := func() {}
+	if !c.isPack && !c.isElsewhere && timeout == o.o.AnswerTimeout {
+		stop = o.limits.await()
+	}
 	r, err := o.roundTrip(ctx, c, w)
 	w.end()
+	stop()
 	if err != nil {
 		err = explain(err)
 		unwatch()
@@ -125,6 +130,9 @@ func (o *Origin) send(ctx context.Context, c *call, leave func()) (*answer, erro
 	}
 	a := &answer{body: r.Body, response: r, explain: explain, cancel: cancel, leave: func() { unwatch(); leave() },
 		bytes: o.metrics.bytes.WithLabelValues(o.Host(), "in")}
+	if !c.isElsewhere {
+		o.limits.hear()
+	}
 	a.watch(o.o.Stall, c.isPack)
 	if c.operation == OperationDownload {
 		a.window, a.rate = o.o.Stall, minDownloadRate

@@ -21,11 +21,15 @@ import (
 )
 
 const (
-	failures = 5                // consecutive ones open the circuit breaker
-	maxPause = time.Minute      // of an open breaker
-	maxWait  = 10 * time.Second // for a slot, and for the budget
+	failures = 5               // consecutive ones open the circuit breaker
+	maxPause = time.Minute     // of an open breaker
+	maxWait  = 8 * time.Second // for a slot, and for the budget
 	// patience is how long a request may be without an answer when its caller cancels it. After that it is a failure.
 	patience = 5 * time.Second
+	// maxSilence is how long the begin of a small answer may take. If the origin answers nothing in this time, it is
+	// silent, and the circuit breaker counts as many failures as silentFailures. The request goes on.
+	maxSilence     = 9 * time.Second
+	silentFailures = 3
 )
 
 // limits are shared by all requests to an origin: slots, the budget per minute, the pause after Retry-After, and the
@@ -37,18 +41,23 @@ type limits struct {
 	executor   failsafe.Executor[any]
 	openings   atomic.Int32  // of the breaker since a request succeeded
 	firstPause time.Duration // of an open breaker; it doubles with each trial that fails
+	maxSilence time.Duration // see the constant
 
 	mu     sync.Mutex
 	paused time.Time // until then the origin wants no requests
+	heard  time.Time // when the last answer began
+	silent bool      // the origin was silent since then
+	cause  error     // the last failure that the breaker counted
 	// callers has the end of the pause of callers who have used up what the origin allows them, by hash of credential
 	callers *lru.Cache[[sha256.Size]byte, time.Time]
 }
 
 // newLimits returns limits. onState is called when the breaker opens and when it closes.
-func newLimits(requests, perMinute int, onState func(open bool)) *limits {
+func newLimits(requests, perMinute int, onState func(open bool, cause error)) *limits {
 	l := &limits{all: semaphore.NewWeighted(int64(requests)),
 		packs:  semaphore.NewWeighted(int64(max(1, requests*3/4))),
-		budget: rate.NewLimiter(rate.Inf, 0), firstPause: time.Second}
+		budget: rate.NewLimiter(rate.Inf, 0), firstPause: time.Second,
+		maxSilence: maxSilence}
 	l.callers, _ = lru.New[[sha256.Size]byte, time.Time](maxKnown) // the size is valid
 	if perMinute > 0 {
 		l.budget = rate.NewLimiter(rate.Limit(float64(perMinute)/60), max(1, perMinute/10))
@@ -59,8 +68,8 @@ func newLimits(requests, perMinute int, onState func(open bool)) *limits {
 		WithDelayFunc(func(failsafe.ExecutionAttempt[any]) time.Duration {
 			return min(l.firstPause<<min(l.openings.Add(1)-1, 10), maxPause)
 		}).WithJitterFactor(.25).
-		OnClose(func(circuitbreaker.StateChangedEvent) { l.openings.Store(0); onState(false) }).
-		OnOpen(func(circuitbreaker.StateChangedEvent) { onState(true) }).Build()
+		OnClose(func(circuitbreaker.StateChangedEvent) { l.openings.Store(0); onState(false, nil) }).
+		OnOpen(func(circuitbreaker.StateChangedEvent) { onState(true, l.lastFailure()) }).Build()
 	l.executor = failsafe.With(l.breaker)
 	return l
 }
@@ -74,7 +83,7 @@ func (l *limits) check() (time.Duration, error) {
 		return pause, errPaused
 	}
 	if pause = l.breaker.RemainingDelay(); pause > 0 {
-		return pause, circuitbreaker.ErrOpen
+		return pause, l.errOpen()
 	}
 	return 0, nil
 }
@@ -123,7 +132,7 @@ func (l *limits) enter(ctx context.Context, isPack bool) (leave func(), err erro
 	if !isPack {
 		slots = slots[1:]
 	}
-	taken := 0
+	taken, began := 0, time.Now()
 	leave = sync.OnceFunc(func() {
 		for _, s := range slots[:taken] {
 			s.Release(1)
@@ -132,7 +141,10 @@ func (l *limits) enter(ctx context.Context, isPack bool) (leave func(), err erro
 	for _, s := range slots {
 		if err = s.Acquire(ctx, 1); err != nil {
 			leave()
-			return nil, context.Cause(ctx)
+			if err = context.Cause(ctx); err == errBusy && !isPack && !l.heardSince(began) {
+				err = errNoAnswer // all requests with a slot wait for the origin
+			}
+			return nil, err
 		}
 		taken++
 	}
@@ -187,10 +199,69 @@ func (l *limits) run(send func() error) error {
 		if fault.Is(sent, fault.Cancelled) && time.Since(began) > patience {
 			return &Error{Down: true, Err: sent}
 		}
+		if isFailure(sent) {
+			l.fail(sent)
+		}
 		return sent
 	})
-	if sent == nil {
-		return err
+	if sent == nil && errors.Is(err, circuitbreaker.ErrOpen) {
+		return l.errOpen()
 	}
 	return sent
+}
+
+// fail notes a failure that the circuit breaker is about to count.
+func (l *limits) fail(cause error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.cause = cause
+}
+
+func (l *limits) lastFailure() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.cause
+}
+
+// errOpen returns ErrOpen with the last failure. That is only text: it is not the error of this request.
+func (l *limits) errOpen() error {
+	return fmt.Errorf("%w, last failure: %v", circuitbreaker.ErrOpen, l.lastFailure())
+}
+
+// await begins the wait for a small answer. The caller calls stop when the wait has ended.
+func (l *limits) await() (stop func()) {
+	began := time.Now()
+	t := time.AfterFunc(l.maxSilence, func() {
+		if l.heardSince(began) { // the origin answers others, so that the cause is this request
+			return
+		}
+		l.mu.Lock()
+		l.silent, l.cause = true, errNoAnswer
+		l.mu.Unlock()
+		for range silentFailures {
+			l.breaker.RecordFailure()
+		}
+	})
+	return func() { t.Stop() }
+}
+
+// hear notes that an answer has begun.
+func (l *limits) hear() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.heard, l.silent = time.Now(), false
+}
+
+func (l *limits) heardSince(t time.Time) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.heard.After(t)
+}
+
+// IsSilent reports whether the origin let the last requests wait for several seconds, and has answered nothing since.
+// Callers who can do without it need not wait long.
+func (o *Origin) IsSilent() bool {
+	o.limits.mu.Lock()
+	defer o.limits.mu.Unlock()
+	return o.limits.silent
 }

@@ -139,10 +139,10 @@ func New(o Options) (*Origin, error) {
 		return c, nil
 	}
 	open := c.metrics.open.WithLabelValues(c.Host())
-	c.limits = newLimits(o.Requests, o.PerMinute, func(isOpen bool) {
+	c.limits = newLimits(o.Requests, o.PerMinute, func(isOpen bool, cause error) {
 		if isOpen {
 			open.Set(1)
-			c.log.Warn("requests to origin stopped", "origin", c.Host())
+			c.log.Warn("requests to origin stopped", "origin", c.Host(), "error", cause)
 		} else {
 			open.Set(0)
 			c.log.Info("requests to origin resumed", "origin", c.Host())

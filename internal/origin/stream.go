@@ -101,6 +101,11 @@ func (o *Origin) openSession(ctx context.Context, operation, path string,
 	return o.limited(ctx, operation, path, operation == opFetch, func(leave func()) error {
 		ctx, cancel := context.WithCancelCause(ctx)
 		unwatch := context.AfterFunc(o.closing, func() { cancel(errClosed) })
+		stop := func() {}
+		if operation != opFetch {
+			stop = o.limits.await()
+		}
+		defer stop()
 		late := time.AfterFunc(o.o.AnswerTimeout, func() { cancel(errNoAnswer) })
 		defer late.Stop()
 		explain := func(err error) error { return o.transportError(ctx, err) }
@@ -112,6 +117,7 @@ func (o *Origin) openSession(ctx context.Context, operation, path string,
 			return err
 		}
 		a := &answer{body: body, explain: explain, cancel: cancel, leave: func() { unwatch(); leave() },
+			begun: func() { stop(); o.limits.hear() },
 			bytes: o.metrics.bytes.WithLabelValues(o.Host(), "in")}
 		a.watch(o.o.Stall, operation == opFetch)
 		if err = use(a, body); err != nil {
