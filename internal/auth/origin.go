@@ -7,6 +7,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
+	"log/slog"
 	"net"
 	"sync"
 	"time"
@@ -32,6 +33,10 @@ type Prober interface {
 	Probe(ctx context.Context, repo git.RepoPath, service protocol.Service, authorization node.Secret) error
 	// Host returns the host that gets the credential for a covered repository.
 	Host(repo git.RepoPath) string
+	// URL returns the URL of the origin for a covered repository. Permissions of another one do not count.
+	URL(repo git.RepoPath) string
+	// IsSilent reports whether that origin has lately answered nothing.
+	IsSilent(repo git.RepoPath) bool
 	// Hosts returns all hosts that Host can return. A host may occur more than once.
 	Hosts() []string
 	// StaleFor returns how long a permission for a covered repository holds while the origin gives no answer.
@@ -42,24 +47,32 @@ type Prober interface {
 type OriginOptions struct {
 	Probers []Prober // the first one that covers a repository decides
 	TTL     time.Duration
+	// File keeps permissions for the time after a restart, when they count as long as before it. It has no credentials,
+	// see originFile. "" means that a restart forgets them.
+	File    string
 	Metrics *Metrics
+	Log     *slog.Logger     // nil means none
 	Now     func() time.Time // nil means time.Now
 }
 
 // Origins identifies callers by asking the origin of a repository whether it accepts their credential for it. So this
 // server permits what the origin permits, and a credential counts for one repository at a time.
 //
-// Answers are cached in memory under a keyed hash of credential, repository and service: permissions for the TTL, and
-// refusals for at most 10 seconds. Equal concurrent questions become one request. While the origin gives no answer, or
-// none within 12 seconds, an earlier permission holds for Prober.StaleFor. Everything else is refused. Safe for
-// concurrent use.
+// Answers are cached under a keyed hash of credential, repository and service: permissions for the TTL, and refusals
+// for at most 10 seconds. Equal concurrent questions become one request. While the origin gives no answer, or none
+// within 10 seconds, an earlier permission holds for Prober.StaleFor. Everything else is refused. Safe for concurrent
+// use.
 type Origins struct {
 	o      OriginOptions
-	key    [32]byte // of the hashes, random for each process
+	key    [32]byte // of the hashes, random
 	flight singleflight.Group
 	slots  *slots
 
+	saving sync.Mutex    // held to write the file; locked before mu
+	saved  chan struct{} // closed when the file was written for the last time
+
 	mu      sync.Mutex
+	changed bool // allowed is not as in the file
 	allowed *simplelru.LRU[originKey, originPermission]
 	refused *simplelru.LRU[originKey, originRefusal] // separate, so that guesses do not displace permissions
 	known   *simplelru.LRU[originKey, struct{}]      // hashes of credentials with the host that has accepted them
@@ -86,9 +99,12 @@ const (
 	maxOriginAnswers  = 1 << 16 // of each kind
 	maxOriginRequests = 64      // at the same time
 	originTimeout     = 30 * time.Second
-	// originPatience is how long callers wait before an earlier permission is used, for as long as originTimeout. It is
-	// longer than the client of an origin waits for its own budget: a used budget is not an outage.
-	originPatience = 12 * time.Second
+	// originPatience is how long a request waits for all answers of the origin together. Without an answer an earlier
+	// permission is used, for as long as originTimeout. It is longer than the client of an origin waits for its own
+	// budget: a used budget is not an outage.
+	originPatience = 10 * time.Second
+	// silentPatience is originPatience while the origin is silent, if it has answered the same question before.
+	silentPatience = time.Second
 )
 
 // NewOrigins makes Origins. Close ends it.
@@ -96,17 +112,29 @@ func NewOrigins(o OriginOptions) *Origins {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	s := &Origins{o: o, slots: newSlots(maxOriginRequests, originTimeout)}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	s := &Origins{o: o, slots: newSlots(maxOriginRequests, originTimeout), saved: make(chan struct{})}
 	s.allowed, _ = simplelru.NewLRU[originKey, originPermission](maxOriginAnswers, nil) // fails only for a size below 1
 	s.refused, _ = simplelru.NewLRU[originKey, originRefusal](maxOriginAnswers, nil)
 	s.known, _ = simplelru.NewLRU[originKey, struct{}](maxOriginAnswers, nil)
 	rand.Read(s.key[:]) // never fails
 	s.life, s.stop = context.WithCancel(context.Background())
+	if o.File == "" {
+		close(s.saved)
+		return s
+	}
+	s.load()
+	go s.keepSaving()
 	return s
 }
 
-// Close cancels running requests. It does not close the probers.
-func (s *Origins) Close() { s.stop() }
+// Close cancels running requests, and writes the file. It does not close the probers.
+func (s *Origins) Close() {
+	s.stop()
+	<-s.saved
+}
 
 // originCaller is a caller whose credential is for an origin. Whether it is right depends on the repository.
 type originCaller struct {
@@ -183,7 +211,7 @@ func (s *Origins) question(p Prober, id Identity, repo git.RepoPath, service pro
 		q.authorization = id.origin.authorization
 	}
 	// not the path of rules: an origin may have different repositories "app" and "app.git"
-	q.key = s.hash(q.authorization.Reveal(), repo.String(), string(service))
+	q.key = s.hash(q.authorization.Reveal(), repo.String(), string(service), p.URL(repo))
 	return q
 }
 
@@ -222,20 +250,18 @@ func (s *Origins) ask(ctx context.Context, q originQuestion) error {
 	}
 	ctx, span := inflight.Trace(ctx, "auth origin")
 	defer span.End("")
+	defer inflight.From(ctx).WaitForOrigin()()
 	done := s.flight.DoChan(string(q.key[:]), func() (any, error) { return nil, s.request(q) })
-	var late <-chan time.Time // nil: the caller waits for the answer
-	if s.isStale(q) {
-		timer := time.NewTimer(originPatience)
-		defer timer.Stop()
-		late = timer.C
-	}
+	patience := s.patience(ctx, q)
+	late := time.NewTimer(patience)
+	defer late.Stop()
 	var err error
 	select {
 	case r := <-done:
 		err = r.Err
-	case <-late:
+	case <-late.C:
 		s.hold(q)
-		err = fault.New(fault.Unavailable, "no answer within %v", originPatience)
+		err = fault.New(fault.Unavailable, "no answer within %v", patience)
 	case <-ctx.Done():
 		return ctx.Err()
 	}
@@ -251,6 +277,17 @@ func (s *Origins) ask(ctx context.Context, q originQuestion) error {
 			"try again",
 		RetryAfter: max(fault.RetryLater, fault.RetryAfter(err)), Err: err,
 	}
+}
+
+// patience returns how long a caller waits for an answer.
+func (s *Origins) patience(ctx context.Context, q originQuestion) time.Duration {
+	s.mu.Lock()
+	wasRefused := s.refused.Contains(q.key)
+	s.mu.Unlock()
+	if q.prober.IsSilent(q.repo) && (wasRefused || s.isStale(q)) {
+		return silentPatience
+	}
+	return max(originPatience-inflight.From(ctx).OriginWait(), silentPatience)
 }
 
 // isRefusal reports whether the error of a Prober is an answer of the origin. An address that may not be used is a
@@ -319,15 +356,25 @@ func (s *Origins) request(q originQuestion) error {
 		s.o.Metrics.originAnswer("failed")
 		return &fault.Error{Kind: fault.Unavailable, Msg: "ask the origin", RetryAfter: fault.RetryAfter(err), Err: err}
 	}
+	if wasAllowed := s.keep(q, asked, err); wasAllowed && err != nil {
+		s.save() // a restart must not give the permission back
+	}
+	return err
+}
+
+// keep caches an answer. It reports whether the origin has permitted the same before.
+func (s *Origins) keep(q originQuestion, asked time.Time, err error) (wasAllowed bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err == nil {
 		s.allowed.Add(q.key, originPermission{asked, asked.Add(s.o.TTL)})
 		s.refused.Remove(q.key)
 		s.known.Add(s.hostKey(q), struct{}{})
-		return nil
+		s.changed = true
+		return true
 	}
-	s.allowed.Remove(q.key)
+	wasAllowed = s.allowed.Remove(q.key)
+	s.changed = s.changed || wasAllowed
 	s.refused.Add(q.key, originRefusal{asked.Add(min(s.o.TTL, refusalTTL)), err})
-	return err
+	return wasAllowed
 }

@@ -7,8 +7,11 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -18,6 +21,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
+	"github.com/packhorse-git/packhorse/internal/inflight"
 	"github.com/packhorse-git/packhorse/internal/node"
 )
 
@@ -28,6 +32,8 @@ type forge struct {
 	readers map[string]string // by the name of a repository; "everybody" includes anonymous callers
 	writers map[string]string
 	down    bool
+	base    string // of its URL
+	silent  atomic.Bool
 	asked   []string // questions
 	begun   chan struct{}
 	proceed chan struct{} // each question waits for it; nil: none does
@@ -50,6 +56,10 @@ func (f *forge) Host(repo git.RepoPath) string {
 }
 
 func (f *forge) StaleFor(git.RepoPath) time.Duration { return time.Hour }
+
+func (f *forge) URL(repo git.RepoPath) string { return "https://" + f.Host(repo) + "/" + f.base }
+
+func (f *forge) IsSilent(git.RepoPath) bool { return f.silent.Load() }
 
 func (f *forge) Probe(_ context.Context, repo git.RepoPath, service protocol.Service, authorization node.Secret) error {
 	if f.proceed != nil {
@@ -289,7 +299,7 @@ func TestOriginSilent(t *testing.T) {
 			t.Fatalf("ask() = %v, want nil", err)
 		}
 		time.Sleep(time.Minute)
-		f.begun, f.proceed = make(chan struct{}, 2), make(chan struct{})
+		f.begun, f.proceed = make(chan struct{}, 20), make(chan struct{})
 		time.AfterFunc(time.Second*25, func() { close(f.proceed) })
 		if err, took := ask("public"); err != nil || took != originPatience {
 			t.Errorf("ask() = %v after %v, want nil after %v", err, took, originPatience)
@@ -297,10 +307,101 @@ func TestOriginSilent(t *testing.T) {
 		if err, took := ask("public"); err != nil || took != 0 {
 			t.Errorf("ask() again = %v after %v, want nil at once", err, took)
 		}
-		if err, took := ask("app"); !fault.Is(err, fault.Unauthenticated) || took != 13*time.Second {
-			t.Errorf("ask() without an earlier permission = %v after %v, want Unauthenticated after 13s", err, took)
+		if err, took := ask("app"); !fault.Is(err, fault.Unavailable) || took != originPatience {
+			t.Errorf("ask() without an earlier permission = %v after %v, want Unavailable after %v", err, took, originPatience)
 		}
+		if err, took := ask("app"); !fault.Is(err, fault.Unauthenticated) || took != 5*time.Second {
+			t.Errorf("ask() until the answer = %v after %v, want Unauthenticated after 5s", err, took)
+		}
+		// While the origin answers nothing at all, callers who got an answer before do not wait for it.
+		f.proceed = make(chan struct{})
+		f.silent.Store(true)
+		time.Sleep(time.Minute)
+		for name, want := range map[string]time.Duration{"public": silentPatience, "app": silentPatience,
+			"new": originPatience} {
+			err, took := ask(name)
+			if took != want || name == "public" && err != nil || name != "public" && !fault.Is(err, fault.Unavailable) {
+				t.Errorf("ask(%s) of a silent origin = %v after %v, want %v", name, err, took, want)
+			}
+		}
+		// All questions of one request share one bound.
+		ctx, r := inflight.NewBoard().Begin(t.Context(), "fetch", "")
+		defer r.End()
+		end := r.WaitForOrigin()
+		time.Sleep(7 * time.Second)
+		end()
+		began := time.Now()
+		err := s.ask(ctx, s.question(f, Identity{}, repoPath(t, "forge/another"), protocol.UploadPack))
+		if took := time.Since(began); !fault.Is(err, fault.Unavailable) || took != originPatience-7*time.Second {
+			t.Errorf("ask() after another question = %v after %v, want Unavailable after 3s", err, took)
+		}
+		close(f.proceed)
 	})
+}
+
+// TestOriginRestart restarts the server. While the origin does not answer, permissions of before hold as long as they
+// would have without the restart, and no others do.
+func TestOriginRestart(t *testing.T) {
+	t.Parallel()
+	f, file, clock := newForge(), filepath.Join(t.TempDir(), "permissions"), time.Unix(1_700_000_000, 0)
+	now := func() time.Time { return clock }
+	var s *Origins
+	start := func() {
+		s = NewOrigins(OriginOptions{Probers: []Prober{f}, TTL: time.Minute, File: file, Metrics: NewMetrics(), Now: now})
+	}
+	ask := func(authorization, name string) error {
+		id := Identity{}
+		if authorization != "" {
+			id = s.caller(Identity{}, &Credential{}, authorization)
+		}
+		return s.ask(t.Context(), s.question(f, id, repoPath(t, "forge/"+name), protocol.UploadPack))
+	}
+	check := func(when string, want ...error) {
+		t.Helper()
+		for i, got := range []error{ask("", "public"), ask(alice, "app"), ask(bob, "app"), ask(bob, "other")} {
+			if fault.KindOf(got) != fault.KindOf(want[i]) {
+				t.Errorf("%s: answer %d = %v, want %v", when, i, got, want[i])
+			}
+		}
+	}
+	unavailable := fault.New(fault.Unavailable, "")
+	denied := fault.New(fault.Denied, "")
+	start()
+	check("first", nil, nil, denied, nil)
+	s.Close()
+	text, err := os.ReadFile(file)
+	if info, _ := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 || bytes.Contains(text, []byte("secret")) ||
+		bytes.Contains(text, []byte(alice)) || bytes.Contains(text, []byte("app")) {
+		t.Errorf("file %v, error %v:\n%s\nwant mode 0600 and no credential or name", info, err, text)
+	}
+	f.down = true
+	start()
+	check("after a restart", nil, nil, unavailable, nil)
+	f.down, f.readers["other"] = false, "nobody"
+	clock = clock.Add(time.Minute)
+	if err := ask(bob, "other"); !isRefusal(err) {
+		t.Errorf("a withdrawn permission: %v, want a refusal", err)
+	}
+	f.down = true
+	defer s.Close()
+	start() // the old process did not end: it crashed
+	check("after a withdrawal and a crash", nil, nil, unavailable, unavailable)
+	f.base = "elsewhere/"
+	check("with another origin", unavailable, unavailable, unavailable, unavailable)
+	f.base = ""
+	clock = clock.Add(time.Hour)
+	check("later than stale_for", unavailable, unavailable, unavailable, unavailable)
+	s.Close()
+	clock = clock.Add(-2 * time.Hour)
+	start()
+	check("with permissions of the future", unavailable, unavailable, unavailable, unavailable)
+	s.Close()
+	if err := os.WriteFile(file, text[:len(text)/2], 0o600); err != nil {
+		t.Fatal(err)
+	}
+	start()
+	check("with a damaged file", unavailable, unavailable, unavailable, unavailable)
+	s.Close()
 }
 
 // TestOriginAndOtherIdentities checks who but the origin can give access: rules and grants that name the repository.

@@ -88,6 +88,8 @@ type Request struct {
 	since atomic.Int64 // start of the stage, in nanoseconds after began
 	bytes atomic.Int64 // sent
 
+	originWait atomic.Int64 // time of WaitForOrigin, in nanoseconds
+
 	mu                       sync.Mutex
 	kind, repository, caller string
 	git                      Usage
@@ -179,6 +181,23 @@ func (r *Request) Stage() Stage {
 		return Reading
 	}
 	return Stage(r.stage.Load())
+}
+
+// WaitForOrigin begins a wait for the origin of a mirror. The caller calls end after it.
+func (r *Request) WaitForOrigin() (end func()) {
+	if r == nil {
+		return func() {}
+	}
+	began := time.Now()
+	return func() { r.originWait.Add(int64(time.Since(began))) }
+}
+
+// OriginWait returns how long the request has waited for the origin of a mirror so far.
+func (r *Request) OriginWait() time.Duration {
+	if r == nil {
+		return 0
+	}
+	return time.Duration(r.originWait.Load())
 }
 
 // WithRequest returns a context with the request, for work that continues after the original context ends.

@@ -82,6 +82,21 @@ func (m *Mirrors) Host(path git.RepoPath) string {
 	return rule.Origin.Host()
 }
 
+// URL returns the URL of the origin of a covered repository.
+func (m *Mirrors) URL(path git.RepoPath) string {
+	rule, _, ok := m.find(path)
+	if !ok {
+		return ""
+	}
+	return rule.URL.String()
+}
+
+// IsSilent reports whether that origin has lately answered nothing.
+func (m *Mirrors) IsSilent(path git.RepoPath) bool {
+	rule, _, ok := m.find(path)
+	return ok && rule.Origin.IsSilent()
+}
+
 // Hosts returns the hosts of the origins that decide about readers.
 func (m *Mirrors) Hosts() (hosts []string) {
 	for _, rule := range *m.rules.Load() {

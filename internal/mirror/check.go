@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/inflight"
 	"github.com/packhorse-git/packhorse/internal/node"
 	"github.com/packhorse-git/packhorse/internal/origin"
 )
@@ -28,7 +29,8 @@ type checked struct {
 }
 
 const (
-	// updateWait is how long callers of check wait for the origin and an update. During an outage it is a tenth.
+	// updateWait is how long a request waits for the origin and an update, including the question about the caller.
+	// During an outage, and after such a question, it is at least a tenth.
 	updateWait = 10 * time.Second
 	// checkTimeout bounds a request for the refs of the origin.
 	checkTimeout = 2 * time.Minute
@@ -47,8 +49,9 @@ var errUpdating = fault.Retry(fault.Unavailable, fault.RetryLater, "the mirror i
 // The error is errUpdating, or NotFound, Denied or Unauthenticated if the origin refuses. It is Unavailable if the
 // origin cannot be asked and the mirror is too old (Rule.StaleFor) or not complete.
 func (r *mirror) check(ctx context.Context, auth node.Secret, forced bool) (checked, error) {
-	timeout := time.NewTimer(r.patience())
+	timeout := time.NewTimer(r.patience(ctx))
 	defer timeout.Stop()
+	defer inflight.From(ctx).WaitForOrigin()()
 	since := r.m.now()
 	if !forced {
 		since = r.window(since)
@@ -83,19 +86,46 @@ func (r *mirror) check(ctx context.Context, auth node.Secret, forced bool) (chec
 }
 
 // patience returns how long callers of check wait.
-func (r *mirror) patience() time.Duration {
+func (r *mirror) patience(ctx context.Context) time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.down != nil {
-		return r.m.updateWait / 10
+	least := r.m.updateWait / 10
+	if r.down != nil || r.rule.Origin.IsSilent() {
+		return least
 	}
-	return r.m.updateWait
+	return max(r.m.updateWait-inflight.From(ctx).OriginWait(), least)
+}
+
+// noAnswer returns the error of a wait for the origin in vain.
+func noAnswer(client *origin.Origin) error {
+	return &fault.Error{Kind: fault.Unavailable, Msg: "origin " + client.Host() + " does not answer",
+		RetryAfter: fault.RetryLater, Err: &origin.Error{Down: true, Err: errors.New("no answer in time")}}
+}
+
+// awaitOrigin waits for a request to an origin that callers cannot do without. It gives up if the origin answers
+// nothing, while the request goes on.
+func (m *Mirrors) awaitOrigin(ctx context.Context, client *origin.Origin, done <-chan struct{}) error {
+	timeout := time.NewTimer(max(m.updateWait-inflight.From(ctx).OriginWait(), m.updateWait/10))
+	defer timeout.Stop()
+	defer inflight.From(ctx).WaitForOrigin()()
+	for {
+		select {
+		case <-done:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-timeout.C:
+			if client.IsSilent() {
+				return noAnswer(client)
+			}
+			timeout.Reset(m.updateWait / 10)
+		}
+	}
 }
 
 // overdue decides for a caller that has waited for the origin in vain. If it has to wait on, the error is errUpdating.
 func (r *mirror) overdue() (checked, error) {
-	err := &fault.Error{Kind: fault.Unavailable, Msg: "origin " + r.currentRule().Origin.Host() + " does not answer",
-		Err: &origin.Error{Down: true, Err: errors.New("no answer in time")}}
+	err := noAnswer(r.currentRule().Origin)
 	result, tooOld := r.judge(err)
 	if tooOld != nil {
 		return checked{}, errUpdating

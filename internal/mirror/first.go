@@ -26,10 +26,8 @@ func (x *exchange) originRefs(ctx context.Context) (*origin.Refs, error) {
 	r, since := x.mirror, x.mirror.window(x.mirrors.now())
 	for {
 		c, own := r.join(since, x.session.Authorization, false)
-		select {
-		case <-c.done:
-		case <-ctx.Done():
-			return nil, ctx.Err()
+		if err := x.mirrors.awaitOrigin(ctx, r.currentRule().Origin, c.done); err != nil {
+			return nil, err
 		}
 		if !own && c.isOutdated(since) {
 			continue

@@ -59,10 +59,8 @@ func (m *Mirrors) openCovered(ctx context.Context, path git.RepoPath, auth node.
 		if own {
 			m.running.Go(func() { m.runOpening(o, path, rule, originPath, auth) })
 		}
-		select {
-		case <-o.done:
-		case <-ctx.Done():
-			return nil, ctx.Err()
+		if err := m.awaitOrigin(ctx, rule.Origin, o.done); err != nil {
+			return nil, err
 		}
 		if own || o.err == nil || o.create && !isOfCaller(o.err) {
 			return o.mirror, o.err

@@ -2,6 +2,7 @@ package roles
 
 import (
 	"context"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -43,7 +44,11 @@ func (s *server) newOrigins(metrics *auth.Metrics) (*auth.Origins, error) {
 	if len(probers) == 0 {
 		return nil, nil
 	}
-	return auth.NewOrigins(auth.OriginOptions{Probers: probers, TTL: s.cfg.Auth.TTL.Duration, Metrics: metrics}), nil
+	o := auth.OriginOptions{Probers: probers, TTL: s.cfg.Auth.TTL.Duration, Metrics: metrics, Log: s.log}
+	if s.cfg.State != "" {
+		o.File = filepath.Join(s.cfg.State, "origin-permissions")
+	}
+	return auth.NewOrigins(o), nil
 }
 
 // originMetrics returns the metrics of the clients of origins, which it registers the first time.
@@ -58,6 +63,7 @@ func (s *server) originMetrics() *origin.Metrics {
 // sidecar asks the forge of [auth.origin]. It implements auth.Prober.
 type sidecar struct {
 	forge    *origin.Origin
+	url      string
 	prefix   string // of the forge's repositories below the root, with a slash at its end; "" means that all are
 	staleFor time.Duration
 }
@@ -85,7 +91,7 @@ func (s *server) newSidecar() (*sidecar, error) {
 	if u.Scheme == "http" && !config.IsLoopback(u.Hostname()) {
 		s.log.Warn("credentials are sent to the forge without TLS", "host", u.Host)
 	}
-	return &sidecar{forge: forge, prefix: prefixOf(c), staleFor: c.StaleFor.Duration}, nil
+	return &sidecar{forge: forge, url: u.String(), prefix: prefixOf(c), staleFor: c.StaleFor.Duration}, nil
 }
 
 // nodeMirrors are the [[mirror]] tables of a gateway, whose nodes have the mirrors. They follow the configuration. It
@@ -169,6 +175,18 @@ func (n *nodeMirrors) Host(repo git.RepoPath) string {
 	return rule.Origin.Host()
 }
 
+// URL returns the URL of the table's origin.
+func (n *nodeMirrors) URL(repo git.RepoPath) string {
+	rule, _ := n.find(repo)
+	return rule.URL.String()
+}
+
+// IsSilent reports whether the table's origin has lately answered nothing.
+func (n *nodeMirrors) IsSilent(repo git.RepoPath) bool {
+	rule, _ := n.find(repo)
+	return rule.Origin != nil && rule.Origin.IsSilent()
+}
+
 // Hosts returns the hosts of the tables' origins.
 func (n *nodeMirrors) Hosts() (hosts []string) {
 	for _, rule := range *n.rules.Load() {
@@ -231,6 +249,12 @@ func (s *sidecar) Probe(ctx context.Context, repo git.RepoPath, service protocol
 
 // Host returns the host of the forge.
 func (s *sidecar) Host(git.RepoPath) string { return s.forge.Host() }
+
+// URL returns the URL of the forge.
+func (s *sidecar) URL(git.RepoPath) string { return s.url }
+
+// IsSilent reports whether the forge has lately answered nothing.
+func (s *sidecar) IsSilent(git.RepoPath) bool { return s.forge.IsSilent() }
 
 // Hosts returns the host of the forge.
 func (s *sidecar) Hosts() []string { return []string{s.forge.Host()} }

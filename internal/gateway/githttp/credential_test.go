@@ -26,6 +26,10 @@ func (originOf) Hosts() []string          { return []string{"forge"} }
 
 func (originOf) StaleFor(git.RepoPath) time.Duration { return 0 }
 
+func (originOf) URL(git.RepoPath) string { return "https://origin/" }
+
+func (originOf) IsSilent(git.RepoPath) bool { return false }
+
 func (originOf) Probe(_ context.Context, repo git.RepoPath, _ protocol.Service, authorization node.Secret) error {
 	switch {
 	case repo.String() == "forge/public":
