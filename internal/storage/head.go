@@ -135,7 +135,7 @@ func (n *Node) writeHeadByGit(ctx context.Context, h *handle, branch git.RefName
 			"symbolic-ref", string(git.HEAD), string(branch),
 		}})
 	if err != nil {
-		return gitError(h.Common, err)
+		return n.withCause(gitError(h.Common, err), h.Common)
 	}
 	return syncTree(filepath.Join(h.Common, "reftable"))
 }

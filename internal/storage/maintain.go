@@ -53,7 +53,7 @@ const (
 // Files are removed only after their replacements are on disk, also for refs.
 //
 // The repository's configuration cannot make Git run programs; see package process. Errors: Exhausted while the
-// repository is being maintained or deleted; those of opening it and of Git.
+// repository is being maintained or deleted; those of opening it and of Git, with what Git reported.
 func (n *Node) Maintain(ctx context.Context, path git.RepoPath) (MaintenanceResult, error) {
 	if n.runner == nil {
 		return MaintenanceResult{}, fault.New(fault.Unavailable, "this node does not maintain repositories")
@@ -63,7 +63,19 @@ func (n *Node) Maintain(ctx context.Context, path git.RepoPath) (MaintenanceResu
 		return MaintenanceResult{}, err
 	}
 	defer n.release(h)
-	return n.maintainHandle(ctx, h, path, true)
+	m, err := n.maintainHandle(ctx, h, path, true)
+	return m, n.withCause(err, h.Common)
+}
+
+// withCause returns an error whose message for the administrator has the cause, for example the messages of Git,
+// without the paths of the repository and of the root.
+func (n *Node) withCause(err error, dir string) error {
+	e, ok := errors.AsType[*fault.Error](err)
+	if !ok || e.Err == nil {
+		return err
+	}
+	text := strings.ReplaceAll(strings.ReplaceAll(e.Error(), dir+"/", ""), n.root+"/", "")
+	return &fault.Error{Kind: e.Kind, Msg: text, RetryAfter: e.RetryAfter, CallerLimit: e.CallerLimit}
 }
 
 // maintainHandle is Maintain for an open repository. refs reports whether to pack its refs.

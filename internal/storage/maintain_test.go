@@ -309,3 +309,22 @@ func fetchInto(node *storage.Node, path git.RepoPath, into *gittest.Repo, want g
 	into.Git("rev-list", "--objects", "--quiet", want.String())
 	return nil
 }
+
+// TestMaintainSaysWhy checks that the administrator reads which pack is damaged, and no path of the server.
+func TestMaintainSaysWhy(t *testing.T) {
+	t.Parallel()
+	r := newManager(t)
+	repo := r.repo("app.git", "x")
+	history(repo, 1)
+	last := repo.GitIn(repo.ID("main").String()+"\n", "pack-objects", "-q", filepath.Join(repo.Dir, "objects/pack/pack"))
+	pack := filepath.Join(repo.Dir, "objects/pack/pack-"+last+".pack")
+	info, err := os.Stat(pack)
+	r.do(err)
+	r.do(os.Chmod(pack, 0o600))
+	r.do(os.Truncate(pack, info.Size()-25))
+	_, err = r.Maintain(t.Context(), r.path("app"))
+	text := fault.Message(err)
+	if err == nil || !strings.Contains(text, "pack-"+last) || strings.Contains(text, repo.Dir) {
+		t.Errorf("the administrator reads %q: %v", text, err)
+	}
+}
