@@ -1,10 +1,12 @@
 package app
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"net"
 	"net/http"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -114,9 +116,34 @@ func isTimeout(err error) bool {
 // conn is a connection whose writes have a time limit.
 type conn struct {
 	*httpreuse.Conn
-	stall   time.Duration
-	renewed time.Time   // when the limit was set
-	isEnded atomic.Bool // nothing more can be sent
+	stall    time.Duration
+	renewed  time.Time   // when the limit was set
+	isEnded  atomic.Bool // nothing more can be sent
+	upgrades atomic.Bool // the next response may switch protocols
+	rest     []byte      // to read before the connection
+}
+
+// Read adds "Connection: Upgrade" to a response with status 101. Several workers omit it (RFC 9110, section 7.8), and
+// http.Transport requires it.
+func (c *conn) Read(p []byte) (int, error) {
+	if len(c.rest) > 0 {
+		n := copy(p, c.rest)
+		c.rest = c.rest[n:]
+		return n, nil
+	}
+	n, err := c.Conn.Read(p)
+	if n == 0 || !c.upgrades.CompareAndSwap(true, false) {
+		return n, err
+	}
+	for more := 0; err == nil && n < len(p) && bytes.IndexByte(p[:n], '\n') < 0; n += more {
+		more, err = c.Conn.Read(p[n:])
+	}
+	line, rest, isWhole := bytes.Cut(p[:n], []byte("\n"))
+	if !isWhole || !bytes.HasPrefix(line, []byte("HTTP/1.1 101")) {
+		return n, err
+	}
+	c.rest = slices.Concat([]byte("Connection: Upgrade\r\n"), rest)
+	return len(line) + 1, nil // a later Read has the error
 }
 
 func (c *conn) Write(p []byte) (int, error) {

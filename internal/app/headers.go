@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/http/httputil"
 	"net/netip"
+	"net/url"
 	"strconv"
 	"strings"
 	"time"
@@ -34,10 +35,14 @@ func (e *exchange) rewrite(r *httputil.ProxyRequest) {
 	out := r.Out
 	out.URL.Scheme = "http"
 	out.URL.RawQuery = r.In.URL.RawQuery // ReverseProxy has dropped what it cannot parse
+	path, _, _ := strings.Cut(r.In.RequestURI, "?")
+	if path != out.URL.EscapedPath() && !strings.HasPrefix(path, "//") && !strings.Contains(path, "#") {
+		out.URL.Opaque = path // unchanged: package url would escape more. Opaque takes "//" for a host
+	}
 	out.Host = r.In.Host
 	header := out.Header
 	for name := range header {
-		if !mayReachWorker(name) || !e.from.Trusted && isOfProxies(name) {
+		if !mayReachWorker(name) || isOfProxies(name) && !(e.from.Trusted && isValidPlace(name, header[name])) {
 			delete(header, name)
 		}
 	}
@@ -75,20 +80,37 @@ func mayReachWorker(name string) bool {
 		"X-Sendfile", "X-Sendfile-Type", "X-Lighttpd-Send-File", "X-Original-Url", "X-Rewrite-Url", "X-Scheme",
 		"X-Url-Scheme", "Front-End-Https", "Gitlab-Workhorse", "X-Forwarded", "Forwarded-For":
 		return false
+	case "X-Forwarded-Prefix", "X-Forwarded-Port":
+		return true
 	}
 	return isPlainName(name) && !strings.HasPrefix(name, "X-Forwarded-") && !isInternal(name)
 }
 
-// isOfProxies reports whether a field is one by which other proxies name the client. It is passed on from trusted
-// proxies.
+// isOfProxies reports whether a field is one by which other proxies name the client, or the port and the path prefix
+// of its request. It is passed on from trusted proxies.
 func isOfProxies(name string) bool {
 	switch name {
 	case "Cf-Connecting-Ip", "Cf-Connecting-Ipv6", "Cf-Pseudo-Ipv4", "Fastly-Client-Ip", "Fly-Client-Ip",
 		"Do-Connecting-Ip", "X-Azure-Clientip", "X-Azure-Socketip", "X-Appengine-User-Ip", "X-Envoy-External-Address",
-		"X-Original-Forwarded-For", "X-Originating-Ip", "X-Proxyuser-Ip", "X-Remote-Addr", "X-Remote-Ip":
+		"X-Original-Forwarded-For", "X-Originating-Ip", "X-Proxyuser-Ip", "X-Remote-Addr", "X-Remote-Ip",
+		"X-Forwarded-Prefix", "X-Forwarded-Port":
 		return true
 	}
 	return false
+}
+
+// isValidPlace reports whether a field with a port or a path prefix has one value that is valid. Workers make links
+// with them, and "//host" would be a link to another host.
+func isValidPlace(name string, values []string) bool {
+	switch name {
+	case "X-Forwarded-Port":
+		port, err := strconv.ParseUint(values[0], 10, 16)
+		return len(values) == 1 && err == nil && port > 0
+	case "X-Forwarded-Prefix":
+		u, err := url.Parse(values[0])
+		return len(values) == 1 && err == nil && strings.HasPrefix(values[0], "/") && values[0] == u.EscapedPath()
+	}
+	return true
 }
 
 // mayReachClient reports whether a worker's field is passed on.

@@ -153,6 +153,7 @@ func (e *exchange) gotConn(info httptrace.GotConnInfo) {
 		return // another one follows, from the transport or from send
 	}
 	e.sent++
+	c.upgrades.Store(e.upgrade != "")
 	e.conn.Store(c)
 }
 

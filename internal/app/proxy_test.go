@@ -50,6 +50,21 @@ func TestRelay(t *testing.T) {
 	}
 }
 
+// Workers get the target of a request as the client sent it. Some of them verify signatures over it.
+func TestTarget(t *testing.T) {
+	t.Parallel()
+	f := newFront(t, Options{Workers: one(serveRaw(t, echo).address)})
+	for _, target := range []string{
+		"/", "/?", "/a|b", "/a[1]|b/(c)?x=1|2", "/%61%2f%2F/../b//c/./", "/a\\b^`{}\"<>", "/\xff\xc3\xa9|", "/a%20|;v=1?",
+		"//a//b", "/a:b@c|", "/%7C|%7c",
+	} {
+		got := f.raw("GET " + target + " HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+		if !strings.Contains(got, "GET "+target+" HTTP/1.1\r\n") {
+			t.Errorf("%q: the worker saw %q", target, got)
+		}
+	}
+}
+
 // The fields that workers believe are set by the proxy, whatever clients send.
 func TestForged(t *testing.T) {
 	t.Parallel()
@@ -57,6 +72,7 @@ func TestForged(t *testing.T) {
 	f := newFront(t, Options{Workers: one(w.address)})
 	forged := []string{
 		"X-Forwarded-For: 6.6.6.6", "X-Forwarded-Proto: https", "X-Forwarded-Host: evil", "X-Forwarded-Anything: evil",
+		"X-Forwarded-Prefix: /evil", "X-Forwarded-Port: 6666",
 		"Forwarded: for=6.6.6.6", "X-Forwarded: for=6.6.6.6", "Forwarded-For: 6.6.6.6",
 		"CF-Connecting-IP: 6.6.6.6", "X-Remote-Addr: 6.6.6.6", "X-Original-Forwarded-For: 6.6.6.6", "X-Real-Ip: 6.6.6.6",
 		"Client-Ip: 6.6.6.6", "X-Scheme: evil", "X-Url-Scheme: evil", "Front-End-Https: evil", "Gitlab-Workhorse: evil",
@@ -68,6 +84,7 @@ func TestForged(t *testing.T) {
 	}
 	_, _, body, err := f.get("/", forged...)
 	if err != nil || strings.Contains(body, "evil") || strings.Contains(body, "6.6.6") ||
+		strings.Contains(body, "6666") ||
 		!strings.Contains(body, "Upgrade-Insecure-Requests") {
 		t.Errorf("%v: the worker saw %s", err, body)
 	}
@@ -95,6 +112,13 @@ func TestForged(t *testing.T) {
 			[]string{"X-Forwarded-For: 127.0.0.1\r\n", "X-Forwarded-Proto: https\r\n", "X-Forwarded-Host: a.example\r\n"}},
 		{[]string{`Forwarded: for=6.6.6.6;proto=https;host="evil"`},
 			[]string{"X-Forwarded-For: 127.0.0.1\r\n", "X-Forwarded-Proto: http\r\n"}},
+		{[]string{"X-Forwarded-Prefix: /git/%20a", "X-Forwarded-Port: 8443"},
+			[]string{"X-Forwarded-Prefix: /git/%20a\r\n", "X-Forwarded-Port: 8443\r\n"}},
+		{[]string{"X-Forwarded-Prefix: //evil", "X-Forwarded-Port: evil", "X-Forwarded-Anything: evil"}, nil},
+		{[]string{"X-Forwarded-Prefix: https://evil", "X-Forwarded-Port: 80, 6.6.6.6"}, nil},
+		{[]string{"X-Forwarded-Prefix: /a", "X-Forwarded-Prefix: /evil", "X-Forwarded-Port: 66.6.6.6"}, nil},
+		{[]string{"X-Forwarded-Prefix: /evil?x", "X-Forwarded-Port: "}, nil},
+		{[]string{"X-Forwarded-Prefix: /\\evil"}, nil},
 		{[]string{"X-Forwarded-Host: a\"b", "X-Forwarded-Proto: gopher"},
 			[]string{"X-Forwarded-Host: " + trusting.address + "\r\n", "X-Forwarded-Proto: http\r\n"}},
 	} {
@@ -147,7 +171,7 @@ func TestSmuggling(t *testing.T) {
 		"spaces in the target": {"GET /a b HTTP/1.1\r\n" + host + "\r\n", "400", "", ""},
 		"control in a query":   {"GET /?a\x01b HTTP/1.1\r\n" + host + "\r\n", "400", "", ""},
 		"raw bytes": {"GET /\xff?\xff# HTTP/1.1\r\n" + host + "Connection: close\r\n\r\n", "",
-			"GET /%FF?\xff# HTTP/1.1\r\n", "%23"},
+			"GET /\xff?\xff# HTTP/1.1\r\n", "%23"},
 		"bare LF": {"GET / HTTP/1.1\n" + host + "X-A: b\nConnection: close\r\n\r\n", "", "GET / HTTP/1.1\r\n",
 			"[^\r]\n"},
 		"HTTP/1.0 and chunks": {"POST / HTTP/1.0\r\n" + host +

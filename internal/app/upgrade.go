@@ -59,6 +59,7 @@ func (e *exchange) acceptUpgrade(s *seat, response *http.Response) (*http.Respon
 		return nil, fault.New(fault.Internal, "the application switched to a protocol that was not requested")
 	}
 	s.done(balance.Cut)
+	response.Header["Connection"] = []string{"Upgrade"}
 	return response, nil
 }
 

@@ -176,6 +176,41 @@ func TestTLS(t *testing.T) {
 	}
 }
 
+// Workers may omit Connection: Upgrade, or name other options there, in any packets. The client gets it.
+func TestUpgradeWithoutConnection(t *testing.T) {
+	t.Parallel()
+	const head = "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\n"
+	for name, response := range map[string]string{
+		"none": head, "other": head + "Connection: keep-alive\r\n",
+		"line feeds": "HTTP/1.1 101 Switching Protocols\nUpgrade: websocket\n",
+		"long":       head + strings.Repeat("X-Long: "+strings.Repeat("x", 1000)+"\r\n", 10),
+	} {
+		for _, inBytes := range []bool{false, true} {
+			w := serveRaw(t, func(_ int, c net.Conn, in *bufio.Reader) {
+				request(in)
+				text := response + "\r\nhello"
+				for inBytes && text != "" {
+					_, _ = io.WriteString(c, text[:1])
+					text = text[1:]
+				}
+				_, _ = io.WriteString(c, text)
+				_, _ = io.Copy(c, in)
+			})
+			c, in, answer := switchTo(t, newFront(t, Options{Workers: one(w.address)}))
+			if answer.StatusCode != 101 || len(answer.Header["Connection"]) != 1 ||
+				answer.Header.Get("Connection") != "Upgrade" {
+				t.Errorf("%s: %+v", name, answer)
+			}
+			_, _ = io.WriteString(c, ", world")
+			var text [12]byte
+			if _, err := io.ReadFull(in, text[:]); err != nil || string(text[:]) != "hello, world" {
+				t.Errorf("%s: %q, %v", name, text, err)
+			}
+			c.Close()
+		}
+	}
+}
+
 // Each side can end what it says, and hear the other out.
 func TestUpgradeHalfClosed(t *testing.T) {
 	t.Parallel()
@@ -290,7 +325,7 @@ func TestUpgradeAbuse(t *testing.T) {
 	for name, answer := range map[string]string{
 		"another protocol": "HTTP/1.1 101 Switching Protocols\r\nUpgrade: other\r\nConnection: Upgrade\r\n\r\n",
 		"no protocol":      "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\n\r\n",
-		"no Connection":    "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\n\r\n",
+		"old version":      "HTTP/1.0 101 Switching Protocols\r\nUpgrade: websocket\r\n\r\n",
 		"a body": "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: " +
 			"Upgrade\r\nContent-Length: 5\r\n\r\nhello",
 	} {
