@@ -8,7 +8,7 @@
 #   restore.sh -l s3://BUCKET/PREFIX                       lists repositories: path, ID, record, time
 #
 # Environment: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN (if temporary), AWS_REGION (us-east-1), and for
-# other servers than Amazon S3, S3_ENDPOINT (https://s3.example.com).
+# other servers than Amazon S3, S3_ENDPOINT, AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL (https://s3.example.com).
 #
 # The bucket has for each repository PREFIX/repos/ID/: records in log/, the newest first in a list, packs in packs/, and
 # lists of refs in refs/, in git's packed-refs format. The newest record names all objects of the repository and the
@@ -41,8 +41,9 @@ bucket=${bucket%%/*}
 prefix=${prefix#/} prefix=${prefix%/}
 [ -z "$prefix" ] || prefix=$prefix/
 region=${AWS_REGION:-us-east-1}
-if [ -n "${S3_ENDPOINT-}" ]; then
-	base=${S3_ENDPOINT%/}/$bucket
+endpoint=${S3_ENDPOINT:-${AWS_ENDPOINT_URL_S3:-${AWS_ENDPOINT_URL-}}}
+if [ -n "$endpoint" ]; then
+	base=${endpoint%/}/$bucket
 else
 	base=https://$bucket.s3.$region.amazonaws.com
 fi
@@ -58,7 +59,13 @@ get() {
 }
 
 # quote TEXT: escapes what occurs in prefixes and in tokens of lists for a query.
-quote() { printf %s "$1" | sed 's/%/%25/g; s/+/%2B/g; s,/,%2F,g; s/=/%3D/g; s/&amp;/%26/g; s/ /%20/g'; }
+quote() { printf %s "$1" | sed 's/%/%25/g; s/+/%2B/g; s,/,%2F,g; s/=/%3D/g; s/&amp;/%26/g; s/ /%20/g; s/!/%21/g'; }
+
+# escape PATH: writes the path of a repository as it is in keys.
+escape() {
+	printf %s "$1" | awk 'BEGIN { for (i = 1; i < 256; i++) code[sprintf("%c", i)] = i }
+		{ for (i = 1; i <= length($0); i++) { c = substr($0, i, 1); printf "%s", c ~ /[-a-z0-9_.\/]/ ? c : sprintf("~%02x", code[c]) } }'
+}
 
 # elements NAME: writes the text of each element of this name in XML.
 elements() { grep -o "<$1>[^<]*</$1>" | sed 's/<[^>]*>//g' || :; }
@@ -71,6 +78,19 @@ ids() {
 		printf %s "$page" | grep -o '<CommonPrefixes>.*</CommonPrefixes>' | elements Prefix | sed 's,/$,,; s,.*/,,'
 		token=$(printf %s "$page" | elements NextContinuationToken)
 		[ -n "$token" ] || return 0
+	done
+}
+
+# ids_of PATH: lists the ID of the repository at a path, which may also be an ID. With -n, it lists all repositories that
+# the path has ever referred to.
+ids_of() {
+	case $1 in *[!a-z2-7]*) ;; ??????????????????????????) echo "$1" ;; esac
+	[ -n "$record" ] && most=1000 || most=1
+	page=$(get "?list-type=2&max-keys=$most&prefix=$(quote "${prefix}names/$(escape "$1")!/")") || return 1
+	for key in $(printf %s "$page" | elements Key | sed 's/!/%21/g'); do
+		get "$key" >"$work/json" || return 1
+		parse <"$work/json" >"$work/record" || return 1
+		[ "$(field state)" = removed ] && [ -z "$record" ] || field id
 	done
 }
 
@@ -245,7 +265,7 @@ repository() {
 		fi
 		match=
 		for path; do
-			case $path in "$name" | "$id") match=yes ;; esac
+			case ${path%.git} in "$name" | "$id") match=yes ;; esac
 		done
 		[ -z "$wanted" ] || [ -n "$match" ] || continue
 		restore "$name"
@@ -258,8 +278,13 @@ trap 'exit 1' INT TERM
 [ $# -le 2 ] || shift 2
 wanted=
 [ "$1" = "$url" ] || [ "$1" = "$dir" ] || wanted=yes
-ids >"$work/ids" || die "cannot list $url: check the keys, AWS_REGION and S3_ENDPOINT"
-[ -s "$work/ids" ] || die "no repositories below $url: check the prefix"
+if [ -n "$wanted" ]; then
+	for path; do ids_of "${path%.git}" || die "cannot find $path: check the keys, AWS_REGION and S3_ENDPOINT"; done >"$work/found"
+	sort -u "$work/found" >"$work/ids"
+else
+	ids >"$work/ids" || die "cannot list $url: check the keys, AWS_REGION and S3_ENDPOINT"
+	[ -s "$work/ids" ] || die "no repositories below $url: check the prefix"
+fi
 : >"$work/restored"
 : >"$work/failed"
 while read -r id; do

@@ -384,10 +384,49 @@ func TestNew(t *testing.T) {
 			t.Errorf("New with endpoint %q = %v, want an error of kind Invalid", endpoint, err)
 		}
 	}
+	if _, err := bucket.New(bucket.Options{URL: "s3://Git_Prod/x"}); err == nil ||
+		!strings.Contains(err.Error(), `S3 does not permit the bucket name "Git_Prod"`) {
+		t.Errorf("New with a bucket name that S3 does not permit = %v", err)
+	}
 	for url, want := range map[string]string{"s3://bucket": "s3://bucket/", "s3://bucket/a/b/": "s3://bucket/a/b"} {
 		b, err := bucket.New(bucket.Options{URL: url})
 		if err != nil || b.String() != want {
 			t.Errorf("New(%q) = %v, %v, want %q", url, b, err, want)
 		}
+	}
+}
+
+// The endpoint is that of the options, of AWS_ENDPOINT_URL_S3 or of AWS_ENDPOINT_URL, in this order, as in the SDKs.
+func TestEndpointOfTheEnvironment(t *testing.T) {
+	var asked atomic.Value
+	server := func(name string) string {
+		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			asked.Store(name)
+			answerError(w, http.StatusNotFound, "NoSuchKey")
+		}))
+		t.Cleanup(s.Close)
+		return s.URL
+	}
+	o := bucket.Options{URL: "s3://git-prod/packhorse", CredentialsFile: filepath.Join(t.TempDir(), "credentials")}
+	writeCredentials(t, o.CredentialsFile, "key")
+	check := func(want string) {
+		t.Helper()
+		if _, _, err := buckettest.Open(t, o).Get(t.Context(), "x", 1); !errors.Is(err, bucket.ErrNotFound) {
+			t.Error(err)
+		}
+		if got := asked.Load(); got != want {
+			t.Errorf("the request went to %q, want %q", got, want)
+		}
+	}
+	t.Setenv("AWS_ENDPOINT_URL", server("AWS_ENDPOINT_URL"))
+	check("AWS_ENDPOINT_URL")
+	t.Setenv("AWS_ENDPOINT_URL_S3", server("AWS_ENDPOINT_URL_S3"))
+	check("AWS_ENDPOINT_URL_S3")
+	o.Endpoint = server("options")
+	check("options")
+	o.Endpoint = ""
+	t.Setenv("AWS_ENDPOINT_URL_S3", "s3.example")
+	if _, err := bucket.New(o); err == nil || !strings.Contains(err.Error(), `AWS_ENDPOINT_URL_S3 "s3.example"`) {
+		t.Errorf("New with an invalid endpoint = %v, want an error with the name of the variable", err)
 	}
 }

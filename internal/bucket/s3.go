@@ -36,7 +36,8 @@ const (
 type Options struct {
 	// URL is s3://BUCKET/PREFIX. The prefix may be empty.
 	URL string
-	// Endpoint is the address of the S3 server, such as https://minio.example.com:9000. Empty means Amazon S3.
+	// Endpoint is the address of the S3 server, such as https://minio.example.com:9000. Empty means AWS_ENDPOINT_URL_S3 or
+	// AWS_ENDPOINT_URL. If they are empty too, it is Amazon S3.
 	Endpoint string
 	// Region is the region of the bucket. Empty means AWS_REGION or AWS_DEFAULT_REGION. If they are empty too, it is
 	// us-east-1 for an Endpoint, and Amazon S3 is asked for the bucket's region.
@@ -71,11 +72,17 @@ func New(o Options) (*S3, error) {
 		return nil, err
 	}
 	host, secure := "s3.amazonaws.com", true
+	from := "store endpoint"
+	for _, name := range []string{"AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"} {
+		if value := os.Getenv(name); o.Endpoint == "" && value != "" {
+			o.Endpoint, from = value, name
+		}
+	}
 	if o.Endpoint != "" {
 		u, err := url.Parse(o.Endpoint)
 		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || strings.Trim(u.Path, "/") != "" {
 			return nil, fault.New(fault.Invalid,
-				"store endpoint %q: want the address of an S3 server, such as https://s3.example.com", o.Endpoint)
+				"%s %q: want the address of an S3 server, such as https://s3.example.com", from, o.Endpoint)
 		}
 		host, secure = u.Host, u.Scheme == "https"
 	}
@@ -105,8 +112,12 @@ func New(o Options) (*S3, error) {
 func parseURL(text string) (name, prefix string, err error) {
 	rest, ok := strings.CutPrefix(text, "s3://")
 	name, prefix, _ = strings.Cut(rest, "/")
-	if !ok || s3utils.CheckValidBucketNameStrict(name) != nil {
+	if !ok || name == "" {
 		return "", "", fault.New(fault.Invalid, "store URL %q: want s3://BUCKET/PREFIX", text)
+	}
+	if s3utils.CheckValidBucketNameStrict(name) != nil {
+		return "", "", fault.New(fault.Invalid, "store URL %q: S3 does not permit the bucket name %q: use 3 to 63 "+
+			"lower-case letters, digits, dots and hyphens", text, name)
 	}
 	if prefix = strings.Trim(prefix, "/"); prefix != "" {
 		prefix += "/"

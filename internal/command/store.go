@@ -46,6 +46,7 @@ AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, from --credentials-file, or from th
 type storeFinder struct {
 	env    Env
 	config string
+	root   string             // of a node of the store; empty: not given
 	flags  config.StoreConfig // values of the flags; empty ones are not set
 }
 
@@ -53,7 +54,8 @@ func (f *storeFinder) addFlags(cmd *cobra.Command) {
 	flags := cmd.PersistentFlags()
 	flags.StringVar(&f.config, "config", "", "read the table [store] of the configuration `FILE`")
 	flags.StringVar(&f.flags.URL, "store", "", "use the store at `URL`, s3://BUCKET/PREFIX")
-	flags.StringVar(&f.flags.Endpoint, "endpoint", "", "use the S3 server at `URL` instead of Amazon S3")
+	flags.StringVar(&f.flags.Endpoint, "endpoint", "",
+		"use the S3 server at `URL` (default that of AWS_ENDPOINT_URL_S3, or Amazon S3)")
 	flags.StringVar(&f.flags.Region, "region", "", "`REGION` of the bucket (default that of AWS_REGION, or us-east-1)")
 	flags.BoolVar(&f.flags.PathStyle, "path-style", false, "send the bucket's name in the path and not in the host")
 	flags.StringVar(&f.flags.CredentialsFile, "credentials-file", "", "`FILE` with access keys, as ~/.aws/credentials")
@@ -73,6 +75,12 @@ func (f *storeFinder) settings() (config.StoreConfig, error) {
 	s.Region, s.PathStyle = cmp.Or(f.flags.Region, s.Region), f.flags.PathStyle || s.PathStyle
 	s.CredentialsFile = cmp.Or(f.flags.CredentialsFile, s.CredentialsFile)
 	s.Profile = cmp.Or(f.flags.Profile, s.Profile)
+	if s.URL == "" && f.root != "" {
+		var err error
+		if s.URL, err = store.CacheURL(f.root); err != nil {
+			return *s, usage(err)
+		}
+	}
 	if s.URL == "" {
 		return *s, usage(errors.New("which store? name it with --store s3://BUCKET/PREFIX, or with --config FILE whose " +
 			"table [store] has its url"))

@@ -13,7 +13,9 @@ import (
 	"github.com/packhorse-git/packhorse/internal/bucket/buckettest"
 	"github.com/packhorse-git/packhorse/internal/config"
 	"github.com/packhorse-git/packhorse/internal/gittest"
+	"github.com/packhorse-git/packhorse/internal/hydrate"
 	"github.com/packhorse-git/packhorse/internal/statedir"
+	"github.com/packhorse-git/packhorse/internal/store"
 )
 
 // storeConfig writes a configuration of a store on a server, and returns its path.
@@ -40,6 +42,8 @@ func TestStoreFlags(t *testing.T) {
 		{"store import --store s3://git-prod", "takes one DIR"},
 		{"store check s3://git-prod", "name the store with --store"},
 		{"repo export app --store s3://git-prod", "takes a PATH and a DIR"},
+		{"repo export app new --root .", "copy the directory of app, or use git clone --mirror"},
+		{"store check --store s3://Git_Prod/x", `S3 does not permit the bucket name "Git_Prod": `},
 	} {
 		code, out, errs := runMain(strings.Fields(test.args)...)
 		if code != exitUsage || !strings.Contains(errs, test.want) {
@@ -148,6 +152,19 @@ func TestStoreCommands(t *testing.T) {
 	run("checked 1 repositories", exitOK, "store", "check", "--deep")
 	run("exported team/app", exitOK, "repo", "export", "team/app", exported)
 	run("exists already", exitFailed, "repo", "export", "team/app", exported)
+	options, cache := s.Options("store"), t.TempDir()
+	node, err := store.Open(t.Context(), store.Options{Bucket: s.Bucket("store"), URL: options.URL, Node: "n",
+		Cache: hydrate.Options{Root: cache}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := node.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if code, out, errs := runMain("repo", "export", "team/app", exported+"2", "--root", cache, "--endpoint",
+		options.Endpoint, "--path-style", "--credentials-file", options.CredentialsFile); code != exitOK {
+		t.Errorf("repo export with the root of a node: %d, %s%s", code, out, errs)
+	}
 	run("would delete 0 objects", exitOK, "store", "gc", "--dry-run")
 	run("drop records of 0 repositories", exitOK, "store", "promote", "--dry-run")
 	run("the store was not promoted", exitFailed, "store", "promote")

@@ -11,6 +11,7 @@ import (
 	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
 
+	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/store"
 )
@@ -259,12 +260,14 @@ func repoExport(env Env) *cobra.Command {
 		Long: `Export writes a repository of a store to the new directory DIR as a plain bare repository, which git and a server without a
 store can use. It reads the bucket directly and verifies all files. The repository in the store is not changed.
 
-Without a store, a repository is a plain bare repository already: copy its directory, or use git clone --mirror.`,
+With --root and neither --store nor --config, the store is that of the node with this root. Without a store, a repository is
+a plain bare repository already: copy its directory, or use git clone --mirror.`,
 		Example: `  packhorse repo export team/app /srv/git/team/app.git --config /etc/packhorse/store.toml
   packhorse repo export team/app app.git --store s3://git-prod/packhorse`,
 		Args: exactArgs(2, "a PATH and a DIR"),
 	}
 	f.addFlags(cmd)
+	cmd.Flags().StringVar(&f.root, "root", "", "use the store of the node whose root is `DIR`")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		path, err := git.ParseRepoPath(args[0])
 		if err != nil {
@@ -275,6 +278,10 @@ Without a store, a repository is a plain bare repository already: copy its direc
 			return err
 		}
 		b, _, err := f.open()
+		if f.root != "" && fault.Is(err, fault.NotFound) {
+			return usage(fmt.Errorf("%w, so its repositories are plain bare ones already: copy the directory of %s, or use git "+
+				"clone --mirror", err, path))
+		}
 		if err != nil {
 			return err
 		}

@@ -17,8 +17,9 @@ type StoreConfig struct {
 	// store. Empty means none: the repositories below the root are the only ones.
 	URL string `toml:"url"`
 
-	// Endpoint is the URL of an S3-compatible server, as in "https://s3.example:9000". Empty means Amazon S3 in the
-	// region. No cache may be between the node and the server.
+	// Endpoint is the URL of an S3-compatible server, as in "https://s3.example:9000". Empty means the variables
+	// AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL, else Amazon S3 in the region. No cache may be between the node and the
+	// server.
 	Endpoint string `toml:"endpoint"`
 
 	// Region is the region of the bucket. Empty means the variable AWS_REGION, or us-east-1.

@@ -149,6 +149,16 @@ func IsCache(root string) (bool, error) {
 	return err == nil, err
 }
 
+// CacheURL returns the URL of the store to which a local cache belongs. The error is fault.NotFound if the directory is
+// not a local cache.
+func CacheURL(root string) (string, error) {
+	cache, err := readCache(root)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", fault.New(fault.NotFound, "%s is not the root of a node with a store", root)
+	}
+	return cache.URL, err
+}
+
 // lockCache locks the local cache for this process, until unlockCache is called or the process ends. Two processes on
 // one root would remove each other's files.
 func lockCache(root string) (*os.File, error) {

@@ -164,6 +164,9 @@ func findRepositories(root string) ([]foundRepository, error) {
 	var list []foundRepository
 	taken := map[git.RepoPath]string{}
 	root, err := filepath.EvalSymlinks(root)
+	if err == nil {
+		root, err = filepath.Abs(root) // commands of Git run in other directories
+	}
 	if err != nil {
 		return nil, fault.Wrap(fault.Invalid, "cannot read the directory with repositories", err)
 	}

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -79,6 +80,13 @@ func TestRestoreScript(t *testing.T) {
 	if got := allRefs(t, filepath.Join(out+"1", "team/app.git")); strings.Contains(got, "refs/heads/new") {
 		t.Errorf("record 1 was restored with the refs of a later one:\n%s", got)
 	}
+	for path, source := range map[string]string{"team/app": "team/app.git", "team/Sub/sha256.git": "team/Sub/sha256.git"} {
+		restoreOne(t, b, restore, out+"3", path)
+		restored := filepath.Join(out+"3", strings.TrimSuffix(path, ".git")+".git")
+		if got, want := allRefs(t, restored), allRefs(t, filepath.Join(root, source)); got != want {
+			t.Errorf("%s alone was restored with\n%s\nwant\n%s", path, got, want)
+		}
+	}
 	packs, err := filepath.Glob(filepath.Join(server.Dir, "bucket/git/store/repos/*/packs/*.pack"))
 	if err != nil || packs == nil {
 		t.Fatalf("packs are %q, %v", packs, err)
@@ -97,6 +105,37 @@ func TestRestoreScript(t *testing.T) {
 	if text, err := run("-l", "s3://bucket/git/wrong"); err == nil || !strings.Contains(text, "check the prefix") {
 		t.Errorf("restore.sh -l of a wrong prefix = %v, %s, want an error", err, text)
 	}
+}
+
+// restoreOne restores one repository of the bucket while the records of all others cannot be read.
+func restoreOne(t *testing.T, b bucket.Bucket, restore func(args ...string) string, out, path string) {
+	t.Helper()
+	s, end, err := openTemporary(t.Context(), b, t.TempDir(), "n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	id := idOf(t, s, path)
+	end()
+	hidden := map[string][]byte{}
+	err = each(t.Context(), b, reposPrefix, func(info bucket.Info) error {
+		if strings.Contains(info.Key, "/log/") && !strings.HasPrefix(info.Key, reposPrefix+id) {
+			hidden[info.Key], _, err = b.Get(t.Context(), info.Key, 1<<20)
+		}
+		return err
+	})
+	if err != nil || len(hidden) == 0 {
+		t.Fatalf("%d other records, %v", len(hidden), err)
+	}
+	set := func(body func(key string) []byte) {
+		for key := range hidden {
+			if err := errors.Join(b.Delete(t.Context(), key), b.Create(t.Context(), key, body(key))); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	set(func(string) []byte { return []byte("damaged") })
+	restore("s3://bucket/git/store", out, path)
+	set(func(key string) []byte { return hidden[key] })
 }
 
 // changeRefs changes refs in the store and in its source.

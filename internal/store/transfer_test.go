@@ -3,6 +3,7 @@ package store
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -292,6 +293,27 @@ func TestImportAgain(t *testing.T) {
 		t.Errorf("second ImportAll = %+v, %v, want one repository", report, err)
 	}
 	checkClean(t, b)
+}
+
+func TestImportOfARelativeDirectory(t *testing.T) {
+	b, parent := newBucket(t), t.TempDir()
+	source := gittest.Random(t, 5, gittest.Shape{Commits: 3})
+	if err := os.Mkdir(filepath.Join(parent, "root"), 0o777); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(source.Dir, filepath.Join(parent, "root/app.git")); err != nil {
+		t.Fatal(err)
+	}
+	t.Chdir(parent)
+	for _, want := range []string{"[app] []", "[] [app]"} {
+		report, err := ImportAll(t.Context(), b, ImportOptions{Dir: "root", Node: "n"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := fmt.Sprint(report.Imported, report.Exists); got != want || len(report.Refused)+len(report.Differs) > 0 {
+			t.Errorf("ImportAll = %+v, want imported and existing paths %s", report, want)
+		}
+	}
 }
 
 // A caller that leaves while the first record is written does not end the import in the middle.
