@@ -75,6 +75,7 @@ func TestFailedPushes(t *testing.T) {
 		reason  string
 		kind    fault.Kind
 		results string // with the ID of main as MAIN
+		says    string // to the client
 	}{
 		"non-fast-forward": {args: []string{"side:refs/heads/main", "main:refs/heads/new"}, reason: "",
 			results: "refs/heads/new 0000000 MAIN ok"},
@@ -102,6 +103,9 @@ func TestFailedPushes(t *testing.T) {
 		"dead git": {args: []string{"side"}, program: brokenGit(t,
 			`case "$*" in *receive-pack*) echo 'fatal: boom' >&2; exit 3;; esac`),
 			reason: reasonInternal, kind: fault.Internal, results: "refs/heads/side 0000000 SIDE not changed"},
+		"unknown extension": {args: []string{"side"}, program: brokenGit(t, `case "$*" in *receive-pack*)
+			printf 'fatal: unknown repository extension found:\n\n\tnewone\n' >&2; exit 128;; esac`),
+			reason: reasonDisabled, kind: fault.Unavailable, says: "support extensions of this repository (newone)"},
 		"turned off": {args: []string{"side"}, config: "http.receivepack=false", results: ""},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -122,6 +126,9 @@ func TestFailedPushes(t *testing.T) {
 			out, err := w.push(c, test.args...)
 			if err == nil {
 				t.Fatalf("it was taken: %s", out)
+			}
+			if !strings.Contains(out, test.says) {
+				t.Errorf("the client reads\n%s", out)
 			}
 			o, err := w.last()
 			if o.Reason != test.reason || test.reason != "" && !fault.Is(err, test.kind) ||

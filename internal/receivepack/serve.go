@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"io"
+	"strings"
 	"sync"
 	"time"
 
@@ -261,6 +262,12 @@ func (p *pushSession) gitError(f *feed, exit, err error) error {
 	if p.hooks.transactionFailed {
 		p.outcome.Reason = reasonHook
 		return fault.Wrap(fault.Denied, "the reference-transaction hook refused the push", exit)
+	}
+	if _, names, found := strings.Cut(strings.Replace(exit.Error(), "extensions found:", "extension found:", 1),
+		"extension found:"); found { // setup.c of Git, verify_repository_format
+		p.outcome.Reason = reasonDisabled
+		return fault.Wrap(fault.Unavailable, "push not accepted: the git of the server does not support extensions of this "+
+			"repository ("+clean(strings.Trim(names, " ;?"), maxReason)+"); its administrator can install a newer git", exit)
 	}
 	if kind := fault.KindOf(exit); kind == fault.Internal { // the client must not see more
 		return &fault.Error{Kind: kind, Msg: "git failed; see the server's log", Err: exit}

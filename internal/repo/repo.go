@@ -173,7 +173,8 @@ func checkFormat(c Config) (format git.ObjectFormat, tables bool, err error) {
 				return 0, false, fault.New(fault.Unavailable, "object format %.20q is not supported", value)
 			}
 			format = f
-		case "noop", "noop-v1", "partialclone", "preciousobjects", "worktreeconfig", "relativeworktrees":
+		case "noop", "noop-v1", "partialclone", "preciousobjects", "worktreeconfig", "relativeworktrees",
+			"submodulepathconfig": // they do not change how objects and refs are stored
 		case "refstorage":
 			if tables = value == "reftable"; !tables && value != "files" {
 				return 0, false, fault.New(fault.Unavailable,

@@ -206,3 +206,25 @@ func TestIdentityOfRecreatedDirectory(t *testing.T) {
 		t.Errorf("of nothing: %v", err)
 	}
 }
+
+// Extensions that do not change how objects and refs are stored do not make a repository unreadable. Unknown ones may
+// change anything.
+func TestExtensions(t *testing.T) {
+	t.Parallel()
+	for extension, isKnown := range map[string]bool{
+		"noop": true, "noop-v1": true, "partialClone": true, "preciousObjects": true, "worktreeConfig": true,
+		"relativeWorktrees": true, "submodulePathConfig": true, "compatObjectFormat": true, "storeObjectsBackwards": false,
+	} {
+		made := gittest.Init(t)
+		made.Git("config", "core.repositoryFormatVersion", "1")
+		made.Git("config", "extensions."+extension, "true")
+		r, err := Open(made.Dir, Options{})
+		if err == nil {
+			r.Close()
+		}
+		if text := fault.Message(err); isKnown && err != nil || !isKnown && (!fault.Is(err, fault.Unavailable) ||
+			!strings.Contains(text, strings.ToLower(extension))) {
+			t.Errorf("%s: %v", extension, err)
+		}
+	}
+}
