@@ -66,9 +66,13 @@ func (p *Pack) beginV2() error {
 	return fmt.Errorf("%w: no pack but %.100q", errInvalid, line)
 }
 
-// beginV0 reads the acknowledgments before the pack (gitprotocol-pack(5), "Packfile Negotiation").
+// maxAcks is the maximum number of acknowledgments before a pack. Servers send one or two for each have.
+const maxAcks = 1 << 20
+
+// beginV0 reads the acknowledgments before the pack (gitprotocol-pack(5), "Packfile Negotiation"). The request has
+// "done", so that their kinds do not matter.
 func (p *Pack) beginV0() error {
-	for range 10 { // one, and one more from servers that acknowledge the first have and "done"
+	for range maxAcks {
 		kind, payload, err := p.lines.Next()
 		line := bytes.TrimSuffix(payload, []byte("\n"))
 		switch {

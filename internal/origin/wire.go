@@ -195,7 +195,9 @@ func (f *FetchRequest) v2(agent string) []byte {
 func (f *FetchRequest) v0(agent string, a *advertisement) []byte {
 	b := make([]byte, 0, 200+(len(f.Wants)+len(f.Haves))*(f.Format.HexSize()+10))
 	features := " side-band-64k"
-	for _, feature := range []string{"ofs-delta", "thin-pack", "no-progress", "agent", "object-format"} {
+	// some servers refuse clients that do not know it
+	for _, feature := range []string{"multi_ack_detailed", "ofs-delta", "thin-pack", "no-progress", "agent",
+		"object-format"} {
 		switch {
 		case !a.has(feature), feature == "thin-pack" && len(f.Haves) == 0, feature == "no-progress" && f.Progress != nil:
 			continue
