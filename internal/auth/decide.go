@@ -53,6 +53,11 @@ func (a *Auth) may(ctx context.Context, id Identity, repo git.RepoPath, op Opera
 	if !allowed {
 		return NoRepository(repo)
 	}
+	if covered && id.By == ByOrigin {
+		if words := a.o.Origins.denial(id, repo, op); words != "" {
+			return fault.New(fault.Denied, "%s", words)
+		}
+	}
 	if id.Grant != nil && !id.Grant.allows(path, op) {
 		return fault.New(fault.Denied, "%s may read this repository, but the credential does not permit this", id.Name)
 	}

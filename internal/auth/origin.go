@@ -272,11 +272,15 @@ func (s *Origins) ask(ctx context.Context, q originQuestion) error {
 		s.o.Metrics.originAnswer("stale")
 		return nil
 	}
-	return &fault.Error{
+	failure := &fault.Error{
 		Kind: fault.Unavailable, Msg: "the server that this repository comes from cannot check permissions at present; " +
 			"try again",
 		RetryAfter: max(fault.RetryLater, fault.RetryAfter(err)), Err: err,
 	}
+	if cause := errors.Unwrap(err); fault.Is(cause, fault.Exhausted) { // the origin's limit, and not one of Origins
+		failure.Kind, failure.CallerLimit, failure.Msg = fault.Exhausted, true, fault.Message(cause)
+	}
+	return failure
 }
 
 // patience returns how long a caller waits for an answer.
@@ -311,6 +315,23 @@ func (s *Origins) cached(key originKey) (answer error, ok bool) {
 		return r.err, true
 	}
 	return nil, false
+}
+
+// denial returns the origin's own words about an operation that it has just denied, or "".
+func (s *Origins) denial(id Identity, repo git.RepoPath, op Operation) string {
+	service, _ := serviceOf(op)
+	answer, _ := s.cached(s.question(s.prober(repo), id, repo, service).key)
+	if !fault.Is(answer, fault.Denied) {
+		return ""
+	}
+	return fault.Message(answer)
+}
+
+// isPrivate reports whether the origin has refused what a question is about before.
+func (s *Origins) isPrivate(q originQuestion) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.refused.Contains(q.key)
 }
 
 // isStale reports whether an earlier permission holds while the origin gives no answer.

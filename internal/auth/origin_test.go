@@ -34,6 +34,7 @@ type forge struct {
 	down    bool
 	base    string // of its URL
 	silent  atomic.Bool
+	limited bool     // it wants fewer requests
 	asked   []string // questions
 	begun   chan struct{}
 	proceed chan struct{} // each question waits for it; nil: none does
@@ -84,6 +85,8 @@ func (f *forge) Probe(_ context.Context, repo git.RepoPath, service protocol.Ser
 	case f.down:
 		// an address that may not be used, which is a failure despite its kind
 		return &net.OpError{Op: "dial", Net: "tcp", Err: fault.New(fault.Denied, "not a public address")}
+	case f.limited:
+		return &fault.Error{Kind: fault.Exhausted, Msg: "the origin limits requests", RetryAfter: 7 * time.Second}
 	case user == "" && !authorization.IsZero():
 		return fault.New(fault.Unauthenticated, "wrong password")
 	case may == "everybody", user != "" && strings.Contains(may, user):
@@ -280,6 +283,49 @@ func TestOriginDown(t *testing.T) {
 	err, _ := w.try("192.0.2.1", alice, "forge/public", Read)
 	if fault.RetryAfter(err) == 0 {
 		t.Errorf("error = %v, want a retry hint", err)
+	}
+}
+
+// A limit of the origin is not an outage: callers get its pause, unless an earlier answer holds.
+func TestOriginLimits(t *testing.T) {
+	t.Parallel()
+	f := newForge()
+	w := newOriginWorld(t, f, Options{})
+	for repo, want := range map[string]string{"forge/both": "unauthenticated", "forge/public": "ok"} {
+		if got := w.may("", repo, Read); got != want {
+			t.Fatalf("anonymous at %s: %s, want %s", repo, got, want)
+		}
+	}
+	w.may(alice, "forge/app", Read)
+	f.limited = true
+	w.clock = w.clock.Add(2 * time.Minute)
+	for _, test := range []struct{ authorization, repo, want string }{
+		{alice, "forge/app", "ok"},
+		{"", "forge/public", "ok"},
+		{bob, "forge/both", "exhausted"},
+		{"", "forge/other", "exhausted"},
+		{"", "forge/both", "unauthenticated"}, // an earlier permission of a credential may hold
+	} {
+		err, _ := w.try("192.0.2.1", test.authorization, test.repo, Read)
+		if says(err) != test.want || test.want == "exhausted" && fault.RetryAfter(err) != 7*time.Second {
+			t.Errorf("%q at %s: %v, retry after %v; want %s", test.authorization, test.repo, err, fault.RetryAfter(err),
+				test.want)
+		}
+	}
+}
+
+// The origin's own words reach a caller who may read the repository.
+func TestOriginDeniesPush(t *testing.T) {
+	t.Parallel()
+	w := newOriginWorld(t, newForge(), Options{})
+	for range 2 {
+		err, _ := w.try("192.0.2.1", bob, "forge/public", Write)
+		if !fault.Is(err, fault.Denied) || fault.Message(err) != "not for bob" {
+			t.Errorf("push of bob: %v, want the origin's denial", err)
+		}
+	}
+	if err, _ := w.try("192.0.2.1", bob, "forge/app", Write); !fault.Is(err, fault.NotFound) {
+		t.Errorf("push of bob, who may not read: %v, want NotFound", err)
 	}
 }
 

@@ -47,7 +47,7 @@ type Error struct {
 	Kind        Kind
 	Msg         string        // the problem, for the client
 	RetryAfter  time.Duration // for Exhausted and Unavailable; zero means no hint
-	CallerLimit bool          // with Exhausted: the caller has reached its own limit, and others have not
+	CallerLimit bool          // with Exhausted: a limit that another storage node has as well, such as that of the caller
 	Err         error         // the cause, for the log; may be nil
 }
 
@@ -100,7 +100,7 @@ func KindOf(err error) Kind {
 // Is reports whether err is not nil and of this kind.
 func Is(err error, kind Kind) bool { return err != nil && KindOf(err) == kind }
 
-// IsCallerLimit reports whether err is an Exhausted error about the caller's own limit.
+// IsCallerLimit reports whether err is an Exhausted error about a limit that another storage node has as well.
 func IsCallerLimit(err error) bool {
 	e, ok := errors.AsType[*Error](err)
 	return ok && e.Kind == Exhausted && e.CallerLimit

@@ -261,6 +261,10 @@ func (r *mirror) judge(err error) (checked, error) {
 	if !origin.IsDown(err) {
 		what = fault.Message(err)
 	}
+	kind, after := fault.Unavailable, max(fault.RetryAfter(err), fault.RetryMuchLater)
+	if fault.Is(err, fault.Exhausted) { // the origin, or the budget for it, allows a request after that time
+		kind, after, what = fault.Exhausted, fault.RetryAfter(err), fault.Message(err)
+	}
 	var reason string
 	switch {
 	case !r.state.Complete:
@@ -270,6 +274,6 @@ func (r *mirror) judge(err error) (checked, error) {
 	default:
 		return checked{Age: age, Err: err}, nil
 	}
-	return checked{}, &fault.Error{Kind: fault.Unavailable, Msg: reason + ", and " + what,
-		RetryAfter: max(fault.RetryAfter(err), fault.RetryMuchLater), Err: err}
+	return checked{}, &fault.Error{Kind: kind, Msg: reason + ", and " + what, RetryAfter: after,
+		CallerLimit: fault.IsCallerLimit(err), Err: err}
 }

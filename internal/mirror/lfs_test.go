@@ -106,17 +106,18 @@ func TestLFSWhileOriginIsStopped(t *testing.T) {
 		return true
 	})
 	start := time.Now()
-	for range 2 {
-		if _, _, err := w.download(t.Context(), "host/a", whole(b.Objects[0])); !fault.Is(err, fault.Unavailable) {
-			t.Errorf("download during a pause: %v, want Unavailable", err)
+	for _, kind := range []fault.Kind{fault.Unavailable, fault.Exhausted} {
+		_, _, err := w.download(t.Context(), "host/a", whole(b.Objects[0]))
+		if !fault.Is(err, kind) || fault.RetryAfter(err) < 15*time.Second {
+			t.Errorf("download during a pause: %v, want %v with the rest of the pause", err, kind)
 		}
 	}
 	if took := time.Since(start); took > 10*time.Second {
 		t.Errorf("downloads during a pause ended after %v, want at once", took)
 	}
 	_, _, err := w.Node().LFSBatch(t.Context(), w.path("host/a"), session, b)
-	if !fault.Is(err, fault.Unavailable) || strings.Count(err.Error(), "is not asked at present") > 1 {
-		t.Errorf("batch during a pause: %v, want Unavailable and one message", err)
+	if !fault.Is(err, fault.Exhausted) || strings.Count(err.Error(), "limits requests at present") > 1 {
+		t.Errorf("batch during a pause: %v, want Exhausted and one message", err)
 	}
 }
 

@@ -316,7 +316,10 @@ func (x *exchange) noteAge(age time.Duration, reason error) {
 		return
 	}
 	problem := "origin " + x.rule.Origin.Host() + " does not answer"
-	if !origin.IsDown(reason) {
+	switch {
+	case fault.Is(reason, fault.Exhausted):
+		problem = fault.Message(reason)
+	case !origin.IsDown(reason):
 		problem = "the update from origin " + x.rule.Origin.Host() + " failed"
 	}
 	x.session.Notice = "warning: " + problem + "; this is its state of " + formatAge(age) + " ago"

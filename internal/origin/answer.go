@@ -75,6 +75,18 @@ func (a *answer) Read(p []byte) (int, error) {
 	return n, err
 }
 
+const (
+	maxErrorBody  = 64 << 10        // bytes of Error.Body
+	errorBodyTime = 2 * time.Second // how long the body of an error may take
+)
+
+// errorBody returns the beginning of the body of a response that is an error, as far as it arrives soon.
+func (a *answer) errorBody() []byte {
+	a.silence, a.window = min(a.silence, errorBodyTime), min(a.window, errorBodyTime)
+	body, _ := io.ReadAll(io.LimitReader(a, maxErrorBody))
+	return body
+}
+
 // Close ends the request. Over HTTP it looks for the end of the answer first.
 func (a *answer) Close() error {
 	if !a.ended && a.response != nil {

@@ -292,6 +292,62 @@ func TestFetch(t *testing.T) {
 	})
 }
 
+// Some servers of version 0 refuse clients that do not offer multi_ack_detailed. Then each have has an acknowledgment.
+func TestFetchWithManyHaves(t *testing.T) {
+	t.Parallel()
+	b := newBackend(t)
+	b.v0 = true
+	repo := b.repo(t, "a.git")
+	var haves []git.ObjectID
+	for i := range 60 {
+		haves = append(haves, repo.Commit(fmt.Sprint(i), haves[max(len(haves)-1, 0):]...))
+	}
+	tip := repo.Commit("tip", haves[len(haves)-1])
+	repo.Git("update-ref", "refs/heads/main", tip.String())
+	b.before = func(w http.ResponseWriter, r *http.Request) bool {
+		if r.Method != http.MethodPost {
+			return false
+		}
+		body, _ := io.ReadAll(r.Body)
+		r.Body = io.NopCloser(bytes.NewReader(body))
+		if bytes.Contains(body, []byte(" multi_ack_detailed ")) {
+			return false
+		}
+		w.WriteHeader(http.StatusBadRequest)
+		return true
+	}
+	pack, err := open(t, b.URL).Fetch(t.Context(), "a.git", none, FetchRequest{Format: git.SHA1,
+		Wants: []git.ObjectID{tip}, Haves: haves})
+	if err != nil {
+		t.Fatalf("Fetch error = %v, want none", err)
+	}
+	content, err := io.ReadAll(pack)
+	if err != nil || pack.Close() != nil {
+		t.Fatalf("reading the pack: %v", err)
+	}
+	if n := inspect(t, repo, git.SHA1, content); n != 3 {
+		t.Errorf("pack of %d objects, want a commit, a tree and a file", n)
+	}
+}
+
+// Parameters and the case of a content type mean nothing, as for Git.
+func TestContentType(t *testing.T) {
+	t.Parallel()
+	for header, isOK := range map[string]bool{"application/x-git-upload-pack-advertisement; charset=utf-8": true,
+		"Application/X-Git-Upload-Pack-Advertisement ;x": true, "application/x-git-upload-pack-advertisements": false,
+		"text/html": false, "": false} {
+		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", header)
+			_, _ = io.WriteString(w, lines("version 2"))
+		}))
+		t.Cleanup(s.Close)
+		err := open(t, s.URL).Probe(t.Context(), "a", protocol.UploadPack, none)
+		if (err == nil) != isOK {
+			t.Errorf("Content-Type %q: error = %v, want success %t", header, err, isOK)
+		}
+	}
+}
+
 func negated(haves []git.ObjectID, unknown git.ObjectID) (args []string) {
 	for _, id := range haves {
 		if id != unknown {

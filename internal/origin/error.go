@@ -13,6 +13,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git/pktline"
+	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/node"
 )
 
@@ -22,7 +23,7 @@ type Error struct {
 	RetryAfter time.Duration // until the origin wants another request; 0 if it did not say
 	Moved      *url.URL      // the target of a redirect that was not followed; nil if there was none
 	Down       bool          // see IsDown
-	Body       []byte        // the beginning of the response's body; only set by Do
+	Body       []byte        // the beginning of the response's body
 	Err        error
 
 	single   bool // of one repository: other requests may well succeed
@@ -80,29 +81,40 @@ func unexpected(err error) error {
 }
 
 // isFailure reports whether the circuit breaker counts an error. One repository that the origin cannot read is not an
-// outage of the others.
+// outage of the others, and neither is the limit of one caller.
 func isFailure(err error) bool {
 	e, ok := errors.AsType[*Error](err)
-	return ok && e.Down && !e.single
+	return ok && e.Down && !e.single && !e.ofCaller
 }
 
-// down returns an error that means an outage.
-func (o *Origin) down(err error, status int, after time.Duration) error {
-	return &fault.Error{Kind: fault.Unavailable, Msg: "origin " + o.Host() + " does not answer",
-		RetryAfter: max(after, fault.RetryLater), Err: &Error{Status: status, RetryAfter: after, Down: true,
-			single: status == http.StatusInternalServerError, Err: err}}
+// down returns an error that means an outage, or that the origin wants fewer requests: then another storage node would
+// get the same answer.
+func (o *Origin) down(cause *Error) error {
+	cause.Down, cause.single = true, cause.Status == http.StatusInternalServerError
+	e := &fault.Error{Kind: fault.Unavailable, Msg: "origin " + o.Host() + " does not answer",
+		RetryAfter: max(cause.RetryAfter, fault.RetryLater), Err: cause}
+	if cause.Status == http.StatusTooManyRequests || cause.Status == http.StatusForbidden {
+		e.Kind, e.CallerLimit, e.Msg = fault.Exhausted, true, "origin "+o.Host()+" limits requests at present"
+		if cause.RetryAfter > 0 {
+			e.RetryAfter = maxPauseOf(cause.RetryAfter)
+		}
+	}
+	return e
 }
 
 // refused returns the error of a request that was not sent.
 func (o *Origin) refused(err error, after time.Duration) error {
 	kind, msg := fault.Unavailable, "origin "+o.Host()+" is not asked at present because it failed"
+	isPaused := errors.Is(err, errPaused)
 	switch {
 	case !isRefusal(err): // the caller's context ended
 		return o.transportError(context.Background(), err)
 	case errors.Is(err, errBusy):
 		kind, msg = fault.Exhausted, "too many requests wait for origin "+o.Host()
+	case isPaused:
+		kind, msg = fault.Exhausted, "origin "+o.Host()+" limits requests at present"
 	}
-	return &fault.Error{Kind: kind, Msg: msg, RetryAfter: max(after, fault.RetrySoon),
+	return &fault.Error{Kind: kind, Msg: msg, RetryAfter: max(after, fault.RetrySoon), CallerLimit: isPaused,
 		Err: &Error{RetryAfter: after, Down: true, ofCaller: err == errCallerPaused, Err: err}}
 }
 
@@ -121,11 +133,19 @@ func (o *Origin) obey(c *call, err error) {
 	}
 }
 
-// statusError returns the error of a response that is not 200. isOwn reports whether the request had the mirror's own
-// credential.
-func (o *Origin) statusError(r *http.Response, isOwn bool) error {
+// statusError returns the error of a response to a call that is not 200. body is the beginning of the response's body.
+// The log and the state of a mirror show it. The client of a push gets the text of a refusal, as Git shows it.
+func (o *Origin) statusError(c *call, r *http.Response, body []byte) error {
 	after := retryAfter(r.Header.Get("Retry-After"))
-	cause := &Error{Status: r.StatusCode, RetryAfter: after, Err: fmt.Errorf("status %s", Printable(r.Status))}
+	cause := &Error{Status: r.StatusCode, RetryAfter: after, Body: body,
+		Err: fmt.Errorf("status %s", Printable(r.Status))}
+	text, words := Printable(string(body)), ""
+	if text != "" {
+		cause.Err = fmt.Errorf("%w: %s", cause.Err, text)
+		if c.service == protocol.ReceivePack && isMediaType(r.Header.Get("Content-Type"), "text/plain") {
+			words = ": " + text
+		}
+	}
 	fail := func(kind fault.Kind, msg string) error {
 		return &fault.Error{Kind: kind, Msg: "origin " + o.Host() + " " + msg, Err: cause}
 	}
@@ -135,15 +155,15 @@ func (o *Origin) statusError(r *http.Response, isOwn bool) error {
 	case code == http.StatusInsufficientStorage:
 		return fail(fault.Full, "has no space left for this")
 	case code >= 500, code == http.StatusTooManyRequests, code == http.StatusForbidden && after > 0:
-		return o.down(cause.Err, code, after)
+		return o.down(cause)
 	case code == http.StatusNotFound, code == http.StatusGone:
 		return fail(fault.NotFound, "has no such repository for this caller")
-	case isOwn && (code == http.StatusUnauthorized || code == http.StatusForbidden):
+	case c.isOwn && (code == http.StatusUnauthorized || code == http.StatusForbidden):
 		return fail(fault.Unavailable, "refused the mirror's own credential")
 	case code == http.StatusUnauthorized:
 		return fail(fault.Unauthenticated, "requires valid credentials")
 	case code == http.StatusForbidden, code == http.StatusUnavailableForLegalReasons:
-		return fail(fault.Denied, "denies access")
+		return fail(fault.Denied, "denies access"+words)
 	case code >= 300 && code < 400:
 		target, err := r.Location()
 		if err != nil {
@@ -169,7 +189,7 @@ func (o *Origin) transportError(ctx context.Context, err error) error {
 	case errors.Is(err, context.Canceled):
 		return fault.Wrap(fault.Cancelled, "the request to origin "+o.Host()+" was cancelled", err)
 	}
-	return o.down(err, 0, 0)
+	return o.down(&Error{Err: err})
 }
 
 // retryAfter parses a Retry-After header (RFC 9110, section 10.2.3). Zero means none.

@@ -222,12 +222,12 @@ func TestStatus(t *testing.T) {
 	}{
 		"400":           {400, "", fault.Unavailable, false, false},
 		"403":           {403, "", fault.Denied, false, false},
-		"403, later":    {403, "60", fault.Unavailable, true, true},
+		"403, later":    {403, "60", fault.Exhausted, true, true},
 		"410":           {410, "", fault.NotFound, false, false},
-		"429":           {429, "", fault.Unavailable, true, false},
-		"429, later":    {429, "120", fault.Unavailable, true, true},
-		"429, date":     {429, time.Now().Add(time.Hour).UTC().Format(http.TimeFormat), fault.Unavailable, true, true},
-		"429, nonsense": {429, "soon", fault.Unavailable, true, false},
+		"429":           {429, "", fault.Exhausted, true, false},
+		"429, later":    {429, "120", fault.Exhausted, true, true},
+		"429, date":     {429, time.Now().Add(time.Hour).UTC().Format(http.TimeFormat), fault.Exhausted, true, true},
+		"429, nonsense": {429, "soon", fault.Exhausted, true, false},
 		"451":           {451, "", fault.Denied, false, false},
 		"500":           {500, "", fault.Unavailable, true, false},
 		"503, later":    {503, "99999999", fault.Unavailable, true, true},
@@ -265,6 +265,47 @@ func TestStatus(t *testing.T) {
 			_, err := o.Refs(t.Context(), "other", none, nil)
 			if got := requests.Load(); got != 1 || !IsDown(err) || fault.RetryAfter(err) < 50*time.Second {
 				t.Errorf("%s: during the pause %d requests and error %v, want 1 request and an outage", name, got, err)
+			}
+		}
+	}
+}
+
+// The body of an error is in the log, bounded and without control characters. A client gets the text of a refused push.
+func TestErrorBody(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		status          int
+		mediaType, body string
+		log             string // in the error
+		push            string // message of a push
+	}{
+		"refused push": {403, "text/plain; charset=utf-8", "This repository was archived\nso it is read-only.\n",
+			"status 403 Forbidden: This repository was archived so it is read-only.",
+			" denies access: This repository was archived so it is read-only."},
+		"page": {403, "text/html", "<p>no", "status 403 Forbidden: <p>no", " denies access"},
+		"no multi_ack": {400, "text/plain", "Clients must support \x1b[1mmulti-ack.",
+			"status 400 Bad Request: Clients must support  [1mmulti-ack.", " answered with status 400"},
+		"long":  {404, "text/plain", strings.Repeat("x", 1<<20), strings.Repeat("x", 500) + "...", " has no such repository"},
+		"empty": {403, "text/plain", "", "status 403 Forbidden", " denies access"},
+	} {
+		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", test.mediaType)
+			w.WriteHeader(test.status)
+			_, _ = io.WriteString(w, test.body)
+		}))
+		t.Cleanup(s.Close)
+		o := open(t, s.URL)
+		for _, service := range []protocol.Service{protocol.UploadPack, protocol.ReceivePack} {
+			err := o.Probe(t.Context(), "a", service, node.NewSecret("Bearer x"))
+			if !strings.HasSuffix(err.Error(), test.log) {
+				t.Errorf("%s: error of %s = %.600v, want it to end with %.600q", name, service, err, test.log)
+			}
+			message := fault.Message(err)
+			if service == protocol.ReceivePack && !strings.Contains(message, test.push) {
+				t.Errorf("%s: message of a push = %q, want %q", name, message, test.push)
+			}
+			if service == protocol.UploadPack && strings.Contains(message, "archived") {
+				t.Errorf("%s: message of a fetch = %q, want none of the origin's words", name, message)
 			}
 		}
 	}

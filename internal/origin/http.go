@@ -86,6 +86,12 @@ func (c *call) contentType() string {
 	return "application/x-" + string(c.service) + "-result"
 }
 
+// isMediaType reports whether a Content-Type header has a media type. Like Git it ignores parameters and case.
+func isMediaType(header, mediaType string) bool {
+	kind, _, _ := strings.Cut(header, ";")
+	return strings.EqualFold(strings.TrimSpace(kind), mediaType)
+}
+
 // request sends a call under the limits. With use, the answer is used and closed as a part of the request, else the
 // caller closes it.
 func (o *Origin) request(ctx context.Context, c *call, use func(*answer) error) (a *answer, err error) {
@@ -140,14 +146,11 @@ func (o *Origin) send(ctx context.Context, c *call, leave func()) (*answer, erro
 	switch mediaType := r.Header.Get("Content-Type"); {
 	case c.foreign != nil && r.StatusCode < 300:
 	case r.StatusCode != http.StatusOK:
-		err = o.statusError(r, c.isOwn)
-		if c.foreign != nil {
-			keepBody(err, a)
-		}
+		err = o.statusError(c, r, a.errorBody())
 		if !c.isElsewhere {
 			o.obey(c, err)
 		}
-	case mediaType != c.contentType():
+	case !isMediaType(mediaType, c.contentType()):
 		err = fault.New(fault.Unavailable, "origin %s sent %q instead of an answer of %s", o.Host(),
 			Printable(mediaType), c.service)
 	}

@@ -108,7 +108,10 @@ func (l *limits) pause(d time.Duration) {
 	}
 }
 
-func pauseEnd(d time.Duration) time.Time { return time.Now().Add(d + rand.N(d/10+1)) }
+func pauseEnd(d time.Duration) time.Time { return time.Now().Add(d + rand.N(maxPauseOf(d)-d+1)) }
+
+// maxPauseOf returns the longest pause after the origin asked for one.
+func maxPauseOf(d time.Duration) time.Duration { return d + d/10 }
 
 // pauseCaller is pause for requests with the credential of one caller. Others have their own limit at the origin.
 func (l *limits) pauseCaller(auth Secret, d time.Duration) {

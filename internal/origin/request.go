@@ -34,9 +34,6 @@ type Request struct {
 	Length int64 // of Body in bytes
 }
 
-// maxErrorBody is the maximum size in bytes of Error.Body.
-const maxErrorBody = 64 << 10
-
 // Do sends a request. Its target has to pass CheckHost, and so has each redirect of a download, which Do follows.
 // Of Header and Auth only a range follows to another host. Responses with another status than 2xx are errors.
 func (o *Origin) Do(ctx context.Context, q Request) (*Response, error) {
@@ -83,7 +80,11 @@ func (o *Origin) do(ctx context.Context, q *Request) (*Response, error) {
 		a, err = o.send(ctx, c, func() {})
 		o.count(q.Operation, began, err)
 		if err != nil && !fault.Is(err, fault.Cancelled) {
-			err = &fault.Error{Kind: fault.Unavailable, RetryAfter: fault.RetryAfter(err), Err: err,
+			kind := fault.Unavailable
+			if fault.Is(err, fault.Exhausted) {
+				kind = fault.Exhausted
+			}
+			err = &fault.Error{Kind: kind, RetryAfter: fault.RetryAfter(err), CallerLimit: fault.IsCallerLimit(err), Err: err,
 				Msg: "host " + Printable(q.URL.Host) + ", which has content of origin " + o.Host() + ", does not send it"}
 		}
 	} else {
@@ -116,13 +117,6 @@ func (q *Request) build(ctx context.Context, agent string, auth Secret) (*http.R
 		r.Header["Idempotency-Key"] = nil // as for a fetch
 	}
 	return r, nil
-}
-
-// keepBody adds the beginning of a response's body to its error.
-func keepBody(err error, a *answer) {
-	if e, ok := errors.AsType[*Error](err); ok {
-		e.Body, _ = io.ReadAll(io.LimitReader(a, maxErrorBody))
-	}
 }
 
 // CheckHost returns an error if the origin may not have requests sent to a URL. Allowed are the scheme, host and port

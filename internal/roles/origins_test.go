@@ -199,8 +199,9 @@ func TestSidecarBesideForges(t *testing.T) {
 		}
 		for _, status := range []int{429, 500, 502, 503} {
 			f.set(func() { f.status = status })
-			if got := kindOfError(try(t, a, alice, "team/secret", auth.Read)); got != "unavailable" {
-				t.Errorf("%s with status %d: %s, want unavailable", name, status, got)
+			want := map[bool]string{true: "exhausted", false: "unavailable"}[status == 429]
+			if got := kindOfError(try(t, a, alice, "team/secret", auth.Read)); got != want {
+				t.Errorf("%s with status %d: %s, want %s", name, status, got, want)
 			}
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net/http"
 	"net/url"
+	"strings"
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/auth"
@@ -110,7 +111,8 @@ func (q *request) receivePack(path string) {
 
 // contentType reports whether the request's body is of a type, and refuses it otherwise.
 func (q *request) contentType(want string) bool {
-	if q.r.Header.Get("Content-Type") == want {
+	kind, _, _ := strings.Cut(q.r.Header.Get("Content-Type"), ";") // Git ignores parameters
+	if strings.EqualFold(strings.TrimSpace(kind), want) {
 		return true
 	}
 	q.refuse(http.StatusUnsupportedMediaType, "bad content type; a git client sends "+want)

@@ -104,6 +104,8 @@ func (r Repository) answer(o lfs.Object, w *wire.ObjectAnswer, upload bool, now 
 			return refuse(fault.Invalid, w.Error.Message)
 		case http.StatusForbidden, http.StatusUnauthorized:
 			return refuse(fault.Denied, w.Error.Message)
+		case http.StatusTooManyRequests:
+			return refuse(fault.Exhausted, w.Error.Message)
 		}
 		return refuse(fault.Unavailable, w.Error.Message)
 	case w.Size != o.Size && w.Size != 0:

@@ -91,5 +91,6 @@ func (r Repository) explain(err error) error {
 	if json.Unmarshal(e.Body, &document) == nil && document.Message != "" {
 		message += ": " + origin.Printable(document.Message)
 	}
-	return &fault.Error{Kind: kind, Msg: message, RetryAfter: fault.RetryAfter(err), Err: e}
+	return &fault.Error{Kind: kind, Msg: message, RetryAfter: fault.RetryAfter(err),
+		CallerLimit: fault.IsCallerLimit(err), Err: e}
 }

@@ -155,7 +155,7 @@ func TestBatchIsSplit(t *testing.T) {
 func TestErrors(t *testing.T) {
 	t.Parallel()
 	for status, kind := range map[int]fault.Kind{401: fault.Unauthenticated, 403: fault.Denied, 404: fault.NotFound,
-		413: fault.Invalid, 422: fault.Invalid, 429: fault.Unavailable, 501: fault.NotFound, 502: fault.Unavailable,
+		413: fault.Invalid, 422: fault.Invalid, 429: fault.Exhausted, 501: fault.NotFound, 502: fault.Unavailable,
 		507: fault.Full} {
 		r := serve(t, func(w http.ResponseWriter, _ *http.Request, _ string) {
 			w.WriteHeader(status)
