@@ -37,13 +37,20 @@ type answer struct {
 	ended    bool                    // body was read to its end, or failed
 }
 
+// maxStall is the maximum time in which an answer that is not a pack has to reach its minimum rate.
+const maxStall = time.Minute
+
 // watch sets the limits of the rate. A pack may take longer, because the origin makes it first.
-func (a *answer) watch(stall time.Duration, isPack bool) {
-	a.silence, a.window, a.rate = stall, stall, minRate
-	if isPack {
-		a.window *= 10
+func (a *answer) watch(stall time.Duration, operation string, isPack bool) {
+	a.silence, a.window, a.rate = stall, 10*stall, minRate
+	if operation == OperationDownload {
+		isPack, a.rate = false, minDownloadRate
 	}
-	a.timer = time.AfterFunc(stall, func() { a.cancel(errStalled) })
+	if !isPack {
+		a.silence = min(stall, maxStall)
+		a.window = a.silence
+	}
+	a.timer = time.AfterFunc(a.silence, func() { a.cancel(errStalled) })
 	a.timer.Stop()
 }
 

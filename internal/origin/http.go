@@ -139,10 +139,7 @@ func (o *Origin) send(ctx context.Context, c *call, leave func()) (*answer, erro
 	if !c.isElsewhere {
 		o.limits.hear()
 	}
-	a.watch(o.o.Stall, c.isPack)
-	if c.operation == OperationDownload {
-		a.window, a.rate = o.o.Stall, minDownloadRate
-	}
+	a.watch(o.o.Stall, c.operation, c.isPack)
 	switch mediaType := r.Header.Get("Content-Type"); {
 	case c.foreign != nil && r.StatusCode < 300:
 	case r.StatusCode != http.StatusOK:

@@ -54,8 +54,9 @@ type Options struct {
 	PerMinute     int           // maximum number of requests per minute. Zero means no limit.
 	Share         *Origin       // another origin at the host; its limits and breaker count for both. Nil means none.
 	AnswerTimeout time.Duration // until the header of an answer; ten times as long for pushes. Zero means 30 s.
-	// Stall is how long an answer may bring less than 1 KiB/s. A pack may take ten times as long, because the origin has
-	// to make it first, but must bring something within Stall. A download has to bring 8 KiB/s. Zero means 60 s.
+	// Stall is how long a pack may bring nothing, because the origin has to make it first. It may bring less than 1 KiB/s
+	// for ten times as long, such as packets that keep the connection alive. Other answers have to bring 1 KiB/s within
+	// one minute, or Stall if that is shorter, and downloads 8 KiB/s. Zero means 5 min.
 	Stall   time.Duration
 	MaxRefs int // maximum number of refs in a list. Zero means 1,000,000.
 
@@ -107,7 +108,7 @@ func New(o Options) (*Origin, error) {
 		return nil, err
 	}
 	o.Requests, o.MaxRefs = cmp.Or(o.Requests, 16), cmp.Or(o.MaxRefs, 1_000_000)
-	o.AnswerTimeout, o.Stall = cmp.Or(o.AnswerTimeout, 30*time.Second), cmp.Or(o.Stall, time.Minute)
+	o.AnswerTimeout, o.Stall = cmp.Or(o.AnswerTimeout, 30*time.Second), cmp.Or(o.Stall, 5*time.Minute)
 	o.Agent = cmp.Or(o.Agent, "packhorse")
 	c := &Origin{o: o, base: "/" + strings.Trim(o.URL.Path, "/"), metrics: o.Metrics, log: o.Log,
 		hostLog: rate.Sometimes{Interval: time.Minute}}

@@ -119,7 +119,7 @@ func (o *Origin) openSession(ctx context.Context, operation, path string,
 		a := &answer{body: body, explain: explain, cancel: cancel, leave: func() { unwatch(); leave() },
 			begun: func() { stop(); o.limits.hear() },
 			bytes: o.metrics.bytes.WithLabelValues(o.Host(), "in")}
-		a.watch(o.o.Stall, operation == opFetch)
+		a.watch(o.o.Stall, operation, operation == opFetch)
 		if err = use(a, body); err != nil {
 			_ = a.Close()
 		}
