@@ -233,7 +233,7 @@ func (s *Server) serveSession(ctx context.Context, operation, caller, path strin
 		Service: protocol.Service(session.GetService()), Version: protocol.Version(session.GetVersion()),
 		Stateless: !session.GetStateful(),
 		Caller:    session.GetCaller(), Reachable: session.GetReachable(),
-		Authorization: node.NewSecret(session.GetAuthorization()),
+		Authorization: node.NewSecret(session.GetAuthorization()), Length: session.GetRequestBytes(),
 	}
 	seat, err := s.Lanes.Small.Enter(balance.Caller(x.session.Caller))
 	if err != nil {

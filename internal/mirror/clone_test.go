@@ -479,8 +479,12 @@ func TestPush(t *testing.T) {
 	w := newWorld(t, h, t.TempDir(), func(r *Rule) {
 		r.OriginDecides, r.PushToOrigin, r.Fresh.Every = true, true, time.Hour
 	})
+	var length atomic.Int64 // of the last push
 	h.set(func(rw http.ResponseWriter, r *http.Request) bool {
 		if user, password, _ := r.BasicAuth(); user == "me" && password == "secret" {
+			if strings.HasSuffix(r.URL.Path, "/git-receive-pack") {
+				length.Store(r.ContentLength)
+			}
 			body, _ := io.ReadAll(r.Body) // CGI needs the length
 			r.Body, r.ContentLength, r.TransferEncoding = io.NopCloser(bytes.NewReader(body)), int64(len(body)), nil
 			h.backendAs(rw, r, "me")
@@ -512,6 +516,14 @@ func TestPush(t *testing.T) {
 	client.Git("commit", "-m", "large")
 	w.git("-C", local, "push", url, "HEAD:main") // in chunks, after a probe
 	w.same("host/app", from)
+	_, _ = io.ReadFull(rand.Reader, noise)
+	w.do(os.WriteFile(large, noise, 0o600))
+	client.Git("commit", "-a", "-m", "larger")
+	w.git("-C", local, "-c", "http.postBuffer=100m", "push", url, "HEAD:main")
+	w.same("host/app", from)
+	if got := length.Load(); got < int64(len(noise)) {
+		t.Errorf("length of a push with a length = %d, want more than %d", got, len(noise))
+	}
 	out, err := tryGit("-C", local, "push", url, "HEAD:no")
 	if err == nil || !strings.Contains(out, "pre-receive hook declined") {
 		t.Errorf("push: %v\n%s\nwant the refusal of the hook", err, out)

@@ -87,9 +87,11 @@ func (n *Node) ReceivePack(ctx context.Context, path git.RepoPath, session node.
 	start := time.Now()
 	outcome := node.Outcome{Command: node.CommandPush, Mirror: node.MirrorRelay}
 	sent := &pushBody{r: request}
-	whole, length, err := readAhead(sent, response)
-	if err != nil {
-		return outcome, err
+	whole, length := io.Reader(sent), session.Length
+	if length <= 0 {
+		if whole, length, err = readAhead(sent, response); err != nil {
+			return outcome, err
+		}
 	}
 	body, err := bodyOf(target.rule.Origin.Relay(ctx, target.path, protocol.ReceivePack, session.Authorization,
 		gitProtocol(session.Version), whole, length))
@@ -112,7 +114,8 @@ func (n *Node) ReceivePack(ctx context.Context, path git.RepoPath, session node.
 	return outcome, err
 }
 
-// aheadBytes is the maximum size of a body that is sent with its length. Git does the same (http.postBuffer).
+// aheadBytes is the maximum size of a body that is sent with its length if the client did not send that. Git does the
+// same (http.postBuffer).
 const aheadBytes = 1 << 20
 
 // readAhead returns the body with its length if it is short. Some servers do not accept a body of unknown length.

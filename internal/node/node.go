@@ -35,6 +35,8 @@ type Session struct {
 	// Authorization is the client's own credential, as the value of the HTTP header of that name, for the server that
 	// the repository mirrors. A gateway sets it only if that server has accepted the credential for this repository.
 	Authorization Secret
+	// Length is the number of bytes of the request of a push. Zero means that it is not known.
+	Length int64
 	// StoreID is the ID of the object store in which a push has to be committed. "" means that any will do.
 	StoreID string
 	// Notice is a line for the client's user. It is sent on side-band 2 before a pack, also if the client asks for no

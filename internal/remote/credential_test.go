@@ -29,15 +29,15 @@ func TestCredentialStaysPrivate(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		session := node.Session{Authorization: node.NewSecret("Basic YTpi")}
+		session := node.Session{Authorization: node.NewSecret("Basic YTpi"), Length: 7}
 		if err := n.checkCredential(session); test.sent != (err == nil) || err != nil && !fault.Is(err, fault.Unavailable) {
 			t.Errorf("%s, TLS %v: checkCredential = %v, want sent = %v", test.address, test.tls != nil, err, test.sent)
 		}
 		if err := n.checkCredential(node.Session{}); err != nil {
 			t.Errorf("%s: checkCredential without a credential = %v, want none", test.address, err)
 		}
-		if got := sessionMessage(session).GetAuthorization(); got != "Basic YTpi" {
-			t.Errorf("sessionMessage has the credential %q, want Basic YTpi", got)
+		if m := sessionMessage(session); m.GetAuthorization() != "Basic YTpi" || m.GetRequestBytes() != 7 {
+			t.Errorf("sessionMessage = %q and %d bytes, want Basic YTpi and 7", m.GetAuthorization(), m.GetRequestBytes())
 		}
 	}
 }

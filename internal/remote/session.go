@@ -140,7 +140,7 @@ func addStore(h http.Header, s node.Session) {
 func sessionMessage(s node.Session) *internalv1.Session {
 	return &internalv1.Session{
 		Version: uint32(s.Version), Service: string(s.Service), Stateful: !s.Stateless, Caller: s.Caller,
-		Reachable: s.Reachable, Authorization: s.Authorization.Reveal(),
+		Reachable: s.Reachable, Authorization: s.Authorization.Reveal(), RequestBytes: s.Length,
 	}
 }
 

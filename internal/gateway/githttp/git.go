@@ -104,8 +104,12 @@ func (q *request) receivePack(path string) {
 		return
 	}
 	defer body.Close()
+	session := q.session(protocol.ReceivePack)
+	if q.r.Header.Get("Content-Encoding") == "" { // otherwise it is the length of the packed body
+		session.Length = max(q.r.ContentLength, 0)
+	}
 	q.respond(typeReceivePackResult, &sink{q: q}, body, func(response *gateway.Response) {
-		q.ReceivePack(q.session(protocol.ReceivePack), body, response)
+		q.ReceivePack(session, body, response)
 	})
 }
 

@@ -41,6 +41,8 @@ type Session struct {
 	// The client's own credential for the server that the repository mirrors, as the value of an Authorization header. A gateway sends it
 	// only over TLS, or to a node on the same machine. Empty means none.
 	Authorization string `protobuf:"bytes,6,opt,name=authorization,proto3" json:"authorization,omitempty"`
+	// The number of bytes of the request of a push. 0 means that it is not known.
+	RequestBytes  int64 `protobuf:"varint,7,opt,name=request_bytes,json=requestBytes,proto3" json:"request_bytes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -115,6 +117,13 @@ func (x *Session) GetAuthorization() string {
 		return x.Authorization
 	}
 	return ""
+}
+
+func (x *Session) GetRequestBytes() int64 {
+	if x != nil {
+		return x.RequestBytes
+	}
+	return 0
 }
 
 type AdvertiseRequest struct {
@@ -2034,14 +2043,15 @@ var File_packhorse_internal_v1_session_proto protoreflect.FileDescriptor
 
 const file_packhorse_internal_v1_session_proto_rawDesc = "" +
 	"\n" +
-	"#packhorse/internal/v1/session.proto\x12\x15packhorse.internal.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x18packhorse/v1/fault.proto\"\xba\x01\n" +
+	"#packhorse/internal/v1/session.proto\x12\x15packhorse.internal.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x18packhorse/v1/fault.proto\"\xdf\x01\n" +
 	"\aSession\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x18\n" +
 	"\aservice\x18\x02 \x01(\tR\aservice\x12\x1a\n" +
 	"\bstateful\x18\x03 \x01(\bR\bstateful\x12\x16\n" +
 	"\x06caller\x18\x04 \x01(\tR\x06caller\x12\x1c\n" +
 	"\treachable\x18\x05 \x01(\bR\treachable\x12)\n" +
-	"\rauthorization\x18\x06 \x01(\tB\x03\x80\x01\x01R\rauthorization\"\x99\x01\n" +
+	"\rauthorization\x18\x06 \x01(\tB\x03\x80\x01\x01R\rauthorization\x12#\n" +
+	"\rrequest_bytes\x18\a \x01(\x03R\frequestBytes\"\x99\x01\n" +
 	"\x10AdvertiseRequest\x12=\n" +
 	"\x05start\x18\x01 \x01(\v2%.packhorse.internal.v1.AdvertiseStartH\x00R\x05start\x12>\n" +
 	"\tdata_path\x18\x02 \x01(\v2\x1f.packhorse.internal.v1.DataPathH\x00R\bdataPathB\x06\n" +
