@@ -65,13 +65,19 @@ func (t *LFSTokens) New(login string, key ssh.PublicKey, repo git.RepoPath, op O
 		Login: login, Key: key.Marshal(), Repository: repo.String(), Operation: op,
 		Expires: t.now().Add(LFSTokenLife).Unix(),
 	})
-	return "Bearer " + tokenPrefix + tokenEncoding.EncodeToString(append(t.mac(claim), claim...))
+	return "Bearer " + tokenPrefix + tokenEncoding.EncodeToString(append(t.mac(forClaims, claim), claim...))
 }
 
-func (t *LFSTokens) mac(claim []byte) []byte {
+// Purposes of the secret.
+const (
+	forClaims = "packhorse token for Git LFS\x00"
+	forURLs   = "packhorse token for a URL of Git LFS\x00"
+)
+
+func (t *LFSTokens) mac(purpose string, text []byte) []byte {
 	m := hmac.New(sha256.New, []byte(t.secret()))
-	m.Write([]byte("packhorse token for Git LFS\x00"))
-	m.Write(claim)
+	m.Write([]byte(purpose))
+	m.Write(text)
 	return m.Sum(nil)
 }
 
@@ -116,7 +122,7 @@ func (t *LFSTokens) Identify(r *http.Request, repo git.RepoPath) (id Identity, l
 // parse returns what a token proves, and its key.
 func (t *LFSTokens) parse(token string) (claim lfsClaim, key ssh.PublicKey, err error) {
 	text, err := tokenEncoding.DecodeString(token[len(tokenPrefix):])
-	if err == nil && len(text) >= sha256.Size && hmac.Equal(text[:sha256.Size], t.mac(text[sha256.Size:])) &&
+	if err == nil && len(text) >= sha256.Size && hmac.Equal(text[:sha256.Size], t.mac(forClaims, text[sha256.Size:])) &&
 		json.Unmarshal(text[sha256.Size:], &claim) == nil {
 		if key, err = ssh.ParsePublicKey(claim.Key); err == nil {
 			return claim, key, nil

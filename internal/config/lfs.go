@@ -21,8 +21,9 @@ type LFSConfig struct {
 	// transfer objects over SSH.
 	URL string `toml:"url"`
 
-	// KeyFile is for gateways: the file with the key of the tokens of git-lfs-authenticate, one line of at least 16
-	// bytes. Gateways with the same url need the same key. Empty means that a key is made in the state directory.
+	// KeyFile is for gateways: the file with the key of the tokens in answers to batches and to git-lfs-authenticate, one
+	// line of at least 16 bytes. Gateways with the same url need the same key. Empty means that a key is made in the state
+	// directory.
 	KeyFile string `toml:"key_file" path:"yes"`
 
 	// MaxObject is the maximum size of an uploaded object. 0 means no limit.

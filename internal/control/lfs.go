@@ -94,12 +94,15 @@ func refusalMessage(err error) *packhorsev1.Fault {
 // batchOf checks a batch.
 func batchOf(m *internalv1.BatchRequest) (lfs.Batch, error) {
 	ids, sizes := m.GetOids(), m.GetSizes()
+	if len(m.GetRef()) > maxLockText {
+		return lfs.Batch{}, fault.New(fault.Invalid, "ref longer than %d bytes", maxLockText)
+	}
 	if len(sizes) > lfs.MaxBatch || len(ids) != len(sizes)*sha256.Size {
 		return lfs.Batch{}, fault.New(fault.Invalid,
 			"invalid batch: want up to %d IDs of %d bytes and as many sizes, got %d bytes and %d sizes", lfs.MaxBatch,
 			sha256.Size, len(ids), len(sizes))
 	}
-	b := lfs.Batch{Upload: m.GetUpload(), Objects: make([]lfs.Object, len(sizes))}
+	b := lfs.Batch{Upload: m.GetUpload(), Ref: m.GetRef(), Objects: make([]lfs.Object, len(sizes))}
 	for i, size := range sizes {
 		if size < 0 {
 			return b, fault.New(fault.Invalid, "invalid size of an LFS object: %d", size)
@@ -164,7 +167,11 @@ func (s *lfsService) Upload(ctx context.Context,
 	if err != nil {
 		return err
 	}
-	upload := lfs.Upload{Object: object, Offset: start.GetOffset(), Partial: start.GetPartial()}
+	upload := lfs.Upload{Object: object, Offset: start.GetOffset(), Partial: start.GetPartial(),
+		Ref: start.GetRef()}
+	if len(upload.Ref) > maxLockText {
+		return fault.New(fault.Invalid, "ref longer than %d bytes", maxLockText)
+	}
 	if err := s.checkStore(stream.RequestHeader().Get(node.StoreHeader)); err != nil {
 		return err
 	}

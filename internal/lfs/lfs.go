@@ -43,7 +43,8 @@ const MaxBatch = 10_000
 
 // Batch asks about many objects of a repository before their transfer.
 type Batch struct {
-	Upload  bool // before an upload; otherwise before a download
+	Upload  bool   // before an upload; otherwise before a download
+	Ref     string // that the client works with, for an origin; "": none
 	Objects []Object
 }
 
@@ -75,6 +76,7 @@ type Download struct {
 // Upload announces an object whose content follows.
 type Upload struct {
 	Object
+	Ref string // that the client works with, for an origin; "": none
 	// Offset is the number of bytes of the object that earlier uploads have sent. Bytes after it are replaced. An offset
 	// after the end of what has arrived is Invalid.
 	Offset int64

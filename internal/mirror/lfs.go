@@ -55,15 +55,15 @@ func (n *Node) LFSBatch(ctx context.Context, path git.RepoPath, session node.Ses
 	states, outcome, err := n.Node.LFSBatch(ctx, x.mirror.path, x.session, b)
 	x.outcome, x.outcome.Mirror = outcome, node.MirrorLocal
 	if err == nil {
-		err = x.askMissing(ctx, b.Objects, states)
+		err = x.askMissing(ctx, b, states)
 		x.outcome.Refused, x.outcome.Reason = objects.Refusals(states)
 	}
 	return states, x.result(), err
 }
 
 // askMissing sets the states of objects that are not here, or have another size.
-func (x *exchange) askMissing(ctx context.Context, all []lfs.Object, states []lfs.Status) error {
-	l, url := x.mirrors.lfs, x.mirror.originURL()
+func (x *exchange) askMissing(ctx context.Context, b lfs.Batch, states []lfs.Status) error {
+	l, url, all := x.mirrors.lfs, x.mirror.originURL(), b.Objects
 	var unknown []lfs.Object
 	var places []int
 	for i, o := range all {
@@ -82,7 +82,7 @@ func (x *exchange) askMissing(ctx context.Context, all []lfs.Object, states []lf
 	if len(unknown) == 0 {
 		return nil
 	}
-	answers, err := x.askServer(ctx, unknown)
+	answers, err := x.askServer(ctx, lfs.Batch{Ref: b.Ref, Objects: unknown})
 	if err != nil && (len(unknown) == len(all) || isOfCaller(err) || ctx.Err() != nil) {
 		return err
 	}
@@ -98,10 +98,10 @@ func (x *exchange) askMissing(ctx context.Context, all []lfs.Object, states []lf
 
 // askServer asks the origin about objects and keeps its actions. If the origin does not answer, it notes the age of
 // what is here.
-func (x *exchange) askServer(ctx context.Context, unknown []lfs.Object) ([]client.Answer, error) {
+func (x *exchange) askServer(ctx context.Context, b lfs.Batch) ([]client.Answer, error) {
 	start, url := time.Now(), x.mirror.originURL()
 	x.outcome.Mirror = node.MirrorRelay
-	answers, err := x.server().Batch(ctx, lfs.Batch{Objects: unknown})
+	answers, err := x.server().Batch(ctx, b)
 	x.originTime += time.Since(start)
 	if origin.IsDown(err) && x.age == 0 {
 		if result, tooOld := x.mirror.judge(err); tooOld == nil {
@@ -110,7 +110,7 @@ func (x *exchange) askServer(ctx context.Context, unknown []lfs.Object) ([]clien
 	}
 	for i, a := range answers {
 		if err == nil && a.State == lfs.Present {
-			x.mirrors.lfs.remember(url, unknown[i], a.Action)
+			x.mirrors.lfs.remember(url, b.Objects[i], a.Action)
 		}
 	}
 	return answers, err
@@ -154,7 +154,7 @@ func (x *exchange) fetchObject(ctx context.Context, d lfs.Download) error {
 	l := x.mirrors.lfs
 	action := l.known(x.mirror.originURL(), d.Object)
 	if action == nil {
-		answers, err := x.askServer(ctx, []lfs.Object{d.Object})
+		answers, err := x.askServer(ctx, lfs.Batch{Objects: []lfs.Object{d.Object}})
 		switch {
 		case err != nil:
 			return err
@@ -231,7 +231,7 @@ func uploadObject(ctx context.Context, server client.Repository, u lfs.Upload, c
 	if u.Offset != 0 {
 		return fault.New(fault.Invalid, "an upload to a mirror cannot continue: begin again")
 	}
-	answers, err := server.Batch(ctx, lfs.Batch{Upload: true, Objects: []lfs.Object{u.Object}})
+	answers, err := server.Batch(ctx, lfs.Batch{Upload: true, Ref: u.Ref, Objects: []lfs.Object{u.Object}})
 	switch {
 	case err != nil:
 		return err

@@ -68,7 +68,7 @@ func (n *Node) LFSBatch(ctx context.Context, repo git.RepoPath, session node.Ses
 		return nil, node.Outcome{}, fault.New(fault.Invalid, "batch of more than %d LFS objects", lfs.MaxBatch)
 	}
 	request := &internalv1.BatchRequest{Repository: repo.String(), Session: sessionMessage(session), Upload: b.Upload,
-		Oids: make([]byte, 0, len(b.Objects)*len(lfs.OID{})), Sizes: make([]int64, len(b.Objects))}
+		Ref: b.Ref, Oids: make([]byte, 0, len(b.Objects)*len(lfs.OID{})), Sizes: make([]int64, len(b.Objects))}
 	for i := range b.Objects {
 		request.Oids = append(request.Oids, b.Objects[i].OID[:]...)
 		request.Sizes[i] = b.Objects[i].Size
@@ -145,7 +145,7 @@ func (n *Node) LFSUpload(ctx context.Context, repo git.RepoPath, session node.Se
 		addStore(call.RequestHeader(), session)
 		err = call.Send(&internalv1.UploadRequest{Part: &internalv1.UploadRequest_Start{
 			Start: &internalv1.UploadStart{Repository: repo.String(), Session: sessionMessage(session),
-				Object: objectMessage(u.Object), Offset: u.Offset, Partial: u.Partial},
+				Object: objectMessage(u.Object), Offset: u.Offset, Partial: u.Partial, Ref: u.Ref},
 		}})
 		return call, func(p *internalv1.DataPath) any {
 			return &internalv1.UploadRequest{Part: &internalv1.UploadRequest_DataPath{DataPath: p}}

@@ -27,6 +27,7 @@ type objects struct {
 	mu      sync.Mutex
 	parts   map[lfs.OID][]byte
 	locks   []lfs.Lock
+	ref     string                // of the last batch or upload
 	onBytes func(total int) error // called with each part of an upload that arrives; may be nil
 }
 
@@ -48,6 +49,7 @@ func (s *objects) add(t *testing.T, content []byte) lfs.Object {
 func (s *objects) LFSBatch(_ context.Context, _ git.RepoPath, session node.Session, b lfs.Batch) ([]lfs.Status,
 	node.Outcome, error) {
 	o := node.Outcome{Command: node.CommandLFSBatch, Objects: uint32(len(b.Objects))}
+	s.ref = b.Ref
 	if session.Caller == "nobody" {
 		return nil, o, fault.New(fault.Full, "the disk is full")
 	}
@@ -92,6 +94,7 @@ func (s *objects) LFSUpload(_ context.Context, _ git.RepoPath, _ node.Session, u
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.ref = u.Ref
 	if u.Offset > int64(len(s.parts[u.OID])) {
 		return 0, o, fault.New(fault.Invalid, "the upload begins after the end of what is here")
 	}
@@ -154,7 +157,7 @@ func TestLFSBatch(t *testing.T) {
 	s := newObjects(t)
 	w := newWorld(t, options{lfs: s})
 	here := s.add(t, []byte("here"))
-	b := lfs.Batch{Objects: make([]lfs.Object, lfs.MaxBatch)}
+	b := lfs.Batch{Ref: "refs/heads/main", Objects: make([]lfs.Object, lfs.MaxBatch)}
 	for i := range b.Objects {
 		b.Objects[i] = lfs.Object{OID: lfs.OID{0xff, byte(i >> 8), byte(i)}, Size: int64(i)}
 	}
@@ -163,6 +166,9 @@ func TestLFSBatch(t *testing.T) {
 	if err != nil || len(found) != len(b.Objects) || o.Command != node.CommandLFSBatch || o.Objects != lfs.MaxBatch ||
 		o.Refused != lfs.MaxBatch-2 || o.Reason != "quota" {
 		t.Fatalf("LFSBatch() = %d states, %+v, %v, want %d", len(found), o, err, len(b.Objects))
+	}
+	if s.ref != b.Ref {
+		t.Errorf("ref of the batch = %q, want %q", s.ref, b.Ref)
 	}
 	for i, want := range []lfs.State{lfs.Refused, lfs.Present, lfs.Missing, lfs.Refused} {
 		if found[i].State != want || (want == lfs.Refused) != fault.Is(found[i].Err, fault.Full) {
@@ -191,7 +197,11 @@ func TestLFSTransfers(t *testing.T) {
 				content := noise(3, size)
 				object := lfs.Object{OID: sha256.Sum256(content), Size: int64(size)}
 				body := trickle{bytes.NewReader(content), 5000}
-				stored, outcome, err := w.remote.LFSUpload(t.Context(), app, node.Session{}, lfs.Upload{Object: object}, body)
+				stored, outcome, err := w.remote.LFSUpload(t.Context(), app, node.Session{}, lfs.Upload{Object: object,
+					Ref: "refs/heads/main"}, body)
+				if s.ref != "refs/heads/main" {
+					t.Errorf("ref of the upload = %q, want refs/heads/main", s.ref)
+				}
 				if err != nil || stored != int64(size) || outcome.Command != node.CommandLFSUpload {
 					t.Fatalf("LFSUpload() of %d bytes = %d, %+v, %v", size, stored, outcome, err)
 				}

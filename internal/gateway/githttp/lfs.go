@@ -12,6 +12,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/auth"
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/gateway"
+	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/lfs"
 	"github.com/packhorse-git/packhorse/internal/lfs/wire"
 )
@@ -26,6 +27,7 @@ const (
 
 // lfsRequest is the part of a request that belongs to Git LFS.
 type lfsRequest struct {
+	action    string        // an object (OID/SIZE) or "verify"; "": neither
 	token     string        // value of the Authorization header with a token for Git LFS; "": none
 	remaining time.Duration // until the token expires
 }
@@ -42,11 +44,11 @@ func lfsRepository(path string) (repo, rest string, ok bool) {
 // serveLFS selects the handler for the rest of a path of Git LFS. Callers who may not read the repository get the same
 // response as to a fetch.
 func (q *request) serveLFS(repo, rest string) {
-	q.lfs = new(lfsRequest)
+	object, isObject := strings.CutPrefix(rest, "objects/")
+	q.lfs = &lfsRequest{action: object}
 	if !q.repository(repo) {
 		return
 	}
-	object, isObject := strings.CutPrefix(rest, "objects/")
 	lock, isUnlock := strings.CutPrefix(strings.TrimSuffix(rest, "/unlock"), "locks/")
 	switch {
 	case q.LFS == nil:
@@ -74,15 +76,28 @@ func (q *request) serveLFS(repo, rest string) {
 	}
 }
 
+// Parameters of the URLs of actions.
+const (
+	lfsToken = "token" // of auth.LFSTokens.URLs
+	lfsRef   = "ref"   // of the batch
+)
+
 // mayLFS determines the caller and whether they may perform an operation; if not, it responds. Besides other
-// credentials it accepts tokens for Git LFS.
+// credentials it accepts tokens for Git LFS. A valid one in the URL wins over headers, which a client may send twice.
 func (q *request) mayLFS(op auth.Operation) bool {
 	if q.Auth == nil {
 		return q.may(op)
 	}
-	repo := q.Repo
-	if q.Rename != nil {
-		repo = q.Rename(repo)
+	repo := q.lfsRepo()
+	if token := q.r.URL.Query().Get(lfsToken); token != "" {
+		authorization, err := q.LFS.Tokens.Open(token, repo, op, q.lfs.action)
+		switch {
+		case err == nil:
+			q.r.Header.Set("Authorization", authorization)
+		case q.r.Header.Get("Authorization") == "":
+			q.fail(err)
+			return false
+		}
 	}
 	id, remaining, ok, err := q.LFS.Tokens.Identify(q.r, repo)
 	if !ok {
@@ -98,6 +113,14 @@ func (q *request) mayLFS(op auth.Operation) bool {
 		q.fail(err)
 	}
 	return err == nil
+}
+
+// lfsRepo returns the repository that tokens are for.
+func (q *request) lfsRepo() git.RepoPath {
+	if q.Rename != nil {
+		return q.Rename(q.Repo)
+	}
+	return q.Repo
 }
 
 // lfsURL returns a URL below info/lfs of the repository, as the client can reach it.

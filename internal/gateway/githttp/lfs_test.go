@@ -47,7 +47,8 @@ func TestLFSBatch(t *testing.T) {
 	wrong := lfs.Object{OID: here.OID, Size: 5}
 	b := ask("download", here, missing, wrong, here)
 	at := "http://" + s.addr + pathOf(here)
-	if o := b.Objects[0]; b.Transfer != "basic" || o.Actions == nil || o.Actions.Download.Href != at || o.Error != nil ||
+	if o := b.Objects[0]; b.Transfer != "basic" || o.Actions == nil || withoutQuery(o.Actions.Download.Href) != at ||
+		o.Error != nil ||
 		len(o.Actions.Download.Header) != 0 || o.Object != (wire.Object{OID: here.OID.String(), Size: 4}) {
 		t.Errorf("download of an object that is here = %+v, want the action %s", o, at)
 	}
@@ -62,8 +63,9 @@ func TestLFSBatch(t *testing.T) {
 		t.Errorf("upload of an object that is here = %+v by %s, want nothing to do, and tus", o, b.Transfer)
 	}
 	if o := b.Objects[1]; o.Actions == nil || o.Actions.Upload == nil ||
-		!strings.HasSuffix(o.Actions.Upload.Href, pathOf(missing)) ||
-		o.Actions.Verify == nil || !strings.HasSuffix(o.Actions.Verify.Href, "/team/app.git/info/lfs/objects/verify") {
+		!strings.HasSuffix(withoutQuery(o.Actions.Upload.Href), pathOf(missing)) ||
+		o.Actions.Verify == nil ||
+		!strings.HasSuffix(withoutQuery(o.Actions.Verify.Href), "/team/app.git/info/lfs/objects/verify") {
 		t.Errorf("upload of a missing object = %+v, want upload and verify", o)
 	}
 	if o := b.Objects[2]; o.Error == nil || o.Error.Code != 507 {
@@ -88,15 +90,15 @@ func TestLFSURL(t *testing.T) {
 	at, _ := url.Parse("https://git.example/prefix")
 	s := serveLFS(t, n, options{lfs: &gateway.LFS{URL: at, Tokens: lfsTokens}})
 	_, body := s.do("POST", "/team/app.git/info/lfs/objects/batch", batchOf("download", o), alice, document)
-	if want := `"https://git.example/prefix` + pathOf(o) + `"`; !strings.Contains(body, want) {
+	if want := `"https://git.example/prefix` + pathOf(o) + `?token=`; !strings.Contains(body, want) {
 		t.Errorf("batch = %s, want %s", body, want)
 	}
 	s = serveLFS(t, n, options{})
 	s.handler.Proxies = clientaddr.Proxies{netip.MustParsePrefix("127.0.0.0/8")}
 	_, body = s.do("POST", "/team/app.git/info/lfs/objects/batch", batchOf("upload", objectOf("y")), alice, document,
 		"X-Forwarded-For: 192.0.2.1", "X-Forwarded-Proto: https", "X-Forwarded-Host: lb.example:8443")
-	for _, want := range []string{`"https://lb.example:8443` + pathOf(objectOf("y")) + `"`,
-		`"https://lb.example:8443/team/app.git/info/lfs/objects/verify"`} {
+	for _, want := range []string{`"https://lb.example:8443` + pathOf(objectOf("y")) + `?token=`,
+		`"https://lb.example:8443/team/app.git/info/lfs/objects/verify?token=`} {
 		if !strings.Contains(body, want) {
 			t.Errorf("batch behind a proxy = %s, want %s", body, want)
 		}
@@ -293,6 +295,64 @@ func TestLFSTokens(t *testing.T) {
 	if log := s.log.String(); strings.Contains(log, strings.TrimPrefix(token, "Bearer ")) ||
 		!strings.Contains(log, "user=alice auth=key") {
 		t.Errorf("log = %s, want the user and not the token", log)
+	}
+}
+
+func withoutQuery(u string) string {
+	u, _, _ = strings.Cut(u, "?")
+	return u
+}
+
+// actionsOf sends a batch about one object and returns its actions.
+func (s *server) actionsOf(batch string, headers ...string) wire.Actions {
+	s.t.Helper()
+	_, body := s.do("POST", "/team/app.git/info/lfs/objects/batch", batch, append(headers, document)...)
+	var b wire.BatchResponse
+	if err := json.Unmarshal([]byte(body), &b); err != nil || len(b.Objects) != 1 || b.Objects[0].Actions == nil {
+		s.t.Fatalf("batch = %s, want actions of one object", body)
+	}
+	return *b.Objects[0].Actions
+}
+
+// TestLFSURLTokens checks that clients can use actions as they are, and what the tokens in their URLs are good for.
+func TestLFSURLTokens(t *testing.T) {
+	t.Parallel()
+	n := newLFSNode(t)
+	s := serveLFS(t, n, options{})
+	const content = "content"
+	o, other := objectOf(content), n.add(t, "other")
+	below := func(action *wire.Action) string { return strings.TrimPrefix(action.Href, "http://"+s.addr) }
+	batch := strings.Replace(batchOf("upload", o), `"objects"`, `"ref":{"name":"refs/heads/a&b"},"objects"`, 1)
+	up := s.actionsOf(batch, alice)
+	if ref := "?ref=refs%2Fheads%2Fa%26b&token="; !strings.Contains(up.Upload.Href, ref) ||
+		up.Upload.ExpiresIn != int64(auth.LFSTokenLife/time.Second) || len(up.Upload.Header) != 0 {
+		t.Errorf("upload = %+v, want a URL with %s, its expiry and no header", up.Upload, ref)
+	}
+	expect := func(what string, status int, method, path, body string, headers ...string) {
+		t.Helper()
+		if response, text := s.do(method, path, body, headers...); response.StatusCode != status {
+			t.Errorf("%s: %s %q, want %d", what, response.Status, text, status)
+		}
+	}
+	_, query, _ := strings.Cut(below(up.Upload), "?")
+	expect("upload of another object", 401, "PUT", pathOf(objectOf("x"))+"?"+query, "x")
+	expect("download with a token for uploads", 401, "GET", pathOf(o)+"?"+query, "")
+	expect("upload to another repository", 401, "PUT", strings.Replace(below(up.Upload), "app", "other", 1), content)
+	expect("a changed token", 401, "PUT", below(up.Upload)[:len(below(up.Upload))-3]+"aaa", content)
+	expect("a changed token and a credential", 200, "PUT", pathOf(o)+"?token=phk_a", content, alice)
+	expect("upload", 200, "PUT", below(up.Upload), content)
+	expect("verification", 200, "POST", below(up.Verify), `{"oid":"`+o.OID.String()+`","size":7}`, document)
+	down := s.actionsOf(batchOf("download", o), bob).Download
+	expect("download", 200, "GET", below(down), "")
+	expect("part", 206, "GET", below(down), "", "Range: bytes=1-2")
+	expect("upload with a token for downloads", 401, "PUT", below(down), content)
+	expect("a header as well", 200, "GET", below(down), "", "Authorization: Bearer nobody")
+	expect("a page", 401, "GET", "/team/app.git/info/lfs/locks?"+query, "")
+	_, query, _ = strings.Cut(below(down), "?")
+	expect("another object", 401, "GET", pathOf(other)+"?"+query, "")
+	if log := s.log.String(); strings.Contains(log, "token=") || strings.Contains(log, "phk_") ||
+		!strings.Contains(log, "user=alice") {
+		t.Errorf("log = %s, want the user and no token", log)
 	}
 }
 

@@ -2,7 +2,9 @@ package githttp
 
 import (
 	"cmp"
+	"net/url"
 	"slices"
+	"time"
 
 	"github.com/packhorse-git/packhorse/internal/auth"
 	"github.com/packhorse-git/packhorse/internal/fault"
@@ -47,6 +49,8 @@ func (q *request) answerBatch(body *gateway.Body, response *gateway.Response) er
 	switch {
 	case !upload && asked.Operation != wire.Download:
 		return fault.New(fault.Invalid, "operation %.40q is not upload or download", asked.Operation)
+	case len(nameOf(asked.Ref)) > maxRef:
+		return fault.New(fault.Invalid, "the name of the ref has more than %d bytes", maxRef)
 	case asked.HashAlgo != "" && asked.HashAlgo != wire.SHA256:
 		return errHash
 	case q.LFS.URL == nil && cmp.Or(q.from.Host, q.r.Host) == "":
@@ -60,7 +64,7 @@ func (q *request) answerBatch(body *gateway.Body, response *gateway.Response) er
 	if err := response.ReserveMemory(int64(len(objects)) * batchMemory); err != nil {
 		return err
 	}
-	states := q.LFSBatch(lfs.Batch{Upload: upload, Objects: objects}, response)
+	states := q.LFSBatch(lfs.Batch{Upload: upload, Ref: nameOf(asked.Ref), Objects: objects}, response)
 	if q.Err != nil {
 		return q.Err
 	}
@@ -69,17 +73,47 @@ func (q *request) answerBatch(body *gateway.Body, response *gateway.Response) er
 			return err
 		}
 	}
-	return q.writeBatch(response, asked.Transfers, upload, objects, states)
+	return q.writeBatch(response, &asked, objects, states)
+}
+
+// maxRef is the maximum length of the name of a ref in bytes.
+const maxRef = 1024
+
+// actionQuery returns the function that makes the queries of the URLs of actions: the ref of an upload, and a token
+// for callers with a credential. expires is the lifetime of the token; zero: there is none.
+func (q *request) actionQuery(op auth.Operation, ref string) (query func(action string) string, expires time.Duration) {
+	var token func(string) string
+	if authorization := q.r.Header.Get("Authorization"); q.Auth != nil && q.lfs.token == "" && !q.ID.Anonymous() {
+		if token = q.LFS.Tokens.URLs(authorization, q.lfsRepo(), op); token != nil {
+			expires = auth.LFSTokenLife
+		}
+	}
+	return func(action string) string {
+		v := url.Values{}
+		if ref != "" && op == auth.Write && action != "verify" {
+			v.Set(lfsRef, ref)
+		}
+		if token != nil {
+			v.Set(lfsToken, token(action))
+		}
+		return v.Encode()
+	}, expires
 }
 
 // writeBatch writes the response to a batch request. It sends it in pieces.
-func (q *request) writeBatch(response *gateway.Response, transfers []string, upload bool, objects []lfs.Object,
+func (q *request) writeBatch(response *gateway.Response, asked *wire.BatchRequest, objects []lfs.Object,
 	states []lfs.Status) error {
-	w := wire.BatchWriter{Transfer: wire.Basic, Upload: upload, Objects: q.lfsURL("objects"), Authorization: q.lfs.token,
-		Expires: q.lfs.remaining, Status: lfsStatus}
-	if upload {
+	w := wire.BatchWriter{Transfer: wire.Basic, Upload: asked.Operation == wire.Upload, Objects: q.lfsURL("objects"),
+		Authorization: q.lfs.token, Expires: q.lfs.remaining, Status: lfsStatus}
+	op := auth.Read
+	if w.Upload {
+		op = auth.Write
+	}
+	query, expires := q.actionQuery(op, nameOf(asked.Ref))
+	w.Query, w.Expires = query, cmp.Or(w.Expires, expires)
+	if w.Upload {
 		w.Verify = q.lfsURL("objects/verify")
-		if slices.Contains(transfers, tus) {
+		if slices.Contains(asked.Transfers, tus) {
 			w.Transfer = tus
 		}
 	}

@@ -225,6 +225,9 @@ func (q *request) lfsUpload(u lfs.Upload, sink *sink, stored *int64) {
 	}
 	defer body.Close()
 	body.LimitTo(u.Size - u.Offset)
+	if u.Ref = q.r.URL.Query().Get(lfsRef); len(u.Ref) > maxRef {
+		u.Ref = "" // it is not of a batch
+	}
 	q.respond("", sink, body, func(response *gateway.Response) {
 		*stored = q.LFSUpload(u, body, response)
 		if q.Err == nil && !u.Partial && *stored != u.Size {

@@ -227,7 +227,7 @@ func (t *lfsSession) batch(q *request, m *lfsMessage) error {
 	if err != nil {
 		return err
 	}
-	states, err := statesOf(q, lfs.Batch{Upload: t.command.upload, Objects: objects})
+	states, err := statesOf(q, lfs.Batch{Upload: t.command.upload, Ref: m.args["refname"], Objects: objects})
 	if err != nil {
 		return err
 	}

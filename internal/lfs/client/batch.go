@@ -49,14 +49,14 @@ func (r Repository) Batch(ctx context.Context, b lfs.Batch) ([]Answer, error) {
 	for part := range slices.Chunk(b.Objects, batchSize) {
 		to := answers[done : done+len(part)]
 		done += len(part)
-		group.Go(func() error { return r.batch(ctx, b.Upload, part, to) })
+		group.Go(func() error { return r.batch(ctx, b.Upload, b.Ref, part, to) })
 	}
 	return answers, group.Wait()
 }
 
 // batch asks about so many objects as one request may have.
-func (r Repository) batch(ctx context.Context, upload bool, objects []lfs.Object, answers []Answer) error {
-	request := wire.BatchRequest{Operation: wire.Download, Transfers: []string{wire.Basic},
+func (r Repository) batch(ctx context.Context, upload bool, ref string, objects []lfs.Object, answers []Answer) error {
+	request := wire.BatchRequest{Operation: wire.Download, Transfers: []string{wire.Basic}, Ref: refOf(ref),
 		Objects: make([]wire.Object, len(objects))}
 	if upload {
 		request.Operation = wire.Upload

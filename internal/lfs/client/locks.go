@@ -18,10 +18,7 @@ import (
 
 // Locks passes a request about locks to the server with the caller's credential. Owners are those of the server.
 func (r Repository) Locks(ctx context.Context, q lfs.LockRequest) (lfs.LockAnswer, error) {
-	var ref *wire.Ref
-	if q.Ref != "" {
-		ref = &wire.Ref{Name: q.Ref}
-	}
+	ref := refOf(q.Ref)
 	switch q.Action {
 	case lfs.CreateLock:
 		return r.changeLock(ctx, "/locks", wire.LockRequest{Path: q.Path, Ref: ref})
@@ -41,6 +38,14 @@ func (r Repository) Locks(ctx context.Context, q lfs.LockRequest) (lfs.LockAnswe
 		}
 	}
 	return r.listLocks(ctx, q)
+}
+
+// refOf returns a ref by its name; nil for "".
+func refOf(name string) *wire.Ref {
+	if name == "" {
+		return nil
+	}
+	return &wire.Ref{Name: name}
 }
 
 // changeLock creates or removes a lock.

@@ -17,10 +17,14 @@ type BatchWriter struct {
 	Upload   bool   // the operation is Upload
 	Objects  string // URL below which the objects are: actions are requests to Objects/OID/SIZE
 	Verify   string // URL of the request after an upload; "": none
-	// Authorization is the value of the Authorization header that clients have to send, and Expires its remaining
-	// lifetime. "" means that clients use their own credentials.
+	// Authorization is the value of the Authorization header that clients have to send. "" means that clients use their
+	// own credentials.
 	Authorization string
-	Expires       time.Duration
+	// Expires is the remaining lifetime of Authorization, or of Query. Zero means that they do not expire.
+	Expires time.Duration
+	// Query returns the query of the URL of an action, which needs no escapes in JSON: of OID/SIZE, or of "verify". ""
+	// means none. Nil means that no URL has one.
+	Query func(action string) string
 	// Status returns the status of HTTP for an error.
 	Status func(error) int
 
@@ -34,13 +38,18 @@ type BatchWriter struct {
 func (w *BatchWriter) Begin(p []byte) []byte {
 	w.href = appendString(nil, w.Objects+"/")
 	w.href = w.href[:len(w.href)-1]
-	w.further = []byte{'}'}
+	w.further = nil
 	if w.Authorization != "" {
-		f := append(appendString([]byte(`,"header":{"Authorization":`), w.Authorization), `},"expires_in":`...)
-		w.further = append(strconv.AppendInt(f, int64(w.Expires/time.Second), 10), '}')
+		w.further = append(appendString([]byte(`,"header":{"Authorization":`), w.Authorization), '}')
 	}
+	if w.Expires > 0 {
+		w.further = strconv.AppendInt(append(w.further, `,"expires_in":`...), int64(w.Expires/time.Second), 10)
+	}
+	w.further = append(w.further, '}')
 	if w.Verify != "" {
-		w.verify = append(appendString([]byte(`,"verify":{"href":`), w.Verify), w.further...)
+		w.verify = appendString([]byte(`,"verify":{"href":`), w.Verify)
+		w.verify = append(w.appendQuery(w.verify[:len(w.verify)-1], "verify"), '"')
+		w.verify = append(w.verify, w.further...)
 	}
 	return append(appendString(append(p, `{"transfer":`...), w.Transfer), `,"objects":[`...)
 }
@@ -71,9 +80,23 @@ func (w *BatchWriter) Append(p []byte, o lfs.Object, s *lfs.Status) []byte {
 }
 
 func (w *BatchWriter) appendAction(p []byte, o lfs.Object) []byte {
-	p = appendOID(append(append(p, `{"href":`...), w.href...), o.OID)
-	p = strconv.AppendInt(append(p, '/'), o.Size, 10)
+	p = append(append(p, `{"href":`...), w.href...)
+	start := len(p)
+	p = strconv.AppendInt(append(appendOID(p, o.OID), '/'), o.Size, 10)
+	p = w.appendQuery(p, string(p[start:]))
 	return append(append(p, '"'), w.further...)
+}
+
+// appendQuery appends the query of the URL of an action.
+func (w *BatchWriter) appendQuery(p []byte, action string) []byte {
+	if w.Query == nil {
+		return p
+	}
+	query := w.Query(action)
+	if query == "" {
+		return p
+	}
+	return append(append(p, '?'), query...)
 }
 
 // End appends the end of the document.

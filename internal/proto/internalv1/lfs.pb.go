@@ -140,7 +140,9 @@ type BatchRequest struct {
 	// The SHA-256 of each object, 32 bytes each without a separator. At most 10,000 objects.
 	Oids []byte `protobuf:"bytes,4,opt,name=oids,proto3" json:"oids,omitempty"`
 	// The size of each object in bytes.
-	Sizes         []int64 `protobuf:"varint,5,rep,packed,name=sizes,proto3" json:"sizes,omitempty"`
+	Sizes []int64 `protobuf:"varint,5,rep,packed,name=sizes,proto3" json:"sizes,omitempty"`
+	// The ref that the client works with, for an origin. Empty means none. At most 8 KiB.
+	Ref           string `protobuf:"bytes,6,opt,name=ref,proto3" json:"ref,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -208,6 +210,13 @@ func (x *BatchRequest) GetSizes() []int64 {
 		return x.Sizes
 	}
 	return nil
+}
+
+func (x *BatchRequest) GetRef() string {
+	if x != nil {
+		return x.Ref
+	}
+	return ""
 }
 
 type BatchResponse struct {
@@ -589,7 +598,9 @@ type UploadStart struct {
 	// The number of bytes that earlier uploads have sent.
 	Offset int64 `protobuf:"varint,4,opt,name=offset,proto3" json:"offset,omitempty"`
 	// The content may end before its size. The node keeps the bytes that have arrived.
-	Partial       bool `protobuf:"varint,5,opt,name=partial,proto3" json:"partial,omitempty"`
+	Partial bool `protobuf:"varint,5,opt,name=partial,proto3" json:"partial,omitempty"`
+	// The ref that the client works with, for an origin. Empty means none. At most 8 KiB.
+	Ref           string `protobuf:"bytes,6,opt,name=ref,proto3" json:"ref,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -657,6 +668,13 @@ func (x *UploadStart) GetPartial() bool {
 		return x.Partial
 	}
 	return false
+}
+
+func (x *UploadStart) GetRef() string {
+	if x != nil {
+		return x.Ref
+	}
+	return ""
 }
 
 type UploadResponse struct {
@@ -1097,7 +1115,7 @@ const file_packhorse_internal_v1_lfs_proto_rawDesc = "" +
 	"\x1fpackhorse/internal/v1/lfs.proto\x12\x15packhorse.internal.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a#packhorse/internal/v1/session.proto\x1a\x18packhorse/v1/fault.proto\"1\n" +
 	"\tLFSObject\x12\x10\n" +
 	"\x03oid\x18\x01 \x01(\fR\x03oid\x12\x12\n" +
-	"\x04size\x18\x02 \x01(\x03R\x04size\"\xaa\x01\n" +
+	"\x04size\x18\x02 \x01(\x03R\x04size\"\xbc\x01\n" +
 	"\fBatchRequest\x12\x1e\n" +
 	"\n" +
 	"repository\x18\x01 \x01(\tR\n" +
@@ -1105,7 +1123,8 @@ const file_packhorse_internal_v1_lfs_proto_rawDesc = "" +
 	"\asession\x18\x02 \x01(\v2\x1e.packhorse.internal.v1.SessionR\asession\x12\x16\n" +
 	"\x06upload\x18\x03 \x01(\bR\x06upload\x12\x12\n" +
 	"\x04oids\x18\x04 \x01(\fR\x04oids\x12\x14\n" +
-	"\x05sizes\x18\x05 \x03(\x03R\x05sizes\"\x92\x01\n" +
+	"\x05sizes\x18\x05 \x03(\x03R\x05sizes\x12\x10\n" +
+	"\x03ref\x18\x06 \x01(\tR\x03ref\"\x92\x01\n" +
 	"\rBatchResponse\x12\x16\n" +
 	"\x06states\x18\x01 \x01(\fR\x06states\x12/\n" +
 	"\brefusals\x18\x02 \x03(\v2\x13.packhorse.v1.FaultR\brefusals\x128\n" +
@@ -1128,7 +1147,7 @@ const file_packhorse_internal_v1_lfs_proto_rawDesc = "" +
 	"\x05start\x18\x01 \x01(\v2\".packhorse.internal.v1.UploadStartH\x00R\x05start\x128\n" +
 	"\x04data\x18\x02 \x01(\v2\".packhorse.internal.v1.RequestDataH\x00R\x04data\x12>\n" +
 	"\tdata_path\x18\x03 \x01(\v2\x1f.packhorse.internal.v1.DataPathH\x00R\bdataPathB\x06\n" +
-	"\x04part\"\xd3\x01\n" +
+	"\x04part\"\xe5\x01\n" +
 	"\vUploadStart\x12\x1e\n" +
 	"\n" +
 	"repository\x18\x01 \x01(\tR\n" +
@@ -1136,7 +1155,8 @@ const file_packhorse_internal_v1_lfs_proto_rawDesc = "" +
 	"\asession\x18\x02 \x01(\v2\x1e.packhorse.internal.v1.SessionR\asession\x128\n" +
 	"\x06object\x18\x03 \x01(\v2 .packhorse.internal.v1.LFSObjectR\x06object\x12\x16\n" +
 	"\x06offset\x18\x04 \x01(\x03R\x06offset\x12\x18\n" +
-	"\apartial\x18\x05 \x01(\bR\apartial\"I\n" +
+	"\apartial\x18\x05 \x01(\bR\apartial\x12\x10\n" +
+	"\x03ref\x18\x06 \x01(\tR\x03ref\"I\n" +
 	"\x0eUploadResponse\x127\n" +
 	"\x04part\x18\x01 \x01(\v2#.packhorse.internal.v1.ResponsePartR\x04part\"\xa1\x01\n" +
 	"\vPartRequest\x12\x1e\n" +
