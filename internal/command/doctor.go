@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"os"
 	"os/user"
+	"runtime"
 	"slices"
 	"strconv"
 	"sync"
@@ -21,6 +22,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/cli"
 	"github.com/packhorse-git/packhorse/internal/config"
 	"github.com/packhorse-git/packhorse/internal/doctor"
+	"github.com/packhorse-git/packhorse/internal/git/disk"
 	"github.com/packhorse-git/packhorse/internal/git/process"
 	"github.com/packhorse-git/packhorse/internal/observe"
 	"github.com/packhorse-git/packhorse/internal/repo"
@@ -41,7 +43,8 @@ func doctorCommand(env Env) *cobra.Command {
 run or not. With --config it also checks the configuration.
 
 Repositories: owners and modes, hooks that would not run, invalid configurations, HEADs without a branch, missing
-alternates, missing indexes. Machine: version of Git, limits, certificates, clock, disks, control groups.
+alternates, damaged packs, refs without objects, missing indexes. Directories that look like repositories and are not
+served. With --deep, git looks for each object that a ref reaches. Machine: version of Git, limits, certificates, clock, disks, control groups.
 
 Store: its ID, whether it can be reached, whether the object storage keeps its promises, and the space of the local
 copies. Nodes of a running gateway: whether they are up, their stores, and whether pushes to them are refused.
@@ -62,6 +65,7 @@ are problems; hints do not count. Run it as root or as the user of the server, s
 		},
 	}
 	d.addFlags(cmd.Flags(), "the server's state directory, `DIR` (default what the last server on the root used)")
+	cmd.Flags().BoolVar(&d.deep, "deep", false, "look for missing objects in all repositories, which takes long")
 	asJSON := jsonFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if len(args) == 1 {
@@ -91,7 +95,10 @@ are problems; hints do not count. Run it as root or as the user of the server, s
 }
 
 // examiner collects the findings of doctor.
-type examiner struct{ target }
+type examiner struct {
+	target
+	deep bool // look for all objects of the repositories
+}
 
 func (d *examiner) examine(ctx context.Context, progress io.Writer) (*doctor.Report, error) {
 	r := &doctor.Report{}
@@ -129,6 +136,10 @@ func (d *examiner) examine(ctx context.Context, progress io.Writer) (*doctor.Rep
 	}
 	examineState(&cfg, user, r)
 	if role == config.RoleServe {
+		if running.PID == 0 || running.Role.IsServe() {
+			d.examineSearch(&cfg, r)
+		}
+		examineBackup(&cfg, r)
 		doctor.Git(ctx, cfg.Git.Program, r)
 		if isCache, _ := store.IsCache(cfg.Root); isCache || cfg.Store.Enabled() { // the copies belong to the server alone
 			examineStore(ctx, &cfg, r)
@@ -272,11 +283,30 @@ func examineState(cfg *config.Config, u doctor.User, r *doctor.Report) {
 	}
 }
 
+// examineSearch reports that packhorse-search is missing. With a configuration, examineConfig does.
+func (d *examiner) examineSearch(cfg *config.Config, r *doctor.Report) {
+	server, _ := os.Executable() // if it is unknown, PATH is left
+	if _, err := config.FindSearchProgram(config.RoleServe, server); err != nil && cfg.Search.Enabled && d.config == "" {
+		r.Add(doctor.Finding{Group: doctor.GroupServer, Severity: doctor.Problem, Kind: "search-missing",
+			Text: "a server does not start: " + err.Error(), Advice: "install packhorse-search beside packhorse"})
+	}
+}
+
+// examineBackup reports that a backup of the root alone has no tokens and keys.
+func examineBackup(cfg *config.Config, r *doctor.Report) {
+	if _, err := os.Stat(cfg.State); err == nil && cfg.Root != "" && !disk.Below(cfg.Root, cfg.State) {
+		r.Add(doctor.Finding{Group: doctor.GroupServer, Severity: doctor.Hint, Kind: "state-elsewhere", Subject: cfg.State,
+			Text:   "access tokens, SSH host keys and the key of LFS tokens are not below " + cfg.Root,
+			Advice: "back up this directory as well as the root (docs/how-to/backup.md)"})
+	}
+}
+
 // examineRepositories examines the repositories, and shows its progress on a terminal.
 func (d *examiner) examineRepositories(ctx context.Context, cfg *config.Config, u doctor.User, progress io.Writer,
 	r *doctor.Report) error {
 	runner, err := process.New(process.Options{Git: cfg.Git.Program, Log: slog.New(slog.DiscardHandler),
-		Classes: map[process.Class]process.Limits{repo.ClassRefs: config.RefsLimits()}})
+		Classes: map[process.Class]process.Limits{repo.ClassRefs: config.RefsLimits(),
+			doctor.ClassDeep: {Slots: runtime.GOMAXPROCS(0), Queue: 1 << 10, Wait: 24 * time.Hour, Time: 24 * time.Hour}}})
 	if err != nil {
 		return err
 	}
@@ -302,7 +332,19 @@ func (d *examiner) examineRepositories(ctx context.Context, cfg *config.Config, 
 		}
 		defer fmt.Fprint(progress, "\r\x1b[K")
 	}
-	n, err := doctor.Repositories(ctx, cfg.RepositoriesBelow(ctx), o, r)
+	if d.deep {
+		o.Deep = runner
+	}
+	seen := map[string]bool{}
+	n, err := doctor.Repositories(ctx, cfg.RepositoriesBelow(ctx, func(path, why string) {
+		if seen[path] {
+			return
+		}
+		seen[path] = true
+		r.Add(doctor.Finding{Group: doctor.GroupRepositories, Severity: doctor.Problem, Kind: "not-served", Subject: path,
+			Text:   "it looks like a repository and is not served: " + why,
+			Advice: "repair or rename it, or move it out of the root"})
+	}), o, r)
 	r.Fact(doctor.GroupRepositories, fmt.Sprintf("%d below %s", n, cfg.Root))
 	if err != nil && ctx.Err() == nil {
 		r.Add(doctor.Finding{Group: doctor.GroupRepositories, Severity: doctor.Problem, Kind: "list", Subject: cfg.Root,

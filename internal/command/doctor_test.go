@@ -85,6 +85,44 @@ func TestDoctor(t *testing.T) {
 	}
 }
 
+// TestDoctorFindsWhatIsNotServed checks that doctor names directories that look like repositories and are not served.
+// It also names a state directory that a backup of the root does not have, and missing objects with --deep.
+func TestDoctorFindsWhatIsNotServed(t *testing.T) {
+	t.Parallel()
+	root, state, elsewhere := t.TempDir(), t.TempDir(), t.TempDir()
+	for _, dir := range []string{"good.git", "a/no-head.git", "a/bad\nname.git"} {
+		r := gittest.InitAt(t, filepath.Join(root, dir))
+		r.Git("update-ref", "refs/heads/main", r.Commit("x").String())
+	}
+	outside := gittest.InitAt(t, filepath.Join(elsewhere, "x.git"))
+	if err := errors.Join(os.Remove(filepath.Join(root, "a/no-head.git/HEAD")), os.Mkdir(root+"/objects", 0o755),
+		os.Symlink(outside.Dir, filepath.Join(root, "link.git"))); err != nil {
+		t.Fatal(err)
+	}
+	code, kinds := doctored(t, root, "--state", state)
+	if want := []string{"state-elsewhere", "not-served", "not-served", "not-served"}; code != exitFailed ||
+		!slices.Equal(kinds, want) {
+		t.Errorf("exit code %d: %q, want %q", code, kinds, want)
+	}
+	_, out, _ := runMain("doctor", root)
+	for _, want := range []string{"a/no-head.git: it looks like a repository", "link.git: it looks", "link to outside",
+		"name.git: it looks", "its name cannot be"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("no %q in\n%s", want, out)
+		}
+	}
+	good := gittest.At(t, filepath.Join(root, "good.git"))
+	tree := good.Git("rev-parse", "main^{tree}")
+	if err := os.Remove(filepath.Join(good.Dir, "objects", tree[:2], tree[2:])); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{{root}, {root, "--deep"}} {
+		if _, kinds := doctored(t, args...); slices.Contains(kinds, "missing-objects") != (len(args) == 2) {
+			t.Errorf("%q: %q", args, kinds)
+		}
+	}
+}
+
 func TestDoctorOfAConfiguration(t *testing.T) {
 	t.Parallel()
 	root, dir := t.TempDir(), t.TempDir()

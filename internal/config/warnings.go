@@ -143,7 +143,7 @@ func (c *Config) warnOfPatterns(ctx context.Context, f *Findings) {
 		return
 	}
 	seen := 0
-	for found, err := range c.RepositoriesBelow(ctx) {
+	for found, err := range c.RepositoriesBelow(ctx, nil) {
 		path, wrong := git.ParseRepoPath(strings.TrimSuffix(strings.TrimSuffix(found, "/.git"), ".git"))
 		if seen++; err != nil || wrong != nil || seen > maxPatternsSeen {
 			return // the list is not complete
@@ -159,8 +159,8 @@ func (c *Config) warnOfPatterns(ctx context.Context, f *Findings) {
 }
 
 // RepositoriesBelow lists the repositories below the root by their paths on disk, as a server would. It changes
-// nothing.
-func (c *Config) RepositoriesBelow(ctx context.Context) iter.Seq2[string, error] {
+// nothing. skipped is as in storage.ListQuery.
+func (c *Config) RepositoriesBelow(ctx context.Context, skipped func(path, why string)) iter.Seq2[string, error] {
 	return func(yield func(string, error) bool) {
 		node, err := storage.New(nil, storage.Options{Root: c.Root, Hidden: c.Hidden(), ReadOnly: true,
 			Log: slog.New(slog.DiscardHandler)})
@@ -169,7 +169,7 @@ func (c *Config) RepositoriesBelow(ctx context.Context) iter.Seq2[string, error]
 			return
 		}
 		defer node.Close()
-		for query := (storage.ListQuery{Limit: storage.MaxPage}); ; {
+		for query := (storage.ListQuery{Limit: storage.MaxPage, Skipped: skipped}); ; {
 			page, err := node.List(ctx, query)
 			if err != nil {
 				yield("", err)

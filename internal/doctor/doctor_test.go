@@ -2,6 +2,8 @@ package doctor
 
 import (
 	"cmp"
+	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -11,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/packhorse-git/packhorse/internal/git/process"
 	"github.com/packhorse-git/packhorse/internal/gittest"
 	"github.com/packhorse-git/packhorse/internal/repo"
 )
@@ -39,6 +42,45 @@ func examined(t *testing.T, o RepositoryOptions) []Finding {
 	return r.Findings
 }
 
+// withPack packs a repository and changes its pack.
+func withPack(r *gittest.Repo, change func(pack string, size int64) error) error {
+	r.Git("repack", "-adbq")
+	r.Git("commit-graph", "write", "--reachable")
+	packs, err := filepath.Glob(r.Dir + "/objects/pack/pack-*.pack")
+	if err != nil || len(packs) != 1 {
+		return fmt.Errorf("%q: %w", packs, err)
+	}
+	info, err := os.Stat(packs[0])
+	if err == nil {
+		err = os.Chmod(packs[0], 0o644)
+	}
+	if err != nil {
+		return err
+	}
+	return change(packs[0], info.Size())
+}
+
+// removeObject removes a loose object.
+func removeObject(r *gittest.Repo, revision string) error {
+	id := r.Git("rev-parse", revision)
+	return os.Remove(r.Dir + "/objects/" + id[:2] + "/" + id[2:])
+}
+
+func deepRunner(t *testing.T) *process.Runner {
+	t.Helper()
+	runner, err := process.New(process.Options{Git: "git", Classes: map[process.Class]process.Limits{
+		ClassDeep: {Slots: 1, Queue: 10, Wait: time.Minute, Time: time.Minute}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := runner.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	return runner
+}
+
 // TestPlantedFaults plants one fault after another into a healthy repository: it is found, and nothing else.
 func TestPlantedFaults(t *testing.T) {
 	t.Parallel()
@@ -65,6 +107,7 @@ func TestPlantedFaults(t *testing.T) {
 		plant func(r *gittest.Repo) error
 		user  int // of the server; 0 is root, which has all permissions
 		hooks Hooks
+		deep  bool
 	}{
 		{name: "healthy"},
 		{name: "include", kind: "config-include", text: "includes another file", plant: func(r *gittest.Repo) error {
@@ -142,6 +185,46 @@ func TestPlantedFaults(t *testing.T) {
 		{name: "no HEAD", kind: "refused", text: "git fsck", plant: func(r *gittest.Repo) error {
 			return appendTo(r.Dir+"/config", "[core]\n\trepositoryformatversion = 7\n")
 		}},
+		{name: "cut pack", kind: "unusable-pack", text: "it is cut off", plant: func(r *gittest.Repo) error {
+			return withPack(r, func(pack string, size int64) error { return os.Truncate(pack, size-25) })
+		}},
+		{name: "empty pack", kind: "unusable-pack", text: ".pack: it is cut off", plant: func(r *gittest.Repo) error {
+			return withPack(r, func(pack string, _ int64) error { return os.Truncate(pack, 0) })
+		}},
+		{name: "lost pack", kind: "unusable-pack", text: "the pack is missing", plant: func(r *gittest.Repo) error {
+			return withPack(r, func(pack string, _ int64) error { return os.Remove(pack) })
+		}},
+		{name: "cut index", kind: "unusable-pack", text: "index is cut off", plant: func(r *gittest.Repo) error {
+			return withPack(r, func(pack string, _ int64) error {
+				index := strings.TrimSuffix(pack, ".pack") + ".idx"
+				text, err := os.ReadFile(index)
+				if err == nil {
+					err = os.Chmod(index, 0o644)
+				}
+				if err == nil {
+					err = os.WriteFile(index, append(text[:8+256*4], text[len(text)-40:]...), 0o644)
+				}
+				return err
+			})
+		}},
+		{name: "other pack", kind: "unusable-pack", text: "another file", plant: func(r *gittest.Repo) error {
+			return withPack(r, func(pack string, size int64) error {
+				f, err := os.OpenFile(pack, os.O_WRONLY, 0)
+				if err == nil {
+					_, err = f.WriteAt([]byte{1, 2, 3}, size-3)
+					err = errors.Join(err, f.Close())
+				}
+				return err
+			})
+		}},
+		{name: "packs", plant: func(r *gittest.Repo) error {
+			return withPack(r, func(string, int64) error { return nil })
+		}},
+		{name: "missing commit", kind: "missing-objects", text: "objects of 1 refs are missing, the first is ",
+			plant: func(r *gittest.Repo) error { return removeObject(r, "main") }},
+		{name: "missing tree", kind: "missing-objects", text: "1 objects are missing, the first is tree ", deep: true,
+			plant: func(r *gittest.Repo) error { return removeObject(r, "main^{tree}") }},
+		{name: "nothing missing", deep: true},
 		{name: "no bitmap", kind: "no-bitmap", text: "no bitmap and no commit-graph", plant: func(r *gittest.Repo) error {
 			r.Git("repack", "-adq", "--no-write-bitmap-index")
 			return nil
@@ -160,8 +243,12 @@ func TestPlantedFaults(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			found := examined(t, RepositoryOptions{Root: root, User: User{UID: test.user, Name: "git"}, Objects: 2,
-				Hooks: cmp.Or(test.hooks, HooksRefuse)})
+			o := RepositoryOptions{Root: root, User: User{UID: test.user, Name: "git"}, Objects: 2,
+				Hooks: cmp.Or(test.hooks, HooksRefuse)}
+			if test.deep {
+				o.Deep = deepRunner(t)
+			}
+			found := examined(t, o)
 			switch {
 			case test.kind == "" && len(found) == 0:
 			case len(found) != 1 || found[0].Kind != test.kind || !strings.Contains(found[0].Text+found[0].Advice, test.text) ||

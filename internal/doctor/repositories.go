@@ -19,6 +19,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git/pack"
+	"github.com/packhorse-git/packhorse/internal/git/process"
 	"github.com/packhorse-git/packhorse/internal/git/refs"
 	"github.com/packhorse-git/packhorse/internal/repo"
 )
@@ -74,9 +75,10 @@ type RepositoryOptions struct {
 	Root     string
 	Open     repo.Options
 	User     User
-	Hooks    Hooks          // handling of the repositories' own hooks
-	Objects  int64          // number of objects from which indexes matter, by default 5000
-	Progress func(done int) // called from several goroutines; may be nil
+	Hooks    Hooks           // handling of the repositories' own hooks
+	Objects  int64           // number of objects from which indexes matter, by default 5000
+	Deep     *process.Runner // runs Git with ClassDeep to look for missing objects; nil: only a quick look
+	Progress func(done int)  // called from several goroutines; may be nil
 }
 
 // Limits for hints.
@@ -157,8 +159,20 @@ func examine(ctx context.Context, path string, o *RepositoryOptions, r *Report) 
 	}
 	defer opened.Close()
 	x.alternates(filepath.Join(opened.Common, "objects"))
-	x.head(ctx, opened)
+	snap, err := opened.Refs.Snapshot(ctx)
+	if err != nil {
+		x.refused(err)
+		return
+	}
+	x.head(snap)
 	x.objects(ctx, opened)
+	switch {
+	case x.packs(ctx, opened):
+	case x.Deep != nil:
+		x.connected(ctx, opened)
+	default:
+		x.tips(snap, opened)
+	}
 }
 
 func (x *examination) add(severity Severity, kind, text, advice string) {
@@ -188,18 +202,13 @@ func (x *examination) refused(err error) {
 }
 
 // head finds a HEAD whose branch does not exist although others do. Clones of such a repository check out nothing.
-func (x *examination) head(ctx context.Context, r *repo.Repo) {
-	snap, err := r.Refs.Snapshot(ctx)
-	if err != nil {
-		x.refused(err)
-		return
-	}
+func (x *examination) head(snap *refs.Snapshot) {
 	head := snap.Head()
 	if head.Target == "" || !head.ID.IsZero() {
 		return
 	}
 	var branches []string
-	err = snap.Each("refs/heads/", func(ref refs.Ref) error {
+	err := snap.Each("refs/heads/", func(ref refs.Ref) error {
 		if branches = append(branches, strings.TrimPrefix(string(ref.Name), "refs/heads/")); len(branches) == 3 {
 			return refs.ErrStop
 		}

@@ -19,6 +19,10 @@ type ListQuery struct {
 	Prefix string // of the path; it may end within a component
 	After  string // Next of the previous page; "": the first page
 	Limit  int    // maximum number of paths; zero means MaxPage
+
+	// Skipped is called with directories that look like repositories and are not listed, and the reason. It may be called
+	// again for other pages. Nil: not looked for.
+	Skipped func(path, why string)
 }
 
 // MaxPage is the maximum number of paths in a page.
@@ -50,7 +54,7 @@ func (n *Node) list(ctx context.Context, q ListQuery) (Page, error) {
 	if n.places != nil {
 		return n.listPlaces(ctx, q)
 	}
-	l := lister{node: n, ctx: ctx, prefix: q.Prefix, limit: q.Limit}
+	l := lister{node: n, ctx: ctx, prefix: q.Prefix, limit: q.Limit, skipped: q.Skipped}
 	if q.After != "" {
 		if path, err := git.ParseRepoPath(q.After); err != nil || path.String() != q.After || !l.mayHold(q.After) {
 			return Page{}, fault.New(fault.Invalid, "invalid page token: it is not from a list with this prefix")
@@ -78,8 +82,10 @@ type lister struct {
 	after  []string
 	limit  int
 	page   Page
-	visits int
-	last   string // the path visited last
+
+	skipped func(path, why string)
+	visits  int
+	last    string // the path visited last
 }
 
 // dir walks a directory. below is its path below the root. after has the remaining components of the position at which
@@ -126,7 +132,16 @@ func (l *lister) names(dir, below string) ([]string, error) {
 		defer f.Close()
 		var names []string
 		if names, err = f.Readdirnames(-1); err == nil {
-			names = slices.DeleteFunc(names, func(name string) bool { return !l.mayHold(join(below, name)) })
+			names = slices.DeleteFunc(names, func(name string) bool {
+				path := join(below, name)
+				if l.mayHold(path) {
+					return false
+				}
+				if l.skipped != nil && !isPrivate(path) && isRepository(filepath.Join(dir, name)) {
+					l.skipped(path, "its name cannot be in the path of a request")
+				}
+				return true
+			})
 			slices.Sort(names)
 			return names, nil
 		}
@@ -171,6 +186,7 @@ func (l *lister) entry(path, below string, after []string) error {
 			return nil
 		}
 		if _, err := l.node.checkPlace(filepath.Join(l.node.root, candidate)); err != nil {
+			l.skip(candidate, "it is a link to outside of the root, or inside another repository")
 			return nil
 		}
 		if len(l.page.Paths) == l.limit {
@@ -183,7 +199,18 @@ func (l *lister) entry(path, below string, after []string) error {
 	if !info.IsDir() {
 		return nil
 	}
+	if l.skipped != nil && isDir(path+"/objects") {
+		if packed, _ := exists(path + "/packed-refs"); packed || isDir(path+"/refs") {
+			l.skip(below, "HEAD is missing or invalid, or refs is missing")
+		}
+	}
 	return l.dir(path, below, after)
+}
+
+func (l *lister) skip(path, why string) {
+	if l.skipped != nil {
+		l.skipped(path, why)
+	}
 }
 
 func join(below, name string) string {
