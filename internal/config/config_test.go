@@ -290,7 +290,7 @@ func TestFetchPolicy(t *testing.T) {
 	}
 	cfg, _, err = loadText(t, "[fetch]\nallow_filter = false\nallow_ref_in_want = false\nallow_tip = "+
 		"true\nallow_reachable = true\nallow_any = true\n"+
-		"unborn = \"ignore\"\nkeep_alive = \"0s\"\nsession_id = false\nobject_info = false\n")
+		"unborn = \"ignore\"\ngrace = \"0s\"\nkeep_alive = \"0s\"\nsession_id = false\nobject_info = false\n")
 	want := repo.Policy{SidebandAll: true, AllowTip: true, AllowReachable: true, AllowAny: true, Unborn: repo.UnbornIgnore}
 	if err != nil || !reflect.DeepEqual(*cfg.Fetch.Policy(), want) {
 		t.Errorf("all turned: %+v, %v", cfg.Fetch.Policy(), err)

@@ -11,6 +11,11 @@ type FetchConfig struct {
 	// unless the repository sets uploadpack.allowAnySHA1InWant.
 	Wants string `toml:"wants" default:"auto" values:"auto any reachable tip"`
 
+	// Grace is how long after a push clients may request objects that only the former value of a visible ref reaches. A
+	// partial clone needs them after a force push of its branch. It makes a difference where Wants means "reachable". 0
+	// means not at all. In the configuration of a repository: uploadpack.grace.
+	Grace Duration `toml:"grace" default:"1h" range:"0s.."`
+
 	// MaxWants is the maximum number of "want" lines in a request.
 	MaxWants int `toml:"max_wants" default:"1000000" range:"1.."`
 
@@ -64,6 +69,6 @@ func (c *FetchConfig) Policy() *repo.Policy {
 	p := repo.DefaultPolicy()
 	p.Filter, p.RefInWant, p.SessionID, p.ObjectInfo = c.AllowFilter, c.AllowRefInWant, c.SessionID, c.ObjectInfo
 	p.AllowTip, p.AllowReachable, p.AllowAny = c.AllowTip, c.AllowReachable, c.AllowAny
-	p.Unborn, p.KeepAlive = repo.Unborn(c.Unborn), c.KeepAlive.Duration
+	p.Unborn, p.KeepAlive, p.Grace = repo.Unborn(c.Unborn), c.KeepAlive.Duration, c.Grace.Duration
 	return &p
 }

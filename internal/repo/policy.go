@@ -31,6 +31,9 @@ type Policy struct {
 	// also with hidden refs or with objects borrowed from other repositories.
 	OwnAny bool
 
+	// Grace is how long objects may be wanted after a ref that reached them has changed (uploadpack.grace); 0: not at all.
+	Grace time.Duration
+
 	KeepAlive  time.Duration // uploadpack.keepAlive: maximum time without output in a pack; 0: no limit
 	Unborn     Unborn        // lsrefs.unborn
 	SessionID  bool          // transfer.advertiseSID
@@ -60,8 +63,8 @@ func ParseUnborn(s string) (Unborn, error) {
 // SidebandAll and SessionID are on, because git clients benefit from them.
 func DefaultPolicy() Policy {
 	return Policy{
-		Filter: true, RefInWant: true, SidebandAll: true, KeepAlive: 5 * time.Second, Unborn: UnbornAdvertise,
-		SessionID: true, ObjectInfo: true,
+		Filter: true, RefInWant: true, SidebandAll: true, Grace: time.Hour, KeepAlive: 5 * time.Second,
+		Unborn: UnbornAdvertise, SessionID: true, ObjectInfo: true,
 	}
 }
 
@@ -91,6 +94,7 @@ func policyKeys() map[string]policyKey {
 			return err
 		}},
 		"uploadpack.keepalive": {read: (*Policy).readKeepAlive},
+		"uploadpack.grace":     {read: (*Policy).readGrace},
 		"lsrefs.unborn":        {last: true, read: (*Policy).readUnborn},
 	}
 }
@@ -183,6 +187,13 @@ func (p *Policy) readKeepAlive(v variable) error {
 	seconds, err := v.int()
 	p.KeepAlive = time.Duration(max(seconds, 0)) * time.Second
 	return err
+}
+
+func (p *Policy) readGrace(v variable) (err error) {
+	if p.Grace, err = time.ParseDuration(v.value); err != nil || p.Grace < 0 {
+		return v.damaged(`a duration, as in "1h" or "0"`)
+	}
+	return nil
 }
 
 func (p *Policy) readUnborn(v variable) error {

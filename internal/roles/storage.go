@@ -111,6 +111,11 @@ func (s *server) newNode(hooks *webhook.Hooks) (*storage.Node, error) {
 		Limits: protocol.Limits{Wants: cfg.Fetch.MaxWants, Haves: cfg.Fetch.MaxHaves, Shallow: cfg.Fetch.MaxShallow,
 			DeepenNot: cfg.Fetch.MaxShallow},
 	})
+	former := filepath.Join(cfg.State, "former-refs.json")
+	if err := sessions.LoadFormer(former); err != nil {
+		s.log.Warn("cannot read the former values of refs", "file", former, "error", err)
+	}
+	s.closers.push("former values of refs", func() error { return sessions.SaveFormer(former) })
 	pushes, err := s.newPushes(hooks)
 	if err != nil {
 		return nil, err

@@ -82,6 +82,9 @@ func (n *Node) Ingest(ctx context.Context, path git.RepoPath, in Ingest) (Ingest
 		return Ingested{}, err
 	}
 	defer n.release(h)
+	if err := n.noteRefs(ctx, h); err != nil {
+		return Ingested{}, err
+	}
 	if in.Fsck == nil {
 		in.Fsck = receivepack.DefaultFsck()
 	}

@@ -102,7 +102,8 @@ func (r *repository) adoptLocal(ctx context.Context, record *replog.Record) (*st
 	if err != nil {
 		return nil, err
 	}
-	next.layers = &refs.Layers{Number: record.Number, Head: record.Head, Base: base, Changes: fold(record.Refs.Tail)}
+	next.layers = &refs.Layers{Number: record.Number, Head: record.Head, Base: base, Changes: fold(record.Refs.Tail),
+		Former: former(known, record)}
 	r.publish(known, next)
 	return next, nil
 }
@@ -148,6 +149,29 @@ func fold(tail []replog.TailEntry) []refs.Ref {
 	}
 	slices.SortFunc(changes, func(a, b refs.Ref) int { return strings.Compare(string(a.Name), string(b.Name)) })
 	return changes
+}
+
+// maxFormer is the maximum number of former values of refs in a state.
+const maxFormer = 1000
+
+// former returns the former values of a known state, and those of the refs that have changed since. Their last moment
+// is not known exactly if several records follow the known one: it is not later than the last record.
+func former(known *state, record *replog.Record) (values []refs.Former) {
+	after := record.Number - 1 // the times of earlier records are not known
+	if known != nil {
+		after = known.record.Number
+	}
+	if known != nil && known.layers != nil {
+		values = slices.Clone(known.layers.Former)
+	}
+	for _, entry := range record.Refs.Tail {
+		for i := 0; entry.Number > after && i < len(entry.Changes); i++ {
+			if c := entry.Changes[i]; !c.Old.IsZero() {
+				values = append(values, refs.Former{Name: c.Name, ID: c.Old, Until: record.At})
+			}
+		}
+	}
+	return values[max(0, len(values)-maxFormer):]
 }
 
 // use makes all packs of the latest known state available until done is called; see hydrate.Repository.Use.

@@ -56,6 +56,7 @@ type Server struct {
 	allTips memo[[]git.ObjectID]   // the same with hidden refs
 	scopes  memo[*scopeDigests]
 	answers answerCache
+	former  formerValues
 	warmth  *warmth // nil: none
 
 	searches chan struct{} // slots of searches in trees
@@ -144,6 +145,9 @@ func (s *Server) Serve(ctx context.Context, r *repo.Repo, session node.Session, 
 func (s *Server) lsRefs(ctx context.Context, r *repo.Repo, req *protocol.LsRefs, response node.ResponseWriter,
 	outcome *node.Outcome) error {
 	snapshot, err := r.Refs.Snapshot(ctx)
+	if err == nil {
+		_, err = s.former.list(r, snapshot)
+	}
 	if err != nil {
 		return err
 	}

@@ -69,7 +69,7 @@ func (f *fetch) checkWantsV0(ctx context.Context) error {
 			return err
 		}
 	}
-	return f.checkReachableFrom(ctx, tips, rest)
+	return f.checkReachableFrom(ctx, slices.Concat(tips, f.former), rest)
 }
 
 // notIn returns the IDs that are not in a sorted list.
@@ -97,7 +97,8 @@ func (f *fetch) commitsOf(ids []git.ObjectID) (commits []git.ObjectID, err error
 	return commits, nil
 }
 
-// checkReachable returns an error unless visible refs point to all objects or, with WantsReachable, reach them.
+// checkReachable returns an error unless visible refs point to all objects or, with WantsReachable, reach them. For a
+// fetch, former values of refs count as well, because partial clones lack objects of commits that they have.
 func (f *fetch) checkReachable(ctx context.Context, rule Wants, ids []git.ObjectID) error {
 	if all, err := f.areTips(ids); err != nil || all {
 		return err
@@ -110,7 +111,7 @@ func (f *fetch) checkReachable(ctx context.Context, rule Wants, ids []git.Object
 	if rule == WantsTip {
 		return errForbiddenWant(rest[0])
 	}
-	return f.checkReachableFrom(ctx, tips, rest)
+	return f.checkReachableFrom(ctx, slices.Concat(tips, f.former), rest)
 }
 
 // areTips reports whether visible refs point to all objects. In a copy it needs no list of all tips, which would have

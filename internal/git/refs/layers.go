@@ -7,6 +7,7 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
@@ -36,6 +37,14 @@ type Layers struct {
 	// Changes are the refs that differ from the base, sorted by name. A ref with a zero ID does not exist. PeelKnown
 	// should be set, and Target is empty.
 	Changes []Ref
+	Former  []Former // values that refs have lost; not all
+}
+
+// Former is a value that a ref had until a moment.
+type Former struct {
+	Name  git.RefName
+	ID    git.ObjectID
+	Until time.Time
 }
 
 // Base is a packed-refs file that never changes, mapped. Many Layers may share it. It is safe for concurrent use.
@@ -106,7 +115,8 @@ func (s *Store) newSnapshot(l *Layers) (*Snapshot, error) {
 		return nil, fault.Wrap(fault.Internal, "the repository's refs cannot be read",
 			fmt.Errorf("changes of state %d are not sorted", l.Number))
 	}
-	snap := &Snapshot{generation: l.Number, hidden: s.hidden, loose: make([]*refEntry, len(l.Changes))}
+	snap := &Snapshot{generation: l.Number, hidden: s.hidden, loose: make([]*refEntry, len(l.Changes)),
+		former: l.Former}
 	if l.Base != nil {
 		snap.packed = l.Base.packed
 	}

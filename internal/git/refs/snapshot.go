@@ -43,7 +43,11 @@ type Snapshot struct {
 	headRef    Ref
 	generation uint64
 	hidden     func(git.RefName) bool // nil: no ref is hidden
+	former     []Former
 }
+
+// Former returns values that refs lost before this moment, hidden ones among them, if the refs have a Source.
+func (s *Snapshot) Former() []Former { return s.former }
 
 // Head returns the content of HEAD. It is empty if HEAD is hidden.
 func (s *Snapshot) Head() Head {
@@ -52,6 +56,9 @@ func (s *Snapshot) Head() Head {
 	}
 	return s.head
 }
+
+// Hides reports whether a ref of that name is hidden, or would be.
+func (s *Snapshot) Hides(name git.RefName) bool { return s.hides(name) }
 
 func (s *Snapshot) hides(name git.RefName) bool { return s.hidden != nil && s.hidden(name) }
 
