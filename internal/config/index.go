@@ -16,6 +16,14 @@ type IndexConfig struct {
 	// MaxFile is the maximum size of an indexed file. Of larger files only the path is found.
 	MaxFile Size `toml:"max_file" default:"1MiB" range:"1KiB..32MiB"`
 
+	// MaxRepositoryFiles is the maximum number of files of an indexed repository. Larger ones are not searched: searches
+	// and "packhorse search status" name them.
+	MaxRepositoryFiles int `toml:"max_repository_files" default:"1000000" range:"1.."`
+
+	// MaxRepositoryBytes is the maximum size of the files of an indexed repository, without those larger than max_file.
+	// Larger repositories are not searched.
+	MaxRepositoryBytes Size `toml:"max_repository_bytes" default:"4GiB" range:"1MiB.."`
+
 	// Memory is the maximum memory of an index process. At most two run. The search process may use twice as much. The
 	// index itself does not count: it is memory-mapped.
 	Memory Size `toml:"memory" default:"1GiB" range:"256MiB.."`

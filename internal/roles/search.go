@@ -96,7 +96,8 @@ func (s *server) addSearch(source search.Source) error {
 	metrics, cfg := search.NewMetrics(), s.cfg.Index
 	s.search = search.New(search.Options{
 		Dir: cfg.Dir, Source: source, Program: program, Branches: cfg.Branches,
-		Build:   ipc.Build{Version: s.process.Version, Revision: s.process.Revision},
+		Build:    ipc.Build{Version: s.process.Version, Revision: s.process.Revision},
+		MaxFiles: int64(cfg.MaxRepositoryFiles), MaxBytes: int64(cfg.MaxRepositoryBytes),
 		MaxFile: int64(cfg.MaxFile), ShardSize: cfg.ShardSize(), SearchMemory: 2 * int64(cfg.Memory),
 		IndexMemory: int64(cfg.Memory), IndexNice: cfg.Nice, SearchNice: min(cfg.Nice, searchNice),
 		Ctags: findCtags(cfg.Ctags, s.log),

@@ -33,7 +33,7 @@ func (e *Engine) compareShards() {
 	if err != nil && !os.IsNotExist(err) {
 		return
 	}
-	there := make(map[string]stock, len(jobs))
+	there, shards := make(map[string]stock, len(jobs)), make(map[string][]string, len(jobs))
 	for _, f := range entries {
 		i := strings.LastIndex(f.Name(), "_v")
 		if i < 0 || !strings.HasSuffix(f.Name(), ".zoekt") {
@@ -45,12 +45,19 @@ func (e *Engine) compareShards() {
 			s.bytes += fi.Size()
 		}
 		there[f.Name()[:i]] = s
+		shards[f.Name()[:i]] = append(shards[f.Name()[:i]], f.Name())
+	}
+	seals := make(map[string]string, len(shards))
+	for prefix, names := range shards {
+		seals[prefix], _ = e.sealOf(names) // empty if it cannot be read
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, r := range e.repos {
 		begun, idle := jobs[r]
-		if !idle || begun != r.jobs || len(r.indexed) == 0 || there[shardPrefix(r.path)] == (stock{r.shards, r.size}) {
+		prefix := shardPrefix(r.path)
+		isSame := there[prefix] == stock{r.shards, r.size} && (r.seal == "" || r.seal == seals[prefix])
+		if !idle || begun != r.jobs || len(r.indexed) == 0 || isSame {
 			continue // unchanged, or it changed meanwhile
 		}
 		e.log.Warn("index shards have changed or are missing; their repository is indexed again", "repository",
@@ -84,7 +91,7 @@ func (e *Engine) sealOf(shards []string) (string, error) {
 
 // secure writes a repository's shards to disk and records their seal in the catalogue. If this fails, or a power
 // failure comes before, the repository is indexed again at the next start.
-func (e *Engine) secure(id uint32, shards []string, namesOnly int) error {
+func (e *Engine) secure(r *repository, id uint32, shards []string) error {
 	seal, err := e.sealOf(shards)
 	if err != nil {
 		return err
@@ -99,5 +106,11 @@ func (e *Engine) secure(id uint32, shards []string, namesOnly int) error {
 	if err := syncFile(e.shards()); err != nil {
 		return err
 	}
+	e.mu.Lock()
+	namesOnly := r.namesOnly
+	if e.jobs[r] == nil && e.byID[id] == r && len(r.indexed) > 0 {
+		r.seal = seal
+	}
+	e.mu.Unlock()
 	return e.catalogue.seal(id, seal, namesOnly)
 }

@@ -23,6 +23,8 @@ type Options struct {
 	Branches []string  // full names of indexed refs, besides HEAD
 
 	MaxFile      int64 // maximum size of an indexed file in bytes; of larger ones only the path is indexed
+	MaxFiles     int64 // maximum number of files of an indexed repository; zero means no limit
+	MaxBytes     int64 // the same for the bytes of its files of up to MaxFile
 	ShardSize    int64 // bytes of content in one index file
 	SearchMemory int64 // heap limit of the searching process in bytes
 	IndexMemory  int64 // heap limit of an indexing process in bytes
@@ -82,7 +84,7 @@ type repository struct {
 	id          uint32 // zero if not yet assigned
 	path        git.RepoPath
 	incarnation string
-	seal        string // expected seal of its shards at the start
+	seal        string // expected seal of its shards; empty if it is not known yet
 	version     git.Version
 
 	indexed []*workerv1.Branch // branches in its shards
@@ -91,22 +93,25 @@ type repository struct {
 	jobs    int   // number of started jobs
 	// number of files that are found by name only. A file that changed since the last full index may count twice.
 	namesOnly int
-	deltas    int              // number of deltas
-	current   []Head           // current branches
-	looked    bool             // current is valid
-	looking   bool             // current is being determined
-	lag       int              // commits of the first branch that are not in the index; -1 if unknown
-	changed   time.Time        // first change that is not in the index; zero if none
-	due       [lanes]time.Time // due time in each lane; zero if it does not wait there
-	seen      time.Time        // last check
-	unseen    int              // consecutive failed checks
-	failed    int              // consecutive failures of indexing
-	again     time.Time        // time of the next attempt
-	err       string           // last error
-	big       bool             // too large for the fast lane
-	died      bool             // its last job ended with the death of the process
-	plain     bool             // index without symbols, because the indexing process crashed with them
-	rebuild   bool             // its shards cannot be extended, or have no symbols
+	deltas    int                // number of deltas
+	current   []Head             // current branches
+	looked    bool               // current is valid
+	looking   bool               // current is being determined
+	lag       int                // commits of the first branch that are not in the index; -1 if unknown
+	changed   time.Time          // first change that is not in the index; zero if none
+	due       [lanes]time.Time   // due time in each lane; zero if it does not wait there
+	seen      time.Time          // last check
+	unseen    int                // consecutive failed checks
+	failed    int                // consecutive failures of indexing
+	again     time.Time          // time of the next attempt
+	err       string             // last error
+	big       bool               // too large for the fast lane
+	large     []*workerv1.Branch // branches that are too large for the index; nil: not known to be
+	files     int64              // in the index since the start of this process, like bytes
+	bytes     int64
+	died      bool // its last job ended with the death of the process
+	plain     bool // index without symbols, because the indexing process crashed with them
+	rebuild   bool // its shards cannot be extended, or have no symbols
 }
 
 // New creates and starts an Engine. It does not fail if its directory is unusable: the engine tries again and reports

@@ -3,6 +3,7 @@ package search
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
@@ -30,6 +31,42 @@ func document(w io.Writer, f *File, branches uint64) error {
 	}})
 }
 
+// meter adds up the files and bytes of a repository's index. A limit of zero means none.
+type meter struct {
+	files, bytes       int64
+	maxFiles, maxBytes int64
+	maxFile            int64 // larger files are indexed by name only
+}
+
+// errTooLarge is in the chain of an error that reports more files or bytes than are indexed of a repository.
+var errTooLarge = errors.New("too large")
+
+func (m *meter) add(f *File) error {
+	if f.Gone {
+		return nil
+	}
+	m.files++
+	if f.Size <= m.maxFile {
+		m.bytes += max(f.Size, 0)
+	}
+	switch {
+	case m.maxFiles > 0 && m.files > m.maxFiles:
+		return fault.Wrap(fault.Exhausted, fmt.Sprintf(
+			"the repository is not indexed: it has more than %d files (index.max_repository_files)", m.maxFiles), errTooLarge)
+	case m.maxBytes > 0 && m.bytes > m.maxBytes:
+		return fault.Wrap(fault.Exhausted, fmt.Sprintf(
+			"the repository is not indexed: its files have more than %d bytes (index.max_repository_bytes)", m.maxBytes),
+			errTooLarge)
+	}
+	return nil
+}
+
+// measure returns an error if a commit is too large for the index. It reads no content, so that a few objects with
+// millions of paths do not keep the lane busy.
+func (e *Engine) measure(ctx context.Context, repository git.RepoPath, commit git.ObjectID, m meter) error {
+	return e.o.Source.Files(ctx, repository, commit, git.ObjectID{}, 0, func(f File) error { return m.add(&f) })
+}
+
 // full feeds all files of branches: those of the first one, and then the differences of each other one. A file that is
 // equal in several branches is one document.
 func (e *Engine) full(repository git.RepoPath, heads []Head, run *job) feeder {
@@ -41,6 +78,11 @@ func (e *Engine) full(repository git.RepoPath, heads []Head, run *job) feeder {
 		if len(commits) == 0 {
 			return run.finish(w)
 		}
+		if run.most == 0 && run.meter.maxFiles+run.meter.maxBytes > 0 { // otherwise there are few
+			if err := e.measure(ctx, repository, commits[0], run.meter); err != nil {
+				return err
+			}
+		}
 		differs, versions, err := e.differences(ctx, repository, commits)
 		if err != nil {
 			return err
@@ -50,7 +92,7 @@ func (e *Engine) full(repository git.RepoPath, heads []Head, run *job) feeder {
 			all = ^uint64(0)
 		}
 		err = e.o.Source.Files(ctx, repository, commits[0], git.ObjectID{}, e.o.MaxFile, func(f File) error {
-			return run.feed(document(w, &f, all&^differs[string(f.Path)]))
+			return run.feed(w, &f, all&^differs[string(f.Path)])
 		})
 		for i := 1; i < len(commits) && err == nil; i++ {
 			err = e.o.Source.Files(ctx, repository, commits[i], commits[0], e.o.MaxFile, func(f File) error {
@@ -60,7 +102,7 @@ func (e *Engine) full(repository git.RepoPath, heads []Head, run *job) feeder {
 				if f.Gone || mask == 0 {
 					return nil
 				}
-				return run.feed(document(w, &f, mask))
+				return run.feed(w, &f, mask)
 			})
 		}
 		if err != nil {
@@ -109,7 +151,7 @@ func (e *Engine) delta(repository git.RepoPath, from, to git.ObjectID, run *job,
 			if err := ipc.Write(w, &workerv1.IndexRequest{ChangedPath: f.Path}); err != nil {
 				return err
 			}
-			return run.feed(document(w, &f, 1))
+			return run.feed(w, &f, 1)
 		})
 		if err != nil {
 			return err
@@ -121,12 +163,15 @@ func (e *Engine) delta(repository git.RepoPath, from, to git.ObjectID, run *job,
 // errTooMuch reports more files than the fast lane accepts.
 var errTooMuch = errors.New("there are more files than are indexed at once beside others")
 
-// feed is called after each document.
-func (run *job) feed(err error) error {
-	if n := run.files.Add(1); err == nil && run.most > 0 && n > run.most {
+// feed counts and writes a file.
+func (run *job) feed(w io.Writer, f *File, branches uint64) error {
+	if err := run.meter.add(f); err != nil {
+		return err
+	}
+	if n := run.files.Add(1); run.most > 0 && n > run.most {
 		return errTooMuch
 	}
-	return err
+	return document(w, f, branches)
 }
 
 // finish makes the process move the new files to their places. If it is killed meanwhile, the files are inconsistent.

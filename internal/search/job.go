@@ -22,6 +22,7 @@ type job struct {
 	files  atomic.Int64 // files sent to it
 	cancel context.CancelFunc
 
+	meter     meter
 	most      int64       // maximum number of files; zero means no limit
 	finishing atomic.Bool // all data is sent, so it may be moving files to their places
 }
@@ -45,7 +46,7 @@ func (e *Engine) index(r *repository, l lane) {
 		}
 	}
 	if e.settle(ctx, r, task, run, report, err) {
-		if err := e.secure(task.Id, report.Shards, e.namesOnly(r)); err != nil {
+		if err := e.secure(r, task.Id, report.Shards); err != nil {
 			e.log.Warn("index shards may not be on disk; their repository is indexed again at the next start",
 				"repository", r.path.String(), "error", err)
 		}
@@ -78,7 +79,7 @@ func (e *Engine) prepare(r *repository, l lane, cancel context.CancelFunc) (task
 		r.id = id
 		e.byID[id] = r
 	}
-	run = &job{kind: kindFull, began: time.Now(), cancel: cancel}
+	run = &job{kind: kindFull, began: time.Now(), cancel: cancel, meter: e.newMeter()}
 	task = &workerv1.Job{
 		Dir: e.shards(), Id: r.id, Repository: r.path.String(), Branches: want,
 		MaxFile: e.o.MaxFile, ShardSize: e.o.ShardSize, Ctags: e.o.Ctags, First: r.shards == 0 && len(r.indexed) == 0,
@@ -94,6 +95,7 @@ func (e *Engine) prepare(r *repository, l lane, cancel context.CancelFunc) (task
 		from, err := git.ParseObjectID(r.indexed[0].Commit)
 		if err == nil {
 			run.kind, task.Delta = kindDelta, true
+			run.meter.files, run.meter.bytes = r.files, r.bytes
 			feed = e.delta(r.path, from, r.current[0].Commit, run, deltaLimit)
 		}
 	case sameBranches(want, r.indexed) && r.deltas == 0 && !r.rebuild:
@@ -112,6 +114,10 @@ func (e *Engine) prepare(r *repository, l lane, cancel context.CancelFunc) (task
 	return task, feed, run
 }
 
+func (e *Engine) newMeter() meter {
+	return meter{maxFiles: e.o.MaxFiles, maxBytes: e.o.MaxBytes, maxFile: e.o.MaxFile}
+}
+
 // settle records the result of a job, and reports whether the repository has a new index.
 func (e *Engine) settle(ctx context.Context, r *repository, task *workerv1.Job, run *job, report *workerv1.Report,
 	err error) bool {
@@ -126,7 +132,7 @@ func (e *Engine) settle(ctx context.Context, r *repository, task *workerv1.Job, 
 	result := "ok"
 	switch {
 	case err == nil && report.Rebuild, errors.Is(err, errTooMuch), err != nil && task.Delta &&
-		fault.Is(err, fault.NotFound):
+		(fault.Is(err, fault.NotFound) || errors.Is(err, errTooLarge)):
 		result = "rebuild"
 		r.rebuild, r.big = true, r.big || !task.Delta
 	case err != nil && cancelled:
@@ -145,6 +151,7 @@ func (e *Engine) settle(ctx context.Context, r *repository, task *workerv1.Job, 
 			e.unload(r, len(report.Shards))
 		}
 		r.indexed, r.shards, r.size, r.failed, r.died, r.err = task.Branches, len(report.Shards), report.Size, 0, false, ""
+		r.files, r.bytes, r.seal = run.meter.files, run.meter.bytes, ""
 		if task.Delta {
 			r.deltas++
 			r.namesOnly += int(report.NamesOnly)
@@ -154,6 +161,10 @@ func (e *Engine) settle(ctx context.Context, r *repository, task *workerv1.Job, 
 		r.changed = time.Time{}
 		e.metrics.documents.Add(float64(report.Documents))
 		e.metrics.documentBytes.Add(float64(report.Bytes))
+	}
+	r.large = nil
+	if result == "failed" && errors.Is(err, errTooLarge) {
+		r.large = task.Branches
 	}
 	if result != "failed" {
 		if mine {

@@ -163,13 +163,6 @@ func (e *Engine) branchNotice(ctx context.Context, n *query.Node, repositories [
 	return ""
 }
 
-// namesOnly returns the number of files of a repository that are found by name only.
-func (e *Engine) namesOnly(r *repository) int {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return r.namesOnly
-}
-
 func plural(n int, one, many string) string {
 	if n == 1 {
 		return one

@@ -152,7 +152,9 @@ func (e *Engine) scope(may Readable) (set ipc.Set, bares []bare, whole bool, why
 				set.Add(r.id)
 			}
 		case r.looked && len(r.current) > 0:
-			bares = append(bares, bare{path, r.current[0], r.err})
+			bares = append(bares, bare{path: path, head: r.current[0], why: r.err, isLarge: r.large != nil})
+		case !r.looked && r.err != "": // its refs cannot be read
+			bares = append(bares, bare{path: path, why: r.err, isLarge: true})
 		}
 	}
 	slices.SortFunc(bares, func(a, b bare) int { return strings.Compare(a.path.String(), b.path.String()) })
@@ -213,7 +215,7 @@ func (e *Engine) count() {
 		switch {
 		case e.searchable(r):
 			e.with++
-		case r.looked && len(r.current) > 0:
+		case r.looked && len(r.current) > 0, !r.looked && r.err != "":
 			e.without++
 			id = 0
 		default:

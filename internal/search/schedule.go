@@ -394,6 +394,9 @@ func (e *Engine) judge(r *repository) {
 		}
 		return // judged again at its end
 	}
+	if r.large != nil && sameBranches(want, r.large) {
+		return // until they change
+	}
 	due := later(r.changed.Add(e.o.Debounce), r.again)
 	if e.deltaFits(r, want) {
 		e.enqueue(r, laneFast, due)
@@ -473,6 +476,11 @@ func (e *Engine) failed(r *repository, err error, took time.Duration) {
 	r.err = e.reason(err)
 	wait := max(backoff(&r.failed), took.Round(time.Second))
 	r.again = time.Now().Add(wait)
+	if r.large != nil {
+		e.log.Warn("a repository is too large for the search index", "repository", r.path.String(), "error", err)
+		e.judge(r)
+		return
+	}
 	e.enqueue(r, laneSlow, r.again)
 	e.log.Warn("cannot index a repository", "repository", r.path.String(), "error", err, "in", wait.String())
 }

@@ -130,6 +130,8 @@ type bare struct {
 	path git.RepoPath
 	head Head   // commit to search
 	why  string // reason for the missing index
+
+	isLarge bool // it is not searched without an index, because that would take long or is not possible
 }
 
 // searchBare searches repositories without an index, until the time or the limit of results is reached.
@@ -140,7 +142,7 @@ func (e *Engine) searchBare(ctx context.Context, list []bare, g *grepping, reque
 	for i, b := range list {
 		full := s.Results >= limit
 		s.Limited = s.Limited || full
-		if full || !g.possible || i >= maxUnindexed || ctx.Err() != nil {
+		if full || !g.possible || i >= maxUnindexed || b.isLarge || ctx.Err() != nil {
 			s.missing(b.path)
 			continue
 		}
@@ -151,7 +153,7 @@ func (e *Engine) searchBare(ctx context.Context, list []bare, g *grepping, reque
 			g.possible = false // git cannot search for the pattern
 			s.missing(b.path)
 			continue
-		case fault.Is(err, fault.NotFound): // gone meanwhile
+		case fault.Is(err, fault.NotFound) && e.isGone(b.path):
 		case err != nil:
 			s.missing(b.path)
 		default:
@@ -175,6 +177,12 @@ func (e *Engine) searchBare(ctx context.Context, list []bare, g *grepping, reque
 		}
 	}
 	return nil
+}
+
+// isGone reports whether a repository does not exist any more. If it does, its objects are missing.
+func (e *Engine) isGone(path git.RepoPath) bool {
+	_, _, err := e.heads(e.ctx, path)
+	return fault.Is(err, fault.NotFound)
 }
 
 func (s *Summary) missing(path git.RepoPath) {
