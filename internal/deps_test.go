@@ -21,13 +21,13 @@ const module = "github.com/packhorse-git/packhorse/"
 // allowedImports lists the imports of each package. "a < b" means that b may import a and everything that a may import.
 // Names are below internal/, except for cmd. A change of the table also changes ARCHITECTURE.md, in the same commit.
 const allowedImports = `
-	NONE < fault, git, git/pktline, bulk, inflight, git/reaper, git/cgroup, observe/sli, observe/tracing, observe/watchdog, proto/packhorse/v1, proto/packhorse/health/v1, search/schema, proto/workerv1, bench/page, bench/chart, bench/loadgen, bench/link, cli, estimate;
+	NONE < fault, git/pktline, bulk, inflight, git/reaper, git/cgroup, observe/sli, observe/tracing, observe/watchdog, proto/packhorse/v1, proto/packhorse/health/v1, search/schema, proto/workerv1, bench/page, bench/chart, bench/loadgen, bench/link, cli, estimate;
 	proto/workerv1 < search/ipc;
 	git/cgroup < observe/proctree;
 	proto/packhorse/v1 < proto/packhorse/v1/packhorsev1connect, proto/internalv1;
 	proto/internalv1 < proto/internalv1/internalv1connect;
 	fault, proto/packhorse/v1 < fault/faultrpc;
-	fault < git/disk, git/sparse, balance, search/query, httpguard, lfs;
+	fault < git, git/disk, git/sparse, balance, search/query, httpguard, lfs;
 	lfs < lfs/wire;
 	bulk < unaryhttp, httpreuse, connlimit, clientaddr;
 	fault, httpreuse < bucket;

@@ -197,7 +197,7 @@ func (p *Proxy) open(named string) (*os.File, fs.FileInfo, error) {
 		named = path
 	}
 	if strings.IndexByte(named, 0) >= 0 || !fs.ValidPath(strings.Trim(named, "/")) {
-		return nil, nil, fmt.Errorf("%.200q is not a clean path", named)
+		return nil, nil, fmt.Errorf("%q is not a clean path", fault.Short(named))
 	}
 	for _, r := range p.roots {
 		prefix := r.URI
@@ -208,7 +208,7 @@ func (p *Proxy) open(named string) (*os.File, fs.FileInfo, error) {
 			return openBelow(r.dir, rest)
 		}
 	}
-	return nil, nil, fmt.Errorf("%.200q is not in a directory that files are sent from", named)
+	return nil, nil, fmt.Errorf("%q is not in a directory that files are sent from", fault.Short(named))
 }
 
 // openBelow opens a regular file. It neither waits for a pipe nor opens a device.
@@ -218,14 +218,14 @@ func openBelow(dir *os.Root, path string) (*os.File, fs.FileInfo, error) {
 		return nil, nil, err
 	}
 	if !info.Mode().IsRegular() {
-		return nil, nil, fmt.Errorf("%.200q is not a regular file", path)
+		return nil, nil, fmt.Errorf("%q is not a regular file", fault.Short(path))
 	}
 	f, err := dir.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, nil, err
 	}
 	if info, err = f.Stat(); err == nil && !info.Mode().IsRegular() {
-		err = fmt.Errorf("%.200q is not a regular file", path)
+		err = fmt.Errorf("%q is not a regular file", fault.Short(path))
 	}
 	if err != nil {
 		f.Close()

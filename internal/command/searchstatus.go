@@ -17,6 +17,7 @@ import (
 	"github.com/packhorse-git/packhorse/client"
 	"github.com/packhorse-git/packhorse/internal/adminapi"
 	"github.com/packhorse-git/packhorse/internal/config"
+	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/observe"
 	"github.com/packhorse-git/packhorse/internal/proto/internalv1"
 	"github.com/packhorse-git/packhorse/internal/proto/internalv1/internalv1connect"
@@ -119,7 +120,7 @@ func progressOf(s *search.Status) string {
 		line += fmt.Sprintf(", %d failed", s.Failed)
 	}
 	if len(s.Jobs) > 0 {
-		line += fmt.Sprintf("; %.40s: %d files", s.Jobs[0].Repository, s.Jobs[0].Files)
+		line += fmt.Sprintf("; %s: %d files", fault.Cut(s.Jobs[0].Repository, 40), s.Jobs[0].Files)
 	}
 	return line
 }

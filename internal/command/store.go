@@ -232,9 +232,9 @@ func terminalProgress(w io.Writer) (show store.Progress, end func()) {
 		}
 		shown = time.Now()
 		if total > 0 {
-			fmt.Fprintf(w, "\r\x1b[K%d of %d  %.80s", done, total, what)
+			fmt.Fprintf(w, "\r\x1b[K%d of %d  %s", done, total, fault.Cut(what, 80))
 		} else {
-			fmt.Fprintf(w, "\r\x1b[K%d  %.80s", done, what)
+			fmt.Fprintf(w, "\r\x1b[K%d  %s", done, fault.Cut(what, 80))
 		}
 	}
 	return show, func() {

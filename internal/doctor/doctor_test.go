@@ -384,9 +384,12 @@ func TestAdvice(t *testing.T) {
 		"team/app.git": "team/app.git", "": "''", "a b": "'a b'", "it's": `'it'\''s'`, "~x": "'~x'", "a;b": "'a;b'",
 		"{a,b}": "'{a,b}'", "x*": "'x*'",
 	} {
-		if got := shellWord(text); got != want {
+		if got := ShellWord(text); got != want {
 			t.Errorf("%q is the word %s, want %s", text, got, want)
 		}
+	}
+	if got := (&examination{path: "-x;y.git"}).argument(); got != "'/-x;y'" {
+		t.Errorf("a repository like an option is named as %s", got)
 	}
 	if got := branchArgument("-x"); got != "refs/heads/-x" {
 		t.Errorf("a branch like an option is named as %s", got)

@@ -34,7 +34,7 @@ type User struct {
 
 // Chown returns the command that makes the user the owner of a file, or of a directory and its content.
 func (u *User) Chown(path string) string {
-	return fmt.Sprintf("chown -R %s %s", shellWord(cmp.Or(u.Login, strconv.Itoa(u.UID))), shellWord(path))
+	return fmt.Sprintf("chown -R %s %s", ShellWord(cmp.Or(u.Login, strconv.Itoa(u.UID))), ShellWord(path))
 }
 
 // Bits of permissions.
@@ -121,9 +121,9 @@ func Repositories(ctx context.Context, paths func(func(string, error) bool), o R
 // plainShell has the characters without a special meaning in any shell.
 const plainShell = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./:@%+,"
 
-// shellWord returns a word of a command for advice, in quotes if necessary. Clients choose names of branches and, with
+// ShellWord returns a word of a command for advice, in quotes if necessary. Clients choose names of branches and, with
 // the control API, of repositories: "a;reboot" is a valid one.
-func shellWord(s string) string {
+func ShellWord(s string) string {
 	if s != "" && strings.Trim(s, plainShell) == "" {
 		return s
 	}
@@ -185,6 +185,15 @@ func (x *examination) served() string {
 	return strings.TrimSuffix(strings.TrimSuffix(x.path, "/.git"), ".git")
 }
 
+// argument returns the path as an argument of a command for advice. A leading "-" would make it an option.
+func (x *examination) argument() string {
+	path := x.served()
+	if strings.HasPrefix(path, "-") {
+		path = "/" + path
+	}
+	return ShellWord(path)
+}
+
 // refused adds a finding with the reason for which requests are refused.
 func (x *examination) refused(err error) {
 	text := fault.Message(err)
@@ -192,12 +201,12 @@ func (x *examination) refused(err error) {
 	case strings.Contains(text, "includes another file"):
 		x.add(Problem, "config-include",
 			"its config includes another file, so requests are refused: that file might hide refs",
-			"copy the settings into "+shellWord(filepath.Join(x.dir, "config"))+", and remove include.path and includeIf.*.path")
+			"copy the settings into "+ShellWord(filepath.Join(x.dir, "config"))+", and remove include.path and includeIf.*.path")
 	case strings.Contains(text, "http.uploadpack"):
 		x.add(Hint, "turned-off", text, "remove http.uploadpack from its config to serve it")
 	default:
 		x.add(Problem, "refused", "requests are refused: "+err.Error(),
-			"repair it, or restore it from a backup; run git fsck in "+shellWord(x.dir))
+			"repair it, or restore it from a backup; run git fsck in "+ShellWord(x.dir))
 	}
 }
 
@@ -220,8 +229,8 @@ func (x *examination) head(snap *refs.Snapshot) {
 	x.add(Problem, "unborn-head",
 		fmt.Sprintf("HEAD names %s, which does not exist, and there are other branches (%s): clones check out nothing",
 			head.Target, strings.Join(branches, ", ")),
-		fmt.Sprintf("packhorse repo set-head %s %s --root %s", shellWord(x.served()), shellWord(branchArgument(branches[0])),
-			shellWord(x.Root)))
+		fmt.Sprintf("packhorse repo set-head %s %s --root %s", x.argument(), ShellWord(branchArgument(branches[0])),
+			ShellWord(x.Root)))
 }
 
 // alternates finds missing lenders and lenders outside the root, and reports whether there are any.
@@ -233,7 +242,7 @@ func (x *examination) alternates(objects string) (faults bool) {
 	lenders, err := pack.Alternates(real)
 	if err != nil {
 		x.add(Problem, "alternates", "cannot read objects/info/alternates: "+err.Error(), "look at "+
-			shellWord(filepath.Join(objects, "info/alternates")))
+			ShellWord(filepath.Join(objects, "info/alternates")))
 		return true
 	}
 	for _, lender := range lenders {
@@ -241,7 +250,7 @@ func (x *examination) alternates(objects string) (faults bool) {
 			faults = true
 			x.add(Problem, "missing-lender", fmt.Sprintf("it borrows objects from %s, which is missing (%s)", lender,
 				errno(err)),
-				"restore the lender, or correct "+shellWord(filepath.Join(objects, "info/alternates")))
+				"restore the lender, or correct "+ShellWord(filepath.Join(objects, "info/alternates")))
 		} else if to, err := filepath.EvalSymlinks(lender); err == nil && !x.Open.Allows(to) {
 			faults = true
 			x.add(Problem, "lender-outside",
@@ -268,7 +277,7 @@ func (x *examination) objects(ctx context.Context, r *repo.Repo) {
 		}
 		return
 	}
-	maintain := fmt.Sprintf("packhorse repo maintain %s --root %s", shellWord(x.served()), shellWord(x.Root))
+	maintain := fmt.Sprintf("packhorse repo maintain %s --root %s", x.argument(), ShellWord(x.Root))
 	lacks, many := []string{}, cmp.Or(x.Objects, manyObjects)
 	if c.Packed >= many && !c.Bitmap && !r.Objects.HasAlternates() {
 		lacks = append(lacks, "bitmap")
@@ -316,12 +325,12 @@ func (x *examination) hooks() {
 			`remove them, move them to the directory that push.hooks_dir names, or set push.repository_hooks to "run" or "ignore" (docs/how-to/hooks.md)`)
 	case len(denied) > 0:
 		x.add(Problem, "hook-not-executable", fmt.Sprintf("hooks that %s may not execute do not run: %s", x.User.Name,
-			strings.Join(denied, ", ")), "chmod a+rx "+shellWord(denied[0]))
+			strings.Join(denied, ", ")), "chmod a+rx "+ShellWord(denied[0]))
 	}
 	for _, event := range pushHooks {
 		path := filepath.Join(x.dir, "hooks", string(event))
 		if info, err := os.Stat(path); err == nil && info.Mode().IsRegular() && info.Mode().Perm()&0o111 == 0 {
-			x.add(Problem, "hook-not-executable", path+" is not executable, and does not run", "chmod a+rx "+shellWord(path)+
+			x.add(Problem, "hook-not-executable", path+" is not executable, and does not run", "chmod a+rx "+ShellWord(path)+
 				", or remove it")
 		}
 	}
@@ -342,7 +351,7 @@ func (x *examination) rights() {
 	}
 	if f := faults["world-writable"]; f != nil {
 		x.add(Problem, "world-writable", fmt.Sprintf("everybody on this machine may write %s", f),
-			"chmod -R o-w "+shellWord(x.dir))
+			"chmod -R o-w "+ShellWord(x.dir))
 	}
 	if f := faults["future"]; f != nil {
 		x.add(Problem, "future", fmt.Sprintf("%s was changed in the future, as its time says", f),

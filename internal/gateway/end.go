@@ -231,7 +231,7 @@ func (r *Request) gitAttributes() []slog.Attr {
 }
 
 // LogText returns text that a client has sent for a log: at most 200 bytes, without access tokens.
-func LogText(s string) string { return auth.Redact(s[:min(len(s), 200)]) }
+func LogText(s string) string { return fault.Short(auth.Redact(s)) }
 
 // maxLoggedError is the maximum size of a logged error in bytes. Paths in a repository can be of any length.
 const maxLoggedError = 4 << 10

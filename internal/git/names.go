@@ -3,6 +3,8 @@ package git
 import (
 	"fmt"
 	"strings"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
 )
 
 // RefName is the full name of a ref ("refs/heads/main") or a pseudo-ref ("HEAD").
@@ -20,10 +22,10 @@ func ParseRefName(s string) (RefName, error) {
 		return HEAD, nil
 	}
 	if !strings.HasPrefix(s, "refs/") {
-		return "", fmt.Errorf("bad ref name %.80q: it has to be HEAD or begin with refs/", s)
+		return "", fmt.Errorf("bad ref name %q: it has to be HEAD or begin with refs/", fault.Short(s))
 	}
 	if !IsSafeRefName(s) {
-		return "", fmt.Errorf("bad ref name %.80q", s)
+		return "", fmt.Errorf("bad ref name %q", fault.Short(s))
 	}
 	return RefName(s), nil
 }
@@ -79,15 +81,15 @@ func ParseRepoPath(s string) (RepoPath, error) {
 	}
 	for i := range len(s) {
 		if c := s[i]; c < ' ' || c == 0x7f || c == '\\' {
-			return RepoPath{}, fmt.Errorf("bad repository path %.80q: control character or backslash", s)
+			return RepoPath{}, fmt.Errorf("bad repository path %q: control character or backslash", fault.Short(s))
 		}
 	}
 	for i, component := range strings.Split(s, "/") {
 		switch {
 		case component == "" || component == "." || component == "..":
-			return RepoPath{}, fmt.Errorf("bad repository path %.80q: component %q", s, component)
+			return RepoPath{}, fmt.Errorf("bad repository path %q: component %q", fault.Short(s), component)
 		case i == 0 && component == "-":
-			return RepoPath{}, fmt.Errorf("bad repository path %.80q: below \"-\" there are no repositories", s)
+			return RepoPath{}, fmt.Errorf("bad repository path %q: below \"-\" there are no repositories", fault.Short(s))
 		}
 	}
 	return RepoPath{s}, nil

@@ -108,7 +108,7 @@ func (c *operation) blob(q BlobRequest) (BlobHeader, error) {
 		if err != nil {
 			return h, err
 		}
-		h.ID, h.Mode, what = e.id, e.mode, fmt.Sprintf("path %.200q", q.In.Path)
+		h.ID, h.Mode, what = e.id, e.mode, fmt.Sprintf("path %q", fault.Short(q.In.Path))
 		switch e.mode {
 		case pack.ModeTree:
 			return h, fault.New(fault.Invalid, "%s is a directory, not a file", what)

@@ -139,7 +139,8 @@ func (d *differ) trees(old, new git.ObjectID, depth int) error {
 		return nil
 	}
 	if depth == d.bounds.depth {
-		return fault.New(fault.Invalid, "directories are nested more than %d deep, at %.200q", d.bounds.depth, d.path)
+		return fault.New(fault.Invalid, "directories are nested more than %d deep, at %q", d.bounds.depth,
+			fault.Short(d.path))
 	}
 	a, err := d.open(old)
 	if err != nil {
@@ -213,7 +214,7 @@ func (d *differ) pair(name []byte, old, new treeEntry, depth int) error {
 	}
 	prefix := len(d.path)
 	if prefix+len(name) > statsBytes {
-		return fault.New(fault.Invalid, "a path is longer than %d bytes: %.200q", statsBytes, d.path)
+		return fault.New(fault.Invalid, "a path is longer than %d bytes: %q", statsBytes, fault.Short(d.path))
 	}
 	d.path = append(d.path, name...)
 	defer func() { d.path = d.path[:prefix] }()

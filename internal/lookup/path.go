@@ -36,7 +36,7 @@ func (c *operation) find(in PathIn) (treeEntry, error) {
 		}
 	}
 	if e.id.IsZero() {
-		return e, fault.New(fault.NotFound, "revision %.200q has no path %.200q", in.Revision, in.Path)
+		return e, fault.New(fault.NotFound, "revision %.200q has no path %q", in.Revision, fault.Short(in.Path))
 	}
 	return e, nil
 }

@@ -352,7 +352,7 @@ func (v *Revisions) name(text string, want wanted) (Revision, error) {
 		return Revision{}, fault.New(fault.NotFound, "HEAD leads to %s, which does not exist", head)
 	}
 	if isName {
-		return Revision{}, fault.New(fault.NotFound, "no revision %.200q in this repository", text)
+		return Revision{}, fault.New(fault.NotFound, "no revision %q in this repository", fault.Short(text))
 	}
 	return Revision{}, notRevision(text)
 }

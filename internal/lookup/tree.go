@@ -75,7 +75,7 @@ func (l *Reader) Tree(ctx context.Context, r *repo.Repo, q TreeRequest) (TreePag
 			return TreePage{}, err
 		}
 		if e.mode != pack.ModeTree {
-			return TreePage{}, fault.New(fault.Invalid, "path %.200q is not a directory", q.In.Path)
+			return TreePage{}, fault.New(fault.Invalid, "path %q is not a directory", fault.Short(q.In.Path))
 		}
 		t.root = e.id
 		if err := t.enter(e.id, 0); err != nil {
@@ -112,7 +112,8 @@ type open struct {
 // enter makes a directory the current one. prefix is the length of the path without it.
 func (t *lister) enter(id git.ObjectID, prefix int) error {
 	if len(t.stack) == t.bounds.depth {
-		return fault.New(fault.Invalid, "directories are nested more than %d deep, at %.200q", t.bounds.depth, t.path)
+		return fault.New(fault.Invalid, "directories are nested more than %d deep, at %q", t.bounds.depth,
+			fault.Short(t.path))
 	}
 	data, err := t.tree(id)
 	if err != nil {
@@ -160,7 +161,7 @@ func (t *lister) list(limit int) ([]TreeEntry, error) {
 			return nil, err
 		}
 		if len(t.path)+len(name) > maxPageBytes {
-			return nil, fault.New(fault.Invalid, "a path is longer than %d bytes: %.200q", maxPageBytes, t.path)
+			return nil, fault.New(fault.Invalid, "a path is longer than %d bytes: %q", maxPageBytes, fault.Short(t.path))
 		}
 		if t.recursive && mode == pack.ModeTree {
 			if err := t.down(name, id); err != nil {

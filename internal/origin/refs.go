@@ -72,7 +72,7 @@ func (l *listing) peel(id, tag string) error {
 		return nil
 	}
 	if !bytes.HasSuffix(l.lines, []byte(" "+tag+"\n")) {
-		return fmt.Errorf("%w: peeled ref %.100q without its tag", errInvalid, tag)
+		return fmt.Errorf("%w: peeled ref %q without its tag", errInvalid, fault.Short(tag))
 	}
 	l.lines = l.lines[:len(l.lines)-1]
 	l.refs--

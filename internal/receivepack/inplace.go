@@ -260,8 +260,9 @@ func (p *inPlace) blockedBy() string {
 	if age < minLockAge {
 		return ""
 	}
-	return fmt.Sprintf("lock file %.200q exists since %v: another Git process has not removed it; "+
-		"if no Git process runs in the repository, its administrator can remove the file", name, age.Round(time.Second))
+	return fmt.Sprintf("lock file %q exists since %v: another Git process has not removed it; "+
+		"if no Git process runs in the repository, its administrator can remove the file", fault.Short(name),
+		age.Round(time.Second))
 }
 
 func errRepositoryGone(err error) error {

@@ -278,7 +278,7 @@ func parseCommand[T string | []byte](text T, format git.ObjectFormat) (c command
 		return c, fault.New(fault.Invalid, "ref name longer than %d bytes", git.MaxRefName)
 	}
 	if i := strings.IndexFunc(c.name, func(r rune) bool { return r <= ' ' || r == 0x7f }); i >= 0 {
-		return c, fault.New(fault.Invalid, "invalid ref name %.80q", c.name)
+		return c, fault.New(fault.Invalid, "invalid ref name %q", fault.Short(c.name))
 	}
 	return c, nil
 }

@@ -319,14 +319,14 @@ func decodeRefs(w *wireRefs) (Refs, error) {
 			}
 			c := RefChange{Name: git.RefName(name)}
 			if len(ids) < 2 || len(ids) > 3 {
-				return r, fmt.Errorf("ref %.80q has %d object IDs, want 2 or 3", name, len(ids))
+				return r, fmt.Errorf("ref %q has %d object IDs, want 2 or 3", fault.Short(name), len(ids))
 			}
 			for i, id := range []*git.ObjectID{&c.Old, &c.New, &c.Peeled}[:len(ids)] {
 				if ids[i] != "-" {
 					*id, err = git.ParseObjectID(ids[i])
 				}
 				if err != nil || encodeID(*id) != ids[i] || i == 2 && id.IsZero() {
-					return r, fmt.Errorf("ref %.80q: invalid object ID %.80q", name, ids[i])
+					return r, fmt.Errorf("ref %q: invalid object ID %.80q", fault.Short(name), ids[i])
 				}
 			}
 			changes = append(changes, c)

@@ -52,8 +52,8 @@ const (
 func OpenName(b bucket.Bucket, path git.RepoPath) (*NameLog, error) {
 	escaped := escape(path.String())
 	if len(escaped) > maxEscaped {
-		return nil, fault.New(fault.Invalid, "repository path %.80q is too long: it has %d bytes when it is escaped for the "+
-			"object store, and at most %d are possible", path, len(escaped), maxEscaped)
+		return nil, fault.New(fault.Invalid, "repository path %q is too long: it has %d bytes when it is escaped for the "+
+			"object store, and at most %d are possible", fault.Short(path.String()), len(escaped), maxEscaped)
 	}
 	return &NameLog{bucket: b, prefix: namesPrefix + escaped + nameEnd, decode: DecodeName}, nil
 }
@@ -174,7 +174,7 @@ func (w *wireName) fields() map[string]any {
 // Encode returns the record as canonical JSON.
 func (r *Name) Encode() ([]byte, error) {
 	if err := r.validate(); err != nil {
-		return nil, fmt.Errorf("name %.80q: record %d: %w", r.Path, r.Number, err)
+		return nil, fmt.Errorf("name %q: record %d: %w", fault.Short(r.Path.String()), r.Number, err)
 	}
 	w := wireName{
 		format: format, n: int64(r.Number), txn: text(r.Txn), parent: text(r.Parent), kind: "name",
@@ -213,7 +213,7 @@ func DecodeName(body []byte) (*Name, error) {
 func decodePath(t text) (git.RepoPath, error) {
 	path, err := git.ParseRepoPath(string(t))
 	if err != nil || path.String() != string(t) {
-		return git.RepoPath{}, fmt.Errorf("invalid path %.80q", t)
+		return git.RepoPath{}, fmt.Errorf("invalid path %q", fault.Short(t))
 	}
 	return path, nil
 }

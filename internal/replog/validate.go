@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 )
 
@@ -80,16 +81,16 @@ func (r *Record) validateRefs() error {
 		last := git.RefName("")
 		for _, c := range entry.Changes {
 			if name, err := git.ParseRefName(string(c.Name)); err != nil || name == git.HEAD || name <= last {
-				return fmt.Errorf("invalid or unsorted ref %.80q in entry %d of the tail", c.Name, entry.Number)
+				return fmt.Errorf("invalid or unsorted ref %q in entry %d of the tail", fault.Short(c.Name), entry.Number)
 			}
 			last = c.Name
 			for _, id := range []git.ObjectID{c.Old, c.New, c.Peeled} {
 				if !id.IsZero() && id.Format() != r.ObjectFormat {
-					return fmt.Errorf("ref %.80q has an object ID of another format", c.Name)
+					return fmt.Errorf("ref %q has an object ID of another format", fault.Short(c.Name))
 				}
 			}
 			if c.New.IsZero() && !c.Peeled.IsZero() {
-				return fmt.Errorf("ref %.80q is deleted and peeled", c.Name)
+				return fmt.Errorf("ref %q is deleted and peeled", fault.Short(c.Name))
 			}
 		}
 	}

@@ -10,10 +10,12 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 
 	"github.com/packhorse-git/packhorse/internal/config"
+	"github.com/packhorse-git/packhorse/internal/doctor"
 	"github.com/packhorse-git/packhorse/internal/observe"
 	"github.com/packhorse-git/packhorse/internal/statedir"
 )
@@ -112,14 +114,15 @@ func announce(s statedir.Server, w io.Writer, log *slog.Logger, cfg config.Confi
 	default:
 		switch {
 		case cfg.Store.Enabled():
-			clone = fmt.Sprintf("packhorse repo create demo --root %s, then git clone %s/demo", s.Root, s.HTTP)
+			clone = fmt.Sprintf("packhorse repo create demo --root %s, then git clone %s/demo", doctor.ShellWord(s.Root), s.HTTP)
 		case clone == "":
 			clone = fmt.Sprintf("git clone --bare <any repository> %s, then git clone %s/demo",
-				filepath.Join(s.Root, "demo.git"), s.HTTP)
+				doctor.ShellWord(filepath.Join(s.Root, "demo.git")), s.HTTP)
 		}
 		line("try", clone)
 		if !cfg.HTTP.PublicRead && cfg.Auth.KnowsCallers() {
-			line("", "git asks for a token as the password, with any user name: packhorse token create NAME --root "+s.Root)
+			line("", "git asks for a token as the password, with any user name: packhorse token create NAME --root "+
+				doctor.ShellWord(s.Root))
 		}
 		line("serving", cmp.Or(cfg.Store.URL, s.Root))
 		line("at", s.HTTP)
@@ -156,6 +159,10 @@ func recordStart(s statedir.Server, log *slog.Logger, clone string, cfg config.C
 	log.LogAttrs(context.Background(), slog.LevelInfo, "serving", attributes...)
 }
 
+// plainPath matches paths that are good examples: no component begins with a dash or a dot, and no shell and no URL
+// needs quotes.
+var plainPath = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*$`)
+
 // Limits of the search for an example.
 const (
 	exampleDirs    = 200 // directories
@@ -180,7 +187,7 @@ func exampleRepository(root, state string) string {
 			rel, err := filepath.Rel(root, path)
 			if err == nil && isRepository(path) {
 				rel = strings.TrimSuffix(strings.TrimSuffix(rel, "/.git"), ".git")
-				if rel != "" && !strings.ContainsAny(rel, " '\"\\$`") {
+				if plainPath.MatchString(rel) {
 					return rel
 				}
 			}

@@ -37,6 +37,8 @@ func TestExampleRepository(t *testing.T) {
 		{"z", []string{"a/b/c.git", "z.git"}},            // the nearest
 		{"plain", []string{"it's.git", "plain"}},         // what needs no quoting
 		{"app", []string{".packhorse/x.git", "app.git"}}, // not what is ours
+		{"", []string{"-x.git", "team/--upload-pack=y.git", "a;reboot.git", "a&b.git", "a|b.git", "(a).git", "a*.git",
+			"a#b.git", "a?b.git", "a%20b.git", "~a.git", "!a.git", "a\nb.git", "\u202ea.git", ".hidden.git"}},
 	} {
 		root := t.TempDir()
 		for _, dir := range test.repos {

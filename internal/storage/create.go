@@ -113,7 +113,7 @@ func (o *CreateOptions) check() error {
 		o.Branch = "main"
 	}
 	if _, err := git.ParseRefName("refs/heads/" + o.Branch); err != nil || o.Branch[0] == '-' || o.Branch == "HEAD" {
-		return fault.New(fault.Invalid, "invalid branch name %.80q", o.Branch)
+		return fault.New(fault.Invalid, "invalid branch name %q", fault.Short(o.Branch))
 	}
 	return nil
 }

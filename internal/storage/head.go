@@ -31,7 +31,7 @@ const (
 func (n *Node) SetHead(ctx context.Context, path git.RepoPath, branch git.RefName) (exists bool, err error) {
 	defer func() { n.changedRepository("set_head", path, err, "branch", string(branch)) }()
 	if !strings.HasPrefix(string(branch), branchPrefix) {
-		return false, fault.New(fault.Invalid, "HEAD: got %.200q, want a branch, refs/heads/NAME", branch)
+		return false, fault.New(fault.Invalid, "HEAD: got %q, want a branch, refs/heads/NAME", fault.Short(branch))
 	}
 	h, err := n.acquire(ctx, path)
 	if err != nil {

@@ -122,7 +122,7 @@ func checkName(name string) error {
 	if name == string(git.HEAD) || git.IsSafeRefName("refs/"+name) {
 		return nil
 	}
-	return fault.New(fault.Invalid, "invalid ref name %.80q", name)
+	return fault.New(fault.Invalid, "invalid ref name %q", fault.Short(name))
 }
 
 // Exists reports whether a ref with this full name exists. A broken one does not. The errors are those of Resolve.

@@ -213,9 +213,9 @@ func (f *fetch) deepenNot() error {
 		switch len(found) {
 		case 1:
 		case 0:
-			return fault.New(fault.NotFound, "ambiguous deepen-not: %.200q names no ref", name)
+			return fault.New(fault.NotFound, "ambiguous deepen-not: %q names no ref", fault.Short(name))
 		default:
-			return fault.New(fault.Invalid, "ambiguous deepen-not: %.200q names %d refs", name, len(found))
+			return fault.New(fault.Invalid, "ambiguous deepen-not: %q names %d refs", fault.Short(name), len(found))
 		}
 		f.not = append(f.not, found[0].ID)
 	}

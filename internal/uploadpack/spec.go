@@ -174,7 +174,7 @@ func (f *fetch) sparseBlob(ctx context.Context, name string) (git.ObjectID, erro
 }
 
 func sparseError(name string) error {
-	return fault.New(fault.Invalid, "unable to access sparse blob in %.200q", name)
+	return fault.New(fault.Invalid, "unable to access sparse blob in %q", fault.Short(name))
 }
 
 func (f *fetch) treeEntry(id git.ObjectID, path string) (git.ObjectID, error) {

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"unsafe"
 
+	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 )
 
@@ -104,7 +105,7 @@ func (p *parser) fetchValue(f *Fetch, key, value, line []byte) error {
 		}
 		name, err := git.ParseRefName(string(value))
 		if err != nil {
-			return invalid("unknown ref %.200q", value)
+			return invalid("unknown ref %q", fault.Short(value))
 		}
 		return p.wantRef(name)
 	case "deepen":

@@ -96,7 +96,7 @@ func isFilePath(path string) bool {
 func (s *Server) create(ctx context.Context, files Files, q lfs.LockRequest) (answer lfs.LockAnswer, err error) {
 	switch {
 	case !isFilePath(q.Path):
-		return answer, fault.New(fault.Invalid, "%.80q cannot be locked: it is not the path of a file", q.Path)
+		return answer, fault.New(fault.Invalid, "%q cannot be locked: it is not the path of a file", fault.Short(q.Path))
 	case q.Caller == "":
 		return answer, fault.New(fault.Denied, "a lock needs an owner: sign in")
 	}

@@ -316,7 +316,12 @@ func (f *frame) table(columns []column, rows [][]string) {
 func row(columns []column, cells []string) string {
 	var b strings.Builder
 	for i, c := range columns {
-		text := ansi.Truncate(clean(cells[i]), c.width, "…")
+		text := clean(cells[i])
+		if n := ansi.StringWidth(text); n > c.width && c.left { // the end of a path says most about it
+			head := c.width / 4
+			text = ansi.Truncate(text, head, "") + ansi.TruncateLeft(text, n-(c.width-head-1), "…")
+		}
+		text = ansi.Truncate(text, c.width, "…")
 		space := strings.Repeat(" ", max(0, c.width-ansi.StringWidth(text)))
 		if i > 0 {
 			b.WriteByte(' ')

@@ -126,6 +126,17 @@ func TestFramesOfAllSizes(t *testing.T) {
 	}
 }
 
+func TestLongNamesKeepTheirEnds(t *testing.T) {
+	t.Parallel()
+	for name, want := range map[string]string{
+		"team/app": "team/app    ", "team/services/payment": "tea…/payment", "チーム/支払い/サービス": "チ…サービス ",
+	} {
+		if got := row([]column{{width: 12, left: true}}, []string{name}); got != want {
+			t.Errorf("row of %q = %q, want %q", name, got, want)
+		}
+	}
+}
+
 func TestSizes(t *testing.T) {
 	t.Parallel()
 	for n, want := range map[int64]string{0: "", 1: "1", 999: "999", 1000: "1.0K", 1 << 20: "1.0M", 150 << 20: "150M",
