@@ -113,6 +113,9 @@ func (q *Request) build(ctx context.Context, agent string, auth Secret) (*http.R
 	if !auth.IsZero() {
 		r.Header.Set("Authorization", auth.Reveal())
 	}
+	if q.Operation == OperationDownload {
+		r.Header.Set("Accept-Encoding", "identity") // otherwise some servers and proxies pack the content
+	}
 	if _, ok := q.Body.(*bytes.Reader); ok && !q.Writes {
 		r.Header["Idempotency-Key"] = nil // as for a fetch
 	}

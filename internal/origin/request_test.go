@@ -190,3 +190,27 @@ func TestSlowDownload(t *testing.T) {
 		t.Errorf("read %d bytes, error %v, want %v", n, err, errStalled)
 	}
 }
+
+// A pack may be silent while the origin makes it, and may be slow for longer. Other answers have less time.
+func TestTimeOfAnswers(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		stall           time.Duration
+		operation       string
+		isPack          bool
+		silence, window time.Duration
+		rate            int64
+	}{
+		{5 * time.Minute, opFetch, true, 5 * time.Minute, 50 * time.Minute, minRate},
+		{5 * time.Minute, opRefs, false, time.Minute, time.Minute, minRate},
+		{5 * time.Minute, OperationDownload, true, time.Minute, time.Minute, minDownloadRate},
+		{time.Second, opRefs, false, time.Second, time.Second, minRate},
+	} {
+		a := &answer{cancel: func(error) {}}
+		a.watch(test.stall, test.operation, test.isPack)
+		if a.silence != test.silence || a.window != test.window || a.rate != test.rate {
+			t.Errorf("watch(%v, %s, %t): %v silent, %d B/s in %v; want %v, %d B/s in %v", test.stall, test.operation,
+				test.isPack, a.silence, a.rate, a.window, test.silence, test.rate, test.window)
+		}
+	}
+}

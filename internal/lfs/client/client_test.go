@@ -245,6 +245,9 @@ func TestDownload(t *testing.T) {
 	const content = "0123456789"
 	header, status, body := http.Header{}, 200, content
 	r := serve(t, func(w http.ResponseWriter, r *http.Request, _ string) {
+		if got := r.Header["Accept-Encoding"]; len(got) != 1 || got[0] != "identity" {
+			t.Errorf("Accept-Encoding = %q, want identity", got)
+		}
 		for name, values := range header {
 			w.Header()[name] = values
 		}
@@ -272,6 +275,8 @@ func TestDownload(t *testing.T) {
 		{"range not asked for", 206, http.Header{"Content-Range": {"bytes 4-9/10"}}, content[4:], 0, -1, false},
 		{"another length", 200, nil, content + content, 0, -1, true},
 		{"no content", 204, nil, "", 0, -1, false},
+		{"packed", 200, http.Header{"Content-Encoding": {"gzip"}}, content, 0, -1, false},
+		{"not packed", 200, http.Header{"Content-Encoding": {"identity"}}, content, 0, 0, false},
 	} {
 		header, status, body = c.header, c.status, c.body
 		got, err := r.Download(t.Context(), a, object(1, 10), c.from, "")
@@ -280,6 +285,9 @@ func TestDownload(t *testing.T) {
 			continue
 		}
 		if err != nil {
+			if c.name == "packed" && !strings.Contains(fault.Message(err), "content coding gzip") {
+				t.Errorf("%s: message %q, want the content coding", c.name, fault.Message(err))
+			}
 			continue
 		}
 		b, err := io.ReadAll(got.Body)

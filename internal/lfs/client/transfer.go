@@ -45,6 +45,11 @@ func (r Repository) Download(ctx context.Context, a *Action, o lfs.Object, offse
 	if !strings.HasPrefix(c.ETag, `"`) {
 		c.ETag = "" // a weak one
 	}
+	if coding := response.Header.Get("Content-Encoding"); coding != "" && !strings.EqualFold(coding, "identity") {
+		_ = response.Body.Close()
+		return nil, fault.New(fault.Unavailable, "origin %s sent object %s with the content coding %s, although only "+
+			"identity was accepted: look for a proxy that compresses", r.Origin.Host(), o.OID, origin.Printable(coding))
+	}
 	switch {
 	case response.Status == http.StatusPartialContent && offset > 0:
 		sent := response.Header.Get("Content-Range")
