@@ -19,6 +19,27 @@ type Pack struct {
 	Objects    map[git.ObjectID]git.ObjectType
 	Bases      map[git.ObjectID]bool // objects outside of the pack that deltas refer to
 	HasOffsets bool                  // a delta names its base by offset
+	Late       []git.ObjectID        // deltas whose base comes later in the pack
+	Named      []git.ObjectID        // deltas that name a base in the pack by its ID
+	Depth      int                   // number of deltas in the longest chain
+}
+
+// maxDepth is the maximum length of a chain in git's packs (pack.depth).
+const maxDepth = 50
+
+// CheckDeltas returns an error unless the deltas are as git makes them: each base in the pack comes before its deltas,
+// and chains are short. offsets reports whether the client understands them. If it does, git may still name a base in
+// the pack by its ID, where it copies a part of a pack as a whole.
+func (p *Pack) CheckDeltas(offsets bool) error {
+	switch {
+	case len(p.Late) > 0:
+		return fmt.Errorf("the bases of %d deltas come later in the pack, first that of %v", len(p.Late), p.Late[0])
+	case !offsets && p.HasOffsets:
+		return errors.New("a delta names its base by offset, which the client does not understand")
+	case p.Depth > maxDepth:
+		return fmt.Errorf("the longest chain has %d deltas, want at most %d", p.Depth, maxDepth)
+	}
+	return nil
 }
 
 // IDs lists the objects, sorted.
@@ -76,8 +97,15 @@ func (r *Repo) Read(ids []string) map[git.ObjectID]Object {
 type packReader struct {
 	*Pack
 	format git.ObjectFormat
-	at     map[int64]Object
-	byID   map[git.ObjectID]Object
+	at     map[int64]storedObject
+	byID   map[git.ObjectID]storedObject
+}
+
+// storedObject is an object of a pack with its offset and the number of deltas in its chain.
+type storedObject struct {
+	Object
+	offset int64
+	depth  int
 }
 
 // ReadPack reads a pack and all its objects. The function outside reads the bases that are not in the pack. A pack
@@ -96,7 +124,7 @@ func ReadPack(b []byte, format git.ObjectFormat, outside func(git.ObjectID) (git
 	in := bytes.NewReader(b[:len(b)-size])
 	in.Seek(12, io.SeekStart)
 	r := &packReader{Pack: &Pack{Objects: make(map[git.ObjectID]git.ObjectType), Bases: make(map[git.ObjectID]bool)},
-		format: format, at: make(map[int64]Object), byID: make(map[git.ObjectID]Object)}
+		format: format, at: make(map[int64]storedObject), byID: make(map[git.ObjectID]storedObject)}
 	var deltas []packEntry
 	var inflater io.ReadCloser
 	for range binary.BigEndian.Uint32(b[8:]) {
@@ -107,7 +135,7 @@ func ReadPack(b []byte, format git.ObjectFormat, outside func(git.ObjectID) (git
 		r.HasOffsets = r.HasOffsets || e.typ == offsetDelta
 		if e.typ >= offsetDelta {
 			deltas = append(deltas, e)
-		} else if err := r.add(e.at, git.ObjectType(e.typ), e.content); err != nil {
+		} else if err := r.add(storedObject{Object{git.ObjectType(e.typ), e.content}, e.at, 0}); err != nil {
 			return nil, err
 		}
 	}
@@ -117,15 +145,31 @@ func ReadPack(b []byte, format git.ObjectFormat, outside func(git.ObjectID) (git
 	return r.Pack, r.resolve(deltas, outside)
 }
 
-func (r *packReader) add(offset int64, typ git.ObjectType, data []byte) error {
-	id := HashObject(r.format, typ, data)
+func (r *packReader) add(o storedObject) error {
+	id := HashObject(r.format, o.Type, o.Data)
 	if _, twice := r.Objects[id]; twice {
 		return fmt.Errorf("object %v is in the pack twice", id)
 	}
-	r.Objects[id] = typ
-	o := Object{typ, data}
-	r.at[offset], r.byID[id] = o, o
+	r.Objects[id] = o.Type
+	r.at[o.offset], r.byID[id] = o, o
+	r.Depth = max(r.Depth, o.depth)
 	return nil
+}
+
+// addDelta adds the object that a delta makes of its base.
+func (r *packReader) addDelta(e *packEntry, base storedObject) error {
+	data, err := applyDelta(base.Data, e.content)
+	if err != nil {
+		return err
+	}
+	id := HashObject(r.format, base.Type, data)
+	if base.offset > e.at {
+		r.Late = append(r.Late, id)
+	}
+	if e.typ == refDelta && base.offset > 0 {
+		r.Named = append(r.Named, id)
+	}
+	return r.add(storedObject{Object{base.Type, data}, e.at, base.depth + 1})
 }
 
 // resolve applies the deltas whose bases are known until none is left. It reads bases from outside only if it has to.
@@ -139,7 +183,7 @@ func (r *packReader) resolve(deltas []packEntry, outside func(git.ObjectID) (git
 			}
 			if !ok && useOutside && e.typ == refDelta {
 				if typ, data, err := outside(e.baseID); err == nil {
-					base, ok = Object{typ, data}, true
+					base, ok = storedObject{Object: Object{typ, data}}, true
 					r.Bases[e.baseID] = true
 				}
 			}
@@ -147,11 +191,7 @@ func (r *packReader) resolve(deltas []packEntry, outside func(git.ObjectID) (git
 				left = append(left, e)
 				continue
 			}
-			data, err := applyDelta(base.Data, e.content)
-			if err == nil {
-				err = r.add(e.at, base.Type, data)
-			}
-			if err != nil {
+			if err := r.addDelta(&e, base); err != nil {
 				return err
 			}
 			useOutside = false

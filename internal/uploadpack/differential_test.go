@@ -186,8 +186,14 @@ func (s *testServer) comparePacks(t *testing.T, q *testRequest, ours, theirs *an
 	if err != nil {
 		return fmt.Errorf("our pack: %w", err)
 	}
-	if our.HasOffsets && !q.has("ofs-delta") {
-		return fmt.Errorf("our pack has deltas with an offset")
+	if err := their.CheckDeltas(q.has("ofs-delta")); err != nil {
+		return fmt.Errorf("git's pack: %w", err)
+	}
+	if err := our.CheckDeltas(q.has("ofs-delta")); err != nil {
+		return fmt.Errorf("our pack: %w", err)
+	}
+	if n := len(our.Named); n > 0 && len(their.Named) == 0 && q.has("ofs-delta") {
+		return fmt.Errorf("%d deltas of our pack name a base in it by its ID, first %v", n, our.Named[0])
 	}
 	for base := range our.Bases {
 		if !q.has("thin-pack") || !q.client.objects[base.String()] {

@@ -129,8 +129,8 @@ func TestComposed(t *testing.T) {
 					if len(spec.Haves) > 0 && !s.has(spec.Haves) { // gc has removed what a client had
 						continue
 					}
-					pack, info := sourcetest.FetchWithInfo(t, cache, spec)
-					if sourcetest.Check(t, s.Repo, spec, pack); t.Failed() {
+					info := sourcetest.FetchAndCheck(t, cache, s.Repo, spec)
+					if t.Failed() {
 						t.Fatalf("%+v", *spec)
 					}
 					reused += info.Made.ReusedCache.Objects
@@ -160,8 +160,7 @@ func TestFetchedBlob(t *testing.T) {
 	blob.First = blob.Wants
 	sourcetest.Fetch(t, cache, blob)
 	r.Push(rand.New(rand.NewPCG(1, 1)), "main", "main", 2)
-	pack, info := sourcetest.FetchWithInfo(t, cache, clone())
-	if sourcetest.Check(t, r, clone(), pack); info.Made.ReusedCache.Objects == 0 {
+	if info := sourcetest.FetchAndCheck(t, cache, r, clone()); info.Made.ReusedCache.Objects == 0 {
 		t.Errorf("the clone is made so: %+v, want objects of the cache", info.Made)
 	}
 }

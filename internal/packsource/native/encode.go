@@ -105,8 +105,9 @@ func (e *encoder) read(c *coder, id git.ObjectID) (git.ObjectType, []byte, error
 
 // encoding is an object that is being encoded.
 type encoding struct {
-	id   git.ObjectID
-	base git.ObjectID // similar object that is written before; zero: unknown
+	id    git.ObjectID
+	base  git.ObjectID // similar object that is written before; zero: unknown
+	depth int          // number of deltas in its chain if it becomes a delta of the base
 
 	done     chan struct{} // nil: it is not begun
 	kind     byte          // of the entry: an object type, or ofsDelta
@@ -203,7 +204,11 @@ func (w *writer) writeEncoded(x *encoding) error {
 		if err := w.out.write(x.deflate); err != nil {
 			return err
 		}
-		w.index.add(x.id.Raw(), crc32.Update(crc32.ChecksumIEEE(header), crc32.IEEETable, x.deflate), at)
+		depth := 0
+		if x.kind == ofsDelta {
+			depth = x.depth
+		}
+		w.index.add(x.id.Raw(), crc32.Update(crc32.ChecksumIEEE(header), crc32.IEEETable, x.deflate), at, depth)
 		x.deflate = nil // a batch can have many large objects
 	}
 	w.made.Encoded.Objects++
@@ -262,7 +267,7 @@ func (w *writer) stream(id git.ObjectID) error {
 	if err := c.zlib.Close(); err != nil {
 		return err
 	}
-	w.index.add(id.Raw(), sum.Sum32(), at)
+	w.index.add(id.Raw(), sum.Sum32(), at, 0)
 	return nil
 }
 

@@ -66,7 +66,10 @@ func (w *writer) estimateSource(i int) (int, error) {
 		if read == 0 {
 			return 0, err
 		}
-		if it.entry, err = parseEntry(b[:read], w.view.format); err != nil || it.entry.isDelta() && !w.names(i, &it) {
+		if it.entry, err = parseEntry(b[:read], w.view.format); err == nil && it.entry.isDelta() {
+			_, ok = w.baseOf(i, &it)
+		}
+		if err != nil || !ok {
 			encoded++
 		}
 	}

@@ -128,7 +128,7 @@ func TestKilledWhileComposing(t *testing.T) {
 		cmd.Wait()
 		cache := newCache(t, dir, 1<<30)
 		for _, spec := range tipSpecs(r) {
-			sourcetest.Check(t, r, spec, sourcetest.Fetch(t, cache, spec))
+			sourcetest.FetchAndCheck(t, cache, r, spec)
 		}
 		if err := cache.Close(); err != nil {
 			t.Fatal(err)
@@ -149,7 +149,7 @@ func TestFullDisk(t *testing.T) {
 		cache := newCache(t, dir, 1<<30)
 		for range 3 {
 			for _, spec := range tipSpecs(r) {
-				sourcetest.Check(t, r, spec, sourcetest.Fetch(t, cache, spec))
+				sourcetest.FetchAndCheck(t, cache, r, spec)
 			}
 		}
 		return

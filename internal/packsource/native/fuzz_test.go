@@ -49,7 +49,7 @@ func FuzzIndexHeader(f *testing.F) {
 	spec := &packsource.Spec{Wants: []git.ObjectID{git.RawObjectID(make([]byte, 20))}, Filter: "blob:none",
 		Repo: packsource.Repository{Format: git.SHA1}}
 	table := newIndexTable(git.SHA1, 1)
-	table.add(make([]byte, 20), 1, packHeader)
+	table.add(make([]byte, 20), 1, packHeader, 0)
 	table.sum = make([]byte, 20)
 	var index bytes.Buffer
 	if err := writeIndex(&index, spec, &table); err != nil {

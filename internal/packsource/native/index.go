@@ -11,27 +11,44 @@ import (
 )
 
 // entryMemory returns the memory of an entry in an indexTable while it is sorted, in bytes.
-func entryMemory(format git.ObjectFormat) int64 { return int64(format.Size()) + 16 }
+func entryMemory(format git.ObjectFormat) int64 { return int64(format.Size()) + 17 }
 
-// indexTable collects the entries of a pack for its index: entryMemory bytes each.
+// indexTable collects the entries of a pack, in their order, for its index: entryMemory bytes each.
 type indexTable struct {
 	size    int    // of a raw ID
 	ids     []byte // one after the other
 	crcs    []uint32
 	offsets []int64
+	depths  []uint8        // number of deltas in the chain of the entry
 	sum     []byte         // checksum of the pack; nil: it is not complete
 	tags    []git.ObjectID // those that were added to the wants
 }
 
 func newIndexTable(format git.ObjectFormat, objects int) indexTable {
 	return indexTable{size: format.Size(), ids: make([]byte, 0, objects*format.Size()), crcs: make([]uint32, 0, objects),
-		offsets: make([]int64, 0, objects)}
+		offsets: make([]int64, 0, objects), depths: make([]uint8, 0, objects)}
 }
 
-func (t *indexTable) add(raw []byte, crc uint32, offset int64) {
+func (t *indexTable) add(raw []byte, crc uint32, offset int64, depth int) {
 	t.ids = append(t.ids, raw...)
 	t.crcs = append(t.crcs, crc)
 	t.offsets = append(t.offsets, offset)
+	t.depths = append(t.depths, uint8(depth))
+}
+
+// depthAt returns the number of deltas in the chain of the entry at an offset. It is fast for recent entries, which
+// most bases are.
+func (t *indexTable) depthAt(offset int64) int {
+	n := len(t.offsets)
+	from, to, step := n, n, 1
+	for ; from > 0 && t.offsets[from-1] >= offset; step *= 2 {
+		to, from = from, max(from-step, 0)
+	}
+	at, ok := slices.BinarySearch(t.offsets[from:to], offset)
+	if !ok {
+		return 0
+	}
+	return int(t.depths[from+at])
 }
 
 func (t *indexTable) id(i uint32) []byte { return t.ids[int(i)*t.size:][:t.size] }

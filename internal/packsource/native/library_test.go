@@ -123,7 +123,7 @@ func TestDamagedLibrary(t *testing.T) {
 					file[at] ^= 1 << bit
 					source := newSource(t, true)
 					source.SetLibrary(l)
-					if sourcetest.Check(t, s.Repo, spec, sourcetest.Fetch(t, source, spec)); t.Failed() {
+					if sourcetest.FetchAndCheck(t, source, s.Repo, spec); t.Failed() {
 						t.Fatalf("byte %d of %d of the %s, bit %d", at, len(file), name, bit)
 					}
 				}

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"hash/crc32"
 	"log/slog"
-	"sort"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
@@ -19,10 +18,9 @@ const (
 
 // writer writes the chosen objects: those of each source in the order of their offsets, then the loose ones.
 //
-// Entries are copied unless they are deltas without a usable base. A base is usable if it was written before, or if the
-// client has it (thin packs). A later entry that is not a delta is usable too, because git appends such bases to the
-// packs of pushes. So each delta of the new pack refers to an earlier entry or to one that is not a delta. Deltas
-// therefore make no loop, even if the packs of the repository have the same objects with different deltas.
+// Entries are copied unless they are deltas without a usable base (findBase). As in git's packs, each base in the pack
+// comes before its deltas, because some clients read a pack in one pass. Deltas therefore make no loop, even if the
+// packs of the repository have the same objects with different deltas.
 type writer struct {
 	spec    *packsource.Spec
 	view    *view
@@ -30,7 +28,9 @@ type writer struct {
 	known   *objectSet // nil: none
 	out     *framed
 	index   indexTable
-	runs    []runs // by source
+	runs    []runs          // by source
+	moved   []map[int]int64 // by source and position: offsets of entries that are written before their turn; 0: not yet
+	loose   []looseObject   // in the order of their IDs
 	similar similar
 	encoder *encoder
 	made    *packsource.Made
@@ -54,12 +54,33 @@ type item struct {
 	hasCRC     bool
 	data       []byte // part of the block
 	entry      entryHeader
+	base       deltaBase // if the object becomes a delta
 	encoded    *encoding // nil: the entry is copied
 	large      bool      // data is only the beginning of the entry
+	moved      bool      // the entry is written before its turn
+}
+
+// depth returns the number of deltas in the chain of the item. If it is encoded it may be less.
+func (it *item) depth() int {
+	switch {
+	case it.encoded != nil:
+		return it.encoded.depth
+	case it.entry.isDelta():
+		return it.base.depth + 1
+	}
+	return 0
+}
+
+// looseObject is a chosen object that is in no source.
+type looseObject struct {
+	id    git.ObjectID
+	at    int64 // its offset in the new pack; 0: not written yet
+	depth int   // maximum number of deltas in its chain
 }
 
 func newWriter(spec *packsource.Spec, v *view, chosen, known *objectSet) *writer {
-	return &writer{spec: spec, view: v, chosen: chosen, known: known, runs: make([]runs, len(v.sources))}
+	return &writer{spec: spec, view: v, chosen: chosen, known: known, runs: make([]runs, len(v.sources)),
+		moved: make([]map[int]int64, len(v.sources))}
 }
 
 // write writes the whole pack.
@@ -84,15 +105,18 @@ func (w *writer) write(objects int) error {
 
 // writeLoose writes the objects that are in no source. It starts to encode some before it writes those before them.
 func (w *writer) writeLoose() error {
-	ids := w.chosen.looseIDs()
+	for _, id := range w.chosen.looseIDs() {
+		w.loose = append(w.loose, looseObject{id: id})
+	}
 	var begun []*encoding // and not written yet
 	next := 0
-	for n := range ids {
-		for ; next < len(ids) && next <= n+w.encoder.ahead; next++ {
-			x := &encoding{id: ids[next], base: w.looseRelative(ids[next])}
+	for n := range w.loose {
+		for ; next < len(w.loose) && next <= n+w.encoder.ahead; next++ {
+			x := w.looseEncoding(next)
 			w.encoder.begin(x)
 			begun = append(begun, x)
 		}
+		w.loose[n].at = w.out.offset
 		if err := w.writeEncoded(begun[0]); err != nil {
 			return err
 		}
@@ -120,23 +144,16 @@ func (w *writer) copySource(i int) error {
 	for ok {
 		w.items = w.items[:0]
 		for ok {
-			it := item{pos: int(order[rank]), start: end}
-			if rank != last+1 || last < 0 {
-				it.start, err = source.Offset(it.pos)
+			if rank != last+1 {
+				end = 0
 			}
-			if it.end = source.End; err == nil && rank+1 < len(order) {
-				it.end, err = source.Offset(int(order[rank+1]))
-			}
-			if err == nil && (it.end <= it.start || it.end > source.End) {
-				err = fault.Wrap(fault.Corrupt, "a pack index is damaged", errors.New(source.Path))
-			}
+			it, err := source.item(order, rank, end)
 			if err != nil {
 				return err
 			}
 			if n := len(w.items); n > 0 && (it.end-w.items[0].start > blockSize || it.start-w.items[n-1].end > maxGap) {
 				break
 			}
-			it.crc, it.hasCRC = source.CRC(it.pos)
 			w.items = append(w.items, it)
 			last, end = rank, it.end
 			rank, ok = each()
@@ -151,6 +168,26 @@ func (w *writer) copySource(i int) error {
 	return nil
 }
 
+// item returns the entry at a rank. start is its offset, or 0 if it is not known.
+func (s *source) item(order []uint32, rank int, start int64) (it item, err error) {
+	it = item{pos: int(order[rank]), start: start, end: s.End}
+	if start == 0 {
+		it.start, err = s.Offset(it.pos)
+	}
+	if err == nil && rank+1 < len(order) {
+		it.end, err = s.Offset(int(order[rank+1]))
+	}
+	if err == nil && (it.end <= it.start || it.end > s.End) {
+		err = errDamagedIndex(s)
+	}
+	it.crc, it.hasCRC = s.CRC(it.pos)
+	return it, err
+}
+
+func errDamagedIndex(s *source) error {
+	return fault.Wrap(fault.Corrupt, "a pack index is damaged", errors.New(s.Path))
+}
+
 // batch writes the items, which are neighbours. It starts to encode some objects before it writes those before them.
 func (w *writer) batch(i int) error {
 	source := w.view.sources[i]
@@ -163,13 +200,18 @@ func (w *writer) batch(i int) error {
 		it := &w.items[n]
 		it.large = it.end-first.start > blockSize
 		it.data = block[it.start-first.start : min(it.end-first.start, blockSize)]
-		it.encoded = nil
-		copied, err := w.copies(i, n)
+		if _, it.moved = w.moved[i][it.pos]; it.moved {
+			continue
+		}
+		copied, err := w.copies(i, it)
 		if err != nil {
 			return err
 		}
 		if !copied {
-			it.encoded = &encoding{id: w.objectID(i, it.pos), base: w.relative(i, it)}
+			it.encoded = w.newEncoding(i, it)
+		}
+		if it.base.late {
+			w.move(it.base.at, 0)
 		}
 	}
 	begun, next := 0, 0
@@ -194,9 +236,19 @@ func (w *writer) objectID(source, pos int) git.ObjectID {
 	return git.RawObjectID(w.view.sources[source].ID(pos))
 }
 
-// copies reports whether an item can be copied, and parses its header. Damage is logged: another copy is encoded.
-func (w *writer) copies(i, n int) (bool, error) {
-	source, it := w.view.sources[i], &w.items[n]
+// copies reports whether an item can be copied. If it is a delta, its base is found.
+func (w *writer) copies(i int, it *item) (bool, error) {
+	ok, err := w.parse(i, it)
+	if ok && it.entry.isDelta() {
+		it.base, ok = w.baseOf(i, it)
+	}
+	return ok, err
+}
+
+// parse parses the header of an item, and reports whether its entry is intact. Damage is logged: another copy is
+// encoded.
+func (w *writer) parse(i int, it *item) (bool, error) {
+	source := w.view.sources[i]
 	if !it.hasCRC {
 		return false, nil
 	}
@@ -219,65 +271,7 @@ func (w *writer) copies(i, n int) (bool, error) {
 		w.log.Error("damaged pack entry", "path", source.Path, "object", w.objectID(i, it.pos).String())
 		return false, nil
 	}
-	return !it.entry.isDelta() || w.usable(i, n), nil
-}
-
-// usable reports whether the base of a delta can be named in the new pack.
-func (w *writer) usable(i, n int) bool {
-	it := &w.items[n]
-	if it.entry.kind == ofsDelta {
-		base := it.start - it.entry.distance
-		if _, ok := w.runs[i].find(base); ok {
-			return true
-		}
-		if w.isEarlierItem(n, base) {
-			return true
-		}
-	}
-	return w.names(i, it)
-}
-
-// names reports whether the base of a delta is in the new pack before it, or the client has it.
-func (w *writer) names(i int, it *item) bool {
-	raw, ok := w.base(i, it)
-	if !ok {
-		return false
-	}
-	at, ok := w.view.find(raw)
-	switch {
-	case !ok:
-		return w.isKnownLoose(raw)
-	case w.chosen.has(at):
-		return w.isBase(at, i, it.start)
-	}
-	return w.known != nil && w.known.has(at)
-}
-
-// isBase reports whether the chosen object at a place can be the base of an entry that begins at an offset of source i.
-// It can if it is written before, or if it is not a delta.
-func (w *writer) isBase(at place, i int, offset int64) bool {
-	return at.source < i || at.source == i && w.isBefore(at, offset) || w.isWhole(at)
-}
-
-func (w *writer) isKnownLoose(raw []byte) bool {
-	return w.known != nil && len(w.known.loose) > 0 && w.known.hasLoose(git.RawObjectID(raw))
-}
-
-// base returns the raw ID of a delta's base.
-func (w *writer) base(i int, it *item) (raw []byte, ok bool) {
-	if it.entry.kind == refDelta {
-		return it.entry.base, true
-	}
-	source := w.view.sources[i]
-	order, err := source.Order()
-	if err != nil {
-		return nil, false
-	}
-	rank, ok := source.Rank(order, it.start-it.entry.distance)
-	if !ok {
-		return nil, false
-	}
-	return source.ID(int(order[rank])), true
+	return true, nil
 }
 
 // rest calls fn with the part of a large entry that is not in the block.
@@ -304,6 +298,14 @@ func (w *writer) rest(i int, it *item, fn func(b []byte) error) error {
 
 // item writes one item.
 func (w *writer) item(i int, it *item) error {
+	if it.moved {
+		return nil
+	}
+	if it.base.late {
+		if err := w.writeAhead(it.base.at); err != nil {
+			return err
+		}
+	}
 	source := w.view.sources[i]
 	at := w.out.offset + int64(w.to-w.from)
 	w.runs[i].add(it.start, it.end, at)
@@ -313,12 +315,7 @@ func (w *writer) item(i int, it *item) error {
 		}
 		return w.writeEncoded(it.encoded)
 	}
-	count := &w.made.ReusedDisk
-	if source.earlier != nil {
-		count = &w.made.ReusedCache
-	}
-	count.Objects++
-	count.Bytes += it.end - it.start
+	count := w.countCopy(source, it)
 	if it.entry.isDelta() {
 		w.deltas++
 		if header := w.newHeader(i, it, at); header != nil {
@@ -329,7 +326,7 @@ func (w *writer) item(i int, it *item) error {
 	if it.large {
 		return w.copyChanged(i, it, it.data[:it.entry.length])
 	}
-	w.index.add(source.ID(it.pos), it.crc, at)
+	w.index.add(source.ID(it.pos), it.crc, at, it.depth())
 	begin := int(it.start - w.items[0].start)
 	if w.to != begin {
 		if err := w.flush(); err != nil {
@@ -341,11 +338,15 @@ func (w *writer) item(i int, it *item) error {
 	return nil
 }
 
-// isEarlierItem reports whether an entry begins at an offset that is in the batch before the nth item.
-func (w *writer) isEarlierItem(n int, offset int64) bool {
-	earlier := w.items[:n]
-	at := sort.Search(n, func(i int) bool { return earlier[i].start >= offset })
-	return at < n && earlier[at].start == offset
+// countCopy counts an entry that is copied without changes, and returns the count.
+func (w *writer) countCopy(source *source, it *item) *packsource.Count {
+	count := &w.made.ReusedDisk
+	if source.earlier != nil {
+		count = &w.made.ReusedCache
+	}
+	count.Objects++
+	count.Bytes += it.end - it.start
+	return count
 }
 
 // flush writes the unchanged entries that were collected.
@@ -367,7 +368,7 @@ func (w *writer) newHeader(i int, it *item, at int64) []byte {
 			return nil
 		}
 	}
-	raw, _ := w.base(i, it)
+	raw, _ := w.baseID(i, it)
 	if !written {
 		base, written = w.offsetOf(raw)
 	}
@@ -378,19 +379,6 @@ func (w *writer) newHeader(i int, it *item, at int64) []byte {
 		return nil
 	}
 	return append(appendEntry(w.header[:0], refDelta, it.entry.size), raw...)
-}
-
-// offsetOf returns where an object was written.
-func (w *writer) offsetOf(raw []byte) (int64, bool) {
-	at, ok := w.view.find(raw)
-	if !ok {
-		return 0, false
-	}
-	offset, err := w.view.sources[at.source].Offset(at.pos)
-	if err != nil {
-		return 0, false
-	}
-	return w.runs[at.source].find(offset)
 }
 
 // copyChanged writes an entry with another header, or a large one.
@@ -421,6 +409,6 @@ func (w *writer) copyChanged(i int, it *item, header []byte) error {
 		return fault.Wrap(fault.Corrupt, "the pack could not be made: object "+w.objectID(i, it.pos).String()+
 			" is damaged in the repository on the server; tell its administrator", errors.New(source.Path))
 	}
-	w.index.add(source.ID(it.pos), crc, at)
+	w.index.add(source.ID(it.pos), crc, at, it.depth())
 	return nil
 }

@@ -68,7 +68,7 @@ func testAdversarial(t *testing.T, newSource Make) {
 				h.build(t, r)
 				s := newSource(t, "")
 				for _, shape := range plainShapes(r) {
-					Check(t, r, shape.spec, Fetch(t, s, shape.spec))
+					FetchAndCheck(t, s, r, shape.spec)
 					if t.Failed() {
 						t.Fatalf("%s, %s: %.2000s", format, shape.name, describe(shape.spec))
 					}

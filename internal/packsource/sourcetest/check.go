@@ -17,11 +17,28 @@ import (
 // Check fails the test if pack, which has no framing, is not a right answer to the spec. Git is the oracle, in r, which
 // is the repository of the spec or a sound copy of it. It checks that:
 //   - the pack is well-formed, and has each object once
-//   - its deltas are of the kinds that the spec allows, and their bases are in the pack or reached by the haves
+//   - its deltas are as git makes them, of the kinds that the spec allows, and their bases are in the pack or reached
+//     by the haves
 //   - git index-pack accepts it in the repository of a client that has what the haves reach, and nothing else
 //   - no object that the wants need is missing, and the client's repository is connected
 //   - all objects are reached by the wants within the filter, or are tags to add
+//
+// The deltas of a pack that git has not made name each base in the pack by its offset, if the spec allows that.
 func Check(t testing.TB, r *gittest.Repo, spec *packsource.Spec, pack []byte) {
+	t.Helper()
+	check(t, r, spec, pack, packsource.SourceNative)
+}
+
+// FetchAndCheck makes a pack and checks it.
+func FetchAndCheck(t testing.TB, s packsource.Source, r *gittest.Repo, spec *packsource.Spec) packsource.Info {
+	t.Helper()
+	pack, info := FetchWithInfo(t, s, spec)
+	check(t, r, spec, pack, info.Made.Source)
+	return info
+}
+
+// check is Check for a pack of a source of Made.Source.
+func check(t testing.TB, r *gittest.Repo, spec *packsource.Spec, pack []byte, source string) {
 	t.Helper()
 	c := newClient(t, r, spec)
 	if err := c.accept(pack); err != nil {
@@ -33,8 +50,11 @@ func Check(t testing.TB, r *gittest.Repo, spec *packsource.Spec, pack []byte) {
 		t.Errorf("the pack is invalid: %v", err)
 		return
 	}
-	if content.HasOffsets && !spec.Offset {
-		t.Error("the pack has deltas with offsets, which the client does not understand")
+	if err := content.CheckDeltas(spec.Offset); err != nil {
+		t.Error(err)
+	}
+	if n := len(content.Named); n > 0 && spec.Offset && source == packsource.SourceNative {
+		t.Errorf("%d deltas name a base in the pack by its ID, first %v", n, content.Named[0])
 	}
 	if len(content.Bases) > 0 && !spec.Thin {
 		t.Errorf("the pack is thin: %d bases are outside", len(content.Bases))

@@ -207,7 +207,8 @@ func fetchDamaged(t testing.TB, s packsource.Source, sound *gittest.Repo, spec *
 	var out Output
 	err = p.Send(t.Context(), &out)
 	pack := out.Pack(t)
-	isNative := p.Info().Made.Source == "native"
+	source := p.Info().Made.Source
+	isNative := source == packsource.SourceNative
 	switch {
 	case err != nil && whole(spec.Repo.Format, pack) == nil:
 		t.Errorf("a whole pack was sent before the error %v", err)
@@ -216,9 +217,9 @@ func fetchDamaged(t testing.TB, s packsource.Source, sound *gittest.Repo, spec *
 	case err != nil:
 		return 1
 	case isNative: // git does not verify what it copies; the client finds most of that, but not that a filter was wrong
-		Check(t, sound, spec, pack)
+		check(t, sound, spec, pack, source)
 	case spec.Filter == "" && newClient(t, sound, spec).accept(pack) == nil:
-		Check(t, sound, spec, pack)
+		check(t, sound, spec, pack, source)
 	}
 	return 0
 }

@@ -23,7 +23,7 @@ func RunHuge(t *testing.T, newSource Make) {
 		r := gittest.Init(t)
 		manyRefs(t, r, 2_000_000)
 		spec := plainShapes(r)[0].spec
-		Check(t, r, spec, Fetch(t, newSource(t, ""), spec))
+		FetchAndCheck(t, newSource(t, ""), r, spec)
 	})
 }
 

@@ -24,7 +24,7 @@ func testPartial(t *testing.T, s packsource.Source) {
 	spec := &packsource.Spec{Repo: Repository(gittest.At(t, dir)), Wants: all, Offset: true}
 	for _, filter := range []string{"blob:none", "tree:0", "object:type=commit"} {
 		spec.Filter = filter
-		Check(t, r, spec, Fetch(t, s, spec))
+		FetchAndCheck(t, s, r, spec)
 	}
 	spec.Filter = ""
 	p, err := s.Open(t.Context(), spec)
@@ -53,7 +53,7 @@ func testReplaced(t *testing.T, s packsource.Source) {
 	}
 	for _, shape := range plainShapes(sound) {
 		shape.spec.Repo = Repository(r)
-		Check(t, sound, shape.spec, Fetch(t, s, shape.spec))
+		FetchAndCheck(t, s, sound, shape.spec)
 	}
 }
 
@@ -87,7 +87,7 @@ func testVanishing(t *testing.T, s packsource.Source) {
 		err = p.Send(t.Context(), &out)
 		p.Close()
 		if err == nil {
-			if Check(t, sound, spec, out.Pack(t)); t.Failed() {
+			if check(t, sound, spec, out.Pack(t), p.Info().Made.Source); t.Failed() {
 				t.Errorf("round %d: %s", i, describe(spec))
 				break
 			}

@@ -26,7 +26,7 @@ func testRandom(t *testing.T, newSource Make) {
 			g := newGenerator(layout.Arrange(randomRepository(t, seed, format)), seed)
 			for i := range specs {
 				spec := g.spec(i)
-				Check(t, g.r, spec, Fetch(t, s, spec))
+				FetchAndCheck(t, s, g.r, spec)
 				if t.Failed() {
 					t.Fatalf("spec %d of seed %d: %s", i, seed, describe(spec))
 				}

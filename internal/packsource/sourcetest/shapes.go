@@ -29,7 +29,7 @@ func testShapes(t *testing.T, newSource Make) {
 					continue
 				}
 				t.Run(shape.name, func(t *testing.T) {
-					Check(t, g.r, shape.spec, Fetch(t, s, shape.spec))
+					FetchAndCheck(t, s, g.r, shape.spec)
 					if t.Failed() {
 						t.Log(describe(shape.spec))
 					}

@@ -283,7 +283,7 @@ func testConcurrent(t *testing.T, s packsource.Source, r *gittest.Repo) {
 		})
 	}
 	wg.Wait()
-	Check(t, r, full, Fetch(t, s, full))
+	FetchAndCheck(t, s, r, full)
 }
 
 func testCancel(t *testing.T, s packsource.Source, spec *packsource.Spec) {
@@ -331,7 +331,7 @@ func testOutputFails(t *testing.T, s packsource.Source, r *gittest.Repo) {
 		t.Errorf("send: %v", err)
 	}
 	p.Close()
-	Check(t, r, spec, Fetch(t, s, spec))
+	FetchAndCheck(t, s, r, spec)
 }
 
 func testCloseUnsent(t *testing.T, s packsource.Source, spec *packsource.Spec) {
