@@ -62,7 +62,7 @@
 // where KEY is the packsource.Key in 64 lower-case hexadecimal digits and ab its first two. Directories have mode 0700,
 // files 0600. The sidecar is text, seven or nine lines ending in newlines:
 //
-//	packhorse cache entry 3   2 if there is no index
+//	packhorse cache entry 5   4 if there is no index; versions 2 and 3 had packs with late bases and long delta chains
 //	key KEY
 //	repository "NAME"      packsource.Repository.Incarnation, quoted as in Go
 //	length BYTES           of the data file, decimal
@@ -76,7 +76,7 @@
 // entry of an earlier run is read completely and compared with its sidecar before it is sent. Before it is borrowed,
 // only its index is compared, which has checksums for each object of the pack. An entry whose files another program has
 // written to, which shows in their sizes and times, is read completely again. At the start, a data file without a
-// sidecar is removed, and so is a sidecar or an index without a data file.
+// sidecar is removed, and so are a sidecar or an index without a data file, and entries of other versions.
 //
 // # Damaged repositories
 //

@@ -21,7 +21,8 @@ type storedEntry struct {
 	time time.Time // of its last use
 }
 
-// load removes the unfinished files of an earlier run and puts its complete entries into the index, unverified.
+// load removes the unfinished files of an earlier run, and entries of another version. It puts the complete entries
+// into the index, unverified.
 func (c *Cache) load() error {
 	temps, err := os.ReadDir(filepath.Join(c.dir, tempName))
 	if err != nil {
@@ -33,13 +34,18 @@ func (c *Cache) load() error {
 		}
 	}
 	var all []storedEntry
+	obsolete := 0
 	for i := range 256 {
 		dir := fmt.Sprintf("%s/%02x", c.dir, i)
 		names, err := os.ReadDir(dir)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("read the pack cache's directory: %w", err)
 		}
-		all = append(all, c.loadDir(dir, byte(i), names)...)
+		entries, others := c.loadDir(dir, byte(i), names)
+		all, obsolete = append(all, entries...), obsolete+others
+	}
+	if obsolete > 0 {
+		c.log.Info("removed packs of another version from the pack cache", "packs", obsolete)
 	}
 	// The downtime is unknown: each entry gets another MaxIdle, ordered by the times of the files.
 	slices.SortFunc(all, func(a, b storedEntry) int {
@@ -53,8 +59,9 @@ func (c *Cache) load() error {
 	return nil
 }
 
-// loadDir finds the entries of a directory. It removes files of the cache that do not belong to an entry.
-func (c *Cache) loadDir(dir string, first byte, names []fs.DirEntry) (all []storedEntry) {
+// loadDir finds the entries of a directory. It removes files of the cache that do not belong to an entry, and entries
+// of another version, which it counts.
+func (c *Cache) loadDir(dir string, first byte, names []fs.DirEntry) (all []storedEntry, obsolete int) {
 	has := make(map[string]bool, len(names))
 	for _, n := range names {
 		has[n.Name()] = true
@@ -72,16 +79,28 @@ func (c *Cache) loadDir(dir string, first byte, names []fs.DirEntry) (all []stor
 			ext == dataExt && err == nil && !info.Mode().IsRegular():
 			os.Remove(filepath.Join(dir, n.Name()))
 		case ext == dataExt && err == nil:
-			all = append(all, storedEntry{c.loadEntry(key, info.Size()), info.ModTime()})
+			e := c.loadEntry(key, info.Size())
+			if e == nil {
+				obsolete++
+				for _, ext := range [...]string{dataExt, metaExt, indexExt} {
+					os.Remove(c.path(key, ext))
+				}
+				continue
+			}
+			all = append(all, storedEntry{e, info.ModTime()})
 		}
 	}
-	return all
+	return all, obsolete
 }
 
-// loadEntry returns an entry by its data file and sidecar. The verification finds damage later.
+// loadEntry returns an entry by its data file and sidecar, or nil if it is of another version. The verification finds
+// damage later.
 func (c *Cache) loadEntry(key packsource.Key, size int64) *cacheEntry {
 	e := &cacheEntry{key: key, size: size}
 	s, err := c.readSidecar(key)
+	if errors.Is(err, errVersion) {
+		return nil
+	}
 	if err == nil {
 		e.repo = s.repository
 	}

@@ -124,6 +124,53 @@ func TestRestart(t *testing.T) {
 	}
 }
 
+// TestOtherVersion starts with entries of earlier versions, whose packs some clients cannot read.
+func TestOtherVersion(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	src := &fakeSource{size: 10_000}
+	c := newCache(t, src, Options{Dir: dir})
+	for _, s := range []string{"a", "b", "c"} {
+		fetch(t, c, spec(s), src)
+	}
+	c.settled(t)
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for s, version := range map[string]string{"a": "2", "b": "3"} {
+		meta := c.path(spec(s).Key(), metaExt)
+		old, err := os.ReadFile(meta)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(meta, bytes.Replace(old, []byte(sidecarVersion), []byte(versionPrefix+version), 1),
+			0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(c.path(spec("b").Key(), indexExt), []byte("index"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	m := NewMetrics()
+	d := newCache(t, src, Options{Dir: dir, Metrics: m})
+	for _, s := range []string{"a", "b"} {
+		for _, ext := range []string{dataExt, metaExt, indexExt} {
+			if _, err := os.Stat(d.path(spec(s).Key(), ext)); !os.IsNotExist(err) {
+				t.Errorf("%s%s: %v, want no file", s, ext, err)
+			}
+		}
+		if info := fetch(t, d, spec(s), src); info.Result != packsource.Miss {
+			t.Errorf("%s: %v, want %v", s, info.Result, packsource.Miss)
+		}
+	}
+	if info := fetch(t, d, spec("c"), src); info.Result != packsource.Hit {
+		t.Errorf("the entry of this version: %v, want %v", info.Result, packsource.Hit)
+	}
+	if n := metric(m.verified.WithLabelValues("bad")); n != 0 {
+		t.Errorf("%v bad entries, want none", n)
+	}
+}
+
 // Errors of the verification that are not due to the entry do not remove it. The pack is made without the cache.
 func TestVerifyLater(t *testing.T) {
 	t.Parallel()

@@ -25,15 +25,21 @@ type sidecar struct {
 	indexCRC    uint32
 }
 
+// Versions of an entry. Raise both when packs that were made before must not be used any more.
 const (
-	sidecarVersion = "packhorse cache entry 2"
-	indexedVersion = "packhorse cache entry 3" // with an index
-	maxSidecar     = 1024                      // bytes; more is not a sidecar
+	sidecarVersion = versionPrefix + "4"
+	indexedVersion = versionPrefix + "5" // with an index
+
+	versionPrefix = "packhorse cache entry "
+	maxSidecar    = 1024 // bytes; more is not a sidecar
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-var errSidecar = errors.New("not a sidecar of this format")
+var (
+	errSidecar = errors.New("not a sidecar of this format")
+	errVersion = errors.New("a sidecar of another version")
+)
 
 func (s *sidecar) encode() []byte {
 	version := sidecarVersion
@@ -48,10 +54,13 @@ func (s *sidecar) encode() []byte {
 	return fmt.Appendf(b, "sum %08x\n", crc32.Checksum(b, castagnoli))
 }
 
-// parseSidecar accepts exactly what encode writes.
+// parseSidecar accepts exactly what encode writes. The error is errVersion if another version has written it.
 func parseSidecar(b []byte) (s sidecar, err error) {
 	lines := strings.Split(string(b), "\n")
 	indexed := lines[0] == indexedVersion
+	if strings.HasPrefix(lines[0], versionPrefix) && !indexed && lines[0] != sidecarVersion {
+		return s, errVersion
+	}
 	if len(b) > maxSidecar || !indexed && (lines[0] != sidecarVersion || len(lines) != 8) || indexed && len(lines) != 10 {
 		return s, errSidecar
 	}

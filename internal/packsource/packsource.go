@@ -82,7 +82,7 @@ func ParseKey(s string) (k Key, ok bool) {
 }
 
 // keyVersion is part of every key; raise it when the pack for the same Spec changes.
-const keyVersion = "packhorse pack 1\n"
+const keyVersion = "packhorse pack 2\n"
 
 // Seal computes and stores the key. The Spec must not change afterwards.
 func (s *Spec) Seal() {
