@@ -36,7 +36,7 @@ func (x *examination) packs(ctx context.Context, r *repo.Repo) (faults bool) {
 	for _, fault := range packs {
 		x.add(Problem, "unusable-pack", fault.Error()+": clones and maintenance fail",
 			"restore the file from a backup, or fetch its objects from a clone; it is in "+
-				shellWord(r.Objects.Dirs()[0]+"/pack"))
+				ShellWord(r.Objects.Dirs()[0]+"/pack"))
 	}
 	return len(packs) > 0
 }
