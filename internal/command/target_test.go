@@ -135,7 +135,7 @@ func TestStateNote(t *testing.T) {
 	if err := os.Remove(second); err != nil {
 		t.Fatal(err)
 	}
-	found("", "does not exist here; name it with --state DIR, or remove")
+	found(second, "does not exist here; name it with --state DIR, or remove")
 	note(filepath.Join(root, ".packhorse"))
 	found("", "")
 	write := func(text string, mode fs.FileMode) {

@@ -80,6 +80,12 @@ func Run(ctx context.Context, p Process, src *config.Source, cfg config.Config) 
 			return fmt.Errorf("create the root: %w", err)
 		}
 	}
+	if noted, _, _ := statedir.ReadNote(cfg.Root); noted != "" && noted == cfg.State {
+		if entries, _ := os.ReadDir(cfg.State); len(entries) == 0 {
+			log.Warn("the state directory of the last server on this root is empty: its tokens and host keys are lost",
+				"dir", cfg.State)
+		}
+	}
 	state, err := statedir.Take(ctx, cfg.State, cfg.Shutdown.Delay.Duration+cfg.Shutdown.Grace.Duration+2*CloseLimit, log)
 	if taken, ok := errors.AsType[*statedir.TakenError](err); ok && cfg.Store.Enabled() && taken.Root == cfg.Root {
 		return fmt.Errorf("the root %s is in use by %s; stop it, or give this one another root", cfg.Root, taken.Holder())

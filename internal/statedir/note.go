@@ -64,7 +64,8 @@ func WriteNote(root, state string) error {
 	return err
 }
 
-// ReadNote returns the content of the note in a root, empty if there is none, and its owner. The command may run as
+// ReadNote returns the content of the note in a root, empty if there is none, and its owner. It returns the state
+// directory also with the error that it does not exist. The command may run as
 // root, so the note has to be a regular file of the root's owner, of the command's user or of root.
 func ReadNote(root string) (state string, by Owner, err error) {
 	file := NoteFile(root)
@@ -97,8 +98,8 @@ func ReadNote(root string) (state string, by Owner, err error) {
 			"--state DIR", file)
 	}
 	if _, err := os.Stat(note.State); errors.Is(err, fs.ErrNotExist) {
-		return "", by, fmt.Errorf("the last server on %s had its state in %s, which does not exist here; name it with "+
-			"--state DIR, or remove %s", root, note.State, file)
+		return note.State, by, fmt.Errorf("the last server on %s had its state in %s, which does not exist here; name it "+
+			"with --state DIR, or remove %s", root, note.State, file)
 	}
 	return note.State, by, nil
 }
