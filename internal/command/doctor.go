@@ -22,12 +22,15 @@ import (
 	"github.com/packhorse-git/packhorse/internal/cli"
 	"github.com/packhorse-git/packhorse/internal/config"
 	"github.com/packhorse-git/packhorse/internal/doctor"
+	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/disk"
 	"github.com/packhorse-git/packhorse/internal/git/process"
+	"github.com/packhorse-git/packhorse/internal/mirror"
 	"github.com/packhorse-git/packhorse/internal/observe"
 	"github.com/packhorse-git/packhorse/internal/repo"
 	"github.com/packhorse-git/packhorse/internal/roles"
 	"github.com/packhorse-git/packhorse/internal/statedir"
+	"github.com/packhorse-git/packhorse/internal/storage"
 	"github.com/packhorse-git/packhorse/internal/store"
 )
 
@@ -316,7 +319,7 @@ func (d *examiner) examineRepositories(ctx context.Context, cfg *config.Config, 
 		_ = runner.Close(limit)
 	}()
 	o := doctor.RepositoryOptions{
-		Root: cfg.Root, User: u, Hooks: doctor.Hooks(cfg.Push.HookPolicy()),
+		Root: cfg.Root, User: u, Hooks: doctor.Hooks(cfg.Push.HookPolicy()), Mirror: checkMirror(cfg),
 		Open: repo.Options{Root: cfg.Root, Hidden: cfg.Hidden(), Policy: cfg.Fetch.Policy(), Tables: repo.NewTables(runner)},
 	}
 	if observe.IsTerminal(progress) {
@@ -353,6 +356,30 @@ func (d *examiner) examineRepositories(ctx context.Context, cfg *config.Config, 
 		err = nil
 	}
 	return err
+}
+
+// checkMirror returns the function for doctor.RepositoryOptions.Mirror.
+func checkMirror(cfg *config.Config) func(path, dir string) error {
+	var rules []mirror.Rule
+	for i := range cfg.Mirror {
+		c := &cfg.Mirror[i]
+		u, err := c.URL()
+		allowed, invalid := c.Allowed()
+		if err == nil && invalid == nil { // otherwise the configuration is refused
+			rules = append(rules, mirror.Rule{Prefix: c.To, URL: u, Allowed: allowed, FoldCase: c.FoldCase})
+		}
+	}
+	return func(path, dir string) error {
+		marks, err := storage.FindMirrorMarks(dir, repo.Options{Root: cfg.Root})
+		if err != nil || !marks.Any() { // doctor reports the error
+			return nil
+		}
+		name, err := git.ParseRepoPath(path)
+		if err != nil {
+			return err
+		}
+		return mirror.Check(rules, name, marks)
+	}
 }
 
 func examineCertificates(cfg *config.Config, role config.Role, r *doctor.Report) {

@@ -290,6 +290,8 @@ func writeMirror(w io.Writer, s mirror.Status, now time.Time) error {
 func stateOf(s mirror.Status) string {
 	var words []string
 	switch {
+	case s.Refused:
+		words = append(words, "refused")
 	case s.Orphan:
 		words = append(words, "without a [[mirror]] table")
 	case s.Complete:
@@ -300,7 +302,7 @@ func stateOf(s mirror.Status) string {
 	if s.Updating {
 		words = append(words, strings.TrimSpace("updating "+s.Progress))
 	}
-	if s.Error != "" {
+	if s.Error != "" && !s.Refused {
 		words = append(words, "failed")
 	}
 	return strings.Join(words, ", ")

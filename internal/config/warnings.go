@@ -169,7 +169,7 @@ func (c *Config) RepositoriesBelow(ctx context.Context, skipped func(path, why s
 			return
 		}
 		defer node.Close()
-		for query := (storage.ListQuery{Limit: storage.MaxPage, Skipped: skipped}); ; {
+		for query := (storage.ListQuery{Limit: storage.MaxPage, All: true, Skipped: skipped}); ; {
 			page, err := node.List(ctx, query)
 			if err != nil {
 				yield("", err)

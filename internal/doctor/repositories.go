@@ -72,10 +72,13 @@ const (
 
 // RepositoryOptions configure an examination of repositories.
 type RepositoryOptions struct {
-	Root     string
-	Open     repo.Options
-	User     User
-	Hooks    Hooks           // handling of the repositories' own hooks
+	Root  string
+	Open  repo.Options
+	User  User
+	Hooks Hooks // handling of the repositories' own hooks
+	// Mirror returns why the repository of a mirror is refused; nil: it is not, or it is not a mirror. path is below the
+	// root, and dir is the Git directory. May be nil.
+	Mirror   func(path, dir string) error
 	Objects  int64           // number of objects from which indexes matter, by default 5000
 	Deep     *process.Runner // runs Git with ClassDeep to look for missing objects; nil: only a quick look
 	Progress func(done int)  // called from several goroutines; may be nil
@@ -150,6 +153,7 @@ func examine(ctx context.Context, path string, o *RepositoryOptions, r *Report) 
 	x := &examination{o, r, path, filepath.Join(o.Root, filepath.FromSlash(path))}
 	x.rights()
 	x.hooks()
+	x.mirror()
 	opened, err := repo.Open(x.dir, o.Open)
 	if err != nil {
 		if !x.alternates(filepath.Join(x.dir, "objects")) || !strings.Contains(err.Error(), "alternates") {
@@ -178,6 +182,17 @@ func examine(ctx context.Context, path string, o *RepositoryOptions, r *Report) 
 func (x *examination) add(severity Severity, kind, text, advice string) {
 	x.report.Add(Finding{Group: GroupRepositories, Severity: severity, Kind: kind, Subject: x.path, Text: text,
 		Advice: advice})
+}
+
+// mirror finds a mirror that is refused.
+func (x *examination) mirror() {
+	if x.Mirror == nil {
+		return
+	}
+	if err := x.Mirror(x.path, x.dir); err != nil {
+		x.add(Problem, "mirror-refused", "it is a mirror, and requests are refused: "+err.Error(),
+			"packhorse mirror remove "+shellWord(x.served())+", or add its [[mirror]] table again (docs/how-to/mirror.md)")
+	}
 }
 
 // served returns the path of the repository for clients.

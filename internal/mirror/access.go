@@ -51,16 +51,17 @@ func (m *Mirrors) Probe(ctx context.Context, path git.RepoPath, service protocol
 		return fault.New(fault.NotFound, "no rule allows a mirror at %s", path)
 	}
 	short := rule.canonical(path)
+	err := error(nil)
 	if r := m.lookUp(short); r != nil {
-		at = r.pathBelow(rule.URL, at)
-	} else if dir, err := m.node.Directory(short); err == nil { // not used since the start
-		s, err := loadState(dir)
-		if err != nil {
-			return err
+		at, err = r.pathBelow(rule, at)
+	} else if marks, missing := m.node.MirrorMarks(short); missing == nil && marks.Any() { // not used since the start
+		var s *state
+		if s, err = loadState(marks); err == nil {
+			at, err = s.pathBelow(rule, at)
 		}
-		if s != nil {
-			at = s.pathBelow(rule.URL, at)
-		}
+	}
+	if err != nil {
+		return err
 	}
 	for range maxMoves {
 		err := rule.Origin.Probe(ctx, at, service, auth)

@@ -97,6 +97,7 @@ func New(o Options) (*Mirrors, error) {
 	}
 	m.ctx, m.cancel = context.WithCancel(context.Background())
 	m.metrics.watch(m)
+	m.node.ServeMirrors(m.mayServe)
 	m.running.Go(m.sweep)
 	if m.lfs != nil {
 		m.running.Go(func() { _ = m.lfs.budget.measure(m.ctx) }) // after an error the next download measures it
@@ -128,7 +129,10 @@ func (m *Mirrors) sweep() {
 		}
 		for _, path := range paths {
 			r, err := m.openExisting(m.ctx, path)
-			if err == nil && r != nil && !r.complete() && !r.isOrphan() {
+			switch {
+			case err != nil && m.ctx.Err() == nil:
+				m.log.Error("refused the repository of a mirror", "repository", path.String(), "error", err)
+			case r != nil && !r.complete() && !r.isOrphan():
 				r.join(m.now(), node.Secret{}, false) // goes on in the background
 			}
 		}

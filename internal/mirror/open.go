@@ -10,6 +10,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/disk"
 	"github.com/packhorse-git/packhorse/internal/node"
 	"github.com/packhorse-git/packhorse/internal/origin"
 	"github.com/packhorse-git/packhorse/internal/storage"
@@ -49,7 +50,9 @@ func (m *Mirrors) openCovered(ctx context.Context, path git.RepoPath, auth node.
 	path = rule.canonical(path)
 	for {
 		if r := m.lookUp(path); r != nil {
-			r.setRule(rule, originPath)
+			if err := r.setRule(rule, originPath); err != nil {
+				return nil, err
+			}
 			return r, nil
 		}
 		o, own := m.joinOpening(path, create)
@@ -78,8 +81,7 @@ func (m *Mirrors) openExisting(ctx context.Context, path git.RepoPath) (*mirror,
 		return r, err
 	}
 	if r := m.lookUp(path); r != nil {
-		r.setRule(nil, "")
-		return r, nil
+		return r, r.setRule(nil, "")
 	}
 	r, err := m.load(path)
 	if r == nil || err != nil {
@@ -88,14 +90,29 @@ func (m *Mirrors) openExisting(ctx context.Context, path git.RepoPath) (*mirror,
 	return m.keep(r), nil
 }
 
-// isMirror reports whether the repository at a path is a mirror, whatever the rules are.
+// isMirror reports whether the repository at a path is a mirror, whatever the rules are, even if it is damaged.
 func (m *Mirrors) isMirror(path git.RepoPath) bool {
-	dir, err := m.node.Directory(path)
-	if err != nil {
-		return false
+	marks, err := m.node.MirrorMarks(path)
+	return err == nil && marks.Any()
+}
+
+// mayServe is Check by the present rules. It implements storage.MirrorCheck.
+func (m *Mirrors) mayServe(path git.RepoPath, marks storage.MirrorMarks) error {
+	return Check(*m.rules.Load(), path, marks)
+}
+
+// Check returns why a mirror must not be served, or nil. The error is NotFound if no rule covers it, Corrupt if it is
+// damaged, and Denied if the rule is for another repository. The rules need Prefix, URL, Allowed and FoldCase only.
+func Check(rules []Rule, path git.RepoPath, marks storage.MirrorMarks) error {
+	rule, requested := findRule(rules, path)
+	if rule == nil {
+		return fault.New(fault.NotFound, "no [[mirror]] table covers the mirror %s any more", path)
 	}
-	_, err = os.Lstat(filepath.Join(dir, stateFile))
-	return err == nil
+	s, err := loadState(marks)
+	if err == nil {
+		_, err = s.pathBelow(rule, requested)
+	}
+	return err
 }
 
 // isOwn reports whether a repository without an origin has a path.
@@ -154,7 +171,9 @@ func (m *Mirrors) joinOpening(path git.RepoPath, create bool) (o *opening, own b
 // runOpening loads or creates a mirror.
 func (m *Mirrors) runOpening(o *opening, path git.RepoPath, rule *Rule, originPath string, auth node.Secret) {
 	if o.mirror, o.err = m.load(path); o.mirror != nil {
-		o.mirror.setRule(rule, originPath)
+		if o.err = o.mirror.setRule(rule, originPath); o.err != nil {
+			o.mirror = nil
+		}
 	}
 	if fault.Is(o.err, fault.NotFound) {
 		if o.err = fault.New(fault.NotFound, "no mirror %s: add it with packhorse mirror add", path); o.create {
@@ -173,18 +192,34 @@ func (m *Mirrors) runOpening(o *opening, path git.RepoPath, rule *Rule, originPa
 // load opens an existing mirror, without a rule, and removes what an earlier process left in it. It returns nil for a
 // repository without an origin.
 func (m *Mirrors) load(path git.RepoPath) (*mirror, error) {
-	dir, err := m.node.Directory(path)
+	marks, err := m.node.MirrorMarks(path)
+	if err != nil || !marks.Any() {
+		return nil, err
+	}
+	s, err := loadState(marks)
 	if err != nil {
 		return nil, err
 	}
-	s, err := loadState(dir)
-	if s == nil || err != nil {
-		return nil, err
+	if !s.Marked {
+		m.mark(path, marks, s)
 	}
 	if err := m.node.RemoveIngestLeftovers(path); err != nil {
 		m.log.Warn("cannot remove the leftovers of a mirror", "repository", path.String(), "error", err)
 	}
-	return &mirror{m: m, path: path, dir: dir, orphan: true, state: *s, saved: *s}, nil
+	return &mirror{m: m, path: path, dir: marks.Dir, orphan: true, state: *s, saved: *s}, nil
+}
+
+// mark gives the repository of a mirror of an earlier version its second mark.
+func (m *Mirrors) mark(path git.RepoPath, marks storage.MirrorMarks, s *state) {
+	err := m.node.SetMirrorKey(m.ctx, marks.Dir, true)
+	if err == nil {
+		s.Marked = true
+		err = disk.ReplaceFile(filepath.Join(marks.Dir, stateFile), s.encode())
+	}
+	if err != nil { // the next start tries again
+		s.Marked = false
+		m.log.Warn("cannot mark the repository of a mirror", "repository", path.String(), "error", err)
+	}
 }
 
 // create creates a mirror and starts its first update.
@@ -196,9 +231,8 @@ func (m *Mirrors) create(path git.RepoPath, rule *Rule, originPath string, auth 
 	if err != nil {
 		return nil, err
 	}
-	s := state{Origin: rule.URL.String(), Path: originPath, Moved: refs.Moved, Created: start}
-	_, err = m.node.Create(ctx, path, storage.CreateOptions{Format: refs.Format, AnyName: true,
-		Files: map[string][]byte{stateFile: s.encode()}})
+	s := state{Origin: rule.URL.String(), Path: originPath, Moved: refs.Moved, Created: start, Marked: true}
+	_, err = m.node.Create(ctx, path, storage.CreateOptions{Format: refs.Format, AnyName: true, Mirror: s.encode()})
 	if err != nil {
 		return nil, err
 	}

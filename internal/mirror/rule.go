@@ -135,22 +135,25 @@ func (r *Rule) mirrors(name git.RefName) bool {
 // find returns the rule for a path and the path of the repository at the origin. ok is false if the path is not that of
 // a mirror.
 func (m *Mirrors) find(path git.RepoPath) (rule *Rule, originPath string, ok bool) {
-	rules := *m.rules.Load()
-	for i := range rules {
-		rest, below := strings.CutPrefix(path.String(), rules[i].Prefix+"/")
-		if !below {
-			continue
-		}
-		repository, err := git.ParseRepoPath(rest)
-		if err != nil || rules[i].Allowed != nil && !rules[i].Allowed(repository) {
-			return nil, "", false
-		}
-		if rules[i].FoldCase && m.isOwn(path) { // its mirror would have another path on disk
-			return nil, "", false
-		}
-		return &rules[i], repository.String(), true
+	rule, originPath = findRule(*m.rules.Load(), path)
+	if rule == nil || rule.FoldCase && m.isOwn(path) { // its mirror would have another path on disk
+		return nil, "", false
 	}
-	return nil, "", false
+	return rule, originPath, true
+}
+
+// findRule returns the rule with the longest prefix of a path, if it allows the repository, and its path at the origin.
+func findRule(rules []Rule, path git.RepoPath) (rule *Rule, originPath string) {
+	for i := range rules {
+		rest, ok := strings.CutPrefix(path.String(), rules[i].Prefix+"/")
+		if ok && (rule == nil || len(rules[i].Prefix) > len(rule.Prefix)) {
+			rule, originPath = &rules[i], rest
+		}
+	}
+	if rule == nil || !rule.allows(originPath) {
+		return nil, ""
+	}
+	return rule, strings.Trim(originPath, "/")
 }
 
 // canonical returns the path that all names of a mirror lead to.

@@ -4,7 +4,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"errors"
-	"io/fs"
+	"fmt"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -33,38 +33,81 @@ type state struct {
 	Fresh   time.Time `json:"fresh,omitzero"`
 	Updated time.Time `json:"updated,omitzero"` // the last update that changed refs
 	Error   string    `json:"error,omitempty"`  // why the last check or update failed; "" if it did not
+	// Marked reports whether the repository's config got storage.MirrorKey. Files of earlier versions do not have it.
+	Marked bool `json:"marked"`
 }
 
 // saveInterval is how often the state file gets a new state.Fresh if nothing else changes.
 const saveInterval = 10 * time.Minute
 
-// loadState reads the state file in a directory. It returns nil if there is none.
-func loadState(dir string) (*state, error) {
-	text, err := os.ReadFile(filepath.Join(dir, stateFile))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
+// maxState is the maximum size of a state file in bytes.
+const maxState = 1 << 20
+
+// loadState reads the state file of a mirror. The error is Corrupt if one of the marks was lost or is damaged. Then the
+// origin, which decides about readers, is not known for sure.
+func loadState(marks storage.MirrorMarks) (*state, error) {
+	damaged := func(cause error) error {
+		return fault.Wrap(fault.Corrupt, "the mirror is damaged, so its readers are not known: remove it (packhorse mirror "+
+			"remove), and the next clone creates it again", cause)
+	}
+	if !marks.File {
+		return nil, damaged(errors.New(stateFile + " is missing"))
+	}
+	file := filepath.Join(marks.Dir, stateFile)
+	info, err := os.Lstat(file)
+	if err == nil && (!info.Mode().IsRegular() || info.Size() > maxState) {
+		return nil, damaged(errors.New(stateFile + " is not a regular file, or too long"))
+	}
+	var text []byte
+	if err == nil {
+		text, err = os.ReadFile(file)
 	}
 	if err != nil {
 		return nil, fault.Wrap(fault.Unavailable, "cannot read the state of the mirror", err)
 	}
 	var s state
-	if err := json.Unmarshal(text, &s); err != nil {
-		return nil, fault.Wrap(fault.Corrupt, "invalid state of the mirror: remove the mirror and add it again", err)
+	if err = json.Unmarshal(text, &s); err == nil && (s.Origin == "" || s.Path == "") {
+		err = errors.New("no origin")
+	}
+	switch {
+	case err != nil:
+		return nil, damaged(fmt.Errorf("%s: %w", stateFile, err))
+	case s.Marked && !marks.Key:
+		return nil, damaged(errors.New("its config does not have " + storage.MirrorKey + " any more"))
 	}
 	return &s, nil
 }
 
-// pathBelow returns the path of the repository below the URL of a rule, which may have changed since the mirror was
-// created. If the repository is not below that URL, it is the path that a request names.
-func (s *state) pathBelow(u *url.URL, requested string) string {
-	base := u.String()
-	if s.Origin == base {
-		return s.Path
+// pathBelow returns the path of the repository below the URL of a rule. Since the mirror was created, that URL may have
+// changed to another scheme, or to another part of the same host. requested is the path at the origin that belongs to
+// the path here. The error is Denied if it is another repository: the rule has another origin, or the directory was
+// moved.
+func (s *state) pathBelow(rule *Rule, requested string) (string, error) {
+	base := rule.URL.String()
+	if s.Origin == base && s.Path == requested { // the usual case
+		return s.Path, nil
 	}
-	if path, ok := strings.CutPrefix(strings.TrimSuffix(s.Origin, "/")+"/"+s.Path, base); ok {
-		return path
+	old, err := url.Parse(s.Origin)
+	if err == nil && strings.EqualFold(old.Hostname(), rule.URL.Hostname()) &&
+		(old.Scheme != rule.URL.Scheme || old.Port() == rule.URL.Port()) {
+		path, ok := strings.CutPrefix(directory(old)+s.Path, directory(rule.URL))
+		if ok && rule.isSame(path, requested) {
+			return path, nil
+		}
 	}
-	return requested
+	return "", fault.New(fault.Denied, "the mirror is that of %s, and its [[mirror]] table is for %s: remove it "+
+		"(packhorse mirror remove), and the next clone creates it again", strings.TrimSuffix(s.Origin, "/")+"/"+s.Path,
+		strings.TrimSuffix(base, "/")+"/"+requested)
+}
+
+// directory returns the path of a URL with a slash at its end.
+func directory(u *url.URL) string { return strings.TrimSuffix(u.Path, "/") + "/" }
+
+// isSame reports whether two paths are names of the same repository at the origin.
+func (r *Rule) isSame(a, b string) bool {
+	x, err := git.ParseRepoPath(a)
+	y, wrong := git.ParseRepoPath(b)
+	return err == nil && wrong == nil && r.canonical(x) == r.canonical(y)
 }
 
 func (s *state) encode() []byte {
@@ -117,10 +160,10 @@ func (r *mirror) originPath() string {
 }
 
 // pathBelow is state.pathBelow.
-func (r *mirror) pathBelow(u *url.URL, requested string) string {
+func (r *mirror) pathBelow(rule *Rule, requested string) (string, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.state.pathBelow(u, requested)
+	return r.state.pathBelow(rule, requested)
 }
 
 // firstPath returns the path that checks and updates ask for. After a rename the origin redirects it, until it gives
@@ -155,19 +198,23 @@ func (r *mirror) currentRule() *Rule {
 }
 
 // setRule sets the rule that covers the mirror; nil: none. Another rule may have other patterns of refs, and another
-// URL. requested is the path at the origin that belongs to the path of a request.
-func (r *mirror) setRule(rule *Rule, requested string) {
+// URL. requested is the path at the origin that belongs to the path of a request. The error is that of pathBelow.
+func (r *mirror) setRule(rule *Rule, requested string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.orphan = rule == nil
-	if rule == nil || r.rule == rule {
-		return
+	if r.orphan = rule == nil; rule == nil || r.rule == rule {
+		return nil
+	}
+	path, err := r.state.pathBelow(rule, requested)
+	if err != nil {
+		r.orphan = true
+		return err
 	}
 	r.rule, r.digest, r.suspect = rule, [32]byte{}, r.m.now()
 	if base := rule.URL.String(); base != r.state.Origin {
-		r.state.Path, r.state.Moved = r.state.pathBelow(rule.URL, requested), ""
-		r.state.Origin = base
+		r.state.Origin, r.state.Path, r.state.Moved = base, path, ""
 	}
+	return nil
 }
 
 // save writes the state file if more has changed than state.Fresh, or if that is much older in the file.

@@ -3,7 +3,6 @@ package mirror
 import (
 	"context"
 	"errors"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -24,10 +23,11 @@ type Status struct {
 	Updating bool      `json:"updating"`           // an update is running
 	Progress string    `json:"progress,omitempty"` // of the running update, such as "43 %, 120.00 MiB"
 	Created  time.Time `json:"created"`
-	Fresh    time.Time `json:"fresh,omitzero"`   // when the origin last had the state that the mirror has
-	Updated  time.Time `json:"updated,omitzero"` // the last update that changed refs
-	Error    string    `json:"error,omitempty"`  // why the last check or update failed; "" if it did not
-	Orphan   bool      `json:"orphan,omitempty"` // no rule covers it: it is not served
+	Fresh    time.Time `json:"fresh,omitzero"`    // when the origin last had the state that the mirror has
+	Updated  time.Time `json:"updated,omitzero"`  // the last update that changed refs
+	Error    string    `json:"error,omitempty"`   // why the last check or update failed; "" if it did not
+	Orphan   bool      `json:"orphan,omitempty"`  // no rule covers it: it is not served
+	Refused  bool      `json:"refused,omitempty"` // it is damaged or that of another origin: it is not served; see Error
 }
 
 func (r *mirror) status() Status {
@@ -53,9 +53,8 @@ func (m *Mirrors) List(ctx context.Context, after string) (ListResult, error) {
 	}
 	list := ListResult{Mirrors: []Status{}, Next: next}
 	for _, path := range paths {
-		r, err := m.openExisting(ctx, path)
-		if err == nil && r != nil {
-			list.Mirrors = append(list.Mirrors, r.status())
+		if s, err := m.Status(ctx, path); err == nil {
+			list.Mirrors = append(list.Mirrors, s)
 		}
 	}
 	return list, ctx.Err()
@@ -63,28 +62,33 @@ func (m *Mirrors) List(ctx context.Context, after string) (ListResult, error) {
 
 // list returns the paths of mirrors in a page of the node's repositories.
 func (m *Mirrors) list(ctx context.Context, after string) (paths []git.RepoPath, next string, err error) {
-	page, err := m.node.List(ctx, storage.ListQuery{After: after})
+	page, err := m.node.List(ctx, storage.ListQuery{After: after, All: true})
 	if err != nil {
 		return nil, "", err
 	}
 	for _, name := range page.Paths {
-		if _, err := os.Lstat(filepath.Join(m.node.Root(), name, stateFile)); err != nil {
-			continue
-		}
-		if path, err := git.ParseRepoPath(strings.TrimSuffix(name, ".git")); err == nil {
+		path, err := git.ParseRepoPath(strings.TrimSuffix(name, ".git"))
+		if err == nil && m.node.HasMirrorMark(name) {
 			paths = append(paths, path)
 		}
 	}
 	return paths, page.Next, nil
 }
 
-// Status describes one mirror. The error is NotFound if the path is not that of a mirror.
+// Status describes one mirror, also one that is refused. The error is NotFound if the path is not that of a mirror.
 func (m *Mirrors) Status(ctx context.Context, path git.RepoPath) (Status, error) {
 	r, err := m.existing(ctx, path)
-	if err != nil {
-		return Status{}, err
+	marks, missing := m.node.MirrorMarks(path)
+	if err == nil && missing == nil && !r.isOrphan() { // it may have been damaged since it was opened
+		err = m.mayServe(path, marks)
 	}
-	return r.status(), nil
+	switch {
+	case err == nil:
+		return r.status(), nil
+	case ctx.Err() == nil && missing == nil && marks.Any():
+		return Status{Path: path.String(), Error: err.Error(), Refused: true}, nil
+	}
+	return Status{}, err
 }
 
 // existing returns a mirror, even one without a rule.
@@ -134,41 +138,54 @@ func (m *Mirrors) Refresh(ctx context.Context, path git.RepoPath) (Status, error
 	return r.status(), err
 }
 
-// Remove deletes a mirror with its repository. The errors are those of storage.Node.Delete.
+// Remove deletes a mirror with its repository, also one that is refused. The errors are those of storage.Node.Delete.
 func (m *Mirrors) Remove(ctx context.Context, path git.RepoPath) error {
-	r, err := m.existing(ctx, path)
-	if err != nil {
+	return m.end(ctx, path, func(path git.RepoPath) error {
+		err := m.node.Delete(ctx, path, storage.DeleteOptions{})
+		if err == nil {
+			m.log.Info("removed a mirror", "repository", path.String())
+		}
 		return err
-	}
-	r.remove()
-	defer m.forget(r)
-	if err := m.node.Delete(ctx, r.path, storage.DeleteOptions{}); err != nil {
-		return err
-	}
-	m.log.Info("removed a mirror", "repository", r.path.String())
-	return nil
+	})
 }
 
-// Detach makes an ordinary repository of a mirror: it keeps its objects and refs and has no origin any more. It accepts
-// pushes if the node does. The error is Unavailable if the first update has not ended.
+// Detach makes an ordinary repository of a mirror, also of one that is refused. The repository keeps its objects and
+// refs and has no origin any more. It accepts pushes if the node does. The error is Unavailable if the first update has
+// not ended.
 func (m *Mirrors) Detach(ctx context.Context, path git.RepoPath) error {
-	r, err := m.existing(ctx, path)
-	if err != nil {
-		return err
-	}
-	if !r.complete() {
+	if r, err := m.existing(ctx, path); err == nil && !r.complete() {
 		return fault.New(fault.Unavailable, "the mirror %s is not complete yet: wait for its first update, or remove it",
 			path)
 	}
-	r.remove()
-	defer m.forget(r)
-	err = os.Remove(filepath.Join(r.dir, stateFile))
-	if err == nil || errors.Is(err, fs.ErrNotExist) {
-		err = disk.SyncDir(r.dir)
-	}
+	return m.end(ctx, path, func(path git.RepoPath) error {
+		marks, err := m.node.MirrorMarks(path)
+		if err == nil && marks.Key {
+			err = m.node.SetMirrorKey(ctx, marks.Dir, false)
+		}
+		if err == nil && marks.File {
+			err = errors.Join(os.Remove(filepath.Join(marks.Dir, stateFile)), disk.SyncDir(marks.Dir))
+		}
+		if err != nil {
+			return fault.Wrap(fault.Unavailable, "cannot remove the marks of the mirror", err)
+		}
+		m.log.Info("detached a mirror", "repository", path.String())
+		return nil
+	})
+}
+
+// end ends a mirror and its updates before do, which removes the repository or its marks.
+func (m *Mirrors) end(ctx context.Context, path git.RepoPath, do func(git.RepoPath) error) error {
+	r, err := m.existing(ctx, path)
 	if err != nil {
-		return fault.Wrap(fault.Unavailable, "cannot remove the state of the mirror", err)
+		if !m.isMirror(path) {
+			return err
+		}
+		r = m.lookUp(path) // nil: it was not used since the start
 	}
-	m.log.Info("detached a mirror", "repository", r.path.String())
-	return nil
+	if r != nil {
+		path = r.path
+		r.remove()
+		defer m.forget(r)
+	}
+	return do(path)
 }

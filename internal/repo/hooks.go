@@ -71,15 +71,31 @@ func (r *Repo) Hooks() ([]Hook, error) {
 
 // PushHooks is Repo.Hooks for the repository at path, without opening it. The errors are also those of Open.
 func PushHooks(path string, o Options) ([]Hook, error) {
+	r, err := readSettings(path, o)
+	if err != nil {
+		return nil, err
+	}
+	return r.Hooks()
+}
+
+// readSettings returns a Repo that has only the configuration of the repository at path.
+func readSettings(path string, o Options) (*Repo, error) {
 	l, err := locate(path, o)
 	if err != nil {
 		return nil, err
 	}
 	r := &Repo{Dir: l.gitDir, Common: l.commonDir, options: o, layout: l}
-	if err := r.configure(); err != nil {
-		return nil, err
+	return r, r.configure()
+}
+
+// ReadConfig returns the configuration of the repository at path, and the directory that has it, without opening the
+// repository. The errors are those of Open.
+func ReadConfig(path string, o Options) (dir string, c Config, err error) {
+	r, err := readSettings(path, o)
+	if err != nil {
+		return "", c, err
 	}
-	return r.Hooks()
+	return r.Common, r.settings, nil
 }
 
 // pushEvents returns the events that a push to the repository can reach. It omits events that the configuration turns

@@ -27,8 +27,7 @@ type CreateOptions struct {
 	Branch string           // that HEAD names, without refs/heads/; "": main
 	// AnyName allows components of the path that begin with a dot or a dash, as on other Git hosts: "team/.github".
 	AnyName bool
-	// Files has the content of further files in the repository's directory by name.
-	Files map[string][]byte
+	Mirror  []byte // content of MirrorFile; nil: it is not a mirror
 }
 
 const (
@@ -280,9 +279,12 @@ func (n *Node) initialize(ctx context.Context, dir string, o CreateOptions) erro
 	if err != nil {
 		return gitError(filepath.Dir(dir), err)
 	}
-	for name, content := range o.Files {
-		if err := os.WriteFile(filepath.Join(dir, name), content, 0o600); err != nil {
+	if o.Mirror != nil {
+		if err := os.WriteFile(filepath.Join(dir, MirrorFile), o.Mirror, 0o600); err != nil {
 			return writeError(err)
+		}
+		if err := n.SetMirrorKey(ctx, dir, true); err != nil {
+			return err
 		}
 	}
 	return syncTree(dir)

@@ -74,7 +74,7 @@ func (n *Node) Delete(ctx context.Context, path git.RepoPath, o DeleteOptions) (
 // findDeletable returns the repository at a path if it can be deleted, apart from borrowers. The caller has to release
 // it.
 func (n *Node) findDeletable(ctx context.Context, path git.RepoPath, o DeleteOptions) (*handle, error) {
-	h, err := n.acquire(ctx, path)
+	h, err := n.acquireAny(ctx, path)
 	if err != nil {
 		return nil, err
 	}

@@ -53,8 +53,25 @@ func newHandleTable(limit int) handleTable {
 	return handleTable{limit: limit, byPath: make(map[git.RepoPath]*handle), byDir: make(map[string]*openRepo)}
 }
 
-// acquire opens a repository, unless it is open. The caller has to release it.
+// acquire opens a repository, unless it is open. The caller has to release it. A mirror that must not be read is
+// refused.
 func (n *Node) acquire(ctx context.Context, path git.RepoPath) (*handle, error) {
+	if n.places != nil {
+		return n.acquirePlace(ctx, path)
+	}
+	h, err := n.acquireDir(path)
+	if err != nil {
+		return nil, err
+	}
+	if err := n.checkMirror(path, newMirrorMarks(h.Common, h.Config())); err != nil {
+		n.release(h)
+		return nil, err
+	}
+	return h, nil
+}
+
+// acquireAny is acquire for uses that show nothing of the repository: also a mirror that must not be read is opened.
+func (n *Node) acquireAny(ctx context.Context, path git.RepoPath) (*handle, error) {
 	if n.places != nil {
 		return n.acquirePlace(ctx, path)
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/process"
+	"github.com/packhorse-git/packhorse/internal/repo"
 )
 
 // ClassUpstream is the class of Git commands that fetch from another server. They can take long.
@@ -40,6 +41,10 @@ func (o ImportOptions) transports() (string, error) {
 	if filepath.IsAbs(o.Source) {
 		if _, err := os.Stat(o.Source); err != nil {
 			return "", fault.Wrap(fault.NotFound, "cannot find "+o.Source, err)
+		}
+		if marks, err := FindMirrorMarks(o.Source, repo.Options{}); err == nil && marks.Any() {
+			return "", fault.New(fault.Denied, "%s is a mirror, and the import would have other readers: import it from its "+
+				"origin, or make an ordinary repository of it (packhorse mirror detach)", o.Source)
 		}
 		return "file", nil
 	}

@@ -23,9 +23,10 @@ func errNoLFS() error { return fault.New(fault.NotFound, "Git LFS is not support
 // LFSObjects returns the store of the node's LFS objects, or nil if there is none.
 func (n *Node) LFSObjects() *objects.Store { return n.lfs }
 
-// LFSRepository returns a repository for methods of LFSObjects. The caller has to release it.
+// LFSRepository returns a repository for methods of LFSObjects, also a mirror that must not be read. The caller has to
+// release it.
 func (n *Node) LFSRepository(ctx context.Context, path git.RepoPath) (r objects.Repository, release func(), err error) {
-	h, r, err := n.lfsRepository(ctx, path)
+	h, r, err := n.openLFS(n.acquireAny(ctx, path))
 	if err != nil {
 		return r, nil, err
 	}
@@ -34,10 +35,15 @@ func (n *Node) LFSRepository(ctx context.Context, path git.RepoPath) (r objects.
 
 // lfsRepository returns a repository with objects of Git LFS, and its handle, which the caller has to release.
 func (n *Node) lfsRepository(ctx context.Context, path git.RepoPath) (*handle, objects.Repository, error) {
-	if n.lfs == nil {
-		return nil, objects.Repository{}, errNoLFS()
+	return n.openLFS(n.acquire(ctx, path))
+}
+
+// openLFS is lfsRepository for the result of acquire.
+func (n *Node) openLFS(h *handle, err error) (*handle, objects.Repository, error) {
+	if err == nil && n.lfs == nil {
+		n.release(h)
+		err = errNoLFS()
 	}
-	h, err := n.acquire(ctx, path)
 	if err != nil {
 		return nil, objects.Repository{}, err
 	}

@@ -202,13 +202,10 @@ func (v *verifier) object(ctx context.Context, o lfs.Object, err error) error {
 	return err
 }
 
-// MirrorFile is the name of a file in the directories of repositories that are mirrors (package mirror).
-const MirrorFile = "packhorse-mirror.json"
-
 // isElsewhere reports whether the objects of a repository need not be here: it is a mirror, or the .lfsconfig of its
 // HEAD names another server.
 func (h *handle) isElsewhere(ctx context.Context) (bool, error) {
-	if _, err := os.Lstat(filepath.Join(h.Dir, MirrorFile)); err == nil {
+	if newMirrorMarks(h.Common, h.Config()).Any() {
 		return true, nil
 	}
 	snap, err := h.Refs.Snapshot(ctx)

@@ -19,6 +19,7 @@ type ListQuery struct {
 	Prefix string // of the path; it may end within a component
 	After  string // Next of the previous page; "": the first page
 	Limit  int    // maximum number of paths; zero means MaxPage
+	All    bool   // also mirrors that must not be read
 
 	// Skipped is called with directories that look like repositories and are not listed, and the reason. It may be called
 	// again for other pages. Nil: not looked for.
@@ -44,7 +45,11 @@ type Page struct {
 // Invalid if After is not from a page.
 func (n *Node) List(ctx context.Context, q ListQuery) (Page, error) {
 	n.metrics.lookups.repositories.Inc()
-	return n.list(ctx, q)
+	page, err := n.list(ctx, q)
+	if err == nil && !q.All && n.places == nil {
+		page.Paths = n.withoutRefused(page.Paths)
+	}
+	return page, err
 }
 
 func (n *Node) list(ctx context.Context, q ListQuery) (Page, error) {

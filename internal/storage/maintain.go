@@ -58,7 +58,7 @@ func (n *Node) Maintain(ctx context.Context, path git.RepoPath) (MaintenanceResu
 	if n.runner == nil {
 		return MaintenanceResult{}, fault.New(fault.Unavailable, "this node does not maintain repositories")
 	}
-	h, err := n.acquire(ctx, path)
+	h, err := n.acquireAny(ctx, path)
 	if err != nil {
 		return MaintenanceResult{}, err
 	}

@@ -114,7 +114,7 @@ func (n *Node) acquirePlace(ctx context.Context, path git.RepoPath) (*handle, er
 // known refs are current.
 func (n *Node) acquireCurrent(ctx context.Context, path git.RepoPath) (*handle, error) {
 	if n.places == nil {
-		return n.acquireDir(path)
+		return n.acquire(ctx, path)
 	}
 	h, _, _, err := n.snapshot(ctx, path)
 	return h, err

@@ -88,8 +88,11 @@ type Node struct {
 	metrics *Metrics
 	options repo.Options
 	places  Places // nil: the repositories are the directories below the root
-	epoch   uint64
-	sync    func(dir string) error // disk.SyncDir, except in tests
+	mirrors atomic.Pointer[MirrorCheck]
+	// refusedMirrors has the directories of mirrors whose refusal was logged.
+	refusedMirrors sync.Map
+	epoch          uint64
+	sync           func(dir string) error // disk.SyncDir, except in tests
 
 	server   *uploadpack.Server
 	pushes   *receivepack.Server

@@ -178,7 +178,7 @@ func (u *upkeep) maintainIfDue(path git.RepoPath) {
 // check maintains a repository if it needs that, and returns the outcome for the metric.
 func (u *upkeep) check(path git.RepoPath) (outcome string, err error) {
 	n := u.node
-	h, err := n.acquire(u.ctx, path)
+	h, err := n.acquireAny(u.ctx, path)
 	if err != nil {
 		return "failed", err
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/lfs"
 	"github.com/packhorse-git/packhorse/internal/replog"
 	"github.com/packhorse-git/packhorse/internal/repo"
+	"github.com/packhorse-git/packhorse/internal/storage"
 )
 
 // directory is a bare repository to import, with the refs and loose objects of it in a temporary repository.
@@ -73,6 +74,10 @@ func refuseIncomplete(dir string) error {
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
+	}
+	if marks, err := storage.FindMirrorMarks(dir, repo.Options{}); err == nil && marks.Any() {
+		return fault.New(fault.Denied, "it is a mirror, and the import would have other readers: make an ordinary "+
+			"repository of it (packhorse mirror detach), or leave it out")
 	}
 	if promisors, _ := filepath.Glob(filepath.Join(escapeGlob(dir), "objects", "pack", "*.promisor")); promisors != nil {
 		return fault.New(fault.Invalid, "it is a partial clone: %s: git fetch --refetch --no-filter", promisors[0])
