@@ -191,7 +191,7 @@ func (x *examination) mirror() {
 	}
 	if err := x.Mirror(x.path, x.dir); err != nil {
 		x.add(Problem, "mirror-refused", "it is a mirror, and requests are refused: "+err.Error(),
-			"packhorse mirror remove "+shellWord(x.served())+", or add its [[mirror]] table again (docs/how-to/mirror.md)")
+			"packhorse mirror remove "+ShellWord(x.served())+", or add its [[mirror]] table again (docs/how-to/mirror.md)")
 	}
 }
 
