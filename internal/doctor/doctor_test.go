@@ -224,6 +224,14 @@ func TestPlantedFaults(t *testing.T) {
 			plant: func(r *gittest.Repo) error { return removeObject(r, "main") }},
 		{name: "missing tree", kind: "missing-objects", text: "1 objects are missing, the first is tree ", deep: true,
 			plant: func(r *gittest.Repo) error { return removeObject(r, "main^{tree}") }},
+		{name: "missing commit of a ref", kind: "missing-objects", text: "objects of 1 refs are missing", deep: true,
+			plant: func(r *gittest.Repo) error { return removeObject(r, "main") }},
+		{name: "commit without a type", kind: "fsck", text: "git fsck failed", deep: true,
+			plant: func(r *gittest.Repo) error {
+				id := r.Git("rev-parse", "main")
+				path := r.Dir + "/objects/" + id[:2] + "/" + id[2:]
+				return errors.Join(os.Chmod(path, 0o644), os.WriteFile(path, []byte("x"), 0o644))
+			}},
 		{name: "nothing missing", deep: true},
 		{name: "no bitmap", kind: "no-bitmap", text: "no bitmap and no commit-graph", plant: func(r *gittest.Repo) error {
 			r.Git("repack", "-adq", "--no-write-bitmap-index")

@@ -41,8 +41,8 @@ func (x *examination) packs(ctx context.Context, r *repo.Repo) (faults bool) {
 	return len(packs) > 0
 }
 
-// tips finds refs whose objects are missing.
-func (x *examination) tips(snap *refs.Snapshot, r *repo.Repo) {
+// tips finds refs whose objects are missing, and reports whether there are any.
+func (x *examination) tips(snap *refs.Snapshot, r *repo.Repo) (faults bool) {
 	seen, missing, first := 0, 0, refs.Ref{}
 	err := snap.Unhidden().Each("", func(ref refs.Ref) error {
 		if seen++; seen > maxTips || missing == maxMissing {
@@ -62,6 +62,7 @@ func (x *examination) tips(snap *refs.Snapshot, r *repo.Repo) {
 	case missing > 0:
 		x.missing(fmt.Sprintf("objects of %d refs are missing, the first is %s of %s", missing, first.ID, first.Name))
 	}
+	return err != nil || missing > 0
 }
 
 // connected has Git look for all objects that refs reach. It does not read the content of files.
@@ -88,5 +89,5 @@ func (x *examination) connected(ctx context.Context, r *repo.Repo) {
 		x.missing(fmt.Sprintf("%d objects are missing, the first is %s", n, strings.TrimPrefix(missing[0], "missing ")))
 		return
 	}
-	x.refused(err)
+	x.add(Problem, "fsck", err.Error(), "repair it, or restore it from a backup; run git fsck in "+ShellWord(x.dir))
 }

@@ -170,12 +170,8 @@ func examine(ctx context.Context, path string, o *RepositoryOptions, r *Report) 
 	}
 	x.head(snap)
 	x.objects(ctx, opened)
-	switch {
-	case x.packs(ctx, opened):
-	case x.Deep != nil:
+	if !x.packs(ctx, opened) && !x.tips(snap, opened) && x.Deep != nil {
 		x.connected(ctx, opened)
-	default:
-		x.tips(snap, opened)
 	}
 }
 
