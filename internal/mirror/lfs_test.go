@@ -285,11 +285,13 @@ func TestLFSUploadAndLocks(t *testing.T) {
 	o := lfs.Object{OID: sha256.Sum256(content), Size: int64(len(content))}
 	session := node.Session{Stateless: true, Authorization: node.NewSecret("Basic bob")}
 	for _, want := range []lfs.State{lfs.Missing, lfs.Present} {
-		states, _, err := n.LFSBatch(t.Context(), path, session, lfs.Batch{Upload: true, Objects: []lfs.Object{o}})
+		states, _, err := n.LFSBatch(t.Context(), path, session, lfs.Batch{Upload: true, Ref: "refs/heads/x",
+			Objects: []lfs.Object{o}})
 		if err != nil || states[0].State != want {
 			t.Errorf("batch: %v, %v, want %v", states, err, want)
 		}
-		size, _, err := n.LFSUpload(t.Context(), path, session, lfs.Upload{Object: o}, bytes.NewReader(content))
+		size, _, err := n.LFSUpload(t.Context(), path, session, lfs.Upload{Object: o, Ref: "refs/heads/y"},
+			bytes.NewReader(content))
 		if err != nil || size != o.Size {
 			t.Errorf("LFSUpload = %d, %v, want %d", size, err, o.Size)
 		}
@@ -304,6 +306,9 @@ func TestLFSUploadAndLocks(t *testing.T) {
 	s.mu.Lock()
 	if fmt.Sprint(s.seen) != fmt.Sprint(want) {
 		t.Errorf("requests %q, want %q", s.seen, want)
+	}
+	if s.refs["refs/heads/x"] != 2 || s.refs["refs/heads/y"] != 2 {
+		t.Errorf("batches by ref = %v, want two of each", s.refs)
 	}
 	s.mu.Unlock()
 

@@ -34,11 +34,12 @@ type lfsServer struct {
 	expires int64
 	before  func(w http.ResponseWriter, r *http.Request, content []byte) (done bool) // a download
 	seen    []string                                                                 // other requests
+	refs    map[string]int                                                           // numbers of batches by ref
 }
 
 // addLFS adds an LFS server to a host.
 func addLFS(t *testing.T, h *host) *lfsServer {
-	s := &lfsServer{t: t, objects: map[string]map[lfs.OID][]byte{}}
+	s := &lfsServer{t: t, objects: map[string]map[lfs.OID][]byte{}, refs: map[string]int{}}
 	h.set(func(w http.ResponseWriter, r *http.Request) bool {
 		repo, path, ok := strings.Cut(r.URL.Path, ".git/info/lfs")
 		if ok {
@@ -89,6 +90,11 @@ func (s *lfsServer) serve(w http.ResponseWriter, r *http.Request, repo, path str
 		s.t.Errorf("batch: %v", err)
 	}
 	s.batches.Add(1)
+	if q.Ref != nil {
+		s.mu.Lock()
+		s.refs[q.Ref.Name]++
+		s.mu.Unlock()
+	}
 	answer := wire.BatchResponse{}
 	for _, o := range q.Objects {
 		id, err := lfs.ParseOID(o.OID)
