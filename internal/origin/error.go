@@ -23,7 +23,7 @@ type Error struct {
 	RetryAfter time.Duration // until the origin wants another request; 0 if it did not say
 	Moved      *url.URL      // the target of a redirect that was not followed; nil if there was none
 	Down       bool          // see IsDown
-	Body       []byte        // the beginning of the response's body
+	Body       []byte        // the beginning of the response's body; only set by Do
 	Err        error
 
 	single   bool // of one repository: other requests may well succeed
@@ -137,9 +137,15 @@ func (o *Origin) obey(c *call, err error) {
 // The log and the state of a mirror show it. The client of a push gets the text of a refusal, as Git shows it.
 func (o *Origin) statusError(c *call, r *http.Response, body []byte) error {
 	after := retryAfter(r.Header.Get("Retry-After"))
-	cause := &Error{Status: r.StatusCode, RetryAfter: after, Body: body,
-		Err: fmt.Errorf("status %s", Printable(r.Status))}
-	text, words := Printable(string(body)), ""
+	cause := &Error{Status: r.StatusCode, RetryAfter: after, Err: fmt.Errorf("status %s", Printable(r.Status))}
+	if c.foreign != nil { // others are kept in memory, and need the text only
+		cause.Body = body
+	}
+	text, words := string(body), ""
+	if _, credential, ok := strings.Cut(c.auth.Reveal(), " "); ok { // some servers show what they got
+		text = strings.ReplaceAll(text, credential, "***")
+	}
+	text = Printable(text)
 	if text != "" {
 		cause.Err = fmt.Errorf("%w: %s", cause.Err, text)
 		if c.service == protocol.ReceivePack && isMediaType(r.Header.Get("Content-Type"), "text/plain") {

@@ -287,6 +287,7 @@ func TestErrorBody(t *testing.T) {
 			"status 400 Bad Request: Clients must support  [1mmulti-ack.", " answered with status 400"},
 		"long":  {404, "text/plain", strings.Repeat("x", 1<<20), strings.Repeat("x", 500) + "...", " has no such repository"},
 		"empty": {403, "text/plain", "", "status 403 Forbidden", " denies access"},
+		"echo":  {403, "text/plain", "no: Bearer c2VjcmV0", "no: Bearer ***", " denies access: no: Bearer ***"},
 	} {
 		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", test.mediaType)
@@ -296,7 +297,7 @@ func TestErrorBody(t *testing.T) {
 		t.Cleanup(s.Close)
 		o := open(t, s.URL)
 		for _, service := range []protocol.Service{protocol.UploadPack, protocol.ReceivePack} {
-			err := o.Probe(t.Context(), "a", service, node.NewSecret("Bearer x"))
+			err := o.Probe(t.Context(), "a", service, node.NewSecret("Bearer c2VjcmV0"))
 			if !strings.HasSuffix(err.Error(), test.log) {
 				t.Errorf("%s: error of %s = %.600v, want it to end with %.600q", name, service, err, test.log)
 			}
