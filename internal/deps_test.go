@@ -35,7 +35,7 @@ const allowedImports = `
 	git/disk, lfs < lfs/objects, lfs/locks;
 	git, git/pktline, fault < git/protocol;
 	git/protocol < node;
-	node, credfile, httpreuse < origin;
+	node, credfile, httpreuse, balance < origin;
 	git, fault < mirror/forge;
 	node, credfile, httpreuse, clientaddr, inflight < auth;
 	git, fault, inflight < resolve;

@@ -29,8 +29,10 @@ type Prober interface {
 	Covers(repo git.RepoPath) bool
 	// Probe asks whether the owner of a credential may use a service on a covered repository. The zero credential is that
 	// of an anonymous caller. The origin has refused if the error is Unauthenticated, Denied or NotFound. Any other error
-	// means that it gave no answer.
-	Probe(ctx context.Context, repo git.RepoPath, service protocol.Service, authorization node.Secret) error
+	// means that it gave no answer. caller is the party that the request counts for, in the form of balance.Caller: ""
+	// is the repository, whose origin has accepted the credential for it before.
+	Probe(ctx context.Context, repo git.RepoPath, service protocol.Service, authorization node.Secret,
+		caller string) error
 	// Host returns the host that gets the credential for a covered repository.
 	Host(repo git.RepoPath) string
 	// URL returns the URL of the origin for a covered repository. Permissions of another one do not count.
@@ -59,9 +61,9 @@ type OriginOptions struct {
 // server permits what the origin permits, and a credential counts for one repository at a time.
 //
 // Answers are cached under a keyed hash of credential, repository and service: permissions for the TTL, and refusals
-// for at most 10 seconds. Equal concurrent questions become one request. While the origin gives no answer, or none
-// within 10 seconds, an earlier permission holds for Prober.StaleFor. Everything else is refused. Safe for concurrent
-// use.
+// for at most 10 seconds, 30 if the repository does not exist. Equal concurrent questions become one request. While the
+// origin gives no answer, or none within 10 seconds, an earlier permission holds for Prober.StaleFor. Everything else
+// is refused. Safe for concurrent use.
 type Origins struct {
 	o      OriginOptions
 	key    [32]byte // of the hashes, random
@@ -103,6 +105,8 @@ const (
 	// permission is used, for as long as originTimeout. It is longer than the client of an origin waits for its own
 	// budget: a used budget is not an outage.
 	originPatience = 10 * time.Second
+	// absentTTL is the maximum TTL of the answer that a repository does not exist.
+	absentTTL = 30 * time.Second
 	// silentPatience is originPatience while the origin is silent, if it has answered the same question before.
 	silentPatience = time.Second
 )
@@ -367,7 +371,7 @@ func (s *Origins) request(q originQuestion) error {
 	ctx, cancel := context.WithTimeout(s.life, originTimeout) // not a caller's context: several may wait for the answer
 	defer cancel()
 	asked := s.o.Now() // the permission may be revoked while the answer is on its way
-	err = q.prober.Probe(ctx, q.repo, q.service, q.authorization)
+	err = q.prober.Probe(ctx, q.repo, q.service, q.authorization, s.payer(q))
 	switch {
 	case err == nil:
 		s.o.Metrics.originAnswer("allowed")
@@ -383,6 +387,21 @@ func (s *Origins) request(q originQuestion) error {
 	return err
 }
 
+// payer returns the caller that a question counts for. Questions about names that do not exist, or with credentials
+// that no origin has accepted, count for the caller's network.
+func (s *Origins) payer(q originQuestion) string {
+	host := s.hostKey(q)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.allowed.Contains(q.key):
+		return ""
+	case !q.authorization.IsZero() && s.known.Contains(host):
+		return "origin-" + hex.EncodeToString(host[:6])
+	}
+	return network(q.client) + "/"
+}
+
 // keep caches an answer. It reports whether the origin has permitted the same before.
 func (s *Origins) keep(q originQuestion, asked time.Time, err error) (wasAllowed bool) {
 	s.mu.Lock()
@@ -396,6 +415,10 @@ func (s *Origins) keep(q originQuestion, asked time.Time, err error) (wasAllowed
 	}
 	wasAllowed = s.allowed.Remove(q.key)
 	s.changed = s.changed || wasAllowed
-	s.refused.Add(q.key, originRefusal{asked.Add(min(s.o.TTL, refusalTTL)), err})
+	ttl := refusalTTL
+	if fault.Is(err, fault.NotFound) {
+		ttl = absentTTL
+	}
+	s.refused.Add(q.key, originRefusal{asked.Add(min(s.o.TTL, ttl)), err})
 	return wasAllowed
 }

@@ -36,6 +36,7 @@ type forge struct {
 	silent  atomic.Bool
 	limited bool     // it wants fewer requests
 	asked   []string // questions
+	payer   string   // of the last one
 	begun   chan struct{}
 	proceed chan struct{} // each question waits for it; nil: none does
 }
@@ -62,7 +63,8 @@ func (f *forge) URL(repo git.RepoPath) string { return "https://" + f.Host(repo)
 
 func (f *forge) IsSilent(git.RepoPath) bool { return f.silent.Load() }
 
-func (f *forge) Probe(_ context.Context, repo git.RepoPath, service protocol.Service, authorization node.Secret) error {
+func (f *forge) Probe(_ context.Context, repo git.RepoPath, service protocol.Service, authorization node.Secret,
+	caller string) error {
 	if f.proceed != nil {
 		f.begun <- struct{}{}
 		<-f.proceed
@@ -75,7 +77,7 @@ func (f *forge) Probe(_ context.Context, repo git.RepoPath, service protocol.Ser
 			user = name
 		}
 	}
-	f.asked = append(f.asked, fmt.Sprint(user, " ", repo, " ", service))
+	f.asked, f.payer = append(f.asked, fmt.Sprint(user, " ", repo, " ", service)), caller
 	name := strings.TrimPrefix(repo.String(), "forge/")
 	may := f.readers[name]
 	if service == protocol.ReceivePack {
@@ -730,5 +732,35 @@ func TestOriginSecretsAreHidden(t *testing.T) {
 		if at := strings.Index(out.String(), secret); at >= 0 {
 			t.Errorf("output has %q: %.200s", secret, out.String()[max(0, at-100):])
 		}
+	}
+}
+
+// TestOriginPayers checks the callers that questions count for: only those with an earlier permission do not count for
+// a stranger. The answer that a repository does not exist is remembered.
+func TestOriginPayers(t *testing.T) {
+	t.Parallel()
+	f := newForge()
+	w := newOriginWorld(t, f, Options{})
+	for _, test := range []struct{ authorization, repo, payer string }{
+		{"", "forge/public", "192.0.2.1/"},
+		{"", "forge/missing", "192.0.2.1/"},
+		{alice, "forge/app", "192.0.2.1/"},
+		{alice, "forge/both", "origin-"},
+		{alice, "forge/missing", "origin-"},
+		{basic("alice", "wrong"), "forge/app", "192.0.2.1/"},
+	} {
+		w.may(test.authorization, test.repo, Read)
+		if !strings.HasPrefix(f.payer, test.payer) || test.payer == "" && f.payer != "" {
+			t.Errorf("%q reads %s: counts for %q, want %q", test.authorization, test.repo, f.payer, test.payer)
+		}
+	}
+	w.clock = w.clock.Add(absentTTL - time.Second)
+	f.questions()
+	if w.may(alice, "forge/missing", Read); f.questions() != 0 {
+		t.Error("a missing repository was asked for again, want the remembered answer")
+	}
+	w.clock = w.clock.Add(time.Minute)
+	if w.may(alice, "forge/app", Read); f.payer != "" {
+		t.Errorf("a permission that is renewed counts for %q, want the repository", f.payer)
 	}
 }

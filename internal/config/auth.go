@@ -13,7 +13,8 @@ type AuthConfig struct {
 	Guesses int `toml:"guesses" default:"10" range:"0.."`
 
 	// TTL is how long an origin's permission for a caller is cached: an access that is revoked at the origin ends after at
-	// most this time. A refusal is cached for at most 10 seconds. Origins are those of [auth.origin] and [[mirror]].
+	// most this time. A refusal is cached for at most 10 seconds, or 30 if the repository does not exist. Origins are
+	// those of [auth.origin] and [[mirror]].
 	TTL Duration `toml:"ttl" default:"1m" range:">0s"`
 
 	Rule   []RuleConfig `toml:"rule"`

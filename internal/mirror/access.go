@@ -8,6 +8,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/node"
+	"github.com/packhorse-git/packhorse/internal/origin"
 )
 
 // Covers reports whether the origin decides about readers of a repository. A mirror that no rule allows any more is
@@ -44,8 +45,11 @@ func (m *Mirrors) sessionFor(path git.RepoPath, session node.Session) node.Sessi
 const maxMoves = 3
 
 // Probe asks the origin whether the owner of a credential may use a service on a covered repository. A zero credential
-// is that of an anonymous caller. If the repository has moved at the origin, Probe asks at the new place.
-func (m *Mirrors) Probe(ctx context.Context, path git.RepoPath, service protocol.Service, auth node.Secret) error {
+// is that of an anonymous caller. caller is that of auth.Prober. If the repository has moved at the origin, Probe asks
+// at the new place.
+func (m *Mirrors) Probe(ctx context.Context, path git.RepoPath, service protocol.Service, auth node.Secret,
+	caller string) error {
+	ctx = origin.WithCaller(ctx, caller)
 	rule, at, ok := m.find(path)
 	if !ok {
 		return fault.New(fault.NotFound, "no rule allows a mirror at %s", path)

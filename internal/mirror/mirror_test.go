@@ -237,7 +237,7 @@ func TestMoveToDeniedPath(t *testing.T) {
 		t.Errorf("check after the move: %v, want denied", err)
 	}
 	for _, path := range []string{"host/a.git", "host/b.git"} {
-		err := w.Probe(t.Context(), w.path(path), protocol.UploadPack, node.Secret{})
+		err := w.Probe(t.Context(), w.path(path), protocol.UploadPack, node.Secret{}, "")
 		if !fault.Is(err, fault.NotFound) {
 			t.Errorf("Probe(%s) = %v, want not found", path, err)
 		}

@@ -15,6 +15,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	lru "github.com/hashicorp/golang-lru/v2"
+
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/node"
@@ -55,6 +57,8 @@ type Mirrors struct {
 	rules      atomic.Pointer[[]Rule]
 	updateWait time.Duration // see the constant; shorter in tests
 
+	absent *lru.Cache[string, absence] // by URL at the origin; safe for concurrent use
+
 	updates chan struct{} // has a token for each running update
 	firsts  chan struct{} // has a token for each running first update, taken before that of updates
 
@@ -85,6 +89,9 @@ func New(o Options) (*Mirrors, error) {
 		updateWait: updateWait, updates: make(chan struct{}, o.Updates), firsts: make(chan struct{}, max(1, o.Updates/2)),
 		known: make(map[git.RepoPath]*mirror), opening: make(map[git.RepoPath]*opening)}
 	var err error
+	if m.absent, err = lru.New[string, absence](maxAbsent); err != nil {
+		return nil, err
+	}
 	if m.spools, err = newSpools(m.state, maxSpoolBytes); err != nil {
 		return nil, fault.Wrap(fault.Unavailable, "cannot use the directory of mirrors", err)
 	}

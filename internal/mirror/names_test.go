@@ -47,7 +47,7 @@ func TestReusedPath(t *testing.T) {
 			w.do(w.Close())
 			w = newWorld(t, h, root)
 		}
-		w.do(w.Probe(t.Context(), w.path("host/app.git"), protocol.UploadPack, node.Secret{}))
+		w.do(w.Probe(t.Context(), w.path("host/app.git"), protocol.UploadPack, node.Secret{}, ""))
 		if got := <-asked; got != "/app.git/info/refs" || len(asked) > 0 {
 			t.Errorf("restart %v: Probe asked for %s and %d more, want /app.git/info/refs only", restart, got, len(asked))
 		}
@@ -99,7 +99,7 @@ func TestOpenedMeanwhile(t *testing.T) {
 	h.repo(t, "app.git")
 	w := newWorld(t, h, t.TempDir())
 	r := w.use("host/app.git")
-	if o, own := w.joinOpening(r.path, true); o != nil || own {
+	if o, own := w.joinOpening(r.path, true, ""); o != nil || own {
 		t.Errorf("joinOpening of an open mirror = %v, %v, want none", o, own)
 	}
 }
@@ -139,7 +139,7 @@ func TestTablesOfOtherURLs(t *testing.T) {
 				w.isRefused("host/acme/app", "the mirror is that of "+h.URL+"/acme/app.git")
 				continue
 			}
-			if err := w.Probe(t.Context(), w.path("host/acme/app.git"), protocol.UploadPack, node.Secret{}); err != nil {
+			if err := w.Probe(t.Context(), w.path("host/acme/app.git"), protocol.UploadPack, node.Secret{}, ""); err != nil {
 				t.Errorf("%s of %s: Probe = %v, want none", test.rule.Prefix, base, err)
 			}
 			w.use("host/acme/app.git")

@@ -49,7 +49,7 @@ func (n *Node) begin(ctx context.Context, path git.RepoPath, session node.Sessio
 	*exchange, error) {
 	start := time.Now()
 	session = n.mirrors.sessionFor(path, session)
-	r, err := n.mirrors.open(ctx, path, session.Authorization)
+	r, err := n.mirrors.open(origin.WithCaller(ctx, session.Caller), path, session.Authorization)
 	if r == nil || err != nil {
 		return nil, err
 	}

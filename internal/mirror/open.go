@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
@@ -19,6 +20,7 @@ import (
 // opening is the opening or the first use of a mirror, shared by concurrent callers.
 type opening struct {
 	create bool
+	caller string        // that the request to the origin counts for; "" is the repository
 	done   chan struct{} // closed when the other fields are valid
 	mirror *mirror
 	err    error
@@ -28,8 +30,8 @@ type opening struct {
 // without an origin has the path.
 //
 // The first use creates the mirror: it asks the origin for its refs, creates an empty repository, and starts the first
-// update. The credential is that of the caller; zero means the mirror's own. The error is that of the origin, or
-// NotFound if no rule allows the mirror or its first use.
+// update. The credential is that of the caller; zero means the mirror's own. The request counts for a caller
+// (origin.WithCaller). The error is that of the origin, or NotFound if no rule allows the mirror or its first use.
 func (m *Mirrors) open(ctx context.Context, path git.RepoPath, auth node.Secret) (*mirror, error) {
 	rule, _, ok := m.find(path)
 	if !ok {
@@ -55,7 +57,7 @@ func (m *Mirrors) openCovered(ctx context.Context, path git.RepoPath, auth node.
 			}
 			return r, nil
 		}
-		o, own := m.joinOpening(path, create)
+		o, own := m.joinOpening(path, create, origin.CallerOf(ctx))
 		if o == nil {
 			continue
 		}
@@ -157,13 +159,13 @@ func (m *Mirrors) forget(r *mirror) {
 
 // joinOpening returns the running opening of a path, or a new one that the caller has to run. It returns nil if the
 // mirror was opened since lookUp: opening it twice would remove the files of its running update.
-func (m *Mirrors) joinOpening(path git.RepoPath, create bool) (o *opening, own bool) {
+func (m *Mirrors) joinOpening(path git.RepoPath, create bool, caller string) (o *opening, own bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if o := m.opening[path]; o != nil || m.known[path] != nil {
 		return o, false
 	}
-	o = &opening{create: create, done: make(chan struct{})}
+	o = &opening{create: create, caller: caller, done: make(chan struct{})}
 	m.opening[path] = o
 	return o, true
 }
@@ -177,7 +179,7 @@ func (m *Mirrors) runOpening(o *opening, path git.RepoPath, rule *Rule, originPa
 	}
 	if fault.Is(o.err, fault.NotFound) {
 		if o.err = fault.New(fault.NotFound, "no mirror %s: add it with packhorse mirror add", path); o.create {
-			o.mirror, o.err = m.create(path, rule, originPath, auth)
+			o.mirror, o.err = m.create(path, rule, originPath, auth, o.caller)
 		}
 	}
 	m.mu.Lock()
@@ -222,12 +224,30 @@ func (m *Mirrors) mark(path git.RepoPath, marks storage.MirrorMarks, s *state) {
 	}
 }
 
+// absence is the answer of an origin that a repository does not exist for the mirror's own credential.
+type absence struct {
+	err   error
+	until time.Time
+}
+
+const (
+	absentTime = 30 * time.Second
+	maxAbsent  = 10_000
+)
+
 // create creates a mirror and starts its first update.
-func (m *Mirrors) create(path git.RepoPath, rule *Rule, originPath string, auth node.Secret) (*mirror, error) {
-	ctx, cancel := context.WithTimeout(m.ctx, checkTimeout)
+func (m *Mirrors) create(path git.RepoPath, rule *Rule, originPath string, auth node.Secret,
+	caller string) (*mirror, error) {
+	ctx, cancel := context.WithTimeout(origin.WithCaller(m.ctx, caller), checkTimeout)
 	defer cancel()
-	start := m.now()
+	start, at := m.now(), rule.URL.String()+originPath
+	if last, ok := m.absent.Get(at); auth.IsZero() && caller != "" && ok && start.Before(last.until) {
+		return nil, last.err
+	}
 	refs, err := rule.list(ctx, originPath, auth)
+	if auth.IsZero() && fault.Is(err, fault.NotFound) {
+		m.absent.Add(at, absence{err, start.Add(absentTime)})
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -14,10 +14,13 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/packhorse-git/packhorse/internal/balance"
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/pktline"
@@ -722,4 +725,36 @@ func TestSilentOrigin(t *testing.T) {
 	if _, err := o.Refs(t.Context(), "a", none, nil); err != nil || o.IsSilent() {
 		t.Errorf("Refs after the outage: %v, silent: %v, want no error and false", err, o.IsSilent())
 	}
+}
+
+// One stranger with many names does not keep repositories, accepted callers and other strangers from the budget.
+func TestShareOfTheBudget(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l := newLimits(4, 60, func(bool, error) {})
+		enter := func(c balance.Caller) error {
+			leave, err := l.enter(t.Context(), c, false)
+			if err == nil {
+				leave()
+			}
+			return err
+		}
+		for range l.budget.Burst() {
+			if err := enter("greedy/"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var greedy sync.WaitGroup
+		for range 100 {
+			greedy.Go(func() { _ = enter("greedy/") })
+		}
+		defer greedy.Wait()
+		synctest.Wait()
+		for _, c := range []balance.Caller{"repository:app", "origin-1", "modest/", "repository:app"} {
+			began := time.Now()
+			if err := enter(c); err != nil || time.Since(began) > 3*time.Second {
+				t.Errorf("request of %s: %v after %v, want its turn within 3 s", c, err, time.Since(began))
+			}
+		}
+	})
 }

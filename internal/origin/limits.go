@@ -1,12 +1,14 @@
 package origin
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/url"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -17,13 +19,15 @@ import (
 	"golang.org/x/sync/semaphore"
 	"golang.org/x/time/rate"
 
+	"github.com/packhorse-git/packhorse/internal/balance"
 	"github.com/packhorse-git/packhorse/internal/fault"
 )
 
 const (
 	failures = 5               // consecutive ones open the circuit breaker
 	maxPause = time.Minute     // of an open breaker
-	maxWait  = 8 * time.Second // for a slot, and for the budget
+	maxWait  = 8 * time.Second // for the budget and a slot
+	maxQueue = 1000            // requests that wait for the budget, and for slots
 	// patience is how long a request may be without an answer when its caller cancels it. After that it is a failure.
 	patience = 5 * time.Second
 	// maxSilence is how long the begin of a small answer may take. If the origin answers nothing in this time, it is
@@ -35,8 +39,10 @@ const (
 // limits are shared by all requests to an origin: slots, the budget per minute, the pause after Retry-After, and the
 // circuit breaker.
 type limits struct {
-	all, packs *semaphore.Weighted // a pack needs a slot of both, so that small requests find one
+	all        *balance.Slots      // callers take turns
+	packs      *semaphore.Weighted // a pack needs a slot of both, so that small requests find one
 	budget     *rate.Limiter
+	turns      *balance.Slots // one slot: its owner waits for the budget
 	breaker    circuitbreaker.CircuitBreaker[any]
 	executor   failsafe.Executor[any]
 	openings   atomic.Int32  // of the breaker since a request succeeded
@@ -54,8 +60,10 @@ type limits struct {
 
 // newLimits returns limits. onState is called when the breaker opens and when it closes.
 func newLimits(requests, perMinute int, onState func(open bool, cause error)) *limits {
-	l := &limits{all: semaphore.NewWeighted(int64(requests)),
+	queue := balance.Limits{Queue: maxQueue}
+	l := &limits{all: balance.NewSlots(requests, queue, balance.Clock{}),
 		packs:  semaphore.NewWeighted(int64(max(1, requests*3/4))),
+		turns:  balance.NewSlots(1, queue, balance.Clock{}),
 		budget: rate.NewLimiter(rate.Inf, 0), firstPause: time.Second,
 		maxSilence: maxSilence}
 	l.callers, _ = lru.New[[sha256.Size]byte, time.Time](maxKnown) // the size is valid
@@ -127,46 +135,49 @@ func (l *limits) callerPause(auth Secret) time.Duration {
 	return max(time.Until(until), 0)
 }
 
-// enter waits for a slot and the budget. The caller calls leave when the response has been read, at least once.
-func (l *limits) enter(ctx context.Context, isPack bool) (leave func(), err error) {
+// enter waits for the budget and a slot. The caller calls leave when the response has been read, at least once.
+func (l *limits) enter(ctx context.Context, c balance.Caller, isPack bool) (leave func(), err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, maxWait, errBusy)
 	defer cancel()
-	slots := []*semaphore.Weighted{l.packs, l.all}
-	if !isPack {
-		slots = slots[1:]
-	}
-	taken, began := 0, time.Now()
-	leave = sync.OnceFunc(func() {
-		for _, s := range slots[:taken] {
-			s.Release(1)
-		}
-	})
-	for _, s := range slots {
-		if err = s.Acquire(ctx, 1); err != nil {
-			leave()
-			if err = context.Cause(ctx); err == errBusy && !isPack && !l.heardSince(began) {
-				err = errNoAnswer // all requests with a slot wait for the origin
-			}
-			return nil, err
-		}
-		taken++
-	}
-	if err = l.spend(ctx); err != nil {
-		leave()
+	if err = l.spend(ctx, c); err != nil {
 		return nil, err
 	}
-	return leave, nil
+	if isPack {
+		if err = l.packs.Acquire(ctx, 1); err != nil {
+			return nil, context.Cause(ctx)
+		}
+	}
+	release, _, err := l.all.Acquire(ctx, c)
+	if err != nil {
+		if isPack {
+			l.packs.Release(1)
+		}
+		if err = cmp.Or(context.Cause(ctx), errBusy); err == errBusy && !isPack && !l.heardSince(time.Now().Add(-maxWait)) {
+			err = errNoAnswer // all requests with a slot wait for the origin
+		}
+		return nil, err
+	}
+	return sync.OnceFunc(func() {
+		release()
+		if isPack {
+			l.packs.Release(1)
+		}
+	}), nil
 }
 
 // spend waits until the budget allows another request.
-func (l *limits) spend(ctx context.Context) error {
-	r := l.budget.Reserve()
-	delay := r.Delay()
-	if delay == 0 {
+func (l *limits) spend(ctx context.Context, c balance.Caller) error {
+	if l.budget.Limit() == rate.Inf {
 		return nil
 	}
-	delay += rand.N(delay/10 + 1)
-	if delay > maxWait {
+	leave, _, err := l.turns.Acquire(ctx, c)
+	if err != nil {
+		return cmp.Or(context.Cause(ctx), errBusy)
+	}
+	defer leave()
+	r := l.budget.Reserve()
+	delay := r.Delay()
+	if end, _ := ctx.Deadline(); delay > time.Until(end) {
 		r.Cancel()
 		return errBusy
 	}
@@ -179,6 +190,33 @@ func (l *limits) spend(ctx context.Context) error {
 		r.Cancel()
 		return context.Cause(ctx)
 	}
+}
+
+// callerKey is the key of the context's value of WithCaller.
+type callerKey struct{}
+
+// WithCaller returns a context for requests that count for a caller, who shares the budget and the slots fairly with
+// others. Networks (balance.Caller) are callers without a permission of the origin. Together they get half of both
+// while others wait. Without a caller, requests count for their repository.
+func WithCaller(ctx context.Context, caller string) context.Context {
+	if caller == "" {
+		return ctx
+	}
+	return context.WithValue(ctx, callerKey{}, caller)
+}
+
+// CallerOf returns the caller of WithCaller, or "".
+func CallerOf(ctx context.Context) string {
+	c, _ := ctx.Value(callerKey{}).(string)
+	return c
+}
+
+// callerOf returns the caller of a request about a repository.
+func callerOf(ctx context.Context, path string) balance.Caller {
+	if c := CallerOf(ctx); c != "" {
+		return balance.Caller(c)
+	}
+	return balance.Caller("repository:" + strings.ReplaceAll(path, "/", ":"))
 }
 
 // Reasons why a request is not sent. Another one is circuitbreaker.ErrOpen.

@@ -181,7 +181,7 @@ func (o *Origin) limited(ctx context.Context, operation, path string, isPack boo
 	if after, err := o.limits.check(); err != nil {
 		return o.refused(err, after)
 	}
-	leave, err := o.limits.enter(ctx, isPack)
+	leave, err := o.limits.enter(ctx, callerOf(ctx, path), isPack)
 	if err != nil {
 		return o.refused(err, 0)
 	}

@@ -148,7 +148,8 @@ func (n *nodeMirrors) Covers(repo git.RepoPath) bool {
 
 // Probe asks the origin, and once more at the new place of a repository that was renamed there.
 func (n *nodeMirrors) Probe(ctx context.Context, repo git.RepoPath, service protocol.Service,
-	authorization node.Secret) error {
+	authorization node.Secret, caller string) error {
+	ctx = origin.WithCaller(ctx, caller)
 	rule, path := n.find(repo)
 	if rule.Origin == nil {
 		return fault.New(fault.NotFound, "no table allows a mirror at %s", repo)
@@ -239,8 +240,8 @@ func (s *sidecar) Covers(repo git.RepoPath) bool {
 
 // Probe asks the forge. Repositories that were renamed there are not found here.
 func (s *sidecar) Probe(ctx context.Context, repo git.RepoPath, service protocol.Service,
-	authorization node.Secret) error {
-	err := s.forge.Probe(ctx, repo.String()[len(s.prefix):], service, authorization)
+	authorization node.Secret, caller string) error {
+	err := s.forge.Probe(origin.WithCaller(ctx, caller), repo.String()[len(s.prefix):], service, authorization)
 	if origin.IsDown(err) && !fault.Is(err, fault.Exhausted) { // even with a status that refuses otherwise
 		return fault.Wrap(fault.Unavailable, "the forge does not answer", err)
 	}

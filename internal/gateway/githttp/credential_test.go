@@ -30,7 +30,8 @@ func (originOf) URL(git.RepoPath) string { return "https://origin/" }
 
 func (originOf) IsSilent(git.RepoPath) bool { return false }
 
-func (originOf) Probe(_ context.Context, repo git.RepoPath, _ protocol.Service, authorization node.Secret) error {
+func (originOf) Probe(_ context.Context, repo git.RepoPath, _ protocol.Service, authorization node.Secret,
+	_ string) error {
 	switch {
 	case repo.String() == "forge/public":
 		return nil
