@@ -49,17 +49,17 @@ func (w *writer) findBase(i int, offset int64, raw []byte) (b deltaBase, ok bool
 		return b, true
 	}
 	start, err := w.view.sources[at.source].Offset(at.pos)
-	switch {
-	case err != nil:
-		return b, false
-	case at.source < i || at.source == i && start < offset:
-		b.depth, _ = w.depthOf(at.source, start)
-	case w.isWhole(start, at):
-		b.late, b.at = true, at
-	default:
+	if err != nil {
 		return b, false
 	}
-	return b, b.depth < maxDepth
+	if at.source < i || at.source == i && start < offset {
+		b.depth, _ = w.depthOf(at.source, start)
+		return b, b.depth < maxDepth
+	}
+	if _, entry, err := w.entryAt(at); err != nil || entry.isDelta() {
+		return b, false
+	}
+	return deltaBase{late: true, at: at}, true
 }
 
 // depthOf returns the number of deltas in the chain of the entry that begins at an offset of a source. ok is false
@@ -75,12 +75,16 @@ func (w *writer) depthOf(source int, start int64) (depth int, ok bool) {
 	return w.items[n].depth(), true
 }
 
-// isWhole reports whether the entry at a place, which begins at an offset, is not a delta.
-func (w *writer) isWhole(start int64, at place) bool {
-	var b [maxEntryHeader]byte
-	n, _ := w.view.sources[at.source].File.ReadAt(b[:], start)
-	e, err := parseEntry(b[:n], w.view.format)
-	return err == nil && !e.isDelta()
+// entryAt reads the header of the entry at a place, and its offset.
+func (w *writer) entryAt(at place) (start int64, e entryHeader, err error) {
+	source := w.view.sources[at.source]
+	if start, err = source.Offset(at.pos); err != nil {
+		return 0, e, err
+	}
+	b := make([]byte, maxEntryHeader)
+	n, _ := source.File.ReadAt(b, start)
+	e, err = parseEntry(b[:n], w.view.format)
+	return start, e, err
 }
 
 func (w *writer) isKnownLoose(raw []byte) bool {
@@ -107,14 +111,47 @@ func (w *writer) baseID(i int, it *item) (raw []byte, ok bool) {
 // newEncoding returns the encoding of an item, if possible as a delta of a similar object.
 func (w *writer) newEncoding(i int, it *item) *encoding {
 	x := &encoding{id: w.objectID(i, it.pos)}
-	id, ok := w.similar[x.id]
-	if !ok || !it.entry.isDelta() || it.large {
+	if !it.entry.isDelta() || it.large {
 		return x
 	}
-	if b, ok := w.findBase(i, it.start, id.Raw()); ok {
-		it.base, x.base, x.depth = b, id, b.depth+1
+	tooDeep := it.base.depth >= maxDepth
+	id, ok := w.similar[x.id]
+	if ok {
+		it.base, ok = w.findBase(i, it.start, id.Raw())
+	}
+	if !ok && tooDeep {
+		id, it.base, ok = w.ancestor(i, it)
+	}
+	if ok {
+		x.base, x.depth = id, it.base.depth+1
 	}
 	return x
+}
+
+// ancestor returns the least deep of the next objects in the chain of a delta that is too deep. So each later part of a
+// long chain is a little shorter, and few objects are encoded as a whole.
+func (w *writer) ancestor(i int, it *item) (id git.ObjectID, base deltaBase, found bool) {
+	raw, ok := w.baseID(i, it)
+	for n := 0; ok && n <= maxDepth; n++ {
+		if b, ok := w.findBase(i, it.start, raw); ok && !b.late && (!found || b.depth < base.depth) {
+			id, base, found = git.RawObjectID(raw), b, true
+		}
+		at, packed := w.view.find(raw)
+		if !packed {
+			break
+		}
+		raw, ok = w.baseAt(at)
+	}
+	return id, base, found
+}
+
+// baseAt returns the raw ID of the base of the entry at a place. ok is false if it is not a delta.
+func (w *writer) baseAt(at place) (raw []byte, ok bool) {
+	start, entry, err := w.entryAt(at)
+	if err != nil || !entry.isDelta() {
+		return nil, false
+	}
+	return w.baseID(at.source, &item{start: start, entry: entry})
 }
 
 // looseEncoding is newEncoding for a loose object. These are written after all others, in the order of their IDs.

@@ -149,3 +149,32 @@ func TestPushes(t *testing.T) {
 		}
 	}
 }
+
+// TestLongChain makes a pack of a repository whose client has pushed a long chain of deltas of a large object. Few
+// objects are encoded again, and none of them as a whole.
+func TestLongChain(t *testing.T) {
+	t.Parallel()
+	random := make([]byte, 40_000)
+	rand.NewChaCha8([32]byte{}).Read(random)
+	text := func(n int) []byte { return fmt.Appendf(random[:len(random):len(random)], "version %d\n", n) }
+	r := gittest.Init(t)
+	w := gittest.NewPackWriter(git.SHA1)
+	var entries strings.Builder
+	at := w.Add(git.Blob, text(0))
+	const n = 600
+	for i := range n {
+		if i > 0 {
+			at = w.AddOffsetDelta(at, text(i-1), text(i))
+		}
+		fmt.Fprintf(&entries, "100644 blob %v\t%d\n", gittest.HashObject(git.SHA1, git.Blob, text(i)), i)
+	}
+	r.GitIn(string(w.Bytes()), "index-pack", "--stdin")
+	r.Git("update-ref", "refs/heads/main", r.CommitTree("versions", entries.String()).String())
+	spec := sourcetest.Full(r)
+	pack, info := sourcetest.FetchWithInfo(t, newSource(t, true), spec)
+	sourcetest.Check(t, r, spec, pack)
+	if most, size := int64(n/25), 2*len(w.Bytes()); info.Made.Encoded.Objects > most || len(pack) > size {
+		t.Errorf("%d objects are encoded in a pack of %d bytes, want at most %d and %d", info.Made.Encoded.Objects,
+			len(pack), most, size)
+	}
+}
