@@ -9,16 +9,20 @@
 package control
 
 import (
+	"cmp"
 	"context"
 	"encoding/base64"
 	"fmt"
 	"log/slog"
 	"net/http"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
 	"connectrpc.com/connect"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
 
 	"github.com/packhorse-git/packhorse/internal/admit"
 	"github.com/packhorse-git/packhorse/internal/balance"
@@ -195,6 +199,11 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		s.Channels.Upgrade(w, r, caller)
 		return
 	}
+	if status, text := checkType(r); status != 0 {
+		w.Header().Set("Allow", http.MethodPost)
+		http.Error(w, text, status)
+		return
+	}
 	if err := checkQuery(r); err != nil {
 		_ = s.errors.Write(w, r, connect.NewError(connect.CodeInvalidArgument, err))
 		return
@@ -209,6 +218,33 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w = timed
 	}
 	s.mux.ServeHTTP(w, r)
+}
+
+// checkType returns a status and a text for requests whose method or content type cannot be that of a call. Connect
+// refuses them without a text. The status is 0 for others.
+func checkType(r *http.Request) (status int, text string) {
+	kind, _, _ := strings.Cut(r.Header.Get("Content-Type"), ";")
+	kind = strings.TrimSpace(kind)
+	if strings.HasPrefix(kind, "application/grpc") || strings.HasPrefix(kind, "application/connect+") {
+		return 0, ""
+	}
+	name := protoreflect.FullName(strings.ReplaceAll(strings.TrimPrefix(r.URL.Path, "/"), "/", "."))
+	found, _ := protoregistry.GlobalFiles.FindDescriptorByName(name)
+	method, ok := found.(protoreflect.MethodDescriptor)
+	switch {
+	case !ok:
+	case method.IsStreamingServer() || method.IsStreamingClient():
+		status = http.StatusUnsupportedMediaType
+		if r.Method != http.MethodPost {
+			status = http.StatusMethodNotAllowed
+		}
+		return status, fmt.Sprintf("%s is a stream, which curl alone cannot read: use a program for gRPC or Connect, as in "+
+			"grpcurl -plaintext -d JSON %s %s", method.Name(), cmp.Or(r.Host, "HOST:PORT"), r.URL.Path[1:])
+	case r.Method == http.MethodPost && kind != "application/json" && kind != "application/proto":
+		return http.StatusUnsupportedMediaType,
+			fmt.Sprintf("content type %.80q: send JSON as application/json, as curl --json does", kind)
+	}
+	return 0, ""
 }
 
 // checkQuery refuses invalid base64 in the URL, which Connect would report as an internal error.

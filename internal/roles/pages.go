@@ -47,7 +47,8 @@ func (s *server) newPages(files web.Files, searchAPI *api.API) (githttp.Pages, e
 		case searchAPI != nil && searchAPI.Has(r.URL.Path):
 			return searchAPI.Serve(w, r, v)
 		}
-		return fault.New(fault.NotFound, "nothing here; metrics and health are on the private listener")
+		return fault.New(fault.NotFound, "nothing here; metrics and health are on the private listener, "+
+			"and a repository is cloned by its path")
 	}, nil
 }
 

@@ -13,7 +13,7 @@ type PageMetrics struct {
 func NewPageMetrics() *PageMetrics {
 	m := &PageMetrics{
 		pages: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "packhorse_pages_total", Help: "Pages sent to browsers, by page (search, file, error) and status.",
+			Name: "packhorse_pages_total", Help: "Pages sent to browsers, by page (search, file, clone, error) and status.",
 		}, []string{"page", "status"}),
 		painted: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "packhorse_pages_highlights_total",

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	g "maragu.dev/gomponents"
+	h "maragu.dev/gomponents/html"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
@@ -55,8 +56,13 @@ func (p *Pages) Close() { p.paint.wait() }
 
 // Has reports whether a path belongs to a page.
 func (p *Pages) Has(path string) bool {
-	return path == "/" || path == "/-/" || path == searchPath || strings.HasPrefix(path, filePath) ||
-		strings.HasPrefix(path, assetPath)
+	return path == "/-/" || path == searchPath || strings.HasPrefix(path, filePath) ||
+		strings.HasPrefix(path, assetPath) || isRepository(path)
+}
+
+// isRepository reports whether a path is "/" or may be that of a repository.
+func isRepository(path string) bool {
+	return path != "/-" && !strings.HasPrefix(path, "/-/") && !strings.HasPrefix(path, "/.api/")
 }
 
 // Visitor is the user of a page. Not safe for concurrent use.
@@ -64,6 +70,8 @@ type Visitor interface {
 	search.Visitor
 	// May fails as a fetch of the repository would: Unauthenticated, NotFound, Unavailable.
 	May(ctx context.Context, repository git.RepoPath) error
+	// URL returns the requested address, as the user knows it, without the query.
+	URL() string
 }
 
 // Serve answers a request for a page. If it returns an error, it has sent no response.
@@ -82,9 +90,24 @@ func (p *Pages) Serve(w http.ResponseWriter, r *http.Request, v Visitor) error {
 		return p.search(w, r, v)
 	case strings.HasPrefix(path, filePath):
 		return p.file(w, r, v)
+	case isRepository(path):
+		return p.clone(w, r, v)
 	default:
 		return p.asset(w, r)
 	}
+}
+
+// clone sends the page for the address of a repository. It does not depend on whether there is one.
+func (p *Pages) clone(w http.ResponseWriter, r *http.Request, v Visitor) error {
+	url := v.URL()
+	if strings.ContainsAny(url, "$&;[") { // all other special characters of a shell are escaped in a URL
+		url = "'" + url + "'"
+	}
+	return p.send(w, r, http.StatusNotFound, "clone", p.layout(page{Kind: "error", Title: "Clone - Packhorse"},
+		h.Div(h.Class("card"), h.H2(g.Text("This is a Git server")),
+			h.P(g.Text("There is no page at this address. If it is that of a repository, clone it:")),
+			h.P(h.Code(g.Text("git clone "+url))),
+			h.P(g.Text("If Git asks for a password, use an access token, with any user name.")))))
 }
 
 // send sends a page. name is its name in metrics.

@@ -267,6 +267,7 @@ func TestSearchPage(t *testing.T) {
 	if r, _ := get(t, base+"/-/search?q=needle"); r.StatusCode != http.StatusInternalServerError { // by the gateway
 		t.Error(r.Status)
 	}
+	say("/team/any", 404, "git clone 'http://git.example/team/a&b.git'", "access token")
 	for _, path := range []string{"/", "/-/"} {
 		if r, _ := get(t, base+path); r.StatusCode != http.StatusSeeOther || r.Header.Get("Location") != "/-/search" {
 			t.Error(path, r.Status)

@@ -175,6 +175,8 @@ func (v visitor) Name() string            { return v.name }
 func (v visitor) Reader() search.Readable { return v.reader }
 func (v visitor) Note(...slog.Attr)       {}
 func (v visitor) Failed(error)            {}
+func (v visitor) URL() string             { return "http://git.example/team/a&b.git" }
+
 func (v visitor) May(_ context.Context, r git.RepoPath) error {
 	if !mayRead(v.reader, r) {
 		return fault.New(fault.NotFound, "not for you")

@@ -177,6 +177,10 @@ func (q *request) notFound(path string) {
 			return
 		}
 	}
+	if _, err := gateway.ParseRepo(path); err == nil && q.handler.Pages != nil && q.wantsHTML() {
+		q.page(path) // the same whether a repository exists or not
+		return
+	}
 	q.refuse(http.StatusNotFound, "not found; clone a repository by its path, as in git clone "+q.url("team/app"))
 }
 

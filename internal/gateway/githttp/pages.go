@@ -15,9 +15,9 @@ import (
 )
 
 // Pages answers requests for paths below /-/ and /.api/ that are not the gateway's own: searches, and pages for
-// browsers. It also answers "/" for browsers. The request's body was received whole, within its limits, and is
-// unpacked. If nothing was written, an error becomes the response: NotFound for pages that do not exist,
-// Unauthenticated to have a browser ask for a name. Otherwise an error cuts the connection.
+// browsers. It also answers "/" and addresses of repositories for browsers. The request's body was received whole,
+// within its limits, and is unpacked. If nothing was written, an error becomes the response: NotFound for pages that do
+// not exist, Unauthenticated to have a browser ask for a name. Otherwise an error cuts the connection.
 type Pages func(w http.ResponseWriter, r *http.Request, v *Visitor) error
 
 // Visitor is the caller who requests a page. Not safe for concurrent use.
@@ -32,6 +32,9 @@ type Visitor struct {
 
 // Name returns the visitor's name; "" if the visitor is anonymous.
 func (v *Visitor) Name() string { return v.q.ID.Name }
+
+// URL returns the requested address, as the user knows it, without the query.
+func (v *Visitor) URL() string { return v.q.url(strings.Trim(v.q.r.URL.Path, "/")) }
 
 // Reader returns a function that reports which of many repositories the visitor may read; nil means all. If access to a
 // repository cannot be determined in time, it is reported as unreadable and complete is false.
@@ -70,7 +73,13 @@ const (
 // isPage reports whether a path is for Pages.
 func (q *request) isPage(path string) bool {
 	return strings.HasPrefix(path, "/-/") || strings.HasPrefix(path, foreignAPI) ||
-		path == "/" && strings.Contains(q.r.Header.Get("Accept"), "text/html")
+		path == "/" && q.wantsHTML()
+}
+
+// wantsHTML reports whether a browser opens an address.
+func (q *request) wantsHTML() bool {
+	return (q.r.Method == http.MethodGet || q.r.Method == http.MethodHead) &&
+		strings.Contains(q.r.Header.Get("Accept"), "text/html")
 }
 
 // isSrcLink reports whether a request follows a link of the src command to a symbol.

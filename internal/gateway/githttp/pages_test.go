@@ -159,6 +159,33 @@ func TestPages(t *testing.T) {
 	http.DefaultTransport.(*http.Transport).CloseIdleConnections()
 }
 
+// TestAddressOfARepository: a browser gets a page at the address of a repository, whether it exists or not.
+func TestAddressOfARepository(t *testing.T) {
+	t.Parallel()
+	s := serve(t, &fakeNode{advertise: advertise}, options{
+		pages: func(w http.ResponseWriter, _ *http.Request, v *githttp.Visitor) error {
+			_, err := io.WriteString(w, "clone "+v.URL())
+			return err
+		}})
+	const html = "Accept: text/html,*/*;q=0.8"
+	for _, test := range []struct{ request, accept, want string }{
+		{"GET /team/app.git", html, "clone http://git.example/team/app.git"},
+		{"GET /team/app/", html, "clone http://git.example/team/app"},
+		{"GET /team/none?x=<", html, "clone http://git.example/team/none"},
+		{"GET /a%20b'%22", html, "clone http://git.example/a%20b%27%22"},
+		{"GET /team/app.git", "Accept: */*", "not found; clone a repository by its path"},
+		{"POST /team/app.git", html, "not found; clone a repository by its path"},
+		{"GET /team/../app", html, "not found"},
+		{"GET /team/app.git/HEAD", html, "dumb HTTP protocol"},
+	} {
+		c := s.dial()
+		c.send(test.request + " HTTP/1.1\r\nHost: git.example\r\n" + test.accept + "\r\nContent-Length: 0\r\n\r\n")
+		if _, body, err := c.answer(); err != nil || !strings.Contains(body, test.want) {
+			t.Errorf("%s, %s: body = %q, error = %v, want %q", test.request, test.accept, body, err, test.want)
+		}
+	}
+}
+
 // TestPagesLane refuses what finds the lane full, and leaves fetches alone.
 func TestPagesLane(t *testing.T) {
 	t.Parallel()
