@@ -58,7 +58,7 @@ const allowedImports = `
 	replog, git/disk < hydrate;
 	pushjournal, git/process < pushrecovery;
 	node, repo, pushrecovery, lfs/pointers < receivepack;
-	receivepack, httpreuse < webhook;
+	receivepack, httpreuse, bucket < webhook;
 	uploadpack, receivepack, packcache, lookup, resolve, lfs/pointers, lfs/locks, lfs/objects < storage;
 	origin, lfs, lfs/wire < lfs/client;
 	storage, lfs/client < mirror;

@@ -172,6 +172,8 @@ func (r recording) End(done []Update) error {
 	return r.w.refuseEnd
 }
 
+func (r recording) Unknown() {}
+
 func TestRecorder(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, Options{})

@@ -42,4 +42,6 @@ type Record interface {
 	// End durably records which updates were made, before the client gets the report. Without updates there is nothing
 	// to deliver.
 	End(updates []Update) error
+	// Unknown notes that the push has ended, and its result is not known.
+	Unknown()
 }

@@ -204,7 +204,9 @@ func (p *pushSession) finalize(ctx context.Context, record Record, gitErr error)
 		p.log.Error("git changed refs without running hooks", "repository", p.push.Repo.String())
 	}
 	p.countUpdates(len(updates))
-	if record != nil && isKnown { // otherwise the record stays open until the next start
+	if record != nil && !isKnown {
+		record.Unknown()
+	} else if record != nil {
 		if endErr := record.End(updates); endErr != nil && err == nil {
 			err = fault.Wrap(fault.Unavailable, "refs were changed, but the deliveries of webhooks cannot be recorded", endErr)
 		}

@@ -43,11 +43,11 @@ const (
 
 // addNode adds a storage node, and its port for gateways if it has one.
 func (s *server) addNode() error {
-	hooks, err := s.newWebhooks()
-	if err != nil {
+	if err := s.addStore(); err != nil {
 		return err
 	}
-	if err := s.addStore(); err != nil {
+	hooks, err := s.newWebhooks()
+	if err != nil {
 		return err
 	}
 	s.closers.push("repositories", func() error { // closes after the git processes that read from them

@@ -23,6 +23,9 @@ func (s *server) newWebhooks() (*webhook.Hooks, error) {
 	}
 	o := webhook.Options{Dir: filepath.Join(cfg.State, "outbox"), Agent: "packhorse/" + s.process.Version,
 		Metrics: webhook.NewMetrics(), Log: log}
+	if s.store != nil {
+		o.Store = s.store
+	}
 	s.register(o.Metrics)
 	for _, w := range cfg.Webhook {
 		t := webhook.Target{

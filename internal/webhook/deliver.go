@@ -27,6 +27,12 @@ type delivery struct {
 	trace string    // of the push, in this process only
 }
 
+// push returns the ID of the push.
+func (d *delivery) push() string {
+	_, id, _ := strings.Cut(strings.TrimSuffix(d.name, sharedSuffix), "-")
+	return id
+}
+
 func (d *delivery) recorded() time.Time {
 	n, _ := strconv.ParseInt(strings.SplitN(d.name, "-", 2)[0], 10, 64)
 	return time.Unix(0, n)
@@ -196,7 +202,8 @@ func (q *queue) deliver(d *delivery) (unavailable bool) {
 			h.o.Log.Error("cannot read a delivery", "target", q.target.Name, "file", path, "error", err)
 			return true
 		}
-		q.remove(d) // an administrator has removed it
+		q.remove(d) // an administrator has removed it, or another node has it
+		q.settle(d)
 		return false
 	}
 	if !json.Valid(body) {
@@ -204,7 +211,7 @@ func (q *queue) deliver(d *delivery) (unavailable bool) {
 		q.abandon(d, "the file is damaged")
 		return false
 	}
-	_, id, _ := strings.Cut(d.name, "-")
+	id := d.push()
 	start := time.Now()
 	response, err := h.post(h.ctx, q.target, "post-receive", id, d.trace, body, 1<<10)
 	if h.ctx.Err() != nil {
@@ -217,6 +224,7 @@ func (q *queue) deliver(d *delivery) (unavailable bool) {
 			h.o.Log.Error("cannot remove a successful delivery; it will be repeated", "file", path, "error", err)
 		}
 		q.remove(d)
+		q.settle(d)
 		return false
 	}
 	if err == nil {
@@ -276,17 +284,42 @@ func (q *queue) remove(d *delivery) {
 	q.updateMetrics()
 }
 
+// settle notes in the Store that the delivery has ended.
+func (q *queue) settle(d *delivery) {
+	if q.hooks.shared != nil {
+		q.hooks.shared.settle(d.push(), q.target.Name)
+	}
+}
+
+// drop removes the deliveries of pushes, which another node has.
+func (q *queue) drop(pushes map[string]bool) {
+	q.mu.Lock()
+	var dropped []*delivery
+	for _, d := range q.list {
+		if pushes[d.push()] {
+			dropped = append(dropped, d)
+		}
+	}
+	q.mu.Unlock()
+	for _, d := range dropped {
+		q.remove(d)
+		_ = os.Remove(filepath.Join(q.dir, d.name)) // the next process removes it
+	}
+}
+
 // abandon moves a delivery to the abandoned ones.
 func (q *queue) abandon(d *delivery, reason string) {
 	h := q.hooks
 	h.o.Metrics.deliveries.WithLabelValues(q.target.Name, "dead").Inc()
 	dir := filepath.Join(h.o.Dir, deadDir, q.target.Name)
+	kept := filepath.Join(dir, strings.TrimSuffix(d.name, sharedSuffix))
 	err := os.MkdirAll(dir, 0o700)
 	if err == nil {
-		err = os.Rename(filepath.Join(q.dir, d.name), filepath.Join(dir, d.name))
+		err = os.Rename(filepath.Join(q.dir, d.name), kept)
 	}
+	q.settle(d)
 	h.o.Log.Error("abandoned a delivery of a webhook", "target", q.target.Name, "delivery", d.name,
-		"tries", q.countTries(d, 0), "kept", filepath.Join(dir, d.name), "reason", reason, "error", err)
+		"tries", q.countTries(d, 0), "kept", kept, "reason", reason, "error", err)
 	entries, _ := os.ReadDir(dir)
 	var bytes int64
 	for i := len(entries) - 1; i >= 0; i-- { // newest first

@@ -38,6 +38,9 @@ type noRecord struct{}
 // End does nothing.
 func (noRecord) End([]receivepack.Update) error { return nil }
 
+// Unknown does nothing.
+func (noRecord) Unknown() {}
+
 // Begin implements receivepack.Recorder.
 func (h *Hooks) Begin(p *receivepack.Push) (receivepack.Record, error) {
 	queues := h.queuesFor(p.Repo)
@@ -46,6 +49,9 @@ func (h *Hooks) Begin(p *receivepack.Push) (receivepack.Record, error) {
 	}
 	if strings.Trim(p.ID, "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789abcdefghijklmnopqrstuvwxyz") != "" || p.ID == "" {
 		return nil, fmt.Errorf("invalid push ID %.40q", p.ID)
+	}
+	if h.shared != nil {
+		return h.shared.begin(p, queues)
 	}
 	r := &record{hooks: h, push: p, queues: queues, path: filepath.Join(h.o.Dir, pushesDir, p.ID)}
 	return r, disk.ReplaceFile(r.path, encodeMessage("post-receive", time.Now(), p, p.Updates))
@@ -62,6 +68,9 @@ func (r *record) End(updates []receivepack.Update) error {
 	}
 	return os.Remove(r.path)
 }
+
+// Unknown implements receivepack.Record. The next process compares the push with the refs.
+func (r *record) Unknown() {}
 
 // retryEnqueue repeats enqueue until it succeeds, for example after the disk was full. Meanwhile the push has not
 // ended, and the next server would compare it with the refs.
@@ -107,6 +116,9 @@ func (h *Hooks) enqueue(p *receivepack.Push, updates []receivepack.Update, at ti
 	h.last = max(h.last+1, time.Now().UnixNano())
 	name := fmt.Sprintf("%020d-%s", h.last, p.ID)
 	h.mu.Unlock()
+	if h.shared != nil && h.shared.has(p.ID) {
+		name += sharedSuffix
+	}
 	for i, q := range queues {
 		if err := disk.ReplaceFile(filepath.Join(q.dir, name), body); err != nil {
 			return queues[i:], err
@@ -172,11 +184,21 @@ func readPush(path string) (*interruptedPush, error) {
 	if err != nil {
 		return nil, err
 	}
+	p, err := parsePush(b)
+	if err == nil {
+		p.path = path
+	}
+	return p, err
+}
+
+// parsePush is the inverse of encodeMessage.
+func parsePush(body []byte) (*interruptedPush, error) {
 	var m message
-	if err := json.Unmarshal(b, &m); err != nil {
+	if err := json.Unmarshal(body, &m); err != nil {
 		return nil, err
 	}
-	p := &interruptedPush{path: path}
+	p := &interruptedPush{}
+	var err error
 	p.ID, p.Options, p.Pusher = m.Push, m.options(), node.Pusher{Name: m.Pusher.Name, Address: m.Pusher.Address}
 	if p.Repo, err = git.ParseRepoPath(original(m.Repository, m.RepositoryBytes)); err != nil {
 		return nil, err

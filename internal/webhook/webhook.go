@@ -19,7 +19,8 @@
 // Files are replaced atomically, and names with a dot are temporary files. TARGET is the name of the target.
 // Directories of unknown targets are not touched. After a crash, Recover compares the files in pushes with the refs,
 // and delivers the updates that were made. A delivery is removed when the target has answered 2xx. After a crash it can
-// be repeated, but it is never lost. Deliveries of one repository keep their order: while a target rejects one, the
+// be repeated, but it is never lost. With a Store, the bucket has pushes and deliveries, and the files are copies that
+// end with the process. Deliveries of one repository keep their order: while a target rejects one, the
 // later ones wait until it is abandoned.
 package webhook
 
@@ -67,6 +68,7 @@ type Options struct {
 	Agent   string
 	Metrics *Metrics
 	Log     *slog.Logger
+	Store   Store // keeps pushes and pending deliveries for other nodes; nil: none
 
 	MaxCount int           // maximum number of pending deliveries of a target, and of abandoned ones. Zero means 10,000.
 	MaxBytes int64         // maximum size of them in bytes. Zero means 256 MiB.
@@ -82,12 +84,14 @@ const (
 	defaultHold     = time.Hour
 	defaultRetry    = time.Second
 	maxRetry        = 10 * time.Minute
+	closeLimit      = 5 * time.Second // for the last requests to the Store
 )
 
 // Hooks is a receivepack.Decider and a receivepack.Recorder. It is safe for concurrent use.
 type Hooks struct {
 	o       Options
 	queues  []*queue // of the targets with Post
+	shared  *sharing // nil without a Store
 	ctx     context.Context
 	stop    context.CancelFunc
 	running sync.WaitGroup
@@ -103,6 +107,9 @@ func New(o Options) (*Hooks, error) {
 	o.Targets = slices.Clone(o.Targets)
 	h := &Hooks{o: o}
 	h.ctx, h.stop = context.WithCancel(context.Background())
+	if o.Store != nil {
+		h.shared = newSharing(h, o.Store)
+	}
 	for i := range o.Targets {
 		t := &o.Targets[i]
 		if err := CheckName(t.Name); err != nil {
@@ -176,6 +183,9 @@ func (h *Hooks) Start() {
 	for _, q := range h.queues {
 		h.running.Go(q.run)
 	}
+	if h.shared != nil && h.Delivers() {
+		h.running.Go(h.shared.run)
+	}
 }
 
 // Close ends the deliveries in progress. They are repeated after the next Start.
@@ -184,6 +194,11 @@ func (h *Hooks) Close() error {
 	h.stop()
 	h.mu.Unlock()
 	h.running.Wait()
+	if h.shared != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), closeLimit)
+		defer cancel()
+		_ = h.shared.flush(ctx) // otherwise another node repeats these deliveries
+	}
 	for i := range h.o.Targets {
 		h.o.Targets[i].client.CloseIdleConnections()
 	}
