@@ -142,7 +142,7 @@ func (o *Origin) statusError(c *call, r *http.Response, body []byte) error {
 		cause.Body = body
 	}
 	text, words := string(body), ""
-	if _, credential, ok := strings.Cut(c.auth.Reveal(), " "); ok { // some servers show what they got
+	if _, credential, _ := strings.Cut(c.auth.Reveal(), " "); credential != "" { // some servers show what they got
 		text = strings.ReplaceAll(text, credential, "***")
 	}
 	text = Printable(text)
