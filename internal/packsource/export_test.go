@@ -4,7 +4,7 @@ import "time"
 
 // Hurry shortens the pauses of the source for tests.
 func (g *Git) Hurry() {
-	g.pauses = pauses{flush: 5 * time.Millisecond, linger: time.Second}
+	g.pauses = pauses{flush: 5 * time.Millisecond, linger: time.Second, filter: 50 * time.Millisecond}
 }
 
 // Arguments returns the command line for a spec.

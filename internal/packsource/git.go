@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
@@ -78,6 +79,7 @@ type Git struct {
 type pauses struct {
 	flush  time.Duration // then progress, and bytes that do not fill a packet, are sent
 	linger time.Duration // maximum time between the end of git and the end of its output
+	filter time.Duration // maximum time before the pack, if the filter selects by paths
 }
 
 // NewGit returns the Source and creates its scratch directories. It removes the files of an earlier run.
@@ -99,7 +101,7 @@ func NewGit(runner *process.Runner, o GitOptions) (*Git, error) {
 		o.WindowMemory = 256 << 20
 	}
 	g := &Git{runner: runner, options: o, pauses: pauses{
-		flush: 100 * time.Millisecond, linger: 2 * time.Second,
+		flush: 100 * time.Millisecond, linger: 2 * time.Second, filter: FilterTime,
 	}}
 	for _, format := range []git.ObjectFormat{git.SHA1, git.SHA256} {
 		if err := makeGitDir(g.plainDir(format), format, nil); err != nil {
@@ -176,7 +178,7 @@ func (g *Git) OpenIn(ctx context.Context, spec *Spec, slot *process.Slot) (Pack,
 		dir = temporary
 	}
 	p := &gitPack{pauses: g.pauses, opened: time.Now(), verification: g.verify(spec.Repo),
-		trailer: spec.Repo.Format.Size(), temporary: temporary}
+		trailer: spec.Repo.Format.Size(), temporary: temporary, usesPaths: strings.Contains(spec.Filter, "sparse:")}
 	ctx, p.cancel = context.WithCancel(ctx)
 	p.abandoned = ctx.Err
 	child, err := g.runner.Start(ctx, process.Command{

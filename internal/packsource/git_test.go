@@ -303,6 +303,22 @@ until [ "$(cat /proc/$!/comm)" = sleep ]; do :; done; git "$@"`), limits)
 	}
 }
 
+// A filter that selects by paths has less time until the first byte of the pack than other packs.
+func TestGitFilterTime(t *testing.T) {
+	s := sourcetest.FromGit(t, program(t, "exec sleep 1000"), limits)
+	s.Hurry()
+	spec := sourcetest.Full(gittest.Random(t, 1, gittest.Shape{}))
+	spec.Filter = "combine:tree:3+sparse:oid=" + spec.Wants[0].String()
+	p, err := s.Open(t.Context(), spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	if err := p.Send(t.Context(), new(sourcetest.Output)); !errors.Is(err, packsource.ErrFilterTime) {
+		t.Errorf("send: %v", err)
+	}
+}
+
 func TestGitExhausted(t *testing.T) {
 	s := sourcetest.FromGit(t, program(t, "exec sleep 1000"), process.Limits{Slots: 1})
 	spec := sourcetest.Full(gittest.Random(t, 1, gittest.Shape{}))

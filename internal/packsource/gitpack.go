@@ -23,11 +23,20 @@ type gitPack struct {
 	abandoned    func() error // the error of Open's context
 	pauses       pauses
 	trailer      int    // length of the checksum that ends the pack
+	usesPaths    bool   // the filter selects by paths
 	temporary    string // scratch git directory of this run; "" for none
 	progress     progressText
 	info         Info
 	ended        bool // Wait was called
 }
+
+// FilterTime is how long the selection of objects may take if the filter selects by paths. A few objects can have
+// millions of paths, and Git visits each of them.
+const FilterTime = 5 * time.Minute
+
+// ErrFilterTime reports that the selection took more than FilterTime.
+var ErrFilterTime = fault.New(fault.Exhausted,
+	"the filter sparse:oid takes more than %s, because the repository has too many paths: use blob:none", FilterTime)
 
 // Size returns -1, because the size is unknown until the end.
 func (p *gitPack) Size() int64 { return -1 }
@@ -123,6 +132,9 @@ func (p *gitPack) copy(f *framer, out Output) error {
 	told, spoke, after := sent, sent, out.KeepAliveAfter()
 	pauses := newGathering(stdout.Capacity())
 	for {
+		if f.total == 0 && p.usesPaths && time.Since(p.opened) > p.pauses.filter {
+			return ErrFilterTime
+		}
 		before, room := f.total, f.room()
 		idle, err := p.fill(f, stdout)
 		p.info.Objects = f.objects

@@ -132,7 +132,18 @@ func (g *glob) match(text []byte) bool {
 	}
 	var sets [2]positions
 	words := len(g.tokens)/64 + 1
-	current, next := sets[0][:words], sets[1][:words]
+	end := g.run(sets[0][:words], sets[1][:words], text)
+	return end[len(g.tokens)/64]>>(len(g.tokens)%64)&1 != 0
+}
+
+// after returns the positions after a text.
+func (g *glob) after(text []byte) []uint64 {
+	words := len(g.tokens)/64 + 1
+	return g.run(make([]uint64, words), make([]uint64, words), text)
+}
+
+// run returns the positions after a text, in one of two empty sets.
+func (g *glob) run(current, next []uint64, text []byte) []uint64 {
 	g.enter(current, 0)
 	for _, c := range text {
 		clear(next)
@@ -144,11 +155,11 @@ func (g *glob) match(text []byte) bool {
 			}
 		}
 		if left == 0 {
-			return false
+			return next // none
 		}
 		current, next = next, current
 	}
-	return current[len(g.tokens)/64]>>(len(g.tokens)%64)&1 != 0
+	return current
 }
 
 // enter adds a position, and those that follow it without any text.

@@ -11,6 +11,8 @@ package sparse
 
 import (
 	"bytes"
+	"encoding/binary"
+	"slices"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 )
@@ -130,6 +132,34 @@ func (p *Patterns) Match(path []byte, isDir bool) Decision {
 		}
 	}
 	return Undecided
+}
+
+// State returns a key of a directory, which is not the root. In directories with the same key, the patterns decide the
+// same about everything with the same path below the directory.
+func (p *Patterns) State(path []byte) string {
+	path = append(bytes.Clone(path), '/')
+	var key []byte
+	for i := range p.list {
+		q := &p.list[i]
+		if q.base {
+			continue
+		}
+		if bytes.HasPrefix(q.prefix, path) { // the rest of the prefix follows
+			key = binary.AppendUvarint(append(binary.AppendUvarint(key, uint64(i)), 0), uint64(len(path)))
+			continue
+		}
+		rest, ok := bytes.CutPrefix(path, q.prefix)
+		if !ok {
+			continue
+		}
+		if set := q.glob.after(rest); slices.Max(set) > 0 {
+			key = append(binary.AppendUvarint(key, uint64(i)), 1)
+			for _, word := range set {
+				key = binary.LittleEndian.AppendUint64(key, word)
+			}
+		}
+	}
+	return string(key)
 }
 
 func (p *pattern) matches(path, name []byte) bool {

@@ -227,6 +227,28 @@ func filtered(p *Patterns, paths []string) (included []string) {
 	return included
 }
 
+// In directories with the same state, all that is below has the same decision.
+func TestState(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(rt *rapid.T) {
+		p := mustParse(t, file.Draw(rt, "file"))
+		a, b := path.Draw(rt, "a"), path.Draw(rt, "b")
+		if a == "" || b == "" || p.State([]byte(a)) != p.State([]byte(b)) {
+			return
+		}
+		for range 10 {
+			below, isDir := path.Draw(rt, "below"), rapid.Bool().Draw(rt, "isDir")
+			if below == "" {
+				continue
+			}
+			got, want := p.Match([]byte(a+"/"+below), isDir), p.Match([]byte(b+"/"+below), isDir)
+			if got != want {
+				rt.Fatalf("%q: %v, %q: %v", a+"/"+below, got, b+"/"+below, want)
+			}
+		}
+	})
+}
+
 // TestMatchIsTheFilters lists the blobs of a commit with sparse:oid. Each file contains its path.
 func TestMatchIsTheFilters(t *testing.T) {
 	t.Parallel()

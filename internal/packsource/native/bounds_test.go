@@ -92,23 +92,58 @@ func TestBoundsOfPatterns(t *testing.T) {
 	r.GitIn("commit refs/heads/deep\ncommitter C <c@example.com> 1 +0000\ndata 1\nx\nM 100644 inline "+deep+
 		"\ndata 1\ny\n\ncommit refs/heads/wide\ncommitter C <c@example.com> 1 +0000\ndata 1\nx\n"+files.String(),
 		"fast-import", "--quiet")
-	patterns := r.GitIn(strings.Repeat("*a\n", 9000), "hash-object", "-w", "--stdin")
 	c := newChooser(t, r, git.SHA1)
-	filtered := func(branch string) *packsource.Spec {
+	filtered := func(branch, patterns string) *packsource.Spec {
 		spec := wantOnly(r.ID(branch))
-		spec.Filter = "sparse:oid=" + patterns
+		spec.Filter = "sparse:oid=" + r.GitIn(patterns, "hash-object", "-w", "--stdin")
 		return spec
 	}
-	_, _, err := c.try(filtered("deep"))
+	_, _, err := c.try(filtered("deep", "/"+deep))
 	checkFallback(t, err, reasonFilter)
+	c.choose(filtered("deep", "*f")) // does not depend on directories
 	c.ticks = 0
-	c.choose(filtered("wide"))
+	c.choose(filtered("wide", strings.Repeat("*a\n", 9000)))
 	if c.ticks < 600 {
 		t.Errorf("%d ticks, want one for each path", c.ticks)
 	}
-	c.budget = baseMemory + 1<<20
-	_, _, err = c.try(filtered("wide"))
+	c.budget = baseMemory + 512<<10
+	var each strings.Builder // 600 directories with different patterns
+	for i := range 600 {
+		fmt.Fprintf(&each, "*/*w%d/f\n", i)
+	}
+	_, _, err = c.try(filtered("wide", each.String()))
 	checkFallback(t, err, reasonMemory)
+}
+
+// TestFilterOfManyPaths: a few trees with 430 million paths are walked once for each state of the patterns, as git
+// would choose on a smaller tree of the same kind.
+func TestFilterOfManyPaths(t *testing.T) {
+	t.Parallel()
+	r := gittest.Init(t)
+	ids := map[int]git.ObjectID{} // the tree of so many levels
+	entry := "100644 blob " + r.GitIn("needle", "hash-object", "-w", "--stdin")
+	for level := 1; level <= 8; level++ {
+		var entries strings.Builder
+		for i := range 12 {
+			fmt.Fprintf(&entries, "%s\td%d\n", entry, i)
+		}
+		id := git.MustParseObjectID(r.GitIn(entries.String(), "mktree"))
+		ids[level], entry = id, "040000 tree "+id.String()
+	}
+	small := git.MustParseObjectID(r.Git("commit-tree", "-m", "small", ids[3].String()))
+	large := git.MustParseObjectID(r.Git("commit-tree", "-m", "large", ids[8].String()))
+	c := newChooser(t, r, git.SHA1)
+	c.budget = baseMemory + 4<<20
+	for _, patterns := range []string{"d1", "/d1/d2/*", "**/d3/d1", "/*/*/d5", "!d1\n*/d2/*/\n!/d2/d2/d2", "/d1/**/d2"} {
+		for _, commit := range []git.ObjectID{small, large} {
+			spec := wantOnly(commit)
+			spec.Filter = "sparse:oid=" + r.GitIn(patterns, "hash-object", "-w", "--stdin")
+			chosen, _ := c.choose(spec)
+			if commit == small {
+				checkSame(t, patterns, chosen, c.packed(spec))
+			}
+		}
+	}
 }
 
 // TestEarlierPackOfTag: an earlier pack of a tag is not part of a pack for which the tag is only added if its target is

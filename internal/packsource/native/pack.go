@@ -79,6 +79,9 @@ func (p *nativePack) Send(ctx context.Context, out packsource.Output) error {
 		p.s.failed.add(p.spec.Repo.Incarnation)
 		return err
 	}
+	if errors.Is(err, packsource.ErrFilterTime) { // git would take longer
+		return err
+	}
 	why := fallbackOf(err)
 	if time.Since(start) > slowFallback {
 		p.s.failed.add(kindOf(p.spec))

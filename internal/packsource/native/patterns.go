@@ -3,33 +3,37 @@ package native
 import (
 	"cmp"
 	"slices"
+	"time"
 
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/sparse"
 )
 
 // patternWalk walks trees for a filter of the kind sparse:oid. All trees pass, and blobs that the patterns include at
-// one of their paths. So a tree is walked once for each of its paths. Memory is needed for each tree, directory and
-// file.
+// one of their paths. Git walks a tree once for each of its paths. Here paths count as one directory if the patterns
+// decide the same about everything below them: a few trees can have millions of paths. Memory is needed for each tree,
+// directory and file.
 type patternWalk struct {
 	trees    sparseWalk // reads them
 	patterns *sparse.Patterns
 
 	directories []directory
 	numbers     map[directoryKey]int
-	files       int   // in all directories
-	names       int64 // bytes of names and paths
-	seen        map[visit]struct{}
+	states      map[string]int // directories by what the patterns decide about everything below them
+	files       int            // in all directories
+	names       int64          // bytes of names, paths and states
+	seen        map[uint64]struct{}
 	next        []visit
+	began       time.Time
 }
 
 // maxPath is the maximum length of a path. Git makes packs with longer ones: each directory has its path, and the time
 // for a pattern depends on the length.
 const maxPath = 4096
 
-// directory is a directory of the walked history.
+// directory is a directory of the walked history, or several for which the patterns decide the same.
 type directory struct {
-	path     string          // "": the root
+	path     string          // of one of them; "": the root
 	decision sparse.Decision // for what no pattern matches
 	files    map[string]bool // whether blobs are included, by name
 }
@@ -72,7 +76,7 @@ func (s *selection) openPatterns() error {
 		return &fallback{reasonFilter, err}
 	}
 	w := &patternWalk{trees: *newSparseWalk(s), patterns: patterns, numbers: map[directoryKey]int{},
-		seen: map[visit]struct{}{}}
+		states: map[string]int{}, seen: map[uint64]struct{}{}, began: time.Now()}
 	root := patterns.Match(nil, true)
 	if root == sparse.Undecided {
 		root = sparse.Exclude
@@ -95,8 +99,12 @@ func (w *patternWalk) add(raw []byte, directory int) error {
 		return err
 	}
 	v := visit{list[0], directory}
-	if _, ok := w.seen[v]; !ok {
-		w.seen[v] = struct{}{}
+	if directory >= 1<<20 || v.source >= 1<<12-1 {
+		return &fallback{reason: reasonMemory}
+	}
+	key := uint64(v.source+1)<<52 | uint64(directory)<<32 | uint64(uint32(v.pos))
+	if _, ok := w.seen[key]; !ok {
+		w.seen[key] = struct{}{}
 		w.next = append(w.next, v)
 	}
 	return nil
@@ -151,10 +159,16 @@ func (w *patternWalk) subdirectory(parent int, name []byte) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	n := len(w.directories)
-	w.directories = append(w.directories, directory{path, decision, map[string]bool{}})
+	state := decision.String() + w.patterns.State([]byte(path))
+	n, ok := w.states[state]
+	if !ok {
+		n = len(w.directories)
+		w.directories = append(w.directories, directory{path, decision, map[string]bool{}})
+		w.states[state] = n
+		w.names += int64(len(path) + len(state))
+	}
 	w.numbers[directoryKey{parent, string(name)}] = n
-	w.names += int64(len(path) + len(name))
+	w.names += int64(len(name))
 	return n, nil
 }
 
@@ -202,6 +216,6 @@ func (w *patternWalk) memory() int64 {
 	if w == nil {
 		return 0
 	}
-	return 160*int64(len(w.seen)) + 400*int64(len(w.directories)) + 80*int64(w.files) + w.names +
-		looseMemory*int64(len(w.trees.loose))
+	return 40*int64(len(w.seen)+cap(w.next)) + 400*int64(len(w.directories)) + 80*int64(len(w.numbers)+w.files) +
+		w.names + looseMemory*int64(len(w.trees.loose))
 }

@@ -2,6 +2,7 @@ package native
 
 import (
 	"context"
+	"time"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
@@ -256,6 +257,7 @@ func (s *selection) step() error {
 const (
 	stepsPerTick = 1024
 	workPerTick  = 4 << 20
+	patternShare = 2        // patterns of paths may use this part of the memory
 	headerWork   = 64 << 10 // of a header, which may be that of the last of many deltas
 )
 
@@ -271,8 +273,11 @@ func (s *selection) spend(bytes int64) error {
 func (s *selection) report() error {
 	n := s.steps
 	s.steps, s.work = 0, 0
-	if s.budget > 0 && s.memory() > s.budget {
+	if s.budget > 0 && (s.memory() > s.budget || s.patterns.memory() > s.budget/patternShare) {
 		return &fallback{reason: reasonMemory}
+	}
+	if s.patterns != nil && time.Since(s.patterns.began) > packsource.FilterTime {
+		return packsource.ErrFilterTime
 	}
 	if err := s.ctx.Err(); err != nil {
 		return err
