@@ -61,6 +61,11 @@ type MirrorConfig struct {
 	// "rules".
 	Auth string `toml:"auth" default:"origin" values:"origin rules"`
 
+	// ChangeRequests lets readers of a mirror with auth = "rules" fetch change requests by their IDs, although they are
+	// not in refs. These are the values of refs/pull/, refs/merge-requests/, refs/pull-requests/ and refs/changes/ at the
+	// origin. Each such fetch asks the origin for their list.
+	ChangeRequests bool `toml:"change_requests"`
+
 	// FirstUse creates a mirror when a repository is first requested. Otherwise "packhorse mirror add" does.
 	FirstUse bool `toml:"first_use" default:"true"`
 

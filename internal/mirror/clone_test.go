@@ -399,7 +399,7 @@ func TestUnknownObjects(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	from := h.history(t, "app.git", 5)
-	w := newWorld(t, h, t.TempDir(), func(r *Rule) { r.Fresh.Every = time.Hour })
+	w := newWorld(t, h, t.TempDir(), func(r *Rule) { r.Fresh.Every, r.OriginDecides = time.Hour, true })
 	url := w.serve() + "app"
 	w.use("host/app")
 	before := h.fetches.Load()

@@ -74,9 +74,13 @@ func (r *mirror) outage() (time.Duration, error) {
 
 // lsRefs answers the command ls-refs: from the repository if it is up to date, else with the refs of the origin.
 func (x *exchange) lsRefs(ctx context.Context, body []byte) error {
-	if x.namesOthers(body) {
-		if _, err := x.originRefs(ctx); err == nil && x.canRelay() {
-			return x.relay(ctx, protocol.CommandLsRefs, body)
+	if x.rule.OriginDecides && x.namesOthers(body) {
+		if refs, err := x.askOthers(ctx, body); err == nil {
+			return x.listRefs(body, refs, func(name git.RefName) bool {
+				return x.rule.mirrors(name) || slices.ContainsFunc(requestRefs, func(prefix string) bool {
+					return strings.HasPrefix(string(name), prefix)
+				})
+			})
 		}
 	}
 	if x.mirror.complete() {
@@ -95,7 +99,19 @@ func (x *exchange) lsRefs(ctx context.Context, body []byte) error {
 	if refs == nil { // the update has just ended
 		return x.serve(ctx, bytes.NewReader(body))
 	}
-	return x.listRefs(body, refs)
+	return x.listRefs(body, refs, x.rule.mirrors)
+}
+
+// askOthers asks the origin for the refs that a client names, with the credential of the caller.
+func (x *exchange) askOthers(ctx context.Context, body []byte) (*origin.Refs, error) {
+	request, err := protocol.ReadRequest(pktline.NewReader(bytes.NewReader(body)), formatOf(body), allFeatures,
+		protocol.Limits{})
+	if err != nil {
+		return nil, err
+	}
+	start := time.Now()
+	defer func() { x.originTime += time.Since(start) }()
+	return x.rule.listPrefixes(ctx, x.mirror.originPath(), x.credential(), request.LsRefs.Prefixes)
 }
 
 // requestRefs are the prefixes of refs in which Git hosts keep change requests.
@@ -115,8 +131,8 @@ func (x *exchange) namesOthers(body []byte) bool {
 var allFeatures = protocol.Offer{Filter: true, RefInWant: true, SidebandAll: true, Unborn: true, Session: true,
 	ObjectInfo: true, BundleURI: true}
 
-// listRefs answers the command ls-refs with the mirrored refs of the origin.
-func (x *exchange) listRefs(body []byte, refs *origin.Refs) error {
+// listRefs answers the command ls-refs with those refs of the origin that the caller may see.
+func (x *exchange) listRefs(body []byte, refs *origin.Refs, shows func(git.RefName) bool) error {
 	request, err := protocol.ReadRequest(pktline.NewReader(bytes.NewReader(body)), format(refs), allFeatures,
 		protocol.Limits{})
 	if err != nil {
@@ -129,11 +145,13 @@ func (x *exchange) listRefs(body []byte, refs *origin.Refs) error {
 		return err
 	}
 	w := refWriter{x: x, request: request.LsRefs}
-	if err := w.add(protocol.RefLine{Name: git.HEAD, ID: list.HeadID, Target: list.Head}); err != nil {
-		return err
+	if x.rule.mirrorsHead(list) {
+		if err := w.add(protocol.RefLine{Name: git.HEAD, ID: list.HeadID, Target: list.Head}); err != nil {
+			return err
+		}
 	}
 	for _, ref := range list.Refs {
-		if !x.rule.mirrors(ref.Name) {
+		if !shows(ref.Name) {
 			continue
 		}
 		if err := w.add(protocol.RefLine{Name: ref.Name, ID: ref.ID, Peeled: ref.Peeled}); err != nil {

@@ -188,7 +188,16 @@ func (x *exchange) advertiseV0(ctx context.Context) error {
 		case err != nil && !errors.Is(err, errUpdating):
 			return err
 		case x.session.Stateless && x.rule.Origin.CanRelay():
-			return x.relayAdvertisement(ctx)
+			refs, err := x.originRefs(ctx)
+			if err != nil {
+				return err
+			}
+			if refs == nil { // the update has just ended
+				break
+			}
+			if err = x.relayAdvertisement(ctx, refs); !x.isRefusedAnonymous(err) {
+				return err
+			}
 		}
 		if err := x.awaitUpdate(ctx); err != nil {
 			return err
@@ -339,16 +348,17 @@ func formatAge(age time.Duration) string {
 }
 
 // fetch answers a fetch from the complete repository. It does not ask the origin about objects that are here. For an
-// unknown one it checks the origin. Then, if the object is not in the mirrored refs, the origin gets the request.
+// unknown one it checks the origin. Then the origin gets the request, if passageOf permits that.
 func (x *exchange) fetch(ctx context.Context, body []byte) error {
 	if namesRefs(body) { // their values may have changed
 		switch err := x.check(ctx, false); {
 		case err == nil:
 		case !errors.Is(err, errUpdating):
 			return err
-		case x.canRelay():
-			return x.relay(ctx, protocol.CommandFetch, body)
 		default:
+			if done, err := x.relayFetch(ctx, body); done {
+				return err
+			}
 			if err := x.awaitUpdate(ctx); err != nil {
 				return err
 			}
@@ -371,10 +381,16 @@ func (x *exchange) fetch(ctx context.Context, body []byte) error {
 			return unknown
 		}
 	}
-	if !x.canRelay() {
+	if done, err := x.relayFetch(ctx, body); done {
+		return err
+	}
+	if err == nil {
 		return unknown
 	}
-	return x.relay(ctx, protocol.CommandFetch, body)
+	if err := x.awaitUpdate(ctx); err != nil {
+		return err
+	}
+	return x.serve(ctx, bytes.NewReader(body))
 }
 
 // refuse sends an error to the client as a packet: git does not show the text of a response with another status.
@@ -407,10 +423,8 @@ func (x *exchange) fetchIncomplete(ctx context.Context, body []byte) error {
 	if done, err := x.follow(ctx, body); done || err != nil {
 		return err
 	}
-	if x.canRelay() {
-		x.mirror.changeDemand(func(d *demand) { d.fetches++; d.relays++ })
-		defer x.mirror.changeDemand(func(d *demand) { d.relays-- })
-		return x.relay(ctx, protocol.CommandFetch, body)
+	if done, err := x.relayFetch(ctx, body); done {
+		return err
 	}
 	if err := x.awaitUpdate(ctx); err != nil {
 		return err

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/pktline"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/node"
@@ -22,25 +23,29 @@ func gitProtocol(v protocol.Version) string {
 	return "version=" + v.String()[1:]
 }
 
-// relay sends the client's request to the origin, or follows an equal request of another client.
-func (x *exchange) relay(ctx context.Context, command protocol.Command, body []byte) error {
+// relay sends the client's fetch to the origin, or follows an equal request of another client.
+func (x *exchange) relay(ctx context.Context, p passage, body []byte) error {
 	if _, offer := x.mirror.originFeatures(); !offer.Filter && x.session.Version == protocol.V2 {
 		body = withoutFilter(body) // the client gets more objects
 	}
 	if err := x.startBulk(); err != nil {
 		return err
 	}
-	q := newRelayedRequest(x.mirror.path.String()+" "+x.mirror.originURL(), x.session.Version, body)
+	readers, auth := "all", x.credential()
+	if p == passForCaller {
+		readers = auth.Reveal()
+	}
+	q := newRelayedRequest(x.mirror.path.String()+" "+x.mirror.originURL()+" "+readers, x.session.Version, body)
 	if namesRefs(body) { // the response depends on their values
 		q.key = relayKey{}
 	}
 	client, path, session := x.rule.Origin, x.mirror.originPath(), x.session
 	open := func(ctx context.Context) (io.ReadCloser, error) {
-		return bodyOf(client.Relay(ctx, path, protocol.UploadPack, session.Authorization, gitProtocol(session.Version),
+		return bodyOf(client.Relay(ctx, path, protocol.UploadPack, auth, gitProtocol(session.Version),
 			bytes.NewReader(q.body), int64(len(q.body))))
 	}
 	wants := x.outcome.Wants
-	x.outcome = node.Outcome{Command: command, Wants: wants, Mirror: node.MirrorRelay}
+	x.outcome = node.Outcome{Command: protocol.CommandFetch, Wants: wants, Mirror: node.MirrorRelay}
 	quiet := bytes.Contains(body, []byte("no-progress"))
 	return x.mirrors.relays.send(ctx, q.key, q.form, open, x.response, x.following(quiet, false))
 }
@@ -66,16 +71,26 @@ func bodyOf(r *origin.Response, err error) (io.ReadCloser, error) {
 	return r.Body, nil
 }
 
-// relayAdvertisement sends the origin's advertisement of version 0 or 1.
-func (x *exchange) relayAdvertisement(ctx context.Context) error {
+// relayAdvertisement sends the origin's advertisement of version 0 or 1 with the mirrored ones of its refs.
+func (x *exchange) relayAdvertisement(ctx context.Context, refs *origin.Refs) error {
+	list, err := refs.List()
+	if err != nil {
+		return err
+	}
 	if err := x.startBulk(); err != nil {
 		return err
 	}
-	client, path, session := x.rule.Origin, x.mirror.originPath(), x.session
+	client, path, session, auth := x.rule.Origin, x.mirror.originPath(), x.session, x.credential()
+	rule, showsHead := x.rule, x.rule.mirrorsHead(list)
 	key := relayKey(sha256.Sum256([]byte("advertisement " + session.Version.String() + " " + x.mirror.originURL())))
 	open := func(ctx context.Context) (io.ReadCloser, error) {
-		return advertised(client.Advertisement(ctx, path, protocol.UploadPack, session.Authorization,
-			gitProtocol(session.Version)))
+		body, err := advertised(client.Advertisement(ctx, path, protocol.UploadPack, auth, gitProtocol(session.Version)))
+		if err != nil {
+			return nil, err
+		}
+		return &refFilter{origin: body, packets: pktline.NewReader(body), shows: func(name git.RefName) bool {
+			return name == git.HEAD && showsHead || rule.mirrors(name)
+		}}, nil
 	}
 	x.outcome = node.Outcome{Mirror: node.MirrorRelay}
 	return x.mirrors.relays.send(ctx, key, formPackets, open, x.response, followOptions{})

@@ -29,8 +29,10 @@ type Rule struct {
 	FoldCase bool          // the origin ignores the case of paths
 	// OriginDecides reports whether the origin decides about readers of a mirror.
 	OriginDecides bool
-	PushToOrigin  bool  // false: pushes are refused
-	MaxPack       int64 // maximum size of a pack in bytes. Zero means no limit.
+	// ChangeRequests lets readers fetch change requests by ID that are not in Refs, although OriginDecides is false.
+	ChangeRequests bool
+	PushToOrigin   bool  // false: pushes are refused
+	MaxPack        int64 // maximum size of a pack in bytes. Zero means no limit.
 }
 
 // DefaultRefs are the refs that are mirrored by default.
@@ -106,7 +108,13 @@ func (r *Rule) prefixes() []string {
 // list asks the origin for the refs of a repository. It refuses one that has moved to a path that the rule does not
 // allow.
 func (r *Rule) list(ctx context.Context, path string, auth node.Secret) (*origin.Refs, error) {
-	refs, err := r.Origin.Refs(ctx, path, auth, r.prefixes())
+	return r.listPrefixes(ctx, path, auth, r.prefixes())
+}
+
+// listPrefixes is list for refs whose names begin with one of the prefixes.
+func (r *Rule) listPrefixes(ctx context.Context, path string, auth node.Secret, prefixes []string) (*origin.Refs,
+	error) {
+	refs, err := r.Origin.Refs(ctx, path, auth, prefixes)
 	if err == nil && refs.Moved != "" && !r.allows(refs.Moved) {
 		return nil, fault.New(fault.Denied, "the repository has moved to %s, which the mirror's rule does not allow",
 			refs.Moved)
@@ -129,6 +137,16 @@ func (r *Rule) mirrors(name git.RefName) bool {
 		}
 		return len(name) >= len(before)+len(after) && strings.HasPrefix(string(name), before) &&
 			strings.HasSuffix(string(name), after)
+	})
+}
+
+// mirrorsHead reports whether HEAD of the origin is, or will be, at a mirrored ref.
+func (r *Rule) mirrorsHead(list *origin.List) bool {
+	if list.Head != "" {
+		return r.mirrors(list.Head)
+	}
+	return slices.ContainsFunc(list.Refs, func(ref origin.Ref) bool {
+		return ref.ID == list.HeadID && r.mirrors(ref.Name)
 	})
 }
 

@@ -36,6 +36,9 @@ type Source interface {
 	Authorization(ctx context.Context) (Secret, error)
 }
 
+// Anonymous is the credential of requests that must not have one, also if the mirror has its own.
+var Anonymous = node.NewSecret("\x00")
+
 // Options configure an Origin. Only URL is required.
 type Options struct {
 	// URL is the origin, see ParseURL. Repositories are below it.
@@ -199,6 +202,9 @@ func (o *Origin) limited(ctx context.Context, operation, path string, isPack boo
 
 // credential returns the credential of a request, and whether it is the mirror's own.
 func (o *Origin) credential(ctx context.Context, auth Secret, service protocol.Service) (Secret, bool, error) {
+	if auth.Reveal() == Anonymous.Reveal() {
+		return Secret{}, false, nil
+	}
 	if !auth.IsZero() || o.o.Credential == nil || service != protocol.UploadPack {
 		return auth, false, nil
 	}

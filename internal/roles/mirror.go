@@ -144,8 +144,8 @@ func (m *mirrors) add(t *mirrorTables, c *config.MirrorConfig) error {
 		return err
 	}
 	r := mirror.Rule{Prefix: c.To, URL: u, Refs: c.Refs, StaleFor: c.StaleFor.Duration, FirstUse: c.FirstUse,
-		FoldCase: c.FoldCase, OriginDecides: c.Auth == config.MirrorByOrigin, PushToOrigin: c.Push == config.MirrorByOrigin,
-		MaxPack: int64(c.MaxPack)}
+		FoldCase: c.FoldCase, OriginDecides: c.Auth == config.MirrorByOrigin, ChangeRequests: c.ChangeRequests,
+		PushToOrigin: c.Push == config.MirrorByOrigin, MaxPack: int64(c.MaxPack)}
 	if r.Allowed, err = c.Allowed(); err != nil {
 		return err
 	}
@@ -179,7 +179,7 @@ func (m *mirrors) add(t *mirrorTables, c *config.MirrorConfig) error {
 func originKey(c *config.MirrorConfig) string {
 	k := *c
 	k.To, k.Allow, k.Deny, k.Refs, k.Fresh, k.Push, k.Auth, k.WebhookSecretFile = "", nil, nil, nil, "", "", "", ""
-	k.StaleFor, k.FirstUse, k.FoldCase, k.MaxPack = config.Duration{}, false, false, 0
+	k.ChangeRequests, k.StaleFor, k.FirstUse, k.FoldCase, k.MaxPack = false, config.Duration{}, false, false, 0
 	return fmt.Sprintf("%+v", k)
 }
 

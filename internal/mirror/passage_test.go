@@ -1,0 +1,190 @@
+package mirror
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/pktline"
+	"github.com/packhorse-git/packhorse/internal/node"
+	"github.com/packhorse-git/packhorse/internal/origin"
+)
+
+// hides makes the host hide refs from anonymous requests and accept all credentials, as some Git hosts do. It returns
+// the credentials of requests to git-upload-pack.
+func (h *host) hides(prefix string) (credentials func() string) {
+	var mu sync.Mutex
+	var seen []string
+	h.set(func(w http.ResponseWriter, r *http.Request) bool {
+		mu.Lock()
+		seen = append(seen, r.Header.Get("Authorization"))
+		mu.Unlock()
+		if r.Header.Get("Authorization") != "" {
+			return false
+		}
+		backend := *h.backend
+		backend.Env = append(slices.Clone(backend.Env), "GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=transfer.hideRefs",
+			"GIT_CONFIG_VALUE_0="+prefix)
+		backend.ServeHTTP(w, r)
+		return true
+	})
+	return func() string {
+		mu.Lock()
+		defer mu.Unlock()
+		return strings.Join(seen, " ")
+	}
+}
+
+// With rules that decide about readers, they get what the mirrored refs reach, and nothing else that the mirror's own
+// credential may read, whether the mirror is complete or not.
+func TestHiddenFromReaders(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	from := h.history(t, "app.git", 5)
+	tip := from.ID("main")
+	hidden := map[string]git.ObjectID{"branch": from.Commit("embargo", tip), "change request": from.Commit("change", tip),
+		"unreachable": from.Commit("removed", tip)}
+	from.Git("update-ref", "refs/heads/embargo", hidden["branch"].String())
+	from.Git("update-ref", "refs/changes/01/1/1", hidden["change request"].String())
+	from.Git("symbolic-ref", "HEAD", "refs/heads/embargo")
+	for _, isComplete := range []bool{true, false} {
+		w := newWorld(t, h, t.TempDir(), func(r *Rule) { r.Refs = []string{"refs/heads/main"} })
+		url := w.serve() + "app"
+		if isComplete {
+			w.use("host/app")
+		} else {
+			w.firsts <- struct{}{} // first updates wait
+			for range cap(w.firsts) - 1 {
+				w.firsts <- struct{}{}
+			}
+		}
+		for _, prefix := range []string{"refs/", "refs/changes/", "refs/pull/", "HEAD"} {
+			if _, got := w.request(url, "ls-refs", "symrefs", "ref-prefix "+prefix, "ref-prefix refs/pull/"); strings.Contains(
+				got, hidden["branch"].String()) || strings.Contains(got, hidden["change request"].String()) ||
+				strings.Contains(got, "refs/changes") {
+				t.Errorf("complete %v: ls-refs of %s = %q, want no hidden refs", isComplete, prefix, got)
+			}
+		}
+		if !isComplete {
+			response, err := http.Get(url + "/info/refs?service=git-upload-pack")
+			w.do(err)
+			text, err := io.ReadAll(response.Body)
+			w.do(err)
+			_ = response.Body.Close()
+			for _, id := range hidden {
+				if strings.Contains(string(text), id.String()) || strings.Contains(string(text), "embargo") {
+					t.Errorf("advertisement of version 0 = %q, want no hidden refs", text)
+				}
+			}
+			if !strings.Contains(string(text), tip.String()+" refs/heads/main") {
+				t.Errorf("advertisement of version 0 = %q, want main", text)
+			}
+			if _, got := w.request(url, "fetch", "done", "want "+tip.String(), "deepen 1"); !strings.Contains(got, "PACK") {
+				t.Errorf("fetch of main = %.200q, want a pack", got)
+			}
+			for range cap(w.firsts) {
+				<-w.firsts
+			}
+		}
+		for name, id := range hidden {
+			for _, more := range [][]string{nil, {"have " + tip.String()}, {"shallow " + id.String(), "deepen 2147483647"}} {
+				lines := append([]string{"fetch", "done", "want " + id.String()}, more...)
+				if _, got := w.request(url, lines...); strings.Contains(got, "PACK") {
+					t.Errorf("complete %v: fetch of the %s with %q has a pack, want an error", isComplete, name, more)
+				}
+			}
+		}
+	}
+}
+
+// ChangeRequests permits the IDs of change requests, and no others.
+func TestChangeRequestsByID(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	from := h.history(t, "app.git", 3)
+	w := newWorld(t, h, t.TempDir(), func(r *Rule) { r.ChangeRequests = true })
+	url := w.serve() + "app"
+	w.use("host/app")
+	change, other := from.Commit("change", from.ID("main")), from.Commit("other", from.ID("main"))
+	from.Git("update-ref", "refs/pull/1/merge", change.String())
+	from.Git("update-ref", "refs/secret/1", other.String())
+	for id, want := range map[git.ObjectID]bool{change: true, other: false} {
+		if _, got := w.request(url, "fetch", "done", "want "+id.String()); strings.Contains(got, "PACK") != want {
+			t.Errorf("fetch = %.200q, want a pack: %v", got, want)
+		}
+	}
+}
+
+// ownCredential is a mirror's own credential.
+type ownCredential struct{}
+
+func (ownCredential) Authorization(context.Context) (node.Secret, error) {
+	return node.NewSecret("own"), nil
+}
+
+// A reader without a credential for an origin that decides stays anonymous there.
+func TestAnonymousStaysAnonymous(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	from := h.history(t, "app.git", 3)
+	from.Git("update-ref", "refs/changes/01/1/1", from.Commit("change", from.ID("main")).String())
+	w := newWorld(t, h, t.TempDir(), func(r *Rule) {
+		own, err := origin.New(origin.Options{URL: r.URL, Credential: ownCredential{}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = own.Close() })
+		r.OriginDecides, r.Fresh.Every, r.Origin = true, time.Hour, own
+	})
+	url := w.serve() + "app"
+	w.use("host/app")
+	seen := h.hides("refs/changes")
+	if _, got := w.request(url, "ls-refs", "ref-prefix refs/changes/"); strings.Contains(got, "refs/changes") {
+		t.Errorf("ls-refs = %q, want no refs/changes", got)
+	}
+	if got := strings.TrimSpace(seen()); got != "" {
+		t.Errorf("credentials at the origin for ls-refs: %q, want none", got)
+	}
+	w.request(url, "fetch", "done", "want "+from.ID("refs/changes/01/1/1").String())
+	if got := seen(); !strings.HasSuffix(got, " ") {
+		t.Errorf("credentials at the origin: %q, want none for the relayed fetch", got)
+	}
+}
+
+func TestRefFilter(t *testing.T) {
+	t.Parallel()
+	line := func(lines ...string) (b []byte) {
+		for _, l := range lines {
+			b = pktline.AppendLine(b, []byte(l))
+		}
+		return pktline.AppendFlush(b)
+	}
+	id := strings.Repeat("1", 40) + " "
+	for name, test := range map[string][2][]byte{
+		"hidden HEAD": {line(id+"HEAD\x00a symref=HEAD:refs/heads/b c", id+"refs/heads/a", id+"refs/heads/b",
+			id+"refs/tags/t^{}"),
+			line(id + "refs/heads/a\x00 a c")},
+		"none": {line(id + "refs/heads/b\x00a"), line(strings.Repeat("0", 40) + " capabilities^{}\x00 a")},
+		"version 1": {line("version 1", id+"refs/heads/a\x00a", "shallow "+strings.TrimSpace(id)),
+			line("version 1", id+"refs/heads/a\x00 a", "shallow "+strings.TrimSpace(id))},
+	} {
+		body := io.NopCloser(strings.NewReader(string(test[0])))
+		f := &refFilter{origin: body, packets: pktline.NewReader(body),
+			shows: func(name git.RefName) bool { return name == "refs/heads/a" }}
+		if got, err := io.ReadAll(f); err != nil || string(got) != string(test[1]) {
+			t.Errorf("%s: %q, %v, want %q", name, got, err, test[1])
+		}
+	}
+	for _, bad := range []string{"", "0005", "0001", "00"} {
+		f := &refFilter{packets: pktline.NewReader(strings.NewReader(bad))}
+		if got, err := io.ReadAll(f); err == nil {
+			t.Errorf("%q: %q, want an error", bad, got)
+		}
+	}
+}
