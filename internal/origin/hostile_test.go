@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -757,4 +758,42 @@ func TestShareOfTheBudget(t *testing.T) {
 			}
 		}
 	})
+}
+
+// The lists of refs of all origins have a bound of memory together. It is free again when they are not in use.
+func TestListMemory(t *testing.T) {
+	t.Parallel()
+	m := NewListMemory(16 << 20)
+	m.wait = 50 * time.Millisecond
+	fill := func() (*listing, error) {
+		l := &listing{maxRefs: 1 << 20, charge: m.newCharge()}
+		for i := range 20_000 { // 2 MB, which cost 10 MB
+			if err := l.append(fmt.Appendf(nil, "%s refs/heads/%050d", idOne, i)); err != nil {
+				return nil, err
+			}
+		}
+		return l, nil
+	}
+	small := func() error {
+		l := &listing{maxRefs: 100, charge: m.newCharge()}
+		return l.append([]byte(idOne + " refs/heads/main"))
+	}
+	first, err := fill()
+	if err != nil {
+		t.Fatal(err)
+	}
+	refs := first.result(&advertisement{format: git.SHA1})
+	first = nil
+	if _, err := fill(); !fault.Is(err, fault.Unavailable) || small() != nil {
+		t.Errorf("a second long list: %v, a small one: %v, want Unavailable and none", err, small())
+	}
+	if list, err := refs.List(); err != nil || len(list.Refs) != 20_000 {
+		t.Errorf("List() = %v, want all refs", err)
+	}
+	runtime.KeepAlive(refs)
+	refs = nil
+	m.wait = time.Minute
+	if _, err := fill(); err != nil {
+		t.Errorf("a long list after the first: %v, want no error", err)
+	}
 }

@@ -61,7 +61,8 @@ type Options struct {
 	// for ten times as long, such as packets that keep the connection alive. Other answers have to bring 1 KiB/s within
 	// one minute, or Stall if that is shorter, and downloads 8 KiB/s. Zero means 5 min.
 	Stall   time.Duration
-	MaxRefs int // maximum number of refs in a list. Zero means 1,000,000.
+	MaxRefs int         // maximum number of refs in a list. Zero means 1,000,000.
+	Lists   *ListMemory // of the lists of all origins. Nil means that this one has its own.
 
 	Credential Source      // the mirror's own credential, for requests without a caller's. Nil means none.
 	SSH        *SSHOptions // keys and known hosts of an ssh:// origin
@@ -113,6 +114,9 @@ func New(o Options) (*Origin, error) {
 	o.Requests, o.MaxRefs = cmp.Or(o.Requests, 16), cmp.Or(o.MaxRefs, 1_000_000)
 	o.AnswerTimeout, o.Stall = cmp.Or(o.AnswerTimeout, 30*time.Second), cmp.Or(o.Stall, 5*time.Minute)
 	o.Agent = cmp.Or(o.Agent, "packhorse")
+	if o.Lists == nil {
+		o.Lists = NewListMemory(0)
+	}
 	c := &Origin{o: o, base: "/" + strings.Trim(o.URL.Path, "/"), metrics: o.Metrics, log: o.Log,
 		hostLog: rate.Sometimes{Interval: time.Minute}}
 	if c.base != "/" {
@@ -214,7 +218,7 @@ func (o *Origin) credential(ctx context.Context, auth Secret, service protocol.S
 
 // listing returns an empty list of refs.
 func (o *Origin) listing(prefixes []string) *listing {
-	return &listing{maxRefs: o.o.MaxRefs, prefixes: prefixes}
+	return &listing{maxRefs: o.o.MaxRefs, prefixes: prefixes, charge: o.o.Lists.newCharge()}
 }
 
 // checkFormat returns an error if the origin's repository has another object format than a request.

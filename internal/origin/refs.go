@@ -23,7 +23,8 @@ type Refs struct {
 	Digest  [32]byte         // equal digests of one repository and equal prefixes mean equal lists
 	Moved   string           // the new path of the repository if the origin redirected, else ""
 
-	lines []byte // of version 2, each with a newline
+	lines  []byte      // of version 2, each with a newline
+	charge *listCharge // of lines
 }
 
 // List is the parsed list of refs.
@@ -48,6 +49,7 @@ type listing struct {
 	maxRefs  int
 	prefixes []string // only refs with these prefixes, and HEAD; all refs if empty
 	skipped  bool     // the last ref has none of the prefixes
+	charge   *listCharge
 }
 
 // lineBytes is the average size of a line for which a list has space.
@@ -87,6 +89,9 @@ func (l *listing) append(line []byte) error {
 	if bytes.IndexByte(line, '\n') >= 0 {
 		return fmt.Errorf("%w: line %.100q", errInvalid, line)
 	}
+	if err := l.charge.grow(len(l.lines) + len(line)); err != nil {
+		return err
+	}
 	l.lines = append(append(l.lines, line...), '\n')
 	return nil
 }
@@ -111,7 +116,7 @@ func (l *listing) result(a *advertisement) *Refs {
 	h := sha256.New()
 	_, _ = io.WriteString(h, a.format.String()+"\n")
 	_, _ = h.Write(l.lines)
-	refs := &Refs{Format: a.format, Version: a.version, Offer: a.offer, lines: l.lines}
+	refs := &Refs{Format: a.format, Version: a.version, Offer: a.offer, lines: l.lines, charge: l.charge}
 	h.Sum(refs.Digest[:0])
 	return refs
 }

@@ -26,6 +26,7 @@ type mirrors struct {
 	hooks   *forge.Receiver
 	origins map[string]*origin.Origin // by originKey
 	metrics *origin.Metrics
+	lists   *origin.ListMemory
 	agent   string
 	log     *slog.Logger
 }
@@ -39,7 +40,8 @@ func (s *server) addMirrors() error {
 		s.reloads = append(s.reloads, firstTable(s.log))
 		return nil
 	}
-	m := &mirrors{metrics: s.originMetrics(), agent: "packhorse/" + s.process.Version, log: s.log}
+	m := &mirrors{metrics: s.originMetrics(), lists: origin.NewListMemory(0),
+		agent: "packhorse/" + s.process.Version, log: s.log}
 	s.closers.push("clients of origins", func() error { return closeOrigins(m.origins) })
 	tables, err := m.build(s.cfg.Mirror)
 	if err != nil {
@@ -186,7 +188,7 @@ func originKey(c *config.MirrorConfig) string {
 // newOrigin makes the client of an origin. It shares the limits of another one at the host, unless that is nil.
 func (m *mirrors) newOrigin(c *config.MirrorConfig, u *url.URL, sameHost *origin.Origin) (*origin.Origin, error) {
 	o := origin.Options{URL: u, Private: c.Private, Hosts: c.LFSHosts, Requests: c.Requests, PerMinute: c.PerMinute,
-		Share: sameHost, AnswerTimeout: c.Timeout.Duration, Stall: c.Stall.Duration, MaxRefs: c.MaxRefs,
+		Share: sameHost, AnswerTimeout: c.Timeout.Duration, Stall: c.Stall.Duration, MaxRefs: c.MaxRefs, Lists: m.lists,
 		Agent: m.agent, Metrics: m.metrics, Log: m.log}
 	if c.CA != "" {
 		authorities, err := credfile.LoadAuthorities(c.CA, m.log)
