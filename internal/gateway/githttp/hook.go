@@ -5,6 +5,7 @@ import (
 	"net/http"
 
 	"github.com/packhorse-git/packhorse/internal/gateway"
+	"github.com/packhorse-git/packhorse/internal/git"
 )
 
 // hooksPath is followed by the name of a forge.
@@ -14,8 +15,9 @@ const hooksPath = "/-/hooks/"
 type Hooks interface {
 	// Accepts reports whether there are webhooks of a forge.
 	Accepts(forge string) bool
-	// Receive accepts a webhook of a forge for work in the background.
-	Receive(forge string, header http.Header, body func() ([]byte, error)) error
+	// Receive accepts a webhook of a forge for work in the background. It returns the repository that the webhook is
+	// about, as far as that is known, for the log.
+	Receive(forge string, header http.Header, body func() ([]byte, error)) (git.RepoPath, error)
 }
 
 // freeHook is the size of webhooks that do not count against the memory of requests. Almost all are shorter.
@@ -30,7 +32,7 @@ func (q *request) hook(forge string) {
 	}
 	memory := q.Memory.Hold(q.Caller(), freeHook)
 	defer func() { memory.Shrink(0) }()
-	err := q.handler.Hooks.Receive(forge, q.r.Header, func() ([]byte, error) {
+	repo, err := q.handler.Hooks.Receive(forge, q.r.Header, func() ([]byte, error) {
 		size := q.r.ContentLength
 		if size < 0 || q.r.Header.Get("Content-Encoding") != "" {
 			size = q.Op.Limit(q.Gateway).Size
@@ -45,6 +47,7 @@ func (q *request) hook(forge string) {
 		defer body.Close()
 		return io.ReadAll(body)
 	})
+	q.Repo = repo
 	if err != nil {
 		q.fail(err)
 		return

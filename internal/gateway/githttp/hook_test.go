@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
 )
 
 // fakeHooks accepts webhooks of github with the secret "right".
@@ -15,15 +16,15 @@ type fakeHooks struct{ accepted []string }
 
 func (h *fakeHooks) Accepts(forge string) bool { return forge == "github" }
 
-func (h *fakeHooks) Receive(_ string, header http.Header, body func() ([]byte, error)) error {
+func (h *fakeHooks) Receive(_ string, header http.Header, body func() ([]byte, error)) (repo git.RepoPath, err error) {
 	if header.Get("Secret") != "right" {
-		return fault.New(fault.Denied, "wrong secret")
+		return repo, fault.New(fault.Denied, "wrong secret")
 	}
 	text, err := body()
 	if err == nil {
 		h.accepted = append(h.accepted, string(text))
 	}
-	return err
+	return repo, err
 }
 
 func TestHook(t *testing.T) {

@@ -96,12 +96,16 @@ func TestReceive(t *testing.T) {
 	t.Parallel()
 	for _, p := range payloads {
 		r, refreshed := newReceiver(t)
-		if err := r.Receive(string(p.kind), sign(p.kind, "1", p.body, secret), reader(p.body)); err != nil {
+		repo, err := r.Receive(string(p.kind), sign(p.kind, "1", p.body, secret), reader(p.body))
+		if err != nil {
 			t.Errorf("%s: %v, want the delivery to be accepted", p.kind, err)
 			continue
 		}
 		if got := <-refreshed; got != "host/"+p.want {
 			t.Errorf("%s: refreshed %s, want host/%s", p.kind, got, p.want)
+		}
+		if !strings.HasPrefix(repo.String(), "host/") {
+			t.Errorf("%s: repository %q, want the one of the delivery", p.kind, repo)
 		}
 	}
 }
@@ -112,7 +116,7 @@ func TestForm(t *testing.T) {
 	body := "payload=" + url.QueryEscape(payloads[0].body)
 	h := sign(GitHub, "1", body, secret)
 	h.Set("Content-Type", "application/x-www-form-urlencoded")
-	if err := r.Receive("github", h, reader(body)); err != nil {
+	if _, err := r.Receive("github", h, reader(body)); err != nil {
 		t.Fatal(err)
 	}
 	if got := <-refreshed; got != "host/octo/app" {
@@ -141,14 +145,14 @@ func TestRefused(t *testing.T) {
 			}, fault.Invalid},
 		} {
 			r, refreshed := newReceiver(t)
-			err := r.Receive(string(p.kind), test.h, test.body)
+			_, err := r.Receive(string(p.kind), test.h, test.body)
 			if !fault.Is(err, test.want) || len(refreshed) > 0 {
 				t.Errorf("%s, %s: %v and %d refreshes, want %v and none", p.kind, test.name, err, len(refreshed), test.want)
 			}
 		}
 		if p.kind != GitLab { // whose token does not depend on the body
 			r, _ := newReceiver(t)
-			if err := r.Receive(string(p.kind), sign(p.kind, "1", p.body, secret), reader(p.body+" ")); !fault.Is(err,
+			if _, err := r.Receive(string(p.kind), sign(p.kind, "1", p.body, secret), reader(p.body+" ")); !fault.Is(err,
 				fault.Unauthenticated) {
 				t.Errorf("%s with a changed body: %v, want %v", p.kind, err, fault.Unauthenticated)
 			}
@@ -162,7 +166,7 @@ func TestReplay(t *testing.T) {
 		r, refreshed := newReceiver(t)
 		p := payloads[0]
 		send := func(id string) int {
-			if err := r.Receive(string(p.kind), sign(p.kind, id, p.body, secret), reader(p.body)); err != nil {
+			if _, err := r.Receive(string(p.kind), sign(p.kind, id, p.body, secret), reader(p.body)); err != nil {
 				t.Errorf("delivery %s: %v, want none", id, err)
 			}
 			synctest.Wait()
@@ -199,7 +203,7 @@ func TestMany(t *testing.T) {
 	for range 10 {
 		all.Go(func() {
 			for range 1000 {
-				if err := r.Receive("github", h, reader(body)); err != nil {
+				if _, err := r.Receive("github", h, reader(body)); err != nil {
 					t.Errorf("got %v, want the delivery to be accepted", err)
 				}
 			}
@@ -237,7 +241,7 @@ func TestBoundedQueue(t *testing.T) {
 	body := payloads[0].body
 	h := sign(GitHub, "1", body, secret)
 	for range 2 { // the forge repeats what was refused
-		if err := r.Receive("github", h, reader(body)); !fault.Is(err, fault.Exhausted) {
+		if _, err := r.Receive("github", h, reader(body)); !fault.Is(err, fault.Exhausted) {
 			t.Errorf("Receive = %v, want Exhausted", err)
 		}
 	}

@@ -110,46 +110,59 @@ func (r *Receiver) Accepts(forge string) bool {
 
 // Receive accepts a delivery, and returns before any work. It reads no byte of the body of a delivery without a proof.
 // The error is Unauthenticated if no table has the secret, and Invalid for a payload that is not understood. Neither
-// the result nor its time depend on whether the repository is mirrored.
-func (r *Receiver) Receive(forge string, header http.Header, body func() ([]byte, error)) error {
+// the result nor its time depend on whether the repository is mirrored. repo is the path that its mirror has or would
+// have, if the delivery has a proof and names one; otherwise zero.
+func (r *Receiver) Receive(forge string, header http.Header, body func() ([]byte, error)) (repo git.RepoPath,
+	err error) {
 	kind := Kind(forge)
-	result, err := r.receive(kind, header, body)
+	result, repo, err := r.receive(kind, header, body)
 	r.Metrics.deliveries.WithLabelValues(string(kind), result).Inc()
-	return err
+	return repo, err
 }
 
-func (r *Receiver) receive(kind Kind, header http.Header, body func() ([]byte, error)) (result string, err error) {
+func (r *Receiver) receive(kind Kind, header http.Header, body func() ([]byte, error)) (result string,
+	repo git.RepoPath, err error) {
 	proof := kind.proof(header)
 	if proof == "" {
-		return refused, fault.New(fault.Unauthenticated,
+		return refused, repo, fault.New(fault.Unauthenticated,
 			"the delivery has no signature or token: set the secret of webhook_secret_file at the forge")
 	}
 	text, err := body()
 	if err != nil {
-		return invalid, err
+		return invalid, repo, err
 	}
 	tables := r.verified(kind, proof, text)
 	if len(tables) == 0 {
-		return refused, fault.New(fault.Unauthenticated,
+		return refused, repo, fault.New(fault.Unauthenticated,
 			"the signature or token is wrong: the secret at the forge has to be that of webhook_secret_file")
 	}
 	origin, err := kind.repositories(header.Get("Content-Type"), text)
 	if err != nil {
-		return invalid, err
+		return invalid, repo, err
 	}
-	key, isReplay := r.remember(kind, kind.delivery(header), text)
-	if isReplay {
-		return replayed, nil
-	}
+	var paths []git.RepoPath
 	for _, table := range tables {
 		for _, each := range origin {
-			if path, ok := table.path(each); ok && !r.enqueue(path) {
-				r.seen.Remove(key) // the forge may send it again
-				return dropped, fault.Retry(fault.Exhausted, fault.RetryLater, "too many mirrors wait for their refresh")
+			if path, ok := table.path(each); ok {
+				paths = append(paths, path)
 			}
 		}
 	}
-	return accepted, nil
+	if len(paths) > 0 {
+		repo = paths[0]
+	}
+	key, isReplay := r.remember(kind, kind.delivery(header), text)
+	if isReplay {
+		return replayed, repo, nil
+	}
+	for _, path := range paths {
+		if !r.enqueue(path) {
+			r.seen.Remove(key) // the forge may send it again
+			return dropped, repo, fault.Retry(fault.Exhausted, fault.RetryLater,
+				"too many mirrors wait for their refresh")
+		}
+	}
+	return accepted, repo, nil
 }
 
 // verified returns the tables whose secret verifies a delivery. It tries all of them.
