@@ -54,7 +54,7 @@ compressed with gzip. "-" is standard input.`,
 	flags.DurationVar(&assume.Window, "window", assume.Window,
 		"count fetches of a repository within this `DURATION` as one at the origin")
 	flags.Float64Var(&assume.CPUPerGB, "cpu-per-gb", assume.CPUPerGB,
-		"CPU time of the origin for each GB, in `SECONDS`: 6.7 for full clones, up to 99 for shallow ones")
+		"CPU time of the origin for each GB, in `SECONDS`: measured were 6.7 to 179; 0 means unknown")
 	flags.Float64Var(&assume.CPUPerFetch, "cpu-per-fetch", assume.CPUPerFetch,
 		"CPU time of the origin for a fetch whose size is not logged, in `SECONDS`")
 	flags.IntVar(&rows, "rows", rows, "maximum number `N` of listed repositories")

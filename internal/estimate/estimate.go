@@ -32,13 +32,13 @@ const (
 // Assumptions are the numbers that a log does not have. See docs/reference/benchmarks.md.
 type Assumptions struct {
 	Window      time.Duration `json:"-"`             // in which fetches of a repository are one request to the origin
-	CPUPerGB    float64       `json:"cpu_per_gb"`    // seconds of CPU time of the origin for 10^9 bytes
+	CPUPerGB    float64       `json:"cpu_per_gb"`    // seconds of CPU time of the origin for 10^9 bytes; 0: unknown
 	CPUPerFetch float64       `json:"cpu_per_fetch"` // seconds, for responses whose size is not logged
 }
 
 // DefaultAssumptions returns those of the benchmarks: git makes the packs of full clones from a bitmap.
 func DefaultAssumptions() Assumptions {
-	return Assumptions{Window: 10 * time.Minute, CPUPerGB: 6.7, CPUPerFetch: 0.5}
+	return Assumptions{Window: 10 * time.Minute, CPUPerFetch: 0.5}
 }
 
 // Totals are requests, of one repository or of all.
