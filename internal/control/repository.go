@@ -27,7 +27,7 @@ func (s *repositoryService) Create(ctx context.Context,
 	if err != nil {
 		return nil, err
 	}
-	o := storage.CreateOptions{Branch: r.Msg.GetDefaultBranch()}
+	o := storage.CreateOptions{Branch: r.Msg.GetDefaultBranch(), RequestID: r.Msg.GetRequestId()}
 	if name := r.Msg.GetObjectFormat(); name != "" {
 		if o.Format, err = git.ParseObjectFormat(name); err != nil {
 			return nil, fault.Wrap(fault.Invalid, `invalid object format: want "sha1" or "sha256"`, err)

@@ -54,7 +54,7 @@ func tooLarge(bytes int, object map[string]any) error {
 type wire struct {
 	format, n, quota, bytes, objectsEpoch, gc, renames int64
 
-	txn, parent, kind, at, node, head, objectFormat text
+	txn, parent, kind, at, node, head, objectFormat, requestID text
 
 	pushes    []wirePush
 	names     []text
@@ -107,7 +107,8 @@ func (w *wire) fields() map[string]any {
 	return map[string]any{
 		"format": &w.format, "n": &w.n, "txn": &w.txn, "parent": &w.parent, "kind": &w.kind, "at": &w.at, "node": &w.node,
 		"pushes": &w.pushes, "names": &w.names, "head": &w.head, "config": &w.config, "object_format": &w.objectFormat,
-		"quota": &w.quota, "refs": &w.refs, "packs": &w.packs, "bytes": &w.bytes, "objects_epoch": &w.objectsEpoch,
+		"request_id": &w.requestID,
+		"quota":      &w.quota, "refs": &w.refs, "packs": &w.packs, "bytes": &w.bytes, "objects_epoch": &w.objectsEpoch,
 		"renames": &w.renames, "gc": &w.gc, "condemned": &w.condemned, "needs": &w.needs, "deleted": &w.deleted,
 	}
 }
@@ -185,7 +186,7 @@ func (r *Record) Encode() ([]byte, error) {
 	w := wire{
 		format: format, n: int64(r.Number), txn: text(r.Txn), parent: text(r.Parent), kind: text(r.Kind),
 		at: text(r.At.UTC().Format(timeFormat)), node: text(r.Node), head: text(r.Head),
-		objectFormat: text(r.ObjectFormat.String()), quota: r.Quota, bytes: r.Bytes(),
+		objectFormat: text(r.ObjectFormat.String()), requestID: text(r.RequestID), quota: r.Quota, bytes: r.Bytes(),
 		objectsEpoch: int64(r.ObjectsEpoch), gc: int64(r.GC), renames: int64(r.Renames), deleted: r.Deleted,
 		condemned: convert[text](r.Condemned), needs: convert[text](r.Needs), refs: encodeRefs(&r.Refs),
 	}
@@ -274,6 +275,7 @@ func Decode(body []byte) (*Record, error) {
 	if r.At, err = time.Parse(timeFormat, string(w.at)); err != nil {
 		return nil, err
 	}
+	r.RequestID = string(w.requestID)
 	if r.ObjectFormat, err = git.ParseObjectFormat(string(w.objectFormat)); err != nil {
 		return nil, err
 	}

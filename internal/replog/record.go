@@ -44,7 +44,8 @@ type Record struct {
 	Head         git.RefName    // the ref that HEAD points to
 	Config       []Setting      // Git configuration of the repository, in its order
 	ObjectFormat git.ObjectFormat
-	Quota        int64 // maximum of Bytes(); zero means no limit
+	RequestID    string // of the caller that created the repository; empty: none
+	Quota        int64  // maximum of Bytes(); zero means no limit
 	Refs         Refs
 	Packs        []Pack
 

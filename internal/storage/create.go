@@ -28,7 +28,15 @@ type CreateOptions struct {
 	// AnyName allows components of the path that begin with a dot or a dash, as on other Git hosts: "team/.github".
 	AnyName bool
 	Mirror  []byte // content of MirrorFile; nil: it is not a mirror
+	// RequestID makes a repeated Create succeed: if the repository exists and was created with this ID, it is described.
+	// Empty means that a repeated Create fails.
+	RequestID string
 }
+
+// requestFile is the file in the directory of a repository with the RequestID that created it.
+const requestFile = "packhorse-request"
+
+var requestID = regexp.MustCompile(`^[A-Za-z0-9._-]{0,64}$`)
 
 const (
 	maxDepth     = 64  // components of the path of a new repository
@@ -50,10 +58,17 @@ func (n *Node) Create(ctx context.Context, path git.RepoPath, o CreateOptions) (
 	}
 	if n.places != nil {
 		return n.createPlace(ctx, path, name, func() error {
-			return n.places.Create(ctx, nameOf(name), o.Format, git.RefName(branchPrefix+o.Branch))
+			return n.places.Create(ctx, nameOf(name), o.Format, git.RefName(branchPrefix+o.Branch), o.RequestID)
 		})
 	}
-	return n.createAt(ctx, path, name, func(ctx context.Context, dir string) error { return n.initialize(ctx, dir, o) })
+	d, err = n.createAt(ctx, path, name, func(ctx context.Context, dir string) error { return n.initialize(ctx, dir, o) })
+	if fault.Is(err, fault.Exists) && o.RequestID != "" {
+		id, readErr := os.ReadFile(filepath.Join(n.root, filepath.FromSlash(name.String()), requestFile))
+		if readErr == nil && string(id) == o.RequestID {
+			return n.Describe(ctx, name)
+		}
+	}
+	return d, err
 }
 
 // createAt has fill create the repository of a path in a directory, moves it to its place, and describes it. name is
@@ -113,6 +128,10 @@ func (o *CreateOptions) check() error {
 	}
 	if _, err := git.ParseRefName("refs/heads/" + o.Branch); err != nil || o.Branch[0] == '-' || o.Branch == "HEAD" {
 		return fault.New(fault.Invalid, "invalid branch name %q", fault.Short(o.Branch))
+	}
+	if !requestID.MatchString(o.RequestID) {
+		return fault.New(fault.Invalid, `invalid request ID %q: use at most 64 letters, digits, ".", "_" and "-"`,
+			fault.Short(o.RequestID))
 	}
 	return nil
 }
@@ -285,6 +304,11 @@ func (n *Node) initialize(ctx context.Context, dir string, o CreateOptions) erro
 		}
 		if err := n.SetMirrorKey(ctx, dir, true); err != nil {
 			return err
+		}
+	}
+	if o.RequestID != "" {
+		if err := os.WriteFile(filepath.Join(dir, requestFile), []byte(o.RequestID), 0o600); err != nil {
+			return writeError(err)
 		}
 	}
 	return syncTree(dir)

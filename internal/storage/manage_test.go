@@ -328,3 +328,36 @@ func TestDeleteBesideReaders(t *testing.T) {
 	wg.Wait()
 	r.emptied()
 }
+
+// A creation whose response was lost can be repeated with the same ID.
+func TestCreateAgain(t *testing.T) {
+	t.Parallel()
+	r := newRoot(t, storage.Options{Root: t.TempDir(), Runner: newRunner(t)})
+	o := storage.CreateOptions{RequestID: "a-1", Branch: "trunk"}
+	first, err := r.Create(t.Context(), r.path("team/app"), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again, err := r.Create(t.Context(), r.path("team/app.git"), o); err != nil || again.Head != first.Head {
+		t.Errorf("repeated Create = %+v, %v, want the repository", again, err)
+	}
+	for _, id := range []string{"", "a-2"} {
+		if _, err := r.Create(t.Context(), r.path("team/app"), storage.CreateOptions{RequestID: id}); !fault.Is(err,
+			fault.Exists) {
+			t.Errorf("Create with the ID %q = %v, want exists", id, err)
+		}
+	}
+	if _, err := r.Create(t.Context(), r.path("team/app/below"), o); !fault.Is(err, fault.Exists) {
+		t.Errorf("Create below the repository = %v, want exists", err)
+	}
+	if _, err := r.Create(t.Context(), r.path("x"), storage.CreateOptions{RequestID: "a b"}); !fault.Is(err,
+		fault.Invalid) {
+		t.Errorf("Create with an invalid ID = %v, want invalid", err)
+	}
+	if _, err := r.Create(t.Context(), r.path("none"), storage.CreateOptions{}); err != nil {
+		t.Error(err)
+	}
+	if _, err := r.Create(t.Context(), r.path("none"), o); !fault.Is(err, fault.Exists) {
+		t.Errorf("Create of a repository without an ID = %v, want exists", err)
+	}
+}

@@ -27,8 +27,9 @@ type Places interface {
 	Acquire(ctx context.Context, path git.RepoPath) (Place, error)
 	// List returns at most limit paths that begin with prefix and come after a path, in a fixed order.
 	List(ctx context.Context, prefix, after string, limit int) ([]git.RepoPath, error)
-	// Create creates an empty repository whose HEAD names a branch. Errors: Exists, Unavailable.
-	Create(ctx context.Context, path git.RepoPath, format git.ObjectFormat, head git.RefName) error
+	// Create creates an empty repository whose HEAD names a branch. Errors: Exists, Unavailable. If it exists and was
+	// created with the same requestID, which is not empty, there is no error.
+	Create(ctx context.Context, path git.RepoPath, format git.ObjectFormat, head git.RefName, requestID string) error
 	// Import creates a repository from a bare repository in a directory, which it may change.
 	Import(ctx context.Context, path git.RepoPath, dir string) error
 	// Delete deletes a repository. If incarnation is not "", it must be the repository's ID; otherwise NotFound.

@@ -117,7 +117,8 @@ func (p *testPlaces) List(_ context.Context, prefix, after string, limit int) (p
 	return paths, nil
 }
 
-func (p *testPlaces) Create(_ context.Context, path git.RepoPath, _ git.ObjectFormat, head git.RefName) error {
+func (p *testPlaces) Create(_ context.Context, path git.RepoPath, _ git.ObjectFormat, head git.RefName,
+	_ string) error {
 	if _, ok := p.named[path.String()]; ok {
 		return fault.New(fault.Exists, "repository %s already exists", path)
 	}

@@ -13,8 +13,17 @@ import (
 )
 
 // Create implements storage.Places.
-func (s *Store) Create(ctx context.Context, path git.RepoPath, format git.ObjectFormat, head git.RefName) error {
-	_, err := s.create(ctx, canonical(path), replog.NewID(), &replog.Record{ObjectFormat: format, Head: head})
+func (s *Store) Create(ctx context.Context, path git.RepoPath, format git.ObjectFormat, head git.RefName,
+	requestID string) error {
+	path = canonical(path)
+	_, err := s.create(ctx, path, replog.NewID(),
+		&replog.Record{ObjectFormat: format, Head: head, RequestID: requestID})
+	if fault.Is(err, fault.Exists) && requestID != "" {
+		found, resolveErr := s.resolve(ctx, path)
+		if resolveErr == nil && found.state != nil && found.state.record.RequestID == requestID {
+			return nil
+		}
+	}
 	return err
 }
 

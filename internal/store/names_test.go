@@ -56,7 +56,7 @@ func TestRacingCreates(t *testing.T) {
 	var all sync.WaitGroup
 	for i := range errs {
 		all.Go(func() {
-			errs[i] = nodes[i%len(nodes)].Create(t.Context(), repoPath("x"), git.SHA1, "refs/heads/main")
+			errs[i] = nodes[i%len(nodes)].Create(t.Context(), repoPath("x"), git.SHA1, "refs/heads/main", "")
 		})
 	}
 	all.Wait()
@@ -79,6 +79,42 @@ func TestRacingCreates(t *testing.T) {
 	}
 }
 
+// A creation whose answer was lost can be repeated with the same ID through any node.
+func TestCreateAgain(t *testing.T) {
+	t.Parallel()
+	b := newBucket(t)
+	a, c := newNode(t, b), newNode(t, b)
+	errs := make([]error, 6)
+	var all sync.WaitGroup
+	for i := range errs {
+		all.Go(func() {
+			errs[i] = []*Store{a, c}[i%2].Create(t.Context(), repoPath("x"), git.SHA1, "refs/heads/main", "a-1")
+		})
+	}
+	all.Wait()
+	if err := errors.Join(errs...); err != nil {
+		t.Errorf("concurrent Creates with one ID: %v", err)
+	}
+	id := idOf(t, a, "x")
+	setRef(t, a, "x", "refs/heads/main", id1)
+	if err := c.Create(t.Context(), repoPath("x.git"), git.SHA1, "refs/heads/main", "a-1"); err != nil ||
+		idOf(t, c, "x") != id {
+		t.Errorf("Create after a push = %v, want the same repository", err)
+	}
+	for _, other := range []string{"", "a-2"} {
+		if err := c.Create(t.Context(), repoPath("x"), git.SHA1, "refs/heads/main", other); !fault.Is(err, fault.Exists) {
+			t.Errorf("Create with the ID %q = %v, want exists", other, err)
+		}
+	}
+	if err := a.Delete(t.Context(), repoPath("x"), ""); err != nil {
+		t.Fatal(err)
+	}
+	err := c.Create(t.Context(), repoPath("x"), git.SHA1, "refs/heads/main", "a-1")
+	if got := idOf(t, a, "x"); err != nil || got == id || got == "" {
+		t.Errorf("Create after a deletion = %v, want another repository", err)
+	}
+}
+
 func TestCreateWithoutAFirstRecord(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -90,7 +126,7 @@ func TestCreateWithoutAFirstRecord(t *testing.T) {
 			}
 			return nil
 		})
-		err := s.Create(t.Context(), repoPath("x"), git.SHA1, "refs/heads/main")
+		err := s.Create(t.Context(), repoPath("x"), git.SHA1, "refs/heads/main", "")
 		if !fault.Is(err, fault.Unavailable) || errors.Is(err, receivepack.ErrUnknown) {
 			t.Errorf("Create = %v, want unavailable and a known result", err)
 		}

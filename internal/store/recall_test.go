@@ -84,7 +84,7 @@ func TestStartDuringOutage(t *testing.T) {
 		}
 		keys := len(b.Keys())
 		for name, err := range map[string]error{
-			"Create":  s.Create(t.Context(), repoPath("y"), git.SHA1, "refs/heads/main"),
+			"Create":  s.Create(t.Context(), repoPath("y"), git.SHA1, "refs/heads/main", ""),
 			"SetHead": p.SetHead(t.Context(), "refs/heads/y"),
 			"Delete":  s.Delete(t.Context(), repoPath("x"), ""),
 			"Rename":  s.Rename(t.Context(), repoPath("x"), repoPath("y")),

@@ -261,6 +261,10 @@ type CreateRequest struct {
 	ObjectFormat string `protobuf:"bytes,2,opt,name=object_format,json=objectFormat,proto3" json:"object_format,omitempty"`
 	// The branch that HEAD points at, without refs/heads/. Empty means "main".
 	DefaultBranch string `protobuf:"bytes,3,opt,name=default_branch,json=defaultBranch,proto3" json:"default_branch,omitempty"`
+	// A unique ID that the caller makes, of at most 64 letters, digits, ".", "_" and "-". If the repository exists and was
+	// created with this ID, the response is the same as the first one. So a request whose response was lost can be
+	// repeated.
+	RequestId     string `protobuf:"bytes,4,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -312,6 +316,13 @@ func (x *CreateRequest) GetObjectFormat() string {
 func (x *CreateRequest) GetDefaultBranch() string {
 	if x != nil {
 		return x.DefaultBranch
+	}
+	return ""
+}
+
+func (x *CreateRequest) GetRequestId() string {
+	if x != nil {
+		return x.RequestId
 	}
 	return ""
 }
@@ -1091,13 +1102,15 @@ const file_packhorse_v1_repository_proto_rawDesc = "" +
 	"pack_bytes\x18\x04 \x01(\x03R\tpackBytes\x12(\n" +
 	"\x10multi_pack_index\x18\x05 \x01(\bR\x0emultiPackIndex\x12\x16\n" +
 	"\x06bitmap\x18\x06 \x01(\bR\x06bitmap\x12!\n" +
-	"\fcommit_graph\x18\a \x01(\bR\vcommitGraph\"{\n" +
+	"\fcommit_graph\x18\a \x01(\bR\vcommitGraph\"\x9a\x01\n" +
 	"\rCreateRequest\x12\x1e\n" +
 	"\n" +
 	"repository\x18\x01 \x01(\tR\n" +
 	"repository\x12#\n" +
 	"\robject_format\x18\x02 \x01(\tR\fobjectFormat\x12%\n" +
-	"\x0edefault_branch\x18\x03 \x01(\tR\rdefaultBranch\"J\n" +
+	"\x0edefault_branch\x18\x03 \x01(\tR\rdefaultBranch\x12\x1d\n" +
+	"\n" +
+	"request_id\x18\x04 \x01(\tR\trequestId\"J\n" +
 	"\x0eCreateResponse\x128\n" +
 	"\n" +
 	"repository\x18\x01 \x01(\v2\x18.packhorse.v1.RepositoryR\n" +

@@ -60,6 +60,7 @@ const (
 // RepositoryServiceClient is a client for the packhorse.v1.RepositoryService service.
 type RepositoryServiceClient interface {
 	// Create creates an empty bare repository. ALREADY_EXISTS if the path exists, or if a repository is above or below it.
+	// A request with a request_id can be repeated.
 	Create(context.Context, *connect.Request[v1.CreateRequest]) (*connect.Response[v1.CreateResponse], error)
 	// Get describes one repository.
 	Get(context.Context, *connect.Request[v1.GetRequest]) (*connect.Response[v1.GetResponse], error)
@@ -201,6 +202,7 @@ func (c *repositoryServiceClient) DropPacks(ctx context.Context, req *connect.Re
 // RepositoryServiceHandler is an implementation of the packhorse.v1.RepositoryService service.
 type RepositoryServiceHandler interface {
 	// Create creates an empty bare repository. ALREADY_EXISTS if the path exists, or if a repository is above or below it.
+	// A request with a request_id can be repeated.
 	Create(context.Context, *connect.Request[v1.CreateRequest]) (*connect.Response[v1.CreateResponse], error)
 	// Get describes one repository.
 	Get(context.Context, *connect.Request[v1.GetRequest]) (*connect.Response[v1.GetResponse], error)
