@@ -16,6 +16,9 @@ type FilesRequest struct {
 	Limit  int64        // files of more bytes are sent without content; at most MaxContent
 }
 
+// treesPerFile is how many directories for each file are listed, besides as many as one comparison reads.
+const treesPerFile = 10
+
 // MaxContent is the maximum of FilesRequest.Limit in bytes.
 const MaxContent = maxObject
 
@@ -91,10 +94,15 @@ func (f *filer) all(root git.ObjectID) error {
 	if err := t.enter(root, 0); err != nil {
 		return err
 	}
+	trees, files := 0, 0
 	for {
 		entries, err := t.list(maxPage)
 		if err != nil {
 			return err
+		}
+		// The receiver can count files, but not directories without any, of which a few objects can make millions.
+		if trees, files = trees+t.trees, files+len(entries); trees > t.bounds.diffTrees+treesPerFile*files {
+			return fault.New(fault.Invalid, "the commit has %d directories for only %d files: too many", trees, files)
 		}
 		for _, e := range entries {
 			if err := f.sendFile(e.Path, treeEntry{e.ID, e.Mode}); err != nil {

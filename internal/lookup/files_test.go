@@ -96,6 +96,27 @@ func blobID(r *repo.Repo, content []byte) string {
 
 func splitNul(s string) []string { return strings.Split(strings.TrimSuffix(s, "\x00"), "\x00") }
 
+// A few trees with millions of paths and no file end with an error.
+func TestFilesOfEmptyDirectories(t *testing.T) {
+	t.Parallel()
+	r := gittest.Init(t)
+	tree := treeOf(t, r)
+	for range 8 {
+		var entries []any
+		for i := range 12 {
+			entries = append(entries, fmt.Sprintf("40000 d%02d", i), tree)
+		}
+		tree = treeOf(t, r, entries...)
+	}
+	commit := r.ID(strings.TrimSpace(r.Git("commit-tree", "-m", "x", tree.String())))
+	l := New(Options{})
+	l.bounds.diffTrees = 20_000
+	err := l.Files(t.Context(), openRepo(t, r), FilesRequest{Commit: commit}, func(*File) error { return nil })
+	if !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), "directories for only 0 files") {
+		t.Errorf("got %v", err)
+	}
+}
+
 func TestFilesThatCannotBeGiven(t *testing.T) {
 	t.Parallel()
 	r := gittest.Init(t)
