@@ -59,9 +59,23 @@ func ParseRule(callers, repositories []string, may string) (Rule, error) {
 		}
 		r.callers = append(r.callers, c)
 	}
-	var err error
-	r.repositories, err = ParsePatterns(repositories)
+	all, err := ParsePatterns(repositories)
+	if r.permits == 0 {
+		for i := range all {
+			all[i] = Pattern{fold(all[i].components)}
+		}
+	}
+	r.repositories = all
 	return r, err
+}
+
+// fold returns the components of a path in lower case.
+func fold(path []string) []string {
+	folded := make([]string, len(path))
+	for i, c := range path {
+		folded[i] = strings.ToLower(c)
+	}
+	return folded
 }
 
 // Kinds of credentials that prove an identity.
@@ -74,7 +88,12 @@ const (
 	ByOrigin      = "origin" // not in rules: the names change with each start
 )
 
+// match reports whether the rule is for a caller and a repository. A rule that permits nothing ignores the case of the
+// path: the origin may ignore it, and then all spellings lead to the same repository.
 func (r *Rule) match(id Identity, path []string) bool {
+	if r.permits == 0 {
+		path = fold(path)
+	}
 	return slices.ContainsFunc(r.callers, func(c callerPattern) bool {
 		switch {
 		case id.Anonymous():

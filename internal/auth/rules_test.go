@@ -132,3 +132,23 @@ func TestParseRule(t *testing.T) {
 	rules(t, "token:* ** read", "key:alice,certificate:alice,hook:bob ** admin", "anonymous ** none",
 		"*,anonymous pub/** read")
 }
+
+// A rule that permits nothing ignores case, in the rule and in the request. One that permits something does not.
+func TestForbiddenInAnyCase(t *testing.T) {
+	t.Parallel()
+	for _, pattern := range []string{"acme/secret", "Acme/Secret", "ACME/sec*", "Acme/**"} {
+		for _, may := range []string{"none", "read"} {
+			r, err := ParseRule([]string{"*", "anonymous"}, []string{pattern}, may)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, path := range []string{"acme/secret", "Acme/Secret", "acme/Secret"} {
+				got := r.match(Identity{}, strings.Split(path, "/"))
+				p, _ := ParsePattern(pattern)
+				if want := may == "none" || p.match(strings.Split(path, "/")); got != want {
+					t.Errorf("%s of %s matches %s: %v, want %v", may, pattern, path, got, want)
+				}
+			}
+		}
+	}
+}

@@ -87,8 +87,8 @@ func (x *exchange) passageOf(ctx context.Context, body []byte) (passage, error) 
 	return passNot, err
 }
 
-// readFetch parses a fetch. It returns nil for another request. It also does so if the origin would use objects that
-// the client only names: a filter in an object, commits that bound the history, or a boundary that is removed.
+// readFetch parses a fetch. It returns nil for another request, and if the origin would use objects that the client
+// only names. These are a filter in an object, commits that bound the history, and a boundary that is removed.
 func (x *exchange) readFetch(body []byte) *protocol.Fetch {
 	packets, format := pktline.NewReader(bytes.NewReader(body)), formatOf(body)
 	var f *protocol.Fetch
