@@ -24,6 +24,9 @@ mount -t tmpfs none "$image/tmp"
 mkdir "$image/tmp/packhorse"
 cp "$BIN/packhorse" "$BIN/packhorse-search" ../deploy/container/install "$image/tmp/packhorse"
 rm -rf "$image/var/lib/packhorse"
+for file in passwd shadow group gshadow; do # without the user that an installed package has created on this machine
+	if [ -f "$image/etc/$file" ]; then sed -i -e '/^packhorse:/d' -e '/^[^:]*:[^:]*:10001:/d' "$image/etc/$file"; fi
+done
 chroot "$image" sh -euc "$RUN"
 
 mount -t tmpfs -o uid=10001,gid=10001,mode=0750 none "$image$VOLUME"

@@ -184,8 +184,8 @@ func (e *Engine) countUnwatched(n int) {
 	before := e.unwatched
 	e.unwatched += n
 	now := e.unwatched
+	e.metrics.unwatched.Set(float64(now)) // with the lock: an older value must not overwrite a newer one
 	e.mu.Unlock()
-	e.metrics.unwatched.Set(float64(now))
 	switch {
 	case before == 0:
 		e.log.Warn("too many repositories to watch: some are polled", "every", (lookScans * e.o.Scan).String())
