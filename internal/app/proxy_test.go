@@ -267,7 +267,8 @@ func TestBadAnswers(t *testing.T) {
 		"long chunk":            "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhelloooo\r\n0\r\n\r\n",
 		"bad chunk size":        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5x\r\nhello\r\n0\r\n\r\n",
 		"signed chunk size":     "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n+5\r\nhello\r\n0\r\n\r\n",
-		"huge chunk size":       "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n8000000000000000\r\nhello\r\n0\r\n\r\n",
+		"huge chunk size":       "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n" +
+			"\r\n8000000000000000\r\nhello\r\n0\r\n\r\n",
 		"bare LF behind a size": "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\nhello\r\n0\r\n\r\n",
 		"endless size":          "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5;" + strings.Repeat("x", 1<<20),
 		"half of a long one":    "HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n" + strings.Repeat("hello", 50_000),
