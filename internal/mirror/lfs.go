@@ -5,6 +5,7 @@ import (
 	"io"
 	"time"
 
+	"github.com/packhorse-git/packhorse/internal/balance"
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/lfs"
@@ -36,7 +37,7 @@ func (n *Node) beginLFS(ctx context.Context, path git.RepoPath, session node.Ses
 
 // server returns the repository at the origin's LFS server.
 func (x *exchange) server() client.Repository {
-	return client.Repository{Origin: x.rule.Origin, Path: x.mirror.originPath(), Auth: x.session.Authorization}
+	return client.Repository{Origin: x.rule.Origin, Path: x.mirror.originPath(), Auth: x.credential()}
 }
 
 // LFSBatch returns the states of objects. The origin is asked about those that are not here.
@@ -103,6 +104,12 @@ func (x *exchange) askServer(ctx context.Context, b lfs.Batch) ([]client.Answer,
 	x.outcome.Mirror = node.MirrorRelay
 	answers, err := x.server().Batch(ctx, b)
 	x.originTime += time.Since(start)
+	caller := balance.Caller(x.session.Caller)
+	if x.isRefusedAnonymous(err) && caller != "" && !caller.Anonymous() {
+		// Unauthenticated would make clients forget their credential for this server
+		err = fault.Wrap(fault.Denied, "the mirror does not have these LFS objects, and its origin sends them only to "+
+			"callers with a credential for it", err)
+	}
 	if origin.IsDown(err) && x.age == 0 {
 		if result, tooOld := x.mirror.judge(err); tooOld == nil {
 			x.noteAge(result.Age, err)

@@ -10,8 +10,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/pktline"
+	"github.com/packhorse-git/packhorse/internal/lfs"
 	"github.com/packhorse-git/packhorse/internal/node"
 	"github.com/packhorse-git/packhorse/internal/origin"
 )
@@ -128,6 +130,16 @@ func (ownCredential) Authorization(context.Context) (node.Secret, error) {
 	return node.NewSecret("own"), nil
 }
 
+// withOwnCredential gives the client of a rule's origin the mirror's own credential.
+func withOwnCredential(t *testing.T, r *Rule) {
+	own, err := origin.New(origin.Options{URL: r.URL, Credential: ownCredential{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = own.Close() })
+	r.Origin = own
+}
+
 // A reader without a credential for an origin that decides stays anonymous there.
 func TestAnonymousStaysAnonymous(t *testing.T) {
 	t.Parallel()
@@ -135,12 +147,8 @@ func TestAnonymousStaysAnonymous(t *testing.T) {
 	from := h.history(t, "app.git", 3)
 	from.Git("update-ref", "refs/changes/01/1/1", from.Commit("change", from.ID("main")).String())
 	w := newWorld(t, h, t.TempDir(), func(r *Rule) {
-		own, err := origin.New(origin.Options{URL: r.URL, Credential: ownCredential{}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = own.Close() })
-		r.OriginDecides, r.Fresh.Every, r.Origin = true, time.Hour, own
+		withOwnCredential(t, r)
+		r.OriginDecides, r.Fresh.Every = true, time.Hour
 	})
 	url := w.serve() + "app"
 	w.use("host/app")
@@ -154,6 +162,61 @@ func TestAnonymousStaysAnonymous(t *testing.T) {
 	w.request(url, "fetch", "done", "want "+from.ID("refs/changes/01/1/1").String())
 	if got := seen(); !strings.HasSuffix(got, " ") {
 		t.Errorf("credentials at the origin: %q, want none for the relayed fetch", got)
+	}
+}
+
+// The same holds for Git LFS. Readers by the rules of this server have no credential for the origin, so the mirror's
+// own credential gets their objects.
+func TestLFSOfAnonymous(t *testing.T) {
+	t.Parallel()
+	for _, originDecides := range []bool{true, false} {
+		h := newHost(t)
+		h.repo(t, "a.git")
+		s := addLFS(t, h)
+		w := newWorld(t, h, t.TempDir(), func(r *Rule) {
+			withOwnCredential(t, r)
+			r.OriginDecides = originDecides
+		})
+		w.use("host/a")
+		var mu sync.Mutex
+		var seen []string
+		private := false
+		h.mu.Lock()
+		serve := h.handle
+		h.mu.Unlock()
+		h.set(func(w http.ResponseWriter, r *http.Request) bool {
+			mu.Lock()
+			defer mu.Unlock()
+			if strings.Contains(r.URL.Path, "/info/lfs/") {
+				seen = append(seen, r.Header.Get("Authorization"))
+				if private && r.Header.Get("Authorization") == "" {
+					w.WriteHeader(http.StatusUnauthorized)
+					return true
+				}
+			}
+			return serve(w, r)
+		})
+		content := randomBytes(1, 1000)
+		w.gets("host/a", s.add("a", content), content, "miss")
+		want := []string{"", ""}
+		if !originDecides {
+			want = []string{"own", "own"}
+		}
+		mu.Lock()
+		if !slices.Equal(seen, want) {
+			t.Errorf("the origin decides %v: credentials %q, want %q", originDecides, seen, want)
+		}
+		private = true
+		mu.Unlock()
+		o := s.add("a", []byte("private"))
+		for caller, kind := range map[string]fault.Kind{"192.0.2.1/": fault.Unauthenticated, "": fault.Unauthenticated,
+			"ci": fault.Denied} {
+			session := node.Session{Stateless: true, Caller: caller}
+			_, _, err := w.Node().LFSBatch(t.Context(), w.path("host/a"), session, lfs.Batch{Objects: []lfs.Object{o}})
+			if originDecides && !fault.Is(err, kind) || !originDecides && err != nil {
+				t.Errorf("the origin decides %v: batch of %q: %v, want %v", originDecides, caller, err, kind)
+			}
+		}
 	}
 }
 
