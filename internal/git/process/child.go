@@ -156,7 +156,7 @@ func (w countingWriter) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// errReader keeps the error of a Read.
+// errReader keeps the error of a Read. A pipe that its reader closed is not an error: the command has ended.
 type errReader struct {
 	r   io.Reader
 	err error
@@ -164,7 +164,7 @@ type errReader struct {
 
 func (r *errReader) Read(b []byte) (int, error) {
 	n, err := r.r.Read(b)
-	if err != nil && err != io.EOF {
+	if err != nil && err != io.EOF && err != io.ErrClosedPipe {
 		r.err = err
 	}
 	return n, err
