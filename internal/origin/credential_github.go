@@ -131,8 +131,14 @@ func (a *GitHubApp) Authorization(ctx context.Context) (Secret, error) {
 	}
 }
 
-// renew gets a token and keeps it, or the error.
+// renew gets a token and keeps it, or the error. It does nothing if the token was renewed since its caller looked.
 func (a *GitHubApp) renew() error {
+	a.mu.Lock()
+	left := a.expires.Sub(a.now())
+	a.mu.Unlock()
+	if left > appTokenEarly {
+		return nil
+	}
 	token, expires, err := a.exchange()
 	if err != nil {
 		err = fmt.Errorf("get a token for the GitHub App %d: %w", a.o.App, err)
