@@ -142,8 +142,12 @@ func TestPushes(t *testing.T) {
 					}
 				}
 				t.Logf("%d packs, longest chain %d", p.checked, p.longest)
-				if unpackLimit == 1 && p.longest != 50 {
-					t.Errorf("the longest chain has %d deltas, want 50: the test tests nothing", p.longest)
+				want := 50
+				if testing.Short() { // a chain starts again if a clone comes before the index of the one before
+					want = 25
+				}
+				if unpackLimit == 1 && p.longest < want {
+					t.Errorf("the longest chain has %d deltas, want %d: the test tests nothing", p.longest, want)
 				}
 			})
 		}
