@@ -163,7 +163,7 @@ func runStoriesIn(t *testing.T, shape shape, dir, templates, protocol string, sc
 	})
 }
 
-// newerGit is the environment variable that names a git of 2.45 or later (.ci/newer-git).
+// newerGit is the environment variable that names a git of 2.46 or later (.ci/newer-git).
 const newerGit = "PACKHORSE_TEST_NEWER_GIT"
 
 // condition adds to testscript's own: [linux] and the like are there already.
@@ -174,7 +174,7 @@ func condition(name string) (bool, error) {
 	case "gitlfs": // git-lfs is installed
 		_, err := exec.LookPath("git-lfs")
 		return err == nil, nil
-	case "newergit": // $NEWER_GIT is a git that knows reftables
+	case "newergit": // $NEWER_GIT is a git that knows reftables and credentials with an authtype
 		return os.Getenv(newerGit) != "", nil
 	}
 	return false, fmt.Errorf("unknown condition %q", name)

@@ -2,6 +2,7 @@ package githttp
 
 import (
 	"errors"
+	"io"
 	"net/http"
 	"net/url"
 	"strings"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/auth"
 	"github.com/packhorse-git/packhorse/internal/connlimit"
+	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/gateway"
 	"github.com/packhorse-git/packhorse/internal/git/pktline"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
@@ -20,6 +22,8 @@ const (
 	typeUploadPackResult   = "application/x-git-upload-pack-result"
 	typeReceivePackRequest = "application/x-git-receive-pack-request"
 	typeReceivePackResult  = "application/x-git-receive-pack-result"
+
+	probe = "0000" // a flush packet
 )
 
 // infoRefs answers the first request of a session (gitprotocol-http(5), "Discovering References").
@@ -75,7 +79,7 @@ func (q *request) uploadPack(path string) {
 		return
 	}
 	q.Op = gateway.Fetch
-	if !q.contentType(typeUploadPackRequest) || !q.may(auth.Read) {
+	if !q.contentType(typeUploadPackRequest) || !q.mayCall(auth.Read, typeUploadPackResult) {
 		return
 	}
 	body, err := q.readBody()
@@ -95,7 +99,7 @@ func (q *request) receivePack(path string) {
 		return
 	}
 	q.Op = gateway.Push
-	if !q.may(auth.Write) || !q.contentType(typeReceivePackRequest) {
+	if !q.mayCall(auth.Write, typeReceivePackResult) || !q.contentType(typeReceivePackRequest) {
 		return
 	}
 	body, err := q.StreamBody(q.source())
@@ -111,6 +115,37 @@ func (q *request) receivePack(path string) {
 	q.respond(typeReceivePackResult, &sink{q: q}, body, func(response *gateway.Response) {
 		q.ReceivePack(session, body, response)
 	})
+}
+
+// mayCall is may for a service. Before a request that is larger than http.postBuffer, git asks with a flush packet
+// whether the server wants another credential (remote-curl.c, probe_rpc). Git 2.46 to 2.53 omits a credential that has
+// an authtype there, and gives up after 401, although it would send the credential with the request itself. Therefore a
+// probe without a credential gets an empty response, the same for each repository.
+func (q *request) mayCall(op auth.Operation, resultType string) bool {
+	err := q.authorize(op)
+	switch {
+	case err == nil:
+		return true
+	case fault.Is(err, fault.Unauthenticated) && q.isBareProbe():
+		q.send(http.StatusOK, resultType, nil)
+	default:
+		q.fail(err)
+	}
+	return false
+}
+
+// isBareProbe reports whether the request is a probe without a credential. It reads the body of a request that may be.
+func (q *request) isBareProbe() bool {
+	if len(q.r.Header["Authorization"]) > 0 || q.r.ContentLength != int64(len(probe)) {
+		return false
+	}
+	body, err := q.readBody()
+	if err != nil {
+		return false
+	}
+	defer body.Close()
+	text, err := io.ReadAll(body)
+	return err == nil && string(text) == probe
 }
 
 // contentType reports whether the request's body is of a type, and refuses it otherwise.

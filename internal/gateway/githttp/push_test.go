@@ -131,6 +131,46 @@ func TestPushRequests(t *testing.T) {
 	}
 }
 
+// TestProbes sends what git sends before a large request. Without a credential the response is empty, and the same for
+// all repositories.
+func TestProbes(t *testing.T) {
+	t.Parallel()
+	s := serve(t, counting(), options{auth: callers{may: func(id auth.Identity, _ git.RepoPath, _ auth.Operation) error {
+		if id.Anonymous() {
+			return fault.New(fault.Unauthenticated, "who are you?")
+		}
+		return nil
+	}}})
+	for _, service := range []string{"upload-pack", "receive-pack"} {
+		for _, test := range []struct {
+			header, body string
+			status       int
+			want         string
+		}{
+			{"", "0000", 200, ""},
+			{"", "0001", 401, "who are you?\n"},
+			{"", "0000" + "0000", 401, "who are you?\n"},
+			{"Content-Encoding: gzip\r\n", "0000", 401, "who are you?\n"},
+			{"Authorization: Bearer wrong\r\n", "0000", 401, "wrong\n"},
+			{"Authorization: Bearer down\r\n", "0000", 503, "down\n"},
+			{"Authorization: Bearer alice\r\n", "0000", 200, "4"},
+		} {
+			c := s.dial()
+			c.send(fmt.Sprintf("POST /any/git-%[1]s HTTP/1.1\r\nHost: git.example\r\nContent-Type: application/x-git-%[1]s"+
+				"-request\r\n%[2]sContent-Length: %[3]d\r\n\r\n%[4]s", service, test.header, len(test.body), test.body))
+			response, body, err := c.answer()
+			if err != nil || response.StatusCode != test.status || body != test.want {
+				t.Errorf("%s, %q, %q: %v, %q, %v, want %d, %q", service, test.header, test.body, response, body, err,
+					test.status, test.want)
+			}
+			if result := "application/x-git-" + service + "-result"; test.status == 200 &&
+				response.Header.Get("Content-Type") != result {
+				t.Errorf("content type = %q, want %q", response.Header.Get("Content-Type"), result)
+			}
+		}
+	}
+}
+
 type zeroes struct{}
 
 func (zeroes) Read(p []byte) (int, error) { return len(p), nil }

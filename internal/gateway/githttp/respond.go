@@ -21,12 +21,17 @@ func (q *request) identify() (err error) {
 	return err
 }
 
-// may determines the caller and whether they may perform an operation; if not, it responds.
-func (q *request) may(op auth.Operation) bool {
-	err := q.identify()
-	if err == nil {
-		err = q.Authorize(op)
+// authorize determines the caller and whether they may perform an operation.
+func (q *request) authorize(op auth.Operation) error {
+	if err := q.identify(); err != nil {
+		return err
 	}
+	return q.Authorize(op)
+}
+
+// may is authorize, but responds if the caller may not.
+func (q *request) may(op auth.Operation) bool {
+	err := q.authorize(op)
 	if err != nil {
 		q.fail(err)
 	}
