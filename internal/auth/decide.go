@@ -19,7 +19,7 @@ func (a *Auth) May(ctx context.Context, id Identity, repo git.RepoPath, op Opera
 }
 
 func (a *Auth) may(ctx context.Context, id Identity, repo git.RepoPath, op Operation) error {
-	path, covered := pathOf(repo), a.o.Origins.prober(repo) != nil
+	path, covered := a.targetOf(repo), a.o.Origins.prober(repo) != nil
 	if id.By == ByOrigin && !covered { // no origin knows the credential
 		if id.origin.Secret != "" {
 			return a.wrongForOrigin(&id.origin.Credential, fault.Message(errNotAccepted))
@@ -88,7 +88,7 @@ func decisionOf(ok bool) decision {
 }
 
 // decideIdentified decides for an identified caller, without the permissions of anonymous callers.
-func (a *Auth) decideIdentified(id Identity, path []string, op Operation) decision {
+func (a *Auth) decideIdentified(id Identity, path target, op Operation) decision {
 	if !id.Grant.allows(path, op) || id.By == ByOrigin { // an origin proves nothing about other repositories
 		return denied
 	}
@@ -103,7 +103,7 @@ func (a *Auth) decideIdentified(id Identity, path []string, op Operation) decisi
 }
 
 // decideAnonymous decides whether anonymous callers may read.
-func (a *Auth) decideAnonymous(id Identity, path []string) decision {
+func (a *Auth) decideAnonymous(id Identity, path target) decision {
 	d, ok := decide(*a.rules.Load(), id, path, Read)
 	switch {
 	case ok:
@@ -132,7 +132,7 @@ func wrongHost(host string) error {
 
 // allowed decides. Identified callers also have the permissions of anonymous ones, because they can omit the
 // credential.
-func (a *Auth) allowed(ctx context.Context, id Identity, repo git.RepoPath, path []string, op Operation) (bool, error) {
+func (a *Auth) allowed(ctx context.Context, id Identity, repo git.RepoPath, path target, op Operation) (bool, error) {
 	if p := a.o.Origins.prober(repo); p != nil {
 		return a.allowedAtOrigin(ctx, p, id, repo, path, op)
 	}
@@ -176,7 +176,7 @@ func (a *Auth) readable(ctx context.Context, id Identity, repos []git.RepoPath) 
 	var own, anonymous []int // repositories that the hook decides about for the caller, and for anonymous callers
 	var many originMany
 	for i, repo := range repos {
-		path := pathOf(repo)
+		path := a.targetOf(repo)
 		if p := a.o.Origins.prober(repo); p != nil {
 			d, q := a.decideAtOrigin(p, id, repo, path, Read)
 			if readable[i] = d == allowed; d == originDecides {
@@ -200,7 +200,7 @@ func (a *Auth) readable(ctx context.Context, id Identity, repos []git.RepoPath) 
 	complete = len(many.at) == 0 || a.askOrigins(ctx, id, many, readable)
 	complete = a.askHook(ctx, id, repos, own, readable) && complete
 	for _, i := range own {
-		if !readable[i] && a.decideAnonymous(stranger, pathOf(repos[i])) == hookDecides {
+		if !readable[i] && a.decideAnonymous(stranger, a.targetOf(repos[i])) == hookDecides {
 			anonymous = append(anonymous, i)
 		}
 	}

@@ -95,6 +95,6 @@ type Grant struct {
 }
 
 // allows reports whether the grant permits an operation. Nil permits everything.
-func (g *Grant) allows(path []string, op Operation) bool {
-	return g == nil || op <= g.Operation && (len(g.Repositories) == 0 || matchAny(g.Repositories, path))
+func (g *Grant) allows(path target, op Operation) bool {
+	return g == nil || op <= g.Operation && (len(g.Repositories) == 0 || matchAny(g.Repositories, path, path.anyCase))
 }

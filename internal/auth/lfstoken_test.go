@@ -37,14 +37,15 @@ func TestLFSTokens(t *testing.T) {
 	if anonymous := tokens.New("git", nil, app, Read); anonymous != "" {
 		t.Errorf("token of an anonymous caller = %q, want none", anonymous)
 	}
-	for _, grant := range []*Grant{nil, {Operation: Write}, {Repositories: []Pattern{{pathOf(app)}}}} {
+	toApp, toOther := target{components: pathOf(app)}, target{components: pathOf(other)}
+	for _, grant := range []*Grant{nil, {Operation: Write}, {Repositories: []Pattern{{components: pathOf(app)}}}} {
 		alice.Grant = grant
 		for _, path := range []string{"team/app", "team/app.git"} {
 			id, left, ok, err := tokens.Identify(bearer(token), repoPath(t, path))
 			if !ok || err != nil || left != LFSTokenLife || id.Name != "alice" || id.By != ByKey ||
 				id.Credential != "SHA256:abc" || id.Address != "192.0.2.1" ||
-				!id.Grant.allows(pathOf(app), Read) || id.Grant.allows(pathOf(app), Write) ||
-				id.Grant.allows(pathOf(other), Read) != grant.allows(pathOf(other), Read) {
+				!id.Grant.allows(toApp, Read) || id.Grant.allows(toApp, Write) ||
+				id.Grant.allows(toOther, Read) != grant.allows(toOther, Read) {
 				t.Errorf("Identify for %s = %+v, %s, %t, %v, want alice who may read it", path, id, left, ok, err)
 			}
 		}

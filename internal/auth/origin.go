@@ -9,6 +9,7 @@ import (
 	"errors"
 	"log/slog"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
@@ -27,6 +28,9 @@ import (
 type Prober interface {
 	// Covers reports whether the origin decides about a repository, whether that exists or not.
 	Covers(repo git.RepoPath) bool
+	// FoldsCase reports whether all spellings of a path, in upper or lower case, lead to the same repository. It may not
+	// be covered.
+	FoldsCase(repo git.RepoPath) bool
 	// Probe asks whether the owner of a credential may use a service on a covered repository. The zero credential is that
 	// of an anonymous caller. The origin has refused if the error is Unauthenticated, Denied or NotFound. Any other error
 	// means that it gave no answer. caller is the party that the request counts for, in the form of balance.Caller: ""
@@ -176,6 +180,11 @@ func (s *Origins) prober(repo git.RepoPath) Prober {
 		}
 	}
 	return nil
+}
+
+// foldsCase reports whether rules ignore the case of a repository's path. Nil Origins do so for none.
+func (s *Origins) foldsCase(repo git.RepoPath) bool {
+	return s != nil && slices.ContainsFunc(s.o.Probers, func(p Prober) bool { return p.FoldsCase(repo) })
 }
 
 func (s *Origins) hash(parts ...string) (sum originKey) {

@@ -41,6 +41,9 @@ type forge struct {
 	proceed chan struct{} // each question waits for it; nil: none does
 }
 
+// FoldsCase is true for the repositories below "any" and "forge/any".
+func (f *forge) FoldsCase(repo git.RepoPath) bool { return strings.Contains(repo.String(), "any/") }
+
 func (f *forge) Covers(repo git.RepoPath) bool { return strings.HasPrefix(repo.String(), "forge/") }
 
 func (f *forge) Hosts() []string {

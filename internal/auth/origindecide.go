@@ -13,7 +13,7 @@ import (
 // Otherwise the answer to the question decides. A credential for the origin is tried there, and rules can only forbid
 // more. The origin does not know callers with other credentials. They need a rule or a grant that names the repository;
 // otherwise they may do what anonymous callers may. Public reading does not apply.
-func (a *Auth) decideAtOrigin(p Prober, id Identity, repo git.RepoPath, path []string,
+func (a *Auth) decideAtOrigin(p Prober, id Identity, repo git.RepoPath, path target,
 	op Operation) (decision, originQuestion) {
 	rules, origins := *a.rules.Load(), a.o.Origins
 	service, known := serviceOf(op)
@@ -40,7 +40,7 @@ func (a *Auth) decideAtOrigin(p Prober, id Identity, repo git.RepoPath, path []s
 }
 
 // allowedAtOrigin is allowed for a repository that an origin covers.
-func (a *Auth) allowedAtOrigin(ctx context.Context, p Prober, id Identity, repo git.RepoPath, path []string,
+func (a *Auth) allowedAtOrigin(ctx context.Context, p Prober, id Identity, repo git.RepoPath, path target,
 	op Operation) (bool, error) {
 	d, q := a.decideAtOrigin(p, id, repo, path, op)
 	if d != originDecides {

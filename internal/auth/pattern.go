@@ -12,7 +12,10 @@ import (
 // Pattern selects repositories by the components of their paths: "team/app" is one repository, "team/*" those directly
 // in team, "team/**" those at any depth below team, and "**" all. In a component "*" matches any characters and "?"
 // one.
-type Pattern struct{ components []string }
+type Pattern struct {
+	components []string
+	folded     []string // components in lower case
+}
 
 // maxStars is the maximum number of "**" in a pattern. It limits the work of a match.
 const maxStars = 2
@@ -30,7 +33,8 @@ func ParsePattern(s string) (Pattern, error) {
 	if err != nil || repo.String() != s {
 		return bad("it is not a path of a repository without slashes at its ends")
 	}
-	p := Pattern{pathOf(repo)}
+	components := pathOf(repo)
+	p := Pattern{components, fold(components)}
 	stars := 0
 	for _, c := range p.components {
 		if c == "**" {
@@ -81,6 +85,9 @@ func pathOf(repo git.RepoPath) []string {
 // Covers reports whether the pattern matches a repository, by any of its names.
 func (p Pattern) Covers(repo git.RepoPath) bool { return p.match(pathOf(repo)) }
 
+// CoversAnyCase is Covers without regard to case.
+func (p Pattern) CoversAnyCase(repo git.RepoPath) bool { return match(p.folded, fold(pathOf(repo))) }
+
 func (p Pattern) match(components []string) bool { return match(p.components, components) }
 
 func match(pattern, components []string) bool {
@@ -107,6 +114,34 @@ func match(pattern, components []string) bool {
 	return len(pattern) == len(components)
 }
 
-func matchAny(patterns []Pattern, components []string) bool {
-	return slices.ContainsFunc(patterns, func(p Pattern) bool { return p.match(components) })
+// target is the path of a repository that patterns are compared with.
+type target struct {
+	components []string
+	folded     []string // components in lower case
+	anyCase    bool     // paths that only differ in case are of the same repository
+}
+
+// targetOf returns the target for rules and grants.
+func (a *Auth) targetOf(repo git.RepoPath) target {
+	components := pathOf(repo)
+	return target{components, fold(components), a.o.Origins.foldsCase(repo)}
+}
+
+// fold returns the components of a path in lower case.
+func fold(path []string) []string {
+	folded := make([]string, len(path))
+	for i, c := range path {
+		folded[i] = strings.ToLower(c)
+	}
+	return folded
+}
+
+// matchAny reports whether a pattern matches. Without anyCase, the case of letters has to be the same.
+func matchAny(patterns []Pattern, t target, anyCase bool) bool {
+	return slices.ContainsFunc(patterns, func(p Pattern) bool {
+		if anyCase {
+			return match(p.folded, t.folded)
+		}
+		return p.match(t.components)
+	})
 }

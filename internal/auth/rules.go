@@ -59,23 +59,9 @@ func ParseRule(callers, repositories []string, may string) (Rule, error) {
 		}
 		r.callers = append(r.callers, c)
 	}
-	all, err := ParsePatterns(repositories)
-	if r.permits == 0 {
-		for i := range all {
-			all[i] = Pattern{fold(all[i].components)}
-		}
-	}
-	r.repositories = all
+	var err error
+	r.repositories, err = ParsePatterns(repositories)
 	return r, err
-}
-
-// fold returns the components of a path in lower case.
-func fold(path []string) []string {
-	folded := make([]string, len(path))
-	for i, c := range path {
-		folded[i] = strings.ToLower(c)
-	}
-	return folded
 }
 
 // Kinds of credentials that prove an identity.
@@ -90,10 +76,7 @@ const (
 
 // match reports whether the rule is for a caller and a repository. A rule that permits nothing ignores the case of the
 // path: the origin may ignore it, and then all spellings lead to the same repository.
-func (r *Rule) match(id Identity, path []string) bool {
-	if r.permits == 0 {
-		path = fold(path)
-	}
+func (r *Rule) match(id Identity, path target) bool {
 	return slices.ContainsFunc(r.callers, func(c callerPattern) bool {
 		switch {
 		case id.Anonymous():
@@ -102,11 +85,11 @@ func (r *Rule) match(id Identity, path []string) bool {
 			return false
 		}
 		return c.name == identified || c.name == id.Name
-	}) && matchAny(r.repositories, path)
+	}) && matchAny(r.repositories, path, path.anyCase || r.permits == 0)
 }
 
 // decide returns the decision of the first matching rule. ok is false if no rule matches.
-func decide(rules []Rule, id Identity, path []string, op Operation) (d decision, ok bool) {
+func decide(rules []Rule, id Identity, path target, op Operation) (d decision, ok bool) {
 	for i := range rules {
 		if rules[i].match(id, path) {
 			return decisionOf(int(op) < rules[i].permits), true

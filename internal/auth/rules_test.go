@@ -143,10 +143,43 @@ func TestForbiddenInAnyCase(t *testing.T) {
 				t.Fatal(err)
 			}
 			for _, path := range []string{"acme/secret", "Acme/Secret", "acme/Secret"} {
-				got := r.match(Identity{}, strings.Split(path, "/"))
+				components := strings.Split(path, "/")
+				got := r.match(Identity{}, target{components, fold(components), false})
 				p, _ := ParsePattern(pattern)
-				if want := may == "none" || p.match(strings.Split(path, "/")); got != want {
+				if want := may == "none" || p.match(components); got != want {
 					t.Errorf("%s of %s matches %s: %v, want %v", may, pattern, path, got, want)
+				}
+			}
+		}
+	}
+}
+
+// If all spellings of a path lead to one repository, rules and grants ignore case in both directions. A rule that
+// grants less than a later one is not skipped.
+func TestRulesInAnyCase(t *testing.T) {
+	t.Parallel()
+	for _, pattern := range []string{"Acme/App", "acme/app", "ACME/*"} {
+		for _, prefix := range []string{"any/", "forge/any/", "own/"} {
+			w := newOriginWorld(t, newForge(), Options{Rules: append(rules(t, "ci "+prefix+pattern+" read"),
+				rules(t, "* ** write")...)})
+			p, err := ParsePattern(prefix + pattern)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, name := range []string{"Acme/App", "acme/app", "aCME/app.git"} {
+				repo := repoPath(t, prefix+name)
+				ignores := prefix != "own/"
+				isSame := ignores || p.Covers(repo)
+				ci, other := Identity{Name: "ci", By: ByToken}, Identity{Name: "x", By: ByToken,
+					Grant: &Grant{Operation: Read, Repositories: []Pattern{p}}}
+				if err := w.May(t.Context(), ci, repo, Write); (err != nil) != isSame {
+					t.Errorf("rule for %s%s, push to %s: %v, want a refusal: %v", prefix, pattern, repo, err, isSame)
+				}
+				if err := w.May(t.Context(), other, repo, Read); (err == nil) != isSame {
+					t.Errorf("grant for %s%s, fetch of %s: %v, want success: %v", prefix, pattern, repo, err, isSame)
+				}
+				if readable, _ := w.Reader(t.Context(), other)([]git.RepoPath{repo}); readable[0] != isSame {
+					t.Errorf("grant for %s%s: %s is readable: %v, want %v", prefix, pattern, repo, readable[0], isSame)
 				}
 			}
 		}

@@ -129,6 +129,8 @@ func TestWarnings(t *testing.T) {
 		{tls(good, goodKey), ""},
 		{rule("team/*"), ""},
 		{rule("**"), ""},
+		{rule("Team/*"), `"Team/*" matches no repository`},
+		{strings.Replace(rule("Team/*"), "read", "none", 1), ""}, // ignores case
 		{rule("tem/**"), `:4: warning: auth.rule.repositories: "tem/**" matches no repository below ` + root},
 		{"[[mirror]]\nfrom = \"http://127.0.0.1:1/\"\n" + rule("127.0.0.1/team/*"), ""},
 		{hook("http://127.0.0.1:1/x"),

@@ -122,22 +122,26 @@ func deliverable(ctx context.Context, u *url.URL, private bool, privateKey strin
 func (c *Config) warnOfPatterns(ctx context.Context, f *Findings) {
 	type unmatched struct {
 		key, text string
-		pattern   auth.Pattern
+		covers    func(git.RepoPath) bool
 	}
 	var left []unmatched
-	add := func(key string, patterns []string) {
+	add := func(key string, patterns []string, anyCase bool) {
 		for _, text := range patterns {
 			isMirror := slices.ContainsFunc(c.Mirror, func(m MirrorConfig) bool { return strings.HasPrefix(text, m.To+"/") })
 			if p, err := auth.ParsePattern(text); err == nil && text != "**" && !isMirror {
-				left = append(left, unmatched{key, text, p})
+				covers := p.Covers
+				if anyCase {
+					covers = p.CoversAnyCase
+				}
+				left = append(left, unmatched{key, text, covers})
 			}
 		}
 	}
 	for i, r := range c.Auth.Rule {
-		add(fmt.Sprintf("auth.rule[%d].repositories", i), r.Repositories)
+		add(fmt.Sprintf("auth.rule[%d].repositories", i), r.Repositories, r.May == "none" || c.Auth.Origin.FoldCase)
 	}
 	for i, w := range c.Webhook {
-		add(fmt.Sprintf("webhook[%d].repositories", i), w.Repositories)
+		add(fmt.Sprintf("webhook[%d].repositories", i), w.Repositories, false)
 	}
 	if len(left) == 0 {
 		return
@@ -148,7 +152,7 @@ func (c *Config) warnOfPatterns(ctx context.Context, f *Findings) {
 		if seen++; err != nil || wrong != nil || seen > maxPatternsSeen {
 			return // the list is not complete
 		}
-		left = slices.DeleteFunc(left, func(u unmatched) bool { return u.pattern.Covers(path) })
+		left = slices.DeleteFunc(left, func(u unmatched) bool { return u.covers(path) })
 		if len(left) == 0 {
 			return
 		}

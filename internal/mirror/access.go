@@ -32,6 +32,12 @@ func (m *Mirrors) Covers(path git.RepoPath) bool {
 	return err != nil
 }
 
+// FoldsCase reports whether a table ignores the case of a path.
+func (m *Mirrors) FoldsCase(path git.RepoPath) bool {
+	rule, _, ok := m.find(path)
+	return ok && rule.FoldCase
+}
+
 // sessionFor returns a session on a repository. It removes the caller's credential unless the repository's origin
 // decides about the caller: then the credential is for another server.
 func (m *Mirrors) sessionFor(path git.RepoPath, session node.Session) node.Session {

@@ -90,6 +90,12 @@ func TestOwnRepositoryWithCase(t *testing.T) {
 	if !w.Covers(w.path("host/team/own")) {
 		t.Error("Covers(host/team/own) = false, want true")
 	}
+	for name, want := range map[string]bool{"host/team/own": true, "host/TEAM/Own": true, "host/Team/Own": false,
+		"other/own": false} {
+		if got := w.FoldsCase(w.path(name)); got != want {
+			t.Errorf("FoldsCase(%s) = %v, want %v", name, got, want)
+		}
+	}
 }
 
 // A request that missed the opening of a mirror does not open it again.

@@ -65,6 +65,7 @@ type sidecar struct {
 	forge    *origin.Origin
 	url      string
 	prefix   string // of the forge's repositories below the root, with a slash at its end; "" means that all are
+	foldCase bool
 	staleFor time.Duration
 }
 
@@ -91,7 +92,8 @@ func (s *server) newSidecar() (*sidecar, error) {
 	if u.Scheme == "http" && !config.IsLoopback(u.Hostname()) {
 		s.log.Warn("credentials are sent to the forge without TLS", "host", u.Host)
 	}
-	return &sidecar{forge: forge, url: u.String(), prefix: prefixOf(c), staleFor: c.StaleFor.Duration}, nil
+	return &sidecar{forge: forge, url: u.String(), prefix: prefixOf(c), foldCase: c.FoldCase,
+		staleFor: c.StaleFor.Duration}, nil
 }
 
 // nodeMirrors are the [[mirror]] tables of a gateway, whose nodes have the mirrors. They follow the configuration. It
@@ -144,6 +146,12 @@ func (n *nodeMirrors) find(repo git.RepoPath) (rule *mirror.Rule, path string) {
 func (n *nodeMirrors) Covers(repo git.RepoPath) bool {
 	rule, _ := n.find(repo)
 	return rule != nil && rule.OriginDecides
+}
+
+// FoldsCase reports whether the table for the repository has fold_case.
+func (n *nodeMirrors) FoldsCase(repo git.RepoPath) bool {
+	rule, _ := n.find(repo)
+	return rule != nil && rule.FoldCase
 }
 
 // Probe asks the origin, and once more at the new place of a repository that was renamed there.
@@ -237,6 +245,9 @@ func (s *sidecar) Covers(repo git.RepoPath) bool {
 	path := repo.String()
 	return len(path) >= len(s.prefix) && strings.EqualFold(path[:len(s.prefix)], s.prefix)
 }
+
+// FoldsCase reports whether requests for the forge's repositories have fold_case.
+func (s *sidecar) FoldsCase(repo git.RepoPath) bool { return s.foldCase && s.Covers(repo) }
 
 // Probe asks the forge. Repositories that were renamed there are not found here.
 func (s *sidecar) Probe(ctx context.Context, repo git.RepoPath, service protocol.Service,

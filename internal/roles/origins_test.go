@@ -281,6 +281,17 @@ func TestSidecarPaths(t *testing.T) {
 		if got := s.Covers(path(in)); got != want {
 			t.Errorf("Covers(%q) = %v, want %v", in, got, want)
 		}
+		folds := &sidecar{prefix: "gitea/", foldCase: true}
+		if got := folds.FoldsCase(path(in)); got != want || s.FoldsCase(path(in)) {
+			t.Errorf("FoldsCase(%q) = %v, want %v with fold_case only", in, got, want)
+		}
+	}
+	n := &nodeMirrors{}
+	n.rules.Store(&[]mirror.Rule{{Prefix: "a/b"}, {Prefix: "a", FoldCase: true}})
+	for in, want := range map[string]bool{"a/App": true, "a/b/App": false, "b/app": false} {
+		if got := n.FoldsCase(path(in)); got != want {
+			t.Errorf("FoldsCase(%q) of a gateway = %v, want %v", in, got, want)
+		}
 	}
 }
 

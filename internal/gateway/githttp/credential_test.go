@@ -19,6 +19,8 @@ import (
 // originOf is an origin of the repositories below "forge". It knows the user alice, and permits her forge/app.
 type originOf struct{}
 
+func (originOf) FoldsCase(git.RepoPath) bool { return false }
+
 func (originOf) Covers(repo git.RepoPath) bool { return strings.HasPrefix(repo.String(), "forge/") }
 
 func (originOf) Host(git.RepoPath) string { return "forge" }
