@@ -77,9 +77,7 @@ func (x *exchange) lsRefs(ctx context.Context, body []byte) error {
 	if x.rule.OriginDecides && x.namesOthers(body) {
 		if refs, err := x.askOthers(ctx, body); err == nil {
 			return x.listRefs(body, refs, func(name git.RefName) bool {
-				return x.rule.mirrors(name) || slices.ContainsFunc(requestRefs, func(prefix string) bool {
-					return strings.HasPrefix(string(name), prefix)
-				})
+				return x.rule.mirrors(name) || isChangeRequest(name)
 			})
 		}
 	}
@@ -116,6 +114,10 @@ func (x *exchange) askOthers(ctx context.Context, body []byte) (*origin.Refs, er
 
 // requestRefs are the prefixes of refs in which Git hosts keep change requests.
 var requestRefs = []string{"refs/pull/", "refs/merge-requests/", "refs/pull-requests/", "refs/changes/"}
+
+func isChangeRequest(name git.RefName) bool {
+	return slices.ContainsFunc(requestRefs, func(prefix string) bool { return strings.HasPrefix(string(name), prefix) })
+}
 
 // namesOthers reports whether a client asks for refs of change requests that are not mirrored.
 func (x *exchange) namesOthers(body []byte) bool {

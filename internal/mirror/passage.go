@@ -81,7 +81,7 @@ func (x *exchange) passageOf(ctx context.Context, body []byte) (passage, error) 
 		return passNot, nil
 	}
 	refs, err := x.rule.listPrefixes(ctx, x.mirror.originPath(), node.Secret{}, requestRefs)
-	if err == nil && asksFor(f, refs, func(git.RefName) bool { return true }) {
+	if err == nil && asksFor(f, refs, isChangeRequest) {
 		return passForAll, nil
 	}
 	return passNot, err
@@ -123,14 +123,14 @@ func asksFor(f *protocol.Fetch, refs *origin.Refs, shows func(git.RefName) bool)
 	if err != nil || len(f.Wants)+len(f.WantRefs) == 0 {
 		return false
 	}
-	tips := make(map[git.ObjectID]bool)
+	tips, names := make(map[git.ObjectID]bool), make(map[git.RefName]bool)
 	for _, ref := range list.Refs {
 		if shows(ref.Name) {
-			tips[ref.ID], tips[ref.Peeled] = true, true
+			tips[ref.ID], tips[ref.Peeled], names[ref.Name] = true, true, true
 		}
 	}
 	return !slices.ContainsFunc(f.Wants, func(id git.ObjectID) bool { return !tips[id] }) &&
-		!slices.ContainsFunc(f.WantRefs, func(name git.RefName) bool { return !shows(name) })
+		!slices.ContainsFunc(f.WantRefs, func(name git.RefName) bool { return !names[name] })
 }
 
 // refFilter removes refs from an advertisement of version 0 or 1 (gitprotocol-pack(5), "Reference Discovery").

@@ -116,9 +116,11 @@ func TestChangeRequestsByID(t *testing.T) {
 	change, other := from.Commit("change", from.ID("main")), from.Commit("other", from.ID("main"))
 	from.Git("update-ref", "refs/pull/1/merge", change.String())
 	from.Git("update-ref", "refs/secret/1", other.String())
-	for id, want := range map[git.ObjectID]bool{change: true, other: false} {
-		if _, got := w.request(url, "fetch", "done", "want "+id.String()); strings.Contains(got, "PACK") != want {
-			t.Errorf("fetch = %.200q, want a pack: %v", got, want)
+	from.Git("config", "uploadpack.allowRefInWant", "true")
+	for line, want := range map[string]bool{"want " + change.String(): true, "want " + other.String(): false,
+		"want-ref refs/pull/1/merge": true, "want-ref refs/secret/1": false, "want-ref refs/pull/2/merge": false} {
+		if _, got := w.request(url, "fetch", "done", line); strings.Contains(got, "PACK") != want {
+			t.Errorf("fetch with %s = %.200q, want a pack: %v", line, got, want)
 		}
 	}
 }
