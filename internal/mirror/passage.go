@@ -141,6 +141,7 @@ type refFilter struct {
 
 	buf          []byte // not read yet
 	capabilities []byte // for the next line of a ref; nil: none
+	idLength     int    // in hexadecimal digits, of the line with the capabilities
 	ended        bool
 }
 
@@ -173,38 +174,46 @@ func (f *refFilter) next() error {
 	case kind == pktline.Flush:
 		f.ended = true
 		if f.capabilities != nil { // no ref is shown
-			f.addRef([]byte(strings.Repeat("0", 40) + " capabilities^{}"))
+			err = f.addRef([]byte(strings.Repeat("0", f.idLength) + " capabilities^{}"))
 		}
 		f.buf = pktline.AppendFlush(f.buf)
-		return nil
+		return err
 	case kind != pktline.Data:
 		return errors.New("unexpected packet")
 	}
 	line, capabilities, isFirst := bytes.Cut(bytes.TrimSuffix(payload, []byte("\n")), []byte{0})
+	id, name, _ := strings.Cut(string(line), " ")
 	if isFirst {
-		f.capabilities = f.visible(capabilities)
+		f.capabilities, f.idLength = f.visible(capabilities), len(id)
 	}
-	_, name, _ := strings.Cut(string(line), " ")
 	if !strings.HasPrefix(name, "refs/") && name != string(git.HEAD) { // the version, or a shallow commit
 		if name != "capabilities^{}" {
-			f.buf = pktline.AppendLine(f.buf[:0], line)
+			return f.addLine(line)
 		}
 		return nil
 	}
 	if f.shows(git.RefName(strings.TrimSuffix(name, "^{}"))) {
-		f.addRef(line)
+		return f.addRef(line)
 	}
 	return nil
 }
 
 // addRef adds the line of a ref. The first one has the capabilities.
-func (f *refFilter) addRef(line []byte) {
+func (f *refFilter) addRef(line []byte) error {
 	line = slices.Clone(line)
 	if f.capabilities != nil {
 		line = append(append(line, 0), f.capabilities...)
 		f.capabilities = nil
 	}
+	return f.addLine(line)
+}
+
+func (f *refFilter) addLine(line []byte) error {
+	if len(line)+5 > pktline.MaxLine { // with its length and a newline
+		return errors.New("too long line")
+	}
 	f.buf = pktline.AppendLine(f.buf[:0], line)
+	return nil
 }
 
 // visible returns the capabilities without those that name hidden refs.

@@ -236,6 +236,8 @@ func TestRefFilter(t *testing.T) {
 			id+"refs/tags/t^{}"),
 			line(id + "refs/heads/a\x00 a c")},
 		"none": {line(id + "refs/heads/b\x00a"), line(strings.Repeat("0", 40) + " capabilities^{}\x00 a")},
+		"none, SHA-256": {line(strings.Repeat("1", 64) + " refs/heads/b\x00a"),
+			line(strings.Repeat("0", 64) + " capabilities^{}\x00 a")},
 		"version 1": {line("version 1", id+"refs/heads/a\x00a", "shallow "+strings.TrimSpace(id)),
 			line("version 1", id+"refs/heads/a\x00 a", "shallow "+strings.TrimSpace(id))},
 	} {
@@ -246,10 +248,12 @@ func TestRefFilter(t *testing.T) {
 			t.Errorf("%s: %q, %v, want %q", name, got, err, test[1])
 		}
 	}
-	for _, bad := range []string{"", "0005", "0001", "00"} {
-		f := &refFilter{packets: pktline.NewReader(strings.NewReader(bad))}
+	long := strings.Repeat("a", pktline.MaxLine-60)
+	for _, bad := range []string{"", "0005", "0001", "00", string(line(id + "refs/heads/b\x00" + long)),
+		string(pktline.Append(nil, long+long[:pktline.MaxPayload-len(long)]))} {
+		f := &refFilter{packets: pktline.NewReader(strings.NewReader(bad)), shows: func(git.RefName) bool { return false }}
 		if got, err := io.ReadAll(f); err == nil {
-			t.Errorf("%q: %q, want an error", bad, got)
+			t.Errorf("%.100q: %.100q, want an error", bad, got)
 		}
 	}
 }
