@@ -340,11 +340,11 @@ func (s *Origins) denial(id Identity, repo git.RepoPath, op Operation) string {
 	return fault.Message(answer)
 }
 
-// isPrivate reports whether the origin has refused what a question is about before.
-func (s *Origins) isPrivate(q originQuestion) bool {
+// wasPublic reports whether the origin has permitted what a question of an anonymous caller is about before.
+func (s *Origins) wasPublic(q originQuestion) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.refused.Contains(q.key)
+	return s.allowed.Contains(q.key)
 }
 
 // isStale reports whether an earlier permission holds while the origin gives no answer.

@@ -308,14 +308,18 @@ func TestOriginLimits(t *testing.T) {
 		{alice, "forge/app", "ok"},
 		{"", "forge/public", "ok"},
 		{bob, "forge/both", "exhausted"},
-		{"", "forge/other", "exhausted"},
 		{"", "forge/both", "unauthenticated"}, // an earlier permission of a credential may hold
+		{"", "forge/app", "unauthenticated"},  // even without an earlier anonymous request
 	} {
 		err, _ := w.try("192.0.2.1", test.authorization, test.repo, Read)
 		if says(err) != test.want || test.want == "exhausted" && fault.RetryAfter(err) != 7*time.Second {
 			t.Errorf("%q at %s: %v, retry after %v; want %s", test.authorization, test.repo, err, fault.RetryAfter(err),
 				test.want)
 		}
+	}
+	w.clock = w.clock.Add(2 * time.Hour) // longer than StaleFor
+	if got := w.may("", "forge/public", Read); got != "exhausted" {
+		t.Errorf("anonymous at what was public: %s, want exhausted", got)
 	}
 }
 

@@ -58,7 +58,7 @@ func (a *Auth) askOrigin(ctx context.Context, id Identity, q originQuestion) (bo
 		case err != nil && isRefusal(err):
 			return false, nil
 		case id.Anonymous() && (fault.Is(err, fault.Unavailable) ||
-			fault.Is(err, fault.Exhausted) && a.o.Origins.isPrivate(q)):
+			fault.Is(err, fault.Exhausted) && !a.o.Origins.wasPublic(q)):
 			// git sends a credential only after this, and an earlier permission for it may still hold
 			return false, fault.Wrap(fault.Unauthenticated, "the server that this repository comes from cannot be asked at "+
 				"present: use a credential with which you have read this repository before, or try again", err)
