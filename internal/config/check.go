@@ -23,6 +23,7 @@ func (c *Config) Check() error {
 // checkValues is Check for a configuration with known lines.
 func (c *Config) checkValues(f *Findings) {
 	c.checkListeners(f)
+	c.HTTP.check(f.bad)
 	c.checkProxies(f)
 	c.checkAuth(f)
 	c.checkSSH(f)

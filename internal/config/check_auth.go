@@ -5,6 +5,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/packhorse-git/packhorse/internal/auth"
 	"github.com/packhorse-git/packhorse/internal/git"
@@ -121,16 +122,24 @@ func (c *Config) checkOrigin(f *Findings) {
 	}
 }
 
-// CheckOpen returns an error if callers on other machines could read every repository without authentication.
+// CheckOpen returns an error if callers on other machines, or web pages of all origins, could read every repository
+// without authentication.
 func (c *Config) CheckOpen() error {
 	host, err := SplitAddress(c.HTTP.Address)
-	if err != nil || IsLoopback(host) || c.HTTP.PublicRead || c.Auth.KnowsCallers() || c.originsDecide() ||
+	others, remedy := "other machines", "listen on 127.0.0.1"
+	if IsLoopback(host) {
+		if !slices.Contains(c.HTTP.CORSOrigins, "*") {
+			return nil
+		}
+		others, remedy = "web pages (http.cors_origins)", "list their origins"
+	}
+	if err != nil || c.HTTP.PublicRead || c.Auth.KnowsCallers() || c.originsDecide() ||
 		c.SSH.Address != "" && c.SSH.KnowsKeys() {
 		return nil
 	}
-	return fmt.Errorf("http.address %q is reachable from other machines, and there is no authentication, so everybody "+
-		"could read every repository. Create a token (packhorse token create NAME), write [[auth.rule]] tables, listen on "+
-		"127.0.0.1, or make reading public with --public-read (http.public_read = true)", c.HTTP.Address)
+	return fmt.Errorf("http.address %q is reachable from %s, and there is no authentication, so everybody could read "+
+		"every repository. Create a token (packhorse token create NAME), write [[auth.rule]] tables, %s, or make reading "+
+		"public with --public-read (http.public_read = true)", c.HTTP.Address, others, remedy)
 }
 
 // CheckTokens returns an error if the file of tokens cannot be read, or is missing although it was configured or had

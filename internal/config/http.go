@@ -1,5 +1,10 @@
 package config
 
+import (
+	"regexp"
+	"strings"
+)
+
 // HTTPConfig is the public listener.
 type HTTPConfig struct {
 	// Address is the host and port of the public listener. Port 0 chooses a free port, which is printed at the start. The
@@ -56,4 +61,28 @@ type HTTPConfig struct {
 	// Pages serves pages for browsers: /-/search, and the files that its results link to (docs/reference/pages.md).
 	// They show only repositories that the visitor may read.
 	Pages bool `toml:"pages" default:"true"`
+
+	// CORSOrigins lists the origins of web pages whose scripts may use Git and Git LFS here (CORS), as in
+	// "https://ide.example" (docs/how-to/auth.md). "*", alone, stands for all pages, whose requests then have no
+	// credentials of the browser. By default scripts of other origins cannot read any response.
+	CORSOrigins []string `toml:"cors_origins"`
+}
+
+// webOrigin is an origin as browsers send it.
+var webOrigin = regexp.MustCompile(`^[a-z][a-z0-9+.-]*://([a-z0-9._-]+|\[[0-9a-f:]+\])(:[1-9][0-9]*)?$`)
+
+// check reports origins that no browser would send.
+func (c *HTTPConfig) check(bad func(format string, args ...any)) {
+	for _, origin := range c.CORSOrigins {
+		switch scheme, rest, _ := strings.Cut(origin, "://"); {
+		case origin == "*" && len(c.CORSOrigins) == 1:
+		case origin == "*":
+			bad(`http.cors_origins: "*" stands for all origins: remove it or the others`)
+		case !webOrigin.MatchString(origin):
+			bad(`http.cors_origins: %q is not an origin: write one in lower case and without a path, as in `+
+				`"https://ide.example" or "http://localhost:5173"`, origin)
+		case scheme == "https" && strings.HasSuffix(rest, ":443"), scheme == "http" && strings.HasSuffix(rest, ":80"):
+			bad("http.cors_origins: %q has the default port, which browsers omit: remove it", origin)
+		}
+	}
 }

@@ -71,7 +71,7 @@ func (s *server) newGitHandler(routes *router.Router, tiers *resolve.Tiers, call
 	if tiers != nil {
 		g.Resolver, g.Changed = tiers, tiers.Changed
 	}
-	return githttp.New(githttp.Options{Gateway: &g})
+	return githttp.New(githttp.Options{Gateway: &g, CORSOrigins: s.cfg.HTTP.CORSOrigins})
 }
 
 // newHTTPPort makes the HTTP server of a handler. Its listener wraps those of the handler in TLS and a guard only.

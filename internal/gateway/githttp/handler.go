@@ -30,6 +30,7 @@ type Options struct {
 	Proxies     clientaddr.Proxies // trusted to name the client
 	Pages       Pages              // nil: there are none
 	Hooks       Hooks              // nil: there are none
+	CORSOrigins []string           // of scripts in browsers that may use Git; "*" alone: all origins
 	Application Application        // answers all paths that are neither Git's nor the gateway's; nil: they are not found
 }
 
@@ -154,6 +155,17 @@ func (q *request) serve() {
 		q.refuse(http.StatusNotFound, "nothing here; metrics and health are on the private listener")
 	case path == "/":
 		q.refuse(http.StatusNotFound, "this is a Git server: name a repository, as in git clone "+q.url("team/app"))
+	default:
+		q.git(path)
+	}
+}
+
+// git answers a request for a repository.
+func (q *request) git(path string) {
+	if q.cors(path) {
+		return
+	}
+	switch {
 	case strings.HasSuffix(path, "/info/refs"):
 		q.infoRefs(strings.TrimSuffix(path, "/info/refs"))
 	case strings.HasSuffix(path, "/git-upload-pack"):

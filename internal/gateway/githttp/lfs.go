@@ -103,7 +103,7 @@ func (q *request) mayLFS(op auth.Operation) bool {
 	if !ok {
 		return q.may(op)
 	}
-	q.w.Header().Set("Vary", "Authorization")
+	q.w.Header().Add("Vary", "Authorization")
 	q.ID = id
 	q.lfs.token, q.lfs.remaining = q.r.Header.Get("Authorization"), remaining
 	if err == nil {

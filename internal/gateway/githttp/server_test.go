@@ -108,6 +108,7 @@ type options struct {
 	resolver              resolve.Resolver
 	pageLane              int
 	lfs                   *gateway.LFS
+	corsOrigins           []string
 }
 
 // serve begins a server in front of one node.
@@ -158,7 +159,7 @@ func serveRoutes(t *testing.T, routes []router.Route, o options) *server {
 		Router: s.router, Pump: s.pump, Lanes: lanes, Memory: memory, Metrics: metrics,
 		Log: slog.New(slog.NewTextHandler(s.log, nil)), MaxBody: o.maxBody, ReadStall: o.readStall,
 		Auth: o.auth, MaxPush: o.maxPush, Resolver: o.resolver, LFS: o.lfs,
-	}, Pages: o.pages, Hooks: o.hooks, Application: o.application})
+	}, Pages: o.pages, Hooks: o.hooks, Application: o.application, CORSOrigins: o.corsOrigins})
 	s.handler = handler
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
