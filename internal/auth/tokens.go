@@ -144,7 +144,7 @@ func unavailable(msg string, err error) error {
 var errExpired = genuine(fault.New(fault.Unauthenticated, "this token has expired"))
 
 func wrongToken() error {
-	return fault.New(fault.Unauthenticated, "wrong or revoked token")
+	return fault.New(fault.Unauthenticated, "wrong or revoked token (tokens of other servers do not count here)")
 }
 
 // Configured reports whether there are or were tokens, or whether that is unknown. Revoking the last token does not

@@ -55,7 +55,7 @@ func (f *storeFinder) addFlags(cmd *cobra.Command) {
 	flags.StringVar(&f.config, "config", "", "read the table [store] of the configuration `FILE`")
 	flags.StringVar(&f.flags.URL, "store", "", "use the store at `URL`, s3://BUCKET/PREFIX")
 	flags.StringVar(&f.flags.Endpoint, "endpoint", "",
-		"use the S3 server at `URL` (default that of AWS_ENDPOINT_URL_S3, or Amazon S3)")
+		"use the S3 server at `URL` (default that of AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL, or Amazon S3)")
 	flags.StringVar(&f.flags.Region, "region", "", "`REGION` of the bucket (default that of AWS_REGION, or us-east-1)")
 	flags.BoolVar(&f.flags.PathStyle, "path-style", false, "send the bucket's name in the path and not in the host")
 	flags.StringVar(&f.flags.CredentialsFile, "credentials-file", "", "`FILE` with access keys, as ~/.aws/credentials")

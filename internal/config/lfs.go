@@ -16,14 +16,14 @@ type LFSConfig struct {
 	// Enabled serves Git LFS: objects and file locks.
 	Enabled bool `toml:"enabled" default:"true"`
 
-	// URL is for gateways: the URL of the server for HTTP clients, such as "https://git.example.com". Clients of SSH get
-	// it from git-lfs-authenticate, and responses name it. Empty means the URL of each request. Clients of SSH then
-	// transfer objects over SSH.
+	// URL is for servers and gateways: the URL for HTTP clients, such as "https://git.example.com". Clients of SSH get it
+	// from git-lfs-authenticate, and responses name it. Empty means the URL of each request. Clients of SSH then transfer
+	// objects over SSH.
 	URL string `toml:"url"`
 
-	// KeyFile is for gateways: the file with the key of the tokens in answers to batches and to git-lfs-authenticate, one
-	// line of at least 16 bytes. Gateways with the same url need the same key. Empty means that a key is made in the state
-	// directory.
+	// KeyFile is for servers and gateways: the file with the key of the tokens in answers to batches and to
+	// git-lfs-authenticate, one line of at least 16 bytes. Servers with the same url need the same key. Empty means that a
+	// key is made in the state directory.
 	KeyFile string `toml:"key_file" path:"yes"`
 
 	// MaxObject is the maximum size of an uploaded object. 0 means no limit.
