@@ -23,8 +23,9 @@ tests.
 
 const clientsLegend = `
 - **fetch**: new commits, a merge, a branch and two tags. **after a push**: a clone whose pack is composed from the one
-  before the push. **shallow**: depth 3. **deepen**: from depth 3 to 7. **partial**: blob:none. **tags**: all tags into
-  a clone of one branch. **2,000 refs** and **SHA-256**: list and clone such repositories.
+  before the push. **30 pushes**: a clone after git pushed 30 thin packs, with other clones in between.
+  **shallow**: depth 3. **deepen**: from depth 3 to 7. **partial**: blob:none. **tags**: all tags into a clone of one
+  branch. **2,000 refs** and **SHA-256**: list and clone such repositories.
 - **push**: main moves by commits with a merge, and a branch is new. It uses HTTP with a token, and SSH with a key. With
   git-lfs, its pre-push hook asks for file locks.
 - Each client also clones a repository with restricted access. It uses a token as the password in the URL, and with ssh
