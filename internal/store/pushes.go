@@ -32,10 +32,10 @@ func (s *Store) PushResult(ctx context.Context, id string, after uint64, push st
 	for number = after + 1; ; number++ {
 		record, err := log.Get(ctx, number)
 		if fault.Is(err, fault.NotFound) {
-			return nil, 0, nil
+			return nil, number - 1, nil
 		}
 		if err != nil {
-			return nil, 0, err
+			return nil, number - 1, err
 		}
 		i := slices.IndexFunc(record.Pushes, func(p replog.Push) bool { return p.ID == push })
 		if i < 0 {

@@ -48,7 +48,7 @@ func TestPushResult(t *testing.T) {
 		{"whole", updates("refs/heads/main", "refs/heads/old"), "[refs/heads/main refs/heads/old] 3"},
 		{"part", updates("refs/heads/main", "refs/heads/refused"), "[refs/heads/main] 3"},
 		{"part", append(updates("refs/heads/refused"), deleted), "[refs/heads/old] 3"},
-		{"none", updates("refs/heads/main"), "[] 0"},
+		{"none", updates("refs/heads/main"), "[] 4"},
 	} {
 		made, number, err := c.PushResult(t.Context(), id, after, test.push, test.updates)
 		names := []git.RefName{}
@@ -58,5 +58,8 @@ func TestPushResult(t *testing.T) {
 		if got := fmt.Sprint(names, number); err != nil || got != test.want {
 			t.Errorf("PushResult of %s = %s, %v, want %s", test.push, got, err, test.want)
 		}
+	}
+	if _, number, err := c.PushResult(t.Context(), id, 4, "none", nil); err != nil || number != 4 {
+		t.Errorf("PushResult after the last record = %d, %v, want this record", number, err)
 	}
 }

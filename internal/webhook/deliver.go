@@ -292,11 +292,11 @@ func (q *queue) settle(d *delivery) {
 }
 
 // drop removes the deliveries of pushes, which another node has.
-func (q *queue) drop(pushes map[string]bool) {
+func (q *queue) drop(pushes map[string]*sharedPush) {
 	q.mu.Lock()
 	var dropped []*delivery
 	for _, d := range q.list {
-		if pushes[d.push()] {
+		if pushes[d.push()] != nil {
 			dropped = append(dropped, d)
 		}
 	}

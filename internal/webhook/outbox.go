@@ -62,7 +62,9 @@ func (r *record) End(updates []receivepack.Update) error {
 	if len(updates) > 0 {
 		at := time.Now()
 		if left, err := r.hooks.enqueue(r.push, updates, at, r.queues); err != nil {
-			r.hooks.retryEnqueue(r, updates, at, left)
+			r.hooks.retryEnqueue(r.push, updates, at, left, func() {
+				_ = os.Remove(r.path) // if this fails, the deliveries are repeated after the next start
+			})
 			return err
 		}
 	}
@@ -72,9 +74,10 @@ func (r *record) End(updates []receivepack.Update) error {
 // Unknown implements receivepack.Record. The next process compares the push with the refs.
 func (r *record) Unknown() {}
 
-// retryEnqueue repeats enqueue until it succeeds, for example after the disk was full. Meanwhile the push has not
-// ended, and the next server would compare it with the refs.
-func (h *Hooks) retryEnqueue(r *record, updates []receivepack.Update, at time.Time, queues []*queue) {
+// retryEnqueue repeats enqueue until it succeeds, for example after the disk was full, and calls done. Meanwhile the
+// push has not ended, and the next server would find out its result.
+func (h *Hooks) retryEnqueue(p *receivepack.Push, updates []receivepack.Update, at time.Time, queues []*queue,
+	done func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.ctx.Err() != nil {
@@ -88,12 +91,12 @@ func (h *Hooks) retryEnqueue(r *record, updates []receivepack.Update, at time.Ti
 			case <-time.After(h.backoff(failures)):
 			}
 			var err error
-			if queues, err = h.enqueue(r.push, updates, at, queues); err == nil {
-				_ = os.Remove(r.path) // if this fails, the deliveries are repeated after the next start
+			if queues, err = h.enqueue(p, updates, at, queues); err == nil {
+				done()
 				return
 			}
-			h.o.Log.Warn("cannot record a push for its webhooks; trying again", "push", r.push.ID, "repository",
-				r.push.Repo.String(), "error", err)
+			h.o.Log.Warn("cannot record a push for its webhooks; trying again", "push", p.ID, "repository",
+				p.Repo.String(), "error", err)
 		}
 	})
 }
@@ -112,10 +115,7 @@ func (h *Hooks) queuesFor(repo git.RepoPath) (queues []*queue) {
 func (h *Hooks) enqueue(p *receivepack.Push, updates []receivepack.Update, at time.Time,
 	queues []*queue) (left []*queue, err error) {
 	body := encodeMessage("post-receive", at, p, updates)
-	h.mu.Lock()
-	h.last = max(h.last+1, time.Now().UnixNano())
-	name := fmt.Sprintf("%020d-%s", h.last, p.ID)
-	h.mu.Unlock()
+	name := h.newName(p.ID)
 	if h.shared != nil && h.shared.has(p.ID) {
 		name += sharedSuffix
 	}
@@ -126,6 +126,14 @@ func (h *Hooks) enqueue(p *receivepack.Push, updates []receivepack.Update, at ti
 		q.add(delivery{name: name, size: int64(len(body)), repo: p.Repo.String(), trace: p.Trace})
 	}
 	return nil, nil
+}
+
+// newName returns the name of the file of a delivery.
+func (h *Hooks) newName(push string) string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.last = max(h.last+1, time.Now().UnixNano())
+	return fmt.Sprintf("%020d-%s", h.last, push)
 }
 
 // RefValue returns the object ID of a ref. The zero ID means that the ref does not exist.

@@ -1,19 +1,23 @@
 package webhook
 
 import (
-	"bytes"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/bucket"
+	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/disk"
 	"github.com/packhorse-git/packhorse/internal/receivepack"
 )
 
@@ -23,13 +27,15 @@ import (
 // push, or if it changed nothing. A session is one process. While it has such objects, it renews outbox/SESSION/!alive.
 // Other nodes watch the sessions. When one does not change any more, the node that creates outbox/SESSION/!taken takes
 // its pushes: the log of the repository shows which of them were committed. PUSH.TARGET marks a target that has a push
-// which others do not have yet. No clocks are compared.
+// which others do not have yet. No clocks are compared. A node whose objects are gone leaves its session: all pushes in
+// it are those of the other node, which waits for the ends of those that are running.
 type Store interface {
 	Bucket() bucket.Bucket
 	// Position returns the ID of a repository, and the number of a record that exists.
 	Position(ctx context.Context, repo git.RepoPath) (id string, record uint64, err error)
 	// PushResult looks in the log of a repository, after a record, for the one that commits a push. It returns its number
-	// and those of the updates that it makes: none if no record commits the push.
+	// and those of the updates that it makes. If there is none yet, or with an error, it returns no updates, and the
+	// number of the last record that it has read.
 	PushResult(ctx context.Context, id string, after uint64, push string, updates []receivepack.Update) (
 		made []receivepack.Update, record uint64, err error)
 }
@@ -74,16 +80,16 @@ type event struct {
 	Message    json.RawMessage `json:"message"`
 }
 
-// sharedPush is a receivepack.Record. The fields are guarded by sharing.mu.
+// sharedPush is a receivepack.Record.
 type sharedPush struct {
 	*sharing
 	push   *receivepack.Push
-	event  event
+	event  event // findUnknown advances After
 	queues []*queue
+	key    string
 
-	key     string          // without its session it is in that of another node
-	left    map[string]bool // targets that do not have it; nil: the push has not ended
-	unknown time.Time       // since when the result is not known; zero: it is not, or the push runs
+	done    map[string]bool // targets that have it, or never get it; guarded by sharing.mu
+	unknown time.Time       // since when the result is not known, otherwise zero; guarded by sharing.mu
 }
 
 func newSharing(h *Hooks, s Store) *sharing {
@@ -98,7 +104,7 @@ func (s *sharing) begin(p *receivepack.Push, queues []*queue) (receivepack.Recor
 	if err != nil {
 		return nil, err
 	}
-	r := &sharedPush{sharing: s, push: p, queues: queues,
+	r := &sharedPush{sharing: s, push: p, queues: queues, done: map[string]bool{},
 		event: event{Repository: id, After: after, Message: encodeMessage("post-receive", time.Now(), p, p.Updates)}}
 	return r, s.keep(ctx, r)
 }
@@ -110,13 +116,16 @@ func (s *sharing) keep(ctx context.Context, r *sharedPush) error {
 		return err
 	}
 	s.mu.Lock()
-	key := outboxPrefix + s.session + "/" + r.push.ID
+	session := s.session
 	s.mu.Unlock()
+	r.key = outboxPrefix + session + "/" + r.push.ID
 	for range 3 {
-		if err = s.store.Bucket().Create(ctx, key, body); err == nil || errors.Is(err, bucket.ErrExists) {
+		if err = s.store.Bucket().Create(ctx, r.key, body); err == nil || errors.Is(err, bucket.ErrExists) {
 			s.mu.Lock()
 			defer s.mu.Unlock()
-			r.key, s.pushes[r.push.ID] = key, r
+			if s.session == session { // otherwise it is taken with the former session
+				s.pushes[r.push.ID] = r
+			}
 			return nil
 		}
 	}
@@ -124,31 +133,37 @@ func (s *sharing) keep(ctx context.Context, r *sharedPush) error {
 }
 
 // End implements receivepack.Record.
-func (r *sharedPush) End(updates []receivepack.Update) error {
+func (r *sharedPush) End(updates []receivepack.Update) error { return r.end(r.push, updates) }
+
+// end delivers a push, unless it was taken from this node. Then the other node finds its result.
+func (r *sharedPush) end(p *receivepack.Push, updates []receivepack.Update) error {
 	s := r.sharing
 	s.mu.Lock()
-	if len(updates) == 0 {
+	queues := r.left()
+	isOurs := s.pushes[p.ID] == r
+	if r.unknown = (time.Time{}); isOurs && len(updates) == 0 {
 		s.forget(r)
-		s.mu.Unlock()
+	}
+	s.mu.Unlock()
+	if !isOurs || len(updates) == 0 {
 		return nil
 	}
-	r.left, r.unknown = map[string]bool{}, time.Time{}
-	for _, q := range r.queues {
-		r.left[q.target.Name] = true
-	}
-	wasTaken := !strings.HasPrefix(r.key, outboxPrefix+s.session+"/")
-	s.mu.Unlock()
-	if wasTaken { // while the push was running; its process was slow and not lost
-		_ = s.keep(s.hooks.ctx, r) // it is delivered anyhow
-	}
-	_, err := s.hooks.enqueue(r.push, updates, time.Now(), r.queues)
+	at := time.Now()
+	left, err := s.hooks.enqueue(p, updates, at, queues)
 	if err != nil {
-		s.mu.Lock()
-		r.left = nil
-		s.mu.Unlock()
-		r.Unknown() // tries again
+		s.hooks.retryEnqueue(p, updates, at, left, func() {})
 	}
 	return err
+}
+
+// left returns the queues of the targets that do not have the push. sharing.mu is locked.
+func (r *sharedPush) left() (queues []*queue) {
+	for _, q := range r.queues {
+		if !r.done[q.target.Name] {
+			queues = append(queues, q)
+		}
+	}
+	return queues
 }
 
 // Unknown implements receivepack.Record.
@@ -177,7 +192,7 @@ func (s *sharing) settle(push, target string) {
 	if r == nil {
 		return
 	}
-	if delete(r.left, target); len(r.left) == 0 {
+	if r.done[target] = true; len(r.left()) == 0 {
 		s.forget(r)
 	} else {
 		s.marks = append(s.marks, r.key+"."+target)
@@ -191,8 +206,20 @@ func (s *sharing) has(push string) bool {
 	return s.pushes[push] != nil
 }
 
-// run works until Close.
+// run works until Close. The session is renewed however long the other work takes.
 func (s *sharing) run() {
+	s.hooks.running.Go(func() { s.repeat(func(ctx context.Context, _ int) error { return s.renew(ctx) }) })
+	s.repeat(func(ctx context.Context, i int) error {
+		err := s.flush(ctx)
+		if i%2 == 0 {
+			err = errors.Join(err, s.check(ctx), s.watch(ctx))
+		}
+		return errors.Join(err, s.findUnknown(ctx))
+	})
+}
+
+// repeat calls step until Close, with the number of the call.
+func (s *sharing) repeat(step func(ctx context.Context, i int) error) {
 	tick := time.NewTicker(renewInterval)
 	defer tick.Stop()
 	isFailing := false
@@ -202,10 +229,7 @@ func (s *sharing) run() {
 			return
 		case <-tick.C:
 		}
-		err := errors.Join(s.flush(s.hooks.ctx), s.renew(s.hooks.ctx), s.findUnknown(s.hooks.ctx))
-		if i%2 == 0 {
-			err = errors.Join(err, s.watch(s.hooks.ctx))
-		}
+		err := step(s.hooks.ctx, i)
 		wasFailing := isFailing
 		if isFailing = err != nil; isFailing && !wasFailing && s.hooks.ctx.Err() == nil {
 			s.hooks.o.Log.Warn("cannot keep the deliveries of webhooks in the store; trying again", "error", err)
@@ -239,45 +263,75 @@ func (s *sharing) flush(ctx context.Context) error {
 	return err
 }
 
-// renew shows other nodes that this process works, and finds out whether they believe it.
+// renew shows other nodes that this process works.
 func (s *sharing) renew(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, deadAfter/2)
+	defer cancel()
 	s.mu.Lock()
-	session, wasAlive := s.session, s.isAlive
-	s.isAlive = len(s.pushes) > 0
-	if wasAlive && !s.isAlive {
-		s.garbage = append(s.garbage, outboxPrefix+session+aliveKey)
+	key, wasAlive := outboxPrefix+s.session+aliveKey, s.isAlive
+	isAlive := len(s.pushes) > 0
+	if s.isAlive = isAlive; wasAlive && !isAlive {
+		s.garbage = append(s.garbage, key)
 	}
-	isAlive := s.isAlive
 	s.mu.Unlock()
 	if !isAlive {
 		return nil
 	}
-	body := []byte(time.Now().UTC().Format(time.RFC3339Nano) + "\n")
-	if err := s.store.Bucket().Put(ctx, outboxPrefix+session+aliveKey, bytes.NewReader(body), int64(len(body)),
-		sha256.Sum256(body)); err != nil {
-		return err
-	}
-	_, _, err := s.store.Bucket().Get(ctx, outboxPrefix+session+takenKey, maxEvent)
-	if errors.Is(err, bucket.ErrNotFound) {
-		return nil
-	}
-	if err == nil {
-		s.lose()
-	}
-	return err
+	return s.put(ctx, key, time.Now().UTC().Format(time.RFC3339Nano)+"\n")
 }
 
-// lose begins another session, because another node has taken this one. That node delivers the pushes that have ended.
-func (s *sharing) lose() {
-	s.mu.Lock()
-	s.session, s.isAlive = rand.Text(), false
-	lost := map[string]bool{}
-	for id, r := range s.pushes {
-		if r.left != nil {
-			lost[id] = true
-			delete(s.pushes, id)
+// put replaces an object that shows a change.
+func (s *sharing) put(ctx context.Context, key, body string) error {
+	return s.store.Bucket().Put(ctx, key, strings.NewReader(body), int64(len(body)), sha256.Sum256([]byte(body)))
+}
+
+// list returns the names of the objects of a session, each with a slash before it.
+func (s *sharing) list(ctx context.Context, session string) (map[string]bool, error) {
+	prefix, names := outboxPrefix+session, map[string]bool{}
+	for after := ""; ; {
+		list, err := s.store.Bucket().List(ctx, prefix+"/", after, 1000)
+		if err != nil {
+			return nil, err
+		}
+		for _, info := range list {
+			names[strings.TrimPrefix(info.Key, prefix)], after = true, info.Key
+		}
+		if len(list) < 1000 {
+			return names, nil
 		}
 	}
+}
+
+// check finds out whether another node has taken this session. After the end of a take, only missing pushes show it.
+func (s *sharing) check(ctx context.Context) error {
+	s.mu.Lock()
+	session, pushes := s.session, maps.Clone(s.pushes)
+	s.mu.Unlock()
+	if len(pushes) == 0 {
+		return nil
+	}
+	names, err := s.list(ctx, session)
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	isTaken := names[takenKey]
+	for id, r := range pushes {
+		isTaken = isTaken || !names["/"+id] && s.pushes[id] == r
+	}
+	s.mu.Unlock()
+	if isTaken {
+		s.lose()
+	}
+	return nil
+}
+
+// lose begins another session, because another node has taken this one. Pushes that were not taken with it are taken
+// when it does not change any more.
+func (s *sharing) lose() {
+	s.mu.Lock()
+	lost := s.pushes
+	s.session, s.isAlive, s.pushes = rand.Text(), false, map[string]*sharedPush{}
 	s.mu.Unlock()
 	for _, q := range s.hooks.queues {
 		q.drop(lost)
@@ -285,32 +339,57 @@ func (s *sharing) lose() {
 	s.hooks.o.Log.Warn("another node has taken over the deliveries of webhooks of this node", "deliveries", len(lost))
 }
 
-// findUnknown looks for pushes whose result was not known when they ended.
+// findUnknown looks for pushes whose result was not known when they ended, and delivers them in the order of the log.
 func (s *sharing) findUnknown(ctx context.Context) error {
+	unknown := map[*sharedPush]time.Time{}
 	s.mu.Lock()
-	var unknown []*sharedPush
 	for _, r := range s.pushes {
 		if !r.unknown.IsZero() {
-			unknown = append(unknown, r)
+			unknown[r] = r.unknown
 		}
 	}
 	s.mu.Unlock()
 	var failed error
-	for _, r := range unknown {
+	records := map[uint64][]func() error{} // the ends of their pushes
+	for r, since := range unknown {
 		made, record, err := s.store.PushResult(ctx, r.event.Repository, r.event.After, r.push.ID, r.push.Updates)
-		if err == nil && (len(made) > 0 || time.Since(r.unknown) > unknownLimit) {
-			r.push.Record = record
-			err = r.End(made)
+		r.event.After = record
+		if fault.Is(err, fault.Corrupt) {
+			err = s.giveUp(r, err)
+		} else if err == nil && (len(made) > 0 || time.Since(since) > unknownLimit) {
+			p := *r.push
+			p.Record = record
+			records[record] = append(records[record], func() error { return r.end(&p, made) })
 		}
 		failed = errors.Join(failed, err)
+	}
+	for _, record := range slices.Sorted(maps.Keys(records)) {
+		for _, end := range records[record] {
+			failed = errors.Join(failed, end())
+		}
 	}
 	return failed
 }
 
-// watch checks the sessions of other processes, and takes those that are lost.
+// giveUp abandons the deliveries of a push whose result cannot be found.
+func (s *sharing) giveUp(r *sharedPush, reason error) error {
+	s.mu.Lock()
+	queues := r.left()
+	s.mu.Unlock()
+	for _, q := range queues {
+		d := &delivery{name: s.hooks.newName(r.push.ID)}
+		if err := disk.ReplaceFile(filepath.Join(q.dir, d.name), r.event.Message); err != nil {
+			return err
+		}
+		q.abandon(d, "cannot find out whether the push was committed: "+reason.Error())
+	}
+	return nil
+}
+
+// watch checks the sessions of other processes, and takes the first one that is lost.
 func (s *sharing) watch(ctx context.Context) error {
 	b, now := s.store.Bucket(), time.Now()
-	seen, lost := map[string]sighting{}, []string{}
+	seen, lost := map[string]sighting{}, ""
 	for after := ""; ; {
 		first, err := b.List(ctx, outboxPrefix, after, 2) // !alive and !taken are the first ones
 		if err != nil {
@@ -337,94 +416,101 @@ func (s *sharing) watch(ctx context.Context) error {
 		seen[session] = sighting{state, now}
 		if before, ok := s.seen[session]; ok && before.state == state {
 			seen[session] = before
-			if now.Sub(before.since) >= patience {
-				lost = append(lost, session)
+			if lost == "" && now.Sub(before.since) >= patience {
+				lost = session
 			}
 		}
 	}
-	s.seen = seen
-	var failed error
-	for _, session := range lost {
-		failed = errors.Join(failed, s.take(ctx, session, strings.Contains(seen[session].state, takenKey)))
+	if s.seen = seen; lost == "" {
+		return nil
 	}
-	return failed
+	return s.take(ctx, lost, strings.Contains(seen[lost].state, takenKey))
 }
 
-// take delivers the pushes of a session that is lost, unless another node does. If isTaken, that node was lost, too.
+// take makes the pushes of a session that is lost those of this one, unless another node does. If isTaken, that node
+// was lost, too. If some pushes fail, !taken stays, and a later take goes on with them.
 func (s *sharing) take(ctx context.Context, session string, isTaken bool) error {
-	b, prefix := s.store.Bucket(), outboxPrefix+session
-	if err := b.Create(ctx, prefix+takenKey, []byte(s.session+"\n")); errors.Is(err, bucket.ErrExists) && !isTaken {
+	b, prefix, renewed := s.store.Bucket(), outboxPrefix+session, time.Now()
+	if err := b.Create(ctx, prefix+takenKey, []byte(s.session+"\n")); errors.Is(err, bucket.ErrExists) && isTaken {
+		renewed = time.Time{}
+	} else if errors.Is(err, bucket.ErrExists) {
 		return nil
-	} else if err != nil && !errors.Is(err, bucket.ErrExists) {
+	} else if err != nil {
 		return err
 	}
-	var pushes []string
-	keys := map[string][]string{} // by push
-	done := map[string]bool{}     // marks
-	for after := prefix + takenKey; ; {
-		list, err := b.List(ctx, prefix+"/", after, 1000)
-		if err != nil {
-			return err
-		}
-		for _, info := range list {
-			name := strings.TrimPrefix(info.Key, prefix+"/")
-			push, _, isMark := strings.Cut(name, ".")
-			if done[name] = true; !isMark {
-				pushes = append(pushes, push)
-			}
-			keys[push], after = append(keys[push], info.Key), info.Key
-		}
-		if len(list) < 1000 {
-			break
+	names, err := s.list(ctx, session)
+	if err != nil {
+		return err
+	}
+	pushes := map[string][]string{} // keys
+	for name := range names {
+		if push, _, _ := strings.Cut(name, "."); name != aliveKey && name != takenKey {
+			pushes[push] = append(pushes[push], prefix+name)
 		}
 	}
-	for _, push := range pushes {
-		if err := s.adopt(ctx, prefix+"/"+push, done); err != nil {
-			return fmt.Errorf("push %s: %w", push, err)
+	var failed error
+	for push, keys := range pushes {
+		if time.Since(renewed) > renewInterval {
+			if err := s.put(ctx, prefix+takenKey, s.session+"\n"); err != nil {
+				return errors.Join(failed, err)
+			}
+			renewed = time.Now()
 		}
-		if err := b.Delete(ctx, keys[push]...); err != nil {
-			return err
+		err := s.adopt(ctx, prefix+push, names)
+		if err == nil {
+			err = b.Delete(ctx, keys...)
 		}
+		if err != nil {
+			failed = errors.Join(failed, fmt.Errorf("push %s: %w", push[1:], err))
+		}
+	}
+	if failed != nil {
+		return failed
 	}
 	return b.Delete(ctx, prefix+aliveKey, prefix+takenKey)
 }
 
-// adopt makes a push of another session one of this session, if it was committed. done has the marks of the session.
-func (s *sharing) adopt(ctx context.Context, key string, done map[string]bool) error {
+// adopt makes a push of another session one of this session. Whether it was committed is found out later, because a
+// slow node can still commit it. names has the marks.
+func (s *sharing) adopt(ctx context.Context, key string, names map[string]bool) error {
 	body, _, err := s.store.Bucket().Get(ctx, key, maxEvent)
 	if errors.Is(err, bucket.ErrNotFound) {
 		return nil
 	}
-	if err != nil {
-		return err
-	}
 	var e event
-	err = json.Unmarshal(body, &e)
 	var p *interruptedPush
 	if err == nil {
-		p, err = parsePush(e.Message)
+		if err = json.Unmarshal(body, &e); err == nil {
+			p, err = parsePush(e.Message)
+		}
+	} else if !fault.Is(err, fault.Corrupt) {
+		return err
 	}
 	if err != nil {
 		s.hooks.o.Log.Error("a push in the store is damaged; its webhooks are not delivered", "key", key, "error", err)
 		return nil
 	}
-	made, record, err := s.store.PushResult(ctx, e.Repository, e.After, p.ID, p.Updates)
-	if err != nil {
-		return err
+	if s.has(p.ID) {
+		return nil
 	}
-	r := &sharedPush{sharing: s, push: &p.Push, event: e}
-	for _, q := range s.hooks.queuesFor(p.Repo) {
-		if !done[p.ID+"."+q.target.Name] {
-			r.queues = append(r.queues, q)
+	r := &sharedPush{sharing: s, push: &p.Push, event: e, queues: s.hooks.queuesFor(p.Repo), done: map[string]bool{},
+		unknown: time.Now()}
+	for _, q := range r.queues {
+		if names["/"+p.ID+"."+q.target.Name] {
+			r.done[q.target.Name] = true
 		}
 	}
-	if len(made) == 0 || len(r.queues) == 0 {
+	if len(r.left()) == 0 {
 		return nil
 	}
 	if err := s.keep(ctx, r); err != nil {
 		return err
 	}
+	s.mu.Lock()
+	for target := range r.done {
+		s.marks = append(s.marks, r.key+"."+target)
+	}
+	s.mu.Unlock()
 	s.hooks.o.Log.Info("took over the webhooks of a push to another node", "push", p.ID, "repository", p.Repo.String())
-	p.Record = record
-	return r.End(made)
+	return nil
 }
