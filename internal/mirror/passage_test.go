@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -102,6 +103,67 @@ func TestHiddenFromReaders(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// Mirrors of one repository with other refs do not share an advertisement of version 0, nor do those before and after a
+// change of the rule.
+func TestAdvertisementOfEachRule(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	from := h.history(t, "app.git", 2)
+	from.Git("update-ref", "refs/heads/embargo", from.Commit("embargo", from.ID("main")).String())
+	w := newWorld(t, h, t.TempDir())
+	for range cap(w.firsts) {
+		w.firsts <- struct{}{} // first updates wait
+	}
+	url := strings.TrimSuffix(w.serve(), "host/")
+	var requests atomic.Int32
+	first, all := make(chan struct{}), make(chan struct{})
+	h.set(func(_ http.ResponseWriter, r *http.Request) bool {
+		if r.Method == http.MethodGet && r.Header.Get("Git-Protocol") == "" {
+			switch requests.Add(1) {
+			case 1:
+				close(first)
+			case 3:
+				close(all)
+			}
+			select { // the requests run at the same time
+			case <-all:
+			case <-time.After(5 * time.Second):
+			}
+		}
+		return false
+	})
+	var clients sync.WaitGroup
+	advertise := func(path string, want bool) {
+		clients.Go(func() {
+			response, err := http.Get(url + path + "/app/info/refs?service=git-upload-pack")
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer response.Body.Close()
+			text, err := io.ReadAll(response.Body)
+			if err != nil || !strings.Contains(string(text), "refs/heads/main") ||
+				strings.Contains(string(text), "embargo") != want {
+				t.Errorf("advertisement of %s = %q, %v, want main, and embargo: %v", path, text, err, want)
+			}
+		})
+	}
+	full, narrow := w.rule, w.rule
+	full.Prefix, narrow.Prefix, narrow.Refs = "full", "narrow", []string{"refs/heads/main"}
+	changed := narrow
+	changed.Prefix = "full"
+	w.do(w.SetRules([]Rule{full, narrow}))
+	advertise("full", true)
+	<-first
+	w.do(w.SetRules([]Rule{changed, narrow}))
+	advertise("narrow", false)
+	advertise("full", false)
+	clients.Wait()
+	for range cap(w.firsts) {
+		<-w.firsts
 	}
 }
 

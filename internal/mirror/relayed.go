@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
+	"fmt"
 	"io"
 	"slices"
 
@@ -82,7 +83,8 @@ func (x *exchange) relayAdvertisement(ctx context.Context, refs *origin.Refs) er
 	}
 	client, path, session, auth := x.rule.Origin, x.mirror.originPath(), x.session, x.credential()
 	rule, showsHead := x.rule, x.rule.mirrorsHead(list)
-	key := relayKey(sha256.Sum256([]byte("advertisement " + session.Version.String() + " " + x.mirror.originURL())))
+	key := relayKey(sha256.Sum256(fmt.Appendf(nil, "advertisement %s %q %q %q %v", session.Version,
+		x.mirror.path.String(), x.mirror.originURL(), rule.Refs, showsHead))) // what the filter depends on
 	open := func(ctx context.Context) (io.ReadCloser, error) {
 		body, err := advertised(client.Advertisement(ctx, path, protocol.UploadPack, auth, gitProtocol(session.Version)))
 		if err != nil {
