@@ -107,7 +107,7 @@ func (s *server) newNode(hooks *webhook.Hooks) (*storage.Node, error) {
 		return nil, err
 	}
 	sessions := uploadpack.New(s.packs.source, uploadpack.Options{
-		Agent: "packhorse/" + s.process.Version, Wants: uploadpack.Wants(cfg.Fetch.Wants), Warmup: s.newWarmup(),
+		Agent: "packhorse/" + s.process.Version, Wants: uploadpack.Wants(cfg.Fetch.Wants), Warmup: s.newWarmup(), Log: s.log,
 		Limits: protocol.Limits{Wants: cfg.Fetch.MaxWants, Haves: cfg.Fetch.MaxHaves, Shallow: cfg.Fetch.MaxShallow,
 			DeepenNot: cfg.Fetch.MaxShallow},
 	})

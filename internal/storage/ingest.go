@@ -82,9 +82,7 @@ func (n *Node) Ingest(ctx context.Context, path git.RepoPath, in Ingest) (Ingest
 		return Ingested{}, err
 	}
 	defer n.release(h)
-	if err := n.noteRefs(ctx, h); err != nil {
-		return Ingested{}, err
-	}
+	n.noteRefs(ctx, h)
 	if in.Fsck == nil {
 		in.Fsck = receivepack.DefaultFsck()
 	}

@@ -105,9 +105,7 @@ func (n *Node) ReceivePack(ctx context.Context, path git.RepoPath, session node.
 	}
 	ctx, span := inflight.Trace(ctx, "receive-pack")
 	defer func() { traceOutcome(span, &outcome, err) }()
-	if err := n.noteRefs(ctx, h); err != nil {
-		return node.Outcome{}, err
-	}
+	n.noteRefs(ctx, h)
 	isFirst := false
 	if n.setHead && h.place == nil {
 		snap, err := h.Refs.Snapshot(ctx)
@@ -176,11 +174,10 @@ func (n *Node) publishPush(ctx context.Context, h *handle, path git.RepoPath) ti
 }
 
 // noteRefs makes later fetches know the refs that a repository has before a change. The records of a store have them.
-func (n *Node) noteRefs(ctx context.Context, h *handle) error {
-	if n.server == nil || h.place != nil {
-		return nil
+func (n *Node) noteRefs(ctx context.Context, h *handle) {
+	if n.server != nil && h.place == nil {
+		n.server.NoteRefs(ctx, h.Repo)
 	}
-	return n.server.NoteRefs(ctx, h.Repo)
 }
 
 // WaitForEarlierPushes waits until no push to an earlier node can change refs any more; see package receivepack.

@@ -30,12 +30,10 @@ func (s *Server) Advertise(ctx context.Context, r *repo.Repo, session node.Sessi
 		return outcome, err
 	}
 	snapshot, err := r.Refs.SnapshotOf(ctx, nil)
-	if err == nil {
-		_, err = s.former.list(r, snapshot)
-	}
 	if err != nil {
 		return outcome, err
 	}
+	s.list(r, snapshot)
 	a := advertiser{refWriter: newRefWriter(response, &outcome), repo: r}
 	defer a.release()
 	a.stateful = !session.Stateless

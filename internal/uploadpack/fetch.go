@@ -39,7 +39,6 @@ type fetch struct {
 	wanted []git.ObjectID // values of the want-refs; pooled
 	common []git.ObjectID // haves that exist here
 	not    []git.ObjectID // values of the deepen-not lines
-	former []git.ObjectID // values that refs lost a short time ago: what they reach may be wanted, too
 
 	lines protocol.Lines // the response up to the packfile section; pooled
 
@@ -66,12 +65,10 @@ func (f *fetch) begin(ctx context.Context, rule func(context.Context) error) (er
 	} else {
 		f.snapshot, err = f.repo.Refs.SnapshotOf(ctx, f.request.Wants)
 	}
-	if err == nil {
-		f.former, err = f.Server.former.list(f.repo, f.snapshot)
-	}
 	if err != nil {
 		return err
 	}
+	f.list(f.repo, f.snapshot)
 	if f.repo.IsCopy() {
 		if err := f.hold(ctx, f.earlySections(), packFormat{sideband: protocol.Sideband64k}); err != nil {
 			return err

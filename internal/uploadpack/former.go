@@ -21,6 +21,7 @@ import (
 const (
 	maxFormerValues = 1000 // of one repository; the oldest are forgotten
 	maxHistories    = 2000 // repositories; half of them are forgotten then, those that were not listed for longest
+	sweepInterval   = time.Minute
 )
 
 // formerValues remembers, for each repository, which values its visible refs had when they were listed last. A partial
@@ -28,11 +29,13 @@ const (
 type formerValues struct {
 	mu        sync.Mutex
 	histories map[string]*refHistory // by incarnation
+	swept     time.Time
 }
 
 // refHistory has the former values of one repository's refs.
 type refHistory struct {
-	used time.Time // guarded by formerValues.mu
+	used  time.Time     // guarded by formerValues.mu
+	grace time.Duration // the same; 0: not listed by this process
 
 	mu     sync.Mutex
 	last   *refs.Snapshot // nil: not listed by this process
@@ -45,38 +48,55 @@ type formerValue struct {
 	ID   git.ObjectID
 }
 
-// list records that a client learns the refs of a snapshot. It returns the values that refs have lost within the grace
-// of the repository's policy. Values of refs that are hidden now are not among them.
-func (f *formerValues) list(r *repo.Repo, snapshot *refs.Snapshot) ([]git.ObjectID, error) {
+// list records that a client learns the refs of a snapshot. After an error it lacks some of the values
+// that refs have lost since the listing before.
+func (f *formerValues) list(r *repo.Repo, snapshot *refs.Snapshot) error {
 	grace, now := r.Policy().Grace, time.Now()
 	if grace <= 0 { // an administrator may have turned it off to make an object unavailable
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		delete(f.histories, r.Incarnation)
-		return nil, nil
+		return nil
 	}
-	h := f.of(r.Incarnation)
+	h := f.of(r.Incarnation, grace)
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	var err error
 	if h.last != snapshot {
-		if err := h.add(snapshot, r.IsCopy(), now, grace); err != nil {
-			return nil, err
-		}
+		err = h.add(snapshot, r.IsCopy(), now, grace)
 	}
 	h.listed = now
-	var ids []git.ObjectID
+	return err
+}
+
+// after returns the values that refs have lost within the grace of the repository's policy. Values of refs that are
+// hidden now are not among them.
+func (f *formerValues) after(r *repo.Repo, snapshot *refs.Snapshot) (ids []git.ObjectID) {
+	grace, now := r.Policy().Grace, time.Now()
+	if grace <= 0 {
+		return nil
+	}
+	h := f.of(r.Incarnation, grace)
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	for value, until := range h.values {
 		if now.Sub(until) < grace && !snapshot.Hides(value.Name) {
 			ids = append(ids, value.ID)
 		}
 	}
-	return ids, nil
+	return ids
 }
 
-// of returns the history of a repository.
-func (f *formerValues) of(incarnation string) *refHistory {
+// of returns the history of a repository. It forgets histories of which nothing is within the grace any more, because
+// their snapshots keep replaced and deleted files on the disk.
+func (f *formerValues) of(incarnation string, grace time.Duration) *refHistory {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	now := time.Now()
+	if now.Sub(f.swept) >= sweepInterval {
+		f.swept = now
+		maps.DeleteFunc(f.histories, func(_ string, h *refHistory) bool { return h.grace > 0 && now.Sub(h.used) >= h.grace })
+	}
 	h := f.histories[incarnation]
 	if h == nil {
 		if len(f.histories) >= maxHistories {
@@ -93,13 +113,14 @@ func (f *formerValues) of(incarnation string) *refHistory {
 		}
 		f.histories[incarnation] = h
 	}
-	h.used = time.Now()
+	h.used, h.grace = now, grace
 	return h
 }
 
 // add adds the values that the refs of the last snapshot have lost. In a copy their source names them, because
-// other nodes list refs as well.
-func (h *refHistory) add(snapshot *refs.Snapshot, isCopy bool, now time.Time, grace time.Duration) error {
+// other nodes list refs as well. After an error, which a damaged file of the last snapshot
+// causes, some are missing.
+func (h *refHistory) add(snapshot *refs.Snapshot, isCopy bool, now time.Time, grace time.Duration) (err error) {
 	put := func(name git.RefName, id git.ObjectID, until time.Time) {
 		if key := (formerValue{name, id}); !id.IsZero() && until.After(h.values[key]) {
 			h.values[key] = until
@@ -109,15 +130,12 @@ func (h *refHistory) add(snapshot *refs.Snapshot, isCopy bool, now time.Time, gr
 		put(v.Name, v.ID, v.Until)
 	}
 	if !isCopy && h.last != nil && now.Sub(h.listed) < grace {
-		err := refs.Diff(h.last, snapshot, func(c refs.Change) error {
+		err = refs.Diff(h.last, snapshot, func(c refs.Change) error {
 			if c.Old.ID != c.New.ID {
 				put(c.Old.Name, c.Old.ID, h.listed)
 			}
 			return nil
 		})
-		if err != nil {
-			return err
-		}
 	}
 	maps.DeleteFunc(h.values, func(_ formerValue, until time.Time) bool { return now.Sub(until) >= grace })
 	if len(h.values) > maxFormerValues {
@@ -129,17 +147,27 @@ func (h *refHistory) add(snapshot *refs.Snapshot, isCopy bool, now time.Time, gr
 		}
 	}
 	h.last = snapshot
-	return nil
+	return err
 }
 
-// NoteRefs records the refs of a repository that are about to change, as if a client had listed them. An error is that
-// of reading the refs.
-func (s *Server) NoteRefs(ctx context.Context, r *repo.Repo) error {
+// list records that a client learns the refs of a snapshot. An error is only logged: few clients need former values.
+func (s *Server) list(r *repo.Repo, snapshot *refs.Snapshot) {
+	s.logFormer(r, s.former.list(r, snapshot))
+}
+
+func (s *Server) logFormer(r *repo.Repo, err error) {
+	if err != nil {
+		s.options.Log.Warn("cannot remember the former values of refs", "dir", r.Dir, "error", err)
+	}
+}
+
+// NoteRefs records the refs of a repository that are about to change, as if a client had listed them.
+func (s *Server) NoteRefs(ctx context.Context, r *repo.Repo) {
 	snapshot, err := r.Refs.SnapshotOf(ctx, nil)
 	if err == nil {
-		_, err = s.former.list(r, snapshot)
+		err = s.former.list(r, snapshot)
 	}
-	return err
+	s.logFormer(r, err)
 }
 
 // savedValue is a former value in a file, by incarnation of its repository.
@@ -163,7 +191,7 @@ func (s *Server) LoadFormer(path string) error {
 		return err
 	}
 	for incarnation, values := range saved {
-		h := s.former.of(incarnation)
+		h := s.former.of(incarnation, 0)
 		for _, v := range values {
 			id, err := git.ParseObjectID(v.ID)
 			if err != nil {

@@ -1,14 +1,18 @@
 package uploadpack
 
 import (
+	"bytes"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/disk"
 	"github.com/packhorse-git/packhorse/internal/git/refs"
 	"github.com/packhorse-git/packhorse/internal/gittest"
 	"github.com/packhorse-git/packhorse/internal/node"
@@ -74,9 +78,7 @@ func TestFormerValues(t *testing.T) {
 
 	// A push through the server notes the refs before it.
 	third := w.move("refs/heads/bot", "third")
-	if err := w.server.NoteRefs(t.Context(), openRepo(t, w.git.Dir)); err != nil {
-		t.Fatal(err)
-	}
+	w.server.NoteRefs(t.Context(), openRepo(t, w.git.Dir))
 	w.move("refs/heads/bot", "fourth")
 	w.check("noted", third, madeOfFormer)
 
@@ -158,9 +160,53 @@ func TestFormerValuesAreBounded(t *testing.T) {
 	}
 	var f formerValues
 	for i := range maxHistories + 1 {
-		f.of(fmt.Sprint(i))
+		f.of(fmt.Sprint(i), time.Hour)
 	}
 	if len(f.histories) != maxHistories/2+1 {
 		t.Errorf("%d histories", len(f.histories))
 	}
+	for _, h := range f.histories {
+		h.used = now.Add(-time.Hour)
+	}
+	f.swept = time.Time{}
+	if f.of("another", time.Hour); len(f.histories) != 1 {
+		t.Errorf("%d histories after the grace, want 1", len(f.histories))
+	}
+}
+
+// Listings and fetches work although another program has truncated the packed-refs file that was listed before. Later
+// changes are known again.
+func TestFormerValuesOfDamagedRefs(t *testing.T) {
+	t.Parallel()
+	w := newFormerWorld(t, "1h")
+	tip := w.git.Commit("tip").String()
+	var refs strings.Builder
+	for i := range 500 { // the file is mapped
+		fmt.Fprintf(&refs, "create refs/heads/%d %s\n", i, tip)
+	}
+	w.git.GitIn(refs.String(), "update-ref", "--stdin")
+	w.git.Git("pack-refs", "--all")
+	var log bytes.Buffer
+	w.server = New(&asked{}, Options{Wants: WantsReachable, Log: slog.New(slog.NewTextHandler(&log, nil))})
+	w.list()
+	file := filepath.Join(w.git.Dir, "packed-refs")
+	content, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(file, 5000); err != nil {
+		t.Fatal(err)
+	}
+	if err := disk.ReplaceFile(file, content); err != nil {
+		t.Fatal(err)
+	}
+	w.server.NoteRefs(t.Context(), openRepo(t, w.git.Dir))
+	w.list()
+	if text := log.String(); strings.Count(text, "\n") != 1 || !strings.Contains(text, w.git.Dir) {
+		t.Errorf("log = %q, want one line that names the repository", text)
+	}
+	first := w.move("refs/heads/bot", "first")
+	w.list()
+	w.move("refs/heads/bot", "second")
+	w.check("after the damage", first, madeOfFormer)
 }

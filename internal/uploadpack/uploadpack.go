@@ -8,7 +8,9 @@
 package uploadpack
 
 import (
+	"cmp"
 	"context"
+	"log/slog"
 	"runtime"
 	"time"
 
@@ -43,7 +45,8 @@ type Options struct {
 	Agent  string // how the server names itself
 	Wants  Wants  // WantsAny falls back to WantsReachable in a repository that borrows objects from others
 	Limits protocol.Limits
-	Warmup *Warmup // nil: packs are made only on request. The source must be a Warmer.
+	Warmup *Warmup      // nil: packs are made only on request. The source must be a Warmer.
+	Log    *slog.Logger // nil: not logged
 }
 
 // Server serves sessions. Safe for concurrent use.
@@ -72,6 +75,7 @@ func New(source packsource.Source, o Options) *Server {
 	if o.Wants == "" {
 		o.Wants = WantsReachable
 	}
+	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	kept, _ := source.(keeper)
 	return &Server{source: source, keeper: kept, options: o, warmth: newWarmth(source, o.Warmup),
 		searches: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2))}
@@ -145,12 +149,10 @@ func (s *Server) Serve(ctx context.Context, r *repo.Repo, session node.Session, 
 func (s *Server) lsRefs(ctx context.Context, r *repo.Repo, req *protocol.LsRefs, response node.ResponseWriter,
 	outcome *node.Outcome) error {
 	snapshot, err := r.Refs.Snapshot(ctx)
-	if err == nil {
-		_, err = s.former.list(r, snapshot)
-	}
 	if err != nil {
 		return err
 	}
+	s.list(r, snapshot)
 	l := refLister{refWriter: newRefWriter(response, outcome), repo: r, request: req}
 	defer l.release()
 	if err := l.head(snapshot); err != nil {

@@ -69,7 +69,7 @@ func (f *fetch) checkWantsV0(ctx context.Context) error {
 			return err
 		}
 	}
-	return f.checkReachableFrom(ctx, slices.Concat(tips, f.former), rest)
+	return f.checkReachableFrom(ctx, f.withFormer(tips), rest)
 }
 
 // notIn returns the IDs that are not in a sorted list.
@@ -111,7 +111,15 @@ func (f *fetch) checkReachable(ctx context.Context, rule Wants, ids []git.Object
 	if rule == WantsTip {
 		return errForbiddenWant(rest[0])
 	}
-	return f.checkReachableFrom(ctx, slices.Concat(tips, f.former), rest)
+	return f.checkReachableFrom(ctx, f.withFormer(tips), rest)
+}
+
+// withFormer adds the former values of refs to tips, for fetches only.
+func (f *fetch) withFormer(tips []git.ObjectID) []git.ObjectID {
+	if f.request == nil {
+		return tips
+	}
+	return slices.Concat(tips, f.former.after(f.repo, f.snapshot))
 }
 
 // areTips reports whether visible refs point to all objects. In a copy it needs no list of all tips, which would have
