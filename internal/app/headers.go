@@ -36,7 +36,8 @@ func (e *exchange) rewrite(r *httputil.ProxyRequest) {
 	out.URL.Scheme = "http"
 	out.URL.RawQuery = r.In.URL.RawQuery // ReverseProxy has dropped what it cannot parse
 	path, _, _ := strings.Cut(r.In.RequestURI, "?")
-	if path != out.URL.EscapedPath() && !strings.HasPrefix(path, "//") && !strings.Contains(path, "#") {
+	isPath := strings.HasPrefix(path, "/") // a worker never gets the absolute form, which could name another host
+	if path != out.URL.EscapedPath() && isPath && !strings.HasPrefix(path, "//") && !strings.Contains(path, "#") {
 		out.URL.Opaque = path // unchanged: package url would escape more. Opaque takes "//" for a host
 	}
 	out.Host = r.In.Host

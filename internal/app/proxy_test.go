@@ -63,6 +63,10 @@ func TestTarget(t *testing.T) {
 			t.Errorf("%q: the worker saw %q", target, got)
 		}
 	}
+	got := f.raw("GET http://evil.example/a|b HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+	if !strings.Contains(got, "GET /a%7Cb HTTP/1.1\r\n") {
+		t.Errorf("absolute form: the worker saw %q", got)
+	}
 }
 
 // The fields that workers believe are set by the proxy, whatever clients send.
