@@ -45,7 +45,10 @@ func lfsRepository(path string) (repo, rest string, ok bool) {
 // response as to a fetch.
 func (q *request) serveLFS(repo, rest string) {
 	object, isObject := strings.CutPrefix(rest, "objects/")
-	q.lfs = &lfsRequest{action: object}
+	q.lfs = &lfsRequest{}
+	if isObject {
+		q.lfs.action = object
+	}
 	if !q.repository(repo) {
 		return
 	}
