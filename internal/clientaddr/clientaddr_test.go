@@ -132,6 +132,7 @@ func TestProxyProtocol(t *testing.T) {
 			SourceAddr: client, DestinationAddr: server}), "[2001:db8::7]:5555"},
 		"version 2, local": {version2(t, proxyproto.Header{Command: proxyproto.LOCAL,
 			TransportProtocol: proxyproto.UNSPEC}), ""},
+		"health check": {string(trust("127.0.0.0/8").LocalHeader(&net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})), ""},
 	} {
 		out := w.send(c.header + "hello")
 		in := w.accept()
@@ -184,7 +185,11 @@ func TestBadHeaders(t *testing.T) {
 // TestStrangers: what others send is passed on as it is, header or not.
 func TestStrangers(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, ProxyProtocol{Proxies: trust("192.0.2.0/24")})
+	proxies := trust("192.0.2.0/24")
+	w := newWorld(t, ProxyProtocol{Proxies: proxies})
+	if header := proxies.LocalHeader(w.l.Addr()); header != nil {
+		t.Errorf("LocalHeader of a stranger = %q, want none", header)
+	}
 	const header = "PROXY TCP4 192.0.2.7 192.0.2.8 5555 80\r\n"
 	out := w.send(header)
 	in := w.accept()

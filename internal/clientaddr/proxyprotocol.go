@@ -36,6 +36,15 @@ func IsHeader(p []byte) bool {
 	return bytes.HasPrefix(p, []byte("PROXY ")) || bytes.HasPrefix(p, proxyproto.SIGV2)
 }
 
+// LocalHeader returns the header that a health check from an address has to send first, with the command LOCAL; nil if
+// the address is not one of the proxies.
+func (p Proxies) LocalHeader(from net.Addr) []byte {
+	if !p.Contain(addressOf(from)) {
+		return nil
+	}
+	return append(bytes.Clone(proxyproto.SIGV2), byte(proxyproto.LOCAL), byte(proxyproto.UNSPEC), 0, 0)
+}
+
 // errNoHeader is the error of a connection without a header.
 var errNoHeader = errors.New("a connection from a trusted proxy has to begin with a header of the PROXY protocol; " +
 	"have the proxy send one (send-proxy, " +

@@ -74,18 +74,25 @@ func (s *server) probes(l listeners) (all []watchdog.Probe) {
 	if role == config.RoleSearch {
 		nodeTLS = cfg.Search.TLSCert != ""
 	}
+	proxies, _ := cfg.Proxies() // checked before
+	preface := func(on bool) watchdog.Preface {
+		if !on {
+			return nil
+		}
+		return proxies.LocalHeader
+	}
 	for _, one := range []struct {
 		name string
 		net.Listener
-		tls bool
-	}{{"http", l.public, cfg.HTTP.TLSCert != ""}, {"node", l.node, nodeTLS}, {"ops", l.private, false}, {"admin", l.admin,
-		false}} {
+		tls, proxied bool
+	}{{"http", l.public, cfg.HTTP.TLSCert != "", cfg.HTTP.ProxyProtocol}, {"node", l.node, nodeTLS, false},
+		{"ops", l.private, false, false}, {"admin", l.admin, false, false}} {
 		if one.Listener != nil {
-			all = append(all, watchdog.HTTP(one.name, one.Addr(), one.tls))
+			all = append(all, watchdog.HTTP(one.name, one.Addr(), preface(one.proxied), one.tls))
 		}
 	}
 	if l.ssh != nil {
-		all = append(all, watchdog.SSH("ssh", l.ssh.Addr()))
+		all = append(all, watchdog.SSH("ssh", l.ssh.Addr(), preface(cfg.SSH.ProxyProtocol)))
 	}
 	if role.OwnsRepositories() {
 		all = append(all, watchdog.Readable("repositories", cfg.Root))

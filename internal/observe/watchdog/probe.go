@@ -61,11 +61,14 @@ func isAnswer(err error) bool {
 	return !errors.Is(err, os.ErrDeadlineExceeded) && !errors.Is(err, unix.EMFILE) && !errors.Is(err, unix.ENFILE)
 }
 
+// Preface returns what a connection from an address has to send first, such as a header of the PROXY protocol.
+type Preface func(from net.Addr) []byte
+
 // HTTP returns a probe over a listener that speaks HTTP/1.1, with TLS if it does. The request "OPTIONS *" (RFC 9110,
 // section 9.3.7) is answered by the connection's goroutine. The listener, the scheduler and the network have to work
 // for it, and no handler counts or logs it.
-func HTTP(name string, to net.Addr, overTLS bool) Probe {
-	return overListener(name, to, func(conn net.Conn) error {
+func HTTP(name string, to net.Addr, first Preface, overTLS bool) Probe {
+	return overListener(name, to, first, func(conn net.Conn) error {
 		if overTLS {
 			// The probe reveals nothing, and any answer shows that the process is alive.
 			conn = tls.Client(conn, &tls.Config{InsecureSkipVerify: true})
@@ -80,15 +83,16 @@ func HTTP(name string, to net.Addr, overTLS bool) Probe {
 
 // SSH returns a probe over a listener that speaks SSH. The server sends its greeting first (RFC 4253, section 4.2), and
 // the probe reads it. A refusal is a line as well.
-func SSH(name string, to net.Addr) Probe {
-	return overListener(name, to, func(conn net.Conn) error {
+func SSH(name string, to net.Addr, first Preface) Probe {
+	return overListener(name, to, first, func(conn net.Conn) error {
 		_, err := bufio.NewReader(io.LimitReader(conn, 1<<10)).ReadString('\n')
 		return err
 	})
 }
 
-// overListener returns a probe over a new connection to a listener. Its deadline is that of the probe.
-func overListener(name string, to net.Addr, talk func(net.Conn) error) Probe {
+// overListener returns a probe over a new connection to a listener. A nil Preface sends nothing. The
+// deadline is that of the probe.
+func overListener(name string, to net.Addr, first Preface, talk func(net.Conn) error) Probe {
 	return Probe{name, func(ctx context.Context) error {
 		conn, err := new(net.Dialer).DialContext(ctx, to.Network(), Reachable(to))
 		if err != nil {
@@ -99,6 +103,11 @@ func overListener(name string, to net.Addr, talk func(net.Conn) error) Probe {
 			conn.SetDeadline(deadline)
 		}
 		defer context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })()
+		if first != nil {
+			if _, err := conn.Write(first(conn.LocalAddr())); err != nil {
+				return err
+			}
+		}
 		return talk(conn)
 	}}
 }

@@ -321,7 +321,7 @@ func TestProbe(t *testing.T) {
 	}
 	defer l.Close()
 	o.Stall, o.Interval = 200*time.Millisecond, 10*time.Millisecond
-	o.Probes = []Probe{HTTP("http", l.Addr(), false), Readable("disk", t.TempDir())}
+	o.Probes = []Probe{HTTP("http", l.Addr(), nil, false), Readable("disk", t.TempDir())}
 	start(t, o)
 	// On a busy machine a dump can be for another sign, or a disk be as slow once.
 	eventually(t, "a dump for the probe alone", func() bool {
@@ -386,7 +386,7 @@ func TestRefusedIsAnswered(t *testing.T) {
 		t.Fatal(err)
 	}
 	l.Close()
-	p := &probe{Probe: HTTP("http", l.Addr(), false), made: time.Now()}
+	p := &probe{Probe: HTTP("http", l.Addr(), nil, false), made: time.Now()}
 	var asked atomic.Int32
 	do := p.Do
 	p.Do = func(ctx context.Context) error {
@@ -579,7 +579,7 @@ func TestSSHProbe(t *testing.T) {
 		if !want {
 			ctx, cancel = context.WithTimeout(t.Context(), 50*time.Millisecond)
 		}
-		if err := SSH("ssh", l.Addr()).Do(ctx); (err == nil) != want {
+		if err := SSH("ssh", l.Addr(), nil).Do(ctx); (err == nil) != want {
 			t.Errorf("%q: %v", says, err)
 		}
 		cancel()
