@@ -115,7 +115,7 @@ func waitForIndex(ctx context.Context, c *client.Client, status search.Status, w
 
 // progressOf describes the progress of an index in one line.
 func progressOf(s *search.Status) string {
-	line := fmt.Sprintf("%d of %d repositories are indexed", s.Repositories-s.Waiting, s.Repositories)
+	line := fmt.Sprintf("%d of %d repositories are indexed", s.Repositories-s.Waiting-s.TooLarge, s.Repositories)
 	if s.Failed > 0 {
 		line += fmt.Sprintf(", %d failed", s.Failed)
 	}
@@ -140,6 +140,7 @@ func writeStatus(w io.Writer, s search.Status) error {
 	fmt.Fprintf(table, "fresh\t%d\tthe index is up to date\n", s.Fresh)
 	fmt.Fprintf(table, "behind\t%d\tchanged since they were indexed\n", s.Behind)
 	fmt.Fprintf(table, "waiting\t%d\tnot indexed yet\n", s.Waiting)
+	fmt.Fprintf(table, "too large\t%d\tnot indexed: see index.max_repository_files and max_repository_bytes\n", s.TooLarge)
 	fmt.Fprintf(table, "empty\t%d\twithout files to index\n", s.Empty)
 	if err := table.Flush(); err != nil {
 		return err

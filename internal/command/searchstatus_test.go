@@ -10,7 +10,8 @@ import (
 func TestSearchStatusReads(t *testing.T) {
 	t.Parallel()
 	s := search.Status{
-		Searching: true, Repositories: 2412, Fresh: 2300, Behind: 12, Waiting: 90, Empty: 10, Failed: 2, Shards: 2312,
+		Searching: true, Repositories: 2415, TooLarge: 3,
+		Fresh: 2300, Behind: 12, Waiting: 90, Empty: 10, Failed: 2, Shards: 2312,
 		Jobs:     []search.Job{{Repository: "team/app.git", Kind: "full", Seconds: 11.7, Files: 1204}},
 		Failures: []search.IndexFailure{{Repository: "team/odd.git", Error: "a tree is damaged"}},
 	}
@@ -18,12 +19,13 @@ func TestSearchStatusReads(t *testing.T) {
 	if err := writeStatus(&out, s); err != nil {
 		t.Fatal(err)
 	}
-	want := `searches are answered; the first index is in progress: 2322 of 2412 repositories are indexed, 2 failed; team/app.git: 1204 files
-STATE    REPOSITORIES  MEANING
-fresh    2300          the index is up to date
-behind   12            changed since they were indexed
-waiting  90            not indexed yet
-empty    10            without files to index
+	want := `searches are answered; the first index is in progress: 2322 of 2415 repositories are indexed, 2 failed; team/app.git: 1204 files
+STATE      REPOSITORIES  MEANING
+fresh      2300          the index is up to date
+behind     12            changed since they were indexed
+waiting    90            not indexed yet
+too large  3             not indexed: see index.max_repository_files and max_repository_bytes
+empty      10            without files to index
 indexing team/app.git (full): 1204 files in 12 s
 cannot index team/odd.git: a tree is damaged
 and 1 more

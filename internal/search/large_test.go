@@ -57,6 +57,10 @@ func TestTooLargeRepositories(t *testing.T) {
 			if bytes.Contains(f.json, []byte(`"repository":"large"`)) || e.Status(nil).Failed != 1 {
 				t.Errorf("%s, %+v", f.json, e.Status(nil))
 			}
+			eventually(t, "the index is complete without the large one", func() bool {
+				s := e.Status(nil)
+				return s.Complete && s.TooLarge == 1 && s.Waiting == 0
+			})
 			if shards, _ := filepath.Glob(filepath.Join(o.Dir, "shards", "large*")); len(shards) > 0 {
 				t.Errorf("it has files in the index: %q", shards)
 			}

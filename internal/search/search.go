@@ -88,17 +88,18 @@ type Freshness struct {
 type Status struct {
 	Searching bool   `json:"searching"`       // the search worker runs
 	Error     string `json:"error,omitempty"` // reason for a missing index or worker
-	// all repositories are known, and all that are not empty are indexed
+	// all repositories are known, and all that are neither empty nor too large are indexed
 	Complete     bool           `json:"complete"`
 	Repositories int            `json:"repositories"`
-	Fresh        int            `json:"fresh"`   // with a current index
-	Behind       int            `json:"behind"`  // changed since they were indexed
-	Waiting      int            `json:"waiting"` // not indexed yet
-	Empty        int            `json:"empty"`   // without content
-	Failed       int            `json:"failed"`  // of Behind and Waiting: the last job failed
-	Shards       int            `json:"shards"`  // number of index files
-	Deaths       int            `json:"deaths"`  // number of search workers that ended unexpectedly
-	Jobs         []Job          `json:"jobs"`    // running jobs
+	Fresh        int            `json:"fresh"`     // with a current index
+	Behind       int            `json:"behind"`    // changed since they were indexed
+	Waiting      int            `json:"waiting"`   // not indexed yet
+	TooLarge     int            `json:"too_large"` // without an index, because they are too large for it
+	Empty        int            `json:"empty"`     // without content
+	Failed       int            `json:"failed"`    // of Behind, Waiting and TooLarge: the last job failed
+	Shards       int            `json:"shards"`    // number of index files
+	Deaths       int            `json:"deaths"`    // number of search workers that ended unexpectedly
+	Jobs         []Job          `json:"jobs"`      // running jobs
 	Failures     []IndexFailure `json:"failures"`
 }
 

@@ -47,6 +47,8 @@ func (e *Engine) Status(readable Readable) Status {
 		case stateWaiting:
 			s.Waiting++
 			s.Complete = false
+		case stateTooLarge:
+			s.TooLarge++
 		case stateEmpty:
 			s.Empty++
 		}
@@ -69,16 +71,19 @@ func (e *Engine) Status(readable Readable) Status {
 
 // States of repositories.
 const (
-	stateFresh   = "fresh"
-	stateBehind  = "behind"
-	stateWaiting = "waiting"
-	stateEmpty   = "empty"
+	stateFresh    = "fresh"
+	stateBehind   = "behind"
+	stateWaiting  = "waiting"
+	stateTooLarge = "too_large"
+	stateEmpty    = "empty"
 )
 
 func (r *repository) state() string {
 	switch {
 	case r.looked && len(r.current) == 0:
 		return stateEmpty
+	case len(r.indexed) == 0 && r.large != nil:
+		return stateTooLarge
 	case len(r.indexed) == 0:
 		return stateWaiting
 	case !r.changed.IsZero():
@@ -118,11 +123,12 @@ func (e *Engine) Collectors() []prometheus.Collector {
 	for state, value := range map[string]func(Status) int{
 		stateFresh: func(s Status) int { return s.Fresh }, stateBehind: func(s Status) int { return s.Behind },
 		stateWaiting: func(s Status) int { return s.Waiting }, stateEmpty: func(s Status) int { return s.Empty },
-		"failed": func(s Status) int { return s.Failed },
+		stateTooLarge: func(s Status) int { return s.TooLarge },
+		"failed":      func(s Status) int { return s.Failed },
 	} {
 		list = append(list, gauge("packhorse_search_repositories",
-			"Repositories by state: fresh, behind, waiting (no index yet), empty (nothing to index). State failed counts "+
-				"those of behind and waiting whose last job failed.",
+			"Repositories by state: fresh, behind, waiting (no index yet), too_large (not indexed), empty (nothing to "+
+				"index). State failed counts those of behind, waiting and too_large whose last job failed.",
 			prometheus.Labels{"state": state}, value))
 	}
 	return list

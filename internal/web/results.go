@@ -256,7 +256,7 @@ func (f *found) end(s search.Summary) {
 		f.Notes = append(f.Notes, "Searched without an index (there is none yet): "+names(s.Unindexed)+".")
 	}
 	if n := len(s.Missing); n > 0 {
-		f.Notes = append(f.Notes, "Not searched (there is no index yet): "+names(s.Missing)+".")
+		f.Notes = append(f.Notes, "Not searched (too large, or without an index yet): "+names(s.Missing)+".")
 	}
 }
 

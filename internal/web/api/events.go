@@ -305,8 +305,8 @@ func newProgress(s search.Summary) schema.Progress {
 			"There may be more results. Use timeout: to search for longer, or a narrower query.", "warn")
 	}
 	if n := len(s.Missing); n > 0 {
-		skip("repository-missing", counted(n, "repository", "repositories")+" not searched", "No index yet: "+
-			listed(s.Missing)+".", "warn")
+		skip("repository-missing", counted(n, "repository", "repositories")+" not searched",
+			"Too large, or no index yet: "+listed(s.Missing)+".", "warn")
 	}
 	if n := len(s.Unindexed); n > 0 {
 		skip("repository-unindexed", counted(n, "repository", "repositories")+" searched without an index",
