@@ -45,7 +45,9 @@ compressed with gzip. "-" is standard input.`,
 				return encodeJSON(cmd.OutOrStdout(), report)
 			}
 			if report.Total.Fetches == 0 {
-				fmt.Fprintln(cmd.ErrOrStderr(), "no fetches found: is this the access log of a Git host over HTTP?")
+				_, err := fmt.Fprintf(cmd.ErrOrStderr(), "no fetches found in %d lines, of which %d are unreadable: is this the "+
+					"access log of a Git host over HTTP?\n", report.Lines, report.Unreadable)
+				return err
 			}
 			return report.WriteText(cmd.OutOrStdout())
 		},

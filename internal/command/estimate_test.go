@@ -38,9 +38,9 @@ func TestEstimate(t *testing.T) {
 		{[]string{log + ".1"}, exitFailed, "no such file"},
 		{[]string{os.DevNull}, exitOK, "no fetches found"},
 	} {
-		code, _, errs := runMain(append([]string{"estimate"}, c.args...)...)
-		if code != c.code || !strings.Contains(errs, c.says) {
-			t.Errorf("estimate %q = %d, %q, want %d and %q", c.args, code, errs, c.code, c.says)
+		code, out, errs := runMain(append([]string{"estimate"}, c.args...)...)
+		if code != c.code || out != "" || !strings.Contains(errs, c.says) {
+			t.Errorf("estimate %q = %d, %q, %q, want %d and %q", c.args, code, out, errs, c.code, c.says)
 		}
 	}
 }
