@@ -86,7 +86,7 @@ const allowedImports = `
 	bench/loadgen, bench/chart, bench/page, balance < bench/lab/sched;
 	bench/loadgen, bench/chart, bench/page, git/process < bench/lab/spawn;
 	bench/app, bench/ci, bench/cold, bench/lfs, bench/matrix, bench/mirror, bench/store, bench/search, bench/lab/exists, bench/lab/sched, bench/lab/spawn, compare < bench;
-	admit, packcache < top;
+	admit, packcache, origin < top;
 	top < top/tui;
 	gateway/gitssh, storage, mirror, webhook, credfile, app, observe, observe/tracing, cli, search/ipc, bucket < config;
 	config < statedir;

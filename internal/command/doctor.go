@@ -50,7 +50,8 @@ alternates, damaged packs, refs without objects, missing indexes. Directories th
 served. With --deep, git looks for each object that a ref reaches. Machine: version of Git, limits, certificates, clock, disks, control groups.
 
 Store: its ID, whether it can be reached, whether the object storage keeps its promises, and the space of the local
-copies. Nodes of a running gateway: whether they are up, their stores, and whether pushes to them are refused.
+copies. Nodes of a running gateway: whether they are up, their stores, and whether pushes to them are refused. Origins of
+a running server: whether they get requests, and which mirrors fail.
 
 Doctor changes nothing, but it writes a few objects below probe/ in a store and removes them. It exits with 1 if there
 are problems; hints do not count. Run it as root or as the user of the server, so that it can read all files.`,
@@ -152,6 +153,9 @@ func (d *examiner) examine(ctx context.Context, progress io.Writer) (*doctor.Rep
 	}
 	if running.Role == config.RoleGateway {
 		examineNodes(ctx, config.AdminSocket(cfg.State), r)
+	}
+	if running.PID != 0 {
+		examineOrigins(ctx, config.AdminSocket(cfg.State), running.Role.OwnsRepositories(), r)
 	}
 	doctor.Limits(running.PID, r)
 	examineCertificates(&cfg, role, r)

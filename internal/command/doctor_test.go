@@ -4,6 +4,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -181,6 +184,59 @@ func TestDoctorOfARunningServer(t *testing.T) {
 	}
 	if _, kinds := doctored(t, root); !slices.Equal(kinds, []string{"hook-refuses-pushes"}) {
 		t.Errorf("with a file that is gone defaults are assumed: %q", kinds)
+	}
+}
+
+// Doctor asks a running server for origins that get no requests, and for mirrors that fail.
+func TestDoctorOfOrigins(t *testing.T) {
+	t.Parallel()
+	gone, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	gone.Close()
+	root := socketDir(t)
+	file := filepath.Join(t.TempDir(), "packhorse.toml")
+	text := fmt.Sprintf("[[mirror]]\nfrom = \"http://%s/\"\nto = \"host\"\n", gone.Addr())
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	startServe(t, "--root", root, "--config", file)
+	s, err := statedir.Running(filepath.Join(root, ".packhorse"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	gittest.WaitFor(t, "the server stops requests to the origin", func() bool {
+		response, err := http.Get(s.HTTP + "/host/app/info/refs?service=git-upload-pack")
+		if err == nil {
+			response.Body.Close()
+		}
+		_, kinds := doctored(t, root)
+		return slices.Contains(kinds, "origin-down")
+	})
+
+	socket := filepath.Join(socketDir(t), "admin.sock")
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	answers := map[string]string{"/origins": `[{"host":"a"},{"host":"b","error":"circuit breaker open"}]`,
+		"/mirrors?after=":  `{"mirrors":[{"path":"a/good"},{"path":"a/fails","error":"x"}],"next":"n"}`,
+		"/mirrors?after=n": `{"mirrors":[{"path":"b/old","error":"y","stale":true},{"path":"c","error":"z","refused":true}]}`}
+	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.WriteString(w, answers[r.URL.RequestURI()])
+	})}
+	go func() { _ = server.Serve(l) }()
+	defer server.Close()
+	report := &doctor.Report{}
+	examineOrigins(t.Context(), socket, true, report)
+	var got []string
+	for _, f := range report.Findings {
+		got = append(got, fmt.Sprint(f.Severity, " ", f.Kind, " ", f.Subject))
+	}
+	want := []string{"problem origin-down b", "hint mirror-failing a/fails", "problem mirror-stale b/old"}
+	if !slices.Equal(got, want) {
+		t.Errorf("findings %q, want %q", got, want)
 	}
 }
 

@@ -99,10 +99,13 @@ func TestOutage(t *testing.T) {
 	if err != nil || result.Err == nil || result.Age < time.Minute || result.Age > 2*time.Minute {
 		t.Errorf("check during an outage: %+v, %v; want an age of a minute", result, err)
 	}
-	if s, err := w.Status(t.Context(), w.path("host/app")); err != nil || s.Error == "" || !s.Complete {
+	if s, err := w.Status(t.Context(), w.path("host/app")); err != nil || s.Error == "" || !s.Complete || s.Stale {
 		t.Errorf("Status: %+v, %v; want an error", s, err)
 	}
 	w.later(time.Hour)
+	if s, err := w.Status(t.Context(), w.path("host/app")); err != nil || !s.Stale {
+		t.Errorf("Status after StaleFor: %+v, %v; want stale", s, err)
+	}
 	if _, err := r.check(t.Context(), node.Secret{}, false); !fault.Is(err, fault.Unavailable) ||
 		fault.RetryAfter(err) == 0 ||
 		!strings.Contains(fault.Message(err), "1h1m") {

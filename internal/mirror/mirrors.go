@@ -20,6 +20,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/node"
+	"github.com/packhorse-git/packhorse/internal/origin"
 	"github.com/packhorse-git/packhorse/internal/storage"
 )
 
@@ -69,6 +70,19 @@ type Mirrors struct {
 	mu      sync.Mutex
 	known   map[git.RepoPath]*mirror // used since the start, by mirror.path
 	opening map[git.RepoPath]*opening
+}
+
+// Origins returns the origins of the rules.
+func (m *Mirrors) Origins() []*origin.Origin { return OriginsOf(*m.rules.Load()) }
+
+// OriginsOf returns the origins of rules.
+func OriginsOf(rules []Rule) (all []*origin.Origin) {
+	for _, r := range rules {
+		if r.Origin != nil {
+			all = append(all, r.Origin)
+		}
+	}
+	return all
 }
 
 // New creates Mirrors. In the background it removes what an earlier process left and continues first updates.

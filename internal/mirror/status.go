@@ -26,6 +26,7 @@ type Status struct {
 	Fresh    time.Time `json:"fresh,omitzero"`    // when the origin last had the state that the mirror has
 	Updated  time.Time `json:"updated,omitzero"`  // the last update that changed refs
 	Error    string    `json:"error,omitempty"`   // why the last check or update failed; "" if it did not
+	Stale    bool      `json:"stale,omitempty"`   // it is older than stale_for, or not complete: it is not served meanwhile
 	Orphan   bool      `json:"orphan,omitempty"`  // no rule covers it: it is not served
 	Refused  bool      `json:"refused,omitempty"` // it is damaged or that of another origin: it is not served; see Error
 }
@@ -34,9 +35,11 @@ func (r *mirror) status() Status {
 	url := r.originURL()
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	stale := r.state.Error != "" &&
+		(!r.state.Complete || r.rule != nil && r.m.now().Sub(r.state.Fresh) > r.rule.StaleFor)
 	return Status{Path: r.path.String(), Origin: url, Complete: r.state.Complete, Updating: r.running != nil,
 		Progress: r.text, Created: r.state.Created, Fresh: r.state.Fresh, Updated: r.state.Updated, Error: r.state.Error,
-		Orphan: r.orphan}
+		Stale: stale, Orphan: r.orphan}
 }
 
 // ListResult is a part of the list of mirrors.

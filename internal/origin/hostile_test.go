@@ -372,6 +372,12 @@ func TestCircuitBreaker(t *testing.T) {
 	if got := requests.Load(); got > 2*failures { // net/http tries each again once
 		t.Errorf("%d requests sent, want at most %d", got, 2*failures)
 	}
+	o.limits.pause(time.Hour)
+	if s := StatusOf([]*Origin{o, o}); len(s) != 1 || s[0].Host != o.Host() || s[0].Pause < 3590_000 ||
+		!strings.Contains(s[0].Error, "circuit breaker open, last failure: ") {
+		t.Errorf("StatusOf = %+v, want one host with the failure and the pause", s)
+	}
+	o.limits.paused = time.Time{}
 	up.Store(true)
 	o.limits.breaker.HalfOpen()
 	for range 2 {
@@ -381,6 +387,9 @@ func TestCircuitBreaker(t *testing.T) {
 	}
 	if !o.limits.breaker.IsClosed() || o.limits.openings.Load() != 0 {
 		t.Errorf("breaker is %v after %d openings, want closed after 0", o.limits.breaker.State(), o.limits.openings.Load())
+	}
+	if s := StatusOf([]*Origin{o}); s[0].Error != "" || s[0].Pause != 0 {
+		t.Errorf("StatusOf = %+v, want no failure", s)
 	}
 }
 

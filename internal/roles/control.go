@@ -56,12 +56,12 @@ func (s *server) addLocal() {
 	s.local = newPort(local, func(l net.Listener) net.Listener { return bulk.Listen(l, s.lanes.pump, o.Stall) })
 }
 
-// adminHandler adds dumps, mirrors, LFS objects and the application's workers to next, which may be nil.
+// adminHandler adds dumps, mirrors, origins, LFS objects and the application's workers to next, which may be nil.
 func (s *server) adminHandler(next http.Handler) http.Handler {
 	var m *mirror.Mirrors
 	if s.mirrors != nil {
 		m = s.mirrors.Mirrors
 	}
 	next = adminapi.LFS(s.node, adminapi.Workers(s.app, s.cfg.App.Drain.Duration, next))
-	return s.dumps.within(adminapi.Mirrors(m, next))
+	return s.dumps.within(adminapi.Mirrors(m, adminapi.Origins(s.originStatus, next)))
 }

@@ -61,6 +61,7 @@ func (s *server) addMirrors() error {
 	s.closers.push("webhooks of forges", infallible(m.hooks.Close))
 	s.reloads = append(s.reloads, reloadStep{apply: func(cfg config.Config) error { return m.apply(cfg.Mirror) }})
 	s.mirrors = m
+	s.originLists = append(s.originLists, m.Origins)
 	return nil
 }
 

@@ -111,7 +111,7 @@ func (w *watching) close(ctx context.Context) error {
 func (s *server) topSources() top.Sources {
 	shown := top.Sources{
 		Role: string(s.role), Version: s.process.Version, Board: s.lanes.board, Lanes: s.lanes.metrics, Redact: auth.Redact,
-		Log: s.log,
+		Log: s.log, Origins: s.originStatus,
 	}
 	if s.packs != nil {
 		shown.Runner = s.packs.runner

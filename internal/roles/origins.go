@@ -60,6 +60,15 @@ func (s *server) originMetrics() *origin.Metrics {
 	return s.origins
 }
 
+// originStatus returns the states of the hosts of all origins.
+func (s *server) originStatus() []origin.Status {
+	var all []*origin.Origin
+	for _, list := range s.originLists {
+		all = append(all, list()...)
+	}
+	return origin.StatusOf(all)
+}
+
 // sidecar asks the forge of [auth.origin]. It implements auth.Prober.
 type sidecar struct {
 	forge    *origin.Origin
@@ -89,6 +98,7 @@ func (s *server) newSidecar() (*sidecar, error) {
 		return nil, err
 	}
 	s.closers.push("client of the forge", forge.Close)
+	s.originLists = append(s.originLists, func() []*origin.Origin { return []*origin.Origin{forge} })
 	if u.Scheme == "http" && !config.IsLoopback(u.Hostname()) {
 		s.log.Warn("credentials are sent to the forge without TLS", "host", u.Host)
 	}
@@ -107,6 +117,7 @@ func (s *server) newNodeMirrors() (*nodeMirrors, error) {
 	n := &nodeMirrors{clients: &mirrors{metrics: s.originMetrics(), agent: "packhorse/" + s.process.Version, log: s.log}}
 	n.rules.Store(&[]mirror.Rule{})
 	s.closers.push("clients of origins", func() error { return closeOrigins(n.clients.origins) })
+	s.originLists = append(s.originLists, func() []*origin.Origin { return mirror.OriginsOf(*n.rules.Load()) })
 	s.reloads = append(s.reloads, reloadStep{apply: func(cfg config.Config) error { return n.apply(cfg.Mirror) }})
 	return n, n.apply(s.cfg.Mirror)
 }

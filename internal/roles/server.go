@@ -37,6 +37,7 @@ type server struct {
 	node        *storage.Node
 	mirrors     *mirrors        // nil: there are none
 	origins     *origin.Metrics // see originMetrics
+	originLists []func() []*origin.Origin
 	search      *search.Engine
 	remoteIndex *searchremote.Index // in another process
 	app         *app.Proxy

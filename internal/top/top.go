@@ -16,6 +16,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/admit"
 	"github.com/packhorse-git/packhorse/internal/git/process"
 	"github.com/packhorse-git/packhorse/internal/inflight"
+	"github.com/packhorse-git/packhorse/internal/origin"
 	"github.com/packhorse-git/packhorse/internal/packcache"
 )
 
@@ -33,7 +34,9 @@ type State struct {
 	Git      Git       `json:"git"`
 	Lanes    []Lane    `json:"lanes"`
 	Cache    *Cache    `json:"cache,omitempty"`
-	Heavy    Heavy     `json:"heavy"`
+	// Origins are the hosts of mirrors, and the forge.
+	Origins []origin.Status `json:"origins"`
+	Heavy   Heavy           `json:"heavy"`
 }
 
 // Requests are the running requests, the oldest first.
@@ -138,6 +141,7 @@ type Sources struct {
 	Runner        *process.Runner
 	Lanes         *admit.Metrics
 	Cache         func() packcache.Stats
+	Origins       func() []origin.Status
 	// Redact removes secrets from names.
 	Redact func(string) string
 	Log    *slog.Logger
@@ -172,7 +176,8 @@ func (t *Top) State(most int) *State {
 	s := &State{
 		Time: now.UTC(), Role: t.Role, Version: t.Version, UptimeMS: now.Sub(t.began).Milliseconds(),
 		Requests: Requests{Stages: map[string]int{}, List: []Request{}}, Git: Git{List: []Command{}, Slots: []Slots{}},
-		Lanes: []Lane{}, Heavy: Heavy{Minutes: inflight.HeavyMinutes, Repositories: []Hitter{}, Callers: []Hitter{}},
+		Lanes: []Lane{}, Origins: []origin.Status{},
+		Heavy: Heavy{Minutes: inflight.HeavyMinutes, Repositories: []Hitter{}, Callers: []Hitter{}},
 	}
 	t.requests(s, most)
 	t.git(s, most)
@@ -184,6 +189,12 @@ func (t *Top) State(most int) *State {
 	if t.Cache != nil {
 		c := t.Cache()
 		s.Cache = &Cache{c.Bytes, c.MaxBytes, c.Entries, c.Fills, c.Hits, c.Misses, c.Follows}
+	}
+	if t.Origins != nil {
+		s.Origins = t.Origins()
+		for i := range s.Origins {
+			s.Origins[i].Error = t.Redact(s.Origins[i].Error)
+		}
 	}
 	return s
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/admit"
 	"github.com/packhorse-git/packhorse/internal/git/process"
 	"github.com/packhorse-git/packhorse/internal/inflight"
+	"github.com/packhorse-git/packhorse/internal/origin"
 	"github.com/packhorse-git/packhorse/internal/packcache"
 )
 
@@ -53,7 +54,8 @@ func TestState(t *testing.T) {
 		Cache: func() packcache.Stats {
 			return packcache.Stats{Bytes: 1, MaxBytes: 2, Entries: 3, Fills: 4, Hits: 5, Misses: 6, Follows: 7}
 		},
-		Redact: func(text string) string { return strings.ReplaceAll(text, "secret", "*") },
+		Origins: func() []origin.Status { return []origin.Status{{Host: "a", Running: 1, Error: "secret"}} },
+		Redact:  func(text string) string { return strings.ReplaceAll(text, "secret", "*") },
 	})
 	ctx, r := board.Begin(t.Context(), "fetch", "first")
 	r.Describe("", "team/secret", "ada")
@@ -106,6 +108,9 @@ func TestState(t *testing.T) {
 		t.Error(got)
 	}
 	if got := fmt.Sprint(*s.Cache); got != "{1 2 3 4 5 6 7}" {
+		t.Error(got)
+	}
+	if got := fmt.Sprint(s.Origins); got != "[{a 1 * 0}]" {
 		t.Error(got)
 	}
 	if len(s.Heavy.Repositories) != 1 || s.Heavy.Repositories[0].Name != "team/*" ||

@@ -11,6 +11,7 @@ import (
 
 	"github.com/charmbracelet/x/ansi"
 
+	"github.com/packhorse-git/packhorse/internal/origin"
 	"github.com/packhorse-git/packhorse/internal/top"
 )
 
@@ -45,6 +46,7 @@ const (
 	leastWidth = 80
 	mostWidth  = 300
 	wide       = 120 // minimum width for more columns
+	mostIdle   = 10  // origins; of more, those without requests and failures are not shown
 )
 
 // Frame returns the lines of a State, cut to the view. Rates cover the time since before, or since the start if it is
@@ -132,6 +134,21 @@ func (f *frame) head() {
 		f.line("Cache     %s of %s  %d packs, %d being made  %s", cmp.Or(size(c.Bytes), "0"), cmp.Or(size(c.MaxBytes), "0"),
 			c.Entries, c.Fills, f.hits())
 	}
+	parts = nil
+	for _, o := range s.Origins {
+		if len(s.Origins) > mostIdle && o == (origin.Status{Host: o.Host}) {
+			continue
+		}
+		text := fmt.Sprintf("%s %d", clean(o.Host), o.Running)
+		if o.Pause > 0 {
+			text += " paused for " + age(o.Pause)
+		}
+		if o.Error != "" {
+			text += " " + clean(o.Error)
+		}
+		parts = append(parts, text)
+	}
+	f.wrap("Origins   ", parts)
 }
 
 // refused returns the number of requests that a lane refused since the previous State.

@@ -19,6 +19,7 @@ import (
 	"github.com/creack/pty"
 
 	"github.com/packhorse-git/packhorse/internal/gittest"
+	"github.com/packhorse-git/packhorse/internal/origin"
 	"github.com/packhorse-git/packhorse/internal/top"
 )
 
@@ -46,6 +47,8 @@ func busy() *top.State {
 			{Name: "maintenance", Limit: 1}, {Name: "pages", Limit: 256}, {Name: "push", Running: 1, Limit: 4},
 			{Name: "small", Running: 1, Limit: 1024}},
 		Cache: &top.Cache{Bytes: 3 << 30, MaxBytes: 10 << 30, Entries: 42, Fills: 1, HitsTotal: 990, MissesTotal: 10},
+		Origins: []origin.Status{{Host: "github.com", Running: 3}, {Host: "gitlab.example.com", Pause: 61_000},
+			{Host: "gone.example.com", Error: "circuit breaker open, last failure: connection\x1b[2J refused"}},
 		Heavy: top.Heavy{Minutes: 5,
 			Repositories: []top.Hitter{{Name: "team/monorepo", Requests: 1234, Bytes: 1 << 40, GitCPUMS: 3600_000},
 				{Name: "x/\x07evil", Requests: 3}},
@@ -71,8 +74,8 @@ func TestFrames(t *testing.T) {
 		"wide":         {busy(), nil, View{Width: 160, Height: 30, Sort: top.ByCaller, Reversed: true}},
 		"git":          {busy(), nil, View{Width: 120, Height: 20, Page: Commands}},
 		"repositories": {busy(), nil, View{Width: 80, Height: 20, Page: Repositories}},
-		"scrolled":     {busy(), nil, View{Width: 80, Height: 14, Offset: 1, Sort: top.ByAge}},
-		"small":        {busy(), nil, View{Width: 80, Height: 13, Sort: top.ByAge}},
+		"scrolled":     {busy(), nil, View{Width: 80, Height: 16, Offset: 1, Sort: top.ByAge}},
+		"small":        {busy(), nil, View{Width: 80, Height: 15, Sort: top.ByAge}},
 		"bold":         {busy(), nil, View{Width: 80, Height: 16, Sort: top.ByAge, Bold: true, Paused: true}},
 		"no answer": {idle, nil, View{Width: 80, Height: 16, Sort: top.ByAge,
 			Error: "connect: connection refused\x1b[31m"}},
