@@ -22,7 +22,7 @@ func TestClientsOfStore(t *testing.T) {
 			t.Logf("*** %s is not installed: NOT tested ***", c.name)
 			continue
 		}
-		for _, op := range []string{"push by HTTP", "clone"} {
+		for _, op := range []string{"push", "clone"} {
 			if reason := c.limits[op]; reason != "" {
 				t.Logf("*** %s: %s: %s ***", c.name, op, reason)
 			}
@@ -38,7 +38,7 @@ func TestClientsOfStore(t *testing.T) {
 		for _, branch := range []string{"main", "topic"} {
 			tip := local.Commit(c.name+" "+branch, local.ID("origin/main"), local.ID("origin/release/1.0"))
 			local.Git("update-ref", "refs/heads/"+branch, tip.String())
-			if c.limits["push by HTTP"] != "" {
+			if c.limits["push"] != "" {
 				w.git(own, "push", "-q", a.url(repo), branch)
 			} else if _, err := m.drive(c, "push", own, a.url(repo), branch); err != nil {
 				t.Errorf("%s cannot push to a store: %v", c.name, err)
