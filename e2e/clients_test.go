@@ -112,6 +112,7 @@ func clients(installed string) []*client {
 		noEmpty   = "it rejects empty repositories"
 		wantsHEAD = "its clone needs HEAD, which protocol 0 does not advertise for an empty repository"
 		noDepth   = "it does not support depths"
+		noPush    = "it does not push"
 	)
 	return append(list,
 		&client{name: "go-git", program: bin("go-git"), protocol: "0", limits: map[string]string{
@@ -160,6 +161,12 @@ func clients(installed string) []*client {
 			"partial":     noFilter,
 			"SHA-256":     sha1Alone,
 			"push by SSH": "it supports only HTTP",
+		}},
+		&client{name: "gitoxide", program: bin("gitoxide"), protocol: "2", ssh: true, limits: map[string]string{
+			"partial":     noFilter,
+			"SHA-256":     sha1Alone + " unless it is built with SHA-256",
+			"push":        noPush,
+			"push by SSH": noPush,
 		}},
 	)
 }
