@@ -62,9 +62,7 @@ func (r *record) End(updates []receivepack.Update) error {
 	if len(updates) > 0 {
 		at := time.Now()
 		if left, err := r.hooks.enqueue(r.push, updates, at, r.queues); err != nil {
-			r.hooks.retryEnqueue(r.push, updates, at, left, func() {
-				_ = os.Remove(r.path) // if this fails, the deliveries are repeated after the next start
-			})
+			r.hooks.retryEnqueue(r.push, updates, at, left, r.path)
 			return err
 		}
 	}
@@ -74,10 +72,10 @@ func (r *record) End(updates []receivepack.Update) error {
 // Unknown implements receivepack.Record. The next process compares the push with the refs.
 func (r *record) Unknown() {}
 
-// retryEnqueue repeats enqueue until it succeeds, for example after the disk was full, and calls done. Meanwhile the
-// push has not ended, and the next server would find out its result.
+// retryEnqueue repeats enqueue until it succeeds, for example after the disk was full. Then it removes the file of the
+// push, if it has one. Until then the push has not ended, and the next server would find out its result.
 func (h *Hooks) retryEnqueue(p *receivepack.Push, updates []receivepack.Update, at time.Time, queues []*queue,
-	done func()) {
+	path string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.ctx.Err() != nil {
@@ -92,7 +90,7 @@ func (h *Hooks) retryEnqueue(p *receivepack.Push, updates []receivepack.Update, 
 			}
 			var err error
 			if queues, err = h.enqueue(p, updates, at, queues); err == nil {
-				done()
+				_ = os.Remove(path) // if this fails, the deliveries are repeated after the next start
 				return
 			}
 			h.o.Log.Warn("cannot record a push for its webhooks; trying again", "push", p.ID, "repository",
@@ -126,6 +124,21 @@ func (h *Hooks) enqueue(p *receivepack.Push, updates []receivepack.Update, at ti
 		q.add(delivery{name: name, size: int64(len(body)), repo: p.Repo.String(), trace: p.Trace})
 	}
 	return nil, nil
+}
+
+// giveUp abandons the deliveries of a push whose result cannot be found.
+func (r *sharedPush) giveUp(reason error) error {
+	r.mu.Lock()
+	queues := r.left()
+	r.mu.Unlock()
+	for _, q := range queues {
+		d := &delivery{name: r.hooks.newName(r.push.ID)}
+		if err := disk.ReplaceFile(filepath.Join(q.dir, d.name), r.event.Message); err != nil {
+			return err
+		}
+		q.abandon(d, "cannot find out whether the push was committed: "+reason.Error())
+	}
+	return nil
 }
 
 // newName returns the name of the file of a delivery.

@@ -1,6 +1,7 @@
 package webhook
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
@@ -8,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -17,7 +17,6 @@ import (
 	"github.com/packhorse-git/packhorse/internal/bucket"
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
-	"github.com/packhorse-git/packhorse/internal/git/disk"
 	"github.com/packhorse-git/packhorse/internal/receivepack"
 )
 
@@ -125,6 +124,9 @@ func (s *sharing) keep(ctx context.Context, r *sharedPush) error {
 			defer s.mu.Unlock()
 			if s.session == session { // otherwise it is taken with the former session
 				s.pushes[r.push.ID] = r
+				for target := range r.done {
+					s.marks = append(s.marks, r.key+"."+target)
+				}
 			}
 			return nil
 		}
@@ -139,19 +141,17 @@ func (r *sharedPush) End(updates []receivepack.Update) error { return r.end(r.pu
 func (r *sharedPush) end(p *receivepack.Push, updates []receivepack.Update) error {
 	s := r.sharing
 	s.mu.Lock()
-	queues := r.left()
-	isOurs := s.pushes[p.ID] == r
-	if r.unknown = (time.Time{}); isOurs && len(updates) == 0 {
+	var queues []*queue
+	if s.pushes[p.ID] == r && len(updates) > 0 {
+		r.unknown, queues = time.Time{}, r.left()
+	} else if s.pushes[p.ID] == r {
 		s.forget(r)
 	}
 	s.mu.Unlock()
-	if !isOurs || len(updates) == 0 {
-		return nil
-	}
 	at := time.Now()
 	left, err := s.hooks.enqueue(p, updates, at, queues)
 	if err != nil {
-		s.hooks.retryEnqueue(p, updates, at, left, func() {})
+		s.hooks.retryEnqueue(p, updates, at, left, "")
 	}
 	return err
 }
@@ -350,40 +350,24 @@ func (s *sharing) findUnknown(ctx context.Context) error {
 	}
 	s.mu.Unlock()
 	var failed error
-	records := map[uint64][]func() error{} // the ends of their pushes
+	ended := map[*sharedPush][]receivepack.Update{}
 	for r, since := range unknown {
 		made, record, err := s.store.PushResult(ctx, r.event.Repository, r.event.After, r.push.ID, r.push.Updates)
 		r.event.After = record
 		if fault.Is(err, fault.Corrupt) {
-			err = s.giveUp(r, err)
+			err = r.giveUp(err)
 		} else if err == nil && (len(made) > 0 || time.Since(since) > unknownLimit) {
-			p := *r.push
-			p.Record = record
-			records[record] = append(records[record], func() error { return r.end(&p, made) })
+			ended[r] = made
 		}
 		failed = errors.Join(failed, err)
 	}
-	for _, record := range slices.Sorted(maps.Keys(records)) {
-		for _, end := range records[record] {
-			failed = errors.Join(failed, end())
-		}
+	inOrder := func(a, b *sharedPush) int { return cmp.Compare(a.event.After, b.event.After) }
+	for _, r := range slices.SortedFunc(maps.Keys(ended), inOrder) {
+		p := *r.push
+		p.Record = r.event.After
+		failed = errors.Join(failed, r.end(&p, ended[r]))
 	}
 	return failed
-}
-
-// giveUp abandons the deliveries of a push whose result cannot be found.
-func (s *sharing) giveUp(r *sharedPush, reason error) error {
-	s.mu.Lock()
-	queues := r.left()
-	s.mu.Unlock()
-	for _, q := range queues {
-		d := &delivery{name: s.hooks.newName(r.push.ID)}
-		if err := disk.ReplaceFile(filepath.Join(q.dir, d.name), r.event.Message); err != nil {
-			return err
-		}
-		q.abandon(d, "cannot find out whether the push was committed: "+reason.Error())
-	}
-	return nil
 }
 
 // watch checks the sessions of other processes, and takes the first one that is lost.
@@ -430,12 +414,10 @@ func (s *sharing) watch(ctx context.Context) error {
 // take makes the pushes of a session that is lost those of this one, unless another node does. If isTaken, that node
 // was lost, too. If some pushes fail, !taken stays, and a later take goes on with them.
 func (s *sharing) take(ctx context.Context, session string, isTaken bool) error {
-	b, prefix, renewed := s.store.Bucket(), outboxPrefix+session, time.Now()
-	if err := b.Create(ctx, prefix+takenKey, []byte(s.session+"\n")); errors.Is(err, bucket.ErrExists) && isTaken {
-		renewed = time.Time{}
-	} else if errors.Is(err, bucket.ErrExists) {
+	b, prefix := s.store.Bucket(), outboxPrefix+session
+	if err := b.Create(ctx, prefix+takenKey, []byte(s.session+"\n")); errors.Is(err, bucket.ErrExists) && !isTaken {
 		return nil
-	} else if err != nil {
+	} else if err != nil && !errors.Is(err, bucket.ErrExists) {
 		return err
 	}
 	names, err := s.list(ctx, session)
@@ -449,6 +431,7 @@ func (s *sharing) take(ctx context.Context, session string, isTaken bool) error 
 		}
 	}
 	var failed error
+	var renewed time.Time
 	for push, keys := range pushes {
 		if time.Since(renewed) > renewInterval {
 			if err := s.put(ctx, prefix+takenKey, s.session+"\n"); err != nil {
@@ -477,20 +460,14 @@ func (s *sharing) adopt(ctx context.Context, key string, names map[string]bool) 
 	if errors.Is(err, bucket.ErrNotFound) {
 		return nil
 	}
-	var e event
-	var p *interruptedPush
-	if err == nil {
-		if err = json.Unmarshal(body, &e); err == nil {
-			p, err = parsePush(e.Message)
-		}
-	} else if !fault.Is(err, fault.Corrupt) {
+	if err != nil && !fault.Is(err, fault.Corrupt) {
 		return err
 	}
-	if err != nil {
+	var e event
+	err = cmp.Or(err, json.Unmarshal(body, &e))
+	p, parseErr := parsePush(e.Message)
+	if err = cmp.Or(err, parseErr); err != nil {
 		s.hooks.o.Log.Error("a push in the store is damaged; its webhooks are not delivered", "key", key, "error", err)
-		return nil
-	}
-	if s.has(p.ID) {
 		return nil
 	}
 	r := &sharedPush{sharing: s, push: &p.Push, event: e, queues: s.hooks.queuesFor(p.Repo), done: map[string]bool{},
@@ -500,17 +477,12 @@ func (s *sharing) adopt(ctx context.Context, key string, names map[string]bool) 
 			r.done[q.target.Name] = true
 		}
 	}
-	if len(r.left()) == 0 {
+	if s.has(p.ID) || len(r.left()) == 0 {
 		return nil
 	}
 	if err := s.keep(ctx, r); err != nil {
 		return err
 	}
-	s.mu.Lock()
-	for target := range r.done {
-		s.marks = append(s.marks, r.key+"."+target)
-	}
-	s.mu.Unlock()
 	s.hooks.o.Log.Info("took over the webhooks of a push to another node", "push", p.ID, "repository", p.Repo.String())
 	return nil
 }
