@@ -168,6 +168,12 @@ func clients(installed string) []*client {
 			"push":        noPush,
 			"push by SSH": noPush,
 		}},
+		&client{name: "gitoxide, older", program: bin("gitoxide-old"), protocol: "2", ssh: true, limits: map[string]string{
+			"partial":     noFilter,
+			"SHA-256":     sha1Alone,
+			"push":        noPush,
+			"push by SSH": noPush,
+		}},
 	)
 }
 
