@@ -88,9 +88,10 @@ type Request struct {
 	since atomic.Int64 // start of the stage, in nanoseconds after began
 	bytes atomic.Int64 // sent
 
-	originWait atomic.Int64 // time of WaitForOrigin, in nanoseconds
-
 	mu                       sync.Mutex
+	waits                    int           // for an origin, at present
+	waiting                  time.Time     // start of the first of them
+	waited                   time.Duration // before it
 	kind, repository, caller string
 	git                      Usage
 }
@@ -183,21 +184,37 @@ func (r *Request) Stage() Stage {
 	return Stage(r.stage.Load())
 }
 
-// WaitForOrigin begins a wait for the origin of a mirror. The caller calls end after it.
+// WaitForOrigin begins a wait for the origin of a mirror. The caller calls end after it, once.
 func (r *Request) WaitForOrigin() (end func()) {
 	if r == nil {
 		return func() {}
 	}
-	began := time.Now()
-	return func() { r.originWait.Add(int64(time.Since(began))) }
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.waits++; r.waits == 1 {
+		r.waiting = time.Now()
+	}
+	return func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if r.waits--; r.waits == 0 {
+			r.waited += time.Since(r.waiting)
+		}
+	}
 }
 
-// OriginWait returns how long the request has waited for the origin of a mirror so far.
+// OriginWait returns how long the request has waited for the origin of a mirror so far. The time of concurrent waits
+// counts once.
 func (r *Request) OriginWait() time.Duration {
 	if r == nil {
 		return 0
 	}
-	return time.Duration(r.originWait.Load())
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.waits > 0 {
+		return r.waited + time.Since(r.waiting)
+	}
+	return r.waited
 }
 
 // WithRequest returns a context with the request, for work that continues after the original context ends.

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
@@ -121,5 +122,28 @@ func BenchmarkRequest(b *testing.B) {
 			r.SetStage(Working)
 			r.End()
 		}
+	})
+}
+
+// Concurrent waits for the origins of many mirrors count once.
+func TestOriginWait(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		_, r := NewBoard().Begin(t.Context(), "search", "")
+		defer r.End()
+		for range 3 {
+			first, second := r.WaitForOrigin(), r.WaitForOrigin()
+			time.Sleep(time.Second)
+			first()
+			time.Sleep(time.Second)
+			second()
+			time.Sleep(time.Minute)
+		}
+		end := r.WaitForOrigin()
+		time.Sleep(time.Second)
+		if got := r.OriginWait(); got != 7*time.Second {
+			t.Errorf("OriginWait() = %v, want 7s", got)
+		}
+		end()
 	})
 }
