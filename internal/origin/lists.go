@@ -27,6 +27,7 @@ type ListMemory struct {
 	used  atomic.Int64
 
 	collecting sync.Mutex // held while garbage is collected
+	collected  time.Time  // when it was collected for the last time
 }
 
 // NewListMemory returns a bound in bytes. Zero means 1 GiB, and at most a quarter of the memory limit of the process
@@ -74,11 +75,13 @@ func (m *ListMemory) take(n int64) bool {
 	return false
 }
 
-// collect collects garbage, because only that gives memory back.
+// collect collects garbage, because only that gives memory back. It does so at most once a second, because each time
+// takes the CPU.
 func (m *ListMemory) collect(n int64) {
 	m.collecting.Lock()
 	defer m.collecting.Unlock()
-	if m.used.Load()+n > m.limit {
+	if m.used.Load()+n > m.limit && time.Since(m.collected) > time.Second {
 		runtime.GC()
+		m.collected = time.Now()
 	}
 }
