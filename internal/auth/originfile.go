@@ -95,6 +95,9 @@ func (s *Origins) save() {
 	if err == nil {
 		return
 	}
+	s.mu.Lock()
+	s.changed = true // try again
+	s.mu.Unlock()
 	// an old file could give back a permission that was withdrawn
 	if removed := os.Remove(s.o.File); removed != nil && !errors.Is(removed, fs.ErrNotExist) {
 		err = fmt.Errorf("%w; %w", err, removed)
