@@ -42,7 +42,7 @@ func (o ImportOptions) transports() (string, error) {
 		if _, err := os.Stat(o.Source); err != nil {
 			return "", fault.Wrap(fault.NotFound, "cannot find "+o.Source, err)
 		}
-		if marks, err := FindMirrorMarks(o.Source, repo.Options{}); err == nil && marks.Any() {
+		if marks, _ := FindMirrorMarks(o.Source, repo.Options{}); marks.Any() {
 			return "", fault.New(fault.Denied, "%s is a mirror, and the import would have other readers: import it from its "+
 				"origin, or make an ordinary repository of it (packhorse mirror detach)", o.Source)
 		}

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
@@ -42,7 +43,7 @@ func newMirrorMarks(dir string, config repo.Config) MirrorMarks {
 }
 
 // FindMirrorMarks returns the marks of the repository at a path: a Git directory, or a ".git" file. It does not open
-// the repository. The errors are those of reading its config.
+// the repository. The errors are those of reading its config; the marks that are found nevertheless count.
 func FindMirrorMarks(path string, o repo.Options) (MirrorMarks, error) {
 	text, err := os.ReadFile(filepath.Join(path, "config"))
 	if err == nil && !bytes.Contains(bytes.ToLower(text), []byte("packhorse")) { // the usual case, and a fast one
@@ -52,7 +53,9 @@ func FindMirrorMarks(path string, o repo.Options) (MirrorMarks, error) {
 	}
 	dir, config, err := repo.ReadConfig(path, o)
 	if err != nil {
-		return MirrorMarks{}, err
+		_, missing := os.Lstat(filepath.Join(path, MirrorFile))
+		section, _, _ := strings.Cut(MirrorKey, ".")
+		return MirrorMarks{path, missing == nil, bytes.Contains(bytes.ToLower(text), []byte("["+section))}, err
 	}
 	return newMirrorMarks(dir, config), nil
 }
@@ -94,6 +97,7 @@ func (n *Node) checkMirror(path git.RepoPath, marks MirrorMarks) error {
 		err = (*check)(path, marks)
 	}
 	if err == nil {
+		n.refusedMirrors.Delete(marks.Dir)
 		return nil
 	}
 	if _, known := n.refusedMirrors.LoadOrStore(marks.Dir, true); !known {

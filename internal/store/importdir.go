@@ -75,7 +75,7 @@ func refuseIncomplete(dir string) error {
 			return err
 		}
 	}
-	if marks, err := storage.FindMirrorMarks(dir, repo.Options{}); err == nil && marks.Any() {
+	if marks, _ := storage.FindMirrorMarks(dir, repo.Options{}); marks.Any() {
 		return fault.New(fault.Denied, "it is a mirror, and the import would have other readers: make an ordinary "+
 			"repository of it (packhorse mirror detach), or leave it out")
 	}
