@@ -737,6 +737,26 @@ func TestSilentOrigin(t *testing.T) {
 	}
 }
 
+// A pack that gets no slot uses up no request.
+func TestRefusedPackCostsNoRequest(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l := newLimits(1, 600, func(bool, error) {})
+		leave, err := l.enter(t.Context(), "a", true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer leave()
+		time.Sleep(time.Minute)
+		before := l.budget.Tokens()
+		ctx, cancel := context.WithCancel(t.Context())
+		go func() { synctest.Wait(); cancel() }()
+		if _, err := l.enter(ctx, "b", true); err == nil || l.budget.Tokens() != before {
+			t.Errorf("pack without a slot: %v, %v requests left, want an error and %v", err, l.budget.Tokens(), before)
+		}
+	})
+}
+
 // One stranger with many names does not keep repositories, accepted callers and other strangers from the budget.
 func TestShareOfTheBudget(t *testing.T) {
 	t.Parallel()

@@ -142,6 +142,11 @@ func (l *limits) enter(ctx context.Context, c balance.Caller, isPack bool) (leav
 	if err = l.spend(ctx, c); err != nil {
 		return nil, err
 	}
+	defer func() {
+		if err != nil { // the request is not sent
+			l.budget.ReserveN(time.Now(), -1)
+		}
+	}()
 	if isPack {
 		if err = l.packs.Acquire(ctx, 1); err != nil {
 			return nil, context.Cause(ctx)
