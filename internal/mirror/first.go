@@ -107,9 +107,44 @@ func (x *exchange) askOthers(ctx context.Context, body []byte) (*origin.Refs, er
 	if err != nil {
 		return nil, err
 	}
+	return x.listOthers(ctx, x.credential(), request.LsRefs.Prefixes)
+}
+
+// otherList is a list of refs that are not mirrored.
+type otherList struct {
+	refs *origin.Refs
+	at   time.Time // when the origin was asked
+}
+
+// listOthers is Rule.listPrefixes for refs that are not mirrored. Equal requests share one that began within the window
+// of the rule. It gives up if the origin answers nothing.
+func (x *exchange) listOthers(ctx context.Context, auth node.Secret, prefixes []string) (*origin.Refs, error) {
 	start := time.Now()
 	defer func() { x.originTime += time.Since(start) }()
-	return x.rule.listPrefixes(ctx, x.mirror.originPath(), x.credential(), request.LsRefs.Prefixes)
+	m, rule, path, since := x.mirrors, x.rule, x.mirror.originPath(), x.mirror.window(x.mirrors.now())
+	key := strings.Join(append([]string{rule.URL.String(), path, auth.Reveal()}, prefixes...), "\n")
+	for {
+		var result any
+		var err error
+		done := make(chan struct{})
+		m.running.Go(func() {
+			defer close(done)
+			result, err, _ = m.others.Do(key, func() (any, error) {
+				ctx, cancel := context.WithTimeout(origin.WithCaller(m.ctx, origin.CallerOf(ctx)), checkTimeout)
+				defer cancel()
+				l := otherList{at: m.now()}
+				var err error
+				l.refs, err = rule.listPrefixes(ctx, path, auth, prefixes)
+				return l, err
+			})
+		})
+		if err := m.awaitOrigin(ctx, rule.Origin, done); err != nil {
+			return nil, err
+		}
+		if l := result.(otherList); err != nil || !l.at.Before(since) {
+			return l.refs, err
+		}
+	}
 }
 
 // requestRefs are the prefixes of refs in which Git hosts keep change requests.

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	lru "github.com/hashicorp/golang-lru/v2"
+	"golang.org/x/sync/singleflight"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
@@ -59,6 +60,7 @@ type Mirrors struct {
 	updateWait time.Duration // see the constant; shorter in tests
 
 	absent *lru.Cache[string, absence] // by URL at the origin; safe for concurrent use
+	others singleflight.Group          // lists of refs that are not mirrored
 
 	updates chan struct{} // has a token for each running update
 	firsts  chan struct{} // has a token for each running first update, taken before that of updates

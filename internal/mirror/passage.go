@@ -80,7 +80,7 @@ func (x *exchange) passageOf(ctx context.Context, body []byte) (passage, error) 
 	if f == nil || !x.rule.ChangeRequests {
 		return passNot, nil
 	}
-	refs, err := x.rule.listPrefixes(ctx, x.mirror.originPath(), node.Secret{}, requestRefs)
+	refs, err := x.listOthers(ctx, node.Secret{}, requestRefs)
 	if err == nil && asksFor(f, refs, isChangeRequest) {
 		return passForAll, nil
 	}
