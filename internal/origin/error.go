@@ -111,6 +111,8 @@ func (o *Origin) refused(err error, after time.Duration) error {
 		return o.transportError(context.Background(), err)
 	case errors.Is(err, errBusy):
 		kind, msg = fault.Exhausted, "too many requests wait for origin "+o.Host()
+	case after > 0 && !isPaused:
+		msg += "; next trial at " + time.Now().Add(after).UTC().Format(time.TimeOnly) + " UTC"
 	case isPaused:
 		kind, msg = fault.Exhausted, "origin "+o.Host()+" limits requests at present"
 	}
