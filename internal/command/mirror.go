@@ -302,7 +302,7 @@ func stateOf(s mirror.Status) string {
 	if s.Updating {
 		words = append(words, strings.TrimSpace("updating "+s.Progress))
 	}
-	if s.Error != "" && !s.Refused {
+	if s.Error != "" && !s.Refused && !s.Orphan {
 		words = append(words, "failed")
 	}
 	return strings.Join(words, ", ")

@@ -76,8 +76,8 @@ type RepositoryOptions struct {
 	Open  repo.Options
 	User  User
 	Hooks Hooks // handling of the repositories' own hooks
-	// Mirror returns why the repository of a mirror is refused; nil: it is not, or it is not a mirror. path is below the
-	// root, and dir is the Git directory. May be nil.
+	// Mirror returns why the repository of a mirror is refused; nil: it is not, or it is not a mirror. path is that
+	// for clients, and dir is the Git directory. May be nil.
 	Mirror   func(path, dir string) error
 	Objects  int64           // number of objects from which indexes matter, by default 5000
 	Deep     *process.Runner // runs Git with ClassDeep to look for missing objects; nil: only a quick look
@@ -185,9 +185,13 @@ func (x *examination) mirror() {
 	if x.Mirror == nil {
 		return
 	}
-	if err := x.Mirror(x.path, x.dir); err != nil {
+	if err := x.Mirror(x.served(), x.dir); err != nil {
+		advice := "packhorse mirror remove " + x.argument()
+		if !fault.Is(err, fault.Corrupt) {
+			advice += ", or restore its [[mirror]] table"
+		}
 		x.add(Problem, "mirror-refused", "it is a mirror, and requests are refused: "+err.Error(),
-			"packhorse mirror remove "+ShellWord(x.served())+", or add its [[mirror]] table again (docs/how-to/mirror.md)")
+			advice+" (docs/how-to/mirror.md)")
 	}
 }
 

@@ -108,13 +108,18 @@ func (m *Mirrors) mayServe(path git.RepoPath, marks storage.MirrorMarks) error {
 func Check(rules []Rule, path git.RepoPath, marks storage.MirrorMarks) error {
 	rule, requested := findRule(rules, path)
 	if rule == nil {
-		return fault.New(fault.NotFound, "no [[mirror]] table covers the mirror %s any more", path)
+		return noTable(path)
 	}
 	s, err := loadState(marks)
 	if err == nil {
 		_, err = s.pathBelow(rule, requested)
 	}
 	return err
+}
+
+func noTable(path git.RepoPath) error {
+	return fault.New(fault.NotFound, "no [[mirror]] table covers the mirror %s any more: restore the table, or use "+
+		"packhorse mirror detach or remove", path)
 }
 
 // isOwn reports whether a repository without an origin has a path.

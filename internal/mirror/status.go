@@ -37,9 +37,13 @@ func (r *mirror) status() Status {
 	defer r.mu.Unlock()
 	stale := r.state.Error != "" &&
 		(!r.state.Complete || r.rule != nil && r.m.now().Sub(r.state.Fresh) > r.rule.StaleFor)
-	return Status{Path: r.path.String(), Origin: url, Complete: r.state.Complete, Updating: r.running != nil,
+	s := Status{Path: r.path.String(), Origin: url, Complete: r.state.Complete, Updating: r.running != nil,
 		Progress: r.text, Created: r.state.Created, Fresh: r.state.Fresh, Updated: r.state.Updated, Error: r.state.Error,
 		Stale: stale, Orphan: r.orphan}
+	if r.orphan {
+		s.Error = noTable(r.path).Error()
+	}
+	return s
 }
 
 // ListResult is a part of the list of mirrors.
@@ -89,7 +93,11 @@ func (m *Mirrors) Status(ctx context.Context, path git.RepoPath) (Status, error)
 	case err == nil:
 		return r.status(), nil
 	case ctx.Err() == nil && missing == nil && marks.Any():
-		return Status{Path: path.String(), Error: err.Error(), Refused: true}, nil
+		s := Status{Path: path.String(), Error: err.Error(), Refused: true}
+		if saved, err := loadState(marks); err == nil {
+			s.Origin = strings.TrimSuffix(saved.Origin, "/") + "/" + saved.currentPath()
+		}
+		return s, nil
 	}
 	return Status{}, err
 }
@@ -111,7 +119,7 @@ func (m *Mirrors) Add(ctx context.Context, path git.RepoPath) (Status, error) {
 	r, err := m.openCovered(ctx, path, node.Secret{}, true)
 	switch {
 	case err != nil:
-		return Status{}, err
+		return Status{}, ownRefused(err)
 	case r == nil:
 		return Status{}, fault.New(fault.Exists, "%s is a repository without an origin", path)
 	}
@@ -138,7 +146,16 @@ func (m *Mirrors) Refresh(ctx context.Context, path git.RepoPath) (Status, error
 	if err == nil {
 		err = result.Err
 	}
-	return r.status(), err
+	return r.status(), ownRefused(err)
+}
+
+// ownRefused adds to the refusal of a request with the mirror's own credential what can be done.
+func ownRefused(err error) error {
+	if !fault.Is(err, fault.Unauthenticated) {
+		return err
+	}
+	return fault.Wrap(fault.Unauthenticated, "the origin wants a credential for the mirror: set token_file or netrc in "+
+		"its [[mirror]] table, or fetch from the mirror with yours", err)
 }
 
 // Remove deletes a mirror with its repository, also one that is refused. The errors are those of storage.Node.Delete.
