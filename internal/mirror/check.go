@@ -17,7 +17,7 @@ type originCheck struct {
 	done   chan struct{} // closed when the fields below are valid
 	err    error
 	update *update      // that fetches the new state; nil if the repository has the state of the origin
-	refs   *origin.Refs // of a mirror that was not complete; nil otherwise
+	refs   *origin.Refs // of a mirror that was not complete; nil otherwise, and some time after the update
 }
 
 // checked is the result of a check.
@@ -214,6 +214,9 @@ func (r *mirror) ask(c *originCheck, auth node.Secret, forced bool) {
 			r.upToDate(c.start)
 		} else {
 			c.update = r.startUpdate(refs, auth, c.start, forced)
+			if isClosed(c.update.done) {
+				r.forgetRefs(c)
+			}
 		}
 		// otherwise another caller may succeed
 	} else if !fault.Is(err, fault.Unauthenticated) && !fault.Is(err, fault.Denied) {
@@ -222,6 +225,16 @@ func (r *mirror) ask(c *originCheck, auth node.Secret, forced bool) {
 	r.mu.Unlock()
 	close(c.done)
 	r.save()
+}
+
+// forgetRefs frees the list of refs of a check, whose update has ended, when the check does not hold any more. All
+// lists share a bound of memory (origin.ListMemory).
+func (r *mirror) forgetRefs(c *originCheck) {
+	time.AfterFunc(failedWindow, func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		c.refs = nil
+	})
 }
 
 // upToDate notes that the repository has the state that the origin had at a time. The caller holds r.mu.

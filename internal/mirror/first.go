@@ -36,21 +36,27 @@ func (x *exchange) originRefs(ctx context.Context) (*origin.Refs, error) {
 			_, err := r.judge(c.err)
 			return nil, err
 		}
-		return r.pendingRefs(c), nil
+		refs, isKnown := r.pendingRefs(c)
+		if !isKnown { // this caller was slow
+			since = r.m.now()
+			continue
+		}
+		return refs, nil
 	}
 }
 
-// pendingRefs returns the refs that a check found, as long as the repository does not have them.
-func (r *mirror) pendingRefs(c *originCheck) *origin.Refs {
+// pendingRefs returns the refs that a check found, as long as the repository does not have them. isKnown is false if
+// they are forgotten.
+func (r *mirror) pendingRefs(c *originCheck) (refs *origin.Refs, isKnown bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	switch {
 	case c.update != nil && c.update.refs != nil:
-		return c.update.refs
+		return c.update.refs, true
 	case !r.state.Complete: // the update has failed; clients can do without it
-		return c.refs
+		return c.refs, c.refs != nil
 	}
-	return nil
+	return nil, true
 }
 
 // originFeatures returns the protocol version and the features of the origin as the last check found them.

@@ -3,6 +3,7 @@ package mirror
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -12,6 +13,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/gittest"
 	"github.com/packhorse-git/packhorse/internal/node"
+	"github.com/packhorse-git/packhorse/internal/origin"
 	"github.com/packhorse-git/packhorse/internal/storage"
 )
 
@@ -189,4 +191,33 @@ func TestMarkOfEarlierVersion(t *testing.T) {
 	w.do(os.Remove(file))
 	w.restart()
 	w.isRefused("host/app", "is missing")
+}
+
+// Lists of refs of mirrors whose updates have failed do not keep memory from others.
+func TestFailedUpdatesFreeRefs(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	w := newWorld(t, h, t.TempDir(), func(r *Rule) {
+		var err error
+		r.Origin, err = origin.New(origin.Options{URL: r.URL, Requests: 100, Lists: origin.NewListMemory(5 << 19)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = r.Origin.Close() })
+		r.MaxPack = 1 // updates fail
+	})
+	for i := range 3 { // the bound is enough for two
+		name := fmt.Sprintf("a%d", i)
+		from := h.repo(t, name+".git")
+		var packed strings.Builder
+		for n := range 1000 {
+			fmt.Fprintf(&packed, "%s refs/heads/%s%04d\n", from.ID("main"), strings.Repeat("x", 100), n)
+		}
+		w.do(os.WriteFile(filepath.Join(from.Dir, "packed-refs"), []byte(packed.String()), 0o600))
+		r, err := w.open(t.Context(), w.path("host/"+name), node.Secret{})
+		w.do(err)
+		if <-r.last.update.done; r.last.update.err == nil {
+			t.Errorf("update %d succeeds, want an error", i)
+		}
+	}
 }

@@ -67,6 +67,7 @@ func (r *mirror) startUpdate(refs *origin.Refs, auth node.Secret, at time.Time, 
 		u.err = r.failed.err
 	}
 	if u.err != nil {
+		u.refs, u.auth = nil, node.Secret{}
 		close(u.done)
 		return u
 	}
@@ -109,6 +110,9 @@ func (r *mirror) endUpdate(u *update, result storage.Ingested, err error) (next 
 	defer r.mu.Unlock()
 	u.err, u.refs, u.auth, r.text = err, nil, node.Secret{}, ""
 	h, r.hydration = r.hydration, nil
+	if r.last.update == u {
+		r.forgetRefs(r.last)
+	}
 	switch {
 	case err == nil:
 		if u.rule == r.rule { // otherwise the next check updates again
