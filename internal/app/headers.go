@@ -6,6 +6,7 @@ import (
 	"net/http/httputil"
 	"net/netip"
 	"net/url"
+	"path"
 	"strconv"
 	"strings"
 	"time"
@@ -101,7 +102,7 @@ func isOfProxies(name string) bool {
 }
 
 // isValidPlace reports whether a field with a port or a path prefix has one value that is valid. Workers make links
-// with them, and "//host" would be a link to another host.
+// with them, and "//host" would be a link to another host, as "/.//host" after a browser has resolved it.
 func isValidPlace(name string, values []string) bool {
 	switch name {
 	case "X-Forwarded-Port":
@@ -109,7 +110,8 @@ func isValidPlace(name string, values []string) bool {
 		return len(values) == 1 && err == nil && port > 0
 	case "X-Forwarded-Prefix":
 		u, err := url.Parse(values[0])
-		return len(values) == 1 && err == nil && strings.HasPrefix(values[0], "/") && values[0] == u.EscapedPath()
+		return len(values) == 1 && err == nil && strings.HasPrefix(values[0], "/") && values[0] == u.EscapedPath() &&
+			!strings.ContainsAny(u.Path, ";\\") && path.Clean(u.Path) == cmp.Or(strings.TrimSuffix(u.Path, "/"), "/")
 	}
 	return true
 }

@@ -123,6 +123,12 @@ func TestForged(t *testing.T) {
 		{[]string{"X-Forwarded-Prefix: /a", "X-Forwarded-Prefix: /evil", "X-Forwarded-Port: 66.6.6.6"}, nil},
 		{[]string{"X-Forwarded-Prefix: /evil?x", "X-Forwarded-Port: "}, nil},
 		{[]string{"X-Forwarded-Prefix: /\\evil"}, nil},
+		{[]string{"X-Forwarded-Prefix: /a/"}, []string{"X-Forwarded-Prefix: /a/\r\n"}},
+		{[]string{"X-Forwarded-Prefix: /.//evil.example"}, nil},
+		{[]string{"X-Forwarded-Prefix: /..;/evil"}, nil},
+		{[]string{"X-Forwarded-Prefix: /a/%2e%2e/evil"}, nil},
+		{[]string{"X-Forwarded-Prefix: /a/..%5cevil"}, nil},
+		{[]string{"X-Forwarded-Prefix: /a//evil"}, nil},
 		{[]string{"X-Forwarded-Host: a\"b", "X-Forwarded-Proto: gopher"},
 			[]string{"X-Forwarded-Host: " + trusting.address + "\r\n", "X-Forwarded-Proto: http\r\n"}},
 	} {
