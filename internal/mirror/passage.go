@@ -70,7 +70,7 @@ func (x *exchange) passageOf(ctx context.Context, body []byte) (passage, error) 
 		if err != nil {
 			return passNot, err
 		}
-		if refs != nil && asksFor(f, refs, x.rule.mirrors) {
+		if refs != nil && !namesObjects(f, body) && asksFor(f, refs, x.rule.mirrors) {
 			return passForAll, nil
 		}
 	}
@@ -85,6 +85,11 @@ func (x *exchange) passageOf(ctx context.Context, body []byte) (passage, error) 
 		return passForAll, nil
 	}
 	return passNot, err
+}
+
+// namesObjects reports whether a fetch names objects of the client. The response would show which ones the origin has.
+func namesObjects(f *protocol.Fetch, body []byte) bool {
+	return len(f.Shallow) > 0 || bytes.Contains(body, []byte("have "))
 }
 
 // readFetch parses a fetch. It returns nil for another request, and if the origin would use objects that the client

@@ -14,6 +14,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/pktline"
+	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/lfs"
 	"github.com/packhorse-git/packhorse/internal/node"
 	"github.com/packhorse-git/packhorse/internal/origin"
@@ -90,6 +91,16 @@ func TestHiddenFromReaders(t *testing.T) {
 			}
 			if _, got := w.request(url, "fetch", "done", "want "+tip.String(), "deepen 1"); !strings.Contains(got, "PACK") {
 				t.Errorf("fetch of main = %.200q, want a pack", got)
+			}
+			r := w.lookUp(w.path("host/app"))
+			x := &exchange{mirrors: w.Mirrors, mirror: r, rule: r.currentRule(),
+				session: node.Session{Version: protocol.V2, Stateless: true}}
+			for _, line := range []string{"have ", "shallow "} {
+				body := pktline.AppendDelim(pktline.AppendLine(nil, "command=fetch"))
+				body = pktline.AppendLine(pktline.AppendLine(body, "want "+tip.String()), line+hidden["branch"].String())
+				if p, err := x.passageOf(t.Context(), pktline.AppendFlush(body)); err != nil || p != passNot {
+					t.Errorf("passage of a fetch with a %sline = %v, %v, want none", line, p, err)
+				}
 			}
 			for range cap(w.firsts) {
 				<-w.firsts
