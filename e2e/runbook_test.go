@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -36,8 +37,53 @@ func TestRunbook(t *testing.T) {
 	if err := os.CopyFS(filepath.Join(root, "demo.git"), os.DirFS(repo.Dir)); err != nil {
 		t.Fatal(err)
 	}
+	at := startRunbookServer(t, "serve", "--root", root)
+	host := func(url string) string { return strings.TrimPrefix(url, "http://") }
+	here := strings.NewReplacer("127.0.0.1:9090", host(at.Ops), "127.0.0.1:8080", host(at.HTTP), "/srv/git", root)
+	shell(t, "git clone -q --bare "+at.HTTP+"/demo "+filepath.Join(t.TempDir(), "clone"))
+	general, ofStore, ok := strings.Cut(string(text), "\n## The store has problems\n")
+	if !ok {
+		t.Fatal("the runbook has no section about the store")
+	}
+	general, ofMirrors, ok := strings.Cut(general, "\n## An origin does not answer\n")
+	if !ok {
+		t.Fatal("the runbook has no section about origins")
+	}
+	ofMirrors, rest, _ := strings.Cut(ofMirrors, "\n## ")
+	general += rest
+	for _, command := range runbookCommands(general) {
+		shell(t, here.Replace(command))
+	}
+	t.Run("mirrors", func(t *testing.T) {
+		root, mirrors := t.TempDir(), filepath.Join(t.TempDir(), "mirrors.toml")
+		table := fmt.Sprintf("[[mirror]]\nfrom = \"%s/\"\nto = \"o\"\nprivate = true\n", at.HTTP)
+		if err := os.WriteFile(mirrors, []byte(table), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		ops := startRunbookServer(t, "mirror", "--config", mirrors, "--root", root).Ops
+		shell(t, "packhorse mirror add o/demo --root "+root)
+		here := strings.NewReplacer("127.0.0.1:9090", host(ops), "/srv/git", root, "github.com/acme/app", "o/demo")
+		for _, command := range runbookCommands(ofMirrors) {
+			shell(t, here.Replace(command))
+		}
+	})
+	t.Run("store", func(t *testing.T) {
+		node := newStoreWorld(t).serve("node", "")
+		here := strings.NewReplacer("127.0.0.1:9090", host(node.ops), "/etc/packhorse/store.toml", node.config())
+		for _, command := range runbookCommands(ofStore) {
+			shell(t, here.Replace(command))
+		}
+	})
+}
+
+// runbookAddresses are the URLs of a server.
+type runbookAddresses struct{ HTTP, Ops string }
+
+// startRunbookServer starts a server that ends with the test.
+func startRunbookServer(t *testing.T, args ...string) (at runbookAddresses) {
+	t.Helper()
 	p, err := startServer(t.TempDir(), append(gittest.Env(), "GORACE=atexit_sleep_ms=0"),
-		[]string{"serve", "--root", root, "--http", "127.0.0.1:0", "--ops", "127.0.0.1:0", "--log-format", "json"})
+		append(args, "--http", "127.0.0.1:0", "--ops", "127.0.0.1:0", "--log-format", "json"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -47,29 +93,12 @@ func TestRunbook(t *testing.T) {
 			t.Errorf("the server ended: %v\n%s", err, p.logged())
 		}
 	})
-	var at struct{ HTTP, Ops string }
 	for line := range strings.Lines(p.logged()) {
 		if json.Unmarshal([]byte(line), &at) == nil && at.HTTP != "" {
 			break
 		}
 	}
-	host := func(url string) string { return strings.TrimPrefix(url, "http://") }
-	here := strings.NewReplacer("127.0.0.1:9090", host(at.Ops), "127.0.0.1:8080", host(at.HTTP), "/srv/git", root)
-	shell(t, "git clone -q --bare "+at.HTTP+"/demo "+filepath.Join(t.TempDir(), "clone"))
-	general, ofStore, ok := strings.Cut(string(text), "\n## The store has problems\n")
-	if !ok {
-		t.Fatal("the runbook has no section about the store")
-	}
-	for _, command := range runbookCommands(general) {
-		shell(t, here.Replace(command))
-	}
-	t.Run("store", func(t *testing.T) {
-		node := newStoreWorld(t).serve("node", "")
-		here := strings.NewReplacer("127.0.0.1:9090", host(node.ops), "/etc/packhorse/store.toml", node.config())
-		for _, command := range runbookCommands(ofStore) {
-			shell(t, here.Replace(command))
-		}
-	})
+	return at
 }
 
 // runbookCommands lists the lines of code blocks, and code elsewhere that begins with our program and has an argument.
