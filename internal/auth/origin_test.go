@@ -369,6 +369,7 @@ func TestOriginSilent(t *testing.T) {
 			t.Errorf("ask() until the answer = %v after %v, want Unauthenticated after 5s", err, took)
 		}
 		// While the origin answers nothing at all, callers who got an answer before do not wait for it.
+		synctest.Wait() // for the end of earlier questions
 		f.proceed = make(chan struct{})
 		f.silent.Store(true)
 		time.Sleep(time.Minute)
