@@ -23,7 +23,7 @@ type originFile struct {
 const savePeriod = 30 * time.Second
 
 // load reads the file. Its permissions count only while the origin gives no answer. If the file cannot be used, there
-// are none, and the key stays the one of this process.
+// are no permissions, and the key stays the one of this process.
 func (s *Origins) load() {
 	text, err := os.ReadFile(s.o.File)
 	if errors.Is(err, fs.ErrNotExist) {

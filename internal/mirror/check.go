@@ -96,7 +96,7 @@ func (r *mirror) patience(ctx context.Context) time.Duration {
 	return max(r.m.updateWait-inflight.From(ctx).OriginWait(), least)
 }
 
-// noAnswer returns the error of a wait for the origin in vain.
+// noAnswer returns the error for an origin that did not answer in time.
 func noAnswer(client *origin.Origin) error {
 	return &fault.Error{Kind: fault.Unavailable, Msg: "origin " + client.Host() + " does not answer",
 		RetryAfter: fault.RetryLater, Err: &origin.Error{Down: true, Err: errors.New("no answer in time")}}
@@ -123,7 +123,7 @@ func (m *Mirrors) awaitOrigin(ctx context.Context, client *origin.Origin, done <
 	}
 }
 
-// overdue decides for a caller that has waited for the origin in vain. If it has to wait on, the error is errUpdating.
+// overdue decides for a caller whose wait for the origin has timed out. If it has to wait on, the error is errUpdating.
 func (r *mirror) overdue() (checked, error) {
 	err := noAnswer(r.currentRule().Origin)
 	result, tooOld := r.judge(err)

@@ -48,8 +48,8 @@ func (m *ListMemory) newCharge() *listCharge {
 	return c
 }
 
-// grow takes memory for a list of n bytes. If there is none, it waits a while for the end of other lists. A nil charge
-// has no bound.
+// grow takes memory for a list of n bytes. Without free memory it waits a while for the end of other lists. A nil
+// charge has no bound.
 func (c *listCharge) grow(n int) error {
 	if c == nil || n <= freeList || int64(n)*listCost <= c.taken.Load() {
 		return nil

@@ -64,9 +64,9 @@ func WriteNote(root, state string) error {
 	return err
 }
 
-// ReadNote returns the content of the note in a root, empty if there is none, and its owner. It returns the state
-// directory also with the error that it does not exist. The command may run as
-// root, so the note has to be a regular file of the root's owner, of the command's user or of root.
+// ReadNote returns the content of the note in a root, and its owner. Without a note the content is empty. If the state
+// directory does not exist, its name is returned with the error. The command may run as root, so the note has to be a
+// regular file of the root's owner, of the command's user or of root.
 func ReadNote(root string) (state string, by Owner, err error) {
 	file := NoteFile(root)
 	f, err := os.OpenFile(file, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)

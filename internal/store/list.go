@@ -65,7 +65,7 @@ func (s *Store) List(ctx context.Context, prefix, after string, limit int) ([]gi
 type nameHead struct {
 	path    git.RepoPath
 	number  uint64
-	id      string // of the repository; empty: there is none
+	id      string // of the repository; empty if the name has no repository
 	renames uint64 // of the repository when it got the name, or later
 }
 

@@ -80,7 +80,7 @@ func (q *request) answerBatch(body *gateway.Body, response *gateway.Response) er
 const maxRef = 1024
 
 // actionQuery returns the function that makes the queries of the URLs of actions: the ref of an upload, and a token
-// for callers with a credential. expires is the lifetime of the token; zero: there is none.
+// for callers with a credential. expires is the lifetime of the token. Zero means no token.
 func (q *request) actionQuery(op auth.Operation, ref string) (query func(action string) string, expires time.Duration) {
 	var token func(string) string
 	if authorization := q.r.Header.Get("Authorization"); q.Auth != nil && q.lfs.token == "" && !q.ID.Anonymous() {
