@@ -18,7 +18,7 @@ URL      ?= http://$(HTTP)/demo
 
 REVISION := $(shell git rev-parse --short=12 HEAD 2>/dev/null)
 BINARY   := bin/packhorse
-# The version is in internal/cli; the linker adds the commit, since Go's own stamping fails in checkouts of other users.
+# The version is in internal/server/cli; the linker adds the commit, since Go's own stamping fails in checkouts of other users.
 BUILD    := go build -buildvcs=false -trimpath -ldflags '-s -w -X main.revision=$(REVISION)'
 
 .DEFAULT_GOAL := help
@@ -56,7 +56,7 @@ PLAINTEST = $(FRUGAL) CGO_ENABLED=0 go test -vet=off $(EXEC) -p $(PACKAGES)
 
 # Packages of internal whose goroutines share most state. make test runs only their tests with the race detector, which
 # makes compiling and testing several times slower. make test-long uses it for all packages.
-RACED    = admit|app|auth|balance|bucket|bulk|connlimit|control|gateway|git/process|git/refs|httpreuse|hydrate|inflight|mirror|origin|packcache|remote|replog|resolve|router|sidechannel|storage|store|unaryhttp|webhook
+RACED    = gateway|gateway/app|gateway/auth|gateway/remote|gateway/resolve|gateway/router|git/process|git/refs|mirror|mirror/origin|node/control|node/packcache|node/storage|node/webhook|schedule/admit|schedule/balance|schedule/inflight|store|store/bucket|store/hydrate|store/replog|transport/bulk|transport/connlimit|transport/httpreuse|transport/sidechannel|transport/unaryhttp
 
 # With STORIES=later the stories are left out: .ci/run runs them afterwards, with STORIES=short.
 test: ## Install what the tests need, check, and run the tests that a change needs
@@ -86,7 +86,7 @@ zoekt-webserver: ## Build bin/zoekt-webserver, to compare searches with
 
 # Tests without the race detector have CGO_ENABLED=0, like the programs, so that they share the compiled packages.
 test-browser: ## Check the pages in a Chromium, with screenshots in SCREENSHOTS (bin/screenshots)
-	CGO_ENABLED=0 PACKHORSE_TEST_BROWSER=1 PACKHORSE_SCREENSHOTS=$(abspath $(SCREENSHOTS)) go test -count=1 -timeout 10m ./internal/web -run '^TestBrowser$$'
+	CGO_ENABLED=0 PACKHORSE_TEST_BROWSER=1 PACKHORSE_SCREENSHOTS=$(abspath $(SCREENSHOTS)) go test -count=1 -timeout 10m ./internal/gateway/web -run '^TestBrowser$$'
 
 clients: ## Install other git clients below CLIENTDIR (bin/clients), and run the matrix with all available ones
 	@.ci/clients $(CLIENTDIR)
@@ -101,7 +101,7 @@ store-servers: ## Install versitygw and toxiproxy in bin/store, for tests of obj
 
 test-minio: ## Install MinIO in bin/store, and test object storage with it
 	@.ci/store bin/store minio
-	CGO_ENABLED=0 go test -vet=off -count=1 ./internal/bucket -run '^TestMinIO$$'
+	CGO_ENABLED=0 go test -vet=off -count=1 ./internal/store/bucket -run '^TestMinIO$$'
 
 test-forges: ## Build a Gitea below GITEADIR (bin/gitea), and run mirrors and a sidecar of it
 	@.ci/gitea $(GITEADIR)
@@ -138,14 +138,14 @@ fuzz: ## Run each fuzz target for FUZZTIME (10s)
 	done
 
 soak-protocol: ## Compare SESSIONS random sessions with git upload-pack, from SEED on
-	PACKHORSE_SESSIONS=$(SESSIONS) PACKHORSE_SEED=$(SEED) go test -count=1 -timeout 12h ./internal/uploadpack -run '^TestDifferential$$'
+	PACKHORSE_SESSIONS=$(SESSIONS) PACKHORSE_SEED=$(SEED) go test -count=1 -timeout 12h ./internal/node/uploadpack -run '^TestDifferential$$'
 
 soak-push: ## Check pushes that race, with kills in between, for an order that explains them: PUSHES of one ref, then for SOAK (10m) from SEED on
-	PACKHORSE_PUSHES=$(PUSHES) go test -count=1 -timeout 12h ./internal/receivepack -run '^TestRegister$$'
+	PACKHORSE_PUSHES=$(PUSHES) go test -count=1 -timeout 12h ./internal/node/receivepack -run '^TestRegister$$'
 	PACKHORSE_PUSH_TIME=$(SOAK) PACKHORSE_SEED=$(SEED) go test -count=1 -timeout 12h ./e2e -run '^TestRegister$$' -v
 
 docs: ## Regenerate the generated pages (docs/reference/config.md, metrics.md)
-	go test ./internal/config ./internal/roles -run '^TestDocs' -update
+	go test ./internal/server/config ./internal/server/roles -run '^TestDocs' -update
 
 bench: build ## Clone URL with CLIENTS for DURATION from a running server
 	./bin/packhorse-bench fetch $(URL) --clients $(CLIENTS) --duration $(DURATION)

@@ -31,7 +31,7 @@ import (
 
 	"connectrpc.com/connect"
 
-	"github.com/packhorse-git/packhorse/internal/unaryhttp"
+	"github.com/packhorse-git/packhorse/internal/transport/unaryhttp"
 	healthv1 "github.com/packhorse-git/packhorse/proto/packhorse/health/v1"
 	"github.com/packhorse-git/packhorse/proto/packhorse/v1/packhorsev1connect"
 )

@@ -21,7 +21,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/packhorse-git/packhorse/internal/gittest"
+	"github.com/packhorse-git/packhorse/internal/git/gittest"
 )
 
 // workerSocket in the environment makes this program a worker of an application, on that socket, instead of running

@@ -14,8 +14,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/packhorse-git/packhorse/internal/git/gittest"
 	"github.com/packhorse-git/packhorse/internal/git/pktline"
-	"github.com/packhorse-git/packhorse/internal/gittest"
 )
 
 const (

@@ -23,7 +23,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/packhorse-git/packhorse/internal/gittest"
+	"github.com/packhorse-git/packhorse/internal/git/gittest"
 )
 
 var update = flag.Bool("update", false, "write docs/reference/clients.md from this run")

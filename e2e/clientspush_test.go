@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/packhorse-git/packhorse/internal/gittest"
+	"github.com/packhorse-git/packhorse/internal/git/gittest"
 )
 
 // push returns the text of the page for a client and a push: "ok", or the reason why the client cannot push. The client

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	gitnames "github.com/packhorse-git/packhorse/internal/git"
-	"github.com/packhorse-git/packhorse/internal/gittest"
+	"github.com/packhorse-git/packhorse/internal/git/gittest"
 )
 
 // TestClusterOutages kills the node that takes the pushes of a repository, and then takes the store away, while clients

@@ -18,8 +18,8 @@ import (
 	"github.com/anishathalye/porcupine"
 
 	gitnames "github.com/packhorse-git/packhorse/internal/git"
-	"github.com/packhorse-git/packhorse/internal/gittest"
-	"github.com/packhorse-git/packhorse/internal/replog"
+	"github.com/packhorse-git/packhorse/internal/git/gittest"
+	"github.com/packhorse-git/packhorse/internal/store/replog"
 )
 
 // TestCluster has several git clients push to a few refs and read them through two gateways and three nodes of one

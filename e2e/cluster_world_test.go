@@ -15,8 +15,8 @@ import (
 	"connectrpc.com/connect"
 
 	api "github.com/packhorse-git/packhorse/client"
-	"github.com/packhorse-git/packhorse/internal/bucket/buckettest"
-	"github.com/packhorse-git/packhorse/internal/gittest"
+	"github.com/packhorse-git/packhorse/internal/git/gittest"
+	"github.com/packhorse-git/packhorse/internal/store/bucket/buckettest"
 	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
 )
 

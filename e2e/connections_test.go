@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/packhorse-git/packhorse/internal/gittest"
+	"github.com/packhorse-git/packhorse/internal/git/gittest"
 )
 
 // proxyHeader describes a client in the PROXY protocol, as a load balancer does.

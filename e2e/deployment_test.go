@@ -10,7 +10,7 @@ import (
 	"regexp"
 	"testing"
 
-	"github.com/packhorse-git/packhorse/internal/gittest"
+	"github.com/packhorse-git/packhorse/internal/git/gittest"
 )
 
 // TestDeploymentPage makes certificates and a secret by the recipe of docs/how-to/deployment.md, and clones through a

@@ -14,8 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/packhorse-git/packhorse/internal/git/gittest"
 	"github.com/packhorse-git/packhorse/internal/git/pktline"
-	"github.com/packhorse-git/packhorse/internal/gittest"
 )
 
 // TestPushFaults kills or stops a node or a gateway, or cuts the connection between them, in the middle of a push. The

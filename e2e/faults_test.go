@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/packhorse-git/packhorse/internal/gittest"
+	"github.com/packhorse-git/packhorse/internal/git/gittest"
 )
 
 // The tests in faults*_test.go check a gateway and its node in separate processes. One of them, or the connection

@@ -16,7 +16,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/packhorse-git/packhorse/internal/gittest"
+	"github.com/packhorse-git/packhorse/internal/git/gittest"
 )
 
 // authority signs certificates.

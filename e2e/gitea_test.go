@@ -15,7 +15,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/packhorse-git/packhorse/internal/gittest"
+	"github.com/packhorse-git/packhorse/internal/git/gittest"
 )
 
 // giteaDir is the environment variable that names the directory that .ci/gitea made.

@@ -18,8 +18,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/packhorse-git/packhorse/internal/git/gittest"
 	"github.com/packhorse-git/packhorse/internal/git/pktline"
-	"github.com/packhorse-git/packhorse/internal/gittest"
 )
 
 // packIn takes the pack out of an answer; ok is false if the answer is an error, or not whole.

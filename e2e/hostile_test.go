@@ -17,7 +17,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/packhorse-git/packhorse/internal/gittest"
+	"github.com/packhorse-git/packhorse/internal/git/gittest"
 )
 
 // The tests in hostile*_test.go check the built binary over a socket: its responses to hostile input, its memory, its

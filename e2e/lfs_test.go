@@ -6,7 +6,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/packhorse-git/packhorse/internal/bucket/buckettest"
+	"github.com/packhorse-git/packhorse/internal/store/bucket/buckettest"
 )
 
 // needGitLFS skips a test where git-lfs is missing. In CI that is a failure.

@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/packhorse-git/packhorse/internal/gittest"
+	"github.com/packhorse-git/packhorse/internal/git/gittest"
 )
 
 // behindNginx starts a Gitea behind nginx, which front starts before the address of the Gitea.

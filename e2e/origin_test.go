@@ -22,7 +22,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/bench/gitload"
 	"github.com/packhorse-git/packhorse/internal/bench/link"
-	"github.com/packhorse-git/packhorse/internal/gittest"
+	"github.com/packhorse-git/packhorse/internal/git/gittest"
 )
 
 // origin is a Git host that mirrors follow: git http-backend behind nginx behind a link.

@@ -9,7 +9,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/packhorse-git/packhorse/internal/gittest"
+	"github.com/packhorse-git/packhorse/internal/git/gittest"
 )
 
 // TestOwner has root run commands on the root of another user, where no server runs: all that they make is that user's.

@@ -11,7 +11,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/packhorse-git/packhorse/internal/gittest"
+	"github.com/packhorse-git/packhorse/internal/git/gittest"
 )
 
 // leavingGit is a git whose pack-objects hangs and leaves processes behind. They are a child, one in its own session,

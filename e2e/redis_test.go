@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/packhorse-git/packhorse/internal/gittest"
+	"github.com/packhorse-git/packhorse/internal/git/gittest"
 )
 
 // TestGatewaysShareRedis: what is pushed through one gateway is what the other one answers, from its node or a real

@@ -19,7 +19,7 @@ import (
 	"github.com/anishathalye/porcupine"
 
 	api "github.com/packhorse-git/packhorse/client"
-	"github.com/packhorse-git/packhorse/internal/gittest"
+	"github.com/packhorse-git/packhorse/internal/git/gittest"
 	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
 )
 

@@ -18,7 +18,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/packhorse-git/packhorse/internal/gittest"
+	"github.com/packhorse-git/packhorse/internal/git/gittest"
 )
 
 // activated starts packhorse with listening sockets, as systemd does: the descriptors from 3 on, and their names.

@@ -6,7 +6,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/packhorse-git/packhorse/internal/gittest"
+	"github.com/packhorse-git/packhorse/internal/git/gittest"
 )
 
 // address is where a process says that it listens.

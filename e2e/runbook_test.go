@@ -11,7 +11,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/packhorse-git/packhorse/internal/gittest"
+	"github.com/packhorse-git/packhorse/internal/git/gittest"
 )
 
 // TestRunbook runs every command of docs/how-to/runbook.md on a server, and finds every graph that it names.

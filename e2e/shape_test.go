@@ -14,8 +14,8 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
-	"github.com/packhorse-git/packhorse/internal/bucket/buckettest"
-	"github.com/packhorse-git/packhorse/internal/gittest"
+	"github.com/packhorse-git/packhorse/internal/git/gittest"
+	"github.com/packhorse-git/packhorse/internal/store/bucket/buckettest"
 )
 
 // shape is what serve starts in a story: one process, or a gateway and a storage node.

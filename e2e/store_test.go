@@ -14,8 +14,8 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/packhorse-git/packhorse/internal/bucket/buckettest"
-	"github.com/packhorse-git/packhorse/internal/gittest"
+	"github.com/packhorse-git/packhorse/internal/git/gittest"
+	"github.com/packhorse-git/packhorse/internal/store/bucket/buckettest"
 )
 
 // storeWorld is one store with any number of servers, and a user.

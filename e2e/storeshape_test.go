@@ -12,8 +12,8 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
-	"github.com/packhorse-git/packhorse/internal/bucket/buckettest"
-	"github.com/packhorse-git/packhorse/internal/gittest"
+	"github.com/packhorse-git/packhorse/internal/git/gittest"
+	"github.com/packhorse-git/packhorse/internal/store/bucket/buckettest"
 )
 
 // TestStoreShape repeats stories with the repositories in a store. Each serve imports $REPOS into a new one.

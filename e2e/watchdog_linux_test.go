@@ -19,7 +19,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/packhorse-git/packhorse/internal/gittest"
+	"github.com/packhorse-git/packhorse/internal/git/gittest"
 )
 
 // quick is a watchdog that has little patience, so that a test needs little, too.
@@ -164,7 +164,7 @@ func TestWatchdogStoppedDisk(t *testing.T) {
 		for _, dump := range dumps(state) {
 			if strings.Contains(dump, "-probe-") && strings.Contains(dumpFile(dump, "why.txt"),
 				`the probe "repositories" has had no answer`) &&
-				strings.Contains(dumpFile(dump, "stacks.txt"), "internal/storage.") {
+				strings.Contains(dumpFile(dump, "stacks.txt"), "internal/node/storage.") {
 				return true
 			}
 		}

@@ -35,7 +35,7 @@ func logged(t *testing.T) (messages, fields map[string]string) {
 		switch {
 		case err != nil:
 			return err
-		case d.IsDir() && (path == "bench" || path == "compare" || path == "gittest"): // not a part of a server
+		case d.IsDir() && (path == "bench" || path == "git/gittest"): // not a part of a server
 			return fs.SkipDir
 		case !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go"):
 			return nil
@@ -81,7 +81,7 @@ func inspectCall(t *testing.T, files *token.FileSet, call *ast.CallExpr, message
 	}
 	index, ok := logCalls[name]
 	helper, isHelper := logHelpers[name]
-	isHelper = isHelper && (name == "NewRecord" || strings.HasPrefix(at, "app/"))
+	isHelper = isHelper && (name == "NewRecord" || strings.HasPrefix(at, "gateway/app/"))
 	if isHelper {
 		index = helper
 	} else if !ok || !strings.EqualFold(receiver, "log") {

@@ -9,7 +9,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/bench"
 	"github.com/packhorse-git/packhorse/internal/bench/loadgen"
-	"github.com/packhorse-git/packhorse/internal/cli"
+	"github.com/packhorse-git/packhorse/internal/server/cli"
 )
 
 // version can be set by the linker.

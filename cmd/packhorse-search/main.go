@@ -5,9 +5,9 @@ import (
 	"fmt"
 	"os"
 
-	"github.com/packhorse-git/packhorse/internal/cli"
 	"github.com/packhorse-git/packhorse/internal/search/ipc"
 	"github.com/packhorse-git/packhorse/internal/search/worker"
+	"github.com/packhorse-git/packhorse/internal/server/cli"
 )
 
 // The linker can set these; see the Makefile.

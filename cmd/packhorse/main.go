@@ -7,8 +7,8 @@ import (
 	"os/signal"
 	"syscall"
 
-	"github.com/packhorse-git/packhorse/internal/cli"
-	"github.com/packhorse-git/packhorse/internal/command"
+	"github.com/packhorse-git/packhorse/internal/server/cli"
+	"github.com/packhorse-git/packhorse/internal/server/command"
 )
 
 // The linker can set these; see the Makefile.

@@ -16,6 +16,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/bench/app"
 	"github.com/packhorse-git/packhorse/internal/bench/ci"
 	"github.com/packhorse-git/packhorse/internal/bench/cold"
+	"github.com/packhorse-git/packhorse/internal/bench/compare"
 	"github.com/packhorse-git/packhorse/internal/bench/gitload"
 	"github.com/packhorse-git/packhorse/internal/bench/lab/exists"
 	"github.com/packhorse-git/packhorse/internal/bench/lab/sched"
@@ -26,8 +27,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/bench/mirror"
 	"github.com/packhorse-git/packhorse/internal/bench/search"
 	"github.com/packhorse-git/packhorse/internal/bench/store"
-	"github.com/packhorse-git/packhorse/internal/cli"
-	"github.com/packhorse-git/packhorse/internal/compare"
+	"github.com/packhorse-git/packhorse/internal/server/cli"
 )
 
 // Main runs the command in args until the command or ctx ends, and returns the exit code.

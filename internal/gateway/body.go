@@ -12,8 +12,8 @@ import (
 
 	"github.com/klauspost/compress/gzip"
 
-	"github.com/packhorse-git/packhorse/internal/admit"
 	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/schedule/admit"
 )
 
 // bufferSize is the size of the pieces in which a body is read, in bytes. Almost all bodies are shorter. After the end

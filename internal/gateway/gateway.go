@@ -15,14 +15,14 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/packhorse-git/packhorse/internal/admit"
-	"github.com/packhorse-git/packhorse/internal/auth"
-	"github.com/packhorse-git/packhorse/internal/bulk"
+	"github.com/packhorse-git/packhorse/internal/gateway/auth"
+	"github.com/packhorse-git/packhorse/internal/gateway/resolve"
+	"github.com/packhorse-git/packhorse/internal/gateway/router"
 	"github.com/packhorse-git/packhorse/internal/git"
-	"github.com/packhorse-git/packhorse/internal/inflight"
-	"github.com/packhorse-git/packhorse/internal/observe/sli"
-	"github.com/packhorse-git/packhorse/internal/resolve"
-	"github.com/packhorse-git/packhorse/internal/router"
+	"github.com/packhorse-git/packhorse/internal/operations/sli"
+	"github.com/packhorse-git/packhorse/internal/schedule/admit"
+	"github.com/packhorse-git/packhorse/internal/schedule/inflight"
+	"github.com/packhorse-git/packhorse/internal/transport/bulk"
 )
 
 // Gateway has the parts that all requests share. Its fields are set before the first request.

@@ -8,14 +8,14 @@ import (
 	"strings"
 	"time"
 
-	"github.com/packhorse-git/packhorse/internal/auth"
 	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/gateway/auth"
+	"github.com/packhorse-git/packhorse/internal/gateway/router"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/lfs"
 	"github.com/packhorse-git/packhorse/internal/node"
-	"github.com/packhorse-git/packhorse/internal/observe/sli"
-	"github.com/packhorse-git/packhorse/internal/router"
+	"github.com/packhorse-git/packhorse/internal/operations/sli"
 )
 
 // LFS configures Git LFS.

@@ -6,9 +6,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
-	"github.com/packhorse-git/packhorse/internal/inflight"
 	"github.com/packhorse-git/packhorse/internal/node"
-	"github.com/packhorse-git/packhorse/internal/observe/sli"
+	"github.com/packhorse-git/packhorse/internal/operations/sli"
+	"github.com/packhorse-git/packhorse/internal/schedule/inflight"
 )
 
 // Metrics counts requests and bytes.

@@ -4,9 +4,9 @@ import (
 	"math"
 	"time"
 
-	"github.com/packhorse-git/packhorse/internal/admit"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
-	"github.com/packhorse-git/packhorse/internal/observe/sli"
+	"github.com/packhorse-git/packhorse/internal/operations/sli"
+	"github.com/packhorse-git/packhorse/internal/schedule/admit"
 )
 
 // Operation is a kind of request. The table below has everything that depends on it.

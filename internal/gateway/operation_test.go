@@ -7,9 +7,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
-	"github.com/packhorse-git/packhorse/internal/inflight"
 	"github.com/packhorse-git/packhorse/internal/node"
-	"github.com/packhorse-git/packhorse/internal/observe/sli"
+	"github.com/packhorse-git/packhorse/internal/operations/sli"
+	"github.com/packhorse-git/packhorse/internal/schedule/inflight"
 )
 
 // rate rates a request, and returns the counters of the service levels.

@@ -3,10 +3,10 @@ package gateway
 import (
 	"context"
 
-	"github.com/packhorse-git/packhorse/internal/auth"
 	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/gateway/auth"
+	"github.com/packhorse-git/packhorse/internal/gateway/resolve"
 	"github.com/packhorse-git/packhorse/internal/git"
-	"github.com/packhorse-git/packhorse/internal/resolve"
 )
 
 // RevisionQuestion is a revision to resolve. Repository is the path as the client sent it.

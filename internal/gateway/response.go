@@ -4,9 +4,9 @@ import (
 	"io"
 	"time"
 
-	"github.com/packhorse-git/packhorse/internal/admit"
-	"github.com/packhorse-git/packhorse/internal/inflight"
 	"github.com/packhorse-git/packhorse/internal/node"
+	"github.com/packhorse-git/packhorse/internal/schedule/admit"
+	"github.com/packhorse-git/packhorse/internal/schedule/inflight"
 )
 
 // Sink sends a response to a client. Each front end has one.

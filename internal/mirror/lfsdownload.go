@@ -14,8 +14,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/lfs"
-	"github.com/packhorse-git/packhorse/internal/lfs/client"
-	"github.com/packhorse-git/packhorse/internal/origin"
+	"github.com/packhorse-git/packhorse/internal/mirror/lfsclient"
+	"github.com/packhorse-git/packhorse/internal/mirror/origin"
 )
 
 const (
@@ -55,7 +55,7 @@ func (y *download) run(ctx context.Context) {
 	}
 	l.budget.release(y.reserved, y.kept)
 	l.m.metrics.lfs.downloaded(err)
-	if err != nil && ctx.Err() == nil && !errors.Is(err, client.ErrWrong) && !fault.Is(err, fault.Exhausted) {
+	if err != nil && ctx.Err() == nil && !errors.Is(err, lfsclient.ErrWrong) && !fault.Is(err, fault.Exhausted) {
 		l.m.log.Warn("cannot download an LFS object", "origin", y.key.host, "repository", y.server.Path, "object",
 			o.OID.String(), "error", err)
 	}
@@ -164,7 +164,7 @@ func (y *download) noteWrong(err error) error {
 
 func wrongObject(key downloadKey, err error) error {
 	return &fault.Error{Kind: fault.Unavailable, Msg: fmt.Sprintf("origin %s sent another LFS object than %s", key.host,
-		key.OID), RetryAfter: fault.RetryMuchLater, Err: errors.Join(client.ErrWrong, err)}
+		key.OID), RetryAfter: fault.RetryMuchLater, Err: errors.Join(lfsclient.ErrWrong, err)}
 }
 
 // pause waits after a failure. The error is why there is no other attempt.
@@ -226,7 +226,7 @@ func (y *download) ask(ctx context.Context) (isFinal bool, err error) {
 
 // refused decides about another attempt after a refused download. An action can expire early, unless it is new.
 func (y *download) refused(err error, isNew bool) (isFinal bool) {
-	if errors.Is(err, client.ErrWrong) { // by its length
+	if errors.Is(err, lfsclient.ErrWrong) { // by its length
 		_ = y.noteWrong(err)
 		return true
 	}

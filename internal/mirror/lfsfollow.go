@@ -11,13 +11,13 @@ import (
 
 	lru "github.com/hashicorp/golang-lru/v2"
 
-	"github.com/packhorse-git/packhorse/internal/bulk"
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/lfs"
-	"github.com/packhorse-git/packhorse/internal/lfs/client"
 	"github.com/packhorse-git/packhorse/internal/lfs/objects"
+	"github.com/packhorse-git/packhorse/internal/mirror/lfsclient"
 	"github.com/packhorse-git/packhorse/internal/node"
+	"github.com/packhorse-git/packhorse/internal/transport/bulk"
 )
 
 const (
@@ -39,7 +39,7 @@ type lfsObjects struct {
 	m       *Mirrors
 	store   *objects.Store
 	budget  *lfsBudget
-	actions *lru.Cache[actionKey, *client.Action]
+	actions *lru.Cache[actionKey, *lfsclient.Action]
 	wrong   *lru.Cache[actionKey, time.Time]  // objects that an origin sent wrongly, with the time
 	proven  *lru.Cache[downloadKey, struct{}] // objects that an origin sent, or that a mirror of it has
 
@@ -63,14 +63,14 @@ type downloadKey struct {
 func newLFSObjects(m *Mirrors, store *objects.Store, limit int64) *lfsObjects {
 	l := &lfsObjects{m: m, store: store, budget: newLFSBudget(m, store, limit),
 		downloads: make(map[downloadKey]*download), slots: make(map[string]chan struct{})}
-	l.actions, _ = lru.New[actionKey, *client.Action](maxActions) // the sizes are valid
+	l.actions, _ = lru.New[actionKey, *lfsclient.Action](maxActions) // the sizes are valid
 	l.wrong, _ = lru.New[actionKey, time.Time](maxActions)
 	l.proven, _ = lru.New[downloadKey, struct{}](maxProven)
 	return l
 }
 
 // known returns an action that the origin gave for an object, or nil. The origin has the object in this repository.
-func (l *lfsObjects) known(url string, o lfs.Object) *client.Action {
+func (l *lfsObjects) known(url string, o lfs.Object) *lfsclient.Action {
 	key := actionKey{url, o}
 	a, _ := l.actions.Get(key)
 	if a != nil && !a.IsValid(l.m.now().Add(actionReserve)) {
@@ -81,7 +81,7 @@ func (l *lfsObjects) known(url string, o lfs.Object) *client.Action {
 }
 
 // remember keeps an action until it expires.
-func (l *lfsObjects) remember(url string, o lfs.Object, a *client.Action) {
+func (l *lfsObjects) remember(url string, o lfs.Object, a *lfsclient.Action) {
 	if a.Expires.IsZero() {
 		a.Expires = l.m.now().Add(actionTime)
 	}
@@ -123,15 +123,15 @@ func (l *lfsObjects) link(ctx context.Context, x *exchange, o lfs.Object) (bool,
 type download struct {
 	l      *lfsObjects
 	key    downloadKey
-	server client.Repository // of the caller who began it
-	url    string            // of the repository at the origin
+	server lfsclient.Repository // of the caller who began it
+	url    string               // of the repository at the origin
 	cancel context.CancelFunc
 
 	// Used only by the goroutine.
-	action   *client.Action // nil: to be asked for
-	etag     string         // of the part
-	reserved int64          // bytes of the cache
-	kept     bool           // a mirror has the object
+	action   *lfsclient.Action // nil: to be asked for
+	etag     string            // of the part
+	reserved int64             // bytes of the cache
+	kept     bool              // a mirror has the object
 
 	// Guarded by lfsObjects.mu.
 	followers int
@@ -148,7 +148,7 @@ type download struct {
 // send sends an object to a client while it is downloaded, or links that of another mirror. If the origin refuses it,
 // only the caller with whose credential it was asked gets the refusal. A wrong object of one repository is not the
 // fault of another.
-func (l *lfsObjects) send(ctx context.Context, x *exchange, d lfs.Download, a *client.Action) error {
+func (l *lfsObjects) send(ctx context.Context, x *exchange, d lfs.Download, a *lfsclient.Action) error {
 	if err := x.response.StartBulk(true); err != nil {
 		return err
 	}
@@ -174,7 +174,7 @@ func (l *lfsObjects) send(ctx context.Context, x *exchange, d lfs.Download, a *c
 		}
 		err = y.follow(ctx, x, d)
 		l.leave(y)
-		isOfOther := isOfCaller(err) || errors.Is(err, client.ErrWrong) && y.url != x.mirror.originURL()
+		isOfOther := isOfCaller(err) || errors.Is(err, lfsclient.ErrWrong) && y.url != x.mirror.originURL()
 		if err == nil || x.outcome.Bytes > 0 || leads || try == maxTries || !isOfOther {
 			return err
 		}
@@ -191,11 +191,11 @@ func (r startedBulk) ReadFrom(src io.Reader) (int64, error) { return io.Copy(r.R
 
 // join returns the download of an object, with the caller as a follower. leads reports whether it began for this
 // caller. y is nil if a download has ended since the caller called link.
-func (l *lfsObjects) join(x *exchange, o lfs.Object, a *client.Action) (y *download, leads bool, err error) {
+func (l *lfsObjects) join(x *exchange, o lfs.Object, a *lfsclient.Action) (y *download, leads bool, err error) {
 	key := downloadKey{x.rule.Origin.Host(), o}
 	url := x.mirror.originURL()
 	if at, ok := l.wrong.Get(actionKey{url, o}); ok && l.m.now().Sub(at) < wrongTime {
-		return nil, false, wrongObject(key, client.ErrWrong)
+		return nil, false, wrongObject(key, lfsclient.ErrWrong)
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -7,7 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
-	"github.com/packhorse-git/packhorse/internal/lfs/client"
+	"github.com/packhorse-git/packhorse/internal/mirror/lfsclient"
 )
 
 // lfsMetrics are the metrics of the LFS objects of mirrors.
@@ -79,7 +79,7 @@ func (m *lfsMetrics) sent(cache string) {
 // downloaded counts a download from an origin.
 func (m *lfsMetrics) downloaded(err error) {
 	label := result(err)
-	if errors.Is(err, client.ErrWrong) {
+	if errors.Is(err, lfsclient.ErrWrong) {
 		label = wrongDownload
 	}
 	m.downloads.WithLabelValues(label).Inc()

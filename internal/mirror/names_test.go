@@ -9,10 +9,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/packhorse-git/packhorse/internal/git/gittest"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
-	"github.com/packhorse-git/packhorse/internal/gittest"
+	"github.com/packhorse-git/packhorse/internal/mirror/origin"
 	"github.com/packhorse-git/packhorse/internal/node"
-	"github.com/packhorse-git/packhorse/internal/origin"
 )
 
 // The origin gives the former path of a repository to another one. The mirror follows the path, as clients of the

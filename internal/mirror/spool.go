@@ -12,11 +12,11 @@ import (
 	"sync"
 	"time"
 
-	"github.com/packhorse-git/packhorse/internal/bulk"
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git/pktline"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/node"
+	"github.com/packhorse-git/packhorse/internal/transport/bulk"
 )
 
 // spoolPrefix begins the names of the files of spools. They are unlinked as soon as they exist, so that a killed

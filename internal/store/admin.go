@@ -9,9 +9,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/packhorse-git/packhorse/internal/bucket"
 	"github.com/packhorse-git/packhorse/internal/git/process"
-	"github.com/packhorse-git/packhorse/internal/hydrate"
+	"github.com/packhorse-git/packhorse/internal/store/bucket"
+	"github.com/packhorse-git/packhorse/internal/store/hydrate"
 )
 
 // Progress is called with the work that is done, its total or 0 if that is not known, and what is being done. Calls may

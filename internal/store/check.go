@@ -5,10 +5,10 @@ import (
 	"errors"
 	"time"
 
-	"github.com/packhorse-git/packhorse/internal/bucket"
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/node"
-	"github.com/packhorse-git/packhorse/internal/replog"
+	"github.com/packhorse-git/packhorse/internal/store/bucket"
+	"github.com/packhorse-git/packhorse/internal/store/replog"
 )
 
 // current returns the state of the repository at a moment after the call: the result of a freshness check, which is one

@@ -12,14 +12,14 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
-	"github.com/packhorse-git/packhorse/internal/bucket/buckettest"
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
-	"github.com/packhorse-git/packhorse/internal/gittest"
-	"github.com/packhorse-git/packhorse/internal/hydrate"
+	"github.com/packhorse-git/packhorse/internal/git/gittest"
 	"github.com/packhorse-git/packhorse/internal/node"
-	"github.com/packhorse-git/packhorse/internal/replog"
-	"github.com/packhorse-git/packhorse/internal/storage"
+	"github.com/packhorse-git/packhorse/internal/node/storage"
+	"github.com/packhorse-git/packhorse/internal/store/bucket/buckettest"
+	"github.com/packhorse-git/packhorse/internal/store/hydrate"
+	"github.com/packhorse-git/packhorse/internal/store/replog"
 )
 
 // acquire returns the place of a path, which is released at the end of the test.

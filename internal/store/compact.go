@@ -14,7 +14,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git/refs"
-	"github.com/packhorse-git/packhorse/internal/replog"
+	"github.com/packhorse-git/packhorse/internal/store/replog"
 )
 
 // Maintain implements storage.Place: it compacts the packs. repack works in a copy of the repository, whose packs are

@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/git"
-	"github.com/packhorse-git/packhorse/internal/replog"
+	"github.com/packhorse-git/packhorse/internal/store/replog"
 )
 
 // Delete implements storage.Places. The repository's last record is the commit. After a crash before the name's record,

@@ -7,7 +7,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/refs"
-	"github.com/packhorse-git/packhorse/internal/replog"
+	"github.com/packhorse-git/packhorse/internal/store/replog"
 )
 
 // A state knows the former values of refs from its own record and from those that followed the known one, whichever

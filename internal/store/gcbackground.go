@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/packhorse-git/packhorse/internal/bucket"
+	"github.com/packhorse-git/packhorse/internal/store/bucket"
 )
 
 const (

@@ -8,8 +8,8 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
-	"github.com/packhorse-git/packhorse/internal/receivepack"
-	"github.com/packhorse-git/packhorse/internal/replog"
+	"github.com/packhorse-git/packhorse/internal/node/receivepack"
+	"github.com/packhorse-git/packhorse/internal/store/replog"
 )
 
 // The error of a record that is too large names its cause.

@@ -13,10 +13,10 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
-	"github.com/packhorse-git/packhorse/internal/gittest"
-	"github.com/packhorse-git/packhorse/internal/hydrate"
-	"github.com/packhorse-git/packhorse/internal/receivepack"
-	"github.com/packhorse-git/packhorse/internal/replog"
+	"github.com/packhorse-git/packhorse/internal/git/gittest"
+	"github.com/packhorse-git/packhorse/internal/node/receivepack"
+	"github.com/packhorse-git/packhorse/internal/store/hydrate"
+	"github.com/packhorse-git/packhorse/internal/store/replog"
 )
 
 // pushPack appends a record with a pack of all objects of a repository that are not in its earlier packs, and with a

@@ -11,7 +11,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
-	"github.com/packhorse-git/packhorse/internal/receivepack"
+	"github.com/packhorse-git/packhorse/internal/node/receivepack"
 )
 
 func TestUnknownPathCostsTwoRequests(t *testing.T) {

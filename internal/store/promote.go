@@ -6,9 +6,9 @@ import (
 	"crypto/sha256"
 	"errors"
 
-	"github.com/packhorse-git/packhorse/internal/bucket"
 	"github.com/packhorse-git/packhorse/internal/fault"
-	"github.com/packhorse-git/packhorse/internal/replog"
+	"github.com/packhorse-git/packhorse/internal/store/bucket"
+	"github.com/packhorse-git/packhorse/internal/store/replog"
 )
 
 // PromoteOptions configure Promote.

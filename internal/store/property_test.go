@@ -10,11 +10,11 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/packhorse-git/packhorse/internal/bucket"
-	"github.com/packhorse-git/packhorse/internal/bucket/buckettest"
 	"github.com/packhorse-git/packhorse/internal/fault"
-	"github.com/packhorse-git/packhorse/internal/replog"
-	"github.com/packhorse-git/packhorse/internal/storage"
+	"github.com/packhorse-git/packhorse/internal/node/storage"
+	"github.com/packhorse-git/packhorse/internal/store/bucket"
+	"github.com/packhorse-git/packhorse/internal/store/bucket/buckettest"
+	"github.com/packhorse-git/packhorse/internal/store/replog"
 )
 
 // Each read sees every change that was acknowledged on any node before it began. It also sees everything that an

@@ -4,11 +4,11 @@ import (
 	"context"
 	"slices"
 
-	"github.com/packhorse-git/packhorse/internal/bucket"
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
-	"github.com/packhorse-git/packhorse/internal/receivepack"
-	"github.com/packhorse-git/packhorse/internal/replog"
+	"github.com/packhorse-git/packhorse/internal/node/receivepack"
+	"github.com/packhorse-git/packhorse/internal/store/bucket"
+	"github.com/packhorse-git/packhorse/internal/store/replog"
 )
 
 // Bucket implements webhook.Store.

@@ -4,11 +4,11 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/packhorse-git/packhorse/internal/bucket/buckettest"
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
-	"github.com/packhorse-git/packhorse/internal/hydrate"
-	"github.com/packhorse-git/packhorse/internal/replog"
+	"github.com/packhorse-git/packhorse/internal/store/bucket/buckettest"
+	"github.com/packhorse-git/packhorse/internal/store/hydrate"
+	"github.com/packhorse-git/packhorse/internal/store/replog"
 )
 
 // testStore returns an initialized bucket.

@@ -23,8 +23,8 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/packhorse-git/packhorse/internal/bench/loadgen"
-	"github.com/packhorse-git/packhorse/internal/cli"
-	"github.com/packhorse-git/packhorse/internal/gittest"
+	"github.com/packhorse-git/packhorse/internal/git/gittest"
+	"github.com/packhorse-git/packhorse/internal/server/cli"
 )
 
 // Run runs a command and returns its output.

@@ -13,7 +13,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/bench/benchtest"
 	"github.com/packhorse-git/packhorse/internal/bench/gitload"
-	"github.com/packhorse-git/packhorse/internal/gittest"
+	"github.com/packhorse-git/packhorse/internal/git/gittest"
 )
 
 const keys = "git rounds bitmaps verify source repositories"

@@ -18,8 +18,8 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/bench/fleet"
 	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/gittest"
 	"github.com/packhorse-git/packhorse/internal/git/pktline"
-	"github.com/packhorse-git/packhorse/internal/gittest"
 )
 
 const main = "refs/heads/main"

@@ -23,7 +23,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/bench/benchtest"
 	"github.com/packhorse-git/packhorse/internal/bench/loadgen"
-	"github.com/packhorse-git/packhorse/internal/gittest"
+	"github.com/packhorse-git/packhorse/internal/git/gittest"
 
 	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
 	"github.com/packhorse-git/packhorse/proto/packhorse/v1/packhorsev1connect"

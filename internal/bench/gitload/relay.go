@@ -18,7 +18,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/packhorse-git/packhorse/internal/bench/loadgen"
-	"github.com/packhorse-git/packhorse/internal/bulk"
+	"github.com/packhorse-git/packhorse/internal/transport/bulk"
 )
 
 // The relay does the minimum of a pair of processes. For each request a sender sends one file with sendfile(2), and the

@@ -18,8 +18,8 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/bench/gitload"
 	"github.com/packhorse-git/packhorse/internal/bench/loadgen"
-	"github.com/packhorse-git/packhorse/internal/bucket"
 	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/store/bucket"
 )
 
 // compare measures both servers in turn, and returns the medians of the values and of their ratio.

@@ -15,7 +15,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/bench/gitload"
 	"github.com/packhorse-git/packhorse/internal/bench/link"
 	"github.com/packhorse-git/packhorse/internal/bench/loadgen"
-	"github.com/packhorse-git/packhorse/internal/bucket"
+	"github.com/packhorse-git/packhorse/internal/store/bucket"
 )
 
 // storage is an S3 server.

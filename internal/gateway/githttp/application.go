@@ -11,12 +11,12 @@ import (
 	"strings"
 	"time"
 
-	"github.com/packhorse-git/packhorse/internal/clientaddr"
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/gateway"
-	"github.com/packhorse-git/packhorse/internal/httpguard"
-	"github.com/packhorse-git/packhorse/internal/inflight"
-	"github.com/packhorse-git/packhorse/internal/observe/sli"
+	"github.com/packhorse-git/packhorse/internal/operations/sli"
+	"github.com/packhorse-git/packhorse/internal/schedule/inflight"
+	"github.com/packhorse-git/packhorse/internal/transport/clientaddr"
+	"github.com/packhorse-git/packhorse/internal/transport/httpguard"
 )
 
 // Application answers all requests that are neither Git's nor the gateway's. It authenticates and authorizes by itself.

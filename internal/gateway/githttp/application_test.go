@@ -8,9 +8,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/packhorse-git/packhorse/internal/clientaddr"
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/gateway/githttp"
+	"github.com/packhorse-git/packhorse/internal/transport/clientaddr"
 )
 
 // application says that it answered, and what it was asked for.

@@ -9,15 +9,15 @@ import (
 	"testing"
 	"time"
 
-	"github.com/packhorse-git/packhorse/internal/admit"
-	"github.com/packhorse-git/packhorse/internal/auth"
-	"github.com/packhorse-git/packhorse/internal/balance"
 	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/gateway/auth"
+	"github.com/packhorse-git/packhorse/internal/gateway/router"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/pktline"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/node"
-	"github.com/packhorse-git/packhorse/internal/router"
+	"github.com/packhorse-git/packhorse/internal/schedule/admit"
+	"github.com/packhorse-git/packhorse/internal/schedule/balance"
 )
 
 // replicas begins a server with nodes a, b, c, ... for all repositories. The first request goes to a.

@@ -8,13 +8,13 @@ import (
 	"strings"
 	"time"
 
-	"github.com/packhorse-git/packhorse/internal/auth"
-	"github.com/packhorse-git/packhorse/internal/connlimit"
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/gateway"
+	"github.com/packhorse-git/packhorse/internal/gateway/auth"
 	"github.com/packhorse-git/packhorse/internal/git/pktline"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/node"
+	"github.com/packhorse-git/packhorse/internal/transport/connlimit"
 )
 
 const (

@@ -14,11 +14,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/packhorse-git/packhorse/internal/bulk"
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git/pktline"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/node"
+	"github.com/packhorse-git/packhorse/internal/transport/bulk"
 )
 
 // session is a node's session after the request was read and the pack is about to be sent.

@@ -8,10 +8,10 @@ import (
 	"net/http"
 	"strings"
 
-	"github.com/packhorse-git/packhorse/internal/auth"
 	"github.com/packhorse-git/packhorse/internal/gateway"
+	"github.com/packhorse-git/packhorse/internal/gateway/auth"
 	"github.com/packhorse-git/packhorse/internal/git"
-	"github.com/packhorse-git/packhorse/internal/inflight"
+	"github.com/packhorse-git/packhorse/internal/schedule/inflight"
 )
 
 // Pages answers requests for paths below /-/ and /.api/ that are not the gateway's own: searches, and pages for

@@ -12,8 +12,8 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/gateway"
-	"github.com/packhorse-git/packhorse/internal/inflight"
-	"github.com/packhorse-git/packhorse/internal/resolve"
+	"github.com/packhorse-git/packhorse/internal/gateway/resolve"
+	"github.com/packhorse-git/packhorse/internal/schedule/inflight"
 )
 
 const (

@@ -8,8 +8,8 @@ import (
 	"testing"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/gateway/resolve"
 	"github.com/packhorse-git/packhorse/internal/git"
-	"github.com/packhorse-git/packhorse/internal/resolve"
 )
 
 func TestResolveOverHTTP(t *testing.T) {

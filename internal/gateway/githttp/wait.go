@@ -9,12 +9,12 @@ import (
 	"sync"
 	"time"
 
-	"github.com/packhorse-git/packhorse/internal/auth"
-	"github.com/packhorse-git/packhorse/internal/balance"
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/gateway"
+	"github.com/packhorse-git/packhorse/internal/gateway/auth"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/node"
+	"github.com/packhorse-git/packhorse/internal/schedule/balance"
 )
 
 const (

@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/packhorse-git/packhorse/internal/balance"
 	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/schedule/balance"
 )
 
 // TestWaitersAreBounded fills the places of one caller. Others have places left.

@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/crypto/ssh"
 
-	"github.com/packhorse-git/packhorse/internal/auth"
+	"github.com/packhorse-git/packhorse/internal/gateway/auth"
 )
 
 // failed counts and logs a connection that ended before its login. All refused logins are logged, for programs like

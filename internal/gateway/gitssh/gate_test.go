@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/packhorse-git/packhorse/internal/connlimit"
+	"github.com/packhorse-git/packhorse/internal/transport/connlimit"
 )
 
 func TestSSHGate(t *testing.T) {

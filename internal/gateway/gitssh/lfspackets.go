@@ -9,10 +9,10 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/packhorse-git/packhorse/internal/admit"
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git/pktline"
 	"github.com/packhorse-git/packhorse/internal/lfs"
+	"github.com/packhorse-git/packhorse/internal/schedule/admit"
 )
 
 // Limits of a message of git-lfs-transfer.

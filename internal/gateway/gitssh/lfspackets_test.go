@@ -6,9 +6,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/packhorse-git/packhorse/internal/admit"
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git/pktline"
+	"github.com/packhorse-git/packhorse/internal/schedule/admit"
 )
 
 func TestLFSMessageLimits(t *testing.T) {

@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/crypto/ssh"
 
-	"github.com/packhorse-git/packhorse/internal/clientaddr"
+	"github.com/packhorse-git/packhorse/internal/transport/clientaddr"
 )
 
 // maxBanner is the maximum length of a client's first line, with its end (RFC 4253, section 4.2).

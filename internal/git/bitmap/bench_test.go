@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/packhorse-git/packhorse/internal/git"
-	"github.com/packhorse-git/packhorse/internal/gittest"
+	"github.com/packhorse-git/packhorse/internal/git/gittest"
 )
 
 // BenchmarkBitmap measures with the repository of this project, or with the bundle that PACKHORSE_BENCH_BUNDLE names.

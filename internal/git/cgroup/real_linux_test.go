@@ -12,7 +12,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/packhorse-git/packhorse/internal/gittest"
+	"github.com/packhorse-git/packhorse/internal/git/gittest"
 )
 
 // hierarchy returns the mount of the kernel's hierarchy. It skips the test if the hierarchy is not writable.

@@ -11,8 +11,8 @@ import (
 	"testing"
 
 	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/gittest"
 	"github.com/packhorse-git/packhorse/internal/git/pack"
-	"github.com/packhorse-git/packhorse/internal/gittest"
 )
 
 // benchEnv names a bare repository to measure with; it is not changed. Without it a small random one is used.

@@ -18,8 +18,8 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/gittest"
 	"github.com/packhorse-git/packhorse/internal/git/pack"
-	"github.com/packhorse-git/packhorse/internal/gittest"
 )
 
 // variants are the ways in which a commit-graph may cover a repository.

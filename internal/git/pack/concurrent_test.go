@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/packhorse-git/packhorse/internal/git"
-	"github.com/packhorse-git/packhorse/internal/gittest"
+	"github.com/packhorse-git/packhorse/internal/git/gittest"
 )
 
 // TestRepackUnderReaders reads everything, all the time, while git replaces the packs.

@@ -14,7 +14,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git/reaper"
-	"github.com/packhorse-git/packhorse/internal/inflight"
+	"github.com/packhorse-git/packhorse/internal/schedule/inflight"
 )
 
 // lingerLimit is the maximum time for which the pipes of an ended process are read and written. Only a process that

@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/packhorse-git/packhorse/internal/balance"
 	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/schedule/balance"
 )
 
 // TestManyAtOnce requests 10,000 slots at once. As many as possible succeed, the others get an error, and nothing is

@@ -27,11 +27,11 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/packhorse-git/packhorse/internal/balance"
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git/cgroup"
 	"github.com/packhorse-git/packhorse/internal/git/reaper"
-	"github.com/packhorse-git/packhorse/internal/inflight"
+	"github.com/packhorse-git/packhorse/internal/schedule/balance"
+	"github.com/packhorse-git/packhorse/internal/schedule/inflight"
 )
 
 // Class is a kind of work with its own limits, such as "pack".

@@ -7,8 +7,8 @@ import (
 	"time"
 	"unicode"
 
-	"github.com/packhorse-git/packhorse/internal/balance"
-	"github.com/packhorse-git/packhorse/internal/inflight"
+	"github.com/packhorse-git/packhorse/internal/schedule/balance"
+	"github.com/packhorse-git/packhorse/internal/schedule/inflight"
 )
 
 // Running describes a running command.

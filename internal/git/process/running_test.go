@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/packhorse-git/packhorse/internal/inflight"
+	"github.com/packhorse-git/packhorse/internal/schedule/inflight"
 )
 
 // TestRunning checks that a running command is listed with the usage of itself and its children, and that the usage

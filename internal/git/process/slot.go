@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
-	"github.com/packhorse-git/packhorse/internal/inflight"
+	"github.com/packhorse-git/packhorse/internal/schedule/inflight"
 )
 
 // Slot is a slot of a class, for work that may need a command or not.

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
-	"github.com/packhorse-git/packhorse/internal/gittest"
+	"github.com/packhorse-git/packhorse/internal/git/gittest"
 )
 
 // TestStartingOnStoppedDisk checks that a start that waits for a disk is listed until it fails, and blocks no other

@@ -3,7 +3,7 @@ package process
 import (
 	"context"
 
-	"github.com/packhorse-git/packhorse/internal/inflight"
+	"github.com/packhorse-git/packhorse/internal/schedule/inflight"
 )
 
 // beginSpan adds the command to the trace of its request, if that is traced.

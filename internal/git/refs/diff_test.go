@@ -13,7 +13,7 @@ import (
 	"testing"
 
 	"github.com/packhorse-git/packhorse/internal/git"
-	"github.com/packhorse-git/packhorse/internal/gittest"
+	"github.com/packhorse-git/packhorse/internal/git/gittest"
 )
 
 // state is all that a Snapshot shows, by name.

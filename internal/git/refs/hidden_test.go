@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/packhorse-git/packhorse/internal/git"
-	"github.com/packhorse-git/packhorse/internal/gittest"
+	"github.com/packhorse-git/packhorse/internal/git/gittest"
 )
 
 // TestHidden checks that hidden refs are absent in every query, loose or packed. Symbolic refs to them stay.

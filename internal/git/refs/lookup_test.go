@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/packhorse-git/packhorse/internal/git"
-	"github.com/packhorse-git/packhorse/internal/gittest"
+	"github.com/packhorse-git/packhorse/internal/git/gittest"
 )
 
 // TestLookupAllIsLookup asks for lists of names, in order and not, there and not, and compares with single look-ups.

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
-	"github.com/packhorse-git/packhorse/internal/gittest"
+	"github.com/packhorse-git/packhorse/internal/git/gittest"
 )
 
 // A repository that is moved away in the middle of a look is gone; its refs are not.

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/packhorse-git/packhorse/internal/gittest"
+	"github.com/packhorse-git/packhorse/internal/git/gittest"
 )
 
 // A linked worktree has its own HEAD and some refs of its own. It shares all other refs.

@@ -12,7 +12,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
-	"github.com/packhorse-git/packhorse/internal/gittest"
+	"github.com/packhorse-git/packhorse/internal/git/gittest"
 )
 
 func mustParse(t testing.TB, file string) *Patterns {

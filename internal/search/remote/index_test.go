@@ -13,16 +13,16 @@ import (
 	"time"
 
 	"github.com/packhorse-git/packhorse/client"
-	"github.com/packhorse-git/packhorse/internal/admit"
-	"github.com/packhorse-git/packhorse/internal/bulk"
-	"github.com/packhorse-git/packhorse/internal/control"
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
-	"github.com/packhorse-git/packhorse/internal/inflight"
+	"github.com/packhorse-git/packhorse/internal/node/control"
+	"github.com/packhorse-git/packhorse/internal/schedule/admit"
+	"github.com/packhorse-git/packhorse/internal/schedule/inflight"
 	"github.com/packhorse-git/packhorse/internal/search"
 	"github.com/packhorse-git/packhorse/internal/search/query"
 	"github.com/packhorse-git/packhorse/internal/search/remote"
 	"github.com/packhorse-git/packhorse/internal/search/schema"
+	"github.com/packhorse-git/packhorse/internal/transport/bulk"
 )
 
 // index is a control.Index that finds one result in each repository that may be searched.

@@ -6,11 +6,11 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/packhorse-git/packhorse/internal/bucket/buckettest"
 	"github.com/packhorse-git/packhorse/internal/git"
-	"github.com/packhorse-git/packhorse/internal/hydrate"
-	"github.com/packhorse-git/packhorse/internal/storage"
+	"github.com/packhorse-git/packhorse/internal/node/storage"
 	"github.com/packhorse-git/packhorse/internal/store"
+	"github.com/packhorse-git/packhorse/internal/store/bucket/buckettest"
+	"github.com/packhorse-git/packhorse/internal/store/hydrate"
 )
 
 // Node is one node of a store whose bucket is in memory.

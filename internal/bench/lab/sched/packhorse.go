@@ -5,7 +5,7 @@ import (
 	"math"
 	"time"
 
-	"github.com/packhorse-git/packhorse/internal/balance"
+	"github.com/packhorse-git/packhorse/internal/schedule/balance"
 )
 
 // packhorse is the gateway's own scheduler with the simulation's clock. Its queue and the time in it are unlimited

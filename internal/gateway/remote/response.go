@@ -1,0 +1,264 @@
+package remote
+
+import (
+	"context"
+	"errors"
+	"io"
+	"sync/atomic"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"github.com/packhorse-git/packhorse/internal/fault/faultrpc"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/protocol"
+	"github.com/packhorse-git/packhorse/internal/node"
+	"github.com/packhorse-git/packhorse/internal/proto/internalv1"
+	"github.com/packhorse-git/packhorse/internal/schedule/inflight"
+	"github.com/packhorse-git/packhorse/internal/transport/sidechannel"
+)
+
+// response is a response on its way from the node to the client.
+type response struct {
+	node     *Node
+	pool     *sidechannel.Pool // of the link that the call uses; nil: bulk data is part of the call
+	ctx      context.Context   // of the client's request
+	callCtx  context.Context   // of the call, which may continue for disconnectDelay after the client has disconnected
+	hangUp   func()            // cancels the call
+	complete *atomic.Bool      // the client has the whole response, and may disconnect
+	call     connect.StreamingClientConn
+	path     pathMessage
+	request  *requestStream      // nil: the request was sent
+	w        node.ResponseWriter // nil: the response has no data
+	part     *part
+	outcome  node.Outcome
+	updates  []node.RefUpdate // of a push, received so far
+
+	length    int64
+	hasLength bool
+	sent      int64
+	bulk      bool // the data path has been named
+	cutOff    bool // the call ended without an error from the node
+}
+
+// run forwards parts until the last one. Its error is nil only after a complete response.
+func (r *response) run() error {
+	for {
+		err := r.receive()
+		if errors.Is(err, io.EOF) {
+			return r.invalid("the call ended before the end of the response")
+		} else if err != nil {
+			if o, ok := faultrpc.Detail[*internalv1.Outcome](err); ok {
+				r.outcome = outcomeOf(r.ctx, o)
+			}
+			return r.failed(err)
+		}
+		if r.part.other == nil {
+			if err := r.write(r.part.data); err != nil {
+				return err
+			}
+			continue
+		}
+		switch p := r.part.other.GetPart().(type) {
+		case *internalv1.ResponsePart_Data:
+			err = r.write(r.part.data)
+		case *internalv1.ResponsePart_Length:
+			if r.hasLength || r.sent > 0 || p.Length > 1<<62 || r.w == nil {
+				return r.invalid("unexpected length")
+			}
+			r.hasLength, r.length = true, int64(p.Length)
+		case *internalv1.ResponsePart_DataPathRequest:
+			if r.request != nil && r.request.push {
+				err = r.request.start()
+				break
+			}
+			var end *internalv1.End
+			if end, err = r.startBulk(p.DataPathRequest.GetCold()); end != nil {
+				return r.end(end)
+			}
+		case *internalv1.ResponsePart_Staleness:
+			setStaleness(r.w, p.Staleness.AsDuration())
+		case *internalv1.ResponsePart_Updates:
+			err = r.addUpdates(p.Updates)
+		case *internalv1.ResponsePart_End:
+			return r.end(p.End)
+		default:
+			return r.invalid("unknown part")
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// setStaleness passes the age of a mirror's state on to the client.
+func setStaleness(w node.ResponseWriter, age time.Duration) {
+	if s, ok := w.(node.StalenessWriter); ok {
+		s.SetStaleness(age)
+	}
+}
+
+// maxUpdates is the maximum number of ref updates that a node may report. push.max_commands of a node cannot allow more
+// in a request of the maximum size.
+const maxUpdates = 1 << 20
+
+// addUpdates adds results of a push's ref updates.
+func (r *response) addUpdates(m *internalv1.RefUpdates) error {
+	if len(r.updates)+len(m.GetUpdates()) > maxUpdates || r.request == nil || !r.request.push {
+		return r.invalid("too many ref updates")
+	}
+	for _, u := range m.GetUpdates() {
+		before, okBefore := objectID(u.GetOldId())
+		after, okAfter := objectID(u.GetNewId())
+		if !okBefore || !okAfter || len(u.GetRef()) > 64<<10 || len(u.GetResult()) > 1<<10 {
+			return r.invalid("invalid ref update")
+		}
+		r.updates = append(r.updates, node.RefUpdate{Ref: u.GetRef(), Old: before, New: after, Result: u.GetResult()})
+	}
+	return nil
+}
+
+func objectID(raw []byte) (git.ObjectID, bool) {
+	if len(raw) != git.SHA1.Size() && len(raw) != git.SHA256.Size() {
+		return git.ObjectID{}, false
+	}
+	return git.RawObjectID(raw), true
+}
+
+// receive waits for the next part.
+func (r *response) receive() error {
+	r.part.data, r.part.other = nil, nil
+	return r.call.Receive(r.part)
+}
+
+// invalid returns the error of a node that violates the protocol.
+func (r *response) invalid(problem string) error { return r.node.invalidResponse(errors.New(problem)) }
+
+// begin announces the length before the first byte.
+func (r *response) begin() {
+	if r.sent == 0 && r.hasLength {
+		r.w.SetLength(r.length)
+	}
+}
+
+// write sends bytes of the call to the client. It flushes after a part that is not full, because the node may wait.
+func (r *response) write(p []byte) error {
+	if r.w == nil {
+		return r.invalid("unexpected data")
+	}
+	if err := r.request.wait(); err != nil {
+		return err
+	}
+	r.begin()
+	n, err := r.w.Write(p)
+	r.count(int64(n))
+	if err == nil && (r.bulk || r.request != nil) && len(p) < fullPart {
+		err = r.w.Flush()
+	}
+	if err != nil {
+		return &node.ClientConnError{Err: err}
+	}
+	return nil
+}
+
+// count counts n bytes that were sent to the client.
+func (r *response) count(n int64) {
+	r.sent += n
+	if r.hasLength && r.sent == r.length {
+		r.complete.Store(true)
+	}
+}
+
+// fullPart is the length of a full part in bytes.
+const fullPart = 128 << 10
+
+// startBulk admits a long response, and names the data path to the node. From a side channel it copies the response,
+// and returns the last part of the call.
+func (r *response) startBulk(cold bool) (*internalv1.End, error) {
+	if r.bulk || r.sent > 0 && (r.request == nil || !r.request.stateful) {
+		return nil, r.invalid("unexpected request for a data path")
+	}
+	if err := r.w.StartBulk(cold); err != nil {
+		return nil, err
+	}
+	r.bulk = true
+	if r.pool != nil {
+		return r.copyFromChannel()
+	}
+	return nil, r.sendPath(&internalv1.DataPath{Path: &internalv1.DataPath_InBand{InBand: &internalv1.InBand{}}})
+}
+
+// sendPath names the data path.
+func (r *response) sendPath(path *internalv1.DataPath) error {
+	if r.request != nil {
+		r.request.mu.Lock()
+		defer r.request.mu.Unlock()
+	}
+	if err := r.call.Send(r.path(path)); err != nil && !errors.Is(err, io.EOF) {
+		// after io.EOF the node's response has the reason
+		return r.node.failed(r.ctx, err)
+	}
+	return nil
+}
+
+// result takes the outcome from the last part, and returns its error.
+func (r *response) result(end *internalv1.End) error {
+	r.outcome = outcomeOf(r.ctx, end.GetOutcome())
+	if r.request != nil {
+		r.request.objectBytes = end.GetObjectBytes()
+	}
+	err := faultrpc.Fault(end.GetFault())
+	if err != nil && end.GetFaultReported() {
+		return &node.ReportedError{Err: err}
+	}
+	return err
+}
+
+// end processes the last part.
+func (r *response) end(end *internalv1.End) error {
+	result := r.result(end)
+	if result != nil {
+		if _, reported := errors.AsType[*node.ReportedError](result); !reported {
+			return result
+		}
+	} else if r.hasLength && r.sent != r.length {
+		return r.invalid("another length than announced")
+	} else {
+		r.begin()
+	}
+	if err := r.receive(); !errors.Is(err, io.EOF) && r.ctx.Err() == nil {
+		return r.invalid("a part after the end")
+	}
+	return result
+}
+
+// outcomeOf converts an outcome. Call it once, because it adds the resources that git used on the node to the request
+// of the context.
+func outcomeOf(ctx context.Context, o *internalv1.Outcome) node.Outcome {
+	if u := o.GetGit(); u != nil {
+		inflight.From(ctx).AddUsage(inflight.Usage{
+			Commands: int(u.GetCommands()), User: u.GetUser().AsDuration(), System: u.GetSystem().AsDuration(),
+			Queue: u.GetQueue().AsDuration(), MaxRSS: u.GetMaxRss(), In: u.GetBytesIn(), Out: u.GetBytesOut(),
+		})
+	}
+	made, stored := o.GetMade(), o.GetStored()
+	return node.Outcome{
+		Command: protocol.Command(o.GetCommand()), Agent: o.GetAgent(), Session: o.GetSessionId(),
+		Refs: int(o.GetRefs()), Wants: int(o.GetWants()), Haves: int(o.GetHaves()), Common: int(o.GetCommon()),
+		Pack: o.GetPack(), Key: o.GetKey(), Objects: o.GetObjects(), Bytes: o.GetBytes(),
+		Parse: o.GetParse().AsDuration(), Negotiate: o.GetNegotiate().AsDuration(), Wait: o.GetWait().AsDuration(),
+		FirstByte: o.GetFirstByte().AsDuration(), Copy: o.GetCopy().AsDuration(),
+		ChildCPU: o.GetChildCpu().AsDuration(), ChildMaxRSS: o.GetChildMaxRss(),
+		Warmup: o.GetWarmup().AsDuration(), Reason: word(o.GetReason()),
+		Made: node.Made{Source: word(made.GetSource()), Fallback: word(made.GetFallback()),
+			Select: made.GetSelect().AsDuration(), Write: made.GetWrite().AsDuration()},
+		Mirror: node.Mirror(word(o.GetMirror())), OriginTime: o.GetOriginTime().AsDuration(),
+		Stale: o.GetStale().AsDuration(),
+		Stored: node.Stored{Record: stored.GetRecord(), Look: stored.GetLook().AsDuration(),
+			Append: stored.GetAppend().AsDuration(), Tries: int(stored.GetTries()),
+			Held: stored.GetHeld()},
+	}
+}
+
+// word returns a node's word for a log, cut to 40 bytes.
+func word(s string) string { return s[:min(len(s), 40)] }

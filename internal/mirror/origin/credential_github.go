@@ -1,0 +1,222 @@
+package origin
+
+import (
+	"bytes"
+	"context"
+	"crypto/rsa"
+	"crypto/x509"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/go-jose/go-jose/v4"
+	"github.com/go-jose/go-jose/v4/jwt"
+	"golang.org/x/sync/singleflight"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/transport/credfile"
+)
+
+// GitHubAppOptions of a GitHubApp.
+type GitHubAppOptions struct {
+	Origin       Options // whose URL, Private, Authorities and Proxy also apply to the API
+	App          int     // ID of the app
+	Installation int     // ID of the installation whose repositories can be read
+	KeyFile      string  // private key of the app in PEM, without permissions for other users
+	Log          *slog.Logger
+}
+
+// GitHubApp is a credential for the repositories of an installation of a GitHub App. It signs a short-lived token with
+// the app's private key, and exchanges it at the API for an installation token. That may only read contents, and is
+// valid for an hour. Concurrent callers share an exchange. Safe for concurrent use.
+type GitHubApp struct {
+	o      GitHubAppOptions
+	url    string // of the exchange
+	key    *credfile.Private[*rsa.PrivateKey]
+	client *http.Client
+	now    func() time.Time
+	flight singleflight.Group
+
+	mu      sync.Mutex
+	token   Secret
+	expires time.Time
+	failed  time.Time // latest failure of an exchange
+	err     error     // of that failure; nil after a success
+}
+
+const (
+	appTokenEarly    = 5 * time.Minute // before its end a token is replaced
+	appTokenSpare    = time.Minute     // before its end a token is not used any more
+	appRetryInterval = 5 * time.Second // after a failure
+	maxAppAnswer     = 64 << 10
+)
+
+// NewGitHubApp returns the credential of a GitHub App. The first token is requested when it is needed.
+func NewGitHubApp(o GitHubAppOptions) (*GitHubApp, error) {
+	key, err := credfile.LoadPrivate("private key of the GitHub App", o.KeyFile, parseRSAKey, o.Log)
+	if err != nil {
+		return nil, err
+	}
+	a := &GitHubApp{o: o, key: key, now: time.Now}
+	a.url = githubAPI(o.Origin.URL) + "/app/installations/" + strconv.Itoa(o.Installation) + "/access_tokens"
+	transport := newTransport(o.Origin)
+	transport.DisableKeepAlives = true // there is one request in an hour
+	a.client = &http.Client{Transport: transport, Timeout: 30 * time.Second,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	return a, nil
+}
+
+// githubAPI returns the URL of the API of a GitHub host.
+func githubAPI(origin *url.URL) string {
+	host := strings.ToLower(origin.Host)
+	if host == "github.com" || strings.HasSuffix(host, ".ghe.com") {
+		return origin.Scheme + "://api." + host
+	}
+	return origin.Scheme + "://" + origin.Host + "/api/v3"
+}
+
+// parseRSAKey parses a private key as GitHub hands it out (PKCS #1), or converted to PKCS #8.
+func parseRSAKey(text []byte) (*rsa.PrivateKey, error) {
+	block, _ := pem.Decode(text)
+	if block == nil {
+		return nil, errors.New("no private key in PEM")
+	}
+	if key, err := x509.ParsePKCS1PrivateKey(block.Bytes); err == nil {
+		return key, nil
+	}
+	any, err := x509.ParsePKCS8PrivateKey(block.Bytes)
+	key, ok := any.(*rsa.PrivateKey)
+	if err != nil || !ok {
+		return nil, errors.New("not an RSA private key")
+	}
+	return key, nil
+}
+
+// Authorization implements Source. It waits for an exchange if there is no valid token. An error of IsDown means that
+// the API does not answer.
+func (a *GitHubApp) Authorization(ctx context.Context) (Secret, error) {
+	a.mu.Lock()
+	token, left, err := a.token, a.expires.Sub(a.now()), a.err
+	recent := a.err != nil && a.now().Sub(a.failed) < appRetryInterval
+	a.mu.Unlock()
+	switch {
+	case left > appTokenEarly, recent && left > appTokenSpare:
+		return token, nil
+	case recent:
+		return Secret{}, err
+	}
+	done := a.flight.DoChan("", func() (any, error) { return nil, a.renew() })
+	if left > appTokenSpare {
+		return token, nil
+	}
+	select {
+	case r := <-done:
+		if r.Err != nil {
+			return Secret{}, r.Err
+		}
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		return a.token, nil
+	case <-ctx.Done():
+		return Secret{}, context.Cause(ctx)
+	}
+}
+
+// renew gets a token and keeps it, or the error. It does nothing if the token was renewed since its caller looked.
+func (a *GitHubApp) renew() error {
+	a.mu.Lock()
+	left := a.expires.Sub(a.now())
+	a.mu.Unlock()
+	if left > appTokenEarly {
+		return nil
+	}
+	token, expires, err := a.exchange()
+	if err != nil {
+		err = fmt.Errorf("get a token for the GitHub App %d: %w", a.o.App, err)
+		a.o.Log.Warn("cannot get a token for a GitHub App", "error", err)
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.err = err; err != nil {
+		a.failed = a.now()
+		return err
+	}
+	a.token, a.expires = token, expires
+	return nil
+}
+
+// exchange gets an installation token.
+func (a *GitHubApp) exchange() (token Secret, expires time.Time, err error) {
+	signed, err := a.sign()
+	if err != nil {
+		return token, expires, err
+	}
+	r, err := http.NewRequest(http.MethodPost, a.url, bytes.NewReader([]byte(`{"permissions":{"contents":"read"}}`)))
+	if err != nil {
+		return token, expires, err
+	}
+	r.Header.Set("Accept", "application/vnd.github+json")
+	r.Header.Set("Authorization", "Bearer "+signed)
+	r.Header.Set("Content-Type", "application/json")
+	r.Header.Set("User-Agent", "packhorse")
+	response, err := a.client.Do(r)
+	if err != nil {
+		if _, refused := errors.AsType[*fault.Error](err); refused {
+			return token, expires, err // of the address
+		}
+		return token, expires, &Error{Down: true, Err: err}
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(response.Body, maxAppAnswer))
+	if err != nil {
+		return token, expires, &Error{Down: true, Err: err}
+	}
+	var answer struct {
+		Token   string    `json:"token"`
+		Expires time.Time `json:"expires_at"`
+		Message string    `json:"message"` // of an error
+	}
+	err = json.Unmarshal(body, &answer)
+	switch status := response.StatusCode; {
+	case status == http.StatusCreated && err == nil && answer.Token != "":
+		token, err = basic(TokenUser, answer.Token)
+		return token, answer.Expires, err
+	case status == http.StatusCreated:
+		return token, expires, errors.New("the API sent an invalid answer")
+	}
+	return token, expires, apiError(response, answer.Message)
+}
+
+// apiError returns the error of an answer without a token.
+func apiError(r *http.Response, message string) error {
+	e := &Error{Status: r.StatusCode, RetryAfter: retryAfter(r.Header.Get("Retry-After"))}
+	e.Down = e.Status >= 500 || e.Status == http.StatusTooManyRequests ||
+		e.Status == http.StatusForbidden && e.RetryAfter > 0
+	if e.Err = fmt.Errorf("the API answered with status %d", e.Status); !e.Down {
+		e.Err = fmt.Errorf("%w (%s): check the IDs of the app and its installation, its key, and the clock", e.Err,
+			Printable(message))
+	}
+	return e
+}
+
+// sign returns a token that proves the possession of the app's key. It is valid for less than the ten minutes that
+// GitHub allows, and from a minute ago, because clocks differ.
+func (a *GitHubApp) sign() (string, error) {
+	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.RS256, Key: a.key.Get()}, nil)
+	if err != nil {
+		return "", err
+	}
+	now := a.now()
+	return jwt.Signed(signer).Claims(jwt.Claims{Issuer: strconv.Itoa(a.o.App),
+		IssuedAt: jwt.NewNumericDate(now.Add(-time.Minute)), Expiry: jwt.NewNumericDate(now.Add(8 * time.Minute)),
+	}).Serialize()
+}

@@ -1,0 +1,126 @@
+package control
+
+import (
+	"context"
+	"runtime"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/proto/internalv1/internalv1connect"
+	"github.com/packhorse-git/packhorse/internal/schedule/admit"
+	"github.com/packhorse-git/packhorse/internal/schedule/balance"
+	"github.com/packhorse-git/packhorse/proto/packhorse/v1/packhorsev1connect"
+)
+
+// heavyCalls are the unary look-ups whose work grows with the repository, or that wait for the disk. They wait for a
+// slot before they enter the small lane, so that they leave room and CPUs for small ones. The streams Log, DiffStat and
+// Files are heavy too, and call enterHeavy themselves.
+var heavyCalls = []string{
+	packhorsev1connect.RepositoryServiceCreateProcedure, packhorsev1connect.RepositoryServiceGetProcedure,
+	packhorsev1connect.RepositoryServiceListProcedure, packhorsev1connect.RepositoryServiceDeleteProcedure,
+	packhorsev1connect.RepositoryServiceRenameProcedure, packhorsev1connect.RepositoryServiceSetHeadProcedure,
+	internalv1connect.NodeServiceCountCommitsProcedure,
+}
+
+const (
+	slotsPerCPU = 2
+	// slotQueue and slotWait limit the calls that wait for a slot. They are fewer than the calls of one connection.
+	slotQueue = 256
+	slotWait  = 30 * time.Second
+	// slotPatience is how long a reader may take for a message until its look-up gives up the slot.
+	slotPatience = 100 * time.Millisecond
+)
+
+func newSlots(n int) *balance.Slots {
+	if n <= 0 {
+		n = slotsPerCPU * runtime.NumCPU()
+	}
+	return balance.NewSlots(n, balance.Limits{Queue: slotQueue, Wait: slotWait}, balance.Clock{})
+}
+
+// takeSlot waits for a slot for a heavy look-up. The errors are those of balance.Slots.Acquire.
+func (s *Server) takeSlot(ctx context.Context, caller string) (release func(), err error) {
+	release, waited, err := s.slots.Acquire(ctx, balance.Caller(caller))
+	s.Metrics.slotWait.Observe(waited.Seconds())
+	return release, err
+}
+
+// admission is the place of a look-up in its lane: a response of one message is in the small lane, a longer one in the
+// lane of long responses. It is not safe for concurrent use.
+type admission struct {
+	server *Server
+	seat   *admit.Seat
+	caller string
+	slot   func() // gives back the slot of a heavy look-up; nil: it has none
+	begun  bool   // next was called
+}
+
+// enter admits a look-up to the small lane. The caller has to call end. The error is of kind Exhausted.
+func (s *Server) enter() (*admission, error) {
+	seat, err := s.Lanes.Small.Enter("")
+	if err != nil {
+		return nil, err
+	}
+	seat.Stay()
+	return &admission{server: s, seat: seat}, nil
+}
+
+// enterHeavy is enter for a heavy look-up, which first waits for a slot. The error is of kind Exhausted, or that of
+// ctx.
+func (s *Server) enterHeavy(ctx context.Context, caller string) (*admission, error) {
+	slot, err := s.takeSlot(ctx, caller)
+	if err != nil {
+		return nil, err
+	}
+	p, err := s.enter()
+	if err != nil {
+		slot()
+		return nil, err
+	}
+	p.caller, p.slot = caller, slot
+	return p, nil
+}
+
+// move changes to the lane of long responses. Later calls do nothing. The error is of kind Exhausted.
+func (p *admission) move() error { return p.seat.Move(p.server.Lanes.Hit) }
+
+// next is called before each message of a stream. With the second message the response is a long one. Errors are those
+// of move.
+func (p *admission) next() error {
+	if p.begun {
+		return p.move()
+	}
+	p.begun = true
+	return nil
+}
+
+// send sends a message of a heavy look-up, after next. A slow reader gives up the slot for others. If it cannot get a
+// slot again in time, it continues without one.
+func (p *admission) send(ctx context.Context, message func() error) error {
+	if err := p.next(); err != nil {
+		return err
+	}
+	slow := time.AfterFunc(slotPatience, p.giveSlot())
+	err := message()
+	if slow.Stop() || err != nil {
+		return err
+	}
+	p.slot, err = p.server.takeSlot(ctx, p.caller)
+	if fault.Is(err, fault.Exhausted) {
+		return nil
+	}
+	return err
+}
+
+// giveSlot returns a function that gives up the slot, if there is one.
+func (p *admission) giveSlot() func() {
+	if p.slot == nil {
+		return func() {}
+	}
+	return p.slot
+}
+
+func (p *admission) end() {
+	p.seat.Leave()
+	p.giveSlot()()
+}

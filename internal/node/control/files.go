@@ -1,0 +1,169 @@
+package control
+
+import (
+	"bytes"
+	"context"
+
+	"connectrpc.com/connect"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/node/lookup"
+	"github.com/packhorse-git/packhorse/internal/node/storage"
+	"github.com/packhorse-git/packhorse/internal/proto/internalv1"
+	"github.com/packhorse-git/packhorse/internal/schedule/balance"
+)
+
+const (
+	maxFiles   = 1000   // files, or lines, of one message
+	maxBehind  = 10_000 // commits
+	usualGrep  = 1000   // lines
+	fileFields = 96     // bytes of a file's fields beside path and content, about
+)
+
+// commitID reads the ID of a commit.
+func commitID(text string) (git.ObjectID, error) {
+	id, err := git.ParseObjectID(text)
+	if err != nil || id.IsZero() {
+		return id, fault.New(fault.Invalid, "invalid object ID %.80q", text)
+	}
+	return id, nil
+}
+
+func (o nodeService) Files(ctx context.Context, request *connect.Request[internalv1.FilesRequest],
+	stream *connect.ServerStream[internalv1.FilesResponse]) error {
+	repository, err := parsePath(request.Msg.GetRepository())
+	if err != nil {
+		return err
+	}
+	q := lookup.FilesRequest{Limit: request.Msg.GetLimit()}
+	if q.Commit, err = commitID(request.Msg.GetCommit()); err != nil {
+		return err
+	}
+	if base := request.Msg.GetBase(); base != "" {
+		if q.Base, err = commitID(base); err != nil {
+			return err
+		}
+	}
+	admission, err := o.enterHeavy(ctx, request.Header().Get(callerHeader))
+	if err != nil {
+		return err
+	}
+	defer admission.end()
+	b := fileBatch{send: func(answer *internalv1.FilesResponse) error {
+		return admission.send(ctx, func() error { return stream.Send(answer) })
+	}}
+	if err := o.Node.Files(ctx, repository, q, b.add); err != nil {
+		return err
+	}
+	return b.flush()
+}
+
+// fileBatch groups files into messages.
+type fileBatch struct {
+	send   func(*internalv1.FilesResponse) error
+	answer internalv1.FilesResponse
+	size   int // bytes
+}
+
+// add adds a file, in several parts if it is long. It takes over the content.
+func (b *fileBatch) add(f *lookup.File) error {
+	m := &internalv1.File{Path: bytes.Clone(f.Path), Mode: f.Mode, Size: f.Size, Deleted: f.Gone,
+		HasContent: f.Content != nil}
+	if !f.Gone {
+		m.Oid = f.ID.String()
+	}
+	for rest := f.Content; ; m = new(internalv1.File) {
+		n := min(len(rest), maxPart)
+		m.Content, rest = rest[:n], rest[n:]
+		m.Continued = len(rest) > 0
+		size := len(m.GetPath()) + n + fileFields
+		if len(b.answer.Files) == maxFiles || b.size+size > maxPart {
+			if err := b.flush(); err != nil {
+				return err
+			}
+		}
+		b.answer.Files, b.size = append(b.answer.Files, m), b.size+size
+		if len(rest) == 0 {
+			return nil
+		}
+	}
+}
+
+func (b *fileBatch) flush() error {
+	if len(b.answer.Files) == 0 {
+		return nil
+	}
+	err := b.send(&b.answer)
+	clear(b.answer.Files)
+	b.answer.Files, b.size = b.answer.Files[:0], 0
+	return err
+}
+
+func (o nodeService) CountCommits(ctx context.Context,
+	request *connect.Request[internalv1.CountCommitsRequest]) (*connect.Response[internalv1.CountCommitsResponse], error) {
+	repository, err := parsePath(request.Msg.GetRepository())
+	if err != nil {
+		return nil, err
+	}
+	older, err := commitID(request.Msg.GetOld())
+	if err != nil {
+		return nil, err
+	}
+	newer, err := commitID(request.Msg.GetNew())
+	if err != nil {
+		return nil, err
+	}
+	limit := int(request.Msg.GetLimit())
+	if limit == 0 {
+		limit = maxBehind
+	}
+	n, err := o.Node.Behind(ctx, repository, older, newer, limit)
+	if err != nil {
+		return nil, err
+	}
+	return connect.NewResponse(&internalv1.CountCommitsResponse{Commits: int32(n)}), nil
+}
+
+// Grep runs in the cold lane, because it starts Git.
+func (o nodeService) Grep(ctx context.Context, request *connect.Request[internalv1.GrepRequest],
+	stream *connect.ServerStream[internalv1.GrepResponse]) error {
+	repository, err := parsePath(request.Msg.GetRepository())
+	if err != nil {
+		return err
+	}
+	caller := balance.Caller(request.Header().Get(callerHeader))
+	q := storage.GrepQuery{
+		Pattern: request.Msg.GetPattern(), Regexp: request.Msg.GetRegexp(), IgnoreCase: request.Msg.GetIgnoreCase(),
+		Limit: int(request.Msg.GetLimit()), Caller: caller,
+	}
+	if q.Limit == 0 {
+		q.Limit = usualGrep
+	}
+	if q.Commit, err = commitID(request.Msg.GetCommit()); err != nil {
+		return err
+	}
+	seat, err := o.Lanes.Cold.Enter(caller)
+	if err != nil {
+		return err
+	}
+	defer seat.Leave()
+	answer, size := new(internalv1.GrepResponse), 0
+	answer.LimitHit, err = o.Node.Grep(ctx, repository, q, func(h *storage.GrepHit) error {
+		hit := &internalv1.GrepHit{Path: bytes.Clone(h.Path), Line: int32(h.Line), Column: int32(h.Column),
+			Text: bytes.Clone(h.Text), Truncated: h.Cut}
+		n := len(h.Path) + len(h.Text) + fileFields
+		if len(answer.Hits) == maxFiles || len(answer.Hits) > 0 && size+n > maxPart {
+			if err := stream.Send(answer); err != nil {
+				return err
+			}
+			answer.Hits, size = answer.Hits[:0], 0
+		}
+		answer.Hits, size = append(answer.Hits, hit), size+n
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return stream.Send(answer)
+}

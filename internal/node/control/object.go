@@ -1,0 +1,172 @@
+package control
+
+import (
+	"context"
+	"strings"
+
+	"connectrpc.com/connect"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/node/lookup"
+	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
+	"github.com/packhorse-git/packhorse/proto/packhorse/v1/packhorsev1connect"
+)
+
+// objects serves the contents of repositories.
+type objectService struct{ *Server }
+
+var _ packhorsev1connect.ObjectServiceHandler = objectService{}
+
+func pathIn(in *packhorsev1.RevisionPath) lookup.PathIn {
+	return lookup.PathIn{Revision: in.GetRevision(), Path: in.GetPath()}
+}
+
+func (o objectService) Blob(ctx context.Context, request *connect.Request[packhorsev1.BlobRequest],
+	stream *connect.ServerStream[packhorsev1.BlobResponse]) error {
+	repository, err := parsePath(request.Msg.GetRepository())
+	if err != nil {
+		return err
+	}
+	q := lookup.BlobRequest{In: pathIn(request.Msg.GetPath()), Offset: request.Msg.GetOffset(),
+		Length: request.Msg.GetLength()}
+	switch blob := request.Msg.GetBlob().(type) {
+	case *packhorsev1.BlobRequest_Oid:
+		if q.ID, err = git.ParseObjectID(blob.Oid); err != nil || q.ID.IsZero() {
+			return fault.New(fault.Invalid, "invalid object ID %.80q", blob.Oid)
+		}
+	case nil:
+		return fault.New(fault.Invalid, "set either the object ID or the path of the blob")
+	}
+	admission, err := o.enter()
+	if err != nil {
+		return err
+	}
+	defer admission.end()
+	answer := new(packhorsev1.BlobResponse)
+	head := func(h lookup.BlobHeader) error {
+		answer.Header = &packhorsev1.BlobHeader{Oid: h.ID.String(), Size: h.Size, Mode: h.Mode}
+		if n := h.Size - q.Offset; n > lookup.Piece && (q.Length == 0 || q.Length > lookup.Piece) {
+			return admission.move()
+		}
+		return nil
+	}
+	err = o.Node.Blob(ctx, repository, q, head, func(data []byte) error {
+		answer.Data = data
+		err := stream.Send(answer)
+		answer = new(packhorsev1.BlobResponse)
+		return err
+	})
+	if err == nil && answer.Header != nil { // the blob is empty
+		err = stream.Send(answer)
+	}
+	return err
+}
+
+func (o objectService) Tree(ctx context.Context, request *connect.Request[packhorsev1.TreeRequest]) (
+	*connect.Response[packhorsev1.TreeResponse], error) {
+	repository, err := parsePath(request.Msg.GetRepository())
+	if err != nil {
+		return nil, err
+	}
+	page, err := o.Node.Tree(ctx, repository, lookup.TreeRequest{
+		In: pathIn(request.Msg.GetPath()), Recursive: request.Msg.GetRecursive(),
+		PageSize: int(request.Msg.GetPageSize()), Token: request.Msg.GetPageToken(),
+	})
+	if err != nil {
+		return nil, err
+	}
+	answer := &packhorsev1.TreeResponse{Oid: page.ID.String(), NextPageToken: page.Next,
+		Entries: make([]*packhorsev1.TreeEntry, len(page.Entries))}
+	for i, e := range page.Entries {
+		answer.Entries[i] = &packhorsev1.TreeEntry{Path: e.Path, Mode: e.Mode, Type: e.Type().String(), Oid: e.ID.String()}
+	}
+	return connect.NewResponse(answer), nil
+}
+
+func (o objectService) Commit(ctx context.Context, request *connect.Request[packhorsev1.CommitRequest]) (
+	*connect.Response[packhorsev1.CommitResponse], error) {
+	repository, err := parsePath(request.Msg.GetRepository())
+	if err != nil {
+		return nil, err
+	}
+	commit, err := o.Node.Commit(ctx, repository, request.Msg.GetRevision())
+	if err != nil {
+		return nil, err
+	}
+	return connect.NewResponse(&packhorsev1.CommitResponse{Commit: commitMessage(&commit)}), nil
+}
+
+func commitMessage(c *lookup.Commit) *packhorsev1.Commit {
+	m := &packhorsev1.Commit{
+		Oid: c.ID.String(), Tree: c.Tree.String(), Parents: make([]string, len(c.Parents)),
+		Author: signatureMessage(&c.Author), Committer: signatureMessage(&c.Committer),
+		Message: c.Message, Encoding: strings.ToValidUTF8(c.Encoding, "\ufffd"), Truncated: c.Truncated,
+	}
+	for i, parent := range c.Parents {
+		m.Parents[i] = parent.String()
+	}
+	return m
+}
+
+func signatureMessage(s *lookup.Signature) *packhorsev1.Signature {
+	return &packhorsev1.Signature{Name: s.Name, Email: s.Email, Seconds: s.Seconds, OffsetMinutes: s.Offset}
+}
+
+func (o objectService) Log(ctx context.Context, request *connect.Request[packhorsev1.LogRequest],
+	stream *connect.ServerStream[packhorsev1.LogResponse]) error {
+	repository, err := parsePath(request.Msg.GetRepository())
+	if err != nil {
+		return err
+	}
+	admission, err := o.enterHeavy(ctx, request.Header().Get(callerHeader))
+	if err != nil {
+		return err
+	}
+	defer admission.end()
+	return o.Node.Log(ctx, repository, lookup.LogRequest{
+		Revisions: request.Msg.GetRevisions(), Exclude: request.Msg.GetExclude(), Path: request.Msg.GetPath(),
+		FirstParent: request.Msg.GetFirstParent(), Limit: int(request.Msg.GetLimit()), Skip: int(request.Msg.GetSkip()),
+	}, func(batch []lookup.Commit) error {
+		answer := &packhorsev1.LogResponse{Commits: make([]*packhorsev1.Commit, len(batch))}
+		for i := range batch {
+			answer.Commits[i] = commitMessage(&batch[i])
+		}
+		return admission.send(ctx, func() error { return stream.Send(answer) })
+	})
+}
+
+func (o objectService) DiffStat(ctx context.Context, request *connect.Request[packhorsev1.DiffStatRequest],
+	stream *connect.ServerStream[packhorsev1.DiffStatResponse]) error {
+	repository, err := parsePath(request.Msg.GetRepository())
+	if err != nil {
+		return err
+	}
+	admission, err := o.enterHeavy(ctx, request.Header().Get(callerHeader))
+	if err != nil {
+		return err
+	}
+	defer admission.end()
+	return o.Node.DiffStat(ctx, repository, request.Msg.GetOld(), request.Msg.GetNew(),
+		func(batch []lookup.FileStat) error {
+			answer := &packhorsev1.DiffStatResponse{Files: make([]*packhorsev1.FileStat, len(batch))}
+			for i := range batch {
+				answer.Files[i] = fileMessage(&batch[i])
+			}
+			return admission.send(ctx, func() error { return stream.Send(answer) })
+		})
+}
+
+func fileMessage(f *lookup.FileStat) *packhorsev1.FileStat {
+	m := &packhorsev1.FileStat{
+		Path: f.Path, OldMode: f.OldMode, NewMode: f.NewMode, Added: f.Added, Deleted: f.Deleted, Binary: f.Binary,
+		TooLarge: f.TooLarge,
+	}
+	if f.OldMode != 0 {
+		m.OldOid = f.OldID.String()
+	}
+	if f.NewMode != 0 {
+		m.NewOid = f.NewID.String()
+	}
+	return m
+}

@@ -1,0 +1,175 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/netip"
+	"strings"
+
+	"connectrpc.com/connect"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git/protocol"
+	"github.com/packhorse-git/packhorse/internal/node"
+	"github.com/packhorse-git/packhorse/internal/proto/internalv1"
+	"github.com/packhorse-git/packhorse/internal/transport/sidechannel"
+)
+
+// ReceivePack serves a push. The gateway sends the request only when the node first reads it, so that an early refusal
+// costs nothing.
+func (t *sessionService) ReceivePack(ctx context.Context,
+	stream *connect.BidiStream[internalv1.ReceivePackRequest, internalv1.ReceivePackResponse]) error {
+	start, err := receiveStart(stream.Receive, protocol.ReceivePack)
+	if err != nil {
+		return err
+	}
+	pusher, err := pusherOf(start.GetPusher())
+	if err != nil {
+		return err
+	}
+	if err := t.checkStore(stream.RequestHeader().Get(node.StoreHeader)); err != nil {
+		return err
+	}
+	send := func(a *internalv1.ResponsePart) error { return stream.Send(&internalv1.ReceivePackResponse{Part: a}) }
+	return t.serveSession(ctx, "receive_pack", stream.RequestHeader().Get(callerHeader), start.GetRepository(),
+		start.GetSession(), nil, send,
+		func(ctx context.Context, x *sessionCall) (node.Outcome, error) {
+			x.updates = start.GetUpdates()
+			if err := x.response.seat.Move(t.Lanes.Push); err != nil {
+				return node.Outcome{}, err
+			}
+			p := &push{response: x.response, receive: func() (*internalv1.RequestData, *internalv1.DataPath, error) {
+				m, err := stream.Receive()
+				return m.GetData(), m.GetDataPath(), err
+			}}
+			if x.session.Stateless {
+				x.response.complete = p.end
+			}
+			return t.Sessions.ReceivePack(ctx, x.repo, x.session, pusher, p, x.response)
+		})
+}
+
+// checkStore refuses a push, or another change, for another object store. The node can have been restarted with another
+// one a moment ago, before the gateway's next health check.
+func (s *Server) checkStore(want string) error {
+	if want == "" || s.Store != nil && s.Store.StoreID() == want {
+		return nil
+	}
+	return fault.Retry(fault.Unavailable, fault.RetrySoon,
+		"this storage node is not in the object store of its route any more; try again")
+}
+
+// maxPusher is the maximum length of a pusher's name in bytes.
+const maxPusher = 128
+
+// pusherOf checks the name and the address of a pusher, which are used in environments and logs.
+func pusherOf(p *internalv1.Pusher) (node.Pusher, error) {
+	const letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-@+"
+	name, address := p.GetName(), p.GetAddress()
+	if len(name) > maxPusher || strings.Trim(name, letters) != "" {
+		return node.Pusher{}, fault.New(fault.Invalid, "invalid pusher name: use up to %d letters, digits and ._-@+",
+			maxPusher)
+	}
+	if _, err := netip.ParseAddr(address); err != nil && address != "" {
+		return node.Pusher{}, fault.New(fault.Invalid, "invalid pusher address: want an IP address")
+	}
+	return node.Pusher{Name: name, Address: address}, nil
+}
+
+// push reads the request of a push, or the content of an upload, through the data path that the gateway chooses. It is
+// not safe for concurrent use. In a stateful session a Read may be pending when the push has ended.
+type push struct {
+	response *responseStream
+	receive  func() (*internalv1.RequestData, *internalv1.DataPath, error)
+
+	from io.Reader // nil until the data path is known
+	data []byte    // remaining data of the last message
+	last bool      // no more messages follow
+	err  error
+}
+
+func (p *push) Read(b []byte) (int, error) {
+	if p.from == nil && p.err == nil {
+		p.err = p.begin()
+	}
+	if p.err != nil {
+		return 0, p.err
+	}
+	return p.from.Read(b)
+}
+
+// begin asks the gateway for the data path. The client may be slow.
+func (p *push) begin() error {
+	r := p.response
+	part := &internalv1.ResponsePart_DataPathRequest{DataPathRequest: &internalv1.DataPathRequest{}}
+	if err := r.deliver(&internalv1.ResponsePart{Part: part}); err != nil {
+		return err
+	}
+	_, chosen, err := p.receive()
+	if err != nil && !errors.Is(err, io.EOF) {
+		return err
+	}
+	switch path := chosen.GetPath().(type) {
+	case *internalv1.DataPath_InBand:
+		r.dataPath, p.from = "inband", messages{p}
+		return nil
+	case *internalv1.DataPath_SideChannel:
+		r.dataPath = "channel"
+		channel, err := r.claim(path.SideChannel)
+		if err == nil {
+			p.from = channel.Receive()
+		}
+		return err
+	}
+	return fault.New(fault.Invalid, "unknown data path for the request")
+}
+
+// end reads the rest of the request, which has to be complete before the response begins.
+func (p *push) end() error {
+	_, err := io.Copy(io.Discard, struct{ io.Reader }{p})
+	return err
+}
+
+// messages reads the request of a push from the messages of its call.
+type messages struct{ *push }
+
+func (m messages) Read(b []byte) (int, error) {
+	for len(m.data) == 0 {
+		if m.last {
+			return 0, io.EOF
+		}
+		data, _, err := m.receive()
+		if errors.Is(err, io.EOF) {
+			err = fault.New(fault.Invalid, "incomplete request: its last part is missing")
+		}
+		switch {
+		case err != nil:
+		case data == nil:
+			err = fault.New(fault.Invalid, "unexpected message: want a part of the request")
+		case len(data.GetData()) > maxRequestData:
+			err = fault.New(fault.Invalid, "part of the request longer than %d bytes", maxRequestData)
+		}
+		if err != nil {
+			m.err = err
+			return 0, err
+		}
+		m.data, m.last = data.GetData(), data.GetLast()
+	}
+	n := copy(b, m.data)
+	m.data = m.data[n:]
+	return n, nil
+}
+
+// claim takes the side channel that the gateway has named. close releases it.
+func (r *responseStream) claim(path *internalv1.SideChannel) (*sidechannel.Channel, error) {
+	if r.Channels == nil {
+		return nil, fault.New(fault.Invalid, "this node has no side channels")
+	}
+	channel, err := r.Channels.Claim(r.ctx, path.GetName(), path.GetTransfer(), r.caller)
+	if err != nil {
+		return nil, claimError(err)
+	}
+	r.claimed, r.abort = channel, context.AfterFunc(r.ctx, channel.Abort)
+	return channel, nil
+}

@@ -1,0 +1,242 @@
+package control
+
+import (
+	"context"
+	"encoding/base64"
+	"strings"
+
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/pack"
+	"github.com/packhorse-git/packhorse/internal/node/storage"
+	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
+	"github.com/packhorse-git/packhorse/proto/packhorse/v1/packhorsev1connect"
+)
+
+// repositories serves RepositoryService.
+type repositoryService struct{ *Server }
+
+var _ packhorsev1connect.RepositoryServiceHandler = (*repositoryService)(nil)
+
+func (s *repositoryService) Create(ctx context.Context,
+	r *connect.Request[packhorsev1.CreateRequest]) (*connect.Response[packhorsev1.CreateResponse], error) {
+	path, err := parsePath(r.Msg.GetRepository())
+	if err != nil {
+		return nil, err
+	}
+	o := storage.CreateOptions{Branch: r.Msg.GetDefaultBranch(), RequestID: r.Msg.GetRequestId()}
+	if name := r.Msg.GetObjectFormat(); name != "" {
+		if o.Format, err = git.ParseObjectFormat(name); err != nil {
+			return nil, fault.Wrap(fault.Invalid, `invalid object format: want "sha1" or "sha256"`, err)
+		}
+	}
+	d, err := s.Node.Create(ctx, path, o)
+	if err != nil {
+		return nil, err
+	}
+	return connect.NewResponse(&packhorsev1.CreateResponse{Repository: description(d)}), nil
+}
+
+func (s *repositoryService) Get(ctx context.Context,
+	r *connect.Request[packhorsev1.GetRequest]) (*connect.Response[packhorsev1.GetResponse], error) {
+	path, err := parsePath(r.Msg.GetRepository())
+	if err != nil {
+		return nil, err
+	}
+	d, err := s.Node.Describe(ctx, path)
+	if err != nil {
+		return nil, err
+	}
+	return connect.NewResponse(&packhorsev1.GetResponse{Repository: description(d)}), nil
+}
+
+// defaultPage is the default number of repositories in a page.
+const defaultPage = 100
+
+func (s *repositoryService) List(ctx context.Context,
+	r *connect.Request[packhorsev1.ListRequest]) (*connect.Response[packhorsev1.ListResponse], error) {
+	limit, err := pageSize(r.Msg.GetPageSize())
+	if err != nil {
+		return nil, err
+	}
+	if limit == 0 {
+		limit = defaultPage
+	}
+	after, err := readToken(repositoryToken, r.Msg.GetPrefix(), r.Msg.GetPageToken())
+	if err != nil {
+		return nil, err
+	}
+	page, err := s.Node.List(ctx, storage.ListQuery{Prefix: r.Msg.GetPrefix(), After: after,
+		Limit: min(limit, storage.MaxPage)})
+	if err != nil {
+		return nil, err
+	}
+	return connect.NewResponse(&packhorsev1.ListResponse{
+		Repositories: page.Paths, NextPageToken: pageToken(repositoryToken, r.Msg.GetPrefix(), page.Next),
+	}), nil
+}
+
+func (s *repositoryService) Delete(ctx context.Context,
+	r *connect.Request[packhorsev1.DeleteRequest]) (*connect.Response[packhorsev1.DeleteResponse], error) {
+	path, err := parsePath(r.Msg.GetRepository())
+	if err == nil {
+		err = s.Node.Delete(ctx, path, storage.DeleteOptions{Incarnation: r.Msg.GetIncarnation(), Force: r.Msg.GetForce()})
+	}
+	if err != nil {
+		return nil, err
+	}
+	return connect.NewResponse(&packhorsev1.DeleteResponse{}), nil
+}
+
+func (s *repositoryService) Rename(ctx context.Context,
+	r *connect.Request[packhorsev1.RenameRequest]) (*connect.Response[packhorsev1.RenameResponse], error) {
+	from, err := parsePath(r.Msg.GetRepository())
+	if err != nil {
+		return nil, err
+	}
+	to, err := parsePath(r.Msg.GetTo())
+	if err == nil {
+		err = s.Node.Rename(ctx, from, to)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return connect.NewResponse(&packhorsev1.RenameResponse{}), nil
+}
+
+func (s *repositoryService) SetHead(ctx context.Context, r *connect.Request[packhorsev1.SetHeadRequest]) (
+	*connect.Response[packhorsev1.SetHeadResponse], error) {
+	path, err := parsePath(r.Msg.GetRepository())
+	if err != nil {
+		return nil, err
+	}
+	branch, err := git.ParseRefName(r.Msg.GetBranch())
+	if err != nil {
+		return nil, fault.Wrap(fault.Invalid, "invalid branch: want a full name such as refs/heads/main", err)
+	}
+	exists, err := s.Node.SetHead(ctx, path, branch)
+	if err != nil {
+		return nil, err
+	}
+	return connect.NewResponse(&packhorsev1.SetHeadResponse{Exists: exists}), nil
+}
+
+func (s *repositoryService) Maintain(ctx context.Context, r *connect.Request[packhorsev1.MaintainRequest]) (
+	*connect.Response[packhorsev1.MaintainResponse], error) {
+	path, err := parsePath(r.Msg.GetRepository())
+	if err != nil {
+		return nil, err
+	}
+	m, err := s.Node.Maintain(ctx, path)
+	if err != nil {
+		return nil, err
+	}
+	return connect.NewResponse(&packhorsev1.MaintainResponse{Before: counts(m.Before), After: counts(m.After),
+		Duration: durationpb.New(m.Took)}), nil
+}
+
+func (s *repositoryService) DropPacks(ctx context.Context, r *connect.Request[packhorsev1.DropPacksRequest]) (
+	*connect.Response[packhorsev1.DropPacksResponse], error) {
+	if r.Msg.GetAll() == (r.Msg.GetRepository() != "") {
+		return nil, fault.New(fault.Invalid, "set either repository or all")
+	}
+	var path *git.RepoPath
+	if !r.Msg.GetAll() {
+		parsed, err := parsePath(r.Msg.GetRepository())
+		if err != nil {
+			return nil, err
+		}
+		path = &parsed
+	}
+	dropped, err := s.Node.DropPacks(ctx, path)
+	if err != nil {
+		return nil, err
+	}
+	return connect.NewResponse(&packhorsev1.DropPacksResponse{Packs: int64(dropped.Entries), Bytes: dropped.Bytes}), nil
+}
+
+// parsePath parses the path of a repository in a request.
+func parsePath(name string) (git.RepoPath, error) {
+	path, err := git.ParseRepoPath(name)
+	if err != nil {
+		return path, fault.Wrap(fault.Invalid, err.Error(), err)
+	}
+	return path, nil
+}
+
+// description converts a description. Texts that are not UTF-8 are made valid.
+func description(d storage.Description) *packhorsev1.Repository {
+	r := &packhorsev1.Repository{
+		Path: printable(d.Path), ObjectFormat: d.Format.String(), Head: printable(string(d.Head.Target)),
+		HeadOid: oid(d.Head.ID), Version: version(d.Version),
+		Size: d.Size, Refs: d.Refs, Objects: counts(d.Objects), Config: make(map[string]string, len(d.Config)),
+		RepositoryHooks: string(d.RepositoryHooks),
+	}
+	for _, hook := range d.Hooks {
+		r.Hooks = append(r.Hooks, printable(hook))
+	}
+	for key, value := range d.Config {
+		r.Config[printable(key)] = printable(value)
+	}
+	return r
+}
+
+func counts(c pack.Counts) *packhorsev1.Objects {
+	return &packhorsev1.Objects{
+		Packed: c.Packed, Packs: c.Packs, Loose: c.Loose, PackBytes: c.PackBytes,
+		MultiPackIndex: c.MultiPackIndex, Bitmap: c.Bitmap, CommitGraph: c.CommitGraph,
+	}
+}
+
+func version(v git.Version) *packhorsev1.Version {
+	return &packhorsev1.Version{Incarnation: v.Incarnation, Epoch: v.Epoch, Generation: v.Generation}
+}
+
+// oid returns an object ID as text, and "" for the zero ID.
+func oid(id git.ObjectID) string {
+	if id.IsZero() {
+		return ""
+	}
+	return id.String()
+}
+
+// printable makes a text valid for a message.
+func printable(s string) string { return strings.ToValidUTF8(s, "\ufffd") }
+
+// pageSize checks a page size.
+func pageSize(n int32) (int, error) {
+	if n < 0 {
+		return 0, fault.New(fault.Invalid, "negative page size")
+	}
+	return int(n), nil
+}
+
+// Prefixes of the tokens of the two lists, which keep them apart.
+const (
+	repositoryToken = "r1"
+	refToken        = "f1"
+)
+
+// pageToken encodes the position at which a page of a list with a prefix ended; "" stays "".
+func pageToken(kind, prefix, position string) string {
+	if position == "" {
+		return ""
+	}
+	return base64.RawURLEncoding.EncodeToString([]byte(kind + prefix + "\x00" + position))
+}
+
+// readToken decodes the position in a token. It must be from a list with the same prefix.
+func readToken(kind, prefix, token string) (string, error) {
+	if token == "" {
+		return "", nil
+	}
+	text, err := base64.RawURLEncoding.DecodeString(token)
+	position, ok := strings.CutPrefix(string(text), kind+prefix+"\x00")
+	if err != nil || !ok || position == "" {
+		return "", fault.New(fault.Invalid, "invalid page token: it is not from the previous response to the same request")
+	}
+	return position, nil
+}

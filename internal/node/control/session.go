@@ -1,0 +1,437 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"github.com/packhorse-git/packhorse/internal/proto/internalv1"
+	"github.com/packhorse-git/packhorse/internal/proto/internalv1/internalv1connect"
+	"io"
+	"log/slog"
+	"slices"
+	"strings"
+	"time"
+
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/fault/faultrpc"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/protocol"
+	"github.com/packhorse-git/packhorse/internal/node"
+	"github.com/packhorse-git/packhorse/internal/schedule/admit"
+	"github.com/packhorse-git/packhorse/internal/schedule/balance"
+	"github.com/packhorse-git/packhorse/internal/schedule/inflight"
+)
+
+// Sessions answers requests of Git and Git LFS: a storage node, or one around it that keeps mirrors up to date.
+type Sessions interface {
+	LFS
+	Advertise(context.Context, git.RepoPath, node.Session, node.ResponseWriter) (node.Outcome, error)
+	UploadPack(context.Context, git.RepoPath, node.Session, io.Reader, node.ResponseWriter) (node.Outcome, error)
+	ReceivePack(context.Context, git.RepoPath, node.Session, node.Pusher, io.Reader,
+		node.ResponseWriter) (node.Outcome, error)
+}
+
+// sessionService serves Git's sessions.
+type sessionService struct {
+	*Server
+	internalv1connect.UnimplementedSessionServiceHandler
+}
+
+var _ internalv1connect.SessionServiceHandler = (*sessionService)(nil)
+
+// Advertise begins a session.
+func (t *sessionService) Advertise(ctx context.Context,
+	stream *connect.BidiStream[internalv1.AdvertiseRequest, internalv1.AdvertiseResponse]) error {
+	start, err := receiveStart(stream.Receive, protocol.UploadPack, protocol.ReceivePack)
+	if err != nil {
+		return err
+	}
+	request := &request{last: true, memory: new(admit.Holding),
+		receive: func() (*internalv1.RequestData, *internalv1.DataPath, error) {
+			m, err := stream.Receive()
+			return nil, m.GetDataPath(), err
+		}}
+	send := func(a *internalv1.ResponsePart) error { return stream.Send(&internalv1.AdvertiseResponse{Part: a}) }
+	return t.serveSession(ctx, "advertise", stream.RequestHeader().Get(callerHeader), start.GetRepository(),
+		start.GetSession(), request, send, t.advertise)
+}
+
+// receiveStart receives the first message of a session and returns its start. It refuses other services than these.
+func receiveStart[M interface{ GetStart() S }, S interface {
+	comparable
+	GetSession() *internalv1.Session
+}](receive func() (M, error), services ...protocol.Service) (start S, err error) {
+	first, err := receive()
+	if err != nil {
+		return start, startError(err)
+	}
+	var missing S
+	if start = first.GetStart(); start == missing {
+		return start, startError(io.EOF)
+	}
+	return start, checkService(start.GetSession(), services...)
+}
+
+// checkService refuses other services than these. An empty name stands for the first one.
+func checkService(session *internalv1.Session, services ...protocol.Service) error {
+	service := protocol.Service(session.GetService())
+	if service == "" || slices.Contains(services, service) {
+		return nil
+	}
+	return connect.NewError(connect.CodeUnimplemented, fmt.Errorf("unknown service %.40q", service))
+}
+
+// advertise serves an advertisement. It stays in the small lane.
+func (t *sessionService) advertise(ctx context.Context, x *sessionCall) (node.Outcome, error) {
+	x.response.seat.Stay()
+	return t.Sessions.Advertise(ctx, x.repo, x.session, x.response)
+}
+
+// UploadPack serves one request of a fetch session.
+func (t *sessionService) UploadPack(ctx context.Context,
+	stream *connect.BidiStream[internalv1.UploadPackRequest, internalv1.UploadPackResponse]) error {
+	start, err := receiveStart(stream.Receive, protocol.UploadPack)
+	if err != nil {
+		return err
+	}
+	memory := t.reserve(start.GetSession())
+	defer memory.Shrink(0)
+	request := &request{stateful: start.GetSession().GetStateful(), limit: t.MaxRequest, memory: &memory,
+		receive: func() (*internalv1.RequestData, *internalv1.DataPath, error) {
+			m, err := stream.Receive()
+			return m.GetData(), m.GetDataPath(), err
+		}}
+	if err := request.take(start.GetData()); err != nil {
+		return err
+	}
+	if err := request.ahead(); err != nil {
+		return err
+	}
+	send := func(a *internalv1.ResponsePart) error { return stream.Send(&internalv1.UploadPackResponse{Part: a}) }
+	return t.serveSession(ctx, "upload_pack", stream.RequestHeader().Get(callerHeader), start.GetRepository(),
+		start.GetSession(), request, send,
+		func(ctx context.Context, x *sessionCall) (node.Outcome, error) {
+			return t.Sessions.UploadPack(ctx, x.repo, x.session, request, x.response)
+		})
+}
+
+// reserve starts to count the memory of a session.
+func (t *sessionService) reserve(session *internalv1.Session) admit.Holding {
+	if session.GetReachable() && !t.callersKnown.Load() {
+		t.callersKnown.Store(true)
+	}
+	return t.Memory.Hold(balance.Caller(session.GetCaller()), freeMemory)
+}
+
+// Limits of requests and responses in one message, in bytes.
+const (
+	maxShortRequest = 64 << 10
+	maxShortAnswer  = 256 << 10
+)
+
+// errTooLong reports a response that does not fit into one message. It does not leave this package.
+var errTooLong = errors.New("response too long for one message")
+
+// UnarySession serves a request with one message, or reports that the response is too long for that.
+func (t *sessionService) UnarySession(ctx context.Context,
+	r *connect.Request[internalv1.UnarySessionRequest]) (*connect.Response[internalv1.UnarySessionResponse], error) {
+	data := r.Msg.GetData()
+	if len(data) > maxShortRequest {
+		return nil, fault.New(fault.Invalid, "request longer than %d bytes: use a stream", maxShortRequest)
+	}
+	services := []protocol.Service{protocol.UploadPack}
+	if r.Msg.Data == nil {
+		services = append(services, protocol.ReceivePack)
+	}
+	if err := checkService(r.Msg.GetSession(), services...); err != nil {
+		return nil, err
+	}
+	memory := t.reserve(r.Msg.GetSession())
+	defer memory.Shrink(0)
+	request := &request{data: data, last: true, short: true, memory: &memory}
+	answer := &internalv1.UnarySessionResponse{}
+	send := func(a *internalv1.ResponsePart) error {
+		if end := a.GetEnd(); end != nil {
+			answer.End = end
+		}
+		answer.Data = append(answer.Data, a.GetData()...) // the bytes are valid during the call only
+		if len(answer.Data) > maxShortAnswer {
+			return errTooLong
+		}
+		return nil
+	}
+	operation, serve := "upload_pack", func(ctx context.Context, x *sessionCall) (node.Outcome, error) {
+		return t.Sessions.UploadPack(ctx, x.repo, x.session, request, x.response)
+	}
+	if r.Msg.Data == nil {
+		operation, serve = "advertise", t.advertise
+	}
+	err := t.serveSession(ctx, operation, r.Header().Get(callerHeader), r.Msg.GetRepository(), r.Msg.GetSession(), request,
+		send, serve)
+	if errors.Is(err, errTooLong) {
+		return connect.NewResponse(&internalv1.UnarySessionResponse{TooLong: true}), nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return connect.NewResponse(answer), nil
+}
+
+// startError returns the error of a call without a start message.
+func startError(err error) error {
+	if errors.Is(err, io.EOF) {
+		return fault.New(fault.Invalid, "invalid first message: want a start")
+	}
+	return err
+}
+
+// maxCaller is the maximum length of the caller's name in bytes.
+const maxCaller = 128
+
+func checkCaller(name string) error {
+	if len(name) > maxCaller {
+		return fault.New(fault.Invalid, "caller name longer than %d bytes", maxCaller)
+	}
+	return nil
+}
+
+// sessionCall is one request of a session with its response.
+type sessionCall struct {
+	*Server
+	operation string
+	caller    string
+	repo      git.RepoPath
+	session   node.Session
+	response  *responseStream
+	outcome   node.Outcome
+	updates   bool // the gateway accepts the results of a push. If false at the end, this node logs them.
+
+	objectBytes int64 // of an upload to Git LFS: how many bytes of the object are here
+}
+
+// serveSession serves a request in its lane. It returns the error of the call.
+func (s *Server) serveSession(ctx context.Context, operation, caller, path string, session *internalv1.Session,
+	request *request,
+	send func(*internalv1.ResponsePart) error, serve func(context.Context, *sessionCall) (node.Outcome, error)) error {
+	x := &sessionCall{Server: s, operation: operation, caller: caller}
+	var err error
+	if x.repo, err = git.ParseRepoPath(path); err != nil {
+		return fault.Wrap(fault.NotFound, "no such repository: "+err.Error(), err)
+	}
+	if session.GetVersion() > uint32(protocol.V2) {
+		return fault.New(fault.Invalid, "unknown protocol version %d", session.GetVersion())
+	}
+	if err := checkCaller(session.GetCaller()); err != nil {
+		return err
+	}
+	running := inflight.From(ctx)
+	running.Describe(operation, x.repo.String(), running.Caller())
+	x.session = node.Session{
+		Service: protocol.Service(session.GetService()), Version: protocol.Version(session.GetVersion()),
+		Stateless: !session.GetStateful(),
+		Caller:    session.GetCaller(), Reachable: session.GetReachable(),
+		Authorization: node.NewSecret(session.GetAuthorization()), Length: session.GetRequestBytes(),
+	}
+	seat, err := s.Lanes.Small.Enter(balance.Caller(x.session.Caller))
+	if err != nil {
+		return err
+	}
+	start := time.Now()
+	x.response = newResponseStream(ctx, x, seat, request, send)
+	defer x.response.close()
+	ended := false
+	defer func() {
+		if !ended { // a panic
+			x.log(ctx, time.Since(start), fault.New(fault.Internal, "panic"))
+		}
+	}()
+	x.outcome, err = serve(ctx, x)
+	if ended = errors.Is(err, errTooLong); ended { // the gateway sends it again as a stream
+		seat.Withdraw()
+		return errTooLong
+	}
+	callErr, err := x.finish(err)
+	ended = true
+	x.log(ctx, time.Since(start), err)
+	return callErr
+}
+
+// finish ends a response. callErr is the error of the call, and cause the error for the log.
+func (x *sessionCall) finish(err error) (callErr, cause error) {
+	_, reported := errors.AsType[*node.ReportedError](err)
+	if err == nil || reported {
+		if failed := x.response.commit(err == nil); failed != nil {
+			err, reported = failed, false
+		}
+	}
+	outcome := outcomeMessage(x.outcome)
+	outcome.Git = usageMessage(inflight.From(x.response.ctx).Usage())
+	_, broken := errors.AsType[*node.ClientConnError](err)
+	x.updates = x.updates && !broken && x.sendUpdates() == nil
+	if broken || err != nil && !x.response.begun {
+		return faultrpc.Error(err, outcome), err
+	}
+	end := &internalv1.End{Outcome: outcome, Fault: faultrpc.Message(err), FaultReported: reported,
+		ObjectBytes: x.objectBytes}
+	part := &internalv1.ResponsePart{Part: &internalv1.ResponsePart_End{End: end}}
+	if failed := x.response.deliver(part); failed != nil && err == nil {
+		return failed, failed
+	}
+	return nil, err
+}
+
+// maxUpdatesPart is the maximum size of the names and reasons in one message of updates in bytes.
+const maxUpdatesPart = 64 << 10
+
+// sendUpdates sends the result of each ref of a push.
+func (x *sessionCall) sendUpdates() error {
+	part, size := &internalv1.RefUpdates{}, 0
+	flush := func() error {
+		if len(part.Updates) == 0 {
+			return nil
+		}
+		err := x.response.deliver(&internalv1.ResponsePart{Part: &internalv1.ResponsePart_Updates{Updates: part}})
+		part, size = &internalv1.RefUpdates{}, 0
+		return err
+	}
+	for _, u := range x.outcome.Updates {
+		part.Updates = append(part.Updates, &internalv1.RefUpdate{Ref: strings.ToValidUTF8(u.Ref, "?"), OldId: u.Old.Raw(),
+			NewId:  u.New.Raw(),
+			Result: strings.ToValidUTF8(u.Result, "?")})
+		if size += len(u.Ref) + len(u.Result) + 2*len(u.Old.Raw()); size < maxUpdatesPart {
+			continue
+		}
+		if err := flush(); err != nil {
+			return err
+		}
+	}
+	return flush()
+}
+
+// log logs the request.
+func (x *sessionCall) log(ctx context.Context, took time.Duration, err error) {
+	result := "ok"
+	level := slog.LevelInfo
+	if err != nil {
+		kind := fault.KindOf(err)
+		if _, broken := errors.AsType[*node.ClientConnError](err); broken || ctx.Err() != nil && kind != fault.Deadline {
+			kind = fault.Cancelled
+		}
+		result = kind.String()
+		switch kind {
+		case fault.Internal, fault.Corrupt:
+			level = slog.LevelError
+		case fault.Unavailable:
+			level = slog.LevelWarn
+		default:
+			if x.outcome.Command == node.CommandPush {
+				level = slog.LevelWarn
+			}
+		}
+	}
+	if !x.Log.Enabled(ctx, level) {
+		return
+	}
+	o := &x.outcome
+	var a []slog.Attr
+	if id := inflight.From(ctx).ID(); id != "" {
+		a = append(a, slog.String("request", id))
+	}
+	a = append(a,
+		slog.String("operation", x.operation), slog.String("result", result), slog.String("repository", x.repo.String()),
+		slog.String("caller", x.caller), slog.String("protocol", x.session.Version.String()),
+		slog.String("command", string(o.Command)),
+		node.Milliseconds("ms", took), slog.Int64("bytes", x.response.bytes.Sent),
+		slog.String("data_path", x.response.dataPath))
+	isLFS := node.IsLFS(o.Command)
+	switch {
+	case isLFS:
+		a = append(a, o.LFSAttrs()...)
+	case o.Pack != "":
+		a = append(a, slog.String("pack", o.Pack), slog.String("key", o.Key[:min(len(o.Key), 16)]),
+			slog.Uint64("objects", uint64(o.Objects)),
+			slog.Int64("pack_bytes", o.Bytes), slog.Int64("kernel_bytes", x.response.bytes.Kernel),
+			node.Milliseconds("wait_ms", o.Wait),
+			node.Milliseconds("first_byte_ms", o.FirstByte), node.Milliseconds("copy_ms", o.Copy))
+		a = append(a, o.Made.Attrs()...)
+	}
+	if of := attributesOfGit(ctx); of != nil {
+		a = append(a, of...)
+	} else if o.Pack != "" && !isLFS {
+		a = append(a, node.Milliseconds("git_cpu_ms", o.ChildCPU))
+	}
+	if o.Warmup > 0 {
+		a = append(a, node.Milliseconds("warmup_ms", o.Warmup))
+	}
+	a = append(a, o.StoreAttrs()...)
+	a = append(a, o.MirrorAttrs()...)
+	updates := o.Updates
+	if x.updates {
+		updates = nil
+	}
+	if len(updates) > 0 {
+		a = append(a, node.UpdateAttrs(updates)...)
+	}
+	if o.Reason != "" {
+		a = append(a, slog.String("reason", o.Reason))
+	}
+	if err != nil {
+		a = append(a, slog.String("error", clip(err.Error())))
+	}
+	x.Log.LogAttrs(ctx, level, "transfer", a...)
+	node.LogUpdates(ctx, x.Log, level, updates, slog.String("request", inflight.From(ctx).ID()),
+		slog.String("repository", x.repo.String()))
+}
+
+// outcomeMessage converts an outcome.
+func outcomeMessage(o node.Outcome) *internalv1.Outcome {
+	return &internalv1.Outcome{
+		Command: string(o.Command), Agent: o.Agent, SessionId: o.Session,
+		Refs: uint32(o.Refs), Wants: uint32(o.Wants), Haves: uint32(o.Haves), Common: uint32(o.Common),
+		Pack: o.Pack, Key: o.Key, Objects: o.Objects, Bytes: o.Bytes,
+		Parse: duration(o.Parse), Negotiate: duration(o.Negotiate), Wait: duration(o.Wait), FirstByte: duration(o.FirstByte),
+		Copy:     duration(o.Copy),
+		ChildCpu: duration(o.ChildCPU), ChildMaxRss: o.ChildMaxRSS, Warmup: duration(o.Warmup), Reason: o.Reason,
+		Made: madeMessage(&o.Made), Mirror: string(o.Mirror), OriginTime: duration(o.OriginTime), Stale: duration(o.Stale),
+		Stored: storedMessage(&o.Stored),
+	}
+}
+
+// storedMessage converts the use of the object store; nil if there was none.
+func storedMessage(s *node.Stored) *internalv1.Stored {
+	if *s == (node.Stored{}) {
+		return nil
+	}
+	return &internalv1.Stored{Record: s.Record, Look: duration(s.Look), Append: duration(s.Append), Tries: uint32(s.Tries),
+		Held: s.Held}
+}
+
+// madeMessage converts the making of a pack; nil if the request made none.
+func madeMessage(m *node.Made) *internalv1.Made {
+	if m.Source == "" {
+		return nil
+	}
+	return &internalv1.Made{Source: m.Source, Fallback: m.Fallback, Select: duration(m.Select), Write: duration(m.Write)}
+}
+
+// usageMessage converts the resource usage of Git; nil if no command ran.
+func usageMessage(u inflight.Usage) *internalv1.GitUsage {
+	if u.Commands == 0 {
+		return nil
+	}
+	return &internalv1.GitUsage{
+		Commands: uint32(u.Commands), User: duration(u.User), System: duration(u.System), Queue: duration(u.Queue),
+		MaxRss: u.MaxRSS, BytesIn: u.In, BytesOut: u.Out,
+	}
+}
+
+// duration converts a duration; nil for zero.
+func duration(d time.Duration) *durationpb.Duration {
+	if d == 0 {
+		return nil
+	}
+	return durationpb.New(d)
+}

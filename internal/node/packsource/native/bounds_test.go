@@ -1,0 +1,276 @@
+package native
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/gittest"
+	"github.com/packhorse-git/packhorse/internal/git/pack"
+	"github.com/packhorse-git/packhorse/internal/node/packsource"
+)
+
+// bomb makes a commit whose tree has names^levels paths to one file, but only one tree at each level.
+func bomb(r *gittest.Repo, content string, levels, names int) git.ObjectID {
+	b := r.Batch()
+	defer b.Store()
+	entries := func(entry string, id git.ObjectID) string {
+		var list strings.Builder
+		for n := range names {
+			fmt.Fprintf(&list, "%s %v\t%c\n", entry, id, 'a'+n)
+		}
+		return list.String()
+	}
+	tree := b.Tree(entries("100644 blob", b.Object(git.Blob, []byte(content))))
+	for range levels - 2 {
+		tree = b.Tree(entries("040000 tree", tree))
+	}
+	return b.CommitTree("a bomb", entries("040000 tree", tree))
+}
+
+// TestTreeBomb updates a client that has a similar tree with 8^12 paths.
+func TestTreeBomb(t *testing.T) {
+	t.Parallel()
+	r := gittest.Init(t)
+	old := bomb(r, "old", 12, 8)
+	tree := r.Git("rev-parse", bomb(r, "new", 12, 8).String()+"^{tree}")
+	id := git.MustParseObjectID(r.Git("commit-tree", "-m", "the next", "-p", old.String(), tree))
+	for _, arrange := range []func(){func() {}, func() {
+		r.Git("update-ref", "refs/heads/main", id.String())
+		r.Git("repack", "-adq")
+	}} {
+		arrange()
+		c := newChooser(t, r, git.SHA1)
+		chosen, _ := c.choose(&packsource.Spec{Wants: []git.ObjectID{id}, Haves: []git.ObjectID{old}, Thin: true})
+		if len(chosen) != 14 {
+			t.Errorf("%d objects are chosen, want a commit, 12 trees and a blob", len(chosen))
+		}
+		if c.ticks > 10 {
+			t.Errorf("%d ticks, want few", c.ticks)
+		}
+	}
+}
+
+// TestTicksOfLargeTrees: a walk of few, but large trees can be ended.
+func TestTicksOfLargeTrees(t *testing.T) {
+	t.Parallel()
+	r := gittest.Init(t)
+	commits := make([]git.ObjectID, 0, 3)
+	for i := range cap(commits) {
+		blob := r.GitIn(fmt.Sprint(i), "hash-object", "-w", "--stdin")
+		var entries strings.Builder
+		for n := range 60_000 {
+			fmt.Fprintf(&entries, "100644 blob %s\tfile with a name that is rather long %06d\n", blob, n)
+		}
+		tree := r.GitIn(entries.String(), "mktree", "--missing")
+		commits = append(commits, git.MustParseObjectID(r.Git("commit-tree", "-m", "large", tree)))
+	}
+	c := newChooser(t, r, git.SHA1)
+	c.choose(wantOnly(commits...))
+	if c.ticks < 2 {
+		t.Errorf("%d ticks, want several", c.ticks)
+	}
+}
+
+// TestBoundsOfPatterns: the paths for a filter with patterns have a maximum length, and their memory is limited.
+func TestBoundsOfPatterns(t *testing.T) {
+	t.Parallel()
+	r := gittest.Init(t)
+	deep := strings.Repeat("d/", 3000) + "f"
+	wide := strings.Repeat("w", 1000)
+	var files strings.Builder
+	for i := range 600 {
+		fmt.Fprintf(&files, "M 100644 inline %s/%s%d/f\ndata 1\ny\n", wide, wide, i)
+	}
+	r.GitIn("commit refs/heads/deep\ncommitter C <c@example.com> 1 +0000\ndata 1\nx\nM 100644 inline "+deep+
+		"\ndata 1\ny\n\ncommit refs/heads/wide\ncommitter C <c@example.com> 1 +0000\ndata 1\nx\n"+files.String(),
+		"fast-import", "--quiet")
+	c := newChooser(t, r, git.SHA1)
+	filtered := func(branch, patterns string) *packsource.Spec {
+		spec := wantOnly(r.ID(branch))
+		spec.Filter = "sparse:oid=" + r.GitIn(patterns, "hash-object", "-w", "--stdin")
+		return spec
+	}
+	_, _, err := c.try(filtered("deep", "/"+deep))
+	checkFallback(t, err, reasonFilter)
+	c.choose(filtered("deep", "*f")) // does not depend on directories
+	c.ticks = 0
+	c.choose(filtered("wide", strings.Repeat("*a\n", 9000)))
+	if c.ticks < 600 {
+		t.Errorf("%d ticks, want one for each path", c.ticks)
+	}
+	c.budget = baseMemory + 512<<10
+	var each strings.Builder // 600 directories with different patterns
+	for i := range 600 {
+		fmt.Fprintf(&each, "*/*w%d/f\n", i)
+	}
+	_, _, err = c.try(filtered("wide", each.String()))
+	checkFallback(t, err, reasonMemory)
+}
+
+// TestFilterOfManyPaths: a few trees with 430 million paths are walked once for each state of the patterns, as git
+// would choose on a smaller tree of the same kind.
+func TestFilterOfManyPaths(t *testing.T) {
+	t.Parallel()
+	r := gittest.Init(t)
+	ids := map[int]git.ObjectID{} // the tree of so many levels
+	entry := "100644 blob " + r.GitIn("needle", "hash-object", "-w", "--stdin")
+	for level := 1; level <= 8; level++ {
+		var entries strings.Builder
+		for i := range 12 {
+			fmt.Fprintf(&entries, "%s\td%d\n", entry, i)
+		}
+		id := git.MustParseObjectID(r.GitIn(entries.String(), "mktree"))
+		ids[level], entry = id, "040000 tree "+id.String()
+	}
+	small := git.MustParseObjectID(r.Git("commit-tree", "-m", "small", ids[3].String()))
+	large := git.MustParseObjectID(r.Git("commit-tree", "-m", "large", ids[8].String()))
+	c := newChooser(t, r, git.SHA1)
+	c.budget = baseMemory + 4<<20
+	for _, patterns := range []string{"d1", "/d1/d2/*", "**/d3/d1", "/*/*/d5", "!d1\n*/d2/*/\n!/d2/d2/d2", "/d1/**/d2"} {
+		for _, commit := range []git.ObjectID{small, large} {
+			spec := wantOnly(commit)
+			spec.Filter = "sparse:oid=" + r.GitIn(patterns, "hash-object", "-w", "--stdin")
+			chosen, _ := c.choose(spec)
+			if commit == small {
+				checkSame(t, patterns, chosen, c.packed(spec))
+			}
+		}
+	}
+}
+
+// TestEarlierPackOfTag: an earlier pack of a tag is not part of a pack for which the tag is only added if its target is
+// there.
+func TestEarlierPackOfTag(t *testing.T) {
+	t.Parallel()
+	r := gittest.Init(t)
+	head := r.Commit("new", r.Commit("old"))
+	r.Git("tag", "-a", "-m", "x", "side", r.Commit("on the side").String())
+	r.Git("tag", "-a", "-m", "x", "main", head.String())
+	c := newChooser(t, r, git.SHA1)
+	spec := wantOnly(head)
+	for _, ref := range []string{"refs/tags/side", "refs/tags/main"} {
+		spec.Tags = append(spec.Tags, packsource.Tag{ID: r.ID(ref), Peeled: r.ID(ref + "^{}")})
+	}
+	if spec.Tags[0].ID.Compare(spec.Tags[1].ID) > 0 {
+		spec.Tags[0], spec.Tags[1] = spec.Tags[1], spec.Tags[0]
+	}
+	want := c.packed(spec)
+	c.withEarlier(wantOnly(r.ID("refs/tags/side")), func() {
+		chosen, _ := c.choose(spec)
+		checkSame(t, "a tag on the side", chosen, want)
+	})
+}
+
+// TestEncodeAhead: the number of objects that are encoded and not written is limited, because a small part of a pack
+// can have the deltas of many large objects.
+func TestEncodeAhead(t *testing.T) {
+	t.Parallel()
+	r := gittest.Random(t, 6, gittest.Shape{Commits: 150})
+	r.Git("repack", "-adfq", "--depth=1")
+	c := newChooser(t, r, git.SHA1)
+	err := c.store.Raw(10, func(packs []*pack.Raw) error {
+		v := newView(git.SHA1, nil, packs)
+		w := newWriter(&packsource.Spec{Offset: true, Repo: packsource.Repository{Format: git.SHA1}}, v, v.newSet(), nil)
+		for pos := range packs[0].Len() { // only deltas, whose bases are not in the pack
+			var b [maxEntryHeader]byte
+			offset, _ := packs[0].Offset(pos)
+			packs[0].File.ReadAt(b[:], offset)
+			if e, err := parseEntry(b[:], git.SHA1); err == nil && e.isDelta() {
+				w.chosen.add(place{0, pos})
+			}
+		}
+		w.encoder, w.made, w.log = newEncoder(c.store, v, level, 2, 1<<20), &packsource.Made{}, slog.Default()
+		w.out = newFramed(io.Discard, git.SHA1)
+		most := 0
+		w.tick = func(int) error {
+			begun := 0
+			for i := range w.items {
+				if x := w.items[i].encoded; x != nil && x.done != nil {
+					begun++
+				}
+			}
+			most = max(most, begun-int(w.made.Encoded.Objects))
+			return nil
+		}
+		if err := w.write(w.chosen.len()); err != nil {
+			return err
+		}
+		if n := int(w.made.Encoded.Objects); n < 20 || n != w.chosen.len() || most >= w.encoder.ahead || most == 0 {
+			t.Errorf("%d of %d objects were encoded, and at most %d ahead of the written ones, want less than %d", n,
+				w.chosen.len(), most, w.encoder.ahead)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestPanicWhileEncoding: a panic in a goroutine of the encoder continues in that of the pack, which handles it.
+func TestPanicWhileEncoding(t *testing.T) {
+	t.Parallel()
+	c := newChooser(t, gittest.Init(t), git.SHA1)
+	e := newEncoder(c.store, &view{format: git.SHA1, sources: []*source{{}}}, level, 2, 0)
+	x := &encoding{id: git.RawObjectID(bytes.Repeat([]byte{1}, 20))}
+	e.begin(x)
+	defer func() {
+		if v := recover(); v == nil || !strings.Contains(fmt.Sprint(v), "encoder") {
+			t.Errorf("the panic is %v, want that of the encoder with its stack", v)
+		}
+	}()
+	err := e.wait(x)
+	t.Errorf("wait = %v, want a panic", err)
+}
+
+// TestSlowFallbackIsRemembered: git makes packs of a kind that was left to it after long work.
+func TestSlowFallbackIsRemembered(t *testing.T) {
+	t.Parallel()
+	s := New(Options{})
+	spec := wantOnly(git.RawObjectID(bytes.Repeat([]byte{1}, 20)))
+	s.failed.add(kindOf(spec))
+	err := (&nativePack{s: s, spec: spec}).make(t.Context())
+	checkFallback(t, err, reasonFailed)
+	other := spec.For(spec.Caller)
+	other.Filter, other.Repo.Objects = "blob:none", t.TempDir()+"/missing"
+	err = (&nativePack{s: s, spec: other}).make(t.Context())
+	if f := (*fallback)(nil); err == nil || errors.As(err, &f) {
+		t.Errorf("the error is %v, want that of a missing repository", err)
+	}
+}
+
+// TestTruncatedWhileEncoding truncates the index of a pack. A goroutine of the encoder reads it, and must not end the
+// process.
+func TestTruncatedWhileEncoding(t *testing.T) {
+	t.Parallel()
+	r := gittest.Random(t, 6, gittest.Shape{Commits: 150})
+	r.Git("repack", "-adfq")
+	c := newChooser(t, r, git.SHA1)
+	err := c.store.Raw(10, func(packs []*pack.Raw) error {
+		id := git.RawObjectID(bytes.Clone(packs[0].ID(packs[0].Len() - 1)))
+		index := packs[0].Path + ".idx"
+		if err := os.Chmod(index, 0o600); err != nil {
+			return err
+		}
+		if err := os.Truncate(index, 100); err != nil {
+			return err
+		}
+		e := newEncoder(c.store, newView(git.SHA1, nil, packs), level, 2, 1<<20)
+		x := &encoding{id: id}
+		e.begin(x)
+		if err := e.wait(x); !fault.Is(err, fault.Corrupt) {
+			t.Errorf("the error is %v, want one of kind Corrupt", err)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,102 @@
+package native
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/node/packsource"
+)
+
+// Options configure a Source.
+type Options struct {
+	Git *packsource.Git // makes the other packs, and has the slots
+
+	// Always makes every pack in process, or fails. Otherwise git makes packs that would have to be encoded for the most
+	// part, and those of repositories that this package cannot read.
+	Always bool
+
+	// Threads is the maximum number of goroutines that encode objects of one pack. 0 means 1.
+	Threads int
+	// Memory is the maximum memory of one pack in bytes. 0 means 1 GiB.
+	Memory int64
+	// Time is the maximum time for one pack. 0 means no limit.
+	Time time.Duration
+
+	Metrics *Metrics     // nil: not collected
+	Log     *slog.Logger // nil: slog.Default
+}
+
+// Source makes packs in process.
+type Source struct {
+	o       Options
+	log     *slog.Logger
+	library packsource.Library
+	headers headers
+	failed  failures
+	bitmaps bitmaps
+}
+
+// New returns a Source.
+func New(o Options) *Source {
+	s := &Source{o: o, log: o.Log}
+	if s.log == nil {
+		s.log = slog.Default()
+	}
+	if s.o.Metrics == nil {
+		s.o.Metrics = NewMetrics()
+	}
+	if s.o.Memory <= 0 {
+		s.o.Memory = 1 << 30
+	}
+	return s
+}
+
+// SetLibrary sets the packs from which new ones are composed. Call it before Open.
+func (s *Source) SetLibrary(l packsource.Library) { s.library = l }
+
+// Open waits for a slot, which a pack shares with git processes that make packs.
+func (s *Source) Open(ctx context.Context, spec *packsource.Spec) (packsource.Pack, error) {
+	slot, err := s.o.Git.Acquire(ctx, spec)
+	if err != nil {
+		return nil, err
+	}
+	return &nativePack{s: s, ctx: ctx, spec: spec, slot: slot, info: packsource.Info{
+		Result: packsource.Uncached, Wait: slot.Waited}}, nil
+}
+
+// failures has the repositories for which a pack failed although its making had begun, and the kinds of packs that were
+// left to git after long work. Git makes these packs for a while, unless Options.Always is set.
+type failures struct {
+	mu sync.Mutex
+	m  map[string]time.Time // by incarnation or kindOf
+}
+
+const (
+	failureTime  = 10 * time.Minute
+	maxFailures  = 1000
+	slowFallback = 2 * time.Second // a fallback after more time is remembered
+)
+
+// kindOf returns a name for packs of a repository that are likely to need the same work.
+func kindOf(s *packsource.Spec) string {
+	return fmt.Sprint(s.Repo.Incarnation, " ", len(s.Haves) > 0, len(s.Shallow) > 0, s.Filter != "")
+}
+
+func (f *failures) add(what string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.m == nil || len(f.m) >= maxFailures {
+		f.m = map[string]time.Time{}
+	}
+	f.m[what] = time.Now()
+}
+
+func (f *failures) has(what string) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	at, ok := f.m[what]
+	return ok && time.Since(at) < failureTime
+}

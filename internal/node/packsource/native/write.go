@@ -1,0 +1,414 @@
+package native
+
+import (
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"log/slog"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/node/packsource"
+)
+
+const (
+	blockSize = 1 << 20  // bytes of a source that are read at a time, and the maximum size of entries in a batch
+	maxGap    = 16 << 10 // bytes between two entries that are read rather than skipped
+)
+
+// writer writes the chosen objects: those of each source in the order of their offsets, then the loose ones.
+//
+// Entries are copied unless they are deltas without a usable base (findBase). As in git's packs, each base in the pack
+// comes before its deltas, because some clients read a pack in one pass. Deltas therefore make no loop, even if the
+// packs of the repository have the same objects with different deltas.
+type writer struct {
+	spec    *packsource.Spec
+	view    *view
+	chosen  *objectSet
+	known   *objectSet // nil: none
+	out     *framed
+	index   indexTable
+	runs    []runs          // by source
+	moved   []map[int]int64 // by source and position: offsets of entries that are written before their turn; 0: not yet
+	loose   []looseObject   // in the order of their IDs
+	similar similar
+	encoder *encoder
+	made    *packsource.Made
+	deltas  int // copied entries that are deltas
+
+	newDeltas int // encoded ones
+	tick      func(objects int) error
+	log       *slog.Logger
+
+	block    []byte
+	items    []item
+	from, to int // unchanged entries in the block that are not written yet
+	header   []byte
+}
+
+// item is an entry of a batch.
+type item struct {
+	pos        int   // in the index of the source
+	start, end int64 // in the source
+	crc        uint32
+	hasCRC     bool
+	data       []byte // part of the block
+	entry      entryHeader
+	base       deltaBase // if the object becomes a delta
+	encoded    *encoding // nil: the entry is copied
+	large      bool      // data is only the beginning of the entry
+	moved      bool      // the entry is written before its turn
+}
+
+// depth returns the number of deltas in the chain of the item. If it is encoded it may be less.
+func (it *item) depth() int {
+	switch {
+	case it.encoded != nil:
+		return it.encoded.depth
+	case it.entry.isDelta():
+		return it.base.depth + 1
+	}
+	return 0
+}
+
+// looseObject is a chosen object that is in no source.
+type looseObject struct {
+	id    git.ObjectID
+	at    int64 // its offset in the new pack; 0: not written yet
+	depth int   // maximum number of deltas in its chain
+}
+
+func newWriter(spec *packsource.Spec, v *view, chosen, known *objectSet) *writer {
+	return &writer{spec: spec, view: v, chosen: chosen, known: known, runs: make([]runs, len(v.sources)),
+		moved: make([]map[int]int64, len(v.sources))}
+}
+
+// write writes the whole pack.
+func (w *writer) write(objects int) error {
+	w.block, w.header = make([]byte, blockSize), make([]byte, 0, maxEntryHeader)
+	w.index = newIndexTable(w.view.format, objects)
+	if err := w.out.begin(objects); err != nil {
+		return err
+	}
+	for i := range w.view.sources {
+		if err := w.copySource(i); err != nil {
+			return err
+		}
+	}
+	if err := w.writeLoose(); err != nil {
+		return err
+	}
+	sum, err := w.out.finish()
+	w.index.sum = sum
+	return err
+}
+
+// writeLoose writes the objects that are in no source. It starts to encode some before it writes those before them.
+func (w *writer) writeLoose() error {
+	for _, id := range w.chosen.looseIDs() {
+		w.loose = append(w.loose, looseObject{id: id})
+	}
+	var begun []*encoding // and not written yet
+	next := 0
+	for n := range w.loose {
+		for ; next < len(w.loose) && next <= n+w.encoder.ahead; next++ {
+			x := w.looseEncoding(next)
+			w.encoder.begin(x)
+			begun = append(begun, x)
+		}
+		w.loose[n].at = w.out.offset
+		if err := w.writeEncoded(begun[0]); err != nil {
+			return err
+		}
+		begun = begun[1:]
+		if err := w.tick(1); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// copySource writes the objects that have their place in a source.
+func (w *writer) copySource(i int) error {
+	if w.chosen.count(i) == 0 {
+		return nil
+	}
+	source := w.view.sources[i]
+	order, err := source.Order()
+	if err != nil {
+		return err
+	}
+	each := w.chosen.byRank(i, order)
+	rank, ok := each()
+	last, end := -1, int64(0) // the rank before, and the end of its entry
+	for ok {
+		w.items = w.items[:0]
+		for ok {
+			if rank != last+1 {
+				end = 0
+			}
+			it, err := source.item(order, rank, end)
+			if err != nil {
+				return err
+			}
+			if n := len(w.items); n > 0 && (it.end-w.items[0].start > blockSize || it.start-w.items[n-1].end > maxGap) {
+				break
+			}
+			w.items = append(w.items, it)
+			last, end = rank, it.end
+			rank, ok = each()
+		}
+		if err := w.batch(i); err != nil {
+			return err
+		}
+		if err := w.tick(len(w.items)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// item returns the entry at a rank. start is its offset, or 0 if it is not known.
+func (s *source) item(order []uint32, rank int, start int64) (it item, err error) {
+	it = item{pos: int(order[rank]), start: start, end: s.End}
+	if start == 0 {
+		it.start, err = s.Offset(it.pos)
+	}
+	if err == nil && rank+1 < len(order) {
+		it.end, err = s.Offset(int(order[rank+1]))
+	}
+	if err == nil && (it.end <= it.start || it.end > s.End) {
+		err = errDamagedIndex(s)
+	}
+	it.crc, it.hasCRC = s.CRC(it.pos)
+	return it, err
+}
+
+func errDamagedIndex(s *source) error {
+	return fault.Wrap(fault.Corrupt, "a pack index is damaged", errors.New(s.Path))
+}
+
+// batch writes the items, which are neighbours. It starts to encode some objects before it writes those before them.
+func (w *writer) batch(i int) error {
+	source := w.view.sources[i]
+	first, last := &w.items[0], &w.items[len(w.items)-1]
+	block := w.block[:min(last.end-first.start, blockSize)]
+	if _, err := source.File.ReadAt(block, first.start); err != nil {
+		return fault.Wrap(fault.Internal, "cannot read a pack", fmt.Errorf("%s: %w", source.Path, err))
+	}
+	for n := range w.items {
+		it := &w.items[n]
+		it.large = it.end-first.start > blockSize
+		it.data = block[it.start-first.start : min(it.end-first.start, blockSize)]
+		if _, it.moved = w.moved[i][it.pos]; it.moved {
+			continue
+		}
+		copied, err := w.copies(i, it)
+		if err != nil {
+			return err
+		}
+		if !copied {
+			it.encoded = w.newEncoding(i, it)
+		}
+		if it.base.late {
+			w.move(it.base.at, 0)
+		}
+	}
+	begun, next := 0, 0
+	for n := range w.items {
+		for ; next < len(w.items) && (begun < w.encoder.ahead || next <= n); next++ {
+			if x := w.items[next].encoded; x != nil {
+				w.encoder.begin(x)
+				begun++
+			}
+		}
+		if w.items[n].encoded != nil {
+			begun--
+		}
+		if err := w.item(i, &w.items[n]); err != nil {
+			return err
+		}
+	}
+	return w.flush()
+}
+
+func (w *writer) objectID(source, pos int) git.ObjectID {
+	return git.RawObjectID(w.view.sources[source].ID(pos))
+}
+
+// copies reports whether an item can be copied. If it is a delta, its base is found.
+func (w *writer) copies(i int, it *item) (bool, error) {
+	ok, err := w.parse(i, it)
+	if ok && it.entry.isDelta() {
+		it.base, ok = w.baseOf(i, it)
+	}
+	return ok, err
+}
+
+// parse parses the header of an item, and reports whether its entry is intact. Damage is logged: another copy is
+// encoded.
+func (w *writer) parse(i int, it *item) (bool, error) {
+	source := w.view.sources[i]
+	if !it.hasCRC {
+		return false, nil
+	}
+	sum := crc32.ChecksumIEEE(it.data)
+	err := w.rest(i, it, func(b []byte) error {
+		sum = crc32.Update(sum, crc32.IEEETable, b)
+		return nil
+	})
+	if it.large {
+		if err := w.tick(0); err != nil { // otherwise the end of the pack would look like damage
+			return false, err
+		}
+	}
+	if err == nil && sum != it.crc {
+		err = errEntry
+	} else if err == nil {
+		it.entry, err = parseEntry(it.data, w.view.format)
+	}
+	if err != nil {
+		w.log.Error("damaged pack entry", "path", source.Path, "object", w.objectID(i, it.pos).String())
+		return false, nil
+	}
+	return true, nil
+}
+
+// rest calls fn with the part of a large entry that is not in the block.
+func (w *writer) rest(i int, it *item, fn func(b []byte) error) error {
+	if !it.large {
+		return nil
+	}
+	source, b := w.view.sources[i], make([]byte, blockSize)
+	for at := it.start + int64(len(it.data)); at < it.end; {
+		n, err := source.File.ReadAt(b[:min(it.end-at, blockSize)], at)
+		if n == 0 {
+			return err
+		}
+		if err := fn(b[:n]); err != nil {
+			return err
+		}
+		at += int64(n)
+		if err := w.tick(0); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// item writes one item.
+func (w *writer) item(i int, it *item) error {
+	if it.moved {
+		return nil
+	}
+	if it.base.late {
+		if err := w.writeAhead(it.base.at); err != nil {
+			return err
+		}
+	}
+	source := w.view.sources[i]
+	at := w.out.offset + int64(w.to-w.from)
+	w.runs[i].add(it.start, it.end, at)
+	if it.encoded != nil {
+		if err := w.flush(); err != nil {
+			return err
+		}
+		return w.writeEncoded(it.encoded)
+	}
+	count := w.countCopy(source, it)
+	if it.entry.isDelta() {
+		w.deltas++
+		if header := w.newHeader(i, it, at); header != nil {
+			count.Bytes += int64(len(header) - it.entry.length)
+			return w.copyChanged(i, it, header)
+		}
+	}
+	if it.large {
+		return w.copyChanged(i, it, it.data[:it.entry.length])
+	}
+	w.index.add(source.ID(it.pos), it.crc, at, it.depth())
+	begin := int(it.start - w.items[0].start)
+	if w.to != begin {
+		if err := w.flush(); err != nil {
+			return err
+		}
+		w.from = begin
+	}
+	w.to = begin + len(it.data)
+	return nil
+}
+
+// countCopy counts an entry that is copied without changes, and returns the count.
+func (w *writer) countCopy(source *source, it *item) *packsource.Count {
+	count := &w.made.ReusedDisk
+	if source.earlier != nil {
+		count = &w.made.ReusedCache
+	}
+	count.Objects++
+	count.Bytes += it.end - it.start
+	return count
+}
+
+// flush writes the unchanged entries that were collected.
+func (w *writer) flush() error {
+	from, to := w.from, w.to
+	w.from, w.to = 0, 0
+	if from == to {
+		return nil
+	}
+	return w.out.write(w.block[from:to])
+}
+
+// newHeader returns the header of a delta that is written at an offset, or nil if it is unchanged.
+func (w *writer) newHeader(i int, it *item, at int64) []byte {
+	base, written := int64(0), false
+	if it.entry.kind == ofsDelta {
+		base, written = w.runs[i].find(it.start - it.entry.distance)
+		if written && w.spec.Offset && at-base == it.entry.distance {
+			return nil
+		}
+	}
+	raw, _ := w.baseID(i, it)
+	if !written {
+		base, written = w.offsetOf(raw)
+	}
+	if written && w.spec.Offset {
+		return appendDistance(appendEntry(w.header[:0], ofsDelta, it.entry.size), at-base)
+	}
+	if it.entry.kind == refDelta {
+		return nil
+	}
+	return append(appendEntry(w.header[:0], refDelta, it.entry.size), raw...)
+}
+
+// copyChanged writes an entry with another header, or a large one.
+func (w *writer) copyChanged(i int, it *item, header []byte) error {
+	if err := w.flush(); err != nil {
+		return err
+	}
+	source, at := w.view.sources[i], w.out.offset
+	sum, crc := crc32.ChecksumIEEE(it.data), crc32.ChecksumIEEE(header)
+	write := func(b []byte) error {
+		crc = crc32.Update(crc, crc32.IEEETable, b)
+		return w.out.write(b)
+	}
+	err := w.out.write(header)
+	if err == nil {
+		err = write(it.data[it.entry.length:])
+	}
+	if err == nil {
+		err = w.rest(i, it, func(b []byte) error {
+			sum = crc32.Update(sum, crc32.IEEETable, b)
+			return write(b)
+		})
+	}
+	if err != nil {
+		return err
+	}
+	if sum != it.crc {
+		return fault.Wrap(fault.Corrupt, "the pack could not be made: object "+w.objectID(i, it.pos).String()+
+			" is damaged in the repository on the server; tell its administrator", errors.New(source.Path))
+	}
+	w.index.add(source.ID(it.pos), crc, at, it.depth())
+	return nil
+}

@@ -1,0 +1,270 @@
+package receivepack
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/refs"
+	"github.com/packhorse-git/packhorse/internal/git/repo"
+	"github.com/packhorse-git/packhorse/internal/node/pushjournal"
+	"github.com/packhorse-git/packhorse/internal/node/pushrecovery"
+)
+
+// inPlace is the destination of a push to a repository on this disk. Git changes its refs directly. The journal has the
+// push while Git runs, and everything is synced before the report.
+type inPlace struct {
+	*pushSession
+	directory      fs.FileInfo // of the repository when Git was started
+	record         pushjournal.Record
+	journaled      *pushrecovery.Push
+	pendingUpdates int // refs for which the update script was not run yet; negative: not known
+}
+
+// config has Git sync objects before a ref names them, and refs before the report.
+func (p *inPlace) config() [][2]string {
+	return [][2]string{{"core.fsync", "objects,derived-metadata,reference"}, {"core.fsyncMethod", "fsync"}}
+}
+
+// needsScripts reports whether the journal has to learn that an atomic push was accepted.
+func (p *inPlace) needsScripts() bool {
+	preReceive := filepath.Join(p.options.Scripts, scriptsOnce, string(repo.PreReceive))
+	return p.isAtomic() && unix.Access(preReceive, unix.X_OK) == nil
+}
+
+func (p *inPlace) begin(ctx context.Context, before *refs.Snapshot) (err error) {
+	if p.directory, err = os.Stat(p.target.Common); err != nil {
+		return errRepositoryGone(err)
+	}
+	if p.record, err = p.newRecord(before); err != nil {
+		return err
+	}
+	p.journaled, err = p.recovery.Begin(ctx, p.record, p.push.ID)
+	return err
+}
+
+// newRecord describes the push for the journal. Refs are listed by their own names, and symbolic ones also by their
+// targets.
+func (p *inPlace) newRecord(before *refs.Snapshot) (pushjournal.Record, error) {
+	updates := p.push.Updates
+	r := pushjournal.Record{
+		GitDir: p.target.Dir, CommonDir: p.target.Common, Start: time.Now(),
+		Refs: make(map[git.RefName]git.ObjectID, len(updates)),
+	}
+	for _, u := range updates {
+		r.Refs[u.Ref] = u.New
+		ref, ok, err := before.Lookup(u.Ref)
+		if err != nil {
+			return r, err
+		}
+		if ok && ref.Target != "" {
+			r.Refs[ref.Target] = u.New
+		}
+	}
+	_, r.LocksHead = r.Refs[before.Head().Target]
+	if !p.isAtomic() {
+		return r, nil
+	}
+	r.Committer = p.author.environment()
+	for _, setting := range p.target.HooksOff() {
+		r.DisabledConfig = append(r.DisabledConfig, setting[0])
+	}
+	old := make(map[git.RefName]git.ObjectID, len(updates))
+	for _, u := range updates {
+		current, err := value(before, u.Ref)
+		if err != nil || current != u.Old && !(current.IsZero() && u.Old.IsZero()) {
+			return r, err // Git is going to refuse the push
+		}
+		old[u.Ref] = u.Old
+	}
+	r.Old = old
+	return r, nil
+}
+
+func (p *inPlace) files() []*os.File { return p.journaled.Files() }
+
+func (p *inPlace) running(context.Context) {}
+
+// accepted is called when the push was accepted as a whole. An atomic push of which Git itself refused some updates
+// must not be completed after a crash, so it is not marked.
+func (p *inPlace) accepted(updates []Update) error {
+	p.pendingUpdates = -1
+	if !p.journaled.IsAtomic() || len(updates) != len(p.request.commands) {
+		return nil
+	}
+	p.pendingUpdates = 0
+	if p.hooks.hasUpdate {
+		p.pendingUpdates = len(updates)
+	}
+	return p.markAgreed()
+}
+
+func (p *inPlace) acceptedOne() error {
+	p.pendingUpdates--
+	return p.markAgreed()
+}
+
+// markAgreed notes in the journal that all hooks have accepted an atomic push, so that Git sets its refs next.
+func (p *inPlace) markAgreed() error {
+	if p.pendingUpdates != 0 || !p.journaled.IsAtomic() {
+		return nil
+	}
+	if err := p.journaled.MarkAgreed(); err != nil {
+		return fault.Wrap(fault.Unavailable, "push not accepted: cannot write to the server's state directory", err)
+	}
+	return nil
+}
+
+func (p *inPlace) ended(ctx context.Context, pid int, exited bool) {
+	if pid != 0 && p.request.hasPack() {
+		p.recovery.RemoveKeepFile(p.target.Common, pid, p.record.Start)
+	}
+	p.recovery.End(ctx, p.journaled, exited)
+}
+
+func (p *inPlace) apply(ctx context.Context, gitErr error) (updates []Update, isKnown bool, err error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), finalizeTimeout)
+	defer cancel()
+	if updates, err = p.changes(ctx, gitErr); err != nil {
+		return nil, false, err
+	}
+	if len(updates) > 0 {
+		err = p.persist(ctx, updates)
+	}
+	return p.withoutNoopDeletions(updates), true, err
+}
+
+// changes returns the updates that were made: those in Git's report, or without a complete report those that the refs
+// show.
+func (p *inPlace) changes(ctx context.Context, gitErr error) ([]Update, error) {
+	// Git does not notice this, because it works in the directory that it has open.
+	if directory, err := os.Stat(p.target.Common); err != nil || !os.SameFile(directory, p.directory) {
+		return nil, errRepositoryGone(err)
+	}
+	if gitErr == nil && p.report.complete {
+		return p.reportedUpdates(), nil
+	}
+	after, err := p.target.Refs.Snapshot(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var updates []Update
+	for _, u := range p.push.Updates {
+		old, err := value(p.before, u.Ref)
+		if err != nil {
+			return nil, err
+		}
+		current, err := value(after.Unhidden(), u.Ref)
+		if err != nil {
+			return nil, err
+		}
+		if old != current && (current == u.New || current.IsZero() && u.New.IsZero()) {
+			updates = append(updates, u)
+		}
+	}
+	return updates, nil
+}
+
+// withoutNoopDeletions removes deletions of refs that did not exist. Git reports them as done, but hooks and webhooks
+// do not get them.
+func (p *inPlace) withoutNoopDeletions(updates []Update) []Update {
+	return slices.DeleteFunc(updates, func(u Update) bool {
+		if !u.New.IsZero() {
+			return false
+		}
+		_, existed, err := p.before.Lookup(u.Ref)
+		if existed || err != nil {
+			return false
+		}
+		// Git deletes a ref that another process has created meanwhile only if it has the old value.
+		hasOld, err := false, error(nil)
+		if !u.Old.IsZero() {
+			hasOld, err = p.target.Objects.Has(u.Old)
+		}
+		return !hasOld && err == nil
+	})
+}
+
+// persist syncs the directories that Git has changed. Git syncs only files, so that a pack or a ref could be lost in a
+// power failure although its content is on disk. Objects come first, because a ref must not exist without its object.
+func (p *inPlace) persist(ctx context.Context, updates []Update) error {
+	common := p.target.Common
+	var dirs []string
+	seen := make(map[string]bool)
+	add := func(dir string) {
+		if !seen[dir] {
+			seen[dir] = true
+			dirs = append(dirs, dir)
+		}
+	}
+	if p.request.hasPack() {
+		add(filepath.Join(common, "objects/pack"))
+	}
+	if tables := filepath.Join(common, "reftable"); isDir(tables) {
+		add(tables)
+	} else {
+		for _, name := range p.refNames(updates) {
+			for dir := filepath.Dir(filepath.Join(common, string(name))); len(dir) > len(common); dir = filepath.Dir(dir) {
+				if seen[dir] {
+					break
+				}
+				add(dir)
+			}
+		}
+		add(common) // packed-refs
+	}
+	for _, dir := range dirs {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if err := p.sync(dir); err != nil && !errors.Is(err, fs.ErrNotExist) { // Git removes a directory with its last ref
+			return fault.Wrap(fault.Unavailable, "refs were changed, but can be lost in a power failure", err)
+		}
+	}
+	return nil
+}
+
+// refNames returns the names of the refs that were changed, and of the targets of symbolic ones.
+func (p *inPlace) refNames(updates []Update) []git.RefName {
+	var names []git.RefName
+	for _, u := range updates {
+		names = append(names, u.Ref)
+		if ref, ok, err := p.before.Lookup(u.Ref); err == nil && ok && ref.Target != "" {
+			names = append(names, ref.Target)
+		}
+	}
+	return names
+}
+
+func isDir(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.IsDir()
+}
+
+// minLockAge is the age from which a lock file is reported. Concurrent pushes hold their locks for a shorter time.
+const minLockAge = 5 * time.Second
+
+// blockedBy returns a message about the lock file that made Git fail; "" if there is no old one.
+func (p *inPlace) blockedBy() string {
+	name, age := pushrecovery.FindLock(&p.record)
+	if age < minLockAge {
+		return ""
+	}
+	return fmt.Sprintf("lock file %q exists since %v: another Git process has not removed it; "+
+		"if no Git process runs in the repository, its administrator can remove the file", fault.Short(name),
+		age.Round(time.Second))
+}
+
+func errRepositoryGone(err error) error {
+	return fault.Wrap(fault.NotFound, "the repository was removed during the push", cmp.Or(err, fs.ErrNotExist))
+}

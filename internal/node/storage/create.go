@@ -1,0 +1,381 @@
+package storage
+
+import (
+	"context"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/disk"
+	"github.com/packhorse-git/packhorse/internal/git/process"
+	"github.com/packhorse-git/packhorse/internal/git/repo"
+)
+
+// ClassManage is the class of Git commands that create repositories. They are short.
+const ClassManage process.Class = "manage"
+
+// CreateOptions configure a new repository.
+type CreateOptions struct {
+	Format git.ObjectFormat // zero: SHA-1
+	Branch string           // that HEAD names, without refs/heads/; "": main
+	// AnyName allows components of the path that begin with a dot or a dash, as on other Git hosts: "team/.github".
+	AnyName bool
+	Mirror  []byte // content of MirrorFile; nil: it is not a mirror
+	// RequestID makes a repeated Create succeed: if the repository exists and was created with this ID, it is described.
+	// Empty means that a repeated Create fails.
+	RequestID string
+}
+
+// requestFile is the file in the directory of a repository with the RequestID that created it.
+const requestFile = "packhorse-request"
+
+var requestID = regexp.MustCompile(`^[A-Za-z0-9._-]{0,64}$`)
+
+const (
+	maxDepth     = 64  // components of the path of a new repository
+	maxComponent = 250 // bytes of each, so that suffixes fit
+)
+
+// Create creates an empty bare repository at PATH.git, for a path with or without ".git", and the directories above it.
+// It is atomic, and durable if there is no error. The error is Exists if the path, one above it or one below it is
+// taken. It is Invalid for an invalid path or branch, and Denied for a place where repositories are not allowed. Other
+// errors are those of Git.
+func (n *Node) Create(ctx context.Context, path git.RepoPath, o CreateOptions) (d Description, err error) {
+	defer func() { n.changedRepository("create", path, err) }()
+	if err := o.check(); err != nil {
+		return d, err
+	}
+	name, err := newPath(path, o.AnyName)
+	if err != nil {
+		return d, err
+	}
+	if n.places != nil {
+		return n.createPlace(ctx, path, name, func() error {
+			return n.places.Create(ctx, nameOf(name), o.Format, git.RefName(branchPrefix+o.Branch), o.RequestID)
+		})
+	}
+	d, err = n.createAt(ctx, path, name, func(ctx context.Context, dir string) error { return n.initialize(ctx, dir, o) })
+	if fault.Is(err, fault.Exists) && o.RequestID != "" {
+		id, readErr := os.ReadFile(filepath.Join(n.root, filepath.FromSlash(name.String()), requestFile))
+		if readErr == nil && string(id) == o.RequestID {
+			return n.Describe(ctx, name)
+		}
+	}
+	return d, err
+}
+
+// createAt has fill create the repository of a path in a directory, moves it to its place, and describes it. name is
+// the path on disk.
+func (n *Node) createAt(ctx context.Context, path, name git.RepoPath,
+	fill func(ctx context.Context, dir string) error) (d Description, err error) {
+	if n.runner == nil {
+		return d, fault.New(fault.Unavailable, "this node does not create repositories")
+	}
+	if err := n.checkVacant(ctx, name); err != nil { // checked again before the repository is moved to its place
+		return d, err
+	}
+	created, err := n.place(ctx, name, fill)
+	if !created {
+		return d, err
+	}
+	n.RefsChanged(path)
+	if err != nil {
+		return d, err
+	}
+	d, err = n.Describe(ctx, name)
+	return d, fault.Wrap(fault.KindOf(err), "the repository was created, but cannot be described", err)
+}
+
+var escaped = regexp.MustCompile("%[0-9A-Fa-f]{2}")
+
+// newPath returns the path on disk of a new repository. anyName is CreateOptions.AnyName.
+func newPath(path git.RepoPath, anyName bool) (git.RepoPath, error) {
+	name := strings.TrimSuffix(path.String(), ".git")
+	components := strings.Split(name, "/")
+	if len(components) > maxDepth {
+		return git.RepoPath{}, fault.New(fault.Invalid, "path with more than %d components", maxDepth)
+	}
+	for _, c := range components {
+		switch {
+		case c == "" || !anyName && (c[0] == '.' || c[0] == '-') || c == privateDir || strings.HasSuffix(c, ".git") ||
+			strings.HasSuffix(c, ".lock"):
+			return git.RepoPath{}, fault.New(fault.Invalid, "path component %.80q: it must not begin with a dot or a dash, "+
+				"or end in .lock; only the last one can end in .git", c)
+		case escaped.MatchString(c): // a proxy that decodes paths twice must not find another repository
+			return git.RepoPath{}, fault.New(fault.Invalid, "path component %.80q: it looks percent-encoded", c)
+		case len(c) > maxComponent:
+			return git.RepoPath{}, fault.New(fault.Invalid, "path component longer than %d bytes", maxComponent)
+		}
+	}
+	path, err := git.ParseRepoPath(name + ".git")
+	return path, fault.Wrap(fault.Invalid, "the path is too long", err)
+}
+
+// check sets the defaults, and refuses a branch that Git does not create.
+func (o *CreateOptions) check() error {
+	if o.Format == 0 {
+		o.Format = git.SHA1
+	}
+	if o.Branch == "" {
+		o.Branch = "main"
+	}
+	if _, err := git.ParseRefName("refs/heads/" + o.Branch); err != nil || o.Branch[0] == '-' || o.Branch == "HEAD" {
+		return fault.New(fault.Invalid, "invalid branch name %q", fault.Short(o.Branch))
+	}
+	if !requestID.MatchString(o.RequestID) {
+		return fault.New(fault.Invalid, `invalid request ID %q: use at most 64 letters, digits, ".", "_" and "-"`,
+			fault.Short(o.RequestID))
+	}
+	return nil
+}
+
+// checkVacant returns an error of kind Exists if a repository or another file has the path, or if a repository is above
+// or below it.
+func (n *Node) checkVacant(ctx context.Context, name git.RepoPath) error {
+	short := strings.TrimSuffix(name.String(), ".git")
+	for path := short; path != "."; path = filepath.Dir(path) {
+		above, err := git.ParseRepoPath(path)
+		if err != nil {
+			return fault.Wrap(fault.Invalid, "invalid path", err)
+		}
+		_, _, err = n.find(above)
+		switch {
+		case err == nil && path == short:
+			return fault.New(fault.Exists, "repository %s already exists", short)
+		case err == nil:
+			return fault.New(fault.Exists, "%s is a repository: another one cannot be below it", path)
+		case !fault.Is(err, fault.NotFound):
+			return err
+		}
+	}
+	for _, place := range []string{short, short + ".git"} {
+		info, err := os.Lstat(filepath.Join(n.root, filepath.FromSlash(place)))
+		switch {
+		case errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR):
+		case err != nil:
+			return fault.Wrap(fault.Unavailable, "cannot read the place of the repository", err)
+		case !info.IsDir() || place != short:
+			return fault.New(fault.Exists, "another file has the path %s", place)
+		}
+	}
+	below, err := n.list(ctx, ListQuery{Prefix: short + "/", Limit: 1})
+	switch {
+	case err != nil:
+		return err
+	case len(below.Paths) > 0:
+		return fault.New(fault.Exists, "a repository is below %s: %s", short, below.Paths[0])
+	case below.Next != "":
+		return fault.New(fault.Exists, "too many directories below %s to search for repositories", short)
+	}
+	return nil
+}
+
+// place has fill create a repository in a temporary directory, and moves it to its place. If created is true and there
+// is an error, the repository may not be on disk.
+func (n *Node) place(ctx context.Context, name git.RepoPath,
+	fill func(ctx context.Context, dir string) error) (created bool, err error) {
+	dir, err := tempDir(filepath.Join(n.root, privateDir))
+	if err != nil {
+		return false, writeError(err)
+	}
+	defer os.RemoveAll(filepath.Dir(dir))
+	if err := fill(ctx, dir); err != nil {
+		return false, err
+	}
+	if err := n.placing.lock(ctx); err != nil {
+		return false, err
+	}
+	defer n.placing.unlock()
+	if err := n.checkVacant(ctx, name); err != nil {
+		return false, err
+	}
+	parent, err := n.makeParents(filepath.Dir(filepath.FromSlash(name.String())))
+	if err != nil {
+		return false, err
+	}
+	target := filepath.Join(parent, filepath.Base(name.String()))
+	err = renameNew(dir, target)
+	if errors.Is(err, syscall.EXDEV) {
+		err = n.placeElsewhere(ctx, parent, target, fill)
+	}
+	switch {
+	case errors.Is(err, fs.ErrExist):
+		return false, fault.Wrap(fault.Exists, "another file has the path "+name.String(), err)
+	case err != nil:
+		return false, writeError(err)
+	}
+	return true, fault.Wrap(fault.Unavailable, "the repository was created, but can be lost in a power failure",
+		n.sync(parent))
+}
+
+// placeElsewhere is place for a file system other than the root's. The caller holds Node.placing.
+func (n *Node) placeElsewhere(ctx context.Context, parent, target string,
+	fill func(ctx context.Context, dir string) error) error {
+	own, err := n.privateDirectory(parent)
+	if err != nil {
+		return err
+	}
+	dir, err := tempDir(own)
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(filepath.Dir(dir))
+	if err := fill(ctx, dir); err != nil {
+		return err
+	}
+	return renameNew(dir, target)
+}
+
+// writeError returns the error of a write below the root with its cause for the operator. An error with a kind keeps
+// it.
+func writeError(err error) error {
+	if _, ok := errors.AsType[*fault.Error](err); ok || err == nil {
+		return err
+	}
+	switch {
+	case errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.EROFS):
+		return fault.Wrap(fault.Denied, "the node has no permission to write below its root", err)
+	case errors.Is(err, syscall.ENAMETOOLONG):
+		return fault.Wrap(fault.Invalid, "path too long for the file system", err)
+	}
+	if isFull(err) {
+		return fault.Wrap(fault.Unavailable, "the disk below the node's root is full", err)
+	}
+	return fault.Wrap(fault.Unavailable, "cannot write below the root", err)
+}
+
+func isFull(err error) bool { return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) }
+
+// gitError returns the error of a Git command that failed to write below dir. Git reports a full disk in many ways;
+// the returned error names it as the cause.
+func gitError(dir string, failed error) error {
+	if !fault.Is(failed, fault.Internal) {
+		return failed
+	}
+	text := strings.ToLower(failed.Error())
+	for _, full := range []string{syscall.ENOSPC.Error(), syscall.EDQUOT.Error(), "out of diskspace" /* Git's own */} {
+		if strings.Contains(text, full) {
+			return writeError(errors.Join(syscall.ENOSPC, errors.New(failed.Error())))
+		}
+	}
+	probe, err := os.CreateTemp(dir, "probe")
+	if err == nil {
+		_, err = probe.Write(make([]byte, probeBytes))
+		err = errors.Join(err, probe.Close(), os.Remove(probe.Name()))
+	}
+	if isFull(err) {
+		return writeError(errors.Join(err, errors.New(failed.Error())))
+	}
+	return failed
+}
+
+// probeBytes is the size of a test file: more than the largest file of a new repository.
+const probeBytes = 64 << 10
+
+// tempDir returns the path of a new directory to be created in a private directory. Its parent is temporary.
+func tempDir(own string) (string, error) {
+	base := filepath.Join(own, newKind)
+	if err := os.MkdirAll(base, 0o700); err != nil {
+		return "", err
+	}
+	temp, err := os.MkdirTemp(base, "")
+	return filepath.Join(temp, "repo.git"), err
+}
+
+// initialize runs git init for dir, without templates, and syncs the result.
+func (n *Node) initialize(ctx context.Context, dir string, o CreateOptions) error {
+	err := n.runGit(ctx, process.Command{Class: ClassManage, Subcommand: "init", Repository: dir, Args: []string{
+		"init", "--quiet", "--bare", "--template=", "--initial-branch=" + o.Branch, "--object-format=" + o.Format.String(),
+		"--end-of-options", dir,
+	}})
+	if err != nil {
+		return gitError(filepath.Dir(dir), err)
+	}
+	if o.Mirror != nil {
+		if err := os.WriteFile(filepath.Join(dir, MirrorFile), o.Mirror, 0o600); err != nil {
+			return writeError(err)
+		}
+		if err := n.SetMirrorKey(ctx, dir, true); err != nil {
+			return err
+		}
+	}
+	if o.RequestID != "" {
+		if err := os.WriteFile(filepath.Join(dir, requestFile), []byte(o.RequestID), 0o600); err != nil {
+			return writeError(err)
+		}
+	}
+	return syncTree(dir)
+}
+
+// syncTree syncs a directory with all files below it.
+func syncTree(dir string) error {
+	return writeError(filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		return disk.SyncDir(path) // works for files too
+	}))
+}
+
+// runGit runs a Git command without output.
+func (n *Node) runGit(ctx context.Context, c process.Command) error {
+	p, err := n.runner.Start(ctx, c)
+	if err != nil {
+		return err
+	}
+	_, _ = io.Copy(io.Discard, p.Stdout())
+	_, err = p.Wait()
+	return err
+}
+
+// makeParents creates the directories above a new repository, and returns the real path of the last one. They must not
+// be links to outside the root, hidden, or in a repository.
+func (n *Node) makeParents(below string) (string, error) {
+	dir := n.root
+	if below == "." {
+		return dir, nil
+	}
+	for component := range strings.SplitSeq(below, "/") {
+		next := filepath.Join(dir, component)
+		err := os.Mkdir(next, 0o777)
+		if err == nil {
+			err = n.sync(dir)
+		}
+		if err != nil && !errors.Is(err, fs.ErrExist) {
+			return "", writeError(err)
+		}
+		real, err := filepath.EvalSymlinks(next)
+		if err != nil {
+			return "", writeError(err)
+		}
+		if info, err := os.Stat(real); err == nil && !info.IsDir() {
+			return "", fault.New(fault.Exists, "%s is a file, not a directory", component)
+		}
+		if !n.options.Allows(real) || isPrivate(real[len(n.root):]) || repo.IsGitDir(real) {
+			return "", fault.New(fault.Denied, "repositories are not allowed below %s", component)
+		}
+		dir = real
+	}
+	for above := dir; above != n.root; above = filepath.Dir(above) { // a link can lead into another repository
+		if repo.IsGitDir(filepath.Dir(above)) || isRepository(filepath.Join(above, ".git")) {
+			return "", fault.New(fault.Denied, "a repository cannot be below another one")
+		}
+	}
+	return dir, nil
+}
+
+// renameUnlessExists is renameNew for systems whose rename always replaces. It can replace an empty directory that
+// another process creates at the same time.
+func renameUnlessExists(from, to string) error {
+	if _, err := os.Lstat(to); err == nil {
+		return &os.LinkError{Op: "rename", Old: from, New: to, Err: fs.ErrExist}
+	}
+	return os.Rename(from, to)
+}

@@ -1,0 +1,159 @@
+package storage
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"path/filepath"
+	"strings"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/pack"
+	"github.com/packhorse-git/packhorse/internal/git/refs"
+	"github.com/packhorse-git/packhorse/internal/git/repo"
+	"github.com/packhorse-git/packhorse/internal/node/receivepack"
+)
+
+// Description describes a repository.
+type Description struct {
+	Path    string // below the root, as it is on disk
+	Format  git.ObjectFormat
+	Head    refs.Head
+	Version git.Version
+	Size    int64 // bytes of its files; -1: too many to count
+	Refs    int64 // number of visible refs, not counting HEAD
+	Objects pack.Counts
+	Hooks   []string          // names of its own hooks that Git would run on a push (repo.Hook)
+	Config  map[string]string // its own settings for serving; several values of a key are lines
+
+	RepositoryHooks receivepack.RepositoryHooks // policy for Hooks; "": pushes are not accepted
+}
+
+// maxFiles is the maximum number of files that are read for the size of a repository.
+const maxFiles = 1_000_000
+
+// errTooMany ends a count of files.
+var errTooMany = errors.New("too many files")
+
+// Describe describes a repository. It reads the size of each file, each ref, and the names of packs and loose objects.
+// Concurrent changes may or may not be counted. The errors are those of opening a repository, and of ctx.
+func (n *Node) Describe(ctx context.Context, path git.RepoPath) (Description, error) {
+	n.metrics.lookups.get.Inc()
+	h, snap, version, err := n.snapshot(ctx, path)
+	if err != nil {
+		return Description{}, err
+	}
+	defer n.release(h)
+	below, err := n.below(h, path)
+	if err != nil {
+		return Description{}, err
+	}
+	d := Description{Path: below, Format: h.Format, Head: snap.Head(), Version: version, Config: servedConfig(h.Config()),
+		RepositoryHooks: n.hooks}
+	if hooks, err := h.Hooks(); err != nil {
+		d.Hooks = []string{fault.Message(err)}
+	} else {
+		for _, hook := range hooks {
+			d.Hooks = append(d.Hooks, hook.Name)
+		}
+	}
+	err = snap.Each("", func(refs.Ref) error {
+		if d.Refs++; d.Refs%MaxBatch == 0 {
+			return ctx.Err()
+		}
+		return nil
+	})
+	if err != nil {
+		return Description{}, err
+	}
+	if d.Objects, err = h.counts(ctx); err != nil {
+		return Description{}, err
+	}
+	if h.place != nil {
+		d.Size = d.Objects.PackBytes
+	} else if d.Size, err = size(ctx, h.Repo); err != nil {
+		return Description{}, err
+	}
+	return d, nil
+}
+
+// below returns the path of a repository below the root, as it is on disk; in a store its name.
+func (n *Node) below(h *handle, path git.RepoPath) (string, error) {
+	if h.place != nil {
+		return nameOf(path).String(), nil
+	}
+	return filepath.Rel(n.root, h.path)
+}
+
+// counts counts the objects of a repository.
+func (o *openRepo) counts(ctx context.Context) (pack.Counts, error) {
+	if o.place != nil {
+		return o.place.Counts(), nil
+	}
+	return o.Objects.Count(ctx)
+}
+
+// size returns the size of a repository's files without its alternates, in bytes.
+func size(ctx context.Context, r *repo.Repo) (bytes int64, err error) {
+	files := 0
+	walk := func(path string, e fs.DirEntry, err error) error {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if files++; files > maxFiles {
+			return errTooMany
+		}
+		if e.IsDir() {
+			return ctx.Err()
+		}
+		if info, err := e.Info(); err == nil && info.Mode().IsRegular() {
+			bytes += info.Size()
+		}
+		return nil
+	}
+	dirs := []string{r.Common}
+	if !strings.HasPrefix(r.Dir+"/", r.Common+"/") {
+		dirs = append(dirs, r.Dir)
+	}
+	for _, dir := range dirs {
+		if err = filepath.WalkDir(dir, walk); err != nil {
+			break
+		}
+	}
+	switch {
+	case err == errTooMany:
+		return -1, nil
+	case err != nil && ctx.Err() == nil:
+		return 0, fault.Wrap(fault.Unavailable, "cannot read the repository's directory", err)
+	}
+	return bytes, err
+}
+
+// servedConfig selects the settings that may be shown. Addresses of remotes and possible secrets, such as
+// http.extraHeader and receive.certNonceSeed, are not among them.
+func servedConfig(c repo.Config) map[string]string {
+	shown := make(map[string]string)
+	for key, value := range c.All() {
+		section, _, _ := strings.Cut(key, ".")
+		switch section {
+		case "extensions", "uploadpack", "uploadpackfilter", "lsrefs", "transfer", "receive":
+		default:
+			if key != "core.repositoryformatversion" && key != "http.uploadpack" && key != "http.receivepack" &&
+				key != "lfs.quota" && key != "lfs.grace" {
+				continue
+			}
+		}
+		if key == "receive.certnonceseed" {
+			continue
+		}
+		if before, ok := shown[key]; ok {
+			value = before + "\n" + value
+		}
+		shown[key] = value
+	}
+	return shown
+}

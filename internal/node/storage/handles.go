@@ -1,0 +1,304 @@
+package storage
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/refs"
+	"github.com/packhorse-git/packhorse/internal/git/repo"
+)
+
+// openRepo is one open repository, shared by the handles of all paths that lead to it.
+type openRepo struct {
+	*repo.Repo
+	dir     string // real path of the Git directory, or path of its ".git" file
+	opening uint64 // number of this opening: later ones have greater numbers
+	users   int    // handles; guarded by handleTable.mu
+	place   Place  // nil: the directory is the repository
+
+	last     atomic.Pointer[refs.Snapshot] // the latest snapshot that is known to be of this repository
+	dangling atomic.Int64                  // when a dangling HEAD was logged, in nanoseconds since 1970; 0: never
+}
+
+// handle is an open repository under one of its paths.
+type handle struct {
+	*openRepo
+	path   string   // where it was found: it may lead to Repo.Dir by symbolic links, or be a ".git" file
+	before []string // places where a repository of the same name would be found first
+	users  int      // guarded by handleTable.mu; the table itself is one of them
+	used   uint64   // handleTable.clock at the last use
+	pins   int      // watches that keep it open
+}
+
+// handleTable keeps the repositories in use open.
+type handleTable struct {
+	limit int // handles that are not pinned
+
+	mu       sync.Mutex
+	byPath   map[git.RepoPath]*handle
+	pinned   int    // handles that a watch keeps open
+	clock    uint64 // increases with every use of a handle
+	byDir    map[string]*openRepo
+	openings uint64
+}
+
+// newHandleTable creates a table. The limit zero means 1,000.
+func newHandleTable(limit int) handleTable {
+	if limit == 0 {
+		limit = 1000
+	}
+	return handleTable{limit: limit, byPath: make(map[git.RepoPath]*handle), byDir: make(map[string]*openRepo)}
+}
+
+// acquire opens a repository, unless it is open. The caller has to release it. A mirror that must not be read is
+// refused.
+func (n *Node) acquire(ctx context.Context, path git.RepoPath) (*handle, error) {
+	if n.places != nil {
+		return n.acquirePlace(ctx, path)
+	}
+	h, err := n.acquireDir(path)
+	if err != nil {
+		return nil, err
+	}
+	if err := n.checkMirror(path, newMirrorMarks(h.Common, h.Config())); err != nil {
+		n.release(h)
+		return nil, err
+	}
+	return h, nil
+}
+
+// acquireAny is acquire for uses that show nothing of the repository: also a mirror that must not be read is opened.
+func (n *Node) acquireAny(ctx context.Context, path git.RepoPath) (*handle, error) {
+	if n.places != nil {
+		return n.acquirePlace(ctx, path)
+	}
+	return n.acquireDir(path)
+}
+
+// acquireDir is acquire for a repository that is its directory.
+func (n *Node) acquireDir(path git.RepoPath) (*handle, error) {
+	h := n.handles.use(path)
+	if h != nil {
+		if h.Fresh(h.path) && !slices.ContainsFunc(h.before, isRepository) {
+			return h, nil
+		}
+		n.drop(path, h)
+		n.release(h)
+	}
+	found, before, err := n.find(path)
+	if err != nil {
+		return nil, err
+	}
+	dir, err := n.checkPlace(found)
+	if err != nil {
+		return nil, err
+	}
+	if repo.IsGitFile(dir) {
+		dir = found // its content is relative to the place where it was found, as in Git
+	}
+	o, err := n.openDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	h = &handle{openRepo: o, path: found, before: before, users: 1}
+	n.keep(path, h)
+	return h, nil
+}
+
+// use returns the handle of a path, which the caller has to release; nil: there is none.
+func (t *handleTable) use(path git.RepoPath) *handle {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	h := t.byPath[path]
+	if h != nil {
+		h.users++
+		t.clock++
+		h.used = t.clock
+	}
+	return h
+}
+
+// openDir opens the repository in a directory, unless it is open under another path. The caller becomes one of its
+// users.
+func (n *Node) openDir(dir string) (*openRepo, error) {
+	t := &n.handles
+	t.mu.Lock()
+	o := t.byDir[dir]
+	if o != nil {
+		o.users++
+	}
+	t.mu.Unlock()
+	if o != nil {
+		if o.Fresh(dir) {
+			return o, nil
+		}
+		n.closeUnused(o)
+	}
+	r, err := repo.Open(dir, n.options)
+	if err != nil {
+		return nil, err
+	}
+	if err := r.Policy().Bundles.Err; err != nil {
+		n.log.Warn("a repository's bundles are not offered to clients", "dir", dir, "error", err)
+	}
+	fresh := &openRepo{Repo: r, dir: dir, users: 1}
+	t.mu.Lock()
+	t.openings++
+	fresh.opening = t.openings
+	if other := t.byDir[dir]; other == nil || other == o {
+		t.byDir[dir] = fresh
+	} // otherwise another request was faster, and only this request uses fresh
+	t.mu.Unlock()
+	return fresh, nil
+}
+
+// closeUnused ends one use of an open repository. The last one closes it.
+func (n *Node) closeUnused(o *openRepo) {
+	t := &n.handles
+	t.mu.Lock()
+	o.users--
+	last := o.users == 0
+	if last && t.byDir[o.dir] == o {
+		delete(t.byDir, o.dir)
+	}
+	t.mu.Unlock()
+	if last {
+		_ = o.Close()
+		if o.place != nil {
+			o.place.Release()
+		}
+	}
+}
+
+// keep adds a handle to the table, unless another request was faster. If there are too many, it drops the least
+// recently used ones.
+func (n *Node) keep(path git.RepoPath, h *handle) {
+	t := &n.handles
+	t.mu.Lock()
+	var dropped []*handle
+	if t.byPath[path] == nil {
+		t.clock++
+		h.used = t.clock
+		h.users++
+		t.byPath[path] = h
+		for len(t.byPath)-t.pinned > t.limit {
+			oldest := t.removeOldest()
+			if oldest == nil {
+				break
+			}
+			dropped = append(dropped, oldest)
+		}
+	}
+	t.mu.Unlock()
+	for _, oldest := range dropped {
+		n.release(oldest)
+	}
+}
+
+// removeOldest removes the least recently used handle that is not in use. It returns nil if there is none. The caller
+// holds t.mu.
+func (t *handleTable) removeOldest() *handle {
+	var path git.RepoPath
+	var oldest *handle
+	for p, h := range t.byPath {
+		if h.users == 1 && (oldest == nil || h.used < oldest.used) {
+			path, oldest = p, h
+		}
+	}
+	if oldest != nil {
+		t.remove(path, oldest)
+	}
+	return oldest
+}
+
+// remove removes a handle, which the caller has to release. The caller holds t.mu.
+func (t *handleTable) remove(path git.RepoPath, h *handle) {
+	delete(t.byPath, path)
+	if h.pins > 0 {
+		t.pinned--
+	}
+}
+
+// drop removes a handle from the table if it is still there.
+func (n *Node) drop(path git.RepoPath, h *handle) {
+	t := &n.handles
+	t.mu.Lock()
+	found := t.byPath[path] == h
+	if found {
+		t.remove(path, h)
+	}
+	t.mu.Unlock()
+	if found {
+		n.release(h)
+	}
+}
+
+// dropDir removes all handles of a directory. Requests that use one continue, but do not find its files.
+func (n *Node) dropDir(dir string) {
+	t := &n.handles
+	t.mu.Lock()
+	delete(t.byDir, dir)
+	var dropped []*handle
+	for path, h := range t.byPath {
+		if h.dir == dir {
+			t.remove(path, h)
+			dropped = append(dropped, h)
+		}
+	}
+	t.mu.Unlock()
+	for _, h := range dropped {
+		n.release(h)
+	}
+}
+
+// release ends one use of a handle. The last one closes it.
+func (n *Node) release(h *handle) {
+	n.handles.mu.Lock()
+	h.users--
+	last := h.users == 0
+	n.handles.mu.Unlock()
+	if last {
+		n.closeUnused(h.openRepo)
+	}
+}
+
+func (n *Node) closeHandles() {
+	t := &n.handles
+	t.mu.Lock()
+	handles := t.byPath
+	t.byPath, t.pinned = make(map[git.RepoPath]*handle), 0
+	t.mu.Unlock()
+	for _, h := range handles {
+		n.release(h)
+	}
+}
+
+// pin keeps next open for a watch instead of before, either of which may be nil. It takes over the caller's use of
+// next.
+func (n *Node) pin(path git.RepoPath, before, next *handle) {
+	if next == before {
+		if next != nil {
+			n.release(next)
+		}
+		return
+	}
+	t := &n.handles
+	t.mu.Lock()
+	if next != nil {
+		if next.pins++; next.pins == 1 && t.byPath[path] == next {
+			t.pinned++
+		}
+	}
+	if before != nil {
+		if before.pins--; before.pins == 0 && t.byPath[path] == before {
+			t.pinned--
+		}
+	}
+	t.mu.Unlock()
+	if before != nil {
+		n.release(before)
+	}
+}

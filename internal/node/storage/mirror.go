@@ -1,0 +1,139 @@
+package storage
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/disk"
+	"github.com/packhorse-git/packhorse/internal/git/process"
+	"github.com/packhorse-git/packhorse/internal/git/repo"
+)
+
+// Two marks make a repository a mirror of another server: MirrorFile in its directory (package mirror), and MirrorKey
+// in its config. So the loss of one does not make an ordinary repository of it, which has other readers.
+const (
+	MirrorFile = "packhorse-mirror.json"
+	MirrorKey  = "packhorse.mirror"
+)
+
+// MirrorMarks are the marks of a mirror that a repository has. One without the other means that the other was lost.
+type MirrorMarks struct {
+	Dir       string // the Git directory; of a linked worktree that of its repository
+	File, Key bool
+}
+
+// Any reports whether the repository is or was a mirror.
+func (m MirrorMarks) Any() bool { return m.File || m.Key }
+
+// newMirrorMarks returns the marks of the repository in a directory by its config. A file of any kind counts, and so
+// does one that cannot be examined.
+func newMirrorMarks(dir string, config repo.Config) MirrorMarks {
+	_, hasKey := config.Get(MirrorKey)
+	_, err := os.Lstat(filepath.Join(dir, MirrorFile))
+	return MirrorMarks{Dir: dir, File: !errors.Is(err, fs.ErrNotExist), Key: hasKey}
+}
+
+// FindMirrorMarks returns the marks of the repository at a path: a Git directory, or a ".git" file. It does not open
+// the repository. The errors are those of reading its config; the marks that are found nevertheless count.
+func FindMirrorMarks(path string, o repo.Options) (MirrorMarks, error) {
+	text, err := os.ReadFile(filepath.Join(path, "config"))
+	if err == nil && !bytes.Contains(bytes.ToLower(text), []byte("packhorse")) { // the usual case, and a fast one
+		if _, err := os.Lstat(filepath.Join(path, MirrorFile)); errors.Is(err, fs.ErrNotExist) {
+			return MirrorMarks{Dir: path}, nil
+		}
+	}
+	dir, config, err := repo.ReadConfig(path, o)
+	if err != nil {
+		_, missing := os.Lstat(filepath.Join(path, MirrorFile))
+		section, _, _ := strings.Cut(MirrorKey, ".")
+		return MirrorMarks{path, missing == nil, bytes.Contains(bytes.ToLower(text), []byte("["+section))}, err
+	}
+	return newMirrorMarks(dir, config), nil
+}
+
+// MirrorMarks returns the marks of the repository at a path. The errors are those of opening it.
+func (n *Node) MirrorMarks(path git.RepoPath) (MirrorMarks, error) {
+	if n.places != nil {
+		return MirrorMarks{}, nil
+	}
+	h, err := n.acquireDir(path)
+	if err != nil {
+		return MirrorMarks{}, err
+	}
+	defer n.release(h)
+	return newMirrorMarks(h.Common, h.Config()), nil
+}
+
+// HasMirrorMark reports whether the repository at a path on disk below the root, as in a list, has a mark.
+func (n *Node) HasMirrorMark(below string) bool {
+	marks, err := FindMirrorMarks(filepath.Join(n.root, filepath.FromSlash(below)), n.options)
+	return err == nil && marks.Any()
+}
+
+// MirrorCheck returns why a repository with a mark of a mirror is refused, or nil. NotFound hides from callers that it
+// exists.
+type MirrorCheck func(path git.RepoPath, marks MirrorMarks) error
+
+// ServeMirrors lets the node serve mirrors that a check accepts. It is called for each use of a repository with a mark.
+// A node without a check refuses all mirrors, because it knows no origin that decides about their readers.
+func (n *Node) ServeMirrors(check MirrorCheck) { n.mirrors.Store(&check) }
+
+// checkMirror returns an error if a repository with these marks must not be read. The first time it is logged.
+func (n *Node) checkMirror(path git.RepoPath, marks MirrorMarks) error {
+	if !marks.Any() {
+		return nil
+	}
+	err := fault.New(fault.NotFound, "it is a mirror, and this server has no [[mirror]] table")
+	if check := n.mirrors.Load(); check != nil {
+		err = (*check)(path, marks)
+	}
+	if err == nil {
+		n.refusedMirrors.Delete(marks.Dir)
+		return nil
+	}
+	if _, known := n.refusedMirrors.LoadOrStore(marks.Dir, true); !known {
+		n.log.Error("refused the repository of a mirror", "repository", path.String(), "error", err)
+	}
+	if fault.Is(err, fault.NotFound) { // the message is that of a missing repository
+		return fault.Wrap(fault.NotFound, "no repository "+path.String()+" here", err)
+	}
+	return err
+}
+
+// withoutRefused removes repositories that checkMirror refuses from the paths of a page.
+func (n *Node) withoutRefused(paths []string) []string {
+	return slices.DeleteFunc(paths, func(below string) bool {
+		path, err := git.ParseRepoPath(below)
+		if err != nil {
+			return false
+		}
+		marks, err := FindMirrorMarks(filepath.Join(n.root, filepath.FromSlash(below)), n.options)
+		return err == nil && n.checkMirror(path, marks) != nil
+	})
+}
+
+// SetMirrorKey sets or removes MirrorKey of a repository.
+func (n *Node) SetMirrorKey(ctx context.Context, dir string, isMirror bool) error {
+	if n.runner == nil {
+		return fault.New(fault.Unavailable, "this node does not change repositories")
+	}
+	file := filepath.Join(dir, "config")
+	args := []string{"config", "--file", file, "--replace-all", MirrorKey, strconv.FormatBool(isMirror)}
+	if !isMirror {
+		args = []string{"config", "--file", file, "--unset-all", MirrorKey}
+	}
+	err := n.runGit(ctx, process.Command{Class: ClassManage, Subcommand: "config", Repository: dir, Args: args})
+	if err != nil {
+		return gitError(dir, err)
+	}
+	return writeError(errors.Join(disk.SyncDir(file), n.sync(dir))) // SyncDir works for files too
+}

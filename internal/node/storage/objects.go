@@ -1,0 +1,79 @@
+package storage
+
+import (
+	"context"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/repo"
+	"github.com/packhorse-git/packhorse/internal/node/lookup"
+)
+
+// withRepo calls fn with the open repository at a path. If fn finds that the repository was deleted or renamed, fn is
+// called again with the one that has the path now.
+func (n *Node) withRepo(ctx context.Context, path git.RepoPath, fn func(*repo.Repo) error) error {
+	for isLast := false; ; isLast = true {
+		h, err := n.acquire(ctx, path)
+		if err != nil {
+			return err
+		}
+		err = fn(h.Repo)
+		isGone := h.isGone()
+		n.release(h)
+		if isLast || !isGone || !fault.Is(err, fault.NotFound) {
+			return err
+		}
+	}
+}
+
+// Blob reads a blob; see lookup.Reader.Blob.
+func (n *Node) Blob(ctx context.Context, path git.RepoPath, q lookup.BlobRequest,
+	head func(lookup.BlobHeader) error, data func([]byte) error) error {
+	return n.withRepo(ctx, path, func(r *repo.Repo) error { return n.lookups.Blob(ctx, r, q, head, data) })
+}
+
+// Tree lists a page of a directory; see lookup.Reader.Tree.
+func (n *Node) Tree(ctx context.Context, path git.RepoPath, q lookup.TreeRequest) (page lookup.TreePage, err error) {
+	err = n.withRepo(ctx, path, func(r *repo.Repo) error {
+		page, err = n.lookups.Tree(ctx, r, q)
+		return err
+	})
+	return page, err
+}
+
+// Commit reads one commit; see lookup.Reader.Commit.
+func (n *Node) Commit(ctx context.Context, path git.RepoPath, revision string) (commit lookup.Commit, err error) {
+	err = n.withRepo(ctx, path, func(r *repo.Repo) error {
+		commit, err = n.lookups.Commit(ctx, r, revision)
+		return err
+	})
+	return commit, err
+}
+
+// Log lists commits in batches; see lookup.Reader.Log.
+func (n *Node) Log(ctx context.Context, path git.RepoPath, q lookup.LogRequest,
+	send func([]lookup.Commit) error) error {
+	return n.withRepo(ctx, path, func(r *repo.Repo) error { return n.lookups.Log(ctx, r, q, send) })
+}
+
+// DiffStat lists the differences between two revisions in batches; see lookup.Reader.DiffStat.
+func (n *Node) DiffStat(ctx context.Context, path git.RepoPath, old, new string,
+	send func([]lookup.FileStat) error) error {
+	return n.withRepo(ctx, path, func(r *repo.Repo) error { return n.lookups.DiffStat(ctx, r, old, new, send) })
+}
+
+// Files lists the files of a commit, or its differences from another one; see lookup.Reader.Files.
+func (n *Node) Files(ctx context.Context, path git.RepoPath, q lookup.FilesRequest,
+	send func(*lookup.File) error) error {
+	return n.withRepo(ctx, path, func(r *repo.Repo) error { return n.lookups.Files(ctx, r, q, send) })
+}
+
+// Behind counts the commits between two commits; see lookup.Reader.Behind.
+func (n *Node) Behind(ctx context.Context, path git.RepoPath, old, new git.ObjectID,
+	limit int) (behind int, err error) {
+	err = n.withRepo(ctx, path, func(r *repo.Repo) error {
+		behind, err = n.lookups.Behind(ctx, r, old, new, limit)
+		return err
+	})
+	return behind, err
+}

@@ -1,0 +1,104 @@
+package storage
+
+import (
+	"context"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/gateway/resolve"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/refs"
+)
+
+// MaxRevisions is the maximum number of revisions in one call of ResolveRevisions.
+const MaxRevisions = 10_000
+
+// ResolveRevisions resolves revisions of any repositories (lookup.Revisions), in their order. Revisions of one
+// repository see one state of it. Each has its own error. The error is Invalid for too many revisions, or that of ctx.
+func (n *Node) ResolveRevisions(ctx context.Context, questions []resolve.Question) ([]resolve.Result, error) {
+	if len(questions) > MaxRevisions {
+		return nil, fault.New(fault.Invalid, "too many revisions: got %d, one call can resolve %d", len(questions),
+			MaxRevisions)
+	}
+	n.metrics.lookups.revisions.Add(float64(len(questions)))
+	defer func(start time.Time) { n.metrics.resolving.Observe(time.Since(start).Seconds()) }(time.Now())
+	results := make([]resolve.Result, len(questions))
+	seen := make(map[string]state)
+	answer := func(indexes []int) error {
+		path := questions[indexes[0]].Repository
+		h, snap, version, err := n.snapshot(ctx, path)
+		if err != nil {
+			for _, i := range indexes {
+				results[i].Err = err
+			}
+			return ctx.Err()
+		}
+		defer n.release(h)
+		snap, version = oneState(seen, snap, version)
+		done, err := h.Hold(ctx)
+		if err != nil {
+			for _, i := range indexes {
+				results[i].Err = err
+			}
+			return ctx.Err()
+		}
+		defer done()
+		revisions := n.lookups.Revisions(ctx, h.Repo, snap)
+		revisions.Own = true
+		for _, i := range indexes {
+			found, err := revisions.Resolve(questions[i].Revision)
+			if err != nil {
+				results[i].Err = err
+				continue
+			}
+			results[i].Answer = resolve.Answer{ID: found.ID, Type: found.Type, Ref: string(found.Ref), Version: version}
+		}
+		return ctx.Err()
+	}
+	for _, group := range groupByPath(len(questions), func(i int) git.RepoPath { return questions[i].Repository }) {
+		if err := answer(group); err != nil {
+			return nil, err
+		}
+	}
+	return results, nil
+}
+
+// state is one state of a repository's refs.
+type state struct {
+	snap    *refs.Snapshot
+	version git.Version
+}
+
+// oneState returns the state in which a call first saw a repository. The key of seen is the incarnation, because two
+// paths may lead to one repository.
+func oneState(seen map[string]state, snap *refs.Snapshot, version git.Version) (*refs.Snapshot, git.Version) {
+	if s, ok := seen[version.Incarnation]; ok {
+		return s.snap, s.version
+	}
+	seen[version.Incarnation] = state{snap, version}
+	return snap, version
+}
+
+// Resolver makes a Node a resolve.Node.
+type Resolver struct{ *Node }
+
+var _ resolve.Node = Resolver{}
+
+// Resolve implements resolve.Node.
+func (r Resolver) Resolve(ctx context.Context, questions []resolve.Question) ([]resolve.Result, error) {
+	return r.ResolveRevisions(ctx, questions)
+}
+
+// Watch is Node.Watch without the changes. It also reports events with the version that the caller knows.
+func (r Resolver) Watch(ctx context.Context, from []resolve.Known, send func(resolve.Event) error) error {
+	watched := make([]WatchFrom, len(from))
+	for i, f := range from {
+		watched[i].Path = f.Repository
+		if f.Version != (git.Version{}) {
+			watched[i].Known = &f.Version
+		}
+	}
+	return r.Node.Watch(ctx, watched, func(e Event) error {
+		return send(resolve.Event{Repository: e.Path, Version: e.Version, Gone: e.Gone})
+	})
+}

@@ -1,0 +1,295 @@
+// Package storage is the storage node: it owns the repositories below a root directory and serves sessions on them.
+//
+// Repositories are found by their path on each request, and are not registered anywhere. A new repository is served at
+// once, a removed one is not served any more, and one that was replaced is a new one. Repositories in use stay open.
+package storage
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/disk"
+	"github.com/packhorse-git/packhorse/internal/git/graph"
+	"github.com/packhorse-git/packhorse/internal/git/pack"
+	"github.com/packhorse-git/packhorse/internal/git/process"
+	"github.com/packhorse-git/packhorse/internal/git/refs"
+	"github.com/packhorse-git/packhorse/internal/git/repo"
+	"github.com/packhorse-git/packhorse/internal/lfs/locks"
+	"github.com/packhorse-git/packhorse/internal/lfs/objects"
+	"github.com/packhorse-git/packhorse/internal/node/lookup"
+	"github.com/packhorse-git/packhorse/internal/node/packcache"
+	"github.com/packhorse-git/packhorse/internal/node/receivepack"
+	"github.com/packhorse-git/packhorse/internal/node/uploadpack"
+	"github.com/packhorse-git/packhorse/internal/schedule/balance"
+)
+
+// Options configure a Node.
+type Options struct {
+	Root   string   // directory below which the repositories are
+	Hidden []string // directories below the root without repositories, such as the state directory
+	// Places has the repositories if the directories below the root are copies. Nil: they are the repositories.
+	Places Places
+	// MaxOpen is the maximum number of repositories that are kept open without a watch. Zero means 1,000.
+	MaxOpen int
+
+	// ReadOnly disables the removal of leftovers of earlier nodes. The caller must not change repositories.
+	ReadOnly bool
+
+	Policy *repo.Policy // applies to keys that a repository does not configure; nil: repo.DefaultPolicy
+	Log    *slog.Logger // nil: not logged
+
+	// Epoch is that of versions, see NextEpoch. Zero means the time in nanoseconds since 1970. With Places it is not used.
+	Epoch   uint64
+	Runner  *process.Runner // runs the Git commands of the node's classes (ClassManage, ...); nil: they are refused
+	Metrics *Metrics        // nil: not counted
+
+	Upkeep *Upkeep // when repositories are maintained automatically; nil: never. It needs Runner.
+
+	MaxWatches    int           // concurrent calls of Watch. Zero means 1,000.
+	MaxWatched    int           // repositories watched at the same time. Zero means 10,000.
+	CheckInterval time.Duration // of watched repositories. Zero means one second, with Places 30 seconds.
+
+	Pushes  *receivepack.Server // nil: pushes are not accepted
+	SetHead bool                // the first push to an empty repository may set HEAD to a pushed branch
+	// RepositoryHooks is the policy for hooks that Describe reports if Pushes is nil because another process serves
+	// pushes. "" means that pushes are not accepted.
+	RepositoryHooks receivepack.RepositoryHooks
+
+	// LFS configures objects of Git LFS. The node sets Dir, Log and ReadOnly. Nil: requests for them are refused.
+	LFS *objects.Options
+	// LFSCare configures how LFS garbage is collected, and what happens to LFS objects without a request.
+	LFSCare LFSCare
+
+	Packs    *packcache.Cache // for DropPacks; may be nil
+	Verifier *pack.Verifier   // forgets its results when packs are dropped; may be nil
+
+	Tables       *repo.Tables // lists refs in reftables; nil: repositories with reftables are refused
+	RefsMetrics  *refs.Metrics
+	GraphMetrics *graph.Metrics
+	Lookups      lookup.Options
+}
+
+// Node owns the repositories below a root. It is safe for concurrent use.
+type Node struct {
+	root    string      // without symbolic links
+	start   os.FileInfo // of the root when the node was created
+	log     *slog.Logger
+	metrics *Metrics
+	options repo.Options
+	places  Places // nil: the repositories are the directories below the root
+	mirrors atomic.Pointer[MirrorCheck]
+	// refusedMirrors has the directories of mirrors whose refusal was logged.
+	refusedMirrors sync.Map
+	epoch          uint64
+	sync           func(dir string) error // disk.SyncDir, except in tests
+
+	server   *uploadpack.Server
+	pushes   *receivepack.Server
+	setHead  bool
+	hooks    receivepack.RepositoryHooks // "": pushes are not accepted
+	lfs      *objects.Store              // may be nil
+	lfsGrace time.Duration               // LFSCare.Grace
+	lfsCarer *lfsCarer                   // may be nil
+	// collecting is held to collect LFS garbage.
+	collecting contextMutex
+	packs      *packcache.Cache // may be nil
+	verifier   *pack.Verifier   // may be nil
+	lookups    *lookup.Reader
+	runner     *process.Runner
+
+	handles  handleTable
+	locks    locks.Server
+	hub      *hub
+	walks    *balance.Slots                     // walks through history for callers of Wait
+	listener atomic.Pointer[func(git.RepoPath)] // see OnChange
+	claims   claims
+	upkeep   *upkeep // may be nil
+	warmer   *warmer // may be nil
+	trash    *trash
+	hookScan backgroundTask
+
+	placing            contextMutex    // held to move a repository to or from its place
+	privateDirectories map[string]bool // private directories on other file systems; guarded by placing
+
+	searching       contextMutex // held to search for borrowers; locked before placing
+	borrowerEntries int          // maxBorrowerEntries, except in tests
+}
+
+// contextMutex is a mutex with a lock method that gives up when a context ends. It has room for one token, which the
+// holder puts there.
+type contextMutex chan struct{}
+
+func newContextMutex() contextMutex { return make(contextMutex, 1) }
+
+func (m contextMutex) lock(ctx context.Context) error {
+	select {
+	case m <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (m contextMutex) unlock() { <-m }
+
+// backgroundTask is a goroutine that ends with the node.
+type backgroundTask struct {
+	ctx    context.Context
+	cancel context.CancelFunc
+	sync.WaitGroup
+}
+
+// New creates a Node.
+func New(server *uploadpack.Server, o Options) (*Node, error) {
+	root, err := filepath.EvalSymlinks(o.Root)
+	if err != nil {
+		return nil, fault.Wrap(fault.Invalid, "cannot find the root directory", err)
+	}
+	if root, err = filepath.Abs(root); err != nil {
+		return nil, err
+	}
+	start, err := os.Stat(root)
+	if err != nil {
+		return nil, fault.Wrap(fault.Invalid, "cannot find the root directory", err)
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Metrics == nil {
+		o.Metrics = NewMetrics()
+	}
+	if o.Epoch == 0 {
+		o.Epoch = uint64(time.Now().UnixNano())
+	}
+	if o.Places != nil {
+		o.Epoch = 0 // numbers of a store compare across nodes
+		o.CheckInterval = cmp.Or(o.CheckInterval, placeInterval)
+	}
+	n := &Node{
+		root: root, start: start, log: o.Log, metrics: o.Metrics, epoch: o.Epoch, sync: disk.SyncDir,
+		options: repo.Options{
+			Root: root, Tables: o.Tables, Policy: o.Policy, RefsMetrics: o.RefsMetrics, GraphMetrics: o.GraphMetrics,
+		},
+		places: o.Places, server: server, pushes: o.Pushes, setHead: o.SetHead, hooks: o.RepositoryHooks, packs: o.Packs,
+		verifier: o.Verifier, lookups: lookup.New(o.Lookups), runner: o.Runner, handles: newHandleTable(o.MaxOpen),
+		placing: newContextMutex(), collecting: newContextMutex(), privateDirectories: make(map[string]bool),
+		searching: newContextMutex(), borrowerEntries: maxBorrowerEntries,
+	}
+	for _, dir := range o.Hidden {
+		if dir, err = realPath(dir); err != nil {
+			return nil, fault.Wrap(fault.Invalid, "cannot find a hidden directory", err)
+		}
+		n.options.Hidden = append(n.options.Hidden, dir)
+	}
+	if n.pushes != nil {
+		n.hooks = n.pushes.RepositoryHooks()
+		if err := n.pushes.Start(n.claims.claim); err != nil {
+			return nil, fault.Wrap(fault.Unavailable, "cannot read the push journal", err)
+		}
+	}
+	if o.LFS != nil {
+		lfs := *o.LFS
+		lfs.Dir, lfs.Log, lfs.ReadOnly = filepath.Join(root, privateDir, lfsKind), n.log, o.ReadOnly
+		lfs.Evicts = n.places != nil
+		n.lfs = objects.New(lfs)
+		n.lfsGrace = cmp.Or(o.LFSCare.Grace, 14*24*time.Hour)
+	}
+	n.startBackground(o)
+	return n, nil
+}
+
+// startBackground starts everything that the node does without a request.
+func (n *Node) startBackground(o Options) {
+	n.hub = newHub(n, o)
+	n.walks = newWalks(2 * n.hub.maxSubscriptions) // for those in Watch, and for those before it
+	n.trash = newTrash(n.log, n.metrics)
+	if n.server != nil && n.server.WarmsUp() {
+		n.warmer = newWarmer(n)
+	}
+	if o.Upkeep != nil && o.Runner != nil {
+		n.upkeep = newUpkeep(n, *o.Upkeep)
+	}
+	if !o.ReadOnly {
+		n.removeLeftovers()
+	}
+	if n.lfs != nil && !o.ReadOnly && o.LFSCare.File != "" {
+		n.lfsCarer = newLFSCarer(n, o.LFSCare)
+	}
+	n.hookScan.ctx, n.hookScan.cancel = context.WithCancel(context.Background())
+	if n.places == nil { // those of a store have no hooks
+		n.startHookScan()
+	}
+}
+
+// StopBackground ends what the node does without a request, including its Git commands. Call it when no request that
+// changes repositories runs any more, and before the Runner and the source of packs are closed.
+func (n *Node) StopBackground() {
+	n.hookScan.cancel()
+	n.hookScan.Wait()
+	if n.warmer != nil {
+		n.warmer.close()
+	}
+	if n.upkeep != nil {
+		n.upkeep.close()
+	}
+	if n.lfsCarer != nil {
+		n.lfsCarer.close()
+	}
+	if n.lfs != nil {
+		n.lfs.Close()
+	}
+}
+
+// Close ends watches and background work, and closes all repositories. No other request may be running.
+func (n *Node) Close() error {
+	n.StopBackground()
+	if n.pushes != nil {
+		n.pushes.Close()
+	}
+	n.hub.close()
+	n.trash.close()
+	n.closeHandles()
+	return nil
+}
+
+// Ready returns why repositories cannot be read: the root is gone or unreadable, or its file system is not mounted any
+// more. Or it is the reason of Places. It returns nil if they can be read.
+func (n *Node) Ready() error {
+	info, err := os.Stat(n.root)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return fault.New(fault.Unavailable, "the root directory does not exist any more")
+	case err != nil:
+		return fault.Wrap(fault.Unavailable, "cannot read the root directory", err)
+	case !info.IsDir():
+		return fault.New(fault.Unavailable, "the root is not a directory any more")
+	}
+	dir, err := os.Open(n.root)
+	if err != nil {
+		return fault.Wrap(fault.Unavailable, "cannot read the root directory", err)
+	}
+	defer dir.Close()
+	_, err = dir.Readdirnames(1)
+	switch {
+	case err == io.EOF && !os.SameFile(info, n.start):
+		return fault.New(fault.Unavailable,
+			"the root directory is empty and was replaced since the start: is its file system mounted?")
+	case err != nil && err != io.EOF:
+		return fault.Wrap(fault.Unavailable, "cannot read the root directory", err)
+	}
+	if n.places != nil {
+		return n.places.Ready()
+	}
+	return nil
+}

@@ -1,0 +1,163 @@
+package uploadpack
+
+import (
+	"context"
+
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/pktline"
+	"github.com/packhorse-git/packhorse/internal/git/protocol"
+	"github.com/packhorse-git/packhorse/internal/git/refs"
+	"github.com/packhorse-git/packhorse/internal/git/repo"
+	"github.com/packhorse-git/packhorse/internal/node"
+)
+
+// Advertise begins a session: with the capabilities in version 2, with all refs before that. The caller has checked
+// that the latest known refs are current (refs.Store.SnapshotOf).
+func (s *Server) Advertise(ctx context.Context, r *repo.Repo, session node.Session, sessionID string,
+	response node.ResponseWriter) (node.Outcome, error) {
+	offer := s.offer(r, session)
+	outcome := node.Outcome{}
+	if offer.Session {
+		outcome.Session = sessionID
+	}
+	if session.Version == protocol.V2 {
+		b := protocol.Capabilities{Agent: s.options.Agent, Format: r.Format, Offer: offer,
+			SessionID: sessionID}.Append(nil)
+		if session.Stateless {
+			response.SetLength(int64(len(b)))
+		}
+		_, err := response.Write(b)
+		return outcome, err
+	}
+	snapshot, err := r.Refs.SnapshotOf(ctx, nil)
+	if err != nil {
+		return outcome, err
+	}
+	s.list(r, snapshot)
+	a := advertiser{refWriter: newRefWriter(response, &outcome), repo: r}
+	defer a.release()
+	a.stateful = !session.Stateless
+	head := snapshot.Head()
+	a.features = protocol.Features{
+		Agent: s.options.Agent, Format: r.Format, SessionID: outcome.Session, NoDone: session.Stateless,
+		Filter: offer.Filter, AllowTip: r.Policy().AllowTip, AllowReachable: r.Policy().AllowReachable &&
+			s.wantRule(r, session) != WantsTip,
+	}
+	if !head.ID.IsZero() {
+		a.features.Head = head.Target
+	}
+	if outcome.Dangling, err = isDangling(snapshot); err != nil {
+		return outcome, err
+	}
+	if session.Version == protocol.V1 {
+		a.buf = pktline.AppendLine(a.buf, "version 1")
+	}
+	err = a.refs(snapshot, head) // fills the outcome
+	return outcome, err
+}
+
+// advertiser makes the reference discovery of versions 0 and 1 (gitprotocol-pack(5), "Reference Discovery").
+type advertiser struct {
+	refWriter
+	repo     *repo.Repo
+	features protocol.Features
+}
+
+func (a *advertiser) refs(snapshot *refs.Snapshot, head refs.Head) error {
+	if !head.ID.IsZero() {
+		ref, _, err := snapshot.Lookup(git.HEAD)
+		if err == nil {
+			err = a.ref(ref)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if err := snapshot.Each("", a.ref); err != nil {
+		return err
+	}
+	if a.outcome.Refs == 0 && a.repo.Format != git.SHA1 {
+		// Like git since 2.41, so that the client learns the object format. Some clients assume SHA-1 and cannot parse
+		// the line: isomorphic-git up to 1.21 cannot clone otherwise.
+		a.buf = protocol.AppendNoRefs(a.buf, a.repo.Format, a.features.String())
+	}
+	shallow, err := a.repo.Shallow()
+	if err != nil {
+		return err
+	}
+	for _, id := range shallow {
+		lines := protocol.Lines{Buf: a.buf}
+		lines.ID("shallow", id)
+		a.buf = lines.Buf
+		if err := a.flushFull(); err != nil {
+			return err
+		}
+	}
+	return a.finish()
+}
+
+func (a *advertiser) ref(ref refs.Ref) (err error) {
+	line := protocol.RefLine{Name: ref.Name, ID: ref.ID}
+	if line.Peeled, _, err = a.repo.PeelRef(ref); err != nil {
+		return err
+	}
+	features := ""
+	if a.outcome.Refs == 0 {
+		features = a.features.String()
+	}
+	a.buf = protocol.AppendAdvertised(a.buf, line, features)
+	return a.endRef()
+}
+
+// refWriter writes a list of refs: a short one at once with its length, a long one in pieces.
+type refWriter struct {
+	response node.ResponseWriter
+	outcome  *node.Outcome
+	scratch  *scratch
+	buf      []byte
+	written  bool // a piece was written
+	stateful bool // responses have no length
+}
+
+func newRefWriter(response node.ResponseWriter, outcome *node.Outcome) refWriter {
+	scratch := getScratch()
+	return refWriter{response: response, outcome: outcome, scratch: scratch, buf: scratch.buf}
+}
+
+func (w *refWriter) release() {
+	w.scratch.buf = w.buf
+	putScratch(w.scratch)
+}
+
+// endRef counts a ref that was put into the buffer, and makes room for the next one.
+func (w *refWriter) endRef() error {
+	w.outcome.Refs++
+	return w.flushFull()
+}
+
+// flushFull writes the buffer unless there is room for another line.
+func (w *refWriter) flushFull() error {
+	if len(w.buf) < bufferSize-2*git.MaxRefName {
+		return nil
+	}
+	if !w.written {
+		// A client that reads slowly must not keep a slot of the small lane.
+		if err := w.response.StartBulk(false); err != nil {
+			return err
+		}
+		w.written = true
+	}
+	_, err := w.response.Write(w.buf)
+	w.buf = w.buf[:0]
+	return err
+}
+
+// finish ends the list.
+func (w *refWriter) finish() error {
+	w.buf = pktline.AppendFlush(w.buf)
+	if !w.written && !w.stateful {
+		w.response.SetLength(int64(len(w.buf)))
+	}
+	_, err := w.response.Write(w.buf)
+	return err
+}

@@ -1,0 +1,45 @@
+package uploadpack
+
+import (
+	"context"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/repo"
+)
+
+// Visible reports whether a visible ref reaches an object. It calls turn before a walk through history, and release
+// after it. An object that does not exist needs no walk.
+func (s *Server) Visible(ctx context.Context, r *repo.Repo, id git.ObjectID,
+	turn func() (release func(), err error)) (bool, error) {
+	if id.Format() != r.Format {
+		return false, fault.New(fault.Invalid, "%s cannot be an object of this repository, whose format is %s", id,
+			r.Format)
+	}
+	f := &fetch{Server: s, repo: r}
+	var err error
+	if f.snapshot, err = r.Refs.Snapshot(ctx); err != nil {
+		return false, err
+	}
+	done, err := r.Hold(ctx)
+	if err != nil {
+		return false, err
+	}
+	defer done()
+	if err := r.Refresh(); err != nil {
+		return false, err
+	}
+	if ok, err := r.Objects.Has(id); err != nil || !ok {
+		return false, err
+	}
+	release, err := turn()
+	if err != nil {
+		return false, err
+	}
+	defer release()
+	err = f.checkReachable(ctx, WantsReachable, []git.ObjectID{id})
+	if fault.Is(err, fault.Denied) || fault.Is(err, fault.NotFound) {
+		return false, nil
+	}
+	return err == nil, err
+}

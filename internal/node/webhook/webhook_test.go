@@ -1,0 +1,717 @@
+package webhook
+
+import (
+	"bytes"
+	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/goleak"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/gittest"
+	"github.com/packhorse-git/packhorse/internal/node"
+	"github.com/packhorse-git/packhorse/internal/node/receivepack"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// target is a server that stores the received requests.
+type target struct {
+	*httptest.Server
+	mu   sync.Mutex
+	got  []message
+	raw  [][]byte
+	head []http.Header
+	came chan struct{}
+}
+
+// newTarget answers as a test says; nil: 200.
+func newTarget(t *testing.T, answer http.HandlerFunc) *target {
+	s := &target{came: make(chan struct{}, 1000)}
+	s.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		var m message
+		if err != nil || json.Unmarshal(body, &m) != nil {
+			t.Errorf("the body is %q: %v", body, err)
+		}
+		s.mu.Lock()
+		s.got, s.raw, s.head = append(s.got, m), append(s.raw, body), append(s.head, r.Header)
+		s.mu.Unlock()
+		select {
+		case s.came <- struct{}{}:
+		default: // a target that is asked again and again does not stop
+		}
+		if answer != nil {
+			answer(w, r)
+		}
+	}))
+	t.Cleanup(s.Close)
+	return s
+}
+
+// seen lists the pushes that the target received.
+func (s *target) seen() (ids []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, m := range s.got {
+		ids = append(ids, m.Push)
+	}
+	return ids
+}
+
+func (s *target) wait(t *testing.T, n int) {
+	t.Helper()
+	for range n {
+		select {
+		case <-s.came:
+		case <-time.After(time.Minute):
+			t.Fatalf("nothing comes after %v", s.seen())
+		}
+	}
+}
+
+// log is the output of a Hooks.
+type log struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (l *log) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.Write(p)
+}
+
+func (l *log) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.String()
+}
+
+// open makes a Hooks over a directory, without a long pause between tries.
+func open(t *testing.T, dir string, targets ...Target) (*Hooks, *log) {
+	t.Helper()
+	l := &log{}
+	h, err := New(Options{Dir: dir, Targets: targets, Agent: "packhorse/test", Metrics: NewMetrics(),
+		Log: slog.New(slog.NewTextHandler(l, nil)), Retry: time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { h.Close() })
+	return h, l
+}
+
+func private(name, url string) Target {
+	return Target{Name: name, URL: url, AllowPrivate: true, Timeout: time.Minute}
+}
+
+func told(name, url string) Target { t := private(name, url); t.Post = true; return t }
+func asked(name, url string) Target {
+	t := private(name, url)
+	t.Pre = true
+	return t
+}
+
+func id(c string) git.ObjectID {
+	o, err := git.ParseObjectID(strings.Repeat(c, 40))
+	if err != nil {
+		panic(err)
+	}
+	return o
+}
+
+// push changes main from one ID to another.
+func push(name, old, new string) *receivepack.Push {
+	repo, _ := git.ParseRepoPath("team/app")
+	return &receivepack.Push{
+		ID: name, Repo: repo, Pusher: node.Pusher{Name: "ada", Address: "192.0.2.1"}, Options: []string{"a=b\";\n"},
+		Updates: []receivepack.Update{{Ref: "refs/heads/main", Old: id(old), New: id(new)}},
+	}
+}
+
+// do pushes: begun, and ended with these updates.
+func do(t *testing.T, h *Hooks, p *receivepack.Push, done []receivepack.Update) {
+	t.Helper()
+	r, err := h.Begin(p)
+	if err == nil {
+		err = r.End(done)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// value is the sum of a metric's values.
+func value(c prometheus.Collector) (sum float64) {
+	r := prometheus.NewRegistry()
+	r.MustRegister(c)
+	families, err := r.Gather()
+	if err != nil {
+		panic(err)
+	}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			sum += m.GetCounter().GetValue() + m.GetGauge().GetValue()
+		}
+	}
+	return sum
+}
+
+// dead reports whether the metric counts exactly one abandoned delivery.
+func dead(h *Hooks) bool {
+	d, err := h.o.Metrics.deliveries.CurryWith(prometheus.Labels{"result": "dead"})
+	return err == nil && value(d.WithLabelValues("a")) == 1
+}
+
+func eventually(is func() bool) bool { return gittest.Eventually(is) }
+
+// files lists the files in the outbox, without the directories.
+func files(t *testing.T, dir string) (list []string) {
+	t.Helper()
+	err := filepath.Walk(dir, func(path string, info os.FileInfo, err error) error {
+		if err == nil && !info.IsDir() {
+			rel, _ := filepath.Rel(dir, path)
+			list = append(list, rel)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return list
+}
+
+func TestDeliveries(t *testing.T) {
+	t.Parallel()
+	a, b := newTarget(t, nil), newTarget(t, nil)
+	dir := t.TempDir()
+	signed := told("a", a.URL)
+	signed.Secret = func() string { return "a secret of some length" }
+	other := told("b", b.URL+"/x?token=sesame")
+	other.Covers = func(repo git.RepoPath) bool { return repo.String() != "team/app" }
+	h, l := open(t, dir, signed, other)
+	h.Start()
+	do(t, h, push("P1", "1", "2"), nil) // changed nothing
+	second := push("P2", "2", "3")
+	second.Trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+	do(t, h, second, second.Updates)
+	a.wait(t, 1)
+	if got := a.seen(); len(got) != 1 || got[0] != "P2" || len(b.seen()) > 0 {
+		t.Fatalf("told of %v and %v", got, b.seen())
+	}
+	m := a.got[0]
+	if m.Event != "post-receive" || m.Repository != "team/app" || m.Pusher != (pusher{"ada", "192.0.2.1"}) ||
+		len(m.Options) != 1 || m.Options[0] != "a=b\";\n" ||
+		!reflect.DeepEqual(m.Updates, []update{{Ref: "refs/heads/main", Old: id("2").String(), New: id("3").String()}}) ||
+		bytes.Contains(a.raw[0], []byte("_bytes")) {
+		t.Errorf("the message is %+v", m)
+	}
+	mac := hmac.New(sha256.New, []byte("a secret of some length"))
+	mac.Write(a.raw[0])
+	for key, want := range map[string]string{
+		"Packhorse-Signature": "sha256=" + hex.EncodeToString(mac.Sum(nil)), "Packhorse-Delivery": "P2",
+		"Packhorse-Event": "post-receive",
+		"Content-Type":    "application/json", "User-Agent": "packhorse/test", "Traceparent": second.Trace,
+	} {
+		if got := a.head[0].Get(key); got != want {
+			t.Errorf("%s is %q, want %q", key, got, want)
+		}
+	}
+	if !eventually(func() bool { return len(files(t, dir)) == 0 }) {
+		t.Errorf("left: %v", files(t, dir))
+	}
+	if strings.Contains(l.String(), "secret") || strings.Contains(l.String(), "sesame") {
+		t.Errorf("the log tells secrets: %s", l)
+	}
+}
+
+// Pending pushes are delivered after a restart in order, and nothing is lost while a target is down.
+func TestRestart(t *testing.T) {
+	t.Parallel()
+	var up atomic.Bool
+	s := newTarget(t, func(w http.ResponseWriter, _ *http.Request) {
+		if !up.Load() {
+			w.WriteHeader(http.StatusBadGateway)
+		}
+	})
+	dir := t.TempDir()
+	h, l := open(t, dir, told("a", s.URL))
+	h.Start()
+	var want []string
+	for i := range 20 {
+		p := push(fmt.Sprint("P", i), "1", "2")
+		want = append(want, p.ID)
+		do(t, h, p, p.Updates)
+	}
+	s.wait(t, 3)
+	h.Close()
+	if got := value(h.o.Metrics.pending); got != 20 || len(files(t, dir)) != 20 {
+		t.Errorf("%v wait, %v", got, files(t, dir))
+	}
+	if !strings.Contains(l.String(), "trying again") || strings.Contains(l.String(), s.URL) {
+		t.Errorf("the log: %s", l)
+	}
+	s.mu.Lock()
+	s.got = nil
+	s.mu.Unlock()
+	up.Store(true)
+	h, _ = open(t, dir, told("a", s.URL))
+	h.Start()
+	// A request that Close canceled may arrive late, so the first push can be seen twice.
+	seen := func() []string { return slices.Compact(s.seen()) }
+	if !eventually(func() bool { return len(seen()) == 20 && len(files(t, dir)) == 0 }) {
+		t.Errorf("left: %v", files(t, dir))
+	}
+	if got := seen(); strings.Join(got, " ") != strings.Join(want, " ") {
+		t.Errorf("told of %v", got)
+	}
+}
+
+// A crash between Begin and End is resolved by the state of the refs.
+func TestCrash(t *testing.T) {
+	t.Parallel()
+	s := newTarget(t, nil)
+	dir := t.TempDir()
+	h, _ := open(t, dir, told("a", s.URL))
+	for _, p := range []*receivepack.Push{
+		push("Undone", "1", "a"), push("First", "1", "2"), push("Second", "2", "3"), push("Stale", "9", "b"),
+		push("Alive", "3", "4"),
+	} {
+		if _, err := h.Begin(p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	gone := push("Gone", "1", "2")
+	gone.Repo, _ = git.ParseRepoPath("gone")
+	deleted := push("Deleted", "1", "2")
+	deleted.Updates = []receivepack.Update{{Ref: "refs/heads/old", Old: id("5")}, {Ref: "refs/heads/kept", Old: id("6")}}
+	later := push("Later", "1", "2")
+	later.Repo, _ = git.ParseRepoPath("broken")
+	for _, p := range []*receivepack.Push{gone, deleted, later} {
+		if _, err := h.Begin(p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	h.Close()
+	// A file that was being written is not a push.
+	if err := os.WriteFile(filepath.Join(dir, pushesDir, "Half"+".123"), []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	h, l := open(t, dir, told("a", s.URL))
+	err := h.Recover(t.Context(), []string{"Alive"}, func(_ context.Context, repo git.RepoPath,
+		ref git.RefName) (git.ObjectID, error) {
+		switch {
+		case repo.String() == "gone":
+			return git.ObjectID{}, fault.New(fault.NotFound, "no repository")
+		case repo.String() == "broken":
+			return git.ObjectID{}, errors.New("the disk is away")
+		case ref == "refs/heads/main":
+			return id("3"), nil
+		case ref == "refs/heads/kept":
+			return id("6"), nil
+		}
+		return git.ObjectID{}, nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.Start()
+	s.wait(t, 3)
+	if !eventually(func() bool { return len(files(t, dir)) == 2 }) {
+		t.Errorf("left: %v", files(t, dir))
+	}
+	got := map[string]int{}
+	for _, m := range s.got {
+		got[m.Push] = len(m.Updates)
+	}
+	if len(got) != 3 || got["First"] != 1 || got["Second"] != 1 || got["Deleted"] != 1 {
+		t.Errorf("told of %v", got)
+	}
+	if left := files(t, dir); strings.Join(left, " ") != "pushes/Alive pushes/Later" ||
+		!strings.Contains(l.String(), "keeping it in the outbox") {
+		t.Errorf("left: %v; the log: %s", left, l)
+	}
+}
+
+// A push that could not be recorded is recorded later, although only the server's memory has it.
+func TestOutboxThatCannotBeWritten(t *testing.T) {
+	t.Parallel()
+	a, b := newTarget(t, nil), newTarget(t, nil)
+	dir := t.TempDir()
+	h, _ := open(t, dir, told("a", a.URL), told("b", b.URL))
+	h.Start()
+	r, err := h.Begin(push("P1", "1", "2"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	away := filepath.Join(t.TempDir(), "b")
+	if err := os.Rename(filepath.Join(dir, "b"), away); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.End(push("", "1", "2").Updates); err == nil {
+		t.Error("recorded the push without a directory, want an error")
+	}
+	a.wait(t, 1)
+	if err := os.Rename(away, filepath.Join(dir, "b")); err != nil {
+		t.Fatal(err)
+	}
+	b.wait(t, 1)
+	if !eventually(func() bool { return len(files(t, dir)) == 0 }) {
+		t.Errorf("left: %v", files(t, dir))
+	}
+	if got := append(a.seen(), b.seen()...); strings.Join(got, " ") != "P1 P1" {
+		t.Errorf("told of %v", got)
+	}
+}
+
+// A delivery that a target does not want holds up no other; one that is too old, or too many, are put aside.
+func TestDeadLetters(t *testing.T) {
+	t.Parallel()
+	s := newTarget(t, nil)
+	s.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Packhorse-Delivery") == "Bad" {
+			w.WriteHeader(http.StatusBadRequest)
+		} else {
+			s.came <- struct{}{}
+		}
+	})
+	dir := t.TempDir()
+	to := told("a", s.URL)
+	to.GiveUp = 500 * time.Millisecond
+	h, l := open(t, dir, to)
+	h.Start()
+	for _, name := range []string{"Bad", "Good"} {
+		p := push(name, "1", "2")
+		do(t, h, p, p.Updates)
+	}
+	s.wait(t, 1)
+	if !eventually(func() bool {
+		left := files(t, dir)
+		return len(left) == 1 && strings.HasPrefix(left[0], "dead/a/") && strings.HasSuffix(left[0], "-Bad")
+	}) {
+		t.Errorf("left: %v", files(t, dir))
+	}
+	if !strings.Contains(l.String(), "abandoned a delivery of a webhook") || !dead(h) {
+		t.Errorf("the log: %s", l)
+	}
+
+	dir = t.TempDir()
+	h, err := New(Options{Dir: dir, Targets: []Target{told("a", "http://192.0.2.1")}, Metrics: NewMetrics(),
+		Log: slog.New(slog.DiscardHandler), MaxCount: 5})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer h.Close()
+	for i := range 20 { // without deliveries
+		p := push(fmt.Sprint("P", i), "1", "2")
+		do(t, h, p, p.Updates)
+	}
+	if left := files(t, dir); len(left) != 10 || !strings.HasSuffix(left[0], "-P15") {
+		t.Errorf("left: %v", left)
+	}
+}
+
+// A delivery may be given up, as too many wait, in the middle of an attempt.
+func TestGivenUpInAnAttempt(t *testing.T) {
+	t.Parallel()
+	s := newTarget(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadRequest) })
+	h, err := New(Options{Dir: t.TempDir(), Targets: []Target{told("a", s.URL)}, Metrics: NewMetrics(),
+		Log: slog.New(slog.DiscardHandler), MaxCount: 1,
+		Retry: time.Nanosecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer h.Close()
+	h.Start()
+	for i := range 100 {
+		p := push(fmt.Sprint("P", i), "1", "2")
+		do(t, h, p, p.Updates)
+	}
+	if n := value(h.o.Metrics.deliveries.WithLabelValues("a", "dead")); n < 99 {
+		t.Errorf("%v deliveries were given up, of 100", n)
+	}
+}
+
+// TestOrder checks that a refused delivery delays only those of its own repository, and only until it is abandoned.
+// The order survives a restart.
+func TestOrder(t *testing.T) {
+	t.Parallel()
+	var wanted atomic.Bool
+	s := newTarget(t, nil)
+	var mu sync.Mutex
+	var taken []string
+	s.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		name := r.Header.Get("Packhorse-Delivery")
+		if strings.HasPrefix(name, "Bad") && !wanted.Load() {
+			w.WriteHeader(http.StatusBadRequest)
+			return
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		taken = append(taken, name)
+	})
+	got := func() string {
+		mu.Lock()
+		defer mu.Unlock()
+		// A request that Close canceled may reach the handler late: deliveries are at least once.
+		return strings.Join(slices.Compact(slices.Clone(taken)), " ")
+	}
+	dir := t.TempDir()
+	h, _ := open(t, dir, told("a", s.URL))
+	for _, name := range []string{"Bad1", "Next", "Bad2", "Last", "Other"} {
+		p := push(name, "1", "2")
+		if name == "Other" {
+			p.Repo, _ = git.ParseRepoPath("other")
+		}
+		do(t, h, p, p.Updates)
+	}
+	h.Start()
+	for _, q := range []string{"before", "after"} {
+		if !eventually(func() bool { return got() == "Other" && value(h.o.Metrics.deliveries) > 5 }) {
+			t.Fatalf("%s the restart: %s", q, got())
+		}
+		h.Close()
+		h, _ = open(t, dir, told("a", s.URL))
+		if q == "before" {
+			h.Start()
+		}
+		p := push("Other", "1", "2") // and again
+		p.Repo, _ = git.ParseRepoPath("other")
+		if q == "before" {
+			mu.Lock()
+			taken = nil
+			mu.Unlock()
+			do(t, h, p, p.Updates)
+		}
+	}
+	wanted.Store(true)
+	h.Start()
+	if !eventually(func() bool { return got() == "Other Bad1 Next Bad2 Last" }) {
+		t.Errorf("order of deliveries is %q, want %q", got(), "Other Bad1 Next Bad2 Last")
+	}
+
+	wanted.Store(false)
+	h.Close()
+	h, l := open(t, dir, told("a", s.URL))
+	h.o.Hold = time.Millisecond
+	for _, name := range []string{"Bad3", "End"} {
+		p := push(name, "1", "2")
+		do(t, h, p, p.Updates)
+	}
+	h.Start()
+	if !eventually(func() bool { return strings.HasSuffix(got(), "Last End") && dead(h) }) ||
+		!strings.Contains(l.String(), "abandoned a delivery of a webhook") {
+		t.Errorf("order of deliveries is %q, want the end %q; log: %s", got(), "Last End", l)
+	}
+}
+
+// TestBytes checks that names and options that are not UTF-8 reach the target unchanged, also after a crash.
+func TestBytes(t *testing.T) {
+	t.Parallel()
+	s := newTarget(t, nil)
+	dir := t.TempDir()
+	h, _ := open(t, dir, told("a", s.URL))
+	p := push("P", "1", "2")
+	p.Updates[0].Ref = "refs/heads/m\xe4rz<&>"
+	p.Options = []string{"gr\xfc\xdfe", "plain"}
+	p.Repo, _ = git.ParseRepoPath("team/gr\xfcn")
+	if _, err := h.Begin(p); err != nil {
+		t.Fatal(err)
+	}
+	h.Close()
+	h, _ = open(t, dir, told("a", s.URL))
+	var asked []string
+	err := h.Recover(t.Context(), nil, func(_ context.Context, repo git.RepoPath, ref git.RefName) (git.ObjectID, error) {
+		asked = append(asked, repo.String()+" "+string(ref))
+		return id("2"), nil
+	})
+	if err != nil || len(asked) != 1 || asked[0] != "team/gr\xfcn refs/heads/m\xe4rz<&>" {
+		t.Errorf("asked for %q, %v", asked, err)
+	}
+	h.Start()
+	s.wait(t, 1)
+	var m struct {
+		Repository string   `json:"repository"`
+		Exact      []byte   `json:"repository_bytes"`
+		Options    [][]byte `json:"options_bytes"`
+		Updates    []struct {
+			Ref      string `json:"ref"`
+			RefBytes []byte `json:"ref_bytes"`
+		} `json:"updates"`
+	}
+	if err := json.Unmarshal(s.raw[0], &m); err != nil {
+		t.Fatal(err)
+	}
+	if string(m.Exact) != "team/gr\xfcn" || m.Repository != "team/gr\ufffdn" || len(m.Options) != 2 ||
+		string(m.Options[0]) != "gr\xfc\xdfe" ||
+		string(m.Options[1]) != "plain" || string(m.Updates[0].RefBytes) != "refs/heads/m\xe4rz<&>" ||
+		m.Updates[0].Ref != "refs/heads/m\ufffdrz<&>" {
+		t.Errorf("%s", s.raw[0])
+	}
+}
+
+func TestDecisions(t *testing.T) {
+	t.Parallel()
+	hang := make(chan struct{})
+	for name, test := range map[string]struct {
+		answer http.HandlerFunc
+		kind   fault.Kind // Internal: the push is taken
+		says   string
+	}{
+		"yes": {nil, fault.Internal, ""},
+		"no": {func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(403)
+			fmt.Fprint(w, "no \x1b[31mred\x00 pushes\r\non Fridays\u202e\n")
+		}, fault.Denied, "no [31mred pushes\non Fridays"},
+		"no reason": {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(422) }, fault.Denied, "refused by t"},
+		"broken": {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(500) }, fault.Unavailable,
+			"cannot ask t"},
+		"hangs": {func(_ http.ResponseWriter, r *http.Request) { <-hang }, fault.Unavailable, "cannot ask t"},
+		"redirects": {func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "http://127.0.0.1:1/", 307) },
+			fault.Unavailable, ""},
+		"floods": {func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(403)
+			for i := 0; i < 1<<30; i += 1 << 20 {
+				if _, err := w.Write(bytes.Repeat([]byte("x"), 1<<20)); err != nil {
+					return
+				}
+			}
+		}, fault.Denied, strings.Repeat("x", maxReason)},
+		"drips": {func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(403)
+			fmt.Fprint(w, "half a sen")
+			_ = http.NewResponseController(w).Flush()
+			<-hang
+		}, fault.Denied, "refused by t"},
+		"headers": {func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("X", strings.Repeat("x", 1<<20)) },
+			fault.Unavailable, ""},
+	} {
+		s := newTarget(t, test.answer)
+		for _, fails := range []bool{false, true} {
+			to := asked("t", s.URL)
+			to.Open = fails
+			switch name {
+			case "hangs":
+				to.Timeout = 300 * time.Millisecond
+			case "drips":
+				to.Timeout = 3 * time.Second // long enough for the header
+			}
+			h, l := open(t, "", to)
+			err := h.Decide(t.Context(), push("P", "1", "2"))
+			switch {
+			case test.kind == fault.Internal || fails && test.kind == fault.Unavailable:
+				if err != nil {
+					t.Errorf("%s: %v", name, err)
+				}
+			case !fault.Is(err, test.kind) || !strings.Contains(fault.Message(err), test.says) ||
+				len(fault.Message(err)) > maxReason:
+				t.Errorf("%s: %v (%v)", name, fault.Message(err), fault.KindOf(err))
+			}
+			if strings.Contains(l.String(), s.URL) {
+				t.Errorf("%s: the log tells the URL: %s", name, l)
+			}
+			h.Close()
+		}
+	}
+	close(hang)
+	// A client that disconnects does not count as a failure of the target.
+	ctx, cancel := context.WithCancel(t.Context())
+	s := newTarget(t, func(_ http.ResponseWriter, r *http.Request) { cancel(); <-r.Context().Done() })
+	to := asked("t", s.URL)
+	to.Open = true
+	h, _ := open(t, "", to)
+	if err := h.Decide(ctx, push("P", "1", "2")); !errors.Is(err, context.Canceled) {
+		t.Errorf("a push that is given up: %v", err)
+	}
+}
+
+// Addresses that are not public are refused when the connection is made, for every name that resolves to them.
+func TestGuard(t *testing.T) {
+	t.Parallel()
+	s := newTarget(t, nil)
+	_, port, _ := net.SplitHostPort(s.Listener.Addr().String())
+	for _, host := range []string{"127.0.0.1", "localhost", "[::1]", "[::ffff:127.0.0.1]", "0.0.0.0", "127.1.2.3"} {
+		to := asked("t", "http://"+host+":"+port)
+		to.AllowPrivate = false
+		h, l := open(t, "", to)
+		if err := h.Decide(t.Context(), push("P", "1", "2")); !fault.Is(err, fault.Unavailable) ||
+			!strings.Contains(l.String(), "allow_private") && host != "[::1]" && host != "localhost" {
+			t.Errorf("%s: %v; %s", host, err, l)
+		}
+	}
+	if len(s.seen()) > 0 {
+		t.Error("the target received a request, want none")
+	}
+	for address, public := range map[string]bool{
+		"8.8.8.8": true, "2606:4700::1111": true, "::ffff:8.8.8.8": true,
+		"10.1.2.3": false, "172.16.0.1": false, "192.168.1.1": false, "100.64.0.1": false, "169.254.169.254": false,
+		"0.0.0.0": false, "224.0.0.1": false,
+		"255.255.255.255": false, "198.18.0.1": false, "192.0.2.1": false, "fd00::1": false, "fe80::1": false,
+		"fe80::1%eth0": false, "::": false, "::1": false,
+		"::ffff:10.0.0.1": false, "::ffff:169.254.169.254": false, "64:ff9b::a00:1": false, "2002:a00:1::": false,
+		"::10.0.0.1": false, "ff02::1": false,
+		"2001:0:1::1": false, "2001:db8::1": false, "fec0::1": false, "::ffff:0:7f00:1": false, "3fff::1": false,
+		"5f00::1": false,
+	} {
+		if got := IsPublic(netip.MustParseAddr(address)); got != public {
+			t.Errorf("%s: public is %v, want %v", address, got, public)
+		}
+	}
+}
+
+func TestURLsAndNames(t *testing.T) {
+	t.Parallel()
+	for _, good := range []string{"https://ci.example/x?y=z", "http://[::1]:80/"} {
+		if _, err := ParseURL(good); err != nil {
+			t.Errorf("%s: %v", good, err)
+		}
+	}
+	for _, bad := range []string{
+		"", "ci.example", "file:///etc/passwd", "ext::sh -c x", "gopher://x", "https://", "https:///x",
+		"https://user:sesame@x/", "https://x/a\nb", "https://x/a%0ab",
+		"https://x/?a=%0d%0aHost:y", "https://x/\x7f", "https://x%00y/", "https://x/?%zz",
+	} {
+		if _, err := ParseURL(bad); err == nil || strings.Contains(err.Error(), "sesame") {
+			t.Errorf("%q: %v", bad, err)
+		}
+	}
+	for _, bad := range []string{"", ".", "..", "a/b", "pushes", "dead", "a b", strings.Repeat("a", 65)} {
+		if CheckName(bad) == nil {
+			t.Errorf("%q is a name", bad)
+		}
+	}
+}
+
+func TestMessageHasTheRecord(t *testing.T) {
+	t.Parallel()
+	p := push("P1", "1", "2")
+	for record, want := range map[uint64]bool{0: false, 7: true} {
+		p.Record = record
+		body := encodeMessage("post-receive", time.Now(), p, p.Updates)
+		if got := bytes.Contains(body, []byte(`"record":7,`)); got != want || !want && bytes.Contains(body, []byte("record")) {
+			t.Errorf("record %d: message %s", record, body)
+		}
+	}
+}

@@ -1,0 +1,93 @@
+package doctor
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/packhorse-git/packhorse/internal/git/process"
+	"github.com/packhorse-git/packhorse/internal/git/refs"
+	"github.com/packhorse-git/packhorse/internal/git/repo"
+)
+
+// ClassDeep is the class of Git commands that read all objects of a repository.
+const ClassDeep process.Class = "deep"
+
+const (
+	maxTips    = 10_000   // refs of a repository whose objects are looked up
+	maxMissing = 100      // missing ones after which the look-ups end
+	maxFsck    = 64 << 10 // bytes of git fsck's output
+)
+
+func (x *examination) missing(text string) {
+	x.add(Problem, "missing-objects", text+": clones and fetches fail",
+		"restore the repository from a backup, or fetch the objects from a clone that has them; "+
+			"git fsck --connectivity-only lists them")
+}
+
+// packs finds packs that Git does not open, and reports whether there are any.
+func (x *examination) packs(ctx context.Context, r *repo.Repo) (faults bool) {
+	packs, err := r.Objects.Unusable(ctx)
+	if err != nil {
+		x.refused(err)
+		return true
+	}
+	for _, fault := range packs {
+		x.add(Problem, "unusable-pack", fault.Error()+": clones and maintenance fail",
+			"restore the file from a backup, or fetch its objects from a clone; it is in "+
+				ShellWord(r.Objects.Dirs()[0]+"/pack"))
+	}
+	return len(packs) > 0
+}
+
+// tips finds refs whose objects are missing, and reports whether there are any.
+func (x *examination) tips(snap *refs.Snapshot, r *repo.Repo) (faults bool) {
+	seen, missing, first := 0, 0, refs.Ref{}
+	err := snap.Unhidden().Each("", func(ref refs.Ref) error {
+		if seen++; seen > maxTips || missing == maxMissing {
+			return refs.ErrStop
+		}
+		has, err := r.Objects.Has(ref.ID)
+		if err == nil && !has && !ref.ID.IsZero() {
+			if missing++; missing == 1 {
+				first = ref
+			}
+		}
+		return err
+	})
+	switch {
+	case err != nil:
+		x.refused(err)
+	case missing > 0:
+		x.missing(fmt.Sprintf("objects of %d refs are missing, the first is %s of %s", missing, first.ID, first.Name))
+	}
+	return err != nil || missing > 0
+}
+
+// connected has Git look for all objects that refs reach. It does not read the content of files.
+func (x *examination) connected(ctx context.Context, r *repo.Repo) {
+	child, err := x.Deep.Start(ctx, process.Command{Class: ClassDeep, Subcommand: "fsck", Config: r.HooksOff(),
+		Repository: r.Common, Args: []string{"-c", "safe.directory=*", "--git-dir=" + r.Common, "fsck", "--connectivity-only",
+			"--no-dangling", "--no-progress"}})
+	if err != nil {
+		x.refused(err)
+		return
+	}
+	text, _ := io.ReadAll(io.LimitReader(child.Stdout(), maxFsck))
+	_, _ = io.Copy(io.Discard, child.Stdout())
+	if _, err = child.Wait(); err == nil || ctx.Err() != nil {
+		return
+	}
+	var missing []string
+	for line := range strings.Lines(string(text)) {
+		if strings.HasPrefix(line, "missing ") {
+			missing = append(missing, strings.TrimSpace(line))
+		}
+	}
+	if n := len(missing); n > 0 {
+		x.missing(fmt.Sprintf("%d objects are missing, the first is %s", n, strings.TrimPrefix(missing[0], "missing ")))
+		return
+	}
+	x.add(Problem, "fsck", err.Error(), "repair it, or restore it from a backup; run git fsck in "+ShellWord(x.dir))
+}

@@ -1,0 +1,339 @@
+package tui
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	tea "charm.land/bubbletea/v2"
+	"github.com/charmbracelet/x/ansi"
+	"github.com/creack/pty"
+
+	"github.com/packhorse-git/packhorse/internal/git/gittest"
+	"github.com/packhorse-git/packhorse/internal/mirror/origin"
+	"github.com/packhorse-git/packhorse/internal/operations/top"
+)
+
+var update = flag.Bool("update", false, "write the frames in testdata")
+
+// busy is a State with something of everything, hostile names included.
+func busy() *top.State {
+	return &top.State{
+		Time: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), Role: "serve", Version: "v1.2", UptimeMS: 100 * 3600 * 1000,
+		Requests: top.Requests{Running: 5, Stages: map[string]int{"sending": 1, "packing": 1, "queued": 1},
+			List: []top.Request{
+				{ID: "1y2p0ij32e8e7", Operation: "fetch", Stage: "sending", AgeMS: 754_000, StageMS: 700_000,
+					Repository: "team/monorepo", Caller: "ci-runner-17", Bytes: 5 << 30, GitCPUMS: 61_000, Commands: 1},
+				{ID: "b", Operation: "push", Stage: "packing", AgeMS: 3200, StageMS: 90, Repository: "x\x1b[2J\u202e/evil",
+					Caller: "mallory\n", Bytes: 0, GitCPUMS: 12, GitRSS: 9 << 20},
+				{ID: "c", Operation: "info_refs", Stage: "queued", AgeMS: 40, StageMS: 40, Repository: "日本語/" +
+					strings.Repeat("long", 60), Caller: "2001:db8::/64", Bytes: 999},
+			}},
+		Git: top.Git{Running: 1, List: []top.Command{
+			{PID: 4711, Class: "receive", Subcommand: "receive-pack", Repository: "x/evil", Caller: "mallory", Request: "b",
+				AgeMS: 80, CPUMS: 12, RSS: 9 << 20, Out: 100},
+		}, Slots: []top.Slots{{Class: "pack", Used: 2, Queued: 40, Size: 2}, {Class: "receive", Used: 1, Size: 4}}},
+		Lanes: []top.Lane{{Name: "cold", Running: 2, Queued: 40, Limit: 2, AdmittedTotal: 100, RefusedTotal: 7},
+			{Name: "hit", Running: 1, Limit: 4096},
+			{Name: "maintenance", Limit: 1}, {Name: "pages", Limit: 256}, {Name: "push", Running: 1, Limit: 4},
+			{Name: "small", Running: 1, Limit: 1024}},
+		Cache: &top.Cache{Bytes: 3 << 30, MaxBytes: 10 << 30, Entries: 42, Fills: 1, HitsTotal: 990, MissesTotal: 10},
+		Origins: []origin.Status{{Host: "github.com", Running: 3}, {Host: "gitlab.example.com", Pause: 61_000},
+			{Host: "gone.example.com", Error: "circuit breaker open, last failure: connection\x1b[2J refused"}},
+		Heavy: top.Heavy{Minutes: 5,
+			Repositories: []top.Hitter{{Name: "team/monorepo", Requests: 1234, Bytes: 1 << 40, GitCPUMS: 3600_000},
+				{Name: "x/\x07evil", Requests: 3}},
+			Callers: []top.Hitter{{Name: "ci-runner-17", Requests: 1234, Bytes: 1 << 40}}},
+	}
+}
+
+func earlier() *top.State {
+	s := busy()
+	s.Lanes[0].RefusedTotal, s.Cache.HitsTotal, s.Cache.MissesTotal = 4, 989, 9
+	return s
+}
+
+func TestFrames(t *testing.T) {
+	t.Parallel()
+	idle := &top.State{Role: "gateway", Time: busy().Time}
+	for name, c := range map[string]struct {
+		now, before *top.State
+		view        View
+	}{
+		"once":         {busy(), nil, View{Width: 120, Sort: top.ByAge, From: "127.0.0.1:9090"}},
+		"narrow":       {busy(), earlier(), View{Width: 80, Height: 24, Sort: top.ByBytes, From: "127.0.0.1:9090"}},
+		"wide":         {busy(), nil, View{Width: 160, Height: 30, Sort: top.ByCaller, Reversed: true}},
+		"git":          {busy(), nil, View{Width: 120, Height: 20, Page: Commands}},
+		"repositories": {busy(), nil, View{Width: 80, Height: 20, Page: Repositories}},
+		"scrolled":     {busy(), nil, View{Width: 80, Height: 16, Offset: 1, Sort: top.ByAge}},
+		"small":        {busy(), nil, View{Width: 80, Height: 15, Sort: top.ByAge}},
+		"bold":         {busy(), nil, View{Width: 80, Height: 16, Sort: top.ByAge, Bold: true, Paused: true}},
+		"no answer": {idle, nil, View{Width: 80, Height: 16, Sort: top.ByAge,
+			Error: "connect: connection refused\x1b[31m"}},
+		"help": {idle, nil, View{Width: 80, Height: 24, Help: true}},
+	} {
+		got := Frame(c.now, c.before, c.view)
+		for i, line := range strings.Split(got, "\n") {
+			if w := ansi.StringWidth(line); w > c.view.Width {
+				t.Errorf("%s: line %d is %d wide", name, i, w)
+			}
+		}
+		if n := strings.Count(got, "\n") + 1; c.view.Height > 0 && n != c.view.Height {
+			t.Errorf("%s: %d lines, want %d", name, n, c.view.Height)
+		}
+		if !c.view.Bold && strings.ContainsAny(got, "\x1b\x07\r\u202e") {
+			t.Errorf("%s: a name moves the cursor", name)
+		}
+		file := filepath.Join("testdata", strings.ReplaceAll(name, " ", "-")+".txt")
+		if *update {
+			if err := os.WriteFile(file, []byte(got+"\n"), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		want, err := os.ReadFile(file)
+		if err != nil || got+"\n" != string(want) {
+			t.Errorf("%s (%v; -update writes what is drawn now):\n%s\nwant\n%s", name, err, got, want)
+		}
+	}
+}
+
+// TestFramesOfAllSizes checks that a frame fits into terminals of all sizes.
+func TestFramesOfAllSizes(t *testing.T) {
+	t.Parallel()
+	for width := 1; width < 320; width += 7 {
+		for height := 1; height < 40; height += 3 {
+			for page := range pages {
+				got := Frame(busy(), nil, View{Width: width, Height: height, Page: page, Sort: top.ByAge, Offset: height,
+					Bold: width%2 == 0})
+				lines := strings.Split(got, "\n")
+				if len(lines) != height {
+					t.Fatalf("page %d at %dx%d: got %d lines, want %d", page, width, height, len(lines), height)
+				}
+				most := min(max(width, leastWidth), mostWidth)
+				for i, l := range lines {
+					if n := ansi.StringWidth(l); n > most {
+						t.Fatalf("page %d at %dx%d: line %d has %d columns, want at most %d: %q", page, width, height, i+1, n, most, l)
+					}
+				}
+			}
+		}
+	}
+}
+
+func TestLongNamesKeepTheirEnds(t *testing.T) {
+	t.Parallel()
+	for name, want := range map[string]string{
+		"team/app": "team/app    ", "team/services/payment": "tea…/payment", "チーム/支払い/サービス": "チ…サービス ",
+	} {
+		if got := row([]column{{width: 12, left: true}}, []string{name}); got != want {
+			t.Errorf("row of %q = %q, want %q", name, got, want)
+		}
+	}
+}
+
+func TestSizes(t *testing.T) {
+	t.Parallel()
+	for n, want := range map[int64]string{0: "", 1: "1", 999: "999", 1000: "1.0K", 1 << 20: "1.0M", 150 << 20: "150M",
+		5 << 30: "5.0G", 1 << 60: "1024P"} {
+		if got := size(n); got != want {
+			t.Errorf("%d bytes: %s, want %s", n, got, want)
+		}
+	}
+	for ms, want := range map[int64]string{0: "0ms", 999: "999ms", 1000: "1.0s", 59_999: "59s", 61_000: "1m01",
+		3_600_000: "1h00", 400 * 3_600_000: "16d"} {
+		if got := age(ms); got != want {
+			t.Errorf("%d ms: %s, want %s", ms, got, want)
+		}
+	}
+}
+
+func TestKeys(t *testing.T) {
+	t.Parallel()
+	m := &model{now: busy(), view: View{Height: 24, Sort: top.ByAge}}
+	for _, step := range []struct {
+		key  string
+		want func(View) bool
+	}{
+		{"s", func(v View) bool { return v.Sort == top.ByBytes }}, {"S", func(v View) bool { return v.Sort == top.ByAge }},
+		{"S", func(v View) bool { return v.Sort == top.ByStage }}, {"s", func(v View) bool { return v.Sort == top.ByAge }},
+		{"r", func(v View) bool { return v.Reversed }}, {"space", func(v View) bool { return v.Paused }},
+		{"p", func(v View) bool { return !v.Paused }},
+		{"down", func(v View) bool { return v.Offset == 1 }}, {"pgdown", func(v View) bool { return v.Offset == 2 }},
+		{"up", func(v View) bool { return v.Offset == 1 }},
+		{"pgup", func(v View) bool { return v.Offset == 0 }}, {"up", func(v View) bool { return v.Offset == 0 }},
+		{"tab", func(v View) bool { return v.Page == Commands }}, {"down", func(v View) bool { return v.Offset == 0 }},
+		{"shift+tab", func(v View) bool { return v.Page == Requests }},
+		{"shift+tab", func(v View) bool { return v.Page == Callers }},
+		{"3", func(v View) bool { return v.Page == Repositories }}, {"?", func(v View) bool { return v.Help }},
+		{"x", func(v View) bool { return v.Help }},
+	} {
+		if m.key(step.key) != nil || !step.want(m.view) {
+			t.Fatalf("after %s: %+v", step.key, m.view)
+		}
+	}
+	for _, key := range []string{"q", "esc", "ctrl+c"} {
+		if m.key(key) == nil {
+			t.Errorf("%s does not quit", key)
+		}
+	}
+}
+
+// A state that does not come, or comes while it is paused, leaves what is shown.
+func TestAnswers(t *testing.T) {
+	t.Parallel()
+	m := &model{now: busy(), view: View{Sort: top.ByAge}}
+	one, two := busy(), busy()
+	m.Update(received{state: one})
+	if m.now != one || m.before == nil {
+		t.Error("a new state is not shown")
+	}
+	m.Update(received{err: errors.New("gone")})
+	if m.now != one || m.view.Error != "gone" {
+		t.Errorf("after an error: %+v", m.view)
+	}
+	m.Update(received{state: two})
+	if m.now != two || m.view.Error != "" {
+		t.Errorf("after the error: %+v", m.view)
+	}
+	m.view.Paused = true
+	m.Update(received{state: one})
+	if _, ask := m.Update(next{}); m.now != two || ask == nil {
+		t.Error("it is paused")
+	}
+	m.Update(tea.WindowSizeMsg{Width: 100, Height: 50})
+	if m.view.Width != 100 || m.view.Height != 50 {
+		t.Errorf("%+v", m.view)
+	}
+}
+
+// written is what a terminal has been sent.
+type written struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (w *written) Write(p []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.buf.Write(p)
+}
+
+func (w *written) has(text string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return strings.Contains(ansi.Strip(w.buf.String()), text)
+}
+
+// interruptible is f so that Close ends a Read.
+func interruptible(t *testing.T, f *os.File) *os.File {
+	t.Helper()
+	defer f.Close()
+	fd, err := syscall.Dup(int(f.Fd()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.SetNonblock(fd, true); err != nil {
+		t.Fatal(err)
+	}
+	return os.NewFile(uintptr(fd), f.Name())
+}
+
+// Run draws on a real pseudo-terminal, asks again and again, obeys the keys, and leaves the terminal as it was.
+func TestRun(t *testing.T) {
+	t.Parallel()
+	master, tty, err := pty.Open()
+	if err != nil {
+		if os.Getenv("CI") != "" {
+			t.Fatal(err)
+		}
+		t.Skipf("no pseudo-terminal: %v", err)
+	}
+	defer tty.Close()
+	if err := pty.Setsize(tty, &pty.Winsize{Rows: 30, Cols: 100}); err != nil {
+		t.Fatal(err)
+	}
+	master = interruptible(t, master)
+	// On a very slow machine the reader of the keys may end shortly after Run. It is waited for before its file is closed.
+	keys, err := os.OpenFile(tty.Name(), os.O_RDWR|syscall.O_NOCTTY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out written
+	copied := make(chan struct{})
+	go func() {
+		defer close(copied)
+		buf := make([]byte, 4096)
+		for {
+			n, err := master.Read(buf)
+			_, _ = out.Write(buf[:n])
+			if err != nil {
+				return
+			}
+		}
+	}()
+	defer func() { master.Close(); <-copied }()
+	await := func(text string) {
+		t.Helper()
+		if !gittest.Eventually(func() bool { return out.has(text) }) {
+			t.Fatalf("the terminal shows %q, want text with %q", ansi.Strip(out.buf.String()), text)
+		}
+	}
+	var asked atomic.Int64
+	ended := make(chan error, 1)
+	go func() {
+		ended <- Run(context.Background(), busy(), Options{In: keys, Out: tty, Environ: []string{"TERM=xterm"}, From: "here",
+			Sort: top.ByAge, Interval: 10 * time.Millisecond,
+			Source: func(context.Context) (*top.State, error) {
+				s := busy()
+				if asked.Add(1) > 2 {
+					s.Requests.List[0].Repository = "ZZZZZZZZZZZZZ"
+				}
+				return s, nil
+			}})
+	}()
+	type_ := func(text string) {
+		if _, err := master.WriteString(text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	await("team/monorepo")
+	await("[Requests]")
+	await("ZZZZZZZZZZZZZ")
+	type_("?") // blank lines are drawn completely, other lines only where they differ
+	await("the JSON output states by how much.")
+	type_(" ")
+	await("PAUSED")
+	type_("q")
+	select {
+	case err := <-ended:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(time.Minute):
+		t.Fatal("it does not quit")
+	}
+	// With the end of its context it ends too.
+	ctx, cancel := context.WithCancel(context.Background())
+	go func() {
+		ended <- Run(ctx, busy(), Options{In: keys, Out: tty, Environ: []string{"TERM=xterm"}, Interval: time.Hour,
+			Sort: top.ByAge})
+	}()
+	cancel()
+	select {
+	case err := <-ended:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(time.Minute):
+		t.Fatal("it does not end with its context")
+	}
+}

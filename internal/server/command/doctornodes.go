@@ -1,0 +1,52 @@
+package command
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/packhorse-git/packhorse/internal/gateway/router"
+	"github.com/packhorse-git/packhorse/internal/operations/doctor"
+	"github.com/packhorse-git/packhorse/internal/server/adminapi"
+)
+
+// examineNodes reports the states and object stores of a running gateway's nodes, and why pushes to them are refused.
+func examineNodes(ctx context.Context, socket string, r *doctor.Report) {
+	var nodes []adminapi.NodeStatus
+	ctx, cancel := context.WithTimeout(ctx, adminapi.Timeout)
+	defer cancel()
+	if err := askAdmin(ctx, "gateway", socket, http.MethodGet, "/nodes", &nodes); err != nil {
+		r.Add(doctor.Finding{Group: doctor.GroupNodes, Severity: doctor.Hint, Kind: "not-asked", Subject: socket,
+			Text: err.Error(), Advice: "run doctor as root or as the user of the gateway"})
+		return
+	}
+	for _, n := range nodes {
+		r.Fact(doctor.GroupNodes, fmt.Sprintf("%s is %s, store %s", n.Name, n.State(), cmp.Or(n.Store, "none or not known")))
+		if n.Down != "" {
+			r.Add(doctor.Finding{Group: doctor.GroupNodes, Severity: doctor.Problem, Kind: "node-down", Subject: n.Name,
+				Text: n.Down, Advice: "packhorse doctor on the machine of the node"})
+		}
+	}
+	for i, n := range nodes {
+		isOther := func(other adminapi.NodeStatus) bool { return other.Refused == n.Refused }
+		if n.Refused == "" || slices.IndexFunc(nodes, isOther) < i { // one finding for a route
+			continue
+		}
+		severity := doctor.Hint // copies that an operator keeps equal are for fetches only
+		var names []string
+		for _, other := range nodes[i:] {
+			if !isOther(other) {
+				continue
+			}
+			names = append(names, other.Name)
+			if other.Store != "" {
+				severity = doctor.Problem
+			}
+		}
+		r.Add(doctor.Finding{Group: doctor.GroupNodes, Severity: severity, Kind: "pushes-refused",
+			Subject: strings.Join(names, ", "), Text: "pushes are refused: " + n.Refused, Advice: router.AllowPushes})
+	}
+}

@@ -1,0 +1,449 @@
+package command
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"path/filepath"
+	"text/tabwriter"
+	"time"
+
+	"github.com/dustin/go-humanize"
+	"github.com/dustin/go-humanize/english"
+	"github.com/spf13/cobra"
+
+	"github.com/packhorse-git/packhorse/client"
+	"github.com/packhorse-git/packhorse/internal/lfs/objects"
+	"github.com/packhorse-git/packhorse/internal/node/storage"
+	"github.com/packhorse-git/packhorse/internal/server/adminapi"
+	"github.com/packhorse-git/packhorse/internal/server/config"
+)
+
+func lfsCommand(env Env) *cobra.Command {
+	return group(&cobra.Command{
+		Use:   "lfs",
+		Short: "List, clean, verify and import objects of Git LFS",
+		Long: `Lfs manages the LFS objects of the repositories below --root, or below the root of a configuration. It asks the running
+server over the socket in its state directory; if none runs, it does the work itself.`,
+		Example: `  packhorse lfs list --root /srv/git
+  packhorse lfs import team/app /var/lib/gitea/data/lfs --root /srv/git
+  packhorse lfs gc --dry-run --config /etc/packhorse.toml`,
+	}, lfsList(env), lfsGC(env), lfsVerify(env), lfsImport(env))
+}
+
+// lfsClient sends requests about LFS objects to the admin socket of a server, or of the command itself.
+type lfsClient struct {
+	nodeFinder
+	cmd *cobra.Command
+}
+
+// newLFSClient completes a command that sends requests about LFS objects.
+func newLFSClient(env Env, cmd *cobra.Command) *lfsClient {
+	c := &lfsClient{nodeFinder{target: target{env: env}}, cmd}
+	c.addFlags(cmd.Flags(), false)
+	cmd.ValidArgsFunction = cobra.NoFileCompletions
+	return c
+}
+
+// do sends a request, and reads the result into v. It calls item, which may be nil, with each item of the response. On
+// a terminal it shows the progress.
+func (c *lfsClient) do(method, path string, query url.Values, item func(json.RawMessage) error, v any) error {
+	cfg, err := c.load()
+	if err != nil {
+		return err
+	}
+	ctx := c.cmd.Context()
+	return c.change(ctx, func(*client.Client) error {
+		show, end := terminalProgress(c.cmd.ErrOrStderr())
+		defer end()
+		return askLines(ctx, config.AdminSocket(cfg.State), method, path+"?"+query.Encode(), func(e adminapi.LFSEvent) error {
+			switch {
+			case e.Error != "":
+				return errors.New(e.Error)
+			case e.Item != nil && item != nil:
+				end()
+				return item(e.Item)
+			case e.Progress != nil && show != nil:
+				show(e.Progress.Done, e.Progress.Total, e.Progress.What)
+			case e.Result != nil && v != nil:
+				return json.Unmarshal(e.Result, v)
+			}
+			return nil
+		})
+	})
+}
+
+// askLines sends a request to an admin socket, and calls do with each line of the response until it returns an error.
+func askLines(ctx context.Context, socket, method, path string, do func(adminapi.LFSEvent) error) error {
+	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", socket)
+	}}
+	defer transport.CloseIdleConnections()
+	request, err := http.NewRequestWithContext(ctx, method, "http://localhost"+path, nil)
+	if err != nil {
+		return err
+	}
+	response, err := (&http.Client{Transport: transport}).Do(request)
+	if err != nil {
+		return fmt.Errorf("ask the server at %s: %w", socket, err)
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		return fmt.Errorf("the server at %s answers %s: is its version the same?", socket, response.Status)
+	}
+	lines := json.NewDecoder(response.Body)
+	for {
+		var e adminapi.LFSEvent
+		if err := lines.Decode(&e); err != nil {
+			return fmt.Errorf("the answer of the server at %s ended early: %w", socket, err)
+		}
+		if err := do(e); err != nil || e.Result != nil {
+			return err
+		}
+	}
+}
+
+// optionalPath accepts a PATH, or no argument.
+func optionalPath(cmd *cobra.Command, args []string) error {
+	if len(args) > 1 {
+		return fmt.Errorf("%s takes at most one PATH, got %d arguments", cmd.CommandPath(), len(args))
+	}
+	return nil
+}
+
+func lfsList(env Env) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "list [PATH]", Short: "List repositories with LFS objects, or the objects of one",
+		Long: `List shows the repositories with LFS objects or locks, and the number and the size of their objects. SHARED is the size of
+the objects that other repositories have, too: they need the space on disk once. QUOTA is lfs.quota of the server or the
+repository.
+
+With PATH it shows the objects of one repository, and the times of their last uploads. With --json sizes are in bytes.`,
+		Example: "  packhorse lfs list --root /srv/git\n  packhorse lfs list team/app --json --root /srv/git",
+		Args:    optionalPath,
+	}
+	c := newLFSClient(env, cmd)
+	asJSON := jsonFlag(cmd)
+	cmd.RunE = func(_ *cobra.Command, args []string) error {
+		if len(args) > 0 {
+			return c.listObjects(args[0], *asJSON)
+		}
+		return c.listRepositories(*asJSON)
+	}
+	return cmd
+}
+
+func (c *lfsClient) listRepositories(asJSON bool) error {
+	all, failed := []json.RawMessage{}, []storage.LFSProblem{}
+	out := c.cmd.OutOrStdout()
+	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "REPOSITORY\tOBJECTS\tSIZE\tSHARED\tLOCKS\tQUOTA")
+	err := c.do(http.MethodGet, "/lfs", nil, func(item json.RawMessage) error {
+		var r storage.LFSRepository
+		if err := json.Unmarshal(item, &r); err != nil {
+			return err
+		}
+		if asJSON {
+			all = append(all, item)
+		}
+		if r.Error != "" {
+			failed = append(failed, storage.LFSProblem{Repository: r.Repository, Problem: r.Error})
+			return nil
+		}
+		return writeLFSRepository(table, r)
+	}, nil)
+	switch {
+	case err != nil:
+		return err
+	case asJSON:
+		err = encodeJSON(out, all)
+	default:
+		err = table.Flush()
+		writeLFSProblems(out, failed)
+	}
+	if err == nil && len(failed) > 0 {
+		err = errUnreadable
+	}
+	return err
+}
+
+var errUnreadable = errors.New("some repositories could not be read")
+
+func (c *lfsClient) listObjects(path string, asJSON bool) error {
+	all := []json.RawMessage{}
+	out := bufio.NewWriter(c.cmd.OutOrStdout())
+	fmt.Fprintf(out, lfsObjectRow, "OBJECT", "SIZE", "UPLOADED              SHARED")
+	err := c.do(http.MethodGet, "/lfs/objects", url.Values{"path": {path}}, func(item json.RawMessage) error {
+		if asJSON {
+			all = append(all, item)
+			return nil
+		}
+		return writeLFSObject(out, item)
+	}, nil)
+	switch {
+	case err != nil:
+		return err
+	case asJSON:
+		return encodeJSON(c.cmd.OutOrStdout(), all)
+	}
+	return out.Flush()
+}
+
+func writeLFSRepository(w io.Writer, r storage.LFSRepository) error {
+	quota := "none"
+	if r.Quota > 0 {
+		quota = humanize.IBytes(uint64(r.Quota))
+	}
+	_, err := fmt.Fprintf(w, "%s\t%d\t%s\t%s\t%d\t%s\n", r.Repository, r.Objects, humanize.IBytes(uint64(r.Bytes)),
+		humanize.IBytes(uint64(r.Shared.Bytes)), r.Locks, quota)
+	return err
+}
+
+// lfsObjectRow is the format of a row of a table of objects: ID, size, and more. The widths are constant, so that rows
+// are printed as they arrive.
+const lfsObjectRow = "%-64s  %-8s  %s\n"
+
+func writeLFSObject(w io.Writer, item json.RawMessage) error {
+	var o storage.LFSObject
+	if err := json.Unmarshal(item, &o); err != nil {
+		return err
+	}
+	shared := "no"
+	if o.Shared {
+		shared = "yes"
+	}
+	_, err := fmt.Fprintf(w, lfsObjectRow, o.OID, humanize.IBytes(uint64(o.Size)),
+		o.Time.UTC().Format(time.RFC3339)+"  "+shared)
+	return err
+}
+
+func lfsGC(env Env) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "gc [PATH]", Short: "Remove LFS objects that no repository needs",
+		Long: `Gc removes LFS objects of all repositories, or of the one at PATH: those that none of its pointer files names, in any
+commit. Hidden and unreachable commits count, too. It keeps objects that were uploaded within lfs.grace, because a push
+may follow. Then it removes the objects that no repository has any more from the disk of the server. Uploads and pushes
+may run meanwhile.
+
+It lists each object that it removes, or with --dry-run would remove. The file names of these objects are not known,
+because they are in no commit.
+
+Repositories with a working tree keep all objects. So do repositories that have objects, but no pointer file at all,
+because other repositories may use them. lfs.grace in the configuration of a repository overrides --grace. If no server
+runs, --config or --grace has to name the grace.
+
+A server with maintenance.enabled does the same once a day, except in a store. There a removed object comes back when a
+client asks for it, and a run after the grace has passed once more frees it.`,
+		Example: `  packhorse lfs gc --dry-run --root /srv/git
+  packhorse lfs gc team/app --root /srv/git
+  packhorse lfs gc --config /etc/packhorse.toml`,
+		Args: optionalPath,
+	}
+	c := newLFSClient(env, cmd)
+	asJSON := jsonFlag(cmd)
+	dryRun := cmd.Flags().Bool("dry-run", false, "only list what would be removed")
+	grace := cmd.Flags().Duration("grace", 0,
+		"keep objects that are younger than `DURATION`, at least 1h (default lfs.grace)")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		query := url.Values{"path": args}
+		if *dryRun {
+			query.Set("dry_run", "true")
+		}
+		switch {
+		case *grace >= time.Hour:
+			query.Set("grace", grace.String())
+		case cmd.Flags().Changed("grace"):
+			return usage(fmt.Errorf("--grace is %s; it has to be at least 1h", *grace))
+		case c.config == "":
+			if err := c.checkServer(); err != nil {
+				return err
+			}
+		}
+		out := cmd.OutOrStdout()
+		result := struct {
+			Objects []json.RawMessage `json:"objects"` // storage.LFSRemoved
+			storage.LFSGarbage
+		}{Objects: []json.RawMessage{}}
+		item := func(item json.RawMessage) error {
+			result.Objects = append(result.Objects, item)
+			return nil
+		}
+		if !*asJSON {
+			item = lfsRemovedTable(out)
+		}
+		if err := c.do(http.MethodPost, "/lfs/gc", query, item, &result.LFSGarbage); err != nil {
+			return err
+		}
+		err := error(nil)
+		if *asJSON {
+			err = encodeJSON(out, result)
+		} else {
+			writeLFSProblems(out, result.Failed)
+			writeLFSProblems(out, result.Skipped)
+			_, err = fmt.Fprintln(out, lfsGarbageSummary(&result.LFSGarbage, *dryRun))
+		}
+		if err == nil && len(result.Failed) > 0 {
+			err = errors.New("some repositories could not be read, and keep their objects")
+		}
+		return err
+	}
+	return cmd
+}
+
+// lfsRemovedTable returns a function that prints a storage.LFSRemoved, and the header before the first one.
+func lfsRemovedTable(w io.Writer) func(json.RawMessage) error {
+	hasHeader := false
+	return func(item json.RawMessage) error {
+		var o storage.LFSRemoved
+		if err := json.Unmarshal(item, &o); err != nil {
+			return err
+		}
+		if !hasHeader {
+			fmt.Fprintf(w, lfsObjectRow, "OBJECT", "SIZE", "REPOSITORY")
+			hasHeader = true
+		}
+		_, err := fmt.Fprintf(w, lfsObjectRow, o.OID, humanize.IBytes(uint64(o.Size)), o.Repository)
+		return err
+	}
+}
+
+func lfsGarbageSummary(g *storage.LFSGarbage, dryRun bool) string {
+	examined := english.Plural(int(g.Repositories), "repository", "")
+	if dryRun {
+		return fmt.Sprintf("examined %s: would remove %s", examined, describeUsage(g.Removed))
+	}
+	return fmt.Sprintf("examined %s: removed %s, freed %s", examined, describeUsage(g.Removed),
+		humanize.IBytes(uint64(g.Freed.Bytes)))
+}
+
+// describeUsage returns a number of objects and their size, as in "1 object (12 KiB)".
+func describeUsage(u objects.Usage) string {
+	return fmt.Sprintf("%s (%s)", english.Plural(int(u.Objects), "object", ""), humanize.IBytes(uint64(u.Bytes)))
+}
+
+// checkServer returns an error if no server answers that knows its lfs.grace.
+func (c *lfsClient) checkServer() error {
+	cfg, err := c.load()
+	if err != nil {
+		return err
+	}
+	conn, err := net.DialTimeout("unix", config.AdminSocket(cfg.State), adminapi.Timeout)
+	if err != nil {
+		return usage(errors.New("no server runs on the repositories, so lfs.grace is not known: name the server's " +
+			"configuration with --config FILE, or the grace with --grace DURATION"))
+	}
+	return conn.Close()
+}
+
+func writeLFSProblems(w io.Writer, problems []storage.LFSProblem) {
+	for _, p := range problems {
+		subject := cmp.Or(p.Repository, "in no repository")
+		if p.OID != "" {
+			subject += ": " + p.OID
+		}
+		fmt.Fprintf(w, "%s: %s\n", subject, p.Problem)
+	}
+}
+
+func lfsVerify(env Env) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "verify [PATH]", Short: "Compare LFS objects with their checksums",
+		Long: `Verify reads the LFS objects of all repositories, or of the one at PATH, and compares them with their IDs. A damaged object
+is moved to .packhorse/lfs/damaged below the root, or to lfs/damaged of its repository, and clients can upload it again.
+Verify also reports objects that pointer files name, but the repository does not have.
+
+It exits with 1 if objects are damaged or missing, or if repositories could not be read. A server does the same in the
+background, see lfs.scrub_interval. In a store, use packhorse store check --deep instead.`,
+		Example: "  packhorse lfs verify --root /srv/git\n  packhorse lfs verify team/app --json --root /srv/git",
+		Args:    optionalPath,
+	}
+	c := newLFSClient(env, cmd)
+	asJSON := jsonFlag(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		var result storage.LFSVerification
+		if err := c.do(http.MethodPost, "/lfs/verify", url.Values{"path": args}, nil, &result); err != nil {
+			return err
+		}
+		err := error(nil)
+		if *asJSON {
+			err = encodeJSON(cmd.OutOrStdout(), result)
+		} else {
+			for _, problems := range [][]storage.LFSProblem{result.Missing, result.Failed, result.Skipped, result.Damaged} {
+				writeLFSProblems(cmd.OutOrStdout(), problems)
+			}
+			damaged := make(map[string]bool) // repositories can share an object
+			for _, p := range result.Damaged {
+				damaged[p.OID] = true
+			}
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "verified %s: %d damaged, %d missing\n",
+				describeUsage(result.Verified), len(damaged), len(result.Missing))
+		}
+		switch {
+		case err != nil:
+		case len(result.Damaged) > 0:
+			err = errors.New("some objects were damaged: let clients upload them again with git lfs push --all, or copy them " +
+				"from a backup with packhorse lfs import")
+		case len(result.Missing) > 0:
+			err = errors.New("some objects are missing: upload them with git lfs push --all from a clone that has them, or " +
+				"copy them from a directory with packhorse lfs import")
+		case len(result.Failed) > 0:
+			err = errUnreadable
+		}
+		return err
+	}
+	return cmd
+}
+
+func lfsImport(env Env) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "import PATH DIR", Short: "Add the LFS objects of a repository from a directory",
+		Long: `Import adds the LFS objects that the pointer files of a repository name, and that it does not have, from the directory DIR.
+Objects are copied and compared with their IDs; DIR is not changed. The user of the server needs permission to read it. It
+lists objects that DIR does not have, or that are damaged there, and then exits with 1.
+
+DIR may be the directory of objects of Git LFS (.git/lfs), lfs-test-server (lfs-content), Gitea (data/lfs) or GitLab
+(shared/lfs-objects). First import or push the Git repository itself.`,
+		Example: `  packhorse lfs import team/app /var/lib/gitea/data/lfs --root /srv/git
+  packhorse lfs import team/app /var/opt/gitlab/gitlab-rails/shared/lfs-objects --config /etc/packhorse.toml`,
+		Args: exactArgs(2, "a PATH and a DIR"),
+	}
+	c := newLFSClient(env, cmd)
+	asJSON := jsonFlag(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		dir, err := filepath.Abs(args[1])
+		if err != nil {
+			return err
+		}
+		var result storage.LFSImported
+		query := url.Values{"path": {args[0]}, "dir": {dir}}
+		if err := c.do(http.MethodPost, "/lfs/import", query, nil, &result); err != nil {
+			return err
+		}
+		if *asJSON {
+			err = encodeJSON(cmd.OutOrStdout(), result)
+		} else {
+			writeLFSProblems(cmd.OutOrStdout(), result.Missing)
+			writeLFSProblems(cmd.OutOrStdout(), result.Damaged)
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "imported %s: %d present before, %d missing, %d damaged\n",
+				describeUsage(result.Imported), result.Present.Objects, len(result.Missing), len(result.Damaged))
+		}
+		switch lacking := len(result.Missing) + len(result.Damaged); {
+		case err != nil || lacking == 0:
+		case len(result.Damaged) == 0 && result.Imported.Objects == 0:
+			err = fmt.Errorf("no missing object is in %s: packhorse lfs import --help names the directories of other servers, "+
+				"and git lfs push --all uploads the objects from a clone", dir)
+		default:
+			err = fmt.Errorf("the repository still needs %s: upload with git lfs push --all from a clone that has them, or "+
+				"import from another directory", english.Plural(lacking, "object", ""))
+		}
+		return err
+	}
+	return cmd
+}

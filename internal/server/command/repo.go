@@ -1,0 +1,476 @@
+package command
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/dustin/go-humanize"
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/packhorse-git/packhorse/client"
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/node/storage"
+	"github.com/packhorse-git/packhorse/internal/operations/observe"
+	"github.com/packhorse-git/packhorse/internal/server/statedir"
+	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
+)
+
+func repoCommand(env Env) *cobra.Command {
+	return group(&cobra.Command{
+		Use:   "repo",
+		Short: "Create, import, list, describe, maintain, rename, export and remove repositories",
+		Long: `Repo manages the repositories below --root, or below the root of a configuration. It asks the running server over the
+socket in its state directory; if none runs, it does the work itself. With --node it asks a storage node.`,
+		Example: `  packhorse repo create team/app --root /srv/git
+  packhorse repo import team/tool /mnt/old/tool.git --root /srv/git
+  packhorse repo list team/ --node storage-1:9100 --secret-file /etc/packhorse/secret --tls-ca ca.pem`,
+	}, repoCreate(env), repoImport(env), repoList(env), repoInfo(env), repoSetHead(env), repoMaintain(env),
+		repoRename(env), repoExport(env), repoRemove(env))
+}
+
+// repoCall is the work of a command with the node and its arguments.
+type repoCall func(ctx context.Context, cmd *cobra.Command, node *client.Client, args []string) error
+
+// Values of the argument changes.
+const (
+	reads   = false
+	changes = true
+)
+
+// onRepository completes a command that asks a node. Its first argument, if it takes a PATH, is completed.
+func onRepository(env Env, cmd *cobra.Command, changes bool, call repoCall) *cobra.Command {
+	return onNode(&nodeFinder{target: target{env: env}}, cmd, changes, call)
+}
+
+// onNode is onRepository with a given finder.
+func onNode(to *nodeFinder, cmd *cobra.Command, changes bool, call repoCall) *cobra.Command {
+	to.addFlags(cmd.Flags(), true)
+	with := to.read
+	if changes {
+		with = to.change
+	}
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		return with(cmd.Context(), func(node *client.Client) error { return answerOf(call(cmd.Context(), cmd, node, args)) })
+	}
+	cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, begun string) (names []string,
+		_ cobra.ShellCompDirective) {
+		if len(args) == 0 {
+			_ = to.read(cmd.Context(), func(node *client.Client) error {
+				page, err := node.Repositories().List(cmd.Context(), connect.NewRequest(&packhorsev1.ListRequest{Prefix: begun}))
+				if err == nil {
+					names = page.Msg.GetRepositories()
+				}
+				return err
+			})
+		}
+		return names, cobra.ShellCompDirectiveNoFileComp
+	}
+	return cmd
+}
+
+// answerOf returns the error of a call without the code of Connect in front.
+func answerOf(err error) error {
+	if answer, ok := errors.AsType[*connect.Error](err); ok && answer.Message() != "" {
+		return errors.New(answer.Message())
+	}
+	return err
+}
+
+// jsonFlag adds --json.
+func jsonFlag(cmd *cobra.Command) *bool { return cmd.Flags().Bool("json", false, "print JSON") }
+
+// printJSON prints a message of the API as its JSON response.
+func printJSON(w io.Writer, m proto.Message) error {
+	text, err := protojson.MarshalOptions{EmitUnpopulated: true}.Marshal(m)
+	if err != nil {
+		return err
+	}
+	var value any // protojson writes random spaces
+	if err := json.Unmarshal(text, &value); err != nil {
+		return err
+	}
+	return encodeJSON(w, value)
+}
+
+func encodeJSON(w io.Writer, value any) error {
+	encoder := json.NewEncoder(w)
+	encoder.SetIndent("", "  ")
+	return encoder.Encode(value)
+}
+
+func repoCreate(env Env) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "create PATH", Short: "Create an empty bare repository",
+		Long: `Create creates an empty bare repository at PATH below the root, and the directories above it. The final ".git" of PATH is
+optional. A repository that cannot be created completely is not created.`,
+		Example: "  packhorse repo create team/app --root /srv/git\n  packhorse repo create team/app --default-branch " +
+			"trunk --object-format sha256 --root /srv/git",
+		Args: exactArgs(1, "one PATH"),
+	}
+	asJSON := jsonFlag(cmd)
+	request := &packhorsev1.CreateRequest{}
+	cmd.Flags().StringVar(&request.DefaultBranch, "default-branch", "main", "the `BRANCH` that HEAD names")
+	cmd.Flags().StringVar(&request.ObjectFormat, "object-format", "sha1", "`FORMAT`: sha1 or sha256")
+	onRepository(env, cmd, changes, func(ctx context.Context, cmd *cobra.Command, node *client.Client,
+		args []string) error {
+		request.Repository = args[0]
+		made, err := node.Repositories().Create(ctx, connect.NewRequest(request))
+		if err != nil {
+			return err
+		}
+		if *asJSON {
+			return printJSON(cmd.OutOrStdout(), made.Msg.GetRepository())
+		}
+		_, err = fmt.Fprintf(cmd.OutOrStdout(), "created %s\n", made.Msg.GetRepository().GetPath())
+		return err
+	})
+	cmd.ValidArgsFunction = cobra.NoFileCompletions
+	return cmd
+}
+
+func repoList(env Env) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "list [PREFIX]", Short: "List repositories",
+		Long:    `List prints the paths of the repositories, those that begin with PREFIX, in order.`,
+		Example: "  packhorse repo list --root /srv/git\n  packhorse repo list team/ --json --config /etc/packhorse.toml",
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 1 {
+				return fmt.Errorf("%s takes one PREFIX, got %d arguments", cmd.CommandPath(), len(args))
+			}
+			return nil
+		},
+	}
+	asJSON := jsonFlag(cmd)
+	return onRepository(env, cmd, reads, func(ctx context.Context, cmd *cobra.Command, node *client.Client,
+		args []string) error {
+		request := &packhorsev1.ListRequest{PageSize: storage.MaxPage}
+		if len(args) > 0 {
+			request.Prefix = args[0]
+		}
+		out := bufio.NewWriter(cmd.OutOrStdout())
+		all := []string{}
+		for path, err := range node.AllRepositories(ctx, request) {
+			if err != nil {
+				return err
+			}
+			if *asJSON {
+				all = append(all, path)
+				continue
+			}
+			fmt.Fprintln(out, path)
+		}
+		if *asJSON {
+			return encodeJSON(cmd.OutOrStdout(), all)
+		}
+		return out.Flush()
+	})
+}
+
+func repoInfo(env Env) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "info PATH", Short: "Describe a repository",
+		Long: `Info shows the object format, HEAD, refs, size, packs, indexes and hooks of a repository, and the configuration that affects
+how it is served.`,
+		Example: "  packhorse repo info team/app --root /srv/git\n  packhorse repo info team/app --json --config " +
+			"/etc/packhorse.toml",
+		Args: exactArgs(1, "one PATH"),
+	}
+	asJSON := jsonFlag(cmd)
+	return onRepository(env, cmd, reads, func(ctx context.Context, cmd *cobra.Command, node *client.Client,
+		args []string) error {
+		found, err := node.Repositories().Get(ctx, connect.NewRequest(&packhorsev1.GetRequest{Repository: args[0]}))
+		if err != nil {
+			return err
+		}
+		if *asJSON {
+			return printJSON(cmd.OutOrStdout(), found.Msg.GetRepository())
+		}
+		return writeInfo(cmd.OutOrStdout(), found.Msg.GetRepository())
+	})
+}
+
+func writeInfo(w io.Writer, r *packhorsev1.Repository) error {
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	line := func(name, format string, args ...any) {
+		fmt.Fprintf(table, "%s\t%s\n", name, fmt.Sprintf(format, args...))
+	}
+	o := r.GetObjects()
+	line("path", "%s", r.GetPath())
+	line("object format", "%s", r.GetObjectFormat())
+	switch {
+	case r.GetHeadOid() == "":
+		line("HEAD", "%s (unborn)", r.GetHead())
+	case r.GetHead() == "":
+		line("HEAD", "%s (detached)", r.GetHeadOid())
+	default:
+		line("HEAD", "%s %s", r.GetHead(), r.GetHeadOid())
+	}
+	line("refs", "%d", r.GetRefs())
+	if r.GetSize() >= 0 {
+		line("size", "%s", humanize.IBytes(uint64(r.GetSize())))
+	}
+	line("objects", "%d in %d packs (%s), %d loose", o.GetPacked(), o.GetPacks(),
+		humanize.IBytes(uint64(o.GetPackBytes())), o.GetLoose())
+	var has []string
+	for name, there := range map[string]bool{"multi-pack-index": o.GetMultiPackIndex(), "bitmap": o.GetBitmap(),
+		"commit-graph": o.GetCommitGraph()} {
+		if there {
+			has = append(has, name)
+		}
+	}
+	slices.Sort(has)
+	line("has", "%s", cmp.Or(strings.Join(has, ", "), "no multi-pack-index, bitmap or commit-graph"))
+	if hooks := r.GetHooks(); len(hooks) > 0 {
+		use := map[string]string{"refuse": "pushes are refused", "run": "run on pushes",
+			"ignore": "not run"}[r.GetRepositoryHooks()]
+		if use == "" {
+			use = "pushes are off"
+		}
+		line("hooks", "%s (%s)", strings.Join(hooks, ", "), use)
+	}
+	keys := make([]string, 0, len(r.GetConfig()))
+	for key := range r.GetConfig() {
+		keys = append(keys, key)
+	}
+	slices.Sort(keys)
+	for _, key := range keys {
+		line(key, "%s", strings.ReplaceAll(r.GetConfig()[key], "\n", ", "))
+	}
+	return table.Flush()
+}
+
+func repoSetHead(env Env) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "set-head PATH BRANCH", Short: "Set the default branch of a repository",
+		Long: `Set-head sets the default branch of a repository: clones check it out, and it is searched. The branch need not exist yet;
+if it does not, the command prints a warning. The change is durable when the command exits.`,
+		Example: "  packhorse repo set-head team/app trunk --root /srv/git",
+		Args:    exactArgs(2, "a PATH and a BRANCH"),
+	}
+	return onRepository(env, cmd, changes, func(ctx context.Context, cmd *cobra.Command, node *client.Client,
+		args []string) error {
+		branch := args[1]
+		if !strings.HasPrefix(branch, "refs/") {
+			branch = "refs/heads/" + branch
+		}
+		set, err := node.Repositories().SetHead(ctx,
+			connect.NewRequest(&packhorsev1.SetHeadRequest{Repository: args[0], Branch: branch}))
+		if err != nil {
+			return err
+		}
+		if !set.Msg.GetExists() {
+			fmt.Fprintf(cmd.ErrOrStderr(), "warning: %s does not exist in %s yet; until it does, clones check out nothing\n",
+				branch, args[0])
+		}
+		_, err = fmt.Fprintf(cmd.OutOrStdout(), "HEAD of %s is %s\n", args[0], branch)
+		return err
+	})
+}
+
+func repoMaintain(env Env) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "maintain PATH", Short: "Repack a repository, write its indexes and pack its refs",
+		Long: `Maintain repacks a repository geometrically, writes a multi-pack-index with a bitmap and a commit-graph, and packs the
+refs. Fetches and pushes continue meanwhile, and no object is removed. A server does the same after pushes when it is due
+(see [maintenance] in the configuration).`,
+		Example: "  packhorse repo maintain team/app --root /srv/git",
+		Args:    exactArgs(1, "one PATH"),
+	}
+	asJSON := jsonFlag(cmd)
+	return onRepository(env, cmd, changes, func(ctx context.Context, cmd *cobra.Command, node *client.Client,
+		args []string) error {
+		done, err := node.Repositories().Maintain(ctx, connect.NewRequest(&packhorsev1.MaintainRequest{Repository: args[0]}))
+		if err != nil {
+			return err
+		}
+		if *asJSON {
+			return printJSON(cmd.OutOrStdout(), done.Msg)
+		}
+		before, after := done.Msg.GetBefore(), done.Msg.GetAfter()
+		_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: %d packs and %d loose objects, before %d and %d; %s\n", args[0],
+			after.GetPacks(), after.GetLoose(), before.GetPacks(), before.GetLoose(),
+			done.Msg.GetDuration().AsDuration().Round(time.Millisecond))
+		return err
+	})
+}
+
+func repoRename(env Env) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "rename PATH NEW-PATH", Short: "Rename a repository of a store",
+		Long: `Rename gives a repository of a store another path. All nodes use the new path from the next request on, and the former
+path does not exist any more. Rules and webhooks are not changed: their patterns apply to the new path.
+
+Without a store, move the repository's directory below the root instead. A running server finds it at once.`,
+		Example: "  packhorse repo rename team/app team/service --root /var/cache/packhorse",
+		Args:    exactArgs(2, "a PATH and a NEW-PATH"),
+	}
+	return onRepository(env, cmd, changes, func(ctx context.Context, cmd *cobra.Command, node *client.Client,
+		args []string) error {
+		request := &packhorsev1.RenameRequest{Repository: args[0], To: args[1]}
+		if _, err := node.Repositories().Rename(ctx, connect.NewRequest(request)); err != nil {
+			return err
+		}
+		_, err := fmt.Fprintf(cmd.OutOrStdout(), "renamed %s to %s\n", args[0], args[1])
+		return err
+	})
+}
+
+func repoRemove(env Env) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "remove PATH", Short: "Remove a repository",
+		Long: `Remove deletes a bare repository. It asks for confirmation, unless --yes is given. Without a store its files are deleted
+at once. In a store its objects are deleted after seven days, and it can be restored until then.
+
+Without a store, remove refuses repositories with linked worktrees or extensions.preciousObjects. It also refuses
+repositories whose objects other repositories below the root borrow (objects/info/alternates); --force removes these.`,
+		Example: "  packhorse repo remove team/old --yes --root /srv/git",
+		Args:    exactArgs(1, "one PATH"),
+	}
+	yes := cmd.Flags().Bool("yes", false, "do not ask")
+	force := cmd.Flags().Bool("force", false, "remove it even if that damages repositories that borrow its objects")
+	return onRepository(env, cmd, changes, func(ctx context.Context, cmd *cobra.Command, node *client.Client,
+		args []string) error {
+		found, err := node.Repositories().Get(ctx, connect.NewRequest(&packhorsev1.GetRequest{Repository: args[0]}))
+		if err != nil && !*yes { // with --yes, remove even a damaged repository
+			return err
+		}
+		r := found
+		request := &packhorsev1.DeleteRequest{Repository: args[0], Force: *force}
+		if err == nil {
+			request.Incarnation = r.Msg.GetRepository().GetVersion().GetIncarnation()
+		}
+		if !*yes {
+			found := r.Msg.GetRepository()
+			question := fmt.Sprintf("Remove %s, %d refs? Enter its path", found.GetPath(), found.GetRefs())
+			if !confirm(cmd, question, args[0], found.GetPath()) {
+				return errors.New("the repository was not removed; --yes removes it without a question")
+			}
+		}
+		if _, err := node.Repositories().Delete(ctx, connect.NewRequest(request)); err != nil {
+			return err
+		}
+		_, err = fmt.Fprintf(cmd.OutOrStdout(), "removed %s\n", args[0])
+		return err
+	})
+}
+
+// confirm asks a question, and reports whether the answer is one of those wanted.
+func confirm(cmd *cobra.Command, question string, wanted ...string) bool {
+	fmt.Fprintf(cmd.OutOrStderr(), "%s to confirm: ", question)
+	said, _ := bufio.NewReader(io.LimitReader(cmd.InOrStdin(), 8<<10)).ReadString('\n')
+	return slices.Contains(wanted, strings.TrimSpace(said))
+}
+
+func repoImport(env Env) *cobra.Command {
+	to := &nodeFinder{target: target{env: env}}
+	cmd := &cobra.Command{
+		Use: "import PATH SOURCE", Short: "Copy a repository from another place",
+		Long: `Import copies all refs and objects of SOURCE to a new bare repository at PATH below the root. SOURCE is the path of a
+repository or a bundle, or a URL (https://, http://, ssh://). The new repository appears when it is complete, packed and
+with its indexes, whether a server runs or not. Objects that git fsck refuses are refused. If SOURCE needs a password,
+clone it with git clone --mirror first.`,
+		Example: `  packhorse repo import team/tool /mnt/old/tool.git --root /srv/git
+  packhorse repo import team/tool tool.bundle --root /srv/git
+  packhorse repo import mirrors/git https://git.example/git.git --root /srv/git`,
+		Args: exactArgs(2, "a PATH and a SOURCE"),
+		ValidArgsFunction: func(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+			if len(args) == 1 {
+				return nil, cobra.ShellCompDirectiveDefault
+			}
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		},
+	}
+	to.addFlags(cmd.Flags(), false)
+	asJSON := jsonFlag(cmd)
+	unchecked := cmd.Flags().Bool("no-fsck", false,
+		"accept objects that git fsck refuses, which old repositories may have")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		path, err := git.ParseRepoPath(args[0])
+		if err != nil {
+			return usage(err)
+		}
+		source := sourceOf(args[1])
+		node, closeAll, err := to.importer(slog.New(slog.DiscardHandler))
+		if err != nil {
+			return err
+		}
+		if err := readable(source); err != nil {
+			return errors.Join(err, closeAll())
+		}
+		from := storage.ImportOptions{Source: source, Check: !*unchecked, Environ: sshEnviron(env)}
+		if errs := cmd.ErrOrStderr(); observe.IsTerminal(errs) {
+			from.Progress = func(text []byte) { _, _ = errs.Write(text) }
+		}
+		made, err := node.Import(cmd.Context(), path, from)
+		if err = errors.Join(err, closeAll()); err != nil {
+			if fault.Is(err, fault.Invalid) {
+				return usage(err)
+			}
+			return err
+		}
+		if *asJSON {
+			return encodeJSON(cmd.OutOrStdout(), map[string]any{
+				"path": made.Path, "object_format": made.Format.String(), "head": made.Head.Target, "refs": made.Refs,
+				"size": made.Size, "objects": made.Objects.Packed,
+			})
+		}
+		_, err = fmt.Fprintf(cmd.OutOrStdout(), "imported %s: %d refs, %d objects, %s\n", made.Path, made.Refs,
+			made.Objects.Packed, humanize.IBytes(uint64(made.Size)))
+		return err
+	}
+	return cmd
+}
+
+// sourceOf makes the path of an existing file absolute. A source with a scheme is a URL.
+func sourceOf(source string) string {
+	if strings.Contains(source, "://") {
+		return source
+	}
+	if _, err := os.Stat(source); err != nil && !filepath.IsAbs(source) {
+		return source // refused later, unless it is a URL
+	}
+	abs, err := filepath.Abs(source)
+	if err != nil {
+		return source
+	}
+	return abs
+}
+
+// readable returns an error if the user of the repositories, to which a command of root switches, cannot read a file.
+func readable(source string) error {
+	if !filepath.IsAbs(source) || !errors.Is(unix.Access(source, unix.R_OK), fs.ErrPermission) {
+		return nil
+	}
+	return fmt.Errorf("%s: the owner of the repositories, %s, cannot read it: copy it to a directory that this user "+
+		"can read", source,
+		statedir.Self().Name())
+}
+
+// sshEnviron returns the variables that ssh needs. BatchMode keeps it from asking questions.
+func sshEnviron(env Env) []string {
+	environ := []string{"GIT_SSH_COMMAND=ssh -o BatchMode=yes"}
+	for _, name := range []string{"HOME", "SSH_AUTH_SOCK", "USER"} {
+		if value := env.Getenv(name); value != "" {
+			environ = append(environ, name+"="+value)
+		}
+	}
+	return environ
+}

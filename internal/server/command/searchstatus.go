@@ -1,0 +1,158 @@
+package command
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"text/tabwriter"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/spf13/cobra"
+
+	"github.com/packhorse-git/packhorse/client"
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/operations/observe"
+	"github.com/packhorse-git/packhorse/internal/proto/internalv1"
+	"github.com/packhorse-git/packhorse/internal/proto/internalv1/internalv1connect"
+	"github.com/packhorse-git/packhorse/internal/search"
+	"github.com/packhorse-git/packhorse/internal/server/adminapi"
+	"github.com/packhorse-git/packhorse/internal/server/config"
+)
+
+// statusEvery is the interval at which --wait reads the status.
+const statusEvery = 500 * time.Millisecond
+
+func searchStatusCommand(env Env) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "Show the progress of a search index",
+		Long: `Status shows the progress of the index of a running search process, or of serve with --root: indexed repositories,
+running jobs and failures. It uses the admin socket in the state directory. With --wait it waits until every repository
+that exists now is indexed, and shows the progress on a terminal.`,
+		Example: `  packhorse search status
+  packhorse search status --root /srv/git --wait
+  packhorse search status --config /etc/packhorse.toml --json`,
+		Args: noArgs,
+	}
+	server := &target{env: env}
+	server.addFlags(cmd.Flags(),
+		"the server's state directory, `DIR` (default that of the server on the root, or ~/.local/state/packhorse/search)")
+	wait := cmd.Flags().Bool("wait", false, "wait until every repository has an index")
+	asJSON := jsonFlag(cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		state, err := server.stateDir(config.RoleSearch)
+		if err != nil {
+			return err
+		}
+		socket := config.AdminSocket(state)
+		conn, err := net.DialTimeout("unix", socket, adminapi.Timeout)
+		if err != nil {
+			return fmt.Errorf("no server answers at %s: %w: start the server, or name its state directory with --state DIR, "+
+				"--root DIR or --config FILE", socket, err)
+		}
+		conn.Close()
+		return withClient("unix:"+socket, client.Options{}, func(c *client.Client) error {
+			status, err := searchStatus(cmd.Context(), c, *wait)
+			if err == nil && *wait {
+				status, err = waitForIndex(cmd.Context(), c, status, cmd.ErrOrStderr())
+			}
+			switch {
+			case err != nil:
+				return err
+			case *asJSON:
+				return encodeJSON(cmd.OutOrStdout(), status)
+			}
+			return writeStatus(cmd.OutOrStdout(), status)
+		})
+	}
+	return cmd
+}
+
+// searchStatus returns the status of the index of a server. With refresh the server lists its repositories first.
+func searchStatus(ctx context.Context, c *client.Client, refresh bool) (status search.Status, err error) {
+	ctx, cancel := context.WithTimeout(ctx, adminapi.Timeout)
+	defer cancel()
+	httpClient, url := c.HTTP()
+	request := &internalv1.StatusRequest{Scope: &internalv1.StatusRequest_All{All: true}, Refresh: refresh}
+	answer, err := internalv1connect.NewSearchServiceClient(httpClient, url).Status(ctx, connect.NewRequest(request))
+	switch {
+	case connect.CodeOf(err) == connect.CodeUnimplemented:
+		return status, errors.New("this server has no index: it is a storage node or a gateway, or search.enabled is " +
+			"false in its configuration")
+	case err != nil:
+		return status, answerOf(err)
+	}
+	return status, json.Unmarshal(answer.Msg.GetJson(), &status)
+}
+
+// waitForIndex waits until an index is complete. On a terminal it shows the progress.
+func waitForIndex(ctx context.Context, c *client.Client, status search.Status, w io.Writer) (search.Status, error) {
+	terminal := observe.IsTerminal(w)
+	if terminal {
+		defer fmt.Fprint(w, "\r\x1b[K")
+	}
+	for !status.Complete {
+		if terminal {
+			fmt.Fprint(w, "\r\x1b[K"+progressOf(&status))
+		}
+		select {
+		case <-ctx.Done():
+			return status, errors.New("interrupted")
+		case <-time.After(statusEvery):
+		}
+		var err error
+		if status, err = searchStatus(ctx, c, false); err != nil {
+			return status, err
+		}
+	}
+	return status, nil
+}
+
+// progressOf describes the progress of an index in one line.
+func progressOf(s *search.Status) string {
+	line := fmt.Sprintf("%d of %d repositories are indexed", s.Repositories-s.Waiting-s.TooLarge, s.Repositories)
+	if s.Failed > 0 {
+		line += fmt.Sprintf(", %d failed", s.Failed)
+	}
+	if len(s.Jobs) > 0 {
+		line += fmt.Sprintf("; %s: %d files", fault.Cut(s.Jobs[0].Repository, 40), s.Jobs[0].Files)
+	}
+	return line
+}
+
+// writeStatus writes a status for people.
+func writeStatus(w io.Writer, s search.Status) error {
+	switch {
+	case s.Searching && s.Complete:
+		fmt.Fprintln(w, "searches are answered from the index")
+	case s.Searching:
+		fmt.Fprintln(w, "searches are answered; the first index is in progress: "+progressOf(&s))
+	default:
+		fmt.Fprintln(w, "searches are refused: "+cmp.Or(s.Error, "the search process is starting"))
+	}
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "STATE\tREPOSITORIES\tMEANING")
+	fmt.Fprintf(table, "fresh\t%d\tthe index is up to date\n", s.Fresh)
+	fmt.Fprintf(table, "behind\t%d\tchanged since they were indexed\n", s.Behind)
+	fmt.Fprintf(table, "waiting\t%d\tnot indexed yet\n", s.Waiting)
+	fmt.Fprintf(table, "too large\t%d\tnot indexed: see index.max_repository_files and max_repository_bytes\n", s.TooLarge)
+	fmt.Fprintf(table, "empty\t%d\twithout files to index\n", s.Empty)
+	if err := table.Flush(); err != nil {
+		return err
+	}
+	for _, j := range s.Jobs {
+		fmt.Fprintf(w, "indexing %s (%s): %d files in %.0f s\n", j.Repository, j.Kind, j.Files, j.Seconds)
+	}
+	for _, f := range s.Failures {
+		fmt.Fprintf(w, "cannot index %s: %s\n", f.Repository, f.Error)
+	}
+	if more := s.Failed - len(s.Failures); more > 0 {
+		fmt.Fprintf(w, "and %d more\n", more)
+	}
+	return nil
+}

@@ -1,0 +1,60 @@
+package command
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"io"
+	"runtime"
+	"slices"
+	"strings"
+
+	"github.com/packhorse-git/packhorse/internal/server/cli"
+	"github.com/spf13/cobra"
+)
+
+// Version is the output of "packhorse version --json".
+type Version struct {
+	Version  string `json:"version"`
+	Revision string `json:"revision,omitempty"` // commit of the source, if the build recorded it
+	Go       string `json:"go"`
+	OS       string `json:"os"`
+	Arch     string `json:"arch"`
+}
+
+func versionOf(env Env) Version {
+	return Version{
+		Version: cmp.Or(env.Version, cli.Version), Revision: cli.Revision(env.Revision),
+		Go: runtime.Version(), OS: runtime.GOOS, Arch: runtime.GOARCH,
+	}
+}
+
+// line is the version for people: "packhorse 0.1.0 (b730bdf0c1d2, go1.26.8, linux/amd64)".
+func (v Version) line() string {
+	about := []string{v.Go, v.OS + "/" + v.Arch}
+	if v.Revision != "" {
+		about = slices.Insert(about, 0, v.Revision)
+	}
+	return fmt.Sprintf("packhorse %s (%s)\n", v.Version, strings.Join(about, ", "))
+}
+
+func versionCommand(env Env) *cobra.Command {
+	var asJSON *bool
+	cmd := &cobra.Command{
+		Use:   "version",
+		Short: "Print the version",
+		Example: `  packhorse version
+  packhorse version --json`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			v := versionOf(env)
+			if *asJSON {
+				return json.NewEncoder(cmd.OutOrStdout()).Encode(v)
+			}
+			_, err := io.WriteString(cmd.OutOrStdout(), v.line())
+			return err
+		},
+	}
+	asJSON = jsonFlag(cmd)
+	return cmd
+}

@@ -1,0 +1,155 @@
+package config
+
+import (
+	"runtime"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/git/process"
+	"github.com/packhorse-git/packhorse/internal/git/repo"
+	"github.com/packhorse-git/packhorse/internal/node/packsource"
+	"github.com/packhorse-git/packhorse/internal/node/receivepack"
+	"github.com/packhorse-git/packhorse/internal/node/storage"
+)
+
+// GitConfig limits the making of packs, and sets the Git processes that make some of them.
+type GitConfig struct {
+	// Program is the Git program: a name to look up in PATH, or a path.
+	Program string `toml:"program" default:"git"`
+
+	// Slots is the number of packs that are made at the same time, by the server or by Git processes. 0 means one for
+	// each CPU.
+	Slots int `toml:"slots" range:"0..1024"`
+
+	// PerRepository is how many slots one repository may use while other repositories have requests, or had some within
+	// the last minute. It keeps a busy repository from using all slots. Of the slots for pushes (push.slots) and for
+	// searches without an index, one repository may use all but one. 0 means all but one, -1 means all.
+	PerRepository int `toml:"per_repository" range:"-1..1024"`
+
+	// Queue is the maximum number of packs that wait for a slot. Further requests are refused.
+	Queue int `toml:"queue" default:"256" range:"0.."`
+
+	// Wait is how long a pack may wait for a slot. Then its request is refused.
+	Wait Duration `toml:"wait" default:"1m" range:">0s"`
+
+	// TimeLimit is how long the making of a pack may take. Then its Git process is killed, or the server gives it up. 0
+	// means no limit.
+	TimeLimit Duration `toml:"time_limit" default:"1h"`
+
+	// Slow is the duration after which a running Git process is logged, once while it runs and once at its end. For
+	// repacks it is twenty times as long. 0 means never.
+	Slow Duration `toml:"slow" default:"30s" range:">0s"`
+
+	// Nice is the niceness of the Git processes, from 0 to 19. With 10, responses from the cache and small requests
+	// come first.
+	Nice int `toml:"nice" default:"5" range:"0..19"`
+
+	// Reaper starts a second, small process, which ends the Git commands if this one is killed: "on", "off", or "auto".
+	// With "auto" it is off where systemd or the end of the container does so (docs/explanation/processes.md). It needs
+	// Linux.
+	Reaper string `toml:"reaper" default:"auto" values:"auto on off"`
+
+	// Threads is the number of threads of each Git process, and of threads that compress objects for a pack in the
+	// server. 0 means the number of CPUs, or the CPU quota of the control group, divided by the slots.
+	Threads int `toml:"threads" range:"0..1024"`
+
+	// Window is the delta window (pack.window of Git) for packs with the whole history and for incremental fetches. -1
+	// means Git's own choice, 10. See docs/decisions/0001-pack-objects-settings.md.
+	Window int `toml:"window" default:"5" range:"-1..10000"`
+
+	// ShallowWindow is the delta window for shallow clones. They have few similar versions of a file, so a small window
+	// is enough.
+	ShallowWindow int `toml:"shallow_window" default:"1" range:"-1..10000"`
+
+	// SnapshotWindow is the delta window for shallow clones of depth 1. They have one version of each file, so deltas
+	// save almost nothing.
+	SnapshotWindow int `toml:"snapshot_window" range:"-1..10000"`
+
+	// ShallowCompression is the zlib level of newly compressed objects in shallow packs, from 1 to 9. -1 means Git's
+	// own choice.
+	ShallowCompression int `toml:"shallow_compression" default:"3" range:"-1..9"`
+
+	// WindowMemory is the maximum memory of the delta window of one thread. It is lower if the windows of all threads
+	// of all slots could use more than an eighth of the memory of the machine or control group. It is also at most a
+	// quarter of the share of a process in limits.memory.
+	WindowMemory Size `toml:"window_memory" default:"256MiB"`
+}
+
+// Values of git.reaper.
+const (
+	ReaperAuto = "auto"
+	ReaperOff  = "off"
+)
+
+// slots returns the number of packs that are made at the same time.
+func (c *GitConfig) slots() int {
+	if c.Slots == 0 {
+		return runtime.GOMAXPROCS(0)
+	}
+	return c.Slots
+}
+
+// ThreadsPerPack returns the number of threads for each of them.
+func (c *GitConfig) ThreadsPerPack() int {
+	if c.Threads == 0 {
+		return max(1, runtime.GOMAXPROCS(0)/c.slots())
+	}
+	return c.Threads
+}
+
+// RefsLimits are the limits of Git commands that list refs. They are short, and run for repositories with reftables
+// only, once after each change.
+func RefsLimits() process.Limits {
+	return process.Limits{Slots: 4, Queue: 256, Wait: 10 * time.Second, Time: 15 * time.Second}
+}
+
+// ManageLimits are the limits of Git commands that create repositories, which take milliseconds.
+func ManageLimits() process.Limits {
+	return process.Limits{Slots: 2, Queue: 64, Wait: 10 * time.Second, Time: 30 * time.Second}
+}
+
+// maintainLimits are the limits of repacks, which have a low priority.
+func maintainLimits(slots int) process.Limits {
+	return process.Limits{Slots: slots, Queue: 64, Nice: 10, Time: 2 * time.Hour}
+}
+
+// GrepLimits are the limits of searches in repositories without an index. Commands for Git clients come first.
+func GrepLimits(nice int) process.Limits {
+	return process.Limits{Slots: max(1, runtime.GOMAXPROCS(0)/2), Queue: 64, Wait: 5 * time.Second, Nice: min(nice+5, 19),
+		Time: 20 * time.Second}
+}
+
+// GitClasses returns the limits of the Git commands of a server.
+func (c *Config) GitClasses() map[process.Class]process.Limits {
+	memory := c.MemoryShares()
+	classes := map[process.Class]process.Limits{
+		packsource.ClassPack: {
+			Slots: c.Git.slots(), Queue: c.Git.Queue, Wait: c.Git.Wait.Duration, Nice: c.Git.Nice,
+			Time:      c.Git.TimeLimit.Duration,
+			Anonymous: c.Lanes.Anonymous, Memory: memory.Git, PerRepository: c.Git.PerRepository,
+		},
+		receivepack.ClassReceive: memory.of(c.Push.limits(c.Git.Nice, c.Lanes.Anonymous), memory.Git),
+		receivepack.ClassHook:    c.Push.hookLimits(c.Git.Nice),
+		repo.ClassRefs:           memory.of(RefsLimits(), memory.small),
+		storage.ClassManage:      memory.of(ManageLimits(), memory.small),
+		storage.ClassMaintain:    memory.of(maintainLimits(c.Lanes.Maintenance), memory.Git),
+		storage.ClassIngest:      memory.of(ingestLimits(c.Git.Nice), memory.Git),
+		storage.ClassGrep:        memory.of(GrepLimits(c.Git.Nice), memory.small),
+	}
+	for name, l := range classes {
+		if l.Slow = c.Git.Slow.Duration; name == storage.ClassMaintain {
+			l.Slow *= 20
+		}
+		classes[name] = l
+	}
+	return classes
+}
+
+// ingestLimits are the limits of the commands that take over objects for mirrors.
+func ingestLimits(nice int) process.Limits {
+	return process.Limits{Slots: 8, Queue: 10_000, Nice: nice, PerRepository: -1}
+}
+
+// UpstreamLimits are the limits of `packhorse repo import`, which fetches a repository from another server.
+func UpstreamLimits() process.Limits {
+	return process.Limits{Slots: 1, Queue: 64, Nice: 5}
+}

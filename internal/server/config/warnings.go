@@ -1,0 +1,203 @@
+package config
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"log/slog"
+	"net"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/gateway/auth"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/node/storage"
+	"github.com/packhorse-git/packhorse/internal/node/webhook"
+)
+
+const (
+	lookupTimeout   = 3 * time.Second // of a name, and of a connection
+	maxPatternsSeen = 100_000         // repositories with which patterns are compared
+)
+
+// Warnings reports values with which a server would start, but which are probably not intended. It looks up names, and
+// connects to hosts only with connect.
+func (c *Config) Warnings(ctx context.Context, role Role, connect bool, f *Findings) {
+	for _, cert := range c.Certificates(role) {
+		if leaf, err := ReadLeaf(cert.File); err == nil { // an unreadable file is a mistake already
+			if text := Validity(leaf, time.Now()); text != "" {
+				f.warn(cert.Key, "%s: %s: %s", PlainKey(cert.Key), cert.File, text)
+			}
+		}
+	}
+	if role.OwnsRepositories() {
+		for i := range c.Webhook {
+			w := &c.Webhook[i]
+			if u, err := webhook.ParseURL(w.URL); err == nil {
+				if err := deliverable(ctx, u, w.AllowPrivate, "allow_private", connect); err != nil {
+					f.warn(fmt.Sprintf("webhook[%d].url", i), "webhook %q cannot be delivered: %s", w.Name, err)
+				}
+			}
+		}
+	}
+	if role != RoleSearch {
+		for i := range c.Mirror {
+			c.Mirror[i].warn(ctx, fmt.Sprintf("mirror[%d].from", i), connect, f)
+			if role.FacesClients() && c.HTTP.PublicRead && c.Mirror[i].isOpenWith() {
+				f.warn(fmt.Sprintf("mirror[%d].auth", i), "mirror %q: with http.public_read everybody can read all that the "+
+					"mirror's own credential can, unless an [[auth.rule]] forbids it", c.Mirror[i].name())
+			}
+		}
+	}
+	if role.IsServe() && c.Resolver.Redis != "" {
+		f.warn("resolver.redis", "resolver.redis is not used by serve: its own node answers faster than Redis")
+	}
+	if u, err := url.Parse(c.Auth.Hook.URL); role.FacesClients() && err == nil && u.Hostname() != "" {
+		if err := deliverable(ctx, u, true, "", connect); err != nil {
+			f.warn("auth.hook.url", "auth.hook.url: the hook is unreachable: %s", err)
+		}
+	}
+	if u, err := url.Parse(c.Auth.Origin.URL); role.FacesClients() && err == nil && u.Hostname() != "" {
+		private := c.Auth.Origin.Private || isLocal(u)
+		if err := deliverable(ctx, u, private, "private", connect); err != nil {
+			f.warn("auth.origin.url", "auth.origin.url: the forge is unreachable: %s", err)
+		}
+	}
+	if role.OwnsRepositories() && c.Root != "." && !c.Store.Enabled() { // "." stands for a missing root
+		c.warnOfPatterns(ctx, f)
+	}
+}
+
+// warn reports an origin that cannot be reached.
+func (m *MirrorConfig) warn(ctx context.Context, key string, connect bool, f *Findings) {
+	u, err := m.URL()
+	if err != nil || m.Proxy != "" { // a mistake already, or reached by a proxy
+		return
+	}
+	private := m.Private || isLocal(u)
+	if err := deliverable(ctx, u, private, "private", connect); err != nil {
+		f.warn(key, "mirror %q cannot be reached: %s", m.name(), err)
+	}
+}
+
+// isOpenWith reports whether callers who may read everything here get repositories that are private at the origin.
+func (m *MirrorConfig) isOpenWith() bool {
+	return m.Auth == MirrorByRules && m.TokenFile+m.Netrc+m.AppKeyFile+m.SSHKey != ""
+}
+
+// isLocal reports whether the host of an origin needs no permission for private addresses.
+func isLocal(u *url.URL) bool { return u.Hostname() == "localhost" || net.ParseIP(u.Hostname()) != nil }
+
+// deliverable returns the reason for which requests cannot reach a URL, or nil. privateKey is the key that sets
+// private.
+func deliverable(ctx context.Context, u *url.URL, private bool, privateKey string, connect bool) error {
+	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
+	defer cancel()
+	addresses, err := net.DefaultResolver.LookupNetIP(ctx, "ip", u.Hostname())
+	if err != nil {
+		return fmt.Errorf("the host %s has no address (%w)", u.Hostname(), err)
+	}
+	if !private && !slices.ContainsFunc(addresses, webhook.IsPublic) {
+		return fmt.Errorf("its host only has addresses of a private network or of this machine; set %s = true if that is "+
+			"intended", privateKey)
+	}
+	if !connect {
+		return nil
+	}
+	port := u.Port()
+	if port == "" {
+		port = u.Scheme
+	}
+	conn, err := new(net.Dialer).DialContext(ctx, "tcp", net.JoinHostPort(u.Hostname(), port))
+	if err == nil {
+		conn.Close()
+	}
+	return err
+}
+
+// warnOfPatterns reports patterns of rules and webhooks that match no repository below the root. It leaves out those of
+// mirrors, which are created by their first use.
+func (c *Config) warnOfPatterns(ctx context.Context, f *Findings) {
+	type unmatched struct {
+		key, text string
+		covers    func(git.RepoPath) bool
+	}
+	var left []unmatched
+	add := func(key string, patterns []string, anyCase bool) {
+		for _, text := range patterns {
+			isMirror := slices.ContainsFunc(c.Mirror, func(m MirrorConfig) bool { return strings.HasPrefix(text, m.To+"/") })
+			if p, err := auth.ParsePattern(text); err == nil && text != "**" && !isMirror {
+				covers := p.Covers
+				if anyCase {
+					covers = p.CoversAnyCase
+				}
+				left = append(left, unmatched{key, text, covers})
+			}
+		}
+	}
+	for i, r := range c.Auth.Rule {
+		add(fmt.Sprintf("auth.rule[%d].repositories", i), r.Repositories, r.May == "none" || c.Auth.Origin.FoldCase)
+	}
+	for i, w := range c.Webhook {
+		add(fmt.Sprintf("webhook[%d].repositories", i), w.Repositories, false)
+	}
+	if len(left) == 0 {
+		return
+	}
+	seen := 0
+	for found, err := range c.RepositoriesBelow(ctx, nil) {
+		path, wrong := git.ParseRepoPath(strings.TrimSuffix(strings.TrimSuffix(found, "/.git"), ".git"))
+		if seen++; err != nil || wrong != nil || seen > maxPatternsSeen {
+			return // the list is not complete
+		}
+		left = slices.DeleteFunc(left, func(u unmatched) bool { return u.covers(path) })
+		if len(left) == 0 {
+			return
+		}
+	}
+	for _, u := range left {
+		f.warn(u.key, "%s: %q matches no repository below %s", PlainKey(u.key), u.text, c.Root)
+	}
+}
+
+// RepositoriesBelow lists the repositories below the root by their paths on disk, as a server would. It changes
+// nothing. skipped is as in storage.ListQuery.
+func (c *Config) RepositoriesBelow(ctx context.Context, skipped func(path, why string)) iter.Seq2[string, error] {
+	return func(yield func(string, error) bool) {
+		node, err := storage.New(nil, storage.Options{Root: c.Root, Hidden: c.Hidden(), ReadOnly: true,
+			Log: slog.New(slog.DiscardHandler)})
+		if err != nil {
+			yield("", err)
+			return
+		}
+		defer node.Close()
+		for query := (storage.ListQuery{Limit: storage.MaxPage, All: true, Skipped: skipped}); ; {
+			page, err := node.List(ctx, query)
+			if err != nil {
+				yield("", err)
+				return
+			}
+			for _, path := range page.Paths {
+				if !yield(path, nil) {
+					return
+				}
+			}
+			if page.Next == "" {
+				return
+			}
+			query.After = page.Next
+		}
+	}
+}
+
+// Hidden returns the directories below the root that have no repositories.
+func (c *Config) Hidden() (dirs []string) {
+	for _, dir := range []string{c.State, c.Cache.Dir} {
+		if dir != "" {
+			dirs = append(dirs, dir)
+		}
+	}
+	return dirs
+}

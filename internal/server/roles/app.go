@@ -1,0 +1,97 @@
+package roles
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/netip"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/gateway/app"
+	"github.com/packhorse-git/packhorse/internal/gateway/githttp"
+	"github.com/packhorse-git/packhorse/internal/operations/sli"
+	"github.com/packhorse-git/packhorse/internal/schedule/balance"
+	"github.com/packhorse-git/packhorse/internal/server/config"
+	"github.com/packhorse-git/packhorse/internal/transport/clientaddr"
+)
+
+// addApp adds the application proxy, if one is configured.
+func (s *server) addApp(handler *githttp.Handler) error {
+	metrics := app.NewMetrics()
+	s.register(metrics)
+	if !s.cfg.App.Enabled() {
+		return nil
+	}
+	o, err := s.cfg.App.Options(s.cfg)
+	if err != nil {
+		return err
+	}
+	o.Metrics, o.Log = metrics, s.log
+	o.Caller = func(from netip.Addr) balance.Caller {
+		if !from.IsValid() {
+			return s.lanes.CallerOf("", "")
+		}
+		return s.lanes.CallerAt(from)
+	}
+	if s.app, err = app.New(o); err != nil {
+		return fmt.Errorf("application: %w", err)
+	}
+	s.closers.push("application", infallible(s.app.Close))
+	handler.Application = application{s.app}
+	s.reloads = append(s.reloads, reloadStep{
+		check: func(cfg config.Config) error {
+			_, err := cfg.App.Routing()
+			return err
+		},
+		apply: func(cfg config.Config) error {
+			next, err := cfg.App.Routing()
+			if err != nil || !cfg.App.Enabled() {
+				return err
+			}
+			return s.app.Set(next)
+		},
+	})
+	return nil
+}
+
+// application adapts the proxy to githttp.
+type application struct{ *app.Proxy }
+
+// Serve passes a request to the application.
+func (a application) Serve(ctx context.Context, w http.ResponseWriter, r *http.Request,
+	from clientaddr.Source) githttp.Served {
+	record := a.Proxy.Serve(ctx, w, r, from)
+	served := githttp.Served{Status: record.Status, Bytes: record.Out, Err: record.Err, Cut: record.Cut,
+		Took: record.Queue + record.Service}
+	if record.Class != app.Slow && !record.Upgraded {
+		served.Class = sli.App
+	}
+	attrs := append(make([]slog.Attr, 0, 6), slog.String("class", string(record.Class)))
+	if record.Pool != "" {
+		attrs = append(attrs, slog.String("pool", record.Pool), milliseconds("queue_ms", record.Queue))
+	}
+	if record.Worker != "" {
+		attrs = append(attrs, slog.String("worker", record.Worker), slog.String("reason", string(record.Reason)),
+			milliseconds("service_ms", record.Service))
+	}
+	if record.In > 0 {
+		attrs = append(attrs, slog.Int64("body_bytes", record.In), milliseconds("receive_ms", record.Receive))
+	}
+	if record.Tries > 1 {
+		attrs = append(attrs, slog.Int("tries", record.Tries))
+	}
+	if record.Upgraded {
+		attrs = append(attrs, slog.Bool("upgraded", true))
+	}
+	if record.File {
+		attrs = append(attrs, slog.Bool("file", true))
+	}
+	served.Attrs = attrs
+	return served
+}
+
+// milliseconds returns a log field with a duration as a number, which log tools can sum.
+func milliseconds(key string, d time.Duration) slog.Attr {
+	return slog.Float64(key, float64(d.Microseconds())/1000)
+}

@@ -1,0 +1,104 @@
+package roles
+
+import (
+	"log/slog"
+	"net/url"
+
+	"github.com/packhorse-git/packhorse/internal/gateway/auth"
+	"github.com/packhorse-git/packhorse/internal/server/config"
+	"github.com/packhorse-git/packhorse/internal/transport/credfile"
+)
+
+// newAuth makes the Auth of a gateway. Add a further authenticator to the list here. Rules follow the configuration.
+func (s *server) newAuth() (*auth.Auth, error) {
+	cfg, log := s.cfg, s.log
+	rules, err := cfg.Auth.Rules()
+	if err != nil {
+		return nil, err
+	}
+	metrics := auth.NewMetrics()
+	host, err := config.SplitAddress(cfg.HTTP.Address)
+	if err != nil {
+		return nil, err
+	}
+	sources := auth.NewSources(metrics, log)
+	var keys *auth.Keys
+	if cfg.SSH.Address != "" {
+		if keys, err = cfg.SSH.LoadKeys(sources, log); err != nil {
+			return nil, err
+		}
+	}
+	hook, err := newHook(cfg.Auth.Hook, log, metrics, sources)
+	if err != nil {
+		return nil, err
+	}
+	o := auth.Options{
+		Rules: rules, Hook: hook, OpenRead: cfg.HTTP.PublicRead, OpenUntilKnown: config.IsLoopback(host),
+		Guesses: cfg.Auth.Guesses, Metrics: metrics, Sources: sources, Log: log,
+	}
+	if o.Origins, err = s.newOrigins(metrics); err != nil {
+		return nil, err
+	}
+	tokens := auth.NewTokens(auth.TokenOptions{File: auth.NewTokenFile(cfg.Auth.Tokens),
+		All: hook == nil && o.Origins == nil, Sources: sources, Log: log})
+	if len(cfg.Auth.OIDC) > 0 { // before the tokens, which may accept every secret
+		jobs, err := auth.NewOIDC(auth.OIDCOptions{Rules: cfg.Auth.OIDCRules(), Sources: sources})
+		if err != nil {
+			return nil, err
+		}
+		o.Authenticators = append(o.Authenticators, jobs)
+	}
+	o.Authenticators = append(o.Authenticators, tokens)
+	if keys != nil {
+		o.Authenticators = append(o.Authenticators, keys)
+	}
+	if hook != nil {
+		o.Authenticators = append(o.Authenticators, hook)
+	}
+	s.register(metrics)
+	callers := auth.New(o)
+	if !config.IsLoopback(host) && cfg.HTTP.TLSCert == "" && callers.Configured() {
+		log.Warn("credentials of callers arrive without TLS, unless a proxy terminates it: set --tls-cert and --tls-key",
+			"address", cfg.HTTP.Address)
+	}
+	s.reloads = append(s.reloads, reloadStep{
+		check: func(cfg config.Config) error {
+			rules, err := cfg.Auth.Rules()
+			if err != nil {
+				return err
+			}
+			return callers.CheckRules(rules)
+		},
+		apply: func(cfg config.Config) error {
+			rules, err := cfg.Auth.Rules()
+			if err == nil {
+				callers.SetRules(rules)
+			}
+			return err
+		},
+	})
+	return callers, nil
+}
+
+// newHook makes the auth hook, or returns nil if auth.hook.url is empty.
+func newHook(h config.HookConfig, log *slog.Logger, metrics *auth.Metrics, sources *auth.Sources) (*auth.Hook, error) {
+	if h.URL == "" {
+		return nil, nil
+	}
+	o := auth.HookOptions{
+		URL: h.URL, Timeout: h.Timeout.Duration, TTL: h.CacheTTL.Duration, Size: h.CacheSize,
+		Stale: h.Fail == config.FailStale, PerAddress: h.PerAddress, Many: h.Many,
+		Metrics: metrics, Sources: sources, Log: log,
+	}
+	if h.SecretFile != "" {
+		secret, err := credfile.LoadSecret(h.SecretFile, log)
+		if err != nil {
+			return nil, err
+		}
+		o.Secret = secret.Get
+	}
+	if u, err := url.Parse(h.URL); err == nil && u.Scheme == "http" && !config.IsLoopback(u.Hostname()) {
+		log.Warn("credentials are sent to the auth hook without TLS", "host", u.Host)
+	}
+	return auth.NewHook(o), nil
+}

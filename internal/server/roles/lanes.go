@@ -1,0 +1,111 @@
+package roles
+
+import (
+	"os"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/git/reaper"
+	"github.com/packhorse-git/packhorse/internal/operations/proctree"
+	"github.com/packhorse-git/packhorse/internal/operations/sli"
+	"github.com/packhorse-git/packhorse/internal/operations/tracing"
+	"github.com/packhorse-git/packhorse/internal/schedule/admit"
+	"github.com/packhorse-git/packhorse/internal/schedule/inflight"
+	"github.com/packhorse-git/packhorse/internal/search/ipc"
+	"github.com/packhorse-git/packhorse/internal/server/config"
+	"github.com/packhorse-git/packhorse/internal/transport/bulk"
+)
+
+// lanes has the limits that all requests of a process share, and the parts that observe requests.
+type lanes struct {
+	pump *bulk.Pump
+	admit.Lanes
+	memory  *admit.Budget // of large requests
+	metrics *admit.Metrics
+	board   *inflight.Board  // running requests; nil if disabled
+	sli     *sli.Set         // service levels; nil if disabled
+	tree    *proctree.Tree   // child processes; nil if disabled
+	tracer  *inflight.Tracer // nil if disabled
+}
+
+// addLanes makes the limits that all requests share.
+func (s *server) addLanes() error {
+	cfg := s.cfg
+	l := lanes{
+		pump: bulk.NewPump(bulk.PumpOptions{}),
+		Lanes: admit.NewLanes(admit.Sizes{
+			Small: cfg.Lanes.Small, Hit: cfg.Lanes.Hit, Cold: cfg.Lanes.Cold, Push: cfg.Lanes.Push, Pages: cfg.Lanes.Pages,
+		}),
+		// Memory of finished requests that is not collected yet can double this.
+		memory: admit.NewBudget("requests", config.AtMost(int64(cfg.Lanes.RequestBytes), cfg.MemoryShares().Server/4)),
+		sli:    newSLI(&cfg.SLI),
+	}
+	if cfg.Ops.Activity {
+		l.board = inflight.NewBoard()
+		s.register(l.board)
+	}
+	l.metrics = admit.NewMetrics(l.Lanes)
+	l.Unfair = !cfg.Lanes.Fair
+	l.Small.Watch(l.pump)
+	s.register(l.pump, l.memory, l.metrics)
+	if l.sli != nil {
+		s.register(l.sli)
+	}
+	if cfg.Ops.Tree {
+		l.tree = proctree.New(proctree.Options{Workers: map[string]string{reaper.Name: "reaper"},
+			Programs: map[string]string{ipc.Program: searches}, Log: s.log})
+		s.register(l.tree)
+	}
+	if cfg.Tracing.Endpoint != "" {
+		headers, err := tracing.HeadersOf(s.process.Getenv)
+		if err != nil {
+			return err
+		}
+		exporter, err := tracing.New(tracing.Options{
+			Endpoint: cfg.Tracing.Endpoint, GRPC: cfg.Tracing.Protocol == config.OtlpGRPC, Headers: headers,
+			Role: string(s.role), Version: s.process.Version, Log: s.log,
+		})
+		if err != nil {
+			return err
+		}
+		l.tracer = inflight.NewTracer(exporter.Tracer(), cfg.Tracing.Ratio, cfg.Tracing.Callers)
+		s.register(exporter)
+		s.closers.push("trace exporter", exporter.Close)
+	}
+	s.lanes = l
+	return nil
+}
+
+// newSLI returns the objectives of the configuration, or nil if service levels are disabled.
+func newSLI(c *config.SLIConfig) *sli.Set {
+	if !c.Enabled {
+		return nil
+	}
+	return sli.New(map[sli.Class]time.Duration{
+		sli.Small: c.Small.Duration, sli.Hit: c.Hit.Duration, sli.Cold: c.Cold.Duration, sli.Push: c.Push.Duration,
+		sli.Search: c.Search.Duration, sli.Page: c.Page.Duration, sli.Resolve: c.Resolve.Duration,
+		sli.App: c.App.Duration, sli.Call: c.Call.Duration, sli.Heavy: c.Heavy.Duration,
+	})
+}
+
+// searches names the search processes among the child processes.
+const searches = "search"
+
+// account returns a function that adds ended processes to a part of the process tree, or nil without a tree.
+func (l *lanes) account(part string) func(*os.ProcessState) {
+	if l.tree == nil {
+		return nil
+	}
+	return func(state *os.ProcessState) { l.tree.Ended(part, state) }
+}
+
+// reserveForKnown limits anonymous callers to a share of each lane once known reports that callers can be identified.
+// That can change while the server runs, with the first token or with new rules.
+func (l *lanes) reserveForKnown(share float64, known func() bool) {
+	if share >= 1 {
+		return
+	}
+	for _, lane := range l.All() {
+		lane.Anonymous(share, known)
+	}
+	l.memory.Anonymous(share, known)
+}

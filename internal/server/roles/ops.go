@@ -1,0 +1,131 @@
+package roles
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/packhorse-git/packhorse/internal/gateway/auth"
+	"github.com/packhorse-git/packhorse/internal/operations/observe"
+	"github.com/packhorse-git/packhorse/internal/operations/top"
+	"github.com/packhorse-git/packhorse/internal/server/adminapi"
+	"github.com/packhorse-git/packhorse/internal/server/config"
+)
+
+// opsLinger is the maximum time of a response of the private listener after all other parts have ended.
+const opsLinger = time.Second
+
+// watching has the private listener, the admin socket of a process without a local port, and the watchdog. They show
+// the parts of a server, and close after them.
+type watching struct {
+	reg      *prometheus.Registry
+	log      *slog.Logger
+	draining atomic.Bool // readiness is red
+
+	// Set by start.
+	ready       *observe.Readiness
+	ops         *observe.Ops
+	admin       *http.Server
+	serving     errgroup.Group
+	endWatchdog func()
+}
+
+func newWatching(reg *prometheus.Registry, log *slog.Logger) *watching {
+	return &watching{reg: reg, log: log}
+}
+
+// start starts the private listener, the admin socket and the watchdog for a server.
+func (w *watching) start(s *server, l listeners) {
+	w.ready = observe.NewReadiness(w.log, s.checks...)
+	metrics := observe.NewOpsMetrics()
+	s.register(metrics, w.ready)
+	w.ops = observe.NewOps(observe.OpsOptions{
+		Log: w.log, Registry: w.reg, Metrics: metrics, Notes: s.allNotes, Ready: w.isReady,
+		More: map[string]http.Handler{
+			adminapi.DumpPath: s.dumps.handler(opsDumpInterval),
+			"GET " + top.Path: top.New(s.topSources()),
+		},
+	})
+	if l.private != nil {
+		if host, _ := config.SplitAddress(l.private.Addr().String()); !config.IsLoopback(host) {
+			w.log.Warn("the private listener can be reached by other machines", "address", l.private.Addr().String())
+		}
+		w.serving.Go(func() error { return w.ops.Serve(l.private) })
+	}
+	if l.admin != nil && s.local == nil {
+		w.admin = adminapi.NewServer(s.adminHandler(s.admin), w.log)
+		w.serving.Go(func() error {
+			if err := w.admin.Serve(l.admin); !errors.Is(err, http.ErrServerClosed) {
+				return fmt.Errorf("serve the admin socket: %w", err)
+			}
+			return nil
+		})
+	}
+	w.endWatchdog = s.startWatchdog(l, w.reg)
+}
+
+func (w *watching) isReady() error {
+	if w.draining.Load() {
+		return errors.New("draining: the process is about to end")
+	}
+	return w.ready.Err()
+}
+
+func (w *watching) closeWatchdog() {
+	if w.endWatchdog != nil {
+		w.endWatchdog()
+	}
+}
+
+func (w *watching) closeReadiness() {
+	if w.ready != nil {
+		w.ready.Close()
+	}
+}
+
+// close ends the private listener and the admin socket. A second call does nothing.
+func (w *watching) close(ctx context.Context) error {
+	if w.ops == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, opsLinger)
+	defer cancel()
+	if w.admin != nil {
+		if err := w.admin.Shutdown(ctx); err != nil {
+			w.admin.Close()
+		}
+	}
+	err := errors.Join(w.ops.Close(ctx), w.serving.Wait())
+	w.ops = nil
+	return err
+}
+
+// topSources returns the parts that "packhorse top" shows.
+func (s *server) topSources() top.Sources {
+	shown := top.Sources{
+		Role: string(s.role), Version: s.process.Version, Board: s.lanes.board, Lanes: s.lanes.metrics, Redact: auth.Redact,
+		Log: s.log, Origins: s.originStatus,
+	}
+	if s.packs != nil {
+		shown.Runner = s.packs.runner
+		if s.packs.cache != nil {
+			shown.Cache = s.packs.cache.Stats
+		}
+	}
+	return shown
+}
+
+// allNotes returns the lines for the response of /readyz.
+func (s *server) allNotes() (lines []string) {
+	for _, notes := range s.notes {
+		lines = append(lines, notes()...)
+	}
+	return lines
+}

@@ -1,0 +1,210 @@
+package roles
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/git/cgroup"
+	"github.com/packhorse-git/packhorse/internal/git/pack"
+	"github.com/packhorse-git/packhorse/internal/git/process"
+	"github.com/packhorse-git/packhorse/internal/git/reaper"
+	"github.com/packhorse-git/packhorse/internal/git/repo"
+	"github.com/packhorse-git/packhorse/internal/node/packcache"
+	"github.com/packhorse-git/packhorse/internal/node/packsource"
+	"github.com/packhorse-git/packhorse/internal/node/packsource/native"
+	"github.com/packhorse-git/packhorse/internal/node/receivepack"
+	"github.com/packhorse-git/packhorse/internal/node/storage"
+	"github.com/packhorse-git/packhorse/internal/operations/proctree"
+	"github.com/packhorse-git/packhorse/internal/schedule/admit"
+	"github.com/packhorse-git/packhorse/internal/server/config"
+)
+
+// packSources has the sources of packs, each over the next one: the cache, the server itself, git pack-objects, and the
+// runner of git.
+type packSources struct {
+	source   packsource.Source // the topmost source
+	cache    *packcache.Cache  // nil if disabled
+	verifier *pack.Verifier    // nil if disabled
+	runner   *process.Runner
+}
+
+// newPackSources makes the sources and pushes their closer.
+func (s *server) newPackSources() (*packSources, error) {
+	processMetrics, cacheMetrics, groupMetrics := process.NewMetrics(), packcache.NewMetrics(), cgroup.NewMetrics()
+	s.register(processMetrics, cacheMetrics, groupMetrics)
+	groups := openCgroups(&s.cfg.Cgroup, s.log, groupMetrics)
+	runner, err := process.New(process.Options{
+		Git: s.cfg.Git.Program, Metrics: processMetrics, Log: s.log, Reaper: reaperProgram(&s.cfg, s.process.Program, s.log),
+		Account: s.lanes.account(proctree.Git), Classes: s.cfg.GitClasses(), Cgroups: groups, Groups: commandGroups,
+	})
+	if err != nil {
+		return nil, errors.Join(err, groups.Close())
+	}
+	s.lanes.metrics.Queue("cold", runner.Queue(packsource.ClassPack))
+	s.lanes.metrics.Queue("push", runner.Queue(receivepack.ClassReceive))
+	s.lanes.metrics.Queue("maintenance", runner.Queue(storage.ClassMaintain))
+	s.lanes.metrics.Queue("grep", runner.Queue(storage.ClassGrep))
+	p := &packSources{runner: runner}
+	s.closers.push("pack sources", p.close)
+	if s.cfg.Fetch.VerifyPacks {
+		metrics := pack.NewVerifyMetrics()
+		s.register(metrics)
+		p.verifier = pack.NewVerifier(s.log, metrics)
+	}
+	return p, s.stackSources(p, cacheMetrics)
+}
+
+// stackSources makes the sources over the runner: git, the server itself unless it is disabled, and the cache.
+func (s *server) stackSources(p *packSources, cacheMetrics *packcache.Metrics) error {
+	cfg := &s.cfg
+	fromGit, err := p.openGit(cfg, s.checkCopy)
+	if err != nil {
+		return err
+	}
+	p.source = fromGit
+	setLibrary := func(packsource.Library) {}
+	if cfg.Packs.Source != config.PacksByGit {
+		metrics := native.NewMetrics()
+		s.register(metrics)
+		own := native.New(native.Options{
+			Git: fromGit, Always: cfg.Packs.Source == config.PacksByServer, Threads: cfg.Git.ThreadsPerPack(),
+			Memory: cfg.MemoryShares().Git, Time: cfg.Git.TimeLimit.Duration, Metrics: metrics, Log: s.log,
+		})
+		p.source, setLibrary = own, own.SetLibrary
+	}
+	p.source = packsource.Held(p.source)
+	if !cfg.Cache.Enabled {
+		return nil
+	}
+	if err := p.openCache(&cfg.Cache, s.log, cacheMetrics); err != nil {
+		return err
+	}
+	setLibrary(p.cache)
+	return nil
+}
+
+// openGit makes the source over the runner. damaged is called with the incarnation of a repository with damaged packs.
+func (p *packSources) openGit(cfg *config.Config, damaged func(incarnation string)) (*packsource.Git, error) {
+	return packsource.NewGit(p.runner, packsource.GitOptions{
+		Scratch: filepath.Join(cfg.State, "scratch"), Threads: cfg.Git.ThreadsPerPack(), Window: cfg.Git.Window,
+		ShallowWindow: cfg.Git.ShallowWindow, SnapshotWindow: cfg.Git.SnapshotWindow,
+		ShallowCompression: cfg.Git.ShallowCompression, WindowMemory: int64(cfg.Git.WindowMemory),
+		Memory: cfg.MemoryShares().Git, Machine: admit.Memory(),
+		Verifier: p.verifier, Damaged: func(r packsource.Repository) {
+			damaged(r.Incarnation)
+			if p.cache != nil {
+				p.cache.Drop(r.Incarnation, packcache.Damaged)
+			}
+		},
+	})
+}
+
+// openCache opens the cache over the topmost source, and makes it the topmost source.
+func (p *packSources) openCache(cfg *config.CacheConfig, log *slog.Logger, metrics *packcache.Metrics) (err error) {
+	p.cache, err = packcache.Open(p.source, packcache.Options{
+		Dir: cfg.Dir, MaxBytes: int64(cfg.MaxBytes), MaxIdle: cfg.MaxIdle.Duration,
+		Probation: orNever(cfg.Probation.Duration), MinFree: int64(cfg.MinFree),
+		Grace:   orNever(cfg.Grace.Duration),
+		Metrics: metrics, Log: log,
+	})
+	if err == nil {
+		p.source = p.cache
+	}
+	return err
+}
+
+// orNever converts a duration of zero, which disables a feature in the configuration, to a negative one, which does so
+// in packcache.Options.
+func orNever(d time.Duration) time.Duration {
+	if d == 0 {
+		return -1
+	}
+	return d
+}
+
+// close ends the fills of the cache with their git processes, and then the verifications.
+func (p *packSources) close() error {
+	closeCache := func() error { return nil }
+	if p.cache != nil {
+		closeCache = p.cache.Close
+	}
+	err := closeBelow(closeCache, p.runner.Close, closePatience, CloseLimit)
+	if p.verifier != nil {
+		err = errors.Join(err, p.verifier.Close())
+	}
+	return err
+}
+
+// closeBelow closes the cache, which ends its fills and their git processes, and then the runner. After patience the
+// runner kills the remaining processes. limit is the maximum time for both together.
+func closeBelow(closeCache func() error, closeRunner func(context.Context) error, patience, limit time.Duration) error {
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	cache := make(chan error, 1)
+	go func() { cache <- closeCache() }()
+	patient := time.NewTimer(patience)
+	defer patient.Stop()
+	select {
+	case err := <-cache:
+		return errors.Join(err, closeRunner(ctx))
+	case <-patient.C:
+	}
+	err := closeRunner(ctx)
+	select {
+	case cached := <-cache:
+		return errors.Join(cached, err)
+	case <-ctx.Done():
+		return errors.Join(fmt.Errorf("waiting for the pack cache to close: %w", ctx.Err()), err)
+	}
+}
+
+// openCgroups makes the control groups. If that fails, it logs the error and returns nil.
+func openCgroups(c *config.CgroupConfig, log *slog.Logger, metrics *cgroup.Metrics) *cgroup.Tree {
+	if !c.Enabled {
+		return nil
+	}
+	groups, wanted := make(map[string]cgroup.Limits), c.Wanted()
+	for name, l := range c.Groups() {
+		groups[name] = cgroup.Limits{MemoryHigh: int64(l.MemoryHigh), MemoryMax: int64(l.MemoryMax), CPUWeight: l.CPUWeight}
+	}
+	tree, err := cgroup.Open(cgroup.Options{Path: c.Path, Groups: groups, Metrics: metrics, Log: log, Wanted: wanted})
+	if err != nil {
+		level := slog.LevelDebug
+		if wanted {
+			level = slog.LevelWarn
+		}
+		log.Log(context.Background(), level, "git commands run without control groups, with rlimits and niceness instead",
+			"error", err)
+		return nil
+	}
+	return tree
+}
+
+// commandGroups has the control group of each class of git commands.
+var commandGroups = map[process.Class]string{
+	packsource.ClassPack: "pack", receivepack.ClassReceive: "receive", receivepack.ClassHook: "receive",
+	storage.ClassMaintain: "maintenance", storage.ClassIngest: "receive",
+	storage.ClassGrep: "search", repo.ClassRefs: "other", storage.ClassManage: "other",
+}
+
+// reaperProgram returns the command that runs the reaper, or nil if it is disabled or not needed.
+func reaperProgram(c *config.Config, program string, log *slog.Logger) []string {
+	if program == "" || c.Git.Reaper == config.ReaperOff {
+		return nil
+	}
+	if c.Git.Reaper == config.ReaperAuto {
+		if by := reaper.Needless(); by != "" {
+			log.Debug("no reaper is needed", "ended_by", by)
+			return nil
+		}
+	}
+	format := c.Log.Format
+	if format == "terminal" {
+		format = "text"
+	}
+	return []string{program, reaper.Name, format}
+}

@@ -1,0 +1,251 @@
+package roles
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/packhorse-git/packhorse/internal/gateway/auth"
+	"github.com/packhorse-git/packhorse/internal/git/process"
+	"github.com/packhorse-git/packhorse/internal/operations/observe"
+	"github.com/packhorse-git/packhorse/internal/operations/watchdog"
+	"github.com/packhorse-git/packhorse/internal/schedule/inflight"
+	"github.com/packhorse-git/packhorse/internal/server/adminapi"
+	"github.com/packhorse-git/packhorse/internal/server/config"
+	"github.com/packhorse-git/packhorse/internal/server/statedir"
+)
+
+// cpuProfile is the duration of the CPU profile of a dump.
+const cpuProfile = 3 * time.Second
+
+// quitInterval is the time after a SIGQUIT in which a second one has its default effect: Go prints all stacks and ends
+// the process.
+const quitInterval = 5 * time.Second
+
+// startWatchdog starts the watchdog unless it is disabled. The returned function stops it.
+func (s *server) startWatchdog(l listeners, reg prometheus.Gatherer) (end func()) {
+	metrics := watchdog.NewMetrics()
+	s.register(metrics)
+	c := s.cfg.Watchdog
+	if !c.Enabled {
+		return func() {}
+	}
+	o := watchdog.Options{
+		Dir: c.DumpDir(s.cfg.State), Spare: watchdog.DefaultSpare(), Stall: c.Stall.Duration, Blocked: c.Blocked,
+		Interval: c.Interval.Duration,
+		Count:    c.Count, MaxBytes: int64(c.MaxBytes), MinFree: int64(c.MinFree), Trace: int64(c.Trace), Profile: cpuProfile,
+		Probes: s.probes(l), Redact: auth.Redact, Log: s.log, Stderr: s.process.Stderr, Metrics: metrics,
+		About: fmt.Sprintf("packhorse %s %s", s.role, s.process.Version),
+		Parts: []watchdog.Part{{Name: "metrics.txt",
+			Write: func(to io.Writer) error { return observe.WriteMetrics(to, reg) }}},
+	}
+	if board := s.lanes.board; board != nil {
+		o.Parts = append(o.Parts, watchdog.Part{Name: "requests.txt",
+			Write: func(to io.Writer) error { return writeRequests(to, board) }})
+	}
+	if s.packs != nil {
+		runner := s.packs.runner
+		o.Starting = runner.Starting
+		o.Parts = append(o.Parts, watchdog.Part{Name: "git.txt",
+			Write: func(to io.Writer) error { return writeRunning(to, runner.Running()) }})
+	}
+	w := watchdog.Start(o)
+	s.dumps.set(w)
+	endQuits := followQuits(s.process, w)
+	return func() {
+		endQuits()
+		s.dumps.set(nil)
+		w.Close()
+	}
+}
+
+// probes returns a small request to each listener, and an access to each directory.
+func (s *server) probes(l listeners) (all []watchdog.Probe) {
+	role, cfg := s.role, &s.cfg
+	nodeTLS := cfg.Storage.TLSCert != ""
+	if role == config.RoleSearch {
+		nodeTLS = cfg.Search.TLSCert != ""
+	}
+	proxies, _ := cfg.Proxies() // checked before
+	preface := func(on bool) watchdog.Preface {
+		if !on {
+			return nil
+		}
+		return proxies.LocalHeader
+	}
+	for _, one := range []struct {
+		name string
+		net.Listener
+		tls, proxied bool
+	}{{"http", l.public, cfg.HTTP.TLSCert != "", cfg.HTTP.ProxyProtocol}, {"node", l.node, nodeTLS, false},
+		{"ops", l.private, false, false}, {"admin", l.admin, false, false}} {
+		if one.Listener != nil {
+			all = append(all, watchdog.HTTP(one.name, one.Addr(), preface(one.proxied), one.tls))
+		}
+	}
+	if l.ssh != nil {
+		all = append(all, watchdog.SSH("ssh", l.ssh.Addr(), preface(cfg.SSH.ProxyProtocol)))
+	}
+	if role.OwnsRepositories() {
+		all = append(all, watchdog.Readable("repositories", cfg.Root))
+	}
+	return append(all, watchdog.Writable("state", cfg.Watchdog.DumpDir(cfg.State)))
+}
+
+// maxDumpRequests is the maximum number of requests in a dump.
+const maxDumpRequests = 10_000
+
+// writeRequests writes the running requests, the oldest first.
+func writeRequests(to io.Writer, board *inflight.Board) error {
+	all, running := board.Requests(maxDumpRequests)
+	if _, err := fmt.Fprintf(to, "%d requests run\n", running); err != nil {
+		return err
+	}
+	for _, r := range all {
+		_, err := fmt.Fprintf(to, "%s %s %v, %s for %v: repository %q caller %q, %d bytes; git: %d commands, CPU %v\n",
+			r.ID, r.Kind, r.Age, r.Stage, r.InStage, r.Repository, r.Caller, r.Bytes, r.Git.Commands, r.Git.User+r.Git.System)
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// writeRunning writes the running git commands.
+func writeRunning(to io.Writer, all []process.Running) error {
+	for _, r := range all {
+		_, err := fmt.Fprintf(to, "%d %s %v: git %s\n  repository %q request %q stage %q queued %v; CPU %v, CPU wait %v; "+
+			"%d processes, %d bytes; in %d out %d\n", r.Pid, r.Class, r.Age, r.Args, r.Repository, r.Request, r.Stage,
+			r.Queue, r.User+r.System, r.Delay, r.Processes, r.RSS, r.In, r.Out)
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// followQuits writes a dump at each SIGQUIT and SIGUSR1. A second SIGQUIT within quitInterval has its default effect,
+// which works even if this process hangs.
+func followQuits(p Process, w *watchdog.Watchdog) (end func()) {
+	if p.Quits == nil {
+		return func() {}
+	}
+	quits, stop := p.Quits()
+	ended := make(chan struct{})
+	var following sync.WaitGroup
+	following.Go(func() {
+		var last time.Time
+		for {
+			select {
+			case <-ended:
+				return
+			case signal := <-quits:
+				if signal == statedir.DumpSignal {
+					go w.Dump(context.Background(), watchdog.CauseAsked, "packhorse debug dump, by a signal")
+					continue
+				}
+			}
+			if !last.IsZero() && time.Since(last) < quitInterval {
+				stop()
+				syscall.Kill(os.Getpid(), syscall.SIGQUIT)
+				return
+			}
+			last = time.Now()
+			go w.Dump(context.Background(), watchdog.CauseSignal, "SIGQUIT") // logs its result
+		}
+	})
+	return func() {
+		stop()
+		close(ended)
+		following.Wait()
+	}
+}
+
+// dumps passes the watchdog to the handlers of a server, which exist before it. Safe for concurrent use.
+type dumps struct {
+	mu   sync.Mutex
+	w    *watchdog.Watchdog
+	last time.Time // of the latest request for a dump
+}
+
+func (d *dumps) set(w *watchdog.Watchdog) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.w = w
+}
+
+// take returns the watchdog for a dump, or nil if there is none. tooSoon reports a previous request within interval.
+func (d *dumps) take(interval time.Duration) (w *watchdog.Watchdog, tooSoon bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if interval > 0 && !d.last.IsZero() && time.Since(d.last) < interval {
+		return nil, true
+	}
+	d.last = time.Now()
+	return d.w, false
+}
+
+// dumpLimit is the maximum time of a dump. Its parts have additional limits.
+const dumpLimit = 5 * time.Minute
+
+// opsDumpInterval is the minimum time between two dumps for the private listener, which does not authenticate callers.
+const opsDumpInterval = 10 * time.Second
+
+// handler returns a handler that writes a dump, at most one for each interval.
+func (d *dumps) handler(interval time.Duration) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		refuse := func(status int, why string) { adminapi.Refuse(w, status, why) }
+		if r.Method != http.MethodPost {
+			w.Header().Set("Allow", http.MethodPost)
+			refuse(http.StatusMethodNotAllowed, "use POST")
+			return
+		}
+		if new(http.CrossOriginProtection).Check(r) != nil {
+			refuse(http.StatusForbidden, "web pages may not request a dump")
+			return
+		}
+		dog, tooSoon := d.take(interval)
+		switch {
+		case tooSoon:
+			w.Header().Set("Retry-After", fmt.Sprint(int(interval.Seconds())))
+			refuse(http.StatusTooManyRequests, fmt.Sprintf("the previous dump was less than %v ago", interval))
+			return
+		case dog == nil:
+			refuse(http.StatusNotFound,
+				"dumps are not available: watchdog.enabled is false, or the process is starting or stopping")
+			return
+		}
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(dumpLimit)) // ignored if not supported
+		ctx, cancel := context.WithTimeout(r.Context(), dumpLimit)
+		defer cancel()
+		dump, err := dog.Dump(ctx, watchdog.CauseAsked, "packhorse debug dump")
+		if err != nil {
+			refuse(http.StatusInternalServerError, err.Error())
+			return
+		}
+		adminapi.Reply(w, http.StatusOK, dump)
+	})
+}
+
+// within returns a handler for requests for dumps. It passes others to h, which may be nil.
+func (d *dumps) within(h http.Handler) http.Handler {
+	dump := d.handler(0)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case r.URL.Path == adminapi.DumpPath:
+			dump.ServeHTTP(w, r)
+		case h == nil:
+			http.NotFound(w, r)
+		default:
+			h.ServeHTTP(w, r)
+		}
+	})
+}

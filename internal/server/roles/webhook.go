@@ -1,0 +1,91 @@
+package roles
+
+import (
+	"context"
+	"log/slog"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/gateway/auth"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/node/storage"
+	"github.com/packhorse-git/packhorse/internal/node/webhook"
+	"github.com/packhorse-git/packhorse/internal/server/config"
+	"github.com/packhorse-git/packhorse/internal/transport/credfile"
+)
+
+// newWebhooks makes the webhooks and pushes their closer. It returns nil if the configuration has no webhook.
+func (s *server) newWebhooks() (*webhook.Hooks, error) {
+	cfg, log := s.cfg, s.log
+	if len(cfg.Webhook) == 0 || !cfg.Push.Enabled {
+		return nil, nil
+	}
+	o := webhook.Options{Dir: filepath.Join(cfg.State, "outbox"), Agent: "packhorse/" + s.process.Version,
+		Metrics: webhook.NewMetrics(), Log: log}
+	if s.store != nil {
+		o.Store = s.store
+	}
+	s.register(o.Metrics)
+	for _, w := range cfg.Webhook {
+		t := webhook.Target{
+			Name: w.Name, URL: w.URL, Pre: slices.Contains(w.Events, config.EventPre),
+			Post: slices.Contains(w.Events, config.EventPost), Timeout: w.Timeout.Duration, Open: w.OnFailure == config.FailOpen,
+			AllowPrivate: w.AllowPrivate,
+			GiveUp:       w.GiveUp.Duration,
+		}
+		patterns, err := auth.ParsePatterns(w.Repositories)
+		if err != nil {
+			return nil, err
+		}
+		if len(patterns) > 0 {
+			t.Covers = func(repo git.RepoPath) bool {
+				return slices.ContainsFunc(patterns, func(p auth.Pattern) bool { return p.Covers(repo) })
+			}
+		}
+		if w.SecretFile != "" {
+			secret, err := credfile.LoadSecret(w.SecretFile, log)
+			if err != nil {
+				return nil, err
+			}
+			t.Secret = secret.Get
+		}
+		o.Targets = append(o.Targets, t)
+	}
+	hooks, err := webhook.New(o)
+	if err == nil {
+		s.closers.push("webhooks", hooks.Close)
+	}
+	return hooks, err
+}
+
+// settlePatience is the maximum wait at the start for pushes to the previous server.
+const settlePatience = 10 * time.Second
+
+// completePatience is the maximum wait at the start for the completion of atomic pushes. Locks are observed for some
+// seconds.
+const completePatience = 30 * time.Second
+
+// completePushes completes atomic pushes that a crash interrupted, so that no request sees a part of them.
+func completePushes(node *storage.Node, log *slog.Logger) {
+	patience, cancel := context.WithTimeout(context.Background(), completePatience)
+	defer cancel()
+	if left := node.CompleteAtomicPushes(patience); len(left) > 0 {
+		log.Warn("atomic pushes to the previous server may be incomplete; their completion continues", "pushes", left)
+	}
+}
+
+// startWebhooks recovers deliveries after a crash and starts to deliver. It is called before the first push.
+func startWebhooks(hooks *webhook.Hooks, node *storage.Node) error {
+	var alive []string
+	if hooks.Delivers() {
+		patience, cancel := context.WithTimeout(context.Background(), settlePatience)
+		defer cancel()
+		alive = node.WaitForEarlierPushes(patience)
+	}
+	err := hooks.Recover(context.Background(), alive, node.RefValue)
+	if err == nil {
+		hooks.Start()
+	}
+	return err
+}
