@@ -18,11 +18,11 @@ URL      ?= http://$(HTTP)/demo
 
 REVISION := $(shell git rev-parse --short=12 HEAD 2>/dev/null)
 BINARY   := bin/packhorse
-# The version is in internal/server/cli; the linker adds the commit, since Go's own stamping fails in checkouts of other users.
+# The version is in internal/server/cli. The linker adds the commit, since Go's own stamping fails in checkouts of other users.
 BUILD    := go build -buildvcs=false -trimpath -ldflags '-s -w -X main.revision=$(REVISION)'
 
 .DEFAULT_GOAL := help
-.PHONY: help build serve test test-short test-all test-long test-stories zoekt-webserver clients clients-doc store-servers test-minio test-browser test-forges check vet vet-darwin proto helm fuzz soak-protocol soak-push docs bench bench-refs bench-neighbour clean
+.PHONY: help build serve test test-short test-all test-long test-stories zoekt-webserver clients clients-doc store-servers test-minio test-browser test-forges check vet vet-darwin size proto helm fuzz soak-protocol soak-push docs bench bench-refs bench-neighbour clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -114,6 +114,10 @@ check: vet ## Check formatting, go vet, types for macOS, the API's definitions, 
 	@.ci/helm check
 	@.ci/prose
 	@.ci/commits
+	@CGO_ENABLED=0 go run ./.ci/size -check .ci/size/budget
+
+size: ## Count lines of code, packages, configuration keys, metrics and words; make check compares them with .ci/size/budget
+	@CGO_ENABLED=0 go run ./.ci/size
 
 # vet compiles packages as most tests do, so that each is compiled once.
 vet:
