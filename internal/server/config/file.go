@@ -252,19 +252,10 @@ func keyLines(text []byte) map[string]int {
 	return lines
 }
 
-// removedKeys are keys of earlier versions, with what to do instead.
-var removedKeys = map[string]string{
-	"app.fast":       "no slots are reserved any more; delete the key",
-	"app.reserve":    "no slots are reserved any more; delete the key",
-	"app.max_slots":  "it belonged to slots = \"auto\"; set app.slots",
-	"app.slow_start": "a worker that comes back gets its share at once; delete the key",
-	"app.sticky":     "requests are split at random; delete the key",
-}
-
 // unknownKey describes the mistake of an unknown key.
 func unknownKey(key string) string {
-	if hint, ok := removedKeys[key]; ok {
-		return fmt.Sprintf("%s was removed: %s", key, hint)
+	if remedy, ok := removed[key]; ok {
+		return fmt.Sprintf("%s was removed: %s", key, remedy)
 	}
 	return fmt.Sprintf("unknown key %.100q; %s", key, suggest(key))
 }
