@@ -3,7 +3,7 @@
 // A query has words and filters, combined by and, or, not and parentheses; neighbours all have to match. A word is
 // literal, unless it is clearly a regular expression (see Auto). Some filters restrict the search (repo:, file:, lang:,
 // branch:), and some define the kind of a word (content:, sym:). The others are settings of the whole query (count:,
-// timeout:, select:, case:, type:, patterntype:). docs/reference/search.md has the complete syntax.
+// timeout:, select:, case:, type:, patterntype:). docs/reference/search-api.md has the complete syntax.
 package query
 
 import (

@@ -4,7 +4,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 )
 
-// IndexConfig sets the search index and the processes that build and search it (docs/reference/search.md).
+// IndexConfig sets the search index and the processes that build and search it (docs/reference/search-api.md).
 type IndexConfig struct {
 	// Dir is the directory of the index. Empty means STATE/search. A lost index is rebuilt.
 	Dir string `toml:"dir" path:"yes"`
