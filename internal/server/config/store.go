@@ -10,8 +10,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/store/bucket"
 )
 
-// StoreConfig keeps repositories in object storage, where several nodes share them (docs/explanation/object-storage.md). The
-// root is then a cache, which the node creates and may delete. Mirrors are not possible together with a store.
+// StoreConfig keeps repositories in object storage, where several nodes share them (docs/how-to/store.md). The root is
+// then a cache, which the node creates and may delete. Mirrors are not possible together with a store.
 type StoreConfig struct {
 	// URL is the bucket and the prefix of the store, as in "s3://git-prod/packhorse". "packhorse store init" creates the
 	// store. Empty means none: the repositories below the root are the only ones.
