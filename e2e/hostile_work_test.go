@@ -207,7 +207,7 @@ func TestHostilePatterns(t *testing.T) {
 	}
 	t.Run("hang-up", func(t *testing.T) {
 		t.Parallel()
-		v := attack(t, "[packs]\nsource = \"git\"\n[cache]\ngrace = \"0s\"\n", prepare)
+		v := attack(t, "[cache]\ngrace = \"0s\"\n", prepare)
 		for _, file := range []string{"bomb", "big"} {
 			conn := v.connect()
 			body := bomb(v, file)
@@ -224,7 +224,7 @@ func TestHostilePatterns(t *testing.T) {
 	})
 	t.Run("time limit", func(t *testing.T) {
 		t.Parallel()
-		v := attack(t, "[packs]\nsource = \"git\"\n[git]\ntime_limit = \"3s\"\n", prepare)
+		v := attack(t, "[git]\ntime_limit = \"3s\"\n", prepare)
 		body := bomb(v, "bomb")
 		conn := v.connect()
 		io.WriteString(conn, fetchHead("patterns", "bomb", fmt.Sprintf("Content-Length: %d", len(body)))+string(body))
@@ -235,12 +235,6 @@ func TestHostilePatterns(t *testing.T) {
 		if r := v.record("bomb"); r.Result != "deadline" || !strings.Contains(r.Error, "the pack could not be made") {
 			t.Errorf("the log says %+v", r)
 		}
-		v.unharmed(200 << 20)
-	})
-	t.Run("in process", func(t *testing.T) {
-		t.Parallel()
-		v := attack(t, "[packs]\nsource = \"native\"\n", prepare)
-		v.wantsPack("bomb", v.post("patterns", "bomb", bomb(v, "bomb")))
 		v.unharmed(200 << 20)
 	})
 	t.Run("depths", func(t *testing.T) {

@@ -31,12 +31,12 @@ type gitPack struct {
 }
 
 // FilterTime is how long the selection of objects may take if the filter selects by paths. A few objects can have
-// millions of paths, and Git visits each of them.
+// millions of paths, and Git visits each of them. A few patterns can have as many ways to match.
 const FilterTime = 5 * time.Minute
 
 // ErrFilterTime reports that the selection took more than FilterTime.
 var ErrFilterTime = fault.New(fault.Exhausted,
-	"the filter sparse:oid takes more than %s, because the repository has too many paths: use blob:none", FilterTime)
+	"the filter sparse:oid takes more than %s: use fewer patterns with stars, or blob:none", FilterTime)
 
 // Size returns -1, because the size is unknown until the end.
 func (p *gitPack) Size() int64 { return -1 }

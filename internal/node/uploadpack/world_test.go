@@ -40,15 +40,14 @@ var sources = []struct {
 	}},
 }
 
-// onlyNative makes all packs in process, except for those with a sparse filter and others, some of which package native
-// leaves to git.
+// onlyNative makes all packs in process, except for those with a sparse filter, which package native leaves to git.
 type onlyNative struct {
 	*native.Source
 	git packsource.Source
 }
 
 func (s onlyNative) Open(ctx context.Context, spec *packsource.Spec) (packsource.Pack, error) {
-	if strings.HasPrefix(spec.Filter, "combine:") && strings.Contains(spec.Filter, "sparse:") {
+	if strings.Contains(spec.Filter, "sparse:") {
 		return s.git.Open(ctx, spec)
 	}
 	return s.Source.Open(ctx, spec)

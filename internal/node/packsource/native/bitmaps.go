@@ -107,8 +107,7 @@ type bitmapWalk struct {
 // openBitmap returns a walk by a bitmap, or nil if the repository has no bitmap that fits the Spec.
 func (s *selection) openBitmap() (*bitmapWalk, error) {
 	f := &s.filter
-	if s.bitmaps == nil || s.patterns != nil || len(s.spec.Haves)+len(s.spec.Shallow) > 0 || f.depth > 0 &&
-		f.depth < math.MaxUint64 {
+	if s.bitmaps == nil || len(s.spec.Haves)+len(s.spec.Shallow) > 0 || f.depth > 0 && f.depth < math.MaxUint64 {
 		return nil, nil
 	}
 	b, sources := s.bitmaps.find(s.ctx, s.view)

@@ -14,9 +14,8 @@ type filter struct {
 
 	commits, trees, blobs bool // whether objects of a type pass
 
-	limit  uint64 // size of the smallest blobs that do not pass; MaxUint64: all pass
-	sparse string // the ID of a blob with patterns of paths; "": none
-	depth  uint64 // trees and blobs at this depth below a root tree, which is at 0, do not pass; MaxUint64: all pass
+	limit uint64 // size of the smallest blobs that do not pass; MaxUint64: all pass
+	depth uint64 // trees and blobs at this depth below a root tree, which is at 0, do not pass; MaxUint64: all pass
 }
 
 // parse reads a canonical specification.
@@ -29,13 +28,7 @@ func (f *filter) parse(spec string) error {
 	if err != nil {
 		return &fallback{reasonFilter, err}
 	}
-	if err := f.add(parsed); err != nil {
-		return err
-	}
-	if f.sparse != "" && (!f.commits || !f.trees || f.depth < math.MaxUint64) {
-		return &fallback{reason: reasonFilter}
-	}
-	return nil
+	return f.add(parsed)
 }
 
 // add adds a filter that objects have to pass as well.
@@ -59,10 +52,7 @@ func (f *filter) add(p *protocol.Filter) error {
 			}
 		}
 	case protocol.FilterSparse:
-		if f.sparse != "" {
-			return &fallback{reason: reasonFilter}
-		}
-		f.sparse = p.Sparse
+		return &fallback{reason: reasonFilter} // git evaluates patterns of paths
 	}
 	return nil
 }

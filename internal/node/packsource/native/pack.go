@@ -60,14 +60,15 @@ func (p *nativePack) Send(ctx context.Context, out packsource.Output) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(p.ctx, func() { cancel(p.ctx.Err()) })()
+	inProcess := ctx
 	if p.s.o.Time > 0 {
 		var stop context.CancelFunc
-		ctx, stop = context.WithTimeout(ctx, p.s.o.Time)
+		inProcess, stop = context.WithTimeout(ctx, p.s.o.Time)
 		defer stop()
 	}
 	p.out = out
 	start := time.Now()
-	err := p.make(ctx)
+	err := p.make(inProcess)
 	switch {
 	case err == nil:
 		p.slot.Release() // the index needs none
@@ -79,12 +80,12 @@ func (p *nativePack) Send(ctx context.Context, out packsource.Output) error {
 		p.s.failed.add(p.spec.Repo.Incarnation)
 		return err
 	}
-	if errors.Is(err, packsource.ErrFilterTime) { // git would take longer
-		return err
-	}
 	why := fallbackOf(err)
 	if time.Since(start) > slowFallback {
 		p.s.failed.add(kindOf(p.spec))
+	}
+	if inProcess.Err() != nil {
+		return fault.Wrap(fault.KindOf(inProcess.Err()), "the pack was abandoned", err)
 	}
 	p.s.o.Metrics.fallback(why.reason)
 	if p.s.o.Always {

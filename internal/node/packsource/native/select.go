@@ -2,7 +2,6 @@ package native
 
 import (
 	"context"
-	"time"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
@@ -22,18 +21,17 @@ type selection struct {
 	budget  int64                 // maximum memory in bytes; 0: no limit
 	bitmaps *bitmaps              // may be nil
 
-	chosen   *objectSet
-	known    *objectSet // objects that haves reach; nil: no haves
-	walked   *objectSet // trees that are not to be walked any more: all that they reach is chosen, known or omitted
-	commits  *objectSet // commits that haves do not reach; nil: the same as chosen, because they pass the filter
-	omitted  *objectSet // blobs that the filter omits because of their size; nil: none yet
-	similar  similar    // similar objects of the pack and of the client; nil: not sought
-	filter   filter
-	patterns *patternWalk // nil unless the filter has patterns
-	trees    treeWalk
-	sparse   *sparseWalk // nil unless it is running
-	steps    int         // since the last tick
-	work     int64       // bytes since the last tick
+	chosen  *objectSet
+	known   *objectSet // objects that haves reach; nil: no haves
+	walked  *objectSet // trees that are not to be walked any more: all that they reach is chosen, known or omitted
+	commits *objectSet // commits that haves do not reach; nil: the same as chosen, because they pass the filter
+	omitted *objectSet // blobs that the filter omits because of their size; nil: none yet
+	similar similar    // similar objects of the pack and of the client; nil: not sought
+	filter  filter
+	trees   treeWalk
+	sparse  *sparseWalk // nil unless it is running
+	steps   int         // since the last tick
+	work    int64       // bytes since the last tick
 }
 
 // maxNestedTags is the maximum length of a chain of tags, as for a walk of history.
@@ -66,9 +64,6 @@ func selectionError(err error) error {
 
 func (s *selection) choose() error {
 	if err := s.filter.parse(s.spec.Filter); err != nil {
-		return err
-	}
-	if err := s.openPatterns(); err != nil {
 		return err
 	}
 	r, err := s.history()
@@ -257,12 +252,11 @@ func (s *selection) step() error {
 const (
 	stepsPerTick = 1024
 	workPerTick  = 4 << 20
-	patternShare = 2        // patterns of paths may use this part of the memory
 	headerWork   = 64 << 10 // of a header, which may be that of the last of many deltas
 )
 
 // spend counts work, and calls tick from time to time, because few steps can take long. Work is bytes of trees, tags
-// and deltas, or as many comparisons.
+// and deltas.
 func (s *selection) spend(bytes int64) error {
 	if s.work += bytes; s.work < workPerTick {
 		return nil
@@ -273,11 +267,8 @@ func (s *selection) spend(bytes int64) error {
 func (s *selection) report() error {
 	n := s.steps
 	s.steps, s.work = 0, 0
-	if s.budget > 0 && (s.memory() > s.budget || s.patterns.memory() > s.budget/patternShare) {
+	if s.budget > 0 && s.memory() > s.budget {
 		return &fallback{reason: reasonMemory}
-	}
-	if s.patterns != nil && time.Since(s.patterns.began) > packsource.FilterTime {
-		return packsource.ErrFilterTime
 	}
 	if err := s.ctx.Err(); err != nil {
 		return err
@@ -290,7 +281,7 @@ func (s *selection) report() error {
 
 // memory estimates the memory of the selection in bytes.
 func (s *selection) memory() int64 {
-	n := s.trees.memory() + s.patterns.memory() + s.sparse.memory()
+	n := s.trees.memory() + s.sparse.memory()
 	for _, set := range []*objectSet{s.chosen, s.known, s.walked, s.commits, s.omitted} {
 		n += set.memory()
 	}

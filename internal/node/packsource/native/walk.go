@@ -50,17 +50,11 @@ func (w *treeWalk) open(s *selection) {
 
 // add adds a tree of the next level, if it is new.
 func (w *treeWalk) add(raw []byte) error {
-	if w.s.patterns != nil {
-		return w.s.patterns.add(raw, rootDirectory)
-	}
 	return w.addTo(&w.next, w.s.filter.trees, raw)
 }
 
 // addWanted adds a tree to the pack that a filter does not omit.
 func (w *treeWalk) addWanted(raw []byte) error {
-	if w.s.patterns != nil {
-		return w.s.patterns.add(raw, wantedDirectory)
-	}
 	w.s.addTo(w.s.chosen, raw) // a bitmap may have marked it as walked
 	return w.addTo(&w.wanted, true, raw)
 }
@@ -151,9 +145,6 @@ func (w *treeWalk) isSmall(at place) (bool, error) {
 
 // walk walks all trees that were added.
 func (w *treeWalk) walk() error {
-	if w.s.patterns != nil {
-		return w.s.patterns.walk()
-	}
 	if !w.s.filter.passesAt(0) {
 		return nil
 	}

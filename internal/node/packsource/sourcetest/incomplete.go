@@ -65,7 +65,6 @@ func testVanishing(t *testing.T, s packsource.Source) {
 		rounds = 150
 	}
 	r := gittest.Random(t, 3, gittest.Shape{Commits: 60})
-	r.Git("tag", "patterns", r.Blob("/dir/\n").String())
 	sound := copyOf(t, r)
 	g := newGenerator(sound, 3)
 	g.repo = Repository(r)

@@ -35,11 +35,8 @@ func testRandom(t *testing.T, newSource Make) {
 	}
 }
 
-// randomRepository adds what the filters name.
 func randomRepository(t testing.TB, seed uint64, format string) *gittest.Repo {
-	r := gittest.Random(t, seed, gittest.Shape{Merge: 0.3, Skew: true, Format: format})
-	r.Git("tag", "patterns", r.GitIn("/dir/\n!/dir/sub/\n*.txt\n", "hash-object", "-w", "--stdin"))
-	return r
+	return gittest.Random(t, seed, gittest.Shape{Merge: 0.3, Skew: true, Format: format})
 }
 
 // generator makes specs for one repository.
@@ -74,10 +71,9 @@ func newGenerator(r *gittest.Repo, seed uint64) *generator {
 	for i, peeled := range ids(r.Git(append([]string{"rev-parse"}, peel(tags)...)...)) {
 		g.tags = append(g.tags, packsource.Tag{ID: tags[i], Peeled: peeled})
 	}
-	sparse := "sparse:oid=" + r.ID("patterns").String()
 	g.filters = []string{"blob:none", "blob:limit=0", "blob:limit=10", "blob:limit=1024", "tree:0", "tree:1", "tree:2",
-		"tree:3", "object:type=commit", "object:type=tree", "object:type=blob", "object:type=tag", sparse,
-		"combine:blob:limit=100+tree:2", "combine:blob:none+" + sparse, "combine:tree:3+object:type=blob"}
+		"tree:3", "object:type=commit", "object:type=tree", "object:type=blob", "object:type=tag",
+		"combine:blob:limit=100+tree:2", "combine:tree:3+object:type=blob"}
 	return g
 }
 
