@@ -38,8 +38,8 @@ type child struct {
 	done    chan struct{} // closed when it is reaped and its log was read
 	exit    string        // how it ended; valid after done
 
-	saying sync.Mutex
-	said   []string // log lines that may explain its end
+	saying    sync.Mutex
+	lastLines []string // log lines that may explain its end
 }
 
 // childSpec describes a process to start.
@@ -131,8 +131,8 @@ func (c *child) readLog(r *os.File, log *slog.Logger) {
 		log.Debug("search worker output", "output", text)
 		c.saying.Lock()
 		if strings.HasPrefix(text, "fatal error:") || strings.HasPrefix(text, "unexpected fault") ||
-			strings.HasPrefix(text, "panic:") || len(c.said) == 0 {
-			c.said = append(c.said[:min(len(c.said), 3)], text)
+			strings.HasPrefix(text, "panic:") || len(c.lastLines) == 0 {
+			c.lastLines = append(c.lastLines[:min(len(c.lastLines), 3)], text)
 		}
 		c.saying.Unlock()
 	}
@@ -143,14 +143,14 @@ func (c *child) readLog(r *os.File, log *slog.Logger) {
 	}
 }
 
-// why returns how the process ended with its last log lines. The process has ended.
-func (c *child) why() string {
+// reason returns how the process ended with its last log lines. The process has ended.
+func (c *child) reason() string {
 	c.saying.Lock()
 	defer c.saying.Unlock()
-	if len(c.said) == 0 {
+	if len(c.lastLines) == 0 {
 		return c.exit
 	}
-	return c.exit + ": " + strings.Join(c.said, "; ")
+	return c.exit + ": " + strings.Join(c.lastLines, "; ")
 }
 
 func (c *child) reap(account func(*os.ProcessState)) {

@@ -65,8 +65,8 @@ func (e *Engine) compareShards() {
 		if err := e.dropShards(r.path); err != nil {
 			e.log.Warn("cannot remove a repository from the search index", "repository", r.path.String(), "error", err)
 		}
-		r.indexed, r.shards, r.deltas, e.stale = nil, 0, 0, true
-		e.enqueue(r, laneLook, time.Now())
+		r.indexed, r.shards, r.deltas, e.recount = nil, 0, 0, true
+		e.enqueue(r, laneCheck, time.Now())
 	}
 }
 

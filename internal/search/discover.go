@@ -50,7 +50,7 @@ func (e *Engine) discover() {
 		})
 		if err == nil {
 			complaint = ""
-			e.forgetOthers(there)
+			e.removeOthers(there)
 		} else if err.Error() != complaint && e.ctx.Err() == nil {
 			complaint = err.Error()
 			e.log.Warn("cannot list all repositories to index; trying again", "error", err)
@@ -76,13 +76,13 @@ func (e *Engine) discover() {
 	}
 }
 
-// forgetOthers checks known repositories that were not listed.
-func (e *Engine) forgetOthers(there map[git.RepoPath]bool) {
+// removeOthers checks known repositories that were not listed.
+func (e *Engine) removeOthers(there map[git.RepoPath]bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for path, r := range e.repos {
 		if !there[path] {
-			e.enqueue(r, laneLook, time.Now())
+			e.enqueue(r, laneCheck, time.Now())
 		}
 	}
 	e.ready = true
@@ -119,15 +119,15 @@ func (e *Engine) watch(ctx context.Context, paths []git.RepoPath) {
 			default:
 				e.log.Warn("watch of repositories to index ended; trying again", "error", err, "in", wait.String())
 			}
-			if !e.lookInstead(ctx, paths, wait) {
+			if !e.poll(ctx, paths, wait) {
 				return
 			}
 		}
 	})
 }
 
-// lookInstead polls repositories for some time instead of watching them. It returns false if ctx ended.
-func (e *Engine) lookInstead(ctx context.Context, paths []git.RepoPath, d time.Duration) bool {
+// poll polls repositories for some time instead of watching them. It returns false if ctx ended.
+func (e *Engine) poll(ctx context.Context, paths []git.RepoPath, d time.Duration) bool {
 	for end := time.Now().Add(d); ; {
 		e.mu.Lock()
 		for _, path := range paths {
@@ -151,7 +151,7 @@ func (e *Engine) expect(path git.RepoPath) {
 		r = &repository{path: path, lag: -1}
 		e.repos[path] = r
 	}
-	e.enqueue(r, laneLook, time.Now())
+	e.enqueue(r, laneCheck, time.Now())
 }
 
 // Refresh lists the repositories, so that Status includes new ones.

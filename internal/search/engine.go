@@ -54,29 +54,32 @@ type Engine struct {
 	indexSpec childSpec
 	catalogue *catalogue // set once the directory exists
 
-	ctx     context.Context
-	cancel  context.CancelFunc
-	running sync.WaitGroup
-	wake    [lanes]chan struct{}
-	load    chan struct{}    // signals shards to load
-	spare   [lanes]*indexing // waits for the lane's next job; used only by the lane's goroutine
+	ctx         context.Context
+	cancel      context.CancelFunc
+	running     sync.WaitGroup
+	wakeSignals [lanes]chan struct{}
+	loadSignal  chan struct{}    // there are shards to load
+	spares      [lanes]*indexing // waits for the lane's next job; used only by the lane's goroutine
 
-	mu            sync.Mutex
-	repos         map[git.RepoPath]*repository
-	byID          map[uint32]*repository
-	ready         bool                 // all repositories that existed at the start are in repos
-	why           string               // reason for a missing index
-	slow          *slowChild           // process in the slow lane
-	fast          bool                 // the fast lane works, so the slow one is stopped
-	stale         bool                 // the following fields have to be counted again
-	with, without int                  // repositories with an index, and non-empty ones without
-	candidates    []git.RepoPath       // both
-	ids           []uint32             // their numbers; zero without an index
-	jobs          map[*repository]*job // running jobs
-	// number of shards of repositories with a first index that is not loaded yet; see load.go
-	unloaded  map[*repository]int
-	queues    [lanes]waiting
-	unwatched int // repositories
+	mu          sync.Mutex // guards all below, and each repository
+	repos       map[git.RepoPath]*repository
+	byID        map[uint32]*repository
+	ready       bool   // all repositories that existed at the start are in repos
+	unavailable string // reason for a missing index
+	unwatched   int    // repositories
+
+	queues   [lanes]waiting
+	jobs     map[*repository]*job // running jobs
+	slow     *slowChild           // process in the slow lane
+	fast     bool                 // the fast lane works, so the slow one is stopped
+	unloaded map[*repository]int  // shards of repositories with a first index that is not loaded yet; see load.go
+
+	// Lists and counts for searches. They have to be made again if recount is set.
+	recount      bool
+	indexedCount int            // repositories with an index
+	bareCount    int            // non-empty ones without
+	candidates   []git.RepoPath // both
+	candidateIDs []uint32       // their numbers; zero without an index
 }
 
 // repository is the record of a repository. It is guarded by Engine.mu.
@@ -84,34 +87,38 @@ type repository struct {
 	id          uint32 // zero if not yet assigned
 	path        git.RepoPath
 	incarnation string
-	seal        string // expected seal of its shards; empty if it is not known yet
 	version     git.Version
 
-	indexed []*workerv1.Branch // branches in its shards
-	shards  int
-	size    int64 // size of its shards in bytes
-	jobs    int   // number of started jobs
-	// number of files that are found by name only. A file that changed since the last full index may count twice.
-	namesOnly int
-	deltas    int                // number of deltas
-	current   []Head             // current branches
-	looked    bool               // current is valid
-	looking   bool               // current is being determined
-	lag       int                // commits of the first branch that are not in the index; -1 if unknown
-	changed   time.Time          // first change that is not in the index; zero if none
-	due       [lanes]time.Time   // due time in each lane; zero if it does not wait there
-	seen      time.Time          // last check
-	unseen    int                // consecutive failed checks
-	failed    int                // consecutive failures of indexing
-	again     time.Time          // time of the next attempt
-	err       string             // last error
-	big       bool               // too large for the fast lane
-	large     []*workerv1.Branch // branches that are too large for the index; nil: not known to be
-	files     int64              // in the index since the start of this process, like bytes
-	bytes     int64
-	died      bool // its last job ended with the death of the process
-	plain     bool // index without symbols, because the indexing process crashed with them
-	rebuild   bool // its shards cannot be extended, or have no symbols
+	// The index.
+	indexed      []*workerv1.Branch // branches in its shards
+	shards       int
+	size         int64  // size of its shards in bytes
+	seal         string // expected seal of its shards; empty if it is not known yet
+	deltas       int    // number of deltas
+	namesOnly    int    // files found by name only; one that changed since the last full index may count twice
+	files        int64  // in the index since the start of this process, like bytes
+	bytes        int64
+	needsRebuild bool // its shards cannot be extended, or have no symbols
+
+	// The branches, as of the last check.
+	current       []Head
+	hasCurrent    bool // current is valid
+	inCheck       bool // current is being determined
+	lastCheck     time.Time
+	checkFailures int       // consecutive failed checks
+	lag           int       // commits of the first branch that are not in the index; -1 if unknown
+	firstChange   time.Time // first change that is not in the index; zero if none
+
+	// Jobs.
+	due           [lanes]time.Time // due time in each lane; zero if it does not wait there
+	jobs          int              // number of started jobs
+	indexFailures int              // consecutive failures of indexing
+	nextAttempt   time.Time
+	err           string             // last error
+	isBig         bool               // too large for the fast lane
+	tooLarge      []*workerv1.Branch // branches that are too large for the index; nil: not known to be
+	hasCrashed    bool               // its last job ended with the death of the process
+	noSymbols     bool               // the indexing process crashed with them
 }
 
 // New creates and starts an Engine. It does not fail if its directory is unusable: the engine tries again and reports
@@ -119,19 +126,19 @@ type repository struct {
 func New(o Options) *Engine {
 	e := &Engine{
 		o: o, log: o.Log, metrics: o.Metrics, repos: map[git.RepoPath]*repository{}, byID: map[uint32]*repository{},
-		jobs: map[*repository]*job{}, unloaded: map[*repository]int{}, load: make(chan struct{}, 1),
+		jobs: map[*repository]*job{}, unloaded: map[*repository]int{}, loadSignal: make(chan struct{}, 1),
 		indexSpec: childSpec{program: o.Program, work: WorkIndex, rest: []string{itoa(o.IndexMemory)},
 			nice: o.IndexNice, cpus: 1, log: o.Log, account: o.Account},
 	}
-	for l := range e.wake {
-		e.wake[l] = make(chan struct{}, 1)
+	for l := range e.wakeSignals {
+		e.wakeSignals[l] = make(chan struct{}, 1)
 	}
 	e.searching = &searching{
 		spec: childSpec{program: o.Program, work: WorkSearch, rest: []string{itoa(o.SearchMemory), e.shards()},
 			nice: o.SearchNice, log: o.Log, account: o.Account},
-		build: o.Build, died: e.searcherDied,
+		build: o.Build, onCrash: e.searcherCrashed,
 	}
-	e.why = "the search index is being opened; try again in a moment"
+	e.unavailable = "the search index is being opened; try again in a moment"
 	e.ctx, e.cancel = context.WithCancel(context.Background())
 	e.running.Go(e.run)
 	return e
@@ -168,27 +175,27 @@ func (e *Engine) run() {
 		if e.ctx.Err() != nil {
 			return
 		}
-		e.say("the search index cannot be opened: see the server's log")
+		e.setUnavailable("the search index cannot be opened: see the server's log")
 		e.log.Warn("cannot open the search index; searches are refused until it is open", "dir", e.o.Dir,
 			"error", err)
 		if !e.sleep(retryDir) {
 			return
 		}
 	}
-	e.say("")
+	e.setUnavailable("")
 	var parts sync.WaitGroup
 	parts.Go(func() { e.searching.run(e.ctx) })
 	parts.Go(e.discover)
 	parts.Go(e.awaitLoads)
-	parts.Go(func() { e.work(laneLook) })
+	parts.Go(func() { e.work(laneCheck) })
 	parts.Go(func() { e.work(laneFast) })
 	parts.Go(func() { e.work(laneSlow) })
 	parts.Wait()
 }
 
-func (e *Engine) say(why string) {
+func (e *Engine) setUnavailable(reason string) {
 	e.mu.Lock()
-	e.why = why
+	e.unavailable = reason
 	e.mu.Unlock()
 }
 
@@ -229,11 +236,11 @@ func (e *Engine) open() error {
 		}
 		e.mu.Unlock()
 	}
-	return e.takeStock()
+	return e.inspectShards()
 }
 
-// takeStock examines every shard and removes broken and unused ones. No indexing process runs meanwhile.
-func (e *Engine) takeStock() error {
+// inspectShards examines every shard and removes broken and unused ones. No indexing process runs meanwhile.
+func (e *Engine) inspectShards() error {
 	e.sweep()
 	shards, err := e.inspect(e.ctx)
 	if err != nil {
@@ -245,9 +252,9 @@ func (e *Engine) takeStock() error {
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.stale = true
+	e.recount = true
 	for _, r := range e.repos {
-		r.indexed, r.shards, r.deltas, r.rebuild = nil, 0, 0, false
+		r.indexed, r.shards, r.deltas, r.needsRebuild = nil, 0, 0, false
 	}
 	for _, group := range groups {
 		r := e.byID[group[0].Id]
@@ -264,7 +271,7 @@ func (e *Engine) takeStock() error {
 			r.indexed, r.shards, r.deltas, r.size = group[0].Branches, len(group), builds(group)-1, 0
 			for _, s := range group {
 				r.size += s.Bytes
-				r.rebuild = r.rebuild || e.o.Ctags != "" && !s.Symbols // ctags was missing then
+				r.needsRebuild = r.needsRebuild || e.o.Ctags != "" && !s.Symbols // ctags was missing then
 			}
 			continue
 		}
@@ -325,8 +332,8 @@ func sameBranches(a, b []*workerv1.Branch) bool {
 	return slices.EqualFunc(a, b, func(a, b *workerv1.Branch) bool { return a.Name == b.Name && a.Commit == b.Commit })
 }
 
-// searcherDied searches for a truncated shard, which may have crashed the searching process.
-func (e *Engine) searcherDied() {
+// searcherCrashed searches for a truncated shard, which may have crashed the searching process.
+func (e *Engine) searcherCrashed() {
 	e.metrics.deaths.WithLabelValues(string(WorkSearch)).Inc()
 	shards, err := e.inspect(e.ctx)
 	if err != nil {
@@ -358,8 +365,8 @@ func (e *Engine) removeBroken(file string) error {
 		if e.jobs[r] != nil {
 			return nil
 		}
-		r.indexed, r.shards, r.deltas, e.stale = nil, 0, 0, true
-		e.enqueue(r, laneLook, time.Now())
+		r.indexed, r.shards, r.deltas, e.recount = nil, 0, 0, true
+		e.enqueue(r, laneCheck, time.Now())
 	}
 	return e.removeShards(shardGroup(file))
 }

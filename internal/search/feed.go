@@ -78,7 +78,7 @@ func (e *Engine) full(repository git.RepoPath, heads []Head, run *job) feeder {
 		if len(commits) == 0 {
 			return run.finish(w)
 		}
-		if run.most == 0 && run.meter.maxFiles+run.meter.maxBytes > 0 { // otherwise there are few
+		if run.maxFiles == 0 && run.meter.maxFiles+run.meter.maxBytes > 0 { // otherwise there are few
 			if err := e.measure(ctx, repository, commits[0], run.meter); err != nil {
 				return err
 			}
@@ -168,7 +168,7 @@ func (run *job) feed(w io.Writer, f *File, branches uint64) error {
 	if err := run.meter.add(f); err != nil {
 		return err
 	}
-	if n := run.files.Add(1); run.most > 0 && n > run.most {
+	if n := run.files.Add(1); run.maxFiles > 0 && n > run.maxFiles {
 		return errTooMuch
 	}
 	return document(w, f, branches)
@@ -176,6 +176,6 @@ func (run *job) feed(w io.Writer, f *File, branches uint64) error {
 
 // finish makes the process move the new files to their places. If it is killed meanwhile, the files are inconsistent.
 func (run *job) finish(w io.Writer) error {
-	run.finishing.Store(true)
+	run.allSent.Store(true)
 	return ipc.Write(w, &workerv1.IndexRequest{Finish: true})
 }

@@ -23,20 +23,20 @@ type indexing struct {
 }
 
 const (
-	// mostJobs is the maximum number of jobs of a process, and mostBytes the approximate amount of content. Its memory is
+	// maxJobs is the maximum number of jobs of a process, and maxJobBytes the approximate amount of content. Its memory is
 	// released then. Starting a process costs several times as much as indexing a small repository.
-	mostJobs  = 200
-	mostBytes = 64 << 20
-	// jobTime is the time limit of an indexing job. Its process is killed then.
-	jobTime = 2 * time.Hour
+	maxJobs     = 200
+	maxJobBytes = 64 << 20
+	// jobTimeout is the time limit of an indexing job. Its process is killed then.
+	jobTimeout = 2 * time.Hour
 	// spareTime is the time that a process waits for the next job.
 	spareTime = 5 * time.Second
 )
 
 // hire sends a job to the waiting process of a lane, or to a new one. The error has the reason for which none took it.
 func (e *Engine) hire(ctx context.Context, l lane, job *workerv1.Job) (*indexing, error) {
-	if x := e.spare[l]; x != nil {
-		e.spare[l] = nil
+	if x := e.spares[l]; x != nil {
+		e.spares[l] = nil
 		err := x.take(ctx, job)
 		if err == nil {
 			return x, nil
@@ -92,8 +92,8 @@ func abandoned(ctx context.Context) error {
 
 // retire ends the waiting process of a lane, if there is one. Only the lane's goroutine calls it.
 func (e *Engine) retire(l lane) {
-	if x := e.spare[l]; x != nil {
-		e.spare[l] = nil
+	if x := e.spares[l]; x != nil {
+		e.spares[l] = nil
 		x.end(e.ctx.Err() != nil)
 	}
 }
@@ -102,7 +102,7 @@ func (e *Engine) retire(l lane) {
 func (x *indexing) more(r *workerv1.Report) bool {
 	x.jobs++
 	x.bytes += r.Bytes
-	return r.Error == "" && !r.Rebuild && x.jobs < mostJobs && x.bytes < mostBytes
+	return r.Error == "" && !r.Rebuild && x.jobs < maxJobs && x.bytes < maxJobBytes
 }
 
 // end waits for the idle process, or kills it.
@@ -131,13 +131,13 @@ func (x *indexing) report(each func(*workerv1.Shard)) (*workerv1.Report, error) 
 	}
 }
 
-// errDied reports that the process ended by itself. The source is not the cause.
-var errDied = errors.New("no report came")
+// errCrashed reports that the process ended by itself. The source is not the cause.
+var errCrashed = errors.New("no report came")
 
 // crash is the reason for which an indexing process ended without a report.
 func (x *indexing) crash(err error) error {
-	return &fault.Error{Kind: fault.Unavailable, Msg: "the process that indexes has ended: " + x.child.why(),
-		Err: errors.Join(errDied, err)}
+	return &fault.Error{Kind: fault.Unavailable, Msg: "the process that indexes has ended: " + x.child.reason(),
+		Err: errors.Join(errCrashed, err)}
 }
 
 // feeder writes the data of a job.
@@ -146,7 +146,7 @@ type feeder func(context.Context, io.Writer) error
 // do performs a job in a lane. each receives the responses before the report.
 func (e *Engine) do(ctx context.Context, l lane, job *workerv1.Job, feed feeder,
 	each func(*workerv1.Shard)) (*workerv1.Report, error) {
-	ctx, cancel := context.WithTimeout(ctx, jobTime)
+	ctx, cancel := context.WithTimeout(ctx, jobTimeout)
 	defer cancel()
 	x, err := e.hire(ctx, l, job)
 	if err != nil {
@@ -154,8 +154,8 @@ func (e *Engine) do(ctx context.Context, l lane, job *workerv1.Job, feed feeder,
 	}
 	stop := context.AfterFunc(ctx, x.child.kill)
 	defer stop()
-	e.begin(l, x.child)
-	defer e.finish(l)
+	e.startLane(l, x.child)
+	defer e.endLane(l)
 	if feed != nil {
 		if err = feed(ctx, x.w); err == nil {
 			err = x.w.Flush()
@@ -167,7 +167,7 @@ func (e *Engine) do(ctx context.Context, l lane, job *workerv1.Job, feed feeder,
 	}
 	report, err := x.report(each)
 	if stop() && err == nil && l != laneNone && x.more(report) {
-		e.spare[l] = x
+		e.spares[l] = x
 		return report, nil
 	}
 	x.end(err != nil)

@@ -18,13 +18,13 @@ import (
 // job is a running job.
 type job struct {
 	kind   string
-	began  time.Time
+	start  time.Time
 	files  atomic.Int64 // files sent to it
 	cancel context.CancelFunc
 
-	meter     meter
-	most      int64       // maximum number of files; zero means no limit
-	finishing atomic.Bool // all data is sent, so it may be moving files to their places
+	meter    meter
+	maxFiles int64       // maximum number of files; zero means no limit
+	allSent  atomic.Bool // all data is sent, so it may be moving files to their places
 }
 
 // deltaLimit is the maximum number of files of one delta.
@@ -45,7 +45,7 @@ func (e *Engine) index(r *repository, l lane) {
 			err = fmt.Errorf("the index cannot be written to: %w", err)
 		}
 	}
-	if e.settle(ctx, r, task, run, report, err) {
+	if e.recordResult(ctx, r, task, run, report, err) {
 		if err := e.secure(r, task.Id, report.Shards); err != nil {
 			e.log.Warn("index shards may not be on disk; their repository is indexed again at the next start",
 				"repository", r.path.String(), "error", err)
@@ -58,7 +58,7 @@ func (e *Engine) prepare(r *repository, l lane, cancel context.CancelFunc) (task
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	want := branches(r.current)
-	if _, busy := e.jobs[r]; busy || e.repos[r.path] != r || !r.looked {
+	if _, busy := e.jobs[r]; busy || e.repos[r.path] != r || !r.hasCurrent {
 		return task, nil, nil
 	}
 	if len(want) == 0 { // an empty repository, or a HEAD without a commit
@@ -66,7 +66,7 @@ func (e *Engine) prepare(r *repository, l lane, cancel context.CancelFunc) (task
 			e.log.Warn("cannot remove a repository from the search index", "repository", r.path.String(), "error", err)
 		}
 		r.indexed, r.shards, r.deltas = nil, 0, 0
-		e.judge(r)
+		e.schedule(r)
 		return task, nil, nil
 	}
 	if r.id == 0 {
@@ -79,7 +79,7 @@ func (e *Engine) prepare(r *repository, l lane, cancel context.CancelFunc) (task
 		r.id = id
 		e.byID[id] = r
 	}
-	run = &job{kind: kindFull, began: time.Now(), cancel: cancel, meter: e.newMeter()}
+	run = &job{kind: kindFull, start: time.Now(), cancel: cancel, meter: e.newMeter()}
 	task = &workerv1.Job{
 		Dir: e.shards(), Id: r.id, Repository: r.path.String(), Branches: want,
 		MaxFile: e.o.MaxFile, ShardSize: e.o.ShardSize, Ctags: e.o.Ctags, First: r.shards == 0 && len(r.indexed) == 0,
@@ -87,7 +87,7 @@ func (e *Engine) prepare(r *repository, l lane, cancel context.CancelFunc) (task
 	for other := range e.jobs {
 		task.First = task.First && other.path != r.path // a job of a removed repository that is still running
 	}
-	if r.plain {
+	if r.noSymbols {
 		task.Ctags = ""
 	}
 	switch {
@@ -98,14 +98,14 @@ func (e *Engine) prepare(r *repository, l lane, cancel context.CancelFunc) (task
 			run.meter.files, run.meter.bytes = r.files, r.bytes
 			feed = e.delta(r.path, from, r.current[0].Commit, run, deltaLimit)
 		}
-	case sameBranches(want, r.indexed) && r.deltas == 0 && !r.rebuild:
+	case sameBranches(want, r.indexed) && r.deltas == 0 && !r.needsRebuild:
 		return task, nil, nil
 	case sameBranches(want, r.indexed):
 		run.kind = kindCompact
 	}
 	if feed == nil {
 		if l == laneFast {
-			run.most = smallFiles
+			run.maxFiles = smallFiles
 		}
 		feed = e.full(r.path, r.current, run)
 	}
@@ -118,13 +118,13 @@ func (e *Engine) newMeter() meter {
 	return meter{maxFiles: e.o.MaxFiles, maxBytes: e.o.MaxBytes, maxFile: e.o.MaxFile}
 }
 
-// settle records the result of a job, and reports whether the repository has a new index.
-func (e *Engine) settle(ctx context.Context, r *repository, task *workerv1.Job, run *job, report *workerv1.Report,
+// recordResult records the result of a job, and reports whether the repository has a new index.
+func (e *Engine) recordResult(ctx context.Context, r *repository, task *workerv1.Job, run *job, report *workerv1.Report,
 	err error) bool {
-	took := time.Since(run.began)
+	took := time.Since(run.start)
 	e.mu.Lock()
 	if err != nil {
-		e.clean(r)
+		e.removeIncomplete(r)
 	}
 	delete(e.jobs, r)
 	mine := e.byID[task.Id] == r
@@ -134,43 +134,44 @@ func (e *Engine) settle(ctx context.Context, r *repository, task *workerv1.Job, 
 	case err == nil && report.Rebuild, errors.Is(err, errTooMuch), err != nil && task.Delta &&
 		(fault.Is(err, fault.NotFound) || errors.Is(err, errTooLarge)):
 		result = "rebuild"
-		r.rebuild, r.big = true, r.big || !task.Delta
+		r.needsRebuild, r.isBig = true, r.isBig || !task.Delta
 	case err != nil && cancelled:
 		result = "cancelled"
 	case err != nil:
 		result = "failed"
 	}
-	r.rebuild = r.rebuild || err != nil && run.finishing.Load()
+	r.needsRebuild = r.needsRebuild || err != nil && run.allSent.Load()
 	e.metrics.jobs.WithLabelValues(run.kind, result).Inc()
 	e.metrics.jobSeconds.WithLabelValues(run.kind).Observe(took.Seconds())
 	if result == "ok" && mine {
-		if !r.changed.IsZero() && len(r.indexed) > 0 {
-			e.metrics.freshSeconds.Observe(time.Since(r.changed).Seconds())
+		if !r.firstChange.IsZero() && len(r.indexed) > 0 {
+			e.metrics.freshSeconds.Observe(time.Since(r.firstChange).Seconds())
 		}
 		if len(r.indexed) == 0 {
 			e.unload(r, len(report.Shards))
 		}
-		r.indexed, r.shards, r.size, r.failed, r.died, r.err = task.Branches, len(report.Shards), report.Size, 0, false, ""
+		r.indexed, r.shards, r.size = task.Branches, len(report.Shards), report.Size
+		r.indexFailures, r.hasCrashed, r.err = 0, false, ""
 		r.files, r.bytes, r.seal = run.meter.files, run.meter.bytes, ""
 		if task.Delta {
 			r.deltas++
 			r.namesOnly += int(report.NamesOnly)
 		} else {
-			r.deltas, r.rebuild, r.namesOnly = 0, false, int(report.NamesOnly)
+			r.deltas, r.needsRebuild, r.namesOnly = 0, false, int(report.NamesOnly)
 		}
-		r.changed = time.Time{}
+		r.firstChange = time.Time{}
 		e.metrics.documents.Add(float64(report.Documents))
 		e.metrics.documentBytes.Add(float64(report.Bytes))
 	}
-	r.large = nil
+	r.tooLarge = nil
 	if result == "failed" && errors.Is(err, errTooLarge) {
-		r.large = task.Branches
+		r.tooLarge = task.Branches
 	}
 	if result != "failed" {
 		if mine {
-			e.judge(r)
+			e.schedule(r)
 		} else if e.repos[r.path] == r {
-			e.enqueue(r, laneLook, time.Now())
+			e.enqueue(r, laneCheck, time.Now())
 		}
 	}
 	if !mine {
@@ -201,8 +202,8 @@ func (e *Engine) dropLate(path git.RepoPath) {
 	}
 }
 
-// clean removes incomplete files of a failed job. The job still counts as running. The caller holds e.mu.
-func (e *Engine) clean(r *repository) {
+// removeIncomplete removes incomplete files of a failed job. The job still counts as running. The caller holds e.mu.
+func (e *Engine) removeIncomplete(r *repository) {
 	for other := range e.jobs {
 		if other != r && other.path == r.path {
 			return // they may belong to that job
@@ -224,13 +225,13 @@ func (e *Engine) clean(r *repository) {
 // inconsistent, so all are removed. After a second crash the index is made without symbols, because ctags parses
 // untrusted files.
 func (e *Engine) retry(r *repository, err error, took time.Duration) {
-	if errors.Is(err, errDied) {
+	if errors.Is(err, errCrashed) {
 		e.metrics.deaths.WithLabelValues(string(WorkIndex)).Inc()
 		e.mu.Lock()
-		r.rebuild = true
-		r.plain = r.plain || r.died
-		r.died = true
+		r.needsRebuild = true
+		r.noSymbols = r.noSymbols || r.hasCrashed
+		r.hasCrashed = true
 		e.mu.Unlock()
 	}
-	e.failed(r, err, took)
+	e.scheduleRetry(r, err, took)
 }

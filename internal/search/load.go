@@ -29,9 +29,9 @@ const (
 
 // unload records that the first shards of a repository have to be loaded. The caller holds e.mu.
 func (e *Engine) unload(r *repository, shards int) {
-	e.unloaded[r], e.stale = shards, true
+	e.unloaded[r], e.recount = shards, true
 	select {
-	case e.load <- struct{}{}:
+	case e.loadSignal <- struct{}{}:
 	default:
 	}
 }
@@ -48,7 +48,7 @@ func (e *Engine) awaitLoads() {
 		select {
 		case <-e.ctx.Done():
 			return
-		case <-e.load:
+		case <-e.loadSignal:
 		}
 		wait, slept := firstLoadCheck, time.Duration(0)
 		for e.checkLoads() {
@@ -59,7 +59,7 @@ func (e *Engine) awaitLoads() {
 			select {
 			case <-e.ctx.Done():
 				return
-			case <-e.load: // further shards
+			case <-e.loadSignal: // further shards
 				wait = firstLoadCheck
 			case <-time.After(wait):
 				slept += wait
@@ -96,7 +96,7 @@ func (e *Engine) checkLoads() bool {
 			r := e.byID[f.Id]
 			if shards, missing := e.unloaded[r]; missing && int(f.Shards) >= shards {
 				delete(e.unloaded, r)
-				e.stale = true
+				e.recount = true
 			}
 		}
 	}

@@ -12,8 +12,8 @@ import (
 )
 
 const (
-	// maxBranchLooks is the maximum number of repositories that are checked for a branch that is not indexed.
-	maxBranchLooks = 20
+	// maxBranchChecks is the maximum number of repositories that are checked for a branch that is not indexed.
+	maxBranchChecks = 20
 	// maxCounted is the maximum number of repositories in a count of files that are not searched.
 	maxCounted = 2000
 )
@@ -48,7 +48,7 @@ func (e *Engine) notices(ctx context.Context, request Request) []Notice {
 		return list
 	}
 	repositories := e.scoped(newGrepping(q).repos, request.May, len(branches) > 0)
-	ctx, cancel := context.WithTimeout(ctx, askedTime)
+	ctx, cancel := context.WithTimeout(ctx, freshnessTimeout)
 	defer cancel()
 	for _, n := range branches {
 		if message := e.branchNotice(ctx, n, repositories); message != "" {
@@ -109,13 +109,13 @@ func (e *Engine) scoped(conditions []condition, may Readable, all bool) []scoped
 			paths[i] = list[i].path
 		}
 		readable, _ := may(paths)
-		kept := list[:0]
+		rest := list[:0]
 		for i, s := range list {
 			if readable[i] {
-				kept = append(kept, s)
+				rest = append(rest, s)
 			}
 		}
-		list = kept
+		list = rest
 	}
 	slices.SortFunc(list, func(a, b scoped) int { return strings.Compare(a.path.String(), b.path.String()) })
 	return list
@@ -131,7 +131,7 @@ func (e *Engine) branchNotice(ctx context.Context, n *query.Node, repositories [
 		of = g.repos
 	}
 	var exists []string
-	indexed, asked, more := 0, 0, false
+	indexed, checks, more := 0, 0, false
 	for _, r := range repositories {
 		switch {
 		case !holdsAll(of, schema.Name(r.path.String())):
@@ -140,10 +140,10 @@ func (e *Engine) branchNotice(ctx context.Context, n *query.Node, repositories [
 				strings.Contains(name, n.Pattern)
 		}):
 			indexed++
-		case asked == maxBranchLooks || ctx.Err() != nil:
+		case checks == maxBranchChecks || ctx.Err() != nil:
 			more = true
 		default:
-			asked++
+			checks++
 			heads, _, err := e.o.Source.Heads(ctx, r.path, []string{"refs/heads/" + n.Pattern, "refs/tags/" + n.Pattern})
 			if err == nil && slices.ContainsFunc(heads, func(h Head) bool { return h.Err == nil }) {
 				exists = append(exists, schema.Name(r.path.String()))
@@ -156,7 +156,7 @@ func (e *Engine) branchNotice(ctx context.Context, n *query.Node, repositories [
 			"names, and what index.branches lists.", n.Pattern, strings.Join(exists, ", "))
 	case indexed == 0 && more:
 		return fmt.Sprintf("No repository has the branch %q in its index. The first %d repositories that were checked do "+
-			"not have such a branch or tag.", n.Pattern, asked)
+			"not have such a branch or tag.", n.Pattern, checks)
 	case indexed == 0:
 		return fmt.Sprintf("No repository that was searched has a branch or tag %q.", n.Pattern)
 	}

@@ -19,21 +19,21 @@ const progressEvery = 100 * time.Millisecond
 
 // Search performs a search. See Searcher.
 func (e *Engine) Search(ctx context.Context, request Request, sink Sink) (Summary, error) {
-	began := time.Now()
+	start := time.Now()
 	e.metrics.running.Inc()
-	summary, err := e.search(ctx, request, sink, began)
+	summary, err := e.search(ctx, request, sink, start)
 	e.metrics.running.Dec()
 	result := "ok"
 	if err != nil {
 		result = fault.KindOf(err).String()
 	}
 	e.metrics.searches.WithLabelValues(result).Inc()
-	e.metrics.seconds.Observe(time.Since(began).Seconds())
+	e.metrics.seconds.Observe(time.Since(start).Seconds())
 	e.metrics.results.Add(float64(summary.Results))
 	return summary, err
 }
 
-func (e *Engine) search(ctx context.Context, request Request, sink Sink, began time.Time) (Summary, error) {
+func (e *Engine) search(ctx context.Context, request Request, sink Sink, start time.Time) (Summary, error) {
 	if q := request.Query; q.Count != 0 {
 		request.Limit = q.Count
 	}
@@ -41,53 +41,53 @@ func (e *Engine) search(ctx context.Context, request Request, sink Sink, began t
 		request.Timeout = q.Timeout
 	}
 	limit, timeout := bound(request.Limit, 1, e.o.Results), bound(request.Timeout, time.Millisecond, e.o.Timeout)
-	ask := &workerv1.SearchRequest{
+	search := &workerv1.SearchRequest{
 		Query: request.Query.Text, Format: int32(request.Format), Limit: int32(limit),
 		TimeoutMs: int32(timeout.Milliseconds()),
 	}
-	set, bares, whole, why := e.scope(request.May)
-	if why != "" {
-		return Summary{}, fault.Retry(fault.Unavailable, fault.RetryMuchLater, "%s", why)
+	set, bares, whole, unavailable := e.scope(request.May)
+	if unavailable != "" {
+		return Summary{}, fault.Retry(fault.Unavailable, fault.RetryMuchLater, "%s", unavailable)
 	}
 	if request.May != nil {
-		ask.Repositories = &workerv1.RepositorySet{Bits: set}
+		search.Repositories = &workerv1.RepositorySet{Bits: set}
 	}
 	// the process observes the time limit; this is a safeguard
 	ctx, cancel := context.WithTimeout(ctx, timeout+time.Second)
 	defer cancel()
 
 	var s Summary
-	var said time.Time
-	var sunk time.Duration // time spent in sink
-	asked := time.Now()
-	end, err := e.searching.ask(ctx, ask, func(b Batch) error {
-		came := time.Now()
-		defer func() { sunk += time.Since(came) }()
+	var lastProgress time.Time
+	var sinkTime time.Duration // time spent in sink
+	sent := time.Now()
+	end, err := e.searching.ask(ctx, search, func(b Batch) error {
+		arrival := time.Now()
+		defer func() { sinkTime += time.Since(arrival) }()
 		s.Results += b.Results
 		s.Matches += b.Matches
 		e.metrics.bytes.Add(float64(len(b.JSON)))
 		if err := sink.Matches(b); err != nil {
 			return err
 		}
-		if came.Sub(said) >= progressEvery {
-			said = came
-			s.Elapsed = came.Sub(began)
+		if arrival.Sub(lastProgress) >= progressEvery {
+			lastProgress = arrival
+			s.Elapsed = arrival.Sub(start)
 			return sink.Progress(s)
 		}
 		return nil
 	})
 	if err != nil {
-		s.Elapsed = time.Since(began)
+		s.Elapsed = time.Since(start)
 		return s, err
 	}
 	s.Index = time.Duration(end.DurationUs) * time.Microsecond
-	s.Link = max(0, time.Since(asked)-s.Index-sunk) // zero if the process worked while sink took results
+	s.Link = max(0, time.Since(sent)-s.Index-sinkTime) // zero if the process worked while sink took results
 	e.metrics.linkSeconds.Observe(s.Link.Seconds())
 	if end.Crashed {
 		e.log.Warn("some index shards could not be searched", "query", request.Query.Text)
 	}
 	s.Limited, s.TimedOut = end.Limited || end.Crashed, end.TimedOut || !whole
-	s.Repositories, s.Searched = e.freshness(ctx, end.Repositories), e.indexed(set, ask.Repositories != nil)
+	s.Repositories, s.Searched = e.freshness(ctx, end.Repositories), e.indexed(set, search.Repositories != nil)
 	if len(bares) > 0 {
 		g, loaded := newGrepping(request.Query), e.paths(end.Repositories) // meanwhile
 		bares = slices.DeleteFunc(bares, func(b bare) bool {
@@ -98,31 +98,31 @@ func (e *Engine) search(ctx context.Context, request Request, sink Sink, began t
 		}
 	}
 	s.Notices = e.notices(ctx, request)
-	s.Done, s.Elapsed = true, time.Since(began)
+	s.Done, s.Elapsed = true, time.Since(start)
 	return s, nil
 }
 
 // bound returns the requested value, or the maximum.
-func bound[T int | time.Duration](asked, least, most T) T {
-	if asked <= 0 {
+func bound[T int | time.Duration](requested, least, most T) T {
+	if requested <= 0 {
 		return most
 	}
-	return max(least, min(asked, most))
+	return max(least, min(requested, most))
 }
 
 // scope returns the repositories that the caller may read, with and without an index. May is called without a lock,
 // because it may need a request to another process. If whole is false, access to some repositories could not be
 // determined.
-func (e *Engine) scope(may Readable) (set ipc.Set, bares []bare, whole bool, why string) {
+func (e *Engine) scope(may Readable) (set ipc.Set, bares []bare, whole bool, unavailable string) {
 	e.mu.Lock()
 	e.count()
-	list, ids, without, why := e.candidates, e.ids, e.without, e.why
-	if why == "" && !e.ready && len(e.repos) == 0 { // an empty result would be wrong
-		why = "it is not known yet which repositories there are; try again in a moment"
+	list, ids, without, unavailable := e.candidates, e.candidateIDs, e.bareCount, e.unavailable
+	if unavailable == "" && !e.ready && len(e.repos) == 0 { // an empty result would be wrong
+		unavailable = "it is not known yet which repositories there are; try again in a moment"
 	}
 	e.mu.Unlock()
-	if why != "" || may == nil && without == 0 {
-		return nil, nil, true, why
+	if unavailable != "" || may == nil && without == 0 {
+		return nil, nil, true, unavailable
 	}
 	whole = true
 	var readable []bool
@@ -151,10 +151,10 @@ func (e *Engine) scope(may Readable) (set ipc.Set, bares []bare, whole bool, why
 			if may != nil {
 				set.Add(r.id)
 			}
-		case r.looked && len(r.current) > 0:
-			bares = append(bares, bare{path: path, head: r.current[0], why: r.err, isLarge: r.large != nil})
-		case !r.looked && r.err != "": // its refs cannot be read
-			bares = append(bares, bare{path: path, why: r.err, isLarge: true})
+		case r.hasCurrent && len(r.current) > 0:
+			bares = append(bares, bare{path: path, head: r.current[0], reason: r.err, isLarge: r.tooLarge != nil})
+		case !r.hasCurrent && r.err != "": // its refs cannot be read
+			bares = append(bares, bare{path: path, reason: r.err, isLarge: true})
 		}
 	}
 	slices.SortFunc(bares, func(a, b bare) int { return strings.Compare(a.path.String(), b.path.String()) })
@@ -175,8 +175,8 @@ func (e *Engine) paths(found []*workerv1.FoundRepository) map[git.RepoPath]bool 
 	return paths
 }
 
-// settled evaluates may for every repository without the lock. Nil stays nil.
-func (e *Engine) settled(may Readable) func(git.RepoPath) bool {
+// evaluated evaluates may for every repository without the lock. Nil stays nil.
+func (e *Engine) evaluated(may Readable) func(git.RepoPath) bool {
 	if may == nil {
 		return nil
 	}
@@ -199,37 +199,37 @@ func (e *Engine) indexed(set ipc.Set, limited bool) int {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.count()
-	return e.with
+	return e.indexedCount
 }
 
 // count lists and counts repositories with an index, and non-empty ones without, if this may have changed. The caller
 // holds e.mu. Lists are immutable.
 func (e *Engine) count() {
-	if !e.stale {
+	if !e.recount {
 		return
 	}
-	e.stale, e.with, e.without = false, 0, 0
-	e.candidates, e.ids = make([]git.RepoPath, 0, len(e.repos)), make([]uint32, 0, len(e.repos))
+	e.recount, e.indexedCount, e.bareCount = false, 0, 0
+	e.candidates, e.candidateIDs = make([]git.RepoPath, 0, len(e.repos)), make([]uint32, 0, len(e.repos))
 	for path, r := range e.repos {
 		id := r.id
 		switch {
 		case e.searchable(r):
-			e.with++
-		case r.looked && len(r.current) > 0, !r.looked && r.err != "":
-			e.without++
+			e.indexedCount++
+		case r.hasCurrent && len(r.current) > 0, !r.hasCurrent && r.err != "":
+			e.bareCount++
 			id = 0
 		default:
 			continue
 		}
-		e.candidates, e.ids = append(e.candidates, path), append(e.ids, id)
+		e.candidates, e.candidateIDs = append(e.candidates, path), append(e.candidateIDs, id)
 	}
 }
 
 const (
-	// maxAsked is the maximum number of repositories whose branches are determined while a search waits, and askedTime the
-	// time limit.
-	maxAsked  = 100
-	askedTime = time.Second
+	// maxFreshnessChecks is the maximum number of repositories whose branches are determined while a search waits, and
+	// freshnessTimeout the time limit.
+	maxFreshnessChecks = 100
+	freshnessTimeout   = time.Second
 )
 
 // freshness returns the freshness of repositories with results. It checks those whose refs have changed.
@@ -242,18 +242,18 @@ func (e *Engine) freshness(ctx context.Context, found []*workerv1.FoundRepositor
 		if r == nil {
 			continue // removed meanwhile
 		}
-		if r.looking || !r.due[laneLook].IsZero() {
+		if r.inCheck || !r.due[laneCheck].IsZero() {
 			unsure[len(list)] = r.path
 		}
 		list = append(list, r.freshness(f))
 	}
 	e.mu.Unlock()
-	ctx, cancel := context.WithTimeout(ctx, askedTime)
+	ctx, cancel := context.WithTimeout(ctx, freshnessTimeout)
 	defer cancel()
-	asked := 0
+	checks := 0
 	for i, path := range unsure {
 		f := &list[i]
-		if asked++; asked <= maxAsked {
+		if checks++; checks <= maxFreshnessChecks {
 			if heads, _, err := e.heads(ctx, path); err == nil {
 				f.now(heads)
 				continue

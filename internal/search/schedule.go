@@ -25,7 +25,7 @@ type lane int
 
 const (
 	laneNone lane = iota
-	laneLook
+	laneCheck
 	laneFast
 	laneSlow
 	lanes
@@ -84,7 +84,7 @@ func (e *Engine) enqueue(r *repository, l lane, due time.Time) {
 
 func (e *Engine) wakeUp(l lane) {
 	select {
-	case e.wake[l] <- struct{}{}:
+	case e.wakeSignals[l] <- struct{}{}:
 	default:
 	}
 }
@@ -98,14 +98,14 @@ func (e *Engine) work(l lane) {
 			r, wait = e.nextSmall(), min(wait, helpAfter)
 		}
 		if r == nil {
-			idle := e.spare[l] != nil && wait >= spareTime
+			idle := e.spares[l] != nil && wait >= spareTime
 			if idle {
 				wait = spareTime
 			}
 			t := time.NewTimer(wait)
 			select {
 			case <-e.ctx.Done():
-			case <-e.wake[l]:
+			case <-e.wakeSignals[l]:
 			case <-t.C:
 				if idle {
 					e.retire(l)
@@ -114,8 +114,8 @@ func (e *Engine) work(l lane) {
 			t.Stop()
 			continue
 		}
-		if l == laneLook {
-			e.look(r)
+		if l == laneCheck {
+			e.check(r)
 		} else {
 			e.index(r, l)
 		}
@@ -138,7 +138,7 @@ func (e *Engine) next(l lane) (*repository, time.Duration) {
 		}
 		heap.Pop(q)
 		first.repository.due[l] = time.Time{}
-		first.repository.looking = first.repository.looking || l == laneLook
+		first.repository.inCheck = first.repository.inCheck || l == laneCheck
 		return first.repository, 0
 	}
 	return nil, time.Hour
@@ -161,12 +161,12 @@ func (e *Engine) nextSmall() *repository {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	now := time.Now()
-	if e.slow == nil || now.Sub(e.slow.began) < helpAfter {
+	if e.slow == nil || now.Sub(e.slow.start) < helpAfter {
 		return nil
 	}
 	for _, w := range e.queues[laneSlow] {
 		r := w.repository
-		if r.due[laneSlow] == w.due && !w.due.After(now) && len(r.indexed) == 0 && !r.big && r.failed == 0 {
+		if r.due[laneSlow] == w.due && !w.due.After(now) && len(r.indexed) == 0 && !r.isBig && r.indexFailures == 0 {
 			r.due[laneSlow] = time.Time{}
 			return r
 		}
@@ -177,60 +177,60 @@ func (e *Engine) nextSmall() *repository {
 // slowChild is the process in the slow lane. It is guarded by Engine.mu.
 type slowChild struct {
 	*child
-	began   time.Time
-	since   time.Time     // start of the stop; zero if it runs
-	stopped time.Duration // earlier stops together
+	start     time.Time
+	stopStart time.Time     // start of the stop; zero if it runs
+	stopTime  time.Duration // earlier stops together
 }
 
 // stop stops the process, but only for a limited share of its time, so that frequent pushes cannot prevent its end.
 func (s *slowChild) stop() {
 	now := time.Now()
-	if ran := now.Sub(s.began) - s.stopped; s.since.IsZero() && s.stopped <= stopFirst+stopShare*ran {
-		s.since = now
+	if ran := now.Sub(s.start) - s.stopTime; s.stopStart.IsZero() && s.stopTime <= stopFirst+stopShare*ran {
+		s.stopStart = now
 		s.signal(unix.SIGSTOP)
 	}
 }
 
-func (s *slowChild) goOn() {
-	if !s.since.IsZero() {
-		s.stopped += time.Since(s.since)
-		s.since = time.Time{}
+func (s *slowChild) resume() {
+	if !s.stopStart.IsZero() {
+		s.stopTime += time.Since(s.stopStart)
+		s.stopStart = time.Time{}
 		s.signal(unix.SIGCONT)
 	}
 }
 
-// begin records the work of a lane. While the fast one works, the process in the slow one is stopped.
-func (e *Engine) begin(l lane, c *child) {
+// startLane records the work of a lane. While the fast one works, the process in the slow one is stopped.
+func (e *Engine) startLane(l lane, c *child) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	switch l {
 	case laneFast:
 		e.fast = true
 	case laneSlow:
-		e.slow = &slowChild{child: c, began: time.Now()}
+		e.slow = &slowChild{child: c, start: time.Now()}
 	}
 	if e.fast && e.slow != nil {
 		e.slow.stop()
 	}
 }
 
-func (e *Engine) finish(l lane) {
+func (e *Engine) endLane(l lane) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	switch l {
 	case laneFast:
 		e.fast = false
 		if e.slow != nil {
-			e.slow.goOn()
+			e.slow.resume()
 		}
 	case laneSlow:
-		e.slow.goOn() // it may have been stopped just after its report, with further work waiting
+		e.slow.resume() // it may have been stopped just after its report, with further work waiting
 		e.slow = nil
 	}
 }
 
-// lookEvery is the minimum interval between checks of a repository because its refs changed.
-const lookEvery = 100 * time.Millisecond
+// checkInterval is the minimum interval between checks of a repository because its refs changed.
+const checkInterval = 100 * time.Millisecond
 
 // event processes an event of the source.
 func (e *Engine) event(path git.RepoPath, _ git.Version, gone bool) {
@@ -243,10 +243,10 @@ func (e *Engine) event(path git.RepoPath, _ git.Version, gone bool) {
 	}
 	if r != nil {
 		now := time.Now()
-		if soonest := r.seen.Add(lookEvery); soonest.After(now) {
+		if soonest := r.lastCheck.Add(checkInterval); soonest.After(now) {
 			now = soonest
 		}
-		e.enqueue(r, laneLook, now)
+		e.enqueue(r, laneCheck, now)
 	}
 }
 
@@ -258,18 +258,18 @@ func (e *Engine) Touch(path git.RepoPath) {
 		if path, err := git.ParseRepoPath(name); err == nil {
 			e.mu.Lock()
 			if r := e.repos[path]; r != nil {
-				e.enqueue(r, laneLook, time.Now())
+				e.enqueue(r, laneCheck, time.Now())
 			}
 			e.mu.Unlock()
 		}
 	}
 }
 
-// look determines the branches of a repository, and schedules indexing if its index is behind.
-func (e *Engine) look(r *repository) {
+// check determines the branches of a repository, and schedules indexing if its index is behind.
+func (e *Engine) check(r *repository) {
 	defer func() {
 		e.mu.Lock()
-		r.looking = false
+		r.inCheck = false
 		e.mu.Unlock()
 	}()
 	heads, version, err := e.heads(e.ctx, r.path)
@@ -277,33 +277,33 @@ func (e *Engine) look(r *repository) {
 		return
 	}
 	if fault.Is(err, fault.NotFound) {
-		e.forget(r)
+		e.remove(r)
 		return
 	}
 	e.mu.Lock()
-	r.seen = time.Now()
+	r.lastCheck = time.Now()
 	if err != nil {
 		r.err = e.reason(err)
 		level := slog.LevelDebug
-		if r.unseen == 0 { // one line for each unreachable repository is enough
+		if r.checkFailures == 0 { // one line for each unreachable repository is enough
 			level = slog.LevelWarn
 		}
-		wait := backoff(&r.unseen)
-		e.enqueue(r, laneLook, r.seen.Add(wait))
+		wait := backoff(&r.checkFailures)
+		e.enqueue(r, laneCheck, r.lastCheck.Add(wait))
 		e.mu.Unlock()
 		e.log.Log(e.ctx, level, "cannot read the branches of a repository to index", "repository", r.path.String(), "error",
 			err,
 			"in", wait.String())
 		return
 	}
-	if r.unseen > 0 {
-		r.unseen, r.err = 0, ""
+	if r.checkFailures > 0 {
+		r.checkFailures, r.err = 0, ""
 	}
 	if r.incarnation != version.Incarnation && r.id != 0 {
 		e.renumber(r)
 	}
-	r.incarnation, r.version, r.current, r.looked = version.Incarnation, version, heads, true
-	e.judge(r)
+	r.incarnation, r.version, r.current, r.hasCurrent = version.Incarnation, version, heads, true
+	e.schedule(r)
 	var from string
 	if len(r.indexed) > 0 && len(heads) > 0 && r.indexed[0].Commit != heads[0].Commit.String() {
 		from = r.indexed[0].Commit
@@ -371,33 +371,33 @@ func branches(heads []Head) []*workerv1.Branch {
 	return list
 }
 
-// judge puts a repository into the right lane. The caller holds e.mu.
-func (e *Engine) judge(r *repository) {
+// schedule puts a repository into the right lane. The caller holds e.mu.
+func (e *Engine) schedule(r *repository) {
 	want, now := branches(r.current), time.Now()
-	e.stale = true
+	e.recount = true
 	if sameBranches(want, r.indexed) {
-		r.changed, r.lag, r.err, r.due[laneFast] = time.Time{}, 0, "", time.Time{}
-		if _, busy := e.jobs[r]; r.rebuild && !busy {
-			e.enqueue(r, laneSlow, later(now, r.again))
+		r.firstChange, r.lag, r.err, r.due[laneFast] = time.Time{}, 0, "", time.Time{}
+		if _, busy := e.jobs[r]; r.needsRebuild && !busy {
+			e.enqueue(r, laneSlow, later(now, r.nextAttempt))
 		} else if r.deltas > 0 && r.deltas >= e.o.Deltas/2 {
 			e.enqueue(r, laneSlow, now.Add(quiet))
 		}
 		return
 	}
-	if r.changed.IsZero() {
-		r.changed = now
+	if r.firstChange.IsZero() {
+		r.firstChange = now
 	}
 	r.lag = -1
 	if j, busy := e.jobs[r]; busy {
-		if j.kind == kindCompact && r.deltas < 2*e.o.Deltas && !j.finishing.Load() {
+		if j.kind == kindCompact && r.deltas < 2*e.o.Deltas && !j.allSent.Load() {
 			j.cancel() // the new state can be indexed sooner
 		}
 		return // judged again at its end
 	}
-	if r.large != nil && sameBranches(want, r.large) {
+	if r.tooLarge != nil && sameBranches(want, r.tooLarge) {
 		return // until they change
 	}
-	due := later(r.changed.Add(e.o.Debounce), r.again)
+	due := later(r.firstChange.Add(e.o.Debounce), r.nextAttempt)
 	if e.deltaFits(r, want) {
 		e.enqueue(r, laneFast, due)
 	} else {
@@ -415,13 +415,13 @@ func later(a, b time.Time) time.Time {
 // deltaFits reports whether the change can be added to the existing shards. zoekt supports this for unchanged branches,
 // and the differences are known for a single one.
 func (e *Engine) deltaFits(r *repository, want []*workerv1.Branch) bool {
-	return len(want) == 1 && len(r.indexed) == 1 && want[0].Name == r.indexed[0].Name && r.shards > 0 && !r.rebuild &&
+	return len(want) == 1 && len(r.indexed) == 1 && want[0].Name == r.indexed[0].Name && r.shards > 0 && !r.needsRebuild &&
 		r.deltas < 2*e.o.Deltas
 }
 
 // renumber assigns a new number to a repository that replaced another one. The caller holds e.mu.
 func (e *Engine) renumber(r *repository) {
-	e.stale = true
+	e.recount = true
 	delete(e.byID, r.id)
 	if err := e.catalogue.remove(r.id); err != nil {
 		e.log.Warn("cannot write the catalogue of the search index", "error", err)
@@ -429,18 +429,18 @@ func (e *Engine) renumber(r *repository) {
 	if j, busy := e.jobs[r]; busy {
 		j.cancel()
 	}
-	r.id, r.indexed, r.shards, r.deltas, r.looked, r.current = 0, nil, 0, 0, false, nil
+	r.id, r.indexed, r.shards, r.deltas, r.hasCurrent, r.current = 0, nil, 0, 0, false, nil
 	if err := e.dropShards(r.path); err != nil {
 		e.log.Warn("cannot remove a repository from the search index", "repository", r.path.String(), "error", err)
 	}
 }
 
-// forget removes a repository that no longer exists. The watch reports when it comes back, which may have happened
+// remove removes a repository that no longer exists. The watch reports when it comes back, which may have happened
 // since its last check.
-func (e *Engine) forget(r *repository) {
+func (e *Engine) remove(r *repository) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if !r.due[laneLook].IsZero() {
+	if !r.due[laneCheck].IsZero() {
 		return
 	}
 	if r.id != 0 {
@@ -448,7 +448,7 @@ func (e *Engine) forget(r *repository) {
 	} else if err := e.dropShards(r.path); err != nil {
 		e.log.Warn("cannot remove a repository from the search index", "repository", r.path.String(), "error", err)
 	}
-	r.due, e.stale = [lanes]time.Time{}, true
+	r.due, e.recount = [lanes]time.Time{}, true
 	delete(e.repos, r.path)
 }
 
@@ -468,19 +468,19 @@ func (e *Engine) reason(err error) string {
 	return strings.NewReplacer(e.shards()+"/", "", e.o.Dir+"/", "").Replace(text)
 }
 
-// failed schedules a repository that could not be indexed for a later attempt: at least after the time for which it
-// kept others waiting.
-func (e *Engine) failed(r *repository, err error, took time.Duration) {
+// scheduleRetry schedules a repository that could not be indexed for a later attempt: at least after the time for which
+// it kept others waiting.
+func (e *Engine) scheduleRetry(r *repository, err error, took time.Duration) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	r.err = e.reason(err)
-	wait := max(backoff(&r.failed), took.Round(time.Second))
-	r.again = time.Now().Add(wait)
-	if r.large != nil {
+	wait := max(backoff(&r.indexFailures), took.Round(time.Second))
+	r.nextAttempt = time.Now().Add(wait)
+	if r.tooLarge != nil {
 		e.log.Warn("a repository is too large for the search index", "repository", r.path.String(), "error", err)
-		e.judge(r)
+		e.schedule(r)
 		return
 	}
-	e.enqueue(r, laneSlow, r.again)
+	e.enqueue(r, laneSlow, r.nextAttempt)
 	e.log.Warn("cannot index a repository", "repository", r.path.String(), "error", err, "in", wait.String())
 }

@@ -27,46 +27,46 @@ const (
 
 // searching keeps one search worker running.
 type searching struct {
-	spec  childSpec
-	build ipc.Build // of this program
-	died  func()    // called when a worker has ended unexpectedly
-	ready chan struct{}
+	spec    childSpec
+	build   ipc.Build // of this program
+	onCrash func()    // called when a worker has ended unexpectedly
+	ready   chan struct{}
 
 	mu      sync.Mutex
 	control *net.UnixConn // nil if the worker does not run, or has not loaded its shards
-	life    int           // number of workers so far
+	worker  int           // number of workers so far
 	idle    []*conversation
-	deaths  int
-	why     string // reason for a missing worker
+	crashes int
+	reason  string // reason for a missing worker
 }
 
 // conversation is one socket to the worker.
 type conversation struct {
 	net.Conn
-	r    *bufio.Reader
-	w    *bufio.Writer
-	life int
+	r      *bufio.Reader
+	w      *bufio.Writer
+	worker int
 }
 
 // run starts a worker whenever the last one has ended, until ctx ends.
 func (s *searching) run(ctx context.Context) {
 	backoff := firstBackoff
 	for ctx.Err() == nil {
-		began := time.Now()
+		start := time.Now()
 		err := s.once(ctx)
 		if ctx.Err() != nil {
 			return
 		}
-		if time.Since(began) > steady {
+		if time.Since(start) > steady {
 			backoff = firstBackoff
 		}
 		s.mu.Lock()
-		s.deaths++
-		s.why = err.Error()
+		s.crashes++
+		s.reason = err.Error()
 		s.mu.Unlock()
 		s.spec.log.Warn("search worker ended; another one is started", "error", err, "after",
-			time.Since(began).Round(time.Millisecond).String(), "in", backoff.String())
-		s.died()
+			time.Since(start).Round(time.Millisecond).String(), "in", backoff.String())
+		s.onCrash()
 		select {
 		case <-ctx.Done():
 		case <-time.After(backoff):
@@ -77,24 +77,24 @@ func (s *searching) run(ctx context.Context) {
 
 // once starts a worker and waits for its end. It always returns an error.
 func (s *searching) once(ctx context.Context) error {
-	ours, theirs, err := socketPair()
+	own, child, err := socketPair()
 	if err != nil {
 		return err
 	}
-	defer ours.Close()
+	defer own.Close()
 	spec := s.spec
-	spec.control = theirs
+	spec.control = child
 	c, err := startChild(spec)
-	theirs.Close()
+	child.Close()
 	if err != nil {
 		return err
 	}
 	defer context.AfterFunc(ctx, c.kill)()
 	go func() {
 		<-c.done
-		ours.SetReadDeadline(time.Unix(1, 0))
+		own.SetReadDeadline(time.Unix(1, 0))
 	}()
-	r := bufio.NewReader(ours)
+	r := bufio.NewReader(own)
 	if err = ipc.ReadHello(r, s.build); err == nil {
 		_, err = r.ReadByte() // it has loaded the index
 	}
@@ -103,29 +103,29 @@ func (s *searching) once(ctx context.Context) error {
 	case ok:
 		c.kill()
 	case err == nil:
-		s.begin(ours)
+		s.open(own)
 	}
 	<-c.done
-	s.end()
+	s.close()
 	if ok {
 		return mismatch
 	}
-	return errors.New(c.why())
+	return errors.New(c.reason())
 }
 
-func (s *searching) begin(control *net.UnixConn) {
+func (s *searching) open(control *net.UnixConn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.spec.log.Info("search index is open")
-	s.control, s.why = control, ""
-	s.life++
+	s.control, s.reason = control, ""
+	s.worker++
 	if s.ready != nil {
 		close(s.ready)
 		s.ready = nil
 	}
 }
 
-func (s *searching) end() {
+func (s *searching) close() {
 	s.mu.Lock()
 	idle := s.idle
 	s.control, s.idle = nil, nil
@@ -141,14 +141,14 @@ func socketPair() (*net.UnixConn, *os.File, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	f, theirs := os.NewFile(uintptr(fds[0]), "search"), os.NewFile(uintptr(fds[1]), "search")
+	f, child := os.NewFile(uintptr(fds[0]), "search"), os.NewFile(uintptr(fds[1]), "search")
 	defer f.Close()
 	c, err := net.FileConn(f)
 	if err != nil {
-		theirs.Close()
+		child.Close()
 		return nil, nil, err
 	}
-	return c.(*net.UnixConn), theirs, nil
+	return c.(*net.UnixConn), child, nil
 }
 
 func (s *searching) unavailable() error {
@@ -158,7 +158,7 @@ func (s *searching) unavailable() error {
 // connect returns an idle socket to the worker, or a new one.
 func (s *searching) connect() (*conversation, error) {
 	s.mu.Lock()
-	control, life := s.control, s.life
+	control, worker := s.control, s.worker
 	if n := len(s.idle); n > 0 {
 		c := s.idle[n-1]
 		s.idle = s.idle[:n-1]
@@ -169,23 +169,23 @@ func (s *searching) connect() (*conversation, error) {
 	if control == nil {
 		return nil, s.unavailable()
 	}
-	ours, theirs, err := socketPair()
+	own, child, err := socketPair()
 	if err != nil {
 		return nil, fault.Wrap(fault.Unavailable, "cannot reach the search worker", err)
 	}
-	defer theirs.Close()
-	if _, _, err := control.WriteMsgUnix([]byte{1}, unix.UnixRights(int(theirs.Fd())), nil); err != nil {
-		ours.Close()
+	defer child.Close()
+	if _, _, err := control.WriteMsgUnix([]byte{1}, unix.UnixRights(int(child.Fd())), nil); err != nil {
+		own.Close()
 		return nil, s.unavailable()
 	}
-	return &conversation{Conn: ours, r: bufio.NewReaderSize(ours, 64<<10), w: bufio.NewWriter(ours), life: life}, nil
+	return &conversation{Conn: own, r: bufio.NewReaderSize(own, 64<<10), w: bufio.NewWriter(own), worker: worker}, nil
 }
 
 // release keeps a socket without a running request for later, or closes it.
 func (s *searching) release(c *conversation) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if c.life == s.life && s.control != nil && len(s.idle) < maxIdle {
+	if c.worker == s.worker && s.control != nil && len(s.idle) < maxIdle {
 		s.idle = append(s.idle, c)
 	} else {
 		c.Close()

@@ -15,18 +15,18 @@ const maxFailures = 100
 
 // Status returns the progress of the index. It covers only readable repositories. Nil means all.
 func (e *Engine) Status(readable Readable) Status {
-	may := e.settled(readable)
+	may := e.evaluated(readable)
 	s := Status{Jobs: []Job{}, Failures: []IndexFailure{}}
 	e.searching.mu.Lock()
-	s.Searching, s.Deaths, s.Error = e.searching.control != nil, e.searching.deaths, e.searching.why
+	s.Searching, s.Deaths, s.Error = e.searching.control != nil, e.searching.crashes, e.searching.reason
 	e.searching.mu.Unlock()
 	if s.Error != "" && may != nil { // the output of the process may name any repository
 		s.Error = "search worker ended; another one is started"
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.why != "" {
-		s.Error = e.why
+	if e.unavailable != "" {
+		s.Error = e.unavailable
 	}
 	s.Complete = e.ready
 	for path, r := range e.repos {
@@ -61,7 +61,7 @@ func (e *Engine) Status(readable Readable) Status {
 	}
 	for r, j := range e.jobs {
 		if may == nil || may(r.path) {
-			s.Jobs = append(s.Jobs, Job{r.path.String(), j.kind, time.Since(j.began).Seconds(), j.files.Load()})
+			s.Jobs = append(s.Jobs, Job{r.path.String(), j.kind, time.Since(j.start).Seconds(), j.files.Load()})
 		}
 	}
 	slices.SortFunc(s.Jobs, func(a, b Job) int { return strings.Compare(a.Repository, b.Repository) })
@@ -80,13 +80,13 @@ const (
 
 func (r *repository) state() string {
 	switch {
-	case r.looked && len(r.current) == 0:
+	case r.hasCurrent && len(r.current) == 0:
 		return stateEmpty
-	case len(r.indexed) == 0 && r.large != nil:
+	case len(r.indexed) == 0 && r.tooLarge != nil:
 		return stateTooLarge
 	case len(r.indexed) == 0:
 		return stateWaiting
-	case !r.changed.IsZero():
+	case !r.firstChange.IsZero():
 		return stateBehind
 	}
 	return stateFresh

@@ -127,9 +127,9 @@ func holdsAll(conditions []condition, name string) bool {
 
 // bare is a repository without an index.
 type bare struct {
-	path git.RepoPath
-	head Head   // commit to search
-	why  string // reason for the missing index
+	path   git.RepoPath
+	head   Head   // commit to search
+	reason string // of the missing index
 
 	isLarge bool // it is not searched without an index, because that would take long or is not possible
 }
@@ -170,7 +170,7 @@ func (e *Engine) searchBare(ctx context.Context, list []bare, g *grepping, reque
 		s.Matches += r.batch.Matches
 		s.Repositories = append(s.Repositories, Freshness{
 			Repository: schema.Name(b.path.String()), Current: b.head.Commit.String(), Branch: branchName(b.head.Name),
-			Error: b.why,
+			Error: b.reason,
 		})
 		if err := sink.Matches(r.batch); err != nil {
 			return err
