@@ -12,16 +12,6 @@ import (
 	"github.com/packhorse-git/packhorse/internal/store/replog"
 )
 
-// Reasons why an update that Git has accepted is refused at the commit. Package receivepack classifies them by their
-// text.
-const (
-	refusedChanged = "changed meanwhile"
-	refusedName    = "reference conflict"
-	refusedCurrent = "deletion of the current branch prohibited"
-	refusedAtomic  = "atomic push failed"
-	refusedQuota   = "quota exceeded"
-)
-
 const branches = "refs/heads/"
 
 // batch is the next record while it is made from pushes.
@@ -53,7 +43,7 @@ func (b *batch) add(p *pendingPush) error {
 	}
 	packs := b.missingPacks(p)
 	if quota := b.head.record.Quota; quota > 0 && len(packs) > 0 && b.next.Bytes()+bytesOf(packs) > quota {
-		p.refused = slices.Repeat([]string{refusedQuota}, len(p.Updates))
+		p.refused = slices.Repeat([]*receivepack.Refusal{receivepack.RefusedQuota}, len(p.Updates))
 		return nil
 	}
 	isEmpty, err := b.isEmpty()
@@ -61,22 +51,22 @@ func (b *batch) add(p *pendingPush) error {
 		return err
 	}
 	b.undo = b.undo[:0]
-	p.refused = make([]string, len(p.Updates))
+	p.refused = make([]*receivepack.Refusal, len(p.Updates))
 	var accepted []receivepack.Update
 	for i, u := range p.Updates {
 		if p.refused[i], err = b.update(p, u, p.peeled[i]); err != nil {
 			b.rollBack()
 			return err
 		}
-		if p.refused[i] == "" {
+		if p.refused[i] == nil {
 			accepted = append(accepted, u)
 		}
 	}
 	if p.Atomic && len(accepted) < len(p.Updates) {
 		b.rollBack()
-		for i, reason := range p.refused {
-			if reason == "" {
-				p.refused[i] = refusedAtomic
+		for i, refusal := range p.refused {
+			if refusal == nil {
+				p.refused[i] = receivepack.RefusedAtomic
 			}
 		}
 		return nil
@@ -172,24 +162,24 @@ func (b *batch) isFree(prefix string) (bool, error) {
 }
 
 // update adds one update, or returns why it is refused.
-func (b *batch) update(p *pendingPush, u receivepack.Update, peeled git.ObjectID) (refused string, err error) {
+func (b *batch) update(p *pendingPush, u receivepack.Update, peeled git.ObjectID) (*receivepack.Refusal, error) {
 	current, err := b.value(u.Ref)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 	if current != u.Old && !(current.IsZero() && u.Old.IsZero()) {
 		// If the old object of a deletion does not exist, Git deletes whatever value it finds.
 		if seen, err := p.shadow.value(u.Ref); err != nil || seen != current || !u.New.IsZero() || current.IsZero() {
-			return refusedChanged, err
+			return receivepack.RefusedValue, err
 		}
 	}
 	switch {
 	case current.IsZero() && !u.New.IsZero():
 		if free, err := b.isNameFree(string(u.Ref)); !free || err != nil {
-			return refusedName, err
+			return receivepack.RefusedName, err
 		}
 	case u.New.IsZero() && b.isCurrent(p, u.Ref):
-		return refusedCurrent, nil
+		return receivepack.RefusedCurrent, nil
 	}
 	before, ok := b.changed[u.Ref]
 	if !ok {
@@ -197,7 +187,7 @@ func (b *batch) update(p *pendingPush, u receivepack.Update, peeled git.ObjectID
 	}
 	b.undo = append(b.undo, before)
 	b.set(replog.RefChange{Name: u.Ref, Old: before.Old, New: u.New, Peeled: peeled})
-	return "", nil
+	return nil, nil
 }
 
 // set replaces the change of a ref in the record.

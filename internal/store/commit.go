@@ -29,8 +29,8 @@ type pendingPush struct {
 	shadow *shadow
 	peeled []git.ObjectID // by update: the object that an annotated tag points to
 
-	done    chan struct{} // closed when the following fields are valid
-	refused []string      // see receivepack.CommitResult
+	done    chan struct{}          // closed when the following fields are valid
+	refused []*receivepack.Refusal // see receivepack.CommitResult
 	result  appended
 	err     error
 }

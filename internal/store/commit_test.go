@@ -51,6 +51,15 @@ func newPusher(t *testing.T, s *Store, path string) *pusher {
 	return &pusher{t, p}
 }
 
+// reasons returns the reasons against updates, separated by "|".
+func reasons(refused []*receivepack.Refusal) string {
+	var texts []string
+	for _, r := range refused {
+		texts = append(texts, r.String())
+	}
+	return strings.Join(texts, "|")
+}
+
 // push commits updates as after git receive-pack in a shadow of the latest known state.
 func (p *pusher) push(change func(*receivepack.Proposal),
 	updates ...receivepack.Update) (receivepack.CommitResult, error) {
@@ -124,7 +133,7 @@ func TestCommitChecks(t *testing.T) {
 				t.Fatal(err)
 			}
 			result, err := p.push(test.change, test.updates...)
-			if got := strings.Join(result.Refused, "|"); err != nil || got != test.refused {
+			if got := reasons(result.Refused); err != nil || got != test.refused {
 				t.Errorf("Commit() refused %q, %v, want %q", got, err, test.refused)
 			}
 			if got := p.values(); got != test.values {
@@ -168,7 +177,7 @@ func TestFailedPushInABatch(t *testing.T) {
 			t.Errorf("push with a damaged file: error %v, want corrupt", f.err)
 		}
 	}
-	if good.err != nil || good.refused[1] != "" {
+	if good.err != nil || good.refused[1] != nil {
 		t.Errorf("push in the same batch: refused %q, %v, want success", good.refused, good.err)
 	}
 	if got := p.values(); got != "a=1 m=5 n=4" {
@@ -239,8 +248,8 @@ func TestCommitAfterChange(t *testing.T) {
 		t.Fatal(err)
 	}
 	result, err := p.pushFrom(base, nil, update("b", 1, 0))
-	if err != nil || result.Refused[0] != refusedCurrent {
-		t.Errorf("deleting the new branch of HEAD: refused %q, %v, want %q", result.Refused, err, refusedCurrent)
+	if err != nil || result.Refused[0] != receivepack.RefusedCurrent {
+		t.Errorf("deleting the new branch of HEAD: refused %q, %v, want %q", result.Refused, err, receivepack.RefusedCurrent)
 	}
 	if _, err := p.place.change(t.Context(), func(head *state) (*replog.Record, error) {
 		next := head.record.Next(replog.KindConfigure, "n", time.Now())
@@ -270,7 +279,7 @@ func TestDecisionsWithoutARecord(t *testing.T) {
 	if _, err := other.push(nil, update("b", 0, 1)); err != nil {
 		t.Fatal(err)
 	}
-	if result, err := p.push(nil, update("b", 1, 2)); err != nil || result.Refused[0] != "" {
+	if result, err := p.push(nil, update("b", 1, 2)); err != nil || result.Refused[0] != nil {
 		t.Errorf("a push after that to another node: refused %q, %v, want success", result.Refused, err)
 	}
 	if err := other.place.SetHead(t.Context(), "refs/heads/b"); err != nil {
@@ -376,7 +385,7 @@ func raceCommits(t *testing.T, seed uint64, faults buckettest.Faults) {
 					o.result = "unknown"
 				case err != nil:
 					o.result = "failed"
-				case result.Refused[0] != "":
+				case result.Refused[0] != nil:
 					o.result = "refused"
 				}
 				mu.Lock()

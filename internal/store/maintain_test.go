@@ -260,7 +260,7 @@ func TestLargePush(t *testing.T) {
 	}
 	gets := b.Requests()["open"]
 	result, err := p.push(nil, updates...)
-	if err != nil || slices.ContainsFunc(result.Refused, func(reason string) bool { return reason != "" }) {
+	if err != nil || slices.ContainsFunc(result.Refused, func(r *receivepack.Refusal) bool { return r != nil }) {
 		t.Fatalf("Commit() = %v", err)
 	}
 	if n := b.Requests()["open"] - gets; n != 0 {

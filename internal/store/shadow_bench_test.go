@@ -66,7 +66,7 @@ func BenchmarkPushToManyRefs(b *testing.B) {
 		u := receivepack.Update{Ref: git.RefName(fmt.Sprintf("refs/heads/b%07d", i)), Old: objectID(i + 1), New: objectID(7)}
 		result, err := shadow.Commit(b.Context(), receivepack.Proposal{Push: &receivepack.Push{ID: "p"},
 			Updates: []receivepack.Update{u}})
-		if err != nil || result.Refused[0] != "" {
+		if err != nil || result.Refused[0] != nil {
 			b.Fatal(err, result)
 		}
 		shadow.Close()

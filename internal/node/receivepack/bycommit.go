@@ -1,6 +1,8 @@
 package receivepack
 
 import (
+	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -23,41 +25,53 @@ const keepAlive = 5 * time.Second
 
 // byCommit is the destination of a push in a shadow. Git changes the refs of the shadow, and Shadow.Commit those of the
 // repository. Nothing is journaled or synced, because the shadow of a push that does not end is worthless.
-type byCommit struct{ *pushSession }
-
-// config also keeps Git from listing the refs of the repository whose objects the shadow borrows: the shadow has them.
-// A push that cuts the history is refused, because Git would note this in the shadow alone.
-func (p *byCommit) config() [][2]string {
-	return [][2]string{{"core.fsync", "none"}, {"core.alternateRefsCommand", "true"}, {"receive.shallowUpdate", "false"}}
+type byCommit struct {
+	*pushSession
+	trace   io.Closer     // the write end of Git's trace
+	watched chan struct{} // closed when the trace has ended
 }
 
-func (p *byCommit) needsScripts() bool                          { return false }
-func (p *byCommit) begin(context.Context, *refs.Snapshot) error { return nil }
-func (p *byCommit) files() []*os.File                           { return nil }
-func (p *byCommit) accepted([]Update) error                     { return nil }
-func (p *byCommit) acceptedOne() error                          { return nil }
-func (p *byCommit) ended(context.Context, int, bool)            {}
-func (p *byCommit) blockedBy() string                           { return "" }
+// begin also keeps Git from listing the refs of the repository whose objects the shadow borrows: the shadow has them. A
+// push that cuts the history is refused, because Git would note this in the shadow alone.
+func (p *byCommit) begin(context.Context, *refs.Snapshot) (setup gitSetup, err error) {
+	setup.config = [][2]string{
+		{"core.fsync", "none"}, {"core.alternateRefsCommand", "true"}, {"receive.shallowUpdate", "false"},
+	}
+	events, trace, err := os.Pipe()
+	if err != nil {
+		return setup, fault.Wrap(fault.Unavailable, "cannot create a pipe", err)
+	}
+	setup.trace, p.trace, p.watched = trace, trace, make(chan struct{})
+	go func() {
+		defer close(p.watched)
+		defer events.Close()
+		p.watch(events)
+	}()
+	return setup, nil
+}
 
-// firstLook and maxLook bound the time between two looks for the quarantine of Git.
-const firstLook, maxLook = time.Millisecond, 50 * time.Millisecond
-
-// running waits for the index of the pack, which Git makes last, before it checks that the history is complete and runs
-// hooks. No event reports that, so running looks for the file.
-func (p *byCommit) running(ctx context.Context) {
+// watch reads the events of Git to their end. When git index-pack has exited, the index of the pack is complete. After
+// that Git checks that the history is complete and runs hooks.
+func (p *byCommit) watch(events io.Reader) {
 	objects := filepath.Join(p.target.Common, "objects")
-	for wait := firstLook; ; wait = min(wait+wait/4, maxLook) {
-		select {
-		case <-time.After(wait):
-		case <-ctx.Done():
-			return
+	for lines := bufio.NewScanner(events); lines.Scan(); {
+		if !bytes.Contains(lines.Bytes(), []byte(`"event":"child_exit"`)) {
+			continue
 		}
 		indexes, _ := fs.Glob(os.DirFS(objects), "*incoming-*/pack/pack-*.idx") // the pattern is valid
 		if len(indexes) > 0 {
 			p.target.Shadow.Quarantined(filepath.Join(objects, filepath.Dir(filepath.Dir(indexes[0]))))
-			return
+			break
 		}
 	}
+	_, _ = io.Copy(io.Discard, events) // Git must be able to write
+}
+
+func (p *byCommit) agreed() error { return nil }
+
+func (p *byCommit) ended(context.Context, int, bool) {
+	p.trace.Close()
+	<-p.watched
 }
 
 func (p *byCommit) apply(ctx context.Context, gitErr error) (updates []Update, isKnown bool, err error) {
@@ -99,7 +113,7 @@ func (p *byCommit) apply(ctx context.Context, gitErr error) (updates []Update, i
 		}
 		return nil, true, err
 	}
-	p.correctReport(updates, isNoop, result.Refused)
+	p.correctReport(isNoop, result.Refused)
 	return made(proposal.Updates, result.Refused), true, nil
 }
 
@@ -116,11 +130,7 @@ func (p *byCommit) checkShadowLFS(ctx context.Context, updates []Update, isNoop 
 		return err
 	}
 	p.hooks.rejection = err
-	refused := make([]string, len(updates))
-	for i := range refused {
-		refused[i] = reasonMissingLFS
-	}
-	p.correctReport(updates, isNoop, refused)
+	p.correctReport(isNoop, slices.Repeat([]*Refusal{refusedLFS}, len(updates)))
 	return nil
 }
 
@@ -185,32 +195,34 @@ func (p *byCommit) commit(ctx context.Context, proposal Proposal) (result Commit
 }
 
 // correctReport changes Git's report about the updates that were not made.
-func (p *byCommit) correctReport(updates []Update, isNoop []bool, refused []string) {
-	if !slices.ContainsFunc(refused, func(reason string) bool { return reason != "" }) {
-		return
-	}
+func (p *byCommit) correctReport(isNoop []bool, refused []*Refusal) {
+	p.refusals = make(map[string]*Refusal)
 	reasons := make(map[string][]string) // by the name in the report, one for each of its lines
 	i, next := 0, 0
 	for _, u := range p.push.Updates {
 		for range p.report.changed[string(u.Ref)] {
 			reason := ""
 			if !isNoop[i] {
-				reason = refused[next]
+				if r := refused[next]; r != nil {
+					reason, p.refusals[string(u.Ref)] = r.text, r
+				}
 				next++
 			}
 			reasons[string(u.Ref)] = append(reasons[string(u.Ref)], reason)
 			i++
 		}
 	}
-	p.out.kept = refuseInReport(p.out.kept, reasons)
-	p.report = readReport(p.out.kept)
+	if len(p.refusals) > 0 {
+		p.out.kept = refuseInReport(p.out.kept, reasons)
+		p.report = readReport(p.out.kept)
+	}
 }
 
 // made returns the updates without a reason against them.
-func made(updates []Update, refused []string) []Update {
+func made(updates []Update, refused []*Refusal) []Update {
 	list := make([]Update, 0, len(updates))
 	for i, u := range updates {
-		if refused[i] == "" {
+		if refused[i] == nil {
 			list = append(list, u)
 		}
 	}

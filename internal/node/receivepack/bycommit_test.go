@@ -23,8 +23,8 @@ type testShadow struct {
 	repo       *repo.Repo
 	quarantine atomic.Value // string, as given to Quarantined
 	proposal   Proposal
-	refuse     map[string]string // reasons by ref
-	err        error             // of Commit
+	refuse     map[string]*Refusal // by ref
+	err        error               // of Commit
 }
 
 // newShadow makes a shadow of the repository. Its refs are packed.
@@ -67,7 +67,7 @@ func (s *testShadow) Close()                 { s.repo.Close() }
 
 func (s *testShadow) Commit(_ context.Context, p Proposal) (CommitResult, error) {
 	s.proposal = p
-	result := CommitResult{Refused: make([]string, len(p.Updates)), Stored: node.Stored{Record: 7, Tries: 1}}
+	result := CommitResult{Refused: make([]*Refusal, len(p.Updates)), Stored: node.Stored{Record: 7, Tries: 1}}
 	if s.err != nil {
 		return CommitResult{}, s.err
 	}
@@ -76,7 +76,7 @@ func (s *testShadow) Commit(_ context.Context, p Proposal) (CommitResult, error)
 		err = os.Rename(path, filepath.Join(s.w.Dir, "objects/pack", filepath.Base(path)))
 	}
 	for i, u := range p.Updates {
-		if result.Refused[i] = s.refuse[string(u.Ref)]; result.Refused[i] == "" {
+		if result.Refused[i] = s.refuse[string(u.Ref)]; result.Refused[i] == nil {
 			s.w.Git("update-ref", string(u.Ref), u.New.String())
 		}
 	}
@@ -93,7 +93,7 @@ func TestPushByCommit(t *testing.T) {
 		first()
 		return nil
 	})})
-	refuse := map[string]string{}
+	refuse := map[string]*Refusal{}
 	w.shadow = func(s *testShadow) { shadow, s.refuse = s, refuse }
 	c := w.clone()
 	w.mustPush(c, "main", "main:refs/heads/topic")
@@ -105,7 +105,7 @@ func TestPushByCommit(t *testing.T) {
 	}
 
 	c.Git("update-ref", "refs/heads/main", c.Commit("next", c.ID("main")).String())
-	refuse["refs/heads/topic"] = "changed meanwhile"
+	refuse["refs/heads/topic"] = RefusedValue
 	before := w.changed()
 	out, err := w.push(c, "main", "main:topic")
 	if err == nil || !strings.Contains(out, "[remote rejected] main -> topic (changed meanwhile)") {

@@ -4,14 +4,17 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/node"
+	"github.com/packhorse-git/packhorse/internal/node/pushrecovery"
 )
 
 // Reasons why a push or a part of it failed: values of the label reason of a metric and of the log field reason.
@@ -66,6 +69,9 @@ func (p *pushSession) refusal() (reason string, err error) {
 		details = cmp.Or(details, p.whyNoQuarantine())
 	}
 	reason, kind := classify(p.report.unpack, why, details)
+	if refusal := p.refusals[ref]; refusal != nil {
+		reason, kind = refusal.reason, fault.Denied
+	}
 	switch {
 	case reason == reasonInternal && unpacked && p.hooks.ranProcReceive: // the words of the hook
 		reason, kind = reasonHook, fault.Denied
@@ -76,7 +82,7 @@ func (p *pushSession) refusal() (reason string, err error) {
 			kind = k
 		}
 	case reason == reasonConflict:
-		if p.lockMessage = p.destination.blockedBy(); p.lockMessage != "" {
+		if p.lockMessage = p.blockedBy(); p.lockMessage != "" {
 			reason, kind, details = reasonLocked, fault.Unavailable, p.lockMessage
 		}
 	}
@@ -93,6 +99,23 @@ func (p *pushSession) refusal() (reason string, err error) {
 		return reason, fault.Wrap(kind, message, errors.New(details))
 	}
 	return reason, fault.New(kind, "%s", message)
+}
+
+// minLockAge is the age from which a lock file is reported. Concurrent pushes hold their locks for a shorter time.
+const minLockAge = 5 * time.Second
+
+// blockedBy returns a message about the lock file that made Git fail; "" if there is no old one.
+func (p *pushSession) blockedBy() string {
+	if p.target.Shadow != nil { // only this push uses it
+		return ""
+	}
+	name, age := pushrecovery.FindLock(&p.record)
+	if age < minLockAge {
+		return ""
+	}
+	return fmt.Sprintf("lock file %q exists since %v: another Git process has not removed it; "+
+		"if no Git process runs in the repository, its administrator can remove the file", fault.Short(name),
+		age.Round(time.Second))
 }
 
 // noQuarantine is in Git's report if Git cannot write to the repository at all. The report does not have the cause.
@@ -169,9 +192,6 @@ var refReasons = []struct{ text, reason string }{
 	{"refname conflict", reasonConflict},
 	{"reference does not exist", reasonConflict},
 	{"expected symref", reasonConflict},
-	{"changed meanwhile", reasonConflict},
-	{"atomic push failed", reasonConflict},
-	{"quota exceeded", reasonQuota},
 	{"prohibited", reasonPolicy},
 	{"denied", reasonPolicy},
 	{"hidden ref", reasonPolicy},

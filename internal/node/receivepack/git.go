@@ -19,7 +19,8 @@ import (
 const gracePeriod = 10 * time.Second
 
 // startGit starts git receive-pack.
-func (p *pushSession) startGit(ctx context.Context, body io.Reader, q *hookQuestions) (*process.Process, *feed, error) {
+func (p *pushSession) startGit(ctx context.Context, body io.Reader, setup gitSetup, q *hookQuestions) (
+	*process.Process, *feed, error) {
 	if q.checks {
 		p.pointers = &pointerSearch{body: body, found: func() error {
 			return fault.Wrap(fault.Unavailable, "push not accepted: the server cannot write to its state directory",
@@ -28,11 +29,16 @@ func (p *pushSession) startGit(ctx context.Context, body io.Reader, q *hookQuest
 		body = p.pointers
 	}
 	f := newFeed(body)
+	env, files := p.environment(), slices.Concat(q.files, setup.files)
+	if setup.trace != nil {
+		const first = 3 // descriptor of files
+		env = append(env, "GIT_TRACE2_EVENT="+strconv.Itoa(first+len(files)))
+		files = append(files, setup.trace)
+	}
 	child, err := p.options.Runner.Start(ctx, process.Command{
-		Class: ClassReceive, Subcommand: "receive-pack", Args: p.arguments(q.scripts), Env: p.environment(), Stdin: f.out,
+		Class: ClassReceive, Subcommand: "receive-pack", Args: p.arguments(setup, q.scripts), Env: env, Stdin: f.out,
 		Config: p.target.HooksOff(), Stderr: func(b []byte) { _, _ = p.gitErrors.Write(b) },
-		Files: slices.Concat(q.files, p.destination.files()), Grace: gracePeriod, Caller: p.caller,
-		Repository: p.target.Common,
+		Files: files, Grace: gracePeriod, Caller: p.caller, Repository: p.target.Common,
 	})
 	q.closeChildFiles()
 	return child, f, err
@@ -52,11 +58,11 @@ func (p *pushSession) maxPackSize() int64 {
 // receive.unpackLimit: a pack is kept and never unpacked into loose objects. It has two files to sync instead of up to
 // a hundred in as many directories, which Git does not sync. Maintenance combines small packs.
 // receive.denyCurrentBranch: a working tree is never written to, because its filters are programs.
-func (p *pushSession) arguments(scripts string) []string {
+func (p *pushSession) arguments(setup gitSetup, scripts string) []string {
 	var args []string
 	set := func(key, value string) { args = append(args, "-c", key+"="+value) }
 	set("safe.directory", "*") // the operator decides whose repositories are served
-	for _, c := range p.destination.config() {
+	for _, c := range setup.config {
 		set(c[0], c[1])
 	}
 	p.fsckArguments(set)

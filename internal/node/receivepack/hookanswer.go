@@ -26,6 +26,7 @@ type hookState struct {
 	config    [][2]string // configuration for Git within hooks; nil until it is needed
 	active    bool        // Git runs our scripts
 	hasUpdate bool        // also for each ref
+	pending   int         // updates that the update hook has to accept; negative: Git itself has refused some
 
 	checkedLFS bool // the push was checked for missing LFS objects
 	missingLFS bool // and refused
@@ -49,8 +50,8 @@ type hookQuestions struct {
 }
 
 // prepareHooks chooses the scripts that Git runs, and creates the pipes. Scripts also run without hooks: to check
-// borrowed and LFS objects, to ask the Decider, and to tell the destination of the push.
-func (p *pushSession) prepareHooks() (*hookQuestions, error) {
+// borrowed and LFS objects, to ask the Decider, and if the destination of the push needs them.
+func (p *pushSession) prepareHooks(hasScripts bool) (*hookQuestions, error) {
 	q := &hookQuestions{}
 	dirs := scriptDirs()
 	for len(dirs) > 1 && !p.hooks.programs.runIn(dirs[0]) {
@@ -59,7 +60,7 @@ func (p *pushSession) prepareHooks() (*hookQuestions, error) {
 	switch {
 	case len(dirs) < len(scriptDirs()), len(p.hooks.programs[repo.PreReceive]) > 0:
 	case p.options.Decider != nil, p.target.borrows():
-	case p.destination.needsScripts():
+	case hasScripts:
 	case p.target.Shadow == nil && p.checksLFS():
 		dirs, q.checks = []scriptDir{checkScript}, true
 	default:
@@ -207,7 +208,11 @@ func (p *pushSession) answerQuestion(ctx context.Context, line string, in *bufio
 			err = p.decide(ctx, args, updates, input, output)
 		}
 		if err == nil {
-			err = p.destination.accepted(updates)
+			p.hooks.pending = len(updates) - len(p.request.commands)
+			if p.hooks.hasUpdate && p.hooks.pending == 0 {
+				p.hooks.pending = len(updates)
+			}
+			err = p.accepted()
 		}
 		return err
 	case objectsQuestion:
@@ -221,7 +226,8 @@ func (p *pushSession) answerQuestion(ctx context.Context, line string, in *bufio
 		if err := p.runHooks(ctx, hookRun{event: event, args: fields}, output); err != nil {
 			return err
 		}
-		return p.destination.acceptedOne()
+		p.hooks.pending--
+		return p.accepted()
 	case repo.ReferenceTransaction:
 		input, err := readHookInput(in)
 		if err != nil {
@@ -240,6 +246,14 @@ func (p *pushSession) answerQuestion(ctx context.Context, line string, in *bufio
 		return p.runHooks(ctx, hookRun{event: event, args: []string{id}, worktree: tree}, output)
 	}
 	return fault.New(fault.Internal, "unknown hook %.40q", name)
+}
+
+// accepted calls agreed of the destination when hooks have accepted all updates.
+func (p *pushSession) accepted() error {
+	if p.hooks.pending != 0 {
+		return nil
+	}
+	return p.destination.agreed()
 }
 
 // decide checks what the push borrows and its LFS objects, asks the Decider, and runs the pre-receive hooks.

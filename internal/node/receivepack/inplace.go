@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -25,32 +24,26 @@ import (
 // push while Git runs, and everything is synced before the report.
 type inPlace struct {
 	*pushSession
-	directory      fs.FileInfo // of the repository when Git was started
-	record         pushjournal.Record
-	journaled      *pushrecovery.Push
-	pendingUpdates int // refs for which the update script was not run yet; negative: not known
+	directory fs.FileInfo // of the repository when Git was started
+	journaled *pushrecovery.Push
 }
 
-// config has Git sync objects before a ref names them, and refs before the report.
-func (p *inPlace) config() [][2]string {
-	return [][2]string{{"core.fsync", "objects,derived-metadata,reference"}, {"core.fsyncMethod", "fsync"}}
-}
-
-// needsScripts reports whether the journal has to learn that an atomic push was accepted.
-func (p *inPlace) needsScripts() bool {
+// begin has Git sync objects before a ref names them, and refs before the report. The journal has to learn that an
+// atomic push was accepted.
+func (p *inPlace) begin(ctx context.Context, before *refs.Snapshot) (setup gitSetup, err error) {
+	setup.config = [][2]string{{"core.fsync", "objects,derived-metadata,reference"}, {"core.fsyncMethod", "fsync"}}
 	preReceive := filepath.Join(p.options.Scripts, scriptsOnce, string(repo.PreReceive))
-	return p.isAtomic() && unix.Access(preReceive, unix.X_OK) == nil
-}
-
-func (p *inPlace) begin(ctx context.Context, before *refs.Snapshot) (err error) {
+	setup.hasScripts = p.isAtomic() && unix.Access(preReceive, unix.X_OK) == nil
 	if p.directory, err = os.Stat(p.target.Common); err != nil {
-		return errRepositoryGone(err)
+		return setup, errRepositoryGone(err)
 	}
 	if p.record, err = p.newRecord(before); err != nil {
-		return err
+		return setup, err
 	}
-	p.journaled, err = p.recovery.Begin(ctx, p.record, p.push.ID)
-	return err
+	if p.journaled, err = p.recovery.Begin(ctx, p.record, p.push.ID); err == nil {
+		setup.files = p.journaled.Files()
+	}
+	return setup, err
 }
 
 // newRecord describes the push for the journal. Refs are listed by their own names, and symbolic ones also by their
@@ -91,32 +84,10 @@ func (p *inPlace) newRecord(before *refs.Snapshot) (pushjournal.Record, error) {
 	return r, nil
 }
 
-func (p *inPlace) files() []*os.File { return p.journaled.Files() }
-
-func (p *inPlace) running(context.Context) {}
-
-// accepted is called when the push was accepted as a whole. An atomic push of which Git itself refused some updates
-// must not be completed after a crash, so it is not marked.
-func (p *inPlace) accepted(updates []Update) error {
-	p.pendingUpdates = -1
-	if !p.journaled.IsAtomic() || len(updates) != len(p.request.commands) {
-		return nil
-	}
-	p.pendingUpdates = 0
-	if p.hooks.hasUpdate {
-		p.pendingUpdates = len(updates)
-	}
-	return p.markAgreed()
-}
-
-func (p *inPlace) acceptedOne() error {
-	p.pendingUpdates--
-	return p.markAgreed()
-}
-
-// markAgreed notes in the journal that all hooks have accepted an atomic push, so that Git sets its refs next.
-func (p *inPlace) markAgreed() error {
-	if p.pendingUpdates != 0 || !p.journaled.IsAtomic() {
+// agreed notes in the journal that Git sets the refs of an atomic push next. An atomic push of which Git itself refused
+// some updates must not be completed after a crash.
+func (p *inPlace) agreed() error {
+	if !p.journaled.IsAtomic() {
 		return nil
 	}
 	if err := p.journaled.MarkAgreed(); err != nil {
@@ -249,20 +220,6 @@ func (p *inPlace) refNames(updates []Update) []git.RefName {
 func isDir(path string) bool {
 	info, err := os.Stat(path)
 	return err == nil && info.IsDir()
-}
-
-// minLockAge is the age from which a lock file is reported. Concurrent pushes hold their locks for a shorter time.
-const minLockAge = 5 * time.Second
-
-// blockedBy returns a message about the lock file that made Git fail; "" if there is no old one.
-func (p *inPlace) blockedBy() string {
-	name, age := pushrecovery.FindLock(&p.record)
-	if age < minLockAge {
-		return ""
-	}
-	return fmt.Sprintf("lock file %q exists since %v: another Git process has not removed it; "+
-		"if no Git process runs in the repository, its administrator can remove the file", fault.Short(name),
-		age.Round(time.Second))
 }
 
 func errRepositoryGone(err error) error {

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"io"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
@@ -16,6 +15,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/refs"
 	"github.com/packhorse-git/packhorse/internal/git/repo"
 	"github.com/packhorse-git/packhorse/internal/node"
+	"github.com/packhorse-git/packhorse/internal/node/pushjournal"
 	"github.com/packhorse-git/packhorse/internal/schedule/balance"
 	"github.com/packhorse-git/packhorse/internal/schedule/inflight"
 )
@@ -40,7 +40,9 @@ type pushSession struct {
 	gitErrors   gitErrors // error messages of Git
 	report      report    // of Git, after it has ended
 
-	lockMessage string // about a lock file of another process
+	refusals    map[string]*Refusal // by ref: of the commit, which Git's own report does not have
+	record      pushjournal.Record  // of the push in the journal
+	lockMessage string              // about a lock file of another process
 }
 
 // Serve serves one push: everything that a client sends after the advertisement. If nothing was written yet, the
@@ -149,15 +151,17 @@ func (p *pushSession) receive(ctx context.Context, body io.Reader, stateless boo
 		return process.Usage{}, err
 	}
 	before := snapshot.Unhidden()
-	questions, err := p.prepareHooks()
+	setup, err := p.destination.begin(ctx, before)
 	if err != nil {
 		return process.Usage{}, err
 	}
-	defer questions.close()
-	if err := p.destination.begin(ctx, before); err != nil {
+	questions, err := p.prepareHooks(setup.hasScripts)
+	if err != nil {
+		p.destination.ended(ctx, 0, true)
 		return process.Usage{}, err
 	}
-	child, f, err := p.startGit(ctx, body, questions)
+	defer questions.close()
+	child, f, err := p.startGit(ctx, body, setup, questions)
 	if err != nil {
 		p.destination.ended(ctx, 0, true)
 		return process.Usage{}, err
@@ -170,10 +174,7 @@ func (p *pushSession) receive(ctx context.Context, body io.Reader, stateless boo
 	if stateless {
 		p.out.after = f.done // nothing may be written while the request is being read
 	}
-	var watching sync.WaitGroup
-	watching.Go(func() { p.destination.running(ctx) })
 	usage, exit, err := p.supervise(ctx, cancel, child, f, questions)
-	watching.Wait()
 	p.destination.ended(ctx, child.Pid(), exit == nil)
 	if stateless {
 		<-f.done // the client may still be sending

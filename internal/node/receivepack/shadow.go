@@ -58,10 +58,35 @@ func FirstBranch(updates []Update, head git.RefName) git.RefName {
 	return created[0]
 }
 
+// Refusal is why an update that Git has accepted in the shadow was not made.
+type Refusal struct {
+	text   string // in the report, for the client
+	reason string // for metrics and logs
+}
+
+// Reasons against an update.
+var (
+	RefusedValue   = &Refusal{"changed meanwhile", reasonConflict}
+	RefusedName    = &Refusal{"reference conflict", reasonConflict} // with the name of another ref
+	RefusedAtomic  = &Refusal{"atomic push failed", reasonConflict} // because of another update
+	RefusedCurrent = &Refusal{"deletion of the current branch prohibited", reasonPolicy}
+	RefusedQuota   = &Refusal{"quota exceeded", reasonQuota}
+
+	refusedLFS = &Refusal{reasonMissingLFS, reasonLFS}
+)
+
+// String returns the reason as the client gets it; "" if r is nil.
+func (r *Refusal) String() string {
+	if r == nil {
+		return ""
+	}
+	return r.text
+}
+
 // CommitResult is the result of Shadow.Commit.
 type CommitResult struct {
-	// Refused has the reason for each update of the proposal that was not made, and "" for the others.
-	Refused []string
+	// Refused has the reason for each update of the proposal that was not made, and nil for the others.
+	Refused []*Refusal
 	// Stored has the number of the record with the updates, the duration of the append, and the tries.
 	Stored node.Stored
 }
