@@ -28,8 +28,7 @@ const rules = `
 	lfs:            fault git/...
 	search:         fault/... schedule/... git proto/... client
 	node:           fault/... schedule/... git/... transport/... lfs/... proto/... operations/sli
-	node/control:   search/... gateway/resolve
-	node/storage:   gateway/resolve
+	node/control:   search/...
 	node/webhook:   store/bucket
 	gateway:        fault/... schedule/... transport/... proto/... search/... node git git/disk git/pktline git/protocol
 	gateway:        lfs lfs/wire operations/sli

@@ -5,8 +5,8 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/gateway/auth"
-	"github.com/packhorse-git/packhorse/internal/gateway/resolve"
 	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/node"
 )
 
 // RevisionQuestion is a revision to resolve. Repository is the path as the client sent it.
@@ -17,10 +17,10 @@ type RevisionQuestion struct {
 
 // Resolve resolves revisions of repositories that the caller may read, in their order. A caller who may not know of a
 // repository gets the same answer, after the same time, as for one that does not exist.
-func (r *Request) Resolve(ctx context.Context, questions []RevisionQuestion) ([]resolve.Result, error) {
+func (r *Request) Resolve(ctx context.Context, questions []RevisionQuestion) ([]node.Result, error) {
 	repositories := make(map[string]*readableRepo, 1)
-	results := make([]resolve.Result, len(questions))
-	asked, at := make([]resolve.Question, 0, len(questions)), make([]int, 0, len(questions))
+	results := make([]node.Result, len(questions))
+	asked, at := make([]node.Question, 0, len(questions)), make([]int, 0, len(questions))
 	for i, q := range questions {
 		if repositories[q.Repository] == nil {
 			repositories[q.Repository] = r.readable(q.Repository)
@@ -34,7 +34,7 @@ func (r *Request) Resolve(ctx context.Context, questions []RevisionQuestion) ([]
 		if repo.hidden {
 			path = absent{repo: path}.path()
 		}
-		asked, at = append(asked, resolve.Question{Repository: path, Revision: q.Revision}), append(at, i)
+		asked, at = append(asked, node.Question{Repository: path, Revision: q.Revision}), append(at, i)
 	}
 	if len(repositories) > 1 {
 		r.Repo = git.RepoPath{} // the log line names no single repository

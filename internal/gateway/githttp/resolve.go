@@ -12,7 +12,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/gateway"
-	"github.com/packhorse-git/packhorse/internal/gateway/resolve"
+	"github.com/packhorse-git/packhorse/internal/node"
 	"github.com/packhorse-git/packhorse/internal/schedule/inflight"
 )
 
@@ -114,7 +114,7 @@ func isServerFault(err error) bool {
 }
 
 // unauthenticated returns an error if no question can be answered before the caller authenticates.
-func unauthenticated(results []resolve.Result) (err error) {
+func unauthenticated(results []node.Result) (err error) {
 	for _, r := range results {
 		if err = r.Err; !fault.Is(err, fault.Unauthenticated) {
 			return nil
@@ -123,7 +123,7 @@ func unauthenticated(results []resolve.Result) (err error) {
 	return err
 }
 
-func newResolveResult(question gateway.RevisionQuestion, r resolve.Result) ResolveResult {
+func newResolveResult(question gateway.RevisionQuestion, r node.Result) ResolveResult {
 	if r.Err != nil {
 		return ResolveResult{RevisionQuestion: question, Error: &ResolveError{Kind: fault.KindOf(r.Err).String(),
 			Message: fault.Message(r.Err)}}

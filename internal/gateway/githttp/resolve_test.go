@@ -8,8 +8,8 @@ import (
 	"testing"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
-	"github.com/packhorse-git/packhorse/internal/gateway/resolve"
 	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/node"
 )
 
 func TestResolveOverHTTP(t *testing.T) {
@@ -114,17 +114,17 @@ func TestResolveOverHTTP(t *testing.T) {
 type revisions struct {
 	mu    sync.Mutex
 	err   error
-	asked []resolve.Question
+	asked []node.Question
 }
 
-func (r *revisions) Resolve(_ context.Context, questions []resolve.Question) ([]resolve.Result, error) {
+func (r *revisions) Resolve(_ context.Context, questions []node.Question) ([]node.Result, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.asked = append(r.asked, questions...)
 	if r.err != nil {
 		return nil, r.err
 	}
-	results := make([]resolve.Result, len(questions))
+	results := make([]node.Result, len(questions))
 	for i, q := range questions {
 		switch q.Revision {
 		case "none":
@@ -134,7 +134,7 @@ func (r *revisions) Resolve(_ context.Context, questions []resolve.Question) ([]
 		default:
 			id := git.MustParseObjectID("0123456789012345678901234567890123456789")
 			version := git.Version{Incarnation: "node", Epoch: 1, Generation: 1 << 60}
-			results[i].Answer = resolve.Answer{ID: id, Type: git.Commit, Ref: "refs/heads/main", Version: version}
+			results[i].Answer = node.Answer{ID: id, Type: git.Commit, Ref: "refs/heads/main", Version: version}
 		}
 	}
 	return results, nil

@@ -9,16 +9,16 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/fault/faultrpc"
-	"github.com/packhorse-git/packhorse/internal/gateway/resolve"
 	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/node"
 	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
 )
 
-var _ resolve.Node = (*Node)(nil)
+var _ node.Resolver = (*Node)(nil)
 
 // Resolve is Resolve of storage.Resolver, through the node's control API. One call can have up to 10,000 revisions of
 // 1 MiB together.
-func (n *Node) Resolve(ctx context.Context, questions []resolve.Question) (results []resolve.Result, err error) {
+func (n *Node) Resolve(ctx context.Context, questions []node.Question) (results []node.Result, err error) {
 	defer func() { n.Metrics.count(n.Name, err) }()
 	if s := n.state.Load(); !s.reachable {
 		return nil, s.err
@@ -37,7 +37,7 @@ func (n *Node) Resolve(ctx context.Context, questions []resolve.Question) (resul
 	if len(answers) != len(questions) {
 		return nil, n.invalidResponse(fmt.Errorf("got %d results, want %d", len(answers), len(questions)))
 	}
-	results = make([]resolve.Result, len(questions))
+	results = make([]node.Result, len(questions))
 	for i, answer := range answers {
 		if f := answer.GetFault(); f != nil {
 			results[i].Err = faultrpc.Fault(f)
@@ -49,7 +49,7 @@ func (n *Node) Resolve(ctx context.Context, questions []resolve.Question) (resul
 		if err = errors.Join(err, typeErr); err != nil {
 			return nil, n.invalidResponse(err)
 		}
-		results[i].Answer = resolve.Answer{ID: id, Type: typ, Ref: found.GetRef(),
+		results[i].Answer = node.Answer{ID: id, Type: typ, Ref: found.GetRef(),
 			Version: versionOf(found.GetVersion())}
 	}
 	return results, nil
@@ -66,7 +66,7 @@ func versionOf(v *packhorsev1.Version) git.Version {
 
 // Watch is Watch of storage.Resolver, through the node's control API. One call can have up to 10,000 repositories. It
 // ends with the connection, and is not resumed.
-func (n *Node) Watch(ctx context.Context, from []resolve.Known, send func(resolve.Event) error) error {
+func (n *Node) Watch(ctx context.Context, from []node.Known, send func(node.Event) error) error {
 	if s := n.state.Load(); !s.reachable {
 		return s.err
 	}
@@ -96,7 +96,7 @@ func (n *Node) Watch(ctx context.Context, from []resolve.Known, send func(resolv
 		if err != nil {
 			return n.invalidResponse(err)
 		}
-		if err := send(resolve.Event{Repository: path, Version: versionOf(m.GetVersion()),
+		if err := send(node.Event{Repository: path, Version: versionOf(m.GetVersion()),
 			Gone: m.GetMissing()}); err != nil {
 			return err
 		}

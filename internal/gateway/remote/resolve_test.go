@@ -15,7 +15,6 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/gateway/remote"
-	"github.com/packhorse-git/packhorse/internal/gateway/resolve"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/gittest"
 	"github.com/packhorse-git/packhorse/internal/node"
@@ -43,11 +42,11 @@ func TestResolveElsewhere(t *testing.T) {
 	app := gittest.InitAt(t, w.root+"/app.git")
 	app.Git("update-ref", "refs/heads/main", app.Commit("one").String())
 	app.Git("tag", "-a", "-m", "t", "v1", "main")
-	var questions []resolve.Question
+	var questions []node.Question
 	for _, revision := range []string{"", "main", "v1", "v1^{}", "main^{tree}", "main~1", "none", "a b",
 		app.ID("main").String(), app.ID("main").String()[:8], "\u00e9"} {
-		questions = append(questions, resolve.Question{Repository: repoPath(t, "app"), Revision: revision},
-			resolve.Question{Repository: repoPath(t, "none"), Revision: revision})
+		questions = append(questions, node.Question{Repository: repoPath(t, "app"), Revision: revision},
+			node.Question{Repository: repoPath(t, "none"), Revision: revision})
 	}
 	ctx := t.Context()
 	ours, err := w.remote.Resolve(ctx, questions)
@@ -61,26 +60,26 @@ func TestResolveElsewhere(t *testing.T) {
 			t.Errorf("%v: %+v, the node says %+v", q, ours[i], theirs[i])
 		}
 	}
-	if _, err := w.remote.Resolve(ctx, make([]resolve.Question, storage.MaxRevisions+1)); !fault.Is(err,
+	if _, err := w.remote.Resolve(ctx, make([]node.Question, storage.MaxRevisions+1)); !fault.Is(err,
 		fault.Invalid) {
 		t.Errorf("too many: %v", err)
 	}
-	if _, err := w.remote.Resolve(ctx, []resolve.Question{{Repository: repoPath(t, "app"),
+	if _, err := w.remote.Resolve(ctx, []node.Question{{Repository: repoPath(t, "app"),
 		Revision: strings.Repeat("a", 2<<20)}}); !fault.Is(err, fault.Invalid) {
 		t.Errorf("too long: %v", err)
 	}
 
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	events, ended := make(chan resolve.Event, 10), make(chan error, 1)
+	events, ended := make(chan node.Event, 10), make(chan error, 1)
 	go func() {
-		ended <- w.remote.Watch(ctx, []resolve.Known{{Repository: repoPath(t, "app")},
-			{Repository: repoPath(t, "none")}}, func(e resolve.Event) error {
+		ended <- w.remote.Watch(ctx, []node.Known{{Repository: repoPath(t, "app")},
+			{Repository: repoPath(t, "none")}}, func(e node.Event) error {
 			events <- e
 			return nil
 		})
 	}()
-	first := map[string]resolve.Event{}
+	first := map[string]node.Event{}
 	for range 2 {
 		e := <-events
 		first[e.Repository.String()] = e
@@ -126,7 +125,7 @@ func TestResolveNonsense(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			n := nodeOf(t, &liar{answer: &packhorsev1.ResolveRevisionsResponse{Results: results}})
-			if results, err := n.Resolve(t.Context(), []resolve.Question{{Repository: repoPath(t, "app"),
+			if results, err := n.Resolve(t.Context(), []node.Question{{Repository: repoPath(t, "app"),
 				Revision: "main"}}); err == nil {
 				t.Errorf("taken for an answer: %+v", results)
 			}

@@ -9,16 +9,18 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/packhorse-git/packhorse/internal/node"
 )
 
 // benchQuestions are as many as a page of results has.
-func benchQuestions(node *fakeNode, n int) (questions []Question) {
-	node.mu.Lock()
-	defer node.mu.Unlock()
+func benchQuestions(fake *fakeNode, n int) (questions []node.Question) {
+	fake.mu.Lock()
+	defer fake.mu.Unlock()
 	for i := range n {
 		name := fmt.Sprintf("release/%d", i)
-		node.repos[path("team/app")].refs[name] = uint64(i + 1)
-		questions = append(questions, Question{path("team/app"), name})
+		fake.repos[path("team/app")].refs[name] = uint64(i + 1)
+		questions = append(questions, question("team/app", name))
 	}
 	return questions
 }
@@ -41,8 +43,8 @@ func median(b *testing.B, fn func(i int)) {
 
 // BenchmarkResolveMemory is one question that memory answers, through the resolver's own method.
 func BenchmarkResolveMemory(b *testing.B) {
-	node := newFakeNode("team/app")
-	tiers, questions := newTiers(b, node), benchQuestions(node, 1000)
+	fake := newFakeNode("team/app")
+	tiers, questions := newTiers(b, fake), benchQuestions(fake, 1000)
 	if _, err := tiers.Resolve(b.Context(), questions); err != nil {
 		b.Fatal(err)
 	}
@@ -55,8 +57,8 @@ func BenchmarkResolveMemory(b *testing.B) {
 
 // BenchmarkResolvePage is a page of 1,000 results that memory answers.
 func BenchmarkResolvePage(b *testing.B) {
-	node := newFakeNode("team/app")
-	tiers, questions := newTiers(b, node, func(o *Options) { o.Entries = 10_000 }), benchQuestions(node, 1000)
+	fake := newFakeNode("team/app")
+	tiers, questions := newTiers(b, fake, func(o *Options) { o.Entries = 10_000 }), benchQuestions(fake, 1000)
 	median(b, func(int) {
 		if _, err := tiers.Resolve(b.Context(), questions); err != nil {
 			b.Fatal(err)
@@ -66,10 +68,10 @@ func BenchmarkResolvePage(b *testing.B) {
 
 // BenchmarkResolveRedis is one question that memory does not know any more and Redis answers.
 func BenchmarkResolveRedis(b *testing.B) {
-	server, node := startRedis(b), newFakeNode("team/app")
+	server, fake := startRedis(b), newFakeNode("team/app")
 	url := server.onLoopback(b)
-	questions := benchQuestions(node, 3000)
-	fill, tiers := gatewayOver(b, node, server.url), newTiers(b, node, func(o *Options) {
+	questions := benchQuestions(fake, 3000)
+	fill, tiers := gatewayOver(b, fake, server.url), newTiers(b, fake, func(o *Options) {
 		r, err := NewRedis(RedisOptions{URL: url, Timeout: patience, Metrics: o.Metrics, Log: o.Log})
 		if err != nil {
 			b.Fatal(err)
@@ -107,9 +109,9 @@ func (s *redisServer) onLoopback(b *testing.B) (url string) {
 
 // BenchmarkResolveTogether measures 913 simultaneous questions about the same revision, which is not in memory.
 func BenchmarkResolveTogether(b *testing.B) {
-	node := newFakeNode("team/app")
-	tiers := newTiers(b, node)
-	calls, _ := node.counts()
+	fake := newFakeNode("team/app")
+	tiers := newTiers(b, fake)
+	calls, _ := fake.counts()
 	median(b, func(i int) {
 		tiers.Changed(path("team/app"))
 		var all sync.WaitGroup
@@ -123,38 +125,38 @@ func BenchmarkResolveTogether(b *testing.B) {
 		close(begin)
 		all.Wait()
 	})
-	now, _ := node.counts()
+	now, _ := fake.counts()
 	b.ReportMetric(float64(now-calls)/float64(b.N), "fills/op")
 }
 
 // BenchmarkRead measures reads of the memory tier, by 8 goroutines among 10,000 answers. It compares them with a map
 // behind a read-write lock, and with one behind an atomic pointer, which is the lower bound.
 func BenchmarkRead(b *testing.B) {
-	node := newFakeNode("team/app")
-	tiers, questions := newTiers(b, node, func(o *Options) { o.Entries = 20_000 }), benchQuestions(node, 10_000)
+	fake := newFakeNode("team/app")
+	tiers, questions := newTiers(b, fake, func(o *Options) { o.Entries = 20_000 }), benchQuestions(fake, 10_000)
 	results, err := tiers.Resolve(b.Context(), questions)
 	if err != nil {
 		b.Fatal(err)
 	}
-	plain := map[Question]Result{}
+	plain := map[node.Question]node.Result{}
 	for i, q := range questions {
 		plain[q] = results[i]
 	}
 	var lock sync.RWMutex
-	var snapshot atomic.Pointer[map[Question]Result]
+	var snapshot atomic.Pointer[map[node.Question]node.Result]
 	snapshot.Store(&plain)
 	for _, way := range []struct {
 		name string
-		read func(Question, *Result) bool
+		read func(node.Question, *node.Result) bool
 	}{
 		{"tier", tiers.recall},
-		{"rwmutex", func(q Question, into *Result) (ok bool) {
+		{"rwmutex", func(q node.Question, into *node.Result) (ok bool) {
 			lock.RLock()
 			defer lock.RUnlock()
 			*into, ok = plain[q]
 			return ok
 		}},
-		{"snapshot", func(q Question, into *Result) (ok bool) {
+		{"snapshot", func(q node.Question, into *node.Result) (ok bool) {
 			*into, ok = (*snapshot.Load())[q]
 			return ok
 		}},
@@ -163,7 +165,7 @@ func BenchmarkRead(b *testing.B) {
 			b.ReportAllocs()
 			b.SetParallelism(max(1, 8/runtime.GOMAXPROCS(0)))
 			b.RunParallel(func(pb *testing.PB) {
-				var result Result
+				var result node.Result
 				for i := 0; pb.Next(); i++ {
 					if !way.read(questions[i%len(questions)], &result) {
 						b.Error("it is gone")
@@ -177,13 +179,13 @@ func BenchmarkRead(b *testing.B) {
 
 // The read path allocates nothing.
 func TestReadAllocatesNothing(t *testing.T) {
-	node := newFakeNode("team/app")
-	tiers := newTiers(t, node)
-	questions := benchQuestions(node, 10)
+	fake := newFakeNode("team/app")
+	tiers := newTiers(t, fake)
+	questions := benchQuestions(fake, 10)
 	if _, err := tiers.Resolve(t.Context(), questions); err != nil {
 		t.Fatal(err)
 	}
-	var result Result
+	var result node.Result
 	if n := testing.AllocsPerRun(5000, func() {
 		for _, q := range questions {
 			if !tiers.recall(q, &result) {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/node"
 )
 
 // fakeNode owns repositories in which each ref names an object that contains the serial of its change.
@@ -24,10 +25,10 @@ type fakeNode struct {
 	calls    int
 	asked    int
 
-	computed func([]Question)    // called between the answer's making and its giving; nil: nothing
-	failing  error               // of Resolve
-	mute     error               // of Watch
-	told     func(Event, uint64) // called after each event; nil: nothing
+	computed func([]node.Question)    // called between the answer's making and its giving; nil: nothing
+	failing  error                    // of Resolve
+	mute     error                    // of Watch
+	told     func(node.Event, uint64) // called after each event; nil: nothing
 }
 
 type fakeRepo struct {
@@ -45,7 +46,7 @@ type fakeWatch struct {
 
 // toldEvent is an event with the serial of its state.
 type toldEvent struct {
-	Event
+	node.Event
 	serial uint64
 }
 
@@ -137,9 +138,9 @@ func (n *fakeNode) cut() {
 // event is the state of a repository. n.mu is held.
 func (n *fakeNode) event(p git.RepoPath) toldEvent {
 	if r := n.repos[p]; r != nil {
-		return toldEvent{Event{Repository: p, Version: r.version}, r.serial}
+		return toldEvent{node.Event{Repository: p, Version: r.version}, r.serial}
 	}
-	return toldEvent{Event{Repository: p, Gone: true}, n.serial}
+	return toldEvent{node.Event{Repository: p, Gone: true}, n.serial}
 }
 
 func (n *fakeNode) tell(p git.RepoPath) {
@@ -170,12 +171,12 @@ func (n *fakeNode) letGo() {
 	}
 }
 
-func (n *fakeNode) Resolve(ctx context.Context, questions []Question) ([]Result, error) {
+func (n *fakeNode) Resolve(ctx context.Context, questions []node.Question) ([]node.Result, error) {
 	n.mu.Lock()
 	n.calls++
 	n.asked += len(questions)
 	computed, failing := n.computed, n.failing
-	results := make([]Result, len(questions))
+	results := make([]node.Result, len(questions))
 	for i, q := range questions {
 		results[i] = n.answer(q)
 	}
@@ -186,23 +187,23 @@ func (n *fakeNode) Resolve(ctx context.Context, questions []Question) ([]Result,
 	return results, failing
 }
 
-func (n *fakeNode) answer(q Question) Result {
+func (n *fakeNode) answer(q node.Question) node.Result {
 	r := n.repos[q.Repository]
 	if r == nil {
-		return Result{Err: fault.New(fault.NotFound, "no repository")}
+		return node.Result{Err: fault.New(fault.NotFound, "no repository")}
 	}
 	serial, ok := r.refs[q.Revision]
 	if !ok {
-		return Result{Answer: Answer{Version: r.version}, Err: fault.New(fault.NotFound, "no revision")}
+		return node.Result{Answer: node.Answer{Version: r.version}, Err: fault.New(fault.NotFound, "no revision")}
 	}
 	ref := "refs/heads/" + q.Revision
 	if q.Revision == "HEAD" {
 		ref = "HEAD"
 	}
-	return Result{Answer: Answer{ID: oid(serial), Type: git.Commit, Ref: ref, Version: r.version}}
+	return node.Result{Answer: node.Answer{ID: oid(serial), Type: git.Commit, Ref: ref, Version: r.version}}
 }
 
-func (n *fakeNode) Watch(ctx context.Context, from []Known, send func(Event) error) error {
+func (n *fakeNode) Watch(ctx context.Context, from []node.Known, send func(node.Event) error) error {
 	w := &fakeWatch{names: map[git.RepoPath]bool{}, events: make(chan toldEvent, 10_000), broken: make(chan struct{})}
 	n.mu.Lock()
 	if n.mute != nil {
@@ -244,15 +245,15 @@ func (n *fakeNode) counts() (calls, asked int) {
 }
 
 // hold has computed called with each answer before it is given.
-func (n *fakeNode) hold(computed func([]Question)) {
+func (n *fakeNode) hold(computed func([]node.Question)) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.computed = computed
 }
 
-func newTiers(t testing.TB, node Node, change ...func(*Options)) *Tiers {
+func newTiers(t testing.TB, fake node.Resolver, change ...func(*Options)) *Tiers {
 	t.Helper()
-	o := Options{Node: node, Entries: 1000, Metrics: NewMetrics(), Log: discard}
+	o := Options{Node: fake, Entries: 1000, Metrics: NewMetrics(), Log: discard}
 	for _, c := range change {
 		c(&o)
 	}
@@ -265,9 +266,9 @@ func newTiers(t testing.TB, node Node, change ...func(*Options)) *Tiers {
 	return tiers
 }
 
-func ask(t testing.TB, r Resolver, repo, revision string) Result {
+func ask(t testing.TB, r Resolver, repo, revision string) node.Result {
 	t.Helper()
-	results, err := r.Resolve(t.Context(), []Question{{path(repo), revision}})
+	results, err := r.Resolve(t.Context(), []node.Question{question(repo, revision)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -283,3 +284,7 @@ func wantSerial(t testing.TB, r Resolver, repo string, want uint64) {
 }
 
 var discard = slog.New(slog.DiscardHandler)
+
+func question(repo, revision string) node.Question {
+	return node.Question{Repository: path(repo), Revision: revision}
+}

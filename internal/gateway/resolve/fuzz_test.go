@@ -5,13 +5,14 @@ import (
 	"testing"
 
 	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/node"
 )
 
 // Decoded values are encoded to the same bytes, and a value with another byte is invalid.
 func FuzzDecode(f *testing.F) {
 	c := coder{}
-	q := Question{path("team/app"), "main"}
-	for _, a := range []Answer{
+	q := question("team/app", "main")
+	for _, a := range []node.Answer{
 		{ID: oid(1), Type: git.Commit, Ref: "refs/heads/main",
 			Version: git.Version{Incarnation: "i", Epoch: 1, Generation: 1<<64 - 1}},
 		{ID: git.RawObjectID(bytes.Repeat([]byte{7}, 32)), Type: git.Tag, Ref: "HEAD"},

@@ -8,6 +8,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/node"
 )
 
 // state is one version of a repository's refs, with the answers for it. When it ends, all its entries become invalid at
@@ -122,7 +123,7 @@ func (t *Tiers) end(r *repository) {
 //
 // It ends or confirms the state, and never starts a state of another incarnation or epoch. An event may have been
 // delayed for long, and only an answer of the node has the current version.
-func (t *Tiers) hear(r *repository, e Event) {
+func (t *Tiers) hear(r *repository, e node.Event) {
 	r.heard = e.Version
 	s := r.state
 	kind := "other"
@@ -167,7 +168,7 @@ const (
 )
 
 // keep stores an answer that was current at a time for the repository's state. t.mu is held.
-func (t *Tiers) keep(r *repository, q Question, result Result, at int64) {
+func (t *Tiers) keep(r *repository, q node.Question, result node.Result, at int64) {
 	if r.state == nil || r.state.version != result.Version ||
 		len(q.Repository.String())+len(q.Revision)+len(result.Ref) > maxKept {
 		return
@@ -194,7 +195,7 @@ func (t *Tiers) over(e *entry) bool {
 //
 // Refs change with the state, but objects come and go without it. Missing objects, abbreviations that may become
 // ambiguous, and revisions that begin with an object ID are therefore stored for a limited time only.
-func (t *Tiers) until(q Question, result Result, at int64) (until int64, ok bool) {
+func (t *Tiers) until(q node.Question, result node.Result, at int64) (until int64, ok bool) {
 	switch {
 	case fault.Is(result.Err, fault.NotFound), fault.Is(result.Err, fault.Exists), fault.Is(result.Err, fault.Invalid):
 		return at + int64(t.o.MissingTTL), true
@@ -217,7 +218,7 @@ func hexes(revision string) (n int) {
 }
 
 // recall returns an answer from memory. It takes no lock.
-func (t *Tiers) recall(q Question, into *Result) bool {
+func (t *Tiers) recall(q node.Question, into *node.Result) bool {
 	random, began := t.o.Metrics.begin()
 	e := t.table.get(q)
 	if e == nil || !e.state.holds(t.now) || e.until != 0 && e.until <= t.now() {

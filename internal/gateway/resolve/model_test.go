@@ -12,6 +12,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/node"
 )
 
 // step is one thing that happens in the model.
@@ -72,7 +73,7 @@ func play(t *testing.T, mute bool, todo []step) []string {
 	if mute {
 		m.node.mute = fmt.Errorf("no events")
 	}
-	m.node.hold(func([]Question) {
+	m.node.hold(func([]node.Question) {
 		if m.hold.CompareAndSwap(true, false) {
 			c := make(chan bool)
 			m.mu.Lock()
@@ -157,7 +158,7 @@ func (m *model) now(p git.RepoPath) {
 }
 
 // processed records an event that the tiers have processed.
-func (m *model) processed(e Event, serial uint64) {
+func (m *model) processed(e node.Event, serial uint64) {
 	m.tiers.mu.Lock()
 	r := m.tiers.repos[e.Repository]
 	taken := r != nil && r.stream != nil && r.heard == e.Version
@@ -186,7 +187,7 @@ func (m *model) ask(t *testing.T, p git.RepoPath, revision string) {
 	floor := m.floors[p]
 	spans := len(m.spans[p])
 	m.mu.Unlock()
-	results, err := m.tiers.Resolve(t.Context(), []Question{{p, revision}})
+	results, err := m.tiers.Resolve(t.Context(), []node.Question{{Repository: p, Revision: revision}})
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if err != nil {

@@ -21,6 +21,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/gittest"
+	"github.com/packhorse-git/packhorse/internal/node"
 )
 
 // patience is for what has to happen, on a machine that is very busy.
@@ -82,9 +83,9 @@ func eventually(t testing.TB, what string, is func() bool) {
 }
 
 // gatewayOver makes the tiers of one gateway over a node and a Redis.
-func gatewayOver(t testing.TB, node Node, url string, change ...func(*RedisOptions)) *Tiers {
+func gatewayOver(t testing.TB, fake node.Resolver, url string, change ...func(*RedisOptions)) *Tiers {
 	t.Helper()
-	return newTiers(t, node, func(o *Options) {
+	return newTiers(t, fake, func(o *Options) {
 		ro := RedisOptions{URL: url, Timeout: patience, Metrics: o.Metrics, Log: o.Log}
 		for _, c := range change {
 			c(&ro)
@@ -98,7 +99,7 @@ func gatewayOver(t testing.TB, node Node, url string, change ...func(*RedisOptio
 }
 
 func (s *redisServer) has(t testing.TB, repo, revision string) bool {
-	_, key := coder{}.keys(Question{path(repo), revision})
+	_, key := coder{}.keys(question(repo, revision))
 	return s.client.Exists(t.Context(), key).Val() == 1
 }
 
@@ -116,18 +117,18 @@ func hits(t *Tiers) float64 { return value(t.o.Metrics.redisHit) }
 // A gateway finds the answers of another one in Redis, with one request for all.
 func TestRedisIsShared(t *testing.T) {
 	t.Parallel()
-	server, node := startRedis(t), newFakeNode("a")
+	server, fake := startRedis(t), newFakeNode("a")
 	var names []string
-	node.mu.Lock()
+	fake.mu.Lock()
 	for i := range 200 {
 		names = append(names, fmt.Sprint("b", i))
-		node.repos[path("a")].refs[names[i]] = uint64(i + 1)
+		fake.repos[path("a")].refs[names[i]] = uint64(i + 1)
 	}
-	node.mu.Unlock()
-	one, other := gatewayOver(t, node, server.url), gatewayOver(t, node, server.url)
-	var page []Question
+	fake.mu.Unlock()
+	one, other := gatewayOver(t, fake, server.url), gatewayOver(t, fake, server.url)
+	var page []node.Question
 	for _, name := range names {
-		page = append(page, Question{path("a"), name})
+		page = append(page, question("a", name))
 	}
 	if _, err := one.Resolve(t.Context(), page); err != nil {
 		t.Fatal(err)
@@ -137,7 +138,7 @@ func TestRedisIsShared(t *testing.T) {
 			server.has(t, "a", names[len(names)-1])
 	})
 	ask(t, other, "a", "main") // from here on it knows the version
-	calls, _ := node.counts()
+	calls, _ := fake.counts()
 	before := commands(t, server, "mget")
 	results, err := other.Resolve(t.Context(), page)
 	if err != nil {
@@ -148,7 +149,7 @@ func TestRedisIsShared(t *testing.T) {
 			t.Fatalf("%s: %+v", names[i], r)
 		}
 	}
-	if now, _ := node.counts(); now != calls || hits(other) != 200 {
+	if now, _ := fake.counts(); now != calls || hits(other) != 200 {
 		t.Errorf("the node was asked %d times; %v found in Redis, want 200", now-calls, hits(other))
 	}
 	if asked := commands(t, server, "mget") - before; asked != 1 {
@@ -178,18 +179,18 @@ func commands(t *testing.T, s *redisServer, name string) (n int) {
 // After an event, no older value is read from Redis or written to it.
 func TestRedisIsOlder(t *testing.T) {
 	t.Parallel()
-	server, node := startRedis(t), newFakeNode("a")
-	one, other := gatewayOver(t, node, server.url), gatewayOver(t, node, server.url)
+	server, fake := startRedis(t), newFakeNode("a")
+	one, other := gatewayOver(t, fake, server.url), gatewayOver(t, fake, server.url)
 	wantSerial(t, one, "a", 1)
 	ask(t, other, "a", "HEAD")
 	eventually(t, "both watch, and the value is in Redis", func() bool {
-		node.mu.Lock()
-		defer node.mu.Unlock()
-		return len(node.watchers) == 2 && server.has(t, "a", "main")
+		fake.mu.Lock()
+		defer fake.mu.Unlock()
+		return len(fake.watchers) == 2 && server.has(t, "a", "main")
 	})
-	_, key := coder{}.keys(Question{path("a"), "main"})
+	_, key := coder{}.keys(question("a", "main"))
 	before := server.client.Get(t.Context(), key).Val()
-	want := node.move(path("a"))
+	want := fake.move(path("a"))
 	eventually(t, "the event came", func() bool {
 		other.mu.Lock()
 		defer other.mu.Unlock()
@@ -200,14 +201,14 @@ func TestRedisIsOlder(t *testing.T) {
 	eventually(t, "the newer value is in Redis",
 		func() bool { return server.client.Get(t.Context(), key).Val() != before })
 	// A gateway that was cut off has the old state still, and does not bring it back.
-	old, ok := coder{}.decode(Question{path("a"), "main"}, before)
+	old, ok := coder{}.decode(question("a", "main"), before)
 	if !ok {
 		t.Fatal("the value is none")
 	}
 	newer := server.client.Get(t.Context(), key).Val()
-	one.o.Redis.put([]stored{{Question{path("a"), "main"}, old}})
-	one.o.Redis.put([]stored{{Question{path("a"), "mark"},
-		Answer{ID: oid(9), Type: git.Commit, Ref: "refs/heads/mark", Version: git.Version{Epoch: 9}}}})
+	one.o.Redis.put([]stored{{question("a", "main"), old}})
+	one.o.Redis.put([]stored{{question("a", "mark"),
+		node.Answer{ID: oid(9), Type: git.Commit, Ref: "refs/heads/mark", Version: git.Version{Epoch: 9}}}})
 	eventually(t, "what was put later has arrived", func() bool { return server.has(t, "a", "mark") })
 	if server.client.Get(t.Context(), key).Val() != newer {
 		t.Error("an older value took the place of a newer one")
@@ -223,10 +224,10 @@ func TestRedisOrder(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer r.Close()
-	q := Question{path("a"), "main"}
+	q := question("a", "main")
 	fence, key := r.coder.keys(q)
 	valueOf := func(v git.Version) write {
-		text, _ := r.coder.encode(stored{q, Answer{ID: oid(v.Generation), Type: git.Commit, Ref: "HEAD", Version: v}})
+		text, _ := r.coder.encode(stored{q, node.Answer{ID: oid(v.Generation), Type: git.Commit, Ref: "HEAD", Version: v}})
 		return write{fence: fence, value: key, order: order(v), text: string(text)}
 	}
 	version := func(incarnation string, epoch, generation uint64) git.Version {
@@ -272,8 +273,8 @@ func TestRedisOrder(t *testing.T) {
 // A Redis that hangs is waited for once, and asked again when it goes on.
 func TestRedisHangs(t *testing.T) {
 	t.Parallel()
-	server, node := startRedis(t), newFakeNode("a")
-	gateway := gatewayOver(t, node, server.url, func(o *RedisOptions) { o.Timeout = 200 * time.Millisecond })
+	server, fake := startRedis(t), newFakeNode("a")
+	gateway := gatewayOver(t, fake, server.url, func(o *RedisOptions) { o.Timeout = 200 * time.Millisecond })
 	ask(t, gateway, "a", "HEAD")
 	if err := server.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
@@ -298,8 +299,8 @@ func TestRedisHangs(t *testing.T) {
 // A Redis that is full is read, and no request fails.
 func TestRedisIsFull(t *testing.T) {
 	t.Parallel()
-	server, node := startRedis(t), newFakeNode("a")
-	gateway := gatewayOver(t, node, server.url)
+	server, fake := startRedis(t), newFakeNode("a")
+	gateway := gatewayOver(t, fake, server.url)
 	wantSerial(t, gateway, "a", 1)
 	eventually(t, "a value is written", func() bool { return server.has(t, "a", "main") })
 	if err := server.client.ConfigSet(t.Context(), "maxmemory", "1").Err(); err != nil {
@@ -310,7 +311,7 @@ func TestRedisIsFull(t *testing.T) {
 	if gateway.o.Redis.Bypassed() {
 		t.Error("a Redis that is full is not read any more")
 	}
-	other := gatewayOver(t, node, server.url)
+	other := gatewayOver(t, fake, server.url)
 	ask(t, other, "a", "HEAD")
 	wantSerial(t, other, "a", 1)
 	if hits(other) != 1 {
@@ -321,8 +322,8 @@ func TestRedisIsFull(t *testing.T) {
 // A Redis that is killed and comes back empty, without the script.
 func TestRedisRestarts(t *testing.T) {
 	t.Parallel()
-	server, node := startRedis(t), newFakeNode("a")
-	gateway := gatewayOver(t, node, server.url)
+	server, fake := startRedis(t), newFakeNode("a")
+	gateway := gatewayOver(t, fake, server.url)
 	wantSerial(t, gateway, "a", 1)
 	eventually(t, "a value is written", func() bool { return server.has(t, "a", "main") })
 	server.stop()
@@ -337,15 +338,15 @@ func TestRedisRestarts(t *testing.T) {
 	ask(t, gateway, "a", "HEAD")
 	eventually(t, "values are written again", func() bool {
 		ask(t, gateway, "a", "HEAD")
-		node.move(path("a"))
+		fake.move(path("a"))
 		return server.has(t, "a", "HEAD")
 	})
 }
 
 func TestRedisIsDown(t *testing.T) {
 	t.Parallel()
-	node := newFakeNode("a")
-	gateway := gatewayOver(t, node, "unix://"+filepath.Join(t.TempDir(), "none"))
+	fake := newFakeNode("a")
+	gateway := gatewayOver(t, fake, "unix://"+filepath.Join(t.TempDir(), "none"))
 	ask(t, gateway, "a", "HEAD")
 	wantSerial(t, gateway, "a", 1)
 	eventually(t, "it is bypassed", gateway.o.Redis.Bypassed)
@@ -360,15 +361,15 @@ func TestRedisIsDown(t *testing.T) {
 // Values of other questions, and damaged ones, are ignored.
 func TestRedisLies(t *testing.T) {
 	t.Parallel()
-	server, node := startRedis(t), newFakeNode("a", "b")
+	server, fake := startRedis(t), newFakeNode("a", "b")
 	secret := func(o *RedisOptions) { o.Secret = []byte("a secret that gateways share") }
-	gateway := gatewayOver(t, node, server.url, secret)
+	gateway := gatewayOver(t, fake, server.url, secret)
 	ask(t, gateway, "a", "HEAD")
 	ask(t, gateway, "b", "HEAD")
 	eventually(t, "values are written", func() bool { return server.has(t, "a", "HEAD") && server.has(t, "b", "HEAD") })
-	node.mu.Lock()
-	v := node.repos[path("a")].version
-	node.mu.Unlock()
+	fake.mu.Lock()
+	v := fake.repos[path("a")].version
+	fake.mu.Unlock()
 	for name, lie := range map[string]func(stored) string{
 		"marked with another secret": func(s stored) string { return encoded(coder{[]byte("another secret")}, s) },
 		"without a secret":           func(s stored) string { return encoded(coder{}, s) },
@@ -393,13 +394,13 @@ func TestRedisLies(t *testing.T) {
 		"huge":    func(stored) string { return strings.Repeat("y", maxElement) },
 	} {
 		revision := strings.ReplaceAll(name, " ", "-")
-		node.mu.Lock()
-		node.repos[path("a")].refs[revision] = 1
-		node.mu.Unlock()
-		q := Question{path("a"), revision}
+		fake.mu.Lock()
+		fake.repos[path("a")].refs[revision] = 1
+		fake.mu.Unlock()
+		q := question("a", revision)
 		_, key := coder{}.keys(q)
 		server.client.Set(t.Context(), key,
-			lie(stored{q, Answer{ID: oid(666), Type: git.Commit, Ref: "refs/heads/" + revision, Version: v}}), 0)
+			lie(stored{q, node.Answer{ID: oid(666), Type: git.Commit, Ref: "refs/heads/" + revision, Version: v}}), 0)
 		if got := ask(t, gateway, "a", revision); got.Err != nil || serialOf(got.ID) != 1 {
 			t.Errorf("%s: %v", name, got)
 		}
@@ -410,7 +411,7 @@ func TestRedisLies(t *testing.T) {
 	// One that goes on to lie is bypassed.
 	for i := range maxGarbage {
 		name := fmt.Sprint("x", i)
-		_, key := coder{}.keys(Question{path("a"), name})
+		_, key := coder{}.keys(question("a", name))
 		server.client.Set(t.Context(), key, "rubbish", 0)
 		ask(t, gateway, "a", name)
 	}
@@ -457,8 +458,8 @@ func TestRedisSpeaksRubbish(t *testing.T) {
 					go answer(conn, reply, &asked)
 				}
 			}()
-			node := newFakeNode("a")
-			gateway := gatewayOver(t, node, "redis://"+listener.Addr().String(),
+			fake := newFakeNode("a")
+			gateway := gatewayOver(t, fake, "redis://"+listener.Addr().String(),
 				func(o *RedisOptions) { o.Timeout = 300 * time.Millisecond })
 			ask(t, gateway, "a", "HEAD")
 			for i := range 2 * maxGarbage {
@@ -520,8 +521,8 @@ func TestRedisBatches(t *testing.T) {
 	v := git.Version{Incarnation: "i", Epoch: 1, Generation: 1}
 	var all []stored
 	for i := range 2*readBatch + 10 {
-		all = append(all, stored{Question{path("a"), fmt.Sprint("r", i)},
-			Answer{ID: oid(uint64(i + 1)), Type: git.Commit, Ref: "HEAD", Version: v}})
+		all = append(all, stored{question("a", fmt.Sprint("r", i)),
+			node.Answer{ID: oid(uint64(i + 1)), Type: git.Commit, Ref: "HEAD", Version: v}})
 	}
 	r.put(all)
 	eventually(t, "the last one is written", func() bool {
@@ -530,7 +531,7 @@ func TestRedisBatches(t *testing.T) {
 	})
 	wanted := make([]stored, len(all))
 	for i, s := range all {
-		wanted[i] = stored{s.question, Answer{Version: v}}
+		wanted[i] = stored{s.question, node.Answer{Version: v}}
 	}
 	for i, ok := range r.get(context.Background(), wanted) {
 		if !ok || wanted[i] != all[i] {

@@ -58,19 +58,19 @@ func TestRedisTLS(t *testing.T) {
 	server := startRedis(t, "--tls-port", port, "--tls-cert-file", cert, "--tls-key-file", key, "--tls-ca-cert-file", cert,
 		"--tls-auth-clients", "no", "--bind", "127.0.0.1")
 	url := "rediss://127.0.0.1:" + port + "/0"
-	node := newFakeNode("a")
+	fake := newFakeNode("a")
 	trusting := func(o *RedisOptions) { o.Authorities = pool }
-	first := gatewayOver(t, node, url, trusting)
+	first := gatewayOver(t, fake, url, trusting)
 	want := serialOf(ask(t, first, "a", "main").ID)
 	eventually(t, "the answer is in Redis", func() bool { return server.has(t, "a", "main") })
 
-	second := gatewayOver(t, node, url, trusting)
+	second := gatewayOver(t, fake, url, trusting)
 	ask(t, second, "a", "HEAD") // from the node: the version is not known yet
 	wantSerial(t, second, "a", want)
 	if n := value(second.o.Metrics.redisHit); n != 1 {
 		t.Errorf("%v answers came from Redis", n)
 	}
-	distrustful := gatewayOver(t, node, url)
+	distrustful := gatewayOver(t, fake, url)
 	ask(t, distrustful, "a", "HEAD")
 	wantSerial(t, distrustful, "a", want)
 	if n := value(distrustful.o.Metrics.redisHit); n != 0 || !distrustful.o.Redis.Bypassed() {

@@ -3,18 +3,20 @@ package resolve
 import (
 	"hash/maphash"
 	"sync/atomic"
+
+	"github.com/packhorse-git/packhorse/internal/node"
 )
 
 // table stores answers by question. Readers take no lock, allocate nothing, and only set a mark. Writers hold the lock
 // of their Tiers.
 //
-// A bucket is an immutable list, so a reader that has its first node can continue undisturbed. There are as many
+// A bucket is an immutable list, so a reader that has its first link can continue undisturbed. There are as many
 // buckets as entries, so lists are short. Entries are evicted by the clock algorithm: the hand takes those that were
 // not used since its last pass.
 type table struct {
 	seed    maphash.Seed
 	mask    uint64
-	buckets []atomic.Pointer[node]
+	buckets []atomic.Pointer[link]
 
 	// Guarded by the lock of the Tiers.
 	ring     []*entry // each at its own place
@@ -23,16 +25,16 @@ type table struct {
 	misses   int // entries that are errors
 }
 
-// node is an entry of a bucket with the following ones. It is immutable.
-type node struct {
+// link is an entry of a bucket with the following ones. It is immutable.
+type link struct {
 	entry *entry
-	next  *node
+	next  *link
 }
 
 // entry is one answer. It is immutable, except for the mark and the fields of the table.
 type entry struct {
-	question Question
-	result   Result
+	question node.Question
+	result   node.Result
 	hash     uint64
 	state    *state
 	until    int64 // end of the entry, if its state does not end before; zero means the end of the state
@@ -47,17 +49,17 @@ func newTable(capacity int) *table {
 	for size < capacity {
 		size *= 2
 	}
-	return &table{seed: maphash.MakeSeed(), mask: uint64(size - 1), buckets: make([]atomic.Pointer[node], size),
+	return &table{seed: maphash.MakeSeed(), mask: uint64(size - 1), buckets: make([]atomic.Pointer[link], size),
 		capacity: capacity}
 }
 
-func (t *table) hash(q Question) uint64 {
+func (t *table) hash(q node.Question) uint64 {
 	const odd = 0x9e3779b97f4a7c15 // makes the hash depend on the order of the strings
 	return maphash.String(t.seed, q.Repository.String())*odd ^ maphash.String(t.seed, q.Revision)
 }
 
 // get returns the entry for a question, valid or not, or nil.
-func (t *table) get(q Question) *entry {
+func (t *table) get(q node.Question) *entry {
 	hash := t.hash(q)
 	for n := t.buckets[hash&t.mask].Load(); n != nil; n = n.next {
 		if n.entry.hash == hash && n.entry.question == q {
@@ -90,7 +92,7 @@ func (t *table) put(e *entry, over func(*entry) bool) (gone []*entry) {
 		t.misses++
 	}
 	bucket := &t.buckets[e.hash&t.mask]
-	bucket.Store(&node{e, bucket.Load()})
+	bucket.Store(&link{e, bucket.Load()})
 	return gone
 }
 
@@ -114,12 +116,12 @@ func (t *table) unlink(e *entry) {
 	bucket.Store(without(bucket.Load(), e))
 }
 
-func without(n *node, e *entry) *node {
+func without(n *link, e *entry) *link {
 	switch {
 	case n == nil:
 		return nil
 	case n.entry == e:
 		return n.next
 	}
-	return &node{n.entry, without(n.next, e)}
+	return &link{n.entry, without(n.next, e)}
 }

@@ -9,11 +9,12 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/node"
 )
 
 // Options configure Tiers.
 type Options struct {
-	Node Node
+	Node node.Resolver
 	// Group returns the group of a repository. A call of Watch has repositories of one group only. Nil means one group.
 	Group func(git.RepoPath) string
 
@@ -46,7 +47,7 @@ type Tiers struct {
 
 	mu      sync.Mutex
 	repos   map[git.RepoPath]*repository
-	flights map[Question]*flight
+	flights map[node.Question]*flight
 	asks    uint64 // counts calls and flights
 	groups  map[string]*group
 	watched int           // repositories with a present or future stream
@@ -57,12 +58,12 @@ type Tiers struct {
 // flight is a running look-up, shared by all callers with the same question. It is guarded by the lock of the Tiers
 // until its batch is done.
 type flight struct {
-	question Question
+	question node.Question
 	repo     *repository
 	fence    uint64 // of the repository when the look-up began
 	number   uint64
 	batch    *batch
-	result   Result
+	result   node.Result
 }
 
 // batch is the flights of one call, which are looked up together.
@@ -104,7 +105,7 @@ func New(o Options) *Tiers {
 	}
 	t := &Tiers{
 		o: o, table: newTable(o.Entries), epoch: time.Now(), wake: make(chan struct{}, 1),
-		repos: map[git.RepoPath]*repository{}, flights: map[Question]*flight{}, groups: map[string]*group{},
+		repos: map[git.RepoPath]*repository{}, flights: map[node.Question]*flight{}, groups: map[string]*group{},
 	}
 	t.ctx, t.stop = context.WithCancel(context.Background())
 	t.running.Go(t.watchAll)
@@ -142,11 +143,11 @@ func (t *Tiers) now() int64 { return int64(time.Since(t.epoch)) }
 
 // Resolve answers questions in their order, from memory if possible. Answers about one repository are from one state,
 // unless it changes too fast. Errors of single questions are those of the node.
-func (t *Tiers) Resolve(ctx context.Context, questions []Question) ([]Result, error) {
+func (t *Tiers) Resolve(ctx context.Context, questions []node.Question) ([]node.Result, error) {
 	if len(questions) > maxBatch {
 		return nil, fault.New(fault.Invalid, "too many revisions: got %d, one call can resolve %d", len(questions), maxBatch)
 	}
-	results := make([]Result, len(questions))
+	results := make([]node.Result, len(questions))
 	var missing []int
 	for i, q := range questions {
 		if !t.recall(normal(q), &results[i]) {
@@ -164,7 +165,7 @@ func (t *Tiers) Resolve(ctx context.Context, questions []Question) ([]Result, er
 }
 
 // normal returns the question in its canonical form.
-func normal(q Question) Question {
+func normal(q node.Question) node.Question {
 	if q.Revision == "" {
 		q.Revision = "HEAD"
 	}
@@ -172,7 +173,7 @@ func normal(q Question) Question {
 }
 
 // torn returns the questions about repositories whose answers are from more than one state.
-func torn(questions []Question, results []Result) (again []int) {
+func torn(questions []node.Question, results []node.Result) (again []int) {
 	if len(questions) < 2 {
 		return nil
 	}
@@ -201,7 +202,7 @@ func torn(questions []Question, results []Result) (again []int) {
 }
 
 // ask looks up answers that are not in memory, together with concurrent callers.
-func (t *Tiers) ask(ctx context.Context, questions []Question, missing []int, results []Result) error {
+func (t *Tiers) ask(ctx context.Context, questions []node.Question, missing []int, results []node.Result) error {
 	var since uint64 // earlier flights may have failed for a reason that is gone
 	for {
 		flights, batches, led := t.board(questions, missing, results, &since)
@@ -231,8 +232,8 @@ func (t *Tiers) ask(ctx context.Context, questions []Question, missing []int, re
 }
 
 // board returns the flight for each question and creates missing ones; led are the created ones.
-func (t *Tiers) board(questions []Question, missing []int, results []Result, since *uint64) (flights []*flight,
-	batches []*batch, led *batch) {
+func (t *Tiers) board(questions []node.Question, missing []int, results []node.Result, since *uint64) (
+	flights []*flight, batches []*batch, led *batch) {
 	flights = make([]*flight, len(missing))
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -343,7 +344,7 @@ func (t *Tiers) fill(ctx context.Context, flights []*flight) error {
 		pending = t.fromRedis(ctx, flights)
 	}
 	for round := 1; len(pending) > 0; round++ {
-		questions := make([]Question, len(pending))
+		questions := make([]node.Question, len(pending))
 		t.mu.Lock()
 		for i, f := range pending {
 			questions[i] = f.question
@@ -364,7 +365,7 @@ func (t *Tiers) fill(ctx context.Context, flights []*flight) error {
 		}
 		for i := range pending {
 			if err != nil {
-				pending[i].result = Result{Err: err}
+				pending[i].result = node.Result{Err: err}
 			}
 		}
 		if err != nil {
@@ -377,7 +378,7 @@ func (t *Tiers) fill(ctx context.Context, flights []*flight) error {
 
 // take processes the answers of the node to questions that were sent at a time, and returns the flights that have to be
 // repeated.
-func (t *Tiers) take(flights []*flight, results []Result, at int64, last bool) (again []*flight) {
+func (t *Tiers) take(flights []*flight, results []node.Result, at int64, last bool) (again []*flight) {
 	var known []stored // for Redis
 	hits := 0
 	t.mu.Lock()
@@ -427,7 +428,7 @@ func (t *Tiers) fromRedis(ctx context.Context, flights []*flight) (pending []*fl
 	for _, f := range flights {
 		if s := f.repo.state; s != nil && s.holds(t.now) {
 			asked, states = append(asked, f), append(states, s)
-			wanted = append(wanted, stored{f.question, Answer{Version: s.version}})
+			wanted = append(wanted, stored{f.question, node.Answer{Version: s.version}})
 		} else {
 			pending = append(pending, f)
 		}
@@ -445,7 +446,7 @@ func (t *Tiers) fromRedis(ctx context.Context, flights []*flight) (pending []*fl
 			pending = append(pending, f)
 			continue
 		}
-		f.result = Result{Answer: wanted[i].answer}
+		f.result = node.Result{Answer: wanted[i].answer}
 		t.keep(f.repo, f.question, f.result, at)
 	}
 	return pending

@@ -16,6 +16,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/node"
 )
 
 // settle waits until repositories that were asked for are watched.
@@ -27,28 +28,28 @@ func settle() {
 // A look-up that is slow must not put back what an event has ended since.
 func TestSlowFill(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		node := newFakeNode("a")
-		tiers := newTiers(t, node)
+		fake := newFakeNode("a")
+		tiers := newTiers(t, fake)
 		ask(t, tiers, "a", "main")
 		settle()
-		node.mu.Lock()
-		node.repos[path("a")].refs["slow"] = node.serial
-		node.mu.Unlock()
+		fake.mu.Lock()
+		fake.repos[path("a")].refs["slow"] = fake.serial
+		fake.mu.Unlock()
 		computed, goOn := make(chan bool), make(chan bool)
 		var held atomic.Bool
-		node.hold(func([]Question) {
+		fake.hold(func([]node.Question) {
 			if held.CompareAndSwap(false, true) {
 				close(computed)
 				<-goOn
 			}
 		})
-		slow := make(chan Result)
+		slow := make(chan node.Result)
 		go func() {
-			r, _ := tiers.Resolve(t.Context(), []Question{{path("a"), "slow"}})
+			r, _ := tiers.Resolve(t.Context(), []node.Question{question("a", "slow")})
 			slow <- r[0]
 		}()
 		<-computed
-		want := node.move(path("a"))
+		want := fake.move(path("a"))
 		synctest.Wait() // the event has come, the old answer has not
 		// A later caller does not wait for the old answer.
 		if got := ask(t, tiers, "a", "slow"); serialOf(got.ID) != want {
@@ -67,30 +68,30 @@ func TestSlowFill(t *testing.T) {
 // The same across two incarnations, whose generations cannot be compared.
 func TestSlowFillOfNewIncarnation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		node := newFakeNode("a")
-		tiers := newTiers(t, node)
+		fake := newFakeNode("a")
+		tiers := newTiers(t, fake)
 		ask(t, tiers, "a", "HEAD")
 		settle()
 		computed, goOn := make(chan bool), make(chan bool)
 		var held atomic.Bool
-		node.hold(func([]Question) {
+		fake.hold(func([]node.Question) {
 			if held.CompareAndSwap(false, true) {
 				close(computed)
 				<-goOn
 			}
 		})
-		slow := make(chan Result)
+		slow := make(chan node.Result)
 		go func() {
-			r, _ := tiers.Resolve(t.Context(), []Question{{path("a"), "main"}})
+			r, _ := tiers.Resolve(t.Context(), []node.Question{question("a", "main")})
 			slow <- r[0]
 		}()
 		<-computed
-		node.remove(path("a"))
+		fake.remove(path("a"))
 		synctest.Wait()
 		if got := ask(t, tiers, "a", "HEAD"); !fault.Is(got.Err, fault.NotFound) {
 			t.Errorf("a repository that is gone answers %v", got)
 		}
-		node.create(path("a"))
+		fake.create(path("a"))
 		synctest.Wait()
 		close(goOn)
 		if got := <-slow; got.Version.Incarnation != "i2" {
@@ -105,23 +106,23 @@ func TestSlowFillOfNewIncarnation(t *testing.T) {
 // Events end an answer at once, and while they come nothing else does.
 func TestWatched(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		node := newFakeNode("a", "b")
-		tiers := newTiers(t, node)
+		fake := newFakeNode("a", "b")
+		tiers := newTiers(t, fake)
 		ask(t, tiers, "a", "main")
 		ask(t, tiers, "b", "main")
 		settle()
-		calls, _ := node.counts()
+		calls, _ := fake.counts()
 		time.Sleep(24 * time.Hour)
 		ask(t, tiers, "a", "main")
-		if now, _ := node.counts(); now != calls {
+		if now, _ := fake.counts(); now != calls {
 			t.Errorf("the node was asked %d times for what it watches", now-calls)
 		}
 		for range 3 {
-			want := node.move(path("a"))
+			want := fake.move(path("a"))
 			synctest.Wait()
 			wantSerial(t, tiers, "a", want)
 		}
-		node.restart()
+		fake.restart()
 		synctest.Wait()
 		time.Sleep(5 * time.Second) // the watch is taken up again
 		if got := ask(t, tiers, "b", "main"); got.Version.Epoch != 2 {
@@ -137,13 +138,13 @@ func TestWatchedAmongOthers(t *testing.T) {
 		for i := range names {
 			names[i] = fmt.Sprint("r", i)
 		}
-		node := newFakeNode(names...)
-		tiers := newTiers(t, node)
+		fake := newFakeNode(names...)
+		tiers := newTiers(t, fake)
 		for _, name := range names {
 			ask(t, tiers, name, "main")
 			time.Sleep(gather / 2)
 		}
-		want := node.move(path("r0"))
+		want := fake.move(path("r0"))
 		synctest.Wait()
 		wantSerial(t, tiers, "r0", want)
 	})
@@ -152,11 +153,11 @@ func TestWatchedAmongOthers(t *testing.T) {
 // The TTL is the bound while no events come.
 func TestUnwatched(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		node := newFakeNode("a")
-		node.mute = fault.New(fault.Unavailable, "no events today")
-		tiers := newTiers(t, node)
+		fake := newFakeNode("a")
+		fake.mute = fault.New(fault.Unavailable, "no events today")
+		tiers := newTiers(t, fake)
 		first := serialOf(ask(t, tiers, "a", "main").ID)
-		want := node.move(path("a"))
+		want := fake.move(path("a"))
 		time.Sleep(59 * time.Second)
 		wantSerial(t, tiers, "a", first)
 		time.Sleep(2 * time.Second)
@@ -167,17 +168,17 @@ func TestUnwatched(t *testing.T) {
 // When events break off, answers hold for the TTL from then on; when they come again, what was missed counts at once.
 func TestEventsBreakOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		node := newFakeNode("a")
-		tiers := newTiers(t, node)
+		fake := newFakeNode("a")
+		tiers := newTiers(t, fake)
 		first := serialOf(ask(t, tiers, "a", "main").ID)
 		settle()
 		time.Sleep(time.Hour)
-		node.mu.Lock()
-		node.mute = fault.New(fault.Unavailable, "down")
-		node.cut()
-		node.mu.Unlock()
+		fake.mu.Lock()
+		fake.mute = fault.New(fault.Unavailable, "down")
+		fake.cut()
+		fake.mu.Unlock()
 		synctest.Wait()
-		want := node.move(path("a"))
+		want := fake.move(path("a"))
 		time.Sleep(50 * time.Second)
 		wantSerial(t, tiers, "a", first)
 		if n, _ := staleness(t, tiers); n != 0 {
@@ -189,16 +190,16 @@ func TestEventsBreakOff(t *testing.T) {
 			t.Errorf("%d changes were found, answers from before them may have been given for %v s; want 1 and nearly 61", n,
 				sum)
 		}
-		want = node.move(path("a"))
-		node.mu.Lock()
-		node.mute = nil
-		node.mu.Unlock()
+		want = fake.move(path("a"))
+		fake.mu.Lock()
+		fake.mute = nil
+		fake.mu.Unlock()
 		time.Sleep(40 * time.Second) // the longest time between attempts
 		wantSerial(t, tiers, "a", want)
-		calls, _ := node.counts()
+		calls, _ := fake.counts()
 		time.Sleep(time.Hour)
 		wantSerial(t, tiers, "a", want)
-		if now, _ := node.counts(); now != calls {
+		if now, _ := fake.counts(); now != calls {
 			t.Error("what is watched again is still held for a TTL only")
 		}
 	})
@@ -207,20 +208,20 @@ func TestEventsBreakOff(t *testing.T) {
 // A missing revision is cached for a short time, a missing repository is not cached.
 func TestMissing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		node := newFakeNode("a")
-		tiers := newTiers(t, node)
+		fake := newFakeNode("a")
+		tiers := newTiers(t, fake)
 		for range 3 {
 			if got := ask(t, tiers, "a", "nothing"); !fault.Is(got.Err, fault.NotFound) {
 				t.Fatal(got)
 			}
 		}
-		if _, asked := node.counts(); asked != 1 {
+		if _, asked := fake.counts(); asked != 1 {
 			t.Errorf("what is missing was asked for %d times; want once", asked)
 		}
 		settle()
-		node.mu.Lock()
-		node.repos[path("a")].refs["nothing"] = 7 // as an object that was put there: no ref has changed
-		node.mu.Unlock()
+		fake.mu.Lock()
+		fake.repos[path("a")].refs["nothing"] = 7 // as an object that was put there: no ref has changed
+		fake.mu.Unlock()
 		time.Sleep(2 * time.Second)
 		if got := ask(t, tiers, "a", "nothing"); got.Err != nil {
 			t.Error(got.Err)
@@ -228,7 +229,7 @@ func TestMissing(t *testing.T) {
 		if got := ask(t, tiers, "new", "main"); !fault.Is(got.Err, fault.NotFound) {
 			t.Error(got)
 		}
-		node.create(path("new"))
+		fake.create(path("new"))
 		if got := ask(t, tiers, "new", "main"); got.Err != nil {
 			t.Error(got.Err)
 		}
@@ -247,14 +248,14 @@ func TestMissing(t *testing.T) {
 // Look-ups that ask the same at the same time share one, and none of them ends it for the others.
 func TestShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		node := newFakeNode("a")
-		tiers := newTiers(t, node)
+		fake := newFakeNode("a")
+		tiers := newTiers(t, fake)
 		goOn := make(chan bool)
-		node.hold(func([]Question) { <-goOn })
+		fake.hold(func([]node.Question) { <-goOn })
 		ctx, cancel := context.WithCancel(t.Context())
 		var all sync.WaitGroup
 		all.Go(func() {
-			if _, err := tiers.Resolve(ctx, []Question{{path("a"), "main"}}); !errors.Is(err, context.Canceled) {
+			if _, err := tiers.Resolve(ctx, []node.Question{question("a", "main")}); !errors.Is(err, context.Canceled) {
 				t.Errorf("the first one, whose caller went away: %v", err)
 			}
 		})
@@ -267,7 +268,7 @@ func TestShared(t *testing.T) {
 		synctest.Wait()
 		close(goOn)
 		all.Wait()
-		if calls, _ := node.counts(); calls != 1 {
+		if calls, _ := fake.counts(); calls != 1 {
 			t.Errorf("914 look-ups of the same asked the node %d times", calls)
 		}
 	})
@@ -280,7 +281,7 @@ func TestAbandoned(t *testing.T) {
 		tiers := newTiers(t, stuckNode{ended})
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if _, err := tiers.Resolve(ctx, []Question{{path("a"), "main"}}); fault.KindOf(err) != fault.Deadline {
+		if _, err := tiers.Resolve(ctx, []node.Question{question("a", "main")}); fault.KindOf(err) != fault.Deadline {
 			t.Error(err)
 		}
 		<-ended
@@ -289,34 +290,36 @@ func TestAbandoned(t *testing.T) {
 
 type stuckNode struct{ ended chan bool }
 
-func (n stuckNode) Resolve(ctx context.Context, _ []Question) ([]Result, error) {
+func (n stuckNode) Resolve(ctx context.Context, _ []node.Question) ([]node.Result, error) {
 	<-ctx.Done()
 	close(n.ended)
 	return nil, ctx.Err()
 }
 
-func (n stuckNode) Watch(ctx context.Context, _ []Known, _ func(Event) error) error { return ctx.Err() }
+func (n stuckNode) Watch(ctx context.Context, _ []node.Known, _ func(node.Event) error) error {
+	return ctx.Err()
+}
 
 // A node may hang and ignore the deadline. Later callers do not wait for it, and its late answer is discarded.
 func TestHangingNode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		node := newFakeNode("a")
-		node.mute = errors.New("no events")
+		fake := newFakeNode("a")
+		fake.mute = errors.New("no events")
 		hung, held := make(chan bool), true
-		node.hold(func([]Question) {
+		fake.hold(func([]node.Question) {
 			if held {
 				held = false
 				<-hung
 			}
 		})
-		tiers := newTiers(t, node)
+		tiers := newTiers(t, fake)
 		first := make(chan error, 1)
 		go func() {
-			_, err := tiers.Resolve(t.Context(), []Question{{path("a"), "main"}})
+			_, err := tiers.Resolve(t.Context(), []node.Question{question("a", "main")})
 			first <- err
 		}()
 		synctest.Wait()
-		serial := node.move(path("a"))
+		serial := fake.move(path("a"))
 		time.Sleep(fillLimit)
 		synctest.Wait() // the fill's deadline expires in the same instant
 		wantSerial(t, tiers, "a", serial)
@@ -331,17 +334,17 @@ func TestHangingNode(t *testing.T) {
 // A page of results is one call of the node, and shows one state of each repository.
 func TestBatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		node := newFakeNode("a", "b")
-		tiers := newTiers(t, node)
-		var page []Question
+		fake := newFakeNode("a", "b")
+		tiers := newTiers(t, fake)
+		var page []node.Question
 		for i := range 1000 {
-			page = append(page, Question{path([]string{"a", "b", "gone"}[i%3]), []string{"HEAD", "main", "", "none"}[i%4]})
+			page = append(page, question([]string{"a", "b", "gone"}[i%3], []string{"HEAD", "main", "", "none"}[i%4]))
 		}
 		results, err := tiers.Resolve(t.Context(), page)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if calls, asked := node.counts(); calls != 1 || asked != 9 {
+		if calls, asked := fake.counts(); calls != 1 || asked != 9 {
 			t.Errorf("%d calls with %d questions; want one with those that differ, 9", calls, asked)
 		}
 		for i, r := range results {
@@ -352,14 +355,15 @@ func TestBatch(t *testing.T) {
 		}
 		// One half is in memory, the other is looked up after a change whose event has not arrived.
 		settle()
-		node.mu.Lock()
-		node.queued = true
-		node.mu.Unlock()
-		want := node.move(path("a"))
-		node.mu.Lock()
-		node.repos[path("a")].refs["other"] = want
-		node.mu.Unlock()
-		results, err = tiers.Resolve(t.Context(), []Question{{path("a"), "main"}, {path("b"), "main"}, {path("a"), "other"}})
+		fake.mu.Lock()
+		fake.queued = true
+		fake.mu.Unlock()
+		want := fake.move(path("a"))
+		fake.mu.Lock()
+		fake.repos[path("a")].refs["other"] = want
+		fake.mu.Unlock()
+		results, err = tiers.Resolve(t.Context(), []node.Question{question("a", "main"), question("b", "main"),
+			question("a", "other")})
 		if err != nil || serialOf(results[0].ID) != want || results[0].Version != results[2].Version {
 			t.Errorf("one page has two states: %v, %v", results, err)
 		}
@@ -369,11 +373,11 @@ func TestBatch(t *testing.T) {
 // Memory is bounded whatever is asked for, and what nothing refers to is let go.
 func TestBounds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		node := newFakeNode()
-		tiers := newTiers(t, node, func(o *Options) { o.Entries, o.Watched = 50, 20 })
+		fake := newFakeNode()
+		tiers := newTiers(t, fake, func(o *Options) { o.Entries, o.Watched = 50, 20 })
 		for i := range 300 {
 			name := fmt.Sprint("r", i)
-			node.create(path(name))
+			fake.create(path(name))
 			ask(t, tiers, name, "main")
 			if i%10 == 0 {
 				settle()
@@ -393,10 +397,10 @@ func TestBounds(t *testing.T) {
 		time.Sleep(3 * sweepEvery)
 		ask(t, tiers, "r299", "main")
 		settle()
-		calls, _ := node.counts()
+		calls, _ := fake.counts()
 		time.Sleep(10 * time.Hour)
 		ask(t, tiers, "r299", "main")
-		if now, _ := node.counts(); now != calls {
+		if now, _ := fake.counts(); now != calls {
 			t.Error("a repository that is asked for is not watched, though others are idle")
 		}
 		tiers.mu.Lock()
@@ -412,17 +416,17 @@ func TestBounds(t *testing.T) {
 // Changed reports a change before its event.
 func TestChanged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		node := newFakeNode("a.git")
-		tiers := newTiers(t, node)
+		fake := newFakeNode("a.git")
+		tiers := newTiers(t, fake)
 		ask(t, tiers, "a.git", "main")
 		settle()
-		node.mu.Lock()
-		node.queued = true
-		node.mu.Unlock()
-		want := node.move(path("a.git"))
+		fake.mu.Lock()
+		fake.queued = true
+		fake.mu.Unlock()
+		want := fake.move(path("a.git"))
 		tiers.Changed(path("a"))
 		wantSerial(t, tiers, "a.git", want)
-		node.letGo()
+		fake.letGo()
 		synctest.Wait()
 		wantSerial(t, tiers, "a.git", want)
 	})
@@ -430,15 +434,15 @@ func TestChanged(t *testing.T) {
 
 func TestFailing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		node := newFakeNode("a")
-		node.failing = fault.New(fault.Unavailable, "away")
-		tiers := newTiers(t, node)
-		if _, err := tiers.Resolve(t.Context(), []Question{{path("a"), "main"}}); !fault.Is(err, fault.Unavailable) {
+		fake := newFakeNode("a")
+		fake.failing = fault.New(fault.Unavailable, "away")
+		tiers := newTiers(t, fake)
+		if _, err := tiers.Resolve(t.Context(), []node.Question{question("a", "main")}); !fault.Is(err, fault.Unavailable) {
 			t.Error(err)
 		}
-		node.failing = nil
+		fake.failing = nil
 		wantSerial(t, tiers, "a", 1)
-		if _, err := tiers.Resolve(t.Context(), make([]Question, maxBatch+1)); !fault.Is(err, fault.Invalid) {
+		if _, err := tiers.Resolve(t.Context(), make([]node.Question, maxBatch+1)); !fault.Is(err, fault.Invalid) {
 			t.Error(err)
 		}
 	})
@@ -447,13 +451,13 @@ func TestFailing(t *testing.T) {
 // Readers and writers of the table at the same time, for the race detector; no reader sees an answer to another
 // question.
 func TestTableConcurrently(t *testing.T) {
-	node := newFakeNode("a", "b", "c")
-	tiers := newTiers(t, node, func(o *Options) { o.Entries = 8 })
+	fake := newFakeNode("a", "b", "c")
+	tiers := newTiers(t, fake, func(o *Options) { o.Entries = 8 })
 	var stop atomic.Bool
 	var all sync.WaitGroup
 	all.Go(func() {
 		for i := range 300 {
-			node.move(path([]string{"a", "b", "c"}[i%3]))
+			fake.move(path([]string{"a", "b", "c"}[i%3]))
 		}
 		stop.Store(true)
 	})
@@ -487,12 +491,12 @@ func staleness(t *testing.T, tiers *Tiers) (n uint64, seconds float64) {
 // A change with an event makes no answer stale.
 func TestStaleness(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		node := newFakeNode("a")
-		tiers := newTiers(t, node)
+		fake := newFakeNode("a")
+		tiers := newTiers(t, fake)
 		ask(t, tiers, "a", "main")
 		settle()
 		time.Sleep(time.Hour)
-		want := node.move(path("a"))
+		want := fake.move(path("a"))
 		synctest.Wait()
 		wantSerial(t, tiers, "a", want)
 		if n, sum := staleness(t, tiers); n != 1 || sum != 0 {
@@ -504,24 +508,24 @@ func TestStaleness(t *testing.T) {
 // While the node refuses further watches, the TTL is the limit, and the log has one line about it.
 func TestNodeWatchesNoMore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		node := newFakeNode("a")
-		node.mute = fault.Retry(fault.Exhausted, time.Minute,
+		fake := newFakeNode("a")
+		fake.mute = fault.Retry(fault.Exhausted, time.Minute,
 			"1 more repositories would be more than the 10000 that can be watched")
 		var log strings.Builder
-		tiers := newTiers(t, node, func(o *Options) { o.Log = slog.New(slog.NewTextHandler(&log, nil)) })
+		tiers := newTiers(t, fake, func(o *Options) { o.Log = slog.New(slog.NewTextHandler(&log, nil)) })
 		for range 20 {
 			ask(t, tiers, "a", "main")
 			time.Sleep(time.Minute)
 		}
-		want := node.move(path("a"))
+		want := fake.move(path("a"))
 		time.Sleep(61 * time.Second)
 		wantSerial(t, tiers, "a", want)
-		node.mu.Lock()
-		node.mute = nil
-		node.mu.Unlock()
+		fake.mu.Lock()
+		fake.mute = nil
+		fake.mu.Unlock()
 		time.Sleep(2 * time.Minute)
 		synctest.Wait()
-		want = node.move(path("a"))
+		want = fake.move(path("a"))
 		synctest.Wait()
 		wantSerial(t, tiers, "a", want)
 		if text := log.String(); strings.Count(text, "level=WARN") != 1 ||

@@ -9,6 +9,7 @@ import (
 	"fmt"
 
 	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/node"
 )
 
 // A value in Redis is
@@ -32,8 +33,8 @@ const (
 
 // stored is a question with its answer in Redis.
 type stored struct {
-	question Question
-	answer   Answer
+	question node.Question
+	answer   node.Answer
 }
 
 // coder encodes and decodes values.
@@ -41,7 +42,7 @@ type coder struct{ secret []byte }
 
 // keys returns the keys of the newest version of a repository and of the answer to a question. They are hashes, without
 // any byte of a user. Keys of one repository are in one slot of a cluster.
-func (c coder) keys(q Question) (fence, value string) {
+func (c coder) keys(q node.Question) (fence, value string) {
 	fence = c.fenceKey(q.Repository)
 	return fence, fence + ":" + name("revision", q.Revision)
 }
@@ -76,7 +77,7 @@ func (c coder) encode(s stored) (value []byte, ok bool) {
 }
 
 // mark returns the mark of a question and its value.
-func (c coder) mark(q Question, value []byte) []byte {
+func (c coder) mark(q node.Question, value []byte) []byte {
 	h := hmac.New(sha256.New, c.secret)
 	var sizes [16]byte
 	binary.BigEndian.PutUint64(sizes[:], uint64(len(q.Repository.String())))
@@ -89,7 +90,7 @@ func (c coder) mark(q Question, value []byte) []byte {
 }
 
 // decode parses the value of a question.
-func (c coder) decode(q Question, value string) (a Answer, ok bool) {
+func (c coder) decode(q node.Question, value string) (a node.Answer, ok bool) {
 	if len(value) < orderSize+1+3+2+markSize || len(value) > maxValue || value[:len(magic)] != magic {
 		return a, false
 	}
@@ -104,11 +105,11 @@ func (c coder) decode(q Question, value string) (a Answer, ok bool) {
 	raw := r.take(int(r.byte()))
 	a.Ref = r.take(int(r.byte())<<8 | int(r.byte()))
 	if r.bad || r.rest != "" || len(raw) != git.SHA1.Size() && len(raw) != git.SHA256.Size() {
-		return Answer{}, false
+		return node.Answer{}, false
 	}
 	a.ID = git.RawObjectID([]byte(raw))
 	if _, err := git.ParseObjectType(a.Type.String()); err != nil || a.ID.IsZero() || a.Ref != "HEAD" && !safe(a.Ref) {
-		return Answer{}, false
+		return node.Answer{}, false
 	}
 	return a, true
 }

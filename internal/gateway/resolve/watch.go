@@ -7,6 +7,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/node"
 )
 
 const (
@@ -137,9 +138,9 @@ func (t *Tiers) beginStream(g *group) {
 		}
 	}
 	g.streams = append(g.streams, s)
-	from := make([]Known, 0, len(s.repos))
+	from := make([]node.Known, 0, len(s.repos))
 	for path, r := range s.repos {
-		known := Known{Repository: path}
+		known := node.Known{Repository: path}
 		if r.state != nil {
 			known.Version = r.state.version
 		}
@@ -147,7 +148,7 @@ func (t *Tiers) beginStream(g *group) {
 	}
 	t.running.Go(func() {
 		defer cancel()
-		err := t.o.Node.Watch(ctx, from, func(e Event) error {
+		err := t.o.Node.Watch(ctx, from, func(e node.Event) error {
 			t.mu.Lock()
 			defer t.mu.Unlock()
 			t.deliver(s, e)
@@ -178,7 +179,7 @@ func (t *Tiers) part(s *stream, r *repository) {
 }
 
 // deliver processes an event of a stream. t.mu is held.
-func (t *Tiers) deliver(s *stream, e Event) {
+func (t *Tiers) deliver(s *stream, e node.Event) {
 	r := s.repos[e.Repository]
 	if r == nil {
 		return // it has another stream now

@@ -9,11 +9,11 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
-	"github.com/packhorse-git/packhorse/internal/gateway/resolve"
 	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/node"
 )
 
-var _ resolve.Node = (*Router)(nil)
+var _ node.Resolver = (*Router)(nil)
 
 // homeCheckInterval is how often a watch checks whether its repositories still have the same home.
 const homeCheckInterval = time.Second
@@ -37,7 +37,7 @@ type groupKey struct {
 
 // Resolve asks the homes of the repositories, each once, and another node if one fails. It fails as a whole only when
 // ctx ends.
-func (r *Router) Resolve(ctx context.Context, questions []resolve.Question) ([]resolve.Result, error) {
+func (r *Router) Resolve(ctx context.Context, questions []node.Question) ([]node.Result, error) {
 	t := r.routing.Load()
 	groups, homes := make(map[groupKey][]int, 1), make(map[*route][]*member, 1)
 	for i, q := range questions {
@@ -50,7 +50,7 @@ func (r *Router) Resolve(ctx context.Context, questions []resolve.Question) ([]r
 		}
 		groups[key] = append(groups[key], i)
 	}
-	results := make([]resolve.Result, len(questions))
+	results := make([]node.Result, len(questions))
 	var calls sync.WaitGroup
 	for _, indexes := range groups {
 		if len(groups) == 1 {
@@ -67,12 +67,12 @@ func (r *Router) Resolve(ctx context.Context, questions []resolve.Question) ([]r
 }
 
 // resolveAt answers the questions at the given indexes, all of which have the same route and home.
-func (r *Router) resolveAt(ctx context.Context, questions []resolve.Question, results []resolve.Result, indexes []int) {
-	asked := make([]resolve.Question, len(indexes))
+func (r *Router) resolveAt(ctx context.Context, questions []node.Question, results []node.Result, indexes []int) {
+	asked := make([]node.Question, len(indexes))
 	for i, at := range indexes {
 		asked[i] = questions[at]
 	}
-	var answers []resolve.Result
+	var answers []node.Result
 	assign := func(tried []string) (*Assignment, error) { return r.assign(asked[0].Repository, tried, toAskHome) }
 	err := try(ctx, assign, func(n *Replica) (err error) {
 		if n.Revisions == nil {
@@ -96,14 +96,14 @@ func (r *Router) resolveAt(ctx context.Context, questions []resolve.Question, re
 
 // Watch watches repositories at their homes. It fails when a repository gets another home or one node's watch fails;
 // the caller begins again. A repository without a route is reported as gone.
-func (r *Router) Watch(ctx context.Context, from []resolve.Known, send func(resolve.Event) error) error {
+func (r *Router) Watch(ctx context.Context, from []node.Known, send func(node.Event) error) error {
 	t := r.routing.Load()
-	byHome := make(map[*member][]resolve.Known, 1)
+	byHome := make(map[*member][]node.Known, 1)
 	homes := make(map[*route][]*member, 1)
 	for _, k := range from {
 		found := t.find(k.Repository)
 		if found == nil {
-			if err := send(resolve.Event{Repository: k.Repository, Gone: true}); err != nil {
+			if err := send(node.Event{Repository: k.Repository, Gone: true}); err != nil {
 				return err
 			}
 			continue
@@ -122,7 +122,7 @@ func (r *Router) Watch(ctx context.Context, from []resolve.Known, send func(reso
 				return errHomeMoved()
 			}
 			defer m.release()
-			return m.Revisions.Watch(ctx, known, func(e resolve.Event) error {
+			return m.Revisions.Watch(ctx, known, func(e node.Event) error {
 				sending <- struct{}{}
 				defer func() { <-sending }()
 				return send(e)

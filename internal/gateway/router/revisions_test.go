@@ -8,24 +8,24 @@ import (
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
-	"github.com/packhorse-git/packhorse/internal/gateway/resolve"
 	"github.com/packhorse-git/packhorse/internal/gateway/router"
 	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/node"
 )
 
-// revisions is a resolve.Node whose name is the version of its answers.
+// revisions is a node.Resolver whose name is the version of its answers.
 type revisions struct {
 	name string
 
 	mu      sync.Mutex
 	err     error
-	asked   []resolve.Question
-	watched chan []resolve.Known // each watch
-	events  chan resolve.Event
+	asked   []node.Question
+	watched chan []node.Known // each watch
+	events  chan node.Event
 }
 
 func newRevisions(name string) *revisions {
-	return &revisions{name: name, watched: make(chan []resolve.Known, 100), events: make(chan resolve.Event)}
+	return &revisions{name: name, watched: make(chan []node.Known, 100), events: make(chan node.Event)}
 }
 
 func (r *revisions) fail(err error) {
@@ -40,30 +40,30 @@ func (r *revisions) down() error {
 	return r.err
 }
 
-func (r *revisions) Resolve(_ context.Context, questions []resolve.Question) ([]resolve.Result, error) {
+func (r *revisions) Resolve(_ context.Context, questions []node.Question) ([]node.Result, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.asked = append(r.asked, questions...)
 	if r.err != nil {
 		return nil, r.err
 	}
-	results := make([]resolve.Result, len(questions))
+	results := make([]node.Result, len(questions))
 	for i, q := range questions {
 		if q.Revision == "none" {
 			results[i].Err = fault.New(fault.NotFound, "no revision none")
 			continue
 		}
 		id := git.MustParseObjectID("0123456789012345678901234567890123456789")
-		results[i].Answer = resolve.Answer{ID: id, Type: git.Commit, Ref: "refs/heads/main",
+		results[i].Answer = node.Answer{ID: id, Type: git.Commit, Ref: "refs/heads/main",
 			Version: git.Version{Incarnation: r.name, Epoch: 1, Generation: 1 << 60}}
 		if q.Revision == "twice" {
-			results[i] = resolve.Result{Err: fault.New(fault.Exists, "the object ID is ambiguous")}
+			results[i] = node.Result{Err: fault.New(fault.Exists, "the object ID is ambiguous")}
 		}
 	}
 	return results, nil
 }
 
-func (r *revisions) Watch(ctx context.Context, from []resolve.Known, send func(resolve.Event) error) error {
+func (r *revisions) Watch(ctx context.Context, from []node.Known, send func(node.Event) error) error {
 	r.watched <- from
 	for {
 		select {
@@ -108,7 +108,7 @@ func revisionsRouter(t *testing.T) (r *router.Router, team, first, second *revis
 func TestRouterResolves(t *testing.T) {
 	t.Parallel()
 	r, _, first, second := revisionsRouter(t)
-	questions := []resolve.Question{{Repository: path(t, "x/a"), Revision: "main"},
+	questions := []node.Question{{Repository: path(t, "x/a"), Revision: "main"},
 		{Repository: path(t, "team/b"), Revision: "main"}, {Repository: path(t, "nowhere"), Revision: "main"},
 		{Repository: path(t, "x/c"), Revision: "none"}, {Repository: path(t, "plain"), Revision: "main"}}
 	ask := func(from string, kinds ...fault.Kind) {
@@ -153,13 +153,13 @@ func TestRouterResolves(t *testing.T) {
 func TestRouterWatches(t *testing.T) {
 	t.Parallel()
 	r, team, first, second := revisionsRouter(t)
-	known := []resolve.Known{{Repository: path(t, "x/a")}, {Repository: path(t, "team/b")},
+	known := []node.Known{{Repository: path(t, "x/a")}, {Repository: path(t, "team/b")},
 		{Repository: path(t, "nowhere")}}
-	events := make(chan resolve.Event, 10)
+	events := make(chan node.Event, 10)
 	watch := func(ctx context.Context) chan error {
 		ended := make(chan error, 1)
 		go func() {
-			ended <- r.Watch(ctx, known, func(e resolve.Event) error { events <- e; return nil })
+			ended <- r.Watch(ctx, known, func(e node.Event) error { events <- e; return nil })
 		}()
 		return ended
 	}
@@ -171,7 +171,7 @@ func TestRouterWatches(t *testing.T) {
 		t.Errorf("the first node watches %v", from)
 	}
 	<-team.watched
-	team.events <- resolve.Event{Repository: path(t, "team/b")}
+	team.events <- node.Event{Repository: path(t, "team/b")}
 	if e := <-events; e.Repository != path(t, "team/b") {
 		t.Errorf("%+v", e)
 	}

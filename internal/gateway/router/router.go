@@ -20,7 +20,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
-	"github.com/packhorse-git/packhorse/internal/gateway/resolve"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/node"
 	"github.com/packhorse-git/packhorse/internal/schedule/balance"
@@ -47,7 +46,7 @@ type Replica struct {
 	Name string // in messages to clients, logs, and metric labels
 	Node Node
 	// Revisions is the node for callers that resolve revisions; nil if the node cannot do that.
-	Revisions resolve.Node
+	Revisions node.Resolver
 	Files     Files // the node for pages that show files; nil if the node cannot do that
 	Weight    int   // share of the requests among busy replicas; values below 1 mean 1
 	// Ready returns why the node should not be asked, or nil. A nil Ready means always ready. Usable reports whether a

@@ -10,10 +10,10 @@ import (
 	"testing"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
-	"github.com/packhorse-git/packhorse/internal/gateway/resolve"
 	"github.com/packhorse-git/packhorse/internal/gateway/router"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/gittest"
+	"github.com/packhorse-git/packhorse/internal/node"
 )
 
 // storeNode is a node of an object store.
@@ -453,9 +453,9 @@ func TestHomesOfAStore(t *testing.T) {
 	t.Parallel()
 	a, b := newStoreNode("a", "s"), newStoreNode("b", "s")
 	r := storeRouter(t, a, b)
-	var questions []resolve.Question
+	var questions []node.Question
 	for i := range 20 {
-		questions = append(questions, resolve.Question{Repository: path(t, fmt.Sprint("x/", i)), Revision: "main"})
+		questions = append(questions, node.Question{Repository: path(t, fmt.Sprint("x/", i)), Revision: "main"})
 	}
 	homes := func() map[string]int {
 		t.Helper()

@@ -9,7 +9,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/fault/faultrpc"
-	"github.com/packhorse-git/packhorse/internal/gateway/resolve"
+	"github.com/packhorse-git/packhorse/internal/node"
 	"github.com/packhorse-git/packhorse/internal/node/storage"
 	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
 )
@@ -30,14 +30,14 @@ func (s *refService) ResolveRevisions(ctx context.Context, r *connect.Request[pa
 	}
 	answer := &packhorsev1.ResolveRevisionsResponse{Results: make([]*packhorsev1.RevisionResult, len(revisions))}
 	// at: indexes in the results
-	questions, at := make([]resolve.Question, 0, len(revisions)), make([]int, 0, len(revisions))
+	questions, at := make([]node.Question, 0, len(revisions)), make([]int, 0, len(revisions))
 	for i, q := range revisions {
 		path, err := parsePath(q.GetRepository())
 		if err != nil {
-			answer.Results[i] = revisionResult(resolve.Result{Err: err})
+			answer.Results[i] = revisionResult(node.Result{Err: err})
 			continue
 		}
-		questions, at = append(questions, resolve.Question{Repository: path, Revision: q.GetRevision()}), append(at, i)
+		questions, at = append(questions, node.Question{Repository: path, Revision: q.GetRevision()}), append(at, i)
 	}
 	results, err := s.Node.ResolveRevisions(ctx, questions)
 	if err != nil {
@@ -52,7 +52,7 @@ func (s *refService) ResolveRevisions(ctx context.Context, r *connect.Request[pa
 	return connect.NewResponse(answer), nil
 }
 
-func revisionResult(r resolve.Result) *packhorsev1.RevisionResult {
+func revisionResult(r node.Result) *packhorsev1.RevisionResult {
 	if r.Err == nil && !utf8.ValidString(r.Ref) {
 		r.Err = fault.New(fault.Invalid, "the name of the ref is not UTF-8")
 	}

@@ -5,9 +5,9 @@ import (
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
-	"github.com/packhorse-git/packhorse/internal/gateway/resolve"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/refs"
+	"github.com/packhorse-git/packhorse/internal/node"
 )
 
 // MaxRevisions is the maximum number of revisions in one call of ResolveRevisions.
@@ -15,14 +15,14 @@ const MaxRevisions = 10_000
 
 // ResolveRevisions resolves revisions of any repositories (lookup.Revisions), in their order. Revisions of one
 // repository see one state of it. Each has its own error. The error is Invalid for too many revisions, or that of ctx.
-func (n *Node) ResolveRevisions(ctx context.Context, questions []resolve.Question) ([]resolve.Result, error) {
+func (n *Node) ResolveRevisions(ctx context.Context, questions []node.Question) ([]node.Result, error) {
 	if len(questions) > MaxRevisions {
 		return nil, fault.New(fault.Invalid, "too many revisions: got %d, one call can resolve %d", len(questions),
 			MaxRevisions)
 	}
 	n.metrics.lookups.revisions.Add(float64(len(questions)))
 	defer func(start time.Time) { n.metrics.resolving.Observe(time.Since(start).Seconds()) }(time.Now())
-	results := make([]resolve.Result, len(questions))
+	results := make([]node.Result, len(questions))
 	seen := make(map[string]state)
 	answer := func(indexes []int) error {
 		path := questions[indexes[0]].Repository
@@ -51,7 +51,7 @@ func (n *Node) ResolveRevisions(ctx context.Context, questions []resolve.Questio
 				results[i].Err = err
 				continue
 			}
-			results[i].Answer = resolve.Answer{ID: found.ID, Type: found.Type, Ref: string(found.Ref), Version: version}
+			results[i].Answer = node.Answer{ID: found.ID, Type: found.Type, Ref: string(found.Ref), Version: version}
 		}
 		return ctx.Err()
 	}
@@ -79,18 +79,18 @@ func oneState(seen map[string]state, snap *refs.Snapshot, version git.Version) (
 	return snap, version
 }
 
-// Resolver makes a Node a resolve.Node.
+// Resolver makes a Node a node.Resolver.
 type Resolver struct{ *Node }
 
-var _ resolve.Node = Resolver{}
+var _ node.Resolver = Resolver{}
 
-// Resolve implements resolve.Node.
-func (r Resolver) Resolve(ctx context.Context, questions []resolve.Question) ([]resolve.Result, error) {
+// Resolve implements node.Resolver.
+func (r Resolver) Resolve(ctx context.Context, questions []node.Question) ([]node.Result, error) {
 	return r.ResolveRevisions(ctx, questions)
 }
 
 // Watch is Node.Watch without the changes. It also reports events with the version that the caller knows.
-func (r Resolver) Watch(ctx context.Context, from []resolve.Known, send func(resolve.Event) error) error {
+func (r Resolver) Watch(ctx context.Context, from []node.Known, send func(node.Event) error) error {
 	watched := make([]WatchFrom, len(from))
 	for i, f := range from {
 		watched[i].Path = f.Repository
@@ -99,6 +99,6 @@ func (r Resolver) Watch(ctx context.Context, from []resolve.Known, send func(res
 		}
 	}
 	return r.Node.Watch(ctx, watched, func(e Event) error {
-		return send(resolve.Event{Repository: e.Path, Version: e.Version, Gone: e.Gone})
+		return send(node.Event{Repository: e.Path, Version: e.Version, Gone: e.Gone})
 	})
 }

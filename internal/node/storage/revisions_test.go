@@ -10,20 +10,20 @@ import (
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
-	"github.com/packhorse-git/packhorse/internal/gateway/resolve"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/gittest"
+	"github.com/packhorse-git/packhorse/internal/node"
 	"github.com/packhorse-git/packhorse/internal/node/storage"
 	"github.com/packhorse-git/packhorse/internal/node/uploadpack"
 )
 
-func question(t testing.TB, path, revision string) resolve.Question {
+func question(t testing.TB, path, revision string) node.Question {
 	t.Helper()
 	parsed, err := git.ParseRepoPath(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return resolve.Question{Repository: parsed, Revision: revision}
+	return node.Question{Repository: parsed, Revision: revision}
 }
 
 func TestResolveRevisions(t *testing.T) {
@@ -34,8 +34,8 @@ func TestResolveRevisions(t *testing.T) {
 	app.Git("config", "transfer.hideRefs", "refs/hidden")
 	app.Git("update-ref", "refs/hidden/x", app.Commit("secret").String())
 
-	node := storage.Resolver{Node: r.Node}
-	results, err := node.Resolve(context.Background(), []resolve.Question{
+	resolver := storage.Resolver{Node: r.Node}
+	results, err := resolver.Resolve(context.Background(), []node.Question{
 		question(t, "app", ""), question(t, "team/lib", "main^{tree}"), question(t, "app.git", "main~1"),
 		question(t, "nothing", "main"),
 		question(t, "app", "none"), question(t, "app", "a b"), question(t, "app", "hidden/x"),
@@ -70,13 +70,13 @@ func TestResolveRevisions(t *testing.T) {
 	if a, b := results[0].Version, results[2].Version; a != b { // by two of its paths
 		t.Errorf("one repository in two states: %v and %v", a, b)
 	}
-	if _, err := node.Resolve(context.Background(), make([]resolve.Question, storage.MaxRevisions+1)); !fault.Is(err,
+	if _, err := resolver.Resolve(context.Background(), make([]node.Question, storage.MaxRevisions+1)); !fault.Is(err,
 		fault.Invalid) {
 		t.Errorf("too many: %v", err)
 	}
 	ended, end := context.WithCancel(context.Background())
 	end()
-	if _, err := node.Resolve(ended, []resolve.Question{question(t, "app", "")}); !fault.Is(err, fault.Cancelled) {
+	if _, err := resolver.Resolve(ended, []node.Question{question(t, "app", "")}); !fault.Is(err, fault.Cancelled) {
 		t.Errorf("nobody waits: %v", err)
 	}
 }
@@ -98,7 +98,7 @@ func TestResolveRevisionsOfAFork(t *testing.T) {
 	fork.Git("update-ref", "refs/heads/main", one.String())
 	fork.Git("update-ref", "refs/tags/v1", lender.ID("v1").String())
 
-	node := storage.Resolver{Node: r.Node}
+	resolver := storage.Resolver{Node: r.Node}
 	for revision, want := range map[string]git.ObjectID{
 		"main^{tree}": lender.ID("main^{tree}"), one.String(): one, one.String()[:12] + "^{commit}": one,
 		lender.ID("v1").String()[:12]: lender.ID("v1"),
@@ -107,7 +107,7 @@ func TestResolveRevisionsOfAFork(t *testing.T) {
 		"v1-1-g" + secret.String()[:12]:          {},
 		lender.ID("secret^{tree}").String()[:12]: {},
 	} {
-		results, err := node.Resolve(context.Background(), []resolve.Question{question(t, "fork", revision)})
+		results, err := resolver.Resolve(context.Background(), []node.Question{question(t, "fork", revision)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -116,15 +116,15 @@ func TestResolveRevisionsOfAFork(t *testing.T) {
 			t.Errorf("%s: %+v, want %s", revision, have, want)
 		}
 	}
-	if results, err := node.Resolve(context.Background(), []resolve.Question{question(t, "lender",
+	if results, err := resolver.Resolve(context.Background(), []node.Question{question(t, "lender",
 		secret.String()[:12])}); err != nil || results[0].ID != secret {
 		t.Errorf("of the lender itself: %+v, %v", results, err)
 	}
-	many := make([]resolve.Question, 101)
+	many := make([]node.Question, 101)
 	for i := range many {
 		many[i] = question(t, "fork", one.String())
 	}
-	if results, err := node.Resolve(context.Background(), many); err != nil || results[99].Err != nil ||
+	if results, err := resolver.Resolve(context.Background(), many); err != nil || results[99].Err != nil ||
 		!fault.Is(results[100].Err, fault.Invalid) {
 		t.Errorf("very many: %v, %v, %v", results[99], results[100], err)
 	}
@@ -134,12 +134,12 @@ func TestResolverWatches(t *testing.T) {
 	t.Parallel()
 	r := newRoot(t, storage.Options{CheckInterval: 10 * time.Millisecond})
 	app := r.repo("app.git", "one")
-	node, q := storage.Resolver{Node: r.Node}, question(t, "app", "main")
+	resolver, q := storage.Resolver{Node: r.Node}, question(t, "app", "main")
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	events := make(chan resolve.Event, 100)
-	go node.Watch(ctx, []resolve.Known{{Repository: q.Repository}},
-		func(e resolve.Event) error { events <- e; return nil })
+	events := make(chan node.Event, 100)
+	go resolver.Watch(ctx, []node.Known{{Repository: q.Repository}},
+		func(e node.Event) error { events <- e; return nil })
 	first := <-events
 	app.Git("update-ref", "refs/heads/main", app.Commit("two").String())
 	second := <-events
@@ -147,13 +147,13 @@ func TestResolverWatches(t *testing.T) {
 		second.Version.Generation <= first.Version.Generation {
 		t.Errorf("after a change %+v, before it %+v", second, first)
 	}
-	results, err := node.Resolve(ctx, []resolve.Question{q})
+	results, err := resolver.Resolve(ctx, []node.Question{q})
 	if err != nil || results[0].Version.Epoch != second.Version.Epoch ||
 		results[0].Version.Generation < second.Version.Generation {
 		t.Errorf("an answer of version %+v, %v; the event's is %+v", results, err, second)
 	}
-	go node.Watch(ctx, []resolve.Known{{Repository: q.Repository, Version: second.Version},
-		{Repository: question(t, "none", "").Repository}}, func(e resolve.Event) error { events <- e; return nil })
+	go resolver.Watch(ctx, []node.Known{{Repository: q.Repository, Version: second.Version},
+		{Repository: question(t, "none", "").Repository}}, func(e node.Event) error { events <- e; return nil })
 	for range 2 {
 		if e := <-events; e.Gone != (e.Repository != q.Repository) {
 			t.Errorf("%+v", e)
@@ -163,11 +163,11 @@ func TestResolverWatches(t *testing.T) {
 
 func BenchmarkResolveRevisions(b *testing.B) {
 	dir := b.TempDir()
-	node, err := storage.New(uploadpack.New(nil, uploadpack.Options{}), storage.Options{Root: dir})
+	resolver, err := storage.New(uploadpack.New(nil, uploadpack.Options{}), storage.Options{Root: dir})
 	if err != nil {
 		b.Fatal(err)
 	}
-	defer node.Close()
+	defer resolver.Close()
 	repo := gittest.InitAt(b, dir+"/app.git")
 	id := repo.Commit("0")
 	for i := range 100 {
@@ -181,11 +181,11 @@ func BenchmarkResolveRevisions(b *testing.B) {
 	for _, revision := range []string{"HEAD", "main", "main~50", "main^{tree}", id.String(), id.String()[:8]} {
 		b.Run(revision, func(b *testing.B) {
 			b.ReportAllocs()
-			q := []resolve.Question{question(b, "app", revision)}
+			q := []node.Question{question(b, "app", revision)}
 			var took []time.Duration
 			for b.Loop() {
 				begun := time.Now()
-				if results, err := node.ResolveRevisions(context.Background(), q); err != nil || results[0].Err != nil {
+				if results, err := resolver.ResolveRevisions(context.Background(), q); err != nil || results[0].Err != nil {
 					b.Fatal(results, err)
 				}
 				took = append(took, time.Since(begun))
