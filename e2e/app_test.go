@@ -115,7 +115,7 @@ func TestApplication(t *testing.T) {
 	config := filepath.Join(home, "packhorse.toml")
 	text := fmt.Sprintf("root = %q\nstate = %q\n[http]\naddress = \"127.0.0.1:0\"\n[ops]\naddress = "+
 		"\"\"\n[app]\nworkers = [%s]\nslots = 1\nhealth = \"/ready\"\n"+
-		"health_interval = \"20ms\"\nhealth_timeout = \"1m\"\nblackout = \"20ms\"\n", t.TempDir(),
+		"", t.TempDir(),
 		filepath.Join(home, ".local/state/packhorse/gateway"),
 		strings.Join(workers, ", "))
 	systemctl := "#!/bin/sh\nw=" + home +
@@ -179,10 +179,10 @@ func TestApplication(t *testing.T) {
 	seen := map[string]bool{}
 	for line := range strings.Lines(p.logged()) {
 		var r struct {
-			Operation, Pool, Worker, Class string
-			Queue                          *float64 `json:"queue_ms"`
+			Operation, Pool, Worker string
+			Queue                   *float64 `json:"queue_ms"`
 		}
-		if json.Unmarshal([]byte(line), &r) == nil && r.Operation == "app" && r.Pool == "app" && r.Class == "normal" &&
+		if json.Unmarshal([]byte(line), &r) == nil && r.Operation == "app" && r.Pool == "app" &&
 			r.Queue != nil {
 			seen[r.Worker] = true
 		}

@@ -20,6 +20,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/packhorse-git/packhorse/internal/bench/loadgen"
+	"github.com/packhorse-git/packhorse/internal/transport/bulk"
 )
 
 func LimitCommand(env loadgen.Env) *cobra.Command {
@@ -72,6 +73,7 @@ func serveLimit(ctx context.Context, env loadgen.Env, file, addr string, withTLS
 	if err != nil {
 		return err
 	}
+	l = bulk.Unpaced(l) // like our own server
 	scheme := "http"
 	if withTLS {
 		config, err := selfSigned(l.Addr())

@@ -18,6 +18,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/packhorse-git/packhorse/internal/bench/loadgen"
+	"github.com/packhorse-git/packhorse/internal/transport/bulk"
 )
 
 // The relay does the minimum of a pair of processes. For each request a sender sends one file with sendfile(2), and the
@@ -60,6 +61,7 @@ func acceptEach(l net.Listener, serve func(c *net.TCPConn) error) error {
 		open    = map[net.Conn]bool{}
 		serving sync.WaitGroup
 	)
+	l = bulk.Unpaced(l)
 	for {
 		c, err := l.Accept()
 		if err != nil {
@@ -89,7 +91,7 @@ func acceptEach(l net.Listener, serve func(c *net.TCPConn) error) error {
 
 // relayConn answers the requests of one client.
 func relayConn(client *net.TCPConn, sender string, length int64) error {
-	c, err := net.Dial("tcp", sender)
+	c, err := (&net.Dialer{Control: bulk.UnpacedDial}).Dial("tcp", sender)
 	if err != nil {
 		return err
 	}

@@ -5,62 +5,130 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
-	"syscall"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/transport/connlimit"
 )
 
-const firstBody = 4 << 10 // first allocation for a body of unknown length: most are short
-
-var (
-	errTooLong = errors.New("the request body is too long")
-	errFull    = errors.New("no room on disk")
+const (
+	firstBody = 4 << 10 // first allocation for a body of unknown length: most are short
+	// maxStored is how much of a request body is received before a worker is chosen, and how much of a response waits for
+	// a slow client. Most forms, pages and API responses are shorter.
+	maxStored = 1 << 20
+	// linger is how long the rest of a request body is received after its response. A client that still sends might lose
+	// the response otherwise, because TCP resets the connection.
+	linger = 5 * time.Second
 )
 
-// body is a request body. It is received in full before a worker is chosen, in memory and, beyond a limit, in a file
-// without a name.
+var errTooLong = errors.New("the request body is too long")
+
+// body is a request body. Its beginning, or all of it, is received before a worker is chosen.
 type body struct {
-	size     int64
-	memory   []byte // the beginning, or all of it
-	reserved int64  // of Proxy.memory
-	file     *file  // the rest; nil: there is none
+	length   int64 // -1: unknown before it was received
+	memory   []byte
+	reserved int64 // of Proxy.memory
+	rest     *rest // nil: there is none
 }
 
-// open returns a reader of the body. Reads after close are allowed, and can return errors.
+// open returns a reader for one try at a worker. Reads after close are allowed, and can return errors.
 func (b *body) open() io.ReadCloser {
-	if b.file == nil {
+	if b.rest == nil {
 		return io.NopCloser(bytes.NewReader(b.memory))
 	}
-	return io.NopCloser(io.MultiReader(bytes.NewReader(b.memory), io.NewSectionReader(b.file.f, 0, b.file.size)))
+	return io.NopCloser(io.MultiReader(bytes.NewReader(b.memory), b.rest))
 }
 
-// close releases memory and disk space.
-func (b *body) close(p *Proxy) {
-	p.memory.release(b.reserved)
-	b.reserved, b.memory = 0, nil
-	if b.file != nil {
-		b.file.close()
-		b.file = nil
+// isUsed reports whether a worker got a part of the body that is not stored. The request cannot be sent again then.
+func (b *body) isUsed() bool { return b.rest != nil && b.rest.isUsed.Load() }
+
+// problem returns why the body could not be received, or nil.
+func (b *body) problem() error {
+	if b.rest == nil {
+		return nil
+	}
+	if err := b.rest.err.Load(); err != nil {
+		return *err
+	}
+	return nil
+}
+
+// rest is the part of a request body that is received while a worker gets it.
+type rest struct {
+	e                         *exchange
+	isUsed, isEnded, isClosed atomic.Bool
+	err                       atomic.Pointer[error]
+	reading                   sync.Mutex // held by Read
+}
+
+// Read receives a part of the body. The transport may still call it after the response.
+func (r *rest) Read(p []byte) (int, error) {
+	r.reading.Lock()
+	defer r.reading.Unlock()
+	if r.isClosed.Load() { // the connection may have another request
+		return 0, net.ErrClosed
+	}
+	r.isUsed.Store(true)
+	r.e.waitForClient()
+	if r.isClosed.Load() { // so a Read does not wait after close
+		return 0, net.ErrClosed
+	}
+	n, err := r.e.read(p)
+	switch {
+	case err == io.EOF:
+		r.isEnded.Store(true)
+	case err != nil:
+		r.err.CompareAndSwap(nil, &err)
+	}
+	return n, err
+}
+
+// isPending reports whether the client still sends the body.
+func (r *rest) isPending() bool { return r != nil && !r.isEnded.Load() && r.err.Load() == nil }
+
+// close ends a Read that waits. After close, nothing is received for workers.
+func (r *rest) close() {
+	r.isClosed.Store(true)
+	client := http.NewResponseController(&r.e.w)
+	if r.isPending() {
+		_ = client.SetReadDeadline(time.Now())
+	}
+	r.reading.Lock()
+	defer r.reading.Unlock()
+	if r.isPending() && !r.e.Cut {
+		_ = client.Flush()
+		_ = client.SetReadDeadline(time.Now().Add(linger))
+		_, _ = io.Copy(io.Discard, r.e.r.Body)
 	}
 }
 
-// receive receives the request body. If it cannot, it answers the request and returns false.
+// close releases memory, and receives what the client still sends.
+func (b *body) close(p *Proxy) {
+	if b.rest != nil {
+		b.rest.close()
+	}
+	p.memory.release(b.reserved)
+	b.reserved, b.memory = 0, nil
+}
+
+// receive receives the request body, up to maxStored. If it cannot, it answers the request and returns false.
 func (e *exchange) receive() bool {
 	r := e.r
 	if r.Body == nil || r.Body == http.NoBody || r.ContentLength == 0 {
 		return true
 	}
-	if r.ContentLength > e.p.Bodies.MaxRequest {
+	if e.body.length = r.ContentLength; r.ContentLength > e.p.MaxBody {
 		e.refuseBody(errTooLong)
 		return false
 	}
 	conn := connlimit.From(r.Context())
 	conn.Receiving()
-	err := e.receiveAll()
+	err := e.receiveStored()
 	conn.Running()
 	if err != nil {
 		e.refuseBody(err)
@@ -73,22 +141,10 @@ func (e *exchange) refuseBody(err error) {
 	switch {
 	case errors.Is(err, errTooLong):
 		e.refuse(http.StatusRequestEntityTooLarge, fmt.Sprintf("the request body is longer than the maximum of %d bytes",
-			e.p.Bodies.MaxRequest))
-	case errors.Is(err, errFull), isExhausted(err):
-		e.Err = fault.Wrap(fault.Exhausted, "too many long request bodies", err)
-		e.w.Header().Set("Retry-After", fault.RetryHeader(fault.RetryLater))
-		e.refuse(http.StatusServiceUnavailable, "too many long request bodies; try again")
-	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
-		e.p.logDiskError("long request bodies refused: cannot write to disk", err)
-		e.Err = fault.Wrap(fault.Exhausted, "the disk of "+e.p.Bodies.Dir+" is full", err)
-		e.refuse(http.StatusInsufficientStorage, "the server's disk is full and has no room for the request body; send a "+
-			"shorter one, or try again later")
+			e.p.MaxBody))
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		e.Err = fault.Wrap(fault.Deadline, "the request body took too long", err)
 		e.refuse(http.StatusRequestTimeout, "the request body took too long")
-	case errors.Is(err, errDisk):
-		e.Err = err
-		e.refuse(http.StatusInternalServerError, "internal error; see the server's log")
 	case e.ctx.Err() != nil:
 		e.clientLeft()
 	default:
@@ -97,65 +153,74 @@ func (e *exchange) refuseBody(err error) {
 	}
 }
 
-// receiveAll reads the body into memory until the memory is used up, and the rest into a file.
-func (e *exchange) receiveAll() error {
-	control := http.NewResponseController(&e.w)
+// receiveStored reads the body into memory. If the body is longer than the memory, it has a rest then.
+func (e *exchange) receiveStored() error {
 	e.reserve(e.r.ContentLength)
 	b := &e.body
-	var scratch []byte
-	defer func() { e.p.buffers.Put(scratch) }()
 	for {
-		_ = control.SetReadDeadline(time.Now().Add(e.p.Bodies.ReadStall))
-		if len(b.memory) == cap(b.memory) && b.file == nil {
+		if len(b.memory) == cap(b.memory) {
 			e.reserve(-1)
 		}
 		space := b.memory[len(b.memory):cap(b.memory)]
-		inMemory := len(space) > 0 && b.file == nil
-		if !inMemory {
-			if scratch == nil {
-				scratch = e.p.buffers.Get()
-			}
-			space = scratch
-		}
-		n, err := e.r.Body.Read(space)
-		if b.size += int64(n); b.size > e.p.Bodies.MaxRequest {
-			return errTooLong
-		}
-		if inMemory {
-			b.memory = b.memory[:len(b.memory)+n]
-		} else if n > 0 {
-			if b.file == nil {
-				b.file = &file{p: e.p}
-			}
-			if err := b.file.append(space[:n]); err != nil {
-				return err
-			}
-		}
-		if err == io.EOF {
-			_ = control.SetReadDeadline(time.Time{})
+		if len(space) == 0 && int64(len(b.memory)) != b.length {
+			b.rest = &rest{e: e}
+			// Otherwise net/http would read a part of the body before it sends the header of a response.
+			_ = http.NewResponseController(&e.w).EnableFullDuplex()
 			return nil
-		} else if err != nil { // keep the deadline: net/http waits for the rest of the body before it sends a response
+		}
+		if len(space) == 0 {
+			space = make([]byte, 1) // for the end
+		}
+		e.waitForClient()
+		n, err := e.read(space)
+		b.memory = b.memory[:min(len(b.memory)+n, cap(b.memory))]
+		if err == io.EOF {
+			b.length = int64(len(b.memory))
+			return nil
+		} else if err != nil {
 			return err
 		}
 	}
 }
 
-// reserve makes room in memory for a body of size bytes, or of unknown size if size is -1. It does nothing if no memory
-// is left.
-func (e *exchange) reserve(size int64) {
-	b, most := &e.body, e.p.Bodies.RequestMemory
-	switch {
-	case size > most, size < 0 && b.memory == nil:
-		size = min(firstBody, most)
-	case size < 0:
-		size = most
+// waitForClient sets the limit for the next read of the body.
+func (e *exchange) waitForClient() {
+	_ = http.NewResponseController(&e.w).SetReadDeadline(time.Now().Add(e.p.ReadStall))
+}
+
+// read reads from the body of the client. After an error the deadline stays: net/http waits for the rest of the body
+// before it sends a response.
+func (e *exchange) read(p []byte) (int, error) {
+	n, err := e.r.Body.Read(p)
+	if e.in.Add(int64(n)) > e.p.MaxBody {
+		return n, errTooLong
 	}
+	if err == io.EOF {
+		_ = http.NewResponseController(&e.w).SetReadDeadline(time.Time{})
+	}
+	return n, err
+}
+
+// reserve makes room in memory for a body of size bytes, or of unknown size if size is -1. It does nothing if no memory
+// is left, or the body has all that it may have.
+func (e *exchange) reserve(size int64) {
+	b := &e.body
+	switch {
+	case size < 0 && b.memory == nil:
+		size = firstBody
+	case size < 0:
+		size = 4 * int64(cap(b.memory))
+	}
+	size = min(size, maxStored)
 	more := size - max(int64(cap(b.memory)), firstBody) // the first allocation is not counted
 	if more > 0 {
 		if !e.p.memory.reserve(more) {
-			return
+			if size = firstBody; b.memory != nil {
+				return
+			}
+		} else {
+			b.reserved += more
 		}
-		b.reserved += more
 	}
 	if size > int64(cap(b.memory)) {
 		b.memory = append(make([]byte, 0, size), b.memory...)

@@ -24,7 +24,7 @@ func (c *client) WriteHeader(status int) {
 		return // HTTP/1.0 has no such responses
 	}
 	if status >= 200 {
-		if c.closes { // ReverseProxy clears all fields after a 1xx response
+		if c.closes || c.e.body.rest.isPending() { // ReverseProxy clears all fields after a 1xx response
 			header.Set("Connection", "close")
 		}
 		if _, ok := header["Content-Type"]; !ok {

@@ -109,7 +109,6 @@ func backs(t *testing.T, n int) (list []*back, o Options) {
 		o.Workers = append(o.Workers, WorkerOptions{Name: name, Address: "unix:" + b.socket, Slots: 1})
 	}
 	o.Health = Health{Path: "/ready", Interval: 20 * time.Millisecond, Timeout: time.Minute, Failures: 2, Passes: 2}
-	o.DrainShare = 0.34
 	o.Routing.Queue = balance.Limits{Queue: 1000, Wait: time.Minute}
 	return list, o
 }
@@ -185,7 +184,7 @@ func TestDrain(t *testing.T) {
 	p.Workers()
 	// w0 is busy for as long as it is held.
 	for _, name := range []string{"w1", "w2"} {
-		if err := p.Drain(name, true); err != nil {
+		if _, err := p.Drain(name, true); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -201,25 +200,25 @@ func TestDrain(t *testing.T) {
 	}()
 	until(t, "w0 is busy", func() bool { return p.Workers()[0].InFlight == 1 })
 	for _, name := range []string{"w1", "w2"} {
-		if err := p.Undrain(name); err != nil {
+		if _, err := p.Undrain(name); err != nil {
 			t.Fatal(err)
 		}
 	}
 	until(t, "all are up again", isState(p, "+up +up +up"))
 
-	if err := p.Drain("w0", false); err != nil {
+	if _, err := p.Drain("w0", false); err != nil {
 		t.Fatal(err)
 	}
 	if got := states(p); got != "-draining +up +up" {
 		t.Errorf("while w0 has a request: %s", got)
 	}
-	err := p.Drain("w1", false)
+	_, err := p.Drain("w1", false)
 	if !fault.Is(err, fault.Exhausted) || !strings.Contains(err.Error(),
-		"w1 is not drained: the pool \"app\" may have 1 of 3 workers out of service") ||
+		"w1 is not drained: a third of the pool \"app\", 1 of 3 workers, may be out of service") ||
 		!strings.Contains(err.Error(), "wait for w0") {
 		t.Errorf("a second drain: %v", err)
 	}
-	if err := p.Drain("w0", false); err != nil {
+	if _, err := p.Drain("w0", false); err != nil {
 		t.Errorf("again: %v", err)
 	}
 	if status, text := get(t, s.URL); status != 200 || text == "w0" {
@@ -232,11 +231,11 @@ func TestDrain(t *testing.T) {
 	until(t, "w0 may go", isState(p, "-drained +up +up"))
 	b[0].stop()
 	b[0].start()
-	if err := p.Undrain("w0"); err != nil {
+	if _, err := p.Undrain("w0"); err != nil {
 		t.Fatal(err)
 	}
 	until(t, "w0 is back", isState(p, "+up +up +up"))
-	if err := p.Drain("w9", false); !fault.Is(err, fault.NotFound) || !strings.Contains(err.Error(), "w0, w1, w2") {
+	if _, err := p.Drain("w9", false); !fault.Is(err, fault.NotFound) || !strings.Contains(err.Error(), "w0, w1, w2") {
 		t.Errorf("an unknown worker: %v", err)
 	}
 }
@@ -315,11 +314,11 @@ func TestRollingRestart(t *testing.T) {
 	end := load(t, s.URL+"/work", 6)
 	for i, w := range b {
 		name := fmt.Sprint("w", i)
-		until(t, name+" is drained", func() bool { return p.Drain(name, false) == nil })
+		until(t, name+" is drained", func() bool { _, err := p.Drain(name, false); return err == nil })
 		until(t, name+" may go", func() bool { return p.Workers()[i].State == "drained" })
 		w.stop()
 		w.start()
-		if err := p.Undrain(name); err != nil {
+		if _, err := p.Undrain(name); err != nil {
 			t.Fatal(err)
 		}
 		until(t, name+" is back", func() bool { return p.Workers()[i].State == "up" })
@@ -335,7 +334,25 @@ func TestRollingRestart(t *testing.T) {
 	}
 }
 
-// Workers, pools and classes change under load: no request fails.
+// A request that got a slot just before its worker was drained goes elsewhere: the worker may be stopped by now.
+func TestDrainBeforeRequest(t *testing.T) {
+	t.Parallel()
+	f := newFront(t, Options{Workers: one("unix:/nowhere")})
+	pool := f.table.Load().pools[0]
+	got, err := pool.scheduler.Acquire(t.Context(), balance.Work{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s, err := f.Drain("w0", true); err != nil || s.State != "drained" {
+		t.Fatalf("Drain = %+v, %v, want drained", s, err)
+	}
+	if s := f.seatOf(pool, got); s != nil {
+		t.Errorf("seat = %+v, want none", s)
+	}
+	got.Done(balance.Cut)
+}
+
+// Workers and pools change under load: no request fails.
 func TestReload(t *testing.T) {
 	t.Parallel()
 	_, o := backs(t, 4)
@@ -349,8 +366,7 @@ func TestReload(t *testing.T) {
 		{Name: "b", Share: 50, Workers: workers[2:]}}}
 	more := Routing{Queue: queue,
 		Pools: []PoolOptions{{Name: "app", Share: 100, Workers: []WorkerOptions{workers[1], workers[2],
-			{Name: "w0", Address: workers[0].Address, Slots: 2}}}},
-		Slow: []Pattern{"/ready"}}
+			{Name: "w0", Address: workers[0].Address, Slots: 2}}}}}
 	for i := range 20 {
 		r := two
 		if i%2 == 1 {

@@ -106,7 +106,7 @@ func crewOf(t *testing.T, o Options, puma bool) (f *front, sockets []string, sta
 		o.Workers = append(o.Workers, WorkerOptions{Name: filepath.Base(socket), Address: "unix:" + socket, Slots: 1})
 	}
 	o.Health = Health{Path: "/ready", Interval: 20 * time.Millisecond, Timeout: patience, Failures: 2, Passes: 1}
-	o.DrainShare, o.HeaderTimeout = 0.34, time.Hour
+	o.HeaderTimeout = time.Hour
 	return newFront(t, o), sockets, start
 }
 
@@ -158,8 +158,8 @@ func TestFlappingWorkers(t *testing.T) {
 			answered, end := f.ask(http.MethodPost, 6)
 			pool := f.table.Load().pools[0]
 			resting := func() (n int) {
-				pool.mu.Lock()
-				defer pool.mu.Unlock()
+				f.mu.Lock()
+				defer f.mu.Unlock()
 				for _, w := range pool.workers {
 					if w.isResting {
 						n++

@@ -62,7 +62,6 @@ func (e *exchange) rewrite(r *httputil.ProxyRequest) {
 	setOrigin(set, &e.from, out.Host)
 	set("X-Request-Id", e.id)
 	set("X-Request-Start", startTime(e.received))
-	e.p.announceFiles(header)
 }
 
 // startTime formats a time as nginx's "t=${msec}": in seconds, with milliseconds.

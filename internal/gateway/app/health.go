@@ -44,7 +44,7 @@ const (
 	down
 )
 
-func (h health) String() string { return [...]string{"starting", "up", "unready", "down"}[h] }
+func (h health) String() string { return [...]string{"starting", "up", "not ready", "down"}[h] }
 
 // vitals derive the health of a worker from its checks.
 type vitals struct {
@@ -83,23 +83,23 @@ func (v *vitals) isUrgent() bool {
 }
 
 // probe checks a worker once.
-func (h *Health) probe(ctx context.Context, b *backend) (result, string) {
+func (h *Health) probe(ctx context.Context, w *worker) (result, string) {
 	ctx, cancel := context.WithTimeout(ctx, h.Timeout)
 	defer cancel()
 	if h.Path == "" {
-		c, err := b.transport.DialContext(ctx, "", "")
+		c, err := w.transport.DialContext(ctx, "", "")
 		if err != nil {
 			return failedProbe(err, "cannot connect")
 		}
 		c.Close()
 		return passed, ""
 	}
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+b.host+h.Path, nil)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+w.host+h.Path, nil)
 	if err != nil {
 		return unanswered, err.Error()
 	}
 	request.Header = http.Header{"User-Agent": {"packhorse-health"}, "Accept": {"*/*"}}
-	response, err := b.transport.RoundTrip(request)
+	response, err := w.transport.RoundTrip(request)
 	if err != nil {
 		return failedProbe(err, "no response to GET "+h.Path)
 	}
@@ -141,12 +141,12 @@ func (p *Proxy) watch(ctx context.Context, w *worker) {
 		case <-w.due:
 		}
 		p.check(ctx, w, quick)
-		w.pool.mu.Lock()
+		p.mu.Lock()
 		wait := h.Interval
 		if w.isUrgent() {
 			wait = quick
 		}
-		w.pool.mu.Unlock()
+		p.mu.Unlock()
 		timer.Reset(wait - wait/8 + rand.N(wait/4+1))
 		select { // failed requests ask for checks; this bounds them
 		case <-ctx.Done():
@@ -159,15 +159,14 @@ func (p *Proxy) watch(ctx context.Context, w *worker) {
 // check checks a worker with a separate slot, so that the check takes no thread from a request. It keeps the slot
 // while the worker does not respond, so that no request fails meanwhile.
 func (p *Proxy) check(ctx context.Context, w *worker, pause time.Duration) {
-	s := w.pool.checkSlot(ctx, w)
-	if s != nil {
+	if s := p.checkSlot(ctx, w); s != nil {
 		defer s.Done(balance.OK)
-	} else if w.backend.requests.Load() >= int64(w.Slots) { // it has no thread for a check
+	} else if p.isFull(w) { // it has no thread for a check
 		return
 	}
 	for ctx.Err() == nil {
-		r, why := p.Health.probe(ctx, w.backend)
-		if ctx.Err() != nil || r == inconclusive || !w.pool.record(w, r, why, &p.Health) {
+		r, why := p.Health.probe(ctx, w)
+		if ctx.Err() != nil || r == inconclusive || !p.record(w, r, why) {
 			return
 		}
 		select {
@@ -179,13 +178,13 @@ func (p *Proxy) check(ctx context.Context, w *worker, pause time.Duration) {
 
 // checkSlot waits for the next free slot of a worker. Nil means that the worker is given no requests, or that ctx has
 // ended.
-func (p *pool) checkSlot(ctx context.Context, w *worker) *balance.Seat {
+func (p *Proxy) checkSlot(ctx context.Context, w *worker) *balance.Seat {
 	for w.isGiven.Load() && ctx.Err() == nil {
 		p.mu.Lock()
-		work := balance.Work{Check: true, Among: []*balance.Worker{w.member}}
+		scheduler, work := w.pool.scheduler, balance.Work{Check: true, Among: []*balance.Worker{w.member}}
 		p.mu.Unlock()
 		again, cancel := context.WithTimeout(ctx, time.Second) // it may be drained meanwhile
-		s, err := p.scheduler.Acquire(again, work)
+		s, err := scheduler.Acquire(again, work)
 		cancel()
 		if err == nil {
 			return s
@@ -195,6 +194,12 @@ func (p *pool) checkSlot(ctx context.Context, w *worker) *balance.Seat {
 		}
 	}
 	return nil
+}
+
+func (p *Proxy) isFull(w *worker) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return w.requests.Load() >= int64(w.slots)
 }
 
 // requestCheck makes a check due.

@@ -74,12 +74,12 @@ func TestUnstableWorkersAreLoggedSparsely(t *testing.T) {
 	}
 	defer p.Close()
 	pool := p.table.Load().pools[0]
-	w, now := pool.list()[0], time.Unix(1e9, 0)
-	pool.now = func() time.Time { return now }
-	h := &Health{Failures: 1, Passes: 1}
+	w, now := pool.workers[0], time.Unix(1e9, 0)
+	p.now = func() time.Time { return now }
+	p.Health.Failures, p.Health.Passes = 1, 1
 	const minutes, perMinute = 60, 240
 	for i := range minutes * perMinute {
-		pool.record(w, []result{passed, refused, unanswered}[i%3], "why", h)
+		p.record(w, []result{passed, refused, unanswered}[i%3], "why")
 		now = now.Add(time.Minute / perMinute)
 	}
 	if n := len(log.all()); n > minutes*logBurst+logBurst || n < minutes {
@@ -129,7 +129,7 @@ func TestChecksAreNoRequests(t *testing.T) {
 	b[0].red.Store(true)
 	var first *seat
 	for i, s := range seats {
-		if s.worker.Name == "w0" {
+		if s.name == "w0" {
 			first = s
 			seats = append(seats[:i:i], seats[i+1:]...)
 		}
@@ -138,7 +138,7 @@ func TestChecksAreNoRequests(t *testing.T) {
 	until(t, "w0 is not ready", isState(p, "-not ready +up +up +up"))
 	seats[0].done(balance.OK)
 	s := <-next
-	if s.worker.Name == "w0" {
+	if s.name == "w0" {
 		t.Error("w0 was given the request before the check")
 	}
 	s.done(balance.OK)
@@ -265,7 +265,7 @@ func TestBusyWorkerIsNotDown(t *testing.T) {
 	b[0].hold = make(chan struct{})
 	f := newFront(t, o)
 	until(t, "both are up", isState(f.Proxy, "+up +up"))
-	if err := f.Drain("w1", true); err != nil {
+	if _, err := f.Drain("w1", true); err != nil {
 		t.Fatal(err)
 	}
 	held := make(chan int, 1)
@@ -274,10 +274,10 @@ func TestBusyWorkerIsNotDown(t *testing.T) {
 		held <- status
 	}()
 	until(t, "w0 is busy", func() bool { return f.Workers()[0].InFlight == 1 })
-	if err := f.Drain("w0", true); err != nil {
+	if _, err := f.Drain("w0", true); err != nil {
 		t.Fatal(err)
 	}
-	f.check(t.Context(), f.table.Load().pools[0].list()[0], time.Millisecond) // it would wait for an hour
+	f.check(t.Context(), f.table.Load().pools[0].workers[0], time.Millisecond) // it would wait for an hour
 	if got := states(f.Proxy); !strings.HasPrefix(got, "-draining ") ||
 		strings.Contains(strings.Join(log.all(), ""), "worker=w0") {
 		t.Errorf("%s; the log says %q", got, log.all())

@@ -9,7 +9,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 )
 
-// Metrics counts requests for the application. The labels are pools and workers of the configuration, and two classes.
+// Metrics counts requests for the application. The labels are pools and workers of the configuration.
 type Metrics struct {
 	queue, service             *prometheus.HistogramVec
 	refused, answers, failures *prometheus.CounterVec
@@ -29,15 +29,15 @@ func NewMetrics() *Metrics {
 	}
 	seconds := func(name, help string) *prometheus.HistogramVec {
 		return prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "packhorse_app_" + name, Help: help,
-			Buckets: latencyBuckets}, []string{"pool", "class"})
+			Buckets: latencyBuckets}, []string{"pool"})
 	}
 	gauge := func(name, help string, labels ...string) *prometheus.Desc {
 		return prometheus.NewDesc("packhorse_app_"+name, help, labels, nil)
 	}
 	return &Metrics{
-		queue: seconds("queue_seconds", "Time that requests waited for a worker, by pool and class (normal, slow)."),
+		queue: seconds("queue_seconds", "Time that requests waited for a worker, by pool."),
 		service: seconds("service_seconds",
-			"Time from the choice of a worker until it had sent its response, by pool and class."),
+			"Time from the choice of a worker until it had sent its response, by pool."),
 		refused: counter("refused_total", "Requests that got no worker, by pool and reason: full (too many wait), late (the "+
 			"wait was too long), no_worker (none is available), left (the client disconnected).", "pool", "why"),
 		answers: counter("answers_total", "Responses of workers, by pool and class of status (2xx).", "pool", "status"),
@@ -58,28 +58,14 @@ func (m *Metrics) Collectors() []prometheus.Collector {
 	return []prometheus.Collector{m.queue, m.service, m.refused, m.answers, m.failures, m}
 }
 
-// count counts an answer, and notes the class of its request if that is not known.
-func (e *exchange) count() {
-	if e.Class == "" {
-		e.Class = e.p.table.Load().classOf(e.r.URL.Path)
-	}
-	if e.pool != nil && e.Status != 0 && !e.pool.isGone.Load() {
-		e.pool.counts.answered(e.Status)
-	}
-}
-
 // poolCounts are the series of a pool.
 type poolCounts struct {
-	queue, service map[Class]prometheus.Observer
+	queue, service prometheus.Observer
 	answers        [6]prometheus.Counter // by the first digit of the status
 }
 
 func (m *Metrics) ofPool(name string) *poolCounts {
-	c := &poolCounts{queue: map[Class]prometheus.Observer{}, service: map[Class]prometheus.Observer{}}
-	for _, class := range []Class{Normal, Slow} {
-		c.queue[class] = m.queue.WithLabelValues(name, string(class))
-		c.service[class] = m.service.WithLabelValues(name, string(class))
-	}
+	c := &poolCounts{queue: m.queue.WithLabelValues(name), service: m.service.WithLabelValues(name)}
 	for i, status := range [6]string{"other", "1xx", "2xx", "3xx", "4xx", "5xx"} {
 		c.answers[i] = m.answers.WithLabelValues(name, status)
 	}
@@ -109,18 +95,12 @@ func (m *Metrics) countRefused(pool string, err error, waited, limit time.Durati
 	m.refused.WithLabelValues(pool, why).Inc()
 }
 
-// forgetWorker drops the series of a worker that is gone, forgetPool those of a pool.
-func (m *Metrics) forgetWorker(name string) {
-	m.failures.DeleteLabelValues(name)
-}
-
+// forgetPool drops the series of a pool that is gone.
 func (m *Metrics) forgetPool(name string) {
-	for _, v := range []*prometheus.CounterVec{m.refused, m.answers} {
-		v.DeletePartialMatch(prometheus.Labels{"pool": name})
-	}
-	for _, v := range []*prometheus.HistogramVec{m.queue, m.service} {
-		v.DeletePartialMatch(prometheus.Labels{"pool": name})
-	}
+	m.queue.DeleteLabelValues(name)
+	m.service.DeleteLabelValues(name)
+	m.refused.DeletePartialMatch(prometheus.Labels{"pool": name})
+	m.answers.DeletePartialMatch(prometheus.Labels{"pool": name})
 }
 
 // observe sets the proxy whose workers and queues are reported.
@@ -148,26 +128,24 @@ func (m *Metrics) Collect(out chan<- prometheus.Metric) {
 	gauge := func(d *prometheus.Desc, value float64, labels ...string) {
 		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)
 	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	for _, pool := range p.table.Load().pools {
 		var slots, busy, away int
-		pool.mu.Lock()
-		allowed := pool.allowed()
-		pool.mu.Unlock()
-		for _, w := range pool.list() {
-			s := pool.state(w)
+		for _, w := range pool.workers {
 			given := 0.0
-			if s.Given {
+			if w.serves() {
 				given = 1
-				slots += s.Slots
+				slots += w.slots
 			} else {
 				away++
 			}
-			busy += s.InFlight
-			gauge(m.workerUp, given, w.Name, pool.name)
+			busy += int(w.requests.Load())
+			gauge(m.workerUp, given, w.name, pool.name)
 		}
 		gauge(m.slots, float64(slots), pool.name)
 		gauge(m.busy, float64(busy), pool.name)
 		gauge(m.queued, float64(pool.scheduler.Queued()), pool.name)
-		gauge(m.outOfService, float64(away)/float64(allowed), pool.name)
+		gauge(m.outOfService, float64(away)/float64(pool.allowed()), pool.name)
 	}
 }

@@ -3,10 +3,9 @@ package app
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"math/rand/v2"
+	"net/http"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -20,37 +19,35 @@ import (
 // pool is a set of workers that are alike. It gets a share of the requests.
 type pool struct {
 	name      string
-	metrics   *Metrics
 	counts    *poolCounts
-	log       *slog.Logger
-	now       func() time.Time
-	isChecked bool // its workers have health checks
-	blackout  time.Duration
 	scheduler *balance.Scheduler
 	isGone    atomic.Bool // the configuration no longer has it
 	isUsable  atomic.Bool // some worker can be given requests, or may be soon
 	share     atomic.Int64
 
-	mu         sync.Mutex // taken before that of the scheduler
-	drainShare float64
-	workers    []*worker // replaced, never changed
-	byMember   map[*balance.Worker]*worker
+	// Guarded by Proxy.mu.
+	workers  []*worker
+	byMember map[*balance.Worker]*worker
 }
 
-// worker is a member of a pool.
+// worker is the server at an address. It keeps its state when its name, its pool or its slots change.
 type worker struct {
-	WorkerOptions
-	backend *backend
-	pool    *pool
-	member  *balance.Worker
-	due     chan struct{}      // has a value when a check is due
-	stop    context.CancelFunc // stops the checks
+	address
+	transport *http.Transport
+	due       chan struct{}      // has a value when a check is due
+	stop      context.CancelFunc // stops the checks
 
+	requests       atomic.Int64 // in flight
+	ended          atomic.Int64 // end of the last request: Unix time in nanoseconds
 	served, failed atomic.Uint64
 	isGiven        atomic.Bool // it is given requests
 	isUsable       atomic.Bool // it may be given requests if no other worker is
 
-	// Guarded by the pool's mu.
+	// Guarded by Proxy.mu.
+	name   string
+	slots  int
+	pool   *pool
+	member *balance.Worker
 	vitals
 	isDrained bool      // by the operator
 	isResting bool      // it is given no requests because it is not ready
@@ -64,32 +61,12 @@ var errNotReady = errors.New("not ready")
 // describe returns the worker for a scheduler. It is named by its address, so that its requests count whatever the
 // worker is called.
 func (w *worker) describe() balance.Member {
-	return balance.Member{Name: w.Address, Slots: w.Slots, Usable: w.isUsable.Load, Ready: func() error {
+	return balance.Member{Name: w.address.String(), Slots: w.slots, Usable: w.isUsable.Load, Ready: func() error {
 		if w.isGiven.Load() {
 			return nil
 		}
 		return errNotReady
 	}}
-}
-
-// list returns the workers.
-func (p *pool) list() []*worker {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.workers
-}
-
-// find returns the worker of a name, or nil.
-func (p *pool) find(name string) *worker {
-	if p == nil {
-		return nil
-	}
-	for _, w := range p.list() {
-		if w.Name == name {
-			return w
-		}
-	}
-	return nil
 }
 
 // choose draws a pool at random, in proportion to the shares. Pools without a usable worker leave their share to the
@@ -123,8 +100,10 @@ func choose(pools []*pool) *pool {
 
 // seat is a slot of a worker for a request.
 type seat struct {
+	p      *Proxy
 	worker *worker
-	class  Class
+	name   string // of the worker
+	pool   *pool
 	taken  time.Time
 	seat   *balance.Seat
 	isDone atomic.Bool
@@ -137,32 +116,31 @@ func (s *seat) done(how balance.Outcome) {
 		return
 	}
 	w := s.worker
-	now := time.Now()
-	s.took = now.Sub(s.taken)
-	w.pool.counts.service[s.class].Observe(s.took.Seconds())
+	s.took = time.Since(s.taken)
+	s.pool.counts.service.Observe(s.took.Seconds())
 	switch how {
 	case balance.OK:
 		w.served.Add(1)
 	case balance.Failed:
 		w.failed.Add(1)
-		w.pool.metrics.failures.WithLabelValues(w.Name).Inc()
+		s.p.Metrics.failures.WithLabelValues(s.name).Inc()
 		w.requestCheck()
 	}
-	w.backend.ended.Store(now.UnixNano())
-	w.backend.requests.Add(-1)
+	w.ended.Store(s.p.now().UnixNano())
+	w.requests.Add(-1)
 	s.seat.Done(how)
 }
 
 // take waits for a slot of a worker that was not tried. The errors are of kind Exhausted if too many requests wait, or
 // this one did for too long, and Unavailable if there is no worker.
-func (e *exchange) take(tried []*worker) (*seat, error) {
+func (e *exchange) take(tried []*seat) (*seat, error) {
 	p, stage, began := e.p, inflight.From(e.ctx), time.Now()
 	work := balance.Work{}
 	if p.Caller != nil {
 		work.Caller = p.Caller(e.from.Client)
 	}
-	for _, w := range tried {
-		work.Tried = append(work.Tried, w.Address)
+	for _, s := range tried {
+		work.Tried = append(work.Tried, s.worker.address.String())
 	}
 	for {
 		t := p.table.Load()
@@ -180,51 +158,52 @@ func (e *exchange) take(tried []*worker) (*seat, error) {
 		case err != nil && chosen.isGone.Load() && fault.Is(err, fault.Unavailable):
 			continue
 		case err != nil:
-			p.Metrics.countRefused(chosen.name, err, time.Since(began), t.Routing.Queue.Wait)
+			p.Metrics.countRefused(chosen.name, err, time.Since(began), t.Queue.Wait)
 			if fault.Is(err, fault.Unavailable) {
-				err = chosen.unavailable()
+				err = p.unavailable(chosen)
 			}
 			return nil, err
 		}
-		w := chosen.workerOf(got)
-		if w == nil { // it was just removed
-			got.Done(balance.Cut)
-			continue
+		if s := p.seatOf(chosen, got); s != nil {
+			stage.SetStage(inflight.Remote)
+			chosen.counts.queue.Observe(s.taken.Sub(began).Seconds())
+			return s, nil
 		}
-		stage.SetStage(inflight.Remote)
-		w.backend.requests.Add(1)
-		now := time.Now()
-		e.Class = t.classOf(e.r.URL.Path)
-		chosen.counts.queue[e.Class].Observe(now.Sub(began).Seconds())
-		return &seat{worker: w, class: e.Class, taken: now, seat: got}, nil
+		got.Done(balance.Cut)
 	}
 }
 
-// workerOf returns the worker of a seat; nil if it was removed.
-func (p *pool) workerOf(s *balance.Seat) *worker {
+// seatOf returns the seat of a request, or nil if its worker was removed or drained meanwhile. So a drained worker
+// without requests gets none, and may be stopped.
+func (p *Proxy) seatOf(pool *pool, got *balance.Seat) *seat {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.byMember[s.Worker()]
+	w := pool.byMember[got.Worker()]
+	if w == nil || w.isDrained {
+		return nil
+	}
+	w.requests.Add(1)
+	return &seat{p: p, worker: w, name: w.name, pool: pool, taken: time.Now(), seat: got}
 }
 
 var errNoWorker = fault.Retry(fault.Unavailable, fault.RetrySoon, "the application has no worker")
 
 // unavailable returns the error for a client when no worker can be used. The reason is for the log.
-func (p *pool) unavailable() error {
+func (p *Proxy) unavailable(pool *pool) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	drained := 0
 	var why []string
-	for _, w := range p.workers {
+	for _, w := range pool.workers {
 		if w.isDrained {
 			drained++
-			why = append(why, w.Name+" is drained")
+			why = append(why, w.name+" is drained")
 		} else {
-			why = append(why, w.Name+": "+w.why)
+			why = append(why, w.name+": "+w.why)
 		}
 	}
 	msg, after := "no application worker can be reached; try again", fault.RetrySoon
-	if drained == len(p.workers) {
+	if drained == len(pool.workers) {
 		msg, after = "all application workers are being taken out of service; try again later", fault.RetryMuchLater
 	}
 	return &fault.Error{Kind: fault.Unavailable, Msg: msg, RetryAfter: after,

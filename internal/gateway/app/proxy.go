@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"log"
-	"log/slog"
 	"maps"
 	"math/rand/v2"
 	"net/http"
@@ -41,17 +40,19 @@ type exchange struct {
 	upgrade  string // protocol that the client wants to switch to
 	tunnel   tunnel // after the upgrade
 	body     body
+	in       atomic.Int64 // bytes of it that were received
 	received time.Time
 
-	proxy  httputil.ReverseProxy
-	pool   *pool                // of the last worker
-	sent   int                  // times that a worker may have got the request
-	closed bool                 // the latest connection was closed while it was idle, so nothing was sent
-	heard  atomic.Bool          // a worker began to respond
-	stored *stored              // body of the response, if it is long
-	demand demand               // of a connection to a worker
-	conn   atomic.Pointer[conn] // to the worker
-	wrote  atomic.Bool          // the request was sent in full
+	proxy   httputil.ReverseProxy
+	pool    *pool                // of the last worker
+	sent    int                  // times that a worker may have got the request
+	isSent  bool                 // the present worker may have got it
+	closed  bool                 // the latest connection was closed while it was idle, so nothing was sent
+	heard   atomic.Bool          // a worker began to respond
+	spooled *spool               // body of the response, if it is long
+	demand  demand               // of a connection to a worker
+	conn    atomic.Pointer[conn] // to the worker
+	wrote   atomic.Bool          // the request was sent in full
 }
 
 // Serve answers a request, unless ctx ends first, and returns its Record. If Record.Cut is set, the caller has to cut
@@ -61,18 +62,23 @@ func (p *Proxy) Serve(ctx context.Context, w http.ResponseWriter, r *http.Reques
 	e := &exchange{p: p, ctx: ctx, r: r, from: from}
 	e.w = client{ResponseWriter: w, e: e}
 	defer func() {
-		e.body.close(p)
-		if e.stored != nil { // after a panic
-			e.stored.Close()
+		if e.spooled != nil { // after a panic
+			e.spooled.Close()
 		}
 		if cause := recover(); cause != nil && cause != http.ErrAbortHandler {
 			p.Log.Error("panic while relaying a request", "panic", cause, "stack", string(debug.Stack()))
 			e.Err, e.Cut = fault.New(fault.Internal, "internal error; see the server's log"), true
 		}
+		e.body.close(p)
 		if e.Cut && !r.ProtoAtLeast(1, 1) {
 			bulk.Reset(w) // a normal close would look like the end of the response
 		}
-		e.count()
+		if !e.Upgraded {
+			e.In = e.in.Load()
+		}
+		if e.pool != nil && e.Status != 0 && !e.pool.isGone.Load() {
+			e.pool.counts.answered(e.Status)
+		}
 		record = e.Record
 	}()
 	for name := range w.Header() {
@@ -108,7 +114,7 @@ func (e *exchange) serve() {
 	}
 	ok := e.receive()
 	e.received = time.Now()
-	if e.Receive, e.In = e.received.Sub(began), e.body.size; ok {
+	if e.Receive = e.received.Sub(began); ok {
 		e.relay()
 	}
 }
@@ -123,7 +129,7 @@ func (e *exchange) relay() {
 	e.cancel = cancel
 	defer cancel()
 	in := e.r.WithContext(ctx)
-	in.Body, in.ContentLength, in.TransferEncoding, in.Trailer = nil, 0, nil, nil // the body was received before
+	in.Body, in.ContentLength, in.TransferEncoding, in.Trailer = nil, 0, nil, nil // send adds the body
 	e.proxy = httputil.ReverseProxy{
 		Rewrite: e.rewrite, Transport: e, ErrorHandler: e.handleError, BufferPool: &e.p.buffers, ErrorLog: discardLog,
 	}
@@ -152,7 +158,10 @@ func (e *exchange) gotConn(info httptrace.GotConnInfo) {
 	if e.closed = info.Reused && !c.Settle(); e.closed {
 		return // another one follows, from the transport or from send
 	}
-	e.sent++
+	if !info.Reused || !e.isSent { // another idle connection leads to the same process, which may just have died
+		e.sent++
+	}
+	e.isSent = true
 	c.upgrades.Store(e.upgrade != "")
 	e.conn.Store(c)
 }
@@ -173,7 +182,7 @@ const (
 // RoundTrip sends the request to a worker. After a failure it tries another one, if the request may be sent again.
 func (e *exchange) RoundTrip(r *http.Request) (*http.Response, error) {
 	e.observe(r)
-	var tried []*worker
+	var tried []*seat
 	var last error // of a worker
 	for {
 		waiting := time.Now()
@@ -185,23 +194,23 @@ func (e *exchange) RoundTrip(r *http.Request) (*http.Response, error) {
 			}
 			return nil, err
 		}
-		e.Worker, e.Reason, e.pool = s.worker.Name, s.seat.Reason(), s.worker.pool
+		e.Worker, e.Reason, e.pool = s.name, s.seat.Reason(), s.pool
 		e.Tries++
 		response, err := e.try(s, r)
-		if e.stored == nil { // else its Close adds the time
+		if e.spooled == nil { // else its Close adds the time
 			e.Service += s.took
 		}
 		if err == nil || e.ctx.Err() != nil || e.Tries >= maxTries || !e.canRetry(err) {
 			return response, err
 		}
 		last = err
-		tried = append(tried, s.worker)
+		tried = append(tried, s)
 	}
 }
 
 // canRetry reports whether a request that failed may be sent to another worker.
 func (e *exchange) canRetry(err error) bool {
-	if e.sent >= maxSent || e.heard.Load() {
+	if e.sent >= maxSent || e.heard.Load() || e.body.isUsed() {
 		return false
 	}
 	if _, ok := errors.AsType[*dialError](err); ok { // nothing was sent, at least not to a process that still runs
@@ -213,17 +222,16 @@ func (e *exchange) canRetry(err error) bool {
 
 // try lets one worker answer. The seat is released when the response has been read from the worker.
 func (e *exchange) try(s *seat, r *http.Request) (*http.Response, error) {
-	b := s.worker.backend
 	if e.Tries > 1 { // the last try may still use the request
 		r = r.Clone(r.Context())
 	}
-	r.URL.Host = b.host
+	r.URL.Host, e.isSent = s.worker.host, false
 	defer context.AfterFunc(e.ctx, e.endRequest)()
-	response, err := e.send(b, r)
+	response, err := e.send(s.worker.transport, r)
 	e.demand.end() // the client may have left
 	if err != nil {
 		hasLeft := e.ctx.Err() != nil && !e.heard.Load() && !isTimeout(err)
-		if isExhausted(err) || hasLeft || e.p.running.Err() != nil {
+		if isExhausted(err) || hasLeft || e.body.problem() != nil || e.p.running.Err() != nil {
 			s.done(balance.Cut)
 		} else {
 			s.done(balance.Failed)
@@ -234,15 +242,16 @@ func (e *exchange) try(s *seat, r *http.Request) (*http.Response, error) {
 }
 
 // send sends the request on a connection that was not closed while it was idle: see httpreuse.Conn.Settle.
-func (e *exchange) send(b *backend, r *http.Request) (*http.Response, error) {
+func (e *exchange) send(t *http.Transport, r *http.Request) (*http.Response, error) {
 	for {
-		if e.body.size > 0 {
-			r.ContentLength = e.body.size
-			r.Body = e.body.open()
-			r.GetBody = func() (io.ReadCloser, error) { return e.body.open(), nil }
+		if e.body.length != 0 {
+			r.ContentLength, r.Body = e.body.length, e.body.open()
+			if e.body.rest == nil {
+				r.GetBody = func() (io.ReadCloser, error) { return e.body.open(), nil }
+			}
 		}
-		response, err := b.transport.RoundTrip(r)
-		if err == nil || !e.closed || e.ctx.Err() != nil || r.Context().Err() != nil {
+		response, err := t.RoundTrip(r)
+		if err == nil || !e.closed || e.ctx.Err() != nil || r.Context().Err() != nil || e.body.isUsed() {
 			return response, err
 		}
 		r = r.Clone(r.Context()) // the failed try may still use the request
@@ -251,13 +260,11 @@ func (e *exchange) send(b *backend, r *http.Request) (*http.Response, error) {
 
 // accept takes a response from a worker.
 func (e *exchange) accept(s *seat, response *http.Response) (*http.Response, error) {
-	header := response.Header
-	name := header.Get(e.p.Files.Header)
-	isStream := strings.EqualFold(header.Get("X-Accel-Buffering"), "no") ||
-		strings.HasPrefix(strings.ToLower(header.Get("Content-Type")), "text/event-stream")
-	maps.DeleteFunc(header, func(name string, _ []string) bool { return !mayReachClient(name) })
-	maps.DeleteFunc(response.Trailer, func(name string, _ []string) bool { return !mayReachClient(name) })
+	for _, header := range []http.Header{response.Header, response.Trailer} {
+		maps.DeleteFunc(header, func(name string, _ []string) bool { return !mayReachClient(name) })
+	}
 	length := response.ContentLength
+	isShort := length >= 0 && length <= copySize
 	switch {
 	case response.StatusCode < 100 || response.StatusCode > 599 || response.ProtoMajor != 1:
 		response.Body.Close()
@@ -265,22 +272,14 @@ func (e *exchange) accept(s *seat, response *http.Response) (*http.Response, err
 		return nil, e.explain(fmt.Errorf("invalid response: %s %s", response.Proto, response.Status))
 	case response.StatusCode == http.StatusSwitchingProtocols:
 		return e.acceptUpgrade(s, response)
-	case e.ctx.Err() != nil && (isStream || length < 0 || length > copySize): // no client waits for it
+	case e.ctx.Err() != nil && !isShort: // no client waits for it
 		e.cancel()
-		fallthrough
-	case name != "" || e.ctx.Err() != nil:
-		stall := time.AfterFunc(e.p.StallTimeout, e.cancel)
-		_, err := io.CopyN(io.Discard, response.Body, copySize)
-		stall.Stop()
 		response.Body.Close()
-		s.done(outcome(err))
-		if e.ctx.Err() != nil {
-			return nil, e.ctx.Err()
-		}
-		return nil, &fileResponse{name, response}
+		s.done(balance.Cut)
+		return nil, e.ctx.Err()
 	case response.Body == http.NoBody:
 		s.done(balance.OK)
-	case length >= 0 && length <= copySize && !isStream:
+	case isShort:
 		body, err := e.readAll(response.Body, length)
 		s.done(outcome(err))
 		if err != nil {
@@ -288,15 +287,9 @@ func (e *exchange) accept(s *seat, response *http.Response) (*http.Response, err
 		}
 		response.Body = body
 	default:
-		// The spool's goroutine writes to the trailer of the received response while the proxy reads the other one's.
-		sent := *response
-		sent.Trailer = maps.Clone(response.Trailer)
-		e.stored = &stored{newSpool(e, s, response.Body, isStream), e, response, &sent}
-		e.proxy.FlushInterval = -1 // the spool stores the bytes for which the client is too slow
-		sent.Body = e.stored
-		return &sent, nil
+		return e.spool(s, response), nil
 	}
-	return response, nil
+	return response, e.ctx.Err()
 }
 
 func outcome(err error) balance.Outcome {
@@ -329,39 +322,6 @@ func (e *exchange) readAll(from io.ReadCloser, length int64) (io.ReadCloser, err
 	return io.NopCloser(bytes.NewReader(body)), nil
 }
 
-// stored is the body of a long response. It records why the body was not sent in full.
-type stored struct {
-	*spool
-	e        *exchange
-	received *http.Response
-	sent     *http.Response // its trailer is set by Close
-}
-
-func (s *stored) Read(p []byte) (int, error) {
-	n, err := s.spool.Read(p)
-	if err != nil && err != io.EOF && s.e.Err == nil {
-		s.e.Cut, s.e.Err = true, s.e.explain(err)
-		if s.e.ctx.Err() != nil {
-			s.e.Err = fault.Wrap(fault.Cancelled, "the client disconnected", s.e.ctx.Err())
-		}
-	}
-	return n, err
-}
-
-// Close closes the body. Further calls do nothing.
-func (s *stored) Close() error {
-	if s.e.stored == nil {
-		return nil
-	}
-	s.e.stored = nil
-	err := s.spool.Close()
-	s.e.Service += s.spool.seat.took
-	s.e.Spooled += s.spool.spooled
-	s.sent.Trailer = s.received.Trailer
-	maps.DeleteFunc(s.sent.Trailer, func(name string, _ []string) bool { return !mayReachClient(name) })
-	return err
-}
-
 // explain returns the error for a client when a worker has failed.
 func (e *exchange) explain(err error) error {
 	if _, known := errors.AsType[*fault.Error](err); known {
@@ -369,8 +329,6 @@ func (e *exchange) explain(err error) error {
 	}
 	_, isDial := errors.AsType[*dialError](err)
 	switch {
-	case errors.Is(err, errDisk):
-		return fault.Wrap(fault.Internal, "internal error; see the server's log", err)
 	case e.p.running.Err() != nil:
 		return fault.Wrap(fault.Unavailable, "the server is shutting down; try again", err)
 	case isExhausted(err):
@@ -392,14 +350,13 @@ func (e *exchange) explain(err error) error {
 
 // handleError answers a request that no worker has answered with a body.
 func (e *exchange) handleError(_ http.ResponseWriter, _ *http.Request, err error) {
-	file, isFile := errors.AsType[*fileResponse](err)
-	switch {
+	switch problem := e.body.problem(); {
 	case e.w.began: // an upgraded connection has failed
 		e.Cut, e.Err = true, cmp.Or(e.Err, err)
+	case problem != nil: // it may have ended ctx
+		e.refuseBody(problem)
 	case e.ctx.Err() != nil:
 		e.clientLeft()
-	case isFile:
-		e.sendFile(file)
 	default:
 		e.fail(e.explain(err))
 	}
@@ -456,10 +413,4 @@ func statusOf(kind fault.Kind) int {
 		return statusClientLeft
 	}
 	return http.StatusBadGateway
-}
-
-// warn logs something that an operator has to know.
-func (e *exchange) warn(message string, attrs ...slog.Attr) {
-	attrs = append(attrs, slog.String("worker", e.Worker), slog.String("request_id", e.id))
-	e.p.Log.LogAttrs(e.ctx, slog.LevelWarn, message, attrs...)
 }

@@ -12,7 +12,6 @@ import (
 	"net/http"
 	"net/http/httptrace"
 	"net/netip"
-	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
@@ -379,7 +378,7 @@ func TestBytesBeforeTheReader(t *testing.T) {
 // A client may be slow, as long as it is never silent for long.
 func TestSlowBody(t *testing.T) {
 	t.Parallel()
-	f := newFront(t, Options{Workers: one(serveRaw(t, echo).address), Bodies: Bodies{ReadStall: 2 * time.Second}})
+	f := newFront(t, Options{Workers: one(serveRaw(t, echo).address), ReadStall: 2 * time.Second})
 	for _, test := range []struct {
 		parts int
 		pause time.Duration
@@ -453,33 +452,28 @@ func TestBodies(t *testing.T) {
 			}
 		}
 	}
-	wait(t, "no bytes on disk are left", func() bool { return f.disk.used.Load() == 0 })
 	wait(t, "no bytes in memory are left", func() bool { return f.memory.used.Load() == 0 })
-	left, err := filepath.Glob(filepath.Join(f.Bodies.Dir, "*"))
-	if err != nil || len(left) > 0 {
-		t.Errorf("files are left: %q, %v", left, err)
-	}
 }
 
 func TestTooMuch(t *testing.T) {
 	t.Parallel()
 	w := serveRaw(t, echo)
-	f := newFront(t, Options{Workers: one(w.address), Bodies: Bodies{MaxRequest: 100 << 10, MaxDir: 1}})
-	for length, want := range map[int]int{100 << 10: 503, 100<<10 + 1: 413} {
+	f := newFront(t, Options{Workers: one(w.address), MaxBody: 100 << 10})
+	for length, want := range map[int]int{100 << 10: 200, 100<<10 + 1: 413} {
 		for _, chunks := range []bool{false, true} {
 			content := io.Reader(strings.NewReader(strings.Repeat("x", length)))
 			if chunks {
 				content = io.MultiReader(content)
 			}
 			if status, _, _, err := f.do(http.MethodPost, "/", content); err == nil && status != want {
-				t.Errorf("%d bytes, chunks %v: %d", length, chunks, status)
+				t.Errorf("%d bytes, chunks %v: status = %d, want %d", length, chunks, status, want)
+			}
+			if r := <-f.records; want == 413 && r.Tries != 0 {
+				t.Errorf("%d bytes, chunks %v: record = %+v, want no tries", length, chunks, r)
 			}
 		}
 	}
-	if w.dials.Load() != 0 {
-		t.Error("a worker was asked")
-	}
-	slow := newFront(t, Options{Workers: one(w.address), Bodies: Bodies{ReadStall: 50 * time.Millisecond}})
+	slow := newFront(t, Options{Workers: one(w.address), ReadStall: 50 * time.Millisecond})
 	if got := slow.raw("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhel"); !strings.HasPrefix(got,
 		"HTTP/1.1 408 ") {
 		t.Errorf("a body that does not come: %q", got)
@@ -487,5 +481,62 @@ func TestTooMuch(t *testing.T) {
 	if got := slow.raw("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhel"); !strings.HasPrefix(got,
 		"HTTP/1.1 408 ") {
 		t.Errorf("chunks that do not come: %q", got)
+	}
+}
+
+// A worker gets a long body while it is received. Problems of the client are not counted as the worker's.
+func TestLongBody(t *testing.T) {
+	t.Parallel()
+	const size = 3 * maxStored
+	for name, test := range map[string]struct {
+		head string
+		sent int // bytes of the body
+		want string
+	}{
+		"too long": {"Transfer-Encoding: chunked\r\n\r\n" + strconv.FormatInt(2*size, 16) + "\r\n", 2 * size, " 413 "},
+		"stalls":   {"Content-Length: " + itoa(size) + "\r\n\r\n", size - 1, " 408 "},
+		"damaged":  {"Transfer-Encoding: chunked\r\n\r\n" + strconv.FormatInt(size, 16) + "\r\n", size + 10, " 400 "},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := serveRaw(t, echo)
+			f := newFront(t, Options{Workers: one(w.address), MaxBody: size, ReadStall: time.Second})
+			c := f.dial()
+			defer c.Close()
+			go func() {
+				_, _ = io.WriteString(c, "POST / HTTP/1.1\r\nHost: a\r\n"+test.head+strings.Repeat("x", test.sent))
+			}()
+			if line, err := bufio.NewReader(c).ReadString('\n'); !strings.Contains(line, test.want) {
+				t.Errorf("response = %q, %v, want status%s", line, err, test.want)
+			}
+			if r := <-f.records; r.Err == nil || r.Tries != 1 {
+				t.Errorf("record = %+v, want an error after one try", r)
+			}
+			wait(t, "its connection is closed", func() bool { return w.open.Load() == 0 })
+			if s := f.Workers()[0]; s.Failed != 0 || s.InFlight != 0 {
+				t.Errorf("worker = %+v, want no failure and no request", s)
+			}
+			if n := f.memory.used.Load(); n != 0 {
+				t.Errorf("bytes of memory = %d, want 0", n)
+			}
+		})
+	}
+}
+
+// Without memory, bodies and responses pass at the speed of the client.
+func TestNoMemory(t *testing.T) {
+	t.Parallel()
+	f := newFront(t, Options{Workers: one(serveRaw(t, echo).address)})
+	f.memory.limit = 0
+	content := strings.Repeat("0123456789", 30_000)
+	for _, chunks := range []bool{false, true} {
+		body := io.Reader(strings.NewReader(content))
+		if chunks {
+			body = io.MultiReader(body)
+		}
+		if status, _, got, err := f.do(http.MethodPost, "/", body); err != nil || status != 200 ||
+			!strings.HasSuffix(got, content) {
+			t.Errorf("chunks %v: status = %d, %d bytes, %v, want 200", chunks, status, len(got), err)
+		}
 	}
 }

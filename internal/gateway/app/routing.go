@@ -3,7 +3,7 @@ package app
 import (
 	"context"
 	"errors"
-	"time"
+	"strings"
 
 	"golang.org/x/time/rate"
 
@@ -14,8 +14,7 @@ import (
 type Routing struct {
 	Pools []PoolOptions
 	Queue balance.Limits // of each pool
-	Slow  []Pattern      // paths of requests of class Slow
-	Also  []Pattern      // paths below /-/ and /.api/ that are the application's
+	Also  []string       // paths below /-/ and /.api/ that are the application's, with all paths below them
 }
 
 // PoolOptions describe a pool.
@@ -31,49 +30,89 @@ type table struct {
 	pools []*pool
 }
 
-// Has reports whether a path below /-/ or /.api/ is the application's.
+// Has reports whether a path below /-/ or /.api/ is the application's. Paths with empty segments, or with segments that
+// begin with a dot, are not: a worker could read them as another path.
 func (p *Proxy) Has(path string) bool {
-	return matchAny(p.table.Load().Also, path) && isPlain(path)
+	if strings.Contains(path, "//") || strings.Contains(path, "/.") || strings.Contains(path, "\\") {
+		return false
+	}
+	for _, also := range p.table.Load().Also {
+		rest, ok := strings.CutPrefix(path, strings.TrimSuffix(also, "/"))
+		if ok && (rest == "" || rest[0] == '/') {
+			return true
+		}
+	}
+	return false
 }
 
 var errClosed = errors.New("the proxy was closed")
 
-// Set replaces the Routing. A worker with the same pool, name, address and slots keeps its state. A worker that only
-// has another name, pool or number of slots keeps its connections and its drain. A worker that is left out finishes its
-// requests. After an error nothing has changed.
+// Set replaces the Routing. A worker with the same address keeps its state, its connections and its drain. A new
+// address with the name of a drained worker is drained, too. A worker that is left out finishes its requests. After an
+// error nothing has changed.
 func (p *Proxy) Set(r Routing) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.isClosed {
 		return errClosed
 	}
-	before := map[string]*pool{}
+	for _, o := range r.Pools {
+		for _, w := range o.Workers {
+			if _, err := parseAddress(w.Address); err != nil {
+				return err
+			}
+		}
+	}
+	gone, left, isDrained := map[string]*pool{}, map[string]*worker{}, map[string]bool{}
 	if t := p.table.Load(); t != nil {
 		for _, pool := range t.pools {
-			before[pool.name] = pool
+			gone[pool.name] = pool
+			for _, w := range pool.workers {
+				left[w.address.String()], isDrained[w.name] = w, w.isDrained
+			}
 		}
 	}
-	workers, err := p.makeWorkers(r, before)
-	if err != nil {
-		return err
-	}
-	next := &table{Routing: r}
-	for i, o := range r.Pools {
-		pool := before[o.Name]
+	next, names := &table{Routing: r}, map[string]bool{}
+	for _, o := range r.Pools {
+		pool := gone[o.Name]
+		delete(gone, o.Name)
 		if pool == nil {
-			pool = p.newPool(o.Name)
+			pool = newPool(o.Name, p.Metrics)
 		}
-		delete(before, o.Name)
-		pool.set(o, workers[i], r.Queue, p)
+		pool.share.Store(int64(o.Share))
+		pool.scheduler.Limit(r.Queue)
+		pool.workers = nil
+		for _, o := range o.Workers {
+			a, _ := parseAddress(o.Address)
+			w := left[a.String()]
+			delete(left, a.String())
+			if w == nil {
+				w = p.newWorker(a)
+				w.isDrained = isDrained[o.Name]
+			}
+			w.name, w.slots, w.pool = o.Name, max(o.Slots, 1), pool
+			names[o.Name] = true
+			pool.workers = append(pool.workers, w)
+		}
 		next.pools = append(next.pools, pool)
 	}
 	p.table.Store(next)
-	for _, pool := range before { // requests that wait there move on
+	for _, pool := range next.pools {
+		p.enlist(pool)
+	}
+	for _, pool := range gone { // requests that wait there move on
 		pool.isGone.Store(true)
-		pool.set(PoolOptions{}, nil, r.Queue, p)
+		pool.workers = nil
+		p.enlist(pool)
 		p.Metrics.forgetPool(pool.name)
 	}
-	p.dropBackends(workers)
+	for _, w := range left {
+		w.stop()
+		w.transport.CloseIdleConnections()
+		if !names[w.name] {
+			p.Metrics.failures.DeleteLabelValues(w.name)
+		}
+	}
 	return nil
 }
 
@@ -83,132 +122,41 @@ const (
 	logBurst = 6
 )
 
-// makeWorkers returns the workers of each pool, and makes those that are new.
-func (p *Proxy) makeWorkers(r Routing, before map[string]*pool) (pools [][]*worker, err error) {
-	byName, byAddress := map[string]*worker{}, map[string]*worker{}
-	for _, pool := range before {
-		for _, w := range pool.list() {
-			byName[w.Name], byAddress[w.Address] = w, w
-		}
-	}
-	for _, o := range r.Pools {
-		var list []*worker
-		for _, w := range o.Workers {
-			w.Slots = max(w.Slots, 1)
-			if old := before[o.Name].find(w.Name); old != nil && old.WorkerOptions == w {
-				list = append(list, old)
-				continue
-			}
-			next := &worker{WorkerOptions: w, due: make(chan struct{}, 1), logs: rate.NewLimiter(logRate, logBurst)}
-			next.reset(p.Health.Interval > 0, time.Now())
-			if next.backend, err = p.backend(w.Address); err != nil {
-				return nil, err
-			}
-			if old := byAddress[w.Address]; old != nil {
-				next.inherit(old)
-			}
-			if old := byName[w.Name]; old != nil { // the operator drained this name
-				next.isDrained = old.drained()
-			}
-			list = append(list, next)
-		}
-		pools = append(pools, list)
-	}
-	return pools, nil
+func newPool(name string, m *Metrics) *pool {
+	return &pool{name: name, counts: m.ofPool(name), scheduler: balance.New(balance.Options{})}
 }
 
-// inherit takes the state of the worker that had the same address.
-func (w *worker) inherit(old *worker) {
-	old.pool.mu.Lock()
-	defer old.pool.mu.Unlock()
-	w.vitals, w.changed, w.isDrained = old.vitals, old.changed, old.isDrained
+// newWorker returns a worker and starts its checks. They wait for mu, which the caller holds.
+func (p *Proxy) newWorker(a address) *worker {
+	w := &worker{address: a, transport: newTransport(a, &p.Options), due: make(chan struct{}, 1),
+		logs: rate.NewLimiter(logRate, logBurst), idleSince: p.now()}
+	p.resetHealth(w)
+	var ctx context.Context
+	ctx, w.stop = context.WithCancel(p.running)
+	if p.Health.Interval > 0 {
+		p.checking.Go(func() { p.watch(ctx, w) })
+	}
+	return w
 }
 
-// drained reports whether the operator has drained the worker.
-func (w *worker) drained() bool {
-	w.pool.mu.Lock()
-	defer w.pool.mu.Unlock()
-	return w.isDrained
-}
-
-// backend returns the backend of an address, and makes it if it is new. The caller holds mu.
-func (p *Proxy) backend(text string) (*backend, error) {
-	if b := p.backends[text]; b != nil {
-		return b, nil
-	}
-	a, err := parseAddress(text)
-	if err != nil {
-		return nil, err
-	}
-	b := newBackend(a, &p.Options)
-	p.backends[text] = b
-	return b, nil
-}
-
-// dropBackends forgets the backends that no worker uses. The caller holds mu.
-func (p *Proxy) dropBackends(workers [][]*worker) {
-	used := map[*backend]bool{}
-	for _, list := range workers {
-		for _, w := range list {
-			used[w.backend] = true
-		}
-	}
-	for text, b := range p.backends {
-		if !used[b] {
-			b.transport.CloseIdleConnections()
-			if b.requests.Load() == 0 {
-				delete(p.backends, text)
-			}
-		}
+// resetHealth forgets the checks of a worker. Without checks it is up.
+func (p *Proxy) resetHealth(w *worker) {
+	w.vitals, w.changed = vitals{why: "not checked yet"}, p.now()
+	if p.Health.Interval <= 0 {
+		w.vitals = vitals{health: up}
 	}
 }
 
-func (p *Proxy) newPool(name string) *pool {
-	return &pool{
-		name: name, metrics: p.Metrics, counts: p.Metrics.ofPool(name), log: p.Log, now: time.Now,
-		isChecked: p.Health.Interval > 0, blackout: p.Blackout, scheduler: balance.New(balance.Options{}),
-	}
-}
-
-// set replaces the workers of the pool.
-func (p *pool) set(o PoolOptions, workers []*worker, queue balance.Limits, proxy *Proxy) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	before := p.workers
-	p.share.Store(int64(o.Share))
-	p.drainShare, p.workers = proxy.DrainShare, workers
-	isKept, isNamed := map[*worker]bool{}, map[string]bool{}
-	members := make([]balance.Member, len(workers))
-	for i, w := range workers {
-		isKept[w], isNamed[w.Name] = true, true
-		if w.pool == nil {
-			w.pool, w.idleSince = p, p.now()
-		}
+// enlist gives the scheduler of a pool its workers. The caller holds mu.
+func (p *Proxy) enlist(pool *pool) {
+	p.settle(pool)
+	members := make([]balance.Member, len(pool.workers))
+	for i, w := range pool.workers {
 		members[i] = w.describe()
 	}
-	p.scheduler.Limit(queue)
-	p.settle()
-	p.byMember = map[*balance.Worker]*worker{}
-	for i, member := range p.scheduler.Set(members) {
-		workers[i].member = member
-		p.byMember[member] = workers[i]
-	}
-	for _, w := range workers {
-		if p.isChecked && w.stop == nil {
-			var ctx context.Context
-			ctx, w.stop = context.WithCancel(proxy.running)
-			proxy.checking.Go(func() { proxy.watch(ctx, w) })
-		}
-	}
-	for _, old := range before {
-		if isKept[old] {
-			continue
-		}
-		if old.stop != nil {
-			old.stop()
-		}
-		if !isNamed[old.Name] {
-			p.metrics.forgetWorker(old.Name)
-		}
+	pool.byMember = map[*balance.Worker]*worker{}
+	for i, member := range pool.scheduler.Set(members) {
+		pool.workers[i].member = member
+		pool.byMember[member] = pool.workers[i]
 	}
 }

@@ -3,85 +3,111 @@ package app
 import (
 	"context"
 	"io"
+	"maps"
+	"net/http"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/schedule/balance"
 )
 
-const (
-	spoolMemory = 128 << 10
-	leastMemory = 16 << 10 // of a stream, of which little is stored, and when there is no more memory
-)
+// budget bounds the bytes of all requests together.
+type budget struct {
+	limit int64
+	used  atomic.Int64
+}
+
+// reserve takes n bytes, or none.
+func (b *budget) reserve(n int64) bool {
+	if b.used.Add(n) > b.limit {
+		b.used.Add(-n)
+		return false
+	}
+	return true
+}
+
+func (b *budget) release(n int64) { b.used.Add(-n) }
+
+const copySize = 64 << 10
+
+// bufferPool holds buffers of copySize bytes. It implements httputil.BufferPool.
+type bufferPool struct{ pool sync.Pool }
+
+// Get returns a buffer.
+func (b *bufferPool) Get() []byte {
+	if buffer, ok := b.pool.Get().(*[copySize]byte); ok {
+		return buffer[:]
+	}
+	return make([]byte, copySize)
+}
+
+// Put gives a buffer back.
+func (b *bufferPool) Put(buffer []byte) { b.pool.Put((*[copySize]byte)(buffer)) }
+
+const firstSpool = 16 << 10 // is not counted in Proxy.memory
 
 // spool is the body of a long response. A goroutine reads it from the worker as fast as it comes; Read gives it to the
-// client. Between them it is stored in memory and then, while that is full, in a file. If there is no room in either,
-// the worker waits for the client.
+// client. Up to maxStored bytes of it wait in memory. Then the worker waits for the client.
 type spool struct {
-	p      *Proxy
-	seat   *seat
-	body   io.ReadCloser      // from the worker
-	cancel context.CancelFunc // ends the request at the worker
-	stop   func() bool        // of the call that ends it when the client leaves
-	done   chan struct{}      // closed when the goroutine has ended
-	step   int                // maximum number of bytes in a read from the worker
+	e        *exchange
+	seat     *seat
+	received *http.Response
+	sent     http.Response // its trailer is set by Close
+	stop     func() bool   // of the call that ends the request when the client disconnects
+	done     chan struct{} // closed when the goroutine has ended
 
 	mu       sync.Mutex
 	changed  sync.Cond
-	memory   []byte // of a fixed capacity
-	from     int    // memory[from:] is stored
-	file     file   // the following bytes
-	read     int64  // where the next read of the file begins
-	noFile   bool
+	memory   []byte
+	from     int // memory[from:] is stored
 	isEnded  bool
 	err      error // after isEnded; io.EOF: the body is complete
 	isClosed bool
-	spooled  int64 // bytes that went through the file
 }
 
-// newSpool starts to read the body of a response.
-func newSpool(e *exchange, s *seat, body io.ReadCloser, isStream bool) *spool {
-	sp := &spool{p: e.p, seat: s, body: body, cancel: e.cancel, done: make(chan struct{}), file: file{p: e.p},
-		noFile: e.p.Bodies.Dir == ""}
+// spool returns the response for the client and starts to read its body from the worker.
+func (e *exchange) spool(s *seat, response *http.Response) *http.Response {
+	sp := &spool{e: e, seat: s, received: response, sent: *response, done: make(chan struct{}),
+		memory: make([]byte, 0, firstSpool)}
+	// The goroutine writes to the trailer of the received response while ReverseProxy reads that of the other one.
+	sp.sent.Trailer, sp.sent.Body = maps.Clone(response.Trailer), sp
 	sp.changed.L = &sp.mu
-	size := leastMemory
-	if !isStream && e.p.memory.reserve(spoolMemory) {
-		size = spoolMemory
-	}
-	sp.memory, sp.step = make([]byte, 0, size), size/2
 	sp.stop = context.AfterFunc(e.ctx, sp.abort)
+	e.spooled, e.proxy.FlushInterval = sp, -1
 	go sp.fill()
-	return sp
+	return &sp.sent
 }
 
 // fill reads the body from the worker.
 func (s *spool) fill() {
 	defer close(s.done)
-	buffer := s.p.buffers.Get()
-	defer s.p.buffers.Put(buffer)
+	p := s.e.p
+	buffer := p.buffers.Get()
+	defer p.buffers.Put(buffer)
 	var isStalled atomic.Bool
-	stall := time.AfterFunc(s.p.StallTimeout, func() {
+	stall := time.AfterFunc(p.StallTimeout, func() {
 		isStalled.Store(true)
-		s.cancel()
+		s.e.cancel()
 	})
 	defer stall.Stop()
 	var err error
 	for err == nil && !s.closed() {
 		n := 0
-		stall.Reset(s.p.StallTimeout)
-		n, err = s.body.Read(buffer[:s.step])
+		stall.Reset(p.StallTimeout)
+		n, err = s.received.Body.Read(buffer)
 		stall.Stop()
 		if err != nil && isStalled.Load() {
 			err = errStalled
 		}
 		s.write(buffer[:n])
 	}
-	s.body.Close()
+	s.received.Body.Close()
 	switch {
 	case err == io.EOF:
 		s.seat.done(balance.OK)
-	case s.closed() || s.p.running.Err() != nil:
+	case s.closed() || p.running.Err() != nil:
 		s.seat.done(balance.Cut)
 	default:
 		s.seat.done(balance.Failed)
@@ -98,70 +124,49 @@ func (s *spool) closed() bool {
 	return s.isClosed
 }
 
-// write stores b, which fits into an empty memory.
+// write stores b. It waits for the client when the memory is full.
 func (s *spool) write(b []byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for len(b) > 0 && !s.isClosed {
-		if s.file.size == s.read {
-			if len(s.memory)+len(b) > cap(s.memory) { // move the stored bytes to the front
-				s.memory, s.from = s.memory[:copy(s.memory, s.memory[s.from:])], 0
-			}
-			if len(s.memory)+len(b) <= cap(s.memory) {
-				s.memory = append(s.memory, b...)
-				s.changed.Broadcast()
-				return
-			}
+		if s.from > 0 && len(s.memory)+len(b) > cap(s.memory) { // move the stored bytes to the front
+			s.memory, s.from = s.memory[:copy(s.memory, s.memory[s.from:])], 0
 		}
-		if !s.noFile && s.file.size+int64(len(b)) <= s.p.Bodies.MaxResponse && s.writeFile(b) {
-			return
+		size := cap(s.memory)
+		switch n := min(len(b), size-len(s.memory)); {
+		case n > 0:
+			s.memory, b = append(s.memory, b[:n]...), b[n:]
+			s.changed.Broadcast()
+		case size < maxStored && s.e.p.memory.reserve(int64(size)):
+			s.memory = append(make([]byte, 0, 2*size), s.memory...)
+		default:
+			s.changed.Wait()
 		}
-		s.changed.Wait()
 	}
 }
 
-// writeFile stores b in the file. After an error, the file is not written any more. The caller holds mu.
-func (s *spool) writeFile(b []byte) bool {
-	if err := s.file.append(b); err != nil {
-		s.noFile = true
-		if err != errFull {
-			s.p.logDiskError("application responses not stored: cannot write to disk", err)
-		}
-		return false
-	}
-	s.spooled += int64(len(b))
-	s.changed.Broadcast()
-	return true
-}
-
-// Read returns stored bytes, or waits for some.
-func (s *spool) Read(b []byte) (n int, err error) {
+// Read returns stored bytes, or waits for some. It records why the body was not sent in full.
+func (s *spool) Read(b []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for {
-		switch {
-		case s.from < len(s.memory):
-			n = copy(b, s.memory[s.from:])
-			if s.from += n; s.from == len(s.memory) {
-				s.memory, s.from = s.memory[:0], 0
-			}
-			s.changed.Broadcast()
-			return n, nil
-		case s.read < s.file.size:
-			if n, err = s.file.read(b, s.read); err != nil {
-				return n, err
-			}
-			if s.read += int64(n); s.read == s.file.size {
-				s.read = 0
-				err = s.file.clear()
-			}
-			s.changed.Broadcast()
-			return n, err
-		case s.isEnded:
-			return 0, s.err
-		}
+	for s.from == len(s.memory) && !s.isEnded {
 		s.changed.Wait()
 	}
+	if s.from < len(s.memory) {
+		n := copy(b, s.memory[s.from:])
+		if s.from += n; s.from == len(s.memory) {
+			s.memory, s.from = s.memory[:0], 0
+		}
+		s.changed.Broadcast()
+		return n, nil
+	}
+	if e := s.e; s.err != io.EOF && e.Err == nil {
+		e.Cut, e.Err = true, e.explain(s.err)
+		if e.ctx.Err() != nil {
+			e.Err = fault.Wrap(fault.Cancelled, "the client disconnected", e.ctx.Err())
+		}
+	}
+	return 0, s.err
 }
 
 // abort ends the request at the worker.
@@ -170,11 +175,15 @@ func (s *spool) abort() {
 	s.isClosed = true
 	s.changed.Broadcast()
 	s.mu.Unlock()
-	s.cancel()
+	s.e.cancel()
 }
 
-// Close ends the request at the worker, if it runs, and releases memory and disk space.
+// Close ends the request at the worker, if it runs, and releases memory. Further calls do nothing.
 func (s *spool) Close() error {
+	if s.e.spooled == nil {
+		return nil
+	}
+	s.e.spooled = nil
 	s.stop()
 	select {
 	case <-s.done:
@@ -182,10 +191,9 @@ func (s *spool) Close() error {
 		s.abort()
 		<-s.done
 	}
-	s.file.close()
-	if cap(s.memory) == spoolMemory {
-		s.p.memory.release(spoolMemory)
-	}
-	s.memory = nil
+	s.e.p.memory.release(int64(cap(s.memory) - firstSpool))
+	s.e.Service += s.seat.took
+	s.sent.Trailer = s.received.Trailer
+	maps.DeleteFunc(s.sent.Trailer, func(name string, _ []string) bool { return !mayReachClient(name) })
 	return nil
 }

@@ -2,6 +2,7 @@ package app
 
 import (
 	"bufio"
+	"bytes"
 	"crypto/rand"
 	"fmt"
 	"io"
@@ -18,12 +19,9 @@ func TestStreams(t *testing.T) {
 	for name, test := range map[string]struct{ head, before, after string }{
 		"events": {"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n",
 			"5\r\n", "\r\n"},
-		"chunks":         {"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", "5\r\n", "\r\n"},
-		"to the end":     {"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n", "", ""},
-		"long":           {"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n", "", ""},
-		"short, by wish": {"HTTP/1.1 200 OK\r\nX-Accel-Buffering: no\r\nContent-Length: 100\r\n\r\n", "", ""},
-		"events, a length": {"HTTP/1.1 200 OK\r\nContent-Type: Text/Event-Stream; charset=utf-8\r\nContent-Length: " +
-			"100\r\n\r\n", "", ""},
+		"chunks":     {"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", "5\r\n", "\r\n"},
+		"to the end": {"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n", "", ""},
+		"long":       {"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n", "", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -60,75 +58,56 @@ func TestStreams(t *testing.T) {
 	}
 }
 
-// serveLong is a worker with answers that are longer than what the kernel holds, at /long and in chunks at /chunks.
-func serveLong(t *testing.T) (w *rawWorker, content []byte) {
-	t.Helper()
-	const size = 32 << 20 // more than the kernel holds
-	content = make([]byte, size)
+// A slow client holds its worker only if the response is longer than what is stored.
+func TestSlowClient(t *testing.T) {
+	t.Parallel()
+	content := make([]byte, 32<<20) // more than the kernel holds
 	_, _ = rand.Read(content)
-	return serveRaw(t, func(_ int, c net.Conn, in *bufio.Reader) {
-		for {
-			r := request(in)
+	w := serveRaw(t, func(_ int, c net.Conn, in *bufio.Reader) {
+		for r := request(in); r != ""; r = request(in) {
+			content := content
+			if strings.Contains(r, "stored") {
+				content = content[:maxStored]
+			}
 			switch {
-			case r == "":
-				return
-			case strings.HasPrefix(r, "GET /long"):
-				fmt.Fprintf(c, "HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n", size)
+			case strings.HasPrefix(r, "GET /length"):
+				fmt.Fprintf(c, "HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n", len(content))
 				_, _ = c.Write(content)
 			case strings.HasPrefix(r, "GET /chunks"):
-				fmt.Fprintf(c, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n", size)
+				fmt.Fprintf(c, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n", len(content))
 				_, _ = c.Write(content)
 				_, _ = io.WriteString(c, "\r\n0\r\n\r\n")
 			default:
 				_, _ = io.WriteString(c, ok("short"))
 			}
 		}
-	}), content
-}
-
-// A slow client does not hold its worker: the answer waits in memory and a file.
-func TestSlowClient(t *testing.T) {
-	t.Parallel()
-	w, content := serveLong(t)
-	for _, test := range []struct {
-		name string
-		o    Options
-		held bool // the worker waits for the client
-	}{
-		{"file", Options{}, false},
-		{"no room", Options{Bodies: Bodies{MaxDir: 1 << 20}}, true},
-		{"short file", Options{Bodies: Bodies{MaxResponse: 1 << 20}}, true},
-		{"no memory", Options{Bodies: Bodies{MaxMemory: 1}}, false},
-		{"nothing", Options{Bodies: Bodies{MaxMemory: 1, MaxDir: 1}}, true},
-	} {
-		for _, path := range []string{"/long", "/chunks"} {
-			t.Run(test.name+path, func(t *testing.T) {
-				t.Parallel()
-				o := test.o
-				o.Workers = one(w.address)
-				f := newFront(t, o)
-				c := f.dial()
-				defer c.Close()
-				_, _ = io.WriteString(c, "GET "+path+" HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
-				if !test.held {
-					if status, _, body, err := f.get("/"); err != nil || status != 200 || body != "short" {
-						t.Errorf("the worker does not answer others: %d %q, %v", status, body, err)
-					}
-				}
-				response, err := http.ReadResponse(bufio.NewReader(c), nil)
-				if err != nil {
-					t.Fatal(err)
-				}
-				b, err := io.ReadAll(response.Body)
-				if err != nil || string(b) != string(content) {
-					t.Errorf("%d bytes, %v", len(b), err)
-				}
+	})
+	for _, path := range []string{"/length", "/chunks", "/length-stored", "/chunks-stored"} {
+		t.Run(path[1:], func(t *testing.T) {
+			t.Parallel()
+			f := newFront(t, Options{Workers: one(w.address)})
+			c := f.dial()
+			defer c.Close()
+			_, _ = io.WriteString(c, "GET "+path+" HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+			want := content
+			if strings.Contains(path, "stored") {
+				want = content[:maxStored]
 				if status, _, body, err := f.get("/"); err != nil || status != 200 || body != "short" {
-					t.Errorf("after it: %d %q, %v", status, body, err)
+					t.Errorf("the worker does not answer others: %d %q, %v", status, body, err)
 				}
-				wait(t, "no bytes of disk are left", func() bool { return f.disk.used.Load() == 0 })
-			})
-		}
+			}
+			response, err := http.ReadResponse(bufio.NewReader(c), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if b, err := io.ReadAll(response.Body); err != nil || !bytes.Equal(b, want) {
+				t.Errorf("%d bytes, %v, want %d", len(b), err, len(want))
+			}
+			if status, _, body, err := f.get("/"); err != nil || status != 200 || body != "short" {
+				t.Errorf("after it: %d %q, %v", status, body, err)
+			}
+			wait(t, "no bytes in memory are left", func() bool { return f.memory.used.Load() == 0 })
+		})
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httputil"
 	"os"
 	"path/filepath"
 	"strings"
@@ -56,9 +57,6 @@ func newFront(t *testing.T, o Options) *front {
 
 func newFrontWith(t *testing.T, o Options, start func(*httptest.Server)) *front {
 	t.Helper()
-	if o.Bodies.Dir == "" {
-		o.Bodies.Dir = filepath.Join(t.TempDir(), "app")
-	}
 	if o.Routing.Queue == (balance.Limits{}) {
 		o.Routing.Queue.Queue = 1000
 	}
@@ -200,10 +198,11 @@ func serveOn(t *testing.T, l net.Listener, address string,
 	return w
 }
 
-// request reads one request whole and gives its bytes; empty after the end of the connection.
+// request reads one request whole and gives its bytes, without the framing of chunks; empty after the end of the
+// connection.
 func request(in *bufio.Reader) string {
 	var b strings.Builder
-	length := 0
+	length, isChunked := 0, false
 	for {
 		line, err := in.ReadString('\n')
 		if err != nil {
@@ -215,9 +214,18 @@ func request(in *bufio.Reader) string {
 				length = length*10 + int(c-'0')
 			}
 		}
+		isChunked = isChunked || line == "Transfer-Encoding: chunked\r\n"
 		if line == "\r\n" {
 			break
 		}
+	}
+	if isChunked {
+		body, err := io.ReadAll(httputil.NewChunkedReader(in))
+		if err != nil {
+			return ""
+		}
+		_, _ = in.Discard(len("\r\n")) // after the last chunk
+		return b.String() + string(body)
 	}
 	body := make([]byte, length)
 	if _, err := io.ReadFull(in, body); err != nil {

@@ -38,7 +38,7 @@ func objectClients(t *testing.T, root string, lanes admit.Lanes) map[string]obje
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { node.Close() })
-	s := New(Options{Node: node, Pump: bulk.NewPump(bulk.PumpOptions{}), Lanes: lanes,
+	s := New(Options{Node: node, Pump: bulk.NewPump(bulk.PumpOptions{}), Lanes: lanes, Metrics: NewMetrics(),
 		Log: slog.New(slog.DiscardHandler)})
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -159,6 +159,16 @@ func TestObjectService(t *testing.T) {
 			t.Errorf("%s: a log is %v, %v", name, history.Msg(), err)
 		}
 		history.Close()
+
+		stat, err := c.DiffStat(t.Context(), connect.NewRequest(&packhorsev1.DiffStatRequest{Repository: path, New: "main"}))
+		if err != nil || !stat.Receive() || len(stat.Msg().GetFiles()) != 2 {
+			t.Fatalf("%s: a comparison is %v, %v", name, stat.Msg(), err)
+		}
+		if f := stat.Msg().GetFiles()[0]; f.GetAdded() != 70_000 || f.GetDeleted() != 0 || f.GetOldOid() != "" ||
+			f.GetNewOid() != big {
+			t.Errorf("%s: a file is %v", name, f)
+		}
+		stat.Close()
 
 		files, err := c.Files(t.Context(), connect.NewRequest(&internalv1.FilesRequest{Repository: path, Commit: commit,
 			Limit: 2 << 20}))

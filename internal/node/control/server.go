@@ -15,12 +15,12 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
 
 	"connectrpc.com/connect"
-	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/reflect/protoregistry"
 
@@ -47,15 +47,15 @@ type Options struct {
 	// Memory is the budget for the requests of Git clients beyond the first 64 KiB of each. Nil means 512 MiB.
 	Memory *admit.Budget
 	// Channels has the side channels of the port. Nil: long responses are sent in the calls.
-	Channels   *sidechannel.Server
-	Lookups    int // maximum number of concurrent heavy look-ups. Zero means two for each CPU.
-	Trust      Trust
-	Registerer prometheus.Registerer // of metrics; may be nil
-	SLI        *sli.Set              // nil: not recorded
-	Log        *slog.Logger
-	Board      *inflight.Board  // of the running calls; may be nil
-	Tracer     *inflight.Tracer // nil: not traced
-	Ready      func() error     // returns why an Index without a Node cannot be searched
+	Channels *sidechannel.Server
+	Lookups  int // maximum number of concurrent heavy look-ups. Zero means two for each CPU.
+	Trust    Trust
+	Metrics  *Metrics
+	SLI      *sli.Set // nil: not recorded
+	Log      *slog.Logger
+	Board    *inflight.Board  // of the running calls; may be nil
+	Tracer   *inflight.Tracer // nil: not traced
+	Ready    func() error     // returns why an Index without a Node cannot be searched
 
 	MaxRequest   int64         // maximum size of a Git client's request in bytes. Zero means 64 MiB.
 	DataPathWait time.Duration // timeout for the choice of the data path. Zero means 10 s.
@@ -76,12 +76,11 @@ const maxMessage = 4 << 20
 // Server is the handler of a node's port. It is safe for concurrent use.
 type Server struct {
 	Options
-	metrics *metrics
-	mux     *http.ServeMux
-	errors  *connect.ErrorWriter
-	health  *health
-	slots   *balance.Slots  // of heavy look-ups
-	lists   repositoryLists // of an Index
+	mux    *http.ServeMux
+	errors *connect.ErrorWriter
+	health *health
+	slots  *balance.Slots  // of heavy look-ups
+	lists  repositoryLists // of an Index
 
 	delays       chan struct{} // places for delayed responses to refused callers
 	unidentified *unidentifiedConns
@@ -112,14 +111,21 @@ func New(o Options) *Server {
 		o.Sessions = o.Node
 	}
 	s := &Server{
-		Options: o, metrics: newMetrics(o.Registerer), mux: http.NewServeMux(),
-		errors: connect.NewErrorWriter(), slots: newSlots(o.Lookups),
+		Options: o, mux: http.NewServeMux(), errors: connect.NewErrorWriter(), slots: newSlots(o.Lookups),
 		delays: make(chan struct{}, maxWaiting), unidentified: newUnidentified(maxUnidentified),
 		refusals: newRefusalLog(o.Log),
 	}
+	s.Metrics.slots.Store(s.slots)
 	s.ending, s.end = context.WithCancel(context.Background())
 	s.register()
 	return s
+}
+
+// publicServices are the services that reflection describes.
+var publicServices = []string{
+	packhorsev1connect.ObjectServiceName,
+	packhorsev1connect.RepositoryServiceName,
+	packhorsev1connect.RefServiceName,
 }
 
 // Slots returns the slots of heavy look-ups.
@@ -138,17 +144,16 @@ func (s *Server) register() {
 	)
 	// packs are compressed already, and blobs would need ten times the CPU time
 	plain := connect.WithCompression("gzip", nil, nil)
-	var services []string // that have a state of health
+	var public, internal []string
 	ready := s.Ready
 	if s.Index != nil {
-		services = append(services, internalv1connect.SearchServiceName)
+		internal = append(internal, internalv1connect.SearchServiceName)
 		s.mux.Handle(internalv1connect.NewSearchServiceHandler(searchService{s}, options, plain))
 	}
 	if s.Node != nil {
-		ready = s.Node.Ready
-		services = append(services, packhorsev1connect.ObjectServiceName, packhorsev1connect.RepositoryServiceName,
-			packhorsev1connect.RefServiceName, internalv1connect.NodeServiceName,
-			internalv1connect.SessionServiceName, internalv1connect.LFSServiceName)
+		public, ready = publicServices, s.Node.Ready
+		internal = append(internal, internalv1connect.NodeServiceName, internalv1connect.SessionServiceName,
+			internalv1connect.LFSServiceName)
 		s.mux.Handle(packhorsev1connect.NewObjectServiceHandler(objectService{s}, options, plain))
 		s.mux.Handle(internalv1connect.NewSessionServiceHandler(&sessionService{Server: s}, options, plain))
 		s.mux.Handle(internalv1connect.NewNodeServiceHandler(nodeService{s}, options, plain))
@@ -156,11 +161,12 @@ func (s *Server) register() {
 		s.mux.Handle(packhorsev1connect.NewRepositoryServiceHandler(&repositoryService{s}, options))
 		s.mux.Handle(packhorsev1connect.NewRefServiceHandler(&refService{s}, options))
 	}
-	s.health = newHealth(ready, services...)
+	s.health = newHealth(ready, slices.Concat(public, internal)...)
 	if s.Store != nil {
 		s.health.store = s.Store.StoreID()
 	}
 	s.mux.Handle(s.health.handler(s.ending, options))
+	reflection(s.mux, append([]string{healthService}, public...), options)
 }
 
 // ServeHTTP serves trusted callers.

@@ -82,10 +82,6 @@ func (n *Node) acquireAny(ctx context.Context, path git.RepoPath) (*handle, erro
 func (n *Node) acquireDir(path git.RepoPath) (*handle, error) {
 	h := n.handles.use(path)
 	if h != nil {
-		isRepository := func(path string) bool {
-			is, _ := repo.IsRepository(path)
-			return is
-		}
 		if h.Fresh(h.path) && !slices.ContainsFunc(h.before, isRepository) {
 			return h, nil
 		}
@@ -96,7 +92,7 @@ func (n *Node) acquireDir(path git.RepoPath) (*handle, error) {
 	if err != nil {
 		return nil, err
 	}
-	dir, err := n.options.Served(found)
+	dir, err := n.checkPlace(found)
 	if err != nil {
 		return nil, err
 	}

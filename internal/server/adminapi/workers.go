@@ -61,16 +61,17 @@ func Workers(application *app.Proxy, drain time.Duration, h http.Handler) http.H
 		}
 		Reply(w, http.StatusOK, list)
 	})
-	for action, do := range map[string]func(p *app.Proxy, name string, force bool) error{
+	for action, do := range map[string]func(p *app.Proxy, name string, force bool) (app.State, error){
 		"drain":   (*app.Proxy).Drain,
-		"undrain": func(p *app.Proxy, name string, _ bool) error { return p.Undrain(name) },
+		"undrain": func(p *app.Proxy, name string, _ bool) (app.State, error) { return p.Undrain(name) },
 	} {
 		mux.HandleFunc("POST /workers/{name}/"+action, func(w http.ResponseWriter, r *http.Request) {
 			p, name := proxy(w), r.PathValue("name")
 			if p == nil {
 				return
 			}
-			if err := do(p, name, r.URL.Query().Get("force") == "true"); err != nil {
+			state, err := do(p, name, r.URL.Query().Get("force") == "true")
+			if err != nil {
 				status := http.StatusNotFound
 				if fault.Is(err, fault.Exhausted) {
 					status = http.StatusConflict
@@ -78,13 +79,7 @@ func Workers(application *app.Proxy, drain time.Duration, h http.Handler) http.H
 				Refuse(w, status, fault.Message(err))
 				return
 			}
-			for _, state := range p.Workers() {
-				if state.Name == name {
-					Reply(w, http.StatusOK, workerStatusOf(state, drain))
-					return
-				}
-			}
-			Refuse(w, http.StatusNotFound, "the worker was removed meanwhile")
+			Reply(w, http.StatusOK, workerStatusOf(state, drain))
 		})
 	}
 	return mux

@@ -24,11 +24,11 @@ func serveWorkers(t *testing.T, state string, workers ...string) {
 	t.Helper()
 	cfg := config.DefaultConfig()
 	cfg.State, cfg.App.Workers, cfg.App.Health = state, workers, "/"
-	cfg.App.HealthInterval.Duration, cfg.App.Blackout.Duration = 20*time.Millisecond, 10*time.Millisecond
 	o, err := cfg.App.Options(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
+	o.Health.Interval, o.Blackout = 20*time.Millisecond, 10*time.Millisecond
 	o.Metrics, o.Log = app.NewMetrics(), slog.New(slog.DiscardHandler)
 	o.Caller = func(netip.Addr) balance.Caller { return "" }
 	proxy, err := app.New(o)

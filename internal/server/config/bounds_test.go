@@ -49,9 +49,7 @@ func TestBounds(t *testing.T) {
 		{"http.idle_timeout", "0s", "http.idle_timeout is 0s; it has to be more than 0s"},
 		{"lanes.anonymous", "1", ""},
 		{"lanes.anonymous", "0", "lanes.anonymous is 0; it has to be more than 0 and at most 1"},
-		{"app.drain_share", "NaN", "app.drain_share is NaN; it has to be from 0 to 1"},
 		{"log.level", "loud", `log.level is "loud"; it has to be one of ["debug" "info" "warn" "error"]`},
-		{"app.send_file", "", ""},
 	} {
 		c := DefaultConfig()
 		for _, s := range Settings(&c) {

@@ -3,8 +3,8 @@ package config
 import (
 	"cmp"
 	"fmt"
-	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/packhorse-git/packhorse/internal/gateway/app"
 	"github.com/packhorse-git/packhorse/internal/schedule/balance"
@@ -19,7 +19,7 @@ const (
 	maxWorkers      = 1000 // of all pools
 )
 
-// check reports mistakes in the application's workers and in the patterns of requests.
+// check reports mistakes in the application's workers and paths.
 func (c *AppConfig) check(f *Findings) {
 	bad := f.bad
 	if len(c.Workers) > 0 && len(c.Pool) > 0 {
@@ -32,9 +32,6 @@ func (c *AppConfig) check(f *Findings) {
 	if _, err := c.Routing(); err != nil && len(f.All) == before { // pools are a part of it
 		f.at("app")("%w", err)
 	}
-	if _, err := c.files(); err != nil {
-		f.at("app.send_file_roots")("%w", err)
-	}
 	for _, p := range c.Also {
 		if !strings.HasPrefix(p, "/-/") && !strings.HasPrefix(p, "/.api/") {
 			bad("app.also: %q has to begin with /-/ or /.api/: all other paths without Git requests belong to the application",
@@ -44,10 +41,6 @@ func (c *AppConfig) check(f *Findings) {
 	if c.Health != "" && (!strings.HasPrefix(c.Health, "/") ||
 		strings.ContainsFunc(c.Health, func(r rune) bool { return r <= ' ' || r >= 0x7f })) {
 		bad("app.health is %q; it has to be a path, as in \"/-/readiness\"", c.Health)
-	}
-	if (c.SendFile == "") != (len(c.SendFileRoots) == 0) {
-		bad("app.send_file and app.send_file_roots need each other: the header that names a file, and the directories " +
-			"of such files")
 	}
 }
 
@@ -122,69 +115,28 @@ func (c *AppConfig) Routing() (o app.Routing, err error) {
 		}
 		o.Pools = append(o.Pools, pool)
 	}
-	for _, list := range []struct {
-		key  string
-		from []string
-		to   *[]app.Pattern
-	}{{"slow", c.Slow, &o.Slow}, {"also", c.Also, &o.Also}} {
-		for _, text := range list.from {
-			p, err := app.ParsePattern(text)
-			if err != nil {
-				return o, fmt.Errorf("app.%s: %w", list.key, err)
-			}
-			*list.to = append(*list.to, p)
-		}
-	}
+	o.Also = c.Also
 	o.Queue = balance.Limits{Queue: c.Queue, Wait: c.Wait.Duration}
 	return o, nil
 }
-
-// files returns the directories of send_file_roots.
-func (c *AppConfig) files() (list []app.FileRoot, err error) {
-	for _, text := range c.SendFileRoots {
-		root := app.FileRoot{Dir: text}
-		if c.SendFile == sendByRedirect {
-			uri, dir, ok := strings.Cut(text, "=")
-			if !ok || !strings.HasPrefix(uri, "/") || !strings.HasSuffix(uri, "/") || len(uri) < 2 {
-				return nil, fmt.Errorf("app.send_file_roots: %q has no path that %s uses for the directory: write it before "+
-					"the directory, as in \"/protected/=/srv/files\"", text, sendByRedirect)
-			}
-			root = app.FileRoot{URI: uri, Dir: dir}
-		}
-		if !filepath.IsAbs(root.Dir) {
-			return nil, fmt.Errorf("app.send_file_roots: %q is not an absolute path", root.Dir)
-		}
-		list = append(list, root)
-	}
-	return list, nil
-}
-
-// sendByRedirect is the header that names a file by a path that stands for its directory.
-const sendByRedirect = "X-Accel-Redirect"
 
 // Options returns the options of the proxy.
 func (c *AppConfig) Options(cfg Config) (o app.Options, err error) {
 	o = app.Options{
 		Health: app.Health{
-			Path: c.Health, Interval: c.HealthInterval.Duration, Timeout: c.HealthTimeout.Duration, Failures: c.HealthFailures,
-			Passes: c.HealthPasses,
+			Path: c.Health,
+			// A worker that ends is noticed within three seconds, and a single lost check takes no worker out of service.
+			Interval: time.Second, Failures: 3,
+			Passes: 2, // a worker that just started may fail again
 		},
-		Blackout: c.Blackout.Duration, DrainShare: c.DrainShare,
-		ConnectTimeout: c.ConnectTimeout.Duration, HeaderTimeout: c.AnswerTimeout.Duration, StallTimeout: c.Stall.Duration,
-		KeepIdle: c.KeepIdle.Duration,
-		Bodies: app.Bodies{
-			MaxRequest: int64(c.MaxBody), MaxResponse: int64(c.MaxAnswer), MaxMemory: int64(c.MaxMemory),
-			MaxDir: int64(c.MaxSpool),
-			Dir:    filepath.Join(cfg.State, "app"), ReadStall: cfg.HTTP.ReadStall.Duration,
-		},
-		Files: app.Files{Header: c.SendFile}, MaxUpgrades: c.Upgrades, UpgradeIdle: c.UpgradeIdle.Duration,
+		Blackout:      time.Second, // others that send it requests notice its checks meanwhile
+		HeaderTimeout: c.AnswerTimeout.Duration, KeepIdle: c.KeepIdle.Duration,
+		MaxBody: int64(c.MaxBody), ReadStall: cfg.HTTP.ReadStall.Duration, MaxUpgrades: c.Upgrades,
 	}
 	if c.Upgrades == 0 {
 		o.MaxUpgrades = -1
 	}
-	if o.Routing, err = c.Routing(); err == nil {
-		o.Files.Roots, err = c.files()
-	}
+	o.Routing, err = c.Routing()
 	return o, err
 }
 
@@ -195,6 +147,6 @@ func (c *AppConfig) Reloaded(next *AppConfig) bool {
 		return c.Enabled() == next.Enabled()
 	}
 	c.Workers, c.Pool, c.Slots, c.Queue, c.Wait = next.Workers, next.Pool, next.Slots, next.Queue, next.Wait
-	c.Slow, c.Also = next.Slow, next.Also
+	c.Also = next.Also
 	return true
 }

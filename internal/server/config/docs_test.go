@@ -226,7 +226,7 @@ defaults. The same file can serve all roles: each role uses the keys that concer
 | Show all values, and where each comes from | ` + "`packhorse config show --config FILE`" + ` |
 | Apply a changed file | SIGHUP |
 
-SIGHUP applies nodes, routes, rules, the application's workers, pools and patterns, and the log level. The log names
+SIGHUP applies nodes, routes, rules, the application's workers and pools, and the log level. The log names
 changed keys that need a restart. If the server could not start with the file, SIGHUP changes nothing. Changes of TLS
 and secret files apply without a signal.
 

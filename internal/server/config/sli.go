@@ -27,8 +27,7 @@ type SLIConfig struct {
 	// Resolve is the objective for resolving revisions.
 	Resolve Duration `toml:"resolve" default:"25ms"`
 
-	// App is the objective for requests to the application, including the wait for a worker. Requests that match
-	// app.slow do not count.
+	// App is the objective for requests to the application, including the wait for a worker.
 	App Duration `toml:"app" default:"1s"`
 
 	// Call is the objective for calls of the control API on the port of a node.

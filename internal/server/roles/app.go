@@ -64,10 +64,10 @@ func (a application) Serve(ctx context.Context, w http.ResponseWriter, r *http.R
 	record := a.Proxy.Serve(ctx, w, r, from)
 	served := githttp.Served{Status: record.Status, Bytes: record.Out, Err: record.Err, Cut: record.Cut,
 		Took: record.Queue + record.Service}
-	if record.Class != app.Slow && !record.Upgraded {
+	if !record.Upgraded {
 		served.Class = sli.App
 	}
-	attrs := append(make([]slog.Attr, 0, 6), slog.String("class", string(record.Class)))
+	attrs := make([]slog.Attr, 0, 6)
 	if record.Pool != "" {
 		attrs = append(attrs, slog.String("pool", record.Pool), milliseconds("queue_ms", record.Queue))
 	}
@@ -83,9 +83,6 @@ func (a application) Serve(ctx context.Context, w http.ResponseWriter, r *http.R
 	}
 	if record.Upgraded {
 		attrs = append(attrs, slog.Bool("upgraded", true))
-	}
-	if record.File {
-		attrs = append(attrs, slog.Bool("file", true))
 	}
 	served.Attrs = attrs
 	return served

@@ -43,13 +43,10 @@ func TestAppMistakes(t *testing.T) {
 		"[app]\nworkers = [\"a=unix:/a/w0\", \"b=unix:/a/w0\"]":                  `unix:/a/w0 is the worker "a" and "b"`,
 		"[app]\nworkers = [\"a=http://A\", \"b=http://a:80/\"]":                  `http://a is the worker "a" and "b"`,
 		"[app]\nworkers = [\"unix:/" + strings.Repeat("x", 104) + "\"]":          "longer than the 103 bytes",
-		one + "slow = [\"readiness\"]":                                           `app.slow: pattern "readiness": must begin with "/" or "*"`,
+		one + "slow = [\"readiness\"]":                                           "app.slow was removed: ",
+		one + "send_file = \"X-Sendfile\"":                                       "app.send_file was removed: ",
 		one + "also = [\"/x\"]":                                                  "app.also: \"/x\" has to begin with",
 		one + "health = \"ready\"":                                               "it has to be a path",
-		one + "drain_share = 2.0":                                                "app.drain_share is 2",
-		one + "send_file = \"X-Sendfile\"":                                       "need each other",
-		one + "send_file = \"X-File\"\nsend_file_roots = [\"/srv\"]":             `it has to be one of ["X-Sendfile" "X-Accel-Redirect"]`,
-		one + "send_file = \"X-Accel-Redirect\"\nsend_file_roots = [\"/srv\"]":   `write it before the directory, as in "/protected/=/srv/files"`,
 		one + "[[app.pool]]\nname = \"b\"\nshare = 100\nworkers = [\"unix:/b\"]": "move those of app.workers into a pool",
 		"[[app.pool]]\nname = \"a\"\nshare = 60\nworkers = [\"unix:/a\"]":        "add up to 60: the percentages have to",
 		"[[app.pool]]\nname = \"a\"\nshare = 100":                                `app.pool "a" has no workers`,
@@ -74,7 +71,6 @@ func TestAppRouting(t *testing.T) {
 	cfg, err := loadTextAs(t, config.RoleServe, `
 [app]
 slots = 2
-slow = ["*/export"]
 [[app.pool]]
 name = "puma"
 share = 90
@@ -92,8 +88,8 @@ workers = ["http://127.0.0.1:3001"]
 	if err != nil || errOfRouting != nil {
 		t.Fatal(err, errOfRouting)
 	}
-	if len(r.Pools) != 2 || len(r.Slow) != 1 {
-		t.Fatalf("routing = %+v, want 2 pools and 1 slow pattern", r)
+	if len(r.Pools) != 2 {
+		t.Fatalf("routing = %+v, want 2 pools", r)
 	}
 	want := app.WorkerOptions{Name: "w0", Address: "unix:/run/app/w0.sock", Slots: 2}
 	if got := r.Pools[0].Workers; got[0] != want || got[1].Name != "x" {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/client"
 	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/node/control"
 	"github.com/packhorse-git/packhorse/internal/operations/observe"
 	"github.com/packhorse-git/packhorse/internal/search"
 	"github.com/packhorse-git/packhorse/internal/search/ipc"
@@ -30,7 +31,9 @@ func (s *server) buildSearch() error {
 	if err != nil {
 		return err
 	}
-	o := s.controlOptions()
+	metrics := control.NewMetrics()
+	s.register(metrics)
+	o := s.controlOptions(metrics)
 	o.Index, o.Ready = s.search, s.checkSearch
 	s.addControl(o, trust)
 	return nil

@@ -63,6 +63,7 @@ func (s *server) addNode() error {
 	if s.cfg.Lanes.Adaptive {
 		pressure := admit.NewPressure(runner.Contention, runner.Queue(packsource.ClassPack),
 			runner.Queue(receivepack.ClassReceive))
+		s.register(pressure)
 		s.closers.push("measurement of CPU pressure", infallible(pressure.Close))
 	}
 	if s.node, err = s.newNode(hooks); err != nil {
@@ -199,14 +200,14 @@ func (s *server) addNodePort() error {
 	if err != nil {
 		return err
 	}
-	channelMetrics := sidechannel.NewMetrics()
-	s.register(channelMetrics)
+	metrics, channelMetrics := control.NewMetrics(), sidechannel.NewMetrics()
+	s.register(metrics, channelMetrics)
 	channels := sidechannel.NewServer(sidechannel.Options{
 		Pump: lanes.pump, Max: cfg.Channels, Idle: cfg.ChannelIdle.Duration, Stall: cfg.Stall.Duration,
 		Metrics: channelMetrics, Log: s.log,
 	})
 	s.closers.push("side channels", channels.Close)
-	o := s.controlOptions()
+	o := s.controlOptions(metrics)
 	o.Node, o.Channels, o.Lookups, o.MaxRequest = s.node, channels, s.cfg.Lanes.Search, int64(s.cfg.HTTP.MaxBody)
 	o.Sessions = s.sessions()
 	if s.store != nil {

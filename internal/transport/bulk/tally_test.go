@@ -34,7 +34,9 @@ func TestTally(t *testing.T) {
 		t.Errorf("what was announced was taken back: %v", err)
 	}
 	registry := prometheus.NewRegistry()
-	NewPump(PumpOptions{Registerer: registry}).Count(&tally)
+	pump := NewPump(PumpOptions{})
+	registry.MustRegister(pump.Collectors()...)
+	pump.Count(&tally)
 	found, err := registry.Gather()
 	if err != nil {
 		t.Fatal(err)

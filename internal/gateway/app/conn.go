@@ -15,41 +15,34 @@ import (
 	"github.com/packhorse-git/packhorse/internal/transport/httpreuse"
 )
 
-// backend is the connections to one address. Workers with the same address share them, whatever their names and pools.
+// maxHeader is the maximum size of a response header in bytes. net/http limits those of requests.
+const maxHeader = 64 << 10
+
+// newTransport returns the connections to one address.
 //
 // Slots bound the requests at a worker, and a request uses an idle connection before it opens one. If one becomes idle
 // meanwhile, the dial ends. So a worker has no more connections than slots, unless this happens at the end of a dial.
 // That matters because an idle connection can occupy a thread of a worker. For the same reason idle connections are
 // closed soon.
-type backend struct {
-	address
-	transport *http.Transport
-	requests  atomic.Int64 // in flight
-	ended     atomic.Int64 // end of the last request: Unix time in nanoseconds
-}
-
-// maxHeader is the maximum size of a response header in bytes. net/http limits those of requests.
-const maxHeader = 64 << 10
-
-func newBackend(a address, o *Options) *backend {
-	b := &backend{address: a, transport: &http.Transport{
+func newTransport(a address, o *Options) *http.Transport {
+	t := &http.Transport{
 		DisableCompression:     true,
 		MaxIdleConnsPerHost:    1 << 16, // bounded by the slots
 		IdleConnTimeout:        o.KeepIdle,
 		ResponseHeaderTimeout:  o.HeaderTimeout,
 		MaxResponseHeaderBytes: maxHeader,
 		Protocols:              new(http.Protocols),
-	}}
-	b.transport.Protocols.SetHTTP1(true)
+	}
+	t.Protocols.SetHTTP1(true)
 	dialer := &net.Dialer{Timeout: o.ConnectTimeout, KeepAlive: -1}
-	b.transport.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
+	t.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
 		c, err := dial(ctx, dialer, a)
 		if err != nil {
 			return nil, &dialError{err}
 		}
 		return &conn{Conn: httpreuse.NewConn(c), stall: o.StallTimeout}, nil
 	}
-	return b
+	return t
 }
 
 // demand is a request's need of a connection, from GetConn to GotConn of httptrace.ClientTrace. A transport continues

@@ -8,10 +8,14 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/packhorse-git/packhorse/internal/transport/clientaddr"
+	"github.com/packhorse-git/packhorse/internal/transport/httpreuse"
 )
 
 func TestConnectionsAreUsedAgain(t *testing.T) {
@@ -56,25 +60,49 @@ func TestConnectionsAreBounded(t *testing.T) {
 func TestDialEndsWithDemand(t *testing.T) {
 	t.Parallel()
 	w := serveRaw(t, echo)
-	b := newBackend(address{network: "tcp", target: strings.TrimPrefix(w.address, "http://")}, &Options{})
+	b := newTransport(address{network: "tcp", target: strings.TrimPrefix(w.address, "http://")}, &Options{})
 	d := new(demand)
 	ctx := context.WithValue(t.Context(), demandKey{}, d)
 	d.begin()
-	c, err := b.transport.DialContext(ctx, "", "")
+	c, err := b.DialContext(ctx, "", "")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer c.Close()
 	d.end()
-	if c, err := b.transport.DialContext(ctx, "", ""); !errors.Is(err, context.Canceled) {
+	if c, err := b.DialContext(ctx, "", ""); !errors.Is(err, context.Canceled) {
 		t.Errorf("dial without demand = %v, %v, want none", c, err)
 	}
 	wait(t, "the second connection is closed", func() bool { return w.open.Load() == 1 })
 	d.begin()
-	if again, err := b.transport.DialContext(ctx, "", ""); err != nil {
+	if again, err := b.DialContext(ctx, "", ""); err != nil {
 		t.Errorf("dial after the next demand = %v, want a connection", err)
 	} else {
 		again.Close()
+	}
+}
+
+// A worker that dies with several idle connections counts as one that had the request. So another worker gets it.
+func TestIdleConnectionsOfDeadWorker(t *testing.T) {
+	t.Parallel()
+	e := &exchange{p: &Proxy{}}
+	for _, step := range []struct {
+		isReused bool
+		want     int
+	}{{true, 1}, {true, 1}, {false, 2}} {
+		here, there := net.Pipe()
+		c := &conn{Conn: httpreuse.NewConn(here)}
+		reading := make(chan bool)
+		go func() { // as the transport does
+			_, _ = c.Read(make([]byte, 1))
+			close(reading)
+		}()
+		e.gotConn(httptrace.GotConnInfo{Conn: c, Reused: step.isReused})
+		if e.sent != step.want {
+			t.Errorf("sent = %d, want %d", e.sent, step.want)
+		}
+		there.Close()
+		<-reading
 	}
 }
 
@@ -209,7 +237,12 @@ func BenchmarkRelay(b *testing.B) {
 	plain := reverseProxy("http://" + l.Addr().String())
 	plain.Transport = new(http.Transport)
 	defer plain.Transport.(*http.Transport).CloseIdleConnections()
-	for name, handler := range map[string]http.Handler{"packhorse": p, "reverseproxy": plain} {
+	proxy := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if p.Serve(r.Context(), w, r, clientaddr.Proxies(nil).Of(r)).Cut {
+			panic(http.ErrAbortHandler)
+		}
+	})
+	for name, handler := range map[string]http.Handler{"packhorse": proxy, "reverseproxy": plain} {
 		b.Run(name, func(b *testing.B) {
 			front, err := net.Listen("tcp", "127.0.0.1:0")
 			if err != nil {
