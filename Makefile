@@ -22,7 +22,7 @@ BINARY   := bin/packhorse
 BUILD    := go build -buildvcs=false -trimpath -ldflags '-s -w -X main.revision=$(REVISION)'
 
 .DEFAULT_GOAL := help
-.PHONY: help build serve test test-short test-all test-long test-stories zoekt-webserver clients clients-doc store-servers test-minio test-browser test-forges check vet vet-darwin size proto helm fuzz soak-protocol soak-push docs bench bench-refs bench-neighbour clean
+.PHONY: help build serve test test-short test-all test-long test-stories zoekt-webserver clients clients-doc store-servers test-minio test-browser test-forges check vet vet-darwin size proto helm fuzz soak-protocol soak-push docs bench bench-refs bench-neighbour bench-spawn bench-sched clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -159,6 +159,17 @@ bench-refs: build ## Look up a ref of URL with CLIENTS for DURATION
 
 bench-neighbour: build ## Measure a small request while CLIENTS clone URL
 	./bin/packhorse-bench neighbour $(URL) --clients $(CLIENTS) --duration $(DURATION)
+
+# A benchmark writes its report to the file in PACKHORSE_REPORT.
+bench-spawn: ## Measure the start of a process by the heap of its parent, and print JSON; HEAPS=0,1,8 are GiB
+	@mkdir -p bin
+	@PACKHORSE_HEAPS=$(HEAPS) PACKHORSE_REPORT=$(abspath bin/spawn.json) CGO_ENABLED=0 go test -vet=off -timeout 1h -run '^$$' -bench '^BenchmarkSpawn$$' -benchtime 1x ./internal/git/process >&2
+	@cat bin/spawn.json
+
+bench-sched: ## Simulate the choice of a worker for each request, and print JSON
+	@mkdir -p bin
+	@PACKHORSE_REPORT=$(abspath bin/sched.json) CGO_ENABLED=0 go test -vet=off -timeout 1h -run '^$$' -bench '^BenchmarkSchedule$$' -benchtime 1x ./internal/schedule/balance >&2
+	@cat bin/sched.json
 
 clean: ## Remove what was built (not ./repos)
 	rm -rf bin

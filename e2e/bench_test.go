@@ -14,7 +14,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/bench/loadgen"
 )
 
-// split is a gateway and its node, with a repository team/app and a limit for their memory.
+// split is a gateway and its node, with a repository team/app.
 type split struct {
 	node, gateway address
 	secret        string // file
@@ -27,7 +27,7 @@ func startSplit(t *testing.T) split {
 	if err := os.CopyFS(filepath.Join(root, "team/app.git"), os.DirFS(repo.Dir)); err != nil {
 		t.Fatal(err)
 	}
-	config := fmt.Sprintf("[limits]\nmemory = \"4GiB\"\n[storage]\nlisten = %q\nsecret_file = %q\n",
+	config := fmt.Sprintf("[storage]\nlisten = %q\nsecret_file = %q\n",
 		"unix:"+filepath.Join(dir, "node.sock"), secret)
 	table := fmt.Sprintf("[http]\naddress = \"127.0.0.1:0\"\n[[node]]\nname = \"a\"\naddress = %q\nsecret_file = %q\n",
 		"unix:"+filepath.Join(dir, "node.sock"), secret)
@@ -60,33 +60,6 @@ func TestBenchNeighbour(t *testing.T) {
 	}
 }
 
-// TestBenchStorm sends a small storm through a gateway. Each clone succeeds or gets a time to retry, and memory stays
-// below the limit.
-func TestBenchStorm(t *testing.T) {
-	t.Parallel()
-	s := startSplit(t)
-	args := []string{"storm", s.gateway.HTTP + "/team/app", "--clients", "12", "--enough", "2", "--duration", "300ms",
-		"--json"}
-	if runtime.GOOS == "linux" {
-		args = append(args, "--server-pid", fmt.Sprintf("%d,%d", s.gateway.pid, s.node.pid), "--memory", "4GiB")
-	}
-	cmd := exec.Command(filepath.Join(binDir, "packhorse-bench"), args...)
-	var errs bytes.Buffer
-	cmd.Stderr = &errs
-	out, err := cmd.Output()
-	var report struct {
-		Storm struct{ Completed, Refused, Failed int } `json:"storm"`
-		Below *bool                                    `json:"below_memory_limit"`
-	}
-	if err == nil {
-		err = json.Unmarshal(out, &report)
-	}
-	if err != nil || report.Storm.Completed == 0 || report.Storm.Failed > 0 || runtime.GOOS == "linux" &&
-		(report.Below == nil || !*report.Below) {
-		t.Errorf("%v\n%s%s", err, out, &errs)
-	}
-}
-
 // TestBenchLFS runs all parts of `bench lfs` with small objects. Only bytes have a meaning in such a run.
 func TestBenchLFS(t *testing.T) {
 	t.Parallel()
@@ -107,28 +80,5 @@ func TestBenchLFS(t *testing.T) {
 	}
 	if err != nil || len(report.Figures) != 11 || !report.Figures[0].Reached || report.Figures[0].Part != "cold" {
 		t.Errorf("%v, want 11 figures, and all of the object's bytes once from the origin:\n%s%s", err, out, &errs)
-	}
-}
-
-// TestBenchExists has a separate server asked while git children start.
-func TestBenchExists(t *testing.T) {
-	t.Parallel()
-	cmd := exec.Command(filepath.Join(binDir, "packhorse-bench"), "lab", "exists", "--rate", "100", "--children", "20",
-		"--duration", "600ms", "--json")
-	var errs bytes.Buffer
-	cmd.Stderr = &errs
-	out, err := cmd.Output()
-	var r struct {
-		All       map[string]float64 `json:"exists_ms"`
-		Requests  int                `json:"requests"`
-		Errors    int                `json:"errors"`
-		ChildPerS *float64           `json:"children_per_s"`
-		Ratio     float64            `json:"p99_last_to_first"`
-	}
-	if err == nil {
-		err = json.Unmarshal(out, &r)
-	}
-	if err != nil || r.Requests != 60 || r.Errors != 0 || r.All["p99"] <= 0 || r.Ratio <= 0 || r.ChildPerS == nil {
-		t.Errorf("%v\n%s%s", err, out, &errs)
 	}
 }

@@ -37,7 +37,7 @@ const rules = `
 	operations:     fault schedule/... git/... transport/clientaddr node/packcache mirror/origin
 	server:         fault/... schedule/... git/... transport/... lfs/... search/... proto/... client node/... gateway/...
 	server:         mirror/... store/... operations/...
-	bench:          schedule/... git/... transport/... proto/... client store/bucket server/cli
+	bench:          git/... transport/... proto/... client store/bucket operations/accesslog server/cli
 	client:         proto/... transport/unaryhttp
 	cmd:            server/... search/... bench/...
 `
@@ -67,8 +67,8 @@ var rooms = map[string][]string{
 		"proto/internalv1/internalv1connect", "fault/faultrpc", "node/control", "gateway/remote", "client",
 		"search/remote", "bench/...",
 		"server/command", "operations/tracing"},
-	"github.com/spf13/...": {"server/config", "server/command", "bench", "bench/...", "bench/compare",
-		"server/cli"},
+	"github.com/spf13/...": {"server/config", "server/command", "server/cli",
+		"bench/..."},
 	"github.com/pelletier/go-toml/...":                          {"server/config"},
 	"github.com/rogpeppe/go-internal/...":                       {},
 	"github.com/prometheus/client_golang/prometheus/promhttp":   {"operations/observe"},
@@ -91,7 +91,7 @@ var rooms = map[string][]string{
 	"github.com/charmbracelet/...":                              {"operations/top/tui"},
 	"github.com/creack/...":                                     {}, // tests: a terminal
 	"github.com/chromedp/...":                                   {}, // tests: a browser
-	"golang.org/x/term":                                         {"operations/observe", "bench/loadgen", "bench/compare"},
+	"golang.org/x/term":                                         {"operations/observe", "bench/loadgen"},
 	"go.opentelemetry.io/otel/sdk/...":                          {"operations/tracing"},
 	"go.opentelemetry.io/otel/exporters/...":                    {"operations/tracing"},
 	"net/http/pprof":                                            {"operations/observe"},

@@ -4,23 +4,23 @@
 // Package gitload measures Git servers, ci a fleet of CI machines, and cold packs that are in no cache. Package matrix
 // measures a gateway and a storage node, mirror a mirror of a Git host, lfs Git LFS, and store servers whose
 // repositories are in object storage. Package search measures code search, and app application servers. They send their
-// requests with package loadgen. The packages below lab are experiments behind design decisions.
+// requests with package loadgen.
 package bench
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"io"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/packhorse-git/packhorse/internal/bench/app"
 	"github.com/packhorse-git/packhorse/internal/bench/ci"
 	"github.com/packhorse-git/packhorse/internal/bench/cold"
 	"github.com/packhorse-git/packhorse/internal/bench/compare"
 	"github.com/packhorse-git/packhorse/internal/bench/gitload"
-	"github.com/packhorse-git/packhorse/internal/bench/lab/exists"
-	"github.com/packhorse-git/packhorse/internal/bench/lab/sched"
-	"github.com/packhorse-git/packhorse/internal/bench/lab/spawn"
 	"github.com/packhorse-git/packhorse/internal/bench/lfs"
 	"github.com/packhorse-git/packhorse/internal/bench/loadgen"
 	"github.com/packhorse-git/packhorse/internal/bench/matrix"
@@ -48,16 +48,15 @@ A first tour, with a server at 127.0.0.1:8080 whose process ID is 4711:
   packhorse-bench mkrefs /srv/git/refs.git --count 200000
   packhorse-bench refs http://127.0.0.1:8080/refs.git --prefix refs/heads/main
   packhorse-bench neighbour http://127.0.0.1:8080/demo.git --clients 30 --mbps 400
-  packhorse-bench storm http://127.0.0.1:8080/demo.git --server-pid 4711
-  packhorse-bench ci --repo /srv/git/demo.git --html report.html
+  packhorse-bench ci --repo /srv/git/demo.git
 
 Packs that are in no cache, of a server that the command starts, against git upload-pack:
 
-  packhorse-bench cold /srv/git/demo.git --html cold.html
+  packhorse-bench cold /srv/git/demo.git
 
 A gateway and a storage node that the command starts:
 
-  packhorse-bench matrix --repo /srv/git/demo.git --html matrix.html
+  packhorse-bench matrix --repo /srv/git/demo.git
 
 A mirror of an origin behind a slow link, against the origin:
 
@@ -94,15 +93,55 @@ Megabytes and gigabytes are 10^6 and 10^9 bytes.`,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 		Version: env.Version,
 	}
-	lab := &cobra.Command{
-		Use:   "lab",
-		Short: "Experiments behind design decisions: simulations, and the cost of starting git",
-		Args:  cli.NoArgs,
-		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
-	lab.AddCommand(sched.Command(env), spawn.Command(env), exists.Command(env))
 	root.AddCommand(gitload.Commands(env)...)
 	root.AddCommand(ci.Command(env), cold.Command(env), matrix.Command(env), mirror.Command(env), lfs.Command(env),
-		store.Command(env), search.Command(env), app.Command(env), compare.Command(), lab, spawn.WorkerCommand(env))
+		store.Command(env), search.Command(env), app.Command(env), compare.Command())
+	for _, cmd := range root.Commands() {
+		cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+			if removed := removedFlag(err); removed != nil {
+				return cli.Usage(removed)
+			}
+			return root.FlagErrorFunc()(cmd, err)
+		})
+	}
+	for name, instead := range removedCommands {
+		root.AddCommand(removedCommand(name, instead))
+	}
 	return root
+}
+
+// removedCommands are former commands, with what to do instead.
+var removedCommands = map[string]string{
+	"lab":   "the simulation of workers is \"make bench-sched\", the cost of starting git is \"make bench-spawn\"",
+	"storm": "\"packhorse-bench neighbour URL --cold\" measures small requests beside clones that are in no cache",
+}
+
+// removedFlags are former flags of all commands, with what to do instead.
+var removedFlags = map[string]string{
+	"format": "the format is detected in each line",
+	"html":   "there are no pages with charts; use the text, or --json",
+	"relay":  "compare with \"packhorse-bench limit FILE\", or with one process in \"packhorse-bench matrix\"",
+	"again":  "standstills of the machine are not detected; compare servers in more --turns",
+}
+
+func removedCommand(name, instead string) *cobra.Command {
+	return &cobra.Command{
+		Use: name, Short: "Removed", Hidden: true, DisableFlagParsing: true,
+		RunE: func(*cobra.Command, []string) error {
+			return cli.Usage(fmt.Errorf("%s was removed: %s", name, instead))
+		},
+	}
+}
+
+// removedFlag returns the error of a removed flag, or nil if err is another one.
+func removedFlag(err error) error {
+	unknown, ok := errors.AsType[*pflag.NotExistError](err)
+	if !ok {
+		return nil
+	}
+	name := unknown.GetSpecifiedName()
+	if removedFlags[name] == "" {
+		return nil
+	}
+	return fmt.Errorf("--%s was removed: %s", name, removedFlags[name])
 }

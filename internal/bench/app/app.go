@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -15,8 +17,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/bench/loadgen"
 )
 
-// appOptions are the flags of `packhorse-bench app`.
-type appOptions struct {
+// options are the flags of `packhorse-bench app`.
+type options struct {
 	rate     float64
 	arrivals string
 	seed     uint64
@@ -29,13 +31,14 @@ type appOptions struct {
 	workers  int
 	service  time.Duration
 	turns    int
-	again    int
 	json     bool
+
+	weights []int // of the paths
 }
 
-// appReport is the output of `packhorse-bench app --json` for one server. For several servers the output is {"rows":
-// [...]} in the order of the arguments. Times are those of requests with a correct response.
-type appReport struct {
+// report is the output of `packhorse-bench app --json` for one server. For several servers the output is {"rows": [...]}
+// in the order of the arguments. Times are those of requests with a correct response.
+type report struct {
 	URL          string               `json:"url"`
 	Arrivals     string               `json:"arrivals"` // poisson, constant, or closed
 	Rate         float64              `json:"rate"`     // of --rate; 0 in a closed loop
@@ -44,30 +47,27 @@ type appReport struct {
 	Failures     int                  `json:"failures"`
 	RequestsPerS float64              `json:"requests_per_s"`
 	Latency      loadgen.LatencyStats `json:"latency_ms"`
-	Paths        []appPath            `json:"paths,omitempty"` // if there is more than one
+	Paths        []pathReport         `json:"paths,omitempty"` // if there is more than one
 	// Ideal is the latency of the same arrivals with ideal workers (--ideal).
 	Ideal *loadgen.LatencyStats `json:"ideal_ms,omitempty"`
 	// Late is the p99 of the delays with which requests were sent. It is zero in a closed loop.
 	Late float64 `json:"late_p99_ms"`
 	// CPU is the CPU time of the load generator for each request.
-	CPU float64 `json:"own_cpu_ms"`
-	// Standstill is the time when the machine did not run. It delays every server. Null: unknown.
-	Standstill *loadgen.Standstill `json:"standstill"`
-	Turns      int                 `json:"turns"`
-	Again      int                 `json:"again"`    // turns that were repeated because of standstills
-	Unsteady   int                 `json:"unsteady"` // turns that count in spite of a standstill
+	CPU   float64 `json:"own_cpu_ms"`
+	Turns int     `json:"turns"`
 }
 
-// appPath is the result of one of several paths.
-type appPath struct {
+// pathReport is the result of one of several paths.
+type pathReport struct {
 	Path     string               `json:"path"`
 	Requests int                  `json:"n"`
 	Failures int                  `json:"failures"`
 	Latency  loadgen.LatencyStats `json:"latency_ms"`
 }
 
+// Command returns `packhorse-bench app`.
 func Command(env loadgen.Env) *cobra.Command {
-	o := appOptions{}
+	o := options{}
 	cmd := &cobra.Command{
 		Use:   "app URL...",
 		Short: "Measure application servers with requests at random times, as users send them",
@@ -87,18 +87,13 @@ Several paths at once: --path /work=3 --path /ready=1. They replace the path of 
 Several URLs compare servers. The servers get the same requests in turns: --turns 6 sends a sixth to each server,
 and then the next sixth. So a change of the machine's speed affects all of them.
 
-A virtual machine stands still while its host runs other machines, and every server is late then. The report shows
-how often and for how long. With --again N a turn is repeated up to N times after a standstill. That is more than
-20 ms at once, or more than 5 ms and a thousandth of the turn. The try with the shortest standstill counts. A turn
-with failures always counts. After three turns for which repetition did not help, no turn is repeated.
-
 With --ideal N the report also has the latency of the same arrivals with N ideal workers. Each request takes
 --service and never waits while a worker is free.`,
 		Example: `  packhorse-bench app http://127.0.0.1:3000/work --rate 0 --duration 5s
   packhorse-bench app http://127.0.0.1:3000/work --rate 27 --count 1000 --ideal 2 --service 36ms
-  packhorse-bench app http://127.0.0.1:3000/work http://127.0.0.1:3001/work --rate 27 --count 600 --turns 6 --again 5
+  packhorse-bench app http://127.0.0.1:3000/work http://127.0.0.1:3001/work --rate 27 --count 600 --turns 6
   packhorse-bench app http://127.0.0.1:3000 --rate 40 --path /work=1 --path /ready=4 --json`,
-		Args: cobra.RangeArgs(1, maxAppServers),
+		Args: cobra.RangeArgs(1, maxServers),
 	}
 	f := cmd.Flags()
 	f.Float64Var(&o.rate, "rate", 0, "requests per second; 0: closed loop")
@@ -113,25 +108,39 @@ With --ideal N the report also has the latency of the same arrivals with N ideal
 	f.IntVar(&o.workers, "ideal", 0, "compare with this number of ideal workers")
 	f.DurationVar(&o.service, "service", 0, "time of an ideal worker for one request")
 	f.IntVar(&o.turns, "turns", 1, "number of parts in which each server gets its requests")
-	f.IntVar(&o.again, "again", 0, "repeat a turn up to this many times if the machine stood still")
 	f.BoolVar(&o.json, "json", false, "print one JSON object; for several servers, an array \"rows\" of such objects")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		race, err := o.race(args)
+		servers, err := o.servers(args)
 		if err != nil {
 			return err
 		}
-		ctx := cmd.Context()
-		return loadgen.Interrupted(ctx, race.run(ctx, env, []string{"standstills"}))
+		return loadgen.Interrupted(cmd.Context(), o.run(cmd.Context(), env, servers))
 	}
 	return cmd
 }
 
-// load checks the flags.
-func (o *appOptions) load(url string) (*appLoad, error) {
-	t, err := loadgen.ParseTarget(url, false)
-	if err != nil {
-		return nil, err
-	}
+const (
+	maxCount   = 10_000_000 // of all servers; limits memory, about 40 bytes for each request
+	maxServers = 100
+	maxTurns   = 1000
+	minTurn    = 10 * time.Millisecond
+)
+
+// server is one of the servers, with the joint results of its turns.
+type server struct {
+	target   *loadgen.Target
+	paths    []string
+	requests [][]byte // as paths
+
+	latency []loadgen.Samples // by path
+	failed  []int             // by path
+	sent    loadgen.Sent      // late, elapsed and failures of all turns
+	ideal   loadgen.Samples
+	cpu     time.Duration // of the generator
+}
+
+// servers checks the flags.
+func (o *options) servers(urls []string) ([]*server, error) {
 	if o.clients == 0 {
 		o.clients = 1
 		if o.rate > 0 {
@@ -139,50 +148,55 @@ func (o *appOptions) load(url string) (*appLoad, error) {
 		}
 	}
 	switch {
-	case t.TLS != nil:
-		return nil, errors.New("bad URL: want http://, because this command does not measure TLS")
-	case !(o.rate >= 0) || o.rate > loadgen.MaxSearchRate:
-		return nil, fmt.Errorf("--rate %v: from 0 to %d", o.rate, loadgen.MaxSearchRate)
+	case !(o.rate >= 0) || o.rate > loadgen.MaxRate:
+		return nil, fmt.Errorf("--rate %v: from 0 to %d", o.rate, loadgen.MaxRate)
 	case o.arrivals != "poisson" && o.arrivals != "constant":
 		return nil, fmt.Errorf("--arrivals %q: want poisson or constant", o.arrivals)
 	case o.clients < 0 || o.clients > loadgen.MaxClients:
 		return nil, fmt.Errorf("--clients %d: from 1 to %d", o.clients, loadgen.MaxClients)
-	case o.count < 0:
-		return nil, fmt.Errorf("--count %d: must be positive", o.count)
+	case o.count < 0 || o.count > maxCount/len(urls):
+		return nil, fmt.Errorf("--count %d: up to %d for %d servers", o.count, maxCount/len(urls), len(urls))
 	case o.duration <= 0 || o.timeout <= 0:
 		return nil, errors.New("--duration and --timeout must be positive")
-	case o.turns < 1 || o.turns > maxAppTurns || o.count > 0 && o.count < o.turns:
-		return nil, fmt.Errorf("--turns %d: from 1 to %d, and no more than --count", o.turns, maxAppTurns)
-	case o.count == 0 && o.duration/time.Duration(o.turns) < minAppTurn:
-		return nil, fmt.Errorf("--duration %v in %d turns: the minimum for a turn is %v", o.duration, o.turns, minAppTurn)
-	case o.again < 0 || o.again > maxAppTurns:
-		return nil, fmt.Errorf("--again %d: up to %d", o.again, maxAppTurns)
+	case o.turns < 1 || o.turns > maxTurns || o.count > 0 && o.count < o.turns:
+		return nil, fmt.Errorf("--turns %d: from 1 to %d, and no more than --count", o.turns, maxTurns)
+	case o.count == 0 && o.duration/time.Duration(o.turns) < minTurn:
+		return nil, fmt.Errorf("--duration %v in %d turns: the minimum for a turn is %v", o.duration, o.turns, minTurn)
 	case o.workers < 0 || o.workers > 0 && (o.service <= 0 || o.rate == 0):
 		return nil, errors.New("--ideal: needs --rate, and a positive --service")
 	}
-	l := &appLoad{target: t, open: o.rate > 0, clients: o.clients, timeout: o.timeout, keep: o.keep}
-	paths := o.paths
-	if len(paths) == 0 {
-		paths = []string{max(t.Path, "/")}
-	}
-	for _, p := range paths {
+	var paths []string
+	for _, p := range o.paths {
 		path, weight, err := parseWeighted(p)
 		if err != nil {
 			return nil, err
 		}
-		l.weights = append(l.weights, weight)
-		l.paths = append(l.paths, path)
-		l.requests = append(l.requests, t.Plain(path, o.keep))
+		paths, o.weights = append(paths, path), append(o.weights, weight)
 	}
-	return l, nil
+	if len(paths) == 0 {
+		o.weights = []int{1}
+	}
+	var servers []*server
+	for _, url := range urls {
+		t, err := loadgen.ParseTarget(url, false)
+		if err != nil {
+			return nil, err
+		}
+		if t.TLS != nil {
+			return nil, errors.New("bad URL: want http://, because this command does not measure TLS")
+		}
+		s := &server{target: t, paths: paths, latency: make([]loadgen.Samples, len(o.weights)),
+			failed: make([]int, len(o.weights)), sent: loadgen.Sent{Failures: &loadgen.Failures{}}}
+		if len(paths) == 0 {
+			s.paths = []string{max(t.Path, "/")}
+		}
+		for _, path := range s.paths {
+			s.requests = append(s.requests, t.Plain(path, o.keep))
+		}
+		servers = append(servers, s)
+	}
+	return servers, nil
 }
-
-const (
-	maxAppCount   = 10_000_000 // of all servers; limits memory, about 40 bytes for each request
-	maxAppServers = 100
-	maxAppTurns   = 1000
-	minAppTurn    = 10 * time.Millisecond
-)
 
 // parseWeighted reads PATH or PATH=WEIGHT.
 func parseWeighted(s string) (path string, weight int, err error) {
@@ -198,84 +212,132 @@ func parseWeighted(s string) (path string, weight int, err error) {
 	return path, weight, nil
 }
 
-// appLoad is the load of one server in one turn.
-type appLoad struct {
-	target   *loadgen.Target
-	open     bool
-	arrivals *loadgen.Arrivals
-	paths    []string
-	weights  []int    // as paths
-	requests [][]byte // as paths
-	clients  int
-	count    int           // total requests; 0: until the end of the duration
-	duration time.Duration // 0: until count
-	timeout  time.Duration
-	keep     bool
-}
-
-// appOutcome is the result of one or several turns.
-type appOutcome struct {
-	latency  []loadgen.Samples // by path
-	failed   []int             // by path
-	due      []time.Duration   // of one turn
-	late     loadgen.Samples
-	elapsed  time.Duration
-	failures loadgen.Failures
-}
-
-func (l *appLoad) outcome() *appOutcome {
-	return &appOutcome{latency: make([]loadgen.Samples, len(l.paths)), failed: make([]int, len(l.paths))}
-}
-
-// run sends the requests of a turn.
-func (l *appLoad) run(ctx context.Context) (*appOutcome, error) {
-	s := &loadgen.Sender{Target: l.target, Requests: l.requests, Arrivals: l.arrivals, Open: l.open, Conns: l.clients,
-		Keep: l.keep,
-		// without the higher priority it waits for a CPU like other processes, which Late shows
-		Count: l.count, Duration: l.duration, Timeout: l.timeout, Urgent: true, Check: loadgen.CheckStatus}
-	sent, err := s.Run(ctx)
-	if err != nil {
-		return nil, err
-	}
-	out := l.outcome()
-	out.failed, out.due, out.late, out.elapsed = sent.Failed, sent.Dues, sent.Late, sent.Elapsed
-	out.failures.Join(sent.Failures)
-	for _, a := range sent.Answers {
-		out.latency[a.Request] = append(out.latency[a.Request], a.Took)
-	}
-	return out, nil
-}
-
-// report returns the report of a server.
-func (o *appOptions) report(s *appServer) *appReport {
-	l, out := s.load, s.out
-	r := &appReport{URL: l.target.String(), Arrivals: "closed", Rate: o.rate, Seed: o.seed, Failures: out.failures.Count(),
-		Turns: o.turns, Again: s.again, Unsteady: s.unsteady}
-	if l.open {
-		r.Arrivals = o.arrivals
-		r.Late = out.late.Summarize().P99
-	}
-	var all loadgen.Samples
-	for i, path := range l.paths {
-		all = append(all, out.latency[i]...)
-		if len(l.paths) > 1 {
-			r.Paths = append(r.Paths, appPath{path, len(out.latency[i]), out.failed[i], out.latency[i].Stats()})
+// run measures all turns. The speed of a virtual machine changes within minutes by as much as servers differ, and a
+// turn takes seconds. Each turn begins with another server.
+func (o *options) run(ctx context.Context, env loadgen.Env, servers []*server) error {
+	began := time.Now()
+	var turn atomic.Int64
+	stop := loadgen.Progress(ctx, env.Stderr, func() string {
+		return fmt.Sprintf("measuring: %v, turn %d of %d", time.Since(began).Round(time.Second), turn.Load()+1, o.turns)
+	})
+	defer func() { stop() }()
+	for n := range o.turns {
+		turn.Store(int64(n))
+		for i := range servers {
+			s := servers[(i+n)%len(servers)]
+			if err := o.turn(ctx, s, n); err != nil {
+				return fmt.Errorf("%v: %w", s.target, err)
+			}
 		}
 	}
-	r.Requests, r.Latency = len(all), all.Stats()
-	r.RequestsPerS = loadgen.Round(loadgen.Rate(float64(len(all)), 1, out.elapsed), 2)
+	stop()
+	stop = func() {}
+	return o.report(env, servers)
+}
+
+// turn sends a part of the requests to a server. All servers get the same requests.
+func (o *options) turn(ctx context.Context, s *server, n int) error {
+	rate := o.rate
+	if rate == 0 {
+		rate = 1 // a closed loop uses the paths of the arrivals, and ignores their times
+	}
+	load := &loadgen.Sender{Target: s.target, Requests: s.requests, Open: o.rate > 0, Conns: o.clients, Keep: o.keep,
+		Arrivals: loadgen.NewArrivals(rate, o.arrivals == "constant", o.seed+uint64(n)<<32, o.weights),
+		Duration: o.duration / time.Duration(o.turns), Timeout: o.timeout, Check: loadgen.CheckStatus,
+		Urgent: true} // without the higher priority it waits for a CPU like other processes, which Late shows
+	if o.count > 0 {
+		load.Count, load.Duration = o.count/o.turns, 0
+		if n < o.count%o.turns {
+			load.Count++
+		}
+	}
+	cpu := loadgen.OwnCPU()
+	sent, err := load.Run(ctx)
+	if err != nil {
+		return err
+	}
+	s.cpu += loadgen.OwnCPU() - cpu
+	for _, a := range sent.Answers {
+		s.latency[a.Request] = append(s.latency[a.Request], a.Took)
+	}
+	for i, n := range sent.Failed {
+		s.failed[i] += n
+	}
+	s.sent.Late = append(s.sent.Late, sent.Late...)
+	s.sent.Elapsed += sent.Elapsed
+	s.sent.Failures.Join(sent.Failures)
+	if o.workers > 0 {
+		s.ideal = append(s.ideal, ideal(sent.Dues, o.workers, o.service)...)
+	}
+	return nil
+}
+
+// ideal returns the latencies of the same arrivals with ideal workers. Each worker serves one request at a time, in the
+// service time, and each request takes the first free worker. If all requests are alike, no scheduler without knowledge
+// of the future is faster.
+func ideal(due []time.Duration, workers int, service time.Duration) loadgen.Samples {
+	ends := make([]time.Duration, workers) // of the last requests, one for each worker; all take the same time
+	took := make(loadgen.Samples, 0, len(due))
+	for i, at := range due {
+		end := &ends[i%workers] // the first free worker is the one that was taken the longest time ago
+		*end = max(at, *end) + service
+		took = append(took, *end-at)
+	}
+	return took
+}
+
+// report prints the results and the failures.
+func (o *options) report(env loadgen.Env, servers []*server) error {
+	var all loadgen.Failures
+	var rows []*report
+	for _, s := range servers {
+		r := o.summarize(s)
+		if r.Requests+r.Failures == 0 {
+			return errors.New("no request was due in this time: raise --duration, --rate or --count")
+		}
+		if len(servers) > 1 && r.Failures > 0 {
+			fmt.Fprintf(env.Stderr, "%s:\n", r.URL)
+		}
+		s.sent.Failures.Print(env.Stderr)
+		all.Join(s.sent.Failures)
+		rows = append(rows, r)
+	}
+	var err error
+	switch {
+	case !o.json:
+		for _, r := range rows {
+			r.print(env.Stdout)
+		}
+	case len(rows) == 1:
+		err = loadgen.WriteJSON(env.Stdout, rows[0])
+	default:
+		err = loadgen.WriteJSON(env.Stdout, map[string]any{"rows": rows})
+	}
+	return errors.Join(err, all.Err())
+}
+
+// summarize returns the report of a server.
+func (o *options) summarize(s *server) *report {
+	all := slices.Concat(s.latency...)
+	r := &report{URL: s.target.String(), Arrivals: "closed", Rate: o.rate, Seed: o.seed, Requests: len(all),
+		Failures: s.sent.Failures.Count(), Latency: all.Stats(), Turns: o.turns,
+		RequestsPerS: loadgen.Round(loadgen.Rate(float64(len(all)), 1, s.sent.Elapsed), 2)}
+	if o.rate > 0 {
+		r.Arrivals, r.Late = o.arrivals, s.sent.Late.Summarize().P99
+	}
+	for i, path := range s.paths {
+		if len(s.paths) > 1 {
+			r.Paths = append(r.Paths, pathReport{path, len(s.latency[i]), s.failed[i], s.latency[i].Stats()})
+		}
+	}
 	r.CPU = loadgen.Milliseconds(s.cpu / time.Duration(max(r.Requests+r.Failures, 1)))
 	if o.workers > 0 {
-		best := s.ideal.Stats()
-		r.Ideal = &best
-	}
-	if s.known {
-		r.Standstill = &s.still
+		r.Ideal = new(s.ideal.Stats())
 	}
 	return r
 }
 
-func (r *appReport) print(w io.Writer) {
+func (r *report) print(w io.Writer) {
 	if r.Rate > 0 {
 		fmt.Fprintf(w, "%s: %s arrivals, %g requests a second\n", r.URL, r.Arrivals, r.Rate)
 	} else {
@@ -293,9 +355,4 @@ func (r *appReport) print(w io.Writer) {
 		line("at best", "%v", *r.Ideal)
 	}
 	line("generator", "%.3f ms CPU for each request, p99 of the delay of sending %.3f ms", r.CPU, r.Late)
-	line("machine", "%v", r.Standstill)
-	if r.Turns > 1 || r.Again > 0 {
-		line("turns", "%d, and %d made again; %d count although the machine stood still for long", r.Turns, r.Again,
-			r.Unsteady)
-	}
 }

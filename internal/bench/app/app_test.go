@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -27,8 +28,7 @@ func TestIdeal(t *testing.T) {
 	}
 }
 
-const appKeys = "url arrivals rate seed n failures requests_per_s latency_ms late_p99_ms own_cpu_ms standstill " +
-	"turns again unsteady"
+const appKeys = "url arrivals rate seed n failures requests_per_s latency_ms late_p99_ms own_cpu_ms turns"
 
 func TestAppOpenLoop(t *testing.T) {
 	t.Parallel()
@@ -170,7 +170,7 @@ func TestAppBadFlags(t *testing.T) {
 		{"http://127.0.0.1/", "http://127.0.0.1/", "--count", "5000001"},
 		{"http://127.0.0.1:1/", "--rate", "1", "--arrivals", "constant", "--duration", "50ms"},
 		{"http://127.0.0.1/", "--turns", "5", "--count", "4"},
-		{"http://127.0.0.1/", "--again", "-1"}, {"http://127.0.0.1/", "--rate", "5", "--ideal", "2"},
+		{"http://127.0.0.1/", "--rate", "5", "--ideal", "2"},
 		{"http://127.0.0.1/", "--ideal", "2", "--service", "1s"},
 	} {
 		if out, _, err := benchtest.Run(t, t.Context(), append([]string{"app"}, args...)...); err == nil {
@@ -181,43 +181,54 @@ func TestAppBadFlags(t *testing.T) {
 
 func TestAppReport(t *testing.T) {
 	t.Parallel()
-	o := &appOptions{rate: 27.5, arrivals: "poisson", seed: 1, workers: 2, service: 36 * time.Millisecond,
-		duration: time.Second, timeout: time.Second, turns: 1}
-	l, err := o.load("http://user:secret@127.0.0.1:3000/work")
+	o := &options{rate: 27.5, arrivals: "poisson", seed: 1, workers: 2, service: 36 * time.Millisecond,
+		duration: time.Second, timeout: time.Second, turns: 1, paths: []string{"/work", "/ready"}}
+	servers, err := o.servers([]string{"http://user:secret@127.0.0.1:3000/work"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	l.paths = []string{"/work", "/ready"}
-	out := &appOutcome{latency: []loadgen.Samples{{40e6, 36e6, 38e6}, {1e6}}, failed: []int{0, 1},
-		late: loadgen.Samples{1e5, 2e5}, elapsed: 2 * time.Second}
-	out.failures.Add(io.EOF)
-	server := &appServer{load: l, out: out, ideal: ideal([]time.Duration{1e6, 2e6, 3e6, 90e6}, o.workers, o.service)}
+	s := servers[0]
+	s.latency, s.failed = []loadgen.Samples{{40e6, 36e6, 38e6}, {1e6}}, []int{0, 1}
+	s.sent.Late, s.sent.Elapsed = loadgen.Samples{1e5, 2e5}, 2*time.Second
+	s.sent.Failures.Add(io.EOF)
+	s.ideal = ideal([]time.Duration{1e6, 2e6, 3e6, 90e6}, o.workers, o.service)
 	var b bytes.Buffer
-	if err := loadgen.WriteJSON(&b, o.report(server)); err != nil {
+	if err := loadgen.WriteJSON(&b, o.summarize(s)); err != nil {
 		t.Fatal(err)
 	}
 	const want = `{"url":"http://127.0.0.1:3000/work","arrivals":"poisson","rate":27.5,"seed":1,"n":4,"failures":1,"requests_per_s":2,` +
 		`"latency_ms":{"mean":28.75,"p50":36,"p95":40,"p99":40,"max":40},"paths":[` +
 		`{"path":"/work","n":3,"failures":0,"latency_ms":{"mean":38,"p50":38,"p95":40,"p99":40,"max":40}},` +
 		`{"path":"/ready","n":1,"failures":1,"latency_ms":{"mean":1,"p50":1,"p95":1,"p99":1,"max":1}}],` +
-		`"ideal_ms":{"mean":44.5,"p50":36,"p95":70,"p99":70,"max":70},"late_p99_ms":0.2,"own_cpu_ms":0,"standstill":null,"turns":1,"again":0,"unsteady":0}`
+		`"ideal_ms":{"mean":44.5,"p50":36,"p95":70,"p99":70,"max":70},"late_p99_ms":0.2,"own_cpu_ms":0,"turns":1}`
 	if got := strings.Join(strings.Fields(b.String()), ""); got != want {
 		t.Errorf("%s\nwant\n%s", got, want)
 	}
 	b.Reset()
-	r := o.report(server)
-	r.print(&b)
-	r.Standstill = &loadgen.Standstill{}
-	r.print(&b)
-	r.Standstill, r.Again = &loadgen.Standstill{Count: 2, TotalMS: 30.5, LongestMS: 20}, 3
-	r.print(&b)
+	o.summarize(s).print(&b)
 	for _, s := range []string{"poisson arrivals, 27.5 requests a second", "4 (2.00/s), 1 failed",
-		"mean 28.750  p50 36.000", "at best", "/ready",
-		"unknown (needs Linux", "machine      never stood still",
-		"machine      stood still 2 times, 30.5 ms in all, 20.0 at the most",
-		"1, and 3 made again; 0 count although"} {
+		"mean 28.750  p50 36.000", "at best", "/ready"} {
 		if !strings.Contains(b.String(), s) {
 			t.Errorf("%q is missing in\n%s", s, b.String())
 		}
+	}
+}
+
+// TestAppTurns lets two servers get the same requests in turns.
+func TestAppTurns(t *testing.T) {
+	t.Parallel()
+	var paths [2][]string
+	var urls []string
+	for i := range paths {
+		server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			paths[i] = append(paths[i], r.URL.Path) // one client
+		}))
+		defer server.Close()
+		urls = append(urls, server.URL)
+	}
+	args := append([]string{"app", "--path", "/a", "--path", "/b", "--count", "31", "--turns", "3"}, urls...)
+	got := benchtest.JSON(t, "rows", args...)
+	if len(got["rows"].([]any)) != 2 || len(paths[0]) != 31 || !slices.Equal(paths[0], paths[1]) {
+		t.Errorf("requests %q and %q, want 31 equal ones; %v", paths[0], paths[1], got)
 	}
 }

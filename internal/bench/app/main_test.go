@@ -11,6 +11,6 @@ import (
 
 func TestMain(m *testing.M) {
 	benchtest.Main(m, func(env loadgen.Env) []*cobra.Command {
-		return []*cobra.Command{Command(env), loadgen.StandstillCommand(env)}
+		return []*cobra.Command{Command(env)}
 	})
 }

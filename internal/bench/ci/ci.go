@@ -27,7 +27,6 @@ type ciOptions struct {
 	every     time.Duration
 	profile   string
 	fresh     float64 // share of jobs on new machines; -1: that of the profile
-	html      string
 	serverPID int
 	ops       string
 	push      string // how commits reach the repository: by path or over HTTP
@@ -92,9 +91,7 @@ The report (--json has the same under stable keys):
                     meaning for the same objects of the same repository. The share is the hit rate of an unlimited cache
                     with such a key
   pack-objects      runs of git pack-objects by the server's metrics, for each request of distinct meaning
-  ls-refs           a small request ten times per second during the run, measured from the time when it was due
-
---html writes the same as one page with curves over time.`
+  ls-refs           a small request ten times per second during the run, measured from the time when it was due`
 
 func Command(env loadgen.Env) *cobra.Command {
 	var o ciOptions
@@ -102,7 +99,7 @@ func Command(env loadgen.Env) *cobra.Command {
 		Use:   "ci [URL] [--repo PATH]",
 		Short: "Measure a fleet of CI machines: pipelines that start many jobs while the branch moves",
 		Long:  ciHelp,
-		Example: `  packhorse-bench ci --repo /srv/git/demo.git --html report.html
+		Example: `  packhorse-bench ci --repo /srv/git/demo.git
   packhorse-bench ci --repo . --profile mixed --runners 60 --duration 1m
   packhorse-bench ci http://127.0.0.1:8080/demo.git --repo /srv/git/demo.git --server-pid 4711 --json
   packhorse-bench ci https://git.example.com/demo.git --profile actions --runners 10`,
@@ -119,7 +116,6 @@ func Command(env loadgen.Env) *cobra.Command {
 	f.DurationVar(&o.common.Timeout, "timeout", 2*time.Minute, "timeout of a request")
 	f.BoolVar(&o.common.Insecure, "insecure", false, "accept any TLS certificate, self-signed ones too")
 	f.BoolVar(&o.common.JSON, "json", false, "print one JSON object")
-	f.StringVar(&o.html, "html", "", "write a page with curves to this file")
 	f.IntVar(&o.serverPID, "server-pid", 0, "measure CPU and memory of this process and its descendants")
 	f.StringVar(&o.ops, "ops", "",
 		"the server's metrics (default: http://127.0.0.1:9090/metrics if the server is on this machine)")
@@ -255,10 +251,7 @@ func (o *ciOptions) report(env loadgen.Env, title string, result *ciResult, veri
 		fmt.Fprintf(env.Stdout, "%s\nprofile %s, %d machines, %d jobs every %v, %v; %d kinds of job checked by git\n", title,
 			o.profile,
 			o.runners, o.jobs, o.every, result.elapsed.Round(time.Millisecond), verified)
-		report.print(env.Stdout)
-	}
-	if o.html != "" && err == nil {
-		err = writeHTML(o.html, title, o, report, result)
+		err = report.print(env.Stdout)
 	}
 	return errors.Join(err, result.failures.Err(), result.small.Failures.Err())
 }

@@ -5,9 +5,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"time"
 
-	"github.com/packhorse-git/packhorse/internal/bench/chart"
 	"github.com/packhorse-git/packhorse/internal/bench/fleet"
 	"github.com/packhorse-git/packhorse/internal/bench/loadgen"
 )
@@ -194,11 +192,11 @@ func kinds(jobs []doneJob) []kindReport {
 	return list
 }
 
-// rows are the lines of the report on the terminal and on the page.
-func (r *ciReport) rows() []chart.Row {
-	var rows []chart.Row
+// rows are the lines of the report.
+func (r *ciReport) rows() []loadgen.Line {
+	var rows []loadgen.Line
 	add := func(name, format string, args ...any) {
-		rows = append(rows, chart.Row{Name: name, Value: fmt.Sprintf(format, args...)})
+		rows = append(rows, loadgen.Line{Name: name, Value: fmt.Sprintf(format, args...)})
 	}
 	add("jobs", "%d (%.2f/s) of %d pipelines, %d errors, %d not started", r.Jobs, r.JobsPerS, r.Pipelines, r.Errors,
 		r.Waiting)
@@ -243,15 +241,16 @@ func (r *ciReport) rows() []chart.Row {
 	return rows
 }
 
-func (r *ciReport) print(w io.Writer) {
-	for _, row := range r.rows() {
-		fmt.Fprintf(w, "  %-13s %s\n", row.Name, row.Value)
-	}
-	fmt.Fprintf(w, "\n  %-22s %7s %11s %10s %10s %10s\n", "kind of job", "jobs", "MB each", "p50 ms", "p95 ms", "p99 ms")
+func (r *ciReport) print(w io.Writer) error {
+	loadgen.WriteLines(w, r.rows())
+	fmt.Fprintln(w)
+	var rows [][]string
 	for _, k := range r.Kinds {
-		fmt.Fprintf(w, "  %-22s %7d %11.3f %10.1f %10.1f %10.1f\n", k.name(), k.Jobs, k.MB/float64(max(k.Jobs, 1)), k.Job.P50,
-			k.Job.P95, k.Job.P99)
+		ms := func(v float64) string { return fmt.Sprintf("%.1f", v) }
+		rows = append(rows, []string{k.name(), fmt.Sprint(k.Jobs), fmt.Sprintf("%.3f", k.MB/float64(max(k.Jobs, 1))),
+			ms(k.Job.P50), ms(k.Job.P95), ms(k.Job.P99)})
 	}
+	return loadgen.WriteTable(w, []string{"kind of job", "jobs", "MB each", "p50 ms", "p95 ms", "p99 ms"}, rows)
 }
 
 // name describes a kind of job.
@@ -260,54 +259,4 @@ func (k *kindReport) name() string {
 		return k.Tool + ", new"
 	}
 	return k.Tool
-}
-
-// slice is a part of a run, one point of the curves.
-type slice struct {
-	at       time.Duration // its middle
-	jobsPerS float64
-	p50, p95 float64  // of the jobs that ended in it, milliseconds
-	cpus     *float64 // CPUs that the server kept busy
-	saved    *float64 // percent of the packs that came from the cache
-}
-
-// curves cuts a run into slices of at least a second.
-func curves(c *ciResult) []slice {
-	n := min(max(int(c.elapsed/time.Second), 1), chart.MaxSlices)
-	width := c.elapsed / time.Duration(n)
-	took := make([]loadgen.Samples, n)
-	for _, j := range c.jobs {
-		i := min(int(j.end/max(width, 1)), n-1)
-		took[i] = append(took[i], j.took)
-	}
-	list := make([]slice, n)
-	for i, s := range took {
-		p := s.Summarize()
-		list[i] = slice{at: width*time.Duration(i) + width/2, jobsPerS: loadgen.Rate(float64(len(s)), 1, width), p50: p.P50,
-			p95: p.P95}
-		a, b := momentAt(c.moments, width*time.Duration(i)), momentAt(c.moments, width*time.Duration(i+1))
-		if a == nil || b == nil || b.at <= a.at {
-			continue
-		}
-		if c.usage != nil {
-			list[i].cpus = new((b.cpu - a.cpu).Seconds() / (b.at - a.at).Seconds())
-		}
-		if a.counters != nil && b.counters != nil {
-			if s := shares(a.counters, b.counters); s != nil {
-				list[i].saved = new(s.Saved * 100)
-			}
-		}
-	}
-	return list
-}
-
-// momentAt returns the sample nearest to a time.
-func momentAt(moments []moment, at time.Duration) *moment {
-	var best *moment
-	for i := range moments {
-		if m := &moments[i]; best == nil || (m.at-at).Abs() < (best.at-at).Abs() {
-			best = m
-		}
-	}
-	return best
 }

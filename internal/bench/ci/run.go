@@ -24,19 +24,11 @@ const (
 
 // doneJob is the record of a successful job.
 type doneJob struct {
-	end   time.Duration // since the start of the run
 	took  time.Duration
 	bytes int64
 	tool  fleet.Tool
 	fresh bool          // on a new machine
 	first time.Duration // time to the first byte of the pack, for the first job of a pipeline; otherwise 0
-}
-
-// moment is a sample of the server during a run.
-type moment struct {
-	at       time.Duration
-	cpu      time.Duration
-	counters *loadgen.ServerCounters // nil: none
 }
 
 // ciResult is the result of a fleet.
@@ -52,7 +44,6 @@ type ciResult struct {
 	before    *loadgen.ServerCounters
 	settled   *loadgen.ServerCounters // at the start of the second pipeline; nil without one
 	after     *loadgen.ServerCounters
-	moments   []moment
 	small     *loadgen.Outcome
 }
 
@@ -151,7 +142,7 @@ func (c *crew) serve(ctx context.Context, r *runner, job fleet.Job) {
 		c.mu.Unlock()
 		begun, received, fresh := time.Now(), r.received.Load(), r.machine.Fresh()
 		err := r.job(ctx, job)
-		done := doneJob{end: time.Since(c.start), took: time.Since(begun), bytes: r.received.Load() - received,
+		done := doneJob{took: time.Since(begun), bytes: r.received.Load() - received,
 			tool: r.machine.Tool, fresh: fresh}
 		if !r.began.IsZero() {
 			done.first = r.began.Sub(begun)
@@ -274,22 +265,18 @@ func (o *ciOptions) measure(ctx context.Context, env loadgen.Env, s *scene) (*ci
 	})
 	defer stop()
 
-	watching, cancel := context.WithCancel(ctx)
-	defer cancel()
 	var watchers sync.WaitGroup
 	var probed error
 	probe := &loadgen.Pings{Target: s.target, Request: s.target.Post("git-upload-pack", "",
 		gitload.LsRefs(s.caps.Format, s.branch)), Timeout: s.timeout,
 		Conns: 4, Rate: ciProbeRate, Duration: o.common.Duration, Urgent: true}
 	watchers.Go(func() { result.small, probed = probe.Run(ctx) })
-	watchers.Go(func() { result.moments = c.look(watching, scraper, tree, o.html != "") })
 	err = c.pipelines(ctx, o, scraper)
 	if err == nil {
 		loadgen.Sleep(ctx, time.Until(c.start.Add(o.common.Duration)))
 	}
 	c.finish()
 	result.elapsed = time.Since(c.start)
-	cancel()
 	watchers.Wait()
 	result.usage, result.clientCPU = tree.Stop(), loadgen.OwnCPU()-own
 	if err == nil {
@@ -304,24 +291,3 @@ func (o *ciOptions) measure(ctx context.Context, env loadgen.Env, s *scene) (*ci
 	result.after, err = scraper.Read(ctx)
 	return result, err
 }
-
-// look samples the usage and the counters of the server, if wanted.
-func (c *crew) look(ctx context.Context, scraper *loadgen.Scraper, tree *loadgen.TreeWatch, wanted bool) []moment {
-	var moments []moment
-	every := time.Second
-	for wanted && len(moments) < maxMoments {
-		cpu, _ := tree.CPUSoFar()
-		counters, err := scraper.Read(ctx)
-		if err != nil {
-			counters = nil
-		}
-		moments = append(moments, moment{time.Since(c.start), cpu, counters})
-		if !loadgen.Sleep(ctx, every) {
-			break
-		}
-	}
-	return moments
-}
-
-// maxMoments limits the samples. A page cannot show a longer run.
-const maxMoments = 100_000

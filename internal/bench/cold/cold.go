@@ -16,7 +16,6 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/bench/gitload"
 	"github.com/packhorse-git/packhorse/internal/bench/loadgen"
-	"github.com/packhorse-git/packhorse/internal/bench/page"
 )
 
 // options are the flags of `packhorse-bench cold`.
@@ -31,7 +30,6 @@ type options struct {
 	source  string
 	timeout time.Duration
 	json    bool
-	html    string
 
 	server gitload.Server
 }
@@ -80,8 +78,7 @@ The columns, of the server and of git; a value is the median of the rounds:
 --objects N adds a synthetic repository of N small objects, by default only with the case full. Ten million take some
 minutes and about 3 GB of disk.
 
---source sets [packs] source of the server. --html writes the tables and, for the case push, charts by the number of
-pushed commits.`
+--source sets [packs] source of the server.`
 
 // Command returns `packhorse-bench cold`.
 func Command(env loadgen.Env) *cobra.Command {
@@ -90,7 +87,7 @@ func Command(env loadgen.Env) *cobra.Command {
 		Use:   "cold REPO...",
 		Short: "Measure packs that are in no cache against git upload-pack",
 		Long:  help,
-		Example: `  packhorse-bench cold /srv/git/demo.git --html cold.html
+		Example: `  packhorse-bench cold /srv/git/demo.git
   packhorse-bench cold demo.bundle --case push --rounds 1
   packhorse-bench cold demo.git --source git --bitmaps=false --json
   packhorse-bench cold --objects 10000000 --rounds 1`,
@@ -105,7 +102,6 @@ func Command(env loadgen.Env) *cobra.Command {
 	f.IntVar(&o.objects, "objects", 0, "also measure a synthetic repository of this many small objects")
 	f.DurationVar(&o.timeout, "timeout", 30*time.Minute, "timeout of a request")
 	f.BoolVar(&o.json, "json", false, "print one JSON object")
-	f.StringVar(&o.html, "html", "", "write a page with charts to this file")
 	o.server.Flags(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		o.repos = args
@@ -143,11 +139,6 @@ func (o *options) validate() error {
 
 // run measures all repositories in a temporary directory, and reports.
 func (o *options) run(ctx context.Context, env loadgen.Env) error {
-	file, err := page.Open(o.html)
-	if err != nil {
-		return err
-	}
-	defer file.Close()
 	dir, err := os.MkdirTemp("", "packhorse-bench-")
 	if err != nil {
 		return err
@@ -174,16 +165,7 @@ func (o *options) run(ctx context.Context, env loadgen.Env) error {
 		report.Repositories = append(report.Repositories, *result)
 	}
 	if o.json {
-		err = loadgen.WriteJSON(env.Stdout, report)
-	} else {
-		err = report.print(env.Stdout)
+		return loadgen.WriteJSON(env.Stdout, report)
 	}
-	if err != nil || o.html == "" {
-		return err
-	}
-	text, err := report.page()
-	if err != nil {
-		return err
-	}
-	return file.Write(text)
+	return report.print(env.Stdout)
 }

@@ -5,11 +5,8 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"strings"
-	"text/tabwriter"
 	"time"
 
-	"github.com/packhorse-git/packhorse/internal/bench/chart"
 	"github.com/packhorse-git/packhorse/internal/bench/loadgen"
 )
 
@@ -118,7 +115,7 @@ func (r *row) name() string {
 	return r.Case
 }
 
-// columns are the heads of the table. The first one identifies the row.
+// columns are the heads of the table.
 var columns = []string{"case", "CPU ms", "git", "ratio", "first ms", "git", "took ms", "git", "pack MB", "ratio",
 	"processes", "RSS MB", "git", "by"}
 
@@ -132,10 +129,10 @@ func (r *row) values() []string {
 	if r.Hits != nil {
 		by = fmt.Sprintf("%d hit, %d follow of %d", *r.Hits, *r.Follows, r.Samples)
 	}
-	return []string{r.name(), chart.OrDash("%.1f", r.CPU), chart.OrDash("%.1f", r.GitCPU),
-		chart.OrDash("%.3f", r.CPURatio), ms(r.First), ms(r.GitFirst), ms(r.Took), ms(r.GitTook),
-		fmt.Sprintf("%.3f", r.Pack), fmt.Sprintf("%.3f", r.PackRatio), processes, chart.OrDash("%.0f", r.RSS),
-		chart.OrDash("%.0f", r.GitRSS), by}
+	return []string{r.name(), loadgen.OrDash("%.1f", r.CPU), loadgen.OrDash("%.1f", r.GitCPU),
+		loadgen.OrDash("%.3f", r.CPURatio), ms(r.First), ms(r.GitFirst), ms(r.Took), ms(r.GitTook),
+		fmt.Sprintf("%.3f", r.Pack), fmt.Sprintf("%.3f", r.PackRatio), processes, loadgen.OrDash("%.0f", r.RSS),
+		loadgen.OrDash("%.0f", r.GitRSS), by}
 }
 
 // about describes the run.
@@ -157,12 +154,11 @@ func (r *report) print(w io.Writer) error {
 	fmt.Fprintln(w, r.about())
 	for _, repo := range r.Repositories {
 		fmt.Fprintf(w, "\n%s\n", repo.Name)
-		tab := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-		fmt.Fprintln(tab, strings.Join(columns, "\t")+"\t")
+		var rows [][]string
 		for _, row := range repo.Rows {
-			fmt.Fprintln(tab, strings.Join(row.values(), "\t")+"\t")
+			rows = append(rows, row.values())
 		}
-		if err := tab.Flush(); err != nil {
+		if err := loadgen.WriteTable(w, columns, rows); err != nil {
 			return err
 		}
 	}

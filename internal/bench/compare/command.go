@@ -1,36 +1,29 @@
 package compare
 
 import (
-	"bytes"
-	"cmp"
 	"errors"
 	"fmt"
-	"io"
-	"os"
-	"path/filepath"
-	"runtime"
 	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
-	"github.com/packhorse-git/packhorse/internal/bench/page"
 	"github.com/packhorse-git/packhorse/internal/server/cli"
 )
 
 // comparison is the command line of `packhorse-bench compare`.
 type comparison struct {
-	stderr              io.Writer
 	options             Options
 	a, b, routes, pools []string
-	by, format, unit    string
+	by, unit            string
 	since, until        string
-	html                string
 	json                bool
 	confidence          float64
-	shown               time.Time // time of the last progress message
 }
+
+// units are the values of --unit.
+var units = map[string]time.Duration{"auto": 0, "s": time.Second, "ms": time.Millisecond, "us": time.Microsecond,
+	"ns": time.Nanosecond}
 
 // Command returns `packhorse-bench compare`.
 func Command() *cobra.Command {
@@ -38,16 +31,14 @@ func Command() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "compare A B | compare LOG --split FIELD",
 		Short: "Compare the latencies of two access logs, route by route",
-		Long: `Compare reads two access logs, or one whose lines name one of two pools. It reports on which routes B is slower or
-faster than A. For p50, p95 and p99 it has the sizes of both samples and a confidence interval. A verdict requires that
-the interval excludes zero, for all routes at once. The effect of a different mix of routes is shown separately. Refused,
-failed and cancelled requests are counted, and excluded from the latencies.
+		Long: `Compare reads two access logs, or one whose lines name one of two pools. For each route it has the number of requests,
+p50, p95 and p99 of both sides, and a confidence interval of each change. Refused, failed and cancelled requests are
+counted, and excluded from the latencies.
 
-Logs are JSON of Packhorse or GitLab Workhorse, nginx's with a log_format of JSON, or Common Log Format with a duration
-at the end. They may be compressed with gzip or zstd. A log is a file, a quoted pattern for a rotated set, or - for
-standard input. docs/how-to/compare.md has the keys and the method.`,
+Logs are JSON of Packhorse, GitLab Workhorse or nginx, Common Log Format with a duration at the end, or Gitea's. They may
+be compressed with gzip or zstd. A log is a file, a quoted pattern for a rotated set, or - for standard input.
+docs/how-to/compare.md has the keys.`,
 		Example: `  packhorse-bench compare old.log new.log
-  packhorse-bench compare 'old/access.log*' 'new/access.log*' --html report.html
   packhorse-bench compare access.log --split pool
   packhorse-bench compare --a host1.log --a host2.log --b host3.log --b host4.log --by operation
   zcat yesterday.gz | packhorse-bench compare - today.log --route '/users/*/avatar' --json`,
@@ -60,16 +51,13 @@ standard input. docs/how-to/compare.md has the keys and the method.`,
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&c.by, "by", "path",
-		"routes by `path|operation`; only Packhorse's log has operations")
-	flags.StringVar(&c.html, "html", "", "also write a page with a grid chart to `FILE`")
+	flags.StringVar(&c.by, "by", "path", "routes by `path|operation`; only Packhorse's log has operations")
 	flags.BoolVar(&c.json, "json", false, "print JSON")
 	flags.StringVar(&c.options.Split, "split", "", "compare requests of one log by its `FIELD`, such as pool")
 	flags.StringSliceVar(&c.pools, "pools", nil,
 		"with --split: the two values, `A,B` (default: the two values of the log, in order)")
 	flags.StringArrayVar(&c.a, "a", nil, "a `FILE` of side A; may be repeated")
 	flags.StringArrayVar(&c.b, "b", nil, "a `FILE` of side B; may be repeated")
-	flags.StringVar(&c.format, "format", "auto", "the logs' format: `auto|packhorse|nginx|workhorse|common`")
 	flags.StringVar(&c.options.Duration, "duration", "", "the `FIELD` of the duration (default: that of the format)")
 	flags.StringVar(&c.unit, "unit", "auto", "the unit of durations: `auto|s|ms|us|ns`")
 	flags.StringArrayVar(&c.routes, "route", nil,
@@ -79,11 +67,8 @@ standard input. docs/how-to/compare.md has the keys and the method.`,
 		"only requests from this `TIME` on: 2026-11-22T04:00:00Z, or 2h for two hours ago")
 	flags.StringVar(&c.until, "until", "", "only requests before this `TIME`")
 	flags.BoolVar(&c.options.Failures, "failures", false, "include refused, failed and cancelled requests")
-	flags.Float64Var(&c.confidence, "confidence", 95, "confidence of all verdicts together, in `PERCENT`")
-	for name, values := range map[string][]string{
-		"by": {"path", "operation"}, "format": {"auto", "packhorse", "nginx", "workhorse", "common"},
-		"unit": {"auto", "s", "ms", "us", "ns"},
-	} {
+	flags.Float64Var(&c.confidence, "confidence", 95, "confidence of each interval, in `PERCENT`")
+	for name, values := range map[string][]string{"by": {"path", "operation"}, "unit": {"auto", "s", "ms", "us", "ns"}} {
 		fixed := cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)
 		if err := cmd.RegisterFlagCompletionFunc(name, fixed); err != nil {
 			panic(err) // the flag is missing above
@@ -94,26 +79,27 @@ standard input. docs/how-to/compare.md has the keys and the method.`,
 
 // arguments sets the logs.
 func (c *comparison) arguments(args []string) error {
-	a, b := slices.Clone(c.a), slices.Clone(c.b)
-	split := c.options.Split != ""
-	switch {
-	case split && len(args) == 1 && len(a)+len(b) == 0:
-		a = args
-	case split && (len(args) > 1 || len(b) > 0):
-		return errors.New("--split needs one LOG, whose lines name the side")
-	case !split && len(args) == 2 && len(a)+len(b) == 0:
-		a, b = args[:1], args[1:]
-	case len(args) > 0 && len(a)+len(b) > 0:
+	a, b, split := c.a, c.b, c.options.Split != ""
+	if len(args) > 0 && len(a)+len(b) > 0 {
 		return errors.New("use --a and --b, or arguments, but not both")
-	case !split && len(args) == 1:
-		return errors.New("compare needs two logs, A and B, or one with --split FIELD, whose lines name a pool")
-	case len(args) > 2:
-		return fmt.Errorf("compare needs two logs, got %d: quote the pattern of a set of files, or use --a FILE --a FILE "+
-			"--b FILE",
-			len(args))
 	}
-	if len(a) == 0 || len(b) == 0 && !split {
-		return errors.New("compare needs two logs, A and B, or one with --split FIELD")
+	switch {
+	case len(args) == 2 && !split:
+		a, b = args[:1], args[1:]
+	case len(args) == 1 && split:
+		a = args
+	case len(args) > 0 || len(a) == 0 || (len(b) == 0) != split:
+		return errors.New("compare needs two logs, A and B, or one with --split FIELD, whose lines name a pool. " +
+			"Quote the pattern of a set of files, or use --a FILE --a FILE --b FILE")
+	}
+	inputs := 0
+	for _, name := range slices.Concat(a, b) {
+		if name == Stdin {
+			inputs++
+		}
+	}
+	if inputs > 1 {
+		return errors.New("only one log can be standard input")
 	}
 	c.options.A, c.options.B = a, b
 	return nil
@@ -125,13 +111,12 @@ func (c *comparison) parse() (err error) {
 	if c.by != "path" && c.by != "operation" {
 		return fmt.Errorf("--by %q: use path or operation", c.by)
 	}
-	o.Operations = c.by == "operation"
-	if o.Format, err = ParseFormat(c.format); err != nil {
-		return fmt.Errorf("--format: %w", err)
+	o.ByOperation = c.by == "operation"
+	unit, ok := units[c.unit]
+	if !ok {
+		return fmt.Errorf("--unit %q: want s, ms, us, ns or auto", c.unit)
 	}
-	if o.Unit, err = ParseUnit(c.unit); err != nil {
-		return fmt.Errorf("--unit: %w", err)
-	}
+	o.Unit = unit
 	for _, text := range c.routes {
 		p, err := ParsePattern(text)
 		if err != nil {
@@ -139,19 +124,18 @@ func (c *comparison) parse() (err error) {
 		}
 		o.Patterns = append(o.Patterns, p)
 	}
-	now := time.Now()
-	if o.Since, err = parseWhen(c.since, now); err != nil {
+	if o.Since, err = parseWhen(c.since); err != nil {
 		return fmt.Errorf("--since: %w", err)
 	}
-	if o.Until, err = parseWhen(c.until, now); err != nil {
+	if o.Until, err = parseWhen(c.until); err != nil {
 		return fmt.Errorf("--until: %w", err)
 	}
 	switch {
-	case len(c.pools) > 0 && (o.Split == "" || len(c.pools) != 2 || c.pools[0] == c.pools[1] || c.pools[0] == "" ||
-		c.pools[1] == ""):
+	case len(c.pools) > 0 && (o.Split == "" || len(c.pools) != 2 || c.pools[0] == c.pools[1] ||
+		slices.Contains(c.pools, "")):
 		return errors.New("--pools: want two values of the field of --split, as in --split pool --pools old,new")
-	case o.Rows < 1 || o.Rows > MaxRows:
-		return fmt.Errorf("--rows %d: from 1 to %d", o.Rows, MaxRows)
+	case o.Rows < 1 || o.Rows > maxRoutes:
+		return fmt.Errorf("--rows %d: from 1 to %d", o.Rows, maxRoutes)
 	case !(c.confidence >= 50 && c.confidence <= 99.99):
 		return fmt.Errorf("--confidence %g: from 50 to 99.99", c.confidence)
 	case !o.Since.IsZero() && !o.Until.IsZero() && !o.Since.Before(o.Until):
@@ -162,7 +146,7 @@ func (c *comparison) parse() (err error) {
 }
 
 // parseWhen parses a time, or a duration before now. An empty text is the zero time.
-func parseWhen(text string, now time.Time) (time.Time, error) {
+func parseWhen(text string) (time.Time, error) {
 	if text == "" {
 		return time.Time{}, nil
 	}
@@ -173,71 +157,34 @@ func parseWhen(text string, now time.Time) (time.Time, error) {
 		}
 	}
 	if d, err := time.ParseDuration(text); err == nil && d > 0 {
-		return now.Add(-d), nil
+		return time.Now().Add(-d), nil
 	}
 	return time.Time{}, fmt.Errorf("%q: want a time like 2026-11-22T04:00:00Z or 2026-11-22, or a duration like 2h", text)
 }
 
 // run compares the logs and writes the report.
 func (c *comparison) run(cmd *cobra.Command) error {
-	to, err := page.Open(c.html)
-	if err != nil {
-		return err
-	}
-	defer to.Close()
 	ctx := cmd.Context()
-	o := &c.options
-	o.Stdin, o.Workers, c.stderr = cmd.InOrStdin(), runtime.GOMAXPROCS(0), cmd.ErrOrStderr()
-	clear := func() {}
-	if f, ok := c.stderr.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
-		o.Progress = c.progress
-		clear = func() { fmt.Fprint(c.stderr, "\r\x1b[K") }
-	}
+	c.options.Stdin = cmd.InOrStdin()
 	var r *Report
 	ended := make(chan error, 1)
 	go func() {
 		var err error
-		r, err = Run(ctx, *o)
+		r, err = Run(ctx, c.options)
 		ended <- err
 	}()
 	select {
 	case err := <-ended:
-		if clear(); err != nil && ctx.Err() == nil {
+		if err != nil && ctx.Err() == nil {
 			return err
 		}
 	case <-ctx.Done(): // a read from a pipe may block forever
 	}
 	if ctx.Err() != nil {
-		clear()
 		return errors.New("interrupted before the end of the logs: nothing was compared")
 	}
-	write := r.WriteText
 	if c.json {
-		write = r.WriteJSON
+		return r.WriteJSON(cmd.OutOrStdout())
 	}
-	return cmp.Or(write(cmd.OutOrStdout()), writePage(to, r))
-}
-
-func writePage(to *page.File, r *Report) error {
-	if to == nil {
-		return nil
-	}
-	var b bytes.Buffer
-	if err := r.WriteHTML(&b, time.Now()); err != nil {
-		return err
-	}
-	return to.Write(b.Bytes())
-}
-
-// progress shows the progress on a terminal.
-func (c *comparison) progress(p Progress) {
-	if time.Since(c.shown) < 200*time.Millisecond {
-		return
-	}
-	c.shown = time.Now()
-	text := fmt.Sprintf("%.1f million lines, %s", float64(p.Lines)/1e6, cli.Printable(filepath.Base(p.File)))
-	if p.Size > 0 {
-		text += fmt.Sprintf(" %d %%", 100*min(p.Read, p.Size)/p.Size)
-	}
-	fmt.Fprintf(c.stderr, "\r%.78s\x1b[K", text)
+	return r.WriteText(cmd.OutOrStdout())
 }

@@ -1,9 +1,12 @@
 package compare
 
 import (
-	"bytes"
 	"fmt"
+	"regexp"
+	"slices"
 	"strings"
+
+	"github.com/packhorse-git/packhorse/internal/operations/accesslog"
 )
 
 // Limits of a route's name.
@@ -16,268 +19,213 @@ const (
 // Pattern is a path in which a segment may be "*", which matches any segment. The last one may be "**", which matches
 // the rest. It is the route of all paths that it matches.
 type Pattern struct {
-	text     string
-	segments []string
+	text  string
+	match *regexp.Regexp
 }
 
 // ParsePattern parses a pattern like /users/*/avatar or /assets/**.
 func ParsePattern(text string) (Pattern, error) {
-	rest, absolute := strings.CutPrefix(text, "/")
-	segments := strings.Split(rest, "/")
+	segments := strings.Split(text, "/")
 	for i, s := range segments {
-		if s == "**" && i < len(segments)-1 {
+		switch {
+		case s == "**" && i < len(segments)-1:
 			return Pattern{}, fmt.Errorf("route pattern %q: ** must be at the end", text)
+		case s == "**":
+			segments[i] = ".*"
+		case s == "*":
+			segments[i] = "[^/]+"
+		default:
+			segments[i] = regexp.QuoteMeta(s)
 		}
 	}
-	if !absolute || len(text) > maxRouteBytes {
+	if !strings.HasPrefix(text, "/") || len(text) > maxRouteBytes {
 		return Pattern{}, fmt.Errorf("route pattern %q: want a path like /users/*/avatar or /assets/** of at most %d bytes",
 			text, maxRouteBytes)
 	}
-	return Pattern{text, segments}, nil
+	return Pattern{text, regexp.MustCompile("^(?s:" + strings.Join(segments, "/") + ")$")}, nil
 }
 
-// fits reports whether the pattern matches a path without its first slash.
-func (p *Pattern) fits(path []byte) bool {
-	for i, want := range p.segments {
-		if want == "**" {
-			return true
-		}
-		segment, rest, more := bytes.Cut(path, []byte("/"))
-		if want != "*" && want != string(segment) || want == "*" && len(segment) == 0 {
-			return false
-		}
-		if last := i == len(p.segments)-1; last == more {
-			return false
-		}
-		path = rest
+// routeOf returns the route of a request, or "" if an answered request has no path.
+func routeOf(e *accesslog.Entry, byOperation bool, patterns []Pattern) string {
+	operation := e.Fields["operation"]
+	if operation != "" && (e.Target == "" || byOperation) {
+		return ownRoute(e.Fields, byOperation)
 	}
-	return true
+	if e.Target == "" {
+		if e.Status < 400 {
+			return ""
+		}
+		return "(no request)"
+	}
+	path := pathOf(e.Target)
+	if byOperation {
+		return operationOf(e.Method, path)
+	}
+	method := e.Method
+	if !slices.Contains([]string{"GET", "POST", "HEAD", "PUT", "PATCH", "DELETE", "OPTIONS", "PROPFIND", "CONNECT",
+		"TRACE"}, method) {
+		method = "{method}"
+	}
+	for _, p := range patterns {
+		if p.match.MatchString(path) {
+			return method + " " + p.text
+		}
+	}
+	name := foldPath(path)
+	if len(name) > maxRouteBytes {
+		name = name[:maxRouteBytes-3] + "..."
+	}
+	return method + " " + name
 }
 
-// The ends of paths after a repository's name (gitprotocol-http(5), and git-lfs).
-var gitEndings = [][]byte{[]byte("/info/refs"), []byte("/git-upload-pack"), []byte("/git-receive-pack"),
-	[]byte("/info/lfs/"), []byte("/objects/"), []byte("/HEAD")}
-
-// appendRoute appends the route of a request's target: its path with placeholders for variable parts. Numbers become
-// {id}, hexadecimal ones {hash}, UUIDs {uuid}, repositories {repo}, revisions and files in them {ref}, and random text
-// {token}. target is the client's text.
-func appendRoute(to, target []byte, patterns []Pattern) []byte {
-	path := pathOf(target)
-	for i := range patterns {
-		if patterns[i].fits(path[1:]) {
-			return append(to, patterns[i].text...)
-		}
+// ownRoute returns the route of a line of Packhorse's log, in which requests of git clients have no path.
+func ownRoute(fields map[string]string, byOperation bool) string {
+	operation := fields["operation"][:min(len(fields["operation"]), maxSegment)]
+	isRead := slices.Contains([]string{"ls_refs", "fetch", "object_info", "bundle_uri", "info_refs"}, operation)
+	switch {
+	case byOperation && operation == "fetch" && fields["pack"] == "":
+		return "negotiate"
+	case byOperation && operation == "fetch" && (fields["haves"] == "" || fields["haves"] == "0"):
+		return "clone"
+	case byOperation:
+		return operation
+	case operation == "info_refs" && fields["transport"] != "ssh":
+		return "GET /{repo}/info/refs"
 	}
-	from := len(to)
-	if bytes.HasPrefix(path, []byte("/-/")) {
-		return clipRoute(appendOwn(to, path[3:]), from)
-	} else if rest, is := gitRest(path); is {
-		to = append(to, "/{repo}"...)
-		path = rest
-	} else if i := bytes.Index(path, []byte("/-/")); i > 0 {
-		return clipRoute(appendProject(to, path[i+3:]), from)
+	name := "POST /{repo}/"
+	if fields["transport"] == "ssh" {
+		name = "SSH /{repo}/"
 	}
-	for n := 0; len(path) > 0; n++ {
-		path = path[1:] // the slash
-		end := bytes.IndexByte(path, '/')
-		if end < 0 {
-			end = len(path)
-		}
-		if n == maxSegments {
-			to = append(to, "/{...}"...)
-			break
-		}
-		to = appendSegment(append(to, '/'), path[:end])
-		path = path[end:]
+	switch {
+	case operation == "push":
+		return name + "git-receive-pack"
+	case isRead:
+		return name + "git-upload-pack"
 	}
-	return clipRoute(to, from)
+	return name + operation
 }
 
-func clipRoute(to []byte, from int) []byte {
-	if len(to)-from > maxRouteBytes {
-		to = append(to[:from+maxRouteBytes-3], "..."...)
+// operationOf returns the operation of a path, with the name of Packhorse's log. A path does not distinguish the
+// kinds of requests to upload-pack.
+func operationOf(method, path string) string {
+	switch {
+	case strings.HasSuffix(path, "/info/refs"):
+		return "info_refs"
+	case method == "POST" && strings.HasSuffix(path, "/git-upload-pack"):
+		return "upload-pack"
+	case method == "POST" && strings.HasSuffix(path, "/git-receive-pack"):
+		return "push"
+	case strings.HasPrefix(path, "/-/api/v1/search"), strings.HasPrefix(path, "/.api/"):
+		return "search"
+	case strings.HasPrefix(path, "/-/api/v1/resolve"):
+		return "resolve"
+	case strings.HasPrefix(path, "/-/"):
+		return "page"
 	}
-	return to
+	return otherRoute
 }
 
 // pathOf removes the query, and the scheme and host of a target in absolute form. The result begins with a slash.
-func pathOf(target []byte) []byte {
-	if i := bytes.IndexAny(target, "?#"); i >= 0 {
+func pathOf(target string) string {
+	if i := strings.IndexAny(target, "?#"); i >= 0 {
 		target = target[:i]
 	}
-	if len(target) > 0 && target[0] == '/' {
+	if strings.HasPrefix(target, "/") {
 		return target
 	}
-	if _, rest, ok := bytes.Cut(target, []byte("://")); ok {
-		if i := bytes.IndexByte(rest, '/'); i >= 0 {
-			return rest[i:]
+	if _, rest, ok := strings.Cut(target, "://"); ok {
+		_, rest, _ = strings.Cut(rest, "/")
+		return "/" + rest
+	}
+	return "/" + target
+}
+
+var (
+	// The end of a path after a repository's name (gitprotocol-http(5), and git-lfs).
+	gitPath = regexp.MustCompile(`^/.+?(?:\.git)?(/(?:info/refs|git-upload-pack|git-receive-pack|HEAD|info/lfs/.*|` +
+		`objects/(?:info|pack|[0-9a-f]{2})/.*)|\.git(?:/.*)?)$`)
+	// A page of Packhorse of a repository, a revision and a file.
+	ownPage = regexp.MustCompile(`^/-/(blob|raw|tree)/.`)
+	// A page of a project in GitLab, some of which continue with a revision and a file.
+	projectPage = regexp.MustCompile(`^/.+?/-/(?:((?:blob|tree|raw|blame|commits|find_file|archive|compare|network|` +
+		`graphs|refs|edit|create|file|preview)/).+|(.*))$`)
+)
+
+// foldPath replaces the variable parts of a path: numbers become {id}, hexadecimal ones {hash}, UUIDs {uuid},
+// repositories {repo}, revisions and files in them {ref}, and random text {token}.
+func foldPath(path string) string {
+	prefix := ""
+	if m := ownPage.FindStringSubmatch(path); m != nil {
+		return "/-/" + m[1] + "/{repo}/{ref}"
+	} else if m := gitPath.FindStringSubmatch(path); m != nil && !strings.HasPrefix(path, "/-/") {
+		prefix, path = "/{repo}", strings.TrimPrefix(m[1], ".git")
+	} else if m := projectPage.FindStringSubmatch(path); m != nil && m[1] != "" {
+		return "/{repo}/-/" + m[1] + "{ref}"
+	} else if m != nil {
+		prefix, path = "/{repo}/-", "/"+m[2]
+	}
+	if path == "" {
+		return prefix
+	}
+	segments := strings.Split(path[1:], "/")
+	if len(segments) > maxSegments {
+		segments = append(segments[:maxSegments], "{...}")
+	}
+	for i, s := range segments {
+		if s != "{...}" || i < maxSegments {
+			segments[i] = foldSegment(s)
 		}
-		return []byte("/")
 	}
-	return append([]byte("/"), target...)
+	return prefix + "/" + strings.Join(segments, "/")
 }
 
-// gitRest returns the part of a path after the repository, if it is that of a git client.
-func gitRest(path []byte) (rest []byte, is bool) {
-	if i := bytes.Index(path, []byte(".git/")); i > 0 && path[i-1] != '/' {
-		return path[i+4:], true
-	}
-	if bytes.HasSuffix(path, []byte(".git")) && len(path) > 5 {
-		return nil, true
-	}
-	for _, ending := range gitEndings {
-		i := bytes.LastIndex(path, ending)
-		whole := i > 0 && (ending[len(ending)-1] == '/' || i+len(ending) == len(path))
-		if whole && (string(ending) != "/objects/" || isObject(path[i+len(ending):])) {
-			return path[i:], true
-		}
-	}
-	return nil, false
-}
+var (
+	digits   = regexp.MustCompile(`^[0-9]+$`)
+	uuid     = regexp.MustCompile(`^[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}$`)
+	longHex  = regexp.MustCompile(`^[0-9a-fA-F]{7,}$`)
+	slash    = regexp.MustCompile(`%2[Ff]`)
+	token    = regexp.MustCompile(`^[0-9A-Za-z_=+-]{16,}$`)
+	wordPart = regexp.MustCompile(`[0-9A-Za-z]+`)
+)
 
-// isObject reports whether the path is an object of dumb clients (gitprotocol-http(5), "Dumb Clients").
-func isObject(rest []byte) bool {
-	return bytes.HasPrefix(rest, []byte("info/")) || bytes.HasPrefix(rest, []byte("pack/")) || len(rest) > 3 &&
-		rest[2] == '/' && isHex(rest[:2])
-}
-
-// projectPages are the pages of a project in GitLab's paths after "/-/" that continue with a revision and a file.
-const projectPages = " blob tree raw blame commits find_file archive compare network graphs refs edit create file " +
-	"preview "
-
-func appendProject(to, rest []byte) []byte {
-	to = append(to, "/{repo}/-"...)
-	page, more, _ := bytes.Cut(rest, []byte("/"))
-	to = appendSegment(append(to, '/'), page)
-	if len(more) > 0 && bytes.Contains([]byte(projectPages), append(append([]byte{' '}, page...), ' ')) {
-		return append(to, "/{ref}"...)
-	}
-	return appendSegments(to, more)
-}
-
-// appendOwn folds the paths of Packhorse's pages. Those of files name the repository, a commit and a file.
-func appendOwn(to, rest []byte) []byte {
-	to = append(to, "/-"...)
-	page, more, _ := bytes.Cut(rest, []byte("/"))
-	to = appendSegment(append(to, '/'), page)
-	if len(more) > 0 && (string(page) == "blob" || string(page) == "raw" || string(page) == "tree") {
-		return append(to, "/{repo}/{ref}"...)
-	}
-	return appendSegments(to, more)
-}
-
-func appendSegments(to, rest []byte) []byte {
-	for n := 1; len(rest) > 0; n++ {
-		if n == maxSegments {
-			return append(to, "/{...}"...)
-		}
-		segment, more, _ := bytes.Cut(rest, []byte("/"))
-		to = appendSegment(append(to, '/'), segment)
-		rest = more
-	}
-	return to
-}
-
-// appendSegment folds one segment of a path.
-func appendSegment(to, s []byte) []byte {
+// foldSegment folds one segment of a path. A hash has a digit: 5eedbed is one, feedbed is a word.
+func foldSegment(s string) string {
+	isHash := func(s string) bool { return longHex.MatchString(s) && strings.ContainsAny(s, "0123456789") }
 	switch {
-	case len(s) == 0:
-		return to
-	case isDigits(s):
-		return append(to, "{id}"...)
-	case isUUID(s):
-		return append(to, "{uuid}"...)
-	case looksRandomHex(s):
-		return append(to, "{hash}"...)
-	case bytes.Contains(s, []byte("%2F")), bytes.Contains(s, []byte("%2f")):
-		return append(to, "{repo}"...)
-	case len(s) > maxSegment, looksLikeToken(s):
-		return append(to, "{token}"...)
+	case digits.MatchString(s):
+		return "{id}"
+	case uuid.MatchString(s):
+		return "{uuid}"
+	case isHash(s):
+		return "{hash}"
+	case slash.MatchString(s):
+		return "{repo}"
+	case len(s) > maxSegment, token.MatchString(s) && isMixed(s):
+		return "{token}"
 	}
-	for len(s) > 0 { // application-0a1b2c3d4e.js, report-20261101.csv
-		n := 0
-		for n < len(s) && isWordByte(s[n]) {
-			n++
-		}
-		word := s[:n]
+	return wordPart.ReplaceAllStringFunc(s, func(word string) string { // application-0a1b2c3d4e.js, report-20261101.csv
 		switch {
-		case n >= 3 && isDigits(word):
-			to = append(to, "{id}"...)
-		case looksRandomHex(word):
-			to = append(to, "{hash}"...)
-		default:
-			to = append(to, word...)
+		case len(word) >= 3 && digits.MatchString(word):
+			return "{id}"
+		case isHash(word):
+			return "{hash}"
 		}
-		if n < len(s) {
-			to = append(to, s[n])
-			n++
-		}
-		s = s[n:]
-	}
-	return to
+		return word
+	})
 }
 
-func isWordByte(c byte) bool {
-	return c >= '0' && c <= '9' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= 0x80
-}
-
-func isDigits(s []byte) bool {
-	for _, c := range s {
-		if c < '0' || c > '9' {
-			return false
-		}
-	}
-	return len(s) > 0
-}
-
-func isHexByte(c byte) bool {
-	return c >= '0' && c <= '9' || c >= 'a' && c <= 'f' || c >= 'A' && c <= 'F'
-}
-
-func isHex(s []byte) bool {
-	for _, c := range s {
-		if !isHexByte(c) {
-			return false
-		}
-	}
-	return true
-}
-
-// looksRandomHex reports whether a text is a hash and not a word: 5eedbed is a hash, feedbed is not.
-func looksRandomHex(s []byte) bool {
-	return len(s) >= 7 && isHex(s) && bytes.ContainsAny(s, "0123456789")
-}
-
-func isUUID(s []byte) bool {
-	if len(s) != 36 {
-		return false
-	}
-	for i, c := range s {
-		if dash := i == 8 || i == 13 || i == 18 || i == 23; dash != (c == '-') || !dash && !isHexByte(c) {
-			return false
-		}
-	}
-	return true
-}
-
-// looksLikeToken reports whether a text is a long mixture of letters and digits, like base64.
-func looksLikeToken(s []byte) bool {
-	if len(s) < 16 {
-		return false
-	}
-	digits, upper, lower := 0, 0, 0
+// isMixed reports whether a text has at least two digits, two capital and two small letters, as random text has.
+func isMixed(s string) bool {
+	var n [3]int
 	for _, c := range s {
 		switch {
 		case c >= '0' && c <= '9':
-			digits++
+			n[0]++
 		case c >= 'A' && c <= 'Z':
-			upper++
+			n[1]++
 		case c >= 'a' && c <= 'z':
-			lower++
-		case c == '_' || c == '-' || c == '=' || c == '+':
-		default:
-			return false
+			n[2]++
 		}
 	}
-	return digits >= 2 && upper >= 2 && lower >= 2
+	return min(n[0], n[1], n[2]) >= 2
 }

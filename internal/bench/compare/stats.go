@@ -1,41 +1,142 @@
 package compare
 
 import (
+	"maps"
 	"math"
+	"math/bits"
 	"slices"
+	"time"
 )
 
-// least returns the minimum number of requests on each side for a percentile's interval. About ten requests must be
-// beyond the percentile.
-func least(p float64) uint64 { return uint64(math.Ceil(10/(1-p) - 1e-9)) }
+// sketch counts durations like HdrHistogram, in buckets that grow with the value, so that the error is relative. Below
+// 2^(subBits+1) nanoseconds each value has its own bucket. Above, each power of two has 2^subBits buckets, so that a
+// bucket is at most 0.8 % wide. The zero value is empty.
+type sketch struct {
+	n       int
+	buckets map[int]int
+}
+
+const subBits = 7
+
+// bucketOf returns the number of a duration's bucket.
+func bucketOf(d time.Duration) int {
+	shift := max(bits.Len64(uint64(d))-subBits-1, 0)
+	return shift<<subBits + int(d>>shift)
+}
+
+// bucketRange returns the durations of a bucket in nanoseconds, from low up to and excluding high.
+func bucketRange(bucket int) (low, high float64) {
+	shift := max(bucket>>subBits-1, 0)
+	low = float64((bucket - shift<<subBits) << shift)
+	return low, low + float64(int(1)<<shift)
+}
+
+func (s *sketch) add(d time.Duration) {
+	if s.buckets == nil {
+		s.buckets = map[int]int{}
+	}
+	s.n++
+	s.buckets[bucketOf(d)]++
+}
+
+func (s *sketch) merge(o *sketch) {
+	if s.buckets == nil {
+		s.buckets = map[int]int{}
+	}
+	s.n += o.n
+	for b, n := range o.buckets {
+		s.buckets[b] += n
+	}
+}
+
+// dist is a distribution of durations: the buckets that are not empty, by value. The values within a bucket are assumed
+// to be evenly spread.
+type dist struct {
+	n         float64
+	low, high []float64 // nanoseconds
+	until     []float64 // the share of requests in this bucket or lower ones
+}
+
+func (s *sketch) dist() *dist {
+	d := &dist{n: float64(s.n)}
+	sum := 0
+	for _, bucket := range slices.Sorted(maps.Keys(s.buckets)) {
+		low, high := bucketRange(bucket)
+		sum += s.buckets[bucket]
+		d.low, d.high, d.until = append(d.low, low), append(d.high, high), append(d.until, float64(sum)/d.n)
+	}
+	return d
+}
+
+// quantile returns the duration that a share p of the requests does not exceed.
+func (d *dist) quantile(p float64) float64 {
+	i, _ := slices.BinarySearch(d.until, p)
+	i = min(i, len(d.until)-1)
+	below := 0.0
+	if i > 0 {
+		below = d.until[i-1]
+	}
+	part := (p - below) / (d.until[i] - below)
+	return d.low[i] + min(max(part, 0), 1)*(d.high[i]-d.low[i])
+}
+
+// percentiles are the compared percentiles. An interval needs ten requests beyond the percentile.
+var percentiles = []struct {
+	name  string
+	p     float64
+	needs int
+}{{"p50", 0.50, 20}, {"p95", 0.95, 200}, {"p99", 0.99, 1000}}
+
+// newRow compares the sides of a route. The requests of otherRoute are not comparable, so that it has no intervals.
+func newRow(r *route, confidence float64) Row {
+	row := Row{Route: printable(r.name), A: r.sides[0].Outcomes, B: r.sides[1].Outcomes}
+	a, b := r.sides[0].times.dist(), r.sides[1].times.dist()
+	ms := func(d *dist, p float64) *float64 {
+		if d.n == 0 {
+			return nil
+		}
+		return new(d.quantile(p) / 1e6)
+	}
+	for _, q := range percentiles {
+		c := Cell{Of: q.name, A: ms(a, q.p), B: ms(b, q.p), Needs: q.needs}
+		if c.A != nil && c.B != nil && *c.A > 0 {
+			c.Ratio = new(*c.B / *c.A)
+		}
+		if min(a.n, b.n) >= float64(q.needs) && r.name != otherRoute {
+			x, y := spreadOf(a, q.p), spreadOf(b, q.p)
+			difference := interval(x, y, 1-confidence, func(a, b float64) float64 { return b - a })
+			c.DifferenceInterval = &[2]float64{difference[0] / 1e6, difference[1] / 1e6}
+			ratio := interval(x, y, 1-confidence, func(a, b float64) float64 { return max(b, 1) / max(a, 1) })
+			c.RatioInterval = &ratio
+		}
+		row.Cells = append(row.Cells, c)
+	}
+	return row
+}
 
 // spread is the bootstrap distribution of a percentile: its distribution over samples drawn from the sample. In such a
 // sample of n requests the percentile is the empirical quantile of a Beta(p(n+1), (1-p)(n+1)) variable (the order
 // statistic of n uniform ones). So no sample is drawn: the variable is cut into pieces, and each is mapped to its
 // quantile. The result is the limit of many resamples, and the same in each run.
-type spread struct {
-	value  []float64 // nanoseconds, ascending
-	weight []float64 // sums to 1
-}
+type spread struct{ value, weight []float64 } // nanoseconds, ascending; the weights add up to 1
 
 const (
-	spreadPieces = 512
+	spreadPieces = 128
 	spreadReach  = 9.0 // standard deviations, on the scale of log odds
 )
 
-// spreadOf returns the distribution for the percentile p of a sample that is worth n independent requests.
-func spreadOf(d *dist, p, n float64) spread {
-	a, b := p*(n+1), (1-p)*(n+1)
+// spreadOf returns the distribution of the percentile p.
+func spreadOf(d *dist, p float64) spread {
+	a, b := p*(d.n+1), (1-p)*(d.n+1)
 	// With log odds t, the density is x^a (1-x)^b, which is close to a normal density around log(a/b).
 	middle, step := math.Log(a/b), 2*spreadReach*math.Sqrt(1/a+1/b)/spreadPieces
-	s := spread{make([]float64, spreadPieces), make([]float64, spreadPieces)}
 	top := a*math.Log(a/(a+b)) + b*math.Log(b/(a+b))
-	sum := 0.0
-	for i := range s.value {
+	s, sum := spread{}, 0.0
+	for i := range spreadPieces {
 		t := middle + (float64(i)+0.5-spreadPieces/2)*step
 		logX, logRest := -math.Log1p(math.Exp(-t)), -math.Log1p(math.Exp(t))
 		w := math.Exp(a*logX + b*logRest - top)
-		s.value[i], s.weight[i] = d.quantile(math.Exp(logX)), w
+		s.value, s.weight = append(s.value, d.quantile(math.Exp(logX))), append(s.weight, w)
 		sum += w
 	}
 	for i := range s.weight {
@@ -44,81 +145,32 @@ func spreadOf(d *dist, p, n float64) spread {
 	return s
 }
 
-// atMost returns the probability that b-a is at most x for two independent variables. With ratio it is the probability
-// that b is at most x times a.
-func atMost(a, b spread, x float64, ratio bool) float64 {
-	sum, below, j := 0.0, 0.0, 0
-	for i, v := range a.value {
-		limit := v + x
-		if ratio {
-			limit = v * x
-		}
-		for j < len(b.value) && b.value[j] <= limit {
-			below += b.weight[j]
-			j++
-		}
-		sum += a.weight[i] * below
-	}
-	return sum
-}
-
-// interval is the interval of a difference or a ratio.
-type interval struct{ low, high float64 }
-
-// differenceOf returns the central interval of b-a with the probability alpha outside it. It is wider by blur, in
-// nanoseconds, on both sides, because the measurement does not show such differences.
-func differenceOf(a, b spread, alpha, blur float64) interval {
-	first, last := b.value[0]-a.value[len(a.value)-1], b.value[len(b.value)-1]-a.value[0]
-	find := func(share float64) float64 {
-		return bisect(first, last, func(x float64) bool { return atMost(a, b, x, false) >= share })
-	}
-	return interval{find(alpha/2) - blur, find(1-alpha/2) + blur}
-}
-
-// ratioOf is differenceOf for b/a. It contains 1 if that of the difference contains 0. Durations below floor count as
-// floor.
-func ratioOf(a, b spread, alpha, blur, floor float64) interval {
-	find := func(a, b spread, share float64) float64 {
-		a, b = a.above(floor), b.above(floor)
-		first, last := math.Log(b.value[0]/a.value[len(a.value)-1]), math.Log(b.value[len(b.value)-1]/a.value[0])
-		return math.Exp(bisect(first, last, func(x float64) bool { return atMost(a, b, math.Exp(x), true) >= share }))
-	}
-	return interval{find(a.plus(blur), b, alpha/2), find(a, b.plus(blur), 1-alpha/2)}
-}
-
-// above replaces values below floor by floor.
-func (s spread) above(floor float64) spread {
-	if s.value[0] >= floor {
-		return s
-	}
-	values := slices.Clone(s.value)
-	for i := range values {
-		values[i] = max(values[i], floor)
-	}
-	return spread{values, s.weight}
-}
-
-// plus adds some nanoseconds to all values.
-func (s spread) plus(ns float64) spread {
-	values := slices.Clone(s.value)
-	for i := range values {
-		values[i] += ns
-	}
-	return spread{values, s.weight}
-}
-
-// bisect returns the smallest x for which a monotonic condition holds.
-func bisect(low, high float64, holds func(float64) bool) float64 {
-	if holds(low) {
-		return low
-	}
-	for range 60 {
-		middle := low + (high-low)/2
-		if holds(middle) {
-			high = middle
-		} else {
-			low = middle
+// interval returns the central interval of a value of two independent variables, with the probability alpha outside it.
+func interval(a, b spread, alpha float64, of func(a, b float64) float64) [2]float64 {
+	type outcome struct{ value, weight float64 }
+	var all []outcome
+	for i, x := range a.value {
+		for j, y := range b.value {
+			if w := a.weight[i] * b.weight[j]; w > 1e-8 {
+				all = append(all, outcome{of(x, y), w})
+			}
 		}
 	}
-	return high
+	slices.SortFunc(all, func(a, b outcome) int {
+		if a.value < b.value {
+			return -1
+		}
+		return 1
+	})
+	result, sum := [2]float64{all[0].value, all[len(all)-1].value}, 0.0
+	for _, o := range all {
+		if sum < alpha/2 {
+			result[0] = o.value
+		}
+		if sum += o.weight; sum >= 1-alpha/2 {
+			result[1] = o.value
+			break
+		}
+	}
+	return result
 }

@@ -12,7 +12,6 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -136,7 +135,7 @@ func TestNeighbour(t *testing.T) {
 	root, _ := benchtest.History(t, 8)
 	s := benchtest.Backend(t, root, false)
 	for _, args := range [][]string{nil, {"--mbps", "5"}, {"--cold"}} {
-		got := benchtest.JSON(t, "alone_ms loaded_ms apdex mb_per_s requests errors echo_ms standstill",
+		got := benchtest.JSON(t, "alone_ms loaded_ms apdex mb_per_s requests errors",
 			append([]string{"neighbour", s.URL + "/demo.git", "--clients", "2", "--duration", "600ms"}, args...)...)
 		if benchtest.Number(t, got, "errors") != 0 || benchtest.Number(t, got, "mb_per_s") <= 0 ||
 			benchtest.Number(t, got, "requests") < 30 {
@@ -201,16 +200,12 @@ func TestNeighbourRPC(t *testing.T) {
 
 	url := benchtest.Backend(t, root, false).URL + "/team/demo.git"
 	args := []string{"neighbour", url, "--clients", "2", "--duration", "600ms", "--rpc", "unix:" + socket}
-	got := benchtest.JSON(t, "alone_ms loaded_ms apdex mb_per_s requests errors echo_ms standstill",
+	got := benchtest.JSON(t, "alone_ms loaded_ms apdex mb_per_s requests errors",
 		append(args, "--secret-file", secret)...)
 	if benchtest.Number(t, got, "errors") != 0 || benchtest.Number(t, got, "mb_per_s") <= 0 ||
 		benchtest.Number(t, got, "requests") < 30 || refs.answer.Load() < 30 {
 		t.Error(got)
 	}
-	if runtime.GOOS == "linux" && got["echo_ms"] == nil {
-		t.Error("echo_ms is null, want percentiles")
-	}
-	unknown := got["standstill"] == nil
 	for _, more := range [][]string{nil, {"--rate", "50"}} {
 		args := append([]string{"refs", "http://nowhere.invalid/team/demo.git", "--prefix", "refs/heads/main", "--clients",
 			"2", "--duration", "200ms",
@@ -227,14 +222,11 @@ func TestNeighbourRPC(t *testing.T) {
 		0o600); err != nil {
 		t.Fatal(err)
 	}
-	got = benchtest.JSON(t, "alone_ms loaded_ms apdex mb_per_s requests errors echo_ms standstill",
+	got = benchtest.JSON(t, "alone_ms loaded_ms apdex mb_per_s requests errors",
 		append(args[:len(args):len(args)], "--secret-file", secret,
 			"--rpc", secure.Listener.Addr().String(), "--tls-ca", ca)...)
 	if benchtest.Number(t, got, "errors") != 0 || benchtest.Number(t, got, "requests") < 30 {
 		t.Error("TLS:", got)
-	}
-	if (got["standstill"] == nil) != unknown {
-		t.Errorf("by TLS standstills are %v, without it they were not: %v", got["standstill"], unknown)
 	}
 	refs.wrong.Store(1)
 	if _, _, err := benchtest.Run(t, t.Context(), append(args, "--secret-file", secret)...); err == nil ||
@@ -268,11 +260,7 @@ func TestLimitAndRaw(t *testing.T) {
 	if err := os.WriteFile(file, bytes.Repeat([]byte("0123456789abcdef"), 100_000), 0o666); err != nil {
 		t.Fatal(err)
 	}
-	variants := [][]string{nil, {"--tls"}}
-	if runtime.GOOS == "linux" {
-		variants = append(variants, []string{"--relay"})
-	}
-	for _, args := range variants {
+	for _, args := range [][]string{nil, {"--tls"}} {
 		ctx, cancel := context.WithCancel(t.Context())
 		pr, pw := io.Pipe()
 		done := make(chan error, 1)

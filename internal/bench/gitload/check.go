@@ -355,5 +355,5 @@ func StatusError(b *loadgen.Body, h loadgen.Head) error {
 	if err != nil && err != io.EOF {
 		return fmt.Errorf("HTTP status %d; then %w", h.Status, err)
 	}
-	return &loadgen.HTTPError{Status: h.Status, Text: text, Retry: h.Retry}
+	return &loadgen.HTTPError{Status: h.Status, Text: text}
 }

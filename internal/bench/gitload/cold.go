@@ -69,13 +69,12 @@ func coldTips(refs []ref) []string {
 // MaxColdDepth limits the depth of the shapes. It is that of a shallow clone by a CI runner.
 const MaxColdDepth = 20
 
-// shapes makes requests that differ from each other. Each is for two random tips of the repository and a random depth,
-// or the whole history. The seed makes two runs differ. Safe for concurrent use.
+// shapes makes requests that differ from each other. Each is for two random tips of the repository and a random
+// depth. The seed makes two runs differ. Safe for concurrent use.
 type shapes struct {
 	target *loadgen.Target
 	format git.ObjectFormat
 	tips   []string
-	full   bool // whole histories instead of shallow ones
 
 	mu        sync.Mutex
 	rng       *rand.Rand      // guarded by mu, like the fields below
@@ -93,9 +92,6 @@ func (s *shapes) next() []byte {
 	defer s.mu.Unlock()
 	for range 1000 {
 		a, b, depth := s.rng.IntN(len(s.tips)), s.rng.IntN(len(s.tips)), 1+s.rng.IntN(MaxColdDepth)
-		if s.full {
-			depth = 0
-		}
 		key := fmt.Sprint(min(a, b), max(a, b), depth)
 		if s.used[key] {
 			continue
@@ -107,7 +103,7 @@ func (s *shapes) next() []byte {
 	return nil
 }
 
-// body is a v2 fetch like that of a git clone without a terminal. Depth 0 is a full clone.
+// body is a v2 fetch like that of a git clone without a terminal.
 func (s *shapes) body(depth int, wants ...string) []byte {
 	b := pktline.AppendLine(nil, "command=fetch")
 	b = pktline.AppendLine(b, "agent="+loadgen.UserAgent)
@@ -116,9 +112,7 @@ func (s *shapes) body(depth int, wants ...string) []byte {
 	for _, arg := range []string{"thin-pack", "no-progress", "ofs-delta"} {
 		b = pktline.AppendLine(b, arg)
 	}
-	if depth > 0 {
-		b = pktline.AppendLine(b, fmt.Sprintf("deepen %d", depth))
-	}
+	b = pktline.AppendLine(b, fmt.Sprintf("deepen %d", depth))
 	for i, id := range wants {
 		if i == 0 || id != wants[0] {
 			b = pktline.AppendLine(b, "want "+id)

@@ -1,5 +1,5 @@
-// Package gitload measures Git servers with smart HTTP: bulk fetches, ref look-ups, small requests beside clones, and
-// storms of cold clones. It also has peers to compare with: a static file server, and git http-backend.
+// Package gitload measures Git servers with smart HTTP: bulk fetches, ref look-ups, and small requests beside
+// clones. It also has peers to compare with: a static file server, and git http-backend.
 package gitload
 
 import (
@@ -11,9 +11,7 @@ import (
 // Commands returns the commands of this package, including the hidden ones that run as child processes.
 func Commands(env loadgen.Env) []*cobra.Command {
 	return []*cobra.Command{
-		FetchCommand(env), RefsCommand(env), MakeRefsCommand(env), NeighbourCommand(env), StormCommand(env),
-		LimitCommand(env),
-		BackendCommand(env),
-		LoadCommand(env), RelayCommand(env), EchoCommand(env), loadgen.StandstillCommand(env),
+		FetchCommand(env), RefsCommand(env), MakeRefsCommand(env), NeighbourCommand(env), LimitCommand(env),
+		BackendCommand(env), LoadCommand(env),
 	}
 }

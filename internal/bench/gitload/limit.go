@@ -27,7 +27,6 @@ func LimitCommand(env loadgen.Env) *cobra.Command {
 	var (
 		addr    string
 		withTLS bool
-		relay   bool
 	)
 	cmd := &cobra.Command{
 		Use:   "limit FILE",
@@ -37,27 +36,16 @@ are the best that a Go server can reach on this machine. For a fair comparison u
 response, such as an entry of Packhorse's pack cache. Load it with the same client, "packhorse-bench fetch --raw". With
 --tls it uses TLS 1.3 with a certificate for this run.
 
-With --relay it shows the limit of two processes (Linux only). One sends FILE with sendfile. The other, its child, moves
-it from socket to socket with splice, like a gateway without turns and checks in front of a node.
-
 It runs until it is interrupted.`,
 		Example: `  packhorse-bench limit /tmp/pack.framed &
   packhorse-bench fetch --raw http://127.0.0.1:8081/ --clients 30 --server-pid PID
   packhorse-bench limit /tmp/pack.framed --tls --http 127.0.0.1:8443
-  packhorse-bench fetch --raw https://127.0.0.1:8443/ --insecure
-  packhorse-bench limit /tmp/pack.framed --relay`,
+  packhorse-bench fetch --raw https://127.0.0.1:8443/ --insecure`,
 		Args: cobra.ExactArgs(1),
 	}
 	cmd.Flags().StringVar(&addr, "http", "127.0.0.1:8081", "address to listen on; port 0 chooses a free one")
 	cmd.Flags().BoolVar(&withTLS, "tls", false, "TLS 1.3 with a self-signed certificate")
-	cmd.Flags().BoolVar(&relay, "relay", false, "two processes: a sender and a splicing relay")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if relay {
-			if withTLS {
-				return errors.New("--relay excludes --tls: splice cannot move encrypted bytes")
-			}
-			return serveRelay(cmd.Context(), env, []string{"relay"}, args[0], addr)
-		}
 		return serveLimit(cmd.Context(), env, args[0], addr, withTLS)
 	}
 	return cmd

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"sync/atomic"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -36,10 +35,6 @@ type LoadJob struct {
 	Format string
 	Tips   []string
 	Seed   uint64
-	Full   bool // whole histories
-	// A load with one of these ends by itself. Refusals do not count as its errors.
-	Duration time.Duration
-	Count    int
 }
 
 func NewLoadJob(t *loadgen.Target) *LoadJob {
@@ -101,30 +96,16 @@ func (j *LoadJob) run(ctx context.Context, stop <-chan struct{}, flowing func())
 			return nil, err
 		}
 		cold = newShapes(t, format, j.Tips, j.Seed)
-		cold.full = j.Full
 		r.Next = cold.next
 	} else {
 		ref = &Reference{Size: j.Size, tail: j.Tail}
 		r.Next = func() []byte { return j.Request }
 	}
 	r.Check = FetchChecker(t, ref)
-	if j.Duration > 0 || j.Count > 0 {
-		r.Duration, r.Refusals, r.Flowing = j.Duration, true, nil
-	}
-	if next, left := r.Next, new(atomic.Int64); j.Count > 0 {
-		left.Store(int64(j.Count))
-		r.Next = func() []byte {
-			if left.Add(-1) < 0 {
-				return nil
-			}
-			return next()
-		}
-	}
 	out, err := r.Run(ctx, stop)
 	if err != nil {
 		return nil, err
 	}
-	return &loadgen.LoadResult{Bytes: out.Bytes, Elapsed: out.Elapsed, Requests: out.Requests, Refused: out.Refused,
-		Errors: out.Failures.Count(),
-		First:  out.Failures.First, Exhausted: cold != nil && cold.exhausted}, nil
+	return &loadgen.LoadResult{Bytes: out.Bytes, Elapsed: out.Elapsed, Requests: out.Requests,
+		Errors: out.Failures.Count(), First: out.Failures.First, Exhausted: cold != nil && cold.exhausted}, nil
 }

@@ -24,9 +24,6 @@ type neighbourOptions struct {
 	cold bool
 	ref  string
 	rpc  RPCOptions
-
-	// Arguments of the processes beside this one: LoadCommand, StandstillCommand, EchoCommand.
-	clones, machine, echo []string
 }
 
 // neighbourReport is the output of `packhorse-bench neighbour --json`. requests and errors count the small requests of
@@ -38,9 +35,6 @@ type neighbourReport struct {
 	MBPerS   float64             `json:"mb_per_s"`
 	Requests int                 `json:"requests"`
 	Errors   int                 `json:"errors"`
-
-	Echo       *loadgen.Percentiles      `json:"echo_ms"`    // of the loaded phase; null: unknown
-	Standstill *loadgen.StandstillReport `json:"standstill"` // likewise
 }
 
 func NeighbourCommand(env loadgen.Env) *cobra.Command {
@@ -64,10 +58,7 @@ apdex is that of the loaded phase. A response within 20 ms counts 1, within 80 m
 
 In practice clients run on other machines. Here they may share the CPUs with the server. So the clones run in a child
 process at a lower priority (nice 5), and the small requests at a higher one (nice -5) if that is permitted. The report
-shows the priorities. A bare echo beside the clones, 50 times per second between two processes that do nothing else,
-shows the share of the machine in the latency. A virtual machine stands still while its host runs other machines, and
-every server is late then. The report has these times beside the clones, and the percentiles without the requests that
-met them.
+shows the priorities.
 
 Linux may give each session an equal share of the CPUs, regardless of priorities (autogroup). Then priorities have
 little effect if server and bench run in two terminals, and all requests wait longer. Start both from one shell, or set
@@ -99,7 +90,6 @@ kernel.sched_autogroup_enabled = 0 before the servers start.`,
 			return err
 		}
 		ctx := cmd.Context()
-		o.clones, o.machine, o.echo = []string{"load"}, []string{"standstills"}, []string{"echo"}
 		return loadgen.Interrupted(ctx, o.run(ctx, env, t))
 	}
 	return cmd
@@ -120,7 +110,7 @@ func (o *neighbourOptions) run(ctx context.Context, env loadgen.Env, t *loadgen.
 	stop()
 
 	stop = loadgen.Progress(ctx, env.Stderr, func() string { return "measuring beside the clones" })
-	load, err := loadgen.StartLoad(ctx, job, o.clones)
+	load, err := loadgen.StartLoad(ctx, job, "load")
 	if err != nil {
 		return err
 	}
@@ -128,27 +118,10 @@ func (o *neighbourOptions) run(ctx context.Context, env loadgen.Env, t *loadgen.
 	if err := load.Ready(ctx); err != nil {
 		return err
 	}
-	watch := loadgen.WatchStandstills(ctx, o.machine)
-	defer watch.Kill()
-	bare := startEcho(ctx, o.echo)
-	defer bare.kill()
 	probe.Duration = o.Duration - o.Duration/3
-	begun := make(chan time.Time, 1)
-	probe.StartAt = func() time.Time { now := time.Now(); begun <- now; return now }
-	echoing, cancel := context.WithCancel(ctx)
-	defer cancel()
-	echoed := bare.measure(echoing, probe.Duration, begun)
 	loaded, err := probe.Run(ctx)
 	if err != nil {
-		cancel()
-	}
-	echo := echoed()
-	if err != nil {
 		return err
-	}
-	var still *loadgen.StandstillReport
-	if spans, known := watch.End(); known && len(loaded.Timed) > 0 {
-		still = loadgen.NewStandstillReport(spans, loaded.Began, loaded.Timed)
 	}
 	var result loadgen.LoadResult
 	err = load.Finish(&result)
@@ -156,11 +129,11 @@ func (o *neighbourOptions) run(ctx context.Context, env loadgen.Env, t *loadgen.
 	if err != nil {
 		return err
 	}
-	return o.report(env, t, alone, loaded, &result, echo, still)
+	return o.report(env, t, alone, loaded, &result)
 }
 
 func (o *neighbourOptions) report(env loadgen.Env, t *loadgen.Target, alone, loaded *loadgen.Outcome,
-	load *loadgen.LoadResult, echo *loadgen.Percentiles, still *loadgen.StandstillReport) error {
+	load *loadgen.LoadResult) error {
 	r := neighbourReport{
 		Alone:    alone.Latency.Summarize(),
 		Apdex:    loaded.Latency.Apdex(apdexSatisfied, loaded.Failures.Count()),
@@ -168,9 +141,6 @@ func (o *neighbourOptions) report(env loadgen.Env, t *loadgen.Target, alone, loa
 		MBPerS:   loadgen.Round(loadgen.Rate(float64(load.Bytes), 1e6, load.Elapsed), 2),
 		Requests: alone.Requests + loaded.Requests + load.Requests,
 		Errors:   alone.Failures.Count() + loaded.Failures.Count() + load.Errors,
-
-		Echo:       echo,
-		Standstill: still,
 	}
 	alone.Failures.Print(env.Stderr)
 	loaded.Failures.Print(env.Stderr)
@@ -202,10 +172,9 @@ func (o *neighbourOptions) report(env loadgen.Env, t *loadgen.Target, alone, loa
 		}
 		_, err = fmt.Fprintf(env.Stdout,
 			"%s\n%s of %s at %d/s, %d and %d of them; %s\n  %-12s %v\n  %-12s %v\n  %-12s %.4f\n"+
-				"  %-12s %.1f MB/s, %d whole ones by %d clients\n  %-12s %v\n  %-12s %v\n", t, request, o.ref, loadgen.ProbeRate,
+				"  %-12s %.1f MB/s, %d whole ones by %d clients\n", t, request, o.ref, loadgen.ProbeRate,
 			alone.Requests, loaded.Requests, priority,
-			"alone", r.Alone, "loaded", r.Loaded, "apdex", r.Apdex, "clones", r.MBPerS, load.Requests, o.Clients,
-			"a bare echo", echoText(r.Echo), "machine", r.Standstill)
+			"alone", r.Alone, "loaded", r.Loaded, "apdex", r.Apdex, "clones", r.MBPerS, load.Requests, o.Clients)
 	}
 	if r.Errors > 0 {
 		err = errors.Join(err, fmt.Errorf("%d requests failed", r.Errors))

@@ -2,7 +2,6 @@ package loadgen
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -53,12 +52,6 @@ func (o *Common) Check() error {
 // MaxClients is the maximum number of connections of one run. Beyond it a run would measure the ports and file
 // descriptors of this machine.
 const MaxClients = 10000
-
-func WriteJSON(w io.Writer, v any) error {
-	enc := json.NewEncoder(w)
-	enc.SetIndent("", "  ")
-	return enc.Encode(v)
-}
 
 // Failures counts errors and keeps the first ones for the report. Safe for concurrent use.
 type Failures struct {
@@ -155,5 +148,5 @@ func Interrupted(ctx context.Context, err error) error {
 	return err
 }
 
-// MaxSearchRate is the maximum rate of one run. Beyond it a run would measure the clocks of this machine.
-const MaxSearchRate = 100_000
+// MaxRate is the maximum rate of one run. Beyond it a run would measure the clocks of this machine.
+const MaxRate = 100_000

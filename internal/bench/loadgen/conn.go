@@ -105,7 +105,6 @@ type Head struct {
 	Length  int64 // of the body; -1: unknown
 	chunked bool
 	Close   bool // the connection ends with this response
-	Retry   bool // it has the header Retry-After
 }
 
 // ReadHead reads up to the body of the next final response.
@@ -171,10 +170,6 @@ func parseHead(b []byte) (h Head, n int, err error) {
 		case len("Transfer-Encoding"):
 			if equalFold(line[:colon], "transfer-encoding") {
 				h.chunked = equalFold(value, "chunked")
-			}
-		case len("Retry-After"):
-			if equalFold(line[:colon], "retry-after") {
-				h.Retry = true
 			}
 		case len("Connection"):
 			if equalFold(line[:colon], "connection") {

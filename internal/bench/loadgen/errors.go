@@ -21,7 +21,6 @@ func Clean(b []byte) string {
 type HTTPError struct {
 	Status int
 	Text   string
-	Retry  bool // with Retry-After
 }
 
 func (e *HTTPError) Error() string {
@@ -41,6 +40,3 @@ func (b *Body) Drain() error {
 		}
 	}
 }
-
-// refusal reports whether the client may try again later.
-func (e *HTTPError) refusal() bool { return e.Retry && (e.Status == 429 || e.Status == 503) }

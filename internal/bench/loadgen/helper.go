@@ -41,16 +41,6 @@ func (p *LoadProcess) Ready(ctx context.Context) error {
 	return p.failed(err)
 }
 
-// Await waits for the result of a load that ends by itself.
-func (p *LoadProcess) Await() (*LoadResult, error) {
-	line, err := p.stdout.ReadBytes('\n')
-	var result LoadResult
-	if err == nil {
-		err = json.Unmarshal(line, &result)
-	}
-	return &result, err
-}
-
 // Finish stops the load and reads its result.
 func (p *LoadProcess) Finish(result any) error {
 	p.stdin.Close()
@@ -80,12 +70,13 @@ func (p *LoadProcess) Kill() {
 	p.cmd.Wait() //nolint:errcheck // it was killed
 }
 
-func StartLoad(ctx context.Context, job any, args []string) (*LoadProcess, error) {
+// StartLoad starts this program with a hidden command, and sends it a job.
+func StartLoad(ctx context.Context, job any, command string) (*LoadProcess, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
 	}
-	p := &LoadProcess{cmd: exec.CommandContext(ctx, self, args...)}
+	p := &LoadProcess{cmd: exec.CommandContext(ctx, self, command)}
 	p.cmd.Stderr, p.cmd.WaitDelay = &p.stderr, 5*time.Second
 	if p.stdin, err = p.cmd.StdinPipe(); err != nil {
 		return nil, err
@@ -126,7 +117,6 @@ type LoadResult struct {
 	Bytes     int64
 	Elapsed   time.Duration
 	Requests  int
-	Refused   int
 	Errors    int
 	First     []string // the first errors
 	Exhausted bool     // a cold load had no further shapes

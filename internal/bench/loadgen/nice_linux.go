@@ -1,11 +1,9 @@
 package loadgen
 
 import (
-	"context"
 	"os"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
@@ -58,15 +56,4 @@ func SessionsShare() bool {
 		}
 	}
 	return true
-}
-
-// PreciseSleep sleeps without the runtime's timers, which are a millisecond coarse. The end of the context does not
-// wake it. It reports whether the context is still valid after the sleep.
-func PreciseSleep(ctx context.Context, d time.Duration) bool {
-	if d > 0 {
-		left := unix.NsecToTimespec(int64(d))
-		for unix.Nanosleep(&left, &left) == unix.EINTR {
-		}
-	}
-	return ctx.Err() == nil
 }

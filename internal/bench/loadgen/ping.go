@@ -18,8 +18,7 @@ type Pings struct {
 	Rate     float64
 	Duration time.Duration
 	Timeout  time.Duration
-	Urgent   bool             // run the generator at a higher priority, if that is permitted
-	StartAt  func() time.Time // called after the connections are made, returns the start of the run; nil: now
+	Urgent   bool // run the generator at a higher priority, if that is permitted
 }
 
 // verify compares a complete response. A wrong response leaves the connection usable.
@@ -38,18 +37,15 @@ func (p *Pings) verify(x *Exchange) error {
 func (p *Pings) Run(ctx context.Context) (*Outcome, error) {
 	s := &Sender{Target: p.Target, Requests: [][]byte{p.Request}, Open: p.Rate > 0, Arrivals: FixedRate(cmp.Or(p.Rate, 1)),
 		Conns: p.Conns, Connect: true, Keep: true,
-		Duration: p.Duration, Timeout: p.Timeout, Pause: RetryAfter, Urgent: p.Urgent, StartAt: p.StartAt, Check: p.verify}
+		Duration: p.Duration, Timeout: p.Timeout, Pause: RetryAfter, Urgent: p.Urgent, Check: p.verify}
 	sent, err := s.Run(ctx)
 	if err != nil {
 		return nil, err
 	}
-	out := &Outcome{Requests: len(sent.Answers), Bytes: sent.Bytes, Elapsed: sent.Elapsed, Began: sent.Began,
+	out := &Outcome{Requests: len(sent.Answers), Bytes: sent.Bytes, Elapsed: sent.Elapsed,
 		Failures: sent.Failures, Urgent: sent.Urgent}
 	for _, a := range sent.Answers {
 		out.Latency = append(out.Latency, a.Took)
-		if p.Rate > 0 {
-			out.Timed = append(out.Timed, Answered{a.Due, a.Took})
-		}
 	}
 	return out, nil
 }

@@ -22,8 +22,7 @@ type Replay struct {
 	// Next returns a client's next request, or nil at the end. Goroutines call it concurrently.
 	Next func() []byte
 	// Check reads one response to its end. Goroutines call it concurrently, each with its own body.
-	Check    func(b *Body, h Head, firstByte func()) error
-	Refusals bool // refusals with Retry-After do not count as failures
+	Check func(b *Body, h Head, firstByte func()) error
 	// Flowing, if not nil, is called once every client has received data.
 	Flowing func()
 }
@@ -35,12 +34,9 @@ const RetryAfter = 100 * time.Millisecond
 // Outcome is the result of a load.
 type Outcome struct {
 	Requests      int // with a correct response
-	Refused       int
 	Bytes         int64
 	Elapsed       time.Duration
 	TTFB, Latency Samples
-	Began         time.Duration // by the system's monotonic clock; only for an open loop
-	Timed         []Answered    // the latencies, with the times when the requests were due; only for an open loop
 	Failures      *Failures
 	Urgent        bool // the generator ran at the higher priority
 }
@@ -64,7 +60,6 @@ type client struct {
 type replayRun struct {
 	*Replay
 	start    time.Time
-	refused  atomic.Int64
 	clients  []*client
 	failures Failures
 
@@ -116,7 +111,7 @@ func (r *Replay) Run(ctx context.Context, stop <-chan struct{}) (*Outcome, error
 	close(done)
 	watchers.Wait()
 
-	out := &Outcome{Bytes: run.bytes(), Elapsed: elapsed, Refused: int(run.refused.Load()), Failures: &run.failures}
+	out := &Outcome{Bytes: run.bytes(), Elapsed: elapsed, Failures: &run.failures}
 	if stopped != nil {
 		out.Bytes, out.Elapsed = stopped.Bytes, stopped.Elapsed
 	} else if ctx.Err() != nil {
@@ -227,13 +222,8 @@ func (c *client) work(ctx context.Context) {
 		if c.stalled.Swap(false) {
 			err = fmt.Errorf("nothing received for %v: %w", c.run.Timeout, err)
 		}
-		answer, whole := errors.AsType[*HTTPError](err)
-		if whole && c.run.Refusals && answer.refusal() {
-			c.run.refused.Add(1)
-		} else {
-			c.run.failures.Add(err)
-		}
-		if !whole {
+		c.run.failures.Add(err)
+		if _, whole := errors.AsType[*HTTPError](err); !whole {
 			c.close()
 		}
 		if !Sleep(ctx, RetryAfter) {

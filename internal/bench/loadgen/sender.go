@@ -23,17 +23,14 @@ type Sender struct {
 	Requests [][]byte  // chosen by Arrivals
 	Arrivals *Arrivals // the times of an open loop; a closed loop only chooses requests
 	Open     bool
-	Conns    int             // maximum number of connections
-	Connect  bool            // make all connections before the start
-	Keep     bool            // use connections for several requests
-	Count    int             // requests in all; 0: until Duration
-	Duration time.Duration   // no request starts after it; 0: until Count
-	Stop     <-chan struct{} // after it is closed, no request starts except for the first; nil: never closed
-	Timeout  time.Duration   // for each response
-	Pause    time.Duration   // pause of a connection after a failure
-	Urgent   bool            // run at a higher priority, if that is permitted
-
-	StartAt func() time.Time // called after the connections are made, returns the start; nil: now
+	Conns    int           // maximum number of connections
+	Connect  bool          // make all connections before the start
+	Keep     bool          // use connections for several requests
+	Count    int           // requests in all; 0: until Duration
+	Duration time.Duration // no request starts after it; 0: until Count
+	Timeout  time.Duration // for each response
+	Pause    time.Duration // pause of a connection after a failure
+	Urgent   bool          // run at a higher priority, if that is permitted
 
 	// Check returns an error for a wrong response. Calls do not overlap. They run on the sending thread and delay it. An
 	// *HTTPError leaves the connection usable.
@@ -56,8 +53,7 @@ type Sent struct {
 	Failures *Failures
 	Bytes    int64 // of responses, including their heads
 	Elapsed  time.Duration
-	Began    time.Duration // by the system's monotonic clock
-	Urgent   bool          // the higher priority was permitted
+	Urgent   bool // the higher priority was permitted
 }
 
 // Run sends until the count or the duration is reached and all responses have arrived, or until ctx ends.
@@ -69,23 +65,7 @@ func (s *Sender) Run(ctx context.Context) (*Sent, error) {
 
 // more reports whether a request at the given time belongs to the run.
 func (s *Sender) more(begun int, at time.Duration) bool {
-	select {
-	case <-s.Stop:
-		if begun > 0 {
-			return false
-		}
-	default:
-	}
 	return (s.Count == 0 || begun < s.Count) && (s.Duration == 0 || at < s.Duration)
-}
-
-// starting returns the start by this process's clock and by the clock that all processes share.
-func (s *Sender) starting() (start time.Time, began time.Duration) {
-	start = time.Now()
-	if s.StartAt != nil {
-		start = s.StartAt()
-	}
-	return start, Monotonic() + time.Until(start)
 }
 
 // goroutines is the portable form of run, with one goroutine for each connection. It raises the priority of the whole
@@ -108,10 +88,7 @@ func (s *Sender) goroutines(ctx context.Context, out *Sent) error {
 			defer ProcessNice(0)
 		}
 	}
-	run.start, out.Began = s.starting()
-	if !Sleep(ctx, time.Until(run.start)) {
-		return ctx.Err()
-	}
+	run.start = time.Now()
 	var wg sync.WaitGroup
 	for _, w := range workers {
 		wg.Go(func() { w.work(ctx) })

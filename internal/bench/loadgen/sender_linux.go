@@ -89,7 +89,7 @@ func (l *sendLoop) run() error {
 			c.used = true
 		}
 	}
-	l.start, l.out.Began = l.starting()
+	l.start = time.Now()
 	if l.Open {
 		l.next = l.Arrivals.Next()
 	}

@@ -115,25 +115,18 @@ func (o *matrixOptions) load(ctx context.Context, c cell, l *lineup) (loader, er
 	if err != nil {
 		return nil, err
 	}
-	var load *loadgen.Replay
-	if s := c.subject; c.transport == relaying {
-		load, _, err = gitload.PrepareRaw(ctx, t, o.Timeout)
-	} else {
-		if s.clone == nil {
-			if s.clone, err = gitload.Record(ctx, t, gitload.FetchSpec{}, s.dir); err != nil {
-				return nil, err
-			}
-		}
-		request := t.Post("git-upload-pack", s.clone.Encoding, s.clone.Body)
-		if s.request, err = gitload.Warm(ctx, t, request, s.clone, filepath.Join(s.dir, "repo.git"), o.Timeout); err == nil {
-			load = &loadgen.Replay{Target: t, Next: func() []byte { return request }, Check: gitload.FetchChecker(t, s.request)}
+	s := c.subject
+	if s.clone == nil {
+		if s.clone, err = gitload.Record(ctx, t, gitload.FetchSpec{}, s.dir); err != nil {
+			return nil, err
 		}
 	}
-	if err != nil {
+	request := t.Post("git-upload-pack", s.clone.Encoding, s.clone.Body)
+	if s.request, err = gitload.Warm(ctx, t, request, s.clone, filepath.Join(s.dir, "repo.git"), o.Timeout); err != nil {
 		return nil, err
 	}
-	load.Clients, load.Duration, load.Timeout = o.Clients, o.Duration, o.Timeout
-	return load, nil
+	return &loadgen.Replay{Target: t, Next: func() []byte { return request }, Check: gitload.FetchChecker(t, s.request),
+		Clients: o.Clients, Duration: o.Duration, Timeout: o.Timeout}, nil
 }
 
 // loader is the load of the clients.
@@ -293,8 +286,6 @@ func (o *matrixOptions) start(ctx context.Context, c cell, dir string) (l *lineu
 	switch path := "/" + url.PathEscape(c.subject.path); c.transport {
 	case openSSH, openSSHDefault:
 		err = o.startSSHD(ctx, c, l, dir)
-	case relaying:
-		err = o.startRelay(ctx, c, l, dir)
 	case oneServe:
 		var a loadgen.Addresses
 		if a, err = o.role(ctx, l, dir, "server", "serve", append(o.nodeConfig(c, nil), o.sshConfig(dir)...)); err == nil {
@@ -359,37 +350,6 @@ func (o *matrixOptions) role(ctx context.Context, l *lineup, dir, label, role st
 	a, err := c.Addresses(ctx, state)
 	s.ops = a.Ops
 	return a, err
-}
-
-// startRelay serves a file with the length of the responses in the repository's cells.
-func (o *matrixOptions) startRelay(ctx context.Context, c cell, l *lineup, dir string) error {
-	file, log := filepath.Join(dir, "answer"), filepath.Join(dir, "relay.log")
-	f, err := os.Create(file)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	for left, block := c.subject.request.Size, make([]byte, 1<<20); left > 0; left -= int64(len(block)) {
-		if _, err := f.Write(block[:min(left, int64(len(block)))]); err != nil {
-			return err
-		}
-	}
-	self, err := os.Executable()
-	if err != nil {
-		return err
-	}
-	relay, err := loadgen.StartChild(ctx, "the relay", self, []string{"limit", file, "--relay", "--http", "127.0.0.1:0"},
-		log)
-	if err != nil {
-		return err
-	}
-	l.stations = append(l.stations, &station{Child: relay, label: "sender", kids: "relay"})
-	return relay.Await(ctx, func() bool {
-		b, _ := os.ReadFile(log)
-		var ok bool
-		l.url, _, ok = strings.Cut(string(b), " relays ")
-		return ok
-	})
 }
 
 // A configuration file in TOML, with the features that the roles need here.

@@ -20,10 +20,10 @@ import (
 // matrixOptions are the flags of `packhorse-bench matrix`.
 type matrixOptions struct {
 	loadgen.Common
-	repos          []string
-	tcp, tls, ssh  bool
-	files          bool // with a Unix socket: the node hands over the files of packs
-	profiles, html string
+	repos         []string
+	tcp, tls, ssh bool
+	files         bool // with a Unix socket: the node hands over the files of packs
+	profiles      string
 
 	server gitload.Server
 }
@@ -33,9 +33,7 @@ directories. Clients clone a repository in full, one clone after the other, as f
 packs within the control call ("inband") or on a side channel ("channel"), each with the node's pack cache off and on.
 With the cache on it is warm. The run does not write to the repository, which is bare or a directory with ".git".
 
-In the same run and with the same client, two peers are measured. "serve" is one process ("packhorse serve", cache on).
-"relay" is the minimum of two processes with the same bytes: a sender and a splicing relay (see "packhorse-bench limit
---relay").
+The peer in the same run and with the same client is "serve", one process ("packhorse serve", cache on).
 
 With --ssh the clients clone over SSH. Each clone is a process of OpenSSH's client with AES-GCM, as git would start it.
 Its CPU time is not in the table, and its speed limits that of few clients. The peer is OpenSSH's sshd with git
@@ -46,7 +44,7 @@ Gateway and node use a Unix socket, as on one machine, and the node hands the ga
 --files=false it sends their bytes. With --tcp they communicate as between two machines.
 
 With --tls the bytes between gateway and node are encrypted, which takes them through user space in both processes. This
-does not change the two peers.
+does not change the peer.
 
 The clone is recorded once with git. Git verifies its pack, and the first response in each cell if its pack differs. For
 every response the status, the length, the side-bands and the final flush are checked.
@@ -67,7 +65,6 @@ The table:
 
 CPU time is read from /proc ten times per second (Linux only), the other values from the processes' private listeners.
 
---html writes one page with the table and a chart for each cell: the CPU time of each process and its children over time.
 --profiles keeps a CPU profile (of the first 100 seconds of a cell at most) and a heap profile of each process in each
 cell, for "go tool pprof". Profiling costs some CPU time itself.`
 
@@ -77,7 +74,7 @@ func Command(env loadgen.Env) *cobra.Command {
 		Use:   "matrix --repo PATH",
 		Short: "Measure a gateway and a node with each transfer of packs, with and without the cache",
 		Long:  matrixHelp,
-		Example: `  packhorse-bench matrix --repo /srv/git/www.git --repo /srv/git/app.git --clients 30 --duration 60s --html matrix.html
+		Example: `  packhorse-bench matrix --repo /srv/git/www.git --repo /srv/git/app.git --clients 30 --duration 60s
   packhorse-bench matrix --repo . --duration 10s --json
   packhorse-bench matrix --repo demo.git --profiles /tmp/profiles
   packhorse-bench matrix --repo demo.git --tcp
@@ -96,7 +93,6 @@ func Command(env loadgen.Env) *cobra.Command {
 	f.BoolVar(&o.ssh, "ssh", false, "clone over SSH, and compare with OpenSSH's sshd and git upload-pack")
 	f.StringVar(&o.profiles, "profiles", "", "keep profiles in this directory")
 	f.BoolVar(&o.JSON, "json", false, "print one JSON object")
-	f.StringVar(&o.html, "html", "", "write a page with charts to this file")
 	o.server.Flags(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if len(o.repos) == 0 {
@@ -163,7 +159,7 @@ func findSubjects(paths []string) ([]*subject, error) {
 // cell is one measurement.
 type cell struct {
 	subject   *subject
-	transport string // "inband", "channel", or a peer: "serve", "relay"
+	transport string // "inband", "channel", or a peer
 	cache     bool
 }
 
@@ -172,13 +168,12 @@ const (
 	inband   = "inband"
 	channel  = "channel"
 	oneServe = "serve"
-	relaying = "relay"
 )
 
 // plan returns a repository's cells in their order. Cells that are compared are neighbours, so that a change of the
 // machine's speed does little harm.
 func plan(s *subject) []cell {
-	return []cell{{s, oneServe, true}, {s, relaying, true}, {s, channel, true}, {s, inband, true}, {s, channel, false},
+	return []cell{{s, oneServe, true}, {s, channel, true}, {s, inband, true}, {s, channel, false},
 		{s, inband, false}}
 }
 
@@ -186,8 +181,6 @@ func (c cell) String() string {
 	switch c.transport {
 	case oneServe:
 		return c.subject.name + ", one process, cache on"
-	case relaying:
-		return c.subject.name + ", bare relay"
 	case openSSH, openSSHDefault:
 		return c.subject.name + ", OpenSSH's sshd, " + c.cipher()
 	}
@@ -254,9 +247,6 @@ func (o *matrixOptions) run(ctx context.Context, env loadgen.Env) error {
 		err = loadgen.WriteJSON(env.Stdout, report)
 	} else {
 		err = report.print(env.Stdout)
-	}
-	if o.html != "" && err == nil {
-		err = writeMatrixHTML(o.html, report, results)
 	}
 	return errors.Join(err, failed.Err())
 }

@@ -4,10 +4,7 @@ import (
 	"fmt"
 	"io"
 	"runtime"
-	"strings"
-	"text/tabwriter"
 
-	"github.com/packhorse-git/packhorse/internal/bench/chart"
 	"github.com/packhorse-git/packhorse/internal/bench/loadgen"
 )
 
@@ -21,8 +18,7 @@ type matrixReport struct {
 	TLS       bool        `json:"tls"`
 	SSH       bool        `json:"ssh,omitempty"` // clients clone over SSH
 	Rows      []matrixRow `json:"rows"`
-	// References are the peers. Their transports are "serve" (one process), "relay" (a bare splice relay), "sshd" and
-	// "sshd-default".
+	// References are the peers. Their transports are "serve" (one process), "sshd" and "sshd-default".
 	References []matrixRow    `json:"references"`
 	Ratios     []matrixRatios `json:"ratios"`
 }
@@ -63,9 +59,7 @@ type processRow struct {
 type matrixRatios struct {
 	Repo       string   `json:"repo"`
 	ToInBand   *float64 `json:"channel_to_inband"`  // MB/s of the channel to those in band
-	ToRelay    *float64 `json:"channel_to_relay"`   // MB/s of the channel to those of a bare relay
 	CPUToServe *float64 `json:"channel_cpu_to_one"` // CPU s/GB of the channel's processes to those of one process
-	CPUToRelay *float64 `json:"channel_cpu_to_relay"`
 
 	// With --ssh: one process to sshd with git upload-pack, the faster of both ciphers.
 	ToSSHD    *float64 `json:"one_to_sshd,omitempty"`
@@ -81,7 +75,7 @@ func (o *matrixOptions) report(results []*cellResult) *matrixReport {
 	}
 	for _, c := range results {
 		row := newMatrixRow(c)
-		if c.transport == oneServe || c.transport == relaying || c.isOpenSSH() {
+		if c.transport == oneServe || c.isOpenSSH() {
 			r.References = append(r.References, row)
 		} else {
 			r.Rows = append(r.Rows, row)
@@ -164,9 +158,6 @@ func (r *matrixReport) compare(to *matrixRatios) {
 	if other := find(r.Rows, to.Repo, inband); other != nil {
 		to.ToInBand = share(ours.MBPerS, other.MBPerS, 3)
 	}
-	if other := find(r.References, to.Repo, relaying); other != nil {
-		to.ToRelay, to.CPUToRelay = share(ours.MBPerS, other.MBPerS, 3), cpu(other)
-	}
 	if other := find(r.References, to.Repo, oneServe); other != nil {
 		to.CPUToServe = cpu(other)
 		r.compareSSHD(to, other)
@@ -188,8 +179,7 @@ func (r *matrixReport) compareSSHD(to *matrixRatios, one *matrixRow) {
 	to.ToSSHD, to.CPUToSSHD = share(one.MBPerS, best.MBPerS, 3), share(*one.CPUPerGB, *best.CPUPerGB, 4)
 }
 
-// matrixColumns are the columns of the table of cells, processColumns those of the table of processes. The first
-// columns identify the row.
+// matrixColumns are the columns of the table of cells, processColumns those of the table of processes.
 var (
 	matrixColumns = []string{"repository", "transport", "cache", "MB/s", "load", "CPU %", "s/GB", "MB/GB", "GC %",
 		"clones", "errors"}
@@ -197,14 +187,12 @@ var (
 		"kernel %", "RSS MB"}
 )
 
-const matrixNamed, processNamed = 3, 4
-
 // columns returns the row's values for the table of cells.
 func (r *matrixRow) columns() []string {
 	return []string{r.Repo, r.name(), r.Cache, fmt.Sprintf("%.*f", decimals(r.MBPerS), r.MBPerS),
 		fmt.Sprintf("%.2f", r.Load),
-		fmt.Sprintf("%.0f", r.CPUPercent), chart.OrDash("%.3f", r.CPUPerGB), chart.OrDash("%.2f", r.AllocPerGB),
-		chart.OrDash("%.1f", r.GCPercent),
+		fmt.Sprintf("%.0f", r.CPUPercent), loadgen.OrDash("%.3f", r.CPUPerGB), loadgen.OrDash("%.2f", r.AllocPerGB),
+		loadgen.OrDash("%.1f", r.GCPercent),
 		fmt.Sprint(r.Requests), fmt.Sprint(r.Errors)}
 }
 
@@ -216,9 +204,9 @@ func (r *matrixRow) processes() [][]string {
 		if p.KernelShare != nil {
 			kernel = fmt.Sprintf("%.2f", *p.KernelShare*100)
 		}
-		lines = append(lines, []string{r.Repo, r.name(), r.Cache, p.Name, chart.OrDash("%.3f", p.CPUPerGB),
-			chart.OrDash("%.3f", p.ChildPerGB),
-			chart.OrDash("%.2f", p.AllocPerGB), chart.OrDash("%.1f", p.GCPercent), kernel, fmt.Sprintf("%.0f", p.AnonRSS)})
+		lines = append(lines, []string{r.Repo, r.name(), r.Cache, p.Name, loadgen.OrDash("%.3f", p.CPUPerGB),
+			loadgen.OrDash("%.3f", p.ChildPerGB),
+			loadgen.OrDash("%.2f", p.AllocPerGB), loadgen.OrDash("%.1f", p.GCPercent), kernel, fmt.Sprintf("%.0f", p.AnonRSS)})
 	}
 	return lines
 }
@@ -246,8 +234,6 @@ func (r *matrixRow) name() string {
 	switch r.Transport {
 	case oneServe:
 		return "(one process)"
-	case relaying:
-		return "(bare relay)"
 	case openSSH:
 		return "(sshd, AES-GCM)"
 	case openSSHDefault:
@@ -272,16 +258,14 @@ func (r *matrixReport) about() string {
 }
 
 // lines returns the ratios as lines of the report.
-func (r *matrixRatios) lines() []chart.Row {
-	rows := []chart.Row{
-		{Name: "channel to inband, MB/s", Value: chart.OrDash("%.2f", r.ToInBand)},
-		{Name: "channel to bare relay, MB/s", Value: chart.OrDash("%.2f", r.ToRelay)},
-		{Name: "channel to one process, CPU s/GB", Value: chart.OrDash("%.2f", r.CPUToServe)},
-		{Name: "channel to bare relay, CPU s/GB", Value: chart.OrDash("%.2f", r.CPUToRelay)},
+func (r *matrixRatios) lines() []loadgen.Line {
+	rows := []loadgen.Line{
+		{Name: "channel to inband, MB/s", Value: loadgen.OrDash("%.2f", r.ToInBand)},
+		{Name: "channel to one process, CPU s/GB", Value: loadgen.OrDash("%.2f", r.CPUToServe)},
 	}
 	if r.ToSSHD != nil {
-		rows = append(rows, chart.Row{Name: "one process to sshd, MB/s", Value: chart.OrDash("%.2f", r.ToSSHD)},
-			chart.Row{Name: "one process to sshd, CPU s/GB", Value: chart.OrDash("%.3f", r.CPUToSSHD)})
+		rows = append(rows, loadgen.Line{Name: "one process to sshd, MB/s", Value: loadgen.OrDash("%.2f", r.ToSSHD)},
+			loadgen.Line{Name: "one process to sshd, CPU s/GB", Value: loadgen.OrDash("%.3f", r.CPUToSSHD)})
 	}
 	return rows
 }
@@ -289,22 +273,17 @@ func (r *matrixRatios) lines() []chart.Row {
 func (r *matrixReport) print(w io.Writer) error {
 	fmt.Fprintln(w, r.about())
 	cells, processes := r.tables()
-	for _, table := range [][][]string{append([][]string{matrixColumns}, cells...),
-		append([][]string{processColumns}, processes...)} {
-		fmt.Fprintln(w)
-		tab := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-		for _, line := range table {
-			fmt.Fprintln(tab, strings.Join(line, "\t"))
-		}
-		if err := tab.Flush(); err != nil {
-			return err
-		}
+	fmt.Fprintln(w)
+	if err := loadgen.WriteTable(w, matrixColumns, cells); err != nil {
+		return err
+	}
+	fmt.Fprintln(w)
+	if err := loadgen.WriteTable(w, processColumns, processes); err != nil {
+		return err
 	}
 	for i := range r.Ratios {
 		fmt.Fprintf(w, "\n%s, with the cache on\n", r.Ratios[i].Repo)
-		for _, line := range r.Ratios[i].lines() {
-			fmt.Fprintf(w, "  %-34s %s\n", line.Name, line.Value)
-		}
+		loadgen.WriteLines(w, r.Ratios[i].lines())
 	}
 	return nil
 }

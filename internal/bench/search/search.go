@@ -13,7 +13,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/packhorse-git/packhorse/internal/bench/chart"
 	"github.com/packhorse-git/packhorse/internal/bench/loadgen"
 )
 
@@ -29,7 +28,6 @@ type searchOptions struct {
 	peer      string
 	sustained bool
 	resolveOptions
-	html string
 	json bool
 }
 
@@ -73,8 +71,6 @@ type searchRate struct {
 	Link95 *float64 `json:"link_p95_ms,omitempty"`
 	// ToPeer is p95 divided by the peer's at this rate. Like the other values it is that of the median round.
 	ToPeer *float64 `json:"p95_to_peer,omitempty"`
-
-	points []chart.Point // of the median round: latency in ms over the seconds of the run
 }
 
 func Command(env loadgen.Env) *cobra.Command {
@@ -110,7 +106,7 @@ link is the time in which the server sends the request to its search worker and 
 it for json and responses up to 64 KiB.`,
 		Example: `  packhorse-bench search http://127.0.0.1:8080 --query 'func main' --rates 1,5,50 --duration 60s
   packhorse-bench search http://127.0.0.1:8080 --query 'func main' --results 1000 --sustained --peer http://127.0.0.1:6070
-  packhorse-bench search http://127.0.0.1:8080 --query 'func main' --rates 1,5 --resolve process --root /srv/git --html study.html`,
+  packhorse-bench search http://127.0.0.1:8080 --query 'func main' --rates 1,5 --resolve process --root /srv/git`,
 		Args: cobra.ExactArgs(1),
 	}
 	f := cmd.Flags()
@@ -123,7 +119,6 @@ it for json and responses up to 64 KiB.`,
 	f.IntVar(&o.results, "results", 10, "number of results to request")
 	f.StringVar(&o.peer, "peer", "", "URL of a zoekt-webserver to compare with")
 	f.BoolVar(&o.sustained, "sustained", false, "also find the highest sustained rate")
-	f.StringVar(&o.html, "html", "", "write a page with charts to this file")
 	f.BoolVar(&o.json, "json", false, "print one JSON object")
 	o.resolveOptions.flags(f)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -152,7 +147,7 @@ func (o *searchOptions) check() ([]float64, error) {
 	var rates []float64
 	for s := range strings.SplitSeq(o.rates, ",") {
 		r, err := strconv.ParseFloat(strings.TrimSpace(s), 64)
-		if err != nil || !(r > 0) || r > loadgen.MaxSearchRate {
+		if err != nil || !(r > 0) || r > loadgen.MaxRate {
 			return nil, fmt.Errorf("--rates %q: want positive numbers, such as 1,5,50", o.rates)
 		}
 		rates = append(rates, r)
@@ -287,7 +282,7 @@ func (s *searched) sustained(ctx context.Context) (float64, error) {
 	if err != nil {
 		return 0, err
 	}
-	for rate := 1.1 * float64(n.requests()) / n.elapsed.Seconds(); rate > 0.1; rate *= step {
+	for rate := 1.1 * float64(len(n.latencies)) / n.elapsed.Seconds(); rate > 0.1; rate *= step {
 		fails := &loadgen.Failures{}
 		_, m, err := s.drive(ctx, rate, probeTime, maxSearchConns, fails)
 		if err != nil {
@@ -347,33 +342,31 @@ func newSearched(ctx context.Context, base string, api searchAPI, o *searchOptio
 // attack measures one rate.
 func (s *searched) attack(ctx context.Context, rate float64, duration time.Duration,
 	fails *loadgen.Failures) (searchRate, error) {
-	r, m, err := s.drive(ctx, rate, duration, maxSearchConns, fails)
-	r.QPS, r.points = rate, m.points
+	r, _, err := s.drive(ctx, rate, duration, maxSearchConns, fails)
+	r.QPS = rate
 	return r, err
 }
 
 // measured is a run in the order of its requests.
 type measured struct {
-	points  []chart.Point
-	elapsed time.Duration
+	latencies []time.Duration
+	elapsed   time.Duration
 }
-
-func (m *measured) requests() int { return len(m.points) }
 
 // fellBehind reports whether latencies grew during the run.
 func (m *measured) fellBehind() bool {
-	if len(m.points) < 8 {
+	if len(m.latencies) < 8 {
 		return false
 	}
-	mean := func(p []chart.Point) (sum float64) {
-		for _, at := range p {
-			sum += at.Y
+	mean := func(list []time.Duration) (sum float64) {
+		for _, d := range list {
+			sum += float64(d)
 		}
-		return sum / float64(len(p))
+		return sum / float64(len(list))
 	}
-	quarter := len(m.points) / 4
-	early, late := mean(m.points[quarter:2*quarter]), mean(m.points[3*quarter:])
-	return late > behind*early && late-early > float64(noGrowth)/1e6
+	quarter := len(m.latencies) / 4
+	early, late := mean(m.latencies[quarter:2*quarter]), mean(m.latencies[3*quarter:])
+	return late > behind*early && late-early > float64(noGrowth)
 }
 
 // drive sends requests at a rate and adds up the results. Rate 0 is a closed loop.
@@ -397,12 +390,11 @@ func (s *searched) drive(ctx context.Context, rate float64, duration time.Durati
 	}
 	fails.Join(sent.Failures)
 	m := &measured{elapsed: sent.Elapsed}
-	var all loadgen.Samples
+	slices.SortFunc(sent.Answers, func(a, b loadgen.Answer) int { return cmp.Compare(a.Due, b.Due) })
 	for _, a := range sent.Answers {
-		all = append(all, a.Took)
-		m.points = append(m.points, chart.Point{X: a.Due.Seconds(), Y: float64(a.Took) / 1e6})
+		m.latencies = append(m.latencies, a.Took)
 	}
-	slices.SortFunc(m.points, func(a, b chart.Point) int { return cmp.Compare(a.X, b.X) })
+	all := loadgen.Samples(slices.Clone(m.latencies))
 	sum := all.Stats()
 	r := searchRate{Requests: len(all) + sent.Failures.Count(), Failures: sent.Failures.Count(), Bytes: sent.Bytes,
 		Mean: sum.Mean, P50: sum.P50, P95: sum.P95, P99: sum.P99, Max: sum.Max}

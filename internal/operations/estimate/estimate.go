@@ -1,29 +1,28 @@
 // Package estimate reads access logs of Git hosts and estimates what a cache of packs would have saved.
 //
-// A line counts if it is a successful response to git-upload-pack. The format of each line is detected (line.go), so
-// one run reads logs of several programs. Within a window of time all fetches of a repository count as one request to
-// the origin, with the size of the largest response. Memory depends on the number of repositories, which is limited,
-// and not on the size of the log.
-//
-// Logs are untrusted: clients choose paths, and lines may have any length and content.
+// A line counts if it is a successful response to git-upload-pack. The format of each line is detected, so one run
+// reads logs of several programs. Within a window of time all fetches of a repository count as one request to the
+// origin, with the size of the largest response. Memory depends on the number of repositories, which is limited, and
+// not on the size of the log.
 package estimate
 
 import (
-	"bufio"
 	"bytes"
 	"cmp"
-	"compress/gzip"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"math"
+	"net/http"
 	"slices"
+	"strings"
 	"time"
+
+	"github.com/packhorse-git/packhorse/internal/operations/accesslog"
 )
 
 const (
-	maxLine         = 1 << 20 // bytes; longer lines are not read
 	maxRepositories = 100_000 // further ones are counted together
 	// OtherRepositories is the path of the repositories above the limit.
 	OtherRepositories = "(other repositories)"
@@ -98,41 +97,7 @@ func NewReader(a Assumptions) *Reader {
 
 // Read reads a log, which may be compressed with gzip.
 func (r *Reader) Read(ctx context.Context, log io.Reader) error {
-	text := bufio.NewReaderSize(log, 256<<10)
-	if magic, _ := text.Peek(2); string(magic) == "\x1f\x8b" {
-		unzipped, err := gzip.NewReader(text)
-		if err != nil {
-			return err
-		}
-		text = bufio.NewReaderSize(unzipped, 256<<10)
-	}
-	var long []byte // the beginning of a line that is longer than the buffer
-	for {
-		part, err := text.ReadSlice('\n')
-		if errors.Is(err, bufio.ErrBufferFull) {
-			if long = append(long, part[:min(len(part), maxLine+1-len(long))]...); ctx.Err() != nil {
-				return ctx.Err()
-			}
-			continue
-		}
-		if err != nil && !errors.Is(err, io.EOF) {
-			return err
-		}
-		line := part
-		if len(long) > 0 {
-			long = append(long, part...)
-			line = long
-		}
-		if len(line) > 0 {
-			r.line(line)
-		}
-		if long = long[:0]; err != nil {
-			return nil
-		}
-		if r.report.Lines%4096 == 0 && ctx.Err() != nil {
-			return ctx.Err()
-		}
-	}
+	return accesslog.Lines(ctx, log, r.line)
 }
 
 // service is in each line that counts.
@@ -143,24 +108,62 @@ func (r *Reader) line(line []byte) {
 	if !bytes.Contains(line, service) {
 		return
 	}
-	if len(line) > maxLine {
+	if len(line) > accesslog.MaxLine {
 		r.report.Unreadable++
 		return
 	}
-	q, ok := parse(bytes.TrimSpace(line))
+	e, err := accesslog.Parse(line)
+	if errors.Is(err, accesslog.ErrOther) {
+		return
+	}
+	if err != nil || e.Time.IsZero() || e.Target == "" {
+		r.report.Unreadable++
+		return
+	}
+	path, kind := repository(e.Method, e.Target)
+	if kind == other || e.Status != http.StatusOK {
+		return
+	}
+	r.add(path, kind, e)
+}
+
+const maxPath = 512 // bytes of a repository's path; longer ones are cut
+
+// kind is the kind of a request.
+type kind uint8
+
+const (
+	other kind = iota
+	advertisement
+	post // ls-refs or fetch
+)
+
+// repository returns the path of the repository of a request without ".git", and the kind of the request.
+func repository(method, target string) (path string, is kind) {
+	target, query, _ := strings.Cut(target, "?")
+	if _, rest, ok := strings.Cut(target, "://"); ok {
+		if _, rest, ok = strings.Cut(rest, "/"); ok {
+			target = rest
+		}
+	}
+	path, suffix, is := target, "/git-upload-pack", post
+	switch {
+	case method == http.MethodPost:
+	case method == http.MethodGet && strings.Contains(query, "service=git-upload-pack"):
+		suffix, is = "/info/refs", advertisement
+	default:
+		return "", other
+	}
+	path, ok := strings.CutSuffix(target, suffix)
 	if !ok {
-		r.report.Unreadable++
-		return
+		return "", other
 	}
-	path, kind := q.repository()
-	if kind == other || q.status != 200 {
-		return
-	}
-	r.add(path, kind, q)
+	path = strings.TrimSuffix(strings.Trim(path, "/"), ".git")
+	return strings.ToValidUTF8(path[:min(len(path), maxPath)], "?"), is
 }
 
 // add adds a successful request.
-func (r *Reader) add(path string, kind kind, q request) {
+func (r *Reader) add(path string, kind kind, q accesslog.Entry) {
 	h := r.seen[path]
 	if h == nil {
 		if len(r.seen) >= maxRepositories {
@@ -172,11 +175,11 @@ func (r *Reader) add(path string, kind kind, q request) {
 			r.seen[path] = h
 		}
 	}
-	if r.report.From.IsZero() || q.time.Before(r.report.From) {
-		r.report.From = q.time
+	if r.report.From.IsZero() || q.Time.Before(r.report.From) {
+		r.report.From = q.Time
 	}
-	if q.time.After(r.report.To) {
-		r.report.To = q.time
+	if q.Time.After(r.report.To) {
+		r.report.To = q.Time
 	}
 	if kind == advertisement {
 		h.advertised++
@@ -184,17 +187,17 @@ func (r *Reader) add(path string, kind kind, q request) {
 	}
 	h.posts++
 	// Requests are logged when they end, so one of the previous window may come late.
-	if w := q.time.UnixNano() / int64(r.assume.Window); w > h.window || w < h.window-1 {
+	if w := q.Time.UnixNano() / int64(r.assume.Window); w > h.window || w < h.window-1 {
 		h.window, h.largest = w, 0
 		h.distinct++
 	}
-	if q.bytes < 0 {
+	if q.Bytes < 0 {
 		h.unsized++
 		return
 	}
-	h.bytes = sum(h.bytes, q.bytes)
-	if more := q.bytes - h.largest; more > 0 {
-		h.largest = q.bytes
+	h.bytes = sum(h.bytes, q.Bytes)
+	if more := q.Bytes - h.largest; more > 0 {
+		h.largest = q.Bytes
 		h.distinctSize = sum(h.distinctSize, more)
 	}
 }

@@ -2,12 +2,13 @@ package estimate
 
 import (
 	"bytes"
-	"compress/gzip"
 	"context"
 	"fmt"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/packhorse-git/packhorse/internal/operations/accesslog"
 )
 
 const (
@@ -18,29 +19,6 @@ const (
 		"POST /acme/app.git/git-upload-pack for 10.0.0.1:0, \x1b[1;32m200 OK\x1b[0m in 43.8ms @ " +
 		"repo/githttp.go:5(repo.ServiceUploadPack)"
 )
-
-func TestFormats(t *testing.T) {
-	t.Parallel()
-	want := request{time.Date(2026, 11, 26, 0, 0, 0, 0, time.UTC), "POST", "/acme/app.git/git-upload-pack", 200, 1000}
-	for name, line := range map[string]string{"nginx": nginxLine, "JSON": jsonLine, "Workhorse": workhorse,
-		"Gitea": gitea} {
-		want := want
-		if name == "Gitea" {
-			want.bytes = -1
-		}
-		got, ok := parse([]byte(line))
-		if !ok || got != want {
-			t.Errorf("parse of %s = %+v, %v, want %+v", name, got, ok, want)
-		}
-	}
-	for _, line := range []string{"", "{", "{}", `{"uri":[]}`, "router: completed git-upload-pack",
-		"a [b] \"POST /x/git-upload-pack\" 200",
-		strings.Replace(nginxLine, "26/Nov", "99/Nov", 1), strings.Replace(workhorse, "2026-11-26T00:00:00Z", "-1e999", 1)} {
-		if got, ok := parse([]byte(line)); ok {
-			t.Errorf("parse(%q) = %+v, want failure", line, got)
-		}
-	}
-}
 
 func TestRepository(t *testing.T) {
 	t.Parallel()
@@ -56,8 +34,7 @@ func TestRepository(t *testing.T) {
 		{"POST", "/search?q=git-upload-pack", "", other},
 		{"HEAD", "/a/b/info/refs?service=git-upload-pack", "", other},
 	} {
-		q := request{method: c.method, target: c.target}
-		if path, kind := q.repository(); path != c.path || kind != c.kind {
+		if path, kind := repository(c.method, c.target); path != c.path || kind != c.kind {
 			t.Errorf("repository of %s %s = %q, %d, want %q, %d", c.method, c.target, path, kind, c.path, c.kind)
 		}
 	}
@@ -115,30 +92,9 @@ func TestReportWithoutSizes(t *testing.T) {
 	}
 }
 
-func TestCompressed(t *testing.T) {
-	t.Parallel()
-	var b bytes.Buffer
-	w := gzip.NewWriter(&b)
-	for range 2 {
-		if _, err := w.Write([]byte(nginxLine + "\n")); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if got := read(t, DefaultAssumptions(), b.String()); got.Total.Fetches != 2 {
-		t.Errorf("fetches = %d, want 2", got.Total.Fetches)
-	}
-	r := NewReader(DefaultAssumptions())
-	if err := r.Read(context.Background(), bytes.NewReader(b.Bytes()[:b.Len()-6])); err == nil {
-		t.Error("a truncated file is read without an error, want one")
-	}
-}
-
 func TestHostileLogs(t *testing.T) {
 	t.Parallel()
-	long := strings.Repeat("x", 3*maxLine)
+	long := strings.Repeat("x", 3*accesslog.MaxLine)
 	log := "git-upload-pack" + long + "\n" + long + "\n\x00\xff\xfe git-upload-pack\n" +
 		line(0, "POST /"+strings.Repeat("p", 2*maxPath)+"/git-upload-pack", 200, 1) +
 		line(0, "POST /\x1b[2J\xff/git-upload-pack", 200, 1) + line(0, "POST //git-upload-pack", 200, 1) + nginxLine
@@ -161,7 +117,7 @@ func TestManyRepositories(t *testing.T) {
 	t.Parallel()
 	r := NewReader(DefaultAssumptions())
 	for i := range maxRepositories + 10 {
-		r.add(fmt.Sprint(i), post, request{time: time.Unix(1e9, 0), bytes: maxSize})
+		r.add(fmt.Sprint(i), post, accesslog.Entry{Time: time.Unix(1e9, 0), Bytes: 1 << 42})
 	}
 	if got := len(r.seen); got > maxRepositories+1 {
 		t.Errorf("%d repositories are kept, want at most %d", got, maxRepositories+1)

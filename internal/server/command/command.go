@@ -12,7 +12,6 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"slices"
 	"strings"
 	"syscall"
 
@@ -178,11 +177,8 @@ func movedCommand(name string) *cobra.Command {
 		DisableFlagParsing: true,
 		RunE: func(_ *cobra.Command, args []string) error {
 			line := []string{"packhorse-bench"}
-			switch {
-			case name == "compare":
+			if name == "compare" {
 				line = append(line, name)
-			case len(args) > 0 && slices.Contains([]string{"sched", "spawn", "exists"}, args[0]):
-				line = append(line, "lab")
 			}
 			return usage(fmt.Errorf("packhorse %s moved to another program: run %q", name,
 				strings.Join(append(line, args...), " ")))

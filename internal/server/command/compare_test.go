@@ -57,8 +57,7 @@ func TestComparePoolsOfAServer(t *testing.T) {
 		text, _ := os.ReadFile(log)
 		t.Fatalf("the server ended with %d:\n%s", code, text)
 	}
-	report, err := compare.Run(t.Context(), compare.Options{A: []string{log}, Split: "pool", Rows: 30, Confidence: 0.95,
-		Workers: 1})
+	report, err := compare.Run(t.Context(), compare.Options{A: []string{log}, Split: "pool", Rows: 30, Confidence: 0.95})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,7 +72,6 @@ func TestMovedCommands(t *testing.T) {
 	for _, c := range []struct{ args, want string }{
 		{"bench fetch http://127.0.0.1:8080/demo --clients 3",
 			`run "packhorse-bench fetch http://127.0.0.1:8080/demo --clients 3"`},
-		{"bench exists --help", `run "packhorse-bench lab exists --help"`},
 		{"bench", `run "packhorse-bench"`},
 		{"compare a.log b.log", `run "packhorse-bench compare a.log b.log"`},
 	} {
