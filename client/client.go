@@ -31,6 +31,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"github.com/packhorse-git/packhorse/internal/schedule/retry"
 	"github.com/packhorse-git/packhorse/internal/transport/unaryhttp"
 	healthv1 "github.com/packhorse-git/packhorse/proto/packhorse/health/v1"
 	"github.com/packhorse-git/packhorse/proto/packhorse/v1/packhorsev1connect"
@@ -59,7 +60,7 @@ type Client struct {
 	objects      packhorsev1connect.ObjectServiceClient
 	health       *connect.Client[healthv1.HealthCheckRequest, healthv1.HealthCheckResponse]
 
-	firstPause, lastPause time.Duration // between attempts to resume a watch
+	pauses retry.Policy // between attempts to resume a watch
 }
 
 // maxMessage is the maximum length of a message from a node in bytes.
@@ -127,7 +128,7 @@ func New(address string, o Options) (*Client, error) {
 		objects: packhorsev1connect.NewObjectServiceClient(doer, base, limit),
 		health: connect.NewClient[healthv1.HealthCheckRequest, healthv1.HealthCheckResponse](
 			doer, base+"/grpc.health.v1.Health/Check", limit),
-		firstPause: firstPause, lastPause: lastPause,
+		pauses: retry.Policy{First: firstPause, Max: lastPause},
 	}, nil
 }
 

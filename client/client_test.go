@@ -24,6 +24,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/fault/faultrpc"
+	"github.com/packhorse-git/packhorse/internal/schedule/retry"
 	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
 	"github.com/packhorse-git/packhorse/proto/packhorse/v1/packhorsev1connect"
 )
@@ -404,7 +405,7 @@ func TestWatchComesBack(t *testing.T) {
 	s.Start()
 	t.Cleanup(s.Close)
 	c := open(t, s.URL, Options{})
-	c.firstPause, c.lastPause = 2, 4
+	c.pauses = retry.Policy{First: 2, Max: 4}
 	request := &packhorsev1.WatchRequest{Repositories: []*packhorsev1.WatchedRepository{{Repository: "a"},
 		{Repository: "b", Version: version(4)}}}
 	before := proto.CloneOf(request)
@@ -474,7 +475,7 @@ func TestWatchEnds(t *testing.T) {
 	}
 	// A node that is not there: the pause ends with the context too.
 	gone := open(t, "unix:"+filepath.Join(t.TempDir(), "none"), Options{})
-	gone.firstPause, gone.lastPause = time.Hour, time.Hour
+	gone.pauses = retry.Policy{First: time.Hour, Max: time.Hour}
 	ctx, cancel = context.WithCancel(t.Context())
 	defer cancel()
 	n = 0

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"iter"
-	"math/rand/v2"
-	"time"
 
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/proto"
@@ -33,7 +31,7 @@ func (c *Client) Watch(ctx context.Context,
 		for _, r := range from.GetRepositories() {
 			at[r.GetRepository()] = r
 		}
-		pause := c.firstPause
+		failures := 0
 		for {
 			var failure error
 			for event, err := range received(ctx, from, c.refs.Watch) {
@@ -41,7 +39,7 @@ func (c *Client) Watch(ctx context.Context,
 					failure = err
 					break
 				}
-				pause = c.firstPause
+				failures = 0
 				if r := at[event.GetRepository()]; r != nil {
 					r.Version = event.GetVersion() // none if the repository is missing
 				}
@@ -55,11 +53,10 @@ func (c *Client) Watch(ctx context.Context,
 			if !yield(nil, failure) || ctx.Err() != nil || !passes(failure) {
 				return
 			}
-			if !wait(ctx, max(RetryAfter(failure), pause/2+rand.N(pause/2))) {
+			if failures++; c.pauses.Wait(ctx, failures, RetryAfter(failure)) != nil {
 				yield(nil, ctx.Err())
 				return
 			}
-			pause = min(2*pause, c.lastPause)
 		}
 	}
 }
@@ -78,16 +75,4 @@ func passes(err error) bool {
 		return false
 	}
 	return true
-}
-
-// wait waits, and returns false if ctx ends first.
-func wait(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }

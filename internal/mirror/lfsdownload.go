@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"net/http"
 	"net/url"
 	"time"
@@ -16,6 +15,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/lfs"
 	"github.com/packhorse-git/packhorse/internal/mirror/lfsclient"
 	"github.com/packhorse-git/packhorse/internal/mirror/origin"
+	"github.com/packhorse-git/packhorse/internal/schedule/retry"
 )
 
 const (
@@ -26,7 +26,6 @@ const (
 	maxFailures   = 5                // in a row end a download
 	progressBytes = 1 << 20          // an attempt that brings so many begins a new row
 	reserveBytes  = 8 << 20          // of the cache that are reserved ahead of what has arrived
-	firstBackoff  = time.Second / 4  // after a failure; it doubles with each one
 	maxRetryAfter = 30 * time.Second // an origin that demands a longer pause fails the download
 )
 
@@ -167,23 +166,18 @@ func wrongObject(key downloadKey, err error) error {
 		key.OID), RetryAfter: fault.RetryMuchLater, Err: errors.Join(lfsclient.ErrWrong, err)}
 }
 
+var downloadPauses = retry.Policy{First: 300 * time.Millisecond, Max: 10 * time.Second}
+
 // pause waits after a failure. The error is why there is no other attempt.
 func (y *download) pause(ctx context.Context, failure error, failures int) error {
-	wait := firstBackoff << failures
+	hint := time.Duration(0)
 	if e, ok := errors.AsType[*origin.Error](failure); ok {
 		if e.RetryAfter > maxRetryAfter {
 			return failure
 		}
-		wait = max(wait, e.RetryAfter)
+		hint = e.RetryAfter
 	}
-	timer := time.NewTimer(wait + rand.N(wait/4))
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+	return downloadPauses.Wait(ctx, failures+1, hint)
 }
 
 // receive continues the part with one request. isFinal means that another attempt would fail as well.

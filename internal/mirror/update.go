@@ -15,6 +15,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/mirror/origin"
 	"github.com/packhorse-git/packhorse/internal/node"
 	"github.com/packhorse-git/packhorse/internal/node/storage"
+	"github.com/packhorse-git/packhorse/internal/schedule/retry"
 )
 
 // update brings the repository to one state of the origin. Updates of a mirror run one after the other.
@@ -38,14 +39,11 @@ type update struct {
 type failure struct {
 	digest [32]byte
 	err    error
-	pause  time.Duration
+	count  int       // of consecutive ones
 	until  time.Time // no earlier than that the same state is tried again
 }
 
-const (
-	minPause = time.Second
-	maxPause = 5 * time.Minute
-)
+var updatePauses = retry.Policy{First: time.Second, Max: 5 * time.Minute}
 
 // startUpdate starts an update, or returns one that reaches the same state. While one runs, the new one waits for its
 // end; a later state replaces one that waits. forced ignores the pause after a failure. The caller holds r.mu.
@@ -125,8 +123,8 @@ func (r *mirror) endUpdate(u *update, result storage.Ingested, err error) (next 
 		r.upToDate(u.at)
 	case !isRefusal(err): // otherwise another caller may succeed
 		r.fail(err)
-		pause := min(max(2*r.failed.pause, minPause), maxPause)
-		r.failed = failure{digest: u.digest, err: err, pause: pause, until: r.m.now().Add(pause)}
+		count := r.failed.count + 1
+		r.failed = failure{digest: u.digest, err: err, count: count, until: r.m.now().Add(updatePauses.Pause(count))}
 	}
 	r.running, r.waiting = r.waiting, nil
 	if r.running != nil {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/proto/workerv1"
+	"github.com/packhorse-git/packhorse/internal/schedule/retry"
 	"github.com/packhorse-git/packhorse/internal/search/ipc"
 )
 
@@ -157,10 +158,10 @@ func (e *Engine) Close() error {
 const (
 	// retryDir is the pause before an unusable directory is tried again.
 	retryDir = 15 * time.Second
-	// retryFailed is the pause before a failed repository is indexed again. It doubles with each failure, up to maxRetry.
-	retryFailed = 2 * time.Second
-	maxRetry    = 10 * time.Minute
 )
+
+// failedAgain has the pauses before a failed repository is indexed again.
+var failedAgain = retry.Policy{First: 2 * time.Second, Max: 10 * time.Minute}
 
 // run starts the parts once the directory exists, and waits for their end.
 func (e *Engine) run() {

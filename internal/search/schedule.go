@@ -285,10 +285,10 @@ func (e *Engine) check(r *repository) {
 	if err != nil {
 		r.err = e.reason(err)
 		level := slog.LevelDebug
-		if r.checkFailures == 0 { // one line for each unreachable repository is enough
+		if r.checkFailures++; r.checkFailures == 1 { // one line for each unreachable repository is enough
 			level = slog.LevelWarn
 		}
-		wait := backoff(&r.checkFailures)
+		wait := failedAgain.Pause(r.checkFailures)
 		e.enqueue(r, laneCheck, r.lastCheck.Add(wait))
 		e.mu.Unlock()
 		e.log.Log(e.ctx, level, "cannot read the branches of a repository to index", "repository", r.path.String(), "error",
@@ -452,13 +452,6 @@ func (e *Engine) remove(r *repository) {
 	delete(e.repos, r.path)
 }
 
-// backoff returns the pause after consecutive failures, and counts one more.
-func backoff(failures *int) time.Duration {
-	wait := min(retryFailed<<min(*failures, 16), maxRetry)
-	*failures++
-	return wait
-}
-
 // reason returns the part of an error that readers of a repository may see, without directories of the server.
 func (e *Engine) reason(err error) string {
 	text := err.Error()
@@ -474,7 +467,8 @@ func (e *Engine) scheduleRetry(r *repository, err error, took time.Duration) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	r.err = e.reason(err)
-	wait := max(backoff(&r.indexFailures), took.Round(time.Second))
+	r.indexFailures++
+	wait := max(failedAgain.Pause(r.indexFailures), took.Round(time.Second))
 	r.nextAttempt = time.Now().Add(wait)
 	if r.tooLarge != nil {
 		e.log.Warn("a repository is too large for the search index", "repository", r.path.String(), "error", err)

@@ -13,12 +13,14 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/proto/workerv1"
+	"github.com/packhorse-git/packhorse/internal/schedule/retry"
 	"github.com/packhorse-git/packhorse/internal/search/ipc"
 )
 
+// restarts has the pauses before a new worker.
+var restarts = retry.Policy{First: 100 * time.Millisecond, Max: 30 * time.Second}
+
 const (
-	firstBackoff = 100 * time.Millisecond
-	lastBackoff  = 30 * time.Second
 	// steady is the lifetime of a worker after which the backoff starts again.
 	steady = time.Minute
 	// maxIdle is the maximum number of idle sockets to the worker.
@@ -50,7 +52,7 @@ type conversation struct {
 
 // run starts a worker whenever the last one has ended, until ctx ends.
 func (s *searching) run(ctx context.Context) {
-	backoff := firstBackoff
+	failures := 0
 	for ctx.Err() == nil {
 		start := time.Now()
 		err := s.once(ctx)
@@ -58,20 +60,17 @@ func (s *searching) run(ctx context.Context) {
 			return
 		}
 		if time.Since(start) > steady {
-			backoff = firstBackoff
+			failures = 0
 		}
+		failures++
 		s.mu.Lock()
 		s.crashes++
 		s.reason = err.Error()
 		s.mu.Unlock()
 		s.spec.log.Warn("search worker ended; another one is started", "error", err, "after",
-			time.Since(start).Round(time.Millisecond).String(), "in", backoff.String())
+			time.Since(start).Round(time.Millisecond).String(), "in", restarts.Pause(failures).String())
 		s.onCrash()
-		select {
-		case <-ctx.Done():
-		case <-time.After(backoff):
-		}
-		backoff = min(2*backoff, lastBackoff)
+		_ = retry.Sleep(ctx, restarts.Pause(failures))
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/node/receivepack"
+	"github.com/packhorse-git/packhorse/internal/schedule/retry"
 	"github.com/packhorse-git/packhorse/internal/store/replog"
 )
 
@@ -89,7 +90,7 @@ func (r *repository) changeThen(ctx context.Context, prepare func(*state) (*repl
 		}
 		head, err = r.adoptOther(attempt.Winner())
 		if err == nil && tries >= hastyTries {
-			err = sleep(ctx, rand.N(time.Duration(tries)*5*time.Millisecond))
+			err = retry.Sleep(ctx, rand.N(time.Duration(tries)*5*time.Millisecond))
 		}
 		if err != nil {
 			return appended{}, err
@@ -202,17 +203,5 @@ func (r *repository) settle(attempt *replog.Attempt[*replog.Record]) {
 	}
 	if record := attempt.Winner(); outcome == replog.Won && record.Kind == replog.KindCreate {
 		_ = r.store.remove(r, record.Names[0]) // logs
-	}
-}
-
-// sleep waits, or returns the error of ctx if that ends earlier.
-func sleep(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/schedule/retry"
 	"github.com/packhorse-git/packhorse/internal/store/replog"
 )
 
@@ -67,7 +68,7 @@ func (s *Store) mustClearName(ctx context.Context, found resolved) {
 		return
 	}
 	s.running.Go(func() {
-		for sleep(s.ctx, clearPause) == nil && !s.clearName(s.ctx, found) {
+		for retry.Sleep(s.ctx, clearPause) == nil && !s.clearName(s.ctx, found) {
 		}
 	})
 }

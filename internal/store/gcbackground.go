@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/packhorse-git/packhorse/internal/schedule/retry"
 	"github.com/packhorse-git/packhorse/internal/store/bucket"
 )
 
@@ -24,7 +25,7 @@ const (
 // other: the node that creates the object gc/WEEK/SHARD collects this shard. If it fails, it tries again after hours.
 func (s *Store) collectGarbage() {
 	failed := failedShards{}
-	for sleep(s.ctx, gcInterval/2+rand.N(gcInterval)) == nil {
+	for retry.Sleep(s.ctx, gcInterval/2+rand.N(gcInterval)) == nil {
 		if s.refused() != nil || s.untested() != nil {
 			continue
 		}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/schedule/retry"
 	"github.com/packhorse-git/packhorse/internal/store/bucket"
 )
 
@@ -141,7 +142,7 @@ func (f *watchedFile) ReadAt(p []byte, offset int64) (int, error) {
 // watch calls cancel when nothing was read for the time that stall returns, and after the end of the file for a time
 // that depends on its size. It returns when ctx ends.
 func (f *watchedFile) watch(ctx context.Context, stall func() time.Duration, cancel context.CancelCauseFunc) {
-	for sleep(ctx, time.Second) == nil {
+	for retry.Sleep(ctx, time.Second) == nil {
 		limit := stall()
 		if f.isEnd.Load() {
 			limit += time.Duration(f.size/finishRate) * time.Second

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/schedule/retry"
 	"github.com/packhorse-git/packhorse/internal/store/bucket"
 	"github.com/packhorse-git/packhorse/internal/store/hydrate"
 )
@@ -104,7 +105,7 @@ func (s *Store) admit() error {
 	if err != nil && !isOutage(err) && s.ctx.Err() == nil {
 		s.health.err.Store(&err)
 		s.log.Error("the store did not pass its tests", "url", s.options.URL, "error", err)
-		_ = sleep(s.ctx, probePause)
+		_ = retry.Sleep(s.ctx, probePause)
 	}
 	return err
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/node/receivepack"
+	"github.com/packhorse-git/packhorse/internal/schedule/retry"
 	"github.com/packhorse-git/packhorse/internal/store/bucket"
 	"github.com/packhorse-git/packhorse/internal/store/bucket/buckettest"
 )
@@ -26,7 +27,7 @@ type slowUploads struct {
 
 func (b *slowUploads) Put(ctx context.Context, key string, body io.ReaderAt, size int64, sum [32]byte) error {
 	for i := int64(0); b.interval > 0 && i < size; i++ {
-		if err := sleep(ctx, b.interval); err != nil {
+		if err := retry.Sleep(ctx, b.interval); err != nil {
 			return err
 		}
 		if _, err := body.ReadAt(make([]byte, 1), i); err != nil {
@@ -84,7 +85,7 @@ func (b slowFinish) Put(ctx context.Context, _ string, body io.ReaderAt, size in
 	if _, err := body.ReadAt(make([]byte, 1), size-1); err != nil {
 		return err
 	}
-	return sleep(ctx, b.pause)
+	return retry.Sleep(ctx, b.pause)
 }
 
 type zeros struct{}

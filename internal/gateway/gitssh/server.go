@@ -19,6 +19,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/gateway"
 	"github.com/packhorse-git/packhorse/internal/gateway/auth"
+	"github.com/packhorse-git/packhorse/internal/schedule/retry"
 	"github.com/packhorse-git/packhorse/internal/transport/bulk"
 	"github.com/packhorse-git/packhorse/internal/transport/connlimit"
 )
@@ -113,21 +114,23 @@ func (s *Server) Serve(l net.Listener) error {
 	s.serving.Add(1)
 	defer s.serving.Done()
 	s.mu.Unlock()
-	for pause := time.Duration(0); ; {
+	for failures := 0; ; {
 		conn, err := l.Accept()
 		if err != nil {
 			if s.isEnding() || errors.Is(err, net.ErrClosed) {
 				return nil
 			}
 			// As in net/http: file descriptors, for example, may be available again soon.
-			if pause = min(max(2*pause, 5*time.Millisecond), time.Second); temporary(err) {
+			if temporary(err) {
+				failures++
+				pause := retry.Policy{First: 5 * time.Millisecond, Max: time.Second}.Pause(failures)
 				s.Log.Warn("cannot accept an SSH connection", "error", err, "pause", pause.String())
 				time.Sleep(pause)
 				continue
 			}
 			return fmt.Errorf("serve SSH: %w", err)
 		}
-		pause = 0
+		failures = 0
 		s.accept(conn)
 	}
 }

@@ -8,28 +8,29 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/node"
+	"github.com/packhorse-git/packhorse/internal/schedule/retry"
 )
 
 const (
 	// gather is the time in which repositories are collected before they are watched together.
 	gather = 20 * time.Millisecond
-	// The events of a group that broke off are requested again after retryFirst, then after twice that, up to retryMost.
-	retryFirst = 500 * time.Millisecond
-	retryMost  = 30 * time.Second
 	// sweepEvery is the interval at which unused watched repositories make room for others.
 	sweepEvery = time.Minute
 )
+
+// watchAgain has the pauses before the events of a group that broke off are requested again.
+var watchAgain = retry.Policy{First: 500 * time.Millisecond, Max: 30 * time.Second}
 
 // group is a set of repositories whose events arrive, and break off, together. It is guarded by the lock of the Tiers.
 //
 // A Watch names its repositories at the start, so there are several. A new one takes over those of smaller ones. That
 // keeps their number small, and each repository changes its stream only logarithmically often.
 type group struct {
-	streams []*stream
-	pending []*repository
-	delay   time.Duration // pause after a failure; zero if nothing has failed
-	after   int64         // earliest time of the next attempt
-	full    bool          // the node refused further watches last time
+	streams  []*stream
+	pending  []*repository
+	failures int   // since an event arrived
+	after    int64 // earliest time of the next attempt
+	full     bool  // the node refused further watches last time
 }
 
 // stream is one call of Watch.
@@ -184,7 +185,7 @@ func (t *Tiers) deliver(s *stream, e node.Event) {
 	if r == nil {
 		return // it has another stream now
 	}
-	s.group.delay = 0
+	s.group.failures = 0
 	if r.joining == s {
 		s.group.full = false
 		r.joining = nil
@@ -214,12 +215,8 @@ func (t *Tiers) ended(s *stream, err error) {
 	if len(s.repos) == 0 || t.ctx.Err() != nil {
 		return
 	}
-	if g.delay == 0 {
-		g.delay = retryFirst
-	} else {
-		g.delay = min(2*g.delay, retryMost)
-	}
-	wait := max(g.delay, min(fault.RetryAfter(err), retryMost))
+	g.failures++
+	wait := max(watchAgain.Pause(g.failures), min(fault.RetryAfter(err), watchAgain.Max))
 	g.after = t.now() + int64(wait)
 	full := fault.Is(err, fault.Exhausted)
 	switch {

@@ -9,6 +9,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/packhorse-git/packhorse/internal/schedule/retry"
 )
 
 // Shortage is the error of a command that could not be started, even after retries, because the system had no room for
@@ -52,10 +54,10 @@ type starter struct {
 	patient time.Duration
 	limit   time.Duration
 
-	mu    sync.Mutex
-	short error         // the last failure, while there is a shortage
-	pause time.Duration // before the next try
-	next  time.Time     // when that may be
+	mu       sync.Mutex
+	short    error     // the last failure, while there is a shortage
+	failures int       // consecutive tries that failed
+	next     time.Time // when the next try may be
 }
 
 func newStarter(m *Metrics) *starter {
@@ -151,15 +153,15 @@ func (s *starter) record(of string, err error) {
 	defer s.mu.Unlock()
 	switch {
 	case err == nil:
-		s.short, s.pause = nil, 0
+		s.short, s.failures = nil, 0
 		return
 	case of == "": // the error is not about a shortage
 		return
 	}
 	now := time.Now()
 	if s.short == nil || !now.Before(s.next) { // of several concurrent failures the first one counts
-		s.pause = min(max(2*s.pause, firstPause), s.longest)
-		s.next = now.Add(s.pause)
+		s.failures++
+		s.next = now.Add(retry.Policy{First: firstPause, Max: s.longest}.Pause(s.failures))
 	}
 	s.short = &Shortage{Of: of, Err: err}
 }

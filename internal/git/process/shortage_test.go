@@ -52,8 +52,8 @@ func TestShortage(t *testing.T) {
 	}
 	room.Store(true)
 	all.Wait()
-	if s.why() != nil || s.pause != 0 {
-		t.Errorf("the shortage is over: %v, %v, want 0", s.why(), s.pause)
+	if s.why() != nil || s.failures != 0 {
+		t.Errorf("the shortage is over: %v, %v, want 0", s.why(), s.failures)
 	}
 	if n := gather(t, s.metrics)["packhorse_git_start_shortages_total processes"]; n != fmt.Sprint(tries.Load()-50) {
 		t.Errorf("%s of %d tries were counted", n, tries.Load())

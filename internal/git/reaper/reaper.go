@@ -31,6 +31,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/packhorse-git/packhorse/internal/schedule/retry"
 )
 
 // Mark is the name of the variable that marks a server's commands.
@@ -39,12 +41,13 @@ const Mark = "PACKHORSE_RUN"
 // Name is this program's argument for the reaper.
 const Name = "reaper"
 
-// A reaper that ends is started again: at once if it ran for long, else after a pause that doubles each time. A reaper
-// that does not read its pipe is killed.
+// restarts has the pauses before a reaper that ended is started again.
+var restarts = retry.Policy{First: 100 * time.Millisecond, Max: 30 * time.Second}
+
+// A reaper that ran for long before it ended counts as the first that failed. One that does not read its pipe is
+// killed.
 const (
-	firstPause = 100 * time.Millisecond
-	lastPause  = 30 * time.Second
-	longRun    = time.Minute
+	longRun = time.Minute
 
 	closePatience = 10 * time.Second // for the end of a reaper, even one that is still starting
 )
@@ -292,7 +295,7 @@ func (k *Keeper) writeState(pipe *os.File) error {
 // keep waits for the reaper to end, and starts the next.
 func (k *Keeper) keep(err error) {
 	defer close(k.ended)
-	for pause := firstPause; ; pause = min(2*pause, lastPause) {
+	for failures := 1; ; failures++ {
 		began := time.Now()
 		cause := "start"
 		if err == nil {
@@ -305,8 +308,9 @@ func (k *Keeper) keep(err error) {
 		default:
 		}
 		if cause == "ended" && time.Since(began) > longRun {
-			pause = firstPause
+			failures = 1
 		}
+		pause := restarts.Pause(failures)
 		k.options.Metrics.Failed(cause)
 		k.options.Log.Warn("no reaper runs: git commands survive if this process is killed",
 			"error", err, "again_in", pause.String())

@@ -21,6 +21,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/schedule/balance"
+	"github.com/packhorse-git/packhorse/internal/schedule/retry"
 )
 
 const (
@@ -74,7 +75,7 @@ func newLimits(requests, perMinute int, onState func(open bool, cause error)) *l
 		HandleIf(func(_ any, err error) bool { return isFailure(err) }).
 		WithFailureThreshold(failures).WithSuccessThreshold(1).
 		WithDelayFunc(func(failsafe.ExecutionAttempt[any]) time.Duration {
-			return min(l.firstPause<<min(l.openings.Add(1)-1, 10), maxPause)
+			return retry.Policy{First: l.firstPause, Max: maxPause}.Pause(int(l.openings.Add(1)))
 		}).WithJitterFactor(.25).
 		OnClose(func(circuitbreaker.StateChangedEvent) { l.openings.Store(0); onState(false, nil) }).
 		OnOpen(func(circuitbreaker.StateChangedEvent) { onState(true, l.lastFailure()) }).Build()
@@ -186,15 +187,11 @@ func (l *limits) spend(ctx context.Context, c balance.Caller) error {
 		r.Cancel()
 		return errBusy
 	}
-	t := time.NewTimer(delay)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
+	if retry.Sleep(ctx, delay) != nil {
 		r.Cancel()
 		return context.Cause(ctx)
 	}
+	return nil
 }
 
 // callerKey is the key of the context's value of WithCaller.

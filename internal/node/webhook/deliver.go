@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"math/rand/v2"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -14,6 +13,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/packhorse-git/packhorse/internal/schedule/retry"
 )
 
 // delivery is a pending delivery. Its file is in the queue's directory.
@@ -156,19 +157,13 @@ func (q *queue) run() {
 			continue
 		}
 		failures++
-		select {
-		case <-q.hooks.ctx.Done():
+		if q.hooks.backoff().Wait(q.hooks.ctx, failures, 0) != nil {
 			return
-		case <-time.After(q.hooks.backoff(failures)):
 		}
 	}
 }
 
-// backoff returns the delay after a number of failures. It doubles each time, with jitter.
-func (h *Hooks) backoff(failures int) time.Duration {
-	d := min(h.o.Retry<<min(failures-1, 20), maxRetry)
-	return d/2 + rand.N(d/2+1)
-}
+func (h *Hooks) backoff() retry.Policy { return retry.Policy{First: h.o.Retry, Max: maxRetry} }
 
 // due returns the oldest delivery that is due and not behind another one of its repository, or nil and how long to
 // wait.
@@ -250,7 +245,7 @@ func (q *queue) deliver(d *delivery) (unavailable bool) {
 		return false
 	}
 	q.mu.Lock()
-	d.next = time.Now().Add(h.backoff(tries))
+	d.next = time.Now().Add(h.backoff().Jitter(tries))
 	q.mu.Unlock()
 	return false
 }

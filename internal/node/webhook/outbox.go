@@ -83,10 +83,8 @@ func (h *Hooks) retryEnqueue(p *receivepack.Push, updates []receivepack.Update, 
 	}
 	h.running.Go(func() {
 		for failures := 1; ; failures++ {
-			select {
-			case <-h.ctx.Done():
+			if h.backoff().Wait(h.ctx, failures, 0) != nil {
 				return
-			case <-time.After(h.backoff(failures)):
 			}
 			var err error
 			if queues, err = h.enqueue(p, updates, at, queues); err == nil {

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"math/rand/v2"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -18,6 +17,8 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/emptypb"
+
+	"github.com/packhorse-git/packhorse/internal/schedule/retry"
 )
 
 // exportCall is the gRPC method of a collector.
@@ -31,11 +32,11 @@ const maxResponse = 64 << 10
 // OpenTelemetry's own clients link grpc-go, and with it templates that look up methods by name. These almost double the
 // size of the program (docs/decisions/0011). This client needs only libraries that the control API has.
 type collector struct {
-	url                  string
-	http                 *http.Client
-	grpc                 *connect.Client[otlp.TracesData, emptypb.Empty] // nil: HTTP
-	headers              http.Header
-	firstDelay, maxDelay time.Duration // before a retry
+	url     string
+	http    *http.Client
+	grpc    *connect.Client[otlp.TracesData, emptypb.Empty] // nil: HTTP
+	headers http.Header
+	pauses  retry.Policy // before a retry
 }
 
 func newCollector(u *url.URL, o Options) *collector {
@@ -44,7 +45,8 @@ func newCollector(u *url.URL, o Options) *collector {
 	client := &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error {
 		return http.ErrUseLastResponse
 	}}
-	c := &collector{url: u.String(), http: client, headers: o.Headers, firstDelay: o.Timeout / 20, maxDelay: o.Timeout / 4}
+	c := &collector{url: u.String(), http: client, headers: o.Headers,
+		pauses: retry.Policy{First: o.Timeout / 20, Max: o.Timeout / 4}}
 	if o.GRPC {
 		transport.Protocols = new(http.Protocols)
 		transport.Protocols.SetHTTP2(true)
@@ -72,16 +74,14 @@ func (c *collector) UploadTraces(ctx context.Context, spans []*otlp.ResourceSpan
 		send = c.sendGRPC
 	}
 	data := &otlp.TracesData{ResourceSpans: spans}
-	for delay := c.firstDelay; ; delay = min(2*delay, c.maxDelay) {
+	for failures := 1; ; failures++ {
 		err := send(ctx, data)
-		retry, ok := errors.AsType[*retryError](err)
+		failure, ok := errors.AsType[*retryError](err)
 		if !ok {
 			return err
 		}
-		select {
-		case <-ctx.Done():
-			return retry.error
-		case <-time.After(max(retry.after, delay/2+rand.N(delay/2+1))):
+		if c.pauses.Wait(ctx, failures, failure.after) != nil {
+			return failure.error
 		}
 	}
 }

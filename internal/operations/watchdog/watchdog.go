@@ -26,6 +26,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/packhorse-git/packhorse/internal/schedule/retry"
 )
 
 // Options configure a Watchdog.
@@ -210,7 +212,7 @@ func (w *Watchdog) bark(now time.Time, found []finding) {
 	if !again {
 		w.lasted = 0
 	}
-	w.notBefore = now.Add(w.Interval << min(w.lasted, 6))
+	w.notBefore = now.Add(retry.Policy{First: w.Interval, Max: 64 * w.Interval}.Pause(w.lasted + 1))
 	why := make([]string, len(found))
 	for i, f := range found {
 		why[i] = f.why

@@ -17,6 +17,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/mirror"
 	"github.com/packhorse-git/packhorse/internal/operations/observe"
+	"github.com/packhorse-git/packhorse/internal/schedule/retry"
 	"github.com/packhorse-git/packhorse/internal/server/config"
 )
 
@@ -341,7 +342,7 @@ func (c *mirrorClient) untilComplete(ctx context.Context, s mirror.Status) (mirr
 		if terminal {
 			fmt.Fprintf(c.env.Stderr, "\r\x1b[K%s: %s", path, cmp.Or(s.Progress, "waiting for the origin"))
 		}
-		if err := sleep(ctx, pollMirror); err != nil {
+		if err := retry.Sleep(ctx, pollMirror); err != nil {
 			return s, errors.New("interrupted: the server goes on in the background")
 		}
 		var err error
@@ -355,7 +356,7 @@ func (c *mirrorClient) untilComplete(ctx context.Context, s mirror.Status) (mirr
 // showProgress shows the progress of an update on a terminal until ctx ends.
 func (c *mirrorClient) showProgress(ctx context.Context, path string) {
 	defer fmt.Fprint(c.env.Stderr, "\r\x1b[K")
-	for sleep(ctx, pollMirror) == nil {
+	for retry.Sleep(ctx, pollMirror) == nil {
 		if s, err := c.act(ctx, "status", path); err == nil && s.Updating {
 			fmt.Fprintf(c.env.Stderr, "\r\x1b[K%s: %s", s.Path, cmp.Or(s.Progress, "waiting for the origin"))
 		}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/packhorse-git/packhorse/internal/schedule/retry"
 	"github.com/packhorse-git/packhorse/internal/server/adminapi"
 )
 
@@ -123,7 +124,7 @@ func (c *adminClient) whenAllowed(ctx context.Context, log io.Writer, target str
 		if attempt == 0 {
 			fmt.Fprintf(log, "waiting: %s\n", refused.text)
 		}
-		if err := sleep(ctx, pollWorkers); err != nil {
+		if err := retry.Sleep(ctx, pollWorkers); err != nil {
 			return now, err
 		}
 	}
@@ -145,7 +146,7 @@ func (c *adminClient) untilWorker(ctx context.Context, now adminapi.WorkerStatus
 			}
 			return now, fmt.Errorf("%s is %s after %v: %s", now.Name, now.State, limit, cmp.Or(now.Why, "no reason known"))
 		}
-		if err := sleep(ctx, pollWorkers); err != nil {
+		if err := retry.Sleep(ctx, pollWorkers); err != nil {
 			return now, err
 		}
 		var list []adminapi.WorkerStatus
@@ -157,16 +158,5 @@ func (c *adminClient) untilWorker(ctx context.Context, now adminapi.WorkerStatus
 			return now, fmt.Errorf("%s is not a worker of the application any more", now.Name)
 		}
 		now = list[i]
-	}
-}
-
-func sleep(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
 	}
 }

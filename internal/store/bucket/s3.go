@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"net/http"
 	"net/url"
 	"os"
@@ -23,6 +22,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/schedule/retry"
 )
 
 const (
@@ -282,19 +282,17 @@ func (s *S3) Copy(ctx context.Context, from, to string, size int64) error {
 // conflictTries is how often a request is made that gets 409, about 6 s.
 const conflictTries = 6
 
+var conflicts = retry.Policy{First: 250 * time.Millisecond, Max: 4 * time.Second}
+
 // repeat repeats an unconditional request that gets 409 OperationAborted: another request for its key is running. The
 // client library does not repeat it.
 func repeat(ctx context.Context, request func() error) error {
-	for try := 0; ; try++ {
+	for try := 1; ; try++ {
 		err := request()
-		if try+1 == conflictTries || minio.ToErrorResponse(err).StatusCode != http.StatusConflict {
+		if try == conflictTries || minio.ToErrorResponse(err).StatusCode != http.StatusConflict {
 			return err
 		}
-		timer := time.NewTimer(200*time.Millisecond<<try/2 + rand.N(200*time.Millisecond<<try))
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
+		if conflicts.Wait(ctx, try, 0) != nil {
 			return err
 		}
 	}

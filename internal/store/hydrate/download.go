@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"hash"
 	"io"
-	"math/rand/v2"
 	"os"
 	"sync"
 	"time"
@@ -16,6 +15,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/schedule/retry"
 	"github.com/packhorse-git/packhorse/internal/store/bucket"
 	"github.com/packhorse-git/packhorse/internal/store/replog"
 )
@@ -30,9 +30,10 @@ const (
 	stallTimeout = 30 * time.Second // without a byte, until the request is repeated
 	maxFailures  = 8                // requests in a row without a byte
 	maxFull      = 2                // the same, on a full disk
-	minBackoff   = 100 * time.Millisecond
-	maxBackoff   = 5 * time.Second
 )
+
+// backoff has the pauses after requests without a byte.
+var backoff = retry.Policy{First: 100 * time.Millisecond, Max: 5 * time.Second}
 
 // downloader downloads files that belong together.
 type downloader struct {
@@ -143,7 +144,7 @@ func (d *downloader) part(ctx context.Context, f *os.File, key string, offset, e
 		if failures++; failures == maxFailures {
 			return fault.Wrap(fault.Unavailable, "the store does not answer", fmt.Errorf("%w (%d times)", err, failures))
 		}
-		if err := sleep(ctx, backoff(failures, fault.RetryAfter(err))); err != nil {
+		if err := backoff.Wait(ctx, failures, min(fault.RetryAfter(err), backoff.Max)); err != nil {
 			return err
 		}
 	}
@@ -248,21 +249,4 @@ func verifyFile(ctx context.Context, path string, want replog.File, count func(n
 		return fmt.Errorf("its SHA-256 is %s and should be %s", sum, want.SHA256)
 	}
 	return nil
-}
-
-// backoff returns the pause after a number of failures in a row. It is at least the hint of the bucket.
-func backoff(failures int, hint time.Duration) time.Duration {
-	pause := min(minBackoff<<(failures-1), maxBackoff)
-	return max(pause/2+rand.N(pause), min(hint, maxBackoff)) // jitter: the parts failed at the same time
-}
-
-func sleep(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }

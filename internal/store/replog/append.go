@@ -4,10 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/schedule/retry"
 )
 
 // Outcome is the result of an attempt to append a record.
@@ -27,9 +27,10 @@ const (
 	patience = 30 * time.Second
 	// tryTimeout bounds one request of an attempt.
 	tryTimeout = 5 * time.Second
-	// firstDelay and maxDelay bound the time between two tries, before jitter.
-	firstDelay, maxDelay = 50 * time.Millisecond, 2 * time.Second
 )
+
+// pauses are those between two tries.
+var pauses = retry.Policy{First: 50 * time.Millisecond, Max: 2 * time.Second}
 
 // Attempt is one attempt to append a record. It is not safe for concurrent use.
 type Attempt[R entry] struct {
@@ -78,17 +79,10 @@ func (l *Series[R]) Append(ctx context.Context, r R) (*Attempt[R], error) {
 // Settle continues until the attempt is decided or ctx ends, and returns the outcome. It does nothing if the attempt is
 // decided already.
 func (a *Attempt[R]) Settle(ctx context.Context) Outcome {
-	for delay := firstDelay; a.outcome == Unknown; delay = min(2*delay, maxDelay) {
+	for failures := 1; a.outcome == Unknown; failures++ {
 		a.try(ctx)
-		if a.outcome != Unknown {
-			break
-		}
-		pause := time.NewTimer(delay/2 + rand.N(delay))
-		select {
-		case <-ctx.Done():
-			pause.Stop()
+		if a.outcome == Unknown && pauses.Wait(ctx, failures, 0) != nil {
 			return Unknown
-		case <-pause.C:
 		}
 	}
 	return a.outcome

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/schedule/retry"
 	"github.com/packhorse-git/packhorse/internal/transport/bulk"
 )
 
@@ -37,13 +38,13 @@ type Pool struct {
 	limits limits
 	watch  sync.WaitGroup
 
-	mu      sync.Mutex
-	closed  bool
-	retired bool
-	plain   time.Time // no files are requested before this time
-	pause   time.Duration
-	lines   map[*line]bool
-	idle    []*line // the last used one last
+	mu       sync.Mutex
+	closed   bool
+	retired  bool
+	plain    time.Time // no files are requested before this time
+	failures int       // of files
+	lines    map[*line]bool
+	idle     []*line // the last used one last
 }
 
 // NewPool creates a Pool without channels.
@@ -132,10 +133,7 @@ func (p *Pool) open(ctx context.Context) (*Channel, error) {
 
 // After a file that did not arrive or could not be read, no files are requested for a time. It doubles each time,
 // because a failure may have cost a clone.
-const (
-	firstPause = 10 * time.Minute
-	maxPause   = 24 * time.Hour
-)
+var withoutFiles = retry.Policy{First: 10 * time.Minute, Max: 24 * time.Hour}
 
 // suspendFiles is called when files of the node do not arrive here.
 func (p *Pool) suspendFiles(err error) {
@@ -143,10 +141,10 @@ func (p *Pool) suspendFiles(err error) {
 	now := time.Now()
 	again := !now.Before(p.plain) // not one of several concurrent failures
 	if again {
-		p.pause = min(max(2*p.pause, firstPause), maxPause)
-		p.plain = now.Add(p.pause)
+		p.failures++
+		p.plain = now.Add(withoutFiles.Pause(p.failures))
 	}
-	pause := p.pause
+	pause := withoutFiles.Pause(p.failures)
 	p.mu.Unlock()
 	if again {
 		p.limits.log.Warn("cannot use a file from the node; packs are sent as bytes for a while", "for",
