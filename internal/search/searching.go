@@ -21,7 +21,7 @@ import (
 var restarts = retry.Policy{First: 100 * time.Millisecond, Max: 30 * time.Second}
 
 const (
-	// steady is the lifetime of a worker after which the backoff starts again.
+	// steady is the lifetime of a worker after which the pauses start again.
 	steady = time.Minute
 	// maxIdle is the maximum number of idle sockets to the worker.
 	maxIdle = 32

@@ -174,21 +174,34 @@ func (t *Tiers) keep(r *repository, q node.Question, result node.Result, at int6
 		return
 	}
 	until, ok := t.until(q, result, at)
-	if !ok || result.Err != nil && t.table.misses >= (t.table.capacity+missShare-1)/missShare {
+	if !ok || result.Err != nil && t.misses >= (t.o.Entries+missShare-1)/missShare {
 		return
 	}
 	q.Repository, q.Revision = r.path, strings.Clone(q.Revision)
 	r.entries++
-	for _, gone := range t.table.put(&entry{question: q, result: result, state: r.state, until: until, repo: r}, t.over) {
-		gone.repo.entries--
-		t.release(gone.repo)
+	if result.Err != nil {
+		t.misses++
 	}
-	t.o.Metrics.entries.Set(float64(len(t.table.ring)))
+	t.answers.Remove(q)
+	t.answers.Add(q, &entry{result: result, state: r.state, until: until, repo: r})
+	t.o.Metrics.entries.Set(float64(t.answers.Len()))
 }
 
-// over reports whether an entry is no longer valid.
-func (t *Tiers) over(e *entry) bool {
-	return !e.state.holds(t.now) || e.until != 0 && e.until <= t.now()
+// entry is one answer. It is immutable.
+type entry struct {
+	result node.Result
+	state  *state
+	until  int64 // end of the entry, if its state does not end before; zero means the end of the state
+	repo   *repository
+}
+
+// removed counts an entry that was removed from memory. t.mu is held.
+func (t *Tiers) removed(_ node.Question, e *entry) {
+	if e.result.Err != nil {
+		t.misses--
+	}
+	e.repo.entries--
+	t.release(e.repo)
 }
 
 // until returns the time limit of an answer in addition to its state, or zero if there is none.
@@ -217,15 +230,12 @@ func hexes(revision string) (n int) {
 	return n
 }
 
-// recall returns an answer from memory. It takes no lock.
+// recall returns an answer from memory.
 func (t *Tiers) recall(q node.Question, into *node.Result) bool {
 	random, began := t.o.Metrics.begin()
-	e := t.table.get(q)
-	if e == nil || !e.state.holds(t.now) || e.until != 0 && e.until <= t.now() {
+	e, ok := t.answers.Get(q)
+	if !ok || !e.state.holds(t.now) || e.until != 0 && e.until <= t.now() {
 		return false
-	}
-	if !e.used.Load() {
-		e.used.Store(true)
 	}
 	if !e.state.used.Load() {
 		e.state.used.Store(true)

@@ -7,6 +7,8 @@ import (
 	"sync"
 	"time"
 
+	lru "github.com/hashicorp/golang-lru/v2"
+
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/node"
@@ -37,9 +39,9 @@ type Options struct {
 // Redis is used only for the version that the node reported as current. Values of other versions are ignored, so a
 // value in Redis cannot be stale.
 type Tiers struct {
-	o     Options
-	table *table
-	epoch time.Time // start of the clock
+	o       Options
+	answers *lru.Cache[node.Question, *entry] // changed under mu only
+	epoch   time.Time                         // start of the clock
 
 	ctx     context.Context // ends with Close
 	stop    context.CancelFunc
@@ -51,6 +53,7 @@ type Tiers struct {
 	asks    uint64 // counts calls and flights
 	groups  map[string]*group
 	watched int           // repositories with a present or future stream
+	misses  int           // answers in memory that are errors
 	crowded bool          // some repositories could not be watched since the last sweep
 	wake    chan struct{} // capacity 1; signals repositories to watch
 }
@@ -104,9 +107,10 @@ func New(o Options) *Tiers {
 		o.Group = func(git.RepoPath) string { return "" }
 	}
 	t := &Tiers{
-		o: o, table: newTable(o.Entries), epoch: time.Now(), wake: make(chan struct{}, 1),
+		o: o, epoch: time.Now(), wake: make(chan struct{}, 1),
 		repos: map[git.RepoPath]*repository{}, flights: map[node.Question]*flight{}, groups: map[string]*group{},
 	}
+	t.answers, _ = lru.NewWithEvict(o.Entries, t.removed) // fails only for a size below 1
 	t.ctx, t.stop = context.WithCancel(context.Background())
 	t.running.Go(t.watchAll)
 	return t

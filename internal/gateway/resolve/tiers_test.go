@@ -239,8 +239,8 @@ func TestMissing(t *testing.T) {
 		}
 		tiers.mu.Lock()
 		defer tiers.mu.Unlock()
-		if tiers.table.misses > tiers.table.capacity/missShare {
-			t.Errorf("%d of %d entries are errors", tiers.table.misses, tiers.table.capacity)
+		if tiers.misses > tiers.o.Entries/missShare {
+			t.Errorf("%d of %d entries are errors", tiers.misses, tiers.o.Entries)
 		}
 	})
 }
@@ -385,7 +385,7 @@ func TestBounds(t *testing.T) {
 		}
 		settle()
 		tiers.mu.Lock()
-		entries, repos, watched := len(tiers.table.ring), len(tiers.repos), tiers.watched
+		entries, repos, watched := tiers.answers.Len(), len(tiers.repos), tiers.watched
 		tiers.mu.Unlock()
 		if entries > 50 || repos > 70 || watched > 20 {
 			t.Errorf("%d entries, %d repositories, %d watched", entries, repos, watched)

@@ -1,8 +1,9 @@
 package pack
 
 import (
-	"container/list"
 	"sync"
+
+	"github.com/hashicorp/golang-lru/v2/simplelru"
 
 	"github.com/packhorse-git/packhorse/internal/git"
 )
@@ -10,19 +11,18 @@ import (
 const (
 	cacheBytes = 4 << 20   // maximum size of a store's cache of delta bases
 	cacheEntry = 128 << 10 // a larger base is not kept
+	maxBases   = 64 << 10
 )
 
 // baseCache keeps the most recently used delta bases, because objects near each other in history share them. Its data
 // is shared and must not be changed. It is safe for concurrent use.
 type baseCache struct {
 	mu      sync.Mutex
-	entries map[location]*list.Element
-	recent  list.List // of *cachedBase
+	entries *simplelru.LRU[location, cachedBase] // nil: none yet
 	bytes   int
 }
 
 type cachedBase struct {
-	loc  location
 	typ  git.ObjectType
 	data []byte
 }
@@ -33,13 +33,11 @@ func (c *baseCache) wants(size int64) bool { return size <= cacheEntry }
 func (c *baseCache) get(loc location) (git.ObjectType, []byte, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	e, ok := c.entries[loc]
-	if !ok {
+	if c.entries == nil {
 		return 0, nil, false
 	}
-	c.recent.MoveToFront(e)
-	b := e.Value.(*cachedBase)
-	return b.typ, b.data, true
+	b, ok := c.entries.Get(loc)
+	return b.typ, b.data, ok
 }
 
 func (c *baseCache) put(loc location, typ git.ObjectType, data []byte) {
@@ -48,25 +46,22 @@ func (c *baseCache) put(loc location, typ git.ObjectType, data []byte) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if _, ok := c.entries[loc]; ok {
+	if c.entries == nil {
+		c.entries, _ = simplelru.NewLRU[location, cachedBase](maxBases, nil) // fails only for a size below 1
+	}
+	if c.entries.Contains(loc) {
 		return
 	}
-	if c.entries == nil {
-		c.entries = make(map[location]*list.Element)
-	}
-	c.entries[loc] = c.recent.PushFront(&cachedBase{loc, typ, data})
-	for c.bytes += len(data); c.bytes > cacheBytes; {
-		b := c.recent.Remove(c.recent.Back()).(*cachedBase)
-		delete(c.entries, b.loc)
+	for c.bytes += len(data); c.bytes > cacheBytes || c.entries.Len() == maxBases; {
+		_, b, _ := c.entries.RemoveOldest()
 		c.bytes -= len(b.data)
 	}
+	c.entries.Add(loc, cachedBase{typ, data})
 }
 
 // clear empties the cache. It is called when the packs have changed, or damage was read.
 func (c *baseCache) clear() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	clear(c.entries)
-	c.recent.Init()
-	c.bytes = 0
+	c.entries, c.bytes = nil, 0
 }

@@ -2,7 +2,6 @@ package pack
 
 import (
 	"bytes"
-	"container/list"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -11,6 +10,8 @@ import (
 	"path/filepath"
 	"sync"
 	"sync/atomic"
+
+	"github.com/hashicorp/golang-lru/v2/simplelru"
 
 	"github.com/packhorse-git/packhorse/internal/git/disk"
 )
@@ -43,15 +44,14 @@ type openPack struct {
 	file *os.File
 	size int64 // where the entries end and the trailer begins
 
-	readers int           // guarded by descriptors.mu
-	element *list.Element // guarded by descriptors.mu; nil: the last reader closes it
+	readers int // guarded by descriptors.mu
 }
 
 // descriptors keeps a limited number of packs open, and closes the least recently used one first. It is safe for
 // concurrent use. Files are opened and closed without the lock.
 type descriptors struct {
 	mu     sync.Mutex
-	recent list.List // of *openPack, the latest first
+	recent *simplelru.LRU[*openPack, struct{}] // those that stay open without readers; nil: none yet
 	closed bool
 }
 
@@ -60,7 +60,7 @@ func (d *descriptors) acquire(p *packFile) (*openPack, error) {
 	d.mu.Lock()
 	if o := p.open; o != nil {
 		o.readers++
-		d.recent.MoveToFront(o.element)
+		d.recent.Get(o)
 		d.mu.Unlock()
 		return o, nil
 	}
@@ -79,10 +79,15 @@ func (d *descriptors) acquire(p *packFile) (*openPack, error) {
 	o.readers = 1
 	var old *openPack
 	if !p.gone && !d.closed {
-		p.open, o.element = o, d.recent.PushFront(o)
-		if d.recent.Len() > maxOpenPacks {
-			old = d.forget(d.recent.Back().Value.(*openPack))
+		if d.recent == nil {
+			d.recent, _ = simplelru.NewLRU[*openPack, struct{}](maxOpenPacks, nil) // fails only for a size below 1
 		}
+		if d.recent.Len() == maxOpenPacks {
+			oldest, _, _ := d.recent.GetOldest()
+			old = d.forget(oldest)
+		}
+		p.open = o
+		d.recent.Add(o, struct{}{})
 	}
 	d.mu.Unlock()
 	old.closeFile()
@@ -92,8 +97,8 @@ func (d *descriptors) acquire(p *packFile) (*openPack, error) {
 // forget removes o from the kept descriptors. It returns o if it has no readers: the caller has to close it. The caller
 // holds d.mu.
 func (d *descriptors) forget(o *openPack) *openPack {
-	d.recent.Remove(o.element)
-	o.element, o.pack.open = nil, nil
+	d.recent.Remove(o)
+	o.pack.open = nil
 	if o.readers > 0 {
 		return nil
 	}
@@ -103,7 +108,7 @@ func (d *descriptors) forget(o *openPack) *openPack {
 func (d *descriptors) release(o *openPack) {
 	d.mu.Lock()
 	o.readers--
-	last := o.readers == 0 && o.element == nil
+	last := o.readers == 0 && o.pack.open != o
 	d.mu.Unlock()
 	if last {
 		o.closeFile()
@@ -130,8 +135,9 @@ func (d *descriptors) close() {
 	d.mu.Lock()
 	d.closed = true
 	var idle []*openPack
-	for d.recent.Len() > 0 {
-		if o := d.forget(d.recent.Front().Value.(*openPack)); o != nil {
+	for d.recent != nil && d.recent.Len() > 0 {
+		oldest, _, _ := d.recent.GetOldest()
+		if o := d.forget(oldest); o != nil {
 			idle = append(idle, o)
 		}
 	}

@@ -228,8 +228,8 @@ func TestTooManyStrangers(t *testing.T) {
 	ask()
 	s.unidentified.mu.Lock()
 	defer s.unidentified.mu.Unlock()
-	if s.unidentified.order.Len() != 0 || len(s.unidentified.in) != 0 {
-		t.Errorf("%d strangers are left", s.unidentified.order.Len())
+	if n := s.unidentified.conns.Len(); n != 0 {
+		t.Errorf("%d strangers are left", n)
 	}
 }
 

@@ -1,7 +1,6 @@
 package control
 
 import (
-	"container/list"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -9,6 +8,8 @@ import (
 	"net/http"
 	"sync"
 	"sync/atomic"
+
+	"github.com/hashicorp/golang-lru/v2/simplelru"
 )
 
 // maxUnidentified is the maximum number of open connections without an identified caller.
@@ -36,23 +37,22 @@ type unidentifiedConns struct {
 	max int
 
 	mu    sync.Mutex
-	order list.List // of *connection, the oldest first
-	in    map[net.Conn]*list.Element
+	conns *simplelru.LRU[net.Conn, struct{}] // the oldest first
 }
 
 func newUnidentified(n int) *unidentifiedConns {
-	return &unidentifiedConns{max: n, in: map[net.Conn]*list.Element{}}
+	conns, _ := simplelru.NewLRU[net.Conn, struct{}](n+1, nil) // fails only for a size below 1
+	return &unidentifiedConns{max: n, conns: conns}
 }
 
 // connContext is the ConnContext of an http.Server.
 func (s *unidentifiedConns) connContext(ctx context.Context, conn net.Conn) context.Context {
 	c := &connection{Conn: conn}
 	s.mu.Lock()
-	s.in[conn] = s.order.PushBack(c)
+	s.conns.Add(conn, struct{}{})
 	var oldest net.Conn
-	if s.order.Len() > s.max {
-		oldest = s.order.Front().Value.(*connection).Conn
-		s.drop(oldest)
+	if s.conns.Len() > s.max {
+		oldest, _, _ = s.conns.RemoveOldest()
 	}
 	s.mu.Unlock()
 	if t, ok := oldest.(*tls.Conn); ok {
@@ -75,12 +75,5 @@ func (s *unidentifiedConns) connState(conn net.Conn, state http.ConnState) {
 func (s *unidentifiedConns) remove(conn net.Conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.drop(conn)
-}
-
-func (s *unidentifiedConns) drop(conn net.Conn) {
-	if e := s.in[conn]; e != nil {
-		s.order.Remove(e)
-		delete(s.in, conn)
-	}
+	s.conns.Remove(conn)
 }

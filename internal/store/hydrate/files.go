@@ -1,7 +1,6 @@
 package hydrate
 
 import (
-	"container/list"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -27,7 +26,6 @@ type localFile struct {
 	repository *Repository
 	name       string // path in the repository
 	bytes      int64
-	element    *list.Element // in Cache.recent
 }
 
 // fetch is a running download of a file, or its removal.
@@ -197,11 +195,12 @@ func (r *Repository) AddFile(name string, bytes int64) {
 		return
 	}
 	if f := r.files[name]; f != nil {
-		c.recent.MoveToFront(f.element)
+		c.recent.Get(f)
 		return
 	}
 	f := &localFile{repository: r, name: name, bytes: bytes}
-	r.files[name], f.element = f, c.recent.PushFront(f)
+	r.files[name] = f
+	c.recent.Add(f, struct{}{})
 	c.bytes += bytes
 	c.metrics.bytes.Set(float64(c.bytes))
 }
@@ -209,7 +208,7 @@ func (r *Repository) AddFile(name string, bytes int64) {
 // dropFileLocked forgets a file. The caller removes it.
 func (c *Cache) dropFileLocked(f *localFile) {
 	delete(f.repository.files, f.name)
-	c.recent.Remove(f.element)
+	c.recent.Remove(f)
 	c.bytes -= f.bytes
 	c.metrics.bytes.Set(float64(c.bytes))
 }

@@ -27,12 +27,14 @@ package hydrate
 
 import (
 	"cmp"
-	"container/list"
 	"context"
 	"log/slog"
+	"math"
 	"path/filepath"
 	"sync"
 	"time"
+
+	"github.com/hashicorp/golang-lru/v2/simplelru"
 
 	"github.com/packhorse-git/packhorse/internal/store/bucket"
 )
@@ -67,7 +69,7 @@ type Cache struct {
 
 	mu           sync.Mutex
 	repositories map[string]*Repository
-	recent       list.List // *Repository with packs, and *localFile; the most recently used first
+	recent       *simplelru.LRU[any, struct{}] // *Repository with packs, and *localFile
 	bytes        int64     // of all packs and files, and of those that running hydrations will write
 	unwritten    int64     // the part of bytes that is not on disk yet
 	uploads      int64     // the part of bytes that running uploads have
@@ -83,6 +85,7 @@ const (
 func Open(o Options) (*Cache, error) {
 	c := &Cache{options: o, state: filepath.Join(o.Root, stateDir), repositories: map[string]*Repository{},
 		parts: make(chan struct{}, maxParts), checks: make(chan struct{}, maxChecks)}
+	c.recent, _ = simplelru.NewLRU[any, struct{}](math.MaxInt, nil) // fails only for a size below 1
 	c.options.Wait = cmp.Or(o.Wait, defaultWait)
 	c.log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	if c.metrics = o.Metrics; c.metrics == nil {

@@ -1,7 +1,6 @@
 package hydrate
 
 import (
-	"container/list"
 	"context"
 	"errors"
 	"fmt"
@@ -33,7 +32,6 @@ type Repository struct {
 	stale     int                   // packs whose stale is not 0
 	task      *task                 // the running one, or nil
 	failed    *task                 // the last hydration, if it failed
-	element   *list.Element         // in cache.recent; nil: no packs
 	files     map[string]*localFile // by name
 	fetches   map[string]*fetch     // running, by name
 }

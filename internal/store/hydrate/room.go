@@ -126,21 +126,22 @@ func (c *Cache) retryFull(write func() error) (err error) {
 func (c *Cache) evictOne() bool {
 	c.mu.Lock()
 	var r *Repository
-	for e := c.recent.Back(); e != nil && r == nil; e = e.Prev() {
-		switch x := e.Value.(type) {
+	for i := c.recent.Len(); i > 0 && r == nil; i-- {
+		oldest, _, _ := c.recent.GetOldest()
+		switch x := oldest.(type) {
 		case *localFile:
-			if x.repository.fetches[x.name] != nil {
-				continue
+			if x.repository.fetches[x.name] == nil {
+				c.removeFileLocked(x)
+				c.mu.Unlock()
+				c.metrics.evictedFiles.Inc()
+				return true
 			}
-			c.removeFileLocked(x)
-			c.mu.Unlock()
-			c.metrics.evictedFiles.Inc()
-			return true
 		case *Repository:
 			if x.task == nil && len(x.uses) == 0 {
 				r = x
 			}
 		}
+		c.recent.Get(oldest) // it is in use; or it is removed below
 	}
 	if r == nil {
 		c.mu.Unlock()
@@ -229,20 +230,16 @@ func (c *Cache) dropLocked(r *Repository, name string) {
 	if p.stale != 0 {
 		r.stale--
 	}
-	if len(r.packs) == 0 && r.element != nil {
-		c.recent.Remove(r.element)
-		r.element = nil
+	if len(r.packs) == 0 {
+		c.recent.Remove(r)
 	}
 	c.metrics.bytes.Set(float64(c.bytes))
 }
 
 // touchLocked makes r the most recently used repository, if it has packs.
 func (c *Cache) touchLocked(r *Repository) {
-	switch {
-	case r.element != nil:
-		c.recent.MoveToFront(r.element)
-	case len(r.packs) > 0:
-		r.element = c.recent.PushFront(r)
+	if len(r.packs) > 0 {
+		c.recent.Add(r, struct{}{})
 	}
 }
 
