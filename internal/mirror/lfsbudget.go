@@ -10,10 +10,9 @@ import (
 	"sync"
 	"syscall"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/disk"
 	"github.com/packhorse-git/packhorse/internal/lfs"
 	"github.com/packhorse-git/packhorse/internal/lfs/objects"
 )
@@ -37,12 +36,10 @@ type lfsBudget struct {
 
 // newLFSBudget returns a budget of so many bytes, or of a quarter of the file system if limit is zero.
 func newLFSBudget(m *Mirrors, store *objects.Store, limit int64) *lfsBudget {
-	var fs unix.Statfs_t
-	if limit == 0 {
-		if limit = 10 << 30; unix.Statfs(m.node.Root(), &fs) == nil {
-			limit = int64(fs.Blocks) * int64(fs.Bsize) / 4
-		}
+	if size, _, err := disk.Space(m.node.Root()); limit == 0 && err == nil {
+		limit = size / 4
 	}
+	limit = cmp.Or(limit, 10<<30)
 	return &lfsBudget{m: m, store: store, limit: limit, inUse: make(map[lfs.OID]int)}
 }
 

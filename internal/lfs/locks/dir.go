@@ -8,8 +8,6 @@ import (
 	"path/filepath"
 	"strings"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git/disk"
 )
@@ -74,7 +72,7 @@ func (d Dir) Names(context.Context) (names []string, err error) {
 
 // writeError returns the error of a write with its kind.
 func writeError(err error) error {
-	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
+	if disk.IsFull(err) {
 		return fault.Wrap(fault.Full, "the server's disk is full", err)
 	}
 	return fault.Wrap(fault.Unavailable, "cannot write a lock", err)

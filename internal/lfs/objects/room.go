@@ -1,6 +1,7 @@
 package objects
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git/disk"
 	"github.com/packhorse-git/packhorse/internal/lfs"
 )
 
@@ -77,9 +79,6 @@ func reasonOf(err error) reason {
 
 // floorInterval is the number of bytes that an upload writes between two checks of free space.
 const floorInterval = 16 << 20
-
-// maxFloor is the maximum of the default of Options.MinFree.
-const maxFloor = 5 << 30
 
 // room is the room for the objects of one request.
 type room struct {
@@ -161,19 +160,15 @@ const unknownRoom = 1 << 62
 
 // roomIn is room for the file system of another directory.
 func (s *Store) roomIn(dir string) int64 {
-	var st unix.Statfs_t
-	if err := unix.Statfs(dir, &st); err != nil {
+	size, free, err := disk.Space(dir)
+	if err != nil {
 		return unknownRoom
 	}
-	block := int64(st.Bsize)
-	floor := s.options.MinFree
-	if floor == 0 {
-		floor = min(int64(st.Blocks)*block/20, maxFloor)
-	}
+	floor := cmp.Or(s.options.MinFree, disk.Floor(size))
 	if s.options.Evicts {
 		floor /= 4
 	}
-	return int64(st.Bavail)*block - max(floor, 0)
+	return free - max(floor, 0)
 }
 
 // checkFloor returns an error of kind Full if n more bytes would take space that has to stay free.
@@ -336,8 +331,6 @@ func (t *usageTable) add(r Repository, n int64) {
 	}
 }
 
-func isFull(err error) bool { return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) }
-
 // isUnsupported reports whether a file cannot have another hard link.
 func isUnsupported(err error) bool {
 	for _, e := range []error{unix.EPERM, unix.EMLINK, unix.ENOTSUP, unix.ENOSYS, unix.EXDEV} {
@@ -350,7 +343,7 @@ func isUnsupported(err error) bool {
 
 // writeError returns the error of a write with its kind if the disk is full. It returns other errors.
 func writeError(err error) error {
-	if _, ok := errors.AsType[*fault.Error](err); !ok && isFull(err) {
+	if _, ok := errors.AsType[*fault.Error](err); !ok && disk.IsFull(err) {
 		return fault.Wrap(fault.Full, "the server's disk is full", errors.Join(diskFull, err))
 	}
 	return err

@@ -38,7 +38,7 @@ func realSystem() system {
 		write:  func(f *os.File, p []byte, off int64) (int, error) { return f.WriteAt(p, off) },
 		rename: os.Rename,
 		open:   os.Open,
-		space:  space,
+		space:  disk.Space,
 	}
 }
 
@@ -167,7 +167,7 @@ func (c *Cache) write(f *os.File, p []byte, off int64) error {
 		n, err := c.sys.write(f, p[done:], off+int64(done))
 		done += n
 		c.m.written.Add(float64(n))
-		if err != nil && !(isFull(err) && c.evictIdle(makeRoom)) {
+		if err != nil && !(disk.IsFull(err) && c.evictIdle(makeRoom)) {
 			return err
 		}
 	}

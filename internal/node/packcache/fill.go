@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git/disk"
 	"github.com/packhorse-git/packhorse/internal/node/packsource"
 	"github.com/packhorse-git/packhorse/internal/schedule/inflight"
 )
@@ -220,7 +221,7 @@ func (f *fill) createFile() error {
 	name := filepath.Join(c.dir, tempName, fmt.Sprint(fillPrefix, c.fillSeq))
 	c.mu.Unlock()
 	file, err := c.sys.create(name)
-	for isFull(err) && c.evictIdle(makeRoom) {
+	for disk.IsFull(err) && c.evictIdle(makeRoom) {
 		file, err = c.sys.create(name)
 	}
 	if errors.Is(err, os.ErrNotExist) { // another process has removed the directory

@@ -19,19 +19,6 @@ func tryLock(f *os.File) (bool, error) {
 	return err == nil, err
 }
 
-// space returns the size of the file system that holds dir, and its available space, in bytes.
-func space(dir string) (size, free int64, err error) {
-	var st unix.Statfs_t
-	if err := unix.Statfs(dir, &st); err != nil {
-		return 0, 0, &os.PathError{Op: "statfs", Path: dir, Err: err}
-	}
-	block := uint64(st.Bsize)
-	return int64(uint64(st.Blocks) * block), int64(uint64(st.Bavail) * block), nil
-}
-
-// isFull reports whether more room on the disk, or in a quota, would help.
-func isFull(err error) bool { return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) }
-
 // isBusy reports whether a file could not be opened for lack of descriptors or memory, and not because of the file.
 func isBusy(err error) bool {
 	return errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) || errors.Is(err, unix.ENOMEM)

@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/packhorse-git/packhorse/internal/git/disk"
 )
 
 // place is a directory of dumps. Each dump is a directory named TIME-CAUSE-PID, with the suffix ".part" until it is
@@ -152,15 +154,12 @@ func (p *place) open() (*os.Root, error) {
 
 // free returns the free bytes of the disk, and how many have to stay free.
 func (p *place) free() (free, floor int64, err error) {
-	var s unix.Statfs_t
-	if err := unix.Statfs(p.dir, &s); err != nil {
-		return 0, 0, err
-	}
-	free, floor = int64(s.Bavail)*int64(s.Bsize), p.minFree
+	size, free, err := disk.Space(p.dir)
+	floor = p.minFree
 	if p.part > 0 {
-		floor = min(floor, int64(s.Blocks)*int64(s.Bsize)/p.part)
+		floor = min(floor, size/p.part)
 	}
-	return free, floor, nil
+	return free, floor, err
 }
 
 // put writes a file. It returns errFull if the file is too large, and omits it.

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git/disk"
 	"github.com/packhorse-git/packhorse/internal/schedule/retry"
 	"github.com/packhorse-git/packhorse/internal/store/bucket"
 	"github.com/packhorse-git/packhorse/internal/store/replog"
@@ -133,9 +134,9 @@ func (d *downloader) part(ctx context.Context, f *os.File, key string, offset, e
 			return ctx.Err()
 		case errors.Is(err, bucket.ErrNotFound):
 			return damagedError(key, "%w", err)
-		case isFull(err) && d.cache.evictOne():
+		case disk.IsFull(err) && d.cache.evictOne():
 			continue
-		case isFull(err) && failures < maxFull: // another part may have evicted a repository
+		case disk.IsFull(err) && failures < maxFull: // another part may have evicted a repository
 		case isLocal(err):
 			return diskError(err)
 		case fault.Is(err, fault.Corrupt) || errors.Is(err, bucket.ErrDenied):

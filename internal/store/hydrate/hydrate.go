@@ -36,6 +36,7 @@ import (
 
 	"github.com/hashicorp/golang-lru/v2/simplelru"
 
+	"github.com/packhorse-git/packhorse/internal/git/disk"
 	"github.com/packhorse-git/packhorse/internal/store/bucket"
 )
 
@@ -70,9 +71,9 @@ type Cache struct {
 	mu           sync.Mutex
 	repositories map[string]*Repository
 	recent       *simplelru.LRU[any, struct{}] // *Repository with packs, and *localFile
-	bytes        int64     // of all packs and files, and of those that running hydrations will write
-	unwritten    int64     // the part of bytes that is not on disk yet
-	uploads      int64     // the part of bytes that running uploads have
+	bytes        int64                         // of all packs and files, and of those that running hydrations will write
+	unwritten    int64                         // the part of bytes that is not on disk yet
+	uploads      int64                         // the part of bytes that running uploads have
 }
 
 const (
@@ -95,12 +96,12 @@ func Open(o Options) (*Cache, error) {
 	if err := c.load(); err != nil {
 		return nil, err
 	}
-	size, _, err := space(o.Root)
+	size, _, err := disk.Space(o.Root)
 	if err != nil {
 		return nil, err
 	}
 	c.options.Budget = cmp.Or(o.Budget, size/4*3)
-	c.options.MinFree = cmp.Or(o.MinFree, min(size/20, 5<<30))
+	c.options.MinFree = cmp.Or(o.MinFree, disk.Floor(size))
 	c.metrics.bytes.Set(float64(c.bytes))
 	return c, nil
 }

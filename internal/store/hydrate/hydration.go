@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git/disk"
 	"github.com/packhorse-git/packhorse/internal/store/replog"
 )
 
@@ -225,7 +226,7 @@ func (r *Repository) key(relative string) string { return "repos/" + r.id + "/" 
 
 // diskError wraps an error of the local disk. It returns nil if err is nil.
 func diskError(err error) error {
-	if isFull(err) {
+	if disk.IsFull(err) {
 		return &fault.Error{Kind: fault.Unavailable, RetryAfter: fault.RetryLater, Err: err,
 			Msg: "the node's disk is full, and all repositories on it are in use"}
 	}

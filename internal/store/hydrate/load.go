@@ -52,7 +52,7 @@ func (c *Cache) load() error {
 func (c *Cache) mark(content []byte) error {
 	write := func() error { return disk.ReplaceFile(filepath.Join(c.state, markFile), content) }
 	err := write()
-	if isFull(err) {
+	if disk.IsFull(err) {
 		c.running.Wait() // leftovers may be what fills the disk
 		err = c.retryFull(write)
 	}

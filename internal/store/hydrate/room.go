@@ -7,9 +7,8 @@ import (
 	"os"
 	"path/filepath"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git/disk"
 	"github.com/packhorse-git/packhorse/internal/store/replog"
 )
 
@@ -73,7 +72,7 @@ func (c *Cache) unreserve(bytes, unwritten int64) {
 // of the free space that hydrations leave. If less than the last quarter is free, the error is Unavailable.
 func (c *Cache) MakeRoom() error {
 	err := c.makeRoom()
-	_, free, spaceErr := space(c.options.Root)
+	_, free, spaceErr := disk.Space(c.options.Root)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if spaceErr != nil || free-c.unwritten >= c.options.MinFree/4 {
@@ -85,7 +84,7 @@ func (c *Cache) MakeRoom() error {
 // makeRoom evicts repositories until the budget and the floor of free space are kept.
 func (c *Cache) makeRoom() error {
 	for {
-		_, free, err := space(c.options.Root)
+		_, free, err := disk.Space(c.options.Root)
 		if err != nil {
 			free = math.MaxInt64 // no floor
 		}
@@ -114,7 +113,7 @@ const maxEvictions = 100
 // retryFull calls write, and again after each eviction while the disk is full.
 func (c *Cache) retryFull(write func() error) (err error) {
 	for range maxEvictions {
-		if err = write(); !isFull(err) || !c.evictOne() {
+		if err = write(); !disk.IsFull(err) || !c.evictOne() {
 			break
 		}
 	}
@@ -268,19 +267,6 @@ func packBytes(p *replog.Pack) (total int64) {
 	}
 	return total
 }
-
-// space returns the size of a file system and its available space, in bytes.
-func space(dir string) (size, free int64, err error) {
-	var st unix.Statfs_t
-	if err := unix.Statfs(dir, &st); err != nil {
-		return 0, 0, &os.PathError{Op: "statfs", Path: dir, Err: err}
-	}
-	block := uint64(st.Bsize)
-	return int64(uint64(st.Blocks) * block), int64(uint64(st.Bavail) * block), nil
-}
-
-// isFull reports whether more room on the disk, or in a quota, would help.
-func isFull(err error) bool { return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) }
 
 // isLocal reports whether err is an error of a local file. Errors of a bucket may have one as their cause.
 func isLocal(err error) bool {

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git/disk"
 	"github.com/packhorse-git/packhorse/internal/git/gittest"
 	"github.com/packhorse-git/packhorse/internal/store/replog"
 )
@@ -110,7 +111,7 @@ func TestMakeRoom(t *testing.T) {
 	rs, recs := repositories(c, b, 1)
 	recs[0].Packs[0].Extra = []replog.File{{Ext: ".graph", Bytes: 5,
 		SHA256: b.put("repos/r0/"+recs[0].Packs[0].Key+".graph", []byte("graph"))}}
-	_, free, err := space(c.options.Root)
+	_, free, err := disk.Space(c.options.Root)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,6 +9,8 @@ import (
 	"path"
 
 	"github.com/dustin/go-humanize"
+
+	"github.com/packhorse-git/packhorse/internal/git/disk"
 )
 
 // Usage is the space that local copies take.
@@ -62,7 +64,7 @@ func UsageOf(root string, budget int64) (u Usage, err error) {
 		}
 		u.Bytes += info.Size()
 	}
-	size, _, err := space(root)
+	size, _, err := disk.Space(root)
 	if errors.Is(err, fs.ErrNotExist) {
 		err = nil
 	}
