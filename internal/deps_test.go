@@ -34,7 +34,7 @@ const rules = `
 	gateway:        lfs lfs/wire operations/sli
 	mirror:         fault schedule/... git/... transport/... lfs/... node/...
 	store:          fault schedule/... git/... transport/... lfs/... node/...
-	operations:     fault schedule/... git/... transport/clientaddr node/packcache mirror/origin
+	operations:     fault schedule/... git/... transport/... node/packcache mirror/origin
 	server:         fault/... schedule/... git/... transport/... lfs/... search/... proto/... client node/... gateway/...
 	server:         mirror/... store/... operations/...
 	bench:          git/... transport/... proto/... client store/bucket operations/accesslog server/cli
@@ -286,6 +286,26 @@ func TestServerIsSmall(t *testing.T) {
 	}
 	if info.Size() > most {
 		t.Errorf("cmd/packhorse has %d bytes, want at most %d", info.Size(), most)
+	}
+}
+
+// Package httpreuse makes all HTTP clients, so that none takes the answer of another request for its own.
+func TestHTTPClients(t *testing.T) {
+	for _, p := range listPackages(t, "linux") {
+		name := short(p.ImportPath)
+		if strings.HasPrefix(name, "bench") || strings.HasSuffix(name, "test") || strings.HasPrefix(name, ".ci") ||
+			name == "client" || name == "transport/httpreuse" { // client speaks HTTP/2 only
+			continue
+		}
+		for _, f := range p.GoFiles {
+			text, err := os.ReadFile(p.Dir + "/" + f)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if bytes.Contains(text, []byte("&http.Client{")) || bytes.Contains(text, []byte("http.DefaultClient")) {
+				t.Errorf("%s/%s makes an HTTP client: use httpreuse.Client", name, f)
+			}
+		}
 	}
 }
 

@@ -8,7 +8,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/http"
 	"strings"
 	"sync"
@@ -92,14 +91,9 @@ func NewHook(o HookOptions) *Hook {
 	h.views, _ = simplelru.NewLRU(size, func(_ string, v *view) { h.viewAnswers -= v.counted })
 	rand.Read(h.key[:]) // never fails
 	h.life, h.stop = context.WithCancel(context.Background())
-	h.client = &http.Client{
-		Timeout: o.Timeout,
-		Transport: httpreuse.Guard(&http.Transport{
-			DialContext:         (&net.Dialer{Timeout: o.Timeout}).DialContext,
-			MaxIdleConnsPerHost: maxHookRequests, IdleConnTimeout: time.Minute, MaxResponseHeaderBytes: maxHookAnswer,
-		}),
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}
+	h.client = httpreuse.Client(&http.Transport{
+		MaxIdleConnsPerHost: maxHookRequests, IdleConnTimeout: time.Minute, MaxResponseHeaderBytes: maxHookAnswer,
+	})
 	h.source = o.Sources.add(SourceHook, h.check)
 	h.source.optional = o.Stale
 	return h

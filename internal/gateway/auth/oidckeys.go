@@ -18,6 +18,7 @@ import (
 	"github.com/go-jose/go-jose/v4"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/transport/httpreuse"
 )
 
 const (
@@ -189,10 +190,8 @@ func (k *issuerKeys) client() (client *http.Client, bearer string, err error) {
 		}
 		bearer = strings.TrimSpace(string(text))
 	}
-	return &http.Client{
-		Transport:     &http.Transport{TLSClientConfig: trust, DisableKeepAlives: true, MaxResponseHeaderBytes: maxKeysBytes},
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}, bearer, nil
+	return httpreuse.Client(&http.Transport{TLSClientConfig: trust, DisableKeepAlives: true,
+		MaxResponseHeaderBytes: maxKeysBytes}), bearer, nil
 }
 
 // getJSON fetches a JSON document. It uses no proxy of the environment and follows no redirect.

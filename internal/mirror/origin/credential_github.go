@@ -24,6 +24,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/transport/credfile"
+	"github.com/packhorse-git/packhorse/internal/transport/httpreuse"
 )
 
 // GitHubAppOptions of a GitHubApp.
@@ -70,8 +71,8 @@ func NewGitHubApp(o GitHubAppOptions) (*GitHubApp, error) {
 	a.url = githubAPI(o.Origin.URL) + "/app/installations/" + strconv.Itoa(o.Installation) + "/access_tokens"
 	transport := newTransport(o.Origin)
 	transport.DisableKeepAlives = true // there is one request in an hour
-	a.client = &http.Client{Transport: transport, Timeout: 30 * time.Second,
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	a.client = httpreuse.Client(transport)
+	a.client.Timeout = 30 * time.Second
 	return a, nil
 }
 

@@ -15,7 +15,6 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git/pktline"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
-	"github.com/packhorse-git/packhorse/internal/transport/httpreuse"
 )
 
 const (
@@ -35,7 +34,7 @@ type Response struct {
 }
 
 // newTransport returns a transport of HTTP/1.1, which follows no redirects, keeps no cookies and decompresses nothing.
-func newTransport(o Options) *httpreuse.Transport {
+func newTransport(o Options) *http.Transport {
 	dial := func(ctx context.Context, network, address string) (net.Conn, error) {
 		return o.dialer(address).DialContext(ctx, network, address)
 	}
@@ -48,7 +47,7 @@ func newTransport(o Options) *httpreuse.Transport {
 	if o.Proxy != nil {
 		t.Proxy = http.ProxyURL(o.Proxy)
 	}
-	return httpreuse.Guard(t)
+	return t
 }
 
 // call is one HTTP request about a repository.

@@ -140,7 +140,7 @@ func New(o Options) (*Origin, error) {
 			return nil, err
 		}
 	}
-	c.transport = newTransport(o)
+	c.transport = httpreuse.Guard(newTransport(o))
 	c.closing, c.close = context.WithCancel(context.Background())
 	if o.Share != nil {
 		c.limits = o.Share.limits

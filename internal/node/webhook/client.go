@@ -19,14 +19,11 @@ func newClient(allowPrivate bool) *http.Client {
 	if !allowPrivate {
 		dialer.Control = func(_, address string, _ syscall.RawConn) error { return checkAddress(address) }
 	}
-	return &http.Client{
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-		Transport: httpreuse.Guard(&http.Transport{
-			DialContext: dialer.DialContext, TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12},
-			DisableCompression: true, MaxResponseHeaderBytes: maxHeader, TLSHandshakeTimeout: defaultTimeout,
-			MaxIdleConnsPerHost: 2, IdleConnTimeout: 30 * time.Second,
-		}),
-	}
+	return httpreuse.Client(&http.Transport{
+		DialContext: dialer.DialContext, TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12},
+		DisableCompression: true, MaxResponseHeaderBytes: maxHeader, TLSHandshakeTimeout: defaultTimeout,
+		MaxIdleConnsPerHost: 2, IdleConnTimeout: 30 * time.Second,
+	})
 }
 
 var errPrivate = errors.New("the address is in a private network or on this machine, and allow_private is not set")

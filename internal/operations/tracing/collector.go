@@ -19,6 +19,7 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 
 	"github.com/packhorse-git/packhorse/internal/schedule/retry"
+	"github.com/packhorse-git/packhorse/internal/transport/httpreuse"
 )
 
 // exportCall is the gRPC method of a collector.
@@ -40,19 +41,19 @@ type collector struct {
 }
 
 func newCollector(u *url.URL, o Options) *collector {
-	transport := http.DefaultTransport.(*http.Transport).Clone()
-	// A redirect is an error: net/http would send credentials in unknown headers to the other server.
-	client := &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error {
-		return http.ErrUseLastResponse
-	}}
-	c := &collector{url: u.String(), http: client, headers: o.Headers,
+	transport := &http.Transport{Proxy: http.ProxyFromEnvironment, IdleConnTimeout: 90 * time.Second}
+	c := &collector{url: u.String(), headers: o.Headers,
 		pauses: retry.Policy{First: o.Timeout / 20, Max: o.Timeout / 4}}
 	if o.GRPC {
 		transport.Protocols = new(http.Protocols)
 		transport.Protocols.SetHTTP2(true)
 		transport.Protocols.SetUnencryptedHTTP2(true)
+	}
+	// A redirect is an error: net/http would send credentials in unknown headers to the other server.
+	c.http = httpreuse.Client(transport)
+	if o.GRPC {
 		// TracesData has the same encoding as ExportTraceServiceRequest, whose package needs grpc-go.
-		c.grpc = connect.NewClient[otlp.TracesData, emptypb.Empty](client, u.JoinPath(exportCall).String(),
+		c.grpc = connect.NewClient[otlp.TracesData, emptypb.Empty](c.http, u.JoinPath(exportCall).String(),
 			connect.WithGRPC(), connect.WithReadMaxBytes(maxResponse))
 	}
 	return c

@@ -10,6 +10,7 @@ import (
 	"net/http"
 
 	"github.com/packhorse-git/packhorse/internal/server/adminapi"
+	"github.com/packhorse-git/packhorse/internal/transport/httpreuse"
 )
 
 // maxAnswer is the maximum size of a server's response in bytes.
@@ -26,20 +27,7 @@ func (e *refusal) Error() string { return e.text }
 // ask sends a request without a body and returns the response. The network is "unix" with a path as the address, or
 // "tcp" with HOST:PORT. The error is a *refusal if the response is not 200.
 func ask(ctx context.Context, network, address, method, path string) ([]byte, error) {
-	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, network, address)
-	}
-	transport := &http.Transport{DialContext: dial}
-	defer transport.CloseIdleConnections()
-	host := address
-	if network == "unix" {
-		host = "localhost"
-	}
-	request, err := http.NewRequestWithContext(ctx, method, "http://"+host+path, nil)
-	if err != nil {
-		return nil, err
-	}
-	response, err := (&http.Client{Transport: transport}).Do(request)
+	response, err := send(ctx, network, address, method, path)
 	if err != nil {
 		return nil, err
 	}
@@ -53,4 +41,20 @@ func ask(ctx context.Context, network, address, method, path string) ([]byte, er
 		problem.Error = fmt.Sprintf("%s: %.200s", response.Status, bytes.TrimSpace(text))
 	}
 	return nil, &refusal{response.StatusCode, problem.Error}
+}
+
+// send is ask for a response of any size.
+func send(ctx context.Context, network, address, method, path string) (*http.Response, error) {
+	host := address
+	if network == "unix" {
+		host = "localhost"
+	}
+	request, err := http.NewRequestWithContext(ctx, method, "http://"+host+path, nil)
+	if err != nil {
+		return nil, err
+	}
+	return httpreuse.Client(&http.Transport{DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, network, address)
+		}}).Do(request)
 }

@@ -82,15 +82,7 @@ func (c *lfsClient) do(method, path string, query url.Values, item func(json.Raw
 
 // askLines sends a request to an admin socket, and calls do with each line of the response until it returns an error.
 func askLines(ctx context.Context, socket, method, path string, do func(adminapi.LFSEvent) error) error {
-	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, "unix", socket)
-	}}
-	defer transport.CloseIdleConnections()
-	request, err := http.NewRequestWithContext(ctx, method, "http://localhost"+path, nil)
-	if err != nil {
-		return err
-	}
-	response, err := (&http.Client{Transport: transport}).Do(request)
+	response, err := send(ctx, "unix", socket, method, path)
 	if err != nil {
 		return fmt.Errorf("ask the server at %s: %w", socket, err)
 	}

@@ -22,6 +22,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/gateway"
 	"github.com/packhorse-git/packhorse/internal/gateway/githttp"
 	"github.com/packhorse-git/packhorse/internal/transport/credfile"
+	"github.com/packhorse-git/packhorse/internal/transport/httpreuse"
 	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
 )
 
@@ -165,7 +166,7 @@ func resolveByURL(ctx context.Context, server, tokenFile, repository string,
 		}
 		request.Header.Set("Authorization", "Bearer "+token.Get())
 	}
-	response, err := http.DefaultClient.Do(request)
+	response, err := httpreuse.Client(&http.Transport{Proxy: http.ProxyFromEnvironment}).Do(request)
 	if err != nil {
 		return all, err
 	}

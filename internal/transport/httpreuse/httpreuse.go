@@ -22,9 +22,22 @@ import (
 // Transport is an http.Transport that uses no connection again on which bytes follow an answer. It is for HTTP/1.1.
 type Transport struct{ *http.Transport }
 
-// Guard returns a Transport. It replaces DialContext, which must be set.
+// Client returns a client with a guarded transport. It does not follow redirects. All clients of the server are made by
+// it, and speak HTTP/1.1 unless the transport speaks HTTP/2 only, which needs no guard.
+func Client(t *http.Transport) *http.Client {
+	c := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	if c.Transport = t; t.Protocols == nil || t.Protocols.HTTP1() {
+		c.Transport = Guard(t)
+	}
+	return c
+}
+
+// Guard returns a Transport. It replaces DialContext.
 func Guard(t *http.Transport) *Transport {
 	dial := t.DialContext
+	if dial == nil {
+		dial = new(net.Dialer).DialContext
+	}
 	t.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
 		c, err := dial(ctx, network, address)
 		if err != nil {
