@@ -16,10 +16,10 @@ import (
 
 	"github.com/hashicorp/golang-lru/v2/simplelru"
 	"golang.org/x/crypto/ssh"
-	"golang.org/x/sync/singleflight"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/schedule/answers"
 	"github.com/packhorse-git/packhorse/internal/schedule/inflight"
 	"github.com/packhorse-git/packhorse/internal/transport/httpreuse"
 )
@@ -52,19 +52,18 @@ type HookOptions struct {
 type Hook struct {
 	o         HookOptions
 	client    *http.Client
-	key       [32]byte // of the hashes, random for each process
-	flight    singleflight.Group
+	key       [32]byte                        // of the hashes, random for each process
+	answers   *answers.Cache[string, *answer] // by the hash of the question
 	slots     *slots
 	manySlots chan struct{} // one for each running request of readable
 
 	readableTime time.Duration // readableTime, except in tests
 
 	mu          sync.Mutex
-	answers     *simplelru.LRU[string, *answer] // by the hash of the question
-	views       *simplelru.LRU[string, *view]   // by the hash of the caller
-	viewAnswers int                             // answers in all views
-	failures    int                             // since the last success
-	pausedUntil time.Time                       // no requests are sent before
+	views       *simplelru.LRU[string, *view] // by the hash of the caller
+	viewAnswers int                           // answers in all views
+	failures    int                           // since the last success
+	pausedUntil time.Time                     // no requests are sent before
 
 	source *source
 	life   context.Context
@@ -87,9 +86,9 @@ func NewHook(o HookOptions) *Hook {
 		readableTime: readableTime,
 	}
 	size := max(o.Size, 1)
-	h.answers, _ = simplelru.NewLRU[string, *answer](size, nil) // fails only for a size below 1
-	h.views, _ = simplelru.NewLRU(size, func(_ string, v *view) { h.viewAnswers -= v.counted })
-	rand.Read(h.key[:]) // never fails
+	h.answers = answers.New[string, *answer](size, 0, o.Now)
+	h.views, _ = simplelru.NewLRU(size, func(_ string, v *view) { h.viewAnswers -= v.counted }) // the size is valid
+	rand.Read(h.key[:])                                                                         // never fails
 	h.life, h.stop = context.WithCancel(context.Background())
 	h.client = httpreuse.Client(&http.Transport{
 		MaxIdleConnsPerHost: maxHookRequests, IdleConnTimeout: time.Minute, MaxResponseHeaderBytes: maxHookAnswer,
@@ -193,68 +192,48 @@ func (h *Hook) may(ctx context.Context, id Identity, repo git.RepoPath, op Opera
 	return a.Allow, nil
 }
 
-// cached returns an answer that expired at most stale ago, or nil.
-func (h *Hook) cached(hash string, stale time.Duration) *answer {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	a, ok := h.answers.Get(hash)
-	if !ok || !h.o.Now().Before(a.until.Add(stale)) {
-		return nil
-	}
-	return a
-}
-
-func (h *Hook) cache(hash string, a *answer) {
-	if h.o.Size == 0 {
-		return
-	}
+// timed returns an answer with the time for which it is cached.
+func (h *Hook) timed(a *answer) answers.Answer[*answer] {
 	ttl := h.o.TTL
 	if !a.Allow { // a new permission should apply soon
 		ttl = min(ttl, refusalTTL)
 	}
-	a.until = h.o.Now().Add(ttl)
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.answers.Add(hash, a)
+	if h.o.Size == 0 {
+		return answers.Answer[*answer]{Value: a}
+	}
+	timed := answers.Until(a, h.o.Now().Add(ttl))
+	if h.o.Stale {
+		timed.End = timed.End.Add(maxStale)
+	}
+	return timed
 }
 
 // ask returns the answer to a question from the cache, or from the hook. Equal concurrent questions share a request.
 func (h *Hook) ask(ctx context.Context, q question, check func() error) (*answer, error) {
 	hash := h.hash(q)
-	if a := h.cached(hash, 0); a != nil {
+	if a, ok := h.answers.Get(hash); ok {
 		h.o.Metrics.question("cached")
 		return a, nil
 	}
 	ctx, span := inflight.Trace(ctx, "auth hook")
 	defer span.End("")
 	q.trace = inflight.TraceParent(ctx)
-	done := h.flight.DoChan(hash, func() (any, error) {
+	a, isStale, err := h.answers.Ask(ctx, hash, func() (timed answers.Answer[*answer], err error) {
 		a, err := h.request(q, check)
 		if err == nil {
-			h.cache(hash, a)
+			timed = h.timed(a)
 		}
-		return a, err
+		return timed, err
 	})
-	select {
-	case r := <-done:
-		if r.Err == nil {
-			return r.Val.(*answer), nil
-		}
-		if fault.Is(r.Err, fault.Exhausted) {
-			return nil, r.Err
-		}
-		if h.o.Stale {
-			if a := h.cached(hash, maxStale); a != nil {
-				h.o.Metrics.question("stale")
-				return a, nil
-			}
-		}
-		return nil, &fault.Error{
+	switch {
+	case isStale:
+		h.o.Metrics.question("stale")
+	case err != nil && ctx.Err() == nil && !fault.Is(err, fault.Exhausted):
+		err = &fault.Error{
 			Kind: fault.Unavailable, Msg: "the server cannot check permissions at present; try again",
 			RetryAfter: fault.RetryLater,
-			Err:        fmt.Errorf("ask the auth hook: %w", r.Err),
+			Err:        fmt.Errorf("ask the auth hook: %w", err),
 		}
-	case <-ctx.Done():
-		return nil, ctx.Err()
 	}
+	return a, err
 }

@@ -173,10 +173,9 @@ func TestHook(t *testing.T) {
 	if n := app.questions() - before; n != 0 {
 		t.Errorf("questions to the hook about tokens = %d, want 0", n)
 	}
-	for _, hash := range w.o.Hook.answers.Keys() {
-		if strings.Contains(hash, "right") || strings.Contains(hash, "alice") || len(hash) != 32 {
-			t.Errorf("key in the cache = %q, want a hash of 32 bytes", hash)
-		}
+	hash := w.o.Hook.hash(question{Credential: &hookCredential{User: "alice", Secret: "right"}})
+	if strings.Contains(hash, "right") || strings.Contains(hash, "alice") || len(hash) != 32 {
+		t.Errorf("key in the cache = %q, want a hash of 32 bytes", hash)
 	}
 }
 
@@ -360,9 +359,6 @@ func TestHookForgets(t *testing.T) {
 	w, app := newHookWorld(t, Options{}, HookOptions{Size: 10, PerAddress: true}, decides)
 	for i := range 100 {
 		w.from(fmt.Sprintf("192.0.2.%d", i), basic("alice", "right"))
-	}
-	if n := w.o.Hook.answers.Len(); n != 10 {
-		t.Errorf("cached answers = %d, want 10", n)
 	}
 	if app.questions() != 100 {
 		t.Errorf("questions = %d, want one for each of 100 addresses", app.questions())

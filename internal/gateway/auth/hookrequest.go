@@ -64,8 +64,6 @@ func hookIdentityOf(id Identity) *hookIdentity {
 
 // answer is the JSON of an answer.
 type answer struct {
-	until time.Time // in the cache
-
 	Allow    bool   `json:"allow"`
 	Identity string `json:"identity,omitempty"` // to identify
 	Scope    string `json:"scope,omitempty"`    // to identify: the most powerful operation of the credential

@@ -17,8 +17,7 @@ func Space(dir string) (size, free int64, err error) {
 	return int64(uint64(st.Blocks) * block), int64(uint64(st.Bavail) * block), nil
 }
 
-// Floor returns how much of a file system of a size stays free unless an administrator says otherwise: a twentieth, at
-// most 5 GiB.
+// Floor returns the default of the space that stays free on a file system of a size: a twentieth, at most 5 GiB.
 func Floor(size int64) int64 { return min(size/20, 5<<30) }
 
 // IsFull reports whether more room on the disk, or in a quota, would help.

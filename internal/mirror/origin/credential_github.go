@@ -15,14 +15,13 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/go-jose/go-jose/v4"
 	"github.com/go-jose/go-jose/v4/jwt"
-	"golang.org/x/sync/singleflight"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/schedule/answers"
 	"github.com/packhorse-git/packhorse/internal/transport/credfile"
 	"github.com/packhorse-git/packhorse/internal/transport/httpreuse"
 )
@@ -45,13 +44,7 @@ type GitHubApp struct {
 	key    *credfile.Private[*rsa.PrivateKey]
 	client *http.Client
 	now    func() time.Time
-	flight singleflight.Group
-
-	mu      sync.Mutex
-	token   Secret
-	expires time.Time
-	failed  time.Time // latest failure of an exchange
-	err     error     // of that failure; nil after a success
+	tokens *answers.Cache[struct{}, Secret]
 }
 
 const (
@@ -68,6 +61,7 @@ func NewGitHubApp(o GitHubAppOptions) (*GitHubApp, error) {
 		return nil, err
 	}
 	a := &GitHubApp{o: o, key: key, now: time.Now}
+	a.tokens = answers.New[struct{}, Secret](1, appRetryInterval, func() time.Time { return a.now() })
 	a.url = githubAPI(o.Origin.URL) + "/app/installations/" + strconv.Itoa(o.Installation) + "/access_tokens"
 	transport := newTransport(o.Origin)
 	transport.DisableKeepAlives = true // there is one request in an hour
@@ -105,54 +99,20 @@ func parseRSAKey(text []byte) (*rsa.PrivateKey, error) {
 // Authorization implements Source. It waits for an exchange if there is no valid token. An error of IsDown means that
 // the API does not answer.
 func (a *GitHubApp) Authorization(ctx context.Context) (Secret, error) {
-	a.mu.Lock()
-	token, left, err := a.token, a.expires.Sub(a.now()), a.err
-	recent := a.err != nil && a.now().Sub(a.failed) < appRetryInterval
-	a.mu.Unlock()
-	switch {
-	case left > appTokenEarly, recent && left > appTokenSpare:
-		return token, nil
-	case recent:
-		return Secret{}, err
-	}
-	done := a.flight.DoChan("", func() (any, error) { return nil, a.renew() })
-	if left > appTokenSpare {
-		return token, nil
-	}
-	select {
-	case r := <-done:
-		if r.Err != nil {
-			return Secret{}, r.Err
-		}
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		return a.token, nil
-	case <-ctx.Done():
-		return Secret{}, context.Cause(ctx)
-	}
+	token, _, err := a.tokens.Ask(ctx, struct{}{}, a.renew)
+	return token, err
 }
 
-// renew gets a token and keeps it, or the error. It does nothing if the token was renewed since its caller looked.
-func (a *GitHubApp) renew() error {
-	a.mu.Lock()
-	left := a.expires.Sub(a.now())
-	a.mu.Unlock()
-	if left > appTokenEarly {
-		return nil
-	}
+// renew gets a token.
+func (a *GitHubApp) renew() (answers.Answer[Secret], error) {
 	token, expires, err := a.exchange()
 	if err != nil {
 		err = fmt.Errorf("get a token for the GitHub App %d: %w", a.o.App, err)
 		a.o.Log.Warn("cannot get a token for a GitHub App", "error", err)
 	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.err = err; err != nil {
-		a.failed = a.now()
-		return err
-	}
-	a.token, a.expires = token, expires
-	return nil
+	answer := answers.Until(token, expires.Add(-appTokenSpare))
+	answer.Renew = expires.Add(-appTokenEarly)
+	return answer, err
 }
 
 // exchange gets an installation token.

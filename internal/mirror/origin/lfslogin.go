@@ -16,6 +16,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
+	"github.com/packhorse-git/packhorse/internal/schedule/answers"
 )
 
 // lfsAuthenticate is the command with which an SSH origin names the LFS server of a repository.
@@ -51,29 +52,27 @@ func (o *Origin) doAPI(ctx context.Context, q Request) (*Response, error) {
 	response, err := o.do(ctx, &q)
 	if e, ok := errors.AsType[*Error](err); ok &&
 		(e.Status == http.StatusUnauthorized || e.Status == http.StatusForbidden) {
-		o.logins.Remove(q.Path) // it may have been revoked
+		o.logins.Forget(q.Path) // it may have been revoked
 	}
 	return response, err
 }
 
 // login returns the login for a repository. Requests at the same time ask the origin once.
 func (o *Origin) login(ctx context.Context, path string) (*lfsLogin, error) {
-	if l, ok := o.logins.Get(path); ok && time.Now().Before(l.expires) {
-		return l, nil
-	}
-	done := o.loggingIn.DoChan(path, func() (any, error) { return o.askLogin(o.closing, path) })
-	select {
-	case r := <-done:
-		if r.Err != nil {
-			return nil, r.Err
+	login, _, err := o.logins.Ask(ctx, path, func() (answers.Answer[*lfsLogin], error) {
+		login, err := o.askLogin(o.closing, path)
+		if err != nil {
+			return answers.Answer[*lfsLogin]{}, err
 		}
-		return r.Val.(*lfsLogin), nil
-	case <-ctx.Done():
-		return nil, o.transportError(ctx, ctx.Err())
+		return answers.Until(login, login.expires), nil
+	})
+	if err != nil && ctx.Err() != nil {
+		err = o.transportError(ctx, ctx.Err())
 	}
+	return login, err
 }
 
-// askLogin asks the origin for a login, and keeps it.
+// askLogin asks the origin for a login.
 func (o *Origin) askLogin(ctx context.Context, path string) (*lfsLogin, error) {
 	now := time.Now()
 	var output []byte
@@ -95,11 +94,7 @@ func (o *Origin) askLogin(ctx context.Context, path string) (*lfsLogin, error) {
 	if err != nil {
 		return nil, err
 	}
-	login, err := o.parseLogin(output, path, now)
-	if err == nil {
-		o.logins.Add(path, login)
-	}
-	return login, err
+	return o.parseLogin(output, path, now)
 }
 
 // parseLogin parses the output of git-lfs-authenticate. Without a URL, the LFS server is at the host of the origin.

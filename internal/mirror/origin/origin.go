@@ -18,12 +18,12 @@ import (
 	"time"
 
 	lru "github.com/hashicorp/golang-lru/v2"
-	"golang.org/x/sync/singleflight"
 	"golang.org/x/time/rate"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/node"
+	"github.com/packhorse-git/packhorse/internal/schedule/answers"
 	"github.com/packhorse-git/packhorse/internal/transport/httpreuse"
 )
 
@@ -86,10 +86,9 @@ type Origin struct {
 	limits    *limits
 	metrics   *Metrics
 	log       *slog.Logger
-	hostLog   rate.Sometimes                 // about hosts that are not allowed
-	known     *lru.Cache[string, repository] // by path
-	logins    *lru.Cache[string, *lfsLogin]  // of an SSH origin, by path
-	loggingIn singleflight.Group             // by path
+	hostLog   rate.Sometimes                    // about hosts that are not allowed
+	known     *lru.Cache[string, repository]    // by path
+	logins    *answers.Cache[string, *lfsLogin] // of an SSH origin, by path
 	closing   context.Context
 	close     context.CancelFunc
 }
@@ -132,9 +131,7 @@ func New(o Options) (*Origin, error) {
 	if c.known, err = lru.New[string, repository](maxKnown); err != nil {
 		return nil, err
 	}
-	if c.logins, err = lru.New[string, *lfsLogin](maxKnown); err != nil {
-		return nil, err
-	}
+	c.logins = answers.New[string, *lfsLogin](maxKnown, 0, time.Now)
 	if o.URL.Scheme == "ssh" {
 		if c.sessions, err = newSessions(o, o.dialer(o.URL.Hostname())); err != nil {
 			return nil, err
