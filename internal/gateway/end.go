@@ -9,7 +9,6 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/gateway/auth"
-	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/node"
 	"github.com/packhorse-git/packhorse/internal/schedule/inflight"
 )
@@ -91,7 +90,7 @@ func (r *Request) level(result string) slog.Level {
 	}
 	switch result {
 	case "ok":
-		if r.Outcome.Refused > 0 && (r.isPush || r.Outcome.Reason == fault.Unavailable.String()) {
+		if r.Outcome.LFS.Refused > 0 && (r.isPush || r.Outcome.Reason == fault.Unavailable.String()) {
 			return slog.LevelWarn
 		}
 		return slog.LevelInfo
@@ -139,7 +138,7 @@ func (r *Request) log(result string, took time.Duration, front FrontEnd) {
 	// a group without a name is inlined, and its attributes are not copied
 	record.AddAttrs(slog.Attr{Value: slog.GroupValue(a...)})
 	_ = r.Log.Handler().Handle(r.Ctx, record)
-	node.LogUpdates(r.Ctx, r.Log, level, r.Outcome.Updates,
+	node.LogUpdates(r.Ctx, r.Log, level, r.Outcome.Push.Updates,
 		slog.String("request", r.running.ID()), slog.String("repository", auth.Redact(r.Repo.String())),
 		slog.String("user", r.ID.Name))
 	clear(a)
@@ -172,42 +171,15 @@ func (r *Request) attributes(a []slog.Attr) []slog.Attr {
 	if len(r.failed) > 0 {
 		a = append(a, slog.Any("failed_nodes", r.failed))
 	}
-	if o.Session != "" {
-		a = append(a, slog.String("session", o.Session))
-	}
-	switch {
-	case o.Command == protocol.CommandLsRefs, o.Refs > 0:
-		a = append(a, slog.Int("refs", o.Refs))
-	case o.Command == protocol.CommandFetch:
-		a = append(a, slog.Int("wants", o.Wants), slog.Int("haves", o.Haves), slog.Int("common", o.Common))
-	}
-	switch {
-	case r.Op.LFS:
-		a = r.lfsAttributes(a)
-	case o.Pack != "":
-		a = append(a, slog.String("pack", o.Pack), slog.String("key", o.Key[:min(len(o.Key), 16)]),
-			slog.Uint64("objects", uint64(o.Objects)), slog.Int64("pack_bytes", o.Bytes),
-			node.Milliseconds("parse_ms", o.Parse), node.Milliseconds("negotiate_ms", o.Negotiate),
-			node.Milliseconds("wait_ms", o.Wait),
-			node.Milliseconds("first_byte_ms", o.FirstByte), node.Milliseconds("copy_ms", o.Copy))
-		a = append(a, o.Made.Attrs()...)
-	}
 	a = append(a, r.gitAttributes()...)
 	a = append(a, slog.Int64("bytes", r.Bytes.Sent))
-	if r.Bytes.Kernel > 0 || o.Pack != "" && !r.Op.LFS {
+	if r.Bytes.Kernel > 0 || o.Fetch.Pack != "" {
 		a = append(a, slog.Int64("kernel_bytes", r.Bytes.Kernel))
 	}
-	if o.Warmup > 0 {
-		a = append(a, node.Milliseconds("warmup_ms", o.Warmup))
+	if r.lock != nil {
+		a = append(a, slog.String("path", LogText(r.lock.Path)), slog.String("owner", LogText(r.lock.Owner)))
 	}
-	a = append(a, o.StoreAttrs()...)
-	a = append(a, o.MirrorAttrs()...)
-	if len(o.Updates) > 0 {
-		a = append(a, node.UpdateAttrs(o.Updates)...)
-	}
-	if o.Reason != "" {
-		a = append(a, slog.String("reason", o.Reason))
-	}
+	a = o.Attrs(a)
 	if r.Err != nil {
 		a = append(a, slog.String("error", logError(r.Err)))
 	}
@@ -218,10 +190,7 @@ func (r *Request) attributes(a []slog.Attr) []slog.Attr {
 func (r *Request) gitAttributes() []slog.Attr {
 	u := r.running.Usage()
 	if u.Commands == 0 {
-		if r.Outcome.Pack == "" || r.Op.LFS {
-			return nil
-		}
-		return []slog.Attr{node.Milliseconds("git_cpu_ms", r.Outcome.ChildCPU)}
+		return nil
 	}
 	return []slog.Attr{
 		slog.Int("git_commands", u.Commands), node.Milliseconds("git_cpu_ms", u.User+u.System),

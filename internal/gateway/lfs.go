@@ -3,7 +3,6 @@ package gateway
 import (
 	"context"
 	"io"
-	"log/slog"
 	"net/url"
 	"strings"
 	"time"
@@ -92,11 +91,11 @@ func (r *Request) LFSDownload(download lfs.Download, response *Response) {
 	r.relayLFS(false, response, func(n lfsNode, session node.Session) (node.Outcome, error) {
 		return n.LFSDownload(r.Ctx, r.Repo, session, download, response)
 	})
-	r.Outcome.Key = download.OID.String()
-	if r.Outcome.Bytes = 0; response.Begun() { // the client determines the rest
-		r.Outcome.Bytes = r.Bytes.Sent
+	r.Outcome.LFS.Object = download.OID.String()
+	if r.Outcome.LFS.Bytes = 0; response.Begun() { // the client determines the rest
+		r.Outcome.LFS.Bytes = r.Bytes.Sent
 		r.Rating = &Rating{Class: sli.Hit, Latency: response.begun.Sub(r.start)}
-		if pack := r.Outcome.Pack; pack != "" && pack != "hit" { // a mirror's object that was not here
+		if pack := r.Outcome.LFS.Cache; pack != "" && pack != "hit" { // a mirror's object that was not here
 			r.Rating.Class = sli.Cold
 		}
 	}
@@ -111,7 +110,7 @@ func (r *Request) LFSUpload(upload lfs.Upload, content io.Reader, response *Resp
 		size, o, err = n.LFSUpload(r.Ctx, r.Repo, session, upload, in)
 		return o, err
 	})
-	r.Outcome.Command, r.Outcome.Key, r.Outcome.Bytes = node.CommandLFSUpload, upload.OID.String(), in.n
+	r.Outcome.Command, r.Outcome.LFS.Object, r.Outcome.LFS.Bytes = node.CommandLFSUpload, upload.OID.String(), in.n
 	if r.Err != nil && response.body.failed() && !fault.Is(r.Err, fault.Invalid) {
 		r.Err = fault.Wrap(fault.Invalid, "the upload was cut off or took too long", r.Err)
 	}
@@ -182,15 +181,6 @@ func (r *Request) relayLFS(isPush bool, response *Response,
 		}
 		return call(with, session)
 	})
-}
-
-// lfsAttributes appends the attributes of a request of Git LFS.
-func (r *Request) lfsAttributes(a []slog.Attr) []slog.Attr {
-	a = append(a, r.Outcome.LFSAttrs()...)
-	if r.lock != nil {
-		a = append(a, slog.String("path", LogText(r.lock.Path)), slog.String("owner", LogText(r.lock.Owner)))
-	}
-	return a
 }
 
 // LFSBatch implements lfsNode.

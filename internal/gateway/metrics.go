@@ -60,21 +60,21 @@ func (m *Metrics) count(r *Request, result string, took time.Duration) {
 	m.links.Observe(r.Ctx, m.seconds.WithLabelValues(r.Op.Name), took)
 	switch {
 	case !r.Op.LFS:
-		m.countStages(&r.Outcome)
+		m.countStages(&r.Outcome.Fetch)
 	case r.Op == LFSDownload, r.Op == LFSUpload:
-		m.lfsBytes.WithLabelValues(r.Op.Name).Add(float64(r.Outcome.Bytes))
+		m.lfsBytes.WithLabelValues(r.Op.Name).Add(float64(r.Outcome.LFS.Bytes))
 	}
 	m.served.Add(float64(r.Bytes.Sent))
 }
 
-func (m *Metrics) countStages(o *node.Outcome) {
-	if o.Pack == "" {
+func (m *Metrics) countStages(f *node.FetchOutcome) {
+	if f.Pack == "" {
 		return
 	}
 	for _, s := range [...]struct {
 		name string
 		took time.Duration
-	}{{"parse", o.Parse}, {"negotiate", o.Negotiate}, {"wait", o.Wait}, {"first_byte", o.FirstByte}, {"copy", o.Copy}} {
+	}{{"parse", f.Parse}, {"negotiate", f.Negotiate}, {"wait", f.Wait}, {"first_byte", f.FirstByte}, {"copy", f.Copy}} {
 		m.stages.WithLabelValues(s.name).Observe(s.took.Seconds())
 	}
 }
@@ -84,9 +84,9 @@ func (r *Request) rate(result string, took time.Duration) {
 	rating := r.Rating
 	if rating == nil {
 		rating = &Rating{Class: r.Op.Class, Latency: took}
-		if r.Op == Fetch && r.Outcome.Pack != "" {
-			rating.Class, rating.Latency = sli.Cold, r.Outcome.FirstByte // the client determines the rest
-			if r.Outcome.Pack == "hit" {
+		if r.Op == Fetch && r.Outcome.Fetch.Pack != "" {
+			rating.Class, rating.Latency = sli.Cold, r.Outcome.Fetch.FirstByte // the client determines the rest
+			if r.Outcome.Fetch.Pack == "hit" {
 				rating.Class = sli.Hit
 			}
 		}

@@ -278,7 +278,8 @@ func (x *exchange) follow(ctx context.Context, body []byte) (done bool, err erro
 	if err != nil && !begun && ctx.Err() == nil {
 		return false, nil
 	}
-	x.outcome = node.Outcome{Command: protocol.CommandFetch, Wants: len(request.Wants), Mirror: node.MirrorFollow}
+	x.outcome = node.Outcome{Command: protocol.CommandFetch, Mirror: node.MirrorFollow,
+		Fetch: node.FetchOutcome{Wants: len(request.Wants)}}
 	return true, err
 }
 

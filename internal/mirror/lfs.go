@@ -57,7 +57,7 @@ func (n *Node) LFSBatch(ctx context.Context, path git.RepoPath, session node.Ses
 	x.outcome, x.outcome.Mirror = outcome, node.MirrorLocal
 	if err == nil {
 		err = x.askMissing(ctx, b, states)
-		x.outcome.Refused, x.outcome.Reason = objects.Refusals(states)
+		x.outcome.LFS.Refused, x.outcome.Reason = objects.Refusals(states)
 	}
 	return states, x.result(), err
 }
@@ -137,7 +137,7 @@ func (n *Node) LFSDownload(ctx context.Context, path git.RepoPath, session node.
 	if err = x.sendObject(ctx, d); fault.Is(err, fault.NotFound) || fault.Is(err, fault.Invalid) {
 		err = x.fetchObject(ctx, d)
 	}
-	x.mirrors.metrics.lfs.sent(x.outcome.Pack)
+	x.mirrors.metrics.lfs.sent(x.outcome.LFS.Cache)
 	return x.result(), err
 }
 
@@ -193,7 +193,8 @@ func (n *Node) uploadServer(ctx context.Context, path git.RepoPath, session node
 // uploadBatch is LFSBatch before an upload. The origin answers.
 func (n *Node) uploadBatch(ctx context.Context, path git.RepoPath, session node.Session, b lfs.Batch) ([]lfs.Status,
 	node.Outcome, error) {
-	outcome := node.Outcome{Command: node.CommandLFSBatch, Objects: uint32(len(b.Objects)), Mirror: node.MirrorRelay}
+	outcome := node.Outcome{Command: node.CommandLFSBatch, Mirror: node.MirrorRelay,
+		LFS: node.LFSOutcome{Objects: uint32(len(b.Objects))}}
 	server, ok, err := n.uploadServer(ctx, path, session)
 	switch {
 	case err != nil:
@@ -208,14 +209,15 @@ func (n *Node) uploadBatch(ctx context.Context, path git.RepoPath, session node.
 	for i, a := range answers {
 		states[i] = a.Status
 	}
-	outcome.Refused, outcome.Reason = objects.Refusals(states)
+	outcome.LFS.Refused, outcome.Reason = objects.Refusals(states)
 	return states, outcome, err
 }
 
 // LFSUpload sends an object to the origin as it arrives. Interrupted uploads to a mirror do not continue.
 func (n *Node) LFSUpload(ctx context.Context, path git.RepoPath, session node.Session, u lfs.Upload,
 	content io.Reader) (size int64, outcome node.Outcome, err error) {
-	outcome = node.Outcome{Command: node.CommandLFSUpload, Objects: 1, Mirror: node.MirrorRelay}
+	outcome = node.Outcome{Command: node.CommandLFSUpload, Mirror: node.MirrorRelay,
+		LFS: node.LFSOutcome{Objects: 1}}
 	server, ok, err := n.uploadServer(ctx, path, session)
 	switch {
 	case err != nil:
@@ -260,7 +262,8 @@ func (n *Node) LFSPart(ctx context.Context, path git.RepoPath, session node.Sess
 	if err == nil && !ok {
 		return n.Node.LFSPart(ctx, path, session, o)
 	}
-	return 0, node.Outcome{Command: node.CommandLFSUpload, Objects: 1, Mirror: node.MirrorRelay}, err
+	return 0, node.Outcome{Command: node.CommandLFSUpload, Mirror: node.MirrorRelay,
+		LFS: node.LFSOutcome{Objects: 1}}, err
 }
 
 // LFSLocks passes a request about locks to the origin.

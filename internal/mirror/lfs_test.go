@@ -31,7 +31,7 @@ func TestLFSBatch(t *testing.T) {
 	session := node.Session{Stateless: true}
 	for _, batches := range []int32{3, 4} { // only the missing one is asked for again
 		states, outcome, err := w.Node().LFSBatch(t.Context(), w.path("host/a"), session, b)
-		if err != nil || outcome.Mirror != node.MirrorRelay || outcome.Objects != 252 || outcome.Refused != 1 ||
+		if err != nil || outcome.Mirror != node.MirrorRelay || outcome.LFS.Objects != 252 || outcome.LFS.Refused != 1 ||
 			outcome.Reason != "too_large" {
 			t.Fatalf("batch: outcome %v, error %v, want 252 objects of the origin, one of them too large", outcome, err)
 		}

@@ -47,7 +47,7 @@ func TestLFSDownloadIsShared(t *testing.T) {
 				t.Errorf("client %d: %d bytes, length %d, %s, error %v, want %d bytes", i, got.Len(), got.length, got.bulk, err,
 					len(want))
 			}
-			switch outcome.Pack {
+			switch outcome.LFS.Cache {
 			case "miss":
 				misses.Add(1)
 			case "follow":
@@ -84,9 +84,9 @@ func TestLFSDownloadEndsDuringStart(t *testing.T) {
 	late := &sink{length: -1, start: func() { w.gets("host/a", o, content, "miss") }}
 	session := node.Session{Stateless: true}
 	outcome, err := w.Node().LFSDownload(t.Context(), w.path("host/a"), session, whole(o), late)
-	if err != nil || !bytes.Equal(late.Bytes(), content) || late.length != o.Size || outcome.Pack != "hit" {
+	if err != nil || !bytes.Equal(late.Bytes(), content) || late.length != o.Size || outcome.LFS.Cache != "hit" {
 		t.Errorf("late client: %d bytes, length %d, %q, error %v, want %d bytes and a hit", late.Len(), late.length,
-			outcome.Pack, err, o.Size)
+			outcome.LFS.Cache, err, o.Size)
 	}
 	x, err := w.Node().beginLFS(t.Context(), w.path("host/a"), session, late)
 	w.do(err)

@@ -168,14 +168,15 @@ func (l *lfsObjects) send(ctx context.Context, x *exchange, d lfs.Download, a *l
 		if y == nil {
 			continue
 		}
-		x.outcome = node.Outcome{Command: node.CommandLFSDownload, Objects: 1, Mirror: node.MirrorRelay, Pack: "follow"}
+		x.outcome = node.Outcome{Command: node.CommandLFSDownload, Mirror: node.MirrorRelay,
+			LFS: node.LFSOutcome{Objects: 1, Cache: "follow"}}
 		if leads {
-			x.outcome.Pack = "miss"
+			x.outcome.LFS.Cache = "miss"
 		}
 		err = y.follow(ctx, x, d)
 		l.leave(y)
 		isOfOther := isOfCaller(err) || errors.Is(err, lfsclient.ErrWrong) && y.url != x.mirror.originURL()
-		if err == nil || x.outcome.Bytes > 0 || leads || try == maxTries || !isOfOther {
+		if err == nil || x.outcome.LFS.Bytes > 0 || leads || try == maxTries || !isOfOther {
 			return err
 		}
 	}
@@ -303,7 +304,7 @@ func (y *download) follow(ctx context.Context, x *exchange, d lfs.Download) erro
 		if isBegun && ready > pos {
 			section := bulk.Section{File: file, Offset: pos, N: ready - pos}
 			n, err := io.Copy(x.response, &section)
-			x.outcome.Bytes += n
+			x.outcome.LFS.Bytes += n
 			if section.Err() != nil {
 				return section.Err()
 			}

@@ -215,10 +215,10 @@ func whole(o lfs.Object) lfs.Download { return lfs.Download{Object: o, Length: -
 func (w *world) gets(path string, o lfs.Object, content []byte, cache string) {
 	w.t.Helper()
 	got, outcome, err := w.download(w.t.Context(), path, whole(o))
-	if err != nil || !bytes.Equal(got.Bytes(), content) || got.length != o.Size || outcome.Pack != cache ||
-		outcome.Bytes != o.Size {
+	if err != nil || !bytes.Equal(got.Bytes(), content) || got.length != o.Size || outcome.LFS.Cache != cache ||
+		outcome.LFS.Bytes != o.Size {
 		w.t.Fatalf("download of %s: %d bytes, length %d, outcome %q of %d bytes, error %v, want %d bytes and %q", path,
-			got.Len(), got.length, outcome.Pack, outcome.Bytes, err, len(content), cache)
+			got.Len(), got.length, outcome.LFS.Cache, outcome.LFS.Bytes, err, len(content), cache)
 	}
 }
 

@@ -45,8 +45,9 @@ func (x *exchange) relay(ctx context.Context, p passage, body []byte) error {
 		return bodyOf(client.Relay(ctx, path, protocol.UploadPack, auth, gitProtocol(session.Version),
 			bytes.NewReader(q.body), int64(len(q.body))))
 	}
-	wants := x.outcome.Wants
-	x.outcome = node.Outcome{Command: protocol.CommandFetch, Wants: wants, Mirror: node.MirrorRelay}
+	wants := x.outcome.Fetch.Wants
+	x.outcome = node.Outcome{Command: protocol.CommandFetch, Mirror: node.MirrorRelay,
+		Fetch: node.FetchOutcome{Wants: wants}}
 	quiet := bytes.Contains(body, []byte("no-progress"))
 	return x.mirrors.relays.send(ctx, q.key, q.form, open, x.response, x.following(quiet, false))
 }

@@ -45,9 +45,9 @@ func firstLine(updates []RefUpdate) int {
 	return len(updates)
 }
 
-// UpdateAttrs returns the attributes for a push's log line: the number of changed and of refused refs, and the first
+// updateAttrs returns the attributes for a push's log line: the number of changed and of refused refs, and the first
 // updates. LogUpdates logs the other updates.
-func UpdateAttrs(updates []RefUpdate) []slog.Attr {
+func updateAttrs(updates []RefUpdate) []slog.Attr {
 	changed := 0
 	for _, u := range updates {
 		if u.Result == UpdateOK {
@@ -58,68 +58,6 @@ func UpdateAttrs(updates []RefUpdate) []slog.Attr {
 		slog.Int("refs_changed", changed), slog.Int("refs_refused", len(updates)-changed),
 		slog.Any("updates", updateList(updates[:firstLine(updates)])),
 	}
-}
-
-// Attrs returns the attributes for the log line of a fetch; none if it made no pack.
-func (m *Made) Attrs() []slog.Attr {
-	if m.Source == "" {
-		return nil
-	}
-	a := []slog.Attr{slog.String("pack_source", m.Source), Milliseconds("select_ms", m.Select),
-		Milliseconds("write_ms", m.Write)}
-	if m.Fallback != "" {
-		a = append(a, slog.String("pack_fallback", m.Fallback))
-	}
-	return a
-}
-
-// StoreAttrs returns the attributes for the log line of a request; none without an object store.
-func (o *Outcome) StoreAttrs() []slog.Attr {
-	s := &o.Stored
-	if s.Record == 0 {
-		return nil
-	}
-	a := []slog.Attr{slog.Uint64("record", s.Record), Milliseconds("look_ms", s.Look)}
-	if s.Tries > 0 {
-		a = append(a, Milliseconds("append_ms", s.Append), slog.Int("appends", s.Tries))
-	}
-	if o.Stale > 0 {
-		a = append(a, slog.Int64("stale_seconds", int64(o.Stale.Seconds())))
-	}
-	return a
-}
-
-// MirrorAttrs returns the attributes for the log line of a request to a mirror; none for another repository.
-func (o *Outcome) MirrorAttrs() []slog.Attr {
-	if o.Mirror == "" {
-		return nil
-	}
-	a := []slog.Attr{slog.String("mirror", string(o.Mirror)), Milliseconds("origin_ms", o.OriginTime)}
-	if o.Stale > 0 {
-		a = append(a, slog.Int64("stale_seconds", int64(o.Stale.Seconds())))
-	}
-	return a
-}
-
-// LFSAttrs returns the attributes for the log line of a request of Git LFS.
-func (o *Outcome) LFSAttrs() []slog.Attr {
-	var a []slog.Attr
-	if o.Objects > 0 {
-		a = append(a, slog.Uint64("objects", uint64(o.Objects)))
-	}
-	if o.Refused > 0 {
-		a = append(a, slog.Uint64("objects_refused", uint64(o.Refused)))
-	}
-	if o.Key != "" {
-		a = append(a, slog.String("object", o.Key))
-	}
-	if o.Pack != "" {
-		a = append(a, slog.String("cache", o.Pack))
-	}
-	if o.Command == CommandLFSUpload && o.Bytes > 0 {
-		a = append(a, slog.Int64("received_bytes", o.Bytes))
-	}
-	return a
 }
 
 // Milliseconds logs a duration as a number that can be summed.

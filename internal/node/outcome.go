@@ -1,6 +1,8 @@
 package node
 
 import (
+	"encoding/json"
+	"log/slog"
 	"slices"
 	"strings"
 	"time"
@@ -21,40 +23,67 @@ const (
 // IsLFS reports whether a command is one of Git LFS.
 func IsLFS(c protocol.Command) bool { return strings.HasPrefix(string(c), "lfs-") }
 
-// Outcome is what a session did, for logs and metrics.
+// Outcome is what a session did, for logs, metrics and traces. This file has all that a new field needs. Attrs puts it
+// into log lines and traces, and Encode sends it to a gateway in another process.
 type Outcome struct {
-	Command protocol.Command // "" if no request was read
-	Agent   string           // the client's agent string, safe for a log
-	Session string           // the client's session ID, safe for a log; may be ""
-	Refs    int              // listed refs
-	// HEAD names a branch that does not exist, and other branches exist; only set by a node in this process
-	Dangling bool
-	Wants    int
-	Haves    int
-	Common   int    // haves that the repository has
-	Pack     string // source of the pack: hit, miss, follow, uncached; "" without a pack
-	Key      string // cache key of the pack
-	Made     Made   // how the pack was made, if this request made it
-	Objects  uint32 // objects in the pack
-	Bytes    int64  // bytes of the pack with its pkt-line framing
+	Command protocol.Command `json:",omitzero"` // "" if no request was read
+	Agent   string           `json:",omitzero"` // the client's agent string, safe for a log
+	Session string           `json:",omitzero"` // the client's session ID, safe for a log; may be ""
+	Refs    int              `json:",omitzero"` // listed refs, or refs that a push names
+	// Reason is why a push or LFS objects were refused, as a word for logs and metrics. "" means that nothing was.
+	Reason string `json:",omitzero"`
 
-	// Durations of the stages of a fetch.
+	Fetch FetchOutcome `json:",omitzero"`
+	Push  PushOutcome  `json:",omitzero"`
+	LFS   LFSOutcome   `json:",omitzero"`
+
+	Stored     Stored        `json:",omitzero"` // what the request needed of the object store; zero without one
+	Mirror     Mirror        `json:",omitzero"` // how a mirror answered; "" if the repository is not a mirror
+	OriginTime time.Duration `json:",omitzero"` // how long the request waited for the mirror's origin
+	Stale      time.Duration `json:",omitzero"` // how old the state is, because its source did not answer
+
+	// Dangling reports that HEAD names a branch that does not exist, and that others do. Gateways do not get it.
+	Dangling bool `json:"-"`
+}
+
+// FetchOutcome is what a fetch did.
+type FetchOutcome struct {
+	Wants, Haves int
+	Common       int    // haves that the repository has
+	Pack         string // source of the pack: hit, miss, follow, uncached; "" without a pack
+	Key          string // cache key of the pack
+	Objects      uint32 // in the pack
+	Bytes        int64  // of the pack with its pkt-line framing
+	Made         Made   // how the pack was made, if this request made it
+	// Durations of the stages.
 	Parse, Negotiate, Wait, FirstByte, Copy time.Duration
+}
 
-	ChildCPU    time.Duration // CPU time of the git process that this request started
-	ChildMaxRSS int64         // bytes
+// Made is how a pack was made. The zero value means that the request did not make one.
+type Made struct {
+	Source   string // "native" (in process) or "git"
+	Fallback string // why git made it although the native source was to, as a word for logs; "" otherwise
+	// Durations of the stages: selecting the objects, and copying or encoding them. The native source sets Select.
+	Select, Write time.Duration
+}
 
-	Warmup time.Duration // how long the report of a push waited for packs of the warm-up
+// PushOutcome is what a push did.
+type PushOutcome struct {
+	Parse  time.Duration
+	Wait   time.Duration // for a slot for git
+	Warmup time.Duration // how long the report waited for packs of the warm-up
+	// Updates are the ref updates with their results, in the client's order. Encode leaves them out, because there can be
+	// many.
+	Updates []RefUpdate `json:"-"`
+}
 
-	Stored Stored // what the request needed of the object store; zero without one
-
-	Mirror     Mirror        // how a mirror answered; "" if the repository is not a mirror
-	OriginTime time.Duration // how long the request waited for the mirror's origin
-	Stale      time.Duration // how old the state is, because its source did not answer
-
-	Reason  string      // why a push or LFS objects were refused, as a word for logs and metrics; "": nothing was
-	Refused uint32      // LFS objects of a batch that cannot be transferred
-	Updates []RefUpdate // ref updates of a push with their results, in the client's order
+// LFSOutcome is what a request of Git LFS did.
+type LFSOutcome struct {
+	Objects uint32 // objects or locks of the request
+	Refused uint32 // objects of a batch that cannot be transferred
+	Object  string // ID of the object that is transferred
+	Cache   string // where the object came from: hit, miss, follow; "" unless it was downloaded
+	Bytes   int64  // sent to or received from the client
 }
 
 // Mirror is how a mirror answered a request, as a word for logs and metrics.
@@ -75,15 +104,6 @@ type Stored struct {
 	Held   bool          // the node has all packs of the record on its disk, so that it answers fetches without the store
 }
 
-// Made is how a pack was made. The zero value means that the request did not make one.
-type Made struct {
-	Source   string // "native" (in process) or "git"
-	Fallback string // why git made it although the native source was to, as a word for logs; "" otherwise
-
-	// Durations of the stages: selecting the objects, and copying or encoding them. The native source sets Select.
-	Select, Write time.Duration
-}
-
 // RefUpdate is one ref update of a push and its result.
 type RefUpdate struct {
 	Ref    string       `json:"ref"` // as sent by the client; may be an invalid name
@@ -102,7 +122,117 @@ const (
 // Reported reports whether git's own report names a ref that was not changed. Such a session ends like a successful
 // one.
 func (o *Outcome) Reported() bool {
-	return slices.ContainsFunc(o.Updates, func(u RefUpdate) bool {
+	return slices.ContainsFunc(o.Push.Updates, func(u RefUpdate) bool {
 		return u.Result != UpdateOK && u.Result != UpdateUnchanged && u.Result != UpdateUnknown
 	})
+}
+
+// Encode returns the outcome for a gateway in another process.
+func (o *Outcome) Encode() []byte {
+	b, _ := json.Marshal(o) // every value can be encoded
+	return b
+}
+
+// maxWord is the maximum length in bytes of a word from another process.
+const maxWord = 40
+
+// Decode replaces the outcome by one that Encode returned in another process.
+func (o *Outcome) Decode(b []byte) error {
+	*o = Outcome{}
+	err := json.Unmarshal(b, o)
+	for _, word := range []*string{&o.Reason, &o.Fetch.Made.Source, &o.Fetch.Made.Fallback, (*string)(&o.Mirror)} {
+		*word = (*word)[:min(len(*word), maxWord)]
+	}
+	return err
+}
+
+// Attrs appends the attributes for a log line or a trace.
+func (o *Outcome) Attrs(a []slog.Attr) []slog.Attr {
+	if o.Session != "" {
+		a = append(a, slog.String("session", o.Session))
+	}
+	switch {
+	case o.Command == protocol.CommandLsRefs, o.Refs > 0:
+		a = append(a, slog.Int("refs", o.Refs))
+	case o.Command == protocol.CommandFetch:
+		f := &o.Fetch
+		a = append(a, slog.Int("wants", f.Wants), slog.Int("haves", f.Haves), slog.Int("common", f.Common))
+	}
+	a = o.Fetch.attrs(a)
+	a = o.Push.attrs(a)
+	a = o.LFS.attrs(a, o.Command)
+	a = o.Stored.attrs(a)
+	if o.Mirror != "" {
+		a = append(a, slog.String("mirror", string(o.Mirror)), Milliseconds("origin_ms", o.OriginTime))
+	}
+	if o.Stale > 0 {
+		a = append(a, slog.Int64("stale_seconds", int64(o.Stale.Seconds())))
+	}
+	if o.Reason != "" {
+		a = append(a, slog.String("reason", o.Reason))
+	}
+	return a
+}
+
+func (f *FetchOutcome) attrs(a []slog.Attr) []slog.Attr {
+	if f.Pack == "" {
+		return a
+	}
+	const keyDigits = 16
+	a = append(a,
+		slog.String("pack", f.Pack), slog.String("key", f.Key[:min(len(f.Key), keyDigits)]),
+		slog.Uint64("objects", uint64(f.Objects)), slog.Int64("pack_bytes", f.Bytes),
+		Milliseconds("parse_ms", f.Parse), Milliseconds("negotiate_ms", f.Negotiate), Milliseconds("wait_ms", f.Wait),
+		Milliseconds("first_byte_ms", f.FirstByte), Milliseconds("copy_ms", f.Copy))
+	if m := &f.Made; m.Source != "" {
+		a = append(a, slog.String("pack_source", m.Source), Milliseconds("select_ms", m.Select),
+			Milliseconds("write_ms", m.Write))
+		if m.Fallback != "" {
+			a = append(a, slog.String("pack_fallback", m.Fallback))
+		}
+	}
+	return a
+}
+
+func (p *PushOutcome) attrs(a []slog.Attr) []slog.Attr {
+	if p.Parse > 0 {
+		a = append(a, Milliseconds("parse_ms", p.Parse), Milliseconds("wait_ms", p.Wait))
+	}
+	if p.Warmup > 0 {
+		a = append(a, Milliseconds("warmup_ms", p.Warmup))
+	}
+	if len(p.Updates) > 0 {
+		a = append(a, updateAttrs(p.Updates)...)
+	}
+	return a
+}
+
+func (l *LFSOutcome) attrs(a []slog.Attr, command protocol.Command) []slog.Attr {
+	if l.Objects > 0 {
+		a = append(a, slog.Uint64("objects", uint64(l.Objects)))
+	}
+	if l.Refused > 0 {
+		a = append(a, slog.Uint64("objects_refused", uint64(l.Refused)))
+	}
+	if l.Object != "" {
+		a = append(a, slog.String("object", l.Object))
+	}
+	if l.Cache != "" {
+		a = append(a, slog.String("cache", l.Cache))
+	}
+	if command == CommandLFSUpload && l.Bytes > 0 {
+		a = append(a, slog.Int64("received_bytes", l.Bytes))
+	}
+	return a
+}
+
+func (s *Stored) attrs(a []slog.Attr) []slog.Attr {
+	if s.Record == 0 {
+		return a
+	}
+	a = append(a, slog.Uint64("record", s.Record), Milliseconds("look_ms", s.Look))
+	if s.Tries > 0 {
+		a = append(a, Milliseconds("append_ms", s.Append), slog.Int("appends", s.Tries))
+	}
+	return a
 }

@@ -57,7 +57,7 @@ func (n *gitNode) download(path string, o lfs.Object) (content, pack string, err
 	var out lfsResponse
 	outcome, err := n.node.LFSDownload(context.Background(), repoPath(path), node.Session{},
 		lfs.Download{Object: o, Length: -1}, &out)
-	return out.String(), outcome.Pack, err
+	return out.String(), outcome.LFS.Cache, err
 }
 
 func (n *gitNode) states(path string, isUpload bool, o ...lfs.Object) ([]lfs.State, error) {

@@ -30,14 +30,14 @@ func TestKindsSurvive(t *testing.T) {
 }
 
 func TestAdviceAndDetailsSurvive(t *testing.T) {
-	sent := Error(fault.Retry(fault.Exhausted, 3*time.Second, "full"), &internalv1.Outcome{Command: "fetch"})
+	sent := Error(fault.Retry(fault.Exhausted, 3*time.Second, "full"), &internalv1.Outcome{GitUsage: "1"})
 	if after := fault.RetryAfter(From(sent)); after != 3*time.Second {
 		t.Errorf("retry after %v, want 3s", after)
 	}
 	if fault.IsCallerLimit(From(sent)) || !fault.IsCallerLimit(From(Error(fault.CallerLimit(0, "yours")))) {
 		t.Error("whose share is used up is not told")
 	}
-	if o, ok := Detail[*internalv1.Outcome](sent); !ok || o.GetCommand() != "fetch" {
+	if o, ok := Detail[*internalv1.Outcome](sent); !ok || o.GetGitUsage() != "1" {
 		t.Errorf("the detail is %v", o)
 	}
 }

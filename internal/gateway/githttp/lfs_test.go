@@ -71,8 +71,8 @@ func TestLFSBatch(t *testing.T) {
 	if o := b.Objects[2]; o.Error == nil || o.Error.Code != 507 {
 		t.Errorf("upload over the quota = %+v, want 507", o)
 	}
-	for _, want := range []string{"level=INFO msg=request .* result=ok .* objects_refused=1 .* reason=invalid\n",
-		"level=WARN msg=request .* result=ok .* objects_refused=1 .* reason=quota\n"} {
+	for _, want := range []string{"level=INFO msg=request .* result=ok .* objects_refused=1 reason=invalid\n",
+		"level=WARN msg=request .* result=ok .* objects_refused=1 reason=quota\n"} {
 		if !eventually(func() bool { return regexp.MustCompile(want).MatchString(s.log.String()) }) {
 			t.Errorf("log = %s, want %s", s.log, want)
 		}

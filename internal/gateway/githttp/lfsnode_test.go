@@ -53,7 +53,7 @@ func (n *lfsNode) find(repo git.RepoPath, _ string) (node.Outcome, error) {
 	if strings.HasPrefix(repo.String(), ".packhorse/") {
 		return node.Outcome{}, fault.New(fault.NotFound, "no repository %s here", repo)
 	}
-	return node.Outcome{Objects: 1}, nil
+	return node.Outcome{LFS: node.LFSOutcome{Objects: 1}}, nil
 }
 
 func (n *lfsNode) file(id lfs.OID) string { return filepath.Join(n.dir, id.String()) }
@@ -86,10 +86,10 @@ func (n *lfsNode) LFSBatch(_ context.Context, repo git.RepoPath, _ node.Session,
 			states[i].State = lfs.Present
 		case err == nil:
 			states[i] = lfs.Status{State: lfs.Refused, Err: fault.New(fault.Invalid, "another size")}
-			o.Refused, o.Reason = o.Refused+1, "invalid"
+			o.LFS.Refused, o.Reason = o.LFS.Refused+1, "invalid"
 		case object.Size > 1<<40:
 			states[i] = lfs.Status{State: lfs.Refused, Err: fault.New(fault.Full, "over quota")}
-			o.Refused, o.Reason = o.Refused+1, "quota"
+			o.LFS.Refused, o.Reason = o.LFS.Refused+1, "quota"
 		}
 	}
 	return states, o, nil

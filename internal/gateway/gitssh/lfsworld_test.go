@@ -51,7 +51,7 @@ func (n *lfsNode) LFSBatch(_ context.Context, _ git.RepoPath, _ node.Session, b 
 			states[i].State = lfs.Present
 		}
 	}
-	return states, node.Outcome{Command: node.CommandLFSBatch, Objects: uint32(len(b.Objects))}, nil
+	return states, node.Outcome{Command: node.CommandLFSBatch, LFS: node.LFSOutcome{Objects: uint32(len(b.Objects))}}, nil
 }
 
 func (n *lfsNode) LFSDownload(_ context.Context, _ git.RepoPath, _ node.Session, d lfs.Download,

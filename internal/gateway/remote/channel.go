@@ -60,8 +60,10 @@ func (r *response) copyFromChannel() (*internalv1.End, error) {
 	case err != nil && timer.Stop():
 		failure = err
 	case reported != nil:
-		r.outcome = outcomeOf(r.ctx, r.part.other.GetEnd().GetOutcome())
-		return nil, faultrpc.Fault(reported)
+		if r.outcome, err = r.node.outcomeOf(r.ctx, r.part.other.GetEnd().GetOutcome()); err == nil {
+			err = faultrpc.Fault(reported)
+		}
+		return nil, err
 	default:
 		failure = r.channelError(failure)
 	}
@@ -114,9 +116,7 @@ func (r *response) awaitEnd(c *sidechannel.Channel) error {
 	err := r.receive()
 	if err != nil {
 		c.Abort()
-		if o, ok := faultrpc.Detail[*internalv1.Outcome](err); ok {
-			r.outcome = outcomeOf(r.ctx, o)
-		}
+		r.outcome = r.node.outcomeOfError(r.ctx, err)
 		if errors.Is(err, io.EOF) {
 			return r.invalid("the call ended before the end of the response")
 		}

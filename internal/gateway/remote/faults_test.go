@@ -129,7 +129,7 @@ func TestFaultAfterTheFirstByte(t *testing.T) {
 		t.Errorf("the error is %v", err)
 	}
 	if !bytes.Contains(out.Bytes(), []byte("\x03packhorse: the pack could not be finished: the pack is damaged")) ||
-		outcome.Pack != "uncached" {
+		outcome.Fetch.Pack != "uncached" {
 		t.Errorf("%d bytes, outcome %+v", out.Len(), outcome)
 	}
 }
@@ -145,7 +145,7 @@ func TestRequestsOfAllLengths(t *testing.T) {
 			repo, _ := git.ParseRepoPath("app")
 			out := &answer{}
 			outcome, err := w.remote.UploadPack(context.Background(), repo, version2, r, out)
-			if err != nil || outcome.Haves != haves || !bytes.HasSuffix(out.Bytes(), []byte("0000")) {
+			if err != nil || outcome.Fetch.Haves != haves || !bytes.HasSuffix(out.Bytes(), []byte("0000")) {
 				t.Errorf("%s, %d haves: %v, outcome %+v", name, haves, err, outcome)
 			}
 		}

@@ -36,9 +36,7 @@ func callLFS[Q, B any, A interface {
 	addStore(r.Header(), session)
 	response, err := call(n.link.Load().lfs, ctx, r)
 	if err != nil {
-		if detail, ok := faultrpc.Detail[*internalv1.Outcome](err); ok {
-			o = outcomeOf(ctx, detail)
-		}
+		o = n.outcomeOfError(ctx, err)
 		failure := lfsError(n.failed(ctx, err))
 		if isDialError(err) {
 			failure = &node.UnsentError{Err: failure}
@@ -46,7 +44,8 @@ func callLFS[Q, B any, A interface {
 		return nil, o, failure
 	}
 	answer = response.Msg
-	return answer, outcomeOf(ctx, answer.GetOutcome()), nil
+	o, err = n.outcomeOf(ctx, answer.GetOutcome())
+	return answer, o, err
 }
 
 // lfsError returns the error of a call of Git LFS. Nodes of earlier versions do not have these calls.
@@ -85,7 +84,7 @@ func (n *Node) LFSBatch(ctx context.Context, repo git.RepoPath, session node.Ses
 		case states[i].State < lfs.Refused:
 		case states[i].State == lfs.Refused && len(refusals) > 0:
 			states[i].Err, refusals = faultrpc.Fault(refusals[0]), refusals[1:]
-			o.Refused++
+			o.LFS.Refused++
 		default:
 			return nil, o, n.invalidResponse(errors.New("unknown state of an LFS object, or no reason for a refused one"))
 		}

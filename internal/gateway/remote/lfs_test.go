@@ -48,7 +48,7 @@ func (s *objects) add(t *testing.T, content []byte) lfs.Object {
 
 func (s *objects) LFSBatch(_ context.Context, _ git.RepoPath, session node.Session, b lfs.Batch) ([]lfs.Status,
 	node.Outcome, error) {
-	o := node.Outcome{Command: node.CommandLFSBatch, Objects: uint32(len(b.Objects))}
+	o := node.Outcome{Command: node.CommandLFSBatch, LFS: node.LFSOutcome{Objects: uint32(len(b.Objects))}}
 	s.ref = b.Ref
 	if session.Caller == "nobody" {
 		return nil, o, fault.New(fault.Full, "the disk is full")
@@ -68,7 +68,7 @@ func (s *objects) LFSBatch(_ context.Context, _ git.RepoPath, session node.Sessi
 
 func (s *objects) LFSDownload(_ context.Context, _ git.RepoPath, _ node.Session, d lfs.Download,
 	w node.ResponseWriter) (node.Outcome, error) {
-	o := node.Outcome{Command: node.CommandLFSDownload, Objects: 1}
+	o := node.Outcome{Command: node.CommandLFSDownload, LFS: node.LFSOutcome{Objects: 1}}
 	f, err := os.Open(s.file(d.OID))
 	if err != nil {
 		return o, fault.Wrap(fault.NotFound, "no such object", err)
@@ -82,13 +82,13 @@ func (s *objects) LFSDownload(_ context.Context, _ git.RepoPath, _ node.Session,
 	if err := w.StartBulk(false); err != nil {
 		return o, err
 	}
-	o.Bytes, err = io.Copy(w, &bulk.Section{File: f, Offset: d.Offset, N: n})
+	o.LFS.Bytes, err = io.Copy(w, &bulk.Section{File: f, Offset: d.Offset, N: n})
 	return o, err
 }
 
 func (s *objects) LFSUpload(_ context.Context, _ git.RepoPath, _ node.Session, u lfs.Upload,
 	content io.Reader) (int64, node.Outcome, error) {
-	o := node.Outcome{Command: node.CommandLFSUpload, Objects: 1}
+	o := node.Outcome{Command: node.CommandLFSUpload, LFS: node.LFSOutcome{Objects: 1}}
 	if _, err := os.Stat(s.file(u.OID)); err == nil {
 		return u.Size, o, nil
 	}
@@ -163,8 +163,8 @@ func TestLFSBatch(t *testing.T) {
 	}
 	b.Objects[1], b.Objects[2] = here, lfs.Object{OID: lfs.OID{1}, Size: 1}
 	found, o, err := w.remote.LFSBatch(t.Context(), app, node.Session{}, b)
-	if err != nil || len(found) != len(b.Objects) || o.Command != node.CommandLFSBatch || o.Objects != lfs.MaxBatch ||
-		o.Refused != lfs.MaxBatch-2 || o.Reason != "quota" {
+	if err != nil || len(found) != len(b.Objects) || o.Command != node.CommandLFSBatch || o.LFS.Objects != lfs.MaxBatch ||
+		o.LFS.Refused != lfs.MaxBatch-2 || o.Reason != "quota" {
 		t.Fatalf("LFSBatch() = %d states, %+v, %v, want %d", len(found), o, err, len(b.Objects))
 	}
 	if s.ref != b.Ref {
@@ -220,9 +220,9 @@ func TestLFSTransfers(t *testing.T) {
 					out := &answer{length: -1}
 					outcome, err := w.remote.LFSDownload(t.Context(), app, node.Session{}, d, out)
 					if err != nil || !bytes.Equal(out.Bytes(), want) || out.length != int64(len(want)) || out.bulk != 1 ||
-						outcome.Bytes != int64(len(want)) {
+						outcome.LFS.Bytes != int64(len(want)) {
 						t.Errorf("LFSDownload(%d+%d of %d) = %d bytes, length %d, StartBulk %d times, %d in the outcome, %v", d.Offset,
-							d.Length, size, out.Len(), out.length, out.bulk, outcome.Bytes, err)
+							d.Length, size, out.Len(), out.length, out.bulk, outcome.LFS.Bytes, err)
 					}
 				}
 			}

@@ -150,10 +150,10 @@ func TestResultsOfPushes(t *testing.T) {
 				outcome.Reason != "policy" {
 				t.Errorf("reason %q, error %v", outcome.Reason, err)
 			}
-			if n := len(outcome.Updates); n != refs {
+			if n := len(outcome.Push.Updates); n != refs {
 				t.Fatalf("%d refs", n)
 			}
-			first, last := outcome.Updates[0], outcome.Updates[refs-1]
+			first, last := outcome.Push.Updates[0], outcome.Push.Updates[refs-1]
 			if first.Result != "ok" || first.New.String() != id || !first.Old.IsZero() ||
 				last.Result != "deny updating a hidden ref" || last.Ref != "refs/hidden/x" {
 				t.Errorf("first %+v, last %+v", first, last)

@@ -11,7 +11,6 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault/faultrpc"
 	"github.com/packhorse-git/packhorse/internal/git"
-	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/node"
 	"github.com/packhorse-git/packhorse/internal/proto/internalv1"
 	"github.com/packhorse-git/packhorse/internal/schedule/inflight"
@@ -48,9 +47,7 @@ func (r *response) run() error {
 		if errors.Is(err, io.EOF) {
 			return r.invalid("the call ended before the end of the response")
 		} else if err != nil {
-			if o, ok := faultrpc.Detail[*internalv1.Outcome](err); ok {
-				r.outcome = outcomeOf(r.ctx, o)
-			}
+			r.outcome = r.node.outcomeOfError(r.ctx, err)
 			return r.failed(err)
 		}
 		if r.part.other == nil {
@@ -203,11 +200,14 @@ func (r *response) sendPath(path *internalv1.DataPath) error {
 
 // result takes the outcome from the last part, and returns its error.
 func (r *response) result(end *internalv1.End) error {
-	r.outcome = outcomeOf(r.ctx, end.GetOutcome())
+	var err error
+	if r.outcome, err = r.node.outcomeOf(r.ctx, end.GetOutcome()); err != nil {
+		return err
+	}
 	if r.request != nil {
 		r.request.objectBytes = end.GetObjectBytes()
 	}
-	err := faultrpc.Fault(end.GetFault())
+	err = faultrpc.Fault(end.GetFault())
 	if err != nil && end.GetFaultReported() {
 		return &node.ReportedError{Err: err}
 	}
@@ -232,33 +232,23 @@ func (r *response) end(end *internalv1.End) error {
 	return result
 }
 
-// outcomeOf converts an outcome. Call it once, because it adds the resources that git used on the node to the request
-// of the context.
-func outcomeOf(ctx context.Context, o *internalv1.Outcome) node.Outcome {
-	if u := o.GetGit(); u != nil {
-		inflight.From(ctx).AddUsage(inflight.Usage{
-			Commands: int(u.GetCommands()), User: u.GetUser().AsDuration(), System: u.GetSystem().AsDuration(),
-			Queue: u.GetQueue().AsDuration(), MaxRSS: u.GetMaxRss(), In: u.GetBytesIn(), Out: u.GetBytesOut(),
-		})
+// outcomeOf converts an outcome; nil gives the zero value. Call it once, because it adds the resources that git used on
+// the node to the request of the context.
+func (n *Node) outcomeOf(ctx context.Context, m *internalv1.Outcome) (o node.Outcome, err error) {
+	inflight.From(ctx).AddUsageHeader(m.GetGitUsage())
+	if len(m.GetJson()) == 0 {
+		return o, nil
 	}
-	made, stored := o.GetMade(), o.GetStored()
-	return node.Outcome{
-		Command: protocol.Command(o.GetCommand()), Agent: o.GetAgent(), Session: o.GetSessionId(),
-		Refs: int(o.GetRefs()), Wants: int(o.GetWants()), Haves: int(o.GetHaves()), Common: int(o.GetCommon()),
-		Pack: o.GetPack(), Key: o.GetKey(), Objects: o.GetObjects(), Bytes: o.GetBytes(),
-		Parse: o.GetParse().AsDuration(), Negotiate: o.GetNegotiate().AsDuration(), Wait: o.GetWait().AsDuration(),
-		FirstByte: o.GetFirstByte().AsDuration(), Copy: o.GetCopy().AsDuration(),
-		ChildCPU: o.GetChildCpu().AsDuration(), ChildMaxRSS: o.GetChildMaxRss(),
-		Warmup: o.GetWarmup().AsDuration(), Reason: word(o.GetReason()),
-		Made: node.Made{Source: word(made.GetSource()), Fallback: word(made.GetFallback()),
-			Select: made.GetSelect().AsDuration(), Write: made.GetWrite().AsDuration()},
-		Mirror: node.Mirror(word(o.GetMirror())), OriginTime: o.GetOriginTime().AsDuration(),
-		Stale: o.GetStale().AsDuration(),
-		Stored: node.Stored{Record: stored.GetRecord(), Look: stored.GetLook().AsDuration(),
-			Append: stored.GetAppend().AsDuration(), Tries: int(stored.GetTries()),
-			Held: stored.GetHeld()},
+	if err = o.Decode(m.GetJson()); err != nil {
+		err = n.invalidResponse(err)
 	}
+	return o, err
 }
 
-// word returns a node's word for a log, cut to 40 bytes.
-func word(s string) string { return s[:min(len(s), 40)] }
+// outcomeOfError returns the outcome of a session that ended with an error of the call; the zero value if there is
+// none.
+func (n *Node) outcomeOfError(ctx context.Context, err error) node.Outcome {
+	m, _ := faultrpc.Detail[*internalv1.Outcome](err)
+	o, _ := n.outcomeOf(ctx, m) // the error of the call is the one to report
+	return o
+}

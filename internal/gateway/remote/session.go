@@ -230,7 +230,7 @@ func (n *Node) session(client context.Context, w node.ResponseWriter, stream *re
 	} else {
 		err = stream.end(err)
 	}
-	r.outcome.Updates = r.updates
+	r.outcome.Push.Updates = r.updates
 	return r.outcome, err
 }
 

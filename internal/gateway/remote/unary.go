@@ -7,7 +7,6 @@ import (
 
 	"connectrpc.com/connect"
 
-	"github.com/packhorse-git/packhorse/internal/fault/faultrpc"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/node"
@@ -47,10 +46,7 @@ func (n *Node) unarySession(ctx context.Context, repo git.RepoPath, session node
 		if connect.IsWireError(err) && connect.CodeOf(err) == connect.CodeUnimplemented {
 			return o, nil, false // an older node
 		}
-		if detail, ok := faultrpc.Detail[*internalv1.Outcome](err); ok {
-			o = outcomeOf(ctx, detail)
-		}
-		return o, n.failed(ctx, err), true
+		return n.outcomeOfError(ctx, err), n.failed(ctx, err), true
 	}
 	m := answer.Msg
 	if m.GetTooLong() {
@@ -60,16 +56,19 @@ func (n *Node) unarySession(ctx context.Context, repo git.RepoPath, session node
 	if m.GetEnd() == nil {
 		return o, r.invalid("missing end"), true
 	}
+	err = r.result(m.GetEnd())
 	if m.GetEnd().GetFault() == nil {
+		if err != nil {
+			return o, err, true
+		}
 		w.SetLength(int64(len(m.GetData())))
-		if stale := m.GetEnd().GetOutcome().GetStale().AsDuration(); stale > 0 {
-			setStaleness(w, stale)
+		if r.outcome.Stale > 0 {
+			setStaleness(w, r.outcome.Stale)
 		}
 	}
-	if err := r.write(m.GetData()); err != nil {
-		return r.outcome, err, true
+	if failed := r.write(m.GetData()); failed != nil {
+		err = failed
 	}
-	err = r.result(m.GetEnd())
 	return r.outcome, err, true
 }
 

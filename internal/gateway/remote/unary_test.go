@@ -84,9 +84,11 @@ func TestHostileShort(t *testing.T) {
 		"nothing":     {&internalv1.UnarySessionResponse{}, nil, fault.Internal},
 		"no end":      {&internalv1.UnarySessionResponse{Data: []byte("some")}, nil, fault.Internal},
 		"absurd size": {&internalv1.UnarySessionResponse{Data: make([]byte, 2<<20), End: end}, nil, fault.Unavailable},
+		"broken outcome": {&internalv1.UnarySessionResponse{End: &internalv1.End{
+			Outcome: &internalv1.Outcome{Json: []byte(`{"Refs":"many"}`)}}}, nil, fault.Internal},
 		"fault inside": {&internalv1.UnarySessionResponse{End: &internalv1.End{
 			Fault: faultrpc.Message(fault.New(fault.Corrupt, "damaged"))}}, nil, fault.Corrupt},
-		"refusal": {nil, faultrpc.Error(fault.New(fault.Denied, "no"), &internalv1.Outcome{Command: "ls-refs"}),
+		"refusal": {nil, faultrpc.Error(fault.New(fault.Denied, "no"), &internalv1.Outcome{Json: []byte("{}")}),
 			fault.Denied},
 		"plain error": {nil, errors.New("no"), fault.Internal},
 	} {

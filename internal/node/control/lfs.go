@@ -151,7 +151,7 @@ func (s *lfsService) Download(ctx context.Context,
 	return s.serveSession(ctx, "lfs_download", stream.RequestHeader().Get(callerHeader), start.GetRepository(),
 		start.GetSession(), request, send, func(ctx context.Context, x *sessionCall) (node.Outcome, error) {
 			o, err := s.Sessions.LFSDownload(ctx, x.repo, x.session, download, x.response)
-			o.Key = object.OID.String()
+			o.LFS.Object = object.OID.String()
 			return o, err
 		})
 }
@@ -186,7 +186,7 @@ func (s *lfsService) Upload(ctx context.Context,
 				return m.GetData(), m.GetDataPath(), err
 			}}
 			x.objectBytes, o, err = s.Sessions.LFSUpload(ctx, x.repo, x.session, upload, content)
-			o.Key = object.OID.String()
+			o.LFS.Object = object.OID.String()
 			if content.from != nil { // otherwise the node has the object already, and the gateway sends nothing
 				x.response.complete = content.end
 			}

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
-	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/fault/faultrpc"
@@ -267,8 +266,7 @@ func (x *sessionCall) finish(err error) (callErr, cause error) {
 			err, reported = failed, false
 		}
 	}
-	outcome := outcomeMessage(x.outcome)
-	outcome.Git = usageMessage(inflight.From(x.response.ctx).Usage())
+	outcome := x.outcomeMessage()
 	_, broken := errors.AsType[*node.ClientConnError](err)
 	x.updates = x.updates && !broken && x.sendUpdates() == nil
 	if broken || err != nil && !x.response.begun {
@@ -297,7 +295,7 @@ func (x *sessionCall) sendUpdates() error {
 		part, size = &internalv1.RefUpdates{}, 0
 		return err
 	}
-	for _, u := range x.outcome.Updates {
+	for _, u := range x.outcome.Push.Updates {
 		part.Updates = append(part.Updates, &internalv1.RefUpdate{Ref: strings.ToValidUTF8(u.Ref, "?"), OldId: u.Old.Raw(),
 			NewId:  u.New.Raw(),
 			Result: strings.ToValidUTF8(u.Result, "?")})
@@ -335,7 +333,10 @@ func (x *sessionCall) log(ctx context.Context, took time.Duration, err error) {
 	if !x.Log.Enabled(ctx, level) {
 		return
 	}
-	o := &x.outcome
+	o := x.outcome
+	if x.updates { // the gateway logs them
+		o.Push.Updates = nil
+	}
 	var a []slog.Attr
 	if id := inflight.From(ctx).ID(); id != "" {
 		a = append(a, slog.String("request", id))
@@ -345,93 +346,17 @@ func (x *sessionCall) log(ctx context.Context, took time.Duration, err error) {
 		slog.String("caller", x.caller), slog.String("protocol", x.session.Version.String()),
 		slog.String("command", string(o.Command)),
 		node.Milliseconds("ms", took), slog.Int64("bytes", x.response.bytes.Sent),
-		slog.String("data_path", x.response.dataPath))
-	isLFS := node.IsLFS(o.Command)
-	switch {
-	case isLFS:
-		a = append(a, o.LFSAttrs()...)
-	case o.Pack != "":
-		a = append(a, slog.String("pack", o.Pack), slog.String("key", o.Key[:min(len(o.Key), 16)]),
-			slog.Uint64("objects", uint64(o.Objects)),
-			slog.Int64("pack_bytes", o.Bytes), slog.Int64("kernel_bytes", x.response.bytes.Kernel),
-			node.Milliseconds("wait_ms", o.Wait),
-			node.Milliseconds("first_byte_ms", o.FirstByte), node.Milliseconds("copy_ms", o.Copy))
-		a = append(a, o.Made.Attrs()...)
-	}
-	if of := attributesOfGit(ctx); of != nil {
-		a = append(a, of...)
-	} else if o.Pack != "" && !isLFS {
-		a = append(a, node.Milliseconds("git_cpu_ms", o.ChildCPU))
-	}
-	if o.Warmup > 0 {
-		a = append(a, node.Milliseconds("warmup_ms", o.Warmup))
-	}
-	a = append(a, o.StoreAttrs()...)
-	a = append(a, o.MirrorAttrs()...)
-	updates := o.Updates
-	if x.updates {
-		updates = nil
-	}
-	if len(updates) > 0 {
-		a = append(a, node.UpdateAttrs(updates)...)
-	}
-	if o.Reason != "" {
-		a = append(a, slog.String("reason", o.Reason))
-	}
+		slog.Int64("kernel_bytes", x.response.bytes.Kernel), slog.String("data_path", x.response.dataPath))
+	a = append(o.Attrs(a), attributesOfGit(ctx)...)
 	if err != nil {
 		a = append(a, slog.String("error", clip(err.Error())))
 	}
 	x.Log.LogAttrs(ctx, level, "transfer", a...)
-	node.LogUpdates(ctx, x.Log, level, updates, slog.String("request", inflight.From(ctx).ID()),
+	node.LogUpdates(ctx, x.Log, level, o.Push.Updates, slog.String("request", inflight.From(ctx).ID()),
 		slog.String("repository", x.repo.String()))
 }
 
-// outcomeMessage converts an outcome.
-func outcomeMessage(o node.Outcome) *internalv1.Outcome {
-	return &internalv1.Outcome{
-		Command: string(o.Command), Agent: o.Agent, SessionId: o.Session,
-		Refs: uint32(o.Refs), Wants: uint32(o.Wants), Haves: uint32(o.Haves), Common: uint32(o.Common),
-		Pack: o.Pack, Key: o.Key, Objects: o.Objects, Bytes: o.Bytes,
-		Parse: duration(o.Parse), Negotiate: duration(o.Negotiate), Wait: duration(o.Wait), FirstByte: duration(o.FirstByte),
-		Copy:     duration(o.Copy),
-		ChildCpu: duration(o.ChildCPU), ChildMaxRss: o.ChildMaxRSS, Warmup: duration(o.Warmup), Reason: o.Reason,
-		Made: madeMessage(&o.Made), Mirror: string(o.Mirror), OriginTime: duration(o.OriginTime), Stale: duration(o.Stale),
-		Stored: storedMessage(&o.Stored),
-	}
-}
-
-// storedMessage converts the use of the object store; nil if there was none.
-func storedMessage(s *node.Stored) *internalv1.Stored {
-	if *s == (node.Stored{}) {
-		return nil
-	}
-	return &internalv1.Stored{Record: s.Record, Look: duration(s.Look), Append: duration(s.Append), Tries: uint32(s.Tries),
-		Held: s.Held}
-}
-
-// madeMessage converts the making of a pack; nil if the request made none.
-func madeMessage(m *node.Made) *internalv1.Made {
-	if m.Source == "" {
-		return nil
-	}
-	return &internalv1.Made{Source: m.Source, Fallback: m.Fallback, Select: duration(m.Select), Write: duration(m.Write)}
-}
-
-// usageMessage converts the resource usage of Git; nil if no command ran.
-func usageMessage(u inflight.Usage) *internalv1.GitUsage {
-	if u.Commands == 0 {
-		return nil
-	}
-	return &internalv1.GitUsage{
-		Commands: uint32(u.Commands), User: duration(u.User), System: duration(u.System), Queue: duration(u.Queue),
-		MaxRss: u.MaxRSS, BytesIn: u.In, BytesOut: u.Out,
-	}
-}
-
-// duration converts a duration; nil for zero.
-func duration(d time.Duration) *durationpb.Duration {
-	if d == 0 {
-		return nil
-	}
-	return durationpb.New(d)
+// outcomeMessage converts the outcome, with the usage of git.
+func (x *sessionCall) outcomeMessage() *internalv1.Outcome {
+	return &internalv1.Outcome{Json: x.outcome.Encode(), GitUsage: inflight.From(x.response.ctx).Usage().Header()}
 }

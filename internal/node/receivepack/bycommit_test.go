@@ -115,8 +115,8 @@ func TestPushByCommit(t *testing.T) {
 	if got := strings.TrimPrefix(w.changed(), before+"\n"); got != want {
 		t.Errorf("Changed got %q, want %q", got, want)
 	}
-	if last := w.outcomes[1]; last.Reason != reasonConflict || last.Updates[0].Result != node.UpdateOK ||
-		last.Updates[1].Result != "changed meanwhile" {
+	if last := w.outcomes[1]; last.Reason != reasonConflict || last.Push.Updates[0].Result != node.UpdateOK ||
+		last.Push.Updates[1].Result != "changed meanwhile" {
 		t.Errorf("outcome = %+v, want a conflict of the second ref", last)
 	}
 	w.mustPush(c, "--atomic", "main:a", "main:b")
@@ -142,10 +142,10 @@ func TestPushByCommitFails(t *testing.T) {
 	if err == nil || !strings.Contains(out, "fetch, and check") || strings.Contains(out, "rejected") {
 		t.Errorf("push with an unknown result: %v\n%s", err, out)
 	}
-	if got := w.outcomes[1].Updates[0].Result; got != node.UpdateUnknown {
+	if got := w.outcomes[1].Push.Updates[0].Result; got != node.UpdateUnknown {
 		t.Errorf("result = %q, want %q", got, node.UpdateUnknown)
 	}
-	if got := w.outcomes[0].Updates[0].Result; got != node.UpdateUnchanged {
+	if got := w.outcomes[0].Push.Updates[0].Result; got != node.UpdateUnchanged {
 		t.Errorf("result = %q, want %q", got, node.UpdateUnchanged)
 	}
 }

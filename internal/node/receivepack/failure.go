@@ -52,7 +52,7 @@ var reasons = []string{
 // refusal returns why not all of a push was done, and the error for the log. The client has Git's report.
 func (p *pushSession) refusal() (reason string, err error) {
 	ref, why, failed := "", "", 0
-	for _, u := range p.outcome.Updates {
+	for _, u := range p.outcome.Push.Updates {
 		if u.Result == node.UpdateOK {
 			continue
 		}

@@ -33,7 +33,7 @@ func (w *world) last() (outcome node.Outcome, err error) {
 // results are the results of an outcome's refs, as text.
 func results(o node.Outcome) string {
 	var all []string
-	for _, u := range o.Updates {
+	for _, u := range o.Push.Updates {
 		all = append(all, fmt.Sprintf("%s %.7s %.7s %s", u.Ref, u.Old, u.New, u.Result))
 	}
 	return strings.Join(all, "\n")

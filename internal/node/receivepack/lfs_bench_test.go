@@ -39,8 +39,8 @@ func BenchmarkMissingLFS(b *testing.B) {
 					target := w.target()
 					outcome, err := w.server.Serve(context.Background(), target, session, tester,
 						io.MultiReader(bytes.NewReader(request), bytes.NewReader([]byte(packed))), &recorder{})
-					if err != nil || len(outcome.Updates) != 1 {
-						b.Fatal(err, outcome.Updates)
+					if err != nil || len(outcome.Push.Updates) != 1 {
+						b.Fatal(err, outcome.Push.Updates)
 					}
 					b.StopTimer()
 					w.Git("update-ref", "-d", fmt.Sprintf("refs/heads/b%d", i))

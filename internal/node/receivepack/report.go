@@ -159,7 +159,7 @@ func (p *pushSession) setResults(updates []Update, isKnown bool) {
 		}
 		list = append(list, u)
 	}
-	p.outcome.Updates = list
+	p.outcome.Push.Updates = list
 }
 
 // maxReason is the maximum length in bytes of Git's reason for a ref.

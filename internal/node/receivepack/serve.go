@@ -71,7 +71,7 @@ func (s *Server) Serve(ctx context.Context, t Target, session node.Session, push
 	reader := s.newRequestReader(body)
 	defer reader.release()
 	request, err := reader.read(t.Format, s.offersOptions(policy))
-	outcome.Parse = time.Since(start)
+	outcome.Push.Parse = time.Since(start)
 	if err != nil {
 		return outcome, err
 	}
@@ -104,7 +104,7 @@ func (s *Server) Serve(ctx context.Context, t Target, session node.Session, push
 	}
 	body, p.pack = reader.rest(request)
 	err = p.serve(ctx, body, session.Stateless)
-	if outcome.Updates == nil { // Git was not started
+	if outcome.Push.Updates == nil { // Git was not started
 		p.setResults(nil, true)
 	}
 	return outcome, err
@@ -123,7 +123,7 @@ func (p *pushSession) serve(ctx context.Context, body io.Reader, stateless bool)
 		}
 	}
 	usage, gitErr := p.receive(ctx, body, stateless)
-	p.outcome.Wait, p.outcome.ChildCPU, p.outcome.ChildMaxRSS = usage.Queue, usage.User+usage.System, usage.MaxRSS
+	p.outcome.Push.Wait = usage.Queue
 	updates, err := p.finalize(ctx, record, gitErr)
 	if len(updates) > 0 {
 		p.runPostHooks(ctx, updates)
@@ -223,7 +223,7 @@ func (p *pushSession) finalize(ctx context.Context, record Record, gitErr error)
 // countUpdates counts the results of the push for the metrics.
 func (p *pushSession) countUpdates(changed int) {
 	p.metrics.updates.WithLabelValues("changed").Add(float64(changed))
-	for _, u := range p.outcome.Updates {
+	for _, u := range p.outcome.Push.Updates {
 		switch u.Result {
 		case node.UpdateOK:
 		case node.UpdateUnknown:

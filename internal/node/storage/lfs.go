@@ -7,7 +7,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"time"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
@@ -104,7 +103,7 @@ func (h *handle) lfs() (r objects.Repository, err error) {
 // LFSBatch returns what the repository knows about objects, in their order.
 func (n *Node) LFSBatch(ctx context.Context, path git.RepoPath, _ node.Session, b lfs.Batch) ([]lfs.Status,
 	node.Outcome, error) {
-	o := node.Outcome{Command: node.CommandLFSBatch, Objects: uint32(len(b.Objects))}
+	o := node.Outcome{Command: node.CommandLFSBatch, LFS: node.LFSOutcome{Objects: uint32(len(b.Objects))}}
 	open := n.lfsRepository
 	if b.Upload {
 		open = n.lfsRepositoryForPush
@@ -115,7 +114,7 @@ func (n *Node) LFSBatch(ctx context.Context, path git.RepoPath, _ node.Session, 
 	}
 	defer n.release(h)
 	states, err := n.lfs.Check(ctx, r, b)
-	o.Refused, o.Reason = objects.Refusals(states)
+	o.LFS.Refused, o.Reason = objects.Refusals(states)
 	return states, o, readError(err)
 }
 
@@ -149,7 +148,7 @@ const minBulk = 64 << 10
 // LFSDownload sends an object or a part of it.
 func (n *Node) LFSDownload(ctx context.Context, path git.RepoPath, _ node.Session, d lfs.Download,
 	response node.ResponseWriter) (o node.Outcome, err error) {
-	o = node.Outcome{Command: node.CommandLFSDownload, Objects: 1}
+	o = node.Outcome{Command: node.CommandLFSDownload, LFS: node.LFSOutcome{Objects: 1}}
 	h, r, err := n.lfsRepository(ctx, path)
 	if err != nil {
 		return o, err
@@ -173,14 +172,12 @@ func (n *Node) LFSDownload(ctx context.Context, path git.RepoPath, _ node.Sessio
 		}
 	}
 	response.SetLength(length)
-	begin := time.Now()
 	section := &bulk.Section{File: f, Offset: d.Offset, N: length}
-	o.Pack = "hit"
+	o.LFS.Cache = "hit"
 	if !isHit {
-		o.Pack = "miss"
+		o.LFS.Cache = "miss"
 	}
-	o.Bytes, err = io.Copy(response, section)
-	o.Copy = time.Since(begin)
+	o.LFS.Bytes, err = io.Copy(response, section)
 	switch {
 	case err == nil:
 		return o, nil
@@ -202,14 +199,14 @@ func (n *Node) openObject(ctx context.Context, r objects.Repository, o lfs.Objec
 // LFSUpload stores an object or a part of it. size is the number of bytes that are here.
 func (n *Node) LFSUpload(ctx context.Context, path git.RepoPath, _ node.Session, u lfs.Upload,
 	content io.Reader) (size int64, o node.Outcome, err error) {
-	o = node.Outcome{Command: node.CommandLFSUpload, Objects: 1}
+	o = node.Outcome{Command: node.CommandLFSUpload, LFS: node.LFSOutcome{Objects: 1}}
 	h, r, err := n.lfsRepositoryForPush(ctx, path)
 	if err != nil {
 		return 0, o, err
 	}
 	defer n.release(h)
 	size, err = n.lfs.Upload(ctx, r, u, content)
-	o.Bytes = max(size-u.Offset, 0)
+	o.LFS.Bytes = max(size-u.Offset, 0)
 	if err == nil && (!h.Fresh(h.path) || h.isGone()) {
 		size, err = 0, fault.New(fault.NotFound, "the repository was removed, renamed or replaced during the upload")
 	}
@@ -222,7 +219,7 @@ func (n *Node) LFSUpload(ctx context.Context, path git.RepoPath, _ node.Session,
 // LFSPart returns the number of bytes of an object that are here: all, or those of an interrupted upload.
 func (n *Node) LFSPart(ctx context.Context, path git.RepoPath, _ node.Session, object lfs.Object) (int64, node.Outcome,
 	error) {
-	o := node.Outcome{Command: node.CommandLFSUpload, Objects: 1}
+	o := node.Outcome{Command: node.CommandLFSUpload, LFS: node.LFSOutcome{Objects: 1}}
 	h, r, err := n.lfsRepositoryForPush(ctx, path)
 	if err != nil {
 		return 0, o, err

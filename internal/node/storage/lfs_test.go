@@ -51,7 +51,7 @@ func (l large) upload(path git.RepoPath, content []byte) lfs.Object {
 	l.t.Helper()
 	o := objectOf(content)
 	size, outcome, err := l.LFSUpload(l.t.Context(), path, node.Session{}, lfs.Upload{Object: o}, bytes.NewReader(content))
-	if err != nil || size != o.Size || outcome.Bytes != o.Size || outcome.Command != node.CommandLFSUpload {
+	if err != nil || size != o.Size || outcome.LFS.Bytes != o.Size || outcome.Command != node.CommandLFSUpload {
 		l.t.Fatalf("LFSUpload of %d bytes = %d, %+v, %v", o.Size, size, outcome, err)
 	}
 	return o
@@ -93,7 +93,7 @@ func TestLFSObjects(t *testing.T) {
 	}
 	b := lfs.Batch{Objects: []lfs.Object{absent, {OID: o.OID, Size: 1}}}
 	_, outcome, err := l.LFSBatch(t.Context(), app, node.Session{}, b)
-	if err != nil || outcome.Objects != 2 || outcome.Refused != 1 || outcome.Reason != "invalid" {
+	if err != nil || outcome.LFS.Objects != 2 || outcome.LFS.Refused != 1 || outcome.Reason != "invalid" {
 		t.Errorf("outcome of a batch with another size = %+v, %v, want one refusal", outcome, err)
 	}
 	for _, d := range []lfs.Download{
@@ -105,7 +105,8 @@ func TestLFSObjects(t *testing.T) {
 			want = want[:min(int64(len(want)), d.Length)]
 		}
 		a, outcome, err := l.download(app, d)
-		if err != nil || !bytes.Equal(a.Bytes(), want) || outcome.Bytes != int64(len(want)) || outcome.Pack != "hit" {
+		if err != nil || !bytes.Equal(a.Bytes(), want) || outcome.LFS.Bytes != int64(len(want)) ||
+			outcome.LFS.Cache != "hit" {
 			t.Errorf("download %d+%d = %d bytes, %+v, %v, want %d bytes", d.Offset, d.Length, a.Len(), outcome, err, len(want))
 		}
 	}

@@ -33,7 +33,7 @@ func (n *Node) LFSLocks(ctx context.Context, path git.RepoPath, _ node.Session, 
 		}
 	}
 	answer, err := n.locks.Do(ctx, h.lockFiles(), q)
-	outcome.Objects = uint32(len(answer.Locks))
+	outcome.LFS.Objects = uint32(len(answer.Locks))
 	return answer, outcome, err
 }
 

@@ -125,7 +125,7 @@ func (n *Node) ReceivePack(ctx context.Context, path git.RepoPath, session node.
 			waited = n.publishPush(ctx, h, path)
 		}}
 	outcome, err = n.pushes.Serve(ctx, target, session, pusher, request, response)
-	outcome.Warmup = waited
+	outcome.Push.Warmup = waited
 	return outcome, err
 }
 
@@ -231,23 +231,7 @@ func traceOutcome(span *inflight.Span, o *node.Outcome, err error) {
 		return
 	}
 	span.Text("packhorse.command", string(o.Command))
-	span.Text("packhorse.pack", o.Pack)
-	span.Number("packhorse.refs", int64(o.Refs))
-	span.Number("packhorse.wants", int64(o.Wants))
-	span.Number("packhorse.haves", int64(o.Haves))
-	span.Number("packhorse.objects", int64(o.Objects))
-	span.Number("packhorse.pack_bytes", o.Bytes)
-	span.Duration("packhorse.parse", o.Parse)
-	span.Duration("packhorse.negotiate", o.Negotiate)
-	span.Duration("packhorse.wait", o.Wait)
-	span.Duration("packhorse.first_byte", o.FirstByte)
-	span.Duration("packhorse.copy", o.Copy)
-	if o.Made.Source != "" {
-		span.Text("packhorse.pack_source", o.Made.Source)
-		span.Text("packhorse.pack_fallback", o.Made.Fallback)
-		span.Duration("packhorse.select", o.Made.Select)
-		span.Duration("packhorse.write", o.Made.Write)
-	}
+	span.Attributes("packhorse.", o.Attrs(nil))
 	failure := ""
 	if err != nil {
 		failure = fault.KindOf(err).String()

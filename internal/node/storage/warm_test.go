@@ -128,7 +128,7 @@ func (w *warmRoot) push() time.Duration {
 	if err != nil || !strings.Contains(report.String(), "ok refs/heads/main") {
 		w.t.Fatalf("push = %v, report %q", err, report.String())
 	}
-	return outcome.Warmup
+	return outcome.Push.Warmup
 }
 
 // emptyPack is a pack without objects.

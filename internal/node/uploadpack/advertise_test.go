@@ -220,16 +220,16 @@ func TestOneKeyForAllVersions(t *testing.T) {
 	} {
 		q := &testRequest{command: "fetch", args: append(args, "done")}
 		_, first, err := s.serve(server, q.bytes(git.SHA1))
-		if err != nil || first.Pack != "miss" {
-			t.Fatalf("%q: %s, %v", args, first.Pack, err)
+		if err != nil || first.Fetch.Pack != "miss" {
+			t.Fatalf("%q: %s, %v", args, first.Fetch.Pack, err)
 		}
 		for _, sideband := range []string{"side-band-64k", "side-band", ""} {
 			for _, session := range olderSessions {
 				d := &dialect{acks: "multi_ack_detailed", sideband: sideband, end: "done"}
 				for range 2 { // the second time the way to the pack is remembered, too
 					response, outcome, err := s.serveAs(server, session, q.bytesV0(d, git.SHA1))
-					if err != nil || outcome.Key != first.Key || outcome.Pack != "hit" {
-						t.Errorf("%q, %q, %+v: %s, %v", args, sideband, session, outcome.Pack, err)
+					if err != nil || outcome.Fetch.Key != first.Fetch.Key || outcome.Fetch.Pack != "hit" {
+						t.Errorf("%q, %q, %+v: %s, %v", args, sideband, session, outcome.Fetch.Pack, err)
 					}
 					if (response.length >= 0) != (session.Stateless && sideband == "side-band-64k") {
 						t.Errorf("%q, %q, %+v: length %d", args, sideband, session, response.length)
@@ -291,7 +291,7 @@ func TestShallowAtTheSameTime(t *testing.T) {
 				}
 				_, zero, err := s.serveAs(server, session, q.bytesV0(&dialect{sideband: "side-band-64k", end: "done"},
 					git.SHA1))
-				if err != nil || zero.Key != two.Key {
+				if err != nil || zero.Fetch.Key != two.Fetch.Key {
 					t.Errorf("%q in version 0: %v", args, err)
 				}
 			}

@@ -112,7 +112,7 @@ func (a *answerCache) add(f *fetch, spec *packsource.Spec, form packFormat, shap
 		return
 	case f.tagsMissing: // they may be repaired without a change of the refs
 		return
-	case q.raw == nil || q.snapshot != f.snapshot || f.outcome.Haves+len(req.Shallow)+len(f.serverShallow) > 0:
+	case q.raw == nil || q.snapshot != f.snapshot || f.outcome.Fetch.Haves+len(req.Shallow)+len(f.serverShallow) > 0:
 		return
 	case maphash.Bytes(a.seed, q.raw) != q.hash: // the buffer was reused
 		return
@@ -126,7 +126,8 @@ func (a *answerCache) add(f *fetch, spec *packsource.Spec, form packFormat, shap
 		request: bytes.Clone(q.raw), session: q.session, incarnation: f.repo.Incarnation,
 		snapshot: weak.Make(f.snapshot),
 		sections: slices.Clip(bytes.Clone(f.lines.Buf)), spec: spec, form: form, shape: shape,
-		outcome: node.Outcome{Command: protocol.CommandFetch, Agent: f.outcome.Agent, Wants: f.outcome.Wants},
+		outcome: node.Outcome{Command: protocol.CommandFetch, Agent: f.outcome.Agent,
+			Fetch: node.FetchOutcome{Wants: f.outcome.Fetch.Wants}},
 	}
 	if known.size() > maxCachedAnswer {
 		return

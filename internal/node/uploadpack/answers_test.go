@@ -129,7 +129,7 @@ func TestAnswers(t *testing.T) {
 			if first != second {
 				t.Fatalf("%q\nand then\n%q", first, second)
 			}
-			if test.kept && outcome.Parse != 0 {
+			if test.kept && outcome.Fetch.Parse != 0 {
 				t.Error("parsed again")
 			}
 			for _, known := range a.answers.byHash {
@@ -138,7 +138,7 @@ func TestAnswers(t *testing.T) {
 				}
 			}
 			if outcome.Command != firstOutcome.Command || outcome.Agent != firstOutcome.Agent ||
-				outcome.Wants != firstOutcome.Wants || outcome.Key != firstOutcome.Key {
+				outcome.Fetch.Wants != firstOutcome.Fetch.Wants || outcome.Fetch.Key != firstOutcome.Fetch.Key {
 				t.Errorf("the outcome was %+v and is %+v", firstOutcome, outcome)
 			}
 		})
@@ -339,7 +339,7 @@ func TestAnswersUnderWrites(t *testing.T) {
 					t.Error(err)
 					return
 				}
-				if outcome.Parse == 0 {
+				if outcome.Fetch.Parse == 0 {
 					fromMemory.Add(1)
 				}
 				got, err := parseAnswer(response.Bytes(), false)

@@ -98,8 +98,8 @@ func (s *testServer) compare(t *testing.T, server *Server, q *testRequest, again
 	response, outcome, err := s.serve(server, request)
 	if again && err == nil {
 		response, outcome, err = s.serve(server, request)
-		if err == nil && outcome.Pack != "" && outcome.Pack != "hit" && outcome.Pack != "follow" {
-			return fmt.Errorf("asked again, the pack was a %s", outcome.Pack)
+		if err == nil && outcome.Fetch.Pack != "" && outcome.Fetch.Pack != "hit" && outcome.Fetch.Pack != "follow" {
+			return fmt.Errorf("asked again, the pack was a %s", outcome.Fetch.Pack)
 		}
 	}
 	got := response.Bytes()

@@ -59,7 +59,7 @@ const (
 
 // begin checks the client's wants. All of them must exist, and the rule must allow them.
 func (f *fetch) begin(ctx context.Context, rule func(context.Context) error) (err error) {
-	f.outcome.Wants = len(f.request.Wants) + len(f.request.WantRefs)
+	f.outcome.Fetch.Wants = len(f.request.Wants) + len(f.request.WantRefs)
 	if len(f.request.WantRefs) > 0 {
 		f.snapshot, err = f.repo.Refs.Snapshot(ctx)
 	} else {

@@ -206,9 +206,9 @@ func (s *testServer) share(t *testing.T, server *Server, rnd *rand.Rand, clients
 		if err != nil {
 			t.Fatal(err)
 		}
-		first, known := packs[outcome.Key]
+		first, known := packs[outcome.Fetch.Key]
 		if !known {
-			packs[outcome.Key] = made{c, a}
+			packs[outcome.Fetch.Key] = made{c, a}
 			continue
 		}
 		shared++

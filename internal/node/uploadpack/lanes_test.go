@@ -19,7 +19,7 @@ func TestColdPacks(t *testing.T) {
 	for i, want := range []bool{true, false, false} {
 		response, outcome, err := s.serve(server, q.bytes(git.SHA1))
 		if err != nil || response.bulk != 1 || response.cold != want {
-			t.Errorf("%d: cold %v, %s, %v", i, response.cold, outcome.Pack, err)
+			t.Errorf("%d: cold %v, %s, %v", i, response.cold, outcome.Fetch.Pack, err)
 		}
 	}
 	server = New(newSource(t), Options{})

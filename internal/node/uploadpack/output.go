@@ -23,7 +23,7 @@ type packFormat struct {
 // send writes the sections and then the pack. In a stateful session the sections were sent before and are nil, and the
 // response has no length.
 func (f *fetch) send(ctx context.Context, spec *packsource.Spec, sections []byte, form packFormat) error {
-	f.outcome.Key = spec.Key().String()
+	f.outcome.Fetch.Key = spec.Key().String()
 	isCold := f.keeper == nil || !f.keeper.Has(spec.Key())
 	if isCold {
 		if err := f.hold(ctx, sections, form); err != nil {
@@ -61,11 +61,10 @@ func (f *fetch) send(ctx context.Context, spec *packsource.Spec, sections []byte
 		err = &node.ClientConnError{Err: out.err}
 	}
 	info := pack.Info()
-	o := f.outcome
+	o := &f.outcome.Fetch
 	o.Pack, o.Objects, o.Bytes, o.Wait = string(info.Result), info.Objects, info.Bytes, info.Wait
 	o.Made = node.Made{Source: info.Made.Source, Fallback: info.Made.Fallback, Select: info.Made.Select,
 		Write: info.Made.Write}
-	o.ChildCPU, o.ChildMaxRSS = info.Child.User+info.Child.System, info.Child.MaxRSS
 	o.FirstByte, o.Copy = out.firstByte, time.Since(begun)
 	return err
 }

@@ -97,7 +97,7 @@ func (s *Server) Serve(ctx context.Context, r *repo.Repo, session node.Session, 
 	}
 	if known := lookup.answer; known != nil {
 		outcome := known.outcome
-		outcome.Negotiate = time.Since(start)
+		outcome.Fetch.Negotiate = time.Since(start)
 		f := &fetch{Server: s, repo: r, session: session, response: response, caller: caller, notice: notice,
 			outcome: &outcome, start: start}
 		defer f.release()
@@ -119,7 +119,7 @@ func (s *Server) Serve(ctx context.Context, r *repo.Repo, session node.Session, 
 		return outcome, err
 	}
 	req, err := protocol.ReadRequest(request, r.Format, s.offer(r, session), limits)
-	outcome.Parse = time.Since(start)
+	parsed := time.Since(start)
 	if err != nil {
 		return outcome, err
 	}
@@ -140,7 +140,7 @@ func (s *Server) Serve(ctx context.Context, r *repo.Repo, session node.Session, 
 	if err := checkFilter(&r.Policy().Filters, req.Fetch.Filter); err != nil {
 		return outcome, err
 	}
-	f.request = req.Fetch
+	f.request, outcome.Fetch.Parse = req.Fetch, parsed
 	err = f.serveV2(ctx)
 	return outcome, err
 }

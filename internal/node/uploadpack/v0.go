@@ -45,7 +45,7 @@ type conversation struct {
 // the client waits for them.
 func (f *fetch) serveV0(ctx context.Context, request *pktline.Reader, limits protocol.Limits) error {
 	needs, err := protocol.ReadNeeds(request, f.repo.Format, f.offer(f.repo, f.session), limits)
-	f.outcome.Parse = time.Since(f.start)
+	f.outcome.Fetch.Parse = time.Since(f.start)
 	if err != nil {
 		return err
 	}
@@ -63,7 +63,7 @@ func (f *fetch) serveV0(ctx context.Context, request *pktline.Reader, limits pro
 	}
 	negotiated := time.Now()
 	send, err := c.negotiate(ctx)
-	f.outcome.Negotiate, f.outcome.Common = time.Since(negotiated), len(f.common)
+	f.outcome.Fetch.Negotiate, f.outcome.Fetch.Common = time.Since(negotiated), len(f.common)
 	if err != nil {
 		return err
 	}
@@ -145,7 +145,7 @@ func (c *conversation) readHaves(ctx context.Context) (send bool, err error) {
 
 // have processes one have line.
 func (c *conversation) have(ctx context.Context, id git.ObjectID) error {
-	c.outcome.Haves++
+	c.outcome.Fetch.Haves++
 	ok, err := c.lookups.Has(id)
 	switch {
 	case err != nil:

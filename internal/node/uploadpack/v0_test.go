@@ -226,8 +226,8 @@ func (s *testServer) compareRound(t *testing.T, server *Server, q *testRequest, 
 	response, outcome, err := s.serveAs(server, session, request)
 	if again && err == nil {
 		response, outcome, err = s.serveAs(server, session, request)
-		if err == nil && outcome.Pack != "" && outcome.Pack != "hit" && outcome.Pack != "follow" {
-			return nil, fmt.Errorf("asked again, the pack was a %s", outcome.Pack)
+		if err == nil && outcome.Fetch.Pack != "" && outcome.Fetch.Pack != "hit" && outcome.Fetch.Pack != "follow" {
+			return nil, fmt.Errorf("asked again, the pack was a %s", outcome.Fetch.Pack)
 		}
 	}
 	if oracleFailed && err == nil && s.cutsOff(q) {

@@ -18,7 +18,7 @@ func (f *fetch) serveV2(ctx context.Context) error {
 	defer func() { pooled.buf, pooled.ids = f.lines.Buf, f.wanted; putScratch(pooled) }()
 	negotiated := time.Now()
 	send, err := f.negotiate(ctx)
-	f.outcome.Negotiate, f.outcome.Common = time.Since(negotiated), len(f.common)
+	f.outcome.Fetch.Negotiate, f.outcome.Fetch.Common = time.Since(negotiated), len(f.common)
 	if err != nil {
 		return f.fail(err)
 	}
@@ -35,7 +35,7 @@ func (f *fetch) serveV2(ctx context.Context) error {
 func (f *fetch) sendNegotiated(ctx context.Context, form packFormat, flush func() error) error {
 	start := time.Now()
 	spec, err := f.spec(ctx)
-	f.outcome.Negotiate += time.Since(start)
+	f.outcome.Fetch.Negotiate += time.Since(start)
 	if err != nil {
 		return f.fail(err)
 	}
@@ -57,7 +57,7 @@ func (f *fetch) sendNegotiated(ctx context.Context, form packFormat, flush func(
 
 // negotiate writes the response up to the packfile section. send reports whether that section follows.
 func (f *fetch) negotiate(ctx context.Context) (send bool, err error) {
-	f.outcome.Haves = len(f.request.Haves)
+	f.outcome.Fetch.Haves = len(f.request.Haves)
 	if len(f.request.Wants)+len(f.request.WantRefs) == 0 && !f.request.WaitForDone {
 		return false, nil // like git, an empty response
 	}

@@ -117,14 +117,14 @@ func (f *fetch) recordResult(one *shape, spec *packsource.Spec) {
 	if w == nil {
 		return
 	}
-	if one != nil && f.outcome.Bytes > 0 {
-		w.shapes.setBytes(one, f.outcome.Bytes)
-		if made := f.outcome.Made; made.Source != "" {
+	if one != nil && f.outcome.Fetch.Bytes > 0 {
+		w.shapes.setBytes(one, f.outcome.Fetch.Bytes)
+		if made := f.outcome.Fetch.Made; made.Source != "" {
 			w.shapes.setTook(one, made.Select+made.Write)
 		}
 	}
 	if w.hasMade.Load() {
-		w.countUse(spec.Key(), packsource.Result(f.outcome.Pack))
+		w.countUse(spec.Key(), packsource.Result(f.outcome.Fetch.Pack))
 	}
 }
 

@@ -1531,47 +1531,10 @@ func (x *End) GetObjectBytes() int64 {
 // Outcome describes a session, for logs and metrics. It comes with End, and as a detail of an error.
 type Outcome struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Git's command: "fetch", "ls-refs", "object-info" or "bundle-uri". Empty for a request that has no command.
-	Command string `protobuf:"bytes,1,opt,name=command,proto3" json:"command,omitempty"`
-	// The name and version of the client, as it sends them.
-	Agent string `protobuf:"bytes,2,opt,name=agent,proto3" json:"agent,omitempty"`
-	// The session ID of the client.
-	SessionId string `protobuf:"bytes,3,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
-	Refs      uint32 `protobuf:"varint,4,opt,name=refs,proto3" json:"refs,omitempty"`
-	Wants     uint32 `protobuf:"varint,5,opt,name=wants,proto3" json:"wants,omitempty"`
-	Haves     uint32 `protobuf:"varint,6,opt,name=haves,proto3" json:"haves,omitempty"`
-	Common    uint32 `protobuf:"varint,7,opt,name=common,proto3" json:"common,omitempty"`
-	// The source of the pack: "hit", "miss", "follow" or "uncached". Empty if no pack was sent.
-	Pack string `protobuf:"bytes,8,opt,name=pack,proto3" json:"pack,omitempty"`
-	// The cache key of the pack.
-	Key     string `protobuf:"bytes,9,opt,name=key,proto3" json:"key,omitempty"`
-	Objects uint32 `protobuf:"varint,10,opt,name=objects,proto3" json:"objects,omitempty"`
-	// Bytes of the pack with its framing.
-	Bytes     int64                `protobuf:"varint,11,opt,name=bytes,proto3" json:"bytes,omitempty"`
-	Parse     *durationpb.Duration `protobuf:"bytes,12,opt,name=parse,proto3" json:"parse,omitempty"`
-	Negotiate *durationpb.Duration `protobuf:"bytes,13,opt,name=negotiate,proto3" json:"negotiate,omitempty"`
-	Wait      *durationpb.Duration `protobuf:"bytes,14,opt,name=wait,proto3" json:"wait,omitempty"`
-	FirstByte *durationpb.Duration `protobuf:"bytes,15,opt,name=first_byte,json=firstByte,proto3" json:"first_byte,omitempty"`
-	Copy      *durationpb.Duration `protobuf:"bytes,16,opt,name=copy,proto3" json:"copy,omitempty"`
-	// CPU time and memory of the git process that this request started.
-	ChildCpu    *durationpb.Duration `protobuf:"bytes,17,opt,name=child_cpu,json=childCpu,proto3" json:"child_cpu,omitempty"`
-	ChildMaxRss int64                `protobuf:"varint,18,opt,name=child_max_rss,json=childMaxRss,proto3" json:"child_max_rss,omitempty"`
-	// The resources of all git commands of this request. Absent if there were none.
-	Git *GitUsage `protobuf:"bytes,19,opt,name=git,proto3" json:"git,omitempty"`
-	// The cause of a failed push in one word, for logs and metrics, such as "hook", "fsck" or "disk_full". Empty after a success.
-	Reason string `protobuf:"bytes,20,opt,name=reason,proto3" json:"reason,omitempty"`
-	// How the pack was made. Absent if this request did not make it.
-	Made *Made `protobuf:"bytes,21,opt,name=made,proto3" json:"made,omitempty"`
-	// How long the report of a push waited for packs of the warm-up.
-	Warmup *durationpb.Duration `protobuf:"bytes,22,opt,name=warmup,proto3" json:"warmup,omitempty"`
-	// How a mirror answered: "local", "follow" or "relay". Empty if the repository is not a mirror.
-	Mirror string `protobuf:"bytes,23,opt,name=mirror,proto3" json:"mirror,omitempty"`
-	// How long the request waited for the mirror's origin.
-	OriginTime *durationpb.Duration `protobuf:"bytes,24,opt,name=origin_time,json=originTime,proto3" json:"origin_time,omitempty"`
-	// The age of the mirror's state if its origin did not answer.
-	Stale *durationpb.Duration `protobuf:"bytes,25,opt,name=stale,proto3" json:"stale,omitempty"`
-	// The use of the object store. Absent without one.
-	Stored        *Stored `protobuf:"bytes,26,opt,name=stored,proto3" json:"stored,omitempty"`
+	// The fields of the session in JSON (node.Outcome in the code of the server). Gateways ignore unknown fields.
+	Json []byte `protobuf:"bytes,1,opt,name=json,proto3" json:"json,omitempty"`
+	// The resources of all git commands of this request, as in the header Packhorse-Git. Empty if there were none.
+	GitUsage      string `protobuf:"bytes,2,opt,name=git_usage,json=gitUsage,proto3" json:"git_usage,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1606,437 +1569,18 @@ func (*Outcome) Descriptor() ([]byte, []int) {
 	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{22}
 }
 
-func (x *Outcome) GetCommand() string {
+func (x *Outcome) GetJson() []byte {
 	if x != nil {
-		return x.Command
+		return x.Json
+	}
+	return nil
+}
+
+func (x *Outcome) GetGitUsage() string {
+	if x != nil {
+		return x.GitUsage
 	}
 	return ""
-}
-
-func (x *Outcome) GetAgent() string {
-	if x != nil {
-		return x.Agent
-	}
-	return ""
-}
-
-func (x *Outcome) GetSessionId() string {
-	if x != nil {
-		return x.SessionId
-	}
-	return ""
-}
-
-func (x *Outcome) GetRefs() uint32 {
-	if x != nil {
-		return x.Refs
-	}
-	return 0
-}
-
-func (x *Outcome) GetWants() uint32 {
-	if x != nil {
-		return x.Wants
-	}
-	return 0
-}
-
-func (x *Outcome) GetHaves() uint32 {
-	if x != nil {
-		return x.Haves
-	}
-	return 0
-}
-
-func (x *Outcome) GetCommon() uint32 {
-	if x != nil {
-		return x.Common
-	}
-	return 0
-}
-
-func (x *Outcome) GetPack() string {
-	if x != nil {
-		return x.Pack
-	}
-	return ""
-}
-
-func (x *Outcome) GetKey() string {
-	if x != nil {
-		return x.Key
-	}
-	return ""
-}
-
-func (x *Outcome) GetObjects() uint32 {
-	if x != nil {
-		return x.Objects
-	}
-	return 0
-}
-
-func (x *Outcome) GetBytes() int64 {
-	if x != nil {
-		return x.Bytes
-	}
-	return 0
-}
-
-func (x *Outcome) GetParse() *durationpb.Duration {
-	if x != nil {
-		return x.Parse
-	}
-	return nil
-}
-
-func (x *Outcome) GetNegotiate() *durationpb.Duration {
-	if x != nil {
-		return x.Negotiate
-	}
-	return nil
-}
-
-func (x *Outcome) GetWait() *durationpb.Duration {
-	if x != nil {
-		return x.Wait
-	}
-	return nil
-}
-
-func (x *Outcome) GetFirstByte() *durationpb.Duration {
-	if x != nil {
-		return x.FirstByte
-	}
-	return nil
-}
-
-func (x *Outcome) GetCopy() *durationpb.Duration {
-	if x != nil {
-		return x.Copy
-	}
-	return nil
-}
-
-func (x *Outcome) GetChildCpu() *durationpb.Duration {
-	if x != nil {
-		return x.ChildCpu
-	}
-	return nil
-}
-
-func (x *Outcome) GetChildMaxRss() int64 {
-	if x != nil {
-		return x.ChildMaxRss
-	}
-	return 0
-}
-
-func (x *Outcome) GetGit() *GitUsage {
-	if x != nil {
-		return x.Git
-	}
-	return nil
-}
-
-func (x *Outcome) GetReason() string {
-	if x != nil {
-		return x.Reason
-	}
-	return ""
-}
-
-func (x *Outcome) GetMade() *Made {
-	if x != nil {
-		return x.Made
-	}
-	return nil
-}
-
-func (x *Outcome) GetWarmup() *durationpb.Duration {
-	if x != nil {
-		return x.Warmup
-	}
-	return nil
-}
-
-func (x *Outcome) GetMirror() string {
-	if x != nil {
-		return x.Mirror
-	}
-	return ""
-}
-
-func (x *Outcome) GetOriginTime() *durationpb.Duration {
-	if x != nil {
-		return x.OriginTime
-	}
-	return nil
-}
-
-func (x *Outcome) GetStale() *durationpb.Duration {
-	if x != nil {
-		return x.Stale
-	}
-	return nil
-}
-
-func (x *Outcome) GetStored() *Stored {
-	if x != nil {
-		return x.Stored
-	}
-	return nil
-}
-
-// Stored describes what a request needed of the object store that has the repository.
-type Stored struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// The number of the record that the answer is of, or that has the updates of a push.
-	Record uint64 `protobuf:"varint,1,opt,name=record,proto3" json:"record,omitempty"`
-	// How long freshness checks took.
-	Look *durationpb.Duration `protobuf:"bytes,2,opt,name=look,proto3" json:"look,omitempty"`
-	// How long a push waited until its record was appended.
-	Append *durationpb.Duration `protobuf:"bytes,3,opt,name=append,proto3" json:"append,omitempty"`
-	// The number of records that a push tried to append.
-	Tries uint32 `protobuf:"varint,4,opt,name=tries,proto3" json:"tries,omitempty"`
-	// The node has all packs of the record on its disk.
-	Held          bool `protobuf:"varint,5,opt,name=held,proto3" json:"held,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *Stored) Reset() {
-	*x = Stored{}
-	mi := &file_packhorse_internal_v1_session_proto_msgTypes[23]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *Stored) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*Stored) ProtoMessage() {}
-
-func (x *Stored) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_internal_v1_session_proto_msgTypes[23]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use Stored.ProtoReflect.Descriptor instead.
-func (*Stored) Descriptor() ([]byte, []int) {
-	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{23}
-}
-
-func (x *Stored) GetRecord() uint64 {
-	if x != nil {
-		return x.Record
-	}
-	return 0
-}
-
-func (x *Stored) GetLook() *durationpb.Duration {
-	if x != nil {
-		return x.Look
-	}
-	return nil
-}
-
-func (x *Stored) GetAppend() *durationpb.Duration {
-	if x != nil {
-		return x.Append
-	}
-	return nil
-}
-
-func (x *Stored) GetTries() uint32 {
-	if x != nil {
-		return x.Tries
-	}
-	return 0
-}
-
-func (x *Stored) GetHeld() bool {
-	if x != nil {
-		return x.Held
-	}
-	return false
-}
-
-// Made describes how a pack was made.
-type Made struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// "native" (in the process of the node) or "git".
-	Source string `protobuf:"bytes,1,opt,name=source,proto3" json:"source,omitempty"`
-	// Why git made the pack although the native source was to, in one word, for logs. Empty otherwise.
-	Fallback string `protobuf:"bytes,2,opt,name=fallback,proto3" json:"fallback,omitempty"`
-	// Durations of the stages: selecting the objects, and copying or encoding them.
-	Select        *durationpb.Duration `protobuf:"bytes,3,opt,name=select,proto3" json:"select,omitempty"`
-	Write         *durationpb.Duration `protobuf:"bytes,4,opt,name=write,proto3" json:"write,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *Made) Reset() {
-	*x = Made{}
-	mi := &file_packhorse_internal_v1_session_proto_msgTypes[24]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *Made) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*Made) ProtoMessage() {}
-
-func (x *Made) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_internal_v1_session_proto_msgTypes[24]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use Made.ProtoReflect.Descriptor instead.
-func (*Made) Descriptor() ([]byte, []int) {
-	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{24}
-}
-
-func (x *Made) GetSource() string {
-	if x != nil {
-		return x.Source
-	}
-	return ""
-}
-
-func (x *Made) GetFallback() string {
-	if x != nil {
-		return x.Fallback
-	}
-	return ""
-}
-
-func (x *Made) GetSelect() *durationpb.Duration {
-	if x != nil {
-		return x.Select
-	}
-	return nil
-}
-
-func (x *Made) GetWrite() *durationpb.Duration {
-	if x != nil {
-		return x.Write
-	}
-	return nil
-}
-
-// GitUsage are the resources that finished git commands used.
-type GitUsage struct {
-	state    protoimpl.MessageState `protogen:"open.v1"`
-	Commands uint32                 `protobuf:"varint,1,opt,name=commands,proto3" json:"commands,omitempty"`
-	// CPU time, including that of child processes.
-	User   *durationpb.Duration `protobuf:"bytes,2,opt,name=user,proto3" json:"user,omitempty"`
-	System *durationpb.Duration `protobuf:"bytes,3,opt,name=system,proto3" json:"system,omitempty"`
-	// The time that the commands waited for a slot.
-	Queue *durationpb.Duration `protobuf:"bytes,4,opt,name=queue,proto3" json:"queue,omitempty"`
-	// Memory of the largest process in bytes.
-	MaxRss int64 `protobuf:"varint,5,opt,name=max_rss,json=maxRss,proto3" json:"max_rss,omitempty"`
-	// Bytes of standard input and output.
-	BytesIn       int64 `protobuf:"varint,6,opt,name=bytes_in,json=bytesIn,proto3" json:"bytes_in,omitempty"`
-	BytesOut      int64 `protobuf:"varint,7,opt,name=bytes_out,json=bytesOut,proto3" json:"bytes_out,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *GitUsage) Reset() {
-	*x = GitUsage{}
-	mi := &file_packhorse_internal_v1_session_proto_msgTypes[25]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *GitUsage) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*GitUsage) ProtoMessage() {}
-
-func (x *GitUsage) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_internal_v1_session_proto_msgTypes[25]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use GitUsage.ProtoReflect.Descriptor instead.
-func (*GitUsage) Descriptor() ([]byte, []int) {
-	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{25}
-}
-
-func (x *GitUsage) GetCommands() uint32 {
-	if x != nil {
-		return x.Commands
-	}
-	return 0
-}
-
-func (x *GitUsage) GetUser() *durationpb.Duration {
-	if x != nil {
-		return x.User
-	}
-	return nil
-}
-
-func (x *GitUsage) GetSystem() *durationpb.Duration {
-	if x != nil {
-		return x.System
-	}
-	return nil
-}
-
-func (x *GitUsage) GetQueue() *durationpb.Duration {
-	if x != nil {
-		return x.Queue
-	}
-	return nil
-}
-
-func (x *GitUsage) GetMaxRss() int64 {
-	if x != nil {
-		return x.MaxRss
-	}
-	return 0
-}
-
-func (x *GitUsage) GetBytesIn() int64 {
-	if x != nil {
-		return x.BytesIn
-	}
-	return 0
-}
-
-func (x *GitUsage) GetBytesOut() int64 {
-	if x != nil {
-		return x.BytesOut
-	}
-	return 0
 }
 
 var File_packhorse_internal_v1_session_proto protoreflect.FileDescriptor
@@ -2137,57 +1681,10 @@ const file_packhorse_internal_v1_session_proto_rawDesc = "" +
 	"\aoutcome\x18\x01 \x01(\v2\x1e.packhorse.internal.v1.OutcomeR\aoutcome\x12)\n" +
 	"\x05fault\x18\x02 \x01(\v2\x13.packhorse.v1.FaultR\x05fault\x12%\n" +
 	"\x0efault_reported\x18\x03 \x01(\bR\rfaultReported\x12!\n" +
-	"\fobject_bytes\x18\x04 \x01(\x03R\vobjectBytes\"\xcf\a\n" +
-	"\aOutcome\x12\x18\n" +
-	"\acommand\x18\x01 \x01(\tR\acommand\x12\x14\n" +
-	"\x05agent\x18\x02 \x01(\tR\x05agent\x12\x1d\n" +
-	"\n" +
-	"session_id\x18\x03 \x01(\tR\tsessionId\x12\x12\n" +
-	"\x04refs\x18\x04 \x01(\rR\x04refs\x12\x14\n" +
-	"\x05wants\x18\x05 \x01(\rR\x05wants\x12\x14\n" +
-	"\x05haves\x18\x06 \x01(\rR\x05haves\x12\x16\n" +
-	"\x06common\x18\a \x01(\rR\x06common\x12\x12\n" +
-	"\x04pack\x18\b \x01(\tR\x04pack\x12\x10\n" +
-	"\x03key\x18\t \x01(\tR\x03key\x12\x18\n" +
-	"\aobjects\x18\n" +
-	" \x01(\rR\aobjects\x12\x14\n" +
-	"\x05bytes\x18\v \x01(\x03R\x05bytes\x12/\n" +
-	"\x05parse\x18\f \x01(\v2\x19.google.protobuf.DurationR\x05parse\x127\n" +
-	"\tnegotiate\x18\r \x01(\v2\x19.google.protobuf.DurationR\tnegotiate\x12-\n" +
-	"\x04wait\x18\x0e \x01(\v2\x19.google.protobuf.DurationR\x04wait\x128\n" +
-	"\n" +
-	"first_byte\x18\x0f \x01(\v2\x19.google.protobuf.DurationR\tfirstByte\x12-\n" +
-	"\x04copy\x18\x10 \x01(\v2\x19.google.protobuf.DurationR\x04copy\x126\n" +
-	"\tchild_cpu\x18\x11 \x01(\v2\x19.google.protobuf.DurationR\bchildCpu\x12\"\n" +
-	"\rchild_max_rss\x18\x12 \x01(\x03R\vchildMaxRss\x121\n" +
-	"\x03git\x18\x13 \x01(\v2\x1f.packhorse.internal.v1.GitUsageR\x03git\x12\x16\n" +
-	"\x06reason\x18\x14 \x01(\tR\x06reason\x12/\n" +
-	"\x04made\x18\x15 \x01(\v2\x1b.packhorse.internal.v1.MadeR\x04made\x121\n" +
-	"\x06warmup\x18\x16 \x01(\v2\x19.google.protobuf.DurationR\x06warmup\x12\x16\n" +
-	"\x06mirror\x18\x17 \x01(\tR\x06mirror\x12:\n" +
-	"\vorigin_time\x18\x18 \x01(\v2\x19.google.protobuf.DurationR\n" +
-	"originTime\x12/\n" +
-	"\x05stale\x18\x19 \x01(\v2\x19.google.protobuf.DurationR\x05stale\x125\n" +
-	"\x06stored\x18\x1a \x01(\v2\x1d.packhorse.internal.v1.StoredR\x06stored\"\xac\x01\n" +
-	"\x06Stored\x12\x16\n" +
-	"\x06record\x18\x01 \x01(\x04R\x06record\x12-\n" +
-	"\x04look\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x04look\x121\n" +
-	"\x06append\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x06append\x12\x14\n" +
-	"\x05tries\x18\x04 \x01(\rR\x05tries\x12\x12\n" +
-	"\x04held\x18\x05 \x01(\bR\x04held\"\x9e\x01\n" +
-	"\x04Made\x12\x16\n" +
-	"\x06source\x18\x01 \x01(\tR\x06source\x12\x1a\n" +
-	"\bfallback\x18\x02 \x01(\tR\bfallback\x121\n" +
-	"\x06select\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x06select\x12/\n" +
-	"\x05write\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\x05write\"\x8a\x02\n" +
-	"\bGitUsage\x12\x1a\n" +
-	"\bcommands\x18\x01 \x01(\rR\bcommands\x12-\n" +
-	"\x04user\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x04user\x121\n" +
-	"\x06system\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x06system\x12/\n" +
-	"\x05queue\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\x05queue\x12\x17\n" +
-	"\amax_rss\x18\x05 \x01(\x03R\x06maxRss\x12\x19\n" +
-	"\bbytes_in\x18\x06 \x01(\x03R\abytesIn\x12\x1b\n" +
-	"\tbytes_out\x18\a \x01(\x03R\bbytesOut2\xae\x03\n" +
+	"\fobject_bytes\x18\x04 \x01(\x03R\vobjectBytes\":\n" +
+	"\aOutcome\x12\x12\n" +
+	"\x04json\x18\x01 \x01(\fR\x04json\x12\x1b\n" +
+	"\tgit_usage\x18\x02 \x01(\tR\bgitUsage2\xae\x03\n" +
 	"\x0eSessionService\x12b\n" +
 	"\tAdvertise\x12'.packhorse.internal.v1.AdvertiseRequest\x1a(.packhorse.internal.v1.AdvertiseResponse(\x010\x01\x12e\n" +
 	"\n" +
@@ -2207,7 +1704,7 @@ func file_packhorse_internal_v1_session_proto_rawDescGZIP() []byte {
 	return file_packhorse_internal_v1_session_proto_rawDescData
 }
 
-var file_packhorse_internal_v1_session_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
+var file_packhorse_internal_v1_session_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
 var file_packhorse_internal_v1_session_proto_goTypes = []any{
 	(*Session)(nil),              // 0: packhorse.internal.v1.Session
 	(*AdvertiseRequest)(nil),     // 1: packhorse.internal.v1.AdvertiseRequest
@@ -2232,11 +1729,8 @@ var file_packhorse_internal_v1_session_proto_goTypes = []any{
 	(*DataPathRequest)(nil),      // 20: packhorse.internal.v1.DataPathRequest
 	(*End)(nil),                  // 21: packhorse.internal.v1.End
 	(*Outcome)(nil),              // 22: packhorse.internal.v1.Outcome
-	(*Stored)(nil),               // 23: packhorse.internal.v1.Stored
-	(*Made)(nil),                 // 24: packhorse.internal.v1.Made
-	(*GitUsage)(nil),             // 25: packhorse.internal.v1.GitUsage
-	(*durationpb.Duration)(nil),  // 26: google.protobuf.Duration
-	(*v1.Fault)(nil),             // 27: packhorse.v1.Fault
+	(*durationpb.Duration)(nil),  // 23: google.protobuf.Duration
+	(*v1.Fault)(nil),             // 24: packhorse.v1.Fault
 }
 var file_packhorse_internal_v1_session_proto_depIdxs = []int32{
 	2,  // 0: packhorse.internal.v1.AdvertiseRequest.start:type_name -> packhorse.internal.v1.AdvertiseStart
@@ -2262,42 +1756,23 @@ var file_packhorse_internal_v1_session_proto_depIdxs = []int32{
 	20, // 20: packhorse.internal.v1.ResponsePart.data_path_request:type_name -> packhorse.internal.v1.DataPathRequest
 	21, // 21: packhorse.internal.v1.ResponsePart.end:type_name -> packhorse.internal.v1.End
 	18, // 22: packhorse.internal.v1.ResponsePart.updates:type_name -> packhorse.internal.v1.RefUpdates
-	26, // 23: packhorse.internal.v1.ResponsePart.staleness:type_name -> google.protobuf.Duration
+	23, // 23: packhorse.internal.v1.ResponsePart.staleness:type_name -> google.protobuf.Duration
 	19, // 24: packhorse.internal.v1.RefUpdates.updates:type_name -> packhorse.internal.v1.RefUpdate
 	22, // 25: packhorse.internal.v1.End.outcome:type_name -> packhorse.internal.v1.Outcome
-	27, // 26: packhorse.internal.v1.End.fault:type_name -> packhorse.v1.Fault
-	26, // 27: packhorse.internal.v1.Outcome.parse:type_name -> google.protobuf.Duration
-	26, // 28: packhorse.internal.v1.Outcome.negotiate:type_name -> google.protobuf.Duration
-	26, // 29: packhorse.internal.v1.Outcome.wait:type_name -> google.protobuf.Duration
-	26, // 30: packhorse.internal.v1.Outcome.first_byte:type_name -> google.protobuf.Duration
-	26, // 31: packhorse.internal.v1.Outcome.copy:type_name -> google.protobuf.Duration
-	26, // 32: packhorse.internal.v1.Outcome.child_cpu:type_name -> google.protobuf.Duration
-	25, // 33: packhorse.internal.v1.Outcome.git:type_name -> packhorse.internal.v1.GitUsage
-	24, // 34: packhorse.internal.v1.Outcome.made:type_name -> packhorse.internal.v1.Made
-	26, // 35: packhorse.internal.v1.Outcome.warmup:type_name -> google.protobuf.Duration
-	26, // 36: packhorse.internal.v1.Outcome.origin_time:type_name -> google.protobuf.Duration
-	26, // 37: packhorse.internal.v1.Outcome.stale:type_name -> google.protobuf.Duration
-	23, // 38: packhorse.internal.v1.Outcome.stored:type_name -> packhorse.internal.v1.Stored
-	26, // 39: packhorse.internal.v1.Stored.look:type_name -> google.protobuf.Duration
-	26, // 40: packhorse.internal.v1.Stored.append:type_name -> google.protobuf.Duration
-	26, // 41: packhorse.internal.v1.Made.select:type_name -> google.protobuf.Duration
-	26, // 42: packhorse.internal.v1.Made.write:type_name -> google.protobuf.Duration
-	26, // 43: packhorse.internal.v1.GitUsage.user:type_name -> google.protobuf.Duration
-	26, // 44: packhorse.internal.v1.GitUsage.system:type_name -> google.protobuf.Duration
-	26, // 45: packhorse.internal.v1.GitUsage.queue:type_name -> google.protobuf.Duration
-	1,  // 46: packhorse.internal.v1.SessionService.Advertise:input_type -> packhorse.internal.v1.AdvertiseRequest
-	4,  // 47: packhorse.internal.v1.SessionService.UploadPack:input_type -> packhorse.internal.v1.UploadPackRequest
-	8,  // 48: packhorse.internal.v1.SessionService.UnarySession:input_type -> packhorse.internal.v1.UnarySessionRequest
-	10, // 49: packhorse.internal.v1.SessionService.ReceivePack:input_type -> packhorse.internal.v1.ReceivePackRequest
-	3,  // 50: packhorse.internal.v1.SessionService.Advertise:output_type -> packhorse.internal.v1.AdvertiseResponse
-	7,  // 51: packhorse.internal.v1.SessionService.UploadPack:output_type -> packhorse.internal.v1.UploadPackResponse
-	9,  // 52: packhorse.internal.v1.SessionService.UnarySession:output_type -> packhorse.internal.v1.UnarySessionResponse
-	13, // 53: packhorse.internal.v1.SessionService.ReceivePack:output_type -> packhorse.internal.v1.ReceivePackResponse
-	50, // [50:54] is the sub-list for method output_type
-	46, // [46:50] is the sub-list for method input_type
-	46, // [46:46] is the sub-list for extension type_name
-	46, // [46:46] is the sub-list for extension extendee
-	0,  // [0:46] is the sub-list for field type_name
+	24, // 26: packhorse.internal.v1.End.fault:type_name -> packhorse.v1.Fault
+	1,  // 27: packhorse.internal.v1.SessionService.Advertise:input_type -> packhorse.internal.v1.AdvertiseRequest
+	4,  // 28: packhorse.internal.v1.SessionService.UploadPack:input_type -> packhorse.internal.v1.UploadPackRequest
+	8,  // 29: packhorse.internal.v1.SessionService.UnarySession:input_type -> packhorse.internal.v1.UnarySessionRequest
+	10, // 30: packhorse.internal.v1.SessionService.ReceivePack:input_type -> packhorse.internal.v1.ReceivePackRequest
+	3,  // 31: packhorse.internal.v1.SessionService.Advertise:output_type -> packhorse.internal.v1.AdvertiseResponse
+	7,  // 32: packhorse.internal.v1.SessionService.UploadPack:output_type -> packhorse.internal.v1.UploadPackResponse
+	9,  // 33: packhorse.internal.v1.SessionService.UnarySession:output_type -> packhorse.internal.v1.UnarySessionResponse
+	13, // 34: packhorse.internal.v1.SessionService.ReceivePack:output_type -> packhorse.internal.v1.ReceivePackResponse
+	31, // [31:35] is the sub-list for method output_type
+	27, // [27:31] is the sub-list for method input_type
+	27, // [27:27] is the sub-list for extension type_name
+	27, // [27:27] is the sub-list for extension extendee
+	0,  // [0:27] is the sub-list for field type_name
 }
 
 func init() { file_packhorse_internal_v1_session_proto_init() }
@@ -2338,7 +1813,7 @@ func file_packhorse_internal_v1_session_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_packhorse_internal_v1_session_proto_rawDesc), len(file_packhorse_internal_v1_session_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   26,
+			NumMessages:   23,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

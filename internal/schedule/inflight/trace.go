@@ -2,6 +2,7 @@ package inflight
 
 import (
 	"context"
+	"log/slog"
 	"math/rand/v2"
 	"net/http"
 	"strings"
@@ -185,6 +186,25 @@ func (s *Span) Number(key string, n int64) {
 func (s *Span) Duration(key string, d time.Duration) {
 	if s != nil && d != 0 {
 		s.span.SetAttributes(attribute.Float64(key+"_ms", float64(d.Microseconds())/1000))
+	}
+}
+
+// Attributes adds the attributes of a log line, with a prefix of their keys, except empty texts and zeros.
+func (s *Span) Attributes(prefix string, attributes []slog.Attr) {
+	if s == nil {
+		return
+	}
+	for _, a := range attributes {
+		switch key := prefix + a.Key; a.Value.Kind() {
+		case slog.KindInt64:
+			s.Number(key, a.Value.Int64())
+		case slog.KindUint64:
+			s.Number(key, int64(a.Value.Uint64()))
+		case slog.KindFloat64:
+			s.Duration(strings.TrimSuffix(key, "_ms"), time.Duration(a.Value.Float64()*float64(time.Millisecond)))
+		case slog.KindString:
+			s.Text(key, a.Value.String())
+		}
 	}
 }
 
