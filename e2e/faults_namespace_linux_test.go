@@ -49,11 +49,10 @@ func TestNetworkDown(t *testing.T) {
 	}
 	p.write("git", stuckGit, 0o755)
 	secret := p.write("secret", "a-secret-of-more-than-sixteen-bytes\n", 0o600)
-	p.nodeConfig = p.write("node.toml", strings.Replace(patient, "[storage]\n",
-		fmt.Sprintf("[storage]\nchannel_idle = \"2s\"\nsecret_file = %q\n", secret), 1), 0o600)
+	p.nodeConfig = p.write("node.toml", fmt.Sprintf("%s[storage]\nsecret_file = %q\n", patient, secret), 0o600)
 	p.startNode(theirs + ":0")
-	p.gatewayConfig = p.write("gateway.toml", fmt.Sprintf("%s\n[[node]]\nname = \"one\"\naddress = %q\nstall = "+
-		"\"1h\"\nsecret_file = %q\n", patient, p.node.listen, secret), 0o600)
+	p.gatewayConfig = p.write("gateway.toml", fmt.Sprintf("%s\n[[node]]\nname = \"one\"\naddress = %q\nsecret_file = "+
+		"%q\n", patient, p.node.listen, secret), 0o600)
 	p.startGateway()
 	p.clone("six")
 	inside := func(args ...string) string {

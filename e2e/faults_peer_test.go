@@ -38,7 +38,7 @@ func openChannel(address string) (net.Conn, int, error) {
 // limit, and it closes them after a while.
 func TestChannelsLeft(t *testing.T) {
 	t.Parallel()
-	p := newPair(t, false, "channels = 1000\nchannel_idle = \"4s\"\n")
+	p := newPair(t, false)
 	var left []net.Conn
 	refused := 0
 	for range 1000 { // the gateway has one, too
@@ -82,7 +82,7 @@ func TestChannelsLeft(t *testing.T) {
 // TestAbsurdCallers sends a node what no gateway sends.
 func TestAbsurdCallers(t *testing.T) {
 	t.Parallel()
-	p := newPair(t, false, "")
+	p := newPair(t, false)
 	call := func(body string, fields ...hpack.HeaderField) string {
 		var b bytes.Buffer
 		b.WriteString(http2.ClientPreface)

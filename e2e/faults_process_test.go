@@ -18,7 +18,7 @@ func TestProcessFaults(t *testing.T) {
 }
 
 func nodeKilled(t *testing.T) {
-	p := newPair(t, false, "")
+	p := newPair(t, false)
 	during := p.stick("one")
 	children := childrenOf(p.node.cmd.Process.Pid)
 	p.kill(p.node)
@@ -42,7 +42,7 @@ func nodeKilled(t *testing.T) {
 }
 
 func nodeStopped(t *testing.T) {
-	p := newPair(t, false, "")
+	p := newPair(t, false)
 	during := p.stick("one")
 	children := childrenOf(p.node.cmd.Process.Pid)
 	p.signal(p.node, syscall.SIGSTOP)
@@ -70,7 +70,7 @@ func nodeStopped(t *testing.T) {
 }
 
 func gatewayKilled(t *testing.T) {
-	p := newPair(t, false, "")
+	p := newPair(t, false)
 	during := p.stick("one")
 	children := childrenOf(p.node.cmd.Process.Pid)
 	p.kill(p.gateway)
@@ -91,7 +91,7 @@ func gatewayKilled(t *testing.T) {
 }
 
 func gatewayStopped(t *testing.T) {
-	p := newPair(t, false, "")
+	p := newPair(t, false)
 	during := p.stick("one")
 	children := childrenOf(p.node.cmd.Process.Pid)
 	p.signal(p.gateway, syscall.SIGSTOP)
@@ -113,7 +113,7 @@ func gatewayStopped(t *testing.T) {
 
 // A git client that goes away takes all with it that ran for it, at both.
 func clientKilled(t *testing.T) {
-	p := newPair(t, false, "")
+	p := newPair(t, false)
 	one, two := p.stick("one"), p.stick("two")
 	children := childrenOf(p.node.cmd.Process.Pid)
 	if err := one.cmd.Process.Signal(syscall.SIGKILL); err != nil {

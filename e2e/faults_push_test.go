@@ -90,7 +90,7 @@ type pushPair struct {
 
 func newPushPair(t *testing.T, proxied bool) *pushPair {
 	t.Helper()
-	p := &pushPair{pair: newPair(t, proxied, "")}
+	p := &pushPair{pair: newPair(t, proxied)}
 	config, err := os.ReadFile(p.gatewayConfig)
 	if err != nil {
 		t.Fatal(err)

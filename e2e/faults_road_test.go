@@ -24,7 +24,7 @@ func TestRoadFaults(t *testing.T) {
 
 // cutOff drops all packets without an error at either end.
 func cutOff(t *testing.T) {
-	p := newPair(t, true, "channel_idle = \"2s\"\n")
+	p := newPair(t, true)
 	during := p.stick("one")
 	children := childrenOf(p.node.cmd.Process.Pid)
 	p.proxy.set(weather{hold: true})
@@ -53,7 +53,7 @@ func cutOff(t *testing.T) {
 // halfOpen loses all open connections without an error at either end. New connections work, as after a restart of a
 // machine between the two.
 func halfOpen(t *testing.T) {
-	p := newPair(t, true, "channel_idle = \"2s\"\n")
+	p := newPair(t, true)
 	during := p.stick("one")
 	children := childrenOf(p.node.cmd.Process.Pid)
 	p.proxy.strike(lost)
@@ -78,7 +78,7 @@ func halfOpen(t *testing.T) {
 
 // gatewayVanishes loses the gateway's machine, which does not send a reset.
 func gatewayVanishes(t *testing.T) {
-	p := newPair(t, true, "channel_idle = \"2s\"\n")
+	p := newPair(t, true)
 	during := p.stick("one")
 	children := childrenOf(p.node.cmd.Process.Pid)
 	p.proxy.strike(lost)
@@ -96,7 +96,7 @@ func gatewayVanishes(t *testing.T) {
 // roadBreaks ends channels and calls between the announcement of a channel and its use, with the first byte, and in the
 // middle. It does so in each way that the peer notices.
 func roadBreaks(t *testing.T) {
-	p := newPair(t, true, "")
+	p := newPair(t, true)
 	repos := []string{"one", "two", "three", "four", "five"}
 	for _, repo := range repos {
 		p.clone(repo) // from now on from the cache: only the connection fails
@@ -147,13 +147,13 @@ func roadBreaks(t *testing.T) {
 
 // A node that fails before the first byte is replaced by another without the client noticing.
 func replicaTakesOver(t *testing.T) {
-	p := newPair(t, true, "")
+	p := newPair(t, true)
 	bad := p.proxy
 	spare := p.start("storage", "--config", p.nodeConfig, "--root", filepath.Join(p.dir, "repos"), "--state",
 		filepath.Join(p.dir, "spare"),
 		"--packs", "git", "--git", filepath.Join(p.dir, "git"), "--listen", "127.0.0.1:0")
-	p.gatewayConfig = p.write("gateway.toml", fmt.Sprintf("%s\n[[node]]\nname = \"one\"\naddress = %q\nstall = "+
-		"\"1h\"\nweight = 1000\n[[node]]\nname = \"two\"\naddress = %q\nstall = \"1h\"\n",
+	p.gatewayConfig = p.write("gateway.toml", fmt.Sprintf("%s\n[[node]]\nname = \"one\"\naddress = %q\n"+
+		"weight = 1000\n[[node]]\nname = \"two\"\naddress = %q\n",
 		patient, bad.at(), spare.listen), 0o600)
 	p.signal(p.gateway, syscall.SIGTERM)
 	if err := p.gateway.wait(); err != nil {
@@ -178,7 +178,7 @@ func replicaTakesOver(t *testing.T) {
 // slowRoad has a connection with a long delay. It is not a failure, and the node and the gateway release all resources
 // of a client that gives up.
 func slowRoad(t *testing.T) {
-	p := newPair(t, true, "")
+	p := newPair(t, true)
 	p.proxy.set(weather{delay: 20 * time.Millisecond})
 	one, two, three := p.begin("one"), p.begin("two"), p.begin("three")
 	eventually(t, "a clone is in its middle", func() bool {

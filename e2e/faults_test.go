@@ -38,8 +38,7 @@ type pair struct {
 }
 
 // patient is the configuration of both: no limit of time but those for connections is of use to them.
-const patient = "[storage]\nstall = \"1h\"\n[http]\nwrite_stall = \"1h\"\nread_stall = \"1h\"\n[cache]\ngrace = " +
-	"\"1ms\"\n[git]\nslots = 20\n"
+const patient = "[http]\nstall = \"1h\"\n[cache]\ngrace = \"1ms\"\n[git]\nslots = 20\n"
 
 // stuckGit is a git whose packs stop after two megabytes while a file "stuck" exists. It creates a file then.
 const stuckGit = `#!/bin/sh
@@ -53,9 +52,8 @@ done
 exec git "$@"
 `
 
-// newPair starts a node and a gateway, and makes a clone through them. The text more is appended to the table "storage"
-// of the node's configuration.
-func newPair(t *testing.T, proxied bool, more string) *pair {
+// newPair starts a node and a gateway, and makes a clone through them.
+func newPair(t *testing.T, proxied bool) *pair {
 	t.Helper()
 	p := &pair{T: t, dir: t.TempDir(), base: map[*serverProcess]int{}}
 	origin := blobs(t)
@@ -65,14 +63,14 @@ func newPair(t *testing.T, proxied bool, more string) *pair {
 		}
 	}
 	p.write("git", stuckGit, 0o755)
-	p.nodeConfig = p.write("node.toml", strings.Replace(patient, "[storage]\n", "[storage]\n"+more, 1), 0o600)
+	p.nodeConfig = p.write("node.toml", patient, 0o600)
 	p.startNode("127.0.0.1:0")
 	address := p.node.listen
 	if proxied {
 		p.proxy = newFaultProxy(t, address)
 		address = p.proxy.at()
 	}
-	p.gatewayConfig = p.write("gateway.toml", fmt.Sprintf("%s\n[[node]]\nname = \"one\"\naddress = %q\nstall = \"1h\"\n",
+	p.gatewayConfig = p.write("gateway.toml", fmt.Sprintf("%s\n[[node]]\nname = \"one\"\naddress = %q\n",
 		patient, address), 0o600)
 	p.startGateway()
 	p.clone("six")

@@ -142,7 +142,7 @@ func TestCertificateFaults(t *testing.T) {
 // and long ago. Deadlines of calls are durations (grpc-timeout), and TestCertificateFaults is about certificates.
 func TestClockSkew(t *testing.T) {
 	t.Parallel()
-	p := newPair(t, false, "")
+	p := newPair(t, false)
 	p.signal(p.node, syscall.SIGTERM)
 	if err := p.node.wait(); err != nil {
 		t.Fatal(err)

@@ -247,7 +247,7 @@ func TestHostileLengths(t *testing.T) {
 }
 
 // hurried is for the tests of time limits: what takes this long was meant to.
-const hurried = "[http]\nheader_timeout = \"1s\"\nidle_timeout = \"1s\"\nread_stall = \"1s\"\nwrite_stall = \"1s\"\n"
+const hurried = "[http]\nidle_timeout = \"1s\"\nstall = \"1s\"\n"
 
 // TestHostilePace has clients that are slow or silent, or that pipeline requests without reading a response. Each loses
 // its connection, and other clients do not notice.
@@ -294,7 +294,7 @@ func TestHostilePace(t *testing.T) {
 	t.Run("pipelined", func(t *testing.T) {
 		t.Parallel()
 		// The other limits might end a busy machine's request before it is read.
-		v := attack(t, "[http]\nwrite_stall = \"1s\"\n", func(root string) {
+		v := attack(t, "[http]\nstall = \"1s\"\n", func(root string) {
 			good := filepath.Join(root, "good.git")
 			tip := gittest.At(t, good).ID("main").String()
 			var refs strings.Builder

@@ -34,12 +34,6 @@ func scaled(n int) int {
 	return n
 }
 
-// limitsOf are the limits on lines: with the race detector scaled down, else those that hold by default.
-func limitsOf() string {
-	return fmt.Sprintf("[fetch]\nmax_wants = %d\nmax_haves = %d\nmax_shallow = %d\n", scaled(1_000_000), scaled(1_000_000),
-		scaled(100_000))
-}
-
 // victim is a server under attack.
 type victim struct {
 	*serverProcess

@@ -3,6 +3,7 @@
 package gitssh
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -44,15 +45,20 @@ type Options struct {
 	Limits     Limits
 	Watch      *Metrics
 
-	LoginGrace time.Duration // for a login
-	AuthTries  int           // keys that a client may try
-	// between questions whether the client is still there; after three without an answer it is not
-	KeepAlive   time.Duration
-	Idle        time.Duration // a connection may stay without a session, a session without a command
-	SessionIdle time.Duration // a client may be silent between the requests of a command
-	WriteStall  time.Duration // a client may keep an answer waiting
-	Sessions    int           // at once on one connection
+	Idle       time.Duration // a connection may stay without a session, a session without a command
+	WriteStall time.Duration // a client may keep an answer waiting
+
+	LoginGrace  time.Duration // maximum time of a login; default 30s
+	SessionIdle time.Duration // a client may be silent between the requests of a command; default 12h
+	Sessions    int           // at once on one connection; default 10
+
+	// KeepAlive is the interval of questions whether the client is still there, by default 30s. After three without an
+	// answer it is not.
+	KeepAlive time.Duration
 }
+
+// authTries is the number of keys that a client may try.
+const authTries = 6
 
 // AnonymousLogin is the user name for a login without a key.
 const AnonymousLogin = "anonymous"
@@ -78,6 +84,8 @@ type Server struct {
 // New makes a Server.
 func New(o Options) (*Server, error) {
 	o.Algorithms = o.Algorithms.WithDefaults()
+	o.LoginGrace, o.KeepAlive = cmp.Or(o.LoginGrace, 30*time.Second), cmp.Or(o.KeepAlive, 30*time.Second)
+	o.SessionIdle, o.Sessions = cmp.Or(o.SessionIdle, 12*time.Hour), cmp.Or(o.Sessions, 10)
 	s := &Server{
 		Options: o, gate: newGate(o.Limits), failures: newFailureLimit(),
 		listener: map[net.Listener]struct{}{}, clients: map[*client]struct{}{},
@@ -87,7 +95,7 @@ func New(o Options) (*Server, error) {
 		Config: ssh.Config{
 			KeyExchanges: o.Algorithms.KeyExchanges, Ciphers: o.Algorithms.Ciphers, MACs: o.Algorithms.MACs,
 		},
-		PublicKeyAuthAlgorithms: userKeys, MaxAuthTries: o.AuthTries, ServerVersion: "SSH-2.0-" + o.Agent,
+		PublicKeyAuthAlgorithms: userKeys, MaxAuthTries: authTries, ServerVersion: "SSH-2.0-" + o.Agent,
 	}
 	for _, key := range o.HostKeys {
 		m, ok := key.(ssh.MultiAlgorithmSigner)

@@ -100,7 +100,7 @@ func serveSSH(t *testing.T, change func(*gitssh.Options), nodes ...router.Node) 
 		},
 		HostKeys: []ssh.Signer{newKey(t)}, Keys: s.keys, Agent: "test", Watch: own,
 		Limits:     gitssh.Limits{Logins: 100, AddressLogins: 100},
-		LoginGrace: time.Minute, AuthTries: 6, KeepAlive: time.Minute, Idle: time.Minute, SessionIdle: time.Minute,
+		LoginGrace: time.Minute, KeepAlive: time.Minute, Idle: time.Minute, SessionIdle: time.Minute,
 		WriteStall: time.Minute, Sessions: 3,
 	}
 	if change != nil {

@@ -65,8 +65,8 @@ func (n *Node) newLink() *link {
 	if !n.InBand && n.Channels != nil {
 		l.pool = sidechannel.NewPool(sidechannel.PoolOptions{
 			Dial: func(ctx context.Context) (net.Conn, error) { return n.dial(ctx, "http/1.1", l.certificate) },
-			Host: n.host, Header: n.credentials, NoFiles: n.NoFiles, Pump: n.Pump, Idle: n.ChannelIdle,
-			Stall: n.ChannelStall, Metrics: n.Channels, Log: n.Log,
+			Host: n.host, Header: n.credentials, Pump: n.Pump, Stall: n.ChannelStall,
+			Metrics: n.Channels, Log: n.Log,
 		})
 	}
 	client := httpreuse.Client(t)

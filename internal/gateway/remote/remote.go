@@ -39,8 +39,6 @@ type Options struct {
 	InBand bool          // bulk data is in the calls, without side channels
 	// Channels are the metrics of the side channels; nil means InBand.
 	Channels     *sidechannel.Metrics
-	ChannelIdle  time.Duration // how long an idle channel stays open; 0: sidechannel's default
-	NoFiles      bool          // over a Unix socket the node sends the bytes of packs instead of their open files
 	ChannelStall time.Duration // how long a transfer may make no progress; 0: sidechannel's default
 	Pump         *bulk.Pump
 	Metrics      *Metrics

@@ -19,8 +19,8 @@ import (
 type Limits struct {
 	Wants         int // Want lines, and want-ref lines: 1,000,000 each.
 	Haves         int // Have lines: 1,000,000.
-	Shallow       int // Shallow lines: 1,000,000.
-	DeepenNot     int // Deepen-not lines: 1,000.
+	Shallow       int // Shallow lines: 100,000.
+	DeepenNot     int // Deepen-not lines: 100,000.
 	Capabilities  int // Lines before the arguments, server options among them: 1,000.
 	FilterLength  int // Bytes of a filter specification: 4,096.
 	FilterDepth   int // Nesting of combine: filters: 8.
@@ -37,7 +37,7 @@ func (l Limits) withDefaults() Limits {
 		field *int
 		value int
 	}{
-		{&l.Wants, 1_000_000}, {&l.Haves, 1_000_000}, {&l.Shallow, 1_000_000}, {&l.DeepenNot, 1_000},
+		{&l.Wants, 1_000_000}, {&l.Haves, 1_000_000}, {&l.Shallow, 100_000}, {&l.DeepenNot, 100_000},
 		{&l.Capabilities, 1_000}, {&l.FilterLength, 4096}, {&l.FilterDepth, 8}, {&l.FilterMembers, 64},
 		{&l.Objects, 10_000},
 	} {

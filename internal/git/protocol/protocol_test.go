@@ -219,7 +219,7 @@ func TestRepeatsTakeNoMemory(t *testing.T) {
 		"two want-refs": {request("command=fetch", "|"), request("want-ref refs/heads/a", "want-ref refs/heads/b"),
 			request("done", "."), many},
 		"two shallows": {request("command=fetch", "|"), request("shallow "+idA, "shallow "+idB),
-			request("done", "."), many},
+			request("done", "."), 50_000},
 		"one have":       {request("command=fetch", "|"), request("have " + idA), request("done", "."), many},
 		"server options": {request("command=fetch"), request("server-option=" + long), request("|", "done", "."), 990},
 		"prefixes":       {request("command=ls-refs", "|"), request("ref-prefix " + long), request("."), 1020},

@@ -36,7 +36,7 @@ func (s *Server) Advertise(ctx context.Context, r *repo.Repo, session node.Sessi
 	if err != nil {
 		return outcome, err
 	}
-	if on := policy.SessionID; on != nil && !*on || on == nil && !s.options.SessionID {
+	if on := policy.SessionID; on != nil && !*on {
 		sessionID = ""
 	}
 	outcome.Session = sessionID

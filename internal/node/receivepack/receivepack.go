@@ -33,7 +33,6 @@ type Options struct {
 	MaxMemory   int64 // maximum size in bytes of one allocation by Git, for example for an object; 0: no limit
 	MaxCommands int   // maximum number of refs in one push. Zero means 100,000.
 	MaxOptions  int   // maximum number of push options; 0: push options are not offered
-	SessionID   bool  // sessions have IDs, unless the repository's configuration disables them
 
 	Fsck map[string]string // severity ("error", "warn" or "ignore") of Git's object checks, by name; see ValidateFsck
 

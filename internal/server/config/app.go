@@ -35,7 +35,7 @@ type AppConfig struct {
 	// worker.
 	KeepIdle Duration `toml:"keep_idle" default:"1s" range:">0s"`
 
-	// MaxBody is the maximum size of a request body. A client may pause for http.read_stall.
+	// MaxBody is the maximum size of a request body. A client may pause for http.stall.
 	MaxBody Size `toml:"max_body" default:"1GiB" range:"64KiB.."`
 
 	// Upgrades is the maximum number of upgraded connections, such as WebSocket. 0 means none.

@@ -131,7 +131,7 @@ func (c *AppConfig) Options(cfg Config) (o app.Options, err error) {
 		},
 		Blackout:      time.Second, // others that send it requests notice its checks meanwhile
 		HeaderTimeout: c.AnswerTimeout.Duration, KeepIdle: c.KeepIdle.Duration,
-		MaxBody: int64(c.MaxBody), ReadStall: cfg.HTTP.ReadStall.Duration, MaxUpgrades: c.Upgrades,
+		MaxBody: int64(c.MaxBody), ReadStall: cfg.HTTP.Stall.Duration, MaxUpgrades: c.Upgrades,
 	}
 	if c.Upgrades == 0 {
 		o.MaxUpgrades = -1

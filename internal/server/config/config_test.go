@@ -107,7 +107,7 @@ func TestLoadMistakes(t *testing.T) {
 		{"[http]\nadress = \"x\"\n[log]\nlvel = \"x\"",
 			"FILE:2: unknown key \"http.adress\"; did you mean \"http.address\"?\nFILE:4: unknown key \"log.lvel\"; did you " +
 				"mean \"log.level\"?"},
-		{"max_wants = 3", `FILE:1: unknown key "max_wants"; did you mean "fetch.max_wants"?`},
+		{"authorized_keys = 3", `FILE:1: unknown key "authorized_keys"; did you mean "ssh.authorized_keys"?`},
 		{"entirely_different = 3",
 			`FILE:1: unknown key "entirely_different"; docs/reference/config.md and "packhorse config show" list the keys`},
 		{"\n[chace]\nenabled = true", `FILE:2: unknown key "chace"; did you mean "cache"?`},
@@ -288,16 +288,11 @@ func TestFetchPolicy(t *testing.T) {
 	if err != nil || !reflect.DeepEqual(*cfg.Fetch.Policy(), repo.DefaultPolicy()) {
 		t.Errorf("default: %+v, %v", cfg.Fetch.Policy(), err)
 	}
-	cfg, _, err = loadText(t, "[fetch]\nallow_filter = false\nallow_ref_in_want = false\nallow_tip = "+
-		"true\nallow_reachable = true\nallow_any = true\n"+
-		"unborn = \"ignore\"\ngrace = \"0s\"\nkeep_alive = \"0s\"\nsession_id = false\nobject_info = false\n")
-	want := repo.Policy{SidebandAll: true, AllowTip: true, AllowReachable: true, AllowAny: true, Unborn: repo.UnbornIgnore}
+	cfg, _, err = loadText(t, "[fetch]\nallow_filter = false\ngrace = \"0s\"\n")
+	want := repo.DefaultPolicy()
+	want.Filter, want.Grace = false, 0
 	if err != nil || !reflect.DeepEqual(*cfg.Fetch.Policy(), want) {
 		t.Errorf("all turned: %+v, %v", cfg.Fetch.Policy(), err)
-	}
-	cfg.Fetch.Unborn = "Allow"
-	if err := cfg.Check(); err == nil || !strings.Contains(err.Error(), "fetch.unborn") {
-		t.Errorf("a bad fetch.unborn: %v", err)
 	}
 }
 

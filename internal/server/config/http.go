@@ -37,20 +37,12 @@ type HTTPConfig struct {
 	// and refuses connections as the key connections does. 0 means a quarter of connections.
 	AddressConnections int `toml:"address_connections" range:"0.."`
 
-	// HeaderTimeout is how long a client may take to send the headers of a request, and to finish a TLS handshake.
-	HeaderTimeout Duration `toml:"header_timeout" default:"10s" range:">0s"`
-
 	// IdleTimeout is how long a connection may stay open without a request.
 	IdleTimeout Duration `toml:"idle_timeout" default:"2m" range:">0s"`
 
-	// ReadStall is how long a client may take to send the next 64 KiB of a request's body, or its end. The whole body may
-	// take ten times that. A push may be silent for that long, and the body of a request for the application ends as
-	// docs/how-to/app.md says.
-	ReadStall Duration `toml:"read_stall" default:"1m" range:">0s"`
-
-	// WriteStall is how long a client may take to receive the next 64 KiB of a response, or its end. Then its
-	// connection is cut.
-	WriteStall Duration `toml:"write_stall" default:"1m" range:">0s"`
+	// Stall is how long a client may take to send or to receive the next 64 KiB, or the end, of a request or a response.
+	// Then its connection is cut. A whole body of a request may take ten times that. It applies to SSH, too.
+	Stall Duration `toml:"stall" default:"1m" range:">0s"`
 
 	// MaxHeader is the maximum size of the headers of a request.
 	MaxHeader Size `toml:"max_header" default:"64KiB" range:"4KiB.."`

@@ -24,18 +24,6 @@ type NodeConfig struct {
 	// call, for a proxy in between that supports nothing else. "inband" costs several times the CPU.
 	Transport string `toml:"transport" default:"channel" values:"channel inband"`
 
-	// Files lets a node pass the files of packs over a Unix socket, so that the gateway sends them itself. That halves
-	// the CPU time of a clone, and needs one open file for each transfer. Set it to false if the socket is forwarded to
-	// another machine.
-	Files bool `toml:"files" default:"true"`
-
-	// ChannelIdle is how long a side channel to the node is kept for the next transfer, at most half of the node's
-	// storage.channel_idle.
-	ChannelIdle Duration `toml:"channel_idle" default:"10s" range:">0s"`
-
-	// Stall is how long the node may pause in the middle of a transfer. Then the side channel is cut.
-	Stall Duration `toml:"stall" default:"1m" range:">0s"`
-
 	// SecretFile is the file with the secret of the node; see storage.secret_file.
 	SecretFile string `toml:"secret_file" path:"yes"`
 

@@ -5,7 +5,6 @@ import (
 	"reflect"
 	"strings"
 	"testing"
-	"time"
 )
 
 const twoNodes = `
@@ -37,12 +36,10 @@ func TestLoadArrays(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	idle, stall := Duration{10 * time.Second}, Duration{time.Minute}
 	want := []NodeConfig{
-		{Name: "a", Address: "127.0.0.1:9100", Weight: 1, Transport: "channel", Files: true, ChannelIdle: idle, Stall: stall},
-		{Name: "b", Address: "unix:/run/other.sock", Weight: 3, Transport: "inband", Files: true, ChannelIdle: idle,
-			Stall: stall},
-		{Name: "c", Address: "[::1]:9", Weight: 1, Transport: "channel", Files: true, ChannelIdle: idle, Stall: stall},
+		{Name: "a", Address: "127.0.0.1:9100", Weight: 1, Transport: "channel"},
+		{Name: "b", Address: "unix:/run/other.sock", Weight: 3, Transport: "inband"},
+		{Name: "c", Address: "[::1]:9", Weight: 1, Transport: "channel"},
 	}
 	if !reflect.DeepEqual(cfg.Node, want) {
 		t.Errorf("nodes %+v\nwant  %+v", cfg.Node, want)
@@ -105,11 +102,10 @@ func TestArrayMistakes(t *testing.T) {
 		{node + node + "name = 3", "FILE:7"},
 		{"[node]\nname = \"a\"", "FILE:1: there may be several tables node; write [[node]]"},
 		{"[[route]]\nnodes = \"a\"", "FILE:2"},
-		{"[storage]\nstall = 3", `FILE:2: storage.stall: "3" is not a duration`},
+		{"[http]\nstall = 3", `FILE:2: http.stall: "3" is not a duration`},
 		{"[storage]\nsocket_mode = \"0999\"", `"0999" is not a file mode`},
 
 		{node + "weight = 0", `node "a": weight is 0; it has to be from 1 to 1000`},
-		{node + "stall = \"0s\"", `node "a": stall is 0s; it has to be more than 0s`},
 		{node + "transport = \"pigeon\"", `transport is "pigeon"; it has to be one of ["channel" "inband"]`},
 		{node + "tls_cert = \"x\"", "tls_cert and tls_key need each other"},
 		{node + "server_name = \"x\"", "need tls_ca"},
@@ -136,8 +132,6 @@ func TestArrayMistakes(t *testing.T) {
 		{"[storage]\nlisten = \":9100\"", "is reachable from other machines"},
 		{"[storage]\nlisten = \"9100\"", "neither HOST:PORT"},
 		{"[storage]\nclient_ca = \"x\"", "storage.client_ca needs storage.tls_cert"},
-		{"[storage]\nchannels = 0", "storage.channels is 0"},
-		{"[storage]\nchannel_idle = \"0s\"", "storage.channel_idle is 0s"},
 	} {
 		cfg, _, err := loadTextAs(t, RoleGateway, test.text)
 		if err == nil {

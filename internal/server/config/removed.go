@@ -23,4 +23,36 @@ var removed = map[string]string{
 	"app.stall":           "it is one minute",
 	"app.sticky":          "requests are split at random; delete the key",
 	"app.upgrade_idle":    "it is ten minutes",
+
+	"fetch.allow_any":         "it is always false; a repository can set uploadpack.allowAnySHA1InWant",
+	"fetch.allow_reachable":   "it is always false; a repository can set uploadpack.allowReachableSHA1InWant",
+	"fetch.allow_ref_in_want": "it is always true; a repository can set uploadpack.allowRefInWant",
+	"fetch.allow_tip":         "it is always false; a repository can set uploadpack.allowTipSHA1InWant",
+	"fetch.keep_alive":        "it is always 5s; a repository can set uploadpack.keepAlive",
+	"fetch.max_haves":         "it is always 1000000",
+	"fetch.max_shallow":       "it is always 100000",
+	"fetch.max_wants":         "it is always 1000000",
+	"fetch.object_info":       "it is always true; a repository can set transfer.advertiseObjectInfo",
+	"fetch.session_id":        "it is always true; a repository can set transfer.advertiseSID",
+	"fetch.unborn":            "it is always \"advertise\"; a repository can set lsrefs.unborn",
+
+	"http.header_timeout": "it is always 10s",
+	"http.read_stall":     "set http.stall",
+	"http.write_stall":    "set http.stall",
+
+	"node.channel_idle": "it is always 10s",
+	"node.files":        "files are passed where that is possible; delete the key",
+	"node.stall":        "it is always 1m",
+
+	"ssh.address_logins":       "it is always a quarter of ssh.connections, at most 128",
+	"ssh.auth_tries":           "it is always 6",
+	"ssh.keep_alive":           "it is always 30s",
+	"ssh.login_grace":          "it is always 30s",
+	"ssh.logins":               "it is always half of ssh.connections, at most 256",
+	"ssh.session_idle_timeout": "it is always 12h",
+	"ssh.sessions":             "it is always 10",
+
+	"storage.channel_idle": "it is always 30s",
+	"storage.channels":     "it is always 4096",
+	"storage.stall":        "it is always 1m",
 }

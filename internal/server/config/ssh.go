@@ -39,25 +39,8 @@ type SSHConfig struct {
 	// hmac-sha2-256 and hmac-sha2-512.
 	MACs []string `toml:"macs"`
 
-	// LoginGrace is how long a client may take to log in.
-	LoginGrace Duration `toml:"login_grace" default:"30s" range:">0s"`
-
-	// AuthTries is the maximum number of keys that a client may try.
-	AuthTries int `toml:"auth_tries" default:"6" range:"1.."`
-
-	// KeepAlive is how often an idle client is asked whether it is still connected. A client that does not answer for
-	// three intervals is disconnected. 0 means never: then ssh.session_idle_timeout finds dead clients.
-	KeepAlive Duration `toml:"keep_alive" default:"30s"`
-
 	// IdleTimeout is how long a connection may stay open without a session, and a session without a command.
 	IdleTimeout Duration `toml:"idle_timeout" default:"2m" range:">0s"`
-
-	// SessionIdleTimeout is how long a client may be silent in the middle of a session, while it runs a pre-push hook
-	// or indexes a pack. ssh.keep_alive finds disconnected clients earlier.
-	SessionIdleTimeout Duration `toml:"session_idle_timeout" default:"12h" range:">0s"`
-
-	// Sessions is the maximum number of concurrent sessions on one connection.
-	Sessions int `toml:"sessions" default:"10" range:"1.."`
 
 	// ProxyProtocol requires a PROXY protocol header (version 1 or 2) on each connection from trusted_proxies; it
 	// contains the address of the client. Connections with a header from other addresses are refused.
@@ -72,14 +55,6 @@ type SSHConfig struct {
 	// AddressConnections is the maximum number of connections from one address (IPv6: from one /64 network). 0 means a
 	// quarter of connections.
 	AddressConnections int `toml:"address_connections" range:"0.."`
-
-	// Logins is the maximum number of connections that have not logged in yet. Above half of it new connections are
-	// refused at random, more of them the closer it is. 0 means half of connections, at most 256.
-	Logins int `toml:"logins" range:"0.."`
-
-	// AddressLogins is the maximum number of connections from one address that have not logged in yet. 0 means half of
-	// logins.
-	AddressLogins int `toml:"address_logins" range:"0.."`
 
 	// AddressRate is the maximum number of new connections from one address in a second, on average over ten seconds. 0
 	// means no limit.

@@ -30,17 +30,6 @@ type StorageConfig struct {
 	// ClientCA is the PEM file with the certificates of the authorities that sign certificates of gateways. With it
 	// callers without such a certificate are refused.
 	ClientCA string `toml:"client_ca" path:"yes"`
-
-	// Channels is the maximum number of side channels. If several callers have some, each may have at most three
-	// quarters of it.
-	Channels int `toml:"channels" default:"4096" range:"1.."`
-
-	// ChannelIdle is how long a side channel may stay open without a transfer. Gateways learn it, and close their side
-	// after at most half of it.
-	ChannelIdle Duration `toml:"channel_idle" default:"30s" range:">0s"`
-
-	// Stall is how long a caller may pause in the middle of a transfer, a request or a response.
-	Stall Duration `toml:"stall" default:"1m" range:">0s"`
 }
 
 // LoadTrust loads the secret and the certificates that authenticate callers.

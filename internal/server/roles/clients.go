@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"net"
 	"net/http"
+	"time"
 
 	"github.com/packhorse-git/packhorse/internal/gateway"
 	"github.com/packhorse-git/packhorse/internal/gateway/githttp"
@@ -65,7 +66,7 @@ func (s *server) newGitHandler(routes *router.Router, tiers *resolve.Tiers, call
 		Router: routes, Resolver: routes, Auth: callers, Rename: foldCase(s.cfg.Auth.Origin),
 		SendCredentials: len(s.cfg.Mirror) > 0, Pump: lanes.pump, Lanes: lanes.Lanes, Memory: lanes.memory,
 		Metrics: metrics, Log: s.log, Board: lanes.board, SLI: lanes.sli, Tracer: lanes.tracer,
-		MaxBody: int64(s.cfg.HTTP.MaxBody), ReadStall: s.cfg.HTTP.ReadStall.Duration,
+		MaxBody: int64(s.cfg.HTTP.MaxBody), ReadStall: s.cfg.HTTP.Stall.Duration,
 		MaxPush: int64(s.cfg.Push.MaxSize), PushTime: s.cfg.Push.TimeLimit.Duration,
 	}
 	if tiers != nil {
@@ -82,7 +83,7 @@ func (s *server) newHTTPPort(handler *githttp.Handler, clients *clientListeners)
 	s.register(errorLog)
 	h := &http.Server{
 		Handler:           handler,
-		ReadHeaderTimeout: cfg.HTTP.HeaderTimeout.Duration,
+		ReadHeaderTimeout: 10 * time.Second, // also of a TLS handshake
 		IdleTimeout:       cfg.HTTP.IdleTimeout.Duration,
 		MaxHeaderBytes:    int(cfg.HTTP.MaxHeader),
 		ErrorLog:          errorLog.logger(),
@@ -109,7 +110,7 @@ func (s *server) newHTTPPort(handler *githttp.Handler, clients *clientListeners)
 			MinVersion: tls.VersionTLS12}
 	}
 	return newPort(h, func(l net.Listener) net.Listener {
-		l = handler.Listen(clients.listenHTTP(l, cfg.HTTP), cfg.HTTP.WriteStall.Duration)
+		l = handler.Listen(clients.listenHTTP(l, cfg.HTTP), cfg.HTTP.Stall.Duration)
 		if tlsConfig != nil {
 			l = tls.NewListener(l, tlsConfig)
 		}

@@ -16,7 +16,7 @@ import (
 func (s *server) controlOptions(metrics *control.Metrics) control.Options {
 	return control.Options{
 		Pump: s.lanes.pump, Lanes: s.lanes.Lanes, Memory: s.lanes.memory, Metrics: metrics, Log: s.log,
-		Board: s.lanes.board, SLI: s.lanes.sli, Tracer: s.lanes.tracer, Stall: s.cfg.Storage.Stall.Duration,
+		Board: s.lanes.board, SLI: s.lanes.sli, Tracer: s.lanes.tracer,
 	}
 }
 
@@ -32,7 +32,7 @@ func (s *server) addControl(o control.Options, trust credfile.Trust) *control.Se
 	handler := control.New(o)
 	s.drains = append(s.drains, handler.Drain)
 	s.control = newPort(handler.HTTPServer(), func(l net.Listener) net.Listener {
-		l = bulk.Listen(l, s.lanes.pump, o.Stall)
+		l = bulk.Listen(l, s.lanes.pump, handler.Stall)
 		if trust.Certificate != nil {
 			l = tls.NewListener(l, trust.ServerTLS())
 		}
@@ -46,14 +46,14 @@ func (s *server) addLocal() {
 	o := control.Options{
 		Node: s.node, Pump: s.lanes.pump, Lanes: s.lanes.Lanes, Memory: s.lanes.memory, Metrics: control.NewMetrics(),
 		Log: s.log, Board: s.lanes.board, Lookups: s.cfg.Lanes.Search, MaxRequest: int64(s.cfg.HTTP.MaxBody),
-		Stall: s.cfg.Storage.Stall.Duration,
 	}
 	if s.search != nil {
 		o.Index, o.Ready = s.search, s.checkSearch
 	}
-	local := control.New(o).HTTPServer()
+	api := control.New(o)
+	local := api.HTTPServer()
 	local.Handler = s.adminHandler(local.Handler)
-	s.local = newPort(local, func(l net.Listener) net.Listener { return bulk.Listen(l, s.lanes.pump, o.Stall) })
+	s.local = newPort(local, func(l net.Listener) net.Listener { return bulk.Listen(l, s.lanes.pump, api.Stall) })
 }
 
 // adminHandler adds dumps, mirrors, origins, LFS objects and the application's workers to next, which may be nil.

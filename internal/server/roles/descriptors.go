@@ -18,7 +18,7 @@ const (
 	fewDescriptors   = 4096  // a smaller number causes a warning
 	maxHTTP          = 32768 // default maximum of HTTP connections: an idle one takes about 20 KiB
 	maxSSH           = 4096  // default maximum of SSH connections
-	maxSSHLogins     = 256   // default maximum of SSH connections before their login
+	maxSSHLogins     = 256   // maximum of SSH connections before their login
 	addressPart      = 4     // one address gets a quarter of the connections by default
 	unlimitedProcess = 1 << 20
 )
@@ -59,21 +59,19 @@ func limitsOf(c *config.Config, descriptors int) connectionLimits {
 		l.ssh = min(l.ssh, max(limit/4, limit-l.http))
 		l.http, l.lowered = min(l.http, limit-l.ssh), true
 	}
-	l.httpAddress = partOf(l.http, c.HTTP.AddressConnections, addressPart)
-	l.sshAddress = partOf(l.ssh, c.SSH.AddressConnections, addressPart)
-	if l.sshLogins = partOf(l.ssh, c.SSH.Logins, 2); c.SSH.Logins == 0 {
-		l.sshLogins = min(l.sshLogins, maxSSHLogins)
-	}
-	l.addressLogins = partOf(l.sshLogins, c.SSH.AddressLogins, 2)
+	l.httpAddress = ofAddress(l.http, c.HTTP.AddressConnections)
+	l.sshAddress = ofAddress(l.ssh, c.SSH.AddressConnections)
+	l.sshLogins = min(max(l.ssh/2, 1), maxSSHLogins)
+	l.addressLogins = max(l.sshLogins/2, 1)
 	return l
 }
 
-// partOf returns a limit within another one: the configured value, or a part of the other limit by default.
-func partOf(all, configured, part int) int {
+// ofAddress returns the limit of an address: the configured value, or a part of the limit of all.
+func ofAddress(all, configured int) int {
 	if configured > 0 {
 		return min(configured, max(all, 1))
 	}
-	return max(all/part, 1)
+	return max(all/addressPart, 1)
 }
 
 // report logs the limits, with a warning if they are low.

@@ -62,14 +62,9 @@ func TestRemoteNodesFollowTheConfiguration(t *testing.T) {
 	}
 	take(config.Config{Node: []config.NodeConfig{node("a", 1), node("b", 1)}}, "a", "b")
 	a, b := n.table.nodes["a"].connection, n.table.nodes["b"].connection
-	patient := node("c", 1)
-	patient.ChannelIdle, patient.Stall = config.Duration{Duration: time.Minute}, config.Duration{Duration: time.Hour}
-	take(config.Config{Node: []config.NodeConfig{node("a", 1), node("b", 2), patient}}, "a", "b", "c")
+	take(config.Config{Node: []config.NodeConfig{node("a", 1), node("b", 2), node("c", 1)}}, "a", "b", "c")
 	if n.table.nodes["a"].connection != a || n.table.nodes["b"].connection == b {
 		t.Error("connections of a are new or those of b old, want those of a kept and those of b replaced")
-	}
-	if c := n.table.nodes["c"].connection; c.ChannelIdle != time.Minute || c.ChannelStall != time.Hour {
-		t.Errorf("side channels to c: idle = %s, stall = %s, want 1m and 1h", c.ChannelIdle, c.ChannelStall)
 	}
 	bad := node("d", 1)
 	bad.SecretFile = "/nowhere/secret"

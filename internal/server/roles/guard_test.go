@@ -46,7 +46,7 @@ func serveGuarded(t *testing.T, secure bool, answer string) *guarded {
 	t.Helper()
 	dir := socketDir(t)
 	g := &guarded{t: t, secure: secure, reg: prometheus.NewRegistry(), log: &lockedLog{}}
-	text := fmt.Sprintf("state = %q\n[app]\nworkers = [\"unix:%s/w0.sock\"]\n[http]\nheader_timeout = \"10m\"\n", dir, dir)
+	text := fmt.Sprintf("state = %q\n[app]\nworkers = [\"unix:%s/w0.sock\"]\n[http]\n", dir, dir)
 	if secure {
 		certificate, key := writeCertificate(t)
 		text += fmt.Sprintf("tls_cert = %q\ntls_key = %q\n", certificate, key)

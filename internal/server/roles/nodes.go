@@ -78,9 +78,8 @@ func (n *remoteNodes) connect(c config.NodeConfig) (remoteNode, error) {
 		return remoteNode{}, err
 	}
 	options := remote.Options{
-		Name: c.Name, Address: c.Address, InBand: c.Transport == config.TransportInBand, NoFiles: !c.Files,
-		Metrics: n.metrics, Log: n.log, Channels: n.channels, ChannelIdle: c.ChannelIdle.Duration,
-		ChannelStall: c.Stall.Duration, Pump: n.pump,
+		Name: c.Name, Address: c.Address, InBand: c.Transport == config.TransportInBand,
+		Metrics: n.metrics, Log: n.log, Channels: n.channels, Pump: n.pump,
 	}
 	if trust.Secret != nil {
 		options.Secret = trust.Secret.Get

@@ -45,9 +45,7 @@ func (s *server) addSSH(core *gateway.Gateway, callers *auth.Auth, clients *clie
 			Logins: clients.limits.sshLogins, AddressLogins: clients.limits.addressLogins, AddressRate: float64(cfg.AddressRate),
 			Exempt: clients.ssh.Exempt,
 		},
-		LoginGrace: cfg.LoginGrace.Duration, AuthTries: cfg.AuthTries, KeepAlive: cfg.KeepAlive.Duration,
-		Idle: cfg.IdleTimeout.Duration, SessionIdle: cfg.SessionIdleTimeout.Duration,
-		WriteStall: s.cfg.HTTP.WriteStall.Duration, Sessions: cfg.Sessions,
+		Idle: cfg.IdleTimeout.Duration, WriteStall: s.cfg.HTTP.Stall.Duration,
 	})
 	if err != nil {
 		return err

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/git/graph"
-	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/git/refs"
 	"github.com/packhorse-git/packhorse/internal/git/repo"
 	"github.com/packhorse-git/packhorse/internal/lfs/objects"
@@ -108,8 +107,6 @@ func (s *server) newNode(hooks *webhook.Hooks) (*storage.Node, error) {
 	}
 	sessions := uploadpack.New(s.packs.source, uploadpack.Options{
 		Agent: "packhorse/" + s.process.Version, Wants: uploadpack.Wants(cfg.Fetch.Wants), Warmup: s.newWarmup(), Log: s.log,
-		Limits: protocol.Limits{Wants: cfg.Fetch.MaxWants, Haves: cfg.Fetch.MaxHaves, Shallow: cfg.Fetch.MaxShallow,
-			DeepenNot: cfg.Fetch.MaxShallow},
 	})
 	former := filepath.Join(cfg.State, "former-refs.json")
 	if err := sessions.LoadFormer(former); err != nil {
@@ -176,7 +173,7 @@ func (s *server) newPushes(hooks *webhook.Hooks) (*receivepack.Server, error) {
 	metrics := receivepack.NewMetrics()
 	s.register(metrics)
 	o := receivepack.Options{
-		Runner: s.packs.runner, Agent: "packhorse/" + s.process.Version, SessionID: s.cfg.Fetch.SessionID, Fsck: push.Fsck,
+		Runner: s.packs.runner, Agent: "packhorse/" + s.process.Version, Fsck: push.Fsck,
 		MaxSize: int64(push.MaxSize), MaxMemory: int64(push.MaxMemory), MaxCommands: push.MaxCommands,
 		MaxOptions: push.MaxOptions,
 		Hooks:      push.HooksDir, HookTime: push.HookTimeLimit.Duration, HooksConfig: push.HooksGitConfig,
@@ -203,8 +200,7 @@ func (s *server) addNodePort() error {
 	metrics, channelMetrics := control.NewMetrics(), sidechannel.NewMetrics()
 	s.register(metrics, channelMetrics)
 	channels := sidechannel.NewServer(sidechannel.Options{
-		Pump: lanes.pump, Max: cfg.Channels, Idle: cfg.ChannelIdle.Duration, Stall: cfg.Stall.Duration,
-		Metrics: channelMetrics, Log: s.log,
+		Pump: lanes.pump, Metrics: channelMetrics, Log: s.log,
 	})
 	s.closers.push("side channels", channels.Close)
 	o := s.controlOptions(metrics)
