@@ -52,10 +52,11 @@ func (s *sshServer) start(command string) *running {
 // connection may be idle.
 func TestSSHSilentBetweenRequests(t *testing.T) {
 	t.Parallel()
-	const idle = 500 * time.Millisecond // for this client, too, between its login and its command
-	s := serveSSH(t, func(o *gitssh.Options) { o.Idle, o.Auth = idle, writers{} }, counting())
+	s := serveSSH(t, func(o *gitssh.Options) {
+		o.Idle, o.Auth = 500*time.Millisecond, writers{} // also between the login and the command
+	}, counting())
 	push, fetch := s.start("git-receive-pack 'app'"), s.start("git-upload-pack 'app'")
-	time.Sleep(idle + idle/2) // is what it is about
+	_ = s.mustDial(nil).Wait() // the server closes it, so a connection may not be idle for longer
 	for command, r := range map[string]*running{"push": push, "fetch": fetch} {
 		if _, err := io.WriteString(r.in, "0000"); err != nil {
 			t.Errorf("%s: write error = %v, want none", command, err)

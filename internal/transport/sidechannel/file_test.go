@@ -119,7 +119,14 @@ func TestSlowClientOfAFile(t *testing.T) {
 	until(t, "the node to hear of the first half", func() bool { return counted.n.Load() >= size/2 })
 	waits := func() {
 		t.Helper()
-		time.Sleep(2 * stall)
+		for range 2 { // each takes as long as the limit
+			silent, other := w.transfer()
+			if n, err := sendFiles(other, size).ReadFrom(&bulk.Section{File: f, N: size}); n != 0 || err == nil {
+				t.Errorf("sent %d bytes to a silent gateway: %v", n, err)
+			}
+			other.Release()
+			silent.Release()
+		}
 		select {
 		case err := <-sent:
 			t.Fatalf("the node did not wait: %v", err)
