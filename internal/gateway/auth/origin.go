@@ -396,16 +396,17 @@ func (s *Origins) request(q originQuestion) error {
 	return err
 }
 
-// payer returns the caller that a question counts for. Questions about names that do not exist, or with credentials
-// that no origin has accepted, count for the caller's network.
+// payer returns the caller that a question counts for. Questions of anonymous callers, or with credentials that no
+// origin has accepted, count for the caller's network. So a client that asks for many repositories has one share.
 func (s *Origins) payer(q originQuestion) string {
 	host := s.hostKey(q)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
+	case q.authorization.IsZero():
 	case s.allowed.Contains(q.key):
 		return ""
-	case !q.authorization.IsZero() && s.known.Contains(host):
+	case s.known.Contains(host):
 		return "origin-" + hex.EncodeToString(host[:6])
 	}
 	return network(q.client) + "/"

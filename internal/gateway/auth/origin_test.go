@@ -771,4 +771,7 @@ func TestOriginPayers(t *testing.T) {
 	if w.may(alice, "forge/app", Read); f.payer != "" {
 		t.Errorf("a permission that is renewed counts for %q, want the repository", f.payer)
 	}
+	if w.may("", "forge/public", Read); f.payer != "192.0.2.1/" {
+		t.Errorf("that of an anonymous caller counts for %q, want its network", f.payer)
+	}
 }
