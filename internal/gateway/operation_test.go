@@ -19,14 +19,13 @@ func rate(t *testing.T, r *Request) map[string]float64 {
 	for _, class := range []sli.Class{sli.Small, sli.Hit, sli.Cold, sli.Push, sli.Search, sli.Page, sli.Resolve} {
 		bounds[class] = time.Hour
 	}
-	r.Gateway = &Gateway{Metrics: NewMetrics(), SLI: sli.New(bounds)}
+	reg := prometheus.NewPedanticRegistry()
+	r.Gateway = &Gateway{Metrics: NewMetrics(), SLI: sli.New(bounds, reg)}
 	result := "ok"
 	if r.Err != nil {
 		result = fault.KindOf(r.Err).String()
 	}
 	r.rate(result, time.Since(r.start))
-	reg := prometheus.NewPedanticRegistry()
-	reg.MustRegister(r.SLI.Collectors()...)
 	families, err := reg.Gather()
 	if err != nil {
 		t.Fatal(err)

@@ -141,15 +141,13 @@ func serveRoutes(t *testing.T, routes []router.Route, o options) *server {
 		o.writeStall = time.Minute
 	}
 	s := &server{t: t, metrics: prometheus.NewRegistry(), log: &lockedBuffer{}, http: &lockedBuffer{}}
-	s.pump = bulk.NewPump(bulk.PumpOptions{Width: 2, Narrow: 1})
+	s.pump = bulk.NewPump(bulk.PumpOptions{Width: 2, Narrow: 1, Registerer: s.metrics})
 	lanes := admit.NewLanes(admit.Sizes{Small: o.small, Hit: o.bulk, Cold: o.bulk, Push: o.bulk, Pages: o.pageLane})
 	memory := admit.NewBudget("requests", o.memory)
-	s.metrics.MustRegister(memory.Collectors()...)
 	metrics := gateway.NewMetrics()
 	s.metrics.MustRegister(metrics.Collectors()...)
-	s.metrics.MustRegister(s.pump.Collectors()...)
 	lanes.Small.Watch(s.pump)
-	s.metrics.MustRegister(admit.NewMetrics(lanes).Collectors()...)
+	admit.NewMetrics(lanes, memory, s.metrics)
 	s.router = router.New()
 	s.metrics.MustRegister(s.router.Collectors()...)
 	if err := s.router.Set(routes); err != nil {

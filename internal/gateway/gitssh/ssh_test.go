@@ -84,7 +84,8 @@ func serveSSH(t *testing.T, change func(*gitssh.Options), nodes ...router.Node) 
 	metrics, own := gateway.NewMetrics(), gitssh.NewMetrics()
 	s.metrics.MustRegister(metrics.Collectors()...)
 	s.metrics.MustRegister(own.Collectors()...)
-	s.metrics.MustRegister(admit.NewMetrics(lanes).Collectors()...)
+	memory := admit.NewBudget("requests", 1<<30)
+	admit.NewMetrics(lanes, memory, s.metrics)
 	s.router = router.New()
 	var replicas []*router.Replica
 	for i, n := range nodes {
@@ -95,7 +96,7 @@ func serveSSH(t *testing.T, change func(*gitssh.Options), nodes ...router.Node) 
 	}
 	o := gitssh.Options{
 		Gateway: &gateway.Gateway{
-			Router: s.router, Pump: s.pump, Lanes: lanes, Memory: admit.NewBudget("requests", 1<<30), Metrics: metrics,
+			Router: s.router, Pump: s.pump, Lanes: lanes, Memory: memory, Metrics: metrics,
 			Log: slog.New(slog.NewTextHandler(s.log, nil)), MaxBody: 1 << 20, ReadStall: time.Minute,
 		},
 		HostKeys: []ssh.Signer{newKey(t)}, Keys: s.keys, Agent: "test", Watch: own,

@@ -238,7 +238,7 @@ func (w *world) serve() {
 	server := control.New(control.Options{
 		Node: w.node, Sessions: sessions, Store: w.options.store, Board: w.boards.node, Channels: w.channels, Pump: w.pump,
 		Lanes: nodeLanes,
-		Trust: w.options.trust, Metrics: control.NewMetrics(), Log: w.logger(), DataPathWait: w.options.roadWait,
+		Trust: w.options.trust, Log: w.logger(), DataPathWait: w.options.roadWait,
 		Stall: w.options.stall, MaxRequest: w.options.maxRequest,
 	})
 	w.port, w.served = server.HTTPServer(), make(chan struct{})
@@ -310,7 +310,7 @@ func (w *world) newGateway() {
 	routes := router.New()
 	w.do(routes.Set([]router.Route{{Replicas: []*router.Replica{{Name: "one", Node: w.remote, Weight: 1,
 		Ready: w.remote.Ready}}}}))
-	pump := w.register(bulk.NewPump(bulk.PumpOptions{})).(*bulk.Pump)
+	pump := bulk.NewPump(bulk.PumpOptions{Registerer: w.metrics})
 	handler := githttp.New(githttp.Options{Gateway: &gateway.Gateway{
 		Router: routes, Board: w.boards.gateway, Auth: everybody{}, Pump: pump, Lanes: lanes(1000, 1000),
 		Memory:  admit.NewBudget("requests", 1<<30),

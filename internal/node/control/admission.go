@@ -40,8 +40,7 @@ func newSlots(n int) *balance.Slots {
 
 // takeSlot waits for a slot for a heavy look-up. The errors are those of balance.Slots.Acquire.
 func (s *Server) takeSlot(ctx context.Context, caller string) (release func(), err error) {
-	release, waited, err := s.slots.Acquire(ctx, balance.Caller(caller))
-	s.Metrics.slotWait.Observe(waited.Seconds())
+	release, _, err = s.slots.Acquire(ctx, balance.Caller(caller))
 	return release, err
 }
 

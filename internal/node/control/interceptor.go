@@ -109,8 +109,8 @@ func (c *interceptor) intercept(ctx context.Context, spec connect.Spec, header h
 	if answer != nil {
 		code = connect.CodeOf(answer).String()
 	}
-	c.Metrics.calls.WithLabelValues(spec.Procedure, code).Inc()
-	c.Metrics.links.Observe(ctx, c.Metrics.seconds.WithLabelValues(spec.Procedure), took)
+	c.metrics.calls.WithLabelValues(spec.Procedure, code).Inc()
+	c.metrics.links.Observe(ctx, c.metrics.seconds.WithLabelValues(spec.Procedure), took)
 	c.recordSLI(spec, answer, took)
 	c.log(ctx, spec, header, code, took, err)
 	if span != nil {
@@ -174,7 +174,6 @@ func (c *interceptor) recoverPanic(spec connect.Spec, call func() error) (err er
 		if cause == http.ErrAbortHandler {
 			panic(cause)
 		}
-		c.Metrics.panics.Inc()
 		c.Log.Error("panic in a call", "procedure", spec.Procedure, "panic", cause, "stack", string(debug.Stack()))
 		err = fault.Wrap(fault.Internal, "internal error; see the node's log", fmt.Errorf("panic: %v", cause))
 	}()

@@ -38,7 +38,7 @@ func objectClients(t *testing.T, root string, lanes admit.Lanes) map[string]obje
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { node.Close() })
-	s := New(Options{Node: node, Pump: bulk.NewPump(bulk.PumpOptions{}), Lanes: lanes, Metrics: NewMetrics(),
+	s := New(Options{Node: node, Pump: bulk.NewPump(bulk.PumpOptions{}), Lanes: lanes,
 		Log: slog.New(slog.DiscardHandler)})
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

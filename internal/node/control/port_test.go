@@ -23,7 +23,6 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
-	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/packhorse-git/packhorse/internal/git/gittest"
 	"github.com/packhorse-git/packhorse/internal/node/storage"
@@ -48,7 +47,7 @@ func realPort(t *testing.T, network string, o Options) (s *Server, address strin
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { node.Close() })
-	o.Node, o.Pump, o.Metrics = node, bulk.NewPump(bulk.PumpOptions{}), NewMetrics()
+	o.Node, o.Pump = node, bulk.NewPump(bulk.PumpOptions{})
 	if o.Lanes.Small == nil {
 		o.Lanes = admit.NewLanes(admit.Sizes{Small: 10, Hit: 10, Cold: 10})
 	}
@@ -418,16 +417,7 @@ func TestLargeRequestsShareMemory(t *testing.T) {
 	memory := admit.NewBudget("requests", 400<<10)
 	_, address := realPort(t, "tcp", Options{Memory: memory})
 	first := uploadPack(t, address, &internalv1.RequestData{Data: make([]byte, 200<<10)})
-	registry := prometheus.NewRegistry()
-	registry.MustRegister(memory.Collectors()[0])
-	used := func() float64 {
-		families, err := registry.Gather()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return families[0].GetMetric()[0].GetGauge().GetValue()
-	}
-	waitFor(t, "memory is used", func() bool { return used() > 0 })
+	waitFor(t, "memory is used", func() bool { return memory.Used() > 0 })
 	second := uploadPack(t, address, &internalv1.RequestData{Data: make([]byte, 200<<10), Last: true})
 	if _, err := second.Receive(); connect.CodeOf(err) != connect.CodeResourceExhausted {
 		t.Errorf("beside another: %v", err)
@@ -443,7 +433,7 @@ func TestLargeRequestsShareMemory(t *testing.T) {
 	if _, err := first.Receive(); connect.CodeOf(err) == connect.CodeResourceExhausted {
 		t.Error(err)
 	}
-	waitFor(t, "memory comes back", func() bool { return used() == 0 })
+	waitFor(t, "memory comes back", func() bool { return memory.Used() == 0 })
 }
 
 // A reader that takes nothing is given up even if each message is short.

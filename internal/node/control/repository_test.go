@@ -55,7 +55,7 @@ func newPort(t *testing.T) *port {
 	}
 	t.Cleanup(func() { node.Close() })
 	p.server = New(Options{
-		Node: node, Pump: bulk.NewPump(bulk.PumpOptions{}), Lanes: p.lanes, Metrics: NewMetrics(),
+		Node: node, Pump: bulk.NewPump(bulk.PumpOptions{}), Lanes: p.lanes,
 		Log:   slog.New(slog.DiscardHandler),
 		Board: inflight.NewBoard(),
 	})

@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
+	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/reflect/protoregistry"
 
@@ -47,15 +48,15 @@ type Options struct {
 	// Memory is the budget for the requests of Git clients beyond the first 64 KiB of each. Nil means 512 MiB.
 	Memory *admit.Budget
 	// Channels has the side channels of the port. Nil: long responses are sent in the calls.
-	Channels *sidechannel.Server
-	Lookups  int // maximum number of concurrent heavy look-ups. Zero means two for each CPU.
-	Trust    Trust
-	Metrics  *Metrics
-	SLI      *sli.Set // nil: not recorded
-	Log      *slog.Logger
-	Board    *inflight.Board  // of the running calls; may be nil
-	Tracer   *inflight.Tracer // nil: not traced
-	Ready    func() error     // returns why an Index without a Node cannot be searched
+	Channels   *sidechannel.Server
+	Lookups    int // maximum number of concurrent heavy look-ups. Zero means two for each CPU.
+	Trust      Trust
+	Registerer prometheus.Registerer // of metrics; may be nil
+	SLI        *sli.Set              // nil: not recorded
+	Log        *slog.Logger
+	Board      *inflight.Board  // of the running calls; may be nil
+	Tracer     *inflight.Tracer // nil: not traced
+	Ready      func() error     // returns why an Index without a Node cannot be searched
 
 	MaxRequest   int64         // maximum size of a Git client's request in bytes. Zero means 64 MiB.
 	DataPathWait time.Duration // timeout for the choice of the data path. Zero means 10 s.
@@ -76,11 +77,12 @@ const maxMessage = 4 << 20
 // Server is the handler of a node's port. It is safe for concurrent use.
 type Server struct {
 	Options
-	mux    *http.ServeMux
-	errors *connect.ErrorWriter
-	health *health
-	slots  *balance.Slots  // of heavy look-ups
-	lists  repositoryLists // of an Index
+	metrics *metrics
+	mux     *http.ServeMux
+	errors  *connect.ErrorWriter
+	health  *health
+	slots   *balance.Slots  // of heavy look-ups
+	lists   repositoryLists // of an Index
 
 	delays       chan struct{} // places for delayed responses to refused callers
 	unidentified *unidentifiedConns
@@ -111,11 +113,11 @@ func New(o Options) *Server {
 		o.Sessions = o.Node
 	}
 	s := &Server{
-		Options: o, mux: http.NewServeMux(), errors: connect.NewErrorWriter(), slots: newSlots(o.Lookups),
+		Options: o, metrics: newMetrics(o.Registerer), mux: http.NewServeMux(),
+		errors: connect.NewErrorWriter(), slots: newSlots(o.Lookups),
 		delays: make(chan struct{}, maxWaiting), unidentified: newUnidentified(maxUnidentified),
 		refusals: newRefusalLog(o.Log),
 	}
-	s.Metrics.slots.Store(s.slots)
 	s.ending, s.end = context.WithCancel(context.Background())
 	s.register()
 	return s

@@ -164,7 +164,6 @@ const refusedBody = time.Second
 func (s *Server) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	var reason refusal
 	errors.As(err, &reason)
-	s.Metrics.refused.WithLabelValues(string(reason)).Inc()
 	s.refusals.record(r.RemoteAddr, err)
 	if reason == wrongSecret {
 		s.delay(r)

@@ -49,8 +49,9 @@ func TestState(t *testing.T) {
 	}
 	defer seat.Leave()
 	watched := New(Sources{
-		Role: "serve", Version: "v1", Board: board, Runner: runner, Lanes: admit.NewMetrics(lanes),
-		Log: slog.New(slog.DiscardHandler),
+		Role: "serve", Version: "v1", Board: board, Runner: runner,
+		Lanes: admit.NewMetrics(lanes, admit.NewBudget("requests", 1), nil),
+		Log:   slog.New(slog.DiscardHandler),
 		Cache: func() packcache.Stats {
 			return packcache.Stats{Bytes: 1, MaxBytes: 2, Entries: 3, Fills: 4, Hits: 5, Misses: 6, Follows: 7}
 		},

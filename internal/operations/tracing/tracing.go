@@ -16,6 +16,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/exporters/otlp/otlptrace"
 	"go.opentelemetry.io/otel/sdk/resource"
@@ -32,6 +33,8 @@ type Options struct {
 	Role     string      // of this process
 	Version  string
 	Log      *slog.Logger
+
+	Registerer prometheus.Registerer // of metrics; may be nil
 
 	// Queue is the maximum number of waiting spans. Zero means 4,096.
 	Queue int
@@ -132,7 +135,7 @@ type queue struct {
 
 func newQueue(exporter sdk.SpanExporter, o Options) *queue {
 	q := &queue{exporter: exporter, o: o, ended: make(chan sdk.ReadOnlySpan, o.Queue), stop: make(chan struct{})}
-	q.metrics = newMetrics(q)
+	q.metrics = newMetrics(o.Registerer)
 	q.done.Go(q.run)
 	return q
 }

@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	collectorpb "go.opentelemetry.io/proto/otlp/collector/trace/v1"
 	"go.uber.org/goleak"
 	"google.golang.org/grpc"
@@ -109,25 +109,6 @@ func newExporter(t *testing.T, o Options) (*Exporter, *inflight.Tracer) {
 	return e, inflight.NewTracer(e.Tracer(), 1, 0)
 }
 
-// count is a result of packhorse_trace_spans_total.
-func count(t *testing.T, e *Exporter, result string) float64 {
-	t.Helper()
-	reg := prometheus.NewPedanticRegistry()
-	reg.MustRegister(e.Collectors()...)
-	families, err := reg.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, f := range families {
-		for _, m := range f.GetMetric() {
-			if len(m.GetLabel()) == 1 && m.GetLabel()[0].GetValue() == result {
-				return m.GetCounter().GetValue()
-			}
-		}
-	}
-	return -1
-}
-
 // request makes the spans of one request.
 func request(tracer *inflight.Tracer, text string) {
 	ctx, span := tracer.StartPublic(context.Background(), nil)
@@ -163,7 +144,7 @@ func TestSpansArrive(t *testing.T) {
 			e, tracer := newExporter(t, Options{Endpoint: url, GRPC: protocol == "grpc", Role: "serve", Version: "v1",
 				Headers: http.Header{"Api-Key": {"secret, 1"}}, Every: 10 * time.Millisecond})
 			request(tracer, "a\xff\nb"+strings.Repeat("x", 10_000)) // as a repository may be called
-			eventually(t, "two spans sent", func() bool { return count(t, e, "sent") == 2 })
+			eventually(t, "two spans sent", func() bool { return testutil.ToFloat64(e.queue.metrics.sent) == 2 })
 			got := r.names()
 			for _, want := range []string{"service.name=packhorse", "service.version=v1", "packhorse.role=serve",
 				"child(text=a?\nb", "fetch(internal)"} {
@@ -200,11 +181,12 @@ func TestCloseSendsQueue(t *testing.T) {
 	}
 	request(tracer, "last")
 	e.Close()
-	if got := r.names(); !strings.Contains(got, "child(text=last ") || count(t, e, "sent") != 2*batch+2 {
-		t.Errorf("%v were sent", count(t, e, "sent"))
+	if got := r.names(); !strings.Contains(got, "child(text=last ") ||
+		testutil.ToFloat64(e.queue.metrics.sent) != 2*batch+2 {
+		t.Errorf("%v were sent", testutil.ToFloat64(e.queue.metrics.sent))
 	}
 	request(tracer, "after the end")
-	if n := count(t, e, "dropped"); n != 2 {
+	if n := testutil.ToFloat64(e.queue.metrics.dropped); n != 2 {
 		t.Errorf("%v were dropped", n)
 	}
 }
@@ -232,12 +214,14 @@ func TestNoWait(t *testing.T) {
 			for range 5000 {
 				request(tracer, "")
 			}
-			eventually(t, name+": given up", func() bool { return count(t, e, "failed") > 0 && len(e.queue.ended) == 0 })
-			if count(t, e, "dropped") == 0 {
+			eventually(t, name+": given up", func() bool {
+				return testutil.ToFloat64(e.queue.metrics.failed) > 0 && len(e.queue.ended) == 0
+			})
+			if testutil.ToFloat64(e.queue.metrics.dropped) == 0 {
 				t.Errorf("%s: nothing was dropped of 10,000 spans with a queue of 100", name)
 			}
 			e.Close()
-			if sum := count(t, e, "dropped") + count(t, e, "failed"); sum != 10_000 {
+			if sum := testutil.ToFloat64(e.queue.metrics.dropped) + testutil.ToFloat64(e.queue.metrics.failed); sum != 10_000 {
 				t.Errorf("%s: %v of 10,000 spans are accounted for", name, sum)
 			}
 			if n := strings.Count(log.String(), "trace export failed"); n != 1 {

@@ -20,7 +20,6 @@ type Budget struct {
 	mu              sync.Mutex
 	used, strangers int64 // strangers: of used, what anonymous callers hold
 	callers         map[balance.Caller]int64
-	refused         int64
 }
 
 // NewBudget makes a budget of limit. The name is that of what holds it, in the plural.
@@ -57,14 +56,11 @@ func (b *Budget) Take(c balance.Caller, n int64) error {
 	free := b.limit - b.used - n
 	switch {
 	case known && b.strangers+n > b.anonymous:
-		b.refused++
 		return fault.CallerLimit(fault.RetrySoon, "too many large %s of anonymous callers at the same time; try again, or "+
 			"sign in", b.name)
 	case free < 0:
-		b.refused++
 		return fault.Retry(fault.Exhausted, fault.RetrySoon, "too many large %s at the same time; try again", b.name)
 	case c != "" && b.callers[c]+n > free:
-		b.refused++
 		return fault.CallerLimit(fault.RetrySoon, "too many large %s of yours at the same time; try again", b.name)
 	}
 	b.used += n
@@ -92,11 +88,11 @@ func (b *Budget) Give(c balance.Caller, n int64) {
 	}
 }
 
-// state is how much is used now, and how often something was refused.
-func (b *Budget) state() (used, refused int64) {
+// Used returns how much is taken now.
+func (b *Budget) Used() int64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.used, b.refused
+	return b.used
 }
 
 // Holding is what one request holds of a budget. Not safe for concurrent use. The zero Holding is of no budget, and may

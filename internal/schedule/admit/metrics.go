@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/schedule/balance"
@@ -29,22 +30,30 @@ type queue struct {
 	admitted, waited, refused, gone atomic.Int64
 }
 
-// NewMetrics watches lanes.
-func NewMetrics(lanes Lanes) *Metrics {
+// NewMetrics watches lanes and the budget of large requests.
+func NewMetrics(lanes Lanes, memory *Budget, r prometheus.Registerer) *Metrics {
 	desc := func(name, help string, labels ...string) *prometheus.Desc {
 		return prometheus.NewDesc("packhorse_lane_"+name, help, append([]string{"lane"}, labels...), nil)
 	}
-	return &Metrics{
+	with := promauto.With(r)
+	m := &Metrics{
 		lanes: lanes.All(), queues: make(map[string]*queue),
 		requests: desc("requests_total", "Requests by outcome: admitted at once, queued and then admitted, "+
 			"refused, or gone while they waited.", "outcome"),
 		running: desc("running", "Requests that run now."),
 		queued:  desc("queued", "Requests that wait now."),
 		limit:   desc("limit", "Requests that may run at the same time now."),
-		wait: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "packhorse_lane_wait_seconds",
+		wait: with.NewHistogramVec(prometheus.HistogramOpts{Name: "packhorse_lane_wait_seconds",
 			Help:    "Time that requests waited, those included that were refused or gone.",
 			Buckets: []float64{.001, .005, .025, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120}}, []string{"lane"}),
 	}
+	with.NewGaugeFunc(prometheus.GaugeOpts{Name: "packhorse_request_memory_bytes",
+		Help: "Memory that large requests take now, as counted against lanes.request_bytes.",
+	}, func() float64 { return float64(memory.Used()) })
+	if r != nil {
+		r.MustRegister(m)
+	}
+	return m
 }
 
 // Queue counts the requests that wait for slots as those of a lane. A Lane of that name may bound them, too. Call it
@@ -70,38 +79,24 @@ func (m *Metrics) Queue(lane string, slots *balance.Slots) {
 	m.queues[lane] = q
 }
 
-// Collectors lists what to register.
-func (m *Metrics) Collectors() []prometheus.Collector { return []prometheus.Collector{m, m.wait} }
-
+// Describe implements prometheus.Collector.
 func (m *Metrics) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{m.requests, m.running, m.queued, m.limit} {
 		ch <- d
 	}
 }
 
+// Collect implements prometheus.Collector.
 func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	full := map[string]int64{} // refused because the lane was, where there is a queue besides
-	for _, l := range m.lanes {
-		if m.queues[l.name] != nil {
-			full[l.name] = l.refused.Load()
-			continue
+	for _, s := range m.States() {
+		for outcome, n := range map[string]int64{
+			"admitted": s.Admitted - s.Delayed, "queued": s.Delayed, "refused": s.Refused, "gone": s.Gone,
+		} {
+			ch <- prometheus.MustNewConstMetric(m.requests, prometheus.CounterValue, float64(n), s.Name, outcome)
 		}
-		tell := teller{ch, l.name}
-		tell.outcomes(m.requests, map[string]int64{"admitted": l.admitted.Load(), "refused": l.refused.Load()})
-		tell.gauge(m.running, l.running.Load())
-		tell.gauge(m.limit, l.limit)
-	}
-	for name, q := range m.queues {
-		tell := teller{ch, name}
-		tell.outcomes(m.requests, map[string]int64{
-			"admitted": q.admitted.Load(), "queued": q.waited.Load(), "refused": q.refused.Load() + full[name],
-			"gone": q.gone.Load(),
-		})
-		tell.gauge(m.running, int64(q.slots.InUse()))
-		tell.gauge(m.queued, int64(q.slots.Queued()))
-		tell.gauge(m.limit, int64(q.slots.Limit()))
+		for desc, n := range map[*prometheus.Desc]int64{m.running: s.Running, m.queued: s.Queued, m.limit: s.Limit} {
+			ch <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, float64(n), s.Name)
+		}
 	}
 }
 
@@ -110,6 +105,7 @@ type State struct {
 	Name                    string
 	Running, Queued, Limit  int64
 	Admitted, Refused, Gone int64 // since the process began; Admitted: at once or later
+	Delayed                 int64 // of Admitted, those that waited
 }
 
 // States returns the states of all lanes, by name.
@@ -129,39 +125,10 @@ func (m *Metrics) States() []State {
 	for name, q := range m.queues {
 		all = append(all, State{
 			Name: name, Running: int64(q.slots.InUse()), Queued: int64(q.slots.Queued()), Limit: int64(q.slots.Limit()),
-			Admitted: q.admitted.Load() + q.waited.Load(), Refused: q.refused.Load() + full[name], Gone: q.gone.Load(),
+			Admitted: q.admitted.Load() + q.waited.Load(), Delayed: q.waited.Load(),
+			Refused: q.refused.Load() + full[name], Gone: q.gone.Load(),
 		})
 	}
 	slices.SortFunc(all, func(a, b State) int { return cmp.Compare(a.Name, b.Name) })
 	return all
-}
-
-// teller gives the figures of one lane.
-type teller struct {
-	ch   chan<- prometheus.Metric
-	lane string
-}
-
-func (t teller) outcomes(d *prometheus.Desc, all map[string]int64) {
-	for outcome, n := range all {
-		t.ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(n), t.lane, outcome)
-	}
-}
-
-func (t teller) gauge(d *prometheus.Desc, n int64) {
-	t.ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(n), t.lane)
-}
-
-// Collectors are the metrics of the budget that large requests share.
-func (b *Budget) Collectors() []prometheus.Collector {
-	return []prometheus.Collector{
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "packhorse_request_memory_bytes", Help: "Memory in bytes that large requests take now, as counted against " +
-				"lanes.request_bytes.",
-		}, func() float64 { used, _ := b.state(); return float64(used) }),
-		prometheus.NewCounterFunc(prometheus.CounterOpts{
-			Name: "packhorse_request_memory_refused_total", Help: "Requests refused because large ones held " +
-				"lanes.request_bytes.",
-		}, func() float64 { _, refused := b.state(); return float64(refused) }),
-	}
 }

@@ -37,11 +37,10 @@ func figures(t *testing.T, g prometheus.Gatherer) map[string]float64 {
 func TestMetricsTellOfLanesAndQueues(t *testing.T) {
 	t.Parallel()
 	lanes := NewLanes(Sizes{Small: 1, Hit: 10, Cold: 1, Push: 1})
-	m := NewMetrics(lanes)
+	registry := prometheus.NewPedanticRegistry()
+	m := NewMetrics(lanes, NewBudget("requests", 1), registry)
 	slots := balance.NewSlots(2, balance.Limits{Queue: 1}, balance.Clock{})
 	m.Queue("cold", slots)
-	registry := prometheus.NewPedanticRegistry()
-	registry.MustRegister(m.Collectors()...)
 
 	for range 2 { // the second is refused
 		_, _ = lanes.Small.Enter("")
@@ -67,15 +66,18 @@ func TestMetricsTellOfLanesAndQueues(t *testing.T) {
 	}
 	slots.Narrow(1)
 	want := map[string]float64{
-		"limit cold": 1, "limit hit": 10, "limit push": 1, "limit pages": 0, "limit small": 1,
-		"queued cold":  1,
+		"packhorse_request_memory_bytes": 0,
+		"limit cold":                     1, "limit hit": 10, "limit push": 1, "limit pages": 0, "limit small": 1,
+		"queued cold": 1, "queued hit": 0, "queued push": 0, "queued pages": 0, "queued small": 0,
 		"running cold": 2, "running hit": 0, "running push": 0, "running pages": 0, "running small": 1,
 		"requests_total cold admitted": 2, "requests_total cold gone": 0, "requests_total cold queued": 0,
-		"requests_total cold refused": 2,
-		"requests_total hit admitted": 0, "requests_total hit refused": 0,
-		"requests_total push admitted": 0, "requests_total push refused": 0, "requests_total pages admitted": 0,
-		"requests_total pages refused":  0,
+		"requests_total cold refused":   2,
 		"requests_total small admitted": 1, "requests_total small refused": 1,
+	}
+	for _, lane := range []string{"hit", "push", "pages", "small"} {
+		for _, outcome := range []string{"admitted", "queued", "refused", "gone"} {
+			want["requests_total "+lane+" "+outcome] += 0
+		}
 	}
 	if got := figures(t, registry); !maps.Equal(got, want) {
 		t.Errorf("%v, want %v", got, want)

@@ -7,8 +7,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/packhorse-git/packhorse/internal/schedule/balance"
 )
 
@@ -22,16 +20,9 @@ import (
 // use.
 type Pressure struct {
 	queues []*balance.Slots
-	signs  []sign
+	signs  []func() bool
 	stop   chan struct{}
 	done   sync.WaitGroup
-}
-
-// sign is one way in which the machine shows that it is short of something.
-type sign struct {
-	name    string
-	seconds *atomic.Int64 // in which it did
-	look    func() bool   // for the last second; called by one goroutine
 }
 
 const (
@@ -51,11 +42,11 @@ func NewPressure(contention func() (ran, waited time.Duration), queues ...*balan
 	p := &Pressure{queues: queues, stop: make(chan struct{})}
 	lateness := &lateness{busy: p.busy, stop: p.stop}
 	p.done.Go(lateness.run)
-	signs := []sign{{name: "cpu", look: lateness.look}, {name: "memory", look: newMemory("/").short}}
+	p.signs = []func() bool{lateness.look, newMemory("/").short}
 	if contention != nil {
-		signs = append(signs, sign{name: "children", look: func() bool { return contended(contention()) }})
+		p.signs = append(p.signs, func() bool { return contended(contention()) })
 	}
-	p.begin(signs)
+	p.done.Go(p.run)
 	return p
 }
 
@@ -63,14 +54,6 @@ func NewPressure(contention func() (ran, waited time.Duration), queues ...*balan
 // to exclude chance. It is normal that two share a CPU, or that they give way to others.
 func contended(ran, waited time.Duration) bool {
 	return ran+waited > pressureStep/4 && waited > 4*ran
-}
-
-func (p *Pressure) begin(signs []sign) {
-	for _, s := range signs {
-		s.seconds = new(atomic.Int64)
-		p.signs = append(p.signs, s)
-	}
-	p.done.Go(p.run)
 }
 
 // Close ends the observation. The slots are unchanged.
@@ -110,27 +93,12 @@ func next(part float64, suffers bool) float64 {
 	return min(part+widenBy, 1)
 }
 
-// suffers asks every sign.
+// suffers evaluates every sign for the last second.
 func (p *Pressure) suffers() (any bool) {
-	for _, s := range p.signs {
-		if s.look() {
-			s.seconds.Add(1)
-			any = true
-		}
+	for _, isShort := range p.signs {
+		any = isShort() || any
 	}
 	return any
-}
-
-// Collectors lists what to register.
-func (p *Pressure) Collectors() (all []prometheus.Collector) {
-	for _, s := range p.signs {
-		all = append(all, prometheus.NewCounterFunc(prometheus.CounterOpts{
-			Name: "packhorse_pressure_seconds_total", Help: "Seconds in which the machine was short of it while packs were " +
-				"made or pushes taken.",
-			ConstLabels: prometheus.Labels{"of": s.name},
-		}, func() float64 { return float64(s.seconds.Load()) }))
-	}
-	return all
 }
 
 // lateness counts how often a goroutine wakes late.

@@ -100,8 +100,8 @@ func newWorld(t *testing.T, paths ...string) *world {
 	w.set(paths...)
 	server := control.New(control.Options{
 		Index: w.index, Pump: bulk.NewPump(bulk.PumpOptions{}), Lanes: admit.NewLanes(admit.Sizes{Small: 10, Pages: 10}),
-		Metrics: control.NewMetrics(), Board: inflight.NewBoard(),
-		Log: slog.New(slog.DiscardHandler), Ready: func() error { return nil },
+		Board: inflight.NewBoard(),
+		Log:   slog.New(slog.DiscardHandler), Ready: func() error { return nil },
 	}).HTTPServer()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -65,7 +65,7 @@ func BenchmarkApplication(b *testing.B) {
 				Router: router.New(), Pump: bulk.NewPump(bulk.PumpOptions{}),
 				Lanes:  admit.NewLanes(admit.Sizes{Small: 10, Hit: 10, Cold: 10}),
 				Memory: admit.NewBudget("requests", 1<<30), Metrics: gateway.NewMetrics(), MaxBody: 1 << 20, Log: log,
-				Board: inflight.NewBoard(), SLI: newSLI(&cfg.SLI),
+				Board: inflight.NewBoard(), SLI: newSLI(&cfg.SLI, nil),
 			}})
 			reg := prometheus.NewRegistry()
 			s := newServer(b, config.RoleGateway, cfg, log, reg)

@@ -13,9 +13,9 @@ import (
 )
 
 // controlOptions returns the options of the control API on a port for gateways that all roles have in common.
-func (s *server) controlOptions(metrics *control.Metrics) control.Options {
+func (s *server) controlOptions() control.Options {
 	return control.Options{
-		Pump: s.lanes.pump, Lanes: s.lanes.Lanes, Memory: s.lanes.memory, Metrics: metrics, Log: s.log,
+		Pump: s.lanes.pump, Lanes: s.lanes.Lanes, Memory: s.lanes.memory, Registerer: s.reg, Log: s.log,
 		Board: s.lanes.board, SLI: s.lanes.sli, Tracer: s.lanes.tracer,
 	}
 }
@@ -44,7 +44,7 @@ func (s *server) addControl(o control.Options, trust credfile.Trust) *control.Se
 // addLocal adds the control API and the admin API on the admin socket of a process with a node or an index.
 func (s *server) addLocal() {
 	o := control.Options{
-		Node: s.node, Pump: s.lanes.pump, Lanes: s.lanes.Lanes, Memory: s.lanes.memory, Metrics: control.NewMetrics(),
+		Node: s.node, Pump: s.lanes.pump, Lanes: s.lanes.Lanes, Memory: s.lanes.memory,
 		Log: s.log, Board: s.lanes.board, Lookups: s.cfg.Lanes.Search, MaxRequest: int64(s.cfg.HTTP.MaxBody),
 	}
 	if s.search != nil {

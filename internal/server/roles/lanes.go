@@ -4,6 +4,8 @@ import (
 	"os"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/packhorse-git/packhorse/internal/git/reaper"
 	"github.com/packhorse-git/packhorse/internal/operations/proctree"
 	"github.com/packhorse-git/packhorse/internal/operations/sli"
@@ -31,25 +33,20 @@ type lanes struct {
 func (s *server) addLanes() error {
 	cfg := s.cfg
 	l := lanes{
-		pump: bulk.NewPump(bulk.PumpOptions{}),
+		pump: bulk.NewPump(bulk.PumpOptions{Registerer: s.reg}),
 		Lanes: admit.NewLanes(admit.Sizes{
 			Small: cfg.Lanes.Small, Hit: cfg.Lanes.Hit, Cold: cfg.Lanes.Cold, Push: cfg.Lanes.Push, Pages: cfg.Lanes.Pages,
 		}),
 		// Memory of finished requests that is not collected yet can double this.
 		memory: admit.NewBudget("requests", config.AtMost(int64(cfg.Lanes.RequestBytes), cfg.MemoryShares().Server/4)),
-		sli:    newSLI(&cfg.SLI),
+		sli:    newSLI(&cfg.SLI, s.reg),
 	}
 	if cfg.Ops.Activity {
 		l.board = inflight.NewBoard()
-		s.register(l.board)
 	}
-	l.metrics = admit.NewMetrics(l.Lanes)
+	l.metrics = admit.NewMetrics(l.Lanes, l.memory, s.reg)
 	l.Unfair = !cfg.Lanes.Fair
 	l.Small.Watch(l.pump)
-	s.register(l.pump, l.memory, l.metrics)
-	if l.sli != nil {
-		s.register(l.sli)
-	}
 	if cfg.Ops.Tree {
 		l.tree = proctree.New(proctree.Options{Workers: map[string]string{reaper.Name: "reaper"},
 			Programs: map[string]string{ipc.Program: searches}, Log: s.log})
@@ -62,13 +59,12 @@ func (s *server) addLanes() error {
 		}
 		exporter, err := tracing.New(tracing.Options{
 			Endpoint: cfg.Tracing.Endpoint, GRPC: cfg.Tracing.Protocol == config.OtlpGRPC, Headers: headers,
-			Role: string(s.role), Version: s.process.Version, Log: s.log,
+			Role: string(s.role), Version: s.process.Version, Log: s.log, Registerer: s.reg,
 		})
 		if err != nil {
 			return err
 		}
 		l.tracer = inflight.NewTracer(exporter.Tracer(), cfg.Tracing.Ratio, cfg.Tracing.Callers)
-		s.register(exporter)
 		s.closers.push("trace exporter", exporter.Close)
 	}
 	s.lanes = l
@@ -76,7 +72,7 @@ func (s *server) addLanes() error {
 }
 
 // newSLI returns the objectives of the configuration, or nil if service levels are disabled.
-func newSLI(c *config.SLIConfig) *sli.Set {
+func newSLI(c *config.SLIConfig, r prometheus.Registerer) *sli.Set {
 	if !c.Enabled {
 		return nil
 	}
@@ -84,7 +80,7 @@ func newSLI(c *config.SLIConfig) *sli.Set {
 		sli.Small: c.Small.Duration, sli.Hit: c.Hit.Duration, sli.Cold: c.Cold.Duration, sli.Push: c.Push.Duration,
 		sli.Search: c.Search.Duration, sli.Page: c.Page.Duration, sli.Resolve: c.Resolve.Duration,
 		sli.App: c.App.Duration, sli.Call: c.Call.Duration, sli.Heavy: c.Heavy.Duration,
-	})
+	}, r)
 }
 
 // searches names the search processes among the child processes.

@@ -8,7 +8,6 @@ import (
 
 	"github.com/packhorse-git/packhorse/client"
 	"github.com/packhorse-git/packhorse/internal/fault"
-	"github.com/packhorse-git/packhorse/internal/node/control"
 	"github.com/packhorse-git/packhorse/internal/operations/observe"
 	"github.com/packhorse-git/packhorse/internal/search"
 	"github.com/packhorse-git/packhorse/internal/search/ipc"
@@ -31,9 +30,7 @@ func (s *server) buildSearch() error {
 	if err != nil {
 		return err
 	}
-	metrics := control.NewMetrics()
-	s.register(metrics)
-	o := s.controlOptions(metrics)
+	o := s.controlOptions()
 	o.Index, o.Ready = s.search, s.checkSearch
 	s.addControl(o, trust)
 	return nil

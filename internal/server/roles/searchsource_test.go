@@ -111,8 +111,8 @@ var sources = map[string]func(*sourceWorld) search.Source{
 func (w *sourceWorld) listen() string {
 	handler := control.New(control.Options{
 		Node: w.node, Pump: bulk.NewPump(bulk.PumpOptions{}),
-		Lanes: admit.NewLanes(admit.Sizes{Small: 10, Hit: 10, Cold: 10}), Metrics: control.NewMetrics(),
-		Log: slog.New(slog.DiscardHandler), Board: inflight.NewBoard(),
+		Lanes: admit.NewLanes(admit.Sizes{Small: 10, Hit: 10, Cold: 10}),
+		Log:   slog.New(slog.DiscardHandler), Board: inflight.NewBoard(),
 	})
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	w.do(err)

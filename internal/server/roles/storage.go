@@ -62,7 +62,6 @@ func (s *server) addNode() error {
 	if s.cfg.Lanes.Adaptive {
 		pressure := admit.NewPressure(runner.Contention, runner.Queue(packsource.ClassPack),
 			runner.Queue(receivepack.ClassReceive))
-		s.register(pressure)
 		s.closers.push("measurement of CPU pressure", infallible(pressure.Close))
 	}
 	if s.node, err = s.newNode(hooks); err != nil {
@@ -197,13 +196,13 @@ func (s *server) addNodePort() error {
 	if err != nil {
 		return err
 	}
-	metrics, channelMetrics := control.NewMetrics(), sidechannel.NewMetrics()
-	s.register(metrics, channelMetrics)
+	channelMetrics := sidechannel.NewMetrics()
+	s.register(channelMetrics)
 	channels := sidechannel.NewServer(sidechannel.Options{
 		Pump: lanes.pump, Metrics: channelMetrics, Log: s.log,
 	})
 	s.closers.push("side channels", channels.Close)
-	o := s.controlOptions(metrics)
+	o := s.controlOptions()
 	o.Node, o.Channels, o.Lookups, o.MaxRequest = s.node, channels, s.cfg.Lanes.Search, int64(s.cfg.HTTP.MaxBody)
 	o.Sessions = s.sessions()
 	if s.store != nil {

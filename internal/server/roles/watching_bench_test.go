@@ -67,7 +67,7 @@ func BenchmarkWatching(b *testing.B) {
 				b.Fatal(err)
 			}
 			cfg := config.DefaultConfig()
-			o.Log, o.Board, o.SLI = log, inflight.NewBoard(), newSLI(&cfg.SLI)
+			o.Log, o.Board, o.SLI = log, inflight.NewBoard(), newSLI(&cfg.SLI, nil)
 		}
 		b.Run(name, func(b *testing.B) {
 			o.Router = router.New()

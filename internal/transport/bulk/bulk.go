@@ -20,6 +20,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 )
 
 // Maximum number of bytes of one turn. Small requests need short turns (narrowStep). Otherwise long turns (wideStep)
@@ -34,8 +36,10 @@ const smallWindow = 100 * time.Millisecond
 
 // PumpOptions tunes a Pump. Zero values mean the defaults.
 type PumpOptions struct {
-	Width  int // concurrent turns without small requests; default four for each CPU
-	Narrow int // concurrent turns with small requests; default one less than the CPUs, at least 1
+	Width  int // concurrent turns without small requests. Default four for each CPU.
+	Narrow int // concurrent turns with small requests. Default one less than the CPUs, at least 1.
+
+	Registerer prometheus.Registerer // of metrics; may be nil
 }
 
 // Pump hands out turns for bulk copies. Safe for concurrent use.
@@ -51,7 +55,7 @@ type Pump struct {
 	pause   pause
 
 	pipes   *pipes
-	metrics metrics
+	metrics *metrics
 	buffers sync.Pool // of *[copyBuffer]byte
 }
 
@@ -67,7 +71,7 @@ func NewPump(o PumpOptions) *Pump {
 		o.Narrow = max(1, runtime.GOMAXPROCS(0)-1)
 	}
 	p := &Pump{width: o.Width, narrow: min(o.Narrow, o.Width), epoch: time.Now(), pipes: newPipes()}
-	p.metrics = newMetrics(p.pipes)
+	p.metrics = newMetrics(o.Registerer)
 	p.buffers.New = func() any { return new([copyBuffer]byte) }
 	runtime.AddCleanup(p, (*pipes).close, p.pipes)
 	p.lastSmall.Store(-int64(smallWindow))
@@ -170,7 +174,6 @@ func (p *Pump) takeOwn(w *waiter) {
 
 // queue waits for a turn. The caller holds the lock, and queue releases it.
 func (p *Pump) queue(w *waiter) {
-	p.hold()
 	p.waiting.push(w)
 	p.awaitPause()
 	p.mu.Unlock()

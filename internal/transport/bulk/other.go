@@ -25,9 +25,8 @@ func (*splicer) send(*Stream) (int64, error) { return 0, errors.ErrUnsupported }
 
 type pipes struct{}
 
-func newPipes() *pipes            { return nil }
-func (*pipes) close()             {}
-func (*pipes) count(pipeSize) int { return 0 }
+func newPipes() *pipes { return nil }
+func (*pipes) close()  {}
 
 func hasEnded(uintptr) (ended, known bool) { return false, false }
 

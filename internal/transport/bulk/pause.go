@@ -32,7 +32,6 @@ type pause struct {
 	// began. They may take long, such as a session whose client computes.
 	before int64
 	came   time.Duration // arrival of the latest request
-	held   time.Duration // time at which the first waiter began to wait
 	credit time.Duration // maximum length of the next pause, as of asOf
 	asOf   time.Duration
 	timer  *time.Timer // starts the waiters at the end of the pause; nil: not needed so far
@@ -54,7 +53,7 @@ func (p *Pump) Began() {
 	}
 	credit := min(p.pause.credit+(now-p.pause.asOf)/pauseShare, pauseMost)
 	if p.pause.credit, p.pause.asOf = credit, now; credit >= pauseLeast {
-		p.pause.before, p.pause.held, p.pause.credit = before, now, 0
+		p.pause.before, p.pause.credit = before, 0
 		p.pause.until.Store(int64(now + credit))
 	}
 }
@@ -89,19 +88,8 @@ func (p *Pump) isPaused(now time.Duration) bool {
 
 // endPause ends the pause as of a time. The caller holds the lock.
 func (p *Pump) endPause(at time.Duration) {
-	if p.waiting.head != nil {
-		// Later waiters do not count, because they may have waited for a free turn.
-		p.metrics.paused.Add(max(at-p.pause.held, 0).Seconds())
-	}
 	p.pause.asOf = at
 	p.pause.until.Store(0)
-}
-
-// hold records the time of the first waiter in a pause. The caller holds the lock.
-func (p *Pump) hold() {
-	if p.pause.until.Load() != 0 && p.waiting.head == nil {
-		p.pause.held = p.now()
-	}
 }
 
 // awaitPause starts a timer that starts the waiters at the end of the pause, because no turn may end at that time. It

@@ -20,6 +20,15 @@ const maxLarge = 48
 // idlePipes is the maximum number of empty pipes of each size that are kept.
 const idlePipes = 16
 
+// pipeSize is one of the sizes of a relay's pipe.
+type pipeSize int
+
+const (
+	small pipeSize = iota
+	large
+	pipeSizes
+)
+
 // pipe is a pipe by its two ends.
 type pipe struct {
 	r, w int
@@ -82,13 +91,6 @@ func (p *pipes) put(one *pipe, residue bool) {
 	}
 	p.made[one.size]--
 	one.close()
-}
-
-// count returns the number of open pipes of a size.
-func (p *pipes) count(size pipeSize) int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.made[size]
 }
 
 // close closes the unused pipes.

@@ -16,6 +16,13 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/gittest"
 )
 
+// count returns the number of open pipes of a size.
+func (p *pipes) count(size pipeSize) int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.made[size]
+}
+
 // Without a descriptor for a pipe, the bytes are copied through user space.
 func TestRelayWithoutDescriptors(t *testing.T) {
 	const size = 4 << 20

@@ -34,9 +34,7 @@ func TestTally(t *testing.T) {
 		t.Errorf("what was announced was taken back: %v", err)
 	}
 	registry := prometheus.NewRegistry()
-	pump := NewPump(PumpOptions{})
-	registry.MustRegister(pump.Collectors()...)
-	pump.Count(&tally)
+	NewPump(PumpOptions{Registerer: registry}).Count(&tally)
 	found, err := registry.Gather()
 	if err != nil {
 		t.Fatal(err)
