@@ -17,6 +17,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/refs"
+	"github.com/packhorse-git/packhorse/internal/git/repo"
 	"github.com/packhorse-git/packhorse/internal/store/bucket"
 	"github.com/packhorse-git/packhorse/internal/store/replog"
 )
@@ -50,7 +51,7 @@ func ImportAll(ctx context.Context, b bucket.Bucket, o ImportOptions) (*ImportRe
 		return nil, cmp.Or(err, fault.New(fault.Invalid, "%s has a node's copies of a store, and not repositories: use the "+
 			"directory that a server without a store serves", o.Dir))
 	}
-	found, err := findRepositories(o.Dir)
+	found, err := findRepositories(ctx, o.Dir)
 	if err != nil {
 		return nil, err
 	}
@@ -157,84 +158,65 @@ func (im *importAll) differs(ctx context.Context, dir string, s *state) (bool, e
 	return stored.String() != local, err
 }
 
-// findRepositories returns the repositories below a directory that a server without a store serves. Those that are not
-// bare, hidden or symbolic links have a refusal. Repositories in repositories are not found, nor those in hidden
-// directories.
-func findRepositories(root string) ([]foundRepository, error) {
+// findRepositories returns the repositories below a directory that a server without a store serves, or would serve
+// after a repair.
+func findRepositories(ctx context.Context, root string) ([]foundRepository, error) {
+	options, err := repo.OptionsBelow(root)
+	if err != nil {
+		return nil, err
+	}
+	if repo.IsGitDir(options.Root) {
+		return nil, fault.New(fault.Invalid, "%s is a repository itself: use the directory above it", root)
+	}
 	var list []foundRepository
 	taken := map[git.RepoPath]string{}
-	root, err := filepath.EvalSymlinks(root)
-	if err == nil {
-		root, err = filepath.Abs(root) // commands of Git run in other directories
-	}
-	if err != nil {
-		return nil, fault.Wrap(fault.Invalid, "cannot read the directory with repositories", err)
-	}
-	err = filepath.WalkDir(root, func(dir string, e fs.DirEntry, err error) error {
-		switch {
-		case err != nil:
-			return err
-		case e.Type() == fs.ModeSymlink:
-			if !isRepository(dir) && !isRepository(filepath.Join(dir, ".git")) {
-				return nil
-			}
-		case !e.IsDir():
-			return nil
-		case !isRepository(dir):
-			if dir != root && e.Name()[0] == '.' {
-				return fs.SkipDir
-			}
-			return nil
-		case dir == root:
-			return fault.New(fault.Invalid, "%s is a repository itself: use the directory above it", root)
-		}
-		name, err := filepath.Rel(root, dir)
+	w := repo.Walk{Options: options,
+		Skipped: func(name, why string) {
+			list = append(list, foundRepository{name: name, refusal: fault.New(fault.Invalid, "it is not served: %s", why)})
+		},
+		Unreadable: func(_ string, err error) error {
+			return fault.Wrap(fault.Invalid, "cannot read the directory with repositories", err)
+		}}
+	for name, err := range w.All(ctx) {
 		if err != nil {
-			return err
+			return nil, err
 		}
-		f := foundRepository{dir: dir, name: filepath.ToSlash(name)}
-		if f.path, f.refusal = importedPath(f.name, e); f.refusal == nil {
+		f := foundRepository{dir: filepath.Join(options.Root, name), name: name}
+		if f.path, f.refusal = importedPath(f.dir, name); f.refusal == nil {
 			if other, ok := taken[f.path]; ok {
 				f.refusal = fault.New(fault.Invalid, "%s has the same path in the store; rename one of them", other)
-			} else {
-				taken[f.path] = f.name
 			}
+			taken[f.path] = name
 		}
 		list = append(list, f)
-		if e.IsDir() {
-			return fs.SkipDir
-		}
-		return nil
-	})
-	return list, fault.Wrap(fault.KindOf(err), "cannot read the directory with repositories", err)
+	}
+	return list, nil
 }
 
 // importedPath returns the path in the store of a repository below the directory, or why it is not imported.
-func importedPath(name string, e fs.DirEntry) (git.RepoPath, error) {
+func importedPath(dir, name string) (git.RepoPath, error) {
 	path, err := git.ParseRepoPath(name)
 	if err != nil {
 		return path, err
 	}
 	path = canonical(path)
+	info, err := os.Lstat(dir)
 	switch {
-	case e.Type() == fs.ModeSymlink:
+	case err != nil:
+		return path, err
+	case info.Mode()&fs.ModeSymlink != 0:
 		return path, fault.New(fault.Invalid, "it is a symbolic link: move the repository here, or import the directory "+
 			"that has it")
-	case e.Name() == ".git":
+	case filepath.Base(name) == ".git":
 		return path, fault.New(fault.Invalid, "it is not bare: make a bare clone of it (git clone --mirror)")
-	case e.Name()[0] == '.':
-		return path, fault.New(fault.Invalid, "its name begins with a dot, which a store does not accept: rename it")
+	case strings.Contains("/"+name, "/."):
+		return path, fault.New(fault.Invalid, "its path has a name that begins with a dot, which a store does not accept: "+
+			"rename it")
 	case strings.Contains(path.String()+"/", ".lock/"):
 		return path, fault.New(fault.Invalid, "its path has a name that ends in .lock, which a store does not accept: "+
 			"rename it")
 	}
 	return path, nil
-}
-
-func isRepository(dir string) bool {
-	head, err := os.Lstat(filepath.Join(dir, "HEAD"))
-	objects, objectsErr := os.Stat(filepath.Join(dir, "objects"))
-	return err == nil && objectsErr == nil && !head.IsDir() && objects.IsDir()
 }
 
 // Import implements storage.Places.

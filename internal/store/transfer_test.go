@@ -15,6 +15,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/gittest"
+	"github.com/packhorse-git/packhorse/internal/node/storage"
+	"github.com/packhorse-git/packhorse/internal/node/uploadpack"
 	"github.com/packhorse-git/packhorse/internal/store/bucket"
 	"github.com/packhorse-git/packhorse/internal/store/bucket/buckettest"
 	"github.com/packhorse-git/packhorse/internal/store/replog"
@@ -149,7 +151,7 @@ func TestImportAndExport(t *testing.T) {
 	}
 	want := []struct{ path, text string }{
 		{"bad/.hidden.git", "begins with a dot"}, {"bad/alternates.git", "alternates"}, {"bad/detached.git", "HEAD"},
-		{"bad/emptyhead.git", `write "ref: refs/heads/main" into`},
+		{"bad/emptyhead.git", "HEAD is missing or invalid"},
 		{"bad/hooks.git", "hooks/update"}, {"bad/include.git", "include.path"}, {"bad/incomplete.git", "not complete"},
 		{"bad/link", "symbolic link"}, {"bad/name.lock.git", ".lock"}, {"bad/shallow.git", "--unshallow"},
 		{"bad/tree/.git", "not bare"}, {"twice.git", "same path"},
@@ -184,6 +186,46 @@ func TestImportAndExport(t *testing.T) {
 			t.Errorf("%s came out with the configuration %q, want %q", path, got, appConfig)
 		}
 		gittest.At(t, out).Git("fsck", "--full", "--strict")
+	}
+}
+
+// An import considers the repositories that a server without a store lists, and these alone. They can be opened.
+func TestImportConsidersWhatIsServed(t *testing.T) {
+	t.Parallel()
+	root := newDirectory(t)
+	n, err := storage.New(uploadpack.New(nil, uploadpack.Options{}), storage.Options{Root: root})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer n.Close()
+	gittest.InitAt(t, filepath.Join(root, "bad/tree/beside")) // ".git" is beside it
+	gittest.InitAt(t, filepath.Join(root, ".hidden/app.git"))
+	gittest.InitAt(t, filepath.Join(root, ".packhorse/new/app.git"))
+	gittest.InitAt(t, filepath.Join(root, "empty/inside"))
+	if err := os.Remove(filepath.Join(gittest.InitAt(t, filepath.Join(root, "plain")).Dir, "HEAD")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(gittest.Init(t).Dir, filepath.Join(root, "outside")); err != nil {
+		t.Fatal(err)
+	}
+	found, err := findRepositories(t.Context(), root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var considered []string
+	for _, f := range found {
+		if f.refusal == nil || !strings.HasPrefix(f.refusal.Error(), "it is not served") {
+			considered = append(considered, f.name)
+		}
+	}
+	page, err := n.List(t.Context(), storage.ListQuery{})
+	if err != nil || !slices.Equal(page.Paths, considered) || !slices.Contains(page.Paths, ".hidden/app.git") {
+		t.Errorf("List = %q, %v, and the import considers %q, want the same", page.Paths, err, considered)
+	}
+	for _, name := range page.Paths {
+		if _, err := n.Describe(t.Context(), repoPath(name)); err != nil && fault.Is(err, fault.NotFound) {
+			t.Errorf("Describe(%s) = %v, want a repository", name, err)
+		}
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -106,6 +107,20 @@ func (id ID) Settled(now time.Time) bool {
 		window += coarseWindow
 	}
 	return now.UnixNano()-max(id.Mtime, id.Ctime) >= int64(window)
+}
+
+// RealPath returns an absolute path without symbolic links. The file and its parents need not exist.
+func RealPath(path string) (string, error) {
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return "", err
+	}
+	real, err := filepath.EvalSymlinks(path)
+	if !errors.Is(err, fs.ErrNotExist) || filepath.Dir(path) == path {
+		return real, err
+	}
+	parent, err := RealPath(filepath.Dir(path))
+	return filepath.Join(parent, filepath.Base(path)), err
 }
 
 // Below reports whether path is dir or is below it. Both must be clean and free of symbolic links.

@@ -101,7 +101,7 @@ func (s *borrowerSearch) dir(dir string, worktree bool) error {
 		path := filepath.Join(dir, e.Name())
 		switch {
 		case e.IsDir():
-			if e.Name() != privateDir && s.node.options.Allows(path) {
+			if e.Name() != repo.PrivateDir && s.node.options.Allows(path) {
 				err = s.dir(path, worktree)
 			}
 		case e.Type().IsRegular() && (e.Name() == ".git" || !worktree) && repo.IsGitFile(path):

@@ -104,7 +104,7 @@ func newPath(path git.RepoPath, anyName bool) (git.RepoPath, error) {
 	}
 	for _, c := range components {
 		switch {
-		case c == "" || !anyName && (c[0] == '.' || c[0] == '-') || c == privateDir || strings.HasSuffix(c, ".git") ||
+		case c == "" || !anyName && (c[0] == '.' || c[0] == '-') || c == repo.PrivateDir || strings.HasSuffix(c, ".git") ||
 			strings.HasSuffix(c, ".lock"):
 			return git.RepoPath{}, fault.New(fault.Invalid, "path component %.80q: it must not begin with a dot or a dash, "+
 				"or end in .lock; only the last one can end in .git", c)
@@ -181,7 +181,7 @@ func (n *Node) checkVacant(ctx context.Context, name git.RepoPath) error {
 // is an error, the repository may not be on disk.
 func (n *Node) place(ctx context.Context, name git.RepoPath,
 	fill func(ctx context.Context, dir string) error) (created bool, err error) {
-	dir, err := tempDir(filepath.Join(n.root, privateDir))
+	dir, err := tempDir(filepath.Join(n.root, repo.PrivateDir))
 	if err != nil {
 		return false, writeError(err)
 	}
@@ -358,13 +358,13 @@ func (n *Node) makeParents(below string) (string, error) {
 		if info, err := os.Stat(real); err == nil && !info.IsDir() {
 			return "", fault.New(fault.Exists, "%s is a file, not a directory", component)
 		}
-		if !n.options.Allows(real) || isPrivate(real[len(n.root):]) || repo.IsGitDir(real) {
+		if !n.options.Allows(real) || repo.IsPrivate(real[len(n.root):]) || repo.IsGitDir(real) {
 			return "", fault.New(fault.Denied, "repositories are not allowed below %s", component)
 		}
 		dir = real
 	}
 	for above := dir; above != n.root; above = filepath.Dir(above) { // a link can lead into another repository
-		if repo.IsGitDir(filepath.Dir(above)) || isRepository(filepath.Join(above, ".git")) {
+		if is, _ := repo.IsRepository(filepath.Join(above, ".git")); is || repo.IsGitDir(filepath.Dir(above)) {
 			return "", fault.New(fault.Denied, "a repository cannot be below another one")
 		}
 	}

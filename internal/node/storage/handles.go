@@ -82,6 +82,10 @@ func (n *Node) acquireAny(ctx context.Context, path git.RepoPath) (*handle, erro
 func (n *Node) acquireDir(path git.RepoPath) (*handle, error) {
 	h := n.handles.use(path)
 	if h != nil {
+		isRepository := func(path string) bool {
+			is, _ := repo.IsRepository(path)
+			return is
+		}
 		if h.Fresh(h.path) && !slices.ContainsFunc(h.before, isRepository) {
 			return h, nil
 		}
@@ -92,7 +96,7 @@ func (n *Node) acquireDir(path git.RepoPath) (*handle, error) {
 	if err != nil {
 		return nil, err
 	}
-	dir, err := n.checkPlace(found)
+	dir, err := n.options.Served(found)
 	if err != nil {
 		return nil, err
 	}

@@ -1,13 +1,13 @@
 package storage_test
 
 import (
-	"context"
-	"errors"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/packhorse-git/packhorse/internal/git/gittest"
 	"github.com/packhorse-git/packhorse/internal/node/storage"
@@ -21,10 +21,18 @@ func (r *root) hook(path string) {
 	r.do(os.WriteFile(path, []byte("#!/bin/sh\n"), 0o755))
 }
 
-// Repositories with hooks are found wherever they are, those within working trees too, and each once.
-func TestFindHooks(t *testing.T) {
+// logLines is where a log is written, line by line.
+type logLines chan string
+
+func (l logLines) Write(line []byte) (int, error) {
+	l <- string(line)
+	return len(line), nil
+}
+
+// A node logs which of the repositories that it serves have hooks.
+func TestHooksAreLogged(t *testing.T) {
 	t.Parallel()
-	r := newPushed(t)
+	r := newRoot(t, storage.Options{})
 	r.repo("team/hooked.git", "x")
 	r.hook("team/hooked.git/hooks/update")
 	r.repo("team/plain.git", "x")
@@ -32,41 +40,29 @@ func TestFindHooks(t *testing.T) {
 	r.hook("hidden/a.git/hooks/update")
 	r.repo(".packhorse/trash/b.git", "x")
 	r.hook(".packhorse/trash/b.git/hooks/update")
-	work := filepath.Join(r.dir, "work")
-	gittest.Run(t, "", "", "init", "-q", "-b", "main", work)
-	gittest.At(t, work).Git("-c", "protocol.file.allow=always", "submodule", "--quiet", "add",
-		filepath.Join(r.dir, "team/plain.git"), "sub")
-	r.hook("work/.git/modules/sub/hooks/post-receive")
+	gittest.Run(t, "", "", "init", "-q", "-b", "main", filepath.Join(r.dir, "work"))
+	r.hook("work/.git/hooks/post-receive")
 	r.repo("odd.git", "x").Git("config", "core.hooksPath", "~nobody/x")
 	r.do(os.Symlink(filepath.Join(r.dir, "team/hooked.git"), filepath.Join(r.dir, "link.git")))
 	r.do(os.Symlink(t.TempDir(), filepath.Join(r.dir, "out")))
-	var found []string
-	find := func(ctx context.Context) (int, error) {
-		return storage.FindHooks(ctx, r.dir, []string{filepath.Join(r.dir, "hidden")}, func(h storage.HookedRepository) {
-			names := []string{h.Path}
-			for _, hook := range h.Hooks {
-				names = append(names, hook.Name)
-			}
-			if h.Err != nil {
-				names = append(names, "?")
-			}
-			found = append(found, strings.Join(names, " "))
-		})
+	lines := make(logLines, 100)
+	n := newRoot(t, storage.Options{Root: r.dir, Hidden: []string{filepath.Join(r.dir, "hidden")},
+		Pushes: newPushServer(t), Log: slog.New(slog.NewTextHandler(lines, nil))})
+	var line string
+	for !strings.Contains(line, "hooks that are not run") {
+		select {
+		case line = <-lines:
+		case <-time.After(time.Minute):
+			t.Fatal("the hooks were not logged")
+		}
 	}
-	looked, err := find(t.Context())
-	slices.Sort(found)
-	want := []string{"link.git hooks/update", "odd.git ?", "team/hooked.git hooks/update",
-		"work/.git/modules/sub hooks/post-receive"}
-	if err != nil || !slices.Equal(found, want) || looked != 6 {
-		t.Errorf("of %d, %v\nfound are %q,\nwant      %q", looked, err, found, want)
+	if want := "hooked=3 repositories=5 complete=true " +
+		`examples="[link.git/hooks/update team/hooked.git/hooks/update work/.git/hooks/post-receive]"`; !strings.Contains(
+		line, want) {
+		t.Errorf("got the line %s, want %s", line, want)
 	}
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	if _, err := find(ctx); !errors.Is(err, context.Canceled) {
-		t.Errorf("after its end: %v", err)
-	}
-	d, err := r.Describe(t.Context(), r.path("team/hooked"))
+	d, err := n.Describe(t.Context(), r.path("team/hooked"))
 	if err != nil || !slices.Equal(d.Hooks, []string{"hooks/update"}) || d.RepositoryHooks != "refuse" {
-		t.Errorf("described as %+v, %v", d, err)
+		t.Errorf("Describe = %+v, %v", d, err)
 	}
 }

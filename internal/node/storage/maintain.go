@@ -246,7 +246,7 @@ func (n *Node) runPreferred(ctx context.Context, r *repo.Repo, s maintenanceStep
 	if !s.ownOnly {
 		return n.runMaintenance(ctx, r, s.args)
 	}
-	view, err := tempDir(filepath.Join(n.root, privateDir))
+	view, err := tempDir(filepath.Join(n.root, repo.PrivateDir))
 	if err != nil {
 		return writeError(err)
 	}

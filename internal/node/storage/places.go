@@ -198,7 +198,7 @@ func (n *Node) createPlace(ctx context.Context, path, name git.RepoPath, create 
 // importPlace has fill create a repository in a temporary directory, and imports that.
 func (n *Node) importPlace(ctx context.Context, name git.RepoPath,
 	fill func(ctx context.Context, dir string) error) error {
-	dir, err := tempDir(filepath.Join(n.root, privateDir))
+	dir, err := tempDir(filepath.Join(n.root, repo.PrivateDir))
 	if err != nil {
 		return writeError(err)
 	}

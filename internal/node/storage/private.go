@@ -6,39 +6,30 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/packhorse-git/packhorse/internal/git/repo"
 )
 
+// Names in private directories (repo.PrivateDir). There is one in the root, and one on each other file system that is
+// mounted below it.
 const (
-	// privateDir is the name of the directories with new and deleted repositories, which are not served or listed. There
-	// is one in the root, and one on each other file system that is mounted below it.
-	privateDir = ".packhorse"
-	newKind    = "new"   // repositories being created
-	trashKind  = "trash" // deleted repositories
-	lfsKind    = "lfs"   // objects of Git LFS that repositories share, and uploads; only in the root
+	newKind   = "new"   // repositories being created
+	trashKind = "trash" // deleted repositories
+	lfsKind   = "lfs"   // objects of Git LFS that repositories share, and uploads; only in the root
 	// elsewhereFile, in the root's private directory, lists the others by their paths below the root, each followed by a
 	// NUL.
 	elsewhereFile = "elsewhere"
 )
 
-// isPrivate reports whether a path leads through a private directory.
-func isPrivate(path string) bool {
-	for component := range strings.SplitSeq(path, "/") {
-		if component == privateDir {
-			return true
-		}
-	}
-	return false
-}
-
 // privateDirectory returns the private directory in a directory below the root. It records those outside the root
 // itself, so that the next node finds them. The caller holds Node.placing.
 func (n *Node) privateDirectory(parent string) (string, error) {
-	own := filepath.Join(parent, privateDir)
+	own := filepath.Join(parent, repo.PrivateDir)
 	below, err := filepath.Rel(n.root, own)
 	if err != nil || parent == n.root || n.privateDirectories[below] {
 		return own, err
 	}
-	home := filepath.Join(n.root, privateDir)
+	home := filepath.Join(n.root, repo.PrivateDir)
 	if err := os.MkdirAll(home, 0o700); err != nil {
 		return "", err
 	}
@@ -56,7 +47,7 @@ func (n *Node) privateDirectory(parent string) (string, error) {
 
 // removeLeftovers empties the private directories of earlier nodes in the background.
 func (n *Node) removeLeftovers() {
-	home := filepath.Join(n.root, privateDir)
+	home := filepath.Join(n.root, repo.PrivateDir)
 	n.trash.add(home)
 	list, err := os.ReadFile(filepath.Join(home, elsewhereFile))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -65,7 +56,7 @@ func (n *Node) removeLeftovers() {
 	for below := range strings.SplitSeq(string(list), "\x00") {
 		own := filepath.Join(n.root, below)
 		real, err := filepath.EvalSymlinks(own)
-		if err != nil || real != own || filepath.Base(own) != privateDir || !filepath.IsLocal(below) {
+		if err != nil || real != own || filepath.Base(own) != repo.PrivateDir || !filepath.IsLocal(below) {
 			continue // not mounted, or not a private directory
 		}
 		n.privateDirectories[below] = true

@@ -152,13 +152,13 @@ type backgroundTask struct {
 
 // New creates a Node.
 func New(server *uploadpack.Server, o Options) (*Node, error) {
-	root, err := filepath.EvalSymlinks(o.Root)
+	options, err := repo.OptionsBelow(o.Root, o.Hidden...)
 	if err != nil {
-		return nil, fault.Wrap(fault.Invalid, "cannot find the root directory", err)
-	}
-	if root, err = filepath.Abs(root); err != nil {
 		return nil, err
 	}
+	options.Tables, options.Policy, options.RefsMetrics, options.GraphMetrics = o.Tables, o.Policy, o.RefsMetrics,
+		o.GraphMetrics
+	root := options.Root
 	start, err := os.Stat(root)
 	if err != nil {
 		return nil, fault.Wrap(fault.Invalid, "cannot find the root directory", err)
@@ -178,19 +178,11 @@ func New(server *uploadpack.Server, o Options) (*Node, error) {
 	}
 	n := &Node{
 		root: root, start: start, log: o.Log, metrics: o.Metrics, epoch: o.Epoch, sync: disk.SyncDir,
-		options: repo.Options{
-			Root: root, Tables: o.Tables, Policy: o.Policy, RefsMetrics: o.RefsMetrics, GraphMetrics: o.GraphMetrics,
-		},
-		places: o.Places, server: server, pushes: o.Pushes, setHead: o.SetHead, hooks: o.RepositoryHooks, packs: o.Packs,
-		verifier: o.Verifier, lookups: lookup.New(o.Lookups), runner: o.Runner, handles: newHandleTable(o.MaxOpen),
+		options: options, places: o.Places, server: server, pushes: o.Pushes, setHead: o.SetHead,
+		hooks: o.RepositoryHooks, packs: o.Packs, verifier: o.Verifier, lookups: lookup.New(o.Lookups),
+		runner: o.Runner, handles: newHandleTable(o.MaxOpen),
 		placing: newContextMutex(), collecting: newContextMutex(), privateDirectories: make(map[string]bool),
 		searching: newContextMutex(), borrowerEntries: maxBorrowerEntries,
-	}
-	for _, dir := range o.Hidden {
-		if dir, err = realPath(dir); err != nil {
-			return nil, fault.Wrap(fault.Invalid, "cannot find a hidden directory", err)
-		}
-		n.options.Hidden = append(n.options.Hidden, dir)
 	}
 	if n.pushes != nil {
 		n.hooks = n.pushes.RepositoryHooks()
@@ -200,7 +192,7 @@ func New(server *uploadpack.Server, o Options) (*Node, error) {
 	}
 	if o.LFS != nil {
 		lfs := *o.LFS
-		lfs.Dir, lfs.Log, lfs.ReadOnly = filepath.Join(root, privateDir, lfsKind), n.log, o.ReadOnly
+		lfs.Dir, lfs.Log, lfs.ReadOnly = filepath.Join(root, repo.PrivateDir, lfsKind), n.log, o.ReadOnly
 		lfs.Evicts = n.places != nil
 		n.lfs = objects.New(lfs)
 		n.lfsGrace = cmp.Or(o.LFSCare.Grace, 14*24*time.Hour)

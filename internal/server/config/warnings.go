@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"iter"
-	"log/slog"
 	"net"
 	"net/url"
 	"slices"
@@ -13,7 +12,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/gateway/auth"
 	"github.com/packhorse-git/packhorse/internal/git"
-	"github.com/packhorse-git/packhorse/internal/node/storage"
+	"github.com/packhorse-git/packhorse/internal/git/repo"
 	"github.com/packhorse-git/packhorse/internal/node/webhook"
 )
 
@@ -162,34 +161,14 @@ func (c *Config) warnOfPatterns(ctx context.Context, f *Findings) {
 	}
 }
 
-// RepositoriesBelow lists the repositories below the root by their paths on disk, as a server would. It changes
-// nothing. skipped is as in storage.ListQuery.
+// RepositoriesBelow lists the repositories below the root by their paths on disk, as a server would. skipped is as in
+// repo.Walk.
 func (c *Config) RepositoriesBelow(ctx context.Context, skipped func(path, why string)) iter.Seq2[string, error] {
-	return func(yield func(string, error) bool) {
-		node, err := storage.New(nil, storage.Options{Root: c.Root, Hidden: c.Hidden(), ReadOnly: true,
-			Log: slog.New(slog.DiscardHandler)})
-		if err != nil {
-			yield("", err)
-			return
-		}
-		defer node.Close()
-		for query := (storage.ListQuery{Limit: storage.MaxPage, All: true, Skipped: skipped}); ; {
-			page, err := node.List(ctx, query)
-			if err != nil {
-				yield("", err)
-				return
-			}
-			for _, path := range page.Paths {
-				if !yield(path, nil) {
-					return
-				}
-			}
-			if page.Next == "" {
-				return
-			}
-			query.After = page.Next
-		}
+	options, err := repo.OptionsBelow(c.Root, c.Hidden()...)
+	if err != nil {
+		return func(yield func(string, error) bool) { yield("", err) }
 	}
+	return (&repo.Walk{Options: options, Skipped: skipped}).All(ctx)
 }
 
 // Hidden returns the directories below the root that have no repositories.

@@ -5,15 +5,14 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"io/fs"
 	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 
+	"github.com/packhorse-git/packhorse/internal/git/repo"
 	"github.com/packhorse-git/packhorse/internal/operations/doctor"
 	"github.com/packhorse-git/packhorse/internal/operations/observe"
 	"github.com/packhorse-git/packhorse/internal/server/config"
@@ -79,7 +78,7 @@ func dialable(addr net.Addr) string {
 func announce(s statedir.Server, w io.Writer, log *slog.Logger, cfg config.Config) {
 	clone := ""
 	if s.Role == config.RoleServe && !cfg.Store.Enabled() {
-		if example := exampleRepository(cfg.Root, cfg.State); example != "" {
+		if example := exampleRepository(cfg.Root, cfg.Hidden()); example != "" {
 			clone = "git clone " + s.HTTP + "/" + example
 		}
 	}
@@ -163,57 +162,21 @@ func recordStart(s statedir.Server, log *slog.Logger, clone string, cfg config.C
 // needs quotes.
 var plainPath = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*$`)
 
-// Limits of the search for an example.
-const (
-	exampleDirs    = 200 // directories
-	exampleEntries = 200 // entries of each directory
-)
+// exampleVisits is the maximum number of directories that the search for an example visits.
+const exampleVisits = 200
 
-// exampleRepository returns the URL path of a repository that is close below root, or "" if a short search fails.
-func exampleRepository(root, state string) string {
-	queue := []string{root}
-	for n := 0; len(queue) > 0 && n < exampleDirs; n++ {
-		dir := queue[0]
-		queue = queue[1:]
-		for _, e := range readSome(dir) {
-			path := filepath.Join(dir, e.Name())
-			if !e.IsDir() || path == state {
-				continue
-			}
-			if e.Name() != ".git" && !isRepository(path) {
-				queue = append(queue, path)
-				continue
-			}
-			rel, err := filepath.Rel(root, path)
-			if err == nil && isRepository(path) {
-				rel = strings.TrimSuffix(strings.TrimSuffix(rel, "/.git"), ".git")
-				if plainPath.MatchString(rel) {
-					return rel
-				}
-			}
+// exampleRepository returns the URL path of a repository below the root, or "" if a short search fails.
+func exampleRepository(root string, hidden []string) string {
+	options, err := repo.OptionsBelow(root, hidden...)
+	if err != nil {
+		return ""
+	}
+	w := repo.Walk{Options: options, MaxVisits: exampleVisits}
+	for path := range w.All(context.Background()) {
+		path = strings.TrimSuffix(strings.TrimSuffix(path, "/.git"), ".git")
+		if plainPath.MatchString(path) {
+			return path
 		}
 	}
 	return ""
-}
-
-// readSome returns some entries of a directory, sorted by name. A directory that cannot be read has no entries.
-func readSome(dir string) []fs.DirEntry {
-	f, err := os.Open(dir)
-	if err != nil {
-		return nil
-	}
-	defer f.Close()
-	entries, _ := f.ReadDir(exampleEntries)
-	slices.SortFunc(entries, func(a, b fs.DirEntry) int { return strings.Compare(a.Name(), b.Name()) })
-	return entries
-}
-
-// isRepository reports whether a directory looks like a repository: it has HEAD, objects and refs.
-func isRepository(dir string) bool {
-	for _, name := range []string{"HEAD", "objects", "refs"} {
-		if _, err := os.Lstat(filepath.Join(dir, name)); err != nil {
-			return false
-		}
-	}
-	return true
 }

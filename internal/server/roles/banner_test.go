@@ -19,7 +19,7 @@ func makeRepository(t *testing.T, dir string) {
 			t.Fatal(err)
 		}
 	}
-	if err := os.WriteFile(filepath.Join(dir, "HEAD"), nil, 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "HEAD"), []byte("ref: refs/heads/main\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -34,7 +34,7 @@ func TestExampleRepository(t *testing.T) {
 		{"app", []string{"app.git"}},
 		{"team/app", []string{"team/app.git"}},
 		{"work", []string{"work/.git"}},
-		{"z", []string{"a/b/c.git", "z.git"}},            // the nearest
+		{"a/b/c", []string{"a/b/c.git", "z.git"}},        // the first
 		{"plain", []string{"it's.git", "plain"}},         // what needs no quoting
 		{"app", []string{".packhorse/x.git", "app.git"}}, // not what is ours
 		{"", []string{"-x.git", "team/--upload-pack=y.git", "a;reboot.git", "a&b.git", "a|b.git", "(a).git", "a*.git",
@@ -44,7 +44,7 @@ func TestExampleRepository(t *testing.T) {
 		for _, dir := range test.repos {
 			makeRepository(t, filepath.Join(root, dir))
 		}
-		if got := exampleRepository(root, filepath.Join(root, ".packhorse")); got != test.want {
+		if got := exampleRepository(root, nil); got != test.want {
 			t.Errorf("of %q the example is %q, want %q", test.repos, got, test.want)
 		}
 	}
