@@ -20,7 +20,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/packhorse-git/packhorse/internal/bench/loadgen"
-	"github.com/packhorse-git/packhorse/internal/transport/bulk"
 )
 
 func LimitCommand(env loadgen.Env) *cobra.Command {
@@ -61,7 +60,6 @@ func serveLimit(ctx context.Context, env loadgen.Env, file, addr string, withTLS
 	if err != nil {
 		return err
 	}
-	l = bulk.Unpaced(l) // like our own server
 	scheme := "http"
 	if withTLS {
 		config, err := selfSigned(l.Addr())

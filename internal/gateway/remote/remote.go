@@ -115,7 +115,7 @@ func newNode(o Options) (*Node, error) {
 		n.private = o.TLS != nil || host == "localhost" || ip != nil && ip.IsLoopback()
 	}
 	n.connect = func(ctx context.Context) (net.Conn, error) {
-		return (&net.Dialer{Control: bulk.UnpacedDial}).DialContext(ctx, n.network, n.address)
+		return new(net.Dialer).DialContext(ctx, n.network, n.address)
 	}
 	n.link.Store(n.newLink())
 	n.state.Store(&state{reachable: true})

@@ -16,7 +16,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/packhorse-git/packhorse/internal/server/config"
-	"github.com/packhorse-git/packhorse/internal/transport/bulk"
 )
 
 // listeners are the listeners of a process. Some are nil, depending on the role.
@@ -95,7 +94,7 @@ func listen(address, flag string) (net.Listener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: stop the program that uses the address, or set another one with %s", err, flag)
 	}
-	return bulk.Unpaced(l), nil // before the first connection, which would stay paced
+	return l, nil
 }
 
 // listenNode opens the port of a node. A Unix socket of a process that was killed is replaced.

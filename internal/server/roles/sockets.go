@@ -12,7 +12,6 @@ import (
 	"github.com/coreos/go-systemd/v22/activation"
 
 	"github.com/packhorse-git/packhorse/internal/server/config"
-	"github.com/packhorse-git/packhorse/internal/transport/bulk"
 )
 
 // Names of sockets that a service manager opens for the process (sd_listen_fds(3), FileDescriptorName= in
@@ -58,9 +57,6 @@ func (s sockets) add(f *os.File) error {
 	l, err := net.FileListener(f)
 	if err != nil {
 		return fmt.Errorf("inherited socket %q: not a listening stream socket: %w", name, err)
-	}
-	if _, ok := l.(*net.TCPListener); ok {
-		l = bulk.Unpaced(l)
 	}
 	s[name] = l
 	return nil

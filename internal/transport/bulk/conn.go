@@ -13,7 +13,7 @@ import (
 // Listen returns a listener whose connections are Conns that share a pump. l must be a listener for TCP or Unix
 // sockets. stall is as for NewConn.
 func Listen(l net.Listener, pump *Pump, stall time.Duration) net.Listener {
-	return &listener{Listener: Unpaced(l), pump: pump, stall: stall}
+	return &listener{Listener: l, pump: pump, stall: stall}
 }
 
 type listener struct {
