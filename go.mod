@@ -5,7 +5,6 @@ go 1.26.0
 require (
 	charm.land/bubbletea/v2 v2.0.10
 	connectrpc.com/connect v1.21.1
-	connectrpc.com/grpcreflect v1.3.1
 	github.com/RoaringBitmap/roaring v1.3.0
 	github.com/alecthomas/chroma/v2 v2.27.0
 	github.com/anishathalye/porcupine v1.3.1

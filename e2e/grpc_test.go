@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,7 +18,6 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/metadata"
-	"google.golang.org/grpc/reflection/grpc_reflection_v1"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
@@ -148,7 +146,6 @@ func TestGRPC(t *testing.T) {
 	t.Run("objects", func(t *testing.T) { t.Parallel(); grpcObjects(t, n, conn, repo) })
 	t.Run("clone", func(t *testing.T) { t.Parallel(); grpcClone(t, n, conn, repo) })
 	t.Run("health", func(t *testing.T) { t.Parallel(); grpcHealth(t, n, conn) })
-	t.Run("reflection", func(t *testing.T) { t.Parallel(); grpcReflection(t, n, conn) })
 	t.Run("errors", func(t *testing.T) { t.Parallel(); grpcErrors(t, n, conn) })
 }
 
@@ -280,17 +277,6 @@ func grpcObjects(t *testing.T, n *storageNode, conn *grpc.ClientConn, repo *gitt
 		want) {
 		t.Errorf("log %q, want %q", log, want)
 	}
-	var stat []string
-	for _, batch := range all[packhorsev1.DiffStatResponse](t, n, conn, "ObjectService/DiffStat",
-		&packhorsev1.DiffStatRequest{Repository: "linear", Old: "old", New: "main"}) {
-		for _, f := range batch.GetFiles() {
-			stat = append(stat, fmt.Sprintf("%d\t%d\t%s", f.GetAdded(), f.GetDeleted(), f.GetPath()))
-		}
-	}
-	if want := strings.Split(repo.Git("diff-tree", "--minimal", "--numstat", "-r", "old", "main"),
-		"\n"); !slices.Equal(stat, want) {
-		t.Errorf("diff stat %q, want %q", stat, want)
-	}
 }
 
 // A clone by the control call alone: its pack comes in band.
@@ -392,41 +378,6 @@ func grpcHealth(t *testing.T, n *storageNode, conn *grpc.ClientConn) {
 	}
 	if got, err := watch.Recv(); err != nil || got.GetStatus() != grpc_health_v1.HealthCheckResponse_SERVING {
 		t.Errorf("watch: %v, %v", got, err)
-	}
-}
-
-func grpcReflection(t *testing.T, n *storageNode, conn *grpc.ClientConn) {
-	stream, err := grpc_reflection_v1.NewServerReflectionClient(conn).ServerReflectionInfo(n.ctx())
-	if err != nil {
-		t.Fatal(err)
-	}
-	ask := func(r *grpc_reflection_v1.ServerReflectionRequest) *grpc_reflection_v1.ServerReflectionResponse {
-		t.Helper()
-		if err := stream.Send(r); err != nil {
-			t.Fatal(err)
-		}
-		answer, err := stream.Recv()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return answer
-	}
-	services := ask(&grpc_reflection_v1.ServerReflectionRequest{
-		MessageRequest: &grpc_reflection_v1.ServerReflectionRequest_ListServices{}}).GetListServicesResponse().GetService()
-	var names []string
-	for _, s := range services {
-		names = append(names, s.GetName())
-		symbol := &grpc_reflection_v1.ServerReflectionRequest_FileContainingSymbol{FileContainingSymbol: s.GetName()}
-		files := ask(&grpc_reflection_v1.ServerReflectionRequest{MessageRequest: symbol}).
-			GetFileDescriptorResponse().GetFileDescriptorProto()
-		if len(files) == 0 {
-			t.Errorf("%s is not described", s.GetName())
-		}
-	}
-	slices.SortFunc(names, cmp.Compare)
-	if want := []string{"grpc.health.v1.Health", "packhorse.v1.ObjectService", "packhorse.v1.RefService",
-		"packhorse.v1.RepositoryService"}; !slices.Equal(names, want) {
-		t.Errorf("services %q", names)
 	}
 }
 

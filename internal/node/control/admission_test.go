@@ -74,17 +74,6 @@ func TestHeavyLookupsHaveTheirOwnQueue(t *testing.T) {
 			}
 			return stream.Err()
 		},
-		"DiffStat": func() error {
-			stream, err := p.objects.DiffStat(t.Context(), connect.NewRequest(&packhorsev1.DiffStatRequest{Repository: "app",
-				Old: "main", New: "main"}))
-			if err != nil {
-				return err
-			}
-			defer stream.Close()
-			for stream.Receive() {
-			}
-			return stream.Err()
-		},
 	}
 	// all of them find a place in the lane
 	p.server.slots.Resize(smallPlaces-1, balance.Limits{Queue: slotQueue, Wait: slotWait})

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
-	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/node"
@@ -148,26 +147,6 @@ func TestHealthWatch(t *testing.T) {
 	for _, stream := range []*connect.ServerStreamForClient[healthv1.HealthCheckResponse]{node, unknown} {
 		if stream.Receive() || connect.CodeOf(stream.Err()) != connect.CodeUnavailable {
 			t.Errorf("at the end of the node: %v, %v", stream.Msg(), stream.Err())
-		}
-	}
-}
-
-func TestHealthIsDescribed(t *testing.T) {
-	t.Parallel()
-	files, err := healthFile()
-	if err != nil {
-		t.Fatal(err)
-	}
-	d := descriptions{files}
-	for _, name := range []protoreflect.FullName{healthService, "grpc.health.v1.HealthCheckResponse.ServingStatus",
-		protoreflect.FullName(publicServices[0])} {
-		if _, err := d.FindDescriptorByName(name); err != nil {
-			t.Errorf("%s: %v", name, err)
-		}
-	}
-	for _, path := range []string{"grpc/health/v1/health.proto", "packhorse/v1/ref.proto"} {
-		if _, err := d.FindFileByPath(path); err != nil {
-			t.Errorf("%s: %v", path, err)
 		}
 	}
 }

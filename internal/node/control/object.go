@@ -135,38 +135,3 @@ func (o objectService) Log(ctx context.Context, request *connect.Request[packhor
 		return admission.send(ctx, func() error { return stream.Send(answer) })
 	})
 }
-
-func (o objectService) DiffStat(ctx context.Context, request *connect.Request[packhorsev1.DiffStatRequest],
-	stream *connect.ServerStream[packhorsev1.DiffStatResponse]) error {
-	repository, err := parsePath(request.Msg.GetRepository())
-	if err != nil {
-		return err
-	}
-	admission, err := o.enterHeavy(ctx, request.Header().Get(callerHeader))
-	if err != nil {
-		return err
-	}
-	defer admission.end()
-	return o.Node.DiffStat(ctx, repository, request.Msg.GetOld(), request.Msg.GetNew(),
-		func(batch []lookup.FileStat) error {
-			answer := &packhorsev1.DiffStatResponse{Files: make([]*packhorsev1.FileStat, len(batch))}
-			for i := range batch {
-				answer.Files[i] = fileMessage(&batch[i])
-			}
-			return admission.send(ctx, func() error { return stream.Send(answer) })
-		})
-}
-
-func fileMessage(f *lookup.FileStat) *packhorsev1.FileStat {
-	m := &packhorsev1.FileStat{
-		Path: f.Path, OldMode: f.OldMode, NewMode: f.NewMode, Added: f.Added, Deleted: f.Deleted, Binary: f.Binary,
-		TooLarge: f.TooLarge,
-	}
-	if f.OldMode != 0 {
-		m.OldOid = f.OldID.String()
-	}
-	if f.NewMode != 0 {
-		m.NewOid = f.NewID.String()
-	}
-	return m
-}

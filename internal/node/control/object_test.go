@@ -160,16 +160,6 @@ func TestObjectService(t *testing.T) {
 		}
 		history.Close()
 
-		stat, err := c.DiffStat(t.Context(), connect.NewRequest(&packhorsev1.DiffStatRequest{Repository: path, New: "main"}))
-		if err != nil || !stat.Receive() || len(stat.Msg().GetFiles()) != 2 {
-			t.Fatalf("%s: a comparison is %v, %v", name, stat.Msg(), err)
-		}
-		if f := stat.Msg().GetFiles()[0]; f.GetAdded() != 70_000 || f.GetDeleted() != 0 || f.GetOldOid() != "" ||
-			f.GetNewOid() != big {
-			t.Errorf("%s: a file is %v", name, f)
-		}
-		stat.Close()
-
 		files, err := c.Files(t.Context(), connect.NewRequest(&internalv1.FilesRequest{Repository: path, Commit: commit,
 			Limit: 2 << 20}))
 		if err != nil {

@@ -15,7 +15,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -123,13 +122,6 @@ func New(o Options) *Server {
 	return s
 }
 
-// publicServices are the services that reflection describes.
-var publicServices = []string{
-	packhorsev1connect.ObjectServiceName,
-	packhorsev1connect.RepositoryServiceName,
-	packhorsev1connect.RefServiceName,
-}
-
 // Slots returns the slots of heavy look-ups.
 func (s *Server) Slots() *balance.Slots { return s.slots }
 
@@ -146,16 +138,17 @@ func (s *Server) register() {
 	)
 	// packs are compressed already, and blobs would need ten times the CPU time
 	plain := connect.WithCompression("gzip", nil, nil)
-	var public, internal []string
+	var services []string // that have a state of health
 	ready := s.Ready
 	if s.Index != nil {
-		internal = append(internal, internalv1connect.SearchServiceName)
+		services = append(services, internalv1connect.SearchServiceName)
 		s.mux.Handle(internalv1connect.NewSearchServiceHandler(searchService{s}, options, plain))
 	}
 	if s.Node != nil {
-		public, ready = publicServices, s.Node.Ready
-		internal = append(internal, internalv1connect.NodeServiceName, internalv1connect.SessionServiceName,
-			internalv1connect.LFSServiceName)
+		ready = s.Node.Ready
+		services = append(services, packhorsev1connect.ObjectServiceName, packhorsev1connect.RepositoryServiceName,
+			packhorsev1connect.RefServiceName, internalv1connect.NodeServiceName,
+			internalv1connect.SessionServiceName, internalv1connect.LFSServiceName)
 		s.mux.Handle(packhorsev1connect.NewObjectServiceHandler(objectService{s}, options, plain))
 		s.mux.Handle(internalv1connect.NewSessionServiceHandler(&sessionService{Server: s}, options, plain))
 		s.mux.Handle(internalv1connect.NewNodeServiceHandler(nodeService{s}, options, plain))
@@ -163,12 +156,11 @@ func (s *Server) register() {
 		s.mux.Handle(packhorsev1connect.NewRepositoryServiceHandler(&repositoryService{s}, options))
 		s.mux.Handle(packhorsev1connect.NewRefServiceHandler(&refService{s}, options))
 	}
-	s.health = newHealth(ready, slices.Concat(public, internal)...)
+	s.health = newHealth(ready, services...)
 	if s.Store != nil {
 		s.health.store = s.Store.StoreID()
 	}
 	s.mux.Handle(s.health.handler(s.ending, options))
-	reflection(s.mux, append([]string{healthService}, public...), options)
 }
 
 // ServeHTTP serves trusted callers.

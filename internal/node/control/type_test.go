@@ -19,7 +19,6 @@ func TestTypes(t *testing.T) {
 	}{
 		{"POST", "/packhorse.v1.ObjectService/Blob", js, 415, "packhorse.v1.ObjectService/Blob"},
 		{"POST", "/packhorse.v1.ObjectService/Log", js, 415, "grpcurl -plaintext -d JSON localhost"},
-		{"POST", "/packhorse.v1.ObjectService/DiffStat", js, 415, "stream"},
 		{"POST", "/packhorse.v1.RefService/List", "application/json; charset=utf-8", 415, "stream"},
 		{"POST", "/packhorse.v1.RefService/List", "application/proto", 415, "stream"},
 		{"POST", "/packhorse.v1.RefService/Watch", "", 415, "stream"},

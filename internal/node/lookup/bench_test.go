@@ -79,18 +79,3 @@ func BenchmarkLog(b *testing.B) {
 		})
 	}
 }
-
-// BenchmarkDiffStat compares a commit with one 500 before.
-func BenchmarkDiffStat(b *testing.B) {
-	r := gittest.Random(b, 1, gittest.Shape{Commits: 1000, Branches: 1})
-	r.Git("gc", "-q")
-	old := r.ID("main~500").String()
-	l, opened := New(Options{}), openRepo(b, r)
-	b.ReportAllocs()
-	for b.Loop() {
-		err := l.DiffStat(context.Background(), opened, old, "main", func([]FileStat) error { return nil })
-		if err != nil {
-			b.Fatal(err)
-		}
-	}
-}

@@ -1,13 +1,13 @@
-// Package lookup reads one repository's objects in process: the bytes of a blob, the entries of a directory, commits,
-// history, and counts of different lines.
+// Package lookup reads one repository's objects in process: the bytes of a blob, the entries of a directory, commits
+// and history.
 //
 // Revisions defines the syntax of revisions. An empty revision is HEAD. An annotated tag stands for the object that it
 // peels to. Hidden refs do not exist. Every object of the store can be requested by its ID, because callers are
 // trusted. A path has slashes between its components and is compared byte by byte, as in git. "." and ".." are names
 // without a special meaning.
 //
-// Every response is bounded in memory, and Options.Memory limits all calls together. The work of recursive directories,
-// history and line counts is not known in advance. Such a response has pages, or the work is counted and ends with an
+// Every response is bounded in memory, and Options.Memory limits all calls together. The work of recursive directories
+// and history is not known in advance. Such a response has pages, or the work is counted and ends with an
 // error that names the limit. Long work ends when the context does.
 //
 // Errors: Invalid and NotFound name the requested object. Corrupt means that the repository refers to an object that is
@@ -55,14 +55,11 @@ type bounds struct {
 	pageTrees int   // trees that are read for one page, which may contain only other trees
 	depth     int   // nested directories
 	diffTrees int   // trees that one comparison reads
-	diffBlob  int64 // bytes of a file whose lines are counted
-	diffLines int   // lines of each side, without common lines at the beginning and the end
-	diffWork  int   // steps of one comparison of lines
 }
 
 var usualBounds = bounds{
 	whole: small, piece: Piece, pageTrees: 10_000, depth: 2048, /* git's core.maxTreeDepth */
-	diffTrees: 1_000_000, diffBlob: 8 << 20, diffLines: 500_000, diffWork: 100_000_000, /* about half a second */
+	diffTrees: 1_000_000,
 }
 
 // New creates a Reader.

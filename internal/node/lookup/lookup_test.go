@@ -31,8 +31,7 @@ func openRepo(t testing.TB, r *gittest.Repo) *repo.Repo {
 // tight is a Reader with bounds that small repositories meet.
 func tight() *Reader {
 	l := New(Options{})
-	l.bounds = bounds{whole: 1 << 10, piece: 1000, pageTrees: 200, depth: 60, diffTrees: 5000, diffBlob: 100_000,
-		diffLines: 4000, diffWork: 100_000}
+	l.bounds = bounds{whole: 1 << 10, piece: 1000, pageTrees: 200, depth: 60, diffTrees: 5000}
 	return l
 }
 
@@ -214,7 +213,6 @@ func TestMissingObjectsAreCorrupt(t *testing.T) {
 		yield(err)
 		_, err = l.Tree(ctx, opened, TreeRequest{In: PathIn{Revision: "main"}, Recursive: true})
 		yield(err)
-		yield(l.DiffStat(ctx, opened, "", "main", func([]FileStat) error { return nil }))
 		yield(l.Log(ctx, opened, LogRequest{Revisions: []string{lost.String()}}, func([]Commit) error { return nil }))
 	})
 	for i, err := range all {

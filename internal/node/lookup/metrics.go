@@ -6,7 +6,6 @@ import "github.com/prometheus/client_golang/prometheus"
 type Metrics struct {
 	blobBytes  prometheus.Counter
 	trees      prometheus.Counter
-	tooLarge   prometheus.Counter
 	unreadable prometheus.Counter
 	memory     prometheus.Gauge
 	refused    prometheus.Counter
@@ -20,10 +19,6 @@ func NewMetrics() *Metrics {
 		}),
 		trees: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "packhorse_lookup_trees_total", Help: "Trees read for listings and comparisons.",
-		}),
-		tooLarge: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "packhorse_lookup_too_large_total",
-			Help: "Files whose lines were not counted because there was too much to compare.",
 		}),
 		unreadable: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "packhorse_lookup_unreadable_files_total",
@@ -41,5 +36,5 @@ func NewMetrics() *Metrics {
 
 // Collectors returns the metrics to register.
 func (m *Metrics) Collectors() []prometheus.Collector {
-	return []prometheus.Collector{m.blobBytes, m.trees, m.tooLarge, m.unreadable, m.memory, m.refused}
+	return []prometheus.Collector{m.blobBytes, m.trees, m.unreadable, m.memory, m.refused}
 }

@@ -147,15 +147,15 @@ func TestDeepTreesAreRefused(t *testing.T) {
 			t.Errorf("%d directories deep: %.80q, %v", depth, have, err)
 		}
 	}
-	stats, err := diffStat(l, opened, "", deepest.String())
-	if err != nil || len(stats) != 1 || stats[0].Added != 1 || string(stats[0].Path) != want {
-		t.Errorf("%d directories deep: %d files, %v", depth, len(stats), err)
+	found, err := differences(l, opened, git.ObjectID{}, deepest)
+	if err != nil || !strings.HasSuffix(found, want+"\x00") {
+		t.Errorf("%d directories deep: %q, %v", depth, found, err)
 	}
 	if _, err := tree(t, l, opened, TreeRequest{In: PathIn{Revision: deeper.String()}, Recursive: true}); !fault.Is(err,
 		fault.Invalid) {
 		t.Errorf("listing what is too deep: %v", err)
 	}
-	if _, err := diffStat(l, opened, "", deeper.String()); !fault.Is(err, fault.Invalid) {
+	if _, err := differences(l, opened, git.ObjectID{}, deeper); !fault.Is(err, fault.Invalid) {
 		t.Errorf("comparing what is too deep: %v", err)
 	}
 	if _, _, err := blob(t, l, opened, BlobRequest{In: PathIn{deeper.String(), "d/" + want}}); err != nil {
@@ -203,19 +203,7 @@ func TestTreeBombs(t *testing.T) {
 		q.Token = page.Next
 	}
 
-	stop, cancel := context.WithCancel(ctx)
-	files := 0
-	err := l.DiffStat(stop, opened, "", full.String(), func(batch []FileStat) error {
-		files += len(batch)
-		cancel()
-		return nil
-	})
-	if !fault.Is(err, fault.Cancelled) || files != maxStats {
-		t.Errorf("%d files, %v", files, err)
-	}
-	c := &operation{Reader: l, ctx: ctx, repo: opened}
-	d := &differ{operation: c, each: func([]byte, treeEntry, treeEntry) error { return nil }}
-	if err := d.trees(empty, other, 0); !fault.Is(err, fault.Invalid) {
+	if _, err := differences(l, opened, empty, other); !fault.Is(err, fault.Invalid) {
 		t.Errorf("comparing nothing with nothing: %v", err)
 	}
 }
@@ -246,7 +234,7 @@ func TestOddTrees(t *testing.T) {
 	if _, err := tree(t, l, opened, TreeRequest{In: PathIn{Revision: long.String()}}); !fault.Is(err, fault.Invalid) {
 		t.Errorf("a name without end: %v", err)
 	}
-	if _, err := diffStat(l, opened, "", long.String()); !fault.Is(err, fault.Invalid) {
+	if _, err := differences(l, opened, git.ObjectID{}, long); !fault.Is(err, fault.Invalid) {
 		t.Errorf("comparing a name without end: %v", err)
 	}
 	many := make([]any, 0, 4000)

@@ -56,12 +56,6 @@ func (n *Node) Log(ctx context.Context, path git.RepoPath, q lookup.LogRequest,
 	return n.withRepo(ctx, path, func(r *repo.Repo) error { return n.lookups.Log(ctx, r, q, send) })
 }
 
-// DiffStat lists the differences between two revisions in batches; see lookup.Reader.DiffStat.
-func (n *Node) DiffStat(ctx context.Context, path git.RepoPath, old, new string,
-	send func([]lookup.FileStat) error) error {
-	return n.withRepo(ctx, path, func(r *repo.Repo) error { return n.lookups.DiffStat(ctx, r, old, new, send) })
-}
-
 // Files lists the files of a commit, or its differences from another one; see lookup.Reader.Files.
 func (n *Node) Files(ctx context.Context, path git.RepoPath, q lookup.FilesRequest,
 	send func(*lookup.File) error) error {

@@ -20,7 +20,7 @@ type LanesConfig struct {
 	Pages int `toml:"pages" default:"256" range:"1.."`
 
 	// Search is the limit for expensive calls of the control API: Get, List, Create, Delete and SetHead of
-	// RepositoryService, Log and DiffStat of ObjectService. Further calls wait. 0 means two for each CPU.
+	// RepositoryService, Log of ObjectService. Further calls wait. 0 means two for each CPU.
 	Search int `toml:"search" range:"0..1024"`
 
 	// Maintenance is the number of repositories that are repacked at the same time. Others wait.

@@ -923,223 +923,6 @@ func (x *LogResponse) GetCommits() []*Commit {
 	return nil
 }
 
-type DiffStatRequest struct {
-	state      protoimpl.MessageState `protogen:"open.v1"`
-	Repository string                 `protobuf:"bytes,1,opt,name=repository,proto3" json:"repository,omitempty"`
-	// Revisions of commits or trees. An empty old means the first parent of new, or the empty tree.
-	Old           string `protobuf:"bytes,2,opt,name=old,proto3" json:"old,omitempty"`
-	New           string `protobuf:"bytes,3,opt,name=new,proto3" json:"new,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *DiffStatRequest) Reset() {
-	*x = DiffStatRequest{}
-	mi := &file_packhorse_v1_object_proto_msgTypes[13]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *DiffStatRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*DiffStatRequest) ProtoMessage() {}
-
-func (x *DiffStatRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_object_proto_msgTypes[13]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use DiffStatRequest.ProtoReflect.Descriptor instead.
-func (*DiffStatRequest) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_object_proto_rawDescGZIP(), []int{13}
-}
-
-func (x *DiffStatRequest) GetRepository() string {
-	if x != nil {
-		return x.Repository
-	}
-	return ""
-}
-
-func (x *DiffStatRequest) GetOld() string {
-	if x != nil {
-		return x.Old
-	}
-	return ""
-}
-
-func (x *DiffStatRequest) GetNew() string {
-	if x != nil {
-		return x.New
-	}
-	return ""
-}
-
-type DiffStatResponse struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// At most 1,000.
-	Files         []*FileStat `protobuf:"bytes,1,rep,name=files,proto3" json:"files,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *DiffStatResponse) Reset() {
-	*x = DiffStatResponse{}
-	mi := &file_packhorse_v1_object_proto_msgTypes[14]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *DiffStatResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*DiffStatResponse) ProtoMessage() {}
-
-func (x *DiffStatResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_object_proto_msgTypes[14]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use DiffStatResponse.ProtoReflect.Descriptor instead.
-func (*DiffStatResponse) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_object_proto_rawDescGZIP(), []int{14}
-}
-
-func (x *DiffStatResponse) GetFiles() []*FileStat {
-	if x != nil {
-		return x.Files
-	}
-	return nil
-}
-
-type FileStat struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	Path  []byte                 `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
-	// Zero on one side for a new or deleted file.
-	OldMode uint32 `protobuf:"varint,2,opt,name=old_mode,json=oldMode,proto3" json:"old_mode,omitempty"`
-	NewMode uint32 `protobuf:"varint,3,opt,name=new_mode,json=newMode,proto3" json:"new_mode,omitempty"`
-	OldOid  string `protobuf:"bytes,4,opt,name=old_oid,json=oldOid,proto3" json:"old_oid,omitempty"`
-	NewOid  string `protobuf:"bytes,5,opt,name=new_oid,json=newOid,proto3" json:"new_oid,omitempty"`
-	Added   int64  `protobuf:"varint,6,opt,name=added,proto3" json:"added,omitempty"`
-	Deleted int64  `protobuf:"varint,7,opt,name=deleted,proto3" json:"deleted,omitempty"`
-	// One side is binary, and lines are not counted.
-	Binary bool `protobuf:"varint,8,opt,name=binary,proto3" json:"binary,omitempty"`
-	// Lines are not counted, because a side exceeds 8 MiB, the changed region exceeds 500,000 lines, or about 10,000 lines differ.
-	TooLarge      bool `protobuf:"varint,9,opt,name=too_large,json=tooLarge,proto3" json:"too_large,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *FileStat) Reset() {
-	*x = FileStat{}
-	mi := &file_packhorse_v1_object_proto_msgTypes[15]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *FileStat) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*FileStat) ProtoMessage() {}
-
-func (x *FileStat) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_object_proto_msgTypes[15]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use FileStat.ProtoReflect.Descriptor instead.
-func (*FileStat) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_object_proto_rawDescGZIP(), []int{15}
-}
-
-func (x *FileStat) GetPath() []byte {
-	if x != nil {
-		return x.Path
-	}
-	return nil
-}
-
-func (x *FileStat) GetOldMode() uint32 {
-	if x != nil {
-		return x.OldMode
-	}
-	return 0
-}
-
-func (x *FileStat) GetNewMode() uint32 {
-	if x != nil {
-		return x.NewMode
-	}
-	return 0
-}
-
-func (x *FileStat) GetOldOid() string {
-	if x != nil {
-		return x.OldOid
-	}
-	return ""
-}
-
-func (x *FileStat) GetNewOid() string {
-	if x != nil {
-		return x.NewOid
-	}
-	return ""
-}
-
-func (x *FileStat) GetAdded() int64 {
-	if x != nil {
-		return x.Added
-	}
-	return 0
-}
-
-func (x *FileStat) GetDeleted() int64 {
-	if x != nil {
-		return x.Deleted
-	}
-	return 0
-}
-
-func (x *FileStat) GetBinary() bool {
-	if x != nil {
-		return x.Binary
-	}
-	return false
-}
-
-func (x *FileStat) GetTooLarge() bool {
-	if x != nil {
-		return x.TooLarge
-	}
-	return false
-}
-
 var File_packhorse_v1_object_proto protoreflect.FileDescriptor
 
 const file_packhorse_v1_object_proto_rawDesc = "" +
@@ -1216,31 +999,12 @@ const file_packhorse_v1_object_proto_rawDesc = "" +
 	"\x05limit\x18\x06 \x01(\x05R\x05limit\x12\x12\n" +
 	"\x04skip\x18\a \x01(\x05R\x04skip\"=\n" +
 	"\vLogResponse\x12.\n" +
-	"\acommits\x18\x01 \x03(\v2\x14.packhorse.v1.CommitR\acommits\"U\n" +
-	"\x0fDiffStatRequest\x12\x1e\n" +
-	"\n" +
-	"repository\x18\x01 \x01(\tR\n" +
-	"repository\x12\x10\n" +
-	"\x03old\x18\x02 \x01(\tR\x03old\x12\x10\n" +
-	"\x03new\x18\x03 \x01(\tR\x03new\"@\n" +
-	"\x10DiffStatResponse\x12,\n" +
-	"\x05files\x18\x01 \x03(\v2\x16.packhorse.v1.FileStatR\x05files\"\xeb\x01\n" +
-	"\bFileStat\x12\x12\n" +
-	"\x04path\x18\x01 \x01(\fR\x04path\x12\x19\n" +
-	"\bold_mode\x18\x02 \x01(\rR\aoldMode\x12\x19\n" +
-	"\bnew_mode\x18\x03 \x01(\rR\anewMode\x12\x17\n" +
-	"\aold_oid\x18\x04 \x01(\tR\x06oldOid\x12\x17\n" +
-	"\anew_oid\x18\x05 \x01(\tR\x06newOid\x12\x14\n" +
-	"\x05added\x18\x06 \x01(\x03R\x05added\x12\x18\n" +
-	"\adeleted\x18\a \x01(\x03R\adeleted\x12\x16\n" +
-	"\x06binary\x18\b \x01(\bR\x06binary\x12\x1b\n" +
-	"\ttoo_large\x18\t \x01(\bR\btooLarge2\xf8\x02\n" +
+	"\acommits\x18\x01 \x03(\v2\x14.packhorse.v1.CommitR\acommits2\xa6\x02\n" +
 	"\rObjectService\x12D\n" +
 	"\x04Blob\x12\x19.packhorse.v1.BlobRequest\x1a\x1a.packhorse.v1.BlobResponse\"\x03\x90\x02\x010\x01\x12B\n" +
 	"\x04Tree\x12\x19.packhorse.v1.TreeRequest\x1a\x1a.packhorse.v1.TreeResponse\"\x03\x90\x02\x01\x12H\n" +
 	"\x06Commit\x12\x1b.packhorse.v1.CommitRequest\x1a\x1c.packhorse.v1.CommitResponse\"\x03\x90\x02\x01\x12A\n" +
-	"\x03Log\x12\x18.packhorse.v1.LogRequest\x1a\x19.packhorse.v1.LogResponse\"\x03\x90\x02\x010\x01\x12P\n" +
-	"\bDiffStat\x12\x1d.packhorse.v1.DiffStatRequest\x1a\x1e.packhorse.v1.DiffStatResponse\"\x03\x90\x02\x010\x01BCZAgithub.com/packhorse-git/packhorse/proto/packhorse/v1;packhorsev1b\x06proto3"
+	"\x03Log\x12\x18.packhorse.v1.LogRequest\x1a\x19.packhorse.v1.LogResponse\"\x03\x90\x02\x010\x01BCZAgithub.com/packhorse-git/packhorse/proto/packhorse/v1;packhorsev1b\x06proto3"
 
 var (
 	file_packhorse_v1_object_proto_rawDescOnce sync.Once
@@ -1254,24 +1018,21 @@ func file_packhorse_v1_object_proto_rawDescGZIP() []byte {
 	return file_packhorse_v1_object_proto_rawDescData
 }
 
-var file_packhorse_v1_object_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
+var file_packhorse_v1_object_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
 var file_packhorse_v1_object_proto_goTypes = []any{
-	(*BlobRequest)(nil),      // 0: packhorse.v1.BlobRequest
-	(*RevisionPath)(nil),     // 1: packhorse.v1.RevisionPath
-	(*BlobResponse)(nil),     // 2: packhorse.v1.BlobResponse
-	(*BlobHeader)(nil),       // 3: packhorse.v1.BlobHeader
-	(*TreeRequest)(nil),      // 4: packhorse.v1.TreeRequest
-	(*TreeResponse)(nil),     // 5: packhorse.v1.TreeResponse
-	(*TreeEntry)(nil),        // 6: packhorse.v1.TreeEntry
-	(*CommitRequest)(nil),    // 7: packhorse.v1.CommitRequest
-	(*CommitResponse)(nil),   // 8: packhorse.v1.CommitResponse
-	(*Commit)(nil),           // 9: packhorse.v1.Commit
-	(*Signature)(nil),        // 10: packhorse.v1.Signature
-	(*LogRequest)(nil),       // 11: packhorse.v1.LogRequest
-	(*LogResponse)(nil),      // 12: packhorse.v1.LogResponse
-	(*DiffStatRequest)(nil),  // 13: packhorse.v1.DiffStatRequest
-	(*DiffStatResponse)(nil), // 14: packhorse.v1.DiffStatResponse
-	(*FileStat)(nil),         // 15: packhorse.v1.FileStat
+	(*BlobRequest)(nil),    // 0: packhorse.v1.BlobRequest
+	(*RevisionPath)(nil),   // 1: packhorse.v1.RevisionPath
+	(*BlobResponse)(nil),   // 2: packhorse.v1.BlobResponse
+	(*BlobHeader)(nil),     // 3: packhorse.v1.BlobHeader
+	(*TreeRequest)(nil),    // 4: packhorse.v1.TreeRequest
+	(*TreeResponse)(nil),   // 5: packhorse.v1.TreeResponse
+	(*TreeEntry)(nil),      // 6: packhorse.v1.TreeEntry
+	(*CommitRequest)(nil),  // 7: packhorse.v1.CommitRequest
+	(*CommitResponse)(nil), // 8: packhorse.v1.CommitResponse
+	(*Commit)(nil),         // 9: packhorse.v1.Commit
+	(*Signature)(nil),      // 10: packhorse.v1.Signature
+	(*LogRequest)(nil),     // 11: packhorse.v1.LogRequest
+	(*LogResponse)(nil),    // 12: packhorse.v1.LogResponse
 }
 var file_packhorse_v1_object_proto_depIdxs = []int32{
 	1,  // 0: packhorse.v1.BlobRequest.path:type_name -> packhorse.v1.RevisionPath
@@ -1282,22 +1043,19 @@ var file_packhorse_v1_object_proto_depIdxs = []int32{
 	10, // 5: packhorse.v1.Commit.author:type_name -> packhorse.v1.Signature
 	10, // 6: packhorse.v1.Commit.committer:type_name -> packhorse.v1.Signature
 	9,  // 7: packhorse.v1.LogResponse.commits:type_name -> packhorse.v1.Commit
-	15, // 8: packhorse.v1.DiffStatResponse.files:type_name -> packhorse.v1.FileStat
-	0,  // 9: packhorse.v1.ObjectService.Blob:input_type -> packhorse.v1.BlobRequest
-	4,  // 10: packhorse.v1.ObjectService.Tree:input_type -> packhorse.v1.TreeRequest
-	7,  // 11: packhorse.v1.ObjectService.Commit:input_type -> packhorse.v1.CommitRequest
-	11, // 12: packhorse.v1.ObjectService.Log:input_type -> packhorse.v1.LogRequest
-	13, // 13: packhorse.v1.ObjectService.DiffStat:input_type -> packhorse.v1.DiffStatRequest
-	2,  // 14: packhorse.v1.ObjectService.Blob:output_type -> packhorse.v1.BlobResponse
-	5,  // 15: packhorse.v1.ObjectService.Tree:output_type -> packhorse.v1.TreeResponse
-	8,  // 16: packhorse.v1.ObjectService.Commit:output_type -> packhorse.v1.CommitResponse
-	12, // 17: packhorse.v1.ObjectService.Log:output_type -> packhorse.v1.LogResponse
-	14, // 18: packhorse.v1.ObjectService.DiffStat:output_type -> packhorse.v1.DiffStatResponse
-	14, // [14:19] is the sub-list for method output_type
-	9,  // [9:14] is the sub-list for method input_type
-	9,  // [9:9] is the sub-list for extension type_name
-	9,  // [9:9] is the sub-list for extension extendee
-	0,  // [0:9] is the sub-list for field type_name
+	0,  // 8: packhorse.v1.ObjectService.Blob:input_type -> packhorse.v1.BlobRequest
+	4,  // 9: packhorse.v1.ObjectService.Tree:input_type -> packhorse.v1.TreeRequest
+	7,  // 10: packhorse.v1.ObjectService.Commit:input_type -> packhorse.v1.CommitRequest
+	11, // 11: packhorse.v1.ObjectService.Log:input_type -> packhorse.v1.LogRequest
+	2,  // 12: packhorse.v1.ObjectService.Blob:output_type -> packhorse.v1.BlobResponse
+	5,  // 13: packhorse.v1.ObjectService.Tree:output_type -> packhorse.v1.TreeResponse
+	8,  // 14: packhorse.v1.ObjectService.Commit:output_type -> packhorse.v1.CommitResponse
+	12, // 15: packhorse.v1.ObjectService.Log:output_type -> packhorse.v1.LogResponse
+	12, // [12:16] is the sub-list for method output_type
+	8,  // [8:12] is the sub-list for method input_type
+	8,  // [8:8] is the sub-list for extension type_name
+	8,  // [8:8] is the sub-list for extension extendee
+	0,  // [0:8] is the sub-list for field type_name
 }
 
 func init() { file_packhorse_v1_object_proto_init() }
@@ -1315,7 +1073,7 @@ func file_packhorse_v1_object_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_packhorse_v1_object_proto_rawDesc), len(file_packhorse_v1_object_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   16,
+			NumMessages:   13,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

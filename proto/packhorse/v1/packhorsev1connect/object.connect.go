@@ -41,8 +41,6 @@ const (
 	ObjectServiceCommitProcedure = "/packhorse.v1.ObjectService/Commit"
 	// ObjectServiceLogProcedure is the fully-qualified name of the ObjectService's Log RPC.
 	ObjectServiceLogProcedure = "/packhorse.v1.ObjectService/Log"
-	// ObjectServiceDiffStatProcedure is the fully-qualified name of the ObjectService's DiffStat RPC.
-	ObjectServiceDiffStatProcedure = "/packhorse.v1.ObjectService/DiffStat"
 )
 
 // ObjectServiceClient is a client for the packhorse.v1.ObjectService service.
@@ -60,10 +58,6 @@ type ObjectServiceClient interface {
 	// parents of earlier commits. A commit follows its children unless a clock was wrong. The history of a shallow repository ends at its
 	// boundary. INVALID_ARGUMENT if the log would visit more than 2,000,000 commits.
 	Log(context.Context, *connect.Request[v1.LogRequest]) (*connect.ServerStreamForClient[v1.LogResponse], error)
-	// DiffStat counts the changed lines of each file between two trees, as git diff-tree --minimal --numstat -r does since version 2.50. Older
-	// versions may count more lines. Renames are not detected and attributes are ignored: a file is binary if its first 8,000 bytes have a NUL.
-	// A submodule counts as a file of one line.
-	DiffStat(context.Context, *connect.Request[v1.DiffStatRequest]) (*connect.ServerStreamForClient[v1.DiffStatResponse], error)
 }
 
 // NewObjectServiceClient constructs a client for the packhorse.v1.ObjectService service. By
@@ -105,23 +99,15 @@ func NewObjectServiceClient(httpClient connect.HTTPClient, baseURL string, opts 
 			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
 			connect.WithClientOptions(opts...),
 		),
-		diffStat: connect.NewClient[v1.DiffStatRequest, v1.DiffStatResponse](
-			httpClient,
-			baseURL+ObjectServiceDiffStatProcedure,
-			connect.WithSchema(objectServiceMethods.ByName("DiffStat")),
-			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
-			connect.WithClientOptions(opts...),
-		),
 	}
 }
 
 // objectServiceClient implements ObjectServiceClient.
 type objectServiceClient struct {
-	blob     *connect.Client[v1.BlobRequest, v1.BlobResponse]
-	tree     *connect.Client[v1.TreeRequest, v1.TreeResponse]
-	commit   *connect.Client[v1.CommitRequest, v1.CommitResponse]
-	log      *connect.Client[v1.LogRequest, v1.LogResponse]
-	diffStat *connect.Client[v1.DiffStatRequest, v1.DiffStatResponse]
+	blob   *connect.Client[v1.BlobRequest, v1.BlobResponse]
+	tree   *connect.Client[v1.TreeRequest, v1.TreeResponse]
+	commit *connect.Client[v1.CommitRequest, v1.CommitResponse]
+	log    *connect.Client[v1.LogRequest, v1.LogResponse]
 }
 
 // Blob calls packhorse.v1.ObjectService.Blob.
@@ -144,11 +130,6 @@ func (c *objectServiceClient) Log(ctx context.Context, req *connect.Request[v1.L
 	return c.log.CallServerStream(ctx, req)
 }
 
-// DiffStat calls packhorse.v1.ObjectService.DiffStat.
-func (c *objectServiceClient) DiffStat(ctx context.Context, req *connect.Request[v1.DiffStatRequest]) (*connect.ServerStreamForClient[v1.DiffStatResponse], error) {
-	return c.diffStat.CallServerStream(ctx, req)
-}
-
 // ObjectServiceHandler is an implementation of the packhorse.v1.ObjectService service.
 type ObjectServiceHandler interface {
 	// Blob streams a blob or a range of it. Blobs of up to 1 MiB, and blobs stored as deltas, which may have up to 128 MiB, are verified before
@@ -164,10 +145,6 @@ type ObjectServiceHandler interface {
 	// parents of earlier commits. A commit follows its children unless a clock was wrong. The history of a shallow repository ends at its
 	// boundary. INVALID_ARGUMENT if the log would visit more than 2,000,000 commits.
 	Log(context.Context, *connect.Request[v1.LogRequest], *connect.ServerStream[v1.LogResponse]) error
-	// DiffStat counts the changed lines of each file between two trees, as git diff-tree --minimal --numstat -r does since version 2.50. Older
-	// versions may count more lines. Renames are not detected and attributes are ignored: a file is binary if its first 8,000 bytes have a NUL.
-	// A submodule counts as a file of one line.
-	DiffStat(context.Context, *connect.Request[v1.DiffStatRequest], *connect.ServerStream[v1.DiffStatResponse]) error
 }
 
 // NewObjectServiceHandler builds an HTTP handler from the service implementation. It returns the
@@ -205,13 +182,6 @@ func NewObjectServiceHandler(svc ObjectServiceHandler, opts ...connect.HandlerOp
 		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
 		connect.WithHandlerOptions(opts...),
 	)
-	objectServiceDiffStatHandler := connect.NewServerStreamHandler(
-		ObjectServiceDiffStatProcedure,
-		svc.DiffStat,
-		connect.WithSchema(objectServiceMethods.ByName("DiffStat")),
-		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
-		connect.WithHandlerOptions(opts...),
-	)
 	return "/packhorse.v1.ObjectService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case ObjectServiceBlobProcedure:
@@ -222,8 +192,6 @@ func NewObjectServiceHandler(svc ObjectServiceHandler, opts ...connect.HandlerOp
 			objectServiceCommitHandler.ServeHTTP(w, r)
 		case ObjectServiceLogProcedure:
 			objectServiceLogHandler.ServeHTTP(w, r)
-		case ObjectServiceDiffStatProcedure:
-			objectServiceDiffStatHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -247,8 +215,4 @@ func (UnimplementedObjectServiceHandler) Commit(context.Context, *connect.Reques
 
 func (UnimplementedObjectServiceHandler) Log(context.Context, *connect.Request[v1.LogRequest], *connect.ServerStream[v1.LogResponse]) error {
 	return connect.NewError(connect.CodeUnimplemented, errors.New("packhorse.v1.ObjectService.Log is not implemented"))
-}
-
-func (UnimplementedObjectServiceHandler) DiffStat(context.Context, *connect.Request[v1.DiffStatRequest], *connect.ServerStream[v1.DiffStatResponse]) error {
-	return connect.NewError(connect.CodeUnimplemented, errors.New("packhorse.v1.ObjectService.DiffStat is not implemented"))
 }
