@@ -65,11 +65,12 @@ func halfOpen(t *testing.T) {
 
 	// The node's machine restarts, and its resets are lost as well. The gateway's idle channels lead nowhere.
 	p.clone("two")
-	before := p.metric(p.gateway, "packhorse_node_lost_total")
+	losses := func() int { return strings.Count(p.gateway.logged(), "storage node is down") }
+	before := losses()
 	p.proxy.strike(lost)
 	p.kill(p.node)
 	p.startNode(p.node.listen) // may take longer than the gateway takes to miss it
-	eventually(t, "the node is missed", func() bool { return p.metric(p.gateway, "packhorse_node_lost_total") > before })
+	eventually(t, "the node is missed", func() bool { return losses() > before })
 	p.found()
 	p.clone("three")
 	p.clone("four")

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/node"
@@ -24,34 +25,30 @@ type Metrics struct {
 var latencyBuckets = []float64{.0001, .0003, .001, .003, .01, .03, .1, .3, 1, 3, 10, 30, 100}
 
 // NewMetrics creates the metrics.
-func NewMetrics() *Metrics {
+func NewMetrics(r prometheus.Registerer) *Metrics {
+	with := promauto.With(r)
 	return &Metrics{
-		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
+		requests: with.NewCounterVec(prometheus.CounterOpts{
 			Name: "packhorse_requests_total", Help: "Requests by operation and result (ok, or the kind of error).",
 		}, []string{"operation", "result"}),
-		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		seconds: with.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "packhorse_request_seconds", Help: "Time from a request's header to the end of its response.",
 			Buckets: latencyBuckets,
 		}, []string{"operation"}),
-		stages: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		stages: with.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "packhorse_stage_seconds",
 			Help: "Duration of each stage of a fetch: parse, negotiate, wait (for a slot), " +
 				"first_byte (from the start of the request), copy.",
 			Buckets: latencyBuckets,
 		}, []string{"stage"}),
-		served: prometheus.NewCounter(prometheus.CounterOpts{
+		served: with.NewCounter(prometheus.CounterOpts{
 			Name: "packhorse_served_bytes_total", Help: "Bytes of responses to Git requests.",
 		}),
-		lfsBytes: prometheus.NewCounterVec(prometheus.CounterOpts{
+		lfsBytes: with.NewCounterVec(prometheus.CounterOpts{
 			Name: "packhorse_lfs_bytes_total",
-			Help: "Bytes of LFS objects that clients have got (lfs_download) and sent (lfs_upload), by operation.",
+			Help: "Bytes of LFS objects by operation (lfs_download, lfs_upload).",
 		}, []string{"operation"}),
 	}
-}
-
-// Collectors returns the metrics to register.
-func (m *Metrics) Collectors() []prometheus.Collector {
-	return []prometheus.Collector{m.requests, m.seconds, m.stages, m.served, m.lfsBytes}
 }
 
 // count counts a request that has ended.

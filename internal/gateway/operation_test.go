@@ -20,7 +20,7 @@ func rate(t *testing.T, r *Request) map[string]float64 {
 		bounds[class] = time.Hour
 	}
 	reg := prometheus.NewPedanticRegistry()
-	r.Gateway = &Gateway{Metrics: NewMetrics(), SLI: sli.New(bounds, reg)}
+	r.Gateway = &Gateway{Metrics: NewMetrics(nil), SLI: sli.New(bounds, reg)}
 	result := "ok"
 	if r.Err != nil {
 		result = fault.KindOf(r.Err).String()
@@ -83,10 +83,9 @@ func TestRequestsAreLinked(t *testing.T) {
 	t.Parallel()
 	ctx, running := inflight.NewBoard().Begin(t.Context(), "fetch", "the-request")
 	defer running.End()
-	m := NewMetrics()
-	m.count(&Request{Ctx: ctx, Op: Fetch}, "ok", time.Second)
 	reg := prometheus.NewPedanticRegistry()
-	reg.MustRegister(m.Collectors()...)
+	m := NewMetrics(reg)
+	m.count(&Request{Ctx: ctx, Op: Fetch}, "ok", time.Second)
 	families, err := reg.Gather()
 	if err != nil {
 		t.Fatal(err)

@@ -33,16 +33,16 @@ import (
 // serve serves the mirrors to git clients over HTTP, and returns the URL of the host's mirrors.
 func (w *world) serve() (url string) {
 	w.t.Helper()
-	routes := router.New()
+	routes := router.New(nil)
 	w.do(routes.Set([]router.Route{{Replicas: []*router.Replica{{Name: "local", Node: w.Node()}}}}))
 	lanes := admit.NewLanes(admit.Sizes{Small: 1000, Hit: 1000, Cold: 1000, Push: 1000, Pages: 1000})
 	log := slog.New(slog.NewTextHandler(w.t.Output(), nil))
-	metrics := auth.NewMetrics()
+	metrics := auth.NewMetrics(nil)
 	origins := auth.NewOrigins(auth.OriginOptions{Probers: []auth.Prober{w.Mirrors}, Metrics: metrics})
 	access := auth.New(auth.Options{Origins: origins,
 		OpenRead: true, Metrics: metrics, Sources: auth.NewSources(metrics, log), Log: log})
 	handler := githttp.New(githttp.Options{Gateway: &gateway.Gateway{Router: routes, Lanes: lanes, Auth: access, Log: log,
-		Pump: bulk.NewPump(bulk.PumpOptions{}), Memory: admit.NewBudget("requests", 1<<30), Metrics: gateway.NewMetrics(),
+		Pump: bulk.NewPump(bulk.PumpOptions{}), Memory: admit.NewBudget("requests", 1<<30), Metrics: gateway.NewMetrics(nil),
 		SendCredentials: true, MaxBody: 1 << 20, MaxPush: 1 << 30, ReadStall: time.Minute}})
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	w.do(err)

@@ -44,7 +44,7 @@ func (w *world) start(o Options) {
 	o.Log = slog.New(slog.NewTextHandler(&w.log, nil))
 	o.Now = func() time.Time { return w.clock }
 	if o.Metrics == nil {
-		o.Metrics = NewMetrics()
+		o.Metrics = NewMetrics(nil)
 	}
 	if o.Sources == nil {
 		o.Sources = NewSources(o.Metrics, o.Log)
@@ -213,7 +213,7 @@ func TestLastUse(t *testing.T) {
 		t.Fatalf("List() = %+v, %v, want ci used at %d and idle never", list, err, used)
 	}
 	// A restarted server keeps the record although it sees no use of the token.
-	next := NewTokens(TokenOptions{File: w.file, Sources: NewSources(NewMetrics(), discard), Log: discard})
+	next := NewTokens(TokenOptions{File: w.file, Sources: NewSources(NewMetrics(nil), discard), Log: discard})
 	defer next.Close()
 	if err := next.writeUsed(); err != nil {
 		t.Fatal(err)

@@ -29,7 +29,7 @@ func BenchmarkRequest(b *testing.B) {
 	for range 9 {
 		list = append(list, rules(b, "alice,bob,carol team/*/x/** write")...)
 	}
-	metrics := NewMetrics()
+	metrics := NewMetrics(nil)
 	sources := NewSources(metrics, discard)
 	tokens := NewTokens(TokenOptions{File: file, All: true, Sources: sources, Log: discard})
 	a := New(Options{

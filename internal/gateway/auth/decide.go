@@ -13,12 +13,6 @@ import (
 //   - Denied if the caller may read the repository
 //   - Unavailable
 func (a *Auth) May(ctx context.Context, id Identity, repo git.RepoPath, op Operation) error {
-	err := a.may(ctx, id, repo, op)
-	a.o.Metrics.decision(op, id, err)
-	return err
-}
-
-func (a *Auth) may(ctx context.Context, id Identity, repo git.RepoPath, op Operation) error {
 	path, covered := a.targetOf(repo), a.o.Origins.prober(repo) != nil
 	if id.By == ByOrigin && !covered { // no origin knows the credential
 		if id.origin.Secret != "" {

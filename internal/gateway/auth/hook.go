@@ -212,7 +212,7 @@ func (h *Hook) timed(a *answer) answers.Answer[*answer] {
 func (h *Hook) ask(ctx context.Context, q question, check func() error) (*answer, error) {
 	hash := h.hash(q)
 	if a, ok := h.answers.Get(hash); ok {
-		h.o.Metrics.question("cached")
+		h.o.Metrics.question("hook", "cached")
 		return a, nil
 	}
 	ctx, span := inflight.Trace(ctx, "auth hook")
@@ -227,7 +227,7 @@ func (h *Hook) ask(ctx context.Context, q question, check func() error) (*answer
 	})
 	switch {
 	case isStale:
-		h.o.Metrics.question("stale")
+		h.o.Metrics.question("hook", "stale")
 	case err != nil && ctx.Err() == nil && !fault.Is(err, fault.Exhausted):
 		err = &fault.Error{
 			Kind: fault.Unavailable, Msg: "the server cannot check permissions at present; try again",

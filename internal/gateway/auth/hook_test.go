@@ -84,7 +84,7 @@ func newHookWorld(t *testing.T, o Options, h HookOptions,
 	t.Helper()
 	a := newApplication(t, answer)
 	w := &world{}
-	h.URL, h.Metrics, h.Log = a.URL, NewMetrics(), discard
+	h.URL, h.Metrics, h.Log = a.URL, NewMetrics(nil), discard
 	o.Metrics = h.Metrics
 	if h.Timeout == 0 {
 		h.Timeout = time.Minute
@@ -457,7 +457,7 @@ func TestHookURLIsNotShown(t *testing.T) {
 	nobody := httptest.NewServer(nil)
 	nobody.Close()
 	var log strings.Builder
-	metrics := NewMetrics()
+	metrics := NewMetrics(nil)
 	h := NewHook(HookOptions{
 		URL: nobody.URL + "/?key=hush", Timeout: time.Minute, Metrics: metrics, Sources: NewSources(metrics, discard),
 		Log: slog.New(slog.NewTextHandler(&log, nil)),

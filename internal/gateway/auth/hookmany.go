@@ -50,7 +50,7 @@ func (h *Hook) readable(ctx context.Context, id Identity, repos []git.RepoPath) 
 	q := &manyQuestion{h: h, id: id, view: v, repos: repos, allowed: make([]bool, len(repos))}
 	missing := q.fromCache(0)
 	if len(missing) == 0 {
-		h.o.Metrics.question("cached")
+		h.o.Metrics.question("hook", "cached")
 		return q.allowed, true
 	}
 	select {
@@ -64,7 +64,7 @@ func (h *Hook) readable(ctx context.Context, id Identity, repos []git.RepoPath) 
 	}
 	if h.o.Stale {
 		missing = q.fromCache(maxStale)
-		h.o.Metrics.question("stale")
+		h.o.Metrics.question("hook", "stale")
 		return q.result(), len(missing) == 0
 	}
 	return q.result(), false

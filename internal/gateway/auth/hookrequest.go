@@ -104,19 +104,19 @@ func (h *Hook) request(q question, check func() error) (*answer, error) {
 		}
 	}
 	if err != nil { // not a failure of the hook
-		h.o.Metrics.question("skipped")
+		h.o.Metrics.question("hook", "skipped")
 		return nil, err
 	}
 	if !h.begin() {
-		h.o.Metrics.question("skipped")
+		h.o.Metrics.question("hook", "skipped")
 		return nil, fmt.Errorf("no request for %v after %d failures", hookPause, failuresToPause)
 	}
 	a, err := h.post(q)
 	if h.end(err); err != nil {
-		h.o.Metrics.question("failed")
+		h.o.Metrics.question("hook", "failed")
 		return nil, err
 	}
-	h.o.Metrics.question("ok")
+	h.o.Metrics.question("hook", "ok")
 	return a, nil
 }
 
@@ -177,8 +177,6 @@ func (h *Hook) post(q question) (*answer, error) {
 	if h.o.Secret != nil {
 		r.Header.Set("Authorization", "Bearer "+h.o.Secret())
 	}
-	start := time.Now()
-	defer func() { h.o.Metrics.answered(time.Since(start)) }()
 	response, err := h.client.Do(r)
 	if err != nil {
 		if withURL, ok := errors.AsType[*url.Error](err); ok {

@@ -91,7 +91,7 @@ func TestLFSTokensOfKeys(t *testing.T) {
 	w.write("ca", line(ca))
 	w.write("keys/alice", line(key), `from="192.0.2.0/24",expiry-time="20991231Z" `+line(bound))
 	w.load()
-	a := New(Options{Authenticators: []Authenticator{w.keys}, Sources: NewSources(NewMetrics(), discard)})
+	a := New(Options{Authenticators: []Authenticator{w.keys}, Sources: NewSources(NewMetrics(nil), discard)})
 	defer a.Close()
 	tokens := NewLFSTokens(func() string { return "a secret" }, a.Key, func() time.Time { return time.Unix(1e9, 0) })
 	app := repoPath(t, "team/app")

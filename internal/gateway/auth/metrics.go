@@ -1,61 +1,39 @@
 package auth
 
 import (
-	"time"
-
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 )
 
-// Metrics counts credentials, decisions, and questions to the hook, and reports failing identity sources. No label
+// Metrics counts credentials and questions to the hook and to origins, and reports failing identity sources. No label
 // value comes from a caller.
 type Metrics struct {
 	credentials *prometheus.CounterVec
-	decisions   *prometheus.CounterVec
-	asked       *prometheus.CounterVec
-	hookSeconds prometheus.Histogram
-	origins     *prometheus.CounterVec
+	questions   *prometheus.CounterVec
 	sources     *prometheus.GaugeVec
 }
 
-// NewMetrics makes the metrics.
-func NewMetrics() *Metrics {
+// NewMetrics makes the metrics, which an Auth shares with its Hook, Origins and Sources.
+func NewMetrics(r prometheus.Registerer) *Metrics {
+	with := promauto.With(r)
 	return &Metrics{
-		credentials: prometheus.NewCounterVec(prometheus.CounterOpts{
+		credentials: with.NewCounterVec(prometheus.CounterOpts{
 			Name: "packhorse_auth_credentials_total",
-			Help: "Credentials from callers, by how (basic, bearer, key, other) and result (ok, or the kind of error).",
-		}, []string{"how", "result"}),
-		decisions: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "packhorse_auth_decisions_total",
-			Help: "Decisions about operations, by operation, caller (anonymous, known) and result (ok, or the kind of " +
-				"error).",
-		}, []string{"operation", "caller", "result"}),
-		asked: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "packhorse_auth_hook_questions_total",
-			Help: "Questions to the auth hook by result: ok, failed, cached, stale (an expired answer, because the hook " +
-				"failed), or skipped (not sent).",
-		}, []string{"result"}),
-		hookSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "packhorse_auth_hook_seconds", Help: "Time until the auth hook answered or failed.",
-			Buckets: []float64{.001, .003, .01, .03, .1, .3, 1, 3, 10},
-		}),
-		origins: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "packhorse_auth_origin_answers_total",
-			Help: "Answers of origins about callers by result: allowed, refused, failed, cached, stale (an earlier " +
-				"permission, because the origin gave no answer), or skipped (not asked).",
-		}, []string{"result"}),
-		sources: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Help: "Credentials from callers, by method (basic, bearer, key, other) and result (ok, or the kind of error).",
+		}, []string{"method", "result"}),
+		questions: with.NewCounterVec(prometheus.CounterOpts{
+			Name: "packhorse_auth_questions_total",
+			Help: "Questions about callers, by server (hook, origin) and result: ok, refused, failed, cached, stale (an " +
+				"earlier answer, because the server failed), or skipped (not sent).",
+		}, []string{"server", "result"}),
+		sources: with.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "packhorse_auth_source_failed",
 			Help: "1 while an identity source (tokens, rules, hook, authorized_keys, trusted_user_ca, revoked_keys, or " +
 				"oidc and an issuer) fails, else 0.",
 		}, []string{"source"}),
 	}
-}
-
-// Collectors lists the metrics for registration.
-func (m *Metrics) Collectors() []prometheus.Collector {
-	return []prometheus.Collector{m.credentials, m.decisions, m.asked, m.hookSeconds, m.origins, m.sources}
 }
 
 func result(err error) string {
@@ -66,25 +44,14 @@ func result(err error) string {
 }
 
 // credential counts a credential of a caller.
-func (m *Metrics) credential(how string, err error) {
-	switch how {
+func (m *Metrics) credential(method string, err error) {
+	switch method {
 	case "basic", "bearer", ByKey, ByCertificate:
 	default:
-		how = "other"
+		method = "other"
 	}
-	m.credentials.WithLabelValues(how, result(err)).Inc()
+	m.credentials.WithLabelValues(method, result(err)).Inc()
 }
 
-func (m *Metrics) decision(op Operation, id Identity, err error) {
-	caller := "known"
-	if id.Anonymous() {
-		caller = anonymous
-	}
-	m.decisions.WithLabelValues(op.String(), caller, result(err)).Inc()
-}
-
-func (m *Metrics) question(result string) { m.asked.WithLabelValues(result).Inc() }
-
-func (m *Metrics) originAnswer(result string) { m.origins.WithLabelValues(result).Inc() }
-
-func (m *Metrics) answered(took time.Duration) { m.hookSeconds.Observe(took.Seconds()) }
+// question counts a question to the hook or to an origin.
+func (m *Metrics) question(server, result string) { m.questions.WithLabelValues(server, result).Inc() }

@@ -149,7 +149,7 @@ func newOIDCWorld(t *testing.T, change ...func(*OIDCRule)) *oidcWorld {
 		}
 		f(&rules[n])
 	}
-	metrics := NewMetrics()
+	metrics := NewMetrics(nil)
 	sources := NewSources(metrics, slog.New(slog.NewTextHandler(&w.log, nil)))
 	var err error
 	w.oidc, err = NewOIDC(OIDCOptions{Rules: rules, Sources: sources, Now: func() time.Time { return w.clock }})
@@ -454,7 +454,7 @@ func TestOIDCRules(t *testing.T) {
 	}
 	other := good
 	other.CA = "/other"
-	_, err := NewOIDC(OIDCOptions{Rules: []OIDCRule{good, other}, Sources: NewSources(NewMetrics(), discard)})
+	_, err := NewOIDC(OIDCOptions{Rules: []OIDCRule{good, other}, Sources: NewSources(NewMetrics(nil), discard)})
 	if !fault.Is(err, fault.Invalid) {
 		t.Errorf("NewOIDC(an issuer with two authorities) = %v, want invalid", err)
 	}

@@ -258,7 +258,7 @@ func (s *Origins) withhold(questions []originQuestion) {
 // or NotFound. Further errors: Unavailable, Exhausted.
 func (s *Origins) ask(ctx context.Context, q originQuestion) error {
 	if answer, ok := s.cached(q.key); ok {
-		s.o.Metrics.originAnswer("cached")
+		s.o.Metrics.question("origin", "cached")
 		return answer
 	}
 	ctx, span := inflight.Trace(ctx, "auth origin")
@@ -282,7 +282,7 @@ func (s *Origins) ask(ctx context.Context, q originQuestion) error {
 		return err
 	}
 	if s.isStale(q) {
-		s.o.Metrics.originAnswer("stale")
+		s.o.Metrics.question("origin", "stale")
 		return nil
 	}
 	failure := &fault.Error{
@@ -373,7 +373,7 @@ func (s *Origins) hold(q originQuestion) {
 func (s *Origins) request(q originQuestion) error {
 	leave, err := s.slots.enter(q.client)
 	if err != nil {
-		s.o.Metrics.originAnswer("skipped")
+		s.o.Metrics.question("origin", "skipped")
 		return err
 	}
 	defer leave()
@@ -383,11 +383,11 @@ func (s *Origins) request(q originQuestion) error {
 	err = q.prober.Probe(ctx, q.repo, q.service, q.authorization, s.payer(q))
 	switch {
 	case err == nil:
-		s.o.Metrics.originAnswer("allowed")
+		s.o.Metrics.question("origin", "ok")
 	case isRefusal(err):
-		s.o.Metrics.originAnswer("refused")
+		s.o.Metrics.question("origin", "refused")
 	default:
-		s.o.Metrics.originAnswer("failed")
+		s.o.Metrics.question("origin", "failed")
 		return &fault.Error{Kind: fault.Unavailable, Msg: "ask the origin", RetryAfter: fault.RetryAfter(err), Err: err}
 	}
 	if wasAllowed := s.keep(q, asked, err); wasAllowed && err != nil {

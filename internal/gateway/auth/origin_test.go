@@ -123,7 +123,7 @@ func newForge() *forge {
 func newOriginWorld(t *testing.T, f *forge, o Options) *world {
 	t.Helper()
 	w := &world{}
-	o.Metrics = NewMetrics()
+	o.Metrics = NewMetrics(nil)
 	o.Origins = NewOrigins(OriginOptions{Probers: []Prober{f}, TTL: time.Minute, Metrics: o.Metrics,
 		Now: func() time.Time { return w.clock }})
 	*w = *newWorld(t, o)
@@ -343,7 +343,7 @@ func TestOriginSilent(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newForge()
-		s := NewOrigins(OriginOptions{Probers: []Prober{f}, TTL: time.Minute, Metrics: NewMetrics()})
+		s := NewOrigins(OriginOptions{Probers: []Prober{f}, TTL: time.Minute, Metrics: NewMetrics(nil)})
 		defer s.Close()
 		ask := func(name string) (error, time.Duration) {
 			began := time.Now()
@@ -403,7 +403,7 @@ func TestOriginRestart(t *testing.T) {
 	now := func() time.Time { return clock }
 	var s *Origins
 	start := func() {
-		s = NewOrigins(OriginOptions{Probers: []Prober{f}, TTL: time.Minute, File: file, Metrics: NewMetrics(), Now: now})
+		s = NewOrigins(OriginOptions{Probers: []Prober{f}, TTL: time.Minute, File: file, Metrics: NewMetrics(nil), Now: now})
 	}
 	ask := func(authorization, name string) error {
 		id := Identity{}
@@ -719,7 +719,7 @@ func TestOriginSecretsAreHidden(t *testing.T) {
 	var out bytes.Buffer
 	log := slog.New(slog.NewJSONHandler(&out, nil))
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(w.o.Metrics.Collectors()...)
+	registry.MustRegister(w.o.Metrics.credentials, w.o.Metrics.questions, w.o.Metrics.sources)
 	for _, down := range []bool{false, true} {
 		f.down = down
 		for _, authorization := range []string{alice, basic("alice", "wrong-secret"), "Bearer bearer-secret"} {

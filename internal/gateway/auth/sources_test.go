@@ -245,7 +245,7 @@ func TestKeyFilesThatAreLost(t *testing.T) {
 	w.write("keys/carol", "cert-authority "+line(bob))
 	w.write("ca", line(ca))
 	w.write("revoked", "# nobody yet", ssh.FingerprintSHA256(newSSHKey(t).PublicKey()))
-	metrics := NewMetrics()
+	metrics := NewMetrics(nil)
 	sources := NewSources(metrics, slog.New(slog.NewTextHandler(&w.log, nil)))
 	w.sources = sources
 	w.load()

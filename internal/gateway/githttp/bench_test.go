@@ -17,7 +17,7 @@ import (
 
 // BenchmarkHandler is an ls-refs request on its way through the gateway to a node and back, without a network.
 func BenchmarkHandler(b *testing.B) {
-	routes := router.New()
+	routes := router.New(nil)
 	if err := routes.Set([]router.Route{{Replicas: []*router.Replica{{Name: "local",
 		Node: &fakeNode{serve: echo}}}}}); err != nil {
 		b.Fatal(err)
@@ -25,7 +25,7 @@ func BenchmarkHandler(b *testing.B) {
 	h := githttp.New(githttp.Options{Gateway: &gateway.Gateway{
 		Router: routes, Pump: bulk.NewPump(bulk.PumpOptions{}),
 		Lanes:  admit.NewLanes(admit.Sizes{Small: 10, Hit: 10, Cold: 10}),
-		Memory: admit.NewBudget("requests", 1<<30), Metrics: gateway.NewMetrics(), Log: slog.New(slog.DiscardHandler),
+		Memory: admit.NewBudget("requests", 1<<30), Metrics: gateway.NewMetrics(nil), Log: slog.New(slog.DiscardHandler),
 		MaxBody: 1 << 20,
 	}})
 	b.ReportAllocs()

@@ -68,7 +68,7 @@ func TestCredentialsReachNodes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	metrics, log := auth.NewMetrics(), slog.New(slog.DiscardHandler)
+	metrics, log := auth.NewMetrics(nil), slog.New(slog.DiscardHandler)
 	a := auth.New(auth.Options{Metrics: metrics, Sources: auth.NewSources(metrics, log), Log: log,
 		Rules:   []auth.Rule{rule},
 		Origins: auth.NewOrigins(auth.OriginOptions{Probers: []auth.Prober{originOf{}}, TTL: time.Minute, Metrics: metrics})})

@@ -80,7 +80,7 @@ func TestRoutes(t *testing.T) {
 func TestBadRoutes(t *testing.T) {
 	t.Parallel()
 	a, b := named("a"), named("b")
-	r := router.New()
+	r := router.New(nil)
 	if err := r.Set([]router.Route{{Replicas: []*router.Replica{a, b}}}); err != nil {
 		t.Fatal(err)
 	}

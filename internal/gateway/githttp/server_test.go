@@ -144,17 +144,14 @@ func serveRoutes(t *testing.T, routes []router.Route, o options) *server {
 	s.pump = bulk.NewPump(bulk.PumpOptions{Width: 2, Narrow: 1, Registerer: s.metrics})
 	lanes := admit.NewLanes(admit.Sizes{Small: o.small, Hit: o.bulk, Cold: o.bulk, Push: o.bulk, Pages: o.pageLane})
 	memory := admit.NewBudget("requests", o.memory)
-	metrics := gateway.NewMetrics()
-	s.metrics.MustRegister(metrics.Collectors()...)
 	lanes.Small.Watch(s.pump)
 	admit.NewMetrics(lanes, memory, s.metrics)
-	s.router = router.New()
-	s.metrics.MustRegister(s.router.Collectors()...)
+	s.router = router.New(s.metrics)
 	if err := s.router.Set(routes); err != nil {
 		t.Fatal(err)
 	}
 	handler := githttp.New(githttp.Options{Gateway: &gateway.Gateway{
-		Router: s.router, Pump: s.pump, Lanes: lanes, Memory: memory, Metrics: metrics,
+		Router: s.router, Pump: s.pump, Lanes: lanes, Memory: memory, Metrics: gateway.NewMetrics(s.metrics),
 		Log: slog.New(slog.NewTextHandler(s.log, nil)), MaxBody: o.maxBody, ReadStall: o.readStall,
 		Auth: o.auth, MaxPush: o.maxPush, Resolver: o.resolver, LFS: o.lfs,
 	}, Pages: o.pages, Hooks: o.hooks, Application: o.application, CORSOrigins: o.corsOrigins})
@@ -169,7 +166,6 @@ func serveRoutes(t *testing.T, routes []router.Route, o options) *server {
 		l = o.wrap(l)
 	}
 	guard := httpguard.New(httpguard.Options{Refused: handler.Refused})
-	s.metrics.MustRegister(guard.Collectors()...)
 	l = guard.Listen(l)
 	h := &http.Server{
 		Handler: handler, ReadHeaderTimeout: time.Minute, IdleTimeout: time.Minute, MaxHeaderBytes: 64 << 10,

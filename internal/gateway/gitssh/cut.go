@@ -54,7 +54,7 @@ func (s *session) cut(why cutReason) {
 			s.wire.Close()
 		}
 	})
-	s.Watch.cut.WithLabelValues(string(why)).Inc()
+	s.metrics.cut.WithLabelValues(string(why)).Inc()
 	s.Log.Info("SSH session cut", slog.String("client", s.wire.RemoteAddr().String()),
 		slog.String("user", s.user.id.Name),
 		slog.String("reason", string(why)))

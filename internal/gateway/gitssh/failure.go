@@ -23,7 +23,7 @@ func (c *client) failed(err error) {
 	refusal, refused := errors.AsType[*ssh.ServerAuthError](err)
 	switch {
 	case c.wire.silent: // a health check, for example of our own watchdog
-		c.Watch.connections.WithLabelValues("silent").Inc()
+		c.metrics.connections.WithLabelValues("silent").Inc()
 		return
 	case errors.Is(err, errProxyHeader):
 		what = "proxy_header"
@@ -34,9 +34,9 @@ func (c *client) failed(err error) {
 	case refused:
 		what, err = "auth", refusalOf(refusal)
 	default:
-		c.Watch.failures.WithLabelValues(handshakeFailure(err)).Inc()
+		c.metrics.failures.WithLabelValues(handshakeFailure(err)).Inc()
 	}
-	c.Watch.connections.WithLabelValues(what).Inc()
+	c.metrics.connections.WithLabelValues(what).Inc()
 	if !refused {
 		ok := false
 		if ok, suppressed = c.failures.take(c.source); !ok {

@@ -30,7 +30,6 @@ type gate struct {
 	roll   func() float64 // from 0 to 1
 
 	mu      sync.Mutex
-	open    int
 	logins  int
 	sources map[netip.Prefix]*sourceState
 	swept   time.Time
@@ -88,7 +87,6 @@ func (g *gate) enter(source netip.Prefix) (refused string) {
 	s.tokens--
 	s.open++
 	s.logins++
-	g.open++
 	g.logins++
 	return ""
 }
@@ -110,7 +108,6 @@ func (g *gate) leave(source netip.Prefix, loggedIn bool) {
 		g.logins--
 		s.logins--
 	}
-	g.open--
 	s.open--
 }
 
@@ -124,8 +121,8 @@ func (g *gate) sweep(now time.Time) {
 	}
 }
 
-func (g *gate) counts() (open, logins int) {
+func (g *gate) countLogins() int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.open, g.logins
+	return g.logins
 }

@@ -35,10 +35,10 @@ func (c *client) open(one ssh.NewChannel) {
 	c.mu.Lock()
 	s.channel = channel
 	c.mu.Unlock()
-	c.Watch.running.Inc()
+	c.metrics.running.Inc()
 	c.running.Go(func() {
 		defer c.leave(s)
-		defer c.Watch.running.Dec()
+		defer c.metrics.running.Dec()
 		s.run(requests)
 	})
 }

@@ -15,6 +15,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/crypto/ssh"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
@@ -43,7 +44,7 @@ type Options struct {
 	Algorithms Algorithms
 	Agent      string // the server's banner after "SSH-2.0-"
 	Limits     Limits
-	Watch      *Metrics
+	Registerer prometheus.Registerer // of metrics; may be nil
 
 	Idle       time.Duration // a connection may stay without a session, a session without a command
 	WriteStall time.Duration // a client may keep an answer waiting
@@ -69,6 +70,7 @@ type Server struct {
 	config   ssh.ServerConfig
 	keys     []ssh.MultiAlgorithmSigner
 	gate     *gate
+	metrics  *metrics
 	failures *failureLimit
 	unread   atomic.Int64 // bytes, see backlog
 
@@ -90,7 +92,7 @@ func New(o Options) (*Server, error) {
 		Options: o, gate: newGate(o.Limits), failures: newFailureLimit(),
 		listener: map[net.Listener]struct{}{}, clients: map[*client]struct{}{},
 	}
-	s.Watch.gate = s.gate
+	s.metrics = newMetrics(o.Registerer, s.gate)
 	s.config = ssh.ServerConfig{
 		Config: ssh.Config{
 			KeyExchanges: o.Algorithms.KeyExchanges, Ciphers: o.Algorithms.Ciphers, MACs: o.Algorithms.MACs,
@@ -159,7 +161,7 @@ func (s *Server) accept(conn net.Conn) {
 		c.source = connlimit.Network(c.address)
 	}
 	if why := s.gate.enter(c.source); why != "" {
-		s.Watch.connections.WithLabelValues(why).Inc()
+		s.metrics.connections.WithLabelValues(why).Inc()
 		s.Log.Debug("SSH connection refused", "client", conn.RemoteAddr().String(), "reason", why)
 		_, _ = conn.Write([]byte("too many connections; try again\r\n")) // fits into the socket's buffer
 		conn.Close()
@@ -289,7 +291,7 @@ func (c *client) run() {
 		c.failed(err)
 		return
 	}
-	c.Watch.connections.WithLabelValues("ok").Inc()
+	c.metrics.connections.WithLabelValues("ok").Inc()
 	c.serve(channels, requests)
 }
 
@@ -298,7 +300,7 @@ func (c *client) login() (<-chan ssh.NewChannel, <-chan *ssh.Request, error) {
 	grace := time.AfterFunc(c.LoginGrace, func() { c.timedOut.Store(true); c.wire.Close() })
 	defer grace.Stop()
 	config := c.config
-	limit := &rekeyLimit{wire: c.wire, metrics: c.Watch, ended: c.ctx.Done()}
+	limit := &rekeyLimit{wire: c.wire, ended: c.ctx.Done()}
 	for _, key := range c.keys {
 		config.AddHostKey(limitedSigner{key, limit})
 	}
@@ -309,11 +311,6 @@ func (c *client) login() (<-chan ssh.NewChannel, <-chan *ssh.Request, error) {
 	if c.Anonymous {
 		config.NoClientAuth = true
 		config.NoClientAuthCallback = c.none
-	}
-	config.AuthLogCallback = func(_ ssh.ConnMetadata, method string, err error) {
-		if method != "none" || err == nil { // clients begin with none to ask for the methods
-			c.Watch.auth.WithLabelValues(methodLabel(method), result(err)).Inc()
-		}
 	}
 	conn, channels, requests, err := ssh.NewServerConn(c.wire, &config)
 	if err != nil {
@@ -327,21 +324,6 @@ func (c *client) login() (<-chan ssh.NewChannel, <-chan *ssh.Request, error) {
 	c.loggedIn = true
 	c.gate.loggedIn(c.source)
 	return channels, requests, nil
-}
-
-func methodLabel(method string) string {
-	switch method {
-	case "none", "publickey":
-		return method
-	}
-	return "other"
-}
-
-func result(err error) string {
-	if err != nil {
-		return "refused"
-	}
-	return "ok"
 }
 
 // offered reports whether a key would be accepted. It proves nothing about the client yet.

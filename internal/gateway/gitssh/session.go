@@ -98,7 +98,7 @@ func (s *session) run(requests <-chan *ssh.Request) {
 	close(s.closed) // by the client, or with its connection
 	s.cancel()
 	if !counted {
-		s.Watch.sessions.WithLabelValues("none").Inc()
+		s.metrics.sessions.WithLabelValues("none").Inc()
 	}
 }
 
@@ -116,19 +116,19 @@ func (s *session) execute(shell bool, command string) {
 		s.finish(status)
 	}()
 	if shell {
-		s.Watch.sessions.WithLabelValues("greeting").Inc()
+		s.metrics.sessions.WithLabelValues("greeting").Inc()
 		s.greet()
 		status = 0
 		return
 	}
 	parsed, err := parseCommand(command)
 	if err != nil && parsed.service == "" {
-		s.Watch.sessions.WithLabelValues("refused").Inc()
+		s.metrics.sessions.WithLabelValues("refused").Inc()
 		s.say(fault.Message(err))
 		return
 	}
 	s.command = parsed
-	s.Watch.sessions.WithLabelValues(sessionLabels[s.service()]).Inc()
+	s.metrics.sessions.WithLabelValues(sessionLabels[s.service()]).Inc()
 	switch {
 	case s.command.isLFS() && err == nil:
 		status = s.serveLFS()

@@ -142,9 +142,8 @@ const (
 
 // rekeyLimit limits the key exchanges of a connection.
 type rekeyLimit struct {
-	wire    *wireConn
-	metrics *Metrics
-	ended   <-chan struct{}
+	wire  *wireConn
+	ended <-chan struct{}
 
 	mu     sync.Mutex
 	tokens float64
@@ -154,13 +153,11 @@ type rekeyLimit struct {
 
 // take waits until another key exchange is allowed.
 func (l *rekeyLimit) take() error {
-	l.metrics.exchanges.Inc()
 	for {
 		wait := l.wait(time.Now(), l.wire.bytes.Load())
 		if wait == 0 {
 			return nil
 		}
-		l.metrics.throttled.Inc()
 		t := time.NewTimer(wait)
 		select {
 		case <-t.C:

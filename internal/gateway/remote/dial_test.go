@@ -37,7 +37,7 @@ func TestImpatientCallers(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			n, err := newNode(Options{
-				Name: "n", Address: "node.test:1", Metrics: NewMetrics(), Log: slog.New(slog.DiscardHandler),
+				Name: "n", Address: "node.test:1", Log: slog.New(slog.DiscardHandler),
 				TLS: func() *tls.Config { return &tls.Config{ServerName: "node.test"} },
 			})
 			if err != nil {

@@ -13,7 +13,6 @@ import (
 // File is File of storage.Node, through the node's control API.
 func (n *Node) File(ctx context.Context, repo git.RepoPath, commit git.ObjectID, name string,
 	limit int64) (file git.File, err error) {
-	defer func() { n.Metrics.count(n.Name, err) }()
 	if s := n.state.Load(); !s.reachable {
 		return file, s.err
 	}

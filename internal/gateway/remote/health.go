@@ -193,7 +193,6 @@ func (n *Node) apply(ctx context.Context, l healthCheckResult) {
 // setState changes and logs the state.
 func (n *Node) setState(s *state) {
 	before := n.state.Swap(s)
-	n.Metrics.state(n.Name, s)
 	n.dropIdleChannels(s)
 	switch {
 	case before.err == nil && s.err != nil:
@@ -220,7 +219,6 @@ func (n *Node) markLost(err error) {
 	if now := n.state.Load(); now.reachable && isDialError(err) && !errors.Is(err, context.Canceled) {
 		down := &state{err: n.unreachable(err)}
 		if n.state.CompareAndSwap(now, down) {
-			n.Metrics.state(n.Name, down)
 			n.dropIdleChannels(down)
 			n.Log.Warn("storage node is down", "node", n.Name, "error", down.err)
 		}

@@ -19,7 +19,6 @@ func (n *Node) Store() (id string, isKnown bool) {
 // Hint announces to the node that another one may have written a record of a repository to their object store. It
 // reports whether the node has the packs of an earlier record on its disk.
 func (n *Node) Hint(ctx context.Context, repo git.RepoPath, record uint64) (isHeld bool, err error) {
-	defer func() { n.Metrics.count(n.Name, err) }()
 	if s := n.state.Load(); !s.reachable {
 		return false, s.err
 	}

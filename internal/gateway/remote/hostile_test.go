@@ -175,7 +175,7 @@ func startHostile(t *testing.T, h *hostile) *remote.Node {
 	t.Helper()
 	log := slog.New(slog.DiscardHandler)
 	pump := bulk.NewPump(bulk.PumpOptions{})
-	h.channels = sidechannel.NewServer(sidechannel.Options{Pump: pump, Metrics: sidechannel.NewMetrics(), Log: log})
+	h.channels = sidechannel.NewServer(sidechannel.Options{Pump: pump, Metrics: sidechannel.NewMetrics(nil), Log: log})
 	mux := http.NewServeMux()
 	mux.Handle(internalv1connect.NewSessionServiceHandler(h))
 	mux.Handle(internalv1connect.NewLFSServiceHandler(&h.lfs))
@@ -194,9 +194,9 @@ func startHostile(t *testing.T, h *hostile) *remote.Node {
 	served := make(chan struct{})
 	go func() { defer close(served); _ = port.Serve(bulk.Listen(l, pump, time.Minute)) }()
 	n, err := remote.New(remote.Options{
-		Name: "one", Address: l.Addr().String(), Channels: sidechannel.NewMetrics(),
+		Name: "one", Address: l.Addr().String(), Channels: sidechannel.NewMetrics(nil),
 		ChannelStall: 300 * time.Millisecond, Pump: pump,
-		Metrics: remote.NewMetrics(), Log: log,
+		Log: log,
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -68,7 +68,7 @@ func (noReply) Flush() error              { return nil }
 // A client that disconnects ends a call without a second reader of its response.
 func TestLeavingReadsNothing(t *testing.T) {
 	t.Parallel()
-	n := &Node{Options: Options{Name: "one", Metrics: NewMetrics()}, kick: make(chan struct{}, 1)}
+	n := &Node{Options: Options{Name: "one"}, kick: make(chan struct{}, 1)}
 	n.state.Store(&state{reachable: true})
 	n.link.Store(&link{})
 	call := &silentCall{receiving: make(chan struct{}), left: make(chan struct{})}

@@ -24,7 +24,6 @@ func callLFS[Q, B any, A interface {
 }](ctx context.Context, n *Node, session node.Session, request *Q,
 	call func(internalv1connect.LFSServiceClient, context.Context, *connect.Request[Q]) (*connect.Response[B], error)) (
 	answer A, o node.Outcome, err error) {
-	defer func() { n.Metrics.count(n.Name, err) }()
 	if err := n.checkCredential(session); err != nil {
 		return nil, o, err
 	}
@@ -98,7 +97,6 @@ func (n *Node) LFSBatch(ctx context.Context, repo git.RepoPath, session node.Ses
 // LFSDownload sends an object, or a part of it, to the client.
 func (n *Node) LFSDownload(ctx context.Context, repo git.RepoPath, session node.Session, d lfs.Download,
 	w node.ResponseWriter) (o node.Outcome, err error) {
-	defer func() { n.Metrics.count(n.Name, err) }()
 	if err := n.checkCredential(session); err != nil {
 		return o, err
 	}
@@ -125,7 +123,6 @@ func (n *Node) LFSDownload(ctx context.Context, repo git.RepoPath, session node.
 // because until then another node may take it. size is the number of bytes of the object that the node has.
 func (n *Node) LFSUpload(ctx context.Context, repo git.RepoPath, session node.Session, u lfs.Upload,
 	content io.Reader) (size int64, o node.Outcome, err error) {
-	defer func() { n.Metrics.count(n.Name, err) }()
 	if err := n.checkCredential(session); err != nil {
 		return 0, o, err
 	}

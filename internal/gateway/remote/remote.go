@@ -41,7 +41,6 @@ type Options struct {
 	Channels     *sidechannel.Metrics
 	ChannelStall time.Duration // how long a transfer may make no progress; 0: sidechannel's default
 	Pump         *bulk.Pump
-	Metrics      *Metrics
 	Log          *slog.Logger
 }
 
@@ -124,7 +123,6 @@ func newNode(o Options) (*Node, error) {
 
 // startChecks starts the health checks.
 func (n *Node) startChecks() {
-	n.Metrics.open(n.Name)
 	ctx, cancel := context.WithCancel(context.Background())
 	n.stop = cancel
 	n.done.Go(func() { n.checkHealth(ctx) })
@@ -140,7 +138,6 @@ func (n *Node) Close() error {
 	for _, l := range n.retired {
 		l.close()
 	}
-	n.Metrics.close(n.Name)
 	return nil
 }
 

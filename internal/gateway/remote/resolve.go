@@ -19,7 +19,6 @@ var _ node.Resolver = (*Node)(nil)
 // Resolve is Resolve of storage.Resolver, through the node's control API. One call can have up to 10,000 revisions of
 // 1 MiB together.
 func (n *Node) Resolve(ctx context.Context, questions []node.Question) (results []node.Result, err error) {
-	defer func() { n.Metrics.count(n.Name, err) }()
 	if s := n.state.Load(); !s.reachable {
 		return nil, s.err
 	}

@@ -206,7 +206,7 @@ func TestUsageOfLookups(t *testing.T) {
 // newRemote is the gateway's side of a node at an address.
 func newRemote(t *testing.T, address string) *remote.Node {
 	t.Helper()
-	n, err := remote.New(remote.Options{Name: "one", Address: address, InBand: true, Metrics: remote.NewMetrics(),
+	n, err := remote.New(remote.Options{Name: "one", Address: address, InBand: true,
 		Log: (&world{log: &lockedBuffer{}}).logger()})
 	if err != nil {
 		t.Fatal(err)

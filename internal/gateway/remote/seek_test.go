@@ -72,7 +72,7 @@ func TestFoundWithinASecond(t *testing.T) {
 				go server.Serve(listener)
 				defer server.Close()
 
-				n, err := newNode(Options{Name: "one", Address: "127.0.0.1:1", InBand: true, Metrics: NewMetrics(),
+				n, err := newNode(Options{Name: "one", Address: "127.0.0.1:1", InBand: true,
 					Log: slog.New(slog.DiscardHandler)})
 				if err != nil {
 					t.Fatal(err)

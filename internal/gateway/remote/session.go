@@ -31,7 +31,6 @@ var (
 // Advertise implements router.Node.
 func (n *Node) Advertise(ctx context.Context, repo git.RepoPath, session node.Session, w node.ResponseWriter) (
 	o node.Outcome, err error) {
-	defer func() { n.Metrics.count(n.Name, err) }()
 	if err := n.checkCredential(session); err != nil {
 		return o, err
 	}
@@ -59,7 +58,6 @@ func (n *Node) Advertise(ctx context.Context, repo git.RepoPath, session node.Se
 // UploadPack implements router.Node. A stateless request is sent whole before the response is read.
 func (n *Node) UploadPack(ctx context.Context, repo git.RepoPath, session node.Session, request io.Reader,
 	w node.ResponseWriter) (o node.Outcome, err error) {
-	defer func() { n.Metrics.count(n.Name, err) }()
 	if err := n.checkCredential(session); err != nil {
 		return o, err
 	}
@@ -101,7 +99,6 @@ func (n *Node) UploadPack(ctx context.Context, repo git.RepoPath, session node.S
 // channel.
 func (n *Node) ReceivePack(ctx context.Context, repo git.RepoPath, session node.Session, pusher node.Pusher,
 	request io.Reader, w node.ResponseWriter) (o node.Outcome, err error) {
-	defer func() { n.Metrics.count(n.Name, err) }()
 	if err := n.checkCredential(session); err != nil {
 		return o, err
 	}

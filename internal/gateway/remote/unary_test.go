@@ -67,9 +67,6 @@ func TestShort(t *testing.T) {
 			t.Errorf("version %v: %d bytes, %v", version, reply.Len(), err)
 		}
 	}
-	if n := w.value("packhorse_node_calls_total"); n != 7 {
-		t.Errorf("%v sessions are counted, want 7", n)
-	}
 }
 
 // A response in one message is checked as closely as a stream.

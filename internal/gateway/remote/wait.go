@@ -12,7 +12,6 @@ import (
 
 // Wait is Wait of storage.Node, through the node's control API.
 func (n *Node) Wait(ctx context.Context, repo git.RepoPath, what node.WaitCondition) (seen git.Version, err error) {
-	defer func() { n.Metrics.count(n.Name, err) }()
 	if s := n.state.Load(); !s.reachable {
 		return seen, s.err
 	}

@@ -136,9 +136,9 @@ func newWorld(t testing.TB, o options) *world {
 	var err error
 	w.remote, err = remote.New(remote.Options{
 		Name: "one", TLS: gatewayTLS, Address: w.address, Secret: o.secret, InBand: o.inBand,
-		Channels: w.register(sidechannel.NewMetrics()).(*sidechannel.Metrics),
-		Pump:     bulk.NewPump(bulk.PumpOptions{}), Metrics: w.register(remote.NewMetrics()).(*remote.Metrics),
-		Log: w.logger(),
+		Channels: sidechannel.NewMetrics(w.metrics),
+		Pump:     bulk.NewPump(bulk.PumpOptions{}),
+		Log:      w.logger(),
 	})
 	w.do(err)
 	t.Cleanup(func() { w.do(w.remote.Close()) })
@@ -226,7 +226,7 @@ func (w *world) serve() {
 		return n
 	}
 	w.channels = sidechannel.NewServer(sidechannel.Options{Pump: w.pump, Stall: w.options.stall,
-		Metrics: sidechannel.NewMetrics(), Log: w.logger()})
+		Metrics: sidechannel.NewMetrics(nil), Log: w.logger()})
 	nodeLanes := lanes(lane(w.options.small), lane(w.options.bulk))
 	if w.options.onSmall != nil {
 		nodeLanes.Small.Watch(onServed(w.options.onSmall))
@@ -307,14 +307,14 @@ func (everybody) May(context.Context, auth.Identity, git.RepoPath, auth.Operatio
 }
 
 func (w *world) newGateway() {
-	routes := router.New()
+	routes := router.New(nil)
 	w.do(routes.Set([]router.Route{{Replicas: []*router.Replica{{Name: "one", Node: w.remote, Weight: 1,
 		Ready: w.remote.Ready}}}}))
 	pump := bulk.NewPump(bulk.PumpOptions{Registerer: w.metrics})
 	handler := githttp.New(githttp.Options{Gateway: &gateway.Gateway{
 		Router: routes, Board: w.boards.gateway, Auth: everybody{}, Pump: pump, Lanes: lanes(1000, 1000),
 		Memory:  admit.NewBudget("requests", 1<<30),
-		Metrics: w.register(gateway.NewMetrics()).(*gateway.Metrics), Log: w.logger(), MaxBody: 64 << 20,
+		Metrics: gateway.NewMetrics(w.metrics), Log: w.logger(), MaxBody: 64 << 20,
 		ReadStall: time.Minute,
 	}})
 	l, err := net.Listen("tcp", "127.0.0.1:0")

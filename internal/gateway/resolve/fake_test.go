@@ -253,7 +253,7 @@ func (n *fakeNode) hold(computed func([]node.Question)) {
 
 func newTiers(t testing.TB, fake node.Resolver, change ...func(*Options)) *Tiers {
 	t.Helper()
-	o := Options{Node: fake, Entries: 1000, Metrics: NewMetrics(), Log: discard}
+	o := Options{Node: fake, Entries: 1000, Metrics: NewMetrics(nil), Log: discard}
 	for _, c := range change {
 		c(&o)
 	}

@@ -48,37 +48,28 @@ type repository struct {
 	entries int
 }
 
-// verdict is the validity of an answer of the node.
-type verdict int
-
-const (
-	current verdict = iota // no newer version is known
-	old                    // a newer version is known
-	unsure                 // its version cannot be compared with later information
-)
-
 // comparable reports whether the generations of two versions can be compared.
 func comparable(a, b git.Version) bool { return a.Incarnation == b.Incarnation && a.Epoch == b.Epoch }
 
-// learn records that a look-up was answered from a version. The look-up started at a time with the given fence. t.mu is
-// held.
-func (t *Tiers) learn(r *repository, fence uint64, v git.Version, began int64) verdict {
+// learn records that a look-up was answered from a version. The look-up started at a time with the given fence. learn
+// returns false if a newer version is known, or the version cannot be compared with later information. t.mu is held.
+func (t *Tiers) learn(r *repository, fence uint64, v git.Version, began int64) (isCurrent bool) {
 	s := r.state
 	switch {
 	case s != nil && comparable(s.version, v) && v.Generation < s.version.Generation:
-		return old
+		return false
 	case s != nil && s.version == v:
 		t.confirm(r, began)
-		return current
+		return true
 	case s != nil && comparable(s.version, v), r.fence == fence:
 		if s != nil {
 			t.o.Metrics.stale.Observe(time.Duration(t.unknownFor(r, s)).Seconds())
 		}
 		t.begin(r, v, began)
-		return current
+		return true
 	}
 	t.end(r) // both may have been current; the next look-up decides
-	return unsure
+	return false
 }
 
 // unknownFor returns the time without information about a state that turns out to be old.
@@ -126,19 +117,15 @@ func (t *Tiers) end(r *repository) {
 func (t *Tiers) hear(r *repository, e node.Event) {
 	r.heard = e.Version
 	s := r.state
-	kind := "other"
 	switch {
 	case e.Gone:
-		kind = "gone"
 		r.heard = git.Version{}
 		t.end(r)
 	case s == nil:
 		r.fence++
 	case comparable(s.version, e.Version) && e.Version.Generation <= s.version.Generation:
-		kind = "same"
 		t.confirm(r, t.now())
 	case comparable(s.version, e.Version):
-		kind = "change"
 		waited := int64(0)
 		if s.until.Load() != forever {
 			waited = t.unknownFor(r, s)
@@ -148,7 +135,6 @@ func (t *Tiers) hear(r *repository, e node.Event) {
 	default:
 		t.end(r)
 	}
-	t.o.Metrics.events.WithLabelValues(kind).Inc()
 }
 
 // unwatched records that no further events arrive. t.mu is held.
@@ -184,7 +170,6 @@ func (t *Tiers) keep(r *repository, q node.Question, result node.Result, at int6
 	}
 	t.answers.Remove(q)
 	t.answers.Add(q, &entry{result: result, state: r.state, until: until, repo: r})
-	t.o.Metrics.entries.Set(float64(t.answers.Len()))
 }
 
 // entry is one answer. It is immutable.
@@ -232,7 +217,6 @@ func hexes(revision string) (n int) {
 
 // recall returns an answer from memory.
 func (t *Tiers) recall(q node.Question, into *node.Result) bool {
-	random, began := t.o.Metrics.begin()
 	e, ok := t.answers.Get(q)
 	if !ok || !e.state.holds(t.now) || e.until != 0 && e.until <= t.now() {
 		return false
@@ -241,7 +225,7 @@ func (t *Tiers) recall(q node.Question, into *node.Result) bool {
 		e.state.used.Store(true)
 	}
 	*into = e.result
-	t.o.Metrics.hit(random, began)
+	t.o.Metrics.hit.Inc()
 	return true
 }
 
@@ -254,7 +238,6 @@ func (t *Tiers) repository(path git.RepoPath) *repository {
 		}
 		r = &repository{path: path}
 		t.repos[path] = r
-		t.o.Metrics.repos.Set(float64(len(t.repos)))
 	}
 	return r
 }
@@ -265,5 +248,4 @@ func (t *Tiers) release(r *repository) {
 		return
 	}
 	delete(t.repos, r.path)
-	t.o.Metrics.repos.Set(float64(len(t.repos)))
 }

@@ -219,7 +219,7 @@ func TestRedisIsOlder(t *testing.T) {
 func TestRedisOrder(t *testing.T) {
 	t.Parallel()
 	server := startRedis(t)
-	r, err := NewRedis(RedisOptions{URL: server.url, Timeout: patience, Metrics: NewMetrics(), Log: discard})
+	r, err := NewRedis(RedisOptions{URL: server.url, Timeout: patience, Metrics: NewMetrics(nil), Log: discard})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -351,7 +351,7 @@ func TestRedisIsDown(t *testing.T) {
 	wantSerial(t, gateway, "a", 1)
 	eventually(t, "it is bypassed", gateway.o.Redis.Bypassed)
 	for _, bad := range []string{"redis://u:secret@h", "http://h", "redis://h/x", "redis://h?pool_size=9", "\x00"} {
-		if _, err := NewRedis(RedisOptions{URL: bad, Metrics: NewMetrics(), Log: discard}); err == nil ||
+		if _, err := NewRedis(RedisOptions{URL: bad, Metrics: NewMetrics(nil), Log: discard}); err == nil ||
 			strings.Contains(err.Error(), "secret") {
 			t.Errorf("%q: %v", bad, err)
 		}
@@ -513,7 +513,7 @@ func answer(conn net.Conn, reply string, asked *atomic.Int64) {
 func TestRedisBatches(t *testing.T) {
 	t.Parallel()
 	server := startRedis(t)
-	r, err := NewRedis(RedisOptions{URL: server.url, Timeout: patience, Metrics: NewMetrics(), Log: discard})
+	r, err := NewRedis(RedisOptions{URL: server.url, Timeout: patience, Metrics: NewMetrics(nil), Log: discard})
 	if err != nil {
 		t.Fatal(err)
 	}

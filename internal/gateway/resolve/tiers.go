@@ -251,10 +251,7 @@ func (t *Tiers) board(questions []node.Question, missing []int, results []node.R
 			continue
 		}
 		f := t.flights[q]
-		switch {
-		case f != nil && f.fence == f.repo.fence && t.now() < f.batch.until:
-			t.o.Metrics.shared.Inc()
-		default:
+		if f == nil || f.fence != f.repo.fence || t.now() >= f.batch.until {
 			if led == nil {
 				led = &batch{until: t.now() + int64(fillLimit), done: make(chan struct{})}
 			}
@@ -355,9 +352,8 @@ func (t *Tiers) fill(ctx context.Context, flights []*flight) error {
 			f.fence = f.repo.fence
 		}
 		t.mu.Unlock()
-		at, began := t.now(), time.Now()
+		at := t.now()
 		results, err := t.o.Node.Resolve(ctx, questions)
-		t.o.Metrics.nodeSeconds.Observe(time.Since(began).Seconds())
 		if err == nil && ctx.Err() != nil {
 			err = fault.Wrap(fault.KindOf(ctx.Err()), "the node answered too late", ctx.Err())
 		}
@@ -392,24 +388,14 @@ func (t *Tiers) take(flights []*flight, results []node.Result, at int64, last bo
 			hits++
 		}
 		if result.Version != (git.Version{}) {
-			switch t.learn(f.repo, f.fence, result.Version, at) {
-			case old:
-				t.o.Metrics.dropped.WithLabelValues("old").Inc()
-				if !last {
-					again = append(again, f)
-					continue
-				}
-			case unsure:
-				t.o.Metrics.dropped.WithLabelValues("unsure").Inc()
-				if !last {
-					again = append(again, f)
-					continue
-				}
-			case current:
+			if t.learn(f.repo, f.fence, result.Version, at) {
 				t.keep(f.repo, f.question, result, at)
 				if result.Err == nil && result.Ref != "" {
 					known = append(known, stored{f.question, result.Answer})
 				}
+			} else if !last {
+				again = append(again, f)
+				continue
 			}
 		}
 		f.result = result

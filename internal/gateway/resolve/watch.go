@@ -46,12 +46,10 @@ func (t *Tiers) watchSoon(r *repository) {
 		return
 	}
 	if t.watched >= t.o.Watched {
-		t.o.Metrics.unknown.Inc()
 		t.crowded = true
 		return
 	}
 	t.watched++
-	t.o.Metrics.watched.Set(float64(t.watched))
 	t.queue(r)
 }
 
@@ -263,7 +261,6 @@ func (t *Tiers) sweep() {
 		t.watched--
 		t.release(r)
 	}
-	t.o.Metrics.watched.Set(float64(t.watched))
 }
 
 // Changed reports a change of a repository's refs before its events do. The next question goes to the node.

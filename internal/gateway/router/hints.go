@@ -53,7 +53,6 @@ func (r *Router) hint(m *member, repo git.RepoPath, record uint64) {
 	defer h.mu.Unlock()
 	known, isPending := h.pending[repo]
 	if !isPending && len(h.pending) >= maxHints {
-		r.metrics.hints.WithLabelValues(m.Name, hintDropped).Inc()
 		return
 	}
 	h.pending[repo] = max(known, record)
@@ -75,11 +74,9 @@ func (r *Router) sendHints(m *member) {
 		isHeld, err := m.Hint(ctx, repo, record)
 		cancel()
 		if err != nil {
-			r.metrics.hints.WithLabelValues(m.Name, hintFailed).Inc()
 			m.hints.drop()
 			continue
 		}
-		r.metrics.hints.WithLabelValues(m.Name, hintSent).Inc()
 		r.holdings.note(holding{m.Name, trimPrefix(repo.String())}, isHeld)
 	}
 }

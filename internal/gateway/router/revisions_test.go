@@ -93,7 +93,7 @@ func revisionsRouter(t *testing.T) (r *router.Router, team, first, second *revis
 	replica := func(r *revisions) *router.Replica {
 		return &router.Replica{Name: r.name, Revisions: r, Ready: r.down}
 	}
-	r = router.New()
+	r = router.New(nil)
 	err := r.Set([]router.Route{
 		{Prefix: "team", Replicas: []*router.Replica{replica(team)}},
 		{Prefix: "x", Replicas: []*router.Replica{replica(first), replica(second)}},

@@ -89,7 +89,7 @@ type Router struct {
 	workers  *balance.Scheduler
 	routing  atomic.Pointer[routingTable]
 	holdings *holdings
-	metrics  metrics
+	metrics  *metrics
 
 	mu sync.Mutex // held while the routes change
 }
@@ -127,10 +127,13 @@ type counters struct {
 	failover       prometheus.Counter // assigned after another node failed
 }
 
-// New makes a Router without routes.
-func New() *Router {
-	r := &Router{workers: balance.New(balance.Options{}), holdings: newHoldings(maxHoldings), metrics: newMetrics()}
+// New makes a Router without routes. reg, which may be nil, registers its metrics.
+func New(reg prometheus.Registerer) *Router {
+	r := &Router{workers: balance.New(balance.Options{}), holdings: newHoldings(maxHoldings), metrics: newMetrics(reg)}
 	r.routing.Store(&routingTable{})
+	if reg != nil {
+		reg.MustRegister(nodeCollector{r})
+	}
 	return r
 }
 

@@ -60,7 +60,7 @@ func (n *storeNode) hinted() []string {
 // storeRouter makes a router with one route to the nodes.
 func storeRouter(t *testing.T, nodes ...*storeNode) *router.Router {
 	t.Helper()
-	r := router.New()
+	r := router.New(nil)
 	setRoute(t, r, nodes...)
 	return r
 }

@@ -30,14 +30,13 @@ const (
 // long. So time and the number of files at once are limited, and a file is shown without colours if a limit is reached.
 // Chroma parses its lexers when the process starts, which takes 5 ms and 3 MB.
 type painter struct {
-	metrics *PageMetrics
 	seats   chan struct{}
 	running sync.WaitGroup
 }
 
-func newPainter(m *PageMetrics) *painter {
+func newPainter() *painter {
 	// the other processors are for Git clients
-	return &painter{metrics: m, seats: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2))}
+	return &painter{seats: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2))}
 }
 
 func (p *painter) wait() { p.running.Wait() }
@@ -61,7 +60,6 @@ func (p *painter) spans(name, text string) (spans []span, language, result strin
 	default:
 		spans, result = p.paint(lexer, text)
 	}
-	p.metrics.painted.WithLabelValues(result).Inc()
 	return spans, language, result
 }
 
@@ -83,7 +81,6 @@ func (p *painter) paint(lexer chroma.Lexer, text string) (spans []span, result s
 	})
 	select {
 	case spans = <-done:
-		p.metrics.seconds.Observe(time.Since(begin).Seconds())
 	case <-late.C:
 	}
 	if spans == nil {

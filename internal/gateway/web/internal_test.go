@@ -29,7 +29,7 @@ var tags = regexp.MustCompile(`<[^>]*>`)
 // Highlighting does not change the text.
 func TestCodeIsTheText(t *testing.T) {
 	t.Parallel()
-	p := newPainter(NewPageMetrics())
+	p := newPainter()
 	defer p.wait()
 	names := []string{"a.go", "a.py", "a.js", "a.html", "a.md", "Makefile", "a.c", "a.yaml", "a.php", "a.unknown", "a.sh",
 		"a.rb", "a.diff"}
@@ -59,7 +59,7 @@ func TestPaintEnds(t *testing.T) {
 	if spans := tokens(lexers.Get("go"), "package a\n", time.Now().Add(-time.Second)); spans != nil {
 		t.Errorf("tokens after the deadline = %v, want nil", spans)
 	}
-	p := newPainter(NewPageMetrics())
+	p := newPainter()
 	for range cap(p.seats) {
 		p.seats <- struct{}{}
 	}

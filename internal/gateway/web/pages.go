@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 	g "maragu.dev/gomponents"
 	h "maragu.dev/gomponents/html"
 
@@ -31,7 +33,8 @@ type Files interface {
 type PageOptions struct {
 	Searcher search.Searcher // nil: searches fail as unavailable
 	Files    Files           // nil: no file exists
-	Metrics  *PageMetrics    // nil: not exported
+
+	Registerer prometheus.Registerer // of metrics; may be nil
 }
 
 // Pages serves the pages for browsers. Safe for concurrent use. The owner closes it.
@@ -40,15 +43,16 @@ type Pages struct {
 	assets     map[string]asset  // by path
 	assetPaths map[string]string // by name
 	paint      *painter
+	sent       *prometheus.CounterVec
 }
 
 // NewPages returns Pages.
 func NewPages(o PageOptions) (*Pages, error) {
-	if o.Metrics == nil {
-		o.Metrics = NewPageMetrics()
-	}
 	assets, paths, err := loadAssets()
-	return &Pages{PageOptions: o, assets: assets, assetPaths: paths, paint: newPainter(o.Metrics)}, err
+	sent := promauto.With(o.Registerer).NewCounterVec(prometheus.CounterOpts{
+		Name: "packhorse_pages_total", Help: "Pages sent to browsers, by page (search, file, clone, error) and status.",
+	}, []string{"page", "status"})
+	return &Pages{PageOptions: o, assets: assets, assetPaths: paths, paint: newPainter(), sent: sent}, err
 }
 
 // Close waits until highlighting has ended.
@@ -116,7 +120,7 @@ func (p *Pages) send(w http.ResponseWriter, r *http.Request, status int, name st
 	if err := pg.Render(&b); err != nil {
 		return fault.Wrap(fault.Internal, "cannot render the page", err)
 	}
-	p.Metrics.pages.WithLabelValues(name, strconv.Itoa(status)).Inc()
+	p.sent.WithLabelValues(name, strconv.Itoa(status)).Inc()
 	h := w.Header()
 	h.Set("Content-Type", "text/html; charset=utf-8")
 	h.Set("Content-Length", strconv.Itoa(b.Len()))

@@ -241,7 +241,7 @@ func TestUpgradeWithABody(t *testing.T) {
 	t.Parallel()
 	log := slog.New(slog.DiscardHandler)
 	channels := sidechannel.NewServer(sidechannel.Options{Pump: bulk.NewPump(bulk.PumpOptions{}), Max: 10,
-		Metrics: sidechannel.NewMetrics(), Log: log})
+		Metrics: sidechannel.NewMetrics(nil), Log: log})
 	t.Cleanup(func() { channels.Close() })
 	_, address := realPort(t, "tcp", Options{Channels: channels, Stall: 100 * time.Millisecond})
 	for _, rest := range []string{

@@ -18,8 +18,7 @@ const (
 // longest, so that silent clients cannot keep others out. Use state as http.Server.ConnState.
 type limitListener struct {
 	net.Listener
-	most    int
-	metrics *OpsMetrics
+	most int
 
 	mu    sync.Mutex
 	conns map[net.Conn]*visit
@@ -31,8 +30,8 @@ type visit struct {
 	works bool      // a request is being answered
 }
 
-func newDoor(l net.Listener, most int, m *OpsMetrics) *limitListener {
-	return &limitListener{Listener: l, most: most, metrics: m, conns: make(map[net.Conn]*visit)}
+func newDoor(l net.Listener, most int) *limitListener {
+	return &limitListener{Listener: l, most: most, conns: make(map[net.Conn]*visit)}
 }
 
 // Accept implements net.Listener.
@@ -54,7 +53,6 @@ func (d *limitListener) enter(c net.Conn) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if len(d.conns) >= d.most {
-		d.metrics.refused.WithLabelValues("connection").Inc()
 		var oldest net.Conn
 		for other, v := range d.conns {
 			if !v.works && (oldest == nil || v.since.Before(d.conns[oldest].since)) {
@@ -90,7 +88,7 @@ func (d *limitListener) state(c net.Conn, s http.ConnState) {
 func isHealthCheck(r *http.Request) bool { return r.URL.Path == "/healthz" || r.URL.Path == "/readyz" }
 
 // bounded limits the number of concurrent requests, except for health checks.
-func bounded(h http.Handler, most int, m *OpsMetrics) http.Handler {
+func bounded(h http.Handler, most int) http.Handler {
 	room := make(chan struct{}, most)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !isHealthCheck(r) {
@@ -98,7 +96,6 @@ func bounded(h http.Handler, most int, m *OpsMetrics) http.Handler {
 			case room <- struct{}{}:
 				defer func() { <-room }()
 			default:
-				m.refused.WithLabelValues("request").Inc()
 				w.Header().Set("Retry-After", "1")
 				w.Header().Set("Connection", "close")
 				answer(w, http.StatusServiceUnavailable, errOpsFull.Error())

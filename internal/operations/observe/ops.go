@@ -20,16 +20,12 @@ import (
 
 // Ops is the server of the private listener. Profiles reveal much about a process and cost CPU time, so it is never the
 // public listener. It has its own mux, so nothing that registers itself on http.DefaultServeMux is reachable.
-type Ops struct {
-	server  *http.Server
-	metrics *OpsMetrics
-}
+type Ops struct{ server *http.Server }
 
 // OpsOptions configure Ops.
 type OpsOptions struct {
 	Log      *slog.Logger
 	Registry *prometheus.Registry
-	Metrics  *OpsMetrics             // of the listener itself; may be nil
 	More     map[string]http.Handler // by path or pattern of http.ServeMux
 	Ready    func() error            // nil means ready, otherwise the error has the reason; called concurrently
 	Notes    func() []string         // lines for the answer of /readyz, though it is ready; nil: none. Called concurrently
@@ -45,19 +41,15 @@ const (
 
 // NewOps returns the private server.
 func NewOps(o OpsOptions) *Ops {
-	m := o.Metrics
-	if m == nil {
-		m = NewOpsMetrics()
-	}
 	return &Ops{&http.Server{
-		Handler:           bounded(opsHandler(o), opsRequests, m),
+		Handler:           bounded(opsHandler(o), opsRequests),
 		ReadHeaderTimeout: opsReadTimeout,
 		ReadTimeout:       opsReadTimeout,
 		WriteTimeout:      opsWriteTimeout,
 		IdleTimeout:       opsIdleTimeout,
 		MaxHeaderBytes:    16 << 10,
 		ErrorLog:          slog.NewLogLogger(o.Log.Handler(), slog.LevelDebug),
-	}, m}
+	}}
 }
 
 // Serve answers requests until Close, and then returns nil. On a loopback listener, requests have to name this machine
@@ -66,7 +58,7 @@ func (s *Ops) Serve(l net.Listener) error {
 	if a, ok := l.Addr().(*net.TCPAddr); ok && a.IP.IsLoopback() {
 		s.server.Handler = localOnly(s.server.Handler)
 	}
-	d := newDoor(l, opsConnections, s.metrics)
+	d := newDoor(l, opsConnections)
 	s.server.ConnState = d.state
 	if err := s.server.Serve(d); !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("serve the private listener: %w", err)

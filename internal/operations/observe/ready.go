@@ -55,9 +55,6 @@ func NewReadiness(log *slog.Logger, checks ...Check) *Readiness {
 	return r
 }
 
-// Collectors returns the collectors to register.
-func (r *Readiness) Collectors() []prometheus.Collector { return []prometheus.Collector{r} }
-
 // Describe implements prometheus.Collector.
 func (r *Readiness) Describe(to chan<- *prometheus.Desc) { to <- r.failed }
 

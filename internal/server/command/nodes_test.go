@@ -56,7 +56,7 @@ func serveAdmin(t *testing.T, state string, handler http.Handler) {
 func TestAdminCommands(t *testing.T) {
 	t.Parallel()
 	state := socketDir(t)
-	routes := router.New()
+	routes := router.New(nil)
 	down := func() error { return fault.New(fault.Unavailable, "nobody answers") }
 	err := routes.Set([]router.Route{
 		{Replicas: []*router.Replica{{Name: "a", Weight: 2}}},
@@ -106,7 +106,7 @@ func TestAdminCommands(t *testing.T) {
 func TestNodesOfAStore(t *testing.T) {
 	t.Parallel()
 	state := socketDir(t)
-	routes := router.New()
+	routes := router.New(nil)
 	replica := func(name, store string) *router.Replica {
 		return &router.Replica{Name: name, Store: func() (string, bool) { return store, true }}
 	}

@@ -62,9 +62,9 @@ func BenchmarkApplication(b *testing.B) {
 			cfg.State = b.TempDir()
 			cfg.App.Workers, cfg.App.Slots, cfg.App.Health = []string{"unix:" + socket}, 8, ""
 			h := githttp.New(githttp.Options{Gateway: &gateway.Gateway{
-				Router: router.New(), Pump: bulk.NewPump(bulk.PumpOptions{}),
+				Router: router.New(nil), Pump: bulk.NewPump(bulk.PumpOptions{}),
 				Lanes:  admit.NewLanes(admit.Sizes{Small: 10, Hit: 10, Cold: 10}),
-				Memory: admit.NewBudget("requests", 1<<30), Metrics: gateway.NewMetrics(), MaxBody: 1 << 20, Log: log,
+				Memory: admit.NewBudget("requests", 1<<30), Metrics: gateway.NewMetrics(nil), MaxBody: 1 << 20, Log: log,
 				Board: inflight.NewBoard(), SLI: newSLI(&cfg.SLI, nil),
 			}})
 			reg := prometheus.NewRegistry()

@@ -104,7 +104,7 @@ workers = ["http://127.0.0.1:3001"]
 func appServer(t *testing.T, cfg config.Config) *server {
 	t.Helper()
 	s := newServer(t, config.RoleGateway, cfg, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
-	if err := s.addApp(s.newGitHandler(router.New(), nil, nil)); err != nil {
+	if err := s.addApp(s.newGitHandler(router.New(nil), nil, nil)); err != nil {
 		t.Fatal(err)
 	}
 	return s

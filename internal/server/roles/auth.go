@@ -16,7 +16,7 @@ func (s *server) newAuth() (*auth.Auth, error) {
 	if err != nil {
 		return nil, err
 	}
-	metrics := auth.NewMetrics()
+	metrics := auth.NewMetrics(s.reg)
 	host, err := config.SplitAddress(cfg.HTTP.Address)
 	if err != nil {
 		return nil, err
@@ -55,7 +55,6 @@ func (s *server) newAuth() (*auth.Auth, error) {
 	if hook != nil {
 		o.Authenticators = append(o.Authenticators, hook)
 	}
-	s.register(metrics)
 	callers := auth.New(o)
 	if !config.IsLoopback(host) && cfg.HTTP.TLSCert == "" && callers.Configured() {
 		log.Warn("credentials of callers arrive without TLS, unless a proxy terminates it: set --tls-cert and --tls-key",

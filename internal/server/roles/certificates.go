@@ -28,9 +28,6 @@ func newCertificateMetric(cfg *config.Config, role config.Role) *certificateMetr
 	}
 }
 
-// Collectors lists the metrics for registration.
-func (m *certificateMetric) Collectors() []prometheus.Collector { return []prometheus.Collector{m} }
-
 func (m *certificateMetric) Describe(to chan<- *prometheus.Desc) { to <- m.expiry; to <- m.failed }
 
 func (m *certificateMetric) Collect(to chan<- prometheus.Metric) {

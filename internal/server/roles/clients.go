@@ -59,13 +59,11 @@ func (s *server) addGateway(routes *router.Router, tiers *resolve.Tiers, searchA
 
 // newGitHandler makes the handler of requests to the public HTTP listener.
 func (s *server) newGitHandler(routes *router.Router, tiers *resolve.Tiers, callers gateway.Auth) *githttp.Handler {
-	metrics := gateway.NewMetrics()
-	s.register(metrics, routes)
 	lanes := &s.lanes
 	g := gateway.Gateway{
 		Router: routes, Resolver: routes, Auth: callers, Rename: foldCase(s.cfg.Auth.Origin),
 		SendCredentials: len(s.cfg.Mirror) > 0, Pump: lanes.pump, Lanes: lanes.Lanes, Memory: lanes.memory,
-		Metrics: metrics, Log: s.log, Board: lanes.board, SLI: lanes.sli, Tracer: lanes.tracer,
+		Metrics: gateway.NewMetrics(s.reg), Log: s.log, Board: lanes.board, SLI: lanes.sli, Tracer: lanes.tracer,
 		MaxBody: int64(s.cfg.HTTP.MaxBody), ReadStall: s.cfg.HTTP.Stall.Duration,
 		MaxPush: int64(s.cfg.Push.MaxSize), PushTime: s.cfg.Push.TimeLimit.Duration,
 	}
@@ -79,8 +77,7 @@ func (s *server) newGitHandler(routes *router.Router, tiers *resolve.Tiers, call
 // Below them, each connection must be a bulk.Socket.
 func (s *server) newHTTPPort(handler *githttp.Handler, clients *clientListeners) (*port, error) {
 	cfg, log := s.cfg, s.log
-	errorLog := newHTTPLog(log)
-	s.register(errorLog)
+	errorLog := newHTTPLog(log, s.reg)
 	h := &http.Server{
 		Handler:           handler,
 		ReadHeaderTimeout: 10 * time.Second, // also of a TLS handshake
@@ -89,7 +86,6 @@ func (s *server) newHTTPPort(handler *githttp.Handler, clients *clientListeners)
 		ErrorLog:          errorLog.logger(),
 	}
 	guard := httpguard.New(httpguard.Options{Refused: handler.Refused})
-	s.register(guard)
 	h.ConnContext = func(ctx context.Context, c net.Conn) context.Context {
 		return connlimit.Context(guard.Context(bulk.Serve(ctx, c), c), c)
 	}

@@ -5,7 +5,6 @@ import (
 	"slices"
 
 	"github.com/packhorse-git/packhorse/client"
-	"github.com/packhorse-git/packhorse/internal/gateway/remote"
 	"github.com/packhorse-git/packhorse/internal/gateway/resolve"
 	"github.com/packhorse-git/packhorse/internal/gateway/router"
 	"github.com/packhorse-git/packhorse/internal/gateway/web/api"
@@ -19,11 +18,9 @@ import (
 
 // buildGateway builds a gateway to storage nodes in other processes.
 func (s *server) buildGateway() error {
-	routes := router.New()
-	metrics, channelMetrics := remote.NewMetrics(), sidechannel.NewMetrics()
-	s.register(metrics, channelMetrics)
+	routes := router.New(s.reg)
 	nodes := &remoteNodes{
-		router: routes, metrics: metrics, channels: channelMetrics, log: s.log, pump: s.lanes.pump,
+		router: routes, channels: sidechannel.NewMetrics(s.reg), log: s.log, pump: s.lanes.pump,
 		table: nodeTable[remoteNode]{log: s.log},
 	}
 	s.closers.push("connections to storage nodes", nodes.close)
@@ -71,12 +68,11 @@ func (s *server) newTiers(nodes *router.Router) (*resolve.Tiers, error) {
 	if cfg.Entries == 0 {
 		return nil, nil
 	}
-	metrics := resolve.NewMetrics()
+	metrics := resolve.NewMetrics(s.reg)
 	redis, err := newRedis(&cfg, metrics, s.log)
 	if err != nil {
 		return nil, err
 	}
-	s.register(metrics)
 	return resolve.New(resolve.Options{
 		Node: nodes, Group: nodes.Home, Entries: cfg.Entries, Watched: cfg.Watched, Redis: redis,
 		TTL: cfg.TTL.Duration, MissingTTL: cfg.MissingTTL.Duration, Metrics: metrics, Log: s.log,

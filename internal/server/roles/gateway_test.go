@@ -11,7 +11,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/goleak"
 
-	"github.com/packhorse-git/packhorse/internal/gateway/remote"
 	"github.com/packhorse-git/packhorse/internal/gateway/router"
 	"github.com/packhorse-git/packhorse/internal/server/config"
 )
@@ -41,7 +40,7 @@ func TestRemoteNodesFollowTheConfiguration(t *testing.T) {
 	before := goleak.IgnoreCurrent()
 	var logged lockedLog
 	n := &remoteNodes{
-		router: router.New(), metrics: remote.NewMetrics(), log: slog.New(slog.NewTextHandler(&logged, nil)),
+		router: router.New(nil), log: slog.New(slog.NewTextHandler(&logged, nil)),
 	}
 	n.table.log = n.log
 	node := func(name string, weight int) config.NodeConfig {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 )
 
 // acceptWarnings is the minimum time between two warnings about failed accepts. Without free file descriptors, each
@@ -25,15 +26,12 @@ type httpLog struct {
 	warned time.Time
 }
 
-func newHTTPLog(log *slog.Logger) *httpLog {
-	return &httpLog{log: log, now: time.Now, failed: prometheus.NewCounter(prometheus.CounterOpts{
+func newHTTPLog(log *slog.Logger, r prometheus.Registerer) *httpLog {
+	return &httpLog{log: log, now: time.Now, failed: promauto.With(r).NewCounter(prometheus.CounterOpts{
 		Name: "packhorse_accept_errors_total",
 		Help: "Failed attempts to accept a connection, mostly for lack of file descriptors.",
 	})}
 }
-
-// Collectors lists the metrics for registration.
-func (h *httpLog) Collectors() []prometheus.Collector { return []prometheus.Collector{h.failed} }
 
 // logger returns the value for http.Server.ErrorLog.
 func (h *httpLog) logger() *log.Logger { return log.New(h, "", 0) }

@@ -62,7 +62,7 @@ func TestFirstTokenMakesRoom(t *testing.T) {
 	cfg.Auth.Tokens = filepath.Join(cfg.Root, "tokens")
 	cfg.Lanes.Cold, cfg.Lanes.Anonymous = 100, 0.25
 	s := newServer(t, config.RoleServe, cfg, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
-	if err := s.addGateway(router.New(), nil, nil); err != nil {
+	if err := s.addGateway(router.New(nil), nil, nil); err != nil {
 		t.Fatal(err)
 	}
 	l := s.lanes

@@ -19,7 +19,6 @@ import (
 // remoteNodes connects a gateway to its storage nodes. They follow the configuration.
 type remoteNodes struct {
 	router   *router.Router
-	metrics  *remote.Metrics
 	channels *sidechannel.Metrics
 	log      *slog.Logger
 	pump     *bulk.Pump
@@ -79,7 +78,7 @@ func (n *remoteNodes) connect(c config.NodeConfig) (remoteNode, error) {
 	}
 	options := remote.Options{
 		Name: c.Name, Address: c.Address, InBand: c.Transport == config.TransportInBand,
-		Metrics: n.metrics, Log: n.log, Channels: n.channels, Pump: n.pump,
+		Log: n.log, Channels: n.channels, Pump: n.pump,
 	}
 	if trust.Secret != nil {
 		options.Secret = trust.Secret.Get

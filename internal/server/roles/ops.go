@@ -44,10 +44,9 @@ func newWatching(reg *prometheus.Registry, log *slog.Logger) *watching {
 // start starts the private listener, the admin socket and the watchdog for a server.
 func (w *watching) start(s *server, l listeners) {
 	w.ready = observe.NewReadiness(w.log, s.checks...)
-	metrics := observe.NewOpsMetrics()
-	s.register(metrics, w.ready)
+	s.reg.MustRegister(w.ready)
 	w.ops = observe.NewOps(observe.OpsOptions{
-		Log: w.log, Registry: w.reg, Metrics: metrics, Notes: s.allNotes, Ready: w.isReady,
+		Log: w.log, Registry: w.reg, Notes: s.allNotes, Ready: w.isReady,
 		More: map[string]http.Handler{
 			adminapi.DumpPath: s.dumps.handler(opsDumpInterval),
 			"GET " + top.Path: top.New(s.topSources()),

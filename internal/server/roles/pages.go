@@ -14,8 +14,7 @@ import (
 
 // newSearchAPI makes the code search API for the public listener.
 func (s *server) newSearchAPI(o api.APIOptions) (*api.API, error) {
-	o.Version, o.Metrics, o.Built = s.process.Version, api.NewMetrics(), built()
-	s.register(o.Metrics)
+	o.Version, o.Registerer, o.Built = s.process.Version, s.reg, built()
 	return api.NewAPI(o)
 }
 
@@ -23,8 +22,7 @@ func (s *server) newSearchAPI(o api.APIOptions) (*api.API, error) {
 func (s *server) newPages(files web.Files, searchAPI *api.API) (githttp.Pages, error) {
 	var pages *web.Pages
 	if s.cfg.HTTP.Pages {
-		o := web.PageOptions{Files: files, Metrics: web.NewPageMetrics()}
-		s.register(o.Metrics)
+		o := web.PageOptions{Files: files, Registerer: s.reg}
 		switch {
 		case s.search != nil:
 			o.Searcher = s.search

@@ -23,8 +23,7 @@ func (s *server) newClientListeners() (*clientListeners, error) {
 	if err != nil {
 		return nil, err
 	}
-	metrics := connlimit.NewMetrics()
-	s.register(metrics)
+	metrics := connlimit.NewMetrics(s.reg)
 	c := &clientListeners{limits: limitsOf(cfg, descriptors()), proxies: proxies, warnings: clientaddr.NewWarnings(log)}
 	c.limits.report(log)
 	answer := []byte(tooManyConnections)

@@ -98,14 +98,14 @@ func newStorage(t *testing.T, root string) *storage.Node {
 // serveReplicas begins a gateway in front of some replicas of all repositories.
 func serveReplicas(t *testing.T, log io.Writer, replicas ...*router.Replica) (url string, routes *router.Router) {
 	t.Helper()
-	routes = router.New()
+	routes = router.New(nil)
 	if err := routes.Set([]router.Route{{Replicas: replicas}}); err != nil {
 		t.Fatal(err)
 	}
 	handler := githttp.New(githttp.Options{Gateway: &gateway.Gateway{
 		Router: routes, Pump: bulk.NewPump(bulk.PumpOptions{}),
 		Lanes:  admit.NewLanes(admit.Sizes{Small: 100, Hit: 100, Cold: 100}),
-		Memory: admit.NewBudget("requests", 1<<30), Metrics: gateway.NewMetrics(),
+		Memory: admit.NewBudget("requests", 1<<30), Metrics: gateway.NewMetrics(nil),
 		Log:     slog.New(slog.NewTextHandler(log, nil)),
 		MaxBody: 64 << 20, ReadStall: 5 * time.Minute,
 	}})

@@ -28,7 +28,7 @@ func (s *server) buildServe() error {
 		}
 	}
 	s.followStore()
-	routes := router.New()
+	routes := router.New(s.reg)
 	replica := &router.Replica{Name: localNode, Node: s.sessions(), Revisions: storage.Resolver{Node: s.node},
 		Files: s.node}
 	if err := routes.Set([]router.Route{{Replicas: []*router.Replica{replica}}}); err != nil {

@@ -64,7 +64,7 @@ func build(role config.Role, cfg config.Config, log *slog.Logger, reg prometheus
 	if err := s.addLanes(); err != nil {
 		return nil, err
 	}
-	s.register(newCertificateMetric(&cfg, role))
+	reg.MustRegister(newCertificateMetric(&cfg, role))
 	switch role {
 	case config.RoleStorage:
 		return s, s.buildStorage()

@@ -36,11 +36,9 @@ func (s *server) addSSH(core *gateway.Gateway, callers *auth.Auth, clients *clie
 	if cfg.KnowsKeys() || cfg.RevokedKeys != "" || s.cfg.Auth.Hook.URL != "" {
 		keys = callers
 	}
-	metrics := gitssh.NewMetrics()
-	s.register(metrics)
 	server, err := gitssh.New(gitssh.Options{
 		Gateway: core, HostKeys: hostKeys, Keys: keys, Anonymous: cfg.Anonymous, Algorithms: cfg.Algorithms(),
-		Agent: "Packhorse", Watch: metrics,
+		Agent: "Packhorse", Registerer: s.reg,
 		Limits: gitssh.Limits{
 			Logins: clients.limits.sshLogins, AddressLogins: clients.limits.addressLogins, AddressRate: float64(cfg.AddressRate),
 			Exempt: clients.ssh.Exempt,

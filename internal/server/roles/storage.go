@@ -196,10 +196,8 @@ func (s *server) addNodePort() error {
 	if err != nil {
 		return err
 	}
-	channelMetrics := sidechannel.NewMetrics()
-	s.register(channelMetrics)
 	channels := sidechannel.NewServer(sidechannel.Options{
-		Pump: lanes.pump, Metrics: channelMetrics, Log: s.log,
+		Pump: lanes.pump, Metrics: sidechannel.NewMetrics(s.reg), Log: s.log,
 	})
 	s.closers.push("side channels", channels.Close)
 	o := s.controlOptions()

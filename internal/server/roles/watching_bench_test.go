@@ -70,14 +70,14 @@ func BenchmarkWatching(b *testing.B) {
 			o.Log, o.Board, o.SLI = log, inflight.NewBoard(), newSLI(&cfg.SLI, nil)
 		}
 		b.Run(name, func(b *testing.B) {
-			o.Router = router.New()
+			o.Router = router.New(nil)
 			if err := o.Router.Set([]router.Route{{Replicas: []*router.Replica{{Name: "local",
 				Node: answering{}}}}}); err != nil {
 				b.Fatal(err)
 			}
 			o.Pump, o.Lanes, o.Memory = bulk.NewPump(bulk.PumpOptions{}), admit.NewLanes(admit.Sizes{Small: 10, Hit: 10,
 				Cold: 10}), admit.NewBudget("requests", 1<<30)
-			o.Metrics, o.MaxBody = gateway.NewMetrics(), 1<<20
+			o.Metrics, o.MaxBody = gateway.NewMetrics(nil), 1<<20
 			h := githttp.New(githttp.Options{Gateway: &o})
 			b.ReportAllocs()
 			for b.Loop() {

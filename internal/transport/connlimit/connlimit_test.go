@@ -28,7 +28,7 @@ type world struct {
 func newWorld(t *testing.T, o Options) *world {
 	t.Helper()
 	w := &world{T: t}
-	o.Name, o.Metrics, o.Log = "test", NewMetrics(), slog.New(slog.NewTextHandler(&w.log, nil))
+	o.Name, o.Metrics, o.Log = "test", NewMetrics(nil), slog.New(slog.NewTextHandler(&w.log, nil))
 	w.limiter = New(o)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -4,6 +4,7 @@ import (
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 )
 
 // Metrics counts the connections of the listeners that clients reach.
@@ -23,22 +24,24 @@ var (
 		[]string{"listener"}, nil)
 )
 
-// NewMetrics makes the metrics; the caller registers the Collectors.
-func NewMetrics() *Metrics {
-	return &Metrics{
-		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
+// NewMetrics makes the metrics, which all Limiters of a process share.
+func NewMetrics(r prometheus.Registerer) *Metrics {
+	with := promauto.With(r)
+	m := &Metrics{
+		refused: with.NewCounterVec(prometheus.CounterOpts{
 			Name: "packhorse_connections_refused_total",
 			Help: "Connections refused because all others have a running request, by listener and reason: connections (too " +
-				"many), address_connections " +
-				"(too many from this address).",
+				"many), address_connections (too many from this address).",
 		}, []string{"listener", "reason"}),
-		closed: prometheus.NewCounterVec(prometheus.CounterOpts{
+		closed: with.NewCounterVec(prometheus.CounterOpts{
 			Name: "packhorse_connections_closed_total",
-			Help: "Idle connections closed for a new one, by listener and reason: connections (there were too many), " +
-				"address_connections (too many from " +
-				"the address of both).",
+			Help: "Idle connections closed for a new one, by listener and reason, as for refused ones.",
 		}, []string{"listener", "reason"}),
 	}
+	if r != nil {
+		r.MustRegister((*gauges)(m))
+	}
+	return m
 }
 
 // watch counts the connections of a limiter, too.
@@ -52,18 +55,13 @@ func (m *Metrics) watch(l *Limiter) {
 	m.limiters = append(m.limiters, l)
 }
 
-// Collectors lists the metrics for registration.
-func (m *Metrics) Collectors() []prometheus.Collector {
-	return []prometheus.Collector{m.refused, m.closed, (*gauges)(m)}
-}
-
 // gauges collects the figures of the limiters.
 type gauges Metrics
 
-// Describe is a prometheus.Collector's.
+// Describe implements prometheus.Collector.
 func (g *gauges) Describe(to chan<- *prometheus.Desc) { to <- openDesc; to <- limitDesc }
 
-// Collect is a prometheus.Collector's.
+// Collect implements prometheus.Collector.
 func (g *gauges) Collect(to chan<- prometheus.Metric) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

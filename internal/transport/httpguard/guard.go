@@ -22,8 +22,6 @@ import (
 	"net/http"
 	"sync/atomic"
 	"time"
-
-	"github.com/prometheus/client_golang/prometheus"
 )
 
 // Options configure a Guard.
@@ -33,21 +31,10 @@ type Options struct {
 }
 
 // Guard makes guarded connections. Safe for concurrent use.
-type Guard struct {
-	Options
-	refused *prometheus.CounterVec
-}
+type Guard struct{ Options }
 
 // New returns a Guard.
-func New(o Options) *Guard {
-	return &Guard{o, prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "packhorse_http_malformed_total",
-		Help: "HTTP requests that were refused because two servers could understand them in two ways, by reason.",
-	}, []string{"reason"})}
-}
-
-// Collectors lists the metrics for registration.
-func (g *Guard) Collectors() []prometheus.Collector { return []prometheus.Collector{g.refused} }
+func New(o Options) *Guard { return &Guard{o} }
 
 // Listen guards the connections of a listener.
 func (g *Guard) Listen(l net.Listener) net.Listener { return &listener{l, g} }
@@ -187,7 +174,6 @@ func (c *conn) Write(p []byte) (int, error) {
 func (c *conn) note(why *Refusal, err error) error {
 	c.err = err
 	c.isRefused.Store(true)
-	c.guard.refused.WithLabelValues(why.Reason).Inc()
 	return err
 }
 

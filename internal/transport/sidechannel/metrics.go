@@ -1,6 +1,9 @@
 package sidechannel
 
-import "github.com/prometheus/client_golang/prometheus"
+import (
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+)
 
 // Metrics counts channels and transfers of either end. A Server and several Pools can share one.
 type Metrics struct {
@@ -17,12 +20,13 @@ type Metrics struct {
 }
 
 // NewMetrics creates the metrics.
-func NewMetrics() *Metrics {
+func NewMetrics(r prometheus.Registerer) *Metrics {
+	with := promauto.With(r)
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
-		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
+		return with.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
 	}
 	m := &Metrics{
-		channels: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		channels: with.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "packhorse_channels", Help: "Side channels by state: idle, busy (with a transfer or its acknowledgement).",
 		}, []string{"state"}),
 		opened: counter("packhorse_channels_opened_total",
@@ -45,11 +49,6 @@ func NewMetrics() *Metrics {
 	m.sentKernel, m.sentUser = m.bytes.WithLabelValues("sent", "kernel"), m.bytes.WithLabelValues("sent", "user")
 	m.gotKernel, m.gotUser = m.bytes.WithLabelValues("received", "kernel"), m.bytes.WithLabelValues("received", "user")
 	return m
-}
-
-// Collectors returns the metrics to register.
-func (m *Metrics) Collectors() []prometheus.Collector {
-	return []prometheus.Collector{m.channels, m.opened, m.closed, m.refused, m.transfers, m.bytes}
 }
 
 func (m *Metrics) countSent(kernel, user int64) {

@@ -41,7 +41,7 @@ var kinds = []string{"tcp", "unix", "tls"}
 // newWorld starts a node's port of a kind. dialed may change what the pool gets; nil: nothing.
 func newWorld(t testing.TB, kind string, o Options, p PoolOptions) *world {
 	t.Helper()
-	w := &world{t: t, node: NewMetrics(), gateway: NewMetrics()}
+	w := &world{t: t, node: NewMetrics(nil), gateway: NewMetrics(nil)}
 	log := slog.New(slog.DiscardHandler)
 	pump := bulk.NewPump(bulk.PumpOptions{})
 	o.Pump, o.Metrics, o.Log = pump, w.node, log

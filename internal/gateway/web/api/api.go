@@ -15,6 +15,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/search"
@@ -36,21 +38,20 @@ type APIOptions struct {
 	Status  func(may search.Readable) search.Status
 	Version string    // of the server
 	Built   time.Time // build time of the server
-	Metrics *Metrics
+
+	Registerer prometheus.Registerer // of metrics; may be nil
 }
 
 // API serves Packhorse's and Sourcegraph's search APIs. Safe for concurrent use.
 type API struct {
 	APIOptions
+	metrics *metrics
 	graphql *graphQL
 }
 
 // NewAPI returns an API.
 func NewAPI(o APIOptions) (*API, error) {
-	if o.Metrics == nil {
-		o.Metrics = NewMetrics()
-	}
-	a := &API{APIOptions: o}
+	a := &API{APIOptions: o, metrics: newMetrics(o.Registerer)}
 	var err error
 	a.graphql, err = newGraphQL()
 	return a, err
@@ -297,7 +298,7 @@ func newSummary(s search.Summary) Summary {
 
 // answer sends one JSON object: {"results":[...],"summary":{...}}.
 func (a *API) answer(w http.ResponseWriter, r *http.Request, v search.Visitor, q parameters) (err error) {
-	defer func() { a.Metrics.count("json", err) }()
+	defer func() { a.metrics.count("json", err) }()
 	request, err := a.request(q, v, schema.API)
 	if err != nil {
 		return sendFailure(w, err)

@@ -52,7 +52,7 @@ func (a *API) stream(w http.ResponseWriter, r *http.Request, v search.Visitor) e
 func (a *API) events(w http.ResponseWriter, r *http.Request, v search.Visitor, q parameters, api string,
 	format schema.Format) (err error) {
 	var failed error // reported as an event
-	defer func() { a.Metrics.count(api, cmp.Or(err, failed)) }()
+	defer func() { a.metrics.count(api, cmp.Or(err, failed)) }()
 	request, err := a.request(q, v, format)
 	header(w.Header(), eventStream)
 	if w.Header().Get("Cache-Control") == "" { // the gateway may have set it

@@ -132,7 +132,7 @@ func listErrors(err error) gqlerror.List {
 // serveGraphQL answers POST /.api/graphql. Errors are in the response, except for overload.
 func (a *API) serveGraphQL(w http.ResponseWriter, r *http.Request, v search.Visitor) (err error) {
 	var failed error // reported in the response
-	defer func() { a.Metrics.count("graphql", cmp.Or(err, failed)) }()
+	defer func() { a.metrics.count("graphql", cmp.Or(err, failed)) }()
 	if r.Method != http.MethodPost {
 		return refuseMethod(w, "POST")
 	}
