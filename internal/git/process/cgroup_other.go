@@ -4,6 +4,6 @@ package process
 
 import "os"
 
-func (r *Runner) startIn(_, program string, args []string, attr *os.ProcAttr) (*os.Process, error) {
+func (r *Runner) startIn(program string, args []string, attr *os.ProcAttr) (*os.Process, error) {
 	return os.StartProcess(program, args, attr)
 }

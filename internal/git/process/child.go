@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
-	"github.com/packhorse-git/packhorse/internal/git/reaper"
 	"github.com/packhorse-git/packhorse/internal/schedule/inflight"
 )
 
@@ -227,7 +226,7 @@ func (p *Process) killNow() {
 // awaitExit reaps the process. Before that it kills the rest of the group, because the group's ID can be reused after
 // the leader was reaped. After a SIGTERM the rest of the group has the grace period, even if the leader has ended,
 // because a child of git may be about to remove a lock.
-func (p *Process) awaitExit(reaper *reaper.Keeper) {
+func (p *Process) awaitExit() {
 	p.exit.await(p.process.Pid)
 	p.unwatch()
 	p.rss.stop()
@@ -242,7 +241,6 @@ func (p *Process) awaitExit(reaper *reaper.Keeper) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	syscall.Kill(-p.process.Pid, syscall.SIGKILL)
-	reaper.Remove(p.process.Pid)
 	p.state, p.err = p.process.Wait()
 	p.reaped = true
 	if p.graced != nil {

@@ -22,13 +22,11 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
-	"github.com/packhorse-git/packhorse/internal/git/cgroup"
 	"github.com/packhorse-git/packhorse/internal/git/reaper"
 	"github.com/packhorse-git/packhorse/internal/schedule/balance"
 	"github.com/packhorse-git/packhorse/internal/schedule/inflight"
@@ -71,9 +69,8 @@ type Options struct {
 	// Reaper is the command that runs the reaper, which kills the commands if this process is killed
 	// (reaper.Options.Command). Empty: no reaper.
 	Reaper  []string
-	Cgroups *cgroup.Tree     // the Runner closes it; nil: commands run in the cgroup of this process
-	Groups  map[Class]string // group of Cgroups for each class
-	Metrics *Metrics         // may be nil
+	Group   *reaper.Group // the Runner closes it; nil: commands run in the control group of this process
+	Metrics *Metrics      // may be nil
 	Log     *slog.Logger
 	Account func(*os.ProcessState) // is called with each ended process, and must not block. It may be nil.
 }
@@ -85,8 +82,7 @@ type Runner struct {
 	classes map[Class]class
 	metrics *Metrics
 	log     *slog.Logger
-	cgroups *cgroup.Tree // nil: none
-	groups  map[Class]string
+	group   *reaper.Group  // nil: none
 	reaper  *reaper.Keeper // nil: none
 	account func(*os.ProcessState)
 	starts  starts
@@ -134,17 +130,13 @@ func New(o Options) (*Runner, error) {
 	r := &Runner{
 		git: path, env: environment(o.TempDir), programEnv: programEnvironment(o.TempDir), metrics: o.Metrics,
 		log: o.Log, account: o.Account,
-		cgroups: o.Cgroups, groups: o.Groups,
+		group:   o.Group,
 		classes: make(map[Class]class, len(o.Classes)),
 		starter: newStarter(o.Metrics), dirChecks: make(chan struct{}, maxDirChecks),
 		running: make(map[*Process]struct{}),
 		ended:   make(chan struct{}),
 	}
-	r.reaper = reaper.Keep(reaper.Options{Command: o.Reaper, Cgroups: o.Cgroups.Directories(),
-		Metrics: o.Metrics.reaper, Log: o.Log})
-	if mark, value, ok := strings.Cut(r.reaper.Env(), "="); ok {
-		r.env[mark], r.programEnv[mark] = value, value
-	}
+	r.reaper = reaper.Keep(reaper.Options{Command: o.Reaper, Group: o.Group, Metrics: o.Metrics.reaper, Log: o.Log})
 	r.stopping, r.stop = context.WithCancel(context.Background())
 	for name, l := range o.Classes {
 		slots := balance.NewSlots(l.Slots, l.queue(), balance.Clock{})
@@ -356,11 +348,14 @@ func (r *Runner) spawn(p *Process) error {
 		if p.command.Program != "" {
 			program, name = p.command.Program, p.command.Program
 		}
-		p.process, err = r.startIn(r.groups[p.command.Class], program, append([]string{name}, p.command.Args...),
-			&os.ProcAttr{
-				Dir: cmp.Or(p.command.Dir, "/"), Env: r.Environment(p.command), Files: slices.Concat(files,
-					p.command.Files), Sys: p.exit.attributes(),
-			})
+		env := r.Environment(p.command)
+		if mark := r.reaper.Env(p.command.Grace); mark != "" {
+			env = append(env, mark)
+		}
+		p.process, err = r.startIn(program, append([]string{name}, p.command.Args...), &os.ProcAttr{
+			Dir: cmp.Or(p.command.Dir, "/"), Env: env, Files: slices.Concat(files, p.command.Files),
+			Sys: p.exit.attributes(),
+		})
 	}
 	if err != nil {
 		closeAll([]*os.File{p.stdin, p.stderr})
@@ -371,7 +366,6 @@ func (r *Runner) spawn(p *Process) error {
 		return err
 	}
 	p.began = time.Now()
-	r.reaper.Add(p.process.Pid, p.command.Grace)
 	return nil
 }
 
@@ -391,7 +385,7 @@ func startError(c Command, err error) error {
 
 // reap waits for the process to end, kills the rest of its group, and records its use.
 func (r *Runner) reap(p *Process, release func()) {
-	p.awaitExit(r.reaper)
+	p.awaitExit()
 	if r.account != nil && p.state != nil {
 		r.account(p.state)
 	}
@@ -426,7 +420,8 @@ func (r *Runner) Close(ctx context.Context) error {
 		return err
 	}
 	r.reaper.Close()
-	return r.cgroups.Close()
+	r.group.Close()
+	return nil
 }
 
 func (r *Runner) closeCommands(ctx context.Context) error {

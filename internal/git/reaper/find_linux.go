@@ -5,20 +5,19 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"slices"
 	"strconv"
+	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
 
-// ticksPerSecond is the unit of times in /proc/PID/stat: USER_HZ, 100 on every architecture that Go runs on.
-const ticksPerSecond = 100
-
 // found is a process from /proc/PID/stat (proc_pid_stat(5)). No two processes have the same pid and start time.
 type found struct {
-	pid, parent, group, session int
-	start                       int64 // ticks since boot
-	gone                        bool  // it has ended, and waits to be reaped
+	pid, parent, group int
+	start              int64 // ticks since boot
+	gone               bool  // it has ended, and waits to be reaped
+	grace              time.Duration
 }
 
 // remaining lists the processes that the server's commands left.
@@ -30,7 +29,7 @@ func (r *reaper) remaining() (list []found) {
 	defer proc.Close()
 	names, _ := proc.Readdirnames(-1) // those that were read, too, with an error
 	all := make([]found, 0, len(names))
-	mine := make(map[int]bool)
+	mine := make(map[int]time.Duration) // grace by number
 	for _, name := range names {
 		pid, err := strconv.Atoi(name)
 		if err != nil || pid <= 1 || pid == os.Getpid() {
@@ -41,40 +40,45 @@ func (r *reaper) remaining() (list []found) {
 			continue
 		}
 		all = append(all, p)
-		if r.hasMark(pid) || r.inGroup(p) {
-			mine[pid] = true
+		if grace, ok := r.markOf(pid); ok {
+			mine[pid] = grace
 		}
 	}
-	for more := true; more; { // children of the rest, those of children included
+	// The processes of a leader's group, and children, those of children included.
+	for more := true; more; {
 		more = false
 		for _, p := range all {
-			if !mine[p.pid] && mine[p.parent] {
-				mine[p.pid], more = true, true
+			for _, other := range []int{p.group, p.parent} {
+				grace, ok := mine[other]
+				if _, known := mine[p.pid]; ok && !known {
+					mine[p.pid], more = grace, true
+				}
 			}
 		}
 	}
 	for _, p := range all {
-		if mine[p.pid] {
+		if grace, ok := mine[p.pid]; ok {
+			p.grace = grace
 			list = append(list, p)
 		}
 	}
 	return list
 }
 
-// inGroup reports whether a process is in a group that belonged to a command when the server ended.
-func (r *reaper) inGroup(p found) bool {
-	_, ok := r.groups[p.group]
-	return ok && p.session == r.session && p.start <= r.end
-}
-
-// hasMark reports whether a process was started with the server's mark. The environment of other users' processes
-// cannot be read; they are not started by the server.
-func (r *reaper) hasMark(pid int) bool {
+// markOf returns the grace period of a process that was started with the server's mark. The environment of other users'
+// processes cannot be read; they are not started by the server.
+func (r *reaper) markOf(pid int) (grace time.Duration, ok bool) {
 	env, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
 	if err != nil {
-		return false
+		return 0, false
 	}
-	return slices.ContainsFunc(bytes.Split(env, []byte{0}), func(v []byte) bool { return bytes.Equal(v, r.mark) })
+	for v := range bytes.SplitSeq(env, []byte{0}) {
+		if rest, has := bytes.CutPrefix(v, r.mark); has {
+			ms, _ := strconv.ParseInt(strings.TrimPrefix(string(rest), "."), 10, 32)
+			return min(time.Duration(ms)*time.Millisecond, longestGrace), true
+		}
+	}
+	return 0, false
 }
 
 // readProcess reads /proc/PID/stat.
@@ -96,14 +100,9 @@ func readProcess(pid int) (found, bool) {
 		return n
 	}
 	start, err := strconv.ParseInt(string(fields[19]), 10, 64)
-	return found{
-		pid: pid, parent: number(1), group: number(2), session: number(3), start: start,
-		gone: fields[0][0] == 'Z' || fields[0][0] == 'X',
-	}, err == nil
+	return found{pid: pid, parent: number(1), group: number(2), start: start,
+		gone: fields[0][0] == 'Z' || fields[0][0] == 'X'}, err == nil
 }
-
-// id identifies the process in another scan.
-func (p found) id() found { return found{pid: p.pid, start: p.start} }
 
 // signal sends a signal to the process, but not to a later one with the same number. It reports whether the process was
 // there.

@@ -9,13 +9,13 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
-	"strconv"
-	"strings"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 )
+
+const supported = true
 
 // Intervals at which the reaper checks that the killed processes have ended, and how long it tries. A process in an
 // uninterruptible wait ends only after that wait.
@@ -30,40 +30,84 @@ const (
 	quietLooks = 3
 )
 
-// A line of the server's is shorter than this, or not the server's.
-const longestLine = 8 << 10
+// A reaper starts here, before the other packages of the program are initialized. Their tables take 12 MB and most of
+// the time of a start, and the reaper is for machines that run out of memory.
+//
+// Packages are initialized in the order of their paths, as far as their imports allow (the Go specification, "Program
+// initialization"). So this package must not import a package that imports regexp, such as Prometheus' client.
+func init() {
+	if len(os.Args) < 4 || os.Args[1] != Name {
+		return
+	}
+	if info, err := os.Stdin.Stat(); err != nil || info.Mode()&os.ModeNamedPipe == 0 {
+		return // no server has started it
+	}
+	r := &reaper{in: int32(os.Stdin.Fd()), mark: []byte(Mark + "=" + os.Args[3]), killed: make(map[int]bool)}
+	if len(os.Args) > 4 {
+		r.cgroup = os.Args[4]
+	}
+	if err := r.reap(logger(os.Stderr, os.Args[2])); err != nil {
+		fmt.Fprintln(os.Stderr, "packhorse:", err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+// logger returns a logger in a format of the server's configuration (observe.NewLogger). The reaper logs no secrets, so
+// nothing is redacted.
+func logger(to *os.File, format string) *slog.Logger {
+	_, err := unix.IoctlGetTermios(int(to.Fd()), unix.TCGETS)
+	if format == "text" || format == "auto" && err == nil {
+		return slog.New(slog.NewTextHandler(to, nil))
+	}
+	return slog.New(slog.NewJSONHandler(to, nil))
+}
+
+// spawn starts a reaper in a separate session, so that it gets no signals of a terminal. It logs to the server's
+// standard error.
+func spawn(command []string, stdin *os.File) (*os.Process, error) {
+	null, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer null.Close()
+	program := command[0]
+	if self, err := os.Executable(); err == nil && self == program {
+		program = "/proc/self/exe" // this program, even if its file was replaced
+	}
+	// If the disk hangs, it hangs here. In the child it would block a CPU of the Go runtime until the exec.
+	if f, err := os.Open(program); err == nil {
+		f.Read(make([]byte, 4<<10))
+		f.Close()
+	}
+	return os.StartProcess(program, command, &os.ProcAttr{
+		Dir: "/", Env: []string{"GOMAXPROCS=1", "LC_ALL=C"}, Files: []*os.File{stdin, null, os.Stderr},
+		Sys: &syscall.SysProcAttr{Setsid: true},
+	})
+}
 
 // reaper is the state of reap.
 type reaper struct {
-	mark    []byte // NAME=value
-	session int
-	cgroups []string
-	groups  map[int]time.Duration // by number: their grace
+	in     int32  // the pipe
+	mark   []byte // NAME=value
+	cgroup string // a directory; "": none
 
-	unread []byte // the begin of a line
-	eof    bool   // there is no server any more, nor a child of its that has not its own environment yet
-
-	end    int64          // when the server's end was noticed, in ticks since boot
-	ended  time.Time      // the same
-	asked  map[found]bool // were sent SIGTERM
-	killed map[int]bool   // by number
+	ended  time.Time    // when the server's end was noticed
+	killed map[int]bool // by number
 }
 
-// reap reads from in until the server has ended, and then kills the remaining processes of its commands. It logs only
-// if there were any. It ignores the signals that usually end all processes of a server.
-func reap(in *os.File, log *slog.Logger) error {
+// reap waits until the server has ended, and then kills the remaining processes of its commands. It logs only if there
+// were any. It ignores the signals that usually end all processes of a server.
+func (r *reaper) reap(log *slog.Logger) error {
 	signal.Ignore(syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM, syscall.SIGPIPE)
 	// If permitted: the reaper should not be killed first when memory runs out.
 	os.WriteFile("/proc/self/oom_score_adj", []byte("-900"), 0)
 	server := os.Getppid()
-	r := &reaper{groups: make(map[int]time.Duration), asked: make(map[found]bool), killed: make(map[int]bool)}
-	if err := unix.SetNonblock(int(in.Fd()), true); err != nil {
-		return fmt.Errorf("the reaper needs a pipe to its server: %w", err)
-	}
-	if err := r.listen(int(in.Fd()), openServer(server)); err != nil {
+	if err := r.await(openServer(server)); err != nil {
 		return err
 	}
-	left := r.kill(int(in.Fd()))
+	r.ended = time.Now()
+	left := r.kill()
 	switch {
 	case len(left) > 0:
 		log.Error("the server ended, and processes of its git commands cannot be killed", "server", server,
@@ -90,136 +134,52 @@ func openServer(pid int) int {
 	return fd
 }
 
-// listen reads the server's lines until the server has ended.
-func (r *reaper) listen(in, server int) error {
-	poll := []unix.PollFd{{Fd: int32(in), Events: unix.POLLIN}, {Fd: int32(server), Events: unix.POLLIN}}
+// await waits until the server has ended, or has closed its pipe.
+func (r *reaper) await(server int) error {
+	fds := []unix.PollFd{{Fd: r.in}, {Fd: int32(server), Events: unix.POLLIN}}
 	for {
-		if _, err := unix.Poll(poll, -1); err != nil && !errors.Is(err, unix.EINTR) {
+		n, err := unix.Poll(fds, -1)
+		if n > 0 {
+			return nil
+		}
+		if !errors.Is(err, unix.EINTR) {
 			return os.NewSyscallError("poll", err)
 		}
-		if err := r.read(in); err != nil {
-			return err
-		}
-		if r.eof || poll[1].Revents != 0 {
-			break
-		}
 	}
-	var now unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &now); err != nil {
-		return os.NewSyscallError("clock_gettime", err)
-	}
-	r.ended = time.Now()
-	r.end = now.Nano() / (int64(time.Second) / ticksPerSecond)
-	return nil
 }
 
-// read takes all that the pipe holds.
-func (r *reaper) read(in int) error {
-	buf := make([]byte, 16<<10)
-	for !r.eof {
-		n, err := unix.Read(in, buf)
-		switch {
-		case errors.Is(err, unix.EINTR):
-			continue
-		case errors.Is(err, unix.EAGAIN):
-			return nil
-		case err != nil:
-			return os.NewSyscallError("read", err)
-		case n == 0:
-			r.eof = true
-			return nil
-		}
-		r.unread = append(r.unread, buf[:n]...)
-		for {
-			line, rest, ok := bytes.Cut(r.unread, []byte("\n"))
-			if !ok {
-				break
-			}
-			if err := r.parseLine(string(line)); err != nil {
-				return err
-			}
-			r.unread = rest
-		}
-		if len(r.unread) > longestLine {
-			return errors.New("the reaper was sent a line that is too long")
-		}
-		r.unread = bytes.Clone(r.unread)
-	}
-	return nil
+// pipeEnded reports whether there is no server any more, nor a child of it that has not its own environment yet.
+func (r *reaper) pipeEnded() bool {
+	n, _ := unix.Poll([]unix.PollFd{{Fd: r.in}}, 0)
+	return n > 0
 }
 
-// parseLine applies a line of the server. An unknown line ends the reaper: no reaper is better than one that kills the
-// wrong processes.
-func (r *reaper) parseLine(line string) error {
-	bad := fmt.Errorf("the reaper does not understand %.40q", line)
-	if dir, ok := strings.CutPrefix(line, "cgroup "); ok {
-		if !filepath.IsAbs(dir) {
-			return bad
-		}
-		r.cgroups = append(r.cgroups, dir)
-		return nil
-	}
-	if rest, ok := strings.CutPrefix(line, "run "); ok {
-		var mark string
-		if n, err := fmt.Sscanf(rest, "%s %d", &mark, &r.session); n != 2 || err != nil || len(mark) != 32 {
-			return bad
-		}
-		r.mark = []byte(Mark + "=" + mark)
-		return nil
-	}
-	if len(line) < 2 || r.mark == nil {
-		return bad
-	}
-	number, rest, _ := strings.Cut(line[1:], " ")
-	pid, err := strconv.Atoi(number)
-	switch {
-	case err != nil || pid <= 1:
-		return bad
-	case line[0] == '+':
-		ms, err := strconv.ParseInt(rest, 10, 32)
-		if err != nil || ms < 0 {
-			return bad
-		}
-		r.groups[pid] = min(time.Duration(ms)*time.Millisecond, longestGrace)
-	case line[0] == '-':
-		delete(r.groups, pid)
-	default:
-		return bad
-	}
-	return nil
-}
-
-// kill kills until no processes remain, and returns those that remain when its patience ends.
-func (r *reaper) kill(in int) (left []int) {
-	if r.mark == nil {
-		return nil // no server has begun to say anything
-	}
-	quiet := 0
+// kill kills until no processes remain, and returns those that remain when its patience ends. Processes with a grace
+// period get SIGTERM once, in the first scan. Those that appear later may be about to remove a lock.
+func (r *reaper) kill() (left []int) {
+	quiet, first := 0, true
 	for pause := firstLook; quiet < quietLooks; pause = min(2*pause, lastLook) {
-		gone := r.eof
+		ended, waits := r.pipeEnded(), false
 		left = left[:0]
-		waits := false
 		for _, p := range r.remaining() {
+			left = append(left, p.pid)
 			signal := unix.SIGKILL
-			if time.Since(r.ended) < r.groups[p.group] {
-				signal, waits = unix.SIGTERM, true
+			if time.Since(r.ended) < p.grace {
+				if waits = true; !first {
+					continue
+				}
+				signal = unix.SIGTERM
 			}
-			if signal == unix.SIGTERM && (r.asked[p.id()] || p.start > r.end) {
-				// It got SIGTERM, or was started since, perhaps by a trap that removes a lock.
-				left = append(left, p.pid)
-			} else if p.signal(signal) {
-				r.asked[p.id()] = true
+			if p.signal(signal) {
 				r.killed[p.pid] = true
-				left = append(left, p.pid)
 			}
 		}
+		first = false
 		if !waits {
-			for _, dir := range r.cgroups {
-				gone = killCgroup(dir) && gone
-			}
+			ended = r.killCgroup() && ended
 		}
 		switch {
-		case len(left) == 0 && gone:
+		case len(left) == 0 && ended:
 			quiet++
 			pause = firstLook
 		case time.Since(r.ended) > patience:
@@ -228,24 +188,21 @@ func (r *reaper) kill(in int) (left []int) {
 			quiet = 0
 		}
 		time.Sleep(pause)
-		if err := r.read(in); err != nil {
-			r.eof = true
-		}
 	}
-	for _, dir := range r.cgroups {
-		unix.Rmdir(dir)
+	if r.cgroup != "" {
+		unix.Rmdir(r.cgroup)
 	}
 	return nil
 }
 
-// killCgroup kills the processes in a cgroup and below it, and reports whether there are none.
-func killCgroup(dir string) bool {
-	events, err := os.ReadFile(filepath.Join(dir, "cgroup.events"))
+// killCgroup kills the processes in the control group and below it, and reports whether there are none.
+func (r *reaper) killCgroup() bool {
+	events, err := os.ReadFile(filepath.Join(r.cgroup, "cgroup.events"))
 	if err != nil || bytes.Contains(events, []byte("populated 0")) {
 		return true
 	}
 	// Without O_CREATE: the directory may have been replaced by one that is not a cgroup.
-	f, err := os.OpenFile(filepath.Join(dir, "cgroup.kill"), os.O_WRONLY, 0)
+	f, err := os.OpenFile(filepath.Join(r.cgroup, "cgroup.kill"), os.O_WRONLY, 0)
 	if err != nil {
 		return true // Linux before 5.14: the processes are found in the other ways
 	}

@@ -1,24 +1,19 @@
 // Package reaper kills the git commands that remain when the server is killed. A parent-death signal would follow the
-// thread that started a process, and would miss grandchildren. So a second process of this program, the reaper, reads
-// from a pipe whose other end only the server has. When the server ends, for any reason, the reaper kills these
-// processes:
+// thread that started a process, and would miss grandchildren. So a second process of this program, the reaper, waits
+// for the end of a pipe whose other end only the server has. When the server ends, for any reason, the reaper kills
+// these processes:
 //
-//   - all processes in cgroups of the server's commands, by cgroup.kill;
-//   - all processes whose environment has the server's mark, a random number. Grandchildren inherit it, even in process
-//     separate groups and sessions;
-//   - all processes in the process group of a command, even without the mark. They must be in the server's session and
-//     must have started before the server's end was noticed. Until then the server had not reaped the group's leader,
-//     so no other group could have its number;
-//   - all descendants of these processes.
+//   - all processes whose environment has the server's mark, a random number. Grandchildren inherit it, even in
+//     separate process groups and sessions;
+//   - all processes in the process group of such a process, if that is the leader of the group;
+//   - all descendants of these processes;
+//   - all processes in the control group of the commands, if there is one.
 //
-// A process that left its session, cleared its environment and lost its parents is found only through a cgroup.
+// A process that left its session, cleared its environment and lost its parents is found only through a control group.
 //
 // Between clone and exec a child also holds the server's end of the pipe. So when the pipe ends, every child has its
 // own environment. A process is identified by its number and start time, and is signalled through a file descriptor
 // where the kernel supports it (pidfd_open(2)). So no process is killed that has reused a number.
-//
-// The server sends lines: "run MARK SESSION", then "cgroup DIRECTORY" for each cgroup. When a command has started, it
-// sends "+PID MILLISECONDS", with the grace period, and before the command is reaped, "-PID".
 package reaper
 
 import (
@@ -28,27 +23,25 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"strings"
 	"sync"
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/schedule/retry"
 )
 
-// Mark is the name of the variable that marks a server's commands.
+// Mark is the name of the variable that marks a server's commands. Its value is a random number and, for a command with
+// a grace period, a point and the milliseconds.
 const Mark = "PACKHORSE_RUN"
 
-// Name is this program's argument for the reaper.
+// Name is this program's argument for the reaper. The others are the log format, the mark and, if the commands run in a
+// control group, its directory.
 const Name = "reaper"
 
 // restarts has the pauses before a reaper that ended is started again.
 var restarts = retry.Policy{First: 100 * time.Millisecond, Max: 30 * time.Second}
 
-// A reaper that ran for long before it ended counts as the first that failed. One that does not read its pipe is
-// killed.
 const (
-	longRun = time.Minute
-
+	longRun       = time.Minute      // a reaper that ran for so long before it ended counts as the first that failed
 	closePatience = 10 * time.Second // for the end of a reaper, even one that is still starting
 )
 
@@ -56,12 +49,14 @@ const (
 type Options struct {
 	// Command runs the reaper: the program file, Name and the log format ("auto", "json" or "text"). Empty: no reaper.
 	Command []string
-	Cgroups []string // directories of cgroups that hold only commands
-	Metrics Metrics  // may be nil
+	Group   *Group  // of the commands; may be nil
+	Metrics Metrics // may be nil
 	Log     *slog.Logger
+
+	spawn func(command []string, stdin *os.File) (*os.Process, error) // for tests
 }
 
-// Metrics receives the state of the reaper. Its methods are not called concurrently and must not call the Keeper.
+// Metrics receives the state of the reaper. Its methods are not called concurrently.
 type Metrics interface {
 	Up(bool)             // whether it runs; false first
 	Failed(cause string) // "start", or "ended"
@@ -72,61 +67,36 @@ type noMetrics struct{}
 func (noMetrics) Up(bool)       {}
 func (noMetrics) Failed(string) {}
 
-// Keeper keeps a reaper running and sends it the running commands. The nil Keeper does nothing. Safe for concurrent
-// use.
+// Keeper keeps a reaper running. The nil Keeper does nothing. Safe for concurrent use.
 type Keeper struct {
 	options Options
 	mark    string
-	spawn   func(command []string, stdin *os.File) (*os.Process, error)
+
+	shut    sync.Once
+	spare   bool          // the reaper is to kill nothing; set before closing is closed
 	closing chan struct{} // closed by Close and Abandon
 	ended   chan struct{} // closed when no reaper runs any more, and none will
-
-	mu     sync.Mutex
-	closed bool
-	groups map[int]time.Duration // by leader: their grace
-	child  *child                // nil: no reaper runs or starts
-
-	sendErr error // why a line could not be sent
 }
 
-// child is a reaper, and the pipe to it. Keeper.mu guards it.
+// child is a reaper, and the pipe to it.
 type child struct {
 	pipe    *os.File
-	process *os.Process // nil: it is being started
-	stopped bool        // nothing more is sent
-	kill    bool        // if stopped: kill the reaper before its pipe ends, so that it kills no commands
+	process *os.Process
 }
 
-// stop ends the messages to a reaper. A reaper that is still starting keeps its pipe until it runs.
-func (c *child) stop(kill bool) {
-	if c.stopped {
-		return
-	}
-	c.stopped, c.kill = true, kill
-	if c.process != nil {
-		c.end()
-	}
-}
-
-// end closes the pipe of a stopped reaper.
-func (c *child) end() {
-	if c.kill {
-		c.process.Kill()
-	}
-	c.pipe.Close()
-}
-
-// Keep starts a reaper, perhaps after it has returned. Commands that are added before are not lost. It returns nil if
-// there is no reaper to start, or the system does not support one.
+// Keep starts a reaper. It returns nil if there is no reaper to start, or the system does not support one.
 func Keep(o Options) *Keeper {
+	if len(o.Command) == 0 {
+		return nil
+	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	if o.Metrics == nil {
 		o.Metrics = noMetrics{}
 	}
-	if len(o.Command) == 0 {
-		return nil
+	if o.spawn == nil {
+		o.spawn = spawn
 	}
 	if !supported {
 		o.Log.Info("git commands survive if this process is killed: the reaper needs Linux")
@@ -134,62 +104,23 @@ func Keep(o Options) *Keeper {
 	}
 	random := make([]byte, 16)
 	rand.Read(random) // never fails
-	k := &Keeper{
-		options: o, mark: hex.EncodeToString(random), spawn: spawn, groups: make(map[int]time.Duration),
-		closing: make(chan struct{}), ended: make(chan struct{}),
-	}
+	k := &Keeper{options: o, mark: hex.EncodeToString(random), closing: make(chan struct{}), ended: make(chan struct{})}
 	o.Metrics.Up(false)
-	err := k.start()
-	go k.keep(err)
+	c, err := k.start()
+	go k.keep(c, err)
 	return k
 }
 
-// Env returns the NAME=VALUE that the environment of each command must contain; "" for the nil Keeper.
-func (k *Keeper) Env() string {
-	if k == nil {
+// Env returns the NAME=VALUE that the environment of each command must contain; "" for the nil Keeper. The reaper sends
+// a command with a grace period SIGTERM, and SIGKILL when that time has passed.
+func (k *Keeper) Env(grace time.Duration) string {
+	switch {
+	case k == nil:
 		return ""
+	case grace > 0:
+		return fmt.Sprintf("%s=%s.%d", Mark, k.mark, grace.Milliseconds())
 	}
 	return Mark + "=" + k.mark
-}
-
-// Add registers a running command, the leader of a process group. With a grace period the reaper sends the group
-// SIGTERM, and SIGKILL when that time has passed.
-func (k *Keeper) Add(pid int, grace time.Duration) {
-	if k == nil {
-		return
-	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.groups[pid] = grace
-	k.send(addLine(pid, grace))
-}
-
-func addLine(pid int, grace time.Duration) []byte {
-	return fmt.Appendf(nil, "+%d %d\n", pid, grace.Milliseconds())
-}
-
-// Remove removes a command whose group has ended. Call it before the command is reaped, after which its number can be
-// reused.
-func (k *Keeper) Remove(pid int) {
-	if k == nil {
-		return
-	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	delete(k.groups, pid)
-	k.send(fmt.Appendf(nil, "-%d\n", pid))
-}
-
-// send writes to the reaper without waiting, all or nothing: no line is longer than PIPE_BUF (pipe(7)). If the pipe is
-// full, the reaper does not read. It is killed, and the next one gets the complete state.
-func (k *Keeper) send(line []byte) {
-	if k.child == nil || k.child.stopped {
-		return
-	}
-	if _, err := k.child.pipe.Write(line); err != nil {
-		k.sendErr = err
-		k.child.stop(true)
-	}
 }
 
 // Close ends the reaper, which kills no commands: all have ended. A reaper whose start hangs is ended later.
@@ -197,7 +128,7 @@ func (k *Keeper) Close() {
 	if k == nil {
 		return
 	}
-	k.shut(true)
+	k.end(true)
 	patience := time.NewTimer(closePatience)
 	defer patience.Stop()
 	select {
@@ -208,99 +139,48 @@ func (k *Keeper) Close() {
 
 // Abandon makes the reaper kill the running commands, without waiting for that.
 func (k *Keeper) Abandon() {
-	if k == nil {
-		return
-	}
-	k.shut(false)
-}
-
-func (k *Keeper) shut(kill bool) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.closed {
-		return
-	}
-	k.closed = true
-	close(k.closing)
-	if k.child != nil {
-		k.child.stop(kill)
+	if k != nil {
+		k.end(false)
 	}
 }
 
-var errClosing = errors.New("the server is shutting down")
+func (k *Keeper) end(spare bool) {
+	k.shut.Do(func() {
+		k.spare = spare
+		close(k.closing)
+	})
+}
 
-// start starts a reaper, which finds the complete state in its pipe, even if the server ends now. No lock is held,
-// because a start takes as long as the disk needs.
-func (k *Keeper) start() error {
-	c, readEnd, err := k.begin()
+// start starts a reaper, which takes as long as the disk needs.
+func (k *Keeper) start() (*child, error) {
+	readEnd, writeEnd, err := os.Pipe()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer readEnd.Close()
-	process, err := k.spawn(k.options.Command, readEnd)
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if err != nil {
-		c.pipe.Close()
-		k.child = nil
-		return err
+	command := append(k.options.Command[:len(k.options.Command):len(k.options.Command)], k.mark)
+	if k.options.Group != nil {
+		command = append(command, k.options.Group.dir)
 	}
-	c.process = process
-	if c.stopped {
-		c.end()
+	process, err := k.options.spawn(command, readEnd)
+	if err != nil {
+		writeEnd.Close()
+		return nil, err
 	}
 	k.options.Metrics.Up(true)
-	return nil
-}
-
-// begin makes the pipe to a reaper. From then on the reaper gets all messages.
-func (k *Keeper) begin() (c *child, readEnd *os.File, err error) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.closed {
-		return nil, nil, errClosing
-	}
-	readEnd, writeEnd, err := makePipe()
-	if err != nil {
-		return nil, nil, err
-	}
-	if err := k.writeState(writeEnd); err != nil {
-		writeEnd.Close()
-		readEnd.Close()
-		return nil, nil, err
-	}
-	k.child = &child{pipe: writeEnd}
-	return k.child, readEnd, nil
-}
-
-// writeState writes the complete state for a reaper that starts.
-func (k *Keeper) writeState(pipe *os.File) error {
-	lines := [][]byte{fmt.Appendf(nil, "run %s %d\n", k.mark, session())}
-	for _, dir := range k.options.Cgroups {
-		if !strings.Contains(dir, "\n") {
-			lines = append(lines, []byte("cgroup "+dir+"\n"))
-		}
-	}
-	for pid, grace := range k.groups {
-		lines = append(lines, addLine(pid, grace))
-	}
-	for _, line := range lines {
-		if _, err := pipe.Write(line); err != nil {
-			return err
-		}
-	}
-	return nil
+	return &child{writeEnd, process}, nil
 }
 
 // keep waits for the reaper to end, and starts the next.
-func (k *Keeper) keep(err error) {
+func (k *Keeper) keep(c *child, err error) {
 	defer close(k.ended)
 	for failures := 1; ; failures++ {
 		began := time.Now()
 		cause := "start"
 		if err == nil {
 			cause = "ended"
-			err = k.wait()
+			err = k.wait(c)
+			k.options.Metrics.Up(false)
 		}
 		select {
 		case <-k.closing:
@@ -319,27 +199,29 @@ func (k *Keeper) keep(err error) {
 			return
 		case <-time.After(pause):
 		}
-		err = k.start()
+		c, err = k.start()
 	}
 }
 
-// wait waits for the end of the reaper. It always returns an error.
-func (k *Keeper) wait() error {
-	k.mu.Lock()
-	c := k.child
-	k.mu.Unlock()
-	state, err := c.process.Wait()
-	k.options.Metrics.Up(false)
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	c.stop(false)
-	k.child = nil
-	if sendErr := k.sendErr; sendErr != nil {
-		k.sendErr = nil
-		return fmt.Errorf("cannot send a command to the reaper: %w", sendErr)
-	}
-	if err != nil {
+// wait waits for the end of the reaper, and ends it when the Keeper is closed. It always returns an error.
+func (k *Keeper) wait(c *child) error {
+	ended := make(chan error, 1)
+	go func() {
+		state, err := c.process.Wait()
+		if err == nil {
+			err = errors.New("it ended: " + state.String())
+		}
+		ended <- err
+	}()
+	defer c.pipe.Close()
+	select {
+	case err := <-ended:
 		return err
+	case <-k.closing:
 	}
-	return fmt.Errorf("it ended: %s", state)
+	if k.spare {
+		c.process.Kill()
+	}
+	c.pipe.Close()
+	return <-ended
 }

@@ -3,7 +3,6 @@ package reaper
 import (
 	"bufio"
 	"bytes"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -29,33 +28,18 @@ func serve() {
 	if err != nil {
 		panic(err)
 	}
-	k := Keep(Options{Command: []string{self, Name, "json"}, Cgroups: os.Args[2:],
-		Log: slog.New(slog.NewJSONHandler(os.Stderr, nil))})
+	k := Keep(Options{Command: []string{self, Name, "json"}, Log: slog.New(slog.NewJSONHandler(os.Stderr, nil))})
 	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
 		how, script, _ := strings.Cut(lines.Text(), " ")
-		if how == "claim" { // a group that is not its own
-			pid, _ := strconv.Atoi(script)
-			k.Add(pid, 0)
-			fmt.Println(pid)
-			continue
-		}
 		env := []string{"PATH=" + os.Getenv("PATH")}
-		if how != "unmarked" && how != "stranger" {
-			env = append(env, k.Env())
+		if how != "stranger" {
+			env = append(env, k.Env(map[string]time.Duration{"graced": limit / 2, "hurried": time.Second}[how]))
 		}
 		p, err := os.StartProcess("/bin/sh", []string{"sh", "-c", script}, &os.ProcAttr{
 			Env: env, Files: []*os.File{nil, nil, nil}, Sys: &syscall.SysProcAttr{Setpgid: true},
 		})
 		if err != nil {
 			panic(err)
-		}
-		if how != "unannounced" && how != "stranger" {
-			k.Add(p.Pid, map[string]time.Duration{"graced": limit / 2, "hurried": time.Second}[how])
-		}
-		if how == "ended" {
-			p.Kill()
-			k.Remove(p.Pid)
-			p.Wait()
 		}
 		fmt.Println(p.Pid)
 	}
@@ -72,10 +56,10 @@ type server struct {
 	dir string // which its commands may write
 }
 
-func startServer(t *testing.T, asUser bool, cgroups ...string) *server {
+func startServer(t *testing.T, asUser bool) *server {
 	t.Helper()
 	s := &server{t: t, dir: t.TempDir()}
-	s.cmd = exec.Command("/proc/self/exe", append([]string{"server"}, cgroups...)...)
+	s.cmd = exec.Command("/proc/self/exe", "server")
 	s.cmd.Stderr = &s.err
 	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if asUser {
@@ -200,8 +184,7 @@ func TestKill(t *testing.T) {
 			add(s.do(1, "marked", starts))
 			add(s.do(1, "graced", asksFor))
 			add(s.do(1, "hurried", deafToTerm))
-			add(s.do(1, "unannounced", onlyItself)) // between its start and its announcement
-			add(s.do(1, "unmarked", onlyItself))
+			add(s.do(1, "marked", onlyItself))
 			spared := s.do(1, "stranger", onlyItself)
 			log := s.kill()
 			for _, pid := range pids {
@@ -226,56 +209,17 @@ func TestKill(t *testing.T) {
 	}
 }
 
-// TestStrangers has processes that reuse the IDs of a command's processes.
-func TestStrangers(t *testing.T) {
+// TestSignal checks that no signal is sent to a process that has reused a number.
+func TestSignal(t *testing.T) {
 	t.Parallel()
-	// In another session, as of a terminal or another service.
-	other := exec.Command("sleep", "1000")
-	other.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	if err := other.Start(); err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		other.Process.Kill()
-		other.Wait()
-	}()
-	s := startServer(t, false)
-	s.do(0, "claim", strconv.Itoa(other.Process.Pid))
-	s.do(0, "ended", onlyItself)
-	if log := s.kill(); strings.Contains(log, "killed") {
-		t.Errorf("log: %s", log)
-	}
-	if !runs(other.Process.Pid) {
-		t.Error("killed a process of another program, want it alive")
-	}
-
-	// Of our session, with a command's old number, started after the server's end; and found, but not there any more.
-	later := exec.Command("sleep", "1000")
-	later.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	if err := later.Start(); err != nil {
-		t.Fatal(err)
-	}
-	pid := later.Process.Pid
-	defer func() {
-		later.Process.Kill()
-		later.Wait()
-	}()
-	p, ok := readProcess(pid)
+	cmd := startMarked(t, "")
+	p, ok := readProcess(cmd.Process.Pid)
 	if !ok {
 		t.Fatal("the process was not found")
 	}
-	r := &reaper{mark: []byte(Mark + "=none"), session: p.session, groups: map[int]time.Duration{pid: 0},
-		end: p.start - 1}
-	if list := r.remaining(); len(list) > 0 {
-		t.Errorf("writeEnd: %v", list)
-	}
-	r.end = p.start
-	if list := r.remaining(); len(list) != 1 || list[0] != p {
-		t.Errorf("writeEnd: %v, want %v", list, p)
-	}
 	was := p
 	was.start--
-	if was.signal(unix.SIGKILL) || !runs(pid) {
+	if was.signal(unix.SIGKILL) || !runs(p.pid) {
 		t.Error("killed another process with the same ID, want it alive")
 	}
 	if !p.signal(unix.SIGKILL) {
@@ -283,43 +227,50 @@ func TestStrangers(t *testing.T) {
 	}
 }
 
+// startMarked starts a command, and ends it with the test.
+func startMarked(t *testing.T, env string) *exec.Cmd {
+	t.Helper()
+	cmd := exec.Command("sleep", "1000")
+	cmd.Env = append(os.Environ(), env)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		cmd.Process.Kill()
+		cmd.Wait()
+	})
+	return cmd
+}
+
 // TestCloseAndAbandon ends reapers while their server continues.
 func TestCloseAndAbandon(t *testing.T) {
 	t.Parallel()
 	for _, abandon := range []bool{false, true} {
 		m := new(watched)
-		k := Keep(Options{Command: testReaper(t, Name, "json"), Metrics: m})
-		cmd := exec.Command("sleep", "1000")
-		cmd.Env = append(os.Environ(), k.Env())
-		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
-		k.Add(cmd.Process.Pid, 0)
+		k := Keep(Options{Command: testReaper(t), Metrics: m})
+		cmd := startMarked(t, k.Env(0))
 		if abandon {
 			k.Abandon()
 			cmd.Wait()
 		}
 		k.Close()
-		k.Add(1<<30, 0)
 		<-k.ended
 		if alive := runs(cmd.Process.Pid); alive == abandon {
 			t.Errorf("abandon %v: alive %v", abandon, alive)
 		}
-		cmd.Process.Kill()
-		cmd.Wait()
 		if ups, _, _ := m.is(); !slices.Equal(ups, []bool{false, true, false}) {
 			t.Errorf("it is said to be up: %v", ups)
 		}
 	}
 }
 
-func testReaper(t *testing.T, args ...string) []string {
+func testReaper(t *testing.T) []string {
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	return append([]string{self}, args...)
+	return []string{self, Name, "json"}
 }
 
 // TestAgain ends reapers. The next ones know the running commands.
@@ -327,23 +278,18 @@ func TestAgain(t *testing.T) {
 	t.Parallel()
 	var log lockedBuffer
 	m := new(watched)
-	k := Keep(Options{Command: testReaper(t, Name, "json"), Metrics: m, Log: slog.New(slog.NewTextHandler(&log, nil))})
-	cmd := exec.Command("sleep", "1000") // without the mark: only its group identifies it
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	k.Add(cmd.Process.Pid, 0)
+	started := make(chan *os.Process, 1)
+	k := Keep(Options{Command: testReaper(t), Metrics: m, Log: slog.New(slog.NewTextHandler(&log, nil)),
+		spawn: func(command []string, stdin *os.File) (*os.Process, error) {
+			p, err := spawn(command, stdin)
+			started <- p
+			return p, err
+		}})
+	cmd := startMarked(t, k.Env(0))
+	first := <-started
 	for i := range 2 {
-		k.mu.Lock()
-		first := k.child
-		k.mu.Unlock()
-		first.process.Kill()
-		eventually(t, "another reaper", func() bool {
-			k.mu.Lock()
-			defer k.mu.Unlock()
-			return k.child != nil && k.child != first && k.child.process != nil
-		})
+		first.Kill()
+		first = <-started
 		if _, n, _ := m.is(); n != i+1 {
 			t.Errorf("%d failures, want %d", n, i+1)
 		}
@@ -356,131 +302,61 @@ func TestAgain(t *testing.T) {
 	k.Close()
 }
 
-// TestHungStart has a reaper whose start hangs. Adding commands does not wait for it, and no message and no end is
-// lost.
+// TestHungStart has a reaper whose start hangs while the server ends it.
 func TestHungStart(t *testing.T) {
 	t.Parallel()
-	for name, test := range map[string]struct {
-		end   func(*Keeper)
-		alive bool
-	}{
-		"abandon": {(*Keeper).Abandon, false},
-		"close":   {func(k *Keeper) { k.shut(true) }, true},
-		"full": {func(k *Keeper) { // more than the pipe holds: the reaper that starts is killed, and the next one knows
-			for i := range 20_000 {
-				k.Add(i+1<<23, 0)
-				k.Remove(i + 1<<23)
+	for _, abandon := range []bool{false, true} {
+		starts, goOn := make(chan *os.Process), make(chan struct{})
+		first := make(chan *os.Process, 1)
+		k := Keep(Options{Command: testReaper(t), spawn: func(command []string, stdin *os.File) (*os.Process, error) {
+			if len(first) == 0 {
+				p, err := spawn(command, stdin)
+				first <- p
+				return p, err
 			}
-		}, true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			k := Keep(Options{Command: testReaper(t, Name, "json")})
-			starts, goOn := make(chan struct{}), make(chan struct{})
-			k.mu.Lock()
-			start := k.spawn
-			k.spawn = func(command []string, stdin *os.File) (*os.Process, error) {
-				select {
-				case starts <- struct{}{}:
-					<-goOn
-				case <-goOn:
-				}
-				return start(command, stdin)
-			}
-			first := k.child.process
-			k.mu.Unlock()
-			first.Kill()
-			<-starts
-			cmd := exec.Command("sleep", "1000")
-			cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-			if err := cmd.Start(); err != nil {
-				t.Fatal(err)
-			}
-			ended := make(chan error, 1)
-			go func() { ended <- cmd.Wait() }()
-			k.Add(cmd.Process.Pid, 0) // would hang
-			test.end(k)
-			close(goOn)
-			if name == "full" {
-				eventually(t, "one that runs", func() bool {
-					k.mu.Lock()
-					defer k.mu.Unlock()
-					return k.child != nil && k.child.process != nil && !k.child.stopped && k.sendErr == nil
-				})
-				if syscall.Kill(cmd.Process.Pid, 0) != nil {
-					t.Error("the reaper ended the command, want it running")
-				}
-				k.Abandon()
-				<-ended
-			} else {
-				<-k.ended
-				if test.alive {
-					select {
-					case <-ended:
-						t.Error("the reaper ended the command, want it running")
-						ended <- errors.New("so it was")
-					default:
-					}
-					cmd.Process.Kill()
-				}
-				if err := <-ended; err == nil {
-					t.Error("the command ended by itself")
-				}
-			}
-			k.Close()
-		})
+			starts <- nil
+			<-goOn
+			return spawn(command, stdin)
+		}})
+		p := <-first
+		first <- p
+		p.Kill()
+		<-starts
+		cmd := startMarked(t, k.Env(0))
+		k.end(!abandon)
+		close(goOn)
+		<-k.ended
+		if abandon {
+			cmd.Wait()
+		}
+		if alive := runs(cmd.Process.Pid); alive == abandon {
+			t.Errorf("abandon %v: alive %v", abandon, alive)
+		}
 	}
 }
 
-// TestDeaf has a reaper that does not read, and one that cannot be started.
-func TestDeaf(t *testing.T) {
+// TestNoStart has a reaper that cannot be started.
+func TestNoStart(t *testing.T) {
 	t.Parallel()
 	m := new(watched)
-	k := Keep(Options{Command: testReaper(t, "deaf"), Metrics: m})
-	for i := 0; ; i++ {
-		if _, ended, _ := m.is(); ended > 0 {
-			break
-		}
-		k.Add(i+1<<23, 0)
-		k.Remove(i + 1<<23)
-	}
-	k.Close()
-
-	m = new(watched)
-	k = Keep(Options{Command: []string{"/nonexistent/packhorse", Name, "json"}, Metrics: m})
-	k.Add(1<<23, 0)
+	k := Keep(Options{Command: []string{"/nonexistent/packhorse", Name, "json"}, Metrics: m})
 	eventually(t, "a second try", func() bool { _, _, n := m.is(); return n >= 2 })
 	k.Close()
 }
 
-// TestParseLine reads lines that no server sends.
-func TestParseLine(t *testing.T) {
+// TestMarks: a mark has a grace period or none, and belongs to one run.
+func TestMarks(t *testing.T) {
 	t.Parallel()
-	const run = "run 0123456789abcdef0123456789abcdef 7"
-	for _, lines := range [][]string{
-		{"+5 0"}, {"run"}, {"run x 1"}, {run, "+1 0"}, {run, "+0 0"}, {run, "+-5 0"}, {run, "+5"}, {run, "+5 x"}, {run,
-			"+5 -1"}, {run, "-"}, {run, "kill"}, {run, ""}, {run, "cgroup x"}, {run, "+9999999999999999999999 0"},
-	} {
-		r := &reaper{groups: make(map[int]time.Duration)}
-		var err error
-		for _, line := range lines {
-			if err == nil {
-				err = r.parseLine(line)
-			}
-		}
-		if err == nil {
-			t.Errorf("%q is understood: %+v", lines, r)
+	k := &Keeper{mark: strings.Repeat("ab", 16)}
+	r := &reaper{mark: []byte(Mark + "=" + k.mark)}
+	for env, want := range map[string]time.Duration{k.Env(0): 0, k.Env(time.Second): time.Second,
+		k.Env(time.Hour): longestGrace} {
+		if grace, ok := r.markOf(startMarked(t, env).Process.Pid); grace != want || !ok {
+			t.Errorf("%s: %v, %v", env, grace, ok)
 		}
 	}
-	r := &reaper{groups: make(map[int]time.Duration)}
-	for _, line := range []string{run, "cgroup /a b", "+5 0", "+6 7", "-5", "-7"} {
-		if err := r.parseLine(line); err != nil {
-			t.Error(err)
-		}
-	}
-	if len(r.groups) != 1 || r.groups[6] != 7*time.Millisecond || r.session != 7 || len(r.cgroups) != 1 ||
-		r.cgroups[0] != "/a b" {
-		t.Errorf("%+v", r)
+	if _, ok := r.markOf(startMarked(t, Mark+"=x").Process.Pid); ok {
+		t.Error("the mark of another run is ours, want it foreign")
 	}
 }
 
@@ -522,18 +398,12 @@ func TestLogger(t *testing.T) {
 		want     string
 	}{
 		{"json", master, tty, "{"}, {"text", reader, writer, "time="}, {"auto", master, tty, "time="}, {"auto", reader,
-			writer, "{"}, {"yaml", nil, writer, ""}, {"", nil, writer, ""},
+			writer, "{"},
 	} {
 		log := logger(c.to, c.format)
-		if log == nil {
-			if c.want != "" {
-				t.Errorf("%q: no log", c.format)
-			}
-			continue
-		}
 		log.Info("hello")
 		line, err := bufio.NewReader(c.from).ReadString('\n')
-		if err != nil || c.want == "" || !strings.HasPrefix(line, c.want) || !strings.Contains(line, "hello") {
+		if err != nil || !strings.HasPrefix(line, c.want) || !strings.Contains(line, "hello") {
 			t.Errorf("%q: %q, %v", c.format, line, err)
 		}
 	}

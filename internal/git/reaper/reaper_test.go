@@ -14,13 +14,8 @@ import (
 
 // The test program is the server too, and, as each program with this package, the reaper.
 func TestMain(m *testing.M) {
-	if len(os.Args) > 1 {
-		switch os.Args[1] {
-		case "deaf":
-			time.Sleep(time.Hour)
-		case "server":
-			serve()
-		}
+	if len(os.Args) > 1 && os.Args[1] == "server" {
+		serve()
 	}
 	goleak.VerifyTestMain(m)
 }
@@ -36,11 +31,9 @@ func eventually(t *testing.T, what string, is func() bool) {
 func TestNone(t *testing.T) {
 	t.Parallel()
 	k := Keep(Options{})
-	if k != nil || k.Env() != "" {
+	if k != nil || k.Env(0) != "" {
 		t.Errorf("a keeper of nothing: %v", k)
 	}
-	k.Add(1, 0)
-	k.Remove(1)
 	k.Abandon()
 	k.Close()
 }

@@ -13,17 +13,22 @@ const gitBigFile = 512 << 20
 // gitDeltaCache is git's default for pack.deltaCacheSize.
 const gitDeltaCache = 256 << 20
 
+// Settings of pack-objects; docs/decisions/0001-pack-objects-settings.md has the measurements behind them.
+const (
+	deltaWindow        = 5 // pack.window
+	shallowWindow      = 1 // of packs with a shallow boundary and without haves: they have few versions of many files
+	snapshotWindow     = 0 // the same if every want is itself on the boundary (depth 1): one version of each file
+	shallowCompression = 3 // zlib level of packs with a shallow boundary, which reuse fewer stored deltas
+	windowMemory       = 256 << 20
+)
+
 // windowMemory returns the limit for the delta window of one thread. share is the memory of the process; all its
-// windows together get at most a quarter of that. 0 means an unknown share. A result of 0 or less means no limit.
+// windows together get at most a quarter of that. 0 means an unknown share.
 func (o *GitOptions) windowMemory(share int64) int64 {
 	if share == 0 {
-		return o.WindowMemory
+		return windowMemory
 	}
-	most := max(share/4/int64(max(o.Threads, 1)), 1)
-	if o.WindowMemory <= 0 {
-		return most
-	}
-	return min(o.WindowMemory, most)
+	return min(windowMemory, max(share/4/int64(max(o.Threads, 1)), 1))
 }
 
 // arguments returns the command line. The filter is its only part that comes from a client, and is canonical.
@@ -38,21 +43,15 @@ func (g *Git) arguments(dir string, spec *Spec) []string {
 			set("pack.deltaCacheSize", share/8)
 		}
 	}
-	if window := g.options.windowMemory(share); window > 0 {
-		set("pack.windowMemory", window)
-	}
+	set("pack.windowMemory", g.options.windowMemory(share))
 	if m := g.options.Memory; m > 0 { // the remaining memory is for the lists of objects
 		set("pack.deltaCacheSize", m/8)
 		set("core.deltaBaseCacheLimit", m/8)
 		set("core.bigFileThreshold", min(m/8, gitBigFile))
 	}
-	if window := g.window(spec); window != WindowDefault {
-		set("pack.window", int64(window))
-	}
+	set("pack.window", windowOf(spec))
 	if len(spec.Shallow) > 0 {
-		if g.options.ShallowCompression > 0 {
-			set("pack.compression", int64(g.options.ShallowCompression))
-		}
+		set("pack.compression", shallowCompression)
 		args = append(args, "--shallow-file", "") // git takes its value only as a separate argument
 	}
 	args = append(args, "pack-objects", "--revs", "--stdout", "--progress")
@@ -70,16 +69,17 @@ func (g *Git) arguments(dir string, spec *Spec) []string {
 	return args
 }
 
-func (g *Git) window(spec *Spec) int {
+// windowOf returns the delta window for a pack.
+func windowOf(spec *Spec) int64 {
 	if len(spec.Shallow) == 0 || len(spec.Haves) > 0 {
-		return g.options.Window
+		return deltaWindow
 	}
 	for _, want := range spec.Wants {
 		if _, shallow := slices.BinarySearchFunc(spec.Shallow, want, git.ObjectID.Compare); !shallow {
-			return g.options.ShallowWindow
+			return shallowWindow
 		}
 	}
-	return g.options.SnapshotWindow
+	return snapshotWindow
 }
 
 // revisions returns the input of pack-objects: grafts, objects to include, and objects to omit.

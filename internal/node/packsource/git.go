@@ -19,29 +19,13 @@ import (
 // ClassPack is the class of git processes that make packs.
 const ClassPack process.Class = "pack"
 
-// WindowDefault selects git's default delta window.
-const WindowDefault = -1
-
-// GitOptions tunes `git pack-objects`; docs/decisions/0001-pack-objects-settings.md has the measurements behind the
-// defaults.
+// GitOptions are the options of `git pack-objects`.
 type GitOptions struct {
 	// Scratch is the directory for temporary git directories. NewGit removes its content. No other program may use it.
 	Scratch string
 	// Threads is the number of threads of one process. 0 means the usable CPUs (GOMAXPROCS, which follows quotas of
 	// control groups) divided by the slots of ClassPack.
 	Threads int
-	// Window is the delta window (pack.window), or WindowDefault.
-	Window int
-	// ShallowWindow is the delta window of packs with a shallow boundary and without haves. They have few versions of
-	// many files.
-	ShallowWindow int
-	// SnapshotWindow replaces ShallowWindow if every want is itself on the boundary (depth 1). Such a pack has one version
-	// of each file.
-	SnapshotWindow int
-	// ShallowCompression is the zlib level for packs with a shallow boundary. 0 means 3, -1 git's default. Such packs
-	// reuse fewer stored deltas, so compression is a large part of their cost.
-	ShallowCompression int
-	WindowMemory       int64 // limit in bytes of the delta window of one thread; 0 means 256 MiB, -1 no limit
 	// Memory is the memory limit of one process in bytes (process.Limits.Memory). Git's buffers are sized to fit into it.
 	// 0 means no limit.
 	Memory int64
@@ -93,12 +77,6 @@ func NewGit(runner *process.Runner, o GitOptions) (*Git, error) {
 	}
 	if o.Threads <= 0 {
 		o.Threads = max(1, runtime.GOMAXPROCS(0)/max(1, runner.Slots(ClassPack)))
-	}
-	if o.ShallowCompression == 0 {
-		o.ShallowCompression = 3
-	}
-	if o.WindowMemory == 0 {
-		o.WindowMemory = 256 << 20
 	}
 	g := &Git{runner: runner, options: o, pauses: pauses{
 		flush: 100 * time.Millisecond, linger: 2 * time.Second, filter: FilterTime,

@@ -51,8 +51,7 @@ func uploadPack(dir, scratch string) error {
 		return err
 	}
 	defer runner.Close(ctx)
-	source, err := packsource.NewGit(runner, packsource.GitOptions{Scratch: scratch, Threads: 1,
-		Window: packsource.WindowDefault})
+	source, err := packsource.NewGit(runner, packsource.GitOptions{Scratch: scratch, Threads: 1})
 	if err != nil {
 		return err
 	}

@@ -66,7 +66,7 @@ func newGit(t testing.TB) *packsource.Git {
 	}
 	t.Cleanup(func() { runner.Close(context.Background()) })
 	source, err := packsource.NewGit(runner, packsource.GitOptions{
-		Scratch: filepath.Join(t.TempDir(), "scratch"), Threads: 1, Window: packsource.WindowDefault,
+		Scratch: filepath.Join(t.TempDir(), "scratch"), Threads: 1,
 	})
 	if err != nil {
 		t.Fatal(err)

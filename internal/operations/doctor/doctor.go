@@ -29,12 +29,11 @@ const (
 	GroupCertificates  = "certificates"
 	GroupClock         = "clock"
 	GroupDisk          = "disk"
-	GroupCgroups       = "cgroups"
 )
 
 // Groups lists all groups.
 var Groups = []string{GroupConfiguration, GroupServer, GroupStore, GroupNodes, GroupRepositories, GroupGit, GroupLimits,
-	GroupCertificates, GroupClock, GroupDisk, GroupCgroups}
+	GroupCertificates, GroupClock, GroupDisk}
 
 // Finding is one problem or hint.
 type Finding struct {

@@ -2,7 +2,6 @@ package doctor
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -10,10 +9,8 @@ import (
 	"time"
 
 	"github.com/dustin/go-humanize"
-	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
 
-	"github.com/packhorse-git/packhorse/internal/git/cgroup"
 	"github.com/packhorse-git/packhorse/internal/git/process"
 )
 
@@ -163,40 +160,5 @@ func Clock(dir string, r *Report) {
 		r.Add(Finding{Group: GroupClock, Severity: Problem, Kind: "skew", Subject: dir,
 			Text:   fmt.Sprintf("the file system's clock differs from this machine's by %v", skew.Round(time.Millisecond)),
 			Advice: "synchronise the clocks of this machine and of the file server: changes may be noticed late"})
-	}
-}
-
-// Cgroups examines the control groups that a server can use, or uses if pid is that of a running one. path is
-// cgroup.path; wanted reports whether the configuration sets limits.
-func Cgroups(pid int, path string, enabled, wanted bool, r *Report) {
-	if !enabled {
-		r.Fact(GroupCgroups, "turned off (cgroup.enabled)")
-		return
-	}
-	if pid == 0 {
-		pid = os.Getpid()
-	} else if _, own, err := cgroup.Own(procfs.DefaultMountPoint, pid); err == nil && filepath.Base(own) == cgroup.Server {
-		r.Fact(GroupCgroups, "the server is in "+own+", its git commands beside it")
-		return
-	}
-	dir, missing, err := cgroup.Usable(pid, path)
-	severity := Hint
-	if wanted {
-		severity = Problem
-	}
-	switch {
-	case err != nil:
-		r.Fact(GroupCgroups, "this process cannot use control groups")
-		r.Add(Finding{Group: GroupCgroups, Severity: severity, Kind: "cgroup", Text: "limits of cgroup.* do not apply: " +
-			err.Error(),
-			Advice: "Delegate=cpu memory in the unit of systemd, or set cgroup.path (docs/explanation/processes.md); " +
-				"otherwise rlimits and niceness apply"})
-	case len(missing) > 0:
-		r.Fact(GroupCgroups, dir)
-		r.Add(Finding{Group: GroupCgroups, Severity: severity, Kind: "cgroup-controller", Subject: dir,
-			Text: errors.Join(missing...).Error(), Advice: "Delegate=cpu memory in the unit of systemd " +
-				"(docs/explanation/processes.md)"})
-	default:
-		r.Fact(GroupCgroups, dir+": cgroup.*.memory_high, memory_max and cpu_weight can be used")
 	}
 }

@@ -8,7 +8,7 @@ import (
 type metrics struct {
 	tree *Tree
 
-	processes, cpu, memory, disk, cancelled, cache, cgroup, network, pressure, took, cut *prometheus.Desc
+	processes, cpu, memory, disk, cache, cgroup, pressure *prometheus.Desc
 }
 
 func newMetrics(t *Tree) *metrics {
@@ -27,19 +27,13 @@ func newMetrics(t *Tree) *metrics {
 			"part", "kind"),
 		disk: desc("disk_bytes_total",
 			"Bytes read from disks, and bytes written to the page cache.", "part", "direction"),
-		cancelled: desc("disk_cancelled_bytes_total",
-			"Bytes written by the server and its children that were deleted before they reached a disk."),
 		cache: desc("page_cache_bytes",
 			"Page cache of the server's cgroup: all, dirty, and being written to a disk.", "state"),
 		cgroup: desc("cgroup_memory_bytes",
 			"Memory of the server's cgroup with page cache: used, and the limit if there is one.", "kind"),
-		network: desc("network_bytes_total",
-			"Bytes through the visible network interfaces, including those of other processes.", "device", "direction"),
 		pressure: desc("pressure_seconds_total",
 			"Time in which some or all (full) tasks waited for cpu, memory or io, on the machine and in the server's cgroup.",
 			"resource", "kind", "of"),
-		took: desc("scan_seconds", "Duration of the last scan of processes for these metrics."),
-		cut:  desc("scans_cut_total", "Scans that met more processes than they read, so that not all are counted."),
 	}
 }
 
@@ -47,8 +41,7 @@ func newMetrics(t *Tree) *metrics {
 func (t *Tree) Collectors() []prometheus.Collector { return []prometheus.Collector{t.metrics} }
 
 func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{m.processes, m.cpu, m.memory, m.disk, m.cancelled, m.cache, m.cgroup, m.network,
-		m.pressure, m.took, m.cut} {
+	for _, d := range []*prometheus.Desc{m.processes, m.cpu, m.memory, m.disk, m.cache, m.cgroup, m.pressure} {
 		ch <- d
 	}
 }
@@ -60,7 +53,7 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	counter := func(d *prometheus.Desc, v float64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, v, labels...)
 	}
-	s, cut := m.tree.look()
+	s := m.tree.look()
 	for part, r := range s.now {
 		gauge(m.processes, float64(r.processes), part)
 		gauge(m.memory, float64(r.anonymous), part, "anonymous")
@@ -72,9 +65,6 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 		counter(m.disk, float64(u.read), part, "read")
 		counter(m.disk, float64(u.written), part, "written")
 	}
-	counter(m.cancelled, float64(s.cancelled))
-	gauge(m.took, s.took.Seconds())
-	counter(m.cut, float64(cut))
 	for state, n := range m.tree.cgroup.pageCache() {
 		gauge(m.cache, float64(n), state)
 	}
@@ -83,8 +73,5 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	}
 	for _, p := range m.tree.cgroup.pressures() {
 		counter(m.pressure, p.seconds, p.resource, p.kind, p.of)
-	}
-	for key, n := range network() {
-		counter(m.network, float64(n), key[0], key[1])
 	}
 }

@@ -2,7 +2,7 @@
 // have one moment and one name, so that a graph shows the total cost. Git's processes and their children do most of the
 // work, so running processes count as well. A scan reads /proc for the server's children and their descendants in its
 // session. A descendant that has left the session (setsid(2)) is not seen while it runs. Page cache and pressure are
-// those of the cgroup and the machine, network that of the network namespace.
+// those of the cgroup and the machine.
 //
 // CPU and disk of ended processes are reported by the code that waited for them (Ended). Those of others come from the
 // kernel's account of the server's children. Sums never decrease: while a process moves from one account to the other
@@ -50,7 +50,6 @@ type Tree struct {
 	shown   map[string]use // last reported values
 	last    snapshot
 	at      time.Time // of last
-	cut     int       // looks that met more processes than they may read
 }
 
 // use is the total resource use of processes. It never decreases.
@@ -77,8 +76,6 @@ type running struct {
 	processes       int
 	anonymous, file int64 // bytes of memory: its own; of files and shared
 	used            use   // since the processes that run began
-	// bytes written, but deleted before they reached a disk; the kernel adds those of ended children to their parent's
-	cancelled int64
 }
 
 func (r *running) add(v running) {
@@ -86,21 +83,17 @@ func (r *running) add(v running) {
 	r.anonymous += v.anonymous
 	r.file += v.file
 	r.used = r.used.plus(v.used)
-	r.cancelled += v.cancelled
 }
 
 type snapshot struct {
-	now       map[string]running
-	total     map[string]use // by part
-	cancelled int64          // of all
-	took      time.Duration
+	now   map[string]running
+	total map[string]use // by part
 }
 
 // maxName is the length to which Linux cuts the name of a program (proc_pid_comm(5)).
 const maxName = 15
 
-// New returns the tree of this process. Call it before the process moves to another cgroup, because it measures the
-// current one.
+// New returns the tree of this process.
 func New(o Options) *Tree {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -149,12 +142,11 @@ const fresh = 500 * time.Millisecond
 
 // look returns the current resource use. It reads ended processes before running ones, so that no process is counted
 // twice.
-func (t *Tree) look() (s snapshot, cut int) {
+func (t *Tree) look() (s snapshot) {
 	t.looking.Lock()
 	defer t.looking.Unlock()
-	begin := time.Now()
-	if begin.Sub(t.at) < fresh {
-		return t.last, t.cut
+	if time.Since(t.at) < fresh {
+		return t.last
 	}
 	children := rusage(syscall.RUSAGE_CHILDREN)
 	t.mu.Lock()
@@ -166,18 +158,14 @@ func (t *Tree) look() (s snapshot, cut int) {
 	s.total[Other] = children
 	var whole bool
 	if s.now, whole = t.scan(); !whole {
-		t.cut++
-		t.log.Debug("too many processes to scan", "most",
-			maxProcesses)
+		t.log.Debug("too many processes to scan", "most", maxProcesses)
 	}
 	own := s.now[Server]
 	own.used = rusage(syscall.RUSAGE_SELF)
 	s.now[Server] = own
 	for part, r := range s.now {
 		s.total[part] = s.total[part].plus(r.used)
-		s.cancelled += r.cancelled
 	}
-	s.cancelled = max(s.cancelled, t.last.cancelled)
 	for part, used := range s.total {
 		s.total[part] = used.atLeast(t.shown[part])
 		t.shown[part] = s.total[part]
@@ -185,7 +173,6 @@ func (t *Tree) look() (s snapshot, cut int) {
 	for part, used := range t.shown {
 		s.total[part] = used
 	}
-	s.took = time.Since(begin)
 	t.last, t.at = s, time.Now()
-	return s, t.cut
+	return s
 }

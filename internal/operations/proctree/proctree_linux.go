@@ -133,7 +133,7 @@ func (m *member) running() running {
 		r.anonymous, r.file = max(int64(s.ResidentBytes())-int64(s.SHRBytes()), 0), int64(s.SHRBytes())
 	}
 	if io, err := m.proc.IO(); err == nil {
-		r.used.read, r.used.written, r.cancelled = int64(io.ReadBytes), int64(io.WriteBytes), io.CancelledWriteBytes
+		r.used.read, r.used.written = int64(io.ReadBytes), int64(io.WriteBytes)
 	}
 	return r
 }

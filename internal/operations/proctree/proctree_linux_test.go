@@ -118,9 +118,6 @@ func TestChildrenCountWhileTheyRun(t *testing.T) {
 		after["memory_bytes git anonymous"] != 0 {
 		t.Errorf("when it has ended: %v, before: %v", after, before)
 	}
-	if after["scan_seconds"] <= 0 || after["scans_cut_total"] != 0 {
-		t.Errorf("a scan: %v", after)
-	}
 }
 
 // TestUnreportedExits is counted from the kernel's account.
@@ -206,7 +203,7 @@ func TestNamesOfPrograms(t *testing.T) {
 	end(t, tree, Git, cmd)
 }
 
-// TestDisk checks that written bytes count, except those of files that are deleted before they reach a disk.
+// TestDisk checks that written bytes count, also when the process has ended.
 func TestDisk(t *testing.T) {
 	dir := t.TempDir()
 	var fs unix.Statfs_t
@@ -216,13 +213,12 @@ func TestDisk(t *testing.T) {
 	tree := New(Options{})
 	cmd, _ := start(t, "/bin/sh", "-c", fmt.Sprintf(
 		"cd '%s'; while :; do dd if=/dev/zero of=f bs=65536 count=64 conv=notrunc 2>/dev/null; rm f; done", dir))
-	before := until(t, tree, "written and cancelled", func(v map[string]float64) bool {
-		return v["disk_bytes_total git written"] >= 8<<20 && v["disk_cancelled_bytes_total"] > 0
+	before := until(t, tree, "written", func(v map[string]float64) bool {
+		return v["disk_bytes_total git written"] >= 8<<20
 	})
 	end(t, tree, Git, cmd)
 	after := values(t, tree)
-	if after["disk_bytes_total git written"] < before["disk_bytes_total git written"] ||
-		after["disk_cancelled_bytes_total"] < before["disk_cancelled_bytes_total"] {
+	if after["disk_bytes_total git written"] < before["disk_bytes_total git written"] {
 		t.Errorf("the sums went back: %v, %v", before, after)
 	}
 }
@@ -232,9 +228,6 @@ func TestSurroundings(t *testing.T) {
 	_, err := os.Stat("/proc/pressure/cpu")
 	if _, has := v["pressure_seconds_total some cpu machine"]; has != (err == nil) {
 		t.Errorf("pressure is told of: %v; there is some: %v", has, err == nil)
-	}
-	if _, ok := v["network_bytes_total out loopback"]; !ok {
-		t.Errorf("no network in %v", v)
 	}
 	for key, n := range v {
 		if n < 0 {

@@ -7,19 +7,28 @@ import (
 	"strings"
 
 	"github.com/prometheus/procfs"
-
-	"github.com/packhorse-git/packhorse/internal/git/cgroup"
 )
 
 // ownCgroup is the directory of the cgroup v2 that the process began in; "" if there is none.
 type ownCgroup string
 
 func findCgroup() ownCgroup {
-	dir, _, err := cgroup.Own(procfs.DefaultMountPoint, os.Getpid())
+	const top = "/sys/fs/cgroup"
+	self, err := procfs.Self()
 	if err != nil {
 		return ""
 	}
-	return ownCgroup(dir)
+	cgroups, _ := self.Cgroups() // none, if it fails
+	for _, c := range cgroups {
+		dir := path.Join(top, c.Path)
+		if _, err := os.Stat(dir); err != nil {
+			dir = top // a container sees only its own group
+		}
+		if c.HierarchyID == 0 {
+			return ownCgroup(dir)
+		}
+	}
+	return ""
 }
 
 // read returns the content of a file of the cgroup; "" if there is none.
@@ -83,26 +92,4 @@ func (c ownCgroup) pressures() (all []stall) {
 		}
 	}
 	return all
-}
-
-// traffic is the number of bytes by device, "loopback" or "network", and direction.
-type traffic map[[2]string]uint64
-
-// network adds up the interfaces of the network namespace. A bridge and the interfaces behind it are both counted.
-func network() traffic {
-	found := traffic{}
-	fs, err := procfs.NewDefaultFS()
-	if err != nil {
-		return found
-	}
-	devices, _ := fs.NetDev() // of no device, if it fails
-	for _, d := range devices {
-		device := "network"
-		if d.Name == "lo" {
-			device = "loopback"
-		}
-		found[[2]string{device, "in"}] += d.RxBytes
-		found[[2]string{device, "out"}] += d.TxBytes
-	}
-	return found
 }

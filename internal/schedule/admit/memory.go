@@ -6,7 +6,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
-	"strings"
 )
 
 // The machine is short of memory beyond any of these limits. mostStalled limits the share of the last ten seconds in
@@ -55,18 +54,13 @@ func newMemory(root string) *memory {
 	return m
 }
 
-// version2 adds the groups of a path that limit memory. There are none if the memory controller is in version 1. If
-// package cgroup made a group for the server, the groups of git processes are beside it. The group two levels above has
-// the pressure on both.
+// version2 adds the groups of a path that limit memory. There are none if the memory controller is in version 1.
 func (m *memory) version2(top, path string) {
-	all := path
-	if run := filepath.Dir(path); strings.HasPrefix(filepath.Base(run), "packhorse.") {
-		all = filepath.Dir(run)
-	}
-	if file := filepath.Join(top, all, "memory.pressure"); exists(file) && exists(filepath.Join(top, all, "memory.max")) {
+	own := filepath.Join(top, path)
+	if file := filepath.Join(own, "memory.pressure"); exists(file) && exists(filepath.Join(own, "memory.max")) {
 		m.pressure = file
 	}
-	for dir := filepath.Join(top, path); ; dir = filepath.Dir(dir) {
+	for dir := own; ; dir = filepath.Dir(dir) {
 		if limit := filepath.Join(dir, "memory.max"); exists(limit) {
 			m.groups = append(m.groups, group{
 				used: filepath.Join(dir, "memory.current"), limit: limit, stat: filepath.Join(dir, "memory.stat"),

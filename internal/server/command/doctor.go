@@ -165,9 +165,6 @@ func (d *examiner) examine(ctx context.Context, progress io.Writer) (*doctor.Rep
 	}
 	doctor.Clock(clockDir, r)
 	doctor.Disk(map[string]string{"root": cfg.Root, "state": cfg.State, "cache": cfg.Cache.Dir}, r)
-	if role == config.RoleServe {
-		doctor.Cgroups(running.PID, cfg.Cgroup.Path, cfg.Cgroup.Enabled, cfg.Cgroup.Wanted(), r)
-	}
 	r.Sort()
 	return r, nil
 }

@@ -34,7 +34,6 @@ func (c *Config) checkValues(f *Findings) {
 	c.checkSearch(f.bad)
 	c.checkWebhooks(f)
 	c.checkMirrors(f)
-	c.Cgroup.check(f.bad)
 	c.Index.check(f.bad)
 	c.Resolver.check(f.bad)
 	c.checkMemory(f.bad)

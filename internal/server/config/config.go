@@ -56,7 +56,6 @@ type Config struct {
 	Cache    CacheConfig     `toml:"cache"`
 	Packs    PacksConfig     `toml:"packs"`
 	Git      GitConfig       `toml:"git"`
-	Cgroup   CgroupConfig    `toml:"cgroup"`
 	Fetch    FetchConfig     `toml:"fetch"`
 	Push     PushConfig      `toml:"push"`
 	LFS      LFSConfig       `toml:"lfs"`
@@ -121,8 +120,6 @@ func DefaultConfig() Config {
 	algorithms := gitssh.DefaultAlgorithms()
 	c.SSH.KeyExchanges, c.SSH.Ciphers = algorithms.KeyExchanges, algorithms.Ciphers
 	c.Push.Fsck = receivepack.DefaultFsck()
-	c.Cgroup.Server.CPUWeight, c.Cgroup.Other.CPUWeight = 300, 300
-	c.Cgroup.Maintenance.CPUWeight, c.Cgroup.Search.CPUWeight = 30, 30
 	return c
 }
 

@@ -48,30 +48,13 @@ type GitConfig struct {
 	// Linux.
 	Reaper string `toml:"reaper" default:"auto" values:"auto on off"`
 
+	// Cgroup is a directory in the hierarchy of control groups (cgroup v2). Git commands run in a group below it, so
+	// that the reaper finds all their processes. Empty means that they run in the group of the server.
+	Cgroup string `toml:"cgroup" path:"yes"`
+
 	// Threads is the number of threads of each Git process, and of threads that compress objects for a pack in the
 	// server. 0 means the number of CPUs, or the CPU quota of the control group, divided by the slots.
 	Threads int `toml:"threads" range:"0..1024"`
-
-	// Window is the delta window (pack.window of Git) for packs with the whole history and for incremental fetches. -1
-	// means Git's own choice, 10. See docs/decisions/0001-pack-objects-settings.md.
-	Window int `toml:"window" default:"5" range:"-1..10000"`
-
-	// ShallowWindow is the delta window for shallow clones. They have few similar versions of a file, so a small window
-	// is enough.
-	ShallowWindow int `toml:"shallow_window" default:"1" range:"-1..10000"`
-
-	// SnapshotWindow is the delta window for shallow clones of depth 1. They have one version of each file, so deltas
-	// save almost nothing.
-	SnapshotWindow int `toml:"snapshot_window" range:"-1..10000"`
-
-	// ShallowCompression is the zlib level of newly compressed objects in shallow packs, from 1 to 9. -1 means Git's
-	// own choice.
-	ShallowCompression int `toml:"shallow_compression" default:"3" range:"-1..9"`
-
-	// WindowMemory is the maximum memory of the delta window of one thread. It is lower if the windows of all threads
-	// of all slots could use more than an eighth of the memory of the machine or control group. It is also at most a
-	// quarter of the share of a process in limits.memory.
-	WindowMemory Size `toml:"window_memory" default:"256MiB"`
 }
 
 // Values of git.reaper.

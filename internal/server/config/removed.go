@@ -55,4 +55,11 @@ var removed = map[string]string{
 	"storage.channel_idle": "it is always 30s",
 	"storage.channels":     "it is always 4096",
 	"storage.stall":        "it is always 1m",
+
+	"cgroup":                  "limit memory and CPU time with systemd; git.cgroup has a group for git commands",
+	"git.shallow_compression": "it is always 3; delete the key",
+	"git.shallow_window":      "it is always 1; delete the key",
+	"git.snapshot_window":     "it is always 0; delete the key",
+	"git.window":              "it is always 5; delete the key",
+	"git.window_memory":       "it is at most 256 MiB; limits.memory lowers it",
 }

@@ -21,7 +21,7 @@ import (
 // ServeNode runs a node on the repositories while do runs. Like a server, it listens on the admin socket, so that the
 // caller and other commands find it. The caller has locked the state directory.
 func ServeNode(ctx context.Context, p Process, cfg config.Config, cache bool, do func() error) (err error) {
-	cfg.Maintenance.Enabled, cfg.Warmup.Enabled, cfg.Cgroup.Enabled = false, false, false
+	cfg.Maintenance.Enabled, cfg.Warmup.Enabled = false, false
 	cfg.Storage.Listen, cfg.Ops.Address, cfg.Mirror = "", "", nil
 	cfg.Cache.Enabled = cfg.Cache.Enabled && cache
 	log, reg := slog.New(slog.DiscardHandler), prometheus.NewRegistry()

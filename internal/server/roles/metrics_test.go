@@ -201,7 +201,7 @@ var metricGroups = []struct{ heading, names string }{
 	{"Do requests succeed, and how long do they take?", "http request served sli stage requests_ relay"},
 	{"Are requests refused, or do they wait?", "lane pressure accept connections auth ssh"},
 	{"Does the cache save work?", "cache copy warmup channel pack"},
-	{"What do Git processes cost?", "git cgroup reaper tree"},
+	{"What do Git processes cost?", "git reaper tree"},
 	{"Do pushes and maintenance work?", "push maintenance trash webhook"},
 	{"Does Git LFS work?", "lfs mirror_lfs origin_refused"},
 	{"How are refs, revisions and objects read?", "ref resolve revisions lookup graph repositories watch"},

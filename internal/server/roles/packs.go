@@ -8,11 +8,9 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/packhorse-git/packhorse/internal/git/cgroup"
 	"github.com/packhorse-git/packhorse/internal/git/pack"
 	"github.com/packhorse-git/packhorse/internal/git/process"
 	"github.com/packhorse-git/packhorse/internal/git/reaper"
-	"github.com/packhorse-git/packhorse/internal/git/repo"
 	"github.com/packhorse-git/packhorse/internal/node/packcache"
 	"github.com/packhorse-git/packhorse/internal/node/packsource"
 	"github.com/packhorse-git/packhorse/internal/node/packsource/native"
@@ -34,15 +32,22 @@ type packSources struct {
 
 // newPackSources makes the sources and pushes their closer.
 func (s *server) newPackSources() (*packSources, error) {
-	processMetrics, cacheMetrics, groupMetrics := process.NewMetrics(), packcache.NewMetrics(), cgroup.NewMetrics()
-	s.register(processMetrics, cacheMetrics, groupMetrics)
-	groups := openCgroups(&s.cfg.Cgroup, s.log, groupMetrics)
+	processMetrics, cacheMetrics := process.NewMetrics(), packcache.NewMetrics()
+	s.register(processMetrics, cacheMetrics)
+	var group *reaper.Group
+	if s.cfg.Git.Cgroup != "" {
+		var err error
+		if group, err = reaper.OpenGroup(s.cfg.Git.Cgroup, s.log); err != nil {
+			return nil, fmt.Errorf("git.cgroup: %w", err)
+		}
+	}
 	runner, err := process.New(process.Options{
 		Git: s.cfg.Git.Program, Metrics: processMetrics, Log: s.log, Reaper: reaperProgram(&s.cfg, s.process.Program, s.log),
-		Account: s.lanes.account(proctree.Git), Classes: s.cfg.GitClasses(), Cgroups: groups, Groups: commandGroups,
+		Account: s.lanes.account(proctree.Git), Classes: s.cfg.GitClasses(), Group: group,
 	})
 	if err != nil {
-		return nil, errors.Join(err, groups.Close())
+		group.Close()
+		return nil, err
 	}
 	s.lanes.metrics.Queue("cold", runner.Queue(packsource.ClassPack))
 	s.lanes.metrics.Queue("push", runner.Queue(receivepack.ClassReceive))
@@ -90,9 +95,7 @@ func (s *server) stackSources(p *packSources, cacheMetrics *packcache.Metrics) e
 // openGit makes the source over the runner. damaged is called with the incarnation of a repository with damaged packs.
 func (p *packSources) openGit(cfg *config.Config, damaged func(incarnation string)) (*packsource.Git, error) {
 	return packsource.NewGit(p.runner, packsource.GitOptions{
-		Scratch: filepath.Join(cfg.State, "scratch"), Threads: cfg.Git.ThreadsPerPack(), Window: cfg.Git.Window,
-		ShallowWindow: cfg.Git.ShallowWindow, SnapshotWindow: cfg.Git.SnapshotWindow,
-		ShallowCompression: cfg.Git.ShallowCompression, WindowMemory: int64(cfg.Git.WindowMemory),
+		Scratch: filepath.Join(cfg.State, "scratch"), Threads: cfg.Git.ThreadsPerPack(),
 		Memory: cfg.MemoryShares().Git, Machine: admit.Memory(),
 		Verifier: p.verifier, Damaged: func(r packsource.Repository) {
 			damaged(r.Incarnation)
@@ -160,35 +163,6 @@ func closeBelow(closeCache func() error, closeRunner func(context.Context) error
 	case <-ctx.Done():
 		return errors.Join(fmt.Errorf("waiting for the pack cache to close: %w", ctx.Err()), err)
 	}
-}
-
-// openCgroups makes the control groups. If that fails, it logs the error and returns nil.
-func openCgroups(c *config.CgroupConfig, log *slog.Logger, metrics *cgroup.Metrics) *cgroup.Tree {
-	if !c.Enabled {
-		return nil
-	}
-	groups, wanted := make(map[string]cgroup.Limits), c.Wanted()
-	for name, l := range c.Groups() {
-		groups[name] = cgroup.Limits{MemoryHigh: int64(l.MemoryHigh), MemoryMax: int64(l.MemoryMax), CPUWeight: l.CPUWeight}
-	}
-	tree, err := cgroup.Open(cgroup.Options{Path: c.Path, Groups: groups, Metrics: metrics, Log: log, Wanted: wanted})
-	if err != nil {
-		level := slog.LevelDebug
-		if wanted {
-			level = slog.LevelWarn
-		}
-		log.Log(context.Background(), level, "git commands run without control groups, with rlimits and niceness instead",
-			"error", err)
-		return nil
-	}
-	return tree
-}
-
-// commandGroups has the control group of each class of git commands.
-var commandGroups = map[process.Class]string{
-	packsource.ClassPack: "pack", receivepack.ClassReceive: "receive", receivepack.ClassHook: "receive",
-	storage.ClassMaintain: "maintenance", storage.ClassIngest: "receive",
-	storage.ClassGrep: "search", repo.ClassRefs: "other", storage.ClassManage: "other",
 }
 
 // reaperProgram returns the command that runs the reaper, or nil if it is disabled or not needed.

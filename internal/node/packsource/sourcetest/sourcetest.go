@@ -39,8 +39,7 @@ func FromGit(t testing.TB, program string, l process.Limits) *packsource.Git {
 			t.Error(err)
 		}
 	})
-	g, err := packsource.NewGit(runner, packsource.GitOptions{Scratch: filepath.Join(t.TempDir(), "scratch"), Window: 5,
-		ShallowWindow: 1})
+	g, err := packsource.NewGit(runner, packsource.GitOptions{Scratch: filepath.Join(t.TempDir(), "scratch")})
 	if err != nil {
 		t.Fatal(err)
 	}
