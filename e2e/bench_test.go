@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/packhorse-git/packhorse/internal/bench/loadgen"
+	"github.com/packhorse-git/packhorse/internal/bench/world"
 )
 
 // split is a gateway and its node, with a repository team/app.
@@ -73,7 +73,7 @@ func TestBenchLFS(t *testing.T) {
 	cmd.Stderr = &errs
 	out, err := cmd.Output()
 	var report struct {
-		Figures []loadgen.Figure `json:"figures"`
+		Figures []world.Figure `json:"figures"`
 	}
 	if err == nil {
 		err = json.Unmarshal(out, &report)

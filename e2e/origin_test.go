@@ -21,14 +21,14 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/packhorse-git/packhorse/internal/bench/gitload"
-	"github.com/packhorse-git/packhorse/internal/bench/link"
+	"github.com/packhorse-git/packhorse/internal/bench/world"
 	"github.com/packhorse-git/packhorse/internal/git/gittest"
 )
 
 // origin is a Git host that mirrors follow: git http-backend behind nginx behind a link.
 type origin struct {
 	dir     string
-	link    *link.Link
+	link    *world.Link
 	nginx   *nginx
 	backend *httptest.Server
 	git     http.Handler
@@ -70,7 +70,7 @@ func newOrigin(dir, root string, private []string) (*origin, error) {
 		o.backend.Close()
 		return nil, err
 	}
-	if o.link, err = link.New(o.nginx.address); err != nil {
+	if o.link, err = world.NewLink(o.nginx.address); err != nil {
 		o.close()
 		return nil, err
 	}

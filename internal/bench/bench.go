@@ -118,10 +118,11 @@ var removedCommands = map[string]string{
 
 // removedFlags are former flags of all commands, with what to do instead.
 var removedFlags = map[string]string{
-	"format": "the format is detected in each line",
-	"html":   "there are no pages with charts; use the text, or --json",
-	"relay":  "compare with \"packhorse-bench limit FILE\", or with one process in \"packhorse-bench matrix\"",
-	"again":  "standstills of the machine are not detected; compare servers in more --turns",
+	"format":   "the format is detected in each line",
+	"html":     "there are no pages with charts; use the text, or --json",
+	"profiles": "take profiles from the private listeners, as /debug/pprof/profile",
+	"relay":    "compare with \"packhorse-bench limit FILE\", or with one process in \"packhorse-bench matrix\"",
+	"again":    "standstills of the machine are not detected; compare servers in more --turns",
 }
 
 func removedCommand(name, instead string) *cobra.Command {

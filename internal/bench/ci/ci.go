@@ -16,6 +16,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/bench/fleet"
 	"github.com/packhorse-git/packhorse/internal/bench/gitload"
 	"github.com/packhorse-git/packhorse/internal/bench/loadgen"
+	"github.com/packhorse-git/packhorse/internal/bench/world"
 )
 
 // ciOptions are the flags of `packhorse-bench ci`.
@@ -34,7 +35,7 @@ type ciOptions struct {
 	noSearch  bool   // our own server keeps no search index
 	common    loadgen.Common
 
-	server gitload.Server
+	program world.Program
 }
 
 const ciHelp = `Simulates a fleet of CI machines. Every few seconds new commits reach the default branch and a pipeline
@@ -122,7 +123,7 @@ func Command(env loadgen.Env) *cobra.Command {
 	f.StringVar(&o.push, "push", "path", "how commits reach the repository of the server of this run: path or http")
 	f.BoolVar(&o.noWarmup, "no-warmup", false, "the server of this run makes no pack before a request")
 	f.BoolVar(&o.noSearch, "no-search", false, "the server of this run keeps no search index")
-	o.server.Flags(cmd)
+	o.program.Flags(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if len(args) > 0 {
 			o.url = args[0]
@@ -131,7 +132,7 @@ func Command(env loadgen.Env) *cobra.Command {
 			return err
 		}
 		if o.url == "" {
-			if err := o.server.Find(); err != nil {
+			if err := o.program.Find(); err != nil {
 				return err
 			}
 		}
@@ -178,15 +179,22 @@ func (o *ciOptions) run(ctx context.Context, env loadgen.Env) (err error) {
 	defer func() { stop() }()
 
 	title := ""
-	var server *gitload.OwnServer
+	var server *world.Process
 	if o.url == "" {
-		server, err = gitload.StartServer(ctx, dir, o.repo, o.server.Program, nil, o.settings())
+		w, started := world.New(filepath.Join(dir, "world"), o.program)
+		defer func() { err = errors.Join(err, w.Close()) }()
+		if err = started; err == nil {
+			err = w.Add(ctx, "bench", o.repo)
+		}
+		if err == nil {
+			server, err = w.Start(ctx, "serve", "server", o.settings(), "--root", w.Root(), "--http", "127.0.0.1:0",
+				"--public-read")
+		}
 		if err != nil {
 			return err
 		}
-		defer func() { err = errors.Join(err, server.Stop()) }()
 		title = "a new Packhorse on a copy of " + filepath.Base(gitload.Absolute(o.repo))
-		o.url, o.ops, o.serverPID, o.repo = server.URL, server.Ops, server.Pid, server.Repo
+		o.url, o.ops, o.serverPID, o.repo = server.URL+"/bench.git", server.Ops, server.Pid, w.Repository("bench")
 		if !o.noSearch {
 			stop()
 			stop = loadgen.Progress(ctx, env.Stderr, func() string { return "waiting for the server's index" })
@@ -235,7 +243,7 @@ func (o *ciOptions) settings() string {
 		text += "[warmup]\nenabled = false\n"
 	}
 	if o.noSearch {
-		text += "[search]\nenabled = false\n"
+		text += world.NoSearch
 	}
 	return text
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/bench/gitload"
 	"github.com/packhorse-git/packhorse/internal/bench/loadgen"
+	"github.com/packhorse-git/packhorse/internal/bench/world"
 )
 
 // options are the flags of `packhorse-bench cold`.
@@ -31,7 +32,7 @@ type options struct {
 	timeout time.Duration
 	json    bool
 
-	server gitload.Server
+	program world.Program
 }
 
 const help = `Measures packs that have to be made. For each repository a server is started, and git upload-pack answers the same
@@ -102,13 +103,13 @@ func Command(env loadgen.Env) *cobra.Command {
 	f.IntVar(&o.objects, "objects", 0, "also measure a synthetic repository of this many small objects")
 	f.DurationVar(&o.timeout, "timeout", 30*time.Minute, "timeout of a request")
 	f.BoolVar(&o.json, "json", false, "print one JSON object")
-	o.server.Flags(cmd)
+	o.program.Flags(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		o.repos = args
 		if err := o.validate(); err != nil {
 			return err
 		}
-		if err := o.server.Find(); err != nil {
+		if err := o.program.Find(); err != nil {
 			return err
 		}
 		return loadgen.Interrupted(cmd.Context(), o.run(cmd.Context(), env))

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/bench/gitload"
+	"github.com/packhorse-git/packhorse/internal/bench/world"
 )
 
 // series has the measurements of one row of the report, one for each round.
@@ -72,24 +73,22 @@ func (r *run) wanted(name string) bool {
 
 // repository prepares the repository and the servers, measures all cases, and returns the rows of the report.
 func (r *run) repository(ctx context.Context) (result *repository, err error) {
-	root := filepath.Join(r.dir, "root")
-	if err := os.MkdirAll(root, 0o700); err != nil {
+	w, err := world.New(r.dir, r.program)
+	defer func() { err = errors.Join(err, w.Close()) }()
+	if err != nil {
 		return nil, err
 	}
-	defer os.RemoveAll(r.dir)
 	r.enter("cloning and repacking")
-	if r.origin, err = r.prepare(ctx, root); err != nil {
+	if r.origin, err = r.prepare(ctx, w.Root()); err != nil {
 		return nil, err
 	}
-	if r.server, err = r.start(ctx, filepath.Join(r.dir, "server"), root, false); err != nil {
+	if r.server, err = r.start(ctx, w, "server", false); err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, r.server.stop()) }()
 	if r.wanted(firstJob) {
-		if r.warm, err = r.start(ctx, filepath.Join(r.dir, "warm"), root, true); err != nil {
+		if r.warm, err = r.start(ctx, w, "warm", true); err != nil {
 			return nil, err
 		}
-		defer func() { err = errors.Join(err, r.warm.stop()) }()
 	}
 	r.seen = map[string]bool{}
 	for round := range r.rounds {
@@ -275,7 +274,7 @@ func (r *run) firstJobs(ctx context.Context, warmup bool) error {
 		return err
 	}
 	to := r.row(shallow, 1, &warmup)
-	before, err := s.metrics.Read(ctx)
+	before, err := s.Metrics(ctx)
 	if err != nil {
 		return err
 	}
@@ -305,7 +304,7 @@ func (r *run) firstJobs(ctx context.Context, warmup bool) error {
 			return err
 		}
 	}
-	after, err := s.metrics.Read(ctx)
+	after, err := s.Metrics(ctx)
 	if err != nil {
 		return err
 	}

@@ -2,9 +2,7 @@ package cold
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -15,25 +13,22 @@ import (
 	"github.com/packhorse-git/packhorse/client"
 	"github.com/packhorse-git/packhorse/internal/bench/gitload"
 	"github.com/packhorse-git/packhorse/internal/bench/loadgen"
+	"github.com/packhorse-git/packhorse/internal/bench/world"
 	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
 )
 
 // server is a measured Packhorse.
 type server struct {
-	*gitload.OwnServer
+	*world.Process
 	root    string
 	timeout time.Duration
-	metrics *loadgen.Scraper
 	admin   *client.Client
 	push    []string // environment of git push
 }
 
-// start starts a server of the repositories below root.
-func (o *options) start(ctx context.Context, dir, root string, warmup bool) (*server, error) {
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		return nil, err
-	}
-	settings := "[search]\nenabled = false\n[maintenance]\nenabled = false\n"
+// start starts a server of the repositories of a world.
+func (o *options) start(ctx context.Context, w *world.World, name string, warmup bool) (*server, error) {
+	settings := world.Public + world.NoSearch + "[maintenance]\nenabled = false\n"
 	if !warmup {
 		settings += "[warmup]\nenabled = false\n"
 	}
@@ -43,25 +38,18 @@ func (o *options) start(ctx context.Context, dir, root string, warmup bool) (*se
 	if o.source != "" {
 		settings += fmt.Sprintf("[packs]\nsource = %q\n", o.source)
 	}
-	own, err := gitload.ServeRoot(ctx, dir, root, o.server.Program, nil, settings)
+	own, err := w.Start(ctx, "serve", name, settings, "--root", w.Root())
 	if err != nil {
 		return nil, err
 	}
-	s := &server{OwnServer: own, root: root, timeout: o.timeout,
-		metrics: &loadgen.Scraper{URL: own.Ops + "/metrics", Wanted: true}}
+	s := &server{Process: own, root: w.Root(), timeout: o.timeout}
 	if s.push, err = own.PushAccess(ctx); err == nil {
 		s.admin, err = client.New("unix:"+filepath.Join(own.State, "admin.sock"), client.Options{})
 	}
-	if err != nil {
-		return nil, errors.Join(err, own.Stop())
+	if err == nil {
+		w.Defer(s.admin.Close)
 	}
-	return s, nil
-}
-
-// stop ends the server.
-func (s *server) stop() error {
-	s.admin.Close()
-	return s.OwnServer.Stop()
+	return s, err
 }
 
 // target is the address of a repository below the root.
@@ -131,7 +119,7 @@ type sample struct {
 
 // measure sends a request and measures the server until it is quiet again.
 func (s *server) measure(ctx context.Context, t *loadgen.Target, request []byte) (*sample, error) {
-	before, err := s.metrics.Read(ctx)
+	before, err := s.Metrics(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -161,7 +149,7 @@ func (s *server) measure(ctx context.Context, t *loadgen.Target, request []byte)
 		return nil, err
 	}
 	usage := watch.Stop()
-	after, err := s.metrics.Read(ctx)
+	after, err := s.Metrics(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -119,24 +118,4 @@ func download(ctx context.Context, url string, size int64) error {
 	defer c.Close()
 	defer context.AfterFunc(ctx, c.Abort)()
 	return c.Body(h).Drain()
-}
-
-// together calls a function n times in parallel, and returns the time until the last one returned.
-func together(ctx context.Context, n int, call func(ctx context.Context) error) (time.Duration, error) {
-	failures := &loadgen.Failures{}
-	var running sync.WaitGroup
-	begun := time.Now()
-	for range n {
-		running.Go(func() {
-			if err := call(ctx); err != nil {
-				failures.Add(err)
-			}
-		})
-	}
-	running.Wait()
-	took := time.Since(begun)
-	if failures.Count() > 0 {
-		return 0, fmt.Errorf("%w: %v", failures.Err(), failures.First)
-	}
-	return took, nil
 }

@@ -11,18 +11,19 @@ import (
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/bench/loadgen"
+	"github.com/packhorse-git/packhorse/internal/bench/world"
 )
 
 // gigabyte is the unit of throughput and of CPU time for each GB.
 const gigabyte = 1e9
 
 // large puts the object of --mb into the repository.
-func (w *world) large() (object, error) {
+func (w *lfs) large() (object, error) {
 	return addObject(w.repository(), int64(w.megabytes)<<20, 'l', 0)
 }
 
 // cold lets all runners fetch one object through an empty mirror.
-func (w *world) cold(ctx context.Context) ([]loadgen.Figure, error) {
+func (w *lfs) cold(ctx context.Context) ([]world.Figure, error) {
 	o, err := w.large()
 	if err != nil {
 		return nil, err
@@ -47,12 +48,12 @@ func (w *world) cold(ctx context.Context) ([]loadgen.Figure, error) {
 				return download(ctx, urls[0], o.size)
 			}
 		}
-		direct, err := together(ctx, 1, fetch("http://"+l.Addr()+"/app"))
+		direct, err := world.Together(ctx, 1, fetch("http://"+l.Addr()+"/app"))
 		if err != nil {
 			return nil, err
 		}
 		before := l.Bytes()
-		took, err := together(ctx, w.runners, fetch(m.url+"/app"))
+		took, err := world.Together(ctx, w.runners, fetch(m.URL+"/app"))
 		if err != nil {
 			return nil, err
 		}
@@ -61,13 +62,13 @@ func (w *world) cold(ctx context.Context) ([]loadgen.Figure, error) {
 		if err := m.Stop(); err != nil {
 			return nil, err
 		}
-		if err := os.RemoveAll(filepath.Join(w.dir, name)); err != nil {
+		if err := os.RemoveAll(filepath.Join(w.Dir, name)); err != nil {
 			return nil, err
 		}
 	}
 	bytes, took, direct := loadgen.Median(sent), loadgen.Median(times), loadgen.Median(directs)
 	ratio := bytes / float64(o.size)
-	return []loadgen.Figure{{What: fmt.Sprintf("%d runners, empty mirror: bytes from the origin", w.runners),
+	return []world.Figure{{What: fmt.Sprintf("%d runners, empty mirror: bytes from the origin", w.runners),
 		Goal: "the object once", Value: ratio,
 		Got: fmt.Sprintf("%.3f of it (%.1f MB); %.2f s, one download from the origin %.2f s",
 			ratio, bytes/1e6, took, direct), Reached: ratio <= 1.01}}, nil
@@ -80,12 +81,12 @@ type transfer struct {
 }
 
 // fetch lets all runners download the object from a server once.
-func (w *world) fetch(ctx context.Context, s *server, url string, size int64) (transfer, error) {
+func (w *lfs) fetch(ctx context.Context, s *world.Process, url string, size int64) (transfer, error) {
 	before, err := loadgen.ProcessCPU(s.Pid)
 	if err != nil {
 		return transfer{}, err
 	}
-	took, err := together(ctx, w.runners, func(ctx context.Context) error { return download(ctx, url, size) })
+	took, err := world.Together(ctx, w.runners, func(ctx context.Context) error { return download(ctx, url, size) })
 	if err != nil {
 		return transfer{}, err
 	}
@@ -98,13 +99,13 @@ func (w *world) fetch(ctx context.Context, s *server, url string, size int64) (t
 // be in smaller pages of the page cache, which cost more.
 type pair struct {
 	name         string
-	ours, static *server
+	ours, static *world.Process
 	url          string // of the object
 	size         int64
 }
 
 // startPairs starts a server with the object, and a mirror that has fetched it.
-func (w *world) startPairs(ctx context.Context) ([]pair, error) {
+func (w *lfs) startPairs(ctx context.Context) ([]pair, error) {
 	o, err := w.large()
 	if err != nil {
 		return nil, err
@@ -118,15 +119,15 @@ func (w *world) startPairs(ctx context.Context) ([]pair, error) {
 		return nil, err
 	}
 	pairs := []pair{{name: "own repository", ours: own, size: o.size}, {name: "mirror", ours: m, size: o.size}}
-	for i, repository := range []string{w.repository(), filepath.Join(w.dir, "mirror", "root", "origin", "app.git")} {
+	for i, repository := range []string{w.repository(), filepath.Join(w.Dir, "mirror", "root", "origin", "app.git")} {
 		p := &pairs[i]
-		urls, _, err := batch(ctx, p.ours.url+"/app", []object{o})
+		urls, _, err := batch(ctx, p.ours.URL+"/app", []object{o})
 		if err == nil {
 			p.url = urls[0]
 			err = download(ctx, p.url, o.size) // the mirror then has it
 		}
 		if err == nil {
-			p.static, err = w.static(ctx, p.name, o.path(repository))
+			p.static, err = w.Static(ctx, p.name, o.path(repository))
 		}
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", p.name, err)
@@ -136,25 +137,20 @@ func (w *world) startPairs(ctx context.Context) ([]pair, error) {
 }
 
 // compare runs both servers of a pair in turn, and returns the medians of their values and of the ratio.
-func (w *world) compare(ctx context.Context, p pair, value func(transfer) float64) (ours, static, ratio float64,
+func (w *lfs) compare(ctx context.Context, p pair, value func(transfer) float64) (ours, static, ratio float64,
 	err error) {
-	var all, peer, ratios []float64
-	for range w.rounds {
-		t, err := w.fetch(ctx, p.static, p.static.url, p.size)
-		if err != nil {
-			return 0, 0, 0, err
+	fetch := func(s *world.Process, url string) func() (float64, error) {
+		return func() (float64, error) {
+			t, err := w.fetch(ctx, s, url, p.size)
+			return value(t), err
 		}
-		o, err := w.fetch(ctx, p.ours, p.url, p.size)
-		if err != nil {
-			return 0, 0, 0, err
-		}
-		all, peer, ratios = append(all, value(o)), append(peer, value(t)), append(ratios, value(o)/value(t))
 	}
-	return loadgen.Median(all), loadgen.Median(peer), loadgen.Median(ratios), nil
+	static, ours, ratio, err = world.Compare(w.rounds, fetch(p.static, p.static.URL), fetch(p.ours, p.url))
+	return ours, static, ratio, err
 }
 
 // warm compares the throughput of an object that is here.
-func (w *world) warm(ctx context.Context) (figures []loadgen.Figure, err error) {
+func (w *lfs) warm(ctx context.Context) (figures []world.Figure, err error) {
 	pairs, err := w.startPairs(ctx)
 	if err != nil {
 		return nil, err
@@ -164,14 +160,14 @@ func (w *world) warm(ctx context.Context) (figures []loadgen.Figure, err error) 
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", p.name, err)
 		}
-		figures = append(figures, loadgen.Figure{What: p.name + ": throughput against Go's file server", Goal: ">= 0.9",
+		figures = append(figures, world.Figure{What: p.name + ": throughput against Go's file server", Goal: ">= 0.9",
 			Value: ratio, Got: fmt.Sprintf("%.2f (%.0f MB/s, Go %.0f MB/s)", ratio, ours, static), Reached: ratio >= 0.9})
 	}
 	return figures, nil
 }
 
 // cpu compares the CPU time of the server process, and measures the memory of transfers.
-func (w *world) cpu(ctx context.Context) (figures []loadgen.Figure, err error) {
+func (w *lfs) cpu(ctx context.Context) (figures []world.Figure, err error) {
 	pairs, err := w.startPairs(ctx)
 	if err != nil {
 		return nil, err
@@ -185,9 +181,9 @@ func (w *world) cpu(ctx context.Context) (figures []loadgen.Figure, err error) {
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", p.name, err)
 		}
-		figures = append(figures, loadgen.Figure{What: p.name + ": CPU time against Go's file server", Goal: "<= 1.25",
+		figures = append(figures, world.Figure{What: p.name + ": CPU time against Go's file server", Goal: "<= 1.25",
 			Value: ratio, Got: fmt.Sprintf("%.2f (%.3f s/GB, Go %.3f s/GB)", ratio, ours, static), Reached: ratio <= 1.25},
-			loadgen.Figure{What: p.name + ": heap of a transfer", Goal: "<= 64 KiB", Value: heap,
+			world.Figure{What: p.name + ": heap of a transfer", Goal: "<= 64 KiB", Value: heap,
 				Got:     fmt.Sprintf("%.1f KiB, stacks %.1f KiB, %d transfers", heap, stacks, w.transfers),
 				Reached: heap <= 64})
 	}
@@ -195,13 +191,13 @@ func (w *world) cpu(ctx context.Context) (figures []loadgen.Figure, err error) {
 }
 
 // memory returns the heap and the stacks of one transfer in KiB. Its client has read the head of the response.
-func (w *world) memory(ctx context.Context, s *server, url string, size int64) (heap, stacks float64, err error) {
-	heapBefore, stacksBefore, err := s.memory(ctx)
+func (w *lfs) memory(ctx context.Context, s *world.Process, url string, size int64) (heap, stacks float64, err error) {
+	heapBefore, stacksBefore, err := memoryOf(ctx, s)
 	if err != nil {
 		return 0, 0, err
 	}
 	conns := make(chan *loadgen.Conn, w.transfers)
-	_, err = together(ctx, w.transfers, func(ctx context.Context) error {
+	_, err = world.Together(ctx, w.transfers, func(ctx context.Context) error {
 		c, _, err := open(ctx, url, size)
 		if err == nil {
 			conns <- c
@@ -209,7 +205,7 @@ func (w *world) memory(ctx context.Context, s *server, url string, size int64) (
 		return err
 	})
 	close(conns)
-	heap, stacks, memoryErr := s.memory(ctx)
+	heap, stacks, memoryErr := memoryOf(ctx, s)
 	for c := range conns {
 		c.Close()
 	}
@@ -220,9 +216,9 @@ func (w *world) memory(ctx context.Context, s *server, url string, size int64) (
 	return (heap - heapBefore) / unit, (stacks - stacksBefore) / unit, err
 }
 
-// memory returns the bytes of live objects and of stacks of the process, after a garbage collection.
-func (s *server) memory(ctx context.Context) (heap, stacks float64, err error) {
-	response, err := loadgen.GetOps(ctx, s.ops+"/debug/pprof/heap?gc=1")
+// memoryOf returns the bytes of live objects and of stacks of the process, after a garbage collection.
+func memoryOf(ctx context.Context, s *world.Process) (heap, stacks float64, err error) {
+	response, err := loadgen.GetOps(ctx, s.Ops+"/debug/pprof/heap?gc=1")
 	if err != nil {
 		return 0, 0, err
 	}
@@ -232,16 +228,16 @@ func (s *server) memory(ctx context.Context) (heap, stacks float64, err error) {
 		err = &loadgen.HTTPError{Status: response.StatusCode}
 	}
 	if err == nil {
-		heap, err = loadgen.ReadMetric(ctx, s.ops, "go_memstats_heap_alloc_bytes", "")
+		heap, err = loadgen.ReadMetric(ctx, s.Ops, "go_memstats_heap_alloc_bytes", "")
 	}
 	if err == nil {
-		stacks, err = loadgen.ReadMetric(ctx, s.ops, "go_memstats_stack_inuse_bytes", "")
+		stacks, err = loadgen.ReadMetric(ctx, s.Ops, "go_memstats_stack_inuse_bytes", "")
 	}
 	return heap, stacks, err
 }
 
 // batch measures a batch request for many objects that are present.
-func (w *world) batch(ctx context.Context) (figures []loadgen.Figure, err error) {
+func (w *lfs) batch(ctx context.Context) (figures []world.Figure, err error) {
 	var objects []object
 	for i := range w.objects {
 		o, err := addObject(w.repository(), 100, 'b', i)
@@ -262,7 +258,7 @@ func (w *world) batch(ctx context.Context) (figures []loadgen.Figure, err error)
 	if err != nil {
 		return nil, err
 	}
-	urls, _, err := batch(ctx, m.url+"/app", objects)
+	urls, _, err := batch(ctx, m.URL+"/app", objects)
 	if err != nil {
 		return nil, err
 	}
@@ -271,18 +267,18 @@ func (w *world) batch(ctx context.Context) (figures []loadgen.Figure, err error)
 	}
 	for _, p := range []struct {
 		name string
-		s    *server
+		s    *world.Process
 	}{{"one process", own}, {"gateway and node", split}, {"mirror", m}} {
 		var times loadgen.Samples
 		for range max(w.rounds, 3) {
-			_, took, err := batch(ctx, p.s.url+"/app", objects)
+			_, took, err := batch(ctx, p.s.URL+"/app", objects)
 			if err != nil {
 				return nil, err
 			}
 			times = append(times, took)
 		}
 		ms := times.Summarize()
-		figures = append(figures, loadgen.Figure{What: fmt.Sprintf("%s: batch of %d objects", p.name, len(objects)),
+		figures = append(figures, world.Figure{What: fmt.Sprintf("%s: batch of %d objects", p.name, len(objects)),
 			Goal: "<= 100 ms", Value: ms.P50, Got: fmt.Sprintf("%.1f ms, max %.1f ms", ms.P50, ms.Max),
 			Reached: ms.P50 <= 100})
 	}
@@ -295,7 +291,7 @@ func fetchAll(ctx context.Context, urls []string, objects []object) error {
 	defer client.CloseIdleConnections()
 	var mu sync.Mutex
 	next := 0
-	_, err := together(ctx, fetchers, func(ctx context.Context) error {
+	_, err := world.Together(ctx, fetchers, func(ctx context.Context) error {
 		for {
 			mu.Lock()
 			i := next

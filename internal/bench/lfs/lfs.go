@@ -2,17 +2,22 @@
 package lfs
 
 import (
+	"bufio"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"slices"
 
 	"github.com/spf13/cobra"
 
 	"github.com/packhorse-git/packhorse/internal/bench/gitload"
 	"github.com/packhorse-git/packhorse/internal/bench/loadgen"
+	"github.com/packhorse-git/packhorse/internal/bench/world"
 )
 
 // options are the flags of `packhorse-bench lfs`.
@@ -28,7 +33,7 @@ type options struct {
 	only      []string
 	json      bool
 
-	server gitload.Server
+	program world.Program
 }
 
 const help = `Starts a server with a repository whose files are in Git LFS, a mirror of that server, and Go's own file
@@ -49,28 +54,18 @@ The parts:
 
 Runners send what git-lfs sends, and drop the bytes that they get. The part resume needs git-lfs.`
 
-// part is a measurement that can run alone.
-type part struct {
-	name    string
-	measure func(w *world, ctx context.Context) ([]loadgen.Figure, error)
-}
-
 // parts are in the order of the report.
-var parts = []part{
-	{"cold", (*world).cold},
-	{"warm", (*world).warm},
-	{"cpu", (*world).cpu},
-	{"batch", (*world).batch},
-	{"resume", (*world).resume},
+var parts = []world.Part[*lfs]{
+	{Name: "cold", Measure: (*lfs).cold},
+	{Name: "warm", Measure: (*lfs).warm},
+	{Name: "cpu", Measure: (*lfs).cpu},
+	{Name: "batch", Measure: (*lfs).batch},
+	{Name: "resume", Measure: (*lfs).resume},
 }
 
 // Command returns `packhorse-bench lfs`.
 func Command(env loadgen.Env) *cobra.Command {
 	var o options
-	names := make([]string, len(parts))
-	for i, p := range parts {
-		names[i] = p.name
-	}
 	cmd := &cobra.Command{
 		Use:   "lfs [PART...]",
 		Short: "Measure Git LFS: a server and a mirror, against Go's file server",
@@ -79,7 +74,7 @@ func Command(env loadgen.Env) *cobra.Command {
   packhorse-bench lfs cold warm --mb 1024 --runners 30
   packhorse-bench lfs resume --upload-mb 2048 --json`,
 		Args:      cobra.OnlyValidArgs,
-		ValidArgs: names,
+		ValidArgs: world.Names(parts),
 	}
 	f := cmd.Flags()
 	f.IntVar(&o.megabytes, "mb", 1024, "size of the object in MiB")
@@ -91,7 +86,7 @@ func Command(env loadgen.Env) *cobra.Command {
 	f.IntVar(&o.cuts, "cuts", 10, "interruptions of the upload")
 	f.StringVar(&o.gitLFS, "git-lfs", "git-lfs", "the git-lfs `PROGRAM` of the part resume")
 	f.BoolVar(&o.json, "json", false, "print one JSON object")
-	o.server.Flags(cmd)
+	o.program.Flags(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		o.only = args
 		if err := o.check(); err != nil {
@@ -113,51 +108,94 @@ func (o *options) check() error {
 			return fmt.Errorf("--runners %d, --transfers %d: from 1 to %d", o.runners, o.transfers, loadgen.MaxClients)
 		}
 	}
-	return o.server.Find()
+	return o.program.Find()
 }
 
-// report is the output of --json.
-type report struct {
-	Figures []loadgen.Figure `json:"figures"`
+// lfs has the servers of one part. They serve the repositories of one root.
+type lfs struct {
+	*options
+	*world.World
 }
 
 func (o *options) run(ctx context.Context, env loadgen.Env) error {
-	dir, err := os.MkdirTemp("", "packhorse-bench-")
+	figures, err := world.Measure(ctx, env, parts, o.only, func(ctx context.Context, _, dir string) (*lfs, error) {
+		w, err := world.New(dir, o.program)
+		if err == nil {
+			err = w.AddHistory(ctx, "app", 3, 2000)
+		}
+		return &lfs{o, w}, err
+	})
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(dir)
-	state := ""
-	defer loadgen.Progress(ctx, env.Stderr, func() string { return state })()
-	r := report{Figures: []loadgen.Figure{}}
-	for _, p := range parts {
-		if len(o.only) > 0 && !slices.Contains(o.only, p.name) {
-			continue
-		}
-		state = p.name
-		figures, err := o.measure(ctx, p, filepath.Join(dir, p.name))
-		if err != nil {
-			return fmt.Errorf("%s: %w", p.name, err)
-		}
-		r.Figures = append(r.Figures, figures...)
-	}
 	if o.json {
-		return loadgen.WriteJSON(env.Stdout, r)
+		return loadgen.WriteJSON(env.Stdout, map[string]any{"figures": figures})
 	}
-	loadgen.PrintFigures(env.Stdout, r.Figures)
-	return nil
+	return world.WriteFigures(env.Stdout, figures)
 }
 
-// measure makes a world for one part, and measures.
-func (o *options) measure(ctx context.Context, p part, dir string) (figures []loadgen.Figure, err error) {
-	w := &world{options: o, dir: dir}
-	defer func() { err = errors.Join(err, w.close()) }()
-	if err := w.prepare(ctx); err != nil {
+func (w *lfs) repository() string { return w.Repository("app") }
+
+// own starts a server of the repositories.
+func (w *lfs) own(ctx context.Context) (*world.Process, error) {
+	return w.Start(ctx, "serve", "own", world.Public+world.NoSearch, "--root", w.Root())
+}
+
+// split starts a storage node and a gateway.
+func (w *lfs) split(ctx context.Context) (*world.Process, error) {
+	socket := "unix:" + filepath.Join(w.Dir, "node.sock")
+	if _, err := w.Start(ctx, "storage", "node", world.NoSearch, "--root", w.Root(), "--listen", socket); err != nil {
 		return nil, err
 	}
-	figures, err = p.measure(w, ctx)
-	for i := range figures {
-		figures[i].Part = p.name
+	node := fmt.Sprintf("[[node]]\nname = \"node\"\naddress = %q\n", socket)
+	return w.Start(ctx, "gateway", "gateway", world.Public+node)
+}
+
+// mirror starts an empty mirror of a server behind a link, and fetches its repository, without objects of LFS.
+func (w *lfs) mirror(ctx context.Context, of *world.Process, name string) (*world.Process, *world.Link, error) {
+	l, err := w.Link(of.URL[len("http://"):])
+	if err != nil {
+		return nil, nil, err
 	}
-	return figures, err
+	s, err := w.Start(ctx, "mirror", name, world.NoSearch+fmt.Sprintf("[[mirror]]\nfrom = %q\nto = \"origin\"\n",
+		"http://"+l.Addr()+"/"), "--root", filepath.Join(w.Dir, name, "root"), "--http", "127.0.0.1:0")
+	if err != nil {
+		return nil, nil, err
+	}
+	s.URL += "/origin"
+	c := gitload.NewClient(s.URL, "")
+	defer c.Close()
+	return s, l, c.Clone(ctx, "app", 0)
+}
+
+// object is the content of a file in LFS.
+type object struct {
+	oid  string
+	size int64
+}
+
+// path returns the file of an object below a directory .git or a bare repository, in the layout of git-lfs.
+func (o object) path(repository string) string {
+	return filepath.Join(repository, "lfs", "objects", o.oid[:2], o.oid[2:4], o.oid)
+}
+
+// addObject puts an object of random bytes into a repository. The seed determines its content.
+func addObject(repository string, size int64, seed byte, number int) (object, error) {
+	temporary := filepath.Join(repository, "object")
+	file, err := os.OpenFile(temporary, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o444)
+	if err != nil {
+		return object{}, err
+	}
+	hash, buffered := sha256.New(), bufio.NewWriterSize(file, 1<<20)
+	key := [32]byte{seed, byte(number), byte(number >> 8), byte(number >> 16)}
+	_, err = io.CopyN(io.MultiWriter(hash, buffered), rand.NewChaCha8(key), size)
+	err = errors.Join(err, buffered.Flush(), file.Close())
+	o := object{hex.EncodeToString(hash.Sum(nil)), size}
+	if err == nil {
+		err = os.MkdirAll(filepath.Dir(o.path(repository)), 0o755)
+	}
+	if err == nil {
+		err = os.Rename(temporary, o.path(repository))
+	}
+	return o, err
 }

@@ -1,16 +1,13 @@
 package lfs
 
 import (
-	"crypto/rand"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
-	"sync/atomic"
 	"testing"
 
 	"github.com/spf13/cobra"
@@ -83,44 +80,6 @@ func TestClient(t *testing.T) {
 	missing := object{strings.Repeat("0", 64), 1}
 	if _, _, err := batch(t.Context(), s.URL+"/app", append(objects, missing)); err == nil {
 		t.Error("batch() of a missing object succeeded, want an error")
-	}
-}
-
-// A cutter passes bytes in both directions, and cuts as often as it should.
-func TestCutter(t *testing.T) {
-	t.Parallel()
-	var received atomic.Int64
-	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		n, _ := io.Copy(io.Discard, r.Body) // the error of a cut body is expected
-		received.Add(n)
-		fmt.Fprint(w, n)
-	}))
-	defer s.Close()
-	const size, cuts = 3 << 20, 2
-	p, err := newCutter(s.Listener.Addr().String(), size, cuts)
-	if err != nil {
-		t.Fatal(err)
-	}
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-	failures := 0
-	for range cuts + 1 {
-		response, err := client.Post(p.url(), "", io.LimitReader(rand.Reader, size))
-		if err != nil {
-			failures++
-			continue
-		}
-		text, err := io.ReadAll(response.Body)
-		response.Body.Close()
-		if err != nil || string(text) != fmt.Sprint(size) {
-			t.Errorf("got %q, %v, want %d", text, err, size)
-		}
-	}
-	p.close()
-	if failures != cuts || p.cut != cuts {
-		t.Errorf("%d requests failed with %d cuts, want %d", failures, p.cut, cuts)
-	}
-	if p.received < size || p.received < received.Load() {
-		t.Errorf("%d bytes counted, want at least %d and those that the server got, %d", p.received, size, received.Load())
 	}
 }
 

@@ -4,47 +4,51 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"sync"
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/bench/gitload"
 	"github.com/packhorse-git/packhorse/internal/bench/loadgen"
+	"github.com/packhorse-git/packhorse/internal/bench/world"
 )
 
 // resume uploads an object with git-lfs through a proxy that cuts its connection.
-func (w *world) resume(ctx context.Context) ([]loadgen.Figure, error) {
+func (w *lfs) resume(ctx context.Context) ([]world.Figure, error) {
 	own, err := w.own(ctx)
 	if err != nil {
 		return nil, err
 	}
-	token, err := gitload.CreateToken(ctx, w.server.Program, filepath.Join(w.dir, "own", "state"))
+	token, err := own.Token(ctx)
 	if err != nil {
 		return nil, err
 	}
 	var values []float64
 	var took time.Duration
 	for i := range w.rounds {
-		local := filepath.Join(w.dir, fmt.Sprint("local", i))
-		if _, err := gitload.RunGit(ctx, w.dir, nil, "init", "-q", local); err != nil {
+		local := filepath.Join(w.Dir, fmt.Sprint("local", i))
+		if _, err := gitload.RunGit(ctx, w.Dir, nil, "init", "-q", local); err != nil {
 			return nil, err
 		}
 		o, err := addObject(filepath.Join(local, ".git"), int64(w.upload)<<20, 'r', i)
 		if err != nil {
 			return nil, err
 		}
-		p, err := newCutter(own.url[len("http://"):], o.size, w.cuts)
+		l, err := w.Link(own.URL[len("http://"):])
 		if err != nil {
 			return nil, err
 		}
 		begun := time.Now()
-		err = w.push(ctx, local, p.url(), token, o)
+		ended := make(chan int)
+		pushing, cancel := context.WithCancel(ctx)
+		go func() { ended <- cutOften(pushing, l, o.size, w.cuts) }()
+		err = w.push(ctx, local, "http://"+l.Addr(), token, o)
 		took = time.Since(begun)
-		p.close()
+		cancel()
+		if cuts := <-ended; err == nil && cuts != w.cuts {
+			err = fmt.Errorf("the upload was cut %d times, want %d", cuts, w.cuts)
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -52,24 +56,23 @@ func (w *world) resume(ctx context.Context) ([]loadgen.Figure, error) {
 		if err != nil {
 			return nil, err
 		}
-		if info.Size() != o.size || p.cut != w.cuts {
-			return nil, fmt.Errorf("after %d of %d cuts the server's object has %d bytes, not %d", p.cut, w.cuts, info.Size(),
-				o.size)
+		if info.Size() != o.size {
+			return nil, fmt.Errorf("the server's object has %d bytes, want %d", info.Size(), o.size)
 		}
-		values = append(values, float64(p.received-o.size)/float64(o.size))
+		values = append(values, float64(l.Sent()-o.size)/float64(o.size))
 		if err := errors.Join(os.RemoveAll(local), os.Remove(o.path(w.repository()))); err != nil {
 			return nil, err
 		}
 	}
 	again := loadgen.Median(values)
-	return []loadgen.Figure{{What: fmt.Sprintf("upload of %d MiB, cut %d times: bytes sent again", w.upload, w.cuts),
-		Goal: "<= 1 %", Value: again * 100, Got: fmt.Sprintf("%.2f %%, %s", again*100, seconds(took)),
+	return []world.Figure{{What: fmt.Sprintf("upload of %d MiB, cut %d times: bytes sent again", w.upload, w.cuts),
+		Goal: "<= 1 %", Value: again * 100, Got: fmt.Sprintf("%.2f %%, %v", again*100, took.Round(10*time.Millisecond)),
 		Reached: again <= 0.01}}, nil
 }
 
 // push uploads an object with git-lfs, which resumes an upload with tus.
-func (w *world) push(ctx context.Context, local, url, token string, o object) error {
-	settings := [][2]string{{"remote.origin.url", url + "/app"}, {"lfs.tustransfers", "true"},
+func (w *lfs) push(ctx context.Context, local, url, token string, o object) error {
+	settings := [][2]string{{"remote.origin.URL", url + "/app"}, {"lfs.tustransfers", "true"},
 		{"lfs.transfer.maxretries", fmt.Sprint(w.cuts + 5)}, {"lfs.transfer.maxretrydelay", "1"},
 		{"lfs.locksverify", "false"}, {"http.extraheader", "Authorization: Bearer " + token}}
 	for _, s := range settings {
@@ -86,83 +89,16 @@ func (w *world) push(ctx context.Context, local, url, token string, o object) er
 	return nil
 }
 
-// cutter is a TCP proxy that cuts a connection each time another part of the object has arrived.
-type cutter struct {
-	listener net.Listener
-	server   string
-	step     int64 // bytes from clients between cuts
-	cuts     int   // maximum number
-	running  sync.WaitGroup
-
-	mu       sync.Mutex
-	received int64 // bytes from clients
-	cut      int   // number of cuts
-}
-
-func newCutter(server string, size int64, cuts int) (*cutter, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return nil, err
-	}
-	p := &cutter{listener: l, server: server, step: size / int64(cuts+1), cuts: cuts}
-	p.running.Go(func() {
-		for {
-			client, err := l.Accept()
-			if err != nil {
-				return
+// cutOften cuts a connection of the link each time another part of the object has arrived. It returns the number of
+// cuts at the end of ctx.
+func cutOften(ctx context.Context, l *world.Link, size int64, cuts int) int {
+	for n := range cuts {
+		l.CutAt(size / int64(cuts+1) * int64(n+1))
+		for !l.Cut() {
+			if !loadgen.Sleep(ctx, time.Millisecond) {
+				return n
 			}
-			p.running.Go(func() { p.pass(client) })
-		}
-	})
-	return p, nil
-}
-
-func (p *cutter) url() string { return "http://" + p.listener.Addr().String() }
-
-// close ends the proxy. Its connections end with those of its clients.
-func (p *cutter) close() {
-	p.listener.Close()
-	p.running.Wait()
-}
-
-// clientBuffer is the size of the buffer for bytes that the proxy has not read at a cut, as on a line with a small
-// product of bandwidth and delay.
-const clientBuffer = 128 << 10
-
-// pass passes one connection.
-func (p *cutter) pass(client net.Conn) {
-	defer client.Close()
-	_ = client.(*net.TCPConn).SetReadBuffer(clientBuffer) // it only bounds what a cut loses
-	server, err := net.Dial("tcp", p.server)
-	if err != nil {
-		return
-	}
-	defer server.Close()
-	var answers sync.WaitGroup
-	answers.Go(func() {
-		_, _ = io.Copy(client, server) // the end of the connection shows an error
-		client.Close()
-	})
-	defer answers.Wait()
-	defer server.Close()
-	buf := make([]byte, 32<<10)
-	for {
-		n, err := client.Read(buf)
-		isCut := p.count(n)
-		if _, failed := server.Write(buf[:n]); err != nil || failed != nil || isCut {
-			return
 		}
 	}
-}
-
-// count adds bytes from a client, and reports whether the proxy has to cut the connection after them.
-func (p *cutter) count(n int) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.received += int64(n)
-	if p.cut == p.cuts || p.received < p.step*int64(p.cut+1) {
-		return false
-	}
-	p.cut++
-	return true
+	return cuts
 }

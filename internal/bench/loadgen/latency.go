@@ -89,3 +89,9 @@ func (s Samples) Stats() LatencyStats {
 }
 
 func (l LatencyStats) String() string { return fmt.Sprintf("mean %.3f  %v", l.Mean, l.Percentiles) }
+
+// Median returns the middle one of the values, which it sorts. There has to be one.
+func Median(values []float64) float64 {
+	slices.Sort(values)
+	return values[len(values)/2]
+}

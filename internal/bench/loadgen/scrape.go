@@ -209,3 +209,36 @@ func (c *ServerCounters) Since(before *ServerCounters) ServerCounters {
 	return ServerCounters{Alloc: c.Alloc - before.Alloc, Gc: c.Gc - before.Gc, Kernel: c.Kernel - before.Kernel,
 		User: c.User - before.User}
 }
+
+// GetOps sends a GET request to a private listener, on a separate connection.
+func GetOps(ctx context.Context, url string) (*http.Response, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return nil, err
+	}
+	transport := &http.Transport{DisableKeepAlives: true}
+	return transport.RoundTrip(req)
+}
+
+// ReadMetric returns the sum of the samples of a metric that have the label, given as name="value". ops is the URL of
+// the server's private listener.
+func ReadMetric(ctx context.Context, ops, name, label string) (sum float64, err error) {
+	response, err := GetOps(ctx, ops+"/metrics")
+	if err != nil {
+		return 0, err
+	}
+	defer response.Body.Close()
+	lines := bufio.NewScanner(response.Body)
+	for lines.Scan() {
+		rest, isMetric := strings.CutPrefix(lines.Text(), name)
+		if !isMetric || strings.IndexAny(rest, "{ ") != 0 || !strings.Contains(rest, label) {
+			continue
+		}
+		v, err := strconv.ParseFloat(rest[strings.LastIndexByte(rest, ' ')+1:], 64)
+		if err != nil {
+			return 0, fmt.Errorf("metric %s: %w", name, err)
+		}
+		sum += v
+	}
+	return sum, lines.Err()
+}

@@ -3,13 +3,14 @@ package loadgen
 import (
 	"errors"
 	"sync"
-	"sync/atomic"
 	"time"
 )
 
 // TreeUsage is the resource usage of a process and its descendants.
 type TreeUsage struct {
 	Cpu  time.Duration // user and system
+	Own  time.Duration // the part of the process without its descendants
+	Load float64       // average number of running and runnable threads
 	Anon int64         // maximum sum of anonymous resident bytes
 	// Rss is the maximum number of resident bytes of the process, including mapped files. ChildRSS is that of all its
 	// descendants together, and may count a file several times.
@@ -25,7 +26,6 @@ type TreeWatch struct {
 	quit   chan struct{}
 	done   chan struct{}
 	result *TreeUsage
-	cpu    atomic.Int64 // CPU time as of the last sample, in nanoseconds
 }
 
 // WatchTree starts watching a process. With pid 0 it watches nothing.
@@ -41,12 +41,13 @@ func WatchTree(pid int) (*TreeWatch, error) {
 	if err != nil {
 		return nil, err
 	}
-	start := tree.Cpu()
+	start, own := tree.Cpu(), tree.Own()
 	w.quit, w.done = make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(w.done)
 		peak := tree.Anon()
 		rss, childRSS := tree.rss()
+		runnable, samples := 0, 0
 		tick := time.NewTicker(TreeSample)
 		defer tick.Stop()
 		for running := true; running; {
@@ -57,11 +58,14 @@ func WatchTree(pid int) (*TreeWatch, error) {
 			}
 			tree.Scan()
 			peak = max(peak, tree.Anon())
-			own, children := tree.rss()
-			rss, childRSS = max(rss, own), max(childRSS, children)
-			w.cpu.Store(int64(tree.Cpu() - start))
+			one, children := tree.rss()
+			rss, childRSS = max(rss, one), max(childRSS, children)
+			if running || samples == 0 { // not at the end of the last response
+				runnable, samples = runnable+tree.Runnable(), samples+1
+			}
 		}
-		w.result = &TreeUsage{Cpu: tree.Cpu() - start, Anon: peak, Rss: rss, ChildRSS: childRSS}
+		w.result = &TreeUsage{Cpu: tree.Cpu() - start, Own: tree.Own() - own, Load: float64(runnable) / float64(samples),
+			Anon: peak, Rss: rss, ChildRSS: childRSS}
 	}()
 	return w, nil
 }
@@ -74,9 +78,4 @@ func (w *TreeWatch) Stop() *TreeUsage {
 	w.once.Do(func() { close(w.quit) })
 	<-w.done
 	return w.result
-}
-
-// CPUSoFar returns the CPU time as of the last sample. It returns false if nothing is watched.
-func (w *TreeWatch) CPUSoFar() (time.Duration, bool) {
-	return time.Duration(w.cpu.Load()), w.quit != nil
 }

@@ -2,7 +2,6 @@ package loadgen
 
 import (
 	"fmt"
-	"os"
 	"time"
 
 	"github.com/prometheus/procfs"
@@ -123,19 +122,6 @@ func (t *ProcTree) Runnable() int {
 		}
 	}
 	return n
-}
-
-// MachineRunnable returns the number of runnable threads of the whole machine except for the caller's (proc(5),
-// loadavg).
-func MachineRunnable() int {
-	b, err := os.ReadFile("/proc/loadavg")
-	if err != nil {
-		return 0
-	}
-	var load [3]float64
-	var n, all int
-	fmt.Sscanf(string(b), "%g %g %g %d/%d", &load[0], &load[1], &load[2], &n, &all) //nolint:errcheck // then n is 0
-	return max(n-1, 0)
 }
 
 // Anon returns the private memory of the tree in bytes.

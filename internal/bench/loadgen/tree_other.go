@@ -21,6 +21,4 @@ func (*ProcTree) Anon() int64        { return 0 }
 func (*ProcTree) rss() (_, _ int64)  { return 0, 0 }
 func (*ProcTree) Runnable() int      { return 0 }
 
-func MachineRunnable() int { return 0 }
-
 func ProcessCPU(int) (time.Duration, error) { return 0, errors.New("CPU times need Linux's /proc") }

@@ -14,8 +14,8 @@ import (
 
 // TestMain is also the server program that the benchmark starts.
 func TestMain(m *testing.M) {
-	if len(os.Args) == 4 && os.Args[2] == "--config" {
-		if err := fakeRole(os.Args[1], os.Args[3]); err != nil {
+	if len(os.Args) > 3 && os.Args[2] == "--config" {
+		if err := fakeRole(os.Args[1], os.Args[3:]); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}

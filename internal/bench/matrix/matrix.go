@@ -15,6 +15,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/bench/gitload"
 	"github.com/packhorse-git/packhorse/internal/bench/loadgen"
+	"github.com/packhorse-git/packhorse/internal/bench/world"
 )
 
 // matrixOptions are the flags of `packhorse-bench matrix`.
@@ -23,9 +24,8 @@ type matrixOptions struct {
 	repos         []string
 	tcp, tls, ssh bool
 	files         bool // with a Unix socket: the node hands over the files of packs
-	profiles      string
 
-	server gitload.Server
+	program world.Program
 }
 
 const matrixHelp = `Starts a storage node and a gateway as two processes, on free ports of the loopback and with their own state
@@ -54,8 +54,7 @@ The table:
   MB/s       bytes that the clients received, from the first request to the end of the last response. No request starts
              after --duration
   load       average number of running and runnable threads of gateway, node and their children, for each CPU. Above 1
-             there is more work than CPUs. The clients' threads do not count. --json has the load of the whole machine
-             as machine_load
+             there is more work than CPUs. The clients' threads do not count.
   CPU %      CPU time of gateway, node and their children. 100 is all CPUs of the machine, which the clients also use
   s/GB       the same for each GB that the clients received, and below it for each process. That of git is of the node's
              children
@@ -63,10 +62,7 @@ The table:
   GC %       share of the garbage collector in the CPU time of gateway and node, without children
   kernel     share of the sent bytes that only the kernel copied
 
-CPU time is read from /proc ten times per second (Linux only), the other values from the processes' private listeners.
-
---profiles keeps a CPU profile (of the first 100 seconds of a cell at most) and a heap profile of each process in each
-cell, for "go tool pprof". Profiling costs some CPU time itself.`
+CPU time is read from /proc ten times per second (Linux only), the other values from the processes' private listeners.`
 
 func Command(env loadgen.Env) *cobra.Command {
 	var o matrixOptions
@@ -76,7 +72,6 @@ func Command(env loadgen.Env) *cobra.Command {
 		Long:  matrixHelp,
 		Example: `  packhorse-bench matrix --repo /srv/git/www.git --repo /srv/git/app.git --clients 30 --duration 60s
   packhorse-bench matrix --repo . --duration 10s --json
-  packhorse-bench matrix --repo demo.git --profiles /tmp/profiles
   packhorse-bench matrix --repo demo.git --tcp
   packhorse-bench matrix --repo demo.git --tcp --tls
   packhorse-bench matrix --repo demo.git --ssh --clients 8`,
@@ -91,9 +86,8 @@ func Command(env loadgen.Env) *cobra.Command {
 	f.BoolVar(&o.files, "files", true, "with a Unix socket: the node hands the gateway the files of packs")
 	f.BoolVar(&o.tls, "tls", false, "gateway and node use TLS, with a certificate for this run")
 	f.BoolVar(&o.ssh, "ssh", false, "clone over SSH, and compare with OpenSSH's sshd and git upload-pack")
-	f.StringVar(&o.profiles, "profiles", "", "keep profiles in this directory")
 	f.BoolVar(&o.JSON, "json", false, "print one JSON object")
-	o.server.Flags(cmd)
+	o.program.Flags(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if len(o.repos) == 0 {
 			return errors.New("no repository: give its path with --repo PATH")
@@ -106,7 +100,7 @@ func Command(env loadgen.Env) *cobra.Command {
 		if err := o.Check(); err != nil {
 			return err
 		}
-		if err := o.server.Find(); err != nil {
+		if err := o.program.Find(); err != nil {
 			return err
 		}
 		return loadgen.Interrupted(cmd.Context(), o.run(cmd.Context(), env))
@@ -119,9 +113,8 @@ type subject struct {
 	name       string // in reports
 	root, path string // its directory is root/path
 
-	dir     string             // of the recording
-	clone   *gitload.Recording // nil before the first cell
-	request *gitload.Reference // the layout of the response in the latest cell
+	dir   string             // of the recording
+	clone *gitload.Recording // nil before the first cell
 }
 
 // findSubjects checks the paths of --repo.
@@ -196,17 +189,12 @@ func onOff(on bool) string {
 
 // run measures all cells in a temporary directory, and reports.
 func (o *matrixOptions) run(ctx context.Context, env loadgen.Env) error {
-	if _, err := loadgen.NewProcTree(os.Getpid()); err != nil {
+	if !canWatch() {
 		return errors.New("packhorse-bench matrix reads CPU times from /proc: it needs Linux")
 	}
 	subjects, err := findSubjects(o.repos)
 	if err != nil {
 		return err
-	}
-	if o.profiles != "" {
-		if err := os.MkdirAll(o.profiles, 0o777); err != nil {
-			return err
-		}
 	}
 	dir, err := os.MkdirTemp("", "packhorse-bench-")
 	if err != nil {

@@ -13,8 +13,8 @@ import (
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/bench/benchtest"
-	"github.com/packhorse-git/packhorse/internal/bench/gitload"
 	"github.com/packhorse-git/packhorse/internal/bench/loadgen"
+	"github.com/packhorse-git/packhorse/internal/bench/world"
 )
 
 func TestMatrix(t *testing.T) {
@@ -23,10 +23,8 @@ func TestMatrix(t *testing.T) {
 	}
 	t.Parallel()
 	_, repo := benchtest.History(t, 3)
-	profiles := filepath.Join(t.TempDir(), "profiles")
 	got := benchtest.JSON(t, "clients duration_s cpus socket files tls rows references ratios", "matrix", "--packhorse",
-		os.Args[0], "--repo", repo.Dir, "--clients", "2", "--duration", "150ms",
-		"--profiles", profiles)
+		os.Args[0], "--repo", repo.Dir, "--clients", "2", "--duration", "150ms")
 	var cells []string
 	for _, v := range append(got["rows"].([]any), got["references"].([]any)...) {
 		r := v.(map[string]any)
@@ -60,10 +58,6 @@ func TestMatrix(t *testing.T) {
 		if len(ratios) != 1 || benchtest.Number(t, ratios[0].(map[string]any), key) <= 0 {
 			t.Errorf("ratios: %v", ratios)
 		}
-	}
-	names, _ := filepath.Glob(filepath.Join(profiles, "*"))
-	if want := filepath.Join(profiles, "demo-channel-cache-off-gateway.cpu.pprof"); len(names) != 18 || names[0] != want {
-		t.Errorf("profiles %q", names)
 	}
 }
 
@@ -128,19 +122,19 @@ func TestMatrixLosesAProcess(t *testing.T) {
 	go func() {
 		defer close(killed)
 		for loadgen.Sleep(ctx, 20*time.Millisecond) {
-			if _, err := os.Stat(filepath.Join(dir, "cell/gateway/gateway.json")); err != nil {
+			if _, err := os.Stat(filepath.Join(dir, "cell/gateway/state/gateway.json")); err != nil {
 				continue
 			}
 			for _, pid := range loadgen.Pids() {
 				b, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
-				if err == nil && strings.Contains(string(b), filepath.Join(dir, "cell/node.toml")) {
+				if err == nil && strings.Contains(string(b), filepath.Join(dir, "cell/node/packhorse.toml")) {
 					syscall.Kill(pid, syscall.SIGKILL)
 					return
 				}
 			}
 		}
 	}()
-	o := &matrixOptions{server: gitload.Server{Program: os.Args[0]},
+	o := &matrixOptions{program: world.Program{Path: os.Args[0]},
 		Common: loadgen.Common{Clients: 1, Duration: time.Hour, Timeout: time.Minute}}
 	_, err = o.cell(t.Context(), loadgen.Env{Stderr: io.Discard}, cell{subjects[0], channel, true},
 		filepath.Join(dir, "cell"))

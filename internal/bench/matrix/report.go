@@ -39,7 +39,6 @@ type matrixRow struct {
 	Errors           int                 `json:"errors"`
 	ElapsedS         float64             `json:"elapsed_s"`
 	Latency          loadgen.Percentiles `json:"latency_ms"`
-	MachineLoad      float64             `json:"machine_load"`       // of all threads on the machine, for each CPU
 	ClientCPUPercent float64             `json:"client_cpu_percent"` // of the clients
 	Processes        []processRow        `json:"processes"`
 }
@@ -92,46 +91,39 @@ func (o *matrixOptions) report(results []*cellResult) *matrixReport {
 
 func newMatrixRow(c *cellResult) matrixRow {
 	cpus, seconds, gb := float64(runtime.NumCPU()), c.out.Elapsed.Seconds(), float64(c.out.Bytes)/1e9
-	run, busy := c.watch.load()
 	row := matrixRow{
 		Repo: c.subject.name, Transport: c.transport, Cache: onOff(c.cache),
-		MBPerS: loadgen.Round(loadgen.Rate(float64(c.out.Bytes), 1e6, c.out.Elapsed), 6),
-		Load:   loadgen.Round(run/cpus, 3), MachineLoad: loadgen.Round(busy/cpus, 3),
+		MBPerS:   loadgen.Round(loadgen.Rate(float64(c.out.Bytes), 1e6, c.out.Elapsed), 6),
 		Requests: c.out.Requests, Errors: c.out.Failures.Count(), ElapsedS: loadgen.Round(seconds, 3),
 		Latency:          c.out.Latency.Summarize(),
 		ClientCPUPercent: loadgen.Round(100*c.clientCPU.Seconds()/seconds/cpus, 2),
 	}
-	var cpu, own, alloc, gc float64
+	var cpu, own, run, alloc, gc float64
 	measured := true
 	for _, s := range c.stations {
 		p := processRow{Name: s.label, AnonRSS: loadgen.Round(float64(s.usage.Anon)/1e6, 2)}
 		cpu += s.usage.Cpu.Seconds()
-		own += s.own.Seconds()
-		p.CPUPerGB, p.ChildPerGB = share(s.usage.Cpu.Seconds(), gb, 4), share((s.usage.Cpu-s.own).Seconds(), gb, 4)
+		own += s.usage.Own.Seconds()
+		run += s.usage.Load
+		p.CPUPerGB = loadgen.Ratio(s.usage.Cpu.Seconds(), gb, 4)
+		p.ChildPerGB = loadgen.Ratio((s.usage.Cpu - s.usage.Own).Seconds(), gb, 4)
 		if s.before == nil || s.after == nil {
 			measured = false
 		} else {
 			d := s.after.Since(s.before)
 			alloc += d.Alloc
 			gc += d.Gc
-			p.AllocPerGB, p.GCPercent = share(d.Alloc/1e6, gb, 3), share(100*d.Gc, s.own.Seconds(), 2)
-			p.KernelShare = share(d.Kernel, d.Kernel+d.User, 5)
+			p.AllocPerGB, p.GCPercent = loadgen.Ratio(d.Alloc/1e6, gb, 3), loadgen.Ratio(100*d.Gc, s.usage.Own.Seconds(), 2)
+			p.KernelShare = loadgen.Ratio(d.Kernel, d.Kernel+d.User, 5)
 		}
 		row.Processes = append(row.Processes, p)
 	}
-	row.CPUPercent, row.CPUPerGB = loadgen.Round(100*cpu/seconds/cpus, 2), share(cpu, gb, 4)
+	row.Load = loadgen.Round(run/cpus, 3)
+	row.CPUPercent, row.CPUPerGB = loadgen.Round(100*cpu/seconds/cpus, 2), loadgen.Ratio(cpu, gb, 4)
 	if measured {
-		row.AllocPerGB, row.GCPercent = share(alloc/1e6, gb, 3), share(100*gc, own, 2)
+		row.AllocPerGB, row.GCPercent = loadgen.Ratio(alloc/1e6, gb, 3), loadgen.Ratio(100*gc, own, 2)
 	}
 	return row
-}
-
-// share returns part divided by whole, or nil if whole is zero.
-func share(part, whole float64, decimals int) *float64 {
-	if whole <= 0 {
-		return nil
-	}
-	return new(loadgen.Round(part/whole, decimals))
 }
 
 // find returns a row with the cache on, or nil.
@@ -153,10 +145,10 @@ func (r *matrixReport) compare(to *matrixRatios) {
 		if ours.CPUPerGB == nil || other.CPUPerGB == nil {
 			return nil
 		}
-		return share(*ours.CPUPerGB, *other.CPUPerGB, 3)
+		return loadgen.Ratio(*ours.CPUPerGB, *other.CPUPerGB, 3)
 	}
 	if other := find(r.Rows, to.Repo, inband); other != nil {
-		to.ToInBand = share(ours.MBPerS, other.MBPerS, 3)
+		to.ToInBand = loadgen.Ratio(ours.MBPerS, other.MBPerS, 3)
 	}
 	if other := find(r.References, to.Repo, oneServe); other != nil {
 		to.CPUToServe = cpu(other)
@@ -176,7 +168,7 @@ func (r *matrixReport) compareSSHD(to *matrixRatios, one *matrixRow) {
 	if best == nil || one.CPUPerGB == nil || best.CPUPerGB == nil {
 		return
 	}
-	to.ToSSHD, to.CPUToSSHD = share(one.MBPerS, best.MBPerS, 3), share(*one.CPUPerGB, *best.CPUPerGB, 4)
+	to.ToSSHD, to.CPUToSSHD = loadgen.Ratio(one.MBPerS, best.MBPerS, 3), loadgen.Ratio(*one.CPUPerGB, *best.CPUPerGB, 4)
 }
 
 // matrixColumns are the columns of the table of cells, processColumns those of the table of processes.

@@ -21,8 +21,8 @@ import (
 
 // fakeRole imitates a role of packhorse for `packhorse-bench matrix`. The node is git http-backend, and the gateway a
 // reverse proxy.
-func fakeRole(role, file string) error {
-	text, err := os.ReadFile(file)
+func fakeRole(role string, args []string) error {
+	text, err := os.ReadFile(args[0])
 	if err != nil {
 		return err
 	}
@@ -36,6 +36,11 @@ func fakeRole(role, file string) error {
 		}
 		key, value, _ := strings.Cut(line, " = ")
 		config[section+key] = strings.Trim(value, `"`)
+	}
+	for i, arg := range args {
+		if arg == "--root" || arg == "--state" {
+			config[arg[2:]] = args[i+1]
+		}
 	}
 	if strings.Contains(config["root"], "broken") {
 		return errors.New("fake: the root is broken")

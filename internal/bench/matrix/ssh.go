@@ -19,6 +19,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/bench/gitload"
 	"github.com/packhorse-git/packhorse/internal/bench/loadgen"
+	"github.com/packhorse-git/packhorse/internal/bench/world"
 	"github.com/packhorse-git/packhorse/internal/git/pktline"
 )
 
@@ -87,19 +88,18 @@ type sshAddress struct {
 }
 
 // sshConfig is the part of a role's configuration that accepts the clients.
-func (o *matrixOptions) sshConfig(dir string) []section {
+func (o *matrixOptions) sshConfig(dir string) string {
 	if !o.ssh {
-		return nil
+		return ""
 	}
 	n := 100 * o.Clients
-	return []section{{"ssh", table{
-		{"address", "127.0.0.1:0"}, {"authorized_keys", filepath.Join(dir, "client.pub")},
-		{"connections", n}, {"address_connections", n}, {"logins", n}, {"address_logins", n}, {"address_rate", 0},
-	}}}
+	return fmt.Sprintf("[ssh]\naddress = \"127.0.0.1:0\"\nauthorized_keys = %q\nconnections = %d\n"+
+		"address_connections = %d\nlogins = %d\naddress_logins = %d\naddress_rate = 0\n",
+		filepath.Join(dir, "client.pub"), n, n, n, n)
 }
 
 // setSSH sets the SSH address of the lineup.
-func (o *matrixOptions) setSSH(c cell, l *lineup, url, dir, path string) error {
+func (o *matrixOptions) setSSH(c cell, l *lineup, url string) error {
 	if !o.ssh {
 		return nil
 	}
@@ -107,13 +107,13 @@ func (o *matrixOptions) setSSH(c cell, l *lineup, url, dir, path string) error {
 	if err != nil {
 		return fmt.Errorf("the server's SSH address is missing in its state directory: %w", err)
 	}
-	l.ssh = &sshAddress{host: host, port: port, user: "git", path: path, cipher: c.cipher(),
-		key: filepath.Join(dir, "client")}
+	l.ssh = &sshAddress{host: host, port: port, user: "git", path: c.subject.path, cipher: c.cipher(),
+		key: filepath.Join(l.Dir, "client")}
 	return nil
 }
 
 // startSSHD starts OpenSSH's server as the current user, on a free port, with its own configuration.
-func (o *matrixOptions) startSSHD(ctx context.Context, c cell, l *lineup, dir string) error {
+func (o *matrixOptions) startSSHD(ctx context.Context, c cell, l *lineup) error {
 	program, err := findSSHD()
 	if err != nil {
 		return err
@@ -127,11 +127,11 @@ func (o *matrixOptions) startSSHD(ctx context.Context, c cell, l *lineup, dir st
 			return err
 		}
 	}
-	port, err := freePort()
+	port, err := world.FreePort()
 	if err != nil {
 		return err
 	}
-	config := filepath.Join(dir, "sshd_config")
+	config := filepath.Join(l.Dir, "sshd_config")
 	text := fmt.Sprintf(`Port %s
 ListenAddress 127.0.0.1
 HostKey %s
@@ -144,40 +144,18 @@ KbdInteractiveAuthentication no
 AcceptEnv GIT_PROTOCOL
 MaxStartups %d
 LogLevel ERROR
-`, port, filepath.Join(dir, "host"), filepath.Join(dir, "client.pub"), 100*o.Clients)
+`, port, filepath.Join(l.Dir, "host"), filepath.Join(l.Dir, "client.pub"), 100*o.Clients)
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		return err
 	}
-	child, err := loadgen.StartChild(ctx, "sshd", program, []string{"-D", "-e", "-f", config},
-		filepath.Join(dir, "sshd.log"))
+	p, err := l.Other(ctx, "sshd", program, net.JoinHostPort("127.0.0.1", port), "-D", "-e", "-f", config)
 	if err != nil {
 		return err
 	}
-	child.Foreign = true
-	l.stations = append(l.stations, &station{Child: child, label: "sshd", kids: "its children"})
-	l.ssh = &sshAddress{
-		host: "127.0.0.1", port: port, user: me.Username, path: filepath.Join(c.subject.root, c.subject.path),
-		cipher: c.cipher(),
-		key:    filepath.Join(dir, "client"),
-	}
-	return child.Await(ctx, func() bool {
-		conn, err := net.Dial("tcp", net.JoinHostPort("127.0.0.1", port))
-		if err == nil {
-			conn.Close()
-		}
-		return err == nil
-	})
-}
-
-// freePort returns a port that was free a moment ago, because sshd cannot choose one.
-func freePort() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
-	}
-	defer l.Close()
-	_, port, err := net.SplitHostPort(l.Addr().String())
-	return port, err
+	l.stations = append(l.stations, &station{Process: p, label: "sshd"})
+	l.ssh = &sshAddress{host: "127.0.0.1", port: port, user: me.Username,
+		path: filepath.Join(c.subject.root, c.subject.path), cipher: c.cipher(), key: filepath.Join(l.Dir, "client")}
+	return nil
 }
 
 // sshLoad is a load of clients that clone over SSH, one clone after the other. Each clone is a process of OpenSSH's

@@ -17,36 +17,14 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/bench/gitload"
 	"github.com/packhorse-git/packhorse/internal/bench/loadgen"
+	"github.com/packhorse-git/packhorse/internal/bench/world"
 )
-
-// figure is a value that a mirror has to reach.
-type figure struct {
-	Part    string `json:"part"`
-	What    string `json:"what"`
-	Goal    string `json:"goal"`
-	Got     string `json:"got"`
-	Reached bool   `json:"reached"`
-}
-
-// figures are the measured parts, in the order of the report.
-var figures = []struct {
-	name, fresh string
-	measure     func(*world, context.Context) ([]figure, error)
-}{
-	{"storm", "always", (*world).storm},
-	{"first-byte", "always", (*world).firstByte},
-	{"first-clone", "always", (*world).firstClone},
-	{"outage", "always", (*world).outage},
-	{"stale", "always", (*world).stale},
-	{"webhook", "webhook", (*world).webhook},
-	{"unchanged", "always", (*world).unchanged},
-}
 
 // window is the time in which callers share one check of the origin with fresh = "always".
 const window = time.Second
 
 // storm lets all clients fetch one new commit at once.
-func (w *world) storm(ctx context.Context) ([]figure, error) {
+func (w *pair) storm(ctx context.Context) ([]world.Figure, error) {
 	if err := w.hydrate(ctx); err != nil {
 		return nil, err
 	}
@@ -59,35 +37,30 @@ func (w *world) storm(ctx context.Context) ([]figure, error) {
 	}
 	loadgen.Sleep(ctx, window+100*time.Millisecond)
 	w.origin.reset()
-	failures := &loadgen.Failures{}
-	var clients sync.WaitGroup
-	begun := time.Now()
-	for range w.options.clients {
-		clients.Go(func() {
-			c := gitload.NewClient(w.mirror.url, "")
-			defer c.Close()
-			if err := c.Clone(ctx, "app", 1); err != nil {
-				failures.Add(err)
-			}
-		})
+	took, err := world.Together(ctx, w.clients, func(ctx context.Context) error {
+		c := gitload.NewClient(w.mirror.URL, "")
+		defer c.Close()
+		return c.Clone(ctx, "app", 1)
+	})
+	if err != nil {
+		return nil, err
 	}
-	clients.Wait()
-	took := time.Since(begun)
 	after, err := w.misses(ctx)
-	if err != nil || failures.Err() != nil {
-		return nil, fmt.Errorf("%w: %v", err, failures.First)
+	if err != nil {
+		return nil, err
 	}
 	refs, fetches := w.origin.count("ls-refs"), w.origin.count("fetch")
-	return []figure{
-		{"storm", "requests to the origin", "1 ls-refs, 1 fetch", fmt.Sprintf("%d ls-refs, %d fetch, %.2f s", refs, fetches,
-			took.Seconds()), refs == 1 && fetches == 1},
-		{"storm", "packs made", "1", fmt.Sprint(after - before), after-before == 1},
+	return []world.Figure{
+		{What: "requests to the origin", Goal: "1 ls-refs, 1 fetch", Value: float64(refs + fetches),
+			Got: fmt.Sprintf("%d ls-refs, %d fetch, %.2f s", refs, fetches, took.Seconds()), Reached: refs == 1 && fetches == 1},
+		{What: "packs made", Goal: "1", Value: float64(after - before), Got: fmt.Sprint(after - before),
+			Reached: after-before == 1},
 	}, nil
 }
 
 // misses returns the number of packs that were not in the mirror's cache.
-func (w *world) misses(ctx context.Context) (int, error) {
-	counters, err := (&loadgen.Scraper{URL: w.mirror.ops + "/metrics", Wanted: true}).Read(ctx)
+func (w *pair) misses(ctx context.Context) (int, error) {
+	counters, err := w.mirror.Metrics(ctx)
 	if err != nil {
 		return 0, err
 	}
@@ -95,11 +68,11 @@ func (w *world) misses(ctx context.Context) (int, error) {
 }
 
 // firstByte compares ls-refs of a mirror that checks the origin with ls-refs of the origin.
-func (w *world) firstByte(ctx context.Context) ([]figure, error) {
+func (w *pair) firstByte(ctx context.Context) ([]world.Figure, error) {
 	if err := w.hydrate(ctx); err != nil {
 		return nil, err
 	}
-	direct, mirrored := gitload.NewClient(w.origin.url(), ""), gitload.NewClient(w.mirror.url, "")
+	direct, mirrored := gitload.NewClient(w.origin.url(), ""), gitload.NewClient(w.mirror.URL, "")
 	defer direct.Close()
 	defer mirrored.Close()
 	var origin, mirror loadgen.Samples
@@ -118,24 +91,23 @@ func (w *world) firstByte(ctx context.Context) ([]figure, error) {
 		origin, mirror = append(origin, a), append(mirror, b)
 	}
 	a, b := origin[1:].Summarize().P50, mirror[1:].Summarize().P50 // the first ones connect
-	return []figure{{"first-byte", "time to first byte", "origin's ls-refs + 5 ms",
-		fmt.Sprintf("%.1f ms, origin %.1f ms", b, a),
-		b <= a+5}}, nil
+	return []world.Figure{{What: "time to first byte", Goal: "origin's ls-refs + 5 ms", Value: b,
+		Got: fmt.Sprintf("%.1f ms, origin %.1f ms", b, a), Reached: b <= a+5}}, nil
 }
 
 // firstClone compares clones through an empty mirror with clones of the origin.
-func (w *world) firstClone(ctx context.Context) ([]figure, error) {
-	if err := w.origin.add(ctx, "shallow", w.repo()); err != nil {
+func (w *pair) firstClone(ctx context.Context) ([]world.Figure, error) {
+	if err := w.Add(ctx, "shallow", w.repo()); err != nil {
 		return nil, err
 	}
 	clone := func(url, repo string, args ...string) (time.Duration, error) {
-		to := filepath.Join(w.dir, "clone.git")
+		to := filepath.Join(w.Dir, "clone.git")
 		defer os.RemoveAll(to)
 		begun := time.Now()
-		_, err := gitload.RunGit(ctx, w.dir, nil, append([]string{"clone", "-q", "--bare", url + "/" + repo, to}, args...)...)
+		_, err := gitload.RunGit(ctx, w.Dir, nil, append([]string{"clone", "-q", "--bare", url + "/" + repo, to}, args...)...)
 		return time.Since(begun), err
 	}
-	var figures []figure
+	var figures []world.Figure
 	for _, c := range []struct {
 		repo, what, goal string
 		most             float64
@@ -148,7 +120,7 @@ func (w *world) firstClone(ctx context.Context) ([]figure, error) {
 		if err != nil {
 			return nil, err
 		}
-		mirrored, err := clone(w.mirror.url, c.repo, c.args...)
+		mirrored, err := clone(w.mirror.URL, c.repo, c.args...)
 		if err != nil {
 			return nil, err
 		}
@@ -157,25 +129,26 @@ func (w *world) firstClone(ctx context.Context) ([]figure, error) {
 		if c.args == nil {
 			shown = 1 / ratio
 		}
-		figures = append(figures, figure{"first-clone", c.what, c.goal, fmt.Sprintf("%.2f (%.2f s, direct %.2f s)", shown,
-			mirrored.Seconds(), direct.Seconds()), ratio <= c.most})
+		figures = append(figures, world.Figure{What: c.what, Goal: c.goal, Value: shown,
+			Got:     fmt.Sprintf("%.2f (%.2f s, direct %.2f s)", shown, mirrored.Seconds(), direct.Seconds()),
+			Reached: ratio <= c.most})
 	}
 	return figures, nil
 }
 
 // outage clones known commits while the origin refuses connections.
-func (w *world) outage(ctx context.Context) ([]figure, error) {
+func (w *pair) outageFigures(ctx context.Context) ([]world.Figure, error) {
 	if err := w.hydrate(ctx); err != nil {
 		return nil, err
 	}
 	w.origin.link.Down()
 	failures := &loadgen.Failures{}
 	var clones sync.WaitGroup
-	c := gitload.NewClient(w.mirror.url, "")
+	c := gitload.NewClient(w.mirror.URL, "")
 	defer c.Close()
 	n := 0
 	begun := time.Now()
-	for tick := time.NewTicker(time.Second / 20); time.Since(begun) < w.options.outage && ctx.Err() == nil; <-tick.C {
+	for tick := time.NewTicker(time.Second / 20); time.Since(begun) < w.outage && ctx.Err() == nil; <-tick.C {
 		n++
 		clones.Go(func() {
 			if err := c.Clone(ctx, "app", 1); err != nil {
@@ -184,12 +157,13 @@ func (w *world) outage(ctx context.Context) ([]figure, error) {
 		})
 	}
 	clones.Wait()
-	got := fmt.Sprintf("%d of %d in %v %s", failures.Count(), n, w.options.outage, strings.Join(failures.First, "; "))
-	return []figure{{"outage", "failed fetches of known commits", "0", got, failures.Count() == 0}}, nil
+	got := fmt.Sprintf("%d of %d in %v %s", failures.Count(), n, w.outage, strings.Join(failures.First, "; "))
+	return []world.Figure{{What: "failed fetches of known commits", Goal: "0", Value: float64(failures.Count()), Got: got,
+		Reached: failures.Count() == 0}}, nil
 }
 
 // stale reads a branch that moves, and counts reads that miss a change older than the window.
-func (w *world) stale(ctx context.Context) ([]figure, error) {
+func (w *pair) stale(ctx context.Context) ([]world.Figure, error) {
 	if err := w.hydrate(ctx); err != nil {
 		return nil, err
 	}
@@ -217,10 +191,10 @@ func (w *world) stale(ctx context.Context) ([]figure, error) {
 		}
 	})
 	var left, stale atomic.Int64
-	left.Store(int64(w.options.reads))
+	left.Store(int64(w.reads))
 	for range 8 {
 		readers.Go(func() {
-			c := gitload.NewClient(w.mirror.url, "")
+			c := gitload.NewClient(w.mirror.URL, "")
 			defer c.Close()
 			for left.Add(-1) >= 0 && ctx.Err() == nil {
 				begun := time.Now()
@@ -249,16 +223,16 @@ func (w *world) stale(ctx context.Context) ([]figure, error) {
 	if failures.Count() > 0 {
 		return nil, fmt.Errorf("%d requests failed: %v", failures.Count(), failures.First)
 	}
-	return []figure{{"stale", "stale reads", "0", fmt.Sprintf("%d of %d, %d changes", stale.Load(), w.options.reads,
-		len(versions)), stale.Load() == 0}}, nil
+	return []world.Figure{{What: "stale reads", Goal: "0", Value: float64(stale.Load()),
+		Got: fmt.Sprintf("%d of %d, %d changes", stale.Load(), w.reads, len(versions)), Reached: stale.Load() == 0}}, nil
 }
 
 // webhook measures the time from a webhook to the new commit in the mirror's refs.
-func (w *world) webhook(ctx context.Context) ([]figure, error) {
+func (w *pair) webhook(ctx context.Context) ([]world.Figure, error) {
 	if err := w.hydrate(ctx); err != nil {
 		return nil, err
 	}
-	c := gitload.NewClient(w.mirror.url, "")
+	c := gitload.NewClient(w.mirror.URL, "")
 	defer c.Close()
 	var took loadgen.Samples
 	for i := range 20 {
@@ -286,17 +260,17 @@ func (w *world) webhook(ctx context.Context) ([]figure, error) {
 		took = append(took, time.Since(begun))
 	}
 	p := took.Summarize()
-	return []figure{{"webhook", "webhook to visible", "<= 200 ms", fmt.Sprintf("p50 %.0f ms, max %.0f ms", p.P50, p.Max),
-		p.P50 <= 200}}, nil
+	return []world.Figure{{What: "webhook to visible", Goal: "<= 200 ms", Value: p.P50,
+		Got: fmt.Sprintf("p50 %.0f ms, max %.0f ms", p.P50, p.Max), Reached: p.P50 <= 200}}, nil
 }
 
 // deliver sends a webhook of the origin's repository as GitHub does.
-func (w *world) deliver(ctx context.Context, n int) error {
+func (w *pair) deliver(ctx context.Context, n int) error {
 	body := fmt.Sprintf(`{"ref":"refs/heads/main","repository":{"full_name":"app","clone_url":%q,"html_url":%q}}`,
 		w.origin.url()+"/app.git", w.origin.url()+"/app")
-	sum := hmac.New(sha256.New, []byte(w.mirror.secret))
+	sum := hmac.New(sha256.New, []byte(webhookSecret))
 	sum.Write([]byte(body))
-	url := strings.TrimSuffix(w.mirror.url, "/origin") + "/-/hooks/github"
+	url := strings.TrimSuffix(w.mirror.URL, "/origin") + "/-/hooks/github"
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, url, strings.NewReader(body))
 	if err != nil {
 		return err
@@ -317,18 +291,14 @@ func (w *world) deliver(ctx context.Context, n int) error {
 }
 
 // unchanged lists refs of many repositories that do not change.
-func (w *world) unchanged(ctx context.Context) ([]figure, error) {
-	small := filepath.Join(w.dir, "small.git")
-	if err := gitload.Synthesize(ctx, small, 3, 100); err != nil {
-		return nil, err
-	}
-	if err := w.origin.add(ctx, "r0", small); err != nil {
+func (w *pair) unchanged(ctx context.Context) ([]world.Figure, error) {
+	if err := w.AddHistory(ctx, "r0", 3, 100); err != nil {
 		return nil, err
 	}
 	names := []string{"r0"}
-	for i := 1; i < w.options.mirrors; i++ {
+	for i := 1; i < w.mirrors; i++ {
 		names = append(names, fmt.Sprintf("r%d", i))
-		if err := os.Symlink("r0.git", filepath.Join(w.origin.root, names[i]+".git")); err != nil {
+		if err := os.Symlink("r0.git", w.Repository(names[i])); err != nil {
 			return nil, err
 		}
 	}
@@ -336,7 +306,7 @@ func (w *world) unchanged(ctx context.Context) ([]figure, error) {
 	w.origin.mu.Lock()
 	w.origin.replay = true
 	w.origin.mu.Unlock()
-	c := gitload.NewClient(w.mirror.url, "")
+	c := gitload.NewClient(w.mirror.URL, "")
 	defer c.Close()
 	for _, name := range names {
 		if err := c.Clone(ctx, name, 0); err != nil {
@@ -354,7 +324,7 @@ func (w *world) unchanged(ctx context.Context) ([]figure, error) {
 	n, begun := 0, time.Now()
 	tick := time.NewTicker(time.Second / 200)
 	defer tick.Stop()
-	for ; time.Since(begun) < w.options.window && ctx.Err() == nil; <-tick.C {
+	for ; time.Since(begun) < w.window && ctx.Err() == nil; <-tick.C {
 		name := names[n%len(names)]
 		n++
 		requests.Go(func() {
@@ -378,12 +348,10 @@ func (w *world) unchanged(ctx context.Context) ([]figure, error) {
 	}
 	asked := w.origin.count("ls-refs")
 	cpu := (after - before).Seconds() / elapsed.Seconds()
-	return []figure{
-		{"unchanged", "requests to the origin", "<= 1 per repository and window",
-			fmt.Sprintf("%d for %d ls-remote, %d mirrors",
-				asked, n, len(names)), asked <= n},
-		{"unchanged", "CPU of the mirror", "<= 0.2", fmt.Sprintf("%.3f at %.0f ls-remote/s", cpu,
-			float64(n)/elapsed.Seconds()),
-			cpu <= 0.2},
+	return []world.Figure{
+		{What: "requests to the origin", Goal: "<= 1 per repository and window", Value: float64(asked),
+			Got: fmt.Sprintf("%d for %d ls-remote, %d mirrors", asked, n, len(names)), Reached: asked <= n},
+		{What: "CPU of the mirror", Goal: "<= 0.2", Value: cpu,
+			Got: fmt.Sprintf("%.3f at %.0f ls-remote/s", cpu, float64(n)/elapsed.Seconds()), Reached: cpu <= 0.2},
 	}, nil
 }

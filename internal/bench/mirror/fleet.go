@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 
 	"github.com/packhorse-git/packhorse/internal/bench/ci"
 	"github.com/packhorse-git/packhorse/internal/bench/loadgen"
@@ -29,24 +30,21 @@ type fleetResult struct {
 	Mirrored bool                `json:"mirrored"`
 }
 
-func fleetName(mirrored bool) string {
-	if mirrored {
-		return "mirror"
-	}
-	return "direct"
-}
-
 // fleet runs `packhorse-bench ci` at the origin or at the mirror.
-func (o *options) fleet(ctx context.Context, env loadgen.Env, dir string, mirrored bool) (f *fleetResult, err error) {
-	w, err := o.newWorld(ctx, dir, "always")
+func (o *options) fleet(ctx context.Context, env loadgen.Env, mirrored bool) (f *fleetResult, err error) {
+	dir, err := os.MkdirTemp("", "packhorse-bench-")
 	if err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, w.close()) }()
+	w, err := o.open(ctx, "fleet", dir)
+	defer func() { err = errors.Join(err, w.Close()) }()
+	if err != nil {
+		return nil, err
+	}
 	url, args := w.origin.url(), []string{}
 	if mirrored {
-		url = w.mirror.url
-		args = []string{"--server-pid", fmt.Sprint(w.mirror.Pid), "--ops", w.mirror.ops}
+		url = w.mirror.URL
+		args = []string{"--server-pid", fmt.Sprint(w.mirror.Pid), "--ops", w.mirror.Ops}
 		if err := w.hydrate(ctx); err != nil {
 			return nil, err
 		}
@@ -68,28 +66,12 @@ func (o *options) fleet(ctx context.Context, env loadgen.Env, dir string, mirror
 	if err := json.Unmarshal(out.Bytes(), f); err != nil {
 		return nil, err
 	}
-	f.Name, f.Mirrored = fleetName(mirrored), mirrored
+	f.Name, f.Mirrored = "direct", mirrored
+	if mirrored {
+		f.Name = "mirror"
+	}
 	f.LinkMB = loadgen.Round(float64(w.origin.link.Bytes()-bytesBefore)/1e6, 3)
 	f.OriginS = loadgen.Round((childrenCPU() - cpuBefore).Seconds(), 2)
 	f.LsRefs, f.Fetches = w.origin.count("ls-refs"), w.origin.count("fetch")
 	return f, nil
-}
-
-// print writes the report for people.
-func (r *report) print(out io.Writer) {
-	if len(r.Fleets) > 0 {
-		fmt.Fprintf(out, "%-8s %6s %8s %10s %10s %10s %9s %9s %9s %11s %10s\n", "fleet", "jobs", "waiting", "p50 ms",
-			"p95 ms", "first ms", "jobs' MB", "link MB", "ls-refs", "fetches", "origin CPU")
-		for _, f := range r.Fleets {
-			fmt.Fprintf(out, "%-8s %6d %8d %10.1f %10.1f %10.1f %9.1f %9.1f %9d %11d %8.2f s\n", f.Name, f.Jobs, f.Waiting,
-				f.Job.P50, f.Job.P95, f.First.P50, f.MB, f.LinkMB, f.LsRefs, f.Fetches, f.OriginS)
-		}
-	}
-	for _, f := range r.Figures {
-		verdict := "reached"
-		if !f.Reached {
-			verdict = "MISSED"
-		}
-		fmt.Fprintf(out, "%-12s %-52s %-40s %s\n", f.Part, f.What+": "+f.Goal, f.Got, verdict)
-	}
 }

@@ -8,12 +8,15 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/packhorse-git/packhorse/internal/bench/gitload"
 	"github.com/packhorse-git/packhorse/internal/bench/loadgen"
+	"github.com/packhorse-git/packhorse/internal/bench/world"
 )
 
 // options are the flags of `packhorse-bench mirror`.
@@ -34,7 +37,7 @@ type options struct {
 	only     []string
 	json     bool
 
-	server gitload.Server
+	program world.Program
 }
 
 const help = `Starts an origin (git http-backend behind a slow link) and a mirror of it (packhorse mirror), and measures both.
@@ -84,7 +87,7 @@ func Command(env loadgen.Env) *cobra.Command {
 	f.DurationVar(&o.window, "unchanged-duration", 10*time.Second, "duration of requests to unchanged mirrors")
 	f.StringSliceVar(&o.only, "only", nil, "parts to measure (default: all)")
 	f.BoolVar(&o.json, "json", false, "print one JSON object")
-	o.server.Flags(cmd)
+	o.program.Flags(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if err := o.check(); err != nil {
 			return err
@@ -95,13 +98,10 @@ func Command(env loadgen.Env) *cobra.Command {
 }
 
 func (o *options) check() error {
+	names := append(world.Names(parts), "fleet")
 	for _, name := range o.only {
-		known := name == "fleet"
-		for _, figure := range figures {
-			known = known || figure.name == name
-		}
-		if !known {
-			return fmt.Errorf("--only %.40q: see --help for the parts", name)
+		if !slices.Contains(names, name) {
+			return fmt.Errorf("--only %.40q: want some of %s", name, strings.Join(names, ", "))
 		}
 	}
 	switch {
@@ -112,113 +112,106 @@ func (o *options) check() error {
 	case o.reads < 1 || o.mirrors < 1 || o.outage <= 0 || o.window <= 0:
 		return errors.New("--reads, --mirrors, --outage and --unchanged-duration: must be positive")
 	}
-	return o.server.Find()
+	return o.program.Find()
 }
 
-// wants reports whether a part is selected.
-func (o *options) wants(name string) bool {
-	for _, only := range o.only {
-		if only == name {
-			return true
-		}
-	}
-	return len(o.only) == 0
-}
-
-// report is the output of --json.
-type report struct {
-	Fleets  []fleetResult `json:"fleets"`
-	Figures []figure      `json:"figures"`
+// parts are in the order of the report.
+var parts = []world.Part[*pair]{
+	{Name: "storm", Measure: (*pair).storm},
+	{Name: "first-byte", Measure: (*pair).firstByte},
+	{Name: "first-clone", Measure: (*pair).firstClone},
+	{Name: "outage", Measure: (*pair).outageFigures},
+	{Name: "stale", Measure: (*pair).stale},
+	{Name: "webhook", Measure: (*pair).webhook},
+	{Name: "unchanged", Measure: (*pair).unchanged},
 }
 
 func (o *options) run(ctx context.Context, env loadgen.Env) error {
-	dir, err := os.MkdirTemp("", "packhorse-bench-")
-	if err != nil {
-		return err
-	}
-	defer os.RemoveAll(dir)
-	state := "preparing"
-	defer loadgen.Progress(ctx, env.Stderr, func() string { return state })()
-	if o.repo == "" {
-		o.repo = filepath.Join(dir, "synthetic.git")
-		if err := gitload.Synthesize(ctx, o.repo, 300, 100_000); err != nil {
-			return err
-		}
-	}
-	r := report{Fleets: []fleetResult{}, Figures: []figure{}}
-	if o.wants("fleet") {
+	fleets := []fleetResult{}
+	if len(o.only) == 0 || slices.Contains(o.only, "fleet") {
 		for _, mirrored := range []bool{false, true} {
-			state = fleetName(mirrored)
-			f, err := o.fleet(ctx, env, filepath.Join(dir, state), mirrored)
+			f, err := o.fleet(ctx, env, mirrored)
 			if err != nil {
 				return err
 			}
-			r.Fleets = append(r.Fleets, *f)
+			fleets = append(fleets, *f)
 		}
 	}
-	for _, part := range figures {
-		if !o.wants(part.name) {
-			continue
-		}
-		state = part.name
-		w, err := o.newWorld(ctx, filepath.Join(dir, part.name), part.fresh)
-		if err != nil {
+	figures := []world.Figure{}
+	if !slices.Equal(o.only, []string{"fleet"}) {
+		var err error
+		if figures, err = world.Measure(ctx, env, parts, o.only, o.open); err != nil {
 			return err
 		}
-		found, err := part.measure(w, ctx)
-		if err := errors.Join(err, w.close()); err != nil {
-			return fmt.Errorf("%s: %w", part.name, err)
-		}
-		r.Figures = append(r.Figures, found...)
 	}
 	if o.json {
-		return loadgen.WriteJSON(env.Stdout, r)
+		return loadgen.WriteJSON(env.Stdout, map[string]any{"fleets": fleets, "figures": figures})
 	}
-	r.print(env.Stdout)
-	return nil
-}
-
-// world is an origin and a mirror that follows it.
-type world struct {
-	*options
-	dir    string
-	origin *origin
-	mirror *server
-}
-
-// newWorld starts both. The origin has the repository app.git, and the mirror has nothing.
-func (o *options) newWorld(ctx context.Context, dir, fresh string) (w *world, err error) {
-	w = &world{options: o, dir: dir}
-	if err := os.MkdirAll(filepath.Join(dir, "origin"), 0o777); err != nil {
-		return nil, err
-	}
-	if w.origin, err = newOrigin(ctx, filepath.Join(dir, "origin")); err != nil {
-		return nil, err
-	}
-	defer func() {
-		if err != nil {
-			w.origin.close()
+	if len(fleets) > 0 {
+		var rows [][]string
+		for _, f := range fleets {
+			number := func(v float64) string { return fmt.Sprintf("%.1f", v) }
+			rows = append(rows, []string{f.Name, fmt.Sprint(f.Jobs), fmt.Sprint(f.Waiting), number(f.Job.P50),
+				number(f.Job.P95), number(f.First.P50), number(f.MB), number(f.LinkMB), fmt.Sprint(f.LsRefs),
+				fmt.Sprint(f.Fetches), number(f.OriginS)})
 		}
-	}()
-	if err := w.origin.add(ctx, "app", o.repo); err != nil {
-		return nil, err
+		if err := loadgen.WriteTable(env.Stdout, []string{"fleet", "jobs", "waiting", "p50 ms", "p95 ms", "first ms",
+			"jobs' MB", "link MB", "ls-refs", "fetches", "origin CPU s"}, rows); err != nil {
+			return err
+		}
+	}
+	return world.WriteFigures(env.Stdout, figures)
+}
+
+// pair is an origin and a mirror that follows it.
+type pair struct {
+	*options
+	*world.World
+	origin *origin
+	mirror *world.Process
+}
+
+// open starts both. The origin has the repository app.git, and the mirror has nothing.
+func (o *options) open(ctx context.Context, part, dir string) (*pair, error) {
+	base, err := world.New(dir, o.program)
+	w := &pair{options: o, World: base}
+	if err != nil {
+		return w, err
+	}
+	if o.repo == "" {
+		err = w.AddHistory(ctx, "app", 300, 100_000)
+	} else {
+		err = w.Add(ctx, "app", o.repo)
+	}
+	if err == nil {
+		w.origin, err = newOrigin(ctx, base)
+	}
+	if err != nil {
+		return w, err
 	}
 	w.origin.link.Shape(int64(o.rate*1e6), o.delay)
-	w.mirror, err = start(ctx, w.origin, filepath.Join(dir, "mirror"), o.server.Program, fresh)
+	secret := filepath.Join(dir, "secret")
+	if err := os.WriteFile(secret, []byte(webhookSecret+"\n"), 0o600); err != nil {
+		return w, err
+	}
+	fresh := "always"
+	if part == "webhook" {
+		fresh = "webhook"
+	}
+	w.mirror, err = w.Start(ctx, "mirror", "mirror", world.NoSearch+fmt.Sprintf("[[mirror]]\nfrom = %q\nto = \"origin\"\n"+
+		"refs = [\"refs/*\"]\nfresh = %q\nwebhook_secret_file = %q\n", w.origin.url()+"/", fresh, secret), "--root",
+		filepath.Join(dir, "mirrored"), "--http", "127.0.0.1:0")
+	if err == nil {
+		w.mirror.URL += "/origin"
+	}
 	return w, err
 }
 
-func (w *world) close() error {
-	err := w.mirror.Stop()
-	w.origin.close()
-	return errors.Join(err, os.RemoveAll(w.dir))
-}
-
-func (w *world) repo() string { return filepath.Join(w.origin.root, "app.git") }
+func (w *pair) repo() string { return w.Repository("app") }
 
 // hydrate waits until the mirror has the whole repository.
-func (w *world) hydrate(ctx context.Context) error {
-	c := gitload.NewClient(w.mirror.url, "")
+func (w *pair) hydrate(ctx context.Context) error {
+	c := gitload.NewClient(w.mirror.URL, "")
 	defer c.Close()
 	if err := c.Clone(ctx, "app", 0); err != nil {
 		return err

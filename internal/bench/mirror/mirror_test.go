@@ -1,7 +1,6 @@
 package mirror
 
 import (
-	"os"
 	"path/filepath"
 	"testing"
 
@@ -10,6 +9,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/bench/benchtest"
 	"github.com/packhorse-git/packhorse/internal/bench/gitload"
 	"github.com/packhorse-git/packhorse/internal/bench/loadgen"
+	"github.com/packhorse-git/packhorse/internal/bench/world"
 )
 
 func TestMain(m *testing.M) {
@@ -19,25 +19,21 @@ func TestMain(m *testing.M) {
 // The client clones from the origin, which counts its requests and repeats its answers for refs.
 func TestClient(t *testing.T) {
 	t.Parallel()
-	dir := t.TempDir()
-	root, repo := filepath.Join(dir, "root"), filepath.Join(dir, "synthetic.git")
-	if err := os.Mkdir(root, 0o777); err != nil {
-		t.Fatal(err)
-	}
-	if err := gitload.Synthesize(t.Context(), repo, 3, 50_000); err != nil {
-		t.Fatal(err)
-	}
-	o, err := newOrigin(t.Context(), root)
+	w, err := world.New(filepath.Join(t.TempDir(), "world"), world.Program{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer o.close()
-	if err := o.add(t.Context(), "app", repo); err != nil {
+	defer w.Close()
+	if err := w.AddHistory(t.Context(), "app", 3, 50_000); err != nil {
+		t.Fatal(err)
+	}
+	o, err := newOrigin(t.Context(), w)
+	if err != nil {
 		t.Fatal(err)
 	}
 	c := gitload.NewClient(o.url(), "")
 	defer c.Close()
-	want, err := commit(t.Context(), filepath.Join(root, "app.git"), "next")
+	want, err := commit(t.Context(), w.Repository("app"), "next")
 	if err != nil {
 		t.Fatal(err)
 	}

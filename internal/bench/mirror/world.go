@@ -3,28 +3,21 @@ package mirror
 import (
 	"bytes"
 	"context"
-	"errors"
-	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"syscall"
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/bench/gitload"
-	"github.com/packhorse-git/packhorse/internal/bench/link"
-	"github.com/packhorse-git/packhorse/internal/bench/loadgen"
+	"github.com/packhorse-git/packhorse/internal/bench/world"
 )
 
 // origin is a Git host: git http-backend behind a slow link. It counts requests by kind.
 type origin struct {
-	root    string
-	server  *httptest.Server
-	link    *link.Link
+	link    *world.Link
 	backend http.Handler
 
 	mu      sync.Mutex
@@ -37,23 +30,17 @@ type origin struct {
 var settings = []string{"GIT_CONFIG_COUNT=2", "GIT_CONFIG_KEY_0=uploadpack.allowFilter", "GIT_CONFIG_VALUE_0=true",
 	"GIT_CONFIG_KEY_1=uploadpack.allowAnySHA1InWant", "GIT_CONFIG_VALUE_1=true"}
 
-func newOrigin(ctx context.Context, root string) (*origin, error) {
-	o := &origin{root: root, asked: map[string]int{}, answers: map[string][]byte{}}
+// newOrigin serves the repositories of a world until the world is closed.
+func newOrigin(ctx context.Context, w *world.World) (*origin, error) {
+	o := &origin{asked: map[string]int{}, answers: map[string][]byte{}}
 	var err error
-	if o.backend, err = gitload.BackendHandler(ctx, root, settings...); err != nil {
+	if o.backend, err = gitload.BackendHandler(ctx, w.Root(), settings...); err != nil {
 		return nil, err
 	}
-	o.server = httptest.NewServer(o)
-	if o.link, err = link.New(o.server.Listener.Addr().String()); err != nil {
-		o.server.Close()
-		return nil, err
-	}
-	return o, nil
-}
-
-func (o *origin) close() {
-	o.link.Close()
-	o.server.Close()
+	server := httptest.NewServer(o)
+	w.Defer(server.Close)
+	o.link, err = w.Link(server.Listener.Addr().String())
+	return o, err
 }
 
 func (o *origin) url() string { return "http://" + o.link.Addr() }
@@ -108,49 +95,8 @@ func (o *origin) count(kind string) int {
 	return o.asked[kind]
 }
 
-// add makes a repository of the origin from another one, with all its refs.
-func (o *origin) add(ctx context.Context, name, from string) error {
-	return gitload.Mirror(ctx, from, filepath.Join(o.root, name+".git"))
-}
-
-// server is a mirror of the origin, with the URLs of its mirrors.
-type server struct {
-	*loadgen.Child
-	url, ops string
-	secret   string
-}
-
 // webhookSecret signs the webhooks of the measurement.
 const webhookSecret = "secret-of-a-measurement"
-
-// start starts a mirror of the origin, with an empty root. Its files are in dir.
-func start(ctx context.Context, o *origin, dir, program, fresh string) (*server, error) {
-	if err := os.MkdirAll(dir, 0o777); err != nil {
-		return nil, err
-	}
-	secret := filepath.Join(dir, "secret")
-	if err := os.WriteFile(secret, []byte(webhookSecret+"\n"), 0o600); err != nil {
-		return nil, err
-	}
-	config := filepath.Join(dir, "mirror.toml")
-	text := fmt.Sprintf("[search]\nenabled = false\n[[mirror]]\nfrom = %q\nto = \"origin\"\nrefs = [\"refs/*\"]\n"+
-		"fresh = %q\nwebhook_secret_file = %q\n", o.url()+"/", fresh, secret)
-	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
-		return nil, err
-	}
-	state := filepath.Join(dir, "state")
-	child, err := loadgen.StartChild(ctx, "the mirror", program, []string{"mirror", "--config", config, "--root",
-		filepath.Join(dir, "repositories"), "--state", state, "--http", "127.0.0.1:0", "--ops", "127.0.0.1:0",
-		"--log-format", "json"}, filepath.Join(dir, "log"))
-	if err != nil {
-		return nil, err
-	}
-	a, err := child.Addresses(ctx, state)
-	if err != nil {
-		return nil, errors.Join(err, child.Stop())
-	}
-	return &server{Child: child, url: a.HTTP + "/origin", ops: a.Ops, secret: webhookSecret}, nil
-}
 
 // childrenCPU returns the CPU time of child processes that have ended: of git at the origin, and of git clients.
 func childrenCPU() time.Duration {

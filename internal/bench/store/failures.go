@@ -17,6 +17,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/bench/gitload"
 	"github.com/packhorse-git/packhorse/internal/bench/loadgen"
+	"github.com/packhorse-git/packhorse/internal/bench/world"
 )
 
 const (
@@ -27,12 +28,12 @@ const (
 )
 
 // outage fetches and pushes while the storage does not answer.
-func (w *world) outage(ctx context.Context) ([]loadgen.Figure, error) {
+func (w *stores) outage(ctx context.Context) ([]world.Figure, error) {
 	node, err := w.node(ctx, "node")
 	if err != nil {
 		return nil, err
 	}
-	c := gitload.NewClient(node.url, node.token)
+	c := gitload.NewClient(node.URL, node.token)
 	defer c.Close()
 	p := node.pusher("app", "topic", w.base)
 	if _, _, err := p.push(ctx); err != nil { // copies the repository
@@ -79,7 +80,7 @@ func (w *world) outage(ctx context.Context) ([]loadgen.Figure, error) {
 			return nil, fmt.Errorf("no push %v after the end of the outage: %w", patience, err)
 		}
 	}
-	return []loadgen.Figure{
+	return []world.Figure{
 		{What: "failed fetches of known commits", Goal: "0", Value: float64(failed.N), Reached: failed.N == 0,
 			Got: fmt.Sprintf("%d of %d in %v %s", failed.N, fetches, w.options.outage, strings.Join(failed.First, "; "))},
 		{What: "pushes not refused before a byte of the pack", Goal: "0", Value: float64(accepted.N),
@@ -106,7 +107,7 @@ func (s *server) refuses(ctx context.Context, p *pusher, isDirect bool) error {
 	}
 	_, data := p.request()
 	sent := &countReader{r: bytes.NewReader(data)}
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, s.url+"/"+p.repo+"/git-receive-pack", sent)
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, s.URL+"/"+p.repo+"/git-receive-pack", sent)
 	if err != nil {
 		return err
 	}
@@ -192,12 +193,12 @@ func (r *killRun) push(ctx context.Context, l *killLoad) {
 const timeAfterKill = 8 * time.Second
 
 // kill kills one of two nodes behind a gateway.
-func (w *world) kill(ctx context.Context) ([]loadgen.Figure, error) {
+func (w *stores) kill(ctx context.Context) ([]world.Figure, error) {
 	gateway, nodes, err := w.cluster(ctx)
 	if err != nil {
 		return nil, err
 	}
-	r := &killRun{client: gitload.NewClient(gateway.url, ""), base: w.base.id, stop: make(chan struct{})}
+	r := &killRun{client: gitload.NewClient(gateway.URL, ""), base: w.base.id, stop: make(chan struct{})}
 	defer r.client.Close()
 	loads := make([]*killLoad, min(8, w.repositories))
 	for i := range loads {
@@ -214,7 +215,7 @@ func (w *world) kill(ctx context.Context) ([]loadgen.Figure, error) {
 		running.Go(func() { r.push(ctx, l) })
 	}
 	loadgen.Sleep(ctx, 2*time.Second)
-	nodes[0].Foreign = true // it may end by a signal
+	nodes[0].MayFail = true // it may end by a signal
 	err = syscall.Kill(nodes[0].Pid, syscall.SIGKILL)
 	r.killed.Store(new(time.Now()))
 	loadgen.Sleep(ctx, timeAfterKill)
@@ -227,7 +228,7 @@ func (w *world) kill(ctx context.Context) ([]loadgen.Figure, error) {
 }
 
 // figures also checks that the repositories have the last pushes.
-func (r *killRun) figures(ctx context.Context, loads []*killLoad) ([]loadgen.Figure, error) {
+func (r *killRun) figures(ctx context.Context, loads []*killLoad) ([]world.Figure, error) {
 	var longest time.Duration
 	lost, isAccepted := 0, true
 	for _, l := range loads {
@@ -245,7 +246,7 @@ func (r *killRun) figures(ctx context.Context, loads []*killLoad) ([]loadgen.Fig
 		got = fmt.Sprintf("a repository accepted none in %v", timeAfterKill)
 	}
 	failed := r.failed.N
-	return []loadgen.Figure{
+	return []world.Figure{
 		{What: "failed fetches after the gateway's retry", Goal: "0", Value: float64(failed),
 			Got: fmt.Sprintf("%d of %d, and %d were cut %s", failed, r.fetches.Load(), r.cut.Load(),
 				strings.Join(r.failed.First, "; ")), Reached: failed == 0},
@@ -257,11 +258,11 @@ func (r *killRun) figures(ctx context.Context, loads []*killLoad) ([]loadgen.Fig
 }
 
 // cluster starts two storage nodes and a gateway.
-func (w *world) cluster(ctx context.Context) (gateway *server, nodes []*server, err error) {
+func (w *stores) cluster(ctx context.Context) (gateway *server, nodes []*server, err error) {
 	settings := public
 	for _, name := range []string{"a", "b"} {
-		address := "unix:" + filepath.Join(w.dir, name+".sock")
-		n, err := w.start(ctx, "storage", name, w.storeTable(name), "--root", filepath.Join(w.dir, name, "cache"), "--listen",
+		address := "unix:" + filepath.Join(w.Dir, name+".sock")
+		n, err := w.start(ctx, "storage", name, w.storeTable(name), "--root", filepath.Join(w.Dir, name, "cache"), "--listen",
 			address)
 		if err != nil {
 			return nil, nil, err
@@ -274,7 +275,7 @@ func (w *world) cluster(ctx context.Context) (gateway *server, nodes []*server, 
 }
 
 // restore restores a repository from the bucket alone.
-func (w *world) restore(ctx context.Context) ([]loadgen.Figure, error) {
+func (w *stores) restore(ctx context.Context) ([]world.Figure, error) {
 	node, err := w.node(ctx, "node")
 	if err != nil {
 		return nil, err
@@ -289,9 +290,9 @@ func (w *world) restore(ctx context.Context) ([]loadgen.Figure, error) {
 			return nil, err
 		}
 	}
-	dir := filepath.Join(w.dir, "restored")
+	dir := filepath.Join(w.Dir, "restored")
 	cmd := exec.CommandContext(ctx, gitload.Absolute(w.restoreScript), w.url, dir, "large")
-	cmd.Env = append(w.s3.environment, "S3_ENDPOINT=http://"+w.address)
+	cmd.Env = append(w.environment, "S3_ENDPOINT=http://"+w.address)
 	begun := time.Now()
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("%s: %w: %s", w.restoreScript, err, loadgen.Clean(out))
@@ -299,11 +300,11 @@ func (w *world) restore(ctx context.Context) ([]loadgen.Figure, error) {
 	took := time.Since(begun)
 	restored := filepath.Join(dir, "large.git")
 	_, broken := gitload.RunGit(ctx, restored, nil, "fsck", "--full")
-	want, err := gitload.RunGit(ctx, w.dir, nil, "ls-remote", node.url+"/large")
+	want, err := gitload.RunGit(ctx, w.Dir, nil, "ls-remote", node.URL+"/large")
 	if err != nil {
 		return nil, err
 	}
-	got, err := gitload.RunGit(ctx, w.dir, nil, "ls-remote", restored)
+	got, err := gitload.RunGit(ctx, w.Dir, nil, "ls-remote", restored)
 	if err != nil {
 		return nil, err
 	}
@@ -311,7 +312,7 @@ func (w *world) restore(ctx context.Context) ([]loadgen.Figure, error) {
 	if broken != nil {
 		verdict = broken.Error()
 	}
-	return []loadgen.Figure{{What: fmt.Sprintf("restore of %d MB", w.megabytes), Goal: "git fsck clean, same refs",
+	return []world.Figure{{What: fmt.Sprintf("restore of %d MB", w.megabytes), Goal: "git fsck clean, same refs",
 		Value: took.Seconds(), Got: fmt.Sprintf("%.1f s, %s, same refs: %v", took.Seconds(), verdict, got == want),
 		Reached: broken == nil && got == want}}, nil
 }

@@ -18,27 +18,13 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/bench/gitload"
 	"github.com/packhorse-git/packhorse/internal/bench/loadgen"
+	"github.com/packhorse-git/packhorse/internal/bench/world"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/store/bucket"
 )
 
-// compare measures both servers in turn, and returns the medians of the values and of their ratio.
-func (w *world) compare(plain, node func() (float64, error)) (p, n, ratio float64, err error) {
-	var ps, ns, ratios []float64
-	for range w.rounds {
-		if p, err = plain(); err == nil {
-			n, err = node()
-		}
-		if err != nil {
-			return 0, 0, 0, err
-		}
-		ps, ns, ratios = append(ps, p), append(ns, n), append(ratios, n/p)
-	}
-	return loadgen.Median(ps), loadgen.Median(ns), loadgen.Median(ratios), nil
-}
-
 // push compares the latency of pushes.
-func (w *world) push(ctx context.Context) ([]loadgen.Figure, error) {
+func (w *stores) push(ctx context.Context) ([]world.Figure, error) {
 	plain, node, err := w.pair(ctx)
 	if err != nil {
 		return nil, err
@@ -62,20 +48,20 @@ func (w *world) push(ctx context.Context) ([]loadgen.Figure, error) {
 			return all.Summarize().P50, nil
 		}
 	}
-	before, err := loadgen.ReadMetric(ctx, node.ops, "packhorse_store_requests_total", "")
+	before, err := loadgen.ReadMetric(ctx, node.Ops, "packhorse_store_requests_total", "")
 	if err != nil {
 		return nil, err
 	}
-	p, n, _, err := w.compare(latency(plain, &refs), latency(node, &nodeRefs))
+	p, n, _, err := world.Compare(w.rounds, latency(plain, &refs), latency(node, &nodeRefs))
 	if err != nil {
 		return nil, err
 	}
-	after, err := loadgen.ReadMetric(ctx, node.ops, "packhorse_store_requests_total", "")
+	after, err := loadgen.ReadMetric(ctx, node.Ops, "packhorse_store_requests_total", "")
 	if err != nil {
 		return nil, err
 	}
 	limit, requests := 2*create+5, (after-before)/float64(len(nodeRefs))
-	return []loadgen.Figure{{What: "latency added to a push", Goal: "<= 2 round trips + 5 ms", Value: n - p,
+	return []world.Figure{{What: "latency added to a push", Goal: "<= 2 round trips + 5 ms", Value: n - p,
 		Got: fmt.Sprintf("%.1f ms of %.1f (refs %.1f), plain %.1f (refs %.1f), limit %.1f, create %.1f, read %.1f, "+
 			"%.1f requests", n-p, n, nodeRefs.Summarize().P50, p, refs.Summarize().P50, limit, create, read, requests),
 		Reached: n-p <= limit}}, nil
@@ -83,9 +69,9 @@ func (w *world) push(ctx context.Context) ([]loadgen.Figure, error) {
 
 // roundTrips returns the medians of requests to the storage in milliseconds: to create a small object, and to read an
 // absent one.
-func (w *world) roundTrips(ctx context.Context) (create, read float64, err error) {
+func (w *stores) roundTrips(ctx context.Context) (create, read float64, err error) {
 	var creates, reads loadgen.Samples
-	b, err := w.s3.bucket(w.url, w.address)
+	b, err := w.bucket()
 	if err != nil {
 		return 0, 0, err
 	}
@@ -109,7 +95,7 @@ func (w *world) roundTrips(ctx context.Context) (create, read float64, err error
 const pushClients = 8
 
 // pushRate counts pushes per second to one repository through two nodes, and to many repositories.
-func (w *world) pushRate(ctx context.Context) ([]loadgen.Figure, error) {
+func (w *stores) pushRate(ctx context.Context) ([]world.Figure, error) {
 	plain, a, err := w.pair(ctx)
 	if err != nil {
 		return nil, err
@@ -134,26 +120,26 @@ func (w *world) pushRate(ctx context.Context) ([]loadgen.Figure, error) {
 		}
 		return func() (float64, error) { return w.rate(ctx, pushers, &busy) }
 	}
-	p, n, _, err := w.compare(one(func(int) *server { return plain }), one(func(i int) *server {
+	p, n, _, err := world.Compare(w.rounds, one(func(int) *server { return plain }), one(func(i int) *server {
 		return []*server{a, b}[i%2]
 	}))
 	if err != nil {
 		return nil, err
 	}
-	figures := []loadgen.Figure{{What: "pushes/s to one repository", Goal: ">= 50", Value: n,
+	figures := []world.Figure{{What: "pushes/s to one repository", Goal: ">= 50", Value: n,
 		Got: fmt.Sprintf("%.1f through two nodes, %d refused in all runs, plain %.1f", n, busy.Swap(0), p), Reached: n >= 50}}
-	p, n, ratio, err := w.compare(many(plain), many(a))
+	p, n, ratio, err := world.Compare(w.rounds, many(plain), many(a))
 	if err != nil {
 		return nil, err
 	}
-	return append(figures, loadgen.Figure{What: fmt.Sprintf("pushes/s to %d repositories against plain", w.repositories),
+	return append(figures, world.Figure{What: fmt.Sprintf("pushes/s to %d repositories against plain", w.repositories),
 		Goal: ">= 0.7", Value: ratio, Got: fmt.Sprintf("%.2f (%.1f, plain %.1f, %d refused)", ratio, n, p, busy.Load()),
 		Reached: ratio >= 0.7}), nil
 }
 
 // rate returns the pushes per second of clients. Each pushes to its repositories in turn. busy counts pushes that are
 // refused with status 503, which the clients repeat.
-func (w *world) rate(ctx context.Context, clients [][]*pusher, busy *atomic.Int64) (float64, error) {
+func (w *stores) rate(ctx context.Context, clients [][]*pusher, busy *atomic.Int64) (float64, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var n atomic.Int64
@@ -179,17 +165,17 @@ func (w *world) rate(ctx context.Context, clients [][]*pusher, busy *atomic.Int6
 }
 
 // clone compares cached clones.
-func (w *world) clone(ctx context.Context) ([]loadgen.Figure, error) {
+func (w *stores) clone(ctx context.Context) ([]world.Figure, error) {
 	p, n, ratio, err := w.compareLoads(ctx, gitload.FetchCommand, "mb_per_s", "large")
 	if err != nil {
 		return nil, err
 	}
-	return []loadgen.Figure{{What: "throughput of cached clones against plain", Goal: ">= 0.97", Value: ratio,
+	return []world.Figure{{What: "throughput of cached clones against plain", Goal: ">= 0.97", Value: ratio,
 		Got: fmt.Sprintf("%.3f (%.0f MB/s, plain %.0f MB/s)", ratio, n, p), Reached: ratio >= 0.97}}, nil
 }
 
 // compareLoads runs a command of packhorse-bench for both servers, and compares a value of its JSON.
-func (w *world) compareLoads(ctx context.Context, command func(loadgen.Env) *cobra.Command, key, repo string,
+func (w *stores) compareLoads(ctx context.Context, command func(loadgen.Env) *cobra.Command, key, repo string,
 	args ...string) (p, n, ratio float64, err error) {
 	plain, node, err := w.pair(ctx)
 	if err != nil {
@@ -201,7 +187,7 @@ func (w *world) compareLoads(ctx context.Context, command func(loadgen.Env) *cob
 			env := w.env
 			env.Stdout = &out
 			cmd := command(env)
-			cmd.SetArgs(append([]string{s.url + "/" + repo + ".git", "--json", "--clients", fmt.Sprint(w.clients),
+			cmd.SetArgs(append([]string{s.URL + "/" + repo + ".git", "--json", "--clients", fmt.Sprint(w.clients),
 				"--duration", w.duration.String()}, args...))
 			cmd.SetOut(io.Discard)
 			cmd.SilenceUsage, cmd.SilenceErrors = true, true
@@ -216,11 +202,11 @@ func (w *world) compareLoads(ctx context.Context, command func(loadgen.Env) *cob
 			return v, nil
 		}
 	}
-	return w.compare(load(plain), load(node))
+	return world.Compare(w.rounds, load(plain), load(node))
 }
 
 // lsRefs compares ls-refs, and counts the freshness checks of many clients at once.
-func (w *world) lsRefs(ctx context.Context) ([]loadgen.Figure, error) {
+func (w *stores) lsRefs(ctx context.Context) ([]world.Figure, error) {
 	p, n, ratio, err := w.compareLoads(ctx, gitload.RefsCommand, "requests_per_s", "app", "--prefix", "refs/heads/main")
 	if err != nil {
 		return nil, err
@@ -229,12 +215,12 @@ func (w *world) lsRefs(ctx context.Context) ([]loadgen.Figure, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := gitload.NewClient(node.url, "")
+	c := gitload.NewClient(node.URL, "")
 	defer c.Close()
 	if _, _, err := c.LsRefs(ctx, "app", "main"); err != nil { // the node then knows the repository
 		return nil, err
 	}
-	t, err := loadgen.ParseTarget(node.url+"/app.git", false)
+	t, err := loadgen.ParseTarget(node.URL+"/app.git", false)
 	if err != nil {
 		return nil, err
 	}
@@ -257,7 +243,7 @@ func (w *world) lsRefs(ctx context.Context) ([]loadgen.Figure, error) {
 		checks = append(checks, after-before)
 	}
 	most := loadgen.Median(checks)
-	return []loadgen.Figure{
+	return []world.Figure{
 		{What: "ls-refs/s against plain", Goal: ">= 0.5", Value: ratio,
 			Got: fmt.Sprintf("%.2f (%.0f/s, plain %.0f/s)", ratio, n, p), Reached: ratio >= 0.5},
 		{What: fmt.Sprintf("freshness checks of %d clients at once", w.burst), Goal: "<= 2", Value: most,
@@ -267,26 +253,26 @@ func (w *world) lsRefs(ctx context.Context) ([]loadgen.Figure, error) {
 
 // checks returns the number of freshness checks, without those that joined another.
 func (s *server) checks(ctx context.Context) (float64, error) {
-	all, err := loadgen.ReadMetric(ctx, s.ops, "packhorse_store_looks_total", "")
+	all, err := loadgen.ReadMetric(ctx, s.Ops, "packhorse_store_looks_total", "")
 	if err != nil {
 		return 0, err
 	}
-	joined, err := loadgen.ReadMetric(ctx, s.ops, "packhorse_store_looks_total", `result="joined"`)
+	joined, err := loadgen.ReadMetric(ctx, s.Ops, "packhorse_store_looks_total", `result="joined"`)
 	return all - joined, err
 }
 
 // firstClone compares clones through nodes with an empty cache with the next clone through the same node.
-func (w *world) firstClone(ctx context.Context) ([]loadgen.Figure, error) {
+func (w *stores) firstClone(ctx context.Context) ([]world.Figure, error) {
 	var node *server
 	round := 0
 	clone := func() (float64, error) {
-		to := filepath.Join(w.dir, "clone.git")
+		to := filepath.Join(w.Dir, "clone.git")
 		defer os.RemoveAll(to)
 		begun := time.Now()
-		_, err := gitload.RunGit(ctx, w.dir, nil, "clone", "-q", "--bare", node.url+"/large", to)
+		_, err := gitload.RunGit(ctx, w.Dir, nil, "clone", "-q", "--bare", node.URL+"/large", to)
 		return time.Since(begun).Seconds(), err
 	}
-	first, next, _, err := w.compare(func() (_ float64, err error) {
+	first, next, _, err := world.Compare(w.rounds, func() (_ float64, err error) {
 		round++
 		if node, err = w.node(ctx, fmt.Sprint("node", round)); err != nil {
 			return 0, err
@@ -297,13 +283,13 @@ func (w *world) firstClone(ctx context.Context) ([]loadgen.Figure, error) {
 		return nil, err
 	}
 	ratio := first / next
-	return []loadgen.Figure{{What: fmt.Sprintf("first clone of %d MB on an empty node against a warm one", w.megabytes),
+	return []world.Figure{{What: fmt.Sprintf("first clone of %d MB on an empty node against a warm one", w.megabytes),
 		Goal: "<= 1.5", Value: ratio, Got: fmt.Sprintf("%.2f (%.2f s, warm %.2f s)", ratio, first, next),
 		Reached: ratio <= 1.5}}, nil
 }
 
 // manyRefs measures pushes to a repository with very many refs, and the memory of the server.
-func (w *world) manyRefs(ctx context.Context) ([]loadgen.Figure, error) {
+func (w *stores) manyRefs(ctx context.Context) ([]world.Figure, error) {
 	node, err := w.node(ctx, "node")
 	if err != nil {
 		return nil, err
@@ -322,8 +308,8 @@ func (w *world) manyRefs(ctx context.Context) ([]loadgen.Figure, error) {
 		return nil, err
 	}
 	spent := func() (all, inGit float64, err error) { // milliseconds
-		all, err = loadgen.ReadMetric(ctx, node.ops, "packhorse_push_seconds_sum", "")
-		inGit, gitErr := loadgen.ReadMetric(ctx, node.ops, "packhorse_git_seconds_sum", `subcommand="receive-pack"`)
+		all, err = loadgen.ReadMetric(ctx, node.Ops, "packhorse_push_seconds_sum", "")
+		inGit, gitErr := loadgen.ReadMetric(ctx, node.Ops, "packhorse_git_seconds_sum", `subcommand="receive-pack"`)
 		return all * 1000, inGit * 1000, errors.Join(err, gitErr)
 	}
 	var all, ours []float64
@@ -342,7 +328,7 @@ func (w *world) manyRefs(ctx context.Context) ([]loadgen.Figure, error) {
 		all, ours = append(all, after-before), append(ours, after-before-(gitAfter-gitBefore))
 	}
 	memory := float64(watch.Stop().Rss) / 1e6
-	return []loadgen.Figure{
+	return []world.Figure{
 		{What: fmt.Sprintf("%d refs: our part of a push", w.refs), Goal: "<= 100 ms", Value: loadgen.Median(ours),
 			Got:     fmt.Sprintf("%.1f ms of %.1f ms, the rest is git receive-pack", loadgen.Median(ours), loadgen.Median(all)),
 			Reached: loadgen.Median(ours) <= 100},

@@ -50,7 +50,7 @@ type pusher struct {
 }
 
 func (s *server) pusher(repo, branch string, base commit) *pusher {
-	return &pusher{client: gitload.NewClient(s.url, s.token), repo: repo, branch: branch, tip: base}
+	return &pusher{client: gitload.NewClient(s.URL, s.token), repo: repo, branch: branch, tip: base}
 }
 
 // push pushes one commit. advertised is the part of the time until the refs were read.

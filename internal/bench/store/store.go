@@ -7,17 +7,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
-	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
-	"github.com/packhorse-git/packhorse/internal/bench/gitload"
 	"github.com/packhorse-git/packhorse/internal/bench/loadgen"
+	"github.com/packhorse-git/packhorse/internal/bench/world"
 )
 
 // options are the flags of `packhorse-bench store`.
@@ -39,7 +36,7 @@ type options struct {
 	only          []string
 	json          bool
 
-	server gitload.Server
+	program world.Program
 }
 
 const help = `Starts an S3 server (versitygw), a server with plain repositories, and servers whose repositories are in a
@@ -75,10 +72,6 @@ clients and storage on the same machine.`
 // Command returns `packhorse-bench store`.
 func Command(env loadgen.Env) *cobra.Command {
 	var o options
-	names := make([]string, len(parts))
-	for i, p := range parts {
-		names[i] = p.name
-	}
 	cmd := &cobra.Command{
 		Use:   "store [PART...]",
 		Short: "Measure servers whose repositories are in object storage, against plain repositories",
@@ -88,7 +81,7 @@ func Command(env loadgen.Env) *cobra.Command {
   packhorse-bench store outage --outage 5m --json
   packhorse-bench store clone --store s3://git/bench --endpoint http://127.0.0.1:9000`,
 		Args:      cobra.OnlyValidArgs,
-		ValidArgs: names,
+		ValidArgs: world.Names(parts),
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.versitygw, "versitygw", "versitygw", "the S3 server `PROGRAM` to start")
@@ -106,7 +99,7 @@ func Command(env loadgen.Env) *cobra.Command {
 	f.DurationVar(&o.outage, "outage", 30*time.Second, "duration of the outage")
 	f.StringVar(&o.restoreScript, "restore-script", "deploy/store/restore.sh", "`PATH` of restore.sh")
 	f.BoolVar(&o.json, "json", false, "print one JSON object")
-	o.server.Flags(cmd)
+	o.program.Flags(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		o.only = args
 		if err := o.check(); err != nil {
@@ -135,75 +128,34 @@ func (o *options) check() error {
 	case o.endpoint != "" && !strings.HasPrefix(o.endpoint, "http://"):
 		return fmt.Errorf("--endpoint %.60q: want a server on this machine, as http://127.0.0.1:9000", o.endpoint)
 	}
-	return o.server.Find()
-}
-
-// part is a measurement that can run alone.
-type part struct {
-	name    string
-	link    bool                                      // it needs a link in front of the storage
-	prepare func(w *world, ctx context.Context) error // makes repositories; nil: only app.git
-	measure func(w *world, ctx context.Context) ([]loadgen.Figure, error)
+	return o.program.Find()
 }
 
 // parts are in the order of the report.
-var parts = []part{
-	{"push", false, nil, (*world).push},
-	{"push-rate", false, (*world).addMany, (*world).pushRate},
-	{"clone", false, (*world).addLarge, (*world).clone},
-	{"ls-refs", false, nil, (*world).lsRefs},
-	{"first-clone", false, (*world).addLarge, (*world).firstClone},
-	{"refs", false, (*world).addRefs, (*world).manyRefs},
-	{"outage", true, nil, (*world).outage},
-	{"kill", false, (*world).addMany, (*world).kill},
-	{"restore", false, (*world).addLarge, (*world).restore},
-}
-
-// report is the output of --json.
-type report struct {
-	Storage string           `json:"storage"`
-	DelayMs float64          `json:"delay_ms"`
-	Figures []loadgen.Figure `json:"figures"`
+var parts = []world.Part[*stores]{
+	{Name: "push", Measure: (*stores).push},
+	{Name: "push-rate", Measure: (*stores).pushRate},
+	{Name: "clone", Measure: (*stores).clone},
+	{Name: "ls-refs", Measure: (*stores).lsRefs},
+	{Name: "first-clone", Measure: (*stores).firstClone},
+	{Name: "refs", Measure: (*stores).manyRefs},
+	{Name: "outage", Measure: (*stores).outage},
+	{Name: "kill", Measure: (*stores).kill},
+	{Name: "restore", Measure: (*stores).restore},
 }
 
 func (o *options) run(ctx context.Context, env loadgen.Env) (err error) {
-	dir, err := os.MkdirTemp("", "packhorse-bench-")
+	figures, err := world.Measure(ctx, env, parts, o.only, func(ctx context.Context, part, dir string) (*stores, error) {
+		return o.open(ctx, env, part, dir)
+	})
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(dir)
-	state := "starting the storage"
-	defer loadgen.Progress(ctx, env.Stderr, func() string { return state })()
-	s3, err := o.openStorage(ctx, dir)
-	defer func() { err = errors.Join(err, s3.close()) }()
-	if err != nil {
-		return err
-	}
-	r := report{Storage: cmp.Or(o.endpoint, "versitygw"), DelayMs: loadgen.Milliseconds(o.delay),
-		Figures: []loadgen.Figure{}}
-	for _, p := range parts {
-		if len(o.only) > 0 && !slices.Contains(o.only, p.name) {
-			continue
-		}
-		state = p.name
-		figures, err := o.measure(ctx, env, s3, p, filepath.Join(dir, p.name))
-		if err != nil {
-			return fmt.Errorf("%s: %w", p.name, err)
-		}
-		for i := range figures {
-			figures[i].Part = p.name
-		}
-		r.Figures = append(r.Figures, figures...)
-	}
+	storage := cmp.Or(o.endpoint, "versitygw")
 	if o.json {
-		return loadgen.WriteJSON(env.Stdout, r)
+		return loadgen.WriteJSON(env.Stdout, map[string]any{"storage": storage, "delay_ms": loadgen.Milliseconds(o.delay),
+			"figures": figures})
 	}
-	r.print(env.Stdout)
-	return nil
-}
-
-// print writes the report for people.
-func (r *report) print(out io.Writer) {
-	fmt.Fprintf(out, "storage: %s, delay %v ms in each direction\n", r.Storage, r.DelayMs)
-	loadgen.PrintFigures(out, r.Figures)
+	fmt.Fprintf(env.Stdout, "storage: %s, delay %v in each direction\n", storage, o.delay)
+	return world.WriteFigures(env.Stdout, figures)
 }

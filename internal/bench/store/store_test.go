@@ -12,6 +12,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/bench/benchtest"
 	"github.com/packhorse-git/packhorse/internal/bench/gitload"
 	"github.com/packhorse-git/packhorse/internal/bench/loadgen"
+	"github.com/packhorse-git/packhorse/internal/bench/world"
 )
 
 func TestMain(m *testing.M) {
@@ -21,15 +22,19 @@ func TestMain(m *testing.M) {
 // Git accepts the pushes of a pusher, and a pusher notices a push that Git refuses.
 func TestPusher(t *testing.T) {
 	t.Parallel()
-	w := &world{dir: t.TempDir(), options: &options{}}
-	app := w.repository("app")
-	if err := w.addApp(t.Context()); err != nil {
+	base, err := world.New(t.TempDir(), world.Program{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &stores{World: base, options: &options{}}
+	app := w.Repository("app")
+	if err := w.addRepositories(t.Context(), ""); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := gitload.RunGit(t.Context(), app, nil, "config", "http.receivepack", "true"); err != nil {
 		t.Fatal(err)
 	}
-	s := &server{url: benchtest.Backend(t, w.root(), false).URL}
+	s := &server{Process: &world.Process{URL: benchtest.Backend(t, w.Root(), false).URL}}
 	p, late := s.pusher("app.git", "bench", w.base), s.pusher("app.git", "bench", w.base)
 	defer p.client.Close()
 	defer late.client.Close()
@@ -83,7 +88,7 @@ func TestRefuses(t *testing.T) {
 				w.WriteHeader(c.get)
 			}))
 			defer backend.Close()
-			s := &server{url: backend.URL}
+			s := &server{Process: &world.Process{URL: backend.URL}}
 			p := s.pusher("app", "bench", commit{strings.Repeat("1", 40), strings.Repeat("2", 40)})
 			defer p.client.Close()
 			if err := s.refuses(t.Context(), p, true); (err != nil) != c.isErrors {

@@ -1,6 +1,6 @@
 //go:build !linux
 
-package loadgen
+package world
 
 import "syscall"
 

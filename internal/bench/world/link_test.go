@@ -1,8 +1,12 @@
-package link
+package world
 
 import (
+	"bytes"
 	"io"
 	"net"
+	"net/http"
+	"net/http/httptest"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -28,7 +32,7 @@ func TestLink(t *testing.T) {
 			}()
 		}
 	}()
-	l, err := New(listener.Addr().String())
+	l, err := NewLink(listener.Addr().String())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -62,5 +66,40 @@ func TestLink(t *testing.T) {
 	l.Shape(0, 0)
 	if n, err := read(); err != nil || n != 3*burst {
 		t.Errorf("after Up: got %d bytes, %v, want %d", n, err, 3*burst)
+	}
+}
+
+// TestCut cuts a connection of a client that sends, and passes the next one.
+func TestCut(t *testing.T) {
+	t.Parallel()
+	var received atomic.Int64
+	s := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		n, _ := io.Copy(io.Discard, r.Body) // the error of a cut body is expected
+		received.Add(n)
+	}))
+	defer s.Close()
+	l, err := NewLink(s.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	const size, at = 3 << 20, 1 << 20
+	l.CutAt(at)
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	post := func() error {
+		response, err := client.Post("http://"+l.Addr(), "", bytes.NewReader(make([]byte, size)))
+		if err == nil {
+			response.Body.Close()
+		}
+		return err
+	}
+	if err := post(); err == nil || !l.Cut() {
+		t.Errorf("a request through a cut: got error %v, cut %v, want both", err, l.Cut())
+	}
+	if err := post(); err != nil {
+		t.Error(err)
+	}
+	if n := l.Sent(); n < size+at || n < received.Load() {
+		t.Errorf("%d bytes sent, want at least %d and those that the server got, %d", n, size+at, received.Load())
 	}
 }

@@ -1,6 +1,4 @@
-// Package link is a TCP proxy that stands for the network in front of a server. A link has a rate and a delay. It can
-// be down, and it can lose everything.
-package link
+package world
 
 import (
 	"context"
@@ -16,13 +14,20 @@ import (
 // burst is the number of bytes that pass at once, and the size of a read.
 const burst = 32 << 10
 
-// Link passes connections to a server. It is safe for concurrent use.
+// clientBuffer is the size of the buffer for bytes that the link has not read at a cut, as on a line with a small
+// product of bandwidth and delay.
+const clientBuffer = 128 << 10
+
+// Link is a TCP proxy that stands for the network in front of a server. It has a rate and a delay. It can be down, lose
+// everything, or cut connections. It is safe for concurrent use.
 type Link struct {
 	address string // of the link
 	server  string
 	limiter *rate.Limiter // bytes from the server, of all connections
 	delay   atomic.Int64  // nanoseconds in each direction
 	bytes   atomic.Int64  // from the server
+	sent    atomic.Int64  // bytes from clients
+	cutAt   atomic.Int64  // the number of bytes from clients at which a connection is cut; 0: none
 	running sync.WaitGroup
 	ctx     context.Context
 	end     context.CancelFunc
@@ -34,8 +39,8 @@ type Link struct {
 	conns    map[net.Conn]bool
 }
 
-// New starts a link without limits in front of the server, on a free port of the loopback interface.
-func New(server string) (*Link, error) {
+// NewLink starts a link without limits in front of the server, on a free port of the loopback interface.
+func NewLink(server string) (*Link, error) {
 	l := &Link{address: "127.0.0.1:0", server: server, limiter: rate.NewLimiter(rate.Inf, burst),
 		changed: make(chan struct{}), conns: map[net.Conn]bool{}}
 	l.ctx, l.end = context.WithCancel(context.Background())
@@ -47,6 +52,15 @@ func (l *Link) Addr() string { return l.address }
 
 // Bytes returns the number of bytes that clients received.
 func (l *Link) Bytes() int64 { return l.bytes.Load() }
+
+// Sent returns the number of bytes that clients sent, with those that a cut dropped.
+func (l *Link) Sent() int64 { return l.sent.Load() }
+
+// CutAt makes the link cut the connection that brings the number of bytes from clients to n.
+func (l *Link) CutAt(n int64) { l.cutAt.Store(n) }
+
+// Cut reports whether the connection of CutAt was cut.
+func (l *Link) Cut() bool { return l.cutAt.Load() == 0 }
 
 // Shape limits the bytes per second from the server, and sets the delay of each direction. With a rate of 0 there
 // is no limit.
@@ -117,6 +131,7 @@ func (l *Link) accept(listener net.Listener) {
 // carry passes one connection until both directions have ended.
 func (l *Link) carry(client net.Conn) {
 	defer client.Close()
+	_ = client.(*net.TCPConn).SetReadBuffer(clientBuffer) // it only bounds what a cut loses
 	server, err := net.Dial("tcp", l.server)
 	if err != nil {
 		return
@@ -176,6 +191,13 @@ func (l *Link) pass(to, from net.Conn, counter *atomic.Int64) {
 		n, err := from.Read(buf)
 		if n > 0 {
 			pieces <- piece{buf[:n], time.Now().Add(time.Duration(l.delay.Load()))}
+		}
+		if counter == nil {
+			sent, at := l.sent.Add(int64(n)), l.cutAt.Load()
+			if at > 0 && sent >= at && l.cutAt.CompareAndSwap(at, 0) {
+				from.Close()
+				break
+			}
 		}
 		if err != nil {
 			break
