@@ -202,14 +202,7 @@ func (e *Engine) setUnavailable(reason string) {
 
 // sleep waits. It returns false if the engine is closed.
 func (e *Engine) sleep(d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-e.ctx.Done():
-		return false
-	case <-t.C:
-		return true
-	}
+	return retry.Sleep(e.ctx, d) == nil
 }
 
 // open creates the directory, reads the catalogue and examines the shards. Invalid ones are removed and rebuilt later.

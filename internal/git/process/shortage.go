@@ -117,15 +117,11 @@ func (s *starter) admit(ctx context.Context) (done func(), err error) {
 	s.mu.Lock()
 	pause := time.Until(s.next)
 	s.mu.Unlock()
-	timer := time.NewTimer(pause)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return func() { <-s.try }, nil
-	case <-ctx.Done():
+	if retry.Sleep(ctx, pause) != nil {
 		<-s.try
 		return nil, context.Cause(ctx)
 	}
+	return func() { <-s.try }, nil
 }
 
 func take(ctx context.Context, places chan<- struct{}) error {

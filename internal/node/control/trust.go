@@ -13,6 +13,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"github.com/packhorse-git/packhorse/internal/schedule/retry"
 	"github.com/packhorse-git/packhorse/internal/transport/clientaddr"
 )
 
@@ -191,10 +192,5 @@ func (s *Server) delay(r *http.Request) {
 		return
 	}
 	defer func() { <-s.delays }()
-	timer := time.NewTimer(refusalDelay)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-r.Context().Done():
-	}
+	_ = retry.Sleep(r.Context(), refusalDelay)
 }

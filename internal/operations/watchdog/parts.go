@@ -9,6 +9,8 @@ import (
 	"runtime/trace"
 	"sync"
 	"time"
+
+	"github.com/packhorse-git/packhorse/internal/schedule/retry"
 )
 
 // profile writes one of the runtime's profiles.
@@ -37,10 +39,7 @@ func (w *Watchdog) writeCPU(to io.Writer) error {
 		return err
 	}
 	defer pprof.StopCPUProfile()
-	select {
-	case <-time.After(w.Profile):
-	case <-w.stopped.Done():
-	}
+	_ = retry.Sleep(w.stopped, w.Profile)
 	return nil
 }
 
@@ -121,10 +120,7 @@ func (r *recorder) writeTo(ctx context.Context, to io.Writer, while time.Duratio
 		if err := r.start(); err != nil {
 			return err
 		}
-		select {
-		case <-time.After(while):
-		case <-ctx.Done():
-		}
+		_ = retry.Sleep(ctx, while)
 		defer func() {
 			r.flight.Stop()
 			r.flight = nil

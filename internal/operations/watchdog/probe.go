@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/packhorse-git/packhorse/internal/schedule/retry"
 )
 
 // Probe is an operation that a process with progress answers soon. An error is an answer, too, unless it is that of the
@@ -49,10 +51,7 @@ func (p *probe) run(ctx context.Context, pause, limit time.Duration) {
 			p.since.Store(0)
 		}
 		cancel()
-		select {
-		case <-ctx.Done():
-		case <-time.After(pause):
-		}
+		_ = retry.Sleep(ctx, pause)
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/fault/faultrpc"
 	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/schedule/retry"
 	"github.com/packhorse-git/packhorse/internal/search"
 	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
 )
@@ -328,10 +329,8 @@ func follow(ctx context.Context, nodes []Node, from []*packhorsev1.WatchedReposi
 		case len(nodes) == 1 || !fault.Is(err, fault.Unavailable):
 			return err
 		case i == len(nodes)-1:
-			select {
-			case <-ctx.Done():
-				return ctx.Err()
-			case <-time.After(roundPause):
+			if err := retry.Sleep(ctx, roundPause); err != nil {
+				return err
 			}
 		}
 	}

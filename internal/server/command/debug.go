@@ -17,6 +17,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/gateway/auth"
 	"github.com/packhorse-git/packhorse/internal/operations/watchdog"
+	"github.com/packhorse-git/packhorse/internal/schedule/retry"
 	"github.com/packhorse-git/packhorse/internal/server/adminapi"
 	"github.com/packhorse-git/packhorse/internal/server/config"
 	"github.com/packhorse-git/packhorse/internal/server/statedir"
@@ -165,10 +166,8 @@ func (d *dumper) await(ctx context.Context, s statedir.Server, began time.Time) 
 				return dump, true
 			}
 		}
-		select {
-		case <-ctx.Done():
+		if retry.Sleep(ctx, 100*time.Millisecond) != nil {
 			return watchdog.Dump{}, false
-		case <-time.After(100 * time.Millisecond):
 		}
 	}
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/operations/observe"
 	"github.com/packhorse-git/packhorse/internal/proto/internalv1"
 	"github.com/packhorse-git/packhorse/internal/proto/internalv1/internalv1connect"
+	"github.com/packhorse-git/packhorse/internal/schedule/retry"
 	"github.com/packhorse-git/packhorse/internal/search"
 	"github.com/packhorse-git/packhorse/internal/server/adminapi"
 	"github.com/packhorse-git/packhorse/internal/server/config"
@@ -100,10 +101,8 @@ func waitForIndex(ctx context.Context, c *client.Client, status search.Status, w
 		if terminal {
 			fmt.Fprint(w, "\r\x1b[K"+progressOf(&status))
 		}
-		select {
-		case <-ctx.Done():
+		if retry.Sleep(ctx, statusEvery) != nil {
 			return status, errors.New("interrupted")
-		case <-time.After(statusEvery):
 		}
 		var err error
 		if status, err = searchStatus(ctx, c, false); err != nil {

@@ -9,6 +9,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/packhorse-git/packhorse/internal/schedule/retry"
 )
 
 // port is the server on one listener.
@@ -135,10 +137,6 @@ func (e *entrance) close(ctx context.Context) {
 	e.serving.Wait() // otherwise Shutdown could close the listener a second time and return the error
 	ctx, cancel := context.WithTimeout(ctx, freshPatience)
 	defer cancel()
-	for e.waiting.Load() > 0 && ctx.Err() == nil {
-		select {
-		case <-ctx.Done():
-		case <-time.After(freshPause):
-		}
+	for e.waiting.Load() > 0 && retry.Sleep(ctx, freshPause) == nil {
 	}
 }

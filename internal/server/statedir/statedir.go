@@ -19,6 +19,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/packhorse-git/packhorse/internal/schedule/retry"
 	"github.com/packhorse-git/packhorse/internal/server/config"
 )
 
@@ -169,10 +170,8 @@ func Take(ctx context.Context, dir string, patience time.Duration, log *slog.Log
 		if !isLogged {
 			log.Info("waiting for the state directory", "dir", dir, "holder", taken.who)
 		}
-		select {
-		case <-ctx.Done():
+		if retry.Sleep(ctx, pollInterval) != nil {
 			return nil, err
-		case <-time.After(pollInterval):
 		}
 	}
 }
