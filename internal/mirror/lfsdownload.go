@@ -58,7 +58,7 @@ func (y *download) run(ctx context.Context) {
 		l.m.log.Warn("cannot download an LFS object", "origin", y.key.host, "repository", y.server.Path, "object",
 			o.OID.String(), "error", err)
 	}
-	y.notify(func() { y.ended, y.err = true, err })
+	y.change(func() { y.ended, y.err = true, err })
 	y.release()
 }
 
@@ -120,7 +120,7 @@ func (y *download) fill(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	y.notify(func() { y.part = part })
+	y.change(func() { y.part = part })
 	for failures := 0; ; failures++ {
 		before := part.Size()
 		isFinal, err := y.receive(ctx)
@@ -287,7 +287,7 @@ func (y *download) write(ctx context.Context, p []byte) error {
 	}
 	if err == nil {
 		y.l.m.metrics.lfs.bytes.Add(float64(len(p)))
-		y.notify(func() {})
+		y.change(func() {})
 	}
 	return err
 }

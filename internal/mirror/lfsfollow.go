@@ -17,7 +17,6 @@ import (
 	"github.com/packhorse-git/packhorse/internal/lfs/objects"
 	"github.com/packhorse-git/packhorse/internal/mirror/lfsclient"
 	"github.com/packhorse-git/packhorse/internal/node"
-	"github.com/packhorse-git/packhorse/internal/transport/bulk"
 )
 
 const (
@@ -118,9 +117,9 @@ func (l *lfsObjects) link(ctx context.Context, x *exchange, o lfs.Object) (bool,
 	return linked, err
 }
 
-// download is one download of an object. One goroutine writes the part, any number of followers send it to clients
-// while it grows. The last one closes it.
+// download is one download of an object, into a part.
 type download struct {
+	growing
 	l      *lfsObjects
 	key    downloadKey
 	server lfsclient.Repository // of the caller who began it
@@ -137,12 +136,7 @@ type download struct {
 	followers int
 	paths     []git.RepoPath // of the mirrors that get the object
 
-	mu      sync.Mutex
-	users   int
-	part    *objects.Part // nil: none yet
-	ended   bool
-	err     error         // why there is no object; valid if ended
-	changed chan struct{} // closed at the next change; nil: no follower waits
+	part *objects.Part // nil: none yet; guarded by mu
 }
 
 // send sends an object to a client while it is downloaded, or links that of another mirror. If the origin refuses it,
@@ -173,7 +167,7 @@ func (l *lfsObjects) send(ctx context.Context, x *exchange, d lfs.Download, a *l
 		if leads {
 			x.outcome.LFS.Cache = "miss"
 		}
-		err = y.follow(ctx, x, d)
+		err = y.send(ctx, x, d)
 		l.leave(y)
 		isOfOther := isOfCaller(err) || errors.Is(err, lfsclient.ErrWrong) && y.url != x.mirror.originURL()
 		if err == nil || x.outcome.LFS.Bytes > 0 || leads || try == maxTries || !isOfOther {
@@ -208,7 +202,8 @@ func (l *lfsObjects) join(x *exchange, o lfs.Object, a *lfsclient.Action) (y *do
 		if l.m.ctx.Err() != nil {
 			return nil, false, fault.Retry(fault.Unavailable, fault.RetrySoon, "the server is shutting down")
 		}
-		y = &download{l: l, key: key, server: x.server(), url: url, action: a, users: 1}
+		y = &download{l: l, key: key, server: x.server(), url: url, action: a}
+		y.users, y.free = 1, y.close
 		l.downloads[key] = y
 		ctx, cancel := context.WithCancel(l.m.ctx)
 		y.cancel = cancel
@@ -218,9 +213,7 @@ func (l *lfsObjects) join(x *exchange, o lfs.Object, a *lfsclient.Action) (y *do
 		y.paths = append(y.paths, x.mirror.path)
 	}
 	y.followers++
-	y.mu.Lock()
-	defer y.mu.Unlock()
-	y.users++
+	y.acquire()
 	return y, leads, nil
 }
 
@@ -229,7 +222,7 @@ func (l *lfsObjects) leave(y *download) {
 	l.mu.Lock()
 	y.followers--
 	if y.followers == 0 {
-		file, size, ended, _, _ := y.state()
+		file, size, ended, _ := y.state()
 		if left := y.key.Size - size; !ended && (file == nil || left > finishBytes && left > size) {
 			y.cancel()
 			l.removeLocked(y) // later callers begin another one
@@ -246,51 +239,34 @@ func (l *lfsObjects) removeLocked(y *download) {
 	}
 }
 
-// release removes a user. After the last one the part is closed.
-func (y *download) release() {
-	y.mu.Lock()
-	defer y.mu.Unlock()
-	if y.users--; y.users == 0 && y.part != nil {
+func (y *download) close() {
+	if y.part != nil {
 		_ = y.part.Close()
 	}
 }
 
-// state returns what there is for a follower, and a channel that is closed when there is more.
-func (y *download) state() (file *os.File, size int64, ended bool, err error, changed <-chan struct{}) {
+// state returns the file, its size, and whether and how the download has ended.
+func (y *download) state() (file *os.File, size int64, ended bool, err error) {
 	y.mu.Lock()
 	defer y.mu.Unlock()
-	if y.changed == nil && !y.ended {
-		y.changed = make(chan struct{})
-	}
 	if y.part != nil {
 		file, size = y.part.File(), y.part.Size()
 	}
-	return file, size, y.ended, y.err, y.changed
+	return file, size, y.ended, y.err
 }
 
-// notify changes the state and wakes the waiting followers.
-func (y *download) notify(change func()) {
-	y.mu.Lock()
-	defer y.mu.Unlock()
-	change()
-	if y.changed != nil {
-		close(y.changed)
-		y.changed = nil
-	}
-}
-
-// follow sends the part to a client while it grows. The last bytes follow when the object is verified, so that a wrong
+// send sends the part to a client while it grows. The last bytes follow when the object is verified, so that a wrong
 // one does not look complete.
-func (y *download) follow(ctx context.Context, x *exchange, d lfs.Download) error {
+func (y *download) send(ctx context.Context, x *exchange, d lfs.Download) error {
 	end := d.Size
 	if d.Length >= 0 {
 		end = min(end, d.Offset+d.Length)
 	}
-	start, isBegun := time.Now(), false
-	for pos := d.Offset; ; {
-		file, size, ended, err, changed := y.state()
+	start, isBegun, pos := time.Now(), false, d.Offset
+	return y.follow(ctx, nil, func() (done bool, err error) {
+		file, size, ended, err := y.state()
 		if ended && err != nil {
-			return err
+			return true, err
 		}
 		ready := min(size, end)
 		if !ended {
@@ -302,24 +278,13 @@ func (y *download) follow(ctx context.Context, x *exchange, d lfs.Download) erro
 			x.response.SetLength(end - d.Offset)
 		}
 		if isBegun && ready > pos {
-			section := bulk.Section{File: file, Offset: pos, N: ready - pos}
-			n, err := io.Copy(x.response, &section)
+			n, err := sendFile(x.response, file, pos, ready)
 			x.outcome.LFS.Bytes += n
-			if section.Err() != nil {
-				return section.Err()
-			}
 			if err != nil {
-				return &node.ClientConnError{Err: err}
+				return true, err
 			}
 			pos = ready
 		}
-		if ended {
-			return nil
-		}
-		select {
-		case <-changed:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
+		return ended, nil
+	})
 }

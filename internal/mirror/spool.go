@@ -16,7 +16,6 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/pktline"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/node"
-	"github.com/packhorse-git/packhorse/internal/transport/bulk"
 )
 
 // spoolPrefix begins the names of the files of spools. They are unlinked as soon as they exist, so that a killed
@@ -77,12 +76,12 @@ const (
 	formBytes
 )
 
-// spool is a response of an origin in a temporary file. One goroutine writes it, any number of followers send it to
-// clients while it grows. It is freed when the last user releases it.
+// spool is a response of an origin in a temporary file.
 //
 // Followers see whole packets only. So a message can follow what they have sent, and a response that the origin cut off
 // can end with an error that every client understands.
 type spool struct {
+	growing
 	store *spools
 	file  *os.File
 	form  form
@@ -92,14 +91,10 @@ type spool struct {
 	reserved int64
 	packet   packetState
 
-	mu      sync.Mutex
-	users   int
-	length  int64         // bytes that followers may send
-	banded  int64         // offset after which messages may be sent on side-band 2; -1: not now
-	ended   bool          // nothing more will come
-	err     error         // why the response is incomplete; valid if ended
-	isPack  bool          // the response is a complete pack; valid if ended
-	changed chan struct{} // closed at the next change; nil: no follower waits
+	// Guarded by mu.
+	length int64 // bytes that followers may send
+	banded int64 // offset after which messages may be sent on side-band 2; -1: not now
+	isPack bool  // the response is a complete pack; valid if ended
 }
 
 // create returns an empty spool with one user, the writer.
@@ -111,26 +106,12 @@ func (s *spools) create(f form) (*spool, error) {
 	if err := os.Remove(file.Name()); err != nil {
 		return nil, errors.Join(err, file.Close())
 	}
-	return &spool{store: s, file: file, form: f, users: 1, banded: -1}, nil
-}
-
-// acquire adds a user.
-func (s *spool) acquire() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.users++
-}
-
-// release removes a user. After the last one the file is closed.
-func (s *spool) release() {
-	s.mu.Lock()
-	s.users--
-	unused := s.users == 0
-	s.mu.Unlock()
-	if unused {
-		_ = s.file.Close()
-		s.store.release(s.reserved)
+	y := &spool{store: s, file: file, form: f, banded: -1}
+	y.users, y.free = 1, func() {
+		_ = file.Close()
+		s.release(y.reserved)
 	}
+	return y, nil
 }
 
 // reserveStep is the number of bytes that a spool reserves at once.
@@ -156,19 +137,8 @@ func (s *spool) Write(p []byte) (int, error) {
 		}
 		length, banded = s.packet.end, s.packet.banded()
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.length, s.banded = length, banded
-	s.notify()
+	s.change(func() { s.length, s.banded = length, banded })
 	return len(p), nil
-}
-
-// notify wakes the waiting followers. The caller holds the lock.
-func (s *spool) notify() {
-	if s.changed != nil {
-		close(s.changed)
-		s.changed = nil
-	}
 }
 
 // end ends the response. A nil error means that the origin has ended it; end finds out whether it is complete.
@@ -182,22 +152,11 @@ func (s *spool) end(err error) {
 			err = nil // the flush packet is the end
 		}
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.ended, s.err, s.isPack = true, err, isPack
-	s.store.release(s.reserved - s.written)
-	s.reserved = s.written
-	s.notify()
-}
-
-// state returns what there is for a follower, and a channel that is closed when there is more.
-func (s *spool) state() (length, banded int64, ended bool, err error, changed <-chan struct{}) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.changed == nil && !s.ended {
-		s.changed = make(chan struct{})
-	}
-	return s.length, s.banded, s.ended, s.err, s.changed
+	s.change(func() {
+		s.ended, s.err, s.isPack = true, err, isPack
+		s.store.release(s.reserved - s.written)
+		s.reserved = s.written
+	})
 }
 
 // isShareable reports whether the response has ended with a complete pack, which later requests may get as well.
@@ -239,8 +198,10 @@ func (s *spool) send(ctx context.Context, response node.ResponseWriter, o follow
 		defer ticker.Stop()
 		timer = ticker.C
 	}
-	for {
-		length, banded, ended, failure, changed := s.state()
+	err = s.follow(ctx, timer, func() (done bool, err error) {
+		s.mu.Lock()
+		length, banded, ended, failure := s.length, s.banded, s.ended, s.err
+		s.mu.Unlock()
 		if pos < length {
 			if !begun {
 				begun = true
@@ -251,34 +212,24 @@ func (s *spool) send(ctx context.Context, response node.ResponseWriter, o follow
 					o.note = nil // the length is announced
 				}
 			}
-			section := bulk.Section{File: s.file, Offset: pos, N: length - pos}
-			if _, err := io.Copy(response, &section); err != nil {
-				if section.Err() != nil {
-					return true, section.Err()
-				}
-				return true, &node.ClientConnError{Err: err}
+			if _, err := sendFile(response, s.file, pos, length); err != nil {
+				return true, err
 			}
 			pos = length // the end of a packet
 		}
 		switch {
 		case ended && failure == nil:
-			return begun, nil
+			return true, nil
 		case ended:
-			return begun, s.fail(response, failure, begun, banded >= 0 && pos >= banded)
+			return true, s.fail(response, failure, begun, banded >= 0 && pos >= banded)
 		}
 		if o.note != nil && banded >= 0 && pos >= banded && time.Since(noted) >= o.every {
 			noted = time.Now()
-			if err := writeNote(response, o.note(length)); err != nil {
-				return true, err
-			}
+			return false, writeNote(response, o.note(length))
 		}
-		select {
-		case <-changed:
-		case <-timer:
-		case <-ctx.Done():
-			return begun, ctx.Err()
-		}
-	}
+		return false, nil
+	})
+	return begun, err
 }
 
 // begin announces the response. whole means that length is the length of the complete spool.
