@@ -11,7 +11,6 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
-	"github.com/packhorse-git/packhorse/internal/git/disk"
 	"github.com/packhorse-git/packhorse/internal/mirror/origin"
 	"github.com/packhorse-git/packhorse/internal/node"
 	"github.com/packhorse-git/packhorse/internal/node/storage"
@@ -207,26 +206,10 @@ func (m *Mirrors) load(path git.RepoPath) (*mirror, error) {
 	if err != nil {
 		return nil, err
 	}
-	if !s.Marked {
-		m.mark(path, marks, s)
-	}
 	if err := m.node.RemoveIngestLeftovers(path); err != nil {
 		m.log.Warn("cannot remove the leftovers of a mirror", "repository", path.String(), "error", err)
 	}
 	return &mirror{m: m, path: path, dir: marks.Dir, orphan: true, state: *s, saved: *s}, nil
-}
-
-// mark gives the repository of a mirror of an earlier version its second mark.
-func (m *Mirrors) mark(path git.RepoPath, marks storage.MirrorMarks, s *state) {
-	err := m.node.SetMirrorKey(m.ctx, marks.Dir, true)
-	if err == nil {
-		s.Marked = true
-		err = disk.ReplaceFile(filepath.Join(marks.Dir, stateFile), s.encode())
-	}
-	if err != nil { // the next start tries again
-		s.Marked = false
-		m.log.Warn("cannot mark the repository of a mirror", "repository", path.String(), "error", err)
-	}
 }
 
 // absence is the answer of an origin that a repository does not exist for the mirror's own credential.
@@ -256,7 +239,7 @@ func (m *Mirrors) create(path git.RepoPath, rule *Rule, originPath string, auth 
 	if err != nil {
 		return nil, err
 	}
-	s := state{Origin: rule.URL.String(), Path: originPath, Moved: refs.Moved, Created: start, Marked: true}
+	s := state{Origin: rule.URL.String(), Path: originPath, Moved: refs.Moved, Created: start}
 	_, err = m.node.Create(ctx, path, storage.CreateOptions{Format: refs.Format, AnyName: true, Mirror: s.encode()})
 	if err != nil {
 		return nil, err

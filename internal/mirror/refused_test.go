@@ -1,7 +1,6 @@
 package mirror
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -155,42 +154,6 @@ func TestMirrorWithoutRule(t *testing.T) {
 		}
 		w.do(n.Close())
 	}
-}
-
-// A mirror of an earlier version, which has no key in its config, gets one at the start.
-func TestMarkOfEarlierVersion(t *testing.T) {
-	t.Parallel()
-	h := newHost(t)
-	from := h.repo(t, "app.git")
-	w := newWorld(t, h, t.TempDir())
-	w.use("host/app").save()
-	dir := filepath.Join(w.root, "host/app.git")
-	file := filepath.Join(dir, stateFile)
-	text, err := os.ReadFile(file)
-	w.do(err)
-	var old map[string]any
-	w.do(json.Unmarshal(text, &old))
-	delete(old, "marked")
-	text, err = json.Marshal(old)
-	w.do(err)
-	w.do(os.WriteFile(file, text, 0o600))
-	gittest.At(t, dir).Git("config", "--unset-all", storage.MirrorKey)
-
-	if _, _, err := w.node.Exists(t.Context(), w.path("host/app"), "refs/heads/main"); err != nil {
-		t.Errorf("Exists before the upgrade = %v, want none", err)
-	}
-	for _, r := range w.all() {
-		w.forget(r)
-	}
-	w.sweep()
-	if got := gittest.At(t, dir).Git("config", storage.MirrorKey); strings.TrimSpace(got) != "true" {
-		t.Errorf("%s = %q after the start, want true", storage.MirrorKey, got)
-	}
-	w.use("host/app")
-	w.same("host/app", from)
-	w.do(os.Remove(file))
-	w.restart()
-	w.isRefused("host/app", "is missing")
 }
 
 // Lists of refs of mirrors whose updates have failed do not keep memory from others.

@@ -33,8 +33,6 @@ type state struct {
 	Fresh   time.Time `json:"fresh,omitzero"`
 	Updated time.Time `json:"updated,omitzero"` // the last update that changed refs
 	Error   string    `json:"error,omitempty"`  // why the last check or update failed; "" if it did not
-	// Marked reports whether the repository's config got storage.MirrorKey. Files of earlier versions do not have it.
-	Marked bool `json:"marked"`
 }
 
 // saveInterval is how often the state file gets a new state.Fresh if nothing else changes.
@@ -72,7 +70,7 @@ func loadState(marks storage.MirrorMarks) (*state, error) {
 	switch {
 	case err != nil:
 		return nil, damaged(fmt.Errorf("%s: %w", stateFile, err))
-	case s.Marked && !marks.Key:
+	case !marks.Key:
 		return nil, damaged(errors.New("its config does not have " + storage.MirrorKey + " any more"))
 	}
 	return &s, nil

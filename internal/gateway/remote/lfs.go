@@ -36,7 +36,7 @@ func callLFS[Q, B any, A interface {
 	response, err := call(n.link.Load().lfs, ctx, r)
 	if err != nil {
 		o = n.outcomeOfError(ctx, err)
-		failure := lfsError(n.failed(ctx, err))
+		failure := n.failed(ctx, err)
 		if isDialError(err) {
 			failure = &node.UnsentError{Err: failure}
 		}
@@ -45,14 +45,6 @@ func callLFS[Q, B any, A interface {
 	answer = response.Msg
 	o, err = n.outcomeOf(ctx, answer.GetOutcome())
 	return answer, o, err
-}
-
-// lfsError returns the error of a call of Git LFS. Nodes of earlier versions do not have these calls.
-func lfsError(err error) error {
-	if answer, ok := errors.AsType[*connect.Error](err); ok && answer.Code() == connect.CodeUnimplemented {
-		return fault.Wrap(fault.NotFound, "Git LFS is not supported by this storage node: upgrade it", err)
-	}
-	return err
 }
 
 func objectMessage(o lfs.Object) *internalv1.LFSObject {
@@ -116,7 +108,7 @@ func (n *Node) LFSDownload(ctx context.Context, repo git.RepoPath, session node.
 			return &internalv1.DownloadRequest{Part: &internalv1.DownloadRequest_DataPath{DataPath: p}}
 		}, err
 	})
-	return o, lfsError(err)
+	return o, err
 }
 
 // LFSUpload stores an object. Like the request of a push, content is not read before the node has admitted the upload,
@@ -148,7 +140,7 @@ func (n *Node) LFSUpload(ctx context.Context, repo git.RepoPath, session node.Se
 		}, err
 	})
 	if err != nil {
-		return 0, o, lfsError(err)
+		return 0, o, err
 	}
 	return stream.objectBytes, o, n.checkObjectBytes(stream.objectBytes, u.Object)
 }

@@ -387,17 +387,3 @@ func TestLFSLocks(t *testing.T) {
 		t.Errorf("LFSLocks() with a long path: %v, want Invalid", err)
 	}
 }
-
-// A node of an earlier version does not have the calls.
-func TestLFSOfAnOldNode(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, options{noLFS: true})
-	_, _, batch := w.remote.LFSBatch(t.Context(), app, node.Session{}, lfs.Batch{})
-	_, download := w.remote.LFSDownload(t.Context(), app, node.Session{}, lfs.Download{}, &answer{})
-	_, _, upload := w.remote.LFSUpload(t.Context(), app, node.Session{}, lfs.Upload{}, failing{errors.New("it was read")})
-	for name, err := range map[string]error{"batch": batch, "download": download, "upload": upload} {
-		if !fault.Is(err, fault.NotFound) || !strings.Contains(fault.Message(err), "upgrade it") {
-			t.Errorf("%s of an old node: %v, want NotFound and advice", name, err)
-		}
-	}
-}

@@ -84,7 +84,6 @@ type options struct {
 	stall       time.Duration
 	source      packsource.Source // instead of git and the cache
 	lfs         control.LFS       // of the node; nil: its own
-	noLFS       bool              // the node is of a version before Git LFS
 	maxRequest  int64
 	identity    *identity // TLS between the two, with certificates of both
 }
@@ -242,9 +241,6 @@ func (w *world) serve() {
 		Stall: w.options.stall, MaxRequest: w.options.maxRequest,
 	})
 	w.port, w.served = server.HTTPServer(), make(chan struct{})
-	if w.options.noLFS {
-		w.port.Handler = withoutLFS{w.port.Handler}
-	}
 	port, served := w.port, w.served
 	go func() {
 		defer close(served)
@@ -267,17 +263,6 @@ type gitSessions interface {
 	UploadPack(context.Context, git.RepoPath, node.Session, io.Reader, node.ResponseWriter) (node.Outcome, error)
 	ReceivePack(context.Context, git.RepoPath, node.Session, node.Pusher, io.Reader,
 		node.ResponseWriter) (node.Outcome, error)
-}
-
-// withoutLFS is the port of a node of an earlier version.
-type withoutLFS struct{ http.Handler }
-
-func (h withoutLFS) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if strings.Contains(r.URL.Path, "LFSService") {
-		http.NotFound(w, r)
-		return
-	}
-	h.Handler.ServeHTTP(w, r)
 }
 
 // kill closes the node's listener and connections, as the end of its process would.

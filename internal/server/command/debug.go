@@ -108,7 +108,7 @@ func (d *dumper) dump(cmd *cobra.Command) (watchdog.Dump, error) {
 		return dump, err
 	}
 	fmt.Fprintf(cmd.ErrOrStderr(), "no answer at %s (%v); sending %s to process %d\n", config.AdminSocket(state), err,
-		unix.SignalName(server.Signal()), server.PID)
+		unix.SignalName(statedir.DumpSignal), server.PID)
 	began := time.Now()
 	if err := signalServer(server, state); err != nil {
 		return watchdog.Dump{}, err
@@ -148,10 +148,10 @@ func signalServer(s statedir.Server, state string) error {
 			"its container")
 	}
 	if err == nil {
-		err = syscall.Kill(s.PID, s.Signal())
+		err = syscall.Kill(s.PID, statedir.DumpSignal)
 	}
 	if err != nil {
-		return fmt.Errorf("send %s to process %d: %w", unix.SignalName(s.Signal()), s.PID, err)
+		return fmt.Errorf("send %s to process %d: %w", unix.SignalName(statedir.DumpSignal), s.PID, err)
 	}
 	return nil
 }

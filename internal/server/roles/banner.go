@@ -53,9 +53,6 @@ func startOf(srv *server, configFile string, l listeners) statedir.Server {
 	}
 	if cfg.Watchdog.Enabled {
 		s.Dumps = cfg.Watchdog.DumpDir(cfg.State)
-		if srv.process.Quits != nil {
-			s.DumpSignal = int(statedir.DumpSignal)
-		}
 	}
 	return s
 }

@@ -43,15 +43,6 @@ func Running(state string) (s Server, err error) {
 	return s, nil
 }
 
-// Signal returns the signal that makes the process write a dump. It is not SIGQUIT, because two SIGQUITs in short
-// succession end the process, even if they come from two independent commands.
-func (s Server) Signal() syscall.Signal {
-	if s.DumpSignal == int(DumpSignal) {
-		return DumpSignal
-	}
-	return syscall.SIGQUIT // an older server
-}
-
 // Dir is the lock on a state directory: the file "serve.json" in it, locked until the process ends. Its content is a
 // Server. A clean end leaves the file empty, because without it two processes could lock two files of the same name.
 type Dir struct{ file *os.File }
@@ -71,9 +62,6 @@ type Server struct {
 
 	// Leaving reports that the process is shutting down. Its state directory is free once its requests have ended.
 	Leaving bool `json:"leaving,omitempty"`
-
-	// DumpSignal requests a dump. Zero means SIGQUIT, of which a second one ends the process.
-	DumpSignal int `json:"dump_signal,omitempty"`
 
 	HostKeys []string `json:"host_keys,omitempty"` // fingerprints of the SSH host keys, each after its kind
 }
@@ -176,5 +164,6 @@ func Take(ctx context.Context, dir string, patience time.Duration, log *slog.Log
 	}
 }
 
-// DumpSignal requests a dump. It never ends the process.
+// DumpSignal requests a dump. It never ends the process. It is not SIGQUIT, because two SIGQUITs in short succession
+// end the process, even if they come from two independent commands.
 const DumpSignal = syscall.SIGUSR1
