@@ -15,7 +15,6 @@ import (
 	dto "github.com/prometheus/client_model/go"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
-	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/node"
 )
 
@@ -446,35 +445,6 @@ func TestFailing(t *testing.T) {
 			t.Error(err)
 		}
 	})
-}
-
-// Readers and writers of the table at the same time, for the race detector; no reader sees an answer to another
-// question.
-func TestTableConcurrently(t *testing.T) {
-	fake := newFakeNode("a", "b", "c")
-	tiers := newTiers(t, fake, func(o *Options) { o.Entries = 8 })
-	var stop atomic.Bool
-	var all sync.WaitGroup
-	all.Go(func() {
-		for i := range 300 {
-			fake.move(path([]string{"a", "b", "c"}[i%3]))
-		}
-		stop.Store(true)
-	})
-	for range 4 {
-		all.Go(func() {
-			for i := 0; !stop.Load(); i++ {
-				repo, revision := []string{"a", "b", "c"}[i%3], []string{"main", "HEAD", "x", "y", "z"}[i%5]
-				got := ask(t, tiers, repo, revision)
-				if bad := len(revision) == 1; bad != (got.Err != nil) || !bad &&
-					git.RefName(got.Ref) == git.HEAD != (revision == "HEAD") {
-					t.Errorf("%s %s: %+v", repo, revision, got)
-					return
-				}
-			}
-		})
-	}
-	all.Wait()
 }
 
 // staleness is how many changes the metric has counted, and the seconds for which answers from before may have been

@@ -10,10 +10,11 @@ import (
 	"io"
 	"slices"
 	"strings"
-	"sync"
 
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/types/known/durationpb"
+
+	lru "github.com/hashicorp/golang-lru/v2"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
@@ -129,7 +130,7 @@ func (s searchService) ListSearchable(_ context.Context,
 	request *connect.Request[internalv1.ListSearchableRequest]) (
 	*connect.Response[internalv1.ListSearchableResponse], error) {
 	l := newRepositoryList(s.Index.Searched())
-	s.lists.keep(l)
+	s.lists.Add(l.state, l.paths)
 	answer := &internalv1.ListSearchableResponse{ListVersion: l.state}
 	if answer.Unchanged = l.state == request.Msg.GetListVersion(); !answer.Unchanged {
 		for _, path := range l.paths {
@@ -165,7 +166,7 @@ func (s searchService) readable(all bool, set *internalv1.ReadableSet) (search.R
 	case set == nil:
 		return nil, fault.New(fault.Invalid, "the request has no scope: set all or readable")
 	}
-	return s.lists.readable(set.GetListVersion(), set.GetBits())
+	return s.readableOf(set.GetListVersion(), set.GetBits())
 }
 
 // repositoryList is a list of the searched repositories.
@@ -183,34 +184,18 @@ func newRepositoryList(paths []git.RepoPath) repositoryList {
 	return repositoryList{base64.RawURLEncoding.EncodeToString(h.Sum(nil)[:12]), paths}
 }
 
-// repositoryLists has the latest lists that callers got, the newest last.
-type repositoryLists struct {
-	mu  sync.Mutex
-	all []repositoryList
-}
+// repositoryLists has the latest lists that callers got, by their state.
+type repositoryLists = lru.Cache[string, []git.RepoPath]
 
-const maxLists = 16
-
-func (l *repositoryLists) keep(new repositoryList) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.all = slices.DeleteFunc(l.all, func(old repositoryList) bool { return old.state == new.state })
-	if len(l.all) == maxLists {
-		l.all = slices.Delete(l.all, 0, 1)
-	}
-	l.all = append(l.all, new)
+func newRepositoryLists() *repositoryLists {
+	lists, _ := lru.New[string, []git.RepoPath](16) // the size is valid
+	return lists
 }
 
 // readable returns the repositories of a list whose bits are set.
-func (l *repositoryLists) readable(state string, bits []byte) (search.Readable, error) {
-	l.mu.Lock()
-	i := slices.IndexFunc(l.all, func(known repositoryList) bool { return known.state == state })
-	var paths []git.RepoPath
-	if i >= 0 {
-		paths = l.all[i].paths
-	}
-	l.mu.Unlock()
-	if i < 0 {
+func (s searchService) readableOf(state string, bits []byte) (search.Readable, error) {
+	paths, ok := s.lists.Get(state)
+	if !ok {
 		return nil, fault.New(fault.NotFound, "unknown version of the repository list: request a new list")
 	}
 	if len(bits) != (len(paths)+7)/8 {

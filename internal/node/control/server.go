@@ -80,8 +80,8 @@ type Server struct {
 	mux     *http.ServeMux
 	errors  *connect.ErrorWriter
 	health  *health
-	slots   *balance.Slots  // of heavy look-ups
-	lists   repositoryLists // of an Index
+	slots   *balance.Slots   // of heavy look-ups
+	lists   *repositoryLists // of an Index
 
 	delays       chan struct{} // places for delayed responses to refused callers
 	unidentified *unidentifiedConns
@@ -115,7 +115,7 @@ func New(o Options) *Server {
 		Options: o, metrics: newMetrics(o.Registerer), mux: http.NewServeMux(),
 		errors: connect.NewErrorWriter(), slots: newSlots(o.Lookups),
 		delays: make(chan struct{}, maxWaiting), unidentified: newUnidentified(maxUnidentified),
-		refusals: newRefusalLog(o.Log),
+		refusals: newRefusalLog(o.Log), lists: newRepositoryLists(),
 	}
 	s.ending, s.end = context.WithCancel(context.Background())
 	s.register()

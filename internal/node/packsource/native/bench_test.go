@@ -27,7 +27,7 @@ func BenchmarkSelect(b *testing.B) {
 	}
 	g := graph.New(store, store.Dirs, graph.Options{})
 	head, behind := r.ID("HEAD"), r.ID("HEAD~20")
-	opened := &bitmaps{}
+	opened := newBitmaps()
 	for name, spec := range map[string]*packsource.Spec{
 		"full":    {Wants: []git.ObjectID{head}},
 		"shallow": {Wants: []git.ObjectID{head}, Shallow: []git.ObjectID{head}},

@@ -6,7 +6,8 @@ import (
 	"math/bits"
 	"path/filepath"
 	"slices"
-	"sync"
+
+	lru "github.com/hashicorp/golang-lru/v2"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
@@ -14,15 +15,18 @@ import (
 )
 
 // bitmaps keeps open reachability bitmaps by pack directory, because opening one verifies its checksum. It is safe for
-// concurrent use. The zero value is empty.
+// concurrent use.
 type bitmaps struct {
-	mu     sync.Mutex
-	open   map[string]*bitmap.Bitmap
-	recent []string // the latest last
+	open *lru.Cache[string, *bitmap.Bitmap]
 }
 
 // maxBitmaps is the maximum number of open bitmaps. One takes about 100 bytes for each commit with a bitmap.
 const maxBitmaps = 16
+
+func newBitmaps() *bitmaps {
+	open, _ := lru.New[string, *bitmap.Bitmap](maxBitmaps) // the size is valid
+	return &bitmaps{open}
+}
 
 // find returns a bitmap of packs of a view and their sources, or nil. A damaged bitmap is ignored, as by git.
 func (m *bitmaps) find(ctx context.Context, v *view) (*bitmap.Bitmap, []int) {
@@ -33,8 +37,7 @@ func (m *bitmaps) find(ctx context.Context, v *view) (*bitmap.Bitmap, []int) {
 			continue
 		}
 		tried = append(tried, dir)
-		b := m.get(dir)
-		if b != nil {
+		if b, ok := m.open.Get(dir); ok {
 			if sources := v.packsOf(b, dir); sources != nil {
 				return b, sources
 			}
@@ -44,7 +47,7 @@ func (m *bitmaps) find(ctx context.Context, v *view) (*bitmap.Bitmap, []int) {
 			continue
 		}
 		if sources := v.packsOf(b, dir); sources != nil {
-			m.put(dir, b)
+			m.open.Add(dir, b)
 			return b, sources
 		}
 	}
@@ -63,33 +66,6 @@ func (v *view) packsOf(b *bitmap.Bitmap, dir string) (sources []int) {
 		sources = append(sources, i)
 	}
 	return sources
-}
-
-func (m *bitmaps) get(dir string) *bitmap.Bitmap {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	b := m.open[dir]
-	if b != nil {
-		at := slices.Index(m.recent, dir)
-		m.recent = append(slices.Delete(m.recent, at, at+1), dir)
-	}
-	return b
-}
-
-func (m *bitmaps) put(dir string, b *bitmap.Bitmap) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.open == nil {
-		m.open = map[string]*bitmap.Bitmap{}
-	}
-	if m.open[dir] == nil {
-		m.recent = append(m.recent, dir)
-	}
-	m.open[dir] = b
-	if len(m.recent) > maxBitmaps {
-		delete(m.open, m.recent[0])
-		m.recent = slices.Delete(m.recent, 0, 1)
-	}
 }
 
 // bitmapWalk chooses objects by a bitmap.

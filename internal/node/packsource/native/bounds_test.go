@@ -9,6 +9,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
@@ -168,7 +169,7 @@ func TestSlowFallbackIsRemembered(t *testing.T) {
 	t.Parallel()
 	s := New(Options{})
 	spec := wantOnly(git.RawObjectID(bytes.Repeat([]byte{1}, 20)))
-	s.failed.add(kindOf(spec))
+	s.failed.Add(kindOf(spec), time.Now())
 	err := (&nativePack{s: s, spec: spec}).make(t.Context())
 	checkFallback(t, err, reasonFailed)
 	other := spec.For(spec.Caller)

@@ -40,7 +40,7 @@ func TestBitmaps(t *testing.T) {
 					r.Git("repack", "-dq")
 				}
 				c := newChooser(t, r, format)
-				c.bitmaps = &bitmaps{}
+				c.bitmaps = newBitmaps()
 				w := newWorld(r, 7)
 				for _, filter := range append([]string{"", ""}, testFilters...) {
 					spec := w.spec()
@@ -52,8 +52,8 @@ func TestBitmaps(t *testing.T) {
 					chosen, _ := c.choose(spec)
 					c.checkFiltered(spec, chosen)
 				}
-				if len(c.bitmaps.open) != 1 {
-					t.Errorf("%d bitmaps are open, want 1", len(c.bitmaps.open))
+				if n := c.bitmaps.open.Len(); n != 1 {
+					t.Errorf("%d bitmaps are open, want 1", n)
 				}
 			})
 		}

@@ -10,7 +10,6 @@ import (
 	"io"
 	"os"
 	"slices"
-	"sync"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
@@ -171,35 +170,10 @@ func (l *lent) close() {
 	l.borrowed.Close()
 }
 
-// headers keeps the headers of packs of the Library, so that few indexes are opened, and each is verified once. It is
-// emptied when it is full.
-type headers struct {
-	mu sync.Mutex
-	m  map[packsource.Key]verifiedHeader
-}
-
 // verifiedHeader is the header of an index that has a checksum.
 type verifiedHeader struct {
 	earlierHeader
 	sum uint32
-}
-
-const maxHeaders = 4096
-
-func (h *headers) get(key packsource.Key) (verifiedHeader, bool) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	header, ok := h.m[key]
-	return header, ok
-}
-
-func (h *headers) put(key packsource.Key, header verifiedHeader) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.m == nil || len(h.m) >= maxHeaders {
-		h.m = map[packsource.Key]verifiedHeader{}
-	}
-	h.m[key] = header
 }
 
 // composes reports whether a pack is composed from earlier packs, and later packs from it. Packs for clients that have
@@ -223,7 +197,7 @@ func (s *Source) borrow(spec *packsource.Spec) (packs []*lent) {
 		if i == maxTried || len(packs) == limit {
 			break
 		}
-		if h, ok := s.headers.get(key); ok && !h.isLike(&want) {
+		if h, ok := s.headers.Get(key); ok && !h.isLike(&want) {
 			continue
 		}
 		l, err := s.open(key, spec.Repo.Format)
@@ -233,7 +207,7 @@ func (s *Source) borrow(spec *packsource.Spec) (packs []*lent) {
 			}
 			continue
 		}
-		s.headers.put(key, verifiedHeader{l.source.earlier.earlierHeader, l.sum})
+		s.headers.Add(key, verifiedHeader{l.source.earlier.earlierHeader, l.sum})
 		if !l.source.earlier.isLike(&want) {
 			l.close()
 			continue
@@ -252,7 +226,7 @@ func (s *Source) open(key packsource.Key, format git.ObjectFormat) (*lent, error
 	l := &lent{key: key, borrowed: b}
 	var length int64
 	l.sum, length, err = readSum(b.Index, format)
-	if known, ok := s.headers.get(key); err == nil && (!ok || known.sum != l.sum) {
+	if known, ok := s.headers.Get(key); err == nil && (!ok || known.sum != l.sum) {
 		err = verify(b.Index, l.sum, length)
 	}
 	if err == nil {

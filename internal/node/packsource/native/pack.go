@@ -77,12 +77,12 @@ func (p *nativePack) Send(ctx context.Context, out packsource.Output) error {
 	case p.ended != nil:
 		return p.ended
 	case p.begun:
-		p.s.failed.add(p.spec.Repo.Incarnation)
+		p.s.failed.Add(p.spec.Repo.Incarnation, time.Now())
 		return err
 	}
 	why := fallbackOf(err)
 	if time.Since(start) > slowFallback {
-		p.s.failed.add(kindOf(p.spec))
+		p.s.failed.Add(kindOf(p.spec), time.Now())
 	}
 	if inProcess.Err() != nil {
 		return fault.Wrap(fault.KindOf(inProcess.Err()), "the pack was abandoned", err)
@@ -122,7 +122,7 @@ func fallbackOf(err error) *fallback {
 
 // make makes the pack in process.
 func (p *nativePack) make(ctx context.Context) error {
-	if !p.s.o.Always && (p.s.failed.has(p.spec.Repo.Incarnation) || p.s.failed.has(kindOf(p.spec))) {
+	if !p.s.o.Always && (p.s.hasFailed(p.spec.Repo.Incarnation) || p.s.hasFailed(kindOf(p.spec))) {
 		return &fallback{reason: reasonFailed}
 	}
 	store, history := p.spec.Repo.Store, p.spec.Repo.Graph
@@ -154,7 +154,7 @@ func (p *nativePack) compose(ctx context.Context, store *pack.Store, history *gr
 	p.shown, p.spoke = start, start
 	tick := func(steps int) error { return p.tick(ctx, steps) }
 	selection := &selection{ctx: ctx, spec: p.spec, store: store, graph: history, view: v, tick: tick,
-		budget: p.s.o.Memory, bitmaps: &p.s.bitmaps}
+		budget: p.s.o.Memory, bitmaps: p.s.bitmaps}
 	chosen, known, err := selection.run()
 	if err != nil {
 		return cmp.Or(p.over(ctx), err)

@@ -4,8 +4,9 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"sync"
 	"time"
+
+	lru "github.com/hashicorp/golang-lru/v2"
 
 	"github.com/packhorse-git/packhorse/internal/node/packsource"
 )
@@ -34,14 +35,19 @@ type Source struct {
 	o       Options
 	log     *slog.Logger
 	library packsource.Library
-	headers headers
-	failed  failures
-	bitmaps bitmaps
+	bitmaps *bitmaps
+	// headers are those of packs of the Library, so that few indexes are opened, and each is verified once.
+	headers *lru.Cache[packsource.Key, verifiedHeader]
+	// failed has the repositories for which a pack failed although its making had begun, and the kinds of packs that were
+	// left to git after long work, with the time. Git makes these packs for a while, unless Options.Always is set.
+	failed *lru.Cache[string, time.Time] // by incarnation or kindOf
 }
 
 // New returns a Source.
 func New(o Options) *Source {
-	s := &Source{o: o, log: o.Log}
+	s := &Source{o: o, log: o.Log, bitmaps: newBitmaps()}
+	s.headers, _ = lru.New[packsource.Key, verifiedHeader](maxHeaders) // the sizes are valid
+	s.failed, _ = lru.New[string, time.Time](maxFailures)
 	if s.log == nil {
 		s.log = slog.Default()
 	}
@@ -67,14 +73,8 @@ func (s *Source) Open(ctx context.Context, spec *packsource.Spec) (packsource.Pa
 		Result: packsource.Uncached, Wait: slot.Waited}}, nil
 }
 
-// failures has the repositories for which a pack failed although its making had begun, and the kinds of packs that were
-// left to git after long work. Git makes these packs for a while, unless Options.Always is set.
-type failures struct {
-	mu sync.Mutex
-	m  map[string]time.Time // by incarnation or kindOf
-}
-
 const (
+	maxHeaders   = 4096
 	failureTime  = 10 * time.Minute
 	maxFailures  = 1000
 	slowFallback = 2 * time.Second // a fallback after more time is remembered
@@ -85,18 +85,7 @@ func kindOf(s *packsource.Spec) string {
 	return fmt.Sprint(s.Repo.Incarnation, " ", len(s.Haves) > 0, len(s.Shallow) > 0, s.Filter != "")
 }
 
-func (f *failures) add(what string) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.m == nil || len(f.m) >= maxFailures {
-		f.m = map[string]time.Time{}
-	}
-	f.m[what] = time.Now()
-}
-
-func (f *failures) has(what string) bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	at, ok := f.m[what]
+func (s *Source) hasFailed(what string) bool {
+	at, ok := s.failed.Get(what)
 	return ok && time.Since(at) < failureTime
 }
