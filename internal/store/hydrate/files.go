@@ -243,12 +243,7 @@ func (c *Cache) reserveFile(bytes int64) (release func(), err error) {
 		return nil, fault.New(fault.Unavailable, "the object has %s, more than the node may keep (store.cache = %s)",
 			mebibytes(bytes), mebibytes(budget))
 	}
-	c.mu.Lock()
-	c.bytes += bytes
-	c.unwritten += bytes
-	c.mu.Unlock()
-	if err := c.makeRoom(); err != nil {
-		c.unreserve(bytes, bytes)
+	if err := c.take(bytes, bytes, c.makeRoom); err != nil {
 		return nil, err
 	}
 	return sync.OnceFunc(func() { c.unreserve(bytes, bytes) }), nil

@@ -21,13 +21,15 @@ func (c *Cache) reserve(rec *replog.Record, need int64) error {
 	if err := c.checkBudget(total); err != nil {
 		return err
 	}
-	c.mu.Lock()
-	c.bytes += need
-	c.unwritten += need
-	c.mu.Unlock()
-	err := c.makeRoom()
+	return c.take(need, need, c.makeRoom)
+}
+
+// take reserves bytes of the cache, and unwritten bytes of the disk.
+func (c *Cache) take(bytes, unwritten int64, makeRoom func() error) error {
+	c.unreserve(-bytes, -unwritten)
+	err := makeRoom()
 	if err != nil {
-		c.unreserve(need, need)
+		c.unreserve(bytes, unwritten)
 	}
 	return err
 }
@@ -48,14 +50,7 @@ func (c *Cache) reserveBase(bytes int64) error {
 	if err := c.checkBudget(bytes); err != nil {
 		return err
 	}
-	c.mu.Lock()
-	c.unwritten += bytes
-	c.mu.Unlock()
-	err := c.MakeRoom()
-	if err != nil {
-		c.unreserve(0, bytes)
-	}
-	return err
+	return c.take(0, bytes, c.MakeRoom)
 }
 
 // unreserve gives back a part of a reservation: bytes that will not become packs, and the part of them that was not
