@@ -318,7 +318,7 @@ func (f *fill) settle(e *cacheEntry) {
 		out = c.shrinkLocked(nil)
 	} else {
 		f.forgetLocked()
-		c.index.ghosts.add(f.key)
+		c.index.ghosts.Add(f.key, struct{}{})
 	}
 	file := f.takeFileLocked()
 	f.mu.Unlock()

@@ -4,6 +4,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/hashicorp/golang-lru/v2/simplelru"
+
 	"github.com/packhorse-git/packhorse/internal/git/disk"
 	"github.com/packhorse-git/packhorse/internal/node/packsource"
 )
@@ -64,10 +66,10 @@ func (l *list) remove(e *cacheEntry) {
 // index has the complete entries in the order of their eviction. It does no I/O. Cache.mu guards it.
 type index struct {
 	entries    map[packsource.Key]*cacheEntry
-	repos      map[string][]*cacheEntry // by repository, the newest last
-	young      list                     // requested once: on probation
-	kept       list                     // requested again
-	ghosts     ghosts
+	repos      map[string][]*cacheEntry                 // by repository, the newest last
+	young      list                                     // requested once: on probation
+	kept       list                                     // requested again
+	ghosts     *simplelru.LRU[packsource.Key, struct{}] // keys of recent requests
 	popular    popular
 	bytes      int64         // cost of all entries
 	indexBytes int64         // the part of it that is for indexes
@@ -80,8 +82,13 @@ type index struct {
 	largeFrom          int64         // the cost of the entries in large
 }
 
+// maxGhosts is the number of keys in index.ghosts. They use about 3 MiB.
+const maxGhosts = 16 << 10
+
 func newIndex(probation, maxIdle time.Duration) index {
+	ghosts, _ := simplelru.NewLRU[packsource.Key, struct{}](maxGhosts, nil) // the size is valid
 	return index{
+		ghosts:  ghosts,
 		entries: make(map[packsource.Key]*cacheEntry), repos: make(map[string][]*cacheEntry),
 		popular: make(popular), probation: probation, maxIdle: maxIdle,
 	}
@@ -118,7 +125,7 @@ func (x *index) add(e *cacheEntry, kept bool, now time.Time) {
 // skipsProbation reports whether a new pack is expected to be requested again: its key was requested before, or a pack
 // of the same shape was requested again.
 func (x *index) skipsProbation(k packsource.Key, s shape) bool {
-	return x.ghosts.has(k) || x.popular.has(s)
+	return x.ghosts.Contains(k) || x.popular.has(s)
 }
 
 // acquire counts a new request for e: it ends the probation.
@@ -229,7 +236,7 @@ func (x *index) remove(e *cacheEntry) {
 	if e.refs > 0 {
 		x.zombies += e.cost
 	}
-	x.ghosts.add(e.key)
+	x.ghosts.Add(e.key, struct{}{})
 }
 
 // expire removes and returns entries that were idle, or on probation, for too long. Entries in use stay, because their
@@ -279,29 +286,4 @@ func (x *index) evict(now time.Time, need int64, inUse bool) (out []*cacheEntry)
 		out = append(out, e)
 	}
 	return out
-}
-
-// ghosts keeps the keys of recent requests. It has two generations: when the newer one is full, the older one is
-// dropped. The zero value is empty.
-type ghosts struct{ recent, older map[packsource.Key]struct{} }
-
-// ghostGeneration is the size of a generation in keys. Two of them use about 2 MiB.
-const ghostGeneration = 8192
-
-func (g *ghosts) add(k packsource.Key) {
-	if len(g.recent) >= ghostGeneration {
-		g.recent, g.older = nil, g.recent
-	}
-	if g.recent == nil {
-		g.recent = make(map[packsource.Key]struct{})
-	}
-	g.recent[k] = struct{}{}
-}
-
-func (g *ghosts) has(k packsource.Key) bool {
-	if _, ok := g.recent[k]; ok {
-		return true
-	}
-	_, ok := g.older[k]
-	return ok
 }

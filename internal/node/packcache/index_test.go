@@ -266,18 +266,3 @@ func TestIndex(t *testing.T) {
 		})
 	})
 }
-
-func TestGhosts(t *testing.T) {
-	t.Parallel()
-	var g ghosts
-	key := func(i int) packsource.Key { return sha256.Sum256(fmt.Append(nil, i)) }
-	for i := range 3 * ghostGeneration {
-		g.add(key(i))
-		if !g.has(key(i)) || i >= ghostGeneration && !g.has(key(i-ghostGeneration+1)) {
-			t.Fatalf("key %d is forgotten too early", i)
-		}
-	}
-	if g.has(key(0)) || len(g.recent)+len(g.older) > 2*ghostGeneration {
-		t.Errorf("%d keys remembered", len(g.recent)+len(g.older))
-	}
-}
