@@ -75,8 +75,8 @@ var ErrNoLFS = fault.New(fault.NotFound, "Git LFS is not supported by this serve
 
 // LFSBatch has a node return the states of objects, in their order.
 func (r *Request) LFSBatch(batch lfs.Batch, response *Response) (states []lfs.Status) {
-	r.relayLFS(batch.Upload, response, func(n lfsNode, session node.Session) (o node.Outcome, err error) {
-		states, o, err = n.LFSBatch(r.Ctx, r.Repo, session, batch)
+	r.relayLFS(batch.Upload, response, func(n lfsNode, repo git.RepoPath, session node.Session) (o node.Outcome, err error) {
+		states, o, err = n.LFSBatch(r.Ctx, repo, session, batch)
 		if err == nil && len(states) != len(batch.Objects) {
 			err = fault.New(fault.Internal, "the storage node returned the states of %d LFS objects instead of %d",
 				len(states), len(batch.Objects))
@@ -88,8 +88,8 @@ func (r *Request) LFSBatch(batch lfs.Batch, response *Response) (states []lfs.St
 
 // LFSDownload has a node send an object or a part of it.
 func (r *Request) LFSDownload(download lfs.Download, response *Response) {
-	r.relayLFS(false, response, func(n lfsNode, session node.Session) (node.Outcome, error) {
-		return n.LFSDownload(r.Ctx, r.Repo, session, download, response)
+	r.relayLFS(false, response, func(n lfsNode, repo git.RepoPath, session node.Session) (node.Outcome, error) {
+		return n.LFSDownload(r.Ctx, repo, session, download, response)
 	})
 	r.Outcome.LFS.Object = download.OID.String()
 	if r.Outcome.LFS.Bytes = 0; response.Begun() { // the client determines the rest
@@ -105,9 +105,9 @@ func (r *Request) LFSDownload(download lfs.Download, response *Response) {
 // other node is tried after the first byte of its body was read.
 func (r *Request) LFSUpload(upload lfs.Upload, content io.Reader, response *Response) (size int64) {
 	in := &timedReader{r: content, last: time.Now()}
-	r.relayLFS(true, response, func(n lfsNode, session node.Session) (o node.Outcome, err error) {
+	r.relayLFS(true, response, func(n lfsNode, repo git.RepoPath, session node.Session) (o node.Outcome, err error) {
 		session.StoreID = r.storeID
-		size, o, err = n.LFSUpload(r.Ctx, r.Repo, session, upload, in)
+		size, o, err = n.LFSUpload(r.Ctx, repo, session, upload, in)
 		return o, err
 	})
 	r.Outcome.Command, r.Outcome.LFS.Object, r.Outcome.LFS.Bytes = node.CommandLFSUpload, upload.OID.String(), in.n
@@ -141,8 +141,8 @@ func (t *timedReader) Interrupt() {
 
 // LFSPart has the node that gets uploads return how many bytes of an object have arrived.
 func (r *Request) LFSPart(object lfs.Object, response *Response) (size int64) {
-	r.relayLFS(true, response, func(n lfsNode, session node.Session) (o node.Outcome, err error) {
-		size, o, err = n.LFSPart(r.Ctx, r.Repo, session, object)
+	r.relayLFS(true, response, func(n lfsNode, repo git.RepoPath, session node.Session) (o node.Outcome, err error) {
+		size, o, err = n.LFSPart(r.Ctx, repo, session, object)
 		return o, err
 	})
 	return size
@@ -153,10 +153,10 @@ func (r *Request) LFSPart(object lfs.Object, response *Response) (size int64) {
 func (r *Request) LFSLocks(request lfs.LockRequest, response *Response) (answer lfs.LockAnswer) {
 	request.Caller = r.ID.Name
 	r.isChange = request.Action != lfs.ListLocks
-	r.relayLFS(r.isChange, response, func(n lfsNode, session node.Session) (o node.Outcome,
+	r.relayLFS(r.isChange, response, func(n lfsNode, repo git.RepoPath, session node.Session) (o node.Outcome,
 		err error) {
 		session.StoreID = r.storeID
-		answer, o, err = n.LFSLocks(r.Ctx, r.Repo, session, request)
+		answer, o, err = n.LFSLocks(r.Ctx, repo, session, request)
 		return o, err
 	})
 	if r.isChange && len(answer.Locks) == 1 {
@@ -168,62 +168,17 @@ func (r *Request) LFSLocks(request lfs.LockRequest, response *Response) (answer 
 // relayLFS has a node answer a request of Git LFS. Requests that change something, and those about uploads, go to the
 // same nodes as pushes.
 func (r *Request) relayLFS(isPush bool, response *Response,
-	call func(lfsNode, node.Session) (node.Outcome, error)) {
+	call func(lfsNode, git.RepoPath, node.Session) (node.Outcome, error)) {
 	session := node.Session{Service: protocol.UploadPack, Stateless: true}
 	if isPush {
 		session.Service = protocol.ReceivePack
 	}
 	r.complete(&session)
-	r.relay(response, func(n router.Node) (o node.Outcome, err error) {
+	r.relay(response, func(n router.Node, repo git.RepoPath) (o node.Outcome, err error) {
 		with, ok := n.(lfsNode)
 		if !ok {
 			return o, ErrNoLFS
 		}
-		return call(with, session)
+		return call(with, repo, session)
 	})
-}
-
-// LFSBatch implements lfsNode.
-func (a absent) LFSBatch(ctx context.Context, _ git.RepoPath, session node.Session, batch lfs.Batch) (
-	states []lfs.Status, o node.Outcome, err error) {
-	if n, ok := a.node.(lfsNode); ok {
-		states, o, err = n.LFSBatch(ctx, a.path(), session, batch)
-	}
-	return states, o, a.hide(err)
-}
-
-// LFSDownload implements lfsNode.
-func (a absent) LFSDownload(ctx context.Context, _ git.RepoPath, session node.Session, download lfs.Download,
-	response node.ResponseWriter) (o node.Outcome, err error) {
-	if n, ok := a.node.(lfsNode); ok {
-		o, err = n.LFSDownload(ctx, a.path(), session, download, response)
-	}
-	return o, a.hide(err)
-}
-
-// LFSUpload implements lfsNode.
-func (a absent) LFSUpload(ctx context.Context, _ git.RepoPath, session node.Session, upload lfs.Upload,
-	content io.Reader) (size int64, o node.Outcome, err error) {
-	if n, ok := a.node.(lfsNode); ok {
-		size, o, err = n.LFSUpload(ctx, a.path(), session, upload, content)
-	}
-	return size, o, a.hide(err)
-}
-
-// LFSPart implements lfsNode.
-func (a absent) LFSPart(ctx context.Context, _ git.RepoPath, session node.Session, object lfs.Object) (size int64,
-	o node.Outcome, err error) {
-	if n, ok := a.node.(lfsNode); ok {
-		size, o, err = n.LFSPart(ctx, a.path(), session, object)
-	}
-	return size, o, a.hide(err)
-}
-
-// LFSLocks implements lfsNode.
-func (a absent) LFSLocks(ctx context.Context, _ git.RepoPath, session node.Session, request lfs.LockRequest) (
-	answer lfs.LockAnswer, o node.Outcome, err error) {
-	if n, ok := a.node.(lfsNode); ok {
-		answer, o, err = n.LFSLocks(ctx, a.path(), session, request)
-	}
-	return answer, o, a.hide(err)
 }

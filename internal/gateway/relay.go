@@ -17,16 +17,16 @@ import (
 // Advertise has a node begin a session for the caller of the request.
 func (r *Request) Advertise(session node.Session, response *Response) {
 	r.complete(&session)
-	r.relay(response, func(n router.Node) (node.Outcome, error) {
-		return n.Advertise(r.Ctx, r.Repo, session, response)
+	r.relay(response, func(n router.Node, repo git.RepoPath) (node.Outcome, error) {
+		return n.Advertise(r.Ctx, repo, session, response)
 	})
 }
 
 // UploadPack has a node answer a request of a fetch session.
 func (r *Request) UploadPack(session node.Session, body *Body, response *Response) {
 	r.complete(&session)
-	r.relay(response, func(n router.Node) (node.Outcome, error) {
-		return n.UploadPack(r.Ctx, r.Repo, session, body, response)
+	r.relay(response, func(n router.Node, repo git.RepoPath) (node.Outcome, error) {
+		return n.UploadPack(r.Ctx, repo, session, body, response)
 	})
 	r.Op = operationOf(r.Outcome.Command)
 }
@@ -36,9 +36,9 @@ func (r *Request) UploadPack(session node.Session, body *Body, response *Respons
 func (r *Request) ReceivePack(session node.Session, body *Body, response *Response) {
 	r.complete(&session)
 	pusher := node.Pusher{Name: r.ID.Name, Address: hostOf(r.Client)}
-	r.relay(response, func(n router.Node) (node.Outcome, error) {
+	r.relay(response, func(n router.Node, repo git.RepoPath) (node.Outcome, error) {
 		session.StoreID = r.storeID
-		return n.ReceivePack(r.Ctx, r.Repo, session, pusher, body, r.announceChange(response))
+		return n.ReceivePack(r.Ctx, repo, session, pusher, body, r.announceChange(response))
 	})
 }
 
@@ -60,12 +60,12 @@ type waiter interface {
 // Wait waits for a state of the repository until ctx ends. seen is valid if Err is nil.
 func (r *Request) Wait(ctx context.Context, condition node.WaitCondition) (seen git.Version) {
 	condition.Caller = string(r.Caller())
-	r.relay(nil, func(n router.Node) (o node.Outcome, err error) {
+	r.relay(nil, func(n router.Node, repo git.RepoPath) (o node.Outcome, err error) {
 		w, ok := n.(waiter)
 		if !ok {
 			return o, fault.New(fault.Invalid, "this storage node does not support waiting")
 		}
-		seen, err = w.Wait(ctx, r.Repo, condition)
+		seen, err = w.Wait(ctx, repo, condition)
 		if ctx.Err() != nil && r.Ctx.Err() == nil && fault.Is(err, fault.Cancelled) { // the node did not cancel it
 			err = fault.Wrap(fault.Deadline, "the change is not visible yet", err)
 		}
@@ -88,7 +88,9 @@ func (r *Request) Wait(ctx context.Context, condition node.WaitCondition) (seen 
 //
 // After an error of a reused connection (node.StaleConnError) the same node may be tried once more. A request that must
 // not be done twice is final unless the node has not begun it.
-func (r *Request) relay(response *Response, call func(router.Node) (node.Outcome, error)) {
+//
+// call gets the path of the repository for the node.
+func (r *Request) relay(response *Response, call func(router.Node, git.RepoPath) (node.Outcome, error)) {
 	if !r.authorized {
 		r.Err = fault.New(fault.Internal, "the request was not authorized before it was sent to a node")
 		return
@@ -141,12 +143,17 @@ func (r *Request) mayBeDone() bool {
 
 // try tries one node. It reports whether another one may be tried.
 func (r *Request) try(a *router.Assignment, response *Response,
-	call func(router.Node) (node.Outcome, error)) (again bool) {
+	call func(router.Node, git.RepoPath) (node.Outcome, error)) (again bool) {
 	blame := router.Panicked
 	defer func() { a.Done(blame) }()
 	r.At(inflight.Working)
 	defer r.trace(a.Name)()
-	r.Outcome, r.Err = call(r.visibleNode(a.Node))
+	if r.hidden {
+		r.Outcome, r.Err = call(a.Node, absentPath(r.Repo))
+		r.Err = hideAnswer(r.Repo, r.Err)
+	} else {
+		r.Outcome, r.Err = call(a.Node, r.Repo)
+	}
 	if broken, ok := errors.AsType[*node.ClientConnError](r.Err); ok && !response.Begun() {
 		r.Err = broken.Err // nothing was sent to the client, so another connection broke
 	}

@@ -32,7 +32,7 @@ func (r *Request) Resolve(ctx context.Context, questions []RevisionQuestion) ([]
 		}
 		path := repo.path
 		if repo.hidden {
-			path = absent{repo: path}.path()
+			path = absentPath(path)
 		}
 		asked, at = append(asked, node.Question{Repository: path, Revision: q.Revision}), append(at, i)
 	}
@@ -48,7 +48,7 @@ func (r *Request) Resolve(ctx context.Context, questions []RevisionQuestion) ([]
 	}
 	for i, result := range found {
 		if repo := repositories[questions[at[i]].Repository]; repo.hidden {
-			result.Err = absent{repo: repo.path}.hide(result.Err)
+			result.Err = hideAnswer(repo.path, result.Err)
 		}
 		results[at[i]] = result
 	}
