@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"log/slog"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/git"
@@ -19,9 +18,6 @@ const (
 	CommandLFSUpload   protocol.Command = "lfs-upload" // also a question how much of an upload has arrived
 	CommandLFSLocks    protocol.Command = "lfs-locks"
 )
-
-// IsLFS reports whether a command is one of Git LFS.
-func IsLFS(c protocol.Command) bool { return strings.HasPrefix(string(c), "lfs-") }
 
 // Outcome is what a session did, for logs, metrics and traces. This file has all that a new field needs. Attrs puts it
 // into log lines and traces, and Encode sends it to a gateway in another process.
