@@ -50,7 +50,7 @@ func newGitNode(t *testing.T, b *buckettest.Memory, o receivepack.Options, chang
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := pushes.Start(nil); err != nil {
+	if err := pushes.Recovery().Start(nil); err != nil {
 		t.Fatal(err)
 	}
 	n := &gitNode{Store: newNode(t, b, change...), t: t}

@@ -17,6 +17,7 @@ package pushrecovery
 
 import (
 	"context"
+	"crypto/rand"
 	"io/fs"
 	"log/slog"
 	"os"
@@ -173,8 +174,9 @@ func (r *Recovery) Begin(ctx context.Context, record pushjournal.Record, id stri
 
 // BeginHead adds an update of HEAD to the journal, so that the next server removes HEAD's lock file if this one is
 // killed before done is called.
-func (r *Recovery) BeginHead(gitDir, commonDir, id string) (done func(), err error) {
-	p, err := r.add(pushjournal.Record{GitDir: gitDir, CommonDir: commonDir, Start: time.Now(), LocksHead: true}, id)
+func (r *Recovery) BeginHead(gitDir, commonDir string) (done func(), err error) {
+	record := pushjournal.Record{GitDir: gitDir, CommonDir: commonDir, Start: time.Now(), LocksHead: true}
+	p, err := r.add(record, rand.Text())
 	if err != nil {
 		return nil, err
 	}

@@ -259,7 +259,7 @@ func TestHeadLock(t *testing.T) {
 	dir, journal := t.TempDir(), t.TempDir()
 	killed := newRecovery(t, journal)
 	start(t, killed)
-	done, err := killed.BeginHead(dir, dir, "head")
+	done, err := killed.BeginHead(dir, dir)
 	if err != nil {
 		t.Fatal(err)
 	}

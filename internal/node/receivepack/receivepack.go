@@ -89,29 +89,8 @@ func New(o Options) (*Server, error) {
 	return s, nil
 }
 
-// Start begins to clean up after the pushes of earlier servers; see pushrecovery.Recovery.Start. Call it once, before
-// the first push.
-func (s *Server) Start(claim func(common string) (release func(), err error)) error {
-	return s.recovery.Start(claim)
-}
-
-// WaitForEarlierPushes waits until no push of an earlier server can change refs any more, and returns the IDs of those
-// that still may when ctx ends. Call it after Start.
-func (s *Server) WaitForEarlierPushes(ctx context.Context) (ids []string) {
-	return s.recovery.WaitForEarlierPushes(ctx)
-}
-
-// CompleteAtomicPushes waits until each atomic push of an earlier server is complete or did not begin, so that clients
-// never see half of one. It returns the IDs of those for which that is not certain when ctx ends. Call it after Start.
-func (s *Server) CompleteAtomicPushes(ctx context.Context) (ids []string) {
-	return s.recovery.CompleteAtomicPushes(ctx)
-}
-
-// BeginHead notes that HEAD of a repository is about to be locked. If this process is killed before done is called, the
-// next server removes the lock file. The error is Unavailable if that cannot be noted.
-func (s *Server) BeginHead(gitDir, commonDir string) (done func(), err error) {
-	return s.recovery.BeginHead(gitDir, commonDir, rand.Text())
-}
+// Recovery returns what cleans up after killed pushes. Its Start has to be called before the first push.
+func (s *Server) Recovery() *pushrecovery.Recovery { return s.recovery }
 
 // Close ends the work in the background. No push may be running.
 func (s *Server) Close() { s.recovery.Close() }

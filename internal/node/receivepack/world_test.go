@@ -94,7 +94,7 @@ func worldBy(t testing.TB, program string, o Options, r *gittest.Repo) *world {
 	if err == nil {
 		server.recovery.Delays = pushrecovery.Delays{Poll: time.Millisecond, Stable: 20 * time.Millisecond,
 			Retry: time.Second}
-		err = server.Start(nil)
+		err = server.Recovery().Start(nil)
 	}
 	if err != nil {
 		t.Fatal(err)

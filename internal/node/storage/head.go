@@ -66,7 +66,7 @@ func (n *Node) writeHead(ctx context.Context, h *handle, branch git.RefName, che
 		return true, n.writeHeadByGit(ctx, h, branch)
 	}
 	if n.pushes != nil {
-		released, err := n.pushes.BeginHead(h.Dir, h.Common)
+		released, err := n.pushes.Recovery().BeginHead(h.Dir, h.Common)
 		if err != nil {
 			return false, err
 		}

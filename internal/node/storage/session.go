@@ -185,7 +185,7 @@ func (n *Node) WaitForEarlierPushes(ctx context.Context) (ids []string) {
 	if n.pushes == nil {
 		return nil
 	}
-	return n.pushes.WaitForEarlierPushes(ctx)
+	return n.pushes.Recovery().WaitForEarlierPushes(ctx)
 }
 
 // CompleteAtomicPushes waits until each atomic push to an earlier node is complete or did not begin; see package
@@ -194,7 +194,7 @@ func (n *Node) CompleteAtomicPushes(ctx context.Context) (ids []string) {
 	if n.pushes == nil {
 		return nil
 	}
-	return n.pushes.CompleteAtomicPushes(ctx)
+	return n.pushes.Recovery().CompleteAtomicPushes(ctx)
 }
 
 // RefValue returns the object ID of a ref, also of a hidden one. The zero ID means that the ref does not exist. Errors

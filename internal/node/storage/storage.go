@@ -186,7 +186,7 @@ func New(server *uploadpack.Server, o Options) (*Node, error) {
 	}
 	if n.pushes != nil {
 		n.hooks = n.pushes.RepositoryHooks()
-		if err := n.pushes.Start(n.claims.claim); err != nil {
+		if err := n.pushes.Recovery().Start(n.claims.claim); err != nil {
 			return nil, fault.Wrap(fault.Unavailable, "cannot read the push journal", err)
 		}
 	}
