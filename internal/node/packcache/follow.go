@@ -176,7 +176,7 @@ func (r *follower) Info() packsource.Info {
 	defer f.mu.Unlock()
 	info := packsource.Info{Result: r.result, Bytes: r.pos, Objects: f.info.Objects}
 	if r.result == packsource.Miss {
-		info.Wait, info.Child, info.Made = f.info.Wait, f.info.Child, f.info.Made
+		info.Wait, info.Made = f.info.Wait, f.info.Made
 		if f.degraded {
 			info.Result = packsource.Uncached
 		}

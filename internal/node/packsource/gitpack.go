@@ -58,7 +58,7 @@ func (p *gitPack) Send(ctx context.Context, out Output) error {
 		p.child.Kill()
 	}
 	usage, exit := p.child.Wait()
-	p.ended, p.info.Child, p.info.Made.Write = true, usage, usage.Wall
+	p.ended, p.info.Made.Write = true, usage.Wall
 	gone := cmp.Or(ctx.Err(), p.abandoned())
 	switch {
 	case gone != nil:
@@ -231,8 +231,8 @@ func (p *gitPack) Close() error {
 	p.cancel()
 	if !p.ended {
 		p.child.Kill()
-		usage, _ := p.child.Wait()
-		p.ended, p.info.Child = true, usage
+		_, _ = p.child.Wait()
+		p.ended = true
 	}
 	p.removeTemporary()
 	return nil

@@ -22,7 +22,6 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/graph"
 	"github.com/packhorse-git/packhorse/internal/git/pack"
-	"github.com/packhorse-git/packhorse/internal/git/process"
 	"github.com/packhorse-git/packhorse/internal/schedule/balance"
 )
 
@@ -200,7 +199,6 @@ type Info struct {
 	Bytes   int64         // framed bytes handed to the Output so far
 	Objects uint32        // from the pack's header; 0 while unknown
 	Wait    time.Duration // waited for a slot
-	Child   process.Usage // of the git process, if this reader's request started one and it has ended
 	Made    Made          // if this reader's request made the pack
 }
 
