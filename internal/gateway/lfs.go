@@ -75,7 +75,8 @@ var ErrNoLFS = fault.New(fault.NotFound, "Git LFS is not supported by this serve
 
 // LFSBatch has a node return the states of objects, in their order.
 func (r *Request) LFSBatch(batch lfs.Batch, response *Response) (states []lfs.Status) {
-	r.relayLFS(batch.Upload, response, func(n lfsNode, repo git.RepoPath, session node.Session) (o node.Outcome, err error) {
+	r.relayLFS(batch.Upload, response, func(n lfsNode, repo git.RepoPath, session node.Session) (o node.Outcome,
+		err error) {
 		states, o, err = n.LFSBatch(r.Ctx, repo, session, batch)
 		if err == nil && len(states) != len(batch.Objects) {
 			err = fault.New(fault.Internal, "the storage node returned the states of %d LFS objects instead of %d",
