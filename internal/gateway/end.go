@@ -171,7 +171,7 @@ func (r *Request) attributes(a []slog.Attr) []slog.Attr {
 	if len(r.failed) > 0 {
 		a = append(a, slog.Any("failed_nodes", r.failed))
 	}
-	a = append(a, r.gitAttributes()...)
+	a = r.running.Usage().Attrs(a)
 	a = append(a, slog.Int64("bytes", r.Bytes.Sent))
 	if r.Bytes.Kernel > 0 || o.Fetch.Pack != "" {
 		a = append(a, slog.Int64("kernel_bytes", r.Bytes.Kernel))
@@ -184,19 +184,6 @@ func (r *Request) attributes(a []slog.Attr) []slog.Attr {
 		a = append(a, slog.String("error", logError(r.Err)))
 	}
 	return a
-}
-
-// gitAttributes returns the totals of the git commands that ran for the request, here or on nodes.
-func (r *Request) gitAttributes() []slog.Attr {
-	u := r.running.Usage()
-	if u.Commands == 0 {
-		return nil
-	}
-	return []slog.Attr{
-		slog.Int("git_commands", u.Commands), node.Milliseconds("git_cpu_ms", u.User+u.System),
-		node.Milliseconds("git_queue_ms", u.Queue),
-		slog.Int64("git_max_rss", u.MaxRSS), slog.Int64("git_in", u.In), slog.Int64("git_out", u.Out),
-	}
 }
 
 // LogText returns text that a client has sent for a log: at most 200 bytes, without access tokens.

@@ -1,6 +1,7 @@
 package remote
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -17,6 +18,9 @@ import (
 
 // errorTimeout is how long to wait for a node's error after its side channel broke.
 const errorTimeout = 2 * time.Second
+
+// silenceTimeout is how long a node may be silent after a transfer.
+const silenceTimeout = time.Minute
 
 // copyFromChannel copies a response from a side channel to the client. At the same time it waits for the end of the
 // call, in which the node reports a failure.
@@ -36,7 +40,7 @@ func (r *response) copyFromChannel() (*internalv1.End, error) {
 	failure := r.copy(receiver)
 	if failure == nil {
 		r.complete.Store(true)
-		timer := time.AfterFunc(r.node.channelStall(), r.hangUp)
+		timer := time.AfterFunc(cmp.Or(r.node.ChannelStall, silenceTimeout), r.hangUp)
 		err := <-ended
 		if !timer.Stop() && err != nil && r.ctx.Err() == nil {
 			err = r.invalid("the call does not end after the side channel")
@@ -101,14 +105,6 @@ func (r *response) channelError(err error) error {
 		Kind: fault.Unavailable, RetryAfter: fault.RetrySoon, Err: err,
 		Msg: "the connection for packs to the storage node " + r.node.Name + " failed; try again",
 	}
-}
-
-// channelStall is how long the node may be silent after a transfer.
-func (n *Node) channelStall() time.Duration {
-	if n.ChannelStall > 0 {
-		return n.ChannelStall
-	}
-	return time.Minute
 }
 
 // awaitEnd waits for the last part of the call. If the session failed, it aborts the channel.

@@ -12,7 +12,6 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/node"
-	"github.com/packhorse-git/packhorse/internal/proto/internalv1"
 )
 
 // silentCall is a call whose answer does not come. Its read side is for one at a time.
@@ -77,9 +76,8 @@ func TestLeavingReadsNothing(t *testing.T) {
 		<-call.receiving
 		cancel()
 	}()
-	_, err := n.session(ctx, noReply{io.Discard}, nil, func(context.Context, *link) (connect.StreamingClientConn,
-		pathMessage, error) {
-		return call, func(*internalv1.DataPath) any { return nil }, nil
+	_, err := n.session(ctx, noReply{io.Discard}, nil, &sessionCall{
+		open: func(context.Context, *link) (connect.StreamingClientConn, error) { return call, nil },
 	})
 	if !fault.Is(err, fault.Cancelled) || call.together.Load() || !call.closed.Load() {
 		t.Errorf("%v; two readers: %v; response closed: %v", err, call.together.Load(), call.closed.Load())

@@ -32,7 +32,7 @@ func callLFS[Q, B any, A interface {
 	}
 	r := connect.NewRequest(request)
 	n.addHeaders(ctx, r.Header())
-	addStore(r.Header(), session)
+	addStore(r.Header(), session.StoreID)
 	response, err := call(n.link.Load().lfs, ctx, r)
 	if err != nil {
 		o = n.outcomeOfError(ctx, err)
@@ -93,20 +93,17 @@ func (n *Node) LFSDownload(ctx context.Context, repo git.RepoPath, session node.
 		return o, err
 	}
 	session.Stateless = true
-	o, err = n.session(ctx, w, nil, func(ctx context.Context, l *link) (call connect.StreamingClientConn,
-		path pathMessage, err error) {
-		call, err = l.lfs.Download(ctx).Conn()
-		if err != nil {
-			return nil, nil, err
-		}
-		n.addHeaders(ctx, call.RequestHeader())
-		err = call.Send(&internalv1.DownloadRequest{Part: &internalv1.DownloadRequest_Start{
+	o, err = n.session(ctx, w, nil, &sessionCall{
+		open: func(ctx context.Context, l *link) (connect.StreamingClientConn, error) {
+			return l.lfs.Download(ctx).Conn()
+		},
+		start: &internalv1.DownloadRequest{Part: &internalv1.DownloadRequest_Start{
 			Start: &internalv1.DownloadStart{Repository: repo.String(), Session: sessionMessage(session),
 				Object: objectMessage(d.Object), Offset: d.Offset, Length: d.Length},
-		}})
-		return call, func(p *internalv1.DataPath) any {
+		}},
+		path: func(p *internalv1.DataPath) any {
 			return &internalv1.DownloadRequest{Part: &internalv1.DownloadRequest_DataPath{DataPath: p}}
-		}, err
+		},
 	})
 	return o, err
 }
@@ -119,25 +116,23 @@ func (n *Node) LFSUpload(ctx context.Context, repo git.RepoPath, session node.Se
 		return 0, o, err
 	}
 	session.Stateless = true
-	stream := newRequestStream(content, session, func(d *internalv1.RequestData) any {
-		return &internalv1.UploadRequest{Part: &internalv1.UploadRequest_Data{Data: d}}
-	})
+	stream := newRequestStream(content, session)
 	stream.push, stream.lossAdvice = true, "the upload; upload the object again"
-	o, err = n.session(ctx, nil, stream, func(ctx context.Context, l *link) (call connect.StreamingClientConn,
-		path pathMessage, err error) {
-		call, err = l.lfs.Upload(ctx).Conn()
-		if err != nil {
-			return nil, nil, err
-		}
-		n.addHeaders(ctx, call.RequestHeader())
-		addStore(call.RequestHeader(), session)
-		err = call.Send(&internalv1.UploadRequest{Part: &internalv1.UploadRequest_Start{
+	o, err = n.session(ctx, nil, stream, &sessionCall{
+		storeID: session.StoreID,
+		open: func(ctx context.Context, l *link) (connect.StreamingClientConn, error) {
+			return l.lfs.Upload(ctx).Conn()
+		},
+		start: &internalv1.UploadRequest{Part: &internalv1.UploadRequest_Start{
 			Start: &internalv1.UploadStart{Repository: repo.String(), Session: sessionMessage(session),
 				Object: objectMessage(u.Object), Offset: u.Offset, Partial: u.Partial, Ref: u.Ref},
-		}})
-		return call, func(p *internalv1.DataPath) any {
+		}},
+		path: func(p *internalv1.DataPath) any {
 			return &internalv1.UploadRequest{Part: &internalv1.UploadRequest_DataPath{DataPath: p}}
-		}, err
+		},
+		data: func(d *internalv1.RequestData) any {
+			return &internalv1.UploadRequest{Part: &internalv1.UploadRequest_Data{Data: d}}
+		},
 	})
 	if err != nil {
 		return 0, o, err

@@ -47,18 +47,6 @@ func (p *requestParts) next() (*internalv1.RequestData, error) {
 	return &p.part, nil
 }
 
-// sendRequest sends the start and the whole request, or the first part of the request of a stateful session.
-func sendRequest(call connect.StreamingClientConn, start *internalv1.UploadPackStart, parts *requestParts) error {
-	err := call.Send(&internalv1.UploadPackRequest{Part: &internalv1.UploadPackRequest_Start{Start: start}})
-	for err == nil && !parts.part.Last && !parts.stateful {
-		var data *internalv1.RequestData
-		if data, err = parts.next(); err == nil {
-			err = call.Send(&internalv1.UploadPackRequest{Part: &internalv1.UploadPackRequest_Data{Data: data}})
-		}
-	}
-	return err
-}
-
 // requestStream is a request that is sent while its response may arrive: the request of a stateful session after its
 // first part, a push, or an upload to Git LFS. A goroutine reads it from the client, and buffers one part of it. The
 // goroutine ends with the request, with the call, or with an error of either. While a stateful client is silent, it
@@ -86,9 +74,8 @@ type requestStream struct {
 // streamFailure is the reason why the node did not get the whole request.
 type streamFailure struct{ err error }
 
-func newRequestStream(request io.Reader, session node.Session,
-	message func(*internalv1.RequestData) any) *requestStream {
-	return &requestStream{request: request, stateful: !session.Stateless, message: message, done: make(chan struct{})}
+func newRequestStream(request io.Reader, session node.Session) *requestStream {
+	return &requestStream{request: request, stateful: !session.Stateless, done: make(chan struct{})}
 }
 
 // start begins to send.

@@ -26,9 +26,9 @@ type response struct {
 	hangUp   func()            // cancels the call
 	complete *atomic.Bool      // the client has the whole response, and may disconnect
 	call     connect.StreamingClientConn
-	path     pathMessage
-	request  *requestStream      // nil: the request was sent
-	w        node.ResponseWriter // nil: the response has no data
+	path     func(*internalv1.DataPath) any // see sessionCall
+	request  *requestStream                 // nil: the request was sent
+	w        node.ResponseWriter            // nil: the response has no data
 	part     *part
 	outcome  node.Outcome
 	updates  []node.RefUpdate // of a push, received so far

@@ -39,19 +39,16 @@ func (n *Node) Advertise(ctx context.Context, repo git.RepoPath, session node.Se
 			return o, err
 		}
 	}
-	return n.session(ctx, w, nil, func(ctx context.Context, l *link) (call connect.StreamingClientConn,
-		path pathMessage, err error) {
-		call, err = l.sessions.Advertise(ctx).Conn()
-		if err != nil {
-			return nil, nil, err
-		}
-		n.addHeaders(ctx, call.RequestHeader())
-		err = call.Send(&internalv1.AdvertiseRequest{Part: &internalv1.AdvertiseRequest_Start{
+	return n.session(ctx, w, nil, &sessionCall{
+		open: func(ctx context.Context, l *link) (connect.StreamingClientConn, error) {
+			return l.sessions.Advertise(ctx).Conn()
+		},
+		start: &internalv1.AdvertiseRequest{Part: &internalv1.AdvertiseRequest_Start{
 			Start: &internalv1.AdvertiseStart{Repository: repo.String(), Session: sessionMessage(session)},
-		}})
-		return call, func(p *internalv1.DataPath) any {
+		}},
+		path: func(p *internalv1.DataPath) any {
 			return &internalv1.AdvertiseRequest{Part: &internalv1.AdvertiseRequest_DataPath{DataPath: p}}
-		}, err
+		},
 	})
 }
 
@@ -75,22 +72,22 @@ func (n *Node) UploadPack(ctx context.Context, repo git.RepoPath, session node.S
 	}
 	var rest *requestStream
 	if !session.Stateless && !first.Last {
-		rest = newRequestStream(request, session, func(d *internalv1.RequestData) any {
-			return &internalv1.UploadPackRequest{Part: &internalv1.UploadPackRequest_Data{Data: d}}
-		})
+		rest = newRequestStream(request, session)
 	}
-	return n.session(ctx, w, rest, func(ctx context.Context, l *link) (call connect.StreamingClientConn,
-		path pathMessage, err error) {
-		call, err = l.sessions.UploadPack(ctx).Conn()
-		if err != nil {
-			return nil, nil, err
-		}
-		n.addHeaders(ctx, call.RequestHeader())
-		start := &internalv1.UploadPackStart{Repository: repo.String(), Session: sessionMessage(session), Data: first}
-		err = sendRequest(call, start, parts)
-		return call, func(p *internalv1.DataPath) any {
+	return n.session(ctx, w, rest, &sessionCall{
+		open: func(ctx context.Context, l *link) (connect.StreamingClientConn, error) {
+			return l.sessions.UploadPack(ctx).Conn()
+		},
+		start: &internalv1.UploadPackRequest{Part: &internalv1.UploadPackRequest_Start{
+			Start: &internalv1.UploadPackStart{Repository: repo.String(), Session: sessionMessage(session), Data: first},
+		}},
+		parts: parts,
+		path: func(p *internalv1.DataPath) any {
 			return &internalv1.UploadPackRequest{Part: &internalv1.UploadPackRequest_DataPath{DataPath: p}}
-		}, err
+		},
+		data: func(d *internalv1.RequestData) any {
+			return &internalv1.UploadPackRequest{Part: &internalv1.UploadPackRequest_Data{Data: d}}
+		},
 	})
 }
 
@@ -103,34 +100,33 @@ func (n *Node) ReceivePack(ctx context.Context, repo git.RepoPath, session node.
 		return o, err
 	}
 	session.Service = protocol.ReceivePack
-	stream := newRequestStream(request, session, func(d *internalv1.RequestData) any {
-		return &internalv1.ReceivePackRequest{Part: &internalv1.ReceivePackRequest_Data{Data: d}}
-	})
+	stream := newRequestStream(request, session)
 	stream.push = true
 	stream.lossAdvice = "the push; check whether your refs have changed, and push again if not"
-	return n.session(ctx, w, stream, func(ctx context.Context, l *link) (call connect.StreamingClientConn,
-		path pathMessage, err error) {
-		call, err = l.sessions.ReceivePack(ctx).Conn()
-		if err != nil {
-			return nil, nil, err
-		}
-		n.addHeaders(ctx, call.RequestHeader())
-		addStore(call.RequestHeader(), session)
-		start := &internalv1.ReceivePackStart{
-			Repository: repo.String(), Session: sessionMessage(session),
-			Pusher: &internalv1.Pusher{Name: pusher.Name, Address: pusher.Address}, Updates: true,
-		}
-		err = call.Send(&internalv1.ReceivePackRequest{Part: &internalv1.ReceivePackRequest_Start{Start: start}})
-		return call, func(p *internalv1.DataPath) any {
+	return n.session(ctx, w, stream, &sessionCall{
+		storeID: session.StoreID,
+		open: func(ctx context.Context, l *link) (connect.StreamingClientConn, error) {
+			return l.sessions.ReceivePack(ctx).Conn()
+		},
+		start: &internalv1.ReceivePackRequest{Part: &internalv1.ReceivePackRequest_Start{
+			Start: &internalv1.ReceivePackStart{
+				Repository: repo.String(), Session: sessionMessage(session),
+				Pusher: &internalv1.Pusher{Name: pusher.Name, Address: pusher.Address}, Updates: true,
+			},
+		}},
+		path: func(p *internalv1.DataPath) any {
 			return &internalv1.ReceivePackRequest{Part: &internalv1.ReceivePackRequest_DataPath{DataPath: p}}
-		}, err
+		},
+		data: func(d *internalv1.RequestData) any {
+			return &internalv1.ReceivePackRequest{Part: &internalv1.ReceivePackRequest_Data{Data: d}}
+		},
 	})
 }
 
-// addStore adds the object store in which a change has to be committed.
-func addStore(h http.Header, s node.Session) {
-	if s.StoreID != "" {
-		h.Set(node.StoreHeader, s.StoreID)
+// addStore adds the object store in which a change has to be committed, unless it is "".
+func addStore(h http.Header, id string) {
+	if id != "" {
+		h.Set(node.StoreHeader, id)
 	}
 }
 
@@ -150,18 +146,44 @@ func (n *Node) checkCredential(s node.Session) error {
 		"it: ask the operator to set up TLS for it", n.Name)
 }
 
-// pathMessage returns the message of a call that names the path of its bulk data.
-type pathMessage func(*internalv1.DataPath) any
+// sessionCall is a call of one session. Its messages are those of its procedure.
+type sessionCall struct {
+	storeID string // of the object store in which the session has to commit its change; "" for any
+	open    func(context.Context, *link) (connect.StreamingClientConn, error)
+	start   any
+	parts   *requestParts                     // the request after start; nil: none, or a requestStream has it
+	path    func(*internalv1.DataPath) any    // returns the message that names the path of bulk data
+	data    func(*internalv1.RequestData) any // returns that with a part of the request
+}
+
+// begin opens the call and sends the request, except for the part that a requestStream has. The call is nil if it could
+// not be opened.
+func (n *Node) begin(ctx context.Context, l *link, c *sessionCall) (connect.StreamingClientConn, error) {
+	call, err := c.open(ctx, l)
+	if err != nil {
+		return nil, err
+	}
+	n.addHeaders(ctx, call.RequestHeader())
+	addStore(call.RequestHeader(), c.storeID)
+	err = call.Send(c.start)
+	for err == nil && c.parts != nil && !c.parts.part.Last && !c.parts.stateful {
+		var data *internalv1.RequestData
+		if data, err = c.parts.next(); err == nil {
+			err = call.Send(c.data(data))
+		}
+	}
+	return call, err
+}
 
 // disconnectDelay is how long a call continues after its client has disconnected. A client may disconnect as soon as it
 // has its whole response, before the end of the call arrives here. Cancelling the call then would close the side
 // channel, and count a complete response as cancelled.
 const disconnectDelay = 50 * time.Millisecond
 
-// session runs one session. w may be nil if the response has no data. begin opens the call and sends the request,
-// except for the part that stream sends while the response may arrive.
+// session runs one session. w may be nil if the response has no data. stream, unless nil, sends a part of the request
+// while the response may arrive.
 func (n *Node) session(client context.Context, w node.ResponseWriter, stream *requestStream,
-	begin func(context.Context, *link) (connect.StreamingClientConn, pathMessage, error)) (node.Outcome, error) {
+	c *sessionCall) (node.Outcome, error) {
 	if s := n.state.Load(); !s.reachable {
 		return node.Outcome{}, s.err
 	}
@@ -172,7 +194,7 @@ func (n *Node) session(client context.Context, w node.ResponseWriter, stream *re
 		defer cancel()
 	}
 	l := n.link.Load()
-	call, path, err := begin(ctx, l)
+	call, err := n.begin(ctx, l, c)
 	if call == nil {
 		return node.Outcome{}, n.failed(client, err)
 	}
@@ -203,7 +225,7 @@ func (n *Node) session(client context.Context, w node.ResponseWriter, stream *re
 		return node.Outcome{}, n.failed(client, err)
 	}
 	r := &response{
-		node: n, pool: l.pool, ctx: client, callCtx: ctx, hangUp: hangUp, complete: &complete, call: call, path: path,
+		node: n, pool: l.pool, ctx: client, callCtx: ctx, hangUp: hangUp, complete: &complete, call: call, path: c.path,
 		request: stream, w: w, part: parts.Get().(*part),
 	}
 	defer func() {
@@ -215,7 +237,7 @@ func (n *Node) session(client context.Context, w node.ResponseWriter, stream *re
 		err = r.run()
 		return r.outcome, err
 	}
-	stream.response = r
+	stream.response, stream.message = r, c.data
 	if !stream.push {
 		_ = stream.start()
 	}

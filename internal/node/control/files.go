@@ -2,6 +2,7 @@ package control
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 
 	"connectrpc.com/connect"
@@ -102,27 +103,19 @@ func (b *fileBatch) flush() error {
 
 func (o nodeService) CountCommits(ctx context.Context,
 	request *connect.Request[internalv1.CountCommitsRequest]) (*connect.Response[internalv1.CountCommitsResponse], error) {
-	repository, err := parsePath(request.Msg.GetRepository())
-	if err != nil {
-		return nil, err
-	}
-	older, err := commitID(request.Msg.GetOld())
-	if err != nil {
-		return nil, err
-	}
-	newer, err := commitID(request.Msg.GetNew())
-	if err != nil {
-		return nil, err
-	}
-	limit := int(request.Msg.GetLimit())
-	if limit == 0 {
-		limit = maxBehind
-	}
-	n, err := o.Node.Behind(ctx, repository, older, newer, limit)
-	if err != nil {
-		return nil, err
-	}
-	return connect.NewResponse(&internalv1.CountCommitsResponse{Commits: int32(n)}), nil
+	return respond(request.Msg, func(repository git.RepoPath) (*internalv1.CountCommitsResponse, error) {
+		older, err := commitID(request.Msg.GetOld())
+		if err != nil {
+			return nil, err
+		}
+		newer, err := commitID(request.Msg.GetNew())
+		if err != nil {
+			return nil, err
+		}
+		limit := cmp.Or(int(request.Msg.GetLimit()), maxBehind)
+		n, err := o.Node.Behind(ctx, repository, older, newer, limit)
+		return &internalv1.CountCommitsResponse{Commits: int32(n)}, err
+	})
 }
 
 // Grep runs in the cold lane, because it starts Git.
@@ -135,10 +128,7 @@ func (o nodeService) Grep(ctx context.Context, request *connect.Request[internal
 	caller := balance.Caller(request.Header().Get(callerHeader))
 	q := storage.GrepQuery{
 		Pattern: request.Msg.GetPattern(), Regexp: request.Msg.GetRegexp(), IgnoreCase: request.Msg.GetIgnoreCase(),
-		Limit: int(request.Msg.GetLimit()), Caller: caller,
-	}
-	if q.Limit == 0 {
-		q.Limit = usualGrep
+		Limit: cmp.Or(int(request.Msg.GetLimit()), usualGrep), Caller: caller,
 	}
 	if q.Commit, err = commitID(request.Msg.GetCommit()); err != nil {
 		return err

@@ -21,13 +21,7 @@ type Store interface {
 // Hint passes a hint to the store.
 func (s nodeService) Hint(_ context.Context,
 	r *connect.Request[internalv1.HintRequest]) (*connect.Response[internalv1.HintResponse], error) {
-	path, err := parsePath(r.Msg.GetRepository())
-	if err != nil {
-		return nil, err
-	}
-	response := &internalv1.HintResponse{}
-	if s.Store != nil {
-		response.Held = s.Store.Hint(path, r.Msg.GetRecord())
-	}
-	return connect.NewResponse(response), nil
+	return respond(r.Msg, func(path git.RepoPath) (*internalv1.HintResponse, error) {
+		return &internalv1.HintResponse{Held: s.Store != nil && s.Store.Hint(path, r.Msg.GetRecord())}, nil
+	})
 }

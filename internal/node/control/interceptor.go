@@ -207,24 +207,11 @@ func (c *interceptor) log(ctx context.Context, spec connect.Spec, header http.He
 	attributes = append(attributes,
 		slog.String("procedure", spec.Procedure), slog.String("code", code), slog.String("caller", header.Get(callerHeader)),
 		node.Milliseconds("ms", took))
-	attributes = append(attributes, attributesOfGit(ctx)...)
+	attributes = inflight.From(ctx).Usage().Attrs(attributes)
 	if err != nil {
 		attributes = append(attributes, slog.String("error", clip(err.Error())))
 	}
 	c.Log.LogAttrs(ctx, level, "call", attributes...)
-}
-
-// attributesOfGit returns the totals of the Git commands that ran for a call.
-func attributesOfGit(ctx context.Context) []slog.Attr {
-	u := inflight.From(ctx).Usage()
-	if u.Commands == 0 {
-		return nil
-	}
-	return []slog.Attr{
-		slog.Int("git_commands", u.Commands), node.Milliseconds("git_cpu_ms", u.User+u.System),
-		node.Milliseconds("git_queue_ms", u.Queue),
-		slog.Int64("git_max_rss", u.MaxRSS), slog.Int64("git_in", u.In), slog.Int64("git_out", u.Out),
-	}
 }
 
 // maxLogged is the maximum size of a text in the log in bytes.

@@ -1,8 +1,6 @@
 package control
 
 import (
-	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -20,24 +18,11 @@ var jsonNames = []string{"json", "json; charset=utf-8"}
 
 func (c jsonCodec) Name() string { return c.name }
 
-func (jsonCodec) IsBinary() bool { return false }
-
 func (jsonCodec) Marshal(m any) ([]byte, error) { return protojson.Marshal(m.(proto.Message)) }
 
 // MarshalAppend lets Connect reuse its buffers.
 func (jsonCodec) MarshalAppend(b []byte, m any) ([]byte, error) {
 	return protojson.MarshalOptions{}.MarshalAppend(b, m.(proto.Message))
-}
-
-// MarshalStable returns the same bytes for the same message. protojson alone varies its spaces.
-func (jsonCodec) MarshalStable(m any) ([]byte, error) {
-	text, err := protojson.Marshal(m.(proto.Message))
-	if err != nil {
-		return nil, err
-	}
-	var compact bytes.Buffer
-	err = json.Compact(&compact, text)
-	return compact.Bytes(), err
 }
 
 func (jsonCodec) Unmarshal(b []byte, m any) error {

@@ -65,36 +65,27 @@ func (o objectService) Blob(ctx context.Context, request *connect.Request[packho
 
 func (o objectService) Tree(ctx context.Context, request *connect.Request[packhorsev1.TreeRequest]) (
 	*connect.Response[packhorsev1.TreeResponse], error) {
-	repository, err := parsePath(request.Msg.GetRepository())
-	if err != nil {
-		return nil, err
-	}
-	page, err := o.Node.Tree(ctx, repository, lookup.TreeRequest{
-		In: pathIn(request.Msg.GetPath()), Recursive: request.Msg.GetRecursive(),
-		PageSize: int(request.Msg.GetPageSize()), Token: request.Msg.GetPageToken(),
+	return respond(request.Msg, func(repository git.RepoPath) (*packhorsev1.TreeResponse, error) {
+		page, err := o.Node.Tree(ctx, repository, lookup.TreeRequest{
+			In: pathIn(request.Msg.GetPath()), Recursive: request.Msg.GetRecursive(),
+			PageSize: int(request.Msg.GetPageSize()), Token: request.Msg.GetPageToken(),
+		})
+		answer := &packhorsev1.TreeResponse{Oid: page.ID.String(), NextPageToken: page.Next,
+			Entries: make([]*packhorsev1.TreeEntry, len(page.Entries))}
+		for i, e := range page.Entries {
+			answer.Entries[i] = &packhorsev1.TreeEntry{Path: e.Path, Mode: e.Mode, Type: e.Type().String(),
+				Oid: e.ID.String()}
+		}
+		return answer, err
 	})
-	if err != nil {
-		return nil, err
-	}
-	answer := &packhorsev1.TreeResponse{Oid: page.ID.String(), NextPageToken: page.Next,
-		Entries: make([]*packhorsev1.TreeEntry, len(page.Entries))}
-	for i, e := range page.Entries {
-		answer.Entries[i] = &packhorsev1.TreeEntry{Path: e.Path, Mode: e.Mode, Type: e.Type().String(), Oid: e.ID.String()}
-	}
-	return connect.NewResponse(answer), nil
 }
 
 func (o objectService) Commit(ctx context.Context, request *connect.Request[packhorsev1.CommitRequest]) (
 	*connect.Response[packhorsev1.CommitResponse], error) {
-	repository, err := parsePath(request.Msg.GetRepository())
-	if err != nil {
-		return nil, err
-	}
-	commit, err := o.Node.Commit(ctx, repository, request.Msg.GetRevision())
-	if err != nil {
-		return nil, err
-	}
-	return connect.NewResponse(&packhorsev1.CommitResponse{Commit: commitMessage(&commit)}), nil
+	return respond(request.Msg, func(repository git.RepoPath) (*packhorsev1.CommitResponse, error) {
+		commit, err := o.Node.Commit(ctx, repository, request.Msg.GetRevision())
+		return &packhorsev1.CommitResponse{Commit: commitMessage(&commit)}, err
+	})
 }
 
 func commitMessage(c *lookup.Commit) *packhorsev1.Commit {

@@ -23,19 +23,13 @@ var _ packhorsev1connect.RefServiceHandler = (*refService)(nil)
 
 func (s *refService) Resolve(ctx context.Context,
 	r *connect.Request[packhorsev1.ResolveRequest]) (*connect.Response[packhorsev1.ResolveResponse], error) {
-	path, err := parsePath(r.Msg.GetRepository())
-	if err != nil {
-		return nil, err
-	}
-	found, err := s.Node.Resolve(ctx, path, r.Msg.GetName())
-	if err != nil {
-		return nil, err
-	}
-	answer, err := resolved(found)
-	if err != nil {
-		return nil, err
-	}
-	return connect.NewResponse(answer), nil
+	return respond(r.Msg, func(path git.RepoPath) (*packhorsev1.ResolveResponse, error) {
+		found, err := s.Node.Resolve(ctx, path, r.Msg.GetName())
+		if err != nil {
+			return nil, err
+		}
+		return resolved(found)
+	})
 }
 
 // Limits of messages in bytes. By default gRPC clients accept 4 MiB.
@@ -104,15 +98,10 @@ func (s *refService) ResolveMany(ctx context.Context, r *connect.Request[packhor
 
 func (s *refService) Exists(ctx context.Context,
 	r *connect.Request[packhorsev1.ExistsRequest]) (*connect.Response[packhorsev1.ExistsResponse], error) {
-	path, err := parsePath(r.Msg.GetRepository())
-	if err != nil {
-		return nil, err
-	}
-	exists, v, err := s.Node.Exists(ctx, path, r.Msg.GetName())
-	if err != nil {
-		return nil, err
-	}
-	return connect.NewResponse(&packhorsev1.ExistsResponse{Exists: exists, Version: version(v)}), nil
+	return respond(r.Msg, func(path git.RepoPath) (*packhorsev1.ExistsResponse, error) {
+		exists, v, err := s.Node.Exists(ctx, path, r.Msg.GetName())
+		return &packhorsev1.ExistsResponse{Exists: exists, Version: version(v)}, err
+	})
 }
 
 func (s *refService) List(ctx context.Context, r *connect.Request[packhorsev1.RefServiceListRequest],

@@ -23,34 +23,38 @@ var _ packhorsev1connect.RepositoryServiceHandler = (*repositoryService)(nil)
 
 func (s *repositoryService) Create(ctx context.Context,
 	r *connect.Request[packhorsev1.CreateRequest]) (*connect.Response[packhorsev1.CreateResponse], error) {
-	path, err := parsePath(r.Msg.GetRepository())
-	if err != nil {
-		return nil, err
-	}
-	o := storage.CreateOptions{Branch: r.Msg.GetDefaultBranch(), RequestID: r.Msg.GetRequestId()}
-	if name := r.Msg.GetObjectFormat(); name != "" {
-		if o.Format, err = git.ParseObjectFormat(name); err != nil {
-			return nil, fault.Wrap(fault.Invalid, `invalid object format: want "sha1" or "sha256"`, err)
+	return respond(r.Msg, func(path git.RepoPath) (_ *packhorsev1.CreateResponse, err error) {
+		o := storage.CreateOptions{Branch: r.Msg.GetDefaultBranch(), RequestID: r.Msg.GetRequestId()}
+		if name := r.Msg.GetObjectFormat(); name != "" {
+			if o.Format, err = git.ParseObjectFormat(name); err != nil {
+				return nil, fault.Wrap(fault.Invalid, `invalid object format: want "sha1" or "sha256"`, err)
+			}
 		}
-	}
-	d, err := s.Node.Create(ctx, path, o)
+		d, err := s.Node.Create(ctx, path, o)
+		return &packhorsev1.CreateResponse{Repository: description(d)}, err
+	})
+}
+
+// respond answers a unary call about one repository with the message of answer.
+func respond[M any](request interface{ GetRepository() string }, answer func(git.RepoPath) (*M, error)) (
+	*connect.Response[M], error) {
+	path, err := parsePath(request.GetRepository())
 	if err != nil {
 		return nil, err
 	}
-	return connect.NewResponse(&packhorsev1.CreateResponse{Repository: description(d)}), nil
+	m, err := answer(path)
+	if err != nil {
+		return nil, err
+	}
+	return connect.NewResponse(m), nil
 }
 
 func (s *repositoryService) Get(ctx context.Context,
 	r *connect.Request[packhorsev1.GetRequest]) (*connect.Response[packhorsev1.GetResponse], error) {
-	path, err := parsePath(r.Msg.GetRepository())
-	if err != nil {
-		return nil, err
-	}
-	d, err := s.Node.Describe(ctx, path)
-	if err != nil {
-		return nil, err
-	}
-	return connect.NewResponse(&packhorsev1.GetResponse{Repository: description(d)}), nil
+	return respond(r.Msg, func(path git.RepoPath) (*packhorsev1.GetResponse, error) {
+		d, err := s.Node.Describe(ctx, path)
+		return &packhorsev1.GetResponse{Repository: description(d)}, err
+	})
 }
 
 // defaultPage is the default number of repositories in a page.
@@ -81,61 +85,42 @@ func (s *repositoryService) List(ctx context.Context,
 
 func (s *repositoryService) Delete(ctx context.Context,
 	r *connect.Request[packhorsev1.DeleteRequest]) (*connect.Response[packhorsev1.DeleteResponse], error) {
-	path, err := parsePath(r.Msg.GetRepository())
-	if err == nil {
-		err = s.Node.Delete(ctx, path, storage.DeleteOptions{Incarnation: r.Msg.GetIncarnation(), Force: r.Msg.GetForce()})
-	}
-	if err != nil {
-		return nil, err
-	}
-	return connect.NewResponse(&packhorsev1.DeleteResponse{}), nil
+	return respond(r.Msg, func(path git.RepoPath) (*packhorsev1.DeleteResponse, error) {
+		o := storage.DeleteOptions{Incarnation: r.Msg.GetIncarnation(), Force: r.Msg.GetForce()}
+		return &packhorsev1.DeleteResponse{}, s.Node.Delete(ctx, path, o)
+	})
 }
 
 func (s *repositoryService) Rename(ctx context.Context,
 	r *connect.Request[packhorsev1.RenameRequest]) (*connect.Response[packhorsev1.RenameResponse], error) {
-	from, err := parsePath(r.Msg.GetRepository())
-	if err != nil {
-		return nil, err
-	}
-	to, err := parsePath(r.Msg.GetTo())
-	if err == nil {
-		err = s.Node.Rename(ctx, from, to)
-	}
-	if err != nil {
-		return nil, err
-	}
-	return connect.NewResponse(&packhorsev1.RenameResponse{}), nil
+	return respond(r.Msg, func(from git.RepoPath) (*packhorsev1.RenameResponse, error) {
+		to, err := parsePath(r.Msg.GetTo())
+		if err != nil {
+			return nil, err
+		}
+		return &packhorsev1.RenameResponse{}, s.Node.Rename(ctx, from, to)
+	})
 }
 
 func (s *repositoryService) SetHead(ctx context.Context, r *connect.Request[packhorsev1.SetHeadRequest]) (
 	*connect.Response[packhorsev1.SetHeadResponse], error) {
-	path, err := parsePath(r.Msg.GetRepository())
-	if err != nil {
-		return nil, err
-	}
-	branch, err := git.ParseRefName(r.Msg.GetBranch())
-	if err != nil {
-		return nil, fault.Wrap(fault.Invalid, "invalid branch: want a full name such as refs/heads/main", err)
-	}
-	exists, err := s.Node.SetHead(ctx, path, branch)
-	if err != nil {
-		return nil, err
-	}
-	return connect.NewResponse(&packhorsev1.SetHeadResponse{Exists: exists}), nil
+	return respond(r.Msg, func(path git.RepoPath) (*packhorsev1.SetHeadResponse, error) {
+		branch, err := git.ParseRefName(r.Msg.GetBranch())
+		if err != nil {
+			return nil, fault.Wrap(fault.Invalid, "invalid branch: want a full name such as refs/heads/main", err)
+		}
+		exists, err := s.Node.SetHead(ctx, path, branch)
+		return &packhorsev1.SetHeadResponse{Exists: exists}, err
+	})
 }
 
 func (s *repositoryService) Maintain(ctx context.Context, r *connect.Request[packhorsev1.MaintainRequest]) (
 	*connect.Response[packhorsev1.MaintainResponse], error) {
-	path, err := parsePath(r.Msg.GetRepository())
-	if err != nil {
-		return nil, err
-	}
-	m, err := s.Node.Maintain(ctx, path)
-	if err != nil {
-		return nil, err
-	}
-	return connect.NewResponse(&packhorsev1.MaintainResponse{Before: counts(m.Before), After: counts(m.After),
-		Duration: durationpb.New(m.Took)}), nil
+	return respond(r.Msg, func(path git.RepoPath) (*packhorsev1.MaintainResponse, error) {
+		m, err := s.Node.Maintain(ctx, path)
+		return &packhorsev1.MaintainResponse{Before: counts(m.Before), After: counts(m.After),
+			Duration: durationpb.New(m.Took)}, err
+	})
 }
 
 func (s *repositoryService) DropPacks(ctx context.Context, r *connect.Request[packhorsev1.DropPacksRequest]) (

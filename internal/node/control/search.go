@@ -10,7 +10,6 @@ import (
 	"strings"
 
 	"connectrpc.com/connect"
-	"google.golang.org/protobuf/types/known/durationpb"
 
 	lru "github.com/hashicorp/golang-lru/v2"
 
@@ -98,32 +97,12 @@ func (s searchStream) Matches(b search.Batch) error {
 }
 
 func (s searchStream) Progress(p search.Summary) error {
-	m := &internalv1.SearchSummary{
-		Done: p.Done, Results: int32(p.Results), Matches: int32(p.Matches), LimitHit: p.Limited, TimedOut: p.TimedOut,
-		Elapsed: durationpb.New(p.Elapsed),
-		Worker:  durationpb.New(p.Index), Ipc: durationpb.New(p.Link),
-		Searched: int32(p.Searched), Unindexed: validUTF8(p.Unindexed), Missing: validUTF8(p.Missing),
+	text, err := json.Marshal(p)
+	if err != nil {
+		return err
 	}
-	for _, f := range p.Repositories {
-		m.Repositories = append(m.Repositories, &internalv1.SearchFreshness{
-			Repository: strings.ToValidUTF8(f.Repository, "\ufffd"), Indexed: f.Indexed, Current: f.Current, Lag: int32(f.Lag),
-			Branch: strings.ToValidUTF8(f.Branch, "\ufffd"), Error: strings.ToValidUTF8(f.Error, "\ufffd"),
-		})
-	}
-	for _, n := range p.Notices {
-		m.Notices = append(m.Notices, &internalv1.SearchNotice{Reason: n.Reason,
-			Message: strings.ToValidUTF8(n.Message, "\ufffd")})
-	}
-	return s.Send(&internalv1.SearchResponse{Part: &internalv1.SearchResponse_Summary{Summary: m}})
-}
-
-// validUTF8 makes texts valid for a message.
-func validUTF8(texts []string) []string {
-	valid := make([]string, len(texts))
-	for i, text := range texts {
-		valid[i] = strings.ToValidUTF8(text, "\ufffd")
-	}
-	return valid
+	return s.Send(&internalv1.SearchResponse{Part: &internalv1.SearchResponse_Summary{
+		Summary: &internalv1.SearchSummary{Json: text}}})
 }
 
 func (s searchService) ListSearchable(_ context.Context,

@@ -347,7 +347,7 @@ func (x *sessionCall) log(ctx context.Context, took time.Duration, err error) {
 		slog.String("command", string(o.Command)),
 		node.Milliseconds("ms", took), slog.Int64("bytes", x.response.bytes.Sent),
 		slog.Int64("kernel_bytes", x.response.bytes.Kernel), slog.String("data_path", x.response.dataPath))
-	a = append(o.Attrs(a), attributesOfGit(ctx)...)
+	a = inflight.From(ctx).Usage().Attrs(o.Attrs(a))
 	if err != nil {
 		a = append(a, slog.String("error", clip(err.Error())))
 	}

@@ -21,18 +21,11 @@ type protoCodec struct{}
 
 func (protoCodec) Name() string { return "proto" }
 
-func (protoCodec) IsBinary() bool { return true }
-
 func (protoCodec) Marshal(m any) ([]byte, error) { return proto.Marshal(m.(proto.Message)) }
 
 // MarshalAppend lets Connect reuse its buffers.
 func (protoCodec) MarshalAppend(b []byte, m any) ([]byte, error) {
 	return proto.MarshalOptions{}.MarshalAppend(b, m.(proto.Message))
-}
-
-// MarshalStable returns the same bytes for the same message.
-func (protoCodec) MarshalStable(m any) ([]byte, error) {
-	return proto.MarshalOptions{Deterministic: true}.Marshal(m.(proto.Message))
 }
 
 func (protoCodec) Unmarshal(b []byte, m any) error {

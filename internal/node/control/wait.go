@@ -10,7 +10,6 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/node"
 	"github.com/packhorse-git/packhorse/internal/proto/internalv1"
-	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
 )
 
 // maxWait is the timeout of Wait.
@@ -41,7 +40,5 @@ func (s nodeService) Wait(ctx context.Context,
 		}
 		return nil, err
 	}
-	return connect.NewResponse(&internalv1.WaitResponse{Version: &packhorsev1.Version{
-		Incarnation: reached.Incarnation, Epoch: reached.Epoch, Generation: reached.Generation,
-	}}), nil
+	return connect.NewResponse(&internalv1.WaitResponse{Version: version(reached)}), nil
 }

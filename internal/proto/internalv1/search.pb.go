@@ -400,28 +400,11 @@ func (x *SearchMatches) GetMatches() int32 {
 	return 0
 }
 
+// SearchSummary describes the progress of a search, or its end.
 type SearchSummary struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// This is the last message.
-	Done    bool  `protobuf:"varint,1,opt,name=done,proto3" json:"done,omitempty"`
-	Results int32 `protobuf:"varint,2,opt,name=results,proto3" json:"results,omitempty"`
-	Matches int32 `protobuf:"varint,3,opt,name=matches,proto3" json:"matches,omitempty"`
-	// There are more results than the limit.
-	LimitHit bool                 `protobuf:"varint,4,opt,name=limit_hit,json=limitHit,proto3" json:"limit_hit,omitempty"`
-	TimedOut bool                 `protobuf:"varint,5,opt,name=timed_out,json=timedOut,proto3" json:"timed_out,omitempty"`
-	Elapsed  *durationpb.Duration `protobuf:"bytes,6,opt,name=elapsed,proto3" json:"elapsed,omitempty"`
-	// The repositories that have results. Only in the last message.
-	Repositories []*SearchFreshness `protobuf:"bytes,7,rep,name=repositories,proto3" json:"repositories,omitempty"`
-	// The number of repositories that were searched.
-	Searched int32 `protobuf:"varint,8,opt,name=searched,proto3" json:"searched,omitempty"`
-	// The repositories that were searched without an index, and those that were not searched because they have none.
-	Unindexed []string `protobuf:"bytes,9,rep,name=unindexed,proto3" json:"unindexed,omitempty"`
-	Missing   []string `protobuf:"bytes,10,rep,name=missing,proto3" json:"missing,omitempty"`
-	// Parts of elapsed, only in the last message: the time of the worker process, and that of the communication with it.
-	Worker *durationpb.Duration `protobuf:"bytes,11,opt,name=worker,proto3" json:"worker,omitempty"`
-	Ipc    *durationpb.Duration `protobuf:"bytes,12,opt,name=ipc,proto3" json:"ipc,omitempty"`
-	// Parts of the query that were not searched. Only in the last message.
-	Notices       []*SearchNotice `protobuf:"bytes,13,rep,name=notices,proto3" json:"notices,omitempty"`
+	// The fields of the summary in JSON (search.Summary in the code of the server).
+	Json          []byte `protobuf:"bytes,1,opt,name=json,proto3" json:"json,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -456,238 +439,11 @@ func (*SearchSummary) Descriptor() ([]byte, []int) {
 	return file_packhorse_internal_v1_search_proto_rawDescGZIP(), []int{4}
 }
 
-func (x *SearchSummary) GetDone() bool {
+func (x *SearchSummary) GetJson() []byte {
 	if x != nil {
-		return x.Done
-	}
-	return false
-}
-
-func (x *SearchSummary) GetResults() int32 {
-	if x != nil {
-		return x.Results
-	}
-	return 0
-}
-
-func (x *SearchSummary) GetMatches() int32 {
-	if x != nil {
-		return x.Matches
-	}
-	return 0
-}
-
-func (x *SearchSummary) GetLimitHit() bool {
-	if x != nil {
-		return x.LimitHit
-	}
-	return false
-}
-
-func (x *SearchSummary) GetTimedOut() bool {
-	if x != nil {
-		return x.TimedOut
-	}
-	return false
-}
-
-func (x *SearchSummary) GetElapsed() *durationpb.Duration {
-	if x != nil {
-		return x.Elapsed
+		return x.Json
 	}
 	return nil
-}
-
-func (x *SearchSummary) GetRepositories() []*SearchFreshness {
-	if x != nil {
-		return x.Repositories
-	}
-	return nil
-}
-
-func (x *SearchSummary) GetSearched() int32 {
-	if x != nil {
-		return x.Searched
-	}
-	return 0
-}
-
-func (x *SearchSummary) GetUnindexed() []string {
-	if x != nil {
-		return x.Unindexed
-	}
-	return nil
-}
-
-func (x *SearchSummary) GetMissing() []string {
-	if x != nil {
-		return x.Missing
-	}
-	return nil
-}
-
-func (x *SearchSummary) GetWorker() *durationpb.Duration {
-	if x != nil {
-		return x.Worker
-	}
-	return nil
-}
-
-func (x *SearchSummary) GetIpc() *durationpb.Duration {
-	if x != nil {
-		return x.Ipc
-	}
-	return nil
-}
-
-func (x *SearchSummary) GetNotices() []*SearchNotice {
-	if x != nil {
-		return x.Notices
-	}
-	return nil
-}
-
-type SearchNotice struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// "branch", "filter" or "files".
-	Reason string `protobuf:"bytes,1,opt,name=reason,proto3" json:"reason,omitempty"`
-	// A text for people.
-	Message       string `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *SearchNotice) Reset() {
-	*x = SearchNotice{}
-	mi := &file_packhorse_internal_v1_search_proto_msgTypes[5]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *SearchNotice) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*SearchNotice) ProtoMessage() {}
-
-func (x *SearchNotice) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_internal_v1_search_proto_msgTypes[5]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use SearchNotice.ProtoReflect.Descriptor instead.
-func (*SearchNotice) Descriptor() ([]byte, []int) {
-	return file_packhorse_internal_v1_search_proto_rawDescGZIP(), []int{5}
-}
-
-func (x *SearchNotice) GetReason() string {
-	if x != nil {
-		return x.Reason
-	}
-	return ""
-}
-
-func (x *SearchNotice) GetMessage() string {
-	if x != nil {
-		return x.Message
-	}
-	return ""
-}
-
-// SearchFreshness compares the searched commit of a repository with its branch.
-type SearchFreshness struct {
-	state      protoimpl.MessageState `protogen:"open.v1"`
-	Repository string                 `protobuf:"bytes,1,opt,name=repository,proto3" json:"repository,omitempty"`
-	// Object IDs of the searched commit and of the current tip of the branch. An empty indexed means a search without an index.
-	Indexed string `protobuf:"bytes,2,opt,name=indexed,proto3" json:"indexed,omitempty"`
-	Current string `protobuf:"bytes,3,opt,name=current,proto3" json:"current,omitempty"`
-	// The number of commits that current reaches and indexed does not. -1 means that they could not be counted.
-	Lag int32 `protobuf:"varint,4,opt,name=lag,proto3" json:"lag,omitempty"`
-	// The short name of the branch.
-	Branch string `protobuf:"bytes,5,opt,name=branch,proto3" json:"branch,omitempty"`
-	// The reason why it is not indexed.
-	Error         string `protobuf:"bytes,6,opt,name=error,proto3" json:"error,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *SearchFreshness) Reset() {
-	*x = SearchFreshness{}
-	mi := &file_packhorse_internal_v1_search_proto_msgTypes[6]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *SearchFreshness) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*SearchFreshness) ProtoMessage() {}
-
-func (x *SearchFreshness) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_internal_v1_search_proto_msgTypes[6]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use SearchFreshness.ProtoReflect.Descriptor instead.
-func (*SearchFreshness) Descriptor() ([]byte, []int) {
-	return file_packhorse_internal_v1_search_proto_rawDescGZIP(), []int{6}
-}
-
-func (x *SearchFreshness) GetRepository() string {
-	if x != nil {
-		return x.Repository
-	}
-	return ""
-}
-
-func (x *SearchFreshness) GetIndexed() string {
-	if x != nil {
-		return x.Indexed
-	}
-	return ""
-}
-
-func (x *SearchFreshness) GetCurrent() string {
-	if x != nil {
-		return x.Current
-	}
-	return ""
-}
-
-func (x *SearchFreshness) GetLag() int32 {
-	if x != nil {
-		return x.Lag
-	}
-	return 0
-}
-
-func (x *SearchFreshness) GetBranch() string {
-	if x != nil {
-		return x.Branch
-	}
-	return ""
-}
-
-func (x *SearchFreshness) GetError() string {
-	if x != nil {
-		return x.Error
-	}
-	return ""
 }
 
 type ListSearchableRequest struct {
@@ -700,7 +456,7 @@ type ListSearchableRequest struct {
 
 func (x *ListSearchableRequest) Reset() {
 	*x = ListSearchableRequest{}
-	mi := &file_packhorse_internal_v1_search_proto_msgTypes[7]
+	mi := &file_packhorse_internal_v1_search_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -712,7 +468,7 @@ func (x *ListSearchableRequest) String() string {
 func (*ListSearchableRequest) ProtoMessage() {}
 
 func (x *ListSearchableRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_internal_v1_search_proto_msgTypes[7]
+	mi := &file_packhorse_internal_v1_search_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -725,7 +481,7 @@ func (x *ListSearchableRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSearchableRequest.ProtoReflect.Descriptor instead.
 func (*ListSearchableRequest) Descriptor() ([]byte, []int) {
-	return file_packhorse_internal_v1_search_proto_rawDescGZIP(), []int{7}
+	return file_packhorse_internal_v1_search_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *ListSearchableRequest) GetListVersion() string {
@@ -748,7 +504,7 @@ type ListSearchableResponse struct {
 
 func (x *ListSearchableResponse) Reset() {
 	*x = ListSearchableResponse{}
-	mi := &file_packhorse_internal_v1_search_proto_msgTypes[8]
+	mi := &file_packhorse_internal_v1_search_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -760,7 +516,7 @@ func (x *ListSearchableResponse) String() string {
 func (*ListSearchableResponse) ProtoMessage() {}
 
 func (x *ListSearchableResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_internal_v1_search_proto_msgTypes[8]
+	mi := &file_packhorse_internal_v1_search_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -773,7 +529,7 @@ func (x *ListSearchableResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSearchableResponse.ProtoReflect.Descriptor instead.
 func (*ListSearchableResponse) Descriptor() ([]byte, []int) {
-	return file_packhorse_internal_v1_search_proto_rawDescGZIP(), []int{8}
+	return file_packhorse_internal_v1_search_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *ListSearchableResponse) GetRepositories() []string {
@@ -814,7 +570,7 @@ type StatusRequest struct {
 
 func (x *StatusRequest) Reset() {
 	*x = StatusRequest{}
-	mi := &file_packhorse_internal_v1_search_proto_msgTypes[9]
+	mi := &file_packhorse_internal_v1_search_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -826,7 +582,7 @@ func (x *StatusRequest) String() string {
 func (*StatusRequest) ProtoMessage() {}
 
 func (x *StatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_internal_v1_search_proto_msgTypes[9]
+	mi := &file_packhorse_internal_v1_search_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -839,7 +595,7 @@ func (x *StatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusRequest.ProtoReflect.Descriptor instead.
 func (*StatusRequest) Descriptor() ([]byte, []int) {
-	return file_packhorse_internal_v1_search_proto_rawDescGZIP(), []int{9}
+	return file_packhorse_internal_v1_search_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *StatusRequest) GetScope() isStatusRequest_Scope {
@@ -900,7 +656,7 @@ type StatusResponse struct {
 
 func (x *StatusResponse) Reset() {
 	*x = StatusResponse{}
-	mi := &file_packhorse_internal_v1_search_proto_msgTypes[10]
+	mi := &file_packhorse_internal_v1_search_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -912,7 +668,7 @@ func (x *StatusResponse) String() string {
 func (*StatusResponse) ProtoMessage() {}
 
 func (x *StatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_internal_v1_search_proto_msgTypes[10]
+	mi := &file_packhorse_internal_v1_search_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -925,7 +681,7 @@ func (x *StatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse.ProtoReflect.Descriptor instead.
 func (*StatusResponse) Descriptor() ([]byte, []int) {
-	return file_packhorse_internal_v1_search_proto_rawDescGZIP(), []int{10}
+	return file_packhorse_internal_v1_search_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *StatusResponse) GetJson() []byte {
@@ -958,34 +714,9 @@ const file_packhorse_internal_v1_search_proto_rawDesc = "" +
 	"\rSearchMatches\x12\x12\n" +
 	"\x04json\x18\x01 \x01(\fR\x04json\x12\x18\n" +
 	"\aresults\x18\x02 \x01(\x05R\aresults\x12\x18\n" +
-	"\amatches\x18\x03 \x01(\x05R\amatches\"\x85\x04\n" +
+	"\amatches\x18\x03 \x01(\x05R\amatches\"#\n" +
 	"\rSearchSummary\x12\x12\n" +
-	"\x04done\x18\x01 \x01(\bR\x04done\x12\x18\n" +
-	"\aresults\x18\x02 \x01(\x05R\aresults\x12\x18\n" +
-	"\amatches\x18\x03 \x01(\x05R\amatches\x12\x1b\n" +
-	"\tlimit_hit\x18\x04 \x01(\bR\blimitHit\x12\x1b\n" +
-	"\ttimed_out\x18\x05 \x01(\bR\btimedOut\x123\n" +
-	"\aelapsed\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\aelapsed\x12J\n" +
-	"\frepositories\x18\a \x03(\v2&.packhorse.internal.v1.SearchFreshnessR\frepositories\x12\x1a\n" +
-	"\bsearched\x18\b \x01(\x05R\bsearched\x12\x1c\n" +
-	"\tunindexed\x18\t \x03(\tR\tunindexed\x12\x18\n" +
-	"\amissing\x18\n" +
-	" \x03(\tR\amissing\x121\n" +
-	"\x06worker\x18\v \x01(\v2\x19.google.protobuf.DurationR\x06worker\x12+\n" +
-	"\x03ipc\x18\f \x01(\v2\x19.google.protobuf.DurationR\x03ipc\x12=\n" +
-	"\anotices\x18\r \x03(\v2#.packhorse.internal.v1.SearchNoticeR\anotices\"@\n" +
-	"\fSearchNotice\x12\x16\n" +
-	"\x06reason\x18\x01 \x01(\tR\x06reason\x12\x18\n" +
-	"\amessage\x18\x02 \x01(\tR\amessage\"\xa5\x01\n" +
-	"\x0fSearchFreshness\x12\x1e\n" +
-	"\n" +
-	"repository\x18\x01 \x01(\tR\n" +
-	"repository\x12\x18\n" +
-	"\aindexed\x18\x02 \x01(\tR\aindexed\x12\x18\n" +
-	"\acurrent\x18\x03 \x01(\tR\acurrent\x12\x10\n" +
-	"\x03lag\x18\x04 \x01(\x05R\x03lag\x12\x16\n" +
-	"\x06branch\x18\x05 \x01(\tR\x06branch\x12\x14\n" +
-	"\x05error\x18\x06 \x01(\tR\x05error\":\n" +
+	"\x04json\x18\x01 \x01(\fR\x04json\":\n" +
 	"\x15ListSearchableRequest\x12!\n" +
 	"\flist_version\x18\x01 \x01(\tR\vlistVersion\"}\n" +
 	"\x16ListSearchableResponse\x12\"\n" +
@@ -1023,7 +754,7 @@ func file_packhorse_internal_v1_search_proto_rawDescGZIP() []byte {
 }
 
 var file_packhorse_internal_v1_search_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_packhorse_internal_v1_search_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
+var file_packhorse_internal_v1_search_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
 var file_packhorse_internal_v1_search_proto_goTypes = []any{
 	(SearchFormat)(0),              // 0: packhorse.internal.v1.SearchFormat
 	(*ReadableSet)(nil),            // 1: packhorse.internal.v1.ReadableSet
@@ -1031,37 +762,30 @@ var file_packhorse_internal_v1_search_proto_goTypes = []any{
 	(*SearchResponse)(nil),         // 3: packhorse.internal.v1.SearchResponse
 	(*SearchMatches)(nil),          // 4: packhorse.internal.v1.SearchMatches
 	(*SearchSummary)(nil),          // 5: packhorse.internal.v1.SearchSummary
-	(*SearchNotice)(nil),           // 6: packhorse.internal.v1.SearchNotice
-	(*SearchFreshness)(nil),        // 7: packhorse.internal.v1.SearchFreshness
-	(*ListSearchableRequest)(nil),  // 8: packhorse.internal.v1.ListSearchableRequest
-	(*ListSearchableResponse)(nil), // 9: packhorse.internal.v1.ListSearchableResponse
-	(*StatusRequest)(nil),          // 10: packhorse.internal.v1.StatusRequest
-	(*StatusResponse)(nil),         // 11: packhorse.internal.v1.StatusResponse
-	(*durationpb.Duration)(nil),    // 12: google.protobuf.Duration
+	(*ListSearchableRequest)(nil),  // 6: packhorse.internal.v1.ListSearchableRequest
+	(*ListSearchableResponse)(nil), // 7: packhorse.internal.v1.ListSearchableResponse
+	(*StatusRequest)(nil),          // 8: packhorse.internal.v1.StatusRequest
+	(*StatusResponse)(nil),         // 9: packhorse.internal.v1.StatusResponse
+	(*durationpb.Duration)(nil),    // 10: google.protobuf.Duration
 }
 var file_packhorse_internal_v1_search_proto_depIdxs = []int32{
 	0,  // 0: packhorse.internal.v1.SearchRequest.format:type_name -> packhorse.internal.v1.SearchFormat
 	1,  // 1: packhorse.internal.v1.SearchRequest.readable:type_name -> packhorse.internal.v1.ReadableSet
-	12, // 2: packhorse.internal.v1.SearchRequest.timeout:type_name -> google.protobuf.Duration
+	10, // 2: packhorse.internal.v1.SearchRequest.timeout:type_name -> google.protobuf.Duration
 	4,  // 3: packhorse.internal.v1.SearchResponse.matches:type_name -> packhorse.internal.v1.SearchMatches
 	5,  // 4: packhorse.internal.v1.SearchResponse.summary:type_name -> packhorse.internal.v1.SearchSummary
-	12, // 5: packhorse.internal.v1.SearchSummary.elapsed:type_name -> google.protobuf.Duration
-	7,  // 6: packhorse.internal.v1.SearchSummary.repositories:type_name -> packhorse.internal.v1.SearchFreshness
-	12, // 7: packhorse.internal.v1.SearchSummary.worker:type_name -> google.protobuf.Duration
-	12, // 8: packhorse.internal.v1.SearchSummary.ipc:type_name -> google.protobuf.Duration
-	6,  // 9: packhorse.internal.v1.SearchSummary.notices:type_name -> packhorse.internal.v1.SearchNotice
-	1,  // 10: packhorse.internal.v1.StatusRequest.readable:type_name -> packhorse.internal.v1.ReadableSet
-	2,  // 11: packhorse.internal.v1.SearchService.Search:input_type -> packhorse.internal.v1.SearchRequest
-	8,  // 12: packhorse.internal.v1.SearchService.ListSearchable:input_type -> packhorse.internal.v1.ListSearchableRequest
-	10, // 13: packhorse.internal.v1.SearchService.Status:input_type -> packhorse.internal.v1.StatusRequest
-	3,  // 14: packhorse.internal.v1.SearchService.Search:output_type -> packhorse.internal.v1.SearchResponse
-	9,  // 15: packhorse.internal.v1.SearchService.ListSearchable:output_type -> packhorse.internal.v1.ListSearchableResponse
-	11, // 16: packhorse.internal.v1.SearchService.Status:output_type -> packhorse.internal.v1.StatusResponse
-	14, // [14:17] is the sub-list for method output_type
-	11, // [11:14] is the sub-list for method input_type
-	11, // [11:11] is the sub-list for extension type_name
-	11, // [11:11] is the sub-list for extension extendee
-	0,  // [0:11] is the sub-list for field type_name
+	1,  // 5: packhorse.internal.v1.StatusRequest.readable:type_name -> packhorse.internal.v1.ReadableSet
+	2,  // 6: packhorse.internal.v1.SearchService.Search:input_type -> packhorse.internal.v1.SearchRequest
+	6,  // 7: packhorse.internal.v1.SearchService.ListSearchable:input_type -> packhorse.internal.v1.ListSearchableRequest
+	8,  // 8: packhorse.internal.v1.SearchService.Status:input_type -> packhorse.internal.v1.StatusRequest
+	3,  // 9: packhorse.internal.v1.SearchService.Search:output_type -> packhorse.internal.v1.SearchResponse
+	7,  // 10: packhorse.internal.v1.SearchService.ListSearchable:output_type -> packhorse.internal.v1.ListSearchableResponse
+	9,  // 11: packhorse.internal.v1.SearchService.Status:output_type -> packhorse.internal.v1.StatusResponse
+	9,  // [9:12] is the sub-list for method output_type
+	6,  // [6:9] is the sub-list for method input_type
+	6,  // [6:6] is the sub-list for extension type_name
+	6,  // [6:6] is the sub-list for extension extendee
+	0,  // [0:6] is the sub-list for field type_name
 }
 
 func init() { file_packhorse_internal_v1_search_proto_init() }
@@ -1077,7 +801,7 @@ func file_packhorse_internal_v1_search_proto_init() {
 		(*SearchResponse_Matches)(nil),
 		(*SearchResponse_Summary)(nil),
 	}
-	file_packhorse_internal_v1_search_proto_msgTypes[9].OneofWrappers = []any{
+	file_packhorse_internal_v1_search_proto_msgTypes[7].OneofWrappers = []any{
 		(*StatusRequest_All)(nil),
 		(*StatusRequest_Readable)(nil),
 	}
@@ -1087,7 +811,7 @@ func file_packhorse_internal_v1_search_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_packhorse_internal_v1_search_proto_rawDesc), len(file_packhorse_internal_v1_search_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   11,
+			NumMessages:   9,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -1,6 +1,7 @@
 package inflight
 
 import (
+	"log/slog"
 	"strconv"
 	"strings"
 	"time"
@@ -23,6 +24,17 @@ func (u Usage) Header() string {
 		text = strconv.AppendInt(text, n, 10)
 	}
 	return string(text)
+}
+
+// Attrs appends the attributes for a log line; none if no command has ended.
+func (u Usage) Attrs(a []slog.Attr) []slog.Attr {
+	if u.Commands == 0 {
+		return a
+	}
+	milliseconds := func(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
+	return append(a, slog.Int("git_commands", u.Commands), slog.Float64("git_cpu_ms", milliseconds(u.User+u.System)),
+		slog.Float64("git_queue_ms", milliseconds(u.Queue)), slog.Int64("git_max_rss", u.MaxRSS),
+		slog.Int64("git_in", u.In), slog.Int64("git_out", u.Out))
 }
 
 func (u Usage) numbers() [7]int64 {

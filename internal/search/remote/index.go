@@ -122,7 +122,10 @@ func (x *Index) search(ctx context.Context, q *internalv1.SearchRequest,
 			m := part.Matches
 			err = sink.Matches(search.Batch{JSON: m.GetJson(), Results: int(m.GetResults()), Matches: int(m.GetMatches())})
 		case *internalv1.SearchResponse_Summary:
-			if summary = summaryOf(part.Summary); !summary.Done {
+			summary = search.Summary{}
+			if err = json.Unmarshal(part.Summary.GetJson(), &summary); err != nil {
+				err = fault.Wrap(fault.Internal, "the search process sent an invalid summary", err)
+			} else if !summary.Done {
 				err = sink.Progress(summary)
 			}
 		}
@@ -153,25 +156,6 @@ func unreachable(ctx context.Context, err error) error {
 	}
 	return &fault.Error{Kind: fault.Unavailable, Msg: "cannot reach the search process; try again",
 		RetryAfter: fault.RetrySoon, Err: err}
-}
-
-func summaryOf(m *internalv1.SearchSummary) search.Summary {
-	s := search.Summary{
-		Done: m.GetDone(), Results: int(m.GetResults()), Matches: int(m.GetMatches()), Limited: m.GetLimitHit(),
-		TimedOut: m.GetTimedOut(),
-		Elapsed:  m.GetElapsed().AsDuration(), Index: m.GetWorker().AsDuration(), Link: m.GetIpc().AsDuration(),
-		Searched: int(m.GetSearched()), Unindexed: m.GetUnindexed(), Missing: m.GetMissing(),
-	}
-	for _, f := range m.GetRepositories() {
-		s.Repositories = append(s.Repositories, search.Freshness{
-			Repository: f.GetRepository(), Indexed: f.GetIndexed(), Current: f.GetCurrent(), Lag: int(f.GetLag()),
-			Branch: f.GetBranch(), Error: f.GetError(),
-		})
-	}
-	for _, n := range m.GetNotices() {
-		s.Notices = append(s.Notices, search.Notice{Reason: n.GetReason(), Message: n.GetMessage()})
-	}
-	return s
 }
 
 // Repositories yields the searchable repositories.
