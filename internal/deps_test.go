@@ -66,7 +66,7 @@ var rooms = map[string][]string{
 	"connectrpc.com/...": {"proto/packhorse/v1/packhorsev1connect",
 		"proto/internalv1/internalv1connect", "fault/faultrpc", "node/control", "gateway/remote", "client",
 		"search/remote", "bench/...",
-		"server/command", "operations/tracing"},
+		"server/adminapi", "server/command", "operations/tracing"},
 	"github.com/spf13/...": {"server/config", "server/command", "server/cli",
 		"bench/..."},
 	"github.com/pelletier/go-toml/...":                          {"server/config"},

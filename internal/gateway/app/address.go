@@ -92,7 +92,7 @@ func ParseWorker(text string) (WorkerOptions, error) {
 	return w, nil
 }
 
-// isWorkerName reports whether a name can be a metric label and a part of the admin socket's URLs.
+// isWorkerName reports whether a name can be a metric label.
 func isWorkerName(name string) bool {
 	for i, c := range []byte(name) {
 		isAlphanumeric := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'

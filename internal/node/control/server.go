@@ -42,8 +42,10 @@ type Options struct {
 	Sessions Sessions
 	Store    Store // has the node's repositories; nil: they are on this machine only
 	Index    Index // serves searches; may be nil
-	Pump     *bulk.Pump
-	Lanes    admit.Lanes
+	// Admin does the work of commands; nil except on the admin socket.
+	Admin internalv1connect.AdminServiceHandler
+	Pump  *bulk.Pump
+	Lanes admit.Lanes
 	// Memory is the budget for the requests of Git clients beyond the first 64 KiB of each. Nil means 512 MiB.
 	Memory *admit.Budget
 	// Channels has the side channels of the port. Nil: long responses are sent in the calls.
@@ -155,6 +157,10 @@ func (s *Server) register() {
 		s.mux.Handle(internalv1connect.NewLFSServiceHandler(&lfsService{s}, options, plain))
 		s.mux.Handle(packhorsev1connect.NewRepositoryServiceHandler(&repositoryService{s}, options))
 		s.mux.Handle(packhorsev1connect.NewRefServiceHandler(&refService{s}, options))
+	}
+	if s.Admin != nil {
+		services = append(services, internalv1connect.AdminServiceName)
+		s.mux.Handle(internalv1connect.NewAdminServiceHandler(s.Admin, options, plain))
 	}
 	s.health = newHealth(ready, services...)
 	if s.Store != nil {

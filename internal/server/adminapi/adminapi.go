@@ -1,43 +1,311 @@
-// Package adminapi is the protocol between an operator's commands and a running process over the admin socket: JSON
-// over HTTP/1.1. Nodes and Workers document their paths; the third one is DumpPath. The socket has mode 0600, and every
-// client that can connect may administer. An answer other than 200 is an Error.
-//
-// A process with repositories or an index serves the control API on the same socket (package control).
+// Package adminapi does the work of commands in a running process (AdminService). A process serves it with the control
+// API on its admin socket. The socket has mode 0600, and every client that can connect may administer.
 package adminapi
 
 import (
+	"context"
 	"encoding/json"
-	"log/slog"
-	"net/http"
+	"net/url"
+	"path/filepath"
+	"strings"
+	"sync"
 	"time"
+
+	"connectrpc.com/connect"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/gateway/app"
+	"github.com/packhorse-git/packhorse/internal/gateway/router"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/mirror"
+	"github.com/packhorse-git/packhorse/internal/mirror/origin"
+	"github.com/packhorse-git/packhorse/internal/node/storage"
+	"github.com/packhorse-git/packhorse/internal/operations/watchdog"
+	"github.com/packhorse-git/packhorse/internal/proto/internalv1"
 )
 
-// Error is the answer to a request that was refused or failed.
-type Error struct {
-	Error string `json:"error"` // the cause
+// Service implements AdminService. Parts that the process does not have are nil. It is safe for concurrent use.
+type Service struct {
+	Router  *router.Router
+	App     *app.Proxy
+	Drain   time.Duration // maximum time that a drain waits for the requests of a worker
+	Mirrors *mirror.Mirrors
+	Origins func() []origin.Status
+	Node    *storage.Node
+	Dump    func(context.Context) (watchdog.Dump, error)
 }
 
-// Reply answers with a status and JSON.
-func Reply(w http.ResponseWriter, status int, v any) {
-	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(v) // the client has disconnected
+// Run does the work of one call.
+func (s *Service) Run(ctx context.Context, request *connect.Request[internalv1.RunRequest],
+	stream *connect.ServerStream[internalv1.RunResponse]) error {
+	m, out := request.Msg, &output{stream: stream}
+	result, err := s.run(ctx, m, out)
+	if err != nil { // administrators may see the cause
+		return fault.New(fault.KindOf(err), "%s", err)
+	}
+	text, err := json.Marshal(result)
+	if err != nil {
+		return err
+	}
+	return stream.Send(&internalv1.RunResponse{Result: text})
 }
 
-// Refuse answers with a status and an Error.
-func Refuse(w http.ResponseWriter, status int, why string) { Reply(w, status, Error{why}) }
-
-// Timeout is the time limit of a request on the admin socket.
-const Timeout = 10 * time.Second
-
-// NewServer returns the HTTP server of an admin socket.
-func NewServer(handler http.Handler, log *slog.Logger) *http.Server {
-	return &http.Server{
-		Handler: handler, ReadTimeout: Timeout, WriteTimeout: Timeout, MaxHeaderBytes: 16 << 10,
-		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+func (s *Service) run(ctx context.Context, m *internalv1.RunRequest, out *output) (any, error) {
+	switch work := m.GetWork(); work {
+	case internalv1.AdminWork_ADMIN_WORK_NODES, internalv1.AdminWork_ADMIN_WORK_DRAIN_NODE,
+		internalv1.AdminWork_ADMIN_WORK_UNDRAIN_NODE:
+		return s.nodes(work, m.GetName())
+	case internalv1.AdminWork_ADMIN_WORK_WORKERS, internalv1.AdminWork_ADMIN_WORK_DRAIN_WORKER,
+		internalv1.AdminWork_ADMIN_WORK_UNDRAIN_WORKER:
+		return s.workers(work, m)
+	case internalv1.AdminWork_ADMIN_WORK_ORIGINS:
+		return s.Origins(), nil
+	case internalv1.AdminWork_ADMIN_WORK_MIRRORS:
+		if s.Mirrors == nil {
+			return nil, errNoMirrors
+		}
+		return s.Mirrors.List(ctx, m.GetName())
+	case internalv1.AdminWork_ADMIN_WORK_MIRROR_STATUS, internalv1.AdminWork_ADMIN_WORK_MIRROR_ADD,
+		internalv1.AdminWork_ADMIN_WORK_MIRROR_REFRESH, internalv1.AdminWork_ADMIN_WORK_MIRROR_REMOVE,
+		internalv1.AdminWork_ADMIN_WORK_MIRROR_DETACH:
+		return s.mirror(ctx, work, m.GetName())
+	case internalv1.AdminWork_ADMIN_WORK_LFS_REPOSITORIES, internalv1.AdminWork_ADMIN_WORK_LFS_OBJECTS,
+		internalv1.AdminWork_ADMIN_WORK_LFS_GC, internalv1.AdminWork_ADMIN_WORK_LFS_VERIFY,
+		internalv1.AdminWork_ADMIN_WORK_LFS_IMPORT:
+		return s.lfs(ctx, m, out)
+	case internalv1.AdminWork_ADMIN_WORK_DUMP:
+		return s.Dump(ctx)
+	default:
+		return nil, fault.New(fault.Invalid, "unknown work %d: is the version of the server the same?", work)
 	}
 }
 
-// DumpPath is the path of a request for a dump, on the admin socket and on the private listener. The answer is a
-// watchdog.Dump.
-const DumpPath = "/debug/dump"
+// NodeStatus is the state of a node.
+type NodeStatus struct {
+	Name     string   `json:"name"`
+	Weight   int      `json:"weight"`
+	Up       bool     `json:"up"`
+	Down     string   `json:"down,omitempty"` // why it is unreachable
+	Draining bool     `json:"draining"`
+	InFlight int      `json:"in_flight"`
+	Served   uint64   `json:"served"`
+	Failed   uint64   `json:"failed"`
+	Prefixes []string `json:"prefixes"`                 // of its routes; "" is all repositories
+	Store    string   `json:"store,omitempty"`          // ID of its object store
+	Held     int      `json:"held,omitempty"`           // repositories of the store that are known to be on its disk
+	Refused  string   `json:"pushes_refused,omitempty"` // why pushes to one of its routes are refused
+}
+
+// State returns up, down, draining or drained.
+func (n *NodeStatus) State() string {
+	switch {
+	case n.Draining && n.InFlight == 0:
+		return "drained"
+	case n.Draining:
+		return "draining"
+	case !n.Up:
+		return "down"
+	}
+	return "up"
+}
+
+// nodes returns the states of all nodes, or drains or undrains one and returns its state.
+func (s *Service) nodes(work internalv1.AdminWork, name string) (any, error) {
+	if s.Router == nil {
+		return nil, fault.New(fault.NotFound, "this server is not a gateway: it has no storage nodes")
+	}
+	err := error(nil)
+	switch work {
+	case internalv1.AdminWork_ADMIN_WORK_DRAIN_NODE:
+		err = s.Router.Drain(name)
+	case internalv1.AdminWork_ADMIN_WORK_UNDRAIN_NODE:
+		err = s.Router.Undrain(name)
+	}
+	if err != nil {
+		return nil, err
+	}
+	list := []NodeStatus{}
+	for _, r := range s.Router.Status() {
+		n := NodeStatus{
+			Name: r.Name, Weight: r.Weight, Up: r.Down == nil, Draining: r.Draining, InFlight: r.InFlight,
+			Served: r.Served, Failed: r.Failed, Prefixes: r.Prefixes, Store: r.Store, Held: r.Held, Refused: r.Refused,
+		}
+		if r.Down != nil {
+			n.Down = r.Down.Error()
+		}
+		if work != internalv1.AdminWork_ADMIN_WORK_NODES && n.Name == name {
+			return n, nil
+		}
+		list = append(list, n)
+	}
+	if work != internalv1.AdminWork_ADMIN_WORK_NODES {
+		return nil, fault.New(fault.NotFound, "the node was removed meanwhile")
+	}
+	return list, nil
+}
+
+// WorkerStatus is the state of a worker of the application.
+type WorkerStatus struct {
+	Name     string  `json:"name"`
+	Pool     string  `json:"pool"`
+	Address  string  `json:"address"`
+	State    string  `json:"state"` // up, starting, not ready, down, draining, drained
+	Why      string  `json:"why,omitempty"`
+	Given    bool    `json:"given"`   // the worker is given requests
+	Seconds  float64 `json:"seconds"` // time since the last change of the state
+	InFlight int     `json:"in_flight"`
+	Slots    int     `json:"slots"`
+	Served   uint64  `json:"served"`
+	Failed   uint64  `json:"failed"`
+	Drain    float64 `json:"drain_seconds"` // maximum time that a drain waits for running requests
+}
+
+func (s *Service) workerStatus(w app.State) WorkerStatus {
+	return WorkerStatus{
+		Name: w.Name, Pool: w.Pool, Address: w.Address, State: w.State, Why: w.Why, Given: w.Given,
+		Seconds:  time.Since(w.Since).Seconds(),
+		InFlight: w.InFlight, Slots: w.Slots, Served: w.Served, Failed: w.Failed, Drain: s.Drain.Seconds(),
+	}
+}
+
+// workers returns the states of all workers, or drains or undrains one and returns its state.
+func (s *Service) workers(work internalv1.AdminWork, m *internalv1.RunRequest) (any, error) {
+	if s.App == nil {
+		return nil, fault.New(fault.NotFound,
+			"there is no application: the configuration has neither app.workers nor [[app.pool]] tables")
+	}
+	if work == internalv1.AdminWork_ADMIN_WORK_WORKERS {
+		list := []WorkerStatus{}
+		for _, w := range s.App.Workers() {
+			list = append(list, s.workerStatus(w))
+		}
+		return list, nil
+	}
+	var state app.State
+	var err error
+	if work == internalv1.AdminWork_ADMIN_WORK_DRAIN_WORKER {
+		state, err = s.App.Drain(m.GetName(), m.GetForce())
+	} else {
+		state, err = s.App.Undrain(m.GetName())
+	}
+	return s.workerStatus(state), err
+}
+
+var errNoMirrors = fault.New(fault.NotFound,
+	"this server has no mirrors: its configuration has no [[mirror]] table, or it is a gateway")
+
+func (s *Service) mirror(ctx context.Context, work internalv1.AdminWork, name string) (any, error) {
+	if s.Mirrors == nil {
+		return nil, errNoMirrors
+	}
+	path, err := s.mirrorPath(name)
+	if err != nil {
+		return nil, err
+	}
+	switch work {
+	case internalv1.AdminWork_ADMIN_WORK_MIRROR_ADD:
+		return s.Mirrors.Add(ctx, path)
+	case internalv1.AdminWork_ADMIN_WORK_MIRROR_REFRESH:
+		return s.Mirrors.Refresh(ctx, path)
+	}
+	status, err := s.Mirrors.Status(ctx, path)
+	if err != nil {
+		return nil, err
+	}
+	switch work {
+	case internalv1.AdminWork_ADMIN_WORK_MIRROR_REMOVE:
+		err = s.Mirrors.Remove(ctx, path)
+	case internalv1.AdminWork_ADMIN_WORK_MIRROR_DETACH:
+		err = s.Mirrors.Detach(ctx, path)
+	}
+	return status, err
+}
+
+// mirrorPath returns the path of a mirror by that path or by the URL at the origin.
+func (s *Service) mirrorPath(text string) (git.RepoPath, error) {
+	if !strings.Contains(text, "://") {
+		return parsePath(text)
+	}
+	u, err := url.Parse(text)
+	if err != nil {
+		return git.RepoPath{}, fault.Wrap(fault.Invalid, "invalid URL", err)
+	}
+	path, ok := s.Mirrors.PathOf(u)
+	if !ok {
+		return path, fault.New(fault.NotFound, "no [[mirror]] table covers %s", u.Redacted())
+	}
+	return path, nil
+}
+
+func parsePath(text string) (git.RepoPath, error) {
+	path, err := git.ParseRepoPath(text)
+	return path, fault.Wrap(fault.Invalid, "invalid path", err)
+}
+
+func (s *Service) lfs(ctx context.Context, m *internalv1.RunRequest, out *output) (any, error) {
+	switch {
+	case s.Node == nil:
+		return nil, fault.New(fault.NotFound, "this server has no repositories")
+	case s.Node.LFSObjects() == nil:
+		return nil, fault.New(fault.NotFound, "Git LFS is not supported by this server: lfs.enabled is false")
+	}
+	var one *git.RepoPath // nil: all repositories
+	if m.GetName() != "" || m.GetWork() == internalv1.AdminWork_ADMIN_WORK_LFS_OBJECTS ||
+		m.GetWork() == internalv1.AdminWork_ADMIN_WORK_LFS_IMPORT {
+		path, err := parsePath(m.GetName())
+		if err != nil {
+			return nil, err
+		}
+		one = &path
+	}
+	switch m.GetWork() {
+	case internalv1.AdminWork_ADMIN_WORK_LFS_REPOSITORIES:
+		return struct{}{}, s.Node.LFSList(ctx, func(r storage.LFSRepository) error { return out.item(r) })
+	case internalv1.AdminWork_ADMIN_WORK_LFS_OBJECTS:
+		return struct{}{}, s.Node.LFSListObjects(ctx, *one, func(o storage.LFSObject) error { return out.item(o) })
+	case internalv1.AdminWork_ADMIN_WORK_LFS_VERIFY:
+		return s.Node.LFSVerify(ctx, one, out.progress)
+	case internalv1.AdminWork_ADMIN_WORK_LFS_IMPORT:
+		if !filepath.IsAbs(m.GetDir()) {
+			return nil, fault.New(fault.Invalid, "%q is not an absolute path", m.GetDir())
+		}
+		return s.Node.LFSImport(ctx, *one, m.GetDir(), out.progress)
+	}
+	if m.GetGrace() != nil && m.GetGrace().AsDuration() <= 0 {
+		return nil, fault.New(fault.Invalid, "%v is not a grace", m.GetGrace().AsDuration())
+	}
+	return s.Node.LFSCollect(ctx, storage.LFSCollectOptions{Path: one, DryRun: m.GetDryRun(),
+		Grace: m.GetGrace().AsDuration(), Progress: out.progress,
+		Removed: func(o storage.LFSRemoved) { _ = out.item(o) }}) // ctx ends if the client is gone
+}
+
+// output is the stream of a call. It is safe for concurrent use.
+type output struct {
+	mu     sync.Mutex
+	stream *connect.ServerStream[internalv1.RunResponse]
+	shown  time.Time // the last progress
+}
+
+func (o *output) item(v any) error {
+	text, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.stream.Send(&internalv1.RunResponse{Item: text})
+}
+
+// progressInterval is the shortest time between two messages with progress.
+const progressInterval = 100 * time.Millisecond
+
+func (o *output) progress(done, total int64, what string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if time.Since(o.shown) < progressInterval {
+		return
+	}
+	o.shown = time.Now()
+	// ctx ends if the client is gone
+	_ = o.stream.Send(&internalv1.RunResponse{Progress: &internalv1.AdminProgress{Done: done, Total: total, Step: what}})
+}

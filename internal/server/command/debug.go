@@ -12,13 +12,15 @@ import (
 	"syscall"
 	"time"
 
+	"connectrpc.com/connect"
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"github.com/packhorse-git/packhorse/client"
 	"github.com/packhorse-git/packhorse/internal/gateway/auth"
 	"github.com/packhorse-git/packhorse/internal/operations/watchdog"
+	"github.com/packhorse-git/packhorse/internal/proto/internalv1"
 	"github.com/packhorse-git/packhorse/internal/schedule/retry"
-	"github.com/packhorse-git/packhorse/internal/server/adminapi"
 	"github.com/packhorse-git/packhorse/internal/server/config"
 	"github.com/packhorse-git/packhorse/internal/server/statedir"
 )
@@ -85,7 +87,13 @@ func (d *dumper) dump(cmd *cobra.Command) (watchdog.Dump, error) {
 		if err != nil {
 			return watchdog.Dump{}, usage(err)
 		}
-		dump, err := d.ask(cmd.Context(), "tcp", address)
+		ctx, cancel := context.WithTimeout(cmd.Context(), d.patience)
+		defer cancel()
+		text, err := ask(ctx, address, http.MethodPost, watchdog.DumpPath)
+		var dump watchdog.Dump
+		if err == nil {
+			err = json.Unmarshal(text, &dump)
+		}
 		if err != nil {
 			err = fmt.Errorf("ask for a dump at %s: %w", address, err)
 		}
@@ -103,9 +111,17 @@ func (d *dumper) dump(cmd *cobra.Command) (watchdog.Dump, error) {
 	if err != nil {
 		return watchdog.Dump{}, err
 	}
-	dump, err := d.ask(cmd.Context(), "unix", config.AdminSocket(state))
-	if _, isRefused := errors.AsType[*refusal](err); err == nil || isRefused {
-		return dump, err
+	var dump watchdog.Dump
+	ctx, cancel := context.WithTimeout(cmd.Context(), d.patience)
+	defer cancel()
+	err = withServer("server", config.AdminSocket(state), func(c *client.Client) error {
+		return runAdmin(ctx, c, &internalv1.RunRequest{Work: internalv1.AdminWork_ADMIN_WORK_DUMP}, nil, nil, &dump)
+	})
+	switch code := connect.CodeOf(err); {
+	case err == nil:
+		return dump, nil
+	case code == connect.CodeNotFound, code == connect.CodeInternal:
+		return dump, answerOf(err)
 	}
 	fmt.Fprintf(cmd.ErrOrStderr(), "no answer at %s (%v); sending %s to process %d\n", config.AdminSocket(state), err,
 		unix.SignalName(statedir.DumpSignal), server.PID)
@@ -123,17 +139,6 @@ func (d *dumper) dump(cmd *cobra.Command) (watchdog.Dump, error) {
 		watchdog.WriteCommands(cmd.OutOrStdout(), server.PID, auth.Redact))
 	return watchdog.Dump{}, errors.Join(fmt.Errorf("process %d is stuck, or cannot write: \"kill -ABRT %d\" ends it "+
 		"and prints its stacks to its standard error", server.PID, server.PID), err)
-}
-
-// ask requests a dump over a socket.
-func (d *dumper) ask(ctx context.Context, network, address string) (dump watchdog.Dump, err error) {
-	ctx, cancel := context.WithTimeout(ctx, d.patience)
-	defer cancel()
-	text, err := ask(ctx, network, address, http.MethodPost, adminapi.DumpPath)
-	if err != nil {
-		return dump, err
-	}
-	return dump, json.Unmarshal(text, &dump)
 }
 
 // signalServer sends a signal to the process that has a state directory, so that it writes a dump. It first checks that

@@ -1,10 +1,10 @@
 package command
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"os"
@@ -14,8 +14,12 @@ import (
 	"testing"
 	"time"
 
+	"connectrpc.com/connect"
+
 	"github.com/packhorse-git/packhorse/internal/git/gittest"
 	"github.com/packhorse-git/packhorse/internal/operations/doctor"
+	"github.com/packhorse-git/packhorse/internal/proto/internalv1"
+	"github.com/packhorse-git/packhorse/internal/server/config"
 	"github.com/packhorse-git/packhorse/internal/server/statedir"
 )
 
@@ -215,21 +219,16 @@ func TestDoctorOfOrigins(t *testing.T) {
 		return slices.Contains(kinds, "origin-down")
 	})
 
-	socket := filepath.Join(socketDir(t), "admin.sock")
-	l, err := net.Listen("unix", socket)
-	if err != nil {
-		t.Fatal(err)
-	}
-	answers := map[string]string{"/origins": `[{"host":"a"},{"host":"b","error":"circuit breaker open"}]`,
-		"/mirrors?after=":  `{"mirrors":[{"path":"a/good"},{"path":"a/fails","error":"x"}],"next":"n"}`,
-		"/mirrors?after=n": `{"mirrors":[{"path":"b/old","error":"y","stale":true},{"path":"c","error":"z","refused":true}]}`}
-	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		_, _ = io.WriteString(w, answers[r.URL.RequestURI()])
-	})}
-	go func() { _ = server.Serve(l) }()
-	defer server.Close()
+	state := socketDir(t)
+	serveAdmin(t, state, fakeAdmin{
+		internalv1.AdminWork_ADMIN_WORK_ORIGINS: {"": `[{"host":"a"},{"host":"b","error":"circuit breaker open"}]`},
+		internalv1.AdminWork_ADMIN_WORK_MIRRORS: {
+			"":  `{"mirrors":[{"path":"a/good"},{"path":"a/fails","error":"x"}],"next":"n"}`,
+			"n": `{"mirrors":[{"path":"b/old","error":"y","stale":true},{"path":"c","error":"z","refused":true}]}`,
+		},
+	})
 	report := &doctor.Report{}
-	examineOrigins(t.Context(), socket, true, report)
+	examineOrigins(t.Context(), config.AdminSocket(state), true, report)
 	var got []string
 	for _, f := range report.Findings {
 		got = append(got, fmt.Sprint(f.Severity, " ", f.Kind, " ", f.Subject))
@@ -238,6 +237,14 @@ func TestDoctorOfOrigins(t *testing.T) {
 	if !slices.Equal(got, want) {
 		t.Errorf("findings %q, want %q", got, want)
 	}
+}
+
+// fakeAdmin has results by work and name.
+type fakeAdmin map[internalv1.AdminWork]map[string]string
+
+func (a fakeAdmin) Run(_ context.Context, request *connect.Request[internalv1.RunRequest],
+	stream *connect.ServerStream[internalv1.RunResponse]) error {
+	return stream.Send(&internalv1.RunResponse{Result: []byte(a[request.Msg.GetWork()][request.Msg.GetName()])})
 }
 
 // TestOldGit checks that a server does not start with an old git, and names the version that it needs.

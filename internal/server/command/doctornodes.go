@@ -4,21 +4,19 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"net/http"
 	"slices"
 	"strings"
 
 	"github.com/packhorse-git/packhorse/internal/gateway/router"
 	"github.com/packhorse-git/packhorse/internal/operations/doctor"
+	"github.com/packhorse-git/packhorse/internal/proto/internalv1"
 	"github.com/packhorse-git/packhorse/internal/server/adminapi"
 )
 
 // examineNodes reports the states and object stores of a running gateway's nodes, and why pushes to them are refused.
 func examineNodes(ctx context.Context, socket string, r *doctor.Report) {
 	var nodes []adminapi.NodeStatus
-	ctx, cancel := context.WithTimeout(ctx, adminapi.Timeout)
-	defer cancel()
-	if err := askAdmin(ctx, "gateway", socket, http.MethodGet, "/nodes", &nodes); err != nil {
+	if err := askServer(ctx, "gateway", socket, internalv1.AdminWork_ADMIN_WORK_NODES, "", &nodes); err != nil {
 		r.Add(doctor.Finding{Group: doctor.GroupNodes, Severity: doctor.Hint, Kind: "not-asked", Subject: socket,
 			Text: err.Error(), Advice: "run doctor as root or as the user of the gateway"})
 		return

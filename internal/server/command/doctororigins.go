@@ -2,30 +2,26 @@ package command
 
 import (
 	"context"
-	"errors"
-	"net/http"
-	"net/url"
 
+	"connectrpc.com/connect"
+
+	"github.com/packhorse-git/packhorse/client"
 	"github.com/packhorse-git/packhorse/internal/mirror"
 	"github.com/packhorse-git/packhorse/internal/mirror/origin"
 	"github.com/packhorse-git/packhorse/internal/operations/doctor"
-	"github.com/packhorse-git/packhorse/internal/server/adminapi"
+	"github.com/packhorse-git/packhorse/internal/proto/internalv1"
 )
 
 // examineOrigins reports origins of a running server that get no requests, and mirrors that fail. Mirrors that are
 // refused are reported as repositories.
 func examineOrigins(ctx context.Context, socket string, hasMirrors bool, r *doctor.Report) {
-	ask := func(path string, v any) error {
-		ctx, cancel := context.WithTimeout(ctx, adminapi.Timeout)
-		defer cancel()
-		return askAdmin(ctx, "server", socket, http.MethodGet, path, v)
-	}
 	notAsked := func(err error) {
 		r.Add(doctor.Finding{Group: doctor.GroupServer, Severity: doctor.Hint, Kind: "not-asked", Subject: socket,
-			Text: "its origins are not known: " + err.Error(), Advice: "run doctor as root or as the user of the server"})
+			Text:   "its origins are not known: " + answerOf(err).Error(),
+			Advice: "run doctor as root or as the user of the server"})
 	}
 	var origins []origin.Status
-	if err := ask("/origins", &origins); err != nil {
+	if err := askServer(ctx, "server", socket, internalv1.AdminWork_ADMIN_WORK_ORIGINS, "", &origins); err != nil {
 		notAsked(err)
 		return
 	}
@@ -37,8 +33,8 @@ func examineOrigins(ctx context.Context, socket string, hasMirrors bool, r *doct
 	}
 	for after := ""; hasMirrors && len(origins) > 0; {
 		var part mirror.ListResult
-		err := ask("/mirrors?after="+url.QueryEscape(after), &part)
-		if e, ok := errors.AsType[*refusal](err); ok && e.status == http.StatusNotFound {
+		err := askServer(ctx, "server", socket, internalv1.AdminWork_ADMIN_WORK_MIRRORS, after, &part)
+		if connect.CodeOf(err) == connect.CodeNotFound {
 			return // only the forge is an origin
 		}
 		if err != nil {
@@ -61,4 +57,13 @@ func examineOrigins(ctx context.Context, socket string, hasMirrors bool, r *doct
 			return
 		}
 	}
+}
+
+// askServer has a running process do work that takes it no time, and reads the result into v.
+func askServer(ctx context.Context, what, socket string, work internalv1.AdminWork, name string, v any) error {
+	ctx, cancel := context.WithTimeout(ctx, adminTimeout)
+	defer cancel()
+	return withServer(what, socket, func(c *client.Client) error {
+		return runAdmin(ctx, c, &internalv1.RunRequest{Work: work, Name: name}, nil, nil, v)
+	})
 }

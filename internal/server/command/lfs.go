@@ -3,26 +3,25 @@ package command
 import (
 	"bufio"
 	"cmp"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net"
-	"net/http"
-	"net/url"
 	"path/filepath"
+	"strings"
 	"text/tabwriter"
 	"time"
 
 	"github.com/dustin/go-humanize"
 	"github.com/dustin/go-humanize/english"
 	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/packhorse-git/packhorse/client"
 	"github.com/packhorse-git/packhorse/internal/lfs/objects"
 	"github.com/packhorse-git/packhorse/internal/node/storage"
-	"github.com/packhorse-git/packhorse/internal/server/adminapi"
+	"github.com/packhorse-git/packhorse/internal/proto/internalv1"
 	"github.com/packhorse-git/packhorse/internal/server/config"
 )
 
@@ -52,54 +51,20 @@ func newLFSClient(env Env, cmd *cobra.Command) *lfsClient {
 	return c
 }
 
-// do sends a request, and reads the result into v. It calls item, which may be nil, with each item of the response. On
-// a terminal it shows the progress.
-func (c *lfsClient) do(method, path string, query url.Values, item func(json.RawMessage) error, v any) error {
-	cfg, err := c.load()
-	if err != nil {
-		return err
-	}
+// do has the server do work, and reads the result into v. It calls item, which may be nil, with each item of the
+// response. On a terminal it shows the progress.
+func (c *lfsClient) do(request *internalv1.RunRequest, item func(json.RawMessage) error, v any) error {
 	ctx := c.cmd.Context()
-	return c.change(ctx, func(*client.Client) error {
+	return c.change(ctx, func(server *client.Client) error {
 		show, end := terminalProgress(c.cmd.ErrOrStderr())
 		defer end()
-		return askLines(ctx, config.AdminSocket(cfg.State), method, path+"?"+query.Encode(), func(e adminapi.LFSEvent) error {
-			switch {
-			case e.Error != "":
-				return errors.New(e.Error)
-			case e.Item != nil && item != nil:
-				end()
-				return item(e.Item)
-			case e.Progress != nil && show != nil:
-				show(e.Progress.Done, e.Progress.Total, e.Progress.What)
-			case e.Result != nil && v != nil:
-				return json.Unmarshal(e.Result, v)
+		return answerOf(runAdmin(ctx, server, request, func(text json.RawMessage) error {
+			if end(); item == nil {
+				return nil
 			}
-			return nil
-		})
+			return item(text)
+		}, show, v))
 	})
-}
-
-// askLines sends a request to an admin socket, and calls do with each line of the response until it returns an error.
-func askLines(ctx context.Context, socket, method, path string, do func(adminapi.LFSEvent) error) error {
-	response, err := send(ctx, "unix", socket, method, path)
-	if err != nil {
-		return fmt.Errorf("ask the server at %s: %w", socket, err)
-	}
-	defer response.Body.Close()
-	if response.StatusCode != http.StatusOK {
-		return fmt.Errorf("the server at %s answers %s: is its version the same?", socket, response.Status)
-	}
-	lines := json.NewDecoder(response.Body)
-	for {
-		var e adminapi.LFSEvent
-		if err := lines.Decode(&e); err != nil {
-			return fmt.Errorf("the answer of the server at %s ended early: %w", socket, err)
-		}
-		if err := do(e); err != nil || e.Result != nil {
-			return err
-		}
-	}
 }
 
 // optionalPath accepts a PATH, or no argument.
@@ -137,7 +102,8 @@ func (c *lfsClient) listRepositories(asJSON bool) error {
 	out := c.cmd.OutOrStdout()
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "REPOSITORY\tOBJECTS\tSIZE\tSHARED\tLOCKS\tQUOTA")
-	err := c.do(http.MethodGet, "/lfs", nil, func(item json.RawMessage) error {
+	request := &internalv1.RunRequest{Work: internalv1.AdminWork_ADMIN_WORK_LFS_REPOSITORIES}
+	err := c.do(request, func(item json.RawMessage) error {
 		var r storage.LFSRepository
 		if err := json.Unmarshal(item, &r); err != nil {
 			return err
@@ -172,7 +138,8 @@ func (c *lfsClient) listObjects(path string, asJSON bool) error {
 	all := []json.RawMessage{}
 	out := bufio.NewWriter(c.cmd.OutOrStdout())
 	fmt.Fprintf(out, lfsObjectRow, "OBJECT", "SIZE", "UPLOADED              SHARED")
-	err := c.do(http.MethodGet, "/lfs/objects", url.Values{"path": {path}}, func(item json.RawMessage) error {
+	request := &internalv1.RunRequest{Work: internalv1.AdminWork_ADMIN_WORK_LFS_OBJECTS, Name: path}
+	err := c.do(request, func(item json.RawMessage) error {
 		if asJSON {
 			all = append(all, item)
 			return nil
@@ -244,13 +211,11 @@ client asks for it, and a run after the grace has passed once more frees it.`,
 	grace := cmd.Flags().Duration("grace", 0,
 		"keep objects that are younger than `DURATION`, at least 1h (default lfs.grace)")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		query := url.Values{"path": args}
-		if *dryRun {
-			query.Set("dry_run", "true")
-		}
+		request := &internalv1.RunRequest{Work: internalv1.AdminWork_ADMIN_WORK_LFS_GC, Name: strings.Join(args, ""),
+			DryRun: *dryRun}
 		switch {
 		case *grace >= time.Hour:
-			query.Set("grace", grace.String())
+			request.Grace = durationpb.New(*grace)
 		case cmd.Flags().Changed("grace"):
 			return usage(fmt.Errorf("--grace is %s; it has to be at least 1h", *grace))
 		case c.config == "":
@@ -270,7 +235,7 @@ client asks for it, and a run after the grace has passed once more frees it.`,
 		if !*asJSON {
 			item = lfsRemovedTable(out)
 		}
-		if err := c.do(http.MethodPost, "/lfs/gc", query, item, &result.LFSGarbage); err != nil {
+		if err := c.do(request, item, &result.LFSGarbage); err != nil {
 			return err
 		}
 		err := error(nil)
@@ -326,7 +291,7 @@ func (c *lfsClient) checkServer() error {
 	if err != nil {
 		return err
 	}
-	conn, err := net.DialTimeout("unix", config.AdminSocket(cfg.State), adminapi.Timeout)
+	conn, err := net.DialTimeout("unix", config.AdminSocket(cfg.State), adminTimeout)
 	if err != nil {
 		return usage(errors.New("no server runs on the repositories, so lfs.grace is not known: name the server's " +
 			"configuration with --config FILE, or the grace with --grace DURATION"))
@@ -360,7 +325,8 @@ background, see lfs.scrub_interval. In a store, use packhorse store check --deep
 	asJSON := jsonFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		var result storage.LFSVerification
-		if err := c.do(http.MethodPost, "/lfs/verify", url.Values{"path": args}, nil, &result); err != nil {
+		request := &internalv1.RunRequest{Work: internalv1.AdminWork_ADMIN_WORK_LFS_VERIFY, Name: strings.Join(args, "")}
+		if err := c.do(request, nil, &result); err != nil {
 			return err
 		}
 		err := error(nil)
@@ -414,8 +380,8 @@ DIR may be the directory of objects of Git LFS (.git/lfs), lfs-test-server (lfs-
 			return err
 		}
 		var result storage.LFSImported
-		query := url.Values{"path": {args[0]}, "dir": {dir}}
-		if err := c.do(http.MethodPost, "/lfs/import", query, nil, &result); err != nil {
+		request := &internalv1.RunRequest{Work: internalv1.AdminWork_ADMIN_WORK_LFS_IMPORT, Name: args[0], Dir: dir}
+		if err := c.do(request, nil, &result); err != nil {
 			return err
 		}
 		if *asJSON {

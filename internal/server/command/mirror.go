@@ -6,9 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
-	"net/url"
-	"os"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -17,6 +14,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/mirror"
 	"github.com/packhorse-git/packhorse/internal/operations/observe"
+	"github.com/packhorse-git/packhorse/internal/proto/internalv1"
 	"github.com/packhorse-git/packhorse/internal/schedule/retry"
 	"github.com/packhorse-git/packhorse/internal/server/config"
 )
@@ -46,39 +44,18 @@ again.`,
 	return cmd
 }
 
-// mirrorClient sends requests about mirrors to the admin socket of a running server.
-type mirrorClient struct{ target }
+// mirrorClient has work on mirrors done by a running server.
+type mirrorClient struct{ adminClient }
 
-func (c *mirrorClient) addFlags(cmd *cobra.Command) {
-	c.target.addFlags(cmd.Flags(),
-		"the server's state directory, `DIR` (default that of the last \"packhorse mirror\" without --root)")
+func newMirrorClient(env Env, cmd *cobra.Command) *mirrorClient {
+	c := &mirrorClient{adminClient{target{env: env}, config.RoleMirror, "server"}}
+	c.addFlags(cmd, "the server's state directory, `DIR` (default that of the last \"packhorse mirror\" without --root)")
+	return c
 }
 
-func (c *mirrorClient) do(ctx context.Context, method, path string, v any) error {
-	if c.root == "" && c.state == "" && c.config == "" {
-		if root := config.DefaultRoot(c.env.Getenv); isDir(root) {
-			c.root = root
-		}
-	}
-	state, err := c.stateDir(config.RoleMirror)
-	if err != nil {
-		return err
-	}
-	return askAdmin(ctx, "server", config.AdminSocket(state), method, path, v)
-}
-
-func isDir(path string) bool {
-	info, err := os.Stat(path)
-	return err == nil && info.IsDir()
-}
-
-// act sends a request about one mirror.
-func (c *mirrorClient) act(ctx context.Context, action, path string) (s mirror.Status, err error) {
-	method := http.MethodPost
-	if action == "status" {
-		method = http.MethodGet
-	}
-	return s, c.do(ctx, method, "/mirrors/"+action+"?path="+url.QueryEscape(path), &s)
+// act does work on one mirror.
+func (c *mirrorClient) act(ctx context.Context, work internalv1.AdminWork, path string) (s mirror.Status, err error) {
+	return s, c.run(ctx, work, path, &s)
 }
 
 // list returns all mirrors.
@@ -86,7 +63,7 @@ func (c *mirrorClient) list(ctx context.Context) ([]mirror.Status, error) {
 	all := []mirror.Status{}
 	for after := ""; ; {
 		var part mirror.ListResult
-		if err := c.do(ctx, http.MethodGet, "/mirrors?after="+url.QueryEscape(after), &part); err != nil {
+		if err := c.run(ctx, internalv1.AdminWork_ADMIN_WORK_MIRRORS, after, &part); err != nil {
 			return nil, err
 		}
 		all = append(all, part.Mirrors...)
@@ -100,8 +77,7 @@ func (c *mirrorClient) list(ctx context.Context) ([]mirror.Status, error) {
 // reports all of them.
 func onMirrors(env Env, cmd *cobra.Command, do func(context.Context, *mirrorClient, string) (mirror.Status, error),
 	done func(mirror.Status) string) *cobra.Command {
-	client := &mirrorClient{target{env: env}}
-	client.addFlags(cmd)
+	client := newMirrorClient(env, cmd)
 	asJSON := jsonFlag(cmd)
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
 		if len(args) == 0 {
@@ -150,7 +126,7 @@ private repository needs one. A mirror that exists is not changed.`,
 	}
 	cmd.Flags().BoolVar(&background, "background", false, "do not wait until the mirror is complete")
 	return onMirrors(env, cmd, func(ctx context.Context, c *mirrorClient, path string) (mirror.Status, error) {
-		s, err := c.act(ctx, "add", path)
+		s, err := c.act(ctx, internalv1.AdminWork_ADMIN_WORK_MIRROR_ADD, path)
 		if err != nil || background {
 			return s, err
 		}
@@ -167,7 +143,7 @@ mirrors with fresh = "webhook" or a long duration, and for tests of an origin.`,
 	}
 	return onMirrors(env, cmd, func(ctx context.Context, c *mirrorClient, path string) (mirror.Status, error) {
 		if !observe.IsTerminal(env.Stderr) {
-			return c.act(ctx, "refresh", path)
+			return c.act(ctx, internalv1.AdminWork_ADMIN_WORK_MIRROR_REFRESH, path)
 		}
 		watched, stop := context.WithCancel(ctx)
 		ended := make(chan struct{})
@@ -175,7 +151,7 @@ mirrors with fresh = "webhook" or a long duration, and for tests of an origin.`,
 			defer close(ended)
 			c.showProgress(watched, path)
 		}()
-		s, err := c.act(ctx, "refresh", path)
+		s, err := c.act(ctx, internalv1.AdminWork_ADMIN_WORK_MIRROR_REFRESH, path)
 		stop()
 		<-ended
 		return s, err
@@ -190,7 +166,7 @@ unless the [[mirror]] table denies it or has first_use = false.`,
 		Example: "  packhorse mirror remove github.com/acme/old",
 	}
 	return onMirrors(env, cmd, func(ctx context.Context, c *mirrorClient, path string) (mirror.Status, error) {
-		return c.act(ctx, "remove", path)
+		return c.act(ctx, internalv1.AdminWork_ADMIN_WORK_MIRROR_REMOVE, path)
 	}, func(mirror.Status) string { return "removed" })
 }
 
@@ -203,12 +179,11 @@ tokens or rules. Add the repository to deny of the [[mirror]] table if its path 
 		Example: "  packhorse mirror detach github.com/acme/app",
 	}
 	return onMirrors(env, cmd, func(ctx context.Context, c *mirrorClient, path string) (mirror.Status, error) {
-		return c.act(ctx, "detach", path)
+		return c.act(ctx, internalv1.AdminWork_ADMIN_WORK_MIRROR_DETACH, path)
 	}, func(mirror.Status) string { return "detached; it is an ordinary repository now" })
 }
 
 func mirrorList(env Env) *cobra.Command {
-	client := &mirrorClient{target{env: env}}
 	cmd := &cobra.Command{
 		Use: "list", Short: "List mirrors",
 		Long: `List shows each mirror with its state, the age of the origin's state that it has, and the last change of its refs.`,
@@ -216,7 +191,7 @@ func mirrorList(env Env) *cobra.Command {
   packhorse mirror list --json --config /etc/packhorse.toml`,
 		Args: noArgs,
 	}
-	client.addFlags(cmd)
+	client := newMirrorClient(env, cmd)
 	asJSON := jsonFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		list, err := client.list(cmd.Context())
@@ -236,17 +211,16 @@ func mirrorList(env Env) *cobra.Command {
 }
 
 func mirrorStatus(env Env) *cobra.Command {
-	client := &mirrorClient{target{env: env}}
 	cmd := &cobra.Command{
 		Use: "status PATH", Short: "Show the state of a mirror",
 		Long:    `Status shows the origin of a mirror, its state, and the cause of its last failure.`,
 		Example: "  packhorse mirror status github.com/acme/app",
 		Args:    exactArgs(1, "one PATH"),
 	}
-	client.addFlags(cmd)
+	client := newMirrorClient(env, cmd)
 	asJSON := jsonFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		s, err := client.act(cmd.Context(), "status", args[0])
+		s, err := client.act(cmd.Context(), internalv1.AdminWork_ADMIN_WORK_MIRROR_STATUS, args[0])
 		switch {
 		case err != nil:
 			return err
@@ -346,7 +320,7 @@ func (c *mirrorClient) untilComplete(ctx context.Context, s mirror.Status) (mirr
 			return s, errors.New("interrupted: the server goes on in the background")
 		}
 		var err error
-		if s, err = c.act(ctx, "status", path); err != nil {
+		if s, err = c.act(ctx, internalv1.AdminWork_ADMIN_WORK_MIRROR_STATUS, path); err != nil {
 			return s, err
 		}
 	}
@@ -357,7 +331,7 @@ func (c *mirrorClient) untilComplete(ctx context.Context, s mirror.Status) (mirr
 func (c *mirrorClient) showProgress(ctx context.Context, path string) {
 	defer fmt.Fprint(c.env.Stderr, "\r\x1b[K")
 	for retry.Sleep(ctx, pollMirror) == nil {
-		if s, err := c.act(ctx, "status", path); err == nil && s.Updating {
+		if s, err := c.act(ctx, internalv1.AdminWork_ADMIN_WORK_MIRROR_STATUS, path); err == nil && s.Updating {
 			fmt.Fprintf(c.env.Stderr, "\r\x1b[K%s: %s", s.Path, cmp.Or(s.Progress, "waiting for the origin"))
 		}
 	}

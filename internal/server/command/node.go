@@ -13,10 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/packhorse-git/packhorse/client"
-	"github.com/packhorse-git/packhorse/internal/git/process"
-	"github.com/packhorse-git/packhorse/internal/git/repo"
 	"github.com/packhorse-git/packhorse/internal/node/storage"
-	"github.com/packhorse-git/packhorse/internal/server/adminapi"
 	"github.com/packhorse-git/packhorse/internal/server/config"
 	"github.com/packhorse-git/packhorse/internal/server/roles"
 	"github.com/packhorse-git/packhorse/internal/server/statedir"
@@ -70,12 +67,12 @@ func (f *nodeFinder) read(ctx context.Context, do func(*client.Client) error) er
 		return f.change(ctx, do) // the local cache belongs to one process, also for reads
 	}
 	socket := config.AdminSocket(cfg.State)
-	if conn, err := net.DialTimeout("unix", socket, adminapi.Timeout); err == nil {
+	if conn, err := net.DialTimeout("unix", socket, adminTimeout); err == nil {
 		conn.Close()
 		return withClient("unix:"+socket, client.Options{}, do)
 	}
-	return roles.ReadNode(ctx, f.env.process(), cfg, func(dial func(context.Context) (net.Conn, error)) error {
-		return withClient("http://localhost:1", client.Options{Dial: dial}, do)
+	return roles.RunNode(ctx, f.env.process(), cfg, roles.ReadNode, func(_ *storage.Node, c *client.Client) error {
+		return do(c)
 	})
 }
 
@@ -101,12 +98,17 @@ func (f *nodeFinder) change(ctx context.Context, do func(*client.Client) error) 
 		taken, ok := errors.AsType[*statedir.TakenError](err)
 		switch {
 		case err == nil:
-			return errors.Join(roles.ServeNode(ctx, f.env.process(), cfg, f.cache,
-				func() error { return withClient("unix:"+socket, client.Options{}, do) }), state.Close())
+			use := roles.ChangeNode
+			if f.cache {
+				use = roles.CacheNode
+			}
+			return errors.Join(roles.RunNode(ctx, f.env.process(), cfg, use, func(_ *storage.Node, c *client.Client) error {
+				return do(c)
+			}), state.Close())
 		case !ok:
 			return err
 		}
-		conn, err := net.DialTimeout("unix", socket, adminapi.Timeout)
+		conn, err := net.DialTimeout("unix", socket, adminTimeout)
 		if err == nil {
 			conn.Close()
 			return withClient("unix:"+socket, client.Options{}, do)
@@ -162,31 +164,23 @@ func withClient(address string, o client.Options, do func(*client.Client) error)
 	return do(node)
 }
 
-// importer returns a node for one import. It works beside a running server and needs no lock, because the imported
-// repository appears below the root at once.
-func (f *nodeFinder) importer(log *slog.Logger) (node *storage.Node, closeAll func() error, err error) {
+// importing calls do with a node for one import. It works beside a running server.
+func (f *nodeFinder) importing(ctx context.Context, do func(*storage.Node) error) (err error) {
 	cfg, err := f.load()
 	if err != nil {
-		return nil, nil, err
+		return err
 	}
 	if err := f.actAsOwner(&cfg); err != nil {
-		return nil, nil, err
+		return err
 	}
-	remove := func() error { return nil }
 	if cfg.Store.Enabled() { // the root can belong to a running node
 		if cfg.Root, err = os.MkdirTemp("", "packhorse-import-"); err != nil {
-			return nil, nil, err
+			return err
 		}
-		root := cfg.Root
-		remove = func() error { return os.RemoveAll(root) }
-		cfg.State = config.DefaultState(config.RoleStorage, root, f.env.Getenv)
+		defer func() { err = errors.Join(err, os.RemoveAll(cfg.Root)) }()
+		cfg.State = config.DefaultState(config.RoleStorage, cfg.Root, f.env.Getenv)
 	}
-	node, closeNode, err := roles.OpenNode(f.env.Program, cfg, log, storage.Options{}, map[process.Class]process.Limits{
-		storage.ClassUpstream: config.UpstreamLimits(), storage.ClassManage: config.ManageLimits(),
-		repo.ClassRefs: config.RefsLimits(),
+	return roles.RunNode(ctx, f.env.process(), cfg, roles.ImportNode, func(n *storage.Node, _ *client.Client) error {
+		return do(n)
 	})
-	if err != nil {
-		return nil, nil, errors.Join(err, remove())
-	}
-	return node, func() error { return errors.Join(closeNode(), remove()) }, nil
 }

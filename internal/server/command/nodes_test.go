@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"log/slog"
 	"net"
-	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,7 +13,9 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/gateway/router"
+	"github.com/packhorse-git/packhorse/internal/node/control"
 	"github.com/packhorse-git/packhorse/internal/operations/doctor"
+	"github.com/packhorse-git/packhorse/internal/proto/internalv1/internalv1connect"
 	"github.com/packhorse-git/packhorse/internal/server/adminapi"
 	"github.com/packhorse-git/packhorse/internal/server/config"
 )
@@ -38,13 +39,14 @@ func socketDir(t *testing.T) string {
 }
 
 // serveAdmin answers on the admin socket of a state directory until the test ends.
-func serveAdmin(t *testing.T, state string, handler http.Handler) {
+func serveAdmin(t *testing.T, state string, service internalv1connect.AdminServiceHandler) {
 	t.Helper()
 	l, err := net.Listen("unix", config.AdminSocket(state))
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := adminapi.NewServer(handler, slog.New(slog.DiscardHandler))
+	server := control.New(control.Options{Admin: service, Ready: func() error { return nil },
+		Log: slog.New(slog.DiscardHandler)}).HTTPServer()
 	done := make(chan error, 1)
 	go func() { done <- server.Serve(l) }()
 	t.Cleanup(func() {
@@ -65,7 +67,7 @@ func TestAdminCommands(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	serveAdmin(t, state, adminapi.Nodes(routes))
+	serveAdmin(t, state, &adminapi.Service{Router: routes})
 
 	config := filepath.Join(state, "packhorse.toml")
 	if err := os.WriteFile(config, []byte("state = \""+state+"\"\n"), 0o600); err != nil {
@@ -116,7 +118,7 @@ func TestNodesOfAStore(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	serveAdmin(t, state, adminapi.Nodes(routes))
+	serveAdmin(t, state, &adminapi.Service{Router: routes})
 	code, out, errs := runMain("nodes", "--state", state)
 	for _, want := range []string{"FAILED  STORE  HELD  REPOSITORIES\n", " 0       s1     0     all x\n",
 		" 0       -      0     x\n",

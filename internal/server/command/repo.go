@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -408,22 +407,21 @@ clone it with git clone --mirror first.`,
 			return usage(err)
 		}
 		source := sourceOf(args[1])
-		node, closeAll, err := to.importer(slog.New(slog.DiscardHandler))
-		if err != nil {
-			return err
-		}
-		if err := readable(source); err != nil {
-			return errors.Join(err, closeAll())
-		}
 		from := storage.ImportOptions{Source: source, Check: !*unchecked, Environ: sshEnviron(env)}
 		if errs := cmd.ErrOrStderr(); observe.IsTerminal(errs) {
 			from.Progress = func(text []byte) { _, _ = errs.Write(text) }
 		}
-		made, err := node.Import(cmd.Context(), path, from)
-		if err = errors.Join(err, closeAll()); err != nil {
-			if fault.Is(err, fault.Invalid) {
-				return usage(err)
+		var made storage.Description
+		err = to.importing(cmd.Context(), func(node *storage.Node) error {
+			err := readable(source)
+			if err == nil {
+				made, err = node.Import(cmd.Context(), path, from)
 			}
+			return err
+		})
+		if fault.Is(err, fault.Invalid) {
+			return usage(err)
+		} else if err != nil {
 			return err
 		}
 		if *asJSON {

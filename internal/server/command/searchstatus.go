@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"text/tabwriter"
 	"time"
 
@@ -21,7 +20,6 @@ import (
 	"github.com/packhorse-git/packhorse/internal/proto/internalv1/internalv1connect"
 	"github.com/packhorse-git/packhorse/internal/schedule/retry"
 	"github.com/packhorse-git/packhorse/internal/search"
-	"github.com/packhorse-git/packhorse/internal/server/adminapi"
 	"github.com/packhorse-git/packhorse/internal/server/config"
 )
 
@@ -40,24 +38,13 @@ that exists now is indexed, and shows the progress on a terminal.`,
   packhorse search status --config /etc/packhorse.toml --json`,
 		Args: noArgs,
 	}
-	server := &target{env: env}
-	server.addFlags(cmd.Flags(),
+	server := &adminClient{target{env: env}, config.RoleSearch, "server"}
+	server.addFlags(cmd,
 		"the server's state directory, `DIR` (default that of the server on the root, or ~/.local/state/packhorse/search)")
 	wait := cmd.Flags().Bool("wait", false, "wait until every repository has an index")
 	asJSON := jsonFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		state, err := server.stateDir(config.RoleSearch)
-		if err != nil {
-			return err
-		}
-		socket := config.AdminSocket(state)
-		conn, err := net.DialTimeout("unix", socket, adminapi.Timeout)
-		if err != nil {
-			return fmt.Errorf("no server answers at %s: %w: start the server, or name its state directory with --state DIR, "+
-				"--root DIR or --config FILE", socket, err)
-		}
-		conn.Close()
-		return withClient("unix:"+socket, client.Options{}, func(c *client.Client) error {
+		return server.with(func(c *client.Client) error {
 			status, err := searchStatus(cmd.Context(), c, *wait)
 			if err == nil && *wait {
 				status, err = waitForIndex(cmd.Context(), c, status, cmd.ErrOrStderr())
@@ -76,7 +63,7 @@ that exists now is indexed, and shows the progress on a terminal.`,
 
 // searchStatus returns the status of the index of a server. With refresh the server lists its repositories first.
 func searchStatus(ctx context.Context, c *client.Client, refresh bool) (status search.Status, err error) {
-	ctx, cancel := context.WithTimeout(ctx, adminapi.Timeout)
+	ctx, cancel := context.WithTimeout(ctx, adminTimeout)
 	defer cancel()
 	httpClient, url := c.HTTP()
 	request := &internalv1.StatusRequest{Scope: &internalv1.StatusRequest_All{All: true}, Refresh: refresh}

@@ -113,7 +113,7 @@ func decodeTop(text []byte) (*top.State, error) {
 func (a *topAsker) ask(ctx context.Context, address string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, topTimeout)
 	defer cancel()
-	text, err := ask(ctx, "tcp", address, http.MethodGet, fmt.Sprintf("%s?most=%d", top.Path, a.most))
+	text, err := ask(ctx, address, http.MethodGet, fmt.Sprintf("%s?most=%d", top.Path, a.most))
 	refused, isRefused := errors.AsType[*refusal](err)
 	switch {
 	case isRefused && refused.status == http.StatusNotFound:

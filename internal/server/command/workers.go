@@ -3,24 +3,23 @@ package command
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"io"
-	"net/http"
-	"net/url"
 	"slices"
 	"text/tabwriter"
 	"time"
 
+	"connectrpc.com/connect"
 	"github.com/spf13/cobra"
 
+	"github.com/packhorse-git/packhorse/client"
+	"github.com/packhorse-git/packhorse/internal/proto/internalv1"
 	"github.com/packhorse-git/packhorse/internal/schedule/retry"
 	"github.com/packhorse-git/packhorse/internal/server/adminapi"
 )
 
 func workersCommand(env Env) *cobra.Command {
-	client := &adminClient{target{env: env}}
-	cmd := &cobra.Command{
+	return listing(&cobra.Command{
 		Use:   "workers",
 		Short: "Show the state of the application's workers",
 		Long: `Workers shows each worker of the application behind a running gateway or serve: its state, its requests in flight, its
@@ -29,10 +28,7 @@ The command asks the server over the admin socket in its state directory.`,
 		Example: `  packhorse workers
   packhorse workers --json --config /etc/packhorse.toml
   packhorse workers --root /srv/git                      # of serve`,
-		Args: noArgs,
-	}
-	listing(cmd, client, "/workers", writeWorkers)
-	return cmd
+	}, gatewayClient(env), internalv1.AdminWork_ADMIN_WORK_WORKERS, writeWorkers)
 }
 
 func writeWorkers(w io.Writer, list []adminapi.WorkerStatus) error {
@@ -62,22 +58,22 @@ func writeWorkers(w io.Writer, list []adminapi.WorkerStatus) error {
 const pollWorkers = 100 * time.Millisecond
 
 // drainWorkerCommand is "drain worker" or "undrain worker".
-func drainWorkerCommand(client *adminClient, verb string) *cobra.Command {
+func drainWorkerCommand(c *adminClient, verb string) *cobra.Command {
 	var wait, force bool
 	var limit time.Duration
 	cmd := &cobra.Command{
 		Use:   "worker NAME",
 		Short: "Stop new requests to a worker of the application",
 		Long: `Drain worker stops new requests to a worker of the application; requests in flight finish. It lasts until "packhorse
-undrain worker NAME", or until the gateway stops. It is refused if too many workers of the pool would be out of service
-(app.drain_share).
+undrain worker NAME", or until the gateway stops. It is refused if more than a third of the pool would be out of service.
 
-With --wait the command waits until the drain is allowed, the worker is idle, and app.blackout has passed. Then the
-worker can be stopped. The command fails if that takes longer than --timeout.`,
+With --wait the command waits until the drain is allowed, and the worker had no request for a second. Then the worker can
+be stopped. The command fails if that takes longer than --timeout.`,
 		Example: "  packhorse drain worker w0 --wait && systemctl restart app@w0 && packhorse undrain worker w0 " +
 			"--wait",
-		Args:              exactArgs(1, "one NAME"),
-		ValidArgsFunction: completeName(client, "/workers", func(s adminapi.WorkerStatus) string { return s.Name }),
+		Args: exactArgs(1, "one NAME"),
+		ValidArgsFunction: completeName(c, internalv1.AdminWork_ADMIN_WORK_WORKERS,
+			func(s adminapi.WorkerStatus) string { return s.Name }),
 	}
 	what := "until the worker can be stopped"
 	if verb == "undrain" {
@@ -94,13 +90,13 @@ With --wait the command waits for that.`
 		cmd.Flags().BoolVar(&force, "force", false, "drain it even if too many workers are out of service")
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		target := "/workers/" + url.PathEscape(args[0]) + "/" + verb
-		if force {
-			target += "?force=true"
+		request := &internalv1.RunRequest{Work: internalv1.AdminWork_ADMIN_WORK_DRAIN_WORKER, Name: args[0], Force: force}
+		if verb == "undrain" {
+			request.Work = internalv1.AdminWork_ADMIN_WORK_UNDRAIN_WORKER
 		}
-		now, err := client.whenAllowed(cmd.Context(), cmd.ErrOrStderr(), target, wait)
+		now, err := c.whenAllowed(cmd.Context(), cmd.ErrOrStderr(), request, wait)
 		if err == nil && wait {
-			now, err = client.untilWorker(cmd.Context(), now, verb, limit)
+			now, err = c.untilWorker(cmd.Context(), now, verb, limit)
 		}
 		if err != nil {
 			return err
@@ -111,18 +107,16 @@ With --wait the command waits for that.`
 	return cmd
 }
 
-// whenAllowed requests a change. With wait, it repeats the request while the server answers that the change is not
-// possible yet.
-func (c *adminClient) whenAllowed(ctx context.Context, log io.Writer, target string,
+// whenAllowed requests a change. With wait, it repeats the request while too many workers are out of service.
+func (c *adminClient) whenAllowed(ctx context.Context, log io.Writer, request *internalv1.RunRequest,
 	wait bool) (now adminapi.WorkerStatus, err error) {
-	for attempt := 0; ; attempt++ {
-		err = c.do(ctx, http.MethodPost, target, &now)
-		refused, ok := errors.AsType[*refusal](err)
-		if !ok || refused.status != http.StatusConflict || !wait {
-			return now, err
+	for isFirst := true; ; isFirst = false {
+		err = c.with(func(server *client.Client) error { return runAdmin(ctx, server, request, nil, nil, &now) })
+		if connect.CodeOf(err) != connect.CodeResourceExhausted || !wait {
+			return now, answerOf(err)
 		}
-		if attempt == 0 {
-			fmt.Fprintf(log, "waiting: %s\n", refused.text)
+		if isFirst {
+			fmt.Fprintf(log, "waiting: %s\n", answerOf(err))
 		}
 		if err := retry.Sleep(ctx, pollWorkers); err != nil {
 			return now, err
@@ -140,9 +134,9 @@ func (c *adminClient) untilWorker(ctx context.Context, now adminapi.WorkerStatus
 		}
 		if time.Now().After(end) {
 			if verb == "drain" {
-				return now, fmt.Errorf("%s still has %d requests, or its blackout is not over, after %v: the drain continues; "+
-					"wait longer with --timeout, or end it with \"packhorse undrain worker %s\"", now.Name, now.InFlight, limit,
-					now.Name)
+				return now, fmt.Errorf("%s still has %d requests, or had some within the last second, after %v: the drain "+
+					"continues; wait longer with --timeout, or end it with \"packhorse undrain worker %s\"", now.Name, now.InFlight,
+					limit, now.Name)
 			}
 			return now, fmt.Errorf("%s is %s after %v: %s", now.Name, now.State, limit, cmp.Or(now.Why, "no reason known"))
 		}
@@ -150,7 +144,7 @@ func (c *adminClient) untilWorker(ctx context.Context, now adminapi.WorkerStatus
 			return now, err
 		}
 		var list []adminapi.WorkerStatus
-		if err := c.do(ctx, http.MethodGet, "/workers", &list); err != nil {
+		if err := c.short(ctx, internalv1.AdminWork_ADMIN_WORK_WORKERS, "", &list); err != nil {
 			return now, err
 		}
 		i := slices.IndexFunc(list, func(s adminapi.WorkerStatus) bool { return s.Name == now.Name })

@@ -36,7 +36,7 @@ func serveWorkers(t *testing.T, state string, workers ...string) {
 		t.Fatal(err)
 	}
 	t.Cleanup(proxy.Close)
-	serveAdmin(t, state, adminapi.Workers(proxy, cfg.App.Drain.Duration, nil))
+	serveAdmin(t, state, &adminapi.Service{App: proxy, Drain: cfg.App.Drain.Duration})
 }
 
 func TestWorkerCommands(t *testing.T) {
@@ -107,7 +107,7 @@ func TestWorkerCommands(t *testing.T) {
 func TestNoApplication(t *testing.T) {
 	t.Parallel()
 	state := socketDir(t)
-	serveAdmin(t, state, adminapi.Workers(nil, 0, nil))
+	serveAdmin(t, state, &adminapi.Service{})
 	if code, _, errs := runMain("workers", "--state", state); code != exitFailed ||
 		!strings.Contains(errs, "there is no application") {
 		t.Errorf("workers = %d, %q, want %d and the error of a missing application", code, errs, exitFailed)

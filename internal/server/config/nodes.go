@@ -77,7 +77,7 @@ const (
 	maxNodes  = 1000
 )
 
-// A node's name is a metric label and a part of the admin socket's URLs.
+// A node's name is a metric label.
 var nodeName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
 
 // checkStorage checks the port of a node.

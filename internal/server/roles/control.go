@@ -1,12 +1,12 @@
 package roles
 
 import (
+	"context"
 	"crypto/tls"
 	"net"
-	"net/http"
 
-	"github.com/packhorse-git/packhorse/internal/mirror"
 	"github.com/packhorse-git/packhorse/internal/node/control"
+	"github.com/packhorse-git/packhorse/internal/operations/watchdog"
 	"github.com/packhorse-git/packhorse/internal/server/adminapi"
 	"github.com/packhorse-git/packhorse/internal/transport/bulk"
 	"github.com/packhorse-git/packhorse/internal/transport/credfile"
@@ -41,27 +41,25 @@ func (s *server) addControl(o control.Options, trust credfile.Trust) *control.Se
 	return handler
 }
 
-// addLocal adds the control API and the admin API on the admin socket of a process with a node or an index.
-func (s *server) addLocal() {
+// addAdmin adds the control API on the admin socket, with the work of commands.
+func (s *server) addAdmin() {
+	admin := &adminapi.Service{Router: s.router, App: s.app, Drain: s.cfg.App.Drain.Duration, Origins: s.originStatus,
+		Node: s.node, Dump: func(ctx context.Context) (watchdog.Dump, error) {
+			return s.dumps.write(ctx, 0)
+		}}
+	if s.mirrors != nil {
+		admin.Mirrors = s.mirrors.Mirrors
+	}
 	o := control.Options{
-		Node: s.node, Pump: s.lanes.pump, Lanes: s.lanes.Lanes, Memory: s.lanes.memory,
+		Node: s.node, Admin: admin, Pump: s.lanes.pump, Lanes: s.lanes.Lanes, Memory: s.lanes.memory,
 		Log: s.log, Board: s.lanes.board, Lookups: s.cfg.Lanes.Search, MaxRequest: int64(s.cfg.HTTP.MaxBody),
+		Ready: func() error { return nil },
 	}
 	if s.search != nil {
 		o.Index, o.Ready = s.search, s.checkSearch
 	}
 	api := control.New(o)
-	local := api.HTTPServer()
-	local.Handler = s.adminHandler(local.Handler)
-	s.local = newPort(local, func(l net.Listener) net.Listener { return bulk.Listen(l, s.lanes.pump, api.Stall) })
-}
-
-// adminHandler adds dumps, mirrors, origins, LFS objects and the application's workers to next, which may be nil.
-func (s *server) adminHandler(next http.Handler) http.Handler {
-	var m *mirror.Mirrors
-	if s.mirrors != nil {
-		m = s.mirrors.Mirrors
-	}
-	next = adminapi.LFS(s.node, adminapi.Workers(s.app, s.cfg.App.Drain.Duration, next))
-	return s.dumps.within(adminapi.Mirrors(m, adminapi.Origins(s.originStatus, next)))
+	s.admin = newPort(api.HTTPServer(), func(l net.Listener) net.Listener {
+		return bulk.Listen(l, s.lanes.pump, api.Stall)
+	})
 }

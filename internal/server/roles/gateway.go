@@ -10,7 +10,6 @@ import (
 	"github.com/packhorse-git/packhorse/internal/gateway/web/api"
 	"github.com/packhorse-git/packhorse/internal/operations/observe"
 	searchremote "github.com/packhorse-git/packhorse/internal/search/remote"
-	"github.com/packhorse-git/packhorse/internal/server/adminapi"
 	"github.com/packhorse-git/packhorse/internal/server/config"
 	"github.com/packhorse-git/packhorse/internal/transport/credfile"
 	"github.com/packhorse-git/packhorse/internal/transport/sidechannel"
@@ -31,7 +30,7 @@ func (s *server) buildGateway() error {
 	s.checks = append(s.checks, observe.Check{Name: "nodes", Look: nodes.ready})
 	s.reloads = append(s.reloads, reloadStep{apply: nodes.apply})
 	s.notes = append(s.notes, func() []string { return refusedPushes(routes) })
-	s.admin = adminapi.Nodes(routes)
+	s.router = routes
 	tiers, err := s.newTiers(routes)
 	if err != nil {
 		return err
@@ -47,7 +46,11 @@ func (s *server) buildGateway() error {
 	if err != nil {
 		return err
 	}
-	return s.addGateway(routes, tiers, searchAPI)
+	if err := s.addGateway(routes, tiers, searchAPI); err != nil {
+		return err
+	}
+	s.addAdmin()
+	return nil
 }
 
 // refusedPushes returns a line for each reason why pushes to a route with an object store are refused.

@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sys/unix"
 
+	"github.com/packhorse-git/packhorse/client"
 	"github.com/packhorse-git/packhorse/internal/git/process"
 	"github.com/packhorse-git/packhorse/internal/git/repo"
 	"github.com/packhorse-git/packhorse/internal/node/storage"
@@ -18,92 +19,105 @@ import (
 	"github.com/packhorse-git/packhorse/internal/store"
 )
 
-// ServeNode runs a node on the repositories while do runs. Like a server, it listens on the admin socket, so that the
-// caller and other commands find it. The caller has locked the state directory.
-func ServeNode(ctx context.Context, p Process, cfg config.Config, cache bool, do func() error) (err error) {
-	cfg.Maintenance.Enabled, cfg.Warmup.Enabled = false, false
-	cfg.Storage.Listen, cfg.Ops.Address, cfg.Mirror = "", "", nil
-	cfg.Cache.Enabled = cfg.Cache.Enabled && cache
-	log, reg := slog.New(slog.DiscardHandler), prometheus.NewRegistry()
+// NodeUse is what a command does with a node of its own.
+type NodeUse int
+
+// The uses. To read and to import, a node needs no state directory, and works beside a running server. With a store,
+// the root of such a node has to be a directory that no other process uses.
+const (
+	ReadNode   NodeUse = iota // creates no file
+	ImportNode                // makes new repositories, which appear below the root at once
+	// ChangeNode listens on the admin socket like a server, so that other commands find it. The caller has locked the
+	// state directory.
+	ChangeNode
+	CacheNode // ChangeNode with the pack cache
+)
+
+// RunNode runs a node for a command on the repositories of cfg, while do runs.
+func RunNode(ctx context.Context, p Process, cfg config.Config, use NodeUse,
+	do func(*storage.Node, *client.Client) error) (err error) {
 	var parts closers
 	defer func() { err = errors.Join(err, parts.close()) }()
-	s, err := build(config.RoleStorage, cfg, log, reg, p, &parts)
-	if err != nil {
-		return err
-	}
-	socket := config.AdminSocket(cfg.State)
-	if err := os.Remove(socket); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
-	}
-	l, err := listenUnix(socket, 0o600)
-	if err != nil {
-		return err
-	}
-	served := make(chan error, 1)
-	go func() { served <- s.local.serve(l) }()
-	err = do()
-	limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), CloseLimit)
-	defer cancel()
-	return errors.Join(err, s.local.shutdown(limit), <-served)
-}
-
-// ReadNode runs a read-only node on the repositories while do runs. do connects to it with dial. ReadNode creates no
-// file.
-func ReadNode(ctx context.Context, p Process, cfg config.Config,
-	do func(dial func(context.Context) (net.Conn, error)) error) error {
-	cfg.Ops.Tree, cfg.Ops.Activity, cfg.Tracing.Endpoint = false, false, ""
 	log, reg := slog.New(slog.DiscardHandler), prometheus.NewRegistry()
-	s := &server{role: config.RoleStorage, cfg: cfg, log: log, reg: reg, process: p, closers: new(closers)}
-	if err := s.addLanes(); err != nil {
-		return err
+	var s *server
+	var l net.Listener
+	address, o := "http://localhost:1", client.Options{}
+	if use == ReadNode || use == ImportNode {
+		cfg.Ops.Tree, cfg.Ops.Activity, cfg.Tracing.Endpoint = false, false, ""
+		s = &server{role: config.RoleStorage, cfg: cfg, log: log, reg: reg, process: p, closers: &parts}
+		if err := s.addLanes(); err != nil {
+			return err
+		}
+		if err := s.openNode(use == ReadNode); err != nil {
+			return err
+		}
+		s.addAdmin()
+		pairs := newPairs()
+		l, o.Dial = pairs, pairs.dial
+	} else {
+		cfg.Maintenance.Enabled, cfg.Warmup.Enabled = false, false
+		cfg.Storage.Listen, cfg.Ops.Address, cfg.Mirror = "", "", nil
+		cfg.Cache.Enabled = cfg.Cache.Enabled && use == CacheNode
+		if s, err = build(config.RoleStorage, cfg, log, reg, p, &parts); err != nil {
+			return err
+		}
+		socket := config.AdminSocket(cfg.State)
+		if err := os.Remove(socket); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+		if l, err = listenUnix(socket, 0o600); err != nil {
+			return err
+		}
+		address = "unix:" + socket
 	}
-	node, closeNode, err := OpenNode(p.Program, cfg, log, storage.Options{ReadOnly: true,
-		RepositoryHooks: cfg.Push.HookPolicy()}, map[process.Class]process.Limits{repo.ClassRefs: config.RefsLimits()})
-	if err != nil {
-		return err
-	}
-	s.node = node
-	s.addLocal()
-	l := newPairs()
 	served := make(chan error, 1)
-	go func() { served <- s.local.serve(l) }()
-	err = do(l.dial)
+	go func() { served <- s.admin.serve(l) }()
+	c, err := client.New(address, o)
+	if err == nil {
+		err = do(s.node, c)
+		c.Close()
+	}
 	limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), CloseLimit)
 	defer cancel()
-	return errors.Join(err, s.local.shutdown(limit), <-served, closeNode())
+	return errors.Join(err, s.admin.shutdown(limit), <-served)
 }
 
-// OpenNode opens a node on the repositories without fetches and pushes. With a store, the root has to be a directory
-// that no other process uses.
-func OpenNode(program string, cfg config.Config, log *slog.Logger, o storage.Options,
-	classes map[process.Class]process.Limits) (node *storage.Node, closeAll func() error, err error) {
-	runner, err := process.New(process.Options{Git: cfg.Git.Program, Log: log, Reaper: reaperProgram(&cfg, program, log),
-		Classes: classes})
+// openNode opens a node without fetches and pushes.
+func (s *server) openNode(readOnly bool) error {
+	cfg := &s.cfg
+	runner, err := process.New(process.Options{Git: cfg.Git.Program, Log: s.log,
+		Reaper: reaperProgram(cfg, s.process.Program, s.log),
+		Classes: map[process.Class]process.Limits{
+			storage.ClassUpstream: config.UpstreamLimits(), storage.ClassManage: config.ManageLimits(),
+			repo.ClassRefs: config.RefsLimits(),
+		}})
 	if err != nil {
-		return nil, nil, err
+		return err
 	}
-	var parts closers
-	parts.push("git processes", func() error {
+	s.closers.push("git processes", func() error {
 		limit, cancel := context.WithTimeout(context.Background(), CloseLimit)
 		defer cancel()
 		return runner.Close(limit)
 	})
+	o := storage.Options{
+		Root: cfg.Root, Hidden: []string{cfg.State, cfg.Cache.Dir}, Policy: cfg.Fetch.Policy(), ReadOnly: readOnly,
+		RepositoryHooks: cfg.Push.HookPolicy(), Log: s.log, Runner: runner, Tables: repo.NewTables(runner),
+	}
 	if cfg.Store.Enabled() {
-		opened, err := openStore(&cfg, nil, store.Options{Log: log})
+		opened, err := openStore(cfg, nil, store.Options{Log: s.log})
 		if err != nil {
-			return nil, nil, errors.Join(err, parts.close())
+			return err
 		}
-		parts.push("store", opened.Close)
+		s.closers.push("store", opened.Close)
 		o.Places = opened
 	} else if err := checkPlainRoot(cfg.Root); err != nil {
-		return nil, nil, errors.Join(err, parts.close())
+		return err
 	}
-	o.Root, o.Hidden, o.Policy = cfg.Root, []string{cfg.State, cfg.Cache.Dir}, cfg.Fetch.Policy()
-	o.Log, o.Runner, o.Tables = log, runner, repo.NewTables(runner)
-	if node, err = storage.New(nil, o); err != nil {
-		return nil, nil, errors.Join(err, parts.close())
+	if s.node, err = storage.New(nil, o); err != nil {
+		return err
 	}
-	return node, func() error { return errors.Join(parts.close(), node.Close()) }, nil
+	s.closers.push("node", s.node.Close)
+	return nil
 }
 
 // pairs is a listener for connections within the process. Each connection is a pair of sockets.

@@ -3,7 +3,6 @@ package roles
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net/http"
 	"sync/atomic"
@@ -15,15 +14,14 @@ import (
 	"github.com/packhorse-git/packhorse/internal/gateway/auth"
 	"github.com/packhorse-git/packhorse/internal/operations/observe"
 	"github.com/packhorse-git/packhorse/internal/operations/top"
-	"github.com/packhorse-git/packhorse/internal/server/adminapi"
+	"github.com/packhorse-git/packhorse/internal/operations/watchdog"
 	"github.com/packhorse-git/packhorse/internal/server/config"
 )
 
 // opsLinger is the maximum time of a response of the private listener after all other parts have ended.
 const opsLinger = time.Second
 
-// watching has the private listener, the admin socket of a process without a local port, and the watchdog. They show
-// the parts of a server, and close after them.
+// watching has the private listener and the watchdog. They show the parts of a server, and close after them.
 type watching struct {
 	reg      *prometheus.Registry
 	log      *slog.Logger
@@ -32,7 +30,6 @@ type watching struct {
 	// Set by start.
 	ready       *observe.Readiness
 	ops         *observe.Ops
-	admin       *http.Server
 	serving     errgroup.Group
 	endWatchdog func()
 }
@@ -41,14 +38,14 @@ func newWatching(reg *prometheus.Registry, log *slog.Logger) *watching {
 	return &watching{reg: reg, log: log}
 }
 
-// start starts the private listener, the admin socket and the watchdog for a server.
+// start starts the private listener and the watchdog for a server.
 func (w *watching) start(s *server, l listeners) {
 	w.ready = observe.NewReadiness(w.log, s.checks...)
 	s.reg.MustRegister(w.ready)
 	w.ops = observe.NewOps(observe.OpsOptions{
 		Log: w.log, Registry: w.reg, Notes: s.allNotes, Ready: w.isReady,
 		More: map[string]http.Handler{
-			adminapi.DumpPath: s.dumps.handler(opsDumpInterval),
+			watchdog.DumpPath: http.HandlerFunc(s.dumps.serveHTTP),
 			"GET " + top.Path: top.New(s.topSources()),
 		},
 	})
@@ -57,15 +54,6 @@ func (w *watching) start(s *server, l listeners) {
 			w.log.Warn("the private listener can be reached by other machines", "address", l.private.Addr().String())
 		}
 		w.serving.Go(func() error { return w.ops.Serve(l.private) })
-	}
-	if l.admin != nil && s.local == nil {
-		w.admin = adminapi.NewServer(s.adminHandler(s.admin), w.log)
-		w.serving.Go(func() error {
-			if err := w.admin.Serve(l.admin); !errors.Is(err, http.ErrServerClosed) {
-				return fmt.Errorf("serve the admin socket: %w", err)
-			}
-			return nil
-		})
 	}
 	w.endWatchdog = s.startWatchdog(l, w.reg)
 }
@@ -89,18 +77,13 @@ func (w *watching) closeReadiness() {
 	}
 }
 
-// close ends the private listener and the admin socket. A second call does nothing.
+// close ends the private listener. A second call does nothing.
 func (w *watching) close(ctx context.Context) error {
 	if w.ops == nil {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, opsLinger)
 	defer cancel()
-	if w.admin != nil {
-		if err := w.admin.Shutdown(ctx); err != nil {
-			w.admin.Close()
-		}
-	}
 	err := errors.Join(w.ops.Close(ctx), w.serving.Wait())
 	w.ops = nil
 	return err

@@ -100,7 +100,7 @@ func Run(ctx context.Context, p Process, src *config.Source, cfg config.Config) 
 	}
 	parts.push("listeners", infallible(listeners.close))
 
-	// The private listener, the admin socket and the watchdog show the other parts, and close after them.
+	// The private listener and the watchdog show the other parts, and close after them.
 	reg := observe.NewRegistry(p.Version)
 	if observe.LogFormat(cfg.Log.Format, p.Stderr) != "json" {
 		held.hold()

@@ -25,7 +25,7 @@ func (s *server) buildSearch() error {
 		return err
 	}
 	s.checks = append(s.checks, observe.Check{Name: "search", Look: s.checkSearch})
-	s.addLocal()
+	s.addAdmin()
 	trust, err := s.cfg.Search.LoadTrust(config.RoleSearch, s.log)
 	if err != nil {
 		return err

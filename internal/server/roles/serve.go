@@ -37,6 +37,6 @@ func (s *server) buildServe() error {
 	if err := s.addGateway(routes, nil, searchAPI); err != nil {
 		return err
 	}
-	s.addLocal()
+	s.addAdmin()
 	return nil
 }

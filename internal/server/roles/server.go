@@ -2,11 +2,11 @@ package roles
 
 import (
 	"log/slog"
-	"net/http"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/packhorse-git/packhorse/internal/gateway/app"
+	"github.com/packhorse-git/packhorse/internal/gateway/router"
 	"github.com/packhorse-git/packhorse/internal/mirror/origin"
 	"github.com/packhorse-git/packhorse/internal/node/storage"
 	"github.com/packhorse-git/packhorse/internal/operations/observe"
@@ -26,12 +26,12 @@ type server struct {
 	process Process
 	lanes   lanes
 
-	public  *port        // git clients, HTTP
-	ssh     *port        // git clients, SSH
-	control *port        // gateways
-	local   *port        // the control API and the admin API, on the admin socket
-	admin   http.Handler // the admin API of a process without a local port
+	public  *port // git clients, HTTP
+	ssh     *port // git clients, SSH
+	control *port // gateways
+	admin   *port // commands, on the admin socket
 
+	router      *router.Router // of a gateway
 	packs       *packSources
 	store       *store.Store // nil: the repositories are those below the root
 	node        *storage.Node
@@ -96,7 +96,7 @@ func (s *server) reload(cfg config.Config) error {
 // ports returns the ports of the server with their listeners.
 func (s *server) ports(l listeners) []servedPort {
 	var list []servedPort
-	for _, one := range []servedPort{{s.public, l.public}, {s.ssh, l.ssh}, {s.control, l.node}, {s.local, l.admin}} {
+	for _, one := range []servedPort{{s.public, l.public}, {s.ssh, l.ssh}, {s.control, l.node}, {s.admin, l.admin}} {
 		if one.port != nil && one.listener != nil {
 			list = append(list, one)
 		}

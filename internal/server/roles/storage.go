@@ -29,7 +29,7 @@ func (s *server) buildStorage() error {
 		return err
 	}
 	s.followStore()
-	s.addLocal()
+	s.addAdmin()
 	return nil
 }
 

@@ -2,6 +2,7 @@ package roles
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net"
@@ -13,12 +14,12 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/gateway/auth"
 	"github.com/packhorse-git/packhorse/internal/git/process"
 	"github.com/packhorse-git/packhorse/internal/operations/observe"
 	"github.com/packhorse-git/packhorse/internal/operations/watchdog"
 	"github.com/packhorse-git/packhorse/internal/schedule/inflight"
-	"github.com/packhorse-git/packhorse/internal/server/adminapi"
 	"github.com/packhorse-git/packhorse/internal/server/config"
 	"github.com/packhorse-git/packhorse/internal/server/statedir"
 )
@@ -182,70 +183,55 @@ func (d *dumps) set(w *watchdog.Watchdog) {
 	d.w = w
 }
 
-// take returns the watchdog for a dump, or nil if there is none. tooSoon reports a previous request within interval.
-func (d *dumps) take(interval time.Duration) (w *watchdog.Watchdog, tooSoon bool) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if interval > 0 && !d.last.IsZero() && time.Since(d.last) < interval {
-		return nil, true
-	}
-	d.last = time.Now()
-	return d.w, false
-}
-
 // dumpLimit is the maximum time of a dump. Its parts have additional limits.
 const dumpLimit = 5 * time.Minute
 
 // opsDumpInterval is the minimum time between two dumps for the private listener, which does not authenticate callers.
 const opsDumpInterval = 10 * time.Second
 
-// handler returns a handler that writes a dump, at most one for each interval.
-func (d *dumps) handler(interval time.Duration) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		refuse := func(status int, why string) { adminapi.Refuse(w, status, why) }
-		if r.Method != http.MethodPost {
-			w.Header().Set("Allow", http.MethodPost)
-			refuse(http.StatusMethodNotAllowed, "use POST")
-			return
-		}
-		if new(http.CrossOriginProtection).Check(r) != nil {
-			refuse(http.StatusForbidden, "web pages may not request a dump")
-			return
-		}
-		dog, tooSoon := d.take(interval)
-		switch {
-		case tooSoon:
-			w.Header().Set("Retry-After", fmt.Sprint(int(interval.Seconds())))
-			refuse(http.StatusTooManyRequests, fmt.Sprintf("the previous dump was less than %v ago", interval))
-			return
-		case dog == nil:
-			refuse(http.StatusNotFound,
-				"dumps are not available: watchdog.enabled is false, or the process is starting or stopping")
-			return
-		}
-		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(dumpLimit)) // ignored if not supported
-		ctx, cancel := context.WithTimeout(r.Context(), dumpLimit)
-		defer cancel()
-		dump, err := dog.Dump(ctx, watchdog.CauseAsked, "packhorse debug dump")
-		if err != nil {
-			refuse(http.StatusInternalServerError, err.Error())
-			return
-		}
-		adminapi.Reply(w, http.StatusOK, dump)
-	})
+// write writes a dump. The error is of kind Exhausted if the latest request was less than interval ago.
+func (d *dumps) write(ctx context.Context, interval time.Duration) (watchdog.Dump, error) {
+	d.mu.Lock()
+	w, ago := d.w, time.Since(d.last)
+	if ago >= interval {
+		d.last = time.Now()
+	}
+	d.mu.Unlock()
+	switch {
+	case ago < interval:
+		return watchdog.Dump{}, fault.New(fault.Exhausted, "the previous dump was less than %v ago", interval)
+	case w == nil:
+		return watchdog.Dump{}, fault.New(fault.NotFound,
+			"dumps are not available: watchdog.enabled is false, or the process is starting or stopping")
+	}
+	ctx, cancel := context.WithTimeout(ctx, dumpLimit)
+	defer cancel()
+	return w.Dump(ctx, watchdog.CauseAsked, "packhorse debug dump")
 }
 
-// within returns a handler for requests for dumps. It passes others to h, which may be nil.
-func (d *dumps) within(h http.Handler) http.Handler {
-	dump := d.handler(0)
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		switch {
-		case r.URL.Path == adminapi.DumpPath:
-			dump.ServeHTTP(w, r)
-		case h == nil:
-			http.NotFound(w, r)
-		default:
-			h.ServeHTTP(w, r)
-		}
-	})
+// serveHTTP writes a dump for a request on the private listener, at most one for each interval.
+func (d *dumps) serveHTTP(w http.ResponseWriter, r *http.Request) {
+	switch {
+	case r.Method != http.MethodPost:
+		w.Header().Set("Allow", http.MethodPost)
+		http.Error(w, "use POST", http.StatusMethodNotAllowed)
+		return
+	case new(http.CrossOriginProtection).Check(r) != nil:
+		http.Error(w, "web pages may not request a dump", http.StatusForbidden)
+		return
+	}
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(dumpLimit)) // ignored if not supported
+	dump, err := d.write(r.Context(), opsDumpInterval)
+	switch {
+	case fault.Is(err, fault.Exhausted):
+		w.Header().Set("Retry-After", fmt.Sprint(int(opsDumpInterval.Seconds())))
+		http.Error(w, fault.Message(err), http.StatusTooManyRequests)
+	case fault.Is(err, fault.NotFound):
+		http.Error(w, fault.Message(err), http.StatusNotFound)
+	case err != nil:
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+	default:
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(dump) // the client has disconnected
+	}
 }

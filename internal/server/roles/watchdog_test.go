@@ -2,7 +2,6 @@ package roles
 
 import (
 	"log/slog"
-	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
@@ -11,9 +10,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git/gittest"
 	"github.com/packhorse-git/packhorse/internal/operations/watchdog"
-	"github.com/packhorse-git/packhorse/internal/server/adminapi"
 	"github.com/packhorse-git/packhorse/internal/server/statedir"
 )
 
@@ -34,43 +33,41 @@ func TestDumpHandler(t *testing.T) {
 	t.Parallel()
 	w, dir := quietWatchdog(t)
 	var d dumps
-	admin, ops := d.within(nil), d.handler(time.Hour)
-	ask := func(h http.Handler, method, path string, header ...string) (int, string) {
-		r := httptest.NewRequest(method, path, nil)
-		for i := 0; i < len(header); i += 2 {
-			r.Header.Set(header[i], header[i+1])
+	ask := func(method, origin string) (int, string) {
+		r := httptest.NewRequest(method, watchdog.DumpPath, nil)
+		if origin != "" {
+			r.Header.Set("Origin", origin)
 		}
 		answer := httptest.NewRecorder()
-		h.ServeHTTP(answer, r)
+		d.serveHTTP(answer, r)
 		return answer.Code, answer.Body.String()
 	}
-	if status, text := ask(admin, "POST", adminapi.DumpPath); status != 404 ||
-		!strings.Contains(text, "watchdog.enabled") {
-		t.Errorf("without a watchdog: status = %d, text = %s, want 404 and the key", status, text)
+	if _, err := d.write(t.Context(), 0); !fault.Is(err, fault.NotFound) ||
+		!strings.Contains(err.Error(), "watchdog.enabled") {
+		t.Errorf("dump without a watchdog: error = %v, want one that names the key", err)
 	}
 	d.set(w)
+	for range 2 {
+		if dump, err := d.write(t.Context(), 0); err != nil || !strings.HasPrefix(dump.Dir, dir) {
+			t.Errorf("dump = %+v, %v, want one in %s", dump, err, dir)
+		}
+	}
 	for _, test := range []struct {
-		h                    http.Handler
-		method, path, origin string
-		status               int
-		says                 string
+		method, origin string
+		status         int
+		want           string
 	}{
-		{admin, "GET", adminapi.DumpPath, "", 405, "use POST"},
-		{admin, "POST", "/nodes", "", 404, ""},
-		{admin, "POST", adminapi.DumpPath, "http://localhost", 403, "web pages"},
-		{ops, "POST", adminapi.DumpPath, "", 429, "less than"}, // the one above was asked for, if in vain
-		{admin, "POST", adminapi.DumpPath, "", 200, dir},
-		{admin, "POST", adminapi.DumpPath, "", 200, dir},
+		{"GET", "", 405, "use POST"},
+		{"POST", "http://localhost", 403, "web pages"},
+		{"POST", "", 429, "less than"},
 	} {
-		header := []string{}
-		if test.origin != "" {
-			header = []string{"Origin", test.origin}
+		if status, text := ask(test.method, test.origin); status != test.status || !strings.Contains(text, test.want) {
+			t.Errorf("%s from %q = %d %s, want %d %s", test.method, test.origin, status, text, test.status, test.want)
 		}
-		if status, text := ask(test.h, test.method, test.path, header...); status != test.status ||
-			!strings.Contains(text, test.says) {
-			t.Errorf("%s %s from %q: %d %s, want %d %s", test.method, test.path, test.origin, status, text, test.status,
-				test.says)
-		}
+	}
+	d.last = time.Time{}
+	if status, text := ask("POST", ""); status != 200 || !strings.Contains(text, dir) {
+		t.Errorf("POST = %d %s, want 200 %s", status, text, dir)
 	}
 }
 
