@@ -13,6 +13,7 @@ import (
 	"sync"
 
 	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/disk"
 )
 
 // catalogue assigns numbers to repositories, by which shards and searches identify them. A number is never used twice,
@@ -120,7 +121,7 @@ func (c *catalogue) rewrite() error {
 	}
 	for _, step := range []func() error{
 		w.Flush, f.Sync, func() error { return os.Rename(c.path+".new", c.path) },
-		func() error { return syncFile(filepath.Dir(c.path)) },
+		func() error { return disk.SyncDir(filepath.Dir(c.path)) },
 	} {
 		if err := step(); err != nil { // before the renaming, the old file remains
 			f.Close()
@@ -132,15 +133,6 @@ func (c *catalogue) rewrite() error {
 	}
 	c.file, c.reserved, c.torn, c.lines = f, reserved, false, len(c.known)
 	return nil
-}
-
-// syncFile waits until a file or directory is on disk.
-func syncFile(path string) error {
-	f, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(f.Sync(), f.Close())
 }
 
 // add assigns a number to a repository.

@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"github.com/packhorse-git/packhorse/internal/git/disk"
 )
 
 // stock is the number of index files of a repository, and their total size in bytes.
@@ -98,12 +100,12 @@ func (e *Engine) secure(r *repository, id uint32, shards []string) error {
 	}
 	for _, name := range shards {
 		for _, name := range []string{name, name + ".meta"} {
-			if err := syncFile(filepath.Join(e.shards(), name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			if err := disk.SyncDir(filepath.Join(e.shards(), name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return err
 			}
 		}
 	}
-	if err := syncFile(e.shards()); err != nil {
+	if err := disk.SyncDir(e.shards()); err != nil {
 		return err
 	}
 	e.mu.Lock()

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git/disk"
 	"github.com/packhorse-git/packhorse/internal/store/replog"
 )
 
@@ -164,7 +165,7 @@ func (r *Repository) fetchFile(ctx context.Context, name, key string, want replo
 	if err := newDownloader(c, func(int64) {}).file(ctx, temp, key, want); err != nil {
 		return err
 	}
-	err = syncFile(temp)
+	err = disk.SyncDir(temp)
 	if err == nil {
 		path := filepath.Join(r.dir, name)
 		if err = os.MkdirAll(filepath.Dir(path), 0o777); err == nil {
@@ -176,14 +177,6 @@ func (r *Repository) fetchFile(ctx context.Context, name, key string, want replo
 	}
 	r.AddFile(name, want.Bytes)
 	return nil
-}
-
-func syncFile(path string) error {
-	f, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(f.Sync(), f.Close())
 }
 
 // AddFile notes that the local copy has a file, which was just used. The cache may remove it from now on.
