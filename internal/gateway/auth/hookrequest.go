@@ -6,12 +6,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"net/url"
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/transport/httpreuse"
 )
 
 const (
@@ -177,23 +177,15 @@ func (h *Hook) post(q question) (*answer, error) {
 	if h.o.Secret != nil {
 		r.Header.Set("Authorization", "Bearer "+h.o.Secret())
 	}
-	response, err := h.client.Do(r)
+	response, body, err := httpreuse.Do(h.client, r, maxHookAnswer+maxNameBytes*len(q.Repositories))
 	if err != nil {
 		if withURL, ok := errors.AsType[*url.Error](err); ok {
 			err = withURL.Err // the URL may contain a secret
 		}
 		return nil, err
 	}
-	defer response.Body.Close()
-	limit := maxHookAnswer + maxNameBytes*len(q.Repositories)
-	body, err := io.ReadAll(io.LimitReader(response.Body, int64(limit)+1))
-	switch {
-	case err != nil:
-		return nil, err
-	case response.StatusCode != http.StatusOK:
+	if response.StatusCode != http.StatusOK {
 		return nil, fmt.Errorf("status %d", response.StatusCode)
-	case len(body) > limit:
-		return nil, fmt.Errorf("answer of more than %d bytes", limit)
 	}
 	a := &answer{}
 	if err := json.Unmarshal(body, a); err != nil {

@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"net/url"
 	"os"
@@ -205,19 +204,12 @@ func getJSON(ctx context.Context, client *http.Client, bearer, from string, to a
 	if bearer != "" {
 		r.Header.Set("Authorization", "Bearer "+bearer)
 	}
-	response, err := client.Do(r)
+	response, body, err := httpreuse.Do(client, r, maxKeysBytes)
 	if err != nil {
-		return err
+		return fmt.Errorf("%s: %w", from, err)
 	}
-	defer response.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(response.Body, maxKeysBytes+1))
-	switch {
-	case err != nil:
-		return err
-	case response.StatusCode != http.StatusOK:
+	if response.StatusCode != http.StatusOK {
 		return fmt.Errorf("%s: status %d", from, response.StatusCode)
-	case len(body) > maxKeysBytes:
-		return fmt.Errorf("%s: more than %d bytes", from, maxKeysBytes)
 	}
 	if err := json.Unmarshal(body, to); err != nil {
 		return errors.New(from + ": invalid JSON")

@@ -9,7 +9,6 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net/http"
 	"net/url"
@@ -129,16 +128,11 @@ func (a *GitHubApp) exchange() (token Secret, expires time.Time, err error) {
 	r.Header.Set("Authorization", "Bearer "+signed)
 	r.Header.Set("Content-Type", "application/json")
 	r.Header.Set("User-Agent", "packhorse")
-	response, err := a.client.Do(r)
+	response, body, err := httpreuse.Do(a.client, r, maxAppAnswer)
 	if err != nil {
 		if _, refused := errors.AsType[*fault.Error](err); refused {
 			return token, expires, err // of the address
 		}
-		return token, expires, &Error{Down: true, Err: err}
-	}
-	defer response.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(response.Body, maxAppAnswer))
-	if err != nil {
 		return token, expires, &Error{Down: true, Err: err}
 	}
 	var answer struct {

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"net/http"
 	"net/url"
@@ -104,12 +103,10 @@ func (c *collector) sendHTTP(ctx context.Context, data *otlp.TracesData) error {
 	}
 	maps.Copy(request.Header, c.headers)
 	request.Header.Set("Content-Type", "application/x-protobuf")
-	response, err := c.http.Do(request)
-	if err != nil {
+	response, text, err := httpreuse.Do(c.http, request, maxResponse)
+	if response == nil {
 		return &retryError{error: err}
 	}
-	defer response.Body.Close()
-	text, err := io.ReadAll(io.LimitReader(response.Body, maxResponse))
 	switch status := response.StatusCode; {
 	case status == http.StatusTooManyRequests, status == http.StatusBadGateway, status == http.StatusServiceUnavailable,
 		status == http.StatusGatewayTimeout:

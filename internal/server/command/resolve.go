@@ -166,12 +166,8 @@ func resolveByURL(ctx context.Context, server, tokenFile, repository string,
 		}
 		request.Header.Set("Authorization", "Bearer "+token.Get())
 	}
-	response, err := httpreuse.Client(&http.Transport{Proxy: http.ProxyFromEnvironment}).Do(request)
-	if err != nil {
-		return all, err
-	}
-	defer response.Body.Close()
-	text, err := io.ReadAll(io.LimitReader(response.Body, maxResolved))
+	client := httpreuse.Client(&http.Transport{Proxy: http.ProxyFromEnvironment})
+	response, text, err := httpreuse.Do(client, request, maxResolved)
 	if err != nil {
 		return all, err
 	}

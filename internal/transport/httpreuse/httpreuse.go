@@ -10,6 +10,8 @@ package httpreuse
 import (
 	"context"
 	"crypto/tls"
+	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptrace"
@@ -30,6 +32,24 @@ func Client(t *http.Transport) *http.Client {
 		c.Transport = Guard(t)
 	}
 	return c
+}
+
+// Do sends a request and reads the body of the response. The error is that of Do of c, or of the body. After the
+// latter, there is a response. A body of more than limit bytes is an error, or cut off if the response is one.
+func Do(c *http.Client, r *http.Request, limit int) (*http.Response, []byte, error) {
+	response, err := c.Do(r)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(response.Body, int64(limit)+1))
+	if len(body) <= limit {
+		return response, body, err
+	}
+	if response.StatusCode/100 == 2 {
+		err = fmt.Errorf("response of more than %d bytes", limit)
+	}
+	return response, body[:limit], err
 }
 
 // Guard returns a Transport. It replaces DialContext.
