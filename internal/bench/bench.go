@@ -121,6 +121,7 @@ var removedFlags = map[string]string{
 	"format":   "the format is detected in each line",
 	"html":     "there are no pages with charts; use the text, or --json",
 	"profiles": "take profiles from the private listeners, as /debug/pprof/profile",
+	"protocol": "only version 2 is measured",
 	"relay":    "compare with \"packhorse-bench limit FILE\", or with one process in \"packhorse-bench matrix\"",
 	"again":    "standstills of the machine are not detected; compare servers in more --turns",
 }

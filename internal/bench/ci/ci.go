@@ -88,10 +88,7 @@ The report (--json has the same under stable keys):
   cold packs        packs that were not in the cache, those of the warm-up included: the CPU time of the git processes
                     that made them, and the time to select and write the objects of those made in process. Both are
                     part of the server's CPU time. See also "packhorse-bench cold"
-  distinct          the distinct requests among those with a pack. By bytes is for a cache that hashes the request, and by
-                    meaning for the same objects of the same repository. The share is the hit rate of an unlimited cache
-                    with such a key
-  pack-objects      runs of git pack-objects by the server's metrics, for each request of distinct meaning
+  pack-objects      runs of git pack-objects by the server's metrics
   ls-refs           a small request ten times per second during the run, measured from the time when it was due`
 
 func Command(env loadgen.Env) *cobra.Command {

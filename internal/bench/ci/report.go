@@ -36,12 +36,9 @@ type ciReport struct {
 	Settled          *cacheShares `json:"cache_after_first_pipeline"`
 	Cold             *coldShare   `json:"cold_packs"`
 	PackRuns         *int         `json:"pack_objects_runs"`
-	RunsPerDistinct  *float64     `json:"pack_objects_runs_per_distinct_request"`
 	DiskWritePerByte *float64     `json:"disk_write_per_byte"`
 
-	Packs     int      `json:"packs"`              // responses with a pack
-	Canonical keyShare `json:"distinct_canonical"` // by meaning
-	Raw       keyShare `json:"distinct_raw"`       // by bytes
+	Packs int `json:"packs"` // responses with a pack
 
 	Kinds []kindReport `json:"kinds"`
 }
@@ -62,12 +59,6 @@ type coldShare struct {
 	InProcess float64 `json:"native_s_per_job"`  // time to select and write the objects of packs made in process
 }
 
-// keyShare is the result of an unlimited cache with some key.
-type keyShare struct {
-	Requests int     `json:"requests"`
-	HitShare float64 `json:"hit_share"`
-}
-
 // kindReport is the result of one kind of job.
 type kindReport struct {
 	Tool  string              `json:"tool"`
@@ -82,10 +73,8 @@ func newCIReport(o *ciOptions, c *ciResult) *ciReport {
 		Profile: o.profile, Runners: o.runners, ElapsedS: loadgen.Round(c.elapsed.Seconds(), 3), Pipelines: c.pipelines,
 		Jobs:    len(c.jobs),
 		Waiting: c.waiting, JobsPerS: loadgen.Round(loadgen.Rate(float64(len(c.jobs)), 1, c.elapsed), 2),
-		Packs:     c.keys.Packs,
-		Canonical: keyShare{c.keys.Canonical(), loadgen.Round(c.keys.Share(c.keys.Canonical()), 4)},
-		Raw:       keyShare{c.keys.Raw(), loadgen.Round(c.keys.Share(c.keys.Raw()), 4)},
-		Errors:    c.failures.Count(),
+		Packs:  c.packs,
+		Errors: c.failures.Count(),
 	}
 	var took, first loadgen.Samples
 	bytes := int64(0)
@@ -132,9 +121,6 @@ func (r *ciReport) metrics(c *ciResult, bytes float64) {
 	r.Cold = cold(c)
 	runs := int(after.PackRuns - before.PackRuns)
 	r.PackRuns = &runs
-	if r.Canonical.Requests > 0 {
-		r.RunsPerDistinct = new(loadgen.Round(float64(runs)/float64(r.Canonical.Requests), 4))
-	}
 	if served := after.Served - before.Served; served > 0 {
 		r.DiskWritePerByte = new(loadgen.Round((after.Written-before.Written)/served, 5))
 	}
@@ -148,7 +134,7 @@ func cold(c *ciResult) *coldShare {
 	before, after, jobs := c.before, c.after, float64(len(c.jobs))
 	native := after.PackSelect + after.PackWrite - before.PackSelect - before.PackWrite
 	packs := after.PackRuns + after.NativePacks - before.PackRuns - before.NativePacks
-	return &coldShare{Packs: int(packs), Share: loadgen.Round(packs/float64(max(c.keys.Packs, 1)), 4),
+	return &coldShare{Packs: int(packs), Share: loadgen.Round(packs/float64(max(c.packs, 1)), 4),
 		GitPerJob: loadgen.Round((after.PackCPU-before.PackCPU)/jobs, 5), InProcess: loadgen.Round(native/jobs, 5)}
 }
 
@@ -224,15 +210,9 @@ func (r *ciReport) rows() []loadgen.Line {
 		add("cold packs", "%d (%.1f %% of the packs), for each job %.2f ms of git's CPU and %.2f ms in process", c.Packs,
 			c.Share*100, c.GitPerJob*1e3, c.InProcess*1e3)
 	}
-	add("packs", "%d for requests of %d distinct meanings (a cache could save %.1f %%)", r.Packs, r.Canonical.Requests,
-		r.Canonical.HitShare*100)
-	add("raw requests", "%d distinct (a cache keyed by the bytes could save %.1f %%)", r.Raw.Requests, r.Raw.HitShare*100)
+	add("packs", "%d received", r.Packs)
 	if r.PackRuns != nil {
-		value := fmt.Sprintf("%d runs", *r.PackRuns)
-		if r.RunsPerDistinct != nil {
-			value += fmt.Sprintf(", %.3f for each distinct meaning", *r.RunsPerDistinct)
-		}
-		add("pack-objects", "%s", value)
+		add("pack-objects", "%d runs", *r.PackRuns)
 	}
 	if r.DiskWritePerByte != nil {
 		add("disk writes", "%.4f of the bytes served", *r.DiskWritePerByte)

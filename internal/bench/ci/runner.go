@@ -34,7 +34,7 @@ type runner struct {
 
 	data func([]byte) // receives the pack's bytes, if not nil
 	// called after a fetch with a pack, before the machine's state changes
-	packed  func(f *fleet.Fetch, request []byte) error
+	packed  func(f *fleet.Fetch)
 	rounds  int       // of the last job
 	timed   bool      // record the time of the first byte of the pack
 	began   time.Time // that time, of the last job
@@ -222,9 +222,7 @@ func (r *runner) round(ctx context.Context, f *fleet.Fetch) (done bool, err erro
 	if err != nil || !w.HasPack {
 		return false, err
 	}
-	if err := r.packed(f, request); err != nil {
-		return false, err
-	}
+	r.packed(f)
 	f.Finish()
 	r.fetched = true
 	return true, nil
@@ -287,60 +285,47 @@ func (s *scene) verifyOne(ctx context.Context, repo string, tool fleet.Tool, at 
 			return err
 		}
 	}
-	pr, pw := io.Pipe()
-	indexed := make(chan error, 1)
-	go func() {
-		err := gitload.IndexPack(ctx, repo, pr)
-		pr.CloseWithError(io.ErrClosedPipe)
-		indexed <- err
-	}()
-	var wants, shallow strings.Builder
-	r.data = func(p []byte) { pw.Write(p) } //nolint:errcheck // index-pack's own error has the reason
-	r.packed = func(f *fleet.Fetch, _ []byte) error {
+	pack, err := os.Create(repo + ".pack")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(pack.Name())
+	defer pack.Close()
+	var wants, shallow []string
+	var failed error
+	r.data = func(p []byte) {
+		if _, err := pack.Write(p); err != nil {
+			failed = err
+		}
+	}
+	r.packed = func(f *fleet.Fetch) {
 		for _, id := range f.Wants() {
-			fmt.Fprintln(&wants, id)
+			wants = append(wants, id.String())
 		}
 		for _, id := range f.Shallow() {
-			fmt.Fprintln(&shallow, id)
+			shallow = append(shallow, id.String())
 		}
-		return nil
 	}
-	err := r.job(ctx, fleet.Job{Pipeline: "refs/pipelines/2", Commit: s.tip, Branch: s.branch})
-	pw.CloseWithError(err)
-	bad := <-indexed
-	switch {
-	case err != nil:
-		return err
-	case !r.fetched:
-		return nil // the repository is too short for a machine that is behind
-	case bad != nil:
-		return fmt.Errorf("git does not accept the pack: %w", bad)
+	err = r.job(ctx, fleet.Job{Pipeline: "refs/pipelines/2", Commit: s.tip, Branch: s.branch})
+	if err = errors.Join(err, failed); err != nil || !r.fetched {
+		return err // without a pack the repository is too short for a machine that is behind
 	}
-	if err := os.WriteFile(filepath.Join(repo, "shallow"), []byte(shallow.String()), 0o666); err != nil {
+	if _, err := pack.Seek(0, io.SeekStart); err != nil {
 		return err
 	}
-	if shallow.Len() == 0 {
-		os.Remove(filepath.Join(repo, "shallow"))
-	}
-	if _, err := gitload.RunGit(ctx, repo, strings.NewReader(wants.String()), "rev-list", "--objects", "--quiet",
-		"--stdin"); err != nil {
-		return fmt.Errorf("the machine's repository is incomplete with the pack: %w", err)
+	if err := gitload.VerifyPack(ctx, repo, pack, "", wants, shallow); err != nil {
+		return fmt.Errorf("git does not accept the pack: %w", err)
 	}
 	return nil
 }
 
 // leave lets git make the repository after a job of the tool.
 func (s *scene) leave(ctx context.Context, repo string, tool fleet.Tool, at git.ObjectID) error {
-	proxy, err := gitload.StartRecorder(s.target)
-	if err != nil {
-		return err
-	}
-	defer proxy.Close()
-	args := []string{"fetch", "-q", "--no-tags", proxy.URL, at.String() + ":refs/remotes/origin/" +
+	args := []string{"fetch", "-q", "--no-tags", s.target.String(), at.String() + ":refs/remotes/origin/" +
 		filepath.Base(s.branch)}
 	if tool != fleet.Jenkins {
 		args = append(args, "--depth=20")
 	}
-	_, err = gitload.RunGit(ctx, repo, nil, args...)
+	_, err := gitload.RunGitWith(ctx, gitload.GitAccess(s.target), repo, nil, args...)
 	return err
 }

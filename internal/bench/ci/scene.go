@@ -83,14 +83,9 @@ func (s *scene) discover(ctx context.Context) error {
 // readHistory reads the history from the repository's path, or from a clone without trees.
 func (s *scene) readHistory(ctx context.Context, repo, dir string) error {
 	if repo == "" {
-		proxy, err := gitload.StartRecorder(s.target)
-		if err != nil {
-			return err
-		}
-		defer proxy.Close()
 		repo = filepath.Join(dir, "history.git")
-		if _, err := gitload.RunGit(ctx, dir, nil, "clone", "-q", "--bare", "--single-branch", "--no-tags", "--filter=tree:0",
-			"--", proxy.URL, repo); err != nil {
+		if _, err := gitload.RunGitWith(ctx, gitload.GitAccess(s.target), dir, nil, "clone", "-q", "--bare",
+			"--single-branch", "--no-tags", "--filter=tree:0", "--", s.target.String(), repo); err != nil {
 			return fmt.Errorf("read the history: %w", err)
 		}
 	}

@@ -126,7 +126,7 @@ func TestVerify(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &clientState{shape: whole, repo: repo.Dir, refs: refs}
+	wants := whole.request(refs, nil).Wants
 	all := repo.Git("rev-list", "--objects", "--all", "--no-object-names")
 	pack := func(objects string) string {
 		file := filepath.Join(t.TempDir(), "p")
@@ -147,7 +147,8 @@ func TestVerify(t *testing.T) {
 		"no tree":    {pack(strings.ReplaceAll(all, repo.ID("main^{tree}").String(), repo.ID("main").String())), false},
 		"wrong byte": {good[:middle] + string(good[middle]^1) + good[middle+1:], false},
 	} {
-		err := c.verify(t.Context(), filepath.Join(t.TempDir(), "client.git"), strings.NewReader(test.pack), nil)
+		client := gittest.InitAt(t, filepath.Join(t.TempDir(), "client.git"))
+		err := gitload.VerifyPack(t.Context(), client.Dir, strings.NewReader(test.pack), "", wants, nil)
 		if (err == nil) != test.ok {
 			t.Errorf("%s: got error %v, want success %t", name, err, test.ok)
 		}

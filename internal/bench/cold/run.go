@@ -2,6 +2,7 @@ package cold
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"os"
@@ -33,8 +34,8 @@ type run struct {
 	path   string // empty: the synthetic repository
 	origin *origin
 	server *server
-	warm   *server // with warm-up; nil without the case first-job
-	seen   map[string]bool
+	warm   *server                    // with warm-up; nil without the case first-job
+	seen   map[[sha256.Size]byte]bool // packs that git has checked
 	series []*series
 
 	mu    sync.Mutex // guards stage
@@ -90,7 +91,7 @@ func (r *run) repository(ctx context.Context) (result *repository, err error) {
 			return nil, err
 		}
 	}
-	r.seen = map[string]bool{}
+	r.seen = map[[sha256.Size]byte]bool{}
 	for round := range r.rounds {
 		if err := r.round(ctx, round); err != nil {
 			return nil, err
@@ -182,7 +183,7 @@ func (r *run) compare(ctx context.Context, c *clientState, to *series, turn int)
 	if err != nil {
 		return err
 	}
-	request := c.request()
+	request := c.shape.request(c.refs, c.haves).Body()
 	ours := func() error {
 		if err := r.server.listRefs(ctx, t, c.refs); err != nil {
 			return err
@@ -248,7 +249,7 @@ func (r *run) fetch(ctx context.Context, s *server, path string, shape shape) er
 	if err != nil {
 		return err
 	}
-	_, err = gitload.FetchOnce(ctx, t, shape.request(refs, nil), r.timeout, nil, nil)
+	_, err = gitload.FetchOnce(ctx, t, shape.request(refs, nil).Body(), r.timeout)
 	return err
 }
 
@@ -279,7 +280,7 @@ func (r *run) firstJobs(ctx context.Context, warmup bool) error {
 		return err
 	}
 	for n := behind - 1; n >= 0; n-- {
-		request := shallow.request(&refs{format: r.origin.refs.format, tip: r.origin.history[n]}, nil)
+		request := shallow.request(&refs{format: r.origin.refs.format, tip: r.origin.history[n]}, nil).Body()
 		if err := r.origin.push(ctx, s, path, n); err != nil {
 			return err
 		}
@@ -288,7 +289,7 @@ func (r *run) firstJobs(ctx context.Context, warmup bool) error {
 			return err
 		}
 		connected := time.Since(began)
-		answer, err := gitload.FetchOnce(ctx, t, request, r.timeout, nil, nil)
+		answer, err := gitload.FetchOnce(ctx, t, request, r.timeout)
 		if err != nil {
 			return err
 		}

@@ -140,7 +140,7 @@ func (s *server) measure(ctx context.Context, t *loadgen.Target, request []byte)
 	if err != nil {
 		return nil, err
 	}
-	answer, err := gitload.FetchOnce(ctx, t, request, s.timeout, nil, nil)
+	answer, err := gitload.FetchOnce(ctx, t, request, s.timeout)
 	if err != nil {
 		return nil, err
 	}

@@ -1,11 +1,8 @@
 package cold
 
 import (
-	"fmt"
-
-	"github.com/packhorse-git/packhorse/internal/bench/loadgen"
+	"github.com/packhorse-git/packhorse/internal/bench/gitload"
 	"github.com/packhorse-git/packhorse/internal/git"
-	"github.com/packhorse-git/packhorse/internal/git/pktline"
 )
 
 // The values of --case.
@@ -56,33 +53,11 @@ func (s shape) wants(r *refs) []git.ObjectID {
 	return []git.ObjectID{r.tip}
 }
 
-// request is the body of a fetch as git sends it (gitprotocol-v2(5), "fetch"). With haves it is the first round of a
-// negotiation, after which the server is ready.
-func (s shape) request(r *refs, haves []git.ObjectID) []byte {
-	b := pktline.AppendLine(nil, "command=fetch")
-	b = pktline.Append(b, "agent="+loadgen.UserAgent)
-	b = pktline.Append(b, "object-format="+r.format.String())
-	b = pktline.AppendDelim(b)
-	b = pktline.Append(b, "thin-pack")
-	b = pktline.Append(b, "no-progress")
-	if s.tags {
-		b = pktline.Append(b, "include-tag")
-	}
-	b = pktline.Append(b, "ofs-delta")
-	if s.depth > 0 {
-		b = pktline.Append(b, fmt.Sprintf("deepen %d", s.depth))
-	}
-	if s.filter != "" {
-		b = pktline.Append(b, "filter "+s.filter)
-	}
+// request is a fetch of this shape.
+func (s shape) request(r *refs, haves []string) *gitload.FetchRequest {
+	f := &gitload.FetchRequest{Format: r.format, Depth: s.depth, Filter: s.filter, Tags: s.tags, Haves: haves}
 	for _, id := range s.wants(r) {
-		b = pktline.AppendLine(b, "want "+id.String())
+		f.Wants = append(f.Wants, id.String())
 	}
-	for _, id := range haves {
-		b = pktline.AppendLine(b, "have "+id.String())
-	}
-	if len(haves) == 0 {
-		b = pktline.AppendLine(b, "done")
-	}
-	return pktline.AppendFlush(b)
+	return f
 }

@@ -187,12 +187,10 @@ type machine struct {
 	up    *recorder
 	dir   string
 	caps  fleet.Capabilities
-	keys  *fleet.Keys
 }
 
 func newMachine(t *testing.T, h *fleet.History, tool fleet.Tool, up *recorder, extra bool) *machine {
-	m := &machine{t: t, model: fleet.NewMachine(h, tool), up: up, dir: filepath.Join(t.TempDir(), "repo"),
-		keys: fleet.NewKeys()}
+	m := &machine{t: t, model: fleet.NewMachine(h, tool), up: up, dir: filepath.Join(t.TempDir(), "repo")}
 	version, _, _ := strings.Cut(strings.TrimPrefix(strings.TrimSpace(gittest.Run(t, t.TempDir(), "", "version")),
 		"git version "), " ")
 	m.caps.Format = git.SHA1
@@ -245,7 +243,6 @@ func (m *machine) run(job fleet.Job) {
 		m.same(fmt.Sprintf("round %d of %d", i+1, len(posts)), p.request, request)
 		pack := m.read(f, p.answer)
 		if pack {
-			m.keys.Count(f, request)
 			if m.model.Tool == fleet.GitLab {
 				break // what follows is git's second session, for tags
 			}
@@ -372,54 +369,6 @@ func TestWantRef(t *testing.T) {
 		"0ed6af7b72964796e4ca635222b9ef2a2afe35c0\n0009done\n0000"
 	if got := f.Request(); string(got) != want {
 		t.Errorf("got\n%q\nwant\n%q", got, want)
-	}
-}
-
-// TestKeys has one machine that keeps boundaries of earlier fetches and one that does not. Their bytes differ, but not
-// their meaning.
-func TestKeys(t *testing.T) {
-	t.Parallel()
-	h, ids := fleet.NewHistory(), make([]git.ObjectID, 200)
-	for i := range ids {
-		ids[i] = git.MustParseObjectID(fmt.Sprintf("%040x", i+1))
-		if err := h.Add(ids[i], int64(i), ids[max(i-1, 0):i]...); err != nil {
-			t.Fatal(err)
-		}
-	}
-	caps, keys := fleet.Capabilities{Format: git.SHA1}, fleet.NewKeys()
-	count := func(m *fleet.Machine, pipeline string, at int) {
-		t.Helper()
-		f, err := m.Fetch(fleet.Job{Pipeline: pipeline, Commit: ids[at], Branch: main},
-			[]fleet.Ref{{Name: main, ID: ids[at]}}, &caps)
-		if err != nil {
-			t.Fatal(err)
-		}
-		request := f.Request()
-		for _, line := range strings.Split(show(request), "\n") {
-			if _, have, ok := strings.Cut(line, "have "); ok {
-				if err := f.Line([]byte("ACK " + have[:40])); err != nil {
-					t.Fatal(err)
-				}
-			}
-		}
-		if err := f.Line([]byte("shallow " + ids[at-19].String())); err != nil {
-			t.Fatal(err)
-		}
-		keys.Count(f, request)
-		f.Finish()
-	}
-	old, young := fleet.NewMachine(h, fleet.GitLab), fleet.NewMachine(h, fleet.GitLabNoTags)
-	count(old, "refs/pipelines/1", 100)
-	count(old, "refs/pipelines/2", 150)
-	count(young, "refs/pipelines/2", 150)
-	if keys.Packs != 3 || keys.Raw() != 3 || keys.Canonical() != 3 {
-		t.Errorf("%d packs, %d by their bytes, %d by what they mean, want 3, 3, 3", keys.Packs, keys.Raw(), keys.Canonical())
-	}
-	count(old, "refs/pipelines/3", 153)
-	count(young, "refs/pipelines/3", 153)
-	if keys.Raw() != 5 || keys.Canonical() != 4 || keys.Share(keys.Canonical()) <= 0 {
-		t.Errorf("then %d by their bytes, %d by what they mean, a share of %v", keys.Raw(), keys.Canonical(),
-			keys.Share(keys.Canonical()))
 	}
 }
 

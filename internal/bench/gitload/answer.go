@@ -22,10 +22,9 @@ type Answer struct {
 	Took    time.Duration // to the last byte, from the same start as First: the request
 }
 
-// FetchOnce sends one request on its own connection and reads the response. data, if not nil, receives the bytes of
-// the pack, and section the lines before it. First is the time to the first byte of the pack, without the connection.
-func FetchOnce(ctx context.Context, t *loadgen.Target, request []byte, timeout time.Duration,
-	section func([]byte) error, data func([]byte)) (*Answer, error) {
+// FetchOnce sends one request on its own connection and reads the response. First is the time to the first byte of the
+// pack, without the connection.
+func FetchOnce(ctx context.Context, t *loadgen.Target, request []byte, timeout time.Duration) (*Answer, error) {
 	var received atomic.Int64
 	c, err := t.DialConn(ctx, &received)
 	if err != nil {
@@ -34,7 +33,7 @@ func FetchOnce(ctx context.Context, t *loadgen.Target, request []byte, timeout t
 	defer c.Close()
 	defer context.AfterFunc(ctx, c.Abort)()
 	c.SetDeadline(time.Now().Add(timeout)) //nolint:errcheck // the write fails too
-	a := answering(section, data)
+	a := answering()
 	if _, err := c.Write(t.Post("git-upload-pack", "", request)); err != nil {
 		return nil, fmt.Errorf("sending the request: %w", err)
 	}
@@ -61,7 +60,7 @@ func UploadPack(ctx context.Context, repo string, request []byte, watch func(pid
 	if err != nil {
 		return nil, 0, err
 	}
-	answer := answering(nil, nil)
+	answer := answering()
 	if err := cmd.Start(); err != nil {
 		return nil, 0, err
 	}
@@ -82,15 +81,11 @@ type answerReader struct {
 }
 
 // answering starts the clock.
-func answering(section func([]byte) error, data func([]byte)) *answerReader {
+func answering() *answerReader {
 	a := &answerReader{start: time.Now()}
-	a.walker.Section = section
-	a.walker.Data = func(p []byte) {
+	a.walker.Data = func([]byte) {
 		if a.first == 0 {
 			a.first = time.Since(a.start)
-		}
-		if data != nil {
-			data(p)
 		}
 	}
 	return a

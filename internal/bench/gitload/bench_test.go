@@ -40,11 +40,7 @@ func TestFetch(t *testing.T) {
 		{"fetch", url},
 		{"fetch", url, "--depth", "1"},
 		{"fetch", url, "--have", "main~3"},
-		{"fetch", url, "--have", "HEAD~3", "--depth", "2"},
 		{"fetch", url, "--rate", "20"},
-		{"fetch", url, "--protocol", "0"},
-		{"fetch", url, "--protocol", "1", "--depth", "1"},
-		{"fetch", url, "--protocol", "0", "--have", "main~3"},
 	} {
 		got := benchtest.JSON(t, fetchKeys, append(args, "--clients", "2", "--duration", "200ms", "--server-pid",
 			fmt.Sprint(os.Getpid()))...)
@@ -68,30 +64,6 @@ func TestFetchTLS(t *testing.T) {
 	}
 	if _, _, err := benchtest.Run(t, t.Context(), "fetch", s.URL+"/demo.git"); err == nil {
 		t.Error("an unknown certificate was accepted, want an error")
-	}
-}
-
-// TestFetchCompressedRequest has so many refs that git compresses its request.
-func TestFetchCompressedRequest(t *testing.T) {
-	t.Parallel()
-	root, repo := benchtest.History(t, 40)
-	var refs strings.Builder
-	for i := range 40 {
-		fmt.Fprintf(&refs, "update refs/tags/t%d %s\n", i, repo.ID(fmt.Sprintf("main~%d", i)))
-	}
-	repo.GitIn(refs.String(), "update-ref", "--stdin")
-	s := benchtest.Backend(t, root, false)
-	var compressed atomic.Bool
-	inner := s.Config.Handler
-	s.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Header.Get("Content-Encoding") == "gzip" && strings.HasPrefix(r.UserAgent(), loadgen.UserAgent) {
-			compressed.Store(true)
-		}
-		inner.ServeHTTP(w, r)
-	})
-	got := benchtest.JSON(t, fetchKeys, "fetch", s.URL+"/demo.git", "--clients", "1", "--duration", "50ms")
-	if benchtest.Number(t, got, "errors") != 0 || !compressed.Load() {
-		t.Errorf("compressed request replayed: %v; %v", compressed.Load(), got)
 	}
 }
 

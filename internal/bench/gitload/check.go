@@ -11,13 +11,11 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/pktline"
 )
 
-// Walker parses a fetch response (gitprotocol-v2(5), "fetch"; gitprotocol-pack(5), "packfile data"). A response has
-// sections of text packets, then the side-bands of the packfile section, then a flush. Before version 2 it has lines
-// instead of sections, possibly with a flush between them, and the first packet with a band starts the pack. The stream
-// is fed in pieces of any size. Bytes of a packet's payload may be skipped.
+// Walker parses a fetch response (gitprotocol-v2(5), "fetch"). A response has sections of text packets, then the
+// side-bands of the packfile section, then a flush. The stream is fed in pieces of any size. Bytes of a packet's
+// payload may be skipped.
 type Walker struct {
-	Data  func([]byte) // receives the bytes of band 1; if set, no byte is skippable
-	older bool         // before version 2
+	Data func([]byte) // receives the bytes of band 1; if set, no byte is skippable
 	// Section, if not nil, receives the lines before the pack, without line ends and bands. A response without a pack is
 	// then valid.
 	Section func(line []byte) error
@@ -80,9 +78,9 @@ func (w *Walker) feed(p []byte) error {
 }
 
 // headLen returns the number of bytes before a packet's payload. In the packfile section every packet except for
-// special ones has a band, which only the length digits show. Before version 2 the first band starts the section.
+// special ones has a band, which only the length digits show.
 func (w *Walker) headLen() int {
-	if (w.state == inPack || w.older) && w.nhead >= 4 {
+	if w.state == inPack && w.nhead >= 4 {
 		return 5
 	}
 	return 4
@@ -101,19 +99,10 @@ func (w *Walker) beginPacket() error {
 		w.nhead = 0
 		return w.special(n)
 	}
-	if w.state == inSections && w.older && n > 4 {
-		if w.nhead < 5 {
-			return nil
-		}
-		if band := pktline.Band(w.head[4]); pktline.BandData <= band && band <= pktline.BandError {
-			w.state = inPack
-		}
-	}
 	if w.state == inSections {
-		seen := w.head[4:w.nhead]
 		w.nhead = 0
 		w.packets++
-		w.band, w.left, w.text = 0, n-4-len(seen), append(w.text[:0], seen...)
+		w.band, w.left, w.text = 0, n-4, w.text[:0]
 		if w.left == 0 {
 			return w.endPacket()
 		}
@@ -146,8 +135,6 @@ func (w *Walker) special(n int) error {
 	switch {
 	case n == 0 && (w.state == inPack || w.Section != nil):
 		w.state = atEnd
-		return nil
-	case n == 0 && w.older: // after the shallow lines
 		return nil
 	case n == 0:
 		return errors.New("the response ends without a packfile section")

@@ -269,38 +269,3 @@ func FuzzWalker(f *testing.F) {
 		}
 	})
 }
-
-// Before version 2 lines come first, and the first packet with a band starts the pack.
-func TestCheckOlderVersions(t *testing.T) {
-	t.Parallel()
-	for name, head := range map[string][]byte{
-		"clone": pktline.AppendLine(nil, "NAK"),
-		"shallow": pktline.AppendLine(pktline.AppendFlush(pktline.Append(nil,
-			"shallow 0123456789012345678901234567890123456789")), "NAK"),
-		"fetch": pktline.AppendLine(pktline.AppendLine(nil, "ACK 0123456789012345678901234567890123456789 common"),
-			"ACK 0123456789012345678901234567890123456789"),
-	} {
-		a := pktline.AppendBand(head, pktline.BandProgress, "counting")
-		a = pktline.AppendFlush(pktline.AppendBand(a, pktline.BandData, pack(200_000)))
-		for _, step := range []int{1, 7, len(a)} {
-			w := Walker{older: true}
-			for b := a; len(b) > 0; b = b[min(step, len(b)):] {
-				if err := w.feed(b[:min(step, len(b))]); err != nil {
-					t.Fatalf("%s, %d bytes at a time: %v", name, step, err)
-				}
-			}
-			if err := w.finish(); err != nil || w.reference().pack != 200_000 || w.reference().objects != 7 {
-				t.Errorf("%s, %d bytes at a time: %v, %+v", name, step, err, w.reference())
-			}
-		}
-		w := Walker{older: true}
-		if err := errors.Join(w.feed(a[:len(a)-4]), w.finish()); err == nil {
-			t.Errorf("%s: a pack without its end is taken", name)
-		}
-	}
-	w := Walker{older: true}
-	if err := w.feed(pktline.Append(nil, "ERR upload-pack: not our ref")); err == nil ||
-		!strings.Contains(err.Error(), "not our ref") {
-		t.Errorf("an error: %v", err)
-	}
-}

@@ -7,11 +7,10 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"strings"
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/bench/loadgen"
-	"github.com/packhorse-git/packhorse/internal/git/pktline"
+	"github.com/packhorse-git/packhorse/internal/git"
 )
 
 // Client is a git client that reads and drops packs. It speaks version 2 (gitprotocol-v2(5)). Safe for concurrent use.
@@ -81,9 +80,7 @@ func (c *Client) Info(ctx context.Context, repo string) error {
 
 // LsRefs asks for a branch, and returns its commit and the time to the first byte.
 func (c *Client) LsRefs(ctx context.Context, repo, branch string) (id string, first time.Duration, err error) {
-	request := pktline.AppendDelim(pktline.AppendLine(nil, "command=ls-refs"))
-	request = pktline.AppendFlush(pktline.AppendLine(request, "ref-prefix refs/heads/"+branch))
-	body, first, err := c.Post(ctx, repo, "git-upload-pack", request)
+	body, first, err := c.Post(ctx, repo, "git-upload-pack", LsRefs(git.SHA1, "refs/heads/"+branch))
 	if err != nil {
 		return "", 0, err
 	}
@@ -92,50 +89,27 @@ func (c *Client) LsRefs(ctx context.Context, repo, branch string) (id string, fi
 	if err != nil {
 		return "", 0, err
 	}
-	at := bytes.Index(text, []byte(" refs/heads/"+branch+"\n"))
-	if at < 40 {
-		return "", 0, fmt.Errorf("%s has no branch %s: %.200q", repo, branch, text)
+	refs, err := ParseRefs(text)
+	for _, r := range refs {
+		if r.Name == "refs/heads/"+branch {
+			return r.Id.String(), first, nil
+		}
 	}
-	return string(text[at-40 : at]), first, nil
+	return "", 0, errors.Join(err, fmt.Errorf("%s has no branch %s", repo, branch))
 }
 
 // Fetch asks for a commit, with a depth if it is not zero, and reads the pack to its end. It returns the size of the
 // pack, or of the part that arrived before an error.
 func (c *Client) Fetch(ctx context.Context, repo, want string, depth int) (size int64, err error) {
-	request := pktline.AppendDelim(pktline.AppendLine(nil, "command=fetch"))
-	request = pktline.AppendLine(request, "ofs-delta")
-	request = pktline.AppendLine(request, "want "+want)
-	if depth > 0 {
-		request = pktline.AppendLine(request, fmt.Sprintf("deepen %d", depth))
-	}
-	request = pktline.AppendFlush(pktline.AppendLine(request, "done"))
-	body, _, err := c.Post(ctx, repo, "git-upload-pack", request)
+	r := FetchRequest{Depth: depth, Wants: []string{want}}
+	body, _, err := c.Post(ctx, repo, "git-upload-pack", r.Body())
 	if err != nil {
 		return 0, err
 	}
 	defer body.Close()
-	lines, inPack := pktline.NewReader(body), false
-	for {
-		kind, line, err := lines.Next()
-		switch {
-		case err != nil:
-			return size, fmt.Errorf("reading the pack: %w", err)
-		case kind == pktline.Flush && inPack:
-			return size, nil
-		case kind == pktline.Flush:
-			return size, errors.New("the response has no pack")
-		case kind != pktline.Data:
-		case !inPack:
-			if text, isError := strings.CutPrefix(string(line), "ERR "); isError {
-				return size, errors.New(text)
-			}
-			inPack = strings.TrimSuffix(string(line), "\n") == "packfile"
-		case line[0] == 3:
-			return size, errors.New(string(line[1:]))
-		case line[0] == 1:
-			size += int64(len(line) - 1)
-		}
-	}
+	a := answering()
+	err = a.read(body)
+	return a.walker.pack, err
 }
 
 // Clone does what a job does: capabilities, the branch, and its commit.

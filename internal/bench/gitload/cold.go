@@ -10,7 +10,6 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/bench/loadgen"
 	"github.com/packhorse-git/packhorse/internal/git"
-	"github.com/packhorse-git/packhorse/internal/git/pktline"
 )
 
 // refList is the list of refs that a server shows.
@@ -97,27 +96,12 @@ func (s *shapes) next() []byte {
 			continue
 		}
 		s.used[key] = true
-		return s.target.Post("git-upload-pack", "", s.body(depth, s.tips[a], s.tips[b]))
+		r := FetchRequest{Format: s.format, Depth: depth, Wants: []string{s.tips[a], s.tips[b]}}
+		if a == b {
+			r.Wants = r.Wants[:1]
+		}
+		return s.target.Post("git-upload-pack", "", r.Body())
 	}
 	s.exhausted = true
 	return nil
-}
-
-// body is a v2 fetch like that of a git clone without a terminal.
-func (s *shapes) body(depth int, wants ...string) []byte {
-	b := pktline.AppendLine(nil, "command=fetch")
-	b = pktline.AppendLine(b, "agent="+loadgen.UserAgent)
-	b = pktline.AppendLine(b, "object-format="+s.format.String())
-	b = pktline.AppendDelim(b)
-	for _, arg := range []string{"thin-pack", "no-progress", "ofs-delta"} {
-		b = pktline.AppendLine(b, arg)
-	}
-	b = pktline.AppendLine(b, fmt.Sprintf("deepen %d", depth))
-	for i, id := range wants {
-		if i == 0 || id != wants[0] {
-			b = pktline.AppendLine(b, "want "+id)
-		}
-	}
-	b = pktline.AppendLine(b, "done")
-	return pktline.AppendFlush(b)
 }

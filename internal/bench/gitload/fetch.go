@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -19,32 +20,29 @@ import (
 // fetchOptions are the flags of `packhorse-bench fetch`.
 type fetchOptions struct {
 	loadgen.Common
-	what      FetchSpec
+	depth     int
+	have      string
 	rate      float64
 	serverPID int
 	ops       string
 	raw       bool
-	protocol  string
 }
 
 func FetchCommand(env loadgen.Env) *cobra.Command {
 	var o fetchOptions
 	cmd := &cobra.Command{
 		Use:   "fetch URL",
-		Short: "Measure bulk: replay one fetch on many connections",
-		Long: `Records one fetch of stock git, lets git verify the pack, and replays the request on many connections. Bodies are
-dropped, but for every response the status, the length, the side-bands and the final flush are checked. One request
+		Short: "Measure bulk: repeat one fetch on many connections",
+		Long: `Sends a fetch as git does (protocol v2), lets git verify the pack, and repeats the request on many connections. Bodies
+are dropped, but for every response the status, the length, the side-bands and the final flush are checked. The request
 before the measurement warms a cache.
 
-The recorded fetch:
+The fetch:
 
   (default)       a clone of all branches and tags
   --depth N       a shallow clone of the default branch
   --have REV      a fetch of the default branch into a repository that is at REV, which is a branch, HEAD~20, or an
                   object ID
-  both            the same in a shallow repository
-
---protocol is the version of Git's protocol for the recording and the replay.
 
 The loop is closed (each client sends a request after the last response) unless --rate is given. Then requests are due
 at fixed times regardless of the server, and latency counts from the time when a request was due. ttfb_ms is the time
@@ -64,10 +62,9 @@ to measure "packhorse-bench limit" with the same client.`,
 	}
 	o.Flags(cmd)
 	f := cmd.Flags()
-	f.IntVar(&o.what.depth, "depth", 0, "record a shallow fetch of this depth")
-	f.StringVar(&o.what.have, "have", "", "record an incremental fetch by a client at this revision")
+	f.IntVar(&o.depth, "depth", 0, "a shallow clone of this depth")
+	f.StringVar(&o.have, "have", "", "an incremental fetch by a client at this revision")
 	f.Float64Var(&o.rate, "rate", 0, "open loop: this many requests per second on all connections")
-	f.StringVar(&o.protocol, "protocol", "2", "Git's protocol version: 0, 1 or 2")
 	f.IntVar(&o.serverPID, "server-pid", 0, "measure CPU and memory of this process and its descendants")
 	f.StringVar(&o.ops, "ops", "",
 		"the server's metrics (default: http://127.0.0.1:9090/metrics if the server is on this machine)")
@@ -80,7 +77,6 @@ to measure "packhorse-bench limit" with the same client.`,
 		if err := o.check(); err != nil {
 			return err
 		}
-		t.Protocol = o.protocol
 		return loadgen.Interrupted(cmd.Context(), o.run(cmd.Context(), env, t))
 	}
 	return cmd
@@ -88,14 +84,14 @@ to measure "packhorse-bench limit" with the same client.`,
 
 func (o *fetchOptions) check() error {
 	switch {
-	case o.what.depth < 0:
-		return fmt.Errorf("--depth %d: must be positive", o.what.depth)
+	case o.depth < 0:
+		return fmt.Errorf("--depth %d: must be positive", o.depth)
 	case o.rate < 0:
 		return fmt.Errorf("--rate %v: must be positive", o.rate)
-	case o.protocol != "0" && o.protocol != "1" && o.protocol != "2":
-		return fmt.Errorf("--protocol %s: want 0, 1 or 2", o.protocol)
-	case o.raw && o.what != (FetchSpec{}):
+	case o.raw && (o.depth != 0 || o.have != ""):
 		return errors.New("--raw excludes --depth and --have: it does not fetch with git")
+	case o.depth != 0 && o.have != "":
+		return errors.New("--depth and --have exclude each other")
 	}
 	return o.Common.Check()
 }
@@ -148,93 +144,89 @@ func (o *fetchOptions) run(ctx context.Context, env loadgen.Env, t *loadgen.Targ
 // prepare returns the load: the request, and the check of its responses.
 func (o *fetchOptions) prepare(ctx context.Context, env loadgen.Env,
 	t *loadgen.Target) (load *loadgen.Replay, about string, err error) {
-	stop := loadgen.Progress(ctx, env.Stderr, func() string { return "recording the request with git" })
-	defer func() { stop() }()
+	defer loadgen.Progress(ctx, env.Stderr, func() string { return "checking the pack with git" })()
 	if o.raw {
 		return PrepareRaw(ctx, t, o.Timeout)
 	}
-	load, ref, err := prepareFetch(ctx, t, o.what, o.Timeout)
+	load, ref, err := PrepareFetch(ctx, t, o.depth, o.have, o.Timeout, nil)
 	if err != nil {
 		return nil, "", err
 	}
 	return load, fmt.Sprintf("pack of %.3f MB with %d objects, verified by git", float64(ref.pack)/1e6, ref.objects), nil
 }
 
-// prepareFetch records a fetch, verifies its pack, and sends one request, which warms caches.
-func prepareFetch(ctx context.Context, t *loadgen.Target, w FetchSpec,
-	timeout time.Duration) (*loadgen.Replay, *Reference, error) {
-	dir, err := os.MkdirTemp("", "packhorse-bench-")
+// PrepareFetch sends a fetch once, which warms caches, and lets git check the pack. It returns the load that repeats
+// the request. Git checks no pack whose hash is in seen, which may be nil.
+func PrepareFetch(ctx context.Context, t *loadgen.Target, depth int, have string, timeout time.Duration,
+	seen map[[sha256.Size]byte]bool) (*loadgen.Replay, *Reference, error) {
+	refs, err := ListRefs(ctx, t, timeout)
 	if err != nil {
 		return nil, nil, err
 	}
-	defer os.RemoveAll(dir)
-	rec, err := Record(ctx, t, w, dir)
+	c := &Check{Seen: seen}
+	if c.Request, err = refs.Clone(depth); err != nil {
+		return nil, nil, err
+	}
+	if have != "" {
+		dir, err := os.MkdirTemp("", "packhorse-bench-")
+		if err != nil {
+			return nil, nil, err
+		}
+		defer os.RemoveAll(dir)
+		if err := c.behind(ctx, t, have, filepath.Join(dir, "full.git")); err != nil {
+			return nil, nil, err
+		}
+	}
+	ref, err := c.Fetch(ctx, t, timeout)
 	if err != nil {
 		return nil, nil, err
 	}
-	request := t.Post("git-upload-pack", rec.Encoding, rec.Body)
-	ref, err := Warm(ctx, t, request, rec, filepath.Join(dir, "repo.git"), timeout)
-	if err != nil {
-		return nil, nil, err
+	request := t.Post("git-upload-pack", "", c.Request.Body())
+	return &loadgen.Replay{Target: t, Next: func() []byte { return request }, Check: FetchChecker(ref)}, ref, nil
+}
+
+// firstHaves is the number of haves in git's first round.
+const firstHaves = 16
+
+// behind makes the request that of a client which is at a revision of the default branch. Only a clone, which goes to
+// full, resolves all names of revisions: a branch, HEAD~20, an object ID.
+func (c *Check) behind(ctx context.Context, t *loadgen.Target, have, full string) error {
+	if _, err := RunGitWith(ctx, GitAccess(t), filepath.Dir(full), nil, "clone", "-q", "--bare", "--", t.String(),
+		full); err != nil {
+		return err
 	}
-	return &loadgen.Replay{Target: t, Next: func() []byte { return request }, Check: FetchChecker(t, ref)}, ref, nil
+	haves, err := RunGit(ctx, full, nil, "rev-list", fmt.Sprintf("-%d", firstHaves), "--end-of-options", have)
+	if err != nil {
+		return fmt.Errorf("--have %s: the repository has no such commit", have)
+	}
+	tip, err := RunGit(ctx, full, nil, "rev-parse", "HEAD")
+	if err != nil {
+		return err
+	}
+	c.Request.Wants, c.Request.Haves = []string{strings.TrimSpace(tip)}, strings.Fields(haves)
+	c.Prepare = func(ctx context.Context, repo string) error {
+		_, err := RunGit(ctx, repo, nil, "fetch", "-q", "--no-tags", "file://"+full, c.Request.Haves[0]+":refs/heads/have")
+		return err
+	}
+	return nil
 }
 
 // FetchChecker returns a check of fetch responses. Without a reference, or after the first response with another
 // layout, it parses every packet. The check is safe for concurrent use.
-func FetchChecker(t *loadgen.Target, ref *Reference) func(*loadgen.Body, loadgen.Head, func()) error {
+func FetchChecker(ref *Reference) func(*loadgen.Body, loadgen.Head, func()) error {
 	var walkAll atomic.Bool
 	return func(b *loadgen.Body, h loadgen.Head, firstByte func()) error {
 		r := ref
 		if walkAll.Load() {
 			r = nil
 		}
-		w := Walker{older: t.Older()}
+		w := Walker{}
 		err := CheckFetch(b, h, r, &w, firstByte)
 		if errors.Is(err, errLayout) {
 			walkAll.Store(true)
 		}
 		return err
 	}
-}
-
-// Warm sends one request. The pack may differ from the one that git verified during the recording, if the server has no
-// cache. Then git index-pack checks it, so that the reference of the measurement is always a verified response.
-func Warm(ctx context.Context, t *loadgen.Target, request []byte, rec *Recording, repo string,
-	timeout time.Duration) (*Reference, error) {
-	hash := sha256.New()
-	w := Walker{older: t.Older(), Data: func(p []byte) { hash.Write(p) }}
-	if err := askOnce(ctx, t, request, timeout, &w); err != nil {
-		return nil, fmt.Errorf("repeat the recorded request: %w", err)
-	}
-	if [sha256.Size]byte(hash.Sum(nil)) == rec.pack {
-		return w.reference(), nil
-	}
-	pr, pw := io.Pipe()
-	verified := make(chan error, 1)
-	go func() {
-		err := IndexPack(ctx, repo, pr)
-		pr.CloseWithError(io.ErrClosedPipe)
-		verified <- err
-	}()
-	//nolint:errcheck // index-pack's own error has the reason
-	w = Walker{older: t.Older(), Data: func(p []byte) { pw.Write(p) }}
-	err := askOnce(ctx, t, request, timeout, &w)
-	pw.CloseWithError(err)
-	if bad := <-verified; err == nil && bad != nil {
-		err = fmt.Errorf("git does not accept the pack: %w", bad)
-	}
-	if err != nil {
-		return nil, err
-	}
-	return w.reference(), nil
-}
-
-// askOnce sends one request on its own connection and parses every packet of the response.
-func askOnce(ctx context.Context, t *loadgen.Target, request []byte, timeout time.Duration, w *Walker) error {
-	return single(ctx, t, request, timeout, func(b *loadgen.Body, h loadgen.Head, firstByte func()) error {
-		return CheckFetch(b, h, nil, w, firstByte)
-	})
 }
 
 // single runs one request of a replay.

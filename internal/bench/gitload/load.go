@@ -101,7 +101,7 @@ func (j *LoadJob) run(ctx context.Context, stop <-chan struct{}, flowing func())
 		ref = &Reference{Size: j.Size, tail: j.Tail}
 		r.Next = func() []byte { return j.Request }
 	}
-	r.Check = FetchChecker(t, ref)
+	r.Check = FetchChecker(ref)
 	out, err := r.Run(ctx, stop)
 	if err != nil {
 		return nil, err

@@ -216,7 +216,7 @@ func (o *neighbourOptions) prepare(ctx context.Context, env loadgen.Env,
 			return nil, nil, fmt.Errorf("--cold: %w", err)
 		}
 	} else {
-		load, ref, err := prepareFetch(ctx, t, FetchSpec{}, o.Timeout)
+		load, ref, err := PrepareFetch(ctx, t, 0, "", o.Timeout, nil)
 		if err != nil {
 			return nil, nil, err
 		}

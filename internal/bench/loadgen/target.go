@@ -19,14 +19,13 @@ const UserAgent = "git/2.39.5-packhorse-bench"
 
 // Target is the repository (or, raw, the resource) under test. Its String never shows a user name or password.
 type Target struct {
-	Scheme   string
-	Host     string // for the Host header
-	Addr     string // host:port to dial
-	Socket   string // a Unix socket to use instead of Addr
-	Path     string // percent-encoded, without a trailing slash
-	Auth     string // value of the Authorization header, or ""
-	TLS      *tls.Config
-	Protocol string // Git's protocol version: "0", "1", "2"; "" is 2
+	Scheme string
+	Host   string // for the Host header
+	Addr   string // host:port to dial
+	Socket string // a Unix socket to use instead of Addr
+	Path   string // percent-encoded, without a trailing slash
+	Auth   string // value of the Authorization header, or ""
+	TLS    *tls.Config
 }
 
 // ParseTarget parses an http or https URL. Its errors never contain the URL, which may contain a secret.
@@ -112,20 +111,6 @@ func (t *Target) Transport() *http.Transport {
 	}
 }
 
-// Older reports whether the responses of this protocol version have no sections (gitprotocol-pack(5)).
-func (t *Target) Older() bool { return t.Protocol == "0" || t.Protocol == "1" }
-
-// gitProtocol returns the value of the header Git-Protocol, or "".
-func (t *Target) gitProtocol() string {
-	switch t.Protocol {
-	case "0":
-		return ""
-	case "":
-		return "version=2"
-	}
-	return "version=" + t.Protocol
-}
-
 // Post encodes a POST request to a service of the path ("git-upload-pack"), or to the path itself if service is empty.
 func (t *Target) Post(service, encoding string, body []byte) []byte {
 	path := t.Path
@@ -148,9 +133,7 @@ func (t *Target) Post(service, encoding string, body []byte) []byte {
 	if service != "" {
 		line("Content-Type: application/x-", service, "-request")
 		line("Accept: application/x-", service, "-result")
-		if h := t.gitProtocol(); h != "" {
-			line("Git-Protocol: ", h)
-		}
+		line("Git-Protocol: version=2")
 	}
 	if encoding != "" {
 		line("Content-Encoding: ", encoding)

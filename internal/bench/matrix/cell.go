@@ -76,8 +76,11 @@ func (o *matrixOptions) cell(ctx context.Context, env loadgen.Env, c cell, dir s
 		phase, began = "measuring", time.Now()
 		r, err = o.measure(run, c, l, load)
 	}
-	if err != nil && ctx.Err() == nil && run.Err() != nil {
-		err = context.Cause(run)
+	if err != nil && ctx.Err() == nil {
+		loadgen.Sleep(run, 100*time.Millisecond) // the end of a process may be the cause, and is noticed later
+		if run.Err() != nil {
+			err = context.Cause(run)
+		}
 	}
 	return r, err
 }
@@ -101,18 +104,12 @@ func (o *matrixOptions) load(ctx context.Context, c cell, l *lineup) (loader, er
 	if err != nil {
 		return nil, err
 	}
-	if s.clone == nil {
-		if s.clone, err = gitload.Record(ctx, t, gitload.FetchSpec{}, s.dir); err != nil {
-			return nil, err
-		}
-	}
-	request := t.Post("git-upload-pack", s.clone.Encoding, s.clone.Body)
-	ref, err := gitload.Warm(ctx, t, request, s.clone, filepath.Join(s.dir, "repo.git"), o.Timeout)
+	load, _, err := gitload.PrepareFetch(ctx, t, 0, "", o.Timeout, s.seen)
 	if err != nil {
 		return nil, err
 	}
-	return &loadgen.Replay{Target: t, Next: func() []byte { return request }, Check: gitload.FetchChecker(t, ref),
-		Clients: o.Clients, Duration: o.Duration, Timeout: o.Timeout}, nil
+	load.Clients, load.Duration, load.Timeout = o.Clients, o.Duration, o.Timeout
+	return load, nil
 }
 
 // measure runs the load and samples the processes during it.

@@ -4,6 +4,7 @@ package matrix
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"os"
@@ -46,7 +47,7 @@ Gateway and node use a Unix socket, as on one machine, and the node hands the ga
 With --tls the bytes between gateway and node are encrypted, which takes them through user space in both processes. This
 does not change the peer.
 
-The clone is recorded once with git. Git verifies its pack, and the first response in each cell if its pack differs. For
+Git verifies the pack of the first response, and that of each cell if it differs. For
 every response the status, the length, the side-bands and the final flush are checked.
 
 The table:
@@ -113,8 +114,7 @@ type subject struct {
 	name       string // in reports
 	root, path string // its directory is root/path
 
-	dir   string             // of the recording
-	clone *gitload.Recording // nil before the first cell
+	seen map[[sha256.Size]byte]bool // packs that git has checked
 }
 
 // findSubjects checks the paths of --repo.
@@ -204,10 +204,7 @@ func (o *matrixOptions) run(ctx context.Context, env loadgen.Env) error {
 	var results []*cellResult
 	failed := &loadgen.Failures{}
 	for i, s := range subjects {
-		s.dir = filepath.Join(dir, fmt.Sprintf("clone%d", i))
-		if err := os.Mkdir(s.dir, 0o777); err != nil {
-			return err
-		}
+		s.seen = map[[sha256.Size]byte]bool{}
 		cells := plan(s)
 		if o.ssh {
 			_, err := findSSHD()
@@ -227,7 +224,6 @@ func (o *matrixOptions) run(ctx context.Context, env loadgen.Env) error {
 			}
 			failed.N += r.out.Failures.Count() - len(r.out.Failures.First)
 		}
-		os.RemoveAll(s.dir)
 	}
 	report := o.report(results)
 	failed.Print(env.Stderr)

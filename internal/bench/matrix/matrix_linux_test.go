@@ -116,7 +116,6 @@ func TestMatrixLosesAProcess(t *testing.T) {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	subjects[0].dir = t.TempDir()
 	ctx, cancel := context.WithCancel(t.Context())
 	killed := make(chan bool)
 	go func() {

@@ -20,6 +20,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/bench/gitload"
 	"github.com/packhorse-git/packhorse/internal/bench/loadgen"
 	"github.com/packhorse-git/packhorse/internal/bench/world"
+	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/pktline"
 )
 
@@ -181,21 +182,13 @@ func cloneRequest(ctx context.Context, dir string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	var b []byte
-	for _, line := range []string{"command=fetch", "agent=" + loadgen.UserAgent, "object-format=" +
-		strings.TrimSpace(format)} {
-		b = pktline.AppendLine(b, line)
-	}
-	b = pktline.AppendDelim(b)
-	for _, line := range []string{"thin-pack", "no-progress", "include-tag", "ofs-delta"} {
-		b = pktline.AppendLine(b, line)
-	}
 	wants := strings.Fields(ids)
 	slices.Sort(wants)
-	for _, id := range slices.Compact(wants) {
-		b = pktline.AppendLine(b, "want "+id)
+	request := gitload.FetchRequest{Tags: true, Wants: slices.Compact(wants)}
+	if request.Format, err = git.ParseObjectFormat(strings.TrimSpace(format)); err != nil {
+		return nil, err
 	}
-	return pktline.AppendFlush(pktline.AppendFlush(pktline.AppendLine(b, "done"))), nil
+	return pktline.AppendFlush(request.Body()), nil
 }
 
 // prepareSSH returns the load. It lets git verify the pack of the first response.
@@ -204,24 +197,28 @@ func prepareSSH(ctx context.Context, to *sshAddress, s *subject) (*sshLoad, erro
 	if err != nil {
 		return nil, err
 	}
-	repo := filepath.Join(s.dir, "ssh.git")
-	if _, err := gitload.RunGit(ctx, s.dir, nil, "clone", "-q", "--bare", "--shared", filepath.Join(s.root, s.path),
+	dir, err := os.MkdirTemp("", "packhorse-bench-")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir)
+	repo := filepath.Join(dir, "ssh.git")
+	if _, err := gitload.RunGit(ctx, dir, nil, "clone", "-q", "--bare", "--shared", filepath.Join(s.root, s.path),
 		repo); err != nil {
 		return nil, err
 	}
-	defer os.RemoveAll(repo)
 	l := &sshLoad{to: to, request: request}
 	pr, pw := io.Pipe()
 	verified := make(chan error, 1)
 	go func() {
-		err := gitload.IndexPack(ctx, repo, pr)
+		err := gitload.VerifyPack(ctx, repo, pr, "", nil, nil)
 		pr.CloseWithError(io.ErrClosedPipe)
 		verified <- err
 	}()
 	err = l.ask(ctx, func(answer io.Reader) (err error) {
 		counted := &countingReader{r: answer}
 		err = packOf(counted, pw)
-		l.size = counted.n.Load()
+		l.size = counted.n
 		return err
 	})
 	pw.CloseWithError(err)
@@ -265,12 +262,12 @@ func packOf(answer io.Reader, w io.Writer) error {
 
 type countingReader struct {
 	r io.Reader
-	n atomic.Int64
+	n int64
 }
 
 func (c *countingReader) Read(p []byte) (int, error) {
 	n, err := c.r.Read(p)
-	c.n.Add(int64(n))
+	c.n += int64(n)
 	return n, err
 }
 
