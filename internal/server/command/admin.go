@@ -163,10 +163,7 @@ func listing[T any](cmd *cobra.Command, c *adminClient, work internalv1.AdminWor
 		if err := c.short(cmd.Context(), work, "", &list); err != nil {
 			return err
 		}
-		if !*asJSON {
-			return table(cmd.OutOrStdout(), list)
-		}
-		return encodeJSON(cmd.OutOrStdout(), list)
+		return printResult(cmd, *asJSON, list, func(w io.Writer) error { return table(w, list) })
 	}
 	return cmd
 }

@@ -10,7 +10,6 @@ import (
 	"net"
 	"path/filepath"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/dustin/go-humanize"
@@ -97,35 +96,40 @@ With PATH it shows the objects of one repository, and the times of their last up
 	return cmd
 }
 
-func (c *lfsClient) listRepositories(asJSON bool) error {
-	all, failed := []json.RawMessage{}, []storage.LFSProblem{}
-	out := c.cmd.OutOrStdout()
-	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "REPOSITORY\tOBJECTS\tSIZE\tSHARED\tLOCKS\tQUOTA")
-	request := &internalv1.RunRequest{Work: internalv1.AdminWork_ADMIN_WORK_LFS_REPOSITORIES}
-	err := c.do(request, func(item json.RawMessage) error {
-		var r storage.LFSRepository
-		if err := json.Unmarshal(item, &r); err != nil {
+// lfsItems has the server do work, and calls do with each item of the response.
+func lfsItems[T any](c *lfsClient, request *internalv1.RunRequest, v any, do func(T) error) error {
+	return c.do(request, func(text json.RawMessage) error {
+		var item T
+		if err := json.Unmarshal(text, &item); err != nil {
 			return err
 		}
-		if asJSON {
-			all = append(all, item)
-		}
-		if r.Error != "" {
+		return do(item)
+	}, v)
+}
+
+func (c *lfsClient) listRepositories(asJSON bool) error {
+	all, failed := []storage.LFSRepository{}, []storage.LFSProblem{}
+	request := &internalv1.RunRequest{Work: internalv1.AdminWork_ADMIN_WORK_LFS_REPOSITORIES}
+	err := lfsItems(c, request, nil, func(r storage.LFSRepository) error {
+		if all = append(all, r); r.Error != "" {
 			failed = append(failed, storage.LFSProblem{Repository: r.Repository, Problem: r.Error})
-			return nil
 		}
-		return writeLFSRepository(table, r)
-	}, nil)
-	switch {
-	case err != nil:
+		return nil
+	})
+	if err != nil {
 		return err
-	case asJSON:
-		err = encodeJSON(out, all)
-	default:
-		err = table.Flush()
-		writeLFSProblems(out, failed)
 	}
+	err = printResult(c.cmd, asJSON, all, func(w io.Writer) error {
+		table := newTable(w, "REPOSITORY\tOBJECTS\tSIZE\tSHARED\tLOCKS\tQUOTA")
+		for _, r := range all {
+			if r.Error == "" {
+				writeLFSRepository(table, r)
+			}
+		}
+		err := table.Flush()
+		writeLFSProblems(w, failed)
+		return err
+	})
 	if err == nil && len(failed) > 0 {
 		err = errUnreadable
 	}
@@ -135,17 +139,17 @@ func (c *lfsClient) listRepositories(asJSON bool) error {
 var errUnreadable = errors.New("some repositories could not be read")
 
 func (c *lfsClient) listObjects(path string, asJSON bool) error {
-	all := []json.RawMessage{}
+	all := []storage.LFSObject{}
 	out := bufio.NewWriter(c.cmd.OutOrStdout())
 	fmt.Fprintf(out, lfsObjectRow, "OBJECT", "SIZE", "UPLOADED              SHARED")
 	request := &internalv1.RunRequest{Work: internalv1.AdminWork_ADMIN_WORK_LFS_OBJECTS, Name: path}
-	err := c.do(request, func(item json.RawMessage) error {
+	err := lfsItems(c, request, nil, func(o storage.LFSObject) error {
 		if asJSON {
-			all = append(all, item)
+			all = append(all, o)
 			return nil
 		}
-		return writeLFSObject(out, item)
-	}, nil)
+		return writeLFSObject(out, o)
+	})
 	switch {
 	case err != nil:
 		return err
@@ -155,25 +159,20 @@ func (c *lfsClient) listObjects(path string, asJSON bool) error {
 	return out.Flush()
 }
 
-func writeLFSRepository(w io.Writer, r storage.LFSRepository) error {
+func writeLFSRepository(w io.Writer, r storage.LFSRepository) {
 	quota := "none"
 	if r.Quota > 0 {
 		quota = humanize.IBytes(uint64(r.Quota))
 	}
-	_, err := fmt.Fprintf(w, "%s\t%d\t%s\t%s\t%d\t%s\n", r.Repository, r.Objects, humanize.IBytes(uint64(r.Bytes)),
+	fmt.Fprintf(w, "%s\t%d\t%s\t%s\t%d\t%s\n", r.Repository, r.Objects, humanize.IBytes(uint64(r.Bytes)),
 		humanize.IBytes(uint64(r.Shared.Bytes)), r.Locks, quota)
-	return err
 }
 
 // lfsObjectRow is the format of a row of a table of objects: ID, size, and more. The widths are constant, so that rows
 // are printed as they arrive.
 const lfsObjectRow = "%-64s  %-8s  %s\n"
 
-func writeLFSObject(w io.Writer, item json.RawMessage) error {
-	var o storage.LFSObject
-	if err := json.Unmarshal(item, &o); err != nil {
-		return err
-	}
+func writeLFSObject(w io.Writer, o storage.LFSObject) error {
 	shared := "no"
 	if o.Shared {
 		shared = "yes"
@@ -225,20 +224,25 @@ client asks for it, and a run after the grace has passed once more frees it.`,
 		}
 		out := cmd.OutOrStdout()
 		result := struct {
-			Objects []json.RawMessage `json:"objects"` // storage.LFSRemoved
+			Objects []storage.LFSRemoved `json:"objects"`
 			storage.LFSGarbage
-		}{Objects: []json.RawMessage{}}
-		item := func(item json.RawMessage) error {
-			result.Objects = append(result.Objects, item)
-			return nil
-		}
-		if !*asJSON {
-			item = lfsRemovedTable(out)
-		}
-		if err := c.do(request, item, &result.LFSGarbage); err != nil {
+		}{Objects: []storage.LFSRemoved{}}
+		hasHeader := false
+		err := lfsItems(c, request, &result.LFSGarbage, func(o storage.LFSRemoved) error {
+			if *asJSON {
+				result.Objects = append(result.Objects, o)
+				return nil
+			}
+			if !hasHeader {
+				fmt.Fprintf(out, lfsObjectRow, "OBJECT", "SIZE", "REPOSITORY")
+				hasHeader = true
+			}
+			_, err := fmt.Fprintf(out, lfsObjectRow, o.OID, humanize.IBytes(uint64(o.Size)), o.Repository)
+			return err
+		})
+		if err != nil {
 			return err
 		}
-		err := error(nil)
 		if *asJSON {
 			err = encodeJSON(out, result)
 		} else {
@@ -252,23 +256,6 @@ client asks for it, and a run after the grace has passed once more frees it.`,
 		return err
 	}
 	return cmd
-}
-
-// lfsRemovedTable returns a function that prints a storage.LFSRemoved, and the header before the first one.
-func lfsRemovedTable(w io.Writer) func(json.RawMessage) error {
-	hasHeader := false
-	return func(item json.RawMessage) error {
-		var o storage.LFSRemoved
-		if err := json.Unmarshal(item, &o); err != nil {
-			return err
-		}
-		if !hasHeader {
-			fmt.Fprintf(w, lfsObjectRow, "OBJECT", "SIZE", "REPOSITORY")
-			hasHeader = true
-		}
-		_, err := fmt.Fprintf(w, lfsObjectRow, o.OID, humanize.IBytes(uint64(o.Size)), o.Repository)
-		return err
-	}
 }
 
 func lfsGarbageSummary(g *storage.LFSGarbage, dryRun bool) string {

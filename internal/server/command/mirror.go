@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -195,17 +194,10 @@ func mirrorList(env Env) *cobra.Command {
 	asJSON := jsonFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		list, err := client.list(cmd.Context())
-		switch {
-		case err != nil:
-			return err
-		case *asJSON:
-			return encodeJSON(cmd.OutOrStdout(), list)
-		case len(list) == 0:
-			_, err = fmt.Fprintln(cmd.OutOrStdout(), "no mirrors yet: clone a repository through this server, or add one with "+
-				"packhorse mirror add PATH")
+		if err != nil {
 			return err
 		}
-		return writeMirrors(cmd.OutOrStdout(), list, time.Now())
+		return printResult(cmd, *asJSON, list, func(w io.Writer) error { return writeMirrors(w, list, time.Now()) })
 	}
 	return cmd
 }
@@ -221,21 +213,22 @@ func mirrorStatus(env Env) *cobra.Command {
 	asJSON := jsonFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		s, err := client.act(cmd.Context(), internalv1.AdminWork_ADMIN_WORK_MIRROR_STATUS, args[0])
-		switch {
-		case err != nil:
+		if err != nil {
 			return err
-		case *asJSON:
-			return encodeJSON(cmd.OutOrStdout(), s)
 		}
-		return writeMirror(cmd.OutOrStdout(), s, time.Now())
+		return printResult(cmd, *asJSON, s, func(w io.Writer) error { return writeMirror(w, s, time.Now()) })
 	}
 	return cmd
 }
 
 // writeMirrors writes a table of mirrors.
 func writeMirrors(w io.Writer, list []mirror.Status, now time.Time) error {
-	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "MIRROR\tSTATE\tCHECKED\tCHANGED")
+	if len(list) == 0 {
+		_, err := fmt.Fprintln(w, "no mirrors yet: clone a repository through this server, or add one with packhorse mirror "+
+			"add PATH")
+		return err
+	}
+	table := newTable(w, "MIRROR\tSTATE\tCHECKED\tCHANGED")
 	for _, s := range list {
 		fmt.Fprintf(table, "%s\t%s\t%s\t%s\n", s.Path, stateOf(s), ageOf(s.Fresh, now), ageOf(s.Updated, now))
 	}
@@ -252,7 +245,7 @@ func writeMirrors(w io.Writer, list []mirror.Status, now time.Time) error {
 
 // writeMirror writes the details of a mirror.
 func writeMirror(w io.Writer, s mirror.Status, now time.Time) error {
-	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	table := newTable(w, "")
 	for _, line := range [][2]string{{"mirror", s.Path}, {"origin", s.Origin}, {"state", stateOf(s)},
 		{"created", ageOf(s.Created, now)}, {"checked", ageOf(s.Fresh, now)}, {"changed", ageOf(s.Updated, now)},
 		{"error", cmp.Or(s.Error, "none")}} {

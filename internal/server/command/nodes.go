@@ -6,7 +6,6 @@ import (
 	"io"
 	"slices"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
@@ -28,7 +27,7 @@ repositories that are known to be on the node's disk. It asks the gateway over t
 }
 
 func writeNodes(w io.Writer, list []adminapi.NodeStatus) error {
-	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	table := newTable(w, "")
 	hasStore := slices.ContainsFunc(list, func(n adminapi.NodeStatus) bool { return n.Store != "" })
 	fmt.Fprint(table, "NODE\tSTATE\tWEIGHT\tRUNNING\tSERVED\tFAILED\t")
 	if hasStore {

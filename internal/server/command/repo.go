@@ -109,6 +109,23 @@ func printJSON(w io.Writer, m proto.Message) error {
 	return encodeJSON(w, value)
 }
 
+// printResult prints the result of a command: with --json as JSON, else with text.
+func printResult(cmd *cobra.Command, asJSON bool, result any, text func(io.Writer) error) error {
+	if asJSON {
+		return encodeJSON(cmd.OutOrStdout(), result)
+	}
+	return text(cmd.OutOrStdout())
+}
+
+// newTable returns a table with a header. The caller flushes it.
+func newTable(w io.Writer, header string) *tabwriter.Writer {
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	if header != "" {
+		fmt.Fprintln(table, header)
+	}
+	return table
+}
+
 func encodeJSON(w io.Writer, value any) error {
 	encoder := json.NewEncoder(w)
 	encoder.SetIndent("", "  ")
@@ -199,15 +216,16 @@ how it is served.`,
 		if err != nil {
 			return err
 		}
+		r := found.Msg.GetRepository()
 		if *asJSON {
-			return printJSON(cmd.OutOrStdout(), found.Msg.GetRepository())
+			return printJSON(cmd.OutOrStdout(), r)
 		}
-		return writeInfo(cmd.OutOrStdout(), found.Msg.GetRepository())
+		return writeInfo(cmd.OutOrStdout(), r)
 	})
 }
 
 func writeInfo(w io.Writer, r *packhorsev1.Repository) error {
-	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	table := newTable(w, "")
 	line := func(name, format string, args ...any) {
 		fmt.Fprintf(table, "%s\t%s\n", name, fmt.Sprintf(format, args...))
 	}

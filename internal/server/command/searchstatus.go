@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"text/tabwriter"
 	"time"
 
 	"connectrpc.com/connect"
@@ -49,13 +48,10 @@ that exists now is indexed, and shows the progress on a terminal.`,
 			if err == nil && *wait {
 				status, err = waitForIndex(cmd.Context(), c, status, cmd.ErrOrStderr())
 			}
-			switch {
-			case err != nil:
+			if err != nil {
 				return err
-			case *asJSON:
-				return encodeJSON(cmd.OutOrStdout(), status)
 			}
-			return writeStatus(cmd.OutOrStdout(), status)
+			return printResult(cmd, *asJSON, status, func(w io.Writer) error { return writeStatus(w, status) })
 		})
 	}
 	return cmd
@@ -121,8 +117,7 @@ func writeStatus(w io.Writer, s search.Status) error {
 	default:
 		fmt.Fprintln(w, "searches are refused: "+cmp.Or(s.Error, "the search process is starting"))
 	}
-	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "STATE\tREPOSITORIES\tMEANING")
+	table := newTable(w, "STATE\tREPOSITORIES\tMEANING")
 	fmt.Fprintf(table, "fresh\t%d\tthe index is up to date\n", s.Fresh)
 	fmt.Fprintf(table, "behind\t%d\tchanged since they were indexed\n", s.Behind)
 	fmt.Fprintf(table, "waiting\t%d\tnot indexed yet\n", s.Waiting)

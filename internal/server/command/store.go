@@ -9,7 +9,6 @@ import (
 	"path"
 	"strings"
 	"sync"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -199,7 +198,7 @@ func (f *storeFinder) nextStep() string {
 
 // writeProbe prints the checks of a probe.
 func writeProbe(w io.Writer, r *bucket.Report) {
-	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	table := newTable(w, "")
 	for _, c := range r.Checks {
 		result := "ok"
 		if !c.OK {

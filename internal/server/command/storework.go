@@ -119,11 +119,7 @@ hidden ones, symbolic links, and those with hooks: a store has none. DIR should 
 		if err != nil {
 			return err
 		}
-		if *asJSON {
-			err = encodeJSON(cmd.OutOrStdout(), report)
-		} else {
-			err = writeImport(cmd.OutOrStdout(), report, o.DryRun)
-		}
+		err = printResult(cmd, *asJSON, report, func(w io.Writer) error { return writeImport(w, report, o.DryRun) })
 		if err == nil && len(report.Refused) > 0 {
 			err = errors.New("some repositories were not imported")
 		}

@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -219,8 +218,7 @@ func writeTokens(w io.Writer, all []auth.Token, now time.Time) error {
 		}
 		return t.Format(time.DateOnly)
 	}
-	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "TOKEN\tSCOPE\tCREATED\tEXPIRES\tUSED\tREPOSITORIES")
+	table := newTable(w, "TOKEN\tSCOPE\tCREATED\tEXPIRES\tUSED\tREPOSITORIES")
 	for _, t := range all {
 		expires := day(t.Expires, "never")
 		if !t.Expires.IsZero() && !now.Before(t.Expires) {

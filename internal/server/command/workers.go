@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"text/tabwriter"
 	"time"
 
 	"connectrpc.com/connect"
@@ -32,8 +31,7 @@ The command asks the server over the admin socket in its state directory.`,
 }
 
 func writeWorkers(w io.Writer, list []adminapi.WorkerStatus) error {
-	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "WORKER\tPOOL\tSTATE\tRUNNING\tSLOTS\tSERVED\tFAILED\tADDRESS")
+	table := newTable(w, "WORKER\tPOOL\tSTATE\tRUNNING\tSLOTS\tSERVED\tFAILED\tADDRESS")
 	for _, s := range list {
 		fmt.Fprintf(table, "%s\t%s\t%s\t%d\t%d\t%d\t%d\t%s\n", s.Name, s.Pool, s.State, s.InFlight, s.Slots, s.Served,
 			s.Failed, s.Address)
