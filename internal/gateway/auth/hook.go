@@ -218,7 +218,7 @@ func (h *Hook) ask(ctx context.Context, q question, check func() error) (*answer
 	ctx, span := inflight.Trace(ctx, "auth hook")
 	defer span.End("")
 	q.trace = inflight.TraceParent(ctx)
-	a, isStale, err := h.answers.Ask(ctx, hash, func() (timed answers.Answer[*answer], err error) {
+	a, isStale, err := h.answers.Ask(ctx, hash, time.Time{}, func() (timed answers.Answer[*answer], err error) {
 		a, err := h.request(q, check)
 		if err == nil {
 			timed = h.timed(a)

@@ -7,13 +7,13 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/go-jose/go-jose/v4"
 	"github.com/go-jose/go-jose/v4/jwt"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/schedule/answers"
 )
 
 // OIDCOptions of an OIDC.
@@ -30,7 +30,6 @@ type OIDC struct {
 	issuers map[string]*oidcIssuer // by the exact value of the claim iss
 	now     func() time.Time
 	stop    context.CancelFunc
-	running sync.WaitGroup // fetches of keys
 }
 
 // oidcIssuer is an issuer with its rules, in their order.
@@ -62,7 +61,8 @@ func NewOIDC(o OIDCOptions) (*OIDC, error) {
 		}
 		issuer := a.issuers[from.Issuer]
 		if issuer == nil {
-			keys := &issuerKeys{keySource: from.keySource(), now: o.Now, life: life, running: &a.running,
+			keys := &issuerKeys{keySource: from.keySource(), now: o.Now, life: life,
+				sets:   answers.New[string, keySet](1, keysInterval, o.Now),
 				source: o.Sources.add(SourceOIDC+" "+from.Issuer, nil)}
 			keys.source.optional = true // other callers do not need the issuer
 			issuer = &oidcIssuer{keys: keys}
@@ -80,7 +80,9 @@ func NewOIDC(o OIDCOptions) (*OIDC, error) {
 // Close cancels running requests.
 func (a *OIDC) Close() error {
 	a.stop()
-	a.running.Wait()
+	for _, issuer := range a.issuers {
+		issuer.keys.sets.Wait()
+	}
 	return nil
 }
 

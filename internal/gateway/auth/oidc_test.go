@@ -333,7 +333,9 @@ func TestOIDCRotation(t *testing.T) {
 	w.answers(func(rw http.ResponseWriter, _ *http.Request) { rw.WriteHeader(http.StatusBadGateway) })
 	w.clock = w.clock.Add(keysRefresh)
 	want("no answer", fresh, "ok")
-	w.oidc.running.Wait()
+	for _, issuer := range w.oidc.issuers {
+		issuer.keys.sets.Wait()
+	}
 	want("no answer, unknown key", old, "unavailable")
 	w.clock = w.clock.Add(keysMaxAge - keysRefresh)
 	want("no answer for an hour", fresh, "unavailable")

@@ -10,13 +10,14 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/go-jose/go-jose/v4"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/schedule/answers"
 	"github.com/packhorse-git/packhorse/internal/transport/httpreuse"
 )
 
@@ -40,75 +41,56 @@ type keySource struct {
 // time, so that a key that the issuer has withdrawn is forgotten. All callers share one fetch. Safe for concurrent use.
 type issuerKeys struct {
 	keySource
-	now     func() time.Time
-	source  *source
-	life    context.Context // ends fetches
-	running *sync.WaitGroup // fetches
+	now    func() time.Time
+	source *source
+	life   context.Context // ends fetches
+	sets   *answers.Cache[string, keySet]
+}
 
-	mu      sync.Mutex
+// keySet is what an issuer has published.
+type keySet struct {
 	keys    []jose.JSONWebKey
-	fetched time.Time     // latest successful fetch
-	tried   time.Time     // start or end of the latest fetch
-	err     error         // of the latest fetch
-	pending chan struct{} // closed at the end of the running fetch; nil if there is none
+	fetched time.Time
+}
+
+func (s keySet) find(id string) *jose.JSONWebKey {
+	i := slices.IndexFunc(s.keys, func(k jose.JSONWebKey) bool { return k.KeyID == id })
+	if i < 0 {
+		return nil
+	}
+	return &s.keys[i]
 }
 
 // get returns the key with an ID. Errors: Unauthenticated if the issuer has no such key, Unavailable if its keys are
 // not known.
 func (k *issuerKeys) get(ctx context.Context, id string) (*jose.JSONWebKey, error) {
-	key, pending, err := k.lookUp(id)
-	if key == nil && pending != nil {
-		select {
-		case <-pending:
-			key, _, err = k.lookUp(id)
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		}
+	set, isStale, err := k.sets.Ask(ctx, "", time.Time{}, k.refresh)
+	if err == nil && set.find(id) == nil && k.now().Sub(set.fetched) >= keysInterval { // newer keys may have it
+		set, isStale, err = k.sets.Ask(ctx, "", set.fetched.Add(1), k.refresh)
 	}
+	key := set.find(id)
 	switch {
 	case key != nil:
 		return key, nil
-	case err != nil:
+	case ctx.Err() != nil:
+		return nil, ctx.Err()
+	case isStale, err != nil:
 		return nil, unavailable("the server cannot check identity tokens at present; try again", err)
 	}
 	return nil, fault.New(fault.Unauthenticated, "the identity token is signed with a key that its issuer does not have")
 }
 
-// lookUp returns a key that is not too old, the running fetch, and the error of the latest one. It starts a fetch if
-// the keys are old or do not contain the key, unless the latest fetch is recent.
-func (k *issuerKeys) lookUp(id string) (key *jose.JSONWebKey, pending <-chan struct{}, err error) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	now := k.now()
-	age := now.Sub(k.fetched)
-	for i := range k.keys {
-		if k.keys[i].KeyID == id && age < keysMaxAge {
-			key = &k.keys[i]
-			break
-		}
-	}
-	if k.pending == nil && now.Sub(k.tried) >= keysInterval && (key == nil || age >= keysRefresh) {
-		k.tried, k.pending = now, make(chan struct{})
-		k.running.Go(k.refresh)
-	}
-	return key, k.pending, k.err
-}
-
 // refresh fetches the keys.
-func (k *issuerKeys) refresh() {
+func (k *issuerKeys) refresh() (answers.Answer[keySet], error) {
 	keys, err := k.fetch()
 	if err != nil {
 		err = fmt.Errorf("fetch the keys of the issuer %s: %w", k.issuer, err)
 	}
 	k.source.report(err)
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.tried, k.err = k.now(), err
-	if err == nil {
-		k.keys, k.fetched = keys, k.tried
-	}
-	close(k.pending)
-	k.pending = nil
+	now := k.now()
+	answer := answers.Until(keySet{keys, now}, now.Add(keysMaxAge))
+	answer.Renew = now.Add(keysRefresh)
+	return answer, err
 }
 
 func (k *issuerKeys) fetch() ([]jose.JSONWebKey, error) {

@@ -98,7 +98,7 @@ func parseRSAKey(text []byte) (*rsa.PrivateKey, error) {
 // Authorization implements Source. It waits for an exchange if there is no valid token. An error of IsDown means that
 // the API does not answer.
 func (a *GitHubApp) Authorization(ctx context.Context) (Secret, error) {
-	token, _, err := a.tokens.Ask(ctx, struct{}{}, a.renew)
+	token, _, err := a.tokens.Ask(ctx, struct{}{}, time.Time{}, a.renew)
 	return token, err
 }
 

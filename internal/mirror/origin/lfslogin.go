@@ -59,7 +59,7 @@ func (o *Origin) doAPI(ctx context.Context, q Request) (*Response, error) {
 
 // login returns the login for a repository. Requests at the same time ask the origin once.
 func (o *Origin) login(ctx context.Context, path string) (*lfsLogin, error) {
-	login, _, err := o.logins.Ask(ctx, path, func() (answers.Answer[*lfsLogin], error) {
+	login, _, err := o.logins.Ask(ctx, path, time.Time{}, func() (answers.Answer[*lfsLogin], error) {
 		login, err := o.askLogin(o.closing, path)
 		if err != nil {
 			return answers.Answer[*lfsLogin]{}, err

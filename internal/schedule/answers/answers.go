@@ -39,6 +39,7 @@ type Cache[K comparable, V any] struct {
 // entry is the latest answer to a question, or a failure.
 type entry[V any] struct {
 	Answer[V]
+	at      time.Time // of the question
 	failure error
 	again   time.Time // after a failure: it is not asked before
 }
@@ -68,10 +69,16 @@ func (c *Cache[K, V]) Get(key K) (v V, ok bool) {
 // Ask returns a known answer, or calls ask on a goroutine and waits for it. isStale reports that an earlier answer is
 // used because there was no new one. Otherwise the error is that of ask, or of ctx. An error of kind Exhausted is about
 // the callers: no earlier answer is used instead of it.
-func (c *Cache[K, V]) Ask(ctx context.Context, key K, ask func() (Answer[V], error)) (v V, isStale bool, err error) {
+//
+// An answer to a question from before since counts as expired.
+func (c *Cache[K, V]) Ask(ctx context.Context, key K, since time.Time, ask func() (Answer[V], error)) (v V,
+	isStale bool, err error) {
 	c.mu.Lock()
 	e, _ := c.known.Get(key)
 	now := c.now()
+	if e.at.Before(since) {
+		e.Renew, e.Expires = time.Time{}, time.Time{}
+	}
 	if now.Before(e.Renew) || now.Before(e.again) {
 		c.mu.Unlock()
 		return e.result(now, e.failure)
@@ -109,11 +116,12 @@ func (e entry[V]) result(now time.Time, err error) (v V, isStale bool, _ error) 
 }
 
 func (c *Cache[K, V]) call(key K, running *call[V], ask func() (Answer[V], error)) {
+	start := c.now()
 	answer, err := ask()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	running.value, running.err = answer.Value, err
-	e, now := entry[V]{Answer: answer}, c.now()
+	e, now := entry[V]{Answer: answer, at: start}, c.now()
 	if err != nil {
 		e, _ = c.known.Peek(key)
 		e.failure, e.again = err, now.Add(c.retry)

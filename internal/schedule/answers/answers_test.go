@@ -18,6 +18,7 @@ type world struct {
 	*testing.T
 	*Cache[string, int]
 	fail  error
+	since time.Time
 	asked int
 }
 
@@ -26,7 +27,7 @@ func newWorld(t *testing.T) *world {
 }
 
 func (w *world) ask(key string) (int, bool, error) {
-	return w.Ask(w.Context(), key, func() (Answer[int], error) {
+	return w.Ask(w.Context(), key, w.since, func() (Answer[int], error) {
 		time.Sleep(time.Second)
 		w.asked++
 		now := time.Now()
@@ -82,6 +83,12 @@ func TestTimes(t *testing.T) {
 		if _, isStale, err := w.ask("a"); isStale || err != w.fail {
 			t.Errorf("refused: %v, stale %v", err, isStale)
 		}
+		time.Sleep(10 * time.Second)
+		w.fail, w.since = nil, time.Now()
+		w.want("since now", 8, false, nil, 8)
+		w.fail, w.since = errDown, time.Now()
+		w.want("since now, down", 8, true, nil, 9)
+		w.want("since now, failed lately", 8, true, nil, 9)
 		for _, key := range []string{"b", "c"} {
 			_, _, _ = w.ask(key)
 		}
@@ -98,7 +105,7 @@ func TestCallersShareAQuestion(t *testing.T) {
 		gone, cancel := context.WithCancel(t.Context())
 		cancel()
 		first := func() (Answer[int], error) { time.Sleep(time.Second); return Answer[int]{Value: 1}, nil }
-		if _, _, err := w.Ask(gone, "a", first); err != context.Canceled {
+		if _, _, err := w.Ask(gone, "a", time.Time{}, first); err != context.Canceled {
 			t.Errorf("a caller that left: %v", err)
 		}
 		var all sync.WaitGroup
