@@ -168,7 +168,6 @@ func TestFailuresAreRetried(t *testing.T) {
 		t.Fatal(err)
 	}
 	write("second value")
-	time.Sleep(50 * time.Millisecond) // the change is not recent when it is found
 	for _, step := range []struct {
 		fails bool
 		want  string

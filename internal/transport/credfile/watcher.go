@@ -51,8 +51,7 @@ func (w *Watcher) Check(now time.Time) (read, changed bool) {
 	changed = first || !slices.Equal(seen, w.seen)
 	read = changed || w.recent || w.failed
 	w.seen, w.spare, w.failed = seen, w.seen, false
-	clock := time.Now()
-	w.recent = slices.ContainsFunc(seen, func(s fileState) bool { return !s.id.Settled(clock) })
+	w.recent = slices.ContainsFunc(seen, func(s fileState) bool { return !s.id.Settled(now) })
 	return read, changed
 }
 
