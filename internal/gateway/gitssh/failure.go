@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"golang.org/x/crypto/ssh"
+	"golang.org/x/time/rate"
 
 	"github.com/packhorse-git/packhorse/internal/gateway/auth"
 )
@@ -124,23 +125,16 @@ const (
 // failureLimit limits how many failures are logged. Safe for concurrent use.
 type failureLimit struct {
 	now func() time.Time
+	all *rate.Limiter
 
 	mu         sync.Mutex
-	all        failureTokens
-	sources    map[netip.Prefix]*failureTokens
+	sources    map[netip.Prefix]*rate.Limiter
 	suppressed int
 }
 
-// failureTokens is a token bucket: the number of failures that may be logged at once.
-type failureTokens struct {
-	left float64
-	at   time.Time
-}
-
 func newFailureLimit() *failureLimit {
-	l := &failureLimit{now: time.Now, sources: map[netip.Prefix]*failureTokens{}}
-	l.all.left = failureBurst * failureShare
-	return l
+	return &failureLimit{now: time.Now, sources: map[netip.Prefix]*rate.Limiter{},
+		all: rate.NewLimiter(rate.Every(failurePause/failureShare), failureBurst*failureShare)}
 }
 
 // take reports whether a failure of an address should be logged, and how many were suppressed since the last logged
@@ -148,29 +142,20 @@ func newFailureLimit() *failureLimit {
 func (l *failureLimit) take(source netip.Prefix) (ok bool, suppressed int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	now := l.now()
 	if len(l.sources) >= manyFailures {
 		clear(l.sources) // the limit of all addresses still holds
 	}
-	s := l.sources[source]
-	if s == nil {
-		s = &failureTokens{left: failureBurst, at: now}
-		l.sources[source] = s
+	own := l.sources[source]
+	if own == nil {
+		own = rate.NewLimiter(rate.Every(failurePause), failureBurst)
+		l.sources[source] = own
 	}
-	s.refill(now, 1)
-	l.all.refill(now, failureShare)
-	if s.left < 1 || l.all.left < 1 {
+	now := l.now()
+	if own.TokensAt(now) < 1 || !l.all.AllowN(now, 1) {
 		l.suppressed++
 		return false, 0
 	}
-	s.left--
-	l.all.left--
+	own.AllowN(now, 1)
 	suppressed, l.suppressed = l.suppressed, 0
 	return true, suppressed
-}
-
-// refill adds the tokens since the last call, for so many addresses.
-func (t *failureTokens) refill(now time.Time, addresses float64) {
-	t.left = min(addresses*failureBurst, t.left+addresses*float64(now.Sub(t.at))/float64(failurePause))
-	t.at = now
 }
