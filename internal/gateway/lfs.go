@@ -78,10 +78,6 @@ func (r *Request) LFSBatch(batch lfs.Batch, response *Response) (states []lfs.St
 	r.relayLFS(batch.Upload, response, func(n lfsNode, repo git.RepoPath, session node.Session) (o node.Outcome,
 		err error) {
 		states, o, err = n.LFSBatch(r.Ctx, repo, session, batch)
-		if err == nil && len(states) != len(batch.Objects) {
-			err = fault.New(fault.Internal, "the storage node returned the states of %d LFS objects instead of %d",
-				len(states), len(batch.Objects))
-		}
 		return o, err
 	})
 	return states
@@ -149,7 +145,8 @@ func (r *Request) LFSPart(object lfs.Object, response *Response) (size int64) {
 	return size
 }
 
-// LFSLocks has a node create, list or remove locks of the caller or others. A second node would find the lock that the
+// LFSLocks has a node create, list or remove locks of the caller or others. Without an error, the answer has the lock
+// that was created or removed. A second node would find the lock that the
 // first one has created or removed, so that it is not asked.
 func (r *Request) LFSLocks(request lfs.LockRequest, response *Response) (answer lfs.LockAnswer) {
 	request.Caller = r.ID.Name
@@ -162,6 +159,8 @@ func (r *Request) LFSLocks(request lfs.LockRequest, response *Response) (answer 
 	})
 	if r.isChange && len(answer.Locks) == 1 {
 		r.lock = &answer.Locks[0]
+	} else if r.isChange && r.Err == nil {
+		r.Err = fault.New(fault.Internal, "the storage node returned %d locks instead of one", len(answer.Locks))
 	}
 	return answer
 }

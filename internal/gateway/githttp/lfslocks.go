@@ -42,10 +42,6 @@ func (q *request) askLocks(request lfs.LockRequest) (answer lfs.LockAnswer, err 
 
 // sendLock sends the lock that was created or removed.
 func (q *request) sendLock(status int, answer lfs.LockAnswer) {
-	if len(answer.Locks) != 1 {
-		q.fail(fault.New(fault.Internal, "the storage node returned %d locks instead of one", len(answer.Locks)))
-		return
-	}
 	lock := wire.NewLock(&answer.Locks[0])
 	q.json(status, wire.MediaType, wire.LockResponse{Lock: &lock})
 }

@@ -374,9 +374,6 @@ func (t *lfsSession) lock(q *request, m *lfsMessage) error {
 	if err != nil && !conflict {
 		return err
 	}
-	if len(found.Locks) != 1 {
-		return fault.New(fault.Internal, "the storage node returned %d locks instead of one", len(found.Locks))
-	}
 	args := lockArgs(found.Locks[0])
 	if conflict {
 		return t.answer(q, statusLines(err, args...))
@@ -397,11 +394,7 @@ func (t *lfsSession) unlock(q *request, m *lfsMessage) error {
 	if err != nil {
 		return err
 	}
-	var args []string
-	if len(found.Locks) == 1 {
-		args = lockArgs(found.Locks[0]) // clients require them
-	}
-	return t.answer(q, okLines(args...))
+	return t.answer(q, okLines(lockArgs(found.Locks[0])...))
 }
 
 // listLocks lists locks.

@@ -79,10 +79,6 @@ func (r *Router) resolveAt(ctx context.Context, questions []node.Question, resul
 			return fault.New(fault.Unavailable, "the storage node %s does not resolve revisions", n.Name)
 		}
 		answers, err = n.Revisions.Resolve(ctx, asked)
-		if err == nil && len(answers) != len(asked) {
-			err = fault.New(fault.Internal, "the storage node %s gave %d answers to %d questions", n.Name, len(answers),
-				len(asked))
-		}
 		return err
 	})
 	for i, at := range indexes {
