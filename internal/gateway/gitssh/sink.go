@@ -72,24 +72,7 @@ var copyBuffers = sync.Pool{New: func() any { return new([copyBufferSize]byte) }
 func (s *sink) ReadFrom(src io.Reader) (int64, error) {
 	buf := copyBuffers.Get().(*[copyBufferSize]byte)
 	defer copyBuffers.Put(buf)
-	var sent int64
-	for {
-		n, err := src.Read(buf[:])
-		if n > 0 {
-			m, broken := s.Write(buf[:n])
-			sent += int64(m)
-			if broken != nil {
-				return sent, broken
-			}
-		}
-		switch err {
-		case nil:
-		case io.EOF:
-			return sent, nil
-		default:
-			return sent, err
-		}
-	}
+	return io.CopyBuffer(struct{ io.Writer }{s}, struct{ io.Reader }{src}, buf[:])
 }
 
 // Flush implements gateway.Sink. Nothing is buffered.
