@@ -16,25 +16,24 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/gittest"
 	"github.com/packhorse-git/packhorse/internal/node"
-	"github.com/packhorse-git/packhorse/internal/node/storage"
 	"github.com/packhorse-git/packhorse/internal/store/bucket/buckettest"
 	"github.com/packhorse-git/packhorse/internal/store/hydrate"
 	"github.com/packhorse-git/packhorse/internal/store/replog"
 )
 
 // acquire returns the place of a path, which is released at the end of the test.
-func acquire(t *testing.T, s *Store, path string) storage.Place {
+func acquire(t *testing.T, s *Store, path string) *place {
 	t.Helper()
 	p, err := s.Acquire(t.Context(), repoPath(path))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(p.Release)
-	return p
+	return p.(*place)
 }
 
 // newPlace returns a new store with the repository x, its only node, and the place of x there.
-func newPlace(t *testing.T, change ...func(*Options)) (*buckettest.Memory, *Store, storage.Place) {
+func newPlace(t *testing.T, change ...func(*Options)) (*buckettest.Memory, *Store, *place) {
 	t.Helper()
 	b := newBucket(t)
 	s := newNode(t, b, change...)
@@ -247,7 +246,7 @@ func TestBrokenPromise(t *testing.T) {
 		if got, err := r.local.Checked(); err != nil || !got.Equal(checked) {
 			t.Errorf("Checked() = %v, %v, want %v: the last state was not confirmed", got, err, checked)
 		}
-		if err := p.SetHead(t.Context(), "refs/heads/x"); !fault.Is(err, fault.Corrupt) {
+		if _, err := p.SetHead(t.Context(), "refs/heads/x", nil); !fault.Is(err, fault.Corrupt) {
 			t.Errorf("SetHead = %v, want corrupt", err)
 		}
 		if n := testutil.ToFloat64(s.metrics.broken); n != 1 {
@@ -309,7 +308,7 @@ func checkBucketIsOlder(t *testing.T, isRestart bool, others int) {
 			t.Errorf("Layers = %v, %v, want the last certain state", layers, err)
 		}
 	}
-	if err := p.SetHead(t.Context(), "refs/heads/x"); !fault.Is(err, fault.Corrupt) {
+	if _, err := p.SetHead(t.Context(), "refs/heads/x", nil); !fault.Is(err, fault.Corrupt) {
 		t.Errorf("SetHead = %v, want corrupt", err)
 	}
 	if got := len(b.Keys()); got != before {
@@ -481,7 +480,7 @@ func TestImpossibleSizes(t *testing.T) {
 			for _, n := range []*Store{s, newNode(t, b)} {
 				p, err := n.Acquire(t.Context(), repoPath("x"))
 				if err == nil {
-					_, err = p.Layers(t.Context())
+					_, err = p.(*place).Layers(t.Context())
 					p.Release()
 				}
 				if !fault.Is(err, fault.Corrupt) || !mentions(err, log.Key(next.Number)) {

@@ -18,6 +18,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/refs"
 	"github.com/packhorse-git/packhorse/internal/node/receivepack"
+	"github.com/packhorse-git/packhorse/internal/node/storage"
 	"github.com/packhorse-git/packhorse/internal/store/bucket/buckettest"
 	"github.com/packhorse-git/packhorse/internal/store/replog"
 )
@@ -44,7 +45,7 @@ type pusher struct {
 
 func newPusher(t *testing.T, s *Store, path string) *pusher {
 	t.Helper()
-	p := acquire(t, s, path).(*place)
+	p := acquire(t, s, path)
 	if _, err := p.Layers(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -244,7 +245,7 @@ func TestCommitAfterChange(t *testing.T) {
 		t.Errorf("HEAD is %s after the first push, want refs/heads/a", got)
 	}
 	base := p.place.known()
-	if err := p.place.SetHead(t.Context(), "refs/heads/b"); err != nil {
+	if _, err := p.place.SetHead(t.Context(), "refs/heads/b", nil); err != nil {
 		t.Fatal(err)
 	}
 	result, err := p.pushFrom(base, nil, update("b", 1, 0))
@@ -261,7 +262,7 @@ func TestCommitAfterChange(t *testing.T) {
 	if _, err := p.pushFrom(base, nil, update("b", 1, 2)); err == nil {
 		t.Error("a push that Git checked by an older configuration was committed")
 	}
-	if err := s.Delete(t.Context(), repoPath("x"), ""); err != nil {
+	if err := s.Delete(t.Context(), repoPath("x"), storage.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := p.pushFrom(base, nil, update("b", 1, 2)); err == nil {
@@ -282,10 +283,10 @@ func TestDecisionsWithoutARecord(t *testing.T) {
 	if result, err := p.push(nil, update("b", 1, 2)); err != nil || result.Refused[0] != nil {
 		t.Errorf("a push after that to another node: refused %q, %v, want success", result.Refused, err)
 	}
-	if err := other.place.SetHead(t.Context(), "refs/heads/b"); err != nil {
+	if _, err := other.place.SetHead(t.Context(), "refs/heads/b", nil); err != nil {
 		t.Fatal(err)
 	}
-	if err := p.place.SetHead(t.Context(), "refs/heads/main"); err != nil {
+	if _, err := p.place.SetHead(t.Context(), "refs/heads/main", nil); err != nil {
 		t.Fatal(err)
 	}
 	if state, err := other.place.current(t.Context()); err != nil || state.record.Head != "refs/heads/main" {

@@ -14,14 +14,17 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git/refs"
+	"github.com/packhorse-git/packhorse/internal/git/repo"
+	"github.com/packhorse-git/packhorse/internal/node/storage"
 	"github.com/packhorse-git/packhorse/internal/store/replog"
 )
 
-// Maintain implements storage.Place: it compacts the packs. repack works in a copy of the repository, whose packs are
-// hard links, and must not remove objects. The new packs are uploaded, and a record replaces the old ones. If another
+// Maintain implements storage.Place: it compacts the packs. Git works in a copy of the repository, whose packs are hard
+// links: it repacks geometrically, and writes one commit-graph file. A multi-pack-index and its bitmap would name packs
+// of the copy, and are not made. The new packs are uploaded, and a record replaces the old ones. If another
 // node has replaced some of these in the meantime, the result is dropped. Pushes in the meantime do not matter.
-func (p *place) Maintain(ctx context.Context, repack func(ctx context.Context, dir string) error) error {
-	result, err := p.maintain(ctx, repack)
+func (p *place) Maintain(ctx context.Context, git storage.RunGit, _ bool) error {
+	result, err := p.maintain(ctx, git)
 	if err != nil {
 		result = "failed"
 	}
@@ -29,7 +32,7 @@ func (p *place) Maintain(ctx context.Context, repack func(ctx context.Context, d
 	return err
 }
 
-func (p *place) maintain(ctx context.Context, repack func(ctx context.Context, dir string) error) (string, error) {
+func (p *place) maintain(ctx context.Context, git storage.RunGit) (string, error) {
 	head, err := p.current(ctx)
 	if err != nil {
 		return "", err
@@ -51,7 +54,7 @@ func (p *place) maintain(ctx context.Context, repack func(ctx context.Context, d
 	if err := c.link(); err != nil {
 		return "", fault.Wrap(fault.Unavailable, "cannot copy the repository to compact it", err)
 	}
-	if err := repack(ctx, dir); err != nil {
+	if err := c.repack(ctx, git); err != nil {
 		return "", err
 	}
 	if err := c.compare(); err != nil {
@@ -124,6 +127,24 @@ func (c *compaction) link() error {
 		return err
 	}
 	return f.Close()
+}
+
+// repack repacks the copy. It must not remove objects.
+func (c *compaction) repack(ctx context.Context, git storage.RunGit) error {
+	r, err := repo.Open(c.dir, repo.Options{})
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	for _, args := range [][]string{
+		{"repack", "-d", "-l", "-n", "-q", "--geometric=2"},
+		{"commit-graph", "write", "--reachable", "--no-progress"},
+	} {
+		if err := git(ctx, r, args); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 const commitGraph = "objects/info/commit-graph"

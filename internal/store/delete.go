@@ -5,19 +5,20 @@ import (
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/node/storage"
 	"github.com/packhorse-git/packhorse/internal/schedule/retry"
 	"github.com/packhorse-git/packhorse/internal/store/replog"
 )
 
 // Delete implements storage.Places. The repository's last record is the commit. After a crash before the name's record,
 // the name refers to a repository that does not have it, which is the same as nothing.
-func (s *Store) Delete(ctx context.Context, path git.RepoPath, incarnation string) error {
+func (s *Store) Delete(ctx context.Context, path git.RepoPath, o storage.DeleteOptions) error {
 	path = canonical(path)
 	found, err := s.resolve(ctx, path)
 	if err != nil {
 		return err
 	}
-	if found.state == nil || incarnation != "" && incarnation != found.name.ID {
+	if found.state == nil || o.Incarnation != "" && o.Incarnation != found.name.ID {
 		return notFound(path)
 	}
 	if err := s.failPoint("delete: record"); err != nil {

@@ -220,7 +220,22 @@ func importedPath(dir, name string) (git.RepoPath, error) {
 }
 
 // Import implements storage.Places.
-func (s *Store) Import(ctx context.Context, path git.RepoPath, dir string) error {
+func (s *Store) Import(ctx context.Context, path git.RepoPath,
+	fill func(ctx context.Context, dir string) error) error {
+	temp, err := os.MkdirTemp(filepath.Join(s.options.Cache.Root, shadowsDir), "import-")
+	if err != nil {
+		return fault.Wrap(fault.Unavailable, "cannot write to the server's disk", err)
+	}
+	defer os.RemoveAll(temp)
+	dir := filepath.Join(temp, "repo.git")
+	if err := fill(ctx, dir); err != nil {
+		return err
+	}
+	return s.ImportDir(ctx, path, dir)
+}
+
+// ImportDir creates a repository from a bare repository in a directory.
+func (s *Store) ImportDir(ctx context.Context, path git.RepoPath, dir string) error {
 	git, err := newGitRunner()
 	if err != nil {
 		return err

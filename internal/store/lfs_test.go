@@ -319,7 +319,7 @@ func TestLFSGarbage(t *testing.T) {
 	if err != nil || report.Objects != 2 || report.Unnamed != 0 || len(report.Problems) > 0 {
 		t.Errorf("Check = %+v, %v, want two objects and no problem", report, err)
 	}
-	if err := n.Delete(t.Context(), repoPath("gone"), ""); err != nil {
+	if err := n.Delete(t.Context(), repoPath("gone"), storage.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	if report, err := Check(t.Context(), b, CheckOptions{}); err != nil || report.Objects != 1 || report.Unnamed != 1 {
@@ -408,7 +408,7 @@ func TestLFSAfterAStart(t *testing.T) {
 		t.Fatal(err)
 	}
 	o := lfsObjectOf("content")
-	b.Set("repos/"+p.ID()+"/lfs/"+o.OID.String(), []byte("content"))
+	b.Set("repos/"+p.(*place).ID()+"/lfs/"+o.OID.String(), []byte("content"))
 	f, _, err := p.LFS().Open(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
@@ -422,7 +422,7 @@ func TestLFSAfterAStart(t *testing.T) {
 	if used := s.Usage().Bytes; used != o.Size {
 		t.Errorf("the cache has %d bytes after a start, want %d", used, o.Size)
 	}
-	if err := s.Delete(t.Context(), repoPath("app"), ""); err != nil {
+	if err := s.Delete(t.Context(), repoPath("app"), storage.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	if used := s.Usage().Bytes; used != 0 {

@@ -347,7 +347,7 @@ func TestLFSSetAside(t *testing.T) {
 			t.Errorf("export: %v", err)
 		}
 	}
-	if err := w.a.Delete(t.Context(), repoPath("app"), ""); err != nil {
+	if err := w.a.Delete(t.Context(), repoPath("app"), storage.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := CollectGarbage(t.Context(), w.Memory, GCOptions{OlderThan: time.Nanosecond}); err != nil {
@@ -373,7 +373,7 @@ func TestLFSKept(t *testing.T) {
 	clone := newClone(t)
 	commitPointer(clone, "named")
 	clone.Git("config", "lfs.grace", "never")
-	if err := n.Import(t.Context(), repoPath("assets"), clone.Dir); err != nil {
+	if err := n.ImportDir(t.Context(), repoPath("assets"), clone.Dir); err != nil {
 		t.Fatal(err)
 	}
 	n.mustUpload("assets", "of another repository")

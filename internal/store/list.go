@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/node/storage"
 	"github.com/packhorse-git/packhorse/internal/store/replog"
 )
 
@@ -20,16 +21,16 @@ const (
 // List implements storage.Places, in the order of the keys of names. A listing of the bucket shows the number of each
 // name's newest record, so List reads only records that this node has not read before. A name whose repository is just
 // being deleted or renamed may be in the list.
-func (s *Store) List(ctx context.Context, prefix, after string, limit int) ([]git.RepoPath, error) {
+func (s *Store) List(ctx context.Context, q storage.ListQuery) (page storage.Page, err error) {
 	if err := s.refused(); err != nil {
-		return nil, err
+		return page, err
 	}
 	var live []nameHead
-	below, position := replog.NamesBelow(prefix), replog.AfterName(after)
-	for len(live) < limit {
+	below, position := replog.NamesBelow(q.Prefix), replog.AfterName(q.After)
+	for len(live) < q.Limit {
 		keys, err := s.bucket.List(ctx, below, position, listPage)
 		if err != nil {
-			return nil, err
+			return page, err
 		}
 		var heads []nameHead
 		for _, k := range keys {
@@ -38,15 +39,15 @@ func (s *Store) List(ctx context.Context, prefix, after string, limit int) ([]gi
 			}
 			path, number, err := replog.ParseNameKey(k.Key)
 			if err != nil {
-				return nil, err
+				return page, err
 			}
 			heads = append(heads, nameHead{path: path, number: number})
-			if position = replog.AfterName(path.String()); len(live)+len(heads) == limit {
+			if position = replog.AfterName(path.String()); len(live)+len(heads) == q.Limit {
 				break
 			}
 		}
 		if err := s.readNames(ctx, heads); err != nil {
-			return nil, err
+			return page, err
 		}
 		// A move in this page may have ended a name of an earlier one.
 		live = slices.DeleteFunc(append(live, heads...), s.isGone)
@@ -54,11 +55,13 @@ func (s *Store) List(ctx context.Context, prefix, after string, limit int) ([]gi
 			break
 		}
 	}
-	paths := make([]git.RepoPath, len(live))
-	for i, n := range live {
-		paths[i] = n.path
+	for _, n := range live {
+		page.Paths = append(page.Paths, n.path.String())
 	}
-	return paths, nil
+	if len(live) == q.Limit {
+		page.Next = page.Paths[q.Limit-1]
+	}
+	return page, nil
 }
 
 // nameHead is what the newest record of a name says.

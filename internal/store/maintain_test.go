@@ -14,7 +14,9 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/gittest"
+	"github.com/packhorse-git/packhorse/internal/git/repo"
 	"github.com/packhorse-git/packhorse/internal/node/receivepack"
+	"github.com/packhorse-git/packhorse/internal/node/storage"
 	"github.com/packhorse-git/packhorse/internal/store/hydrate"
 	"github.com/packhorse-git/packhorse/internal/store/replog"
 )
@@ -69,6 +71,16 @@ func stat(t *testing.T, path string) os.FileInfo {
 	return info
 }
 
+// asGit runs a function instead of git repack, and nothing instead of other commands.
+func asGit(repack func(ctx context.Context, dir string) error) storage.RunGit {
+	return func(ctx context.Context, r *repo.Repo, args []string, _ ...string) error {
+		if args[0] != "repack" {
+			return nil
+		}
+		return repack(ctx, r.Dir)
+	}
+}
+
 // repackAll is a repack that makes one pack.
 func repackAll(t *testing.T) func(context.Context, string) error {
 	return func(_ context.Context, dir string) error {
@@ -102,10 +114,10 @@ func TestMaintain(t *testing.T) {
 		pushPack(t, c, "x", from, "topic", tip)
 		return nil
 	}
-	if err := p.Maintain(t.Context(), during); err != nil {
+	if err := p.Maintain(t.Context(), asGit(during), false); err != nil {
 		t.Fatal(err)
 	}
-	other := acquire(t, c, "x").(*place)
+	other := acquire(t, c, "x")
 	head, err := other.current(t.Context())
 	if err != nil || len(head.record.Packs) != 2 || head.record.Kind != replog.KindCompact {
 		t.Fatalf("the head is %+v, %v, want two packs", head.record, err)
@@ -119,7 +131,7 @@ func TestMaintain(t *testing.T) {
 	if compacted.Objects != 12 || len(compacted.Extra) < 2 {
 		t.Errorf("the new pack is %+v, want 12 objects, a bitmap and a commit-graph", compacted)
 	}
-	for _, node := range []*place{p.(*place), other} {
+	for _, node := range []*place{p, other} {
 		done, err := node.Use(t.Context(), nil)
 		if err != nil {
 			t.Fatal(err)
@@ -133,7 +145,7 @@ func TestMaintain(t *testing.T) {
 	}
 	nothing := func(context.Context, string) error { return nil }
 	before := head.record.Number
-	if err := p.Maintain(t.Context(), nothing); err != nil {
+	if err := p.Maintain(t.Context(), asGit(nothing), false); err != nil {
 		t.Fatal(err)
 	}
 	if head, err := other.current(t.Context()); err != nil || head.record.Number != before {
@@ -180,18 +192,18 @@ func TestConcurrentMaintain(t *testing.T) {
 	pushPack(t, a, "x", from, "main", from.Commit("1", tip))
 	repack := repackAll(t)
 	var winner uint64
-	err := acquire(t, a, "x").Maintain(t.Context(), func(ctx context.Context, dir string) error {
+	err := acquire(t, a, "x").Maintain(t.Context(), asGit(func(ctx context.Context, dir string) error {
 		other := acquire(t, c, "x")
-		if err := other.Maintain(ctx, repack); err != nil {
+		if err := other.Maintain(ctx, asGit(repack), false); err != nil {
 			return err
 		}
 		winner = other.Known().Number
 		return repack(ctx, dir)
-	})
+	}), false)
 	if err != nil {
 		t.Fatal(err)
 	}
-	head, err := acquire(t, a, "x").(*place).current(t.Context())
+	head, err := acquire(t, a, "x").current(t.Context())
 	if err != nil || head.record.Number != winner || len(head.record.Packs) != 1 {
 		t.Errorf("the head is record %d with %d packs, %v, want record %d with 1", head.record.Number,
 			len(head.record.Packs), err, winner)
@@ -231,7 +243,7 @@ func TestCheckpoint(t *testing.T) {
 		}
 		synctest.Wait()
 		setRef(t, a, "x", "refs/heads/0", git.ObjectID{})
-		r := acquire(t, c, "x").(*place)
+		r := acquire(t, c, "x")
 		head, err := r.current(t.Context())
 		if err != nil || head.record.Refs.Count != 50 || len(head.record.Refs.Tail) > 4 {
 			t.Fatalf("the head has %d refs and a tail of %d, %v, want 50 and at most 4", head.record.Refs.Count,
@@ -269,7 +281,7 @@ func TestLargePush(t *testing.T) {
 	if _, err := p.push(nil, update("4999", 5000, 1), update("0", 1, 0)); err != nil {
 		t.Fatal(err)
 	}
-	other := acquire(t, c, "x").(*place)
+	other := acquire(t, c, "x")
 	head, err := other.current(t.Context())
 	if err != nil || head.record.Refs.Count != refs+1 || len(head.record.Refs.Tail) != 1 {
 		t.Fatalf("the head has %+v, %v, want %d refs in the checkpoint and a tail of 1", head.record.Refs, err, refs+1)
@@ -312,10 +324,10 @@ func TestCollectGarbage(t *testing.T) {
 		pushPack(t, a, path, from, path, from.Commit(path))
 		pushPack(t, a, path, from, path, from.Commit(path+"2"))
 	}
-	if err := acquire(t, a, "kept").Maintain(t.Context(), repackAll(t)); err != nil {
+	if err := acquire(t, a, "kept").Maintain(t.Context(), asGit(repackAll(t)), false); err != nil {
 		t.Fatal(err)
 	}
-	if err := a.Delete(t.Context(), repoPath("deleted"), ""); err != nil {
+	if err := a.Delete(t.Context(), repoPath("deleted"), storage.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	imported := replog.NewID()

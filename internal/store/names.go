@@ -23,6 +23,9 @@ func canonical(path git.RepoPath) git.RepoPath {
 	return path
 }
 
+// Name implements storage.Places.
+func (s *Store) Name(path git.RepoPath) git.RepoPath { return canonical(path) }
+
 // reference is what a name's record says about its path.
 type reference struct {
 	id      string // of the repository

@@ -12,6 +12,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/node/receivepack"
+	"github.com/packhorse-git/packhorse/internal/node/storage"
 )
 
 func TestUnknownPathCostsTwoRequests(t *testing.T) {
@@ -106,7 +107,7 @@ func TestCreateAgain(t *testing.T) {
 			t.Errorf("Create with the ID %q = %v, want exists", other, err)
 		}
 	}
-	if err := a.Delete(t.Context(), repoPath("x"), ""); err != nil {
+	if err := a.Delete(t.Context(), repoPath("x"), storage.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	err := c.Create(t.Context(), repoPath("x"), git.SHA1, "refs/heads/main", "a-1")
@@ -145,7 +146,7 @@ func TestList(t *testing.T) {
 		want = append(want, path)
 	}
 	create(t, a, "gone")
-	if err := a.Delete(t.Context(), repoPath("gone"), ""); err != nil {
+	if err := a.Delete(t.Context(), repoPath("gone"), storage.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	for i := range 5 { // a name with several records
@@ -159,23 +160,21 @@ func TestList(t *testing.T) {
 		for limit := 1; limit <= 10; limit++ {
 			var got []string
 			for after := ""; ; {
-				page, err := s.List(t.Context(), "", after, limit)
-				if err != nil || len(page) > limit {
+				page, err := s.List(t.Context(), storage.ListQuery{After: after, Limit: limit})
+				if err != nil || len(page.Paths) > limit {
 					t.Fatalf("List after %q = %v, %v, want at most %d paths", after, page, err, limit)
 				}
-				if len(page) == 0 {
+				got = append(got, page.Paths...)
+				if after = page.Next; after == "" {
 					break
 				}
-				for _, p := range page {
-					got = append(got, p.String())
-				}
-				after = page[len(page)-1].String()
 			}
 			if slices.Sort(got); !slices.Equal(got, want) {
 				t.Errorf("pages of %d: %q, want %q", limit, got, want)
 			}
 		}
-		if page, err := s.List(t.Context(), "team/t", "", 10); err != nil || fmt.Sprint(page) != "[team/two]" {
+		if page, err := s.List(t.Context(), storage.ListQuery{Prefix: "team/t", Limit: 10}); err != nil ||
+			fmt.Sprint(page.Paths) != "[team/two]" {
 			t.Errorf("List of team/t = %v, %v, want [team/two]", page, err)
 		}
 	}
@@ -225,7 +224,7 @@ func TestEpochsOfAPath(t *testing.T) {
 	a, c := newNode(t, b), newNode(t, b)
 	epochs := func() uint64 {
 		t.Helper()
-		first, second := acquire(t, a, "x").Epoch(), acquire(t, c, "x").Epoch()
+		first, second := acquire(t, a, "x").Version(0, 0).Epoch, acquire(t, c, "x").Version(0, 0).Epoch
 		if first != second {
 			t.Errorf("epochs %d and %d on two nodes, want the same", first, second)
 		}
@@ -235,7 +234,7 @@ func TestEpochsOfAPath(t *testing.T) {
 	last := epochs()
 	for name, change := range map[string]func(){
 		"created again": func() {
-			if err := a.Delete(t.Context(), repoPath("x"), ""); err != nil {
+			if err := a.Delete(t.Context(), repoPath("x"), storage.DeleteOptions{}); err != nil {
 				t.Fatal(err)
 			}
 			create(t, c, "x")

@@ -2,12 +2,14 @@ package store
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/pack"
 	"github.com/packhorse-git/packhorse/internal/git/refs"
+	"github.com/packhorse-git/packhorse/internal/git/repo"
 	"github.com/packhorse-git/packhorse/internal/node/storage"
 	"github.com/packhorse-git/packhorse/internal/store/replog"
 )
@@ -33,11 +35,44 @@ func (s *Store) Acquire(ctx context.Context, path git.RepoPath) (storage.Place, 
 // ID implements storage.Place.
 func (p *place) ID() string { return p.id }
 
-// Epoch implements storage.Place.
-func (p *place) Epoch() uint64 { return p.name.number }
+// Path implements storage.Place.
+func (p *place) Path() git.RepoPath { return p.path }
 
-// Dir implements storage.Place.
+// Dir returns the directory of the local copy.
 func (p *place) Dir() string { return p.local.Dir() }
+
+// Key implements storage.Place.
+func (p *place) Key() string { return fmt.Sprint(p.name, p.path) }
+
+// Open implements storage.Place. The directory has HEAD, config and the directory of objects, but perhaps no packs. Its
+// files may be of an earlier state until a freshness check.
+func (p *place) Open(ctx context.Context, o repo.Options) (*repo.Repo, error) {
+	o.Place = p
+	r, err := repo.Open(p.local.Dir(), o)
+	if err != nil { // a later state may be in order
+		if p.Check(ctx) == nil {
+			r, err = repo.Open(p.local.Dir(), o)
+		}
+	}
+	return r, err
+}
+
+// IsFresh implements storage.Place.
+func (p *place) IsFresh(*repo.Repo) bool { return p.Known() != nil }
+
+// Check implements storage.Place.
+func (p *place) Check(ctx context.Context) error {
+	_, err := p.Layers(ctx)
+	return err
+}
+
+// Version implements storage.Place. It is the same on every node.
+func (p *place) Version(_, generation uint64) git.Version {
+	return git.Version{Incarnation: p.id, Epoch: p.name.number, Generation: generation}
+}
+
+// MirrorMarks implements storage.Place. A repository in a store has none.
+func (p *place) MirrorMarks() storage.MirrorMarks { return storage.MirrorMarks{} }
 
 // Release implements storage.Place.
 func (p *place) Release() { p.release() }
@@ -69,11 +104,10 @@ func (p *place) Use(ctx context.Context, progress func(done, total int64)) (done
 }
 
 // Counts implements storage.Place.
-func (p *place) Counts() pack.Counts {
-	var c pack.Counts
+func (p *place) Counts(context.Context) (c pack.Counts, err error) {
 	state := p.known()
 	if state == nil {
-		return c
+		return c, nil
 	}
 	for i := range state.record.Packs {
 		k := &state.record.Packs[i]
@@ -85,12 +119,23 @@ func (p *place) Counts() pack.Counts {
 			c.CommitGraph = c.CommitGraph || f.Ext == ".graph"
 		}
 	}
-	return c
+	return c, nil
+}
+
+// Size implements storage.Place. It is that of the packs.
+func (p *place) Size(ctx context.Context) (int64, error) {
+	c, err := p.Counts(ctx)
+	return c.PackBytes, err
 }
 
 // SetHead implements storage.Place.
-func (p *place) SetHead(ctx context.Context, branch git.RefName) error {
-	_, err := p.change(ctx, func(head *state) (*replog.Record, error) {
+func (p *place) SetHead(ctx context.Context, branch git.RefName, check func() (bool, error)) (done bool, err error) {
+	if check != nil {
+		if allowed, err := check(); !allowed || err != nil {
+			return false, err
+		}
+	}
+	_, err = p.change(ctx, func(head *state) (*replog.Record, error) {
 		if !head.has(p.path) {
 			return nil, notFound(p.path)
 		}
@@ -101,5 +146,5 @@ func (p *place) SetHead(ctx context.Context, branch git.RefName) error {
 		next.Head = branch
 		return next, nil
 	})
-	return err
+	return err == nil, err
 }

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
-	"github.com/packhorse-git/packhorse/internal/node/storage"
 	"github.com/packhorse-git/packhorse/internal/store/bucket"
 	"github.com/packhorse-git/packhorse/internal/store/bucket/buckettest"
 	"github.com/packhorse-git/packhorse/internal/store/replog"
@@ -64,7 +63,7 @@ func checkLinearizable(t *testing.T, seed uint64) {
 	slow := func(o *Options) { o.Bucket = slowAnswers{b, pause} }
 	nodes := []*Store{newNode(t, b, slow), newNode(t, b, slow)}
 	create(t, nodes[0], "x")
-	places := []storage.Place{acquire(t, nodes[0], "x"), acquire(t, nodes[1], "x")}
+	places := []*place{acquire(t, nodes[0], "x"), acquire(t, nodes[1], "x")}
 	setFast(false)
 	b.SetHook(func(string, string) error { pause(); return nil })
 	b.SetFaults(buckettest.Faults{LostRequests: .1, LostAnswers: .1, LateWrites: .1, DoubledWrites: .1, FailedReads: .05})
@@ -93,7 +92,7 @@ func checkLinearizable(t *testing.T, seed uint64) {
 					}
 					continue
 				}
-				done, err := p.(*place).change(t.Context(), func(head *state) (*replog.Record, error) {
+				done, err := p.change(t.Context(), func(head *state) (*replog.Record, error) {
 					return head.record.Next(replog.KindConfigure, fmt.Sprint(i), time.Now()), nil
 				})
 				if err == nil {
@@ -116,7 +115,7 @@ func checkLinearizable(t *testing.T, seed uint64) {
 	setFast(true)
 	b.Settle()
 	time.Sleep(2 * time.Second) // for requests whose result is not needed
-	log := places[0].(*place).log
+	log := places[0].log
 	for n, txn := range acknowledged {
 		if record, err := log.Get(t.Context(), n); err != nil || record.Txn != txn {
 			t.Errorf("seed %d: record %d = %v, %v, want the acknowledged one", seed, n, record, err)

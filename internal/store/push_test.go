@@ -148,16 +148,17 @@ func (n *gitNode) copied(path string) *gittest.Repo {
 	if err != nil {
 		n.t.Fatal(err)
 	}
-	done, err := p.Use(context.Background(), nil)
+	done, err := p.(*place).Use(context.Background(), nil)
 	if err != nil {
 		n.t.Fatal(err)
 	}
 	defer done()
-	r := gittest.At(n.t, p.Dir())
-	if err := writePacked(filepath.Join(p.Dir(), "packed-refs.test"), state.layers); err != nil {
+	r := gittest.At(n.t, p.(*place).Dir())
+	if err := writePacked(filepath.Join(p.(*place).Dir(), "packed-refs.test"), state.layers); err != nil {
 		n.t.Fatal(err)
 	}
-	if err := os.Rename(filepath.Join(p.Dir(), "packed-refs.test"), filepath.Join(p.Dir(), "packed-refs")); err != nil {
+	err = os.Rename(filepath.Join(r.Dir, "packed-refs.test"), filepath.Join(r.Dir, "packed-refs"))
+	if err != nil {
 		n.t.Fatal(err)
 	}
 	return r

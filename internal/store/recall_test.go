@@ -7,6 +7,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/node/storage"
 	"github.com/packhorse-git/packhorse/internal/store/bucket/buckettest"
 	"github.com/packhorse-git/packhorse/internal/store/hydrate"
 )
@@ -46,7 +47,7 @@ func TestStartDuringOutage(t *testing.T) {
 		if err := before.Rename(t.Context(), repoPath("renamed"), repoPath("new")); err != nil {
 			t.Fatal(err)
 		}
-		epoch := acquire(t, before, "new").Epoch()
+		epoch := acquire(t, before, "new").Version(0, 0).Epoch
 		if err := before.Close(); err != nil {
 			t.Fatal(err)
 		}
@@ -60,7 +61,7 @@ func TestStartDuringOutage(t *testing.T) {
 		if got := refOf(t, s, "x", "refs/heads/main"); got != id1 {
 			t.Errorf("ref during the outage = %v, want %v", got, id1)
 		}
-		if got := acquire(t, s, "new").Epoch(); got != epoch {
+		if got := acquire(t, s, "new").Version(0, 0).Epoch; got != epoch {
 			t.Errorf("epoch during the outage = %d, want %d", got, epoch)
 		}
 		for _, path := range []string{"renamed", "other"} {
@@ -83,10 +84,11 @@ func TestStartDuringOutage(t *testing.T) {
 			t.Errorf("Ready with a storage that ignores conditions = %v, want invalid", err)
 		}
 		keys := len(b.Keys())
+		_, headErr := p.SetHead(t.Context(), "refs/heads/y", nil)
 		for name, err := range map[string]error{
 			"Create":  s.Create(t.Context(), repoPath("y"), git.SHA1, "refs/heads/main", ""),
-			"SetHead": p.SetHead(t.Context(), "refs/heads/y"),
-			"Delete":  s.Delete(t.Context(), repoPath("x"), ""),
+			"SetHead": headErr,
+			"Delete":  s.Delete(t.Context(), repoPath("x"), storage.DeleteOptions{}),
 			"Rename":  s.Rename(t.Context(), repoPath("x"), repoPath("y")),
 		} {
 			if !fault.Is(err, fault.Invalid) {

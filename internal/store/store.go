@@ -205,6 +205,16 @@ func open(o Options, id Identity, outage error) (opened *Store, err error) {
 // has or had. It must not block. Call OnChange before the Store is used.
 func (s *Store) OnChange(changed func(git.RepoPath)) { s.changed = changed }
 
+// Epoch implements storage.Places. Those of repositories are the same on every node, and greater.
+func (s *Store) Epoch() uint64 { return 0 }
+
+// CheckInterval implements storage.Places. Changes by this node, and those of which other nodes tell it, are found at
+// once.
+func (s *Store) CheckInterval() time.Duration { return 30 * time.Second }
+
+// KeepsCopies implements storage.Places.
+func (s *Store) KeepsCopies() bool { return true }
+
 // StoreID returns the ID of the store, which all its nodes have.
 func (s *Store) StoreID() string { return s.identity.ID }
 

@@ -6,6 +6,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/node/storage"
 	"github.com/packhorse-git/packhorse/internal/store/bucket/buckettest"
 	"github.com/packhorse-git/packhorse/internal/store/hydrate"
 	"github.com/packhorse-git/packhorse/internal/store/replog"
@@ -76,9 +77,9 @@ func idOf(t *testing.T, s *Store, path string) string {
 			t.Fatalf("Acquire(%s): %v", path, err)
 		}
 		defer p.Release()
-		_, err = p.Layers(t.Context())
+		_, err = p.(*place).Layers(t.Context())
 		if err == nil {
-			return p.ID()
+			return p.(*place).ID()
 		}
 		if !fault.Is(err, fault.NotFound) {
 			t.Fatalf("Layers of %s: %v", path, err)
@@ -116,7 +117,7 @@ func refOf(t *testing.T, s *Store, path string, name git.RefName) git.ObjectID {
 		t.Fatal(err)
 	}
 	defer p.Release()
-	layers, err := p.Layers(t.Context())
+	layers, err := p.(*place).Layers(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -164,10 +165,11 @@ func TestLifeOfARepository(t *testing.T) {
 		}
 	}
 	second := create(t, a, "team/app")
-	if err := a.Delete(t.Context(), repoPath("team/other"), second); !fault.Is(err, fault.NotFound) {
+	err := a.Delete(t.Context(), repoPath("team/other"), storage.DeleteOptions{Incarnation: second})
+	if !fault.Is(err, fault.NotFound) {
 		t.Errorf("Delete of another incarnation = %v, want not found", err)
 	}
-	if err := a.Delete(t.Context(), repoPath("team/other"), first); err != nil {
+	if err := a.Delete(t.Context(), repoPath("team/other"), storage.DeleteOptions{Incarnation: first}); err != nil {
 		t.Fatal(err)
 	}
 	if got := idOf(t, c, "team/other"); got != "" {

@@ -370,7 +370,7 @@ func TestImportWithoutItsCaller(t *testing.T) {
 		}
 		return nil
 	})
-	if err := s.Import(ctx, repoPath("x"), gittest.Random(t, 5, gittest.Shape{Commits: 3}).Dir); err != nil {
+	if err := s.ImportDir(ctx, repoPath("x"), gittest.Random(t, 5, gittest.Shape{Commits: 3}).Dir); err != nil {
 		t.Errorf("Import = %v", err)
 	}
 	checkClean(t, b)
@@ -389,7 +389,7 @@ func TestImportWithoutAnAnswer(t *testing.T) {
 			}
 			return nil
 		})
-		err := s.Import(t.Context(), repoPath("x"), dir)
+		err := s.ImportDir(t.Context(), repoPath("x"), dir)
 		if !fault.Is(err, fault.Unavailable) || len(packKeys(b)) == 0 {
 			t.Errorf("Import = %v, and the bucket has the packs %q, want unavailable and packs", err, packKeys(b))
 		}

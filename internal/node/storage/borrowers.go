@@ -30,13 +30,13 @@ const (
 // So does one whose ".git" file, commondir file or linked object directory leads there. The error is Unavailable if the
 // search fails. Each search reads every directory below the root except those inside repositories. Searches run one at
 // a time.
-func (n *Node) checkBorrowers(ctx context.Context, dir string) error {
-	if err := n.searching.lock(ctx); err != nil {
+func (d *directories) checkBorrowers(ctx context.Context, dir string) error {
+	if err := d.searching.lock(ctx); err != nil {
 		return err
 	}
-	defer n.searching.unlock()
-	s := borrowerSearch{node: n, ctx: ctx, lender: dir, left: n.borrowerEntries, known: make(map[string]bool)}
-	if err := s.dir(n.root, false); err != nil {
+	defer d.searching.unlock()
+	s := borrowerSearch{directories: d, ctx: ctx, lender: dir, left: d.borrowerEntries, known: make(map[string]bool)}
+	if err := s.dir(d.root, false); err != nil {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
@@ -57,7 +57,7 @@ func (n *Node) checkBorrowers(ctx context.Context, dir string) error {
 
 // borrowerSearch searches for the repositories that need another one.
 type borrowerSearch struct {
-	node   *Node
+	*directories
 	ctx    context.Context
 	lender string
 	left   int             // entries that may still be read
@@ -92,7 +92,7 @@ func (s *borrowerSearch) dir(dir string, worktree bool) error {
 		return err
 	}
 	if s.left -= len(entries); s.left < 0 {
-		return fmt.Errorf("more than %d directory entries below the root", s.node.borrowerEntries)
+		return fmt.Errorf("more than %d directory entries below the root", s.borrowerEntries)
 	}
 	for _, e := range entries {
 		worktree = worktree || e.Name() == ".git"
@@ -101,7 +101,7 @@ func (s *borrowerSearch) dir(dir string, worktree bool) error {
 		path := filepath.Join(dir, e.Name())
 		switch {
 		case e.IsDir():
-			if e.Name() != repo.PrivateDir && s.node.options.Allows(path) {
+			if e.Name() != repo.PrivateDir && s.options.Allows(path) {
 				err = s.dir(path, worktree)
 			}
 		case e.Type().IsRegular() && (e.Name() == ".git" || !worktree) && repo.IsGitFile(path):
@@ -138,7 +138,7 @@ func (s *borrowerSearch) repository(path string) error {
 		}
 	}
 	if needs {
-		below, err := filepath.Rel(s.node.root, path)
+		below, err := filepath.Rel(s.root, path)
 		if err != nil {
 			return err
 		}

@@ -56,41 +56,68 @@ func (n *Node) Create(ctx context.Context, path git.RepoPath, o CreateOptions) (
 	if err != nil {
 		return d, err
 	}
-	if n.places != nil {
-		return n.createPlace(ctx, path, name, func() error {
-			return n.places.Create(ctx, nameOf(name), o.Format, git.RefName(branchPrefix+o.Branch), o.RequestID)
+	head := git.RefName(branchPrefix + o.Branch)
+	if o.Mirror == nil {
+		err = n.places.Create(ctx, n.places.Name(name), o.Format, head, o.RequestID)
+	} else {
+		err = n.places.Import(ctx, n.places.Name(name), func(ctx context.Context, dir string) error {
+			return n.initializeMirror(ctx, dir, o.Format, head, o.Mirror)
 		})
 	}
-	d, err = n.createAt(ctx, path, name, func(ctx context.Context, dir string) error { return n.initialize(ctx, dir, o) })
-	if fault.Is(err, fault.Exists) && o.RequestID != "" {
-		id, readErr := os.ReadFile(filepath.Join(n.root, filepath.FromSlash(name.String()), requestFile))
-		if readErr == nil && string(id) == o.RequestID {
-			return n.Describe(ctx, name)
-		}
-	}
-	return d, err
+	return n.describeNew(ctx, path, name, err)
 }
 
-// createAt has fill create the repository of a path in a directory, moves it to its place, and describes it. name is
-// the path on disk.
-func (n *Node) createAt(ctx context.Context, path, name git.RepoPath,
-	fill func(ctx context.Context, dir string) error) (d Description, err error) {
-	if n.runner == nil {
-		return d, fault.New(fault.Unavailable, "this node does not create repositories")
+// describeNew describes a repository that was created; err is the result. name is its path on disk.
+func (n *Node) describeNew(ctx context.Context, path, name git.RepoPath, err error) (Description, error) {
+	_, exists := errors.AsType[*unsyncedError](err)
+	if err == nil || exists {
+		n.RefsChanged(path)
 	}
-	if err := n.checkVacant(ctx, name); err != nil { // checked again before the repository is moved to its place
-		return d, err
-	}
-	created, err := n.place(ctx, name, fill)
-	if !created {
-		return d, err
-	}
-	n.RefsChanged(path)
 	if err != nil {
-		return d, err
+		return Description{}, err
 	}
-	d, err = n.Describe(ctx, name)
+	d, err := n.Describe(ctx, name)
 	return d, fault.Wrap(fault.KindOf(err), "the repository was created, but cannot be described", err)
+}
+
+// unsyncedError is the error of a repository that was created or deleted, which a power failure can take back.
+type unsyncedError struct{ error }
+
+func (e *unsyncedError) Unwrap() error { return e.error }
+
+// Create implements Places.
+func (d *directories) Create(ctx context.Context, path git.RepoPath, format git.ObjectFormat, head git.RefName,
+	request string) error {
+	err := d.Import(ctx, path, func(ctx context.Context, dir string) error {
+		if err := initialize(ctx, d.runner, dir, format, head); err != nil {
+			return err
+		}
+		if request != "" {
+			if err := os.WriteFile(filepath.Join(dir, requestFile), []byte(request), 0o600); err != nil {
+				return writeError(err)
+			}
+		}
+		return syncTree(dir)
+	})
+	if fault.Is(err, fault.Exists) && request != "" {
+		id, readErr := os.ReadFile(filepath.Join(d.root, filepath.FromSlash(path.String()), requestFile))
+		if readErr == nil && string(id) == request {
+			return nil
+		}
+	}
+	return err
+}
+
+// Import implements Places.
+func (d *directories) Import(ctx context.Context, path git.RepoPath,
+	fill func(ctx context.Context, dir string) error) error {
+	if d.runner == nil {
+		return fault.New(fault.Unavailable, "this node does not create repositories")
+	}
+	if err := d.checkVacant(ctx, path); err != nil { // checked again before the repository is moved to its place
+		return err
+	}
+	return d.place(ctx, path, fill)
 }
 
 var escaped = regexp.MustCompile("%[0-9A-Fa-f]{2}")
@@ -138,14 +165,14 @@ func (o *CreateOptions) check() error {
 
 // checkVacant returns an error of kind Exists if a repository or another file has the path, or if a repository is above
 // or below it.
-func (n *Node) checkVacant(ctx context.Context, name git.RepoPath) error {
+func (d *directories) checkVacant(ctx context.Context, name git.RepoPath) error {
 	short := strings.TrimSuffix(name.String(), ".git")
 	for path := short; path != "."; path = filepath.Dir(path) {
 		above, err := git.ParseRepoPath(path)
 		if err != nil {
 			return fault.Wrap(fault.Invalid, "invalid path", err)
 		}
-		_, _, err = n.find(above)
+		_, _, err = d.find(above)
 		switch {
 		case err == nil && path == short:
 			return fault.New(fault.Exists, "repository %s already exists", short)
@@ -156,7 +183,7 @@ func (n *Node) checkVacant(ctx context.Context, name git.RepoPath) error {
 		}
 	}
 	for _, place := range []string{short, short + ".git"} {
-		info, err := os.Lstat(filepath.Join(n.root, filepath.FromSlash(place)))
+		info, err := os.Lstat(filepath.Join(d.root, filepath.FromSlash(place)))
 		switch {
 		case errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR):
 		case err != nil:
@@ -165,7 +192,7 @@ func (n *Node) checkVacant(ctx context.Context, name git.RepoPath) error {
 			return fault.New(fault.Exists, "another file has the path %s", place)
 		}
 	}
-	below, err := n.list(ctx, ListQuery{Prefix: short + "/", Limit: 1})
+	below, err := d.List(ctx, ListQuery{Prefix: short + "/", Limit: 1})
 	switch {
 	case err != nil:
 		return err
@@ -177,48 +204,50 @@ func (n *Node) checkVacant(ctx context.Context, name git.RepoPath) error {
 	return nil
 }
 
-// place has fill create a repository in a temporary directory, and moves it to its place. If created is true and there
-// is an error, the repository may not be on disk.
-func (n *Node) place(ctx context.Context, name git.RepoPath,
-	fill func(ctx context.Context, dir string) error) (created bool, err error) {
-	dir, err := tempDir(filepath.Join(n.root, repo.PrivateDir))
+// place has fill create a repository in a temporary directory, and moves it to its place.
+func (d *directories) place(ctx context.Context, name git.RepoPath,
+	fill func(ctx context.Context, dir string) error) error {
+	dir, err := tempDir(filepath.Join(d.root, repo.PrivateDir))
 	if err != nil {
-		return false, writeError(err)
+		return writeError(err)
 	}
 	defer os.RemoveAll(filepath.Dir(dir))
 	if err := fill(ctx, dir); err != nil {
-		return false, err
+		return err
 	}
-	if err := n.placing.lock(ctx); err != nil {
-		return false, err
+	if err := d.placing.lock(ctx); err != nil {
+		return err
 	}
-	defer n.placing.unlock()
-	if err := n.checkVacant(ctx, name); err != nil {
-		return false, err
+	defer d.placing.unlock()
+	if err := d.checkVacant(ctx, name); err != nil {
+		return err
 	}
-	parent, err := n.makeParents(filepath.Dir(filepath.FromSlash(name.String())))
+	parent, err := d.makeParents(filepath.Dir(filepath.FromSlash(name.String())))
 	if err != nil {
-		return false, err
+		return err
 	}
 	target := filepath.Join(parent, filepath.Base(name.String()))
 	err = renameNew(dir, target)
 	if errors.Is(err, syscall.EXDEV) {
-		err = n.placeElsewhere(ctx, parent, target, fill)
+		err = d.placeElsewhere(ctx, parent, target, fill)
 	}
 	switch {
 	case errors.Is(err, fs.ErrExist):
-		return false, fault.Wrap(fault.Exists, "another file has the path "+name.String(), err)
+		return fault.Wrap(fault.Exists, "another file has the path "+name.String(), err)
 	case err != nil:
-		return false, writeError(err)
+		return writeError(err)
 	}
-	return true, fault.Wrap(fault.Unavailable, "the repository was created, but can be lost in a power failure",
-		n.sync(parent))
+	if err := d.sync(parent); err != nil {
+		return &unsyncedError{fault.Wrap(fault.Unavailable, "the repository was created, but can be lost in a power failure",
+			err)}
+	}
+	return nil
 }
 
-// placeElsewhere is place for a file system other than the root's. The caller holds Node.placing.
-func (n *Node) placeElsewhere(ctx context.Context, parent, target string,
+// placeElsewhere is place for a file system other than the root's. The caller holds directories.placing.
+func (d *directories) placeElsewhere(ctx context.Context, parent, target string,
 	fill func(ctx context.Context, dir string) error) error {
-	own, err := n.privateDirectory(parent)
+	own, err := d.privateDirectory(parent)
 	if err != nil {
 		return err
 	}
@@ -289,27 +318,28 @@ func tempDir(own string) (string, error) {
 	return filepath.Join(temp, "repo.git"), err
 }
 
-// initialize runs git init for dir, without templates, and syncs the result.
-func (n *Node) initialize(ctx context.Context, dir string, o CreateOptions) error {
-	err := n.runGit(ctx, process.Command{Class: ClassManage, Subcommand: "init", Repository: dir, Args: []string{
-		"init", "--quiet", "--bare", "--template=", "--initial-branch=" + o.Branch, "--object-format=" + o.Format.String(),
+// initialize runs git init for dir, without templates.
+func initialize(ctx context.Context, runner *process.Runner, dir string, format git.ObjectFormat,
+	head git.RefName) error {
+	branch := strings.TrimPrefix(string(head), branchPrefix)
+	err := runGit(ctx, runner, process.Command{Class: ClassManage, Subcommand: "init", Repository: dir, Args: []string{
+		"init", "--quiet", "--bare", "--template=", "--initial-branch=" + branch, "--object-format=" + format.String(),
 		"--end-of-options", dir,
 	}})
-	if err != nil {
-		return gitError(filepath.Dir(dir), err)
+	return gitError(filepath.Dir(dir), err)
+}
+
+// initializeMirror is initialize for a mirror, whose MirrorFile has the content. It syncs the result.
+func (n *Node) initializeMirror(ctx context.Context, dir string, format git.ObjectFormat, head git.RefName,
+	content []byte) error {
+	if err := initialize(ctx, n.runner, dir, format, head); err != nil {
+		return err
 	}
-	if o.Mirror != nil {
-		if err := os.WriteFile(filepath.Join(dir, MirrorFile), o.Mirror, 0o600); err != nil {
-			return writeError(err)
-		}
-		if err := n.SetMirrorKey(ctx, dir, true); err != nil {
-			return err
-		}
+	if err := os.WriteFile(filepath.Join(dir, MirrorFile), content, 0o600); err != nil {
+		return writeError(err)
 	}
-	if o.RequestID != "" {
-		if err := os.WriteFile(filepath.Join(dir, requestFile), []byte(o.RequestID), 0o600); err != nil {
-			return writeError(err)
-		}
+	if err := n.SetMirrorKey(ctx, dir, true); err != nil {
+		return err
 	}
 	return syncTree(dir)
 }
@@ -325,8 +355,8 @@ func syncTree(dir string) error {
 }
 
 // runGit runs a Git command without output.
-func (n *Node) runGit(ctx context.Context, c process.Command) error {
-	p, err := n.runner.Start(ctx, c)
+func runGit(ctx context.Context, runner *process.Runner, c process.Command) error {
+	p, err := runner.Start(ctx, c)
 	if err != nil {
 		return err
 	}
@@ -337,8 +367,8 @@ func (n *Node) runGit(ctx context.Context, c process.Command) error {
 
 // makeParents creates the directories above a new repository, and returns the real path of the last one. They must not
 // be links to outside the root, hidden, or in a repository.
-func (n *Node) makeParents(below string) (string, error) {
-	dir := n.root
+func (d *directories) makeParents(below string) (string, error) {
+	dir := d.root
 	if below == "." {
 		return dir, nil
 	}
@@ -346,7 +376,7 @@ func (n *Node) makeParents(below string) (string, error) {
 		next := filepath.Join(dir, component)
 		err := os.Mkdir(next, 0o777)
 		if err == nil {
-			err = n.sync(dir)
+			err = d.sync(dir)
 		}
 		if err != nil && !errors.Is(err, fs.ErrExist) {
 			return "", writeError(err)
@@ -358,12 +388,12 @@ func (n *Node) makeParents(below string) (string, error) {
 		if info, err := os.Stat(real); err == nil && !info.IsDir() {
 			return "", fault.New(fault.Exists, "%s is a file, not a directory", component)
 		}
-		if !n.options.Allows(real) || repo.IsPrivate(real[len(n.root):]) || repo.IsGitDir(real) {
+		if !d.options.Allows(real) || repo.IsPrivate(real[len(d.root):]) || repo.IsGitDir(real) {
 			return "", fault.New(fault.Denied, "repositories are not allowed below %s", component)
 		}
 		dir = real
 	}
-	for above := dir; above != n.root; above = filepath.Dir(above) { // a link can lead into another repository
+	for above := dir; above != d.root; above = filepath.Dir(above) { // a link can lead into another repository
 		if is, _ := repo.IsRepository(filepath.Join(above, ".git")); is || repo.IsGitDir(filepath.Dir(above)) {
 			return "", fault.New(fault.Denied, "a repository cannot be below another one")
 		}

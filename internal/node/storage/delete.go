@@ -30,82 +30,83 @@ type DeleteOptions struct {
 // another incarnation, Exhausted during maintenance, and Unavailable if the search for borrowers failed.
 func (n *Node) Delete(ctx context.Context, path git.RepoPath, o DeleteOptions) (err error) {
 	defer func() { n.changedRepository("delete", path, err) }()
-	if n.places != nil {
-		return n.deletePlace(ctx, path, o)
+	err = n.places.Delete(ctx, n.places.Name(path), o)
+	if _, isGone := errors.AsType[*unsyncedError](err); err == nil || isGone {
+		n.RefsChanged(path)
 	}
+	return err
+}
+
+// Delete implements Places.
+func (d *directories) Delete(ctx context.Context, path git.RepoPath, o DeleteOptions) error {
 	if !o.Force {
-		h, err := n.findDeletable(ctx, path, o)
+		p, err := d.findDeletable(ctx, path, o)
 		if err != nil {
 			return err
 		}
-		dir := h.dir
-		n.release(h)
-		if err := n.checkBorrowers(ctx, dir); err != nil { // without holding placing, because it may take long
+		if err := d.checkBorrowers(ctx, p.dir); err != nil { // without holding placing, because it may take long
 			return err
 		}
 	}
-	if err := n.placing.lock(ctx); err != nil {
+	if err := d.placing.lock(ctx); err != nil {
 		return err
 	}
-	defer n.placing.unlock()
-	h, err := n.findDeletable(ctx, path, o)
+	defer d.placing.unlock()
+	p, err := d.findDeletable(ctx, path, o)
 	if err != nil {
 		return err
 	}
-	defer n.release(h)
-	release, err := n.claims.claim(h.Common)
+	release, err := d.claims.claim(p.repo.Common)
 	if err != nil {
 		return err
 	}
 	defer release()
-	own, err := n.moveToTrash(h.dir)
+	own, err := d.moveToTrash(p.dir)
 	if err != nil {
 		return writeError(err)
 	}
-	n.dropDir(h.dir)
-	n.trash.add(own)
-	n.RefsChanged(path)
-	if err := n.sync(filepath.Dir(h.dir)); err != nil {
-		return fault.Wrap(fault.Unavailable, "the repository was deleted, but can reappear after a power failure", err)
+	d.dropped(p.Key())
+	d.trash.add(own)
+	if err := d.sync(filepath.Dir(p.dir)); err != nil {
+		return &unsyncedError{fault.Wrap(fault.Unavailable,
+			"the repository was deleted, but can reappear after a power failure", err)}
 	}
 	return nil
 }
 
-// findDeletable returns the repository at a path if it can be deleted, apart from borrowers. The caller has to release
-// it.
-func (n *Node) findDeletable(ctx context.Context, path git.RepoPath, o DeleteOptions) (*handle, error) {
-	h, err := n.acquireAny(ctx, path)
+// findDeletable returns the repository at a path if it can be deleted, apart from borrowers.
+func (d *directories) findDeletable(ctx context.Context, path git.RepoPath, o DeleteOptions) (*dirPlace, error) {
+	p, err := d.acquire(path)
 	if err != nil {
 		return nil, err
 	}
-	if o.Incarnation != "" && h.incarnation() != o.Incarnation {
-		err = fault.New(fault.NotFound, "the repository was replaced: it has another incarnation")
-	} else {
-		err = checkDeletable(h)
-	}
+	r, err := p.Open(ctx, d.options)
 	if err != nil {
-		n.release(h)
 		return nil, err
 	}
-	return h, nil
+	defer r.Close() // its files are not needed
+	if o.Incarnation != "" && p.incarnation() != o.Incarnation {
+		return nil, fault.New(fault.NotFound, "the repository was replaced: it has another incarnation")
+	}
+	return p, p.checkDeletable()
 }
 
 // checkDeletable returns an error if a repository's directory is more than a bare repository.
-func checkDeletable(h *handle) error {
-	info, err := os.Lstat(h.path)
+func (p *dirPlace) checkDeletable() error {
+	info, err := os.Lstat(p.found)
 	switch {
 	case err != nil:
 		return fault.Wrap(fault.NotFound, "the repository does not exist any more", err)
-	case !info.IsDir() || h.Common != h.Dir || h.Dir != h.dir:
+	case !info.IsDir() || p.repo.Common != p.repo.Dir || p.repo.Dir != p.dir:
 		return fault.New(fault.Denied, "the path is a link to a repository or a worktree: delete it on the server")
-	case filepath.Base(h.dir) == ".git":
+	case filepath.Base(p.dir) == ".git":
 		return fault.New(fault.Denied, "the repository has a work tree: delete it on the server")
 	}
-	if precious, err := h.Config().Bool("extensions.preciousobjects", false); err != nil || precious {
+	if precious, err := p.repo.Config().Bool("extensions.preciousobjects", false); err != nil || precious {
 		return fault.New(fault.Denied,
 			"the repository has extensions.preciousObjects: other repositories may borrow its objects")
 	}
-	worktrees, err := os.ReadDir(filepath.Join(h.dir, "worktrees"))
+	worktrees, err := os.ReadDir(filepath.Join(p.dir, "worktrees"))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fault.Wrap(fault.Unavailable, "cannot read the repository's worktrees", err)
 	}
@@ -116,10 +117,10 @@ func checkDeletable(h *handle) error {
 }
 
 // moveToTrash moves a repository's directory to the trash of a private directory, which it returns. The caller holds
-// Node.placing.
-func (n *Node) moveToTrash(dir string) (own string, err error) {
-	for _, parent := range []string{n.root, filepath.Dir(dir)} {
-		if own, err = n.privateDirectory(parent); err != nil {
+// directories.placing.
+func (d *directories) moveToTrash(dir string) (own string, err error) {
+	for _, parent := range []string{d.root, filepath.Dir(dir)} {
+		if own, err = d.privateDirectory(parent); err != nil {
 			return "", err
 		}
 		to := filepath.Join(own, trashKind)

@@ -45,12 +45,8 @@ func (n *Node) Describe(ctx context.Context, path git.RepoPath) (Description, er
 		return Description{}, err
 	}
 	defer n.release(h)
-	below, err := n.below(h, path)
-	if err != nil {
-		return Description{}, err
-	}
-	d := Description{Path: below, Format: h.Format, Head: snap.Head(), Version: version, Config: servedConfig(h.Config()),
-		RepositoryHooks: n.hooks}
+	d := Description{Path: h.found.Path().String(), Format: h.Format, Head: snap.Head(), Version: version,
+		Config: servedConfig(h.Config()), RepositoryHooks: n.hooks}
 	if hooks, err := h.Hooks(); err != nil {
 		d.Hooks = []string{fault.Message(err)}
 	} else {
@@ -67,31 +63,13 @@ func (n *Node) Describe(ctx context.Context, path git.RepoPath) (Description, er
 	if err != nil {
 		return Description{}, err
 	}
-	if d.Objects, err = h.counts(ctx); err != nil {
+	if d.Objects, err = h.place.Counts(ctx); err != nil {
 		return Description{}, err
 	}
-	if h.place != nil {
-		d.Size = d.Objects.PackBytes
-	} else if d.Size, err = size(ctx, h.Repo); err != nil {
+	if d.Size, err = h.place.Size(ctx); err != nil {
 		return Description{}, err
 	}
 	return d, nil
-}
-
-// below returns the path of a repository below the root, as it is on disk; in a store its name.
-func (n *Node) below(h *handle, path git.RepoPath) (string, error) {
-	if h.place != nil {
-		return nameOf(path).String(), nil
-	}
-	return filepath.Rel(n.root, h.path)
-}
-
-// counts counts the objects of a repository.
-func (o *openRepo) counts(ctx context.Context) (pack.Counts, error) {
-	if o.place != nil {
-		return o.place.Counts(), nil
-	}
-	return o.Objects.Count(ctx)
 }
 
 // size returns the size of a repository's files without its alternates, in bytes.

@@ -9,14 +9,16 @@ import (
 // For tests alone: what is hard to bring about from outside.
 
 // FailSync lets all further syncs of directories fail.
-func (n *Node) FailSync(err error) { n.sync = func(string) error { return err } }
+func (n *Node) FailSync(err error) { n.dirs().sync = func(string) error { return err } }
+
+func (n *Node) dirs() *directories { return n.places.(*directories) }
 
 // Own is the private directory in a directory, written down as if another file system were mounted there.
-func (n *Node) Own(parent string) (string, error) { return n.privateDirectory(parent) }
+func (n *Node) Own(parent string) (string, error) { return n.dirs().privateDirectory(parent) }
 
 // Discard moves a directory into the trash. One call at a time.
 func (n *Node) Discard(dir string) error {
-	_, err := n.moveToTrash(dir)
+	_, err := n.dirs().moveToTrash(dir)
 	return err
 }
 
@@ -38,7 +40,7 @@ func (n *Node) HoldWalks() (release func()) {
 func (n *Node) Walks() int { return n.walks.Queued() }
 
 // Sweep empties the trash of a private directory.
-func (n *Node) Sweep(own string) error { return n.trash.empty(own) }
+func (n *Node) Sweep(own string) error { return n.dirs().trash.empty(own) }
 
 // Hang makes a check of a watched repository last until the result is called.
 func (n *Node) Hang(path git.RepoPath) (end func()) {
@@ -63,4 +65,4 @@ func (n *Node) Rounds(number int, fn func(i int)) {
 }
 
 // LimitBorrowers bounds the number of directory entries that a search for borrowers reads.
-func (n *Node) LimitBorrowers(entries int) { n.borrowerEntries = entries }
+func (n *Node) LimitBorrowers(entries int) { n.dirs().borrowerEntries = entries }

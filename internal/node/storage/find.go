@@ -16,7 +16,7 @@ import (
 // find returns where the repository of a path is: DIR/.git, DIR, DIR.git/.git or DIR.git, in Git's order, and the same
 // for the path without its ".git". The result is a Git directory or a ".git" file. before lists the places that were
 // tried first.
-func (n *Node) find(path git.RepoPath) (found string, before []string, err error) {
+func (d *directories) find(path git.RepoPath) (found string, before []string, err error) {
 	names := []string{path.String()}
 	if short, ok := strings.CutSuffix(path.String(), ".git"); ok && short != "" && !strings.HasSuffix(short, "/") {
 		names = append(names, short)
@@ -24,7 +24,7 @@ func (n *Node) find(path git.RepoPath) (found string, before []string, err error
 	var denied error
 	for _, name := range names {
 		for _, candidate := range []string{name + "/.git", name, name + ".git/.git", name + ".git"} {
-			found := filepath.Join(n.root, filepath.FromSlash(candidate))
+			found := filepath.Join(d.root, filepath.FromSlash(candidate))
 			is, err := repo.IsRepository(found)
 			if is {
 				return found, before, nil

@@ -2,7 +2,6 @@ package storage
 
 import (
 	"context"
-	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -14,10 +13,10 @@ import (
 // openRepo is one open repository, shared by the handles of all paths that lead to it.
 type openRepo struct {
 	*repo.Repo
-	dir     string // real path of the Git directory, or path of its ".git" file
+	place   Place  // by which it was opened
+	key     string // of the place
 	opening uint64 // number of this opening: later ones have greater numbers
 	users   int    // handles; guarded by handleTable.mu
-	place   Place  // nil: the directory is the repository
 
 	last     atomic.Pointer[refs.Snapshot] // the latest snapshot that is known to be of this repository
 	dangling atomic.Int64                  // when a dangling HEAD was logged, in nanoseconds since 1970; 0: never
@@ -26,12 +25,14 @@ type openRepo struct {
 // handle is an open repository under one of its paths.
 type handle struct {
 	*openRepo
-	path   string   // where it was found: it may lead to Repo.Dir by symbolic links, or be a ".git" file
-	before []string // places where a repository of the same name would be found first
-	users  int      // guarded by handleTable.mu; the table itself is one of them
-	used   uint64   // handleTable.clock at the last use
-	pins   int      // watches that keep it open
+	found Place  // by its path
+	users int    // guarded by handleTable.mu; the table itself is one of them
+	used  uint64 // handleTable.clock at the last use
+	pins  int    // watches that keep it open
 }
+
+// isFresh reports whether the repository is still at its path, as far as is known.
+func (h *handle) isFresh() bool { return h.found.IsFresh(h.Repo) }
 
 // handleTable keeps the repositories in use open.
 type handleTable struct {
@@ -41,7 +42,7 @@ type handleTable struct {
 	byPath   map[git.RepoPath]*handle
 	pinned   int    // handles that a watch keeps open
 	clock    uint64 // increases with every use of a handle
-	byDir    map[string]*openRepo
+	byKey    map[string]*openRepo
 	openings uint64
 }
 
@@ -50,20 +51,17 @@ func newHandleTable(limit int) handleTable {
 	if limit == 0 {
 		limit = 1000
 	}
-	return handleTable{limit: limit, byPath: make(map[git.RepoPath]*handle), byDir: make(map[string]*openRepo)}
+	return handleTable{limit: limit, byPath: make(map[git.RepoPath]*handle), byKey: make(map[string]*openRepo)}
 }
 
 // acquire opens a repository, unless it is open. The caller has to release it. A mirror that must not be read is
 // refused.
 func (n *Node) acquire(ctx context.Context, path git.RepoPath) (*handle, error) {
-	if n.places != nil {
-		return n.acquirePlace(ctx, path)
-	}
-	h, err := n.acquireDir(path)
+	h, err := n.acquireAny(ctx, path)
 	if err != nil {
 		return nil, err
 	}
-	if err := n.checkMirror(path, newMirrorMarks(h.Common, h.Config())); err != nil {
+	if err := n.checkMirror(path, h.place.MirrorMarks()); err != nil {
 		n.release(h)
 		return nil, err
 	}
@@ -72,43 +70,25 @@ func (n *Node) acquire(ctx context.Context, path git.RepoPath) (*handle, error) 
 
 // acquireAny is acquire for uses that show nothing of the repository: also a mirror that must not be read is opened.
 func (n *Node) acquireAny(ctx context.Context, path git.RepoPath) (*handle, error) {
-	if n.places != nil {
-		return n.acquirePlace(ctx, path)
-	}
-	return n.acquireDir(path)
-}
-
-// acquireDir is acquire for a repository that is its directory.
-func (n *Node) acquireDir(path git.RepoPath) (*handle, error) {
-	h := n.handles.use(path)
-	if h != nil {
-		isRepository := func(path string) bool {
-			is, _ := repo.IsRepository(path)
-			return is
-		}
-		if h.Fresh(h.path) && !slices.ContainsFunc(h.before, isRepository) {
+	name := n.places.Name(path)
+	if h := n.handles.use(name); h != nil {
+		if h.isFresh() {
 			return h, nil
 		}
-		n.drop(path, h)
+		n.drop(name, h)
 		n.release(h)
 	}
-	found, before, err := n.find(path)
+	place, err := n.places.Acquire(ctx, name)
 	if err != nil {
 		return nil, err
 	}
-	dir, err := n.options.Served(found)
+	o, err := n.open(ctx, place)
 	if err != nil {
+		place.Release()
 		return nil, err
 	}
-	if repo.IsGitFile(dir) {
-		dir = found // its content is relative to the place where it was found, as in Git
-	}
-	o, err := n.openDir(dir)
-	if err != nil {
-		return nil, err
-	}
-	h = &handle{openRepo: o, path: found, before: before, users: 1}
-	n.keep(path, h)
+	h := &handle{openRepo: o, found: place, users: 1}
+	n.keep(name, h)
 	return h, nil
 }
 
@@ -125,35 +105,34 @@ func (t *handleTable) use(path git.RepoPath) *handle {
 	return h
 }
 
-// openDir opens the repository in a directory, unless it is open under another path. The caller becomes one of its
-// users.
-func (n *Node) openDir(dir string) (*openRepo, error) {
-	t := &n.handles
+// open opens the repository of a place, unless it is open. The caller becomes one of its users.
+func (n *Node) open(ctx context.Context, place Place) (*openRepo, error) {
+	t, key := &n.handles, place.Key()
 	t.mu.Lock()
-	o := t.byDir[dir]
+	o := t.byKey[key]
 	if o != nil {
 		o.users++
 	}
 	t.mu.Unlock()
 	if o != nil {
-		if o.Fresh(dir) {
+		if place.IsFresh(o.Repo) {
 			return o, nil
 		}
 		n.closeUnused(o)
 	}
-	r, err := repo.Open(dir, n.options)
+	r, err := place.Open(ctx, n.options)
 	if err != nil {
 		return nil, err
 	}
 	if err := r.Policy().Bundles.Err; err != nil {
-		n.log.Warn("a repository's bundles are not offered to clients", "dir", dir, "error", err)
+		n.log.Warn("a repository's bundles are not offered to clients", "dir", r.Dir, "error", err)
 	}
-	fresh := &openRepo{Repo: r, dir: dir, users: 1}
+	fresh := &openRepo{Repo: r, place: place, key: key, users: 1}
 	t.mu.Lock()
 	t.openings++
 	fresh.opening = t.openings
-	if other := t.byDir[dir]; other == nil || other == o {
-		t.byDir[dir] = fresh
+	if other := t.byKey[key]; other == nil || other == o {
+		t.byKey[key] = fresh
 	} // otherwise another request was faster, and only this request uses fresh
 	t.mu.Unlock()
 	return fresh, nil
@@ -165,15 +144,13 @@ func (n *Node) closeUnused(o *openRepo) {
 	t.mu.Lock()
 	o.users--
 	last := o.users == 0
-	if last && t.byDir[o.dir] == o {
-		delete(t.byDir, o.dir)
+	if last && t.byKey[o.key] == o {
+		delete(t.byKey, o.key)
 	}
 	t.mu.Unlock()
 	if last {
 		_ = o.Close()
-		if o.place != nil {
-			o.place.Release()
-		}
+		o.place.Release()
 	}
 }
 
@@ -240,14 +217,14 @@ func (n *Node) drop(path git.RepoPath, h *handle) {
 	}
 }
 
-// dropDir removes all handles of a directory. Requests that use one continue, but do not find its files.
-func (n *Node) dropDir(dir string) {
+// dropKey removes all handles of a repository. Requests that use one continue, but do not find its files.
+func (n *Node) dropKey(key string) {
 	t := &n.handles
 	t.mu.Lock()
-	delete(t.byDir, dir)
+	delete(t.byKey, key)
 	var dropped []*handle
 	for path, h := range t.byPath {
-		if h.dir == dir {
+		if h.key == key {
 			t.remove(path, h)
 			dropped = append(dropped, h)
 		}
@@ -265,6 +242,9 @@ func (n *Node) release(h *handle) {
 	last := h.users == 0
 	n.handles.mu.Unlock()
 	if last {
+		if h.found != h.place {
+			h.found.Release()
+		}
 		n.closeUnused(h.openRepo)
 	}
 }

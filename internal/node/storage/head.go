@@ -38,12 +38,7 @@ func (n *Node) SetHead(ctx context.Context, path git.RepoPath, branch git.RefNam
 		return false, err
 	}
 	defer n.release(h)
-	if h.place != nil {
-		err = h.place.SetHead(ctx, branch)
-	} else {
-		_, err = n.writeHead(ctx, h, branch, func() (bool, error) { return true, nil })
-	}
-	if err != nil {
+	if _, err := h.place.SetHead(ctx, branch, nil); err != nil {
 		return false, err
 	}
 	n.RefsChanged(path)
@@ -55,18 +50,22 @@ func (n *Node) SetHead(ctx context.Context, path git.RepoPath, branch git.RefNam
 	return exists, err
 }
 
-// writeHead sets HEAD to a branch if check allows that. It calls check while it holds Git's lock of HEAD. For reftables
-// only Git can take the lock, so check is called before.
-func (n *Node) writeHead(ctx context.Context, h *handle, branch git.RefName, check func() (bool, error)) (done bool,
+// SetHead implements Place. It calls check while it holds Git's lock of HEAD. For reftables only Git can take the lock,
+// so check is called before.
+func (p *dirPlace) SetHead(ctx context.Context, branch git.RefName, check func() (bool, error)) (done bool,
 	err error) {
+	h := p.repo
+	if check == nil {
+		check = func() (bool, error) { return true, nil }
+	}
 	if format, _ := h.Config().Get("extensions.refstorage"); format == "reftable" {
 		if done, err := check(); !done || err != nil {
 			return false, err
 		}
-		return true, n.writeHeadByGit(ctx, h, branch)
+		return true, p.writeHeadByGit(ctx, branch)
 	}
-	if n.pushes != nil {
-		released, err := n.pushes.Recovery().BeginHead(h.Dir, h.Common)
+	if p.pushes != nil {
+		released, err := p.pushes.Recovery().BeginHead(h.Dir, h.Common)
 		if err != nil {
 			return false, err
 		}
@@ -96,7 +95,7 @@ func (n *Node) writeHead(ctx context.Context, h *handle, branch git.RefName, che
 	if err := os.Rename(lock.Name(), path); err != nil {
 		return false, writeError(err)
 	}
-	if err := n.sync(h.Dir); err != nil {
+	if err := p.sync(h.Dir); err != nil {
 		return true, fault.Wrap(fault.Unavailable, "HEAD was changed, but the change can be lost in a power failure", err)
 	}
 	return true, nil
@@ -125,17 +124,18 @@ func lockFile(ctx context.Context, path string) (*os.File, error) {
 }
 
 // writeHeadByGit has Git write HEAD into reftables, and syncs them.
-func (n *Node) writeHeadByGit(ctx context.Context, h *handle, branch git.RefName) error {
-	if n.runner == nil {
+func (p *dirPlace) writeHeadByGit(ctx context.Context, branch git.RefName) error {
+	h := p.repo
+	if p.runner == nil {
 		return fault.New(fault.Unavailable, "this node does not change repositories")
 	}
-	err := n.runGit(ctx, process.Command{Class: ClassManage, Subcommand: "symbolic-ref", Repository: h.Common,
+	err := runGit(ctx, p.runner, process.Command{Class: ClassManage, Subcommand: "symbolic-ref", Repository: h.Common,
 		Config: h.HooksOff(), Args: []string{
 			"-c", "safe.directory=*", "-c", "core.hooksPath=" + os.DevNull, "-c", "core.fsync=reference", "--git-dir=" + h.Dir,
 			"symbolic-ref", string(git.HEAD), string(branch),
 		}})
 	if err != nil {
-		return n.withCause(gitError(h.Common, err), h.Common)
+		return withCause(gitError(h.Common, err), h.Common, p.root)
 	}
 	return syncTree(filepath.Join(h.Common, "reftable"))
 }
@@ -166,7 +166,7 @@ func (n *Node) adoptHead(ctx context.Context, h *handle, path git.RepoPath, upda
 	if branch == "" {
 		return
 	}
-	done, err := n.writeHead(ctx, h, branch, func() (bool, error) {
+	done, err := h.place.SetHead(ctx, branch, func() (bool, error) {
 		snap, err := h.Refs.Snapshot(ctx)
 		return err == nil && isUnborn(snap), err
 	})

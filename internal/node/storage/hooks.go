@@ -19,12 +19,12 @@ const (
 
 // logHooks logs which repositories have hooks that are not run, so that administrators who come from another server
 // know before a push is refused or a hook is ignored.
-func (n *Node) logHooks(ctx context.Context) {
+func (d *directories) logHooks(ctx context.Context, policy receivepack.RepositoryHooks) {
 	ctx, cancel := context.WithTimeout(ctx, hookScanTimeout)
 	defer cancel()
 	var examples []string
 	checked, hooked, complete := 0, 0, true
-	w := repo.Walk{Options: n.options}
+	w := repo.Walk{Options: d.options}
 	for path, err := range w.All(ctx) {
 		if err != nil {
 			if complete = false; errors.Is(err, context.DeadlineExceeded) {
@@ -33,7 +33,7 @@ func (n *Node) logHooks(ctx context.Context) {
 			return // the node closes, or Ready reports the error
 		}
 		checked++
-		hooks, err := repo.PushHooks(filepath.Join(n.root, path), n.options)
+		hooks, err := repo.PushHooks(filepath.Join(d.root, path), d.options)
 		if err != nil || len(hooks) == 0 {
 			continue // Describe reports the error
 		}
@@ -42,21 +42,20 @@ func (n *Node) logHooks(ctx context.Context) {
 		}
 	}
 	if hooked == 0 {
-		n.log.Debug("no repository has hooks", "repositories", checked, "complete", complete)
+		d.log.Debug("no repository has hooks", "repositories", checked, "complete", complete)
 		return
 	}
 	level := slog.LevelWarn // pushes to them are refused
-	if n.hooks == receivepack.IgnoreHooks {
+	if policy == receivepack.IgnoreHooks {
 		level = slog.LevelInfo
 	}
-	n.log.Log(ctx, level, "repositories have hooks that are not run", "push.repository_hooks", string(n.hooks),
+	d.log.Log(ctx, level, "repositories have hooks that are not run", "push.repository_hooks", string(policy),
 		"hooked", hooked, "repositories", checked, "complete", complete, "examples", examples)
 }
 
 // startHookScan runs logHooks in the background, if the log has its level.
-func (n *Node) startHookScan() {
-	if n.pushes == nil || n.hooks == receivepack.RunHooks || !n.log.Enabled(n.hookScan.ctx, slog.LevelInfo) {
-		return
+func (d *directories) startHookScan(policy receivepack.RepositoryHooks) {
+	if policy != receivepack.RunHooks && d.log.Enabled(d.scan.ctx, slog.LevelInfo) {
+		d.scan.Go(func() { d.logHooks(d.scan.ctx, policy) })
 	}
-	n.hookScan.Go(func() { n.logHooks(n.hookScan.ctx) })
 }

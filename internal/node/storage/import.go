@@ -76,11 +76,10 @@ func (n *Node) Import(ctx context.Context, path git.RepoPath, o ImportOptions) (
 	if err != nil {
 		return d, err
 	}
-	fill := func(ctx context.Context, dir string) error { return n.clone(ctx, dir, o, transports) }
-	if n.places != nil {
-		return n.createPlace(ctx, path, name, func() error { return n.importPlace(ctx, name, fill) })
-	}
-	return n.createAt(ctx, path, name, fill)
+	err = n.places.Import(ctx, n.places.Name(name), func(ctx context.Context, dir string) error {
+		return n.clone(ctx, dir, o, transports)
+	})
+	return n.describeNew(ctx, path, name, err)
 }
 
 // touchInterval is how often a directory in use is touched.
@@ -115,7 +114,7 @@ func (n *Node) clone(ctx context.Context, dir string, o ImportOptions, transport
 	}
 	env := append([]string{"GIT_CONFIG_GLOBAL=" + settings, "GIT_ALLOW_PROTOCOL=" + transports}, o.Environ...)
 	run := func(args ...string) error {
-		return n.runGit(ctx, process.Command{Class: ClassUpstream, Subcommand: args[0], Env: env, Stderr: o.Progress,
+		return runGit(ctx, n.runner, process.Command{Class: ClassUpstream, Subcommand: args[0], Env: env, Stderr: o.Progress,
 			Grace: maintainGrace, Dir: filepath.Dir(dir), Repository: dir,
 			Args: append([]string{"-c", "transfer.fsckObjects=" + strict, "-c", "core.fsync=all"}, args...)})
 	}

@@ -74,10 +74,7 @@ func (n *Node) Ingest(ctx context.Context, path git.RepoPath, in Ingest) (Ingest
 	if n.runner == nil {
 		return Ingested{}, fault.New(fault.Unavailable, "this node does not change repositories")
 	}
-	if n.places != nil {
-		return Ingested{}, fault.New(fault.Invalid, "a repository in a store cannot be a mirror")
-	}
-	h, err := n.acquireDir(path)
+	h, err := n.acquireAny(ctx, path)
 	if err != nil {
 		return Ingested{}, err
 	}
@@ -253,7 +250,7 @@ func (i *ingestion) moveHead(ctx context.Context) (err error) {
 	if err != nil || snap.Unhidden().Head().Target == i.Head {
 		return err
 	}
-	i.result.Head, err = i.node.writeHead(ctx, i.handle, i.Head, func() (bool, error) { return true, nil })
+	i.result.Head, err = i.handle.place.SetHead(ctx, i.Head, nil)
 	return err
 }
 
@@ -282,10 +279,10 @@ func (n *Node) Root() string { return n.root }
 
 // Directory returns the real path of a repository's directory. The errors are those of opening it.
 func (n *Node) Directory(path git.RepoPath) (string, error) {
-	h, err := n.acquireDir(path)
+	h, err := n.acquireAny(context.Background(), path)
 	if err != nil {
 		return "", err
 	}
 	defer n.release(h)
-	return filepath.Clean(h.dir), nil
+	return filepath.Clean(h.Dir), nil
 }

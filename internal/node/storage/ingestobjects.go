@@ -14,6 +14,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/disk"
 	"github.com/packhorse-git/packhorse/internal/git/process"
 )
 
@@ -109,7 +110,7 @@ func (i *ingestion) git(ctx context.Context, args []string, stdin io.Reader) err
 		c.Env = []string{"GIT_OBJECT_DIRECTORY=" + i.quarantine, "GIT_QUARANTINE_PATH=" + i.quarantine,
 			"GIT_ALTERNATE_OBJECT_DIRECTORIES=" + quotePath(filepath.Join(i.handle.Common, "objects"))}
 	}
-	return i.node.runGit(ctx, c)
+	return runGit(ctx, i.node.runner, c)
 }
 
 // quotePath quotes a path for GIT_ALTERNATE_OBJECT_DIRECTORIES (git(1)).
@@ -139,7 +140,7 @@ func (i *ingestion) install() error {
 			return err
 		}
 	}
-	return i.node.sync(to)
+	return disk.SyncDir(to)
 }
 
 func (i *ingestion) removeQuarantine() {
@@ -151,7 +152,7 @@ func (i *ingestion) removeQuarantine() {
 // RemoveIngestLeftovers removes what an earlier process that was killed during Ingest left: quarantines, temporary
 // packs and lock files. The repository must not be used by Ingest, and only Ingest may change its refs.
 func (n *Node) RemoveIngestLeftovers(path git.RepoPath) error {
-	h, err := n.acquireDir(path)
+	h, err := n.acquireAny(context.Background(), path)
 	if err != nil {
 		return err
 	}

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/disk"
 )
 
 // packedRef is one record of a packed-refs file.
@@ -67,7 +68,7 @@ func (i *ingestion) moveRefs(ctx context.Context) (err error) {
 	if err := os.Rename(lock.Name(), path); err != nil {
 		return err
 	}
-	if err := i.node.sync(i.handle.Common); err != nil {
+	if err := disk.SyncDir(i.handle.Common); err != nil {
 		i.node.log.Warn("the update of a repository can be lost in a power failure", "dir", i.handle.Common, "error", err)
 	}
 	return nil

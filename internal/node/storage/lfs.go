@@ -89,10 +89,7 @@ func (n *Node) checkLFSInside(r objects.Repository) error {
 
 // lfs returns the repository for methods of objects.Store. The error is Corrupt if its configuration is not valid.
 func (h *handle) lfs() (r objects.Repository, err error) {
-	r = objects.Repository{Dir: h.Common, ID: h.Incarnation}
-	if h.place != nil {
-		r.Remote = h.place.LFS()
-	}
+	r = objects.Repository{Dir: h.Common, ID: h.Incarnation, Remote: h.place.LFS()}
 	quota, isSet, err := h.LFSQuota()
 	if isSet {
 		r.Quota = cmp.Or(quota, -1)
@@ -207,7 +204,7 @@ func (n *Node) LFSUpload(ctx context.Context, path git.RepoPath, _ node.Session,
 	defer n.release(h)
 	size, err = n.lfs.Upload(ctx, r, u, content)
 	o.LFS.Bytes = max(size-u.Offset, 0)
-	if err == nil && (!h.Fresh(h.path) || h.isGone()) {
+	if err == nil && !h.isFresh() {
 		size, err = 0, fault.New(fault.NotFound, "the repository was removed, renamed or replaced during the upload")
 	}
 	if err != nil {

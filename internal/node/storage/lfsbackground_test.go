@@ -98,6 +98,12 @@ func TestLFSBackgroundFails(t *testing.T) {
 	})
 }
 
+// copies are Places without any repository.
+type copies struct{ Places }
+
+func (copies) KeepsCopies() bool            { return true }
+func (copies) CheckInterval() time.Duration { return time.Minute }
+
 // TestLFSBackgroundOfCopies removes damaged local copies of objects in an object store.
 func TestLFSBackgroundOfCopies(t *testing.T) {
 	root := t.TempDir()
@@ -114,7 +120,7 @@ func TestLFSBackgroundOfCopies(t *testing.T) {
 		}
 	}
 	synctest.Test(t, func(t *testing.T) {
-		n, err := New(nil, Options{Root: root, Places: struct{ Places }{}, LFS: &objects.Options{MinFree: -1},
+		n, err := New(nil, Options{Root: root, Places: copies{}, LFS: &objects.Options{MinFree: -1},
 			LFSCare: LFSCare{File: filepath.Join(t.TempDir(), "lfs.json"), ScrubInterval: time.Hour}})
 		if err != nil {
 			t.Fatal(err)

@@ -71,7 +71,7 @@ func newLFSCarer(n *Node, care LFSCare) *lfsCarer {
 		n.log.Warn("cannot read when LFS objects were last verified", "error", err)
 	}
 	c.setDue()
-	if n.places == nil {
+	if !n.places.KeepsCopies() {
 		c.Go(func() { c.repeat(c.nextCollection, c.collect) })
 	}
 	if c.ScrubInterval > 0 {
@@ -109,7 +109,7 @@ func (c *lfsCarer) setDue() {
 		}
 		c.node.metrics.lfsDue.WithLabelValues(task).Set(float64(last.Add(2 * interval).Unix()))
 	}
-	if c.node.places == nil {
+	if !c.node.places.KeepsCopies() {
 		set("gc", c.state.Collected, collectInterval)
 	}
 	if c.ScrubInterval > 0 {

@@ -73,10 +73,12 @@ func (n *Node) LFSCollect(ctx context.Context, o LFSCollectOptions) (LFSGarbage,
 		collect = n.collectOne
 	}
 	err := collect(ctx, o, &result)
-	if err != nil || o.DryRun || n.places != nil {
+	if err != nil || o.DryRun {
 		return result, err
 	}
-	result.Freed, err = n.lfs.CollectPool(ctx.Err)
+	freed, err := n.lfs.CollectPool(ctx.Err)
+	result.Freed.Objects += freed.Objects
+	result.Freed.Bytes += freed.Bytes
 	return result, err
 }
 
@@ -85,7 +87,7 @@ func (n *Node) collectOne(ctx context.Context, o LFSCollectOptions, result *LFSG
 	if n.lfs == nil {
 		return errNoLFS()
 	}
-	path, err := n.listedPath(*o.Path)
+	path, err := n.listedPath(ctx, *o.Path)
 	if err != nil {
 		return err
 	}
@@ -181,7 +183,7 @@ func (n *Node) collectFiles(ctx context.Context, h *handle, r objects.Repository
 		return err
 	}
 	// The pointers must be those of the repository that the Collector has open.
-	if !h.Fresh(h.path) {
+	if !h.isFresh() {
 		return fault.New(fault.NotFound, "the repository was removed, renamed or replaced meanwhile")
 	}
 	for _, candidate := range old {
@@ -239,7 +241,7 @@ func (h *handle) holdAll(ctx context.Context) (release func(), err error) {
 // or without LFS objects and locks, get no cache.
 func (h *handle) scanPointers(ctx context.Context, fn func(pointers.Pointer) error) error {
 	var cache *pointers.Cache
-	if dir := filepath.Join(h.Common, "lfs"); h.place != nil || h.IsBare() && isDir(dir) {
+	if dir := filepath.Join(h.Common, "lfs"); h.IsBare() && isDir(dir) {
 		cache = pointers.NewCache(filepath.Join(dir, "pointers"))
 	}
 	return pointers.Scan(ctx, h.Objects, cache, fn)
@@ -250,39 +252,28 @@ func isDir(path string) bool {
 	return err == nil && info.IsDir()
 }
 
-// listedPath returns the path with which list names a repository: that of its directory below the root.
-func (n *Node) listedPath(path git.RepoPath) (git.RepoPath, error) {
-	if n.places != nil {
-		return nameOf(path), nil
-	}
-	found, _, err := n.find(path)
+// listedPath returns the path with which a list names a repository.
+func (n *Node) listedPath(ctx context.Context, path git.RepoPath) (git.RepoPath, error) {
+	place, err := n.places.Acquire(ctx, n.places.Name(path))
 	if err != nil {
 		return path, err
 	}
-	below, err := filepath.Rel(n.root, found)
-	if err != nil {
-		return path, err
-	}
-	return git.ParseRepoPath(below)
+	defer place.Release()
+	return place.Path(), nil
 }
 
 // eachLFS calls do for each repository that may have LFS objects or locks.
 func (n *Node) eachLFS(ctx context.Context, do func(git.RepoPath) error) error {
-	return n.eachRepository(ctx, func(path git.RepoPath) error {
-		if n.places == nil && !isDir(filepath.Join(n.root, path.String(), "lfs")) {
-			return nil
-		}
-		return do(path)
-	})
+	return n.eachRepository(ctx, ListQuery{lfs: true}, do)
 }
 
-// eachRepository calls do for each repository.
-func (n *Node) eachRepository(ctx context.Context, do func(git.RepoPath) error) error {
+// eachRepository calls do for each repository of a query.
+func (n *Node) eachRepository(ctx context.Context, q ListQuery, do func(git.RepoPath) error) error {
 	if n.lfs == nil {
 		return errNoLFS()
 	}
-	for after := ""; ; {
-		page, err := n.list(ctx, ListQuery{After: after})
+	for q.Limit = MaxPage; ; {
+		page, err := n.places.List(ctx, q)
 		if err != nil {
 			return err
 		}
@@ -295,7 +286,7 @@ func (n *Node) eachRepository(ctx context.Context, do func(git.RepoPath) error) 
 				return err
 			}
 		}
-		if after = page.Next; after == "" {
+		if q.After = page.Next; q.After == "" {
 			return nil
 		}
 	}

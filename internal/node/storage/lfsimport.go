@@ -33,7 +33,7 @@ func (n *Node) LFSImport(ctx context.Context, path git.RepoPath, dir string, pro
 	} else if !info.IsDir() {
 		return result, fault.New(fault.Invalid, "cannot import from %s: it is not a directory", dir)
 	}
-	path, err := n.listedPath(path)
+	path, err := n.listedPath(ctx, path)
 	if err != nil {
 		return result, err
 	}

@@ -65,7 +65,7 @@ func (n *Node) describeLFS(ctx context.Context, path git.RepoPath) (d LFSReposit
 	if err != nil {
 		return d, err
 	}
-	names, err := h.lockFiles().Names(ctx)
+	names, err := h.place.Locks().Names(ctx)
 	d.Locks = len(names)
 	return d, err
 }

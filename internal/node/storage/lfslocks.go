@@ -2,11 +2,9 @@ package storage
 
 import (
 	"context"
-	"path/filepath"
 
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/lfs"
-	"github.com/packhorse-git/packhorse/internal/lfs/locks"
 	"github.com/packhorse-git/packhorse/internal/node"
 )
 
@@ -32,15 +30,7 @@ func (n *Node) LFSLocks(ctx context.Context, path git.RepoPath, _ node.Session, 
 			return lfs.LockAnswer{}, outcome, err
 		}
 	}
-	answer, err := n.locks.Do(ctx, h.lockFiles(), q)
+	answer, err := n.locks.Do(ctx, h.place.Locks(), q)
 	outcome.LFS.Objects = uint32(len(answer.Locks))
 	return answer, outcome, err
-}
-
-// lockFiles returns the files with the locks of the repository.
-func (h *handle) lockFiles() locks.Files {
-	if h.place != nil {
-		return h.place.Locks()
-	}
-	return locks.Dir(filepath.Join(h.Common, "lfs", "locks"))
 }

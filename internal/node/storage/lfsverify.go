@@ -35,11 +35,11 @@ func (n *Node) LFSVerify(ctx context.Context, path *git.RepoPath, progress Progr
 	v := verifier{node: n, progress: progress}
 	v.result = LFSVerification{Damaged: []LFSProblem{}, Missing: []LFSProblem{}, Failed: []LFSProblem{},
 		Skipped: []LFSProblem{}}
-	if n.places != nil {
+	if n.places.KeepsCopies() {
 		return v.result, fault.New(fault.Denied, "LFS objects are in the object store: use packhorse store check --deep")
 	}
 	if path != nil {
-		listed, err := n.listedPath(*path)
+		listed, err := n.listedPath(ctx, *path)
 		if err == nil {
 			err = v.repository(ctx, listed, true)
 		}
@@ -50,7 +50,7 @@ func (n *Node) LFSVerify(ctx context.Context, path *git.RepoPath, progress Progr
 	}
 	err := v.all(ctx)
 	if err == nil {
-		err = n.eachRepository(ctx, func(path git.RepoPath) error {
+		err = n.eachRepository(ctx, ListQuery{}, func(path git.RepoPath) error {
 			v.progress.show(v.result.Verified.Objects, 0, path.String())
 			return v.tolerate(ctx, path, v.missing(ctx, path))
 		})
@@ -75,7 +75,7 @@ func (v *verifier) all(ctx context.Context) error {
 	if n.lfs == nil {
 		return errNoLFS()
 	}
-	if n.places != nil {
+	if n.places.KeepsCopies() {
 		return v.copies(ctx)
 	}
 	err := n.lfs.WalkPool(func(o lfs.Object, _ uint64) error {
@@ -205,7 +205,7 @@ func (v *verifier) object(ctx context.Context, o lfs.Object, err error) error {
 // isElsewhere reports whether the objects of a repository need not be here: it is a mirror, or the .lfsconfig of its
 // HEAD names another server.
 func (h *handle) isElsewhere(ctx context.Context) (bool, error) {
-	if newMirrorMarks(h.Common, h.Config()).Any() {
+	if h.place.MirrorMarks().Any() {
 		return true, nil
 	}
 	snap, err := h.Refs.Snapshot(ctx)

@@ -2,7 +2,9 @@ package storage
 
 import (
 	"context"
+	"path/filepath"
 
+	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/repo"
 )
 
@@ -12,6 +14,9 @@ type ListQuery struct {
 	After  string // Next of the previous page; "": the first page
 	Limit  int    // maximum number of paths; zero means MaxPage
 	All    bool   // also mirrors that must not be read
+
+	lfs     bool        // only repositories that may have LFS objects or locks
+	mirrors MirrorCheck // lists only mirrors that it accepts; nil: all
 }
 
 // MaxPage is the maximum number of paths in a page.
@@ -30,21 +35,18 @@ type Page struct {
 // List reads each directory on the way. The error is Invalid if After is not from a page.
 func (n *Node) List(ctx context.Context, q ListQuery) (Page, error) {
 	n.metrics.lookups.repositories.Inc()
-	page, err := n.list(ctx, q)
-	if err == nil && !q.All && n.places == nil {
-		page.Paths = n.withoutRefused(page.Paths)
-	}
-	return page, err
-}
-
-func (n *Node) list(ctx context.Context, q ListQuery) (Page, error) {
 	if q.Limit <= 0 || q.Limit > MaxPage {
 		q.Limit = MaxPage
 	}
-	if n.places != nil {
-		return n.listPlaces(ctx, q)
+	if !q.All {
+		q.mirrors = n.checkMirror
 	}
-	w := repo.Walk{Options: n.options, Prefix: q.Prefix, After: q.After, MaxVisits: maxVisits, Unreadable: n.logUnreadable}
+	return n.places.List(ctx, q)
+}
+
+// List implements Places.
+func (d *directories) List(ctx context.Context, q ListQuery) (Page, error) {
+	w := repo.Walk{Options: d.options, Prefix: q.Prefix, After: q.After, MaxVisits: maxVisits, Unreadable: d.logUnreadable}
 	var page Page
 	for path, err := range w.All(ctx) {
 		switch {
@@ -52,6 +54,7 @@ func (n *Node) list(ctx context.Context, q ListQuery) (Page, error) {
 			page.Next = w.Last
 		case err != nil:
 			return Page{}, err
+		case !d.selects(q, path):
 		case len(page.Paths) == q.Limit:
 			page.Next = page.Paths[q.Limit-1]
 			return page, nil
@@ -62,7 +65,21 @@ func (n *Node) list(ctx context.Context, q ListQuery) (Page, error) {
 	return page, nil
 }
 
-func (n *Node) logUnreadable(dir string, err error) error {
-	n.log.Debug("skipped an unreadable directory in a list of repositories", "dir", dir, "error", err)
+// selects reports whether the query selects a repository that was found.
+func (d *directories) selects(q ListQuery, below string) bool {
+	dir := filepath.Join(d.root, filepath.FromSlash(below))
+	if q.lfs && !isDir(filepath.Join(dir, "lfs")) {
+		return false
+	}
+	if q.mirrors == nil {
+		return true
+	}
+	path, pathErr := git.ParseRepoPath(below)
+	marks, err := FindMirrorMarks(dir, d.options)
+	return pathErr != nil || err != nil || q.mirrors(path, marks) == nil
+}
+
+func (d *directories) logUnreadable(dir string, err error) error {
+	d.log.Debug("skipped an unreadable directory in a list of repositories", "dir", dir, "error", err)
 	return nil
 }

@@ -64,17 +64,17 @@ func (n *Node) Maintain(ctx context.Context, path git.RepoPath) (MaintenanceResu
 	}
 	defer n.release(h)
 	m, err := n.maintainHandle(ctx, h, path, true)
-	return m, n.withCause(err, h.Common)
+	return m, withCause(err, h.Common, n.root)
 }
 
 // withCause returns an error whose message for the administrator has the cause, for example the messages of Git,
 // without the paths of the repository and of the root.
-func (n *Node) withCause(err error, dir string) error {
+func withCause(err error, dir, root string) error {
 	e, ok := errors.AsType[*fault.Error](err)
 	if !ok || e.Err == nil {
 		return err
 	}
-	text := strings.ReplaceAll(strings.ReplaceAll(e.Error(), dir+"/", ""), n.root+"/", "")
+	text := strings.ReplaceAll(strings.ReplaceAll(e.Error(), dir+"/", ""), root+"/", "")
 	return &fault.Error{Kind: e.Kind, Msg: text, RetryAfter: e.RetryAfter, CallerLimit: e.CallerLimit}
 }
 
@@ -91,18 +91,13 @@ func (n *Node) maintainHandle(ctx context.Context, h *handle, path git.RepoPath,
 		return m, err
 	}
 	defer release()
-	if m.Before, err = h.counts(ctx); err != nil {
+	if m.Before, err = h.place.Counts(ctx); err != nil {
 		return m, err
 	}
-	if h.place != nil {
-		err = h.place.Maintain(ctx, n.maintainCopy)
-	} else {
-		err = n.runSteps(ctx, h.Repo, refs)
-	}
-	if err != nil {
+	if err := h.place.Maintain(ctx, n.runMaintenance, refs); err != nil {
 		return m, err
 	}
-	if m.After, err = h.counts(ctx); err != nil {
+	if m.After, err = h.place.Counts(ctx); err != nil {
 		return m, err
 	}
 	n.log.Info("maintained a repository", "repository", path.String(), "packs_before", m.Before.Packs,
@@ -110,35 +105,14 @@ func (n *Node) maintainHandle(ctx context.Context, h *handle, path git.RepoPath,
 	return m, nil
 }
 
-// maintainCopy repacks the copy of a repository in a directory: geometrically, and with one commit-graph file. A
-// multi-pack-index and its bitmap would name packs of the copy, and are not made.
-func (n *Node) maintainCopy(ctx context.Context, dir string) error {
-	options := n.options
-	options.Hidden = nil // it is in a hidden directory
-	r, err := repo.Open(dir, options)
-	if err != nil {
-		return err
-	}
-	defer r.Close()
-	for _, args := range [][]string{
-		{"repack", "-d", "-l", "-n", "-q", "--geometric=2"},
-		{"commit-graph", "write", "--reachable", "--no-progress"},
-	} {
-		if err := n.runMaintenance(ctx, r, args); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// runSteps runs the steps of maintenance. refs reports whether to pack the refs.
-func (n *Node) runSteps(ctx context.Context, r *repo.Repo, refs bool) error {
-	steps, err := maintenanceSteps(r, refs)
+// Maintain implements Place.
+func (p *dirPlace) Maintain(ctx context.Context, git RunGit, refs bool) error {
+	steps, err := maintenanceSteps(p.repo, refs)
 	if err != nil {
 		return err
 	}
 	for _, s := range steps {
-		if err := n.runStep(ctx, r, s); err != nil {
+		if err := p.runStep(ctx, git, s); err != nil {
 			return err
 		}
 	}
@@ -225,16 +199,17 @@ func exists(path string) (bool, error) {
 }
 
 // runStep runs one step.
-func (n *Node) runStep(ctx context.Context, r *repo.Repo, s maintenanceStep) error {
+func (p *dirPlace) runStep(ctx context.Context, git RunGit, s maintenanceStep) error {
+	r := p.repo
 	if s.args[0] == "multi-pack-index" { // Git fails without packs
 		if packs, err := os.ReadDir(r.Objects.Dirs()[0] + "/pack"); err == nil && !slices.ContainsFunc(packs, isPack) {
 			return nil
 		}
 	}
-	err := n.runPreferred(ctx, r, s)
+	err := p.runPreferred(ctx, git, s)
 	if fault.Is(err, fault.Internal) && s.fallback != nil {
-		n.log.Info("cannot repack a repository with a bitmap or by size, using the fallback", "dir", r.Common, "error", err)
-		err = n.runMaintenance(ctx, r, s.fallback)
+		p.log.Info("cannot repack a repository with a bitmap or by size, using the fallback", "dir", r.Common, "error", err)
+		err = git(ctx, r, s.fallback)
 	}
 	return err
 }
@@ -242,11 +217,12 @@ func (n *Node) runStep(ctx context.Context, r *repo.Repo, s maintenanceStep) err
 func isPack(e fs.DirEntry) bool { return strings.HasSuffix(e.Name(), ".pack") }
 
 // runPreferred runs the command of a step.
-func (n *Node) runPreferred(ctx context.Context, r *repo.Repo, s maintenanceStep) error {
+func (p *dirPlace) runPreferred(ctx context.Context, git RunGit, s maintenanceStep) error {
+	r := p.repo
 	if !s.ownOnly {
-		return n.runMaintenance(ctx, r, s.args)
+		return git(ctx, r, s.args)
 	}
-	view, err := tempDir(filepath.Join(n.root, repo.PrivateDir))
+	view, err := tempDir(filepath.Join(p.root, repo.PrivateDir))
 	if err != nil {
 		return writeError(err)
 	}
@@ -254,7 +230,7 @@ func (n *Node) runPreferred(ctx context.Context, r *repo.Repo, s maintenanceStep
 	if err := linkObjects(r.Objects.Dirs()[0], view); err != nil {
 		return writeError(err)
 	}
-	return n.runMaintenance(ctx, r, s.args, "GIT_OBJECT_DIRECTORY="+view)
+	return git(ctx, r, s.args, "GIT_OBJECT_DIRECTORY="+view)
 }
 
 // linkObjects creates an object directory with the contents of another one, except its alternates. Its directories are
@@ -299,7 +275,7 @@ func (n *Node) runMaintenance(ctx context.Context, r *repo.Repo, args []string, 
 	} {
 		all = append(all, "-c", setting)
 	}
-	err := n.runGit(ctx, process.Command{
+	err := runGit(ctx, n.runner, process.Command{
 		Class: ClassMaintain, Subcommand: args[0], Args: append(append(all, "--git-dir="+r.Common), args...), Env: env,
 		Grace: maintainGrace, Config: r.HooksOff(), Repository: r.Common,
 	})

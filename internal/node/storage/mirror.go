@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -62,15 +61,12 @@ func FindMirrorMarks(path string, o repo.Options) (MirrorMarks, error) {
 
 // MirrorMarks returns the marks of the repository at a path. The errors are those of opening it.
 func (n *Node) MirrorMarks(path git.RepoPath) (MirrorMarks, error) {
-	if n.places != nil {
-		return MirrorMarks{}, nil
-	}
-	h, err := n.acquireDir(path)
+	h, err := n.acquireAny(context.Background(), path)
 	if err != nil {
 		return MirrorMarks{}, err
 	}
 	defer n.release(h)
-	return newMirrorMarks(h.Common, h.Config()), nil
+	return h.place.MirrorMarks(), nil
 }
 
 // HasMirrorMark reports whether the repository at a path on disk below the root, as in a list, has a mark.
@@ -109,18 +105,6 @@ func (n *Node) checkMirror(path git.RepoPath, marks MirrorMarks) error {
 	return err
 }
 
-// withoutRefused removes repositories that checkMirror refuses from the paths of a page.
-func (n *Node) withoutRefused(paths []string) []string {
-	return slices.DeleteFunc(paths, func(below string) bool {
-		path, err := git.ParseRepoPath(below)
-		if err != nil {
-			return false
-		}
-		marks, err := FindMirrorMarks(filepath.Join(n.root, filepath.FromSlash(below)), n.options)
-		return err == nil && n.checkMirror(path, marks) != nil
-	})
-}
-
 // SetMirrorKey sets or removes MirrorKey of a repository.
 func (n *Node) SetMirrorKey(ctx context.Context, dir string, isMirror bool) error {
 	if n.runner == nil {
@@ -131,9 +115,9 @@ func (n *Node) SetMirrorKey(ctx context.Context, dir string, isMirror bool) erro
 	if !isMirror {
 		args = []string{"config", "--file", file, "--unset-all", MirrorKey}
 	}
-	err := n.runGit(ctx, process.Command{Class: ClassManage, Subcommand: "config", Repository: dir, Args: args})
+	err := runGit(ctx, n.runner, process.Command{Class: ClassManage, Subcommand: "config", Repository: dir, Args: args})
 	if err != nil {
 		return gitError(dir, err)
 	}
-	return writeError(errors.Join(disk.SyncDir(file), n.sync(dir))) // SyncDir works for files too
+	return writeError(errors.Join(disk.SyncDir(file), disk.SyncDir(dir))) // SyncDir works for files too
 }

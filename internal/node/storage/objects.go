@@ -18,9 +18,9 @@ func (n *Node) withRepo(ctx context.Context, path git.RepoPath, fn func(*repo.Re
 			return err
 		}
 		err = fn(h.Repo)
-		isGone := h.isGone()
+		isFresh := h.isFresh()
 		n.release(h)
-		if isLast || !isGone || !fault.Is(err, fault.NotFound) {
+		if isLast || isFresh || !fault.Is(err, fault.NotFound) {
 			return err
 		}
 	}

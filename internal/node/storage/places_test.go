@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
@@ -19,6 +20,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/pktline"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/git/refs"
+	"github.com/packhorse-git/packhorse/internal/git/repo"
 	"github.com/packhorse-git/packhorse/internal/lfs/locks"
 	"github.com/packhorse-git/packhorse/internal/lfs/objects"
 	"github.com/packhorse-git/packhorse/internal/node"
@@ -105,16 +107,18 @@ func (p *testPlaces) Acquire(_ context.Context, path git.RepoPath) (storage.Plac
 	return &testPlace{testRepo: r, name: path.String(), known: r.layers}, nil
 }
 
-func (p *testPlaces) List(_ context.Context, prefix, after string, limit int) (paths []git.RepoPath, err error) {
+func (p *testPlaces) List(_ context.Context, q storage.ListQuery) (page storage.Page, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, name := range slices.Sorted(maps.Keys(p.named)) {
-		if strings.HasPrefix(name, prefix) && name > after && len(paths) < limit {
-			path, _ := git.ParseRepoPath(name)
-			paths = append(paths, path)
+		if strings.HasPrefix(name, q.Prefix) && name > q.After && len(page.Paths) < q.Limit {
+			page.Paths = append(page.Paths, name)
 		}
 	}
-	return paths, nil
+	if len(page.Paths) == q.Limit {
+		page.Next = page.Paths[q.Limit-1]
+	}
+	return page, nil
 }
 
 func (p *testPlaces) Create(_ context.Context, path git.RepoPath, _ git.ObjectFormat, head git.RefName,
@@ -130,7 +134,11 @@ func (p *testPlaces) Create(_ context.Context, path git.RepoPath, _ git.ObjectFo
 func (*testPlace) LFS() objects.Remote { return nil }
 func (*testPlace) Locks() locks.Files  { return nil }
 
-func (p *testPlaces) Import(_ context.Context, path git.RepoPath, dir string) error {
+func (p *testPlaces) Import(ctx context.Context, path git.RepoPath, fill func(context.Context, string) error) error {
+	dir := filepath.Join(p.t.TempDir(), "repo.git")
+	if err := fill(ctx, dir); err != nil {
+		return err
+	}
 	r := p.add(path.String(), "")
 	id := git.MustParseObjectID(gittest.At(p.t, dir).Git("rev-parse", "main"))
 	r.Git("fetch", "-q", dir, "main")
@@ -138,11 +146,11 @@ func (p *testPlaces) Import(_ context.Context, path git.RepoPath, dir string) er
 	return nil
 }
 
-func (p *testPlaces) Delete(_ context.Context, path git.RepoPath, id string) error {
+func (p *testPlaces) Delete(_ context.Context, path git.RepoPath, o storage.DeleteOptions) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	r := p.named[path.String()]
-	if r == nil || id != "" && id != r.id {
+	if r == nil || o.Incarnation != "" && o.Incarnation != r.id {
 		return fault.New(fault.NotFound, "no repository %s", path)
 	}
 	delete(p.named, path.String())
@@ -157,7 +165,49 @@ func (p *testPlaces) Rename(_ context.Context, from, to git.RepoPath) error {
 	return nil
 }
 
-func (p *testPlaces) Ready() error { return p.ready }
+func (p *testPlaces) Ready() error                 { return p.ready }
+func (p *testPlaces) Epoch() uint64                { return 0 }
+func (p *testPlaces) CheckInterval() time.Duration { return time.Minute }
+func (p *testPlaces) KeepsCopies() bool            { return true }
+
+func (p *testPlaces) Name(path git.RepoPath) git.RepoPath {
+	name, err := git.ParseRepoPath(strings.TrimSuffix(path.String(), ".git"))
+	if err != nil {
+		return path
+	}
+	return name
+}
+
+func (r *testPlace) Path() git.RepoPath {
+	path, _ := git.ParseRepoPath(r.name)
+	return path
+}
+func (r *testPlace) Key() string                      { return r.id + r.name }
+func (r *testPlace) IsFresh(*repo.Repo) bool          { return r.Known() != nil }
+func (r *testPlace) MirrorMarks() storage.MirrorMarks { return storage.MirrorMarks{} }
+
+func (r *testPlace) Open(ctx context.Context, o repo.Options) (*repo.Repo, error) {
+	o.Place = r
+	opened, err := repo.Open(r.Repo.Dir, o)
+	if err != nil && r.Check(ctx) == nil {
+		opened, err = repo.Open(r.Repo.Dir, o)
+	}
+	return opened, err
+}
+
+func (r *testPlace) Check(ctx context.Context) error {
+	_, err := r.Layers(ctx)
+	return err
+}
+
+func (r *testPlace) Version(_, generation uint64) git.Version {
+	return git.Version{Incarnation: r.id, Epoch: 1, Generation: generation}
+}
+
+func (r *testPlace) Size(ctx context.Context) (int64, error) {
+	c, err := r.Counts(ctx)
+	return c.PackBytes, err
+}
 
 func (r *testPlace) Layers(context.Context) (*refs.Layers, error) {
 	r.p.mu.Lock()
@@ -185,9 +235,7 @@ func (r *testPlace) Known() *refs.Layers {
 	return r.known
 }
 
-func (r *testPlace) ID() string    { return r.id }
-func (r *testPlace) Epoch() uint64 { return 1 }
-func (r *testPlace) Dir() string   { return r.Repo.Dir }
+func (r *testPlace) ID() string { return r.id }
 
 func (r *testPlace) Use(context.Context, func(done, total int64)) (func(), error) {
 	r.p.mu.Lock()
@@ -208,23 +256,30 @@ func (r *testPlace) Push(ctx context.Context) (receivepack.Shadow, error) {
 	return nil, fault.New(fault.Unavailable, "no pushes here")
 }
 
-func (r *testPlace) Counts() pack.Counts { return pack.Counts{Packed: 7, Packs: 2, PackBytes: 1000} }
+func (r *testPlace) Counts(context.Context) (pack.Counts, error) {
+	return pack.Counts{Packed: 7, Packs: 2, PackBytes: 1000}, nil
+}
 
-func (r *testPlace) Maintain(ctx context.Context, repack func(ctx context.Context, dir string) error) error {
+func (r *testPlace) Maintain(ctx context.Context, git storage.RunGit, _ bool) error {
 	dir := filepath.Join(r.p.root, ".packhorse/copy.git")
 	if err := os.CopyFS(dir, os.DirFS(r.Repo.Dir)); err != nil {
 		return err
 	}
-	return repack(ctx, dir)
+	copied, err := repo.Open(dir, repo.Options{})
+	if err != nil {
+		return err
+	}
+	defer copied.Close()
+	return git(ctx, copied, []string{"repack", "-d", "-l", "-n", "-q", "--geometric=2"})
 }
 
-func (r *testPlace) SetHead(_ context.Context, branch git.RefName) error {
+func (r *testPlace) SetHead(_ context.Context, branch git.RefName, _ func() (bool, error)) (bool, error) {
 	r.p.mu.Lock()
 	defer r.p.mu.Unlock()
 	layers := *r.layers
 	layers.Number, layers.Head = layers.Number+1, branch
 	r.layers, r.known = &layers, &layers
-	return nil
+	return true, nil
 }
 
 func (r *testPlace) Release() {
@@ -286,7 +341,7 @@ func TestPlacesFindReplacements(t *testing.T) {
 	if err != nil {
 		t.Errorf("Tree(main) = %v, %v, want the tree of %v", tree, err, third.main())
 	}
-	if err := p.Delete(t.Context(), r.path("app"), ""); err != nil {
+	if err := p.Delete(t.Context(), r.path("app"), storage.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	r.refuses("app", fault.NotFound, "no repository")
@@ -331,7 +386,7 @@ func TestPlacesAreFoundAgain(t *testing.T) {
 	if err := r.push("app", &answer{}); !fault.Is(err, fault.Unavailable) || !strings.Contains(err.Error(), "no pushes") {
 		t.Errorf("push = %v, want the answer of the new repository", err)
 	}
-	if err := p.Delete(t.Context(), r.path("app"), ""); err != nil {
+	if err := p.Delete(t.Context(), r.path("app"), storage.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	if err := r.push("app", &answer{}); !fault.Is(err, fault.NotFound) {

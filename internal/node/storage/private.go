@@ -22,14 +22,14 @@ const (
 )
 
 // privateDirectory returns the private directory in a directory below the root. It records those outside the root
-// itself, so that the next node finds them. The caller holds Node.placing.
-func (n *Node) privateDirectory(parent string) (string, error) {
+// itself, so that the next node finds them. The caller holds directories.placing.
+func (d *directories) privateDirectory(parent string) (string, error) {
 	own := filepath.Join(parent, repo.PrivateDir)
-	below, err := filepath.Rel(n.root, own)
-	if err != nil || parent == n.root || n.privateDirectories[below] {
+	below, err := filepath.Rel(d.root, own)
+	if err != nil || parent == d.root || d.privateDirectories[below] {
 		return own, err
 	}
-	home := filepath.Join(n.root, repo.PrivateDir)
+	home := filepath.Join(d.root, repo.PrivateDir)
 	if err := os.MkdirAll(home, 0o700); err != nil {
 		return "", err
 	}
@@ -41,25 +41,25 @@ func (n *Node) privateDirectory(parent string) (string, error) {
 	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
 		return "", err
 	}
-	n.privateDirectories[below] = true
-	return own, n.sync(home)
+	d.privateDirectories[below] = true
+	return own, d.sync(home)
 }
 
 // removeLeftovers empties the private directories of earlier nodes in the background.
-func (n *Node) removeLeftovers() {
-	home := filepath.Join(n.root, repo.PrivateDir)
-	n.trash.add(home)
+func (d *directories) removeLeftovers() {
+	home := filepath.Join(d.root, repo.PrivateDir)
+	d.trash.add(home)
 	list, err := os.ReadFile(filepath.Join(home, elsewhereFile))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		n.log.Warn("cannot read the list of private directories", "error", err)
+		d.log.Warn("cannot read the list of private directories", "error", err)
 	}
 	for below := range strings.SplitSeq(string(list), "\x00") {
-		own := filepath.Join(n.root, below)
+		own := filepath.Join(d.root, below)
 		real, err := filepath.EvalSymlinks(own)
 		if err != nil || real != own || filepath.Base(own) != repo.PrivateDir || !filepath.IsLocal(below) {
 			continue // not mounted, or not a private directory
 		}
-		n.privateDirectories[below] = true
-		n.trash.add(own)
+		d.privateDirectories[below] = true
+		d.trash.add(own)
 	}
 }

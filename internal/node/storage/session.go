@@ -107,8 +107,8 @@ func (n *Node) ReceivePack(ctx context.Context, path git.RepoPath, session node.
 	defer func() { traceOutcome(span, &outcome, err) }()
 	n.noteRefs(ctx, h)
 	isFirst := false
-	if n.setHead && h.place == nil {
-		snap, err := h.Refs.Snapshot(ctx)
+	if n.setHead {
+		snap, err := h.Refs.SnapshotOf(ctx, nil)
 		if err != nil {
 			return node.Outcome{}, err
 		}
@@ -134,16 +134,16 @@ func (n *Node) ReceivePack(ctx context.Context, path git.RepoPath, session node.
 func (n *Node) beginPush(ctx context.Context, path git.RepoPath) (*handle, receivepack.Shadow, error) {
 	for isLast := false; ; isLast = true {
 		h, err := n.acquire(ctx, path)
-		if err != nil || h.place == nil {
-			return h, nil, err
+		if err != nil {
+			return nil, nil, err
 		}
 		shadow, err := h.place.Push(ctx)
 		if err == nil {
 			return h, shadow, nil
 		}
-		isGone := h.isGone()
+		isFresh := h.isFresh()
 		n.release(h)
-		if isLast || !isGone || !fault.Is(err, fault.NotFound) {
+		if isLast || isFresh || !fault.Is(err, fault.NotFound) {
 			return nil, nil, err
 		}
 	}
@@ -173,9 +173,9 @@ func (n *Node) publishPush(ctx context.Context, h *handle, path git.RepoPath) ti
 	return n.warmer.wait(ctx, h, prepared)
 }
 
-// noteRefs makes later fetches know the refs that a repository has before a change. The records of a store have them.
+// noteRefs makes later fetches know the refs that a repository has before a change.
 func (n *Node) noteRefs(ctx context.Context, h *handle) {
-	if n.server != nil && h.place == nil {
+	if n.server != nil {
 		n.server.NoteRefs(ctx, h.Repo)
 	}
 }
@@ -209,14 +209,10 @@ func (n *Node) RefValue(ctx context.Context, path git.RepoPath, ref git.RefName)
 	return found.ID, err
 }
 
-// traceStore returns a context that traces what the request needs of the object store, and a function that adds it to
-// the outcome. If the store cannot be reached, the response announces the age of the refs. Without Places, both do
-// nothing.
+// traceStore returns a context that traces what the request needs of an object store, and a function that adds it to
+// the outcome. If the store cannot be reached, the response announces the age of the refs.
 func (n *Node) traceStore(ctx context.Context, response node.ResponseWriter) (context.Context,
 	func(*node.Outcome)) {
-	if n.places == nil {
-		return ctx, func(*node.Outcome) {}
-	}
 	onStale := func(time.Duration) {}
 	if w, ok := response.(node.StalenessWriter); ok {
 		onStale = w.SetStaleness

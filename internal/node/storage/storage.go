@@ -19,7 +19,6 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
-	"github.com/packhorse-git/packhorse/internal/git/disk"
 	"github.com/packhorse-git/packhorse/internal/git/graph"
 	"github.com/packhorse-git/packhorse/internal/git/pack"
 	"github.com/packhorse-git/packhorse/internal/git/process"
@@ -58,7 +57,7 @@ type Options struct {
 
 	MaxWatches    int           // concurrent calls of Watch. Zero means 1,000.
 	MaxWatched    int           // repositories watched at the same time. Zero means 10,000.
-	CheckInterval time.Duration // of watched repositories. Zero means one second, with Places 30 seconds.
+	CheckInterval time.Duration // of watched repositories. Zero means that of Places: mostly one second.
 
 	Pushes  *receivepack.Server // nil: pushes are not accepted
 	SetHead bool                // the first push to an empty repository may set HEAD to a pushed branch
@@ -87,12 +86,12 @@ type Node struct {
 	log     *slog.Logger
 	metrics *Metrics
 	options repo.Options
-	places  Places // nil: the repositories are the directories below the root
-	mirrors atomic.Pointer[MirrorCheck]
+	places  Places
+	// stopPlaces ends the background work of the directories.
+	stopPlaces func()
+	mirrors    atomic.Pointer[MirrorCheck]
 	// refusedMirrors has the directories of mirrors whose refusal was logged.
 	refusedMirrors sync.Map
-	epoch          uint64
-	sync           func(dir string) error // disk.SyncDir, except in tests
 
 	server   *uploadpack.Server
 	pushes   *receivepack.Server
@@ -116,14 +115,6 @@ type Node struct {
 	claims   claims
 	upkeep   *upkeep // may be nil
 	warmer   *warmer // may be nil
-	trash    *trash
-	hookScan backgroundTask
-
-	placing            contextMutex    // held to move a repository to or from its place
-	privateDirectories map[string]bool // private directories on other file systems; guarded by placing
-
-	searching       contextMutex // held to search for borrowers; locked before placing
-	borrowerEntries int          // maxBorrowerEntries, except in tests
 }
 
 // contextMutex is a mutex with a lock method that gives up when a context ends. It has room for one token, which the
@@ -169,20 +160,12 @@ func New(server *uploadpack.Server, o Options) (*Node, error) {
 	if o.Metrics == nil {
 		o.Metrics = NewMetrics()
 	}
-	if o.Epoch == 0 {
-		o.Epoch = uint64(time.Now().UnixNano())
-	}
-	if o.Places != nil {
-		o.Epoch = 0 // numbers of a store compare across nodes
-		o.CheckInterval = cmp.Or(o.CheckInterval, placeInterval)
-	}
 	n := &Node{
-		root: root, start: start, log: o.Log, metrics: o.Metrics, epoch: o.Epoch, sync: disk.SyncDir,
+		root: root, start: start, log: o.Log, metrics: o.Metrics,
 		options: options, places: o.Places, server: server, pushes: o.Pushes, setHead: o.SetHead,
 		hooks: o.RepositoryHooks, packs: o.Packs, verifier: o.Verifier, lookups: lookup.New(o.Lookups),
 		runner: o.Runner, handles: newHandleTable(o.MaxOpen),
-		placing: newContextMutex(), collecting: newContextMutex(), privateDirectories: make(map[string]bool),
-		searching: newContextMutex(), borrowerEntries: maxBorrowerEntries,
+		collecting: newContextMutex(),
 	}
 	if n.pushes != nil {
 		n.hooks = n.pushes.RepositoryHooks()
@@ -190,10 +173,16 @@ func New(server *uploadpack.Server, o Options) (*Node, error) {
 			return nil, fault.Wrap(fault.Unavailable, "cannot read the push journal", err)
 		}
 	}
+	stopPlaces := func() {}
+	if n.places == nil {
+		d := n.newDirectories(o)
+		n.places, stopPlaces = d, d.stop
+	}
+	n.stopPlaces = stopPlaces
 	if o.LFS != nil {
 		lfs := *o.LFS
 		lfs.Dir, lfs.Log, lfs.ReadOnly = filepath.Join(root, repo.PrivateDir, lfsKind), n.log, o.ReadOnly
-		lfs.Evicts = n.places != nil
+		lfs.Evicts = n.places.KeepsCopies()
 		n.lfs = objects.New(lfs)
 		n.lfsGrace = cmp.Or(o.LFSCare.Grace, 14*24*time.Hour)
 	}
@@ -205,30 +194,21 @@ func New(server *uploadpack.Server, o Options) (*Node, error) {
 func (n *Node) startBackground(o Options) {
 	n.hub = newHub(n, o)
 	n.walks = newWalks(2 * n.hub.maxSubscriptions) // for those in Watch, and for those before it
-	n.trash = newTrash(n.log, n.metrics)
 	if n.server != nil && n.server.WarmsUp() {
 		n.warmer = newWarmer(n)
 	}
 	if o.Upkeep != nil && o.Runner != nil {
 		n.upkeep = newUpkeep(n, *o.Upkeep)
 	}
-	if !o.ReadOnly {
-		n.removeLeftovers()
-	}
 	if n.lfs != nil && !o.ReadOnly && o.LFSCare.File != "" {
 		n.lfsCarer = newLFSCarer(n, o.LFSCare)
-	}
-	n.hookScan.ctx, n.hookScan.cancel = context.WithCancel(context.Background())
-	if n.places == nil { // those of a store have no hooks
-		n.startHookScan()
 	}
 }
 
 // StopBackground ends what the node does without a request, including its Git commands. Call it when no request that
 // changes repositories runs any more, and before the Runner and the source of packs are closed.
 func (n *Node) StopBackground() {
-	n.hookScan.cancel()
-	n.hookScan.Wait()
+	n.stopPlaces()
 	if n.warmer != nil {
 		n.warmer.close()
 	}
@@ -250,7 +230,6 @@ func (n *Node) Close() error {
 		n.pushes.Close()
 	}
 	n.hub.close()
-	n.trash.close()
 	n.closeHandles()
 	return nil
 }
@@ -280,8 +259,5 @@ func (n *Node) Ready() error {
 	case err != nil && err != io.EOF:
 		return fault.Wrap(fault.Unavailable, "cannot read the root directory", err)
 	}
-	if n.places != nil {
-		return n.places.Ready()
-	}
-	return nil
+	return n.places.Ready()
 }

@@ -187,11 +187,11 @@ func (u *upkeep) check(path git.RepoPath) (outcome string, err error) {
 	if time.Now().Before(last.pausedUntil) {
 		return "paused", nil
 	}
-	now, err := h.counts(u.ctx)
+	now, err := h.place.Counts(u.ctx)
 	if err != nil {
 		return "failed", err
 	}
-	refs := h.place == nil && u.manyLooseRefs(h.Common)
+	refs := u.manyLooseRefs(h.Common)
 	if now.Loose-last.loose < int64(u.Loose) && now.Packs-last.packs < int64(u.Packs) && !refs {
 		return "not_due", nil
 	}

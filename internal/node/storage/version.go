@@ -2,8 +2,6 @@ package storage
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -19,25 +17,9 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/refs"
 )
 
-// changeBits is the number of bits of a generation that count the changes since the repository was opened. The higher
-// bits have the number of the opening. So generations always increase, although the node forgets closed repositories.
-const changeBits = 28
-
-// version returns the version of a snapshot of an open repository. That of a repository in a store is the same on every
-// node.
-func (n *Node) version(o *openRepo, snap *refs.Snapshot) git.Version {
-	if o.place != nil {
-		return git.Version{Incarnation: o.Incarnation, Epoch: o.place.Epoch(), Generation: snap.Generation()}
-	}
-	return git.Version{Incarnation: o.incarnation(), Epoch: n.epoch,
-		Generation: o.opening<<changeBits | min(snap.Generation(), 1<<changeBits-1)}
-}
-
-// incarnation returns a hash of the repository's incarnation and the path by which it was opened. A ".git" file and the
-// directory that it names are opened separately, and their generations cannot be compared.
-func (o *openRepo) incarnation() string {
-	sum := sha256.Sum256([]byte(o.Incarnation + "\x00" + o.dir))
-	return hex.EncodeToString(sum[:16])
+// version returns the version of a snapshot of an open repository.
+func (o *openRepo) version(snap *refs.Snapshot) git.Version {
+	return o.place.Version(o.opening, snap.Generation())
 }
 
 // maxReopenings is how often a look-up is repeated because the repository was reopened meanwhile.
@@ -48,23 +30,33 @@ const maxReopenings = 100
 // A snapshot is valid only if its opening is still the one in the table afterwards. Then every later opening took its
 // snapshots later, so that generations and states have the same order.
 func (n *Node) snapshot(ctx context.Context, path git.RepoPath) (*handle, *refs.Snapshot, git.Version, error) {
-	if n.places != nil {
-		return n.placeSnapshot(ctx, path, func(r *refs.Store) (*refs.Snapshot, error) { return r.Snapshot(ctx) })
-	}
+	return n.takeSnapshot(ctx, path, func(r *refs.Store) (*refs.Snapshot, error) { return r.Snapshot(ctx) })
+}
+
+// latestSnapshot is snapshot without a check for changes by other nodes.
+func (n *Node) latestSnapshot(ctx context.Context, path git.RepoPath) (*handle, *refs.Snapshot, git.Version, error) {
+	return n.takeSnapshot(ctx, path, func(r *refs.Store) (*refs.Snapshot, error) { return r.SnapshotOf(ctx, nil) })
+}
+
+func (n *Node) takeSnapshot(ctx context.Context, path git.RepoPath,
+	take func(*refs.Store) (*refs.Snapshot, error)) (*handle, *refs.Snapshot, git.Version, error) {
+	var failed error // of the attempt before
 	for range maxReopenings {
 		h, err := n.acquire(ctx, path)
 		if err != nil {
 			return nil, nil, git.Version{}, err
 		}
-		snap, err := h.Refs.Snapshot(ctx)
-		if err == nil && h.owns(snap, h.path) && n.isLatest(h.openRepo) {
-			return h, snap, n.version(h.openRepo, snap), nil
+		snap, err := take(h.Refs)
+		if err == nil && h.owns(snap) && n.isLatest(h.openRepo) {
+			return h, snap, h.version(snap), nil
 		}
-		n.drop(path, h) // it can be in the table although another opening replaced its own
+		isFresh := err != nil && h.isFresh()
+		n.drop(n.places.Name(path), h) // it can be in the table although another opening replaced its own
 		n.release(h)
-		if err != nil {
+		if err != nil && (isFresh || failed != nil) {
 			return nil, nil, git.Version{}, err
 		}
+		failed = err
 	}
 	return nil, nil, git.Version{}, fault.Retry(fault.Unavailable, fault.RetrySoon,
 		"the repository is replaced faster than it can be opened")
@@ -72,14 +64,14 @@ func (n *Node) snapshot(ctx context.Context, path git.RepoPath) (*handle, *refs.
 
 // owns reports whether a snapshot that was just taken is of this repository, and not of another one that has replaced
 // it since the handle was acquired.
-func (o *openRepo) owns(snap *refs.Snapshot, path string) bool {
-	if o.last.Load() == snap {
+func (h *handle) owns(snap *refs.Snapshot) bool {
+	if h.last.Load() == snap {
 		return true
 	}
-	if !o.Fresh(path) {
+	if !h.isFresh() {
 		return false
 	}
-	o.last.Store(snap)
+	h.last.Store(snap)
 	return true
 }
 
@@ -87,7 +79,7 @@ func (o *openRepo) owns(snap *refs.Snapshot, path string) bool {
 func (n *Node) isLatest(o *openRepo) bool {
 	n.handles.mu.Lock()
 	defer n.handles.mu.Unlock()
-	return n.handles.byDir[o.dir] == o
+	return n.handles.byKey[o.key] == o
 }
 
 // NextEpoch returns an epoch for a node with this state directory, and stores it there. It is greater than all earlier

@@ -105,7 +105,7 @@ func newHub(n *Node, o Options) *hub {
 		repos: make(map[git.RepoPath]*watchedRepo),
 	}
 	if h.interval <= 0 {
-		h.interval = time.Second
+		h.interval = n.places.CheckInterval()
 	}
 	if h.maxSubscriptions <= 0 {
 		h.maxSubscriptions = 1000
@@ -315,10 +315,7 @@ func (h *hub) run() {
 
 // nextInterval returns the time until the next round. The rounds of several nodes with one store are spread.
 func (h *hub) nextInterval() time.Duration {
-	if h.node.places == nil {
-		return h.interval
-	}
-	return h.interval/2 + rand.N(h.interval)
+	return h.interval*9/10 + rand.N(h.interval/5)
 }
 
 // nextRound returns the repositories to check, and removes those that are not watched any more.

@@ -70,7 +70,7 @@ func (h *hub) update(ctx context.Context, w *watchedRepo, take snapshotFunc) {
 	case err != nil:
 		h.pin(w, nil)
 		if !w.isKnown || !w.current.Gone {
-			h.replace(w, nil, Event{Path: w.path, Version: git.Version{Epoch: h.node.epoch}, Gone: true})
+			h.replace(w, nil, Event{Path: w.path, Version: git.Version{Epoch: h.node.places.Epoch()}, Gone: true})
 		}
 		return
 	}

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/repo"
 	"github.com/packhorse-git/packhorse/internal/node/storage"
 	"github.com/packhorse-git/packhorse/internal/store"
 	"github.com/packhorse-git/packhorse/internal/store/bucket/buckettest"
@@ -39,14 +40,21 @@ func New(t testing.TB, dir string) *Node {
 	return &Node{Store: s}
 }
 
+// Place is a repository of the store.
+type Place interface {
+	storage.Place
+	repo.Place
+	Dir() string // of the local copy
+}
+
 // Import copies a bare repository into the store, and returns it with current refs. It ends with the test.
-func (n *Node) Import(t testing.TB, dir string) storage.Place {
+func (n *Node) Import(t testing.TB, dir string) Place {
 	t.Helper()
 	path, err := git.ParseRepoPath(fmt.Sprintf("imported-%d", n.imports.Add(1)))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := n.Store.Import(t.Context(), path, dir); err != nil {
+	if err := n.Store.ImportDir(t.Context(), path, dir); err != nil {
 		t.Fatal(err)
 	}
 	place, err := n.Acquire(t.Context(), path)
@@ -54,5 +62,5 @@ func (n *Node) Import(t testing.TB, dir string) storage.Place {
 		t.Fatal(err)
 	}
 	t.Cleanup(place.Release)
-	return place
+	return place.(Place)
 }
