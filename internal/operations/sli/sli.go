@@ -41,18 +41,28 @@ type class struct {
 	fast, tolerable, slow, failed prometheus.Counter
 }
 
-// New makes a Set with a bound for each class; a class without one is not judged.
+// Bounds returns the bound of each class, multiplied by scale.
+func Bounds(scale float64) map[Class]time.Duration {
+	bounds := map[Class]time.Duration{
+		Small: 100 * time.Millisecond, Hit: 250 * time.Millisecond, Cold: 10 * time.Second, Push: 10 * time.Second,
+		Search: time.Second, Page: 500 * time.Millisecond, Resolve: 25 * time.Millisecond, App: time.Second,
+		Call: 25 * time.Millisecond, Heavy: 2 * time.Second,
+	}
+	for class, bound := range bounds {
+		bounds[class] = time.Duration(float64(bound) * scale)
+	}
+	return bounds
+}
+
+// New makes a Set with a bound for each class; a class that is absent is not judged.
 func New(bounds map[Class]time.Duration, r prometheus.Registerer) *Set {
 	requests := promauto.With(r).NewCounterVec(prometheus.CounterOpts{
 		Name: "packhorse_sli_requests_total",
-		Help: "Requests by class and verdict: fast (within the bound of [sli]), tolerable (within four times the bound), " +
-			"slow, or failed for a reason on the server, refusals included. Mistakes of clients do not count.",
+		Help: "Requests by class and verdict: fast (within the bound of the class), tolerable (within four times the " +
+			"bound), slow, or failed for a reason on the server, refusals included. Mistakes of clients do not count.",
 	}, []string{"class", "verdict"})
 	s := &Set{classes: make(map[Class]*class)}
 	for name, bound := range bounds {
-		if bound <= 0 {
-			continue
-		}
 		with := func(verdict string) prometheus.Counter { return requests.WithLabelValues(string(name), verdict) }
 		s.classes[name] = &class{bound: bound, fast: with("fast"), tolerable: with("tolerable"), slow: with("slow"),
 			failed: with("failed")}

@@ -10,13 +10,13 @@ import (
 
 func TestVerdicts(t *testing.T) {
 	t.Parallel()
-	s := New(map[Class]time.Duration{Small: 100 * time.Millisecond, Push: 0}, prometheus.NewPedanticRegistry())
+	s := New(map[Class]time.Duration{Small: 100 * time.Millisecond}, prometheus.NewPedanticRegistry())
 	s.Answered(Small, 100*time.Millisecond)
 	s.Answered(Small, 101*time.Millisecond)
 	s.Answered(Small, 400*time.Millisecond)
 	s.Answered(Small, 401*time.Millisecond)
 	s.Failed(Small)
-	s.Answered(Push, time.Hour) // turned off
+	s.Answered(Push, time.Hour) // not judged
 	s.Answered(None, time.Hour)
 	c := s.classes[Small]
 	for verdict, got := range map[string][2]float64{

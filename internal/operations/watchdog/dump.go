@@ -6,9 +6,12 @@ import (
 	"io"
 	"os"
 	"runtime"
+	"runtime/pprof"
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/packhorse-git/packhorse/internal/schedule/retry"
 )
 
 // Dump describes a written dump.
@@ -25,10 +28,9 @@ const partPatience = 10 * time.Second
 const (
 	stackLimit   = 16 << 20
 	profileLimit = 8 << 20
-	traceLimit   = 64 << 20
 	textLimit    = 4 << 20
 	notesLimit   = 4 << 10
-	lastWords    = 64 << 10 // on standard error, when no directory takes a dump
+	lastWords    = 64 << 10 // on standard error, if the directory does not take a dump
 )
 
 // notesName is the file with missing parts and reasons. There is always space for it.
@@ -54,12 +56,8 @@ func (w *Watchdog) pieces() []piece {
 		{Part: Part{"stacks.txt", writeStacks}, limit: stackLimit, text: true, stops: true},
 		{Part: Part{"goroutines.txt", profile("goroutine", 1)}, limit: profileLimit, text: true, stops: true},
 	}
-	if w.recorder != nil {
-		list = append(list, piece{Part: Part{"trace.out", w.writeTrace}, limit: traceLimit, stops: true, extra: w.Profile})
-	}
-	for _, name := range []string{"mutex", "block", "goroutine", "heap"} {
-		list = append(list, piece{Part: Part{name + ".pprof", profile(name, 0)}, limit: profileLimit,
-			stops: name == "goroutine"})
+	for _, name := range []string{"mutex", "heap"} {
+		list = append(list, piece{Part: Part{name + ".pprof", profile(name, 0)}, limit: profileLimit})
 	}
 	for _, p := range w.Parts {
 		list = append(list, piece{Part: p, limit: textLimit, text: true})
@@ -77,23 +75,20 @@ type file struct {
 	data []byte
 }
 
-// writing is a dump that is being written to a place.
+// writing is a dump that is being written.
 type writing struct {
 	w     *Watchdog
-	name  string
-	at    *draft // nil: no place takes it
-	left  []*place
-	made  []file // all that there is so far, for another place should this one hang
+	at    *draft // nil: the directory does not take it
+	err   error  // the reason
+	files []string
 	notes []string
-	errs  []error
 }
 
 // write makes and writes a dump.
 func (w *Watchdog) write(cause string, why []string) (Dump, error) {
 	began := time.Now()
-	d := &writing{w: w, left: w.places}
-	d.name = fmt.Sprintf("%s-%s-%d", began.UTC().Format(nameTime), cause, os.Getpid())
-	d.next()
+	d := &writing{w: w}
+	d.at, d.err = w.place.draft(fmt.Sprintf("%s-%s-%d", began.UTC().Format(nameTime), cause, os.Getpid()))
 	d.put(file{"why.txt", w.reasons(began, cause, why)})
 	for _, p := range w.pieces() {
 		if p.stops && w.startHangs() {
@@ -131,91 +126,34 @@ func (d *writing) note(format string, args ...any) {
 	d.notes = append(d.notes, fmt.Sprintf(format, args...))
 }
 
-// next selects the next place that accepts the dump.
-func (d *writing) next() {
-	d.at = nil
-	for len(d.left) > 0 {
-		p := d.left[0]
-		d.left = d.left[1:]
-		at, err := p.draft(d.name)
-		if err == nil {
-			for _, f := range d.made {
-				if err = at.put(f); err != nil {
-					at.drop()
-					break
-				}
-			}
-		}
-		if err == nil {
-			d.at = at
-			return
-		}
-		d.failed(p, err)
-	}
-	if text := d.stacks(); d.w.Stderr != nil && len(text) > 0 {
-		d.lastWords(text)
-	}
-}
-
-func (d *writing) failed(p *place, err error) {
-	d.note("%s does not take the dump: %v", p.dir, err)
-	d.errs = append(d.errs, fmt.Errorf("%s: %w", p.dir, err))
-}
-
-// put writes a part, to another place if necessary.
+// put writes a part. If the directory does not take it, stacks go to standard error, which may hang as well.
 func (d *writing) put(f file) {
-	d.made = append(d.made, f)
-	if d.at == nil {
-		if f.name == "goroutines.txt" && d.w.Stderr != nil {
-			d.lastWords(f.data)
-		}
-		return
-	}
-	err := d.at.put(f)
-	if err == nil {
-		return
-	}
-	if errors.Is(err, errFull) {
-		d.made = d.made[:len(d.made)-1]
-		d.note("%s: %v", f.name, err)
-		return
-	}
-	d.failed(d.at.place, err)
-	d.at.drop()
-	d.next()
-}
-
-func (d *writing) stacks() []byte {
-	for _, f := range d.made {
-		if f.name == "goroutines.txt" {
-			return f.data
+	if d.err == nil {
+		switch err := d.at.put(f); {
+		case err == nil:
+			d.files = append(d.files, f.name)
+		case errors.Is(err, errFull):
+			d.note("%s: %v", f.name, err)
+		default:
+			d.at.drop()
+			d.err = err
 		}
 	}
-	return nil
-}
-
-// lastWords writes stacks to standard error, which may hang as well.
-func (d *writing) lastWords(text []byte) {
-	text = text[:min(len(text), lastWords)]
-	go func() {
-		fmt.Fprintf(d.w.Stderr, "packhorse: no directory takes a dump (%v); stacks:\n%s\n", errors.Join(d.errs...), text)
-	}()
+	if d.err != nil && f.name == "goroutines.txt" && d.w.Stderr != nil {
+		text, err := f.data[:min(len(f.data), lastWords)], d.err
+		go func() {
+			fmt.Fprintf(d.w.Stderr, "packhorse: %s does not take a dump (%v); stacks:\n%s\n", d.w.Dir, err, text)
+		}()
+	}
 }
 
 // end gives the dump its final name.
 func (d *writing) end() (Dump, error) {
-	if d.at == nil {
-		return Dump{}, errors.Join(append(d.errs, errors.New("no directory takes the dump"))...)
+	if d.err != nil {
+		return Dump{}, fmt.Errorf("%s does not take the dump: %w", d.w.Dir, d.err)
 	}
 	dir, err := d.at.end()
-	if err != nil {
-		return Dump{}, err
-	}
-	out := Dump{Dir: dir, Files: []string{}, Notes: append([]string{}, d.notes...)}
-	for _, f := range d.made {
-		out.Files = append(out.Files, f.name)
-	}
-	return out, nil
+	return Dump{Dir: dir, Files: d.files, Notes: append([]string{}, d.notes...)}, err
 }
 
 // collect makes a part in memory. After an error it still returns a part that is useful.
@@ -284,4 +222,34 @@ func (b *buffer) close() (data []byte, over bool) {
 	defer b.mu.Unlock()
 	b.closed = true
 	return b.data, b.over
+}
+
+// profile writes one of the runtime's profiles.
+func profile(name string, debug int) func(io.Writer) error {
+	return func(to io.Writer) error { return pprof.Lookup(name).WriteTo(to, debug) }
+}
+
+// writeStacks writes the stack of each goroutine, with the reason and duration of its wait.
+func writeStacks(to io.Writer) error {
+	n := runtime.NumGoroutine()
+	if n > manyGoroutines {
+		return fmt.Errorf("%d goroutines are too many for a stack of each; goroutines.txt has them together", n)
+	}
+	for size := min(64<<10+n<<11, stackLimit); ; size = min(2*size, stackLimit) {
+		buf := make([]byte, size)
+		if n := runtime.Stack(buf, true); n < size || size == stackLimit {
+			_, err := to.Write(buf[:n])
+			return err
+		}
+	}
+}
+
+// writeCPU writes a CPU profile. It fails if another profile is running.
+func (w *Watchdog) writeCPU(to io.Writer) error {
+	if err := pprof.StartCPUProfile(to); err != nil {
+		return err
+	}
+	defer pprof.StopCPUProfile()
+	_ = retry.Sleep(w.stopped, w.Profile)
+	return nil
 }

@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -19,32 +18,19 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/disk"
 )
 
-// place is a directory of dumps. Each dump is a directory named TIME-CAUSE-PID, with the suffix ".part" until it is
+// place is the directory of dumps. Each dump is a directory named TIME-CAUSE-PID, with the suffix ".part" until it is
 // complete. Other names are ignored. Disk operations may hang; see do.
 type place struct {
 	dir      string
-	count    int
 	maxBytes int64
-	minFree  int64
-	// part replaces minFree for a small spare disk: 1/part of the disk stays free. Zero means minFree.
-	part     int64
 	patience time.Duration
-	metrics  *Metrics
-	shared   bool        // other processes of this user have their dumps there, too
 	busy     atomic.Bool // an operation hangs in it
 }
 
-// spareBytes is the maximum size of dumps in the spare place, which is usually memory.
-const spareBytes = 64 << 20
-
-func newPlace(dir string, o *Options, spare bool) *place {
-	p := &place{dir: dir, count: max(o.Count, 1), maxBytes: o.MaxBytes, minFree: o.MinFree, patience: o.diskPatience,
-		metrics: o.Metrics}
-	if spare {
-		p.count, p.maxBytes, p.part, p.shared = min(p.count, 3), min(p.maxBytes, spareBytes), 2, true
-	}
-	return p
-}
+const (
+	maxDumps = 10
+	minFree  = 64 << 20 // bytes that stay free on the disk
+)
 
 // nameTime is the format of the time in the name of a dump. Names sort by time.
 const nameTime = "20060102T150405.000Z"
@@ -113,11 +99,11 @@ func (p *place) draft(name string) (*draft, error) {
 
 // ready makes space for a dump and creates its directory.
 func (p *place) ready(root *os.Root, name string) error {
-	if err := p.prune(root, p.count-1, p.maxBytes, ""); err != nil {
+	if err := p.prune(root, maxDumps-1, p.maxBytes, ""); err != nil {
 		return err
 	}
-	if free, floor, err := p.free(); err != nil || free < floor {
-		return errors.Join(err, fmt.Errorf("%d bytes are free, and %d have to stay so", free, floor))
+	if _, free, err := disk.Space(p.dir); err != nil || free < minFree {
+		return errors.Join(err, fmt.Errorf("%d bytes are free, and %d have to stay so", free, minFree))
 	}
 	return root.Mkdir(name+partSuffix, 0o700)
 }
@@ -152,16 +138,6 @@ func (p *place) open() (*os.Root, error) {
 	return root, nil
 }
 
-// free returns the free bytes of the disk, and how many have to stay free.
-func (p *place) free() (free, floor int64, err error) {
-	size, free, err := disk.Space(p.dir)
-	floor = p.minFree
-	if p.part > 0 {
-		floor = min(floor, size/p.part)
-	}
-	return free, floor, err
-}
-
 // put writes a file. It returns errFull if the file is too large, and omits it.
 func (d *draft) put(f file) error {
 	return d.do(func() error {
@@ -170,12 +146,12 @@ func (d *draft) put(f file) error {
 		if f.name != notesName {
 			room -= notesLimit
 		}
-		if err := d.prune(d.root, d.count, room, d.name+partSuffix); err != nil {
+		if err := d.prune(d.root, maxDumps, room, d.name+partSuffix); err != nil {
 			return err
 		}
-		if free, floor, err := d.free(); err != nil {
+		if _, free, err := disk.Space(d.dir); err != nil {
 			return err
-		} else if free-size < floor {
+		} else if free-size < minFree {
 			return errFull
 		}
 		out, err := d.root.OpenFile(filepath.Join(d.name+partSuffix, f.name), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
@@ -196,15 +172,8 @@ func (d *draft) end() (string, error) {
 	return filepath.Join(d.dir, d.name), err
 }
 
-// runsElse reports whether a dump belongs to another process that is running.
-func runsElse(dump string) bool {
-	name := strings.TrimSuffix(dump, partSuffix)
-	pid, err := strconv.Atoi(name[strings.LastIndexByte(name, '-')+1:])
-	return err == nil && pid != os.Getpid() && unix.Kill(pid, 0) != unix.ESRCH
-}
-
-// prune removes the oldest dumps until there are at most count dumps of at most bytes bytes. It keeps dumps of other
-// running processes and the dump named keep. It returns errFull if keep alone is too large.
+// prune removes the oldest dumps until there are at most count dumps of at most bytes bytes. It keeps the dump named
+// keep. It returns errFull if keep alone is too large.
 func (p *place) prune(root *os.Root, count int, bytes int64, keep string) error {
 	f, err := root.Open(".")
 	if err != nil {
@@ -216,7 +185,7 @@ func (p *place) prune(root *os.Root, count int, bytes int64, keep string) error 
 		return err
 	}
 	entries = slices.DeleteFunc(entries, func(e fs.DirEntry) bool {
-		return !e.IsDir() || !dumpName.MatchString(e.Name()) || p.shared && runsElse(e.Name())
+		return !e.IsDir() || !dumpName.MatchString(e.Name())
 	})
 	slices.SortFunc(entries, func(a, b fs.DirEntry) int { return strings.Compare(b.Name(), a.Name()) }) // the newest first
 	var sum, kept int64
@@ -245,7 +214,6 @@ func (p *place) prune(root *os.Root, count int, bytes int64, keep string) error 
 		left++
 		sum += size
 	}
-	p.metrics.bytes.Set(float64(sum))
 	return nil
 }
 
@@ -269,16 +237,6 @@ func sizeOf(root *os.Root, dir string) (sum int64) {
 func owned(info fs.FileInfo) bool {
 	s, ok := info.Sys().(*syscall.Stat_t)
 	return ok && int(s.Uid) == os.Geteuid()
-}
-
-// DefaultSpare returns the directory for dumps that the state directory cannot hold: in memory, if the system has such
-// a directory.
-func DefaultSpare() string {
-	base := os.TempDir()
-	if info, err := os.Stat("/dev/shm"); err == nil && info.IsDir() {
-		base = "/dev/shm"
-	}
-	return filepath.Join(base, fmt.Sprintf("packhorse-dumps-%d", os.Geteuid()))
 }
 
 // coarse is the maximum delay of file times behind the clock (ktime_get_coarse_real_ts64: a tick).

@@ -1,15 +1,13 @@
-// Package watchdog detects that its process makes no progress, and writes a dump of it: stacks, profiles, the last
-// seconds of the execution trace, and the tree of processes. Afterwards would be too late, because a process that is
-// locked up accepts no connection of a profiler.
+// Package watchdog detects that its process makes no progress, and writes a dump of it: stacks, profiles, and the tree
+// of processes. Afterwards would be too late, because a process that is locked up accepts no connection of a profiler.
 //
-// Every second or two the watchdog reads cheap signs. These are runnable goroutines that do not run, goroutines that
-// wait for locks, threads in system calls, and a git process whose start takes too long. It also sends probes: small
-// requests through the process's own listeners, and small accesses to its disks. A sign that lasts causes a dump.
+// Every second or two the watchdog checks whether runnable goroutines run. It also sends probes: small requests through
+// the process's own listeners, and small accesses to its disks. A sign that lasts causes a dump.
 //
-// The watchdog has to work when nothing else does. It shares no lock with the code that it watches. It assembles a dump
-// in memory first, and gives up a part after a time limit. Goroutines that may hang in a disk write the files; if they
-// do, another directory is used. It logs last, from a separate goroutine. It cannot work if the runtime runs no
-// goroutine at all, for example with a thread in a page fault while the collector stops the world.
+// The watchdog has to work when nothing else does. It shares no lock with the code that it watches. It makes a part of
+// a dump in memory first, and gives it up after a time limit. Goroutines that may hang in a disk write the files; if
+// they do, the stacks go to standard error. It logs last, from a separate goroutine. It cannot work if the runtime runs
+// no goroutine at all, for example with a thread in a page fault while the collector stops the world.
 // docs/explanation/watchdog.md names the remedy.
 //
 // Dumps are limited in number and bytes, leave free space on the disk, and become rarer while a sign lasts.
@@ -32,16 +30,10 @@ import (
 
 // Options configure a Watchdog.
 type Options struct {
-	Dir   string // directory of dumps, created with mode 0700
-	Spare string // directory to use if Dir fails, may be empty
-
+	Dir      string        // directory of dumps, created with mode 0700
 	Stall    time.Duration // time that a sign lasts before a dump
-	Blocked  int           // number of goroutines in locks or system calls that is a sign
 	Interval time.Duration // minimum time between two automatic dumps, doubles while signs last
-	Count    int           // maximum number of dumps
 	MaxBytes int64         // maximum size of all dumps
-	MinFree  int64         // bytes that stay free on the disk
-	Trace    int64         // bytes of memory for the execution trace, zero turns it off
 	Profile  time.Duration // duration of a dump's CPU profile
 
 	Probes   []Probe
@@ -50,7 +42,7 @@ type Options struct {
 	Redact   func(string) string  // removes secrets from command lines, may be nil
 	About    string               // role and version of the process
 	Log      *slog.Logger
-	Stderr   io.Writer // receives stacks if no directory works, may be nil
+	Stderr   io.Writer // receives stacks if the directory does not take a dump, may be nil
 	Metrics  *Metrics  // may be nil
 
 	patience     time.Duration // time limit for one part of a dump, by default partPatience
@@ -76,9 +68,8 @@ const (
 // Watchdog watches over its process until Close. It is safe for concurrent use.
 type Watchdog struct {
 	Options
-	recorder *recorder
-	places   []*place
-	probes   []*probe
+	place  *place
+	probes []*probe
 
 	stop    context.CancelFunc
 	stopped context.Context
@@ -91,7 +82,6 @@ type Watchdog struct {
 
 	// Used by the goroutine that reads signs.
 	signs     signs
-	bad       bool // the last reading had a sign
 	notBefore time.Time
 	lasted    int       // consecutive dumps without a quiet interval
 	lastSign  time.Time // time of the last sign that deserved a dump
@@ -100,7 +90,7 @@ type Watchdog struct {
 // Start starts a watchdog.
 func Start(o Options) *Watchdog {
 	if o.Metrics == nil {
-		o.Metrics = NewMetrics()
+		o.Metrics = NewMetrics(nil)
 	}
 	o.patience, o.diskPatience = cmp.Or(o.patience, partPatience), cmp.Or(o.diskPatience, partPatience)
 	if o.Redact == nil {
@@ -108,18 +98,8 @@ func Start(o Options) *Watchdog {
 	}
 	w := &Watchdog{Options: o, busy: map[string]bool{}, lines: make(chan func(), 16)}
 	w.stopped, w.stop = context.WithCancel(context.Background())
-	for _, dir := range []string{o.Dir, o.Spare} {
-		if dir != "" {
-			w.places = append(w.places, newPlace(dir, &w.Options, len(w.places) > 0))
-		}
-	}
-	sampleLocks()
-	if o.Trace > 0 {
-		var err error
-		if w.recorder, err = newRecorder(o.Trace, o.Stall); err != nil {
-			o.Log.Warn("no execution trace is kept for dumps", "error", err)
-		}
-	}
+	w.place = &place{dir: o.Dir, maxBytes: o.MaxBytes, patience: o.diskPatience}
+	runtime.SetMutexProfileFraction(100) // one of a hundred waits for a mutex
 	for _, p := range o.Probes {
 		one := &probe{Probe: p, made: time.Now()}
 		w.probes = append(w.probes, one)
@@ -129,13 +109,6 @@ func Start(o Options) *Watchdog {
 	w.work.Go(w.logLines)
 	w.work.Go(w.look)
 	return w
-}
-
-// sampleLocks makes the runtime sample waits for locks: one of a hundred waits for a mutex. Of blocking operations it
-// samples those of 10 ms and more, and shorter ones in proportion to their length.
-func sampleLocks() {
-	runtime.SetMutexProfileFraction(100)
-	runtime.SetBlockProfileRate(int((10 * time.Millisecond).Nanoseconds()))
 }
 
 // closePatience is the time limit of Close for operations that may hang.
@@ -157,7 +130,6 @@ func (w *Watchdog) Close() {
 	case <-done:
 	case <-patience.C:
 	}
-	w.recorder.stop()
 }
 
 // tick returns the time between two readings.
@@ -167,8 +139,8 @@ func (w *Watchdog) tick() time.Duration {
 
 // look takes a reading at each tick, and starts a dump when a sign lasts too long.
 func (w *Watchdog) look() {
-	w.signs = newSigns(w.Stall, w.Blocked)
-	ruler := ruler{stall: w.Stall}
+	w.signs = signs{stall: w.Stall}
+	var ruler ruler
 	for {
 		due := time.Now().Add(w.tick())
 		select {
@@ -177,15 +149,10 @@ func (w *Watchdog) look() {
 		case <-time.After(w.tick()):
 		}
 		now := time.Now()
-		r := ruler.read(now, w.Blocked, !w.startHangs())
-		r.late = now.Sub(due)
-		if w.Starting != nil {
-			r.starting = w.Starting()
-		}
+		r := reading{at: now, late: now.Sub(due), slow: ruler.read()}
 		for _, p := range w.probes {
 			r.probes = append(r.probes, probing{p.Name, p.waiting(now)})
 		}
-		w.Metrics.traces(w.recorder.pace(now, r.switches))
 		found := w.signs.findings(r)
 		w.Metrics.looked(r, found)
 		w.bark(now, found)
@@ -199,16 +166,12 @@ func (w *Watchdog) startHangs() bool { return w.Starting != nil && w.Starting() 
 
 // bark starts a dump for signs, unless there was a recent one.
 func (w *Watchdog) bark(now time.Time, found []finding) {
-	begins := !w.bad
-	if w.bad = len(found) > 0; !w.bad {
+	if len(found) == 0 {
 		return
 	}
 	again := now.Sub(w.lastSign) < w.Interval && !w.lastSign.IsZero()
 	w.lastSign = now
 	if again && now.Before(w.notBefore) { // after a quiet interval it is a new incident, which gets a dump
-		if begins {
-			w.Metrics.skipped.Inc()
-		}
 		return
 	}
 	w.lasted++

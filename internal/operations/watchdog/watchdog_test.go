@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -33,9 +32,8 @@ const never = time.Hour
 // options are those of a watchdog that sees nothing.
 func options(t *testing.T) Options {
 	return Options{
-		Dir: filepath.Join(t.TempDir(), "dumps"), Stall: never, Blocked: 1 << 30, Interval: never, Count: 10,
-		MaxBytes: 1 << 30,
-		Profile:  time.Millisecond, Log: slog.New(slog.DiscardHandler), Metrics: NewMetrics(), About: "a test",
+		Dir: filepath.Join(t.TempDir(), "dumps"), Stall: never, Interval: never, MaxBytes: 1 << 30,
+		Profile: time.Millisecond, Log: slog.New(slog.DiscardHandler), Metrics: NewMetrics(nil), About: "a test",
 	}
 }
 
@@ -96,7 +94,7 @@ func whole(dir string) (list []string) {
 
 func TestJudge(t *testing.T) {
 	t.Parallel()
-	s := newSigns(10*time.Second, 200)
+	s := signs{stall: 10 * time.Second}
 	start := time.Now()
 	for _, step := range []struct {
 		after time.Duration
@@ -104,18 +102,15 @@ func TestJudge(t *testing.T) {
 		want  []string
 	}{
 		{0, reading{}, nil},
-		{1 * time.Second, reading{starting: 9 * time.Second, late: 9 * time.Second,
-			probes: []probing{{"http", 9 * time.Second}}}, nil},
-		{2 * time.Second, reading{starting: 10 * time.Second}, []string{signSpawn}},
+		{1 * time.Second, reading{late: 9 * time.Second, probes: []probing{{"http", 9 * time.Second}}}, nil},
 		{3 * time.Second, reading{late: 11 * time.Second}, []string{signScheduler}},
 		{4 * time.Second, reading{probes: []probing{{"http", 1}, {"disk", 10 * time.Second}}}, []string{signProbe}},
-		{5 * time.Second, reading{locks: 199, syscalls: 199, slow: 0.01}, nil},
-		{6 * time.Second, reading{locks: 200, syscalls: 200, slow: 0.02}, nil},
-		{15 * time.Second, reading{locks: 2000, syscalls: 200, slow: 1}, nil},
-		{16 * time.Second, reading{locks: 2000, syscalls: 199, slow: 1}, []string{signMutex, signScheduler}},
-		{17 * time.Second, reading{locks: 2000, syscalls: 200, slow: 0}, []string{signMutex}},
-		{18 * time.Second, reading{locks: 0, syscalls: 200}, nil},
-		{27 * time.Second, reading{locks: 2000, syscalls: 200}, []string{signSyscall}},
+		{5 * time.Second, reading{slow: 0.01}, nil},
+		{6 * time.Second, reading{slow: 0.02}, nil},
+		{15 * time.Second, reading{slow: 1}, nil},
+		{16 * time.Second, reading{slow: 1}, []string{signScheduler}},
+		{17 * time.Second, reading{slow: 0}, nil},
+		{27 * time.Second, reading{slow: 1}, nil},
 	} {
 		step.r.at = start.Add(step.after)
 		var got []string
@@ -141,7 +136,7 @@ func TestBark(t *testing.T) {
 	var at []time.Duration
 	for d := time.Duration(0); d < 8*time.Hour; d += time.Minute {
 		before := other.notBefore
-		other.bark(began.Add(d), []finding{{signMutex, "a test"}})
+		other.bark(began.Add(d), []finding{{signProbe, "a test"}})
 		if other.notBefore != before {
 			at = append(at, d)
 		}
@@ -152,18 +147,14 @@ func TestBark(t *testing.T) {
 		t.Errorf("dumps at %v, want %v", at, want)
 	}
 	quiet := began.Add(8*time.Hour + 10*m) // before it would have been the turn of the old sign
-	other.bark(quiet, []finding{{signMutex, "again"}})
+	other.bark(quiet, []finding{{signProbe, "again"}})
 	if other.notBefore != quiet.Add(o.Interval) {
 		t.Errorf("after a quiet time the next may be at %v", other.notBefore.Sub(quiet))
 	}
-	if n := value(t, other.Metrics.skipped); n != 0 {
-		t.Errorf("%v skipped while the same sign lasts", n)
-	}
 	other.bark(quiet.Add(m), nil)
-	other.bark(quiet.Add(2*m), []finding{{signMutex, "soon again"}})
-	other.bark(quiet.Add(3*m), []finding{{signMutex, "still"}})
-	if n := value(t, other.Metrics.skipped); n != 1 || other.notBefore != quiet.Add(o.Interval) {
-		t.Errorf("%v skipped of one sign that came back soon", n)
+	other.bark(quiet.Add(2*m), []finding{{signProbe, "soon again"}})
+	if other.notBefore != quiet.Add(o.Interval) {
+		t.Error("a sign that came back soon has another dump")
 	}
 	other.work.Wait()
 }
@@ -181,7 +172,6 @@ func TestNoDumpAfterTheEnd(t *testing.T) {
 // TestDump checks the files of a dump and their modes.
 func TestDump(t *testing.T) {
 	o := options(t)
-	o.Trace = 1 << 20
 	o.Parts = []Part{{"requests.txt", func(w io.Writer) error {
 		_, err := io.WriteString(w, "one request\n")
 		return err
@@ -190,8 +180,8 @@ func TestDump(t *testing.T) {
 	d := w.mustDump(t)
 	for name, want := range map[string]string{
 		"why.txt": "a test asks", "stacks.txt": "TestDump", "goroutines.txt": "goroutine profile: total",
-		"requests.txt": "one request", "trace.out": "go 1.",
-		"mutex.pprof": "", "block.pprof": "", "goroutine.pprof": "", "heap.pprof": "", "cpu.pprof": "",
+		"requests.txt": "one request",
+		"mutex.pprof":  "", "heap.pprof": "", "cpu.pprof": "",
 	} {
 		if text := read(t, d, name); !strings.Contains(text, want) || text == "" {
 			t.Errorf("%s: %.200q", name, text)
@@ -217,7 +207,6 @@ func TestDump(t *testing.T) {
 func TestTogether(t *testing.T) {
 	t.Parallel()
 	o := options(t)
-	o.Trace = 0
 	entered, proceed := make(chan struct{}), make(chan struct{})
 	o.Parts = []Part{{"slow.txt", func(io.Writer) error {
 		close(entered)
@@ -256,13 +245,17 @@ func holdsTheLockTooLong(mu *sync.Mutex, held chan<- struct{}, until <-chan stru
 	<-until
 }
 
-// TestLockUp checks that 1,400 goroutines that wait for one lock cause a dump.
+// TestLockUp checks that a probe that waits for a lock with 1,400 goroutines causes a dump that names its holder.
 func TestLockUp(t *testing.T) {
 	o := options(t)
-	o.Stall, o.Blocked, o.Trace = 100*time.Millisecond, 1400, 1<<20
+	o.Stall = 100 * time.Millisecond
 	o.Interval = 10 * time.Millisecond // on a busy machine the first dump can be for another sign
-	start(t, o)
 	var mu sync.Mutex
+	o.Probes = []Probe{{"log", func(context.Context) error {
+		mu.Lock()
+		defer mu.Unlock()
+		return nil
+	}}}
 	held, until := make(chan struct{}), make(chan struct{})
 	var all sync.WaitGroup
 	defer all.Wait()
@@ -275,41 +268,19 @@ func TestLockUp(t *testing.T) {
 			defer mu.Unlock()
 		})
 	}
-	var d Dump
-	eventually(t, "a dump for the lock", func() bool {
-		for _, name := range whole(o.Dir) {
-			if strings.Contains(name, "-"+signMutex+"-") {
-				d.Dir = filepath.Join(o.Dir, name)
-				return true
+	start(t, o)
+	eventually(t, "a dump with the holder of the lock", func() bool {
+		return slices.ContainsFunc(whole(o.Dir), func(name string) bool {
+			said := func(file string) string {
+				text, _ := os.ReadFile(filepath.Join(o.Dir, name, file))
+				return string(text)
 			}
-		}
-		return false
+			return strings.Contains(said("why.txt"), `the probe "log" has had no answer`) &&
+				strings.Contains(said("stacks.txt"), "holdsTheLockTooLong") &&
+				strings.Count(said("stacks.txt"), "[sync.Mutex.Lock") >= 1400 &&
+				strings.Contains(said("goroutines.txt"), "holdsTheLockTooLong")
+		})
 	})
-	if text := read(t, d, "stacks.txt"); !strings.Contains(text, "holdsTheLockTooLong") ||
-		strings.Count(text, "[sync.Mutex.Lock") < 1400 {
-		t.Errorf("stacks.txt has no culprit, or %d who wait", strings.Count(text, "[sync.Mutex.Lock"))
-	}
-	if text := read(t, d, "why.txt"); !strings.Contains(text, "goroutines wait for locks") {
-		t.Error(text)
-	}
-	if text := read(t, d, "goroutines.txt"); !strings.Contains(text, "holdsTheLockTooLong") {
-		t.Error("goroutines.txt does not contain the function that holds the lock")
-	}
-}
-
-// TestRulerSeesWaitsThatAreOver: locks that many wait for, each for a short time, are in no stack for long; the
-// runtime's sum has them.
-func TestRulerSeesWaitsThatAreOver(t *testing.T) {
-	var l ruler
-	began := time.Now()
-	l.read(began, 1<<30, true)
-	l.waited -= 1000 // as if so many seconds had been waited since
-	l.at = began.Add(-time.Second)
-	if r := l.read(began, 1<<30, true); r.locks < 1000 {
-		t.Errorf("%d wait", r.locks)
-	}
-	l.counts = nil
-	l.read(began, 1<<30, true)
 }
 
 // TestProbe checks that a listener without accepts causes a dump.
@@ -451,30 +422,33 @@ func TestLogThatHangs(t *testing.T) {
 	}
 }
 
-// TestBounds checks the limits of number and bytes, and a full disk. Other files are kept.
+// TestBounds checks the limits of number and bytes. Other files are kept.
 func TestBounds(t *testing.T) {
 	t.Parallel()
 	o := options(t)
-	o.Count = 2
 	w := start(t, o)
-	w.mustDump(t)
 	foreign := filepath.Join(o.Dir, "20200101T000000.000Z-mutex-1x")
-	for _, dir := range []string{foreign, filepath.Join(o.Dir, "20200101T000000.000Z-mutex-1.part")} {
+	for i := range maxDumps {
+		name := fmt.Sprintf("20200101T000000.%03dZ-probe-1", i)
+		if err := os.MkdirAll(filepath.Join(o.Dir, name), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, dir := range []string{foreign, filepath.Join(o.Dir, "20200101T000000.000Z-probe-2.part")} {
 		if err := os.Mkdir(dir, 0o700); err != nil {
 			t.Fatal(err)
 		}
 	}
-	w.mustDump(t)
 	last := w.mustDump(t)
 	names := whole(o.Dir)
 	entries, err := os.ReadDir(o.Dir)
-	if err != nil || len(names) != 2 || len(entries) != 3 || names[1] != filepath.Base(last.Dir) {
-		t.Errorf("%q %v, want 2 and the other directory, the last one %s", entries, err, last.Dir)
+	if err != nil || len(names) != maxDumps || len(entries) != maxDumps+1 ||
+		names[maxDumps-1] != filepath.Base(last.Dir) {
+		t.Errorf("%q %v, want %d and the other directory, the last one %s", entries, err, maxDumps, last.Dir)
 	}
 
 	small := options(t)
 	small.MaxBytes = 8 << 10
-	small.Count = 100
 	d := start(t, small).mustDump(t)
 	if notes := read(t, d, "notes.txt"); !strings.Contains(notes, errFull.Error()) {
 		t.Errorf("notes = %v, want one for each missing part", notes)
@@ -488,32 +462,28 @@ func TestBounds(t *testing.T) {
 	if sum > small.MaxBytes || len(files) != len(d.Files) {
 		t.Errorf("%d bytes in %d files, of %q", sum, len(files), d.Files)
 	}
+}
 
-	full := options(t)
-	full.MinFree = 1 << 62
+// TestLastWords checks that stacks go to standard error if the directory does not take a dump.
+func TestLastWords(t *testing.T) {
+	t.Parallel()
+	o := options(t)
+	o.Dir = "/dev/null/dumps"
 	var said bytes.Buffer
 	var mu sync.Mutex
-	full.Stderr = writer(func(b []byte) (int, error) {
+	o.Stderr = writer(func(b []byte) (int, error) {
 		mu.Lock()
 		defer mu.Unlock()
 		return said.Write(b)
 	})
-	if d, err := start(t, full).Dump(t.Context(), CauseAsked, ""); err == nil ||
-		!strings.Contains(err.Error(), "bytes are free") {
+	if d, err := start(t, o).Dump(t.Context(), CauseAsked, ""); err == nil || !strings.Contains(err.Error(), "/dev/null") {
 		t.Errorf("%v %v", d, err)
 	}
 	eventually(t, "last words", func() bool {
 		mu.Lock()
 		defer mu.Unlock()
-		return strings.Contains(said.String(), "TestBounds") && strings.Contains(said.String(), "bytes are free")
+		return strings.Contains(said.String(), "TestLastWords") && strings.Contains(said.String(), "/dev/null")
 	})
-	full.Spare = filepath.Join(t.TempDir(), "spare")
-	full.MinFree = 0
-	full.Dir = "/dev/null/dumps"
-	if d := start(t, full).mustDump(t); filepath.Dir(d.Dir) != full.Spare ||
-		!strings.Contains(read(t, d, "notes.txt"), "/dev/null") {
-		t.Errorf("%+v", d)
-	}
 }
 
 type writer func([]byte) (int, error)
@@ -597,43 +567,17 @@ func TestSSHProbe(t *testing.T) {
 	}
 }
 
-// TestSpareIsShared: in the place that a user's servers share, none removes the dumps of another that runs.
-func TestSpareIsShared(t *testing.T) {
-	t.Parallel()
-	ended := exec.Command("true")
-	if err := ended.Run(); err != nil {
-		t.Fatal(err)
-	}
-	o := options(t)
-	o.Dir, o.Spare, o.Count = "/dev/null/dumps", filepath.Join(t.TempDir(), "spare"), 1
-	theirs := filepath.Join(o.Spare, fmt.Sprintf("20200101T000000.000Z-mutex-%d", os.Getppid()))
-	begun := filepath.Join(o.Spare, fmt.Sprintf("20200101T000001.000Z-mutex-%d.part", os.Getppid()))
-	nobodys := filepath.Join(o.Spare, fmt.Sprintf("20200101T000000.000Z-mutex-%d", ended.Process.Pid))
-	for _, dir := range []string{theirs, begun, nobodys} {
-		if err := os.MkdirAll(dir, 0o700); err != nil {
-			t.Fatal(err)
-		}
-	}
-	w := start(t, o)
-	first := w.mustDump(t)
-	last := w.mustDump(t)
-	for dir, want := range map[string]bool{theirs: true, begun: true, nobodys: false, first.Dir: false, last.Dir: true} {
-		if _, err := os.Stat(dir); (err == nil) != want {
-			t.Errorf("%s: %v", dir, err)
-		}
-	}
-}
-
 // TestDraftsAreClosed: what does not take a dump is not left open.
 func TestDraftsAreClosed(t *testing.T) {
 	if _, err := os.Stat("/proc/self/fd"); err != nil {
 		t.Skip("what is open is not told here")
 	}
 	o := options(t)
-	o.MinFree = 1 << 62
-	o.Metrics = NewMetrics()
-	o.diskPatience = time.Minute
-	p := newPlace(o.Dir, &o, false)
+	p := &place{dir: o.Dir, maxBytes: o.MaxBytes, patience: time.Minute}
+	const name = "20200101T000000.000Z-probe-1"
+	if err := os.MkdirAll(filepath.Join(o.Dir, name+partSuffix), 0o700); err != nil {
+		t.Fatal(err)
+	}
 	open := func() (n int) {
 		fds, _ := os.ReadDir("/proc/self/fd")
 		for _, fd := range fds {
@@ -644,8 +588,8 @@ func TestDraftsAreClosed(t *testing.T) {
 		return n
 	}
 	for range 3 {
-		if _, err := p.draft("20200101T000000.000Z-mutex-1"); err == nil {
-			t.Fatal("draft succeeded on a full disk, want an error")
+		if _, err := p.draft(name); err == nil {
+			t.Fatal("draft succeeded beside another of its name, want an error")
 		}
 	}
 	if n := open(); n != 0 {
@@ -670,78 +614,17 @@ func TestReachable(t *testing.T) {
 	}
 }
 
-// BenchmarkLook is what one look costs, with so many goroutines: a second or two lie between two.
-func BenchmarkLook(b *testing.B) {
-	for _, n := range []int{10, 1000, 10000} {
-		b.Run(fmt.Sprint(n), func(b *testing.B) {
-			until := make(chan struct{})
-			var all sync.WaitGroup
-			for range n {
-				all.Go(func() { <-until })
-			}
-			var l ruler
-			for b.Loop() {
-				l.nextLook = time.Time{}
-				l.read(time.Now(), 200, true)
-			}
-			close(until)
-			all.Wait()
-		})
-	}
-}
-
 // TestStartHangs: what would wait for a process that does not start is left out.
 func TestStartHangs(t *testing.T) {
 	t.Parallel()
 	o := options(t)
-	o.Stall = 100 * time.Millisecond
 	o.Starting = func() time.Duration { return time.Minute }
-	start(t, o)
-	eventually(t, "a dump for the start", func() bool { return len(whole(o.Dir)) > 0 })
-	d := Dump{Dir: filepath.Join(o.Dir, whole(o.Dir)[0])}
-	if text := read(t, d, "why.txt"); !strings.Contains(text, "a git process has been starting for 1m0s") {
-		t.Error(text)
-	}
-	if text := read(t, d, "notes.txt"); strings.Count(text, "left out, since it stops the world") != 3 {
+	d := start(t, o).mustDump(t)
+	if text := read(t, d, "notes.txt"); strings.Count(text, "left out, since it stops the world") != 2 {
 		t.Error(text)
 	}
 	if _, err := os.Stat(filepath.Join(d.Dir, "stacks.txt")); err == nil {
 		t.Error("a part that stops the world was written during the start of a process")
 	}
 	read(t, d, "processes.txt")
-}
-
-// TestPace: a process that switches very often is traced while a dump is made, and again when it has become calm.
-func TestPace(t *testing.T) {
-	r, err := newRecorder(1<<20, time.Second)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer r.stop()
-	now := time.Now()
-	for _, step := range []struct {
-		after    time.Duration
-		switches float64
-		want     bool
-	}{
-		{0, maxSwitches, true}, {1 * time.Second, maxSwitches + 1, false}, {2 * time.Second, 0, false},
-		{4 * time.Second, maxSwitches, false},
-		{5 * time.Second, 10, false}, {5*time.Second + resumeAfter/2, 10, false}, {5*time.Second + resumeAfter, 10, true},
-		{10 * time.Second, 2 * maxSwitches, false},
-	} {
-		if got := r.pace(now.Add(step.after), step.switches); got != step.want {
-			t.Errorf("after %v: traces %v", step.after, got)
-		}
-	}
-	var out bytes.Buffer
-	if err := r.writeTo(t.Context(), &out, time.Millisecond); err != nil || !strings.HasPrefix(out.String(), "go 1.") {
-		t.Errorf("%v %.20q", err, out.String())
-	}
-	if r.pace(now, maxSwitches) {
-		t.Error("it goes on after a dump")
-	}
-	var none *recorder
-	if none.pace(now, 0) {
-		t.Error("nothing traces")
-	}
 }

@@ -166,10 +166,8 @@ func (d *dumper) await(ctx context.Context, s statedir.Server, began time.Time) 
 	ctx, cancel := context.WithTimeout(ctx, d.patience)
 	defer cancel()
 	for {
-		for _, dir := range []string{s.Dumps, watchdog.DefaultSpare()} {
-			if dump, ok := watchdog.Find(dir, s.PID, began); ok {
-				return dump, true
-			}
+		if dump, ok := watchdog.Find(s.Dumps, s.PID, began); ok {
+			return dump, true
 		}
 		if retry.Sleep(ctx, 100*time.Millisecond) != nil {
 			return watchdog.Dump{}, false

@@ -44,7 +44,6 @@ func TestBounds(t *testing.T) {
 		{"git.queue", "16777217", "git.queue is 16777217; it has to be from 0 to 16777216"},
 		{"http.max_body", "64KiB", ""},
 		{"http.max_body", "1KiB", "http.max_body is 1KiB; it has to be at least 64KiB"},
-		{"watchdog.trace", "257MiB", "watchdog.trace is 257MiB; it has to be at most 256MiB"},
 		{"http.idle_timeout", "1ns", ""},
 		{"http.idle_timeout", "0s", "http.idle_timeout is 0s; it has to be more than 0s"},
 		{"lanes.anonymous", "1", ""},

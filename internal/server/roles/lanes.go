@@ -2,9 +2,6 @@ package roles
 
 import (
 	"os"
-	"time"
-
-	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/packhorse-git/packhorse/internal/git/reaper"
 	"github.com/packhorse-git/packhorse/internal/operations/proctree"
@@ -39,7 +36,9 @@ func (s *server) addLanes() error {
 		}),
 		// Memory of finished requests that is not collected yet can double this.
 		memory: admit.NewBudget("requests", config.AtMost(int64(cfg.Lanes.RequestBytes), cfg.MemoryShares().Server/4)),
-		sli:    newSLI(&cfg.SLI, s.reg),
+	}
+	if cfg.SLI.Enabled {
+		l.sli = sli.New(sli.Bounds(cfg.SLI.Scale), s.reg)
 	}
 	if cfg.Ops.Activity {
 		l.board = inflight.NewBoard()
@@ -69,18 +68,6 @@ func (s *server) addLanes() error {
 	}
 	s.lanes = l
 	return nil
-}
-
-// newSLI returns the objectives of the configuration, or nil if service levels are disabled.
-func newSLI(c *config.SLIConfig, r prometheus.Registerer) *sli.Set {
-	if !c.Enabled {
-		return nil
-	}
-	return sli.New(map[sli.Class]time.Duration{
-		sli.Small: c.Small.Duration, sli.Hit: c.Hit.Duration, sli.Cold: c.Cold.Duration, sli.Push: c.Push.Duration,
-		sli.Search: c.Search.Duration, sli.Page: c.Page.Duration, sli.Resolve: c.Resolve.Duration,
-		sli.App: c.App.Duration, sli.Call: c.Call.Duration, sli.Heavy: c.Heavy.Duration,
-	}, r)
 }
 
 // searches names the search processes among the child processes.

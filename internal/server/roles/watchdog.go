@@ -33,16 +33,14 @@ const quitInterval = 5 * time.Second
 
 // startWatchdog starts the watchdog unless it is disabled. The returned function stops it.
 func (s *server) startWatchdog(l listeners, reg prometheus.Gatherer) (end func()) {
-	metrics := watchdog.NewMetrics()
-	s.register(metrics)
+	metrics := watchdog.NewMetrics(s.reg)
 	c := s.cfg.Watchdog
 	if !c.Enabled {
 		return func() {}
 	}
 	o := watchdog.Options{
-		Dir: c.DumpDir(s.cfg.State), Spare: watchdog.DefaultSpare(), Stall: c.Stall.Duration, Blocked: c.Blocked,
-		Interval: c.Interval.Duration,
-		Count:    c.Count, MaxBytes: int64(c.MaxBytes), MinFree: int64(c.MinFree), Trace: int64(c.Trace), Profile: cpuProfile,
+		Dir: c.DumpDir(s.cfg.State), Stall: c.Stall.Duration, Interval: c.Interval.Duration,
+		MaxBytes: int64(c.MaxBytes), Profile: cpuProfile,
 		Probes: s.probes(l), Redact: auth.Redact, Log: s.log, Stderr: s.process.Stderr, Metrics: metrics,
 		About: fmt.Sprintf("packhorse %s %s", s.role, s.process.Version),
 		Parts: []watchdog.Part{{Name: "metrics.txt",
@@ -55,6 +53,7 @@ func (s *server) startWatchdog(l listeners, reg prometheus.Gatherer) (end func()
 	if s.packs != nil {
 		runner := s.packs.runner
 		o.Starting = runner.Starting
+		o.Probes = append(o.Probes, startProbe(runner))
 		o.Parts = append(o.Parts, watchdog.Part{Name: "git.txt",
 			Write: func(to io.Writer) error { return writeRunning(to, runner.Running()) }})
 	}
@@ -98,7 +97,22 @@ func (s *server) probes(l listeners) (all []watchdog.Probe) {
 	if role.OwnsRepositories() {
 		all = append(all, watchdog.Readable("repositories", cfg.Root))
 	}
-	return append(all, watchdog.Writable("state", cfg.Watchdog.DumpDir(cfg.State)))
+	// Requests wait for the lock of a log whose reader does not read.
+	log := watchdog.Probe{Name: "log", Do: func(context.Context) error {
+		_, err := s.process.Stderr.Write(nil)
+		return err
+	}}
+	return append(all, watchdog.Writable("state", cfg.Watchdog.DumpDir(cfg.State)), log)
+}
+
+// startProbe is answered unless the start of a git process hangs, because a disk or the kernel does.
+func startProbe(runner *process.Runner) watchdog.Probe {
+	return watchdog.Probe{Name: "git", Do: func(context.Context) error {
+		if runner.Starting() > time.Second {
+			return os.ErrDeadlineExceeded
+		}
+		return nil
+	}}
 }
 
 // maxDumpRequests is the maximum number of requests in a dump.

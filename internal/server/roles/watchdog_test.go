@@ -20,9 +20,8 @@ import (
 func quietWatchdog(t *testing.T) (w *watchdog.Watchdog, dir string) {
 	dir = filepath.Join(t.TempDir(), "dumps")
 	w = watchdog.Start(watchdog.Options{
-		Dir: dir, Stall: time.Hour, Blocked: 1 << 30, Interval: time.Hour, Count: 10, MaxBytes: 1 << 30,
-		Profile: time.Millisecond,
-		Log:     slog.New(slog.DiscardHandler),
+		Dir: dir, Stall: time.Hour, Interval: time.Hour, MaxBytes: 1 << 30, Profile: time.Millisecond,
+		Log: slog.New(slog.DiscardHandler),
 	})
 	t.Cleanup(w.Close)
 	return w, dir
