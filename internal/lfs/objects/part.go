@@ -29,18 +29,18 @@ const tempPrefix = incomingName + "-"
 
 // Part is the beginning of an object that is being written. Only Size and File are safe for concurrent use.
 type Part struct {
-	store *Store
-	path  string
-	named bool // another upload can continue it
+	store    *Store
+	path     string
+	isShared bool // another upload can continue it
 
 	// mu is a mutex whose callers can stop waiting. It is held for each write, so that another upload can take over
 	// between two writes. It is held longer while the part is read or becomes an object.
-	mu   *semaphore.Weighted
-	file *os.File  // nil: closed
-	hash hash.Hash // of the first size bytes; nil: not known
-	turn uint64    // number of the upload that may write; 0: none
-	last uint64    // number of the last upload
-	gone bool      // the file was removed, or became an object
+	mu        *semaphore.Weighted
+	file      *os.File  // nil: closed
+	hash      hash.Hash // of the first size bytes; nil: not known
+	writer    uint64    // number of the upload that may write; 0: none
+	writers   uint64    // number of uploads so far
+	isRemoved bool      // the file was removed, or became an object
 
 	size    atomic.Int64
 	running atomic.Pointer[progress] // of the upload that may write; nil: none
@@ -167,7 +167,7 @@ func (p *Part) commit(r Repository, to tree, o lfs.Object) error {
 	if err != nil {
 		return writeError(err)
 	}
-	p.gone = true
+	p.isRemoved = true
 	_ = os.Remove(p.path) // its content has another name
 	return nil
 }
@@ -288,8 +288,8 @@ func (p *Part) copyTo(to tree, o lfs.Object) error {
 
 // Close closes the part's file, and removes it unless it became an object.
 func (p *Part) Close() error {
-	if !p.gone {
-		p.gone = true
+	if !p.isRemoved {
+		p.isRemoved = true
 		_ = os.Remove(p.path)
 	}
 	return p.file.Close()

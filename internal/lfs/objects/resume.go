@@ -19,9 +19,9 @@ type progress struct {
 }
 
 const (
-	// lively is how long an upload that receives nothing counts as running. After that it is interrupted, although its
+	// activeTime is how long an upload that receives nothing counts as running. After that it is interrupted, although its
 	// connection is open.
-	lively = 2 * time.Second
+	activeTime = 2 * time.Second
 	// noticeTime is how long the server may take to notice that a client has closed its connection.
 	noticeTime = 500 * time.Millisecond
 )
@@ -29,7 +29,7 @@ const (
 func (g *progress) arrived() { g.last.Store(time.Now().UnixNano()) }
 
 // isRunning reports whether the upload is not interrupted.
-func (g *progress) isRunning() bool { return time.Since(time.Unix(0, g.last.Load())) < lively }
+func (g *progress) isRunning() bool { return time.Since(time.Unix(0, g.last.Load())) < activeTime }
 
 // wait waits for the end of the upload, but not longer than noticeTime.
 func (g *progress) wait(ctx context.Context) {

@@ -52,18 +52,18 @@ func (s *Store) upload(ctx context.Context, r Repository, u lfs.Upload, content 
 		return 0, writeError(err)
 	}
 	defer to.Close()
-	p, turn, err := s.begin(ctx, r, u)
+	p, writer, err := s.acquirePart(ctx, r, u)
 	if err != nil {
 		return 0, err
 	}
-	err = p.receive(ctx, turn, u, content)
+	err = p.receive(ctx, writer, u, content)
 	if err == nil && p.Size() == u.Size {
-		err = p.finish(ctx, turn, r, to, u.Object)
+		err = p.finish(ctx, writer, r, to, u.Object)
 	}
-	if err == nil && !p.named {
+	if err == nil && !p.isShared {
 		s.expire(s.partPath(r, u.OID)) // of an upload that was interrupted before
 	}
-	size := s.end(p, turn, err)
+	size := s.releasePart(p, writer, err)
 	if err == nil && size == u.Size && r.Remote != nil {
 		err = r.Remote.Put(ctx, u.Object)
 	}
@@ -94,29 +94,29 @@ func (s *Store) part(path string) *Part {
 	p := s.parts[path]
 	if p == nil {
 		p = s.newPart(path)
-		p.named = true
+		p.isShared = true
 		s.parts[path] = p
 	}
 	return p
 }
 
-// begin returns the part of an upload with a file that ends at u.Offset, and the number of the upload. If another
+// acquirePart returns the part of an upload with a file that ends at u.Offset, and the number of the upload. If another
 // upload writes to the part, an upload from the beginning gets a part of its own, and any other one takes over.
-func (s *Store) begin(ctx context.Context, r Repository, u lfs.Upload) (*Part, uint64, error) {
+func (s *Store) acquirePart(ctx context.Context, r Repository, u lfs.Upload) (*Part, uint64, error) {
 	if u.Offset < 0 || u.Offset > u.Size {
 		return nil, 0, fault.New(fault.Invalid, "offset %d is outside of the object's %d bytes", u.Offset, u.Size)
 	}
 	path := s.partPath(r, u.OID)
 	for {
 		p := s.part(path)
-		turn, err := p.take(ctx, u)
+		writer, err := p.acquire(ctx, u)
 		switch {
 		case err == nil:
-			return p, turn, nil
+			return p, writer, nil
 		case errors.Is(err, errRemoved):
-			s.forget(p)
+			s.dropPart(p)
 		case !errors.Is(err, errInUse):
-			s.end(p, 0, err)
+			s.releasePart(p, 0, err)
 			return nil, 0, err
 		case u.Offset > 0:
 			return nil, 0, fault.Retry(fault.Unavailable, fault.RetryLater, "another process of the server has this upload")
@@ -125,8 +125,8 @@ func (s *Store) begin(ctx context.Context, r Repository, u lfs.Upload) (*Part, u
 			if err != nil {
 				return nil, 0, err
 			}
-			own.start()
-			return own, own.turn, nil
+			own.setWriter()
+			return own, own.writer, nil
 		}
 	}
 }
@@ -134,9 +134,9 @@ func (s *Store) begin(ctx context.Context, r Repository, u lfs.Upload) (*Part, u
 // errRemoved means that a part's file was removed before the part could be used.
 var errRemoved = errors.New("the part was removed")
 
-// take makes an upload the only one that writes to the part. The error is errRemoved or errInUse if that is not
+// acquire makes an upload the only one that writes to the part. The error is errRemoved or errInUse if that is not
 // possible.
-func (p *Part) take(ctx context.Context, u lfs.Upload) (turn uint64, err error) {
+func (p *Part) acquire(ctx context.Context, u lfs.Upload) (writer uint64, err error) {
 	if !p.mu.TryAcquire(1) {
 		if u.Offset == 0 {
 			return 0, errInUse
@@ -146,10 +146,10 @@ func (p *Part) take(ctx context.Context, u lfs.Upload) (turn uint64, err error) 
 		}
 	}
 	defer p.mu.Release(1)
-	if p.gone {
+	if p.isRemoved {
 		return 0, errRemoved
 	}
-	if p.turn != 0 && u.Offset == 0 {
+	if p.writer != 0 && u.Offset == 0 {
 		return 0, errInUse
 	}
 	if p.file == nil {
@@ -170,34 +170,34 @@ func (p *Part) take(ctx context.Context, u lfs.Upload) (turn uint64, err error) 
 	}
 	if p.hash == nil || u.Offset < p.Size() {
 		if err := p.rehash(ctx, u.Offset); err != nil {
-			p.stop()
+			p.clearWriter()
 			return 0, writeError(err)
 		}
 	}
-	p.stop()
-	p.start()
-	return p.turn, nil
+	p.clearWriter()
+	p.setWriter()
+	return p.writer, nil
 }
 
-// start lets a new upload write to the part. The caller holds p.mu.
-func (p *Part) start() {
-	p.last++
-	p.turn = p.last
+// setWriter lets a new upload write to the part. The caller holds p.mu.
+func (p *Part) setWriter() {
+	p.writers++
+	p.writer = p.writers
 	now := &progress{done: make(chan struct{})}
 	now.arrived()
 	p.running.Store(now)
 }
 
-// stop ends the right of an upload to write to the part, if there is one. The caller holds p.mu.
-func (p *Part) stop() {
-	p.turn = 0
+// clearWriter ends the right of an upload to write to the part, if there is one. The caller holds p.mu.
+func (p *Part) clearWriter() {
+	p.writer = 0
 	if before := p.running.Swap(nil); before != nil {
 		close(before.done)
 	}
 }
 
 // receive appends content until u.Size bytes have arrived or the content ends.
-func (p *Part) receive(ctx context.Context, turn uint64, u lfs.Upload, content io.Reader) error {
+func (p *Part) receive(ctx context.Context, writer uint64, u lfs.Upload, content io.Reader) error {
 	buf := p.store.buffers.Get().(*[bufferSize]byte)
 	defer p.store.buffers.Put(buf)
 	for size := u.Offset; ; {
@@ -205,7 +205,7 @@ func (p *Part) receive(ctx context.Context, turn uint64, u lfs.Upload, content i
 		if int64(n) > u.Size-size {
 			return wrongLength.error(fault.Invalid, "object %s: the content has more than %d bytes", u.OID, u.Size)
 		}
-		if err := p.append(ctx, turn, buf[:n]); err != nil {
+		if err := p.append(ctx, writer, buf[:n]); err != nil {
 			return err
 		}
 		size += int64(n)
@@ -237,12 +237,12 @@ func fill(content io.Reader, buf []byte) (n int, err error) {
 }
 
 // append is Write for the upload with this number.
-func (p *Part) append(ctx context.Context, turn uint64, b []byte) error {
+func (p *Part) append(ctx context.Context, writer uint64, b []byte) error {
 	if err := p.mu.Acquire(ctx, 1); err != nil {
 		return err
 	}
 	defer p.mu.Release(1)
-	if p.turn != turn {
+	if p.writer != writer {
 		return errTakenOver
 	}
 	p.running.Load().arrived()
@@ -251,12 +251,12 @@ func (p *Part) append(ctx context.Context, turn uint64, b []byte) error {
 }
 
 // finish makes a complete part an object of the repository.
-func (p *Part) finish(ctx context.Context, turn uint64, r Repository, to tree, o lfs.Object) error {
+func (p *Part) finish(ctx context.Context, writer uint64, r Repository, to tree, o lfs.Object) error {
 	if err := p.mu.Acquire(ctx, 1); err != nil {
 		return err
 	}
 	defer p.mu.Release(1)
-	if p.turn != turn {
+	if p.writer != writer {
 		return errTakenOver
 	}
 	if err := p.Verify(o); err != nil {
@@ -266,32 +266,32 @@ func (p *Part) finish(ctx context.Context, turn uint64, r Repository, to tree, o
 	return p.commit(r, to, o)
 }
 
-// end ends the use of a part by an upload, and returns the number of bytes with which another one can continue. The
-// turn of an upload that did not begin is 0.
-func (s *Store) end(p *Part, turn uint64, err error) int64 {
+// releasePart ends the use of a part by an upload, and returns the number of bytes with which another one can continue.
+// The writer of an upload that did not begin is 0.
+func (s *Store) releasePart(p *Part, writer uint64, err error) int64 {
 	_ = p.mu.Acquire(context.Background(), 1) // not even a cancelled upload leaves the part
 	size := p.Size()
-	if p.turn == turn {
-		p.stop()
-		useless := !p.named || size == 0 || reasonOf(err) == wrongLength
-		if !p.gone && (useless || fault.Is(err, fault.Full) || fault.Is(err, fault.NotFound)) {
+	if p.writer == writer {
+		p.clearWriter()
+		useless := !p.isShared || size == 0 || reasonOf(err) == wrongLength
+		if !p.isRemoved && (useless || fault.Is(err, fault.Full) || fault.Is(err, fault.NotFound)) {
 			p.remove()
 		}
-		p.idle()
+		p.closeFile()
 	}
-	gone := p.gone
+	removed := p.isRemoved
 	p.mu.Release(1)
-	if gone {
-		s.forget(p)
+	if removed {
+		s.dropPart(p)
 	}
-	if gone && err != nil {
+	if removed && err != nil {
 		return 0
 	}
 	return size
 }
 
-// forget removes a part that is gone from the table.
-func (s *Store) forget(p *Part) {
+// dropPart removes a part that is gone from the table.
+func (s *Store) dropPart(p *Part) {
 	s.mu.Lock()
 	if s.parts[p.path] == p {
 		delete(s.parts, p.path)
@@ -299,9 +299,9 @@ func (s *Store) forget(p *Part) {
 	s.mu.Unlock()
 }
 
-// idle closes the file of a part that is not in use. The caller holds p.mu. The lock ends first, because a child
+// closeFile closes the file of a part that is not in use. The caller holds p.mu. The lock ends first, because a child
 // process can have a copy of the descriptor until it runs its program.
-func (p *Part) idle() {
+func (p *Part) closeFile() {
 	if p.file != nil {
 		_ = unix.Flock(int(p.file.Fd()), unix.LOCK_UN)
 		p.file.Close()
@@ -311,6 +311,6 @@ func (p *Part) idle() {
 
 // remove removes the file of a part. The caller holds p.mu.
 func (p *Part) remove() {
-	p.gone = true
+	p.isRemoved = true
 	_ = os.Remove(p.path)
 }

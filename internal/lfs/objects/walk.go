@@ -216,11 +216,11 @@ func (s *Store) expire(path string) bool {
 		return false
 	}
 	defer p.mu.Release(1)
-	if p.turn != 0 || errors.Is(p.open(0), errInUse) {
+	if p.writer != 0 || errors.Is(p.open(0), errInUse) {
 		return false
 	}
 	p.remove()
-	p.idle()
-	s.forget(p)
+	p.closeFile()
+	s.dropPart(p)
 	return true
 }
