@@ -17,7 +17,8 @@ import (
 )
 
 const (
-	firstBody = 4 << 10 // first allocation for a body of unknown length: most are short
+	firstBody = 4 << 10  // first allocation for a body of unknown length: most are short
+	knownBody = 64 << 10 // the same for a longer one of known length
 	// maxStored is how much of a request body is received before a worker is chosen, and how much of a response waits for
 	// a slow client. Most forms, pages and API responses are shorter.
 	maxStored = 1 << 20
@@ -155,11 +156,10 @@ func (e *exchange) refuseBody(err error) {
 
 // receiveStored reads the body into memory. If the body is longer than the memory, it has a rest then.
 func (e *exchange) receiveStored() error {
-	e.reserve(e.r.ContentLength)
 	b := &e.body
 	for {
 		if len(b.memory) == cap(b.memory) {
-			e.reserve(-1)
+			e.grow()
 		}
 		space := b.memory[len(b.memory):cap(b.memory)]
 		if len(space) == 0 && int64(len(b.memory)) != b.length {
@@ -201,25 +201,21 @@ func (e *exchange) read(p []byte) (int, error) {
 	return n, err
 }
 
-// reserve makes room in memory for a body of size bytes, or of unknown size if size is -1. It does nothing if no memory
-// is left, or the body has all that it may have.
-func (e *exchange) reserve(size int64) {
+// grow makes room in memory for more of the body. It does nothing if no memory is left, or the body has all that it may
+// have. The room grows with the received part, so that clients that only announce a long body hold little memory.
+func (e *exchange) grow() {
 	b := &e.body
-	switch {
-	case size < 0 && b.memory == nil:
-		size = firstBody
-	case size < 0:
-		size = 4 * int64(cap(b.memory))
+	size := max(firstBody, 4*int64(cap(b.memory)))
+	if b.length > 0 {
+		size = min(max(size, knownBody), b.length)
 	}
 	size = min(size, maxStored)
 	more := size - max(int64(cap(b.memory)), firstBody) // the first allocation is not counted
 	if more > 0 {
-		if !e.p.memory.reserve(more) {
-			if size = firstBody; b.memory != nil {
-				return
-			}
-		} else {
+		if e.p.memory.reserve(more) {
 			b.reserved += more
+		} else if size = firstBody; b.memory != nil {
+			return
 		}
 	}
 	if size > int64(cap(b.memory)) {
