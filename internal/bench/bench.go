@@ -118,6 +118,7 @@ var removedCommands = map[string]string{
 
 // removedFlags are former flags of all commands, with what to do instead.
 var removedFlags = map[string]string{
+	"files":    "files are passed where that is possible",
 	"format":   "the format is detected in each line",
 	"html":     "there are no pages with charts; use the text, or --json",
 	"profiles": "take profiles from the private listeners, as /debug/pprof/profile",

@@ -189,8 +189,8 @@ func (o *matrixOptions) startTwo(ctx context.Context, c cell, l *lineup, path st
 	if o.tcp {
 		listen = "127.0.0.1:0"
 	}
-	storage := fmt.Sprintf("[storage]\nlisten = %q\nchannels = %d\n", listen, max(4096, 2*o.Clients))
-	node := fmt.Sprintf("[[node]]\nname = \"node\"\ntransport = %q\nfiles = %t\n", c.transport, o.files)
+	storage := fmt.Sprintf("[storage]\nlisten = %q\n", listen)
+	node := fmt.Sprintf("[[node]]\nname = \"node\"\ntransport = %q\n", c.transport)
 	if o.tls {
 		cert, key := filepath.Join(l.Dir, "cert.pem"), filepath.Join(l.Dir, "key.pem")
 		if err := gitload.WriteSelfSigned(cert, key); err != nil {

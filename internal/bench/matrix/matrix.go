@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
@@ -24,7 +25,6 @@ type matrixOptions struct {
 	loadgen.Common
 	repos         []string
 	tcp, tls, ssh bool
-	files         bool // with a Unix socket: the node hands over the files of packs
 
 	program world.Program
 }
@@ -42,7 +42,7 @@ upload-pack, if this machine has it. It runs as the current user, once with AES-
 which OpenSSH's clients prefer.
 
 Gateway and node use a Unix socket, as on one machine, and the node hands the gateway the files of packs. With
---files=false it sends their bytes. With --tcp they communicate as between two machines.
+--tcp they communicate as between two machines.
 
 With --tls the bytes between gateway and node are encrypted, which takes them through user space in both processes. This
 does not change the peer.
@@ -84,7 +84,6 @@ func Command(env loadgen.Env) *cobra.Command {
 	f.DurationVar(&o.Duration, "duration", time.Minute, "how long each cell starts clones")
 	f.DurationVar(&o.Timeout, "timeout", 5*time.Minute, "give up on a response when no byte arrives for this long")
 	f.BoolVar(&o.tcp, "tcp", false, "gateway and node use TCP instead of a Unix socket")
-	f.BoolVar(&o.files, "files", true, "with a Unix socket: the node hands the gateway the files of packs")
 	f.BoolVar(&o.tls, "tls", false, "gateway and node use TLS, with a certificate for this run")
 	f.BoolVar(&o.ssh, "ssh", false, "clone over SSH, and compare with OpenSSH's sshd and git upload-pack")
 	f.BoolVar(&o.JSON, "json", false, "print one JSON object")
@@ -93,11 +92,6 @@ func Command(env loadgen.Env) *cobra.Command {
 		if len(o.repos) == 0 {
 			return errors.New("no repository: give its path with --repo PATH")
 		}
-		bytes := o.tcp || o.tls
-		if bytes && o.files && cmd.Flags().Changed("files") {
-			return errors.New("--files needs a Unix socket without TLS: other connections cannot hand over files")
-		}
-		o.files = o.files && !bytes
 		if err := o.Check(); err != nil {
 			return err
 		}
@@ -214,7 +208,7 @@ func (o *matrixOptions) run(ctx context.Context, env loadgen.Env) error {
 			cells = planSSH(s, err == nil)
 		}
 		for j, c := range cells {
-			r, err := o.cell(ctx, env, c, filepath.Join(dir, fmt.Sprintf("cell%d", i*len(cells)+j)))
+			r, err := o.cell(ctx, env, c, filepath.Join(dir, strconv.Itoa(i*len(cells)+j)))
 			if err != nil {
 				return fmt.Errorf("%v: %w", c, err)
 			}

@@ -96,7 +96,6 @@ func TestMatrixMisuse(t *testing.T) {
 		"not a bare repository": {"--repo", t.TempDir()},
 		"given twice":           {"--repo", repo.Dir, "--repo", repo.Dir, "--repo", repo.Dir},
 		"--clients 0":           {"--repo", repo.Dir, "--clients", "0"},
-		"--files needs":         {"--repo", repo.Dir, "--tcp", "--files"},
 		"the server did not start; the end of its log: fake: the root is broken": {"--repo",
 			filepath.Join(broken, "demo.git")},
 	} {

@@ -67,7 +67,7 @@ type matrixRatios struct {
 
 func (o *matrixOptions) report(results []*cellResult) *matrixReport {
 	r := &matrixReport{Clients: o.Clients, DurationS: o.Duration.Seconds(), CPUs: runtime.NumCPU(), Socket: "unix",
-		Files: o.files, TLS: o.tls, SSH: o.ssh,
+		Files: !o.tcp && !o.tls, TLS: o.tls, SSH: o.ssh,
 		Rows: []matrixRow{}, References: []matrixRow{}, Ratios: []matrixRatios{}}
 	if o.tcp {
 		r.Socket = "tcp"
@@ -237,9 +237,6 @@ func (r *matrixRow) name() string {
 // about describes the run.
 func (r *matrixReport) about() string {
 	way := map[string]string{"tcp": "TCP on the loopback", "unix": "a Unix socket"}[r.Socket]
-	if r.Socket == "unix" && !r.Files && !r.TLS {
-		way += ", without files"
-	}
 	if r.TLS {
 		way = "TLS over " + way
 	}

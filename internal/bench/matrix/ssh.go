@@ -95,8 +95,7 @@ func (o *matrixOptions) sshConfig(dir string) string {
 	}
 	n := 100 * o.Clients
 	return fmt.Sprintf("[ssh]\naddress = \"127.0.0.1:0\"\nauthorized_keys = %q\nconnections = %d\n"+
-		"address_connections = %d\nlogins = %d\naddress_logins = %d\naddress_rate = 0\n",
-		filepath.Join(dir, "client.pub"), n, n, n, n)
+		"address_connections = %d\naddress_rate = 0\n", filepath.Join(dir, "client.pub"), n, n)
 }
 
 // setSSH sets the SSH address of the lineup.
