@@ -220,9 +220,11 @@ func TestCIShares(t *testing.T) {
 
 func TestColdShare(t *testing.T) {
 	t.Parallel()
+	runs, cpu := loadgen.Commands+"{"+loadgen.PackGit+"}", loadgen.GitCPU+"{"+loadgen.PackGit+"}"
 	c := &ciResult{jobs: make([]doneJob, 10), packs: 20,
-		before: &loadgen.ServerCounters{PackRuns: 1, PackCPU: 1},
-		after:  &loadgen.ServerCounters{PackRuns: 4, NativePacks: 2, PackCPU: 2, PackSelect: 0.1, PackWrite: 0.3}}
+		before: loadgen.Metrics{runs: 1, cpu: 1},
+		after: loadgen.Metrics{runs: 4, `packhorse_packs_made_total{source="native"}`: 2, cpu: 2, loadgen.Select: 0.1,
+			loadgen.Write: 0.3}}
 	got := cold(c)
 	if want := (coldShare{5, 0.25, 0.1, 0.04}); *got != want {
 		t.Errorf("got %+v, want %+v", got, want)

@@ -111,18 +111,18 @@ func newCIReport(o *ciOptions, c *ciResult) *ciReport {
 // metrics adds figures from the server's metrics.
 func (r *ciReport) metrics(c *ciResult, bytes float64) {
 	before, after := c.before, c.after
-	if before == nil || after == nil || after.Served-before.Served < bytes/2 || after.Alloc < before.Alloc {
-		return // no metrics, those of another server, or a restart
+	if !after.IsFor(bytes, before) {
+		return
 	}
-	r.Cache = shares(before, after)
+	d := after.Since(before)
+	r.Cache = shares(d)
 	if c.settled != nil {
-		r.Settled = shares(c.settled, after)
+		r.Settled = shares(after.Since(c.settled))
 	}
 	r.Cold = cold(c)
-	runs := int(after.PackRuns - before.PackRuns)
-	r.PackRuns = &runs
-	if served := after.Served - before.Served; served > 0 {
-		r.DiskWritePerByte = new(loadgen.Round((after.Written-before.Written)/served, 5))
+	r.PackRuns = new(int(d.Sum(loadgen.Commands, loadgen.PackGit)))
+	if served := d.Sum(loadgen.Served); served > 0 {
+		r.DiskWritePerByte = new(loadgen.Round(d.Sum(loadgen.Written)/served, 5))
 	}
 }
 
@@ -131,16 +131,17 @@ func cold(c *ciResult) *coldShare {
 	if len(c.jobs) == 0 {
 		return nil
 	}
-	before, after, jobs := c.before, c.after, float64(len(c.jobs))
-	native := after.PackSelect + after.PackWrite - before.PackSelect - before.PackWrite
-	packs := after.PackRuns + after.NativePacks - before.PackRuns - before.NativePacks
+	d, jobs := c.after.Since(c.before), float64(len(c.jobs))
+	packs := d.Sum(loadgen.Commands, loadgen.PackGit) + d.Native()
 	return &coldShare{Packs: int(packs), Share: loadgen.Round(packs/float64(max(c.packs, 1)), 4),
-		GitPerJob: loadgen.Round((after.PackCPU-before.PackCPU)/jobs, 5), InProcess: loadgen.Round(native/jobs, 5)}
+		GitPerJob: loadgen.Round(d.Sum(loadgen.GitCPU, loadgen.PackGit)/jobs, 5),
+		InProcess: loadgen.Round((d.Sum(loadgen.Select)+d.Sum(loadgen.Write))/jobs, 5)}
 }
 
-// shares are those of the packs between two samples, or nil without packs.
-func shares(before, after *loadgen.ServerCounters) *cacheShares {
-	hit, follow, miss := after.Hit-before.Hit, after.Follow-before.Follow, after.Miss-before.Miss
+// shares are those of the packs in an increase, or nil without packs.
+func shares(d loadgen.Metrics) *cacheShares {
+	hit, follow, miss := d.Sum(loadgen.Requests, loadgen.Hit), d.Sum(loadgen.Requests, loadgen.Follow),
+		d.Sum(loadgen.Requests, loadgen.Miss)
 	all := hit + follow + miss
 	if all <= 0 {
 		return nil

@@ -41,9 +41,9 @@ type ciResult struct {
 	failures  *loadgen.Failures
 	usage     *loadgen.TreeUsage
 	clientCPU time.Duration
-	before    *loadgen.ServerCounters
-	settled   *loadgen.ServerCounters // at the start of the second pipeline; nil without one
-	after     *loadgen.ServerCounters
+	before    loadgen.Metrics
+	settled   loadgen.Metrics // at the start of the second pipeline; nil without one
+	after     loadgen.Metrics
 	small     *loadgen.Outcome
 }
 

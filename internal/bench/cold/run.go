@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/bench/gitload"
+	"github.com/packhorse-git/packhorse/internal/bench/loadgen"
 	"github.com/packhorse-git/packhorse/internal/bench/world"
 )
 
@@ -309,7 +310,8 @@ func (r *run) firstJobs(ctx context.Context, warmup bool) error {
 	if err != nil {
 		return err
 	}
-	to.hits += int(after.Hit - before.Hit)
-	to.follows += int(after.Follow - before.Follow)
+	d := after.Since(before)
+	to.hits += int(d.Sum(loadgen.Requests, loadgen.Hit))
+	to.follows += int(d.Sum(loadgen.Requests, loadgen.Follow))
 	return nil
 }

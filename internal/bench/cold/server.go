@@ -153,31 +153,33 @@ func (s *server) measure(ctx context.Context, t *loadgen.Target, request []byte)
 	if err != nil {
 		return nil, err
 	}
-	children := after.PackCPU + after.OtherCPU - before.PackCPU - before.OtherCPU
-	return &sample{cpu: ended - began + time.Duration(children*float64(time.Second)), answer: *answer,
-		processes: int(after.PackRuns + after.OtherRuns - before.PackRuns - before.OtherRuns), rss: usage.Anon - anon,
-		missed: after.Miss > before.Miss, by: madeBy(before, after)}, nil
+	d := after.Since(before)
+	children := time.Duration(d.Sum(loadgen.GitCPU) * float64(time.Second))
+	return &sample{cpu: ended - began + children, answer: *answer, processes: int(d.Sum(loadgen.Commands)),
+		rss: usage.Anon - anon, missed: d.Sum(loadgen.Requests, loadgen.Miss) > 0, by: madeBy(d)}, nil
 }
 
-// madeBy describes what made a pack between two samples of the counters.
-func madeBy(before, after *loadgen.ServerCounters) string {
+// madeBy describes what made a pack, by the increase of the metrics.
+func madeBy(d loadgen.Metrics) string {
 	var reasons []string
-	for reason, n := range after.Fallbacks {
-		if was := before.Fallbacks[reason]; *n > 0 && (was == nil || *n > *was) {
+	for key, n := range d {
+		if labels, ok := strings.CutPrefix(key, "packhorse_pack_fallbacks_total{"); ok && n > 0 {
+			_, reason, _ := strings.Cut(labels, `reason="`)
+			reason, _, _ = strings.Cut(reason, `"`)
 			reasons = append(reasons, reason)
 		}
 	}
 	slices.Sort(reasons)
 	switch {
-	case after.NativePacks > before.NativePacks:
-		disk, cache, encoded := after.ReusedDisk-before.ReusedDisk, after.ReusedCache-before.ReusedCache,
-			after.Encoded-before.Encoded
-		percent := 100 / max(disk+cache+encoded, 1)
-		return fmt.Sprintf("native %.1f + %.1f ms, %.0f/%.0f/%.0f %%", (after.PackSelect-before.PackSelect)*1e3,
-			(after.PackWrite-before.PackWrite)*1e3, disk*percent, cache*percent, encoded*percent)
+	case d.Native() > 0:
+		const bytes = "packhorse_pack_bytes_total"
+		disk, cache := d.Sum(bytes, `"reused_disk"`), d.Sum(bytes, `"reused_cache"`)
+		percent := 100 / max(d.Sum(bytes), 1)
+		return fmt.Sprintf("native %.1f + %.1f ms, %.0f/%.0f/%.0f %%", d.Sum(loadgen.Select)*1e3, d.Sum(loadgen.Write)*1e3,
+			disk*percent, cache*percent, (d.Sum(bytes)-disk-cache)*percent)
 	case len(reasons) > 0:
 		return "git: " + strings.Join(reasons, ", ")
-	case after.PackRuns > before.PackRuns:
+	case d.Sum(loadgen.Commands, loadgen.PackGit) > 0:
 		return "git"
 	}
 	return ""

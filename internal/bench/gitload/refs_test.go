@@ -15,12 +15,12 @@ func TestReportLeavesForeignMetricsOut(t *testing.T) {
 	t.Parallel()
 	out := &loadgen.Outcome{Bytes: 1e9, Elapsed: time.Second, Failures: &loadgen.Failures{}}
 	r := newFetchReport(out)
-	r.metrics(out, &loadgen.ServerCounters{}, &loadgen.ServerCounters{Alloc: 1e6, Served: 1e6})
+	r.metrics(out, loadgen.Metrics{}, loadgen.Metrics{loadgen.Allocated: 1e6, loadgen.Served: 1e6})
 	if r.AllocPerGB != nil {
 		t.Error("used the metrics of a server that served less than the clients received, want none")
 	}
-	r.metrics(out, &loadgen.ServerCounters{Alloc: 1e6, Served: 5},
-		&loadgen.ServerCounters{Alloc: 3e6, Served: 5 + 1e9, Written: 1e6})
+	r.metrics(out, loadgen.Metrics{loadgen.Allocated: 1e6, loadgen.Served: 5},
+		loadgen.Metrics{loadgen.Allocated: 3e6, loadgen.Served: 5 + 1e9, loadgen.Written: 1e6})
 	if r.AllocPerGB == nil || *r.AllocPerGB != 2 || *r.DiskWritePerByte != 0.001 {
 		t.Errorf("%+v", r)
 	}

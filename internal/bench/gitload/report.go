@@ -44,16 +44,13 @@ func (r *fetchReport) usage(out *loadgen.Outcome, u *loadgen.TreeUsage) {
 }
 
 // metrics adds figures from the server's metrics.
-func (r *fetchReport) metrics(out *loadgen.Outcome, before, after *loadgen.ServerCounters) {
-	if before == nil || after == nil || out.Bytes == 0 {
+func (r *fetchReport) metrics(out *loadgen.Outcome, before, after loadgen.Metrics) {
+	if out.Bytes == 0 || !after.IsFor(float64(out.Bytes), before) {
 		return
 	}
-	served := after.Served - before.Served
-	if served < float64(out.Bytes)/2 || after.Alloc < before.Alloc {
-		return // metrics of another server, or a restart
-	}
-	r.AllocPerGB = new(loadgen.Round((after.Alloc-before.Alloc)/1e6/(float64(out.Bytes)/1e9), 3))
-	r.DiskWritePerByte = new(loadgen.Round((after.Written-before.Written)/served, 5))
+	d := after.Since(before)
+	r.AllocPerGB = new(loadgen.Round(d.Sum(loadgen.Allocated)/1e6/(float64(out.Bytes)/1e9), 3))
+	r.DiskWritePerByte = new(loadgen.Round(d.Sum(loadgen.Written)/d.Sum(loadgen.Served), 5))
 }
 
 func (r *fetchReport) print(w io.Writer) {

@@ -218,22 +218,11 @@ func (w *lfs) memory(ctx context.Context, s *world.Process, url string, size int
 
 // memoryOf returns the bytes of live objects and of stacks of the process, after a garbage collection.
 func memoryOf(ctx context.Context, s *world.Process) (heap, stacks float64, err error) {
-	response, err := loadgen.GetOps(ctx, s.Ops+"/debug/pprof/heap?gc=1")
-	if err != nil {
+	if err := loadgen.CollectGarbage(ctx, s.Ops); err != nil {
 		return 0, 0, err
 	}
-	_, err = io.Copy(io.Discard, response.Body)
-	response.Body.Close()
-	if err == nil && response.StatusCode != http.StatusOK {
-		err = &loadgen.HTTPError{Status: response.StatusCode}
-	}
-	if err == nil {
-		heap, err = loadgen.ReadMetric(ctx, s.Ops, "go_memstats_heap_alloc_bytes", "")
-	}
-	if err == nil {
-		stacks, err = loadgen.ReadMetric(ctx, s.Ops, "go_memstats_stack_inuse_bytes", "")
-	}
-	return heap, stacks, err
+	m, err := s.Metrics(ctx)
+	return m.Sum("go_memstats_heap_alloc_bytes"), m.Sum("go_memstats_stack_inuse_bytes"), err
 }
 
 // batch measures a batch request for many objects that are present.

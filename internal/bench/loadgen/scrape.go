@@ -6,44 +6,79 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 )
 
-// ServerCounters are counters from the metrics of a Packhorse server.
-type ServerCounters struct {
-	Alloc   float64 // bytes allocated on the heap since the start
-	Written float64 // bytes written into the pack cache
-	Served  float64 // bytes sent to clients
-	Gc      float64 // CPU seconds of the garbage collector, as of its last run
+// Metrics are the samples of a Packhorse server. Keys are names with labels, as in its text.
+type Metrics map[string]float64
 
-	Kernel, User float64 // bytes by the path of the copy
-
-	Hit, Miss, Follow float64 // requests to the pack cache
-	PackRuns          float64 // git pack-objects processes
-	OtherRuns         float64 // other git processes
-	PackCPU, OtherCPU float64 // CPU seconds of those that have ended
-
-	NativePacks             float64 // packs made in process
-	PackSelect, PackWrite   float64 // seconds of their two stages
-	ReusedDisk, ReusedCache float64 // bytes of their entries, copied
-	Encoded                 float64 // bytes of their entries, compressed again
-	// Fallbacks are the packs that git made because the server could not make them in process, by reason.
-	Fallbacks map[string]*float64
-
-	Searches bool // it keeps a search index
-	// Numbers of repositories: with an index or without need of one, waiting for their first index, and failed.
-	Indexed, Unindexed, Failed float64
+// Sum adds the samples of a metric that have all labels, given as name="value".
+func (m Metrics) Sum(name string, labels ...string) (sum float64) {
+	for key, v := range m {
+		rest, ok := strings.CutPrefix(key, name)
+		if ok && (rest == "" || rest[0] == '{') && !slices.ContainsFunc(labels, func(l string) bool {
+			return !strings.Contains(rest, l)
+		}) {
+			sum += v
+		}
+	}
+	return sum
 }
 
-// defaultOps is the default URL of the metrics of a Packhorse server on this machine.
-const defaultOps = "http://127.0.0.1:9090/metrics"
+// Has reports whether there is a sample of the metric with any labels.
+func (m Metrics) Has(name string) bool {
+	for key := range m {
+		if key == name || strings.HasPrefix(key, name+"{") {
+			return true
+		}
+	}
+	return false
+}
+
+// Since returns the increase of all samples.
+func (m Metrics) Since(before Metrics) Metrics {
+	d := Metrics{}
+	for key, v := range m {
+		d[key] = v - before[key]
+	}
+	return d
+}
+
+// The metrics of several commands.
+const (
+	Allocated = "go_memstats_alloc_bytes_total"
+	Written   = "packhorse_cache_written_bytes_total"
+	Served    = "packhorse_served_bytes_total"
+	Requests  = "packhorse_cache_requests_total" // with Hit, Follow or Miss
+	Hit       = `result="hit"`
+	Follow    = `result="follow"`
+	Miss      = `result="miss"`
+	Commands  = "packhorse_git_commands_total"
+	GitCPU    = "packhorse_git_cpu_seconds_total"
+	PackGit   = `subcommand="pack-objects"` // label of Commands and GitCPU
+	Select    = "packhorse_pack_select_seconds_sum"
+	Write     = "packhorse_pack_write_seconds_sum"
+)
+
+// Native is the number of packs that the server made itself.
+func (m Metrics) Native() float64 { return m.Sum("packhorse_packs_made_total", `source="native"`) }
+
+// IsFor reports whether the metrics are those of the server that sent these bytes, and that it did not restart.
+func (m Metrics) IsFor(bytes float64, before Metrics) bool {
+	return m != nil && before != nil && m.Sum(Served)-before.Sum(Served) >= bytes/2 &&
+		m.Sum(Allocated) >= before.Sum(Allocated)
+}
+
+// defaultOps is the default URL of the private listener of a Packhorse server on this machine.
+const defaultOps = "http://127.0.0.1:9090"
 
 // Scraper reads a server's metrics.
 type Scraper struct {
-	URL    string // empty: no metrics
-	Wanted bool   // set by a flag: failing to read the metrics is an error
+	ops    string // URL; empty: no metrics
+	wanted bool   // set by a flag: failing to read the metrics is an error
 }
 
 func NewScraper(t *Target, ops string) *Scraper {
@@ -52,69 +87,62 @@ func NewScraper(t *Target, ops string) *Scraper {
 		if !strings.Contains(ops, "://") {
 			ops = "http://" + ops
 		}
-		if !strings.HasSuffix(ops, "/metrics") {
-			ops = strings.TrimSuffix(ops, "/") + "/metrics"
-		}
-		return &Scraper{URL: ops, Wanted: true}
+		return &Scraper{ops: strings.TrimSuffix(strings.TrimSuffix(ops, "/metrics"), "/"), wanted: true}
 	case t.Loopback():
-		return &Scraper{URL: defaultOps}
+		return &Scraper{ops: defaultOps}
 	}
 	return &Scraper{}
 }
 
 // Read returns nil if no metrics of a Packhorse server are available.
-func (s *Scraper) Read(ctx context.Context) (*ServerCounters, error) {
-	if s.URL == "" {
+func (s *Scraper) Read(ctx context.Context) (Metrics, error) {
+	if s.ops == "" {
 		return nil, nil
 	}
-	c, err := s.get(ctx)
-	if err != nil && s.Wanted {
-		return nil, fmt.Errorf("reading the server's metrics: %w", err)
+	m, err := ReadMetrics(ctx, s.ops)
+	if err != nil && !s.wanted {
+		return nil, nil
 	}
-	return c, nil
+	return m, err
 }
 
-func (s *Scraper) get(ctx context.Context) (*ServerCounters, error) {
+// ReadMetrics reads the metrics of a Packhorse server. ops is the URL of its private listener.
+func ReadMetrics(ctx context.Context, ops string) (Metrics, error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	resp, err := GetOps(ctx, s.URL)
+	resp, err := GetOps(ctx, ops+"/metrics")
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("reading the server's metrics: %w", err)
 	}
 	defer resp.Body.Close()
-	if resp.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("HTTP status %d", resp.StatusCode)
+	m, err := parseMetrics(resp.Body)
+	if err != nil {
+		return nil, fmt.Errorf("reading the server's metrics: %w", err)
 	}
-	return parseMetrics(io.LimitReader(resp.Body, 64<<20))
+	return m, nil
 }
 
-// parseMetrics reads the subset of the Prometheus text format that servers use. It adds up the samples of a metric.
-func parseMetrics(r io.Reader) (*ServerCounters, error) {
-	var c ServerCounters
-	ours := false
-	lines := bufio.NewScanner(r)
+// parseMetrics reads the Prometheus text format.
+func parseMetrics(r io.Reader) (Metrics, error) {
+	m, ours := Metrics{}, false
+	lines := bufio.NewScanner(io.LimitReader(r, 64<<20))
 	lines.Buffer(nil, 1<<20)
 	for lines.Scan() {
 		line := lines.Text()
-		name := line[:len(line)-len(strings.TrimLeft(line, nameChars))]
-		ours = ours || strings.HasPrefix(name, "packhorse_")
-		to := c.of(name, line)
-		if to == nil {
+		if line == "" || line[0] == '#' {
 			continue
 		}
-		rest := line[len(name):]
-		if i := strings.LastIndexByte(rest, '}'); i >= 0 {
-			rest = rest[i+1:]
+		end := strings.LastIndexByte(line, '}') + 1
+		if end == 0 {
+			end = max(strings.IndexByte(line, ' '), 0)
 		}
-		fields := strings.Fields(rest)
-		if len(fields) == 0 {
-			continue
-		}
-		v, err := strconv.ParseFloat(fields[0], 64)
+		value, _, _ := strings.Cut(strings.TrimSpace(line[end:]), " ")
+		v, err := strconv.ParseFloat(value, 64)
 		if err != nil {
-			return nil, fmt.Errorf("bad metric %s", name)
+			return nil, fmt.Errorf("bad metric %s", line[:end])
 		}
-		*to += v
+		m[line[:end]] += v
+		ours = ours || strings.HasPrefix(line, "packhorse_")
 	}
 	if err := lines.Err(); err != nil {
 		return nil, err
@@ -122,92 +150,7 @@ func parseMetrics(r io.Reader) (*ServerCounters, error) {
 	if !ours {
 		return nil, fmt.Errorf("these are not the metrics of a Packhorse server")
 	}
-	return &c, nil
-}
-
-// of returns the counter for a metric's line, or nil for other metrics.
-func (c *ServerCounters) of(name, line string) *float64 {
-	has := func(label string) bool { return strings.Contains(line, label) }
-	switch name {
-	case "go_memstats_alloc_bytes_total":
-		return &c.Alloc
-	case "packhorse_cache_written_bytes_total":
-		return &c.Written
-	case "packhorse_served_bytes_total":
-		return &c.Served
-	case "go_cpu_classes_gc_total_cpu_seconds_total":
-		return &c.Gc
-	case "packhorse_copy_bytes_total":
-		if has(`path="kernel"`) {
-			return &c.Kernel
-		}
-		return &c.User
-	case "packhorse_cache_requests_total":
-		switch {
-		case has(`result="hit"`):
-			return &c.Hit
-		case has(`result="miss"`):
-			return &c.Miss
-		case has(`result="follow"`):
-			return &c.Follow
-		}
-	case "packhorse_git_commands_total":
-		if has(packObjects) {
-			return &c.PackRuns
-		}
-		return &c.OtherRuns
-	case "packhorse_git_cpu_seconds_total":
-		if has(packObjects) {
-			return &c.PackCPU
-		}
-		return &c.OtherCPU
-	case "packhorse_packs_made_total":
-		if has(`source="native"`) {
-			return &c.NativePacks
-		}
-	case "packhorse_pack_select_seconds_sum":
-		return &c.PackSelect
-	case "packhorse_pack_write_seconds_sum":
-		return &c.PackWrite
-	case "packhorse_pack_bytes_total":
-		switch {
-		case has(`representation="reused_disk"`):
-			return &c.ReusedDisk
-		case has(`representation="reused_cache"`):
-			return &c.ReusedCache
-		}
-		return &c.Encoded
-	case "packhorse_pack_fallbacks_total":
-		_, rest, _ := strings.Cut(line, `reason="`)
-		reason, _, _ := strings.Cut(rest, `"`)
-		if c.Fallbacks == nil {
-			c.Fallbacks = map[string]*float64{}
-		}
-		if c.Fallbacks[reason] == nil {
-			c.Fallbacks[reason] = new(float64)
-		}
-		return c.Fallbacks[reason]
-	case "packhorse_search_repositories":
-		switch {
-		case has(`state="waiting"`):
-			return &c.Unindexed
-		case has(`state="failed"`): // they also wait, or have an old index
-			return &c.Failed
-		}
-		c.Searches = true
-		return &c.Indexed
-	}
-	return nil
-}
-
-const packObjects = `subcommand="pack-objects"`
-
-const nameChars = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_:"
-
-// Since returns the increase of the counters.
-func (c *ServerCounters) Since(before *ServerCounters) ServerCounters {
-	return ServerCounters{Alloc: c.Alloc - before.Alloc, Gc: c.Gc - before.Gc, Kernel: c.Kernel - before.Kernel,
-		User: c.User - before.User}
+	return m, nil
 }
 
 // GetOps sends a GET request to a private listener, on a separate connection.
@@ -220,25 +163,16 @@ func GetOps(ctx context.Context, url string) (*http.Response, error) {
 	return transport.RoundTrip(req)
 }
 
-// ReadMetric returns the sum of the samples of a metric that have the label, given as name="value". ops is the URL of
-// the server's private listener.
-func ReadMetric(ctx context.Context, ops, name, label string) (sum float64, err error) {
-	response, err := GetOps(ctx, ops+"/metrics")
+// CollectGarbage makes a server collect garbage.
+func CollectGarbage(ctx context.Context, ops string) error {
+	resp, err := GetOps(ctx, ops+"/debug/pprof/heap?gc=1")
 	if err != nil {
-		return 0, err
+		return err
 	}
-	defer response.Body.Close()
-	lines := bufio.NewScanner(response.Body)
-	for lines.Scan() {
-		rest, isMetric := strings.CutPrefix(lines.Text(), name)
-		if !isMetric || strings.IndexAny(rest, "{ ") != 0 || !strings.Contains(rest, label) {
-			continue
-		}
-		v, err := strconv.ParseFloat(rest[strings.LastIndexByte(rest, ' ')+1:], 64)
-		if err != nil {
-			return 0, fmt.Errorf("metric %s: %w", name, err)
-		}
-		sum += v
+	defer resp.Body.Close()
+	_, err = io.Copy(io.Discard, resp.Body)
+	if err == nil && resp.StatusCode != http.StatusOK {
+		err = &HTTPError{Status: resp.StatusCode}
 	}
-	return sum, lines.Err()
+	return err
 }

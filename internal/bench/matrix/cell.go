@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"net/http"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -42,7 +40,7 @@ type cellResult struct {
 type stationResult struct {
 	label         string
 	usage         loadgen.TreeUsage
-	before, after *loadgen.ServerCounters
+	before, after loadgen.Metrics
 }
 
 // cell starts the processes, warms the cache, measures, and ends the processes.
@@ -145,17 +143,12 @@ func (o *matrixOptions) measure(ctx context.Context, c cell, l *lineup, load loa
 
 // counters reads the metrics after a garbage collection, because the runtime then updates the cost of collections. The
 // result is nil for a process without metrics.
-func (s *station) counters(ctx context.Context) (*loadgen.ServerCounters, error) {
+func (s *station) counters(ctx context.Context) (loadgen.Metrics, error) {
 	if s.Ops == "" {
 		return nil, nil
 	}
-	resp, err := loadgen.GetOps(ctx, s.Ops+"/debug/pprof/heap?gc=1")
-	if err != nil {
-		return nil, err
-	}
-	defer resp.Body.Close()
-	if _, err := io.Copy(io.Discard, resp.Body); err != nil || resp.StatusCode != http.StatusOK {
-		return nil, errors.Join(err, fmt.Errorf("collect garbage in %s: HTTP status %d", s.Name, resp.StatusCode))
+	if err := loadgen.CollectGarbage(ctx, s.Ops); err != nil {
+		return nil, fmt.Errorf("collect garbage in %s: %w", s.Name, err)
 	}
 	return s.Metrics(ctx)
 }

@@ -111,10 +111,12 @@ func newMatrixRow(c *cellResult) matrixRow {
 			measured = false
 		} else {
 			d := s.after.Since(s.before)
-			alloc += d.Alloc
-			gc += d.Gc
-			p.AllocPerGB, p.GCPercent = loadgen.Ratio(d.Alloc/1e6, gb, 3), loadgen.Ratio(100*d.Gc, s.usage.Own.Seconds(), 2)
-			p.KernelShare = loadgen.Ratio(d.Kernel, d.Kernel+d.User, 5)
+			a, g := d.Sum(loadgen.Allocated), d.Sum("go_cpu_classes_gc_total_cpu_seconds_total")
+			alloc += a
+			gc += g
+			p.AllocPerGB, p.GCPercent = loadgen.Ratio(a/1e6, gb, 3), loadgen.Ratio(100*g, s.usage.Own.Seconds(), 2)
+			p.KernelShare = loadgen.Ratio(d.Sum("packhorse_copy_bytes_total", `path="kernel"`),
+				d.Sum("packhorse_copy_bytes_total"), 5)
 		}
 		row.Processes = append(row.Processes, p)
 	}

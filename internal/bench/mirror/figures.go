@@ -60,11 +60,11 @@ func (w *pair) storm(ctx context.Context) ([]world.Figure, error) {
 
 // misses returns the number of packs that were not in the mirror's cache.
 func (w *pair) misses(ctx context.Context) (int, error) {
-	counters, err := w.mirror.Metrics(ctx)
+	metrics, err := w.mirror.Metrics(ctx)
 	if err != nil {
 		return 0, err
 	}
-	return int(counters.Miss), nil
+	return int(metrics.Sum(loadgen.Requests, loadgen.Miss)), nil
 }
 
 // firstByte compares ls-refs of a mirror that checks the origin with ls-refs of the origin.

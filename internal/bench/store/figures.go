@@ -48,7 +48,7 @@ func (w *stores) push(ctx context.Context) ([]world.Figure, error) {
 			return all.Summarize().P50, nil
 		}
 	}
-	before, err := loadgen.ReadMetric(ctx, node.Ops, "packhorse_store_requests_total", "")
+	before, err := node.Metrics(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -56,11 +56,12 @@ func (w *stores) push(ctx context.Context) ([]world.Figure, error) {
 	if err != nil {
 		return nil, err
 	}
-	after, err := loadgen.ReadMetric(ctx, node.Ops, "packhorse_store_requests_total", "")
+	after, err := node.Metrics(ctx)
 	if err != nil {
 		return nil, err
 	}
-	limit, requests := 2*create+5, (after-before)/float64(len(nodeRefs))
+	limit := 2*create + 5
+	requests := after.Since(before).Sum("packhorse_store_requests_total") / float64(len(nodeRefs))
 	return []world.Figure{{What: "latency added to a push", Goal: "<= 2 round trips + 5 ms", Value: n - p,
 		Got: fmt.Sprintf("%.1f ms of %.1f (refs %.1f), plain %.1f (refs %.1f), limit %.1f, create %.1f, read %.1f, "+
 			"%.1f requests", n-p, n, nodeRefs.Summarize().P50, p, refs.Summarize().P50, limit, create, read, requests),
@@ -253,12 +254,8 @@ func (w *stores) lsRefs(ctx context.Context) ([]world.Figure, error) {
 
 // checks returns the number of freshness checks, without those that joined another.
 func (s *server) checks(ctx context.Context) (float64, error) {
-	all, err := loadgen.ReadMetric(ctx, s.Ops, "packhorse_store_looks_total", "")
-	if err != nil {
-		return 0, err
-	}
-	joined, err := loadgen.ReadMetric(ctx, s.Ops, "packhorse_store_looks_total", `result="joined"`)
-	return all - joined, err
+	m, err := s.Metrics(ctx)
+	return m.Sum("packhorse_store_looks_total") - m.Sum("packhorse_store_looks_total", `result="joined"`), err
 }
 
 // firstClone compares clones through nodes with an empty cache with the next clone through the same node.
@@ -308,9 +305,9 @@ func (w *stores) manyRefs(ctx context.Context) ([]world.Figure, error) {
 		return nil, err
 	}
 	spent := func() (all, inGit float64, err error) { // milliseconds
-		all, err = loadgen.ReadMetric(ctx, node.Ops, "packhorse_push_seconds_sum", "")
-		inGit, gitErr := loadgen.ReadMetric(ctx, node.Ops, "packhorse_git_seconds_sum", `subcommand="receive-pack"`)
-		return all * 1000, inGit * 1000, errors.Join(err, gitErr)
+		m, err := node.Metrics(ctx)
+		return m.Sum("packhorse_push_seconds_sum") * 1000,
+			m.Sum("packhorse_git_seconds_sum", `subcommand="receive-pack"`) * 1000, err
 	}
 	var all, ours []float64
 	for range min(w.pushes, 21) { // each client reads all refs

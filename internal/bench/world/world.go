@@ -301,8 +301,8 @@ func (p *Process) PushAccess(ctx context.Context) ([]string, error) {
 }
 
 // Metrics reads the metrics of the process.
-func (p *Process) Metrics(ctx context.Context) (*loadgen.ServerCounters, error) {
-	return (&loadgen.Scraper{URL: p.Ops + "/metrics", Wanted: true}).Read(ctx)
+func (p *Process) Metrics(ctx context.Context) (loadgen.Metrics, error) {
+	return loadgen.ReadMetrics(ctx, p.Ops)
 }
 
 // indexPatience is the timeout of the first search index.
@@ -315,7 +315,9 @@ func (p *Process) AwaitIndex(ctx context.Context) error {
 		fmt.Errorf("the server made no search index within %v: --no-search turns search off", indexPatience))
 	defer cancel()
 	for {
-		c, err := p.Metrics(ctx)
+		m, err := p.Metrics(ctx)
+		repositories := func(state ...string) float64 { return m.Sum("packhorse_search_repositories", state...) }
+		failed, waiting := repositories(`state="failed"`), repositories(`state="waiting"`)
 		select {
 		case <-p.Ended:
 			return errors.New("the server ended while it made its search index" + p.LastWords())
@@ -326,9 +328,9 @@ func (p *Process) AwaitIndex(ctx context.Context) error {
 			return context.Cause(ctx)
 		case err != nil:
 			return err
-		case c.Failed > 0: // its retries would disturb the measurement
+		case failed > 0: // its retries would disturb the measurement
 			return errors.New("the server cannot make its search index: --no-search turns search off" + p.LastWords())
-		case !c.Searches || c.Indexed > 0 && c.Unindexed == 0:
+		case !m.Has("packhorse_search_repositories") || repositories() > failed+waiting && waiting == 0:
 			return nil
 		}
 		loadgen.Sleep(ctx, 100*time.Millisecond)
