@@ -47,7 +47,12 @@ func (p *place) Key() string { return fmt.Sprint(p.name, p.path) }
 // Open implements storage.Place. The directory has HEAD, config and the directory of objects, but perhaps no packs. Its
 // files may be of an earlier state until a freshness check.
 func (p *place) Open(ctx context.Context, o repo.Options) (*repo.Repo, error) {
-	o.Place = p
+	policy := repo.DefaultPolicy()
+	if o.Policy != nil {
+		policy = *o.Policy
+	}
+	policy.RefInWant = false // wants by name need a check for changes, and those by ID do not
+	o.Place, o.Policy = p, &policy
 	r, err := repo.Open(p.local.Dir(), o)
 	if err != nil { // a later state may be in order
 		if p.Check(ctx) == nil {

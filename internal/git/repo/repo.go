@@ -134,9 +134,6 @@ func (r *Repo) configure() error {
 	if policy := r.options.Policy; policy != nil {
 		defaults = *policy
 	}
-	if r.IsCopy() { // wants by name need a check for changes, and those by ID do not
-		defaults.RefInWant = false
-	}
 	r.policy, err = newPolicy(config, defaults)
 	return err
 }
@@ -233,11 +230,8 @@ func (r *Repo) Policy() *Policy { return r.policy }
 
 // Fresh reports whether the Repo still represents the repository at path, which may contain symbolic links and a ".git"
 // file. The directories, the object directory and the configuration must be the same. It makes four stat calls, some
-// more for worktrees and submodules, and reads files that are very young. With a Place it is always true.
+// more for worktrees and submodules, and reads files that are very young.
 func (r *Repo) Fresh(path string) bool {
-	if r.IsCopy() {
-		return true
-	}
 	if !r.layout.isCurrent(path, r.Incarnation) {
 		return false
 	}

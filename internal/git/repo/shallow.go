@@ -48,9 +48,6 @@ func (r *Repo) ShallowSet() (graph.Commits, error) {
 
 // shallowState returns the content of the shallow file; nil if there is none.
 func (r *Repo) shallowState() (*shallowState, error) {
-	if r.IsCopy() { // a store has only complete repositories
-		return nil, nil
-	}
 	path := filepath.Join(r.Common, "shallow")
 	id, err := disk.Stat(path)
 	if err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -401,7 +402,9 @@ func TestWatchesShareChecks(t *testing.T) {
 // A repository that cannot be read is neither gone nor empty.
 func TestWatchOfDamagedRefs(t *testing.T) {
 	t.Parallel()
-	r := newRoot(t, storage.Options{CheckInterval: often})
+	lines := make(logLines, 1000)
+	r := newRoot(t, storage.Options{CheckInterval: often,
+		Log: slog.New(slog.NewTextHandler(lines, &slog.HandlerOptions{Level: slog.LevelDebug}))})
 	repo := r.repo("app.git", "a")
 	repo.Git("pack-refs", "--all")
 	file := filepath.Join(repo.Dir, "packed-refs")
@@ -417,8 +420,12 @@ func TestWatchOfDamagedRefs(t *testing.T) {
 	if e := w.next(); !e.Reset || e.Gone {
 		t.Errorf("after it is mended: %+v", e)
 	}
+	for len(lines) > 0 { // of the checks before
+		<-lines
+	}
 	replace([]byte("junk"))
-	time.Sleep(10 * often) // a check in the meantime must not send an event
+	for !strings.Contains(<-lines, "cannot check a watched repository") {
+	} // the check must not send an event
 	replace(good)
 	repo.Git("update-ref", "refs/heads/x", repo.ID("main").String())
 	if e := w.next(); len(e.Changes) != 1 || e.Reset || e.Gone {
