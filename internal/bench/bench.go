@@ -116,15 +116,21 @@ var removedCommands = map[string]string{
 	"storm": "\"packhorse-bench neighbour URL --cold\" measures small requests beside clones that are in no cache",
 }
 
+const noTLS = "the control API is measured without TLS"
+
 // removedFlags are former flags of all commands, with what to do instead.
 var removedFlags = map[string]string{
-	"files":    "files are passed where that is possible",
-	"format":   "the format is detected in each line",
-	"html":     "there are no pages with charts; use the text, or --json",
-	"profiles": "take profiles from the private listeners, as /debug/pprof/profile",
-	"protocol": "only version 2 is measured",
-	"relay":    "compare with \"packhorse-bench limit FILE\", or with one process in \"packhorse-bench matrix\"",
-	"again":    "standstills of the machine are not detected; compare servers in more --turns",
+	"files":       "files are passed where that is possible",
+	"format":      "the format is detected in each line",
+	"html":        "there are no pages with charts; use the text, or --json",
+	"profiles":    "take profiles from the private listeners, as /debug/pprof/profile",
+	"protocol":    "only version 2 is measured",
+	"relay":       "compare with \"packhorse-bench limit FILE\", or with one process in \"packhorse-bench matrix\"",
+	"server-name": noTLS,
+	"tls-ca":      noTLS,
+	"tls-cert":    noTLS,
+	"tls-key":     noTLS,
+	"again":       "standstills of the machine are not detected; compare servers in more --turns",
 }
 
 func removedCommand(name, instead string) *cobra.Command {

@@ -3,7 +3,6 @@ package gitload
 import (
 	"bytes"
 	"context"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
@@ -187,19 +186,6 @@ func TestNeighbourRPC(t *testing.T) {
 			t.Errorf("%q: %v", args, got)
 		}
 	}
-	secure := httptest.NewTLSServer(mux)
-	t.Cleanup(secure.Close)
-	ca := filepath.Join(dir, "ca.pem")
-	if err := os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: secure.Certificate().Raw}),
-		0o600); err != nil {
-		t.Fatal(err)
-	}
-	got = benchtest.JSON(t, "alone_ms loaded_ms apdex mb_per_s requests errors",
-		append(args[:len(args):len(args)], "--secret-file", secret,
-			"--rpc", secure.Listener.Addr().String(), "--tls-ca", ca)...)
-	if benchtest.Number(t, got, "errors") != 0 || benchtest.Number(t, got, "requests") < 30 {
-		t.Error("TLS:", got)
-	}
 	refs.wrong.Store(1)
 	if _, _, err := benchtest.Run(t, t.Context(), append(args, "--secret-file", secret)...); err == nil ||
 		!strings.Contains(err.Error(), "two responses differ") {
@@ -212,11 +198,10 @@ func TestNeighbourRPC(t *testing.T) {
 	}
 	for want, more := range map[string][]string{
 		"no secret":                nil,
-		"need --rpc":               {"--rpc", "", "--secret-file", secret},
+		"needs --rpc":              {"--rpc", "", "--secret-file", secret},
 		"resolve refs/heads/side0": {"--secret-file", secret, "--ref", "refs/heads/side0"},
 		"no such file":             {"--secret-file", secret + "2"},
-		"no PEM certificate":       {"--tls-ca", secret},
-		"need --tls-ca":            {"--tls-cert", secret, "--tls-key", secret},
+		"was removed":              {"--tls-ca", secret},
 		"invalid address":          {"--rpc", "nowhere"},
 	} {
 		if _, _, err := benchtest.Run(t, t.Context(), append(args, more...)...); err == nil ||

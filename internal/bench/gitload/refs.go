@@ -37,7 +37,7 @@ The first response must have such a ref, and all later ones must be identical.
 The loop is closed unless --rate is given. Then latency counts from the time when a request was due. "packhorse-bench
 mkrefs" makes a repository with very many refs.
 
-With --rpc the requests go to a storage node, with the control API like the Go client: RefService.Resolve of REF, which
+With --rpc the requests go to a storage node, with the control API: RefService.Resolve of REF, which
 is a full name then. URL only names the repository and gets no requests.`,
 		Example: `  packhorse-bench refs http://127.0.0.1:8080/refs.git --prefix refs/heads/main
   packhorse-bench refs http://127.0.0.1:8080/refs.git --prefix refs/pull/77/ --clients 1 --json

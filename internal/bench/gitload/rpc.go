@@ -3,8 +3,6 @@ package gitload
 import (
 	"bytes"
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"net/url"
@@ -26,11 +24,9 @@ import (
 
 // RPCOptions choose the node of the small request. Without an address the request uses Git's protocol.
 type RPCOptions struct {
-	Address            string
-	secretFile         string
-	tlsCA              string
-	certFile, certsKey string
-	serverName         string
+	Address    string
+	secretFile string
+	secret     string // from the file
 }
 
 func (o *RPCOptions) Flags(cmd *cobra.Command) {
@@ -38,81 +34,29 @@ func (o *RPCOptions) Flags(cmd *cobra.Command) {
 	f.StringVar(&o.Address, "rpc", "",
 		"send the requests to the node at HOST:PORT or unix:PATH, with its control API: RefService.Resolve")
 	f.StringVar(&o.secretFile, "secret-file", "", "with --rpc: file with the node's secret")
-	f.StringVar(&o.tlsCA, "tls-ca", "", "with --rpc: use TLS, and trust the certificates (PEM) in this file")
-	f.StringVar(&o.serverName, "server-name", "",
-		"with --tls-ca: the name in the node's certificate (default: the host of its address)")
-	f.StringVar(&o.certFile, "tls-cert", "", "with --rpc: the client certificate (PEM)")
-	f.StringVar(&o.certsKey, "tls-key", "", "with --rpc: the private key of --tls-cert (PEM)")
 }
 
 func (o *RPCOptions) Check() error {
-	switch {
-	case o.Address == "" && *o != (RPCOptions{}):
-		return errors.New("--secret-file, --tls-ca, --server-name, --tls-cert and --tls-key need --rpc")
-	case (o.certFile == "") != (o.certsKey == ""):
-		return errors.New("--tls-cert and --tls-key need each other")
-	case (o.certFile != "" || o.serverName != "") && o.tlsCA == "":
-		return errors.New("--tls-cert and --server-name need --tls-ca, which turns on TLS")
+	if o.secretFile == "" {
+		return nil
 	}
-	return nil
-}
-
-// options returns the options of the node's client.
-func (o *RPCOptions) options() (options nodeclient.Options, err error) {
-	if o.secretFile != "" {
-		b, err := os.ReadFile(o.secretFile)
-		if err != nil {
-			return options, fmt.Errorf("--secret-file: %w", err)
-		}
-		secret := strings.TrimSpace(string(b))
-		options.Secret = func() string { return secret }
+	if o.Address == "" {
+		return errors.New("--secret-file needs --rpc")
 	}
-	if o.tlsCA != "" {
-		b, err := os.ReadFile(o.tlsCA)
-		if err != nil {
-			return options, fmt.Errorf("--tls-ca: %w", err)
-		}
-		options.TLS = &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: x509.NewCertPool(), ServerName: o.serverName}
-		if !options.TLS.RootCAs.AppendCertsFromPEM(b) {
-			return options, fmt.Errorf("--tls-ca %s: no PEM certificate", o.tlsCA)
-		}
-	}
-	if o.certFile != "" {
-		pair, err := tls.LoadX509KeyPair(o.certFile, o.certsKey)
-		if err != nil {
-			return options, fmt.Errorf("--tls-cert: %w", err)
-		}
-		options.TLS.Certificates = []tls.Certificate{pair}
-	}
-	return options, nil
-}
-
-// Client returns a client of the node.
-func (o *RPCOptions) Client() (*nodeclient.Client, error) {
-	options, err := o.options()
+	b, err := os.ReadFile(o.secretFile)
 	if err != nil {
-		return nil, err
+		return fmt.Errorf("--secret-file: %w", err)
 	}
-	return nodeclient.New(o.Address, options)
+	o.secret = strings.TrimSpace(string(b))
+	return nil
 }
 
 // target returns the node for the generator of small requests. The client must accept the address.
 func (o *RPCOptions) target() (*loadgen.Target, error) {
-	options, err := o.options()
-	if err != nil {
-		return nil, err
-	}
-	address := o.Address
-	socket, local := strings.CutPrefix(address, "unix:")
+	socket, local := strings.CutPrefix(o.Address, "unix:")
+	address := "http://" + o.Address
 	if local {
-		address = "localhost"
-	}
-	if !strings.Contains(address, "://") {
-		scheme := "http://"
-		if options.TLS != nil {
-			scheme = "https://"
-		}
-		address = scheme + address
+		address = "http://localhost"
 	}
 	t, err := loadgen.ParseTarget(address, false)
 	if err != nil {
@@ -121,15 +65,8 @@ func (o *RPCOptions) target() (*loadgen.Target, error) {
 	if local {
 		t.Socket = socket
 	}
-	if c := options.TLS; c != nil {
-		c.NextProtos = t.TLS.NextProtos
-		if c.ServerName == "" {
-			c.ServerName = t.TLS.ServerName
-		}
-		t.TLS = c
-	}
-	if options.Secret != nil && options.Secret() != "" {
-		t.Auth = "Bearer " + options.Secret()
+	if o.secret != "" {
+		t.Auth = "Bearer " + o.secret
 	}
 	return t, nil
 }
@@ -138,7 +75,8 @@ func (o *RPCOptions) target() (*loadgen.Target, error) {
 // with the first.
 func (o *RPCOptions) prepareResolve(ctx context.Context, t *loadgen.Target, ref string,
 	timeout time.Duration) (*loadgen.Pings, error) {
-	node, err := o.Client() // its errors are more specific than a status
+	// The client's errors are more specific than a status.
+	node, err := nodeclient.New(o.Address, nodeclient.Options{Secret: func() string { return o.secret }})
 	if err != nil {
 		return nil, err
 	}
@@ -154,20 +92,7 @@ func (o *RPCOptions) prepareResolve(ctx context.Context, t *loadgen.Target, ref 
 	if err != nil {
 		return nil, fmt.Errorf("resolve %s at the node: %w", ref, err)
 	}
-	p, err := o.Pings(ctx, packhorsev1connect.RefServiceResolveProcedure, request, timeout)
-	if err != nil {
-		return nil, fmt.Errorf("resolve %s at the node: %w", ref, err)
-	}
-	if !bytes.Contains(p.Want, []byte(response.Msg.GetRef().GetOid())) {
-		return nil, fmt.Errorf("resolve %s at the node: two responses differ, perhaps because of a push", ref)
-	}
-	return p, nil
-}
-
-// Pings calls a procedure of the node once, with the Connect protocol, and returns the load that repeats the call.
-func (o *RPCOptions) Pings(ctx context.Context, procedure string, request proto.Message,
-	timeout time.Duration) (*loadgen.Pings, error) {
-	node, err := o.target()
+	target, err := o.target()
 	if err != nil {
 		return nil, err
 	}
@@ -175,9 +100,15 @@ func (o *RPCOptions) Pings(ctx context.Context, procedure string, request proto.
 	if err != nil {
 		return nil, err
 	}
-	p := &loadgen.Pings{Target: node, Request: node.Call(procedure, message), Timeout: timeout}
-	p.Want, err = p.First(ctx)
-	return p, err
+	p := &loadgen.Pings{Target: target, Request: target.Call(packhorsev1connect.RefServiceResolveProcedure, message),
+		Timeout: timeout}
+	if p.Want, err = p.First(ctx); err != nil {
+		return nil, fmt.Errorf("resolve %s at the node: %w", ref, err)
+	}
+	if !bytes.Contains(p.Want, []byte(response.Msg.GetRef().GetOid())) {
+		return nil, fmt.Errorf("resolve %s at the node: two responses differ, perhaps because of a push", ref)
+	}
+	return p, nil
 }
 
 // RepositoryOf returns the path of the repository in a target's URL.
