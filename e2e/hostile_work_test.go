@@ -145,7 +145,7 @@ func chunked(text string, n int) (pieces []string) {
 // TestHostileNeighbours: small requests are answered while others make the server walk and pack as much as they can.
 func TestHostileNeighbours(t *testing.T) {
 	t.Parallel()
-	v := attack(t, "[git]\nslots = 1\nqueue = 2\n[cache]\ngrace = \"0s\"\n",
+	v := attack(t, "[git]\nslots = 1\n[lanes]\ncold = 6\n[cache]\ngrace = \"0s\"\n",
 		func(root string) { history(t, filepath.Join(root, "history.git")) })
 	tip := v.idOf("history", "main")
 	var stop atomic.Bool

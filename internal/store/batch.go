@@ -76,7 +76,7 @@ func (b *batch) add(p *pendingPush) error {
 	}
 	b.next.Packs = append(b.next.Packs, packs...)
 	b.next.Pushes = append(b.next.Pushes, replog.Push{ID: p.Push.ID, By: p.Push.Pusher.Name, Refs: len(accepted)})
-	if p.AdoptHead && isEmpty {
+	if isEmpty {
 		if branch := receivepack.FirstBranch(accepted, b.next.Head); branch != "" {
 			b.next.Head = branch
 		}

@@ -237,8 +237,7 @@ func TestCommitAfterChange(t *testing.T) {
 	s := newNode(t, newBucket(t))
 	create(t, s, "x")
 	p := newPusher(t, s, "x")
-	adopt := func(p *receivepack.Proposal) { p.AdoptHead = true }
-	if _, err := p.push(adopt, update("a", 0, 1), update("b", 0, 1)); err != nil {
+	if _, err := p.push(nil, update("a", 0, 1), update("b", 0, 1)); err != nil {
 		t.Fatal(err)
 	}
 	if got := p.place.known().record.Head; got != "refs/heads/a" {

@@ -266,7 +266,7 @@ func (r *run) firstJobs(ctx context.Context, warmup bool) error {
 		return err
 	}
 	defer os.RemoveAll(path)
-	for range 2 { // then the shape is popular (warmup.least)
+	for range 2 { // then the shape is popular
 		if err := r.fetch(ctx, s, path, shallow); err != nil {
 			return err
 		}

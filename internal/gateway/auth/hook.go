@@ -30,7 +30,7 @@ type HookOptions struct {
 	Secret  func() string // sent as a Bearer token; may be nil
 	Timeout time.Duration // of one request
 	TTL     time.Duration // of a cached answer
-	Size    int           // maximum number of cached answers; zero turns the cache off
+	Size    int           // maximum number of cached answers
 	Stale   bool          // use expired answers for up to maxStale while the hook fails
 	// PerAddress reports that answers depend on the address of the client.
 	PerAddress bool
@@ -85,7 +85,7 @@ func NewHook(o HookOptions) *Hook {
 		o: o, slots: newSlots(maxHookRequests, o.Timeout), manySlots: make(chan struct{}, maxManyRequests),
 		readableTime: readableTime,
 	}
-	size := max(o.Size, 1)
+	size := o.Size
 	h.answers = answers.New[string, *answer](size, 0, o.Now)
 	h.views, _ = simplelru.NewLRU(size, func(_ string, v *view) { h.viewAnswers -= v.counted }) // the size is valid
 	rand.Read(h.key[:])                                                                         // never fails
@@ -197,9 +197,6 @@ func (h *Hook) timed(a *answer) answers.Answer[*answer] {
 	ttl := h.o.TTL
 	if !a.Allow { // a new permission should apply soon
 		ttl = min(ttl, refusalTTL)
-	}
-	if h.o.Size == 0 {
-		return answers.Answer[*answer]{Value: a}
 	}
 	timed := answers.Until(a, h.o.Now().Add(ttl))
 	if h.o.Stale {

@@ -79,9 +79,7 @@ func (h *Hook) view(id Identity) *view {
 		return v
 	}
 	v := &view{turn: make(chan struct{}, 1), key: key, answers: map[git.RepoPath]viewAnswer{}}
-	if h.o.Size > 0 {
-		h.views.Add(key, v)
-	}
+	h.views.Add(key, v)
 	return v
 }
 

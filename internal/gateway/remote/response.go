@@ -95,7 +95,7 @@ func setStaleness(w node.ResponseWriter, age time.Duration) {
 	}
 }
 
-// maxUpdates is the maximum number of ref updates that a node may report. push.max_commands of a node cannot allow more
+// maxUpdates is the maximum number of ref updates that a node may report. A node does not allow more
 // in a request of the maximum size.
 const maxUpdates = 1 << 20
 

@@ -81,7 +81,7 @@ func (p *byCommit) apply(ctx context.Context, gitErr error) (updates []Update, i
 	}
 	updates = p.reportedUpdates()
 	isNoop := make([]bool, len(updates))
-	proposal := Proposal{Push: p.push, Atomic: p.isAtomic(), AdoptHead: p.target.AdoptHead}
+	proposal := Proposal{Push: p.push, Atomic: p.isAtomic()}
 	for i, u := range updates {
 		if isNoop[i], err = p.isNoopDeletion(u); err != nil {
 			p.report.changed = nil

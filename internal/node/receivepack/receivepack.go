@@ -32,7 +32,7 @@ type Options struct {
 	MaxSize     int64 // maximum size of a pack in bytes, unless the repository's own limit is lower; 0: no limit
 	MaxMemory   int64 // maximum size in bytes of one allocation by Git, for example for an object; 0: no limit
 	MaxCommands int   // maximum number of refs in one push. Zero means 100,000.
-	MaxOptions  int   // maximum number of push options; 0: push options are not offered
+	MaxOptions  int   // maximum number of push options. Zero means 100; if it is negative, they are not offered.
 
 	Fsck map[string]string // severity ("error", "warn" or "ignore") of Git's object checks, by name; see ValidateFsck
 
@@ -69,7 +69,7 @@ func New(o Options) (*Server, error) {
 	if o.Runner == nil || o.Scripts == "" || o.Journal == "" {
 		return nil, errors.New("receivepack: Runner, Scripts and Journal are required")
 	}
-	o.MaxCommands = cmp.Or(o.MaxCommands, 100_000)
+	o.MaxCommands, o.MaxOptions = cmp.Or(o.MaxCommands, 100_000), cmp.Or(o.MaxOptions, 100)
 	o.RepositoryHooks = cmp.Or(o.RepositoryHooks, RefuseHooks)
 	if o.Metrics == nil {
 		o.Metrics = NewMetrics()
@@ -133,8 +133,6 @@ type Target struct {
 	// LFS returns the states of LFS objects of the repository, in the order of the batch. If it is nil, pushes are not
 	// checked for missing LFS objects.
 	LFS func(ctx context.Context, b lfs.Batch) ([]lfs.Status, error)
-	// AdoptHead has the first push to a repository set HEAD; see Proposal. Only pushes in a shadow do so.
-	AdoptHead bool
 }
 
 // hiddenPaths returns the paths that no client may see: of the repository, and of those whose objects it borrows.

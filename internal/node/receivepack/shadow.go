@@ -32,10 +32,9 @@ var ErrUnknown = errors.New("the result is not known")
 
 // Proposal is what Shadow.Commit is to change: the updates that Git has made in the shadow.
 type Proposal struct {
-	Push      *Push
-	Updates   []Update
-	Atomic    bool // all updates or none
-	AdoptHead bool // HEAD of a repository without branches is set to the first branch
+	Push    *Push
+	Updates []Update
+	Atomic  bool // all updates or none
 }
 
 // FirstBranch returns the branch to which the first push to a repository sets HEAD: main, master, or the first one that

@@ -19,10 +19,10 @@ func TestStreamThatDoesNotEnd(t *testing.T) {
 	pack := packOf(t, c, c.ID("main"))
 	id := c.ID("main").String()
 	for _, test := range []struct{ name, request, says string }{
-		{"push", commands(reports, zeros(c.ID("main"))+" "+id+" refs/heads/topic") + pack, "ok refs/heads/topic"},
+		{"push", commands(reports, zeros(c.ID("main"))+" "+id+" refs/tags/topic") + pack, "ok refs/tags/topic"},
 		{"damaged", commands(reports, zeros(c.ID("main"))+" "+id+" refs/heads/other") + pack[:20] + strings.Repeat("?", 200),
 			"ng refs/heads/other"},
-		{"deletion", commands(reports, id+" "+zeros(c.ID("main"))+" refs/heads/topic"), "ok refs/heads/topic"},
+		{"deletion", commands(reports, id+" "+zeros(c.ID("main"))+" refs/tags/topic"), "ok refs/tags/topic"},
 		{"nothing", "0000", ""},
 	} {
 		out, in := io.Pipe()

@@ -83,7 +83,7 @@ func newAdopting(t *testing.T, log *slog.Logger) *root {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return newRoot(t, storage.Options{Pushes: pushes, SetHead: true, Log: log})
+	return newRoot(t, storage.Options{Pushes: pushes, Log: log})
 }
 
 // branch pushes new refs to an object that is there, with an empty pack.

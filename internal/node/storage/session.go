@@ -106,18 +106,16 @@ func (n *Node) ReceivePack(ctx context.Context, path git.RepoPath, session node.
 	ctx, span := inflight.Trace(ctx, "receive-pack")
 	defer func() { traceOutcome(span, &outcome, err) }()
 	n.noteRefs(ctx, h)
-	isFirst := false
-	if n.setHead {
-		snap, err := h.Refs.SnapshotOf(ctx, nil)
-		if err != nil {
-			return node.Outcome{}, err
-		}
-		if isFirst, err = isEmpty(snap); err != nil {
-			return node.Outcome{}, err
-		}
+	snap, err := h.Refs.SnapshotOf(ctx, nil)
+	if err != nil {
+		return node.Outcome{}, err
+	}
+	isFirst, err := isEmpty(snap)
+	if err != nil {
+		return node.Outcome{}, err
 	}
 	waited := time.Duration(0)
-	target := receivepack.Target{Repo: h.Repo, Path: path, AdoptHead: n.setHead, Shadow: shadow, LFS: n.lfsStates(h),
+	target := receivepack.Target{Repo: h.Repo, Path: path, Shadow: shadow, LFS: n.lfsStates(h),
 		Changed: func(ctx context.Context, updates []receivepack.Update) {
 			if isFirst {
 				n.adoptHead(ctx, h, path, updates)

@@ -59,8 +59,7 @@ type Options struct {
 	MaxWatched    int           // repositories watched at the same time. Zero means 10,000.
 	CheckInterval time.Duration // of watched repositories. Zero means that of Places: mostly one second.
 
-	Pushes  *receivepack.Server // nil: pushes are not accepted
-	SetHead bool                // the first push to an empty repository may set HEAD to a pushed branch
+	Pushes *receivepack.Server // nil: pushes are not accepted
 	// RepositoryHooks is the policy for hooks that Describe reports if Pushes is nil because another process serves
 	// pushes. "" means that pushes are not accepted.
 	RepositoryHooks receivepack.RepositoryHooks
@@ -95,7 +94,6 @@ type Node struct {
 
 	server   *uploadpack.Server
 	pushes   *receivepack.Server
-	setHead  bool
 	hooks    receivepack.RepositoryHooks // "": pushes are not accepted
 	lfs      *objects.Store              // may be nil
 	lfsGrace time.Duration               // LFSCare.Grace
@@ -162,7 +160,7 @@ func New(server *uploadpack.Server, o Options) (*Node, error) {
 	}
 	n := &Node{
 		root: root, start: start, log: o.Log, metrics: o.Metrics,
-		options: options, places: o.Places, server: server, pushes: o.Pushes, setHead: o.SetHead,
+		options: options, places: o.Places, server: server, pushes: o.Pushes,
 		hooks: o.RepositoryHooks, packs: o.Packs, verifier: o.Verifier, lookups: lookup.New(o.Lookups),
 		runner: o.Runner, handles: newHandleTable(o.MaxOpen),
 		collecting: newContextMutex(),

@@ -399,7 +399,7 @@ func NewWarmupMetrics() *WarmupMetrics {
 	m := &WarmupMetrics{
 		made:   counter("made_total", "Packs made for new tips before a client requested them."),
 		used:   counter("used_total", "Packs of the warm-up that a client requested; each counts once."),
-		wasted: counter("wasted_total", "Packs of the warm-up that no client requested within warmup.window."),
+		wasted: counter("wasted_total", "Packs of the warm-up that no client requested within ten minutes."),
 		bytes:  counter("bytes_total", "Framed bytes of packs that the warm-up made."),
 		skipped: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "packhorse_warmup_skipped_total",
 			Help: "Popular packs not made, by reason: there (a client was faster), busy (no slot was " +

@@ -27,7 +27,6 @@ type Lanes struct {
 	Push  *Lane
 	Pages *Lane // searches, and pages for browsers
 
-	Unfair bool // callers share nothing fairly: first come, first served
 }
 
 // Sizes are the concurrency limits of the lanes.

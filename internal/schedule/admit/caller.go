@@ -15,11 +15,7 @@ const (
 )
 
 // CallerOf returns the caller that a request counts for: the name of its identity, else the network of its address.
-// With Unfair it is the empty caller.
 func (l *Lanes) CallerOf(name, address string) balance.Caller {
-	if l.Unfair {
-		return ""
-	}
 	if name != "" {
 		return balance.Caller(name)
 	}
@@ -32,9 +28,6 @@ func (l *Lanes) CallerOf(name, address string) balance.Caller {
 
 // CallerAt is the caller of a request that has no name, by its address.
 func (l *Lanes) CallerAt(address netip.Addr) balance.Caller {
-	if l.Unfair {
-		return ""
-	}
 	bits := network4
 	ip := address.Unmap().WithZone("")
 	if ip.Is6() {

@@ -28,9 +28,6 @@ func TestCallerOf(t *testing.T) {
 		if string(got) != c.want || got.Anonymous() != (c.name == "") {
 			t.Errorf("%q at %q is %q", c.name, c.address, got)
 		}
-		if got := (&Lanes{Unfair: true}).CallerOf(c.name, c.address); got != "" {
-			t.Errorf("%q where callers are not told from one another", got)
-		}
 	}
 }
 

@@ -83,10 +83,6 @@ type HookConfig struct {
 	// CacheTTL is how long an answer is cached. A refusal is cached for at most 10 seconds.
 	CacheTTL Duration `toml:"cache_ttl" default:"1m"`
 
-	// CacheSize is the maximum number of cached answers. For answers about which repositories a caller may search, it
-	// is 20 times as many.
-	CacheSize int `toml:"cache_size" default:"10000" range:"0.."`
-
 	// Many reports that the hook answers questions about many repositories at once ("readable", docs/how-to/auth.md).
 	// Searches ask them. If it is false, each repository needs a separate question.
 	Many bool `toml:"many"`

@@ -38,16 +38,17 @@ func TestTags(t *testing.T) {
 func TestBounds(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ key, value, want string }{
-		{"git.nice", "0", ""},
-		{"git.nice", "20", "git.nice is 20; it has to be from 0 to 19"},
-		{"git.queue", "16777216", ""},
-		{"git.queue", "16777217", "git.queue is 16777217; it has to be from 0 to 16777216"},
+		{"index.max_repository_files", "1", ""},
+		{"git.slots", "1025", "git.slots is 1025; it has to be from 0 to 1024"},
+		{"index.max_repository_files", "16777216", ""},
+		{"index.max_repository_files", "16777217",
+			"index.max_repository_files is 16777217; it has to be from 1 to 16777216"},
 		{"http.max_body", "64KiB", ""},
 		{"http.max_body", "1KiB", "http.max_body is 1KiB; it has to be at least 64KiB"},
 		{"http.idle_timeout", "1ns", ""},
 		{"http.idle_timeout", "0s", "http.idle_timeout is 0s; it has to be more than 0s"},
-		{"lanes.anonymous", "1", ""},
-		{"lanes.anonymous", "0", "lanes.anonymous is 0; it has to be more than 0 and at most 1"},
+		{"tracing.ratio", "1", ""},
+		{"tracing.ratio", "NaN", "tracing.ratio is NaN; it has to be from 0 to 1"},
 		{"log.level", "loud", `log.level is "loud"; it has to be one of ["debug" "info" "warn" "error"]`},
 	} {
 		c := DefaultConfig()

@@ -136,7 +136,6 @@ func (c *Config) automatic() map[string]string {
 	add("git.threads", c.Git.Threads == 0, fmt.Sprintf(": %d here", c.Git.ThreadsPerPack()))
 	add("push.slots", c.Push.Slots == 0, fmt.Sprintf(": %d here", c.Push.slots()))
 	add("cache.max_bytes", c.Cache.MaxBytes == 0, "")
-	add("cache.min_free", c.Cache.MinFree == 0, "")
 	add("lfs.min_free", c.LFS.Enabled && c.LFS.MinFree == 0, "")
 	add("store.cache", c.Store.Enabled() && c.Store.Cache == 0, "")
 	add("store.min_free", c.Store.Enabled() && c.Store.MinFree == 0, "")

@@ -66,8 +66,9 @@ public_read = true
 
 [cache]
 max_bytes = "3GiB"
+grace = "90s"
+[lfs]
 min_free = 4096
-max_idle = "90s"
 [shutdown]
 grace = "1m"
 `, "--http", "127.0.0.1:9001", "--no-cache", "--public-read=false", "--shutdown-grace=5s")
@@ -82,8 +83,8 @@ grace = "1m"
 		"http.public_read": {"false", "--public-read"},
 		"cache.enabled":    {"false", "--no-cache"},
 		"cache.max_bytes":  {"3GiB", "FILE:8"},
-		"cache.min_free":   {"4KiB", "FILE:9"},
-		"cache.max_idle":   {"1m30s", "FILE:10"},
+		"cache.grace":      {"1m30s", "FILE:9"},
+		"lfs.min_free":     {"4KiB", "FILE:11"},
 		"shutdown.grace":   {"5s", "--shutdown-grace"},
 		"log.level":        {"info", "default"},
 	}
@@ -161,7 +162,7 @@ func TestCheck(t *testing.T) {
 			t.Errorf("%s: %v, want %q", test.args, err, test.want)
 		}
 	}
-	if cfg, _, err := loadText(t, "[http]\nmax_header = 1\nmax_body = 5\n[git]\nnice = 40"); err != nil {
+	if cfg, _, err := loadText(t, "[http]\nmax_header = 1\nmax_body = 5\n[git]\nslots = 4000"); err != nil {
 		t.Error(err)
 	} else if err := cfg.Check(); err == nil || strings.Count(err.Error(), "\n") != 2 {
 		t.Errorf("want three mistakes, got %v", err)
@@ -192,7 +193,7 @@ func TestCheckSSHAlgorithms(t *testing.T) {
 // TestShowIsAConfiguration checks that the output of config show is a configuration file with the same values.
 func TestShowIsAConfiguration(t *testing.T) {
 	t.Parallel()
-	cfg, from, err := loadText(t, "root = \"/srv/a \\\"b\\\"\"\n[cache]\nmax_idle = \"36h\"", "--git", "/opt/git")
+	cfg, from, err := loadText(t, "root = \"/srv/a \\\"b\\\"\"\n[cache]\ngrace = \"36h\"", "--git", "/opt/git")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -224,7 +225,7 @@ func TestShowPrintsEffectiveValues(t *testing.T) {
 	}
 	for _, want := range []string{
 		fmt.Sprintf("slots = 0 # default (auto: %d here)", runtime.GOMAXPROCS(0)), "threads = 0 # default (auto: 1 here)",
-		`max_bytes = "0" # default (auto)`, `min_free = "0" # default (auto)`,
+		`max_bytes = "0" # default (auto)`,
 	} {
 		if got := show(); !strings.Contains(got, want) {
 			t.Errorf("no %q in %s", want, got)

@@ -20,28 +20,13 @@ type GitConfig struct {
 	// each CPU.
 	Slots int `toml:"slots" range:"0..1024"`
 
-	// PerRepository is how many slots one repository may use while other repositories have requests, or had some within
-	// the last minute. It keeps a busy repository from using all slots. Of the slots for pushes (push.slots) and for
-	// searches without an index, one repository may use all but one. 0 means all but one, -1 means all.
-	PerRepository int `toml:"per_repository" range:"-1..1024"`
-
-	// Queue is the maximum number of packs that wait for a slot. Further requests are refused.
-	Queue int `toml:"queue" default:"256" range:"0.."`
-
-	// Wait is how long a pack may wait for a slot. Then its request is refused.
-	Wait Duration `toml:"wait" default:"1m" range:">0s"`
-
-	// TimeLimit is how long the making of a pack may take. Then its Git process is killed, or the server gives it up. 0
-	// means no limit.
+	// TimeLimit is how long the making of a pack, or a push, may take. Then its Git process is killed, or the server gives
+	// it up. 0 means no limit; a push then has a day.
 	TimeLimit Duration `toml:"time_limit" default:"1h"`
 
 	// Slow is the duration after which a running Git process is logged, once while it runs and once at its end. For
 	// repacks it is twenty times as long. 0 means never.
 	Slow Duration `toml:"slow" default:"30s" range:">0s"`
-
-	// Nice is the niceness of the Git processes, from 0 to 19. With 10, responses from the cache and small requests
-	// come first.
-	Nice int `toml:"nice" default:"5" range:"0..19"`
 
 	// Reaper starts a second, small process, which ends the Git commands if this one is killed: "on", "off", or "auto".
 	// With "auto" it is off where systemd or the end of the container does so (docs/explanation/processes.md). It needs
@@ -61,6 +46,17 @@ type GitConfig struct {
 const (
 	ReaperAuto = "auto"
 	ReaperOff  = "off"
+)
+
+const (
+	// gitQueue is the maximum number of packs, or pushes, that wait for a slot. Further requests are refused.
+	gitQueue = 256
+	// gitWait is how long a pack or a push may wait for a slot. Then its request is refused.
+	gitWait = time.Minute
+	// gitNice is the niceness of Git processes for clients. Responses from the cache and small requests come first.
+	gitNice = 5
+	// searchNice is the niceness of searches in repositories without an index.
+	searchNice = 10
 )
 
 // slots returns the number of packs that are made at the same time.
@@ -96,8 +92,8 @@ func maintainLimits(slots int) process.Limits {
 }
 
 // GrepLimits are the limits of searches in repositories without an index. Commands for Git clients come first.
-func GrepLimits(nice int) process.Limits {
-	return process.Limits{Slots: max(1, runtime.GOMAXPROCS(0)/2), Queue: 64, Wait: 5 * time.Second, Nice: min(nice+5, 19),
+func GrepLimits() process.Limits {
+	return process.Limits{Slots: max(1, runtime.GOMAXPROCS(0)/2), Queue: 64, Wait: 5 * time.Second, Nice: searchNice,
 		Time: 20 * time.Second}
 }
 
@@ -106,17 +102,17 @@ func (c *Config) GitClasses() map[process.Class]process.Limits {
 	memory := c.MemoryShares()
 	classes := map[process.Class]process.Limits{
 		packsource.ClassPack: {
-			Slots: c.Git.slots(), Queue: c.Git.Queue, Wait: c.Git.Wait.Duration, Nice: c.Git.Nice,
+			Slots: c.Git.slots(), Queue: gitQueue, Wait: gitWait, Nice: gitNice,
 			Time:      c.Git.TimeLimit.Duration,
-			Anonymous: c.Lanes.Anonymous, Memory: memory.Git, PerRepository: c.Git.PerRepository,
+			Anonymous: AnonymousShare, Memory: memory.Git,
 		},
-		receivepack.ClassReceive: memory.of(c.Push.limits(c.Git.Nice, c.Lanes.Anonymous), memory.Git),
-		receivepack.ClassHook:    c.Push.hookLimits(c.Git.Nice),
+		receivepack.ClassReceive: memory.of(c.Push.limits(c.Git.TimeLimit.Duration), memory.Git),
+		receivepack.ClassHook:    c.Push.hookLimits(),
 		repo.ClassRefs:           memory.of(RefsLimits(), memory.small),
 		storage.ClassManage:      memory.of(ManageLimits(), memory.small),
-		storage.ClassMaintain:    memory.of(maintainLimits(c.Lanes.Maintenance), memory.Git),
-		storage.ClassIngest:      memory.of(ingestLimits(c.Git.Nice), memory.Git),
-		storage.ClassGrep:        memory.of(GrepLimits(c.Git.Nice), memory.small),
+		storage.ClassMaintain:    memory.of(maintainLimits(c.Maintenance.Slots), memory.Git),
+		storage.ClassIngest:      memory.of(ingestLimits(), memory.Git),
+		storage.ClassGrep:        memory.of(GrepLimits(), memory.small),
 	}
 	for name, l := range classes {
 		if l.Slow = c.Git.Slow.Duration; name == storage.ClassMaintain {
@@ -128,8 +124,8 @@ func (c *Config) GitClasses() map[process.Class]process.Limits {
 }
 
 // ingestLimits are the limits of the commands that take over objects for mirrors.
-func ingestLimits(nice int) process.Limits {
-	return process.Limits{Slots: 8, Queue: 10_000, Nice: nice, PerRepository: -1}
+func ingestLimits() process.Limits {
+	return process.Limits{Slots: 8, Queue: 10_000, Nice: gitNice, PerRepository: -1}
 }
 
 // UpstreamLimits are the limits of `packhorse repo import`, which fetches a repository from another server.

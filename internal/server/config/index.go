@@ -28,18 +28,9 @@ type IndexConfig struct {
 	// index itself does not count: it is memory-mapped.
 	Memory Size `toml:"memory" default:"1GiB" range:"256MiB.."`
 
-	// Nice is the niceness of the index processes relative to the server, from 0 to 19.
-	Nice int `toml:"nice" default:"15" range:"0..19"`
-
 	// Ctags is the program that finds symbols: the name or path of universal-ctags. Empty, or a missing program, means
 	// that there are no symbols.
 	Ctags string `toml:"ctags" default:"universal-ctags"`
-
-	// Results is the maximum number of results of a search.
-	Results int `toml:"results" default:"100000" range:"1..10000000"`
-
-	// Timeout is the maximum duration of a search.
-	Timeout Duration `toml:"timeout" default:"1m" range:">0s"`
 }
 
 func (c *IndexConfig) check(bad func(format string, args ...any)) {

@@ -45,9 +45,6 @@ type LFSConfig struct {
 	// removed. 0 means a quarter of the file system. Larger objects cannot be downloaded through a mirror.
 	Cache Size `toml:"cache"`
 
-	// UploadExpiry is how long the beginning of an interrupted upload is kept. Until then the upload can continue.
-	UploadExpiry Duration `toml:"upload_expiry" default:"24h" range:">0s"`
-
 	// Grace is how long an object is kept that no pointer file in the repository names. Clients upload objects before they
 	// push the commits, so it has to be longer than any client takes for that, at least an hour. Objects that are not
 	// needed are removed once a day if maintenance.enabled is true, from bare repositories only. Without pushes and
@@ -103,6 +100,5 @@ func (c *LFSConfig) Objects() *objects.Options {
 	if !c.Enabled {
 		return nil
 	}
-	return &objects.Options{MaxObject: int64(c.MaxObject), Quota: int64(c.Quota), MinFree: int64(c.MinFree),
-		Expiry: c.UploadExpiry.Duration}
+	return &objects.Options{MaxObject: int64(c.MaxObject), Quota: int64(c.Quota), MinFree: int64(c.MinFree)}
 }

@@ -35,14 +35,14 @@ func (c *Config) MemoryShares() MemoryShares {
 		return MemoryShares{}
 	}
 	// A push and a repack have two processes each, and one of them only starts the other.
-	large, both := c.Git.slots(), c.Lanes.Maintenance
+	large, both := c.Git.slots(), c.Maintenance.Slots
 	if c.Push.Enabled {
 		both += c.Push.slots()
 	}
 	if len(c.Mirror) > 0 {
-		large += ingestLimits(0).Slots
+		large += ingestLimits().Slots
 	}
-	count := quarters*large + (quarters+1)*both + RefsLimits().Slots + ManageLimits().Slots + GrepLimits(0).Slots
+	count := quarters*large + (quarters+1)*both + RefsLimits().Slots + ManageLimits().Slots + GrepLimits().Slots
 	s := MemoryShares{Server: all / 4}
 	s.Git = (all - s.Server) / int64(count) * quarters
 	s.small = s.Git / quarters

@@ -20,8 +20,8 @@ func TestMemoryShares(t *testing.T) {
 		cfg.Git.Slots = rapid.IntRange(1, 64).Draw(t, "git slots")
 		cfg.Push.Slots, cfg.Push.Enabled = rapid.IntRange(1, 64).Draw(t, "push slots"), rapid.Bool().Draw(t, "push")
 		s := cfg.MemoryShares()
-		all := s.Server + int64(cfg.Git.Slots+cfg.Lanes.Maintenance)*s.Git +
-			int64(cfg.Lanes.Maintenance+RefsLimits().Slots+ManageLimits().Slots+GrepLimits(0).Slots)*s.small
+		all := s.Server + int64(cfg.Git.Slots+cfg.Maintenance.Slots)*s.Git +
+			int64(cfg.Maintenance.Slots+RefsLimits().Slots+ManageLimits().Slots+GrepLimits().Slots)*s.small
 		if cfg.Push.Enabled {
 			all += int64(cfg.Push.Slots) * (s.Git + s.small)
 		}

@@ -117,16 +117,6 @@ type MirrorConfig struct {
 	// same host share requests and per_minute of the first one.
 	PerMinute int `toml:"per_minute" range:"0.."`
 
-	// Timeout is how long the origin may take to begin an answer.
-	Timeout Duration `toml:"timeout" default:"30s" range:">0s"`
-
-	// Stall is how long the origin may send nothing within a pack, for example while it counts objects and a proxy holds
-	// back what keeps the connection alive. It may send less than 1 KiB/s for ten times as long.
-	Stall Duration `toml:"stall" default:"5m" range:">0s"`
-
-	// MaxRefs is the maximum number of refs of a repository at the origin.
-	MaxRefs int `toml:"max_refs" default:"1000000" range:"1.."`
-
 	// MaxPack is the maximum size of one pack from the origin. 0 means no limit.
 	MaxPack Size `toml:"max_pack"`
 

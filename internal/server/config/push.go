@@ -2,6 +2,7 @@ package config
 
 import (
 	"runtime"
+	"time"
 
 	"github.com/packhorse-git/packhorse/internal/git/process"
 	"github.com/packhorse-git/packhorse/internal/node/receivepack"
@@ -11,11 +12,6 @@ import (
 type PushConfig struct {
 	// Enabled accepts pushes.
 	Enabled bool `toml:"enabled" default:"true"`
-
-	// SetHead lets the first push to an empty repository set HEAD if HEAD names a branch that is not pushed. It is set to
-	// main, else to master, else to the first branch that is pushed. Without it, clones of such a repository check out
-	// nothing.
-	SetHead bool `toml:"set_head" default:"true"`
 
 	// MaxSize is the maximum size of the pack of a push. 0 means no limit. A lower receive.maxInputSize of a repository
 	// wins.
@@ -32,25 +28,9 @@ type PushConfig struct {
 	// (docs/how-to/push.md).
 	Fsck stringTable `toml:"fsck"`
 
-	// MaxCommands is the maximum number of refs that one push may change.
-	MaxCommands int `toml:"max_commands" default:"100000" range:"1.."`
-
-	// MaxOptions is the maximum number of options (git push -o) of one push. 0 allows none, as
-	// receive.advertisePushOptions = false does in a repository.
-	MaxOptions int `toml:"max_options" default:"100" range:"0..10000"`
-
 	// Slots is the number of pushes that are received at the same time, each with one Git process. 0 means two for each
 	// CPU.
 	Slots int `toml:"slots" range:"0..1024"`
-
-	// Queue is the maximum number of pushes that wait for a slot. Further pushes are refused.
-	Queue int `toml:"queue" default:"256" range:"0.."`
-
-	// Wait is how long a push may wait for a slot. Then it is refused.
-	Wait Duration `toml:"wait" default:"1m" range:">0s"`
-
-	// TimeLimit is how long a push may take. Then it is aborted.
-	TimeLimit Duration `toml:"time_limit" default:"1h" range:">0s"`
 
 	// HooksDir is the directory of the administrator's hooks for all repositories: pre-receive, update,
 	// reference-transaction, post-receive and post-update (docs/how-to/hooks.md). Empty means none.
@@ -79,14 +59,14 @@ func (c *PushConfig) slots() int {
 }
 
 // limits returns the limits of the Git commands that receive pushes.
-func (c *PushConfig) limits(nice int, anonymous float64) process.Limits {
-	return process.Limits{Slots: c.slots(), Queue: c.Queue, Wait: c.Wait.Duration, Nice: nice, Time: c.TimeLimit.Duration,
-		Anonymous: anonymous}
+func (c *PushConfig) limits(limit time.Duration) process.Limits {
+	return process.Limits{Slots: c.slots(), Queue: gitQueue, Wait: gitWait, Nice: gitNice, Time: limit,
+		Anonymous: AnonymousShare}
 }
 
 // hookLimits returns the limits of hooks. They do not wait, because their pushes have waited.
-func (c *PushConfig) hookLimits(nice int) process.Limits {
-	return process.Limits{Slots: 2 * c.slots(), Queue: c.Queue, Nice: nice, PerRepository: -1}
+func (c *PushConfig) hookLimits() process.Limits {
+	return process.Limits{Slots: 2 * c.slots(), Queue: gitQueue, Nice: gitNice, PerRepository: -1}
 }
 
 // HookPolicy returns the treatment of hooks of repositories, or "" if pushes are off.

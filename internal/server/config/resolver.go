@@ -9,20 +9,6 @@ import (
 // ResolverConfig caches revisions that a gateway has resolved (docs/explanation/resolver.md). In serve the node is in
 // the same process and needs no cache.
 type ResolverConfig struct {
-	// Entries is the maximum number of cached answers, about 500 bytes each. 0 means no cache.
-	Entries int `toml:"entries" default:"100000" range:"0.."`
-
-	// Watched is the number of repositories whose changes nodes report to a gateway. Cached answers about other
-	// repositories are valid for ttl.
-	Watched int `toml:"watched" default:"10000" range:"1..10000"`
-
-	// TTL is how long a cached answer is valid while its repository is not watched or the node is disconnected. It is
-	// also the time to live of values in Redis.
-	TTL Duration `toml:"ttl" default:"1m" range:">0s"`
-
-	// MissingTTL is how long at most a missing revision is cached.
-	MissingTTL Duration `toml:"missing_ttl" default:"2s" range:">0s"`
-
 	// Redis is the URL of a Redis for answers that gateways share: "redis://[USER@]HOST[:PORT][/DB]", "rediss://..."
 	// for TLS, or "unix:///PATH". Empty means none. While Redis fails it is bypassed, and no request fails.
 	Redis string `toml:"redis"`
@@ -53,9 +39,5 @@ func (c *ResolverConfig) check(bad func(format string, args ...any)) {
 	}
 	if c.RedisCA != "" && !strings.HasPrefix(c.Redis, "rediss://") {
 		bad("resolver.redis_ca is for a Redis that uses TLS: resolver.redis has to begin with rediss://")
-	}
-	if c.Entries == 0 {
-		bad("resolver.redis needs resolver.entries: values in Redis are used only for versions that memory knows to be " +
-			"current")
 	}
 }

@@ -58,10 +58,6 @@ type StoreConfig struct {
 	// StaleIfError is how old answers about refs may be while the store does not answer. Without it clients get 503
 	// meanwhile. Fetches of known tips continue in either case.
 	StaleIfError Duration `toml:"stale_if_error"`
-
-	// Wait is how long a request waits for a repository that this node does not have yet. After that the client gets 503,
-	// and a gateway tries another node. Copying continues.
-	Wait Duration `toml:"wait" default:"30s" range:">0s"`
 }
 
 // Enabled reports whether repositories are in a store.

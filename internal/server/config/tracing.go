@@ -16,10 +16,6 @@ type TracingConfig struct {
 
 	// Ratio is the share of requests that are traced, from 0 to 1. Nodes trace the requests that their gateways trace.
 	Ratio float64 `toml:"ratio" default:"0.01" range:"0..1"`
-
-	// Callers is the maximum number of requests in a second that are traced because their callers trace them (header
-	// traceparent). 0 means none.
-	Callers int `toml:"callers" default:"10" range:"0.."`
 }
 
 // OtlpGRPC is the value of tracing.protocol for gRPC.

@@ -28,7 +28,4 @@ type WebhookConfig struct {
 
 	// AllowPrivate allows addresses of private networks and of this machine.
 	AllowPrivate bool `toml:"allow_private"`
-
-	// GiveUp is how long a delivery is retried. Then it is abandoned, and kept as a file.
-	GiveUp Duration `toml:"give_up" default:"168h" range:">0s"`
 }

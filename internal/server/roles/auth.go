@@ -79,13 +79,16 @@ func (s *server) newAuth() (*auth.Auth, error) {
 	return callers, nil
 }
 
+// hookAnswers is the maximum number of cached answers of the auth hook.
+const hookAnswers = 10_000
+
 // newHook makes the auth hook, or returns nil if auth.hook.url is empty.
 func newHook(h config.HookConfig, log *slog.Logger, metrics *auth.Metrics, sources *auth.Sources) (*auth.Hook, error) {
 	if h.URL == "" {
 		return nil, nil
 	}
 	o := auth.HookOptions{
-		URL: h.URL, Timeout: h.Timeout.Duration, TTL: h.CacheTTL.Duration, Size: h.CacheSize,
+		URL: h.URL, Timeout: h.Timeout.Duration, TTL: h.CacheTTL.Duration, Size: hookAnswers,
 		Stale: h.Fail == config.FailStale, PerAddress: h.PerAddress, Many: h.Many,
 		Metrics: metrics, Sources: sources, Log: log,
 	}

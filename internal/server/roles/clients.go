@@ -27,7 +27,7 @@ func (s *server) addGateway(routes *router.Router, tiers *resolve.Tiers, searchA
 		return err
 	}
 	s.closers.push("authentication", callers.Close)
-	s.lanes.reserveForKnown(s.cfg.Lanes.Anonymous, callers.Configured)
+	s.lanes.reserveForKnown(callers.Configured)
 	for _, source := range callers.Sources().List() {
 		s.checks = append(s.checks, observe.Check{Name: "auth_" + source.Name, Look: source.Check})
 	}
@@ -65,7 +65,7 @@ func (s *server) newGitHandler(routes *router.Router, tiers *resolve.Tiers, call
 		SendCredentials: len(s.cfg.Mirror) > 0, Pump: lanes.pump, Lanes: lanes.Lanes, Memory: lanes.memory,
 		Metrics: gateway.NewMetrics(s.reg), Log: s.log, Board: lanes.board, SLI: lanes.sli, Tracer: lanes.tracer,
 		MaxBody: int64(s.cfg.HTTP.MaxBody), ReadStall: s.cfg.HTTP.Stall.Duration,
-		MaxPush: int64(s.cfg.Push.MaxSize), PushTime: s.cfg.Push.TimeLimit.Duration,
+		MaxPush: int64(s.cfg.Push.MaxSize), PushTime: s.cfg.Git.TimeLimit.Duration,
 	}
 	if tiers != nil {
 		g.Resolver, g.Changed = tiers, tiers.Changed

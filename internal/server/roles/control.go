@@ -52,7 +52,7 @@ func (s *server) addAdmin() {
 	}
 	o := control.Options{
 		Node: s.node, Admin: admin, Pump: s.lanes.pump, Lanes: s.lanes.Lanes, Memory: s.lanes.memory,
-		Log: s.log, Board: s.lanes.board, Lookups: s.cfg.Lanes.Search, MaxRequest: int64(s.cfg.HTTP.MaxBody),
+		Log: s.log, Board: s.lanes.board, MaxRequest: int64(s.cfg.HTTP.MaxBody),
 		Ready: func() error { return nil },
 	}
 	if s.search != nil {

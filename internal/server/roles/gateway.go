@@ -35,13 +35,11 @@ func (s *server) buildGateway() error {
 	if err != nil {
 		return err
 	}
-	if tiers != nil {
-		s.closers.push("resolver", tiers.Close)
-		s.reloads = append(s.reloads, reloadStep{apply: func(config.Config) error {
-			tiers.Forget() // nodes and routes may have changed
-			return nil
-		}})
-	}
+	s.closers.push("resolver", tiers.Close)
+	s.reloads = append(s.reloads, reloadStep{apply: func(config.Config) error {
+		tiers.Forget() // nodes and routes may have changed
+		return nil
+	}})
 	searchAPI, err := s.addRemoteIndex()
 	if err != nil {
 		return err
@@ -64,21 +62,15 @@ func refusedPushes(routes *router.Router) (lines []string) {
 	return lines
 }
 
-// newTiers makes the resolver of a gateway: memory over Redis, if it is configured, over the nodes. It returns nil if
-// caching is off.
+// newTiers makes the resolver of a gateway: memory over Redis, if it is configured, over the nodes.
 func (s *server) newTiers(nodes *router.Router) (*resolve.Tiers, error) {
-	cfg := s.cfg.Resolver
-	if cfg.Entries == 0 {
-		return nil, nil
-	}
 	metrics := resolve.NewMetrics(s.reg)
-	redis, err := newRedis(&cfg, metrics, s.log)
+	redis, err := newRedis(&s.cfg.Resolver, metrics, s.log)
 	if err != nil {
 		return nil, err
 	}
 	return resolve.New(resolve.Options{
-		Node: nodes, Group: nodes.Home, Entries: cfg.Entries, Watched: cfg.Watched, Redis: redis,
-		TTL: cfg.TTL.Duration, MissingTTL: cfg.MissingTTL.Duration, Metrics: metrics, Log: s.log,
+		Node: nodes, Group: nodes.Home, Redis: redis, Metrics: metrics, Log: s.log,
 	}), nil
 }
 
@@ -87,8 +79,7 @@ func newRedis(c *config.ResolverConfig, metrics *resolve.Metrics, log *slog.Logg
 	if c.Redis == "" {
 		return nil, nil
 	}
-	o := resolve.RedisOptions{URL: c.Redis, Timeout: c.RedisTimeout.Duration, TTL: c.TTL.Duration, Metrics: metrics,
-		Log: log}
+	o := resolve.RedisOptions{URL: c.Redis, Timeout: c.RedisTimeout.Duration, Metrics: metrics, Log: log}
 	if c.RedisCA != "" {
 		authorities, err := credfile.LoadAuthorities(c.RedisCA, log)
 		if err != nil {

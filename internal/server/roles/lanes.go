@@ -26,13 +26,20 @@ type lanes struct {
 	tracer  *inflight.Tracer // nil if disabled
 }
 
+// Lanes that have no key: git.slots and push.slots limit the expensive work in them.
+const (
+	smallLane = 1024 // ref advertisements, ls-refs, negotiation
+	pushLane  = 256
+	pagesLane = 256 // code searches and pages
+)
+
 // addLanes makes the limits that all requests share.
 func (s *server) addLanes() error {
 	cfg := s.cfg
 	l := lanes{
 		pump: bulk.NewPump(bulk.PumpOptions{Registerer: s.reg}),
 		Lanes: admit.NewLanes(admit.Sizes{
-			Small: cfg.Lanes.Small, Hit: cfg.Lanes.Hit, Cold: cfg.Lanes.Cold, Push: cfg.Lanes.Push, Pages: cfg.Lanes.Pages,
+			Small: smallLane, Hit: cfg.Lanes.Hit, Cold: cfg.Lanes.Cold, Push: pushLane, Pages: pagesLane,
 		}),
 		// Memory of finished requests that is not collected yet can double this.
 		memory: admit.NewBudget("requests", config.AtMost(int64(cfg.Lanes.RequestBytes), cfg.MemoryShares().Server/4)),
@@ -44,7 +51,6 @@ func (s *server) addLanes() error {
 		l.board = inflight.NewBoard()
 	}
 	l.metrics = admit.NewMetrics(l.Lanes, l.memory, s.reg)
-	l.Unfair = !cfg.Lanes.Fair
 	l.Small.Watch(l.pump)
 	if cfg.Ops.Tree {
 		l.tree = proctree.New(proctree.Options{Workers: map[string]string{reaper.Name: "reaper"},
@@ -63,12 +69,15 @@ func (s *server) addLanes() error {
 		if err != nil {
 			return err
 		}
-		l.tracer = inflight.NewTracer(exporter.Tracer(), cfg.Tracing.Ratio, cfg.Tracing.Callers)
+		l.tracer = inflight.NewTracer(exporter.Tracer(), cfg.Tracing.Ratio, callerTraces)
 		s.closers.push("trace exporter", exporter.Close)
 	}
 	s.lanes = l
 	return nil
 }
+
+// callerTraces is the maximum number of requests a second that are traced because their callers trace them.
+const callerTraces = 10
 
 // searches names the search processes among the child processes.
 const searches = "search"
@@ -83,12 +92,9 @@ func (l *lanes) account(part string) func(*os.ProcessState) {
 
 // reserveForKnown limits anonymous callers to a share of each lane once known reports that callers can be identified.
 // That can change while the server runs, with the first token or with new rules.
-func (l *lanes) reserveForKnown(share float64, known func() bool) {
-	if share >= 1 {
-		return
-	}
+func (l *lanes) reserveForKnown(known func() bool) {
 	for _, lane := range l.All() {
-		lane.Anonymous(share, known)
+		lane.Anonymous(config.AnonymousShare, known)
 	}
-	l.memory.Anonymous(share, known)
+	l.memory.Anonymous(config.AnonymousShare, known)
 }

@@ -1,6 +1,7 @@
 package roles
 
 import (
+	"fmt"
 	"log/slog"
 	"path/filepath"
 	"testing"
@@ -11,23 +12,22 @@ import (
 	"github.com/packhorse-git/packhorse/internal/gateway/auth"
 	"github.com/packhorse-git/packhorse/internal/gateway/router"
 	"github.com/packhorse-git/packhorse/internal/schedule/admit"
+	"github.com/packhorse-git/packhorse/internal/schedule/balance"
 	"github.com/packhorse-git/packhorse/internal/server/config"
 )
 
-// TestLanesFollowTheConfiguration: callers share lanes unless that is turned off, and anonymous ones leave room where
-// callers can be known.
+// TestLanesFollowTheConfiguration: callers share lanes, and anonymous ones leave room where callers can be known.
 func TestLanesFollowTheConfiguration(t *testing.T) {
 	t.Parallel()
-	const stranger = "192.0.2.1:1"
 	fill := func(change func(*config.Config)) (places int) {
 		t.Helper()
 		cfg := config.DefaultConfig()
-		cfg.Lanes.Cold, cfg.Lanes.Anonymous = 100, 0.25
+		cfg.Lanes.Cold = 100
 		change(&cfg)
 		l := newServer(t, config.RoleServe, cfg, slog.New(slog.DiscardHandler), prometheus.NewRegistry()).lanes
-		l.reserveForKnown(cfg.Lanes.Anonymous, cfg.Auth.KnowsCallers)
+		l.reserveForKnown(cfg.Auth.KnowsCallers)
 		for places < cfg.Lanes.Cold {
-			if _, err := l.Cold.Enter(l.CallerOf("", stranger)); err != nil {
+			if _, err := l.Cold.Enter(stranger(&l, places)); err != nil {
 				break
 			}
 			places++
@@ -39,28 +39,31 @@ func TestLanesFollowTheConfiguration(t *testing.T) {
 		change func(*config.Config)
 		want   int
 	}{
-		{"one caller leaves a half", func(*config.Config) {}, 50},
-		{"where callers can be known, anonymous ones leave more",
-			func(c *config.Config) { c.Auth.Hook.URL = "http://127.0.0.1/" }, 25},
-		{"unless they need not", func(c *config.Config) { c.Auth.Hook.URL, c.Lanes.Anonymous = "http://127.0.0.1/", 1 }, 50},
-		{"not fair", func(c *config.Config) { c.Auth.Hook.URL, c.Lanes.Fair = "http://127.0.0.1/", false }, 100},
+		{"anonymous callers may use all", func(*config.Config) {}, 100},
+		{"where callers can be known, anonymous ones leave a half",
+			func(c *config.Config) { c.Auth.Hook.URL = "http://127.0.0.1/" }, 50},
 	} {
-		if got := fill(c.change); got != c.want {
+		if got := fill(c.change); got > c.want || got < c.want-chance {
 			t.Errorf("%s: %d of 100 places, want %d", c.name, got, c.want)
 		}
 	}
 }
 
+// chance is how many places callers may miss because their counters are the same by chance.
+const chance = 5
+
+// stranger returns the i-th anonymous caller, each in another network.
+func stranger(l *lanes, i int) balance.Caller { return l.CallerOf("", fmt.Sprintf("192.0.%d.1:1", i)) }
+
 // TestFirstTokenMakesRoom: anonymous callers leave room for those who are known from the first token on, which is made
 // while the server runs.
 func TestFirstTokenMakesRoom(t *testing.T) {
 	t.Parallel()
-	const stranger = "192.0.2.1:1"
 	cfg := config.DefaultConfig()
 	cfg.Root = t.TempDir()
 	cfg.State = t.TempDir()
 	cfg.Auth.Tokens = filepath.Join(cfg.Root, "tokens")
-	cfg.Lanes.Cold, cfg.Lanes.Anonymous = 100, 0.25
+	cfg.Lanes.Cold = 100
 	s := newServer(t, config.RoleServe, cfg, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
 	if err := s.addGateway(router.New(nil), nil, nil); err != nil {
 		t.Fatal(err)
@@ -69,7 +72,7 @@ func TestFirstTokenMakesRoom(t *testing.T) {
 	fill := func() (places int) {
 		var seats []*admit.Seat
 		for {
-			seat, err := l.Cold.Enter(l.CallerOf("", stranger))
+			seat, err := l.Cold.Enter(stranger(&l, len(seats)))
 			if err != nil {
 				break
 			}
@@ -80,14 +83,14 @@ func TestFirstTokenMakesRoom(t *testing.T) {
 		}
 		return len(seats)
 	}
-	if got := fill(); got != 50 {
-		t.Errorf("places of anonymous callers before the first token = %d, want 50", got)
+	if got := fill(); got < 100-chance {
+		t.Errorf("places of anonymous callers before the first token = %d, want 100", got)
 	}
 	if _, _, err := auth.NewTokenFile(cfg.Auth.Tokens).Create(auth.TokenRequest{Name: "ci", Scope: auth.Read},
 		time.Now()); err != nil {
 		t.Fatal(err)
 	}
-	if got := fill(); got != 25 {
-		t.Errorf("places of anonymous callers after the first token = %d, want 25", got)
+	if got := fill(); got > 50 || got < 50-chance {
+		t.Errorf("places of anonymous callers after the first token = %d, want 50", got)
 	}
 }

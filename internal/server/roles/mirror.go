@@ -189,8 +189,7 @@ func originKey(c *config.MirrorConfig) string {
 // newOrigin makes the client of an origin. It shares the limits of another one at the host, unless that is nil.
 func (m *mirrors) newOrigin(c *config.MirrorConfig, u *url.URL, sameHost *origin.Origin) (*origin.Origin, error) {
 	o := origin.Options{URL: u, Private: c.Private, Hosts: c.LFSHosts, Requests: c.Requests, PerMinute: c.PerMinute,
-		Share: sameHost, AnswerTimeout: c.Timeout.Duration, Stall: c.Stall.Duration, MaxRefs: c.MaxRefs, Lists: m.lists,
-		Agent: m.agent, Metrics: m.metrics, Log: m.log}
+		Share: sameHost, Lists: m.lists, Agent: m.agent, Metrics: m.metrics, Log: m.log}
 	if c.CA != "" {
 		authorities, err := credfile.LoadAuthorities(c.CA, m.log)
 		if err != nil {

@@ -109,10 +109,7 @@ func (p *packSources) openGit(cfg *config.Config, damaged func(incarnation strin
 // openCache opens the cache over the topmost source, and makes it the topmost source.
 func (p *packSources) openCache(cfg *config.CacheConfig, log *slog.Logger, metrics *packcache.Metrics) (err error) {
 	p.cache, err = packcache.Open(p.source, packcache.Options{
-		Dir: cfg.Dir, MaxBytes: int64(cfg.MaxBytes), MaxIdle: cfg.MaxIdle.Duration,
-		Probation: orNever(cfg.Probation.Duration), MinFree: int64(cfg.MinFree),
-		Grace:   orNever(cfg.Grace.Duration),
-		Metrics: metrics, Log: log,
+		Dir: cfg.Dir, MaxBytes: int64(cfg.MaxBytes), Grace: orNever(cfg.Grace.Duration), Metrics: metrics, Log: log,
 	})
 	if err == nil {
 		p.source = p.cache

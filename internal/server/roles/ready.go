@@ -48,7 +48,7 @@ func (r room) check(dir string) error {
 }
 
 // stateCheck checks that the state directory is writable, which cold fetches and pushes need. A full cache does not
-// matter, because it keeps cache.min_free free.
+// matter, because it keeps a part of it free.
 type stateCheck struct {
 	dir    string
 	start  os.FileInfo

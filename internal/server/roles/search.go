@@ -82,6 +82,10 @@ const (
 	maxDeltas = 20
 	// searchNice is the niceness of searches: below that of Git requests, and well above that of indexing.
 	searchNice = 2
+	indexNice  = 15
+	// searchResults is the maximum number of results of a search, and searchTimeout its maximum duration.
+	searchResults = 100_000
+	searchTimeout = time.Minute
 )
 
 // addSearch starts an engine that indexes the repositories of source. It closes before the source.
@@ -96,10 +100,10 @@ func (s *server) addSearch(source search.Source) error {
 		Build:    ipc.Build{Version: s.process.Version, Revision: s.process.Revision},
 		MaxFiles: int64(cfg.MaxRepositoryFiles), MaxBytes: int64(cfg.MaxRepositoryBytes),
 		MaxFile: int64(cfg.MaxFile), ShardSize: cfg.ShardSize(), SearchMemory: 2 * int64(cfg.Memory),
-		IndexMemory: int64(cfg.Memory), IndexNice: cfg.Nice, SearchNice: min(cfg.Nice, searchNice),
+		IndexMemory: int64(cfg.Memory), IndexNice: indexNice, SearchNice: searchNice,
 		Ctags: findCtags(cfg.Ctags, s.log),
-		Delay: searchDelay, Debounce: indexDebounce, Scan: searchScan, Deltas: maxDeltas, Results: cfg.Results,
-		Timeout: cfg.Timeout.Duration, Log: s.log, Metrics: metrics, Account: s.lanes.account(searches),
+		Delay: searchDelay, Debounce: indexDebounce, Scan: searchScan, Deltas: maxDeltas, Results: searchResults,
+		Timeout: searchTimeout, Log: s.log, Metrics: metrics, Account: s.lanes.account(searches),
 	})
 	s.register(metrics, s.search)
 	s.closers.push("search engine", s.search.Close)

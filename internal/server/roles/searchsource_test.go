@@ -44,7 +44,7 @@ func newSourceWorld(t *testing.T) *sourceWorld {
 func newSourceWorldOf(t *testing.T, watched int) *sourceWorld {
 	t.Helper()
 	runner, err := process.New(process.Options{TempDir: t.TempDir(),
-		Classes: map[process.Class]process.Limits{storage.ClassGrep: config.GrepLimits(0)}})
+		Classes: map[process.Class]process.Limits{storage.ClassGrep: config.GrepLimits()}})
 	if err != nil {
 		t.Fatal(err)
 	}

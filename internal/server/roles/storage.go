@@ -24,7 +24,7 @@ import (
 // buildStorage builds a storage node for gateways in other processes.
 func (s *server) buildStorage() error {
 	// Rules and a hook are known if node and gateways have the same configuration file.
-	s.lanes.reserveForKnown(s.cfg.Lanes.Anonymous, sticky(s.cfg.Auth.KnowsCallers))
+	s.lanes.reserveForKnown(sticky(s.cfg.Auth.KnowsCallers))
 	if err := s.addNode(); err != nil {
 		return err
 	}
@@ -59,11 +59,9 @@ func (s *server) addNode() error {
 		return err
 	}
 	runner := s.packs.runner
-	if s.cfg.Lanes.Adaptive {
-		pressure := admit.NewPressure(runner.Contention, runner.Queue(packsource.ClassPack),
-			runner.Queue(receivepack.ClassReceive))
-		s.closers.push("measurement of CPU pressure", infallible(pressure.Close))
-	}
+	pressure := admit.NewPressure(runner.Contention, runner.Queue(packsource.ClassPack),
+		runner.Queue(receivepack.ClassReceive))
+	s.closers.push("measurement of CPU pressure", infallible(pressure.Close))
 	if s.node, err = s.newNode(hooks); err != nil {
 		return err
 	}
@@ -118,7 +116,7 @@ func (s *server) newNode(hooks *webhook.Hooks) (*storage.Node, error) {
 	}
 	o := storage.Options{
 		Root: cfg.Root, Hidden: []string{cfg.State, cfg.Cache.Dir}, Policy: cfg.Fetch.Policy(), Log: s.log, Epoch: epoch,
-		Pushes: pushes, SetHead: cfg.Push.SetHead, Packs: s.packs.cache, Verifier: s.packs.verifier,
+		Pushes: pushes, Packs: s.packs.cache, Verifier: s.packs.verifier,
 		LFS: s.lfsOptions(), LFSCare: cfg.LFSCare(), Runner: runner, Upkeep: cfg.Maintenance.Upkeep(),
 		Tables:  repo.NewTables(runner),
 		Metrics: metrics, RefsMetrics: refMetrics, GraphMetrics: graphMetrics,
@@ -148,13 +146,11 @@ func (s *server) lfsOptions() *objects.Options {
 
 // newWarmup returns nil if warm-up is disabled.
 func (s *server) newWarmup() *uploadpack.Warmup {
-	cfg := s.cfg.Warmup
-	if !cfg.Enabled {
+	if !s.cfg.Warmup.Enabled {
 		return nil
 	}
 	slots := s.packs.runner.Queue(packsource.ClassPack)
 	w := &uploadpack.Warmup{
-		Window: cfg.Window.Duration, MinRequests: cfg.Least, Packs: cfg.Packs,
 		Metrics: uploadpack.NewWarmupMetrics(),
 		Idle:    func() bool { return slots.Queued() == 0 && slots.InUse() < slots.Size() },
 		Crowded: func() bool { return slots.Queued() > 0 },
@@ -173,9 +169,8 @@ func (s *server) newPushes(hooks *webhook.Hooks) (*receivepack.Server, error) {
 	s.register(metrics)
 	o := receivepack.Options{
 		Runner: s.packs.runner, Agent: "packhorse/" + s.process.Version, Fsck: push.Fsck,
-		MaxSize: int64(push.MaxSize), MaxMemory: int64(push.MaxMemory), MaxCommands: push.MaxCommands,
-		MaxOptions: push.MaxOptions,
-		Hooks:      push.HooksDir, HookTime: push.HookTimeLimit.Duration, HooksConfig: push.HooksGitConfig,
+		MaxSize: int64(push.MaxSize), MaxMemory: int64(push.MaxMemory),
+		Hooks: push.HooksDir, HookTime: push.HookTimeLimit.Duration, HooksConfig: push.HooksGitConfig,
 		RepositoryHooks: push.HookPolicy(), MissingLFS: receivepack.LFSPolicy(s.cfg.LFS.RequireObjects),
 		Scripts: filepath.Join(s.cfg.State, "hooks"), Journal: filepath.Join(s.cfg.State, "pushes"), Metrics: metrics,
 		Log: s.log,
@@ -201,13 +196,13 @@ func (s *server) addNodePort() error {
 	})
 	s.closers.push("side channels", channels.Close)
 	o := s.controlOptions()
-	o.Node, o.Channels, o.Lookups, o.MaxRequest = s.node, channels, s.cfg.Lanes.Search, int64(s.cfg.HTTP.MaxBody)
+	o.Node, o.Channels, o.MaxRequest = s.node, channels, int64(s.cfg.HTTP.MaxBody)
 	o.Sessions = s.sessions()
 	if s.store != nil {
 		o.Store = s.store
 	}
 	handler := s.addControl(o, trust)
-	lanes.memory.Anonymous(s.cfg.Lanes.Anonymous, handler.CallersKnown)
+	lanes.memory.Anonymous(config.AnonymousShare, handler.CallersKnown)
 	lanes.metrics.Queue("search", handler.Slots())
 	return nil
 }

@@ -32,7 +32,6 @@ func (s *server) newWebhooks() (*webhook.Hooks, error) {
 			Name: w.Name, URL: w.URL, Pre: slices.Contains(w.Events, config.EventPre),
 			Post: slices.Contains(w.Events, config.EventPost), Timeout: w.Timeout.Duration, Open: w.OnFailure == config.FailOpen,
 			AllowPrivate: w.AllowPrivate,
-			GiveUp:       w.GiveUp.Duration,
 		}
 		patterns, err := auth.ParsePatterns(w.Repositories)
 		if err != nil {
