@@ -1,7 +1,6 @@
 package command
 
 import (
-	"context"
 	"errors"
 	"fmt"
 
@@ -34,12 +33,12 @@ damaged repository.`,
 		return nil
 	}
 	return onNode(&nodeFinder{target: target{env: env}, cache: true}, cmd, changes,
-		func(ctx context.Context, cmd *cobra.Command, node *client.Client, args []string) error {
+		func(cmd *cobra.Command, node *client.Client, args []string) error {
 			request := &packhorsev1.DropPacksRequest{All: *all}
 			if !*all {
 				request.Repository = args[0]
 			}
-			dropped, err := node.Repositories().DropPacks(ctx, connect.NewRequest(request))
+			dropped, err := node.Repositories().DropPacks(cmd.Context(), connect.NewRequest(request))
 			if err != nil {
 				return err
 			}

@@ -3,7 +3,6 @@ package command
 import (
 	"bufio"
 	"cmp"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -46,7 +45,7 @@ socket in its state directory; if none runs, it does the work itself. With --nod
 }
 
 // repoCall is the work of a command with the node and its arguments.
-type repoCall func(ctx context.Context, cmd *cobra.Command, node *client.Client, args []string) error
+type repoCall func(cmd *cobra.Command, node *client.Client, args []string) error
 
 // Values of the argument changes.
 const (
@@ -67,7 +66,7 @@ func onNode(to *nodeFinder, cmd *cobra.Command, changes bool, call repoCall) *co
 		with = to.change
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return with(cmd.Context(), func(node *client.Client) error { return answerOf(call(cmd.Context(), cmd, node, args)) })
+		return with(cmd.Context(), func(node *client.Client) error { return answerOf(call(cmd, node, args)) })
 	}
 	cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, begun string) (names []string,
 		_ cobra.ShellCompDirective) {
@@ -145,10 +144,9 @@ optional. A repository that cannot be created completely is not created.`,
 	request := &packhorsev1.CreateRequest{}
 	cmd.Flags().StringVar(&request.DefaultBranch, "default-branch", "main", "the `BRANCH` that HEAD names")
 	cmd.Flags().StringVar(&request.ObjectFormat, "object-format", "sha1", "`FORMAT`: sha1 or sha256")
-	onRepository(env, cmd, changes, func(ctx context.Context, cmd *cobra.Command, node *client.Client,
-		args []string) error {
+	onRepository(env, cmd, changes, func(cmd *cobra.Command, node *client.Client, args []string) error {
 		request.Repository = args[0]
-		made, err := node.Repositories().Create(ctx, connect.NewRequest(request))
+		made, err := node.Repositories().Create(cmd.Context(), connect.NewRequest(request))
 		if err != nil {
 			return err
 		}
@@ -175,15 +173,14 @@ func repoList(env Env) *cobra.Command {
 		},
 	}
 	asJSON := jsonFlag(cmd)
-	return onRepository(env, cmd, reads, func(ctx context.Context, cmd *cobra.Command, node *client.Client,
-		args []string) error {
+	return onRepository(env, cmd, reads, func(cmd *cobra.Command, node *client.Client, args []string) error {
 		request := &packhorsev1.ListRequest{PageSize: storage.MaxPage}
 		if len(args) > 0 {
 			request.Prefix = args[0]
 		}
 		out := bufio.NewWriter(cmd.OutOrStdout())
 		all := []string{}
-		for path, err := range node.AllRepositories(ctx, request) {
+		for path, err := range node.AllRepositories(cmd.Context(), request) {
 			if err != nil {
 				return err
 			}
@@ -210,9 +207,8 @@ how it is served.`,
 		Args: exactArgs(1, "one PATH"),
 	}
 	asJSON := jsonFlag(cmd)
-	return onRepository(env, cmd, reads, func(ctx context.Context, cmd *cobra.Command, node *client.Client,
-		args []string) error {
-		found, err := node.Repositories().Get(ctx, connect.NewRequest(&packhorsev1.GetRequest{Repository: args[0]}))
+	return onRepository(env, cmd, reads, func(cmd *cobra.Command, node *client.Client, args []string) error {
+		found, err := node.Repositories().Get(cmd.Context(), connect.NewRequest(&packhorsev1.GetRequest{Repository: args[0]}))
 		if err != nil {
 			return err
 		}
@@ -282,13 +278,12 @@ if it does not, the command prints a warning. The change is durable when the com
 		Example: "  packhorse repo set-head team/app trunk --root /srv/git",
 		Args:    exactArgs(2, "a PATH and a BRANCH"),
 	}
-	return onRepository(env, cmd, changes, func(ctx context.Context, cmd *cobra.Command, node *client.Client,
-		args []string) error {
+	return onRepository(env, cmd, changes, func(cmd *cobra.Command, node *client.Client, args []string) error {
 		branch := args[1]
 		if !strings.HasPrefix(branch, "refs/") {
 			branch = "refs/heads/" + branch
 		}
-		set, err := node.Repositories().SetHead(ctx,
+		set, err := node.Repositories().SetHead(cmd.Context(),
 			connect.NewRequest(&packhorsev1.SetHeadRequest{Repository: args[0], Branch: branch}))
 		if err != nil {
 			return err
@@ -312,9 +307,9 @@ refs. Fetches and pushes continue meanwhile, and no object is removed. A server 
 		Args:    exactArgs(1, "one PATH"),
 	}
 	asJSON := jsonFlag(cmd)
-	return onRepository(env, cmd, changes, func(ctx context.Context, cmd *cobra.Command, node *client.Client,
-		args []string) error {
-		done, err := node.Repositories().Maintain(ctx, connect.NewRequest(&packhorsev1.MaintainRequest{Repository: args[0]}))
+	return onRepository(env, cmd, changes, func(cmd *cobra.Command, node *client.Client, args []string) error {
+		request := connect.NewRequest(&packhorsev1.MaintainRequest{Repository: args[0]})
+		done, err := node.Repositories().Maintain(cmd.Context(), request)
 		if err != nil {
 			return err
 		}
@@ -339,10 +334,9 @@ Without a store, move the repository's directory below the root instead. A runni
 		Example: "  packhorse repo rename team/app team/service --root /var/cache/packhorse",
 		Args:    exactArgs(2, "a PATH and a NEW-PATH"),
 	}
-	return onRepository(env, cmd, changes, func(ctx context.Context, cmd *cobra.Command, node *client.Client,
-		args []string) error {
+	return onRepository(env, cmd, changes, func(cmd *cobra.Command, node *client.Client, args []string) error {
 		request := &packhorsev1.RenameRequest{Repository: args[0], To: args[1]}
-		if _, err := node.Repositories().Rename(ctx, connect.NewRequest(request)); err != nil {
+		if _, err := node.Repositories().Rename(cmd.Context(), connect.NewRequest(request)); err != nil {
 			return err
 		}
 		_, err := fmt.Fprintf(cmd.OutOrStdout(), "renamed %s to %s\n", args[0], args[1])
@@ -363,9 +357,8 @@ repositories whose objects other repositories below the root borrow (objects/inf
 	}
 	yes := cmd.Flags().Bool("yes", false, "do not ask")
 	force := cmd.Flags().Bool("force", false, "remove it even if that damages repositories that borrow its objects")
-	return onRepository(env, cmd, changes, func(ctx context.Context, cmd *cobra.Command, node *client.Client,
-		args []string) error {
-		found, err := node.Repositories().Get(ctx, connect.NewRequest(&packhorsev1.GetRequest{Repository: args[0]}))
+	return onRepository(env, cmd, changes, func(cmd *cobra.Command, node *client.Client, args []string) error {
+		found, err := node.Repositories().Get(cmd.Context(), connect.NewRequest(&packhorsev1.GetRequest{Repository: args[0]}))
 		if err != nil && !*yes { // with --yes, remove even a damaged repository
 			return err
 		}
@@ -381,7 +374,7 @@ repositories whose objects other repositories below the root borrow (objects/inf
 				return errors.New("the repository was not removed; --yes removes it without a question")
 			}
 		}
-		if _, err := node.Repositories().Delete(ctx, connect.NewRequest(request)); err != nil {
+		if _, err := node.Repositories().Delete(cmd.Context(), connect.NewRequest(request)); err != nil {
 			return err
 		}
 		_, err = fmt.Fprintf(cmd.OutOrStdout(), "removed %s\n", args[0])
