@@ -1,5 +1,5 @@
-// Package doctor examines a machine and the repositories below a root for problems, and gives a remedy for each. It
-// only reads: it changes and creates nothing.
+// Package doctor examines a server, its machine and its repositories for problems, and gives a remedy for each. It only
+// reads, except that it writes a few objects below probe/ in a store and removes them.
 package doctor
 
 import (

@@ -228,7 +228,7 @@ func TestDoctorOfOrigins(t *testing.T) {
 		},
 	})
 	report := &doctor.Report{}
-	examineOrigins(t.Context(), config.AdminSocket(state), true, report)
+	doctor.Origins(t.Context(), askerOf(config.AdminSocket(state)), true, report)
 	var got []string
 	for _, f := range report.Findings {
 		got = append(got, fmt.Sprint(f.Severity, " ", f.Kind, " ", f.Subject))

@@ -132,7 +132,7 @@ func TestNodesOfAStore(t *testing.T) {
 	}
 
 	var report doctor.Report
-	examineNodes(t.Context(), config.AdminSocket(state), &report)
+	doctor.Nodes(t.Context(), askerOf(config.AdminSocket(state)), &report)
 	if got, want := report.Facts[doctor.GroupNodes], "a is up, store s1; b is up, store s1; c is up, store none or not "+
 		"known"; got != want {
 		t.Errorf("doctor: facts about nodes = %q, want %q", got, want)

@@ -1,4 +1,4 @@
-package command
+package doctor
 
 import (
 	"cmp"
@@ -8,23 +8,22 @@ import (
 	"strings"
 
 	"github.com/packhorse-git/packhorse/internal/gateway/router"
-	"github.com/packhorse-git/packhorse/internal/operations/doctor"
 	"github.com/packhorse-git/packhorse/internal/proto/internalv1"
 	"github.com/packhorse-git/packhorse/internal/server/adminapi"
 )
 
-// examineNodes reports the states and object stores of a running gateway's nodes, and why pushes to them are refused.
-func examineNodes(ctx context.Context, socket string, r *doctor.Report) {
+// Nodes reports the states and object stores of a running gateway's nodes, and why pushes to them are refused.
+func Nodes(ctx context.Context, ask Ask, r *Report) {
 	var nodes []adminapi.NodeStatus
-	if err := askServer(ctx, "gateway", socket, internalv1.AdminWork_ADMIN_WORK_NODES, "", &nodes); err != nil {
-		r.Add(doctor.Finding{Group: doctor.GroupNodes, Severity: doctor.Hint, Kind: "not-asked", Subject: socket,
+	if _, err := ask(ctx, "gateway", internalv1.AdminWork_ADMIN_WORK_NODES, "", &nodes); err != nil {
+		r.Add(Finding{Group: GroupNodes, Severity: Hint, Kind: "not-asked",
 			Text: err.Error(), Advice: "run doctor as root or as the user of the gateway"})
 		return
 	}
 	for _, n := range nodes {
-		r.Fact(doctor.GroupNodes, fmt.Sprintf("%s is %s, store %s", n.Name, n.State(), cmp.Or(n.Store, "none or not known")))
+		r.Fact(GroupNodes, fmt.Sprintf("%s is %s, store %s", n.Name, n.State(), cmp.Or(n.Store, "none or not known")))
 		if n.Down != "" {
-			r.Add(doctor.Finding{Group: doctor.GroupNodes, Severity: doctor.Problem, Kind: "node-down", Subject: n.Name,
+			r.Add(Finding{Group: GroupNodes, Severity: Problem, Kind: "node-down", Subject: n.Name,
 				Text: n.Down, Advice: "packhorse doctor on the machine of the node"})
 		}
 	}
@@ -33,7 +32,7 @@ func examineNodes(ctx context.Context, socket string, r *doctor.Report) {
 		if n.Refused == "" || slices.IndexFunc(nodes, isOther) < i { // one finding for a route
 			continue
 		}
-		severity := doctor.Hint // copies that an operator keeps equal are for fetches only
+		severity := Hint // copies that an operator keeps equal are for fetches only
 		var names []string
 		for _, other := range nodes[i:] {
 			if !isOther(other) {
@@ -41,10 +40,10 @@ func examineNodes(ctx context.Context, socket string, r *doctor.Report) {
 			}
 			names = append(names, other.Name)
 			if other.Store != "" {
-				severity = doctor.Problem
+				severity = Problem
 			}
 		}
-		r.Add(doctor.Finding{Group: doctor.GroupNodes, Severity: severity, Kind: "pushes-refused",
+		r.Add(Finding{Group: GroupNodes, Severity: severity, Kind: "pushes-refused",
 			Subject: strings.Join(names, ", "), Text: "pushes are refused: " + n.Refused, Advice: router.AllowPushes})
 	}
 }

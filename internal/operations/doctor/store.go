@@ -1,11 +1,10 @@
-package command
+package doctor
 
 import (
 	"context"
 	"errors"
 	"fmt"
 
-	"github.com/packhorse-git/packhorse/internal/operations/doctor"
 	"github.com/packhorse-git/packhorse/internal/server/config"
 	"github.com/packhorse-git/packhorse/internal/store"
 	"github.com/packhorse-git/packhorse/internal/store/bucket"
@@ -14,10 +13,10 @@ import (
 
 // examineStore reports whether the store can be reached and keeps its promises, and the space of its local copies. It
 // writes small objects below probe/ and removes them.
-func examineStore(ctx context.Context, server *config.Config, r *doctor.Report) {
+func examineStore(ctx context.Context, server *config.Config, r *Report) {
 	cfg := &server.Store
 	problem := func(kind, subject, text, advice string) {
-		r.Add(doctor.Finding{Group: doctor.GroupStore, Severity: doctor.Problem, Kind: kind, Subject: subject, Text: text,
+		r.Add(Finding{Group: GroupStore, Severity: Problem, Kind: kind, Subject: subject, Text: text,
 			Advice: advice})
 	}
 	failed := func(err error) {
@@ -28,11 +27,11 @@ func examineStore(ctx context.Context, server *config.Config, r *doctor.Report) 
 		problem("unreachable", cfg.URL, err.Error(), "check the table [store] of the configuration")
 	}
 	if server.Root == "" {
-		r.Fact(doctor.GroupStore, "the configuration names no root for copies")
+		r.Fact(GroupStore, "the configuration names no root for copies")
 	} else if used, err := hydrate.UsageOf(server.Root, int64(cfg.Cache)); err != nil {
 		problem("copies", server.Root, err.Error(), "run doctor as root or as the user of the server")
 	} else {
-		r.Fact(doctor.GroupStore, used.String())
+		r.Fact(GroupStore, used.String())
 	}
 	if !cfg.Enabled() {
 		problem("not-configured", server.Root, "it has copies of repositories in a store, and the configuration has no store",
@@ -49,7 +48,7 @@ func examineStore(ctx context.Context, server *config.Config, r *doctor.Report) 
 		failed(err)
 		return
 	}
-	r.Fact(doctor.GroupStore, fmt.Sprintf("%s has ID %s", cfg.URL, id.ID))
+	r.Fact(GroupStore, fmt.Sprintf("%s has ID %s", cfg.URL, id.ID))
 	report, err := bucket.Probe(ctx, b, bucket.ProbeOptions{})
 	if report == nil {
 		failed(err)
@@ -61,6 +60,6 @@ func examineStore(ctx context.Context, server *config.Config, r *doctor.Report) 
 		}
 	}
 	if err == nil {
-		r.Fact(doctor.GroupStore, fmt.Sprintf("%d checks of the storage passed", len(report.Checks)))
+		r.Fact(GroupStore, fmt.Sprintf("%d checks of the storage passed", len(report.Checks)))
 	}
 }
