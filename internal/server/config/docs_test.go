@@ -89,11 +89,7 @@ func (p *page) table(typeName, prefix string) {
 			doc = field.Doc.Text()
 		}
 		about := strings.TrimPrefix(oneLine(doc), name+" ")
-		if field.Doc != nil {
-			about = strings.TrimPrefix(about, field.Names[0].Name+" ")
-		}
-		about = strings.TrimPrefix(strings.TrimPrefix(about, "is "), "are ")
-		about = strings.ToUpper(about[:1]) + about[1:]
+		about = withoutName(about, field.Names[0].Name)
 		if field.Doc == nil || strings.Count(key, ".") == 0 {
 			first, _, _ := strings.Cut(about, ". ")
 			fmt.Fprintf(&p.list, "| [`%s`](#%s) | %s |\n", heading, strings.NewReplacer(".", "").Replace(key),
@@ -102,6 +98,13 @@ func (p *page) table(typeName, prefix string) {
 		fmt.Fprintf(&p.text, "\n## %s\n\n%s\n\n", heading, wrapText(about))
 		p.table(name, key+".")
 	}
+}
+
+// withoutName returns a comment without the name that it begins with.
+func withoutName(about, name string) string {
+	about = strings.TrimPrefix(about, name+" ")
+	about = strings.TrimPrefix(strings.TrimPrefix(about, "is "), "are ")
+	return strings.ToUpper(about[:1]) + about[1:]
 }
 
 // row renders a key.
@@ -116,9 +119,7 @@ func (p *page) row(field *ast.Field, prefix, first string) string {
 		p.t.Fatalf("%s is in the source and not in the struct", key)
 	}
 	about := oneLine(field.Doc.Text())
-	if rest, ok := strings.CutPrefix(about, field.Names[0].Name+" "); ok {
-		about = "`" + name + "` " + rest
-	}
+	about = withoutName(about, field.Names[0].Name)
 	if first != prefix {
 		about = fmt.Sprintf("see `[%s]`", strings.TrimSuffix(first, "."))
 	}
