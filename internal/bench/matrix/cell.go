@@ -219,10 +219,9 @@ func (o *matrixOptions) role(ctx context.Context, l *lineup, label, role, settin
 	return p, err
 }
 
-// nodeConfig is a part of the configuration of a process that makes packs. The queue is more than the requests of a
-// cell's clients, because a cell measures speed and not refusals.
+// nodeConfig is a part of the configuration of a process that makes packs.
 func (o *matrixOptions) nodeConfig(c cell) string {
-	return fmt.Sprintf("[cache]\nenabled = %t\n[git]\nqueue = %d\nwait = \"1h\"\n", c.cache, 1000+2*o.Clients)
+	return fmt.Sprintf("[cache]\nenabled = %t\n", c.cache)
 }
 
 // canWatch reports whether CPU times can be read.

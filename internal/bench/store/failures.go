@@ -259,7 +259,7 @@ func (r *killRun) figures(ctx context.Context, loads []*killLoad) ([]world.Figur
 
 // cluster starts two storage nodes and a gateway.
 func (w *stores) cluster(ctx context.Context) (gateway *server, nodes []*server, err error) {
-	settings := public
+	settings := world.Public
 	for _, name := range []string{"a", "b"} {
 		address := "unix:" + filepath.Join(w.Dir, name+".sock")
 		n, err := w.start(ctx, "storage", name, w.storeTable(name), "--root", filepath.Join(w.Dir, name, "cache"), "--listen",

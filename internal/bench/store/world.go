@@ -157,17 +157,14 @@ type server struct {
 	token string
 }
 
-// public are the settings of servers that face clients. One caller gets up to half of a lane.
-const public = world.Public + "[lanes]\nsmall = 20_000\n"
-
 // plain starts a server with plain repositories.
 func (w *stores) plain(ctx context.Context) (*server, error) {
-	return w.start(ctx, "serve", "plain", public+world.NoSearch, "--root", w.Root())
+	return w.start(ctx, "serve", "plain", world.Public+world.NoSearch, "--root", w.Root())
 }
 
 // node starts a server with the store and an empty cache.
 func (w *stores) node(ctx context.Context, name string) (*server, error) {
-	return w.start(ctx, "serve", name, w.storeTable(name)+public+world.NoSearch, "--root",
+	return w.start(ctx, "serve", name, w.storeTable(name)+world.Public+world.NoSearch, "--root",
 		filepath.Join(w.Dir, name, "cache"))
 }
 
