@@ -401,7 +401,7 @@ func (m *matrix) checkComposed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !regexp.MustCompile(`(?m)^packhorse_pack_objects_total\{representation="reused_cache"\} [1-9]`).Match(text) {
+	if !regexp.MustCompile(`(?m)^packhorse_pack_bytes_total\{representation="reused_cache"\} [1-9]`).Match(text) {
 		t.Error("no pack was composed from an earlier one after a push")
 	}
 }

@@ -194,7 +194,6 @@ func (r *mirror) ask(c *originCheck, auth node.Secret, forced bool) {
 	rule, path := r.rule, r.state.Path
 	r.mu.Unlock()
 	refs, err := rule.list(ctx, path, auth)
-	r.m.metrics.checked(err)
 	r.mu.Lock()
 	c.err, r.down = err, nil
 	if origin.IsDown(err) && !origin.IsOfCaller(err) {

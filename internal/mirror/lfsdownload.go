@@ -286,7 +286,6 @@ func (y *download) write(ctx context.Context, p []byte) error {
 		_, err = y.part.Write(p[n:])
 	}
 	if err == nil {
-		y.l.m.metrics.lfs.bytes.Add(float64(len(p)))
 		y.change(func() {})
 	}
 	return err

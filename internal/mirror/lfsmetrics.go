@@ -2,9 +2,9 @@ package mirror
 
 import (
 	"errors"
-	"sync/atomic"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/mirror/lfsclient"
@@ -14,46 +14,34 @@ import (
 type lfsMetrics struct {
 	requests     *prometheus.CounterVec
 	downloads    *prometheus.CounterVec
-	bytes        prometheus.Counter
-	evictions    prometheus.Counter
 	evictedBytes prometheus.Counter
-	cache        prometheus.Collector
-	budget       *atomic.Pointer[lfsBudget]
 }
 
-func newLFSMetrics() lfsMetrics {
-	budget := new(atomic.Pointer[lfsBudget])
+func newLFSMetrics(with promauto.Factory, mirrors *Mirrors) lfsMetrics {
+	with.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "packhorse_mirror_lfs_cache_bytes",
+		Help: "Size of the LFS objects of mirrors, including running downloads. lfs.cache limits it. After a start it " +
+			"is 0 until it is measured.",
+	}, func() float64 {
+		if mirrors.lfs == nil {
+			return 0
+		}
+		return float64(mirrors.lfs.budget.bytes())
+	})
 	m := lfsMetrics{
-		budget: budget,
-		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
+		requests: with.NewCounterVec(prometheus.CounterOpts{
 			Name: "packhorse_mirror_lfs_requests_total",
 			Help: "Downloads of LFS objects by clients of mirrors: hit (the object was here), miss (the request began its " +
 				"download from the origin), follow (the download was running).",
 		}, []string{"cache"}),
-		downloads: prometheus.NewCounterVec(prometheus.CounterOpts{
+		downloads: with.NewCounterVec(prometheus.CounterOpts{
 			Name: "packhorse_mirror_lfs_downloads_total",
 			Help: "Downloads of LFS objects from origins, with all of their requests, by result: ok, wrong (another object " +
 				"arrived), full (the disk), or another kind of error.",
 		}, []string{"result"}),
-		bytes: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "packhorse_mirror_lfs_bytes_total", Help: "Bytes of LFS objects that origins sent.",
-		}),
-		evictions: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "packhorse_mirror_lfs_evictions_total", Help: "LFS objects of mirrors that were removed to make room.",
-		}),
-		evictedBytes: prometheus.NewCounter(prometheus.CounterOpts{
+		evictedBytes: with.NewCounter(prometheus.CounterOpts{
 			Name: "packhorse_mirror_lfs_evicted_bytes_total",
 			Help: "Size of the LFS objects of mirrors that were removed to make room.",
-		}),
-		cache: prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "packhorse_mirror_lfs_cache_bytes",
-			Help: "Size of the LFS objects of mirrors, including running downloads. lfs.cache limits it. After a start it " +
-				"is 0 until it is measured.",
-		}, func() float64 {
-			if b := budget.Load(); b != nil {
-				return float64(b.bytes())
-			}
-			return 0
 		}),
 	}
 	for _, result := range []string{wrongDownload, fault.Full.String(), fault.Internal.String()} {
@@ -64,10 +52,6 @@ func newLFSMetrics() lfsMetrics {
 
 // wrongDownload is the label of downloads of another object than the one that was asked for.
 const wrongDownload = "wrong"
-
-func (m *lfsMetrics) collectors() []prometheus.Collector {
-	return []prometheus.Collector{m.requests, m.downloads, m.bytes, m.evictions, m.evictedBytes, m.cache}
-}
 
 // sent counts a download of a client: hit, miss or follow. A request that failed before has "".
 func (m *lfsMetrics) sent(cache string) {
@@ -83,9 +67,4 @@ func (m *lfsMetrics) downloaded(err error) {
 		label = wrongDownload
 	}
 	m.downloads.WithLabelValues(label).Inc()
-}
-
-func (m *lfsMetrics) evicted(bytes int64) {
-	m.evictions.Inc()
-	m.evictedBytes.Add(float64(bytes))
 }

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	lru "github.com/hashicorp/golang-lru/v2"
+	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/singleflight"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
@@ -39,9 +40,9 @@ type Options struct {
 	// LFSCache is the maximum size of the LFS objects of all mirrors in bytes. Zero means a quarter of the file system.
 	LFSCache int64
 
-	Metrics *Metrics         // nil: not counted
-	Log     *slog.Logger     // nil: not logged
-	Now     func() time.Time // nil: time.Now
+	Registerer prometheus.Registerer // of metrics; may be nil
+	Log        *slog.Logger          // nil: not logged
+	Now        func() time.Time      // nil: time.Now
 }
 
 // Mirrors are the mirrors of a storage node. It is safe for concurrent use.
@@ -49,7 +50,7 @@ type Mirrors struct {
 	node    *storage.Node
 	state   string
 	fsck    map[string]string
-	metrics *Metrics
+	metrics *metrics
 	log     *slog.Logger
 	now     func() time.Time
 
@@ -92,16 +93,13 @@ func New(o Options) (*Mirrors, error) {
 	if o.Updates == 0 {
 		o.Updates = 8
 	}
-	if o.Metrics == nil {
-		o.Metrics = NewMetrics()
-	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	m := &Mirrors{node: o.Node, state: StateDir(o.State), fsck: o.Fsck, metrics: o.Metrics, log: o.Log, now: o.Now,
+	m := &Mirrors{node: o.Node, state: StateDir(o.State), fsck: o.Fsck, log: o.Log, now: o.Now,
 		updateWait: updateWait, updates: make(chan struct{}, o.Updates), firsts: make(chan struct{}, max(1, o.Updates/2)),
 		known: make(map[git.RepoPath]*mirror), opening: make(map[git.RepoPath]*opening)}
 	var err error
@@ -119,7 +117,7 @@ func New(o Options) (*Mirrors, error) {
 		return nil, err
 	}
 	m.ctx, m.cancel = context.WithCancel(context.Background())
-	m.metrics.watch(m)
+	m.metrics = newMetrics(o.Registerer, m)
 	m.node.ServeMirrors(m.mayServe)
 	m.running.Go(m.sweep)
 	if m.lfs != nil {

@@ -226,7 +226,7 @@ func (s *Stored) attrs(a []slog.Attr) []slog.Attr {
 	if s.Record == 0 {
 		return a
 	}
-	a = append(a, slog.Uint64("record", s.Record), Milliseconds("look_ms", s.Look))
+	a = append(a, slog.Uint64("record", s.Record), Milliseconds("check_ms", s.Look))
 	if s.Tries > 0 {
 		a = append(a, Milliseconds("append_ms", s.Append), slog.Int("appends", s.Tries))
 	}

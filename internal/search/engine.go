@@ -9,6 +9,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/proto/workerv1"
 	"github.com/packhorse-git/packhorse/internal/schedule/retry"
@@ -40,8 +42,8 @@ type Options struct {
 	Results  int           // maximum number of results of a search
 	Timeout  time.Duration // maximum time of a search
 
-	Log     *slog.Logger
-	Metrics *Metrics
+	Log        *slog.Logger
+	Registerer prometheus.Registerer // of metrics; may be nil
 	// Account is called with each process that has ended. It must not block. It may be nil.
 	Account func(*os.ProcessState)
 }
@@ -50,7 +52,7 @@ type Options struct {
 type Engine struct {
 	o         Options
 	log       *slog.Logger
-	metrics   *Metrics
+	metrics   *metrics
 	searching *searching
 	indexSpec childSpec
 	catalogue *catalogue // set once the directory exists
@@ -126,7 +128,7 @@ type repository struct {
 // it.
 func New(o Options) *Engine {
 	e := &Engine{
-		o: o, log: o.Log, metrics: o.Metrics, repos: map[git.RepoPath]*repository{}, byID: map[uint32]*repository{},
+		o: o, log: o.Log, repos: map[git.RepoPath]*repository{}, byID: map[uint32]*repository{},
 		jobs: map[*repository]*job{}, unloaded: map[*repository]int{}, loadSignal: make(chan struct{}, 1),
 		indexSpec: childSpec{program: o.Program, work: WorkIndex, rest: []string{itoa(o.IndexMemory)},
 			nice: o.IndexNice, cpus: 1, log: o.Log, account: o.Account},
@@ -141,6 +143,7 @@ func New(o Options) *Engine {
 	}
 	e.unavailable = "the search index is being opened; try again in a moment"
 	e.ctx, e.cancel = context.WithCancel(context.Background())
+	e.metrics = newMetrics(o.Registerer, e)
 	e.running.Go(e.run)
 	return e
 }

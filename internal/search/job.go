@@ -142,7 +142,6 @@ func (e *Engine) recordResult(ctx context.Context, r *repository, task *workerv1
 	}
 	r.needsRebuild = r.needsRebuild || err != nil && run.allSent.Load()
 	e.metrics.jobs.WithLabelValues(run.kind, result).Inc()
-	e.metrics.jobSeconds.WithLabelValues(run.kind).Observe(took.Seconds())
 	if result == "ok" && mine {
 		if !r.firstChange.IsZero() && len(r.indexed) > 0 {
 			e.metrics.freshSeconds.Observe(time.Since(r.firstChange).Seconds())
@@ -160,8 +159,6 @@ func (e *Engine) recordResult(ctx context.Context, r *repository, task *workerv1
 			r.deltas, r.needsRebuild, r.namesOnly = 0, false, int(report.NamesOnly)
 		}
 		r.firstChange = time.Time{}
-		e.metrics.documents.Add(float64(report.Documents))
-		e.metrics.documentBytes.Add(float64(report.Bytes))
 	}
 	r.tooLarge = nil
 	if result == "failed" && errors.Is(err, errTooLarge) {

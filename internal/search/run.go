@@ -29,7 +29,6 @@ func (e *Engine) Search(ctx context.Context, request Request, sink Sink) (Summar
 	}
 	e.metrics.searches.WithLabelValues(result).Inc()
 	e.metrics.seconds.Observe(time.Since(start).Seconds())
-	e.metrics.results.Add(float64(summary.Results))
 	return summary, err
 }
 
@@ -65,7 +64,6 @@ func (e *Engine) search(ctx context.Context, request Request, sink Sink, start t
 		defer func() { sinkTime += time.Since(arrival) }()
 		s.Results += b.Results
 		s.Matches += b.Matches
-		e.metrics.bytes.Add(float64(len(b.JSON)))
 		if err := sink.Matches(b); err != nil {
 			return err
 		}
@@ -82,7 +80,6 @@ func (e *Engine) search(ctx context.Context, request Request, sink Sink, start t
 	}
 	s.Index = time.Duration(end.DurationUs) * time.Microsecond
 	s.Link = max(0, time.Since(sent)-s.Index-sinkTime) // zero if the process worked while sink took results
-	e.metrics.linkSeconds.Observe(s.Link.Seconds())
 	if end.Crashed {
 		e.log.Warn("some index shards could not be searched", "query", request.Query.Text)
 	}

@@ -5,8 +5,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/packhorse-git/packhorse/internal/git"
 )
 
@@ -101,35 +99,6 @@ func (e *Engine) Searched() []git.RepoPath {
 		if r.state() != stateEmpty {
 			list = append(list, path)
 		}
-	}
-	return list
-}
-
-// Collectors returns metrics of the index to register.
-func (e *Engine) Collectors() []prometheus.Collector {
-	gauge := func(name, help string, labels prometheus.Labels, value func(Status) int) prometheus.Collector {
-		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help, ConstLabels: labels},
-			func() float64 { return float64(value(e.Status(nil))) })
-	}
-	list := []prometheus.Collector{
-		gauge("packhorse_search_up", "Whether the search worker runs: 1, or 0.", nil, func(s Status) int {
-			if s.Searching {
-				return 1
-			}
-			return 0
-		}),
-		gauge("packhorse_search_shards", "Index shards.", nil, func(s Status) int { return s.Shards }),
-	}
-	for state, value := range map[string]func(Status) int{
-		stateFresh: func(s Status) int { return s.Fresh }, stateBehind: func(s Status) int { return s.Behind },
-		stateWaiting: func(s Status) int { return s.Waiting }, stateEmpty: func(s Status) int { return s.Empty },
-		stateTooLarge: func(s Status) int { return s.TooLarge },
-		"failed":      func(s Status) int { return s.Failed },
-	} {
-		list = append(list, gauge("packhorse_search_repositories",
-			"Repositories by state: fresh, behind, waiting (no index yet), too_large (not indexed), empty (nothing to "+
-				"index). State failed counts those of behind, waiting and too_large whose last job failed.",
-			prometheus.Labels{"state": state}, value))
 	}
 	return list
 }

@@ -7,8 +7,6 @@ import (
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
-
-	"github.com/packhorse-git/packhorse/internal/search"
 )
 
 // If there are more repositories than the source can watch, the others are polled, and the log has one line about it.
@@ -22,9 +20,10 @@ func TestMoreThanIsWatched(t *testing.T) {
 	}
 	o := options(t, s)
 	said := newSaying(o.Log)
-	o.Log = slog.New(said)
+	registry := prometheus.NewRegistry()
+	o.Log, o.Registerer = slog.New(said), registry
 	e := start(t, o)
-	unwatched := func() float64 { return gathered(t, o.Metrics, "packhorse_search_unwatched_repositories") }
+	unwatched := func() float64 { return gathered(t, registry, "packhorse_search_unwatched_repositories") }
 	eventually(t, "some are watched, the others are counted", func() bool {
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -51,10 +50,8 @@ func TestMoreThanIsWatched(t *testing.T) {
 }
 
 // gathered is the value of a metric without labels.
-func gathered(t *testing.T, m *search.Metrics, name string) float64 {
+func gathered(t *testing.T, r *prometheus.Registry, name string) float64 {
 	t.Helper()
-	r := prometheus.NewRegistry()
-	r.MustRegister(m.Collectors()...)
 	all, err := r.Gather()
 	if err != nil {
 		t.Fatal(err)

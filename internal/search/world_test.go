@@ -342,7 +342,7 @@ func options(t testing.TB, s search.Source) search.Options {
 		Dir: filepath.Join(t.TempDir(), "search"), Source: s, Program: program, Build: ipc.Build{Version: "test"},
 		MaxFile: 1 << 20, ShardSize: 16 << 20, SearchMemory: 1 << 30, IndexMemory: 1 << 30, IndexNice: 1,
 		Debounce: 10 * time.Millisecond, Scan: 50 * time.Millisecond, Deltas: 10, Results: 100_000, Timeout: time.Minute,
-		Log: slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug})), Metrics: search.NewMetrics(),
+		Log: slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	}
 }
 

@@ -90,7 +90,6 @@ func (r *repository) runCheck() (*state, error) {
 	start, began := s.now(), time.Now()
 	before := r.known()
 	state, err := r.latest(s.ctx)
-	s.metrics.checkSeconds.Observe((s.now() - start).Seconds())
 	switch {
 	case err != nil && !fault.Is(err, fault.NotFound):
 		s.metrics.checks.WithLabelValues("failed").Inc()
@@ -102,9 +101,6 @@ func (r *repository) runCheck() (*state, error) {
 		s.metrics.checks.WithLabelValues("current").Inc()
 	default:
 		s.metrics.checks.WithLabelValues("changed").Inc()
-		if err == nil && before != nil {
-			s.metrics.behind.Observe(float64(state.record.Number - before.record.Number))
-		}
 	}
 	if err == nil && r.broken.Load() == nil {
 		r.checked.Store(int64(start))

@@ -58,34 +58,27 @@ func (r *repository) publishTail() {
 	}
 	r.store.running.Go(func() {
 		defer r.folding.Store(false)
-		isPublished, err := r.publishCheckpoint(r.store.ctx, head)
-		result := "published"
-		switch {
-		case err != nil:
-			result = "failed"
+		if err := r.publishCheckpoint(r.store.ctx, head); err != nil {
 			r.store.log.Warn("cannot publish a checkpoint of refs", "repository_id", r.id, "error", err)
-		case !isPublished:
-			result = "dropped"
 		}
-		r.store.metrics.checkpoints.WithLabelValues(result).Inc()
 	})
 }
 
 // publishCheckpoint makes a checkpoint of the refs of a state and publishes it. The repository may be deleted
 // meanwhile.
-func (r *repository) publishCheckpoint(ctx context.Context, head *state) (isPublished bool, err error) {
+func (r *repository) publishCheckpoint(ctx context.Context, head *state) error {
 	c, err := r.writeCheckpoint(ctx, head, nil)
 	if err != nil {
-		return false, err
+		return err
 	}
 	defer c.close()
 	return r.publishUploaded(ctx, c)
 }
 
-// publishUploaded appends a record that names a checkpoint. It reports false if the checkpoint was dropped, because
-// another node published one.
-func (r *repository) publishUploaded(ctx context.Context, c *checkpoint) (isPublished bool, err error) {
-	done, err := r.changeThen(ctx, func(head *state) (*replog.Record, error) {
+// publishUploaded appends a record that names a checkpoint. It drops the checkpoint if another node
+// published one.
+func (r *repository) publishUploaded(ctx context.Context, c *checkpoint) error {
+	_, err := r.changeThen(ctx, func(head *state) (*replog.Record, error) {
 		if !c.isCurrent(head.record) {
 			return nil, errNoChange
 		}
@@ -94,7 +87,7 @@ func (r *repository) publishUploaded(ctx context.Context, c *checkpoint) (isPubl
 		next.Refs.Tail = slices.Clone(head.record.Refs.Tail[len(c.of.Tail):])
 		return next, nil
 	}, c.install)
-	return err == nil && done.record.Refs.Checkpoint == c.refs.Checkpoint, err
+	return err
 }
 
 // isCurrent reports whether the head has the refs from which the checkpoint was made, and perhaps later changes.

@@ -24,53 +24,40 @@ import (
 // of the copy, and are not made. The new packs are uploaded, and a record replaces the old ones. If another
 // node has replaced some of these in the meantime, the result is dropped. Pushes in the meantime do not matter.
 func (p *place) Maintain(ctx context.Context, git storage.RunGit, _ bool) error {
-	result, err := p.maintain(ctx, git)
-	if err != nil {
-		result = "failed"
-	}
-	p.store.metrics.compactions.WithLabelValues(result).Inc()
-	return err
-}
-
-func (p *place) maintain(ctx context.Context, git storage.RunGit) (string, error) {
 	head, err := p.current(ctx)
 	if err != nil {
-		return "", err
+		return err
 	}
 	if !head.has(p.path) {
-		return "", notFound(p.path)
+		return notFound(p.path)
 	}
 	done, err := p.local.Use(ctx, head.record, nil)
 	if err != nil {
-		return "", err
+		return err
 	}
 	defer done()
 	dir, err := p.local.TempDir()
 	if err != nil {
-		return "", err
+		return err
 	}
 	defer os.RemoveAll(dir)
 	c := &compaction{repository: p.repository, head: head, dir: dir}
 	if err := c.link(); err != nil {
-		return "", fault.Wrap(fault.Unavailable, "cannot copy the repository to compact it", err)
+		return fault.Wrap(fault.Unavailable, "cannot copy the repository to compact it", err)
 	}
 	if err := c.repack(ctx, git); err != nil {
-		return "", err
+		return err
 	}
 	if err := c.compare(); err != nil {
-		return "", fault.Wrap(fault.Unavailable, "cannot read the compacted repository", err)
+		return fault.Wrap(fault.Unavailable, "cannot read the compacted repository", err)
 	}
 	if len(c.names)+len(c.removed) == 0 {
-		return "unchanged", nil
+		return nil // no better packs
 	}
 	if err := c.upload(ctx); err != nil {
-		return "", err
+		return err
 	}
-	isPublished, err := c.publish(ctx)
-	if err != nil || isPublished {
-		return "published", err
-	}
-	return "dropped", nil
+	return c.publish(ctx)
 }
 
 // compaction replaces packs of a repository.
@@ -193,16 +180,16 @@ func (c *compaction) upload(ctx context.Context) error {
 	return nil
 }
 
-// publish appends a record that replaces the old packs by the new ones. It reports false if the compaction was dropped.
-func (c *compaction) publish(ctx context.Context) (isPublished bool, err error) {
-	_, err = c.changeThen(ctx, func(head *state) (*replog.Record, error) {
+// publish appends a record that replaces the old packs by the new ones, unless another node was faster.
+func (c *compaction) publish(ctx context.Context) error {
+	_, err := c.changeThen(ctx, func(head *state) (*replog.Record, error) {
 		next := c.replace(head.record)
-		if isPublished = next != nil; !isPublished {
+		if next == nil {
 			return nil, errNoChange
 		}
 		return next, nil
 	}, c.install)
-	return isPublished && err == nil, err
+	return err
 }
 
 // replace returns the record after head with the new packs, or nil if head does not have all packs of the copy.

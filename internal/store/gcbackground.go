@@ -107,8 +107,6 @@ func (s *Store) claimShard(ctx context.Context, now time.Time) (string, error) {
 func (s *Store) collectShard(ctx context.Context, shard string) error {
 	c := newCollector(s.options.Bucket, GCOptions{Node: s.options.Node})
 	err := c.walk(ctx, reposPrefix+shard, gcPause)
-	s.metrics.gcObjects.Add(float64(c.report.Objects))
-	s.metrics.gcBytes.Add(float64(c.report.Bytes))
 	if c.report.Objects > 0 {
 		s.log.Info("deleted garbage from the store", "shard", shard, "repositories", c.report.Repositories,
 			"objects", c.report.Objects, "bytes", c.report.Bytes)

@@ -18,7 +18,6 @@ func (s *Store) Hint(path git.RepoPath, number uint64) (isHeld bool) {
 			s.followHint(s.ctx, path, number)
 		})
 	default:
-		s.metrics.hints.WithLabelValues("dropped").Inc()
 	}
 	r := s.peek(path)
 	return r != nil && r.local.Complete(r.known().record)
@@ -31,10 +30,7 @@ func (s *Store) followHint(ctx context.Context, path git.RepoPath, number uint64
 	}
 	defer s.release(r)
 	state := r.known()
-	if state.record.Number >= number {
-		s.metrics.hints.WithLabelValues("current").Inc()
-	} else {
-		s.metrics.hints.WithLabelValues("checked").Inc()
+	if state.record.Number < number {
 		if state, err = r.check().wait(ctx); err != nil {
 			return
 		}

@@ -118,7 +118,7 @@ func (h *history) checkpoint(r *repository) {
 	}
 	h.begun = append(h.begun, func() {
 		defer c.close()
-		_, _ = r.publishUploaded(context.Background(), c)
+		_ = r.publishUploaded(context.Background(), c)
 	})
 }
 
@@ -138,7 +138,7 @@ func (h *history) compact(r *repository) {
 		return
 	}
 	c.added = []replog.Pack{pack}
-	h.begun = append(h.begun, func() { _, _ = c.publish(context.Background()) })
+	h.begun = append(h.begun, func() { _ = c.publish(context.Background()) })
 }
 
 // collect collects garbage in three steps, which other collections can interrupt.

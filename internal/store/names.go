@@ -147,20 +147,12 @@ func (s *Store) lookUp(ctx context.Context, path git.RepoPath) (reference, error
 		if err == nil && found.state == nil {
 			err = notFound(path)
 		}
-		s.metrics.lookups.WithLabelValues(lookupResult(err)).Inc()
 		if err != nil {
 			return reference{}, err
 		}
 		return reference{found.name.ID, found.name.Number, found.state.record.Renames}, nil
 	})
 	return run.wait(ctx)
-}
-
-func lookupResult(err error) string {
-	if err == nil {
-		return "found"
-	}
-	return fault.KindOf(err).String()
 }
 
 // resolved is what the logs say about a path.

@@ -173,7 +173,7 @@ func open(o Options, id Identity, outage error) (opened *Store, err error) {
 		failPoint: func(string) error { return nil },
 	}
 	if s.metrics == nil {
-		s.metrics = NewMetrics()
+		s.metrics = NewMetrics(nil)
 	}
 	if s.names, err = lru.New[git.RepoPath, reference](maxNames); err != nil {
 		return nil, err
@@ -196,7 +196,6 @@ func open(o Options, id Identity, outage error) (opened *Store, err error) {
 		s.health.err.Store(&outage)
 		s.metrics.reachable.Set(0)
 	}
-	s.metrics.store.Store(s)
 	s.running.Go(s.monitor)
 	return s, nil
 }

@@ -59,8 +59,8 @@ const (
 	Commands  = "packhorse_git_commands_total"
 	GitCPU    = "packhorse_git_cpu_seconds_total"
 	PackGit   = `subcommand="pack-objects"` // label of Commands and GitCPU
-	Select    = "packhorse_pack_select_seconds_sum"
-	Write     = "packhorse_pack_write_seconds_sum"
+	Select    = `packhorse_pack_seconds_sum{stage="select"}`
+	Write     = `packhorse_pack_seconds_sum{stage="write"}`
 )
 
 // Native is the number of packs that the server made itself.

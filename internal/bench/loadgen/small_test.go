@@ -126,9 +126,9 @@ packhorse_git_cpu_seconds_total{class="pack",subcommand="pack-objects",mode="sys
 packhorse_packs_made_total{source="git"} 6
 packhorse_packs_made_total{source="native"} 8
 packhorse_pack_fallbacks_total{reason="missing"} 2
-packhorse_pack_select_seconds_bucket{le="+Inf"} 8
-packhorse_pack_select_seconds_sum 0.125
-packhorse_pack_write_seconds_sum 3
+packhorse_pack_seconds_bucket{stage="select",le="+Inf"} 8
+packhorse_pack_seconds_sum{stage="select"} 0.125
+packhorse_pack_seconds_sum{stage="write"} 3
 packhorse_pack_bytes_total{representation="reused_disk"} 10
 packhorse_pack_bytes_total{representation="reused_cache"} 11
 packhorse_pack_bytes_total{representation="encoded"} 12

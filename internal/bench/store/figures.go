@@ -255,7 +255,7 @@ func (w *stores) lsRefs(ctx context.Context) ([]world.Figure, error) {
 // checks returns the number of freshness checks, without those that joined another.
 func (s *server) checks(ctx context.Context) (float64, error) {
 	m, err := s.Metrics(ctx)
-	return m.Sum("packhorse_store_looks_total") - m.Sum("packhorse_store_looks_total", `result="joined"`), err
+	return m.Sum("packhorse_store_checks_total") - m.Sum("packhorse_store_checks_total", `result="joined"`), err
 }
 
 // firstClone compares clones through nodes with an empty cache with the next clone through the same node.

@@ -152,13 +152,6 @@ func (w *world) do(err error) {
 	}
 }
 
-type collected interface{ Collectors() []prometheus.Collector }
-
-func (w *world) register(c collected) collected {
-	w.metrics.MustRegister(c.Collectors()...)
-	return c
-}
-
 func (w *world) logger() *slog.Logger {
 	return slog.New(slog.NewTextHandler(w.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 }
@@ -169,7 +162,7 @@ func (w *world) newNode() {
 	var pushes *receivepack.Server
 	if source == nil {
 		runner, err := process.New(process.Options{Git: "git",
-			Metrics: w.register(process.NewMetrics()).(*process.Metrics), Log: w.logger(),
+			Registerer: w.metrics, Log: w.logger(),
 			Classes: map[process.Class]process.Limits{
 				packsource.ClassPack:     {Slots: 2, Queue: 100, Wait: time.Minute, Time: time.Minute},
 				receivepack.ClassReceive: {Slots: 4, Queue: 100, Wait: time.Minute, Time: 10 * time.Minute},
@@ -180,7 +173,7 @@ func (w *world) newNode() {
 			"scratch"), Threads: 1})
 		w.do(err)
 		cache, err := packcache.Open(fromGit, packcache.Options{
-			Dir: filepath.Join(w.t.TempDir(), "cache"), MaxBytes: 1 << 30, Metrics: packcache.NewMetrics(),
+			Dir: filepath.Join(w.t.TempDir(), "cache"), MaxBytes: 1 << 30,
 			Log: w.logger(),
 		})
 		w.do(err)

@@ -137,7 +137,7 @@ func New(objects Objects, objectDirs func() []string, o Options) *Graph {
 		o.MaxCommits = defaultMaxCommits
 	}
 	if o.Metrics == nil {
-		o.Metrics = NewMetrics()
+		o.Metrics = NewMetrics(nil)
 	}
 	g := &Graph{objects: objects, objectDirs: objectDirs, format: o.Format, inside: o.Inside, maxCommits: o.MaxCommits,
 		metrics: o.Metrics}
@@ -174,7 +174,6 @@ func (g *Graph) Refresh() error {
 	if !failed || isReported {
 		return bad
 	}
-	g.metrics.badFiles.Add(float64(len(errs)))
 	return fault.Wrap(fault.Corrupt, "a damaged commit-graph is ignored", errors.Join(errs...))
 }
 
@@ -272,7 +271,6 @@ func (g *Graph) current() *view {
 
 // dropView replaces a view whose commit-graph proved damaged during a walk. Refresh reads the files when they change.
 func (g *Graph) dropView(v *view, err error) {
-	g.metrics.badFiles.Inc()
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.view.Load() == v {

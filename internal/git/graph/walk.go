@@ -263,7 +263,6 @@ func (w *walk) remember(n uint32, id git.ObjectID, data []byte) error {
 	if err != nil {
 		return fault.Wrap(fault.Corrupt, "commit "+id.String()+" is damaged", err)
 	}
-	w.g.metrics.parsed.Inc()
 	parents := make([]uint32, 0, 2)
 	for _, p := range c.Parents {
 		node, ok := w.find(p)

@@ -18,6 +18,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/disk"
@@ -34,7 +37,7 @@ const (
 // would notice damage. It is safe for concurrent use.
 type Verifier struct {
 	log     *slog.Logger
-	metrics *VerifyMetrics
+	results *prometheus.CounterVec
 	small   chan struct{} // held while a pack of up to verifyBurst bytes is read
 	large   chan struct{} // held while a larger one is read, which may take minutes
 	ctx     context.Context
@@ -54,9 +57,15 @@ type verdict struct {
 	gaveUp      bool    // likewise; the files could not be read, or the Verifier was closed
 }
 
-// NewVerifier creates a Verifier, which the caller has to close.
-func NewVerifier(log *slog.Logger, metrics *VerifyMetrics) *Verifier {
-	v := &Verifier{log: log, metrics: metrics, small: make(chan struct{}, 1), large: make(chan struct{}, 1),
+// NewVerifier creates a Verifier, which the caller has to close. r, which may be nil, registers its metric.
+func NewVerifier(log *slog.Logger, r prometheus.Registerer) *Verifier {
+	results := promauto.With(r).NewCounterVec(prometheus.CounterOpts{Name: "packhorse_packs_verified_total",
+		Help: "Packs compared with their checksums, by result: ok, damaged, or failed if they could not be read."},
+		[]string{"result"})
+	for _, result := range []string{"ok", "damaged", "failed"} {
+		results.WithLabelValues(result)
+	}
+	v := &Verifier{log: log, results: results, small: make(chan struct{}, 1), large: make(chan struct{}, 1),
 		known: make(map[string]*verdict)}
 	v.ctx, v.stop = context.WithCancel(context.Background())
 	return v
@@ -218,16 +227,16 @@ func (v *Verifier) verifyOnce(path string, format git.ObjectFormat, d *verdict) 
 	}
 	switch {
 	case err == nil:
-		v.metrics.verified.WithLabelValues("ok").Inc()
+		v.results.WithLabelValues("ok").Inc()
 	case bad:
 		d.damage = damage
-		v.metrics.verified.WithLabelValues("damaged").Inc()
+		v.results.WithLabelValues("damaged").Inc()
 		v.log.Error("damaged pack", "path", damage.Path, "object", objectText(damage.Object),
 			"action", "restore the file, or run git fsck in the repository")
 	default:
 		d.gaveUp = true
 		if v.ctx.Err() == nil {
-			v.metrics.verified.WithLabelValues("failed").Inc()
+			v.results.WithLabelValues("failed").Inc()
 			v.log.Warn("cannot verify a pack", "path", path, "error", err)
 		}
 	}

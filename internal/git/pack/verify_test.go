@@ -49,8 +49,7 @@ func TestVerifier(t *testing.T) {
 			if err := os.WriteFile(borrower+"/info/alternates", []byte("missing\n"+objects+"\n"), 0o644); err != nil {
 				t.Fatal(err)
 			}
-			metrics := NewVerifyMetrics()
-			v := NewVerifier(slog.New(slog.DiscardHandler), metrics)
+			v := NewVerifier(slog.New(slog.DiscardHandler), nil)
 			defer v.Close()
 			verify := func() *Damage {
 				var told *Damage
@@ -94,8 +93,8 @@ func TestVerifier(t *testing.T) {
 				t.Error("a truncated pack is not damaged, want damage")
 			}
 			read := func() float64 {
-				return testutil.ToFloat64(metrics.verified.WithLabelValues("ok")) +
-					testutil.ToFloat64(metrics.verified.WithLabelValues("damaged"))
+				return testutil.ToFloat64(v.results.WithLabelValues("ok")) +
+					testutil.ToFloat64(v.results.WithLabelValues("damaged"))
 			}
 			before := read()
 			if d := verify(); d == nil || read() != before {
@@ -118,7 +117,7 @@ func TestVerifierReplaced(t *testing.T) {
 	r.Git("repack", "-adq")
 	objects := filepath.Join(r.Dir, "objects")
 	path := glob(t, objects+"/pack/*.pack")
-	v := NewVerifier(slog.New(slog.DiscardHandler), NewVerifyMetrics())
+	v := NewVerifier(slog.New(slog.DiscardHandler), nil)
 	defer v.Close()
 	v.large <- struct{}{} // as while one is read
 	v.small <- struct{}{}

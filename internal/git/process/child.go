@@ -49,7 +49,6 @@ type Process struct {
 	tail     tail           // end of standard error
 	in       atomic.Int64   // bytes written to stdin
 	slow     atomic.Bool    // the command was logged as slow
-	metrics  *Metrics       // of late reads
 	rss      rssSampler
 
 	mu     sync.Mutex // also guards the process ID, so that no signal is sent after the process was reaped
@@ -329,7 +328,6 @@ func (p *Process) Wait() (Usage, error) {
 		p.stdout.Close()
 		late := p.stdout.n.Load() - p.usage.Out
 		p.usage.Out += late
-		p.metrics.read(&p.command, late)
 		p.request.AddUsage(inflight.Usage{Out: late})
 	})
 	return p.usage, p.err

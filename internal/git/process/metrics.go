@@ -5,18 +5,18 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/schedule/balance"
 )
 
-// Metrics counts the commands of one Runner.
-type Metrics struct {
+// metrics counts the commands of one Runner.
+type metrics struct {
 	commands *prometheus.CounterVec
 	inFlight *prometheus.GaugeVec
 	wall     *prometheus.HistogramVec
 	cpu      *prometheus.CounterVec
-	bytes    *prometheus.CounterVec
 	maxRSS   *prometheus.GaugeVec
 	slow     *prometheus.CounterVec
 	queue    *prometheus.HistogramVec
@@ -29,80 +29,68 @@ type Metrics struct {
 	peak map[[2]string]int64 // by class and subcommand
 }
 
-// NewMetrics creates the metrics.
-func NewMetrics() *Metrics {
+func newMetrics(r prometheus.Registerer) *metrics {
+	with := promauto.With(r)
 	labels := func(more ...string) []string { return append([]string{"class", "subcommand"}, more...) }
-	return &Metrics{
-		commands: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "packhorse_git_commands_total",
+	m := &metrics{
+		commands: with.NewCounterVec(prometheus.CounterOpts{Name: "packhorse_git_commands_total",
 			Help: "Git commands by result: ok, failed, memory (its limit was reached), signal (of another " +
 				"process), or the kind of error that kept it from starting or ended it."}, labels("result")),
-		inFlight: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "packhorse_git_commands_in_flight",
+		inFlight: with.NewGaugeVec(prometheus.GaugeOpts{Name: "packhorse_git_commands_in_flight",
 			Help: "Running git processes."}, labels()),
-		wall: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "packhorse_git_seconds",
+		wall: with.NewHistogramVec(prometheus.HistogramOpts{Name: "packhorse_git_seconds",
 			Help:    "Run time of git processes, without time in a queue.",
 			Buckets: []float64{.005, .025, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 1800}}, labels()),
-		cpu: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "packhorse_git_cpu_seconds_total",
+		cpu: with.NewCounterVec(prometheus.CounterOpts{Name: "packhorse_git_cpu_seconds_total",
 			Help: "CPU time of ended git processes."}, labels("mode")),
-		bytes: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "packhorse_git_bytes_total",
-			Help: "Bytes written to the standard input of git processes (in) and read from their standard " +
-				"output (out)."}, labels("direction")),
-		maxRSS: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "packhorse_git_max_rss_bytes",
+		maxRSS: with.NewGaugeVec(prometheus.GaugeOpts{Name: "packhorse_git_max_rss_bytes",
 			Help: "Peak resident size of a git process since the start of the server."}, labels()),
-		slow: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "packhorse_git_slow_total",
+		slow: with.NewCounterVec(prometheus.CounterOpts{Name: "packhorse_git_slow_total",
 			Help: "Git commands that took longer than git.slow, including running ones."}, labels()),
-		queue: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "packhorse_git_queue_wait_seconds",
+		queue: with.NewHistogramVec(prometheus.HistogramOpts{Name: "packhorse_git_queue_wait_seconds",
 			Help:    "Time that git commands and packs waited for a slot, including those that gave up.",
 			Buckets: []float64{.001, .005, .025, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120}}, []string{"class"}),
-		starts: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "packhorse_git_start_seconds",
+		starts: with.NewHistogram(prometheus.HistogramOpts{Name: "packhorse_git_start_seconds",
 			Help:    "Time to start a git process that has a slot, including pauses during a shortage.",
 			Buckets: []float64{.0005, .001, .002, .005, .01, .025, .05, .1, .25, 1, 5}}),
-		short: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "packhorse_git_start_shortages_total",
+		short: with.NewCounterVec(prometheus.CounterOpts{Name: "packhorse_git_start_shortages_total",
 			Help: "Attempts to start a git process that failed because the system was short of a resource."},
 			[]string{"of"}),
 		slots:  newSlotsCollector(),
-		reaper: newReaperMetrics(),
+		reaper: newReaperMetrics(with),
 		peak:   make(map[[2]string]int64),
 	}
+	if r != nil {
+		r.MustRegister(m.slots)
+	}
+	return m
 }
 
-// Collectors returns the metrics to register.
-func (m *Metrics) Collectors() []prometheus.Collector {
-	return []prometheus.Collector{m.reaper.up, m.reaper.failures, m.commands, m.inFlight, m.wall, m.cpu, m.bytes,
-		m.maxRSS, m.slow, m.queue, m.starts, m.short, m.slots}
-}
+func (m *metrics) watch(c Class, s *balance.Slots) { m.slots.add(c, s) }
 
-func (m *Metrics) watch(c Class, s *balance.Slots) { m.slots.add(c, s) }
-
-func (m *Metrics) wait(c Class, d time.Duration) {
+func (m *metrics) wait(c Class, d time.Duration) {
 	m.queue.WithLabelValues(string(c)).Observe(d.Seconds())
 }
 
-func (m *Metrics) refused(c *Command, err error) {
+func (m *metrics) refused(c *Command, err error) {
 	m.commands.WithLabelValues(string(c.Class), c.Subcommand, fault.KindOf(err).String()).Inc()
 }
 
-func (m *Metrics) shortage(of string) { m.short.WithLabelValues(of).Inc() }
+func (m *metrics) shortage(of string) { m.short.WithLabelValues(of).Inc() }
 
-func (m *Metrics) started(c *Command, took time.Duration) {
+func (m *metrics) started(c *Command, took time.Duration) {
 	m.starts.Observe(took.Seconds())
 	m.inFlight.WithLabelValues(string(c.Class), c.Subcommand).Inc()
 }
 
-func (m *Metrics) slowOne(c *Command) { m.slow.WithLabelValues(string(c.Class), c.Subcommand).Inc() }
+func (m *metrics) slowOne(c *Command) { m.slow.WithLabelValues(string(c.Class), c.Subcommand).Inc() }
 
-// read counts bytes of standard output that were read after the end.
-func (m *Metrics) read(c *Command, n int64) {
-	m.bytes.WithLabelValues(string(c.Class), c.Subcommand, "out").Add(float64(n))
-}
-
-func (m *Metrics) finished(p *Process) {
+func (m *metrics) finished(p *Process) {
 	class, subcommand, u := string(p.command.Class), p.command.Subcommand, &p.usage
 	m.inFlight.WithLabelValues(class, subcommand).Dec()
 	m.wall.WithLabelValues(class, subcommand).Observe(u.Wall.Seconds())
 	m.cpu.WithLabelValues(class, subcommand, "user").Add(u.User.Seconds())
 	m.cpu.WithLabelValues(class, subcommand, "system").Add(u.System.Seconds())
-	m.bytes.WithLabelValues(class, subcommand, "in").Add(float64(u.In))
-	m.read(&p.command, u.Out)
 	m.commands.WithLabelValues(class, subcommand, p.result()).Inc()
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -26,6 +26,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git/reaper"
 	"github.com/packhorse-git/packhorse/internal/schedule/balance"
@@ -68,11 +70,11 @@ type Options struct {
 	TempDir string // the commands' TMPDIR; "": the system's default
 	// Reaper is the command that runs the reaper, which kills the commands if this process is killed
 	// (reaper.Options.Command). Empty: no reaper.
-	Reaper  []string
-	Group   *reaper.Group // the Runner closes it; nil: commands run in the control group of this process
-	Metrics *Metrics      // may be nil
-	Log     *slog.Logger
-	Account func(*os.ProcessState) // is called with each ended process, and must not block. It may be nil.
+	Reaper     []string
+	Group      *reaper.Group         // the Runner closes it; nil: commands run in the control group of this process
+	Registerer prometheus.Registerer // of metrics; may be nil
+	Log        *slog.Logger
+	Account    func(*os.ProcessState) // is called with each ended process, and must not block. It may be nil.
 }
 
 // Runner starts commands. It is safe for concurrent use.
@@ -80,7 +82,7 @@ type Runner struct {
 	git     string
 	env     map[string]string // of git
 	classes map[Class]class
-	metrics *Metrics
+	metrics *metrics
 	log     *slog.Logger
 	group   *reaper.Group  // nil: none
 	reaper  *reaper.Keeper // nil: none
@@ -120,28 +122,26 @@ func New(o Options) (*Runner, error) {
 	if err != nil {
 		return nil, fmt.Errorf("find the git program: %w", err)
 	}
-	if o.Metrics == nil {
-		o.Metrics = NewMetrics()
-	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	closeOnExec()
+	metrics := newMetrics(o.Registerer)
 	r := &Runner{
-		git: path, env: environment(o.TempDir), programEnv: programEnvironment(o.TempDir), metrics: o.Metrics,
+		git: path, env: environment(o.TempDir), programEnv: programEnvironment(o.TempDir), metrics: metrics,
 		log: o.Log, account: o.Account,
 		group:   o.Group,
 		classes: make(map[Class]class, len(o.Classes)),
-		starter: newStarter(o.Metrics), dirChecks: make(chan struct{}, maxDirChecks),
+		starter: newStarter(metrics), dirChecks: make(chan struct{}, maxDirChecks),
 		running: make(map[*Process]struct{}),
 		ended:   make(chan struct{}),
 	}
-	r.reaper = reaper.Keep(reaper.Options{Command: o.Reaper, Group: o.Group, Metrics: o.Metrics.reaper, Log: o.Log})
+	r.reaper = reaper.Keep(reaper.Options{Command: o.Reaper, Group: o.Group, Metrics: metrics.reaper, Log: o.Log})
 	r.stopping, r.stop = context.WithCancel(context.Background())
 	for name, l := range o.Classes {
 		slots := balance.NewSlots(l.Slots, l.queue(), balance.Clock{})
 		r.classes[name] = class{limits: l, slots: slots}
-		o.Metrics.watch(name, slots)
+		metrics.watch(name, slots)
 	}
 	return r, nil
 }
@@ -231,7 +231,7 @@ func errClosed() error {
 func (r *Runner) start(ctx context.Context, c Command, l Limits, waited time.Duration, release func()) (*Process,
 	error) {
 	p := &Process{
-		command: c, metrics: r.metrics, request: inflight.From(ctx), waited: waited, done: make(chan struct{}),
+		command: c, request: inflight.From(ctx), waited: waited, done: make(chan struct{}),
 		silent: make(chan struct{}),
 	}
 	if err := r.begin(); err != nil {

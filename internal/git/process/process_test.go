@@ -422,10 +422,10 @@ func TestCannotStart(t *testing.T) {
 }
 
 // gather returns a Runner's metrics without histograms, by name and labels.
-func gather(t *testing.T, m *Metrics) map[string]string {
+func gather(t *testing.T, m *metrics) map[string]string {
 	t.Helper()
 	reg := prometheus.NewRegistry()
-	reg.MustRegister(m.Collectors()...)
+	reg.MustRegister(m.commands, m.inFlight, m.cpu, m.maxRSS, m.slow, m.short, m.slots)
 	families, err := reg.Gather()
 	if err != nil {
 		t.Fatal(err)

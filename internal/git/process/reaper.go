@@ -1,6 +1,9 @@
 package process
 
-import "github.com/prometheus/client_golang/prometheus"
+import (
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+)
 
 // reaperMetrics is the reaper.Metrics of one server.
 type reaperMetrics struct {
@@ -8,12 +11,12 @@ type reaperMetrics struct {
 	failures *prometheus.CounterVec
 }
 
-func newReaperMetrics() *reaperMetrics {
+func newReaperMetrics(with promauto.Factory) *reaperMetrics {
 	m := &reaperMetrics{
-		up: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "packhorse_reaper_up",
+		up: with.NewGaugeVec(prometheus.GaugeOpts{Name: "packhorse_reaper_up",
 			Help: "1 while the reaper runs, which ends git commands if the server is killed. Absent if no " +
 				"reaper is wanted."}, nil),
-		failures: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "packhorse_reaper_failures_total",
+		failures: with.NewCounterVec(prometheus.CounterOpts{Name: "packhorse_reaper_failures_total",
 			Help: "Times that the reaper ended or could not be started."}, []string{"cause"}),
 	}
 	for _, cause := range []string{"ended", "start"} {

@@ -3,6 +3,7 @@ package process
 import (
 	"testing"
 
+	"github.com/prometheus/client_golang/prometheus/promauto"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 )
 
@@ -10,7 +11,7 @@ import (
 // by cause, from 0 on.
 func TestReaperMetrics(t *testing.T) {
 	t.Parallel()
-	m := newReaperMetrics()
+	m := newReaperMetrics(promauto.With(nil))
 	failures := func(want map[string]float64) {
 		t.Helper()
 		if n := testutil.CollectAndCount(m.failures); n != len(want) {

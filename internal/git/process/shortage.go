@@ -47,7 +47,7 @@ const (
 // starter limits how many processes start at the same time, because each start keeps a CPU of the Go runtime until the
 // child's exec. During a shortage it tries one start at a time, with growing pauses. Safe for concurrent use.
 type starter struct {
-	metrics *Metrics
+	metrics *metrics
 	room    chan struct{} // has room for one token for each concurrent start
 	try     chan struct{} // has room for one token, for the attempt during a shortage
 	longest time.Duration // pause between two tries
@@ -60,7 +60,7 @@ type starter struct {
 	next     time.Time // when the next try may be
 }
 
-func newStarter(m *Metrics) *starter {
+func newStarter(m *metrics) *starter {
 	return &starter{
 		metrics: m, room: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2)), try: make(chan struct{}, 1),
 		longest: longestWait, patient: startPatience, limit: startLimit,

@@ -24,7 +24,7 @@ import (
 // the shortage.
 func TestShortage(t *testing.T) {
 	t.Parallel()
-	s := newStarter(NewMetrics())
+	s := newStarter(newMetrics(nil))
 	s.room, s.patient, s.limit, s.longest = make(chan struct{}, 4), time.Hour, time.Hour, 20*time.Millisecond
 	var room atomic.Bool
 	var tries, at atomic.Int32
@@ -66,7 +66,7 @@ func TestShortageLasts(t *testing.T) {
 	for errno, of := range map[syscall.Errno]string{
 		syscall.EAGAIN: "processes", syscall.ENOMEM: "memory", syscall.EMFILE: "files", syscall.ENFILE: "files",
 	} {
-		s := newStarter(NewMetrics())
+		s := newStarter(newMetrics(nil))
 		s.patient = 10 * time.Millisecond
 		err := startError(script(""), s.start(t.Context(), func() error { return os.NewSyscallError("fork", errno) }))
 		short, ok := errors.AsType[*Shortage](err)
@@ -82,7 +82,7 @@ func TestShortageLasts(t *testing.T) {
 
 func TestShortageAbandoned(t *testing.T) {
 	t.Parallel()
-	s := newStarter(NewMetrics())
+	s := newStarter(newMetrics(nil))
 	s.patient = time.Hour
 	ctx, cancel := context.WithCancel(t.Context())
 	err := s.start(ctx, func() error {
@@ -104,7 +104,7 @@ func TestShortageAbandoned(t *testing.T) {
 // TestHangingStart: starts that do not end keep others waiting for a bounded time.
 func TestHangingStart(t *testing.T) {
 	t.Parallel()
-	s := newStarter(NewMetrics())
+	s := newStarter(newMetrics(nil))
 	s.room, s.limit = make(chan struct{}, 1), 10*time.Millisecond
 	end := make(chan struct{})
 	var hanging sync.WaitGroup

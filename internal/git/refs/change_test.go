@@ -334,7 +334,7 @@ func TestLateCallersShareTheNextCheck(t *testing.T) {
 	path := filepath.Join(dir, "refs/heads/a")
 	write(t, path, strings.Repeat("1", 40)+"\n")
 	looks := make(chan chan struct{})
-	m := NewMetrics()
+	m := NewMetrics(nil)
 	s := Open(dir, dir, Options{Metrics: m, between: func() {
 		goOn := make(chan struct{})
 		looks <- goOn

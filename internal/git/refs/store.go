@@ -115,7 +115,7 @@ func Open(gitDir, commonDir string, o Options) *Store {
 		s.clock = time.Now
 	}
 	if s.metrics == nil {
-		s.metrics = NewMetrics()
+		s.metrics = NewMetrics(nil)
 	}
 	return s
 }
@@ -255,9 +255,6 @@ func (s *Store) contained(path string) error {
 func (s *Store) look() (*Snapshot, error) {
 	doubted := false
 	for i := range maxScans {
-		if i > 0 {
-			s.metrics.retries.Inc()
-		}
 		l := scan{s, s.clock().UnixNano()}
 		if err := l.looseRefs(); err != nil {
 			return nil, err

@@ -147,7 +147,6 @@ func (c *Collector) Remove(o lfs.Object) (removed bool, err error) {
 		return false, err
 	}
 	c.store.usage.add(c.repository, -o.Size)
-	c.store.metrics.collected.Inc()
 	return true, nil
 }
 

@@ -69,9 +69,8 @@ func TestFreeSpaceMetric(t *testing.T) {
 	mount(t, dir, "1m")
 	for _, want := range []float64{0, 1<<20 - 256<<10} {
 		synctest.Test(t, func(t *testing.T) {
-			m, registry := objects.NewMetrics(), prometheus.NewRegistry()
-			registry.MustRegister(m.Collectors()...)
-			w := worldIn(t, dir, objects.Options{MinFree: 256 << 10, Metrics: m})
+			registry := prometheus.NewRegistry()
+			w := worldIn(t, dir, objects.Options{MinFree: 256 << 10, Registerer: registry})
 			synctest.Wait()
 			families, err := registry.Gather()
 			if err != nil {

@@ -44,7 +44,6 @@ func directoryOf(o lfs.Object) uint32 { return uint32(o.OID[0])<<8 | uint32(o.OI
 // directories that the janitor has not measured, because it measures them later.
 func (s *Store) countPool(n int64, o lfs.Object) {
 	if directoryOf(o) < s.measured.Load() {
-		s.metrics.pool.Add(float64(n))
 		s.metrics.poolBytes.Add(float64(n * o.Size))
 	}
 }

@@ -24,6 +24,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sys/unix"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
@@ -48,8 +49,8 @@ type Options struct {
 	// ReadOnly disables the removal of old parts. The caller must not upload then.
 	ReadOnly bool
 
-	Log     *slog.Logger // nil: not logged
-	Metrics *Metrics     // nil: not counted
+	Log        *slog.Logger          // nil: not logged
+	Registerer prometheus.Registerer // of metrics; may be nil
 }
 
 // Store has the objects of the repositories of a node. It is safe for concurrent use, also by several processes with
@@ -57,7 +58,7 @@ type Options struct {
 type Store struct {
 	options Options
 	log     *slog.Logger
-	metrics *Metrics
+	metrics *metrics
 	buffers sync.Pool // of *[bufferSize]byte
 	usage   usageTable
 
@@ -88,13 +89,10 @@ func New(o Options) *Store {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	if o.Metrics == nil {
-		o.Metrics = NewMetrics()
-	}
 	if o.Expiry == 0 {
 		o.Expiry = 24 * time.Hour
 	}
-	s := &Store{options: o, log: o.Log, metrics: o.Metrics, parts: make(map[string]*Part)}
+	s := &Store{options: o, log: o.Log, metrics: newMetrics(o.Registerer), parts: make(map[string]*Part)}
 	s.buffers.New = func() any { return new([bufferSize]byte) }
 	ctx, stop := context.WithCancel(context.Background())
 	s.stop = stop

@@ -123,7 +123,6 @@ func (p *Part) Write(b []byte) (int, error) {
 	n, err := p.file.WriteAt(b, size)
 	p.hash.Write(b[:n])
 	p.size.Store(size + int64(n))
-	p.store.metrics.written.Add(float64(n))
 	return n, writeError(err)
 }
 

@@ -55,7 +55,6 @@ func (s *Store) CollectRemote(ctx context.Context, r Repository, c Collection) e
 	c.Removed = func(o lfs.Object) {
 		if !c.DryRun {
 			s.usage.add(r, -o.Size)
-			s.metrics.collected.Inc()
 		}
 		removed(o)
 	}

@@ -163,15 +163,11 @@ func (s *Store) expireParts(now time.Time) {
 	if err != nil {
 		s.log.Warn("cannot read the parts of LFS uploads", "error", err)
 	}
-	var count, bytes int64
 	s.eachPart(func(path string, info fs.FileInfo) {
-		if now.Sub(info.ModTime()) < s.options.Expiry || !s.expire(path) {
-			count++
-			bytes += info.Size()
+		if now.Sub(info.ModTime()) >= s.options.Expiry {
+			s.expire(path)
 		}
 	})
-	s.metrics.parts.Set(float64(count))
-	s.metrics.partBytes.Set(float64(bytes))
 }
 
 // trimParts removes parts of interrupted uploads to a repository, the oldest ones first, until they and its objects fit

@@ -61,7 +61,7 @@ func reader(body string) func() ([]byte, error) {
 // newReceiver returns a receiver for the mirrors below host, and the channel of its refreshes.
 func newReceiver(t *testing.T) (*Receiver, <-chan string) {
 	refreshed := make(chan string, 100)
-	r := NewReceiver(Options{Metrics: NewMetrics(), Log: slog.New(slog.DiscardHandler),
+	r := NewReceiver(Options{Log: slog.New(slog.DiscardHandler),
 		Refresh: func(_ context.Context, repo git.RepoPath) error {
 			refreshed <- repo.String()
 			return nil
@@ -185,7 +185,7 @@ func TestMany(t *testing.T) {
 	t.Parallel()
 	var refreshes, concurrent atomic.Int32
 	started, proceed := make(chan bool, 10), make(chan bool)
-	r := NewReceiver(Options{Metrics: NewMetrics(), Log: slog.New(slog.DiscardHandler),
+	r := NewReceiver(Options{Log: slog.New(slog.DiscardHandler),
 		Refresh: func(context.Context, git.RepoPath) error {
 			refreshes.Add(1)
 			if concurrent.Add(1) > 1 {
@@ -222,7 +222,7 @@ func TestMany(t *testing.T) {
 
 func TestBoundedQueue(t *testing.T) {
 	t.Parallel()
-	r := NewReceiver(Options{Metrics: NewMetrics(), Log: slog.New(slog.DiscardHandler),
+	r := NewReceiver(Options{Log: slog.New(slog.DiscardHandler),
 		Refresh: func(ctx context.Context, _ git.RepoPath) error {
 			<-ctx.Done()
 			return ctx.Err()

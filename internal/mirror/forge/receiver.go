@@ -12,6 +12,8 @@ import (
 	"time"
 
 	lru "github.com/hashicorp/golang-lru/v2"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
@@ -46,8 +48,9 @@ func (t *Table) path(origin string) (path git.RepoPath, ok bool) {
 type Options struct {
 	// Refresh updates a mirror from its origin. It does nothing for a repository that is not mirrored.
 	Refresh func(context.Context, git.RepoPath) error
-	Metrics *Metrics
 	Log     *slog.Logger
+
+	Registerer prometheus.Registerer // of metrics; may be nil
 }
 
 // Receiver verifies deliveries, and refreshes the mirrors that they name in the background. A mirror is refreshed by
@@ -55,10 +58,11 @@ type Options struct {
 // use.
 type Receiver struct {
 	Options
-	ctx  context.Context // ends with Close
-	stop context.CancelFunc
-	work sync.WaitGroup
-	seen *lru.Cache[[sha256.Size]byte, time.Time]
+	deliveries *prometheus.CounterVec
+	ctx        context.Context // ends with Close
+	stop       context.CancelFunc
+	work       sync.WaitGroup
+	seen       *lru.Cache[[sha256.Size]byte, time.Time]
 
 	mu      sync.Mutex
 	tables  []Table
@@ -79,7 +83,12 @@ const (
 
 // NewReceiver makes a Receiver without tables. It refuses all deliveries until SetTables.
 func NewReceiver(o Options) *Receiver {
-	r := &Receiver{Options: o, pending: map[git.RepoPath]refreshState{}}
+	deliveries := promauto.With(o.Registerer).NewCounterVec(prometheus.CounterOpts{
+		Name: "packhorse_mirror_webhooks_total",
+		Help: "Webhooks that forges sent, by forge and result: accepted, refused (no or a wrong signature), invalid, " +
+			"replayed (the same delivery again), or dropped (too many mirrors wait).",
+	}, []string{"forge", "result"})
+	r := &Receiver{Options: o, deliveries: deliveries, pending: map[git.RepoPath]refreshState{}}
 	r.seen, _ = lru.New[[sha256.Size]byte, time.Time](maxSeen) // the size is valid
 	r.ctx, r.stop = context.WithCancel(context.Background())
 	return r
@@ -116,7 +125,7 @@ func (r *Receiver) Receive(forge string, header http.Header, body func() ([]byte
 	err error) {
 	kind := Kind(forge)
 	result, repo, err := r.receive(kind, header, body)
-	r.Metrics.deliveries.WithLabelValues(string(kind), result).Inc()
+	r.deliveries.WithLabelValues(string(kind), result).Inc()
 	return repo, err
 }
 

@@ -6,8 +6,6 @@ import (
 	"net/http"
 	"sync/atomic"
 	"time"
-
-	"github.com/prometheus/client_golang/prometheus"
 )
 
 // minRate is the least rate of an answer in bytes per second, as an average over its window.
@@ -27,7 +25,6 @@ type answer struct {
 	cancel   context.CancelCauseFunc // ends the request
 	leave    func()                  // frees the slot
 	begun    func()                  // of SSH: called after the first read with data; nil after that
-	bytes    prometheus.Counter      // of body
 	silence  time.Duration           // maximum time without a byte
 	window   time.Duration           // time in which the minimum rate has to be reached
 	rate     int64                   // minimum in bytes per second, as an average over the window
@@ -60,7 +57,6 @@ func (a *answer) Read(p []byte) (int, error) {
 	began := time.Now()
 	n, err := a.body.Read(p)
 	a.timer.Stop()
-	a.bytes.Add(float64(n))
 	if n > 0 && a.begun != nil {
 		a.begun()
 		a.begun = nil
@@ -135,9 +131,8 @@ func (w *wait) end() {
 // upload is the body of a request that a client sends.
 type upload struct {
 	io.Reader
-	wait  *wait
-	bytes prometheus.Counter
-	err   atomic.Pointer[error] // of Reader, except io.EOF
+	wait *wait
+	err  atomic.Pointer[error] // of Reader, except io.EOF
 }
 
 // Read implements io.Reader.
@@ -145,7 +140,6 @@ func (u *upload) Read(p []byte) (int, error) {
 	u.wait.timer.Stop()
 	n, err := u.Reader.Read(p)
 	u.wait.timer.Reset(u.wait.timeout)
-	u.bytes.Add(float64(n))
 	if err != nil && err != io.EOF {
 		u.err.Store(&err)
 	}

@@ -249,7 +249,7 @@ func TestFetch(t *testing.T) {
 			one := repo.Commit("one")
 			two := repo.Commit("two", one)
 			repo.Git("update-ref", "refs/heads/main", two.String())
-			o := open(t, b.URL, func(o *Options) { o.Metrics = NewMetrics() })
+			o := open(t, b.URL, func(o *Options) { o.Metrics = NewMetrics(nil) })
 			var progress bytes.Buffer
 			unknown := git.MustParseObjectID(strings.Repeat("12", format.Size()))
 			for _, f := range []FetchRequest{

@@ -133,8 +133,7 @@ func (o *Origin) send(ctx context.Context, c *call, leave func()) (*answer, erro
 		cancel(nil)
 		return nil, err
 	}
-	a := &answer{body: r.Body, response: r, explain: explain, cancel: cancel, leave: func() { unwatch(); leave() },
-		bytes: o.metrics.bytes.WithLabelValues(o.Host(), "in")}
+	a := &answer{body: r.Body, response: r, explain: explain, cancel: cancel, leave: func() { unwatch(); leave() }}
 	if !c.isElsewhere {
 		o.limits.hear()
 	}
@@ -195,8 +194,7 @@ func (o *Origin) roundTrip(ctx context.Context, c *call, w *wait) (*http.Respons
 	if c.body == nil {
 		return o.transport.RoundTrip(r)
 	}
-	sent := o.metrics.bytes.WithLabelValues(o.Host(), "out")
-	body := &upload{Reader: c.body, wait: w, bytes: sent}
+	body := &upload{Reader: c.body, wait: w}
 	r.Body, r.ContentLength = body, c.length
 	if whole, ok := c.body.(*bytes.Reader); ok { // net/http sends it in one piece with the header, and can repeat it
 		again := *whole
@@ -205,7 +203,6 @@ func (o *Origin) roundTrip(ctx context.Context, c *call, w *wait) (*http.Respons
 			whole := again
 			return io.NopCloser(&whole), nil
 		}
-		sent.Add(float64(whole.Len()))
 	}
 	if c.length == 0 {
 		r.Body = http.NoBody

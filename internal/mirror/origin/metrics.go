@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 )
@@ -13,48 +14,39 @@ type Metrics struct {
 	requests *prometheus.CounterVec
 	seconds  *prometheus.HistogramVec
 	waits    *prometheus.HistogramVec
-	bytes    *prometheus.CounterVec
 	open     *prometheus.GaugeVec
 	hosts    *prometheus.CounterVec
 }
 
 // NewMetrics creates the metrics.
-func NewMetrics() *Metrics {
+func NewMetrics(r prometheus.Registerer) *Metrics {
+	with := promauto.With(r)
 	return &Metrics{
-		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
+		requests: with.NewCounterVec(prometheus.CounterOpts{
 			Name: "packhorse_origin_requests_total",
 			Help: "Requests to origins of mirrors by operation (probe, refs, fetch, advertisement, relay, and those of " +
 				"Git LFS: lfs_api, lfs_download, lfs_upload) and result. " +
 				"Results are ok, down (an outage), refused (not sent: an outage or the budget), or the kind of the error.",
 		}, []string{"origin", "operation", "result"}),
-		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		seconds: with.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "packhorse_origin_seconds",
 			Help:    "Time until the header of an answer of an origin, for refs until the end of the answer.",
 			Buckets: []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30},
 		}, []string{"origin", "operation"}),
-		waits: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		waits: with.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "packhorse_origin_wait_seconds",
 			Help:    "Time that requests to an origin waited for a slot or for the budget.",
 			Buckets: []float64{.001, .01, .1, 1, 10},
 		}, []string{"origin"}),
-		bytes: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "packhorse_origin_bytes_total",
-			Help: "Bytes of bodies by direction: in (from the origin), out.",
-		}, []string{"origin", "direction"}),
-		open: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		open: with.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "packhorse_origin_breaker_open",
 			Help: "Whether requests to the origin are stopped because it failed repeatedly: 1, or 0.",
 		}, []string{"origin"}),
-		hosts: prometheus.NewCounterVec(prometheus.CounterOpts{
+		hosts: with.NewCounterVec(prometheus.CounterOpts{
 			Name: "packhorse_origin_refused_hosts_total",
 			Help: "LFS objects that the origin named at a host that is not in lfs_hosts of its mirror.",
 		}, []string{"origin"}),
 	}
-}
-
-// Collectors returns the metrics to register.
-func (m *Metrics) Collectors() []prometheus.Collector {
-	return []prometheus.Collector{m.requests, m.seconds, m.waits, m.bytes, m.open, m.hosts}
 }
 
 // Operations in labels.

@@ -122,7 +122,7 @@ func New(o Options) (*Origin, error) {
 		c.base += "/"
 	}
 	if c.metrics == nil {
-		c.metrics = NewMetrics()
+		c.metrics = NewMetrics(nil)
 	}
 	if c.log == nil {
 		c.log = slog.New(slog.DiscardHandler)

@@ -77,7 +77,6 @@ func (o *Origin) openStream(ctx context.Context, operation, path string, list *l
 	}
 	err = o.openSession(ctx, operation, path, start, func(a *answer, body io.Writer) (err error) {
 		s = &stream{answer: a, lines: pktline.NewReader(a), write: func(p []byte) (int, error) {
-			o.metrics.bytes.WithLabelValues(o.Host(), "out").Add(float64(len(p)))
 			n, err := body.Write(p)
 			if err != nil {
 				err = a.explain(err)
@@ -117,8 +116,7 @@ func (o *Origin) openSession(ctx context.Context, operation, path string,
 			return err
 		}
 		a := &answer{body: body, explain: explain, cancel: cancel, leave: func() { unwatch(); leave() },
-			begun: func() { stop(); o.limits.hear() },
-			bytes: o.metrics.bytes.WithLabelValues(o.Host(), "in")}
+			begun: func() { stop(); o.limits.hear() }}
 		a.watch(o.o.Stall, operation, operation == opFetch)
 		if err = use(a, body); err != nil {
 			_ = a.Close()

@@ -61,10 +61,6 @@ func (l *Reader) Blob(ctx context.Context, r *repo.Repo, q BlobRequest, head fun
 	if q.Length > 0 {
 		length = min(length, q.Length)
 	}
-	counted := func(b []byte) error {
-		l.metrics.blobBytes.Add(float64(len(b)))
-		return data(b)
-	}
 	if h.Size > l.bounds.whole {
 		stream, err := r.Objects.Stream(h.ID)
 		if err == nil {
@@ -72,7 +68,7 @@ func (l *Reader) Blob(ctx context.Context, r *repo.Repo, q BlobRequest, head fun
 			if err := head(h); err != nil {
 				return err
 			}
-			return c.stream(stream, q.Offset, length, counted)
+			return c.stream(stream, q.Offset, length, data)
 		}
 		if !errors.Is(err, pack.ErrDelta) {
 			return err
@@ -92,7 +88,7 @@ func (l *Reader) Blob(ctx context.Context, r *repo.Repo, q BlobRequest, head fun
 	}
 	for whole = whole[q.Offset : q.Offset+length]; len(whole) > 0; {
 		n := min(len(whole), l.bounds.piece)
-		if err := counted(whole[:n]); err != nil {
+		if err := data(whole[:n]); err != nil {
 			return err
 		}
 		whole = whole[n:]

@@ -139,7 +139,6 @@ func (f *filer) sendFile(path []byte, e treeEntry) error {
 	}
 	defer f.drop(int64(len(data)))
 	f.file.Content, f.file.Size = data, size
-	f.metrics.blobBytes.Add(float64(len(data)))
 	return f.send(&f.file)
 }
 
@@ -172,10 +171,9 @@ func (f *filer) content(id git.ObjectID) (data []byte, size int64, err error) {
 	return data, int64(len(data)), f.hold(int64(len(data)))
 }
 
-// sizeOf returns the size of a blob. For an object that is not a blob, or is unreadable, it returns -1 and counts it.
+// sizeOf returns the size of a blob. For an object that is not a blob, or is unreadable, it returns -1.
 func (f *filer) sizeOf(typ git.ObjectType, size int64) int64 {
 	if typ != git.Blob || size < 0 {
-		f.metrics.unreadable.Inc()
 		return -1
 	}
 	return size

@@ -37,15 +37,13 @@ const (
 
 // Options of a Reader.
 type Options struct {
-	Memory  *admit.Budget // limits the memory of large objects of all calls together; nil: 512 MiB
-	Metrics *Metrics      // nil: not counted
+	Memory *admit.Budget // limits the memory of large objects of all calls together; nil: 512 MiB
 }
 
 // Reader answers look-ups. It is safe for concurrent use.
 type Reader struct {
-	budget  *admit.Budget
-	metrics *Metrics
-	bounds  bounds
+	budget *admit.Budget
+	bounds bounds
 }
 
 // bounds are limits that tests lower.
@@ -67,10 +65,7 @@ func New(o Options) *Reader {
 	if o.Memory == nil {
 		o.Memory = admit.NewBudget("objects", DefaultMemory)
 	}
-	if o.Metrics == nil {
-		o.Metrics = NewMetrics()
-	}
-	return &Reader{budget: o.Memory, metrics: o.Metrics, bounds: usualBounds}
+	return &Reader{budget: o.Memory, bounds: usualBounds}
 }
 
 // operation is one call of a Reader. It is used by one goroutine.
@@ -127,10 +122,8 @@ func (c *operation) hold(n int64) error {
 	}
 	if more := c.held + n - small - c.taken; more > 0 {
 		if err := c.budget.Take("", more); err != nil {
-			c.metrics.refused.Inc()
 			return err
 		}
-		c.metrics.memory.Add(float64(more))
 		c.taken += more
 	}
 	c.held += n
@@ -142,7 +135,6 @@ func (c *operation) drop(n int64) {
 	c.held -= n
 	if less := c.taken - max(0, c.held-small); less > 0 {
 		c.budget.Give("", less)
-		c.metrics.memory.Sub(float64(less))
 		c.taken -= less
 	}
 }

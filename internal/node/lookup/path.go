@@ -77,7 +77,6 @@ func (c *operation) child(in treeEntry, name string, slash bool) (found treeEntr
 
 // tree reads a tree.
 func (c *operation) tree(id git.ObjectID) ([]byte, error) {
-	c.metrics.trees.Inc()
 	return c.read(id, git.Tree, maxObject)
 }
 

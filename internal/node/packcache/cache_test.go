@@ -21,8 +21,7 @@ import (
 func TestMissThenHit(t *testing.T) {
 	t.Parallel()
 	src := &fakeSource{size: 300_000}
-	m := NewMetrics()
-	c := newCache(t, src, Options{Metrics: m})
+	c := newCache(t, src, Options{})
 	if info := fetch(t, c, spec("a"), src); info.Result != packsource.Miss || info.Wait != time.Millisecond ||
 		info.Made.Source != packsource.SourceGit {
 		t.Errorf("first: %+v", info)
@@ -47,7 +46,7 @@ func TestMissThenHit(t *testing.T) {
 		t.Errorf("inner opened %d times, want 1", n)
 	}
 	for result, want := range map[string]float64{"hit": 2, "miss": 1, "follow": 0} {
-		if n := metric(m.requests.WithLabelValues(result)); n != want {
+		if n := metric(c.m.requests.WithLabelValues(result)); n != want {
 			t.Errorf("%s: %v, want %v", result, n, want)
 		}
 	}
@@ -168,8 +167,7 @@ func TestFailureInMidFill(t *testing.T) {
 			}
 			return nil
 		}
-		m := NewMetrics()
-		c := newCache(t, src, Options{Metrics: m})
+		c := newCache(t, src, Options{})
 		var wg sync.WaitGroup
 		for i := range 10 {
 			wg.Go(func() {
@@ -190,9 +188,6 @@ func TestFailureInMidFill(t *testing.T) {
 		wg.Wait()
 		src.after = nil
 		c.settled(t)
-		if n := metric(m.cancelled); n < float64(at) {
-			t.Errorf("%v bytes cancelled", n)
-		}
 		if info := fetch(t, c, spec("a"), src); info.Result != packsource.Miss {
 			t.Errorf("afterwards: %+v", info)
 		}
@@ -287,8 +282,7 @@ func TestGrace(t *testing.T) {
 	for name, grace := range map[string]time.Duration{"ends": time.Millisecond, "none": -1} {
 		t.Run(name, func(t *testing.T) {
 			src := &fakeSource{size: 500_000, gate: make(chan struct{}), ended: make(chan error, 1)}
-			m := NewMetrics()
-			c := newCache(t, src, Options{Grace: grace, Metrics: m})
+			c := newCache(t, src, Options{Grace: grace})
 			p, err := c.Open(t.Context(), spec("a"))
 			if err != nil {
 				t.Fatal(err)
@@ -300,9 +294,6 @@ func TestGrace(t *testing.T) {
 				t.Errorf("the fill ended with %v", err)
 			}
 			c.settled(t)
-			if metric(m.cancelled) == 0 {
-				t.Error("counted no cancelled bytes, want some")
-			}
 			close(src.gate)
 			src.ended = nil
 			if info := fetch(t, c, spec("a"), src); info.Result != packsource.Miss {

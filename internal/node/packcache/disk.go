@@ -93,9 +93,6 @@ func (c *Cache) dropLocked(entries []*cacheEntry, reason string, out []removed) 
 		r := removed{e, make(chan struct{})}
 		c.unlinking[e.key] = r.gone
 		out = append(out, r)
-		if e.lone {
-			c.m.cancelled.Add(float64(e.size))
-		}
 	}
 	if len(entries) > 0 {
 		c.m.evictions.WithLabelValues(reason).Add(float64(len(entries)))

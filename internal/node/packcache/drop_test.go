@@ -11,7 +11,7 @@ import (
 // TestDrop drops the packs of one repository, of this run and of an earlier one, and leaves those of others.
 func TestDrop(t *testing.T) {
 	t.Parallel()
-	dir, src, m := t.TempDir(), &fakeSource{size: 100_000}, NewMetrics()
+	dir, src := t.TempDir(), &fakeSource{size: 100_000}
 	one, other := spec("one"), spec("other")
 	filtered := &packsource.Spec{Repo: one.Repo, Filter: "blob:none"}
 	c := newCache(t, src, Options{Dir: dir})
@@ -30,8 +30,8 @@ func TestDrop(t *testing.T) {
 		c.settled(t)
 	}
 	c.Close()
-	c = newCache(t, src, Options{Dir: dir, Metrics: m})
-	if d := c.Drop("one", Requested); d.Entries != 2 || metric(m.evictions.WithLabelValues(evictDropped)) != 2 {
+	c = newCache(t, src, Options{Dir: dir})
+	if d := c.Drop("one", Requested); d.Entries != 2 || metric(c.m.evictions.WithLabelValues(evictDropped)) != 2 {
 		t.Errorf("after a restart: dropped %+v", d)
 	}
 	if _, err := os.Stat(c.path(one.Key(), dataExt)); !os.IsNotExist(err) {
@@ -73,8 +73,8 @@ func TestDropWhileFilling(t *testing.T) {
 // TestDamagedSourceDrops has a source that finds its repository damaged. Its earlier packs are also dropped.
 func TestDamagedSourceDrops(t *testing.T) {
 	t.Parallel()
-	src, m := &fakeSource{size: 100_000}, NewMetrics()
-	c := newCache(t, src, Options{Metrics: m})
+	src := &fakeSource{size: 100_000}
+	c := newCache(t, src, Options{})
 	fetch(t, c, spec("a"), src)
 	c.settled(t)
 	src.after = func(int64, packsource.Output) error { return fault.New(fault.Corrupt, "object 1234 is damaged") }
@@ -89,7 +89,7 @@ func TestDamagedSourceDrops(t *testing.T) {
 	p.Close()
 	c.settled(t)
 	src.after = nil
-	if n := metric(m.evictions.WithLabelValues(evictDamaged)); n != 1 {
+	if n := metric(c.m.evictions.WithLabelValues(evictDamaged)); n != 1 {
 		t.Errorf("%v entries dropped, want 1", n)
 	}
 	if info := fetch(t, c, spec("a"), src); info.Result != packsource.Miss {

@@ -17,9 +17,8 @@ import (
 func TestProbation(t *testing.T) {
 	t.Parallel()
 	clock := newClock()
-	m := NewMetrics()
 	src := &fakeSource{size: 100_000}
-	c := newCache(t, src, Options{Now: clock.now, Metrics: m})
+	c := newCache(t, src, Options{Now: clock.now})
 	has := func(name string) bool {
 		c.mu.Lock()
 		defer c.mu.Unlock()
@@ -49,9 +48,6 @@ func TestProbation(t *testing.T) {
 	if has("once") || !has("twice") || !has("followed") {
 		t.Errorf("after probation: once %v, twice %v, followed %v", has("once"), has("twice"), has("followed"))
 	}
-	if n := metric(m.cancelled); n != float64(len(framed(spec("once"), src.size, 0))) {
-		t.Errorf("%v bytes cancelled", n)
-	}
 	fetch(t, c, spec("once"), src) // a second time, after all
 	c.settled(t)
 	clock.add(DefaultProbation)
@@ -61,9 +57,9 @@ func TestProbation(t *testing.T) {
 	}
 	clock.add(DefaultMaxIdle)
 	c.sweep()
-	if metric(m.entries) != 0 || metric(m.evictions.WithLabelValues(evictIdle)) != 3 {
-		t.Errorf("%v entries, %v idle ones removed, want 0, 3", metric(m.entries),
-			metric(m.evictions.WithLabelValues(evictIdle)))
+	if c.counts().entries != 0 || metric(c.m.evictions.WithLabelValues(evictIdle)) != 3 {
+		t.Errorf("%v entries, %v idle ones removed, want 0, 3", c.counts().entries,
+			metric(c.m.evictions.WithLabelValues(evictIdle)))
 	}
 }
 
@@ -144,8 +140,7 @@ func TestNoProbation(t *testing.T) {
 func TestEvictionUnderReaders(t *testing.T) {
 	t.Parallel()
 	src := &fakeSource{size: 500_000}
-	m := NewMetrics()
-	c := newCache(t, src, Options{MaxBytes: 1_200_000, Metrics: m})
+	c := newCache(t, src, Options{MaxBytes: 1_200_000})
 	var packs []packsource.Pack
 	for _, s := range []string{"a", "b"} {
 		fetch(t, c, spec(s), src)
@@ -164,7 +159,7 @@ func TestEvictionUnderReaders(t *testing.T) {
 	if _, err := os.Stat(c.path(spec("a").Key(), dataExt)); !os.IsNotExist(err) {
 		t.Errorf("the evicted entry's file: %v", err)
 	}
-	if n := metric(m.bytes); n < 1_500_000 {
+	if n := metric(c.m.bytes); n < 1_500_000 {
 		t.Errorf("%v bytes counted while the evicted entry is read", n)
 	}
 	finish(t, last, spec("c"), src)
@@ -173,7 +168,7 @@ func TestEvictionUnderReaders(t *testing.T) {
 			t.Errorf("reader of %s: %v, want %v", s, info.Result, packsource.Hit)
 		}
 	}
-	if n := metric(m.bytes); n > 1_200_000 {
+	if n := metric(c.m.bytes); n > 1_200_000 {
 		t.Errorf("%v bytes counted afterwards", n)
 	}
 }

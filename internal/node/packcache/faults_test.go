@@ -47,8 +47,7 @@ func TestBrokenDisk(t *testing.T) {
 				disk := &fullDisk{err: errno}
 				disk.limit.Store(limit)
 				src := &fakeSource{size: 800_000, batch: 3, gate: make(chan struct{})}
-				m := NewMetrics()
-				c := newCache(t, src, Options{Metrics: m}, disk.system)
+				c := newCache(t, src, Options{}, disk.system)
 				var packs []packsource.Pack
 				for range 5 {
 					p, err := c.Open(t.Context(), spec("a"))
@@ -68,7 +67,7 @@ func TestBrokenDisk(t *testing.T) {
 					})
 				}
 				wg.Wait()
-				if src.opens.Load() != 1 || metric(m.degraded.WithLabelValues(causeOf(errno))) != 1 {
+				if src.opens.Load() != 1 || metric(c.m.degraded.WithLabelValues(causeOf(errno))) != 1 {
 					t.Errorf("inner opened %d times", src.opens.Load())
 				}
 				c.settled(t)
@@ -93,8 +92,7 @@ func TestFullDiskEvictsFirst(t *testing.T) {
 	disk := &fullDisk{err: syscall.ENOSPC}
 	disk.limit.Store(1_000_000)
 	src := &fakeSource{size: 300_000}
-	m := NewMetrics()
-	c := newCache(t, src, Options{Metrics: m}, disk.system, func(s *system) {
+	c := newCache(t, src, Options{}, disk.system, func(s *system) {
 		// The fake disk ignores removals: each eviction gives back three packs.
 		write := s.write
 		s.write = func(f *os.File, p []byte, off int64) (int, error) {
@@ -111,7 +109,7 @@ func TestFullDiskEvictsFirst(t *testing.T) {
 		}
 		c.settled(t)
 	}
-	if n := metric(m.evictions.WithLabelValues(evictSpace)); n != 3 {
+	if n := metric(c.m.evictions.WithLabelValues(evictSpace)); n != 3 {
 		t.Errorf("%v entries evicted, want 3", n)
 	}
 	if info := fetch(t, c, spec("4"), src); info.Result != packsource.Hit {
@@ -309,8 +307,7 @@ func TestStreamWithSlowAndLeavingReaders(t *testing.T) {
 func TestLargerThanBudget(t *testing.T) {
 	t.Parallel()
 	src := &fakeSource{size: 3_000_000}
-	m := NewMetrics()
-	c := newCache(t, src, Options{MaxBytes: 1 << 20, Metrics: m})
+	c := newCache(t, src, Options{MaxBytes: 1 << 20})
 	small := &fakeSource{size: 400_000}
 	c.inner = small
 	for _, name := range []string{"small", "smaller"} {
@@ -322,10 +319,10 @@ func TestLargerThanBudget(t *testing.T) {
 		t.Errorf("got %v, want %v", info.Result, packsource.Uncached)
 	}
 	c.settled(t)
-	if n := metric(m.degraded.WithLabelValues("size")); n != 1 {
+	if n := metric(c.m.degraded.WithLabelValues("size")); n != 1 {
 		t.Errorf("degraded %v times, want 1", n)
 	}
-	if n := metric(m.bytes); n != 0 {
+	if n := metric(c.m.bytes); n != 0 {
 		t.Errorf("%v bytes left, want 0", n)
 	}
 	src.size = 1_000_000
@@ -344,7 +341,6 @@ func TestFreeSpaceFloor(t *testing.T) {
 	var taken atomic.Int64 // by others
 	src := &fakeSource{size: 1_000_000}
 	clock := newClock()
-	m := NewMetrics()
 	var c *Cache
 	free := func(string) (int64, int64, error) {
 		free := size - taken.Load()
@@ -355,7 +351,7 @@ func TestFreeSpaceFloor(t *testing.T) {
 		}
 		return size, free, nil
 	}
-	c = newCache(t, src, Options{MinFree: size / 2, Now: clock.now, Metrics: m}, func(s *system) { s.space = free })
+	c = newCache(t, src, Options{MinFree: size / 2, Now: clock.now}, func(s *system) { s.space = free })
 	for i := range 3 {
 		fetch(t, c, spec(fmt.Sprint(i)), src)
 		c.settled(t)
@@ -363,7 +359,7 @@ func TestFreeSpaceFloor(t *testing.T) {
 	taken.Store(size/2 - 2_100_000)
 	clock.add(statInterval)
 	c.sweep()
-	if n := metric(m.entries); n != 2 {
+	if n := c.counts().entries; n != 2 {
 		t.Errorf("%v entries above the floor, want 2", n)
 	}
 	taken.Store(size)
@@ -371,7 +367,7 @@ func TestFreeSpaceFloor(t *testing.T) {
 	if info := fetch(t, c, spec("new"), src); info.Result != packsource.Uncached {
 		t.Errorf("below the floor: %v, want %v", info.Result, packsource.Uncached)
 	}
-	if n := metric(m.entries); n != 0 {
+	if n := c.counts().entries; n != 0 {
 		t.Errorf("%v entries below the floor, want 0", n)
 	}
 	taken.Store(0)

@@ -112,7 +112,6 @@ func (c *Cache) beginLocked(ctx context.Context, key packsource.Key, spec *packs
 		// The first reader's request accounts for git's cost.
 		f.ctx, f.cancel = context.WithCancel(inflight.Continue(ctx, c.ctx))
 		c.fills[key] = f
-		c.m.fills.Inc()
 		r.result = packsource.Miss
 		c.wg.Go(f.run)
 	} else {
@@ -139,7 +138,6 @@ func (c *Cache) beginLocked(ctx context.Context, key packsource.Key, spec *packs
 // run makes the pack. When it ends, the inner pack is closed, and the file is an entry or was removed.
 func (f *fill) run() {
 	defer close(f.done)
-	defer f.c.m.fills.Dec()
 	defer f.cancel()
 	defer f.rescue()
 	pack, err := f.c.inner.Open(f.ctx, f.spec)
@@ -253,9 +251,6 @@ func (f *fill) complete(pack packsource.Pack) {
 	c.mu.Unlock()
 	c.m.seconds.Observe(time.Since(f.started).Seconds())
 	if !keep {
-		if !f.degraded {
-			c.m.cancelled.Add(float64(f.stored))
-		}
 		f.settle(nil)
 		return
 	}
@@ -264,7 +259,6 @@ func (f *fill) complete(pack packsource.Pack) {
 	if err != nil {
 		c.log.Warn("cannot keep a pack in the pack cache", "error", err)
 		c.m.degraded.WithLabelValues(causeOf(err)).Inc()
-		c.m.cancelled.Add(float64(f.stored))
 	}
 	f.settle(e)
 }
@@ -280,9 +274,6 @@ func (f *fill) fail(err error, info packsource.Info) {
 	f.window = nil // a reader may still use a chunk, so its buffer is not reused
 	f.wakeLocked()
 	f.mu.Unlock()
-	if !f.degraded {
-		c.m.cancelled.Add(float64(f.stored))
-	}
 	f.settle(nil)
 }
 

@@ -26,7 +26,6 @@ type cacheEntry struct {
 	refs     int       // readers, borrowers, and a running check
 	pins     int       // borrowers
 	gone     bool      // removed from the index; its last reader releases the cost
-	lone     bool      // was on probation when it was removed
 	check    *check    // nil: trusted; otherwise readers wait for it
 
 	list       *list
@@ -221,7 +220,6 @@ func (x *index) unlist(e *cacheEntry) {
 
 // remove takes e out. Its files are still there: the caller unlinks them.
 func (x *index) remove(e *cacheEntry) {
-	e.lone = e.list == &x.young
 	e.list.remove(e)
 	e.gone = true
 	delete(x.entries, e.key)

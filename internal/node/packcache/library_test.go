@@ -75,8 +75,8 @@ func (c *Cache) fillWith(t *testing.T, src *fakeSource, specs ...*packsource.Spe
 
 func TestLibrary(t *testing.T) {
 	t.Parallel()
-	dir, src, m := t.TempDir(), indexed(200_000), NewMetrics()
-	c := newCache(t, src, Options{Dir: dir, Metrics: m})
+	dir, src := t.TempDir(), indexed(200_000)
+	c := newCache(t, src, Options{Dir: dir})
 	a, b, other := of("one", "a"), of("one", "b"), of("two", "a")
 	c.fillWith(t, src, a, b, other)
 	plain := of("one", "plain")
@@ -96,7 +96,7 @@ func TestLibrary(t *testing.T) {
 		wantNotFound(t, c, of("one", "unknown"))
 	}
 	check(c, []packsource.Key{b.Key(), a.Key()})
-	if n := metric(m.indexBytes); n != 3*102_400 {
+	if n := c.counts().indexBytes; n != 3*102_400 {
 		t.Errorf("%v bytes of indexes, want %v", n, 3*102_400)
 	}
 	c.Close()
@@ -105,7 +105,7 @@ func TestLibrary(t *testing.T) {
 		t.Errorf("Borrow after Close = %v, want Unavailable", err)
 	}
 
-	c = newCache(t, src, Options{Dir: dir, Metrics: m})
+	c = newCache(t, src, Options{Dir: dir})
 	if got := c.Packs("one"); len(got) != 2 {
 		t.Errorf("after a restart: Packs = %v, want 2 keys", got)
 	}
@@ -115,12 +115,12 @@ func TestLibrary(t *testing.T) {
 			t.Errorf("%s: %v, want %v", s.Filter, info.Result, packsource.Hit)
 		}
 	}
-	if n := metric(m.verified.WithLabelValues("ok")); n != 2 {
+	if n := metric(c.m.verified.WithLabelValues("ok")); n != 2 {
 		t.Errorf("%v entries verified, want 2", n)
 	}
 	c.DropAll()
-	if got := c.Packs("one"); len(got) != 0 || metric(m.indexBytes) != 0 {
-		t.Errorf("after DropAll: Packs = %v and %v bytes of indexes, want none", got, metric(m.indexBytes))
+	if got := c.Packs("one"); len(got) != 0 || c.counts().indexBytes != 0 {
+		t.Errorf("after DropAll: Packs = %v and %v bytes of indexes, want none", got, c.counts().indexBytes)
 	}
 }
 
@@ -311,7 +311,7 @@ func flip(path string, off int64) error {
 // A pack of an earlier run is lent by its index alone. A request reads it completely, and finds the damage.
 func TestBorrowUnverified(t *testing.T) {
 	t.Parallel()
-	dir, src, s, m := t.TempDir(), indexed(100_000), of("one", "a"), NewMetrics()
+	dir, src, s := t.TempDir(), indexed(100_000), of("one", "a")
 	c := newCache(t, src, Options{Dir: dir})
 	c.fillWith(t, src, s)
 	c.Close()
@@ -319,7 +319,7 @@ func TestBorrowUnverified(t *testing.T) {
 	if err := flip(c.path(s.Key(), dataExt), 77_777); err != nil {
 		t.Fatal(err)
 	}
-	c = newCache(t, src, Options{Dir: dir, Metrics: m})
+	c = newCache(t, src, Options{Dir: dir})
 	b, err := c.Borrow(s.Key())
 	if err != nil {
 		t.Fatal(err)
@@ -328,7 +328,7 @@ func TestBorrowUnverified(t *testing.T) {
 	if index, err := io.ReadAll(b.Index); err != nil || !bytes.Equal(index, indexOf(s)) {
 		t.Errorf("the index: %d bytes, %v, want all", len(index), err)
 	}
-	if n := metric(m.verified.WithLabelValues("ok")) + metric(m.verified.WithLabelValues("bad")); n != 0 {
+	if n := metric(c.m.verified.WithLabelValues("ok")) + metric(c.m.verified.WithLabelValues("bad")); n != 0 {
 		t.Errorf("%v packs verified, want 0", n)
 	}
 	if info := fetch(t, c, s, src); info.Result != packsource.Miss {
@@ -407,14 +407,14 @@ func TestBorrowChanged(t *testing.T) {
 			"removed":  os.Remove,
 			"replaced": func(path string) error { return os.WriteFile(path, make([]byte, 99_968), 0o600) },
 		} {
-			src, s, m := indexed(100_000), of("one", "a"), NewMetrics()
-			c := newCache(t, src, Options{Metrics: m})
+			src, s := indexed(100_000), of("one", "a")
+			c := newCache(t, src, Options{})
 			c.fillWith(t, src, s)
 			if err := change(c.path(s.Key(), ext)); err != nil {
 				t.Fatal(err)
 			}
 			wantNotFound(t, c, s)
-			if n := metric(m.evictions.WithLabelValues(evictCorrupt)); n != 1 {
+			if n := metric(c.m.evictions.WithLabelValues(evictCorrupt)); n != 1 {
 				t.Errorf("%s of %s: %v entries removed, want 1", name, ext, n)
 			}
 			c.fillWith(t, src, s)
@@ -457,12 +457,12 @@ func TestBorrowWithoutDescriptor(t *testing.T) {
 // A borrowed entry stays, whatever else needs room. Borrowing does not delay the end of an idle entry.
 func TestBorrowedStays(t *testing.T) {
 	t.Parallel()
-	clock, src, m := newClock(), indexed(100_000), NewMetrics()
-	c := newCache(t, src, Options{MaxBytes: 700_000, Now: clock.now, Metrics: m})
+	clock, src := newClock(), indexed(100_000)
+	c := newCache(t, src, Options{MaxBytes: 700_000, Now: clock.now})
 	base := of("one", "base")
 	c.fillWith(t, src, base, base)
 	b := borrow(t, c, base, src)
-	if n := metric(m.borrowed); n != 1 {
+	if n := c.counts().borrowed; n != 1 {
 		t.Errorf("%v borrowed entries, want 1", n)
 	}
 	for i := range 10 { // each of them twice: they are younger in the order of eviction
@@ -476,8 +476,8 @@ func TestBorrowedStays(t *testing.T) {
 	borrow(t, c, base, src).Close()
 	b.Close()
 	c.sweep()
-	if got := c.Packs("one"); len(got) != 0 || metric(m.borrowed) != 0 {
-		t.Errorf("Packs = %v, %v borrowed entries, want none", got, metric(m.borrowed))
+	if got := c.Packs("one"); len(got) != 0 || c.counts().borrowed != 0 {
+		t.Errorf("Packs = %v, %v borrowed entries, want none", got, c.counts().borrowed)
 	}
 }
 
@@ -498,8 +498,8 @@ func TestBorrowIsNoRequest(t *testing.T) {
 // Drop removes a borrowed entry. The borrower can read on.
 func TestDropBorrowed(t *testing.T) {
 	t.Parallel()
-	src, s, m := indexed(100_000), of("one", "a"), NewMetrics()
-	c := newCache(t, src, Options{Metrics: m})
+	src, s := indexed(100_000), of("one", "a")
+	c := newCache(t, src, Options{})
 	c.fillWith(t, src, s)
 	b, err := c.Borrow(s.Key())
 	if err != nil {
@@ -509,16 +509,16 @@ func TestDropBorrowed(t *testing.T) {
 		t.Errorf("dropped %+v, want 1 entry", d)
 	}
 	wantNotFound(t, c, s)
-	if metric(m.borrowed) != 0 || metric(m.bytes) < 200_000 {
-		t.Errorf("%v borrowed entries, %v bytes, want 0 and the space of the file that is read", metric(m.borrowed),
-			metric(m.bytes))
+	if c.counts().borrowed != 0 || metric(c.m.bytes) < 200_000 {
+		t.Errorf("%v borrowed entries, %v bytes, want 0 and the space of the file that is read", c.counts().borrowed,
+			metric(c.m.bytes))
 	}
 	if index, err := io.ReadAll(b.Index); err != nil || !bytes.Equal(index, indexOf(s)) {
 		t.Errorf("the open index: %d bytes, %v, want all", len(index), err)
 	}
 	b.Close()
-	if metric(m.bytes) != 0 {
-		t.Errorf("%v bytes, want 0", metric(m.bytes))
+	if metric(c.m.bytes) != 0 {
+		t.Errorf("%v bytes, want 0", metric(c.m.bytes))
 	}
 }
 

@@ -12,6 +12,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/node/packsource"
 )
@@ -40,16 +42,16 @@ type Options struct {
 	// Grace is how long a fill continues without readers. 0 means DefaultGrace. With a negative value it ends at once.
 	Grace time.Duration
 
-	Metrics *Metrics         // nil: not collected
-	Log     *slog.Logger     // nil: slog.Default
-	Now     func() time.Time // nil: time.Now. For ages only; a fill's grace runs on real time.
+	Registerer prometheus.Registerer // of metrics; may be nil
+	Log        *slog.Logger          // nil: slog.Default
+	Now        func() time.Time      // nil: time.Now. For ages only; a fill's grace runs on real time.
 }
 
 // Cache is a packsource.Source. Lock order: mu, then the mu of a fill. Neither is held during I/O or a call of a
 // reader's Output.
 type Cache struct {
 	inner packsource.Source
-	m     *Metrics
+	m     *metrics
 	log   *slog.Logger
 	now   func() time.Time
 	sys   system
@@ -107,16 +109,13 @@ func open(inner packsource.Source, o Options, sys system) (*Cache, error) {
 		return nil, err
 	}
 	c := &Cache{
-		inner: inner, m: o.Metrics, log: o.Log, now: o.Now, sys: sys, dir: dir,
+		inner: inner, m: newMetrics(o.Registerer), log: o.Log, now: o.Now, sys: sys, dir: dir,
 		max: o.MaxBytes, low: o.MinFree, automatic: o.MaxBytes <= 0, probation: o.Probation >= 0,
 		grace:     cmp.Or(o.Grace, DefaultGrace),
 		verifying: make(chan struct{}, runtime.GOMAXPROCS(0)),
 		index:     newIndex(cmp.Or(o.Probation, DefaultProbation), cmp.Or(o.MaxIdle, DefaultMaxIdle)),
 		fills:     make(map[packsource.Key]*fill),
 		unlinking: make(map[packsource.Key]chan struct{}),
-	}
-	if c.m == nil {
-		c.m = NewMetrics()
 	}
 	if c.log == nil {
 		c.log = slog.Default()
@@ -284,8 +283,6 @@ func (c *Cache) drop(e *cacheEntry) {
 func (c *Cache) gaugesLocked() {
 	c.m.bytes.Set(float64(c.index.bytes + c.index.zombies + c.filling))
 	c.m.entries.Set(float64(len(c.index.entries)))
-	c.m.indexBytes.Set(float64(c.index.indexBytes))
-	c.m.borrowed.Set(float64(c.index.borrowed))
 }
 
 // sweepInterval is short, so that probations end in time. A sweep costs almost nothing.

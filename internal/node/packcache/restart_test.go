@@ -80,8 +80,7 @@ func TestRestart(t *testing.T) {
 				t.Fatal(err)
 			}
 
-			m := NewMetrics()
-			d := newCache(t, src, Options{Dir: dir, Metrics: m})
+			d := newCache(t, src, Options{Dir: dir})
 			if _, err := os.Stat(temp); !os.IsNotExist(err) {
 				t.Errorf("a fill of the last run: %v", err)
 			}
@@ -110,10 +109,10 @@ func TestRestart(t *testing.T) {
 			if n := src.opens.Load(); n != want {
 				t.Errorf("inner opened %d times in all, want %d", n, want)
 			}
-			if n := metric(m.verified.WithLabelValues("bad")); n != x.bad {
+			if n := metric(d.m.verified.WithLabelValues("bad")); n != x.bad {
 				t.Errorf("%v bad entries, want %v", n, x.bad)
 			}
-			if n := metric(m.verified.WithLabelValues("ok")); n != 1-min(1, float64(want-2)) {
+			if n := metric(d.m.verified.WithLabelValues("ok")); n != 1-min(1, float64(want-2)) {
 				t.Errorf("%v good entries", n)
 			}
 			d.settled(t)
@@ -151,8 +150,7 @@ func TestOtherVersion(t *testing.T) {
 	if err := os.WriteFile(c.path(spec("b").Key(), indexExt), []byte("index"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	m := NewMetrics()
-	d := newCache(t, src, Options{Dir: dir, Metrics: m})
+	d := newCache(t, src, Options{Dir: dir})
 	for _, s := range []string{"a", "b"} {
 		for _, ext := range []string{dataExt, metaExt, indexExt} {
 			if _, err := os.Stat(d.path(spec(s).Key(), ext)); !os.IsNotExist(err) {
@@ -166,7 +164,7 @@ func TestOtherVersion(t *testing.T) {
 	if info := fetch(t, d, spec("c"), src); info.Result != packsource.Hit {
 		t.Errorf("the entry of this version: %v, want %v", info.Result, packsource.Hit)
 	}
-	if n := metric(m.verified.WithLabelValues("bad")); n != 0 {
+	if n := metric(d.m.verified.WithLabelValues("bad")); n != 0 {
 		t.Errorf("%v bad entries, want none", n)
 	}
 }
@@ -183,8 +181,7 @@ func TestVerifyLater(t *testing.T) {
 	for _, errno := range []error{syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM} {
 		for _, ext := range []string{metaExt, dataExt} {
 			var healed atomic.Bool
-			m := NewMetrics()
-			d := newCache(t, src, Options{Dir: dir, Metrics: m}, func(s *system) {
+			d := newCache(t, src, Options{Dir: dir}, func(s *system) {
 				s.open = func(path string) (*os.File, error) {
 					if !healed.Load() && strings.HasSuffix(path, ext) {
 						return nil, &os.PathError{Op: "open", Path: path, Err: errno}
@@ -201,8 +198,8 @@ func TestVerifyLater(t *testing.T) {
 			if info := fetch(t, d, spec("a"), src); info.Result != packsource.Hit {
 				t.Errorf("%v at %s, afterwards: %v, want %v", errno, ext, info.Result, packsource.Hit)
 			}
-			if busy, bad := metric(m.verified.WithLabelValues("busy")), metric(m.verified.WithLabelValues("bad")); busy != 2 ||
-				bad != 0 {
+			busy, bad := metric(d.m.verified.WithLabelValues("busy")), metric(d.m.verified.WithLabelValues("bad"))
+			if busy != 2 || bad != 0 {
 				t.Errorf("%v busy, %v bad, want 2, 0", busy, bad)
 			}
 			d.Close()

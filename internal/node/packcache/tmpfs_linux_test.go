@@ -47,10 +47,9 @@ func testFullFileSystem(t *testing.T, dir string) {
 		t.Skipf("NOT TESTED: %v", err)
 	}
 	defer syscall.Unmount(dir, syscall.MNT_DETACH)
-	m := NewMetrics()
 	src := &fakeSource{size: 1_000_000}
 	t.Run("space", func(t *testing.T) {
-		c := newCache(t, src, Options{Dir: dir, Metrics: m})
+		c := newCache(t, src, Options{Dir: dir})
 		for round := range 2 {
 			for i := range 5 {
 				s := spec(fmt.Sprint(i))
@@ -72,7 +71,7 @@ func testFullFileSystem(t *testing.T, dir string) {
 				}
 			}
 		}
-		if metric(m.evictions.WithLabelValues(evictSpace)) == 0 {
+		if metric(c.m.evictions.WithLabelValues(evictSpace)) == 0 {
 			t.Error("no entry was evicted, want some")
 		}
 		big := &fakeSource{size: 6_000_000}

@@ -72,7 +72,6 @@ func (f *fill) degrade(err error) {
 	c := f.c
 	c.log.Warn("a pack is sent without being cached", "error", err, "written", f.stored)
 	c.m.degraded.WithLabelValues(causeOf(err)).Inc()
-	c.m.cancelled.Add(float64(f.stored))
 	f.removeTemp()
 	c.mu.Lock()
 	f.detachLocked()

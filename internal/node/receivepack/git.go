@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strconv"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
@@ -118,7 +117,6 @@ type feed struct {
 	body io.Reader
 	in   *io.PipeWriter
 	out  *io.PipeReader // read by Git
-	n    atomic.Int64   // bytes that Git has read
 	done chan struct{}  // closed when run ends
 	err  error          // of body; valid when done is closed
 }
@@ -139,9 +137,7 @@ func (f *feed) run() {
 			f.err = err // also if Git reads no more
 		}
 		if n > 0 { // an empty write would wait for a reader too
-			written, failed := f.in.Write(buf[:n])
-			f.n.Add(int64(written))
-			if failed != nil {
+			if _, failed := f.in.Write(buf[:n]); failed != nil {
 				return
 			}
 		}

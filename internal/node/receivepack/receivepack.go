@@ -13,6 +13,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/disk"
 	"github.com/packhorse-git/packhorse/internal/git/process"
@@ -48,14 +50,14 @@ type Options struct {
 	Decider  Decider  // decides about pushes besides the hooks; may be nil
 	Recorder Recorder // records pushes for later delivery; may be nil
 
-	Metrics *Metrics     // nil: not counted
-	Log     *slog.Logger // nil: not logged
+	Registerer prometheus.Registerer // of metrics; may be nil
+	Log        *slog.Logger          // nil: not logged
 }
 
 // Server serves pushes. It is safe for concurrent use.
 type Server struct {
 	options  Options
-	metrics  *Metrics
+	metrics  *metrics
 	log      *slog.Logger
 	recovery *pushrecovery.Recovery
 	memory   chan int64              // has one value: the bytes that the requests in memory need
@@ -71,16 +73,14 @@ func New(o Options) (*Server, error) {
 	}
 	o.MaxCommands, o.MaxOptions = cmp.Or(o.MaxCommands, 100_000), cmp.Or(o.MaxOptions, 100)
 	o.RepositoryHooks = cmp.Or(o.RepositoryHooks, RefuseHooks)
-	if o.Metrics == nil {
-		o.Metrics = NewMetrics()
-	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	if err := writeScripts(o.Scripts); err != nil {
 		return nil, fmt.Errorf("cannot write the hook scripts: %w", err)
 	}
-	s := &Server{options: o, metrics: o.Metrics, log: o.Log, memory: make(chan int64, 1), sync: disk.SyncDir}
+	s := &Server{options: o, metrics: newMetrics(o.Registerer), log: o.Log, memory: make(chan int64, 1),
+		sync: disk.SyncDir}
 	s.memory <- 0
 	s.logUnusedHooks()
 	s.recovery = pushrecovery.New(pushrecovery.Options{

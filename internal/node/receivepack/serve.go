@@ -179,7 +179,6 @@ func (p *pushSession) receive(ctx context.Context, body io.Reader, stateless boo
 	if stateless {
 		<-f.done // the client may still be sending
 	}
-	p.metrics.bytes.Add(float64(f.n.Load()))
 	return usage, p.gitError(f, exit, err)
 }
 
@@ -204,7 +203,6 @@ func (p *pushSession) finalize(ctx context.Context, record Record, gitErr error)
 	if len(updates) > 0 && p.hooks.active && !p.hooks.consulted { // a bug, which must be noticed
 		p.log.Error("git changed refs without running hooks", "repository", p.push.Repo.String())
 	}
-	p.countUpdates(len(updates))
 	if record != nil && !isKnown {
 		record.Unknown()
 	} else if record != nil {
@@ -218,20 +216,6 @@ func (p *pushSession) finalize(ctx context.Context, record Record, gitErr error)
 		p.target.Changed(ctx, updates)
 	}
 	return updates, err
-}
-
-// countUpdates counts the results of the push for the metrics.
-func (p *pushSession) countUpdates(changed int) {
-	p.metrics.updates.WithLabelValues("changed").Add(float64(changed))
-	for _, u := range p.outcome.Push.Updates {
-		switch u.Result {
-		case node.UpdateOK:
-		case node.UpdateUnknown:
-			p.metrics.updates.WithLabelValues("unknown").Inc()
-		default:
-			p.metrics.updates.WithLabelValues("refused").Inc()
-		}
-	}
 }
 
 // reportedUpdates returns the updates that Git's report says were made.

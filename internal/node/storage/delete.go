@@ -139,8 +139,7 @@ const leftoverAge = time.Hour
 
 // trash removes deleted repositories, one after the other.
 type trash struct {
-	log     *slog.Logger
-	metrics *Metrics
+	log *slog.Logger
 
 	mu      sync.Mutex
 	queue   []string // private directories
@@ -150,8 +149,8 @@ type trash struct {
 	done    sync.WaitGroup
 }
 
-func newTrash(log *slog.Logger, m *Metrics) *trash {
-	return &trash{log: log, metrics: m, stop: make(chan struct{})}
+func newTrash(log *slog.Logger) *trash {
+	return &trash{log: log, stop: make(chan struct{})}
 }
 
 // add empties the trash of a private directory in the background.
@@ -197,19 +196,16 @@ func (t *trash) empty(own string) error {
 		if err != nil {
 			errs = append(errs, err)
 		}
-		for i, e := range entries {
-			if kind == trashKind {
-				t.metrics.trash.Set(float64(len(entries) - i))
-			} else if info, err := e.Info(); err != nil || time.Since(info.ModTime()) < leftoverAge {
-				continue
+		for _, e := range entries {
+			if kind == newKind {
+				if info, err := e.Info(); err != nil || time.Since(info.ModTime()) < leftoverAge {
+					continue
+				}
 			}
 			if err := t.remove(filepath.Join(own, kind, e.Name())); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				errs = append(errs, err)
 			}
 		}
-	}
-	if len(errs) == 0 {
-		t.metrics.trash.Set(0)
 	}
 	return errors.Join(errs...)
 }

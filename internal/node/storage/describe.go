@@ -39,7 +39,6 @@ var errTooMany = errors.New("too many files")
 // Describe describes a repository. It reads the size of each file, each ref, and the names of packs and loose objects.
 // Concurrent changes may or may not be counted. The errors are those of opening a repository, and of ctx.
 func (n *Node) Describe(ctx context.Context, path git.RepoPath) (Description, error) {
-	n.metrics.lookups.get.Inc()
 	h, snap, version, err := n.snapshot(ctx, path)
 	if err != nil {
 		return Description{}, err

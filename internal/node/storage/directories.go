@@ -51,7 +51,7 @@ func (n *Node) newDirectories(o Options) *directories {
 	}
 	d := &directories{
 		options: n.options, root: n.root, epoch: o.Epoch, runner: o.Runner, log: n.log, sync: disk.SyncDir,
-		claims: &n.claims, pushes: n.pushes, dropped: n.dropKey, trash: newTrash(n.log, n.metrics),
+		claims: &n.claims, pushes: n.pushes, dropped: n.dropKey, trash: newTrash(n.log),
 		placing: newContextMutex(), privateDirectories: make(map[string]bool),
 		searching: newContextMutex(), borrowerEntries: maxBorrowerEntries,
 	}

@@ -34,7 +34,6 @@ type Page struct {
 // List lists the repositories that repo.Walk finds. A page can be short or empty if there are many other directories.
 // List reads each directory on the way. The error is Invalid if After is not from a page.
 func (n *Node) List(ctx context.Context, q ListQuery) (Page, error) {
-	n.metrics.lookups.repositories.Inc()
 	if q.Limit <= 0 || q.Limit > MaxPage {
 		q.Limit = MaxPage
 	}

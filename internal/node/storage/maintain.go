@@ -82,10 +82,7 @@ func withCause(err error, dir, root string) error {
 func (n *Node) maintainHandle(ctx context.Context, h *handle, path git.RepoPath, refs bool) (m MaintenanceResult,
 	err error) {
 	start := time.Now()
-	defer func() {
-		m.Took = time.Since(start)
-		n.metrics.maintain.WithLabelValues(result(err)).Observe(m.Took.Seconds())
-	}()
+	defer func() { m.Took = time.Since(start) }()
 	release, err := n.claims.claim(h.Common)
 	if err != nil {
 		return m, err

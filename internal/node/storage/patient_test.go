@@ -12,7 +12,7 @@ import (
 // always checked.
 func TestPatientWatch(t *testing.T) {
 	t.Parallel()
-	h := newHub(&Node{metrics: NewMetrics()}, Options{CheckInterval: time.Hour})
+	h := newHub(&Node{metrics: newMetrics(nil)}, Options{CheckInterval: time.Hour})
 	defer h.close()
 	var from []WatchFrom
 	for i := range 1000 {

@@ -23,7 +23,6 @@ const MaxResolve = 10_000
 // the only name outside of refs/. Errors: NotFound if the ref does not exist, Invalid for an invalid name, and those of
 // opening a repository.
 func (n *Node) Resolve(ctx context.Context, path git.RepoPath, name string) (Resolved, error) {
-	n.metrics.lookups.resolve.Inc()
 	h, snap, version, err := n.snapshot(ctx, path)
 	if err != nil {
 		return Resolved{}, err
@@ -45,7 +44,6 @@ func (n *Node) ResolveMany(ctx context.Context, questions []Question, answer fun
 	if len(questions) > MaxResolve {
 		return fault.New(fault.Invalid, "too many names: got %d, one call can resolve %d", len(questions), MaxResolve)
 	}
-	n.metrics.lookups.resolveMany.Add(float64(len(questions)))
 	seen := make(map[string]state)
 	for _, group := range groupByPath(len(questions), func(i int) git.RepoPath { return questions[i].Path }) {
 		if err := ctx.Err(); err != nil {
@@ -127,7 +125,6 @@ func checkName(name string) error {
 
 // Exists reports whether a ref with this full name exists. A broken one does not. The errors are those of Resolve.
 func (n *Node) Exists(ctx context.Context, path git.RepoPath, name string) (bool, git.Version, error) {
-	n.metrics.lookups.exists.Inc()
 	full, err := git.ParseRefName(name)
 	if err != nil {
 		return false, git.Version{}, fault.Wrap(fault.Invalid, "use the full name of a ref, such as refs/heads/main", err)
@@ -164,7 +161,6 @@ const MaxBatch = 1000
 // ListRefs lists refs of one state of the repository in the order of their names, without HEAD. It calls send for each
 // batch, at least once. An error of send ends the list and is returned. Memory does not grow with the number of refs.
 func (n *Node) ListRefs(ctx context.Context, path git.RepoPath, q RefQuery, send func(RefBatch) error) error {
-	n.metrics.lookups.list.Inc()
 	match := func(string) bool { return true }
 	if q.Pattern != "" {
 		g, err := ParseGlob(q.Pattern)

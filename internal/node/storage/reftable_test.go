@@ -37,18 +37,15 @@ func newerGit(t *testing.T) string {
 // started.
 func newTables(t *testing.T, program string) (r *root, commands func(subcommand string) int) {
 	t.Helper()
-	metrics := process.NewMetrics()
-	runner, err := process.New(process.Options{Git: program, Metrics: metrics, Classes: map[process.Class]process.Limits{
+	registry := prometheus.NewPedanticRegistry()
+	classes := map[process.Class]process.Limits{
 		repo.ClassRefs: {Slots: 2, Queue: 100, Wait: time.Minute, Time: time.Minute},
-	}})
+	}
+	runner, err := process.New(process.Options{Git: program, Registerer: registry, Classes: classes})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = runner.Close(context.Background()) })
-	registry := prometheus.NewPedanticRegistry()
-	for _, c := range metrics.Collectors() {
-		registry.MustRegister(c)
-	}
 	return newRoot(t, storage.Options{Tables: repo.NewTables(runner)}), func(subcommand string) int {
 		n := 0
 		families, err := registry.Gather()

@@ -2,7 +2,6 @@ package storage
 
 import (
 	"context"
-	"time"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
@@ -20,8 +19,6 @@ func (n *Node) ResolveRevisions(ctx context.Context, questions []node.Question) 
 		return nil, fault.New(fault.Invalid, "too many revisions: got %d, one call can resolve %d", len(questions),
 			MaxRevisions)
 	}
-	n.metrics.lookups.revisions.Add(float64(len(questions)))
-	defer func(start time.Time) { n.metrics.resolving.Observe(time.Since(start).Seconds()) }(time.Now())
 	results := make([]node.Result, len(questions))
 	seen := make(map[string]state)
 	answer := func(indexes []int) error {

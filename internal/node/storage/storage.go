@@ -17,6 +17,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/graph"
@@ -49,9 +51,9 @@ type Options struct {
 	Log    *slog.Logger // nil: not logged
 
 	// Epoch is that of versions, see NextEpoch. Zero means the time in nanoseconds since 1970. With Places it is not used.
-	Epoch   uint64
-	Runner  *process.Runner // runs the Git commands of the node's classes (ClassManage, ...); nil: they are refused
-	Metrics *Metrics        // nil: not counted
+	Epoch      uint64
+	Runner     *process.Runner       // runs the Git commands of the node's classes (ClassManage, ...). Nil refuses them.
+	Registerer prometheus.Registerer // of metrics; may be nil
 
 	Upkeep *Upkeep // when repositories are maintained automatically; nil: never. It needs Runner.
 
@@ -72,10 +74,8 @@ type Options struct {
 	Packs    *packcache.Cache // for DropPacks; may be nil
 	Verifier *pack.Verifier   // forgets its results when packs are dropped; may be nil
 
-	Tables       *repo.Tables // lists refs in reftables; nil: repositories with reftables are refused
-	RefsMetrics  *refs.Metrics
-	GraphMetrics *graph.Metrics
-	Lookups      lookup.Options
+	Tables  *repo.Tables // lists refs in reftables; nil: repositories with reftables are refused
+	Lookups lookup.Options
 }
 
 // Node owns the repositories below a root. It is safe for concurrent use.
@@ -83,7 +83,7 @@ type Node struct {
 	root    string      // without symbolic links
 	start   os.FileInfo // of the root when the node was created
 	log     *slog.Logger
-	metrics *Metrics
+	metrics *metrics
 	options repo.Options
 	places  Places
 	// stopPlaces ends the background work of the directories.
@@ -145,8 +145,8 @@ func New(server *uploadpack.Server, o Options) (*Node, error) {
 	if err != nil {
 		return nil, err
 	}
-	options.Tables, options.Policy, options.RefsMetrics, options.GraphMetrics = o.Tables, o.Policy, o.RefsMetrics,
-		o.GraphMetrics
+	options.Tables, options.Policy = o.Tables, o.Policy
+	options.RefsMetrics, options.GraphMetrics = refs.NewMetrics(o.Registerer), graph.NewMetrics(o.Registerer)
 	root := options.Root
 	start, err := os.Stat(root)
 	if err != nil {
@@ -155,11 +155,8 @@ func New(server *uploadpack.Server, o Options) (*Node, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	if o.Metrics == nil {
-		o.Metrics = NewMetrics()
-	}
 	n := &Node{
-		root: root, start: start, log: o.Log, metrics: o.Metrics,
+		root: root, start: start, log: o.Log, metrics: newMetrics(o.Registerer),
 		options: options, places: o.Places, server: server, pushes: o.Pushes,
 		hooks: o.RepositoryHooks, packs: o.Packs, verifier: o.Verifier, lookups: lookup.New(o.Lookups),
 		runner: o.Runner, handles: newHandleTable(o.MaxOpen),

@@ -16,24 +16,22 @@ const (
 
 // subscription is one call of Watch with its queued events.
 type subscription struct {
-	repos   []*watchedRepo
-	eager   []*watchedRepo                // of them, those for which it is not patient
-	known   map[git.RepoPath]*git.Version // what the caller knew
-	metrics *Metrics
-	ready   chan struct{} // has a token while events may be queued
+	repos []*watchedRepo
+	eager []*watchedRepo                // of them, those for which it is not patient
+	known map[git.RepoPath]*git.Version // what the caller knew
+	ready chan struct{}                 // has a token while events may be queued
 
 	mu      sync.Mutex
 	queue   []Event
 	changes int
 }
 
-func newSubscription(m *Metrics, repos int) *subscription {
-	return &subscription{metrics: m, known: make(map[git.RepoPath]*git.Version, repos), ready: make(chan struct{}, 1)}
+func newSubscription(repos int) *subscription {
+	return &subscription{known: make(map[git.RepoPath]*git.Version, repos), ready: make(chan struct{}, 1)}
 }
 
 // push queues an event. It never blocks: if the queue is full, it becomes one reset for each repository.
-func (s *subscription) push(e Event, kind string) {
-	s.metrics.events.WithLabelValues(kind).Inc()
+func (s *subscription) push(e Event) {
 	s.mu.Lock()
 	s.queue = append(s.queue, e)
 	s.changes += len(e.Changes)
@@ -70,7 +68,6 @@ func (s *subscription) collapse() {
 	}
 	clear(s.queue[len(kept):])
 	s.queue = kept
-	s.metrics.events.WithLabelValues("overflow").Inc()
 }
 
 // serve sends the queued events until ctx ends or send fails.

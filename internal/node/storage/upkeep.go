@@ -35,7 +35,7 @@ const (
 type upkeep struct {
 	node *Node
 	Upkeep
-	metrics *Metrics
+	metrics *metrics
 
 	ctx     context.Context
 	end     context.CancelFunc
@@ -93,7 +93,7 @@ func (u *upkeep) changed(path git.RepoPath) {
 	c, ok := u.pending[path]
 	if !ok {
 		if len(u.pending) == maxPending {
-			u.metrics.checks.WithLabelValues("dropped").Inc()
+			u.metrics.upkeep.WithLabelValues("dropped").Inc()
 			return
 		}
 		c.first = now
@@ -101,7 +101,6 @@ func (u *upkeep) changed(path git.RepoPath) {
 	c.last = now
 	c.n++
 	u.pending[path] = c
-	u.metrics.pending.Set(float64(len(u.pending)))
 	if !u.started {
 		u.started = true
 		u.running.Go(u.run)
@@ -157,7 +156,6 @@ func (u *upkeep) next(now time.Time) (path git.RepoPath, wait time.Duration) {
 	}
 	if wait == 0 {
 		delete(u.pending, path)
-		u.metrics.pending.Set(float64(len(u.pending)))
 	}
 	return path, wait
 }
@@ -165,7 +163,7 @@ func (u *upkeep) next(now time.Time) (path git.RepoPath, wait time.Duration) {
 // maintainIfDue maintains a repository if it needs that.
 func (u *upkeep) maintainIfDue(path git.RepoPath) {
 	outcome, err := u.check(path)
-	u.metrics.checks.WithLabelValues(outcome).Inc()
+	u.metrics.upkeep.WithLabelValues(outcome).Inc()
 	switch {
 	case err == nil || u.ctx.Err() != nil || fault.Is(err, fault.NotFound):
 	case fault.Is(err, fault.Exhausted): // it is being maintained: check again later

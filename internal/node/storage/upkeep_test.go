@@ -17,10 +17,8 @@ import (
 )
 
 // checks reads how often maintenance was looked into, by outcome.
-func checks(t *testing.T, m *storage.Metrics) map[string]int {
+func checks(t *testing.T, reg *prometheus.Registry) map[string]int {
 	t.Helper()
-	reg := prometheus.NewRegistry()
-	reg.MustRegister(m.Collectors()...)
 	families, err := reg.Gather()
 	if err != nil {
 		t.Fatal(err)
@@ -42,10 +40,10 @@ func until(t *testing.T, what string, is func() bool) {
 	gittest.WaitFor(t, what, is)
 }
 
-func newUpkept(t *testing.T, when storage.Upkeep) (*root, *storage.Metrics) {
+func newUpkept(t *testing.T, when storage.Upkeep) (*root, *prometheus.Registry) {
 	t.Helper()
-	m := storage.NewMetrics()
-	return newRoot(t, storage.Options{Runner: newRunner(t), Metrics: m, Upkeep: &when}), m
+	reg := prometheus.NewRegistry()
+	return newRoot(t, storage.Options{Runner: newRunner(t), Registerer: reg, Upkeep: &when}), reg
 }
 
 // TestUpkeep changes refs until maintenance is due: by packs, by loose objects, by loose refs; and not before.
@@ -128,8 +126,8 @@ func TestUpkeepEndsWithTheNode(t *testing.T) {
 	}
 	objects, refs := repo.Objects(), repo.Git("for-each-ref")
 	for i := range 4 {
-		m := storage.NewMetrics()
-		r := newRoot(t, storage.Options{Root: dir, Runner: newRunner(t), Metrics: m,
+		reg := prometheus.NewRegistry()
+		r := newRoot(t, storage.Options{Root: dir, Runner: newRunner(t), Registerer: reg,
 			Upkeep: &storage.Upkeep{Packs: 1, Loose: 1, LooseRefs: 1, Quiet: time.Millisecond}})
 		r.RefsChanged(r.path("app"))
 		time.Sleep(time.Duration(i) * 15 * time.Millisecond) // somewhere in it

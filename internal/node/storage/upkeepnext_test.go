@@ -22,7 +22,7 @@ func TestUpkeepOfBusyRepositories(t *testing.T) {
 	}{
 		{9, 0, 10 * quiet}, {10, 0, quiet / 5}, {10, 5 * time.Second, 5 * time.Second}, {10, time.Hour, 10 * quiet},
 	} {
-		u := newUpkeep(&Node{metrics: NewMetrics()}, Upkeep{Packs: 2, Quiet: quiet})
+		u := newUpkeep(&Node{metrics: newMetrics(nil)}, Upkeep{Packs: 2, Quiet: quiet})
 		u.started, u.took = true, test.took // run is called by the test
 		for range test.changes {
 			u.changed(path)

@@ -117,9 +117,7 @@ func (w *warmer) wait(ctx context.Context, h *handle, prepared <-chan struct{}) 
 	case <-timer.C:
 	case <-ctx.Done():
 	}
-	waited := time.Since(start)
-	w.node.metrics.warmupWait.Observe(waited.Seconds())
-	return waited
+	return time.Since(start)
 }
 
 func (w *warmer) close() {

@@ -60,7 +60,7 @@ type hub struct {
 	interval         time.Duration
 	maxSubscriptions int
 	maxRepos         int
-	metrics          *Metrics
+	metrics          *metrics
 
 	ctx     context.Context // ends when the node is closed
 	cancel  context.CancelFunc
@@ -215,7 +215,7 @@ func (h *hub) subscribe(from []WatchFrom) (*subscription, error) {
 	if len(from) > MaxWatched {
 		return nil, fault.New(fault.Invalid, "too many repositories: got %d, one call can watch %d", len(from), MaxWatched)
 	}
-	s := newSubscription(h.metrics, len(from))
+	s := newSubscription(len(from))
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.ctx.Err() != nil {
@@ -241,7 +241,6 @@ func (h *hub) subscribe(from []WatchFrom) (*subscription, error) {
 	}
 	h.subscriptions++
 	h.running.Add(1)
-	h.metrics.watchers.Set(float64(h.subscriptions))
 	for _, f := range from {
 		w := h.repos[f.Path]
 		if w == nil {
@@ -280,7 +279,6 @@ func (h *hub) unsubscribe(s *subscription) {
 	defer h.mu.Unlock()
 	h.running.Done()
 	h.subscriptions--
-	h.metrics.watchers.Set(float64(h.subscriptions))
 	for _, w := range s.eager {
 		w.eager--
 	}
@@ -376,13 +374,11 @@ func (h *hub) work(next <-chan *watchedRepo, done func(), fn func(*watchedRepo))
 				replaced <- false
 				return
 			}
-			h.metrics.hanging.Inc()
 			h.running.Go(func() { h.work(next, done, fn) })
 			replaced <- true
 		})
 		fn(w)
 		if !timer.Stop() && <-replaced {
-			h.metrics.hanging.Dec()
 			h.hanging.Add(-1)
 			return
 		}

@@ -50,7 +50,7 @@ func (h *hub) join(ctx context.Context, w *watchedRepo, s *subscription) {
 	defer w.turn.unlock()
 	h.update(ctx, w, h.node.snapshot)
 	if w.isKnown {
-		s.push(w.firstEvent(s.known[w.path]), "first")
+		s.push(w.firstEvent(s.known[w.path]))
 	}
 	h.mu.Lock()
 	w.subscribers = append(w.subscribers, s)
@@ -91,7 +91,7 @@ func (h *hub) update(ctx context.Context, w *watchedRepo, take snapshotFunc) {
 	}
 	w.addHistory(snap, e)
 	if len(e.Changes) > 0 {
-		h.publish(w, e, "changes")
+		h.publish(w, e)
 	}
 }
 
@@ -118,15 +118,13 @@ func (h *hub) replace(w *watchedRepo, snap *refs.Snapshot, e Event) {
 	w.isKnown, w.snap, w.history, w.kept, w.floor = true, snap, nil, 0, e.Version.Generation
 	w.current = Event{Path: e.Path, Version: e.Version, Gone: e.Gone}
 	if !first {
-		kind := "reset"
 		if e.Gone {
-			kind = "gone"
 		}
-		h.publish(w, e, kind)
+		h.publish(w, e)
 		return
 	}
 	for _, s := range h.subscribersOf(w) { // they joined when the repository could not be read
-		s.push(w.firstEvent(s.known[w.path]), "first")
+		s.push(w.firstEvent(s.known[w.path]))
 	}
 }
 
@@ -191,9 +189,9 @@ func (h *hub) subscribersOf(w *watchedRepo) []*subscription {
 }
 
 // publish sends an event to the subscriptions of a repository.
-func (h *hub) publish(w *watchedRepo, e Event, kind string) {
+func (h *hub) publish(w *watchedRepo, e Event) {
 	for _, s := range h.subscribersOf(w) {
-		s.push(e, kind)
+		s.push(e)
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
@@ -40,13 +41,14 @@ type Warmup struct {
 	// Idle reports whether a slot for making packs is idle. Crowded reports whether clients wait for a slot, which stops
 	// fills of the warm-up without readers. Nil means idle and not crowded.
 	Idle, Crowded func() bool
-	Metrics       *WarmupMetrics // nil: not counted
+	Registerer    prometheus.Registerer // of metrics; may be nil
 }
 
 // warmth is the part of a Server that makes packs before clients request them.
 type warmth struct {
 	Warmup
 	warmer Warmer
+	packs  *prometheus.CounterVec // by result
 	shapes *shapes
 
 	hasMade atomic.Bool // made is not empty
@@ -73,7 +75,7 @@ func newWarmth(source packsource.Source, o *Warmup) *warmth {
 	if o == nil || !ok {
 		return nil
 	}
-	w := &warmth{Warmup: *o, warmer: warmer, made: map[packsource.Key]time.Time{}}
+	w := &warmth{Warmup: *o, warmer: warmer, packs: newWarmupMetric(o.Registerer), made: map[packsource.Key]time.Time{}}
 	for value, standard := range map[*time.Duration]time.Duration{&w.Window: 10 * time.Minute,
 		&w.MaxWait: 5 * time.Second} {
 		if *value <= 0 {
@@ -90,9 +92,6 @@ func newWarmth(source packsource.Source, o *Warmup) *warmth {
 	}
 	if w.Crowded == nil {
 		w.Crowded = func() bool { return false }
-	}
-	if w.Metrics == nil {
-		w.Metrics = NewWarmupMetrics()
 	}
 	w.shapes = newShapes(w.Window)
 	return w
@@ -137,7 +136,7 @@ func (w *warmth) countUse(key packsource.Key, result packsource.Result) {
 	defer w.mu.Unlock()
 	if _, ok := w.made[key]; ok {
 		w.forget(key)
-		w.Metrics.used.Inc()
+		w.count("used")
 	}
 }
 
@@ -154,7 +153,7 @@ func (w *warmth) addMade(key packsource.Key) {
 	for old, at := range w.made {
 		if now.Sub(at) > w.Window || len(w.made) >= maxMade {
 			w.forget(old)
-			w.Metrics.wasted.Inc()
+			w.count("wasted")
 		}
 	}
 	w.made[key] = now
@@ -200,12 +199,12 @@ func (s *Server) WarmUp(ctx context.Context, r *repo.Repo, onlyQuick bool, befor
 		}
 		if reason := w.reasonAgainst(&one.shape, made); reason != "" {
 			if !onlyQuick { // otherwise the next call counts it
-				w.Metrics.skip(reason)
+				w.count(reason)
 			}
 			continue
 		}
 		if !w.wait(ctx) {
-			w.Metrics.skip("busy")
+			w.count("busy")
 			return made
 		}
 		if s.warm(ctx, r, snapshot, one, tips, listing) {
@@ -254,7 +253,7 @@ func (s *Server) warm(ctx context.Context, r *repo.Repo, snapshot *refs.Snapshot
 	one.tips = digestOf(tips)
 	spec, next, err := s.specOf(ctx, r, snapshot, &one.shape, tips)
 	if err != nil {
-		w.Metrics.skip(reasonOf(ctx))
+		w.count(reasonOf(ctx))
 		return false
 	}
 	w.addMade(spec.Key()) // before the fill, because a client may follow it
@@ -267,17 +266,15 @@ func (s *Server) warm(ctx context.Context, r *repo.Repo, snapshot *refs.Snapshot
 	}
 	switch {
 	case err != nil:
-		w.Metrics.skip(reasonOf(ctx))
+		w.count(reasonOf(ctx))
 		if took > QuickWarmup {
 			w.shapes.setTook(one.kept, took)
 		}
 		return false
 	case !made:
-		w.Metrics.skip("there")
+		w.count("there")
 	default:
-		w.Metrics.made.Inc()
-		w.Metrics.bytes.Add(float64(bytes))
-		w.Metrics.seconds.Observe(took.Seconds())
+		w.count("made")
 		next.bytes, next.took, next.isUnused = bytes, took, true
 	}
 	w.shapes.advance(r.Incarnation, one.kept, next)
@@ -384,43 +381,21 @@ func (f *fetch) computeBoundary(ctx context.Context) error {
 	return err
 }
 
-// WarmupMetrics counts packs that are made before clients request them.
-type WarmupMetrics struct {
-	made, used, wasted, bytes prometheus.Counter
-	skipped                   *prometheus.CounterVec
-	seconds                   prometheus.Histogram
+// newWarmupMetric makes the metric of packs that are made before clients request them.
+func newWarmupMetric(r prometheus.Registerer) *prometheus.CounterVec {
+	packs := promauto.With(r).NewCounterVec(prometheus.CounterOpts{Name: "packhorse_warmup_packs_total",
+		Help: "Popular packs by result: made for new tips, and then used (a client requested it) or wasted. Others were " +
+			"not made: there (a client was faster), busy (no idle slot), crowded (clients wait), large, unused (the last " +
+			"one), limit, ended, failed."}, []string{"result"})
+	for _, result := range []string{"made", "used", "wasted", "there", "busy", "crowded", "large", "unused", "limit",
+		"ended", "failed"} {
+		packs.WithLabelValues(result)
+	}
+	return packs
 }
 
-// NewWarmupMetrics creates the metrics.
-func NewWarmupMetrics() *WarmupMetrics {
-	counter := func(name, help string) prometheus.Counter {
-		return prometheus.NewCounter(prometheus.CounterOpts{Name: "packhorse_warmup_" + name, Help: help})
-	}
-	m := &WarmupMetrics{
-		made:   counter("made_total", "Packs made for new tips before a client requested them."),
-		used:   counter("used_total", "Packs of the warm-up that a client requested; each counts once."),
-		wasted: counter("wasted_total", "Packs of the warm-up that no client requested within ten minutes."),
-		bytes:  counter("bytes_total", "Framed bytes of packs that the warm-up made."),
-		skipped: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "packhorse_warmup_skipped_total",
-			Help: "Popular packs not made, by reason: there (a client was faster), busy (no slot was " +
-				"idle), crowded (clients waited for a slot), large, unused, limit, ended, failed. The reason is large if " +
-				"the cache would not keep the pack. It is unused if the last pack had more than 1 GiB and no request."},
-			[]string{"reason"}),
-		seconds: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "packhorse_warmup_seconds",
-			Help: "Duration of making a pack for the warm-up.", Buckets: prometheus.ExponentialBuckets(0.001, 4, 10)}),
-	}
-	for _, reason := range []string{"there", "busy", "crowded", "large", "unused", "limit", "ended", "failed"} {
-		m.skipped.WithLabelValues(reason)
-	}
-	return m
-}
-
-func (m *WarmupMetrics) skip(reason string) { m.skipped.WithLabelValues(reason).Inc() }
-
-// Collectors returns the metrics to register.
-func (m *WarmupMetrics) Collectors() []prometheus.Collector {
-	return []prometheus.Collector{m.made, m.used, m.wasted, m.bytes, m.skipped, m.seconds}
-}
+// count counts a pack.
+func (w *warmth) count(result string) { w.packs.WithLabelValues(result).Inc() }
 
 // reserveNothing reserves none of the memory that clients' requests share.
 func reserveNothing(int64) error { return nil }

@@ -122,7 +122,7 @@ func (q *queue) add(d delivery) {
 func (q *queue) updateMetrics() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	m := q.hooks.o.Metrics
+	m := q.hooks.metrics
 	m.pending.WithLabelValues(q.target.Name).Set(float64(len(q.list)))
 	oldest := 0.0
 	if len(q.list) > 0 {
@@ -212,9 +212,9 @@ func (q *queue) deliver(d *delivery) (unavailable bool) {
 	if h.ctx.Err() != nil {
 		return false
 	}
-	h.o.Metrics.seconds.WithLabelValues(q.target.Name, "post-receive").Observe(time.Since(start).Seconds())
+	h.metrics.seconds.WithLabelValues(q.target.Name, "post-receive").Observe(time.Since(start).Seconds())
 	if err == nil && response.status/100 == 2 {
-		h.o.Metrics.deliveries.WithLabelValues(q.target.Name, "delivered").Inc()
+		h.metrics.deliveries.WithLabelValues(q.target.Name, "delivered").Inc()
 		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) { // it was abandoned meanwhile
 			h.o.Log.Error("cannot remove a successful delivery; it will be repeated", "file", path, "error", err)
 		}
@@ -231,7 +231,7 @@ func (q *queue) deliver(d *delivery) (unavailable bool) {
 		q.abandon(d, err.Error())
 		return false
 	}
-	h.o.Metrics.deliveries.WithLabelValues(q.target.Name, "failed").Inc()
+	h.metrics.deliveries.WithLabelValues(q.target.Name, "failed").Inc()
 	h.o.Log.Warn("cannot deliver a webhook; trying again", "target", q.target.Name, "delivery", id, "tries", tries,
 		"error", err)
 	if !isRejection(response.status) {
@@ -305,7 +305,7 @@ func (q *queue) drop(pushes map[string]*sharedPush) {
 // abandon moves a delivery to the abandoned ones.
 func (q *queue) abandon(d *delivery, reason string) {
 	h := q.hooks
-	h.o.Metrics.deliveries.WithLabelValues(q.target.Name, "dead").Inc()
+	h.metrics.deliveries.WithLabelValues(q.target.Name, "dead").Inc()
 	dir := filepath.Join(h.o.Dir, deadDir, q.target.Name)
 	kept := filepath.Join(dir, strings.TrimSuffix(d.name, sharedSuffix))
 	err := os.MkdirAll(dir, 0o700)

@@ -80,7 +80,7 @@ func (s *fakeStore) record(push string) {
 // openShared makes the Hooks of one node. Its work in the background runs when the test calls it.
 func openShared(t *testing.T, s *fakeStore, targets ...Target) *Hooks {
 	t.Helper()
-	h, err := New(Options{Dir: t.TempDir(), Targets: targets, Agent: "packhorse/test", Metrics: NewMetrics(), Store: s,
+	h, err := New(Options{Dir: t.TempDir(), Targets: targets, Agent: "packhorse/test", Store: s,
 		Log: slog.New(slog.NewTextHandler(io.Discard, nil)), Retry: time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
@@ -225,8 +225,8 @@ func TestNodeThatWasTakenForLost(t *testing.T) {
 	checkOutbox(t, s, b, "RUNS")
 	s.commit(t, a, late, true)
 	s.record("RUNS")
-	if keep(); a.shared.session == session || value(a.o.Metrics.pending) != 0 {
-		t.Errorf("%v deliveries wait on a node that lost its session, want none", value(a.o.Metrics.pending))
+	if keep(); a.shared.session == session || value(a.metrics.pending) != 0 {
+		t.Errorf("%v deliveries wait on a node that lost its session, want none", value(a.metrics.pending))
 	}
 	if err := running.End(runs.Updates); err != nil {
 		t.Fatal(err)

@@ -40,6 +40,8 @@ import (
 	"time"
 	"unicode"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/node/receivepack"
@@ -63,12 +65,12 @@ type Target struct {
 
 // Options configure Hooks.
 type Options struct {
-	Dir     string // directory of the outbox; used if a target has Post
-	Targets []Target
-	Agent   string
-	Metrics *Metrics
-	Log     *slog.Logger
-	Store   Store // keeps pushes and pending deliveries for other nodes; nil: none
+	Dir        string // directory of the outbox; used if a target has Post
+	Targets    []Target
+	Agent      string
+	Registerer prometheus.Registerer // of metrics; may be nil
+	Log        *slog.Logger
+	Store      Store // keeps pushes and pending deliveries for other nodes; nil: none
 
 	MaxCount int           // maximum number of pending deliveries of a target, and of abandoned ones. Zero means 10,000.
 	MaxBytes int64         // maximum size of them in bytes. Zero means 256 MiB.
@@ -90,6 +92,7 @@ const (
 // Hooks is a receivepack.Decider and a receivepack.Recorder. It is safe for concurrent use.
 type Hooks struct {
 	o       Options
+	metrics *metrics
 	queues  []*queue // of the targets with Post
 	shared  *sharing // nil without a Store
 	ctx     context.Context
@@ -105,7 +108,7 @@ func New(o Options) (*Hooks, error) {
 	o.MaxCount, o.MaxBytes = cmp.Or(o.MaxCount, defaultMaxCount), cmp.Or(o.MaxBytes, defaultMaxBytes)
 	o.Hold, o.Retry = cmp.Or(o.Hold, defaultHold), cmp.Or(o.Retry, defaultRetry)
 	o.Targets = slices.Clone(o.Targets)
-	h := &Hooks{o: o}
+	h := &Hooks{o: o, metrics: newMetrics(o.Registerer)}
 	h.ctx, h.stop = context.WithCancel(context.Background())
 	if o.Store != nil {
 		h.shared = newSharing(h, o.Store)
@@ -230,8 +233,8 @@ func (h *Hooks) ask(ctx context.Context, t *Target, p *receivepack.Push, body []
 	span.Text("packhorse.target", t.Name)
 	response, err := h.post(ctx, t, "pre-receive", p.ID, inflight.TraceParent(traced), body, maxReason)
 	span.End("")
-	h.o.Metrics.seconds.WithLabelValues(t.Name, "pre-receive").Observe(time.Since(start).Seconds())
-	count := func(result string) { h.o.Metrics.decisions.WithLabelValues(t.Name, result).Inc() }
+	h.metrics.seconds.WithLabelValues(t.Name, "pre-receive").Observe(time.Since(start).Seconds())
+	count := func(result string) { h.metrics.decisions.WithLabelValues(t.Name, result).Inc() }
 	switch {
 	case ctx.Err() != nil:
 		count("cancelled")

@@ -114,7 +114,7 @@ func (l *log) String() string {
 func open(t *testing.T, dir string, targets ...Target) (*Hooks, *log) {
 	t.Helper()
 	l := &log{}
-	h, err := New(Options{Dir: dir, Targets: targets, Agent: "packhorse/test", Metrics: NewMetrics(),
+	h, err := New(Options{Dir: dir, Targets: targets, Agent: "packhorse/test",
 		Log: slog.New(slog.NewTextHandler(l, nil)), Retry: time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
@@ -181,7 +181,7 @@ func value(c prometheus.Collector) (sum float64) {
 
 // dead reports whether the metric counts exactly one abandoned delivery.
 func dead(h *Hooks) bool {
-	d, err := h.o.Metrics.deliveries.CurryWith(prometheus.Labels{"result": "dead"})
+	d, err := h.metrics.deliveries.CurryWith(prometheus.Labels{"result": "dead"})
 	return err == nil && value(d.WithLabelValues("a")) == 1
 }
 
@@ -267,7 +267,7 @@ func TestRestart(t *testing.T) {
 	}
 	s.wait(t, 3)
 	h.Close()
-	if got := value(h.o.Metrics.pending); got != 20 || len(files(t, dir)) != 20 {
+	if got := value(h.metrics.pending); got != 20 || len(files(t, dir)) != 20 {
 		t.Errorf("%v wait, %v", got, files(t, dir))
 	}
 	if !strings.Contains(l.String(), "trying again") || strings.Contains(l.String(), s.URL) {
@@ -418,7 +418,7 @@ func TestDeadLetters(t *testing.T) {
 	}
 
 	dir = t.TempDir()
-	h, err := New(Options{Dir: dir, Targets: []Target{told("a", "http://192.0.2.1")}, Metrics: NewMetrics(),
+	h, err := New(Options{Dir: dir, Targets: []Target{told("a", "http://192.0.2.1")},
 		Log: slog.New(slog.DiscardHandler), MaxCount: 5})
 	if err != nil {
 		t.Fatal(err)
@@ -437,7 +437,7 @@ func TestDeadLetters(t *testing.T) {
 func TestGivenUpInAnAttempt(t *testing.T) {
 	t.Parallel()
 	s := newTarget(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadRequest) })
-	h, err := New(Options{Dir: t.TempDir(), Targets: []Target{told("a", s.URL)}, Metrics: NewMetrics(),
+	h, err := New(Options{Dir: t.TempDir(), Targets: []Target{told("a", s.URL)},
 		Log: slog.New(slog.DiscardHandler), MaxCount: 1,
 		Retry: time.Nanosecond})
 	if err != nil {
@@ -449,7 +449,7 @@ func TestGivenUpInAnAttempt(t *testing.T) {
 		p := push(fmt.Sprint("P", i), "1", "2")
 		do(t, h, p, p.Updates)
 	}
-	if n := value(h.o.Metrics.deliveries.WithLabelValues("a", "dead")); n < 99 {
+	if n := value(h.metrics.deliveries.WithLabelValues("a", "dead")); n < 99 {
 		t.Errorf("%v deliveries were given up, of 100", n)
 	}
 }
@@ -489,7 +489,7 @@ func TestOrder(t *testing.T) {
 	}
 	h.Start()
 	for _, q := range []string{"before", "after"} {
-		if !eventually(func() bool { return got() == "Other" && value(h.o.Metrics.deliveries) > 5 }) {
+		if !eventually(func() bool { return got() == "Other" && value(h.metrics.deliveries) > 5 }) {
 			t.Fatalf("%s the restart: %s", q, got())
 		}
 		h.Close()

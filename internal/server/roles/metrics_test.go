@@ -128,10 +128,11 @@ func registered(t *testing.T) []metric {
 		w.start(srv, listeners{})
 		collectors = append(collectors, reg.collectors...)
 	}
-	// no store can be opened
-	for _, m := range []metricSet{bucket.NewMetrics(), hydrate.NewMetrics(), store.NewMetrics()} {
-		collectors = append(collectors, m.Collectors()...)
-	}
+	reg := &recorder{Registerer: prometheus.NewRegistry()} // no store can be opened
+	bucket.NewMetrics(reg)
+	hydrate.NewMetrics(reg)
+	store.NewMetrics(reg)
+	collectors = append(collectors, reg.collectors...)
 	byName := map[string]metric{}
 	for _, c := range collectors {
 		descs := make(chan *prometheus.Desc, 100)

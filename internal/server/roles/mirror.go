@@ -48,15 +48,13 @@ func (s *server) addMirrors() error {
 		return err
 	}
 	m.origins = tables.origins
-	metrics, hookMetrics := mirror.NewMetrics(), forge.NewMetrics()
-	s.register(metrics, hookMetrics)
 	m.Mirrors, err = mirror.New(mirror.Options{Node: s.node, Rules: tables.rules, State: s.cfg.State,
-		Fsck: s.cfg.Push.Fsck, LFSCache: int64(s.cfg.LFS.Cache), Metrics: metrics, Log: s.log})
+		Fsck: s.cfg.Push.Fsck, LFSCache: int64(s.cfg.LFS.Cache), Registerer: s.reg, Log: s.log})
 	if err != nil {
 		return err
 	}
 	s.closers.push("mirrors", m.Mirrors.Close)
-	m.hooks = forge.NewReceiver(forge.Options{Refresh: m.refresh, Metrics: hookMetrics, Log: s.log})
+	m.hooks = forge.NewReceiver(forge.Options{Refresh: m.refresh, Registerer: s.reg, Log: s.log})
 	m.hooks.SetTables(tables.hooks)
 	s.closers.push("webhooks of forges", infallible(m.hooks.Close))
 	s.reloads = append(s.reloads, reloadStep{apply: func(cfg config.Config) error { return m.apply(cfg.Mirror) }})

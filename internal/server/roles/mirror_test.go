@@ -26,12 +26,12 @@ func TestMirrorTables(t *testing.T) {
 	if err := os.WriteFile(secret, []byte("correct-horse-battery-staple\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	m := &mirrors{metrics: origin.NewMetrics(), log: log}
+	m := &mirrors{metrics: origin.NewMetrics(nil), log: log}
 	if m.Mirrors, err = mirror.New(mirror.Options{Node: node, State: t.TempDir()}); err != nil {
 		t.Fatal(err)
 	}
 	defer m.Mirrors.Close()
-	m.hooks = forge.NewReceiver(forge.Options{Metrics: forge.NewMetrics(), Log: log})
+	m.hooks = forge.NewReceiver(forge.Options{Log: log})
 	defer m.hooks.Close()
 	defer func() { _ = closeOrigins(m.origins) }()
 

@@ -54,8 +54,7 @@ func (s *server) newOrigins(metrics *auth.Metrics) (*auth.Origins, error) {
 // originMetrics returns the metrics of the clients of origins, which it registers the first time.
 func (s *server) originMetrics() *origin.Metrics {
 	if s.origins == nil {
-		s.origins = origin.NewMetrics()
-		s.register(s.origins)
+		s.origins = origin.NewMetrics(s.reg)
 	}
 	return s.origins
 }

@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/packhorse-git/packhorse/internal/git/pack"
 	"github.com/packhorse-git/packhorse/internal/git/process"
 	"github.com/packhorse-git/packhorse/internal/git/reaper"
@@ -32,8 +34,6 @@ type packSources struct {
 
 // newPackSources makes the sources and pushes their closer.
 func (s *server) newPackSources() (*packSources, error) {
-	processMetrics, cacheMetrics := process.NewMetrics(), packcache.NewMetrics()
-	s.register(processMetrics, cacheMetrics)
 	var group *reaper.Group
 	if s.cfg.Git.Cgroup != "" {
 		var err error
@@ -42,7 +42,7 @@ func (s *server) newPackSources() (*packSources, error) {
 		}
 	}
 	runner, err := process.New(process.Options{
-		Git: s.cfg.Git.Program, Metrics: processMetrics, Log: s.log, Reaper: reaperProgram(&s.cfg, s.process.Program, s.log),
+		Git: s.cfg.Git.Program, Registerer: s.reg, Log: s.log, Reaper: reaperProgram(&s.cfg, s.process.Program, s.log),
 		Account: s.lanes.account(proctree.Git), Classes: s.cfg.GitClasses(), Group: group,
 	})
 	if err != nil {
@@ -56,15 +56,13 @@ func (s *server) newPackSources() (*packSources, error) {
 	p := &packSources{runner: runner}
 	s.closers.push("pack sources", p.close)
 	if s.cfg.Fetch.VerifyPacks {
-		metrics := pack.NewVerifyMetrics()
-		s.register(metrics)
-		p.verifier = pack.NewVerifier(s.log, metrics)
+		p.verifier = pack.NewVerifier(s.log, s.reg)
 	}
-	return p, s.stackSources(p, cacheMetrics)
+	return p, s.stackSources(p)
 }
 
 // stackSources makes the sources over the runner: git, the server itself unless it is disabled, and the cache.
-func (s *server) stackSources(p *packSources, cacheMetrics *packcache.Metrics) error {
+func (s *server) stackSources(p *packSources) error {
 	cfg := &s.cfg
 	fromGit, err := p.openGit(cfg, s.checkCopy)
 	if err != nil {
@@ -73,11 +71,9 @@ func (s *server) stackSources(p *packSources, cacheMetrics *packcache.Metrics) e
 	p.source = fromGit
 	setLibrary := func(packsource.Library) {}
 	if cfg.Packs.Source != config.PacksByGit {
-		metrics := native.NewMetrics()
-		s.register(metrics)
 		own := native.New(native.Options{
 			Git: fromGit, Always: cfg.Packs.Source == config.PacksByServer, Threads: cfg.Git.ThreadsPerPack(),
-			Memory: cfg.MemoryShares().Git, Time: cfg.Git.TimeLimit.Duration, Metrics: metrics, Log: s.log,
+			Memory: cfg.MemoryShares().Git, Time: cfg.Git.TimeLimit.Duration, Registerer: s.reg, Log: s.log,
 		})
 		p.source, setLibrary = own, own.SetLibrary
 	}
@@ -85,7 +81,7 @@ func (s *server) stackSources(p *packSources, cacheMetrics *packcache.Metrics) e
 	if !cfg.Cache.Enabled {
 		return nil
 	}
-	if err := p.openCache(&cfg.Cache, s.log, cacheMetrics); err != nil {
+	if err := p.openCache(&cfg.Cache, s.log, s.reg); err != nil {
 		return err
 	}
 	setLibrary(p.cache)
@@ -107,9 +103,9 @@ func (p *packSources) openGit(cfg *config.Config, damaged func(incarnation strin
 }
 
 // openCache opens the cache over the topmost source, and makes it the topmost source.
-func (p *packSources) openCache(cfg *config.CacheConfig, log *slog.Logger, metrics *packcache.Metrics) (err error) {
+func (p *packSources) openCache(cfg *config.CacheConfig, log *slog.Logger, r prometheus.Registerer) (err error) {
 	p.cache, err = packcache.Open(p.source, packcache.Options{
-		Dir: cfg.Dir, MaxBytes: int64(cfg.MaxBytes), Grace: orNever(cfg.Grace.Duration), Metrics: metrics, Log: log,
+		Dir: cfg.Dir, MaxBytes: int64(cfg.MaxBytes), Grace: orNever(cfg.Grace.Duration), Registerer: r, Log: log,
 	})
 	if err == nil {
 		p.source = p.cache

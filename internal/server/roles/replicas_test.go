@@ -69,7 +69,7 @@ func (*frailReply) Flush() error              { return errFrail }
 // newStorage makes a node for the repositories below a directory.
 func newStorage(t *testing.T, root string) *storage.Node {
 	t.Helper()
-	runner, err := process.New(process.Options{Metrics: process.NewMetrics(), Log: slog.New(slog.DiscardHandler),
+	runner, err := process.New(process.Options{Log: slog.New(slog.DiscardHandler),
 		Classes: map[process.Class]process.Limits{
 			packsource.ClassPack: {Slots: 2, Queue: 100, Wait: 5 * time.Minute, Time: 5 * time.Minute},
 		}})

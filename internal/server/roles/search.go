@@ -94,7 +94,7 @@ func (s *server) addSearch(source search.Source) error {
 	if err != nil {
 		return err
 	}
-	metrics, cfg := search.NewMetrics(), s.cfg.Index
+	cfg := s.cfg.Index
 	s.search = search.New(search.Options{
 		Dir: cfg.Dir, Source: source, Program: program, Branches: cfg.Branches,
 		Build:    ipc.Build{Version: s.process.Version, Revision: s.process.Revision},
@@ -103,9 +103,8 @@ func (s *server) addSearch(source search.Source) error {
 		IndexMemory: int64(cfg.Memory), IndexNice: indexNice, SearchNice: searchNice,
 		Ctags: findCtags(cfg.Ctags, s.log),
 		Delay: searchDelay, Debounce: indexDebounce, Scan: searchScan, Deltas: maxDeltas, Results: searchResults,
-		Timeout: searchTimeout, Log: s.log, Metrics: metrics, Account: s.lanes.account(searches),
+		Timeout: searchTimeout, Log: s.log, Registerer: s.reg, Account: s.lanes.account(searches),
 	})
-	s.register(metrics, s.search)
 	s.closers.push("search engine", s.search.Close)
 	return nil
 }

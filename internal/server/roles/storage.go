@@ -5,8 +5,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/packhorse-git/packhorse/internal/git/graph"
-	"github.com/packhorse-git/packhorse/internal/git/refs"
 	"github.com/packhorse-git/packhorse/internal/git/repo"
 	"github.com/packhorse-git/packhorse/internal/lfs/objects"
 	"github.com/packhorse-git/packhorse/internal/node/control"
@@ -95,9 +93,6 @@ func (s *server) sessions() control.Sessions {
 // newNode makes the node over the pack sources.
 func (s *server) newNode(hooks *webhook.Hooks) (*storage.Node, error) {
 	cfg, runner := s.cfg, s.packs.runner
-	refMetrics, graphMetrics := refs.NewMetrics(), graph.NewMetrics()
-	lookups, metrics := lookup.NewMetrics(), storage.NewMetrics()
-	s.register(refMetrics, graphMetrics, lookups, metrics)
 	epoch, err := storage.NextEpoch(cfg.State)
 	if err != nil {
 		return nil, err
@@ -118,10 +113,10 @@ func (s *server) newNode(hooks *webhook.Hooks) (*storage.Node, error) {
 		Root: cfg.Root, Hidden: []string{cfg.State, cfg.Cache.Dir}, Policy: cfg.Fetch.Policy(), Log: s.log, Epoch: epoch,
 		Pushes: pushes, Packs: s.packs.cache, Verifier: s.packs.verifier,
 		LFS: s.lfsOptions(), LFSCare: cfg.LFSCare(), Runner: runner, Upkeep: cfg.Maintenance.Upkeep(),
-		Tables:  repo.NewTables(runner),
-		Metrics: metrics, RefsMetrics: refMetrics, GraphMetrics: graphMetrics,
+		Tables:     repo.NewTables(runner),
+		Registerer: s.reg,
 		Lookups: lookup.Options{
-			Metrics: lookups, Memory: admit.NewBudget("objects",
+			Memory: admit.NewBudget("objects",
 				config.AtMost(lookup.DefaultMemory, cfg.MemoryShares().Server/4)),
 		},
 	}
@@ -138,8 +133,7 @@ func (s *server) lfsOptions() *objects.Options {
 		if s.store != nil {
 			o.MinFree = int64(s.cfg.Store.MinFree)
 		}
-		o.Metrics = objects.NewMetrics()
-		s.register(o.Metrics)
+		o.Registerer = s.reg
 	}
 	return o
 }
@@ -150,13 +144,11 @@ func (s *server) newWarmup() *uploadpack.Warmup {
 		return nil
 	}
 	slots := s.packs.runner.Queue(packsource.ClassPack)
-	w := &uploadpack.Warmup{
-		Metrics: uploadpack.NewWarmupMetrics(),
-		Idle:    func() bool { return slots.Queued() == 0 && slots.InUse() < slots.Size() },
-		Crowded: func() bool { return slots.Queued() > 0 },
+	return &uploadpack.Warmup{
+		Registerer: s.reg,
+		Idle:       func() bool { return slots.Queued() == 0 && slots.InUse() < slots.Size() },
+		Crowded:    func() bool { return slots.Queued() > 0 },
 	}
-	s.register(w.Metrics)
-	return w
 }
 
 // newPushes returns nil if pushes are disabled.
@@ -165,14 +157,12 @@ func (s *server) newPushes(hooks *webhook.Hooks) (*receivepack.Server, error) {
 	if !push.Enabled {
 		return nil, nil
 	}
-	metrics := receivepack.NewMetrics()
-	s.register(metrics)
 	o := receivepack.Options{
 		Runner: s.packs.runner, Agent: "packhorse/" + s.process.Version, Fsck: push.Fsck,
 		MaxSize: int64(push.MaxSize), MaxMemory: int64(push.MaxMemory),
 		Hooks: push.HooksDir, HookTime: push.HookTimeLimit.Duration, HooksConfig: push.HooksGitConfig,
 		RepositoryHooks: push.HookPolicy(), MissingLFS: receivepack.LFSPolicy(s.cfg.LFS.RequireObjects),
-		Scripts: filepath.Join(s.cfg.State, "hooks"), Journal: filepath.Join(s.cfg.State, "pushes"), Metrics: metrics,
+		Scripts: filepath.Join(s.cfg.State, "hooks"), Journal: filepath.Join(s.cfg.State, "pushes"), Registerer: s.reg,
 		Log: s.log,
 	}
 	if hooks != nil && hooks.Decides() {

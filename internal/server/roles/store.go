@@ -22,13 +22,11 @@ func (s *server) addStore() error {
 	if !cfg.Enabled() {
 		return checkPlainRoot(s.cfg.Root)
 	}
-	requests, copies, metrics := bucket.NewMetrics(), hydrate.NewMetrics(), store.NewMetrics()
-	s.register(requests, copies, metrics)
 	begin := time.Now()
 	var err error
-	s.store, err = openStore(&s.cfg, requests, store.Options{
-		Cache: hydrate.Options{Metrics: copies, Released: s.evicted},
-		Log:   s.log, Metrics: metrics,
+	s.store, err = openStore(&s.cfg, bucket.NewMetrics(s.reg), store.Options{
+		Cache: hydrate.Options{Metrics: hydrate.NewMetrics(s.reg), Released: s.evicted},
+		Log:   s.log, Metrics: store.NewMetrics(s.reg),
 	})
 	if err != nil {
 		return err

@@ -42,14 +42,12 @@ func newWarmWorld(t *testing.T, o uploadpack.Warmup) *warmWorld {
 	if err != nil {
 		t.Fatal(err)
 	}
-	packs := packcache.NewMetrics()
 	cache, err := packcache.Open(source, packcache.Options{Dir: t.TempDir(), MaxBytes: 1 << 30, MinFree: -1, Probation: -1,
-		Metrics: packs})
+		Registerer: w.reg})
 	if err != nil {
 		t.Fatal(err)
 	}
-	o.Metrics = uploadpack.NewWarmupMetrics()
-	w.reg.MustRegister(append(packs.Collectors(), o.Metrics.Collectors()...)...)
+	o.Registerer = w.reg
 	root := t.TempDir()
 	w.repo = gittest.InitAt(t, filepath.Join(root, "app.git"))
 	w.repo.Git("config", "uploadpack.allowFilter", "true")
@@ -159,7 +157,7 @@ func TestWarmUpMatchesClients(t *testing.T) {
 		t.Helper()
 		last, since := -1.0, time.Now()
 		for time.Since(since) < time.Second {
-			if now := w.metric("packhorse_warmup_made_total") + w.metric("packhorse_warmup_skipped_total"); now != last {
+			if now := w.metric("packhorse_warmup_packs_total"); now != last {
 				last, since = now, time.Now()
 			}
 			time.Sleep(5 * time.Millisecond)
@@ -182,9 +180,8 @@ func TestWarmUpMatchesClients(t *testing.T) {
 	if missed := w.metric("packhorse_cache_requests_total", "miss") - before; missed > 0 {
 		t.Errorf("misses after a warm-up = %v, want 0", missed)
 	}
-	if used := w.metric("packhorse_warmup_used_total"); used < float64(len(clients)) {
-		t.Errorf("%v packs used; %v made, %v skipped", used, w.metric("packhorse_warmup_made_total"),
-			w.metric("packhorse_warmup_skipped_total"))
+	if used := w.metric("packhorse_warmup_packs_total", "used"); used < float64(len(clients)) {
+		t.Errorf("%v packs used; %v made", used, w.metric("packhorse_warmup_packs_total", "made"))
 	}
 }
 
@@ -203,15 +200,15 @@ func TestWarmUpHasBounds(t *testing.T) {
 				filepath.Join(t.TempDir(), "clone"))...)
 		}
 		w.push(0)
-		skipped := func() bool { return w.metric("packhorse_warmup_skipped_total", reason) > 0 }
+		skipped := func() bool { return w.metric("packhorse_warmup_packs_total", reason) > 0 }
 		if reason == "there" { // the clients already have the state after this change
-			until(t, "made", func() bool { return w.metric("packhorse_warmup_made_total") == 2 })
+			until(t, "made", func() bool { return w.metric("packhorse_warmup_packs_total", "made") == 2 })
 			w.repo.Git("update-ref", "refs/heads/main", "main~1")
 			w.changed()
 		}
 		until(t, reason, skipped)
 		want := map[string]float64{"limit": 1, "there": 2}[reason]
-		if made := w.metric("packhorse_warmup_made_total"); made != want {
+		if made := w.metric("packhorse_warmup_packs_total", "made"); made != want {
 			t.Errorf("%s: %v packs made, want %v", reason, made, want)
 		}
 	}

@@ -22,11 +22,10 @@ func (s *server) newWebhooks() (*webhook.Hooks, error) {
 		return nil, nil
 	}
 	o := webhook.Options{Dir: filepath.Join(cfg.State, "outbox"), Agent: "packhorse/" + s.process.Version,
-		Metrics: webhook.NewMetrics(), Log: log}
+		Registerer: s.reg, Log: log}
 	if s.store != nil {
 		o.Store = s.store
 	}
-	s.register(o.Metrics)
 	for _, w := range cfg.Webhook {
 		t := webhook.Target{
 			Name: w.Name, URL: w.URL, Pre: slices.Contains(w.Events, config.EventPre),

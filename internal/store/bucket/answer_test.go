@@ -34,7 +34,7 @@ func scripted(t testing.TB, handler http.HandlerFunc) (*bucket.S3, bucket.Option
 	file := filepath.Join(t.TempDir(), "credentials")
 	writeCredentials(t, file, "key")
 	o := bucket.Options{
-		URL: "s3://git-prod/packhorse", Endpoint: server.URL, CredentialsFile: file, Metrics: bucket.NewMetrics(),
+		URL: "s3://git-prod/packhorse", Endpoint: server.URL, CredentialsFile: file,
 	}
 	return buckettest.Open(t, o), o
 }
@@ -161,7 +161,7 @@ func checkError(t *testing.T, name string, err error, kind fault.Kind, parts ...
 func TestBodies(t *testing.T) {
 	t.Parallel()
 	var requests atomic.Int32
-	b, o := scripted(t, func(w http.ResponseWriter, r *http.Request) {
+	_, o := scripted(t, func(w http.ResponseWriter, r *http.Request) {
 		n := requests.Add(1)
 		w.Header().Set("Last-Modified", time.Now().UTC().Format(http.TimeFormat))
 		switch {
@@ -172,6 +172,9 @@ func TestBodies(t *testing.T) {
 			_, _ = io.WriteString(w, "1234567890")
 		}
 	})
+	registry := prometheus.NewRegistry()
+	o.Metrics = bucket.NewMetrics(registry)
+	b := buckettest.Open(t, o)
 	if got, _, err := b.Get(t.Context(), "once", 10); string(got) != "1234567890" || err != nil || requests.Load() != 2 {
 		t.Errorf("Get = %q, %v with %d requests, want the whole body with 2", got, err, requests.Load())
 	}
@@ -187,8 +190,6 @@ func TestBodies(t *testing.T) {
 	_, _, err = b.Open(t.Context(), "whole", 2, 3)
 	checkError(t, "range", err, fault.Corrupt, "open s3://git-prod/packhorse/whole: ", "Content-Range")
 
-	registry := prometheus.NewRegistry()
-	registry.MustRegister(o.Metrics.Collectors()...)
 	families, err := registry.Gather()
 	if err != nil {
 		t.Fatal(err)

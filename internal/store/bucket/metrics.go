@@ -1,6 +1,9 @@
 package bucket
 
-import "github.com/prometheus/client_golang/prometheus"
+import (
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+)
 
 // Metrics are the metrics of requests to the object storage.
 type Metrics struct {
@@ -11,29 +14,25 @@ type Metrics struct {
 	sent, received prometheus.Counter // of bytes
 }
 
-// NewMetrics returns metrics that are not yet registered.
-func NewMetrics() *Metrics {
+// NewMetrics creates the metrics.
+func NewMetrics(r prometheus.Registerer) *Metrics {
+	with := promauto.With(r)
 	m := &Metrics{
-		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
+		requests: with.NewCounterVec(prometheus.CounterOpts{
 			Name: "packhorse_store_requests_total",
 			Help: "Requests to the object storage by operation (create, get, range, put, copy, list, delete, other) and code: " +
 				"the HTTP status, or error if there was no answer. Retries count. 429 and 503 mean that the storage throttles.",
 		}, []string{"operation", "code"}),
-		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		seconds: with.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "packhorse_store_request_seconds",
 			Help:    "Time from the start of a request to the object storage to the header of its answer, by operation.",
 			Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 10, 30},
 		}, []string{"operation"}),
-		bytes: prometheus.NewCounterVec(prometheus.CounterOpts{
+		bytes: with.NewCounterVec(prometheus.CounterOpts{
 			Name: "packhorse_store_bytes_total",
 			Help: "Bytes of bodies exchanged with the object storage, by direction: sent or received.",
 		}, []string{"direction"}),
 	}
 	m.sent, m.received = m.bytes.WithLabelValues("sent"), m.bytes.WithLabelValues("received")
 	return m
-}
-
-// Collectors returns the metrics to register.
-func (m *Metrics) Collectors() []prometheus.Collector {
-	return []prometheus.Collector{m.requests, m.seconds, m.bytes}
 }

@@ -186,7 +186,6 @@ func (d *downloader) request(ctx context.Context, f *os.File, key string, offset
 			}
 			n += int64(m)
 			d.count(int64(m))
-			d.cache.metrics.downloaded.Add(float64(m))
 		}
 		switch {
 		case n == length:

@@ -90,7 +90,7 @@ func Open(o Options) (*Cache, error) {
 	c.options.Wait = cmp.Or(o.Wait, defaultWait)
 	c.log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	if c.metrics = o.Metrics; c.metrics == nil {
-		c.metrics = NewMetrics()
+		c.metrics = NewMetrics(nil)
 	}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	if err := c.load(); err != nil {

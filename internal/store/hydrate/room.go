@@ -127,7 +127,7 @@ func (c *Cache) evictOne() bool {
 			if x.repository.fetches[x.name] == nil {
 				c.removeFileLocked(x)
 				c.mu.Unlock()
-				c.metrics.evictedFiles.Inc()
+				c.metrics.evictions.WithLabelValues("object").Inc()
 				return true
 			}
 		case *Repository:
@@ -154,7 +154,7 @@ func (c *Cache) evictOne() bool {
 	r.unlink(names)
 	_ = os.Remove(filepath.Join(r.dir, commitGraph)) // the next hydration replaces it
 	r.finish(t, nil)
-	c.metrics.evictions.Inc()
+	c.metrics.evictions.WithLabelValues("packs").Inc()
 	c.log.Info("a repository was evicted", "repository_id", r.id, "packs", len(names), "bytes", freed)
 	return true
 }

@@ -7,41 +7,36 @@ package native
 
 import (
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"github.com/packhorse-git/packhorse/internal/node/packsource"
 )
 
-// Metrics counts the packs that were made. It is safe for concurrent use.
-type Metrics struct {
-	packs, fallbacks, objects, bytes *prometheus.CounterVec
-
-	selection, writing prometheus.Histogram
+// metrics counts the packs that were made. It is safe for concurrent use.
+type metrics struct {
+	packs, fallbacks, bytes *prometheus.CounterVec
+	selection, writing      prometheus.Observer
 }
 
-// NewMetrics creates the metrics.
-func NewMetrics() *Metrics {
+func newMetrics(r prometheus.Registerer) *metrics {
+	with := promauto.With(r)
 	vec := func(name, help, label string) *prometheus.CounterVec {
-		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, []string{label})
+		return with.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, []string{label})
 	}
-	seconds := func(name, help string) prometheus.Histogram {
-		return prometheus.NewHistogram(prometheus.HistogramOpts{Name: name, Help: help,
-			Buckets: prometheus.ExponentialBuckets(0.00025, 4, 11)})
-	}
-	const representations = "reused_disk (copied from a pack of the repository), reused_cache (copied from an earlier " +
-		"pack of the cache), encoded (compressed again)."
-	m := &Metrics{
+	seconds := with.NewHistogramVec(prometheus.HistogramOpts{Name: "packhorse_pack_seconds",
+		Help:    "Time to make a pack in process, by stage: select its objects, write (copy and encode) them.",
+		Buckets: prometheus.ExponentialBuckets(0.00025, 4, 11)}, []string{"stage"})
+	m := &metrics{
 		packs: vec("packhorse_packs_made_total",
 			"Complete packs by source: native (made in process), git (made by git pack-objects after a fallback).",
 			"source"),
 		fallbacks: vec("packhorse_pack_fallbacks_total",
 			"Packs that were not made in process, by reason (docs/explanation/packs.md).", "reason"),
-		objects: vec("packhorse_pack_objects_total",
-			"Objects of packs made in process, by representation: "+representations, "representation"),
 		bytes: vec("packhorse_pack_bytes_total",
-			"Bytes of the entries of packs made in process, by representation: "+representations, "representation"),
-		selection: seconds("packhorse_pack_select_seconds", "Time to select the objects of a pack made in process."),
-		writing: seconds("packhorse_pack_write_seconds",
-			"Time to copy and encode the objects of a pack made in process, and to hand them over."),
+			"Bytes of the entries of packs made in process: copied from a pack of the repository (reused_disk) or of the cache "+
+				"(reused_cache), or compressed again (encoded).",
+			"representation"),
+		selection: seconds.WithLabelValues("select"), writing: seconds.WithLabelValues("write"),
 	}
 	for _, source := range []string{packsource.SourceNative, packsource.SourceGit} {
 		m.packs.WithLabelValues(source)
@@ -50,13 +45,8 @@ func NewMetrics() *Metrics {
 	return m
 }
 
-// Collectors returns the metrics to register.
-func (m *Metrics) Collectors() []prometheus.Collector {
-	return []prometheus.Collector{m.packs, m.fallbacks, m.objects, m.bytes, m.selection, m.writing}
-}
-
 // made counts a complete pack.
-func (m *Metrics) made(how packsource.Made) {
+func (m *metrics) made(how packsource.Made) {
 	m.packs.WithLabelValues(how.Source).Inc()
 	if how.Source != packsource.SourceNative {
 		return
@@ -66,15 +56,14 @@ func (m *Metrics) made(how packsource.Made) {
 	m.represent(how)
 }
 
-// represent counts the objects of a pack.
-func (m *Metrics) represent(how packsource.Made) {
+// represent counts the bytes of a pack.
+func (m *metrics) represent(how packsource.Made) {
 	for representation, count := range map[string]packsource.Count{
 		"reused_disk": how.ReusedDisk, "reused_cache": how.ReusedCache, "encoded": how.Encoded,
 	} {
-		m.objects.WithLabelValues(representation).Add(float64(count.Objects))
 		m.bytes.WithLabelValues(representation).Add(float64(count.Bytes))
 	}
 }
 
 // fallback counts a pack that is not made in process. The reason is one word.
-func (m *Metrics) fallback(reason string) { m.fallbacks.WithLabelValues(reason).Inc() }
+func (m *metrics) fallback(reason string) { m.fallbacks.WithLabelValues(reason).Inc() }

@@ -72,7 +72,7 @@ func (p *nativePack) Send(ctx context.Context, out packsource.Output) error {
 	switch {
 	case err == nil:
 		p.slot.Release() // the index needs none
-		p.s.o.Metrics.made(p.info.Made)
+		p.s.metrics.made(p.info.Made)
 		return nil
 	case p.ended != nil:
 		return p.ended
@@ -87,7 +87,7 @@ func (p *nativePack) Send(ctx context.Context, out packsource.Output) error {
 	if inProcess.Err() != nil {
 		return fault.Wrap(fault.KindOf(inProcess.Err()), "the pack was abandoned", err)
 	}
-	p.s.o.Metrics.fallback(why.reason)
+	p.s.metrics.fallback(why.reason)
 	if p.s.o.Always {
 		return fault.Wrap(fault.KindOf(err), "the pack cannot be made in process: "+why.reason,
 			cmp.Or(why.err, errAlways))
@@ -99,7 +99,7 @@ func (p *nativePack) Send(ctx context.Context, out packsource.Output) error {
 		return err
 	}
 	if err = p.git.Send(ctx, out); err == nil {
-		p.s.o.Metrics.made(p.Info().Made)
+		p.s.metrics.made(p.Info().Made)
 	}
 	return err
 }

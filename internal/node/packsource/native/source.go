@@ -7,6 +7,7 @@ import (
 	"time"
 
 	lru "github.com/hashicorp/golang-lru/v2"
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/packhorse-git/packhorse/internal/node/packsource"
 )
@@ -26,13 +27,14 @@ type Options struct {
 	// Time is the maximum time for one pack. 0 means no limit.
 	Time time.Duration
 
-	Metrics *Metrics     // nil: not collected
-	Log     *slog.Logger // nil: slog.Default
+	Registerer prometheus.Registerer // of metrics; may be nil
+	Log        *slog.Logger          // nil: slog.Default
 }
 
 // Source makes packs in process.
 type Source struct {
 	o       Options
+	metrics *metrics
 	log     *slog.Logger
 	library packsource.Library
 	bitmaps *bitmaps
@@ -45,14 +47,11 @@ type Source struct {
 
 // New returns a Source.
 func New(o Options) *Source {
-	s := &Source{o: o, log: o.Log, bitmaps: newBitmaps()}
+	s := &Source{o: o, metrics: newMetrics(o.Registerer), log: o.Log, bitmaps: newBitmaps()}
 	s.headers, _ = lru.New[packsource.Key, verifiedHeader](maxHeaders) // the sizes are valid
 	s.failed, _ = lru.New[string, time.Time](maxFailures)
 	if s.log == nil {
 		s.log = slog.Default()
-	}
-	if s.o.Metrics == nil {
-		s.o.Metrics = NewMetrics()
 	}
 	if s.o.Memory <= 0 {
 		s.o.Memory = 1 << 30
