@@ -29,7 +29,7 @@ max_header = 1        # !
 [cache]
 max_bytes = "many"    # !
 [lanes]
-small = -1            # !
+cold = -1             # !
 [[auth.rule]]
 who = ["alice", "a:b:c"] # !
 repositories = ["team/**", "a//b"] # !

@@ -135,7 +135,7 @@ func TestDoctorOfAConfiguration(t *testing.T) {
 	root, dir := t.TempDir(), t.TempDir()
 	cert, key := makeCertificate(t, dir, -time.Hour)
 	file := filepath.Join(dir, "packhorse.toml")
-	text := fmt.Sprintf("root = %q\n[http]\ntls_cert = %q\ntls_key = %q\n[lanes]\nsmall = -1\n[cache]\nmax_byte = 3\n",
+	text := fmt.Sprintf("root = %q\n[http]\ntls_cert = %q\ntls_key = %q\n[lanes]\ncold = -1\n[cache]\nmax_byte = 3\n",
 		root, cert, key)
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)

@@ -17,7 +17,6 @@ func TestCheckStore(t *testing.T) {
 		{"[store]\nendpoint = \"https://s3.example\"", "FILE:2: store.endpoint needs store.url"},
 		{store + "endpoint = \"s3.example:9000\"", "FILE:3: store.endpoint: "},
 		{store + "profile = \"git\"", "store.profile needs store.credentials_file"},
-		{store + "wait = \"0s\"", "store.wait"},
 		{store + "[[mirror]]\nfrom = \"https://github.com/\"", "mirrors and a store are not possible in one process"},
 	} {
 		cfg, from, err := loadText(t, test.text)
