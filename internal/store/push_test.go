@@ -96,6 +96,22 @@ func (n *gitNode) serve(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
+// A want by name needs a check for changes at each fetch, so it is not offered.
+func TestNoWantsByName(t *testing.T) {
+	t.Parallel()
+	n := newGitNode(t, newBucket(t), receivepack.Options{})
+	if err := n.ImportDir(t.Context(), repoPath("app"), gittest.Init(t).Dir); err != nil {
+		t.Fatal(err)
+	}
+	response := httptest.NewRecorder()
+	session := node.Session{Service: protocol.UploadPack, Version: protocol.V2, Stateless: true}
+	_, err := n.node.Advertise(t.Context(), repoPath("app"), session, &httpResponse{ResponseWriter: response})
+	got := response.Body.String()
+	if err != nil || !strings.Contains(got, "fetch=") || strings.Contains(got, "ref-in-want") {
+		t.Errorf("Advertise() = %q, %v, want fetch without ref-in-want", got, err)
+	}
+}
+
 // httpResponse is a node.ResponseWriter.
 type httpResponse struct {
 	http.ResponseWriter

@@ -295,11 +295,6 @@ func TestPlacesServeTheLatestRefs(t *testing.T) {
 	for _, path := range []string{"team/app", "team/app.git"} {
 		r.serves(path, app.main())
 	}
-	var advertised answer
-	if _, err := r.Advertise(t.Context(), r.path("team/app"), version2, &advertised); err != nil ||
-		strings.Contains(advertised.String(), "ref-in-want") {
-		t.Errorf("Advertise() = %q, %v, want no ref-in-want: wants by name need a check", advertised.String(), err)
-	}
 	checks := app.checks
 	r.key("team/app", app.main())
 	if app.checks != checks {
