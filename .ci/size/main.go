@@ -1,6 +1,6 @@
-// Command size counts the lines of code of the module, without comments, blank lines and generated code. It prints those
-// that the server links, those that only packhorse-bench and packhorse-search link, and those of tests. It also counts
-// packages, configuration keys, metrics, and the words in documents.
+// Command size counts the lines of code of the module, without comments, blank lines and generated code. It prints
+// those that the server links, those that only packhorse-bench and packhorse-search link, and those of tests. It also
+// counts packages, configuration keys, metrics, and the words in documents.
 //
 //	size                  prints the numbers
 //	size -packages        prints lines of code for each package

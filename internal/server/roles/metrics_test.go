@@ -108,6 +108,7 @@ func registered(t *testing.T) []metric {
 		cfg.Mirror = []config.MirrorConfig{{From: "https://git.example/", Fresh: config.MirrorAlways,
 			Auth: config.MirrorByOrigin}}
 		cfg.Tracing.Endpoint = "http://127.0.0.1:1"
+		cfg.Webhook = []config.WebhookConfig{{Name: "w", URL: "http://127.0.0.1:1/", Events: []string{"post-receive"}}}
 		cfg.Complete(role, getenv())
 		reg := &recorder{Registerer: prometheus.NewRegistry()}
 		log, parts := slog.New(slog.DiscardHandler), new(closers)
