@@ -253,7 +253,7 @@ func TestStore(t *testing.T) {
 			w.git(work.Dir, "push", "-q", b.url(repo), "main:refs/heads/"+rand.Text())
 			w.clone(b.url(repo))
 		}
-		if n := b.metric("packhorse_store_evictions_total"); n < 2 {
+		if n := b.metric(`packhorse_store_evictions_total{kind="packs"}`); n < 2 {
 			t.Errorf("%v evictions, want at least 2", n)
 		}
 		want = a.refs("team/app")
