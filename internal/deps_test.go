@@ -88,11 +88,10 @@ var rooms = map[string][]string{
 	"github.com/failsafe-go/...":                                {"mirror/origin", "gateway/resolve"},
 	"maragu.dev/gomponents/...":                                 {"gateway/web"},
 	"github.com/alecthomas/chroma/...":                          {"gateway/web"},
-	"charm.land/...":                                            {"operations/top/tui"},
 	"github.com/charmbracelet/...":                              {"operations/top/tui"},
 	"github.com/creack/...":                                     {}, // tests: a terminal
 	"github.com/chromedp/...":                                   {}, // tests: a browser
-	"golang.org/x/term":                                         {"operations/observe", "bench/loadgen"},
+	"golang.org/x/term":                                         {"operations/...", "bench/loadgen"},
 	"go.opentelemetry.io/otel/sdk/...":                          {"operations/tracing"},
 	"go.opentelemetry.io/otel/exporters/...":                    {"operations/tracing"},
 	"net/http/pprof":                                            {"operations/observe"},

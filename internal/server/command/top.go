@@ -85,13 +85,14 @@ func (a *topAsker) show(ctx context.Context, env Env, asJSON, once bool, interva
 	if err != nil {
 		return err
 	}
-	in, isFile := env.Stdin.(*os.File)
-	if once || !isFile || !observe.IsTerminal(in) || !observe.IsTerminal(env.Stdout) || env.Getenv("TERM") == "dumb" {
+	in, isIn := env.Stdin.(*os.File)
+	out, isOut := env.Stdout.(*os.File)
+	if once || !isIn || !isOut || !observe.IsTerminal(in) || !observe.IsTerminal(out) || env.Getenv("TERM") == "dumb" {
 		_, err := fmt.Fprintln(env.Stdout, tui.Frame(first, nil, tui.View{Width: 120, Sort: by, From: address}))
 		return err
 	}
 	return tui.Run(ctx, first, tui.Options{
-		In: in, Out: env.Stdout, Environ: env.Environ, From: address, Sort: by, Interval: interval,
+		In: in, Out: out, From: address, Sort: by, Interval: interval,
 		Source: func(ctx context.Context) (*top.State, error) {
 			text, err := a.ask(ctx, address)
 			if err != nil {
