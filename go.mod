@@ -17,6 +17,7 @@ require (
 	github.com/failsafe-go/failsafe-go v0.9.8
 	github.com/go-enry/go-enry/v2 v2.8.8
 	github.com/go-jose/go-jose/v4 v4.1.9
+	github.com/gomodule/redigo v1.9.3
 	github.com/grafana/regexp v0.0.0-20240607082908-2cb410fa05da
 	github.com/hashicorp/golang-lru/v2 v2.0.7
 	github.com/klauspost/compress v1.20.1
@@ -26,7 +27,6 @@ require (
 	github.com/prometheus/client_golang v1.25.0
 	github.com/prometheus/client_model v0.6.3
 	github.com/prometheus/procfs v0.22.0
-	github.com/redis/go-redis/v9 v9.23.0
 	github.com/rogpeppe/go-internal v1.16.0
 	github.com/sourcegraph/zoekt v0.0.0-20240808144359-20c496e3680f
 	github.com/spf13/cobra v1.10.2

@@ -14,11 +14,12 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/redis/go-redis/v9"
+	"github.com/gomodule/redigo/redis"
 	"github.com/spf13/pflag"
 
 	"github.com/packhorse-git/packhorse/internal/bench/gitload"
 	"github.com/packhorse-git/packhorse/internal/bench/loadgen"
+	"github.com/packhorse-git/packhorse/internal/gateway/resolve"
 )
 
 // resolveOptions is a search front end that finds the object ID of each result before it forwards a response.
@@ -200,23 +201,34 @@ func (o *searchOptions) repository(name string) (string, error) {
 // byRedis keeps each repository's object ID in Redis while the run lasts.
 func (o *searchOptions) byRedis(ctx context.Context,
 	s *searched) (func(context.Context, searchMatch) error, func(), error) {
-	options, err := redis.ParseURL(o.redis)
-	if err != nil {
+	address, err := resolve.ParseRedisURL(o.redis)
+	if err != nil || address.TLS {
 		return nil, nil, errors.New("--redis: want redis://HOST:PORT/DB")
 	}
-	client := redis.NewClient(options)
+	pool := &redis.Pool{MaxIdle: 64, DialContext: func(ctx context.Context) (redis.Conn, error) {
+		return redis.DialContext(ctx, address.Network, address.Address, redis.DialDatabase(address.Database))
+	}}
+	do := func(ctx context.Context, command string, args ...any) error {
+		conn, err := pool.GetContext(ctx)
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		_, err = conn.Do(command, args...)
+		return err
+	}
 	key := func(m searchMatch) string { return "packhorse-bench:" + m.repository }
-	var keys []string
+	var keys []any
 	for _, m := range s.matches {
 		keys = append(keys, key(m))
-		if err := client.Set(ctx, key(m), m.commit, time.Hour).Err(); err != nil {
-			client.Close()
+		if err := do(ctx, "SET", key(m), m.commit, "EX", int(time.Hour/time.Second)); err != nil {
+			pool.Close()
 			return nil, nil, fmt.Errorf("--redis: %w", err)
 		}
 	}
 	undo := func() {
-		client.Del(context.WithoutCancel(ctx), keys...)
-		client.Close()
+		_ = do(context.WithoutCancel(ctx), "DEL", keys...)
+		pool.Close()
 	}
-	return func(ctx context.Context, m searchMatch) error { return client.Get(ctx, key(m)).Err() }, undo, nil
+	return func(ctx context.Context, m searchMatch) error { return do(ctx, "GET", key(m)) }, undo, nil
 }

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gomodule/redigo/redis"
+
 	"github.com/packhorse-git/packhorse/internal/node"
 )
 
@@ -81,7 +83,10 @@ func BenchmarkResolveRedis(b *testing.B) {
 	if _, err := fill.Resolve(b.Context(), questions); err != nil {
 		b.Fatal(err)
 	}
-	eventually(b, "all answers are in Redis", func() bool { return server.client.DBSize(b.Context()).Val() == 3001 })
+	eventually(b, "all answers are in Redis", func() bool {
+		n, _ := redis.Int(server.do("DBSIZE"))
+		return n == 3001
+	})
 	ask(b, tiers, "team/app", "HEAD")
 	before := hits(tiers)
 	median(b, func(i int) {
@@ -101,9 +106,7 @@ func (s *redisServer) onLoopback(b *testing.B) (url string) {
 	}
 	_, port, _ := net.SplitHostPort(free.Addr().String())
 	free.Close()
-	if err := s.client.ConfigSet(b.Context(), "port", port).Err(); err != nil {
-		b.Fatal(err)
-	}
+	s.configure(b, "port", port)
 	return "redis://127.0.0.1:" + port
 }
 

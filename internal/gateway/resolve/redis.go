@@ -1,20 +1,24 @@
 package resolve
 
 import (
+	"cmp"
 	"context"
+	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"net/url"
+	"path/filepath"
+	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/failsafe-go/failsafe-go/circuitbreaker"
-	"github.com/redis/go-redis/v9"
-	"github.com/redis/go-redis/v9/maintnotifications"
+	"github.com/gomodule/redigo/redis"
 
 	"github.com/packhorse-git/packhorse/internal/git"
 )
@@ -39,7 +43,7 @@ type RedisOptions struct {
 // concurrent use.
 type Redis struct {
 	o       RedisOptions
-	client  *redis.Client
+	pool    *redis.Pool
 	breaker circuitbreaker.CircuitBreaker[any]
 	coder   coder
 	garbage atomic.Int64 // consecutive replies with invalid values
@@ -64,12 +68,13 @@ const (
 	readBatch   = 1000
 	maxGarbage  = 8 // consecutive replies with invalid values, after which Redis is bypassed
 	connections = 16
+	idle        = time.Second // after which a connection is tested before it is used
 )
 
 // setNewer writes a value unless there is a newer one, or the repository is known to have a newer version. KEYS: fence,
 // value. ARGV: order, value, time to live of the value and of the fence in ms. An order has 34 bytes. An invalid one
 // counts as the oldest.
-var setNewer = redis.NewScript(`
+var setNewer = redis.NewScript(-1, `
 local function order(key)
 	local s = redis.call("GETRANGE", key, 0, 33)
 	if string.match(s, "^P1%x+$") and #s == 34 then return s end
@@ -92,34 +97,13 @@ func NewRedis(o RedisOptions) (*Redis, error) {
 	if o.TTL <= 0 {
 		o.TTL = time.Minute
 	}
-	quiet()
-	client, err := ParseRedisURL(o.URL)
+	address, err := ParseRedisURL(o.URL)
 	if err != nil {
 		return nil, err
 	}
-	if client.TLSConfig != nil {
-		client.TLSConfig.RootCAs = o.Authorities
-	}
-	client.Protocol, client.MaxRetries = 2, -1
-	client.DialTimeout, client.PoolTimeout = o.Timeout, o.Timeout
-	client.DialerRetries = 1
-	client.ReadTimeout, client.WriteTimeout, client.ContextTimeoutEnabled = -1, -1, true // each call has its own timeout
-	client.PoolSize, client.MaxActiveConns = connections, connections
-	client.DisableIdentity = true
-	client.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
-	if o.Password != nil {
-		user := client.Username
-		client.CredentialsProvider = func() (string, string) { return user, o.Password() }
-	}
-	dial := redis.NewDialer(client)
-	client.Dialer = func(ctx context.Context, network, address string) (net.Conn, error) {
-		conn, err := dial(ctx, network, address)
-		if err != nil {
-			return nil, err
-		}
-		return &guarded{Conn: conn}, nil
-	}
-	r := &Redis{o: o, client: redis.NewClient(client), coder: coder{o.Secret}, writes: make(chan write, maxWrites)}
+	r := &Redis{o: o, coder: coder{o.Secret}, writes: make(chan write, maxWrites)}
+	r.pool = &redis.Pool{MaxIdle: connections, MaxActive: connections, Wait: true, TestOnBorrowContext: r.test,
+		DialContext: func(ctx context.Context) (redis.Conn, error) { return r.dial(ctx, address) }}
 	ctx, cancel := context.WithCancel(context.Background())
 	r.stop = cancel
 	opened := make(chan struct{}, 1)
@@ -135,38 +119,88 @@ func NewRedis(o RedisOptions) (*Redis, error) {
 	return r, nil
 }
 
-// quiet discards the client's own log lines, because it returns the same information as errors.
-var quiet = sync.OnceFunc(func() { redis.SetLogger(silent{}) })
+// dial connects to Redis.
+func (r *Redis) dial(ctx context.Context, a RedisAddress) (redis.Conn, error) {
+	options := []redis.DialOption{redis.DialReadTimeout(r.o.Timeout), redis.DialWriteTimeout(r.o.Timeout),
+		redis.DialDatabase(a.Database), redis.DialUsername(a.User),
+		redis.DialContextFunc(func(ctx context.Context, network, address string) (net.Conn, error) {
+			ctx, cancel := context.WithTimeout(ctx, r.o.Timeout)
+			defer cancel()
+			dial := (&net.Dialer{}).DialContext
+			if a.TLS {
+				dial = (&tls.Dialer{Config: &tls.Config{RootCAs: r.o.Authorities, MinVersion: tls.VersionTLS12}}).DialContext
+			}
+			conn, err := dial(ctx, network, address)
+			if err != nil {
+				return nil, err
+			}
+			return &guarded{Conn: conn}, nil
+		})}
+	if r.o.Password != nil {
+		options = append(options, redis.DialPassword(r.o.Password()))
+	}
+	conn, err := redis.DialContext(ctx, a.Network, a.Address, options...)
+	if err != nil { // not a chain: an error of ctx means that all connections were in use
+		return nil, errors.New("connect: " + err.Error())
+	}
+	return conn, nil
+}
 
-type silent struct{}
+// test returns an error if a connection was closed by the server while it was idle.
+func (r *Redis) test(ctx context.Context, conn redis.Conn, used time.Time) error {
+	if time.Since(used) < idle || ctx.Err() != nil {
+		return ctx.Err()
+	}
+	_, err := conn.Do("PING")
+	return err
+}
 
-// Printf discards the line.
-func (silent) Printf(context.Context, string, ...any) {}
+// RedisAddress is the address of a Redis.
+type RedisAddress struct {
+	Network, Address string
+	User             string
+	Database         int
+	TLS              bool
+}
 
 // ParseRedisURL parses the address of a Redis. It refuses passwords, because addresses are not secret.
-func ParseRedisURL(address string) (*redis.Options, error) {
+func ParseRedisURL(address string) (RedisAddress, error) {
+	invalid := errors.New("invalid URL: want redis://HOST:PORT/DB, rediss://HOST:PORT/DB or unix:///PATH")
 	u, err := url.Parse(address)
 	if err != nil {
-		return nil, errors.New("invalid URL: want redis://HOST:PORT/DB, rediss://HOST:PORT/DB or unix:///PATH")
+		return RedisAddress{}, invalid
 	}
 	if _, has := u.User.Password(); has {
-		return nil, errors.New("invalid URL: it has a password; use redis_password_file")
+		return RedisAddress{}, errors.New("invalid URL: it has a password; use redis_password_file")
 	}
-	if u.RawQuery != "" && u.Scheme != "unix" {
-		return nil, errors.New("invalid URL: it has parameters; want redis://HOST:PORT/DB")
+	a := RedisAddress{User: u.User.Username()}
+	database := strings.Trim(u.Path, "/")
+	switch u.Scheme {
+	case "redis", "rediss":
+		if u.RawQuery != "" {
+			return RedisAddress{}, errors.New("invalid URL: it has parameters; want redis://HOST:PORT/DB")
+		}
+		a.Network, a.TLS = "tcp", u.Scheme == "rediss"
+		a.Address = net.JoinHostPort(cmp.Or(u.Hostname(), "localhost"), cmp.Or(u.Port(), "6379"))
+	case "unix":
+		if !filepath.IsAbs(u.Path) || u.Host != "" {
+			return RedisAddress{}, invalid
+		}
+		a.Network, a.Address, database = "unix", u.Path, u.Query().Get("db")
+	default:
+		return RedisAddress{}, invalid
 	}
-	options, err := redis.ParseURL(address)
-	if err != nil {
-		return nil, fmt.Errorf("%w; want redis://HOST:PORT/DB, rediss://HOST:PORT/DB or unix:///PATH", err)
+	if a.Database, err = strconv.Atoi(cmp.Or(database, "0")); err != nil || a.Database < 0 {
+		return RedisAddress{}, invalid
 	}
-	return options, nil
+	return a, nil
 }
 
 // Close closes the connections. Waiting writes may be lost.
 func (r *Redis) Close() error {
 	r.stop()
 	r.running.Wait()
-	return r.client.Close()
+	return r.pool.Close()
 }
 
 // Bypassed reports whether Redis is bypassed after an error.
@@ -187,18 +221,13 @@ func (r *Redis) get(ctx context.Context, wanted []stored) (found []bool) {
 }
 
 func (r *Redis) getSome(ctx context.Context, wanted []stored, found []bool) (hits int) {
-	keys := make([]string, len(wanted))
+	keys := make([]any, len(wanted))
 	for i, w := range wanted {
 		_, keys[i] = r.coder.keys(w.question)
 	}
-	limited, cancel := context.WithTimeout(ctx, r.o.Timeout)
-	values, err := r.client.MGet(limited, keys...).Result()
-	cancel()
-	if err == nil && len(values) != len(keys) {
-		err = fmt.Errorf("%d values for %d keys", len(values), len(keys))
-	}
+	values, err := r.values(ctx, keys)
 	if err != nil {
-		if ctx.Err() == nil && !errors.Is(err, redis.ErrPoolTimeout) {
+		if ctx.Err() == nil && !errors.Is(err, context.DeadlineExceeded) {
 			r.failed("read", err)
 		}
 		return 0
@@ -208,8 +237,8 @@ func (r *Redis) getSome(ctx context.Context, wanted []stored, found []bool) (hit
 		if value == nil {
 			continue
 		}
-		text, _ := value.(string)
-		answer, ok := r.coder.decode(wanted[i].question, text)
+		text, _ := value.([]byte)
+		answer, ok := r.coder.decode(wanted[i].question, string(text))
 		switch {
 		case !ok:
 			bad++
@@ -220,6 +249,25 @@ func (r *Redis) getSome(ctx context.Context, wanted []stored, found []bool) (hit
 	}
 	r.believe(bad)
 	return hits
+}
+
+// values returns the values of keys. The error is context.DeadlineExceeded if all connections were in use.
+func (r *Redis) values(ctx context.Context, keys []any) ([]any, error) {
+	ctx, cancel := context.WithTimeout(ctx, r.o.Timeout)
+	defer cancel()
+	conn, err := r.pool.GetContext(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close()
+	values, err := redis.Values(conn.Do("MGET", keys...))
+	if err != nil { // not a chain, as in dial
+		return nil, errors.New(err.Error())
+	}
+	if len(values) != len(keys) {
+		return nil, fmt.Errorf("%d values for %d keys", len(values), len(keys))
+	}
+	return values, nil
 }
 
 // believe bypasses a Redis that repeatedly returns invalid values.
@@ -261,9 +309,7 @@ func (r *Redis) probe(ctx context.Context, opened <-chan struct{}) {
 		if r.breaker.IsClosed() || !r.breaker.TryAcquirePermit() {
 			continue
 		}
-		limited, cancel := context.WithTimeout(ctx, r.o.Timeout)
-		err := r.client.Ping(limited).Err()
-		cancel()
+		err := r.ping(ctx)
 		if err != nil {
 			r.breaker.RecordError(err)
 			r.o.Metrics.failures.WithLabelValues("probe").Inc()
@@ -273,6 +319,18 @@ func (r *Redis) probe(ctx context.Context, opened <-chan struct{}) {
 		r.o.Metrics.bypassed.Set(0)
 		r.o.Log.Info("Redis answers again")
 	}
+}
+
+func (r *Redis) ping(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, r.o.Timeout)
+	defer cancel()
+	conn, err := r.pool.GetContext(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	_, err = conn.Do("PING")
+	return err
 }
 
 // put writes answers in the background.
@@ -338,26 +396,44 @@ func (r *Redis) refused(err error) (until time.Time) {
 func (r *Redis) writeBatch(ctx context.Context, batch []write) error {
 	ctx, cancel := context.WithTimeout(ctx, writeLimit)
 	defer cancel()
-	err := r.runWrites(ctx, batch)
-	if redis.HasErrorPrefix(err, "NOSCRIPT") {
-		if err := setNewer.Load(ctx, r.client).Err(); err != nil {
+	conn, err := r.pool.GetContext(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	err = r.runWrites(conn, batch)
+	if err != nil && strings.HasPrefix(err.Error(), "NOSCRIPT") {
+		if err := setNewer.Load(conn); err != nil {
 			return err
 		}
-		return r.runWrites(ctx, batch)
+		return r.runWrites(conn, batch)
 	}
 	return err
 }
 
-func (r *Redis) runWrites(ctx context.Context, batch []write) error {
-	pipe := r.client.Pipeline()
+// runWrites sends all writes and then reads their replies. It returns the first error.
+func (r *Redis) runWrites(conn redis.Conn, batch []write) error {
 	ttl := r.o.TTL.Milliseconds()
 	for _, w := range batch {
-		keys := []string{w.fence}
+		args := []any{1, w.fence}
 		if w.value != "" {
-			keys = append(keys, w.value)
+			args = []any{2, w.fence, w.value}
 		}
-		setNewer.EvalSha(ctx, pipe, keys, w.order, w.text, ttl, ttl+fillLimit.Milliseconds())
+		args = append(args, w.order, w.text, ttl, ttl+fillLimit.Milliseconds())
+		if err := setNewer.SendHash(conn, args...); err != nil {
+			return err
+		}
 	}
-	_, err := pipe.Exec(ctx)
-	return err
+	if err := conn.Flush(); err != nil {
+		return err
+	}
+	var first error
+	for range batch {
+		if _, err := redis.ReceiveWithTimeout(conn, writeLimit); err != nil {
+			if first = cmp.Or(first, err); conn.Err() != nil {
+				break
+			}
+		}
+	}
+	return first
 }

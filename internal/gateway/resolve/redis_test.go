@@ -15,9 +15,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gomodule/redigo/redis"
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
-	"github.com/redis/go-redis/v9"
 
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/gittest"
@@ -33,7 +33,6 @@ type redisServer struct {
 	socket string
 	more   []string // arguments
 	cmd    *exec.Cmd
-	client *redis.Client
 }
 
 func startRedis(t testing.TB, more ...string) *redisServer {
@@ -49,12 +48,8 @@ func startRedis(t testing.TB, more ...string) *redisServer {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	quiet()
 	s := &redisServer{socket: filepath.Join(dir, "s"), more: more}
 	s.url = "unix://" + s.socket
-	s.client = redis.NewClient(&redis.Options{Network: "unix", Addr: s.socket, ReadTimeout: patience,
-		WriteTimeout: patience})
-	t.Cleanup(func() { s.client.Close() })
 	s.start(t)
 	t.Cleanup(s.stop)
 	return s
@@ -68,7 +63,45 @@ func (s *redisServer) start(t testing.TB) {
 	if err := s.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "Redis answers", func() bool { return s.client.Ping(t.Context()).Err() == nil })
+	eventually(t, "Redis answers", func() bool {
+		_, err := s.do("PING")
+		return err == nil
+	})
+}
+
+// do sends one command to the server.
+func (s *redisServer) do(command string, args ...any) (any, error) {
+	conn, err := redis.Dial("unix", s.socket, redis.DialReadTimeout(patience), redis.DialWriteTimeout(patience))
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close()
+	return conn.Do(command, args...)
+}
+
+// get returns the value of a key, or an empty text.
+func (s *redisServer) get(key string) string {
+	text, _ := redis.String(s.do("GET", key))
+	return text
+}
+
+func (s *redisServer) exists(key string) bool {
+	n, _ := redis.Int(s.do("EXISTS", key))
+	return n == 1
+}
+
+func (s *redisServer) set(t testing.TB, key, value string) {
+	t.Helper()
+	if _, err := s.do("SET", key, value); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (s *redisServer) configure(t testing.TB, key, value string) {
+	t.Helper()
+	if _, err := s.do("CONFIG", "SET", key, value); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func (s *redisServer) stop() {
@@ -100,7 +133,7 @@ func gatewayOver(t testing.TB, fake node.Resolver, url string, change ...func(*R
 
 func (s *redisServer) has(t testing.TB, repo, revision string) bool {
 	_, key := coder{}.keys(question(repo, revision))
-	return s.client.Exists(t.Context(), key).Val() == 1
+	return s.exists(key)
 }
 
 // value is a counter's.
@@ -155,12 +188,12 @@ func TestRedisIsShared(t *testing.T) {
 	if asked := commands(t, server, "mget") - before; asked != 1 {
 		t.Errorf("a page took %d questions to Redis", asked)
 	}
-	if keys := server.client.Keys(t.Context(), "*").Val(); len(keys) < 200 {
+	if keys, _ := redis.Strings(server.do("KEYS", "*")); len(keys) < 200 {
 		t.Errorf("%d keys", len(keys))
 	} else {
 		for _, key := range keys {
-			if len(key) > 80 || server.client.PTTL(t.Context(), key).Val() <= 0 {
-				t.Fatalf("key %q has %d bytes and lives for %v", key, len(key), server.client.PTTL(t.Context(), key).Val())
+			if left, _ := redis.Int(server.do("PTTL", key)); len(key) > 80 || left <= 0 {
+				t.Fatalf("key %q has %d bytes and lives for %d ms", key, len(key), left)
 			}
 		}
 	}
@@ -169,7 +202,7 @@ func TestRedisIsShared(t *testing.T) {
 // commands is how often a command was called.
 func commands(t *testing.T, s *redisServer, name string) (n int) {
 	t.Helper()
-	info := s.client.Info(t.Context(), "commandstats").Val()
+	info, _ := redis.String(s.do("INFO", "commandstats"))
 	if _, rest, ok := strings.Cut(info, "cmdstat_"+name+":calls="); ok {
 		fmt.Sscan(strings.SplitN(rest, ",", 2)[0], &n)
 	}
@@ -189,28 +222,28 @@ func TestRedisIsOlder(t *testing.T) {
 		return len(fake.watchers) == 2 && server.has(t, "a", "main")
 	})
 	_, key := coder{}.keys(question("a", "main"))
-	before := server.client.Get(t.Context(), key).Val()
+	before := server.get(key)
 	want := fake.move(path("a"))
 	eventually(t, "the event came", func() bool {
 		other.mu.Lock()
 		defer other.mu.Unlock()
 		return other.repos[path("a")].heard.Generation == want
 	})
-	server.client.Set(t.Context(), key, before, 0) // as a slow gateway does
+	server.set(t, key, before) // as a slow gateway does
 	wantSerial(t, other, "a", want)
 	eventually(t, "the newer value is in Redis",
-		func() bool { return server.client.Get(t.Context(), key).Val() != before })
+		func() bool { return server.get(key) != before })
 	// A gateway that was cut off has the old state still, and does not bring it back.
 	old, ok := coder{}.decode(question("a", "main"), before)
 	if !ok {
 		t.Fatal("the value is none")
 	}
-	newer := server.client.Get(t.Context(), key).Val()
+	newer := server.get(key)
 	one.o.Redis.put([]stored{{question("a", "main"), old}})
 	one.o.Redis.put([]stored{{question("a", "mark"),
 		node.Answer{ID: oid(9), Type: git.Commit, Ref: "refs/heads/mark", Version: git.Version{Epoch: 9}}}})
 	eventually(t, "what was put later has arrived", func() bool { return server.has(t, "a", "mark") })
-	if server.client.Get(t.Context(), key).Val() != newer {
+	if server.get(key) != newer {
 		t.Error("an older value took the place of a newer one")
 	}
 }
@@ -256,16 +289,16 @@ func TestRedisOrder(t *testing.T) {
 		if err := r.writeBatch(t.Context(), []write{step.write}); err != nil {
 			t.Fatal(step.name, err)
 		}
-		if got, ok := r.coder.decode(q, server.client.Get(t.Context(), key).Val()); !ok || got.Version != step.want {
+		if got, ok := r.coder.decode(q, server.get(key)); !ok || got.Version != step.want {
 			t.Errorf("%s: Redis has %v, %v; want %v", step.name, got.Version, ok, step.want)
 		}
 	}
-	server.client.Set(t.Context(), key, "rubbish", 0)
-	server.client.Set(t.Context(), fence, "P1 rubbish that is long enough to be an order", 0)
+	server.set(t, key, "rubbish")
+	server.set(t, fence, "P1 rubbish that is long enough to be an order")
 	if err := r.writeBatch(t.Context(), []write{valueOf(version("i", 1, 1))}); err != nil {
 		t.Error(err)
 	}
-	if got, _ := r.coder.decode(q, server.client.Get(t.Context(), key).Val()); got.Version != version("i", 1, 1) {
+	if got, _ := r.coder.decode(q, server.get(key)); got.Version != version("i", 1, 1) {
 		t.Errorf("rubbish is not overwritten: %v", got)
 	}
 }
@@ -303,9 +336,7 @@ func TestRedisIsFull(t *testing.T) {
 	gateway := gatewayOver(t, fake, server.url)
 	wantSerial(t, gateway, "a", 1)
 	eventually(t, "a value is written", func() bool { return server.has(t, "a", "main") })
-	if err := server.client.ConfigSet(t.Context(), "maxmemory", "1").Err(); err != nil {
-		t.Fatal(err)
-	}
+	server.configure(t, "maxmemory", "1")
 	ask(t, gateway, "a", "HEAD")
 	eventually(t, "a write fails", func() bool { return value(gateway.o.Metrics.failures.WithLabelValues("write")) > 0 })
 	if gateway.o.Redis.Bypassed() {
@@ -399,8 +430,8 @@ func TestRedisLies(t *testing.T) {
 		fake.mu.Unlock()
 		q := question("a", revision)
 		_, key := coder{}.keys(q)
-		server.client.Set(t.Context(), key,
-			lie(stored{q, node.Answer{ID: oid(666), Type: git.Commit, Ref: "refs/heads/" + revision, Version: v}}), 0)
+		server.set(t, key,
+			lie(stored{q, node.Answer{ID: oid(666), Type: git.Commit, Ref: "refs/heads/" + revision, Version: v}}))
 		if got := ask(t, gateway, "a", revision); got.Err != nil || serialOf(got.ID) != 1 {
 			t.Errorf("%s: %v", name, got)
 		}
@@ -412,7 +443,7 @@ func TestRedisLies(t *testing.T) {
 	for i := range maxGarbage {
 		name := fmt.Sprint("x", i)
 		_, key := coder{}.keys(question("a", name))
-		server.client.Set(t.Context(), key, "rubbish", 0)
+		server.set(t, key, "rubbish")
 		ask(t, gateway, "a", name)
 	}
 	if !gateway.o.Redis.Bypassed() {
@@ -527,7 +558,7 @@ func TestRedisBatches(t *testing.T) {
 	r.put(all)
 	eventually(t, "the last one is written", func() bool {
 		_, key := r.coder.keys(all[len(all)-1].question)
-		return server.client.Exists(t.Context(), key).Val() == 1
+		return server.exists(key)
 	})
 	wanted := make([]stored, len(all))
 	for i, s := range all {
