@@ -137,7 +137,7 @@ func (n *Node) LFSDownload(ctx context.Context, path git.RepoPath, session node.
 	if err = x.sendObject(ctx, d); fault.Is(err, fault.NotFound) || fault.Is(err, fault.Invalid) {
 		err = x.fetchObject(ctx, d)
 	}
-	x.mirrors.metrics.lfs.sent(x.outcome.LFS.Cache)
+	x.mirrors.metrics.sent(x.outcome.LFS.Cache)
 	return x.result(), err
 }
 

@@ -176,7 +176,7 @@ func (b *lfsBudget) shrink(ctx context.Context, to int64) (removed bool, err err
 		if b.remove(ctx, repositories, g) {
 			removed = true
 			total -= g[0].Size
-			b.m.metrics.lfs.evictedBytes.Add(float64(g[0].Size))
+			b.m.metrics.evictedBytes.Add(float64(g[0].Size))
 		}
 	}
 	b.mu.Lock()

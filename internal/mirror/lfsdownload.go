@@ -53,7 +53,7 @@ func (y *download) run(ctx context.Context) {
 		}
 	}
 	l.budget.release(y.reserved, y.kept)
-	l.m.metrics.lfs.downloaded(err)
+	l.m.metrics.downloaded(err)
 	if err != nil && ctx.Err() == nil && !errors.Is(err, lfsclient.ErrWrong) && !fault.Is(err, fault.Exhausted) {
 		l.m.log.Warn("cannot download an LFS object", "origin", y.key.host, "repository", y.server.Path, "object",
 			o.OID.String(), "error", err)

@@ -1,24 +1,14 @@
 package mirror
 
 import (
-	"time"
-
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
-	"github.com/packhorse-git/packhorse/internal/node/storage"
 )
 
-// metrics are the metrics of mirrors.
-type metrics struct {
-	updates *prometheus.CounterVec
-	seconds prometheus.Histogram
-	lfs     lfsMetrics
-}
-
 // newMetrics creates the metrics of mirrors. Their gauges are read from m.
-func newMetrics(r prometheus.Registerer, m *Mirrors) *metrics {
+func newMetrics(r prometheus.Registerer, m *Mirrors) lfsMetrics {
 	with := promauto.With(r)
 	with.NewGaugeFunc(prometheus.GaugeOpts{Name: "packhorse_mirror_staleness_max_seconds",
 		Help: "Age of the oldest mirror whose last check or update failed.",
@@ -48,17 +38,7 @@ func newMetrics(r prometheus.Registerer, m *Mirrors) *metrics {
 			return n
 		})
 	}
-	return &metrics{
-		updates: with.NewCounterVec(prometheus.CounterOpts{
-			Name: "packhorse_mirror_updates_total",
-			Help: "Updates of mirrors by result: changed, unchanged (the refs were the same), or the error.",
-		}, []string{"result"}),
-		seconds: with.NewHistogram(prometheus.HistogramOpts{
-			Name: "packhorse_mirror_update_seconds", Help: "Duration of updates of mirrors.",
-			Buckets: []float64{.01, .03, .1, .3, 1, 3, 10, 30, 100, 300, 1000},
-		}),
-		lfs: newLFSMetrics(with, m),
-	}
+	return newLFSMetrics(with, m)
 }
 
 // eachState calls do with the state of each mirror that was used since the start, whose lock is held.
@@ -68,17 +48,6 @@ func (m *Mirrors) eachState(do func(*state)) {
 		do(&r.state)
 		r.mu.Unlock()
 	}
-}
-
-func (m *metrics) updated(i storage.Ingested, err error, took time.Duration) {
-	label := result(err)
-	if err == nil {
-		if label = "unchanged"; isChange(i) {
-			label = "changed"
-		}
-	}
-	m.updates.WithLabelValues(label).Inc()
-	m.seconds.Observe(took.Seconds())
 }
 
 func result(err error) string {

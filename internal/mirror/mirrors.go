@@ -50,7 +50,7 @@ type Mirrors struct {
 	node    *storage.Node
 	state   string
 	fsck    map[string]string
-	metrics *metrics
+	metrics lfsMetrics
 	log     *slog.Logger
 	now     func() time.Time
 

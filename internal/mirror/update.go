@@ -85,7 +85,6 @@ func (r *mirror) runUpdates() {
 		start := r.m.now()
 		result, err := r.apply(u)
 		u.cancel()
-		r.m.metrics.updated(result, err, r.m.now().Sub(start))
 		next, h := r.endUpdate(u, result, err)
 		if h != nil {
 			h.release()

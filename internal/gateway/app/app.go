@@ -112,7 +112,7 @@ func (o *Options) setDefaults() {
 	o.MaxBody = cmp.Or(o.MaxBody, 1<<30)
 	o.MaxUpgrades = cmp.Or(o.MaxUpgrades, 1000)
 	if o.Metrics == nil {
-		o.Metrics = NewMetrics()
+		o.Metrics = NewMetrics(nil)
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 )
@@ -22,24 +23,25 @@ type Metrics struct {
 
 var latencyBuckets = []float64{.0001, .0003, .001, .003, .01, .03, .1, .3, 1, 3, 10, 30, 100}
 
-// NewMetrics makes the proxy's metrics.
-func NewMetrics() *Metrics {
+// NewMetrics makes the proxy's metrics. A nil Registerer is valid.
+func NewMetrics(r prometheus.Registerer) *Metrics {
+	with := promauto.With(r)
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
-		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: "packhorse_app_" + name, Help: help}, labels)
+		return with.NewCounterVec(prometheus.CounterOpts{Name: "packhorse_app_" + name, Help: help}, labels)
 	}
 	seconds := func(name, help string) *prometheus.HistogramVec {
-		return prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "packhorse_app_" + name, Help: help,
+		return with.NewHistogramVec(prometheus.HistogramOpts{Name: "packhorse_app_" + name, Help: help,
 			Buckets: latencyBuckets}, []string{"pool"})
 	}
 	gauge := func(name, help string, labels ...string) *prometheus.Desc {
 		return prometheus.NewDesc("packhorse_app_"+name, help, labels, nil)
 	}
-	return &Metrics{
+	m := &Metrics{
 		queue: seconds("queue_seconds", "Time that requests waited for a worker, by pool."),
 		service: seconds("service_seconds",
 			"Time from the choice of a worker until it had sent its response, by pool."),
 		refused: counter("refused_total", "Requests that got no worker, by pool and reason: full (too many wait), late (the "+
-			"wait was too long), no_worker (none is available), left (the client disconnected).", "pool", "why"),
+			"wait was too long), no_worker (none is available), left (the client disconnected).", "pool", "reason"),
 		answers: counter("answers_total", "Responses of workers, by pool and class of status (2xx).", "pool", "status"),
 		failures: counter("worker_failures_total",
 			"Requests that a worker failed: no connection, an incomplete response, or a timeout.", "worker"),
@@ -51,11 +53,10 @@ func NewMetrics() *Metrics {
 		outOfService: gauge("out_of_service",
 			"Workers out of service, as a part of how many may be so at the same time. Above 1 there are too many.", "pool"),
 	}
-}
-
-// Collectors lists the metrics for registration.
-func (m *Metrics) Collectors() []prometheus.Collector {
-	return []prometheus.Collector{m.queue, m.service, m.refused, m.answers, m.failures, m}
+	if r != nil {
+		r.MustRegister(m)
+	}
+	return m
 }
 
 // poolCounts are the series of a pool.
@@ -81,18 +82,18 @@ func (c *poolCounts) answered(status int) {
 
 // countRefused counts a request that got no worker.
 func (m *Metrics) countRefused(pool string, err error, waited, limit time.Duration) {
-	why := "full"
+	reason := "full"
 	switch fault.KindOf(err) {
 	case fault.Unavailable:
-		why = "no_worker"
+		reason = "no_worker"
 	case fault.Cancelled, fault.Deadline:
-		why = "left"
+		reason = "left"
 	case fault.Exhausted:
 		if limit > 0 && waited >= limit {
-			why = "late"
+			reason = "late"
 		}
 	}
-	m.refused.WithLabelValues(pool, why).Inc()
+	m.refused.WithLabelValues(pool, reason).Inc()
 }
 
 // forgetPool drops the series of a pool that is gone.

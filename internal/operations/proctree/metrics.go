@@ -4,19 +4,16 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// metrics scans when it is collected.
-type metrics struct {
-	tree *Tree
-
+// descriptions are those of the metrics.
+type descriptions struct {
 	processes, cpu, memory, disk, cache, cgroup, pressure *prometheus.Desc
 }
 
-func newMetrics(t *Tree) *metrics {
+func newDescriptions() descriptions {
 	desc := func(name, help string, labels ...string) *prometheus.Desc {
 		return prometheus.NewDesc("packhorse_tree_"+name, help, labels, nil)
 	}
-	return &metrics{
-		tree: t,
+	return descriptions{
 		processes: desc("processes",
 			"Processes that run now: the server's own, git's with hooks and what they started, and those of searches; see "+
 				"docs/explanation/observability.md.", "part"),
@@ -37,23 +34,24 @@ func newMetrics(t *Tree) *metrics {
 	}
 }
 
-// Collectors returns the collectors to register.
-func (t *Tree) Collectors() []prometheus.Collector { return []prometheus.Collector{t.metrics} }
-
-func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
+// Describe implements prometheus.Collector.
+func (t *Tree) Describe(ch chan<- *prometheus.Desc) {
+	m := &t.metrics
 	for _, d := range []*prometheus.Desc{m.processes, m.cpu, m.memory, m.disk, m.cache, m.cgroup, m.pressure} {
 		ch <- d
 	}
 }
 
-func (m *metrics) Collect(ch chan<- prometheus.Metric) {
+// Collect implements prometheus.Collector. It scans the processes.
+func (t *Tree) Collect(ch chan<- prometheus.Metric) {
+	m := &t.metrics
 	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
 	}
 	counter := func(d *prometheus.Desc, v float64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, v, labels...)
 	}
-	s := m.tree.look()
+	s := t.look()
 	for part, r := range s.now {
 		gauge(m.processes, float64(r.processes), part)
 		gauge(m.memory, float64(r.anonymous), part, "anonymous")
@@ -65,13 +63,13 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 		counter(m.disk, float64(u.read), part, "read")
 		counter(m.disk, float64(u.written), part, "written")
 	}
-	for state, n := range m.tree.cgroup.pageCache() {
+	for state, n := range t.cgroup.pageCache() {
 		gauge(m.cache, float64(n), state)
 	}
-	for kind, n := range m.tree.cgroup.memory() {
+	for kind, n := range t.cgroup.memory() {
 		gauge(m.cgroup, float64(n), kind)
 	}
-	for _, p := range m.tree.cgroup.pressures() {
+	for _, p := range t.cgroup.pressures() {
 		counter(m.pressure, p.seconds, p.resource, p.kind, p.of)
 	}
 }

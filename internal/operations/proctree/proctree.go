@@ -16,6 +16,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 )
 
 // Parts of the tree. Options can name further ones.
@@ -30,6 +32,7 @@ type Options struct {
 	// Workers maps commands of this program that it starts itself to their part, and Programs the names of other
 	// programs. A child of the server that runs any other program belongs to Git.
 	Workers, Programs map[string]string
+	Registerer        prometheus.Registerer // nil is valid
 	Log               *slog.Logger
 }
 
@@ -40,7 +43,7 @@ type Tree struct {
 	cgroup   ownCgroup
 	self     string // the name of the program, as the kernel has it
 	log      *slog.Logger
-	metrics  *metrics
+	metrics  descriptions
 
 	// held for short steps only, because a scan may hang with a process
 	mu    sync.Mutex
@@ -99,11 +102,13 @@ func New(o Options) *Tree {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	t := &Tree{workers: o.Workers, programs: make(map[string]string), cgroup: findCgroup(), self: ownName(), log: o.Log,
-		ended: make(map[string]use), shown: make(map[string]use)}
+		ended: make(map[string]use), shown: make(map[string]use), metrics: newDescriptions()}
 	for name, part := range o.Programs {
 		t.programs[name[:min(len(name), maxName)]] = part
 	}
-	t.metrics = newMetrics(t)
+	if o.Registerer != nil {
+		o.Registerer.MustRegister(t)
+	}
 	return t
 }
 

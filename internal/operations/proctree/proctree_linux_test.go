@@ -34,7 +34,7 @@ func values(t *testing.T, tree *Tree) map[string]float64 {
 	tree.at = time.Time{}
 	tree.looking.Unlock()
 	reg := prometheus.NewPedanticRegistry()
-	reg.MustRegister(tree.Collectors()...)
+	reg.MustRegister(tree)
 	families, err := reg.Gather()
 	if err != nil {
 		t.Fatal(err)

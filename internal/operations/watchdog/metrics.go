@@ -11,7 +11,6 @@ import (
 // Metrics are the metrics of a Watchdog.
 type Metrics struct {
 	dumps  *prometheus.CounterVec
-	failed prometheus.Counter
 	stuck  *prometheus.GaugeVec
 	late   prometheus.Gauge
 	probes *probeCollector
@@ -24,8 +23,6 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 		dumps: f.NewCounterVec(prometheus.CounterOpts{Name: "packhorse_watchdog_dumps_total",
 			Help: "Dumps that were written, by cause: a sign that the process makes too little progress (scheduler, probe), " +
 				"asked (packhorse debug dump) or signal (SIGQUIT)."}, []string{"cause"}),
-		failed: f.NewCounter(prometheus.CounterOpts{Name: "packhorse_watchdog_failed_dumps_total",
-			Help: "Dumps that the directory did not take."}),
 		stuck: f.NewGaugeVec(prometheus.GaugeOpts{Name: "packhorse_watchdog_stuck",
 			Help: "1 while a sign lasts that the process makes too little progress, by sign."}, []string{"sign"}),
 		late: f.NewGauge(prometheus.GaugeOpts{Name: "packhorse_watchdog_late_seconds",
@@ -49,14 +46,6 @@ func (m *Metrics) probe(p *probe) {
 	m.probes.mu.Lock()
 	defer m.probes.mu.Unlock()
 	m.probes.all = append(m.probes.all, p)
-}
-
-func (m *Metrics) wrote(cause string, err error) {
-	if err != nil {
-		m.failed.Inc()
-		return
-	}
-	m.dumps.WithLabelValues(cause).Inc()
 }
 
 func (m *Metrics) looked(r reading, found []finding) {

@@ -225,7 +225,9 @@ func (w *Watchdog) begin(cause string, why []string) *attempt {
 		w.mu.Lock()
 		w.running = nil
 		w.mu.Unlock()
-		w.Metrics.wrote(cause, a.err)
+		if a.err == nil {
+			w.Metrics.dumps.WithLabelValues(cause).Inc()
+		}
 		close(a.done)
 		w.logDump(cause, why, a)
 	})
@@ -234,7 +236,7 @@ func (w *Watchdog) begin(cause string, why []string) *attempt {
 
 // logDump logs a dump.
 func (w *Watchdog) logDump(cause string, why []string, a *attempt) {
-	attrs := []any{"cause", cause, "why", strings.Join(why, "; ")}
+	attrs := []any{"cause", cause, "reason", strings.Join(why, "; ")}
 	switch asked := cause == CauseAsked || cause == CauseSignal; {
 	case a.err != nil:
 		w.enqueue(func() { w.Log.Error("cannot write a dump", append(attrs, "error", a.err)...) })

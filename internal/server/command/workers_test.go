@@ -29,7 +29,7 @@ func serveWorkers(t *testing.T, state string, workers ...string) {
 		t.Fatal(err)
 	}
 	o.Health.Interval, o.Blackout = 20*time.Millisecond, 10*time.Millisecond
-	o.Metrics, o.Log = app.NewMetrics(), slog.New(slog.DiscardHandler)
+	o.Metrics, o.Log = app.NewMetrics(nil), slog.New(slog.DiscardHandler)
 	o.Caller = func(netip.Addr) balance.Caller { return "" }
 	proxy, err := app.New(o)
 	if err != nil {

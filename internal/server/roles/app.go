@@ -18,8 +18,7 @@ import (
 
 // addApp adds the application proxy, if one is configured.
 func (s *server) addApp(handler *githttp.Handler) error {
-	metrics := app.NewMetrics()
-	s.register(metrics)
+	metrics := app.NewMetrics(s.reg)
 	if !s.cfg.App.Enabled() {
 		return nil
 	}

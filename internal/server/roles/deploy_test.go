@@ -140,6 +140,34 @@ func TestAlerts(t *testing.T) {
 	}
 }
 
+// TestDocsNameMetricsThatExist checks the names of metrics in pages, examples and the files for a deployment.
+func TestDocsNameMetricsThatExist(t *testing.T) {
+	t.Parallel()
+	known := newVocabulary(t)
+	name := regexp.MustCompile(`\bpackhorse_[a-z0-9_]+`)
+	for _, top := range []string{"README.md", "docs", "deploy", "examples"} {
+		err := filepath.WalkDir(filepath.Join("../../..", top), func(path string, d fs.DirEntry, err error) error {
+			if err != nil || d.IsDir() {
+				return err
+			}
+			for _, found := range name.FindAllString(readText(t, path), -1) {
+				_, isSeries := known.lookUp(found)
+				isGroup := false // "packhorse_tree_*"
+				for name := range known.metrics {
+					isGroup = isGroup || strings.HasPrefix(name, found)
+				}
+				if !isSeries && !isGroup {
+					t.Errorf("%s names %s, want a metric that exists", path, found)
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // TestPromtool has Prometheus read the alerts, run their tests, and read every panel's query.
 func TestPromtool(t *testing.T) {
 	t.Parallel()

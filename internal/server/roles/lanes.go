@@ -54,8 +54,7 @@ func (s *server) addLanes() error {
 	l.Small.Watch(l.pump)
 	if cfg.Ops.Tree {
 		l.tree = proctree.New(proctree.Options{Workers: map[string]string{reaper.Name: "reaper"},
-			Programs: map[string]string{ipc.Program: searches}, Log: s.log})
-		s.register(l.tree)
+			Programs: map[string]string{ipc.Program: searches}, Registerer: s.reg, Log: s.log})
 	}
 	if cfg.Tracing.Endpoint != "" {
 		headers, err := tracing.HeadersOf(s.process.Getenv)

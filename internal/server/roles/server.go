@@ -103,14 +103,3 @@ func (s *server) ports(l listeners) []servedPort {
 	}
 	return list
 }
-
-// metricSet has the metrics of a package.
-type metricSet interface{ Collectors() []prometheus.Collector }
-
-func (s *server) register(all ...metricSet) { register(s.reg, all...) }
-
-func register(reg prometheus.Registerer, all ...metricSet) {
-	for _, m := range all {
-		reg.MustRegister(m.Collectors()...)
-	}
-}
