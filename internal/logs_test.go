@@ -26,8 +26,7 @@ var logHelpers = map[string][2]int{"NewRecord": {2, 9}, "logChange": {2, 3}, "wa
 // attributeCalls are functions that make an attribute from a name.
 var attributeCalls = []string{"String", "Int", "Int64", "Uint64", "Float64", "Bool", "Any", "Duration", "Time"}
 
-// logged collects the messages and the fields of all logs from the source, each with a place where it stands. That of a
-// message of level INFO or DEBUG begins with "quiet ".
+// logged collects the messages and the fields of all logs from the source, each with a place where it stands.
 func logged(t *testing.T) (messages, fields map[string]string) {
 	t.Helper()
 	messages, fields = map[string]string{}, map[string]string{}
@@ -92,11 +91,7 @@ func inspectCall(t *testing.T, files *token.FileSet, call *ast.CallExpr, message
 		return
 	}
 	if message, ok := literal(call.Args[index[0]]); ok {
-		if name == "Info" || name == "Debug" {
-			messages[message] = cmp.Or(messages[message], "quiet "+at)
-		} else {
-			messages[message] = at
-		}
+		messages[message] = at
 	} else if _, parameter := call.Args[index[0]].(*ast.Ident); !parameter && !isHelper { // of a helper
 		t.Errorf("%s: the message is no constant", at)
 	}
@@ -125,8 +120,7 @@ func literal(e ast.Expr) (string, bool) {
 // tableRow is a row of a table whose first cell is code.
 var tableRow = regexp.MustCompile("(?m)^\\| `([^`]+)` \\|")
 
-// docs/reference/logs.md describes every warning and error that a server logs, and every field of its lines about
-// requests.
+// The messages that docs/reference/logs.md explains are logged, and it explains every field of lines about requests.
 func TestDocsLogs(t *testing.T) {
 	page, err := os.ReadFile("../docs/reference/logs.md")
 	if err != nil {
@@ -137,7 +131,7 @@ func TestDocsLogs(t *testing.T) {
 		t.Fatal("docs/reference/logs.md has no part about fields")
 	}
 	messages, fields := logged(t)
-	compareNames(t, "message", upTo, messages, func(at string) bool { return !strings.HasPrefix(at, "quiet ") })
+	compareNames(t, "message", upTo, messages, func(string) bool { return false })
 	compareNames(t, "field", ofFields, fields, func(at string) bool { return strings.HasPrefix(at, "node/outcome.go:") })
 }
 
