@@ -23,7 +23,7 @@ import (
 )
 
 // quick is a watchdog that has little patience, so that a test needs little, too.
-const quick = "[watchdog]\nstall = \"500ms\"\ninterval = \"1s\"\n"
+const quick = "[watchdog]\nstall = \"500ms\"\n"
 
 // dumps lists the dumps below a state directory, with those that are being written.
 func dumps(state string) []string {

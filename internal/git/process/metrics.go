@@ -46,7 +46,7 @@ func newMetrics(r prometheus.Registerer) *metrics {
 		maxRSS: with.NewGaugeVec(prometheus.GaugeOpts{Name: "packhorse_git_max_rss_bytes",
 			Help: "Peak resident size of a git process since the start of the server."}, labels()),
 		slow: with.NewCounterVec(prometheus.CounterOpts{Name: "packhorse_git_slow_total",
-			Help: "Git commands that took longer than git.slow, including running ones."}, labels()),
+			Help: "Git commands that took longer than 30 seconds (repacks: 10 minutes), including running ones."}, labels()),
 		queue: with.NewHistogramVec(prometheus.HistogramOpts{Name: "packhorse_git_queue_wait_seconds",
 			Help:    "Time that git commands and packs waited for a slot, including those that gave up.",
 			Buckets: []float64{.001, .005, .025, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120}}, []string{"class"}),

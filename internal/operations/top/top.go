@@ -200,9 +200,6 @@ func (t *Top) State(most int) *State {
 }
 
 func (t *Top) requests(s *State, most int) {
-	if t.Board == nil {
-		return
-	}
 	all, running := t.Board.Requests(most)
 	s.Requests.Running = running
 	for _, r := range all {

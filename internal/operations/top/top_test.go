@@ -125,11 +125,12 @@ func TestState(t *testing.T) {
 	}
 }
 
-// TestStateOfNothing checks the state of a process without a list of requests.
+// TestStateOfNothing checks the state of a process without requests.
 func TestStateOfNothing(t *testing.T) {
 	t.Parallel()
 	w := httptest.NewRecorder()
-	New(Sources{Log: slog.New(slog.DiscardHandler)}).ServeHTTP(w, httptest.NewRequest(http.MethodGet, Path, nil))
+	o := Sources{Board: inflight.NewBoard(), Log: slog.New(slog.DiscardHandler)}
+	New(o).ServeHTTP(w, httptest.NewRequest(http.MethodGet, Path, nil))
 	if text := w.Body.String(); w.Code != http.StatusOK || strings.Contains(text, "null") {
 		t.Errorf("%d %s", w.Code, text)
 	}

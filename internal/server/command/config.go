@@ -118,7 +118,7 @@ func configShowCommand(env Env) *cobra.Command {
 		Short: "Show every setting and the origin of its value",
 		Long: `Show prints all settings of serve, or of the role of --role, as a configuration file. Each line ends with the origin of
 the value: "default", FILE:LINE, or the flag. "auto" marks values that the server chooses at its start: git.slots and
-git.threads by the CPUs of the machine, cache.max_bytes by the file system.`,
+push.slots by the CPUs of the machine, cache.max_bytes by the file system.`,
 		Example: `  packhorse config show
   packhorse config show --config /etc/packhorse.toml --http 127.0.0.1:9000
   packhorse config show --role gateway --node a=10.0.0.7:9100

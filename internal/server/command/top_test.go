@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -16,41 +15,28 @@ import (
 
 func TestTop(t *testing.T) {
 	t.Parallel()
-	for _, off := range []bool{false, true} {
-		root := socketDir(t)
-		app := gittest.InitAt(t, filepath.Join(root, "team/app.git"))
-		app.Git("update-ref", "refs/heads/main", app.Commit("one").String())
-		config := filepath.Join(t.TempDir(), "config.toml")
-		text := "root = '" + root + "'\n"
-		if off {
-			text += "[ops]\nactivity = false\n"
-		}
-		if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		startServe(t, "--root", root, "--config", config, "--ops", "127.0.0.1:0")
-		state := filepath.Join(root, ".packhorse")
-		s, err := statedir.Running(state)
-		if err != nil {
-			t.Fatal(err)
-		}
-		gittest.Run(t, "", "", "clone", "-q", s.HTTP+"/team/app", filepath.Join(t.TempDir(), "clone"))
-		code, out, errs := runMain("top", "--json", "--state", state)
-		var said top.State
-		if err := json.Unmarshal([]byte(out), &said); code != 0 || err != nil || said.Role != "serve" ||
-			len(said.Git.Slots) < 5 || len(said.Lanes) < 5 || said.Cache == nil {
-			t.Fatalf("%d, %v, %s%s", code, err, out, errs)
-		}
-		if n := len(said.Heavy.Repositories); off != (n == 0) {
-			t.Errorf("off: %v, %d heavy repositories", off, n)
-		}
-		for _, args := range [][]string{{"--ops", strings.TrimPrefix(s.Ops, "http://")},
-			{"--ops", s.Ops, "--once", "--sort", "cpu"}} {
-			code, out, errs := runMain(append([]string{"top"}, args...)...)
-			if code != 0 || !strings.HasPrefix(out, "packhorse serve ") || strings.Contains(out, "team/app") == off ||
-				strings.Contains(out, "\x1b") {
-				t.Errorf("%q: %d, %s%s", args, code, out, errs)
-			}
+	root := socketDir(t)
+	app := gittest.InitAt(t, filepath.Join(root, "team/app.git"))
+	app.Git("update-ref", "refs/heads/main", app.Commit("one").String())
+	startServe(t, "--root", root, "--ops", "127.0.0.1:0")
+	state := filepath.Join(root, ".packhorse")
+	s, err := statedir.Running(state)
+	if err != nil {
+		t.Fatal(err)
+	}
+	gittest.Run(t, "", "", "clone", "-q", s.HTTP+"/team/app", filepath.Join(t.TempDir(), "clone"))
+	code, out, errs := runMain("top", "--json", "--state", state)
+	var said top.State
+	if err := json.Unmarshal([]byte(out), &said); code != 0 || err != nil || said.Role != "serve" ||
+		len(said.Git.Slots) < 5 || len(said.Lanes) < 5 || said.Cache == nil || len(said.Heavy.Repositories) == 0 {
+		t.Fatalf("%d, %v, %s%s", code, err, out, errs)
+	}
+	for _, args := range [][]string{{"--ops", strings.TrimPrefix(s.Ops, "http://")},
+		{"--ops", s.Ops, "--once", "--sort", "cpu"}} {
+		code, out, errs := runMain(append([]string{"top"}, args...)...)
+		if code != 0 || !strings.HasPrefix(out, "packhorse serve ") || !strings.Contains(out, "team/app") ||
+			strings.Contains(out, "\x1b") {
+			t.Errorf("%q: %d, %s%s", args, code, out, errs)
 		}
 	}
 }

@@ -82,15 +82,6 @@ type OpsConfig struct {
 
 	// Expose allows an address that other machines can reach. Set it only if the network is trusted.
 	Expose bool `toml:"expose"`
-
-	// Tree makes each scrape measure all child processes, for the metrics packhorse_tree_*
-	// (docs/explanation/observability.md). It needs Linux.
-	Tree bool `toml:"tree" default:"true"`
-
-	// Activity lists the requests in flight and the repositories and callers that were most expensive in the last
-	// minutes, for /debug/top and "packhorse top". It also provides the IDs in log lines and the totals of Git
-	// commands. It costs about a microsecond for each request.
-	Activity bool `toml:"activity" default:"true"`
 }
 
 // ShutdownConfig sets how the process stops.
@@ -133,12 +124,10 @@ func (c *Config) automatic() map[string]string {
 		}
 	}
 	add("git.slots", c.Git.Slots == 0, fmt.Sprintf(": %d here", c.Git.slots()))
-	add("git.threads", c.Git.Threads == 0, fmt.Sprintf(": %d here", c.Git.ThreadsPerPack()))
 	add("push.slots", c.Push.Slots == 0, fmt.Sprintf(": %d here", c.Push.slots()))
 	add("cache.max_bytes", c.Cache.MaxBytes == 0, "")
 	add("lfs.min_free", c.LFS.Enabled && c.LFS.MinFree == 0, "")
 	add("store.cache", c.Store.Enabled() && c.Store.Cache == 0, "")
-	add("store.min_free", c.Store.Enabled() && c.Store.MinFree == 0, "")
 	return auto
 }
 

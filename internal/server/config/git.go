@@ -24,10 +24,6 @@ type GitConfig struct {
 	// it up. 0 means no limit; a push then has a day.
 	TimeLimit Duration `toml:"time_limit" default:"1h"`
 
-	// Slow is the duration after which a running Git process is logged, once while it runs and once at its end. For
-	// repacks it is twenty times as long. 0 means never.
-	Slow Duration `toml:"slow" default:"30s" range:">0s"`
-
 	// Reaper starts a second, small process, which ends the Git commands if this one is killed: "on", "off", or "auto".
 	// With "auto" it is off where systemd or the end of the container does so (docs/explanation/processes.md). It needs
 	// Linux.
@@ -36,10 +32,6 @@ type GitConfig struct {
 	// Cgroup is a directory in the hierarchy of control groups (cgroup v2). Git commands run in a group below it, so
 	// that the reaper finds all their processes. Empty means that they run in the group of the server.
 	Cgroup string `toml:"cgroup" path:"yes"`
-
-	// Threads is the number of threads of each Git process, and of threads that compress objects for a pack in the
-	// server. 0 means the number of CPUs, or the CPU quota of the control group, divided by the slots.
-	Threads int `toml:"threads" range:"0..1024"`
 }
 
 // Values of git.reaper.
@@ -55,6 +47,9 @@ const (
 	gitWait = time.Minute
 	// gitNice is the niceness of Git processes for clients. Responses from the cache and small requests come first.
 	gitNice = 5
+	// gitSlow is the time after which a running Git process is logged, and again at its end. For repacks it is twenty
+	// times as long.
+	gitSlow = 30 * time.Second
 	// searchNice is the niceness of searches in repositories without an index.
 	searchNice = 10
 )
@@ -67,13 +62,9 @@ func (c *GitConfig) slots() int {
 	return c.Slots
 }
 
-// ThreadsPerPack returns the number of threads for each of them.
-func (c *GitConfig) ThreadsPerPack() int {
-	if c.Threads == 0 {
-		return max(1, runtime.GOMAXPROCS(0)/c.slots())
-	}
-	return c.Threads
-}
+// ThreadsPerPack returns the number of threads for each of them: its share of the CPUs, or of the CPU quota of the
+// control group.
+func (c *GitConfig) ThreadsPerPack() int { return max(1, runtime.GOMAXPROCS(0)/c.slots()) }
 
 // RefsLimits are the limits of Git commands that list refs. They are short, and run for repositories with reftables
 // only, once after each change.
@@ -115,7 +106,7 @@ func (c *Config) GitClasses() map[process.Class]process.Limits {
 		storage.ClassGrep:        memory.of(GrepLimits(), memory.small),
 	}
 	for name, l := range classes {
-		if l.Slow = c.Git.Slow.Duration; name == storage.ClassMaintain {
+		if l.Slow = gitSlow; name == storage.ClassMaintain {
 			l.Slow *= 20
 		}
 		classes[name] = l

@@ -33,8 +33,8 @@ type LFSConfig struct {
 	// overrides it. 0 means no limit. Parts of interrupted uploads have only what the objects leave of it.
 	Quota Size `toml:"quota"`
 
-	// MinFree is the space of the file system that uploads leave free. 0 means a twentieth of it, at most 5 GiB. With an
-	// object store, uploads leave a quarter of store.min_free free instead.
+	// MinFree is the space of the file system that uploads leave free. 0 means a twentieth of it, at most 5 GiB. With a
+	// store, uploads leave a quarter of that free.
 	MinFree Size `toml:"min_free"`
 
 	// RequireObjects sets the treatment of pushes with pointer files whose objects the repository does not have. refuse

@@ -49,7 +49,9 @@ var removed = map[string]string{
 	"git.queue":               "it is always 256",
 	"git.shallow_compression": "it is always 3; delete the key",
 	"git.shallow_window":      "it is always 1; delete the key",
+	"git.slow":                "it is always 30s",
 	"git.snapshot_window":     "it is always 0; delete the key",
+	"git.threads":             "each pack gets an equal share of the CPUs",
 	"git.wait":                "it is always 1m",
 	"git.window":              "it is always 5; delete the key",
 	"git.window_memory":       "it is at most 256 MiB; limits.memory lowers it",
@@ -86,6 +88,9 @@ var removed = map[string]string{
 	"node.files":        "files are passed where that is possible; delete the key",
 	"node.stall":        "it is always 1m",
 
+	"ops.activity": "requests are always listed; delete the key",
+	"ops.tree":     "child processes are always measured; delete the key",
+
 	"push.max_commands": "it is always 100000",
 	"push.max_options":  "it is always 100; a repository can set receive.advertisePushOptions",
 	"push.queue":        "it is always 256",
@@ -101,6 +106,7 @@ var removed = map[string]string{
 	"sli.app":     "the limit of a class is fixed; sli.scale multiplies all of them",
 	"sli.call":    "the limit of a class is fixed; sli.scale multiplies all of them",
 	"sli.cold":    "the limit of a class is fixed; sli.scale multiplies all of them",
+	"sli.enabled": "requests are always measured; delete the key",
 	"sli.heavy":   "the limit of a class is fixed; sli.scale multiplies all of them",
 	"sli.hit":     "the limit of a class is fixed; sli.scale multiplies all of them",
 	"sli.page":    "the limit of a class is fixed; sli.scale multiplies all of them",
@@ -121,7 +127,8 @@ var removed = map[string]string{
 	"storage.channels":     "it is always 4096",
 	"storage.stall":        "it is always 1m",
 
-	"store.wait": "it is always 30s",
+	"store.min_free": "a twentieth of the file system stays free, at most 5 GiB",
+	"store.wait":     "it is always 30s",
 
 	"tracing.callers": "it is always 10",
 
@@ -129,10 +136,13 @@ var removed = map[string]string{
 	"warmup.packs":  "it is always 4",
 	"warmup.window": "it is always 10m",
 
-	"watchdog.blocked":  "other signs than slow probes and goroutines that do not run are not watched; delete the key",
-	"watchdog.count":    "it is always 10",
-	"watchdog.min_free": "it is always 64 MiB",
-	"watchdog.trace":    "dumps have no execution trace; get one from /debug/pprof/trace of the private listener",
+	"watchdog.blocked":   "other signs than slow probes and goroutines that do not run are not watched; delete the key",
+	"watchdog.count":     "it is always 10",
+	"watchdog.dir":       "dumps are in the directory dumps of the state directory",
+	"watchdog.interval":  "it is sixty times watchdog.stall",
+	"watchdog.max_bytes": "it is always 256 MiB",
+	"watchdog.min_free":  "it is always 64 MiB",
+	"watchdog.trace":     "dumps have no execution trace; get one from /debug/pprof/trace of the private listener",
 
 	"webhook.give_up": "it is always 168h",
 }

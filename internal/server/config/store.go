@@ -42,14 +42,10 @@ type StoreConfig struct {
 	Node string `toml:"node"`
 
 	// Cache is the maximum size of the packs below the root, with their indexes and bitmaps. The packs of repositories
-	// that were used least recently are removed from this machine. Lists of refs, temporary files of running pushes and
-	// compactions, and the pack cache need more space: see min_free. 0 means three quarters of the file system.
+	// that were used least recently are removed from this machine. The rest needs more
+	// space, so a twentieth of the file system, at most 5 GiB, always stays free. 0 means three quarters of the file
+	// system.
 	Cache Size `toml:"cache"`
-
-	// MinFree is the space of the file system that hydration leaves free, whatever cache is. It is for everything that
-	// cache does not count. A push is refused before its pack is sent if less than a quarter of it is free and all
-	// repositories on this machine are in use. 0 means a twentieth of the file system, at most 5 GiB.
-	MinFree Size `toml:"min_free"`
 
 	// MaxStaleness is how old an answer about refs may be. Without it each answer is current, and costs a request to the
 	// store that concurrent clients share.

@@ -52,7 +52,7 @@ func startOf(srv *server, configFile string, l listeners) statedir.Server {
 		s.Admin = l.admin.Addr().String()
 	}
 	if cfg.Watchdog.Enabled {
-		s.Dumps = cfg.Watchdog.DumpDir(cfg.State)
+		s.Dumps = config.DumpDir(cfg.State)
 	}
 	return s
 }

@@ -20,9 +20,9 @@ type lanes struct {
 	admit.Lanes
 	memory  *admit.Budget // of large requests
 	metrics *admit.Metrics
-	board   *inflight.Board  // running requests; nil if disabled
-	sli     *sli.Set         // service levels; nil if disabled
-	tree    *proctree.Tree   // child processes; nil if disabled
+	board   *inflight.Board  // running requests
+	sli     *sli.Set         // service levels
+	tree    *proctree.Tree   // child processes
 	tracer  *inflight.Tracer // nil if disabled
 }
 
@@ -43,19 +43,13 @@ func (s *server) addLanes() error {
 		}),
 		// Memory of finished requests that is not collected yet can double this.
 		memory: admit.NewBudget("requests", config.AtMost(int64(cfg.Lanes.RequestBytes), cfg.MemoryShares().Server/4)),
-	}
-	if cfg.SLI.Enabled {
-		l.sli = sli.New(sli.Bounds(cfg.SLI.Scale), s.reg)
-	}
-	if cfg.Ops.Activity {
-		l.board = inflight.NewBoard()
+		board:  inflight.NewBoard(),
+		sli:    sli.New(sli.Bounds(cfg.SLI.Scale), s.reg),
+		tree: proctree.New(proctree.Options{Workers: map[string]string{reaper.Name: "reaper"},
+			Programs: map[string]string{ipc.Program: searches}, Registerer: s.reg, Log: s.log}),
 	}
 	l.metrics = admit.NewMetrics(l.Lanes, l.memory, s.reg)
 	l.Small.Watch(l.pump)
-	if cfg.Ops.Tree {
-		l.tree = proctree.New(proctree.Options{Workers: map[string]string{reaper.Name: "reaper"},
-			Programs: map[string]string{ipc.Program: searches}, Registerer: s.reg, Log: s.log})
-	}
 	if cfg.Tracing.Endpoint != "" {
 		headers, err := tracing.HeadersOf(s.process.Getenv)
 		if err != nil {
@@ -81,11 +75,8 @@ const callerTraces = 10
 // searches names the search processes among the child processes.
 const searches = "search"
 
-// account returns a function that adds ended processes to a part of the process tree, or nil without a tree.
+// account returns a function that adds ended processes to a part of the process tree.
 func (l *lanes) account(part string) func(*os.ProcessState) {
-	if l.tree == nil {
-		return nil
-	}
 	return func(state *os.ProcessState) { l.tree.Ended(part, state) }
 }
 

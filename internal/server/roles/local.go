@@ -43,7 +43,7 @@ func RunNode(ctx context.Context, p Process, cfg config.Config, use NodeUse,
 	var l net.Listener
 	address, o := "http://localhost:1", client.Options{}
 	if use == ReadNode || use == ImportNode {
-		cfg.Ops.Tree, cfg.Ops.Activity, cfg.Tracing.Endpoint = false, false, ""
+		cfg.Tracing.Endpoint = ""
 		s = &server{role: config.RoleStorage, cfg: cfg, log: log, reg: reg, process: p, closers: &parts}
 		if err := s.addLanes(); err != nil {
 			return err

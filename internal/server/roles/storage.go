@@ -131,7 +131,7 @@ func (s *server) lfsOptions() *objects.Options {
 	o := s.cfg.LFS.Objects()
 	if o != nil {
 		if s.store != nil {
-			o.MinFree = int64(s.cfg.Store.MinFree)
+			o.MinFree = 0 // as the store
 		}
 		o.Registerer = s.reg
 	}

@@ -60,7 +60,7 @@ func openStore(cfg *config.Config, metrics *bucket.Metrics, o store.Options) (*s
 		return nil, err
 	}
 	o.Bucket, o.URL, o.Node = b, table.URL, table.NodeName()
-	o.Cache.Root, o.Cache.Budget, o.Cache.MinFree = cfg.Root, int64(table.Cache), int64(table.MinFree)
+	o.Cache.Root, o.Cache.Budget = cfg.Root, int64(table.Cache)
 	o.MaxStaleness, o.StaleIfError = table.MaxStaleness.Duration, table.StaleIfError.Duration
 	ctx, cancel := context.WithTimeout(context.Background(), storeLimit)
 	defer cancel()

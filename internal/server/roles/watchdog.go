@@ -39,16 +39,13 @@ func (s *server) startWatchdog(l listeners, reg prometheus.Gatherer) (end func()
 		return func() {}
 	}
 	o := watchdog.Options{
-		Dir: c.DumpDir(s.cfg.State), Stall: c.Stall.Duration, Interval: c.Interval.Duration,
-		MaxBytes: int64(c.MaxBytes), Profile: cpuProfile,
+		Dir: config.DumpDir(s.cfg.State), Stall: c.Stall.Duration, Interval: 60 * c.Stall.Duration,
+		MaxBytes: 256 << 20, Profile: cpuProfile,
 		Probes: s.probes(l), Redact: auth.Redact, Log: s.log, Stderr: s.process.Stderr, Metrics: metrics,
 		About: fmt.Sprintf("packhorse %s %s", s.role, s.process.Version),
 		Parts: []watchdog.Part{{Name: "metrics.txt",
-			Write: func(to io.Writer) error { return observe.WriteMetrics(to, reg) }}},
-	}
-	if board := s.lanes.board; board != nil {
-		o.Parts = append(o.Parts, watchdog.Part{Name: "requests.txt",
-			Write: func(to io.Writer) error { return writeRequests(to, board) }})
+			Write: func(to io.Writer) error { return observe.WriteMetrics(to, reg) }}, {Name: "requests.txt",
+			Write: func(to io.Writer) error { return writeRequests(to, s.lanes.board) }}},
 	}
 	if s.packs != nil {
 		runner := s.packs.runner
@@ -102,7 +99,7 @@ func (s *server) probes(l listeners) (all []watchdog.Probe) {
 		_, err := s.process.Stderr.Write(nil)
 		return err
 	}}
-	return append(all, watchdog.Writable("state", cfg.Watchdog.DumpDir(cfg.State)), log)
+	return append(all, watchdog.Writable("state", config.DumpDir(cfg.State)), log)
 }
 
 // startProbe is answered unless the start of a git process hangs, because a disk or the kernel does.

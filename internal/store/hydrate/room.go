@@ -97,7 +97,7 @@ func (c *Cache) makeRoom() error {
 			return fault.Retry(fault.Unavailable, fault.RetryLater,
 				"the node's cache is full of repositories in use (store.cache = %s)", mebibytes(c.options.Budget))
 		}
-		return fault.Retry(fault.Unavailable, fault.RetryLater, "the node's disk has only %s free (store.min_free = %s)",
+		return fault.Retry(fault.Unavailable, fault.RetryLater, "the node's disk has only %s free, and keeps %s",
 			mebibytes(free), mebibytes(c.options.MinFree))
 	}
 }
