@@ -66,11 +66,15 @@ func (s *Store) count(ctx context.Context) (c Counts, err error) {
 		c.CommitGraph = c.CommitGraph || id != disk.ID{}
 	}
 	for i := range 256 {
-		n, err := s.countLoose(ctx, byte(i))
-		if err != nil {
+		if err := ctx.Err(); err != nil {
 			return c, err
 		}
-		c.Loose += n
+		for _, err := range looseIn(s.dir, byte(i), s.format) {
+			if err != nil {
+				return c, err
+			}
+			c.Loose++
+		}
 	}
 	return c, nil
 }
@@ -104,34 +108,4 @@ func (c *Counts) addPack(path string) error {
 	c.Packed += int64(binary.BigEndian.Uint32(header[8:]))
 	c.PackBytes += pack.Size() + index.Size()
 	return nil
-}
-
-// countLoose counts the loose objects whose IDs begin with a byte.
-func (s *Store) countLoose(ctx context.Context, first byte) (n int64, err error) {
-	const digits = "0123456789abcdef"
-	f, err := os.Open(s.dir + "/" + string([]byte{digits[first>>4], digits[first&15]}))
-	if isAbsent(err) {
-		return 0, nil
-	}
-	if err != nil {
-		return 0, err
-	}
-	defer f.Close()
-	for {
-		if err := ctx.Err(); err != nil {
-			return n, err
-		}
-		names, err := f.Readdirnames(1000)
-		for _, name := range names {
-			if len(name) == s.format.HexSize()-2 && strings.Trim(name, digits) == "" {
-				n++
-			}
-		}
-		if err == io.EOF || isAbsent(err) {
-			return n, nil
-		}
-		if err != nil {
-			return n, err
-		}
-	}
 }

@@ -10,9 +10,84 @@ import (
 
 // Entry types that are not object types (gitformat-pack, "Object types").
 const (
-	ofsDelta = 6
-	refDelta = 7
+	OfsDelta = 6
+	RefDelta = 7
 )
+
+// MaxEntryHeader is the maximum length of an entry's header: a size, and a distance or an object ID.
+const MaxEntryHeader = 10 + 32
+
+// EntryHeader is the header of a pack entry.
+type EntryHeader struct {
+	Kind     byte   // an object type, OfsDelta or RefDelta
+	Length   int    // of the header
+	Size     int64  // of the inflated stream: the object, or the delta
+	Distance int64  // OfsDelta: how far before the entry its base is
+	Base     []byte // RefDelta: raw ID, part of the entry
+}
+
+// IsDelta reports whether the entry is a delta.
+func (e *EntryHeader) IsDelta() bool { return e.Kind == OfsDelta || e.Kind == RefDelta }
+
+// ParseEntry parses the header at the beginning of an entry (gitformat-pack, "pack-*.pack files"). hash is the length of
+// a raw object ID.
+func ParseEntry(b []byte, hash int) (e EntryHeader, err error) {
+	if len(b) == 0 {
+		return e, errEntryShort
+	}
+	c := b[0]
+	e.Kind, e.Size = c>>4&7, int64(c&0xf)
+	n := 1
+	for shift := 4; c&0x80 != 0; shift += 7 {
+		if n == len(b) {
+			return e, errEntryShort
+		}
+		if shift > 53 { // a size of 2^60 and more
+			return e, errEntrySize
+		}
+		c = b[n]
+		n++
+		e.Size |= int64(c&0x7f) << shift
+	}
+	switch e.Kind {
+	case byte(git.Commit), byte(git.Tree), byte(git.Blob), byte(git.Tag):
+	case RefDelta:
+		if n+hash > len(b) {
+			return e, errEntryShort
+		}
+		e.Base = b[n : n+hash]
+		n += hash
+	case OfsDelta: // big-endian groups of seven bits, each but the last plus one
+		for e.Distance, c = -1, 0x80; c&0x80 != 0; n++ {
+			if n == len(b) {
+				return e, errEntryShort
+			}
+			if e.Distance >= 1<<54 {
+				return e, errEntrySize
+			}
+			c = b[n]
+			e.Distance = (e.Distance+1)<<7 | int64(c&0x7f)
+		}
+		if e.Distance == 0 {
+			return e, errEntryBase
+		}
+	default:
+		return e, fmt.Errorf("entry type %d is not known", e.Kind)
+	}
+	e.Length = n
+	return e, nil
+}
+
+// check compares the header of an entry at an offset with the pack, whose entries end at end.
+func (e *EntryHeader) check(at, end int64) error {
+	switch {
+	case e.Kind == OfsDelta && at-e.Distance < packHeader:
+		return errEntryBase
+	case e.Size/inflateRatio > end-at:
+		return errEntrySize
+	}
+	return nil
+}
 
 const (
 	// maxChain is the maximum length of a chain of deltas. Git makes chains of 50, and of at most 4,095 if configured.
@@ -22,8 +97,10 @@ const (
 )
 
 var (
-	errEntrySize = errors.New("the entry claims more bytes than its pack can hold")
-	errChain     = errors.New("the chain of deltas is too long or a loop")
+	errEntrySize  = errors.New("the entry claims more bytes than its pack can hold")
+	errEntryShort = errors.New("the entry's header ends early")
+	errEntryBase  = errors.New("the delta has its base outside the pack")
+	errChain      = errors.New("the chain of deltas is too long or a loop")
 )
 
 // location is a place in a pack.
@@ -40,76 +117,22 @@ type link struct {
 	size int64 // of the inflated stream
 }
 
-// entryHeader is a pack entryHeader's header.
-type entryHeader struct {
-	kind     byte  // an object type, ofsDelta or refDelta
-	size     int64 // of the inflated stream: the object, or the delta
-	distance int64 // ofsDelta: how far back the base is
-	base     git.ObjectID
-}
-
-// readEntry reads the header at an offset (gitformat-pack, "pack-*.pack files"). Then sc.in is at the zlib stream.
-func (sc *scratch) readEntry(o *openPack, at int64) (e entryHeader, err error) {
+// readEntry reads the header at an offset. Then sc.in is at the zlib stream. The Base is valid until sc is used next.
+func (sc *scratch) readEntry(o *openPack, at int64) (EntryHeader, error) {
 	if at < packHeader || at >= o.size {
-		return e, fmt.Errorf("offset %d is outside the pack", at)
+		return EntryHeader{}, fmt.Errorf("offset %d is outside the pack", at)
 	}
 	sc.seek(o.file, at, o.size)
-	c, err := sc.in.ReadByte()
-	if err != nil {
-		return e, err
+	b, readErr := sc.in.Peek(MaxEntryHeader)
+	e, err := ParseEntry(b, sc.format.Size())
+	if err == nil {
+		err = e.check(at, o.size)
 	}
-	e.kind, e.size = c>>4&7, int64(c&0xf)
-	for shift := 4; c&0x80 != 0; shift += 7 {
-		if c, err = sc.in.ReadByte(); err != nil {
-			return e, err
-		}
-		if shift > 53 { // a size of 2^60 and more
-			return e, errEntrySize
-		}
-		e.size |= int64(c&0x7f) << shift
+	if err != nil && readErr != nil {
+		err = readErr
 	}
-	switch e.kind {
-	case byte(git.Commit), byte(git.Tree), byte(git.Blob), byte(git.Tag):
-	case ofsDelta:
-		err = sc.readDistance(&e, at)
-	case refDelta:
-		raw := sc.small[:sc.format.Size()]
-		for i := range raw {
-			if raw[i], err = sc.in.ReadByte(); err != nil {
-				return e, err
-			}
-		}
-		e.base = git.RawObjectID(raw)
-	default:
-		return e, fmt.Errorf("entry type %d is not known", e.kind)
-	}
-	if err == nil && e.size/inflateRatio > sc.remaining() {
-		err = errEntrySize
-	}
+	sc.in.Discard(e.Length)
 	return e, err
-}
-
-// readDistance reads how far before the entry its base is: big-endian groups of seven bits, each but the last plus one.
-func (sc *scratch) readDistance(e *entryHeader, at int64) error {
-	c, err := sc.in.ReadByte()
-	if err != nil {
-		return err
-	}
-	d := int64(c & 0x7f)
-	for c&0x80 != 0 {
-		if c, err = sc.in.ReadByte(); err != nil {
-			return err
-		}
-		if d >= 1<<54 {
-			return errEntrySize
-		}
-		d = (d+1)<<7 | int64(c&0x7f)
-	}
-	if d <= 0 || at-d < packHeader {
-		return fmt.Errorf("the delta at %d has its base outside the pack", at)
-	}
-	e.distance = d
-	return nil
 }
 
 // base is the root of a delta chain: a pack entry that is not a delta, or an object outside packs.
@@ -149,23 +172,24 @@ func (s *Store) descend(snap *snapshot, sc *scratch, loc location, useCache bool
 		if err != nil {
 			return b, damaged(loc, err)
 		}
-		if e.kind != ofsDelta && e.kind != refDelta {
-			return base{typ: git.ObjectType(e.kind), open: o, at: loc.offset, size: e.size}, nil
+		if !e.IsDelta() {
+			return base{typ: git.ObjectType(e.Kind), open: o, at: loc.offset, size: e.Size}, nil
 		}
 		if len(sc.chain) == maxChain {
 			return b, damaged(loc, errChain)
 		}
-		sc.chain = append(sc.chain, link{open: o, at: loc.offset, data: sc.offset(), size: e.size})
-		if e.kind == ofsDelta {
-			loc.offset -= e.distance
+		sc.chain = append(sc.chain, link{open: o, at: loc.offset, data: sc.offset(), size: e.Size})
+		if e.Kind == OfsDelta {
+			loc.offset -= e.Distance
 			continue
 		}
-		next, err := s.findBase(snap, loc.pack, &e.base)
+		id := git.RawObjectID(e.Base)
+		next, err := s.findBase(snap, loc.pack, &id)
 		if err != nil {
 			return b, damaged(loc, err)
 		}
 		if next.pack == nil {
-			return base{ref: e.base}, nil
+			return base{ref: id}, nil
 		}
 		loc = next
 	}

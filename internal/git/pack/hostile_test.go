@@ -105,11 +105,11 @@ func TestHostilePack(t *testing.T) {
 	}
 	self, next := numbered(0), numbered(2)
 	delta := []byte{5, 5, 0x90, 5}
-	add(fault.Corrupt, refDelta, 4, self.Raw(), delta) // its own base
-	first := add(fault.Corrupt, refDelta, 4, next.Raw(), delta)
-	add(fault.Corrupt, refDelta, 4, first.Raw(), delta) // a loop of two
+	add(fault.Corrupt, RefDelta, 4, self.Raw(), delta) // its own base
+	first := add(fault.Corrupt, RefDelta, 4, next.Raw(), delta)
+	add(fault.Corrupt, RefDelta, 4, first.Raw(), delta) // a loop of two
 	missing := numbered(1 << 20)
-	add(fault.Corrupt, refDelta, 4, missing.Raw(), delta)
+	add(fault.Corrupt, RefDelta, 4, missing.Raw(), delta)
 	add(fault.Corrupt, byte(git.Blob), 1<<60, nil, []byte("hello"))
 	add(fault.Corrupt, byte(git.Blob), 1<<40, nil, []byte("hello"))
 	add(fault.Corrupt, byte(git.Blob), 1<<62, nil, []byte("hello"))
@@ -118,15 +118,15 @@ func TestHostilePack(t *testing.T) {
 	add(fault.Corrupt, byte(git.Blob), 5, nil, []byte("hello")) // another object
 	add(fault.Corrupt, 5, 5, nil, []byte("hello"))
 	add(fault.Corrupt, 0, 5, nil, []byte("hello"))
-	add(fault.Corrupt, ofsDelta, 4, []byte{0}, delta)                           // its own base
-	add(fault.Corrupt, ofsDelta, 4, []byte{0xff, 0xff, 0xff, 0x7f}, delta)      // before the pack
-	add(fault.Corrupt, ofsDelta, 4, bytes.Repeat([]byte{0xff}, 20), delta)      // beyond 2^63
+	add(fault.Corrupt, OfsDelta, 4, []byte{0}, delta)                           // its own base
+	add(fault.Corrupt, OfsDelta, 4, []byte{0xff, 0xff, 0xff, 0x7f}, delta)      // before the pack
+	add(fault.Corrupt, OfsDelta, 4, bytes.Repeat([]byte{0xff}, 20), delta)      // beyond 2^63
 	bomb := add(fault.Invalid, byte(git.Blob), 8<<20, nil, make([]byte, 8<<20)) // larger than the limit
 	huge := binary.AppendUvarint(binary.AppendUvarint(nil, 8<<20), 1<<40)       // makes 2^40 bytes of it
-	add(fault.Invalid, refDelta, uint64(len(huge)), bomb.Raw(), huge)
+	add(fault.Invalid, RefDelta, uint64(len(huge)), bomb.Raw(), huge)
 	add(fault.Corrupt, byte(git.Blob), 5, nil, []byte("world")) // the root of a chain
 	for range maxChain + 10 {
-		add(fault.Corrupt, ofsDelta, 4, []byte{byte(len(p.body) - p.offsets[len(p.offsets)-1])}, delta) // too deep
+		add(fault.Corrupt, OfsDelta, 4, []byte{byte(len(p.body) - p.offsets[len(p.offsets)-1])}, delta) // too deep
 	}
 	objects := objectsDir(t)
 	p.write(t, objects, "pack-hostile")
@@ -154,7 +154,7 @@ func TestThinPack(t *testing.T) {
 	delta := append([]byte{byte(len(text)), byte(len(changed)), 0x90, byte(len(text)), byte(len(rest))}, rest...)
 	baseID, id := hashOf(git.Blob, text), hashOf(git.Blob, changed)
 	thin := newForged()
-	thin.add(id, refDelta, uint64(len(delta)), baseID.Raw(), delta)
+	thin.add(id, RefDelta, uint64(len(delta)), baseID.Raw(), delta)
 	whole := newForged()
 	whole.add(baseID, byte(git.Blob), uint64(len(text)), nil, []byte(text))
 	want := []object{{id, git.Blob, []byte(changed)}}

@@ -4,13 +4,16 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
+	"iter"
 	"os"
 	"syscall"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/disk"
+	"golang.org/x/sys/unix"
 )
 
 // errAbsent means that an object does not exist at a location.
@@ -47,38 +50,68 @@ func (s *Store) hasLoose(snap *snapshot, id *git.ObjectID) (bool, error) {
 	return false, nil
 }
 
+// looseIn yields the loose objects of an object directory whose IDs begin with a byte, in no order. An error is the
+// last element.
+func looseIn(dir string, first byte, format git.ObjectFormat) iter.Seq2[git.ObjectID, error] {
+	return func(yield func(git.ObjectID, error) bool) {
+		digits := fmt.Sprintf("%02x", first)
+		f, err := os.OpenFile(dir+"/"+digits, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+		if isAbsent(err) {
+			return
+		}
+		defer f.Close()
+		for err == nil {
+			var names []string
+			names, err = f.Readdirnames(1000)
+			for _, name := range names {
+				if len(name) != format.HexSize()-2 {
+					continue // a temporary file
+				}
+				if id, bad := git.ParseObjectID(digits + name); bad == nil && !yield(id, nil) {
+					return
+				}
+			}
+		}
+		if err != io.EOF && !isAbsent(err) {
+			yield(git.ObjectID{}, err)
+		}
+	}
+}
+
 // readLoose reads a loose object from the first directory with an undamaged copy. The error is errAbsent if there is no
 // copy.
 func (s *Store) readLoose(snap *snapshot, sc *scratch, id *git.ObjectID, limit int64) (typ git.ObjectType, data []byte,
 	err error) {
-	err = s.eachLoose(snap, sc, id, func() error {
+	f, err := s.openLoose(snap, sc, id, func() error {
 		var size int64
-		var head, body []byte
+		var head []byte
 		if typ, size, head, err = sc.looseHead(); err != nil {
 			return err
 		}
 		if size > limit {
 			return errTooLarge(size, limit)
 		}
-		body, err = sc.looseBody(head, size)
-		data = body
+		data, err = sc.looseBody(head, size)
 		return err
 	})
+	f.Close()
 	return typ, data, err
 }
 
 // describeLoose reads a loose object's header.
 func (s *Store) describeLoose(snap *snapshot, sc *scratch, id *git.ObjectID) (typ git.ObjectType, size int64,
 	err error) {
-	err = s.eachLoose(snap, sc, id, func() error {
+	f, err := s.openLoose(snap, sc, id, func() error {
 		typ, size, _, err = sc.looseHead()
 		return err
 	})
+	f.Close()
 	return typ, size, err
 }
 
-// eachLoose calls read with sc.in at each loose copy of an object, until one is read without an error.
-func (s *Store) eachLoose(snap *snapshot, sc *scratch, id *git.ObjectID, read func() error) error {
+// openLoose calls read with sc.in at each loose copy of an object, until one is read without an error. It returns the
+// file of that one, which is nil after an error.
+func (s *Store) openLoose(snap *snapshot, sc *scratch, id *git.ObjectID, read func() error) (*os.File, error) {
 	result := errAbsent
 	for _, d := range snap.dirs {
 		f, err := disk.Open(loosePath(d.path, id))
@@ -89,10 +122,13 @@ func (s *Store) eachLoose(snap *snapshot, sc *scratch, id *git.ObjectID, read fu
 			if err = sc.seekStart(f); err == nil {
 				err = read()
 			}
+			if err == nil {
+				return f, nil
+			}
 			f.Close()
 		}
-		if err == nil || transient(err) {
-			return err
+		if transient(err) {
+			return nil, err
 		}
 		if !fault.Is(err, fault.Invalid) {
 			err = fault.Wrap(fault.Corrupt, "an object is damaged", fmt.Errorf("loose object %s in %s: %w", *id,
@@ -102,7 +138,7 @@ func (s *Store) eachLoose(snap *snapshot, sc *scratch, id *git.ObjectID, read fu
 			result = err
 		}
 	}
-	return result
+	return nil, result
 }
 
 // seekStart makes sc.in read a whole file.

@@ -3,12 +3,9 @@ package pack
 import (
 	"bytes"
 	"errors"
-	"os"
 	"slices"
 	"sort"
 	"strings"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
@@ -75,25 +72,13 @@ func (s *Store) WithPrefix(p Prefix) ([]git.ObjectID, error) {
 // loosePrefixed adds loose objects of all directories.
 func (s *Store) loosePrefixed(dirs []*objectDir, p *Prefix, found []git.ObjectID) ([]git.ObjectID, error) {
 	for _, d := range dirs {
-		f, err := os.OpenFile(d.path+"/"+p.digits[:2], os.O_RDONLY|unix.O_DIRECTORY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
-		if isAbsent(err) {
-			continue
-		}
-		var names []string
-		if err == nil {
-			names, err = f.Readdirnames(-1)
-			f.Close()
-		}
-		if transient(err) {
-			return nil, fault.Wrap(fault.Unavailable, "too many files are open", err)
-		} else if err != nil {
-			return nil, fault.Wrap(fault.Internal, "looking for objects", err)
-		}
-		for _, name := range names {
-			if !strings.HasPrefix(name, p.digits[2:]) || len(name) != s.format.HexSize()-2 {
-				continue
-			}
-			if id, err := git.ParseObjectID(p.digits[:2] + name); err == nil {
+		for id, err := range looseIn(d.path, p.least.Raw()[0], s.format) {
+			switch {
+			case transient(err):
+				return nil, fault.Wrap(fault.Unavailable, "too many files are open", err)
+			case err != nil:
+				return nil, fault.Wrap(fault.Internal, "looking for objects", err)
+			case p.begins(id.Raw()):
 				found = append(found, id)
 			}
 		}

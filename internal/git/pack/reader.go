@@ -104,12 +104,12 @@ func (r *Reader) descend(at entry) (o *Object, elsewhere bool, err error) {
 		if err != nil {
 			return nil, false, at.damaged(err)
 		}
-		if e.size > r.MaxObject {
-			return nil, false, errTooLarge(e.size, r.MaxObject)
+		if e.Size > r.MaxObject {
+			return nil, false, errTooLarge(e.Size, r.MaxObject)
 		}
-		if e.kind != ofsDelta && e.kind != refDelta {
-			o := r.keep(at.pack, at.offset, e.size)
-			o.Type = git.ObjectType(e.kind)
+		if !e.IsDelta() {
+			o := r.keep(at.pack, at.offset, e.Size)
+			o.Type = git.ObjectType(e.Kind)
 			if err := r.inflate(&at, o.Data); err != nil {
 				return nil, false, at.damaged(r.forget(&at, err))
 			}
@@ -118,13 +118,13 @@ func (r *Reader) descend(at entry) (o *Object, elsewhere bool, err error) {
 		if len(r.chain) == maxChain {
 			return nil, false, at.damaged(errChain)
 		}
-		r.chain = append(r.chain, deltaLink{at, e.size})
-		if e.kind == ofsDelta {
-			at = entry{pack: at.pack, pos: -1, offset: at.offset - e.distance}
+		r.chain = append(r.chain, deltaLink{at, e.Size})
+		if e.Kind == OfsDelta {
+			at = entry{pack: at.pack, pos: -1, offset: at.offset - e.Distance}
 			continue
 		}
 		from := at.pack
-		if at, o, err = r.findBase(from, e.base); err != nil || o != nil {
+		if at, o, err = r.findBase(from, git.RawObjectID(e.Base)); err != nil || o != nil {
 			return o, true, err
 		}
 		elsewhere = elsewhere || at.pack != from
@@ -132,66 +132,20 @@ func (r *Reader) descend(at entry) (o *Object, elsewhere bool, err error) {
 }
 
 // readHeader reads the header of an entry.
-func (r *Reader) readHeader(at *entry) (e entryHeader, err error) {
+func (r *Reader) readHeader(at *entry) (e EntryHeader, err error) {
 	if at.offset < packHeader || at.offset >= at.pack.End {
 		return e, fmt.Errorf("offset %d is outside the pack", at.offset)
 	}
-	const most = 10 + 32 // bytes of a size, and of a distance or an object ID
-	b, err := r.window.bytes(at.pack, at.offset, most)
+	b, err := r.window.bytes(at.pack, at.offset, MaxEntryHeader)
 	if err != nil {
 		return e, err
 	}
 	r.Work += headerWork
-	e, at.header, err = parseEntry(b, at.offset, r.store.format.Size())
-	if err == nil && e.size/inflateRatio > at.pack.End-at.offset {
-		err = errEntrySize
+	if e, err = ParseEntry(b, r.store.format.Size()); err == nil {
+		err = e.check(at.offset, at.pack.End)
 	}
+	at.header = e.Length
 	return e, err
-}
-
-// parseEntry parses the header of an entry in memory, and returns its length.
-func parseEntry(b []byte, at int64, hash int) (e entryHeader, n int, err error) {
-	c := b[0]
-	n = 1
-	e.kind, e.size = c>>4&7, int64(c&0xf)
-	for shift := 4; c&0x80 != 0; shift += 7 {
-		if n == len(b) || shift > 53 {
-			return e, 0, errEntrySize
-		}
-		c = b[n]
-		n++
-		e.size |= int64(c&0x7f) << shift
-	}
-	switch e.kind {
-	case byte(git.Commit), byte(git.Tree), byte(git.Blob), byte(git.Tag):
-		return e, n, nil
-	case refDelta:
-		if n+hash > len(b) {
-			return e, 0, errInput
-		}
-		e.base = git.RawObjectID(b[n : n+hash])
-		return e, n + hash, nil
-	case ofsDelta:
-	default:
-		return e, 0, fmt.Errorf("entry type %d is not known", e.kind)
-	}
-	for i := n; ; i++ {
-		if i == len(b) || e.distance >= 1<<54 {
-			return e, 0, errEntrySize
-		}
-		if i > n {
-			e.distance++
-		}
-		e.distance = e.distance<<7 | int64(b[i]&0x7f)
-		if b[i]&0x80 == 0 {
-			n = i + 1
-			break
-		}
-	}
-	if e.distance <= 0 || at-e.distance < packHeader {
-		return e, 0, fmt.Errorf("the delta at %d has its base outside the pack", at)
-	}
-	return e, n, nil
 }
 
 // inflate inflates the zlib stream of an entry into dst, and verifies the CRC-32 of the entry.

@@ -34,13 +34,13 @@ func (s *Store) soundBase(snap *snapshot, sc *scratch, loc location, limit int64
 		if err != nil {
 			return base{}, damaged(loc, err)
 		}
-		if e.kind != ofsDelta && e.kind != refDelta {
+		if !e.IsDelta() {
 			break
 		}
-		sc.chain = append(sc.chain, link{open: o, at: loc.offset, data: sc.offset(), size: e.size})
-		id, known := e.base, true
-		if e.kind == ofsDelta {
-			loc.offset -= e.distance
+		sc.chain = append(sc.chain, link{open: o, at: loc.offset, data: sc.offset(), size: e.Size})
+		id, known := git.RawObjectID(e.Base), true
+		if e.Kind == OfsDelta {
+			loc.offset -= e.Distance
 			id, known = snap.idAt(loc)
 		} else if loc, err = s.findBase(snap, loc.pack, &id); err != nil {
 			return base{}, err

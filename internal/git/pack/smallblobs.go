@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
@@ -39,16 +38,16 @@ func (b *SmallBlobs) InPack(ctx context.Context, r *Reader, p *Raw) error {
 		if err != nil {
 			return at.damaged(err)
 		}
-		switch e.kind {
-		case ofsDelta:
-			base, ok := p.Rank(order, at.offset-e.distance)
+		switch e.Kind {
+		case OfsDelta:
+			base, ok := p.Rank(order, at.offset-e.Distance)
 			if !ok {
 				return at.damaged(errors.New("no entry begins at the base of the delta"))
 			}
 			kinds[rank] = kinds[base]
-		case refDelta: // Read finds the base
+		case RefDelta: // Read finds the base
 		default:
-			kinds[rank] = e.kind
+			kinds[rank] = e.Kind
 		}
 		if kinds[rank] != 0 && kinds[rank] != byte(git.Blob) {
 			continue
@@ -75,15 +74,15 @@ func (b *SmallBlobs) InPack(ctx context.Context, r *Reader, p *Raw) error {
 
 // sizeOf returns the size of the object of an entry. Of a delta that is too long for a small object it returns the size
 // of the delta.
-func (b *SmallBlobs) sizeOf(r *Reader, at *entry, e *entryHeader) (int64, error) {
+func (b *SmallBlobs) sizeOf(r *Reader, at *entry, e *EntryHeader) (int64, error) {
 	const head, instruction = 20, 8 // maximum lengths: of both sizes, and of an instruction, which makes a byte or more
-	if e.kind != ofsDelta && e.kind != refDelta || e.size > head+instruction*b.Most {
-		return e.size, nil
+	if !e.IsDelta() || e.Size > head+instruction*b.Most {
+		return e.Size, nil
 	}
-	if int64(cap(r.delta)) < e.size {
+	if int64(cap(r.delta)) < e.Size {
 		r.delta = make([]byte, head+instruction*b.Most)
 	}
-	delta := r.delta[:e.size]
+	delta := r.delta[:e.Size]
 	if err := r.inflate(at, delta); err != nil {
 		return 0, err
 	}
@@ -101,15 +100,9 @@ func (b *SmallBlobs) Loose(ctx context.Context, s *Store) error {
 			if err := ctx.Err(); err != nil {
 				return err
 			}
-			digits := fmt.Sprintf("%02x", first)
-			names, err := namesIn(d.path + "/" + digits)
-			if err != nil {
-				return fault.Wrap(fault.Unavailable, "cannot list the loose objects", err)
-			}
-			for _, name := range names {
-				id, err := git.ParseObjectID(digits + name)
-				if err != nil || len(name) != s.format.HexSize()-2 {
-					continue // a temporary file
+			for id, err := range looseIn(d.path, byte(first), s.format) {
+				if err != nil {
+					return fault.Wrap(fault.Unavailable, "cannot list the loose objects", err)
 				}
 				if err := b.loose(s, sc, d.path, id); err != nil {
 					return err
@@ -118,19 +111,6 @@ func (b *SmallBlobs) Loose(ctx context.Context, s *Store) error {
 		}
 	}
 	return nil
-}
-
-// namesIn returns the names in a directory; none if it does not exist.
-func namesIn(dir string) ([]string, error) {
-	f, err := os.Open(dir)
-	if isAbsent(err) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	return f.Readdirnames(-1)
 }
 
 // loose reads a loose object if it is a small blob.

@@ -3,13 +3,10 @@ package pack
 import (
 	"bytes"
 	"errors"
-	"fmt"
 	"io"
 	"os"
 
-	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
-	"github.com/packhorse-git/packhorse/internal/git/disk"
 )
 
 // ErrDelta means that an object cannot be streamed, because all its copies are deltas. Use Read.
@@ -77,46 +74,20 @@ func (r *Stream) openPacked(snap *snapshot) (err error) {
 }
 
 // openLoose opens the first loose copy whose header can be read.
-func (r *Stream) openLoose(snap *snapshot) error {
-	result := errAbsent
-	for _, d := range snap.dirs {
-		f, err := disk.Open(loosePath(d.path, &r.id))
-		if isAbsent(err) {
-			continue
+func (r *Stream) openLoose(snap *snapshot) (err error) {
+	r.file, err = r.store.openLoose(snap, r.sc, &r.id, func() error {
+		typ, size, head, err := r.sc.looseHead()
+		if err == nil && int64(len(head)) > size {
+			err = errLong
 		}
-		if err == nil {
-			if err = r.openLooseFile(f); err == nil {
-				return nil
-			}
-			f.Close()
-		}
-		if transient(err) {
+		if err != nil {
 			return err
 		}
-		if result == errAbsent {
-			result = fault.Wrap(fault.Corrupt, "an object is damaged", fmt.Errorf("loose object %s in %s: %w", r.id,
-				d.path, err))
-		}
-	}
-	return result
-}
-
-func (r *Stream) openLooseFile(f *os.File) error {
-	err := r.sc.seekStart(f)
-	if err != nil {
-		return err
-	}
-	var head []byte
-	if r.Type, r.Size, head, err = r.sc.looseHead(); err != nil {
-		return err
-	}
-	if int64(len(head)) > r.Size {
-		return errLong
-	}
-	r.head = bytes.Clone(head)
-	r.sc.startHash(r.Type, r.Size)
-	r.file = f
-	return nil
+		r.Type, r.Size, r.head = typ, size, bytes.Clone(head)
+		r.sc.startHash(typ, size)
+		return nil
+	})
+	return err
 }
 
 // Read reads the next bytes. The error is io.EOF at the end.

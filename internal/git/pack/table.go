@@ -7,11 +7,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"slices"
 	"sort"
 	"sync"
 
+	"github.com/hashicorp/golang-lru/v2/simplelru"
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/mmap"
@@ -114,26 +116,54 @@ func (t *Table) sortByOffset() ([]uint32, error) {
 	return order, nil
 }
 
+// After lists the objects after the first n entries of a pack, by its index. These are the delta bases that git added
+// to a thin pack (git-index-pack(1), --fix-thin). The error is Corrupt for an index that cannot be read, or has fewer
+// than n objects.
+func After(index string, format git.ObjectFormat, n int) (ids []git.ObjectID, err error) {
+	x, err := openIdx(index, format)
+	if err == nil {
+		err = x.file.Do(func(b []byte) error {
+			t := Table{x, b}
+			if n >= t.Len() {
+				if n > t.Len() {
+					return errors.New("it has too few objects")
+				}
+				return nil
+			}
+			order, err := t.sortByOffset()
+			for i := n; i < len(order); i++ {
+				ids = append(ids, git.RawObjectID(t.ID(int(order[i]))))
+			}
+			return err
+		})
+	}
+	if err != nil {
+		return nil, fault.Wrap(fault.Corrupt, "the pack's index is damaged", err)
+	}
+	return ids, nil
+}
+
 // orders keeps the orders of recently used indexes: 4 bytes for each object.
-var orders = orderCache{known: map[*packIndex][]uint32{}}
+var orders = newOrderCache()
 
 // maxOrders is the maximum size of the kept orders in entries, unless a single pack has more.
 const maxOrders = 32 << 20
 
 type orderCache struct {
 	mu      sync.Mutex
-	known   map[*packIndex][]uint32
-	recent  []*packIndex // the latest last
+	known   *simplelru.LRU[*packIndex, []uint32]
 	entries int
+}
+
+func newOrderCache() *orderCache {
+	c := &orderCache{}
+	c.known, _ = simplelru.NewLRU(math.MaxInt, func(_ *packIndex, order []uint32) { c.entries -= len(order) })
+	return c
 }
 
 func (c *orderCache) get(t *Table) ([]uint32, error) {
 	c.mu.Lock()
-	order, ok := c.known[t.x]
-	if ok {
-		at := slices.Index(c.recent, t.x)
-		c.recent = append(slices.Delete(c.recent, at, at+1), t.x)
-	}
+	order, ok := c.known.Get(t.x)
 	c.mu.Unlock()
 	if ok {
 		return order, nil
@@ -144,12 +174,12 @@ func (c *orderCache) get(t *Table) ([]uint32, error) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if other, ok := c.known[t.x]; ok {
+	if other, ok := c.known.Get(t.x); ok {
 		return other, nil
 	}
-	c.known[t.x], c.recent = order, append(c.recent, t.x)
-	for c.entries += len(order); c.entries > maxOrders && len(c.recent) > 1; {
-		c.dropLocked(c.recent[0])
+	c.known.Add(t.x, order)
+	for c.entries += len(order); c.entries > maxOrders && c.known.Len() > 1; {
+		c.known.RemoveOldest()
 	}
 	return order, nil
 }
@@ -158,16 +188,7 @@ func (c *orderCache) get(t *Table) ([]uint32, error) {
 func (c *orderCache) drop(x *packIndex) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.dropLocked(x)
-}
-
-func (c *orderCache) dropLocked(x *packIndex) {
-	if order, ok := c.known[x]; ok {
-		delete(c.known, x)
-		at := slices.Index(c.recent, x)
-		c.recent = slices.Delete(c.recent, at, at+1)
-		c.entries -= len(order)
-	}
+	c.known.Remove(x)
 }
 
 // Index is a mapped pack index outside of a Store. Close it after use.

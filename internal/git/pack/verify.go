@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"hash/crc32"
@@ -12,7 +11,6 @@ import (
 	"log/slog"
 	"maps"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -21,7 +19,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
-	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/disk"
 )
@@ -114,17 +111,23 @@ func (x *Verification) Done() <-chan struct{} { return x.done }
 // closed.
 func (x *Verification) Damage() *Damage { return x.damage }
 
-// Begin starts a verification of the packs in an object directory and its alternates and returns at once. Packs whose
-// files have not changed since they were read are not read again. If damage is found, damaged is called once.
-func (v *Verifier) Begin(objectsDir string, format git.ObjectFormat, damaged func(*Damage)) *Verification {
+// Begin starts a verification of the packs of a store and its alternates and returns at once. Packs whose files have
+// not changed since they were read are not read again. If damage is found, damaged is called once.
+func (v *Verifier) Begin(s *Store, damaged func(*Damage)) *Verification {
 	x := &Verification{done: make(chan struct{})}
-	packs, err := packsBelow(objectsDir)
-	if err != nil {
-		v.log.Warn("cannot list the packs to verify", "directory", objectsDir, "error", err)
+	if err := s.Refresh(); err != nil {
+		v.log.Warn("cannot list the packs to verify", "directory", s.dir, "error", err)
 	}
+	var packs []string
+	for _, d := range s.snap.Load().dirs {
+		for _, p := range d.all {
+			packs = append(packs, p.path+".pack")
+		}
+	}
+	slices.Sort(packs)
 	var all []*verdict
 	for _, path := range packs {
-		if known := v.verdictOf(path, format); known != nil {
+		if known := v.verdictOf(path, s.format); known != nil {
 			all = append(all, known)
 		}
 	}
@@ -327,13 +330,10 @@ func (v *Verifier) pass(w io.Writer, f *os.File, from, end int64) error {
 
 // locate finds the first object of a damaged pack whose CRC-32 is not the one in the index.
 func (v *Verifier) locate(path string, format git.ObjectFormat) error {
-	damage := &Damage{Path: path}
-	b, err := os.ReadFile(indexOf(path))
-	if err != nil {
+	x, err := openIdx(indexOf(path), format)
+	if isAbsent(err) || transient(err) {
 		return err
-	}
-	l, err := parseIdx(b, format)
-	if err != nil {
+	} else if err != nil {
 		return &Damage{Path: indexOf(path)}
 	}
 	f, err := disk.Open(path)
@@ -342,80 +342,38 @@ func (v *Verifier) locate(path string, format git.ObjectFormat) error {
 	}
 	defer f.Close()
 	info, err := f.Stat()
-	if err != nil || l.version == 1 { // version 1 has no CRC-32
-		return cmp.Or(err, error(damage))
+	if err != nil {
+		return err
 	}
-	type object struct {
-		offset   int64
-		position int
-	}
-	objects := make([]object, l.count)
-	for i := range objects {
-		offset, err := l.offset(b, i)
+	damage, end := &Damage{Path: path}, info.Size()-int64(format.Size())
+	err = x.file.Do(func(b []byte) error {
+		t := Table{x, b}
+		order, err := t.sortByOffset()
 		if err != nil {
 			return &Damage{Path: indexOf(path)}
 		}
-		objects[i] = object{offset, i}
-	}
-	slices.SortFunc(objects, func(a, b object) int { return cmp.Compare(a.offset, b.offset) })
-	end := info.Size() - int64(format.Size())
-	for i, o := range objects {
-		next := end
-		if i+1 < len(objects) {
-			next = objects[i+1].offset
-		}
-		sum := crc32.NewIEEE()
-		if o.offset < next && next <= end {
-			err = v.pass(sum, f, o.offset, next)
-		}
-		if err != nil && !errors.Is(err, io.ErrUnexpectedEOF) {
-			return err
-		}
-		if want := binary.BigEndian.Uint32(b[l.off32-4*l.count+4*o.position:]); sum.Sum32() != want {
-			at := l.ids + o.position*l.stride
-			damage.Object = git.RawObjectID(b[at : at+l.hash])
-			break
-		}
-	}
-	return damage
-}
-
-// packsBelow lists the packs of an object directory and of its alternates. Like git, it skips missing alternates.
-func packsBelow(objectsDir string) ([]string, error) {
-	var packs []string
-	seen := make(map[string]bool)
-	var add func(dir string, depth int) error
-	add = func(dir string, depth int) error {
-		if seen[dir] || len(seen) == maxAlternates || depth > maxAlternateDepth+1 {
-			return nil
-		}
-		seen[dir] = true
-		entries, err := os.ReadDir(filepath.Join(dir, "pack"))
-		if err != nil && !isAbsent(err) {
-			return err
-		}
-		for _, e := range entries {
-			if strings.HasPrefix(e.Name(), "pack-") && strings.HasSuffix(e.Name(), ".pack") {
-				packs = append(packs, filepath.Join(dir, "pack", e.Name()))
+		for i, pos := range order {
+			want, ok := t.CRC(int(pos))
+			if !ok { // version 1 has no CRC-32
+				return nil
 			}
-		}
-		alternates, err := readAlternates(filepath.Join(dir, "info", "alternates"))
-		if err != nil {
-			return err
-		}
-		for _, entry := range alternates {
-			if alternate, err := new(Store).resolveAlternate(dir, entry); err == nil {
-				if err := add(alternate, depth+1); err != nil {
-					return err
-				}
+			at, next := int64(0), end
+			if at, err = t.Offset(int(pos)); err == nil && i+1 < len(order) {
+				next, err = t.Offset(int(order[i+1]))
+			}
+			sum := crc32.NewIEEE()
+			if err == nil && at < next && next <= end {
+				err = v.pass(sum, f, at, next)
+			}
+			if err != nil && !errors.Is(err, io.ErrUnexpectedEOF) {
+				return err
+			}
+			if sum.Sum32() != want {
+				damage.Object = git.RawObjectID(t.ID(int(pos)))
+				return nil
 			}
 		}
 		return nil
-	}
-	dir, err := realPath(objectsDir)
-	if err != nil {
-		return nil, fault.Wrap(fault.NotFound, "the repository has no object directory", err)
-	}
-	err = add(dir, 0)
-	return packs, err
+	})
+	return cmp.Or(err, error(damage))
 }

@@ -42,7 +42,7 @@ func TestVerifier(t *testing.T) {
 			r.Git("update-ref", "refs/heads/main", id.String())
 			r.Git("repack", "-adq")
 			objects := filepath.Join(r.Dir, "objects")
-			borrower := t.TempDir()
+			borrower := t.TempDir() + "/objects"
 			if err := os.MkdirAll(borrower+"/info", 0o755); err != nil {
 				t.Fatal(err)
 			}
@@ -53,7 +53,7 @@ func TestVerifier(t *testing.T) {
 			defer v.Close()
 			verify := func() *Damage {
 				var told *Damage
-				x := v.Begin(borrower, format, func(d *Damage) { told = d })
+				x := v.Begin(openStore(t, filepath.Dir(borrower), format), func(d *Damage) { told = d })
 				<-x.Done()
 				if told != x.Damage() {
 					t.Errorf("told %v, found %v", told, x.Damage())
@@ -122,7 +122,7 @@ func TestVerifierReplaced(t *testing.T) {
 	v.large <- struct{}{} // as while one is read
 	v.small <- struct{}{}
 	flipByte(t, indexOf(path), -70)
-	x := v.Begin(objects, git.SHA1, func(d *Damage) { t.Errorf("told of %v", d) })
+	x := v.Begin(openStore(t, r.Dir, git.SHA1), func(d *Damage) { t.Errorf("told of %v", d) })
 	moved := indexOf(path) + ".moved"
 	if err := os.Rename(indexOf(path), moved); err != nil {
 		t.Fatal(err)
@@ -139,7 +139,7 @@ func TestVerifierReplaced(t *testing.T) {
 	if d := x.Damage(); d != nil {
 		t.Error(d)
 	}
-	y := v.Begin(objects, git.SHA1, func(*Damage) {})
+	y := v.Begin(openStore(t, r.Dir, git.SHA1), func(*Damage) {})
 	<-y.Done()
 	if y.Damage() == nil {
 		t.Error("the damage of an index that is not replaced was not found")

@@ -185,7 +185,15 @@ func (g *Git) verify(r Repository) *pack.Verification {
 	if g.options.Verifier == nil {
 		return nil
 	}
-	return g.options.Verifier.Begin(r.Objects, r.Format, func(*pack.Damage) {
+	store := r.Store
+	if store == nil {
+		var err error
+		if store, err = pack.Open(r.Objects, pack.Options{Format: r.Format}); err != nil {
+			return nil // git reports it
+		}
+		defer store.Close()
+	}
+	return g.options.Verifier.Begin(store, func(*pack.Damage) {
 		if g.options.Damaged != nil {
 			g.options.Damaged(r)
 		}

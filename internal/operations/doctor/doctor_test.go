@@ -185,16 +185,16 @@ func TestPlantedFaults(t *testing.T) {
 		{name: "no HEAD", kind: "refused", text: "git fsck", plant: func(r *gittest.Repo) error {
 			return appendTo(r.Dir+"/config", "[core]\n\trepositoryformatversion = 7\n")
 		}},
-		{name: "cut pack", kind: "unusable-pack", text: "it is cut off", plant: func(r *gittest.Repo) error {
+		{name: "cut pack", kind: "unusable-pack", text: "not the one its index", plant: func(r *gittest.Repo) error {
 			return withPack(r, func(pack string, size int64) error { return os.Truncate(pack, size-25) })
 		}},
-		{name: "empty pack", kind: "unusable-pack", text: ".pack: it is cut off", plant: func(r *gittest.Repo) error {
+		{name: "empty pack", kind: "unusable-pack", text: ".pack: not a pack: too short", plant: func(r *gittest.Repo) error {
 			return withPack(r, func(pack string, _ int64) error { return os.Truncate(pack, 0) })
 		}},
 		{name: "lost pack", kind: "unusable-pack", text: "the pack is missing", plant: func(r *gittest.Repo) error {
 			return withPack(r, func(pack string, _ int64) error { return os.Remove(pack) })
 		}},
-		{name: "cut index", kind: "unusable-pack", text: "index is cut off", plant: func(r *gittest.Repo) error {
+		{name: "cut index", kind: "unusable-pack", text: "the pack index has", plant: func(r *gittest.Repo) error {
 			return withPack(r, func(pack string, _ int64) error {
 				index := strings.TrimSuffix(pack, ".pack") + ".idx"
 				text, err := os.ReadFile(index)
@@ -207,7 +207,7 @@ func TestPlantedFaults(t *testing.T) {
 				return err
 			})
 		}},
-		{name: "other pack", kind: "unusable-pack", text: "another file", plant: func(r *gittest.Repo) error {
+		{name: "other pack", kind: "unusable-pack", text: "not the one its index", plant: func(r *gittest.Repo) error {
 			return withPack(r, func(pack string, size int64) error {
 				f, err := os.OpenFile(pack, os.O_WRONLY, 0)
 				if err == nil {

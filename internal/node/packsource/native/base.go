@@ -7,6 +7,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/pack"
 )
 
 // maxDepth is the maximum number of deltas in a chain of a pack, as in git's packs (pack.depth). Clients refuse long
@@ -22,8 +23,8 @@ type deltaBase struct {
 
 // baseOf returns the base of a delta in source i. ok is false if the delta cannot be copied.
 func (w *writer) baseOf(i int, it *item) (b deltaBase, ok bool) {
-	if it.entry.kind == ofsDelta {
-		if b.depth, ok = w.depthOf(i, it.start-it.entry.distance); ok {
+	if it.entry.Kind == pack.OfsDelta {
+		if b.depth, ok = w.depthOf(i, it.start-it.entry.Distance); ok {
 			return b, b.depth < maxDepth
 		}
 	}
@@ -56,7 +57,7 @@ func (w *writer) findBase(i int, offset int64, raw []byte) (b deltaBase, ok bool
 		b.depth, _ = w.depthOf(at.source, start)
 		return b, b.depth < maxDepth
 	}
-	if _, entry, err := w.entryAt(at); err != nil || entry.isDelta() {
+	if _, entry, err := w.entryAt(at); err != nil || entry.IsDelta() {
 		return b, false
 	}
 	return deltaBase{late: true, at: at}, true
@@ -76,14 +77,14 @@ func (w *writer) depthOf(source int, start int64) (depth int, ok bool) {
 }
 
 // entryAt reads the header of the entry at a place, and its offset.
-func (w *writer) entryAt(at place) (start int64, e entryHeader, err error) {
+func (w *writer) entryAt(at place) (start int64, e pack.EntryHeader, err error) {
 	source := w.view.sources[at.source]
 	if start, err = source.Offset(at.pos); err != nil {
 		return 0, e, err
 	}
-	b := make([]byte, maxEntryHeader)
+	b := make([]byte, pack.MaxEntryHeader)
 	n, _ := source.File.ReadAt(b, start)
-	e, err = parseEntry(b[:n], w.view.format)
+	e, err = pack.ParseEntry(b[:n], w.view.format.Size())
 	return start, e, err
 }
 
@@ -93,15 +94,15 @@ func (w *writer) isKnownLoose(raw []byte) bool {
 
 // baseID returns the raw ID of a delta's base.
 func (w *writer) baseID(i int, it *item) (raw []byte, ok bool) {
-	if it.entry.kind == refDelta {
-		return it.entry.base, true
+	if it.entry.Kind == pack.RefDelta {
+		return it.entry.Base, true
 	}
 	source := w.view.sources[i]
 	order, err := source.Order()
 	if err != nil {
 		return nil, false
 	}
-	rank, ok := source.Rank(order, it.start-it.entry.distance)
+	rank, ok := source.Rank(order, it.start-it.entry.Distance)
 	if !ok {
 		return nil, false
 	}
@@ -111,7 +112,7 @@ func (w *writer) baseID(i int, it *item) (raw []byte, ok bool) {
 // newEncoding returns the encoding of an item, if possible as a delta of a similar object.
 func (w *writer) newEncoding(i int, it *item) *encoding {
 	x := &encoding{id: w.objectID(i, it.pos)}
-	if !it.entry.isDelta() || it.large {
+	if !it.entry.IsDelta() || it.large {
 		return x
 	}
 	tooDeep := it.base.depth >= maxDepth
@@ -148,7 +149,7 @@ func (w *writer) ancestor(i int, it *item) (id git.ObjectID, base deltaBase, fou
 // baseAt returns the raw ID of the base of the entry at a place. ok is false if it is not a delta.
 func (w *writer) baseAt(at place) (raw []byte, ok bool) {
 	start, entry, err := w.entryAt(at)
-	if err != nil || !entry.isDelta() {
+	if err != nil || !entry.IsDelta() {
 		return nil, false
 	}
 	return w.baseID(at.source, &item{start: start, entry: entry})
@@ -227,11 +228,11 @@ func (w *writer) writeAhead(at place) error {
 		return err
 	}
 	w.move(at, w.out.offset)
-	if !ok || it.entry.isDelta() {
+	if !ok || it.entry.IsDelta() {
 		return w.writeEncoded(&encoding{id: w.objectID(at.source, at.pos)})
 	}
 	w.countCopy(source, &it)
-	return w.copyChanged(at.source, &it, it.data[:it.entry.length])
+	return w.copyChanged(at.source, &it, it.data[:it.entry.Length])
 }
 
 // lateItem reads the entry at a place.

@@ -114,10 +114,10 @@ func TestEncodeAhead(t *testing.T) {
 		v := newView(git.SHA1, nil, packs)
 		w := newWriter(&packsource.Spec{Offset: true, Repo: packsource.Repository{Format: git.SHA1}}, v, v.newSet(), nil)
 		for pos := range packs[0].Len() { // only deltas, whose bases are not in the pack
-			var b [maxEntryHeader]byte
+			var b [pack.MaxEntryHeader]byte
 			offset, _ := packs[0].Offset(pos)
 			packs[0].File.ReadAt(b[:], offset)
-			if e, err := parseEntry(b[:], git.SHA1); err == nil && e.isDelta() {
+			if e, err := pack.ParseEntry(b[:], git.SHA1.Size()); err == nil && e.IsDelta() {
 				w.chosen.add(place{0, pos})
 			}
 		}

@@ -110,7 +110,7 @@ type encoding struct {
 	depth int          // number of deltas in its chain if it becomes a delta of the base
 
 	done     chan struct{} // nil: it is not begun
-	kind     byte          // of the entry: an object type, or ofsDelta
+	kind     byte          // of the entry: an object type, or pack.OfsDelta
 	size     int           // of the inflated stream
 	deflate  []byte        // zlib stream
 	large    bool          // the caller streams the object
@@ -170,7 +170,7 @@ func (e *encoder) encode(c *coder, x *encoding) error {
 	if len(c.base) > 0 {
 		var ok bool
 		if c.delta, ok = pack.AppendDelta(c.delta[:0], c.base, data, len(data)/2); ok {
-			x.kind, data = ofsDelta, c.delta
+			x.kind, data = pack.OfsDelta, c.delta
 		}
 	}
 	x.size = len(data)
@@ -193,8 +193,8 @@ func (w *writer) writeEncoded(x *encoding) error {
 			return err
 		}
 	} else {
-		header := appendEntry(w.header[:0], x.kind, uint64(x.size))
-		if x.kind == ofsDelta {
+		header := appendEntry(w.header[:0], x.kind, int64(x.size))
+		if x.kind == pack.OfsDelta {
 			w.newDeltas++
 			header = w.deltaHeader(x, at)
 		}
@@ -205,7 +205,7 @@ func (w *writer) writeEncoded(x *encoding) error {
 			return err
 		}
 		depth := 0
-		if x.kind == ofsDelta {
+		if x.kind == pack.OfsDelta {
 			depth = x.depth
 		}
 		w.index.add(x.id.Raw(), crc32.Update(crc32.ChecksumIEEE(header), crc32.IEEETable, x.deflate), at, depth)
@@ -219,9 +219,9 @@ func (w *writer) writeEncoded(x *encoding) error {
 // deltaHeader returns the header of a delta that is written at an offset.
 func (w *writer) deltaHeader(x *encoding, at int64) []byte {
 	if base, written := w.offsetOf(x.base.Raw()); written && w.spec.Offset {
-		return appendDistance(appendEntry(w.header[:0], ofsDelta, uint64(x.size)), at-base)
+		return appendDistance(appendEntry(w.header[:0], pack.OfsDelta, int64(x.size)), at-base)
 	}
-	return append(appendEntry(w.header[:0], refDelta, uint64(x.size)), x.base.Raw()...)
+	return append(appendEntry(w.header[:0], pack.RefDelta, int64(x.size)), x.base.Raw()...)
 }
 
 // unreadable is the error for an object that cannot be read.
@@ -242,7 +242,7 @@ func (w *writer) stream(id git.ObjectID) error {
 		return unreadable(id, err)
 	}
 	defer content.Close()
-	if _, err := out.Write(appendEntry(nil, byte(typ), uint64(size))); err != nil {
+	if _, err := out.Write(appendEntry(nil, byte(typ), size)); err != nil {
 		return err
 	}
 	c := w.encoder.take()

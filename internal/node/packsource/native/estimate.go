@@ -1,5 +1,7 @@
 package native
 
+import "github.com/packhorse-git/packhorse/internal/git/pack"
+
 // Thresholds of the estimate. docs/decisions/0012-packs-in-process.md has the reasons.
 const (
 	// maxEncoded is the number of objects that are always encoded in process.
@@ -61,12 +63,12 @@ func (w *writer) estimateSource(i int) (int, error) {
 		if it.start, err = source.Offset(it.pos); err != nil {
 			return 0, err
 		}
-		var b [maxEntryHeader]byte
+		var b [pack.MaxEntryHeader]byte
 		read, err := source.File.ReadAt(b[:], it.start)
 		if read == 0 {
 			return 0, err
 		}
-		if it.entry, err = parseEntry(b[:read], w.view.format); err == nil && it.entry.isDelta() {
+		if it.entry, err = pack.ParseEntry(b[:read], w.view.format.Size()); err == nil && it.entry.IsDelta() {
 			_, ok = w.baseOf(i, &it)
 		}
 		if err != nil || !ok {

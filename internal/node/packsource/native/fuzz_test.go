@@ -6,40 +6,41 @@ import (
 	"testing"
 
 	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/pack"
 	"github.com/packhorse-git/packhorse/internal/node/packsource"
 )
 
 // FuzzEntryHeader parses a header, writes it, and parses that: the result is the same.
 func FuzzEntryHeader(f *testing.F) {
 	id := bytes.Repeat([]byte{0xab}, 32)
-	for _, size := range []uint64{0, 15, 16, 2047, 2048, 1 << 31, math.MaxUint64} {
+	for _, size := range []int64{0, 15, 16, 2047, 2048, 1 << 31, math.MaxInt64} {
 		f.Add(appendEntry(nil, byte(git.Blob), size), false)
-		f.Add(append(appendEntry(nil, refDelta, size), id...), true)
-		f.Add(appendDistance(appendEntry(nil, ofsDelta, size), int64(size>>1|1)), false)
+		f.Add(append(appendEntry(nil, pack.RefDelta, size), id...), true)
+		f.Add(appendDistance(appendEntry(nil, pack.OfsDelta, size), size>>1|1), false)
 	}
 	f.Fuzz(func(t *testing.T, b []byte, isLong bool) {
 		format := git.SHA1
 		if isLong {
 			format = git.SHA256
 		}
-		e, err := parseEntry(b, format)
+		e, err := pack.ParseEntry(b, format.Size())
 		if err != nil {
 			return
 		}
-		if e.length <= 0 || e.length > min(len(b), maxEntryHeader) || e.kind == ofsDelta && e.distance <= 0 {
-			t.Fatalf("parseEntry(%x) = %+v, want a header inside the entry", b, e)
+		if e.Length <= 0 || e.Length > min(len(b), pack.MaxEntryHeader) || e.Kind == pack.OfsDelta && e.Distance <= 0 {
+			t.Fatalf("ParseEntry(%x) = %+v, want a header inside the entry", b, e)
 		}
-		again := appendEntry(nil, e.kind, e.size)
-		switch e.kind {
-		case ofsDelta:
-			again = appendDistance(again, e.distance)
-		case refDelta:
-			again = append(again, e.base...)
+		again := appendEntry(nil, e.Kind, e.Size)
+		switch e.Kind {
+		case pack.OfsDelta:
+			again = appendDistance(again, e.Distance)
+		case pack.RefDelta:
+			again = append(again, e.Base...)
 		}
-		same, err := parseEntry(again, format)
-		if err != nil || same.kind != e.kind || same.size != e.size || same.distance != e.distance ||
-			!bytes.Equal(same.base, e.base) || same.length != len(again) {
-			t.Errorf("parseEntry(%x) = %+v (%v), want %+v", again, same, err, e)
+		same, err := pack.ParseEntry(again, format.Size())
+		if err != nil || same.Kind != e.Kind || same.Size != e.Size || same.Distance != e.Distance ||
+			!bytes.Equal(same.Base, e.Base) || same.Length != len(again) {
+			t.Errorf("ParseEntry(%x) = %+v (%v), want %+v", again, same, err, e)
 		}
 	})
 }

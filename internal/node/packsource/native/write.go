@@ -8,6 +8,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/pack"
 	"github.com/packhorse-git/packhorse/internal/node/packsource"
 )
 
@@ -53,7 +54,7 @@ type item struct {
 	crc        uint32
 	hasCRC     bool
 	data       []byte // part of the block
-	entry      entryHeader
+	entry      pack.EntryHeader
 	base       deltaBase // if the object becomes a delta
 	encoded    *encoding // nil: the entry is copied
 	large      bool      // data is only the beginning of the entry
@@ -65,7 +66,7 @@ func (it *item) depth() int {
 	switch {
 	case it.encoded != nil:
 		return it.encoded.depth
-	case it.entry.isDelta():
+	case it.entry.IsDelta():
 		return it.base.depth + 1
 	}
 	return 0
@@ -85,7 +86,7 @@ func newWriter(spec *packsource.Spec, v *view, chosen, known *objectSet) *writer
 
 // write writes the whole pack.
 func (w *writer) write(objects int) error {
-	w.block, w.header = make([]byte, blockSize), make([]byte, 0, maxEntryHeader)
+	w.block, w.header = make([]byte, blockSize), make([]byte, 0, pack.MaxEntryHeader)
 	w.index = newIndexTable(w.view.format, objects)
 	if err := w.out.begin(objects); err != nil {
 		return err
@@ -239,7 +240,7 @@ func (w *writer) objectID(source, pos int) git.ObjectID {
 // copies reports whether an item can be copied. If it is a delta, its base is found.
 func (w *writer) copies(i int, it *item) (bool, error) {
 	ok, err := w.parse(i, it)
-	if ok && it.entry.isDelta() {
+	if ok && it.entry.IsDelta() {
 		it.base, ok = w.baseOf(i, it)
 	}
 	return ok, err
@@ -263,9 +264,9 @@ func (w *writer) parse(i int, it *item) (bool, error) {
 		}
 	}
 	if err == nil && sum != it.crc {
-		err = errEntry
+		err = errors.New("its CRC-32 is wrong")
 	} else if err == nil {
-		it.entry, err = parseEntry(it.data, w.view.format)
+		it.entry, err = pack.ParseEntry(it.data, w.view.format.Size())
 	}
 	if err != nil {
 		w.log.Error("damaged pack entry", "path", source.Path, "object", w.objectID(i, it.pos).String())
@@ -316,15 +317,15 @@ func (w *writer) item(i int, it *item) error {
 		return w.writeEncoded(it.encoded)
 	}
 	count := w.countCopy(source, it)
-	if it.entry.isDelta() {
+	if it.entry.IsDelta() {
 		w.deltas++
 		if header := w.newHeader(i, it, at); header != nil {
-			count.Bytes += int64(len(header) - it.entry.length)
+			count.Bytes += int64(len(header) - it.entry.Length)
 			return w.copyChanged(i, it, header)
 		}
 	}
 	if it.large {
-		return w.copyChanged(i, it, it.data[:it.entry.length])
+		return w.copyChanged(i, it, it.data[:it.entry.Length])
 	}
 	w.index.add(source.ID(it.pos), it.crc, at, it.depth())
 	begin := int(it.start - w.items[0].start)
@@ -362,9 +363,9 @@ func (w *writer) flush() error {
 // newHeader returns the header of a delta that is written at an offset, or nil if it is unchanged.
 func (w *writer) newHeader(i int, it *item, at int64) []byte {
 	base, written := int64(0), false
-	if it.entry.kind == ofsDelta {
-		base, written = w.runs[i].find(it.start - it.entry.distance)
-		if written && w.spec.Offset && at-base == it.entry.distance {
+	if it.entry.Kind == pack.OfsDelta {
+		base, written = w.runs[i].find(it.start - it.entry.Distance)
+		if written && w.spec.Offset && at-base == it.entry.Distance {
 			return nil
 		}
 	}
@@ -373,12 +374,12 @@ func (w *writer) newHeader(i int, it *item, at int64) []byte {
 		base, written = w.offsetOf(raw)
 	}
 	if written && w.spec.Offset {
-		return appendDistance(appendEntry(w.header[:0], ofsDelta, it.entry.size), at-base)
+		return appendDistance(appendEntry(w.header[:0], pack.OfsDelta, it.entry.Size), at-base)
 	}
-	if it.entry.kind == refDelta {
+	if it.entry.Kind == pack.RefDelta {
 		return nil
 	}
-	return append(appendEntry(w.header[:0], refDelta, it.entry.size), raw...)
+	return append(appendEntry(w.header[:0], pack.RefDelta, it.entry.Size), raw...)
 }
 
 // copyChanged writes an entry with another header, or a large one.
@@ -394,7 +395,7 @@ func (w *writer) copyChanged(i int, it *item, header []byte) error {
 	}
 	err := w.out.write(header)
 	if err == nil {
-		err = write(it.data[it.entry.length:])
+		err = write(it.data[it.entry.Length:])
 	}
 	if err == nil {
 		err = w.rest(i, it, func(b []byte) error {
