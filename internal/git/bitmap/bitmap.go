@@ -97,15 +97,11 @@ func openMulti(ctx context.Context, dir string, format git.ObjectFormat) (*Bitma
 	if err != nil {
 		return nil, err
 	}
-	path := x.beside(".bitmap")
-	file, err := mmap.Open(path)
+	file, err := mmap.Open(x.path + "-" + hex.EncodeToString(x.sum) + ".bitmap")
 	if err != nil {
 		return nil, err
 	}
-	if err := x.openOrder(ctx, format); err != nil {
-		return nil, err
-	}
-	if err := verify(ctx, x.file, format); err != nil {
+	if err := verify(ctx, x.multi.File(), format); err != nil {
 		return nil, err
 	}
 	return open(ctx, file, x, format)
@@ -169,7 +165,7 @@ func (b *Bitmap) Len() int { return b.index.count }
 func (b *Bitmap) Words() int { return words(b.index.count) }
 
 // IsMulti reports whether this is the bitmap of a multi-pack-index.
-func (b *Bitmap) IsMulti() bool { return b.index.isMulti }
+func (b *Bitmap) IsMulti() bool { return b.index.multi != nil }
 
 // Packs is the file names of the packs, without extension: one, or all of the multi-pack-index. Do not change it.
 func (b *Bitmap) Packs() []string { return b.index.packs }
@@ -210,15 +206,10 @@ func (b *Bitmap) or(set []uint64, xor func(data []byte, to []uint64) error) erro
 	return nil
 }
 
-// Objects calls fn for each bit of set with the place of the object: its pack's position in Packs, and its offset
-// there. The calls are in the order of bits: pack by pack, in each by rising offset. It is for the bitmap of a
+// Objects calls fn for each bit of set with the bit and the place of the object: its pack's position in Packs, and its
+// offset there. The calls are in the order of bits: pack by pack, in each by rising offset. It is for the bitmap of a
 // multi-pack-index only. In that of a pack, bit i is the entry at rank i by offset. If fn returns an error, Objects
 // stops and returns it.
-func (b *Bitmap) Objects(set []uint64, fn func(pack int, offset int64) error) error {
+func (b *Bitmap) Objects(set []uint64, fn func(bit, pack int, offset int64) error) error {
 	return b.index.objects(set[:b.Words()], fn)
-}
-
-// beside is the path of a file that belongs to the multi-pack-index.
-func (x *index) beside(extension string) string {
-	return x.file.Name() + "-" + hex.EncodeToString(x.sum) + extension
 }

@@ -219,7 +219,7 @@ func objectsOf(t *testing.T, program string, r *gittest.Repo, b *Bitmap) []strin
 	for i := range b.Len() {
 		set[i/64] |= 1 << (i % 64)
 	}
-	err := b.Objects(set, func(pack int, offset int64) error {
+	err := b.Objects(set, func(_, pack int, offset int64) error {
 		i, ok := slices.BinarySearchFunc(packs[pack], offset,
 			func(o object, at int64) int { return cmp.Compare(o.offset, at) })
 		if !ok {
@@ -238,58 +238,6 @@ func sortedLines(s string) []string {
 	lines := strings.Fields(s)
 	slices.Sort(lines)
 	return lines
-}
-
-// Before version 2.36 git wrote the order of bits into a file of its own. It is made from the chunk.
-func TestOrderInOwnFile(t *testing.T) {
-	for _, format := range formats {
-		r := gittest.Random(t, 3, gittest.Shape{Format: format.String()})
-		addPacks(t, "git", r.Dir)
-		r.Git("multi-pack-index", "write", "--bitmap")
-		x, err := openMidx(packDir(r), format)
-		if err != nil {
-			t.Fatal(err)
-		}
-		midx, err := os.ReadFile(x.file.Name())
-		if err != nil {
-			t.Fatal(err)
-		}
-		bits, err := os.ReadFile(x.beside(".bitmap"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		at := bytes.Index(midx, []byte("RIDX"))
-		copy(midx[at:], "XIDX")
-		ranks := x.ranks.in(midx)
-		resum(midx, format)
-		sum := midx[len(midx)-format.Size():]
-		copy(bits[headerSize:], sum)
-		resum(bits, format)
-		rev := slices.Concat([]byte("RIDX\x00\x00\x00\x01\x00\x00\x00"), []byte{byte(format)}, ranks, sum, sum)
-		resum(rev, format)
-
-		dir := packDir(r)
-		name := fmt.Sprintf("%s/multi-pack-index-%x", dir, sum)
-		write(t, dir+"/multi-pack-index", midx)
-		if _, err := openMulti(t.Context(), dir, format); !errors.Is(err, fs.ErrNotExist) {
-			t.Errorf("openMulti with the bitmap of another multi-pack-index: %v, want that there is none", err)
-		}
-		write(t, name+".bitmap", bits)
-		write(t, name+".rev", rev)
-		b, err := openMulti(t.Context(), dir, format)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got := len(objectsOf(t, "git", r, b)); got != b.Len() {
-			t.Errorf("%d objects in order, want %d", got, b.Len())
-		}
-		copy(rev[len(rev)-2*format.Size():], make([]byte, format.Size()))
-		resum(rev, format)
-		write(t, name+".rev", rev)
-		if _, err := openMulti(t.Context(), dir, format); !fault.Is(err, fault.Corrupt) {
-			t.Errorf("openMulti with the order of another multi-pack-index: %v, want Corrupt", err)
-		}
-	}
 }
 
 // resum corrects the checksum at the end of a file.

@@ -191,35 +191,3 @@ func FuzzParse(f *testing.F) {
 		}
 	})
 }
-
-// FuzzMidx checks the parser of multi-pack-indexes, and the places of all objects.
-func FuzzMidx(f *testing.F) {
-	for _, format := range formats {
-		r := gittest.Random(f, 6, gittest.Shape{Commits: 5, Format: format.String()})
-		addPacks(f, "git", r.Dir)
-		r.Git("multi-pack-index", "write", "--bitmap")
-		b, err := os.ReadFile(packDir(r) + "/multi-pack-index")
-		if err != nil {
-			f.Fatal(err)
-		}
-		f.Add(b, format == git.SHA256)
-	}
-	f.Fuzz(func(t *testing.T, b []byte, long bool) {
-		format := git.SHA1
-		if long {
-			format = git.SHA256
-		}
-		x := &index{hash: format.Size(), stride: format.Size(), isMulti: true}
-		if x.parseMidx(b, format) != nil {
-			return
-		}
-		if len(x.packs) > len(b) || x.count > len(b) {
-			t.Fatalf("%d packs and %d objects in %d bytes", len(x.packs), x.count, len(b))
-		}
-		for i := range x.count {
-			if pack, _, err := x.place(b, uint32(i)); err == nil && pack >= len(x.packs) {
-				t.Fatalf("pack %d of %d", pack, len(x.packs))
-			}
-		}
-	})
-}

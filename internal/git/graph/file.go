@@ -1,7 +1,6 @@
 package graph
 
 import (
-	"bytes"
 	"encoding/binary"
 	"encoding/hex"
 	"fmt"
@@ -10,12 +9,12 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/mmap"
+	"github.com/packhorse-git/packhorse/internal/git/pack"
 )
 
 // Constants of gitformat-commit-graph(5).
 const (
 	headerSize  = 8
-	chunkRow    = 12
 	fanSize     = 256 * 4
 	noParent    = 0x70000000 // a missing parent in CDAT
 	edgeFlag    = 1 << 31    // second parent: position in EDGE. In EDGE: the last one. In GDA2: position in GDO2
@@ -26,11 +25,6 @@ const (
 // errBadGraph means that the commit-graph is damaged. The walk is repeated without it.
 var errBadGraph = fault.New(fault.Corrupt, "the commit-graph contradicts itself")
 
-// span is a part of a file.
-type span struct{ off, len int }
-
-func (s span) in(b []byte) []byte { return b[s.off : s.off+s.len : s.off+s.len] }
-
 // layer is one commit-graph file. The sizes of its chunks were checked. Its records are checked when they are read.
 type layer struct {
 	file  *mmap.File // nil if only bytes were parsed
@@ -40,14 +34,14 @@ type layer struct {
 	bases int        // number of layers below, according to the file
 	sum   string     // the file's checksum, which is its name in a chain, in hexadecimal
 
-	fan, ids, data, edges, dates, bigDates, below span
+	fan, ids, data, edges, dates, bigDates, below pack.Span
 }
 
 // parseLayer reads a commit-graph file's header and table of chunks (gitformat-commit-graph(5), "HEADER", "CHUNK
 // DATA").
 func parseLayer(b []byte, format git.ObjectFormat) (layer, error) {
 	l := layer{size: format.Size()}
-	if len(b) < headerSize+chunkRow+l.size || string(b[:4]) != "CGPH" {
+	if len(b) < headerSize+l.size || string(b[:4]) != "CGPH" {
 		return l, badFile("no commit-graph signature")
 	}
 	if b[4] != 1 {
@@ -59,9 +53,12 @@ func parseLayer(b []byte, format git.ObjectFormat) (layer, error) {
 	l.bases = int(b[7])
 	end := len(b) - l.size
 	l.sum = hex.EncodeToString(b[end:])
-	if err := l.chunks(b, int(b[6]), end); err != nil {
-		return l, err
+	chunks, err := pack.ParseChunks(b, headerSize, int(b[6]), end)
+	if err != nil {
+		return l, badFile("%v", err)
 	}
+	l.fan, l.ids, l.data, l.edges = chunks["OIDF"], chunks["OIDL"], chunks["CDAT"], chunks["EDGE"]
+	l.dates, l.bigDates, l.below = chunks["GDA2"], chunks["GDO2"], chunks["BASE"]
 	return l, l.check(b)
 }
 
@@ -69,47 +66,12 @@ func badFile(format string, args ...any) error {
 	return fault.New(fault.Corrupt, "bad commit-graph: %s", fmt.Sprintf(format, args...))
 }
 
-// chunks reads the table of chunks; end is where the trailing checksum begins.
-func (l *layer) chunks(b []byte, count, end int) error {
-	table := b[headerSize:end]
-	if len(table) < (count+1)*chunkRow {
-		return badFile("the table of %d chunks is truncated", count)
-	}
-	at := uint64(headerSize + (count+1)*chunkRow)
-	for i := range count {
-		row := table[i*chunkRow:]
-		off, next := binary.BigEndian.Uint64(row[4:]), binary.BigEndian.Uint64(row[chunkRow+4:])
-		if off < at || next < off || next > uint64(end) {
-			return badFile("chunk %d is out of order or beyond the end", i)
-		}
-		at = off
-		s := span{int(off), int(next - off)}
-		switch string(row[:4]) {
-		case "OIDF":
-			l.fan = s
-		case "OIDL":
-			l.ids = s
-		case "CDAT":
-			l.data = s
-		case "EDGE":
-			l.edges = s
-		case "GDA2":
-			l.dates = s
-		case "GDO2":
-			l.bigDates = s
-		case "BASE":
-			l.below = s
-		}
-	}
-	return nil
-}
-
 // check compares the lengths of the chunks with the number of commits in the fan-out table.
 func (l *layer) check(b []byte) error {
-	if l.fan.len != fanSize {
+	if l.fan.Size != fanSize {
 		return badFile("no fan-out table")
 	}
-	fan := l.fan.in(b)
+	fan := l.fan.In(b)
 	last := uint32(0)
 	for i := range 256 {
 		n := binary.BigEndian.Uint32(fan[4*i:])
@@ -123,25 +85,25 @@ func (l *layer) check(b []byte) error {
 	switch {
 	case last >= maxCommits:
 		return badFile("%d commits", n)
-	case l.ids.len != n*l.size:
-		return badFile("%d bytes of object IDs for %d commits", l.ids.len, n)
-	case l.data.len != n*(l.size+recordExtra):
-		return badFile("%d bytes of data for %d commits", l.data.len, n)
-	case l.edges.len%4 != 0:
-		return badFile("%d bytes of edges", l.edges.len)
-	case l.dates.len != 0 && l.dates.len != 4*n:
-		return badFile("%d bytes of corrected dates for %d commits", l.dates.len, n)
-	case l.bigDates.len%8 != 0:
-		return badFile("%d bytes of large dates", l.bigDates.len)
-	case l.below.len != l.bases*l.size:
-		return badFile("%d bytes of names for %d layers below", l.below.len, l.bases)
+	case l.ids.Size != n*l.size:
+		return badFile("%d bytes of object IDs for %d commits", l.ids.Size, n)
+	case l.data.Size != n*(l.size+recordExtra):
+		return badFile("%d bytes of data for %d commits", l.data.Size, n)
+	case l.edges.Size%4 != 0:
+		return badFile("%d bytes of edges", l.edges.Size)
+	case l.dates.Size != 0 && l.dates.Size != 4*n:
+		return badFile("%d bytes of corrected dates for %d commits", l.dates.Size, n)
+	case l.bigDates.Size%8 != 0:
+		return badFile("%d bytes of large dates", l.bigDates.Size)
+	case l.below.Size != l.bases*l.size:
+		return badFile("%d bytes of names for %d layers below", l.below.Size, l.bases)
 	}
 	return nil
 }
 
 // sumBelow returns the checksum, according to the file, of the i-th layer from the bottom.
 func (l *layer) sumBelow(b []byte, i int) string {
-	return hex.EncodeToString(l.below.in(b)[i*l.size:][:l.size])
+	return hex.EncodeToString(l.below.In(b)[i*l.size:][:l.size])
 }
 
 // equals reports whether two layers are of the same file, by its checksum and the sizes of its parts.
@@ -152,13 +114,13 @@ func (l layer) equals(o layer) bool {
 
 // hasLevels reports whether the file has generation numbers. Early versions of git left them zero.
 func (l *layer) hasLevels(b []byte) bool {
-	return l.n == 0 || binary.BigEndian.Uint32(l.data.in(b)[l.size+8:])>>2 != 0
+	return l.n == 0 || binary.BigEndian.Uint32(l.data.In(b)[l.size+8:])>>2 != 0
 }
 
 // bytesOf returns the layer's chunks in b, for use inside file.Do.
 func (l *layer) bytesOf(b []byte) layerBytes {
-	return layerBytes{base: l.base, n: l.n, size: l.size, fan: l.fan.in(b), ids: l.ids.in(b), data: l.data.in(b),
-		edges: l.edges.in(b), dates: l.dates.in(b), bigDates: l.bigDates.in(b)}
+	return layerBytes{base: l.base, n: l.n, size: l.size, fan: l.fan.In(b), ids: l.ids.In(b), data: l.data.In(b),
+		edges: l.edges.In(b), dates: l.dates.In(b), bigDates: l.bigDates.In(b)}
 }
 
 // layerBytes is a layer during a call of mmap.File.Do. Positions are global: from base to base+n. The lengths of the
@@ -177,18 +139,8 @@ func (l *layerBytes) find(raw []byte) (pos uint32, ok bool) {
 		lo = binary.BigEndian.Uint32(l.fan[4*(first-1):])
 	}
 	hi := min(binary.BigEndian.Uint32(l.fan[4*first:]), l.n)
-	for lo < hi {
-		mid := lo + (hi-lo)/2
-		switch c := bytes.Compare(raw, l.ids[int(mid)*l.size:][:l.size]); {
-		case c == 0:
-			return l.base + mid, true
-		case c < 0:
-			hi = mid
-		default:
-			lo = mid + 1
-		}
-	}
-	return 0, false
+	at, ok := pack.SearchIDs(l.ids, 0, l.size, int(lo), int(hi), raw)
+	return l.base + uint32(at), ok
 }
 
 func (l *layerBytes) rawID(pos uint32) []byte { return l.ids[int(pos-l.base)*l.size:][:l.size:l.size] }

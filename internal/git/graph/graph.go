@@ -227,7 +227,7 @@ func (g *Graph) newView(layers []layer) (*view, error) {
 	var err error
 	for i := range layers {
 		l := &layers[i]
-		if l.dates.len == 0 && l.n > 0 {
+		if l.dates.Size == 0 && l.n > 0 {
 			v.gens = min(v.gens, levels)
 		}
 		err = errors.Join(err, l.file.Do(func(b []byte) error {

@@ -142,14 +142,14 @@ func TestCorrupt(t *testing.T) {
 				"hash":           overwrite(whole, 5, "\x02"),
 				"chunks":         overwrite(whole, 6, "\xff"),
 				"offset":         overwrite(whole, headerSize+4, "\xff\xff"),
-				"fan":            overwrite(whole, l.fan.off+8, "\xff\xff"),
-				"parents":        overwrite(whole, l.data.off+int(l.n-1)*(l.size+16)+l.size, "\x6f\xff\xff\xff"),
-				"edges":          overwrite(whole, l.data.off+int(l.n-1)*(l.size+16)+l.size, "\x00\x00\x00\x00\xff\xff\xff\xff"),
+				"fan":            overwrite(whole, l.fan.At+8, "\xff\xff"),
+				"parents":        overwrite(whole, l.data.At+int(l.n-1)*(l.size+16)+l.size, "\x6f\xff\xff\xff"),
+				"edges":          overwrite(whole, l.data.At+int(l.n-1)*(l.size+16)+l.size, "\x00\x00\x00\x00\xff\xff\xff\xff"),
 				"all parents":    everyRecord(whole, l, "\x6f\xff\xff\xff\x6f\xff\xff\xff"),
 				"circle":         circle(whole, l),
-				"all dates":      overwrite(whole, l.dates.off, strings.Repeat("\xff", l.dates.len)),
-				"no edges' end":  overwrite(whole, l.edges.off, strings.Repeat("\x00", l.edges.len)),
-				"names of below": overwrite(whole, l.below.off, strings.Repeat("\x01", l.below.len)),
+				"all dates":      overwrite(whole, l.dates.At, strings.Repeat("\xff", l.dates.Size)),
+				"no edges' end":  overwrite(whole, l.edges.At, strings.Repeat("\x00", l.edges.Size)),
+				"names of below": overwrite(whole, l.below.At, strings.Repeat("\x01", l.below.Size)),
 			} {
 				if bytes.Equal(bad, whole) {
 					continue
@@ -184,7 +184,7 @@ func overwrite(b []byte, at int, s string) []byte {
 func everyRecord(b []byte, l layer, s string) []byte {
 	b = slices.Clone(b)
 	for i := range int(l.n) {
-		copy(b[l.data.off+i*(l.size+16)+l.size:], s)
+		copy(b[l.data.At+i*(l.size+16)+l.size:], s)
 	}
 	return b
 }
@@ -193,7 +193,7 @@ func everyRecord(b []byte, l layer, s string) []byte {
 func circle(b []byte, l layer) []byte {
 	b = slices.Clone(b)
 	for i := range l.n {
-		r := b[l.data.off+int(i)*(l.size+16)+l.size:]
+		r := b[l.data.At+int(i)*(l.size+16)+l.size:]
 		binary.BigEndian.PutUint32(r, (i+1)%l.n)
 		binary.BigEndian.PutUint32(r[4:], noParent)
 	}
@@ -499,7 +499,7 @@ func FuzzLayer(f *testing.F) {
 			}
 			d.rawTree(pos)
 			d.level(pos)
-			if l.dates.len > 0 {
+			if l.dates.Size > 0 {
 				_, _ = d.corrected(pos)
 			}
 		}
@@ -542,7 +542,7 @@ func TestLargeDateOffset(t *testing.T) {
 	r.GitIn(in.String(), "fast-import", "--quiet")
 	writeGraph(r, "full")
 	g, m := openGraph(t, r, Options{}), newModel(r)
-	if g.view.Load().layers[0].bigDates.len == 0 {
+	if g.view.Load().layers[0].bigDates.Size == 0 {
 		t.Fatal("the commit-graph has no large offsets")
 	}
 	for i := range m.ids[1:] {

@@ -29,8 +29,8 @@ type EntryHeader struct {
 // IsDelta reports whether the entry is a delta.
 func (e *EntryHeader) IsDelta() bool { return e.Kind == OfsDelta || e.Kind == RefDelta }
 
-// ParseEntry parses the header at the beginning of an entry (gitformat-pack, "pack-*.pack files"). hash is the length of
-// a raw object ID.
+// ParseEntry parses the header at the beginning of an entry (gitformat-pack, "pack-*.pack files"). hash is the length
+// of a raw object ID.
 func ParseEntry(b []byte, hash int) (e EntryHeader, err error) {
 	if len(b) == 0 {
 		return e, errEntryShort

@@ -86,7 +86,7 @@ func FuzzMidx(f *testing.F) {
 		for i := range min(l.count, 1000) {
 			id := b[l.ids+i*l.hash:][:l.hash]
 			lo, hi := l.fanout.bucket(id[0])
-			searchIDs(b, l.ids, l.hash, lo, hi, id)
+			SearchIDs(b, l.ids, l.hash, lo, hi, id)
 			if p, o, err := l.entry(b, i); err == nil && (o < 0 || p >= len(l.packs)) {
 				t.Fatal("an entry is out of range")
 			}
@@ -243,5 +243,5 @@ func FuzzEntry(f *testing.F) {
 // position finds an object ID by binary search.
 func (l *idxLayout) position(b, id []byte) (int, bool) {
 	lo, hi := l.fanout.bucket(id[0])
-	return searchIDs(b, l.ids, l.stride, lo, hi, id)
+	return SearchIDs(b, l.ids, l.stride, lo, hi, id)
 }

@@ -99,10 +99,10 @@ func parseIdx(b []byte, format git.ObjectFormat) (*idxLayout, error) {
 	return l, nil
 }
 
-// searchIDs searches a sorted table of IDs, stride bytes apart, between two positions from the fan-out table. IDs are
+// SearchIDs searches a sorted table of IDs, stride bytes apart, between two positions from the fan-out table. IDs are
 // evenly distributed. So it starts near the expected position and doubles its steps, which keeps it within one or two
 // pages. A table that was made uneven on purpose costs twice a binary search.
-func searchIDs(b []byte, ids, stride, lo, hi int, id []byte) (int, bool) {
+func SearchIDs(b []byte, ids, stride, lo, hi int, id []byte) (int, bool) {
 	const near = 4
 	key := binary.BigEndian.Uint64(id)
 	for step, at := near, guess(lo, hi, id); lo < hi; {
@@ -196,7 +196,7 @@ func (x *packIndex) find(raw []byte) (offset int64, found bool, err error) {
 	}
 	err = x.file.Do(func(b []byte) error {
 		var position int
-		if position, found = searchIDs(b, x.layout.ids, x.layout.stride, lo, hi, raw); !found {
+		if position, found = SearchIDs(b, x.layout.ids, x.layout.stride, lo, hi, raw); !found {
 			return nil
 		}
 		var err error

@@ -16,6 +16,7 @@ import (
 	"github.com/hashicorp/golang-lru/v2/simplelru"
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/disk"
 	"github.com/packhorse-git/packhorse/internal/git/mmap"
 )
 
@@ -37,7 +38,7 @@ func (t *Table) Find(raw []byte) (pos int, ok bool) {
 	if lo == hi {
 		return 0, false
 	}
-	return searchIDs(t.b, l.ids, l.stride, lo, hi, raw)
+	return SearchIDs(t.b, l.ids, l.stride, lo, hi, raw)
 }
 
 // ID returns the raw object ID of an entry, which is part of the mapping.
@@ -46,6 +47,9 @@ func (t *Table) ID(pos int) []byte {
 	at := l.ids + pos*l.stride
 	return t.b[at : at+l.hash : at+l.hash]
 }
+
+// Sum returns the checksum of the pack.
+func (t *Table) Sum() []byte { return t.b[t.x.layout.end:][:t.x.layout.hash] }
 
 // Offset returns the offset of an entry in the pack. The error is Corrupt.
 func (t *Table) Offset(pos int) (int64, error) {
@@ -215,6 +219,16 @@ func MapIndex(f *os.File, at int64, format git.ObjectFormat) (*Index, error) {
 		return nil, fault.Wrap(fault.Corrupt, "a pack index is damaged", err)
 	}
 	return x, nil
+}
+
+// OpenIndex maps the pack index at a path. The error is Corrupt if it is invalid.
+func OpenIndex(path string, format git.ObjectFormat) (*Index, error) {
+	f, err := disk.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return MapIndex(f, 0, format)
 }
 
 // Do calls fn with the index.

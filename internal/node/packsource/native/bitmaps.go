@@ -164,13 +164,7 @@ func (w *bitmapWalk) addMulti() error {
 	for i, word := range w.reached {
 		latest[i] = word &^ w.before[i]
 	}
-	rest, next := slices.Clone(latest), 0 // the bits of the objects that follow, and the word of the next one
-	return w.bitmap.Objects(latest, func(pack int, offset int64) error {
-		for rest[next] == 0 {
-			next++
-		}
-		bit := 64*next + bits.TrailingZeros64(rest[next])
-		rest[next] &= rest[next] - 1
+	return w.bitmap.Objects(latest, func(bit, pack int, offset int64) error {
 		from := w.s.view.sources[w.sources[pack]]
 		order, err := from.Order()
 		if err != nil {
