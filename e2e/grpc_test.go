@@ -283,33 +283,30 @@ func grpcObjects(t *testing.T, n *storageNode, conn *grpc.ClientConn, repo *gitt
 func grpcClone(t *testing.T, n *storageNode, conn *grpc.ClientConn, repo *gittest.Repo) {
 	session := &internalv1.Session{Version: 2}
 	advertise := begin(t, n.ctx(), conn, "SessionService/Advertise",
-		&internalv1.AdvertiseRequest{Part: &internalv1.AdvertiseRequest_Start{
-			Start: &internalv1.AdvertiseStart{Repository: "linear", Session: session}}}, true)
+		&internalv1.SessionRequest{Part: &internalv1.SessionRequest_Start{
+			Start: &internalv1.SessionStart{Repository: "linear", Session: session}}}, true)
 	said := answer(t, advertise,
-		&internalv1.AdvertiseRequest{Part: &internalv1.AdvertiseRequest_DataPath{DataPath: inBand}},
-		func() (*internalv1.ResponsePart, error) {
-			m, err := receive[internalv1.AdvertiseResponse](advertise)
-			return m.GetPart(), err
-		})
+		&internalv1.SessionRequest{Part: &internalv1.SessionRequest_DataPath{DataPath: inBand}},
+		func() (*internalv1.SessionResponse, error) { return receive[internalv1.SessionResponse](advertise) })
 	if !bytes.Contains(said, []byte("version 2")) {
 		t.Errorf("the advertisement is %q", said)
 	}
 	request := "0011command=fetch0001000dofs-delta" + fmt.Sprintf("%04xwant %s\n",
 		4+5+len(repo.Git("rev-parse", "main"))+1, repo.Git("rev-parse", "main")) + "0009done\n0000"
 	upload := begin(t, n.ctx(), conn, "SessionService/UploadPack",
-		&internalv1.UploadPackRequest{Part: &internalv1.UploadPackRequest_Start{
-			Start: &internalv1.UploadPackStart{Repository: "linear", Session: session,
+		&internalv1.SessionRequest{Part: &internalv1.SessionRequest_Start{
+			Start: &internalv1.SessionStart{Repository: "linear", Session: session,
 				Data: &internalv1.RequestData{Data: []byte(request[:20])}}}}, true)
-	if err := upload.SendMsg(&internalv1.UploadPackRequest{Part: &internalv1.UploadPackRequest_Data{
+	if err := upload.SendMsg(&internalv1.SessionRequest{Part: &internalv1.SessionRequest_Data{
 		Data: &internalv1.RequestData{Data: []byte(request[20:]), Last: true}}}); err != nil {
 		t.Fatal(err)
 	}
 	bulk := false
-	said = answer(t, upload, &internalv1.UploadPackRequest{Part: &internalv1.UploadPackRequest_DataPath{DataPath: inBand}},
-		func() (*internalv1.ResponsePart, error) {
-			m, err := receive[internalv1.UploadPackResponse](upload)
-			bulk = bulk || m.GetPart().GetDataPathRequest() != nil
-			return m.GetPart(), err
+	said = answer(t, upload, &internalv1.SessionRequest{Part: &internalv1.SessionRequest_DataPath{DataPath: inBand}},
+		func() (*internalv1.SessionResponse, error) {
+			m, err := receive[internalv1.SessionResponse](upload)
+			bulk = bulk || m.GetDataPathRequest() != nil
+			return m, err
 		})
 	if !bulk {
 		t.Error("the node did not announce the pack")
@@ -330,7 +327,7 @@ var inBand = &internalv1.DataPath{Path: &internalv1.DataPath_InBand{InBand: &int
 
 // answer reads a session's response to its end. The message dataPath is the reply to the announcement of bulk data.
 func answer(t *testing.T, stream grpc.ClientStream, dataPath proto.Message,
-	next func() (*internalv1.ResponsePart, error)) (all []byte) {
+	next func() (*internalv1.SessionResponse, error)) (all []byte) {
 	t.Helper()
 	for ended := false; ; {
 		part, err := next()

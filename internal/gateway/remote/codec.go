@@ -32,37 +32,28 @@ func (codec) Unmarshal(b []byte, m any) error {
 	return fmt.Errorf("cannot unmarshal %T", m)
 }
 
-// part is one part of a response. It is decoded from an AdvertiseResponse or an UploadPackResponse, which have the same
-// encoding.
+// part is one part of a response.
 type part struct {
-	data  []byte                   // bytes of the response; valid until the next part is received
-	other *internalv1.ResponsePart // any other part
+	data  []byte                      // bytes of the response; valid until the next part is received
+	other *internalv1.SessionResponse // any other part
 	buf   []byte
 }
 
-// Field numbers in session.proto.
-const (
-	fieldPart = 1 // of the responses
-	fieldData = 2 // of ResponsePart
-)
+// fieldData is the number of the field of the bytes in a SessionResponse.
+const fieldData = 2
 
 func (p *part) unmarshal(b []byte) error {
 	p.data, p.other = nil, nil
-	if inner, ok := onlyField(b, fieldPart); ok {
-		if data, ok := onlyField(inner, fieldData); ok {
-			p.buf = append(p.buf[:0], data...)
-			p.data = p.buf
-			return nil
-		}
+	if data, ok := onlyField(b, fieldData); ok {
+		p.buf = append(p.buf[:0], data...)
+		p.data = p.buf
+		return nil
 	}
-	var m internalv1.UploadPackResponse
-	if err := proto.Unmarshal(b, &m); err != nil {
+	p.other = &internalv1.SessionResponse{}
+	if err := proto.Unmarshal(b, p.other); err != nil {
 		return err
 	}
-	p.other = m.GetPart()
-	if data, ok := p.other.GetPart().(*internalv1.ResponsePart_Data); ok {
-		p.data = data.Data
-	}
+	p.data = p.other.GetData()
 	return nil
 }
 

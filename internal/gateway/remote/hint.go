@@ -3,8 +3,6 @@ package remote
 import (
 	"context"
 
-	"connectrpc.com/connect"
-
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/proto/internalv1"
 )
@@ -19,14 +17,7 @@ func (n *Node) Store() (id string, isKnown bool) {
 // Hint announces to the node that another one may have written a record of a repository to their object store. It
 // reports whether the node has the packs of an earlier record on its disk.
 func (n *Node) Hint(ctx context.Context, repo git.RepoPath, record uint64) (isHeld bool, err error) {
-	if s := n.state.Load(); !s.reachable {
-		return false, s.err
-	}
-	request := connect.NewRequest(&internalv1.HintRequest{Repository: repo.String(), Record: record})
-	n.addHeaders(ctx, request.Header())
-	response, err := n.link.Load().node.Hint(ctx, request)
-	if err != nil {
-		return false, n.failed(ctx, err)
-	}
-	return response.Msg.GetHeld(), nil
+	answer, err := call(ctx, n, n.link.Load().node.Hint,
+		&internalv1.HintRequest{Repository: repo.String(), Record: record})
+	return answer.GetHeld(), err
 }

@@ -32,14 +32,14 @@ type hostile struct {
 	internalv1connect.UnimplementedSessionServiceHandler
 	channels *sidechannel.Server
 	serve    func(*hostileCall) error
-	short    func() (*internalv1.UnarySessionResponse, error) // nil: as a node that does not know it
+	short    func() (*internalv1.UnarySessionResponse, error) // nil: the response is too long
 	lfs      hostileLFS
 }
 
-func (h *hostile) UnarySession(ctx context.Context,
-	r *connect.Request[internalv1.UnarySessionRequest]) (*connect.Response[internalv1.UnarySessionResponse], error) {
+func (h *hostile) UnarySession(context.Context,
+	*connect.Request[internalv1.UnarySessionRequest]) (*connect.Response[internalv1.UnarySessionResponse], error) {
 	if h.short == nil {
-		return h.UnimplementedSessionServiceHandler.UnarySession(ctx, r)
+		return connect.NewResponse(&internalv1.UnarySessionResponse{TooLong: true}), nil
 	}
 	m, err := h.short()
 	if err != nil {
@@ -52,20 +52,20 @@ func (h *hostile) UnarySession(ctx context.Context,
 type hostileCall struct {
 	*hostile
 	ctx    context.Context
-	stream *connect.BidiStream[internalv1.UploadPackRequest, internalv1.UploadPackResponse]
+	stream *connect.BidiStream[internalv1.SessionRequest, internalv1.SessionResponse]
 }
 
-func (h *hostile) UploadPack(ctx context.Context, stream *connect.BidiStream[internalv1.UploadPackRequest,
-	internalv1.UploadPackResponse]) error {
+func (h *hostile) UploadPack(ctx context.Context, stream *connect.BidiStream[internalv1.SessionRequest,
+	internalv1.SessionResponse]) error {
 	if _, err := stream.Receive(); err != nil {
 		return err
 	}
 	return h.serve(&hostileCall{h, ctx, stream})
 }
 
-func (c *hostileCall) send(answers ...*internalv1.ResponsePart) error {
+func (c *hostileCall) send(answers ...*internalv1.SessionResponse) error {
 	for _, a := range answers {
-		if err := c.stream.Send(&internalv1.UploadPackResponse{Part: a}); err != nil {
+		if err := c.stream.Send(a); err != nil {
 			return err
 		}
 	}
@@ -86,17 +86,17 @@ func (c *hostileCall) claim() (*sidechannel.Channel, error) {
 }
 
 var (
-	partBulk = &internalv1.ResponsePart{Part: &internalv1.ResponsePart_DataPathRequest{
+	partBulk = &internalv1.SessionResponse{Part: &internalv1.SessionResponse_DataPathRequest{
 		DataPathRequest: &internalv1.DataPathRequest{}}}
-	partEnd = &internalv1.ResponsePart{Part: &internalv1.ResponsePart_End{End: &internalv1.End{}}}
+	partEnd = &internalv1.SessionResponse{Part: &internalv1.SessionResponse_End{End: &internalv1.End{}}}
 )
 
-func partData(text string) *internalv1.ResponsePart {
-	return &internalv1.ResponsePart{Part: &internalv1.ResponsePart_Data{Data: []byte(text)}}
+func partData(text string) *internalv1.SessionResponse {
+	return &internalv1.SessionResponse{Part: &internalv1.SessionResponse_Data{Data: []byte(text)}}
 }
 
-func partLength(n uint64) *internalv1.ResponsePart {
-	return &internalv1.ResponsePart{Part: &internalv1.ResponsePart_Length{Length: n}}
+func partLength(n uint64) *internalv1.SessionResponse {
+	return &internalv1.SessionResponse{Part: &internalv1.SessionResponse_Length{Length: n}}
 }
 
 // hostileLFS answers requests of Git LFS as a test says.
@@ -104,7 +104,7 @@ type hostileLFS struct {
 	internalv1connect.UnimplementedLFSServiceHandler
 	batch  *internalv1.BatchResponse
 	part   int64
-	upload []*internalv1.ResponsePart
+	upload []*internalv1.SessionResponse
 }
 
 func (h *hostileLFS) Batch(context.Context, *connect.Request[internalv1.BatchRequest]) (
@@ -117,11 +117,11 @@ func (h *hostileLFS) Part(context.Context, *connect.Request[internalv1.PartReque
 	return connect.NewResponse(&internalv1.PartResponse{ObjectBytes: h.part}), nil
 }
 
-func (h *hostileLFS) Upload(_ context.Context, stream *connect.BidiStream[internalv1.UploadRequest,
-	internalv1.UploadResponse]) error {
+func (h *hostileLFS) Upload(_ context.Context, stream *connect.BidiStream[internalv1.SessionRequest,
+	internalv1.SessionResponse]) error {
 	_, err := stream.Receive()
 	for _, part := range h.upload {
-		err = errors.Join(err, stream.Send(&internalv1.UploadResponse{Part: part}))
+		err = errors.Join(err, stream.Send(part))
 	}
 	return err
 }
@@ -129,8 +129,8 @@ func (h *hostileLFS) Upload(_ context.Context, stream *connect.BidiStream[intern
 // Answers about Git LFS that no node gives are errors of the node.
 func TestHostileLFS(t *testing.T) {
 	t.Parallel()
-	end := func(size int64) *internalv1.ResponsePart {
-		return &internalv1.ResponsePart{Part: &internalv1.ResponsePart_End{End: &internalv1.End{ObjectBytes: size}}}
+	end := func(size int64) *internalv1.SessionResponse {
+		return &internalv1.SessionResponse{Part: &internalv1.SessionResponse_End{End: &internalv1.End{ObjectBytes: size}}}
 	}
 	refusals := []*packhorsev1.Fault{{Message: "no"}}
 	object := lfs.Object{Size: 10}
@@ -141,12 +141,12 @@ func TestHostileLFS(t *testing.T) {
 		"no reason":       {batch: &internalv1.BatchResponse{States: []byte{2}}},
 		"negative part":   {part: -1},
 		"long part":       {part: 11},
-		"negative upload": {upload: []*internalv1.ResponsePart{end(-1)}},
-		"long upload":     {upload: []*internalv1.ResponsePart{end(11)}},
-		"data":            {upload: []*internalv1.ResponsePart{partData("x"), end(10)}},
-		"a length":        {upload: []*internalv1.ResponsePart{partLength(1), end(10)}},
-		"no end":          {upload: []*internalv1.ResponsePart{}},
-		"two requests":    {upload: []*internalv1.ResponsePart{partBulk, partBulk, end(10)}},
+		"negative upload": {upload: []*internalv1.SessionResponse{end(-1)}},
+		"long upload":     {upload: []*internalv1.SessionResponse{end(11)}},
+		"data":            {upload: []*internalv1.SessionResponse{partData("x"), end(10)}},
+		"a length":        {upload: []*internalv1.SessionResponse{partLength(1), end(10)}},
+		"no end":          {upload: []*internalv1.SessionResponse{}},
+		"two requests":    {upload: []*internalv1.SessionResponse{partBulk, partBulk, end(10)}},
 	} {
 		n := startHostile(t, &hostile{lfs: h})
 		var err error
@@ -213,12 +213,12 @@ func startHostile(t *testing.T, h *hostile) *remote.Node {
 // An incomplete response of a node is an error of the right kind within a limited time.
 func TestHostileNodes(t *testing.T) {
 	t.Parallel()
-	parts := func(answers ...*internalv1.ResponsePart) func(*hostileCall) error {
+	parts := func(answers ...*internalv1.SessionResponse) func(*hostileCall) error {
 		return func(c *hostileCall) error { return c.send(answers...) }
 	}
 	// onChannel sends text on a channel of a length, and then the given messages on the call.
 	onChannel := func(length int64, text string, end func(*sidechannel.Channel, *sidechannel.Sender),
-		answers ...*internalv1.ResponsePart) func(*hostileCall) error {
+		answers ...*internalv1.SessionResponse) func(*hostileCall) error {
 		return func(c *hostileCall) error {
 			channel, err := c.claim()
 			if err != nil {
@@ -244,7 +244,7 @@ func TestHostileNodes(t *testing.T) {
 	none := func(*sidechannel.Channel, *sidechannel.Sender) {}
 	abort := func(c *sidechannel.Channel, _ *sidechannel.Sender) { c.Abort() }
 	denied := func(_ *sidechannel.Channel, s *sidechannel.Sender) { _ = s.End(fault.New(fault.Denied, "not you")) }
-	corrupt := &internalv1.ResponsePart{Part: &internalv1.ResponsePart_End{End: &internalv1.End{
+	corrupt := &internalv1.SessionResponse{Part: &internalv1.SessionResponse_End{End: &internalv1.End{
 		Fault: faultrpc.Message(fault.New(fault.Corrupt, "damaged"))}}}
 	for name, test := range map[string]struct {
 		serve func(*hostileCall) error
@@ -259,7 +259,7 @@ func TestHostileNodes(t *testing.T) {
 		"length after data":     {parts(partData("some"), partLength(4), partEnd), fault.Internal},
 		"data after the end":    {parts(partData("some"), partEnd, partData("more")), fault.Internal},
 		"two ends":              {parts(partData("some"), partEnd, partEnd), fault.Internal},
-		"no part":               {parts(&internalv1.ResponsePart{}), fault.Internal},
+		"no part":               {parts(&internalv1.SessionResponse{}), fault.Internal},
 		"bulk after data":       {parts(partData("some"), partBulk), fault.Internal},
 		"bulk twice":            {parts(partBulk, partBulk), fault.Internal},
 		"data beside a channel": {parts(partBulk, partData("some")), fault.Internal},

@@ -12,6 +12,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/node"
+	"github.com/packhorse-git/packhorse/internal/proto/internalv1"
 )
 
 // silentCall is a call whose answer does not come. Its read side is for one at a time.
@@ -53,8 +54,21 @@ func (c *silentCall) CloseRequest() error {
 	return nil
 }
 
+func (*silentCall) Spec() connect.Spec         { return connect.Spec{} }
 func (*silentCall) Send(any) error             { return nil }
 func (*silentCall) RequestHeader() http.Header { return http.Header{} }
+
+// replacedCall replaces the connection of calls.
+type replacedCall struct {
+	connect.Interceptor
+	conn connect.StreamingClientConn
+}
+
+func (replacedCall) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc { return next }
+
+func (r replacedCall) WrapStreamingClient(connect.StreamingClientFunc) connect.StreamingClientFunc {
+	return func(context.Context, connect.Spec) connect.StreamingClientConn { return r.conn }
+}
 
 type noReply struct{ io.Writer }
 
@@ -76,8 +90,10 @@ func TestLeavingReadsNothing(t *testing.T) {
 		<-call.receiving
 		cancel()
 	}()
+	client := connect.NewClient[internalv1.SessionRequest, internalv1.SessionResponse](http.DefaultClient, "http://one",
+		connect.WithInterceptors(replacedCall{conn: call}))
 	_, err := n.session(ctx, noReply{io.Discard}, nil, &sessionCall{
-		open: func(context.Context, *link) (connect.StreamingClientConn, error) { return call, nil },
+		open: func(*link) openSession { return client.CallBidiStream },
 	})
 	if !fault.Is(err, fault.Cancelled) || call.together.Load() || !call.closed.Load() {
 		t.Errorf("%v; two readers: %v; response closed: %v", err, call.together.Load(), call.closed.Load())

@@ -93,19 +93,11 @@ func (n *Node) LFSDownload(ctx context.Context, repo git.RepoPath, session node.
 		return o, err
 	}
 	session.Stateless = true
-	o, err = n.session(ctx, w, nil, &sessionCall{
-		open: func(ctx context.Context, l *link) (connect.StreamingClientConn, error) {
-			return l.lfs.Download(ctx).Conn()
-		},
-		start: &internalv1.DownloadRequest{Part: &internalv1.DownloadRequest_Start{
-			Start: &internalv1.DownloadStart{Repository: repo.String(), Session: sessionMessage(session),
-				Object: objectMessage(d.Object), Offset: d.Offset, Length: d.Length},
-		}},
-		path: func(p *internalv1.DataPath) any {
-			return &internalv1.DownloadRequest{Part: &internalv1.DownloadRequest_DataPath{DataPath: p}}
-		},
+	return n.session(ctx, w, nil, &sessionCall{
+		open: func(l *link) openSession { return l.lfs.Download },
+		start: &internalv1.SessionStart{Repository: repo.String(), Session: sessionMessage(session),
+			Object: objectMessage(d.Object), Offset: d.Offset, Length: d.Length},
 	})
-	return o, err
 }
 
 // LFSUpload stores an object. Like the request of a push, content is not read before the node has admitted the upload,
@@ -120,19 +112,9 @@ func (n *Node) LFSUpload(ctx context.Context, repo git.RepoPath, session node.Se
 	stream.push, stream.lossAdvice = true, "the upload; upload the object again"
 	o, err = n.session(ctx, nil, stream, &sessionCall{
 		storeID: session.StoreID,
-		open: func(ctx context.Context, l *link) (connect.StreamingClientConn, error) {
-			return l.lfs.Upload(ctx).Conn()
-		},
-		start: &internalv1.UploadRequest{Part: &internalv1.UploadRequest_Start{
-			Start: &internalv1.UploadStart{Repository: repo.String(), Session: sessionMessage(session),
-				Object: objectMessage(u.Object), Offset: u.Offset, Partial: u.Partial, Ref: u.Ref},
-		}},
-		path: func(p *internalv1.DataPath) any {
-			return &internalv1.UploadRequest{Part: &internalv1.UploadRequest_DataPath{DataPath: p}}
-		},
-		data: func(d *internalv1.RequestData) any {
-			return &internalv1.UploadRequest{Part: &internalv1.UploadRequest_Data{Data: d}}
-		},
+		open:    func(l *link) openSession { return l.lfs.Upload },
+		start: &internalv1.SessionStart{Repository: repo.String(), Session: sessionMessage(session),
+			Object: objectMessage(u.Object), Offset: u.Offset, Partial: u.Partial, Ref: u.Ref},
 	})
 	if err != nil {
 		return 0, o, err

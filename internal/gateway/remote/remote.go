@@ -22,6 +22,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"connectrpc.com/connect"
+
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/transport/bulk"
 	"github.com/packhorse-git/packhorse/internal/transport/sidechannel"
@@ -139,6 +141,21 @@ func (n *Node) Close() error {
 		l.close()
 	}
 	return nil
+}
+
+// call makes a call with one message each way, unless the node is down.
+func call[Q, A any](ctx context.Context, n *Node, procedure func(context.Context,
+	*connect.Request[Q]) (*connect.Response[A], error), message *Q) (*A, error) {
+	if s := n.state.Load(); !s.reachable {
+		return nil, s.err
+	}
+	request := connect.NewRequest(message)
+	n.addHeaders(ctx, request.Header())
+	response, err := procedure(ctx, request)
+	if err != nil {
+		return nil, n.failed(ctx, err)
+	}
+	return response.Msg, nil
 }
 
 // unreachable returns the error for clients of a node that cannot be reached.

@@ -54,8 +54,7 @@ func (p *requestParts) next() (*internalv1.RequestData, error) {
 type requestStream struct {
 	request  io.Reader
 	stateful bool
-	push     bool                              // nothing is sent before the node requests it
-	message  func(*internalv1.RequestData) any // of the call
+	push     bool // nothing is sent before the node requests it
 	// lossAdvice is the end of the message for a client whose connection to the node was lost.
 	lossAdvice  string
 	objectBytes int64 // result of an upload to Git LFS
@@ -147,7 +146,7 @@ func (s *requestStream) sendInBand(parts *requestParts) error {
 func (s *requestStream) sendPart(part *internalv1.RequestData) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.response.call.Send(s.message(part))
+	return s.response.call.Send(dataMessage(part))
 }
 
 // sendByChannel names a side channel, and sends the request there.

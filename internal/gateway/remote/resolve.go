@@ -19,20 +19,16 @@ var _ node.Resolver = (*Node)(nil)
 // Resolve is Resolve of storage.Resolver, through the node's control API. One call can have up to 10,000 revisions of
 // 1 MiB together.
 func (n *Node) Resolve(ctx context.Context, questions []node.Question) (results []node.Result, err error) {
-	if s := n.state.Load(); !s.reachable {
-		return nil, s.err
-	}
 	revisions := make([]*packhorsev1.Revision, len(questions))
 	for i, q := range questions {
 		revisions[i] = &packhorsev1.Revision{Repository: q.Repository.String(), Revision: q.Revision}
 	}
-	request := connect.NewRequest(&packhorsev1.ResolveRevisionsRequest{Revisions: revisions})
-	n.addHeaders(ctx, request.Header())
-	response, err := n.link.Load().refs.ResolveRevisions(ctx, request)
+	response, err := call(ctx, n, n.link.Load().refs.ResolveRevisions,
+		&packhorsev1.ResolveRevisionsRequest{Revisions: revisions})
 	if err != nil {
-		return nil, n.failed(ctx, err)
+		return nil, err
 	}
-	answers := response.Msg.GetResults()
+	answers := response.GetResults()
 	if len(answers) != len(questions) {
 		return nil, n.invalidResponse(fmt.Errorf("got %d results, want %d", len(answers), len(questions)))
 	}

@@ -26,9 +26,8 @@ type response struct {
 	hangUp   func()            // cancels the call
 	complete *atomic.Bool      // the client has the whole response, and may disconnect
 	call     connect.StreamingClientConn
-	path     func(*internalv1.DataPath) any // see sessionCall
-	request  *requestStream                 // nil: the request was sent
-	w        node.ResponseWriter            // nil: the response has no data
+	request  *requestStream      // nil: the request was sent
+	w        node.ResponseWriter // nil: the response has no data
 	part     *part
 	outcome  node.Outcome
 	updates  []node.RefUpdate // of a push, received so far
@@ -57,14 +56,14 @@ func (r *response) run() error {
 			continue
 		}
 		switch p := r.part.other.GetPart().(type) {
-		case *internalv1.ResponsePart_Data:
+		case *internalv1.SessionResponse_Data:
 			err = r.write(r.part.data)
-		case *internalv1.ResponsePart_Length:
+		case *internalv1.SessionResponse_Length:
 			if r.hasLength || r.sent > 0 || p.Length > 1<<62 || r.w == nil {
 				return r.invalid("unexpected length")
 			}
 			r.hasLength, r.length = true, int64(p.Length)
-		case *internalv1.ResponsePart_DataPathRequest:
+		case *internalv1.SessionResponse_DataPathRequest:
 			if r.request != nil && r.request.push {
 				err = r.request.start()
 				break
@@ -73,11 +72,11 @@ func (r *response) run() error {
 			if end, err = r.startBulk(p.DataPathRequest.GetCold()); end != nil {
 				return r.end(end)
 			}
-		case *internalv1.ResponsePart_Staleness:
+		case *internalv1.SessionResponse_Staleness:
 			setStaleness(r.w, p.Staleness.AsDuration())
-		case *internalv1.ResponsePart_Updates:
+		case *internalv1.SessionResponse_Updates:
 			err = r.addUpdates(p.Updates)
-		case *internalv1.ResponsePart_End:
+		case *internalv1.SessionResponse_End:
 			return r.end(p.End)
 		default:
 			return r.invalid("unknown part")
@@ -191,7 +190,8 @@ func (r *response) sendPath(path *internalv1.DataPath) error {
 		r.request.mu.Lock()
 		defer r.request.mu.Unlock()
 	}
-	if err := r.call.Send(r.path(path)); err != nil && !errors.Is(err, io.EOF) {
+	message := &internalv1.SessionRequest{Part: &internalv1.SessionRequest_DataPath{DataPath: path}}
+	if err := r.call.Send(message); err != nil && !errors.Is(err, io.EOF) {
 		// after io.EOF the node's response has the reason
 		return r.node.failed(r.ctx, err)
 	}

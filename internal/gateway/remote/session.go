@@ -40,15 +40,8 @@ func (n *Node) Advertise(ctx context.Context, repo git.RepoPath, session node.Se
 		}
 	}
 	return n.session(ctx, w, nil, &sessionCall{
-		open: func(ctx context.Context, l *link) (connect.StreamingClientConn, error) {
-			return l.sessions.Advertise(ctx).Conn()
-		},
-		start: &internalv1.AdvertiseRequest{Part: &internalv1.AdvertiseRequest_Start{
-			Start: &internalv1.AdvertiseStart{Repository: repo.String(), Session: sessionMessage(session)},
-		}},
-		path: func(p *internalv1.DataPath) any {
-			return &internalv1.AdvertiseRequest{Part: &internalv1.AdvertiseRequest_DataPath{DataPath: p}}
-		},
+		open:  func(l *link) openSession { return l.sessions.Advertise },
+		start: &internalv1.SessionStart{Repository: repo.String(), Session: sessionMessage(session)},
 	})
 }
 
@@ -75,19 +68,9 @@ func (n *Node) UploadPack(ctx context.Context, repo git.RepoPath, session node.S
 		rest = newRequestStream(request, session)
 	}
 	return n.session(ctx, w, rest, &sessionCall{
-		open: func(ctx context.Context, l *link) (connect.StreamingClientConn, error) {
-			return l.sessions.UploadPack(ctx).Conn()
-		},
-		start: &internalv1.UploadPackRequest{Part: &internalv1.UploadPackRequest_Start{
-			Start: &internalv1.UploadPackStart{Repository: repo.String(), Session: sessionMessage(session), Data: first},
-		}},
+		open:  func(l *link) openSession { return l.sessions.UploadPack },
+		start: &internalv1.SessionStart{Repository: repo.String(), Session: sessionMessage(session), Data: first},
 		parts: parts,
-		path: func(p *internalv1.DataPath) any {
-			return &internalv1.UploadPackRequest{Part: &internalv1.UploadPackRequest_DataPath{DataPath: p}}
-		},
-		data: func(d *internalv1.RequestData) any {
-			return &internalv1.UploadPackRequest{Part: &internalv1.UploadPackRequest_Data{Data: d}}
-		},
 	})
 }
 
@@ -105,21 +88,9 @@ func (n *Node) ReceivePack(ctx context.Context, repo git.RepoPath, session node.
 	stream.lossAdvice = "the push; check whether your refs have changed, and push again if not"
 	return n.session(ctx, w, stream, &sessionCall{
 		storeID: session.StoreID,
-		open: func(ctx context.Context, l *link) (connect.StreamingClientConn, error) {
-			return l.sessions.ReceivePack(ctx).Conn()
-		},
-		start: &internalv1.ReceivePackRequest{Part: &internalv1.ReceivePackRequest_Start{
-			Start: &internalv1.ReceivePackStart{
-				Repository: repo.String(), Session: sessionMessage(session),
-				Pusher: &internalv1.Pusher{Name: pusher.Name, Address: pusher.Address}, Updates: true,
-			},
-		}},
-		path: func(p *internalv1.DataPath) any {
-			return &internalv1.ReceivePackRequest{Part: &internalv1.ReceivePackRequest_DataPath{DataPath: p}}
-		},
-		data: func(d *internalv1.RequestData) any {
-			return &internalv1.ReceivePackRequest{Part: &internalv1.ReceivePackRequest_Data{Data: d}}
-		},
+		open:    func(l *link) openSession { return l.sessions.ReceivePack },
+		start: &internalv1.SessionStart{Repository: repo.String(), Session: sessionMessage(session),
+			Pusher: &internalv1.Pusher{Name: pusher.Name, Address: pusher.Address}},
 	})
 }
 
@@ -146,30 +117,36 @@ func (n *Node) checkCredential(s node.Session) error {
 		"it: ask the operator to set up TLS for it", n.Name)
 }
 
-// sessionCall is a call of one session. Its messages are those of its procedure.
+// sessionCall is a call of one session.
 type sessionCall struct {
 	storeID string // of the object store in which the session has to commit its change; "" for any
-	open    func(context.Context, *link) (connect.StreamingClientConn, error)
-	start   any
-	parts   *requestParts                     // the request after start; nil: none, or a requestStream has it
-	path    func(*internalv1.DataPath) any    // returns the message that names the path of bulk data
-	data    func(*internalv1.RequestData) any // returns that with a part of the request
+	open    func(*link) openSession
+	start   *internalv1.SessionStart
+	parts   *requestParts // the request after start; nil: none, or a requestStream has it
+}
+
+// openSession is a procedure of the node for sessions.
+type openSession func(context.Context) *connect.BidiStreamForClient[internalv1.SessionRequest,
+	internalv1.SessionResponse]
+
+func dataMessage(d *internalv1.RequestData) *internalv1.SessionRequest {
+	return &internalv1.SessionRequest{Part: &internalv1.SessionRequest_Data{Data: d}}
 }
 
 // begin opens the call and sends the request, except for the part that a requestStream has. The call is nil if it could
 // not be opened.
 func (n *Node) begin(ctx context.Context, l *link, c *sessionCall) (connect.StreamingClientConn, error) {
-	call, err := c.open(ctx, l)
+	call, err := c.open(l)(ctx).Conn()
 	if err != nil {
 		return nil, err
 	}
 	n.addHeaders(ctx, call.RequestHeader())
 	addStore(call.RequestHeader(), c.storeID)
-	err = call.Send(c.start)
+	err = call.Send(&internalv1.SessionRequest{Part: &internalv1.SessionRequest_Start{Start: c.start}})
 	for err == nil && c.parts != nil && !c.parts.part.Last && !c.parts.stateful {
 		var data *internalv1.RequestData
 		if data, err = c.parts.next(); err == nil {
-			err = call.Send(c.data(data))
+			err = call.Send(dataMessage(data))
 		}
 	}
 	return call, err
@@ -225,7 +202,7 @@ func (n *Node) session(client context.Context, w node.ResponseWriter, stream *re
 		return node.Outcome{}, n.failed(client, err)
 	}
 	r := &response{
-		node: n, pool: l.pool, ctx: client, callCtx: ctx, hangUp: hangUp, complete: &complete, call: call, path: c.path,
+		node: n, pool: l.pool, ctx: client, callCtx: ctx, hangUp: hangUp, complete: &complete, call: call,
 		request: stream, w: w, part: parts.Get().(*part),
 	}
 	defer func() {
@@ -237,7 +214,7 @@ func (n *Node) session(client context.Context, w node.ResponseWriter, stream *re
 		err = r.run()
 		return r.outcome, err
 	}
-	stream.response, stream.message = r, c.data
+	stream.response = r
 	if !stream.push {
 		_ = stream.start()
 	}

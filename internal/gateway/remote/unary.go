@@ -43,9 +43,6 @@ func (n *Node) unarySession(ctx context.Context, repo git.RepoPath, session node
 	n.addHeaders(ctx, request.Header())
 	answer, err := n.link.Load().unary.UnarySession(ctx, request)
 	if err != nil {
-		if connect.IsWireError(err) && connect.CodeOf(err) == connect.CodeUnimplemented {
-			return o, nil, false // an older node
-		}
 		return n.outcomeOfError(ctx, err), n.failed(ctx, err), true
 	}
 	m := answer.Msg

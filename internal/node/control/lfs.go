@@ -35,24 +35,18 @@ type lfsService struct{ *Server }
 
 var _ internalv1connect.LFSServiceHandler = (*lfsService)(nil)
 
-// unaryRequest is a message of a unary session.
-type unaryRequest interface {
-	GetRepository() string
-	GetSession() *internalv1.Session
-}
-
 // serveUnary serves a request with one message each way, and returns its outcome.
-func (s *lfsService) serveUnary(ctx context.Context, operation, caller string, message unaryRequest,
-	serve func(context.Context, *sessionCall) (node.Outcome, error)) (outcome *internalv1.Outcome, err error) {
-	send := func(part *internalv1.ResponsePart) error {
+func (s *lfsService) serveUnary(ctx context.Context, operation, caller string, message sessionMessage,
+	answer answerFunc) (outcome *internalv1.Outcome, err error) {
+	send := func(part *internalv1.SessionResponse) error {
 		outcome = part.GetEnd().GetOutcome()
 		return nil
 	}
 	request := &request{last: true, short: true, memory: new(admit.Holding)}
-	err = s.serveSession(ctx, operation, caller, message.GetRepository(), message.GetSession(), request, send,
+	err = s.serveSession(ctx, operation, caller, message, request, send,
 		func(ctx context.Context, x *sessionCall) (node.Outcome, error) {
 			x.response.seat.Stay()
-			return serve(ctx, x)
+			return answer(ctx, x)
 		})
 	return outcome, err
 }
@@ -131,9 +125,8 @@ func objectAt(m *internalv1.LFSObject, offset int64) (lfs.Object, error) {
 }
 
 // Download sends an object.
-func (s *lfsService) Download(ctx context.Context,
-	stream *connect.BidiStream[internalv1.DownloadRequest, internalv1.DownloadResponse]) error {
-	start, err := receiveStart(stream.Receive, protocol.UploadPack, protocol.ReceivePack)
+func (s *lfsService) Download(ctx context.Context, stream *sessionStream) error {
+	start, err := receiveStart(stream, protocol.UploadPack, protocol.ReceivePack)
 	if err != nil {
 		return err
 	}
@@ -142,14 +135,9 @@ func (s *lfsService) Download(ctx context.Context,
 		return err
 	}
 	download := lfs.Download{Object: object, Offset: start.GetOffset(), Length: start.GetLength()}
-	request := &request{last: true, memory: new(admit.Holding),
-		receive: func() (*internalv1.RequestData, *internalv1.DataPath, error) {
-			m, err := stream.Receive()
-			return nil, m.GetDataPath(), err
-		}}
-	send := func(a *internalv1.ResponsePart) error { return stream.Send(&internalv1.DownloadResponse{Part: a}) }
-	return s.serveSession(ctx, "lfs_download", stream.RequestHeader().Get(callerHeader), start.GetRepository(),
-		start.GetSession(), request, send, func(ctx context.Context, x *sessionCall) (node.Outcome, error) {
+	request := &request{last: true, memory: new(admit.Holding)}
+	return s.serveStream(ctx, "lfs_download", stream, start, request,
+		func(ctx context.Context, x *sessionCall) (node.Outcome, error) {
 			o, err := s.Sessions.LFSDownload(ctx, x.repo, x.session, download, x.response)
 			o.LFS.Object = object.OID.String()
 			return o, err
@@ -157,9 +145,8 @@ func (s *lfsService) Download(ctx context.Context,
 }
 
 // Upload receives an object. The gateway sends the content only when the node first reads it, as in a push.
-func (s *lfsService) Upload(ctx context.Context,
-	stream *connect.BidiStream[internalv1.UploadRequest, internalv1.UploadResponse]) error {
-	start, err := receiveStart(stream.Receive, protocol.UploadPack, protocol.ReceivePack)
+func (s *lfsService) Upload(ctx context.Context, stream *sessionStream) error {
+	start, err := receiveStart(stream, protocol.UploadPack, protocol.ReceivePack)
 	if err != nil {
 		return err
 	}
@@ -167,24 +154,19 @@ func (s *lfsService) Upload(ctx context.Context,
 	if err != nil {
 		return err
 	}
-	upload := lfs.Upload{Object: object, Offset: start.GetOffset(), Partial: start.GetPartial(),
-		Ref: start.GetRef()}
-	if len(upload.Ref) > maxLockText {
+	if len(start.GetRef()) > maxLockText {
 		return fault.New(fault.Invalid, "ref longer than %d bytes", maxLockText)
 	}
+	upload := lfs.Upload{Object: object, Offset: start.GetOffset(), Partial: start.GetPartial(), Ref: start.GetRef()}
 	if err := s.checkStore(stream.RequestHeader().Get(node.StoreHeader)); err != nil {
 		return err
 	}
-	send := func(a *internalv1.ResponsePart) error { return stream.Send(&internalv1.UploadResponse{Part: a}) }
-	return s.serveSession(ctx, "lfs_upload", stream.RequestHeader().Get(callerHeader), start.GetRepository(),
-		start.GetSession(), nil, send, func(ctx context.Context, x *sessionCall) (o node.Outcome, err error) {
+	return s.serveStream(ctx, "lfs_upload", stream, start, nil,
+		func(ctx context.Context, x *sessionCall) (o node.Outcome, err error) {
 			if err := x.response.seat.Move(s.Lanes.Push); err != nil {
 				return o, err
 			}
-			content := &push{response: x.response, receive: func() (*internalv1.RequestData, *internalv1.DataPath, error) {
-				m, err := stream.Receive()
-				return m.GetData(), m.GetDataPath(), err
-			}}
+			content := &push{response: x.response, receive: stream.Receive}
 			x.objectBytes, o, err = s.Sessions.LFSUpload(ctx, x.repo, x.session, upload, content)
 			o.LFS.Object = object.OID.String()
 			if content.from != nil { // otherwise the node has the object already, and the gateway sends nothing

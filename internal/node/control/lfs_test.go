@@ -68,24 +68,24 @@ func TestLFSCallsAreChecked(t *testing.T) {
 			}
 		}
 		download := client.Download(t.Context())
-		_ = download.Send(&internalv1.DownloadRequest{Part: &internalv1.DownloadRequest_Start{
-			Start: &internalv1.DownloadStart{Repository: c.repository, Session: c.session, Object: object}}})
+		_ = download.Send(&internalv1.SessionRequest{Part: &internalv1.SessionRequest_Start{
+			Start: &internalv1.SessionStart{Repository: c.repository, Session: c.session, Object: object}}})
 		if _, err := download.Receive(); connect.CodeOf(err) != c.want {
 			t.Errorf("Download of %q: %v, want %v", c.repository, err, c.want)
 		}
 		_ = download.CloseRequest()
 		_ = download.CloseResponse()
 	}
-	for name, start := range map[string]*internalv1.UploadStart{
+	for name, start := range map[string]*internalv1.SessionStart{
 		"no object":           {Repository: "app"},
 		"an offset of -1":     {Repository: "app", Object: object, Offset: -1},
 		"an offset of 1 in 0": {Repository: "app", Object: object, Offset: 1},
 		"no start":            nil,
 	} {
 		upload := client.Upload(t.Context())
-		m := &internalv1.UploadRequest{}
+		m := &internalv1.SessionRequest{}
 		if start != nil {
-			m.Part = &internalv1.UploadRequest_Start{Start: start}
+			m.Part = &internalv1.SessionRequest_Start{Start: start}
 		}
 		_ = upload.Send(m)
 		if _, err := upload.Receive(); connect.CodeOf(err) != connect.CodeInvalidArgument {

@@ -378,14 +378,14 @@ func TestCertificatesAreCheckedAgain(t *testing.T) {
 // uploadPack begins a transfer by a separate connection.
 func uploadPack(t *testing.T, address string,
 	data *internalv1.RequestData,
-) *connect.BidiStreamForClient[internalv1.UploadPackRequest, internalv1.UploadPackResponse] {
+) *connect.BidiStreamForClient[internalv1.SessionRequest, internalv1.SessionResponse] {
 	t.Helper()
 	client := internalv1connect.NewSessionServiceClient(http2Client(t, "tcp", address), "http://"+address,
 		connect.WithGRPC())
 	stream := client.UploadPack(t.Context())
-	start := &internalv1.UploadPackStart{Repository: "app", Session: &internalv1.Session{Version: 2}, Data: data}
+	start := &internalv1.SessionStart{Repository: "app", Session: &internalv1.Session{Version: 2}, Data: data}
 	if err := stream.Send(
-		&internalv1.UploadPackRequest{Part: &internalv1.UploadPackRequest_Start{Start: start}}); err != nil {
+		&internalv1.SessionRequest{Part: &internalv1.SessionRequest_Start{Start: start}}); err != nil {
 		t.Fatal(err)
 	}
 	return stream
@@ -426,8 +426,8 @@ func TestLargeRequestsShareMemory(t *testing.T) {
 	if _, err := small.Receive(); err != nil {
 		t.Errorf("a small one: %v", err)
 	}
-	last := &internalv1.UploadPackRequest_Data{Data: &internalv1.RequestData{Last: true}}
-	if err := first.Send(&internalv1.UploadPackRequest{Part: last}); err != nil {
+	last := &internalv1.SessionRequest_Data{Data: &internalv1.RequestData{Last: true}}
+	if err := first.Send(&internalv1.SessionRequest{Part: last}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := first.Receive(); connect.CodeOf(err) == connect.CodeResourceExhausted {

@@ -7,8 +7,6 @@ import (
 	"net/netip"
 	"strings"
 
-	"connectrpc.com/connect"
-
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/node"
@@ -18,9 +16,8 @@ import (
 
 // ReceivePack serves a push. The gateway sends the request only when the node first reads it, so that an early refusal
 // costs nothing.
-func (t *sessionService) ReceivePack(ctx context.Context,
-	stream *connect.BidiStream[internalv1.ReceivePackRequest, internalv1.ReceivePackResponse]) error {
-	start, err := receiveStart(stream.Receive, protocol.ReceivePack)
+func (t *sessionService) ReceivePack(ctx context.Context, stream *sessionStream) error {
+	start, err := receiveStart(stream, protocol.ReceivePack)
 	if err != nil {
 		return err
 	}
@@ -31,18 +28,12 @@ func (t *sessionService) ReceivePack(ctx context.Context,
 	if err := t.checkStore(stream.RequestHeader().Get(node.StoreHeader)); err != nil {
 		return err
 	}
-	send := func(a *internalv1.ResponsePart) error { return stream.Send(&internalv1.ReceivePackResponse{Part: a}) }
-	return t.serveSession(ctx, "receive_pack", stream.RequestHeader().Get(callerHeader), start.GetRepository(),
-		start.GetSession(), nil, send,
+	return t.serveStream(ctx, "receive_pack", stream, start, nil,
 		func(ctx context.Context, x *sessionCall) (node.Outcome, error) {
-			x.updates = start.GetUpdates()
 			if err := x.response.seat.Move(t.Lanes.Push); err != nil {
 				return node.Outcome{}, err
 			}
-			p := &push{response: x.response, receive: func() (*internalv1.RequestData, *internalv1.DataPath, error) {
-				m, err := stream.Receive()
-				return m.GetData(), m.GetDataPath(), err
-			}}
+			p := &push{response: x.response, receive: stream.Receive}
 			if x.session.Stateless {
 				x.response.complete = p.end
 			}
@@ -81,7 +72,7 @@ func pusherOf(p *internalv1.Pusher) (node.Pusher, error) {
 // not safe for concurrent use. In a stateful session a Read may be pending when the push has ended.
 type push struct {
 	response *responseStream
-	receive  func() (*internalv1.RequestData, *internalv1.DataPath, error)
+	receive  func() (*internalv1.SessionRequest, error)
 
 	from io.Reader // nil until the data path is known
 	data []byte    // remaining data of the last message
@@ -102,15 +93,15 @@ func (p *push) Read(b []byte) (int, error) {
 // begin asks the gateway for the data path. The client may be slow.
 func (p *push) begin() error {
 	r := p.response
-	part := &internalv1.ResponsePart_DataPathRequest{DataPathRequest: &internalv1.DataPathRequest{}}
-	if err := r.deliver(&internalv1.ResponsePart{Part: part}); err != nil {
+	part := &internalv1.SessionResponse_DataPathRequest{DataPathRequest: &internalv1.DataPathRequest{}}
+	if err := r.deliver(&internalv1.SessionResponse{Part: part}); err != nil {
 		return err
 	}
-	_, chosen, err := p.receive()
+	m, err := p.receive()
 	if err != nil && !errors.Is(err, io.EOF) {
 		return err
 	}
-	switch path := chosen.GetPath().(type) {
+	switch path := m.GetDataPath().GetPath().(type) {
 	case *internalv1.DataPath_InBand:
 		r.dataPath, p.from = "inband", messages{p}
 		return nil
@@ -139,7 +130,8 @@ func (m messages) Read(b []byte) (int, error) {
 		if m.last {
 			return 0, io.EOF
 		}
-		data, _, err := m.receive()
+		message, err := m.receive()
+		data := message.GetData()
 		if errors.Is(err, io.EOF) {
 			err = fault.New(fault.Invalid, "incomplete request: its last part is missing")
 		}

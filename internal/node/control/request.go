@@ -24,7 +24,7 @@ const (
 
 // request reads the request of a Git client from the messages of a call.
 type request struct {
-	receive  func() (*internalv1.RequestData, *internalv1.DataPath, error)
+	receive  func() (*internalv1.SessionRequest, error)
 	stateful bool  // the session is stateful: it continues during the response
 	limit    int64 // maximum size in bytes
 	memory   *admit.Holding
@@ -88,16 +88,16 @@ func (r *request) fill() error {
 		if r.last {
 			return io.EOF
 		}
-		data, path, err := r.receive()
+		m, err := r.receive()
 		switch {
 		case errors.Is(err, io.EOF):
 			r.err = fault.New(fault.Invalid, "incomplete request: its last part is missing")
 		case err != nil:
 			r.err = err
-		case data == nil || path != nil:
+		case m.GetData() == nil:
 			r.err = fault.New(fault.Invalid, "unexpected message: want a part of the request")
 		default:
-			_ = r.take(data)
+			_ = r.take(m.GetData())
 		}
 	}
 	return nil
@@ -130,12 +130,12 @@ func (r *request) end() error {
 // receiveDataPath receives the data path that the gateway has chosen. In a stateful session parts of the request can
 // come before it, which are kept.
 func (r *request) receiveDataPath() (*internalv1.DataPath, error) {
-	data, path, err := r.receive()
-	for r.stateful && err == nil && data != nil && len(r.data) <= aheadData {
+	m, err := r.receive()
+	for r.stateful && err == nil && m.GetData() != nil && len(r.data) <= aheadData {
 		kept := r.data
-		if err = r.take(data); err == nil {
+		if err = r.take(m.GetData()); err == nil {
 			r.data = slices.Concat(kept, r.data)
-			data, path, err = r.receive()
+			m, err = r.receive()
 		}
 	}
 	switch {
@@ -143,8 +143,8 @@ func (r *request) receiveDataPath() (*internalv1.DataPath, error) {
 		return nil, fault.New(fault.Cancelled, "the gateway cancelled the call before it chose a data path")
 	case err != nil:
 		return nil, err
-	case data != nil || path == nil:
+	case m.GetDataPath() == nil:
 		return nil, fault.New(fault.Invalid, "unexpected message: want a data path")
 	}
-	return path, nil
+	return m.GetDataPath(), nil
 }

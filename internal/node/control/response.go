@@ -34,7 +34,7 @@ type responseStream struct {
 	request  *request     // nil: of a push, whose response is in the call
 	complete func() error // waits until the request is complete, before the response begins
 	state    bool         // the session is stateful and can have several responses
-	send     func(*internalv1.ResponsePart) error
+	send     func(*internalv1.SessionResponse) error
 
 	dataPath string               // for the log: "inband", "channel" or ""
 	begun    bool                 // a part of the response was sent
@@ -48,7 +48,7 @@ type responseStream struct {
 }
 
 func newResponseStream(ctx context.Context, x *sessionCall, seat *admit.Seat, request *request,
-	send func(*internalv1.ResponsePart) error) *responseStream {
+	send func(*internalv1.SessionResponse) error) *responseStream {
 	r := &responseStream{Server: x.Server, ctx: ctx, running: inflight.From(ctx), seat: seat, caller: x.caller,
 		request: request, state: !x.session.Stateless, send: send}
 	if r.complete = request.end; request == nil {
@@ -67,7 +67,8 @@ func (r *responseStream) SetLength(n int64) {
 // SetStaleness implements node.StalenessWriter. In a unary session the age is part of the outcome.
 func (r *responseStream) SetStaleness(age time.Duration) {
 	if r.request != nil && !r.request.short {
-		_ = r.deliver(&internalv1.ResponsePart{Part: &internalv1.ResponsePart_Staleness{Staleness: durationpb.New(age)}})
+		part := &internalv1.SessionResponse_Staleness{Staleness: durationpb.New(age)}
+		_ = r.deliver(&internalv1.SessionResponse{Part: part})
 	}
 }
 
@@ -140,8 +141,8 @@ func (r *responseStream) out() *sidechannel.Sender {
 
 // requestDataPath asks the gateway for the data path and waits for it.
 func (r *responseStream) requestDataPath(cold bool) (*internalv1.DataPath, error) {
-	part := &internalv1.ResponsePart_DataPathRequest{DataPathRequest: &internalv1.DataPathRequest{Cold: cold}}
-	if err := r.deliver(&internalv1.ResponsePart{Part: part}); err != nil {
+	part := &internalv1.SessionResponse_DataPathRequest{DataPathRequest: &internalv1.DataPathRequest{Cold: cold}}
+	if err := r.deliver(&internalv1.SessionResponse{Part: part}); err != nil {
 		return nil, err
 	}
 	type result struct {
@@ -247,7 +248,7 @@ func (r *responseStream) begin() error {
 	if !announced {
 		return nil
 	}
-	return r.deliver(&internalv1.ResponsePart{Part: &internalv1.ResponsePart_Length{Length: uint64(length)}})
+	return r.deliver(&internalv1.SessionResponse{Part: &internalv1.SessionResponse_Length{Length: uint64(length)}})
 }
 
 // flush sends the buffer as a message.
@@ -255,7 +256,8 @@ func (r *responseStream) flush() error {
 	if err := r.begin(); err != nil || r.n == 0 {
 		return err
 	}
-	if err := r.deliver(&internalv1.ResponsePart{Part: &internalv1.ResponsePart_Data{Data: r.buf[:r.n]}}); err != nil {
+	part := &internalv1.SessionResponse_Data{Data: r.buf[:r.n]}
+	if err := r.deliver(&internalv1.SessionResponse{Part: part}); err != nil {
 		return err
 	}
 	r.bytes.Add(int64(r.n))
@@ -265,7 +267,7 @@ func (r *responseStream) flush() error {
 }
 
 // deliver sends a message. The error is a node.ClientConnError.
-func (r *responseStream) deliver(a *internalv1.ResponsePart) error {
+func (r *responseStream) deliver(a *internalv1.SessionResponse) error {
 	if err := r.send(a); err != nil {
 		return &node.ClientConnError{Err: err}
 	}

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"github.com/packhorse-git/packhorse/internal/proto/internalv1"
-	"github.com/packhorse-git/packhorse/internal/proto/internalv1/internalv1connect"
 	"io"
 	"log/slog"
 	"slices"
@@ -19,6 +17,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/node"
+	"github.com/packhorse-git/packhorse/internal/proto/internalv1"
+	"github.com/packhorse-git/packhorse/internal/proto/internalv1/internalv1connect"
 	"github.com/packhorse-git/packhorse/internal/schedule/admit"
 	"github.com/packhorse-git/packhorse/internal/schedule/balance"
 	"github.com/packhorse-git/packhorse/internal/schedule/inflight"
@@ -41,37 +41,22 @@ type sessionService struct {
 
 var _ internalv1connect.SessionServiceHandler = (*sessionService)(nil)
 
-// Advertise begins a session.
-func (t *sessionService) Advertise(ctx context.Context,
-	stream *connect.BidiStream[internalv1.AdvertiseRequest, internalv1.AdvertiseResponse]) error {
-	start, err := receiveStart(stream.Receive, protocol.UploadPack, protocol.ReceivePack)
-	if err != nil {
-		return err
-	}
-	request := &request{last: true, memory: new(admit.Holding),
-		receive: func() (*internalv1.RequestData, *internalv1.DataPath, error) {
-			m, err := stream.Receive()
-			return nil, m.GetDataPath(), err
-		}}
-	send := func(a *internalv1.ResponsePart) error { return stream.Send(&internalv1.AdvertiseResponse{Part: a}) }
-	return t.serveSession(ctx, "advertise", stream.RequestHeader().Get(callerHeader), start.GetRepository(),
-		start.GetSession(), request, send, t.advertise)
-}
+type (
+	sessionStream = connect.BidiStream[internalv1.SessionRequest, internalv1.SessionResponse]
+	// answerFunc has the node answer a request in its lane.
+	answerFunc = func(context.Context, *sessionCall) (node.Outcome, error)
+)
 
-// receiveStart receives the first message of a session and returns its start. It refuses other services than these.
-func receiveStart[M interface{ GetStart() S }, S interface {
-	comparable
-	GetSession() *internalv1.Session
-}](receive func() (M, error), services ...protocol.Service) (start S, err error) {
-	first, err := receive()
-	if err != nil {
-		return start, startError(err)
+// receiveStart receives the first message of a session. It refuses other services than these.
+func receiveStart(stream *sessionStream, services ...protocol.Service) (*internalv1.SessionStart, error) {
+	first, err := stream.Receive()
+	switch {
+	case err != nil && !errors.Is(err, io.EOF):
+		return nil, err
+	case first.GetStart() == nil:
+		return nil, fault.New(fault.Invalid, "invalid first message: want a start")
 	}
-	var missing S
-	if start = first.GetStart(); start == missing {
-		return start, startError(io.EOF)
-	}
-	return start, checkService(start.GetSession(), services...)
+	return first.GetStart(), checkService(first.GetStart().GetSession(), services...)
 }
 
 // checkService refuses other services than these. An empty name stands for the first one.
@@ -83,6 +68,25 @@ func checkService(session *internalv1.Session, services ...protocol.Service) err
 	return connect.NewError(connect.CodeUnimplemented, fmt.Errorf("unknown service %.40q", service))
 }
 
+// serveStream is serveSession for a stream. The request is nil if the data path is for it.
+func (s *Server) serveStream(ctx context.Context, operation string, stream *sessionStream,
+	start *internalv1.SessionStart, request *request, answer answerFunc) error {
+	if request != nil {
+		request.receive = stream.Receive
+	}
+	return s.serveSession(ctx, operation, stream.RequestHeader().Get(callerHeader), start, request, stream.Send, answer)
+}
+
+// Advertise begins a session.
+func (t *sessionService) Advertise(ctx context.Context, stream *sessionStream) error {
+	start, err := receiveStart(stream, protocol.UploadPack, protocol.ReceivePack)
+	if err != nil {
+		return err
+	}
+	request := &request{last: true, memory: new(admit.Holding)}
+	return t.serveStream(ctx, "advertise", stream, start, request, t.advertise)
+}
+
 // advertise serves an advertisement. It stays in the small lane.
 func (t *sessionService) advertise(ctx context.Context, x *sessionCall) (node.Outcome, error) {
 	x.response.seat.Stay()
@@ -90,31 +94,26 @@ func (t *sessionService) advertise(ctx context.Context, x *sessionCall) (node.Ou
 }
 
 // UploadPack serves one request of a fetch session.
-func (t *sessionService) UploadPack(ctx context.Context,
-	stream *connect.BidiStream[internalv1.UploadPackRequest, internalv1.UploadPackResponse]) error {
-	start, err := receiveStart(stream.Receive, protocol.UploadPack)
+func (t *sessionService) UploadPack(ctx context.Context, stream *sessionStream) error {
+	start, err := receiveStart(stream, protocol.UploadPack)
 	if err != nil {
 		return err
 	}
 	memory := t.reserve(start.GetSession())
 	defer memory.Shrink(0)
 	request := &request{stateful: start.GetSession().GetStateful(), limit: t.MaxRequest, memory: &memory,
-		receive: func() (*internalv1.RequestData, *internalv1.DataPath, error) {
-			m, err := stream.Receive()
-			return m.GetData(), m.GetDataPath(), err
-		}}
+		receive: stream.Receive}
 	if err := request.take(start.GetData()); err != nil {
 		return err
 	}
 	if err := request.ahead(); err != nil {
 		return err
 	}
-	send := func(a *internalv1.ResponsePart) error { return stream.Send(&internalv1.UploadPackResponse{Part: a}) }
-	return t.serveSession(ctx, "upload_pack", stream.RequestHeader().Get(callerHeader), start.GetRepository(),
-		start.GetSession(), request, send,
-		func(ctx context.Context, x *sessionCall) (node.Outcome, error) {
-			return t.Sessions.UploadPack(ctx, x.repo, x.session, request, x.response)
-		})
+	return t.serveStream(ctx, "upload_pack", stream, start, request, t.uploadPack)
+}
+
+func (t *sessionService) uploadPack(ctx context.Context, x *sessionCall) (node.Outcome, error) {
+	return t.Sessions.UploadPack(ctx, x.repo, x.session, x.response.request, x.response)
 }
 
 // reserve starts to count the memory of a session.
@@ -152,7 +151,7 @@ func (t *sessionService) UnarySession(ctx context.Context,
 	defer memory.Shrink(0)
 	request := &request{data: data, last: true, short: true, memory: &memory}
 	answer := &internalv1.UnarySessionResponse{}
-	send := func(a *internalv1.ResponsePart) error {
+	send := func(a *internalv1.SessionResponse) error {
 		if end := a.GetEnd(); end != nil {
 			answer.End = end
 		}
@@ -162,14 +161,11 @@ func (t *sessionService) UnarySession(ctx context.Context,
 		}
 		return nil
 	}
-	operation, serve := "upload_pack", func(ctx context.Context, x *sessionCall) (node.Outcome, error) {
-		return t.Sessions.UploadPack(ctx, x.repo, x.session, request, x.response)
-	}
+	operation, answerWith := "upload_pack", t.uploadPack
 	if r.Msg.Data == nil {
-		operation, serve = "advertise", t.advertise
+		operation, answerWith = "advertise", t.advertise
 	}
-	err := t.serveSession(ctx, operation, r.Header().Get(callerHeader), r.Msg.GetRepository(), r.Msg.GetSession(), request,
-		send, serve)
+	err := t.serveSession(ctx, operation, r.Header().Get(callerHeader), r.Msg, request, send, answerWith)
 	if errors.Is(err, errTooLong) {
 		return connect.NewResponse(&internalv1.UnarySessionResponse{TooLong: true}), nil
 	}
@@ -177,14 +173,6 @@ func (t *sessionService) UnarySession(ctx context.Context,
 		return nil, err
 	}
 	return connect.NewResponse(answer), nil
-}
-
-// startError returns the error of a call without a start message.
-func startError(err error) error {
-	if errors.Is(err, io.EOF) {
-		return fault.New(fault.Invalid, "invalid first message: want a start")
-	}
-	return err
 }
 
 // maxCaller is the maximum length of the caller's name in bytes.
@@ -206,18 +194,24 @@ type sessionCall struct {
 	session   node.Session
 	response  *responseStream
 	outcome   node.Outcome
-	updates   bool // the gateway accepts the results of a push. If false at the end, this node logs them.
+	updates   bool // the gateway has the results of a push, and logs them
 
 	objectBytes int64 // of an upload to Git LFS: how many bytes of the object are here
 }
 
+// sessionMessage is the first message of a session.
+type sessionMessage interface {
+	GetRepository() string
+	GetSession() *internalv1.Session
+}
+
 // serveSession serves a request in its lane. It returns the error of the call.
-func (s *Server) serveSession(ctx context.Context, operation, caller, path string, session *internalv1.Session,
-	request *request,
-	send func(*internalv1.ResponsePart) error, serve func(context.Context, *sessionCall) (node.Outcome, error)) error {
+func (s *Server) serveSession(ctx context.Context, operation, caller string, from sessionMessage, request *request,
+	send func(*internalv1.SessionResponse) error, answer answerFunc) error {
 	x := &sessionCall{Server: s, operation: operation, caller: caller}
+	session := from.GetSession()
 	var err error
-	if x.repo, err = git.ParseRepoPath(path); err != nil {
+	if x.repo, err = git.ParseRepoPath(from.GetRepository()); err != nil {
 		return fault.Wrap(fault.NotFound, "no such repository: "+err.Error(), err)
 	}
 	if session.GetVersion() > uint32(protocol.V2) {
@@ -247,7 +241,7 @@ func (s *Server) serveSession(ctx context.Context, operation, caller, path strin
 			x.log(ctx, time.Since(start), fault.New(fault.Internal, "panic"))
 		}
 	}()
-	x.outcome, err = serve(ctx, x)
+	x.outcome, err = answer(ctx, x)
 	if ended = errors.Is(err, errTooLong); ended { // the gateway sends it again as a stream
 		seat.Withdraw()
 		return errTooLong
@@ -268,13 +262,13 @@ func (x *sessionCall) finish(err error) (callErr, cause error) {
 	}
 	outcome := x.outcomeMessage()
 	_, broken := errors.AsType[*node.ClientConnError](err)
-	x.updates = x.updates && !broken && x.sendUpdates() == nil
+	x.updates = !broken && x.sendUpdates() == nil
 	if broken || err != nil && !x.response.begun {
 		return faultrpc.Error(err, outcome), err
 	}
 	end := &internalv1.End{Outcome: outcome, Fault: faultrpc.Message(err), FaultReported: reported,
 		ObjectBytes: x.objectBytes}
-	part := &internalv1.ResponsePart{Part: &internalv1.ResponsePart_End{End: end}}
+	part := &internalv1.SessionResponse{Part: &internalv1.SessionResponse_End{End: end}}
 	if failed := x.response.deliver(part); failed != nil && err == nil {
 		return failed, failed
 	}
@@ -291,7 +285,7 @@ func (x *sessionCall) sendUpdates() error {
 		if len(part.Updates) == 0 {
 			return nil
 		}
-		err := x.response.deliver(&internalv1.ResponsePart{Part: &internalv1.ResponsePart_Updates{Updates: part}})
+		err := x.response.deliver(&internalv1.SessionResponse{Part: &internalv1.SessionResponse_Updates{Updates: part}})
 		part, size = &internalv1.RefUpdates{}, 0
 		return err
 	}

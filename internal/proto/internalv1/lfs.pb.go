@@ -75,61 +75,6 @@ func (LockAction) EnumDescriptor() ([]byte, []int) {
 	return file_packhorse_internal_v1_lfs_proto_rawDescGZIP(), []int{0}
 }
 
-// LFSObject names an object of Git LFS.
-type LFSObject struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// The SHA-256 of the content, 32 bytes.
-	Oid []byte `protobuf:"bytes,1,opt,name=oid,proto3" json:"oid,omitempty"`
-	// The size of the content in bytes.
-	Size          int64 `protobuf:"varint,2,opt,name=size,proto3" json:"size,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *LFSObject) Reset() {
-	*x = LFSObject{}
-	mi := &file_packhorse_internal_v1_lfs_proto_msgTypes[0]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *LFSObject) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*LFSObject) ProtoMessage() {}
-
-func (x *LFSObject) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_internal_v1_lfs_proto_msgTypes[0]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use LFSObject.ProtoReflect.Descriptor instead.
-func (*LFSObject) Descriptor() ([]byte, []int) {
-	return file_packhorse_internal_v1_lfs_proto_rawDescGZIP(), []int{0}
-}
-
-func (x *LFSObject) GetOid() []byte {
-	if x != nil {
-		return x.Oid
-	}
-	return nil
-}
-
-func (x *LFSObject) GetSize() int64 {
-	if x != nil {
-		return x.Size
-	}
-	return 0
-}
-
 type BatchRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The path of the repository below the root of the node.
@@ -149,7 +94,7 @@ type BatchRequest struct {
 
 func (x *BatchRequest) Reset() {
 	*x = BatchRequest{}
-	mi := &file_packhorse_internal_v1_lfs_proto_msgTypes[1]
+	mi := &file_packhorse_internal_v1_lfs_proto_msgTypes[0]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -161,7 +106,7 @@ func (x *BatchRequest) String() string {
 func (*BatchRequest) ProtoMessage() {}
 
 func (x *BatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_internal_v1_lfs_proto_msgTypes[1]
+	mi := &file_packhorse_internal_v1_lfs_proto_msgTypes[0]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -174,7 +119,7 @@ func (x *BatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BatchRequest.ProtoReflect.Descriptor instead.
 func (*BatchRequest) Descriptor() ([]byte, []int) {
-	return file_packhorse_internal_v1_lfs_proto_rawDescGZIP(), []int{1}
+	return file_packhorse_internal_v1_lfs_proto_rawDescGZIP(), []int{0}
 }
 
 func (x *BatchRequest) GetRepository() string {
@@ -232,7 +177,7 @@ type BatchResponse struct {
 
 func (x *BatchResponse) Reset() {
 	*x = BatchResponse{}
-	mi := &file_packhorse_internal_v1_lfs_proto_msgTypes[2]
+	mi := &file_packhorse_internal_v1_lfs_proto_msgTypes[1]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -244,7 +189,7 @@ func (x *BatchResponse) String() string {
 func (*BatchResponse) ProtoMessage() {}
 
 func (x *BatchResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_internal_v1_lfs_proto_msgTypes[2]
+	mi := &file_packhorse_internal_v1_lfs_proto_msgTypes[1]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -257,7 +202,7 @@ func (x *BatchResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BatchResponse.ProtoReflect.Descriptor instead.
 func (*BatchResponse) Descriptor() ([]byte, []int) {
-	return file_packhorse_internal_v1_lfs_proto_rawDescGZIP(), []int{2}
+	return file_packhorse_internal_v1_lfs_proto_rawDescGZIP(), []int{1}
 }
 
 func (x *BatchResponse) GetStates() []byte {
@@ -281,446 +226,6 @@ func (x *BatchResponse) GetOutcome() *Outcome {
 	return nil
 }
 
-type DownloadRequest struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// Types that are valid to be assigned to Part:
-	//
-	//	*DownloadRequest_Start
-	//	*DownloadRequest_DataPath
-	Part          isDownloadRequest_Part `protobuf_oneof:"part"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *DownloadRequest) Reset() {
-	*x = DownloadRequest{}
-	mi := &file_packhorse_internal_v1_lfs_proto_msgTypes[3]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *DownloadRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*DownloadRequest) ProtoMessage() {}
-
-func (x *DownloadRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_internal_v1_lfs_proto_msgTypes[3]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use DownloadRequest.ProtoReflect.Descriptor instead.
-func (*DownloadRequest) Descriptor() ([]byte, []int) {
-	return file_packhorse_internal_v1_lfs_proto_rawDescGZIP(), []int{3}
-}
-
-func (x *DownloadRequest) GetPart() isDownloadRequest_Part {
-	if x != nil {
-		return x.Part
-	}
-	return nil
-}
-
-func (x *DownloadRequest) GetStart() *DownloadStart {
-	if x != nil {
-		if x, ok := x.Part.(*DownloadRequest_Start); ok {
-			return x.Start
-		}
-	}
-	return nil
-}
-
-func (x *DownloadRequest) GetDataPath() *DataPath {
-	if x != nil {
-		if x, ok := x.Part.(*DownloadRequest_DataPath); ok {
-			return x.DataPath
-		}
-	}
-	return nil
-}
-
-type isDownloadRequest_Part interface {
-	isDownloadRequest_Part()
-}
-
-type DownloadRequest_Start struct {
-	// The first message.
-	Start *DownloadStart `protobuf:"bytes,1,opt,name=start,proto3,oneof"`
-}
-
-type DownloadRequest_DataPath struct {
-	// The reply to ResponsePart.data_path_request.
-	DataPath *DataPath `protobuf:"bytes,2,opt,name=data_path,json=dataPath,proto3,oneof"`
-}
-
-func (*DownloadRequest_Start) isDownloadRequest_Part() {}
-
-func (*DownloadRequest_DataPath) isDownloadRequest_Part() {}
-
-type DownloadStart struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// The path of the repository below the root of the node.
-	Repository string     `protobuf:"bytes,1,opt,name=repository,proto3" json:"repository,omitempty"`
-	Session    *Session   `protobuf:"bytes,2,opt,name=session,proto3" json:"session,omitempty"`
-	Object     *LFSObject `protobuf:"bytes,3,opt,name=object,proto3" json:"object,omitempty"`
-	// The offset of the first byte, at most the size.
-	Offset int64 `protobuf:"varint,4,opt,name=offset,proto3" json:"offset,omitempty"`
-	// The number of bytes. Negative means the rest.
-	Length        int64 `protobuf:"varint,5,opt,name=length,proto3" json:"length,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *DownloadStart) Reset() {
-	*x = DownloadStart{}
-	mi := &file_packhorse_internal_v1_lfs_proto_msgTypes[4]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *DownloadStart) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*DownloadStart) ProtoMessage() {}
-
-func (x *DownloadStart) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_internal_v1_lfs_proto_msgTypes[4]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use DownloadStart.ProtoReflect.Descriptor instead.
-func (*DownloadStart) Descriptor() ([]byte, []int) {
-	return file_packhorse_internal_v1_lfs_proto_rawDescGZIP(), []int{4}
-}
-
-func (x *DownloadStart) GetRepository() string {
-	if x != nil {
-		return x.Repository
-	}
-	return ""
-}
-
-func (x *DownloadStart) GetSession() *Session {
-	if x != nil {
-		return x.Session
-	}
-	return nil
-}
-
-func (x *DownloadStart) GetObject() *LFSObject {
-	if x != nil {
-		return x.Object
-	}
-	return nil
-}
-
-func (x *DownloadStart) GetOffset() int64 {
-	if x != nil {
-		return x.Offset
-	}
-	return 0
-}
-
-func (x *DownloadStart) GetLength() int64 {
-	if x != nil {
-		return x.Length
-	}
-	return 0
-}
-
-type DownloadResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Part          *ResponsePart          `protobuf:"bytes,1,opt,name=part,proto3" json:"part,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *DownloadResponse) Reset() {
-	*x = DownloadResponse{}
-	mi := &file_packhorse_internal_v1_lfs_proto_msgTypes[5]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *DownloadResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*DownloadResponse) ProtoMessage() {}
-
-func (x *DownloadResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_internal_v1_lfs_proto_msgTypes[5]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use DownloadResponse.ProtoReflect.Descriptor instead.
-func (*DownloadResponse) Descriptor() ([]byte, []int) {
-	return file_packhorse_internal_v1_lfs_proto_rawDescGZIP(), []int{5}
-}
-
-func (x *DownloadResponse) GetPart() *ResponsePart {
-	if x != nil {
-		return x.Part
-	}
-	return nil
-}
-
-type UploadRequest struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// Types that are valid to be assigned to Part:
-	//
-	//	*UploadRequest_Start
-	//	*UploadRequest_Data
-	//	*UploadRequest_DataPath
-	Part          isUploadRequest_Part `protobuf_oneof:"part"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *UploadRequest) Reset() {
-	*x = UploadRequest{}
-	mi := &file_packhorse_internal_v1_lfs_proto_msgTypes[6]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *UploadRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*UploadRequest) ProtoMessage() {}
-
-func (x *UploadRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_internal_v1_lfs_proto_msgTypes[6]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use UploadRequest.ProtoReflect.Descriptor instead.
-func (*UploadRequest) Descriptor() ([]byte, []int) {
-	return file_packhorse_internal_v1_lfs_proto_rawDescGZIP(), []int{6}
-}
-
-func (x *UploadRequest) GetPart() isUploadRequest_Part {
-	if x != nil {
-		return x.Part
-	}
-	return nil
-}
-
-func (x *UploadRequest) GetStart() *UploadStart {
-	if x != nil {
-		if x, ok := x.Part.(*UploadRequest_Start); ok {
-			return x.Start
-		}
-	}
-	return nil
-}
-
-func (x *UploadRequest) GetData() *RequestData {
-	if x != nil {
-		if x, ok := x.Part.(*UploadRequest_Data); ok {
-			return x.Data
-		}
-	}
-	return nil
-}
-
-func (x *UploadRequest) GetDataPath() *DataPath {
-	if x != nil {
-		if x, ok := x.Part.(*UploadRequest_DataPath); ok {
-			return x.DataPath
-		}
-	}
-	return nil
-}
-
-type isUploadRequest_Part interface {
-	isUploadRequest_Part()
-}
-
-type UploadRequest_Start struct {
-	// The first message.
-	Start *UploadStart `protobuf:"bytes,1,opt,name=start,proto3,oneof"`
-}
-
-type UploadRequest_Data struct {
-	// A part of the content, if its data path is this call.
-	Data *RequestData `protobuf:"bytes,2,opt,name=data,proto3,oneof"`
-}
-
-type UploadRequest_DataPath struct {
-	// The reply to ResponsePart.data_path_request: the data path of the content.
-	DataPath *DataPath `protobuf:"bytes,3,opt,name=data_path,json=dataPath,proto3,oneof"`
-}
-
-func (*UploadRequest_Start) isUploadRequest_Part() {}
-
-func (*UploadRequest_Data) isUploadRequest_Part() {}
-
-func (*UploadRequest_DataPath) isUploadRequest_Part() {}
-
-type UploadStart struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// The path of the repository below the root of the node.
-	Repository string     `protobuf:"bytes,1,opt,name=repository,proto3" json:"repository,omitempty"`
-	Session    *Session   `protobuf:"bytes,2,opt,name=session,proto3" json:"session,omitempty"`
-	Object     *LFSObject `protobuf:"bytes,3,opt,name=object,proto3" json:"object,omitempty"`
-	// The number of bytes that earlier uploads have sent.
-	Offset int64 `protobuf:"varint,4,opt,name=offset,proto3" json:"offset,omitempty"`
-	// The content may end before its size. The node keeps the bytes that have arrived.
-	Partial bool `protobuf:"varint,5,opt,name=partial,proto3" json:"partial,omitempty"`
-	// The ref that the client works with, for an origin. Empty means none. At most 8 KiB.
-	Ref           string `protobuf:"bytes,6,opt,name=ref,proto3" json:"ref,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *UploadStart) Reset() {
-	*x = UploadStart{}
-	mi := &file_packhorse_internal_v1_lfs_proto_msgTypes[7]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *UploadStart) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*UploadStart) ProtoMessage() {}
-
-func (x *UploadStart) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_internal_v1_lfs_proto_msgTypes[7]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use UploadStart.ProtoReflect.Descriptor instead.
-func (*UploadStart) Descriptor() ([]byte, []int) {
-	return file_packhorse_internal_v1_lfs_proto_rawDescGZIP(), []int{7}
-}
-
-func (x *UploadStart) GetRepository() string {
-	if x != nil {
-		return x.Repository
-	}
-	return ""
-}
-
-func (x *UploadStart) GetSession() *Session {
-	if x != nil {
-		return x.Session
-	}
-	return nil
-}
-
-func (x *UploadStart) GetObject() *LFSObject {
-	if x != nil {
-		return x.Object
-	}
-	return nil
-}
-
-func (x *UploadStart) GetOffset() int64 {
-	if x != nil {
-		return x.Offset
-	}
-	return 0
-}
-
-func (x *UploadStart) GetPartial() bool {
-	if x != nil {
-		return x.Partial
-	}
-	return false
-}
-
-func (x *UploadStart) GetRef() string {
-	if x != nil {
-		return x.Ref
-	}
-	return ""
-}
-
-type UploadResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Part          *ResponsePart          `protobuf:"bytes,1,opt,name=part,proto3" json:"part,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *UploadResponse) Reset() {
-	*x = UploadResponse{}
-	mi := &file_packhorse_internal_v1_lfs_proto_msgTypes[8]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *UploadResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*UploadResponse) ProtoMessage() {}
-
-func (x *UploadResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_internal_v1_lfs_proto_msgTypes[8]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use UploadResponse.ProtoReflect.Descriptor instead.
-func (*UploadResponse) Descriptor() ([]byte, []int) {
-	return file_packhorse_internal_v1_lfs_proto_rawDescGZIP(), []int{8}
-}
-
-func (x *UploadResponse) GetPart() *ResponsePart {
-	if x != nil {
-		return x.Part
-	}
-	return nil
-}
-
 type PartRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The path of the repository below the root of the node.
@@ -733,7 +238,7 @@ type PartRequest struct {
 
 func (x *PartRequest) Reset() {
 	*x = PartRequest{}
-	mi := &file_packhorse_internal_v1_lfs_proto_msgTypes[9]
+	mi := &file_packhorse_internal_v1_lfs_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -745,7 +250,7 @@ func (x *PartRequest) String() string {
 func (*PartRequest) ProtoMessage() {}
 
 func (x *PartRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_internal_v1_lfs_proto_msgTypes[9]
+	mi := &file_packhorse_internal_v1_lfs_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -758,7 +263,7 @@ func (x *PartRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PartRequest.ProtoReflect.Descriptor instead.
 func (*PartRequest) Descriptor() ([]byte, []int) {
-	return file_packhorse_internal_v1_lfs_proto_rawDescGZIP(), []int{9}
+	return file_packhorse_internal_v1_lfs_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *PartRequest) GetRepository() string {
@@ -792,7 +297,7 @@ type PartResponse struct {
 
 func (x *PartResponse) Reset() {
 	*x = PartResponse{}
-	mi := &file_packhorse_internal_v1_lfs_proto_msgTypes[10]
+	mi := &file_packhorse_internal_v1_lfs_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -804,7 +309,7 @@ func (x *PartResponse) String() string {
 func (*PartResponse) ProtoMessage() {}
 
 func (x *PartResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_internal_v1_lfs_proto_msgTypes[10]
+	mi := &file_packhorse_internal_v1_lfs_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -817,7 +322,7 @@ func (x *PartResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PartResponse.ProtoReflect.Descriptor instead.
 func (*PartResponse) Descriptor() ([]byte, []int) {
-	return file_packhorse_internal_v1_lfs_proto_rawDescGZIP(), []int{10}
+	return file_packhorse_internal_v1_lfs_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *PartResponse) GetObjectBytes() int64 {
@@ -860,7 +365,7 @@ type LocksRequest struct {
 
 func (x *LocksRequest) Reset() {
 	*x = LocksRequest{}
-	mi := &file_packhorse_internal_v1_lfs_proto_msgTypes[11]
+	mi := &file_packhorse_internal_v1_lfs_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -872,7 +377,7 @@ func (x *LocksRequest) String() string {
 func (*LocksRequest) ProtoMessage() {}
 
 func (x *LocksRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_internal_v1_lfs_proto_msgTypes[11]
+	mi := &file_packhorse_internal_v1_lfs_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -885,7 +390,7 @@ func (x *LocksRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LocksRequest.ProtoReflect.Descriptor instead.
 func (*LocksRequest) Descriptor() ([]byte, []int) {
-	return file_packhorse_internal_v1_lfs_proto_rawDescGZIP(), []int{11}
+	return file_packhorse_internal_v1_lfs_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *LocksRequest) GetRepository() string {
@@ -973,7 +478,7 @@ type LocksResponse struct {
 
 func (x *LocksResponse) Reset() {
 	*x = LocksResponse{}
-	mi := &file_packhorse_internal_v1_lfs_proto_msgTypes[12]
+	mi := &file_packhorse_internal_v1_lfs_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -985,7 +490,7 @@ func (x *LocksResponse) String() string {
 func (*LocksResponse) ProtoMessage() {}
 
 func (x *LocksResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_internal_v1_lfs_proto_msgTypes[12]
+	mi := &file_packhorse_internal_v1_lfs_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -998,7 +503,7 @@ func (x *LocksResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LocksResponse.ProtoReflect.Descriptor instead.
 func (*LocksResponse) Descriptor() ([]byte, []int) {
-	return file_packhorse_internal_v1_lfs_proto_rawDescGZIP(), []int{12}
+	return file_packhorse_internal_v1_lfs_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *LocksResponse) GetLocks() []*Lock {
@@ -1045,7 +550,7 @@ type Lock struct {
 
 func (x *Lock) Reset() {
 	*x = Lock{}
-	mi := &file_packhorse_internal_v1_lfs_proto_msgTypes[13]
+	mi := &file_packhorse_internal_v1_lfs_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1057,7 +562,7 @@ func (x *Lock) String() string {
 func (*Lock) ProtoMessage() {}
 
 func (x *Lock) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_internal_v1_lfs_proto_msgTypes[13]
+	mi := &file_packhorse_internal_v1_lfs_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1070,7 +575,7 @@ func (x *Lock) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Lock.ProtoReflect.Descriptor instead.
 func (*Lock) Descriptor() ([]byte, []int) {
-	return file_packhorse_internal_v1_lfs_proto_rawDescGZIP(), []int{13}
+	return file_packhorse_internal_v1_lfs_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Lock) GetId() string {
@@ -1112,10 +617,7 @@ var File_packhorse_internal_v1_lfs_proto protoreflect.FileDescriptor
 
 const file_packhorse_internal_v1_lfs_proto_rawDesc = "" +
 	"\n" +
-	"\x1fpackhorse/internal/v1/lfs.proto\x12\x15packhorse.internal.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a#packhorse/internal/v1/session.proto\x1a\x18packhorse/v1/fault.proto\"1\n" +
-	"\tLFSObject\x12\x10\n" +
-	"\x03oid\x18\x01 \x01(\fR\x03oid\x12\x12\n" +
-	"\x04size\x18\x02 \x01(\x03R\x04size\"\xbc\x01\n" +
+	"\x1fpackhorse/internal/v1/lfs.proto\x12\x15packhorse.internal.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a#packhorse/internal/v1/session.proto\x1a\x18packhorse/v1/fault.proto\"\xbc\x01\n" +
 	"\fBatchRequest\x12\x1e\n" +
 	"\n" +
 	"repository\x18\x01 \x01(\tR\n" +
@@ -1128,37 +630,7 @@ const file_packhorse_internal_v1_lfs_proto_rawDesc = "" +
 	"\rBatchResponse\x12\x16\n" +
 	"\x06states\x18\x01 \x01(\fR\x06states\x12/\n" +
 	"\brefusals\x18\x02 \x03(\v2\x13.packhorse.v1.FaultR\brefusals\x128\n" +
-	"\aoutcome\x18\x03 \x01(\v2\x1e.packhorse.internal.v1.OutcomeR\aoutcome\"\x97\x01\n" +
-	"\x0fDownloadRequest\x12<\n" +
-	"\x05start\x18\x01 \x01(\v2$.packhorse.internal.v1.DownloadStartH\x00R\x05start\x12>\n" +
-	"\tdata_path\x18\x02 \x01(\v2\x1f.packhorse.internal.v1.DataPathH\x00R\bdataPathB\x06\n" +
-	"\x04part\"\xd3\x01\n" +
-	"\rDownloadStart\x12\x1e\n" +
-	"\n" +
-	"repository\x18\x01 \x01(\tR\n" +
-	"repository\x128\n" +
-	"\asession\x18\x02 \x01(\v2\x1e.packhorse.internal.v1.SessionR\asession\x128\n" +
-	"\x06object\x18\x03 \x01(\v2 .packhorse.internal.v1.LFSObjectR\x06object\x12\x16\n" +
-	"\x06offset\x18\x04 \x01(\x03R\x06offset\x12\x16\n" +
-	"\x06length\x18\x05 \x01(\x03R\x06length\"K\n" +
-	"\x10DownloadResponse\x127\n" +
-	"\x04part\x18\x01 \x01(\v2#.packhorse.internal.v1.ResponsePartR\x04part\"\xcd\x01\n" +
-	"\rUploadRequest\x12:\n" +
-	"\x05start\x18\x01 \x01(\v2\".packhorse.internal.v1.UploadStartH\x00R\x05start\x128\n" +
-	"\x04data\x18\x02 \x01(\v2\".packhorse.internal.v1.RequestDataH\x00R\x04data\x12>\n" +
-	"\tdata_path\x18\x03 \x01(\v2\x1f.packhorse.internal.v1.DataPathH\x00R\bdataPathB\x06\n" +
-	"\x04part\"\xe5\x01\n" +
-	"\vUploadStart\x12\x1e\n" +
-	"\n" +
-	"repository\x18\x01 \x01(\tR\n" +
-	"repository\x128\n" +
-	"\asession\x18\x02 \x01(\v2\x1e.packhorse.internal.v1.SessionR\asession\x128\n" +
-	"\x06object\x18\x03 \x01(\v2 .packhorse.internal.v1.LFSObjectR\x06object\x12\x16\n" +
-	"\x06offset\x18\x04 \x01(\x03R\x06offset\x12\x18\n" +
-	"\apartial\x18\x05 \x01(\bR\apartial\x12\x10\n" +
-	"\x03ref\x18\x06 \x01(\tR\x03ref\"I\n" +
-	"\x0eUploadResponse\x127\n" +
-	"\x04part\x18\x01 \x01(\v2#.packhorse.internal.v1.ResponsePartR\x04part\"\xa1\x01\n" +
+	"\aoutcome\x18\x03 \x01(\v2\x1e.packhorse.internal.v1.OutcomeR\aoutcome\"\xa1\x01\n" +
 	"\vPartRequest\x12\x1e\n" +
 	"\n" +
 	"repository\x18\x01 \x01(\tR\n" +
@@ -1201,9 +673,9 @@ const file_packhorse_internal_v1_lfs_proto_rawDesc = "" +
 	"\x12LOCK_ACTION_UNLOCK\x10\x032\xc1\x03\n" +
 	"\n" +
 	"LFSService\x12R\n" +
-	"\x05Batch\x12#.packhorse.internal.v1.BatchRequest\x1a$.packhorse.internal.v1.BatchResponse\x12_\n" +
-	"\bDownload\x12&.packhorse.internal.v1.DownloadRequest\x1a'.packhorse.internal.v1.DownloadResponse(\x010\x01\x12Y\n" +
-	"\x06Upload\x12$.packhorse.internal.v1.UploadRequest\x1a%.packhorse.internal.v1.UploadResponse(\x010\x01\x12O\n" +
+	"\x05Batch\x12#.packhorse.internal.v1.BatchRequest\x1a$.packhorse.internal.v1.BatchResponse\x12]\n" +
+	"\bDownload\x12%.packhorse.internal.v1.SessionRequest\x1a&.packhorse.internal.v1.SessionResponse(\x010\x01\x12[\n" +
+	"\x06Upload\x12%.packhorse.internal.v1.SessionRequest\x1a&.packhorse.internal.v1.SessionResponse(\x010\x01\x12O\n" +
 	"\x04Part\x12\".packhorse.internal.v1.PartRequest\x1a#.packhorse.internal.v1.PartResponse\x12R\n" +
 	"\x05Locks\x12#.packhorse.internal.v1.LocksRequest\x1a$.packhorse.internal.v1.LocksResponseBIZGgithub.com/packhorse-git/packhorse/internal/proto/internalv1;internalv1b\x06proto3"
 
@@ -1220,70 +692,52 @@ func file_packhorse_internal_v1_lfs_proto_rawDescGZIP() []byte {
 }
 
 var file_packhorse_internal_v1_lfs_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_packhorse_internal_v1_lfs_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
+var file_packhorse_internal_v1_lfs_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
 var file_packhorse_internal_v1_lfs_proto_goTypes = []any{
 	(LockAction)(0),               // 0: packhorse.internal.v1.LockAction
-	(*LFSObject)(nil),             // 1: packhorse.internal.v1.LFSObject
-	(*BatchRequest)(nil),          // 2: packhorse.internal.v1.BatchRequest
-	(*BatchResponse)(nil),         // 3: packhorse.internal.v1.BatchResponse
-	(*DownloadRequest)(nil),       // 4: packhorse.internal.v1.DownloadRequest
-	(*DownloadStart)(nil),         // 5: packhorse.internal.v1.DownloadStart
-	(*DownloadResponse)(nil),      // 6: packhorse.internal.v1.DownloadResponse
-	(*UploadRequest)(nil),         // 7: packhorse.internal.v1.UploadRequest
-	(*UploadStart)(nil),           // 8: packhorse.internal.v1.UploadStart
-	(*UploadResponse)(nil),        // 9: packhorse.internal.v1.UploadResponse
-	(*PartRequest)(nil),           // 10: packhorse.internal.v1.PartRequest
-	(*PartResponse)(nil),          // 11: packhorse.internal.v1.PartResponse
-	(*LocksRequest)(nil),          // 12: packhorse.internal.v1.LocksRequest
-	(*LocksResponse)(nil),         // 13: packhorse.internal.v1.LocksResponse
-	(*Lock)(nil),                  // 14: packhorse.internal.v1.Lock
-	(*Session)(nil),               // 15: packhorse.internal.v1.Session
-	(*v1.Fault)(nil),              // 16: packhorse.v1.Fault
-	(*Outcome)(nil),               // 17: packhorse.internal.v1.Outcome
-	(*DataPath)(nil),              // 18: packhorse.internal.v1.DataPath
-	(*ResponsePart)(nil),          // 19: packhorse.internal.v1.ResponsePart
-	(*RequestData)(nil),           // 20: packhorse.internal.v1.RequestData
-	(*timestamppb.Timestamp)(nil), // 21: google.protobuf.Timestamp
+	(*BatchRequest)(nil),          // 1: packhorse.internal.v1.BatchRequest
+	(*BatchResponse)(nil),         // 2: packhorse.internal.v1.BatchResponse
+	(*PartRequest)(nil),           // 3: packhorse.internal.v1.PartRequest
+	(*PartResponse)(nil),          // 4: packhorse.internal.v1.PartResponse
+	(*LocksRequest)(nil),          // 5: packhorse.internal.v1.LocksRequest
+	(*LocksResponse)(nil),         // 6: packhorse.internal.v1.LocksResponse
+	(*Lock)(nil),                  // 7: packhorse.internal.v1.Lock
+	(*Session)(nil),               // 8: packhorse.internal.v1.Session
+	(*v1.Fault)(nil),              // 9: packhorse.v1.Fault
+	(*Outcome)(nil),               // 10: packhorse.internal.v1.Outcome
+	(*LFSObject)(nil),             // 11: packhorse.internal.v1.LFSObject
+	(*timestamppb.Timestamp)(nil), // 12: google.protobuf.Timestamp
+	(*SessionRequest)(nil),        // 13: packhorse.internal.v1.SessionRequest
+	(*SessionResponse)(nil),       // 14: packhorse.internal.v1.SessionResponse
 }
 var file_packhorse_internal_v1_lfs_proto_depIdxs = []int32{
-	15, // 0: packhorse.internal.v1.BatchRequest.session:type_name -> packhorse.internal.v1.Session
-	16, // 1: packhorse.internal.v1.BatchResponse.refusals:type_name -> packhorse.v1.Fault
-	17, // 2: packhorse.internal.v1.BatchResponse.outcome:type_name -> packhorse.internal.v1.Outcome
-	5,  // 3: packhorse.internal.v1.DownloadRequest.start:type_name -> packhorse.internal.v1.DownloadStart
-	18, // 4: packhorse.internal.v1.DownloadRequest.data_path:type_name -> packhorse.internal.v1.DataPath
-	15, // 5: packhorse.internal.v1.DownloadStart.session:type_name -> packhorse.internal.v1.Session
-	1,  // 6: packhorse.internal.v1.DownloadStart.object:type_name -> packhorse.internal.v1.LFSObject
-	19, // 7: packhorse.internal.v1.DownloadResponse.part:type_name -> packhorse.internal.v1.ResponsePart
-	8,  // 8: packhorse.internal.v1.UploadRequest.start:type_name -> packhorse.internal.v1.UploadStart
-	20, // 9: packhorse.internal.v1.UploadRequest.data:type_name -> packhorse.internal.v1.RequestData
-	18, // 10: packhorse.internal.v1.UploadRequest.data_path:type_name -> packhorse.internal.v1.DataPath
-	15, // 11: packhorse.internal.v1.UploadStart.session:type_name -> packhorse.internal.v1.Session
-	1,  // 12: packhorse.internal.v1.UploadStart.object:type_name -> packhorse.internal.v1.LFSObject
-	19, // 13: packhorse.internal.v1.UploadResponse.part:type_name -> packhorse.internal.v1.ResponsePart
-	15, // 14: packhorse.internal.v1.PartRequest.session:type_name -> packhorse.internal.v1.Session
-	1,  // 15: packhorse.internal.v1.PartRequest.object:type_name -> packhorse.internal.v1.LFSObject
-	17, // 16: packhorse.internal.v1.PartResponse.outcome:type_name -> packhorse.internal.v1.Outcome
-	15, // 17: packhorse.internal.v1.LocksRequest.session:type_name -> packhorse.internal.v1.Session
-	0,  // 18: packhorse.internal.v1.LocksRequest.action:type_name -> packhorse.internal.v1.LockAction
-	14, // 19: packhorse.internal.v1.LocksResponse.locks:type_name -> packhorse.internal.v1.Lock
-	17, // 20: packhorse.internal.v1.LocksResponse.outcome:type_name -> packhorse.internal.v1.Outcome
-	16, // 21: packhorse.internal.v1.LocksResponse.conflict:type_name -> packhorse.v1.Fault
-	21, // 22: packhorse.internal.v1.Lock.time:type_name -> google.protobuf.Timestamp
-	2,  // 23: packhorse.internal.v1.LFSService.Batch:input_type -> packhorse.internal.v1.BatchRequest
-	4,  // 24: packhorse.internal.v1.LFSService.Download:input_type -> packhorse.internal.v1.DownloadRequest
-	7,  // 25: packhorse.internal.v1.LFSService.Upload:input_type -> packhorse.internal.v1.UploadRequest
-	10, // 26: packhorse.internal.v1.LFSService.Part:input_type -> packhorse.internal.v1.PartRequest
-	12, // 27: packhorse.internal.v1.LFSService.Locks:input_type -> packhorse.internal.v1.LocksRequest
-	3,  // 28: packhorse.internal.v1.LFSService.Batch:output_type -> packhorse.internal.v1.BatchResponse
-	6,  // 29: packhorse.internal.v1.LFSService.Download:output_type -> packhorse.internal.v1.DownloadResponse
-	9,  // 30: packhorse.internal.v1.LFSService.Upload:output_type -> packhorse.internal.v1.UploadResponse
-	11, // 31: packhorse.internal.v1.LFSService.Part:output_type -> packhorse.internal.v1.PartResponse
-	13, // 32: packhorse.internal.v1.LFSService.Locks:output_type -> packhorse.internal.v1.LocksResponse
-	28, // [28:33] is the sub-list for method output_type
-	23, // [23:28] is the sub-list for method input_type
-	23, // [23:23] is the sub-list for extension type_name
-	23, // [23:23] is the sub-list for extension extendee
-	0,  // [0:23] is the sub-list for field type_name
+	8,  // 0: packhorse.internal.v1.BatchRequest.session:type_name -> packhorse.internal.v1.Session
+	9,  // 1: packhorse.internal.v1.BatchResponse.refusals:type_name -> packhorse.v1.Fault
+	10, // 2: packhorse.internal.v1.BatchResponse.outcome:type_name -> packhorse.internal.v1.Outcome
+	8,  // 3: packhorse.internal.v1.PartRequest.session:type_name -> packhorse.internal.v1.Session
+	11, // 4: packhorse.internal.v1.PartRequest.object:type_name -> packhorse.internal.v1.LFSObject
+	10, // 5: packhorse.internal.v1.PartResponse.outcome:type_name -> packhorse.internal.v1.Outcome
+	8,  // 6: packhorse.internal.v1.LocksRequest.session:type_name -> packhorse.internal.v1.Session
+	0,  // 7: packhorse.internal.v1.LocksRequest.action:type_name -> packhorse.internal.v1.LockAction
+	7,  // 8: packhorse.internal.v1.LocksResponse.locks:type_name -> packhorse.internal.v1.Lock
+	10, // 9: packhorse.internal.v1.LocksResponse.outcome:type_name -> packhorse.internal.v1.Outcome
+	9,  // 10: packhorse.internal.v1.LocksResponse.conflict:type_name -> packhorse.v1.Fault
+	12, // 11: packhorse.internal.v1.Lock.time:type_name -> google.protobuf.Timestamp
+	1,  // 12: packhorse.internal.v1.LFSService.Batch:input_type -> packhorse.internal.v1.BatchRequest
+	13, // 13: packhorse.internal.v1.LFSService.Download:input_type -> packhorse.internal.v1.SessionRequest
+	13, // 14: packhorse.internal.v1.LFSService.Upload:input_type -> packhorse.internal.v1.SessionRequest
+	3,  // 15: packhorse.internal.v1.LFSService.Part:input_type -> packhorse.internal.v1.PartRequest
+	5,  // 16: packhorse.internal.v1.LFSService.Locks:input_type -> packhorse.internal.v1.LocksRequest
+	2,  // 17: packhorse.internal.v1.LFSService.Batch:output_type -> packhorse.internal.v1.BatchResponse
+	14, // 18: packhorse.internal.v1.LFSService.Download:output_type -> packhorse.internal.v1.SessionResponse
+	14, // 19: packhorse.internal.v1.LFSService.Upload:output_type -> packhorse.internal.v1.SessionResponse
+	4,  // 20: packhorse.internal.v1.LFSService.Part:output_type -> packhorse.internal.v1.PartResponse
+	6,  // 21: packhorse.internal.v1.LFSService.Locks:output_type -> packhorse.internal.v1.LocksResponse
+	17, // [17:22] is the sub-list for method output_type
+	12, // [12:17] is the sub-list for method input_type
+	12, // [12:12] is the sub-list for extension type_name
+	12, // [12:12] is the sub-list for extension extendee
+	0,  // [0:12] is the sub-list for field type_name
 }
 
 func init() { file_packhorse_internal_v1_lfs_proto_init() }
@@ -1292,22 +746,13 @@ func file_packhorse_internal_v1_lfs_proto_init() {
 		return
 	}
 	file_packhorse_internal_v1_session_proto_init()
-	file_packhorse_internal_v1_lfs_proto_msgTypes[3].OneofWrappers = []any{
-		(*DownloadRequest_Start)(nil),
-		(*DownloadRequest_DataPath)(nil),
-	}
-	file_packhorse_internal_v1_lfs_proto_msgTypes[6].OneofWrappers = []any{
-		(*UploadRequest_Start)(nil),
-		(*UploadRequest_Data)(nil),
-		(*UploadRequest_DataPath)(nil),
-	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_packhorse_internal_v1_lfs_proto_rawDesc), len(file_packhorse_internal_v1_lfs_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   14,
+			NumMessages:   7,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -126,31 +126,32 @@ func (x *Session) GetRequestBytes() int64 {
 	return 0
 }
 
-type AdvertiseRequest struct {
+type SessionRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Types that are valid to be assigned to Part:
 	//
-	//	*AdvertiseRequest_Start
-	//	*AdvertiseRequest_DataPath
-	Part          isAdvertiseRequest_Part `protobuf_oneof:"part"`
+	//	*SessionRequest_Start
+	//	*SessionRequest_Data
+	//	*SessionRequest_DataPath
+	Part          isSessionRequest_Part `protobuf_oneof:"part"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *AdvertiseRequest) Reset() {
-	*x = AdvertiseRequest{}
+func (x *SessionRequest) Reset() {
+	*x = SessionRequest{}
 	mi := &file_packhorse_internal_v1_session_proto_msgTypes[1]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *AdvertiseRequest) String() string {
+func (x *SessionRequest) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*AdvertiseRequest) ProtoMessage() {}
+func (*SessionRequest) ProtoMessage() {}
 
-func (x *AdvertiseRequest) ProtoReflect() protoreflect.Message {
+func (x *SessionRequest) ProtoReflect() protoreflect.Message {
 	mi := &file_packhorse_internal_v1_session_proto_msgTypes[1]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -162,278 +163,108 @@ func (x *AdvertiseRequest) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use AdvertiseRequest.ProtoReflect.Descriptor instead.
-func (*AdvertiseRequest) Descriptor() ([]byte, []int) {
+// Deprecated: Use SessionRequest.ProtoReflect.Descriptor instead.
+func (*SessionRequest) Descriptor() ([]byte, []int) {
 	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{1}
 }
 
-func (x *AdvertiseRequest) GetPart() isAdvertiseRequest_Part {
+func (x *SessionRequest) GetPart() isSessionRequest_Part {
 	if x != nil {
 		return x.Part
 	}
 	return nil
 }
 
-func (x *AdvertiseRequest) GetStart() *AdvertiseStart {
+func (x *SessionRequest) GetStart() *SessionStart {
 	if x != nil {
-		if x, ok := x.Part.(*AdvertiseRequest_Start); ok {
+		if x, ok := x.Part.(*SessionRequest_Start); ok {
 			return x.Start
 		}
 	}
 	return nil
 }
 
-func (x *AdvertiseRequest) GetDataPath() *DataPath {
+func (x *SessionRequest) GetData() *RequestData {
 	if x != nil {
-		if x, ok := x.Part.(*AdvertiseRequest_DataPath); ok {
-			return x.DataPath
-		}
-	}
-	return nil
-}
-
-type isAdvertiseRequest_Part interface {
-	isAdvertiseRequest_Part()
-}
-
-type AdvertiseRequest_Start struct {
-	// The first message.
-	Start *AdvertiseStart `protobuf:"bytes,1,opt,name=start,proto3,oneof"`
-}
-
-type AdvertiseRequest_DataPath struct {
-	// The reply to ResponsePart.data_path_request.
-	DataPath *DataPath `protobuf:"bytes,2,opt,name=data_path,json=dataPath,proto3,oneof"`
-}
-
-func (*AdvertiseRequest_Start) isAdvertiseRequest_Part() {}
-
-func (*AdvertiseRequest_DataPath) isAdvertiseRequest_Part() {}
-
-type AdvertiseStart struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// The path of the repository below the root of the node.
-	Repository    string   `protobuf:"bytes,1,opt,name=repository,proto3" json:"repository,omitempty"`
-	Session       *Session `protobuf:"bytes,2,opt,name=session,proto3" json:"session,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *AdvertiseStart) Reset() {
-	*x = AdvertiseStart{}
-	mi := &file_packhorse_internal_v1_session_proto_msgTypes[2]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *AdvertiseStart) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*AdvertiseStart) ProtoMessage() {}
-
-func (x *AdvertiseStart) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_internal_v1_session_proto_msgTypes[2]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use AdvertiseStart.ProtoReflect.Descriptor instead.
-func (*AdvertiseStart) Descriptor() ([]byte, []int) {
-	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{2}
-}
-
-func (x *AdvertiseStart) GetRepository() string {
-	if x != nil {
-		return x.Repository
-	}
-	return ""
-}
-
-func (x *AdvertiseStart) GetSession() *Session {
-	if x != nil {
-		return x.Session
-	}
-	return nil
-}
-
-type AdvertiseResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Part          *ResponsePart          `protobuf:"bytes,1,opt,name=part,proto3" json:"part,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *AdvertiseResponse) Reset() {
-	*x = AdvertiseResponse{}
-	mi := &file_packhorse_internal_v1_session_proto_msgTypes[3]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *AdvertiseResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*AdvertiseResponse) ProtoMessage() {}
-
-func (x *AdvertiseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_internal_v1_session_proto_msgTypes[3]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use AdvertiseResponse.ProtoReflect.Descriptor instead.
-func (*AdvertiseResponse) Descriptor() ([]byte, []int) {
-	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{3}
-}
-
-func (x *AdvertiseResponse) GetPart() *ResponsePart {
-	if x != nil {
-		return x.Part
-	}
-	return nil
-}
-
-type UploadPackRequest struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// Types that are valid to be assigned to Part:
-	//
-	//	*UploadPackRequest_Start
-	//	*UploadPackRequest_Data
-	//	*UploadPackRequest_DataPath
-	Part          isUploadPackRequest_Part `protobuf_oneof:"part"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *UploadPackRequest) Reset() {
-	*x = UploadPackRequest{}
-	mi := &file_packhorse_internal_v1_session_proto_msgTypes[4]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *UploadPackRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*UploadPackRequest) ProtoMessage() {}
-
-func (x *UploadPackRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_internal_v1_session_proto_msgTypes[4]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use UploadPackRequest.ProtoReflect.Descriptor instead.
-func (*UploadPackRequest) Descriptor() ([]byte, []int) {
-	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{4}
-}
-
-func (x *UploadPackRequest) GetPart() isUploadPackRequest_Part {
-	if x != nil {
-		return x.Part
-	}
-	return nil
-}
-
-func (x *UploadPackRequest) GetStart() *UploadPackStart {
-	if x != nil {
-		if x, ok := x.Part.(*UploadPackRequest_Start); ok {
-			return x.Start
-		}
-	}
-	return nil
-}
-
-func (x *UploadPackRequest) GetData() *RequestData {
-	if x != nil {
-		if x, ok := x.Part.(*UploadPackRequest_Data); ok {
+		if x, ok := x.Part.(*SessionRequest_Data); ok {
 			return x.Data
 		}
 	}
 	return nil
 }
 
-func (x *UploadPackRequest) GetDataPath() *DataPath {
+func (x *SessionRequest) GetDataPath() *DataPath {
 	if x != nil {
-		if x, ok := x.Part.(*UploadPackRequest_DataPath); ok {
+		if x, ok := x.Part.(*SessionRequest_DataPath); ok {
 			return x.DataPath
 		}
 	}
 	return nil
 }
 
-type isUploadPackRequest_Part interface {
-	isUploadPackRequest_Part()
+type isSessionRequest_Part interface {
+	isSessionRequest_Part()
 }
 
-type UploadPackRequest_Start struct {
+type SessionRequest_Start struct {
 	// The first message.
-	Start *UploadPackStart `protobuf:"bytes,1,opt,name=start,proto3,oneof"`
+	Start *SessionStart `protobuf:"bytes,1,opt,name=start,proto3,oneof"`
 }
 
-type UploadPackRequest_Data struct {
-	// The next part of the client's request.
+type SessionRequest_Data struct {
+	// The next part of the client's request. In a push or an upload only if its data path is this call.
 	Data *RequestData `protobuf:"bytes,2,opt,name=data,proto3,oneof"`
 }
 
-type UploadPackRequest_DataPath struct {
-	// The reply to ResponsePart.data_path_request.
+type SessionRequest_DataPath struct {
+	// The reply to SessionResponse.data_path_request.
 	DataPath *DataPath `protobuf:"bytes,3,opt,name=data_path,json=dataPath,proto3,oneof"`
 }
 
-func (*UploadPackRequest_Start) isUploadPackRequest_Part() {}
+func (*SessionRequest_Start) isSessionRequest_Part() {}
 
-func (*UploadPackRequest_Data) isUploadPackRequest_Part() {}
+func (*SessionRequest_Data) isSessionRequest_Part() {}
 
-func (*UploadPackRequest_DataPath) isUploadPackRequest_Part() {}
+func (*SessionRequest_DataPath) isSessionRequest_Part() {}
 
-type UploadPackStart struct {
+type SessionStart struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The path of the repository below the root of the node.
 	Repository string   `protobuf:"bytes,1,opt,name=repository,proto3" json:"repository,omitempty"`
 	Session    *Session `protobuf:"bytes,2,opt,name=session,proto3" json:"session,omitempty"`
-	// The client's request, or its first part.
-	Data          *RequestData `protobuf:"bytes,3,opt,name=data,proto3" json:"data,omitempty"`
+	// Of UploadPack: the client's request, or its first part.
+	Data *RequestData `protobuf:"bytes,3,opt,name=data,proto3" json:"data,omitempty"`
+	// Of ReceivePack.
+	Pusher *Pusher `protobuf:"bytes,4,opt,name=pusher,proto3" json:"pusher,omitempty"`
+	// Of downloads and uploads of Git LFS.
+	Object *LFSObject `protobuf:"bytes,5,opt,name=object,proto3" json:"object,omitempty"`
+	// The offset of the first byte of a download, at most the size. The number of bytes that earlier uploads have sent.
+	Offset int64 `protobuf:"varint,6,opt,name=offset,proto3" json:"offset,omitempty"`
+	// The number of bytes of a download. Negative means the rest.
+	Length int64 `protobuf:"varint,7,opt,name=length,proto3" json:"length,omitempty"`
+	// The content of an upload may end before its size. The node keeps the bytes that have arrived.
+	Partial bool `protobuf:"varint,8,opt,name=partial,proto3" json:"partial,omitempty"`
+	// The ref that the client of an upload works with, for an origin. Empty means none. At most 8 KiB.
+	Ref           string `protobuf:"bytes,9,opt,name=ref,proto3" json:"ref,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *UploadPackStart) Reset() {
-	*x = UploadPackStart{}
-	mi := &file_packhorse_internal_v1_session_proto_msgTypes[5]
+func (x *SessionStart) Reset() {
+	*x = SessionStart{}
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *UploadPackStart) String() string {
+func (x *SessionStart) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*UploadPackStart) ProtoMessage() {}
+func (*SessionStart) ProtoMessage() {}
 
-func (x *UploadPackStart) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_internal_v1_session_proto_msgTypes[5]
+func (x *SessionStart) ProtoReflect() protoreflect.Message {
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -444,30 +275,182 @@ func (x *UploadPackStart) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use UploadPackStart.ProtoReflect.Descriptor instead.
-func (*UploadPackStart) Descriptor() ([]byte, []int) {
-	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{5}
+// Deprecated: Use SessionStart.ProtoReflect.Descriptor instead.
+func (*SessionStart) Descriptor() ([]byte, []int) {
+	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{2}
 }
 
-func (x *UploadPackStart) GetRepository() string {
+func (x *SessionStart) GetRepository() string {
 	if x != nil {
 		return x.Repository
 	}
 	return ""
 }
 
-func (x *UploadPackStart) GetSession() *Session {
+func (x *SessionStart) GetSession() *Session {
 	if x != nil {
 		return x.Session
 	}
 	return nil
 }
 
-func (x *UploadPackStart) GetData() *RequestData {
+func (x *SessionStart) GetData() *RequestData {
 	if x != nil {
 		return x.Data
 	}
 	return nil
+}
+
+func (x *SessionStart) GetPusher() *Pusher {
+	if x != nil {
+		return x.Pusher
+	}
+	return nil
+}
+
+func (x *SessionStart) GetObject() *LFSObject {
+	if x != nil {
+		return x.Object
+	}
+	return nil
+}
+
+func (x *SessionStart) GetOffset() int64 {
+	if x != nil {
+		return x.Offset
+	}
+	return 0
+}
+
+func (x *SessionStart) GetLength() int64 {
+	if x != nil {
+		return x.Length
+	}
+	return 0
+}
+
+func (x *SessionStart) GetPartial() bool {
+	if x != nil {
+		return x.Partial
+	}
+	return false
+}
+
+func (x *SessionStart) GetRef() string {
+	if x != nil {
+		return x.Ref
+	}
+	return ""
+}
+
+// Pusher is the author of a push, for hooks and logs.
+type Pusher struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Letters, digits and "._-@+", at most 128 bytes. Empty if the pusher is unknown.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// The IP address of the client. Empty if it has none.
+	Address       string `protobuf:"bytes,2,opt,name=address,proto3" json:"address,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Pusher) Reset() {
+	*x = Pusher{}
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Pusher) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Pusher) ProtoMessage() {}
+
+func (x *Pusher) ProtoReflect() protoreflect.Message {
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Pusher.ProtoReflect.Descriptor instead.
+func (*Pusher) Descriptor() ([]byte, []int) {
+	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *Pusher) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Pusher) GetAddress() string {
+	if x != nil {
+		return x.Address
+	}
+	return ""
+}
+
+// LFSObject names an object of Git LFS.
+type LFSObject struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The SHA-256 of the content, 32 bytes.
+	Oid []byte `protobuf:"bytes,1,opt,name=oid,proto3" json:"oid,omitempty"`
+	// The size of the content in bytes.
+	Size          int64 `protobuf:"varint,2,opt,name=size,proto3" json:"size,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LFSObject) Reset() {
+	*x = LFSObject{}
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LFSObject) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LFSObject) ProtoMessage() {}
+
+func (x *LFSObject) ProtoReflect() protoreflect.Message {
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LFSObject.ProtoReflect.Descriptor instead.
+func (*LFSObject) Descriptor() ([]byte, []int) {
+	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *LFSObject) GetOid() []byte {
+	if x != nil {
+		return x.Oid
+	}
+	return nil
+}
+
+func (x *LFSObject) GetSize() int64 {
+	if x != nil {
+		return x.Size
+	}
+	return 0
 }
 
 // RequestData is a part of a client's request.
@@ -483,7 +466,7 @@ type RequestData struct {
 
 func (x *RequestData) Reset() {
 	*x = RequestData{}
-	mi := &file_packhorse_internal_v1_session_proto_msgTypes[6]
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -495,7 +478,7 @@ func (x *RequestData) String() string {
 func (*RequestData) ProtoMessage() {}
 
 func (x *RequestData) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_internal_v1_session_proto_msgTypes[6]
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -508,7 +491,7 @@ func (x *RequestData) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RequestData.ProtoReflect.Descriptor instead.
 func (*RequestData) Descriptor() ([]byte, []int) {
-	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{6}
+	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *RequestData) GetData() []byte {
@@ -525,50 +508,6 @@ func (x *RequestData) GetLast() bool {
 	return false
 }
 
-type UploadPackResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Part          *ResponsePart          `protobuf:"bytes,1,opt,name=part,proto3" json:"part,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *UploadPackResponse) Reset() {
-	*x = UploadPackResponse{}
-	mi := &file_packhorse_internal_v1_session_proto_msgTypes[7]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *UploadPackResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*UploadPackResponse) ProtoMessage() {}
-
-func (x *UploadPackResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_internal_v1_session_proto_msgTypes[7]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use UploadPackResponse.ProtoReflect.Descriptor instead.
-func (*UploadPackResponse) Descriptor() ([]byte, []int) {
-	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{7}
-}
-
-func (x *UploadPackResponse) GetPart() *ResponsePart {
-	if x != nil {
-		return x.Part
-	}
-	return nil
-}
-
 type UnarySessionRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The path of the repository below the root of the node.
@@ -582,7 +521,7 @@ type UnarySessionRequest struct {
 
 func (x *UnarySessionRequest) Reset() {
 	*x = UnarySessionRequest{}
-	mi := &file_packhorse_internal_v1_session_proto_msgTypes[8]
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -594,7 +533,7 @@ func (x *UnarySessionRequest) String() string {
 func (*UnarySessionRequest) ProtoMessage() {}
 
 func (x *UnarySessionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_internal_v1_session_proto_msgTypes[8]
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -607,7 +546,7 @@ func (x *UnarySessionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnarySessionRequest.ProtoReflect.Descriptor instead.
 func (*UnarySessionRequest) Descriptor() ([]byte, []int) {
-	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{8}
+	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *UnarySessionRequest) GetRepository() string {
@@ -644,7 +583,7 @@ type UnarySessionResponse struct {
 
 func (x *UnarySessionResponse) Reset() {
 	*x = UnarySessionResponse{}
-	mi := &file_packhorse_internal_v1_session_proto_msgTypes[9]
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -656,7 +595,7 @@ func (x *UnarySessionResponse) String() string {
 func (*UnarySessionResponse) ProtoMessage() {}
 
 func (x *UnarySessionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_internal_v1_session_proto_msgTypes[9]
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -669,7 +608,7 @@ func (x *UnarySessionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnarySessionResponse.ProtoReflect.Descriptor instead.
 func (*UnarySessionResponse) Descriptor() ([]byte, []int) {
-	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{9}
+	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *UnarySessionResponse) GetTooLong() bool {
@@ -693,277 +632,7 @@ func (x *UnarySessionResponse) GetEnd() *End {
 	return nil
 }
 
-type ReceivePackRequest struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// Types that are valid to be assigned to Part:
-	//
-	//	*ReceivePackRequest_Start
-	//	*ReceivePackRequest_Data
-	//	*ReceivePackRequest_DataPath
-	Part          isReceivePackRequest_Part `protobuf_oneof:"part"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *ReceivePackRequest) Reset() {
-	*x = ReceivePackRequest{}
-	mi := &file_packhorse_internal_v1_session_proto_msgTypes[10]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *ReceivePackRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*ReceivePackRequest) ProtoMessage() {}
-
-func (x *ReceivePackRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_internal_v1_session_proto_msgTypes[10]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use ReceivePackRequest.ProtoReflect.Descriptor instead.
-func (*ReceivePackRequest) Descriptor() ([]byte, []int) {
-	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{10}
-}
-
-func (x *ReceivePackRequest) GetPart() isReceivePackRequest_Part {
-	if x != nil {
-		return x.Part
-	}
-	return nil
-}
-
-func (x *ReceivePackRequest) GetStart() *ReceivePackStart {
-	if x != nil {
-		if x, ok := x.Part.(*ReceivePackRequest_Start); ok {
-			return x.Start
-		}
-	}
-	return nil
-}
-
-func (x *ReceivePackRequest) GetData() *RequestData {
-	if x != nil {
-		if x, ok := x.Part.(*ReceivePackRequest_Data); ok {
-			return x.Data
-		}
-	}
-	return nil
-}
-
-func (x *ReceivePackRequest) GetDataPath() *DataPath {
-	if x != nil {
-		if x, ok := x.Part.(*ReceivePackRequest_DataPath); ok {
-			return x.DataPath
-		}
-	}
-	return nil
-}
-
-type isReceivePackRequest_Part interface {
-	isReceivePackRequest_Part()
-}
-
-type ReceivePackRequest_Start struct {
-	// The first message.
-	Start *ReceivePackStart `protobuf:"bytes,1,opt,name=start,proto3,oneof"`
-}
-
-type ReceivePackRequest_Data struct {
-	// A part of the client's request, if its data path is this call.
-	Data *RequestData `protobuf:"bytes,2,opt,name=data,proto3,oneof"`
-}
-
-type ReceivePackRequest_DataPath struct {
-	// The reply to ResponsePart.data_path_request: the data path of the client's request.
-	DataPath *DataPath `protobuf:"bytes,3,opt,name=data_path,json=dataPath,proto3,oneof"`
-}
-
-func (*ReceivePackRequest_Start) isReceivePackRequest_Part() {}
-
-func (*ReceivePackRequest_Data) isReceivePackRequest_Part() {}
-
-func (*ReceivePackRequest_DataPath) isReceivePackRequest_Part() {}
-
-type ReceivePackStart struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// The path of the repository below the root of the node.
-	Repository string   `protobuf:"bytes,1,opt,name=repository,proto3" json:"repository,omitempty"`
-	Session    *Session `protobuf:"bytes,2,opt,name=session,proto3" json:"session,omitempty"`
-	Pusher     *Pusher  `protobuf:"bytes,3,opt,name=pusher,proto3" json:"pusher,omitempty"`
-	// The gateway receives ResponsePart.updates and logs them. Otherwise the node logs them.
-	Updates       bool `protobuf:"varint,4,opt,name=updates,proto3" json:"updates,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *ReceivePackStart) Reset() {
-	*x = ReceivePackStart{}
-	mi := &file_packhorse_internal_v1_session_proto_msgTypes[11]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *ReceivePackStart) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*ReceivePackStart) ProtoMessage() {}
-
-func (x *ReceivePackStart) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_internal_v1_session_proto_msgTypes[11]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use ReceivePackStart.ProtoReflect.Descriptor instead.
-func (*ReceivePackStart) Descriptor() ([]byte, []int) {
-	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{11}
-}
-
-func (x *ReceivePackStart) GetRepository() string {
-	if x != nil {
-		return x.Repository
-	}
-	return ""
-}
-
-func (x *ReceivePackStart) GetSession() *Session {
-	if x != nil {
-		return x.Session
-	}
-	return nil
-}
-
-func (x *ReceivePackStart) GetPusher() *Pusher {
-	if x != nil {
-		return x.Pusher
-	}
-	return nil
-}
-
-func (x *ReceivePackStart) GetUpdates() bool {
-	if x != nil {
-		return x.Updates
-	}
-	return false
-}
-
-// Pusher is the author of a push, for hooks and logs.
-type Pusher struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// Letters, digits and "._-@+", at most 128 bytes. Empty if the pusher is unknown.
-	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// The IP address of the client. Empty if it has none.
-	Address       string `protobuf:"bytes,2,opt,name=address,proto3" json:"address,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *Pusher) Reset() {
-	*x = Pusher{}
-	mi := &file_packhorse_internal_v1_session_proto_msgTypes[12]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *Pusher) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*Pusher) ProtoMessage() {}
-
-func (x *Pusher) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_internal_v1_session_proto_msgTypes[12]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use Pusher.ProtoReflect.Descriptor instead.
-func (*Pusher) Descriptor() ([]byte, []int) {
-	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{12}
-}
-
-func (x *Pusher) GetName() string {
-	if x != nil {
-		return x.Name
-	}
-	return ""
-}
-
-func (x *Pusher) GetAddress() string {
-	if x != nil {
-		return x.Address
-	}
-	return ""
-}
-
-type ReceivePackResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Part          *ResponsePart          `protobuf:"bytes,1,opt,name=part,proto3" json:"part,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *ReceivePackResponse) Reset() {
-	*x = ReceivePackResponse{}
-	mi := &file_packhorse_internal_v1_session_proto_msgTypes[13]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *ReceivePackResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*ReceivePackResponse) ProtoMessage() {}
-
-func (x *ReceivePackResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_internal_v1_session_proto_msgTypes[13]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use ReceivePackResponse.ProtoReflect.Descriptor instead.
-func (*ReceivePackResponse) Descriptor() ([]byte, []int) {
-	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{13}
-}
-
-func (x *ReceivePackResponse) GetPart() *ResponsePart {
-	if x != nil {
-		return x.Part
-	}
-	return nil
-}
-
-// DataPath is the path of many bytes: a response, or the request of a push.
+// DataPath is the path of many bytes: a response, the request of a push, or the content of an upload.
 type DataPath struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Types that are valid to be assigned to Path:
@@ -977,7 +646,7 @@ type DataPath struct {
 
 func (x *DataPath) Reset() {
 	*x = DataPath{}
-	mi := &file_packhorse_internal_v1_session_proto_msgTypes[14]
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -989,7 +658,7 @@ func (x *DataPath) String() string {
 func (*DataPath) ProtoMessage() {}
 
 func (x *DataPath) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_internal_v1_session_proto_msgTypes[14]
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1002,7 +671,7 @@ func (x *DataPath) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DataPath.ProtoReflect.Descriptor instead.
 func (*DataPath) Descriptor() ([]byte, []int) {
-	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{14}
+	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *DataPath) GetPath() isDataPath_Path {
@@ -1061,7 +730,7 @@ type SideChannel struct {
 
 func (x *SideChannel) Reset() {
 	*x = SideChannel{}
-	mi := &file_packhorse_internal_v1_session_proto_msgTypes[15]
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1073,7 +742,7 @@ func (x *SideChannel) String() string {
 func (*SideChannel) ProtoMessage() {}
 
 func (x *SideChannel) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_internal_v1_session_proto_msgTypes[15]
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1086,7 +755,7 @@ func (x *SideChannel) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SideChannel.ProtoReflect.Descriptor instead.
 func (*SideChannel) Descriptor() ([]byte, []int) {
-	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{15}
+	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *SideChannel) GetName() string {
@@ -1111,7 +780,7 @@ type InBand struct {
 
 func (x *InBand) Reset() {
 	*x = InBand{}
-	mi := &file_packhorse_internal_v1_session_proto_msgTypes[16]
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1123,7 +792,7 @@ func (x *InBand) String() string {
 func (*InBand) ProtoMessage() {}
 
 func (x *InBand) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_internal_v1_session_proto_msgTypes[16]
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1136,40 +805,40 @@ func (x *InBand) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InBand.ProtoReflect.Descriptor instead.
 func (*InBand) Descriptor() ([]byte, []int) {
-	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{16}
+	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{10}
 }
 
-// ResponsePart is one part of a node's response.
-type ResponsePart struct {
+// SessionResponse is one part of a node's response.
+type SessionResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Types that are valid to be assigned to Part:
 	//
-	//	*ResponsePart_Length
-	//	*ResponsePart_Data
-	//	*ResponsePart_DataPathRequest
-	//	*ResponsePart_End
-	//	*ResponsePart_Updates
-	//	*ResponsePart_Staleness
-	Part          isResponsePart_Part `protobuf_oneof:"part"`
+	//	*SessionResponse_Length
+	//	*SessionResponse_Data
+	//	*SessionResponse_DataPathRequest
+	//	*SessionResponse_End
+	//	*SessionResponse_Updates
+	//	*SessionResponse_Staleness
+	Part          isSessionResponse_Part `protobuf_oneof:"part"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *ResponsePart) Reset() {
-	*x = ResponsePart{}
-	mi := &file_packhorse_internal_v1_session_proto_msgTypes[17]
+func (x *SessionResponse) Reset() {
+	*x = SessionResponse{}
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *ResponsePart) String() string {
+func (x *SessionResponse) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*ResponsePart) ProtoMessage() {}
+func (*SessionResponse) ProtoMessage() {}
 
-func (x *ResponsePart) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_internal_v1_session_proto_msgTypes[17]
+func (x *SessionResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1180,119 +849,119 @@ func (x *ResponsePart) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use ResponsePart.ProtoReflect.Descriptor instead.
-func (*ResponsePart) Descriptor() ([]byte, []int) {
-	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{17}
+// Deprecated: Use SessionResponse.ProtoReflect.Descriptor instead.
+func (*SessionResponse) Descriptor() ([]byte, []int) {
+	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{11}
 }
 
-func (x *ResponsePart) GetPart() isResponsePart_Part {
+func (x *SessionResponse) GetPart() isSessionResponse_Part {
 	if x != nil {
 		return x.Part
 	}
 	return nil
 }
 
-func (x *ResponsePart) GetLength() uint64 {
+func (x *SessionResponse) GetLength() uint64 {
 	if x != nil {
-		if x, ok := x.Part.(*ResponsePart_Length); ok {
+		if x, ok := x.Part.(*SessionResponse_Length); ok {
 			return x.Length
 		}
 	}
 	return 0
 }
 
-func (x *ResponsePart) GetData() []byte {
+func (x *SessionResponse) GetData() []byte {
 	if x != nil {
-		if x, ok := x.Part.(*ResponsePart_Data); ok {
+		if x, ok := x.Part.(*SessionResponse_Data); ok {
 			return x.Data
 		}
 	}
 	return nil
 }
 
-func (x *ResponsePart) GetDataPathRequest() *DataPathRequest {
+func (x *SessionResponse) GetDataPathRequest() *DataPathRequest {
 	if x != nil {
-		if x, ok := x.Part.(*ResponsePart_DataPathRequest); ok {
+		if x, ok := x.Part.(*SessionResponse_DataPathRequest); ok {
 			return x.DataPathRequest
 		}
 	}
 	return nil
 }
 
-func (x *ResponsePart) GetEnd() *End {
+func (x *SessionResponse) GetEnd() *End {
 	if x != nil {
-		if x, ok := x.Part.(*ResponsePart_End); ok {
+		if x, ok := x.Part.(*SessionResponse_End); ok {
 			return x.End
 		}
 	}
 	return nil
 }
 
-func (x *ResponsePart) GetUpdates() *RefUpdates {
+func (x *SessionResponse) GetUpdates() *RefUpdates {
 	if x != nil {
-		if x, ok := x.Part.(*ResponsePart_Updates); ok {
+		if x, ok := x.Part.(*SessionResponse_Updates); ok {
 			return x.Updates
 		}
 	}
 	return nil
 }
 
-func (x *ResponsePart) GetStaleness() *durationpb.Duration {
+func (x *SessionResponse) GetStaleness() *durationpb.Duration {
 	if x != nil {
-		if x, ok := x.Part.(*ResponsePart_Staleness); ok {
+		if x, ok := x.Part.(*SessionResponse_Staleness); ok {
 			return x.Staleness
 		}
 	}
 	return nil
 }
 
-type isResponsePart_Part interface {
-	isResponsePart_Part()
+type isSessionResponse_Part interface {
+	isSessionResponse_Part()
 }
 
-type ResponsePart_Length struct {
+type SessionResponse_Length struct {
 	// The length of the whole response in bytes, if it is known before the first byte. At most once, before all data.
 	Length uint64 `protobuf:"varint,1,opt,name=length,proto3,oneof"`
 }
 
-type ResponsePart_Data struct {
+type SessionResponse_Data struct {
 	// Bytes of the response.
 	Data []byte `protobuf:"bytes,2,opt,name=data,proto3,oneof"`
 }
 
-type ResponsePart_DataPathRequest struct {
+type SessionResponse_DataPathRequest struct {
 	// The node is about to send a pack or another long response, or to receive a push. At most once. Only length and
 	// staleness may come before it.
 	DataPathRequest *DataPathRequest `protobuf:"bytes,3,opt,name=data_path_request,json=dataPathRequest,proto3,oneof"`
 }
 
-type ResponsePart_End struct {
+type SessionResponse_End struct {
 	// The last part.
 	End *End `protobuf:"bytes,4,opt,name=end,proto3,oneof"`
 }
 
-type ResponsePart_Updates struct {
-	// Results of refs that a push named, if ReceivePackStart.updates is set. They come after all data, in as many parts as necessary, and
+type SessionResponse_Updates struct {
+	// Results of refs that a push named. They come after all data, in as many parts as necessary, and
 	// also before a failure that is the status of the call.
 	Updates *RefUpdates `protobuf:"bytes,5,opt,name=updates,proto3,oneof"`
 }
 
-type ResponsePart_Staleness struct {
+type SessionResponse_Staleness struct {
 	// The age of the repository's state, if it is a mirror whose origin does not answer. At most once, before all data.
 	Staleness *durationpb.Duration `protobuf:"bytes,6,opt,name=staleness,proto3,oneof"`
 }
 
-func (*ResponsePart_Length) isResponsePart_Part() {}
+func (*SessionResponse_Length) isSessionResponse_Part() {}
 
-func (*ResponsePart_Data) isResponsePart_Part() {}
+func (*SessionResponse_Data) isSessionResponse_Part() {}
 
-func (*ResponsePart_DataPathRequest) isResponsePart_Part() {}
+func (*SessionResponse_DataPathRequest) isSessionResponse_Part() {}
 
-func (*ResponsePart_End) isResponsePart_Part() {}
+func (*SessionResponse_End) isSessionResponse_Part() {}
 
-func (*ResponsePart_Updates) isResponsePart_Part() {}
+func (*SessionResponse_Updates) isSessionResponse_Part() {}
 
-func (*ResponsePart_Staleness) isResponsePart_Part() {}
+func (*SessionResponse_Staleness) isSessionResponse_Part() {}
 
 // RefUpdates are results of refs that a push named, in the order of the client's request.
 type RefUpdates struct {
@@ -1304,7 +973,7 @@ type RefUpdates struct {
 
 func (x *RefUpdates) Reset() {
 	*x = RefUpdates{}
-	mi := &file_packhorse_internal_v1_session_proto_msgTypes[18]
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1316,7 +985,7 @@ func (x *RefUpdates) String() string {
 func (*RefUpdates) ProtoMessage() {}
 
 func (x *RefUpdates) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_internal_v1_session_proto_msgTypes[18]
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1329,7 +998,7 @@ func (x *RefUpdates) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RefUpdates.ProtoReflect.Descriptor instead.
 func (*RefUpdates) Descriptor() ([]byte, []int) {
-	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{18}
+	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *RefUpdates) GetUpdates() []*RefUpdate {
@@ -1355,7 +1024,7 @@ type RefUpdate struct {
 
 func (x *RefUpdate) Reset() {
 	*x = RefUpdate{}
-	mi := &file_packhorse_internal_v1_session_proto_msgTypes[19]
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1367,7 +1036,7 @@ func (x *RefUpdate) String() string {
 func (*RefUpdate) ProtoMessage() {}
 
 func (x *RefUpdate) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_internal_v1_session_proto_msgTypes[19]
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1380,7 +1049,7 @@ func (x *RefUpdate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RefUpdate.ProtoReflect.Descriptor instead.
 func (*RefUpdate) Descriptor() ([]byte, []int) {
-	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{19}
+	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *RefUpdate) GetRef() string {
@@ -1421,7 +1090,7 @@ type DataPathRequest struct {
 
 func (x *DataPathRequest) Reset() {
 	*x = DataPathRequest{}
-	mi := &file_packhorse_internal_v1_session_proto_msgTypes[20]
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1433,7 +1102,7 @@ func (x *DataPathRequest) String() string {
 func (*DataPathRequest) ProtoMessage() {}
 
 func (x *DataPathRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_internal_v1_session_proto_msgTypes[20]
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1446,7 +1115,7 @@ func (x *DataPathRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DataPathRequest.ProtoReflect.Descriptor instead.
 func (*DataPathRequest) Descriptor() ([]byte, []int) {
-	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{20}
+	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *DataPathRequest) GetCold() bool {
@@ -1472,7 +1141,7 @@ type End struct {
 
 func (x *End) Reset() {
 	*x = End{}
-	mi := &file_packhorse_internal_v1_session_proto_msgTypes[21]
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1484,7 +1153,7 @@ func (x *End) String() string {
 func (*End) ProtoMessage() {}
 
 func (x *End) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_internal_v1_session_proto_msgTypes[21]
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1497,7 +1166,7 @@ func (x *End) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use End.ProtoReflect.Descriptor instead.
 func (*End) Descriptor() ([]byte, []int) {
-	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{21}
+	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *End) GetOutcome() *Outcome {
@@ -1541,7 +1210,7 @@ type Outcome struct {
 
 func (x *Outcome) Reset() {
 	*x = Outcome{}
-	mi := &file_packhorse_internal_v1_session_proto_msgTypes[22]
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1553,7 +1222,7 @@ func (x *Outcome) String() string {
 func (*Outcome) ProtoMessage() {}
 
 func (x *Outcome) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_internal_v1_session_proto_msgTypes[22]
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1566,7 +1235,7 @@ func (x *Outcome) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Outcome.ProtoReflect.Descriptor instead.
 func (*Outcome) Descriptor() ([]byte, []int) {
-	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{22}
+	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Outcome) GetJson() []byte {
@@ -1595,34 +1264,33 @@ const file_packhorse_internal_v1_session_proto_rawDesc = "" +
 	"\x06caller\x18\x04 \x01(\tR\x06caller\x12\x1c\n" +
 	"\treachable\x18\x05 \x01(\bR\treachable\x12)\n" +
 	"\rauthorization\x18\x06 \x01(\tB\x03\x80\x01\x01R\rauthorization\x12#\n" +
-	"\rrequest_bytes\x18\a \x01(\x03R\frequestBytes\"\x99\x01\n" +
-	"\x10AdvertiseRequest\x12=\n" +
-	"\x05start\x18\x01 \x01(\v2%.packhorse.internal.v1.AdvertiseStartH\x00R\x05start\x12>\n" +
-	"\tdata_path\x18\x02 \x01(\v2\x1f.packhorse.internal.v1.DataPathH\x00R\bdataPathB\x06\n" +
-	"\x04part\"j\n" +
-	"\x0eAdvertiseStart\x12\x1e\n" +
-	"\n" +
-	"repository\x18\x01 \x01(\tR\n" +
-	"repository\x128\n" +
-	"\asession\x18\x02 \x01(\v2\x1e.packhorse.internal.v1.SessionR\asession\"L\n" +
-	"\x11AdvertiseResponse\x127\n" +
-	"\x04part\x18\x01 \x01(\v2#.packhorse.internal.v1.ResponsePartR\x04part\"\xd5\x01\n" +
-	"\x11UploadPackRequest\x12>\n" +
-	"\x05start\x18\x01 \x01(\v2&.packhorse.internal.v1.UploadPackStartH\x00R\x05start\x128\n" +
+	"\rrequest_bytes\x18\a \x01(\x03R\frequestBytes\"\xcf\x01\n" +
+	"\x0eSessionRequest\x12;\n" +
+	"\x05start\x18\x01 \x01(\v2#.packhorse.internal.v1.SessionStartH\x00R\x05start\x128\n" +
 	"\x04data\x18\x02 \x01(\v2\".packhorse.internal.v1.RequestDataH\x00R\x04data\x12>\n" +
 	"\tdata_path\x18\x03 \x01(\v2\x1f.packhorse.internal.v1.DataPathH\x00R\bdataPathB\x06\n" +
-	"\x04part\"\xa3\x01\n" +
-	"\x0fUploadPackStart\x12\x1e\n" +
+	"\x04part\"\xed\x02\n" +
+	"\fSessionStart\x12\x1e\n" +
 	"\n" +
 	"repository\x18\x01 \x01(\tR\n" +
 	"repository\x128\n" +
 	"\asession\x18\x02 \x01(\v2\x1e.packhorse.internal.v1.SessionR\asession\x126\n" +
-	"\x04data\x18\x03 \x01(\v2\".packhorse.internal.v1.RequestDataR\x04data\"5\n" +
+	"\x04data\x18\x03 \x01(\v2\".packhorse.internal.v1.RequestDataR\x04data\x125\n" +
+	"\x06pusher\x18\x04 \x01(\v2\x1d.packhorse.internal.v1.PusherR\x06pusher\x128\n" +
+	"\x06object\x18\x05 \x01(\v2 .packhorse.internal.v1.LFSObjectR\x06object\x12\x16\n" +
+	"\x06offset\x18\x06 \x01(\x03R\x06offset\x12\x16\n" +
+	"\x06length\x18\a \x01(\x03R\x06length\x12\x18\n" +
+	"\apartial\x18\b \x01(\bR\apartial\x12\x10\n" +
+	"\x03ref\x18\t \x01(\tR\x03ref\"6\n" +
+	"\x06Pusher\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
+	"\aaddress\x18\x02 \x01(\tR\aaddress\"1\n" +
+	"\tLFSObject\x12\x10\n" +
+	"\x03oid\x18\x01 \x01(\fR\x03oid\x12\x12\n" +
+	"\x04size\x18\x02 \x01(\x03R\x04size\"5\n" +
 	"\vRequestData\x12\x12\n" +
 	"\x04data\x18\x01 \x01(\fR\x04data\x12\x12\n" +
-	"\x04last\x18\x02 \x01(\bR\x04last\"M\n" +
-	"\x12UploadPackResponse\x127\n" +
-	"\x04part\x18\x01 \x01(\v2#.packhorse.internal.v1.ResponsePartR\x04part\"\x91\x01\n" +
+	"\x04last\x18\x02 \x01(\bR\x04last\"\x91\x01\n" +
 	"\x13UnarySessionRequest\x12\x1e\n" +
 	"\n" +
 	"repository\x18\x01 \x01(\tR\n" +
@@ -1633,24 +1301,7 @@ const file_packhorse_internal_v1_session_proto_rawDesc = "" +
 	"\x14UnarySessionResponse\x12\x19\n" +
 	"\btoo_long\x18\x01 \x01(\bR\atooLong\x12\x12\n" +
 	"\x04data\x18\x02 \x01(\fR\x04data\x12,\n" +
-	"\x03end\x18\x03 \x01(\v2\x1a.packhorse.internal.v1.EndR\x03end\"\xd7\x01\n" +
-	"\x12ReceivePackRequest\x12?\n" +
-	"\x05start\x18\x01 \x01(\v2'.packhorse.internal.v1.ReceivePackStartH\x00R\x05start\x128\n" +
-	"\x04data\x18\x02 \x01(\v2\".packhorse.internal.v1.RequestDataH\x00R\x04data\x12>\n" +
-	"\tdata_path\x18\x03 \x01(\v2\x1f.packhorse.internal.v1.DataPathH\x00R\bdataPathB\x06\n" +
-	"\x04part\"\xbd\x01\n" +
-	"\x10ReceivePackStart\x12\x1e\n" +
-	"\n" +
-	"repository\x18\x01 \x01(\tR\n" +
-	"repository\x128\n" +
-	"\asession\x18\x02 \x01(\v2\x1e.packhorse.internal.v1.SessionR\asession\x125\n" +
-	"\x06pusher\x18\x03 \x01(\v2\x1d.packhorse.internal.v1.PusherR\x06pusher\x12\x18\n" +
-	"\aupdates\x18\x04 \x01(\bR\aupdates\"6\n" +
-	"\x06Pusher\x12\x12\n" +
-	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
-	"\aaddress\x18\x02 \x01(\tR\aaddress\"N\n" +
-	"\x13ReceivePackResponse\x127\n" +
-	"\x04part\x18\x01 \x01(\v2#.packhorse.internal.v1.ResponsePartR\x04part\"\x95\x01\n" +
+	"\x03end\x18\x03 \x01(\v2\x1a.packhorse.internal.v1.EndR\x03end\"\x95\x01\n" +
 	"\bDataPath\x12G\n" +
 	"\fside_channel\x18\x01 \x01(\v2\".packhorse.internal.v1.SideChannelH\x00R\vsideChannel\x128\n" +
 	"\ain_band\x18\x02 \x01(\v2\x1d.packhorse.internal.v1.InBandH\x00R\x06inBandB\x06\n" +
@@ -1658,8 +1309,8 @@ const file_packhorse_internal_v1_session_proto_rawDesc = "" +
 	"\vSideChannel\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1a\n" +
 	"\btransfer\x18\x02 \x01(\x04R\btransfer\"\b\n" +
-	"\x06InBand\"\xc6\x02\n" +
-	"\fResponsePart\x12\x18\n" +
+	"\x06InBand\"\xc9\x02\n" +
+	"\x0fSessionResponse\x12\x18\n" +
 	"\x06length\x18\x01 \x01(\x04H\x00R\x06length\x12\x14\n" +
 	"\x04data\x18\x02 \x01(\fH\x00R\x04data\x12T\n" +
 	"\x11data_path_request\x18\x03 \x01(\v2&.packhorse.internal.v1.DataPathRequestH\x00R\x0fdataPathRequest\x12.\n" +
@@ -1684,13 +1335,13 @@ const file_packhorse_internal_v1_session_proto_rawDesc = "" +
 	"\fobject_bytes\x18\x04 \x01(\x03R\vobjectBytes\":\n" +
 	"\aOutcome\x12\x12\n" +
 	"\x04json\x18\x01 \x01(\fR\x04json\x12\x1b\n" +
-	"\tgit_usage\x18\x02 \x01(\tR\bgitUsage2\xae\x03\n" +
-	"\x0eSessionService\x12b\n" +
-	"\tAdvertise\x12'.packhorse.internal.v1.AdvertiseRequest\x1a(.packhorse.internal.v1.AdvertiseResponse(\x010\x01\x12e\n" +
+	"\tgit_usage\x18\x02 \x01(\tR\bgitUsage2\x9c\x03\n" +
+	"\x0eSessionService\x12^\n" +
+	"\tAdvertise\x12%.packhorse.internal.v1.SessionRequest\x1a&.packhorse.internal.v1.SessionResponse(\x010\x01\x12_\n" +
 	"\n" +
-	"UploadPack\x12(.packhorse.internal.v1.UploadPackRequest\x1a).packhorse.internal.v1.UploadPackResponse(\x010\x01\x12g\n" +
-	"\fUnarySession\x12*.packhorse.internal.v1.UnarySessionRequest\x1a+.packhorse.internal.v1.UnarySessionResponse\x12h\n" +
-	"\vReceivePack\x12).packhorse.internal.v1.ReceivePackRequest\x1a*.packhorse.internal.v1.ReceivePackResponse(\x010\x01BIZGgithub.com/packhorse-git/packhorse/internal/proto/internalv1;internalv1b\x06proto3"
+	"UploadPack\x12%.packhorse.internal.v1.SessionRequest\x1a&.packhorse.internal.v1.SessionResponse(\x010\x01\x12g\n" +
+	"\fUnarySession\x12*.packhorse.internal.v1.UnarySessionRequest\x1a+.packhorse.internal.v1.UnarySessionResponse\x12`\n" +
+	"\vReceivePack\x12%.packhorse.internal.v1.SessionRequest\x1a&.packhorse.internal.v1.SessionResponse(\x010\x01BIZGgithub.com/packhorse-git/packhorse/internal/proto/internalv1;internalv1b\x06proto3"
 
 var (
 	file_packhorse_internal_v1_session_proto_rawDescOnce sync.Once
@@ -1704,75 +1355,60 @@ func file_packhorse_internal_v1_session_proto_rawDescGZIP() []byte {
 	return file_packhorse_internal_v1_session_proto_rawDescData
 }
 
-var file_packhorse_internal_v1_session_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
+var file_packhorse_internal_v1_session_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
 var file_packhorse_internal_v1_session_proto_goTypes = []any{
 	(*Session)(nil),              // 0: packhorse.internal.v1.Session
-	(*AdvertiseRequest)(nil),     // 1: packhorse.internal.v1.AdvertiseRequest
-	(*AdvertiseStart)(nil),       // 2: packhorse.internal.v1.AdvertiseStart
-	(*AdvertiseResponse)(nil),    // 3: packhorse.internal.v1.AdvertiseResponse
-	(*UploadPackRequest)(nil),    // 4: packhorse.internal.v1.UploadPackRequest
-	(*UploadPackStart)(nil),      // 5: packhorse.internal.v1.UploadPackStart
-	(*RequestData)(nil),          // 6: packhorse.internal.v1.RequestData
-	(*UploadPackResponse)(nil),   // 7: packhorse.internal.v1.UploadPackResponse
-	(*UnarySessionRequest)(nil),  // 8: packhorse.internal.v1.UnarySessionRequest
-	(*UnarySessionResponse)(nil), // 9: packhorse.internal.v1.UnarySessionResponse
-	(*ReceivePackRequest)(nil),   // 10: packhorse.internal.v1.ReceivePackRequest
-	(*ReceivePackStart)(nil),     // 11: packhorse.internal.v1.ReceivePackStart
-	(*Pusher)(nil),               // 12: packhorse.internal.v1.Pusher
-	(*ReceivePackResponse)(nil),  // 13: packhorse.internal.v1.ReceivePackResponse
-	(*DataPath)(nil),             // 14: packhorse.internal.v1.DataPath
-	(*SideChannel)(nil),          // 15: packhorse.internal.v1.SideChannel
-	(*InBand)(nil),               // 16: packhorse.internal.v1.InBand
-	(*ResponsePart)(nil),         // 17: packhorse.internal.v1.ResponsePart
-	(*RefUpdates)(nil),           // 18: packhorse.internal.v1.RefUpdates
-	(*RefUpdate)(nil),            // 19: packhorse.internal.v1.RefUpdate
-	(*DataPathRequest)(nil),      // 20: packhorse.internal.v1.DataPathRequest
-	(*End)(nil),                  // 21: packhorse.internal.v1.End
-	(*Outcome)(nil),              // 22: packhorse.internal.v1.Outcome
-	(*durationpb.Duration)(nil),  // 23: google.protobuf.Duration
-	(*v1.Fault)(nil),             // 24: packhorse.v1.Fault
+	(*SessionRequest)(nil),       // 1: packhorse.internal.v1.SessionRequest
+	(*SessionStart)(nil),         // 2: packhorse.internal.v1.SessionStart
+	(*Pusher)(nil),               // 3: packhorse.internal.v1.Pusher
+	(*LFSObject)(nil),            // 4: packhorse.internal.v1.LFSObject
+	(*RequestData)(nil),          // 5: packhorse.internal.v1.RequestData
+	(*UnarySessionRequest)(nil),  // 6: packhorse.internal.v1.UnarySessionRequest
+	(*UnarySessionResponse)(nil), // 7: packhorse.internal.v1.UnarySessionResponse
+	(*DataPath)(nil),             // 8: packhorse.internal.v1.DataPath
+	(*SideChannel)(nil),          // 9: packhorse.internal.v1.SideChannel
+	(*InBand)(nil),               // 10: packhorse.internal.v1.InBand
+	(*SessionResponse)(nil),      // 11: packhorse.internal.v1.SessionResponse
+	(*RefUpdates)(nil),           // 12: packhorse.internal.v1.RefUpdates
+	(*RefUpdate)(nil),            // 13: packhorse.internal.v1.RefUpdate
+	(*DataPathRequest)(nil),      // 14: packhorse.internal.v1.DataPathRequest
+	(*End)(nil),                  // 15: packhorse.internal.v1.End
+	(*Outcome)(nil),              // 16: packhorse.internal.v1.Outcome
+	(*durationpb.Duration)(nil),  // 17: google.protobuf.Duration
+	(*v1.Fault)(nil),             // 18: packhorse.v1.Fault
 }
 var file_packhorse_internal_v1_session_proto_depIdxs = []int32{
-	2,  // 0: packhorse.internal.v1.AdvertiseRequest.start:type_name -> packhorse.internal.v1.AdvertiseStart
-	14, // 1: packhorse.internal.v1.AdvertiseRequest.data_path:type_name -> packhorse.internal.v1.DataPath
-	0,  // 2: packhorse.internal.v1.AdvertiseStart.session:type_name -> packhorse.internal.v1.Session
-	17, // 3: packhorse.internal.v1.AdvertiseResponse.part:type_name -> packhorse.internal.v1.ResponsePart
-	5,  // 4: packhorse.internal.v1.UploadPackRequest.start:type_name -> packhorse.internal.v1.UploadPackStart
-	6,  // 5: packhorse.internal.v1.UploadPackRequest.data:type_name -> packhorse.internal.v1.RequestData
-	14, // 6: packhorse.internal.v1.UploadPackRequest.data_path:type_name -> packhorse.internal.v1.DataPath
-	0,  // 7: packhorse.internal.v1.UploadPackStart.session:type_name -> packhorse.internal.v1.Session
-	6,  // 8: packhorse.internal.v1.UploadPackStart.data:type_name -> packhorse.internal.v1.RequestData
-	17, // 9: packhorse.internal.v1.UploadPackResponse.part:type_name -> packhorse.internal.v1.ResponsePart
-	0,  // 10: packhorse.internal.v1.UnarySessionRequest.session:type_name -> packhorse.internal.v1.Session
-	21, // 11: packhorse.internal.v1.UnarySessionResponse.end:type_name -> packhorse.internal.v1.End
-	11, // 12: packhorse.internal.v1.ReceivePackRequest.start:type_name -> packhorse.internal.v1.ReceivePackStart
-	6,  // 13: packhorse.internal.v1.ReceivePackRequest.data:type_name -> packhorse.internal.v1.RequestData
-	14, // 14: packhorse.internal.v1.ReceivePackRequest.data_path:type_name -> packhorse.internal.v1.DataPath
-	0,  // 15: packhorse.internal.v1.ReceivePackStart.session:type_name -> packhorse.internal.v1.Session
-	12, // 16: packhorse.internal.v1.ReceivePackStart.pusher:type_name -> packhorse.internal.v1.Pusher
-	17, // 17: packhorse.internal.v1.ReceivePackResponse.part:type_name -> packhorse.internal.v1.ResponsePart
-	15, // 18: packhorse.internal.v1.DataPath.side_channel:type_name -> packhorse.internal.v1.SideChannel
-	16, // 19: packhorse.internal.v1.DataPath.in_band:type_name -> packhorse.internal.v1.InBand
-	20, // 20: packhorse.internal.v1.ResponsePart.data_path_request:type_name -> packhorse.internal.v1.DataPathRequest
-	21, // 21: packhorse.internal.v1.ResponsePart.end:type_name -> packhorse.internal.v1.End
-	18, // 22: packhorse.internal.v1.ResponsePart.updates:type_name -> packhorse.internal.v1.RefUpdates
-	23, // 23: packhorse.internal.v1.ResponsePart.staleness:type_name -> google.protobuf.Duration
-	19, // 24: packhorse.internal.v1.RefUpdates.updates:type_name -> packhorse.internal.v1.RefUpdate
-	22, // 25: packhorse.internal.v1.End.outcome:type_name -> packhorse.internal.v1.Outcome
-	24, // 26: packhorse.internal.v1.End.fault:type_name -> packhorse.v1.Fault
-	1,  // 27: packhorse.internal.v1.SessionService.Advertise:input_type -> packhorse.internal.v1.AdvertiseRequest
-	4,  // 28: packhorse.internal.v1.SessionService.UploadPack:input_type -> packhorse.internal.v1.UploadPackRequest
-	8,  // 29: packhorse.internal.v1.SessionService.UnarySession:input_type -> packhorse.internal.v1.UnarySessionRequest
-	10, // 30: packhorse.internal.v1.SessionService.ReceivePack:input_type -> packhorse.internal.v1.ReceivePackRequest
-	3,  // 31: packhorse.internal.v1.SessionService.Advertise:output_type -> packhorse.internal.v1.AdvertiseResponse
-	7,  // 32: packhorse.internal.v1.SessionService.UploadPack:output_type -> packhorse.internal.v1.UploadPackResponse
-	9,  // 33: packhorse.internal.v1.SessionService.UnarySession:output_type -> packhorse.internal.v1.UnarySessionResponse
-	13, // 34: packhorse.internal.v1.SessionService.ReceivePack:output_type -> packhorse.internal.v1.ReceivePackResponse
-	31, // [31:35] is the sub-list for method output_type
-	27, // [27:31] is the sub-list for method input_type
-	27, // [27:27] is the sub-list for extension type_name
-	27, // [27:27] is the sub-list for extension extendee
-	0,  // [0:27] is the sub-list for field type_name
+	2,  // 0: packhorse.internal.v1.SessionRequest.start:type_name -> packhorse.internal.v1.SessionStart
+	5,  // 1: packhorse.internal.v1.SessionRequest.data:type_name -> packhorse.internal.v1.RequestData
+	8,  // 2: packhorse.internal.v1.SessionRequest.data_path:type_name -> packhorse.internal.v1.DataPath
+	0,  // 3: packhorse.internal.v1.SessionStart.session:type_name -> packhorse.internal.v1.Session
+	5,  // 4: packhorse.internal.v1.SessionStart.data:type_name -> packhorse.internal.v1.RequestData
+	3,  // 5: packhorse.internal.v1.SessionStart.pusher:type_name -> packhorse.internal.v1.Pusher
+	4,  // 6: packhorse.internal.v1.SessionStart.object:type_name -> packhorse.internal.v1.LFSObject
+	0,  // 7: packhorse.internal.v1.UnarySessionRequest.session:type_name -> packhorse.internal.v1.Session
+	15, // 8: packhorse.internal.v1.UnarySessionResponse.end:type_name -> packhorse.internal.v1.End
+	9,  // 9: packhorse.internal.v1.DataPath.side_channel:type_name -> packhorse.internal.v1.SideChannel
+	10, // 10: packhorse.internal.v1.DataPath.in_band:type_name -> packhorse.internal.v1.InBand
+	14, // 11: packhorse.internal.v1.SessionResponse.data_path_request:type_name -> packhorse.internal.v1.DataPathRequest
+	15, // 12: packhorse.internal.v1.SessionResponse.end:type_name -> packhorse.internal.v1.End
+	12, // 13: packhorse.internal.v1.SessionResponse.updates:type_name -> packhorse.internal.v1.RefUpdates
+	17, // 14: packhorse.internal.v1.SessionResponse.staleness:type_name -> google.protobuf.Duration
+	13, // 15: packhorse.internal.v1.RefUpdates.updates:type_name -> packhorse.internal.v1.RefUpdate
+	16, // 16: packhorse.internal.v1.End.outcome:type_name -> packhorse.internal.v1.Outcome
+	18, // 17: packhorse.internal.v1.End.fault:type_name -> packhorse.v1.Fault
+	1,  // 18: packhorse.internal.v1.SessionService.Advertise:input_type -> packhorse.internal.v1.SessionRequest
+	1,  // 19: packhorse.internal.v1.SessionService.UploadPack:input_type -> packhorse.internal.v1.SessionRequest
+	6,  // 20: packhorse.internal.v1.SessionService.UnarySession:input_type -> packhorse.internal.v1.UnarySessionRequest
+	1,  // 21: packhorse.internal.v1.SessionService.ReceivePack:input_type -> packhorse.internal.v1.SessionRequest
+	11, // 22: packhorse.internal.v1.SessionService.Advertise:output_type -> packhorse.internal.v1.SessionResponse
+	11, // 23: packhorse.internal.v1.SessionService.UploadPack:output_type -> packhorse.internal.v1.SessionResponse
+	7,  // 24: packhorse.internal.v1.SessionService.UnarySession:output_type -> packhorse.internal.v1.UnarySessionResponse
+	11, // 25: packhorse.internal.v1.SessionService.ReceivePack:output_type -> packhorse.internal.v1.SessionResponse
+	22, // [22:26] is the sub-list for method output_type
+	18, // [18:22] is the sub-list for method input_type
+	18, // [18:18] is the sub-list for extension type_name
+	18, // [18:18] is the sub-list for extension extendee
+	0,  // [0:18] is the sub-list for field type_name
 }
 
 func init() { file_packhorse_internal_v1_session_proto_init() }
@@ -1781,31 +1417,22 @@ func file_packhorse_internal_v1_session_proto_init() {
 		return
 	}
 	file_packhorse_internal_v1_session_proto_msgTypes[1].OneofWrappers = []any{
-		(*AdvertiseRequest_Start)(nil),
-		(*AdvertiseRequest_DataPath)(nil),
+		(*SessionRequest_Start)(nil),
+		(*SessionRequest_Data)(nil),
+		(*SessionRequest_DataPath)(nil),
 	}
-	file_packhorse_internal_v1_session_proto_msgTypes[4].OneofWrappers = []any{
-		(*UploadPackRequest_Start)(nil),
-		(*UploadPackRequest_Data)(nil),
-		(*UploadPackRequest_DataPath)(nil),
-	}
-	file_packhorse_internal_v1_session_proto_msgTypes[8].OneofWrappers = []any{}
-	file_packhorse_internal_v1_session_proto_msgTypes[10].OneofWrappers = []any{
-		(*ReceivePackRequest_Start)(nil),
-		(*ReceivePackRequest_Data)(nil),
-		(*ReceivePackRequest_DataPath)(nil),
-	}
-	file_packhorse_internal_v1_session_proto_msgTypes[14].OneofWrappers = []any{
+	file_packhorse_internal_v1_session_proto_msgTypes[6].OneofWrappers = []any{}
+	file_packhorse_internal_v1_session_proto_msgTypes[8].OneofWrappers = []any{
 		(*DataPath_SideChannel)(nil),
 		(*DataPath_InBand)(nil),
 	}
-	file_packhorse_internal_v1_session_proto_msgTypes[17].OneofWrappers = []any{
-		(*ResponsePart_Length)(nil),
-		(*ResponsePart_Data)(nil),
-		(*ResponsePart_DataPathRequest)(nil),
-		(*ResponsePart_End)(nil),
-		(*ResponsePart_Updates)(nil),
-		(*ResponsePart_Staleness)(nil),
+	file_packhorse_internal_v1_session_proto_msgTypes[11].OneofWrappers = []any{
+		(*SessionResponse_Length)(nil),
+		(*SessionResponse_Data)(nil),
+		(*SessionResponse_DataPathRequest)(nil),
+		(*SessionResponse_End)(nil),
+		(*SessionResponse_Updates)(nil),
+		(*SessionResponse_Staleness)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -1813,7 +1440,7 @@ func file_packhorse_internal_v1_session_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_packhorse_internal_v1_session_proto_rawDesc), len(file_packhorse_internal_v1_session_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   23,
+			NumMessages:   17,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

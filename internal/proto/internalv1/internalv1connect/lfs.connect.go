@@ -50,10 +50,10 @@ type LFSServiceClient interface {
 	// Batch returns the states of objects before their transfer.
 	Batch(context.Context, *connect.Request[internalv1.BatchRequest]) (*connect.Response[internalv1.BatchResponse], error)
 	// Download sends an object, or a part of it. NOT_FOUND if the repository does not have the object.
-	Download(context.Context) *connect.BidiStreamForClient[internalv1.DownloadRequest, internalv1.DownloadResponse]
+	Download(context.Context) *connect.BidiStreamForClient[internalv1.SessionRequest, internalv1.SessionResponse]
 	// Upload receives an object, or a part of it. The gateway sends nothing of the content until the node asks for a data path, as in
 	// ReceivePack. The node does not ask if it has the object already. The response has no data: End.object_bytes is the result.
-	Upload(context.Context) *connect.BidiStreamForClient[internalv1.UploadRequest, internalv1.UploadResponse]
+	Upload(context.Context) *connect.BidiStreamForClient[internalv1.SessionRequest, internalv1.SessionResponse]
 	// Part returns how many bytes of an object an interrupted upload has left.
 	Part(context.Context, *connect.Request[internalv1.PartRequest]) (*connect.Response[internalv1.PartResponse], error)
 	// Locks makes, lists or removes locks.
@@ -77,13 +77,13 @@ func NewLFSServiceClient(httpClient connect.HTTPClient, baseURL string, opts ...
 			connect.WithSchema(lFSServiceMethods.ByName("Batch")),
 			connect.WithClientOptions(opts...),
 		),
-		download: connect.NewClient[internalv1.DownloadRequest, internalv1.DownloadResponse](
+		download: connect.NewClient[internalv1.SessionRequest, internalv1.SessionResponse](
 			httpClient,
 			baseURL+LFSServiceDownloadProcedure,
 			connect.WithSchema(lFSServiceMethods.ByName("Download")),
 			connect.WithClientOptions(opts...),
 		),
-		upload: connect.NewClient[internalv1.UploadRequest, internalv1.UploadResponse](
+		upload: connect.NewClient[internalv1.SessionRequest, internalv1.SessionResponse](
 			httpClient,
 			baseURL+LFSServiceUploadProcedure,
 			connect.WithSchema(lFSServiceMethods.ByName("Upload")),
@@ -107,8 +107,8 @@ func NewLFSServiceClient(httpClient connect.HTTPClient, baseURL string, opts ...
 // lFSServiceClient implements LFSServiceClient.
 type lFSServiceClient struct {
 	batch    *connect.Client[internalv1.BatchRequest, internalv1.BatchResponse]
-	download *connect.Client[internalv1.DownloadRequest, internalv1.DownloadResponse]
-	upload   *connect.Client[internalv1.UploadRequest, internalv1.UploadResponse]
+	download *connect.Client[internalv1.SessionRequest, internalv1.SessionResponse]
+	upload   *connect.Client[internalv1.SessionRequest, internalv1.SessionResponse]
 	part     *connect.Client[internalv1.PartRequest, internalv1.PartResponse]
 	locks    *connect.Client[internalv1.LocksRequest, internalv1.LocksResponse]
 }
@@ -119,12 +119,12 @@ func (c *lFSServiceClient) Batch(ctx context.Context, req *connect.Request[inter
 }
 
 // Download calls packhorse.internal.v1.LFSService.Download.
-func (c *lFSServiceClient) Download(ctx context.Context) *connect.BidiStreamForClient[internalv1.DownloadRequest, internalv1.DownloadResponse] {
+func (c *lFSServiceClient) Download(ctx context.Context) *connect.BidiStreamForClient[internalv1.SessionRequest, internalv1.SessionResponse] {
 	return c.download.CallBidiStream(ctx)
 }
 
 // Upload calls packhorse.internal.v1.LFSService.Upload.
-func (c *lFSServiceClient) Upload(ctx context.Context) *connect.BidiStreamForClient[internalv1.UploadRequest, internalv1.UploadResponse] {
+func (c *lFSServiceClient) Upload(ctx context.Context) *connect.BidiStreamForClient[internalv1.SessionRequest, internalv1.SessionResponse] {
 	return c.upload.CallBidiStream(ctx)
 }
 
@@ -143,10 +143,10 @@ type LFSServiceHandler interface {
 	// Batch returns the states of objects before their transfer.
 	Batch(context.Context, *connect.Request[internalv1.BatchRequest]) (*connect.Response[internalv1.BatchResponse], error)
 	// Download sends an object, or a part of it. NOT_FOUND if the repository does not have the object.
-	Download(context.Context, *connect.BidiStream[internalv1.DownloadRequest, internalv1.DownloadResponse]) error
+	Download(context.Context, *connect.BidiStream[internalv1.SessionRequest, internalv1.SessionResponse]) error
 	// Upload receives an object, or a part of it. The gateway sends nothing of the content until the node asks for a data path, as in
 	// ReceivePack. The node does not ask if it has the object already. The response has no data: End.object_bytes is the result.
-	Upload(context.Context, *connect.BidiStream[internalv1.UploadRequest, internalv1.UploadResponse]) error
+	Upload(context.Context, *connect.BidiStream[internalv1.SessionRequest, internalv1.SessionResponse]) error
 	// Part returns how many bytes of an object an interrupted upload has left.
 	Part(context.Context, *connect.Request[internalv1.PartRequest]) (*connect.Response[internalv1.PartResponse], error)
 	// Locks makes, lists or removes locks.
@@ -215,11 +215,11 @@ func (UnimplementedLFSServiceHandler) Batch(context.Context, *connect.Request[in
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("packhorse.internal.v1.LFSService.Batch is not implemented"))
 }
 
-func (UnimplementedLFSServiceHandler) Download(context.Context, *connect.BidiStream[internalv1.DownloadRequest, internalv1.DownloadResponse]) error {
+func (UnimplementedLFSServiceHandler) Download(context.Context, *connect.BidiStream[internalv1.SessionRequest, internalv1.SessionResponse]) error {
 	return connect.NewError(connect.CodeUnimplemented, errors.New("packhorse.internal.v1.LFSService.Download is not implemented"))
 }
 
-func (UnimplementedLFSServiceHandler) Upload(context.Context, *connect.BidiStream[internalv1.UploadRequest, internalv1.UploadResponse]) error {
+func (UnimplementedLFSServiceHandler) Upload(context.Context, *connect.BidiStream[internalv1.SessionRequest, internalv1.SessionResponse]) error {
 	return connect.NewError(connect.CodeUnimplemented, errors.New("packhorse.internal.v1.LFSService.Upload is not implemented"))
 }
 

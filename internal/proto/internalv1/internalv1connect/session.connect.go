@@ -50,16 +50,16 @@ const (
 // SessionServiceClient is a client for the packhorse.internal.v1.SessionService service.
 type SessionServiceClient interface {
 	// Advertise begins a session (gitprotocol-http(5), "Discovering References"; without the line that names the service).
-	Advertise(context.Context) *connect.BidiStreamForClient[internalv1.AdvertiseRequest, internalv1.AdvertiseResponse]
+	Advertise(context.Context) *connect.BidiStreamForClient[internalv1.SessionRequest, internalv1.SessionResponse]
 	// UploadPack answers one request of a fetch session.
-	UploadPack(context.Context) *connect.BidiStreamForClient[internalv1.UploadPackRequest, internalv1.UploadPackResponse]
+	UploadPack(context.Context) *connect.BidiStreamForClient[internalv1.SessionRequest, internalv1.SessionResponse]
 	// UnarySession is Advertise or UploadPack with one message each way, for a response that is likely to be short, such as ls-refs with a
 	// few refs. It takes a third of the time.
 	UnarySession(context.Context, *connect.Request[internalv1.UnarySessionRequest]) (*connect.Response[internalv1.UnarySessionResponse], error)
 	// ReceivePack receives a push. The gateway sends nothing of the client's request until the node asks for a data path. The request takes
 	// that data path, and the response takes the call. On a side channel, an END frame with a status other than 0 means that the client's
-	// request is incomplete. If the call ends without ResponsePart.end, refs may or may not have changed.
-	ReceivePack(context.Context) *connect.BidiStreamForClient[internalv1.ReceivePackRequest, internalv1.ReceivePackResponse]
+	// request is incomplete. If the call ends without SessionResponse.end, refs may or may not have changed.
+	ReceivePack(context.Context) *connect.BidiStreamForClient[internalv1.SessionRequest, internalv1.SessionResponse]
 }
 
 // NewSessionServiceClient constructs a client for the packhorse.internal.v1.SessionService service.
@@ -73,13 +73,13 @@ func NewSessionServiceClient(httpClient connect.HTTPClient, baseURL string, opts
 	baseURL = strings.TrimRight(baseURL, "/")
 	sessionServiceMethods := internalv1.File_packhorse_internal_v1_session_proto.Services().ByName("SessionService").Methods()
 	return &sessionServiceClient{
-		advertise: connect.NewClient[internalv1.AdvertiseRequest, internalv1.AdvertiseResponse](
+		advertise: connect.NewClient[internalv1.SessionRequest, internalv1.SessionResponse](
 			httpClient,
 			baseURL+SessionServiceAdvertiseProcedure,
 			connect.WithSchema(sessionServiceMethods.ByName("Advertise")),
 			connect.WithClientOptions(opts...),
 		),
-		uploadPack: connect.NewClient[internalv1.UploadPackRequest, internalv1.UploadPackResponse](
+		uploadPack: connect.NewClient[internalv1.SessionRequest, internalv1.SessionResponse](
 			httpClient,
 			baseURL+SessionServiceUploadPackProcedure,
 			connect.WithSchema(sessionServiceMethods.ByName("UploadPack")),
@@ -91,7 +91,7 @@ func NewSessionServiceClient(httpClient connect.HTTPClient, baseURL string, opts
 			connect.WithSchema(sessionServiceMethods.ByName("UnarySession")),
 			connect.WithClientOptions(opts...),
 		),
-		receivePack: connect.NewClient[internalv1.ReceivePackRequest, internalv1.ReceivePackResponse](
+		receivePack: connect.NewClient[internalv1.SessionRequest, internalv1.SessionResponse](
 			httpClient,
 			baseURL+SessionServiceReceivePackProcedure,
 			connect.WithSchema(sessionServiceMethods.ByName("ReceivePack")),
@@ -102,19 +102,19 @@ func NewSessionServiceClient(httpClient connect.HTTPClient, baseURL string, opts
 
 // sessionServiceClient implements SessionServiceClient.
 type sessionServiceClient struct {
-	advertise    *connect.Client[internalv1.AdvertiseRequest, internalv1.AdvertiseResponse]
-	uploadPack   *connect.Client[internalv1.UploadPackRequest, internalv1.UploadPackResponse]
+	advertise    *connect.Client[internalv1.SessionRequest, internalv1.SessionResponse]
+	uploadPack   *connect.Client[internalv1.SessionRequest, internalv1.SessionResponse]
 	unarySession *connect.Client[internalv1.UnarySessionRequest, internalv1.UnarySessionResponse]
-	receivePack  *connect.Client[internalv1.ReceivePackRequest, internalv1.ReceivePackResponse]
+	receivePack  *connect.Client[internalv1.SessionRequest, internalv1.SessionResponse]
 }
 
 // Advertise calls packhorse.internal.v1.SessionService.Advertise.
-func (c *sessionServiceClient) Advertise(ctx context.Context) *connect.BidiStreamForClient[internalv1.AdvertiseRequest, internalv1.AdvertiseResponse] {
+func (c *sessionServiceClient) Advertise(ctx context.Context) *connect.BidiStreamForClient[internalv1.SessionRequest, internalv1.SessionResponse] {
 	return c.advertise.CallBidiStream(ctx)
 }
 
 // UploadPack calls packhorse.internal.v1.SessionService.UploadPack.
-func (c *sessionServiceClient) UploadPack(ctx context.Context) *connect.BidiStreamForClient[internalv1.UploadPackRequest, internalv1.UploadPackResponse] {
+func (c *sessionServiceClient) UploadPack(ctx context.Context) *connect.BidiStreamForClient[internalv1.SessionRequest, internalv1.SessionResponse] {
 	return c.uploadPack.CallBidiStream(ctx)
 }
 
@@ -124,23 +124,23 @@ func (c *sessionServiceClient) UnarySession(ctx context.Context, req *connect.Re
 }
 
 // ReceivePack calls packhorse.internal.v1.SessionService.ReceivePack.
-func (c *sessionServiceClient) ReceivePack(ctx context.Context) *connect.BidiStreamForClient[internalv1.ReceivePackRequest, internalv1.ReceivePackResponse] {
+func (c *sessionServiceClient) ReceivePack(ctx context.Context) *connect.BidiStreamForClient[internalv1.SessionRequest, internalv1.SessionResponse] {
 	return c.receivePack.CallBidiStream(ctx)
 }
 
 // SessionServiceHandler is an implementation of the packhorse.internal.v1.SessionService service.
 type SessionServiceHandler interface {
 	// Advertise begins a session (gitprotocol-http(5), "Discovering References"; without the line that names the service).
-	Advertise(context.Context, *connect.BidiStream[internalv1.AdvertiseRequest, internalv1.AdvertiseResponse]) error
+	Advertise(context.Context, *connect.BidiStream[internalv1.SessionRequest, internalv1.SessionResponse]) error
 	// UploadPack answers one request of a fetch session.
-	UploadPack(context.Context, *connect.BidiStream[internalv1.UploadPackRequest, internalv1.UploadPackResponse]) error
+	UploadPack(context.Context, *connect.BidiStream[internalv1.SessionRequest, internalv1.SessionResponse]) error
 	// UnarySession is Advertise or UploadPack with one message each way, for a response that is likely to be short, such as ls-refs with a
 	// few refs. It takes a third of the time.
 	UnarySession(context.Context, *connect.Request[internalv1.UnarySessionRequest]) (*connect.Response[internalv1.UnarySessionResponse], error)
 	// ReceivePack receives a push. The gateway sends nothing of the client's request until the node asks for a data path. The request takes
 	// that data path, and the response takes the call. On a side channel, an END frame with a status other than 0 means that the client's
-	// request is incomplete. If the call ends without ResponsePart.end, refs may or may not have changed.
-	ReceivePack(context.Context, *connect.BidiStream[internalv1.ReceivePackRequest, internalv1.ReceivePackResponse]) error
+	// request is incomplete. If the call ends without SessionResponse.end, refs may or may not have changed.
+	ReceivePack(context.Context, *connect.BidiStream[internalv1.SessionRequest, internalv1.SessionResponse]) error
 }
 
 // NewSessionServiceHandler builds an HTTP handler from the service implementation. It returns the
@@ -193,11 +193,11 @@ func NewSessionServiceHandler(svc SessionServiceHandler, opts ...connect.Handler
 // UnimplementedSessionServiceHandler returns CodeUnimplemented from all methods.
 type UnimplementedSessionServiceHandler struct{}
 
-func (UnimplementedSessionServiceHandler) Advertise(context.Context, *connect.BidiStream[internalv1.AdvertiseRequest, internalv1.AdvertiseResponse]) error {
+func (UnimplementedSessionServiceHandler) Advertise(context.Context, *connect.BidiStream[internalv1.SessionRequest, internalv1.SessionResponse]) error {
 	return connect.NewError(connect.CodeUnimplemented, errors.New("packhorse.internal.v1.SessionService.Advertise is not implemented"))
 }
 
-func (UnimplementedSessionServiceHandler) UploadPack(context.Context, *connect.BidiStream[internalv1.UploadPackRequest, internalv1.UploadPackResponse]) error {
+func (UnimplementedSessionServiceHandler) UploadPack(context.Context, *connect.BidiStream[internalv1.SessionRequest, internalv1.SessionResponse]) error {
 	return connect.NewError(connect.CodeUnimplemented, errors.New("packhorse.internal.v1.SessionService.UploadPack is not implemented"))
 }
 
@@ -205,6 +205,6 @@ func (UnimplementedSessionServiceHandler) UnarySession(context.Context, *connect
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("packhorse.internal.v1.SessionService.UnarySession is not implemented"))
 }
 
-func (UnimplementedSessionServiceHandler) ReceivePack(context.Context, *connect.BidiStream[internalv1.ReceivePackRequest, internalv1.ReceivePackResponse]) error {
+func (UnimplementedSessionServiceHandler) ReceivePack(context.Context, *connect.BidiStream[internalv1.SessionRequest, internalv1.SessionResponse]) error {
 	return connect.NewError(connect.CodeUnimplemented, errors.New("packhorse.internal.v1.SessionService.ReceivePack is not implemented"))
 }
