@@ -38,7 +38,7 @@ const rules = `
 	operations/doctor: gateway/... mirror/... node/... store/... proto/... server/...
 	server:         fault/... schedule/... git/... transport/... lfs/... search/... proto/... client node/... gateway/...
 	server:         mirror/... store/... operations/...
-	bench:          git/... proto/... client store/bucket operations/accesslog server/cli gateway/resolve
+	bench:          git/... proto/... client store/bucket operations/accesslog server/cli
 	client:         proto/... transport/unaryhttp schedule/retry
 	cmd:            server/... search/... bench/...
 `
@@ -81,7 +81,7 @@ var rooms = map[string][]string{
 	"golang.org/x/crypto/ssh":                                   {"gateway/...", "mirror/origin", "server/roles"},
 	"github.com/coreos/go-systemd/...":                          {"server/roles"},
 	"github.com/pires/go-proxyproto":                            {"transport/clientaddr"},
-	"github.com/gomodule/redigo/...":                            {"gateway/resolve", "bench/search"},
+	"github.com/gomodule/redigo/...":                            {"gateway/resolve"},
 	"github.com/minio/...":                                      {"store/bucket"},
 	"github.com/go-jose/...":                                    {"gateway/auth", "mirror/origin"},
 	"github.com/cespare/xxhash/...":                             {"gateway/router"},

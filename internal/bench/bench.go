@@ -130,6 +130,8 @@ var removedFlags = map[string]string{
 	"tls-ca":      noTLS,
 	"tls-cert":    noTLS,
 	"tls-key":     noTLS,
+	"api":         "the JSON API is measured, and zoekt-webserver with --peer",
+	"resolve":     "\"go test -bench Resolve ./internal/gateway/resolve\" measures look-ups",
 	"again":       "standstills of the machine are not detected; compare servers in more --turns",
 }
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"slices"
 	"strconv"
 	"strings"
@@ -132,11 +133,13 @@ type server struct {
 	paths    []string
 	requests [][]byte // as paths
 
-	latency []loadgen.Samples // by path
-	failed  []int             // by path
-	sent    loadgen.Sent      // late, elapsed and failures of all turns
-	ideal   loadgen.Samples
-	cpu     time.Duration // of the generator
+	latency  []loadgen.Samples // by path
+	failed   []int             // by path
+	late     loadgen.Samples
+	failures loadgen.Failures
+	elapsed  time.Duration
+	ideal    loadgen.Samples
+	cpu      time.Duration // of the generator
 }
 
 // servers checks the flags.
@@ -186,12 +189,16 @@ func (o *options) servers(urls []string) ([]*server, error) {
 			return nil, errors.New("bad URL: want http://, because this command does not measure TLS")
 		}
 		s := &server{target: t, paths: paths, latency: make([]loadgen.Samples, len(o.weights)),
-			failed: make([]int, len(o.weights)), sent: loadgen.Sent{Failures: &loadgen.Failures{}}}
+			failed: make([]int, len(o.weights))}
 		if len(paths) == 0 {
 			s.paths = []string{max(t.Path, "/")}
 		}
 		for _, path := range s.paths {
-			s.requests = append(s.requests, t.Plain(path, o.keep))
+			header := "User-Agent: packhorse-bench\r\nAccept: */*\r\n"
+			if !o.keep {
+				header += "Connection: close\r\n"
+			}
+			s.requests = append(s.requests, t.Encode(http.MethodGet, path, header, nil))
 		}
 		servers = append(servers, s)
 	}
@@ -237,14 +244,14 @@ func (o *options) run(ctx context.Context, env loadgen.Env, servers []*server) e
 
 // turn sends a part of the requests to a server. All servers get the same requests.
 func (o *options) turn(ctx context.Context, s *server, n int) error {
-	rate := o.rate
-	if rate == 0 {
-		rate = 1 // a closed loop uses the paths of the arrivals, and ignores their times
+	arrivals := func() *loadgen.Arrivals {
+		return loadgen.NewArrivals(o.rate, o.arrivals == "constant", o.seed+uint64(n)<<32, o.weights)
 	}
-	load := &loadgen.Sender{Target: s.target, Requests: s.requests, Open: o.rate > 0, Conns: o.clients, Keep: o.keep,
-		Arrivals: loadgen.NewArrivals(rate, o.arrivals == "constant", o.seed+uint64(n)<<32, o.weights),
-		Duration: o.duration / time.Duration(o.turns), Timeout: o.timeout, Check: loadgen.CheckStatus,
-		Urgent: true} // without the higher priority it waits for a CPU like other processes, which Late shows
+	load := loadgen.Repeat(s.target, nil, nil, o.timeout)
+	load.Next = func(i int) []byte { return s.requests[i] }
+	load.Conns, load.Close, load.Arrivals = o.clients, !o.keep, arrivals()
+	load.Duration = o.duration / time.Duration(o.turns)
+	load.Urgent = true // otherwise it waits for a CPU like other processes, which Late shows
 	if o.count > 0 {
 		load.Count, load.Duration = o.count/o.turns, 0
 		if n < o.count%o.turns {
@@ -252,22 +259,26 @@ func (o *options) turn(ctx context.Context, s *server, n int) error {
 		}
 	}
 	cpu := loadgen.OwnCPU()
-	sent, err := load.Run(ctx)
+	out, err := load.Run(ctx)
 	if err != nil {
 		return err
 	}
 	s.cpu += loadgen.OwnCPU() - cpu
-	for _, a := range sent.Answers {
+	for _, a := range out.Answers {
 		s.latency[a.Request] = append(s.latency[a.Request], a.Took)
 	}
-	for i, n := range sent.Failed {
+	for i, n := range out.Failed {
 		s.failed[i] += n
 	}
-	s.sent.Late = append(s.sent.Late, sent.Late...)
-	s.sent.Elapsed += sent.Elapsed
-	s.sent.Failures.Join(sent.Failures)
+	s.late = append(s.late, out.Late...)
+	s.elapsed += out.Elapsed
+	s.failures.Join(out.Failures)
 	if o.workers > 0 {
-		s.ideal = append(s.ideal, ideal(sent.Dues, o.workers, o.service)...)
+		var due []time.Duration
+		for same := arrivals(); len(due) < len(out.Answers)+out.Failures.Count(); {
+			due = append(due, same.Next().Due)
+		}
+		s.ideal = append(s.ideal, ideal(due, o.workers, o.service)...)
 	}
 	return nil
 }
@@ -298,8 +309,8 @@ func (o *options) report(env loadgen.Env, servers []*server) error {
 		if len(servers) > 1 && r.Failures > 0 {
 			fmt.Fprintf(env.Stderr, "%s:\n", r.URL)
 		}
-		s.sent.Failures.Print(env.Stderr)
-		all.Join(s.sent.Failures)
+		s.failures.Print(env.Stderr)
+		all.Join(&s.failures)
 		rows = append(rows, r)
 	}
 	var err error
@@ -320,10 +331,10 @@ func (o *options) report(env loadgen.Env, servers []*server) error {
 func (o *options) summarize(s *server) *report {
 	all := slices.Concat(s.latency...)
 	r := &report{URL: s.target.String(), Arrivals: "closed", Rate: o.rate, Seed: o.seed, Requests: len(all),
-		Failures: s.sent.Failures.Count(), Latency: all.Stats(), Turns: o.turns,
-		RequestsPerS: loadgen.Round(loadgen.Rate(float64(len(all)), 1, s.sent.Elapsed), 2)}
+		Failures: s.failures.Count(), Latency: all.Stats(), Turns: o.turns,
+		RequestsPerS: loadgen.Round(loadgen.Rate(float64(len(all)), 1, s.elapsed), 2)}
 	if o.rate > 0 {
-		r.Arrivals, r.Late = o.arrivals, s.sent.Late.Summarize().P99
+		r.Arrivals, r.Late = o.arrivals, s.late.Summarize().P99
 	}
 	for i, path := range s.paths {
 		if len(s.paths) > 1 {

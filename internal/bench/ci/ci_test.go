@@ -101,7 +101,7 @@ func TestCIWithoutPath(t *testing.T) {
 	before := repo.Git("for-each-ref")
 	url, out, errs, err := peer(t, root)+"/demo.git", "", "", error(nil)
 	for _, duration := range patience {
-		out, errs, err = benchtest.Run(t, t.Context(), "ci", url, "--profile", "mixed", "--runners", "5", "--jobs", "5",
+		out, errs, err = benchtest.Run(t, t.Context(), "ci", url, "--profile", "mixed", "--runners", "10", "--jobs", "5",
 			"--every", "500ms",
 			"--duration", duration)
 		if err != nil || strings.Contains(out, "gitlab-no-tags") {

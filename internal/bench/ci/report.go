@@ -88,7 +88,7 @@ func newCIReport(o *ciOptions, c *ciResult) *ciReport {
 	r.Job, r.First = took.Summarize(), first.Summarize()
 	r.MB, r.MBPerS = loadgen.Round(float64(bytes)/1e6, 3), loadgen.Round(loadgen.Rate(float64(bytes), 1e6, c.elapsed), 2)
 	if c.small != nil {
-		r.Small = c.small.Latency.Summarize()
+		r.Small = c.small.Latency().Summarize()
 		r.Errors += c.small.Failures.Count()
 	}
 	if n := float64(len(c.jobs)); n > 0 {

@@ -143,7 +143,7 @@ func (c *crew) serve(ctx context.Context, r *runner, job fleet.Job) {
 		err := r.job(ctx, job)
 		done := doneJob{took: time.Since(begun), bytes: r.received.Load() - received,
 			tool: r.machine.Tool, fresh: fresh}
-		if !r.began.IsZero() {
+		if job.First && !r.began.IsZero() {
 			done.first = r.began.Sub(begun)
 		}
 		if err != nil && ctx.Err() == nil {
@@ -266,9 +266,10 @@ func (o *ciOptions) measure(ctx context.Context, env loadgen.Env, s *scene) (*ci
 
 	var watchers sync.WaitGroup
 	var probed error
-	probe := &loadgen.Pings{Target: s.target, Request: s.target.Post("git-upload-pack", "",
-		gitload.LsRefs(s.caps.Format, s.branch)), Timeout: s.timeout,
-		Conns: 4, Rate: ciProbeRate, Duration: o.common.Duration, Urgent: true}
+	probe := loadgen.Repeat(s.target, s.target.Post("git-upload-pack", "", gitload.LsRefs(s.caps.Format, s.branch)), nil,
+		s.timeout)
+	probe.Conns, probe.Arrivals, probe.Duration = 4, loadgen.FixedRate(ciProbeRate), o.common.Duration
+	probe.Connect, probe.Urgent = true, true
 	watchers.Go(func() { result.small, probed = probe.Run(ctx) })
 	err = c.pipelines(ctx, o, scraper)
 	if err == nil {

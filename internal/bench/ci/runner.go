@@ -9,7 +9,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -17,7 +16,6 @@ import (
 	"github.com/packhorse-git/packhorse/internal/bench/gitload"
 	"github.com/packhorse-git/packhorse/internal/bench/loadgen"
 	"github.com/packhorse-git/packhorse/internal/git"
-	"github.com/packhorse-git/packhorse/internal/git/pktline"
 )
 
 // runner is one working machine of the fleet. One goroutine uses it.
@@ -26,18 +24,15 @@ type runner struct {
 	machine  *fleet.Machine
 	fresh    float64
 	received atomic.Int64
-	conn     *loadgen.Conn
+	conn     *loadgen.Conn // of the current job
 
 	zip    *gzip.Writer
 	zipped bytes.Buffer
-	answer []byte
 
 	data func([]byte) // receives the pack's bytes, if not nil
 	// called after a fetch with a pack, before the machine's state changes
 	packed  func(f *fleet.Fetch)
-	rounds  int       // of the last job
-	timed   bool      // record the time of the first byte of the pack
-	began   time.Time // that time, of the last job
+	began   time.Time // when the first byte of the pack of the last job arrived
 	fetched bool      // the last job received a pack
 }
 
@@ -48,199 +43,98 @@ const (
 	maxRounds = 100
 )
 
-// connected runs the work of one git process on its own connection, which is aborted when the context ends.
-func (r *runner) connected(ctx context.Context, do func() error) error {
-	c, err := r.scene.target.DialConn(ctx, &r.received)
-	if err != nil {
+// job runs one job on its own connection, from the connection to the last byte.
+func (r *runner) job(ctx context.Context, job fleet.Job) (err error) {
+	r.fetched, r.began = false, time.Time{}
+	if r.conn, err = r.scene.target.DialConn(ctx, &r.received, r.scene.timeout); err != nil {
 		return err
 	}
-	r.conn = c
-	defer c.Close()
-	defer context.AfterFunc(ctx, c.Abort)()
-	err = do()
+	defer r.conn.Close()
+	err = r.git(job)
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
 	return err
 }
 
-// ask sends a request and calls read for its response.
-func (r *runner) ask(ctx context.Context, request []byte, read func(b *loadgen.Body, h loadgen.Head) error) error {
-	if r.scene.timeout > 0 {
-		r.conn.SetDeadline(time.Now().Add(r.scene.timeout)) //nolint:errcheck // the write fails too
+// git does the work of git.
+func (r *runner) git(job fleet.Job) error {
+	answer, err := r.ask(r.scene.target.Discover())
+	if err == nil {
+		_, err = gitload.Advertisement(answer)
 	}
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	if _, err := r.conn.Write(request); err != nil {
-		return fmt.Errorf("sending the request: %w", err)
-	}
-	h, err := r.conn.ReadHead()
-	if err != nil {
-		return fmt.Errorf("reading the response's head: %w", err)
-	}
-	return read(r.conn.Body(h), h)
-}
-
-// small reads a response into memory. It is valid until the next one.
-func (r *runner) small(b *loadgen.Body, h loadgen.Head) error {
-	if h.Status != 200 {
-		return gitload.StatusError(b, h)
-	}
-	r.answer = r.answer[:0]
-	for {
-		p, err := b.Next(loadgen.ConnBuffer)
-		if err == io.EOF {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		if len(r.answer)+len(p) > loadgen.MaxSmall {
-			return errors.New("response too long")
-		}
-		r.answer = append(r.answer, p...)
-	}
-}
-
-// advertisement requests the server's capabilities and calls see, if not nil, for each line.
-func (r *runner) advertisement(see func(line string)) error {
-	err := r.ask(context.Background(), r.scene.target.Get("/info/refs?service=git-upload-pack"), r.small)
 	if err != nil {
 		return err
-	}
-	lines := pktline.NewReader(bytes.NewReader(r.answer))
-	v2 := false
-	for flushes := 0; flushes < 2 && !(v2 && flushes == 1); {
-		typ, line, err := lines.Line()
-		if err != nil {
-			return fmt.Errorf("reading the server's capabilities: %w", err)
-		}
-		if typ == pktline.Flush {
-			flushes++
-			continue
-		}
-		if rest, ok := strings.CutPrefix(string(line), "ERR "); ok {
-			return gitload.ServerError(loadgen.Clean([]byte(rest)))
-		}
-		if string(line) == "version 2" {
-			v2, flushes = true, 0
-		} else if see != nil && v2 {
-			see(string(line))
-		}
-	}
-	if !v2 {
-		return errors.New("the server does not support protocol v2")
-	}
-	return nil
-}
-
-// job runs one job from the connection to the last byte.
-func (r *runner) job(ctx context.Context, job fleet.Job) error {
-	r.rounds, r.fetched, r.timed, r.began = 0, false, job.First, time.Time{}
-	return r.connected(ctx, func() error {
-		if err := r.advertisement(nil); err != nil {
-			return err
-		}
-		refs, err := r.refs(ctx, job.Branch)
-		if err != nil {
-			return err
-		}
-		f, err := r.machine.Fetch(job, refs, &r.scene.caps)
-		if f == nil || err != nil {
-			return err
-		}
-		for r.rounds < maxRounds {
-			r.rounds++
-			if done, err := r.round(ctx, f); done || err != nil {
-				return err
-			}
-		}
-		return fmt.Errorf("no pack after %d rounds of negotiation", maxRounds)
-	})
-}
-
-// refs requests the refs that the tool needs.
-func (r *runner) refs(ctx context.Context, branch string) ([]fleet.Ref, error) {
-	request := r.machine.LsRefs(&r.scene.caps, branch)
-	if request == nil {
-		return nil, nil
-	}
-	if err := r.ask(ctx, r.scene.target.Post("git-upload-pack", "", request), r.small); err != nil {
-		return nil, err
 	}
 	var refs []fleet.Ref
-	all, answer := r.machine.Needs(), r.answer
-	for {
-		n, err := pktline.ParseLength(answer[:min(4, len(answer))])
-		switch {
-		case err != nil:
-			return nil, fmt.Errorf("reading the refs: %w", err)
-		case n == 0 && len(answer) == 4:
-			return refs, nil
-		case n < 4 || n > len(answer):
-			return nil, errors.New("the ref list ends without a flush")
+	if request := r.machine.LsRefs(&r.scene.caps, job.Branch); request != nil {
+		if answer, err = r.ask(r.scene.target.Post("git-upload-pack", "", request)); err != nil {
+			return err
 		}
-		id, name, _ := bytes.Cut(bytes.TrimSuffix(answer[4:n], []byte("\n")), []byte(" "))
-		name, _, _ = bytes.Cut(name, []byte(" "))
-		if all || string(name) == branch {
-			parsed, err := git.ParseObjectID(id)
-			if err != nil && string(id) != "unborn" {
-				return nil, fmt.Errorf("bad line %.80q in the ref list", loadgen.Clean(answer[4:n]))
-			} else if err == nil {
-				refs = append(refs, fleet.Ref{Name: string(name), ID: parsed})
+		list, err := gitload.ParseRefs(answer)
+		if err != nil {
+			return err
+		}
+		for _, ref := range list {
+			if !ref.Id.IsZero() { // not unborn
+				refs = append(refs, fleet.Ref{Name: ref.Name, ID: ref.Id})
 			}
 		}
-		answer = answer[n:]
 	}
+	f, err := r.machine.Fetch(job, refs, &r.scene.caps)
+	if f == nil || err != nil {
+		return err
+	}
+	for range maxRounds {
+		if done, err := r.round(f); done || err != nil {
+			return err
+		}
+	}
+	return fmt.Errorf("no pack after %d rounds of negotiation", maxRounds)
+}
+
+// ask sends a request and returns the body of its response. It is valid until the next one.
+func (r *runner) ask(request []byte) ([]byte, error) {
+	b, err := r.conn.Exchange(request)
+	if err != nil {
+		return nil, err
+	}
+	return b.All()
 }
 
 // round sends one request of a fetch. done reports whether the response has the pack.
-func (r *runner) round(ctx context.Context, f *fleet.Fetch) (done bool, err error) {
-	request := f.Request()
-	sent, encoding := request, ""
+func (r *runner) round(f *fleet.Fetch) (done bool, err error) {
+	request, encoding := f.Request(), ""
 	if len(request) > compressFrom {
-		if sent, err = r.compress(request); err != nil {
+		if request, err = r.compress(request); err != nil {
 			return false, err
 		}
 		encoding = "gzip"
 	}
-	w := gitload.Walker{Section: f.Line, Data: r.data}
-	if r.timed {
-		w.Data = func(p []byte) {
-			if r.began.IsZero() {
-				r.began = time.Now()
-			}
-			if r.data != nil {
-				r.data(p)
-			}
-		}
+	b, err := r.conn.Exchange(r.scene.target.Post("git-upload-pack", encoding, request))
+	if err != nil {
+		return false, err
 	}
-	err = r.ask(ctx, r.scene.target.Post("git-upload-pack", encoding, sent), func(b *loadgen.Body, h loadgen.Head) error {
-		return gitload.CheckFetch(b, h, nil, &w, func() {})
-	})
-	if err != nil || !w.HasPack {
+	w := gitload.Walker{Section: f.Line, Data: r.data}
+	if err := gitload.CheckFetch(b, nil, &w); err != nil || !w.HasPack {
 		return false, err
 	}
 	r.packed(f)
 	f.Finish()
-	r.fetched = true
+	r.fetched, r.began = true, w.Began
 	return true, nil
 }
 
 // compress compresses a request as git does.
 func (r *runner) compress(b []byte) ([]byte, error) {
-	r.zipped.Reset()
 	if r.zip == nil {
-		r.zip = gzip.NewWriter(&r.zipped)
-	} else {
-		r.zip.Reset(&r.zipped)
+		r.zip = gzip.NewWriter(nil)
 	}
+	r.zipped.Reset()
+	r.zip.Reset(&r.zipped)
 	_, err := r.zip.Write(b)
-	if err := errors.Join(err, r.zip.Close()); err != nil {
-		return nil, err
-	}
-	return r.zipped.Bytes(), nil
+	err = errors.Join(err, r.zip.Close())
+	return r.zipped.Bytes(), err
 }
 
 // verify runs one job of each kind in the profile and lets git check the result. It returns the number of kinds.

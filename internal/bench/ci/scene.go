@@ -32,12 +32,16 @@ type scene struct {
 // prepare reads the server's capabilities, and the history of its default branch.
 func (o *ciOptions) prepare(ctx context.Context, t *loadgen.Target, dir string) (*scene, error) {
 	s := &scene{target: t, history: fleet.NewHistory(), profile: o.fleet(), timeout: o.common.Timeout}
-	if err := s.discover(ctx); err != nil {
+	lines, format, err := gitload.Discover(ctx, t)
+	if err != nil {
 		return nil, err
 	}
-	p := &loadgen.Pings{Target: t, Request: t.Post("git-upload-pack", "",
-		gitload.LsRefs(s.caps.Format, "HEAD", "refs/heads/", "refs/tags/")), Timeout: s.timeout}
-	answer, err := p.First(ctx)
+	s.caps.Format = format
+	for _, line := range lines {
+		s.caps.Read(line, loadgen.UserAgent)
+	}
+	answer, err := t.AskAll(ctx, t.Post("git-upload-pack", "", gitload.LsRefs(format, "HEAD", "refs/heads/",
+		"refs/tags/")), s.timeout)
 	if err != nil {
 		return nil, err
 	}
@@ -65,19 +69,6 @@ func (o *ciOptions) prepare(ctx context.Context, t *loadgen.Target, dir string) 
 		s.pusher, err = newPusher(ctx, s, o.repo, filepath.Join(dir, "push.git"), o.every)
 	}
 	return s, err
-}
-
-// discover reads the capability advertisement as a machine receives it.
-func (s *scene) discover(ctx context.Context) error {
-	format, err := gitload.Discover(ctx, s.target)
-	if err != nil {
-		return err
-	}
-	s.caps.Format = format
-	r := &runner{scene: s}
-	return r.connected(ctx, func() error {
-		return r.advertisement(func(line string) { s.caps.Read(line, loadgen.UserAgent) })
-	})
 }
 
 // readHistory reads the history from the repository's path, or from a clone without trees.

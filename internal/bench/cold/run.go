@@ -286,7 +286,7 @@ func (r *run) firstJobs(ctx context.Context, warmup bool) error {
 			return err
 		}
 		began := time.Now()
-		if _, err := gitload.Discover(ctx, t); err != nil {
+		if _, _, err := gitload.Discover(ctx, t); err != nil {
 			return err
 		}
 		connected := time.Since(began)

@@ -68,9 +68,7 @@ func (s *server) drop(ctx context.Context) error {
 
 // listRefs sends the request that a client sends before its fetch. The server then knows the repository.
 func (s *server) listRefs(ctx context.Context, t *loadgen.Target, r *refs) error {
-	p := &loadgen.Pings{Target: t, Request: t.Post("git-upload-pack", "", gitload.LsRefs(r.format, "HEAD")),
-		Timeout: s.timeout}
-	_, err := p.First(ctx)
+	_, err := t.AskAll(ctx, t.Post("git-upload-pack", "", gitload.LsRefs(r.format, "HEAD")), s.timeout)
 	return err
 }
 

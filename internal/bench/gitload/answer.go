@@ -25,23 +25,17 @@ type Answer struct {
 // FetchOnce sends one request on its own connection and reads the response. First is the time to the first byte of the
 // pack, without the connection.
 func FetchOnce(ctx context.Context, t *loadgen.Target, request []byte, timeout time.Duration) (*Answer, error) {
-	var received atomic.Int64
-	c, err := t.DialConn(ctx, &received)
+	c, err := t.DialConn(ctx, new(atomic.Int64), timeout)
 	if err != nil {
 		return nil, err
 	}
 	defer c.Close()
-	defer context.AfterFunc(ctx, c.Abort)()
-	c.SetDeadline(time.Now().Add(timeout)) //nolint:errcheck // the write fails too
-	a := answering()
-	if _, err := c.Write(t.Post("git-upload-pack", "", request)); err != nil {
-		return nil, fmt.Errorf("sending the request: %w", err)
+	a := &answerReader{start: time.Now()}
+	b, err := c.Exchange(t.Post("git-upload-pack", "", request))
+	if err == nil {
+		err = CheckFetch(b, nil, &a.walker)
 	}
-	h, err := c.ReadHead()
 	if err != nil {
-		return nil, fmt.Errorf("reading the response's head: %w", err)
-	}
-	if err := CheckFetch(c.Body(h), h, nil, &a.walker, func() {}); err != nil {
 		return nil, err
 	}
 	return a.end()
@@ -60,7 +54,7 @@ func UploadPack(ctx context.Context, repo string, request []byte, watch func(pid
 	if err != nil {
 		return nil, 0, err
 	}
-	answer := answering()
+	answer := &answerReader{start: time.Now()}
 	if err := cmd.Start(); err != nil {
 		return nil, 0, err
 	}
@@ -77,18 +71,6 @@ func UploadPack(ctx context.Context, repo string, request []byte, watch func(pid
 type answerReader struct {
 	walker Walker
 	start  time.Time
-	first  time.Duration
-}
-
-// answering starts the clock.
-func answering() *answerReader {
-	a := &answerReader{start: time.Now()}
-	a.walker.Data = func([]byte) {
-		if a.first == 0 {
-			a.first = time.Since(a.start)
-		}
-	}
-	return a
 }
 
 // read parses a response without HTTP.
@@ -114,6 +96,6 @@ func (a *answerReader) end() (*Answer, error) {
 	if !a.walker.HasPack {
 		return nil, errors.New("the response has no pack")
 	}
-	return &Answer{Pack: a.walker.pack, Objects: int(binary.BigEndian.Uint32(a.walker.magic[8:])), First: a.first,
-		Took: took}, nil
+	return &Answer{Pack: a.walker.pack, Objects: int(binary.BigEndian.Uint32(a.walker.magic[8:])),
+		First: a.walker.Began.Sub(a.start), Took: took}, nil
 }

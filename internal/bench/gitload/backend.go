@@ -2,17 +2,14 @@ package gitload
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"log"
-	"net"
 	"net/http"
 	"net/http/cgi"
 	"os"
 	"path/filepath"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -35,37 +32,18 @@ It runs until it is interrupted.`,
 		Args: cobra.ExactArgs(1),
 	}
 	cmd.Flags().StringVar(&addr, "http", "127.0.0.1:8081", "address to listen on; port 0 chooses a free one")
-	cmd.RunE = func(cmd *cobra.Command, args []string) error { return serveBackend(cmd.Context(), env, args[0], addr) }
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		root, err := filepath.Abs(args[0])
+		if err != nil {
+			return err
+		}
+		handler, err := BackendHandler(cmd.Context(), root)
+		if err != nil {
+			return err
+		}
+		return serve(cmd.Context(), env, addr, false, handler, root+" with git http-backend")
+	}
 	return cmd
-}
-
-// serveBackend serves until the context ends.
-func serveBackend(ctx context.Context, env loadgen.Env, dir, addr string) error {
-	root, err := filepath.Abs(dir)
-	if err != nil {
-		return err
-	}
-	if info, err := os.Stat(root); err != nil {
-		return err
-	} else if !info.IsDir() {
-		return fmt.Errorf("%s: not a directory", dir)
-	}
-	handler, err := BackendHandler(ctx, root)
-	if err != nil {
-		return err
-	}
-	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", addr)
-	if err != nil {
-		return err
-	}
-	srv := &http.Server{Handler: handler, ReadHeaderTimeout: time.Minute}
-	release := context.AfterFunc(ctx, func() { srv.Close() })
-	defer release()
-	fmt.Fprintf(env.Stdout, "http://%s/ serves %s with git http-backend, pid %d\n", l.Addr(), root, os.Getpid())
-	if err := srv.Serve(l); !errors.Is(err, http.ErrServerClosed) || ctx.Err() == nil {
-		return err
-	}
-	return nil
 }
 
 // BackendHandler runs git http-backend for each request (git-http-backend(1)), with additional environment.

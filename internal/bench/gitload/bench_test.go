@@ -201,7 +201,6 @@ func TestNeighbourRPC(t *testing.T) {
 		"needs --rpc":              {"--rpc", "", "--secret-file", secret},
 		"resolve refs/heads/side0": {"--secret-file", secret, "--ref", "refs/heads/side0"},
 		"no such file":             {"--secret-file", secret + "2"},
-		"was removed":              {"--tls-ca", secret},
 		"invalid address":          {"--rpc", "nowhere"},
 	} {
 		if _, _, err := benchtest.Run(t, t.Context(), append(args, more...)...); err == nil ||

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"time"
 
 	"github.com/packhorse-git/packhorse/internal/bench/loadgen"
 	"github.com/packhorse-git/packhorse/internal/git/pktline"
@@ -27,10 +28,11 @@ type Walker struct {
 	band    byte   // of the current packet
 	text    []byte // beginning of the payload of the current text, progress or error packet
 	magic   [12]byte
-	nmagic  int   // bytes of the pack's own header so far
-	HasPack bool  // the packfile section has begun
-	pack    int64 // bytes of the pack so far
-	size    int64 // bytes of the answer so far
+	nmagic  int       // bytes of the pack's own header so far
+	HasPack bool      // the packfile section has begun
+	Began   time.Time // when the first byte of the pack arrived
+	pack    int64     // bytes of the pack so far
+	size    int64     // bytes of the answer so far
 	packets int64
 	last    [2]int64 // offsets of the last two data packets of band 1
 }
@@ -147,6 +149,9 @@ func (w *Walker) special(n int) error {
 // payload handles a part of the current packet.
 func (w *Walker) payload(p []byte) {
 	if pktline.Band(w.band) == pktline.BandData {
+		if w.pack == 0 {
+			w.Began = time.Now()
+		}
 		w.pack += int64(len(p))
 		if w.nmagic < len(w.magic) {
 			w.nmagic += copy(w.magic[w.nmagic:], p)
@@ -254,42 +259,36 @@ func (e ServerError) Error() string { return "the server sent an error: " + stri
 var errLayout = errors.New("the response has the length of the verified one but a different layout")
 
 // CheckFetch reads one response to its end and checks it. If it has the length of the reference, CheckFetch parses the
-// beginning and the end and skips the middle. Otherwise it parses every packet. firstByte is called at the start of
-// the body.
-func CheckFetch(b *loadgen.Body, h loadgen.Head, ref *Reference, w *Walker, firstByte func()) error {
-	if h.Status != 200 {
-		return StatusError(b, h)
+// beginning and the end and skips the middle. Otherwise it parses every packet.
+func CheckFetch(b *loadgen.Body, ref *Reference, w *Walker) error {
+	if err := b.OK(); err != nil {
+		return err
 	}
-	jump := ref != nil && h.Length == ref.Size && ref.tail > 0
+	jump := ref != nil && b.Length == ref.Size && ref.tail > 0
+	jumped := false
 	for {
-		if jump && w.skippable() > 0 && w.size < ref.tail {
-			if err := skipTo(b, ref.tail); err != nil {
-				return err
+		if jump && !jumped && w.skippable() > 0 && w.size < ref.tail {
+			for b.Size < ref.tail {
+				if _, err := b.Skip(ref.tail - b.Size); err != nil {
+					return noEOF(err)
+				}
 			}
-			*w = Walker{state: inPack, magic: w.magic, nmagic: w.nmagic, size: ref.tail, pack: w.pack, text: w.text}
-			err := walk(b, w, firstByte)
-			if errors.Is(err, pktline.ErrSyntax) {
-				return fmt.Errorf("%w: %w", errLayout, err)
-			}
-			return err
+			jumped = true
+			*w = Walker{state: inPack, magic: w.magic, nmagic: w.nmagic, size: ref.tail, pack: w.pack, text: w.text,
+				Began: w.Began}
 		}
-		if done, err := walkStep(b, w, firstByte); done || err != nil {
-			return err
+		done, err := walkStep(b, w)
+		if jumped && errors.Is(err, pktline.ErrSyntax) {
+			err = fmt.Errorf("%w: %w", errLayout, err)
 		}
-	}
-}
-
-// walk parses every packet to the end.
-func walk(b *loadgen.Body, w *Walker, firstByte func()) error {
-	for {
-		if done, err := walkStep(b, w, firstByte); done || err != nil {
+		if done || err != nil {
 			return err
 		}
 	}
 }
 
 // walkStep parses one piece of the body.
-func walkStep(b *loadgen.Body, w *Walker, firstByte func()) (done bool, err error) {
+func walkStep(b *loadgen.Body, w *Walker) (done bool, err error) {
 	if n := w.skippable(); n > 0 {
 		n, err := b.Skip(n)
 		if err != nil {
@@ -308,9 +307,6 @@ func walkStep(b *loadgen.Body, w *Walker, firstByte func()) (done bool, err erro
 	if err != nil {
 		return false, err
 	}
-	if b.Size == int64(len(p)) {
-		firstByte()
-	}
 	return false, w.feed(p)
 }
 
@@ -319,28 +315,4 @@ func noEOF(err error) error {
 		return io.ErrUnexpectedEOF
 	}
 	return err
-}
-
-// skipTo drops the body up to an offset.
-func skipTo(b *loadgen.Body, offset int64) error {
-	for b.Size < offset {
-		if _, err := b.Skip(offset - b.Size); err != nil {
-			return noEOF(err)
-		}
-	}
-	return nil
-}
-
-// StatusError returns an error for a response with a status other than 200, with the beginning of its body.
-func StatusError(b *loadgen.Body, h loadgen.Head) error {
-	p, err := b.Next(1000)
-	text := ""
-	if err == nil {
-		text = loadgen.Clean(p[:min(len(p), 200)])
-		err = b.Drain()
-	}
-	if err != nil && err != io.EOF {
-		return fmt.Errorf("HTTP status %d; then %w", h.Status, err)
-	}
-	return &loadgen.HTTPError{Status: h.Status, Text: text}
 }

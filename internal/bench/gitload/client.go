@@ -107,7 +107,7 @@ func (c *Client) Fetch(ctx context.Context, repo, want string, depth int) (size 
 		return 0, err
 	}
 	defer body.Close()
-	a := answering()
+	a := &answerReader{}
 	err = a.read(body)
 	return a.walker.pack, err
 }

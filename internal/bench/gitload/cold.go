@@ -2,6 +2,7 @@ package gitload
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"strings"
@@ -20,13 +21,12 @@ type refList struct {
 
 // ListRefs requests HEAD, branches, tags and pull requests.
 func ListRefs(ctx context.Context, t *loadgen.Target, timeout time.Duration) (*refList, error) {
-	format, err := Discover(ctx, t)
+	_, format, err := Discover(ctx, t)
 	if err != nil {
 		return nil, err
 	}
 	prefixes := append([]string{"HEAD"}, coldPrefixes[:]...)
-	p := &loadgen.Pings{Target: t, Request: t.Post("git-upload-pack", "", LsRefs(format, prefixes...)), Timeout: timeout}
-	answer, err := p.First(ctx)
+	answer, err := t.AskAll(ctx, t.Post("git-upload-pack", "", LsRefs(format, prefixes...)), timeout)
 	if err != nil {
 		return nil, err
 	}
@@ -36,7 +36,7 @@ func ListRefs(ctx context.Context, t *loadgen.Target, timeout time.Duration) (*r
 
 var coldPrefixes = [...]string{"refs/heads/", "refs/tags/", "refs/pull/"}
 
-// maxTips limits the tips in the job of the load process. A thousand tips give half a million pairs.
+// maxTips limits the tips of a load. A thousand tips give half a million pairs.
 const maxTips = 1000
 
 // coldTips chooses different objects for the shapes of a cold load, evenly distributed over all refs.
@@ -81,12 +81,17 @@ type shapes struct {
 	exhausted bool
 }
 
-func newShapes(t *loadgen.Target, format git.ObjectFormat, tips []string, seed uint64) *shapes {
-	return &shapes{target: t, format: format, tips: tips, rng: rand.New(rand.NewPCG(seed, 0)), used: map[string]bool{}}
+func newShapes(t *loadgen.Target, refs *refList, seed uint64) (*shapes, error) {
+	s := &shapes{target: t, format: refs.format, tips: coldTips(refs.Refs), rng: rand.New(rand.NewPCG(seed, 0)),
+		used: map[string]bool{}}
+	if len(s.tips) == 0 {
+		return nil, errors.New("the repository has no branches, tags or pull requests to clone")
+	}
+	return s, nil
 }
 
 // next returns a new request, or nil if it does not find one.
-func (s *shapes) next() []byte {
+func (s *shapes) next(int) []byte {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for range 1000 {

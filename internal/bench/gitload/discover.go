@@ -1,10 +1,10 @@
 package gitload
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"strings"
 	"time"
 
@@ -13,60 +13,44 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/pktline"
 )
 
-// Discover requests the capability advertisement (gitprotocol-v2(5), "Capability Advertisement") and returns the
-// repository's object format.
-func Discover(ctx context.Context, t *loadgen.Target) (git.ObjectFormat, error) {
-	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
-	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, t.String()+"/info/refs?service=git-upload-pack", nil)
+// Discover requests the capabilities of the server (gitprotocol-v2(5), "Capability Advertisement"). It returns their
+// lines, and the repository's object format.
+func Discover(ctx context.Context, t *loadgen.Target) (capabilities []string, format git.ObjectFormat, err error) {
+	answer, err := t.AskAll(ctx, t.Discover(), 30*time.Second)
 	if err != nil {
-		return 0, errors.New("bad URL")
+		return nil, 0, fmt.Errorf("%s/info/refs: %w", t, err)
 	}
-	req.Header.Set("Git-Protocol", "version=2")
-	req.Header.Set("User-Agent", loadgen.UserAgent)
-	if t.Auth != "" {
-		req.Header.Set("Authorization", t.Auth)
+	if capabilities, err = Advertisement(answer); err != nil {
+		return nil, 0, err
 	}
-	transport := t.Transport()
-	defer transport.CloseIdleConnections()
-	resp, err := transport.RoundTrip(req)
-	if err != nil {
-		return 0, err
+	for _, line := range capabilities {
+		if name, ok := strings.CutPrefix(line, "object-format="); ok {
+			format, err = git.ParseObjectFormat(name)
+		}
 	}
-	defer resp.Body.Close()
-	if resp.StatusCode != http.StatusOK {
-		return 0, fmt.Errorf("%s/info/refs: HTTP status %d", t, resp.StatusCode)
-	}
-	return readAdvertisement(pktline.NewReader(resp.Body))
+	return capabilities, format, err
 }
 
-func readAdvertisement(r *pktline.Reader) (git.ObjectFormat, error) {
-	format, v2, flushes := git.SHA1, false, 0
-	for {
+// Advertisement returns the lines of an advertisement of capabilities.
+func Advertisement(answer []byte) (lines []string, err error) {
+	r := pktline.NewReader(bytes.NewReader(answer))
+	for flushes := 0; flushes < 2; {
 		typ, line, err := r.Line()
-		if err != nil {
-			return 0, fmt.Errorf("reading the server's capabilities: %w", err)
-		}
-		if typ == pktline.Flush {
-			if flushes++; v2 || flushes == 2 { // the first one may end the "# service" line
-				break
-			}
-			continue
-		}
-		if rest, ok := strings.CutPrefix(string(line), "ERR "); ok {
-			return 0, ServerError(loadgen.Clean([]byte(rest)))
-		}
-		v2 = v2 || string(line) == "version 2"
-		if name, ok := strings.CutPrefix(string(line), "object-format="); ok {
-			if format, err = git.ParseObjectFormat(name); err != nil {
-				return 0, err
-			}
+		text := string(line)
+		switch {
+		case err != nil:
+			return nil, fmt.Errorf("reading the server's capabilities: %w", err)
+		case typ == pktline.Flush && len(lines) > 0:
+			return lines, nil
+		case typ == pktline.Flush: // it may end the "# service" line
+			flushes++
+		case strings.HasPrefix(text, "ERR "):
+			return nil, ServerError(loadgen.Clean(line[len("ERR "):]))
+		case text == "version 2" || len(lines) > 0:
+			lines = append(lines, text)
 		}
 	}
-	if !v2 {
-		return 0, errors.New("the server does not support protocol v2")
-	}
-	return format, nil
+	return nil, errors.New("the server does not support protocol v2")
 }
 
 // LsRefs makes the body of an ls-refs request (gitprotocol-v2(5), "ls-refs") for refs that begin with one of the

@@ -12,6 +12,6 @@ import (
 func Commands(env loadgen.Env) []*cobra.Command {
 	return []*cobra.Command{
 		FetchCommand(env), RefsCommand(env), MakeRefsCommand(env), NeighbourCommand(env), LimitCommand(env),
-		BackendCommand(env), LoadCommand(env),
+		BackendCommand(env), loadCommand(env),
 	}
 }

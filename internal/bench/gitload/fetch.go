@@ -5,7 +5,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
-	"io"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -101,7 +101,7 @@ func (o *fetchOptions) run(ctx context.Context, env loadgen.Env, t *loadgen.Targ
 	if err != nil {
 		return err
 	}
-	load.Clients, load.Duration, load.Timeout, load.Rate = o.Clients, o.Duration, o.Timeout, o.rate
+	load.Conns, load.Duration, load.Arrivals = o.Clients, o.Duration, loadgen.FixedRate(o.rate)
 
 	scraper := loadgen.NewScraper(t, o.ops)
 	before, err := scraper.Read(ctx)
@@ -113,11 +113,8 @@ func (o *fetchOptions) run(ctx context.Context, env loadgen.Env, t *loadgen.Targ
 		return err
 	}
 	defer tree.Stop()
-	began := time.Now()
-	stop := loadgen.Progress(ctx, env.Stderr, func() string {
-		return fmt.Sprintf("measuring: %v of %v", time.Since(began).Round(time.Second), o.Duration)
-	})
-	out, err := load.Run(ctx, nil)
+	stop := loadgen.Measuring(ctx, env.Stderr, o.Duration)
+	out, err := load.Run(ctx)
 	stop()
 	usage := tree.Stop()
 	if err != nil {
@@ -128,9 +125,7 @@ func (o *fetchOptions) run(ctx context.Context, env loadgen.Env, t *loadgen.Targ
 		return err
 	}
 
-	report := newFetchReport(out)
-	report.usage(out, usage)
-	report.metrics(out, before, after)
+	report := newFetchReport(out, usage, before, after)
 	out.Failures.Print(env.Stderr)
 	if o.JSON {
 		err = loadgen.WriteJSON(env.Stdout, report)
@@ -143,10 +138,10 @@ func (o *fetchOptions) run(ctx context.Context, env loadgen.Env, t *loadgen.Targ
 
 // prepare returns the load: the request, and the check of its responses.
 func (o *fetchOptions) prepare(ctx context.Context, env loadgen.Env,
-	t *loadgen.Target) (load *loadgen.Replay, about string, err error) {
+	t *loadgen.Target) (load *loadgen.Load, about string, err error) {
 	defer loadgen.Progress(ctx, env.Stderr, func() string { return "checking the pack with git" })()
 	if o.raw {
-		return PrepareRaw(ctx, t, o.Timeout)
+		return prepareRaw(ctx, t, o.Timeout)
 	}
 	load, ref, err := PrepareFetch(ctx, t, o.depth, o.have, o.Timeout, nil)
 	if err != nil {
@@ -158,7 +153,7 @@ func (o *fetchOptions) prepare(ctx context.Context, env loadgen.Env,
 // PrepareFetch sends a fetch once, which warms caches, and lets git check the pack. It returns the load that repeats
 // the request. Git checks no pack whose hash is in seen, which may be nil.
 func PrepareFetch(ctx context.Context, t *loadgen.Target, depth int, have string, timeout time.Duration,
-	seen map[[sha256.Size]byte]bool) (*loadgen.Replay, *Reference, error) {
+	seen map[[sha256.Size]byte]bool) (*loadgen.Load, *Reference, error) {
 	refs, err := ListRefs(ctx, t, timeout)
 	if err != nil {
 		return nil, nil, err
@@ -181,8 +176,9 @@ func PrepareFetch(ctx context.Context, t *loadgen.Target, depth int, have string
 	if err != nil {
 		return nil, nil, err
 	}
-	request := t.Post("git-upload-pack", "", c.Request.Body())
-	return &loadgen.Replay{Target: t, Next: func() []byte { return request }, Check: FetchChecker(ref)}, ref, nil
+	load := loadgen.Repeat(t, t.Post("git-upload-pack", "", c.Request.Body()), nil, timeout)
+	load.Check = FetchChecker(ref)
+	return load, ref, nil
 }
 
 // firstHaves is the number of haves in git's first round.
@@ -213,15 +209,14 @@ func (c *Check) behind(ctx context.Context, t *loadgen.Target, have, full string
 
 // FetchChecker returns a check of fetch responses. Without a reference, or after the first response with another
 // layout, it parses every packet. The check is safe for concurrent use.
-func FetchChecker(ref *Reference) func(*loadgen.Body, loadgen.Head, func()) error {
+func FetchChecker(ref *Reference) func(*loadgen.Body) error {
 	var walkAll atomic.Bool
-	return func(b *loadgen.Body, h loadgen.Head, firstByte func()) error {
+	return func(b *loadgen.Body) error {
 		r := ref
 		if walkAll.Load() {
 			r = nil
 		}
-		w := Walker{}
-		err := CheckFetch(b, h, r, &w, firstByte)
+		err := CheckFetch(b, r, &Walker{})
 		if errors.Is(err, errLayout) {
 			walkAll.Store(true)
 		}
@@ -229,54 +224,29 @@ func FetchChecker(ref *Reference) func(*loadgen.Body, loadgen.Head, func()) erro
 	}
 }
 
-// single runs one request of a replay.
-func single(ctx context.Context, t *loadgen.Target, request []byte, timeout time.Duration,
-	check func(*loadgen.Body, loadgen.Head, func()) error) error {
-	left := [][]byte{request}
-	one := &loadgen.Replay{Target: t, Clients: 1, Timeout: timeout, Check: check, Next: func() (b []byte) {
-		if len(left) > 0 {
-			b, left = left[0], nil
+// prepareRaw returns a load without Git.
+func prepareRaw(ctx context.Context, t *loadgen.Target, timeout time.Duration) (*loadgen.Load, string, error) {
+	load := loadgen.Repeat(t, t.Encode(http.MethodPost, t.Path, "", nil), nil, timeout)
+	drain := func(b *loadgen.Body) (int64, error) {
+		err := b.OK()
+		if err == nil {
+			err = b.Drain()
 		}
-		return b
-	}}
-	out, err := one.Run(ctx, nil)
-	if err == nil && out.Requests == 0 {
-		err = errors.New(out.Failures.First[0])
+		return b.Size, err
 	}
-	return err
-}
-
-// PrepareRaw returns a load without Git.
-func PrepareRaw(ctx context.Context, t *loadgen.Target, timeout time.Duration) (*loadgen.Replay, string, error) {
-	request := t.Post("", "", nil)
 	var size int64
-	raw := func(b *loadgen.Body, h loadgen.Head, firstByte func()) error {
-		if h.Status != 200 {
-			return StatusError(b, h)
-		}
-		if _, err := b.Next(loadgen.FrameRead); err != nil && err != io.EOF {
-			return err
-		}
-		firstByte()
-		return b.Drain()
-	}
-	err := single(ctx, t, request, timeout, func(b *loadgen.Body, h loadgen.Head, firstByte func()) error {
-		err := raw(b, h, firstByte)
-		size = b.Size
+	if err := t.Ask(ctx, load.Next(0), timeout, func(b *loadgen.Body) (err error) {
+		size, err = drain(b)
 		return err
-	})
-	if err != nil {
+	}); err != nil {
 		return nil, "", err
 	}
-	check := func(b *loadgen.Body, h loadgen.Head, firstByte func()) error {
-		if err := raw(b, h, firstByte); err != nil {
-			return err
+	load.Check = func(b *loadgen.Body) error {
+		n, err := drain(b)
+		if err == nil && n != size {
+			err = fmt.Errorf("%d bytes, want %d as in the first response", n, size)
 		}
-		if b.Size != size {
-			return fmt.Errorf("%d bytes, want %d as in the first response", b.Size, size)
-		}
-		return nil
+		return err
 	}
-	return &loadgen.Replay{Target: t, Next: func() []byte { return request }, Check: check},
-		fmt.Sprintf("raw resource of %.3f MB", float64(size)/1e6), nil
+	return load, fmt.Sprintf("raw resource of %.3f MB", float64(size)/1e6), nil
 }

@@ -45,47 +45,41 @@ It runs until it is interrupted.`,
 	cmd.Flags().StringVar(&addr, "http", "127.0.0.1:8081", "address to listen on; port 0 chooses a free one")
 	cmd.Flags().BoolVar(&withTLS, "tls", false, "TLS 1.3 with a self-signed certificate")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return serveLimit(cmd.Context(), env, args[0], addr, withTLS)
+		info, err := os.Stat(args[0])
+		if err == nil && !info.Mode().IsRegular() {
+			err = fmt.Errorf("%s: not a regular file", args[0])
+		}
+		if err != nil {
+			return err
+		}
+		return serve(cmd.Context(), env, addr, withTLS, fileHandler(args[0]),
+			fmt.Sprintf("%s (%.3f MB)", args[0], float64(info.Size())/1e6))
 	}
 	return cmd
 }
 
-// serveLimit serves until the context ends.
-func serveLimit(ctx context.Context, env loadgen.Env, file, addr string, withTLS bool) error {
-	info, err := regularFile(file)
-	if err != nil {
-		return err
-	}
+// serve serves until the context ends.
+func serve(ctx context.Context, env loadgen.Env, addr string, withTLS bool, handler http.Handler, what string) error {
 	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", addr)
 	if err != nil {
 		return err
 	}
+	defer l.Close()
 	scheme := "http"
 	if withTLS {
 		config, err := selfSigned(l.Addr())
 		if err != nil {
-			l.Close()
 			return err
 		}
 		l, scheme = tls.NewListener(l, config), "https"
 	}
-	srv := &http.Server{Handler: fileHandler(file), ReadHeaderTimeout: time.Minute}
-	release := context.AfterFunc(ctx, func() { srv.Close() })
-	defer release()
-	fmt.Fprintf(env.Stdout, "%s://%s/ serves %s (%.3f MB), pid %d\n", scheme, l.Addr(), file, float64(info.Size())/1e6,
-		os.Getpid())
+	srv := &http.Server{Handler: handler, ReadHeaderTimeout: time.Minute}
+	defer context.AfterFunc(ctx, func() { srv.Close() })()
+	fmt.Fprintf(env.Stdout, "%s://%s/ serves %s, pid %d\n", scheme, l.Addr(), what, os.Getpid())
 	if err := srv.Serve(l); !errors.Is(err, http.ErrServerClosed) || ctx.Err() == nil {
 		return err
 	}
 	return nil
-}
-
-func regularFile(file string) (os.FileInfo, error) {
-	info, err := os.Stat(file)
-	if err == nil && !info.Mode().IsRegular() {
-		err = fmt.Errorf("%s: not a regular file", file)
-	}
-	return info, err
 }
 
 // fileHandler opens the file for each request: a shared descriptor would share its offset.

@@ -12,10 +12,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/bench/loadgen"
 )
 
-const (
-	// apdexSatisfied is the target latency of the small request. Up to four times that is tolerable.
-	apdexSatisfied = 20 * time.Millisecond
-)
+// apdexSatisfied is the target latency of the small request. Up to four times that is tolerable.
+const apdexSatisfied = 20 * time.Millisecond
 
 // neighbourOptions are the flags of `packhorse-bench neighbour`.
 type neighbourOptions struct {
@@ -90,56 +88,57 @@ kernel.sched_autogroup_enabled = 0 before the servers start.`,
 			return err
 		}
 		ctx := cmd.Context()
-		return loadgen.Interrupted(ctx, o.run(ctx, env, t))
+		return loadgen.Interrupted(ctx, o.run(ctx, env, t, args[0]))
 	}
 	return cmd
 }
 
-func (o *neighbourOptions) run(ctx context.Context, env loadgen.Env, t *loadgen.Target) error {
-	probe, job, err := o.prepare(ctx, env, t)
+func (o *neighbourOptions) run(ctx context.Context, env loadgen.Env, t *loadgen.Target, url string) error {
+	stop := loadgen.Progress(ctx, env.Stderr, func() string { return "preparing" })
+	defer func() { stop() }()
+	probe, err := o.small(ctx, t)
 	if err != nil {
 		return err
 	}
-	stop := loadgen.Progress(ctx, env.Stderr, func() string { return "measuring, alone" })
-	defer func() { stop() }()
+	if !o.cold { // the clones may then come from a cache
+		if _, _, err := PrepareFetch(ctx, t, 0, "", o.Timeout, nil); err != nil {
+			return err
+		}
+	}
+	stop()
+	stop = loadgen.Measuring(ctx, env.Stderr, o.Duration)
 	probe.Duration = o.Duration / 3
 	alone, err := probe.Run(ctx)
 	if err != nil {
 		return err
 	}
-	stop()
-
-	stop = loadgen.Progress(ctx, env.Stderr, func() string { return "measuring beside the clones" })
-	load, err := loadgen.StartLoad(ctx, job, "load")
+	job := &loadJob{URL: url, Insecure: o.Insecure, Clients: o.Clients, Timeout: o.Timeout, MBPerS: o.mbps, Cold: o.cold}
+	load, err := job.start(ctx)
 	if err != nil {
 		return err
 	}
-	defer load.Kill()
-	if err := load.Ready(ctx); err != nil {
-		return err
-	}
-	probe.Duration = o.Duration - o.Duration/3
+	defer load.kill()
+	probe.Duration, probe.Arrivals = o.Duration-o.Duration/3, loadgen.FixedRate(loadgen.ProbeRate)
 	loaded, err := probe.Run(ctx)
 	if err != nil {
 		return err
 	}
-	var result loadgen.LoadResult
-	err = load.Finish(&result)
-	stop()
+	result, err := load.finish()
 	if err != nil {
 		return err
 	}
-	return o.report(env, t, alone, loaded, &result)
+	stop()
+	return o.report(env, t, alone, loaded, result)
 }
 
 func (o *neighbourOptions) report(env loadgen.Env, t *loadgen.Target, alone, loaded *loadgen.Outcome,
-	load *loadgen.LoadResult) error {
+	load *loadResult) error {
 	r := neighbourReport{
-		Alone:    alone.Latency.Summarize(),
-		Apdex:    loaded.Latency.Apdex(apdexSatisfied, loaded.Failures.Count()),
-		Loaded:   loaded.Latency.Summarize(),
+		Alone:    alone.Latency().Summarize(),
+		Apdex:    loaded.Latency().Apdex(apdexSatisfied, loaded.Failures.Count()),
+		Loaded:   loaded.Latency().Summarize(),
 		MBPerS:   loadgen.Round(loadgen.Rate(float64(load.Bytes), 1e6, load.Elapsed), 2),
-		Requests: alone.Requests + loaded.Requests + load.Requests,
+		Requests: len(alone.Answers) + len(loaded.Answers) + load.Requests,
 		Errors:   alone.Failures.Count() + loaded.Failures.Count() + load.Errors,
 	}
 	alone.Failures.Print(env.Stderr)
@@ -173,7 +172,7 @@ func (o *neighbourOptions) report(env loadgen.Env, t *loadgen.Target, alone, loa
 		_, err = fmt.Fprintf(env.Stdout,
 			"%s\n%s of %s at %d/s, %d and %d of them; %s\n  %-12s %v\n  %-12s %v\n  %-12s %.4f\n"+
 				"  %-12s %.1f MB/s, %d whole ones by %d clients\n", t, request, o.ref, loadgen.ProbeRate,
-			alone.Requests, loaded.Requests, priority,
+			len(alone.Answers), len(loaded.Answers), priority,
 			"alone", r.Alone, "loaded", r.Loaded, "apdex", r.Apdex, "clones", r.MBPerS, load.Requests, o.Clients)
 	}
 	if r.Errors > 0 {
@@ -183,47 +182,21 @@ func (o *neighbourOptions) report(env loadgen.Env, t *loadgen.Target, alone, loa
 }
 
 // small returns the load of small requests.
-func (o *neighbourOptions) small(ctx context.Context, t *loadgen.Target) (p *loadgen.Pings, err error) {
-	if o.rpc.Address != "" {
-		p, err = o.rpc.prepareResolve(ctx, t, o.ref, o.Timeout)
-	} else {
-		p, err = prepareRefs(ctx, t, o.ref, o.Timeout)
-	}
-	if err == nil {
-		p.Conns, p.Rate, p.Urgent = loadgen.ProbeConns, loadgen.ProbeRate, true
-	}
-	return p, err
-}
-
-// prepare returns the small requests and the job of the child process.
-func (o *neighbourOptions) prepare(ctx context.Context, env loadgen.Env,
-	t *loadgen.Target) (*loadgen.Pings, *LoadJob, error) {
-	stop := loadgen.Progress(ctx, env.Stderr, func() string { return "preparing" })
-	defer stop()
-	refs, err := ListRefs(ctx, t, o.Timeout)
-	if err != nil {
-		return nil, nil, err
-	}
+func (o *neighbourOptions) small(ctx context.Context, t *loadgen.Target) (p *loadgen.Load, err error) {
 	if o.ref == "" {
-		if o.ref, err = DefaultRef(refs.Refs); err != nil {
-			return nil, nil, err
-		}
-	}
-	job := NewLoadJob(t)
-	job.Clients, job.Timeout, job.BytesPerS = o.Clients, o.Timeout, o.mbps*1e6
-	if o.cold {
-		if err := job.Cold(refs); err != nil {
-			return nil, nil, fmt.Errorf("--cold: %w", err)
-		}
-	} else {
-		load, ref, err := PrepareFetch(ctx, t, 0, "", o.Timeout, nil)
+		refs, err := ListRefs(ctx, t, o.Timeout)
 		if err != nil {
-			return nil, nil, err
+			return nil, err
 		}
-		job.Request, job.Size, job.Tail = load.Next(), ref.Size, ref.tail
+		if o.ref, err = DefaultRef(refs.Refs); err != nil {
+			return nil, err
+		}
 	}
-	probe, err := o.small(ctx, t)
-	return probe, job, err
+	if p, _, err = o.rpc.prepare(ctx, t, o.ref, o.Timeout); err != nil {
+		return nil, err
+	}
+	p.Conns, p.Arrivals, p.Connect, p.Urgent = loadgen.ProbeConns, loadgen.FixedRate(loadgen.ProbeRate), true, true
+	return p, nil
 }
 
 // DefaultRef returns the target of HEAD, or the first branch.

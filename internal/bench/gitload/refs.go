@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -11,15 +12,6 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/bench/loadgen"
 )
-
-// refsReport is the output of `packhorse-bench refs --json`.
-type refsReport struct {
-	MBPerS       float64             `json:"mb_per_s"` // 0 with --rpc: not measured
-	RequestsPerS float64             `json:"requests_per_s"`
-	Requests     int                 `json:"requests"` // without the failed ones
-	Errors       int                 `json:"errors"`
-	Latency      loadgen.Percentiles `json:"latency_ms"`
-}
 
 func RefsCommand(env loadgen.Env) *cobra.Command {
 	var (
@@ -75,34 +67,18 @@ is a full name then. URL only names the repository and gets no requests.`,
 // runRefs measures ls-refs, or the control API.
 func runRefs(ctx context.Context, env loadgen.Env, t *loadgen.Target, o *loadgen.Common, rpc *RPCOptions, prefix string,
 	perSecond float64) error {
-	var p *loadgen.Pings
-	var err error
-	about := fmt.Sprintf("RefService.Resolve of %s at %s", prefix, rpc.Address)
-	if rpc.Address != "" {
-		p, err = rpc.prepareResolve(ctx, t, prefix, o.Timeout)
-	} else if p, err = prepareRefs(ctx, t, prefix, o.Timeout); err == nil {
-		about = fmt.Sprintf("ls-refs of %s, responses of %d bytes", prefix, len(p.Want))
-	}
+	p, about, err := rpc.prepare(ctx, t, prefix, o.Timeout)
 	if err != nil {
 		return err
 	}
-	p.Conns, p.Rate, p.Duration = o.Clients, perSecond, o.Duration
-	began := time.Now()
-	stop := loadgen.Progress(ctx, env.Stderr, func() string {
-		return fmt.Sprintf("measuring: %v of %v", time.Since(began).Round(time.Second), o.Duration)
-	})
+	p.Conns, p.Arrivals, p.Duration, p.Connect = o.Clients, loadgen.FixedRate(perSecond), o.Duration, true
+	stop := loadgen.Measuring(ctx, env.Stderr, o.Duration)
 	out, err := p.Run(ctx)
 	stop()
 	if err != nil {
 		return err
 	}
-	r := refsReport{
-		MBPerS:       loadgen.Round(loadgen.Rate(float64(out.Bytes), 1e6, out.Elapsed), 2),
-		RequestsPerS: loadgen.Round(loadgen.Rate(float64(out.Requests), 1, out.Elapsed), 1),
-		Requests:     out.Requests,
-		Errors:       out.Failures.Count(),
-		Latency:      out.Latency.Summarize(),
-	}
+	r := newLoadReport(out)
 	out.Failures.Print(env.Stderr)
 	if o.JSON {
 		err = loadgen.WriteJSON(env.Stdout, r)
@@ -115,23 +91,24 @@ func runRefs(ctx context.Context, env loadgen.Env, t *loadgen.Target, o *loadgen
 }
 
 // prepareRefs sends one request and returns the load that compares every response with this one.
-func prepareRefs(ctx context.Context, t *loadgen.Target, prefix string, timeout time.Duration) (*loadgen.Pings, error) {
-	format, err := Discover(ctx, t)
+func prepareRefs(ctx context.Context, t *loadgen.Target, prefix string, timeout time.Duration) (*loadgen.Load, string,
+	error) {
+	_, format, err := Discover(ctx, t)
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
-	p := &loadgen.Pings{Target: t, Request: t.Post("git-upload-pack", "", LsRefs(format, prefix)), Timeout: timeout}
-	if p.Want, err = p.First(ctx); err != nil {
-		return nil, err
-	}
-	refs, err := ParseRefs(p.Want)
+	request := t.Post("git-upload-pack", "", LsRefs(format, prefix))
+	want, err := t.AskAll(ctx, request, timeout)
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
-	for _, r := range refs {
-		if strings.HasPrefix(r.Name, prefix) {
-			return p, nil
-		}
+	refs, err := ParseRefs(want)
+	if err != nil {
+		return nil, "", err
 	}
-	return nil, fmt.Errorf("the server shows no ref that begins with %s", prefix)
+	if !slices.ContainsFunc(refs, func(r ref) bool { return strings.HasPrefix(r.Name, prefix) }) {
+		return nil, "", fmt.Errorf("the server shows no ref that begins with %s", prefix)
+	}
+	about := fmt.Sprintf("ls-refs of %s, responses of %d bytes", prefix, len(want))
+	return loadgen.Repeat(t, request, want, timeout), about, nil
 }

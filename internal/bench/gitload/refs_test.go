@@ -14,12 +14,11 @@ import (
 func TestReportLeavesForeignMetricsOut(t *testing.T) {
 	t.Parallel()
 	out := &loadgen.Outcome{Bytes: 1e9, Elapsed: time.Second, Failures: &loadgen.Failures{}}
-	r := newFetchReport(out)
-	r.metrics(out, loadgen.Metrics{}, loadgen.Metrics{loadgen.Allocated: 1e6, loadgen.Served: 1e6})
+	r := newFetchReport(out, nil, loadgen.Metrics{}, loadgen.Metrics{loadgen.Allocated: 1e6, loadgen.Served: 1e6})
 	if r.AllocPerGB != nil {
 		t.Error("used the metrics of a server that served less than the clients received, want none")
 	}
-	r.metrics(out, loadgen.Metrics{loadgen.Allocated: 1e6, loadgen.Served: 5},
+	r = newFetchReport(out, nil, loadgen.Metrics{loadgen.Allocated: 1e6, loadgen.Served: 5},
 		loadgen.Metrics{loadgen.Allocated: 3e6, loadgen.Served: 5 + 1e9, loadgen.Written: 1e6})
 	if r.AllocPerGB == nil || *r.AllocPerGB != 2 || *r.DiskWritePerByte != 0.001 {
 		t.Errorf("%+v", r)
@@ -58,7 +57,7 @@ func FuzzParseRefs(f *testing.F) {
 		if _, err := ParseRefs(b); err == nil && !bytes.HasSuffix(b, []byte("0000")) {
 			t.Errorf("a ref list without a flush was accepted: %q", b)
 		}
-		readAdvertisement(pktline.NewReader(bytes.NewReader(b))) //nolint:errcheck // must not panic
+		Advertisement(b) //nolint:errcheck // must not panic
 	})
 }
 
@@ -68,10 +67,20 @@ func TestShapes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tips := []string{strings.Repeat("1", 40), strings.Repeat("2", 40)}
-	s := newShapes(target, git.SHA1, tips, 5)
+	var list refList
+	for _, digit := range []string{"1", "2"} {
+		list.Refs = append(list.Refs, ref{Id: git.MustParseObjectID(strings.Repeat(digit, 40)), Name: "refs/heads/" + digit})
+	}
+	first := func(seed uint64) *shapes {
+		s, err := newShapes(target, &list, seed)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	s := first(5)
 	seen := map[string]bool{}
-	for request := s.next(); request != nil; request = s.next() {
+	for request := s.next(0); request != nil; request = s.next(0) {
 		if seen[string(request)] {
 			t.Fatalf("the same request again:\n%q", request)
 		}
@@ -80,8 +89,7 @@ func TestShapes(t *testing.T) {
 	if len(seen) > 3*MaxColdDepth || len(seen) < 2*MaxColdDepth || !s.exhausted {
 		t.Errorf("%d shapes of two tips", len(seen))
 	}
-	if a, b := newShapes(target, git.SHA1, tips, 5).next(), newShapes(target, git.SHA1, tips, 6).next(); bytes.Equal(a,
-		b) {
+	if bytes.Equal(first(5).next(0), first(6).next(0)) {
 		t.Error("two seeds begin with the same shape, want different ones")
 	}
 }

@@ -7,50 +7,48 @@ import (
 	"github.com/packhorse-git/packhorse/internal/bench/loadgen"
 )
 
+// loadReport is the output of `packhorse-bench refs --json`.
+type loadReport struct {
+	MBPerS       float64             `json:"mb_per_s"` // 10^6 bytes
+	RequestsPerS float64             `json:"requests_per_s"`
+	Requests     int                 `json:"requests"` // without the failed ones
+	Errors       int                 `json:"errors"`
+	Latency      loadgen.Percentiles `json:"latency_ms"`
+}
+
+func newLoadReport(out *loadgen.Outcome) loadReport {
+	n := len(out.Answers)
+	return loadReport{
+		MBPerS:       loadgen.Round(loadgen.Rate(float64(out.Bytes), 1e6, out.Elapsed), 6),
+		RequestsPerS: loadgen.Round(loadgen.Rate(float64(n), 1, out.Elapsed), 2),
+		Requests:     n,
+		Errors:       out.Failures.Count(),
+		Latency:      out.Latency().Summarize(),
+	}
+}
+
 // fetchReport is the output of `packhorse-bench fetch --json`. Values that were not measured are null.
 type fetchReport struct {
-	MBPerS           float64             `json:"mb_per_s"` // 10^6 bytes
-	RequestsPerS     float64             `json:"requests_per_s"`
-	Requests         int                 `json:"requests"` // without the failed ones
-	Errors           int                 `json:"errors"`
+	loadReport
 	TTFB             loadgen.Percentiles `json:"ttfb_ms"`
-	Latency          loadgen.Percentiles `json:"latency_ms"`
 	CPUPerGB         *float64            `json:"cpu_s_per_gb"`        // user and system, whole process tree
 	AnonRSS          *float64            `json:"anon_rss_mb"`         // maximum of the whole process tree
 	AllocPerGB       *float64            `json:"alloc_mb_per_gb"`     // heap allocated by our server
 	DiskWritePerByte *float64            `json:"disk_write_per_byte"` // written to the cache for each byte served
 }
 
-func newFetchReport(out *loadgen.Outcome) *fetchReport {
-	return &fetchReport{
-		MBPerS:       loadgen.Round(loadgen.Rate(float64(out.Bytes), 1e6, out.Elapsed), 6),
-		RequestsPerS: loadgen.Round(loadgen.Rate(float64(out.Requests), 1, out.Elapsed), 2),
-		Requests:     out.Requests,
-		Errors:       out.Failures.Count(),
-		TTFB:         out.TTFB.Summarize(),
-		Latency:      out.Latency.Summarize(),
+func newFetchReport(out *loadgen.Outcome, u *loadgen.TreeUsage, before, after loadgen.Metrics) *fetchReport {
+	r := &fetchReport{loadReport: newLoadReport(out), TTFB: out.TTFB().Summarize()}
+	gb := float64(out.Bytes) / 1e9
+	if u != nil {
+		r.CPUPerGB, r.AnonRSS = loadgen.Ratio(u.Cpu.Seconds(), gb, 4), new(loadgen.Round(float64(u.Anon)/1e6, 2))
 	}
-}
-
-// usage adds the usage of the server's processes.
-func (r *fetchReport) usage(out *loadgen.Outcome, u *loadgen.TreeUsage) {
-	if u == nil {
-		return
+	if out.Bytes > 0 && after.IsFor(float64(out.Bytes), before) {
+		d := after.Since(before)
+		r.AllocPerGB = loadgen.Ratio(d.Sum(loadgen.Allocated)/1e6, gb, 3)
+		r.DiskWritePerByte = loadgen.Ratio(d.Sum(loadgen.Written), d.Sum(loadgen.Served), 5)
 	}
-	if out.Bytes > 0 {
-		r.CPUPerGB = new(loadgen.Round(u.Cpu.Seconds()/(float64(out.Bytes)/1e9), 4))
-	}
-	r.AnonRSS = new(loadgen.Round(float64(u.Anon)/1e6, 2))
-}
-
-// metrics adds figures from the server's metrics.
-func (r *fetchReport) metrics(out *loadgen.Outcome, before, after loadgen.Metrics) {
-	if out.Bytes == 0 || !after.IsFor(float64(out.Bytes), before) {
-		return
-	}
-	d := after.Since(before)
-	r.AllocPerGB = new(loadgen.Round(d.Sum(loadgen.Allocated)/1e6/(float64(out.Bytes)/1e9), 3))
-	r.DiskWritePerByte = new(loadgen.Round(d.Sum(loadgen.Written)/d.Sum(loadgen.Served), 5))
+	return r
 }
 
 func (r *fetchReport) print(w io.Writer) {

@@ -111,9 +111,8 @@ func (c *Check) Fetch(ctx context.Context, t *loadgen.Target, timeout time.Durat
 			failed = err
 		}
 	}}
-	err = single(ctx, t, t.Post("git-upload-pack", "", c.Request.Body()), timeout, func(b *loadgen.Body, h loadgen.Head,
-		firstByte func()) error {
-		return CheckFetch(b, h, nil, &w, firstByte)
+	err = t.Ask(ctx, t.Post("git-upload-pack", "", c.Request.Body()), timeout, func(b *loadgen.Body) error {
+		return CheckFetch(b, nil, &w)
 	})
 	if err = errors.Join(err, failed); err != nil {
 		return nil, err

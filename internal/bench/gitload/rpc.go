@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"net/url"
 	"os"
 	"strings"
@@ -71,10 +72,20 @@ func (o *RPCOptions) target() (*loadgen.Target, error) {
 	return t, nil
 }
 
+// prepare returns the load of a small request for a ref, and its description.
+func (o *RPCOptions) prepare(ctx context.Context, t *loadgen.Target, ref string, timeout time.Duration) (*loadgen.Load,
+	string, error) {
+	if o.Address == "" {
+		return prepareRefs(ctx, t, ref, timeout)
+	}
+	load, err := o.prepareResolve(ctx, t, ref, timeout)
+	return load, fmt.Sprintf("RefService.Resolve of %s at %s", ref, o.Address), err
+}
+
 // prepareResolve calls RefService.Resolve once, and returns the load that repeats the call and compares every response
 // with the first.
 func (o *RPCOptions) prepareResolve(ctx context.Context, t *loadgen.Target, ref string,
-	timeout time.Duration) (*loadgen.Pings, error) {
+	timeout time.Duration) (*loadgen.Load, error) {
 	// The client's errors are more specific than a status.
 	node, err := nodeclient.New(o.Address, nodeclient.Options{Secret: func() string { return o.secret }})
 	if err != nil {
@@ -100,15 +111,16 @@ func (o *RPCOptions) prepareResolve(ctx context.Context, t *loadgen.Target, ref 
 	if err != nil {
 		return nil, err
 	}
-	p := &loadgen.Pings{Target: target, Request: target.Call(packhorsev1connect.RefServiceResolveProcedure, message),
-		Timeout: timeout}
-	if p.Want, err = p.First(ctx); err != nil {
+	call := target.Encode(http.MethodPost, packhorsev1connect.RefServiceResolveProcedure,
+		"Connect-Protocol-Version: 1\r\nContent-Type: application/proto\r\n", message)
+	want, err := target.AskAll(ctx, call, timeout)
+	if err != nil {
 		return nil, fmt.Errorf("resolve %s at the node: %w", ref, err)
 	}
-	if !bytes.Contains(p.Want, []byte(response.Msg.GetRef().GetOid())) {
+	if !bytes.Contains(want, []byte(response.Msg.GetRef().GetOid())) {
 		return nil, fmt.Errorf("resolve %s at the node: two responses differ, perhaps because of a push", ref)
 	}
-	return p, nil
+	return loadgen.Repeat(target, call, want, timeout), nil
 }
 
 // RepositoryOf returns the path of the repository in a target's URL.

@@ -84,38 +84,31 @@ func batch(ctx context.Context, repository string, objects []object) (urls []str
 
 // open requests a URL and reads the head of the response, whose body has to have this size. The caller closes the
 // connection.
-func open(ctx context.Context, url string, size int64) (*loadgen.Conn, loadgen.Head, error) {
+func open(ctx context.Context, url string, size int64) (*loadgen.Conn, *loadgen.Body, error) {
 	t, err := loadgen.ParseTarget(url, false)
 	if err != nil {
-		return nil, loadgen.Head{}, err
+		return nil, nil, err
 	}
-	c, err := t.DialConn(ctx, new(atomic.Int64))
+	c, err := t.DialConn(ctx, new(atomic.Int64), patience)
 	if err != nil {
-		return nil, loadgen.Head{}, err
+		return nil, nil, err
 	}
-	var h loadgen.Head
-	if err = c.SetDeadline(time.Now().Add(patience)); err == nil {
-		_, err = c.Write(t.Plain(t.Path+"/"[min(len(t.Path), 1):], true))
-	}
-	if err == nil {
-		h, err = c.ReadHead()
-	}
-	if err == nil && (h.Status != http.StatusOK || h.Length != size) {
-		err = fmt.Errorf("%s: status %d with %d bytes, want 200 with %d", url, h.Status, h.Length, size)
+	b, err := c.Exchange(t.Encode(http.MethodGet, t.Path, "Accept: */*\r\n", nil))
+	if err == nil && (b.Status != http.StatusOK || b.Length != size) {
+		err = fmt.Errorf("%s: status %d with %d bytes, want 200 with %d", url, b.Status, b.Length, size)
 	}
 	if err != nil {
 		c.Close()
 	}
-	return c, h, err
+	return c, b, err
 }
 
 // download reads and drops a resource of this size.
 func download(ctx context.Context, url string, size int64) error {
-	c, h, err := open(ctx, url, size)
+	c, b, err := open(ctx, url, size)
 	if err != nil {
 		return err
 	}
 	defer c.Close()
-	defer context.AfterFunc(ctx, c.Abort)()
-	return c.Body(h).Drain()
+	return b.Drain()
 }

@@ -8,6 +8,7 @@ import (
 // Arrivals generates the times of the requests of an open loop, and chooses each request. The pattern depends only on
 // the seed and is stretched by the rate, so a server meets the same bursts at every rate. Not safe for concurrent use.
 type Arrivals struct {
+	closed   bool    // a closed loop: no times
 	gap      float64 // mean seconds from one request to the next
 	constant bool    // each gap is the mean
 	weights  []int
@@ -24,9 +25,9 @@ type Arrival struct {
 }
 
 // NewArrivals returns arrivals at a rate in requests per second. The weights choose the requests. The times between
-// arrivals are constant, or independent and exponential (Poisson arrivals).
+// arrivals are constant, or independent and exponential (Poisson arrivals). A rate of 0 is a closed loop.
 func NewArrivals(rate float64, constant bool, seed uint64, weights []int) *Arrivals {
-	a := &Arrivals{gap: 1 / rate, constant: constant, weights: weights,
+	a := &Arrivals{closed: rate == 0, gap: 1 / max(rate, 1e-9), constant: constant, weights: weights,
 		times: rand.New(rand.NewPCG(seed, 1)), which: rand.New(rand.NewPCG(seed, 2))}
 	for _, w := range weights {
 		a.total += w
@@ -34,7 +35,8 @@ func NewArrivals(rate float64, constant bool, seed uint64, weights []int) *Arriv
 	return a
 }
 
-// FixedRate returns arrivals of one request, the first at once and then one at each period.
+// FixedRate returns arrivals of one request, the first at once and then one at each period. A rate of 0 is a closed
+// loop.
 func FixedRate(rate float64) *Arrivals {
 	a := NewArrivals(rate, true, 0, []int{1})
 	a.at = -a.gap
@@ -48,11 +50,11 @@ func (a *Arrivals) Next() Arrival {
 		gap = a.times.ExpFloat64()
 	}
 	a.at += gap * a.gap
-	return Arrival{Due: time.Duration(a.at * 1e9), Request: a.Pick()}
+	return Arrival{Due: time.Duration(a.at * 1e9), Request: a.pick()}
 }
 
-// Pick returns the index of a request at random, by weight.
-func (a *Arrivals) Pick() int {
+// pick returns the index of a request at random, by weight.
+func (a *Arrivals) pick() int {
 	if len(a.weights) == 1 {
 		return 0
 	}

@@ -58,16 +58,12 @@ type Failures struct {
 	mu    sync.Mutex
 	N     int
 	First []string
-	first error
 }
 
 func (f *Failures) Add(err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.N++
-	if f.first == nil {
-		f.first = err
-	}
 	if len(f.First) < keptFailures {
 		f.First = append(f.First, err.Error())
 	}
@@ -96,11 +92,6 @@ func (f *Failures) Print(w io.Writer) {
 	if more := f.N - len(f.First); more > 0 {
 		fmt.Fprintf(w, "error: and %d more\n", more)
 	}
-}
-
-// only returns the first error, for runs of one request.
-func (f *Failures) only() error {
-	return f.first
 }
 
 // Err returns the error of a run with failed requests, so that scripts notice them.
@@ -150,3 +141,26 @@ func Interrupted(ctx context.Context, err error) error {
 
 // MaxRate is the maximum rate of one run. Beyond it a run would measure the clocks of this machine.
 const MaxRate = 100_000
+
+// Measuring is Progress for a measurement that takes a known time.
+func Measuring(ctx context.Context, w io.Writer, duration time.Duration) (stop func()) {
+	began := time.Now()
+	return Progress(ctx, w, func() string {
+		return fmt.Sprintf("measuring: %v of %v", time.Since(began).Round(time.Second), duration)
+	})
+}
+
+// Sleep sleeps for d. It returns false if the context ends first.
+func Sleep(ctx context.Context, d time.Duration) bool {
+	if d <= 0 {
+		return ctx.Err() == nil
+	}
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+		return true
+	}
+}

@@ -7,50 +7,152 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
+	"strconv"
+	"strings"
 	"sync/atomic"
 	"time"
 )
 
 const (
 	// ConnBuffer is the size of the buffer for a response's head and the parts of its body that are parsed.
-	ConnBuffer = 64 << 10
+	ConnBuffer = 32 << 10
 	// discardStep limits one discarding receive, so that one connection does not occupy a CPU for long.
 	discardStep = 1 << 20
 	// FrameRead limits a read of framing bytes between bulk data that is dropped.
 	FrameRead = 256
+	// maxWhole limits the size of a body that is read into memory.
+	maxWhole = 256 << 20
 )
 
-// Conn is one HTTP/1.1 connection of a bulk load. It buffers parsed bytes and drops the others. One goroutine uses it;
-// other goroutines may read received and call Abort.
+// Conn is one HTTP/1.1 connection. It buffers parsed bytes and drops the others. One goroutine uses it. It ends with
+// the context of DialConn.
 type Conn struct {
 	net.Conn
-	drop     dropper
+	release  func() bool // detaches the connection from the context
+	drop     *dropper
 	buf      []byte
 	r, w     int           // buf[r:w] is read and not consumed
 	received *atomic.Int64 // bytes of this connection and its owner's earlier ones, heads included
 	pace     *pace         // nil: no limit
+	timeout  time.Duration // maximum time without a byte
+	armed    time.Time     // when the deadline was set
+	body     Body          // of the current response
+	whole    []byte        // the buffer of Body.All
 }
 
-func NewConn(c net.Conn, received *atomic.Int64) *Conn {
-	return &Conn{Conn: c, drop: newDropper(c), buf: make([]byte, ConnBuffer), received: received}
+func NewConn(c net.Conn, received *atomic.Int64, timeout time.Duration) *Conn {
+	return &Conn{Conn: c, drop: newDropper(c), buf: make([]byte, ConnBuffer), received: received, timeout: timeout}
 }
 
-// Abort makes every running and later operation fail soon. Safe to call from another goroutine.
-func (c *Conn) Abort() { c.SetDeadline(time.Unix(1, 0)) } //nolint:errcheck // a closed connection is aborted already
+// DialConn opens a connection. Its operations fail when no byte arrives for the timeout, or when the context ends.
+func (t *Target) DialConn(ctx context.Context, received *atomic.Int64, timeout time.Duration) (*Conn, error) {
+	c, err := t.dial(ctx)
+	if err != nil {
+		return nil, err
+	}
+	conn := NewConn(c, received, timeout)
+	conn.release = context.AfterFunc(ctx, func() { c.Close() })
+	return conn, nil
+}
+
+// Close closes the connection.
+func (c *Conn) Close() error {
+	if c.release != nil {
+		c.release()
+	}
+	return c.Conn.Close()
+}
+
+// Ask sends one request on a connection of its own, and calls read for the response.
+func (t *Target) Ask(ctx context.Context, request []byte, timeout time.Duration, read func(b *Body) error) error {
+	c, err := t.DialConn(ctx, new(atomic.Int64), timeout)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	b, err := c.Exchange(request)
+	if err == nil {
+		err = read(b)
+	}
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return err
+}
+
+// AskAll sends one request on a connection of its own, and returns the body of the response, whose status is 200.
+func (t *Target) AskAll(ctx context.Context, request []byte, timeout time.Duration) (body []byte, err error) {
+	err = t.Ask(ctx, request, timeout, func(b *Body) (err error) {
+		body, err = b.All()
+		return err
+	})
+	return body, err
+}
+
+// Exchange sends a request and reads the head of the response. The result is valid until the next call.
+func (c *Conn) Exchange(request []byte) (*Body, error) {
+	c.arm()
+	if _, err := c.Write(request); err != nil {
+		return nil, fmt.Errorf("sending the request: %w", c.explain(err))
+	}
+	return c.Response()
+}
+
+// Response reads up to the body of the next final response.
+func (c *Conn) Response() (*Body, error) {
+	for {
+		h, n, err := parseHead(c.buf[c.r:c.w])
+		switch {
+		case err != nil:
+			return nil, err
+		case n == 0:
+			empty := c.r == c.w
+			if err := c.fill(len(c.buf)); err != nil {
+				if err == io.EOF && !empty {
+					err = io.ErrUnexpectedEOF
+				}
+				return nil, fmt.Errorf("reading the response's head: %w", err)
+			}
+			continue
+		}
+		h.lines = c.buf[c.r : c.r+n]
+		c.r += n
+		if h.Status >= 200 {
+			c.body = Body{Head: h, c: c, toEOF: !h.chunked && h.Length < 0, left: max(h.Length, 0),
+				done: !h.chunked && h.Length == 0}
+			return &c.body, nil
+		}
+	}
+}
+
+// arm extends the deadline. A call for each read is cheap.
+func (c *Conn) arm() {
+	if now := time.Now(); c.timeout > 0 && now.Sub(c.armed) > c.timeout/8 {
+		c.armed = now
+		c.SetDeadline(now.Add(c.timeout)) //nolint:errcheck // the next call fails too
+	}
+}
+
+func (c *Conn) explain(err error) error {
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return fmt.Errorf("nothing received for %v: %w", c.timeout, err)
+	}
+	return err
+}
 
 // wait blocks until up to n bytes may be read and returns how many.
 func (c *Conn) wait(n int64) int64 {
-	if c.pace == nil {
-		return n
-	}
-	for {
-		now := time.Now()
-		got, delay := c.pace.take(n, now)
+	for c.pace != nil {
+		got, delay := c.pace.take(n, time.Now())
 		if got > 0 {
-			return got
+			n = got
+			break
 		}
 		time.Sleep(delay)
 	}
+	c.arm()
+	return n
 }
 
 func (c *Conn) account(n int64) {
@@ -81,7 +183,7 @@ func (c *Conn) fill(limit int) error {
 	if err == nil {
 		err = io.ErrNoProgress
 	}
-	return err
+	return c.explain(err)
 }
 
 // discard drops up to n bytes of the stream, at least one, and returns how many.
@@ -96,39 +198,27 @@ func (c *Conn) discard(n int64) (int64, error) {
 	if got > 0 {
 		return got, nil
 	}
-	return 0, err
+	return 0, c.explain(err)
 }
 
 // Head contains the parts of a response's status line and headers that the load generators use.
 type Head struct {
 	Status  int
 	Length  int64 // of the body; -1: unknown
+	Close   bool  // the connection ends with this response
 	chunked bool
-	Close   bool // the connection ends with this response
+	lines   []byte // all of it
 }
 
-// ReadHead reads up to the body of the next final response.
-func (c *Conn) ReadHead() (Head, error) {
-	for {
-		h, n, err := parseHead(c.buf[c.r:c.w])
-		switch {
-		case err != nil:
-			return h, err
-		case n == 0:
-			empty := c.r == c.w
-			if err := c.fill(len(c.buf)); err != nil {
-				if err == io.EOF && !empty {
-					err = io.ErrUnexpectedEOF
-				}
-				return h, err
-			}
-			continue
-		}
-		c.r += n
-		if h.Status >= 200 {
-			return h, nil
+// Header returns the value of a header, or "". It is valid until the body is read.
+func (h *Head) Header(name string) string {
+	for line := range bytes.Lines(h.lines) {
+		key, value, ok := bytes.Cut(line, []byte{':'})
+		if ok && strings.EqualFold(string(key), name) {
+			return string(bytes.TrimSpace(value))
 		}
 	}
+	return ""
 }
 
 // parseHead reads an HTTP/1.x response head (RFC 9112, section 2). n is its length, 0 if b does not hold all of it.
@@ -158,23 +248,18 @@ func parseHead(b []byte) (h Head, n int, err error) {
 		if colon < 0 {
 			return h, 0, fmt.Errorf("bad header line %.60q", line)
 		}
-		value := bytes.TrimSpace(line[colon+1:])
-		switch colon {
-		case len("Content-Length"):
-			if !equalFold(line[:colon], "content-length") {
-				break
+		value := string(bytes.TrimSpace(line[colon+1:]))
+		switch name := line[:colon]; {
+		case bytes.EqualFold(name, []byte("Content-Length")):
+			length, err := strconv.ParseUint(value, 10, 62)
+			if err != nil {
+				return h, 0, fmt.Errorf("bad Content-Length %.40q", value)
 			}
-			if h.Length, err = parseDecimal(value); err != nil {
-				return h, 0, err
-			}
-		case len("Transfer-Encoding"):
-			if equalFold(line[:colon], "transfer-encoding") {
-				h.chunked = equalFold(value, "chunked")
-			}
-		case len("Connection"):
-			if equalFold(line[:colon], "connection") {
-				h.Close = equalFold(value, "close") || h.Close && !equalFold(value, "keep-alive")
-			}
+			h.Length = int64(length)
+		case bytes.EqualFold(name, []byte("Transfer-Encoding")):
+			h.chunked = strings.EqualFold(value, "chunked")
+		case bytes.EqualFold(name, []byte("Connection")):
+			h.Close = strings.EqualFold(value, "close") || h.Close && !strings.EqualFold(value, "keep-alive")
 		}
 	}
 	switch {
@@ -188,50 +273,17 @@ func parseHead(b []byte) (h Head, n int, err error) {
 	return h, n, nil
 }
 
-// equalFold compares ASCII text without regard to case. lower is in lower case.
-func equalFold(b []byte, lower string) bool {
-	if len(b) != len(lower) {
-		return false
-	}
-	for i, c := range b {
-		if 'A' <= c && c <= 'Z' {
-			c += 'a' - 'A'
-		}
-		if c != lower[i] {
-			return false
-		}
-	}
-	return true
-}
-
-func parseDecimal(b []byte) (int64, error) {
-	var n int64
-	if len(b) == 0 || len(b) > 18 {
-		return 0, fmt.Errorf("bad Content-Length %.40q", b)
-	}
-	for _, c := range b {
-		if c < '0' || c > '9' {
-			return 0, fmt.Errorf("bad Content-Length %.40q", b)
-		}
-		n = n*10 + int64(c-'0')
-	}
-	return n, nil
-}
-
 // Body reads one response's body through its framing.
 type Body struct {
-	c       *Conn
-	chunked bool
-	toEOF   bool  // the end of the connection ends the body
-	left    int64 // remaining bytes of the body, or of the current chunk
-	begun   bool  // a chunk was read, but not the end of its line
-	done    bool
-	Size    int64 // bytes read so far
-}
+	Head
+	Size  int64     // bytes read so far
+	First time.Time // when the first byte was read
 
-func (c *Conn) Body(h Head) *Body {
-	return &Body{c: c, chunked: h.chunked, toEOF: !h.chunked && h.Length < 0, left: max(h.Length, 0),
-		done: !h.chunked && h.Length == 0}
+	c     *Conn
+	toEOF bool  // the end of the connection ends the body
+	left  int64 // remaining bytes of the body, or of the current chunk
+	begun bool  // a chunk was read, but not the end of its line
+	done  bool
 }
 
 // Next returns the next bytes of the body, which are valid until the next call. It reads at most limit bytes if the
@@ -276,6 +328,9 @@ func (b *Body) Skip(n int64) (int64, error) {
 }
 
 func (b *Body) took(n int64) {
+	if b.Size == 0 {
+		b.First = time.Now()
+	}
 	b.Size += n
 	if !b.toEOF {
 		b.left -= n
@@ -360,35 +415,83 @@ func (b *Body) line() ([]byte, error) {
 }
 
 func parseChunkSize(line []byte) (int64, error) {
-	if i := bytes.IndexByte(line, ';'); i >= 0 {
-		line = line[:i]
-	}
-	line = bytes.TrimSpace(line)
-	if len(line) == 0 || len(line) > 15 {
+	text, _, _ := strings.Cut(string(line), ";")
+	n, err := strconv.ParseUint(strings.TrimSpace(text), 16, 60)
+	if err != nil {
 		return 0, fmt.Errorf("bad chunk size %.40q", line)
 	}
-	var n int64
-	for _, c := range line {
-		switch {
-		case '0' <= c && c <= '9':
-			c -= '0'
-		case 'a' <= c && c <= 'f':
-			c -= 'a' - 10
-		case 'A' <= c && c <= 'F':
-			c -= 'A' - 10
-		default:
-			return 0, fmt.Errorf("bad chunk size %.40q", line)
-		}
-		n = n<<4 | int64(c)
-	}
-	return n, nil
+	return int64(n), nil
 }
 
-// DialConn opens a connection for a bulk load.
-func (t *Target) DialConn(ctx context.Context, received *atomic.Int64) (*Conn, error) {
-	c, err := t.dial(ctx)
-	if err != nil {
+// Drain drops the rest of the body.
+func (b *Body) Drain() error {
+	for {
+		if _, err := b.Skip(discardStep); err == io.EOF {
+			return nil
+		} else if err != nil {
+			return err
+		}
+	}
+}
+
+// All reads the whole body of a response with status 200. It is valid until the next response.
+func (b *Body) All() ([]byte, error) {
+	if err := b.OK(); err != nil {
 		return nil, err
 	}
-	return NewConn(c, received), nil
+	c := b.c
+	c.whole = c.whole[:0]
+	for {
+		p, err := b.Next(ConnBuffer)
+		if err == io.EOF {
+			return c.whole, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		if len(c.whole)+len(p) > maxWhole {
+			return nil, errors.New("response too long")
+		}
+		c.whole = append(c.whole, p...)
+	}
+}
+
+// OK returns an error for a response with a status other than 200, with the beginning of its body.
+func (b *Body) OK() error {
+	if b.Status == 200 {
+		return nil
+	}
+	p, err := b.Next(1000)
+	text := Clean(p[:min(len(p), 200)])
+	if err == nil {
+		err = b.Drain()
+	}
+	if err != nil && err != io.EOF {
+		return fmt.Errorf("HTTP status %d; then %w", b.Status, err)
+	}
+	return &HTTPError{Status: b.Status, Text: text}
+}
+
+// HTTPError is a complete response that is not the expected one. The connection can be used again.
+type HTTPError struct {
+	Status int
+	Text   string
+}
+
+func (e *HTTPError) Error() string {
+	if e.Text == "" {
+		return fmt.Sprintf("HTTP status %d", e.Status)
+	}
+	return fmt.Sprintf("HTTP status %d: %s", e.Status, e.Text)
+}
+
+// Clean returns text from a server as one line that is safe for a terminal.
+func Clean(b []byte) string {
+	s := strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f || 0x80 <= r && r < 0xa0 {
+			return ' '
+		}
+		return r
+	}, strings.ToValidUTF8(string(b), "?"))
+	return strings.TrimSpace(s)
 }

@@ -10,62 +10,51 @@ import (
 
 // dropper discards received bytes. With plain TCP the kernel drops them (tcp(7), MSG_TRUNC) without copying.
 type dropper struct {
-	raw *rawDrop // nil: read into buf
-	c   net.Conn
-	buf []byte
+	plain bufferDrop
+	raw   syscall.RawConn // nil: use plain
+	recv  func(fd uintptr) bool
+	// arguments and results of recv, which is allocated once
+	want, got int
+	err       error
 }
 
-// rawDrop has the arguments and results of one receive, so that the function for RawConn is allocated once.
-type rawDrop struct {
-	conn syscall.RawConn
-	recv func(fd uintptr) bool
-	want int
-	got  int
-	err  error
-}
-
-func newDropper(c net.Conn) dropper {
+func newDropper(c net.Conn) *dropper {
+	d := &dropper{plain: bufferDrop{c: c}}
 	tc, ok := c.(*net.TCPConn)
 	if !ok {
-		return dropper{c: c, buf: make([]byte, 128<<10)}
+		return d
 	}
-	rc, err := tc.SyscallConn()
-	if err != nil {
-		return dropper{c: c, buf: make([]byte, 128<<10)}
-	}
-	d := &rawDrop{conn: rc}
+	d.raw, _ = tc.SyscallConn() // nil if it fails
 	d.recv = func(fd uintptr) bool {
 		for {
 			// The call needs no buffer: with MSG_TRUNC, TCP writes no bytes.
 			n, _, errno := unix.Syscall6(unix.SYS_RECVFROM, fd, 0, uintptr(d.want), unix.MSG_TRUNC|unix.MSG_DONTWAIT, 0, 0)
-			switch errno {
-			case 0:
-				d.got, d.err = int(n), nil
-				if n == 0 {
-					d.err = io.EOF
-				}
-				return true
-			case unix.EINTR:
-			case unix.EAGAIN:
+			switch {
+			case errno == unix.EINTR:
+				continue
+			case errno == unix.EAGAIN:
 				return false
-			default:
+			case errno != 0:
 				d.got, d.err = 0, errno
-				return true
+			case n == 0:
+				d.got, d.err = 0, io.EOF
+			default:
+				d.got, d.err = int(n), nil
 			}
+			return true
 		}
 	}
-	return dropper{raw: d}
+	return d
 }
 
 // discard drops up to n bytes. It returns io.EOF at the end of the stream.
 func (d *dropper) discard(n int64) (int64, error) {
 	if d.raw == nil {
-		got, err := d.c.Read(d.buf[:min(n, int64(len(d.buf)))])
-		return int64(got), err
+		return d.plain.discard(n)
 	}
-	d.raw.want, d.raw.got, d.raw.err = int(n), 0, nil
-	if err := d.raw.conn.Read(d.raw.recv); err != nil {
+	d.want = int(n)
+	if err := d.raw.Read(d.recv); err != nil {
 		return 0, err
 	}
-	return int64(d.raw.got), d.raw.err
+	return int64(d.got), d.err
 }

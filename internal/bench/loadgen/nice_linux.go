@@ -1,17 +1,15 @@
 package loadgen
 
 import (
+	"context"
 	"os"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
 )
-
-// Urgent raises the calling thread's priority. It returns false if that is not permitted. The caller has locked the
-// thread and never unlocks it.
-func Urgent() bool { return unix.Setpriority(unix.PRIO_PROCESS, 0, UrgentNice) == nil }
 
 // Yielding lowers the priority of the whole process.
 func Yielding() { ProcessNice(LoadNice) } // the figures are slightly worse without
@@ -54,6 +52,20 @@ func SessionsShare() bool {
 		if g.Path != "/" && (len(g.Controllers) == 0 || slices.Contains(g.Controllers, "cpu")) {
 			return false
 		}
+	}
+	return true
+}
+
+// sleepUntil sleeps until a time. It returns false if the context ends first. Go's timers may be a millisecond late, so
+// that the kernel measures the rest.
+func sleepUntil(ctx context.Context, due time.Time) bool {
+	const timerError = 1500 * time.Microsecond
+	if !Sleep(ctx, time.Until(due)-timerError) {
+		return false
+	}
+	for left := time.Until(due); left > 0; left = time.Until(due) {
+		ts := unix.NsecToTimespec(int64(left))
+		unix.Nanosleep(&ts, nil) //nolint:errcheck // the loop repeats an interrupted sleep
 	}
 	return true
 }

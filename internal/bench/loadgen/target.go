@@ -1,6 +1,7 @@
 package loadgen
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"encoding/base64"
@@ -9,7 +10,6 @@ import (
 	"net"
 	"net/http"
 	"net/url"
-	"strconv"
 	"strings"
 	"time"
 )
@@ -101,81 +101,30 @@ func (t *Target) dial(ctx context.Context) (net.Conn, error) {
 	return tc, nil
 }
 
-// Transport returns a client for the few requests that are not measured.
-func (t *Target) Transport() *http.Transport {
-	return &http.Transport{
-		TLSClientConfig:    t.TLS,
-		DisableCompression: true,
-		ForceAttemptHTTP2:  false,
-		TLSNextProto:       map[string]func(string, *tls.Conn) http.RoundTripper{},
+// Encode encodes a request. The header has complete lines.
+func (t *Target) Encode(method, path, header string, body []byte) []byte {
+	b := fmt.Appendf(nil, "%s %s HTTP/1.1\r\nHost: %s\r\n%s", method, cmp.Or(path, "/"), t.Host, header)
+	if t.Auth != "" {
+		b = fmt.Appendf(b, "Authorization: %s\r\n", t.Auth)
 	}
+	if method == http.MethodPost {
+		b = fmt.Appendf(b, "Content-Length: %d\r\n", len(body))
+	}
+	return append(append(b, "\r\n"...), body...)
 }
 
-// Post encodes a POST request to a service of the path ("git-upload-pack"), or to the path itself if service is empty.
+// Post encodes a POST request to a service of the repository, as "git-upload-pack". An encoding of "" means none.
 func (t *Target) Post(service, encoding string, body []byte) []byte {
-	path := t.Path
-	if service != "" {
-		path += "/" + service
-	}
-	if path == "" {
-		path = "/"
-	}
-	var b []byte
-	line := func(parts ...string) {
-		for _, p := range parts {
-			b = append(b, p...)
-		}
-		b = append(b, "\r\n"...)
-	}
-	line("POST ", path, " HTTP/1.1")
-	line("Host: ", t.Host)
-	line("User-Agent: ", UserAgent)
-	if service != "" {
-		line("Content-Type: application/x-", service, "-request")
-		line("Accept: application/x-", service, "-result")
-		line("Git-Protocol: version=2")
-	}
+	header := fmt.Sprintf("User-Agent: %s\r\nContent-Type: application/x-%s-request\r\n"+
+		"Accept: application/x-%[2]s-result\r\nGit-Protocol: version=2\r\n", UserAgent, service)
 	if encoding != "" {
-		line("Content-Encoding: ", encoding)
+		header += "Content-Encoding: " + encoding + "\r\n"
 	}
-	if t.Auth != "" {
-		line("Authorization: ", t.Auth)
-	}
-	line("Content-Length: ", strconv.Itoa(len(body)))
-	line()
-	return append(b, body...)
+	return t.Encode(http.MethodPost, t.Path+"/"+service, header, body)
 }
 
-// Get encodes a GET request to the path with tail appended.
-func (t *Target) Get(tail string) []byte {
-	b := fmt.Appendf(nil, "GET %s%s HTTP/1.1\r\nHost: %s\r\nUser-Agent: %s\r\nAccept: */*\r\nPragma: "+
-		"no-cache\r\nGit-Protocol: version=2\r\n",
-		t.Path, tail, t.Host, UserAgent)
-	if t.Auth != "" {
-		b = fmt.Appendf(b, "Authorization: %s\r\n", t.Auth)
-	}
-	return append(b, "\r\n"...)
-}
-
-// Call encodes a unary call of the Connect protocol.
-func (t *Target) Call(procedure string, message []byte) []byte {
-	b := fmt.Appendf(nil, "POST %s HTTP/1.1\r\nHost: %s\r\nUser-Agent: %s\r\nConnect-Protocol-Version: "+
-		"1\r\nContent-Type: application/proto\r\nContent-Length: %d\r\n",
-		procedure, t.Host, UserAgent, len(message))
-	if t.Auth != "" {
-		b = fmt.Appendf(b, "Authorization: %s\r\n", t.Auth)
-	}
-	return append(append(b, "\r\n"...), message...)
-}
-
-// Plain encodes a GET request as a browser without a cache would send it.
-func (t *Target) Plain(path string, keep bool) []byte {
-	b := fmt.Appendf(nil, "GET %s HTTP/1.1\r\nHost: %s\r\nUser-Agent: packhorse-bench\r\nAccept: */*\r\n", path, t.Host)
-	if t.Auth != "" {
-		b = fmt.Appendf(b, "Authorization: %s\r\n", t.Auth)
-	}
-	if !keep {
-		b = append(b, "Connection: close\r\n"...)
-	}
-	return append(b, "\r\n"...)
+// Discover encodes the request for the capabilities of the repository's server.
+func (t *Target) Discover() []byte {
+	return t.Encode(http.MethodGet, t.Path+"/info/refs?service=git-upload-pack", "User-Agent: "+UserAgent+
+		"\r\nAccept: */*\r\nPragma: no-cache\r\nGit-Protocol: version=2\r\n", nil)
 }

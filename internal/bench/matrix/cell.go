@@ -85,7 +85,7 @@ func (o *matrixOptions) cell(ctx context.Context, env loadgen.Env, c cell, dir s
 
 // loader is the load of the clients.
 type loader interface {
-	Run(ctx context.Context, stop <-chan struct{}) (*loadgen.Outcome, error)
+	Run(ctx context.Context) (*loadgen.Outcome, error)
 }
 
 // load returns the load of the clients. It sends one request, which warms caches.
@@ -106,7 +106,7 @@ func (o *matrixOptions) load(ctx context.Context, c cell, l *lineup) (loader, er
 	if err != nil {
 		return nil, err
 	}
-	load.Clients, load.Duration, load.Timeout = o.Clients, o.Duration, o.Timeout
+	load.Conns, load.Duration = o.Clients, o.Duration
 	return load, nil
 }
 
@@ -127,7 +127,7 @@ func (o *matrixOptions) measure(ctx context.Context, c cell, l *lineup, load loa
 		r.stations, watches = append(r.stations, stationResult{label: s.label, before: before}), append(watches, watch)
 	}
 	own := loadgen.OwnCPU()
-	if r.out, err = load.Run(ctx, nil); err != nil {
+	if r.out, err = load.Run(ctx); err != nil {
 		return nil, err
 	}
 	r.clientCPU = loadgen.OwnCPU() - own

@@ -94,8 +94,8 @@ func newMatrixRow(c *cellResult) matrixRow {
 	row := matrixRow{
 		Repo: c.subject.name, Transport: c.transport, Cache: onOff(c.cache),
 		MBPerS:   loadgen.Round(loadgen.Rate(float64(c.out.Bytes), 1e6, c.out.Elapsed), 6),
-		Requests: c.out.Requests, Errors: c.out.Failures.Count(), ElapsedS: loadgen.Round(seconds, 3),
-		Latency:          c.out.Latency.Summarize(),
+		Requests: len(c.out.Answers), Errors: c.out.Failures.Count(), ElapsedS: loadgen.Round(seconds, 3),
+		Latency:          c.out.Latency().Summarize(),
 		ClientCPUPercent: loadgen.Round(100*c.clientCPU.Seconds()/seconds/cpus, 2),
 	}
 	var cpu, own, run, alloc, gc float64

@@ -307,7 +307,7 @@ const tolerated = 0.1
 
 // Run works until the end of the duration and of the last response. Each client clones at least once, because a cell
 // without a clone has no result.
-func (l *sshLoad) Run(ctx context.Context, _ <-chan struct{}) (*loadgen.Outcome, error) {
+func (l *sshLoad) Run(ctx context.Context) (*loadgen.Outcome, error) {
 	out := &loadgen.Outcome{Failures: &loadgen.Failures{}}
 	var mu sync.Mutex
 	var received atomic.Int64
@@ -324,8 +324,7 @@ func (l *sshLoad) Run(ctx context.Context, _ <-chan struct{}) (*loadgen.Outcome,
 				})
 				mu.Lock()
 				if err == nil {
-					out.Requests++
-					out.TTFB, out.Latency = append(out.TTFB, first), append(out.Latency, time.Since(began))
+					out.Answers = append(out.Answers, loadgen.Answer{First: first, Took: time.Since(began)})
 				}
 				mu.Unlock()
 				if err != nil && ctx.Err() == nil {

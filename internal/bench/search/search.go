@@ -6,9 +6,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -16,65 +18,51 @@ import (
 	"github.com/packhorse-git/packhorse/internal/bench/loadgen"
 )
 
-// searchOptions are the flags of `packhorse-bench search`.
-type searchOptions struct {
+// options are the flags of `packhorse-bench search`.
+type options struct {
 	query     string
-	rates     string
+	rates     []string
 	duration  time.Duration
 	timeout   time.Duration
 	rounds    int
-	api       string
 	results   int
 	peer      string
 	sustained bool
-	resolveOptions
-	json bool
+	json      bool
 }
 
-// searchReport is the output of `packhorse-bench search --json`.
-type searchReport struct {
-	Query   string       `json:"query"`
-	API     string       `json:"api"`
-	Results int          `json:"results"` // of one response
-	Resolve string       `json:"resolve"`
-	Rates   []searchRate `json:"rates"`
-	Peer    *searchPeer  `json:"peer,omitempty"`
-	// Sustained is the highest rate without failures and without a growing delay. 0: not measured.
-	Sustained float64 `json:"sustained_qps,omitempty"`
+// report is the output of `packhorse-bench search --json`.
+type report struct {
+	Query string `json:"query"`
+	serverReport
+	Peer *serverReport `json:"peer,omitempty"` // a zoekt-webserver
 	// ToPeer is Sustained divided by the peer's.
 	ToPeer float64 `json:"sustained_to_peer,omitempty"`
-	// Share is the share of finding object IDs in a request's time, at the lowest rate. Only with --resolve.
-	Share *float64 `json:"resolve_share,omitempty"`
 }
 
-// searchPeer has the results of the zoekt-webserver that was measured beside a server.
-type searchPeer struct {
-	Results   int          `json:"results"`
-	Rates     []searchRate `json:"rates"`
-	Sustained float64      `json:"sustained_qps,omitempty"`
+// serverReport is the result of one server.
+type serverReport struct {
+	Results int          `json:"results"` // of one response
+	Rates   []rateReport `json:"rates"`
+	// Sustained is the highest rate without failures and without a growing delay. 0: not measured.
+	Sustained float64 `json:"sustained_qps,omitempty"`
 }
 
-// searchRate is the result at one rate.
-type searchRate struct {
-	QPS      float64 `json:"qps"`
-	Requests int     `json:"requests"`
-	Failures int     `json:"failures"`
-	Mean     float64 `json:"mean_ms"`
-	P50      float64 `json:"p50_ms"`
-	P95      float64 `json:"p95_ms"`
-	P99      float64 `json:"p99_ms"`
-	Max      float64 `json:"max_ms"`
-	Bytes    int64   `json:"bytes"` // of all responses
-	// Link50 and Link95 are percentiles of the time between a server and its search worker process, from the header
-	// Server-Timing.
-	Link50 *float64 `json:"link_p50_ms,omitempty"`
-	Link95 *float64 `json:"link_p95_ms,omitempty"`
+// rateReport is the result at one rate.
+type rateReport struct {
+	QPS      float64              `json:"qps"`
+	Requests int                  `json:"requests"`
+	Failures int                  `json:"failures"`
+	Latency  loadgen.LatencyStats `json:"latency_ms"`
+	Bytes    int64                `json:"bytes"` // of all responses
+	// Link is the time between a server and its search worker process, from the header Server-Timing.
+	Link *loadgen.Percentiles `json:"link_ms,omitempty"`
 	// ToPeer is p95 divided by the peer's at this rate. Like the other values it is that of the median round.
 	ToPeer *float64 `json:"p95_to_peer,omitempty"`
 }
 
 func Command(env loadgen.Env) *cobra.Command {
-	var o searchOptions
+	var o options
 	cmd := &cobra.Command{
 		Use:   "search URL --query QUERY",
 		Short: "Measure code search at fixed rates",
@@ -82,45 +70,27 @@ func Command(env loadgen.Env) *cobra.Command {
 fewer requests. Every response must be complete and have as many results as the first one. Latency is the time from
 when a request was due to the end of its response.
 
-  --api json      GET /-/api/v1/search
-  --api stream    GET /.api/search/stream, chunk matches
-  --api graphql   POST /.api/graphql, the query of src search
-  --api zoekt     POST /api/search of zoekt-webserver
-
 With --peer a zoekt-webserver gets the same requests, in turn with the server, and the p95 values are compared for each
 rate. In a checkout, ".ci/searches BUNDLE" builds a zoekt-webserver and compares both with one index.
 
 --sustained finds the highest rate without failures and without a growing delay.
 
---resolve shows the cost of finding the object ID of each result. A proxy in this process does for each result:
-
-  process    the work of a search front end with a Git server: git symbolic-ref HEAD, the index's list of repositories
-             over HTTP, git rev-parse
-  redis      one GET from --redis
-  memory     one look-up in a map
-  none       nothing, because the server's results have the indexed commit
-
-resolve_share is the share of this in a request's time.
-
 link is the time in which the server sends the request to its search worker and receives the results. The server reports
-it for json and responses up to 64 KiB.`,
+it for responses up to 64 KiB.`,
 		Example: `  packhorse-bench search http://127.0.0.1:8080 --query 'func main' --rates 1,5,50 --duration 60s
-  packhorse-bench search http://127.0.0.1:8080 --query 'func main' --results 1000 --sustained --peer http://127.0.0.1:6070
-  packhorse-bench search http://127.0.0.1:8080 --query 'func main' --rates 1,5 --resolve process --root /srv/git`,
+  packhorse-bench search http://127.0.0.1:8080 --query 'func main' --results 1000 --sustained --peer http://127.0.0.1:6070`,
 		Args: cobra.ExactArgs(1),
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.query, "query", "", "what to search for (required)")
-	f.StringVar(&o.rates, "rates", "1,5,50", "requests per second, one run for each")
+	f.StringSliceVar(&o.rates, "rates", []string{"1", "5", "50"}, "requests per second, one run for each")
 	f.DurationVar(&o.duration, "duration", time.Minute, "duration of the run at each rate")
 	f.DurationVar(&o.timeout, "timeout", time.Minute, "timeout of a response")
 	f.IntVar(&o.rounds, "rounds", 1, "measure each rate this often, and show the round with the median p95")
-	f.StringVar(&o.api, "api", "json", "json, stream, graphql or zoekt")
 	f.IntVar(&o.results, "results", 10, "number of results to request")
 	f.StringVar(&o.peer, "peer", "", "URL of a zoekt-webserver to compare with")
 	f.BoolVar(&o.sustained, "sustained", false, "also find the highest sustained rate")
 	f.BoolVar(&o.json, "json", false, "print one JSON object")
-	o.resolveOptions.flags(f)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		rates, err := o.check()
 		if err != nil {
@@ -132,7 +102,7 @@ it for json and responses up to 64 KiB.`,
 	return cmd
 }
 
-func (o *searchOptions) check() ([]float64, error) {
+func (o *options) check() ([]float64, error) {
 	switch {
 	case o.query == "":
 		return nil, errors.New("--query: missing")
@@ -141,106 +111,89 @@ func (o *searchOptions) check() ([]float64, error) {
 	case o.rounds < 1 || o.results < 1:
 		return nil, errors.New("--rounds and --results must be at least 1")
 	}
-	if _, ok := searchAPIs[o.api]; !ok {
-		return nil, fmt.Errorf("--api %q: want json, stream, graphql or zoekt", o.api)
-	}
 	var rates []float64
-	for s := range strings.SplitSeq(o.rates, ",") {
+	for _, s := range o.rates {
 		r, err := strconv.ParseFloat(strings.TrimSpace(s), 64)
 		if err != nil || !(r > 0) || r > loadgen.MaxRate {
-			return nil, fmt.Errorf("--rates %q: want positive numbers, such as 1,5,50", o.rates)
+			return nil, fmt.Errorf("--rates %q: want positive numbers, such as 1,5,50", s)
 		}
 		rates = append(rates, r)
 	}
-	return rates, o.resolveOptions.check()
+	return rates, nil
 }
 
-func (o *searchOptions) run(ctx context.Context, env loadgen.Env, url string, rates []float64) (err error) {
-	server, err := newSearched(ctx, url, searchAPIs[o.api], o)
+func (o *options) run(ctx context.Context, env loadgen.Env, url string, rates []float64) error {
+	server, err := newSearched(ctx, url, ours, o)
 	if err != nil {
 		return err
 	}
-	r := &searchReport{Query: o.query, API: o.api, Results: server.results, Resolve: o.resolve}
-	var world *front
-	if o.resolve != "" {
-		old, err := o.begin(ctx, server)
-		if err != nil {
-			return err
-		}
-		defer old.close()
-		server = old.searched
-		world = old
-	}
 	all := []*searched{server}
+	r := &report{Query: o.query, serverReport: serverReport{Results: server.results}}
+	reports := []*serverReport{&r.serverReport}
 	if o.peer != "" {
-		peer, err := newSearched(ctx, o.peer, searchAPIs["zoekt"], o)
+		peer, err := newSearched(ctx, o.peer, zoekt, o)
 		if err != nil {
 			return fmt.Errorf("the peer: %w", err)
 		}
-		all = append(all, peer)
-		r.Peer = &searchPeer{Results: peer.results}
+		r.Peer = &serverReport{Results: peer.results}
+		all, reports = append(all, peer), append(reports, r.Peer)
 	}
 	fails := &loadgen.Failures{}
+	stage := "measuring"
+	defer loadgen.Progress(ctx, env.Stderr, func() string { return stage })()
 	for _, rate := range rates {
-		stop := loadgen.Progress(ctx, env.Stderr,
-			func() string { return fmt.Sprintf("measuring at %g requests a second", rate) })
-		got, err := o.atRate(ctx, all, rate, fails)
-		stop()
-		if err != nil {
+		if err := o.atRate(ctx, all, reports, rate, fails); err != nil {
 			return err
 		}
-		r.Rates = append(r.Rates, got[0])
-		if r.Peer != nil {
-			r.Peer.Rates = append(r.Peer.Rates, got[1])
+	}
+	for i, s := range all {
+		if o.sustained {
+			if reports[i].Sustained, err = s.sustained(ctx); err != nil {
+				return err
+			}
 		}
 	}
-	if world != nil {
-		r.Share = world.share()
-	}
-	if o.sustained {
-		if err := o.sustain(ctx, env, all, r); err != nil {
-			return err
-		}
+	if r.Peer != nil && o.sustained {
+		r.ToPeer = loadgen.Round(r.Sustained/max(r.Peer.Sustained, 0.001), 3)
 	}
 	fails.Print(env.Stderr)
-	if err := o.print(env, server.String(), r); err != nil {
-		return err
+	if o.json {
+		err = loadgen.WriteJSON(env.Stdout, r)
+	} else {
+		err = r.print(env.Stdout, server.target.String())
 	}
-	return fails.Err()
+	return errors.Join(err, fails.Err())
 }
 
-// atRate measures all servers in turn, round by round, and returns each server's round with the median p95.
-func (o *searchOptions) atRate(ctx context.Context, all []*searched, rate float64,
-	fails *loadgen.Failures) ([]searchRate, error) {
-	rounds := make([][]searchRate, len(all))
+// atRate measures all servers in turn, round by round, and reports each server's round with the median p95.
+func (o *options) atRate(ctx context.Context, all []*searched, reports []*serverReport, rate float64,
+	fails *loadgen.Failures) error {
+	rounds := make([][]rateReport, len(all))
 	var ratios []float64
 	for range o.rounds {
 		for i, s := range all {
-			m, err := s.attack(ctx, rate, o.duration, fails)
+			m, _, err := s.drive(ctx, rate, o.duration, maxSearchConns, fails)
 			if err != nil {
-				return nil, err
+				return err
 			}
 			rounds[i] = append(rounds[i], m)
 		}
-		if len(all) == 2 {
-			ours, peers := rounds[0], rounds[1]
-			ratios = append(ratios, ours[len(ours)-1].P95/max(peers[len(peers)-1].P95, 0.001))
+		if n := len(rounds[0]) - 1; len(all) == 2 {
+			ratios = append(ratios, rounds[0][n].Latency.P95/max(rounds[1][n].Latency.P95, 0.001))
 		}
 	}
-	medians := make([]searchRate, len(all))
 	for i, m := range rounds {
-		slices.SortStableFunc(m, func(a, b searchRate) int { return int(1e6 * (a.P95 - b.P95)) })
-		medians[i] = m[(len(m)-1)/2]
+		slices.SortFunc(m, func(a, b rateReport) int { return cmp.Compare(a.Latency.P95, b.Latency.P95) })
+		median := m[(len(m)-1)/2]
 		for _, other := range m {
-			medians[i].Failures = max(medians[i].Failures, other.Failures)
+			median.Failures = max(median.Failures, other.Failures)
 		}
+		if i == 0 && len(ratios) > 0 {
+			median.ToPeer = new(loadgen.Round(loadgen.Median(ratios), 3))
+		}
+		reports[i].Rates = append(reports[i].Rates, median)
 	}
-	if len(ratios) > 0 {
-		slices.Sort(ratios)
-		ratio := loadgen.Round(ratios[(len(ratios)-1)/2], 3)
-		medians[0].ToPeer = &ratio
-	}
-	return medians, nil
+	return nil
 }
 
 const (
@@ -256,25 +209,6 @@ const (
 	// step is the factor by which the rate is lowered until it is sustained.
 	step = 0.95
 )
-
-// sustain finds the highest rates of all servers in turn.
-func (o *searchOptions) sustain(ctx context.Context, env loadgen.Env, all []*searched, r *searchReport) error {
-	for i, s := range all {
-		stop := loadgen.Progress(ctx, env.Stderr, func() string { return "searching for the highest rate of " + s.String() })
-		best, err := s.sustained(ctx)
-		stop()
-		if err != nil {
-			return err
-		}
-		if i == 0 {
-			r.Sustained = best
-			continue
-		}
-		r.Peer.Sustained = best
-		r.ToPeer = loadgen.Round(r.Sustained/max(best, 0.001), 3)
-	}
-	return nil
-}
 
 // sustained starts slightly above the rate of a closed loop, and lowers the rate until it is sustained.
 func (s *searched) sustained(ctx context.Context) (float64, error) {
@@ -299,52 +233,31 @@ func (s *searched) sustained(ctx context.Context) (float64, error) {
 type searched struct {
 	target  *loadgen.Target
 	api     searchAPI
-	request request
+	request []byte
 	timeout time.Duration
 	results int // of the first response
-	matches []searchMatch
 }
 
-func (s *searched) String() string { return s.target.String() }
-
 // newSearched sends one request to a server.
-func newSearched(ctx context.Context, base string, api searchAPI, o *searchOptions) (*searched, error) {
+func newSearched(ctx context.Context, base string, api searchAPI, o *options) (*searched, error) {
 	t, err := loadgen.ParseTarget(base, false)
 	if err != nil {
 		return nil, err
 	}
-	s := &searched{target: t, api: api, timeout: o.timeout}
-	if s.request, err = api.request(o.query, o.results); err != nil {
-		return nil, err
+	s := &searched{target: t, api: api, timeout: o.timeout, request: api.request(t, o.query, o.results)}
+	body, err := t.AskAll(ctx, s.request, s.timeout)
+	if err == nil {
+		s.results, err = api.parse(body)
 	}
-	var first []byte
-	sender := s.sender(func(x *loadgen.Exchange) error {
-		first = slices.Clone(x.Body)
-		return s.verify(x)
-	})
-	sender.Conns, sender.Count = 1, 1
-	sent, err := sender.Run(ctx)
-	if err != nil {
-		return nil, err
-	}
-	if err := sent.Failures.Err(); err != nil {
-		return nil, fmt.Errorf("%w: %s", err, strings.Join(sent.Failures.First, "; "))
-	}
-	if s.matches, err = api.parse(first); err != nil {
-		return nil, fmt.Errorf("%v: the response does not match the API: %w", s, err)
-	}
-	if s.results = len(s.matches); s.results == 0 {
-		return nil, fmt.Errorf("%v finds nothing for %q", s, o.query)
+	switch n, bad := api.count(body); {
+	case err != nil || bad != nil:
+		return nil, fmt.Errorf("%v: %w", t, cmp.Or(err, bad))
+	case s.results == 0:
+		return nil, fmt.Errorf("%v finds nothing for %q", t, o.query)
+	case n != s.results:
+		return nil, fmt.Errorf("%v: a response with %d results has %s %d times", t, s.results, api.mark, n)
 	}
 	return s, nil
-}
-
-// attack measures one rate.
-func (s *searched) attack(ctx context.Context, rate float64, duration time.Duration,
-	fails *loadgen.Failures) (searchRate, error) {
-	r, _, err := s.drive(ctx, rate, duration, maxSearchConns, fails)
-	r.QPS = rate
-	return r, err
 }
 
 // measured is a run in the order of its requests.
@@ -371,36 +284,42 @@ func (m *measured) fellBehind() bool {
 
 // drive sends requests at a rate and adds up the results. Rate 0 is a closed loop.
 func (s *searched) drive(ctx context.Context, rate float64, duration time.Duration, conns int,
-	fails *loadgen.Failures) (searchRate, *measured, error) {
+	fails *loadgen.Failures) (rateReport, *measured, error) {
+	var mu sync.Mutex // guards link
 	var link loadgen.Samples
-	sender := s.sender(func(x *loadgen.Exchange) error {
-		err := s.verify(x)
-		if d, ok := linkTime(x.Header("Server-Timing")); ok && err == nil {
+	load := loadgen.Repeat(s.target, s.request, nil, s.timeout)
+	load.Duration, load.Conns, load.Arrivals = duration, conns, loadgen.FixedRate(rate)
+	load.Check = func(b *loadgen.Body) error {
+		d, isTimed := linkTime(b.Header("Server-Timing"))
+		body, err := b.All()
+		if err != nil {
+			return err
+		}
+		n, err := s.api.count(body)
+		if err == nil && n != s.results {
+			err = fmt.Errorf("a response with %d results, want %d as in the first", n, s.results)
+		}
+		if isTimed && err == nil {
+			mu.Lock()
+			defer mu.Unlock()
 			link = append(link, d)
 		}
 		return err
-	})
-	sender.Duration, sender.Conns = duration, conns
-	if rate > 0 {
-		sender.Open, sender.Arrivals = true, loadgen.FixedRate(rate)
 	}
-	sent, err := sender.Run(ctx)
+	out, err := load.Run(ctx)
 	if err != nil {
-		return searchRate{}, nil, err
+		return rateReport{}, nil, err
 	}
-	fails.Join(sent.Failures)
-	m := &measured{elapsed: sent.Elapsed}
-	slices.SortFunc(sent.Answers, func(a, b loadgen.Answer) int { return cmp.Compare(a.Due, b.Due) })
-	for _, a := range sent.Answers {
+	fails.Join(out.Failures)
+	m := &measured{elapsed: out.Elapsed}
+	slices.SortFunc(out.Answers, func(a, b loadgen.Answer) int { return cmp.Compare(a.Due, b.Due) })
+	for _, a := range out.Answers {
 		m.latencies = append(m.latencies, a.Took)
 	}
-	all := loadgen.Samples(slices.Clone(m.latencies))
-	sum := all.Stats()
-	r := searchRate{Requests: len(all) + sent.Failures.Count(), Failures: sent.Failures.Count(), Bytes: sent.Bytes,
-		Mean: sum.Mean, P50: sum.P50, P95: sum.P95, P99: sum.P99, Max: sum.Max}
+	r := rateReport{QPS: rate, Requests: len(out.Answers) + out.Failures.Count(), Failures: out.Failures.Count(),
+		Bytes: out.Bytes, Latency: out.Latency().Stats()}
 	if len(link) > 0 {
-		sum := link.Summarize()
-		r.Link50, r.Link95 = &sum.P50, &sum.P95
+		r.Link = new(link.Summarize())
 	}
 	return r, m, nil
 }
@@ -420,21 +339,35 @@ func linkTime(timing string) (time.Duration, bool) {
 // machine.
 const maxSearchConns = 5000
 
-// sender returns a closed loop of searches. Calls of check do not overlap.
-func (s *searched) sender(check func(x *loadgen.Exchange) error) *loadgen.Sender {
-	return &loadgen.Sender{Target: s.target, Requests: [][]byte{s.request.bytes(s.target)}, Arrivals: loadgen.FixedRate(1),
-		Keep: true, Timeout: s.timeout,
-		Pause: loadgen.RetryAfter, Check: check}
-}
-
-// verify checks a response.
-func (s *searched) verify(x *loadgen.Exchange) error {
-	if err := loadgen.CheckStatus(x); err != nil {
-		return err
+func (r *report) print(w io.Writer, url string) error {
+	fmt.Fprintf(w, "%s\n%q, %d results\n\n", url, r.Query, r.Results)
+	var rows [][]string
+	line := func(name string, m rateReport) {
+		row := []string{fmt.Sprint(m.QPS), name, fmt.Sprint(m.Requests), fmt.Sprint(m.Failures)}
+		for _, ms := range []float64{m.Latency.Mean, m.Latency.P50, m.Latency.P95, m.Latency.P99, m.Latency.Max} {
+			row = append(row, fmt.Sprintf("%.2f", ms))
+		}
+		link := []string{"-", "-"}
+		if m.Link != nil {
+			link = []string{fmt.Sprintf("%.3f", m.Link.P50), fmt.Sprintf("%.3f", m.Link.P95)}
+		}
+		rows = append(rows, append(row, fmt.Sprintf("%.1f", float64(m.Bytes)/1e6), link[0], link[1],
+			loadgen.OrDash("%.2f", m.ToPeer)))
 	}
-	n, err := s.api.count(x.Body)
-	if err == nil && s.results > 0 && n != s.results {
-		err = fmt.Errorf("a response with %d results, want %d as in the first", n, s.results)
+	for i, m := range r.Rates {
+		line("this", m)
+		if r.Peer != nil {
+			line("peer", r.Peer.Rates[i])
+		}
+	}
+	err := loadgen.WriteTable(w, []string{"QPS", "server", "requests", "failures", "mean ms", "p50", "p95", "p99", "max",
+		"MB", "link p50", "p95", "p95 to peer"}, rows)
+	if r.Sustained > 0 {
+		fmt.Fprintf(w, "\nhighest sustained rate: %.1f/s", r.Sustained)
+		if r.Peer != nil {
+			fmt.Fprintf(w, "; peer %.1f/s; ratio %.2f", r.Peer.Sustained, r.ToPeer)
+		}
+		fmt.Fprintln(w)
 	}
 	return err
 }

@@ -2,14 +2,9 @@ package search
 
 import (
 	"encoding/json"
-	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/http/httptest"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -30,13 +25,6 @@ func searchAnswers(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Server-Timing", "index;dur=2.5, link;dur=0.125")
 		io.WriteString(w, `{"results":[{"repository":"a","path":"x","commit":"1"},`+
 			`{"repository":"b","path":"y","commit":"2"}]}`+"\n")
-	case "/.api/search/stream":
-		io.WriteString(w, "event: matches\ndata: "+
-			`[{"type":"content","repository":"a","commit":"1"},{"repository":"b","commit":"2"}]`+
-			"\n\nevent: done\ndata: {}\n\n")
-	case "/.api/graphql":
-		io.WriteString(w, `{"data":{"search":{"results":{"results":[`+
-			`{"repository":{"name":"a"},"file":{"commit":{"oid":"1"}}},{"repository":{"name":"b"},"file":{"commit":{"oid":"2"}}}]}}}}`)
 	case "/api/search":
 		var asked struct{ Q string }
 		if json.Unmarshal(body, &asked) != nil || asked.Q != "needle" {
@@ -49,31 +37,28 @@ func searchAnswers(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-func TestSearchAPIs(t *testing.T) {
+func TestSearch(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewServer(http.HandlerFunc(searchAnswers))
 	defer server.Close()
-	for api := range searchAPIs {
-		got := benchtest.JSON(t, "query api results resolve rates peer", "search", server.URL, "--query", "needle", "--api",
-			api, "--results", "2",
-			"--rates", "50,100", "--duration", "100ms", "--rounds", "3", "--peer", server.URL)
-		if n := benchtest.Number(t, got, "results"); n != 2 {
-			t.Errorf("%s: %v results, want 2", api, n)
+	got := benchtest.JSON(t, "query results rates peer", "search", server.URL, "--query", "needle", "--results", "2",
+		"--rates", "50,100", "--duration", "100ms", "--rounds", "3", "--peer", server.URL)
+	if n := benchtest.Number(t, got, "results"); n != 2 {
+		t.Errorf("%v results, want 2", n)
+	}
+	rates := got["rates"].([]any)
+	if len(rates) != 2 {
+		t.Fatalf("%d rates, want 2", len(rates))
+	}
+	for _, r := range rates {
+		m := r.(map[string]any)
+		if benchtest.Number(t, m, "failures") != 0 || benchtest.Number(t, m, "requests") == 0 ||
+			benchtest.Number(t, m["latency_ms"].(map[string]any), "p95") <= 0 || benchtest.Number(t, m, "bytes") == 0 ||
+			benchtest.Number(t, m, "p95_to_peer") <= 0 {
+			t.Error(m)
 		}
-		rates := got["rates"].([]any)
-		if len(rates) != 2 {
-			t.Fatalf("%s: %d rates, want 2", api, len(rates))
-		}
-		for _, r := range rates {
-			m := r.(map[string]any)
-			if benchtest.Number(t, m, "failures") != 0 || benchtest.Number(t, m, "requests") == 0 ||
-				benchtest.Number(t, m, "p95_ms") <= 0 || benchtest.Number(t, m, "bytes") == 0 ||
-				benchtest.Number(t, m, "p95_to_peer") <= 0 {
-				t.Errorf("%s: %v", api, m)
-			}
-			if link := m["link_p95_ms"]; api == "json" && link != 0.125 || api != "json" && link != nil {
-				t.Errorf("%s: the way to the process that searches takes %v ms", api, link)
-			}
+		if link := benchtest.Number(t, m["link_ms"].(map[string]any), "p95"); link != 0.125 {
+			t.Errorf("the way to the process that searches takes %v ms, want 0.125", link)
 		}
 	}
 }
@@ -110,42 +95,10 @@ func TestSearchFailures(t *testing.T) {
 		!strings.Contains(err.Error(), "finds nothing") {
 		t.Errorf("nothing found: %v", err)
 	}
-	for _, args := range [][]string{{"--rates", "0"}, {"--rates", "1,x"}, {"--rates", "NaN"}, {"--api", "soap"},
-		{"--resolve", "magic"}, {"--resolve", "process"}, {"--results", "0"}} {
+	for _, args := range [][]string{{"--rates", "0"}, {"--rates", "1,x"}, {"--rates", "NaN"}, {"--results", "0"}} {
 		if _, _, err := benchtest.Run(t, t.Context(), append([]string{"search", empty.URL, "--query", "q"},
 			args...)...); err == nil {
 			t.Errorf("%q is accepted", args)
-		}
-	}
-}
-
-// TestSearchResolve finds the object IDs with git, and checks that this takes time.
-func TestSearchResolve(t *testing.T) {
-	t.Parallel()
-	_, repo := benchtest.History(t, 2)
-	id := strings.TrimSpace(repo.Git("rev-parse", "HEAD"))
-	var listed atomic.Int64
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path == "/-/api/v1/search/status" {
-			listed.Add(1)
-			return
-		}
-		name := strings.TrimSuffix(filepath.Base(repo.Dir), ".git")
-		fmt.Fprintf(w, `{"results":[{"repository":%q,"commit":%q},{"repository":%[1]q,"commit":%[2]q}]}`, name, id)
-	}))
-	defer server.Close()
-	kinds := []string{"process", "memory", "none"}
-	redis := startRedis(t)
-	if redis != "" {
-		kinds = append(kinds, "redis")
-	}
-	for _, resolve := range kinds {
-		got := benchtest.JSON(t, "query api results resolve rates resolve_share", "search", server.URL, "--query", "q",
-			"--rates", "20", "--duration", "50ms",
-			"--resolve", resolve, "--root", filepath.Dir(repo.Dir), "--redis", redis)
-		share := benchtest.Number(t, got, "resolve_share")
-		if resolve == "process" && (share < 0.1 || listed.Load() == 0) {
-			t.Errorf("finding object IDs by git took %v of the time, and the index was listed %d times", share, listed.Load())
 		}
 	}
 }
@@ -160,38 +113,4 @@ func TestFellBehind(t *testing.T) {
 	if flat.fellBehind() || !growing.fellBehind() {
 		t.Error("fellBehind is wrong, want false for steady latencies and true for growing ones")
 	}
-}
-
-// startRedis starts a Redis without persistence and returns its URL. Without redis-server it returns "".
-func startRedis(t *testing.T) string {
-	program, err := exec.LookPath("redis-server")
-	if err != nil {
-		if os.Getenv("CI") != "" {
-			t.Fatal("redis-server is not installed")
-		}
-		t.Log("*** There is no redis-server: --resolve redis is NOT tested. ***")
-		return ""
-	}
-	dir, err := os.MkdirTemp("", "redis") // short: the path of a socket has 107 bytes
-	if err != nil {
-		t.Fatal(err)
-	}
-	socket := filepath.Join(dir, "s")
-	cmd := exec.Command(program, "--port", "0", "--unixsocket", socket, "--save", "", "--appendonly", "no", "--dir", dir)
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		cmd.Process.Kill()
-		cmd.Wait()
-		os.RemoveAll(dir)
-	})
-	for t.Context().Err() == nil {
-		if c, err := net.Dial("unix", socket); err == nil {
-			c.Close()
-			break
-		}
-		time.Sleep(20 * time.Millisecond)
-	}
-	return "unix://" + socket
 }

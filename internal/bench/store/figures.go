@@ -231,11 +231,12 @@ func (w *stores) lsRefs(ctx context.Context) ([]world.Figure, error) {
 		if err != nil {
 			return nil, err
 		}
-		sent, err := (&loadgen.Sender{Target: t, Conns: w.burst, Count: w.burst, Connect: true, Timeout: time.Minute,
-			Requests: [][]byte{t.Post("git-upload-pack", "", gitload.LsRefs(git.SHA1, "refs/heads/main"))},
-			Arrivals: loadgen.FixedRate(1), Check: loadgen.CheckStatus}).Run(ctx)
-		if err = errors.Join(err, sent.Failures.Err()); err != nil {
-			return nil, fmt.Errorf("%w: %v", err, sent.Failures.First)
+		burst := loadgen.Repeat(t, t.Post("git-upload-pack", "", gitload.LsRefs(git.SHA1, "refs/heads/main")), nil,
+			time.Minute)
+		burst.Conns, burst.Count, burst.Connect = w.burst, w.burst, true
+		out, err := burst.Run(ctx)
+		if err = errors.Join(err, out.Failures.Err()); err != nil {
+			return nil, fmt.Errorf("%w: %v", err, out.Failures.First)
 		}
 		after, err := node.checks(ctx)
 		if err != nil {
