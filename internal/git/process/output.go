@@ -14,17 +14,16 @@ import (
 // each of them. That is 8,500 times for a pack of 70 MB, and costs more than copying it. Instead, Read retries after a
 // pause if the pipe is empty. Without a reader to wake, git's writes are cheaper too.
 type Output struct {
-	file     *os.File     // does not block
-	deadline atomic.Int64 // ns since the epoch; 0: none
-	n        atomic.Int64 // bytes that were read
-	capacity int
+	file     *os.File        // does not block
+	deadline atomic.Int64    // ns since the epoch; 0: none
+	n        atomic.Int64    // bytes that were read
 	raw      syscall.RawConn // of file; nil: Read retries after pauses
 }
 
-// LargePipe is a pipe size in bytes that a command rarely fills during a pause of its reader, which takes a millisecond
-// or more. If a large pipe was requested and the system allowed less (fs.pipe-user-pages-soft), Read waits for a
-// wake-up instead of pausing.
-const LargePipe = 256 << 10
+// largePipe is a pipe size in bytes that a command rarely fills during a pause of its reader, which takes a millisecond
+// or more. If a large pipe was requested and the system allowed less (fs.pipe-user-pages-soft), Read waits for a wake-up
+// instead of pausing.
+const largePipe = 256 << 10
 
 // Pauses before Read retries. The first is for short commands. The last makes 100 retries a second for an idle command.
 const (
@@ -68,9 +67,6 @@ func (o *Output) SetReadDeadline(t time.Time) {
 	o.deadline.Store(t.UnixNano())
 }
 
-// Capacity returns the size of the pipe in bytes if Command.StdoutBuffer was set; 0: not known.
-func (o *Output) Capacity() int { return o.capacity }
-
 // Close closes the reader's end. SIGPIPE kills the command at its next write.
 func (o *Output) Close() error { return o.file.Close() }
 
@@ -89,8 +85,7 @@ func makeOutput(size int) (*Output, *os.File, error) {
 		return nil, nil, os.NewSyscallError("setnonblock", err)
 	}
 	if size > 0 {
-		o.capacity = setPipeSize(fds[0], size)
-		if 0 < o.capacity && o.capacity < LargePipe {
+		if capacity := setPipeSize(fds[0], size); 0 < capacity && capacity < largePipe {
 			o.raw, err = o.file.SyscallConn()
 		}
 	}

@@ -59,6 +59,9 @@ type Git struct {
 	pauses  pauses
 }
 
+// outputBuffer is the requested size of the pipe of git's output in bytes.
+const outputBuffer = 1 << 20
+
 // pauses are times without output of git after which the source acts.
 type pauses struct {
 	flush  time.Duration // then progress, and bytes that do not fill a packet, are sent

@@ -3,6 +3,7 @@ package packsource
 import (
 	"cmp"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -22,7 +23,10 @@ type gitPack struct {
 	cancel       context.CancelFunc
 	abandoned    func() error // the error of Open's context
 	pauses       pauses
-	trailer      int    // length of the checksum that ends the pack
+	held         []byte // bytes at the end that are not framed yet, at least as many as the pack's checksum has
+	trailer      int    // length of the checksum
+	total        int64  // bytes of the pack
+	sent         time.Time
 	usesPaths    bool   // the filter selects by paths
 	temporary    string // scratch git directory of this run; "" for none
 	progress     progressText
@@ -51,8 +55,13 @@ func (p *gitPack) Info() Info {
 // Send sends git's output to out, as packets.
 func (p *gitPack) Send(ctx context.Context, out Output) error {
 	defer context.AfterFunc(ctx, p.child.Kill)()
-	f := newFramer(p.trailer)
-	defer f.release()
+	f := NewFramer(writerFunc(func(packets []byte) (int, error) {
+		p.sent = time.Now()
+		n, err := out.Write(packets)
+		p.info.Bytes += int64(n)
+		return n, err
+	}))
+	defer f.Release()
 	err := p.copy(f, out)
 	if err != nil {
 		p.child.Kill()
@@ -79,7 +88,10 @@ func (p *gitPack) Send(ctx context.Context, out Output) error {
 	if err := p.warn(ctx, out); err != nil {
 		return err
 	}
-	return p.write(out, f.last()) // held back until git has succeeded
+	if _, err := f.Write(p.held); err != nil { // held back until git has succeeded
+		return err
+	}
+	return f.Flush()
 }
 
 // warn waits for the verification and warns the client if the repository's packs are damaged.
@@ -125,24 +137,25 @@ func (p *gitPack) warnIfKnown(out Output) error {
 // errGit marks an error of git's output.
 var errGit = errors.New("git pack-objects returned no valid pack")
 
-// copy sends git's output except for the bytes that the framer holds back. Its errors are errGit, or those of out.
-func (p *gitPack) copy(f *framer, out Output) error {
-	stdout := p.child.Stdout()
-	sent := time.Now()
-	told, spoke, after := sent, sent, out.KeepAliveAfter()
-	pauses := newGathering(stdout.Capacity())
+// readSize is the maximum number of bytes of one read.
+const readSize = 64 << 10
+
+// copy frames git's output except for the bytes that it holds back. No client accepts a pack without its checksum. Its
+// errors are errGit, or those of out.
+func (p *gitPack) copy(f *Framer, out Output) error {
+	p.held, p.sent = make([]byte, 0, p.trailer+readSize), time.Now()
+	told, spoke, after := p.sent, p.sent, out.KeepAliveAfter()
 	for {
-		if f.total == 0 && p.usesPaths && time.Since(p.opened) > p.pauses.filter {
+		if p.total == 0 && p.usesPaths && time.Since(p.opened) > p.pauses.filter {
 			return ErrFilterTime
 		}
-		before, room := f.total, f.room()
-		idle, err := p.fill(f, stdout)
-		p.info.Objects = f.objects
+		idle, err := p.fill(f)
 		if err == io.EOF {
-			if err = f.whole(); err != nil {
+			if p.total < int64(packHeader+p.trailer) {
 				p.letEnd()
+				return fmt.Errorf("%w: it ends after %d bytes", errGit, p.total)
 			}
-			return err
+			return nil
 		} else if err != nil {
 			return err
 		}
@@ -156,21 +169,19 @@ func (p *gitPack) copy(f *framer, out Output) error {
 				return err
 			}
 		}
-		if packets := f.take(idle || now.Sub(sent) >= p.pauses.flush); len(packets) > 0 {
-			if err := p.write(out, packets); err != nil {
+		if idle || now.Sub(p.sent) >= p.pauses.flush {
+			if err := f.Flush(); err != nil {
 				return err
 			}
-			f.sent()
-			sent = time.Now()
-			spoke = sent
-		} else if after > 0 && now.Sub(spoke) >= after { // progress does not count: a reader may drop it
+		}
+		if p.sent.After(spoke) {
+			spoke = p.sent
+		}
+		if after > 0 && now.Sub(spoke) >= after { // progress does not count: a reader may drop it
 			if err := out.KeepAlive(); err != nil {
 				return err
 			}
 			spoke = now
-		}
-		if read := f.total - before; !idle && f.total > gatherAfter {
-			time.Sleep(pauses.emptied(read, read < int64(room)))
 		}
 	}
 }
@@ -186,24 +197,53 @@ func (p *gitPack) letEnd() {
 	}
 }
 
-// fill reads once. idle reports that git wrote nothing for a while. An error is io.EOF or errGit.
-func (p *gitPack) fill(f *framer, stdout *process.Output) (idle bool, err error) {
+// fill reads once, and frames all but the last bytes. idle reports that git wrote nothing for a while. An error is
+// io.EOF or errGit, or that of the Framer.
+func (p *gitPack) fill(f *Framer) (idle bool, err error) {
 	pause, ended := p.pauses.flush, false
 	select {
 	case <-p.child.Done():
 		pause, ended = p.pauses.linger, true
 	default:
 	}
+	stdout, had := p.child.Stdout(), len(p.held)
 	stdout.SetReadDeadline(time.Now().Add(pause))
-	err = f.fill(stdout)
+	n, err := stdout.Read(p.held[had : had+readSize])
+	p.held, p.total = p.held[:had+n], p.total+int64(n)
 	switch {
-	case err == nil || err == io.EOF || errors.Is(err, errGit):
-		return false, err
 	case errors.Is(err, os.ErrDeadlineExceeded) && !ended:
 		return true, nil
+	case err == io.EOF:
+		return false, err
+	case err != nil:
+		return false, fmt.Errorf("%w: %w", errGit, err)
+	case p.info.Objects == 0 && int64(len(p.held)) == p.total && p.total >= packHeader:
+		if err := p.readHeader(); err != nil {
+			return false, err
+		}
 	}
-	return false, fmt.Errorf("%w: %w", errGit, err)
+	if end := len(p.held) - p.trailer; end > 0 {
+		if _, err := f.Write(p.held[:end]); err != nil {
+			return false, err
+		}
+		p.held = p.held[:copy(p.held, p.held[end:])]
+	}
+	return false, nil
 }
+
+// readHeader reads the header of the pack.
+func (p *gitPack) readHeader() error {
+	version := binary.BigEndian.Uint32(p.held[4:])
+	if string(p.held[:4]) != "PACK" || version != 2 && version != 3 {
+		return fmt.Errorf("%w: it begins with %q", errGit, p.held[:packHeader])
+	}
+	p.info.Objects = binary.BigEndian.Uint32(p.held[8:])
+	return nil
+}
+
+type writerFunc func(p []byte) (int, error)
+
+func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
 
 func (p *gitPack) tell(out Output) error {
 	text := p.progress.take()
@@ -211,12 +251,6 @@ func (p *gitPack) tell(out Output) error {
 		return nil
 	}
 	return out.Progress(text)
-}
-
-func (p *gitPack) write(out Output, packets []byte) error {
-	n, err := out.Write(packets)
-	p.info.Bytes += int64(n)
-	return err
 }
 
 func (p *gitPack) removeTemporary() {

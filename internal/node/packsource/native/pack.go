@@ -181,7 +181,7 @@ func (p *nativePack) compose(ctx context.Context, store *pack.Store, history *gr
 	p.begun = true
 	p.info.Objects = uint32(p.chosen)
 	w.out = newFramed(outputOf{p}, p.spec.Repo.Format)
-	defer w.out.release()
+	defer w.out.Release()
 	err = w.write(p.chosen)
 	made.Write = time.Since(start)
 	if err != nil {
