@@ -6,9 +6,7 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"errors"
-	"hash/crc32"
 	"io"
-	"os"
 	"slices"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
@@ -42,7 +40,7 @@ type earlier struct {
 //	4 bytes: length of the next part
 //	earlierHeader, as JSON
 //	the wants and the tags that were added to them, raw IDs
-//	a pack index of version 2 (gitformat-pack(5)); in place of its checksum 4 bytes: CRC-32C of all before, and zeros
+//	a pack index of version 2 (gitformat-pack(5)) with zeros in place of its checksum: the Library has one
 const indexMagic = "packhorse pack index 1\n"
 
 // maxIndexHeader is the maximum length of an earlierHeader in JSON.
@@ -84,8 +82,7 @@ func writeIndex(to io.Writer, spec *packsource.Spec, t *indexTable) error {
 	if err != nil {
 		return err
 	}
-	sum := crc32.New(castagnoli)
-	w := bufio.NewWriterSize(io.MultiWriter(to, sum), 256<<10)
+	w := bufio.NewWriterSize(to, 256<<10)
 	w.WriteString(indexMagic)
 	w.Write(binary.BigEndian.AppendUint32(nil, uint32(len(header))))
 	w.Write(header)
@@ -95,44 +92,13 @@ func writeIndex(to io.Writer, spec *packsource.Spec, t *indexTable) error {
 		}
 	}
 	t.write(w)
-	if err := w.Flush(); err != nil {
-		return err
-	}
-	_, err = to.Write(append(binary.BigEndian.AppendUint32(nil, sum.Sum32()), make([]byte, t.size-crc32.Size)...))
-	return err
+	w.Write(make([]byte, t.size))
+	return w.Flush()
 }
 
 var (
-	castagnoli = crc32.MakeTable(crc32.Castagnoli)
-
-	errIndex    = errors.New("not an index of this format")
-	errChecksum = errors.New("the checksum does not match")
+	errIndex = errors.New("not an index of this format")
 )
-
-// readSum reads the checksum of an index, and returns the length of what it covers.
-func readSum(f *os.File, format git.ObjectFormat) (sum uint32, length int64, err error) {
-	info, err := f.Stat()
-	if err != nil {
-		return 0, 0, err
-	}
-	var b [crc32.Size]byte
-	length = info.Size() - int64(format.Size())
-	_, err = f.ReadAt(b[:], length)
-	return binary.BigEndian.Uint32(b[:]), length, err
-}
-
-// verify compares an index with its checksum.
-func verify(f *os.File, want uint32, length int64) error {
-	sum := crc32.New(castagnoli)
-	b := make([]byte, 256<<10)
-	if _, err := io.CopyBuffer(sum, struct{ io.Reader }{io.NewSectionReader(f, 0, length)}, b); err != nil {
-		return err
-	}
-	if sum.Sum32() != want {
-		return errChecksum
-	}
-	return nil
-}
 
 // readHeader reads the part of an index before the wants, and returns its length.
 func readHeader(r io.ReaderAt) (h earlierHeader, length int64, err error) {
@@ -160,7 +126,6 @@ type lent struct {
 	borrowed *packsource.Borrowed
 	index    *pack.Index
 	source   *source
-	sum      uint32 // checksum of the index
 }
 
 func (l *lent) close() {
@@ -168,12 +133,6 @@ func (l *lent) close() {
 		l.index.Close()
 	}
 	l.borrowed.Close()
-}
-
-// verifiedHeader is the header of an index that has a checksum.
-type verifiedHeader struct {
-	earlierHeader
-	sum uint32
 }
 
 // composes reports whether a pack is composed from earlier packs, and later packs from it. Packs for clients that have
@@ -207,7 +166,7 @@ func (s *Source) borrow(spec *packsource.Spec) (packs []*lent) {
 			}
 			continue
 		}
-		s.headers.Add(key, verifiedHeader{l.source.earlier.earlierHeader, l.sum})
+		s.headers.Add(key, l.source.earlier.earlierHeader)
 		if !l.source.earlier.isLike(&want) {
 			l.close()
 			continue
@@ -224,15 +183,7 @@ func (s *Source) open(key packsource.Key, format git.ObjectFormat) (*lent, error
 		return nil, err
 	}
 	l := &lent{key: key, borrowed: b}
-	var length int64
-	l.sum, length, err = readSum(b.Index, format)
-	if known, ok := s.headers.Get(key); err == nil && (!ok || known.sum != l.sum) {
-		err = verify(b.Index, l.sum, length)
-	}
-	if err == nil {
-		err = l.read(format)
-	}
-	if err != nil {
+	if err := l.read(format); err != nil {
 		l.close()
 		return nil, err
 	}

@@ -101,11 +101,11 @@ func newTips(t testing.TB, format string) *tips {
 	return s
 }
 
-// TestDamagedLibrary flips bits of earlier packs and of their indexes. The next pack is made of the repository instead.
+// TestDamagedLibrary flips bits of earlier packs. The next pack is made of the repository instead.
 func TestDamagedLibrary(t *testing.T) {
-	flips := 10
+	flips := 4
 	if !testing.Short() {
-		flips = 100
+		flips = 40
 	}
 	for i, format := range []string{"sha1", "sha256"} {
 		s := newTips(t, format)
@@ -113,18 +113,14 @@ func TestDamagedLibrary(t *testing.T) {
 			t.Run(fmt.Sprintf("%s, %s", format, s.names[k]), func(t *testing.T) {
 				t.Parallel()
 				rnd := rand.New(rand.NewPCG(uint64(i), uint64(k)))
-				for n := range flips {
-					l := library{slices.Clone(s.libs[k].pack), slices.Clone(s.libs[k].index)}
-					file, name := l.index, "index"
-					if n%3 == 0 {
-						file, name = l.pack, "pack"
-					}
-					at, bit := rnd.IntN(len(file)), rnd.IntN(8)
-					file[at] ^= 1 << bit
+				for range flips {
+					l := library{slices.Clone(s.libs[k].pack), s.libs[k].index}
+					at, bit := rnd.IntN(len(l.pack)), rnd.IntN(8)
+					l.pack[at] ^= 1 << bit
 					source := newSource(t, true)
 					source.SetLibrary(l)
 					if sourcetest.FetchAndCheck(t, source, s.Repo, spec); t.Failed() {
-						t.Fatalf("byte %d of %d of the %s, bit %d", at, len(file), name, bit)
+						t.Fatalf("byte %d of %d, bit %d", at, len(l.pack), bit)
 					}
 				}
 			})

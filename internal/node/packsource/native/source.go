@@ -38,8 +38,8 @@ type Source struct {
 	log     *slog.Logger
 	library packsource.Library
 	bitmaps *bitmaps
-	// headers are those of packs of the Library, so that few indexes are opened, and each is verified once.
-	headers *lru.Cache[packsource.Key, verifiedHeader]
+	// headers are those of packs of the Library, so that few indexes are opened.
+	headers *lru.Cache[packsource.Key, earlierHeader]
 	// failed has the repositories for which a pack failed although its making had begun, and the kinds of packs that were
 	// left to git after long work, with the time. Git makes these packs for a while, unless Options.Always is set.
 	failed *lru.Cache[string, time.Time] // by incarnation or kindOf
@@ -48,7 +48,7 @@ type Source struct {
 // New returns a Source.
 func New(o Options) *Source {
 	s := &Source{o: o, metrics: newMetrics(o.Registerer), log: o.Log, bitmaps: newBitmaps()}
-	s.headers, _ = lru.New[packsource.Key, verifiedHeader](maxHeaders) // the sizes are valid
+	s.headers, _ = lru.New[packsource.Key, earlierHeader](maxHeaders) // the sizes are valid
 	s.failed, _ = lru.New[string, time.Time](maxFailures)
 	if s.log == nil {
 		s.log = slog.Default()
