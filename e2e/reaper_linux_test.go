@@ -25,15 +25,11 @@ stay setsid
 (stay setsid)
 stay env -i PATH="$PATH"
 stay env -i PATH="$PATH" setsid
-MORE
 echo >DIR/$$
 while :; do sleep 1000; done
 `
 
 const leavingCount = 6
-
-// hidden is one more process that only a cgroup finds.
-const hidden = `(stay env -i PATH="$PATH" setsid)`
 
 // TestReaper kills servers whose git commands run, and have left others.
 func TestReaper(t *testing.T) {
@@ -49,39 +45,13 @@ func TestReaper(t *testing.T) {
 			}
 			t.Run(name+" user, "+role, func(t *testing.T) {
 				t.Parallel()
-				testReaper(t, role, user, "")
+				testReaper(t, role, user)
 			})
 		}
 	}
-	t.Run("cgroups", func(t *testing.T) {
-		t.Parallel()
-		testReaper(t, "serve", nil, makeCgroup(t))
-	})
 }
 
-// makeCgroup makes a cgroup for a server, or skips the test if that is not possible.
-func makeCgroup(t *testing.T) (dir string) {
-	t.Helper()
-	for _, root := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/unified"} {
-		dir := filepath.Join(root, fmt.Sprintf("packhorse-e2e-%d", os.Getpid()))
-		if _, err := os.Stat(filepath.Join(root, "cgroup.subtree_control")); err != nil || os.Mkdir(dir, 0o755) != nil {
-			continue
-		}
-		t.Cleanup(func() {
-			for _, pattern := range []string{"/*", ""} {
-				groups, _ := filepath.Glob(dir + pattern)
-				for _, group := range groups {
-					syscall.Rmdir(group)
-				}
-			}
-		})
-		return dir
-	}
-	t.Skip("no cgroup v2 can be made here")
-	return ""
-}
-
-func testReaper(t *testing.T, role string, user *syscall.Credential, cgroup string) {
+func testReaper(t *testing.T, role string, user *syscall.Credential) {
 	dir := t.TempDir()
 	pids := filepath.Join(dir, "pids")
 	if err := os.Mkdir(pids, 0o700); err != nil {
@@ -94,17 +64,11 @@ func testReaper(t *testing.T, role string, user *syscall.Credential, cgroup stri
 		strings.TrimSpace(tree))
 	gittest.Run(t, "", "", "--git-dir="+filepath.Join(root, "a.git"), "update-ref", "HEAD", strings.TrimSpace(commit))
 	program := filepath.Join(dir, "git")
-	count, more := leavingCount, ""
-	if cgroup != "" {
-		count, more = count+1, hidden
-	}
-	if err := os.WriteFile(program, []byte(strings.NewReplacer("DIR", pids, "MORE", more).Replace(leavingGit)),
-		0o755); err != nil {
+	if err := os.WriteFile(program, []byte(strings.ReplaceAll(leavingGit, "DIR", pids)), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	config := filepath.Join(dir, "packhorse.toml")
-	text := fmt.Appendf(nil, "[packs]\nsource = \"git\"\n[git]\nprogram = %q\nreaper = \"on\"\ncgroup = %q\n", program,
-		cgroup)
+	text := fmt.Appendf(nil, "[packs]\nsource = \"git\"\n[git]\nprogram = %q\nreaper = \"on\"\n", program)
 	if err := os.WriteFile(config, text, 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -137,14 +101,8 @@ func testReaper(t *testing.T, role string, user *syscall.Credential, cgroup stri
 			pid, _ := strconv.Atoi(name.Name())
 			left = append(left, pid)
 		}
-		return len(left) == count
+		return len(left) == leavingCount
 	})
-	if cgroup != "" {
-		group, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", left[0]))
-		if !strings.Contains(string(group), "/packhorse.") {
-			t.Fatalf("git is in %s\n%s", group, p.logged())
-		}
-	}
 	reaper := reaperOf(p.cmd.Process.Pid)
 	if reaper == 0 {
 		t.Fatal("there is no reaper")
@@ -169,9 +127,6 @@ func testReaper(t *testing.T, role string, user *syscall.Credential, cgroup stri
 			t.Errorf("process %d outlived the server", pid)
 			syscall.Kill(pid, syscall.SIGKILL)
 		}
-	}
-	if groups, _ := filepath.Glob(filepath.Join(cgroup, "packhorse.*")); cgroup != "" && len(groups) > 0 {
-		t.Errorf("left %q", groups)
 	}
 	if !strings.Contains(p.logged(), "killed the remaining processes of its git commands") {
 		t.Errorf("the log does not tell what was killed:\n%s", p.logged())

@@ -8,7 +8,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
-	"github.com/packhorse-git/packhorse/internal/schedule/balance"
 )
 
 // metrics counts the commands of one Runner.
@@ -19,10 +18,8 @@ type metrics struct {
 	cpu      *prometheus.CounterVec
 	maxRSS   *prometheus.GaugeVec
 	slow     *prometheus.CounterVec
-	queue    *prometheus.HistogramVec
 	starts   prometheus.Histogram
 	short    *prometheus.CounterVec
-	slots    *slotsCollector
 	reaper   *reaperMetrics
 
 	mu   sync.Mutex
@@ -47,29 +44,16 @@ func newMetrics(r prometheus.Registerer) *metrics {
 			Help: "Peak resident size of a git process since the start of the server."}, labels()),
 		slow: with.NewCounterVec(prometheus.CounterOpts{Name: "packhorse_git_slow_total",
 			Help: "Git commands that took longer than 30 seconds (repacks: 10 minutes), including running ones."}, labels()),
-		queue: with.NewHistogramVec(prometheus.HistogramOpts{Name: "packhorse_git_queue_wait_seconds",
-			Help:    "Time that git commands and packs waited for a slot, including those that gave up.",
-			Buckets: []float64{.001, .005, .025, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120}}, []string{"class"}),
 		starts: with.NewHistogram(prometheus.HistogramOpts{Name: "packhorse_git_start_seconds",
 			Help:    "Time to start a git process that has a slot, including pauses during a shortage.",
 			Buckets: []float64{.0005, .001, .002, .005, .01, .025, .05, .1, .25, 1, 5}}),
 		short: with.NewCounterVec(prometheus.CounterOpts{Name: "packhorse_git_start_shortages_total",
 			Help: "Attempts to start a git process that failed because the system was short of a resource."},
 			[]string{"of"}),
-		slots:  newSlotsCollector(),
 		reaper: newReaperMetrics(with),
 		peak:   make(map[[2]string]int64),
 	}
-	if r != nil {
-		r.MustRegister(m.slots)
-	}
 	return m
-}
-
-func (m *metrics) watch(c Class, s *balance.Slots) { m.slots.add(c, s) }
-
-func (m *metrics) wait(c Class, d time.Duration) {
-	m.queue.WithLabelValues(string(c)).Observe(d.Seconds())
 }
 
 func (m *metrics) refused(c *Command, err error) {
@@ -97,51 +81,5 @@ func (m *metrics) finished(p *Process) {
 	if key := [2]string{class, subcommand}; u.MaxRSS > m.peak[key] {
 		m.peak[key] = u.MaxRSS
 		m.maxRSS.WithLabelValues(class, subcommand).Set(float64(u.MaxRSS))
-	}
-}
-
-// slotsCollector reads the slots when it is collected.
-type slotsCollector struct {
-	queued, used, size *prometheus.Desc
-
-	mu    sync.Mutex
-	slots map[Class]*balance.Slots
-}
-
-func newSlotsCollector() *slotsCollector {
-	desc := func(name, help string) *prometheus.Desc {
-		return prometheus.NewDesc(name, help, []string{"class"}, nil)
-	}
-	return &slotsCollector{
-		queued: desc("packhorse_git_queued", "Git commands that wait for a slot now."),
-		used: desc("packhorse_git_slots_used",
-			"Slots that are taken now, by git commands or by packs that the server makes itself."),
-		size:  desc("packhorse_git_slots", "Slots for git commands and for packs that the server makes itself."),
-		slots: make(map[Class]*balance.Slots),
-	}
-}
-
-func (c *slotsCollector) add(name Class, s *balance.Slots) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.slots[name] = s
-}
-
-func (c *slotsCollector) Describe(ch chan<- *prometheus.Desc) {
-	ch <- c.queued
-	ch <- c.used
-	ch <- c.size
-}
-
-func (c *slotsCollector) Collect(ch chan<- prometheus.Metric) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for name, s := range c.slots {
-		gauge := func(d *prometheus.Desc, n int) {
-			ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(n), string(name))
-		}
-		gauge(c.queued, s.Queued())
-		gauge(c.used, s.InUse())
-		gauge(c.size, s.Size())
 	}
 }

@@ -20,9 +20,8 @@ type Output struct {
 	raw      syscall.RawConn // of file; nil: Read retries after pauses
 }
 
-// largePipe is a pipe size in bytes that a command rarely fills during a pause of its reader, which takes a millisecond
-// or more. If a large pipe was requested and the system allowed less (fs.pipe-user-pages-soft), Read waits for a wake-up
-// instead of pausing.
+// largePipe is a pipe size in bytes that a command rarely fills during a pause of its reader. If a large pipe was
+// requested and the system allowed less (fs.pipe-user-pages-soft), Read waits for a wake-up instead of pausing.
 const largePipe = 256 << 10
 
 // Pauses before Read retries. The first is for short commands. The last makes 100 retries a second for an idle command.

@@ -71,7 +71,6 @@ type Options struct {
 	// Reaper is the command that runs the reaper, which kills the commands if this process is killed
 	// (reaper.Options.Command). Empty: no reaper.
 	Reaper     []string
-	Group      *reaper.Group         // the Runner closes it; nil: commands run in the control group of this process
 	Registerer prometheus.Registerer // of metrics; may be nil
 	Log        *slog.Logger
 	Account    func(*os.ProcessState) // is called with each ended process, and must not block. It may be nil.
@@ -84,7 +83,6 @@ type Runner struct {
 	classes map[Class]class
 	metrics *metrics
 	log     *slog.Logger
-	group   *reaper.Group  // nil: none
 	reaper  *reaper.Keeper // nil: none
 	account func(*os.ProcessState)
 	starts  starts
@@ -130,18 +128,15 @@ func New(o Options) (*Runner, error) {
 	r := &Runner{
 		git: path, env: environment(o.TempDir), programEnv: programEnvironment(o.TempDir), metrics: metrics,
 		log: o.Log, account: o.Account,
-		group:   o.Group,
 		classes: make(map[Class]class, len(o.Classes)),
 		starter: newStarter(metrics), dirChecks: make(chan struct{}, maxDirChecks),
 		running: make(map[*Process]struct{}),
 		ended:   make(chan struct{}),
 	}
-	r.reaper = reaper.Keep(reaper.Options{Command: o.Reaper, Group: o.Group, Metrics: metrics.reaper, Log: o.Log})
+	r.reaper = reaper.Keep(reaper.Options{Command: o.Reaper, Metrics: metrics.reaper, Log: o.Log})
 	r.stopping, r.stop = context.WithCancel(context.Background())
 	for name, l := range o.Classes {
-		slots := balance.NewSlots(l.Slots, l.queue(), balance.Clock{})
-		r.classes[name] = class{limits: l, slots: slots}
-		metrics.watch(name, slots)
+		r.classes[name] = class{limits: l, slots: balance.NewSlots(l.Slots, l.queue(), balance.Clock{})}
 	}
 	return r, nil
 }
@@ -352,7 +347,7 @@ func (r *Runner) spawn(p *Process) error {
 		if mark := r.reaper.Env(p.command.Grace); mark != "" {
 			env = append(env, mark)
 		}
-		p.process, err = r.startIn(program, append([]string{name}, p.command.Args...), &os.ProcAttr{
+		p.process, err = os.StartProcess(program, append([]string{name}, p.command.Args...), &os.ProcAttr{
 			Dir: cmp.Or(p.command.Dir, "/"), Env: env, Files: slices.Concat(files, p.command.Files),
 			Sys: p.exit.attributes(),
 		})
@@ -420,7 +415,6 @@ func (r *Runner) Close(ctx context.Context) error {
 		return err
 	}
 	r.reaper.Close()
-	r.group.Close()
 	return nil
 }
 

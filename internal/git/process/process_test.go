@@ -425,7 +425,7 @@ func TestCannotStart(t *testing.T) {
 func gather(t *testing.T, m *metrics) map[string]string {
 	t.Helper()
 	reg := prometheus.NewRegistry()
-	reg.MustRegister(m.commands, m.inFlight, m.cpu, m.maxRSS, m.slow, m.short, m.slots)
+	reg.MustRegister(m.commands, m.inFlight, m.cpu, m.maxRSS, m.slow, m.short)
 	families, err := reg.Gather()
 	if err != nil {
 		t.Fatal(err)
@@ -451,9 +451,7 @@ func TestMetrics(t *testing.T) {
 	got := gather(t, r.metrics)
 	for name, want := range map[string]string{
 		"packhorse_git_commands_total test ok script": "1", "packhorse_git_commands_total test failed script": "1",
-		"packhorse_git_commands_in_flight test script": "0", "packhorse_git_slots test": "2",
-		"packhorse_git_slots_used test": "0",
-		"packhorse_git_queued test":     "0",
+		"packhorse_git_commands_in_flight test script": "0",
 	} {
 		if got[name] != want {
 			t.Errorf("%s is %q, want %s", name, got[name], want)

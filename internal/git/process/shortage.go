@@ -1,12 +1,10 @@
 package process
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"runtime"
-	"sync"
 	"syscall"
 	"time"
 
@@ -38,32 +36,24 @@ func shortageOf(err error) string {
 }
 
 const (
-	firstPause    = 50 * time.Millisecond // between the first two attempts during a shortage; it doubles each time
-	longestWait   = 2 * time.Second       // between them
-	startPatience = 5 * time.Second       // maximum time that a command with a slot waits for the end of a shortage
-	startLimit    = 30 * time.Second      // maximum time that it waits in total, if starts hang
+	startPatience = 5 * time.Second  // maximum time that a command with a slot waits for the end of a shortage
+	startLimit    = 30 * time.Second // maximum time that it waits in total, if starts hang
 )
 
 // starter limits how many processes start at the same time, because each start keeps a CPU of the Go runtime until the
-// child's exec. During a shortage it tries one start at a time, with growing pauses. Safe for concurrent use.
+// child's exec. During a shortage it repeats a start, with growing pauses. Safe for concurrent use.
 type starter struct {
 	metrics *metrics
 	room    chan struct{} // has room for one token for each concurrent start
-	try     chan struct{} // has room for one token, for the attempt during a shortage
-	longest time.Duration // pause between two tries
+	pauses  retry.Policy  // between the attempts of a command
 	patient time.Duration
 	limit   time.Duration
-
-	mu       sync.Mutex
-	short    error     // the last failure, while there is a shortage
-	failures int       // consecutive tries that failed
-	next     time.Time // when the next try may be
 }
 
 func newStarter(m *metrics) *starter {
 	return &starter{
-		metrics: m, room: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2)), try: make(chan struct{}, 1),
-		longest: longestWait, patient: startPatience, limit: startLimit,
+		metrics: m, room: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2)),
+		pauses: retry.Policy{First: 50 * time.Millisecond, Max: 2 * time.Second}, patient: startPatience, limit: startLimit,
 	}
 }
 
@@ -72,57 +62,33 @@ func newStarter(m *metrics) *starter {
 func (s *starter) start(ctx context.Context, spawn func() error) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, s.limit, errImpatient)
 	defer cancel()
-	ctx, giveUp := context.WithCancelCause(ctx)
-	defer giveUp(nil)
-	var patience *time.Timer // runs from the first shortage on
-	for {
-		if patience == nil && s.why() != nil {
-			patience = time.AfterFunc(s.patient, func() { giveUp(errImpatient) })
-			defer patience.Stop()
-		}
-		done, err := s.admit(ctx)
-		if err == errImpatient {
-			return cmp.Or(s.why(), err)
-		} else if err != nil {
+	var first time.Time // the first shortage
+	for failures := 1; ; failures++ {
+		if err := take(ctx, s.room); err != nil {
 			return err
 		}
-		err = spawn()
+		err := spawn()
+		<-s.room
 		of := shortageOf(err)
-		s.record(of, err)
-		done()
 		if of == "" {
 			return err
 		}
 		s.metrics.shortage(of)
+		if failures == 1 {
+			first = time.Now()
+		}
+		pause := s.pauses.Jitter(failures)
+		if time.Since(first)+pause > s.patient {
+			return &Shortage{Of: of, Err: err}
+		}
+		if retry.Sleep(ctx, pause) != nil {
+			return context.Cause(ctx)
+		}
 	}
 }
 
 // errImpatient is the cause of a context that waited too long for a start.
 var errImpatient = errors.New("a process could not be started in time")
-
-// admit waits until a start may be tried; done is called after it.
-func (s *starter) admit(ctx context.Context) (done func(), err error) {
-	if s.why() == nil {
-		if err := take(ctx, s.room); err != nil {
-			return nil, err
-		}
-		if s.why() == nil {
-			return func() { <-s.room }, nil
-		}
-		<-s.room
-	}
-	if err := take(ctx, s.try); err != nil {
-		return nil, err
-	}
-	s.mu.Lock()
-	pause := time.Until(s.next)
-	s.mu.Unlock()
-	if retry.Sleep(ctx, pause) != nil {
-		<-s.try
-		return nil, context.Cause(ctx)
-	}
-	return func() { <-s.try }, nil
-}
 
 func take(ctx context.Context, places chan<- struct{}) error {
 	select {
@@ -131,33 +97,4 @@ func take(ctx context.Context, places chan<- struct{}) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-}
-
-// why returns the shortage; nil: there is none.
-func (s *starter) why() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.short == nil {
-		return nil
-	}
-	return s.short
-}
-
-// record records the result of an attempt.
-func (s *starter) record(of string, err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	switch {
-	case err == nil:
-		s.short, s.failures = nil, 0
-		return
-	case of == "": // the error is not about a shortage
-		return
-	}
-	now := time.Now()
-	if s.short == nil || !now.Before(s.next) { // of several concurrent failures the first one counts
-		s.failures++
-		s.next = now.Add(retry.Policy{First: firstPause, Max: s.longest}.Pause(s.failures))
-	}
-	s.short = &Shortage{Of: of, Err: err}
 }

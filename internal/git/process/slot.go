@@ -33,7 +33,6 @@ func (r *Runner) Acquire(ctx context.Context, c *Command) (*Slot, error) {
 	request.SetStage(inflight.Queued)
 	release, waited, err := r.acquire(ctx, cl, c)
 	request.SetStage(inflight.Packing)
-	r.metrics.wait(c.Class, waited)
 	if err != nil {
 		r.metrics.refused(c, err)
 		return nil, err

@@ -1,14 +1,11 @@
 package reaper
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"os"
 	"os/signal"
-	"path/filepath"
 	"syscall"
 	"time"
 
@@ -43,9 +40,6 @@ func init() {
 		return // no server has started it
 	}
 	r := &reaper{in: int32(os.Stdin.Fd()), mark: []byte(Mark + "=" + os.Args[3]), killed: make(map[int]bool)}
-	if len(os.Args) > 4 {
-		r.cgroup = os.Args[4]
-	}
 	if err := r.reap(logger(os.Stderr, os.Args[2])); err != nil {
 		fmt.Fprintln(os.Stderr, "packhorse:", err)
 		os.Exit(1)
@@ -88,9 +82,8 @@ func spawn(command []string, stdin *os.File) (*os.Process, error) {
 
 // reaper is the state of reap.
 type reaper struct {
-	in     int32  // the pipe
-	mark   []byte // NAME=value
-	cgroup string // a directory; "": none
+	in   int32  // the pipe
+	mark []byte // NAME=value
 
 	ended  time.Time    // when the server's end was noticed
 	killed map[int]bool // by number
@@ -159,13 +152,13 @@ func (r *reaper) pipeEnded() bool {
 func (r *reaper) kill() (left []int) {
 	quiet, first := 0, true
 	for pause := firstLook; quiet < quietLooks; pause = min(2*pause, lastLook) {
-		ended, waits := r.pipeEnded(), false
+		ended := r.pipeEnded()
 		left = left[:0]
 		for _, p := range r.remaining() {
 			left = append(left, p.pid)
 			signal := unix.SIGKILL
 			if time.Since(r.ended) < p.grace {
-				if waits = true; !first {
+				if !first {
 					continue
 				}
 				signal = unix.SIGTERM
@@ -175,9 +168,6 @@ func (r *reaper) kill() (left []int) {
 			}
 		}
 		first = false
-		if !waits {
-			ended = r.killCgroup() && ended
-		}
 		switch {
 		case len(left) == 0 && ended:
 			quiet++
@@ -189,24 +179,5 @@ func (r *reaper) kill() (left []int) {
 		}
 		time.Sleep(pause)
 	}
-	if r.cgroup != "" {
-		unix.Rmdir(r.cgroup)
-	}
 	return nil
-}
-
-// killCgroup kills the processes in the control group and below it, and reports whether there are none.
-func (r *reaper) killCgroup() bool {
-	events, err := os.ReadFile(filepath.Join(r.cgroup, "cgroup.events"))
-	if err != nil || bytes.Contains(events, []byte("populated 0")) {
-		return true
-	}
-	// Without O_CREATE: the directory may have been replaced by one that is not a cgroup.
-	f, err := os.OpenFile(filepath.Join(r.cgroup, "cgroup.kill"), os.O_WRONLY, 0)
-	if err != nil {
-		return true // Linux before 5.14: the processes are found in the other ways
-	}
-	defer f.Close()
-	io.WriteString(f, "1")
-	return false
 }

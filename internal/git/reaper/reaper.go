@@ -6,10 +6,9 @@
 //   - all processes whose environment has the server's mark, a random number. Grandchildren inherit it, even in
 //     separate process groups and sessions;
 //   - all processes in the process group of such a process, if that is the leader of the group;
-//   - all descendants of these processes;
-//   - all processes in the control group of the commands, if there is one.
+//   - all descendants of these processes.
 //
-// A process that left its session, cleared its environment and lost its parents is found only through a control group.
+// It does not find a process that left its session, cleared its environment and lost its parents. Git starts none.
 //
 // Between clone and exec a child also holds the server's end of the pipe. So when the pipe ends, every child has its
 // own environment. A process is identified by its number and start time, and is signalled through a file descriptor
@@ -33,8 +32,7 @@ import (
 // a grace period, a point and the milliseconds.
 const Mark = "PACKHORSE_RUN"
 
-// Name is this program's argument for the reaper. The others are the log format, the mark and, if the commands run in a
-// control group, its directory.
+// Name is this program's argument for the reaper. The others are the log format and the mark.
 const Name = "reaper"
 
 // restarts has the pauses before a reaper that ended is started again.
@@ -49,8 +47,7 @@ const (
 type Options struct {
 	// Command runs the reaper: the program file, Name and the log format ("auto", "json" or "text"). Empty: no reaper.
 	Command []string
-	Group   *Group  // of the commands; may be nil
-	Metrics Metrics // may be nil
+	Metrics Metrics
 	Log     *slog.Logger
 
 	spawn func(command []string, stdin *os.File) (*os.Process, error) // for tests
@@ -159,9 +156,6 @@ func (k *Keeper) start() (*child, error) {
 	}
 	defer readEnd.Close()
 	command := append(k.options.Command[:len(k.options.Command):len(k.options.Command)], k.mark)
-	if k.options.Group != nil {
-		command = append(command, k.options.Group.dir)
-	}
 	process, err := k.options.spawn(command, readEnd)
 	if err != nil {
 		writeEnd.Close()

@@ -28,10 +28,6 @@ type GitConfig struct {
 	// With "auto" it is off where systemd or the end of the container does so (docs/explanation/processes.md). It needs
 	// Linux.
 	Reaper string `toml:"reaper" default:"auto" values:"auto on off"`
-
-	// Cgroup is a directory in the hierarchy of control groups (cgroup v2). Git commands run in a group below it, so
-	// that the reaper finds all their processes. Empty means that they run in the group of the server.
-	Cgroup string `toml:"cgroup" path:"yes"`
 }
 
 // Values of git.reaper.

@@ -30,7 +30,7 @@ var removed = map[string]string{
 	"cache.min_free":  "a twentieth of the file system stays free, from 1 to 5 GiB",
 	"cache.probation": "it is always 20s",
 
-	"cgroup": "limit memory and CPU time with systemd; git.cgroup has a group for git commands",
+	"cgroup": "limit memory and CPU time with systemd",
 
 	"fetch.allow_any":         "it is always false; a repository can set uploadpack.allowAnySHA1InWant",
 	"fetch.allow_reachable":   "it is always false; a repository can set uploadpack.allowReachableSHA1InWant",
@@ -44,6 +44,7 @@ var removed = map[string]string{
 	"fetch.session_id":        "it is always true; a repository can set transfer.advertiseSID",
 	"fetch.unborn":            "it is always \"advertise\"; a repository can set lsrefs.unborn",
 
+	"git.cgroup":              "the reaper finds the processes of git commands without it; delete the key",
 	"git.nice":                "it is always 5",
 	"git.per_repository":      "a repository may use all slots but one",
 	"git.queue":               "it is always 256",

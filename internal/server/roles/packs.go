@@ -13,6 +13,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/pack"
 	"github.com/packhorse-git/packhorse/internal/git/process"
 	"github.com/packhorse-git/packhorse/internal/git/reaper"
+	"github.com/packhorse-git/packhorse/internal/git/repo"
 	"github.com/packhorse-git/packhorse/internal/node/packcache"
 	"github.com/packhorse-git/packhorse/internal/node/packsource"
 	"github.com/packhorse-git/packhorse/internal/node/packsource/native"
@@ -34,25 +35,18 @@ type packSources struct {
 
 // newPackSources makes the sources and pushes their closer.
 func (s *server) newPackSources() (*packSources, error) {
-	var group *reaper.Group
-	if s.cfg.Git.Cgroup != "" {
-		var err error
-		if group, err = reaper.OpenGroup(s.cfg.Git.Cgroup, s.log); err != nil {
-			return nil, fmt.Errorf("git.cgroup: %w", err)
-		}
-	}
 	runner, err := process.New(process.Options{
 		Git: s.cfg.Git.Program, Registerer: s.reg, Log: s.log, Reaper: reaperProgram(&s.cfg, s.process.Program, s.log),
-		Account: s.lanes.account(proctree.Git), Classes: s.cfg.GitClasses(), Group: group,
+		Account: s.lanes.account(proctree.Git), Classes: s.cfg.GitClasses(),
 	})
 	if err != nil {
-		group.Close()
 		return nil, err
 	}
-	s.lanes.metrics.Queue("cold", runner.Queue(packsource.ClassPack))
-	s.lanes.metrics.Queue("push", runner.Queue(receivepack.ClassReceive))
-	s.lanes.metrics.Queue("maintenance", runner.Queue(storage.ClassMaintain))
-	s.lanes.metrics.Queue("grep", runner.Queue(storage.ClassGrep))
+	for lane, class := range map[string]process.Class{"cold": packsource.ClassPack, "push": receivepack.ClassReceive,
+		"hooks": receivepack.ClassHook, "refs": repo.ClassRefs, "manage": storage.ClassManage,
+		"maintenance": storage.ClassMaintain, "ingest": storage.ClassIngest, "grep": storage.ClassGrep} {
+		s.lanes.metrics.Queue(lane, runner.Queue(class))
+	}
 	p := &packSources{runner: runner}
 	s.closers.push("pack sources", p.close)
 	if s.cfg.Fetch.VerifyPacks {
