@@ -421,8 +421,8 @@ func killGroups(groups []int) {
 	}
 }
 
-// journalStart is the line of a journal file with the beginning of the push (package pushjournal).
-var journalStart = regexp.MustCompile(`(?m)^start \d+$`)
+// journalStart is the field of a journal file with the beginning of the push (package pushrecovery).
+var journalStart = regexp.MustCompile(`"start":\d+`)
 
 // later ends the server, sets the times of the left files back by an hour, and starts it again. Then no such file is
 // left.
@@ -440,8 +440,8 @@ func (r *registers) later() {
 		text, err := os.ReadFile(name)
 		if err == nil {
 			text = journalStart.ReplaceAllFunc(text, func(line []byte) []byte {
-				start, _ := strconv.ParseInt(string(line[len("start "):]), 10, 64)
-				return fmt.Appendf(nil, "start %d", start-hour)
+				start, _ := strconv.ParseInt(string(line[len(`"start":`):]), 10, 64)
+				return fmt.Appendf(nil, `"start":%d`, start-hour)
 			})
 			err = os.WriteFile(name, text, 0o600)
 		}

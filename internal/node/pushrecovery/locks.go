@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/git"
-	"github.com/packhorse-git/packhorse/internal/node/pushjournal"
 )
 
 // Lock files that do not belong to a single ref, relative to the common directory. HEAD's is relative to the Git
@@ -34,10 +33,10 @@ type lockFile struct {
 }
 
 // lockFiles lists the lock files that a push may make.
-func lockFiles(r *pushjournal.Record) iter.Seq[lockFile] {
+func lockFiles(r *Record) iter.Seq[lockFile] {
 	return func(yield func(lockFile) bool) {
 		shared := []string{shallowLock, tablesLock}
-		if r.Deletes() { // Git also removes the ref from packed-refs
+		if r.deletes() { // Git also removes the ref from packed-refs
 			shared = append(shared, packedRefsLock, packedRefsNew)
 		}
 		for _, name := range shared {
@@ -57,7 +56,7 @@ func lockFiles(r *pushjournal.Record) iter.Seq[lockFile] {
 }
 
 // mayHold reports whether a push may have made one of these lock files.
-func mayHold(r *pushjournal.Record, locks map[string]staleLock) bool {
+func mayHold(r *Record, locks map[string]staleLock) bool {
 	for l := range lockFiles(r) {
 		if _, ok := locks[l.path]; ok {
 			return true
@@ -118,7 +117,7 @@ func unchanged(path string, before fs.FileInfo) bool {
 
 // removeLocksBeforeBoot removes lock files that would block a push and are older than the boot of the machine, because
 // no process can hold them. It does nothing for pushes of very many refs.
-func (r *Recovery) removeLocksBeforeBoot(record *pushjournal.Record) {
+func (r *Recovery) removeLocksBeforeBoot(record *Record) {
 	const maxRefs = 10_000
 	boot := bootTime()
 	if len(record.Refs) > maxRefs || boot.IsZero() {
@@ -134,7 +133,7 @@ func (r *Recovery) removeLocksBeforeBoot(record *pushjournal.Record) {
 
 // FindLock finds the oldest lock file that blocks a push. The name is relative to the repository.
 // The age is zero if there is none.
-func FindLock(record *pushjournal.Record) (name string, age time.Duration) {
+func FindLock(record *Record) (name string, age time.Duration) {
 	for l := range lockFiles(record) {
 		info, err := os.Lstat(l.path)
 		if err != nil || time.Since(info.ModTime()) <= age {

@@ -2,7 +2,7 @@
 //
 // Git removes its lock files and its quarantine however it ends, except after SIGKILL, which the kernel sends when
 // memory is short. A lock file that stays makes every later push to its ref fail, and an atomic push can end between
-// two refs. The journal (package pushjournal) has the running pushes, so that both are known, also to the next server.
+// two refs. The journal has the running pushes, so that both are known, also to the next server.
 //
 // A lock file is removed only if a killed push of this server can have created it:
 //
@@ -30,7 +30,6 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git/process"
-	"github.com/packhorse-git/packhorse/internal/node/pushjournal"
 )
 
 // Options configure a Recovery. All fields are required.
@@ -74,7 +73,10 @@ type Recovery struct {
 
 // Push is one push in the journal.
 type Push struct {
-	*pushjournal.Entry
+	Record
+	path string   // in the journal
+	file *os.File // nil: this process does not hold the lock
+
 	ended      time.Time              // a time after Git's end; younger files do not belong to this push
 	concurrent []*Push                // pushes to the same repository that ran at this time
 	lasting    map[string]fs.FileInfo // lock files that an atomic push left; used by its own sweep only
@@ -113,12 +115,9 @@ func New(o Options) *Recovery {
 // is being maintained. Call Start once, before the first push.
 func (r *Recovery) Start(claim func(common string) (release func(), err error)) error {
 	r.claim = claim
-	entries, err := pushjournal.Read(r.Journal, r.reject)
-	if err != nil {
+	var err error
+	if r.earlier, err = r.read(); err != nil {
 		return err
-	}
-	for _, e := range entries {
-		r.earlier = append(r.earlier, newPush(e, time.Now()))
 	}
 	for _, p := range r.earlier {
 		for _, other := range r.earlier {
@@ -133,8 +132,8 @@ func (r *Recovery) Start(claim func(common string) (release func(), err error)) 
 	return nil
 }
 
-func newPush(e *pushjournal.Entry, ended time.Time) *Push {
-	return &Push{Entry: e, ended: ended, unlocked: make(chan struct{}), blocked: make(chan struct{})}
+func newPush(path string, record Record, ended time.Time) *Push {
+	return &Push{Record: record, path: path, ended: ended, unlocked: make(chan struct{}), blocked: make(chan struct{})}
 }
 
 // Close stops cleaning up. No push may be running.
@@ -166,7 +165,7 @@ func (r *Recovery) reject(path string, reason error) {
 // Begin adds a push to the journal, before its Git process is started. First it removes lock files in its way that are
 // older than the boot of the machine. Then it waits until those of killed pushes are removed, for up to ten seconds.
 // The error is Unavailable if the journal cannot be written.
-func (r *Recovery) Begin(ctx context.Context, record pushjournal.Record, id string) (*Push, error) {
+func (r *Recovery) Begin(ctx context.Context, record Record, id string) (*Push, error) {
 	r.removeLocksBeforeBoot(&record)
 	r.waitForLocks(ctx, record.CommonDir)
 	return r.add(record, id)
@@ -175,7 +174,7 @@ func (r *Recovery) Begin(ctx context.Context, record pushjournal.Record, id stri
 // BeginHead adds an update of HEAD to the journal, so that the next server removes HEAD's lock file if this one is
 // killed before done is called.
 func (r *Recovery) BeginHead(gitDir, commonDir string) (done func(), err error) {
-	record := pushjournal.Record{GitDir: gitDir, CommonDir: commonDir, Start: time.Now(), LocksHead: true}
+	record := Record{GitDir: gitDir, CommonDir: commonDir, Start: time.Now(), LocksHead: true}
 	p, err := r.add(record, rand.Text())
 	if err != nil {
 		return nil, err
@@ -183,12 +182,11 @@ func (r *Recovery) BeginHead(gitDir, commonDir string) (done func(), err error) 
 	return func() { r.end(p, true) }, nil
 }
 
-func (r *Recovery) add(record pushjournal.Record, id string) (*Push, error) {
-	e, err := pushjournal.Create(r.Journal, id, record)
+func (r *Recovery) add(record Record, id string) (*Push, error) {
+	p, err := r.create(id, record)
 	if err != nil {
 		return nil, fault.Wrap(fault.Unavailable, "push not accepted: cannot write to the server's state directory", err)
 	}
-	p := newPush(e, time.Time{})
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.running[p] = true
@@ -214,12 +212,12 @@ func (r *Recovery) end(p *Push, exited bool) {
 	}
 	r.mu.Unlock()
 	if exited {
-		p.Remove()
+		p.remove()
 		close(p.unlocked)
 		return
 	}
 	p.ended = time.Now()
-	p.Release()
+	p.release()
 	r.startSweep(p)
 }
 
@@ -266,7 +264,7 @@ func (r *Recovery) CompleteAtomicPushes(ctx context.Context) (ids []string) {
 func (r *Recovery) waitFor(ctx context.Context, include func(*Push) bool) (ids []string) {
 	for _, p := range r.earlier {
 		if include(p) && !p.waitUnlocked(ctx) {
-			ids = append(ids, p.ID())
+			ids = append(ids, p.id())
 		}
 	}
 	return ids

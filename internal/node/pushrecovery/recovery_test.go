@@ -25,7 +25,6 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/gittest"
 	"github.com/packhorse-git/packhorse/internal/git/process"
-	"github.com/packhorse-git/packhorse/internal/node/pushjournal"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -60,12 +59,12 @@ func start(t *testing.T, r *Recovery) {
 }
 
 // newEntry adds a push to a journal, whose file stays locked until Release.
-func newEntry(t *testing.T, journal string, r pushjournal.Record) *pushjournal.Entry {
+func newEntry(t *testing.T, journal string, r Record) *Push {
 	t.Helper()
 	if r.Start.IsZero() {
 		r.Start = time.Now()
 	}
-	e, err := pushjournal.Create(journal, "earlier", r)
+	e, err := (&Recovery{Options: Options{Journal: journal}}).create("earlier", r)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -119,7 +118,7 @@ func refs(names ...git.RefName) map[git.RefName]git.ObjectID {
 func TestLocksOfAnEarlierServer(t *testing.T) {
 	t.Parallel()
 	dir, journal := t.TempDir(), t.TempDir()
-	record := pushjournal.Record{GitDir: dir, CommonDir: dir, LocksHead: true,
+	record := Record{GitDir: dir, CommonDir: dir, LocksHead: true,
 		Refs: map[git.RefName]git.ObjectID{"refs/heads/main": id("1"), "refs/heads/gone": {}, "refs/heads/third": id("2")}}
 	e := newEntry(t, journal, record)
 	own := write(t, dir, map[string]string{"HEAD.lock": "", "refs/heads/main.lock": id("1").String() + "\n",
@@ -133,7 +132,7 @@ func TestLocksOfAnEarlierServer(t *testing.T) {
 	if ids := r.WaitForEarlierPushes(ended); !slices.Equal(ids, []string{"earlier"}) || len(existing(own)) != len(own) {
 		t.Errorf("while the push has a process: got %q, lock files %q", ids, existing(own))
 	}
-	e.Release()
+	e.release()
 	if ids := r.WaitForEarlierPushes(context.Background()); len(ids) > 0 || len(existing(own)) > 0 {
 		t.Errorf("after its end: got %q, lock files %q", ids, existing(own))
 	}
@@ -141,7 +140,7 @@ func TestLocksOfAnEarlierServer(t *testing.T) {
 		t.Errorf("of the foreign lock files only %q are left", got)
 	}
 	eventually(t, "the push is still in the journal", func() bool {
-		return !e.IsActive() &&
+		return !e.isActive() &&
 			len(existing([]string{filepath.Join(journal, "earlier")})) == 0
 	})
 }
@@ -150,8 +149,8 @@ func TestLocksOfAnEarlierServer(t *testing.T) {
 func TestSharedLocks(t *testing.T) {
 	t.Parallel()
 	dir, journal := t.TempDir(), t.TempDir()
-	newEntry(t, journal, pushjournal.Record{GitDir: dir, CommonDir: dir, Start: time.Now().Add(-3 * time.Hour),
-		Refs: refs("refs/heads/main")}).Release()
+	newEntry(t, journal, Record{GitDir: dir, CommonDir: dir, Start: time.Now().Add(-3 * time.Hour),
+		Refs: refs("refs/heads/main")}).release()
 	young := write(t, dir, map[string]string{"packed-refs.lock": ""})
 	old := write(t, dir, map[string]string{"shallow.lock": ""})
 	at := time.Now().Add(-2 * time.Hour)
@@ -179,8 +178,8 @@ func TestLockOfAnotherUser(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	path := write(t, dir, map[string]string{"refs/heads/main.lock": ""})[0]
-	p := newPush(&pushjournal.Entry{Record: pushjournal.Record{CommonDir: dir, Start: time.Now(),
-		Refs: refs("refs/heads/main")}}, time.Now().Add(time.Hour))
+	p := newPush("", Record{CommonDir: dir, Start: time.Now(),
+		Refs: refs("refs/heads/main")}, time.Now().Add(time.Hour))
 	if got := p.staleLocks(); len(got) != 1 {
 		t.Errorf("got %v, want one stale lock file", got)
 	}
@@ -196,8 +195,8 @@ func TestLockOfAnotherUser(t *testing.T) {
 func TestLockThatCannotBeRemoved(t *testing.T) {
 	t.Parallel()
 	dir, journal := t.TempDir(), t.TempDir()
-	record := pushjournal.Record{GitDir: dir, CommonDir: dir, Refs: refs("refs/heads/main")}
-	newEntry(t, journal, record).Release()
+	record := Record{GitDir: dir, CommonDir: dir, Refs: refs("refs/heads/main")}
+	newEntry(t, journal, record).release()
 	paths := write(t, dir, map[string]string{"refs/heads/main.lock": ""})
 	var isReadOnly atomic.Bool
 	isReadOnly.Store(true)
@@ -212,7 +211,7 @@ func TestLockThatCannotBeRemoved(t *testing.T) {
 	if ids := r.WaitForEarlierPushes(context.Background()); len(ids) != 1 {
 		t.Errorf("got %q, want one push", ids)
 	}
-	p, err := r.Begin(context.Background(), pushjournal.Record{GitDir: dir, CommonDir: dir, Start: time.Now()}, "next")
+	p, err := r.Begin(context.Background(), Record{GitDir: dir, CommonDir: dir, Start: time.Now()}, "next")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -230,7 +229,7 @@ func TestConcurrentPush(t *testing.T) {
 	r := newRecovery(t, journal)
 	start(t, r)
 	begin := func(id string, ref git.RefName) *Push {
-		p, err := r.Begin(context.Background(), pushjournal.Record{GitDir: dir, CommonDir: dir, Start: time.Now(),
+		p, err := r.Begin(context.Background(), Record{GitDir: dir, CommonDir: dir, Start: time.Now(),
 			Refs: refs(ref)}, id)
 		if err != nil {
 			t.Fatal(err)
@@ -265,7 +264,7 @@ func TestHeadLock(t *testing.T) {
 	}
 	paths := write(t, dir, map[string]string{"HEAD.lock": ""})
 	for p := range killed.running {
-		p.Release()
+		p.release()
 	}
 	next := newRecovery(t, journal)
 	start(t, next)
@@ -283,8 +282,8 @@ func TestObserveLocks(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	paths := write(t, dir, map[string]string{"refs/a.lock": "", "refs/b.lock": "", "refs/c.lock": ""})
-	p := newPush(&pushjournal.Entry{Record: pushjournal.Record{CommonDir: dir, Start: time.Now(),
-		Refs: refs("refs/a", "refs/b", "refs/c")}}, time.Now().Add(time.Hour))
+	p := newPush("", Record{CommonDir: dir, Start: time.Now(),
+		Refs: refs("refs/a", "refs/b", "refs/c")}, time.Now().Add(time.Hour))
 	before := p.staleLocks()
 	synctest.Test(t, func(t *testing.T) {
 		r := New(Options{})
@@ -331,7 +330,7 @@ func TestUnreadableJournal(t *testing.T) {
 func TestUnwritableJournal(t *testing.T) {
 	t.Parallel()
 	r := newRecovery(t, filepath.Join(t.TempDir(), "nowhere"))
-	if _, err := r.Begin(context.Background(), pushjournal.Record{CommonDir: "/x"}, "id"); !fault.Is(err,
+	if _, err := r.Begin(context.Background(), Record{CommonDir: "/x"}, "id"); !fault.Is(err,
 		fault.Unavailable) {
 		t.Errorf("got %v, want a fault of kind Unavailable", err)
 	}
@@ -371,7 +370,7 @@ func TestKeepFilesAndQuarantines(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = process.Process.Kill(); _ = process.Wait() }()
-	newEntry(t, journal, pushjournal.Record{GitDir: dir, CommonDir: dir}).Release()
+	newEntry(t, journal, Record{GitDir: dir, CommonDir: dir}).release()
 	keep := write(t, dir, map[string]string{"objects/pack/pack-1.keep": fmt.Sprintf("receive-pack %d on %s\n",
 		process.Process.Pid, hostname())})
 	quarantine := write(t, dir, map[string]string{"objects/tmp_objdir-incoming-aBc123/pack/x": "",
@@ -419,14 +418,14 @@ func TestAtomicPush(t *testing.T) {
 			for _, branch := range []string{"a", "b", "gone"} {
 				repo.Git("update-ref", "refs/heads/"+branch, ids["old"].String())
 			}
-			e := newEntry(t, journal, pushjournal.Record{
+			e := newEntry(t, journal, Record{
 				GitDir: repo.Dir, CommonDir: repo.Dir, Agreed: test.agreed,
 				Refs: map[git.RefName]git.ObjectID{"refs/heads/a": ids["new"], "refs/heads/b": ids["new"], "refs/heads/gone": {},
 					"refs/heads/made": ids["new"]},
 				Old: map[git.RefName]git.ObjectID{"refs/heads/a": ids["old"], "refs/heads/b": ids["old"],
 					"refs/heads/gone": ids["old"], "refs/heads/made": {}},
 			})
-			e.Release()
+			e.release()
 			for branch, commit := range test.changed {
 				if commit == "" && branch != "made" {
 					repo.Git("update-ref", "-d", "refs/heads/"+branch)

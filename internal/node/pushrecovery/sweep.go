@@ -18,7 +18,7 @@ func (r *Recovery) startSweep(p *Push) {
 // sweep cleans up after one push: first its lock files, which block other pushes, then the remaining refs of an atomic
 // push, and last the files that only use space.
 func (r *Recovery) sweep(p *Push) {
-	ok := r.poll(r.Delays.Poll, func() bool { return !p.IsActive() }) && r.unlock(p)
+	ok := r.poll(r.Delays.Poll, func() bool { return !p.isActive() }) && r.unlock(p)
 	var err error
 	if ok {
 		err = r.complete(p)
@@ -32,7 +32,7 @@ func (r *Recovery) sweep(p *Push) {
 	close(p.unlocked)
 	interval := max(r.Delays.Poll, r.Delays.Quarantine/120)
 	if ok && err == nil && r.poll(interval, func() bool { return r.removeFiles(p) }) {
-		p.Remove()
+		p.remove()
 	}
 }
 
@@ -64,7 +64,7 @@ func (r *Recovery) unlock(p *Push) bool {
 	for locks := p.staleLocks(); len(locks) > 0; locks = p.staleLocks() {
 		alone := func() bool {
 			for _, other := range p.concurrent {
-				if mayHold(&other.Record, locks) && other.IsActive() {
+				if mayHold(&other.Record, locks) && other.isActive() {
 					return false
 				}
 			}
@@ -187,7 +187,7 @@ func (r *Recovery) removeFiles(p *Push) bool {
 // hasConcurrent reports whether a push runs whose quarantine cannot be distinguished from that of p. Its hooks may run
 // for any time.
 func (r *Recovery) hasConcurrent(p *Push) bool {
-	if slices.ContainsFunc(p.concurrent, func(other *Push) bool { return other.IsActive() }) {
+	if slices.ContainsFunc(p.concurrent, func(other *Push) bool { return other.isActive() }) {
 		return true
 	}
 	r.mu.Lock()

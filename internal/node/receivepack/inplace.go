@@ -16,7 +16,6 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/refs"
 	"github.com/packhorse-git/packhorse/internal/git/repo"
-	"github.com/packhorse-git/packhorse/internal/node/pushjournal"
 	"github.com/packhorse-git/packhorse/internal/node/pushrecovery"
 )
 
@@ -48,9 +47,9 @@ func (p *inPlace) begin(ctx context.Context, before *refs.Snapshot) (setup gitSe
 
 // newRecord describes the push for the journal. Refs are listed by their own names, and symbolic ones also by their
 // targets.
-func (p *inPlace) newRecord(before *refs.Snapshot) (pushjournal.Record, error) {
+func (p *inPlace) newRecord(before *refs.Snapshot) (pushrecovery.Record, error) {
 	updates := p.push.Updates
-	r := pushjournal.Record{
+	r := pushrecovery.Record{
 		GitDir: p.target.Dir, CommonDir: p.target.Common, Start: time.Now(),
 		Refs: make(map[git.RefName]git.ObjectID, len(updates)),
 	}

@@ -15,7 +15,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/refs"
 	"github.com/packhorse-git/packhorse/internal/git/repo"
 	"github.com/packhorse-git/packhorse/internal/node"
-	"github.com/packhorse-git/packhorse/internal/node/pushjournal"
+	"github.com/packhorse-git/packhorse/internal/node/pushrecovery"
 	"github.com/packhorse-git/packhorse/internal/schedule/balance"
 	"github.com/packhorse-git/packhorse/internal/schedule/inflight"
 )
@@ -41,7 +41,7 @@ type pushSession struct {
 	report      report    // of Git, after it has ended
 
 	refusals    map[string]*Refusal // by ref: of the commit, which Git's own report does not have
-	record      pushjournal.Record  // of the push in the journal
+	record      pushrecovery.Record // of the push in the journal
 	lockMessage string              // about a lock file of another process
 }
 

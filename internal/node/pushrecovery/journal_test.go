@@ -1,7 +1,8 @@
-package pushjournal
+package pushrecovery
 
 import (
 	"bytes"
+	"cmp"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -13,8 +14,6 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/git"
 )
-
-func id(digit string) git.ObjectID { return git.MustParseObjectID(strings.Repeat(digit, 40)) }
 
 // sample is a record with every field. Ref names can have any bytes, and must survive as they are.
 func sample() Record {
@@ -30,19 +29,18 @@ func sample() Record {
 
 func TestRoundTrip(t *testing.T) {
 	t.Parallel()
-	dir := t.TempDir()
+	r := newRecovery(t, t.TempDir())
 	want := sample()
-	e, err := Create(dir, "one", want)
+	e, err := r.create("one", want)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !e.IsActive() {
+	if !e.isActive() {
 		t.Error("the entry is not active although its file is locked")
 	}
-	reject := func(path string, err error) { t.Errorf("%s is rejected: %v", path, err) }
 	for range 2 {
-		entries, err := Read(dir, reject)
-		if err != nil || len(entries) != 1 || entries[0].ID() != "one" || !reflect.DeepEqual(entries[0].Record, want) {
+		entries, err := r.read()
+		if err != nil || len(entries) != 1 || entries[0].id() != "one" || !reflect.DeepEqual(entries[0].Record, want) {
 			t.Fatalf("got %+v, %v\nwant %+v", entries, err, want)
 		}
 		if err := e.MarkAgreed(); err != nil {
@@ -50,13 +48,13 @@ func TestRoundTrip(t *testing.T) {
 		}
 		want.Agreed = true
 	}
-	e.Release()
-	if e.IsActive() {
-		t.Error("the entry is active after Release")
+	e.release()
+	if e.isActive() {
+		t.Error("the entry is active after release")
 	}
-	e.Remove()
-	if entries, err := Read(dir, reject); err != nil || len(entries) != 0 {
-		t.Errorf("after Remove: got %+v, %v", entries, err)
+	e.remove()
+	if entries, err := r.read(); err != nil || len(entries) != 0 {
+		t.Errorf("after remove: got %+v, %v", entries, err)
 	}
 }
 
@@ -68,11 +66,8 @@ func TestIncompleteRecord(t *testing.T) {
 	if err := r.write(&b); err != nil {
 		t.Fatal(err)
 	}
-	whole := strings.TrimSuffix(b.String(), "end\n")
+	whole := strings.TrimSuffix(b.String(), "\n")
 	for at := range whole {
-		if whole[:at] != "" && whole[at-1] != '\n' {
-			continue
-		}
 		if _, err := readRecord(strings.NewReader(whole[:at])); err != errIncomplete {
 			t.Errorf("%q: got %v, want %v", whole[:at], err, errIncomplete)
 		}
@@ -82,8 +77,8 @@ func TestIncompleteRecord(t *testing.T) {
 // Files that cannot be read are rejected, and the others are read all the same.
 func TestUnreadableFiles(t *testing.T) {
 	t.Parallel()
-	dir := t.TempDir()
-	if err := os.Mkdir(dir+"/directory", 0o700); err != nil {
+	dir := filepath.Join(t.TempDir(), "journal")
+	if err := os.MkdirAll(dir+"/directory", 0o700); err != nil {
 		t.Fatal(err)
 	}
 	if err := syscall.Mkfifo(dir+"/fifo", 0o600); err != nil {
@@ -92,26 +87,29 @@ func TestUnreadableFiles(t *testing.T) {
 	if err := os.Symlink("nowhere", dir+"/link"); err != nil {
 		t.Fatal(err)
 	}
-	record := func(lines string) string {
-		return version + "\ngit-dir \"/x\"\ncommon-dir \"/x\"\nstart 1\n" + lines + "end\n"
-	}
+	const good = `{"version":1,"git_dir":"L3g=","common_dir":"L3g=","start":1}` + "\n"
+	change := func(old, new string) string { return strings.Replace(good, old, new, 1) }
 	for name, text := range map[string]string{
-		"empty": "", "half": version + "\ngit-dir \"/x\"\n", "good": record(""),
-		"other": "{}\n", "no-repository": version + "\nend\n", "no-start": version +
-			"\ngit-dir \"/x\"\ncommon-dir \"/x\"\nend\n", "relative": version + "\ngit-dir \"x\"\ncommon-dir \"/x\"\nend\n",
-		"unquoted": record("ref - refs/heads/x\n"), "escape": record("ref - \"refs/../../x\"\n"), "word": record("unknown\n"),
-		"binary": "\x00\xff\n\n", "long": record("ref - \"" + strings.Repeat("x", maxLine) + "\"\n"),
+		"empty": "", "half": good[:20], "good": good, "other": "{}\n", "binary": "\x00\xff\n\n",
+		"no-repository": change("L3g=", ""), "no-start": change(":1}", ":0}"), "relative": change("L3g=", "eA=="),
+		"escape": change("}", `,"refs":1}`) + "- \"refs/../../x\"\n",
+		"id":     change("}", `,"refs":1}`) + "1 \"refs/heads/x\"\n",
 	} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
+	pushes, err := newRecovery(t, dir).read()
 	var rejected []string
-	entries, err := Read(dir, func(path string, _ error) { rejected = append(rejected, filepath.Base(path)) })
-	want := []string{"binary", "directory", "escape", "fifo", "link", "long", "no-repository", "no-start", "other",
-		"relative", "unquoted", "word"}
-	if err != nil || len(entries) != 1 || entries[0].ID() != "good" || !slices.Equal(rejected, want) {
-		t.Errorf("got %v, %v, rejected %q, want %q", entries, err, rejected, want)
+	files, readErr := os.ReadDir(dir + ".bad")
+	for _, f := range files {
+		rejected = append(rejected, f.Name())
+	}
+	want := []string{"binary", "directory", "escape", "fifo", "id", "link", "no-repository", "no-start", "other",
+		"relative"}
+	if err = cmp.Or(err, readErr); err != nil || len(pushes) != 1 || pushes[0].id() != "good" ||
+		!slices.Equal(rejected, want) {
+		t.Errorf("got %v, %v, rejected %q, want %q", pushes, err, rejected, want)
 	}
 	for _, name := range []string{"empty", "half"} {
 		if _, err := os.Stat(filepath.Join(dir, name)); !os.IsNotExist(err) {
@@ -131,7 +129,6 @@ func FuzzRecord(f *testing.F) {
 		}
 		f.Add(b.Bytes())
 	}
-	f.Add([]byte(version + "\ngit-dir \"/x\"\ncommon-dir \"/x\"\nstart 1\nend\nmore\n"))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		want, err := readRecord(bytes.NewReader(text))
 		if err != nil {
