@@ -1,20 +1,30 @@
 package config
 
+import (
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/packhorse-git/packhorse/internal/gateway/auth"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/mirror/origin"
+)
+
 // AuthConfig sets authentication and permissions (docs/how-to/auth.md). A gateway and serve authenticate callers. A
 // storage node trusts its gateways.
 type AuthConfig struct {
 	// Tokens is the file with the hashes of the tokens that "packhorse token" creates and revokes. Changes apply at
-	// once. Empty means STATE/tokens. Any other file must exist when the server starts.
+	// once. Empty means STATE/tokens.
 	Tokens string `toml:"tokens" path:"yes"`
 
 	// Guesses is the number of wrong credentials that are not delayed, for each client address. After them one is answered
-	// each minute, and others get 429 with Retry-After. Right tokens are never delayed. Empty passwords, a repeated wrong
-	// credential, and wrong credentials before a right one do not count. Zero means no limit.
+	// each minute, and others get 429 with Retry-After. Right tokens are never delayed. Zero means no limit.
 	Guesses int `toml:"guesses" default:"10" range:"0.."`
 
-	// TTL is how long an origin's permission for a caller is cached: an access that is revoked at the origin ends after at
-	// most this time. A refusal is cached for at most 10 seconds, or 30 if the repository does not exist. Origins are
-	// those of [auth.origin] and [[mirror]].
+	// TTL is how long a permission of [auth.origin] or of the origin of a mirror is cached: revoked access ends after at
+	// most this time. A refusal is cached for at most 30 seconds.
 	TTL Duration `toml:"ttl" default:"1m" range:">0s"`
 
 	Rule   []RuleConfig `toml:"rule"`
@@ -30,20 +40,18 @@ type OriginConfig struct {
 	// that there is none.
 	URL string `toml:"url"`
 
-	// Prefix is the directory below the root that has the forge's repositories. It is not a part of their paths at the
-	// forge. Empty means the root itself.
+	// Prefix is the directory below the root that has the forge's repositories. Empty means the root itself.
 	Prefix string `toml:"prefix"`
 
 	// FoldCase changes paths of requests to lower case, as Gitea and Forgejo do on their disk.
 	FoldCase bool `toml:"fold_case"`
 
-	// Private allows a forge whose name has addresses of private networks or of this machine. A forge whose URL has an
-	// address, or localhost, needs no permission.
+	// Private allows a forge whose name has addresses of private networks or of this machine. URLs with an address, or
+	// localhost, are always allowed.
 	Private bool `toml:"private"`
 
-	// CA is the PEM file with the certificates of the authorities that sign the forge's certificate. Empty means those of
-	// the system.
-	CA string `toml:"ca" path:"yes"`
+	// CA is the PEM file with the authorities of the forge's certificate. Empty means those of the system.
+	CA string `toml:"ca" path:"authorities"`
 
 	// StaleFor is how long a permission holds while the forge does not answer.
 	StaleFor Duration `toml:"stale_for" default:"1h"`
@@ -51,8 +59,7 @@ type OriginConfig struct {
 
 // RuleConfig is a rule, which gives callers a permission for repositories. Each rule is a separate table. The first
 // rule that matches a caller and a repository decides. If none matches, the hook decides; without a hook the request is
-// refused. Without rules and hook, a token allows what its scope says. SIGHUP reads the rules again, but not if all of
-// them are gone.
+// refused. Without rules and hook, a token allows what its scope says. SIGHUP reads the rules again.
 type RuleConfig struct {
 	// Who lists callers: "anonymous" for callers without credentials, "*" for all others, a name ("alice"), or a
 	// name with its kind of credential: "token:ci", "key:alice", "certificate:alice", "hook:alice", "oidc:*".
@@ -63,7 +70,7 @@ type RuleConfig struct {
 	Repositories []string `toml:"repositories"`
 
 	// May is the highest permission: "none", "read", "write" or "admin". Each includes the ones before it. Anonymous
-	// callers may at most read. Everybody may do what anonymous callers may. A token never allows more than its scope.
+	// callers may at most read, and everybody may do what they may. A token never allows more than its scope.
 	May string `toml:"may"`
 }
 
@@ -73,9 +80,8 @@ type HookConfig struct {
 	// URL is the URL to which questions are sent with POST: "http://..." or "https://...". Empty means no hook.
 	URL string `toml:"url"`
 
-	// SecretFile is the file with the secret that is sent as "Authorization: Bearer SECRET": one word of at least 16
-	// bytes. Only its owner may read the file (mode 0600). Changes apply at once.
-	SecretFile string `toml:"secret_file" path:"yes"`
+	// SecretFile is the file with the secret that is sent as "Authorization: Bearer SECRET"; see storage.secret_file.
+	SecretFile string `toml:"secret_file" path:"secret"`
 
 	// Timeout is how long the hook may take to answer. After that the request gets 503 with Retry-After.
 	Timeout Duration `toml:"timeout" default:"2s" range:">0s"`
@@ -83,8 +89,7 @@ type HookConfig struct {
 	// CacheTTL is how long an answer is cached. A refusal is cached for at most 10 seconds.
 	CacheTTL Duration `toml:"cache_ttl" default:"1m"`
 
-	// Many reports that the hook answers questions about many repositories at once ("readable", docs/how-to/auth.md).
-	// Searches ask them. If it is false, each repository needs a separate question.
+	// Many reports that the hook answers questions about many repositories at once, which searches ask.
 	Many bool `toml:"many"`
 
 	// Fail is the result when the hook fails: "closed" refuses, "stale" uses a cached answer that expired within the
@@ -109,20 +114,18 @@ type OIDCConfig struct {
 	// Audience is the exact audience of the tokens (the claim aud), which jobs request for this server.
 	Audience string `toml:"audience"`
 
-	// Claims lists the claims that a token must have, with their patterns: { repository_owner = "acme", ref =
-	// "refs/heads/*" }. "*" matches any characters, also slashes, and "?" one.
+	// Claims lists the claims that a token must have, with their patterns, as in { ref = "refs/heads/*" }. "*" matches any
+	// characters, and "?" one.
 	Claims stringTable `toml:"claims"`
 
 	// Repositories lists the repositories that a token gives access to, as patterns like those of auth.rule, with claims
-	// in braces: "github.com/{repository}". If the value of a claim is missing or is not a path, the pattern gives no
-	// access. A pattern without a claim needs claims.
+	// in braces: "github.com/{repository}". A pattern without a claim needs claims.
 	Repositories []string `toml:"repositories"`
 
 	// May is the highest permission: "read" or "write". Rules may limit it further (who = ["oidc:*"]).
 	May string `toml:"may" default:"read" values:"read write"`
 
-	// JWKSURL is the URL of the issuer's keys. Empty means that the issuer's configuration names it, with the issuer's
-	// host.
+	// JWKSURL is the URL of the issuer's keys. Empty means that the issuer's configuration names it.
 	JWKSURL string `toml:"jwks_url"`
 
 	// CA is the file with the authorities of the issuer's certificate. Empty means those of the system.
@@ -130,4 +133,143 @@ type OIDCConfig struct {
 
 	// TokenFile is the file with a Bearer token for the requests to the issuer, as the API server of Kubernetes needs it.
 	TokenFile string `toml:"token_file" path:"yes"`
+}
+
+// Rules reads the [[auth.rule]] tables.
+func (c *AuthConfig) Rules() ([]auth.Rule, error) {
+	var all []auth.Rule
+	for i, r := range c.Rule {
+		rule, err := auth.ParseRule(r.Who, r.Repositories, r.May)
+		if err != nil {
+			return nil, fmt.Errorf("auth.rule %d: %w", i+1, err)
+		}
+		all = append(all, rule)
+	}
+	return all, nil
+}
+
+// check reports the mistakes in a rule: first in each of its words, then in their combination.
+func (r *RuleConfig) check(i int, f *Findings) {
+	wrong := false
+	look := func(key string, who, repositories []string, may string) {
+		if _, err := auth.ParseRule(who, repositories, may); err != nil {
+			wrong = true
+			f.at(fmt.Sprintf("auth.rule[%d]%s", i, key), "auth.rule %d: %w", i+1, err)
+		}
+	}
+	for _, who := range r.Who {
+		look(".who", []string{who}, []string{"**"}, "none")
+	}
+	for _, pattern := range r.Repositories {
+		look(".repositories", []string{"*"}, []string{pattern}, "none")
+	}
+	look(".may", []string{"*"}, []string{"**"}, r.May)
+	if !wrong {
+		look("", r.Who, r.Repositories, r.May)
+	}
+}
+
+// OIDCRules returns the [[auth.oidc]] tables.
+func (c *AuthConfig) OIDCRules() (all []auth.OIDCRule) {
+	for _, o := range c.OIDC {
+		all = append(all, o.rule())
+	}
+	return all
+}
+
+func (o *OIDCConfig) rule() auth.OIDCRule {
+	return auth.OIDCRule{Issuer: o.Issuer, Audience: o.Audience, Claims: o.Claims, Repositories: o.Repositories,
+		May: o.May, JWKSURL: o.JWKSURL, CA: o.CA, TokenFile: o.TokenFile}
+}
+
+// KnowsCallers reports whether callers can be identified: there is a rule, a hook, an issuer of tokens or a token.
+func (c *AuthConfig) KnowsCallers() bool {
+	if len(c.Rule) > 0 || c.Hook.URL != "" || len(c.OIDC) > 0 {
+		return true
+	}
+	info, err := os.Stat(c.Tokens)
+	return err == nil && info.Size() > 0
+}
+
+// checkAuth reports mistakes in rules, issuers and the hook.
+func (c *Config) checkAuth(f *Findings) {
+	for i := range c.Auth.Rule {
+		c.Auth.Rule[i].check(i, f)
+	}
+	for i := range c.Auth.OIDC {
+		if err := c.Auth.OIDC[i].rule().Check(); err != nil {
+			f.at(fmt.Sprintf("auth.oidc[%d]", i), "auth.oidc %d: %w", i+1, err)
+		}
+	}
+	c.checkOrigin(f)
+	h := &c.Auth.Hook
+	if h.URL == "" {
+		return
+	}
+	if c.originsDecide() {
+		f.bad("auth.hook.url: callers' credentials for an origin must not reach the hook: remove [auth.hook], or " +
+			"[auth.origin] and the [[mirror]] tables with auth = \"origin\"")
+	}
+	u, err := url.Parse(h.URL)
+	switch {
+	case err != nil, u.Scheme != "http" && u.Scheme != "https", u.Host == "":
+		f.bad("auth.hook.url is not a URL with http or https and a host") // not shown, because it may contain a secret
+	case u.User != nil:
+		f.bad("auth.hook.url contains a user name or a password: put the secret into a file, and name it with " +
+			"auth.hook.secret_file")
+	}
+}
+
+// checkOrigin reports mistakes in [auth.origin].
+func (c *Config) checkOrigin(f *Findings) {
+	o := &c.Auth.Origin
+	if o.URL == "" {
+		return
+	}
+	if u, err := origin.ParseURL(o.URL); err != nil {
+		f.bad("auth.origin.url: %w", err)
+	} else if u.Scheme == "ssh" {
+		f.bad("auth.origin.url: %q cannot check credentials: use https:// or http://", u.Redacted())
+	}
+	if o.Prefix != "" {
+		if p, err := git.ParseRepoPath(o.Prefix); err != nil || p.String() != o.Prefix {
+			f.bad("auth.origin.prefix: %q is not a path without slashes at its ends", o.Prefix)
+		}
+	}
+	if c.Push.Enabled {
+		f.bad("push.enabled: pushes go to the forge of [auth.origin]: set push.enabled = false")
+	}
+	if c.Maintenance.Enabled {
+		f.bad("maintenance.enabled: the forge of [auth.origin] maintains its repositories: set maintenance.enabled = false")
+	}
+}
+
+// CheckOpen returns an error if callers on other machines, or web pages of all origins, could read every repository
+// without authentication.
+func (c *Config) CheckOpen() error {
+	host, err := SplitAddress(c.HTTP.Address)
+	others, remedy := "other machines", "listen on 127.0.0.1"
+	if IsLoopback(host) {
+		if !slices.Contains(c.HTTP.CORSOrigins, "*") {
+			return nil
+		}
+		others, remedy = "web pages (http.cors_origins)", "list their origins"
+	}
+	if err != nil || c.HTTP.PublicRead || c.Auth.KnowsCallers() || c.originsDecide() ||
+		c.SSH.Address != "" && c.SSH.KnowsKeys() {
+		return nil
+	}
+	return fmt.Errorf("http.address %q is reachable from %s, and there is no authentication, so everybody could read "+
+		"every repository. Create a token (packhorse token create NAME), write [[auth.rule]] tables, %s, or make reading "+
+		"public with --public-read (http.public_read = true)", c.HTTP.Address, others, remedy)
+}
+
+// CheckTokens returns an error if the file of tokens cannot be read, or is missing although it was configured or had
+// existed. Without the file, callers might need no authentication.
+func (c *Config) CheckTokens() error {
+	if c.Auth.Tokens == "" {
+		return nil
+	}
+	named := c.Auth.Tokens != filepath.Join(c.State, "tokens")
+	return auth.NewTokenFile(c.Auth.Tokens).Check(named)
 }

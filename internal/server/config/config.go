@@ -6,7 +6,8 @@
 //	default  the default as a configuration file has it; zero without this tag
 //	range    the bounds of a number, a size or a duration: "1..100", "64KiB..", ">0s", ">0..1"
 //	values   the words that a text may have
-//	path     marks a path, which is made absolute
+//	needs    other keys of the table, without which the key has no effect
+//	path     marks a path, which is made absolute; "secret", "authorities", "file" and "directory" are checked
 //
 // A Source loads a Config: the defaults, a TOML file over them, and flags over both. Findings collects all mistakes in
 // it, each with its line. Methods turn values into the plain options of other packages. Code that opens files for a
@@ -14,6 +15,7 @@
 package config
 
 import (
+	_ "embed"
 	"fmt"
 	"path/filepath"
 
@@ -25,21 +27,19 @@ import (
 // fields are that page: `make docs` writes it. Large tables are in separate files, with their defaults
 // and bounds.
 type Config struct {
-	// Root is the directory that contains the repositories, at any depth: bare repositories and ".git" directories. It
-	// must exist. "packhorse mirror" creates it, and empty means packhorse/mirror below $XDG_STATE_HOME or ~/.local/state
-	// there. With a store it is the directory of local copies, and the node creates it.
+	// Root is the directory that contains the repositories, at any depth: bare repositories and ".git" directories. With a
+	// store it has the local copies. In "packhorse mirror" empty means packhorse/mirror below $XDG_STATE_HOME or
+	// ~/.local/state.
 	Root string `toml:"root" path:"yes"`
 
 	// State is the directory for the process's own files: lock, pack cache, tokens, admin socket. One process uses it
-	// at a time. Empty means ROOT/.packhorse. A gateway or a search process has no root: empty means packhorse/gateway
-	// or packhorse/search below $XDG_STATE_HOME or ~/.local/state. A server notes another directory in
-	// ROOT/.packhorse/state.json, where commands find it, except below the root of a forge (auth.origin).
+	// at a time. Empty means ROOT/.packhorse, or for a gateway or a search process packhorse/gateway or packhorse/search
+	// below $XDG_STATE_HOME or ~/.local/state.
 	State string `toml:"state" path:"yes"`
 
-	// TrustedProxies lists the networks of the proxies in front of this server, as in "10.0.0.0/8". The server believes
-	// their X-Forwarded-For, X-Forwarded-Proto and X-Forwarded-Host, and with http.proxy_protocol and
-	// ssh.proxy_protocol their PROXY headers. Limits, rules and the log then see the client. These headers of others
-	// are ignored. The Forwarded header is always ignored, because many proxies forward it from clients.
+	// TrustedProxies lists the networks of the proxies in front of this server, as in "10.0.0.0/8". Limits, rules and the
+	// log see the client in their X-Forwarded-For, X-Forwarded-Proto and X-Forwarded-Host, or PROXY headers
+	// (http.proxy_protocol, ssh.proxy_protocol). These headers of others, and Forwarded, are ignored.
 	TrustedProxies []string `toml:"trusted_proxies"`
 
 	HTTP     HTTPConfig      `toml:"http"`
@@ -74,16 +74,6 @@ type Config struct {
 	Tracing     TracingConfig     `toml:"tracing"`
 }
 
-// OpsConfig is the private listener for metrics, health and profiles.
-type OpsConfig struct {
-	// Address is the host and port of the private listener. Empty means none. All processes that can
-	// connect to it can read profiles.
-	Address string `toml:"address" default:"127.0.0.1:9090"`
-
-	// Expose allows an address that other machines can reach. Set it only if the network is trusted.
-	Expose bool `toml:"expose"`
-}
-
 // ShutdownConfig sets how the process stops.
 type ShutdownConfig struct {
 	// Delay is how long the process accepts requests after readiness turns red, so that load balancers notice.
@@ -92,16 +82,6 @@ type ShutdownConfig struct {
 
 	// Grace is how long running requests may take to finish. Then they are cut off.
 	Grace Duration `toml:"grace" default:"30s"`
-}
-
-// LogConfig is the log on standard error.
-type LogConfig struct {
-	// Level is the least severe level that is logged: "debug", "info", "warn" or "error".
-	Level string `toml:"level" default:"info" values:"debug info warn error"`
-
-	// Format is "json", "text" (key=value), "terminal" (short lines for people) or "auto": terminal on a terminal, JSON
-	// elsewhere. Lines on a terminal are colored unless NO_COLOR is set or TERM is "dumb".
-	Format string `toml:"format" default:"auto" values:"auto terminal text json"`
 }
 
 // DefaultConfig returns the defaults: those in the tags of the fields, and the lists that other packages define.
@@ -192,3 +172,15 @@ func stateHome(getenv func(string) string) string {
 	}
 	return filepath.Join(home, ".local", "state")
 }
+
+// AdminSocket returns the path of the admin socket of a process with a state directory (package adminapi).
+func AdminSocket(state string) string { return filepath.Join(state, "admin.sock") }
+
+// DumpDir returns the directory of the watchdog's dumps of a process with a state directory.
+func DumpDir(state string) string { return filepath.Join(state, "dumps") }
+
+// Starter is a configuration file to start from. It has the keys that most servers set, with comments. Keys that are
+// commented out show their defaults.
+//
+//go:embed starter.toml
+var Starter string

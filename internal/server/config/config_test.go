@@ -146,7 +146,7 @@ func TestCheck(t *testing.T) {
 		{"--ops :9090", "--ops-expose"},
 		{"--ops :9090 --ops-expose", ""},
 		{"--ops=", ""},
-		{"--tls-cert x", "both --tls-cert and --tls-key"},
+		{"--tls-cert x", "http.tls_cert needs http.tls_key (--tls-key)"},
 		{"--wants all", `fetch.wants is "all"; it has to be one of ["auto" "any" "reachable" "tip"]`},
 		{"--log-level loud", "log.level"},
 		{"--git-slots -1", "git.slots is -1; it has to be from 0 to 1024"},

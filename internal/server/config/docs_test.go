@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -104,6 +105,7 @@ func (p *page) table(typeName, prefix string) {
 func withoutName(about, name string) string {
 	about = strings.TrimPrefix(about, name+" ")
 	about = strings.TrimPrefix(strings.TrimPrefix(about, "is "), "are ")
+	about = strings.TrimPrefix(strings.TrimPrefix(about, "the "), "a ")
 	return strings.ToUpper(about[:1]) + about[1:]
 }
 
@@ -126,8 +128,11 @@ func (p *page) row(field *ast.Field, prefix, first string) string {
 	if flag, ok := p.flags[key]; ok {
 		about += " Flag: `" + flag + "`."
 	}
-	return fmt.Sprintf("| `%s` | %s | `%s` | %s |\n", name, kindOf(s)+rangeOf(s), s.TOML(),
-		strings.ReplaceAll(about, "|", `\|`))
+	standard := ""
+	if text := s.TOML(); !slices.Contains([]string{`""`, "[]", "{}", "0", `"0"`, `"0s"`, "false"}, text) {
+		standard = "`" + text + "` "
+	}
+	return fmt.Sprintf("| `%s` | %s | %s| %s |\n", name, kindOf(s)+rangeOf(s), standard, strings.ReplaceAll(about, "|", `\|`))
 }
 
 func kindOf(s Setting) string {
@@ -232,7 +237,7 @@ changed keys that need a restart. If the server could not start with the file, S
 and secret files apply without a signal.
 
 A duration is a string such as "500ms", "30s" or "5m". A size is a number of bytes, or a string such as "64KiB" or
-"10GiB". Keys are case-sensitive, and an unknown key is an error.
+"10GiB". A default that is not shown is empty, 0 or false. Keys are case-sensitive, and an unknown key is an error.
 
 ## Tables
 

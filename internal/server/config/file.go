@@ -118,9 +118,7 @@ func (d *decoder) tables(key string, value any, to reflect.Value) {
 		d.locate(name)
 		to.Set(reflect.Append(to, reflect.Zero(to.Type().Elem())))
 		setDefaults(to.Index(i).Addr().Interface())
-		for _, s := range settingsOf(name+".", to.Index(i)) {
-			d.from[s.Key] = "default"
-		}
+		d.from.setDefaults(name+".", to.Index(i))
 		if sub, ok := element.(map[string]any); ok {
 			d.table(name+".", sub, to.Index(i))
 		} else {
@@ -168,54 +166,41 @@ func (d *decoder) mistake(key, format string, args ...any) {
 
 // assign sets a field to a value of a TOML document.
 func assign(field reflect.Value, value any) error {
-	if u, ok := field.Addr().Interface().(encoding.TextUnmarshaler); ok {
-		switch value.(type) {
-		case string, int64:
-			return u.UnmarshalText(fmt.Append(nil, value))
+	s := Setting{Value: field}
+	if list, ok := field.Addr().Interface().(*[]string); ok {
+		elements, isArray := value.([]any)
+		all := make([]string, len(elements))
+		for i, element := range elements {
+			text, isString := element.(string)
+			all[i], isArray = text, isArray && isString
 		}
-		return fmt.Errorf("%v must be a string", value)
-	}
-	var ok bool
-	var want string
-	switch to := field.Addr().Interface().(type) {
-	case *string:
-		want, ok = "a string", set(to, value)
-	case *bool:
-		want, ok = "true or false", set(to, value)
-	case *int:
-		n, isInt := value.(int64)
-		want, ok = "a whole number", isInt && set(to, any(int(n)))
-	case *float64:
-		if n, isInt := value.(int64); isInt {
-			value = float64(n)
+		if !isArray {
+			return fmt.Errorf("%#v is not an array of strings", value)
 		}
-		want, ok = "a number", set(to, value)
-	case *[]string:
-		list, isStrings := stringsOf(value)
-		want, ok = "an array of strings", isStrings && set(to, any(list))
+		*list = all
+		return nil
 	}
-	if !ok {
-		return fmt.Errorf("%#v is not %s", value, want)
+	_, isText := field.Addr().Interface().(encoding.TextUnmarshaler)
+	ok, want := false, ""
+	switch field.Kind() {
+	case reflect.String:
+		_, ok = value.(string)
+		want = "a string"
+	case reflect.Bool:
+		_, ok = value.(bool)
+		want = "true or false"
+	case reflect.Int:
+		_, ok = value.(int64)
+		want = "a whole number"
+	case reflect.Float64:
+		_, isInt := value.(int64)
+		_, ok = value.(float64)
+		ok, want = ok || isInt, "a number"
 	}
-	return nil
-}
-
-// set sets to to a value of its type.
-func set[T any](to *T, value any) bool {
-	v, ok := value.(T)
-	if ok {
-		*to = v
+	if ok || isText {
+		return s.Set(fmt.Sprint(value))
 	}
-	return ok
-}
-
-func stringsOf(value any) ([]string, bool) {
-	list, ok := value.([]any)
-	all := make([]string, len(list))
-	for i := range list {
-		ok = ok && set(&all[i], list[i])
-	}
-	return all, ok
+	return fmt.Errorf("%#v is not %s", value, want)
 }
 
 var (

@@ -56,11 +56,9 @@ func (f *Findings) bad(format string, args ...any) {
 // leadingKey is a dotted key at the beginning of a message.
 var leadingKey = regexp.MustCompile(`^[a-z_]+(\.[a-z_]+)*`)
 
-// at returns a function like bad for mistakes of a key or a table whose messages begin with other words.
-func (f *Findings) at(key string) func(format string, args ...any) {
-	return func(format string, args ...any) {
-		f.place(&Mistake{Key: key, Text: fmt.Errorf(format, args...).Error()})
-	}
+// at adds a mistake of a key or a table whose message begins with other words.
+func (f *Findings) at(key, format string, args ...any) {
+	f.place(&Mistake{Key: key, Text: fmt.Errorf(format, args...).Error()})
 }
 
 // add adds an error about a key unless it is nil, and each of joined errors.
@@ -75,7 +73,7 @@ func (f *Findings) addAbout(key, about string, err error) {
 			f.addAbout(key, about, each)
 		}
 	default:
-		f.at(key)("%s: %w", about, err)
+		f.at(key, "%s: %w", about, err)
 	}
 }
 

@@ -16,17 +16,14 @@ type GitConfig struct {
 	// Program is the Git program: a name to look up in PATH, or a path.
 	Program string `toml:"program" default:"git"`
 
-	// Slots is the number of packs that are made at the same time, by the server or by Git processes. 0 means one for
-	// each CPU.
+	// Slots is the number of packs that are made at the same time. 0 means one for each CPU.
 	Slots int `toml:"slots" range:"0..1024"`
 
-	// TimeLimit is how long the making of a pack, or a push, may take. Then its Git process is killed, or the server gives
-	// it up. 0 means no limit; a push then has a day.
+	// TimeLimit is how long the making of a pack, or a push, may take. 0 means no limit; a push then has a day.
 	TimeLimit Duration `toml:"time_limit" default:"1h"`
 
 	// Reaper starts a second, small process, which ends the Git commands if this one is killed: "on", "off", or "auto".
-	// With "auto" it is off where systemd or the end of the container does so (docs/explanation/processes.md). It needs
-	// Linux.
+	// "auto" is off where systemd or the container does so (docs/explanation/processes.md). It needs Linux.
 	Reaper string `toml:"reaper" default:"auto" values:"auto on off"`
 }
 

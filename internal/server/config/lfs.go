@@ -16,48 +16,42 @@ type LFSConfig struct {
 	// Enabled serves Git LFS: objects and file locks.
 	Enabled bool `toml:"enabled" default:"true"`
 
-	// URL is for servers and gateways: the URL for HTTP clients, such as "https://git.example.com". Clients of SSH get it
-	// from git-lfs-authenticate, and responses name it. Empty means the URL of each request. Clients of SSH then transfer
-	// objects over SSH.
+	// URL is for servers and gateways: the URL for HTTP clients, such as "https://git.example.com", which clients of SSH
+	// get, too. Empty means the URL of each request. Clients of SSH then transfer objects over SSH.
 	URL string `toml:"url"`
 
-	// KeyFile is for servers and gateways: the file with the key of the tokens in answers to batches and to
-	// git-lfs-authenticate, one line of at least 16 bytes. Servers with the same url need the same key. Empty means that a
-	// key is made in the state directory.
-	KeyFile string `toml:"key_file" path:"yes"`
+	// KeyFile is for servers and gateways: the file with the key of the tokens for transfers. Servers with the same url
+	// need the same key, one line of at least 16 bytes. Empty means that a key is made in the state directory.
+	KeyFile string `toml:"key_file" path:"secret"`
 
 	// MaxObject is the maximum size of an uploaded object. 0 means no limit.
 	MaxObject Size `toml:"max_object" default:"5GiB"`
 
 	// Quota is the maximum total size of the objects of one repository. lfs.quota in the configuration of a repository
-	// overrides it. 0 means no limit. Parts of interrupted uploads have only what the objects leave of it.
+	// overrides it. 0 means no limit.
 	Quota Size `toml:"quota"`
 
 	// MinFree is the space of the file system that uploads leave free. 0 means a twentieth of it, at most 5 GiB. With a
 	// store, uploads leave a quarter of that free.
 	MinFree Size `toml:"min_free"`
 
-	// RequireObjects sets the treatment of pushes with pointer files whose objects the repository does not have. refuse
-	// refuses them with the names of the files, warn accepts them with a message, and off checks nothing.
+	// RequireObjects sets the treatment of pushes with pointer files whose objects the repository does not have: "refuse",
+	// "warn" (accepted with a message), or "off".
 	RequireObjects string `toml:"require_objects" default:"refuse" values:"refuse warn off"`
 
-	// Cache is the maximum size of the objects that mirrors keep. The ones that were not used for the longest time are
-	// removed. 0 means a quarter of the file system. Larger objects cannot be downloaded through a mirror.
+	// Cache is the maximum size of the objects that mirrors keep, and of one object. 0 means a quarter of the file system.
 	Cache Size `toml:"cache"`
 
-	// Grace is how long an object is kept that no pointer file in the repository names. Clients upload objects before they
-	// push the commits, so it has to be longer than any client takes for that, at least an hour. Objects that are not
-	// needed are removed once a day if maintenance.enabled is true, from bare repositories only. Without pushes and
-	// mirrors the repositories are those of another program, and nothing is removed. With an object
-	// store, only packhorse lfs gc removes them. 0 means that repositories keep all objects.
+	// Grace is how long an object is kept that no pointer file in the repository names, at least an hour: clients upload
+	// objects before they push. Such objects are removed once a day if maintenance.enabled is true and there are pushes or
+	// mirrors, and in a store only by packhorse lfs gc. 0 means never.
 	Grace Duration `toml:"grace" default:"336h" range:"0s.."`
 
-	// ScrubInterval is the time in which all objects are read once and compared with their checksums. A damaged object is
-	// moved aside, and logged as an error. As for grace, this needs maintenance.enabled, and pushes or mirrors. 0 means
-	// that they are not read. With an object store, each node reads its local copies, and removes damaged ones.
+	// ScrubInterval is the time in which all objects are compared once with their checksums, under the conditions of
+	// grace. Damaged objects are moved aside, and logged as errors. 0 means never.
 	ScrubInterval Duration `toml:"scrub_interval" default:"168h" range:"0s.."`
 
-	// ScrubRate is the maximum number of bytes that are read in a second for that.
+	// ScrubRate is the maximum number of bytes that are read in a second for scrub_interval.
 	ScrubRate Size `toml:"scrub_rate" default:"32MiB" range:"1MiB.."`
 }
 
@@ -86,12 +80,12 @@ func (c *LFSConfig) PublicURL() *url.URL {
 }
 
 // check reports mistakes in the URL and the grace.
-func (c *LFSConfig) check(bad func(format string, args ...any)) {
+func (c *LFSConfig) check(f *Findings) {
 	if 0 < c.Grace.Duration && c.Grace.Duration < time.Hour {
-		bad("lfs.grace is %s; it has to be 0 or at least 1h", c.Grace)
+		f.bad("lfs.grace is %s; it has to be 0 or at least 1h", c.Grace)
 	}
 	if c.URL != "" && c.PublicURL() == nil {
-		bad("lfs.url is not a URL like https://git.example.com, with http or https, a host, and no user name or query")
+		f.bad("lfs.url is not a URL like https://git.example.com, with http or https, a host, and no user name or query")
 	}
 }
 

@@ -4,13 +4,29 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/process"
 )
 
+// LanesConfig limits concurrent requests by class (docs/explanation/lanes.md). Requests above a limit get 429 with
+// Retry-After.
+type LanesConfig struct {
+	// Hit is the limit for transfers of packs from the cache and of long lists of refs.
+	Hit int `toml:"hit" default:"4096" range:"1.."`
+
+	// Cold is the limit for fetches whose pack is not in the cache, with those that wait for a slot (git.slots).
+	Cold int `toml:"cold" default:"2048" range:"1.."`
+
+	// RequestBytes is the maximum memory of all Git requests together, without the first 64 KiB of each. One caller may
+	// hold as much as is free, and anonymous callers together at most half.
+	RequestBytes Size `toml:"request_bytes" default:"512MiB" range:"1MiB.."`
+}
+
+// AnonymousShare is the share of each lane and of the memory of requests that anonymous callers may use together if
+// callers can be known. It is also how often they come first when both wait.
+const AnonymousShare = 0.5
+
 // LimitsConfig limits the whole server.
 type LimitsConfig struct {
-	// Memory is the maximum memory of the server and its Git processes together, without memory-mapped files. A quarter
-	// is for the server, which refuses requests that are too large for it. The rest is divided among the packs and Git
-	// processes that may be made and run at the same time (git.slots, push.slots). A pack that needs more in the server
-	// is made by Git, and a Git process that needs more fails. Hooks and search processes do not count. 0 means no
-	// limit. It needs Linux.
+	// Memory is the maximum memory of the server and its Git processes, without memory-mapped files, hooks and search. A
+	// quarter is for the server. The slots of git.slots and push.slots share the rest, and a Git process that needs more
+	// fails. 0 means no limit. It needs Linux.
 	Memory Size `toml:"memory"`
 }
 
@@ -74,9 +90,9 @@ func AtMost(n, share int64) int64 {
 }
 
 // checkMemory reports a memory limit in which no Git process could run.
-func (c *Config) checkMemory(bad func(format string, args ...any)) {
+func (c *Config) checkMemory(f *Findings) {
 	if s := c.MemoryShares(); s.Git < leastGit && c.Limits.Memory != 0 {
-		bad("limits.memory is %s: a git process would have %d MiB of it, and needs at least %d. Increase it, or reduce "+
+		f.bad("limits.memory is %s: a git process would have %d MiB of it, and needs at least %d. Increase it, or reduce "+
 			"git.slots and push.slots",
 			c.Limits.Memory, s.Git>>20, leastGit>>20)
 	}

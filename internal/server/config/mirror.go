@@ -18,52 +18,47 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/mirror"
 	"github.com/packhorse-git/packhorse/internal/mirror/origin"
-	"github.com/packhorse-git/packhorse/internal/transport/credfile"
 )
 
 // MirrorConfig mirrors the repositories of a Git host, the origin (docs/how-to/mirror.md). Each origin is a separate
-// table. The flag --origin of "packhorse mirror" adds a table. SIGHUP reads the tables again. A storage node keeps the
-// mirrors. Its gateways need the same tables, because they ask the origins about callers.
+// table. The flag --origin of "packhorse mirror" adds a table. SIGHUP reads the tables again. Storage nodes and their
+// gateways need the same tables.
 type MirrorConfig struct {
-	// From is the URL of the origin: "https://HOST/", "http://HOST/" or "ssh://USER@HOST/". With a path, as in
-	// "https://github.com/acme/", only the repositories below it are mirrored.
+	// From is the URL of the origin: "https://HOST/", "http://HOST/" or "ssh://USER@HOST/". With a path only the
+	// repositories below it are mirrored.
 	From string `toml:"from"`
 
 	// To is the path of the mirrors below the root: the mirror of https://github.com/acme/app is github.com/acme/app.
 	// Empty means the host, without its port, and the path of from.
 	To string `toml:"to"`
 
-	// Allow lists patterns of the repositories that may be mirrored, by their paths at the origin below from: "acme/**"
-	// (see auth.rule). Empty means all.
+	// Allow lists patterns of the repositories that may be mirrored, by their paths below from: "acme/**" (see auth.rule).
+	// Empty means all.
 	Allow []string `toml:"allow"`
 
 	// Deny lists patterns of the repositories that are not mirrored. It wins over allow, and ignores case.
 	Deny []string `toml:"deny"`
 
-	// Refs lists the refs that are mirrored. One "*" matches any characters. "refs/pull/*/head" adds the pull requests of
-	// GitHub and Gitea, "refs/merge-requests/*/head" the merge requests of GitLab.
+	// Refs lists the refs that are mirrored. One "*" matches any characters, as in "refs/pull/*/head".
 	Refs []string `toml:"refs" default:"refs/heads/* refs/tags/*"`
 
-	// Fresh sets when an ls-refs or a fetch asks the origin for changes. "always" asks each time, and requests within a
-	// second share the answer. A duration such as "30s" asks after that time. "webhook" asks after the origin has
-	// announced a change (webhook_secret_file), and every ten minutes.
+	// Fresh sets when a fetch asks the origin for changes: "always", after a duration such as "30s", or "webhook": after
+	// the origin has announced a change, and every ten minutes.
 	Fresh string `toml:"fresh" default:"always"`
 
 	// StaleFor is how long a mirror is served while its origin does not answer.
 	StaleFor Duration `toml:"stale_for" default:"24h"`
 
-	// Push is the treatment of pushes: "origin" sends them to the origin with the caller's credential, "refuse" refuses
-	// them. Pushes to an SSH origin are always refused.
+	// Push sends pushes to the origin with the caller's credential ("origin"), or refuses them ("refuse"). Pushes to an
+	// SSH origin are always refused.
 	Push string `toml:"push" default:"origin" values:"origin refuse"`
 
-	// Auth sets who decides about readers. "origin" tries the caller's own credential at the origin. With "rules" the
-	// tokens, rules and issuers of [auth] decide, and the mirror fetches with its own credential. SSH origins need
-	// "rules".
+	// Auth sets who decides about readers: "origin" tries the caller's own credential there; with "rules" [auth] decides,
+	// and the mirror fetches with its own credential. SSH origins need "rules".
 	Auth string `toml:"auth" default:"origin" values:"origin rules"`
 
-	// ChangeRequests lets readers of a mirror with auth = "rules" fetch change requests by their IDs, although they are
-	// not in refs. These are the values of refs/pull/, refs/merge-requests/, refs/pull-requests/ and refs/changes/ at the
-	// origin. Each such fetch asks the origin for their list.
+	// ChangeRequests lets readers of a mirror with auth = "rules" fetch pull, merge and change requests by their IDs,
+	// although they are not in refs. Each such fetch asks the origin for their list.
 	ChangeRequests bool `toml:"change_requests"`
 
 	// FirstUse creates a mirror when a repository is first requested. Otherwise "packhorse mirror add" does.
@@ -73,7 +68,7 @@ type MirrorConfig struct {
 	FoldCase bool `toml:"fold_case"`
 
 	// User is the user name of the mirror's own credential. Forges accept any name with most tokens.
-	User string `toml:"user"`
+	User string `toml:"user" needs:"token_file"`
 
 	// TokenFile is the file with the token of the mirror's own credential; see storage.secret_file for its mode. Changes
 	// apply at once.
@@ -83,31 +78,29 @@ type MirrorConfig struct {
 	Netrc string `toml:"netrc" path:"yes"`
 
 	// AppID is the ID of a GitHub App, whose installation tokens are the mirror's own credential.
-	AppID int `toml:"app_id" range:"0.."`
+	AppID int `toml:"app_id" range:"0.." needs:"app_installation app_key_file"`
 
 	// AppInstallation is the ID of the installation of the GitHub App.
-	AppInstallation int `toml:"app_installation" range:"0.."`
+	AppInstallation int `toml:"app_installation" range:"0.." needs:"app_id"`
 
 	// AppKeyFile is the PEM file with the private key of the GitHub App.
-	AppKeyFile string `toml:"app_key_file" path:"yes"`
+	AppKeyFile string `toml:"app_key_file" path:"yes" needs:"app_id"`
 
 	// SSHKey is the file with the private key for an SSH origin.
-	SSHKey string `toml:"ssh_key" path:"yes"`
+	SSHKey string `toml:"ssh_key" path:"yes" needs:"known_hosts"`
 
-	// KnownHosts is the file with the host keys of an SSH origin, in the format of ssh-keyscan(1). Hosts with another key
-	// are refused.
-	KnownHosts string `toml:"known_hosts" path:"yes"`
+	// KnownHosts is the file with the host keys of an SSH origin, in the format of ssh-keyscan(1).
+	KnownHosts string `toml:"known_hosts" path:"yes" needs:"ssh_key"`
 
-	// CA is the PEM file with the certificates of the authorities that sign the origin's certificate. Empty means those of
-	// the system.
-	CA string `toml:"ca" path:"yes"`
+	// CA is the PEM file with the authorities of the origin's certificate. Empty means those of the system.
+	CA string `toml:"ca" path:"authorities"`
 
 	// Proxy is the URL of an HTTP proxy for requests to the origin. Empty means none. Variables of the environment are
 	// ignored.
 	Proxy string `toml:"proxy"`
 
-	// Private allows an origin whose name has addresses of private networks or of this machine. An origin whose URL has an
-	// address, or localhost, needs no permission.
+	// Private allows an origin whose name has addresses of private networks or of this machine. URLs with an address, or
+	// localhost, are always allowed.
 	Private bool `toml:"private"`
 
 	// Requests is the maximum number of requests that run at the origin at the same time.
@@ -121,13 +114,12 @@ type MirrorConfig struct {
 	MaxPack Size `toml:"max_pack"`
 
 	// LFSHosts lists other hosts that the origin may name for the transfer of LFS objects: "HOST", "HOST:PORT", or
-	// "*.DOMAIN" for all hosts in a domain. GitHub, for example, has "github-cloud.githubusercontent.com" for downloads.
-	// An error names a host that is missing. Certificates are checked as that of the origin.
+	// "*.DOMAIN" for all hosts in a domain. An error names a host that is missing.
 	LFSHosts []string `toml:"lfs_hosts"`
 
-	// WebhookSecretFile is the file with the secret of the origin's webhooks (docs/how-to/mirror.md); see
-	// storage.secret_file. Empty means that there are none. Changes apply at once.
-	WebhookSecretFile string `toml:"webhook_secret_file" path:"yes"`
+	// WebhookSecretFile is the file with the secret of the origin's webhooks; see storage.secret_file. Empty means that
+	// there are none.
+	WebhookSecretFile string `toml:"webhook_secret_file" path:"secret"`
 }
 
 // Values of keys of [[mirror]].
@@ -244,13 +236,13 @@ func foldPatterns(list []string, fold bool) ([]auth.Pattern, error) {
 // checkMirrors reports mistakes in [[mirror]] tables.
 func (c *Config) checkMirrors(f *Findings) {
 	if len(c.Mirror) > maxMirrors {
-		f.at("mirror")("there are %d mirrors: at most %d are allowed", len(c.Mirror), maxMirrors)
+		f.at("mirror", "there are %d mirrors: at most %d are allowed", len(c.Mirror), maxMirrors)
 	}
 	places := map[string]bool{}
 	for i := range c.Mirror {
 		m := &c.Mirror[i]
 		bad := func(key, format string, args ...any) {
-			f.at(fmt.Sprintf("mirror[%d].%s", i, key))("mirror %q: %w", m.name(), fmt.Errorf(key+": "+format, args...))
+			f.at(fmt.Sprintf("mirror[%d].%s", i, key), "mirror %q: %w", m.name(), fmt.Errorf(key+": "+format, args...))
 		}
 		u, err := m.URL()
 		if err != nil {
@@ -306,12 +298,8 @@ func (m *MirrorConfig) check(u *url.URL, bad func(key, format string, args ...an
 
 // checkCredential reports mistakes in the mirror's own credential.
 func (m *MirrorConfig) checkCredential(u *url.URL, bad func(key, format string, args ...any)) {
-	app := m.AppID != 0 || m.AppInstallation != 0 || m.AppKeyFile != ""
-	if app && (m.AppID == 0 || m.AppInstallation == 0 || m.AppKeyFile == "") {
-		bad("app_id", "app_id, app_installation and app_key_file need each other")
-	}
 	kinds := 0
-	for _, isSet := range []bool{app, m.TokenFile != "", m.Netrc != ""} {
+	for _, isSet := range []bool{m.AppID != 0, m.TokenFile != "", m.Netrc != ""} {
 		if isSet {
 			kinds++
 		}
@@ -321,30 +309,19 @@ func (m *MirrorConfig) checkCredential(u *url.URL, bad func(key, format string, 
 		bad("token_file", "there is more than one credential: use one of token_file, netrc and app_id")
 	case u.Scheme == "ssh" && kinds > 0:
 		bad("from", "an SSH origin uses ssh_key, and not token_file, netrc or app_id")
-	case m.User != "" && m.TokenFile == "":
-		bad("user", "it needs token_file")
 	}
-	ssh := m.SSHKey != "" && m.KnownHosts != ""
 	switch {
-	case u.Scheme == "ssh" && !ssh:
+	case u.Scheme == "ssh" && m.SSHKey == "":
 		bad("ssh_key", "an SSH origin needs ssh_key and known_hosts")
-	case u.Scheme != "ssh" && (m.SSHKey != "" || m.KnownHosts != ""):
+	case u.Scheme != "ssh" && m.SSHKey != "":
 		bad("ssh_key", "ssh_key and known_hosts are for origins with ssh://")
 	}
 }
 
-// checkDisk checks the files of a table.
+// checkDisk checks the files with the credential of a table.
 func (m *MirrorConfig) checkDisk(prefix string, f *Findings, quiet *slog.Logger) {
 	bad := func(key string, err error) {
 		f.addAbout(prefix+key, fmt.Sprintf("mirror %q: %s", m.name(), key), err)
-	}
-	if m.WebhookSecretFile != "" {
-		_, err := credfile.LoadSecret(m.WebhookSecretFile, quiet)
-		bad("webhook_secret_file", err)
-	}
-	if m.CA != "" {
-		_, err := credfile.LoadAuthorities(m.CA, quiet)
-		bad("ca", err)
 	}
 	u, err := m.URL()
 	if err != nil {
@@ -408,9 +385,7 @@ func (m *mirrorFlags) addTo(cfg *Config, from Origins, flags *pflag.FlagSet) {
 		table := newTables[MirrorConfig]()
 		table[0].From = origin
 		prefix := fmt.Sprintf("mirror[%d].", len(cfg.Mirror))
-		for _, s := range settingsOf(prefix, reflect.ValueOf(&table[0]).Elem()) {
-			from[s.Key] = "default"
-		}
+		from.setDefaults(prefix, reflect.ValueOf(&table[0]).Elem())
 		from[prefix+"from"] = "--origin"
 		cfg.Mirror = append(cfg.Mirror, table...)
 	}

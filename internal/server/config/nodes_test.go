@@ -107,8 +107,8 @@ func TestArrayMistakes(t *testing.T) {
 
 		{node + "weight = 0", `node "a": weight is 0; it has to be from 1 to 1000`},
 		{node + "transport = \"pigeon\"", `transport is "pigeon"; it has to be one of ["channel" "inband"]`},
-		{node + "tls_cert = \"x\"", "tls_cert and tls_key need each other"},
-		{node + "server_name = \"x\"", "need tls_ca"},
+		{node + "tls_cert = \"x\"", `node "a": tls_cert needs tls_key`},
+		{node + "server_name = \"x\"", `node "a": server_name needs tls_ca`},
 		{"[[node]]\nname = \"a\"\naddress = \"unix:/run/a\"\ntls_ca = \"x\"", "set server_name"},
 		{node + node, `there are two nodes "a"`},
 		{"[[node]]\nname = \"a b\"", `node "a b" needs a name of letters`},

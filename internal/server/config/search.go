@@ -3,8 +3,8 @@ package config
 import (
 	"fmt"
 	"log/slog"
-	"strings"
 
+	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/search/ipc"
 	"github.com/packhorse-git/packhorse/internal/transport/credfile"
 )
@@ -23,7 +23,7 @@ type SearchConfig struct {
 	// machines can reach needs client_ca or secret_file.
 	Listen string `toml:"listen"`
 
-	// SocketMode is the file mode of the socket of "unix:PATH". With "0660" processes of its group may connect too.
+	// SocketMode is as storage.socket_mode.
 	SocketMode FileMode `toml:"socket_mode" default:"0600"`
 
 	// SecretFile is the file with the secret that gateways show to the search process, on both sides; see
@@ -32,17 +32,17 @@ type SearchConfig struct {
 
 	// TLSCert is the PEM file with a certificate and its chain: of the search process, or the one that a gateway shows
 	// to it.
-	TLSCert string `toml:"tls_cert" path:"yes"`
+	TLSCert string `toml:"tls_cert" path:"yes" needs:"tls_key"`
 
 	// TLSKey is the PEM file with the private key of tls_cert.
-	TLSKey string `toml:"tls_key" path:"yes"`
+	TLSKey string `toml:"tls_key" path:"yes" needs:"tls_cert"`
 
-	// ClientCA is for search processes: the PEM file with the certificates of the authorities that sign certificates of
-	// gateways. With it callers without such a certificate are refused.
-	ClientCA string `toml:"client_ca" path:"yes"`
+	// ClientCA is for search processes: the PEM file with the authorities of the certificates of gateways. With it callers
+	// without such a certificate are refused.
+	ClientCA string `toml:"client_ca" path:"yes" needs:"tls_cert"`
 
-	// TLSCA is for gateways: the PEM file with the certificates of the authorities that sign the certificate of the
-	// search process. With it the gateway uses TLS.
+	// TLSCA is for gateways: the PEM file with the authorities of the certificate of the search process. With it the
+	// gateway uses TLS.
 	TLSCA string `toml:"tls_ca" path:"yes"`
 
 	// ServerName is for gateways: the name in the certificate of the search process, if it is not the host of the
@@ -50,35 +50,20 @@ type SearchConfig struct {
 	ServerName string `toml:"server_name"`
 }
 
-// checkSearch checks the connection between gateways and a search process.
-func (c *Config) checkSearch(bad func(format string, args ...any)) {
+// checkSearch checks the connection between gateways and a search process, and the index.
+func (c *Config) checkSearch(f *Findings) {
 	s := &c.Search
-	if (s.TLSCert == "") != (s.TLSKey == "") {
-		bad("search.tls_cert and search.tls_key need each other")
+	checkListen("search.listen", s.Listen, s.ClientCA+s.SecretFile != "", "read", f)
+	if s.Address != "" {
+		checkAddress("search.address", "the search process", s.Address, s.SecretFile, s.TLSCA, s.ServerName, f)
 	}
-	if s.ClientCA != "" && s.TLSCert == "" {
-		bad("search.client_ca needs search.tls_cert and search.tls_key: gateways present their certificates only with TLS")
+	if len(c.Index.Branches) > 32 {
+		f.bad("index.branches has %d names; it may have 32", len(c.Index.Branches))
 	}
-	if s.Listen != "" {
-		if local, err := splitNodeAddress(s.Listen); err != nil {
-			bad("search.listen: %w", err)
-		} else if !local && s.ClientCA == "" && s.SecretFile == "" {
-			bad("search.listen %q is reachable from other machines, which could read every repository: set "+
-				"search.client_ca (mutual TLS) or search.secret_file, or listen on 127.0.0.1 or unix:PATH", s.Listen)
+	for _, name := range c.Index.Branches {
+		if ref, err := git.ParseRefName(name); err != nil || ref == git.HEAD {
+			f.bad("index.branches: %q is not the full name of a branch, as in \"refs/heads/main\"", name)
 		}
-	}
-	if s.Address == "" {
-		return
-	}
-	if local, err := splitNodeAddress(s.Address); err != nil {
-		bad("search.address: %w", err)
-	} else if !local && s.SecretFile == "" && s.TLSCA == "" {
-		bad("search.address %q is on another machine without authentication: set search.tls_ca (and tls_cert and "+
-			"tls_key) or search.secret_file", s.Address)
-	}
-	if s.TLSCA != "" && s.ServerName == "" && strings.HasPrefix(s.Address, UnixPrefix) {
-		bad("search.address is a socket, which has no name to compare with a certificate: set search.server_name, or " +
-			"remove search.tls_ca")
 	}
 }
 
@@ -101,3 +86,33 @@ func FindSearchProgram(role Role, server string) (string, error) {
 	}
 	return program, err
 }
+
+// IndexConfig sets the search index and the processes that build and search it (docs/reference/search-api.md).
+type IndexConfig struct {
+	// Dir is the directory of the index. Empty means STATE/search. A lost index is rebuilt.
+	Dir string `toml:"dir" path:"yes"`
+
+	// Branches lists full names of refs that are indexed in addition to HEAD, as in "refs/heads/release".
+	Branches []string `toml:"branches"`
+
+	// MaxFile is the maximum size of an indexed file. Of larger files only the path is found.
+	MaxFile Size `toml:"max_file" default:"1MiB" range:"1KiB..32MiB"`
+
+	// MaxRepositoryFiles is the maximum number of files of an indexed repository. Larger ones are not searched: searches
+	// and "packhorse search status" name them.
+	MaxRepositoryFiles int `toml:"max_repository_files" default:"1000000" range:"1.."`
+
+	// MaxRepositoryBytes is the maximum size of the files of an indexed repository, without those larger than max_file.
+	MaxRepositoryBytes Size `toml:"max_repository_bytes" default:"4GiB" range:"1MiB.."`
+
+	// Memory is the maximum memory of an index process, without the index itself. At most two run. The search process may
+	// use twice as much.
+	Memory Size `toml:"memory" default:"1GiB" range:"256MiB.."`
+
+	// Ctags is the program that finds symbols: the name or path of universal-ctags. Empty, or a missing program, means
+	// that there are no symbols.
+	Ctags string `toml:"ctags" default:"universal-ctags"`
+}
+
+// ShardSize returns the maximum content of a file of the index, in bytes. Building it takes several times the memory.
+func (c *IndexConfig) ShardSize() int64 { return max(16<<20, int64(c.Memory)/16) }

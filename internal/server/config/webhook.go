@@ -1,5 +1,13 @@
 package config
 
+import (
+	"fmt"
+	"slices"
+
+	"github.com/packhorse-git/packhorse/internal/gateway/auth"
+	"github.com/packhorse-git/packhorse/internal/node/webhook"
+)
+
 // WebhookConfig is a webhook, which is asked about pushes or notified of them by HTTP (docs/how-to/webhooks.md). Each
 // webhook is a separate table.
 type WebhookConfig struct {
@@ -18,7 +26,7 @@ type WebhookConfig struct {
 
 	// SecretFile is the file with the secret that signs requests (Packhorse-Signature); see storage.secret_file. Empty
 	// means that they are not signed.
-	SecretFile string `toml:"secret_file" path:"yes"`
+	SecretFile string `toml:"secret_file" path:"secret"`
 
 	// Timeout is how long one request may take, including the response.
 	Timeout Duration `toml:"timeout" default:"10s" range:">0s"`
@@ -28,4 +36,42 @@ type WebhookConfig struct {
 
 	// AllowPrivate allows addresses of private networks and of this machine.
 	AllowPrivate bool `toml:"allow_private"`
+}
+
+// Values of webhook.events and webhook.on_failure.
+const (
+	EventPre   = "pre-receive"
+	EventPost  = "post-receive"
+	FailOpen   = "open"
+	maxTargets = 16
+)
+
+// checkWebhooks reports mistakes in [[webhook]] tables.
+func (c *Config) checkWebhooks(f *Findings) {
+	names := map[string]bool{}
+	if len(c.Webhook) > maxTargets {
+		f.at("webhook", "there are %d webhooks: at most %d are allowed", len(c.Webhook), maxTargets)
+	}
+	for i := range c.Webhook {
+		w := &c.Webhook[i]
+		bad := func(key, format string, args ...any) {
+			f.at(fmt.Sprintf("webhook[%d].%s", i, key), "webhook %q: %w", w.Name, fmt.Errorf(format, args...))
+		}
+		if err := webhook.CheckName(w.Name); err != nil {
+			bad("name", "name: %w", err)
+		} else if names[w.Name] {
+			bad("name", "there are two of that name")
+		}
+		names[w.Name] = true
+		if _, err := webhook.ParseURL(w.URL); err != nil {
+			bad("url", "%w", err)
+		}
+		isUnknown := func(e string) bool { return e != EventPre && e != EventPost }
+		if len(w.Events) == 0 || slices.ContainsFunc(w.Events, isUnknown) {
+			bad("events", "events is %q; it has to have %q, %q or both", w.Events, EventPre, EventPost)
+		}
+		if _, err := auth.ParsePatterns(w.Repositories); err != nil {
+			bad("repositories", "repositories: %w", err)
+		}
+	}
 }
