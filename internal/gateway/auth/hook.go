@@ -59,11 +59,14 @@ type Hook struct {
 
 	readableTime time.Duration // readableTime, except in tests
 
+	turns [askTurns]chan struct{} // by the first byte of the hash of the caller
+
+	viewsMu sync.Mutex
+	views   *simplelru.LRU[viewKey, viewAnswer]
+
 	mu          sync.Mutex
-	views       *simplelru.LRU[string, *view] // by the hash of the caller
-	viewAnswers int                           // answers in all views
-	failures    int                           // since the last success
-	pausedUntil time.Time                     // no requests are sent before
+	failures    int       // since the last success
+	pausedUntil time.Time // no requests are sent before
 
 	source *source
 	life   context.Context
@@ -83,12 +86,13 @@ func NewHook(o HookOptions) *Hook {
 	}
 	h := &Hook{
 		o: o, slots: newSlots(maxHookRequests, o.Timeout), manySlots: make(chan struct{}, maxManyRequests),
-		readableTime: readableTime,
+		readableTime: readableTime, answers: answers.New[string, *answer](o.Size, 0, o.Now),
 	}
-	size := o.Size
-	h.answers = answers.New[string, *answer](size, 0, o.Now)
-	h.views, _ = simplelru.NewLRU(size, func(_ string, v *view) { h.viewAnswers -= v.counted }) // the size is valid
-	rand.Read(h.key[:])                                                                         // never fails
+	h.views, _ = simplelru.NewLRU[viewKey, viewAnswer](viewFactor*o.Size, nil) // the size is valid
+	for i := range h.turns {
+		h.turns[i] = make(chan struct{}, 1)
+	}
+	rand.Read(h.key[:]) // never fails
 	h.life, h.stop = context.WithCancel(context.Background())
 	h.client = httpreuse.Client(&http.Transport{
 		MaxIdleConnsPerHost: maxHookRequests, IdleConnTimeout: time.Minute, MaxResponseHeaderBytes: maxHookAnswer,

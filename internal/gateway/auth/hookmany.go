@@ -4,9 +4,10 @@ import (
 	"context"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 	"unicode/utf8"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/packhorse-git/packhorse/internal/git"
 )
@@ -24,16 +25,14 @@ const (
 	maxManyRequests   = 16
 	// viewFactor is the maximum number of these cached answers for each entry that HookOptions.Size allows.
 	viewFactor = 20
+	// askTurns bounds the memory for turns. Callers who share one wait for each other.
+	askTurns = 256
 )
 
-// view caches the answers about the repositories that one caller may read.
-type view struct {
-	key     string
-	counted int           // number of answers that Hook.viewAnswers includes; guarded by Hook.mu
-	turn    chan struct{} // held by one call while it asks, so that the next call finds its answers
-
-	mu      sync.Mutex
-	answers map[git.RepoPath]viewAnswer
+// viewKey names the cached answer whether a caller may read a repository.
+type viewKey struct {
+	caller string // hash
+	repo   git.RepoPath
 }
 
 type viewAnswer struct {
@@ -42,76 +41,42 @@ type viewAnswer struct {
 }
 
 // readable reports which of many repositories an identity may read. complete is false if some could not be determined
-// within readableTime. If the hook supports it, one request covers many repositories.
+// within readableTime. If the hook supports it, one request covers many repositories. Questions of one caller take
+// turns, so that the next one finds the answers.
 func (h *Hook) readable(ctx context.Context, id Identity, repos []git.RepoPath) (allowed []bool, complete bool) {
 	ctx, cancel := context.WithTimeout(ctx, h.readableTime)
 	defer cancel()
-	v := h.view(id)
-	q := &manyQuestion{h: h, id: id, view: v, repos: repos, allowed: make([]bool, len(repos))}
-	missing := q.fromCache(0)
-	if len(missing) == 0 {
+	caller := h.hash(question{Question: readable, Client: id.Address, Identity: hookIdentityOf(id)})
+	allowed = make([]bool, len(repos))
+	if len(h.fromCache(caller, repos, 0, allowed)) == 0 {
 		h.o.Metrics.question("hook", "cached")
-		return q.allowed, true
+		return allowed, true
 	}
+	turn := h.turns[caller[0]]
 	select {
-	case v.turn <- struct{}{}:
-		defer func() { <-v.turn }()
+	case turn <- struct{}{}:
+		defer func() { <-turn }()
 	case <-ctx.Done():
-		return q.allowed, false
+		return allowed, false
 	}
-	if missing = q.fromCache(0); q.ask(ctx, missing) {
-		return q.result(), true
+	if h.askMany(ctx, id, caller, repos, h.fromCache(caller, repos, 0, allowed), allowed) == nil {
+		return allowed, true
 	}
-	if h.o.Stale {
-		missing = q.fromCache(maxStale)
-		h.o.Metrics.question("hook", "stale")
-		return q.result(), len(missing) == 0
+	if !h.o.Stale {
+		return allowed, false
 	}
-	return q.result(), false
-}
-
-// view returns the cached answers for a caller, or a new view.
-func (h *Hook) view(id Identity) *view {
-	key := h.hash(question{Question: readable, Client: id.Address, Identity: hookIdentityOf(id)})
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if v, ok := h.views.Get(key); ok {
-		return v
-	}
-	v := &view{turn: make(chan struct{}, 1), key: key, answers: map[git.RepoPath]viewAnswer{}}
-	h.views.Add(key, v)
-	return v
-}
-
-// manyQuestion is a question of one caller about many repositories.
-type manyQuestion struct {
-	h     *Hook
-	id    Identity
-	view  *view
-	repos []git.RepoPath
-
-	mu      sync.Mutex
-	allowed []bool // for each repository
-	failed  bool   // the hook failed, or ctx has ended
-}
-
-// result returns the current result. Later answers do not change it.
-func (q *manyQuestion) result() []bool {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	return slices.Clone(q.allowed)
+	h.o.Metrics.question("hook", "stale")
+	return allowed, len(h.fromCache(caller, repos, maxStale, allowed)) == 0
 }
 
 // fromCache fills in answers that expired at most stale ago, and returns the indexes of the other repositories.
-func (q *manyQuestion) fromCache(stale time.Duration) (missing []int) {
-	now := q.h.o.Now().Add(-stale).UnixNano()
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.view.mu.Lock()
-	defer q.view.mu.Unlock()
-	for i, repo := range q.repos {
-		if a, ok := q.view.answers[repo]; ok && now < a.until {
-			q.allowed[i] = a.allow
+func (h *Hook) fromCache(caller string, repos []git.RepoPath, stale time.Duration, allowed []bool) (missing []int) {
+	now := h.o.Now().Add(-stale).UnixNano()
+	h.viewsMu.Lock()
+	defer h.viewsMu.Unlock()
+	for i, repo := range repos {
+		if a, ok := h.views.Get(viewKey{caller, repo}); ok && now < a.until {
+			allowed[i] = a.allow
 		} else if utf8.ValidString(repo.String()) { // different invalid names would be equal in JSON
 			missing = append(missing, i)
 		}
@@ -119,99 +84,78 @@ func (q *manyQuestion) fromCache(stale time.Duration) (missing []int) {
 	return missing
 }
 
-// ask asks about the repositories with the given indexes, and reports whether all answers arrived.
-func (q *manyQuestion) ask(ctx context.Context, missing []int) bool {
+// askMany asks about the repositories at some indexes, and fills in the answers. The first failure ends it.
+func (h *Hook) askMany(ctx context.Context, id Identity, caller string, repos []git.RepoPath, indexes []int,
+	allowed []bool) error {
 	size := 1
-	if q.h.o.Many {
+	if h.o.Many {
 		size = maxTogether
 	}
-	parts := make(chan []int)
-	var workers sync.WaitGroup
-	for range min(maxCallerRequests, (len(missing)+size-1)/size) {
-		workers.Go(func() {
-			for part := range parts {
-				q.askPart(ctx, part)
+	requests, running := errgroup.WithContext(ctx)
+	requests.SetLimit(maxCallerRequests)
+	for part := range slices.Chunk(indexes, size) {
+		if running.Err() != nil {
+			break
+		}
+		requests.Go(func() error {
+			some := make([]git.RepoPath, len(part))
+			for n, i := range part {
+				some[n] = repos[i]
 			}
+			answers, err := h.askTogether(running, id, caller, some)
+			for n, allow := range answers {
+				allowed[part[n]] = allow
+			}
+			return err
 		})
 	}
-	for len(missing) > 0 && !q.hasFailed(ctx) {
-		n := min(size, len(missing))
-		parts <- missing[:n]
-		missing = missing[n:]
+	if err := requests.Wait(); err != nil {
+		return err
 	}
-	close(parts)
-	workers.Wait()
-	q.mu.Lock() // a request that continues after the end of ctx may still write
-	defer q.mu.Unlock()
-	return !q.failed && len(missing) == 0
+	return ctx.Err()
 }
 
-// hasFailed reports whether the question has failed. It fails if ctx has ended.
-func (q *manyQuestion) hasFailed(ctx context.Context) bool {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.failed = q.failed || ctx.Err() != nil
-	return q.failed
-}
-
-// askPart sends one request, and waits for its answer until ctx ends.
-func (q *manyQuestion) askPart(ctx context.Context, part []int) {
+// askTogether sends one request, and waits for its answers until ctx ends. The request continues after that.
+func (h *Hook) askTogether(ctx context.Context, id Identity, caller string, repos []git.RepoPath) ([]bool, error) {
 	select {
-	case q.h.manySlots <- struct{}{}:
+	case h.manySlots <- struct{}{}:
 	case <-ctx.Done():
-		q.hasFailed(ctx)
-		return
+		return nil, ctx.Err()
 	}
-	if q.hasFailed(ctx) {
-		<-q.h.manySlots
-		return
-	}
-	answered := make(chan struct{})
+	var allowed []bool
+	answered := make(chan error, 1)
 	go func() {
-		defer close(answered)
-		defer func() { <-q.h.manySlots }()
-		q.requestPart(part)
+		defer func() { <-h.manySlots }()
+		var err error
+		if allowed, err = h.requestMany(id, repos); err == nil {
+			h.cacheView(caller, repos, allowed)
+		}
+		answered <- err
 	}()
 	select {
-	case <-answered:
+	case err := <-answered:
+		return allowed, err
 	case <-ctx.Done():
-		q.hasFailed(ctx)
+		return nil, ctx.Err()
 	}
 }
 
-// requestPart sends one request and fills in its answers.
-func (q *manyQuestion) requestPart(part []int) {
-	allowed, err := q.request(part)
-	if err == nil {
-		q.h.cacheView(q.view, q.repos, part, allowed)
-	}
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if err != nil {
-		q.failed = true
-		return
-	}
-	for n, i := range part {
-		q.allowed[i] = allowed[n]
-	}
-}
-
-// request asks the hook about one repository, or about several if it supports that.
-func (q *manyQuestion) request(part []int) ([]bool, error) {
-	names := make([]string, len(part))
-	for n, i := range part {
-		names[n] = strings.Join(pathOf(q.repos[i]), "/")
+// requestMany asks the hook about one repository, or about several if it supports that.
+func (h *Hook) requestMany(id Identity, repos []git.RepoPath) ([]bool, error) {
+	names := make([]string, len(repos))
+	for i, repo := range repos {
+		names[i] = strings.Join(pathOf(repo), "/")
 	}
 	text := question{Question: readable, Repositories: names}
-	if !q.h.o.Many {
+	if !h.o.Many {
 		text = question{Question: authorize, Repository: names[0]}
 	}
-	text.Operation, text.Client, text.Identity = Read.String(), q.id.Address, hookIdentityOf(q.id)
-	a, err := q.h.request(text, nil)
+	text.Operation, text.Client, text.Identity = Read.String(), id.Address, hookIdentityOf(id)
+	a, err := h.request(text, nil)
 	if err != nil {
 		return nil, err
 	}
-	if !q.h.o.Many {
+	if !h.o.Many {
 		return []bool{a.Allow}, nil
 	}
 	listed := make(map[string]bool, len(a.Repositories))
@@ -219,31 +163,18 @@ func (q *manyQuestion) request(part []int) ([]bool, error) {
 		listed[name] = a.Allow
 	}
 	allowed := make([]bool, len(names))
-	for n, name := range names {
-		allowed[n] = listed[name]
+	for i, name := range names {
+		allowed[i] = listed[name]
 	}
 	return allowed, nil
 }
 
 // cacheView caches answers.
-func (h *Hook) cacheView(v *view, repos []git.RepoPath, part []int, allowed []bool) {
+func (h *Hook) cacheView(caller string, repos []git.RepoPath, allowed []bool) {
 	until := h.o.Now().Add(h.o.TTL).UnixNano()
-	v.mu.Lock()
-	for n, i := range part {
-		v.answers[repos[i]] = viewAnswer{until, allowed[n]}
-	}
-	count := len(v.answers)
-	v.mu.Unlock()
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if cached, ok := h.views.Peek(v.key); !ok || cached != v {
-		return // evicted meanwhile
-	}
-	if count > v.counted { // otherwise a concurrent call has counted these answers
-		h.viewAnswers += count - v.counted
-		v.counted = count
-	}
-	for h.viewAnswers > viewFactor*h.o.Size {
-		h.views.RemoveOldest()
+	h.viewsMu.Lock()
+	defer h.viewsMu.Unlock()
+	for i, repo := range repos {
+		h.views.Add(viewKey{caller, repo}, viewAnswer{until, allowed[i]})
 	}
 }
