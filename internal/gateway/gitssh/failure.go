@@ -5,14 +5,11 @@ import (
 	"io"
 	"log/slog"
 	"net"
-	"net/netip"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
 	"golang.org/x/crypto/ssh"
-	"golang.org/x/time/rate"
 
 	"github.com/packhorse-git/packhorse/internal/gateway/auth"
 )
@@ -40,7 +37,7 @@ func (c *client) failed(err error) {
 	c.metrics.connections.WithLabelValues(what).Inc()
 	if !refused {
 		ok := false
-		if ok, suppressed = c.failures.take(c.source); !ok {
+		if ok, suppressed = c.failures.Take(c.source); !ok {
 			return
 		}
 	}
@@ -112,50 +109,8 @@ func logged(s string) string {
 	}, s))
 }
 
-// Of the failures of one address failureBurst are logged at once, and then one each failurePause. Of all addresses
-// together eight times as many are logged.
+// Of the failures of one address failureBurst are logged at once, and then one each failurePause.
 const (
 	failureBurst = 8
 	failurePause = 15 * time.Second
-	failureShare = 8
-
-	manyFailures = 1 << 12 // maximum number of addresses in memory
 )
-
-// failureLimit limits how many failures are logged. Safe for concurrent use.
-type failureLimit struct {
-	now func() time.Time
-	all *rate.Limiter
-
-	mu         sync.Mutex
-	sources    map[netip.Prefix]*rate.Limiter
-	suppressed int
-}
-
-func newFailureLimit() *failureLimit {
-	return &failureLimit{now: time.Now, sources: map[netip.Prefix]*rate.Limiter{},
-		all: rate.NewLimiter(rate.Every(failurePause/failureShare), failureBurst*failureShare)}
-}
-
-// take reports whether a failure of an address should be logged, and how many were suppressed since the last logged
-// one.
-func (l *failureLimit) take(source netip.Prefix) (ok bool, suppressed int) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if len(l.sources) >= manyFailures {
-		clear(l.sources) // the limit of all addresses still holds
-	}
-	own := l.sources[source]
-	if own == nil {
-		own = rate.NewLimiter(rate.Every(failurePause), failureBurst)
-		l.sources[source] = own
-	}
-	now := l.now()
-	if own.TokensAt(now) < 1 || !l.all.AllowN(now, 1) {
-		l.suppressed++
-		return false, 0
-	}
-	own.AllowN(now, 1)
-	suppressed, l.suppressed = l.suppressed, 0
-	return true, suppressed
-}

@@ -5,53 +5,12 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"net/netip"
 	"strings"
 	"testing"
 	"time"
 
 	"golang.org/x/crypto/ssh"
 )
-
-// TestFailureLimit exceeds the log lines for one address and for all addresses. The others are counted.
-func TestFailureLimit(t *testing.T) {
-	t.Parallel()
-	now := time.Unix(1000, 0)
-	l := newFailureLimit()
-	l.now = func() time.Time { return now }
-	source := func(i int) netip.Prefix {
-		return netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), 32)
-	}
-	take := func(i, times int) (lines, suppressed int) {
-		for range times {
-			if ok, before := l.take(source(i)); ok {
-				lines++
-				suppressed += before
-			}
-		}
-		return lines, suppressed
-	}
-	if lines, suppressed := take(1, 100); lines != failureBurst || suppressed != 0 {
-		t.Errorf("lines = %d, suppressed = %d, want %d and 0", lines, suppressed, failureBurst)
-	}
-	if lines, suppressed := take(2, 1); lines != 1 || suppressed != 100-failureBurst {
-		t.Errorf("another address: lines = %d, suppressed = %d, want 1 and %d", lines, suppressed, 100-failureBurst)
-	}
-	now = now.Add(failurePause)
-	if lines, suppressed := take(1, 2); lines != 1 || suppressed != 0 {
-		t.Errorf("after a pause: lines = %d, suppressed = %d, want 1 and 0", lines, suppressed)
-	}
-	now = now.Add(time.Hour)
-	lines := 0
-	for i := range 3 * manyFailures {
-		n, _ := take(i, 1)
-		lines += n
-	}
-	if lines != failureBurst*failureShare || len(l.sources) > manyFailures {
-		t.Errorf("many addresses: lines = %d, stored = %d, want %d and at most %d", lines, len(l.sources),
-			failureBurst*failureShare, manyFailures)
-	}
-}
 
 func TestHandshakeFailures(t *testing.T) {
 	t.Parallel()

@@ -71,7 +71,7 @@ type Server struct {
 	keys     []ssh.MultiAlgorithmSigner
 	gate     *gate
 	metrics  *metrics
-	failures *failureLimit
+	failures *connlimit.LogLimit
 	unread   atomic.Int64 // bytes, see backlog
 
 	mu       sync.Mutex
@@ -89,7 +89,7 @@ func New(o Options) (*Server, error) {
 	o.LoginGrace, o.KeepAlive = cmp.Or(o.LoginGrace, 30*time.Second), cmp.Or(o.KeepAlive, 30*time.Second)
 	o.SessionIdle, o.Sessions = cmp.Or(o.SessionIdle, 12*time.Hour), cmp.Or(o.Sessions, 10)
 	s := &Server{
-		Options: o, gate: newGate(o.Limits), failures: newFailureLimit(),
+		Options: o, gate: newGate(o.Limits), failures: connlimit.NewLogLimit(failureBurst, failurePause),
 		listener: map[net.Listener]struct{}{}, clients: map[*client]struct{}{},
 	}
 	s.metrics = newMetrics(o.Registerer, s.gate)

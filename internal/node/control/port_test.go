@@ -275,42 +275,6 @@ func (zeros) Read(p []byte) (int, error) {
 	return len(p), nil
 }
 
-func TestRefusalsDoNotFillTheLog(t *testing.T) {
-	t.Parallel()
-	var out bytes.Buffer
-	clock := time.Now()
-	c := newRefusalLog(slog.New(slog.NewTextHandler(&out, nil)))
-	c.now = func() time.Time { return clock }
-	lines := func(want int) {
-		t.Helper()
-		if n := strings.Count(out.String(), "\n"); n != want {
-			t.Fatalf("%d lines, want %d:\n%s", n, want, out.String())
-		}
-	}
-	for port := range 100 {
-		c.record(fmt.Sprintf("10.0.0.1:%d", 1000+port), noSecret)
-	}
-	c.record("@", noSecret)
-	lines(2)
-	clock = clock.Add(refusalInterval)
-	c.record("10.0.0.1:9", wrongSecret)
-	lines(3)
-	for i := range 2 * maxRefusalAddresses {
-		c.record(fmt.Sprintf("[fd00::%x]:1", i), noSecret)
-	}
-	if n := strings.Count(out.String(), "\n"); n > 3+maxRefusalAddresses || len(c.last) > maxRefusalAddresses {
-		t.Errorf("%d lines, %d addresses remembered", n, len(c.last))
-	}
-	clock = clock.Add(refusalInterval)
-	c.record("10.0.0.2:9", noSecret)
-	if !strings.Contains(out.String(), "more_since_last=99 ") && !strings.Contains(out.String(), "more_since_last=99\n") {
-		t.Errorf("what was left out is not told:\n%.2000s", out.String())
-	}
-	if len(c.last) != 1 {
-		t.Errorf("%d addresses remembered", len(c.last))
-	}
-}
-
 // issue makes a certificate, of parent or of its own.
 func issue(t *testing.T, name string, parent *tls.Certificate, until time.Time) *tls.Certificate {
 	t.Helper()

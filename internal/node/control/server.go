@@ -31,6 +31,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/schedule/balance"
 	"github.com/packhorse-git/packhorse/internal/schedule/inflight"
 	"github.com/packhorse-git/packhorse/internal/transport/bulk"
+	"github.com/packhorse-git/packhorse/internal/transport/connlimit"
 	"github.com/packhorse-git/packhorse/internal/transport/sidechannel"
 	"github.com/packhorse-git/packhorse/proto/packhorse/v1/packhorsev1connect"
 )
@@ -87,7 +88,7 @@ type Server struct {
 
 	delays       chan struct{} // places for delayed responses to refused callers
 	unidentified *unidentifiedConns
-	refusals     *refusalLog
+	refusals     *connlimit.LogLimit
 
 	draining     atomic.Bool // see Drain
 	callersKnown atomic.Bool // a gateway has named the callers of its requests
@@ -117,7 +118,7 @@ func New(o Options) *Server {
 		Options: o, metrics: newMetrics(o.Registerer), mux: http.NewServeMux(),
 		errors: connect.NewErrorWriter(), slots: newSlots(o.Lookups),
 		delays: make(chan struct{}, maxWaiting), unidentified: newUnidentified(maxUnidentified),
-		refusals: newRefusalLog(o.Log), lists: newRepositoryLists(),
+		refusals: connlimit.NewLogLimit(1, refusalInterval), lists: newRepositoryLists(),
 	}
 	s.ending, s.end = context.WithCancel(context.Background())
 	s.register()

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"net"
 	"net/http"
+	"net/netip"
 	"strings"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/schedule/retry"
 	"github.com/packhorse-git/packhorse/internal/transport/clientaddr"
+	"github.com/packhorse-git/packhorse/internal/transport/connlimit"
 )
 
 // Trust configures which callers a port serves. A caller has to meet all configured conditions. Without a secret and
@@ -161,11 +163,17 @@ const (
 // refusedBody is the timeout for reading the rest of a refused request, which net/http does.
 const refusedBody = time.Second
 
+// refusalInterval is the interval of log lines about refused callers from one address.
+const refusalInterval = time.Minute
+
 // refuse sends the error to an untrusted caller in its protocol, and closes the connection.
 func (s *Server) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	var reason refusal
 	errors.As(err, &reason)
-	s.refusals.record(r.RemoteAddr, err)
+	address, _ := netip.ParseAddrPort(r.RemoteAddr) // the zero value for a Unix socket
+	if ok, suppressed := s.refusals.Take(connlimit.Network(address.Addr())); ok {
+		s.Log.Warn("caller refused", "client", r.RemoteAddr, "reason", err.Error(), "suppressed", suppressed)
+	}
 	if reason == wrongSecret {
 		s.delay(r)
 	}
