@@ -83,6 +83,19 @@ func (r *Request) LFSBatch(batch lfs.Batch, response *Response) (states []lfs.St
 	return states
 }
 
+// FindLFS fails with NotFound if the repository does not have an object.
+func (r *Request) FindLFS(object lfs.Object, response *Response) {
+	states := r.LFSBatch(lfs.Batch{Objects: []lfs.Object{object}}, response)
+	switch {
+	case r.Err != nil:
+	case states[0].State == lfs.Missing:
+		r.Err = fault.New(fault.NotFound, "this repository does not have the LFS object %s of %d bytes", object.OID,
+			object.Size)
+	case states[0].State == lfs.Refused:
+		r.Err = states[0].Err
+	}
+}
+
 // LFSDownload has a node send an object or a part of it.
 func (r *Request) LFSDownload(download lfs.Download, response *Response) {
 	r.relayLFS(false, response, func(n lfsNode, repo git.RepoPath, session node.Session) (node.Outcome, error) {
@@ -166,9 +179,17 @@ func (r *Request) LFSLocks(request lfs.LockRequest, response *Response) (answer 
 }
 
 // relayLFS has a node answer a request of Git LFS. Requests that change something, and those about uploads, go to the
-// same nodes as pushes.
+// same nodes as pushes. Without a response, the request is admitted for the time of the call.
 func (r *Request) relayLFS(isPush bool, response *Response,
 	call func(lfsNode, git.RepoPath, node.Session) (node.Outcome, error)) {
+	if response == nil {
+		seat, err := r.Enter()
+		if err != nil {
+			r.Err = err
+			return
+		}
+		defer seat.Leave()
+	}
 	session := node.Session{Service: protocol.UploadPack, Stateless: true}
 	if isPush {
 		session.Service = protocol.ReceivePack

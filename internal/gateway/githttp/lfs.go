@@ -13,7 +13,6 @@ import (
 	"github.com/packhorse-git/packhorse/internal/gateway"
 	"github.com/packhorse-git/packhorse/internal/gateway/auth"
 	"github.com/packhorse-git/packhorse/internal/git"
-	"github.com/packhorse-git/packhorse/internal/lfs"
 	"github.com/packhorse-git/packhorse/internal/lfs/wire"
 )
 
@@ -185,17 +184,6 @@ func (q *request) readLFS(v any) bool {
 	return err == nil
 }
 
-// askLFS admits a short request and has a node answer it.
-func (q *request) askLFS(ask func()) error {
-	seat, err := q.Enter()
-	if err != nil {
-		return err
-	}
-	defer seat.Leave()
-	ask()
-	return q.Err
-}
-
 // lfsVerify answers a request to verify an upload (docs/api/basic-transfers.md). Uploads are complete and durable when
 // their response is sent, so that it only looks whether the repository has the object.
 func (q *request) lfsVerify() {
@@ -209,25 +197,14 @@ func (q *request) lfsVerify() {
 	}
 	object, err := document.Parse()
 	if err == nil {
-		err = q.askLFS(func() { q.findLFS(object, nil) })
+		q.FindLFS(object, nil)
+		err = q.Err
 	}
 	if err != nil {
 		q.fail(err)
 		return
 	}
 	q.json(http.StatusOK, wire.MediaType, document)
-}
-
-// findLFS fails with NotFound if the repository does not have an object.
-func (q *request) findLFS(object lfs.Object, response *gateway.Response) {
-	states := q.LFSBatch(lfs.Batch{Objects: []lfs.Object{object}}, response)
-	switch {
-	case q.Err != nil:
-	case states[0].State == lfs.Missing:
-		q.Err = fault.New(fault.NotFound, "this repository does not have the LFS object %s", object.OID)
-	case states[0].State == lfs.Refused:
-		q.Err = states[0].Err
-	}
 }
 
 // errHash is the error of a request with another hash algorithm.

@@ -36,8 +36,8 @@ func (q *request) lfsLock() {
 
 // askLocks has a node answer a request about locks.
 func (q *request) askLocks(request lfs.LockRequest) (answer lfs.LockAnswer, err error) {
-	err = q.askLFS(func() { answer = q.LFSLocks(request, nil) })
-	return answer, err
+	answer = q.LFSLocks(request, nil)
+	return answer, q.Err
 }
 
 // sendLock sends the lock that was created or removed.

@@ -190,7 +190,7 @@ func (q *request) lfsHead(o lfs.Object) {
 	if hasObject(q.r.Header, o) {
 		sink.status, sink.header = http.StatusNotModified, func(h http.Header) { setLFSHeader(h, o) }
 	}
-	q.respond(typeObject, sink, gateway.EmptyBody(), func(response *gateway.Response) { q.findLFS(o, response) })
+	q.respond(typeObject, sink, gateway.EmptyBody(), func(response *gateway.Response) { q.FindLFS(o, response) })
 }
 
 // lfsPut takes a whole object (docs/api/basic-transfers.md).
@@ -265,9 +265,9 @@ func (q *request) tusPatch(o lfs.Object) {
 			" bytes: the object ends after "+strconv.FormatInt(o.Size-offset, 10))
 		return
 	}
-	arrived := int64(0)
-	if err := q.askLFS(func() { arrived = q.LFSPart(o, nil) }); err != nil {
-		q.fail(err)
+	arrived := q.LFSPart(o, nil)
+	if q.Err != nil {
+		q.fail(q.Err)
 		return
 	}
 	if arrived != offset {

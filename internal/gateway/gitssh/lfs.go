@@ -77,7 +77,7 @@ func (s *session) authenticateLFS() int {
 	q := s.begin(gateway.LFSAuthenticate)
 	defer q.End(q)
 	if q.Err = q.authorize(s.access()); q.Err == nil {
-		_, q.Err = statesOf(q, lfs.Batch{}) // does the repository exist?
+		q.LFSBatch(lfs.Batch{}, nil) // does the repository exist?
 	}
 	if q.Err != nil {
 		s.say("packhorse: " + fault.Message(q.Err))
@@ -227,9 +227,9 @@ func (t *lfsSession) batch(q *request, m *lfsMessage) error {
 	if err != nil {
 		return err
 	}
-	states, err := statesOf(q, lfs.Batch{Upload: t.command.upload, Ref: m.args["refname"], Objects: objects})
-	if err != nil {
-		return err
+	states := q.LFSBatch(lfs.Batch{Upload: t.command.upload, Ref: m.args["refname"], Objects: objects}, nil)
+	if q.Err != nil {
+		return q.Err
 	}
 	for _, state := range states {
 		if state.State == lfs.Refused && t.command.upload { // a line has no room for the reason
@@ -256,32 +256,14 @@ func (t *lfsSession) batch(q *request, m *lfsMessage) error {
 	return t.answer(q, pktline.AppendFlush(b))
 }
 
-// statesOf asks a node for the states of objects.
-func statesOf(q *request, b lfs.Batch) ([]lfs.Status, error) {
-	seat, err := q.Enter()
-	if err != nil {
-		return nil, err
-	}
-	defer seat.Leave()
-	states := q.LFSBatch(b, nil)
-	return states, q.Err
-}
-
 // verify answers whether an object was uploaded.
 func (t *lfsSession) verify(q *request, m *lfsMessage) error {
 	object, err := m.object()
 	if err != nil {
 		return err
 	}
-	states, err := statesOf(q, lfs.Batch{Objects: []lfs.Object{object}})
-	switch {
-	case err != nil:
-		return err
-	case states[0].State == lfs.Refused:
-		return states[0].Err
-	case states[0].State == lfs.Missing:
-		return fault.New(fault.NotFound, "this repository does not have the LFS object %s of %d bytes", object.OID,
-			object.Size)
+	if q.FindLFS(object, nil); q.Err != nil {
+		return q.Err
 	}
 	return t.answer(q, okLines())
 }
@@ -352,11 +334,6 @@ func (t *lfsSession) setContentDeadline(at time.Time) error {
 
 // locks asks a node about locks.
 func (t *lfsSession) locks(q *request, m *lfsMessage, l lfs.LockRequest) (lfs.LockAnswer, error) {
-	seat, err := q.Enter()
-	if err != nil {
-		return lfs.LockAnswer{}, err
-	}
-	defer seat.Leave()
 	if l.Ref = m.args["refname"]; l.Ref == "" {
 		l.Ref = m.args["refspec"]
 	}
