@@ -126,7 +126,7 @@ func (c *Cache) persist(f *fill, pack packsource.Pack, objects uint32) (*cacheEn
 		<-busy
 	}
 	e := &cacheEntry{key: f.key, size: f.stored, objects: objects, repo: f.spec.Repo.Incarnation, shape: f.shape}
-	s := &sidecar{key: f.key, repository: e.repo, length: e.size, objects: objects, crc: f.crc}
+	s := &sidecar{Key: f.key.String(), Repository: e.repo, Length: e.size, Objects: objects, CRC: f.crc}
 	meta, data := c.path(f.key, metaExt), c.path(f.key, dataExt)
 	err := os.MkdirAll(filepath.Dir(data), 0o700)
 	if err == nil {

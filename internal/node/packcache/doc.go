@@ -60,17 +60,11 @@
 //	ab/KEY.meta    the sidecar of both
 //
 // where KEY is the packsource.Key in 64 lower-case hexadecimal digits and ab its first two. Directories have mode 0700,
-// files 0600. The sidecar is text, seven or nine lines ending in newlines:
+// files 0600. The sidecar has three lines:
 //
-//	packhorse cache entry 5   4 if there is no index; versions 2 and 3 had packs with late bases and long delta chains
-//	key KEY
-//	repository "NAME"      packsource.Repository.Incarnation, quoted as in Go
-//	length BYTES           of the data file, decimal
-//	objects COUNT          in the pack, decimal; 0 if not known
-//	crc32c CHECKSUM        CRC-32C of the data file, 8 hexadecimal digits
-//	index length BYTES     of the index, decimal; this line and the next are missing if there is no index
-//	index crc32c CHECKSUM  CRC-32C of the index, 8 hexadecimal digits
-//	sum CHECKSUM           CRC-32C of the lines before this one, 8 hexadecimal digits
+//	packhorse cache entry 6
+//	{"key": KEY, ...}      JSON, see the type sidecar
+//	CHECKSUM               CRC-32C of the lines before this one, 8 hexadecimal digits
 //
 // The index and then the sidecar are written before the data file gets its name by rename. The cache syncs nothing: an
 // entry of an earlier run is read completely and compared with its sidecar before it is sent. Before it is borrowed,

@@ -1,6 +1,7 @@
 package packcache
 
 import (
+	"container/list"
 	"crypto/sha256"
 	"fmt"
 	"math/rand/v2"
@@ -129,8 +130,8 @@ func (f *fleet) work() {
 
 // probationFirst was the order of eviction of earlier versions.
 func probationFirst(x *index, need int64) (out []*cacheEntry) {
-	for _, l := range []*list{&x.young, &x.kept} {
-		for e := l.oldest; e != nil && need > 0; e = l.oldest {
+	for _, l := range []*list.List{x.young, x.kept} {
+		for e := entryOf(l.Back()); e != nil && need > 0; e = entryOf(l.Back()) {
 			need -= e.cost
 			x.remove(e)
 			out = append(out, e)

@@ -30,13 +30,9 @@ type hit struct {
 //
 // The file must still have the identity want; errChanged says that it has another.
 func (c *Cache) openHit(ctx context.Context, e *cacheEntry, objects uint32, want disk.ID) (*hit, error) {
-	f, err := c.sys.open(c.path(e.key, dataExt))
+	f, err := c.openSame(c.path(e.key, dataExt), want)
 	if err != nil {
 		return nil, err
-	}
-	if now, err := disk.OfFile(f); err != nil || now != want {
-		f.Close()
-		return nil, cmp.Or(err, errChanged)
 	}
 	buf := c.buffers.get()
 	defer c.buffers.put(buf)

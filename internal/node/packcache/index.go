@@ -1,6 +1,7 @@
 package packcache
 
 import (
+	"container/list"
 	"slices"
 	"time"
 
@@ -28,57 +29,27 @@ type cacheEntry struct {
 	gone     bool      // removed from the index; its last reader releases the cost
 	check    *check    // nil: trusted; otherwise readers wait for it
 
-	list       *list
-	prev, next *cacheEntry
+	list *list.List    // young or kept of the index
+	at   *list.Element // in it
 }
 
 // files identifies the files of an entry. The index is zero if the entry has none.
 type files struct{ data, index disk.ID }
 
-// list holds entries in the order of their used field. The zero list is empty.
-type list struct{ newest, oldest *cacheEntry }
-
-func (l *list) push(e *cacheEntry) {
-	e.list, e.next, e.prev = l, l.newest, nil
-	if l.newest != nil {
-		l.newest.prev = e
-	} else {
-		l.oldest = e
-	}
-	l.newest = e
-}
-
-func (l *list) remove(e *cacheEntry) {
-	if e.prev != nil {
-		e.prev.next = e.next
-	} else {
-		l.newest = e.next
-	}
-	if e.next != nil {
-		e.next.prev = e.prev
-	} else {
-		l.oldest = e.prev
-	}
-	e.list, e.prev, e.next = nil, nil, nil
-}
-
 // index has the complete entries in the order of their eviction. It does no I/O. Cache.mu guards it.
 type index struct {
-	entries    map[packsource.Key]*cacheEntry
-	repos      map[string][]*cacheEntry                 // by repository, the newest last
-	young      list                                     // requested once: on probation
-	kept       list                                     // requested again
-	ghosts     *simplelru.LRU[packsource.Key, struct{}] // keys of recent requests
-	popular    popular
-	bytes      int64         // cost of all entries
-	indexBytes int64         // the part of it that is for indexes
-	large      []*cacheEntry // those with a cost of at least largeFrom
-	borrowed   int           // entries with borrowers
-	pinned     int64         // their cost
-	zombies    int64         // cost of removed entries and fills that still have readers
+	entries map[packsource.Key]*cacheEntry
+	repos   map[string][]*cacheEntry                 // by repository, the newest last
+	young   *list.List                               // requested once: on probation. The newest is the first
+	kept    *list.List                               // requested again
+	ghosts  *simplelru.LRU[packsource.Key, struct{}] // keys of recent requests
+	popular popular
+	bytes   int64 // cost of all entries
+	largest int64 // cost of the largest entry
+	pinned  int64 // cost of entries with borrowers
+	zombies int64 // cost of removed entries and fills that still have readers
 
 	probation, maxIdle time.Duration // how long entries of young and kept stay without a request
-	largeFrom          int64         // the cost of the entries in large
 }
 
 // maxGhosts is the number of keys in index.ghosts. They use about 3 MiB.
@@ -87,7 +58,7 @@ const maxGhosts = 16 << 10
 func newIndex(probation, maxIdle time.Duration) index {
 	ghosts, _ := simplelru.NewLRU[packsource.Key, struct{}](maxGhosts, nil) // the size is valid
 	return index{
-		ghosts:  ghosts,
+		ghosts: ghosts, young: list.New(), kept: list.New(),
 		entries: make(map[packsource.Key]*cacheEntry), repos: make(map[string][]*cacheEntry),
 		popular: make(popular), probation: probation, maxIdle: maxIdle,
 	}
@@ -110,15 +81,11 @@ func (x *index) add(e *cacheEntry, kept bool, now time.Time) {
 	x.entries[e.key] = e
 	x.repos[e.repo] = append(x.repos[e.repo], e)
 	x.bytes += e.cost
-	x.indexBytes += blocks(e.indexSize)
-	if e.cost >= x.largeFrom {
-		x.large = append(x.large, e)
+	x.largest = max(x.largest, e.cost)
+	if e.list = x.young; kept {
+		e.list = x.kept
 	}
-	if kept {
-		x.kept.push(e)
-	} else {
-		x.young.push(e)
-	}
+	e.at = e.list.PushFront(e)
 }
 
 // skipsProbation reports whether a new pack is expected to be requested again: its key was requested before, or a pack
@@ -139,8 +106,9 @@ func (x *index) acquire(e *cacheEntry, now time.Time) {
 
 func (x *index) touch(e *cacheEntry, now time.Time) {
 	e.used = now
-	e.list.remove(e)
-	x.kept.push(e)
+	e.list.Remove(e.at)
+	e.list = x.kept
+	e.at = e.list.PushFront(e)
 }
 
 // release ends one reader. The probation of an entry begins when its last reader leaves, because the transfer of a
@@ -149,12 +117,11 @@ func (x *index) release(e *cacheEntry, now time.Time) {
 	x.endUse(e)
 	switch {
 	case e.gone:
-	case e.list == &x.kept:
+	case e.list == x.kept:
 		x.touch(e, now)
 	case e.refs == 0:
 		e.used = now
-		e.list.remove(e)
-		x.young.push(e)
+		x.young.MoveToFront(e.at)
 	}
 }
 
@@ -162,14 +129,12 @@ func (x *index) release(e *cacheEntry, now time.Time) {
 func (x *index) pin(e *cacheEntry) {
 	e.refs++
 	if e.pins++; e.pins == 1 {
-		x.borrowed++
 		x.pinned += e.cost
 	}
 }
 
 func (x *index) unpin(e *cacheEntry) {
 	if e.pins--; e.pins == 0 && !e.gone {
-		x.borrowed--
 		x.pinned -= e.cost
 	}
 	x.endUse(e)
@@ -192,14 +157,6 @@ func (x *index) newest(repository string) (keys []packsource.Key) {
 	return keys
 }
 
-// largest returns the cost of the largest entry, or 0 if that is less than largeFrom.
-func (x *index) largest() (cost int64) {
-	for _, e := range x.large {
-		cost = max(cost, e.cost)
-	}
-	return cost
-}
-
 // assign sets the repository of e.
 func (x *index) assign(e *cacheEntry, repository string) {
 	x.unlist(e)
@@ -220,15 +177,18 @@ func (x *index) unlist(e *cacheEntry) {
 
 // remove takes e out. Its files are still there: the caller unlinks them.
 func (x *index) remove(e *cacheEntry) {
-	e.list.remove(e)
+	e.list.Remove(e.at)
 	e.gone = true
 	delete(x.entries, e.key)
 	x.unlist(e)
 	x.bytes -= e.cost
-	x.indexBytes -= blocks(e.indexSize)
-	x.large = slices.DeleteFunc(x.large, func(l *cacheEntry) bool { return l == e })
+	if e.cost == x.largest {
+		x.largest = 0
+		for _, other := range x.entries {
+			x.largest = max(x.largest, other.cost)
+		}
+	}
 	if e.pins > 0 {
-		x.borrowed--
 		x.pinned -= e.cost
 	}
 	if e.refs > 0 {
@@ -241,12 +201,12 @@ func (x *index) remove(e *cacheEntry) {
 // readers keep the blocks of the file.
 func (x *index) expire(now time.Time) (young, kept []*cacheEntry) {
 	x.popular.expire(now, x.maxIdle)
-	return x.expireList(&x.young, now, x.probation), x.expireList(&x.kept, now, x.maxIdle)
+	return x.expireList(x.young, now, x.probation), x.expireList(x.kept, now, x.maxIdle)
 }
 
-func (x *index) expireList(l *list, now time.Time, age time.Duration) (out []*cacheEntry) {
-	for e := l.oldest; e != nil && now.Sub(e.used) >= age; {
-		next := e.prev
+func (x *index) expireList(l *list.List, now time.Time, age time.Duration) (out []*cacheEntry) {
+	for e := entryOf(l.Back()); e != nil && now.Sub(e.used) >= age; {
+		next := entryOf(e.at.Prev())
 		if e.refs == 0 {
 			x.remove(e)
 			out = append(out, e)
@@ -254,6 +214,14 @@ func (x *index) expireList(l *list, now time.Time, age time.Duration) (out []*ca
 		e = next
 	}
 	return out
+}
+
+// entryOf returns the entry of an element of a list; nil for nil.
+func entryOf(at *list.Element) *cacheEntry {
+	if at == nil {
+		return nil
+	}
+	return at.Value.(*cacheEntry)
 }
 
 // evict removes and returns entries until their cost reaches need or there are no more. The entry that was idle for the
@@ -264,20 +232,20 @@ func (x *index) expireList(l *list, now time.Time, age time.Duration) (out []*ca
 func (x *index) evict(now time.Time, need int64, inUse bool) (out []*cacheEntry) {
 	next := func(e *cacheEntry) *cacheEntry { // the next one that may go, from e on
 		for e != nil && (e.pins > 0 || e.refs > 0 && !inUse) {
-			e = e.prev
+			e = entryOf(e.at.Prev())
 		}
 		return e
 	}
 	if need <= 0 {
 		return nil
 	}
-	young, kept := next(x.young.oldest), next(x.kept.oldest)
+	young, kept := next(entryOf(x.young.Back())), next(entryOf(x.kept.Back()))
 	for need > 0 && (young != nil || kept != nil) {
 		var e *cacheEntry
 		if kept == nil || young != nil && 2*now.Sub(young.used) >= now.Sub(kept.used) {
-			e, young = young, next(young.prev)
+			e, young = young, next(entryOf(young.at.Prev()))
 		} else {
-			e, kept = kept, next(kept.prev)
+			e, kept = kept, next(entryOf(kept.at.Prev()))
 		}
 		need -= e.cost
 		x.remove(e)

@@ -132,7 +132,7 @@ func (c *Cache) keepIndex(f *fill, pack packsource.Pack, e *cacheEntry, s *sidec
 	id, err := w.writeAll(indexed)
 	if err == nil && w.size > 0 {
 		e.indexSize, e.files.index = w.size, id
-		s.indexLength, s.indexCRC = w.size, w.crc
+		s.IndexLength, s.IndexCRC = w.size, w.crc
 		return
 	}
 	os.Remove(path)

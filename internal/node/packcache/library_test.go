@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -344,11 +345,12 @@ func withoutIndex(path string) error {
 	if err != nil {
 		return err
 	}
-	s, err := parseSidecar(b)
+	key, _ := packsource.ParseKey(strings.TrimSuffix(filepath.Base(path), metaExt))
+	s, err := parseSidecar(b, key)
 	if err != nil {
 		return err
 	}
-	s.indexLength = 0
+	s.IndexLength = 0
 	return os.WriteFile(path, s.encode(), 0o600)
 }
 

@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -102,13 +103,13 @@ func (c *Cache) loadEntry(key packsource.Key, size int64) *cacheEntry {
 		return nil
 	}
 	if err == nil {
-		e.repo = s.repository
+		e.repo = s.Repository
 	}
 	index := c.path(key, indexExt)
 	info, statErr := os.Lstat(index)
 	switch {
 	case statErr != nil:
-	case err == nil && s.indexLength == 0: // of an entry that another version replaced
+	case err == nil && s.IndexLength == 0: // of an entry that another version replaced
 		os.Remove(index)
 	default:
 		e.indexSize = info.Size()
@@ -118,13 +119,14 @@ func (c *Cache) loadEntry(key packsource.Key, size int64) *cacheEntry {
 
 // readSidecar reads the sidecar of key.
 func (c *Cache) readSidecar(key packsource.Key) (sidecar, error) {
-	b, err := c.readAtMost(c.path(key, metaExt), maxSidecar+1)
+	f, err := c.sys.open(c.path(key, metaExt))
 	if err != nil {
 		return sidecar{}, err
 	}
-	s, err := parseSidecar(b)
-	if err == nil && s.key != key {
-		err = fmt.Errorf("the sidecar is of another pack: key %v", s.key)
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, maxSidecar+1))
+	if err != nil {
+		return sidecar{}, err
 	}
-	return s, err
+	return parseSidecar(b, key)
 }

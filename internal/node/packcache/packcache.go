@@ -141,7 +141,6 @@ func open(inner packsource.Source, o Options, sys system) (*Cache, error) {
 
 // limits sets the limits that depend on the file system.
 func (c *Cache) limits() error {
-	defer func() { c.index.largeFrom = c.max / 4 }()
 	if c.max > 0 && c.low != 0 {
 		return nil
 	}
@@ -210,7 +209,8 @@ func (c *Cache) Open(ctx context.Context, spec *packsource.Spec) (packsource.Pac
 			return c.pass(ctx, spec, err)
 		}
 		c.log.Warn("cannot read a pack cache entry; the pack is made again", "error", err)
-		c.drop(e)
+		c.release(e)
+		c.remove(e)
 	}
 }
 
@@ -265,16 +265,14 @@ func (c *Cache) release(e *cacheEntry) {
 	c.mu.Unlock()
 }
 
-// drop removes an entry that cannot be read and ends the caller's use of it.
-func (c *Cache) drop(e *cacheEntry) {
+// remove removes an entry that cannot be read or trusted.
+func (c *Cache) remove(e *cacheEntry) {
 	c.mu.Lock()
 	var out []removed
 	if !e.gone {
 		c.index.remove(e)
 		out = c.dropLocked([]*cacheEntry{e}, evictCorrupt, nil)
 	}
-	c.index.release(e, c.now())
-	c.gaugesLocked()
 	c.mu.Unlock()
 	c.unlink(out)
 }

@@ -309,21 +309,20 @@ func TestDefaults(t *testing.T) {
 }
 
 func FuzzParseSidecar(f *testing.F) {
-	good := (&sidecar{key: spec("a").Key(), repository: "8:1:\"17\"", length: 12345, objects: 42,
-		crc: 0xdeadbeef}).encode()
+	key := spec("a").Key()
+	good := (&sidecar{Key: key.String(), Repository: "8:1:\"17\"", Length: 12345, Objects: 42, CRC: 0xdeadbeef}).encode()
 	f.Add(good)
 	f.Add((&sidecar{}).encode())
 	f.Add(bytes.Replace(good, []byte("12345"), []byte("+12345"), 1))
 	f.Add(bytes.ToUpper(good))
-	f.Add([]byte(sidecarVersion + "\n\n\n\n\n\n"))
+	f.Add([]byte(sidecarVersion + "\n\n"))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		s, err := parseSidecar(b)
+		s, err := parseSidecar(b, key)
 		if err == nil && !bytes.Equal(s.encode(), b) {
 			t.Errorf("%q parses to %+v, which is %q", b, s, s.encode())
 		}
 	})
-	if s, err := parseSidecar(good); err != nil || s.length != 12345 || s.objects != 42 || s.crc != 0xdeadbeef ||
-		s.key != spec("a").Key() {
+	if s, err := parseSidecar(good, key); err != nil || s.Length != 12345 || s.Objects != 42 || s.CRC != 0xdeadbeef {
 		f.Errorf("%+v, %v", s, err)
 	}
 }

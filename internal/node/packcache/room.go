@@ -17,7 +17,7 @@ func (c *Cache) budgetLocked() int64 {
 	if !c.automatic {
 		return c.max
 	}
-	largest := c.index.largest()
+	largest := c.index.largest
 	for _, f := range c.fills {
 		largest = max(largest, f.reserved)
 	}

@@ -49,9 +49,9 @@ func (c *Cache) verify(e *cacheEntry, ch *check) {
 	damaged := false
 	switch {
 	case err == nil:
-		e.objects, e.files, e.check = found.objects, id, nil
-		if !e.gone && e.repo != found.repository {
-			c.index.assign(e, found.repository)
+		e.objects, e.files, e.check = found.Objects, id, nil
+		if !e.gone && e.repo != found.Repository {
+			c.index.assign(e, found.Repository)
 		}
 		c.m.verified.WithLabelValues("ok").Inc()
 	case isBusy(err):
@@ -72,16 +72,8 @@ func (c *Cache) verify(e *cacheEntry, ch *check) {
 // removeDamaged removes an entry whose verification had the result err.
 func (c *Cache) removeDamaged(e *cacheEntry, err error) {
 	c.m.verified.WithLabelValues("bad").Inc()
-	c.mu.Lock()
-	if e.gone {
-		c.mu.Unlock()
-		return
-	}
-	c.index.remove(e)
-	out := c.dropLocked([]*cacheEntry{e}, evictCorrupt, nil)
-	c.mu.Unlock()
-	c.unlink(out)
 	c.log.Warn("damaged pack cache entry removed; the pack is made again", "key", e.key, "error", err)
+	c.remove(e)
 }
 
 // read compares the files of e with its sidecar, and returns their identities. It reads the data file only if full is
@@ -98,23 +90,23 @@ func (c *Cache) read(e *cacheEntry, full bool) (s sidecar, id files, err error) 
 	if s, err = c.readSidecar(e.key); err != nil {
 		return s, id, err
 	}
-	if s.length != e.size || s.indexLength != e.indexSize {
-		return s, id, fmt.Errorf("the sidecar is of other files: lengths %d and %d, not %d and %d", s.length,
-			s.indexLength, e.size, e.indexSize)
+	if s.Length != e.size || s.IndexLength != e.indexSize {
+		return s, id, fmt.Errorf("the sidecar is of other files: lengths %d and %d, not %d and %d", s.Length,
+			s.IndexLength, e.size, e.indexSize)
 	}
-	if s.indexLength > 0 {
-		id.index, err = c.compare(c.path(e.key, indexExt), s.indexLength, s.indexCRC)
+	if s.IndexLength > 0 {
+		id.index, err = c.compare(c.path(e.key, indexExt), s.IndexLength, s.IndexCRC)
 	}
 	data := c.path(e.key, dataExt)
 	switch {
 	case err != nil:
 	case full:
-		id.data, err = c.compare(data, s.length, s.crc)
+		id.data, err = c.compare(data, s.Length, s.CRC)
 	default:
 		id.data, err = disk.Stat(data)
 	}
-	if err == nil && id.data.Size != s.length {
-		err = fmt.Errorf("the data file has length %d, not %d", id.data.Size, s.length)
+	if err == nil && id.data.Size != s.Length {
+		err = fmt.Errorf("the data file has length %d, not %d", id.data.Size, s.Length)
 	}
 	if err != nil || !full {
 		return s, id, err
@@ -156,13 +148,4 @@ func (c *Cache) compare(path string, length int64, crc uint32) (id disk.ID, err 
 			length, crc)
 	}
 	return id, nil
-}
-
-func (c *Cache) readAtMost(path string, n int64) ([]byte, error) {
-	f, err := c.sys.open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	return io.ReadAll(io.LimitReader(f, n))
 }
