@@ -13,6 +13,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/mirror/origin"
 	"github.com/packhorse-git/packhorse/internal/node"
+	"github.com/packhorse-git/packhorse/internal/node/places"
 	"github.com/packhorse-git/packhorse/internal/node/storage"
 )
 
@@ -97,14 +98,14 @@ func (m *Mirrors) isMirror(path git.RepoPath) bool {
 	return err == nil && marks.Any()
 }
 
-// mayServe is Check by the present rules. It implements storage.MirrorCheck.
-func (m *Mirrors) mayServe(path git.RepoPath, marks storage.MirrorMarks) error {
+// mayServe is Check by the present rules. It implements places.MirrorCheck.
+func (m *Mirrors) mayServe(path git.RepoPath, marks places.MirrorMarks) error {
 	return Check(*m.rules.Load(), path, marks)
 }
 
 // Check returns why a mirror must not be served, or nil. The error is NotFound if no rule covers it, Corrupt if it is
 // damaged, and Denied if the rule is for another repository. The rules need Prefix, URL, Allowed and FoldCase only.
-func Check(rules []Rule, path git.RepoPath, marks storage.MirrorMarks) error {
+func Check(rules []Rule, path git.RepoPath, marks places.MirrorMarks) error {
 	rule, requested := findRule(rules, path)
 	if rule == nil {
 		return noTable(path)

@@ -13,6 +13,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/mirror/origin"
 	"github.com/packhorse-git/packhorse/internal/node"
+	"github.com/packhorse-git/packhorse/internal/node/places"
 	"github.com/packhorse-git/packhorse/internal/node/storage"
 )
 
@@ -35,7 +36,7 @@ func (w *world) isRefused(path, reason string) {
 	if _, err := w.node.Describe(ctx, p); err == nil {
 		w.t.Errorf("Describe of %s succeeds, want an error", path)
 	}
-	page, err := w.node.List(ctx, storage.ListQuery{})
+	page, err := w.node.List(ctx, places.ListQuery{})
 	w.do(err)
 	if text := strings.Join(page.Paths, " "); strings.Contains(text, path) {
 		w.t.Errorf("List = %s, want a list without %s", text, path)
@@ -65,7 +66,7 @@ func TestDamagedMirrors(t *testing.T) {
 	h := newHost(t)
 	from := h.repo(t, "app.git")
 	unset := func(dir string) error {
-		gittest.At(t, dir).Git("config", "--unset-all", storage.MirrorKey)
+		gittest.At(t, dir).Git("config", "--unset-all", places.MirrorKey)
 		return nil
 	}
 	write := func(text string) func(string) error {
@@ -87,7 +88,7 @@ func TestDamagedMirrors(t *testing.T) {
 			file := filepath.Join(dir, stateFile)
 			return errors.Join(os.Remove(file), os.Mkdir(file, 0o700))
 		}, "not a regular file"},
-		"no key": {unset, storage.MirrorKey},
+		"no key": {unset, places.MirrorKey},
 		"moved": {func(dir string) error { return os.Rename(dir, filepath.Join(filepath.Dir(dir), "moved.git")) },
 			"the mirror is that of"},
 	} {
@@ -137,7 +138,7 @@ func TestMirrorWithoutRule(t *testing.T) {
 	for _, lost := range []string{"nothing", "key", "file"} {
 		switch lost {
 		case "key":
-			gittest.At(t, dir).Git("config", "--unset-all", storage.MirrorKey)
+			gittest.At(t, dir).Git("config", "--unset-all", places.MirrorKey)
 		case "file":
 			gittest.At(t, dir).Git("config", "Packhorse.Mirror", "false")
 			w.do(os.Remove(filepath.Join(dir, stateFile)))
@@ -148,7 +149,7 @@ func TestMirrorWithoutRule(t *testing.T) {
 			fault.Message(err) != "no repository host/app here" {
 			t.Errorf("%s lost: Exists = %v, want that there is no repository", lost, err)
 		}
-		page, err := n.List(t.Context(), storage.ListQuery{})
+		page, err := n.List(t.Context(), places.ListQuery{})
 		if w.do(err); len(page.Paths) != 1 || page.Paths[0] != "own.git" {
 			t.Errorf("%s lost: List = %v, want own.git", lost, page.Paths)
 		}

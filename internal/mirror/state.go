@@ -16,11 +16,11 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/disk"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
-	"github.com/packhorse-git/packhorse/internal/node/storage"
+	"github.com/packhorse-git/packhorse/internal/node/places"
 )
 
 // stateFile is the name of the state file in a mirror's directory.
-const stateFile = storage.MirrorFile
+const stateFile = places.MirrorFile
 
 // state is the persistent state of a mirror: the content of the state file.
 type state struct {
@@ -43,7 +43,7 @@ const maxState = 1 << 20
 
 // loadState reads the state file of a mirror. The error is Corrupt if one of the marks was lost or is damaged. Then the
 // origin, which decides about readers, is not known for sure.
-func loadState(marks storage.MirrorMarks) (*state, error) {
+func loadState(marks places.MirrorMarks) (*state, error) {
 	damaged := func(cause error) error {
 		return fault.Wrap(fault.Corrupt, "the mirror is damaged, so its readers are not known: remove it (packhorse mirror "+
 			"remove), and the next clone creates it again", cause)
@@ -71,7 +71,7 @@ func loadState(marks storage.MirrorMarks) (*state, error) {
 	case err != nil:
 		return nil, damaged(fmt.Errorf("%s: %w", stateFile, err))
 	case !marks.Key:
-		return nil, damaged(errors.New("its config does not have " + storage.MirrorKey + " any more"))
+		return nil, damaged(errors.New("its config does not have " + places.MirrorKey + " any more"))
 	}
 	return &s, nil
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/disk"
 	"github.com/packhorse-git/packhorse/internal/node"
-	"github.com/packhorse-git/packhorse/internal/node/storage"
+	"github.com/packhorse-git/packhorse/internal/node/places"
 )
 
 // Status describes a mirror.
@@ -69,7 +69,7 @@ func (m *Mirrors) List(ctx context.Context, after string) (ListResult, error) {
 
 // list returns the paths of mirrors in a page of the node's repositories.
 func (m *Mirrors) list(ctx context.Context, after string) (paths []git.RepoPath, next string, err error) {
-	page, err := m.node.List(ctx, storage.ListQuery{After: after, All: true})
+	page, err := m.node.List(ctx, places.ListQuery{After: after, All: true})
 	if err != nil {
 		return nil, "", err
 	}
@@ -161,7 +161,7 @@ func ownRefused(err error) error {
 // Remove deletes a mirror with its repository, also one that is refused. The errors are those of storage.Node.Delete.
 func (m *Mirrors) Remove(ctx context.Context, path git.RepoPath) error {
 	return m.end(ctx, path, func(path git.RepoPath) error {
-		err := m.node.Delete(ctx, path, storage.DeleteOptions{})
+		err := m.node.Delete(ctx, path, places.DeleteOptions{})
 		if err == nil {
 			m.log.Info("removed a mirror", "repository", path.String())
 		}

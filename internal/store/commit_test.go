@@ -17,8 +17,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/refs"
+	"github.com/packhorse-git/packhorse/internal/node/places"
 	"github.com/packhorse-git/packhorse/internal/node/receivepack"
-	"github.com/packhorse-git/packhorse/internal/node/storage"
 	"github.com/packhorse-git/packhorse/internal/store/bucket/buckettest"
 	"github.com/packhorse-git/packhorse/internal/store/replog"
 )
@@ -261,7 +261,7 @@ func TestCommitAfterChange(t *testing.T) {
 	if _, err := p.pushFrom(base, nil, update("b", 1, 2)); err == nil {
 		t.Error("a push that Git checked by an older configuration was committed")
 	}
-	if err := s.Delete(t.Context(), repoPath("x"), storage.DeleteOptions{}); err != nil {
+	if err := s.Delete(t.Context(), repoPath("x"), places.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := p.pushFrom(base, nil, update("b", 1, 2)); err == nil {

@@ -15,15 +15,15 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git/refs"
 	"github.com/packhorse-git/packhorse/internal/git/repo"
-	"github.com/packhorse-git/packhorse/internal/node/storage"
+	"github.com/packhorse-git/packhorse/internal/node/places"
 	"github.com/packhorse-git/packhorse/internal/store/replog"
 )
 
-// Maintain implements storage.Place: it compacts the packs. Git works in a copy of the repository, whose packs are hard
+// Maintain implements places.Place: it compacts the packs. Git works in a copy of the repository, whose packs are hard
 // links: it repacks geometrically, and writes one commit-graph file. A multi-pack-index and its bitmap would name packs
 // of the copy, and are not made. The new packs are uploaded, and a record replaces the old ones. If another
 // node has replaced some of these in the meantime, the result is dropped. Pushes in the meantime do not matter.
-func (p *place) Maintain(ctx context.Context, git storage.RunGit, _ bool) error {
+func (p *place) Maintain(ctx context.Context, git places.RunGit, _ bool) error {
 	head, err := p.current(ctx)
 	if err != nil {
 		return err
@@ -117,7 +117,7 @@ func (c *compaction) link() error {
 }
 
 // repack repacks the copy. It must not remove objects.
-func (c *compaction) repack(ctx context.Context, git storage.RunGit) error {
+func (c *compaction) repack(ctx context.Context, git places.RunGit) error {
 	r, err := repo.Open(c.dir, repo.Options{})
 	if err != nil {
 		return err

@@ -7,7 +7,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
-	"github.com/packhorse-git/packhorse/internal/node/storage"
+	"github.com/packhorse-git/packhorse/internal/node/places"
 	"github.com/packhorse-git/packhorse/internal/store/bucket/buckettest"
 )
 
@@ -78,7 +78,7 @@ func TestCrashInDelete(t *testing.T) {
 			a := newNode(t, b)
 			want := create(t, a, "x")
 			crashAt(a, step)
-			if err := a.Delete(t.Context(), repoPath("x"), storage.DeleteOptions{}); err != errCrash {
+			if err := a.Delete(t.Context(), repoPath("x"), places.DeleteOptions{}); err != errCrash {
 				t.Fatalf("Delete = %v, want the crash", err)
 			}
 			c := newNode(t, b)
@@ -179,7 +179,7 @@ func TestRandomCrashes(t *testing.T) {
 				after[from] = "new"
 			case 1:
 				operation = "delete " + from
-				err = n.Delete(t.Context(), repoPath(from), storage.DeleteOptions{})
+				err = n.Delete(t.Context(), repoPath(from), places.DeleteOptions{})
 				after[from] = ""
 			case 2:
 				operation = "rename " + from + " " + to

@@ -12,7 +12,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/store/replog"
 )
 
-// Create implements storage.Places.
+// Create implements places.Places.
 func (s *Store) Create(ctx context.Context, path git.RepoPath, format git.ObjectFormat, head git.RefName,
 	requestID string) error {
 	path = canonical(path)

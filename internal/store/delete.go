@@ -5,14 +5,14 @@ import (
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/git"
-	"github.com/packhorse-git/packhorse/internal/node/storage"
+	"github.com/packhorse-git/packhorse/internal/node/places"
 	"github.com/packhorse-git/packhorse/internal/schedule/retry"
 	"github.com/packhorse-git/packhorse/internal/store/replog"
 )
 
-// Delete implements storage.Places. The repository's last record is the commit. After a crash before the name's record,
+// Delete implements places.Places. The repository's last record is the commit. After a crash before the name's record,
 // the name refers to a repository that does not have it, which is the same as nothing.
-func (s *Store) Delete(ctx context.Context, path git.RepoPath, o storage.DeleteOptions) error {
+func (s *Store) Delete(ctx context.Context, path git.RepoPath, o places.DeleteOptions) error {
 	path = canonical(path)
 	found, err := s.resolve(ctx, path)
 	if err != nil {

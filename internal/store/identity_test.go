@@ -12,7 +12,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
-	"github.com/packhorse-git/packhorse/internal/node/storage"
+	"github.com/packhorse-git/packhorse/internal/node/places"
 	"github.com/packhorse-git/packhorse/internal/store/bucket/buckettest"
 	"github.com/packhorse-git/packhorse/internal/store/hydrate"
 )
@@ -152,10 +152,10 @@ func TestNodesRefuseAfterPromotion(t *testing.T) {
 			"Layers":  func() error { _, err := p.Layers(t.Context()); return err },
 			"Acquire": func() error { _, err := s.Acquire(t.Context(), repoPath("x")); return err },
 			"Create":  func() error { return s.Create(t.Context(), repoPath("y"), git.SHA1, "refs/heads/main", "") },
-			"Delete":  func() error { return s.Delete(t.Context(), repoPath("x"), storage.DeleteOptions{}) },
+			"Delete":  func() error { return s.Delete(t.Context(), repoPath("x"), places.DeleteOptions{}) },
 			"Rename":  func() error { return s.Rename(t.Context(), repoPath("x"), repoPath("y")) },
 			"SetHead": func() error { _, err := p.SetHead(t.Context(), "refs/heads/y", nil); return err },
-			"List":    func() error { _, err := s.List(t.Context(), storage.ListQuery{Limit: 10}); return err },
+			"List":    func() error { _, err := s.List(t.Context(), places.ListQuery{Limit: 10}); return err },
 		} {
 			if err := f(); !fault.Is(err, fault.Unavailable) || !mentions(err, "promoted") {
 				t.Errorf("%s = %v, want unavailable", name, err)

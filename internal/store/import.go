@@ -219,7 +219,7 @@ func importedPath(dir, name string) (git.RepoPath, error) {
 	return path, nil
 }
 
-// Import implements storage.Places.
+// Import implements places.Places.
 func (s *Store) Import(ctx context.Context, path git.RepoPath,
 	fill func(ctx context.Context, dir string) error) error {
 	temp, err := os.MkdirTemp(filepath.Join(s.options.Cache.Root, shadowsDir), "import-")

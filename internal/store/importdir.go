@@ -16,7 +16,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/repo"
 	"github.com/packhorse-git/packhorse/internal/lfs"
-	"github.com/packhorse-git/packhorse/internal/node/storage"
+	"github.com/packhorse-git/packhorse/internal/node/places"
 	"github.com/packhorse-git/packhorse/internal/store/replog"
 )
 
@@ -75,7 +75,7 @@ func refuseIncomplete(dir string) error {
 			return err
 		}
 	}
-	if marks, _ := storage.FindMirrorMarks(dir, repo.Options{}); marks.Any() {
+	if marks, _ := places.FindMirrorMarks(dir, repo.Options{}); marks.Any() {
 		return fault.New(fault.Denied, "it is a mirror, and the import would have other readers: make an ordinary "+
 			"repository of it (packhorse mirror detach), or leave it out")
 	}

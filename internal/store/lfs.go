@@ -59,7 +59,7 @@ type lfsSize struct {
 // lfsObjects has the LFS objects of a repository.
 type lfsObjects struct{ *place }
 
-// LFS implements storage.Place.
+// LFS implements places.Place.
 func (p *place) LFS() objects.Remote { return lfsObjects{p} }
 
 func (r *repository) lfsKey(id lfs.OID) string {
@@ -333,7 +333,7 @@ func (o lfsObjects) put(object lfs.Object) (err error) {
 // lfsLocks has the file locks of a repository. It is a locks.Files.
 type lfsLocks struct{ *place }
 
-// Locks implements storage.Place.
+// Locks implements places.Place.
 func (p *place) Locks() locks.Files { return lfsLocks{p} }
 
 func (l lfsLocks) key(name string) string { return reposPrefix + l.id + "/" + lockPrefix + name }

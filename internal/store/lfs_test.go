@@ -18,6 +18,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/gittest"
 	"github.com/packhorse-git/packhorse/internal/lfs"
 	"github.com/packhorse-git/packhorse/internal/node"
+	"github.com/packhorse-git/packhorse/internal/node/places"
 	"github.com/packhorse-git/packhorse/internal/node/receivepack"
 	"github.com/packhorse-git/packhorse/internal/node/storage"
 	"github.com/packhorse-git/packhorse/internal/store/bucket/buckettest"
@@ -319,7 +320,7 @@ func TestLFSGarbage(t *testing.T) {
 	if err != nil || report.Objects != 2 || report.Unnamed != 0 || len(report.Problems) > 0 {
 		t.Errorf("Check = %+v, %v, want two objects and no problem", report, err)
 	}
-	if err := n.Delete(t.Context(), repoPath("gone"), storage.DeleteOptions{}); err != nil {
+	if err := n.Delete(t.Context(), repoPath("gone"), places.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	if report, err := Check(t.Context(), b, CheckOptions{}); err != nil || report.Objects != 1 || report.Unnamed != 1 {
@@ -422,7 +423,7 @@ func TestLFSAfterAStart(t *testing.T) {
 	if used := s.Usage().Bytes; used != o.Size {
 		t.Errorf("the cache has %d bytes after a start, want %d", used, o.Size)
 	}
-	if err := s.Delete(t.Context(), repoPath("app"), storage.DeleteOptions{}); err != nil {
+	if err := s.Delete(t.Context(), repoPath("app"), places.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	if used := s.Usage().Bytes; used != 0 {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/lfs"
+	"github.com/packhorse-git/packhorse/internal/node/places"
 	"github.com/packhorse-git/packhorse/internal/node/receivepack"
 	"github.com/packhorse-git/packhorse/internal/node/storage"
 	"github.com/packhorse-git/packhorse/internal/store/bucket/buckettest"
@@ -347,7 +348,7 @@ func TestLFSSetAside(t *testing.T) {
 			t.Errorf("export: %v", err)
 		}
 	}
-	if err := w.a.Delete(t.Context(), repoPath("app"), storage.DeleteOptions{}); err != nil {
+	if err := w.a.Delete(t.Context(), repoPath("app"), places.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := CollectGarbage(t.Context(), w.Memory, GCOptions{OlderThan: time.Nanosecond}); err != nil {

@@ -10,8 +10,8 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/lfs"
+	"github.com/packhorse-git/packhorse/internal/node/places"
 	"github.com/packhorse-git/packhorse/internal/node/receivepack"
-	"github.com/packhorse-git/packhorse/internal/node/storage"
 	"github.com/packhorse-git/packhorse/internal/store/bucket/buckettest"
 )
 
@@ -161,7 +161,7 @@ func TestLFSUploadToRemovedRepository(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer p.Release()
-	if err := n.Delete(t.Context(), repoPath("app"), storage.DeleteOptions{}); err != nil {
+	if err := n.Delete(t.Context(), repoPath("app"), places.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	if err := p.LFS().Put(t.Context(), lfsObjectOf("content")); !fault.Is(err, fault.NotFound) {

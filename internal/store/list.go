@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/packhorse-git/packhorse/internal/git"
-	"github.com/packhorse-git/packhorse/internal/node/storage"
+	"github.com/packhorse-git/packhorse/internal/node/places"
 	"github.com/packhorse-git/packhorse/internal/store/replog"
 )
 
@@ -18,10 +18,10 @@ const (
 	maxListed    = 200_000 // names in memory
 )
 
-// List implements storage.Places, in the order of the keys of names. A listing of the bucket shows the number of each
+// List implements places.Places, in the order of the keys of names. A listing of the bucket shows the number of each
 // name's newest record, so List reads only records that this node has not read before. A name whose repository is just
 // being deleted or renamed may be in the list.
-func (s *Store) List(ctx context.Context, q storage.ListQuery) (page storage.Page, err error) {
+func (s *Store) List(ctx context.Context, q places.ListQuery) (page places.Page, err error) {
 	if err := s.refused(); err != nil {
 		return page, err
 	}

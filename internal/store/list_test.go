@@ -10,13 +10,13 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
-	"github.com/packhorse-git/packhorse/internal/node/storage"
+	"github.com/packhorse-git/packhorse/internal/node/places"
 )
 
 // checkList compares the list of all repositories of a node with want.
 func checkList(t *testing.T, s *Store, want ...string) {
 	t.Helper()
-	page, err := s.List(t.Context(), storage.ListQuery{Limit: 1000})
+	page, err := s.List(t.Context(), places.ListQuery{Limit: 1000})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -33,7 +33,7 @@ func TestListAfterChangesOfAnotherNode(t *testing.T) {
 		create(t, c, path)
 	}
 	checkList(t, c, "a", "b", "c")
-	if err := a.Delete(t.Context(), repoPath("b"), storage.DeleteOptions{}); err != nil {
+	if err := a.Delete(t.Context(), repoPath("b"), places.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	checkList(t, c, "a", "c")
@@ -44,7 +44,7 @@ func TestListAfterChangesOfAnotherNode(t *testing.T) {
 	checkList(t, c, "c", "z")
 	create(t, a, "b")
 	checkList(t, c, "b", "c", "z")
-	if err := a.Delete(t.Context(), repoPath("z"), storage.DeleteOptions{}); err != nil {
+	if err := a.Delete(t.Context(), repoPath("z"), places.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	checkList(t, c, "b", "c")
@@ -83,7 +83,7 @@ func TestListReadsOnlyWhatChanged(t *testing.T) {
 		create(t, a, path)
 		want = append(want, path)
 		create(t, a, fmt.Sprintf("gone/%02d", i))
-		if err := a.Delete(t.Context(), repoPath(fmt.Sprintf("gone/%02d", i)), storage.DeleteOptions{}); err != nil {
+		if err := a.Delete(t.Context(), repoPath(fmt.Sprintf("gone/%02d", i)), places.DeleteOptions{}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -127,7 +127,7 @@ func TestListAfterADeletionThatWasCut(t *testing.T) {
 			}
 			return nil
 		})
-		if err := a.Delete(t.Context(), repoPath("x"), storage.DeleteOptions{}); err != nil {
+		if err := a.Delete(t.Context(), repoPath("x"), places.DeleteOptions{}); err != nil {
 			t.Fatal(err)
 		}
 		b.SetHook(nil)

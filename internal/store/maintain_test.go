@@ -15,8 +15,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/gittest"
 	"github.com/packhorse-git/packhorse/internal/git/repo"
+	"github.com/packhorse-git/packhorse/internal/node/places"
 	"github.com/packhorse-git/packhorse/internal/node/receivepack"
-	"github.com/packhorse-git/packhorse/internal/node/storage"
 	"github.com/packhorse-git/packhorse/internal/store/hydrate"
 	"github.com/packhorse-git/packhorse/internal/store/replog"
 )
@@ -72,7 +72,7 @@ func stat(t *testing.T, path string) os.FileInfo {
 }
 
 // asGit runs a function instead of git repack, and nothing instead of other commands.
-func asGit(repack func(ctx context.Context, dir string) error) storage.RunGit {
+func asGit(repack func(ctx context.Context, dir string) error) places.RunGit {
 	return func(ctx context.Context, r *repo.Repo, args []string, _ ...string) error {
 		if args[0] != "repack" {
 			return nil
@@ -327,7 +327,7 @@ func TestCollectGarbage(t *testing.T) {
 	if err := acquire(t, a, "kept").Maintain(t.Context(), asGit(repackAll(t)), false); err != nil {
 		t.Fatal(err)
 	}
-	if err := a.Delete(t.Context(), repoPath("deleted"), storage.DeleteOptions{}); err != nil {
+	if err := a.Delete(t.Context(), repoPath("deleted"), places.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	imported := replog.NewID()

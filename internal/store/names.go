@@ -23,7 +23,7 @@ func canonical(path git.RepoPath) git.RepoPath {
 	return path
 }
 
-// Name implements storage.Places.
+// Name implements places.Places.
 func (s *Store) Name(path git.RepoPath) git.RepoPath { return canonical(path) }
 
 // reference is what a name's record says about its path.

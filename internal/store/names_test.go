@@ -11,8 +11,8 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/node/places"
 	"github.com/packhorse-git/packhorse/internal/node/receivepack"
-	"github.com/packhorse-git/packhorse/internal/node/storage"
 )
 
 func TestUnknownPathCostsTwoRequests(t *testing.T) {
@@ -107,7 +107,7 @@ func TestCreateAgain(t *testing.T) {
 			t.Errorf("Create with the ID %q = %v, want exists", other, err)
 		}
 	}
-	if err := a.Delete(t.Context(), repoPath("x"), storage.DeleteOptions{}); err != nil {
+	if err := a.Delete(t.Context(), repoPath("x"), places.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	err := c.Create(t.Context(), repoPath("x"), git.SHA1, "refs/heads/main", "a-1")
@@ -146,7 +146,7 @@ func TestList(t *testing.T) {
 		want = append(want, path)
 	}
 	create(t, a, "gone")
-	if err := a.Delete(t.Context(), repoPath("gone"), storage.DeleteOptions{}); err != nil {
+	if err := a.Delete(t.Context(), repoPath("gone"), places.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	for i := range 5 { // a name with several records
@@ -160,7 +160,7 @@ func TestList(t *testing.T) {
 		for limit := 1; limit <= 10; limit++ {
 			var got []string
 			for after := ""; ; {
-				page, err := s.List(t.Context(), storage.ListQuery{After: after, Limit: limit})
+				page, err := s.List(t.Context(), places.ListQuery{After: after, Limit: limit})
 				if err != nil || len(page.Paths) > limit {
 					t.Fatalf("List after %q = %v, %v, want at most %d paths", after, page, err, limit)
 				}
@@ -173,7 +173,7 @@ func TestList(t *testing.T) {
 				t.Errorf("pages of %d: %q, want %q", limit, got, want)
 			}
 		}
-		if page, err := s.List(t.Context(), storage.ListQuery{Prefix: "team/t", Limit: 10}); err != nil ||
+		if page, err := s.List(t.Context(), places.ListQuery{Prefix: "team/t", Limit: 10}); err != nil ||
 			fmt.Sprint(page.Paths) != "[team/two]" {
 			t.Errorf("List of team/t = %v, %v, want [team/two]", page, err)
 		}
@@ -234,7 +234,7 @@ func TestEpochsOfAPath(t *testing.T) {
 	last := epochs()
 	for name, change := range map[string]func(){
 		"created again": func() {
-			if err := a.Delete(t.Context(), repoPath("x"), storage.DeleteOptions{}); err != nil {
+			if err := a.Delete(t.Context(), repoPath("x"), places.DeleteOptions{}); err != nil {
 				t.Fatal(err)
 			}
 			create(t, c, "x")

@@ -10,11 +10,11 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/pack"
 	"github.com/packhorse-git/packhorse/internal/git/refs"
 	"github.com/packhorse-git/packhorse/internal/git/repo"
-	"github.com/packhorse-git/packhorse/internal/node/storage"
+	"github.com/packhorse-git/packhorse/internal/node/places"
 	"github.com/packhorse-git/packhorse/internal/store/replog"
 )
 
-// place is a repository under one of its paths. It implements storage.Place.
+// place is a repository under one of its paths. It implements places.Place.
 type place struct {
 	*repository
 	path    git.RepoPath
@@ -22,8 +22,8 @@ type place struct {
 	release func()
 }
 
-// Acquire implements storage.Places.
-func (s *Store) Acquire(ctx context.Context, path git.RepoPath) (storage.Place, error) {
+// Acquire implements places.Places.
+func (s *Store) Acquire(ctx context.Context, path git.RepoPath) (places.Place, error) {
 	path = canonical(path)
 	r, ref, err := s.findReference(ctx, path)
 	if err != nil {
@@ -32,19 +32,19 @@ func (s *Store) Acquire(ctx context.Context, path git.RepoPath) (storage.Place, 
 	return &place{r, path, ref, sync.OnceFunc(func() { s.release(r) })}, nil
 }
 
-// ID implements storage.Place.
+// ID implements places.Place.
 func (p *place) ID() string { return p.id }
 
-// Path implements storage.Place.
+// Path implements places.Place.
 func (p *place) Path() git.RepoPath { return p.path }
 
 // Dir returns the directory of the local copy.
 func (p *place) Dir() string { return p.local.Dir() }
 
-// Key implements storage.Place.
+// Key implements places.Place.
 func (p *place) Key() string { return fmt.Sprint(p.name, p.path) }
 
-// Open implements storage.Place. The directory has HEAD, config and the directory of objects, but perhaps no packs. Its
+// Open implements places.Place. The directory has HEAD, config and the directory of objects, but perhaps no packs. Its
 // files may be of an earlier state until a freshness check.
 func (p *place) Open(ctx context.Context, o repo.Options) (*repo.Repo, error) {
 	policy := repo.DefaultPolicy()
@@ -62,24 +62,24 @@ func (p *place) Open(ctx context.Context, o repo.Options) (*repo.Repo, error) {
 	return r, err
 }
 
-// IsFresh implements storage.Place.
+// IsFresh implements places.Place.
 func (p *place) IsFresh(*repo.Repo) bool { return p.Known() != nil }
 
-// Check implements storage.Place.
+// Check implements places.Place.
 func (p *place) Check(ctx context.Context) error {
 	_, err := p.Layers(ctx)
 	return err
 }
 
-// Version implements storage.Place. It is the same on every node.
+// Version implements places.Place. It is the same on every node.
 func (p *place) Version(_, generation uint64) git.Version {
 	return git.Version{Incarnation: p.id, Epoch: p.name.number, Generation: generation}
 }
 
-// MirrorMarks implements storage.Place. A repository in a store has none.
-func (p *place) MirrorMarks() storage.MirrorMarks { return storage.MirrorMarks{} }
+// MirrorMarks implements places.Place. A repository in a store has none.
+func (p *place) MirrorMarks() places.MirrorMarks { return places.MirrorMarks{} }
 
-// Release implements storage.Place.
+// Release implements places.Place.
 func (p *place) Release() { p.release() }
 
 // Layers implements refs.Source with a freshness check.
@@ -108,7 +108,7 @@ func (p *place) Use(ctx context.Context, progress func(done, total int64)) (done
 	return p.use(ctx, progress)
 }
 
-// Counts implements storage.Place.
+// Counts implements places.Place.
 func (p *place) Counts(context.Context) (c pack.Counts, err error) {
 	state := p.known()
 	if state == nil {
@@ -127,13 +127,13 @@ func (p *place) Counts(context.Context) (c pack.Counts, err error) {
 	return c, nil
 }
 
-// Size implements storage.Place. It is that of the packs.
+// Size implements places.Place. It is that of the packs.
 func (p *place) Size(ctx context.Context) (int64, error) {
 	c, err := p.Counts(ctx)
 	return c.PackBytes, err
 }
 
-// SetHead implements storage.Place.
+// SetHead implements places.Place.
 func (p *place) SetHead(ctx context.Context, branch git.RefName, check func() (bool, error)) (done bool, err error) {
 	if check != nil {
 		if allowed, err := check(); !allowed || err != nil {

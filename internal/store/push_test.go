@@ -20,6 +20,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/lfs/objects"
 	"github.com/packhorse-git/packhorse/internal/node"
+	"github.com/packhorse-git/packhorse/internal/node/places"
 	"github.com/packhorse-git/packhorse/internal/node/receivepack"
 	"github.com/packhorse-git/packhorse/internal/node/storage"
 	"github.com/packhorse-git/packhorse/internal/node/uploadpack"
@@ -40,7 +41,7 @@ func newGitNode(t *testing.T, b *buckettest.Memory, o receivepack.Options, chang
 	t.Helper()
 	runner, err := process.New(process.Options{TempDir: t.TempDir(), Classes: map[process.Class]process.Limits{
 		receivepack.ClassReceive: {Slots: 8, Queue: 100}, receivepack.ClassHook: {Slots: 8, Queue: 100},
-		storage.ClassMaintain: {Slots: 1, Queue: 10},
+		places.ClassMaintain: {Slots: 1, Queue: 10},
 	}})
 	if err != nil {
 		t.Fatal(err)

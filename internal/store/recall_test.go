@@ -7,7 +7,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
-	"github.com/packhorse-git/packhorse/internal/node/storage"
+	"github.com/packhorse-git/packhorse/internal/node/places"
 	"github.com/packhorse-git/packhorse/internal/store/bucket/buckettest"
 	"github.com/packhorse-git/packhorse/internal/store/hydrate"
 )
@@ -88,7 +88,7 @@ func TestStartDuringOutage(t *testing.T) {
 		for name, err := range map[string]error{
 			"Create":  s.Create(t.Context(), repoPath("y"), git.SHA1, "refs/heads/main", ""),
 			"SetHead": headErr,
-			"Delete":  s.Delete(t.Context(), repoPath("x"), storage.DeleteOptions{}),
+			"Delete":  s.Delete(t.Context(), repoPath("x"), places.DeleteOptions{}),
 			"Rename":  s.Rename(t.Context(), repoPath("x"), repoPath("y")),
 		} {
 			if !fault.Is(err, fault.Invalid) {

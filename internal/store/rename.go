@@ -11,7 +11,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/store/replog"
 )
 
-// Rename implements storage.Places.
+// Rename implements places.Places.
 //
 // First the new name gets a record that announces the move. From then on, each node that finds it finishes the move.
 // Then a record of the repository replaces the name: this is the commit, which ends the old name and begins the new

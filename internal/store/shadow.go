@@ -66,7 +66,7 @@ func (s *Store) openShadows() error {
 	return err
 }
 
-// Push implements storage.Place. It makes a freshness check unless the last one is within Options.MaxStaleness. The
+// Push implements places.Place. It makes a freshness check unless the last one is within Options.MaxStaleness. The
 // client may have its refs and objects from another node, and Git would refuse the push if they were newer than the
 // shadow. The error is Unavailable if the store cannot be reached or the disk has no room. So clients do not send a
 // pack for nothing.

@@ -37,7 +37,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
-	"github.com/packhorse-git/packhorse/internal/node/storage"
+	"github.com/packhorse-git/packhorse/internal/node/places"
 	"github.com/packhorse-git/packhorse/internal/store/bucket"
 	"github.com/packhorse-git/packhorse/internal/store/hydrate"
 )
@@ -92,7 +92,7 @@ type Store struct {
 	failPoint func(step string) error // tests: called before each step of a change; an error is a crash there
 }
 
-var _ storage.Places = (*Store)(nil)
+var _ places.Places = (*Store)(nil)
 
 const (
 	defaultIdle = 1000
@@ -204,14 +204,14 @@ func open(o Options, id Identity, outage error) (opened *Store, err error) {
 // has or had. It must not block. Call OnChange before the Store is used.
 func (s *Store) OnChange(changed func(git.RepoPath)) { s.changed = changed }
 
-// Epoch implements storage.Places. Those of repositories are the same on every node, and greater.
+// Epoch implements places.Places. Those of repositories are the same on every node, and greater.
 func (s *Store) Epoch() uint64 { return 0 }
 
-// CheckInterval implements storage.Places. Changes by this node, and those of which other nodes tell it, are found at
+// CheckInterval implements places.Places. Changes by this node, and those of which other nodes tell it, are found at
 // once.
 func (s *Store) CheckInterval() time.Duration { return 30 * time.Second }
 
-// KeepsCopies implements storage.Places.
+// KeepsCopies implements places.Places.
 func (s *Store) KeepsCopies() bool { return true }
 
 // StoreID returns the ID of the store, which all its nodes have.

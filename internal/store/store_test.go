@@ -6,7 +6,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
-	"github.com/packhorse-git/packhorse/internal/node/storage"
+	"github.com/packhorse-git/packhorse/internal/node/places"
 	"github.com/packhorse-git/packhorse/internal/store/bucket/buckettest"
 	"github.com/packhorse-git/packhorse/internal/store/hydrate"
 	"github.com/packhorse-git/packhorse/internal/store/replog"
@@ -165,11 +165,11 @@ func TestLifeOfARepository(t *testing.T) {
 		}
 	}
 	second := create(t, a, "team/app")
-	err := a.Delete(t.Context(), repoPath("team/other"), storage.DeleteOptions{Incarnation: second})
+	err := a.Delete(t.Context(), repoPath("team/other"), places.DeleteOptions{Incarnation: second})
 	if !fault.Is(err, fault.NotFound) {
 		t.Errorf("Delete of another incarnation = %v, want not found", err)
 	}
-	if err := a.Delete(t.Context(), repoPath("team/other"), storage.DeleteOptions{Incarnation: first}); err != nil {
+	if err := a.Delete(t.Context(), repoPath("team/other"), places.DeleteOptions{Incarnation: first}); err != nil {
 		t.Fatal(err)
 	}
 	if got := idOf(t, c, "team/other"); got != "" {

@@ -15,6 +15,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/gittest"
+	"github.com/packhorse-git/packhorse/internal/node/places"
 	"github.com/packhorse-git/packhorse/internal/node/storage"
 	"github.com/packhorse-git/packhorse/internal/node/uploadpack"
 	"github.com/packhorse-git/packhorse/internal/store/bucket"
@@ -218,7 +219,7 @@ func TestImportConsidersWhatIsServed(t *testing.T) {
 			considered = append(considered, f.name)
 		}
 	}
-	page, err := n.List(t.Context(), storage.ListQuery{})
+	page, err := n.List(t.Context(), places.ListQuery{})
 	if err != nil || !slices.Equal(page.Paths, considered) || !slices.Contains(page.Paths, ".hidden/app.git") {
 		t.Errorf("List = %q, %v, and the import considers %q, want the same", page.Paths, err, considered)
 	}

@@ -205,6 +205,20 @@ func (r *Runner) Start(ctx context.Context, c Command) (*Process, error) {
 	return p, nil
 }
 
+// Run runs a command and drops its output. Errors are those of Start and of Wait. A nil Runner refuses all commands.
+func (r *Runner) Run(ctx context.Context, c Command) error {
+	if r == nil {
+		return fault.New(fault.Unavailable, "this process runs no commands of git")
+	}
+	p, err := r.Start(ctx, c)
+	if err != nil {
+		return err
+	}
+	_, _ = io.Copy(io.Discard, p.Stdout())
+	_, err = p.Wait()
+	return err
+}
+
 // Slots returns the maximum number of running commands of a class; 0 if there is no such class.
 func (r *Runner) Slots(c Class) int {
 	if slots := r.Queue(c); slots != nil {

@@ -11,6 +11,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/pack"
+	"github.com/packhorse-git/packhorse/internal/node/places"
 	"github.com/packhorse-git/packhorse/internal/node/storage"
 	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
 	"github.com/packhorse-git/packhorse/proto/packhorse/v1/packhorsev1connect"
@@ -73,8 +74,8 @@ func (s *repositoryService) List(ctx context.Context,
 	if err != nil {
 		return nil, err
 	}
-	page, err := s.Node.List(ctx, storage.ListQuery{Prefix: r.Msg.GetPrefix(), After: after,
-		Limit: min(limit, storage.MaxPage)})
+	page, err := s.Node.List(ctx, places.ListQuery{Prefix: r.Msg.GetPrefix(), After: after,
+		Limit: min(limit, places.MaxPage)})
 	if err != nil {
 		return nil, err
 	}
@@ -86,7 +87,7 @@ func (s *repositoryService) List(ctx context.Context,
 func (s *repositoryService) Delete(ctx context.Context,
 	r *connect.Request[packhorsev1.DeleteRequest]) (*connect.Response[packhorsev1.DeleteResponse], error) {
 	return respond(r.Msg, func(path git.RepoPath) (*packhorsev1.DeleteResponse, error) {
-		o := storage.DeleteOptions{Incarnation: r.Msg.GetIncarnation(), Force: r.Msg.GetForce()}
+		o := places.DeleteOptions{Incarnation: r.Msg.GetIncarnation(), Force: r.Msg.GetForce()}
 		return &packhorsev1.DeleteResponse{}, s.Node.Delete(ctx, path, o)
 	})
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault/faultrpc"
 	"github.com/packhorse-git/packhorse/internal/git/gittest"
 	"github.com/packhorse-git/packhorse/internal/git/process"
+	"github.com/packhorse-git/packhorse/internal/node/places"
 	"github.com/packhorse-git/packhorse/internal/node/storage"
 	"github.com/packhorse-git/packhorse/internal/node/uploadpack"
 	"github.com/packhorse-git/packhorse/internal/schedule/admit"
@@ -42,8 +43,8 @@ const smallPlaces = 3 // in a port's small lane
 func newPort(t *testing.T) *port {
 	t.Helper()
 	limits := process.Limits{Slots: 2, Queue: 10}
-	runner, err := process.New(process.Options{Classes: map[process.Class]process.Limits{storage.ClassManage: limits,
-		storage.ClassMaintain: limits}})
+	runner, err := process.New(process.Options{Classes: map[process.Class]process.Limits{places.ClassManage: limits,
+		places.ClassMaintain: limits}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -2,9 +2,6 @@ package storage
 
 import (
 	"context"
-	"errors"
-	"io/fs"
-	"path/filepath"
 	"strings"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
@@ -29,12 +26,6 @@ type Description struct {
 
 	RepositoryHooks receivepack.RepositoryHooks // policy for Hooks; "": pushes are not accepted
 }
-
-// maxFiles is the maximum number of files that are read for the size of a repository.
-const maxFiles = 1_000_000
-
-// errTooMany ends a count of files.
-var errTooMany = errors.New("too many files")
 
 // Describe describes a repository. It reads the size of each file, each ref, and the names of packs and loose objects.
 // Concurrent changes may or may not be counted. The errors are those of opening a repository, and of ctx.
@@ -69,45 +60,6 @@ func (n *Node) Describe(ctx context.Context, path git.RepoPath) (Description, er
 		return Description{}, err
 	}
 	return d, nil
-}
-
-// size returns the size of a repository's files without its alternates, in bytes.
-func size(ctx context.Context, r *repo.Repo) (bytes int64, err error) {
-	files := 0
-	walk := func(path string, e fs.DirEntry, err error) error {
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		if files++; files > maxFiles {
-			return errTooMany
-		}
-		if e.IsDir() {
-			return ctx.Err()
-		}
-		if info, err := e.Info(); err == nil && info.Mode().IsRegular() {
-			bytes += info.Size()
-		}
-		return nil
-	}
-	dirs := []string{r.Common}
-	if !strings.HasPrefix(r.Dir+"/", r.Common+"/") {
-		dirs = append(dirs, r.Dir)
-	}
-	for _, dir := range dirs {
-		if err = filepath.WalkDir(dir, walk); err != nil {
-			break
-		}
-	}
-	switch {
-	case err == errTooMany:
-		return -1, nil
-	case err != nil && ctx.Err() == nil:
-		return 0, fault.Wrap(fault.Unavailable, "cannot read the repository's directory", err)
-	}
-	return bytes, err
 }
 
 // servedConfig selects the settings that may be shown. Addresses of remotes and possible secrets, such as

@@ -4,22 +4,14 @@ import (
 	"context"
 
 	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/node/places"
 )
 
 // For tests alone: what is hard to bring about from outside.
 
 // FailSync lets all further syncs of directories fail.
-func (n *Node) FailSync(err error) { n.dirs().sync = func(string) error { return err } }
-
-func (n *Node) dirs() *directories { return n.places.(*directories) }
-
-// Own is the private directory in a directory, written down as if another file system were mounted there.
-func (n *Node) Own(parent string) (string, error) { return n.dirs().privateDirectory(parent) }
-
-// Discard moves a directory into the trash. One call at a time.
-func (n *Node) Discard(dir string) error {
-	_, err := n.dirs().moveToTrash(dir)
-	return err
+func (n *Node) FailSync(err error) {
+	n.places.(*places.Directories).Sync = func(string) error { return err }
 }
 
 // HoldWalks takes all slots of walks for those who wait, until the result is called.
@@ -39,16 +31,13 @@ func (n *Node) HoldWalks() (release func()) {
 // Walks returns the number of callers in the queue for a slot.
 func (n *Node) Walks() int { return n.walks.Queued() }
 
-// Sweep empties the trash of a private directory.
-func (n *Node) Sweep(own string) error { return n.dirs().trash.empty(own) }
-
 // Hang makes a check of a watched repository last until the result is called.
 func (n *Node) Hang(path git.RepoPath) (end func()) {
 	n.hub.mu.Lock()
 	w := n.hub.repos[path]
 	n.hub.mu.Unlock()
-	w.turn <- struct{}{}
-	return func() { <-w.turn }
+	_ = w.turn.Acquire(context.Background(), 1)
+	return func() { w.turn.Release(1) }
 }
 
 // Rounds calls fn for a number of repositories, as a round does.
@@ -63,6 +52,3 @@ func (n *Node) Rounds(number int, fn func(i int)) {
 	defer n.hub.running.Done()
 	n.hub.forEach(n.hub.ctx, all, func(w *watchedRepo) { fn(at[w]) })
 }
-
-// LimitBorrowers bounds the number of directory entries that a search for borrowers reads.
-func (n *Node) LimitBorrowers(entries int) { n.dirs().borrowerEntries = entries }

@@ -8,15 +8,16 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/refs"
 	"github.com/packhorse-git/packhorse/internal/git/repo"
+	"github.com/packhorse-git/packhorse/internal/node/places"
 )
 
 // openRepo is one open repository, shared by the handles of all paths that lead to it.
 type openRepo struct {
 	*repo.Repo
-	place   Place  // by which it was opened
-	key     string // of the place
-	opening uint64 // number of this opening: later ones have greater numbers
-	users   int    // handles; guarded by handleTable.mu
+	place   places.Place // by which it was opened
+	key     string       // of the place
+	opening uint64       // number of this opening: later ones have greater numbers
+	users   int          // handles; guarded by handleTable.mu
 
 	last     atomic.Pointer[refs.Snapshot] // the latest snapshot that is known to be of this repository
 	dangling atomic.Int64                  // when a dangling HEAD was logged, in nanoseconds since 1970; 0: never
@@ -25,10 +26,10 @@ type openRepo struct {
 // handle is an open repository under one of its paths.
 type handle struct {
 	*openRepo
-	found Place  // by its path
-	users int    // guarded by handleTable.mu; the table itself is one of them
-	used  uint64 // handleTable.clock at the last use
-	pins  int    // watches that keep it open
+	found places.Place // by its path
+	users int          // guarded by handleTable.mu; the table itself is one of them
+	used  uint64       // handleTable.clock at the last use
+	pins  int          // watches that keep it open
 }
 
 // isFresh reports whether the repository is still at its path, as far as is known.
@@ -92,6 +93,38 @@ func (n *Node) acquireAny(ctx context.Context, path git.RepoPath) (*handle, erro
 	return h, nil
 }
 
+// acquireCurrent is acquire after a check for changes by other nodes, so that the repository exists, and its latest
+// known refs are current. If the repository is gone, another one may have its path.
+func (n *Node) acquireCurrent(ctx context.Context, path git.RepoPath) (*handle, error) {
+	for isLast := false; ; isLast = true {
+		h, err := n.acquire(ctx, path)
+		if err == nil {
+			if err = h.place.Check(ctx); err == nil {
+				return h, nil
+			}
+			isLast = isLast || h.isFresh()
+			n.release(h)
+		}
+		if err != nil && (isLast || h == nil) {
+			return nil, err
+		}
+	}
+}
+
+// acquireKnown is acquireCurrent if the repository cannot be checked: it returns a repository that was known before, or
+// else err. So fetches of known refs do not need a store.
+func (n *Node) acquireKnown(ctx context.Context, path git.RepoPath, err error) (*handle, error) {
+	h, acquireErr := n.acquire(ctx, path)
+	if acquireErr != nil {
+		return nil, err
+	}
+	if !h.isFresh() {
+		n.release(h)
+		return nil, err
+	}
+	return h, nil
+}
+
 // use returns the handle of a path, which the caller has to release; nil: there is none.
 func (t *handleTable) use(path git.RepoPath) *handle {
 	t.mu.Lock()
@@ -106,7 +139,7 @@ func (t *handleTable) use(path git.RepoPath) *handle {
 }
 
 // open opens the repository of a place, unless it is open. The caller becomes one of its users.
-func (n *Node) open(ctx context.Context, place Place) (*openRepo, error) {
+func (n *Node) open(ctx context.Context, place places.Place) (*openRepo, error) {
 	t, key := &n.handles, place.Key()
 	t.mu.Lock()
 	o := t.byKey[key]
@@ -246,6 +279,24 @@ func (n *Node) release(h *handle) {
 			h.found.Release()
 		}
 		n.closeUnused(h.openRepo)
+	}
+}
+
+// Evicted closes the files of a repository's packs, after they were removed from this node.
+func (n *Node) Evicted(incarnation string) {
+	t := &n.handles
+	t.mu.Lock()
+	var open []*handle
+	for _, h := range t.byPath {
+		if h.Incarnation == incarnation {
+			h.users++
+			open = append(open, h)
+		}
+	}
+	t.mu.Unlock()
+	for _, h := range open {
+		_ = h.Refresh() // the next request repeats it
+		n.release(h)
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/gittest"
 	"github.com/packhorse-git/packhorse/internal/git/process"
+	"github.com/packhorse-git/packhorse/internal/node/places"
 	"github.com/packhorse-git/packhorse/internal/node/storage"
 )
 
@@ -20,7 +21,7 @@ func newImporter(t *testing.T) *root {
 	t.Helper()
 	limits := process.Limits{Slots: 2, Queue: 100}
 	runner, err := process.New(process.Options{TempDir: t.TempDir(),
-		Classes: map[process.Class]process.Limits{storage.ClassUpstream: limits, storage.ClassManage: limits}})
+		Classes: map[process.Class]process.Limits{places.ClassUpstream: limits, places.ClassManage: limits}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -47,7 +48,7 @@ func TestImport(t *testing.T) {
 		for name, source := range map[string]string{"path": from.Dir, "bundle": bundle, "borrows": borrows} {
 			name += "/" + format.String()
 			var said atomic.Int32
-			d, err := r.Import(t.Context(), r.path(name), storage.ImportOptions{Source: source, Check: true,
+			d, err := r.Import(t.Context(), r.path(name), places.ImportOptions{Source: source, Check: true,
 				Progress: func([]byte) { said.Add(1) }})
 			r.do(err)
 			made := gittest.At(t, filepath.Join(r.dir, name+".git"))
@@ -68,7 +69,7 @@ func TestImport(t *testing.T) {
 		}
 	}
 	empty := gittest.Init(t)
-	_, err := r.Import(t.Context(), r.path("empty"), storage.ImportOptions{Source: empty.Dir, Check: true})
+	_, err := r.Import(t.Context(), r.path("empty"), places.ImportOptions{Source: empty.Dir, Check: true})
 	r.do(err)
 	if left, _ := filepath.Glob(r.dir + "/.packhorse/new/*"); len(left) > 0 {
 		t.Errorf("left: %q", left)
@@ -105,20 +106,20 @@ func TestImportRefuses(t *testing.T) {
 		"http://127.0.0.1:1/x\ny": fault.Invalid,
 		"http://127.0.0.1:1/x":    fault.Internal, "/nowhere": fault.NotFound, "": fault.Invalid,
 	} {
-		_, err := r.Import(t.Context(), r.path("new"), storage.ImportOptions{Source: source, Check: true})
+		_, err := r.Import(t.Context(), r.path("new"), places.ImportOptions{Source: source, Check: true})
 		if fault.KindOf(err) != kind || strings.Contains(err.Error(), "secret@") {
 			t.Errorf("from %q: %v, %v", source, fault.KindOf(err), err)
 		}
 	}
-	if _, err := r.Import(t.Context(), r.path("taken"), storage.ImportOptions{Source: good.Dir}); !fault.Is(err,
+	if _, err := r.Import(t.Context(), r.path("taken"), places.ImportOptions{Source: good.Dir}); !fault.Is(err,
 		fault.Exists) {
 		t.Error(err)
 	}
-	if _, err := r.Import(t.Context(), r.path("taken/below"), storage.ImportOptions{Source: good.Dir}); !fault.Is(err,
+	if _, err := r.Import(t.Context(), r.path("taken/below"), places.ImportOptions{Source: good.Dir}); !fault.Is(err,
 		fault.Exists) {
 		t.Error(err)
 	}
-	if _, err := r.Import(t.Context(), r.path("unchecked"), storage.ImportOptions{Source: bad.Dir}); err != nil {
+	if _, err := r.Import(t.Context(), r.path("unchecked"), places.ImportOptions{Source: bad.Dir}); err != nil {
 		t.Error("without a check: ", err)
 	}
 	if _, err := os.Stat(marker); err == nil {

@@ -12,6 +12,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/process"
 	"github.com/packhorse-git/packhorse/internal/git/refs"
+	"github.com/packhorse-git/packhorse/internal/node/places"
 	"github.com/packhorse-git/packhorse/internal/node/receivepack"
 )
 
@@ -243,7 +244,7 @@ func (i *ingestion) haves(ctx context.Context) []git.ObjectID {
 
 // moveHead sets HEAD to the branch of the new state.
 func (i *ingestion) moveHead(ctx context.Context) (err error) {
-	if i.Head == "" || !strings.HasPrefix(string(i.Head), branchPrefix) {
+	if i.Head == "" || !strings.HasPrefix(string(i.Head), places.BranchPrefix) {
 		return nil
 	}
 	snap, err := i.handle.Refs.Snapshot(ctx)

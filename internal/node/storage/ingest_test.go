@@ -19,6 +19,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/gittest"
 	"github.com/packhorse-git/packhorse/internal/git/process"
 	"github.com/packhorse-git/packhorse/internal/git/refs"
+	"github.com/packhorse-git/packhorse/internal/node/places"
 	"github.com/packhorse-git/packhorse/internal/node/storage"
 )
 
@@ -27,7 +28,7 @@ func newIngester(t *testing.T, o storage.Options) *root {
 	t.Helper()
 	limits := process.Limits{Slots: 4, Queue: 100}
 	runner, err := process.New(process.Options{TempDir: t.TempDir(), Classes: map[process.Class]process.Limits{
-		storage.ClassIngest: limits, storage.ClassManage: limits, storage.ClassMaintain: limits}})
+		storage.ClassIngest: limits, places.ClassManage: limits, places.ClassMaintain: limits}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/disk"
 	"github.com/packhorse-git/packhorse/internal/git/process"
+	"github.com/packhorse-git/packhorse/internal/node/places"
 )
 
 // quarantinePrefix begins the names of the directories of new objects, among the objects of their repository. Git
@@ -40,7 +41,7 @@ func (i *ingestion) takeObjects(ctx context.Context) error {
 		return nil
 	}
 	if err := i.install(); err != nil {
-		return writeError(err)
+		return places.WriteError(err)
 	}
 	return i.handle.Refresh()
 }
@@ -50,7 +51,7 @@ func (i *ingestion) takeObjects(ctx context.Context) error {
 func (i *ingestion) fetch(ctx context.Context, wants []git.ObjectID) error {
 	dir, err := os.MkdirTemp(filepath.Join(i.handle.Common, "objects"), quarantinePrefix)
 	if err != nil {
-		return writeError(err)
+		return places.WriteError(err)
 	}
 	i.quarantine = dir
 	pack, err := i.Fetch(ctx, wants, i.haves(ctx))
@@ -94,7 +95,7 @@ func (i *ingestion) checkConnectivity(ctx context.Context) error {
 
 // objectError returns the error of a check of objects.
 func (i *ingestion) objectError(msg string, err error) error {
-	err = gitError(i.handle.Common, err)
+	err = places.GitError(i.handle.Common, err)
 	if fault.Is(err, fault.Internal) {
 		return fault.Wrap(fault.Corrupt, msg, err)
 	}
@@ -103,14 +104,14 @@ func (i *ingestion) objectError(msg string, err error) error {
 
 // git runs a Git command that sees the objects in the quarantine.
 func (i *ingestion) git(ctx context.Context, args []string, stdin io.Reader) error {
-	c := process.Command{Class: ClassIngest, Subcommand: args[0], Stdin: stdin, Stderr: i.Progress, Grace: maintainGrace,
-		Config: i.handle.HooksOff(), Repository: i.handle.Common,
+	c := process.Command{Class: ClassIngest, Subcommand: args[0], Stdin: stdin, Stderr: i.Progress,
+		Grace: places.MaintainGrace, Config: i.handle.HooksOff(), Repository: i.handle.Common,
 		Args: append([]string{"-c", "safe.directory=*", "-c", "core.fsync=all", "--git-dir=" + i.handle.Common}, args...)}
 	if i.quarantine != "" {
 		c.Env = []string{"GIT_OBJECT_DIRECTORY=" + i.quarantine, "GIT_QUARANTINE_PATH=" + i.quarantine,
 			"GIT_ALTERNATE_OBJECT_DIRECTORIES=" + quotePath(filepath.Join(i.handle.Common, "objects"))}
 	}
-	return runGit(ctx, i.node.runner, c)
+	return i.node.runner.Run(ctx, c)
 }
 
 // quotePath quotes a path for GIT_ALTERNATE_OBJECT_DIRECTORIES (git(1)).
@@ -157,7 +158,7 @@ func (n *Node) RemoveIngestLeftovers(path git.RepoPath) error {
 		return err
 	}
 	defer n.release(h)
-	release, err := n.claims.claim(h.Common) // maintenance has temporary files, too
+	release, err := n.claims.Claim(h.Common) // maintenance has temporary files, too
 	if err != nil {
 		return err
 	}

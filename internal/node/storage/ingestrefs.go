@@ -11,6 +11,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/disk"
+	"github.com/packhorse-git/packhorse/internal/node/places"
 )
 
 // packedRef is one record of a packed-refs file.
@@ -39,7 +40,7 @@ func (i *ingestion) peel() error {
 		if err != nil {
 			return err
 		}
-		if typ != git.Commit && strings.HasPrefix(string(ref.Name), branchPrefix) {
+		if typ != git.Commit && strings.HasPrefix(string(ref.Name), places.BranchPrefix) {
 			i.result.Skipped = append(i.result.Skipped, ref.Name)
 			continue
 		}
@@ -53,13 +54,13 @@ func (i *ingestion) peel() error {
 // that differ in case, or of which one is a directory of another, do not disturb each other.
 func (i *ingestion) moveRefs(ctx context.Context) (err error) {
 	path := filepath.Join(i.handle.Common, "packed-refs")
-	lock, err := lockFile(ctx, path)
+	lock, err := places.LockFile(ctx, path)
 	if err != nil {
 		return err
 	}
 	defer func() {
 		if err != nil {
-			err = writeError(errors.Join(err, os.Remove(lock.Name())))
+			err = places.WriteError(errors.Join(err, os.Remove(lock.Name())))
 		}
 	}()
 	if err := errors.Join(writePackedRefs(lock, i.refs), lock.Sync(), lock.Close()); err != nil {
@@ -98,7 +99,7 @@ func (i *ingestion) packLooseRefs(ctx context.Context) error {
 		return err
 	})
 	if err != errFound {
-		return writeError(err)
+		return places.WriteError(err)
 	}
 	return i.git(ctx, []string{"pack-refs", "--all", "--prune"}, nil)
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/lfs"
 	"github.com/packhorse-git/packhorse/internal/lfs/objects"
 	"github.com/packhorse-git/packhorse/internal/node"
+	"github.com/packhorse-git/packhorse/internal/node/places"
 	"github.com/packhorse-git/packhorse/internal/transport/bulk"
 )
 
@@ -210,7 +211,7 @@ func (n *Node) LFSUpload(ctx context.Context, path git.RepoPath, _ node.Session,
 	if err != nil {
 		o.Reason = objects.Reason(err)
 	}
-	return size, o, writeError(err)
+	return size, o, places.WriteError(err)
 }
 
 // LFSPart returns the number of bytes of an object that are here: all, or those of an interrupted upload.

@@ -18,6 +18,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/lfs"
 	"github.com/packhorse-git/packhorse/internal/lfs/objects"
 	"github.com/packhorse-git/packhorse/internal/node"
+	"github.com/packhorse-git/packhorse/internal/node/places"
 	"github.com/packhorse-git/packhorse/internal/node/storage"
 )
 
@@ -220,7 +221,7 @@ func TestLFSDuringDeletion(t *testing.T) {
 	o := objectOf(content[1:])
 	first, rest := bytes.NewReader(content[1:500_000]), bytes.NewReader(content[500_000:])
 	deletes := readerFunc(func([]byte) (int, error) {
-		return 0, cmp.Or(l.Delete(t.Context(), app, storage.DeleteOptions{}), io.EOF)
+		return 0, cmp.Or(l.Delete(t.Context(), app, places.DeleteOptions{}), io.EOF)
 	})
 	body := io.MultiReader(first, deletes, rest)
 	size, outcome, err := l.LFSUpload(t.Context(), app, node.Session{}, lfs.Upload{Object: o}, body)
@@ -237,7 +238,7 @@ func TestLFSDuringDeletion(t *testing.T) {
 	}
 
 	l.upload(app, content)
-	response := &deletingAnswer{delete: func() error { return l.Delete(t.Context(), app, storage.DeleteOptions{}) }}
+	response := &deletingAnswer{delete: func() error { return l.Delete(t.Context(), app, places.DeleteOptions{}) }}
 	_, err = l.LFSDownload(t.Context(), app, node.Session{}, lfs.Download{Object: there, Length: -1}, response)
 	if err != nil || response.err != nil || !bytes.Equal(response.Bytes(), content) {
 		t.Errorf("download from a repository that is deleted: %v, %v, %d bytes", err, response.err, response.Len())

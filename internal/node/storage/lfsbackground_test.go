@@ -15,6 +15,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/gittest"
 	"github.com/packhorse-git/packhorse/internal/lfs"
 	"github.com/packhorse-git/packhorse/internal/lfs/objects"
+	"github.com/packhorse-git/packhorse/internal/node/places"
 )
 
 // TestLFSBackground runs a node for a week: it collects garbage each day, and verifies the objects twice. A
@@ -98,8 +99,8 @@ func TestLFSBackgroundFails(t *testing.T) {
 	})
 }
 
-// copies are Places without any repository.
-type copies struct{ Places }
+// copies are places.Places without any repository.
+type copies struct{ places.Places }
 
 func (copies) KeepsCopies() bool            { return true }
 func (copies) CheckInterval() time.Duration { return time.Minute }

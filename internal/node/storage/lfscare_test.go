@@ -17,6 +17,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/lfs"
 	"github.com/packhorse-git/packhorse/internal/lfs/objects"
 	"github.com/packhorse-git/packhorse/internal/node"
+	"github.com/packhorse-git/packhorse/internal/node/places"
 	"github.com/packhorse-git/packhorse/internal/node/storage"
 )
 
@@ -301,7 +302,7 @@ func TestLFSVerifyElsewhere(t *testing.T) {
 	t.Parallel()
 	r := newLFSRoot(t)
 	mirror, other := gittest.InitAt(t, r.dir+"/mirror.git"), gittest.InitAt(t, r.dir+"/other.git")
-	r.do(os.WriteFile(filepath.Join(mirror.Dir, storage.MirrorFile), []byte("{}"), 0o600))
+	r.do(os.WriteFile(filepath.Join(mirror.Dir, places.MirrorFile), []byte("{}"), 0o600))
 	config := other.Blob("[lfs]\n\turl = https://lfs.example.com/other\n")
 	commit := other.CommitTree("other server", fmt.Sprintf("100644 blob %v\t.lfsconfig\n", config))
 	other.Git("update-ref", "refs/heads/main", commit.String())

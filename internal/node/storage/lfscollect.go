@@ -13,6 +13,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/lfs"
 	"github.com/packhorse-git/packhorse/internal/lfs/objects"
 	"github.com/packhorse-git/packhorse/internal/lfs/pointers"
+	"github.com/packhorse-git/packhorse/internal/node/places"
 )
 
 // Progress is called during long work with the number of finished steps, the number of all or zero if it is not known,
@@ -64,10 +65,10 @@ type LFSGarbage struct {
 // store, see objects.Remote.
 func (n *Node) LFSCollect(ctx context.Context, o LFSCollectOptions) (LFSGarbage, error) {
 	result := LFSGarbage{Failed: []LFSProblem{}, Skipped: []LFSProblem{}}
-	if err := n.collecting.lock(ctx); err != nil {
+	if err := n.collecting.Acquire(ctx, 1); err != nil {
 		return result, err
 	}
-	defer n.collecting.unlock()
+	defer n.collecting.Release(1)
 	collect := n.collectAll
 	if o.Path != nil {
 		collect = n.collectOne
@@ -264,15 +265,15 @@ func (n *Node) listedPath(ctx context.Context, path git.RepoPath) (git.RepoPath,
 
 // eachLFS calls do for each repository that may have LFS objects or locks.
 func (n *Node) eachLFS(ctx context.Context, do func(git.RepoPath) error) error {
-	return n.eachRepository(ctx, ListQuery{lfs: true}, do)
+	return n.eachRepository(ctx, places.ListQuery{LFS: true}, do)
 }
 
 // eachRepository calls do for each repository of a query.
-func (n *Node) eachRepository(ctx context.Context, q ListQuery, do func(git.RepoPath) error) error {
+func (n *Node) eachRepository(ctx context.Context, q places.ListQuery, do func(git.RepoPath) error) error {
 	if n.lfs == nil {
 		return errNoLFS()
 	}
-	for q.Limit = MaxPage; ; {
+	for q.Limit = places.MaxPage; ; {
 		page, err := n.places.List(ctx, q)
 		if err != nil {
 			return err

@@ -14,6 +14,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/disk"
 	"github.com/packhorse-git/packhorse/internal/lfs"
 	"github.com/packhorse-git/packhorse/internal/lfs/objects"
+	"github.com/packhorse-git/packhorse/internal/node/places"
 )
 
 // LFSImported is the result of LFSImport.
@@ -118,7 +119,7 @@ func (n *Node) importObject(ctx context.Context, r objects.Repository, o lfs.Obj
 		}
 		p, err := n.lfs.Create()
 		if err != nil {
-			return writeError(err)
+			return places.WriteError(err)
 		}
 		defer p.Close()
 		for begin := ctx.Err(); begin == nil; begin = ctx.Err() {

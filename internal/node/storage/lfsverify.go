@@ -16,6 +16,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/lfs"
 	"github.com/packhorse-git/packhorse/internal/lfs/objects"
 	"github.com/packhorse-git/packhorse/internal/lfs/pointers"
+	"github.com/packhorse-git/packhorse/internal/node/places"
 	"github.com/packhorse-git/packhorse/internal/node/receivepack"
 )
 
@@ -50,7 +51,7 @@ func (n *Node) LFSVerify(ctx context.Context, path *git.RepoPath, progress Progr
 	}
 	err := v.all(ctx)
 	if err == nil {
-		err = n.eachRepository(ctx, ListQuery{}, func(path git.RepoPath) error {
+		err = n.eachRepository(ctx, places.ListQuery{}, func(path git.RepoPath) error {
 			v.progress.show(v.result.Verified.Objects, 0, path.String())
 			return v.tolerate(ctx, path, v.missing(ctx, path))
 		})

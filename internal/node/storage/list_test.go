@@ -15,6 +15,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/gittest"
+	"github.com/packhorse-git/packhorse/internal/node/places"
 	"github.com/packhorse-git/packhorse/internal/node/storage"
 )
 
@@ -42,7 +43,7 @@ func TestListPages(t *testing.T) {
 		}
 		prefix := rapid.SampledFrom([]string{"", "", "a", "a/", "a.", "b/a", "a/b", "../", "a/../b", "/", ".pack"}).Draw(rt,
 			"prefix")
-		all, err := r.List(t.Context(), storage.ListQuery{Prefix: prefix})
+		all, err := r.List(t.Context(), places.ListQuery{Prefix: prefix})
 		if err != nil {
 			rt.Fatal(err)
 		}
@@ -53,7 +54,7 @@ func TestListPages(t *testing.T) {
 		after := ""
 		for {
 			limit := rapid.IntRange(1, 3).Draw(rt, "limit")
-			page, err := r.List(t.Context(), storage.ListQuery{Prefix: prefix, After: after, Limit: limit})
+			page, err := r.List(t.Context(), places.ListQuery{Prefix: prefix, After: after, Limit: limit})
 			if err != nil || len(page.Paths) > limit {
 				rt.Fatalf("%q after %q: %v", page.Paths, after, err)
 			}
@@ -109,12 +110,12 @@ func TestListFollowsLinksToRepositoriesOnly(t *testing.T) {
 		os.Symlink(outside.Dir, filepath.Join(r.dir, "out.git")), os.Symlink("..", filepath.Join(r.dir, "real/up")),
 		os.Symlink("loop", filepath.Join(r.dir, "loop")),
 	))
-	page, err := r.List(t.Context(), storage.ListQuery{})
+	page, err := r.List(t.Context(), places.ListQuery{})
 	if want := []string{"alias.git", "real/one.git"}; err != nil || !slices.Equal(page.Paths, want) {
 		t.Errorf("%q, %v; want %q", page.Paths, err, want)
 	}
 	for _, after := range []string{"..", "/", "a/../b", "a\x00", "a/"} {
-		if _, err := r.List(t.Context(), storage.ListQuery{After: after}); !fault.Is(err, fault.Invalid) {
+		if _, err := r.List(t.Context(), places.ListQuery{After: after}); !fault.Is(err, fault.Invalid) {
 			t.Errorf("after %q: %v", after, err)
 		}
 	}

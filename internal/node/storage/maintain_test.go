@@ -22,6 +22,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/gittest"
 	"github.com/packhorse-git/packhorse/internal/git/pktline"
 	"github.com/packhorse-git/packhorse/internal/node/packsource"
+	"github.com/packhorse-git/packhorse/internal/node/places"
 	"github.com/packhorse-git/packhorse/internal/node/storage"
 	"github.com/packhorse-git/packhorse/internal/node/uploadpack"
 )
@@ -217,7 +218,7 @@ func TestMaintainOneAtATime(t *testing.T) {
 	if _, err := r.Maintain(ctx, r.path("app")); fault.KindOf(err) != fault.Cancelled {
 		t.Errorf("after its caller has gone: %v", err)
 	}
-	r.do(r.Delete(t.Context(), r.path("app"), storage.DeleteOptions{}))
+	r.do(r.Delete(t.Context(), r.path("app"), places.DeleteOptions{}))
 }
 
 // TestClonesBesideMaintenance fetches while the repository grows and is maintained all the time. Every fetch gets a

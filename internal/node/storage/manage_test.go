@@ -19,6 +19,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/gittest"
 	"github.com/packhorse-git/packhorse/internal/git/process"
 	"github.com/packhorse-git/packhorse/internal/node/packsource"
+	"github.com/packhorse-git/packhorse/internal/node/places"
 	"github.com/packhorse-git/packhorse/internal/node/storage"
 )
 
@@ -27,8 +28,8 @@ func newRunner(t *testing.T) *process.Runner {
 	t.Helper()
 	limits := process.Limits{Slots: 2, Queue: 100}
 	runner, err := process.New(process.Options{TempDir: t.TempDir(), Classes: map[process.Class]process.Limits{
-		storage.ClassManage: limits, storage.ClassMaintain: {Slots: 1, Queue: 100, Nice: 1}, packsource.ClassPack: limits,
-		storage.ClassUpstream: limits,
+		places.ClassManage: limits, places.ClassMaintain: {Slots: 1, Queue: 100, Nice: 1}, packsource.ClassPack: limits,
+		places.ClassUpstream: limits,
 	}})
 	if err != nil {
 		t.Fatal(err)
@@ -141,7 +142,7 @@ func TestCreateAtTheSameTime(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	page, err := r.List(t.Context(), storage.ListQuery{})
+	page, err := r.List(t.Context(), places.ListQuery{})
 	if made.Load() != 1 || err != nil || len(page.Paths) != 1 {
 		t.Errorf("%d were made: %q, %v", made.Load(), page.Paths, err)
 	}
@@ -158,7 +159,7 @@ func TestOwnDirectoryIsHidden(t *testing.T) {
 	}
 	r.do(os.Symlink(".packhorse/new/1/repo.git", filepath.Join(r.dir, "link.git")))
 	r.refuses("link", fault.NotFound, "")
-	if page, err := r.List(t.Context(), storage.ListQuery{}); err != nil || len(page.Paths) > 0 {
+	if page, err := r.List(t.Context(), places.ListQuery{}); err != nil || len(page.Paths) > 0 {
 		t.Errorf("%q, %v", page.Paths, err)
 	}
 }
@@ -232,14 +233,14 @@ func TestDelete(t *testing.T) {
 	r.serves("app", id)
 	d, err := r.Describe(t.Context(), r.path("app"))
 	r.do(err)
-	if err := r.Delete(t.Context(), r.path("app"), storage.DeleteOptions{Incarnation: "other"}); !fault.Is(err,
+	if err := r.Delete(t.Context(), r.path("app"), places.DeleteOptions{Incarnation: "other"}); !fault.Is(err,
 		fault.NotFound) {
 		t.Errorf("of another incarnation: %v", err)
 	}
 	r.serves("app", id)
-	r.do(r.Delete(t.Context(), r.path("app"), storage.DeleteOptions{Incarnation: d.Version.Incarnation}))
+	r.do(r.Delete(t.Context(), r.path("app"), places.DeleteOptions{Incarnation: d.Version.Incarnation}))
 	r.refuses("app", fault.NotFound, "")
-	if err := r.Delete(t.Context(), r.path("app"), storage.DeleteOptions{}); !fault.Is(err, fault.NotFound) {
+	if err := r.Delete(t.Context(), r.path("app"), places.DeleteOptions{}); !fault.Is(err, fault.NotFound) {
 		t.Errorf("again: %v", err)
 	}
 	r.do(r.create("app"))
@@ -257,7 +258,7 @@ func TestDelete(t *testing.T) {
 	shared.Git("worktree", "add", "-q", filepath.Join(r.dir, "linked"), "main")
 	r.do(os.Symlink("app.git", filepath.Join(r.dir, "alias.git")))
 	for _, name := range []string{"work", "precious", "shared", "linked", "alias"} {
-		if err := r.Delete(t.Context(), r.path(name), storage.DeleteOptions{}); !fault.Is(err, fault.Denied) {
+		if err := r.Delete(t.Context(), r.path(name), places.DeleteOptions{}); !fault.Is(err, fault.Denied) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -322,7 +323,7 @@ func TestDeleteBesideReaders(t *testing.T) {
 		r.do(os.MkdirAll(filepath.Dir(staged), 0o700))
 		r.do(os.CopyFS(staged, os.DirFS(texts[i%2])))
 		r.do(os.Rename(staged, filepath.Join(r.dir, "app.git")))
-		r.do(r.Delete(context.Background(), r.path("app"), storage.DeleteOptions{}))
+		r.do(r.Delete(context.Background(), r.path("app"), places.DeleteOptions{}))
 	}
 	stop.Store(true)
 	wg.Wait()
@@ -360,4 +361,39 @@ func TestCreateAgain(t *testing.T) {
 	if _, err := r.Create(t.Context(), r.path("none"), o); !fault.Is(err, fault.Exists) {
 		t.Errorf("Create of a repository without an ID = %v, want exists", err)
 	}
+}
+
+// If it is not certain that the creation or removal of a repository is on disk, the call returns an error that names
+// this. Watches still receive the event.
+func TestChangesThatAreNotOnDisk(t *testing.T) {
+	t.Parallel()
+	r := newRoot(t, storage.Options{Runner: newRunner(t), CheckInterval: time.Hour})
+	w := r.watch(storage.WatchFrom{Path: r.path("app.git")})
+	if e := w.next(); !e.Gone {
+		t.Errorf("at first: %+v", e)
+	}
+	bad := errors.New("no disk")
+	r.FailSync(bad)
+	// The team's directory would have to be on disk first: there is nothing.
+	if err := r.create("team/app"); !errors.Is(err, bad) {
+		t.Errorf("create below a new directory: %v", err)
+	}
+	r.refuses("team/app", fault.NotFound, "")
+
+	if err := r.create("app"); !errors.Is(err, bad) ||
+		fault.Message(err) != "the repository was created, but can be lost in a power failure" {
+		t.Errorf("create: %v", err)
+	}
+	if e := w.next(); e.Gone || !e.Reset {
+		t.Errorf("made: %+v", e)
+	}
+	if err := r.Delete(t.Context(), r.path("app"), places.DeleteOptions{}); !errors.Is(err, bad) ||
+		fault.Message(err) != "the repository was deleted, but can reappear after a power failure" {
+		t.Errorf("delete: %v", err)
+	}
+	if e := w.next(); !e.Gone {
+		t.Errorf("deleted: %+v", e)
+	}
+	r.emptied()
+	w.end()
 }

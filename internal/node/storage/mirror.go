@@ -1,69 +1,19 @@
 package storage
 
 import (
-	"bytes"
 	"context"
-	"errors"
-	"io/fs"
-	"os"
 	"path/filepath"
-	"strconv"
-	"strings"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
-	"github.com/packhorse-git/packhorse/internal/git/disk"
-	"github.com/packhorse-git/packhorse/internal/git/process"
-	"github.com/packhorse-git/packhorse/internal/git/repo"
+	"github.com/packhorse-git/packhorse/internal/node/places"
 )
-
-// Two marks make a repository a mirror of another server: MirrorFile in its directory (package mirror), and MirrorKey
-// in its config. So the loss of one does not make an ordinary repository of it, which has other readers.
-const (
-	MirrorFile = "packhorse-mirror.json"
-	MirrorKey  = "packhorse.mirror"
-)
-
-// MirrorMarks are the marks of a mirror that a repository has. One without the other means that the other was lost.
-type MirrorMarks struct {
-	Dir       string // the Git directory; of a linked worktree that of its repository
-	File, Key bool
-}
-
-// Any reports whether the repository is or was a mirror.
-func (m MirrorMarks) Any() bool { return m.File || m.Key }
-
-// newMirrorMarks returns the marks of the repository in a directory by its config. A file of any kind counts, and so
-// does one that cannot be examined.
-func newMirrorMarks(dir string, config repo.Config) MirrorMarks {
-	_, hasKey := config.Get(MirrorKey)
-	_, err := os.Lstat(filepath.Join(dir, MirrorFile))
-	return MirrorMarks{Dir: dir, File: !errors.Is(err, fs.ErrNotExist), Key: hasKey}
-}
-
-// FindMirrorMarks returns the marks of the repository at a path: a Git directory, or a ".git" file. It does not open
-// the repository. The errors are those of reading its config; the marks that are found nevertheless count.
-func FindMirrorMarks(path string, o repo.Options) (MirrorMarks, error) {
-	text, err := os.ReadFile(filepath.Join(path, "config"))
-	if err == nil && !bytes.Contains(bytes.ToLower(text), []byte("packhorse")) { // the usual case, and a fast one
-		if _, err := os.Lstat(filepath.Join(path, MirrorFile)); errors.Is(err, fs.ErrNotExist) {
-			return MirrorMarks{Dir: path}, nil
-		}
-	}
-	dir, config, err := repo.ReadConfig(path, o)
-	if err != nil {
-		_, missing := os.Lstat(filepath.Join(path, MirrorFile))
-		section, _, _ := strings.Cut(MirrorKey, ".")
-		return MirrorMarks{path, missing == nil, bytes.Contains(bytes.ToLower(text), []byte("["+section))}, err
-	}
-	return newMirrorMarks(dir, config), nil
-}
 
 // MirrorMarks returns the marks of the repository at a path. The errors are those of opening it.
-func (n *Node) MirrorMarks(path git.RepoPath) (MirrorMarks, error) {
+func (n *Node) MirrorMarks(path git.RepoPath) (places.MirrorMarks, error) {
 	h, err := n.acquireAny(context.Background(), path)
 	if err != nil {
-		return MirrorMarks{}, err
+		return places.MirrorMarks{}, err
 	}
 	defer n.release(h)
 	return h.place.MirrorMarks(), nil
@@ -71,20 +21,16 @@ func (n *Node) MirrorMarks(path git.RepoPath) (MirrorMarks, error) {
 
 // HasMirrorMark reports whether the repository at a path on disk below the root, as in a list, has a mark.
 func (n *Node) HasMirrorMark(below string) bool {
-	marks, err := FindMirrorMarks(filepath.Join(n.root, filepath.FromSlash(below)), n.options)
+	marks, err := places.FindMirrorMarks(filepath.Join(n.root, filepath.FromSlash(below)), n.options)
 	return err == nil && marks.Any()
 }
 
-// MirrorCheck returns why a repository with a mark of a mirror is refused, or nil. NotFound hides from callers that it
-// exists.
-type MirrorCheck func(path git.RepoPath, marks MirrorMarks) error
-
 // ServeMirrors lets the node serve mirrors that a check accepts. It is called for each use of a repository with a mark.
 // A node without a check refuses all mirrors, because it knows no origin that decides about their readers.
-func (n *Node) ServeMirrors(check MirrorCheck) { n.mirrors.Store(&check) }
+func (n *Node) ServeMirrors(check places.MirrorCheck) { n.mirrors.Store(&check) }
 
 // checkMirror returns an error if a repository with these marks must not be read. The first time it is logged.
-func (n *Node) checkMirror(path git.RepoPath, marks MirrorMarks) error {
+func (n *Node) checkMirror(path git.RepoPath, marks places.MirrorMarks) error {
 	if !marks.Any() {
 		return nil
 	}
@@ -105,19 +51,7 @@ func (n *Node) checkMirror(path git.RepoPath, marks MirrorMarks) error {
 	return err
 }
 
-// SetMirrorKey sets or removes MirrorKey of a repository.
+// SetMirrorKey sets or removes places.MirrorKey of the repository in a directory.
 func (n *Node) SetMirrorKey(ctx context.Context, dir string, isMirror bool) error {
-	if n.runner == nil {
-		return fault.New(fault.Unavailable, "this node does not change repositories")
-	}
-	file := filepath.Join(dir, "config")
-	args := []string{"config", "--file", file, "--replace-all", MirrorKey, strconv.FormatBool(isMirror)}
-	if !isMirror {
-		args = []string{"config", "--file", file, "--unset-all", MirrorKey}
-	}
-	err := runGit(ctx, n.runner, process.Command{Class: ClassManage, Subcommand: "config", Repository: dir, Args: args})
-	if err != nil {
-		return gitError(dir, err)
-	}
-	return writeError(errors.Join(disk.SyncDir(file), disk.SyncDir(dir))) // SyncDir works for files too
+	return places.SetMirrorKey(ctx, n.runner, dir, isMirror)
 }

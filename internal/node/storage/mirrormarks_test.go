@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/packhorse-git/packhorse/internal/git/repo"
-	"github.com/packhorse-git/packhorse/internal/node/storage"
+	"github.com/packhorse-git/packhorse/internal/node/places"
 )
 
 // The marks of a mirror count even if its config cannot be used.
@@ -20,14 +20,14 @@ func TestMirrorMarksOfDamagedConfig(t *testing.T) {
 			dir := t.TempDir()
 			files := map[string]string{"config": config, "HEAD": "ref: refs/heads/main\n"}
 			if hasFile {
-				files[storage.MirrorFile] = "{}"
+				files[places.MirrorFile] = "{}"
 			}
 			for name, content := range files {
 				if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
 					t.Fatal(err)
 				}
 			}
-			marks, err := storage.FindMirrorMarks(dir, repo.Options{})
+			marks, err := places.FindMirrorMarks(dir, repo.Options{})
 			if err == nil || marks.Key != want || marks.File != hasFile {
 				t.Errorf("FindMirrorMarks() with %q = %+v, %v, want key %v, file %v, and an error", config, marks, err, want,
 					hasFile)

@@ -25,6 +25,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/lfs/objects"
 	"github.com/packhorse-git/packhorse/internal/node"
 	"github.com/packhorse-git/packhorse/internal/node/lookup"
+	"github.com/packhorse-git/packhorse/internal/node/places"
 	"github.com/packhorse-git/packhorse/internal/node/receivepack"
 	"github.com/packhorse-git/packhorse/internal/node/storage"
 )
@@ -96,7 +97,7 @@ func (r *testRepo) move(id git.ObjectID) {
 
 func (r *testRepo) main() git.ObjectID { return r.layers.Changes[0].ID }
 
-func (p *testPlaces) Acquire(_ context.Context, path git.RepoPath) (storage.Place, error) {
+func (p *testPlaces) Acquire(_ context.Context, path git.RepoPath) (places.Place, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	r := p.named[strings.TrimSuffix(path.String(), ".git")] // as a store does
@@ -107,7 +108,7 @@ func (p *testPlaces) Acquire(_ context.Context, path git.RepoPath) (storage.Plac
 	return &testPlace{testRepo: r, name: path.String(), known: r.layers}, nil
 }
 
-func (p *testPlaces) List(_ context.Context, q storage.ListQuery) (page storage.Page, err error) {
+func (p *testPlaces) List(_ context.Context, q places.ListQuery) (page places.Page, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, name := range slices.Sorted(maps.Keys(p.named)) {
@@ -146,7 +147,7 @@ func (p *testPlaces) Import(ctx context.Context, path git.RepoPath, fill func(co
 	return nil
 }
 
-func (p *testPlaces) Delete(_ context.Context, path git.RepoPath, o storage.DeleteOptions) error {
+func (p *testPlaces) Delete(_ context.Context, path git.RepoPath, o places.DeleteOptions) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	r := p.named[path.String()]
@@ -182,9 +183,9 @@ func (r *testPlace) Path() git.RepoPath {
 	path, _ := git.ParseRepoPath(r.name)
 	return path
 }
-func (r *testPlace) Key() string                      { return r.id + r.name }
-func (r *testPlace) IsFresh(*repo.Repo) bool          { return r.Known() != nil }
-func (r *testPlace) MirrorMarks() storage.MirrorMarks { return storage.MirrorMarks{} }
+func (r *testPlace) Key() string                     { return r.id + r.name }
+func (r *testPlace) IsFresh(*repo.Repo) bool         { return r.Known() != nil }
+func (r *testPlace) MirrorMarks() places.MirrorMarks { return places.MirrorMarks{} }
 
 func (r *testPlace) Open(ctx context.Context, o repo.Options) (*repo.Repo, error) {
 	o.Place = r
@@ -260,7 +261,7 @@ func (r *testPlace) Counts(context.Context) (pack.Counts, error) {
 	return pack.Counts{Packed: 7, Packs: 2, PackBytes: 1000}, nil
 }
 
-func (r *testPlace) Maintain(ctx context.Context, git storage.RunGit, _ bool) error {
+func (r *testPlace) Maintain(ctx context.Context, git places.RunGit, _ bool) error {
 	dir := filepath.Join(r.p.root, ".packhorse/copy.git")
 	if err := os.CopyFS(dir, os.DirFS(r.Repo.Dir)); err != nil {
 		return err
@@ -336,7 +337,7 @@ func TestPlacesFindReplacements(t *testing.T) {
 	if err != nil {
 		t.Errorf("Tree(main) = %v, %v, want the tree of %v", tree, err, third.main())
 	}
-	if err := p.Delete(t.Context(), r.path("app"), storage.DeleteOptions{}); err != nil {
+	if err := p.Delete(t.Context(), r.path("app"), places.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	r.refuses("app", fault.NotFound, "no repository")
@@ -381,7 +382,7 @@ func TestPlacesAreFoundAgain(t *testing.T) {
 	if err := r.push("app", &answer{}); !fault.Is(err, fault.Unavailable) || !strings.Contains(err.Error(), "no pushes") {
 		t.Errorf("push = %v, want the answer of the new repository", err)
 	}
-	if err := p.Delete(t.Context(), r.path("app"), storage.DeleteOptions{}); err != nil {
+	if err := p.Delete(t.Context(), r.path("app"), places.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	if err := r.push("app", &answer{}); !fault.Is(err, fault.NotFound) {
@@ -469,7 +470,7 @@ func TestPlacesAreManaged(t *testing.T) {
 	from := gittest.Init(t)
 	id := from.Commit("imported")
 	from.Git("update-ref", "refs/heads/main", id.String())
-	if _, err := r.Import(ctx, r.path("copy"), storage.ImportOptions{Source: from.Dir}); err != nil {
+	if _, err := r.Import(ctx, r.path("copy"), places.ImportOptions{Source: from.Dir}); err != nil {
 		t.Fatal(err)
 	}
 	r.serves("copy", id)
@@ -481,7 +482,7 @@ func TestPlacesAreManaged(t *testing.T) {
 	}
 	r.serves("team/copy", id)
 	r.refuses("copy", fault.NotFound, "no repository")
-	page, err := r.List(ctx, storage.ListQuery{Prefix: "team/", Limit: 1})
+	page, err := r.List(ctx, places.ListQuery{Prefix: "team/", Limit: 1})
 	if err != nil || !slices.Equal(page.Paths, []string{"team/app"}) || page.Next != "team/app" {
 		t.Errorf("List() = %+v, %v, want team/app and another page", page, err)
 	}
@@ -491,11 +492,11 @@ func TestPlacesAreManaged(t *testing.T) {
 	if packs, _ := filepath.Glob(filepath.Join(p.root, ".packhorse/copy.git/objects/pack/*.pack")); len(packs) != 1 {
 		t.Errorf("maintenance left the packs %q in the copy, want one", packs)
 	}
-	if err := r.Delete(ctx, r.path("team/copy"), storage.DeleteOptions{Incarnation: "other"}); !fault.Is(err,
+	if err := r.Delete(ctx, r.path("team/copy"), places.DeleteOptions{Incarnation: "other"}); !fault.Is(err,
 		fault.NotFound) {
 		t.Errorf("Delete() of another incarnation = %v, want the kind %v", err, fault.NotFound)
 	}
-	if err := r.Delete(ctx, r.path("team/copy"), storage.DeleteOptions{}); err != nil {
+	if err := r.Delete(ctx, r.path("team/copy"), places.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	r.refuses("team/copy", fault.NotFound, "no repository")

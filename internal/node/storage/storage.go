@@ -1,4 +1,4 @@
-// Package storage is the storage node: it owns the repositories below a root directory and serves sessions on them.
+// Package storage is the storage node: it keeps repositories open and serves sessions on them.
 //
 // Repositories are found by their path on each request, and are not registered anywhere. A new repository is served at
 // once, a removed one is not served any more, and one that was replaced is a new one. Repositories in use stay open.
@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/semaphore"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
@@ -30,6 +31,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/lfs/objects"
 	"github.com/packhorse-git/packhorse/internal/node/lookup"
 	"github.com/packhorse-git/packhorse/internal/node/packcache"
+	"github.com/packhorse-git/packhorse/internal/node/places"
 	"github.com/packhorse-git/packhorse/internal/node/receivepack"
 	"github.com/packhorse-git/packhorse/internal/node/uploadpack"
 	"github.com/packhorse-git/packhorse/internal/schedule/balance"
@@ -40,7 +42,7 @@ type Options struct {
 	Root   string   // directory below which the repositories are
 	Hidden []string // directories below the root without repositories, such as the state directory
 	// Places has the repositories if the directories below the root are copies. Nil: they are the repositories.
-	Places Places
+	Places places.Places
 	// MaxOpen is the maximum number of repositories that are kept open without a watch. Zero means 1,000.
 	MaxOpen int
 
@@ -85,10 +87,10 @@ type Node struct {
 	log     *slog.Logger
 	metrics *metrics
 	options repo.Options
-	places  Places
+	places  places.Places
 	// stopPlaces ends the background work of the directories.
 	stopPlaces func()
-	mirrors    atomic.Pointer[MirrorCheck]
+	mirrors    atomic.Pointer[places.MirrorCheck]
 	// refusedMirrors has the directories of mirrors whose refusal was logged.
 	refusedMirrors sync.Map
 
@@ -99,7 +101,7 @@ type Node struct {
 	lfsGrace time.Duration               // LFSCare.Grace
 	lfsCarer *lfsCarer                   // may be nil
 	// collecting is held to collect LFS garbage.
-	collecting contextMutex
+	collecting *semaphore.Weighted
 	packs      *packcache.Cache // may be nil
 	verifier   *pack.Verifier   // may be nil
 	lookups    *lookup.Reader
@@ -110,27 +112,10 @@ type Node struct {
 	hub      *hub
 	walks    *balance.Slots                     // walks through history for callers of Wait
 	listener atomic.Pointer[func(git.RepoPath)] // see OnChange
-	claims   claims
+	claims   places.Claims
 	upkeep   *upkeep // may be nil
 	warmer   *warmer // may be nil
 }
-
-// contextMutex is a mutex with a lock method that gives up when a context ends. It has room for one token, which the
-// holder puts there.
-type contextMutex chan struct{}
-
-func newContextMutex() contextMutex { return make(contextMutex, 1) }
-
-func (m contextMutex) lock(ctx context.Context) error {
-	select {
-	case m <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-func (m contextMutex) unlock() { <-m }
 
 // backgroundTask is a goroutine that ends with the node.
 type backgroundTask struct {
@@ -160,23 +145,23 @@ func New(server *uploadpack.Server, o Options) (*Node, error) {
 		options: options, places: o.Places, server: server, pushes: o.Pushes,
 		hooks: o.RepositoryHooks, packs: o.Packs, verifier: o.Verifier, lookups: lookup.New(o.Lookups),
 		runner: o.Runner, handles: newHandleTable(o.MaxOpen),
-		collecting: newContextMutex(),
+		collecting: semaphore.NewWeighted(1),
 	}
 	if n.pushes != nil {
 		n.hooks = n.pushes.RepositoryHooks()
-		if err := n.pushes.Recovery().Start(n.claims.claim); err != nil {
+		if err := n.pushes.Recovery().Start(n.claims.Claim); err != nil {
 			return nil, fault.Wrap(fault.Unavailable, "cannot read the push journal", err)
 		}
 	}
-	stopPlaces := func() {}
+	n.stopPlaces = func() {}
 	if n.places == nil {
-		d := n.newDirectories(o)
-		n.places, stopPlaces = d, d.stop
+		d := places.NewDirectories(places.Options{Repo: options, Epoch: o.Epoch, ReadOnly: o.ReadOnly, Runner: o.Runner,
+			Log: o.Log, Claims: &n.claims, Pushes: o.Pushes, Deleted: n.dropKey})
+		n.places, n.stopPlaces = d, d.Close
 	}
-	n.stopPlaces = stopPlaces
 	if o.LFS != nil {
 		lfs := *o.LFS
-		lfs.Dir, lfs.Log, lfs.ReadOnly = filepath.Join(root, repo.PrivateDir, lfsKind), n.log, o.ReadOnly
+		lfs.Dir, lfs.Log, lfs.ReadOnly = filepath.Join(root, repo.PrivateDir, "lfs"), n.log, o.ReadOnly
 		lfs.Evicts = n.places.KeepsCopies()
 		n.lfs = objects.New(lfs)
 		n.lfsGrace = cmp.Or(o.LFSCare.Grace, 14*24*time.Hour)

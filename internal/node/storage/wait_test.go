@@ -3,6 +3,7 @@ package storage_test
 import (
 	"context"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -67,7 +68,7 @@ func TestWait(t *testing.T) {
 	if _, err := r.Wait(t.Context(), r.path("none"), node.WaitCondition{ID: next}); !fault.Is(err, fault.NotFound) {
 		t.Error(err)
 	}
-	r.do(r.Discard(filepath.Join(r.dir, "app.git")))
+	r.do(os.Rename(filepath.Join(r.dir, "app.git"), filepath.Join(t.TempDir(), "gone")))
 	if err := <-newer; !fault.Is(err, fault.NotFound) {
 		t.Error("the repository is gone: ", err)
 	}

@@ -5,6 +5,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/semaphore"
+
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/node/uploadpack"
 )
@@ -21,7 +23,7 @@ type warmer struct {
 	ctx     context.Context
 	end     context.CancelFunc
 	running sync.WaitGroup
-	turn    contextMutex // held to make packs that are not quick to make
+	turn    *semaphore.Weighted // held to make packs that are not quick to make
 
 	mu   sync.Mutex
 	runs map[git.RepoPath]*warmupRun
@@ -34,7 +36,7 @@ type warmupRun struct {
 }
 
 func newWarmer(n *Node) *warmer {
-	w := &warmer{node: n, turn: newContextMutex(), runs: make(map[git.RepoPath]*warmupRun)}
+	w := &warmer{node: n, turn: semaphore.NewWeighted(1), runs: make(map[git.RepoPath]*warmupRun)}
 	w.ctx, w.end = context.WithCancel(context.Background())
 	return w
 }
@@ -85,9 +87,9 @@ func (w *warmer) round(path git.RepoPath, run *warmupRun) bool {
 	w.mu.Unlock()
 	made := w.warmUp(ctx, path, true, 0)
 	close(prepared)
-	if w.turn.lock(ctx) == nil {
+	if w.turn.Acquire(ctx, 1) == nil {
 		w.warmUp(ctx, path, false, made)
-		w.turn.unlock()
+		w.turn.Release(1)
 	}
 	return true
 }

@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sync/semaphore"
+
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/refs"
@@ -78,7 +80,7 @@ type hub struct {
 // watchedRepo is one repository with its state at the last check.
 type watchedRepo struct {
 	path git.RepoPath
-	turn contextMutex // held during a check; it guards the fields below
+	turn *semaphore.Weighted // held during a check; it guards the fields below
 
 	handle  *handle // pinned; nil: the repository does not exist or was not checked yet
 	snap    *refs.Snapshot
@@ -245,7 +247,7 @@ func (h *hub) subscribe(from []WatchFrom) (*subscription, error) {
 		w := h.repos[f.Path]
 		if w == nil {
 			h.created++
-			w = &watchedRepo{path: f.Path, turn: newContextMutex(), number: h.created}
+			w = &watchedRepo{path: f.Path, turn: semaphore.NewWeighted(1), number: h.created}
 			h.repos[f.Path] = w
 		}
 		w.users++
@@ -388,8 +390,8 @@ func (h *hub) work(next <-chan *watchedRepo, done func(), fn func(*watchedRepo))
 
 // endWatch releases a repository.
 func (h *hub) endWatch(w *watchedRepo) {
-	_ = w.turn.lock(context.Background())
-	defer w.turn.unlock()
+	_ = w.turn.Acquire(context.Background(), 1)
+	defer w.turn.Release(1)
 	w.ended = true
 	h.pin(w, nil)
 }

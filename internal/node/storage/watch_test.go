@@ -17,6 +17,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/gittest"
+	"github.com/packhorse-git/packhorse/internal/node/places"
 	"github.com/packhorse-git/packhorse/internal/node/storage"
 )
 
@@ -156,7 +157,7 @@ func TestWatchComesAndGoes(t *testing.T) {
 		e.Version.Incarnation != made.Version.Incarnation {
 		t.Errorf("moved back: %+v after %+v", e, made)
 	}
-	r.do(r.Delete(t.Context(), r.path("app"), storage.DeleteOptions{}))
+	r.do(r.Delete(t.Context(), r.path("app"), places.DeleteOptions{}))
 	if e := w.next(); !e.Gone {
 		t.Errorf("deleted: %+v", e)
 	}

@@ -13,7 +13,7 @@ import (
 
 // check checks a repository after all checks in progress. This node knows of the change that it is for.
 func (h *hub) check(ctx context.Context, w *watchedRepo) {
-	if w.turn.lock(ctx) == nil {
+	if w.turn.Acquire(ctx, 1) == nil {
 		h.checkInTurn(ctx, w, h.node.latestSnapshot)
 	}
 }
@@ -23,16 +23,14 @@ type snapshotFunc func(ctx context.Context, path git.RepoPath) (*handle, *refs.S
 
 // checkIfIdle checks a repository in a round, unless it is being checked.
 func (h *hub) checkIfIdle(w *watchedRepo) {
-	select {
-	case w.turn <- struct{}{}:
+	if w.turn.TryAcquire(1) {
 		h.checkInTurn(h.ctx, w, h.node.snapshot)
-	default:
 	}
 }
 
 // checkInTurn checks a repository and gives up the turn, which the caller took.
 func (h *hub) checkInTurn(ctx context.Context, w *watchedRepo, take snapshotFunc) {
-	defer w.turn.unlock()
+	defer w.turn.Release(1)
 	h.mu.Lock()
 	w.triggered = false
 	h.mu.Unlock()
@@ -44,10 +42,10 @@ func (h *hub) checkInTurn(ctx context.Context, w *watchedRepo, take snapshotFunc
 // join checks a repository for a new subscription and sends its state. If the repository cannot be read, a later check
 // does that.
 func (h *hub) join(ctx context.Context, w *watchedRepo, s *subscription) {
-	if w.turn.lock(ctx) != nil {
+	if w.turn.Acquire(ctx, 1) != nil {
 		return
 	}
-	defer w.turn.unlock()
+	defer w.turn.Release(1)
 	h.update(ctx, w, h.node.snapshot)
 	if w.isKnown {
 		s.push(w.firstEvent(s.known[w.path]))

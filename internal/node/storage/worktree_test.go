@@ -1,6 +1,7 @@
 package storage_test
 
 import (
+	"bytes"
 	"errors"
 	"os"
 	"path/filepath"
@@ -11,6 +12,9 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git/gittest"
+	"github.com/packhorse-git/packhorse/internal/git/pktline"
+	"github.com/packhorse-git/packhorse/internal/git/protocol"
+	"github.com/packhorse-git/packhorse/internal/node"
 	"github.com/packhorse-git/packhorse/internal/node/storage"
 )
 
@@ -182,4 +186,44 @@ func TestGitFilesThatLeadAway(t *testing.T) {
 	r.refuses("pipe2", fault.Corrupt, "commondir")
 	r.write("in.git/commondir", strings.Repeat("y", 1<<20))
 	r.refuses("in", fault.NotFound, "no repository in here")
+}
+
+// TestBorrowerWithoutItsLender names the problem of a repository, and serves it as soon as the problem is fixed.
+func TestBorrowerWithoutItsLender(t *testing.T) {
+	t.Parallel()
+	r := newManager(t)
+	lender := r.repo("lender.git", "l")
+	id := lender.ID("main")
+	gittest.InitAt(t, filepath.Join(r.dir, "fork.git"))
+	fork := gittest.At(t, filepath.Join(r.dir, "fork.git"))
+	r.do(os.WriteFile(filepath.Join(fork.Dir, "objects/info/alternates"), []byte("../../lender.git/objects\n"), 0o600))
+	fork.Git("update-ref", "refs/heads/main", id.String())
+	r.serves("fork", id)
+	r.key("fork", id)
+	away := lender.Dir + ".away"
+	r.do(os.Rename(lender.Dir, away))
+	damaged := func(what string, err error) {
+		t.Helper()
+		if !fault.Is(err, fault.Corrupt) || !strings.Contains(fault.Message(err), "alternates") ||
+			strings.Contains(fault.Message(err), r.dir) {
+			t.Errorf("%s: %v; want Corrupt that says why and no path", what, err)
+		}
+		if err != nil && !strings.Contains(err.Error(), "lender.git") {
+			t.Errorf("%s: the log is not told what is missing: %v", what, err)
+		}
+	}
+	for _, session := range []node.Session{version2, {Version: protocol.V0, Stateless: true}} {
+		request := pktline.AppendDelim(pktline.AppendLine(nil, "command=fetch"))
+		request = pktline.AppendFlush(pktline.AppendLine(pktline.AppendLine(request, "want "+id.String()), "done"))
+		if session.Version == protocol.V0 {
+			request = pktline.AppendFlush(pktline.AppendLine(nil, "want "+id.String()+" side-band-64k"))
+			request = pktline.AppendLine(request, "done")
+		}
+		_, err := r.UploadPack(t.Context(), r.path("fork"), session, bytes.NewReader(request), &answer{})
+		damaged("a fetch", err)
+	}
+	_, err := r.Commit(t.Context(), r.path("fork"), "main")
+	damaged("a look-up", err)
+	r.do(os.Rename(away, lender.Dir))
+	r.key("fork", id)
 }

@@ -20,7 +20,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/process"
 	"github.com/packhorse-git/packhorse/internal/git/repo"
 	"github.com/packhorse-git/packhorse/internal/mirror"
-	"github.com/packhorse-git/packhorse/internal/node/storage"
+	"github.com/packhorse-git/packhorse/internal/node/places"
 	"github.com/packhorse-git/packhorse/internal/proto/internalv1"
 	"github.com/packhorse-git/packhorse/internal/server/config"
 	"github.com/packhorse-git/packhorse/internal/server/statedir"
@@ -268,7 +268,7 @@ func checkMirror(cfg *config.Config) func(path, dir string) error {
 		}
 	}
 	return func(path, dir string) error {
-		marks, err := storage.FindMirrorMarks(dir, repo.Options{Root: cfg.Root})
+		marks, err := places.FindMirrorMarks(dir, repo.Options{Root: cfg.Root})
 		if err != nil || !marks.Any() { // doctor reports the error
 			return nil
 		}

@@ -25,6 +25,7 @@ import (
 	"github.com/packhorse-git/packhorse/client"
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/node/places"
 	"github.com/packhorse-git/packhorse/internal/node/storage"
 	"github.com/packhorse-git/packhorse/internal/operations/observe"
 	"github.com/packhorse-git/packhorse/internal/server/statedir"
@@ -174,7 +175,7 @@ func repoList(env Env) *cobra.Command {
 	}
 	asJSON := jsonFlag(cmd)
 	return onRepository(env, cmd, reads, func(cmd *cobra.Command, node *client.Client, args []string) error {
-		request := &packhorsev1.ListRequest{PageSize: storage.MaxPage}
+		request := &packhorsev1.ListRequest{PageSize: places.MaxPage}
 		if len(args) > 0 {
 			request.Prefix = args[0]
 		}
@@ -418,7 +419,7 @@ clone it with git clone --mirror first.`,
 			return usage(err)
 		}
 		source := sourceOf(args[1])
-		from := storage.ImportOptions{Source: source, Check: !*unchecked, Environ: sshEnviron(env)}
+		from := places.ImportOptions{Source: source, Check: !*unchecked, Environ: sshEnviron(env)}
 		if errs := cmd.ErrOrStderr(); observe.IsTerminal(errs) {
 			from.Progress = func(text []byte) { _, _ = errs.Write(text) }
 		}

@@ -7,6 +7,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/process"
 	"github.com/packhorse-git/packhorse/internal/git/repo"
 	"github.com/packhorse-git/packhorse/internal/node/packsource"
+	"github.com/packhorse-git/packhorse/internal/node/places"
 	"github.com/packhorse-git/packhorse/internal/node/receivepack"
 	"github.com/packhorse-git/packhorse/internal/node/storage"
 )
@@ -93,13 +94,13 @@ func (c *Config) GitClasses() map[process.Class]process.Limits {
 		receivepack.ClassReceive: memory.of(c.Push.limits(c.Git.TimeLimit.Duration), memory.Git),
 		receivepack.ClassHook:    c.Push.hookLimits(),
 		repo.ClassRefs:           memory.of(RefsLimits(), memory.small),
-		storage.ClassManage:      memory.of(ManageLimits(), memory.small),
-		storage.ClassMaintain:    memory.of(maintainLimits(c.Maintenance.Slots), memory.Git),
+		places.ClassManage:       memory.of(ManageLimits(), memory.small),
+		places.ClassMaintain:     memory.of(maintainLimits(c.Maintenance.Slots), memory.Git),
 		storage.ClassIngest:      memory.of(ingestLimits(), memory.Git),
 		storage.ClassGrep:        memory.of(GrepLimits(), memory.small),
 	}
 	for name, l := range classes {
-		if l.Slow = gitSlow; name == storage.ClassMaintain {
+		if l.Slow = gitSlow; name == places.ClassMaintain {
 			l.Slow *= 20
 		}
 		classes[name] = l

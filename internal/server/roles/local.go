@@ -14,6 +14,7 @@ import (
 	"github.com/packhorse-git/packhorse/client"
 	"github.com/packhorse-git/packhorse/internal/git/process"
 	"github.com/packhorse-git/packhorse/internal/git/repo"
+	"github.com/packhorse-git/packhorse/internal/node/places"
 	"github.com/packhorse-git/packhorse/internal/node/storage"
 	"github.com/packhorse-git/packhorse/internal/server/config"
 	"github.com/packhorse-git/packhorse/internal/store"
@@ -88,7 +89,7 @@ func (s *server) openNode(readOnly bool) error {
 	runner, err := process.New(process.Options{Git: cfg.Git.Program, Log: s.log,
 		Reaper: reaperProgram(cfg, s.process.Program, s.log),
 		Classes: map[process.Class]process.Limits{
-			storage.ClassUpstream: config.UpstreamLimits(), storage.ClassManage: config.ManageLimits(),
+			places.ClassUpstream: config.UpstreamLimits(), places.ClassManage: config.ManageLimits(),
 			repo.ClassRefs: config.RefsLimits(),
 		}})
 	if err != nil {

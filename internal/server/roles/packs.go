@@ -17,6 +17,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/node/packcache"
 	"github.com/packhorse-git/packhorse/internal/node/packsource"
 	"github.com/packhorse-git/packhorse/internal/node/packsource/native"
+	"github.com/packhorse-git/packhorse/internal/node/places"
 	"github.com/packhorse-git/packhorse/internal/node/receivepack"
 	"github.com/packhorse-git/packhorse/internal/node/storage"
 	"github.com/packhorse-git/packhorse/internal/operations/proctree"
@@ -43,8 +44,8 @@ func (s *server) newPackSources() (*packSources, error) {
 		return nil, err
 	}
 	for lane, class := range map[string]process.Class{"cold": packsource.ClassPack, "push": receivepack.ClassReceive,
-		"hooks": receivepack.ClassHook, "refs": repo.ClassRefs, "manage": storage.ClassManage,
-		"maintenance": storage.ClassMaintain, "ingest": storage.ClassIngest, "grep": storage.ClassGrep} {
+		"hooks": receivepack.ClassHook, "refs": repo.ClassRefs, "manage": places.ClassManage,
+		"maintenance": places.ClassMaintain, "ingest": storage.ClassIngest, "grep": storage.ClassGrep} {
 		s.lanes.metrics.Queue(lane, runner.Queue(class))
 	}
 	p := &packSources{runner: runner}

@@ -6,6 +6,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/refs"
 	"github.com/packhorse-git/packhorse/internal/node/lookup"
+	"github.com/packhorse-git/packhorse/internal/node/places"
 	"github.com/packhorse-git/packhorse/internal/node/storage"
 	"github.com/packhorse-git/packhorse/internal/schedule/admit"
 	"github.com/packhorse-git/packhorse/internal/search"
@@ -20,7 +21,7 @@ type searchNode struct {
 var _ search.Source = searchNode{}
 
 func (s searchNode) Repositories(ctx context.Context, each func(git.RepoPath) error) error {
-	for q := (storage.ListQuery{}); ; {
+	for q := (places.ListQuery{}); ; {
 		page, err := s.node.List(ctx, q)
 		if err != nil {
 			return err

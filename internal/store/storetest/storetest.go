@@ -8,7 +8,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/repo"
-	"github.com/packhorse-git/packhorse/internal/node/storage"
+	"github.com/packhorse-git/packhorse/internal/node/places"
 	"github.com/packhorse-git/packhorse/internal/store"
 	"github.com/packhorse-git/packhorse/internal/store/bucket/buckettest"
 	"github.com/packhorse-git/packhorse/internal/store/hydrate"
@@ -42,7 +42,7 @@ func New(t testing.TB, dir string) *Node {
 
 // Place is a repository of the store.
 type Place interface {
-	storage.Place
+	places.Place
 	repo.Place
 	Dir() string // of the local copy
 }

@@ -1,4 +1,4 @@
-package storage
+package places
 
 import (
 	"context"
@@ -19,12 +19,12 @@ const (
 
 // logHooks logs which repositories have hooks that are not run, so that administrators who come from another server
 // know before a push is refused or a hook is ignored.
-func (d *directories) logHooks(ctx context.Context, policy receivepack.RepositoryHooks) {
+func (d *Directories) logHooks(ctx context.Context, policy receivepack.RepositoryHooks) {
 	ctx, cancel := context.WithTimeout(ctx, hookScanTimeout)
 	defer cancel()
 	var examples []string
 	checked, hooked, complete := 0, 0, true
-	w := repo.Walk{Options: d.options}
+	w := repo.Walk{Options: d.Repo}
 	for path, err := range w.All(ctx) {
 		if err != nil {
 			if complete = false; errors.Is(err, context.DeadlineExceeded) {
@@ -33,7 +33,7 @@ func (d *directories) logHooks(ctx context.Context, policy receivepack.Repositor
 			return // the node closes, or Ready reports the error
 		}
 		checked++
-		hooks, err := repo.PushHooks(filepath.Join(d.root, path), d.options)
+		hooks, err := repo.PushHooks(filepath.Join(d.root, path), d.Repo)
 		if err != nil || len(hooks) == 0 {
 			continue // Describe reports the error
 		}
@@ -42,20 +42,20 @@ func (d *directories) logHooks(ctx context.Context, policy receivepack.Repositor
 		}
 	}
 	if hooked == 0 {
-		d.log.Debug("no repository has hooks", "repositories", checked, "complete", complete)
+		d.Log.Debug("no repository has hooks", "repositories", checked, "complete", complete)
 		return
 	}
 	level := slog.LevelWarn // pushes to them are refused
 	if policy == receivepack.IgnoreHooks {
 		level = slog.LevelInfo
 	}
-	d.log.Log(ctx, level, "repositories have hooks that are not run", "push.repository_hooks", string(policy),
+	d.Log.Log(ctx, level, "repositories have hooks that are not run", "push.repository_hooks", string(policy),
 		"hooked", hooked, "repositories", checked, "complete", complete, "examples", examples)
 }
 
 // startHookScan runs logHooks in the background, if the log has its level.
-func (d *directories) startHookScan(policy receivepack.RepositoryHooks) {
-	if policy != receivepack.RunHooks && d.log.Enabled(d.scan.ctx, slog.LevelInfo) {
-		d.scan.Go(func() { d.logHooks(d.scan.ctx, policy) })
+func (d *Directories) startHookScan(policy receivepack.RepositoryHooks) {
+	if policy != receivepack.RunHooks && d.Log.Enabled(d.ctx, slog.LevelInfo) {
+		d.running.Go(func() { d.logHooks(d.ctx, policy) })
 	}
 }

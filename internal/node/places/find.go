@@ -1,4 +1,4 @@
-package storage
+package places
 
 import (
 	"cmp"
@@ -16,7 +16,7 @@ import (
 // find returns where the repository of a path is: DIR/.git, DIR, DIR.git/.git or DIR.git, in Git's order, and the same
 // for the path without its ".git". The result is a Git directory or a ".git" file. before lists the places that were
 // tried first.
-func (d *directories) find(path git.RepoPath) (found string, before []string, err error) {
+func (d *Directories) find(path git.RepoPath) (found string, before []string, err error) {
 	names := []string{path.String()}
 	if short, ok := strings.CutSuffix(path.String(), ".git"); ok && short != "" && !strings.HasSuffix(short, "/") {
 		names = append(names, short)

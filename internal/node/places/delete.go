@@ -1,14 +1,12 @@
-package storage
+package places
 
 import (
 	"context"
 	"crypto/rand"
 	"errors"
 	"io/fs"
-	"log/slog"
 	"os"
 	"path/filepath"
-	"sync"
 	"syscall"
 	"time"
 
@@ -16,29 +14,9 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 )
 
-// DeleteOptions restrict what Delete removes.
-type DeleteOptions struct {
-	Incarnation string // fail if the repository has another incarnation; "": any
-	Force       bool   // remove the repository even if others borrow its objects
-}
-
-// Delete removes a bare repository. Its path is free when Delete returns. The files are removed in the background, if
-// necessary after the next start. Concurrent fetches from the repository may fail.
-//
-// The error is Denied if other repositories below the root borrow objects, unless Force is set. It is also Denied for a
-// repository with linked worktrees, a work tree or extensions.preciousObjects, and for a link. It is NotFound also for
-// another incarnation, Exhausted during maintenance, and Unavailable if the search for borrowers failed.
-func (n *Node) Delete(ctx context.Context, path git.RepoPath, o DeleteOptions) (err error) {
-	defer func() { n.changedRepository("delete", path, err) }()
-	err = n.places.Delete(ctx, n.places.Name(path), o)
-	if _, isGone := errors.AsType[*unsyncedError](err); err == nil || isGone {
-		n.RefsChanged(path)
-	}
-	return err
-}
-
-// Delete implements Places.
-func (d *directories) Delete(ctx context.Context, path git.RepoPath, o DeleteOptions) error {
+// Delete implements Places. The path is free when Delete returns. The files are removed in the background, if necessary
+// after the next start. Concurrent fetches from the repository may fail.
+func (d *Directories) Delete(ctx context.Context, path git.RepoPath, o DeleteOptions) error {
 	if !o.Force {
 		p, err := d.findDeletable(ctx, path, o)
 		if err != nil {
@@ -48,26 +26,26 @@ func (d *directories) Delete(ctx context.Context, path git.RepoPath, o DeleteOpt
 			return err
 		}
 	}
-	if err := d.placing.lock(ctx); err != nil {
+	if err := d.placing.Acquire(ctx, 1); err != nil {
 		return err
 	}
-	defer d.placing.unlock()
+	defer d.placing.Release(1)
 	p, err := d.findDeletable(ctx, path, o)
 	if err != nil {
 		return err
 	}
-	release, err := d.claims.claim(p.repo.Common)
+	release, err := d.Claims.Claim(p.repo.Common)
 	if err != nil {
 		return err
 	}
 	defer release()
 	own, err := d.moveToTrash(p.dir)
 	if err != nil {
-		return writeError(err)
+		return WriteError(err)
 	}
-	d.dropped(p.Key())
-	d.trash.add(own)
-	if err := d.sync(filepath.Dir(p.dir)); err != nil {
+	d.Deleted(p.Key())
+	d.emptyTrash(own)
+	if err := d.Sync(filepath.Dir(p.dir)); err != nil {
 		return &unsyncedError{fault.Wrap(fault.Unavailable,
 			"the repository was deleted, but can reappear after a power failure", err)}
 	}
@@ -75,12 +53,12 @@ func (d *directories) Delete(ctx context.Context, path git.RepoPath, o DeleteOpt
 }
 
 // findDeletable returns the repository at a path if it can be deleted, apart from borrowers.
-func (d *directories) findDeletable(ctx context.Context, path git.RepoPath, o DeleteOptions) (*dirPlace, error) {
+func (d *Directories) findDeletable(ctx context.Context, path git.RepoPath, o DeleteOptions) (*dirPlace, error) {
 	p, err := d.acquire(path)
 	if err != nil {
 		return nil, err
 	}
-	r, err := p.Open(ctx, d.options)
+	r, err := p.Open(ctx, d.Repo)
 	if err != nil {
 		return nil, err
 	}
@@ -117,8 +95,8 @@ func (p *dirPlace) checkDeletable() error {
 }
 
 // moveToTrash moves a repository's directory to the trash of a private directory, which it returns. The caller holds
-// directories.placing.
-func (d *directories) moveToTrash(dir string) (own string, err error) {
+// Directories.placing.
+func (d *Directories) moveToTrash(dir string) (own string, err error) {
 	for _, parent := range []string{d.root, filepath.Dir(dir)} {
 		if own, err = d.privateDirectory(parent); err != nil {
 			return "", err
@@ -137,63 +115,26 @@ func (d *directories) moveToTrash(dir string) (own string, err error) {
 // leftoverAge is the age at which an incomplete repository counts as left by an earlier node.
 const leftoverAge = time.Hour
 
-// trash removes deleted repositories, one after the other.
-type trash struct {
-	log *slog.Logger
-
-	mu      sync.Mutex
-	queue   []string // private directories
-	running bool
-	closed  bool
-	stop    chan struct{}
-	done    sync.WaitGroup
-}
-
-func newTrash(log *slog.Logger) *trash {
-	return &trash{log: log, stop: make(chan struct{})}
-}
-
-// add empties the trash of a private directory in the background.
-func (t *trash) add(own string) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.closed {
-		return
-	}
-	t.queue = append(t.queue, own)
-	if !t.running {
-		t.running = true
-		t.done.Go(t.run)
-	}
-}
-
-func (t *trash) run() {
-	for {
-		t.mu.Lock()
-		if t.closed || len(t.queue) == 0 {
-			t.running = false
-			t.mu.Unlock()
+// emptyTrash removes deleted repositories and old incomplete ones from a private directory in the background. Trash is
+// emptied one directory after the other. Close interrupts that until the next start.
+func (d *Directories) emptyTrash(own string) {
+	d.running.Go(func() {
+		if d.trash.Acquire(d.ctx, 1) != nil {
 			return
 		}
-		own := t.queue[0]
-		t.queue = t.queue[1:]
-		t.mu.Unlock()
-		if err := t.empty(own); err != nil {
-			t.log.Warn("cannot remove deleted repositories; trying again at the next deletion or start", "dir", own, "error",
+		defer d.trash.Release(1)
+		if err := emptyTrash(d.ctx, own); err != nil && d.ctx.Err() == nil {
+			d.Log.Warn("cannot remove deleted repositories; trying again at the next deletion or start", "dir", own, "error",
 				err)
 		}
-	}
+	})
 }
 
-// empty removes deleted repositories and old incomplete ones.
-func (t *trash) empty(own string) error {
+func emptyTrash(ctx context.Context, own string) error {
 	var errs []error
 	for _, kind := range []string{trashKind, newKind} {
 		entries, err := os.ReadDir(filepath.Join(own, kind))
-		if errors.Is(err, fs.ErrNotExist) {
-			continue
-		}
-		if err != nil {
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			errs = append(errs, err)
 		}
 		for _, e := range entries {
@@ -202,7 +143,7 @@ func (t *trash) empty(own string) error {
 					continue
 				}
 			}
-			if err := t.remove(filepath.Join(own, kind, e.Name())); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			if err := removeTree(ctx, filepath.Join(own, kind, e.Name())); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				errs = append(errs, err)
 			}
 		}
@@ -210,21 +151,19 @@ func (t *trash) empty(own string) error {
 	return errors.Join(errs...)
 }
 
-// remove removes a directory tree until the node is closed. It does not follow links.
-func (t *trash) remove(dir string) error {
-	select {
-	case <-t.stop:
-		return nil
-	default:
-	}
+// removeTree removes a directory tree until ctx ends. It does not follow links.
+func removeTree(ctx context.Context, dir string) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return os.Remove(dir)
 	}
 	for _, e := range entries {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
 		path := filepath.Join(dir, e.Name())
 		if e.IsDir() {
-			err = t.remove(path)
+			err = removeTree(ctx, path)
 		} else {
 			err = os.Remove(path)
 		}
@@ -232,21 +171,5 @@ func (t *trash) remove(dir string) error {
 			return err
 		}
 	}
-	select {
-	case <-t.stop: // the directory may have files left
-		return nil
-	default:
-	}
 	return os.Remove(dir)
-}
-
-// close stops the removal. It continues after the next start.
-func (t *trash) close() {
-	t.mu.Lock()
-	if !t.closed {
-		t.closed = true
-		close(t.stop)
-	}
-	t.mu.Unlock()
-	t.done.Wait()
 }

@@ -1,4 +1,4 @@
-package storage
+package places
 
 import (
 	"context"
@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
-	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/process"
 	"github.com/packhorse-git/packhorse/internal/git/repo"
 )
@@ -64,29 +63,21 @@ func (o ImportOptions) transports() (string, error) {
 	return importable[u.Scheme], nil
 }
 
-// Import creates a repository with all refs and HEAD of another one, but without its configuration. It is atomic, and
-// durable if there is no error. The errors are those of Create, and Corrupt if its objects are refused.
-func (n *Node) Import(ctx context.Context, path git.RepoPath, o ImportOptions) (d Description, err error) {
-	defer func() { n.changedRepository("import", path, err) }()
-	transports, err := o.transports()
-	if err != nil {
-		return d, err
-	}
-	name, err := newPath(path, false)
-	if err != nil {
-		return d, err
-	}
-	err = n.places.Import(ctx, n.places.Name(name), func(ctx context.Context, dir string) error {
-		return n.clone(ctx, dir, o, transports)
-	})
-	return n.describeNew(ctx, path, name, err)
-}
-
 // touchInterval is how often a directory in use is touched.
 const touchInterval = leftoverAge / 6
 
+// Clone returns a function for Places.Import that creates a repository with all refs and HEAD of another one, but
+// without its configuration. The error of the function is Corrupt if objects of the source are refused.
+func Clone(runner *process.Runner, o ImportOptions) (fill func(ctx context.Context, dir string) error, err error) {
+	transports, err := o.transports()
+	if err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context, dir string) error { return clone(ctx, runner, dir, o, transports) }, nil
+}
+
 // clone copies the source to dir.
-func (n *Node) clone(ctx context.Context, dir string, o ImportOptions, transports string) error {
+func clone(ctx context.Context, runner *process.Runner, dir string, o ImportOptions, transports string) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	go func() { // otherwise another process could remove the directory as a leftover
@@ -103,7 +94,7 @@ func (n *Node) clone(ctx context.Context, dir string, o ImportOptions, transport
 	// a local source is read by a Git process that sees only these settings
 	settings := filepath.Join(filepath.Dir(dir), "config")
 	if err := os.WriteFile(settings, []byte("[safe]\n\tdirectory = *\n"), 0o600); err != nil {
-		return writeError(err)
+		return WriteError(err)
 	}
 	strict, progress := "false", "--quiet"
 	if o.Check {
@@ -114,8 +105,8 @@ func (n *Node) clone(ctx context.Context, dir string, o ImportOptions, transport
 	}
 	env := append([]string{"GIT_CONFIG_GLOBAL=" + settings, "GIT_ALLOW_PROTOCOL=" + transports}, o.Environ...)
 	run := func(args ...string) error {
-		return runGit(ctx, n.runner, process.Command{Class: ClassUpstream, Subcommand: args[0], Env: env, Stderr: o.Progress,
-			Grace: maintainGrace, Dir: filepath.Dir(dir), Repository: dir,
+		return runner.Run(ctx, process.Command{Class: ClassUpstream, Subcommand: args[0], Env: env, Stderr: o.Progress,
+			Grace: MaintainGrace, Dir: filepath.Dir(dir), Repository: dir,
 			Args: append([]string{"-c", "transfer.fsckObjects=" + strict, "-c", "core.fsync=all"}, args...)})
 	}
 	err := run("clone", "--mirror", "--no-local", "--template=", progress, "--end-of-options", o.Source, dir)
@@ -138,5 +129,5 @@ func (n *Node) clone(ctx context.Context, dir string, o ImportOptions, transport
 			return err
 		}
 	}
-	return syncTree(dir)
+	return SyncTree(dir)
 }

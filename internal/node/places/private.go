@@ -1,4 +1,4 @@
-package storage
+package places
 
 import (
 	"errors"
@@ -15,15 +15,14 @@ import (
 const (
 	newKind   = "new"   // repositories being created
 	trashKind = "trash" // deleted repositories
-	lfsKind   = "lfs"   // objects of Git LFS that repositories share, and uploads; only in the root
 	// elsewhereFile, in the root's private directory, lists the others by their paths below the root, each followed by a
 	// NUL.
 	elsewhereFile = "elsewhere"
 )
 
 // privateDirectory returns the private directory in a directory below the root. It records those outside the root
-// itself, so that the next node finds them. The caller holds directories.placing.
-func (d *directories) privateDirectory(parent string) (string, error) {
+// itself, so that the next node finds them. The caller holds Directories.placing.
+func (d *Directories) privateDirectory(parent string) (string, error) {
 	own := filepath.Join(parent, repo.PrivateDir)
 	below, err := filepath.Rel(d.root, own)
 	if err != nil || parent == d.root || d.privateDirectories[below] {
@@ -42,16 +41,16 @@ func (d *directories) privateDirectory(parent string) (string, error) {
 		return "", err
 	}
 	d.privateDirectories[below] = true
-	return own, d.sync(home)
+	return own, d.Sync(home)
 }
 
 // removeLeftovers empties the private directories of earlier nodes in the background.
-func (d *directories) removeLeftovers() {
+func (d *Directories) removeLeftovers() {
 	home := filepath.Join(d.root, repo.PrivateDir)
-	d.trash.add(home)
+	d.emptyTrash(home)
 	list, err := os.ReadFile(filepath.Join(home, elsewhereFile))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		d.log.Warn("cannot read the list of private directories", "error", err)
+		d.Log.Warn("cannot read the list of private directories", "error", err)
 	}
 	for below := range strings.SplitSeq(string(list), "\x00") {
 		own := filepath.Join(d.root, below)
@@ -60,6 +59,6 @@ func (d *directories) removeLeftovers() {
 			continue // not mounted, or not a private directory
 		}
 		d.privateDirectories[below] = true
-		d.trash.add(own)
+		d.emptyTrash(own)
 	}
 }

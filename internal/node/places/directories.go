@@ -1,4 +1,4 @@
-package storage
+package places
 
 import (
 	"context"
@@ -8,7 +8,10 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"time"
+
+	"golang.org/x/sync/semaphore"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
@@ -21,60 +24,67 @@ import (
 	"github.com/packhorse-git/packhorse/internal/node/receivepack"
 )
 
-// directories are the repositories below a root. Any program may change them. It implements Places.
-type directories struct {
-	options repo.Options // with the root
-	root    string       // the same
-	epoch   uint64
-	runner  *process.Runner // nil: commands of Git are refused
-	log     *slog.Logger
-	sync    func(dir string) error // disk.SyncDir, except in tests
-	claims  *claims
-	pushes  *receivepack.Server // may be nil
-	dropped func(key string)    // called after the repository with a key was deleted
-	trash   *trash
-	scan    backgroundTask // for hooks
-
-	placing            contextMutex    // held to move a repository to or from its place
-	privateDirectories map[string]bool // private directories on other file systems; guarded by placing
-
-	searching       contextMutex // held to search for borrowers; locked before placing
-	borrowerEntries int          // maxBorrowerEntries, except in tests
+// Options configure Directories.
+type Options struct {
+	Repo     repo.Options    // with the root, see repo.OptionsBelow
+	Epoch    uint64          // of versions; zero means the time in nanoseconds since 1970
+	ReadOnly bool            // the trash of earlier nodes is not emptied
+	Runner   *process.Runner // nil: commands of Git are refused
+	Log      *slog.Logger
+	Claims   *Claims             // shared with everything else that maintains or cleans up repositories
+	Pushes   *receivepack.Server // may be nil
+	Deleted  func(key string)    // called after the repository of a Place with this key was deleted
 }
 
-var _ Places = (*directories)(nil)
+// Directories are the repositories below a root. Any program may change them. It implements Places.
+type Directories struct {
+	Options
+	root string                 // that of Repo
+	Sync func(dir string) error // disk.SyncDir, except in tests
 
-// newDirectories returns the directories below the root of a node, and starts their background work.
-func (n *Node) newDirectories(o Options) *directories {
+	ctx     context.Context // ends the background work
+	cancel  context.CancelFunc
+	running sync.WaitGroup
+	trash   *semaphore.Weighted // held to empty the trash
+
+	placing            *semaphore.Weighted // held to move a repository to or from its place
+	privateDirectories map[string]bool     // private directories on other file systems; guarded by placing
+
+	searching       *semaphore.Weighted // held to search for borrowers; locked before placing
+	borrowerEntries int                 // maxBorrowerEntries, except in tests
+}
+
+var _ Places = (*Directories)(nil)
+
+// NewDirectories returns the directories below the root, and starts their background work.
+func NewDirectories(o Options) *Directories {
 	if o.Epoch == 0 {
 		o.Epoch = uint64(time.Now().UnixNano())
 	}
-	d := &directories{
-		options: n.options, root: n.root, epoch: o.Epoch, runner: o.Runner, log: n.log, sync: disk.SyncDir,
-		claims: &n.claims, pushes: n.pushes, dropped: n.dropKey, trash: newTrash(n.log),
-		placing: newContextMutex(), privateDirectories: make(map[string]bool),
-		searching: newContextMutex(), borrowerEntries: maxBorrowerEntries,
+	d := &Directories{
+		Options: o, root: o.Repo.Root, Sync: disk.SyncDir, trash: semaphore.NewWeighted(1),
+		placing: semaphore.NewWeighted(1), privateDirectories: make(map[string]bool),
+		searching: semaphore.NewWeighted(1), borrowerEntries: maxBorrowerEntries,
 	}
+	d.ctx, d.cancel = context.WithCancel(context.Background())
 	if !o.ReadOnly {
 		d.removeLeftovers()
 	}
-	d.scan.ctx, d.scan.cancel = context.WithCancel(context.Background())
-	if n.pushes != nil {
-		d.startHookScan(n.pushes.RepositoryHooks())
+	if o.Pushes != nil {
+		d.startHookScan(o.Pushes.RepositoryHooks())
 	}
 	return d
 }
 
-// stop ends the background work.
-func (d *directories) stop() {
-	d.scan.cancel()
-	d.scan.Wait()
-	d.trash.close()
+// Close ends the background work. No other method may be running.
+func (d *Directories) Close() {
+	d.cancel()
+	d.running.Wait()
 }
 
 // dirPlace is the place of a repository below the root. It implements Place.
 type dirPlace struct {
-	*directories
+	*Directories
 	found  string     // a Git directory or a ".git" file; it may lead to dir by symbolic links
 	before []string   // places where a repository of the same name would be found first
 	dir    string     // real path of the Git directory, or path of its ".git" file
@@ -82,44 +92,44 @@ type dirPlace struct {
 }
 
 // Name implements Places. Repositories are found by their paths on each request.
-func (d *directories) Name(path git.RepoPath) git.RepoPath { return path }
+func (d *Directories) Name(path git.RepoPath) git.RepoPath { return path }
 
 // Acquire implements Places.
-func (d *directories) Acquire(_ context.Context, path git.RepoPath) (Place, error) {
+func (d *Directories) Acquire(_ context.Context, path git.RepoPath) (Place, error) {
 	return d.acquire(path)
 }
 
-func (d *directories) acquire(path git.RepoPath) (*dirPlace, error) {
+func (d *Directories) acquire(path git.RepoPath) (*dirPlace, error) {
 	found, before, err := d.find(path)
 	if err != nil {
 		return nil, err
 	}
-	dir, err := d.options.Served(found)
+	dir, err := d.Repo.Served(found)
 	if err != nil {
 		return nil, err
 	}
 	if repo.IsGitFile(dir) {
 		dir = found // its content is relative to the place where it was found, as in Git
 	}
-	return &dirPlace{directories: d, found: found, before: before, dir: dir}, nil
+	return &dirPlace{Directories: d, found: found, before: before, dir: dir}, nil
 }
 
 // Rename implements Places.
-func (d *directories) Rename(context.Context, git.RepoPath, git.RepoPath) error {
+func (d *Directories) Rename(context.Context, git.RepoPath, git.RepoPath) error {
 	return fault.New(fault.Unavailable, "this node has no store: rename the repository's directory")
 }
 
 // Ready implements Places. The node checks the root itself.
-func (d *directories) Ready() error { return nil }
+func (d *Directories) Ready() error { return nil }
 
 // Epoch implements Places.
-func (d *directories) Epoch() uint64 { return d.epoch }
+func (d *Directories) Epoch() uint64 { return d.Options.Epoch }
 
 // CheckInterval implements Places.
-func (d *directories) CheckInterval() time.Duration { return time.Second }
+func (d *Directories) CheckInterval() time.Duration { return time.Second }
 
 // KeepsCopies implements Places.
-func (d *directories) KeepsCopies() bool { return false }
+func (d *Directories) KeepsCopies() bool { return false }
 
 // Path implements Place.
 func (p *dirPlace) Path() git.RepoPath {
@@ -156,7 +166,7 @@ const changeBits = 28
 
 // Version implements Place.
 func (p *dirPlace) Version(opening, generation uint64) git.Version {
-	return git.Version{Incarnation: p.incarnation(), Epoch: p.epoch,
+	return git.Version{Incarnation: p.incarnation(), Epoch: p.Options.Epoch,
 		Generation: opening<<changeBits | min(generation, 1<<changeBits-1)}
 }
 

@@ -1,4 +1,4 @@
-package storage
+package places
 
 import (
 	"context"
@@ -30,12 +30,12 @@ const (
 // So does one whose ".git" file, commondir file or linked object directory leads there. The error is Unavailable if the
 // search fails. Each search reads every directory below the root except those inside repositories. Searches run one at
 // a time.
-func (d *directories) checkBorrowers(ctx context.Context, dir string) error {
-	if err := d.searching.lock(ctx); err != nil {
+func (d *Directories) checkBorrowers(ctx context.Context, dir string) error {
+	if err := d.searching.Acquire(ctx, 1); err != nil {
 		return err
 	}
-	defer d.searching.unlock()
-	s := borrowerSearch{directories: d, ctx: ctx, lender: dir, left: d.borrowerEntries, known: make(map[string]bool)}
+	defer d.searching.Release(1)
+	s := borrowerSearch{Directories: d, ctx: ctx, lender: dir, left: d.borrowerEntries, known: make(map[string]bool)}
 	if err := s.dir(d.root, false); err != nil {
 		if ctx.Err() != nil {
 			return ctx.Err()
@@ -57,7 +57,7 @@ func (d *directories) checkBorrowers(ctx context.Context, dir string) error {
 
 // borrowerSearch searches for the repositories that need another one.
 type borrowerSearch struct {
-	*directories
+	*Directories
 	ctx    context.Context
 	lender string
 	left   int             // entries that may still be read
@@ -101,7 +101,7 @@ func (s *borrowerSearch) dir(dir string, worktree bool) error {
 		path := filepath.Join(dir, e.Name())
 		switch {
 		case e.IsDir():
-			if e.Name() != repo.PrivateDir && s.options.Allows(path) {
+			if e.Name() != repo.PrivateDir && s.Repo.Allows(path) {
 				err = s.dir(path, worktree)
 			}
 		case e.Type().IsRegular() && (e.Name() == ".git" || !worktree) && repo.IsGitFile(path):

@@ -1,4 +1,5 @@
-package storage
+// Package places finds and changes repositories: in the directories below a root (Directories), or in an object store.
+package places
 
 import (
 	"context"
@@ -12,8 +13,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/node/receivepack"
 )
 
-// Places finds and changes the repositories of a node: the directories below a root (directories), or those of an
-// object store, of which the directories below the root are copies. It is safe for concurrent use.
+// Places finds and changes the repositories of a node: Directories, or those of an object store, of which the
+// directories below the root are copies. It is safe for concurrent use.
 type Places interface {
 	// Name returns the path by which a repository is known. Paths with the same name lead to the same repository.
 	Name(path git.RepoPath) git.RepoPath
@@ -28,7 +29,10 @@ type Places interface {
 	// Import creates a repository. It has fill create a bare repository in a directory, perhaps twice. Errors are those of
 	// Create and of fill.
 	Import(ctx context.Context, path git.RepoPath, fill func(ctx context.Context, dir string) error) error
-	// Delete deletes a repository. The errors are those of Node.Delete.
+	// Delete deletes a repository. The error is NotFound also for another incarnation, Exhausted during maintenance, and
+	// Unavailable if the search for borrowers failed. It is Denied if other repositories borrow objects, unless Force is
+	// set. It is also Denied for a repository with linked worktrees, a work tree or extensions.preciousObjects, and for a
+	// link.
 	Delete(ctx context.Context, path git.RepoPath, o DeleteOptions) error
 	// Rename gives a repository another path. Errors: NotFound, Exists, Unavailable.
 	Rename(ctx context.Context, from, to git.RepoPath) error
@@ -40,6 +44,32 @@ type Places interface {
 	CheckInterval() time.Duration
 	// KeepsCopies reports whether files of LFS objects here are copies, so that they can be removed at any time.
 	KeepsCopies() bool
+}
+
+// DeleteOptions restrict what Delete removes.
+type DeleteOptions struct {
+	Incarnation string // fail if the repository has another incarnation; "": any
+	Force       bool   // remove the repository even if others borrow its objects
+}
+
+// ListQuery selects repositories.
+type ListQuery struct {
+	Prefix string // of the path; it may end within a component
+	After  string // Next of the previous page; "": the first page
+	Limit  int    // maximum number of paths; zero means MaxPage
+	All    bool   // also mirrors that must not be read
+
+	LFS    bool        // only repositories that may have LFS objects or locks
+	Accept MirrorCheck // if not All: lists only mirrors for which it returns nil
+}
+
+// MaxPage is the maximum number of paths in a page.
+const MaxPage = 1000
+
+// Page is a part of a list of repositories.
+type Page struct {
+	Paths []string // below the root, as they are on disk: "team/app.git", "work/.git"
+	Next  string   // position of the next page; "": this is the last one
 }
 
 // Place is one repository of Places. It is safe for concurrent use. Open comes before all methods after it.
@@ -78,69 +108,3 @@ type Place interface {
 
 // RunGit runs a Git command of maintenance in a repository.
 type RunGit func(ctx context.Context, r *repo.Repo, args []string, env ...string) error
-
-// acquireCurrent is acquire after a check for changes by other nodes, so that the repository exists, and its latest
-// known refs are current. If the repository is gone, another one may have its path.
-func (n *Node) acquireCurrent(ctx context.Context, path git.RepoPath) (*handle, error) {
-	for isLast := false; ; isLast = true {
-		h, err := n.acquire(ctx, path)
-		if err == nil {
-			if err = h.place.Check(ctx); err == nil {
-				return h, nil
-			}
-			isLast = isLast || h.isFresh()
-			n.release(h)
-		}
-		if err != nil && (isLast || h == nil) {
-			return nil, err
-		}
-	}
-}
-
-// acquireKnown is acquireCurrent if the repository cannot be checked: it returns a repository that was known before, or
-// else err. So fetches of known refs do not need a store.
-func (n *Node) acquireKnown(ctx context.Context, path git.RepoPath, err error) (*handle, error) {
-	h, acquireErr := n.acquire(ctx, path)
-	if acquireErr != nil {
-		return nil, err
-	}
-	if !h.isFresh() {
-		n.release(h)
-		return nil, err
-	}
-	return h, nil
-}
-
-// Rename gives a repository in a store another path, with or without ".git". The error is Invalid for an invalid path,
-// and Unavailable if the repositories are directories, which their administrator can rename.
-func (n *Node) Rename(ctx context.Context, from, to git.RepoPath) (err error) {
-	defer func() { n.changedRepository("rename", from, err, "to", to.String()) }()
-	target, err := newPath(to, false)
-	if err != nil {
-		return err
-	}
-	if err := n.places.Rename(ctx, n.places.Name(from), n.places.Name(target)); err != nil {
-		return err
-	}
-	n.RefsChanged(from)
-	n.RefsChanged(to)
-	return nil
-}
-
-// Evicted closes the files of a repository's packs, after they were removed from this node.
-func (n *Node) Evicted(incarnation string) {
-	t := &n.handles
-	t.mu.Lock()
-	var open []*handle
-	for _, h := range t.byPath {
-		if h.Incarnation == incarnation {
-			h.users++
-			open = append(open, h)
-		}
-	}
-	t.mu.Unlock()
-	for _, h := range open {
-		_ = h.Refresh() // the next request repeats it
-		n.release(h)
-	}
-}

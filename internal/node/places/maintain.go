@@ -1,0 +1,257 @@
+package places
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git/disk"
+	"github.com/packhorse-git/packhorse/internal/git/process"
+	"github.com/packhorse-git/packhorse/internal/git/repo"
+)
+
+// ClassMaintain is the class of Git commands that repack. They take long, and one at a time is enough.
+const ClassMaintain process.Class = "maintain"
+
+const (
+	// MaintainGrace is how long a cancelled command has to remove its lock files.
+	MaintainGrace = 10 * time.Second
+	// temporaryAge is the age from which temporary files among the packs are removed, as in git gc.
+	temporaryAge = 14 * 24 * time.Hour
+	// staleLockAge is the age from which a lock file of maintenance is removed. No command of maintenance runs so long.
+	staleLockAge = 6 * time.Hour
+	// packRefsTimeout bounds git pack-refs, which is not cancelled.
+	packRefsTimeout = time.Minute
+	// maintainWindow is the memory of one thread's delta window in bytes.
+	maintainWindow = 256 << 20
+)
+
+// Maintain implements Place.
+func (p *dirPlace) Maintain(ctx context.Context, git RunGit, refs bool) error {
+	steps, err := maintenanceSteps(p.repo, refs)
+	if err != nil {
+		return err
+	}
+	for _, s := range steps {
+		if err := p.runStep(ctx, git, s); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Claims are the repositories, by common directory, that are being maintained, deleted or cleaned up. The zero value is
+// empty.
+type Claims struct {
+	mu   sync.Mutex
+	dirs map[string]bool
+}
+
+// Claim claims a repository until release is called. The error is Exhausted if it is claimed already.
+func (c *Claims) Claim(commonDir string) (release func(), err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.dirs[commonDir] {
+		return nil, fault.Retry(fault.Exhausted, fault.RetryMuchLater, "the repository is being maintained")
+	}
+	if c.dirs == nil {
+		c.dirs = make(map[string]bool)
+	}
+	c.dirs[commonDir] = true
+	return func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		delete(c.dirs, commonDir)
+	}, nil
+}
+
+// maintenanceStep is one Git command of maintenance.
+type maintenanceStep struct {
+	args     []string
+	fallback []string // run if the command fails; nil: none
+	ownOnly  bool     // args see only the repository's own objects
+}
+
+// maintenanceSteps returns the steps for a repository. refs reports whether to pack its refs.
+func maintenanceSteps(r *repo.Repo, refs bool) ([]maintenanceStep, error) {
+	config := r.Config()
+	tables, partial := false, false
+	for key, value := range config.All() {
+		tables = tables || key == "extensions.refstorage" && value == "reftable"
+		partial = partial || key == "extensions.partialclone"
+	}
+	precious, err := config.Bool("extensions.preciousobjects", false)
+	if err != nil {
+		return nil, err
+	}
+	borrows, err := exists(filepath.Join(r.Common, "objects/info/alternates"))
+	if err != nil {
+		return nil, err
+	}
+	geometric := []string{"repack", "-d", "-l", "-n", "-q", "--geometric=2", "--write-midx"}
+	incremental := maintenanceStep{args: []string{"repack", "-d", "-l", "-n", "-q"}}
+	index := maintenanceStep{args: []string{"multi-pack-index", "write", "--no-progress"}}
+	var steps []maintenanceStep
+	switch {
+	case precious:
+		steps = []maintenanceStep{index}
+	case partial:
+		steps = []maintenanceStep{incremental, index}
+	case borrows: // Git before 2.41 would treat borrowed packs as the repository's own
+		steps = []maintenanceStep{{args: geometric, fallback: incremental.args, ownOnly: true}, index}
+	default: // Git refuses a bitmap if some objects are not in its packs
+		steps = []maintenanceStep{{args: append(geometric[:len(geometric):len(geometric)], "--write-bitmap-index"),
+			fallback: geometric}}
+	}
+	split := "--split"
+	if borrows { // a separate chain, because the lender's may be removed
+		split = "--split=replace"
+	}
+	steps = append(steps, maintenanceStep{args: []string{"commit-graph", "write", "--reachable", split, "--no-progress"}})
+	if refs && !tables {
+		steps = append(steps, maintenanceStep{args: []string{"pack-refs", "--all"}})
+	}
+	return steps, nil
+}
+
+func exists(path string) (bool, error) {
+	id, err := disk.Stat(path)
+	return id != disk.ID{}, err
+}
+
+// runStep runs one step.
+func (p *dirPlace) runStep(ctx context.Context, git RunGit, s maintenanceStep) error {
+	r := p.repo
+	if s.args[0] == "multi-pack-index" { // Git fails without packs
+		if packs, err := os.ReadDir(r.Objects.Dirs()[0] + "/pack"); err == nil && !slices.ContainsFunc(packs, isPack) {
+			return nil
+		}
+	}
+	err := p.runPreferred(ctx, git, s)
+	if fault.Is(err, fault.Internal) && s.fallback != nil {
+		p.Log.Info("cannot repack a repository with a bitmap or by size, using the fallback", "dir", r.Common, "error", err)
+		err = git(ctx, r, s.fallback)
+	}
+	return err
+}
+
+func isPack(e fs.DirEntry) bool { return strings.HasSuffix(e.Name(), ".pack") }
+
+// runPreferred runs the command of a step.
+func (p *dirPlace) runPreferred(ctx context.Context, git RunGit, s maintenanceStep) error {
+	r := p.repo
+	if !s.ownOnly {
+		return git(ctx, r, s.args)
+	}
+	view, err := tempDir(filepath.Join(p.root, repo.PrivateDir))
+	if err != nil {
+		return WriteError(err)
+	}
+	defer os.RemoveAll(filepath.Dir(view))
+	if err := linkObjects(r.Objects.Dirs()[0], view); err != nil {
+		return WriteError(err)
+	}
+	return git(ctx, r, s.args, "GIT_OBJECT_DIRECTORY="+view)
+}
+
+// linkObjects creates an object directory with the contents of another one, except its alternates. Its directories are
+// links, so that Git works in the original ones.
+func linkObjects(objects, view string) error {
+	if err := os.Mkdir(view, 0o700); err != nil {
+		return err
+	}
+	entries, err := os.ReadDir(objects)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if name := e.Name(); name == "pack" || len(name) == 2 && strings.Trim(name, "0123456789abcdef") == "" {
+			if err := os.Symlink(filepath.Join(objects, name), filepath.Join(view, name)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// Maintainer runs Git commands of maintenance.
+type Maintainer struct {
+	Runner *process.Runner
+	Log    *slog.Logger
+}
+
+// Run runs one Git command. It implements RunGit. The error names a full disk as the cause.
+func (m Maintainer) Run(ctx context.Context, r *repo.Repo, args []string, env ...string) error {
+	removeTemporaryFiles(filepath.Join(r.Common, "objects/pack"))
+	start := time.Now()
+	m.removeStaleLocks(r, time.Time{}, start.Add(-staleLockAge))
+	if args[0] == "pack-refs" { // it is short, and its lock file would block pushes
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), packRefsTimeout)
+		defer cancel()
+	}
+	threads, window := max(1, runtime.GOMAXPROCS(0)/2), int64(maintainWindow)
+	if memory := m.Runner.Limits(ClassMaintain).Memory; memory > 0 { // a quarter of it for all windows together
+		window = min(window, max(memory/4/int64(threads), 1))
+	}
+	var all []string
+	for _, setting := range []string{
+		"safe.directory=*", // the operator decides whose repositories are served
+		"pack.threads=" + strconv.Itoa(threads), "pack.windowMemory=" + strconv.FormatInt(window, 10), "pack.packSizeLimit=0",
+		"repack.packKeptObjects=false", "repack.writeBitmaps=false", "core.fsync=objects,derived-metadata,reference",
+	} {
+		all = append(all, "-c", setting)
+	}
+	err := m.Runner.Run(ctx, process.Command{
+		Class: ClassMaintain, Subcommand: args[0], Args: append(append(all, "--git-dir="+r.Common), args...), Env: env,
+		Grace: MaintainGrace, Config: r.HooksOff(), Repository: r.Common,
+	})
+	if err != nil && !fault.Is(err, fault.Internal) { // it was cancelled
+		m.removeStaleLocks(r, start.Add(-time.Second), time.Now())
+	}
+	return GitError(r.Common, err)
+}
+
+// removeStaleLocks removes lock files of maintenance that were created in an interval for which no process can hold
+// them: the caller has claimed the repository and runs no command. Git leaves them after a power failure, and when it
+// is cancelled just after it has created one.
+func (m Maintainer) removeStaleLocks(r *repo.Repo, after, before time.Time) {
+	for _, lock := range []string{"pack/multi-pack-index.lock", "info/commit-graph.lock",
+		"info/commit-graphs/commit-graph-chain.lock"} {
+		path := filepath.Join(r.Common, "objects", lock)
+		if info, err := os.Lstat(path); err == nil && info.Mode().IsRegular() && info.ModTime().After(after) &&
+			info.ModTime().Before(before) {
+			m.Log.Debug("removed a stale lock file", "path", path)
+			_ = os.Remove(path) // if this fails, Git reports the lock file
+		}
+	}
+}
+
+// removeTemporaryFiles removes temporary files that git left among the packs when it was killed.
+func removeTemporaryFiles(packDir string) {
+	entries, err := os.ReadDir(packDir)
+	if err != nil {
+		return
+	}
+	for _, e := range entries {
+		if !strings.HasPrefix(e.Name(), "tmp_") && !strings.HasPrefix(e.Name(), ".tmp-") {
+			continue
+		}
+		info, err := e.Info()
+		if err == nil && info.Mode().IsRegular() && time.Since(info.ModTime()) > temporaryAge {
+			if err := os.Remove(filepath.Join(packDir, e.Name())); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return
+			}
+		}
+	}
+}
