@@ -84,7 +84,7 @@ func TestPushNeedsRoom(t *testing.T) {
 	t.Parallel()
 	s := newNode(t, newBucket(t), func(o *Options) { o.Cache.MinFree = 1 << 60 })
 	create(t, s, "x")
-	if _, err := acquire(t, s, "x").Push(t.Context()); !fault.Is(err, fault.Unavailable) || !mentions(err, "min_free") {
-		t.Errorf("Push on a disk without room = %v, want unavailable with the setting", err)
+	if _, err := acquire(t, s, "x").Push(t.Context()); !fault.Is(err, fault.Unavailable) || !mentions(err, "free") {
+		t.Errorf("Push on a disk without room = %v, want unavailable with the free space", err)
 	}
 }

@@ -160,15 +160,11 @@ func (r *Name) validate() error {
 	return nil
 }
 
-// wireName is a name's record as it is in JSON.
-type wireName struct {
-	format, n, renames                                 int64
-	txn, parent, kind, at, node, path, state, id, from text
-}
-
-func (w *wireName) fields() map[string]any {
-	return map[string]any{"format": &w.format, "n": &w.n, "txn": &w.txn, "parent": &w.parent, "kind": &w.kind,
-		"at": &w.at, "node": &w.node, "path": &w.path, "state": &w.state, "id": &w.id, "from": &w.from, "renames": &w.renames}
+// fields maps the keys of a record's JSON object to their values. Some are not in the record, or not as in JSON.
+func (r *Name) fields(version *int64, kind, path, from *Text) map[string]any {
+	return map[string]any{"format": version, "n": &r.Number, "txn": &r.Txn, "parent": &r.Parent, "kind": kind,
+		"at": (*stamp)(&r.At), "node": (*Text)(&r.Node), "path": path, "state": (*Text)(&r.State), "id": &r.ID, "from": from,
+		"renames": &r.Renames}
 }
 
 // Encode returns the record as canonical JSON.
@@ -176,41 +172,32 @@ func (r *Name) Encode() ([]byte, error) {
 	if err := r.validate(); err != nil {
 		return nil, fmt.Errorf("name %q: record %d: %w", fault.Short(r.Path.String()), r.Number, err)
 	}
-	w := wireName{
-		format: format, n: int64(r.Number), txn: text(r.Txn), parent: text(r.Parent), kind: "name",
-		at: text(r.At.UTC().Format(timeFormat)), node: text(r.Node), path: text(r.Path.String()), state: text(r.State),
-		id: text(r.ID), from: text(r.From.String()), renames: int64(r.Renames),
-	}
-	return encodeFields(w.fields(), r.Unknown)
+	version, kind, path, from := int64(format), Text("name"), Text(r.Path.String()), Text(r.From.String())
+	return encodeFields(r.fields(&version, &kind, &path, &from), r.Unknown)
 }
 
 // DecodeName reads a name's record. The error is fault.Unavailable if only a newer version can read it.
 func DecodeName(body []byte) (*Name, error) {
-	var w wireName
-	unknown, err := decodeFields(body, w.fields())
-	if err != nil {
+	r := &Name{}
+	var version int64
+	var kind, path, from Text
+	var err error
+	if r.Unknown, err = decodeFields(body, r.fields(&version, &kind, &path, &from)); err != nil {
 		return nil, err
 	}
-	r := &Name{Number: uint64(w.n), Txn: string(w.txn), Parent: string(w.parent), Node: string(w.node),
-		State: NameState(w.state), ID: string(w.id), Renames: uint64(w.renames), Unknown: unknown}
-	if r.At, err = time.Parse(timeFormat, string(w.at)); err != nil {
-		return nil, err
+	if r.Path, err = decodePath(path); err == nil && from != "" {
+		r.From, err = decodePath(from)
 	}
-	if r.Path, err = decodePath(w.path); err != nil {
-		return nil, err
+	if err == nil && kind != "name" {
+		err = fmt.Errorf("invalid kind %.80q, want \"name\"", kind)
 	}
-	if w.from != "" {
-		if r.From, err = decodePath(w.from); err != nil {
-			return nil, err
-		}
+	if err == nil {
+		err = r.validate()
 	}
-	if w.kind != "name" {
-		return nil, fmt.Errorf("invalid kind %.80q, want \"name\"", w.kind)
-	}
-	return r, r.validate()
+	return r, err
 }
 
-func decodePath(t text) (git.RepoPath, error) {
+func decodePath(t Text) (git.RepoPath, error) {
 	path, err := git.ParseRepoPath(string(t))
 	if err != nil || path.String() != string(t) {
 		return git.RepoPath{}, fmt.Errorf("invalid path %q", fault.Short(t))

@@ -52,27 +52,27 @@ type Record struct {
 	ObjectsEpoch uint64   // raised when unreachable objects were removed
 	GC           uint64   // raised by each record of KindCondemn
 	Condemned    []string // keys that are about to be deleted, sorted; see Pack.Key and Refs.Checkpoint
-	Needs        []string // features that a node must know to use the repository
 	Deleted      bool     // the repository does not exist any more
 
-	// Unknown has the top-level fields of newer versions that do not have to be understood (see Needs). They are kept.
+	// Unknown has the top-level fields of newer versions that do not have to be understood. They are kept.
 	Unknown map[string][]byte
 }
 
 // Push describes one push of a record, for the audit.
 type Push struct {
-	ID   string // ID of the request
-	By   string // user, empty if the caller is not authenticated
-	Refs int    // number of refs that it changed
+	By   Text   `json:"by,omitempty"` // user, empty if the caller is not authenticated
+	ID   string `json:"id"`           // ID of the request
+	Refs int    `json:"refs"`         // number of refs that it changed
 }
 
 // Refs is the state of all refs: a checkpoint and the changes after it.
 type Refs struct {
-	Checkpoint string // key of the checkpoint, relative to the repository: "refs/28-TXN"; empty without one
-	SHA256     Sum    // of the checkpoint
-	Bytes      int64  // of the checkpoint
-	Count      int    // number of refs in the checkpoint
-	Tail       []TailEntry
+	Bytes int64 `json:"bytes,omitempty"` // of the checkpoint
+	// Checkpoint is the key of the checkpoint, relative to the repository: "refs/28-TXN"; empty without one.
+	Checkpoint string      `json:"checkpoint,omitempty"`
+	Count      int         `json:"count,omitempty"` // number of refs in the checkpoint
+	SHA256     Sum         `json:"sha256,omitzero"` // of the checkpoint
+	Tail       []TailEntry `json:"tail,omitempty"`
 }
 
 // TailEntry has the changes of refs of one record. Entries are shared by records and never changed.
@@ -91,26 +91,26 @@ type RefChange struct {
 
 // Pack names a pack and its index in the bucket, and what was made from them.
 type Pack struct {
-	Key       string // relative to the repository, without the extension: "packs/pack-HASH-TXN"
-	Bytes     int64  // size of the pack
-	Objects   int64  // number of objects
-	SHA256    Sum    // of the pack
-	IdxBytes  int64
-	IdxSHA256 Sum
-	Since     uint64 // the record that added it
-	Extra     []File // files that only save work: .rev, .bitmap, .graph
+	Bytes     int64  `json:"bytes"`           // size of the pack
+	Extra     []File `json:"extra,omitempty"` // files that only save work: .rev, .bitmap, .graph
+	IdxBytes  int64  `json:"idx_bytes"`
+	IdxSHA256 Sum    `json:"idx_sha256"`
+	Key       string `json:"key"`     // relative to the repository, without the extension: "packs/pack-HASH-TXN"
+	Objects   int64  `json:"objects"` // number of objects
+	SHA256    Sum    `json:"sha256"`  // of the pack
+	Since     uint64 `json:"since"`   // the record that added it
 }
 
 // File is one file of a pack. Its key is Pack.Key + Ext.
 type File struct {
-	Ext    string // ".pack"
-	Bytes  int64
-	SHA256 Sum
+	Bytes  int64  `json:"bytes"`
+	Ext    string `json:"ext"` // ".pack"
+	SHA256 Sum    `json:"sha256"`
 }
 
 // Files returns all files of the pack: the pack, its index, and the extra files.
 func (p *Pack) Files() []File {
-	return append([]File{{".pack", p.Bytes, p.SHA256}, {".idx", p.IdxBytes, p.IdxSHA256}}, p.Extra...)
+	return append([]File{{p.Bytes, ".pack", p.SHA256}, {p.IdxBytes, ".idx", p.IdxSHA256}}, p.Extra...)
 }
 
 // Name returns the name of the pack in objects/pack, without an extension: "pack-HASH".
@@ -188,7 +188,7 @@ func (r *Record) Next(kind Kind, node string, now time.Time) *Record {
 	next.Number, next.Txn, next.Parent = r.Number+1, NewID(), r.Txn
 	next.Kind, next.Node, next.At, next.Pushes = kind, node, now, nil
 	next.Names, next.Packs = slices.Clone(r.Names), slices.Clone(r.Packs)
-	next.Condemned, next.Needs = slices.Clone(r.Condemned), slices.Clone(r.Needs)
+	next.Condemned = slices.Clone(r.Condemned)
 	next.Refs.Tail = slices.Clone(r.Refs.Tail)
 	next.Config = slices.Clone(r.Config)
 	return &next

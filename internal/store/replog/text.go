@@ -6,17 +6,17 @@ import (
 	"unicode/utf8"
 )
 
-// text is a string of any bytes, as a JSON string: see quote. Keys of JSON objects are strings that are quoted by hand,
+// Text is a string of any bytes, as a JSON string: see quote. Keys of JSON objects are strings that are quoted by hand,
 // because encoding/json does not call methods of keys.
-type text string
+type Text string
 
 // MarshalText implements encoding.TextMarshaler.
-func (t text) MarshalText() ([]byte, error) { return []byte(quote(string(t))), nil }
+func (t Text) MarshalText() ([]byte, error) { return []byte(quote(string(t))), nil }
 
 // UnmarshalText implements encoding.TextUnmarshaler.
-func (t *text) UnmarshalText(b []byte) error {
+func (t *Text) UnmarshalText(b []byte) error {
 	s, err := unquote(string(b))
-	*t = text(s)
+	*t = Text(s)
 	return err
 }
 
