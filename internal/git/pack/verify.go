@@ -2,11 +2,8 @@ package pack
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"errors"
-	"fmt"
-	"hash/crc32"
 	"io"
 	"log/slog"
 	"maps"
@@ -86,17 +83,9 @@ func (v *Verifier) Forget() {
 }
 
 // Damage is the error of a damaged pack.
-type Damage struct {
-	Path   string       // of the pack or index
-	Object git.ObjectID // the first damaged object; zero if it is not known
-}
+type Damage struct{ Path string } // of the pack or index
 
-func (d *Damage) Error() string {
-	if d.Object.IsZero() {
-		return fmt.Sprintf("%s: damaged: its checksum is wrong", d.Path)
-	}
-	return fmt.Sprintf("%s: damaged: object %s has a wrong checksum", d.Path, d.Object)
-}
+func (d *Damage) Error() string { return d.Path + ": damaged: its checksum is wrong" }
 
 // Verification is one verification of the packs of a repository.
 type Verification struct {
@@ -234,8 +223,7 @@ func (v *Verifier) verifyOnce(path string, format git.ObjectFormat, d *verdict) 
 	case bad:
 		d.damage = damage
 		v.results.WithLabelValues("damaged").Inc()
-		v.log.Error("damaged pack", "path", damage.Path, "object", objectText(damage.Object),
-			"action", "restore the file, or run git fsck in the repository")
+		v.log.Error("damaged pack", "path", damage.Path, "action", "restore the file, or run git fsck in the repository")
 	default:
 		d.gaveUp = true
 		if v.ctx.Err() == nil {
@@ -243,13 +231,6 @@ func (v *Verifier) verifyOnce(path string, format git.ObjectFormat, d *verdict) 
 			v.log.Warn("cannot verify a pack", "path", path, "error", err)
 		}
 	}
-}
-
-func objectText(id git.ObjectID) string {
-	if id.IsZero() {
-		return ""
-	}
-	return id.String()
 }
 
 // verify reads a pack and its index. The error is a *Damage if a checksum does not match.
@@ -269,7 +250,7 @@ func (v *Verifier) verify(path string, format git.ObjectFormat) error {
 	case pack.whole && bytes.Equal(index.tail[:hash], pack.tail[len(pack.tail)-hash:]):
 		return nil
 	}
-	return v.locate(path, format)
+	return &Damage{Path: path}
 }
 
 // trailer is the end of a file.
@@ -294,7 +275,7 @@ func (v *Verifier) sums(path string, format git.ObjectFormat) (trailer, error) {
 		return trailer{}, &Damage{Path: path}
 	}
 	h := format.New()
-	if err := v.pass(h, f, 0, info.Size()-hash); err != nil {
+	if err := v.pass(h, f, info.Size()-hash); err != nil {
 		return trailer{}, err
 	}
 	tail := make([]byte, 2*hash)
@@ -304,10 +285,10 @@ func (v *Verifier) sums(path string, format git.ObjectFormat) (trailer, error) {
 	return trailer{bytes.Equal(h.Sum(nil), tail[hash:]), tail}, nil
 }
 
-// pass writes a part of a file to w. After verifyBurst bytes it pauses as long as it reads.
-func (v *Verifier) pass(w io.Writer, f *os.File, from, end int64) error {
-	block := make([]byte, min(verifyBlock, end-from))
-	for at := from; at < end; {
+// pass writes a file up to end to w. After verifyBurst bytes it pauses as long as it reads.
+func (v *Verifier) pass(w io.Writer, f *os.File, end int64) error {
+	block := make([]byte, min(verifyBlock, end))
+	for at := int64(0); at < end; {
 		start := time.Now()
 		n, err := f.ReadAt(block[:min(int64(len(block)), end-at)], at)
 		w.Write(block[:n])
@@ -318,7 +299,7 @@ func (v *Verifier) pass(w io.Writer, f *os.File, from, end int64) error {
 		if err != nil && at < end {
 			return err
 		}
-		if at-from > verifyBurst {
+		if at > verifyBurst {
 			time.Sleep(time.Since(start))
 		}
 		if err := v.ctx.Err(); err != nil {
@@ -326,54 +307,4 @@ func (v *Verifier) pass(w io.Writer, f *os.File, from, end int64) error {
 		}
 	}
 	return nil
-}
-
-// locate finds the first object of a damaged pack whose CRC-32 is not the one in the index.
-func (v *Verifier) locate(path string, format git.ObjectFormat) error {
-	x, err := openIdx(indexOf(path), format)
-	if isAbsent(err) || transient(err) {
-		return err
-	} else if err != nil {
-		return &Damage{Path: indexOf(path)}
-	}
-	f, err := disk.Open(path)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		return err
-	}
-	damage, end := &Damage{Path: path}, info.Size()-int64(format.Size())
-	err = x.file.Do(func(b []byte) error {
-		t := Table{x, b}
-		order, err := t.sortByOffset()
-		if err != nil {
-			return &Damage{Path: indexOf(path)}
-		}
-		for i, pos := range order {
-			want, ok := t.CRC(int(pos))
-			if !ok { // version 1 has no CRC-32
-				return nil
-			}
-			at, next := int64(0), end
-			if at, err = t.Offset(int(pos)); err == nil && i+1 < len(order) {
-				next, err = t.Offset(int(order[i+1]))
-			}
-			sum := crc32.NewIEEE()
-			if err == nil && at < next && next <= end {
-				err = v.pass(sum, f, at, next)
-			}
-			if err != nil && !errors.Is(err, io.ErrUnexpectedEOF) {
-				return err
-			}
-			if sum.Sum32() != want {
-				damage.Object = git.RawObjectID(t.ID(int(pos)))
-				return nil
-			}
-		}
-		return nil
-	})
-	return cmp.Or(err, error(damage))
 }

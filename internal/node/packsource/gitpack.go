@@ -126,12 +126,7 @@ func (p *gitPack) warnIfKnown(out Output) error {
 	if damage == nil {
 		return nil
 	}
-	what := "a pack"
-	if !damage.Object.IsZero() {
-		what = "object " + damage.Object.String()
-	}
-	return out.Progress(fmt.Appendf(nil,
-		"warning: %s of this repository is damaged on the server; tell its administrator\n", what))
+	return out.Progress([]byte("warning: a pack of this repository is damaged on the server; tell its administrator\n"))
 }
 
 // errGit marks an error of git's output.
