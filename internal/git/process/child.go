@@ -34,7 +34,6 @@ type Process struct {
 	command  Command
 	request  *inflight.Request // of the command; may be nil
 	span     *inflight.Span    // of the request's trace; may be nil
-	sampled  sample            // by Contention
 	waited   time.Duration
 	began    time.Time
 	process  *os.Process

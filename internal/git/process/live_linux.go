@@ -21,8 +21,7 @@ func live(pid int) (l Live) {
 			continue
 		}
 		l.Processes++
-		ran, waited, children := threads(todo[i])
-		l.ran += ran
+		waited, children := threads(todo[i])
 		l.Delay += waited
 		todo = append(todo, children[:min(len(children), maxProcesses-len(todo))]...)
 	}
@@ -45,16 +44,15 @@ func (l *Live) add(pid int, isDescendant bool) bool {
 	return true
 }
 
-// threads adds up for the threads of a process how long they ran and how long they waited for a CPU
-// (Documentation/scheduler/sched-stats.rst), and lists the processes that they have started.
-func threads(pid int) (ran, waited time.Duration, children []int) {
+// threads adds up how long the threads of a process waited for a CPU (Documentation/scheduler/sched-stats.rst), and
+// lists the processes that they have started.
+func threads(pid int) (waited time.Duration, children []int) {
 	all, err := procfs.AllThreads(pid)
 	if err != nil {
-		return 0, 0, nil
+		return 0, nil
 	}
 	for _, t := range all[:min(len(all), maxThreads)] {
 		if s, err := t.Schedstat(); err == nil {
-			ran += time.Duration(s.RunningNanoseconds)
 			waited += time.Duration(s.WaitingNanoseconds)
 		}
 		text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", pid, t.PID))
@@ -64,5 +62,5 @@ func threads(pid int) (ran, waited time.Duration, children []int) {
 			}
 		}
 	}
-	return ran, waited, children
+	return waited, children
 }

@@ -34,8 +34,6 @@ type Live struct {
 	Delay        time.Duration // time for which living processes waited for a CPU
 	RSS          int64         // bytes, of all processes together; shared pages count in each
 	Processes    int
-
-	ran time.Duration // time for which living processes ran, to the nanosecond
 }
 
 // Limits of the processes of one command that Live counts, and of the threads of each.
@@ -93,9 +91,13 @@ func (p *Process) now(at time.Time) (Running, bool) {
 	if p.request != nil {
 		one.Request, one.Stage = p.request.ID(), p.request.Stage().String()
 	}
-	var ok bool
-	one.Live, ok = p.live()
-	return one, ok
+	p.mu.Lock() // until it is unlocked, the number cannot be reused
+	defer p.mu.Unlock()
+	if p.reaped {
+		return one, false
+	}
+	one.Live = live(p.process.Pid)
+	return one, true
 }
 
 // activity returns the part that counts for a request.

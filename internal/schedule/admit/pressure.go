@@ -15,14 +15,13 @@ import (
 //
 // It observes the machine and not the duration of work, unlike usual adaptive limiters: one pack takes a thousand times
 // as long as another. The machine is short of CPU when a sleeping goroutine is woken late, like a small request would
-// be. The kernel's figure (/proc/pressure/cpu) does not help. Git processes, which should give way, wait for each other
-// as soon as all CPUs are used. Their waiting counts only when they wait far more than they run. Safe for concurrent
-// use.
+// be. The kernel's figure (/proc/pressure/cpu) does not help: git processes, which should give way, wait for each other
+// as soon as all CPUs are used. Safe for concurrent use.
 type Pressure struct {
-	queues []*balance.Slots
-	signs  []func() bool
-	stop   chan struct{}
-	done   sync.WaitGroup
+	queues  []*balance.Slots
+	suffers func() bool // evaluates the last second
+	stop    chan struct{}
+	done    sync.WaitGroup
 }
 
 const (
@@ -36,24 +35,17 @@ const (
 	lateMost = 4
 )
 
-// NewPressure watches over the slots until it is closed. contention returns how long the processes with slots ran on a
-// CPU since its last call, and how long they waited for one. Nil means unknown.
-func NewPressure(contention func() (ran, waited time.Duration), queues ...*balance.Slots) *Pressure {
+// NewPressure watches over the slots until it is closed.
+func NewPressure(queues ...*balance.Slots) *Pressure {
 	p := &Pressure{queues: queues, stop: make(chan struct{})}
-	lateness := &lateness{busy: p.busy, stop: p.stop}
-	p.done.Go(lateness.run)
-	p.signs = []func() bool{lateness.look, newMemory("/").short}
-	if contention != nil {
-		p.signs = append(p.signs, func() bool { return contended(contention()) })
+	memory, late := newMemory("/"), &lateness{busy: p.busy, stop: p.stop}
+	p.suffers = func() bool {
+		wasLate := late.look()
+		return memory.short() || wasLate
 	}
+	p.done.Go(late.run)
 	p.done.Go(p.run)
 	return p
-}
-
-// contended reports whether processes wait for a CPU far more than they run: four fifths of the time, and long enough
-// to exclude chance. It is normal that two share a CPU, or that they give way to others.
-func contended(ran, waited time.Duration) bool {
-	return ran+waited > pressureStep/4 && waited > 4*ran
 }
 
 // Close ends the observation. The slots are unchanged.
@@ -91,14 +83,6 @@ func next(part float64, suffers bool) float64 {
 		return max(part*narrowBy, least)
 	}
 	return min(part+widenBy, 1)
-}
-
-// suffers evaluates every sign for the last second.
-func (p *Pressure) suffers() (any bool) {
-	for _, isShort := range p.signs {
-		any = isShort() || any
-	}
-	return any
 }
 
 // lateness counts how often a goroutine wakes late.

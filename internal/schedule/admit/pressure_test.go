@@ -19,7 +19,7 @@ func TestPressureNarrows(t *testing.T) {
 		slots := balance.NewSlots(8, balance.Limits{Queue: 8}, balance.Clock{})
 		var suffers atomic.Bool
 		p := &Pressure{queues: []*balance.Slots{slots}, stop: make(chan struct{})}
-		p.signs = []func() bool{suffers.Load}
+		p.suffers = suffers.Load
 		p.done.Go(p.run)
 		defer p.Close()
 		after := func(d time.Duration, least, most int) {
@@ -56,26 +56,6 @@ func TestPressureStaysWithinBounds(t *testing.T) {
 			}
 		}
 	})
-}
-
-// TestContended checks that shared CPUs alone do not count as pressure, and that too many waiting processes do.
-func TestContended(t *testing.T) {
-	t.Parallel()
-	for _, c := range []struct {
-		ran, waited time.Duration
-		want        bool
-	}{
-		{0, 0, false},
-		{2 * time.Second, 2 * time.Second, false},
-		{time.Second, 3 * time.Second, false},
-		{time.Second, 5 * time.Second, true},
-		{0, time.Second, true},
-		{time.Millisecond, 100 * time.Millisecond, false}, // too little to tell
-	} {
-		if got := contended(c.ran, c.waited); got != c.want {
-			t.Errorf("%v on a CPU, %v waiting for one: %v", c.ran, c.waited, got)
-		}
-	}
 }
 
 func TestLateness(t *testing.T) {

@@ -57,8 +57,7 @@ func (s *server) addNode() error {
 		return err
 	}
 	runner := s.packs.runner
-	pressure := admit.NewPressure(runner.Contention, runner.Queue(packsource.ClassPack),
-		runner.Queue(receivepack.ClassReceive))
+	pressure := admit.NewPressure(runner.Queue(packsource.ClassPack), runner.Queue(receivepack.ClassReceive))
 	s.closers.push("measurement of CPU pressure", infallible(pressure.Close))
 	if s.node, err = s.newNode(hooks); err != nil {
 		return err
