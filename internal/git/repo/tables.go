@@ -6,10 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strconv"
 	"strings"
-	"sync"
-	"time"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
@@ -24,33 +21,18 @@ const ClassRefs process.Class = "refs"
 const (
 	// maxListing is the maximum size of git's list of a repository's refs in bytes: one to two million refs.
 	maxListing = 128 << 20
-	// versionAge is the time after which the version of a git that is too old is checked again.
-	versionAge = 10 * time.Second
 )
-
-// tablesSince is the first git that knows reftables.
-var tablesSince = [2]int{2, 45}
 
 // Tables lists the refs of repositories with reftables by running git, once for each change of a repository. It is safe
 // for concurrent use.
-type Tables struct {
-	runner *process.Runner
-
-	mu      sync.Mutex
-	known   bool // git is new enough
-	tooOld  error
-	checked time.Time // when tooOld was found
-}
+type Tables struct{ runner *process.Runner }
 
 // NewTables creates a Tables that runs the git program of a runner with limits for ClassRefs.
-func NewTables(runner *process.Runner) *Tables { return &Tables{runner: runner} }
+func NewTables(runner *process.Runner) *Tables { return &Tables{runner} }
 
 // lister lists the refs of the repository with a git directory.
 func (t *Tables) lister(gitDir string, format git.ObjectFormat) refs.Lister {
 	return func(ctx context.Context, add func(refs.Ref)) error {
-		if err := t.check(ctx); err != nil {
-			return err
-		}
 		return t.list(ctx, gitDir, format, add)
 	}
 }
@@ -74,23 +56,18 @@ func (t *Tables) list(ctx context.Context, gitDir string, format git.ObjectForma
 	for _, setting := range config {
 		args = append(args, "-c", setting)
 	}
-	return t.run(ctx, process.Command{
+	p, err := t.runner.Start(ctx, process.Command{
+		Class:      ClassRefs,
 		Subcommand: "upload-pack",
 		Repository: gitDir,
 		Args:       append(args, "upload-pack", "--stateless-rpc", "--strict", gitDir),
 		Env:        []string{"GIT_PROTOCOL=version=2"},
 		Stdin:      bytes.NewReader(pktline.AppendFlush(request)),
-	}, func(out io.Reader) error { return readRefs(out, format, add) })
-}
-
-// run passes the command's output to read, and returns the first error.
-func (t *Tables) run(ctx context.Context, c process.Command, read func(io.Reader) error) error {
-	c.Class = ClassRefs
-	p, err := t.runner.Start(ctx, c)
+	})
 	if err != nil {
 		return err
 	}
-	readErr := read(p.Stdout())
+	readErr := readRefs(p.Stdout(), format, add)
 	if readErr != nil {
 		p.Kill()
 	}
@@ -178,46 +155,4 @@ func parseID(text string, format git.ObjectFormat) (git.ObjectID, error) {
 		return git.ObjectID{}, err
 	}
 	return id, nil
-}
-
-// check checks that git supports reftables. A git that is too old is checked again after a while, because it may have
-// been replaced. Concurrent calls each run their own check.
-func (t *Tables) check(ctx context.Context) error {
-	t.mu.Lock()
-	known := t.known || t.tooOld != nil && time.Since(t.checked) < versionAge
-	tooOld := t.tooOld
-	t.mu.Unlock()
-	if known {
-		return tooOld
-	}
-	var text []byte
-	err := t.run(ctx, process.Command{Subcommand: "version", Args: []string{"version"}},
-		func(out io.Reader) (err error) {
-			text, err = io.ReadAll(io.LimitReader(out, 1000))
-			return err
-		})
-	if err != nil {
-		return err
-	}
-	version := strings.TrimPrefix(strings.TrimSpace(string(text)), "git version ")
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.known = knowsTables(version); t.known {
-		t.tooOld = nil
-		return nil
-	}
-	t.checked = time.Now()
-	t.tooOld = fault.New(fault.Unavailable,
-		"this repository's refs are stored as reftables, which git reads from version %d.%d on; the server has git %.40s",
-		tablesSince[0], tablesSince[1], version)
-	return t.tooOld
-}
-
-// knowsTables reports whether a git of this version, such as "2.47.3" or "2.50.GIT", supports reftables.
-func knowsTables(version string) bool {
-	major, rest, _ := strings.Cut(version, ".")
-	minor, _, _ := strings.Cut(rest, ".")
-	x, err := strconv.Atoi(major)
-	y, minorErr := strconv.Atoi(minor)
-	return err == nil && minorErr == nil && (x > tablesSince[0] || x == tablesSince[0] && y >= tablesSince[1])
 }

@@ -66,17 +66,3 @@ func FuzzReadRefs(f *testing.F) {
 		}
 	})
 }
-
-func TestVersionsThatKnowReftables(t *testing.T) {
-	t.Parallel()
-	for version, knows := range map[string]bool{
-		"2.39.5": false, "2.44.9": false, "2.45.0": true, "2.45": true, "2.47.3": true, "2.50.GIT": true,
-		"2.46.0.windows.1":       true,
-		"2.39.5 (Apple Git-154)": false, "2.50.1 (Apple Git-155)": true, "3.0.0": true, "1.99": false, "": false, "2": false,
-		"x.y": false,
-	} {
-		if knowsTables(version) != knows {
-			t.Errorf("%q: %v", version, !knows)
-		}
-	}
-}
