@@ -91,22 +91,3 @@ func (g gitRunner) pipe(ctx context.Context, dir string, stdin io.Reader, out io
 	_, err = p.Wait()
 	return errors.Join(err, copyErr)
 }
-
-// each calls f with all objects below a prefix, in the order of their keys.
-func each(ctx context.Context, b bucket.Bucket, prefix string, f func(bucket.Info) error) error {
-	for after := ""; ; {
-		list, err := b.List(ctx, prefix, after, listPage)
-		if err != nil {
-			return err
-		}
-		for _, info := range list {
-			if err := f(info); err != nil {
-				return err
-			}
-			after = info.Key
-		}
-		if len(list) < listPage {
-			return nil
-		}
-	}
-}

@@ -1,7 +1,6 @@
 package store
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"io/fs"
@@ -13,7 +12,6 @@ import (
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
-	"github.com/packhorse-git/packhorse/internal/git/refs"
 	"github.com/packhorse-git/packhorse/internal/git/repo"
 	"github.com/packhorse-git/packhorse/internal/node/places"
 	"github.com/packhorse-git/packhorse/internal/store/replog"
@@ -42,7 +40,11 @@ func (p *place) Maintain(ctx context.Context, git places.RunGit, _ bool) error {
 	}
 	defer os.RemoveAll(dir)
 	c := &compaction{repository: p.repository, head: head, dir: dir}
-	if err := c.link(); err != nil {
+	err = linkCopy(p.local.Dir(), dir, head.record)
+	if err == nil {
+		err = writePacked(c.path("packed-refs"), head.layers)
+	}
+	if err != nil {
 		return fault.Wrap(fault.Unavailable, "cannot copy the repository to compact it", err)
 	}
 	if err := c.repack(ctx, git); err != nil {
@@ -73,47 +75,6 @@ type compaction struct {
 // path returns the path of a file of the copy.
 func (c *compaction) path(elements ...string) string {
 	return filepath.Join(append([]string{c.dir}, elements...)...)
-}
-
-// link makes the copy. Its packs have the names that Git gave them.
-func (c *compaction) link() error {
-	for _, dir := range []string{"refs", "objects/info", "objects/pack"} {
-		if err := os.MkdirAll(c.path(dir), 0o777); err != nil {
-			return err
-		}
-	}
-	type file struct{ from, to string }
-	links := []file{{"HEAD", "HEAD"}, {"config", "config"}, {commitGraph, commitGraph}}
-	for i := range c.head.record.Packs {
-		pack := &c.head.record.Packs[i]
-		for _, f := range pack.Files() {
-			links = append(links, file{"objects/pack/" + filepath.Base(pack.Key) + f.Ext,
-				"objects/pack/" + pack.Name() + f.Ext})
-		}
-	}
-	for _, f := range links {
-		err := os.Link(filepath.Join(c.local.Dir(), f.from), c.path(f.to))
-		isOptional := f.from == commitGraph || !strings.HasSuffix(f.from, ".pack") && !strings.HasSuffix(f.from, ".idx")
-		switch {
-		case errors.Is(err, fs.ErrExist): // two pushes of the same objects
-		case errors.Is(err, fs.ErrNotExist) && isOptional:
-		case err != nil:
-			return err
-		}
-	}
-	f, err := os.Create(c.path("packed-refs"))
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	b := bufio.NewWriterSize(f, 1<<20)
-	if _, err := refs.WritePacked(b, c.head.layers.Base, c.head.layers.Changes); err != nil {
-		return err
-	}
-	if err := b.Flush(); err != nil {
-		return err
-	}
-	return f.Close()
 }
 
 // repack repacks the copy. It must not remove objects.

@@ -2,8 +2,11 @@ package store
 
 import (
 	"context"
+	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
@@ -38,7 +41,7 @@ func Export(ctx context.Context, b bucket.Bucket, path git.RepoPath, dir string,
 	}
 	defer done()
 	copied := filepath.Join(filepath.Dir(r.local.Dir()), "export.git")
-	if err := copyPlain(r.local.Dir(), copied, record); err != nil {
+	if err := linkCopy(r.local.Dir(), copied, record); err != nil {
 		return err
 	}
 	if err := writePacked(filepath.Join(copied, "packed-refs"), state.layers); err != nil {
@@ -50,8 +53,9 @@ func Export(ctx context.Context, b bucket.Bucket, path git.RepoPath, dir string,
 	return os.Rename(copied, dir)
 }
 
-// copyPlain links the files of a local copy into a bare repository, without refs.
-func copyPlain(from, to string, record *replog.Record) error {
+// linkCopy makes a plain bare repository of a local copy, without refs: a new directory whose packs are hard links with
+// the names that Git gave them.
+func linkCopy(from, to string, record *replog.Record) error {
 	for _, dir := range []string{"refs/heads", "refs/tags", "objects/info", "objects/pack"} {
 		if err := os.MkdirAll(filepath.Join(to, dir), 0o777); err != nil {
 			return err
@@ -66,21 +70,18 @@ func copyPlain(from, to string, record *replog.Record) error {
 			return err
 		}
 	}
+	links := map[string]string{commitGraph: commitGraph} // targets to sources
 	for i := range record.Packs {
 		p := &record.Packs[i]
-		for _, f := range p.Files() {
-			source := filepath.Join(from, "objects", "pack", filepath.Base(p.Key)+f.Ext)
-			target := filepath.Join(to, "objects", "pack", p.Name()+f.Ext)
-			if f.Ext == ".graph" {
-				target = filepath.Join(to, "objects", "info", "commit-graph")
-			}
-			err := os.Link(source, target)
-			if os.IsExist(err) || os.IsNotExist(err) && f.Ext != ".pack" && f.Ext != ".idx" {
-				continue // the same pack of another attempt; files that only save work
-			}
-			if err != nil {
-				return err
-			}
+		for _, f := range p.Files() { // two pushes of the same objects have the same pack
+			links["objects/pack/"+p.Name()+f.Ext] = "objects/pack/" + filepath.Base(p.Key) + f.Ext
+		}
+	}
+	for target, source := range links {
+		err := os.Link(filepath.Join(from, source), filepath.Join(to, target))
+		isNeeded := strings.HasSuffix(target, ".pack") || strings.HasSuffix(target, ".idx")
+		if err != nil && (isNeeded || !errors.Is(err, fs.ErrNotExist)) {
+			return err
 		}
 	}
 	return nil

@@ -147,7 +147,7 @@ func (c *collector) collectLFS(ctx context.Context, log *replog.Log, id string, 
 	limit := time.Now().Add(-c.options.OlderThan)
 	var old []bucket.Info
 	for _, dir := range []string{lfsPrefix, lockPrefix} {
-		err := each(ctx, c.bucket, reposPrefix+id+"/"+dir, func(info bucket.Info) error {
+		err := bucket.Each(ctx, c.bucket, reposPrefix+id+"/"+dir, func(info bucket.Info) error {
 			if !info.Modified.After(limit) {
 				old = append(old, info)
 			}
@@ -215,7 +215,7 @@ func (c *collector) files(ctx context.Context, id string) (map[string]file, erro
 	files := map[string]file{}
 	root := reposPrefix + id + "/"
 	for _, dir := range []string{"packs/", "refs/"} {
-		err := each(ctx, c.bucket, root+dir, func(info bucket.Info) error {
+		err := bucket.Each(ctx, c.bucket, root+dir, func(info bucket.Info) error {
 			name := strings.TrimPrefix(info.Key, root)
 			key, ok := replog.ParseFileKey(name)
 			if !ok {

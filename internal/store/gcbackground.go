@@ -22,57 +22,21 @@ const (
 )
 
 // collectGarbage collects the garbage of all repositories once in a week. Nodes share the work without knowing each
-// other: the node that creates the object gc/WEEK/SHARD collects this shard. If it fails, it tries again after hours.
+// other: the node that creates the object gc/WEEK/SHARD collects this shard. After a failure the garbage stays until
+// the next week.
 func (s *Store) collectGarbage() {
-	failed := failedShards{}
 	for retry.Sleep(s.ctx, gcInterval/2+rand.N(gcInterval)) == nil {
 		if s.refused() != nil || s.untested() != nil {
 			continue
 		}
-		var err error
-		shard := failed.due(time.Now())
-		if shard == "" {
-			shard, err = s.claimShard(s.ctx, time.Now())
-		}
+		shard, err := s.claimShard(s.ctx, time.Now())
 		if err == nil && shard != "" {
 			err = s.collectShard(s.ctx, shard)
-			failed.note(shard, err, time.Now())
 		}
 		if err != nil && s.ctx.Err() == nil {
 			s.log.Warn("cannot delete garbage from the store", "shard", shard, "error", err)
 		}
 	}
-}
-
-// failedShards are the shards of this node whose collection failed.
-type failedShards map[string]failedShard
-
-type failedShard struct {
-	next  time.Time     // when it is tried again
-	delay time.Duration // before that, doubled with each failure
-}
-
-// maxShardDelay is the maximum time until a failed shard is tried again.
-const maxShardDelay = 24 * time.Hour
-
-// note notes the result of a collection.
-func (f failedShards) note(shard string, err error, now time.Time) {
-	if err == nil {
-		delete(f, shard)
-		return
-	}
-	delay := min(max(2*f[shard].delay, gcInterval), maxShardDelay)
-	f[shard] = failedShard{now.Add(delay), delay}
-}
-
-// due returns a shard that has to be tried again, or "".
-func (f failedShards) due(now time.Time) string {
-	for shard, failure := range f {
-		if !now.Before(failure.next) {
-			return shard
-		}
-	}
-	return ""
 }
 
 // claimShard claims a shard that no node has collected in this week. It returns "" if all are claimed.

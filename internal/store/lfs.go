@@ -171,7 +171,7 @@ type storedObject struct {
 // eachLFS calls f with each LFS object of a repository, in ascending order. Copies follow the object with the same ID.
 func eachLFS(ctx context.Context, b bucket.Bucket, repository string, f func(storedObject) error) error {
 	prefix := reposPrefix + repository + "/" + lfsPrefix
-	return each(ctx, b, prefix, func(info bucket.Info) error {
+	return bucket.Each(ctx, b, prefix, func(info bucket.Info) error {
 		name, _, isAside := strings.Cut(strings.TrimPrefix(info.Key, prefix), asideMark)
 		id, err := lfs.ParseOID(name)
 		if err != nil {
@@ -370,7 +370,7 @@ func (l lfsLocks) Remove(ctx context.Context, name string) error {
 // Names lists the locks.
 func (l lfsLocks) Names(ctx context.Context) (names []string, err error) {
 	prefix := l.key("")
-	err = each(ctx, l.store.bucket, prefix, func(info bucket.Info) error {
+	err = bucket.Each(ctx, l.store.bucket, prefix, func(info bucket.Info) error {
 		names = append(names, strings.TrimPrefix(info.Key, prefix))
 		return nil
 	})

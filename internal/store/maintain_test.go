@@ -386,26 +386,6 @@ func TestCollectGarbageBesideDamage(t *testing.T) {
 	}
 }
 
-// Nodes share the collection: each shard is collected once in a week.
-// A shard whose collection failed is tried again after hours, and not in the next week.
-func TestFailedShards(t *testing.T) {
-	t.Parallel()
-	now := time.Now()
-	failed := failedShards{}
-	for _, delay := range []time.Duration{1, 2, 4, 8, 16, 24, 24} {
-		failed.note("a", errCrash, now)
-		if got := failed.due(now.Add(delay*time.Hour - 1)); got != "" {
-			t.Errorf("%q is due before %d hours, want none", got, delay)
-		}
-		if now = now.Add(delay * time.Hour); failed.due(now) != "a" {
-			t.Errorf("a is not due after %d hours", delay)
-		}
-	}
-	if failed.note("a", nil, now); failed.due(now.Add(maxShardDelay)) != "" {
-		t.Error("a is due after a success")
-	}
-}
-
 // Nodes collect garbage in the background. The store of a command, which may run for hours, does not.
 func TestCommandsDoNotCollectGarbage(t *testing.T) {
 	t.Parallel()
@@ -436,6 +416,7 @@ func TestCommandsDoNotCollectGarbage(t *testing.T) {
 	}
 }
 
+// Nodes share the collection: each shard is collected once in a week.
 func TestShards(t *testing.T) {
 	t.Parallel()
 	b := newBucket(t)

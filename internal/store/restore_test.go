@@ -117,7 +117,7 @@ func restoreOne(t *testing.T, b bucket.Bucket, restore func(args ...string) stri
 	id := idOf(t, s, path)
 	end()
 	hidden := map[string][]byte{}
-	err = each(t.Context(), b, reposPrefix, func(info bucket.Info) error {
+	err = bucket.Each(t.Context(), b, reposPrefix, func(info bucket.Info) error {
 		if strings.Contains(info.Key, "/log/") && !strings.HasPrefix(info.Key, reposPrefix+id) {
 			hidden[info.Key], _, err = b.Get(t.Context(), info.Key, 1<<20)
 		}

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"crypto/sha256"
-	"encoding/binary"
 	"errors"
 	"io"
 	"io/fs"
@@ -88,11 +87,10 @@ func (s *shadow) start(u *packUpload) {
 // put uploads a pack and its index, under a key that is used once.
 func (s *shadow) put(ctx context.Context, u *packUpload) (replog.Pack, error) {
 	p := replog.Pack{Key: replog.PackKey(u.name, replog.NewID())}
-	var header [12]byte // gitformat-pack(5)
-	if _, err := u.pack.ReadAt(header[:], 0); err != nil {
+	var err error
+	if p.Objects, err = countObjects(u.pack); err != nil {
 		return p, err
 	}
-	p.Objects = int64(binary.BigEndian.Uint32(header[8:]))
 	group, ctx := errgroup.WithContext(ctx)
 	file := func(f *os.File, ext string, size *int64, sum *replog.Sum) {
 		group.Go(func() (err error) {
@@ -104,8 +102,7 @@ func (s *shadow) put(ctx context.Context, u *packUpload) (replog.Pack, error) {
 	}
 	file(u.pack, ".pack", &p.Bytes, &p.SHA256)
 	file(u.idx, ".idx", &p.IdxBytes, &p.IdxSHA256)
-	err := group.Wait()
-	return p, err
+	return p, group.Wait()
 }
 
 // sumOf returns the size and the checksum of a file. The error is that of ctx if it ends meanwhile.

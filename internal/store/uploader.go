@@ -48,8 +48,12 @@ func (u *uploader) file(ctx context.Context, key, path string) (replog.File, err
 // pack without its extension.
 func (u *uploader) pack(ctx context.Context, base, txn string) (replog.Pack, error) {
 	p := replog.Pack{Key: replog.PackKey(filepath.Base(base), txn)}
-	var err error
-	if p.Objects, err = countObjects(base + ".pack"); err != nil {
+	pack, err := os.Open(base + ".pack")
+	if err == nil {
+		defer pack.Close()
+		p.Objects, err = countObjects(pack)
+	}
+	if err != nil {
 		return p, fault.Wrap(fault.Corrupt, "the pack "+base+".pack cannot be read", err)
 	}
 	for _, ext := range []string{".pack", ".idx", ".rev", ".bitmap"} {
@@ -70,14 +74,9 @@ func (u *uploader) pack(ctx context.Context, base, txn string) (replog.Pack, err
 }
 
 // countObjects returns the number of objects of a pack (gitformat-pack(5), the header).
-func countObjects(path string) (int64, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return 0, err
-	}
-	defer f.Close()
+func countObjects(pack io.ReaderAt) (int64, error) {
 	var header [12]byte
-	if _, err := io.ReadFull(f, header[:]); err != nil {
+	if _, err := pack.ReadAt(header[:], 0); err != nil {
 		return 0, err
 	}
 	if string(header[:4]) != "PACK" {

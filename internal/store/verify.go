@@ -79,7 +79,7 @@ func (c *checker) ids(ctx context.Context, f func(id string, objects map[string]
 	}
 	var id string
 	var objects map[string]int64
-	err := each(ctx, c.bucket, "repos/", func(info bucket.Info) error {
+	err := bucket.Each(ctx, c.bucket, "repos/", func(info bucket.Info) error {
 		next, _, _ := strings.Cut(strings.TrimPrefix(info.Key, "repos/"), "/")
 		if next != id {
 			if id != "" {
@@ -121,7 +121,7 @@ func (c *checker) idsOf(ctx context.Context, f func(id string, objects map[strin
 // objects returns the sizes of a repository's objects by key.
 func (c *checker) objects(ctx context.Context, id string) (map[string]int64, error) {
 	objects := map[string]int64{}
-	return objects, each(ctx, c.bucket, "repos/"+id+"/", func(info bucket.Info) error {
+	return objects, bucket.Each(ctx, c.bucket, "repos/"+id+"/", func(info bucket.Info) error {
 		objects[info.Key] = info.Size
 		return nil
 	})

@@ -288,18 +288,10 @@ func (s *sharing) put(ctx context.Context, key, body string) error {
 // list returns the names of the objects of a session, each with a slash before it.
 func (s *sharing) list(ctx context.Context, session string) (map[string]bool, error) {
 	prefix, names := outboxPrefix+session, map[string]bool{}
-	for after := ""; ; {
-		list, err := s.store.Bucket().List(ctx, prefix+"/", after, 1000)
-		if err != nil {
-			return nil, err
-		}
-		for _, info := range list {
-			names[strings.TrimPrefix(info.Key, prefix)], after = true, info.Key
-		}
-		if len(list) < 1000 {
-			return names, nil
-		}
-	}
+	return names, bucket.Each(ctx, s.store.Bucket(), prefix+"/", func(info bucket.Info) error {
+		names[strings.TrimPrefix(info.Key, prefix)] = true
+		return nil
+	})
 }
 
 // check finds out whether another node has taken this session. After the end of a take, only missing pushes show it.

@@ -60,3 +60,23 @@ type Info struct {
 	Size     int64     // of the whole object, in bytes
 	Modified time.Time // by the clock of the storage
 }
+
+// Each calls f with all objects below a prefix, in the order of their keys.
+func Each(ctx context.Context, b Bucket, prefix string, f func(Info) error) error {
+	const page = 1000
+	for after := ""; ; {
+		list, err := b.List(ctx, prefix, after, page)
+		if err != nil {
+			return err
+		}
+		for _, info := range list {
+			if err := f(info); err != nil {
+				return err
+			}
+			after = info.Key
+		}
+		if len(list) < page {
+			return nil
+		}
+	}
+}

@@ -140,24 +140,16 @@ func (p *prober) run(ctx context.Context, checks []probeCheck) error {
 
 // clean removes the objects of this probe, and those that killed programs left behind, as far as possible.
 func (p *prober) clean(ctx context.Context) {
-	const page = 1000
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 	defer cancel()
-	for after := ""; ; {
-		list, err := p.b.List(ctx, "probe/", after, page)
-		if err != nil {
-			return
+	var keys []string
+	_ = Each(ctx, p.b, "probe/", func(info Info) error {
+		if strings.HasPrefix(info.Key, p.prefix) || time.Since(info.Modified) > leftoverAge {
+			keys = append(keys, info.Key)
 		}
-		var keys []string
-		for _, info := range list {
-			if after = info.Key; strings.HasPrefix(after, p.prefix) || time.Since(info.Modified) > leftoverAge {
-				keys = append(keys, after)
-			}
-		}
-		if p.b.Delete(ctx, keys...) != nil || len(list) < page {
-			return
-		}
-	}
+		return nil
+	})
+	_ = p.b.Delete(ctx, keys...)
 }
 
 // parallel calls f with the numbers below n, some at the same time.
