@@ -3,6 +3,7 @@
 package ci
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -125,7 +126,8 @@ func Command(env loadgen.Env) *cobra.Command {
 		if len(args) > 0 {
 			o.url = args[0]
 		}
-		if err := o.check(); err != nil {
+		if err := cmp.Or(loadgen.AreClients(f, "runners", "jobs"), loadgen.Positive(f, "duration", "timeout"),
+			o.check()); err != nil {
 			return err
 		}
 		if o.url == "" {
@@ -139,14 +141,9 @@ func Command(env loadgen.Env) *cobra.Command {
 }
 
 func (o *ciOptions) check() error {
-	o.common.Clients = o.runners
 	switch {
 	case o.url == "" && o.repo == "":
 		return errors.New("no server: give the URL of a repository, or --repo PATH, or both (see --help)")
-	case o.runners < 1 || o.runners > loadgen.MaxClients:
-		return fmt.Errorf("--runners %d: from 1 to %d", o.runners, loadgen.MaxClients)
-	case o.jobs < 1 || o.jobs > loadgen.MaxClients:
-		return fmt.Errorf("--jobs %d: from 1 to %d", o.jobs, loadgen.MaxClients)
 	case o.every < 100*time.Millisecond:
 		return fmt.Errorf("--every %v: at least 100ms", o.every)
 	case o.url == "" && (o.serverPID != 0 || o.ops != ""):
@@ -162,7 +159,7 @@ func (o *ciOptions) check() error {
 	case ciProfiles[o.profile] == nil:
 		return fmt.Errorf("--profile %.40q: want gitlab, actions or mixed", o.profile)
 	}
-	return o.common.Check()
+	return nil
 }
 
 // run prepares a directory, measures, and reports.

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/packhorse-git/packhorse/internal/bench/loadgen"
 )
@@ -74,7 +75,7 @@ to measure "packhorse-bench limit" with the same client.`,
 		if err != nil {
 			return err
 		}
-		if err := o.check(); err != nil {
+		if err := o.check(f); err != nil {
 			return err
 		}
 		return loadgen.Interrupted(cmd.Context(), o.run(cmd.Context(), env, t))
@@ -82,7 +83,7 @@ to measure "packhorse-bench limit" with the same client.`,
 	return cmd
 }
 
-func (o *fetchOptions) check() error {
+func (o *fetchOptions) check(f *pflag.FlagSet) error {
 	switch {
 	case o.depth < 0:
 		return fmt.Errorf("--depth %d: must be positive", o.depth)
@@ -93,7 +94,7 @@ func (o *fetchOptions) check() error {
 	case o.depth != 0 && o.have != "":
 		return errors.New("--depth and --have exclude each other")
 	}
-	return o.Common.Check()
+	return o.Common.Check(f)
 }
 
 func (o *fetchOptions) run(ctx context.Context, env loadgen.Env, t *loadgen.Target) error {

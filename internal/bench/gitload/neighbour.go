@@ -78,7 +78,7 @@ kernel.sched_autogroup_enabled = 0 before the servers start.`,
 		if err != nil {
 			return err
 		}
-		if err := o.Check(); err != nil {
+		if err := o.Check(f); err != nil {
 			return err
 		}
 		if o.mbps < 0 {

@@ -46,7 +46,7 @@ is a full name then. URL only names the repository and gets no requests.`,
 		if err != nil {
 			return err
 		}
-		if err := o.Check(); err != nil {
+		if err := o.Check(cmd.Flags()); err != nil {
 			return err
 		}
 		switch {

@@ -3,6 +3,7 @@ package lfs
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -30,8 +31,6 @@ type options struct {
 	objects   int
 	cuts      int
 	gitLFS    string
-	only      []string
-	json      bool
 
 	program world.Program
 }
@@ -67,14 +66,12 @@ var parts = []world.Part[*lfs]{
 func Command(env loadgen.Env) *cobra.Command {
 	var o options
 	cmd := &cobra.Command{
-		Use:   "lfs [PART...]",
+		Use:   "lfs",
 		Short: "Measure Git LFS: a server and a mirror, against Go's file server",
 		Long:  help,
 		Example: `  packhorse-bench lfs
   packhorse-bench lfs cold warm --mb 1024 --runners 30
   packhorse-bench lfs resume --upload-mb 2048 --json`,
-		Args:      cobra.OnlyValidArgs,
-		ValidArgs: world.Names(parts),
 	}
 	f := cmd.Flags()
 	f.IntVar(&o.megabytes, "mb", 1024, "size of the object in MiB")
@@ -85,30 +82,17 @@ func Command(env loadgen.Env) *cobra.Command {
 	f.IntVar(&o.objects, "objects", 10_000, "objects of a batch request")
 	f.IntVar(&o.cuts, "cuts", 10, "interruptions of the upload")
 	f.StringVar(&o.gitLFS, "git-lfs", "git-lfs", "the git-lfs `PROGRAM` of the part resume")
-	f.BoolVar(&o.json, "json", false, "print one JSON object")
-	o.program.Flags(cmd)
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		o.only = args
-		if err := o.check(); err != nil {
-			return err
-		}
-		return loadgen.Interrupted(cmd.Context(), o.run(cmd.Context(), env))
+	check := func() error {
+		return cmp.Or(loadgen.Positive(f, "mb", "upload-mb", "rounds", "objects", "cuts"),
+			loadgen.AreClients(f, "runners", "transfers"))
 	}
-	return cmd
-}
-
-func (o *options) check() error {
-	for _, n := range []int{o.megabytes, o.upload, o.rounds, o.objects, o.cuts} {
-		if n < 1 {
-			return errors.New("--mb, --upload-mb, --rounds, --objects and --cuts: must be positive")
+	return world.Command(cmd, env, &o.program, parts, check, func(ctx context.Context, _, dir string) (*lfs, error) {
+		w, err := world.New(dir, o.program)
+		if err == nil {
+			err = w.AddHistory(ctx, "app", 3, 2000)
 		}
-	}
-	for _, n := range []int{o.runners, o.transfers} {
-		if n < 1 || n > loadgen.MaxClients {
-			return fmt.Errorf("--runners %d, --transfers %d: from 1 to %d", o.runners, o.transfers, loadgen.MaxClients)
-		}
-	}
-	return o.program.Find()
+		return &lfs{&o, w}, err
+	})
 }
 
 // lfs has the servers of one part. They serve the repositories of one root.
@@ -117,55 +101,29 @@ type lfs struct {
 	*world.World
 }
 
-func (o *options) run(ctx context.Context, env loadgen.Env) error {
-	figures, err := world.Measure(ctx, env, parts, o.only, func(ctx context.Context, _, dir string) (*lfs, error) {
-		w, err := world.New(dir, o.program)
-		if err == nil {
-			err = w.AddHistory(ctx, "app", 3, 2000)
-		}
-		return &lfs{o, w}, err
-	})
-	if err != nil {
-		return err
-	}
-	if o.json {
-		return loadgen.WriteJSON(env.Stdout, map[string]any{"figures": figures})
-	}
-	return world.WriteFigures(env.Stdout, figures)
-}
-
 func (w *lfs) repository() string { return w.Repository("app") }
 
 // own starts a server of the repositories.
-func (w *lfs) own(ctx context.Context) (*world.Process, error) {
-	return w.Start(ctx, "serve", "own", world.Public+world.NoSearch, "--root", w.Root())
+func (w *lfs) own(ctx context.Context) *world.Process {
+	return world.Must(w.Start(ctx, "serve", "own", world.Public+world.NoSearch, "--root", w.Root()))
 }
 
 // split starts a storage node and a gateway.
-func (w *lfs) split(ctx context.Context) (*world.Process, error) {
+func (w *lfs) split(ctx context.Context) *world.Process {
 	socket := "unix:" + filepath.Join(w.Dir, "node.sock")
-	if _, err := w.Start(ctx, "storage", "node", world.NoSearch, "--root", w.Root(), "--listen", socket); err != nil {
-		return nil, err
-	}
-	node := fmt.Sprintf("[[node]]\nname = \"node\"\naddress = %q\n", socket)
-	return w.Start(ctx, "gateway", "gateway", world.Public+node)
+	world.Must(w.Start(ctx, "storage", "node", world.NoSearch, "--root", w.Root(), "--listen", socket))
+	return world.Must(w.Start(ctx, "gateway", "gateway", world.Public+
+		fmt.Sprintf("[[node]]\nname = \"node\"\naddress = %q\n", socket)))
 }
 
 // mirror starts an empty mirror of a server behind a link, and fetches its repository, without objects of LFS.
-func (w *lfs) mirror(ctx context.Context, of *world.Process, name string) (*world.Process, *world.Link, error) {
-	l, err := w.Link(of.URL[len("http://"):])
-	if err != nil {
-		return nil, nil, err
-	}
-	s, err := w.Start(ctx, "mirror", name, world.NoSearch+fmt.Sprintf("[[mirror]]\nfrom = %q\nto = \"origin\"\n",
-		"http://"+l.Addr()+"/"), "--root", filepath.Join(w.Dir, name, "root"), "--http", "127.0.0.1:0")
-	if err != nil {
-		return nil, nil, err
-	}
-	s.URL += "/origin"
+func (w *lfs) mirror(ctx context.Context, of *world.Process, name string) (*world.Process, *world.Link) {
+	l := world.Must(w.Link(of.URL[len("http://"):]))
+	s := world.Must(w.StartMirror(ctx, name, "http://"+l.Addr()+"/", ""))
 	c := gitload.NewClient(s.URL, "")
 	defer c.Close()
-	return s, l, c.Clone(ctx, "app", 0)
+	world.Check(c.Clone(ctx, "app", 0))
+	return s, l
 }
 
 // object is the content of a file in LFS.

@@ -1,15 +1,18 @@
 package loadgen
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"golang.org/x/term"
 )
 
@@ -37,14 +40,26 @@ func (o *Common) Flags(cmd *cobra.Command) {
 	f.BoolVar(&o.JSON, "json", false, "print one JSON object")
 }
 
-func (o *Common) Check() error {
-	switch {
-	case o.Clients < 1 || o.Clients > MaxClients:
-		return fmt.Errorf("--clients %d: from 1 to %d", o.Clients, MaxClients)
-	case o.Duration <= 0:
-		return fmt.Errorf("--duration %v: must be positive", o.Duration)
-	case o.Timeout <= 0:
-		return fmt.Errorf("--timeout %v: must be positive", o.Timeout)
+func (o *Common) Check(f *pflag.FlagSet) error {
+	return cmp.Or(AreClients(f, "clients"), Positive(f, "duration", "timeout"))
+}
+
+// Positive returns an error unless these flags, which are numbers or durations, are positive.
+func Positive(f *pflag.FlagSet, names ...string) error {
+	for _, name := range names {
+		if text := f.Lookup(name).Value.String(); text == "0" || text == "0s" || text == "NaN" || text[0] == '-' {
+			return fmt.Errorf("--%s %s: must be positive", name, text)
+		}
+	}
+	return nil
+}
+
+// AreClients returns an error unless these flags are numbers of clients of a run.
+func AreClients(f *pflag.FlagSet, names ...string) error {
+	for _, name := range names {
+		if n, err := f.GetInt(name); err != nil || n < 1 || n > MaxClients {
+			return fmt.Errorf("--%s %d: from 1 to %d", name, n, MaxClients)
+		}
 	}
 	return nil
 }
@@ -98,6 +113,14 @@ func (f *Failures) Print(w io.Writer) {
 func (f *Failures) Err() error {
 	if n := f.Count(); n > 0 {
 		return fmt.Errorf("%d requests failed", n)
+	}
+	return nil
+}
+
+// Detail is Err with the first errors.
+func (f *Failures) Detail() error {
+	if err := f.Err(); err != nil {
+		return fmt.Errorf("%w: %s", err, strings.Join(f.First, "; "))
 	}
 	return nil
 }

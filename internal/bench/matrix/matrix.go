@@ -3,6 +3,7 @@
 package matrix
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -92,7 +93,7 @@ func Command(env loadgen.Env) *cobra.Command {
 		if len(o.repos) == 0 {
 			return errors.New("no repository: give its path with --repo PATH")
 		}
-		if err := o.Check(); err != nil {
+		if err := cmp.Or(loadgen.AreClients(f, "clients"), loadgen.Positive(f, "duration", "timeout")); err != nil {
 			return err
 		}
 		if err := o.program.Find(); err != nil {

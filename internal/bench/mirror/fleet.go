@@ -4,74 +4,66 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
-	"os"
+	"path/filepath"
 
 	"github.com/packhorse-git/packhorse/internal/bench/ci"
 	"github.com/packhorse-git/packhorse/internal/bench/loadgen"
+	"github.com/packhorse-git/packhorse/internal/bench/world"
 )
 
 // fleetResult is the result of one fleet. The names are those of `packhorse-bench ci --json`.
 type fleetResult struct {
-	Name     string              `json:"name"`
-	Jobs     int                 `json:"jobs"`
-	Waiting  int                 `json:"jobs_waiting"`
-	Errors   int                 `json:"errors"`
-	Job      loadgen.Percentiles `json:"job_ms"`
-	First    loadgen.Percentiles `json:"first_job_first_byte_ms"`
-	MB       float64             `json:"mb"`
-	CPU      *float64            `json:"cpu_s_per_job"` // of the mirror
-	LinkMB   float64             `json:"link_mb"`
-	LsRefs   int                 `json:"origin_ls_refs"`
-	Fetches  int                 `json:"origin_fetches"`
-	OriginS  float64             `json:"origin_cpu_s"`
-	Mirrored bool                `json:"mirrored"`
+	Jobs    int                 `json:"jobs"`
+	Waiting int                 `json:"jobs_waiting"`
+	Job     loadgen.Percentiles `json:"job_ms"`
+	First   loadgen.Percentiles `json:"first_job_first_byte_ms"`
+
+	linkMB float64
+	origin string // the work of the origin
 }
 
-// fleet runs `packhorse-bench ci` at the origin or at the mirror.
-func (o *options) fleet(ctx context.Context, env loadgen.Env, mirrored bool) (f *fleetResult, err error) {
-	dir, err := os.MkdirTemp("", "packhorse-bench-")
-	if err != nil {
-		return nil, err
+func (f *fleetResult) String() string {
+	return fmt.Sprintf("%d jobs, %d not started, p95 %.1f ms, first %.1f ms", f.Jobs, f.Waiting, f.Job.P95, f.First.P50)
+}
+
+// fleet runs the jobs at the origin, and then the same ones at a mirror of it.
+func (w *pair) fleet(ctx context.Context) []world.Figure {
+	direct := w.jobs(ctx, w.origin.url())
+	other := world.Must(w.open(ctx, w.env, "fleet", filepath.Join(w.Dir, "mirrored-fleet")))
+	defer other.Close()
+	other.hydrate(ctx)
+	mirrored := other.jobs(ctx, other.mirror.URL, "--server-pid", fmt.Sprint(other.mirror.Pid), "--ops", other.mirror.Ops)
+	ratio := mirrored.linkMB / direct.linkMB
+	return []world.Figure{
+		world.NewFigure("p50 of a job against the origin's", "<= 1", mirrored.Job.P50/direct.Job.P50,
+			mirrored.Job.P50 <= direct.Job.P50, "%.1f ms, direct %.1f ms", mirrored.Job.P50, direct.Job.P50),
+		world.NewFigure("jobs that did not start with the mirror", "0", float64(mirrored.Waiting), mirrored.Waiting == 0,
+			"%v; direct: %v", mirrored, direct),
+		world.NewFigure("bytes over the link against the origin's", "<= 0.1", ratio, ratio <= 0.1,
+			"%.3f MB, direct %.3f MB; %s; direct %s", mirrored.linkMB, direct.linkMB, mirrored.origin, direct.origin),
 	}
-	w, err := o.open(ctx, "fleet", dir)
-	defer func() { err = errors.Join(err, w.Close()) }()
-	if err != nil {
-		return nil, err
-	}
-	url, args := w.origin.url(), []string{}
-	if mirrored {
-		url = w.mirror.URL
-		args = []string{"--server-pid", fmt.Sprint(w.mirror.Pid), "--ops", w.mirror.Ops}
-		if err := w.hydrate(ctx); err != nil {
-			return nil, err
-		}
-	}
+}
+
+// jobs runs `packhorse-bench ci`.
+func (w *pair) jobs(ctx context.Context, url string, args ...string) *fleetResult {
 	var out bytes.Buffer
+	env := w.env
 	env.Stdout = &out
 	cmd := ci.Command(env)
-	cmd.SetArgs(append([]string{url + "/app.git", "--repo", w.repo(), "--json", "--profile", o.profile,
-		"--runners", fmt.Sprint(o.runners), "--jobs", fmt.Sprint(o.jobs), "--every", o.every.String(),
-		"--duration", o.duration.String()}, args...))
+	cmd.SetArgs(append([]string{url + "/app.git", "--repo", w.repo(), "--json", "--profile", w.profile,
+		"--runners", fmt.Sprint(w.runners), "--jobs", fmt.Sprint(w.options.jobs), "--every", w.every.String(),
+		"--duration", w.duration.String()}, args...))
 	cmd.SetOut(io.Discard)
 	cmd.SetErr(env.Stderr)
 	w.origin.reset()
-	bytesBefore, cpuBefore := w.origin.link.Bytes(), childrenCPU()
-	if err := cmd.ExecuteContext(ctx); err != nil {
-		return nil, fmt.Errorf("the fleet: %w", err)
-	}
-	f = &fleetResult{}
-	if err := json.Unmarshal(out.Bytes(), f); err != nil {
-		return nil, err
-	}
-	f.Name, f.Mirrored = "direct", mirrored
-	if mirrored {
-		f.Name = "mirror"
-	}
-	f.LinkMB = loadgen.Round(float64(w.origin.link.Bytes()-bytesBefore)/1e6, 3)
-	f.OriginS = loadgen.Round((childrenCPU() - cpuBefore).Seconds(), 2)
-	f.LsRefs, f.Fetches = w.origin.count("ls-refs"), w.origin.count("fetch")
-	return f, nil
+	before, cpu := w.origin.link.Bytes(), childrenCPU()
+	world.Check(cmd.ExecuteContext(ctx))
+	f := &fleetResult{}
+	world.Check(json.Unmarshal(out.Bytes(), f))
+	f.linkMB = float64(w.origin.link.Bytes()-before) / 1e6
+	f.origin = fmt.Sprintf("%d ls-refs, %d fetches, %.2f s of CPU at the origin", w.origin.count("ls-refs"),
+		w.origin.count("fetch"), (childrenCPU() - cpu).Seconds())
+	return f
 }

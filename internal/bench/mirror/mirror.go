@@ -3,13 +3,11 @@
 package mirror
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -34,20 +32,17 @@ type options struct {
 	reads    int
 	mirrors  int
 	window   time.Duration
-	only     []string
-	json     bool
 
 	program world.Program
 }
 
 const help = `Starts an origin (git http-backend behind a slow link) and a mirror of it (packhorse mirror), and measures both.
 
-The fleet is that of "packhorse-bench ci", with the same machines and jobs twice: directly at the origin, and at the
-mirror. In the report, "link" is the bytes from the origin, and "origin CPU" the time of its git processes, those that
-push included.
+The parts:
 
-The figures:
-
+  fleet        the fleet of "packhorse-bench ci", with the same machines and jobs twice: directly at the origin, and at
+               the mirror. "first" is the first byte for the first job after a push. The CPU time of the origin is that
+               of its git processes, those that push included
   storm        --clients fetch one new commit at once: requests to the origin, and packs that the mirror made
   first-byte   ls-refs of a mirror that checks its origin, against ls-refs of the origin, medians of 20
   first-clone  git clone through an empty mirror against one of the origin, whole and with depth 1
@@ -57,7 +52,7 @@ The figures:
   unchanged    200 ls-remote per second on --mirrors unchanged repositories: requests to the origin and CPU of the mirror.
                The origin repeats its answers, so that it costs this machine little
 
---only NAME selects figures or "fleet". All times include the work of the clients on the same machine.`
+All times include the work of the clients on the same machine.`
 
 // Command returns `packhorse-bench mirror`.
 func Command(env loadgen.Env) *cobra.Command {
@@ -67,9 +62,8 @@ func Command(env loadgen.Env) *cobra.Command {
 		Short: "Measure a mirror of an origin behind a slow link, against the origin",
 		Long:  help,
 		Example: `  packhorse-bench mirror
-  packhorse-bench mirror --repo /srv/git/demo.git --rate 5 --only fleet
-  packhorse-bench mirror --only outage --outage 10m`,
-		Args: cobra.NoArgs,
+  packhorse-bench mirror fleet --repo /srv/git/demo.git --rate 5
+  packhorse-bench mirror outage --outage 10m`,
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.repo, "repo", "", "path of the origin's repository (default: a synthetic one of 30 MB)")
@@ -85,38 +79,18 @@ func Command(env loadgen.Env) *cobra.Command {
 	f.IntVar(&o.reads, "reads", 10000, "reads of a moving branch")
 	f.IntVar(&o.mirrors, "mirrors", 1000, "unchanged mirrors")
 	f.DurationVar(&o.window, "unchanged-duration", 10*time.Second, "duration of requests to unchanged mirrors")
-	f.StringSliceVar(&o.only, "only", nil, "parts to measure (default: all)")
-	f.BoolVar(&o.json, "json", false, "print one JSON object")
-	o.program.Flags(cmd)
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		if err := o.check(); err != nil {
-			return err
-		}
-		return loadgen.Interrupted(cmd.Context(), o.run(cmd.Context(), env))
+	check := func() error {
+		return cmp.Or(loadgen.Positive(f, "rate", "reads", "mirrors", "outage", "unchanged-duration"),
+			loadgen.AreClients(f, "clients"))
 	}
-	return cmd
-}
-
-func (o *options) check() error {
-	names := append(world.Names(parts), "fleet")
-	for _, name := range o.only {
-		if !slices.Contains(names, name) {
-			return fmt.Errorf("--only %.40q: want some of %s", name, strings.Join(names, ", "))
-		}
-	}
-	switch {
-	case o.rate <= 0:
-		return fmt.Errorf("--rate %v: must be positive", o.rate)
-	case o.clients < 1 || o.clients > loadgen.MaxClients:
-		return fmt.Errorf("--clients %d: from 1 to %d", o.clients, loadgen.MaxClients)
-	case o.reads < 1 || o.mirrors < 1 || o.outage <= 0 || o.window <= 0:
-		return errors.New("--reads, --mirrors, --outage and --unchanged-duration: must be positive")
-	}
-	return o.program.Find()
+	return world.Command(cmd, env, &o.program, parts, check, func(ctx context.Context, part, dir string) (*pair, error) {
+		return o.open(ctx, env, part, dir)
+	})
 }
 
 // parts are in the order of the report.
 var parts = []world.Part[*pair]{
+	{Name: "fleet", Measure: (*pair).fleet},
 	{Name: "storm", Measure: (*pair).storm},
 	{Name: "first-byte", Measure: (*pair).firstByte},
 	{Name: "first-clone", Measure: (*pair).firstClone},
@@ -126,55 +100,19 @@ var parts = []world.Part[*pair]{
 	{Name: "unchanged", Measure: (*pair).unchanged},
 }
 
-func (o *options) run(ctx context.Context, env loadgen.Env) error {
-	fleets := []fleetResult{}
-	if len(o.only) == 0 || slices.Contains(o.only, "fleet") {
-		for _, mirrored := range []bool{false, true} {
-			f, err := o.fleet(ctx, env, mirrored)
-			if err != nil {
-				return err
-			}
-			fleets = append(fleets, *f)
-		}
-	}
-	figures := []world.Figure{}
-	if !slices.Equal(o.only, []string{"fleet"}) {
-		var err error
-		if figures, err = world.Measure(ctx, env, parts, o.only, o.open); err != nil {
-			return err
-		}
-	}
-	if o.json {
-		return loadgen.WriteJSON(env.Stdout, map[string]any{"fleets": fleets, "figures": figures})
-	}
-	if len(fleets) > 0 {
-		var rows [][]string
-		for _, f := range fleets {
-			number := func(v float64) string { return fmt.Sprintf("%.1f", v) }
-			rows = append(rows, []string{f.Name, fmt.Sprint(f.Jobs), fmt.Sprint(f.Waiting), number(f.Job.P50),
-				number(f.Job.P95), number(f.First.P50), number(f.MB), number(f.LinkMB), fmt.Sprint(f.LsRefs),
-				fmt.Sprint(f.Fetches), number(f.OriginS)})
-		}
-		if err := loadgen.WriteTable(env.Stdout, []string{"fleet", "jobs", "waiting", "p50 ms", "p95 ms", "first ms",
-			"jobs' MB", "link MB", "ls-refs", "fetches", "origin CPU s"}, rows); err != nil {
-			return err
-		}
-	}
-	return world.WriteFigures(env.Stdout, figures)
-}
-
 // pair is an origin and a mirror that follows it.
 type pair struct {
 	*options
 	*world.World
+	env    loadgen.Env
 	origin *origin
 	mirror *world.Process
 }
 
 // open starts both. The origin has the repository app.git, and the mirror has nothing.
-func (o *options) open(ctx context.Context, part, dir string) (*pair, error) {
+func (o *options) open(ctx context.Context, env loadgen.Env, part, dir string) (*pair, error) {
 	base, err := world.New(dir, o.program)
-	w := &pair{options: o, World: base}
+	w := &pair{options: o, World: base, env: env}
 	if err != nil {
 		return w, err
 	}
@@ -198,31 +136,26 @@ func (o *options) open(ctx context.Context, part, dir string) (*pair, error) {
 	if part == "webhook" {
 		fresh = "webhook"
 	}
-	w.mirror, err = w.Start(ctx, "mirror", "mirror", world.NoSearch+fmt.Sprintf("[[mirror]]\nfrom = %q\nto = \"origin\"\n"+
-		"refs = [\"refs/*\"]\nfresh = %q\nwebhook_secret_file = %q\n", w.origin.url()+"/", fresh, secret), "--root",
-		filepath.Join(dir, "mirrored"), "--http", "127.0.0.1:0")
-	if err == nil {
-		w.mirror.URL += "/origin"
-	}
+	w.mirror, err = w.StartMirror(ctx, "mirror", w.origin.url()+"/", fmt.Sprintf("refs = [\"refs/*\"]\nfresh = %q\n"+
+		"webhook_secret_file = %q\n", fresh, secret))
 	return w, err
 }
 
 func (w *pair) repo() string { return w.Repository("app") }
 
 // hydrate waits until the mirror has the whole repository.
-func (w *pair) hydrate(ctx context.Context) error {
+func (w *pair) hydrate(ctx context.Context) {
 	c := gitload.NewClient(w.mirror.URL, "")
 	defer c.Close()
-	if err := c.Clone(ctx, "app", 0); err != nil {
-		return err
-	}
+	world.Check(c.Clone(ctx, "app", 0))
 	for {
 		w.origin.reset()
-		if err := c.Clone(ctx, "app", 1); err != nil || w.origin.count("fetch") == 0 {
-			return err
+		world.Check(c.Clone(ctx, "app", 1))
+		if w.origin.count("fetch") == 0 {
+			return
 		}
 		if !loadgen.Sleep(ctx, 200*time.Millisecond) {
-			return ctx.Err()
+			world.Check(ctx.Err())
 		}
 	}
 }

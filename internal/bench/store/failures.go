@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -28,65 +29,52 @@ const (
 )
 
 // outage fetches and pushes while the storage does not answer.
-func (w *stores) outage(ctx context.Context) ([]world.Figure, error) {
-	node, err := w.node(ctx, "node")
-	if err != nil {
-		return nil, err
-	}
+func (w *stores) outage(ctx context.Context) []world.Figure {
+	node := w.node(ctx, "node")
 	c := gitload.NewClient(node.URL, node.token)
 	defer c.Close()
 	p := node.pusher("app", "topic", w.base)
-	if _, _, err := p.push(ctx); err != nil { // copies the repository
-		return nil, err
-	}
-	var load sync.WaitGroup
-	fetches, pushes, failed, accepted := 0, 0, &loadgen.Failures{}, &loadgen.Failures{}
+	_, _, err := p.push(ctx) // copies the repository
+	world.Check(err)
 	w.link.Down()
 	begun := time.Now()
-	continues := func(pause time.Duration) bool {
-		return loadgen.Sleep(ctx, pause) && time.Since(begun) < w.options.outage
-	}
+	var load sync.WaitGroup
+	pushes, accepted := 0, &loadgen.Failures{}
 	load.Go(func() {
-		for continues(time.Second / 20) {
-			fetches++
-			load.Go(func() {
-				ctx, cancel := context.WithTimeout(ctx, patience)
-				defer cancel()
-				if _, err := c.Fetch(ctx, "app", w.base.id, 1); err != nil {
-					failed.Add(err)
-				}
-			})
-		}
-	})
-	load.Go(func() {
-		for continues(100 * time.Millisecond) {
+		for loadgen.Sleep(ctx, 100*time.Millisecond) && time.Since(begun) < w.options.outage {
 			pushes++
 			if err := node.refuses(ctx, p, time.Since(begun) > pushGrace); err != nil {
 				accepted.Add(err)
 			}
 		}
 	})
-	loadgen.Sleep(ctx, w.options.outage/2)
-	w.link.Silence(true)
-	err = w.link.Up()
+	load.Go(func() {
+		loadgen.Sleep(ctx, w.options.outage/2)
+		w.link.Silence(true)
+		err = w.link.Up()
+	})
+	fetches, failed := world.Every(ctx, 20, w.options.outage, func(int) error {
+		ctx, cancel := context.WithTimeout(ctx, patience)
+		defer cancel()
+		_, err := c.Fetch(ctx, "app", w.base.id, 1)
+		return err
+	})
 	load.Wait()
 	w.link.Silence(false)
-	if err := errors.Join(err, ctx.Err()); err != nil {
-		return nil, err
-	}
+	world.Check(errors.Join(err, ctx.Err()))
 	ended := time.Now()
 	for _, _, err = p.push(ctx); err != nil; _, _, err = p.push(ctx) {
 		if !loadgen.Sleep(ctx, 50*time.Millisecond) || time.Since(ended) > patience {
-			return nil, fmt.Errorf("no push %v after the end of the outage: %w", patience, err)
+			world.Check(fmt.Errorf("no push %v after the end of the outage: %w", patience, err))
 		}
 	}
 	return []world.Figure{
-		{What: "failed fetches of known commits", Goal: "0", Value: float64(failed.N), Reached: failed.N == 0,
-			Got: fmt.Sprintf("%d of %d in %v %s", failed.N, fetches, w.options.outage, strings.Join(failed.First, "; "))},
-		{What: "pushes not refused before a byte of the pack", Goal: "0", Value: float64(accepted.N),
-			Got: fmt.Sprintf("%d of %d, accepted again after %.1f s %s", accepted.N, pushes, time.Since(ended).Seconds(),
-				strings.Join(accepted.First, "; ")), Reached: accepted.N == 0},
-	}, nil
+		world.NewFigure("failed fetches of known commits", "0", float64(failed.N), failed.N == 0, "%d of %d in %v %s",
+			failed.N, fetches, w.options.outage, strings.Join(failed.First, "; ")),
+		world.NewFigure("pushes not refused before a byte of the pack", "0", float64(accepted.N), accepted.N == 0,
+			"%d of %d, accepted again after %.1f s %s", accepted.N, pushes, time.Since(ended).Seconds(),
+			strings.Join(accepted.First, "; ")),
+	}
 }
 
 // refuses reports an error unless the server refuses a push with status 503 when the client asks for refs. With
@@ -139,180 +127,120 @@ func (c *countReader) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// killRun is the load on a gateway while one of its nodes is killed.
-type killRun struct {
-	client *gitload.Client
-	base   string // the commit that is fetched
-	stop   chan struct{}
-	killed atomic.Pointer[time.Time]
-
-	failed                     loadgen.Failures // fetches before their first byte
-	fetches, cut, failedPushes atomic.Int64
-}
-
-// killLoad is the load of one repository.
-type killLoad struct {
-	*pusher
-	accepted time.Duration // from the kill to the end of the first successful push that began after it; 0: none
-}
-
-// goesOn waits a moment, and reports whether the load continues.
-func (r *killRun) goesOn(ctx context.Context) bool {
-	select {
-	case <-r.stop:
-		return false
-	default:
-		return loadgen.Sleep(ctx, 20*time.Millisecond)
-	}
-}
-
-func (r *killRun) fetch(ctx context.Context, l *killLoad) {
-	for r.goesOn(ctx) {
-		r.fetches.Add(1)
-		if n, err := r.client.Fetch(ctx, l.repo, r.base, 1); n > 0 && err != nil {
-			r.cut.Add(1) // only the client can repeat it
-		} else if err != nil {
-			r.failed.Add(err)
-		}
-	}
-}
-
-func (r *killRun) push(ctx context.Context, l *killLoad) {
-	for r.goesOn(ctx) {
-		at := r.killed.Load()
-		if _, _, err := l.push(ctx); err != nil {
-			r.failedPushes.Add(1)
-			_ = l.reload(ctx) // if it fails, so does the next push
-		} else if at != nil && l.accepted == 0 {
-			l.accepted = time.Since(*at)
-		}
-	}
-}
-
 // timeAfterKill is how long the load goes on after the kill.
 const timeAfterKill = 8 * time.Second
 
-// kill kills one of two nodes behind a gateway.
-func (w *stores) kill(ctx context.Context) ([]world.Figure, error) {
-	gateway, nodes, err := w.cluster(ctx)
-	if err != nil {
-		return nil, err
-	}
-	r := &killRun{client: gitload.NewClient(gateway.URL, ""), base: w.base.id, stop: make(chan struct{})}
-	defer r.client.Close()
-	loads := make([]*killLoad, min(8, w.repositories))
-	for i := range loads {
-		loads[i] = &killLoad{pusher: gateway.pusher(fmt.Sprint("r", i), "topic", w.base)}
-		if _, _, err := loads[i].push(ctx); err != nil {
-			return nil, err
-		}
+// kill kills one of two nodes behind a gateway, and fetches and pushes meanwhile.
+func (w *stores) kill(ctx context.Context) []world.Figure {
+	gateway, nodes := w.cluster(ctx)
+	client := gitload.NewClient(gateway.URL, "")
+	defer client.Close()
+	pushers := make([]*pusher, min(8, w.repositories))
+	for i := range pushers {
+		pushers[i] = gateway.pusher(fmt.Sprint("r", i), "topic", w.base)
+		_, _, err := pushers[i].push(ctx)
+		world.Check(err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeAfterKill+patience)
 	defer cancel()
 	var running sync.WaitGroup
-	for _, l := range loads {
-		running.Go(func() { r.fetch(ctx, l) })
-		running.Go(func() { r.push(ctx, l) })
+	var over atomic.Bool
+	var killed atomic.Pointer[time.Time]
+	repeat := func(call func()) {
+		running.Go(func() {
+			for !over.Load() && loadgen.Sleep(ctx, 20*time.Millisecond) {
+				call()
+			}
+		})
+	}
+	var fetches, cut, failedPushes atomic.Int64
+	failed := &loadgen.Failures{}                   // fetches before their first byte
+	accepted := make([]time.Duration, len(pushers)) // from the kill to the end of the first push that began after it
+	for i, p := range pushers {
+		repeat(func() {
+			fetches.Add(1)
+			if n, err := client.Fetch(ctx, p.repo, w.base.id, 1); n > 0 && err != nil {
+				cut.Add(1) // only the client can repeat it
+			} else if err != nil {
+				failed.Add(err)
+			}
+		})
+		repeat(func() {
+			at := killed.Load()
+			if _, _, err := p.push(ctx); err != nil {
+				failedPushes.Add(1)
+				_ = p.reload(ctx) // if it fails, so does the next push
+			} else if at != nil && accepted[i] == 0 {
+				accepted[i] = time.Since(*at)
+			}
+		})
 	}
 	loadgen.Sleep(ctx, 2*time.Second)
 	nodes[0].MayFail = true // it may end by a signal
-	err = syscall.Kill(nodes[0].Pid, syscall.SIGKILL)
-	r.killed.Store(new(time.Now()))
+	err := syscall.Kill(nodes[0].Pid, syscall.SIGKILL)
+	killed.Store(new(time.Now()))
 	loadgen.Sleep(ctx, timeAfterKill)
-	close(r.stop)
+	over.Store(true)
 	running.Wait()
-	if err = errors.Join(err, ctx.Err()); err != nil {
-		return nil, err
-	}
-	return r.figures(ctx, loads)
-}
-
-// figures also checks that the repositories have the last pushes.
-func (r *killRun) figures(ctx context.Context, loads []*killLoad) ([]world.Figure, error) {
-	var longest time.Duration
-	lost, isAccepted := 0, true
-	for _, l := range loads {
-		longest, isAccepted = max(longest, l.accepted), isAccepted && l.accepted > 0
-		id, _, err := r.client.LsRefs(ctx, l.repo, l.branch)
-		if err != nil {
-			return nil, err
-		}
-		if id != l.tip.id {
+	world.Check(errors.Join(err, ctx.Err()))
+	lost := 0
+	for _, p := range pushers {
+		id, _, err := client.LsRefs(ctx, p.repo, p.branch)
+		world.Check(err)
+		if id != p.tip.id {
 			lost++
 		}
 	}
-	got := fmt.Sprintf("%.2f s, %d pushes failed meanwhile", longest.Seconds(), r.failedPushes.Load())
-	if !isAccepted {
-		got = fmt.Sprintf("a repository accepted none in %v", timeAfterKill)
+	longest := slices.Max(accepted)
+	got := fmt.Sprintf("%.2f s, %d pushes failed meanwhile", longest.Seconds(), failedPushes.Load())
+	if slices.Contains(accepted, 0) {
+		longest, got = time.Hour, fmt.Sprintf("a repository accepted none in %v", timeAfterKill)
 	}
-	failed := r.failed.N
 	return []world.Figure{
-		{What: "failed fetches after the gateway's retry", Goal: "0", Value: float64(failed),
-			Got: fmt.Sprintf("%d of %d, and %d were cut %s", failed, r.fetches.Load(), r.cut.Load(),
-				strings.Join(r.failed.First, "; ")), Reached: failed == 0},
-		{What: "time until pushes are accepted", Goal: "<= 2 s", Value: longest.Seconds(), Got: got,
-			Reached: isAccepted && longest <= 2*time.Second},
-		{What: "repositories that lost acknowledged pushes", Goal: "0", Value: float64(lost),
-			Got: fmt.Sprintf("%d of %d", lost, len(loads)), Reached: lost == 0},
-	}, nil
+		world.NewFigure("failed fetches after the gateway's retry", "0", float64(failed.N), failed.N == 0,
+			"%d of %d, and %d were cut %s", failed.N, fetches.Load(), cut.Load(), strings.Join(failed.First, "; ")),
+		world.NewFigure("time until pushes are accepted", "<= 2 s", longest.Seconds(), longest <= 2*time.Second, "%s", got),
+		world.NewFigure("repositories that lost acknowledged pushes", "0", float64(lost), lost == 0, "%d of %d", lost,
+			len(pushers)),
+	}
 }
 
 // cluster starts two storage nodes and a gateway.
-func (w *stores) cluster(ctx context.Context) (gateway *server, nodes []*server, err error) {
+func (w *stores) cluster(ctx context.Context) (gateway *server, nodes []*server) {
 	settings := world.Public
 	for _, name := range []string{"a", "b"} {
 		address := "unix:" + filepath.Join(w.Dir, name+".sock")
-		n, err := w.start(ctx, "storage", name, w.storeTable(name), "--root", filepath.Join(w.Dir, name, "cache"), "--listen",
-			address)
-		if err != nil {
-			return nil, nil, err
-		}
-		nodes = append(nodes, n)
+		nodes = append(nodes, w.start(ctx, "storage", name, w.storeTable(name), "--root",
+			filepath.Join(w.Dir, name, "cache"), "--listen", address))
 		settings += fmt.Sprintf("[[node]]\nname = %q\naddress = %q\n", name, address)
 	}
-	gateway, err = w.start(ctx, "gateway", "gateway", settings)
-	return gateway, nodes, err
+	return w.start(ctx, "gateway", "gateway", settings), nodes
 }
 
 // restore restores a repository from the bucket alone.
-func (w *stores) restore(ctx context.Context) ([]world.Figure, error) {
-	node, err := w.node(ctx, "node")
-	if err != nil {
-		return nil, err
-	}
-	base, err := w.tip(ctx, "large")
-	if err != nil {
-		return nil, err
-	}
-	p := node.pusher("large", "topic", base)
+func (w *stores) restore(ctx context.Context) []world.Figure {
+	node := w.node(ctx, "node")
+	p := node.pusher("large", "topic", world.Must(w.tip(ctx, "large")))
 	for range min(w.pushes, 20) {
-		if _, _, err := p.push(ctx); err != nil {
-			return nil, err
-		}
+		_, _, err := p.push(ctx)
+		world.Check(err)
 	}
 	dir := filepath.Join(w.Dir, "restored")
 	cmd := exec.CommandContext(ctx, gitload.Absolute(w.restoreScript), w.url, dir, "large")
 	cmd.Env = append(w.environment, "S3_ENDPOINT=http://"+w.address)
 	begun := time.Now()
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return nil, fmt.Errorf("%s: %w: %s", w.restoreScript, err, loadgen.Clean(out))
+		world.Check(fmt.Errorf("%s: %w: %s", w.restoreScript, err, loadgen.Clean(out)))
 	}
-	took := time.Since(begun)
+	took := time.Since(begun).Seconds()
 	restored := filepath.Join(dir, "large.git")
-	_, broken := gitload.RunGit(ctx, restored, nil, "fsck", "--full")
-	want, err := gitload.RunGit(ctx, w.Dir, nil, "ls-remote", node.URL+"/large")
-	if err != nil {
-		return nil, err
-	}
-	got, err := gitload.RunGit(ctx, w.Dir, nil, "ls-remote", restored)
-	if err != nil {
-		return nil, err
-	}
+	want := world.Must(gitload.RunGit(ctx, w.Dir, nil, "ls-remote", node.URL+"/large"))
+	got := world.Must(gitload.RunGit(ctx, w.Dir, nil, "ls-remote", restored))
 	verdict := "clean"
+	_, broken := gitload.RunGit(ctx, restored, nil, "fsck", "--full")
 	if broken != nil {
 		verdict = broken.Error()
 	}
-	return []world.Figure{{What: fmt.Sprintf("restore of %d MB", w.megabytes), Goal: "git fsck clean, same refs",
-		Value: took.Seconds(), Got: fmt.Sprintf("%.1f s, %s, same refs: %v", took.Seconds(), verdict, got == want),
-		Reached: broken == nil && got == want}}, nil
+	return []world.Figure{world.NewFigure(fmt.Sprintf("restore of %d MB", w.megabytes), "git fsck clean, same refs", took,
+		broken == nil && got == want, "%.1f s, %s, same refs: %v", took, verdict, got == want)}
 }

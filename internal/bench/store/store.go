@@ -33,8 +33,6 @@ type options struct {
 	refs          int
 	outage        time.Duration
 	restoreScript string
-	only          []string
-	json          bool
 
 	program world.Program
 }
@@ -73,15 +71,13 @@ clients and storage on the same machine.`
 func Command(env loadgen.Env) *cobra.Command {
 	var o options
 	cmd := &cobra.Command{
-		Use:   "store [PART...]",
+		Use:   "store",
 		Short: "Measure servers whose repositories are in object storage, against plain repositories",
 		Long:  help,
 		Example: `  packhorse-bench store --versitygw bin/store/versitygw
   packhorse-bench store push --delay 10ms
   packhorse-bench store outage --outage 5m --json
   packhorse-bench store clone --store s3://git/bench --endpoint http://127.0.0.1:9000`,
-		Args:      cobra.OnlyValidArgs,
-		ValidArgs: world.Names(parts),
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.versitygw, "versitygw", "versitygw", "the S3 server `PROGRAM` to start")
@@ -98,29 +94,19 @@ func Command(env loadgen.Env) *cobra.Command {
 	f.IntVar(&o.refs, "refs", 1_000_000, "refs of the repository of the part refs")
 	f.DurationVar(&o.outage, "outage", 30*time.Second, "duration of the outage")
 	f.StringVar(&o.restoreScript, "restore-script", "deploy/store/restore.sh", "`PATH` of restore.sh")
-	f.BoolVar(&o.json, "json", false, "print one JSON object")
-	o.program.Flags(cmd)
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		o.only = args
-		if err := o.check(); err != nil {
-			return err
-		}
-		return loadgen.Interrupted(cmd.Context(), o.run(cmd.Context(), env))
+	check := func() error {
+		return cmp.Or(loadgen.Positive(f, "rounds", "pushes", "mb", "repositories", "refs", "duration", "outage"),
+			loadgen.AreClients(f, "clients", "burst"), o.check())
 	}
-	return cmd
+	return world.Command(cmd, env, &o.program, parts, check, func(ctx context.Context, part, dir string) (*stores, error) {
+		return o.open(ctx, env, part, dir)
+	})
 }
 
 func (o *options) check() error {
-	for _, n := range []int{o.rounds, o.pushes, o.megabytes, o.repositories, o.refs} {
-		if n < 1 {
-			return errors.New("--rounds, --pushes, --mb, --repositories and --refs: must be positive")
-		}
-	}
 	switch {
-	case o.duration <= 0 || o.outage <= 0 || o.delay < 0:
-		return errors.New("--duration, --outage and --delay: must be positive")
-	case o.clients < 1 || o.clients > loadgen.MaxClients || o.burst < 1 || o.burst > loadgen.MaxClients:
-		return fmt.Errorf("--clients %d, --burst %d: from 1 to %d", o.clients, o.burst, loadgen.MaxClients)
+	case o.delay < 0:
+		return fmt.Errorf("--delay %v: must be positive", o.delay)
 	case (o.store == "") != (o.endpoint == ""):
 		return errors.New("--store and --endpoint: give both, or none to start versitygw")
 	case o.store != "" && os.Getenv("AWS_ACCESS_KEY_ID") == "":
@@ -128,7 +114,7 @@ func (o *options) check() error {
 	case o.endpoint != "" && !strings.HasPrefix(o.endpoint, "http://"):
 		return fmt.Errorf("--endpoint %.60q: want a server on this machine, as http://127.0.0.1:9000", o.endpoint)
 	}
-	return o.program.Find()
+	return nil
 }
 
 // parts are in the order of the report.
@@ -142,20 +128,4 @@ var parts = []world.Part[*stores]{
 	{Name: "outage", Measure: (*stores).outage},
 	{Name: "kill", Measure: (*stores).kill},
 	{Name: "restore", Measure: (*stores).restore},
-}
-
-func (o *options) run(ctx context.Context, env loadgen.Env) (err error) {
-	figures, err := world.Measure(ctx, env, parts, o.only, func(ctx context.Context, part, dir string) (*stores, error) {
-		return o.open(ctx, env, part, dir)
-	})
-	if err != nil {
-		return err
-	}
-	storage := cmp.Or(o.endpoint, "versitygw")
-	if o.json {
-		return loadgen.WriteJSON(env.Stdout, map[string]any{"storage": storage, "delay_ms": loadgen.Milliseconds(o.delay),
-			"figures": figures})
-	}
-	fmt.Fprintf(env.Stdout, "storage: %s, delay %v in each direction\n", storage, o.delay)
-	return world.WriteFigures(env.Stdout, figures)
 }

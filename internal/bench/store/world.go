@@ -157,23 +157,15 @@ type server struct {
 	token string
 }
 
-// plain starts a server with plain repositories.
-func (w *stores) plain(ctx context.Context) (*server, error) {
-	return w.start(ctx, "serve", "plain", world.Public+world.NoSearch, "--root", w.Root())
-}
-
 // node starts a server with the store and an empty cache.
-func (w *stores) node(ctx context.Context, name string) (*server, error) {
+func (w *stores) node(ctx context.Context, name string) *server {
 	return w.start(ctx, "serve", name, w.storeTable(name)+world.Public+world.NoSearch, "--root",
 		filepath.Join(w.Dir, name, "cache"))
 }
 
-// pair starts both kinds of server.
-func (w *stores) pair(ctx context.Context) (plain, node *server, err error) {
-	if plain, err = w.plain(ctx); err == nil {
-		node, err = w.node(ctx, "node")
-	}
-	return plain, node, err
+// pair starts a server with plain repositories, and one with the store.
+func (w *stores) pair(ctx context.Context) (plain, node *server) {
+	return w.start(ctx, "serve", "plain", world.Public+world.NoSearch, "--root", w.Root()), w.node(ctx, "node")
 }
 
 func (w *stores) storeTable(node string) string {
@@ -181,11 +173,10 @@ func (w *stores) storeTable(node string) string {
 		"http://"+w.address, w.credentials, node)
 }
 
-func (w *stores) start(ctx context.Context, role, name, settings string, args ...string) (*server, error) {
-	p, err := w.Start(ctx, role, name, settings, args...)
-	s := &server{Process: p}
-	if err == nil && p.URL != "" {
-		s.token, err = p.Token(ctx)
+func (w *stores) start(ctx context.Context, role, name, settings string, args ...string) *server {
+	s := &server{Process: world.Must(w.Start(ctx, role, name, settings, args...))}
+	if s.URL != "" {
+		s.token = world.Must(s.Token(ctx))
 	}
-	return s, err
+	return s
 }

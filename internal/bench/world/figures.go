@@ -1,6 +1,7 @@
 package world
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,6 +11,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/spf13/cobra"
 
 	"github.com/packhorse-git/packhorse/internal/bench/loadgen"
 )
@@ -24,22 +27,80 @@ type Figure struct {
 	Reached bool    `json:"reached"`
 }
 
-// Part is a measurement that can run alone, in a world of its own.
+// NewFigure formats what a value is made of.
+func NewFigure(what, goal string, value float64, reached bool, got string, args ...any) Figure {
+	return Figure{What: what, Goal: goal, Value: value, Reached: reached, Got: fmt.Sprintf(got, args...)}
+}
+
+// failure is the panic that ends a measurement.
+type failure struct{ err error }
+
+// Check ends the measurement with an error, unless it is nil. Measurements are long lists of steps that all have to
+// succeed. Only the goroutine of the measurement may call it.
+func Check(err error) {
+	if err != nil {
+		panic(failure{err})
+	}
+}
+
+// Must is Check for a function with a result.
+func Must[T any](v T, err error) T {
+	Check(err)
+	return v
+}
+
+// Rescue sets the error with which a measurement ended. The function that began it defers Rescue.
+func Rescue(err *error) {
+	switch r := recover().(type) {
+	case nil:
+	case failure:
+		*err = r.err
+	default:
+		panic(r)
+	}
+}
+
+// Part is a measurement that can run alone, in a world of its own. It ends with Check.
 type Part[W io.Closer] struct {
 	Name    string
-	Measure func(w W, ctx context.Context) ([]Figure, error)
+	Measure func(w W, ctx context.Context) []Figure
 }
 
-// Names returns the names of parts.
-func Names[W io.Closer](parts []Part[W]) (names []string) {
+// Command completes a command whose arguments choose parts. check validates its flags, and open makes the world of a
+// part in a directory.
+func Command[W io.Closer](cmd *cobra.Command, env loadgen.Env, program *Program, parts []Part[W], check func() error,
+	open func(ctx context.Context, part, dir string) (W, error)) *cobra.Command {
+	cmd.Use, cmd.Args = cmd.Use+" [PART...]", cobra.OnlyValidArgs
 	for _, p := range parts {
-		names = append(names, p.Name)
+		cmd.ValidArgs = append(cmd.ValidArgs, p.Name)
 	}
-	return names
+	asJSON := cmd.Flags().Bool("json", false, "print one JSON object")
+	program.Flags(cmd)
+	cmd.RunE = func(cmd *cobra.Command, only []string) error {
+		if err := cmp.Or(check(), program.Find()); err != nil {
+			return err
+		}
+		figures, err := measure(cmd.Context(), env, parts, only, open)
+		if err != nil {
+			return loadgen.Interrupted(cmd.Context(), err)
+		}
+		if *asJSON {
+			return loadgen.WriteJSON(env.Stdout, map[string]any{"figures": figures})
+		}
+		for _, f := range figures {
+			verdict := "reached"
+			if !f.Reached {
+				verdict = "MISSED"
+			}
+			fmt.Fprintf(env.Stdout, "%-11s %-62s %-8s %s\n", f.Part, f.What+": "+f.Goal, verdict, f.Got)
+		}
+		return nil
+	}
+	return cmd
 }
 
-// Measure measures the parts in only, or all. open makes the world of a part in a directory.
-func Measure[W io.Closer](ctx context.Context, env loadgen.Env, parts []Part[W], only []string,
+// measure measures the parts in only, or all.
+func measure[W io.Closer](ctx context.Context, env loadgen.Env, parts []Part[W], only []string,
 	open func(ctx context.Context, part, dir string) (W, error)) ([]Figure, error) {
 	dir, err := os.MkdirTemp("", "packhorse-bench-")
 	if err != nil {
@@ -57,7 +118,10 @@ func Measure[W io.Closer](ctx context.Context, env loadgen.Env, parts []Part[W],
 		w, err := open(ctx, p.Name, filepath.Join(dir, p.Name))
 		var found []Figure
 		if err == nil {
-			found, err = p.Measure(w, ctx)
+			func() {
+				defer Rescue(&err)
+				found = p.Measure(w, ctx)
+			}()
 		}
 		if err := errors.Join(err, w.Close()); err != nil {
 			return nil, fmt.Errorf("%s: %w", p.Name, err)
@@ -70,38 +134,19 @@ func Measure[W io.Closer](ctx context.Context, env loadgen.Env, parts []Part[W],
 	return figures, nil
 }
 
-// WriteFigures writes a table of figures.
-func WriteFigures(w io.Writer, figures []Figure) error {
-	for _, f := range figures {
-		verdict := "reached"
-		if !f.Reached {
-			verdict = "MISSED"
-		}
-		if _, err := fmt.Fprintf(w, "%-11s %-62s %-8s %s\n", f.Part, f.What+": "+f.Goal, verdict, f.Got); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // Compare measures a peer and ours in turn, and returns the medians of the values and of their ratio, ours to the
 // peer's.
-func Compare(rounds int, peer, ours func() (float64, error)) (p, o, ratio float64, err error) {
+func Compare(rounds int, peer, ours func() float64) (p, o, ratio float64) {
 	var ps, os, ratios []float64
 	for range rounds {
-		if p, err = peer(); err == nil {
-			o, err = ours()
-		}
-		if err != nil {
-			return 0, 0, 0, err
-		}
+		p, o := peer(), ours()
 		ps, os, ratios = append(ps, p), append(os, o), append(ratios, o/p)
 	}
-	return loadgen.Median(ps), loadgen.Median(os), loadgen.Median(ratios), nil
+	return loadgen.Median(ps), loadgen.Median(os), loadgen.Median(ratios)
 }
 
 // Together calls a function n times in parallel, and returns the time until the last one returned.
-func Together(ctx context.Context, n int, call func(ctx context.Context) error) (time.Duration, error) {
+func Together(ctx context.Context, n int, call func(ctx context.Context) error) time.Duration {
 	failures := &loadgen.Failures{}
 	var running sync.WaitGroup
 	begun := time.Now()
@@ -114,8 +159,26 @@ func Together(ctx context.Context, n int, call func(ctx context.Context) error) 
 	}
 	running.Wait()
 	took := time.Since(begun)
-	if failures.Count() > 0 {
-		return 0, fmt.Errorf("%w: %v", failures.Err(), failures.First)
+	Check(failures.Detail())
+	return took
+}
+
+// Every calls a function at a rate, in goroutines, for a time. It returns the number of calls.
+func Every(ctx context.Context, rate int, duration time.Duration, call func(i int) error) (n int,
+	failures *loadgen.Failures) {
+	failures = &loadgen.Failures{}
+	var running sync.WaitGroup
+	tick := time.NewTicker(time.Second / time.Duration(rate))
+	defer tick.Stop()
+	for begun := time.Now(); time.Since(begun) < duration && ctx.Err() == nil; <-tick.C {
+		i := n
+		n++
+		running.Go(func() {
+			if err := call(i); err != nil {
+				failures.Add(err)
+			}
+		})
 	}
-	return took, nil
+	running.Wait()
+	return n, failures
 }

@@ -138,6 +138,17 @@ func (w *World) Start(ctx context.Context, role, name, settings string, args ...
 	return p, p.Await(ctx, func() bool { return p.isReady(ctx) })
 }
 
+// StartMirror starts an empty mirror of a Git host. Its repositories are in the directory NAME/root/origin, and its URL
+// is that of the mirrored repositories. The settings are lines of its [[mirror]] table.
+func (w *World) StartMirror(ctx context.Context, name, from, settings string) (*Process, error) {
+	p, err := w.Start(ctx, "mirror", name, NoSearch+fmt.Sprintf("[[mirror]]\nfrom = %q\nto = \"origin\"\n", from)+settings,
+		"--root", filepath.Join(w.Dir, name, "root"), "--http", "127.0.0.1:0")
+	if err == nil {
+		p.URL += "/origin"
+	}
+	return p, err
+}
+
 // isReady reads the addresses that the process has written into its state directory.
 func (p *Process) isReady(ctx context.Context) bool {
 	files, _ := filepath.Glob(filepath.Join(p.State, "*.json"))
