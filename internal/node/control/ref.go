@@ -12,6 +12,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 	gitrefs "github.com/packhorse-git/packhorse/internal/git/refs"
 	"github.com/packhorse-git/packhorse/internal/node/storage"
+	"github.com/packhorse-git/packhorse/internal/node/watch"
 	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
 	"github.com/packhorse-git/packhorse/proto/packhorse/v1/packhorsev1connect"
 )
@@ -161,19 +162,19 @@ func (s *refService) Watch(ctx context.Context, r *connect.Request[packhorsev1.W
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(s.ending, cancel)()
-	if len(r.Msg.GetRepositories()) > storage.MaxWatched {
-		return fault.New(fault.Invalid, "more than %d repositories", storage.MaxWatched)
+	if len(r.Msg.GetRepositories()) > watch.MaxRepositories {
+		return fault.New(fault.Invalid, "more than %d repositories", watch.MaxRepositories)
 	}
 	names := make(map[git.RepoPath]string, len(r.Msg.GetRepositories()))
 	known := make(map[git.RepoPath]*packhorsev1.Version, len(r.Msg.GetRepositories()))
-	var from []storage.WatchFrom
+	var from []watch.From
 	for _, w := range r.Msg.GetRepositories() {
 		path, err := parsePath(w.GetRepository())
 		if err != nil {
 			return err
 		}
 		names[path], known[path] = w.GetRepository(), w.GetVersion() // as the caller knows it
-		f := storage.WatchFrom{Path: path, Patient: w.GetLowPriority()}
+		f := watch.From{Path: path, Patient: w.GetLowPriority()}
 		if v := w.GetVersion(); v != nil {
 			f.Known = &git.Version{Incarnation: v.GetIncarnation(), Epoch: v.GetEpoch(), Generation: v.GetGeneration()}
 		}
@@ -182,7 +183,7 @@ func (s *refService) Watch(ctx context.Context, r *connect.Request[packhorsev1.W
 	if err := stream.Send(nil); err != nil { // sends the headers, so that the caller knows that the watch has begun
 		return err
 	}
-	err := s.Node.Watch(ctx, from, func(e storage.Event) error {
+	err := s.Node.Watch(ctx, from, func(e watch.Event) error {
 		err := sendEvent(names[e.Path], known[e.Path], e, stream.Send)
 		known[e.Path] = version(e.Version)
 		return err
@@ -194,7 +195,7 @@ func (s *refService) Watch(ctx context.Context, r *connect.Request[packhorsev1.W
 }
 
 // sendEvent sends an event, in several messages if there are many changes. All but the last have the version before it.
-func sendEvent(name string, before *packhorsev1.Version, e storage.Event,
+func sendEvent(name string, before *packhorsev1.Version, e watch.Event,
 	send func(*packhorsev1.WatchResponse) error) error {
 	answer := &packhorsev1.WatchResponse{Repository: name}
 	size := 0

@@ -311,29 +311,17 @@ func (n *Node) closeHandles() {
 	}
 }
 
-// pin keeps next open for a watch instead of before, either of which may be nil. It takes over the caller's use of
-// next.
-func (n *Node) pin(path git.RepoPath, before, next *handle) {
-	if next == before {
-		if next != nil {
-			n.release(next)
-		}
-		return
-	}
-	t := &n.handles
+// pin adds to the watches that keep a handle open.
+func (t *handleTable) pin(path git.RepoPath, h *handle, watches int) {
 	t.mu.Lock()
-	if next != nil {
-		if next.pins++; next.pins == 1 && t.byPath[path] == next {
-			t.pinned++
-		}
-	}
-	if before != nil {
-		if before.pins--; before.pins == 0 && t.byPath[path] == before {
-			t.pinned--
-		}
-	}
-	t.mu.Unlock()
-	if before != nil {
-		n.release(before)
+	defer t.mu.Unlock()
+	before := h.pins > 0
+	h.pins += watches
+	switch isPinned := h.pins > 0; {
+	case isPinned == before || t.byPath[path] != h:
+	case isPinned:
+		t.pinned++
+	default:
+		t.pinned--
 	}
 }

@@ -263,7 +263,7 @@ func (n *Node) publishIngest(ctx context.Context, h *handle, path git.RepoPath) 
 	n.refsChanged(path)
 	ctx, cancel := context.WithTimeout(ctx, notifyTimeout)
 	defer cancel()
-	n.notifyWatchers(ctx, path)
+	n.hub.Notify(ctx, path)
 }
 
 // fsckList returns the severities of object checks as git index-pack takes them.

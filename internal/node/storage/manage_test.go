@@ -21,6 +21,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/node/packsource"
 	"github.com/packhorse-git/packhorse/internal/node/places"
 	"github.com/packhorse-git/packhorse/internal/node/storage"
+	"github.com/packhorse-git/packhorse/internal/node/watch"
 )
 
 // newRunner is what a node makes and maintains repositories with.
@@ -368,7 +369,7 @@ func TestCreateAgain(t *testing.T) {
 func TestChangesThatAreNotOnDisk(t *testing.T) {
 	t.Parallel()
 	r := newRoot(t, storage.Options{Runner: newRunner(t), CheckInterval: time.Hour})
-	w := r.watch(storage.WatchFrom{Path: r.path("app.git")})
+	w := r.watch(watch.From{Path: r.path("app.git")})
 	if e := w.next(); !e.Gone {
 		t.Errorf("at first: %+v", e)
 	}

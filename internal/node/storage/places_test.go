@@ -28,6 +28,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/node/places"
 	"github.com/packhorse-git/packhorse/internal/node/receivepack"
 	"github.com/packhorse-git/packhorse/internal/node/storage"
+	"github.com/packhorse-git/packhorse/internal/node/watch"
 )
 
 // testPlaces are repositories of a store in memory, whose objects are always here.
@@ -517,7 +518,7 @@ func TestWatchOfPlaces(t *testing.T) {
 			r, p := newPlaces(t, interval)
 			app := p.add("app", "one")
 			a := app.main()
-			w := r.watch(storage.WatchFrom{Path: r.path("app")})
+			w := r.watch(watch.From{Path: r.path("app")})
 			if e := w.next(); !e.Reset || e.Version != (git.Version{Incarnation: "id1", Epoch: 1, Generation: 1}) {
 				t.Errorf("the first event is %+v, want a reset of version 1", e)
 			}

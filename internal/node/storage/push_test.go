@@ -15,6 +15,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/node"
 	"github.com/packhorse-git/packhorse/internal/node/receivepack"
 	"github.com/packhorse-git/packhorse/internal/node/storage"
+	"github.com/packhorse-git/packhorse/internal/node/watch"
 )
 
 // newPushed makes a root that accepts pushes and checks watched repositories once an hour.
@@ -77,7 +78,7 @@ func TestPushIsKnownBeforeItsReport(t *testing.T) {
 	id := repo.ID("main")
 	repo.Git("update-ref", "refs/heads/gone", id.String())
 	path, _ := git.ParseRepoPath("app")
-	w := r.watch(storage.WatchFrom{Path: path})
+	w := r.watch(watch.From{Path: path})
 	if e := w.next(); !e.Reset {
 		t.Fatalf("the first event is %+v", e)
 	}

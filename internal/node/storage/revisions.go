@@ -7,6 +7,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/refs"
 	"github.com/packhorse-git/packhorse/internal/node"
+	"github.com/packhorse-git/packhorse/internal/node/watch"
 )
 
 // MaxRevisions is the maximum number of revisions in one call of ResolveRevisions.
@@ -88,14 +89,14 @@ func (r Resolver) Resolve(ctx context.Context, questions []node.Question) ([]nod
 
 // Watch is Node.Watch without the changes. It also reports events with the version that the caller knows.
 func (r Resolver) Watch(ctx context.Context, from []node.Known, send func(node.Event) error) error {
-	watched := make([]WatchFrom, len(from))
+	watched := make([]watch.From, len(from))
 	for i, f := range from {
 		watched[i].Path = f.Repository
 		if f.Version != (git.Version{}) {
 			watched[i].Known = &f.Version
 		}
 	}
-	return r.Node.Watch(ctx, watched, func(e Event) error {
+	return r.Node.Watch(ctx, watched, func(e watch.Event) error {
 		return send(node.Event{Repository: e.Path, Version: e.Version, Gone: e.Gone})
 	})
 }

@@ -164,7 +164,7 @@ func (n *Node) publishPush(ctx context.Context, h *handle, path git.RepoPath) ti
 	prepared := n.refsChanged(path)
 	ctx, cancel := context.WithTimeout(ctx, notifyTimeout)
 	defer cancel()
-	n.notifyWatchers(ctx, path)
+	n.hub.Notify(ctx, path)
 	if n.warmer == nil {
 		return 0
 	}

@@ -34,6 +34,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/node/places"
 	"github.com/packhorse-git/packhorse/internal/node/receivepack"
 	"github.com/packhorse-git/packhorse/internal/node/uploadpack"
+	"github.com/packhorse-git/packhorse/internal/node/watch"
 	"github.com/packhorse-git/packhorse/internal/schedule/balance"
 )
 
@@ -109,7 +110,7 @@ type Node struct {
 
 	handles  handleTable
 	locks    locks.Server
-	hub      *hub
+	hub      *watch.Hub
 	walks    *balance.Slots                     // walks through history for callers of Wait
 	listener atomic.Pointer[func(git.RepoPath)] // see OnChange
 	claims   places.Claims
@@ -172,8 +173,10 @@ func New(server *uploadpack.Server, o Options) (*Node, error) {
 
 // startBackground starts everything that the node does without a request.
 func (n *Node) startBackground(o Options) {
-	n.hub = newHub(n, o)
-	n.walks = newWalks(2 * n.hub.maxSubscriptions) // for those in Watch, and for those before it
+	n.hub = watch.New(watch.Options{State: n.watchState, Epoch: n.places.Epoch, Log: n.log, Registerer: o.Registerer,
+		Interval:         cmp.Or(o.CheckInterval, n.places.CheckInterval()),
+		MaxSubscriptions: o.MaxWatches, MaxRepositories: o.MaxWatched})
+	n.walks = newWalks(2 * n.hub.MaxSubscriptions()) // for those in Watch, and for those before it
 	if n.server != nil && n.server.WarmsUp() {
 		n.warmer = newWarmer(n)
 	}
@@ -209,7 +212,7 @@ func (n *Node) Close() error {
 	if n.pushes != nil {
 		n.pushes.Close()
 	}
-	n.hub.close()
+	n.hub.Close()
 	n.closeHandles()
 	return nil
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/node"
+	"github.com/packhorse-git/packhorse/internal/node/watch"
 	"github.com/packhorse-git/packhorse/internal/schedule/balance"
 )
 
@@ -49,7 +50,7 @@ func (n *Node) Wait(ctx context.Context, path git.RepoPath, condition node.WaitC
 	if err := check(); err != nil { // mostly the state is visible, and no watch is needed
 		return version, waitError(err)
 	}
-	err = n.Watch(ctx, []WatchFrom{{Path: path}}, func(Event) error { return check() })
+	err = n.Watch(ctx, []watch.From{{Path: path}}, func(watch.Event) error { return check() })
 	return version, waitError(err)
 }
 

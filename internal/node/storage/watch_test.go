@@ -19,25 +19,26 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/gittest"
 	"github.com/packhorse-git/packhorse/internal/node/places"
 	"github.com/packhorse-git/packhorse/internal/node/storage"
+	"github.com/packhorse-git/packhorse/internal/node/watch"
 )
 
 // often is the interval at which the tests have repositories checked.
 const often = 5 * time.Millisecond
 
-// watch is one Watch whose events the test takes one after the other.
-type watch struct {
+// testWatch is one Watch whose events the test takes one after the other.
+type testWatch struct {
 	t      *testing.T
-	events chan storage.Event
+	events chan watch.Event
 	ended  chan error
 	stop   context.CancelFunc
 }
 
-func (r *root) watch(from ...storage.WatchFrom) *watch {
+func (r *root) watch(from ...watch.From) *testWatch {
 	r.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
-	w := &watch{t: r.t, events: make(chan storage.Event), ended: make(chan error, 1), stop: cancel}
+	w := &testWatch{t: r.t, events: make(chan watch.Event), ended: make(chan error, 1), stop: cancel}
 	go func() {
-		w.ended <- r.Watch(ctx, from, func(e storage.Event) error {
+		w.ended <- r.Watch(ctx, from, func(e watch.Event) error {
 			select {
 			case w.events <- e:
 				return nil
@@ -50,7 +51,7 @@ func (r *root) watch(from ...storage.WatchFrom) *watch {
 	return w
 }
 
-func (w *watch) end() {
+func (w *testWatch) end() {
 	w.t.Helper()
 	w.stop()
 	if err := <-w.ended; !errors.Is(err, context.Canceled) {
@@ -59,7 +60,7 @@ func (w *watch) end() {
 }
 
 // next waits for an event.
-func (w *watch) next() storage.Event {
+func (w *testWatch) next() watch.Event {
 	w.t.Helper()
 	select {
 	case e := <-w.events:
@@ -69,11 +70,11 @@ func (w *watch) next() storage.Event {
 	case <-time.After(time.Minute):
 		w.t.Fatal("no event comes")
 	}
-	return storage.Event{}
+	return watch.Event{}
 }
 
 // want waits for one event with these changes, "name old new target" in any order; IDs as one letter each.
-func (w *watch) want(ids map[git.ObjectID]string, changes ...string) storage.Event {
+func (w *testWatch) want(ids map[git.ObjectID]string, changes ...string) watch.Event {
 	w.t.Helper()
 	e := w.next()
 	var got []string
@@ -96,7 +97,7 @@ func TestWatchSeesForeignChanges(t *testing.T) {
 	a := repo.ID("main")
 	b := repo.Commit("b", a)
 	ids := map[git.ObjectID]string{a: "a", b: "b"}
-	w := r.watch(storage.WatchFrom{Path: r.path("app")})
+	w := r.watch(watch.From{Path: r.path("app")})
 	first := w.next()
 	if !first.Reset || first.Gone || first.Path != r.path("app") || len(first.Changes) > 0 {
 		t.Errorf("first %+v", first)
@@ -136,7 +137,7 @@ func TestWatchSeesForeignChanges(t *testing.T) {
 func TestWatchComesAndGoes(t *testing.T) {
 	t.Parallel()
 	r := newRoot(t, storage.Options{CheckInterval: often, Runner: newRunner(t)})
-	w := r.watch(storage.WatchFrom{Path: r.path("app")}, storage.WatchFrom{Path: r.path("other")})
+	w := r.watch(watch.From{Path: r.path("app")}, watch.From{Path: r.path("other")})
 	for range 2 {
 		if e := w.next(); !e.Gone || e.Reset || e.Version.Incarnation != "" || e.Version.Epoch == 0 {
 			t.Errorf("before it is there: %+v", e)
@@ -177,7 +178,7 @@ func TestWatchResumes(t *testing.T) {
 	b := repo.Commit("b")
 	ids := map[git.ObjectID]string{a: "a", b: "b"}
 	path := r.path("app")
-	w := r.watch(storage.WatchFrom{Path: path})
+	w := r.watch(watch.From{Path: path})
 	versions := []git.Version{w.next().Version}
 	for _, args := range [][]string{{"refs/heads/x", a.String()}, {"refs/heads/y", a.String()},
 		{"refs/heads/x", b.String()}, {"-d", "refs/heads/y"}} {
@@ -187,14 +188,14 @@ func TestWatchResumes(t *testing.T) {
 	w.end()
 	for i, want := range [][]string{{"refs/heads/x >b"}, {"refs/heads/x a>b"}, {"refs/heads/x a>b", "refs/heads/y a>"},
 		{"refs/heads/y a>"}, nil} {
-		w := r.watch(storage.WatchFrom{Path: path, Known: &versions[i]})
+		w := r.watch(watch.From{Path: path, Known: &versions[i]})
 		if e := w.want(ids, want...); e.Version != versions[4] {
 			t.Errorf("from %v to %v, want %v", versions[i], e.Version, versions[4])
 		}
 		w.end()
 	}
 	repo.Git("update-ref", "refs/heads/z", b.String())
-	w = r.watch(storage.WatchFrom{Path: path, Known: &versions[4]})
+	w = r.watch(watch.From{Path: path, Known: &versions[4]})
 	now := w.want(ids, "refs/heads/z >b").Version
 	w.end()
 	for what, known := range map[string]git.Version{
@@ -205,7 +206,7 @@ func TestWatchResumes(t *testing.T) {
 		"a version of no kind":   {},
 		"a version without both": {Generation: now.Generation},
 	} {
-		w := r.watch(storage.WatchFrom{Path: path, Known: &known})
+		w := r.watch(watch.From{Path: path, Known: &known})
 		if e := w.next(); !e.Reset || e.Version != now {
 			t.Errorf("%s: %+v", what, e)
 		}
@@ -214,7 +215,7 @@ func TestWatchResumes(t *testing.T) {
 	for i := range 150 { // more than are kept
 		repo.Git("update-ref", "refs/heads/many", []string{a.String(), b.String()}[i%2])
 		r.RefsChanged(path)
-		w := r.watch(storage.WatchFrom{Path: path, Known: &now})
+		w := r.watch(watch.From{Path: path, Known: &now})
 		if e := w.next(); e.Reset {
 			if i < 50 {
 				t.Errorf("after %d changes nothing of them is known", i)
@@ -232,7 +233,7 @@ func TestWatchAfterARestart(t *testing.T) {
 	dir := t.TempDir()
 	first := newRoot(t, storage.Options{Root: dir, CheckInterval: often, Epoch: 1})
 	first.repo("app.git", "a")
-	w := first.watch(storage.WatchFrom{Path: first.path("app")})
+	w := first.watch(watch.From{Path: first.path("app")})
 	known := w.next().Version
 	first.do(first.Close())
 	if err := <-w.ended; !fault.Is(err, fault.Unavailable) {
@@ -242,7 +243,7 @@ func TestWatchAfterARestart(t *testing.T) {
 		t.Errorf("a watch of a node that has ended: %v", err)
 	}
 	second := newRoot(t, storage.Options{Root: dir, CheckInterval: often, Epoch: 2})
-	w = second.watch(storage.WatchFrom{Path: second.path("app"), Known: &known})
+	w = second.watch(watch.From{Path: second.path("app"), Known: &known})
 	if e := w.next(); !e.Reset || e.Version.Epoch != 2 || e.Version.Incarnation != known.Incarnation {
 		t.Errorf("%+v after %+v", e, known)
 	}
@@ -255,7 +256,7 @@ func TestSlowWatch(t *testing.T) {
 	r := newRoot(t, storage.Options{CheckInterval: often})
 	repo := r.repo("app.git", "a")
 	a, b := repo.ID("main").String(), repo.Commit("b").String()
-	slow, quick := r.watch(storage.WatchFrom{Path: r.path("app")}), r.watch(storage.WatchFrom{Path: r.path("app")})
+	slow, quick := r.watch(watch.From{Path: r.path("app")}), r.watch(watch.From{Path: r.path("app")})
 	slow.next()
 	quick.next()
 	change := func(n int, id string) {
@@ -305,20 +306,20 @@ func TestSlowWatch(t *testing.T) {
 func TestWatchLimits(t *testing.T) {
 	t.Parallel()
 	r := newRoot(t, storage.Options{CheckInterval: often, MaxWatches: 2, MaxWatched: 3})
-	from := func(names ...string) (all []storage.WatchFrom) {
+	from := func(names ...string) (all []watch.From) {
 		for _, name := range names {
-			all = append(all, storage.WatchFrom{Path: r.path(name)})
+			all = append(all, watch.From{Path: r.path(name)})
 		}
 		return all
 	}
-	refused := func(kind fault.Kind, from []storage.WatchFrom) {
+	refused := func(kind fault.Kind, from []watch.From) {
 		t.Helper()
 		if err := r.Watch(t.Context(), from, nil); !fault.Is(err, kind) || kind == fault.Exhausted &&
 			fault.RetryAfter(err) == 0 {
 			t.Errorf("%v, want kind %v", err, kind)
 		}
 	}
-	refused(fault.Invalid, make([]storage.WatchFrom, storage.MaxWatched+1))
+	refused(fault.Invalid, make([]watch.From, watch.MaxRepositories+1))
 	refused(fault.Invalid, from("a", "a"))
 	refused(fault.Exhausted, from("a", "b", "c", "d"))
 	one := r.watch(from("a", "b")...)
@@ -342,10 +343,10 @@ func TestWatchesShareChecks(t *testing.T) {
 	t.Parallel()
 	registry := prometheus.NewPedanticRegistry()
 	r := newRoot(t, storage.Options{CheckInterval: time.Hour, MaxOpen: 2, Registerer: registry})
-	var from []storage.WatchFrom
+	var from []watch.From
 	for i := range 5 {
 		r.repo(fmt.Sprintf("r%d.git", i), "x")
-		from = append(from, storage.WatchFrom{Path: r.path(fmt.Sprintf("r%d", i))})
+		from = append(from, watch.From{Path: r.path(fmt.Sprintf("r%d", i))})
 	}
 	value := func(name string) (sum float64) {
 		families, err := registry.Gather()
@@ -359,7 +360,7 @@ func TestWatchesShareChecks(t *testing.T) {
 		}
 		return sum
 	}
-	var all []*watch
+	var all []*testWatch
 	for range 4 {
 		w := r.watch(from...)
 		for range from {
@@ -409,7 +410,7 @@ func TestWatchOfDamagedRefs(t *testing.T) {
 		r.do(errors.Join(os.WriteFile(file+".new", text, 0o600), os.Rename(file+".new", file)))
 	}
 	replace([]byte("junk"))
-	w := r.watch(storage.WatchFrom{Path: r.path("app")})
+	w := r.watch(watch.From{Path: r.path("app")})
 	replace(good)
 	if e := w.next(); !e.Reset || e.Gone {
 		t.Errorf("after it is mended: %+v", e)
@@ -426,42 +427,4 @@ func TestWatchOfDamagedRefs(t *testing.T) {
 		t.Errorf("after it is mended again: %+v", e)
 	}
 	w.end()
-}
-
-// A repository that hangs, as on a file system that does not answer, delays no other.
-func TestWatchBesideARepositoryThatHangs(t *testing.T) {
-	t.Parallel()
-	r := newRoot(t, storage.Options{CheckInterval: often})
-	r.repo("bad.git", "x")
-	good := r.repo("good.git", "x")
-	old := good.ID("main")
-	w := r.watch(storage.WatchFrom{Path: r.path("bad")}, storage.WatchFrom{Path: r.path("good")})
-	w.next()
-	w.next()
-	end := r.Hang(r.path("bad"))
-	for range 3 {
-		id := good.Commit("y", old)
-		good.Git("update-ref", "refs/heads/main", id.String())
-		w.want(map[git.ObjectID]string{old: "a", id: "b"}, "refs/heads/main a>b", "HEAD a>b refs/heads/main")
-		old = id
-	}
-	end()
-	w.end()
-}
-
-// A round ends without the looks that hang, if they are not too many.
-func TestRoundsSkipHangingChecks(t *testing.T) {
-	t.Parallel()
-	r := newRoot(t, storage.Options{CheckInterval: often})
-	hang, looked := make(chan struct{}), make(chan int, 1000)
-	r.Rounds(1000, func(i int) {
-		looked <- i
-		if i%20 == 0 {
-			<-hang
-		}
-	})
-	if len(looked) != cap(looked) {
-		t.Errorf("%d looks of %d", len(looked), cap(looked))
-	}
-	close(hang)
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/node/lookup"
 	"github.com/packhorse-git/packhorse/internal/node/places"
 	"github.com/packhorse-git/packhorse/internal/node/storage"
+	"github.com/packhorse-git/packhorse/internal/node/watch"
 	"github.com/packhorse-git/packhorse/internal/schedule/admit"
 	"github.com/packhorse-git/packhorse/internal/search"
 )
@@ -77,11 +78,11 @@ func headOf(branch string, ref refs.Ref, err error) search.Head {
 
 func (s searchNode) Watch(ctx context.Context, repositories []git.RepoPath,
 	send func(path git.RepoPath, version git.Version, gone bool) error) error {
-	from := make([]storage.WatchFrom, len(repositories))
+	from := make([]watch.From, len(repositories))
 	for i, path := range repositories {
 		from[i].Path, from[i].Patient = path, true
 	}
-	return s.node.Watch(ctx, from, func(e storage.Event) error { return send(e.Path, e.Version, e.Gone) })
+	return s.node.Watch(ctx, from, func(e watch.Event) error { return send(e.Path, e.Version, e.Gone) })
 }
 
 func (s searchNode) Files(ctx context.Context, repository git.RepoPath, commit, base git.ObjectID, limit int64,

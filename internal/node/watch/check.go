@@ -1,4 +1,4 @@
-package storage
+package watch
 
 import (
 	"cmp"
@@ -12,41 +12,38 @@ import (
 )
 
 // check checks a repository after all checks in progress. This node knows of the change that it is for.
-func (h *hub) check(ctx context.Context, w *watchedRepo) {
+func (h *Hub) check(ctx context.Context, w *watchedRepo) {
 	if w.turn.Acquire(ctx, 1) == nil {
-		h.checkInTurn(ctx, w, h.node.latestSnapshot)
+		h.checkInTurn(ctx, w, true)
 	}
 }
 
-// snapshotFunc is Node.snapshot or Node.latestSnapshot.
-type snapshotFunc func(ctx context.Context, path git.RepoPath) (*handle, *refs.Snapshot, git.Version, error)
-
 // checkIfIdle checks a repository in a round, unless it is being checked.
-func (h *hub) checkIfIdle(w *watchedRepo) {
+func (h *Hub) checkIfIdle(w *watchedRepo) {
 	if w.turn.TryAcquire(1) {
-		h.checkInTurn(h.ctx, w, h.node.snapshot)
+		h.checkInTurn(h.ctx, w, false)
 	}
 }
 
 // checkInTurn checks a repository and gives up the turn, which the caller took.
-func (h *hub) checkInTurn(ctx context.Context, w *watchedRepo, take snapshotFunc) {
+func (h *Hub) checkInTurn(ctx context.Context, w *watchedRepo, isKnown bool) {
 	defer w.turn.Release(1)
 	h.mu.Lock()
 	w.triggered = false
 	h.mu.Unlock()
 	if !w.ended {
-		h.update(ctx, w, take)
+		h.update(ctx, w, isKnown)
 	}
 }
 
 // join checks a repository for a new subscription and sends its state. If the repository cannot be read, a later check
 // does that.
-func (h *hub) join(ctx context.Context, w *watchedRepo, s *subscription) {
+func (h *Hub) join(ctx context.Context, w *watchedRepo, s *subscription) {
 	if w.turn.Acquire(ctx, 1) != nil {
 		return
 	}
 	defer w.turn.Release(1)
-	h.update(ctx, w, h.node.snapshot)
+	h.update(ctx, w, false)
 	if w.isKnown {
 		s.push(w.firstEvent(s.known[w.path]))
 	}
@@ -56,41 +53,46 @@ func (h *hub) join(ctx context.Context, w *watchedRepo, s *subscription) {
 }
 
 // update reads the state of a repository and publishes what has changed. The caller has the turn.
-func (h *hub) update(ctx context.Context, w *watchedRepo, take snapshotFunc) {
+func (h *Hub) update(ctx context.Context, w *watchedRepo, isKnown bool) {
 	h.metrics.checked.Inc()
-	handle, snap, version, err := take(ctx, w.path)
+	state, err := h.options.State(ctx, w.path, isKnown)
 	switch kind := fault.KindOf(err); {
 	case err != nil && kind != fault.NotFound && kind != fault.Denied:
 		if ctx.Err() == nil {
-			h.node.log.Debug("cannot check a watched repository", "repository", w.path.String(), "error", err)
+			h.options.Log.Debug("cannot check a watched repository", "repository", w.path.String(), "error", err)
 		}
 		return
 	case err != nil:
-		h.pin(w, nil)
+		w.setState(State{})
 		if !w.isKnown || !w.current.Gone {
-			h.replace(w, nil, Event{Path: w.path, Version: git.Version{Epoch: h.node.places.Epoch()}, Gone: true})
+			h.replace(w, Event{Path: w.path, Version: git.Version{Epoch: h.options.Epoch()}, Gone: true})
 		}
 		return
 	}
-	h.pin(w, handle)
+	before, version := w.state.Refs, state.Version
+	w.setState(state)
 	if w.isKnown && version == w.current.Version {
 		return
 	}
 	e := Event{Path: w.path, Version: version}
-	if !w.isKnown || w.current.Gone || version.Incarnation != w.current.Version.Incarnation {
-		e.Reset = true
-		h.replace(w, snap, e)
-		return
+	if w.isKnown && !w.current.Gone && version.Incarnation == w.current.Version.Incarnation {
+		if e.Changes, err = changes(before, state.Refs); err == nil {
+			w.addHistory(e)
+			if len(e.Changes) > 0 {
+				h.publish(w, e)
+			}
+			return
+		}
 	}
-	if e.Changes, err = changes(w.snap, snap); err != nil {
-		e.Reset, e.Changes = true, nil
-		h.replace(w, snap, e)
-		return
+	h.replace(w, Event{Path: w.path, Version: version, Reset: true})
+}
+
+// setState sets the state of a repository, which it releases when there is a next one. The caller has the turn.
+func (w *watchedRepo) setState(s State) {
+	if w.state.Release != nil {
+		w.state.Release()
 	}
-	w.addHistory(snap, e)
-	if len(e.Changes) > 0 {
-		h.publish(w, e)
-	}
+	w.state = s
 }
 
 // errManyChanges ends a comparison with too many changes for one event.
@@ -111,13 +113,11 @@ func changes(old, new *refs.Snapshot) (all []refs.Change, err error) {
 }
 
 // replace sets a state that is unrelated to the one before.
-func (h *hub) replace(w *watchedRepo, snap *refs.Snapshot, e Event) {
+func (h *Hub) replace(w *watchedRepo, e Event) {
 	first := !w.isKnown
-	w.isKnown, w.snap, w.history, w.kept, w.floor = true, snap, nil, 0, e.Version.Generation
+	w.isKnown, w.history, w.kept, w.floor = true, nil, 0, e.Version.Generation
 	w.current = Event{Path: e.Path, Version: e.Version, Gone: e.Gone}
 	if !first {
-		if e.Gone {
-		}
 		h.publish(w, e)
 		return
 	}
@@ -127,8 +127,8 @@ func (h *hub) replace(w *watchedRepo, snap *refs.Snapshot, e Event) {
 }
 
 // addHistory adds an event to the history. Events without changes count, because a watcher may have their version.
-func (w *watchedRepo) addHistory(snap *refs.Snapshot, e Event) {
-	w.snap, w.current.Version = snap, e.Version
+func (w *watchedRepo) addHistory(e Event) {
+	w.current.Version = e.Version
 	w.history = append(w.history, e)
 	w.kept += len(e.Changes)
 	for len(w.history) > maxHistory || w.kept > maxChanges {
@@ -180,22 +180,15 @@ func merge(history []Event) []refs.Change {
 }
 
 // subscribersOf returns the subscriptions of a repository that have its first state.
-func (h *hub) subscribersOf(w *watchedRepo) []*subscription {
+func (h *Hub) subscribersOf(w *watchedRepo) []*subscription {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return slices.Clone(w.subscribers)
 }
 
 // publish sends an event to the subscriptions of a repository.
-func (h *hub) publish(w *watchedRepo, e Event) {
+func (h *Hub) publish(w *watchedRepo, e Event) {
 	for _, s := range h.subscribersOf(w) {
 		s.push(e)
 	}
-}
-
-// pin keeps a handle open until the next call, and takes over the caller's use of it; nil: none.
-func (h *hub) pin(w *watchedRepo, next *handle) {
-	before := w.handle
-	w.handle = next
-	h.node.pin(w.path, before, next)
 }
