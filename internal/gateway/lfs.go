@@ -1,7 +1,6 @@
 package gateway
 
 import (
-	"context"
 	"io"
 	"net/url"
 	"strings"
@@ -50,32 +49,12 @@ func (r *Request) LFSLogin(token string) (login LFSLogin, err error) {
 	return login, nil
 }
 
-// lfsNode is a node that has objects and locks of Git LFS.
-type lfsNode interface {
-	// LFSBatch returns the states of objects, in their order.
-	LFSBatch(ctx context.Context, repo git.RepoPath, session node.Session, batch lfs.Batch) ([]lfs.Status, node.Outcome,
-		error)
-	// LFSDownload sends an object or a part of it.
-	LFSDownload(ctx context.Context, repo git.RepoPath, session node.Session, download lfs.Download,
-		response node.ResponseWriter) (node.Outcome, error)
-	// LFSUpload takes an object, and returns how many bytes of it are stored now. After an error it may have kept what has
-	// arrived.
-	LFSUpload(ctx context.Context, repo git.RepoPath, session node.Session, upload lfs.Upload,
-		content io.Reader) (size int64, outcome node.Outcome, err error)
-	// LFSPart returns how many bytes of an object have arrived; all of them if the repository has the object.
-	LFSPart(ctx context.Context, repo git.RepoPath, session node.Session, object lfs.Object) (size int64,
-		outcome node.Outcome, err error)
-	// LFSLocks creates, lists or removes locks.
-	LFSLocks(ctx context.Context, repo git.RepoPath, session node.Session, request lfs.LockRequest) (lfs.LockAnswer,
-		node.Outcome, error)
-}
-
-// ErrNoLFS is the error of a server, or of a node, without Git LFS.
+// ErrNoLFS is the error of a server without Git LFS.
 var ErrNoLFS = fault.New(fault.NotFound, "Git LFS is not supported by this server")
 
 // LFSBatch has a node return the states of objects, in their order.
 func (r *Request) LFSBatch(batch lfs.Batch, response *Response) (states []lfs.Status) {
-	r.relayLFS(batch.Upload, response, func(n lfsNode, repo git.RepoPath, session node.Session) (o node.Outcome,
+	r.relayLFS(batch.Upload, response, func(n router.Node, repo git.RepoPath, session node.Session) (o node.Outcome,
 		err error) {
 		states, o, err = n.LFSBatch(r.Ctx, repo, session, batch)
 		return o, err
@@ -98,7 +77,7 @@ func (r *Request) FindLFS(object lfs.Object, response *Response) {
 
 // LFSDownload has a node send an object or a part of it.
 func (r *Request) LFSDownload(download lfs.Download, response *Response) {
-	r.relayLFS(false, response, func(n lfsNode, repo git.RepoPath, session node.Session) (node.Outcome, error) {
+	r.relayLFS(false, response, func(n router.Node, repo git.RepoPath, session node.Session) (node.Outcome, error) {
 		return n.LFSDownload(r.Ctx, repo, session, download, response)
 	})
 	r.Outcome.LFS.Object = download.OID.String()
@@ -115,7 +94,7 @@ func (r *Request) LFSDownload(download lfs.Download, response *Response) {
 // other node is tried after the first byte of its body was read.
 func (r *Request) LFSUpload(upload lfs.Upload, content io.Reader, response *Response) (size int64) {
 	in := &timedReader{r: content, last: time.Now()}
-	r.relayLFS(true, response, func(n lfsNode, repo git.RepoPath, session node.Session) (o node.Outcome, err error) {
+	r.relayLFS(true, response, func(n router.Node, repo git.RepoPath, session node.Session) (o node.Outcome, err error) {
 		session.StoreID = r.storeID
 		size, o, err = n.LFSUpload(r.Ctx, repo, session, upload, in)
 		return o, err
@@ -151,7 +130,7 @@ func (t *timedReader) Interrupt() {
 
 // LFSPart has the node that gets uploads return how many bytes of an object have arrived.
 func (r *Request) LFSPart(object lfs.Object, response *Response) (size int64) {
-	r.relayLFS(true, response, func(n lfsNode, repo git.RepoPath, session node.Session) (o node.Outcome, err error) {
+	r.relayLFS(true, response, func(n router.Node, repo git.RepoPath, session node.Session) (o node.Outcome, err error) {
 		size, o, err = n.LFSPart(r.Ctx, repo, session, object)
 		return o, err
 	})
@@ -164,7 +143,7 @@ func (r *Request) LFSPart(object lfs.Object, response *Response) (size int64) {
 func (r *Request) LFSLocks(request lfs.LockRequest, response *Response) (answer lfs.LockAnswer) {
 	request.Caller = r.ID.Name
 	r.isChange = request.Action != lfs.ListLocks
-	r.relayLFS(r.isChange, response, func(n lfsNode, repo git.RepoPath, session node.Session) (o node.Outcome,
+	r.relayLFS(r.isChange, response, func(n router.Node, repo git.RepoPath, session node.Session) (o node.Outcome,
 		err error) {
 		session.StoreID = r.storeID
 		answer, o, err = n.LFSLocks(r.Ctx, repo, session, request)
@@ -181,7 +160,7 @@ func (r *Request) LFSLocks(request lfs.LockRequest, response *Response) (answer 
 // relayLFS has a node answer a request of Git LFS. Requests that change something, and those about uploads, go to the
 // same nodes as pushes. Without a response, the request is admitted for the time of the call.
 func (r *Request) relayLFS(isPush bool, response *Response,
-	call func(lfsNode, git.RepoPath, node.Session) (node.Outcome, error)) {
+	call func(router.Node, git.RepoPath, node.Session) (node.Outcome, error)) {
 	if response == nil {
 		seat, err := r.Enter()
 		if err != nil {
@@ -195,11 +174,5 @@ func (r *Request) relayLFS(isPush bool, response *Response,
 		session.Service = protocol.ReceivePack
 	}
 	r.complete(&session)
-	r.relay(response, func(n router.Node, repo git.RepoPath) (o node.Outcome, err error) {
-		with, ok := n.(lfsNode)
-		if !ok {
-			return o, ErrNoLFS
-		}
-		return call(with, repo, session)
-	})
+	r.relay(response, func(n router.Node, repo git.RepoPath) (node.Outcome, error) { return call(n, repo, session) })
 }

@@ -50,22 +50,11 @@ func (r *Request) complete(session *node.Session) {
 	r.isPush = session.Service == protocol.ReceivePack
 }
 
-// waiter is a node on which callers can wait for a state of a repository.
-type waiter interface {
-	// Wait returns when requests see the state. Errors: NotFound if there is no such repository, Deadline or Cancelled
-	// when ctx ends, Invalid if the state is impossible, Exhausted if too many callers wait.
-	Wait(ctx context.Context, repo git.RepoPath, condition node.WaitCondition) (git.Version, error)
-}
-
 // Wait waits for a state of the repository until ctx ends. seen is valid if Err is nil.
 func (r *Request) Wait(ctx context.Context, condition node.WaitCondition) (seen git.Version) {
 	condition.Caller = string(r.Caller())
 	r.relay(nil, func(n router.Node, repo git.RepoPath) (o node.Outcome, err error) {
-		w, ok := n.(waiter)
-		if !ok {
-			return o, fault.New(fault.Invalid, "this storage node does not support waiting")
-		}
-		seen, err = w.Wait(ctx, repo, condition)
+		seen, err = n.Wait(ctx, repo, condition)
 		if ctx.Err() != nil && r.Ctx.Err() == nil && fault.Is(err, fault.Cancelled) { // the node did not cancel it
 			err = fault.Wrap(fault.Deadline, "the change is not visible yet", err)
 		}

@@ -313,6 +313,7 @@ func TestReplicasGo(t *testing.T) {
 
 // unsteady is a node that fails some requests, but none that another one has failed.
 type unsteady struct {
+	router.Node
 	failed *sync.Map // repositories
 	count  atomic.Int64
 	closed atomic.Bool

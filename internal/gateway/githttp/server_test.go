@@ -35,6 +35,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // fakeNode is a router.Node made of functions; without them it knows no repository.
 type fakeNode struct {
+	router.Node
 	advertise func(session node.Session) ([]byte, error)
 	serve     func(ctx context.Context, request io.Reader, reply node.ResponseWriter) (node.Outcome, error)
 }

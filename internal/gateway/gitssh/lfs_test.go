@@ -138,7 +138,6 @@ func TestLFSIsOff(t *testing.T) {
 	noURL := func(o *gitssh.Options) { o.LFS.URL = nil }
 	_, without := serveLFS(t, newLFSNode(), func(o *gitssh.Options) { o.LFS = nil })
 	_, local := serveLFS(t, newLFSNode(), noURL)
-	old := serveSSH(t, withLFS, counting()).mustDial(nil)
 	for _, c := range []struct {
 		client        *ssh.Client
 		command, want string
@@ -147,7 +146,6 @@ func TestLFSIsOff(t *testing.T) {
 		{without, "git-lfs-authenticate app upload", "Git LFS is not supported by this server", 127},
 		{without, "git-lfs-transfer app upload", "Git LFS is not supported by this server", 127},
 		{local, "git-lfs-authenticate app upload", "the operator has to set lfs.url", 127},
-		{old, "git-lfs-transfer app upload", failure(404, "Git LFS is not supported by this server"), 0},
 	} {
 		out, said, status := run(t, c.client, "", c.command, version1+lines("batch", "delim", "flush"))
 		if !strings.Contains(out+said, c.want) || status != c.status {

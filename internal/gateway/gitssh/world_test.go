@@ -26,6 +26,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // fakeNode is a router.Node made of functions.
 type fakeNode struct {
+	router.Node
 	advertise func(session node.Session) ([]byte, error)
 	serve     func(ctx context.Context, request io.Reader, response node.ResponseWriter) (node.Outcome, error)
 }

@@ -21,7 +21,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/transport/bulk"
 )
 
-// objects is a control.LFS that keeps objects in a directory, and what arrived of the others.
+// objects is a node.LFS that keeps objects in a directory, and what arrived of the others.
 type objects struct {
 	dir     string
 	mu      sync.Mutex

@@ -83,7 +83,7 @@ type options struct {
 	store       control.Store // of the node; nil: none
 	stall       time.Duration
 	source      packsource.Source // instead of git and the cache
-	lfs         control.LFS       // of the node; nil: its own
+	lfs         node.LFS          // of the node; nil: its own
 	maxRequest  int64
 	identity    *identity // TLS between the two, with certificates of both
 }
@@ -223,7 +223,7 @@ func (w *world) serve() {
 	if w.options.onSmall != nil {
 		nodeLanes.Small.Watch(onServed(w.options.onSmall))
 	}
-	var sessions control.Sessions
+	var sessions node.Sessions
 	if w.options.lfs != nil {
 		sessions = withLFS{w.node, w.options.lfs}
 	}
@@ -248,7 +248,7 @@ func (w *world) serve() {
 // withLFS is a node with other objects of Git LFS.
 type withLFS struct {
 	gitSessions
-	control.LFS
+	node.LFS
 }
 
 type gitSessions interface {

@@ -3,7 +3,6 @@ package router
 import (
 	"context"
 
-	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 )
 
@@ -21,9 +20,6 @@ func (r *Router) File(ctx context.Context, repo git.RepoPath, commit git.ObjectI
 	limit int64) (file git.File, err error) {
 	assign := func(tried []string) (*Assignment, error) { return r.Assign(repo, tried) }
 	err = try(ctx, assign, func(n *Replica) (err error) {
-		if n.Files == nil {
-			return fault.New(fault.Unavailable, "the storage node %s does not serve files", n.Name)
-		}
 		file, err = n.Files.File(ctx, repo, commit, path, limit)
 		return err
 	})

@@ -75,9 +75,6 @@ func (r *Router) resolveAt(ctx context.Context, questions []node.Question, resul
 	var answers []node.Result
 	assign := func(tried []string) (*Assignment, error) { return r.assign(asked[0].Repository, tried, toAskHome) }
 	err := try(ctx, assign, func(n *Replica) (err error) {
-		if n.Revisions == nil {
-			return fault.New(fault.Unavailable, "the storage node %s does not resolve revisions", n.Name)
-		}
 		answers, err = n.Revisions.Resolve(ctx, asked)
 		return err
 	})
@@ -114,7 +111,7 @@ func (r *Router) Watch(ctx context.Context, from []node.Known, send func(node.Ev
 	sending := make(chan struct{}, 1) // held by the one caller of send
 	for m, known := range byHome {
 		watches.Go(func() error {
-			if m.Revisions == nil || !m.acquire() {
+			if !m.acquire() {
 				return errHomeMoved()
 			}
 			defer m.release()

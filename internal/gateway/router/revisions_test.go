@@ -97,7 +97,6 @@ func revisionsRouter(t *testing.T) (r *router.Router, team, first, second *revis
 	err := r.Set([]router.Route{
 		{Prefix: "team", Replicas: []*router.Replica{replica(team)}},
 		{Prefix: "x", Replicas: []*router.Replica{replica(first), replica(second)}},
-		{Prefix: "plain", Replicas: []*router.Replica{{Name: "plain"}}},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -110,7 +109,7 @@ func TestRouterResolves(t *testing.T) {
 	r, _, first, second := revisionsRouter(t)
 	questions := []node.Question{{Repository: path(t, "x/a"), Revision: "main"},
 		{Repository: path(t, "team/b"), Revision: "main"}, {Repository: path(t, "nowhere"), Revision: "main"},
-		{Repository: path(t, "x/c"), Revision: "none"}, {Repository: path(t, "plain"), Revision: "main"}}
+		{Repository: path(t, "x/c"), Revision: "none"}}
 	ask := func(from string, kinds ...fault.Kind) {
 		t.Helper()
 		results, err := r.Resolve(t.Context(), questions)
@@ -128,7 +127,7 @@ func TestRouterResolves(t *testing.T) {
 		}
 	}
 	for range 5 {
-		ask("first", 0, 0, fault.NotFound, fault.NotFound, fault.Unavailable)
+		ask("first", 0, 0, fault.NotFound, fault.NotFound)
 	}
 	if len(second.asked) > 0 {
 		t.Errorf("the second node was asked %v", second.asked)
@@ -137,12 +136,12 @@ func TestRouterResolves(t *testing.T) {
 		t.Errorf("home is %q", home)
 	}
 	first.fail(fault.New(fault.Unavailable, "away"))
-	ask("second", 0, 0, fault.NotFound, fault.NotFound, fault.Unavailable)
+	ask("second", 0, 0, fault.NotFound, fault.NotFound)
 	if home := r.Home(path(t, "x/a")); home != "second" {
 		t.Errorf("home is %q", home)
 	}
 	second.fail(fault.New(fault.Unavailable, "away"))
-	ask("", fault.Unavailable, 0, fault.NotFound, fault.Unavailable, fault.Unavailable)
+	ask("", fault.Unavailable, 0, fault.NotFound, fault.Unavailable)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := r.Resolve(ctx, questions); !errors.Is(err, context.Canceled) {

@@ -11,7 +11,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 	"sync"
@@ -27,28 +26,19 @@ import (
 
 // Node serves sessions on the repositories that it owns. Errors have a fault kind; BlameFor classifies them.
 type Node interface {
-	// Advertise begins a session: it sends the server's capabilities and, before version 2, the refs.
-	Advertise(ctx context.Context, repo git.RepoPath, session node.Session,
-		response node.ResponseWriter) (node.Outcome, error)
-	// UploadPack answers one request of a session. It may read more than the request needs, but nothing after it has
-	// returned.
-	UploadPack(ctx context.Context, repo git.RepoPath, session node.Session, request io.Reader,
-		response node.ResponseWriter) (
-		node.Outcome, error)
-	// ReceivePack takes a push and answers with git's report. The request of a session with state does not end by
-	// itself: the push is over when the method returns.
-	ReceivePack(ctx context.Context, repo git.RepoPath, session node.Session, pusher node.Pusher, request io.Reader,
-		response node.ResponseWriter) (node.Outcome, error)
+	node.Sessions
+	// Wait returns when requests see the state. Errors: NotFound if there is no such repository, Deadline or Cancelled
+	// when ctx ends, Invalid if the state is impossible, Exhausted if too many callers wait.
+	Wait(ctx context.Context, repo git.RepoPath, condition node.WaitCondition) (git.Version, error)
 }
 
 // Replica is a node that serves the repositories of a route.
 type Replica struct {
-	Name string // in messages to clients, logs, and metric labels
-	Node Node
-	// Revisions is the node for callers that resolve revisions; nil if the node cannot do that.
-	Revisions node.Resolver
-	Files     Files // the node for pages that show files; nil if the node cannot do that
-	Weight    int   // share of the requests among busy replicas; values below 1 mean 1
+	Name      string // in messages to clients, logs, and metric labels
+	Node      Node
+	Revisions node.Resolver // the node for callers that resolve revisions
+	Files     Files         // the node for pages that show files
+	Weight    int           // share of the requests among busy replicas; values below 1 mean 1
 	// Ready returns why the node should not be asked, or nil. A nil Ready means always ready. Usable reports whether a
 	// node that is not ready, for example because it shuts down, may be asked if no other node is ready; a nil Usable
 	// means no. Both answer from memory and at once: they are called while a lock is held.

@@ -3,7 +3,6 @@ package control
 import (
 	"context"
 	"crypto/sha256"
-	"io"
 	"strings"
 
 	"connectrpc.com/connect"
@@ -11,7 +10,6 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/fault/faultrpc"
-	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/lfs"
 	"github.com/packhorse-git/packhorse/internal/node"
@@ -20,15 +18,6 @@ import (
 	"github.com/packhorse-git/packhorse/internal/schedule/admit"
 	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
 )
-
-// LFS has the objects and locks of Git LFS.
-type LFS interface {
-	LFSBatch(context.Context, git.RepoPath, node.Session, lfs.Batch) ([]lfs.Status, node.Outcome, error)
-	LFSDownload(context.Context, git.RepoPath, node.Session, lfs.Download, node.ResponseWriter) (node.Outcome, error)
-	LFSUpload(context.Context, git.RepoPath, node.Session, lfs.Upload, io.Reader) (int64, node.Outcome, error)
-	LFSPart(context.Context, git.RepoPath, node.Session, lfs.Object) (int64, node.Outcome, error)
-	LFSLocks(context.Context, git.RepoPath, node.Session, lfs.LockRequest) (lfs.LockAnswer, node.Outcome, error)
-}
 
 // lfsService serves Git LFS.
 type lfsService struct{ *Server }

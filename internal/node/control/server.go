@@ -24,6 +24,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/reflect/protoregistry"
 
+	"github.com/packhorse-git/packhorse/internal/node"
 	"github.com/packhorse-git/packhorse/internal/node/storage"
 	"github.com/packhorse-git/packhorse/internal/operations/sli"
 	"github.com/packhorse-git/packhorse/internal/proto/internalv1/internalv1connect"
@@ -40,7 +41,7 @@ import (
 type Options struct {
 	Node *storage.Node // nil: the process has an Index instead of repositories
 	// Sessions answers requests of Git and Git LFS. Nil means Node.
-	Sessions Sessions
+	Sessions node.Sessions
 	Store    Store // has the node's repositories; nil: they are on this machine only
 	Index    Index // serves searches; may be nil
 	// Admin does the work of commands; nil except on the admin socket.

@@ -24,15 +24,6 @@ import (
 	"github.com/packhorse-git/packhorse/internal/schedule/inflight"
 )
 
-// Sessions answers requests of Git and Git LFS: a storage node, or one around it that keeps mirrors up to date.
-type Sessions interface {
-	LFS
-	Advertise(context.Context, git.RepoPath, node.Session, node.ResponseWriter) (node.Outcome, error)
-	UploadPack(context.Context, git.RepoPath, node.Session, io.Reader, node.ResponseWriter) (node.Outcome, error)
-	ReceivePack(context.Context, git.RepoPath, node.Session, node.Pusher, io.Reader,
-		node.ResponseWriter) (node.Outcome, error)
-}
-
 // sessionService serves Git's sessions.
 type sessionService struct {
 	*Server

@@ -5,9 +5,9 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/packhorse-git/packhorse/internal/gateway/router"
 	"github.com/packhorse-git/packhorse/internal/git/repo"
 	"github.com/packhorse-git/packhorse/internal/lfs/objects"
-	"github.com/packhorse-git/packhorse/internal/node/control"
 	"github.com/packhorse-git/packhorse/internal/node/lookup"
 	"github.com/packhorse-git/packhorse/internal/node/packsource"
 	"github.com/packhorse-git/packhorse/internal/node/receivepack"
@@ -82,7 +82,7 @@ func (s *server) addNode() error {
 }
 
 // sessions returns the node that answers requests of Git and Git LFS.
-func (s *server) sessions() control.Sessions {
+func (s *server) sessions() router.Node {
 	if s.mirrors != nil {
 		return s.mirrors.Node()
 	}

@@ -24,7 +24,7 @@ import (
 )
 
 // answering is a node that answers every request with the same short text.
-type answering struct{}
+type answering struct{ router.Node }
 
 func (answering) Advertise(_ context.Context, _ git.RepoPath, _ node.Session,
 	reply node.ResponseWriter) (node.Outcome, error) {
