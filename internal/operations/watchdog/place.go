@@ -13,8 +13,6 @@ import (
 	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/packhorse-git/packhorse/internal/git/disk"
 )
 
@@ -237,37 +235,4 @@ func sizeOf(root *os.Root, dir string) (sum int64) {
 func owned(info fs.FileInfo) bool {
 	s, ok := info.Sys().(*syscall.Stat_t)
 	return ok && int(s.Uid) == os.Geteuid()
-}
-
-// coarse is the maximum delay of file times behind the clock (ktime_get_coarse_real_ts64: a tick).
-const coarse = 20 * time.Millisecond
-
-// Find returns a complete dump of a process in a directory of dumps that was started or completed at a time or later. A
-// caller that asks while a dump is being written thus gets that dump.
-func Find(dir string, pid int, began time.Time) (Dump, bool) {
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		return Dump{}, false
-	}
-	from, of := began.UTC().Format(nameTime), fmt.Sprintf("-%d", pid)
-	for _, e := range entries {
-		name := e.Name()
-		if !dumpName.MatchString(name) || !strings.HasSuffix(name, of) {
-			continue
-		}
-		if name[:len(nameTime)] < from {
-			var s unix.Stat_t
-			// of the last change of its name
-			if unix.Lstat(filepath.Join(dir, name), &s) != nil || time.Unix(s.Ctim.Unix()).Before(began.Add(-coarse)) {
-				continue
-			}
-		}
-		d := Dump{Dir: filepath.Join(dir, name), Files: []string{}, Notes: []string{}}
-		files, _ := os.ReadDir(d.Dir)
-		for _, f := range files {
-			d.Files = append(d.Files, f.Name())
-		}
-		return d, true
-	}
-	return Dump{}, false
 }

@@ -56,12 +56,9 @@ type Part struct {
 	Write func(io.Writer) error
 }
 
-// DumpPath is the path of a request for a dump on the private listener. The response is a Dump.
-const DumpPath = "/debug/dump"
-
 // Causes of dumps without a sign.
 const (
-	CauseAsked  = "asked"  // requested over the admin socket or the private listener
+	CauseAsked  = "asked"  // requested over the admin socket
 	CauseSignal = "signal" // SIGQUIT
 )
 

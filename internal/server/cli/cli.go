@@ -126,7 +126,8 @@ func unknownCommand(cmd *cobra.Command, name string) error {
 	return errors.New(msg)
 }
 
-// suggestFlag adds the most similar flag of the command to the error about an unknown flag.
+// suggestFlag adds the most similar flag of the command to the error about an unknown flag. The annotations of a command
+// are its flags that were removed, with what to do instead.
 func suggestFlag(cmd *cobra.Command, err error) error {
 	unknown, ok := errors.AsType[*pflag.NotExistError](err)
 	if !ok {
@@ -135,6 +136,9 @@ func suggestFlag(cmd *cobra.Command, err error) error {
 	name := unknown.GetSpecifiedName()
 	if group := unknown.GetSpecifiedShortnames(); group != "" { // "-root"
 		name = group
+	}
+	if remedy, ok := cmd.Annotations[name]; ok {
+		return fmt.Errorf("--%s was removed: %s", name, remedy)
 	}
 	nearest, best := "", len(name)/2+1
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {

@@ -37,8 +37,7 @@ type Env struct {
 	// Hangups delivers the SIGHUPs of the process until stop is called. A server reads its configuration again at each.
 	// Other commands do not call it, so the signal has its default effect. Nil means no signals.
 	Hangups func() (signals <-chan os.Signal, stop func())
-	// Quits does the same for SIGQUIT and SIGUSR1, at which a server writes a dump ("packhorse debug dump" sends SIGUSR1).
-	// After stop, SIGQUIT has its default effect again, and SIGUSR1 has none.
+	// Quits does the same for SIGQUIT, at which a server writes a dump.
 	Quits func() (signals <-chan os.Signal, stop func())
 
 	// Sockets are listening sockets that the service manager opened for this process, named as in package roles. The
@@ -66,20 +65,13 @@ func OSEnv(version, revision string) Env {
 
 func hangups() (<-chan os.Signal, func()) { return signals(syscall.SIGHUP) }
 
-func signals(which ...os.Signal) (<-chan os.Signal, func()) {
-	signals := make(chan os.Signal, len(which)) // further signals are dropped until one is received
-	signal.Notify(signals, which...)
+func signals(which os.Signal) (<-chan os.Signal, func()) {
+	signals := make(chan os.Signal, 1) // further signals are dropped until one is received
+	signal.Notify(signals, which)
 	return signals, func() { signal.Stop(signals) }
 }
 
-// quits delivers SIGQUIT and the signal that requests a dump.
-func quits() (<-chan os.Signal, func()) {
-	signals, stop := signals(syscall.SIGQUIT, statedir.DumpSignal)
-	return signals, func() {
-		signal.Ignore(statedir.DumpSignal) // its default effect would end the process
-		stop()
-	}
-}
+func quits() (<-chan os.Signal, func()) { return signals(syscall.SIGQUIT) }
 
 // Getenv returns the value of a variable. The last one counts, as for exec.Cmd.
 func (e Env) Getenv(name string) string {

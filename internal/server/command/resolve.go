@@ -1,17 +1,11 @@
 package command
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
-	"net/http"
-	"net/url"
 	"strings"
-	"time"
 
 	"connectrpc.com/connect"
 	"github.com/spf13/cobra"
@@ -21,8 +15,6 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault/faultrpc"
 	"github.com/packhorse-git/packhorse/internal/gateway"
 	"github.com/packhorse-git/packhorse/internal/gateway/githttp"
-	"github.com/packhorse-git/packhorse/internal/transport/credfile"
-	"github.com/packhorse-git/packhorse/internal/transport/httpreuse"
 	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
 )
 
@@ -35,9 +27,10 @@ followed by any of ^{TYPE}, ^{}, ~N and ^N. Without a revision it resolves HEAD.
 exist are printed as "-".
 
 It asks the running server of --root over the socket in its state directory. If none runs, it reads the repositories
-itself. With --node it asks a storage node, with --url a server by its public address, which may cache revisions.`,
+itself. With --node it asks a storage node.`,
 		Example: `  packhorse resolve team/app main --root /srv/git
-  packhorse resolve team/app v1.0^{commit} main~3 --json --url https://git.example --token-file token`,
+  packhorse resolve team/app v1.0^{commit} main~3 --json --node 127.0.0.1:9100`,
+		Annotations: map[string]string{"url": "ask the public API, as in curl 'https://HOST/-/api/v1/resolve?repo=R&rev=V'"},
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return errors.New("which repository? Name it, as in packhorse resolve team/app main")
@@ -45,11 +38,8 @@ itself. With --node it asks a storage node, with --url a server by its public ad
 			return nil
 		},
 	}
-	var server, tokenFile string
 	to := &nodeFinder{target: target{env: env}}
 	to.addFlags(cmd.Flags(), true)
-	cmd.Flags().StringVar(&server, "url", "", "use the server at `URL`, as in https://git.example")
-	cmd.Flags().StringVar(&tokenFile, "token-file", "", "`FILE` with the access token for --url")
 	asJSON := jsonFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		revisions := args[1:]
@@ -57,15 +47,10 @@ itself. With --node it asks a storage node, with --url a server by its public ad
 			revisions = []string{""}
 		}
 		var all githttp.ResolveResponse
-		var err error
-		if server != "" {
-			all, err = resolveByURL(cmd.Context(), server, tokenFile, args[0], revisions)
-		} else {
-			err = to.read(cmd.Context(), func(node *client.Client) error {
-				all, err = resolveAt(cmd.Context(), node, args[0], revisions)
-				return answerOf(err)
-			})
-		}
+		err := to.read(cmd.Context(), func(node *client.Client) (err error) {
+			all, err = resolveAt(cmd.Context(), node, args[0], revisions)
+			return answerOf(err)
+		})
 		if err != nil {
 			return err
 		}
@@ -127,55 +112,6 @@ func resolveAt(ctx context.Context, node *client.Client, repository string,
 			resolved.Incarnation, resolved.Epoch, resolved.Generation = v.GetIncarnation(), v.GetEpoch(), v.GetGeneration()
 		}
 		all.Results = append(all.Results, resolved)
-	}
-	return all, nil
-}
-
-const (
-	resolveTimeout = time.Minute
-	maxResolved    = 16 << 20 // bytes of a response
-)
-
-// resolveByURL resolves revisions with the public API of a server.
-func resolveByURL(ctx context.Context, server, tokenFile, repository string,
-	revisions []string) (all githttp.ResolveResponse, err error) {
-	u, err := url.Parse(server)
-	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
-		return all, usage(fmt.Errorf("--url %q is not the URL of a server, as in https://git.example", server))
-	}
-	var asked githttp.ResolveRequest
-	for _, revision := range revisions {
-		asked.Questions = append(asked.Questions, gateway.RevisionQuestion{Repository: repository, Revision: revision})
-	}
-	body, err := json.Marshal(asked)
-	if err != nil {
-		return all, err
-	}
-	ctx, cancel := context.WithTimeout(ctx, resolveTimeout)
-	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, u.JoinPath("/-/api/v1/resolve").String(),
-		bytes.NewReader(body))
-	if err != nil {
-		return all, err
-	}
-	request.Header.Set("Content-Type", "application/json")
-	if tokenFile != "" {
-		token, err := credfile.LoadSecret(tokenFile, slog.New(slog.DiscardHandler))
-		if err != nil {
-			return all, usage(err)
-		}
-		request.Header.Set("Authorization", "Bearer "+token.Get())
-	}
-	client := httpreuse.Client(&http.Transport{Proxy: http.ProxyFromEnvironment})
-	response, text, err := httpreuse.Do(client, request, maxResolved)
-	if err != nil {
-		return all, err
-	}
-	if response.StatusCode != http.StatusOK {
-		return all, fmt.Errorf("response of the server: %s: %.500q", response.Status, strings.TrimSpace(string(text)))
-	}
-	if err := json.Unmarshal(text, &all); err != nil || len(all.Results) != len(revisions) {
-		return all, errors.New("invalid response of the server: is it Packhorse?")
 	}
 	return all, nil
 }

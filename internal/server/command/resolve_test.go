@@ -2,21 +2,18 @@ package command
 
 import (
 	"encoding/json"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/packhorse-git/packhorse/internal/gateway/githttp"
 	"github.com/packhorse-git/packhorse/internal/git/gittest"
-	"github.com/packhorse-git/packhorse/internal/server/statedir"
 )
 
-// TestResolveCommand asks a node that the command runs itself, one beside it, one over its port, and a server by its
-// address.
+// TestResolveCommand asks a node that the command runs itself, one beside it, and one over its port.
 func TestResolveCommand(t *testing.T) {
 	t.Parallel()
-	for _, where := range []string{"alone", "beside", "node", "url"} {
+	for _, where := range []string{"alone", "beside", "node"} {
 		t.Run(where, func(t *testing.T) {
 			t.Parallel()
 			root := socketDir(t)
@@ -31,17 +28,6 @@ func TestResolveCommand(t *testing.T) {
 			case "node":
 				startServe(t, "--root", root, "--listen", "unix:"+root+"/node.sock")
 				to = []string{"--node", "unix:" + root + "/node.sock"}
-			case "url":
-				startServe(t, "--root", root)
-				var s statedir.Server
-				text, err := os.ReadFile(filepath.Join(root, ".packhorse", "serve.json"))
-				if err == nil {
-					err = json.Unmarshal(text, &s)
-				}
-				if err != nil {
-					t.Fatal(err)
-				}
-				to = []string{"--url", s.HTTP}
 			}
 			resolve := func(code int, wantOut, wantErr string, args ...string) string {
 				t.Helper()
@@ -78,7 +64,7 @@ func TestResolveCommand(t *testing.T) {
 		t.Errorf("resolve = %d, %s, want %d and the question for a repository", code, errs, exitUsage)
 	}
 	if code, _, errs := runMain("resolve", "app", "--url", "git.example"); code != exitUsage ||
-		!strings.Contains(errs, "not the URL of a server") {
-		t.Errorf("resolve --url git.example = %d, %s, want %d and an error about the URL", code, errs, exitUsage)
+		!strings.Contains(errs, "--url was removed: ask the public API") {
+		t.Errorf("resolve --url = %d, %s, want %d and what to do instead", code, errs, exitUsage)
 	}
 }

@@ -45,7 +45,7 @@ func (s *server) addControl(o control.Options, trust credfile.Trust) *control.Se
 func (s *server) addAdmin() {
 	admin := &adminapi.Service{Router: s.router, App: s.app, Drain: s.cfg.App.Drain.Duration, Origins: s.originStatus,
 		Node: s.node, Dump: func(ctx context.Context) (watchdog.Dump, error) {
-			return s.dumps.write(ctx, 0)
+			return s.dumps.write(ctx)
 		}}
 	if s.mirrors != nil {
 		admin.Mirrors = s.mirrors.Mirrors

@@ -14,7 +14,6 @@ import (
 	"github.com/packhorse-git/packhorse/internal/gateway/auth"
 	"github.com/packhorse-git/packhorse/internal/operations/observe"
 	"github.com/packhorse-git/packhorse/internal/operations/top"
-	"github.com/packhorse-git/packhorse/internal/operations/watchdog"
 	"github.com/packhorse-git/packhorse/internal/server/config"
 )
 
@@ -45,7 +44,6 @@ func (w *watching) start(s *server, l listeners) {
 	w.ops = observe.NewOps(observe.OpsOptions{
 		Log: w.log, Registry: w.reg, Notes: s.allNotes, Ready: w.isReady,
 		More: map[string]http.Handler{
-			watchdog.DumpPath: http.HandlerFunc(s.dumps.serveHTTP),
 			"GET " + top.Path: top.New(s.topSources()),
 		},
 	})

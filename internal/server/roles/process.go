@@ -20,8 +20,7 @@ type Process struct {
 
 	// Hangups delivers SIGHUPs until stop is called. Each reloads the configuration. Nil means no reloads.
 	Hangups func() (signals <-chan os.Signal, stop func())
-	// Quits does the same for SIGQUIT and for SIGUSR1, the signal of "packhorse debug dump". Each writes a dump. After
-	// stop SIGQUIT has its default effect again, and SIGUSR1 has no effect.
+	// Quits does the same for SIGQUIT, which writes a dump. After stop it has its default effect again.
 	Quits func() (signals <-chan os.Signal, stop func())
 
 	// Sockets are listening sockets that the service manager opened for this process. Their names are those of sockets.go.

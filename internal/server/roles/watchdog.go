@@ -2,11 +2,9 @@ package roles
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"net"
-	"net/http"
 	"os"
 	"sync"
 	"syscall"
@@ -21,7 +19,6 @@ import (
 	"github.com/packhorse-git/packhorse/internal/operations/watchdog"
 	"github.com/packhorse-git/packhorse/internal/schedule/inflight"
 	"github.com/packhorse-git/packhorse/internal/server/config"
-	"github.com/packhorse-git/packhorse/internal/server/statedir"
 )
 
 // cpuProfile is the duration of the CPU profile of a dump.
@@ -144,8 +141,8 @@ func writeRunning(to io.Writer, all []process.Running) error {
 	return nil
 }
 
-// followQuits writes a dump at each SIGQUIT and SIGUSR1. A second SIGQUIT within quitInterval has its default effect,
-// which works even if this process hangs.
+// followQuits writes a dump at each SIGQUIT. A second one within quitInterval has its default effect, which works even
+// if this process hangs.
 func followQuits(p Process, w *watchdog.Watchdog) (end func()) {
 	if p.Quits == nil {
 		return func() {}
@@ -159,11 +156,7 @@ func followQuits(p Process, w *watchdog.Watchdog) (end func()) {
 			select {
 			case <-ended:
 				return
-			case signal := <-quits:
-				if signal == statedir.DumpSignal {
-					go w.Dump(context.Background(), watchdog.CauseAsked, "packhorse debug dump, by a signal")
-					continue
-				}
+			case <-quits:
 			}
 			if !last.IsZero() && time.Since(last) < quitInterval {
 				stop()
@@ -183,9 +176,8 @@ func followQuits(p Process, w *watchdog.Watchdog) (end func()) {
 
 // dumps passes the watchdog to the handlers of a server, which exist before it. Safe for concurrent use.
 type dumps struct {
-	mu   sync.Mutex
-	w    *watchdog.Watchdog
-	last time.Time // of the latest request for a dump
+	mu sync.Mutex
+	w  *watchdog.Watchdog
 }
 
 func (d *dumps) set(w *watchdog.Watchdog) {
@@ -197,52 +189,16 @@ func (d *dumps) set(w *watchdog.Watchdog) {
 // dumpLimit is the maximum time of a dump. Its parts have additional limits.
 const dumpLimit = 5 * time.Minute
 
-// opsDumpInterval is the minimum time between two dumps for the private listener, which does not authenticate callers.
-const opsDumpInterval = 10 * time.Second
-
-// write writes a dump. The error is of kind Exhausted if the latest request was less than interval ago.
-func (d *dumps) write(ctx context.Context, interval time.Duration) (watchdog.Dump, error) {
+// write writes a dump.
+func (d *dumps) write(ctx context.Context) (watchdog.Dump, error) {
 	d.mu.Lock()
-	w, ago := d.w, time.Since(d.last)
-	if ago >= interval {
-		d.last = time.Now()
-	}
+	w := d.w
 	d.mu.Unlock()
-	switch {
-	case ago < interval:
-		return watchdog.Dump{}, fault.New(fault.Exhausted, "the previous dump was less than %v ago", interval)
-	case w == nil:
+	if w == nil {
 		return watchdog.Dump{}, fault.New(fault.NotFound,
 			"dumps are not available: watchdog.enabled is false, or the process is starting or stopping")
 	}
 	ctx, cancel := context.WithTimeout(ctx, dumpLimit)
 	defer cancel()
 	return w.Dump(ctx, watchdog.CauseAsked, "packhorse debug dump")
-}
-
-// serveHTTP writes a dump for a request on the private listener, at most one for each interval.
-func (d *dumps) serveHTTP(w http.ResponseWriter, r *http.Request) {
-	switch {
-	case r.Method != http.MethodPost:
-		w.Header().Set("Allow", http.MethodPost)
-		http.Error(w, "use POST", http.StatusMethodNotAllowed)
-		return
-	case new(http.CrossOriginProtection).Check(r) != nil:
-		http.Error(w, "web pages may not request a dump", http.StatusForbidden)
-		return
-	}
-	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(dumpLimit)) // ignored if not supported
-	dump, err := d.write(r.Context(), opsDumpInterval)
-	switch {
-	case fault.Is(err, fault.Exhausted):
-		w.Header().Set("Retry-After", fmt.Sprint(int(opsDumpInterval.Seconds())))
-		http.Error(w, fault.Message(err), http.StatusTooManyRequests)
-	case fault.Is(err, fault.NotFound):
-		http.Error(w, fault.Message(err), http.StatusNotFound)
-	case err != nil:
-		http.Error(w, err.Error(), http.StatusInternalServerError)
-	default:
-		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(dump) // the client has disconnected
-	}
 }

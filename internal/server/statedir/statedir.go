@@ -14,7 +14,6 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -163,7 +162,3 @@ func Take(ctx context.Context, dir string, patience time.Duration, log *slog.Log
 		}
 	}
 }
-
-// DumpSignal requests a dump. It never ends the process. It is not SIGQUIT, because two SIGQUITs in short succession
-// end the process, even if they come from two independent commands.
-const DumpSignal = syscall.SIGUSR1
