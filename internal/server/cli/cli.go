@@ -126,8 +126,8 @@ func unknownCommand(cmd *cobra.Command, name string) error {
 	return errors.New(msg)
 }
 
-// suggestFlag adds the most similar flag of the command to the error about an unknown flag. The annotations of a command
-// are its flags that were removed, with what to do instead.
+// suggestFlag adds the most similar flag of the command to the error about an unknown flag. The annotations of a
+// command are its flags that were removed, with what to do instead.
 func suggestFlag(cmd *cobra.Command, err error) error {
 	unknown, ok := errors.AsType[*pflag.NotExistError](err)
 	if !ok {

@@ -78,8 +78,8 @@ func (t *target) dump(cmd *cobra.Command, patience time.Duration) (dump watchdog
 	if code := connect.CodeOf(err); err == nil || code == connect.CodeNotFound || code == connect.CodeInternal {
 		return dump, answerOf(err)
 	}
-	return dump, errors.Join(fmt.Errorf("no answer: %w; \"kill -QUIT %d\" makes the server write a dump, and \"kill -ABRT "+
-		"%[2]d\" ends it and prints its stacks to its standard error", err, server.PID),
+	return dump, errors.Join(fmt.Errorf("no answer: %w; \"kill -QUIT %d\" makes the server write a dump, and \"kill "+
+		"-ABRT %[2]d\" ends it and prints its stacks to its standard error", err, server.PID),
 		watchdog.WriteProcesses(cmd.OutOrStdout(), server.PID),
 		watchdog.WriteCommands(cmd.OutOrStdout(), server.PID, auth.Redact))
 }

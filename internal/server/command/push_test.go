@@ -1,6 +1,7 @@
 package command
 
 import (
+	"encoding/base64"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -19,17 +20,17 @@ func TestAtomicPushCompletedBeforeStart(t *testing.T) {
 	before, after := repo.Commit("before"), repo.Commit("after")
 	repo.Git("update-ref", "refs/heads/a", after.String())
 	repo.Git("update-ref", "refs/heads/b", before.String())
-	note := fmt.Sprintf("push 1\ngit-dir %q\ncommon-dir %[1]q\nstart %d\nref %s \"refs/heads/a\"\nref %[3]s "+
-		"\"refs/heads/b\"\n"+
-		"old %[4]s \"refs/heads/a\"\nold %[4]s \"refs/heads/b\"\nend\nagreed\n", repo.Dir,
-		time.Now().UnixNano(), after, before)
+	dir := base64.StdEncoding.EncodeToString([]byte(repo.Dir))
+	note := fmt.Sprintf("{\"version\":1,\"git_dir\":%q,\"common_dir\":%[1]q,\"start\":%d,\"refs\":2,\"old\":2}\n"+
+		"%s \"refs/heads/a\"\n%[3]s \"refs/heads/b\"\n%[4]s \"refs/heads/a\"\n%[4]s \"refs/heads/b\"\nagreed\n",
+		dir, time.Now().UnixNano(), after, before)
 	journal := filepath.Join(root, ".packhorse/pushes")
 	if err := os.MkdirAll(journal, 0o700); err != nil {
 		t.Fatal(err)
 	}
 	for path, text := range map[string]string{
 		filepath.Join(journal, "earlier"): note, filepath.Join(repo.Dir, "refs/heads/b.lock"): after.String() + "\n",
-		filepath.Join(journal, "garbage"): "garbage",
+		filepath.Join(journal, "garbage"): "garbage\n",
 	} {
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
