@@ -51,24 +51,18 @@ func (o nodeService) Files(ctx context.Context, request *connect.Request[interna
 		return err
 	}
 	defer admission.end()
-	b := fileBatch{send: func(answer *internalv1.FilesResponse) error {
-		return admission.send(ctx, func() error { return stream.Send(answer) })
+	files := batch[*internalv1.File]{items: maxFiles, bytes: maxPart, send: func(list []*internalv1.File) error {
+		return admission.send(ctx, func() error { return stream.Send(&internalv1.FilesResponse{Files: list}) })
 	}}
-	if err := o.Node.Files(ctx, repository, q, b.add); err != nil {
+	err = o.Node.Files(ctx, repository, q, func(f *lookup.File) error { return addFile(&files, f) })
+	if err != nil {
 		return err
 	}
-	return b.flush()
+	return files.flush()
 }
 
-// fileBatch groups files into messages.
-type fileBatch struct {
-	send   func(*internalv1.FilesResponse) error
-	answer internalv1.FilesResponse
-	size   int // bytes
-}
-
-// add adds a file, in several parts if it is long. It takes over the content.
-func (b *fileBatch) add(f *lookup.File) error {
+// addFile adds a file to messages, in several parts if it is long. It takes over the content.
+func addFile(files *batch[*internalv1.File], f *lookup.File) error {
 	m := &internalv1.File{Path: bytes.Clone(f.Path), Mode: f.Mode, Size: f.Size, Deleted: f.Gone,
 		HasContent: f.Content != nil}
 	if !f.Gone {
@@ -78,26 +72,40 @@ func (b *fileBatch) add(f *lookup.File) error {
 		n := min(len(rest), maxPart)
 		m.Content, rest = rest[:n], rest[n:]
 		m.Continued = len(rest) > 0
-		size := len(m.GetPath()) + n + fileFields
-		if len(b.answer.Files) == maxFiles || b.size+size > maxPart {
-			if err := b.flush(); err != nil {
-				return err
-			}
-		}
-		b.answer.Files, b.size = append(b.answer.Files, m), b.size+size
-		if len(rest) == 0 {
-			return nil
+		if err := files.add(m, len(m.GetPath())+n+fileFields); err != nil || len(rest) == 0 {
+			return err
 		}
 	}
 }
 
-func (b *fileBatch) flush() error {
-	if len(b.answer.Files) == 0 {
+// batch groups the elements of a list into messages.
+type batch[T any] struct {
+	items, bytes int // maximum numbers in a message; items may be 0: any number
+	send         func(list []T) error
+
+	list []T
+	size int // bytes
+}
+
+// add adds an element with some bytes. It sends the others first if the message would be too long.
+func (b *batch[T]) add(item T, size int) error {
+	if len(b.list) > 0 && (len(b.list) == b.items || b.size+size > b.bytes) {
+		if err := b.flush(); err != nil {
+			return err
+		}
+	}
+	b.list, b.size = append(b.list, item), b.size+size
+	return nil
+}
+
+// flush sends the elements, if there are any.
+func (b *batch[T]) flush() error {
+	if len(b.list) == 0 {
 		return nil
 	}
-	err := b.send(&b.answer)
-	clear(b.answer.Files)
-	b.answer.Files, b.size = b.answer.Files[:0], 0
+	err := b.send(b.list)
+	clear(b.list)
+	b.list, b.size = b.list[:0], 0
 	return err
 }
 
@@ -138,22 +146,16 @@ func (o nodeService) Grep(ctx context.Context, request *connect.Request[internal
 		return err
 	}
 	defer seat.Leave()
-	answer, size := new(internalv1.GrepResponse), 0
-	answer.LimitHit, err = o.Node.Grep(ctx, repository, q, func(h *storage.GrepHit) error {
+	hits := batch[*internalv1.GrepHit]{items: maxFiles, bytes: maxPart, send: func(list []*internalv1.GrepHit) error {
+		return stream.Send(&internalv1.GrepResponse{Hits: list})
+	}}
+	limitHit, err := o.Node.Grep(ctx, repository, q, func(h *storage.GrepHit) error {
 		hit := &internalv1.GrepHit{Path: bytes.Clone(h.Path), Line: int32(h.Line), Column: int32(h.Column),
 			Text: bytes.Clone(h.Text), Truncated: h.Cut}
-		n := len(h.Path) + len(h.Text) + fileFields
-		if len(answer.Hits) == maxFiles || len(answer.Hits) > 0 && size+n > maxPart {
-			if err := stream.Send(answer); err != nil {
-				return err
-			}
-			answer.Hits, size = answer.Hits[:0], 0
-		}
-		answer.Hits, size = append(answer.Hits, hit), size+n
-		return nil
+		return hits.add(hit, len(h.Path)+len(h.Text)+fileFields)
 	})
 	if err != nil {
 		return err
 	}
-	return stream.Send(answer)
+	return stream.Send(&internalv1.GrepResponse{Hits: hits.list, LimitHit: limitHit})
 }

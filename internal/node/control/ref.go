@@ -135,25 +135,20 @@ func (s *refService) List(ctx context.Context, r *connect.Request[packhorsev1.Re
 		}
 		return stream.Send(answer)
 	}
-	return s.Node.ListRefs(ctx, path, query, func(batch storage.RefBatch) error {
-		answer := &packhorsev1.RefServiceListResponse{Version: version(batch.Version),
-			Refs: make([]*packhorsev1.Ref, 0, len(batch.Refs))}
-		size := 0
-		for _, found := range batch.Refs {
-			ref, ok := message(found)
-			if !ok {
-				continue
-			}
-			if size += proto.Size(ref); size > maxPart && len(answer.Refs) > 0 {
-				if err := send(answer); err != nil {
+	return s.Node.ListRefs(ctx, path, query, func(found storage.RefBatch) error {
+		version := version(found.Version)
+		refs := batch[*packhorsev1.Ref]{bytes: maxPart, send: func(list []*packhorsev1.Ref) error {
+			return send(&packhorsev1.RefServiceListResponse{Version: version, Refs: list})
+		}}
+		for _, f := range found.Refs {
+			if ref, ok := message(f); ok {
+				if err := refs.add(ref, proto.Size(ref)); err != nil {
 					return err
 				}
-				answer.Refs, size = answer.Refs[:0], proto.Size(ref)
 			}
-			answer.Refs = append(answer.Refs, ref)
 		}
-		answer.NextPageToken = pageToken(refToken, of, string(batch.Next))
-		return send(answer)
+		return send(&packhorsev1.RefServiceListResponse{Version: version, Refs: refs.list,
+			NextPageToken: pageToken(refToken, of, string(found.Next))})
 	})
 }
 
@@ -197,8 +192,9 @@ func (s *refService) Watch(ctx context.Context, r *connect.Request[packhorsev1.W
 // sendEvent sends an event, in several messages if there are many changes. All but the last have the version before it.
 func sendEvent(name string, before *packhorsev1.Version, e watch.Event,
 	send func(*packhorsev1.WatchResponse) error) error {
-	answer := &packhorsev1.WatchResponse{Repository: name}
-	size := 0
+	changes := batch[*packhorsev1.RefChange]{bytes: maxPart, send: func(list []*packhorsev1.RefChange) error {
+		return send(&packhorsev1.WatchResponse{Repository: name, Changes: list, Version: before, Continued: true})
+	}}
 	for _, c := range e.Changes {
 		if !utf8.ValidString(string(c.New.Name)) || !utf8.ValidString(string(c.New.Target)) {
 			continue
@@ -206,17 +202,12 @@ func sendEvent(name string, before *packhorsev1.Version, e watch.Event,
 		change := &packhorsev1.RefChange{
 			Name: string(c.New.Name), OldOid: oid(c.Old.ID), NewOid: oid(c.New.ID), NewTarget: string(c.New.Target),
 		}
-		if size += proto.Size(change); size > maxPart && len(answer.Changes) > 0 {
-			answer.Version, answer.Continued = before, true
-			if err := send(answer); err != nil {
-				return err
-			}
-			answer, size = &packhorsev1.WatchResponse{Repository: name}, proto.Size(change)
+		if err := changes.add(change, proto.Size(change)); err != nil {
+			return err
 		}
-		answer.Changes = append(answer.Changes, change)
 	}
-	answer.Version, answer.Reset_, answer.Missing = version(e.Version), e.Reset, e.Gone
-	return send(answer)
+	return send(&packhorsev1.WatchResponse{Repository: name, Changes: changes.list, Version: version(e.Version),
+		Reset_: e.Reset, Missing: e.Gone})
 }
 
 // message converts a ref. ok is false if its name is not UTF-8, which a message cannot hold.

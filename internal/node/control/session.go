@@ -271,27 +271,18 @@ const maxUpdatesPart = 64 << 10
 
 // sendUpdates sends the result of each ref of a push.
 func (x *sessionCall) sendUpdates() error {
-	part, size := &internalv1.RefUpdates{}, 0
-	flush := func() error {
-		if len(part.Updates) == 0 {
-			return nil
-		}
-		err := x.response.deliver(&internalv1.SessionResponse{Part: &internalv1.SessionResponse_Updates{Updates: part}})
-		part, size = &internalv1.RefUpdates{}, 0
-		return err
-	}
+	updates := batch[*internalv1.RefUpdate]{bytes: maxUpdatesPart, send: func(list []*internalv1.RefUpdate) error {
+		part := &internalv1.SessionResponse_Updates{Updates: &internalv1.RefUpdates{Updates: list}}
+		return x.response.deliver(&internalv1.SessionResponse{Part: part})
+	}}
 	for _, u := range x.outcome.Push.Updates {
-		part.Updates = append(part.Updates, &internalv1.RefUpdate{Ref: strings.ToValidUTF8(u.Ref, "?"), OldId: u.Old.Raw(),
-			NewId:  u.New.Raw(),
-			Result: strings.ToValidUTF8(u.Result, "?")})
-		if size += len(u.Ref) + len(u.Result) + 2*len(u.Old.Raw()); size < maxUpdatesPart {
-			continue
-		}
-		if err := flush(); err != nil {
+		update := &internalv1.RefUpdate{Ref: strings.ToValidUTF8(u.Ref, "?"), OldId: u.Old.Raw(), NewId: u.New.Raw(),
+			Result: strings.ToValidUTF8(u.Result, "?")}
+		if err := updates.add(update, len(u.Ref)+len(u.Result)+2*len(u.Old.Raw())); err != nil {
 			return err
 		}
 	}
-	return flush()
+	return updates.flush()
 }
 
 // log logs the request.
