@@ -16,42 +16,39 @@ import (
 	"github.com/packhorse-git/packhorse/internal/transport/clientaddr"
 )
 
-// addApp adds the application proxy, if one is configured.
-func (s *server) addApp(handler *githttp.Handler) error {
-	metrics := app.NewMetrics(s.reg)
-	if !s.cfg.App.Enabled() {
-		return nil
+// newApp makes the application proxy. It returns nil if the configuration has no application.
+func newApp(d *deps) (*app.Proxy, error) {
+	metrics := app.NewMetrics(d.reg)
+	if !d.cfg.App.Enabled() {
+		return nil, nil
 	}
-	o, err := s.cfg.App.Options(s.cfg)
+	o, err := d.cfg.App.Options(d.cfg)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	o.Metrics, o.Log = metrics, s.log
+	o.Metrics, o.Log = metrics, d.log
 	o.Caller = func(from netip.Addr) balance.Caller {
 		if !from.IsValid() {
-			return s.lanes.CallerOf("", "")
+			return d.lanes.CallerOf("", "")
 		}
-		return s.lanes.CallerAt(from)
+		return d.lanes.CallerAt(from)
 	}
-	if s.app, err = app.New(o); err != nil {
-		return fmt.Errorf("application: %w", err)
+	proxy, err := app.New(o)
+	if err != nil {
+		return nil, fmt.Errorf("application: %w", err)
 	}
-	s.closers.push("application", infallible(s.app.Close))
-	handler.Application = application{s.app}
-	s.reloads = append(s.reloads, reloadStep{
-		check: func(cfg config.Config) error {
-			_, err := cfg.App.Routing()
+	d.life.push("application", infallible(proxy.Close))
+	d.life.onReload(func(cfg config.Config) error {
+		_, err := cfg.App.Routing()
+		return err
+	}, func(cfg config.Config) error {
+		next, err := cfg.App.Routing()
+		if err != nil || !cfg.App.Enabled() {
 			return err
-		},
-		apply: func(cfg config.Config) error {
-			next, err := cfg.App.Routing()
-			if err != nil || !cfg.App.Enabled() {
-				return err
-			}
-			return s.app.Set(next)
-		},
+		}
+		return proxy.Set(next)
 	})
-	return nil
+	return proxy, nil
 }
 
 // application adapts the proxy to githttp.

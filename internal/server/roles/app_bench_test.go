@@ -69,11 +69,13 @@ func BenchmarkApplication(b *testing.B) {
 				Board: inflight.NewBoard(), SLI: sli.New(sli.Bounds(1), nil),
 			}})
 			reg := prometheus.NewRegistry()
-			s := newServer(b, config.RoleGateway, cfg, log, reg)
-			if err := s.addApp(h); err != nil {
+			d := testDeps(b, config.RoleGateway, cfg, log, reg)
+			proxy, err := newApp(d)
+			if err != nil {
 				b.Fatal(err)
 			}
-			front, err := s.newHTTPPort(h, must(s.newClientListeners()))
+			h.Application = application{proxy}
+			front, err := newHTTPPort(d, h, must(newClientListeners(d)))
 			if err != nil {
 				b.Fatal(err)
 			}

@@ -12,7 +12,6 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/packhorse-git/packhorse/internal/gateway/app"
-	"github.com/packhorse-git/packhorse/internal/gateway/router"
 	"github.com/packhorse-git/packhorse/internal/server/config"
 )
 
@@ -100,16 +99,6 @@ workers = ["http://127.0.0.1:3001"]
 	}
 }
 
-// appServer is a part of a server that has an application with workers on sockets in dir.
-func appServer(t *testing.T, cfg config.Config) *server {
-	t.Helper()
-	s := newServer(t, config.RoleGateway, cfg, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
-	if err := s.addApp(s.newGitHandler(router.New(nil), nil, nil)); err != nil {
-		t.Fatal(err)
-	}
-	return s
-}
-
 // SIGHUP takes workers and pools at once; that there is an application at all needs a restart.
 func TestAppReload(t *testing.T) {
 	t.Parallel()
@@ -132,15 +121,19 @@ func TestAppReload(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := appServer(t, cfg)
+	d := testDeps(t, config.RoleGateway, cfg, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
+	proxy, err := newApp(d)
+	if err != nil {
+		t.Fatal(err)
+	}
 	var logged bytes.Buffer
 	r := &reloader{
 		source: src, running: cfg, level: new(slog.LevelVar), log: slog.New(slog.NewTextHandler(&logged, nil)),
-		apply: s.reload,
+		apply: d.life.reload,
 	}
 	names := func() string {
 		var list []string
-		for _, w := range s.app.Workers() {
+		for _, w := range proxy.Workers() {
 			list = append(list, w.Pool+"/"+w.Name)
 		}
 		return strings.Join(list, " ")

@@ -10,13 +10,14 @@ import (
 )
 
 // newAuth makes the Auth of a gateway. Add a further authenticator to the list here. Rules follow the configuration.
-func (s *server) newAuth() (*auth.Auth, error) {
-	cfg, log := s.cfg, s.log
+// mirrors asks the origins of mirrors, and may be nil.
+func newAuth(d *deps, mirrors auth.Prober) (*auth.Auth, error) {
+	cfg, log := d.cfg, d.log
 	rules, err := cfg.Auth.Rules()
 	if err != nil {
 		return nil, err
 	}
-	metrics := auth.NewMetrics(s.reg)
+	metrics := auth.NewMetrics(d.reg)
 	host, err := config.SplitAddress(cfg.HTTP.Address)
 	if err != nil {
 		return nil, err
@@ -36,7 +37,7 @@ func (s *server) newAuth() (*auth.Auth, error) {
 		Rules: rules, Hook: hook, OpenRead: cfg.HTTP.PublicRead, OpenUntilKnown: config.IsLoopback(host),
 		Guesses: cfg.Auth.Guesses, Metrics: metrics, Sources: sources, Log: log,
 	}
-	if o.Origins, err = s.newOrigins(metrics); err != nil {
+	if o.Origins, err = newOrigins(d, mirrors, metrics); err != nil {
 		return nil, err
 	}
 	tokens := auth.NewTokens(auth.TokenOptions{File: auth.NewTokenFile(cfg.Auth.Tokens),
@@ -60,21 +61,18 @@ func (s *server) newAuth() (*auth.Auth, error) {
 		log.Warn("credentials of callers arrive without TLS, unless a proxy terminates it: set --tls-cert and --tls-key",
 			"address", cfg.HTTP.Address)
 	}
-	s.reloads = append(s.reloads, reloadStep{
-		check: func(cfg config.Config) error {
-			rules, err := cfg.Auth.Rules()
-			if err != nil {
-				return err
-			}
-			return callers.CheckRules(rules)
-		},
-		apply: func(cfg config.Config) error {
-			rules, err := cfg.Auth.Rules()
-			if err == nil {
-				callers.SetRules(rules)
-			}
+	d.life.onReload(func(cfg config.Config) error {
+		rules, err := cfg.Auth.Rules()
+		if err != nil {
 			return err
-		},
+		}
+		return callers.CheckRules(rules)
+	}, func(cfg config.Config) error {
+		rules, err := cfg.Auth.Rules()
+		if err == nil {
+			callers.SetRules(rules)
+		}
+		return err
 	})
 	return callers, nil
 }

@@ -22,7 +22,10 @@ import (
 // startOf describes a running server for serve.json and the announcement.
 func startOf(srv *server, configFile string, l listeners) statedir.Server {
 	role, cfg := srv.role, &srv.cfg
-	s := statedir.Server{PID: os.Getpid(), Role: role, HostKeys: srv.hostKeys}
+	s := statedir.Server{PID: os.Getpid(), Role: role}
+	if srv.gateway != nil {
+		s.HostKeys = srv.gateway.hostKeys
+	}
 	if configFile != "" {
 		s.Config, _ = filepath.Abs(configFile)
 	}

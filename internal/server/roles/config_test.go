@@ -67,17 +67,17 @@ func getenv(environ ...string) func(string) string {
 	}
 }
 
-// newServer returns a server that has its lanes and no other part. It closes with the test.
-func newServer(t testing.TB, role config.Role, cfg config.Config, log *slog.Logger, reg prometheus.Registerer) *server {
+// testDeps returns what parts are built from. The parts close with the test.
+func testDeps(t testing.TB, role config.Role, cfg config.Config, log *slog.Logger, reg prometheus.Registerer) *deps {
 	t.Helper()
-	s := &server{role: role, cfg: cfg, log: log, reg: reg, process: Process{Version: "test"}, closers: new(closers)}
-	if err := s.addLanes(); err != nil {
+	d, err := newDeps(role, cfg, log, reg, Process{Version: "test"}, &lifecycle{})
+	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := s.closers.close(); err != nil {
+		if err := d.life.close(); err != nil {
 			t.Errorf("close error = %v, want none", err)
 		}
 	})
-	return s
+	return d
 }

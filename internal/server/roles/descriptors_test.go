@@ -66,8 +66,8 @@ func TestTooManyConnections(t *testing.T) {
 	t.Parallel()
 	cfg := config.DefaultConfig()
 	cfg.HTTP.Connections = 1
-	limit := must(newServer(t, config.RoleGateway, cfg, slog.New(slog.DiscardHandler),
-		prometheus.NewRegistry()).newClientListeners())
+	limit := must(newClientListeners(testDeps(t, config.RoleGateway, cfg, slog.New(slog.DiscardHandler),
+		prometheus.NewRegistry())))
 	begun, finish := make(chan struct{}), make(chan struct{})
 	s := httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
 		close(begun)

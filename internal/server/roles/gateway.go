@@ -1,125 +1,135 @@
 package roles
 
 import (
-	"log/slog"
-	"slices"
+	"context"
+	"crypto/tls"
+	"net"
+	"net/http"
+	"time"
 
-	"github.com/packhorse-git/packhorse/client"
+	"github.com/packhorse-git/packhorse/internal/gateway"
+	"github.com/packhorse-git/packhorse/internal/gateway/app"
+	"github.com/packhorse-git/packhorse/internal/gateway/auth"
+	"github.com/packhorse-git/packhorse/internal/gateway/githttp"
 	"github.com/packhorse-git/packhorse/internal/gateway/resolve"
 	"github.com/packhorse-git/packhorse/internal/gateway/router"
 	"github.com/packhorse-git/packhorse/internal/gateway/web/api"
-	"github.com/packhorse-git/packhorse/internal/operations/observe"
-	searchremote "github.com/packhorse-git/packhorse/internal/search/remote"
-	"github.com/packhorse-git/packhorse/internal/server/config"
+	"github.com/packhorse-git/packhorse/internal/transport/bulk"
+	"github.com/packhorse-git/packhorse/internal/transport/connlimit"
 	"github.com/packhorse-git/packhorse/internal/transport/credfile"
-	"github.com/packhorse-git/packhorse/internal/transport/sidechannel"
+	"github.com/packhorse-git/packhorse/internal/transport/httpguard"
 )
 
-// buildGateway builds a gateway to storage nodes in other processes.
-func (s *server) buildGateway() error {
-	routes := router.New(s.reg)
-	nodes := &remoteNodes{
-		router: routes, channels: sidechannel.NewMetrics(s.reg), log: s.log, pump: s.lanes.pump,
-		table: nodeTable[remoteNode]{log: s.log},
-	}
-	s.closers.push("connections to storage nodes", nodes.close)
-	if err := nodes.apply(s.cfg); err != nil {
-		return err
-	}
-	nodes.waitForFirst()
-	s.checks = append(s.checks, observe.Check{Name: "nodes", Look: nodes.ready})
-	s.reloads = append(s.reloads, reloadStep{apply: nodes.apply})
-	s.notes = append(s.notes, func() []string { return refusedPushes(routes) })
-	s.router = routes
-	tiers, err := s.newTiers(routes)
-	if err != nil {
-		return err
-	}
-	s.closers.push("resolver", tiers.Close)
-	s.reloads = append(s.reloads, reloadStep{apply: func(config.Config) error {
-		tiers.Forget() // nodes and routes may have changed
-		return nil
-	}})
-	searchAPI, err := s.addRemoteIndex()
-	if err != nil {
-		return err
-	}
-	if err := s.addGateway(routes, tiers, searchAPI); err != nil {
-		return err
-	}
-	s.addAdmin()
-	return nil
+// gatewayParts are the parts of a gateway.
+type gatewayParts struct {
+	routes   *router.Router
+	public   *port      // Git over HTTP, pages, the application
+	ssh      *port      // Git over SSH; nil without ssh.address
+	app      *app.Proxy // nil: there is none
+	hostKeys []string   // fingerprints of the SSH host keys, each after its kind
 }
 
-// refusedPushes returns a line for each reason why pushes to a route with an object store are refused.
-func refusedPushes(routes *router.Router) (lines []string) {
-	for _, s := range routes.Status() {
-		line := "warning: pushes are refused: " + s.Refused + ": " + router.AllowPushes
-		if s.Refused != "" && s.Store != "" && !slices.Contains(lines, line) {
-			lines = append(lines, line)
-		}
-	}
-	return lines
+// gatewayOptions has the parts of a gateway that depend on where its node, its mirrors and its index are.
+type gatewayOptions struct {
+	routes  *router.Router
+	tiers   *resolve.Tiers  // nil: the router resolves revisions
+	search  *api.APIOptions // nil: there is no index
+	mirrors auth.Prober     // asks the origins of mirrors; may be nil
+	hooks   githttp.Hooks   // receives webhooks of forges; may be nil
 }
 
-// newTiers makes the resolver of a gateway: memory over Redis, if it is configured, over the nodes.
-func (s *server) newTiers(nodes *router.Router) (*resolve.Tiers, error) {
-	metrics := resolve.NewMetrics(s.reg)
-	redis, err := newRedis(&s.cfg.Resolver, metrics, s.log)
+// newGatewayParts makes the parts for clients: authentication, Git over HTTP and SSH, pages and the application.
+func newGatewayParts(d *deps, o gatewayOptions) (*gatewayParts, error) {
+	callers, err := newAuth(d, o.mirrors)
 	if err != nil {
 		return nil, err
 	}
-	return resolve.New(resolve.Options{
-		Node: nodes, Group: nodes.Home, Redis: redis, Metrics: metrics, Log: s.log,
+	d.life.push("authentication", callers.Close)
+	d.lanes.reserveForKnown(callers.Configured)
+	for _, source := range callers.Sources().List() {
+		d.life.check("auth_"+source.Name, source.Check)
+	}
+	clients, err := newClientListeners(d)
+	if err != nil {
+		return nil, err
+	}
+	d.life.notes = append(d.life.notes, clients.notes)
+	handler := newGitHandler(d, o.routes, o.tiers, callers)
+	d.life.drains = append(d.life.drains, handler.Drain)
+	handler.Proxies, handler.Hooks = clients.proxies, o.hooks
+	if handler.LFS, err = newLFS(d, callers.Key); err != nil {
+		return nil, err
+	}
+	if handler.Pages, err = newPages(d, o.routes, o.search); err != nil {
+		return nil, err
+	}
+	g := &gatewayParts{routes: o.routes}
+	if g.app, err = newApp(d); err != nil {
+		return nil, err
+	}
+	if g.app != nil {
+		handler.Application = application{g.app}
+	}
+	if g.public, err = newHTTPPort(d, handler, clients); err != nil {
+		return nil, err
+	}
+	g.ssh, g.hostKeys, err = newSSH(d, handler.Gateway, callers, clients)
+	return g, err
+}
+
+// newGitHandler makes the handler of requests to the public HTTP listener.
+func newGitHandler(d *deps, routes *router.Router, tiers *resolve.Tiers, callers gateway.Auth) *githttp.Handler {
+	lanes := &d.lanes
+	g := gateway.Gateway{
+		Router: routes, Resolver: routes, Auth: callers, Rename: foldCase(d.cfg.Auth.Origin),
+		SendCredentials: len(d.cfg.Mirror) > 0, Pump: lanes.pump, Lanes: lanes.Lanes, Memory: lanes.memory,
+		Metrics: gateway.NewMetrics(d.reg), Log: d.log, Board: lanes.board, SLI: lanes.sli, Tracer: lanes.tracer,
+		MaxBody: int64(d.cfg.HTTP.MaxBody), ReadStall: d.cfg.HTTP.Stall.Duration,
+		MaxPush: int64(d.cfg.Push.MaxSize), PushTime: d.cfg.Git.TimeLimit.Duration,
+	}
+	if tiers != nil {
+		g.Resolver, g.Changed = tiers, tiers.Changed
+	}
+	return githttp.New(githttp.Options{Gateway: &g, CORSOrigins: d.cfg.HTTP.CORSOrigins})
+}
+
+// newHTTPPort makes the HTTP server of a handler. Its listener wraps those of the handler in TLS and a guard only.
+// Below them, each connection must be a bulk.Socket.
+func newHTTPPort(d *deps, handler *githttp.Handler, clients *clientListeners) (*port, error) {
+	cfg, log := d.cfg, d.log
+	errorLog := newHTTPLog(log, d.reg)
+	h := &http.Server{
+		Handler:           handler,
+		ReadHeaderTimeout: 10 * time.Second, // also of a TLS handshake
+		IdleTimeout:       cfg.HTTP.IdleTimeout.Duration,
+		MaxHeaderBytes:    int(cfg.HTTP.MaxHeader),
+		ErrorLog:          errorLog.logger(),
+	}
+	guard := httpguard.New(httpguard.Options{Refused: handler.Refused})
+	h.ConnContext = func(ctx context.Context, c net.Conn) context.Context {
+		return connlimit.Context(guard.Context(bulk.Serve(ctx, c), c), c)
+	}
+	h.ConnState = func(c net.Conn, state http.ConnState) {
+		guard.State(c, state)
+		clients.http.State(c, state)
+	}
+	h.RegisterOnShutdown(handler.EndWaits)
+	h.Protocols = new(http.Protocols)
+	h.Protocols.SetHTTP1(true) // alone: docs/decisions/0007-http1-alone.md
+	var tlsConfig *tls.Config
+	if cfg.HTTP.TLSCert != "" {
+		certificate, err := credfile.LoadCertificate(cfg.HTTP.TLSCert, cfg.HTTP.TLSKey, log)
+		if err != nil {
+			return nil, err
+		}
+		tlsConfig = &tls.Config{GetCertificate: certificate.Get, NextProtos: []string{"http/1.1"},
+			MinVersion: tls.VersionTLS12}
+	}
+	return newPort(h, func(l net.Listener) net.Listener {
+		l = handler.Listen(clients.listenHTTP(l, cfg.HTTP), cfg.HTTP.Stall.Duration)
+		if tlsConfig != nil {
+			l = tls.NewListener(l, tlsConfig)
+		}
+		return guard.Listen(l)
 	}), nil
-}
-
-// newRedis returns nil if no Redis is configured.
-func newRedis(c *config.ResolverConfig, metrics *resolve.Metrics, log *slog.Logger) (*resolve.Redis, error) {
-	if c.Redis == "" {
-		return nil, nil
-	}
-	o := resolve.RedisOptions{URL: c.Redis, Timeout: c.RedisTimeout.Duration, Metrics: metrics, Log: log}
-	if c.RedisCA != "" {
-		authorities, err := credfile.LoadAuthorities(c.RedisCA, log)
-		if err != nil {
-			return nil, err
-		}
-		o.Authorities = authorities.Pool()
-	}
-	if c.RedisPasswordFile != "" {
-		password, err := credfile.LoadSecret(c.RedisPasswordFile, log)
-		if err != nil {
-			return nil, err
-		}
-		o.Password = password.Get
-	}
-	if c.RedisSecretFile != "" {
-		secret, err := credfile.LoadSecret(c.RedisSecretFile, log)
-		if err != nil {
-			return nil, err
-		}
-		o.Secret = []byte(secret.Get())
-	}
-	return resolve.NewRedis(o)
-}
-
-// addRemoteIndex connects to the configured search process and returns its API, or nil if search.address is empty.
-func (s *server) addRemoteIndex() (*api.API, error) {
-	cfg := s.cfg.Search
-	if cfg.Address == "" {
-		return nil, nil
-	}
-	trust, err := cfg.LoadTrust(config.RoleGateway, s.log)
-	if err != nil {
-		return nil, err
-	}
-	c, err := client.New(cfg.Address, ClientOptions(trust, cfg.ServerName))
-	if err != nil {
-		return nil, err
-	}
-	s.closers.push("connection to the search process", infallible(c.Close))
-	s.remoteIndex = searchremote.NewIndex(c)
-	return s.newSearchAPI(api.APIOptions{Searcher: s.remoteIndex, Repositories: s.remoteIndex,
-		Status: s.remoteIndex.Status})
 }

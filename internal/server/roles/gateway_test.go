@@ -88,7 +88,7 @@ func TestRemoteNodesFollowTheConfiguration(t *testing.T) {
 // While small requests are about, packs make way for them.
 func TestSmallRequestsNarrowThePump(t *testing.T) {
 	t.Parallel()
-	l := newServer(t, config.RoleServe, config.DefaultConfig(), slog.New(slog.DiscardHandler),
+	l := testDeps(t, config.RoleServe, config.DefaultConfig(), slog.New(slog.DiscardHandler),
 		prometheus.NewRegistry()).lanes
 	wide := l.pump.Width()
 	seat, err := l.Small.Enter("")

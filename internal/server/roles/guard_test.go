@@ -74,12 +74,10 @@ func serveGuarded(t *testing.T, secure bool, answer string) *guarded {
 	if err := routes.Set([]router.Route{{Replicas: []*router.Replica{{Name: "local", Node: answering{}}}}}); err != nil {
 		t.Fatal(err)
 	}
-	s := newServer(t, config.RoleGateway, cfg, log, prometheus.NewRegistry())
-	handler := s.newGitHandler(routes, nil, nil)
-	if err := s.addApp(handler); err != nil {
-		t.Fatal(err)
-	}
-	front, err := s.newHTTPPort(handler, must(s.newClientListeners()))
+	d := testDeps(t, config.RoleGateway, cfg, log, prometheus.NewRegistry())
+	handler := newGitHandler(d, routes, nil, nil)
+	handler.Application = application{must(newApp(d))}
+	front, err := newHTTPPort(d, handler, must(newClientListeners(d)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -99,7 +97,7 @@ func serveGuarded(t *testing.T, secure bool, answer string) *guarded {
 		if err := front.shutdown(ctx); err != nil {
 			t.Errorf("shutdown error = %v, want none", err)
 		}
-		if err := s.closers.close(); err != nil {
+		if err := d.life.close(); err != nil {
 			t.Errorf("close error = %v, want none", err)
 		}
 		worker.Close()

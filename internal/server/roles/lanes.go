@@ -34,38 +34,38 @@ const (
 )
 
 // addLanes makes the limits that all requests share.
-func (s *server) addLanes() error {
-	cfg := s.cfg
+func (d *deps) addLanes() error {
+	cfg := d.cfg
 	l := lanes{
-		pump: bulk.NewPump(bulk.PumpOptions{Registerer: s.reg}),
+		pump: bulk.NewPump(bulk.PumpOptions{Registerer: d.reg}),
 		Lanes: admit.NewLanes(admit.Sizes{
 			Small: smallLane, Hit: cfg.Lanes.Hit, Cold: cfg.Lanes.Cold, Push: pushLane, Pages: pagesLane,
 		}),
 		// Memory of finished requests that is not collected yet can double this.
 		memory: admit.NewBudget("requests", config.AtMost(int64(cfg.Lanes.RequestBytes), cfg.MemoryShares().Server/4)),
 		board:  inflight.NewBoard(),
-		sli:    sli.New(sli.Bounds(cfg.SLI.Scale), s.reg),
+		sli:    sli.New(sli.Bounds(cfg.SLI.Scale), d.reg),
 		tree: proctree.New(proctree.Options{Workers: map[string]string{reaper.Name: "reaper"},
-			Programs: map[string]string{ipc.Program: searches}, Registerer: s.reg, Log: s.log}),
+			Programs: map[string]string{ipc.Program: searches}, Registerer: d.reg, Log: d.log}),
 	}
-	l.metrics = admit.NewMetrics(l.Lanes, l.memory, s.reg)
+	l.metrics = admit.NewMetrics(l.Lanes, l.memory, d.reg)
 	l.Small.Watch(l.pump)
 	if cfg.Tracing.Endpoint != "" {
-		headers, err := tracing.HeadersOf(s.process.Getenv)
+		headers, err := tracing.HeadersOf(d.process.Getenv)
 		if err != nil {
 			return err
 		}
 		exporter, err := tracing.New(tracing.Options{
 			Endpoint: cfg.Tracing.Endpoint, GRPC: cfg.Tracing.Protocol == config.OtlpGRPC, Headers: headers,
-			Role: string(s.role), Version: s.process.Version, Log: s.log, Registerer: s.reg,
+			Role: string(d.role), Version: d.process.Version, Log: d.log, Registerer: d.reg,
 		})
 		if err != nil {
 			return err
 		}
 		l.tracer = inflight.NewTracer(exporter.Tracer(), cfg.Tracing.Ratio, callerTraces)
-		s.closers.push("trace exporter", exporter.Close)
+		d.life.push("trace exporter", exporter.Close)
 	}
-	s.lanes = l
+	d.lanes = l
 	return nil
 }
 

@@ -24,7 +24,7 @@ func TestLanesFollowTheConfiguration(t *testing.T) {
 		cfg := config.DefaultConfig()
 		cfg.Lanes.Cold = 100
 		change(&cfg)
-		l := newServer(t, config.RoleServe, cfg, slog.New(slog.DiscardHandler), prometheus.NewRegistry()).lanes
+		l := testDeps(t, config.RoleServe, cfg, slog.New(slog.DiscardHandler), prometheus.NewRegistry()).lanes
 		l.reserveForKnown(cfg.Auth.KnowsCallers)
 		for places < cfg.Lanes.Cold {
 			if _, err := l.Cold.Enter(stranger(&l, places)); err != nil {
@@ -64,11 +64,11 @@ func TestFirstTokenMakesRoom(t *testing.T) {
 	cfg.State = t.TempDir()
 	cfg.Auth.Tokens = filepath.Join(cfg.Root, "tokens")
 	cfg.Lanes.Cold = 100
-	s := newServer(t, config.RoleServe, cfg, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
-	if err := s.addGateway(router.New(nil), nil, nil); err != nil {
+	d := testDeps(t, config.RoleServe, cfg, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
+	if _, err := newGatewayParts(d, gatewayOptions{routes: router.New(nil)}); err != nil {
 		t.Fatal(err)
 	}
-	l := s.lanes
+	l := d.lanes
 	fill := func() (places int) {
 		var seats []*admit.Seat
 		for {

@@ -16,19 +16,19 @@ import (
 )
 
 // newLFS makes the part of a gateway for Git LFS. It returns nil if Git LFS is disabled.
-func (s *server) newLFS(identify auth.KeyIdentifier) (*gateway.LFS, error) {
-	cfg := s.cfg.LFS
+func newLFS(d *deps, identify auth.KeyIdentifier) (*gateway.LFS, error) {
+	cfg := d.cfg.LFS
 	if !cfg.Enabled {
 		return nil, nil
 	}
 	file := cfg.KeyFile
 	if file == "" {
-		file = filepath.Join(s.cfg.State, "lfs.key")
+		file = filepath.Join(d.cfg.State, "lfs.key")
 		if err := makeLFSKey(file); err != nil {
 			return nil, fmt.Errorf("make the key of tokens for Git LFS: %w", err)
 		}
 	}
-	key, err := credfile.LoadSecret(file, s.log)
+	key, err := credfile.LoadSecret(file, d.log)
 	if err != nil {
 		return nil, err
 	}

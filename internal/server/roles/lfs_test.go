@@ -20,20 +20,20 @@ import (
 // TestLFSKey: the key is made once, for its owner only, so that tokens survive a restart.
 func TestLFSKey(t *testing.T) {
 	t.Parallel()
-	s := &server{log: slog.New(slog.DiscardHandler), cfg: config.DefaultConfig()}
-	s.cfg.State = t.TempDir()
+	d := &deps{log: slog.New(slog.DiscardHandler), cfg: config.DefaultConfig()}
+	d.cfg.State = t.TempDir()
 	identify := func(_ context.Context, login string, _ ssh.PublicKey, _ netip.Addr) (auth.Identity, bool, error) {
 		return auth.Identity{Name: login}, false, nil
 	}
-	first, err := s.newLFS(identify)
+	first, err := newLFS(d, identify)
 	if err != nil {
 		t.Fatal(err)
 	}
-	info, err := os.Stat(filepath.Join(s.cfg.State, "lfs.key"))
+	info, err := os.Stat(filepath.Join(d.cfg.State, "lfs.key"))
 	if err != nil || info.Mode().Perm() != 0o600 {
 		t.Fatalf("key = %v, %v, want a file with mode 0600", info, err)
 	}
-	second, err := s.newLFS(identify)
+	second, err := newLFS(d, identify)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,8 +54,8 @@ func TestLFSKey(t *testing.T) {
 	if id, _, ok, err := second.Tokens.Identify(r, repo); !ok || err != nil || id.Name != "alice" {
 		t.Errorf("token after a restart: %+v, %t, %v, want alice", id, ok, err)
 	}
-	s.cfg.LFS.Enabled = false
-	if off, err := s.newLFS(identify); off != nil || err != nil {
+	d.cfg.LFS.Enabled = false
+	if off, err := newLFS(d, identify); off != nil || err != nil {
 		t.Errorf("newLFS with lfs.enabled = false: %v, %v, want nil", off, err)
 	}
 }

@@ -37,21 +37,23 @@ const (
 // RunNode runs a node for a command on the repositories of cfg, while do runs.
 func RunNode(ctx context.Context, p Process, cfg config.Config, use NodeUse,
 	do func(*storage.Node, *client.Client) error) (err error) {
-	var parts closers
-	defer func() { err = errors.Join(err, parts.close()) }()
+	life := &lifecycle{}
+	defer func() { err = errors.Join(err, life.close()) }()
 	log, reg := slog.New(slog.DiscardHandler), prometheus.NewRegistry()
 	var s *server
 	var l net.Listener
 	address, o := "http://localhost:1", client.Options{}
 	if use == ReadNode || use == ImportNode {
 		cfg.Tracing.Endpoint = ""
-		s = &server{role: config.RoleStorage, cfg: cfg, log: log, reg: reg, process: p, closers: &parts}
-		if err := s.addLanes(); err != nil {
+		d, err := newDeps(config.RoleStorage, cfg, log, reg, p, life)
+		if err != nil {
 			return err
 		}
-		if err := s.openNode(use == ReadNode); err != nil {
+		node, err := openNode(d, use == ReadNode)
+		if err != nil {
 			return err
 		}
+		s = &server{deps: d, node: &nodeParts{node: node}}
 		s.addAdmin()
 		pairs := newPairs()
 		l, o.Dial = pairs, pairs.dial
@@ -59,7 +61,7 @@ func RunNode(ctx context.Context, p Process, cfg config.Config, use NodeUse,
 		cfg.Maintenance.Enabled, cfg.Warmup.Enabled = false, false
 		cfg.Storage.Listen, cfg.Ops.Address, cfg.Mirror = "", "", nil
 		cfg.Cache.Enabled = cfg.Cache.Enabled && use == CacheNode
-		if s, err = build(config.RoleStorage, cfg, log, reg, p, &parts); err != nil {
+		if s, err = build(config.RoleStorage, cfg, log, reg, p, life); err != nil {
 			return err
 		}
 		socket := config.AdminSocket(cfg.State)
@@ -75,7 +77,7 @@ func RunNode(ctx context.Context, p Process, cfg config.Config, use NodeUse,
 	go func() { served <- s.admin.serve(l) }()
 	c, err := client.New(address, o)
 	if err == nil {
-		err = do(s.node, c)
+		err = do(s.node.node, c)
 		c.Close()
 	}
 	limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), CloseLimit)
@@ -84,41 +86,42 @@ func RunNode(ctx context.Context, p Process, cfg config.Config, use NodeUse,
 }
 
 // openNode opens a node without fetches and pushes.
-func (s *server) openNode(readOnly bool) error {
-	cfg := &s.cfg
-	runner, err := process.New(process.Options{Git: cfg.Git.Program, Log: s.log,
-		Reaper: reaperProgram(cfg, s.process.Program, s.log),
+func openNode(d *deps, readOnly bool) (*storage.Node, error) {
+	cfg := &d.cfg
+	runner, err := process.New(process.Options{Git: cfg.Git.Program, Log: d.log,
+		Reaper: reaperProgram(cfg, d.process.Program, d.log),
 		Classes: map[process.Class]process.Limits{
 			places.ClassUpstream: config.UpstreamLimits(), places.ClassManage: config.ManageLimits(),
 			repo.ClassRefs: config.RefsLimits(),
 		}})
 	if err != nil {
-		return err
+		return nil, err
 	}
-	s.closers.push("git processes", func() error {
+	d.life.push("git processes", func() error {
 		limit, cancel := context.WithTimeout(context.Background(), CloseLimit)
 		defer cancel()
 		return runner.Close(limit)
 	})
 	o := storage.Options{
 		Root: cfg.Root, Hidden: []string{cfg.State, cfg.Cache.Dir}, Policy: cfg.Fetch.Policy(), ReadOnly: readOnly,
-		RepositoryHooks: cfg.Push.HookPolicy(), Log: s.log, Runner: runner, Tables: repo.NewTables(runner),
+		RepositoryHooks: cfg.Push.HookPolicy(), Log: d.log, Runner: runner, Tables: repo.NewTables(runner),
 	}
 	if cfg.Store.Enabled() {
-		opened, err := openStore(cfg, nil, store.Options{Log: s.log})
+		opened, err := openStore(cfg, nil, store.Options{Log: d.log})
 		if err != nil {
-			return err
+			return nil, err
 		}
-		s.closers.push("store", opened.Close)
+		d.life.push("store", opened.Close)
 		o.Places = opened
 	} else if err := checkPlainRoot(cfg.Root); err != nil {
-		return err
+		return nil, err
 	}
-	if s.node, err = storage.New(nil, o); err != nil {
-		return err
+	node, err := storage.New(nil, o)
+	if err != nil {
+		return nil, err
 	}
-	s.closers.push("node", s.node.Close)
-	return nil
+	d.life.push("node", node.Close)
+	return node, nil
 }
 
 // pairs is a listener for connections within the process. Each connection is a pair of sockets.

@@ -111,7 +111,7 @@ func registered(t *testing.T) []metric {
 		cfg.Webhook = []config.WebhookConfig{{Name: "w", URL: "http://127.0.0.1:1/", Events: []string{"post-receive"}}}
 		cfg.Complete(role, getenv())
 		reg := &recorder{Registerer: prometheus.NewRegistry()}
-		log, parts := slog.New(slog.DiscardHandler), new(closers)
+		log, parts := slog.New(slog.DiscardHandler), new(lifecycle)
 		t.Cleanup(func() {
 			if err := parts.close(); err != nil {
 				t.Errorf("close error = %v, want none", err)

@@ -15,6 +15,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/mirror"
 	"github.com/packhorse-git/packhorse/internal/mirror/forge"
 	"github.com/packhorse-git/packhorse/internal/mirror/origin"
+	"github.com/packhorse-git/packhorse/internal/node/storage"
 	"github.com/packhorse-git/packhorse/internal/server/config"
 	"github.com/packhorse-git/packhorse/internal/transport/credfile"
 )
@@ -31,46 +32,45 @@ type mirrors struct {
 	log     *slog.Logger
 }
 
-// addMirrors adds the mirrors of the node, if the configuration has some, or had some before. Without tables their
-// repositories are not readable, because the origin may not show them to everyone. Mirrors do not affect readiness:
-// local data is served while an origin is down.
-func (s *server) addMirrors() error {
-	_, err := os.Stat(mirror.StateDir(s.cfg.State))
-	if len(s.cfg.Mirror) == 0 && errors.Is(err, fs.ErrNotExist) {
-		s.reloads = append(s.reloads, firstTable(s.log))
-		return nil
+// newMirrors makes the mirrors of a node. It returns nil if the configuration has none, and had none before. Without
+// tables their repositories are not readable, because the origin may not show them to everyone. Mirrors do not affect
+// readiness: local data is served while an origin is down.
+func newMirrors(d *deps, node *storage.Node) (*mirrors, error) {
+	_, err := os.Stat(mirror.StateDir(d.cfg.State))
+	if len(d.cfg.Mirror) == 0 && errors.Is(err, fs.ErrNotExist) {
+		d.life.onReload(nil, firstTable(d.log))
+		return nil, nil
 	}
-	m := &mirrors{metrics: s.originMetrics(), lists: origin.NewListMemory(0),
-		agent: "packhorse/" + s.process.Version, log: s.log}
-	s.closers.push("clients of origins", func() error { return closeOrigins(m.origins) })
-	tables, err := m.build(s.cfg.Mirror)
+	m := &mirrors{metrics: d.origins.metrics, lists: origin.NewListMemory(0),
+		agent: "packhorse/" + d.process.Version, log: d.log}
+	d.life.push("clients of origins", func() error { return closeOrigins(m.origins) })
+	tables, err := m.build(d.cfg.Mirror)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	m.origins = tables.origins
-	m.Mirrors, err = mirror.New(mirror.Options{Node: s.node, Rules: tables.rules, State: s.cfg.State,
-		Fsck: s.cfg.Push.Fsck, LFSCache: int64(s.cfg.LFS.Cache), Registerer: s.reg, Log: s.log})
+	m.Mirrors, err = mirror.New(mirror.Options{Node: node, Rules: tables.rules, State: d.cfg.State,
+		Fsck: d.cfg.Push.Fsck, LFSCache: int64(d.cfg.LFS.Cache), Registerer: d.reg, Log: d.log})
 	if err != nil {
-		return err
+		return nil, err
 	}
-	s.closers.push("mirrors", m.Mirrors.Close)
-	m.hooks = forge.NewReceiver(forge.Options{Refresh: m.refresh, Registerer: s.reg, Log: s.log})
+	d.life.push("mirrors", m.Mirrors.Close)
+	m.hooks = forge.NewReceiver(forge.Options{Refresh: m.refresh, Registerer: d.reg, Log: d.log})
 	m.hooks.SetTables(tables.hooks)
-	s.closers.push("webhooks of forges", infallible(m.hooks.Close))
-	s.reloads = append(s.reloads, reloadStep{apply: func(cfg config.Config) error { return m.apply(cfg.Mirror) }})
-	s.mirrors = m
-	s.originLists = append(s.originLists, m.Origins)
-	return nil
+	d.life.push("webhooks of forges", infallible(m.hooks.Close))
+	d.life.onReload(nil, func(cfg config.Config) error { return m.apply(cfg.Mirror) })
+	d.origins.lists = append(d.origins.lists, m.Origins)
+	return m, nil
 }
 
 // firstTable warns of tables in a new configuration, if there were none at the start.
-func firstTable(log *slog.Logger) reloadStep {
-	return reloadStep{apply: func(cfg config.Config) error {
+func firstTable(log *slog.Logger) func(config.Config) error {
+	return func(cfg config.Config) error {
 		if len(cfg.Mirror) > 0 {
 			log.Warn("the first [[mirror]] table needs a restart")
 		}
 		return nil
-	}}
+	}
 }
 
 // refresh updates a mirror after a webhook. A repository that is not mirrored stays so.

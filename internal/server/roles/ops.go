@@ -39,10 +39,10 @@ func newWatching(reg *prometheus.Registry, log *slog.Logger) *watching {
 
 // start starts the private listener and the watchdog for a server.
 func (w *watching) start(s *server, l listeners) {
-	w.ready = observe.NewReadiness(w.log, s.checks...)
+	w.ready = observe.NewReadiness(w.log, s.life.checks...)
 	s.reg.MustRegister(w.ready)
 	w.ops = observe.NewOps(observe.OpsOptions{
-		Log: w.log, Registry: w.reg, Notes: s.allNotes, Ready: w.isReady,
+		Log: w.log, Registry: w.reg, Notes: s.life.allNotes, Ready: w.isReady,
 		More: map[string]http.Handler{
 			"GET " + top.Path: top.New(s.topSources()),
 		},
@@ -91,21 +91,13 @@ func (w *watching) close(ctx context.Context) error {
 func (s *server) topSources() top.Sources {
 	shown := top.Sources{
 		Role: string(s.role), Version: s.process.Version, Board: s.lanes.board, Lanes: s.lanes.metrics, Redact: auth.Redact,
-		Log: s.log, Origins: s.originStatus,
+		Log: s.log, Origins: s.origins.status,
 	}
-	if s.packs != nil {
-		shown.Runner = s.packs.runner
-		if s.packs.cache != nil {
-			shown.Cache = s.packs.cache.Stats
+	if s.node != nil {
+		shown.Runner = s.node.packs.runner
+		if s.node.packs.cache != nil {
+			shown.Cache = s.node.packs.cache.Stats
 		}
 	}
 	return shown
-}
-
-// allNotes returns the lines for the response of /readyz.
-func (s *server) allNotes() (lines []string) {
-	for _, notes := range s.notes {
-		lines = append(lines, notes()...)
-	}
-	return lines
 }

@@ -19,23 +19,14 @@ import (
 	"github.com/packhorse-git/packhorse/internal/transport/credfile"
 )
 
-// newOrigins returns the origins that decide about callers, or nil if there are none.
-func (s *server) newOrigins(metrics *auth.Metrics) (*auth.Origins, error) {
+// newOrigins returns the origins that decide about callers, or nil if there are none. mirrors may be nil.
+func newOrigins(d *deps, mirrors auth.Prober, metrics *auth.Metrics) (*auth.Origins, error) {
 	var probers []auth.Prober
-	switch {
-	case s.mirrors != nil:
-		probers = append(probers, s.mirrors)
-	case len(s.cfg.Mirror) > 0:
-		nodes, err := s.newNodeMirrors()
-		if err != nil {
-			return nil, err
-		}
-		probers = append(probers, nodes)
-	case s.node == nil: // otherwise addMirrors does so
-		s.reloads = append(s.reloads, firstTable(s.log))
+	if mirrors != nil {
+		probers = append(probers, mirrors)
 	}
-	if s.cfg.Auth.Origin.URL != "" {
-		forge, err := s.newSidecar()
+	if d.cfg.Auth.Origin.URL != "" {
+		forge, err := newSidecar(d)
 		if err != nil {
 			return nil, err
 		}
@@ -44,28 +35,11 @@ func (s *server) newOrigins(metrics *auth.Metrics) (*auth.Origins, error) {
 	if len(probers) == 0 {
 		return nil, nil
 	}
-	o := auth.OriginOptions{Probers: probers, TTL: s.cfg.Auth.TTL.Duration, Metrics: metrics, Log: s.log}
-	if s.cfg.State != "" {
-		o.File = filepath.Join(s.cfg.State, "origin-permissions")
+	o := auth.OriginOptions{Probers: probers, TTL: d.cfg.Auth.TTL.Duration, Metrics: metrics, Log: d.log}
+	if d.cfg.State != "" {
+		o.File = filepath.Join(d.cfg.State, "origin-permissions")
 	}
 	return auth.NewOrigins(o), nil
-}
-
-// originMetrics returns the metrics of the clients of origins, which it registers the first time.
-func (s *server) originMetrics() *origin.Metrics {
-	if s.origins == nil {
-		s.origins = origin.NewMetrics(s.reg)
-	}
-	return s.origins
-}
-
-// originStatus returns the states of the hosts of all origins.
-func (s *server) originStatus() []origin.Status {
-	var all []*origin.Origin
-	for _, list := range s.originLists {
-		all = append(all, list()...)
-	}
-	return origin.StatusOf(all)
 }
 
 // sidecar asks the forge of [auth.origin]. It implements auth.Prober.
@@ -77,16 +51,16 @@ type sidecar struct {
 	staleFor time.Duration
 }
 
-func (s *server) newSidecar() (*sidecar, error) {
-	c := s.cfg.Auth.Origin
+func newSidecar(d *deps) (*sidecar, error) {
+	c := d.cfg.Auth.Origin
 	u, err := origin.ParseURL(c.URL)
 	if err != nil {
 		return nil, err
 	}
-	o := origin.Options{URL: u, Private: c.Private, Agent: "packhorse/" + s.process.Version,
-		Metrics: s.originMetrics(), Log: s.log}
+	o := origin.Options{URL: u, Private: c.Private, Agent: "packhorse/" + d.process.Version,
+		Metrics: d.origins.metrics, Log: d.log}
 	if c.CA != "" {
-		authorities, err := credfile.LoadAuthorities(c.CA, s.log)
+		authorities, err := credfile.LoadAuthorities(c.CA, d.log)
 		if err != nil {
 			return nil, err
 		}
@@ -96,10 +70,10 @@ func (s *server) newSidecar() (*sidecar, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.closers.push("client of the forge", forge.Close)
-	s.originLists = append(s.originLists, func() []*origin.Origin { return []*origin.Origin{forge} })
+	d.life.push("client of the forge", forge.Close)
+	d.origins.lists = append(d.origins.lists, func() []*origin.Origin { return []*origin.Origin{forge} })
 	if u.Scheme == "http" && !config.IsLoopback(u.Hostname()) {
-		s.log.Warn("credentials are sent to the forge without TLS", "host", u.Host)
+		d.log.Warn("credentials are sent to the forge without TLS", "host", u.Host)
 	}
 	return &sidecar{forge: forge, url: u.String(), prefix: prefixOf(c), foldCase: c.FoldCase,
 		staleFor: c.StaleFor.Duration}, nil
@@ -112,13 +86,18 @@ type nodeMirrors struct {
 	rules   atomic.Pointer[[]mirror.Rule] // the longest prefix is first; without an Origin: of a removed table
 }
 
-func (s *server) newNodeMirrors() (*nodeMirrors, error) {
-	n := &nodeMirrors{clients: &mirrors{metrics: s.originMetrics(), agent: "packhorse/" + s.process.Version, log: s.log}}
+// newNodeMirrors returns nil if the configuration has no mirrors.
+func newNodeMirrors(d *deps) (auth.Prober, error) {
+	if len(d.cfg.Mirror) == 0 {
+		d.life.onReload(nil, firstTable(d.log))
+		return nil, nil
+	}
+	n := &nodeMirrors{clients: &mirrors{metrics: d.origins.metrics, agent: "packhorse/" + d.process.Version, log: d.log}}
 	n.rules.Store(&[]mirror.Rule{})
-	s.closers.push("clients of origins", func() error { return closeOrigins(n.clients.origins) })
-	s.originLists = append(s.originLists, func() []*origin.Origin { return mirror.OriginsOf(*n.rules.Load()) })
-	s.reloads = append(s.reloads, reloadStep{apply: func(cfg config.Config) error { return n.apply(cfg.Mirror) }})
-	return n, n.apply(s.cfg.Mirror)
+	d.life.push("clients of origins", func() error { return closeOrigins(n.clients.origins) })
+	d.origins.lists = append(d.origins.lists, func() []*origin.Origin { return mirror.OriginsOf(*n.rules.Load()) })
+	d.life.onReload(nil, func(cfg config.Config) error { return n.apply(cfg.Mirror) })
+	return n, n.apply(d.cfg.Mirror)
 }
 
 // apply applies changed tables. The nodes may still have the mirrors of a removed table. No origin decides about them

@@ -130,14 +130,14 @@ func sidecarAuth(t *testing.T, url, more string) (*auth.Auth, *lockedLog) {
 		t.Fatal(err)
 	}
 	log := &lockedLog{}
-	s := newServer(t, config.RoleServe, cfg,
+	d := testDeps(t, config.RoleServe, cfg,
 		slog.New(slog.NewJSONHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 		prometheus.NewRegistry())
-	callers, err := s.newAuth()
+	callers, err := newAuth(d, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.closers.push("authentication", callers.Close)
+	d.life.push("authentication", callers.Close)
 	return callers, log
 }
 
@@ -314,15 +314,16 @@ func TestForgottenMirrors(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := newServer(t, config.RoleServe, cfg, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
-	if err := s.addNode(); err != nil {
-		t.Fatal(err)
-	}
-	a, err := s.newAuth()
+	d := testDeps(t, config.RoleServe, cfg, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
+	node, err := newNodeParts(d)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.closers.push("authentication", a.Close)
+	a, err := newAuth(d, node.mirrors)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.life.push("authentication", a.Close)
 	for repo, want := range map[string]string{"own": "ok", "host/private": "unauthenticated",
 		"host/private.git": "unauthenticated", "host/missing": "ok"} {
 		if got := kindOfError(try(t, a, "", repo, auth.Read)); got != want {
@@ -343,12 +344,12 @@ func TestGatewayAsksOrigins(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := newServer(t, config.RoleGateway, cfg, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
-	a, err := s.newAuth()
+	d := testDeps(t, config.RoleGateway, cfg, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
+	a, err := newAuth(d, must(newNodeMirrors(d)))
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.closers.push("authentication", a.Close)
+	d.life.push("authentication", a.Close)
 	alice := basicAuth("alice", aliceSecret)
 	for _, test := range []struct{ authorization, repo, want string }{
 		{alice, "forge/team/app", "ok"},
@@ -381,12 +382,12 @@ func TestGatewayFollowsTables(t *testing.T) {
 	table := func(to, more string) string {
 		return fmt.Sprintf("[[mirror]]\nfrom = %q\nto = %q\n%s", f.URL, to, more)
 	}
-	s := newServer(t, config.RoleGateway, load(table("one", "")), slog.New(slog.DiscardHandler), prometheus.NewRegistry())
-	a, err := s.newAuth()
+	d := testDeps(t, config.RoleGateway, load(table("one", "")), slog.New(slog.DiscardHandler), prometheus.NewRegistry())
+	a, err := newAuth(d, must(newNodeMirrors(d)))
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.closers.push("authentication", a.Close)
+	d.life.push("authentication", a.Close)
 	for _, test := range []struct{ tables, one, two string }{
 		{table("one", ""), "unauthenticated", "ok"},
 		{table("one", "") + table("two", ""), "unauthenticated", "unauthenticated"},
@@ -394,7 +395,7 @@ func TestGatewayFollowsTables(t *testing.T) {
 		{"", "unauthenticated", "unauthenticated"},
 		{table("one", "auth = \"rules\"\n"), "ok", "unauthenticated"},
 	} {
-		if err := s.reload(load(test.tables)); err != nil {
+		if err := d.life.reload(load(test.tables)); err != nil {
 			t.Fatal(err)
 		}
 		for repo, want := range map[string]string{"one/team/secret": test.one, "two/team/secret": test.two} {

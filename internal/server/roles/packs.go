@@ -8,8 +8,6 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/packhorse-git/packhorse/internal/git/pack"
 	"github.com/packhorse-git/packhorse/internal/git/process"
 	"github.com/packhorse-git/packhorse/internal/git/reaper"
@@ -34,11 +32,13 @@ type packSources struct {
 	runner   *process.Runner
 }
 
-// newPackSources makes the sources and pushes their closer.
-func (s *server) newPackSources() (*packSources, error) {
+// newPackSources makes the sources from the bottom up, and registers their closer. damaged is called with the
+// incarnation of a repository with damaged packs.
+func newPackSources(d *deps, damaged func(incarnation string)) (*packSources, error) {
+	cfg := &d.cfg
 	runner, err := process.New(process.Options{
-		Git: s.cfg.Git.Program, Registerer: s.reg, Log: s.log, Reaper: reaperProgram(&s.cfg, s.process.Program, s.log),
-		Account: s.lanes.account(proctree.Git), Classes: s.cfg.GitClasses(),
+		Git: cfg.Git.Program, Registerer: d.reg, Log: d.log, Reaper: reaperProgram(cfg, d.process.Program, d.log),
+		Account: d.lanes.account(proctree.Git), Classes: cfg.GitClasses(),
 	})
 	if err != nil {
 		return nil, err
@@ -46,46 +46,14 @@ func (s *server) newPackSources() (*packSources, error) {
 	for lane, class := range map[string]process.Class{"cold": packsource.ClassPack, "push": receivepack.ClassReceive,
 		"hooks": receivepack.ClassHook, "refs": repo.ClassRefs, "manage": places.ClassManage,
 		"maintenance": places.ClassMaintain, "ingest": storage.ClassIngest, "grep": storage.ClassGrep} {
-		s.lanes.metrics.Queue(lane, runner.Queue(class))
+		d.lanes.metrics.Queue(lane, runner.Queue(class))
 	}
 	p := &packSources{runner: runner}
-	s.closers.push("pack sources", p.close)
-	if s.cfg.Fetch.VerifyPacks {
-		p.verifier = pack.NewVerifier(s.log, s.reg)
+	d.life.push("pack sources", p.close)
+	if cfg.Fetch.VerifyPacks {
+		p.verifier = pack.NewVerifier(d.log, d.reg)
 	}
-	return p, s.stackSources(p)
-}
-
-// stackSources makes the sources over the runner: git, the server itself unless it is disabled, and the cache.
-func (s *server) stackSources(p *packSources) error {
-	cfg := &s.cfg
-	fromGit, err := p.openGit(cfg, s.checkCopy)
-	if err != nil {
-		return err
-	}
-	p.source = fromGit
-	setLibrary := func(packsource.Library) {}
-	if cfg.Packs.Source != config.PacksByGit {
-		own := native.New(native.Options{
-			Git: fromGit, Always: cfg.Packs.Source == config.PacksByServer, Threads: cfg.Git.ThreadsPerPack(),
-			Memory: cfg.MemoryShares().Git, Time: cfg.Git.TimeLimit.Duration, Registerer: s.reg, Log: s.log,
-		})
-		p.source, setLibrary = own, own.SetLibrary
-	}
-	p.source = packsource.Held(p.source)
-	if !cfg.Cache.Enabled {
-		return nil
-	}
-	if err := p.openCache(&cfg.Cache, s.log, s.reg); err != nil {
-		return err
-	}
-	setLibrary(p.cache)
-	return nil
-}
-
-// openGit makes the source over the runner. damaged is called with the incarnation of a repository with damaged packs.
-func (p *packSources) openGit(cfg *config.Config, damaged func(incarnation string)) (*packsource.Git, error) {
-	return packsource.NewGit(p.runner, packsource.GitOptions{
+	fromGit, err := packsource.NewGit(runner, packsource.GitOptions{
 		Scratch: filepath.Join(cfg.State, "scratch"), Threads: cfg.Git.ThreadsPerPack(),
 		Memory: cfg.MemoryShares().Git, Machine: admit.Memory(),
 		Verifier: p.verifier, Damaged: func(r packsource.Repository) {
@@ -95,17 +63,32 @@ func (p *packSources) openGit(cfg *config.Config, damaged func(incarnation strin
 			}
 		},
 	})
-}
-
-// openCache opens the cache over the topmost source, and makes it the topmost source.
-func (p *packSources) openCache(cfg *config.CacheConfig, log *slog.Logger, r prometheus.Registerer) (err error) {
-	p.cache, err = packcache.Open(p.source, packcache.Options{
-		Dir: cfg.Dir, MaxBytes: int64(cfg.MaxBytes), Grace: orNever(cfg.Grace.Duration), Registerer: r, Log: log,
-	})
-	if err == nil {
-		p.source = p.cache
+	if err != nil {
+		return nil, err
 	}
-	return err
+	p.source = fromGit
+	setLibrary := func(packsource.Library) {}
+	if cfg.Packs.Source != config.PacksByGit {
+		own := native.New(native.Options{
+			Git: fromGit, Always: cfg.Packs.Source == config.PacksByServer, Threads: cfg.Git.ThreadsPerPack(),
+			Memory: cfg.MemoryShares().Git, Time: cfg.Git.TimeLimit.Duration, Registerer: d.reg, Log: d.log,
+		})
+		p.source, setLibrary = own, own.SetLibrary
+	}
+	p.source = packsource.Held(p.source)
+	if !cfg.Cache.Enabled {
+		return p, nil
+	}
+	p.cache, err = packcache.Open(p.source, packcache.Options{
+		Dir: cfg.Cache.Dir, MaxBytes: int64(cfg.Cache.MaxBytes), Grace: orNever(cfg.Cache.Grace.Duration),
+		Registerer: d.reg, Log: d.log,
+	})
+	if err != nil {
+		return nil, err
+	}
+	p.source = p.cache
+	setLibrary(p.cache)
+	return p, nil
 }
 
 // orNever converts a duration of zero, which disables a feature in the configuration, to a negative one, which does so

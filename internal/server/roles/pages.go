@@ -2,7 +2,6 @@ package roles
 
 import (
 	"net/http"
-	"os"
 	"runtime/debug"
 	"time"
 
@@ -12,28 +11,23 @@ import (
 	"github.com/packhorse-git/packhorse/internal/gateway/web/api"
 )
 
-// newSearchAPI makes the code search API for the public listener.
-func (s *server) newSearchAPI(o api.APIOptions) (*api.API, error) {
-	o.Version, o.Registerer, o.Built = s.process.Version, s.reg, built()
-	return api.NewAPI(o)
-}
-
 // newPages makes the handler of pages for browsers and of the search API. It returns nil if both are disabled.
-func (s *server) newPages(files web.Files, searchAPI *api.API) (githttp.Pages, error) {
-	var pages *web.Pages
-	if s.cfg.HTTP.Pages {
-		o := web.PageOptions{Files: files, Registerer: s.reg}
-		switch {
-		case s.search != nil:
-			o.Searcher = s.search
-		case s.remoteIndex != nil:
-			o.Searcher = s.remoteIndex
+func newPages(d *deps, files web.Files, index *api.APIOptions) (_ githttp.Pages, err error) {
+	var searchAPI *api.API
+	o := web.PageOptions{Files: files, Registerer: d.reg}
+	if index != nil {
+		index.Version, index.Registerer, index.Built = d.process.Version, d.reg, built()
+		if searchAPI, err = api.NewAPI(*index); err != nil {
+			return nil, err
 		}
-		var err error
+		o.Searcher = index.Searcher
+	}
+	var pages *web.Pages
+	if d.cfg.HTTP.Pages {
 		if pages, err = web.NewPages(o); err != nil {
 			return nil, err
 		}
-		s.closers.push("pages", infallible(pages.Close))
+		d.life.push("pages", infallible(pages.Close))
 	}
 	if pages == nil && searchAPI == nil {
 		return nil, nil
@@ -50,18 +44,13 @@ func (s *server) newPages(files web.Files, searchAPI *api.API) (githttp.Pages, e
 	}, nil
 }
 
-// built returns the time of the commit from which this program was built, or the modification time of its file.
+// built returns the time of the commit from which this program was built, or the current time.
 func built() time.Time {
 	if info, ok := debug.ReadBuildInfo(); ok {
 		for _, s := range info.Settings {
 			if t, err := time.Parse(time.RFC3339, s.Value); s.Key == "vcs.time" && err == nil {
 				return t
 			}
-		}
-	}
-	if program, err := os.Executable(); err == nil {
-		if info, err := os.Stat(program); err == nil {
-			return info.ModTime()
 		}
 	}
 	return time.Now()

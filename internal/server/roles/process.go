@@ -1,6 +1,7 @@
-// Package roles wires the parts of a server. Each role (serve, storage, gateway, search) is one function in a file of
-// its own. It builds the parts in order and pushes their closers on one stack. Run (run.go) is the life of a process:
-// log, state directory, listeners, parts, serve, drain, close.
+// Package roles wires the parts of a server. Each role (serve, storage, gateway, search) is one function in server.go.
+// It combines the parts of a node (node.go) and of a gateway (gateway.go). A part adds its checks, reloads and closers
+// to the lifecycle of the process (deps.go). Run (run.go) is the life of a process: log, state directory, listeners,
+// parts, serve, drain, close.
 package roles
 
 import (

@@ -17,13 +17,13 @@ type clientListeners struct {
 	warnings  *clientaddr.Warnings
 }
 
-func (s *server) newClientListeners() (*clientListeners, error) {
-	cfg, log := &s.cfg, s.log
+func newClientListeners(d *deps) (*clientListeners, error) {
+	cfg, log := &d.cfg, d.log
 	proxies, err := cfg.Proxies()
 	if err != nil {
 		return nil, err
 	}
-	metrics := connlimit.NewMetrics(s.reg)
+	metrics := connlimit.NewMetrics(d.reg)
 	c := &clientListeners{limits: limitsOf(cfg, descriptors()), proxies: proxies, warnings: clientaddr.NewWarnings(log)}
 	c.limits.report(log)
 	answer := []byte(tooManyConnections)

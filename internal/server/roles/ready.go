@@ -8,8 +8,6 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/packhorse-git/packhorse/internal/operations/observe"
 )
 
 const (
@@ -120,19 +118,20 @@ func pushCheck(dir string) func() error {
 	}
 }
 
-// addNodeChecks adds the readiness checks of a node.
-func (s *server) addNodeChecks() error {
-	state, err := newStateCheck(s.cfg.State)
+// addChecks adds the readiness checks of a node.
+func (n *nodeParts) addChecks(d *deps) error {
+	state, err := newStateCheck(d.cfg.State)
 	if err != nil {
 		return err
 	}
-	repositories := observe.Check{Name: "root", Look: s.node.Ready}
-	if s.store != nil {
-		repositories = observe.Check{Name: "store", Look: s.store.Ready}
+	if n.store != nil {
+		d.life.check("store", n.store.Ready)
+	} else {
+		d.life.check("root", n.node.Ready)
 	}
-	s.checks = append(s.checks, repositories, observe.Check{Name: "state", Look: state.look})
-	if look := pushCheck(s.cfg.Root); look != nil && s.cfg.Push.Enabled {
-		s.checks = append(s.checks, observe.Check{Name: "push", Look: look})
+	d.life.check("state", state.look)
+	if look := pushCheck(d.cfg.Root); look != nil && d.cfg.Push.Enabled {
+		d.life.check("push", look)
 	}
 	return nil
 }

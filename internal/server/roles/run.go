@@ -47,7 +47,7 @@ func Run(ctx context.Context, p Process, src *config.Source, cfg config.Config) 
 	}
 
 	// The parts close at the end, in the reverse order of this function.
-	var parts closers
+	parts := &lifecycle{}
 	defer func() { err = errors.Join(err, parts.close()) }()
 
 	// Log and environment.
@@ -109,7 +109,7 @@ func Run(ctx context.Context, p Process, src *config.Source, cfg config.Config) 
 	parts.push("readiness", infallible(w.closeReadiness))
 	parts.push("private listener", func() error { return w.close(context.WithoutCancel(ctx)) })
 	parts.push("watchdog", infallible(w.closeWatchdog))
-	srv, err := build(role, cfg, log, reg, p, &parts)
+	srv, err := build(role, cfg, log, reg, p, parts)
 	if err != nil {
 		return err
 	}
@@ -127,7 +127,7 @@ func Run(ctx context.Context, p Process, src *config.Source, cfg config.Config) 
 	}
 	announce(started.start, p.Stderr, log, cfg)
 	_ = held.release()
-	r := &reloader{source: src, hangups: p.Hangups, running: loaded, level: level, log: log, apply: srv.reload}
+	r := &reloader{source: src, hangups: p.Hangups, running: loaded, level: level, log: log, apply: parts.reload}
 	err = errors.Join(started.serve(ctx, r), parts.close())
 	if err == nil {
 		log.Info("stopped")
@@ -166,7 +166,7 @@ func (s *startedRole) serve(ctx context.Context, r *reloader) error {
 	if err := s.state.Write(s.start); err != nil {
 		s.log.Warn("cannot record in the state directory that this process is stopping", "error", err)
 	}
-	for _, drain := range s.server.drains {
+	for _, drain := range s.server.life.drains {
 		drain()
 	}
 	delay, grace := s.cfg.Shutdown.Delay, s.cfg.Shutdown.Grace

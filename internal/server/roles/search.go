@@ -8,41 +8,19 @@ import (
 
 	"github.com/packhorse-git/packhorse/client"
 	"github.com/packhorse-git/packhorse/internal/fault"
-	"github.com/packhorse-git/packhorse/internal/operations/observe"
 	"github.com/packhorse-git/packhorse/internal/search"
 	"github.com/packhorse-git/packhorse/internal/search/ipc"
 	searchremote "github.com/packhorse-git/packhorse/internal/search/remote"
 	"github.com/packhorse-git/packhorse/internal/server/config"
 )
 
-// buildSearch builds a process that indexes the repositories of storage nodes and searches for gateways.
-func (s *server) buildSearch() error {
-	source, err := s.addSearchedNodes()
-	if err != nil {
-		return err
-	}
-	if err := s.addSearch(source); err != nil {
-		return err
-	}
-	s.checks = append(s.checks, observe.Check{Name: "search", Look: s.checkSearch})
-	s.addAdmin()
-	trust, err := s.cfg.Search.LoadTrust(config.RoleSearch, s.log)
-	if err != nil {
-		return err
-	}
-	o := s.controlOptions()
-	o.Index, o.Ready = s.search, s.checkSearch
-	s.addControl(o, trust)
-	return nil
-}
-
-// addSearchedNodes connects the search process to its storage nodes. They follow the configuration.
-func (s *server) addSearchedNodes() (*searchremote.Source, error) {
-	source, table := searchremote.NewSource(nil), &nodeTable[searchremote.Node]{log: s.log}
+// newSearchedNodes connects the search process to its storage nodes. They follow the configuration.
+func newSearchedNodes(d *deps) (*searchremote.Source, error) {
+	source, table := searchremote.NewSource(nil), &nodeTable[searchremote.Node]{log: d.log}
 	closeNode := func(n searchremote.Node) { n.Client.Close() }
 	connect := func(c config.NodeConfig) (searchremote.Node, error) {
 		n := searchremote.Node{Name: c.Name}
-		trust, err := c.LoadTrust(s.log)
+		trust, err := c.LoadTrust(d.log)
 		if err == nil {
 			n.Client, err = client.New(c.Address, ClientOptions(trust, c.ServerName))
 		}
@@ -62,13 +40,13 @@ func (s *server) addSearchedNodes() (*searchremote.Source, error) {
 		}
 		return err
 	}
-	s.closers.push("connections to storage nodes", infallible(func() {
+	d.life.push("connections to storage nodes", infallible(func() {
 		for n := range table.all() {
 			closeNode(n)
 		}
 	}))
-	s.reloads = append(s.reloads, reloadStep{apply: apply})
-	return source, apply(s.cfg)
+	d.life.onReload(nil, apply)
+	return source, apply(d.cfg)
 }
 
 const (
@@ -88,25 +66,25 @@ const (
 	searchTimeout = time.Minute
 )
 
-// addSearch starts an engine that indexes the repositories of source. It closes before the source.
-func (s *server) addSearch(source search.Source) error {
-	program, err := config.FindSearchProgram(s.role, s.process.Program)
+// newSearch starts an engine that indexes the repositories of source. It closes before the source.
+func newSearch(d *deps, source search.Source) (*search.Engine, error) {
+	program, err := config.FindSearchProgram(d.role, d.process.Program)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	cfg := s.cfg.Index
-	s.search = search.New(search.Options{
+	cfg := d.cfg.Index
+	engine := search.New(search.Options{
 		Dir: cfg.Dir, Source: source, Program: program, Branches: cfg.Branches,
-		Build:    ipc.Build{Version: s.process.Version, Revision: s.process.Revision},
+		Build:    ipc.Build{Version: d.process.Version, Revision: d.process.Revision},
 		MaxFiles: int64(cfg.MaxRepositoryFiles), MaxBytes: int64(cfg.MaxRepositoryBytes),
 		MaxFile: int64(cfg.MaxFile), ShardSize: cfg.ShardSize(), SearchMemory: 2 * int64(cfg.Memory),
 		IndexMemory: int64(cfg.Memory), IndexNice: indexNice, SearchNice: searchNice,
-		Ctags: findCtags(cfg.Ctags, s.log),
+		Ctags: findCtags(cfg.Ctags, d.log),
 		Delay: searchDelay, Debounce: indexDebounce, Scan: searchScan, Deltas: maxDeltas, Results: searchResults,
-		Timeout: searchTimeout, Log: s.log, Registerer: s.reg, Account: s.lanes.account(searches),
+		Timeout: searchTimeout, Log: d.log, Registerer: d.reg, Account: d.lanes.account(searches),
 	})
-	s.closers.push("search engine", s.search.Close)
-	return nil
+	d.life.push("search engine", engine.Close)
+	return engine, nil
 }
 
 // checkSearch returns an error while searches cannot be answered.

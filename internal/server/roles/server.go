@@ -1,105 +1,187 @@
 package roles
 
 import (
+	"context"
 	"log/slog"
+	"net"
+	"slices"
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/packhorse-git/packhorse/internal/gateway/app"
 	"github.com/packhorse-git/packhorse/internal/gateway/router"
+	"github.com/packhorse-git/packhorse/internal/gateway/web/api"
 	"github.com/packhorse-git/packhorse/internal/mirror/origin"
+	"github.com/packhorse-git/packhorse/internal/node/control"
 	"github.com/packhorse-git/packhorse/internal/node/storage"
-	"github.com/packhorse-git/packhorse/internal/operations/observe"
+	"github.com/packhorse-git/packhorse/internal/operations/watchdog"
 	"github.com/packhorse-git/packhorse/internal/search"
-	searchremote "github.com/packhorse-git/packhorse/internal/search/remote"
+	"github.com/packhorse-git/packhorse/internal/server/adminapi"
 	"github.com/packhorse-git/packhorse/internal/server/config"
-	"github.com/packhorse-git/packhorse/internal/store"
+	"github.com/packhorse-git/packhorse/internal/transport/bulk"
 )
 
-// server has the parts of a process with a role. The function of the role (buildServe, buildStorage, buildGateway,
-// buildSearch) builds them in order. Parts that the role does not need are nil.
+// server is a process with a role. Parts that the role does not need are nil.
 type server struct {
-	role    config.Role
-	cfg     config.Config // of the start
-	log     *slog.Logger
-	reg     prometheus.Registerer
-	process Process
-	lanes   lanes
-
-	public  *port // git clients, HTTP
-	ssh     *port // git clients, SSH
+	*deps
+	node    *nodeParts    // repositories
+	gateway *gatewayParts // clients
+	search  *search.Engine
 	control *port // gateways
 	admin   *port // commands, on the admin socket
-
-	router      *router.Router // of a gateway
-	packs       *packSources
-	store       *store.Store // nil: the repositories are those below the root
-	node        *storage.Node
-	mirrors     *mirrors        // nil: there are none
-	origins     *origin.Metrics // see originMetrics
-	originLists []func() []*origin.Origin
-	search      *search.Engine
-	remoteIndex *searchremote.Index // in another process
-	app         *app.Proxy
-
-	hostKeys []string // fingerprints of the SSH host keys, each after its kind
-	dumps    dumps
-	checks   []observe.Check   // readiness needs all of them
-	notes    []func() []string // lines for the response of /readyz
-	drains   []func()          // announce the shutdown to clients and gateways
-	reloads  []reloadStep      // in the order in which they are applied
-	closers  *closers
+	dumps   dumps
 }
 
-// reloadStep applies a part of a reloaded configuration.
-type reloadStep struct {
-	check func(config.Config) error // must not change anything; may be nil
-	apply func(config.Config) error
-}
-
-// build builds the parts of a role and pushes their closers, also those of the parts that exist before an error.
+// build builds the parts of a role. life gets their closers, also those of the parts that exist before an error.
 func build(role config.Role, cfg config.Config, log *slog.Logger, reg prometheus.Registerer, p Process,
-	c *closers) (*server, error) {
-	s := &server{role: role, cfg: cfg, log: log, reg: reg, process: p, closers: c}
-	if err := s.addLanes(); err != nil {
+	life *lifecycle) (*server, error) {
+	d, err := newDeps(role, cfg, log, reg, p, life)
+	if err != nil {
 		return nil, err
 	}
 	reg.MustRegister(newCertificateMetric(&cfg, role))
+	s := &server{deps: d}
 	switch role {
 	case config.RoleStorage:
-		return s, s.buildStorage()
+		err = s.buildStorage()
 	case config.RoleGateway:
-		return s, s.buildGateway()
+		err = s.buildGateway()
 	case config.RoleSearch:
-		return s, s.buildSearch()
+		err = s.buildSearch()
+	default:
+		err = s.buildServe()
 	}
-	return s, s.buildServe()
+	if err != nil {
+		return nil, err
+	}
+	s.addAdmin()
+	return s, nil
 }
 
-// reload applies a reloaded configuration. After an error of a check, or of the first step, nothing has changed.
-func (s *server) reload(cfg config.Config) error {
-	for _, step := range s.reloads {
-		if step.check != nil {
-			if err := step.check(cfg); err != nil {
-				return err
-			}
-		}
+func newDeps(role config.Role, cfg config.Config, log *slog.Logger, reg prometheus.Registerer, p Process,
+	life *lifecycle) (*deps, error) {
+	d := &deps{role: role, cfg: cfg, log: log, reg: reg, process: p, life: life,
+		origins: origins{metrics: origin.NewMetrics(reg)}}
+	return d, d.addLanes()
+}
+
+// localNode is the name of the node in the gateway's own process.
+const localNode = "local"
+
+// buildServe builds a gateway and a storage node in one process.
+func (s *server) buildServe() (err error) {
+	if s.node, err = newNodeParts(s.deps); err != nil {
+		return err
 	}
-	for _, step := range s.reloads {
-		if err := step.apply(cfg); err != nil {
+	node := s.node.node
+	o := gatewayOptions{routes: router.New(s.reg)}
+	if m := s.node.mirrors; m != nil {
+		o.mirrors, o.hooks = m, m.hooks
+	}
+	if s.cfg.Search.Enabled {
+		source := searchNode{node, s.lanes.Cold}
+		if s.search, err = newSearch(s.deps, source); err != nil {
 			return err
 		}
+		node.OnChange(s.search.Touch)
+		o.search = &api.APIOptions{Repositories: source, Searcher: s.search, Status: s.search.Status}
 	}
+	s.node.followStore(s.search)
+	s.control = s.node.control
+	replica := &router.Replica{Name: localNode, Node: s.node.sessions(), Revisions: storage.Resolver{Node: node},
+		Files: node}
+	if err := o.routes.Set([]router.Route{{Replicas: []*router.Replica{replica}}}); err != nil {
+		return err
+	}
+	s.gateway, err = newGatewayParts(s.deps, o)
+	return err
+}
+
+// buildStorage builds a storage node for gateways in other processes.
+func (s *server) buildStorage() (err error) {
+	// Rules and a hook are known if node and gateways have the same configuration file.
+	s.lanes.reserveForKnown(sticky(s.cfg.Auth.KnowsCallers))
+	if s.node, err = newNodeParts(s.deps); err != nil {
+		return err
+	}
+	s.node.followStore(nil)
+	s.control = s.node.control
 	return nil
+}
+
+// buildGateway builds a gateway to storage nodes, and maybe a search process, in other processes.
+func (s *server) buildGateway() (err error) {
+	var o gatewayOptions
+	if o.routes, err = newRemoteNodes(s.deps); err != nil {
+		return err
+	}
+	if o.tiers, err = newTiers(s.deps, o.routes); err != nil {
+		return err
+	}
+	if o.search, err = newRemoteIndex(s.deps); err != nil {
+		return err
+	}
+	if o.mirrors, err = newNodeMirrors(s.deps); err != nil {
+		return err
+	}
+	s.gateway, err = newGatewayParts(s.deps, o)
+	return err
+}
+
+// buildSearch builds a process that indexes the repositories of storage nodes and searches for gateways.
+func (s *server) buildSearch() error {
+	source, err := newSearchedNodes(s.deps)
+	if err != nil {
+		return err
+	}
+	if s.search, err = newSearch(s.deps, source); err != nil {
+		return err
+	}
+	s.life.check("search", s.checkSearch)
+	trust, err := s.cfg.Search.LoadTrust(config.RoleSearch, s.log)
+	if err != nil {
+		return err
+	}
+	o := controlOptions(s.deps)
+	o.Index, o.Ready = s.search, s.checkSearch
+	_, s.control = newControl(s.deps, o, trust)
+	return nil
+}
+
+// addAdmin adds the control API on the admin socket, with the work of commands.
+func (s *server) addAdmin() {
+	admin := &adminapi.Service{Drain: s.cfg.App.Drain.Duration, Origins: s.origins.status,
+		Dump: func(ctx context.Context) (watchdog.Dump, error) { return s.dumps.write(ctx) }}
+	o := control.Options{
+		Admin: admin, Pump: s.lanes.pump, Lanes: s.lanes.Lanes, Memory: s.lanes.memory,
+		Log: s.log, Board: s.lanes.board, MaxRequest: int64(s.cfg.HTTP.MaxBody),
+		Ready: func() error { return nil },
+	}
+	if s.gateway != nil {
+		admin.App = s.gateway.app
+	}
+	switch {
+	case s.node != nil:
+		admin.Node, o.Node = s.node.node, s.node.node
+		if s.node.mirrors != nil {
+			admin.Mirrors = s.node.mirrors.Mirrors
+		}
+	case s.gateway != nil:
+		admin.Router = s.gateway.routes
+	}
+	if s.search != nil {
+		o.Index, o.Ready = s.search, s.checkSearch
+	}
+	api := control.New(o)
+	s.admin = newPort(api.HTTPServer(), func(l net.Listener) net.Listener {
+		return bulk.Listen(l, s.lanes.pump, api.Stall)
+	})
 }
 
 // ports returns the ports of the server with their listeners.
 func (s *server) ports(l listeners) []servedPort {
-	var list []servedPort
-	for _, one := range []servedPort{{s.public, l.public}, {s.ssh, l.ssh}, {s.control, l.node}, {s.admin, l.admin}} {
-		if one.port != nil && one.listener != nil {
-			list = append(list, one)
-		}
+	all := []servedPort{{s.control, l.node}, {s.admin, l.admin}}
+	if s.gateway != nil {
+		all = append(all, servedPort{s.gateway.public, l.public}, servedPort{s.gateway.ssh, l.ssh})
 	}
-	return list
+	return slices.DeleteFunc(all, func(p servedPort) bool { return p.port == nil || p.listener == nil })
 }

@@ -22,39 +22,39 @@ func loadHostKeys(c *config.Config, log *slog.Logger) ([]ssh.Signer, error) {
 	return gitssh.LoadHostKeys(filepath.Join(c.State, "ssh"), true, log)
 }
 
-// addSSH adds the SSH server if ssh.address is set.
-func (s *server) addSSH(core *gateway.Gateway, callers *auth.Auth, clients *clientListeners) error {
-	cfg := s.cfg.SSH
+// newSSH makes the SSH server, and returns its host keys. It returns nil without ssh.address.
+func newSSH(d *deps, core *gateway.Gateway, callers *auth.Auth, clients *clientListeners) (_ *port, keys []string,
+	err error) {
+	cfg := d.cfg.SSH
 	if cfg.Address == "" {
-		return nil
+		return nil, nil, nil
 	}
-	hostKeys, err := loadHostKeys(&s.cfg, s.log)
+	hostKeys, err := loadHostKeys(&d.cfg, d.log)
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
-	var keys gitssh.Keys
-	if cfg.KnowsKeys() || cfg.RevokedKeys != "" || s.cfg.Auth.Hook.URL != "" {
-		keys = callers
+	var known gitssh.Keys
+	if cfg.KnowsKeys() || cfg.RevokedKeys != "" || d.cfg.Auth.Hook.URL != "" {
+		known = callers
 	}
 	server, err := gitssh.New(gitssh.Options{
-		Gateway: core, HostKeys: hostKeys, Keys: keys, Anonymous: cfg.Anonymous, Algorithms: cfg.Algorithms(),
-		Agent: "Packhorse", Registerer: s.reg,
+		Gateway: core, HostKeys: hostKeys, Keys: known, Anonymous: cfg.Anonymous, Algorithms: cfg.Algorithms(),
+		Agent: "Packhorse", Registerer: d.reg,
 		Limits: gitssh.Limits{
 			Logins: clients.limits.sshLogins, AddressLogins: clients.limits.addressLogins, AddressRate: float64(cfg.AddressRate),
 			Exempt: clients.ssh.Exempt,
 		},
-		Idle: cfg.IdleTimeout.Duration, WriteStall: s.cfg.HTTP.Stall.Duration,
+		Idle: cfg.IdleTimeout.Duration, WriteStall: d.cfg.HTTP.Stall.Duration,
 	})
 	if err != nil {
-		return err
-	}
-	s.ssh = &port{
-		serve:    func(l net.Listener) error { return server.Serve(clients.listenSSH(l, cfg)) },
-		shutdown: server.Shutdown,
+		return nil, nil, err
 	}
 	for _, key := range hostKeys {
 		kind := strings.TrimPrefix(key.PublicKey().Type(), "ssh-")
-		s.hostKeys = append(s.hostKeys, kind+" "+ssh.FingerprintSHA256(key.PublicKey()))
+		keys = append(keys, kind+" "+ssh.FingerprintSHA256(key.PublicKey()))
 	}
-	return nil
+	return &port{
+		serve:    func(l net.Listener) error { return server.Serve(clients.listenSSH(l, cfg)) },
+		shutdown: server.Shutdown,
+	}, keys, nil
 }

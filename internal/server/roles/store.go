@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/server/config"
 	"github.com/packhorse-git/packhorse/internal/store"
 	"github.com/packhorse-git/packhorse/internal/store/bucket"
@@ -16,39 +15,32 @@ import (
 // storeLimit is the maximum time to test the object storage at the start.
 const storeLimit = 2 * time.Minute
 
-// addStore opens the store of the node, if the configuration has one. The root is then the directory of local copies.
-func (s *server) addStore() error {
-	cfg := &s.cfg.Store
+// newStore opens the store of a node. The root is then the directory of local copies. It returns nil if the
+// configuration has no store. evicted is called for each repository whose packs are removed.
+func newStore(d *deps, evicted func(id string)) (*store.Store, error) {
+	cfg := &d.cfg.Store
 	if !cfg.Enabled() {
-		return checkPlainRoot(s.cfg.Root)
+		return nil, checkPlainRoot(d.cfg.Root)
 	}
 	begin := time.Now()
-	var err error
-	s.store, err = openStore(&s.cfg, bucket.NewMetrics(s.reg), store.Options{
-		Cache: hydrate.Options{Metrics: hydrate.NewMetrics(s.reg), Released: s.evicted},
-		Log:   s.log, Metrics: store.NewMetrics(s.reg),
+	opened, err := openStore(&d.cfg, bucket.NewMetrics(d.reg), store.Options{
+		Cache: hydrate.Options{Metrics: hydrate.NewMetrics(d.reg), Released: evicted},
+		Log:   d.log, Metrics: store.NewMetrics(d.reg),
 	})
 	if err != nil {
-		return err
+		return nil, err
 	}
-	s.closers.push("store", s.store.Close)
-	s.notes = append(s.notes, func() []string {
-		return []string{fmt.Sprintf("store: %s with ID %s; %s", cfg.URL, s.store.StoreID(), s.store.Usage())}
+	d.life.push("store", opened.Close)
+	d.life.notes = append(d.life.notes, func() []string {
+		return []string{fmt.Sprintf("store: %s with ID %s; %s", cfg.URL, opened.StoreID(), opened.Usage())}
 	})
-	usage := s.store.Usage()
-	s.log.Info("opened the store", "url", cfg.URL, "store_id", s.store.StoreID(), "node", cfg.NodeName(), "repositories",
+	usage := opened.Usage()
+	d.log.Info("opened the store", "url", cfg.URL, "store_id", opened.StoreID(), "node", cfg.NodeName(), "repositories",
 		usage.Repositories, "cache_bytes", usage.Bytes, "cache_budget", usage.Budget, "took", time.Since(begin))
-	if err := s.store.Ready(); err != nil {
-		s.log.Warn("the store cannot be used", "url", cfg.URL, "error", err)
+	if err := opened.Ready(); err != nil {
+		d.log.Warn("the store cannot be used", "url", cfg.URL, "error", err)
 	}
-	return nil
-}
-
-// evicted closes the files of a repository whose packs were removed. No file is open before there is a node.
-func (s *server) evicted(id string) {
-	if s.node != nil {
-		s.node.Evicted(id)
-	}
+	return opened, nil
 }
 
 // openStore opens the store of a configuration. The options have the parts that are not in the configuration. metrics
@@ -72,27 +64,6 @@ func openStore(cfg *config.Config, metrics *bucket.Metrics, o store.Options) (*s
 		return nil, fmt.Errorf("store %s: %w", table.URL, err)
 	}
 	return opened, nil
-}
-
-// followStore lets watches and the search index notice changes that other nodes have made. It is called before the
-// first request.
-func (s *server) followStore() {
-	if s.store == nil {
-		return
-	}
-	s.store.OnChange(func(path git.RepoPath) {
-		s.node.CheckWatches(path)
-		if s.search != nil {
-			s.search.Touch(path)
-		}
-	})
-}
-
-// checkCopy lets a repository with damaged packs be copied again, if its packs are copies.
-func (s *server) checkCopy(id string) {
-	if s.store != nil {
-		s.store.CheckCopy(id)
-	}
 }
 
 // checkPlainRoot returns an error if the root is the cache of a store. Its repositories must not be served or changed

@@ -44,8 +44,8 @@ func (s *server) startWatchdog(l listeners, reg prometheus.Gatherer) (end func()
 			Write: func(to io.Writer) error { return observe.WriteMetrics(to, reg) }}, {Name: "requests.txt",
 			Write: func(to io.Writer) error { return writeRequests(to, s.lanes.board) }}},
 	}
-	if s.packs != nil {
-		runner := s.packs.runner
+	if s.node != nil {
+		runner := s.node.packs.runner
 		o.Starting = runner.Starting
 		o.Probes = append(o.Probes, startProbe(runner))
 		o.Parts = append(o.Parts, watchdog.Part{Name: "git.txt",

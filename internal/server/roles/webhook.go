@@ -12,19 +12,20 @@ import (
 	"github.com/packhorse-git/packhorse/internal/node/storage"
 	"github.com/packhorse-git/packhorse/internal/node/webhook"
 	"github.com/packhorse-git/packhorse/internal/server/config"
+	"github.com/packhorse-git/packhorse/internal/store"
 	"github.com/packhorse-git/packhorse/internal/transport/credfile"
 )
 
 // newWebhooks makes the webhooks and pushes their closer. It returns nil if the configuration has no webhook.
-func (s *server) newWebhooks() (*webhook.Hooks, error) {
-	cfg, log := s.cfg, s.log
+func newWebhooks(d *deps, stored *store.Store) (*webhook.Hooks, error) {
+	cfg, log := d.cfg, d.log
 	if len(cfg.Webhook) == 0 || !cfg.Push.Enabled {
 		return nil, nil
 	}
-	o := webhook.Options{Dir: filepath.Join(cfg.State, "outbox"), Agent: "packhorse/" + s.process.Version,
-		Registerer: s.reg, Log: log}
-	if s.store != nil {
-		o.Store = s.store
+	o := webhook.Options{Dir: filepath.Join(cfg.State, "outbox"), Agent: "packhorse/" + d.process.Version,
+		Registerer: d.reg, Log: log}
+	if stored != nil {
+		o.Store = stored
 	}
 	for _, w := range cfg.Webhook {
 		t := webhook.Target{
@@ -52,7 +53,7 @@ func (s *server) newWebhooks() (*webhook.Hooks, error) {
 	}
 	hooks, err := webhook.New(o)
 	if err == nil {
-		s.closers.push("webhooks", hooks.Close)
+		d.life.push("webhooks", hooks.Close)
 	}
 	return hooks, err
 }

@@ -1,0 +1,239 @@
+package roles
+
+import (
+	"path/filepath"
+	"sync/atomic"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/gateway/router"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/process"
+	"github.com/packhorse-git/packhorse/internal/git/repo"
+	"github.com/packhorse-git/packhorse/internal/lfs/objects"
+	"github.com/packhorse-git/packhorse/internal/node/lookup"
+	"github.com/packhorse-git/packhorse/internal/node/packsource"
+	"github.com/packhorse-git/packhorse/internal/node/receivepack"
+	"github.com/packhorse-git/packhorse/internal/node/storage"
+	"github.com/packhorse-git/packhorse/internal/node/uploadpack"
+	"github.com/packhorse-git/packhorse/internal/node/webhook"
+	"github.com/packhorse-git/packhorse/internal/schedule/admit"
+	"github.com/packhorse-git/packhorse/internal/search"
+	"github.com/packhorse-git/packhorse/internal/server/config"
+	"github.com/packhorse-git/packhorse/internal/store"
+	"github.com/packhorse-git/packhorse/internal/transport/sidechannel"
+)
+
+// CloseLimit is the maximum time for git processes to end when no request reads from them. After closePatience they are
+// killed.
+const (
+	CloseLimit    = 5 * time.Second
+	closePatience = CloseLimit / 2
+)
+
+// nodeParts are the parts of a storage node.
+type nodeParts struct {
+	store   *store.Store // nil: the repositories are those below the root
+	packs   *packSources
+	node    *storage.Node
+	mirrors *mirrors // nil: there are none
+	control *port    // for gateways; nil without storage.listen
+}
+
+// newNodeParts makes the parts of a storage node from the bottom up.
+func newNodeParts(d *deps) (*nodeParts, error) {
+	n := &nodeParts{}
+	var err error
+	if n.store, err = newStore(d, n.evicted); err != nil {
+		return nil, err
+	}
+	hooks, err := newWebhooks(d, n.store)
+	if err != nil {
+		return nil, err
+	}
+	d.life.push("repositories", func() error { // closes after the git processes that read from them
+		if n.node == nil {
+			return nil
+		}
+		return n.node.Close()
+	})
+	if n.packs, err = newPackSources(d, n.checkCopy); err != nil {
+		return nil, err
+	}
+	runner := n.packs.runner
+	pressure := admit.NewPressure(runner.Queue(packsource.ClassPack), runner.Queue(receivepack.ClassReceive))
+	d.life.push("measurement of CPU pressure", infallible(pressure.Close))
+	if n.node, err = newNode(d, n.store, n.packs, hooks); err != nil {
+		return nil, err
+	}
+	d.life.push("background work of the node", infallible(n.node.StopBackground))
+	if err := n.addChecks(d); err != nil {
+		return nil, err
+	}
+	if n.mirrors, err = newMirrors(d, n.node); err != nil {
+		return nil, err
+	}
+	completePushes(n.node, d.log)
+	if hooks != nil {
+		if err := startWebhooks(hooks, n.node); err != nil {
+			return nil, err
+		}
+	}
+	if d.cfg.Storage.Listen != "" {
+		n.control, err = n.newControl(d)
+	}
+	return n, err
+}
+
+// sessions returns the node that answers requests of Git and Git LFS.
+func (n *nodeParts) sessions() router.Node {
+	if n.mirrors != nil {
+		return n.mirrors.Node()
+	}
+	return n.node
+}
+
+// evicted closes the files of a repository whose packs were removed. No file is open before there is a node.
+func (n *nodeParts) evicted(id string) {
+	if n.node != nil {
+		n.node.Evicted(id)
+	}
+}
+
+// checkCopy lets a repository with damaged packs be copied again, if its packs are copies.
+func (n *nodeParts) checkCopy(id string) {
+	if n.store != nil {
+		n.store.CheckCopy(id)
+	}
+}
+
+// followStore lets watches and the search index notice changes that other nodes have made. It is called before the
+// first request. index may be nil.
+func (n *nodeParts) followStore(index *search.Engine) {
+	if n.store == nil {
+		return
+	}
+	n.store.OnChange(func(path git.RepoPath) {
+		n.node.CheckWatches(path)
+		if index != nil {
+			index.Touch(path)
+		}
+	})
+}
+
+// newNode makes the node over the pack sources.
+func newNode(d *deps, stored *store.Store, packs *packSources,
+	hooks *webhook.Hooks) (*storage.Node, error) {
+	cfg, runner := d.cfg, packs.runner
+	epoch, err := storage.NextEpoch(cfg.State)
+	if err != nil {
+		return nil, err
+	}
+	sessions := uploadpack.New(packs.source, uploadpack.Options{
+		Agent: "packhorse/" + d.process.Version, Wants: uploadpack.Wants(cfg.Fetch.Wants),
+		Warmup: newWarmup(d, runner), Log: d.log,
+	})
+	former := filepath.Join(cfg.State, "former-refs.json")
+	if err := sessions.LoadFormer(former); err != nil {
+		d.log.Warn("cannot read the former values of refs", "file", former, "error", err)
+	}
+	d.life.push("former values of refs", func() error { return sessions.SaveFormer(former) })
+	pushes, err := newPushes(d, runner, hooks)
+	if err != nil {
+		return nil, err
+	}
+	o := storage.Options{
+		Root: cfg.Root, Hidden: []string{cfg.State, cfg.Cache.Dir}, Policy: cfg.Fetch.Policy(), Log: d.log, Epoch: epoch,
+		Pushes: pushes, Packs: packs.cache, Verifier: packs.verifier,
+		LFS: lfsOptions(d, stored != nil), LFSCare: cfg.LFSCare(), Runner: runner, Upkeep: cfg.Maintenance.Upkeep(),
+		Tables:     repo.NewTables(runner),
+		Registerer: d.reg,
+		Lookups: lookup.Options{
+			Memory: admit.NewBudget("objects",
+				config.AtMost(lookup.DefaultMemory, cfg.MemoryShares().Server/4)),
+		},
+	}
+	if stored != nil {
+		o.Places = stored
+	}
+	return storage.New(sessions, o)
+}
+
+// lfsOptions returns the options of LFS objects, or nil if Git LFS is disabled.
+func lfsOptions(d *deps, isStored bool) *objects.Options {
+	o := d.cfg.LFS.Objects()
+	if o != nil {
+		if isStored {
+			o.MinFree = 0 // as the store
+		}
+		o.Registerer = d.reg
+	}
+	return o
+}
+
+// newWarmup returns nil if warm-up is disabled.
+func newWarmup(d *deps, runner *process.Runner) *uploadpack.Warmup {
+	if !d.cfg.Warmup.Enabled {
+		return nil
+	}
+	slots := runner.Queue(packsource.ClassPack)
+	return &uploadpack.Warmup{
+		Registerer: d.reg,
+		Idle:       func() bool { return slots.Queued() == 0 && slots.InUse() < slots.Size() },
+		Crowded:    func() bool { return slots.Queued() > 0 },
+	}
+}
+
+// newPushes returns nil if pushes are disabled.
+func newPushes(d *deps, runner *process.Runner, hooks *webhook.Hooks) (*receivepack.Server, error) {
+	push := d.cfg.Push
+	if !push.Enabled {
+		return nil, nil
+	}
+	o := receivepack.Options{
+		Runner: runner, Agent: "packhorse/" + d.process.Version, Fsck: push.Fsck,
+		MaxSize: int64(push.MaxSize), MaxMemory: int64(push.MaxMemory),
+		Hooks: push.HooksDir, HookTime: push.HookTimeLimit.Duration, HooksConfig: push.HooksGitConfig,
+		RepositoryHooks: push.HookPolicy(), MissingLFS: receivepack.LFSPolicy(d.cfg.LFS.RequireObjects),
+		Scripts: filepath.Join(d.cfg.State, "hooks"), Journal: filepath.Join(d.cfg.State, "pushes"), Registerer: d.reg,
+		Log: d.log,
+	}
+	if hooks != nil && hooks.Decides() {
+		o.Decider = hooks
+	}
+	if hooks != nil && hooks.Delivers() {
+		o.Recorder = hooks
+	}
+	return receivepack.New(o)
+}
+
+// newControl makes the port for gateways: the control API, and side channels for packs.
+func (n *nodeParts) newControl(d *deps) (*port, error) {
+	trust, err := d.cfg.Storage.LoadTrust(d.log)
+	if err != nil {
+		return nil, err
+	}
+	channels := sidechannel.NewServer(sidechannel.Options{
+		Pump: d.lanes.pump, Metrics: sidechannel.NewMetrics(d.reg), Log: d.log,
+	})
+	d.life.push("side channels", channels.Close)
+	o := controlOptions(d)
+	o.Node, o.Sessions, o.Channels, o.MaxRequest = n.node, n.sessions(), channels, int64(d.cfg.HTTP.MaxBody)
+	if n.store != nil {
+		o.Store = n.store
+	}
+	handler, port := newControl(d, o, trust)
+	d.lanes.memory.Anonymous(config.AnonymousShare, handler.CallersKnown)
+	d.lanes.metrics.Queue("search", handler.Slots())
+	return port, nil
+}
+
+// sticky returns a function that returns true from the first time on that condition does.
+func sticky(condition func() bool) func() bool {
+	var met atomic.Bool
+	return func() bool {
+		if !met.Load() && condition() {
+			met.Store(true)
+		}
+		return met.Load()
+	}
+}
