@@ -154,7 +154,7 @@ func ownRefused(err error) error {
 	if !fault.Is(err, fault.Unauthenticated) {
 		return err
 	}
-	return fault.Wrap(fault.Unauthenticated, "the origin wants a credential for the mirror: set token_file or netrc in "+
+	return fault.Wrap(fault.Unauthenticated, "the origin wants a credential for the mirror: set token_file in "+
 		"its [[mirror]] table, or fetch from the mirror with yours", err)
 }
 

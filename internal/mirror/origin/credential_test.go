@@ -82,41 +82,6 @@ func TestTokenFile(t *testing.T) {
 	}
 }
 
-func TestNetrc(t *testing.T) {
-	t.Parallel()
-	text := "# comment login x\nmachine other.example login a password b\nmacdef init\nmachine git.example login m " +
-		"password m\n" +
-		"\nmachine git.example\n\tlogin bot # the robot\n\tpassword \"two words\"\nmachine git.example login c password d\n"
-	for host, want := range map[string]string{"git.example": "bot:two words", "GIT.example": "bot:two words",
-		"other.example": "a:b", "third.example": "", "example": ""} {
-		s, err := NewNetrc(writePrivate(t, text), host, discard)
-		if want == "" {
-			if err == nil || strings.Contains(err.Error(), "words") {
-				t.Errorf("%s: error = %v, want one about the host", host, err)
-			}
-			continue
-		}
-		if err != nil {
-			t.Errorf("%s: error = %v, want none", host, err)
-			continue
-		}
-		if secret, _ := s.Authorization(t.Context()); login(t, secret) != want {
-			t.Errorf("%s: credential = %q, want %q", host, login(t, secret), want)
-		}
-	}
-	user, password, ok := netrcLogin("machine a login b\ndefault login c account x password d", "host")
-	if !ok || user != "c" || password != "d" {
-		t.Errorf("default = %q %q %v, want c and d", user, password, ok)
-	}
-	for _, text := range []string{"", "machine", "machine host login", "machine host login \"",
-		"machine host login a machine b " +
-			"password p"} {
-		if user, password, ok := netrcLogin(text, "host"); ok {
-			t.Errorf("netrcLogin(%q) = %q %q, want none", text, user, password)
-		}
-	}
-}
-
 // githubHost is a host with the API of GitHub Enterprise.
 type githubHost struct {
 	*httptest.Server

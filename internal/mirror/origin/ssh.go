@@ -10,7 +10,6 @@ import (
 	"net"
 	"slices"
 	"strings"
-	"time"
 
 	"golang.org/x/crypto/ssh"
 	"golang.org/x/crypto/ssh/knownhosts"
@@ -57,7 +56,7 @@ func newSessions(o Options, dialer *net.Dialer) (sessions, error) {
 	if base := strings.Trim(o.URL.Path, "/"); base != "" {
 		h.base = "/" + base + "/"
 	}
-	h.pool = newSSHPool(h.dial, (o.Requests+sshSessions-1)/sshSessions)
+	h.pool = newSSHPool(h.dial)
 	return h, nil
 }
 
@@ -73,14 +72,12 @@ func (h *sshHost) open(ctx context.Context, path string, service protocol.Servic
 		if err != nil {
 			return nil, err
 		}
-		s, err := startSSH(ctx, conn, command)
+		s, err := startSSH(ctx, conn, command, func(isGood bool) { h.pool.leave(conn, isGood) })
 		if err == nil {
 			return s, nil
 		}
-		_, isFull := errors.AsType[*ssh.OpenChannelError](err)
-		isFull = isFull && conn.learnLimit()
-		conn.leave(isFull)
-		if isNew && !isFull || ctx.Err() != nil { // the server may have closed another connection
+		h.pool.leave(conn, false)
+		if isNew || ctx.Err() != nil { // the server may have closed an older connection
 			return nil, err
 		}
 	}
@@ -180,14 +177,11 @@ func (s *sshSession) Close() error {
 	return nil
 }
 
-// sshGrace is how long the server may take to end a session.
-const sshGrace = 5 * time.Second
-
-// startSSH starts a command. The session ends with ctx or Close and then leaves the connection.
-func startSSH(ctx context.Context, conn *sshConn, command string) (*sshSession, error) {
-	late := context.AfterFunc(ctx, func() { _ = conn.client.Close() }) // the library's calls know no context
+// startSSH starts a command. The session ends with ctx or Close and then calls leave.
+func startSSH(ctx context.Context, conn *ssh.Client, command string, leave func(isGood bool)) (*sshSession, error) {
+	late := context.AfterFunc(ctx, func() { _ = conn.Close() }) // the library's calls know no context
 	defer late()
-	session, err := conn.client.NewSession()
+	session, err := conn.NewSession()
 	if err != nil {
 		return nil, err
 	}
@@ -205,27 +199,11 @@ func startSSH(ctx context.Context, conn *sshConn, command string) (*sshSession, 
 	if err != nil {
 		return nil, errors.Join(err, session.Close())
 	}
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		writer.CloseWithError(serviceError(session.Wait(), messages.text))
-	}()
+	go func() { writer.CloseWithError(serviceError(session.Wait(), messages.text)) }()
 	finish := func(cause error) {
 		reader.CloseWithError(cause)
-		_ = session.Close()
-		select {
-		case <-ended:
-			conn.leave(true)
-		default:
-			go func() {
-				select {
-				case <-ended:
-					conn.leave(true)
-				case <-time.After(sshGrace):
-					conn.leave(false)
-				}
-			}()
-		}
+		_ = session.Close() // the server may end it later
+		leave(true)
 	}
 	unwatch := context.AfterFunc(ctx, func() { finish(context.Cause(ctx)) })
 	return &sshSession{Reader: reader, Writer: stdin, close: func() {

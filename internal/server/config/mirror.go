@@ -74,9 +74,6 @@ type MirrorConfig struct {
 	// apply at once.
 	TokenFile string `toml:"token_file" path:"yes"`
 
-	// Netrc is a file in the format of netrc(5) with the mirror's own credential.
-	Netrc string `toml:"netrc" path:"yes"`
-
 	// AppID is the ID of a GitHub App, whose installation tokens are the mirror's own credential.
 	AppID int `toml:"app_id" range:"0.." needs:"app_installation app_key_file"`
 
@@ -298,17 +295,11 @@ func (m *MirrorConfig) check(u *url.URL, bad func(key, format string, args ...an
 
 // checkCredential reports mistakes in the mirror's own credential.
 func (m *MirrorConfig) checkCredential(u *url.URL, bad func(key, format string, args ...any)) {
-	kinds := 0
-	for _, isSet := range []bool{m.AppID != 0, m.TokenFile != "", m.Netrc != ""} {
-		if isSet {
-			kinds++
-		}
-	}
 	switch {
-	case kinds > 1:
-		bad("token_file", "there is more than one credential: use one of token_file, netrc and app_id")
-	case u.Scheme == "ssh" && kinds > 0:
-		bad("from", "an SSH origin uses ssh_key, and not token_file, netrc or app_id")
+	case m.AppID != 0 && m.TokenFile != "":
+		bad("token_file", "there is more than one credential: use one of token_file and app_id")
+	case u.Scheme == "ssh" && (m.AppID != 0 || m.TokenFile != ""):
+		bad("from", "an SSH origin uses ssh_key, and not token_file or app_id")
 	}
 	switch {
 	case u.Scheme == "ssh" && m.SSHKey == "":
@@ -331,10 +322,6 @@ func (m *MirrorConfig) checkDisk(prefix string, f *Findings, quiet *slog.Logger)
 	if m.TokenFile != "" {
 		_, err := origin.NewTokenFile(m.TokenFile, m.User, quiet)
 		bad("token_file", err)
-	}
-	if m.Netrc != "" {
-		_, err := origin.NewNetrc(m.Netrc, u.Hostname(), quiet)
-		bad("netrc", err)
 	}
 	if m.AppKeyFile != "" {
 		_, err := origin.NewGitHubApp(origin.GitHubAppOptions{Origin: o, KeyFile: m.AppKeyFile, Log: quiet})

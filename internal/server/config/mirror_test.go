@@ -33,7 +33,7 @@ func TestMirrorMistakes(t *testing.T) {
 		{"from = \"https://host/\"\nfresh = \"webhook\"", "needs webhook_secret_file"},
 		{"from = \"https://host/\"\npush = \"both\"", `mirror "https://host/": push is "both"; it has to be one of`},
 		{"from = \"https://host/\"\nproxy = \"host:3128\"", "proxy: it is not a URL"},
-		{"from = \"https://host/\"\ntoken_file = \"a\"\nnetrc = \"b\"", "more than one credential"},
+		{"from = \"https://host/\"\ntoken_file = \"a\"\napp_id = 3\napp_installation = 4\napp_key_file = \"b\"", "more than one credential"},
 		{"from = \"https://host/\"\napp_id = 3", "app_id needs app_installation"},
 		{"from = \"https://host/\"\nuser = \"me\"", "user needs token_file"},
 		{"from = \"https://host/\"\nssh_key = \"a\"", "are for origins with ssh://"},

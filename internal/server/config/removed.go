@@ -82,6 +82,7 @@ var removed = map[string]string{
 	"maintenance.quiet":         "it is always 10s",
 
 	"mirror.max_refs": "it is always 1000000",
+	"mirror.netrc":    "set user and token_file, whose content is the password",
 	"mirror.stall":    "it is always 5m",
 	"mirror.timeout":  "it is always 30s",
 

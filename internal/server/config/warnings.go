@@ -86,7 +86,7 @@ func (m *MirrorConfig) warn(ctx context.Context, key string, connect bool, f *Fi
 
 // isOpenWith reports whether callers who may read everything here get repositories that are private at the origin.
 func (m *MirrorConfig) isOpenWith() bool {
-	return m.Auth == MirrorByRules && m.TokenFile+m.Netrc+m.AppKeyFile+m.SSHKey != ""
+	return m.Auth == MirrorByRules && m.TokenFile+m.AppKeyFile+m.SSHKey != ""
 }
 
 // isLocal reports whether the host of an origin needs no permission for private addresses.

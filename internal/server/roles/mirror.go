@@ -217,8 +217,6 @@ func newCredential(c *config.MirrorConfig, o origin.Options) (origin.Source, err
 	switch {
 	case c.TokenFile != "":
 		return origin.NewTokenFile(c.TokenFile, c.User, o.Log)
-	case c.Netrc != "":
-		return origin.NewNetrc(c.Netrc, o.URL.Hostname(), o.Log)
 	case c.AppID != 0:
 		return origin.NewGitHubApp(origin.GitHubAppOptions{Origin: o, App: c.AppID, Installation: c.AppInstallation,
 			KeyFile: c.AppKeyFile, Log: o.Log})
