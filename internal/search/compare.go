@@ -14,19 +14,13 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/disk"
 )
 
-// stock is the number of index files of a repository, and their total size in bytes.
-type stock struct {
-	files int
-	bytes int64
-}
-
 // compareShards schedules repositories whose index files have changed since they were written. zoekt silently ignores
 // files that were truncated or removed.
 func (e *Engine) compareShards() {
 	e.mu.Lock()
 	jobs := make(map[*repository]int, len(e.repos))
 	for _, r := range e.repos {
-		if _, busy := e.jobs[r]; !busy && len(r.indexed) > 0 {
+		if _, busy := e.jobs[r]; !busy && len(r.indexed) > 0 && r.seal != "" {
 			jobs[r] = r.jobs
 		}
 	}
@@ -35,19 +29,11 @@ func (e *Engine) compareShards() {
 	if err != nil && !os.IsNotExist(err) {
 		return
 	}
-	there, shards := make(map[string]stock, len(jobs)), make(map[string][]string, len(jobs))
+	shards := make(map[string][]string, len(jobs))
 	for _, f := range entries {
-		i := strings.LastIndex(f.Name(), "_v")
-		if i < 0 || !strings.HasSuffix(f.Name(), ".zoekt") {
-			continue
+		if i := strings.LastIndex(f.Name(), "_v"); i >= 0 && strings.HasSuffix(f.Name(), ".zoekt") {
+			shards[f.Name()[:i]] = append(shards[f.Name()[:i]], f.Name())
 		}
-		s := there[f.Name()[:i]]
-		if fi, err := f.Info(); err == nil {
-			s.files++
-			s.bytes += fi.Size()
-		}
-		there[f.Name()[:i]] = s
-		shards[f.Name()[:i]] = append(shards[f.Name()[:i]], f.Name())
 	}
 	seals := make(map[string]string, len(shards))
 	for prefix, names := range shards {
@@ -57,9 +43,7 @@ func (e *Engine) compareShards() {
 	defer e.mu.Unlock()
 	for _, r := range e.repos {
 		begun, idle := jobs[r]
-		prefix := shardPrefix(r.path)
-		isSame := there[prefix] == stock{r.shards, r.size} && (r.seal == "" || r.seal == seals[prefix])
-		if !idle || begun != r.jobs || len(r.indexed) == 0 || isSame {
+		if !idle || begun != r.jobs || len(r.indexed) == 0 || r.seal == seals[shardPrefix(r.path)] {
 			continue // unchanged, or it changed meanwhile
 		}
 		e.log.Warn("index shards have changed or are missing; their repository is indexed again", "repository",

@@ -71,11 +71,10 @@ type Engine struct {
 	unavailable string // reason for a missing index
 	unwatched   int    // repositories
 
-	queues   [lanes]waiting
-	jobs     map[*repository]*job // running jobs
-	slow     *slowChild           // process in the slow lane
-	fast     bool                 // the fast lane works, so the slow one is stopped
-	unloaded map[*repository]int  // shards of repositories with a first index that is not loaded yet; see load.go
+	queues    [lanes]waiting
+	jobs      map[*repository]*job // running jobs
+	slowStart time.Time            // when the slow lane began its job; zero: it has none
+	unloaded  map[*repository]int  // shards of repositories with a first index that is not loaded yet; see load.go
 
 	// Lists and counts for searches. They have to be made again if recount is set.
 	recount      bool
@@ -95,7 +94,6 @@ type repository struct {
 	// The index.
 	indexed      []*workerv1.Branch // branches in its shards
 	shards       int
-	size         int64  // size of its shards in bytes
 	seal         string // expected seal of its shards; empty if it is not known yet
 	deltas       int    // number of deltas
 	namesOnly    int    // files found by name only; one that changed since the last full index may count twice
@@ -265,9 +263,8 @@ func (e *Engine) inspectShards() error {
 			}
 		}
 		if reason == "" {
-			r.indexed, r.shards, r.deltas, r.size = group[0].Branches, len(group), builds(group)-1, 0
+			r.indexed, r.shards, r.deltas = group[0].Branches, len(group), builds(group)-1
 			for _, s := range group {
-				r.size += s.Bytes
 				r.needsRebuild = r.needsRebuild || e.o.Ctags != "" && !s.Symbols // ctags was missing then
 			}
 			continue

@@ -143,6 +143,12 @@ func (x *indexing) crash(err error) error {
 // feeder writes the data of a job.
 type feeder func(context.Context, io.Writer) error
 
+func (e *Engine) setSlowStart(t time.Time) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.slowStart = t
+}
+
 // do performs a job in a lane. each receives the responses before the report.
 func (e *Engine) do(ctx context.Context, l lane, job *workerv1.Job, feed feeder,
 	each func(*workerv1.Shard)) (*workerv1.Report, error) {
@@ -154,8 +160,10 @@ func (e *Engine) do(ctx context.Context, l lane, job *workerv1.Job, feed feeder,
 	}
 	stop := context.AfterFunc(ctx, x.child.kill)
 	defer stop()
-	e.startLane(l, x.child)
-	defer e.endLane(l)
+	if l == laneSlow {
+		e.setSlowStart(time.Now())
+		defer e.setSlowStart(time.Time{})
+	}
 	if feed != nil {
 		if err = feed(ctx, x.w); err == nil {
 			err = x.w.Flush()

@@ -22,15 +22,14 @@ func TestErrorOfAWorkerHasNoNames(t *testing.T) {
 // Other processes do not inherit sockets to a search worker, because that would hide the end of the worker.
 func TestSocketsAreNotInherited(t *testing.T) {
 	t.Parallel()
-	fds, err := pairOfSockets()
+	own, child, err := socketPair()
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, fd := range fds {
-		flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)
-		if err != nil || flags&unix.FD_CLOEXEC == 0 {
-			t.Errorf("%#x, %v", flags, err)
-		}
-		unix.Close(fd)
+	defer own.Close()
+	defer child.Close()
+	flags, err := unix.FcntlInt(child.Fd(), unix.F_GETFD, 0)
+	if err != nil || flags&unix.FD_CLOEXEC == 0 {
+		t.Errorf("flags of the socket = %#x, %v, want FD_CLOEXEC", flags, err)
 	}
 }

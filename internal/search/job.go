@@ -149,7 +149,7 @@ func (e *Engine) recordResult(ctx context.Context, r *repository, task *workerv1
 		if len(r.indexed) == 0 {
 			e.unload(r, len(report.Shards))
 		}
-		r.indexed, r.shards, r.size = task.Branches, len(report.Shards), report.Size
+		r.indexed, r.shards = task.Branches, len(report.Shards)
 		r.indexFailures, r.hasCrashed, r.err = 0, false, ""
 		r.files, r.bytes, r.seal = run.meter.files, run.meter.bytes, ""
 		if task.Delta {

@@ -10,17 +10,14 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/proto/workerv1"
 )
 
 // lane is a queue of repositories: for checks, or for indexing if the index is behind. At most two lanes index. The
-// slow one makes new indexes and rebuilds, which takes long. The fast one adds changes to an index, and the slow one is
-// stopped meanwhile. While the slow one has long been busy with one repository, the fast one also takes small ones that
-// wait for it.
+// slow one makes new indexes and rebuilds, which takes long. The fast one adds changes to an index. While the slow one
+// has long been busy with one repository, the fast one also takes small ones that wait for it.
 type lane int
 
 const (
@@ -149,10 +146,6 @@ const (
 	// that wait behind it.
 	helpAfter  = 5 * time.Second
 	smallFiles = 2000
-	// stopFirst is the time for which the process in the slow lane may be stopped, besides stopShare times its running
-	// time.
-	stopFirst = 10 * time.Second
-	stopShare = 4
 )
 
 // nextSmall takes a repository without an index that may be small out of the slow lane, if that lane has long been
@@ -161,7 +154,7 @@ func (e *Engine) nextSmall() *repository {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	now := time.Now()
-	if e.slow == nil || now.Sub(e.slow.start) < helpAfter {
+	if e.slowStart.IsZero() || now.Sub(e.slowStart) < helpAfter {
 		return nil
 	}
 	for _, w := range e.queues[laneSlow] {
@@ -172,61 +165,6 @@ func (e *Engine) nextSmall() *repository {
 		}
 	}
 	return nil
-}
-
-// slowChild is the process in the slow lane. It is guarded by Engine.mu.
-type slowChild struct {
-	*child
-	start     time.Time
-	stopStart time.Time     // start of the stop; zero if it runs
-	stopTime  time.Duration // earlier stops together
-}
-
-// stop stops the process, but only for a limited share of its time, so that frequent pushes cannot prevent its end.
-func (s *slowChild) stop() {
-	now := time.Now()
-	if ran := now.Sub(s.start) - s.stopTime; s.stopStart.IsZero() && s.stopTime <= stopFirst+stopShare*ran {
-		s.stopStart = now
-		s.signal(unix.SIGSTOP)
-	}
-}
-
-func (s *slowChild) resume() {
-	if !s.stopStart.IsZero() {
-		s.stopTime += time.Since(s.stopStart)
-		s.stopStart = time.Time{}
-		s.signal(unix.SIGCONT)
-	}
-}
-
-// startLane records the work of a lane. While the fast one works, the process in the slow one is stopped.
-func (e *Engine) startLane(l lane, c *child) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	switch l {
-	case laneFast:
-		e.fast = true
-	case laneSlow:
-		e.slow = &slowChild{child: c, start: time.Now()}
-	}
-	if e.fast && e.slow != nil {
-		e.slow.stop()
-	}
-}
-
-func (e *Engine) endLane(l lane) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	switch l {
-	case laneFast:
-		e.fast = false
-		if e.slow != nil {
-			e.slow.resume()
-		}
-	case laneSlow:
-		e.slow.resume() // it may have been stopped just after its report, with further work waiting
-		e.slow = nil
-	}
 }
 
 // checkInterval is the minimum interval between checks of a repository because its refs changed.

@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"sync"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -136,7 +137,13 @@ func (s *searching) close() {
 
 // socketPair returns the two ends of a socket, the first as a connection. Child processes do not inherit them.
 func socketPair() (*net.UnixConn, *os.File, error) {
-	fds, err := pairOfSockets()
+	syscall.ForkLock.RLock()
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM, 0)
+	if err == nil {
+		unix.CloseOnExec(fds[0]) // a process that kept an end would hide that the other has gone
+		unix.CloseOnExec(fds[1])
+	}
+	syscall.ForkLock.RUnlock()
 	if err != nil {
 		return nil, nil, err
 	}

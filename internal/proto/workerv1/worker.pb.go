@@ -911,9 +911,8 @@ type Report struct {
 	NamesOnly int64 `protobuf:"varint,5,opt,name=names_only,json=namesOnly" json:"names_only,omitempty"`
 	// The size of the documents in bytes.
 	Bytes int64 `protobuf:"varint,6,opt,name=bytes" json:"bytes,omitempty"`
-	// The size of the repository's shards in bytes, and their file names.
-	Size          int64    `protobuf:"varint,7,opt,name=size" json:"size,omitempty"`
-	Shards        []string `protobuf:"bytes,8,rep,name=shards" json:"shards,omitempty"`
+	// The file names of the repository's shards.
+	Shards        []string `protobuf:"bytes,7,rep,name=shards" json:"shards,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -990,13 +989,6 @@ func (x *Report) GetBytes() int64 {
 	return 0
 }
 
-func (x *Report) GetSize() int64 {
-	if x != nil {
-		return x.Size
-	}
-	return 0
-}
-
 func (x *Report) GetShards() []string {
 	if x != nil {
 		return x.Shards
@@ -1015,9 +1007,8 @@ type Shard struct {
 	// The ID of the job that wrote it.
 	Build   string `protobuf:"bytes,5,opt,name=build" json:"build,omitempty"`
 	Symbols bool   `protobuf:"varint,6,opt,name=symbols" json:"symbols,omitempty"`
-	Bytes   int64  `protobuf:"varint,7,opt,name=bytes" json:"bytes,omitempty"`
 	// Why it cannot be used: damaged, or written by another version.
-	Error         string `protobuf:"bytes,8,opt,name=error" json:"error,omitempty"`
+	Error         string `protobuf:"bytes,7,opt,name=error" json:"error,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1092,13 +1083,6 @@ func (x *Shard) GetSymbols() bool {
 		return x.Symbols
 	}
 	return false
-}
-
-func (x *Shard) GetBytes() int64 {
-	if x != nil {
-		return x.Bytes
-	}
-	return 0
 }
 
 func (x *Shard) GetError() string {
@@ -1182,7 +1166,7 @@ const file_packhorse_internal_worker_v1_worker_proto_rawDesc = "" +
 	"\rIndexResponse\x12\x1a\n" +
 	"\baccepted\x18\x01 \x01(\bR\baccepted\x129\n" +
 	"\x05shard\x18\x02 \x01(\v2#.packhorse.internal.worker.v1.ShardR\x05shard\x12<\n" +
-	"\x06report\x18\x03 \x01(\v2$.packhorse.internal.worker.v1.ReportR\x06report\"\xcb\x01\n" +
+	"\x06report\x18\x03 \x01(\v2$.packhorse.internal.worker.v1.ReportR\x06report\"\xb7\x01\n" +
 	"\x06Report\x12\x14\n" +
 	"\x05error\x18\x01 \x01(\tR\x05error\x12\x18\n" +
 	"\arebuild\x18\x02 \x01(\bR\arebuild\x12\x12\n" +
@@ -1190,9 +1174,8 @@ const file_packhorse_internal_worker_v1_worker_proto_rawDesc = "" +
 	"\tdocuments\x18\x04 \x01(\x03R\tdocuments\x12\x1d\n" +
 	"\n" +
 	"names_only\x18\x05 \x01(\x03R\tnamesOnly\x12\x14\n" +
-	"\x05bytes\x18\x06 \x01(\x03R\x05bytes\x12\x12\n" +
-	"\x04size\x18\a \x01(\x03R\x04size\x12\x16\n" +
-	"\x06shards\x18\b \x03(\tR\x06shards\"\xe9\x01\n" +
+	"\x05bytes\x18\x06 \x01(\x03R\x05bytes\x12\x16\n" +
+	"\x06shards\x18\a \x03(\tR\x06shards\"\xd3\x01\n" +
 	"\x05Shard\x12\x12\n" +
 	"\x04file\x18\x01 \x01(\tR\x04file\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\rR\x02id\x12\x1e\n" +
@@ -1202,8 +1185,7 @@ const file_packhorse_internal_worker_v1_worker_proto_rawDesc = "" +
 	"\bbranches\x18\x04 \x03(\v2$.packhorse.internal.worker.v1.BranchR\bbranches\x12\x14\n" +
 	"\x05build\x18\x05 \x01(\tR\x05build\x12\x18\n" +
 	"\asymbols\x18\x06 \x01(\bR\asymbols\x12\x14\n" +
-	"\x05bytes\x18\a \x01(\x03R\x05bytes\x12\x14\n" +
-	"\x05error\x18\b \x01(\tR\x05errorBLZCgithub.com/packhorse-git/packhorse/internal/proto/workerv1;workerv1\x92\x03\x04\b\x02 \x03b\beditionsp\xe8\a"
+	"\x05error\x18\a \x01(\tR\x05errorBLZCgithub.com/packhorse-git/packhorse/internal/proto/workerv1;workerv1\x92\x03\x04\b\x02 \x03b\beditionsp\xe8\a"
 
 var (
 	file_packhorse_internal_worker_v1_worker_proto_rawDescOnce sync.Once

@@ -13,7 +13,6 @@ import (
 	"encoding/json"
 	"math"
 	"slices"
-	"sync"
 	"time"
 
 	"connectrpc.com/connect"
@@ -25,6 +24,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/proto/internalv1"
 	"github.com/packhorse-git/packhorse/internal/proto/internalv1/internalv1connect"
+	"github.com/packhorse-git/packhorse/internal/schedule/answers"
 	"github.com/packhorse-git/packhorse/internal/schedule/inflight"
 	"github.com/packhorse-git/packhorse/internal/search"
 	"github.com/packhorse-git/packhorse/internal/search/schema"
@@ -37,18 +37,13 @@ const listAge = time.Second
 // Index is the search.Searcher of a search process. Safe for concurrent use.
 type Index struct {
 	service internalv1connect.SearchServiceClient
-
-	asking chan struct{} // held while the list is requested
-
-	mu   sync.Mutex
-	list list
+	lists   *answers.Cache[struct{}, list]
 }
 
 // list is the searchable repositories at one time.
 type list struct {
 	state string
 	paths []git.RepoPath
-	asked time.Time
 }
 
 var _ search.Searcher = (*Index)(nil)
@@ -57,7 +52,7 @@ var _ search.Searcher = (*Index)(nil)
 func NewIndex(c *client.Client) *Index {
 	httpClient, url := c.HTTP()
 	return &Index{service: internalv1connect.NewSearchServiceClient(httpClient, url, connect.WithReadMaxBytes(maxMessage)),
-		asking: make(chan struct{}, 1)}
+		lists: answers.New[struct{}, list](1, 0, time.Now)}
 }
 
 // formats maps result formats to those of the API.
@@ -224,31 +219,31 @@ func (x *Index) status(ctx context.Context, may search.Readable,
 
 // searched returns a list that is at most listAge old, or, if refresh is set, a current one.
 func (x *Index) searched(ctx context.Context, refresh bool) (list, error) {
-	if l := x.known(); !refresh && time.Since(l.asked) < listAge {
-		return l, nil
-	}
 	ctx, cancel := context.WithTimeout(ctx, statusLimit)
 	defer cancel()
-	select {
-	case x.asking <- struct{}{}:
-		defer func() { <-x.asking }()
-	case <-ctx.Done():
-		return list{}, ctx.Err()
-	}
-	old := x.known()
-	if !refresh && time.Since(old.asked) < listAge {
-		return old, nil
-	}
-	state := old.state
+	var since time.Time
+	old, _ := x.lists.Get(struct{}{})
 	if refresh {
-		state = ""
+		since, old.state = time.Now(), ""
 	}
-	now := time.Now()
-	answer, err := x.service.ListSearchable(ctx, connect.NewRequest(&internalv1.ListSearchableRequest{ListVersion: state}))
+	l, _, err := x.lists.Ask(ctx, struct{}{}, since, func() (answers.Answer[list], error) {
+		now := time.Now()
+		l, err := x.newer(old)
+		return answers.Until(l, now.Add(listAge)), err
+	})
+	return l, err
+}
+
+// newer returns the current list. If it has the state of the old one, the paths are those of the old one.
+func (x *Index) newer(old list) (list, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), statusLimit)
+	defer cancel()
+	answer, err := x.service.ListSearchable(ctx,
+		connect.NewRequest(&internalv1.ListSearchableRequest{ListVersion: old.state}))
 	if err != nil {
 		return list{}, err
 	}
-	l := list{state: answer.Msg.GetListVersion(), paths: old.paths, asked: now}
+	l := list{state: answer.Msg.GetListVersion(), paths: old.paths}
 	if !answer.Msg.GetUnchanged() {
 		l.paths = make([]git.RepoPath, len(answer.Msg.GetRepositories()))
 		for i, name := range answer.Msg.GetRepositories() {
@@ -257,16 +252,7 @@ func (x *Index) searched(ctx context.Context, refresh bool) (list, error) {
 			}
 		}
 	}
-	x.mu.Lock()
-	x.list = l
-	x.mu.Unlock()
 	return l, nil
-}
-
-func (x *Index) known() list {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	return x.list
 }
 
 // readable returns the part of the list that may be read. complete is false if access to some repository cannot be

@@ -150,9 +150,6 @@ func runJob(job *workerv1.Job, in *bufio.Reader, tags *symbols, report *workerv1
 			shards := o.FindAllShards()
 			for _, s := range shards {
 				report.Shards = append(report.Shards, filepath.Base(s))
-				if fi, err := os.Stat(s); err == nil {
-					report.Size += fi.Size()
-				}
 			}
 			if job.Delta || job.First { // the old shards are not replaced
 				return nil
@@ -214,9 +211,6 @@ func inspectShard(file string) (s *workerv1.Shard) {
 	}()
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	s.File = filepath.Base(file)
-	if fi, err := os.Stat(file); err == nil {
-		s.Bytes = fi.Size()
-	}
 	repositories, metadata, err := zoekt.ReadMetadataPath(file)
 	switch {
 	case err != nil:
