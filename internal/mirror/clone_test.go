@@ -286,6 +286,7 @@ func TestFirstUpdateYields(t *testing.T) {
 	var mu sync.Mutex
 	var order []string
 	asked := make(chan struct{})
+	var first func() *mirror
 	h.wrap(func(w http.ResponseWriter, _ *http.Request, command string) http.ResponseWriter {
 		mu.Lock()
 		order = append(order, command)
@@ -295,13 +296,19 @@ func TestFirstUpdateYields(t *testing.T) {
 		}
 		close(asked)
 		return &limitedWriter{ResponseWriter: w, left: 10, full: func() {
-			time.Sleep(2 * firstFetchWait)
+			gittest.WaitFor(t, "the first update to wait", func() bool {
+				r := first()
+				r.mu.Lock()
+				defer r.mu.Unlock()
+				return r.demand.changed != nil && len(r.demand.changed) == 0 // it has seen the shallow clone
+			})
 			mu.Lock()
 			defer mu.Unlock()
 			order = append(order, "sent")
 		}}
 	})
 	w := newWorld(t, h, t.TempDir())
+	first = func() *mirror { return w.lookUp(w.path("host/app")) }
 	url := w.serve() + "app"
 	w.request(url, "ls-refs")
 	_, response := w.request(url, "fetch", "done", "deepen 1", "want "+from.ID("main").String())

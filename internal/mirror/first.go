@@ -183,73 +183,91 @@ func (x *exchange) listRefs(body []byte, refs *origin.Refs, shows func(git.RefNa
 	}
 	x.outcome = node.Outcome{Command: protocol.CommandLsRefs, Agent: request.Agent, Session: request.SessionID,
 		Mirror: node.MirrorRelay}
-	list, err := refs.List()
-	if err != nil {
-		return err
-	}
-	w := refWriter{x: x, request: request.LsRefs}
-	if x.rule.mirrorsHead(list) {
-		if err := w.add(protocol.RefLine{Name: git.HEAD, ID: list.HeadID, Target: list.Head}); err != nil {
-			return err
+	q := request.LsRefs
+	return x.sendRefs(refs, shows, nil, func(b []byte, ref protocol.RefLine) []byte {
+		if len(q.Prefixes) > 0 && !slices.ContainsFunc(q.Prefixes, func(prefix string) bool {
+			return strings.HasPrefix(string(ref.Name), prefix)
+		}) {
+			return b
 		}
-	}
-	for _, ref := range list.Refs {
-		if !shows(ref.Name) {
-			continue
+		if ref.ID.IsZero() && (ref.Target == "" || !q.Unborn || !q.Symrefs) {
+			return b
 		}
-		if err := w.add(protocol.RefLine{Name: ref.Name, ID: ref.ID, Peeled: ref.Peeled}); err != nil {
-			return err
+		if !q.Symrefs {
+			ref.Target = ""
 		}
-	}
-	return w.finish()
+		if !q.Peel {
+			ref.Peeled = git.ObjectID{}
+		}
+		return protocol.AppendRef(b, ref)
+	})
 }
 
-// refWriter writes the response to an ls-refs request.
-type refWriter struct {
-	x       *exchange
-	request *protocol.LsRefs
-	buf     []byte
+// advertiseRefs sends the refs of the origin in version 0 or 1. It offers what all servers have, because the origin may
+// get the requests.
+func (x *exchange) advertiseRefs(refs *origin.Refs) error {
+	x.outcome = node.Outcome{Mirror: node.MirrorRelay}
+	features := protocol.Features{Agent: "packhorse", Format: format(refs), Filter: refs.Offer.Filter}
+	var begin []byte
+	if x.session.Version == protocol.V1 {
+		begin = pktline.AppendLine(nil, "version 1")
+	}
+	return x.sendRefs(refs, x.rule.mirrors, begin, func(b []byte, ref protocol.RefLine) []byte {
+		if ref.ID.IsZero() { // an unborn HEAD
+			return b
+		}
+		if x.outcome.Refs > 0 {
+			return protocol.AppendAdvertised(b, ref, "")
+		}
+		features.Head = ref.Target
+		return protocol.AppendAdvertised(b, ref, features.String())
+	})
 }
 
 // maxRefBuffer is the number of bytes of refs that are sent at once.
 const maxRefBuffer = 64 << 10
 
-// add adds a ref if the client asks for it.
-func (w *refWriter) add(ref protocol.RefLine) error {
-	q := w.request
-	if len(q.Prefixes) > 0 && !slices.ContainsFunc(q.Prefixes, func(prefix string) bool {
-		return strings.HasPrefix(string(ref.Name), prefix)
-	}) {
-		return nil
-	}
-	if ref.ID.IsZero() && (ref.Target == "" || !q.Unborn || !q.Symrefs) {
-		return nil
-	}
-	if !q.Symrefs {
-		ref.Target = ""
-	}
-	if !q.Peel {
-		ref.Peeled = git.ObjectID{}
-	}
-	w.x.outcome.Refs++
-	w.buf = protocol.AppendRef(w.buf, ref)
-	if len(w.buf) < maxRefBuffer {
-		return nil
-	}
-	if err := w.x.startBulk(); err != nil {
+// sendRefs sends those refs of the origin that the caller may see: a short list with its length, a long one in pieces.
+// The response starts with begin. add appends a ref to b, unless the client does not want it.
+func (x *exchange) sendRefs(refs *origin.Refs, shows func(git.RefName) bool, begin []byte,
+	add func(b []byte, ref protocol.RefLine) []byte) error {
+	list, err := refs.List()
+	if err != nil {
 		return err
 	}
-	_, err := w.x.response.Write(w.buf)
-	w.buf = w.buf[:0]
-	return err
-}
-
-func (w *refWriter) finish() error {
-	w.buf = pktline.AppendFlush(w.buf)
-	if !w.x.isBulk {
-		w.x.response.SetLength(int64(len(w.buf)))
+	buf := begin
+	put := func(ref protocol.RefLine) error {
+		before := len(buf)
+		if buf = add(buf, ref); len(buf) > before {
+			x.outcome.Refs++
+		}
+		if len(buf) < maxRefBuffer {
+			return nil
+		}
+		if err := x.startBulk(); err != nil {
+			return err
+		}
+		_, err := x.response.Write(buf)
+		buf = buf[:0]
+		return err
 	}
-	_, err := w.x.response.Write(w.buf)
+	if x.rule.mirrorsHead(list) {
+		if err := put(protocol.RefLine{Name: git.HEAD, ID: list.HeadID, Target: list.Head}); err != nil {
+			return err
+		}
+	}
+	for _, ref := range list.Refs {
+		if shows(ref.Name) {
+			if err := put(protocol.RefLine{Name: ref.Name, ID: ref.ID, Peeled: ref.Peeled}); err != nil {
+				return err
+			}
+		}
+	}
+	buf = pktline.AppendFlush(buf)
+	if !x.isBulk {
+		x.response.SetLength(int64(len(buf)))
+	}
+	_, err = x.response.Write(buf)
 	return err
 }
 

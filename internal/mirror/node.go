@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
@@ -98,80 +97,17 @@ func (x *exchange) advertiseV2(ctx context.Context) error {
 	}
 	offer.SidebandAll = false                       // few origins have it
 	offer.RefInWant = offer.RefInWant && isComplete // clients send object IDs instead, so that equal requests are shared
-	return x.advertiseCommon(ctx, offer)
+	offer.Session = true
+	x.session.Offer = &offer
+	return x.advertise(ctx)
 }
 
 // advertise has the storage node begin the session.
-func (x *exchange) advertise(ctx context.Context, response node.ResponseWriter) (err error) {
-	x.outcome, err = x.mirrors.node.Advertise(ctx, x.mirror.path, x.session, response)
+func (x *exchange) advertise(ctx context.Context) (err error) {
+	x.outcome, err = x.mirrors.node.Advertise(ctx, x.mirror.path, x.session, x.response)
 	x.outcome.Mirror = node.MirrorLocal
 	return err
 }
-
-// advertiseCommon sends the capabilities of the storage node without the features that the origin does not have.
-func (x *exchange) advertiseCommon(ctx context.Context, offer protocol.Offer) error {
-	var own collector
-	if err := x.advertise(ctx, &own); err != nil {
-		return err
-	}
-	b := commonCapabilities(own.Bytes(), offer)
-	if x.session.Stateless {
-		x.response.SetLength(int64(len(b)))
-	}
-	_, err := x.response.Write(b)
-	return err
-}
-
-// commonCapabilities returns an advertisement of version 2 without the features that are not in the offer.
-func commonCapabilities(own []byte, offer protocol.Offer) (b []byte) {
-	for {
-		line, rest, ok := cutLine(own)
-		if !ok {
-			return pktline.AppendFlush(b)
-		}
-		own = rest
-		key, features, _ := bytes.Cut(line, []byte("="))
-		switch string(key) {
-		case string(protocol.CommandObjectInfo):
-			if !offer.ObjectInfo {
-				continue
-			}
-		case string(protocol.CommandBundleURI):
-			if !offer.BundleURI {
-				continue
-			}
-		case string(protocol.CommandLsRefs), string(protocol.CommandFetch):
-			kept := slices.DeleteFunc(bytes.Fields(features), func(f []byte) bool { return !offers(offer, string(f)) })
-			if line = key; len(kept) > 0 {
-				line = slices.Concat(key, []byte("="), bytes.Join(kept, []byte(" ")))
-			}
-		}
-		b = pktline.AppendLine(b, line)
-	}
-}
-
-// offers reports whether an optional feature of ls-refs or fetch is in an offer, or is not optional.
-func offers(offer protocol.Offer, feature string) bool {
-	switch feature {
-	case "unborn":
-		return offer.Unborn
-	case "filter":
-		return offer.Filter
-	case "ref-in-want":
-		return offer.RefInWant
-	case "sideband-all":
-		return offer.SidebandAll
-	}
-	return true
-}
-
-// collector is a node.ResponseWriter that keeps a short response.
-type collector struct{ bytes.Buffer }
-
-func (c *collector) SetLength(int64)           {}
-func (c *collector) StartBulk(bool) error      { return nil }
-func (c *collector) Flush() error              { return nil }
-func (c *collector) ReserveMemory(int64) error { return nil }
 
 // advertiseV0 sends the refs in version 0 or 1: those of the repository if it is up to date, else those of the origin.
 // A client of a session with state waits for the repository, because its later requests cannot be relayed.
@@ -181,7 +117,7 @@ func (x *exchange) advertiseV0(ctx context.Context) error {
 		isComplete := x.mirror.complete()
 		if isComplete {
 			if err = x.check(ctx, false); err == nil {
-				return x.advertise(ctx, x.response)
+				return x.advertise(ctx)
 			}
 		}
 		switch {
@@ -192,11 +128,8 @@ func (x *exchange) advertiseV0(ctx context.Context) error {
 			if err != nil {
 				return err
 			}
-			if refs == nil { // the update has just ended
-				break
-			}
-			if err = x.relayAdvertisement(ctx, refs); !x.isRefusedAnonymous(err) {
-				return err
+			if refs != nil { // otherwise the update has just ended
+				return x.advertiseRefs(refs)
 			}
 		}
 		if err := x.awaitUpdate(ctx); err != nil {

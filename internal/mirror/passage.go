@@ -3,12 +3,8 @@ package mirror
 import (
 	"bytes"
 	"context"
-	"errors"
-	"io"
 	"slices"
-	"strings"
 
-	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/pktline"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
@@ -136,100 +132,4 @@ func asksFor(f *protocol.Fetch, refs *origin.Refs, shows func(git.RefName) bool)
 	}
 	return !slices.ContainsFunc(f.Wants, func(id git.ObjectID) bool { return !tips[id] }) &&
 		!slices.ContainsFunc(f.WantRefs, func(name git.RefName) bool { return !names[name] })
-}
-
-// refFilter removes refs from an advertisement of version 0 or 1 (gitprotocol-pack(5), "Reference Discovery").
-type refFilter struct {
-	origin  io.Closer
-	packets *pktline.Reader
-	shows   func(git.RefName) bool
-
-	buf          []byte // not read yet
-	capabilities []byte // for the next line of a ref; nil: none
-	idLength     int    // in hexadecimal digits, of the line with the capabilities
-	ended        bool
-}
-
-// Read implements io.Reader.
-func (f *refFilter) Read(p []byte) (int, error) {
-	for len(f.buf) == 0 {
-		if f.ended {
-			return 0, io.EOF
-		}
-		if err := f.next(); err != nil {
-			return 0, fault.Wrap(fault.Unavailable, "the origin sent an invalid advertisement", err)
-		}
-	}
-	n := copy(p, f.buf)
-	f.buf = f.buf[n:]
-	return n, nil
-}
-
-// Close closes the origin's response.
-func (f *refFilter) Close() error { return f.origin.Close() }
-
-// next reads a packet of the origin.
-func (f *refFilter) next() error {
-	kind, payload, err := f.packets.Next()
-	switch {
-	case err == io.EOF:
-		return io.ErrUnexpectedEOF
-	case err != nil:
-		return err
-	case kind == pktline.Flush:
-		f.ended = true
-		if f.capabilities != nil { // no ref is shown
-			err = f.addRef([]byte(strings.Repeat("0", f.idLength) + " capabilities^{}"))
-		}
-		f.buf = pktline.AppendFlush(f.buf)
-		return err
-	case kind != pktline.Data:
-		return errors.New("unexpected packet")
-	}
-	line, capabilities, isFirst := bytes.Cut(bytes.TrimSuffix(payload, []byte("\n")), []byte{0})
-	id, name, _ := strings.Cut(string(line), " ")
-	if isFirst {
-		f.capabilities, f.idLength = f.visible(capabilities), len(id)
-	}
-	if !strings.HasPrefix(name, "refs/") && name != string(git.HEAD) { // the version, or a shallow commit
-		if name != "capabilities^{}" {
-			return f.addLine(line)
-		}
-		return nil
-	}
-	if f.shows(git.RefName(strings.TrimSuffix(name, "^{}"))) {
-		return f.addRef(line)
-	}
-	return nil
-}
-
-// addRef adds the line of a ref. The first one has the capabilities.
-func (f *refFilter) addRef(line []byte) error {
-	line = slices.Clone(line)
-	if f.capabilities != nil {
-		line = append(append(line, 0), f.capabilities...)
-		f.capabilities = nil
-	}
-	return f.addLine(line)
-}
-
-func (f *refFilter) addLine(line []byte) error {
-	if len(line)+5 > pktline.MaxLine { // with its length and a newline
-		return errors.New("too long line")
-	}
-	f.buf = pktline.AppendLine(f.buf[:0], line)
-	return nil
-}
-
-// visible returns the capabilities without those that name hidden refs.
-func (f *refFilter) visible(capabilities []byte) []byte {
-	kept := [][]byte{}
-	for word := range bytes.FieldsSeq(capabilities) {
-		link, isLink := bytes.CutPrefix(word, []byte("symref="))
-		from, to, _ := strings.Cut(string(link), ":")
-		if !isLink || f.shows(git.RefName(from)) && f.shows(git.RefName(to)) {
-			kept = append(kept, word)
-		}
-	}
-	return append([]byte{' '}, bytes.Join(kept, []byte(" "))...)
 }

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -117,8 +116,7 @@ func TestHiddenFromReaders(t *testing.T) {
 	}
 }
 
-// Mirrors of one repository with other refs do not share an advertisement of version 0, nor do those before and after a
-// change of the rule.
+// An advertisement of version 0 before the first update has the refs of the rule.
 func TestAdvertisementOfEachRule(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -129,50 +127,28 @@ func TestAdvertisementOfEachRule(t *testing.T) {
 		w.firsts <- struct{}{} // first updates wait
 	}
 	url := strings.TrimSuffix(w.serve(), "host/")
-	var requests atomic.Int32
-	first, all := make(chan struct{}), make(chan struct{})
-	h.set(func(_ http.ResponseWriter, r *http.Request) bool {
-		if r.Method == http.MethodGet && r.Header.Get("Git-Protocol") == "" {
-			switch requests.Add(1) {
-			case 1:
-				close(first)
-			case 3:
-				close(all)
-			}
-			select { // the requests run at the same time
-			case <-all:
-			case <-time.After(5 * time.Second):
-			}
-		}
-		return false
-	})
-	var clients sync.WaitGroup
 	advertise := func(path string, want bool) {
-		clients.Go(func() {
-			response, err := http.Get(url + path + "/app/info/refs?service=git-upload-pack")
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			defer response.Body.Close()
-			text, err := io.ReadAll(response.Body)
-			if err != nil || !strings.Contains(string(text), "refs/heads/main") ||
-				strings.Contains(string(text), "embargo") != want {
-				t.Errorf("advertisement of %s = %q, %v, want main, and embargo: %v", path, text, err, want)
-			}
-		})
+		t.Helper()
+		response, err := http.Get(url + path + "/app/info/refs?service=git-upload-pack")
+		w.do(err)
+		defer response.Body.Close()
+		text, err := io.ReadAll(response.Body)
+		if err != nil || !strings.Contains(string(text), "refs/heads/main\n") ||
+			!strings.Contains(string(text), " HEAD\x00multi_ack ") || !strings.Contains(string(text), "refs/tags/v1^{}\n") ||
+			strings.Contains(string(text), "embargo") != want {
+			t.Errorf("advertisement of %s = %q, %v, want main, v1, HEAD with capabilities, and embargo: %v", path, text,
+				err, want)
+		}
 	}
 	full, narrow := w.rule, w.rule
-	full.Prefix, narrow.Prefix, narrow.Refs = "full", "narrow", []string{"refs/heads/main"}
+	full.Prefix, narrow.Prefix, narrow.Refs = "full", "narrow", []string{"refs/heads/main", "refs/tags/*"}
 	changed := narrow
 	changed.Prefix = "full"
 	w.do(w.SetRules([]Rule{full, narrow}))
 	advertise("full", true)
-	<-first
-	w.do(w.SetRules([]Rule{changed, narrow}))
 	advertise("narrow", false)
+	w.do(w.SetRules([]Rule{changed, narrow}))
 	advertise("full", false)
-	clients.Wait()
 	for range cap(w.firsts) {
 		<-w.firsts
 	}
@@ -291,42 +267,6 @@ func TestLFSOfAnonymous(t *testing.T) {
 			if originDecides && !fault.Is(err, kind) || !originDecides && err != nil {
 				t.Errorf("the origin decides %v: batch of %q: %v, want %v", originDecides, caller, err, kind)
 			}
-		}
-	}
-}
-
-func TestRefFilter(t *testing.T) {
-	t.Parallel()
-	line := func(lines ...string) (b []byte) {
-		for _, l := range lines {
-			b = pktline.AppendLine(b, []byte(l))
-		}
-		return pktline.AppendFlush(b)
-	}
-	id := strings.Repeat("1", 40) + " "
-	for name, test := range map[string][2][]byte{
-		"hidden HEAD": {line(id+"HEAD\x00a symref=HEAD:refs/heads/b c", id+"refs/heads/a", id+"refs/heads/b",
-			id+"refs/tags/t^{}"),
-			line(id + "refs/heads/a\x00 a c")},
-		"none": {line(id + "refs/heads/b\x00a"), line(strings.Repeat("0", 40) + " capabilities^{}\x00 a")},
-		"none, SHA-256": {line(strings.Repeat("1", 64) + " refs/heads/b\x00a"),
-			line(strings.Repeat("0", 64) + " capabilities^{}\x00 a")},
-		"version 1": {line("version 1", id+"refs/heads/a\x00a", "shallow "+strings.TrimSpace(id)),
-			line("version 1", id+"refs/heads/a\x00 a", "shallow "+strings.TrimSpace(id))},
-	} {
-		body := io.NopCloser(strings.NewReader(string(test[0])))
-		f := &refFilter{origin: body, packets: pktline.NewReader(body),
-			shows: func(name git.RefName) bool { return name == "refs/heads/a" }}
-		if got, err := io.ReadAll(f); err != nil || string(got) != string(test[1]) {
-			t.Errorf("%s: %q, %v, want %q", name, got, err, test[1])
-		}
-	}
-	long := strings.Repeat("a", pktline.MaxLine-60)
-	for _, bad := range []string{"", "0005", "0001", "00", string(line(id + "refs/heads/b\x00" + long)),
-		string(pktline.Append(nil, long+long[:pktline.MaxPayload-len(long)]))} {
-		f := &refFilter{packets: pktline.NewReader(strings.NewReader(bad)), shows: func(git.RefName) bool { return false }}
-		if got, err := io.ReadAll(f); err == nil {
-			t.Errorf("%.100q: %.100q, want an error", bad, got)
 		}
 	}
 }

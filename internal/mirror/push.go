@@ -13,6 +13,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/pktline"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
+	"github.com/packhorse-git/packhorse/internal/mirror/origin"
 	"github.com/packhorse-git/packhorse/internal/node"
 )
 
@@ -71,6 +72,27 @@ func (n *Node) advertisePush(ctx context.Context, path git.RepoPath, session nod
 	defer body.Close()
 	_, err = io.Copy(response, body)
 	return outcome, err
+}
+
+// advertised returns an advertisement without the line of HTTP about the service, which the gateway adds
+// (gitprotocol-http(5), "Smart Server Response").
+func advertised(r *origin.Response, err error) (io.ReadCloser, error) {
+	if err != nil {
+		return nil, err
+	}
+	head := make([]byte, 4)
+	_, err = io.ReadFull(r.Body, head)
+	if n, bad := pktline.ParseLength(head); err == nil && bad == nil && n > 4 && n < 100 {
+		line := make([]byte, n-4+len("0000"))
+		if _, err = io.ReadFull(r.Body, line); err == nil && bytes.HasPrefix(line, []byte("# service=")) {
+			return r.Body, nil
+		}
+	}
+	_ = r.Body.Close()
+	if err == nil || err == io.EOF {
+		err = io.ErrUnexpectedEOF
+	}
+	return nil, fault.Wrap(fault.Unavailable, "the origin sent an invalid advertisement", err)
 }
 
 // ReceivePack serves a push. A push to a mirror goes to the origin with the caller's own credential, unchanged. The

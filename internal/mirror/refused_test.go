@@ -22,12 +22,12 @@ func (w *world) isRefused(path, reason string) {
 	w.t.Helper()
 	ctx, p := w.t.Context(), w.path(path)
 	session := node.Session{Version: protocol.V2, Stateless: true}
-	var discard collector
-	if _, err := w.Node().Advertise(ctx, p, session, &discard); err == nil {
+	discard := newClient()
+	if _, err := w.Node().Advertise(ctx, p, session, discard); err == nil {
 		w.t.Errorf("Advertise of %s succeeds, want an error", path)
 	}
 	if _, err := w.Node().UploadPack(ctx, p, session, strings.NewReader("0014command=ls-refs\n00000000"),
-		&discard); err == nil {
+		discard); err == nil {
 		w.t.Errorf("UploadPack of %s succeeds, want an error", path)
 	}
 	if _, _, err := w.node.Exists(ctx, p, "refs/heads/main"); err == nil {

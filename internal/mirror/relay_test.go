@@ -165,28 +165,6 @@ func TestRefusedRequestIsNotFollowed(t *testing.T) {
 	}
 }
 
-func TestCommonCapabilities(t *testing.T) {
-	t.Parallel()
-	list := func(lines ...string) (b []byte) {
-		for _, line := range lines {
-			b = pktline.AppendLine(b, line)
-		}
-		return pktline.AppendFlush(b)
-	}
-	own := list("version 2", "ls-refs=unborn", "fetch=filter shallow ref-in-want", "server-option", "object-info=size")
-	for _, test := range []struct {
-		offer protocol.Offer
-		want  []byte
-	}{
-		{protocol.Offer{}, list("version 2", "ls-refs", "fetch=shallow", "server-option")},
-		{protocol.Offer{Unborn: true, Filter: true, RefInWant: true, ObjectInfo: true}, own},
-	} {
-		if got := commonCapabilities(own, test.offer); !bytes.Equal(got, test.want) {
-			t.Errorf("commonCapabilities(%+v) = %q, want %q", test.offer, got, test.want)
-		}
-	}
-}
-
 func TestErrorsAreNotKept(t *testing.T) {
 	t.Parallel()
 	r := newTestRelays(t)

@@ -3,13 +3,9 @@ package mirror
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
-	"fmt"
 	"io"
 	"slices"
 
-	"github.com/packhorse-git/packhorse/internal/fault"
-	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/pktline"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/mirror/origin"
@@ -71,51 +67,4 @@ func bodyOf(r *origin.Response, err error) (io.ReadCloser, error) {
 		return nil, err
 	}
 	return r.Body, nil
-}
-
-// relayAdvertisement sends the origin's advertisement of version 0 or 1 with the mirrored ones of its refs.
-func (x *exchange) relayAdvertisement(ctx context.Context, refs *origin.Refs) error {
-	list, err := refs.List()
-	if err != nil {
-		return err
-	}
-	if err := x.startBulk(); err != nil {
-		return err
-	}
-	client, path, session, auth := x.rule.Origin, x.mirror.originPath(), x.session, x.credential()
-	rule, showsHead := x.rule, x.rule.mirrorsHead(list)
-	key := relayKey(sha256.Sum256(fmt.Appendf(nil, "advertisement %s %q %q %q %v", session.Version,
-		x.mirror.path.String(), x.mirror.originURL(), rule.Refs, showsHead))) // what the filter depends on
-	open := func(ctx context.Context) (io.ReadCloser, error) {
-		body, err := advertised(client.Advertisement(ctx, path, protocol.UploadPack, auth, gitProtocol(session.Version)))
-		if err != nil {
-			return nil, err
-		}
-		return &refFilter{origin: body, packets: pktline.NewReader(body), shows: func(name git.RefName) bool {
-			return name == git.HEAD && showsHead || rule.mirrors(name)
-		}}, nil
-	}
-	x.outcome = node.Outcome{Mirror: node.MirrorRelay}
-	return x.mirrors.relays.send(ctx, key, formPackets, open, x.response, followOptions{})
-}
-
-// advertised returns an advertisement without the line of HTTP about the service, which the gateway adds
-// (gitprotocol-http(5), "Smart Server Response").
-func advertised(r *origin.Response, err error) (io.ReadCloser, error) {
-	if err != nil {
-		return nil, err
-	}
-	head := make([]byte, 4)
-	_, err = io.ReadFull(r.Body, head)
-	if n, bad := pktline.ParseLength(head); err == nil && bad == nil && n > 4 && n < 100 {
-		line := make([]byte, n-4+len("0000"))
-		if _, err = io.ReadFull(r.Body, line); err == nil && bytes.HasPrefix(line, []byte("# service=")) {
-			return r.Body, nil
-		}
-	}
-	_ = r.Body.Close()
-	if err == nil || err == io.EOF {
-		err = io.ErrUnexpectedEOF
-	}
-	return nil, fault.Wrap(fault.Unavailable, "the origin sent an invalid advertisement", err)
 }

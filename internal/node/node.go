@@ -39,6 +39,8 @@ type Session struct {
 	Length int64
 	// StoreID is the ID of the object store in which a push has to be committed. "" means that any will do.
 	StoreID string
+	// Offer limits the features that an advertisement of version 2 offers. Nil means no limit.
+	Offer *protocol.Offer
 	// Notice is a line for the client's user. It is sent on side-band 2 before a pack, also if the client asks for no
 	// progress. "" means none.
 	Notice string

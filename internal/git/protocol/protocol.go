@@ -75,6 +75,16 @@ type Offer struct {
 	ObjectInfo, BundleURI          bool // commands
 }
 
+// And returns the features that are in both offers.
+func (o Offer) And(other Offer) Offer {
+	return Offer{
+		Filter: o.Filter && other.Filter, RefInWant: o.RefInWant && other.RefInWant,
+		SidebandAll: o.SidebandAll && other.SidebandAll, Unborn: o.Unborn && other.Unborn,
+		Session: o.Session && other.Session, ObjectInfo: o.ObjectInfo && other.ObjectInfo,
+		BundleURI: o.BundleURI && other.BundleURI,
+	}
+}
+
 // Request is one version 2 request. Exactly one of LsRefs, Fetch, ObjectInfo and BundleURI is set.
 type Request struct {
 	Agent         string

@@ -21,6 +21,9 @@ func (s *Server) Advertise(ctx context.Context, r *repo.Repo, session node.Sessi
 		outcome.Session = sessionID
 	}
 	if session.Version == protocol.V2 {
+		if session.Offer != nil {
+			offer = offer.And(*session.Offer)
+		}
 		b := protocol.Capabilities{Agent: s.options.Agent, Format: r.Format, Offer: offer,
 			SessionID: sessionID}.Append(nil)
 		if session.Stateless {
