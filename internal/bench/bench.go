@@ -132,6 +132,8 @@ var removedFlags = map[string]string{
 	"tls-key":     noTLS,
 	"api":         "the JSON API is measured, and zoekt-webserver with --peer",
 	"resolve":     "\"go test -bench Resolve ./internal/gateway/resolve\" measures look-ups",
+	"source":      "the server decides what makes a pack",
+	"verify":      "dropping the cache would repeat a verification that is due once",
 	"only":        "give the parts as arguments",
 	"again":       "standstills of the machine are not detected; compare servers in more --turns",
 }

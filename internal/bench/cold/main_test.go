@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -13,7 +12,6 @@ import (
 	"os/signal"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -66,13 +64,6 @@ func fakeServer(args []string) error {
 		return args[i+1]
 	}
 	state := flag("--state")
-	settings, err := os.ReadFile(flag("--config"))
-	if err != nil {
-		return err
-	}
-	if strings.Contains(string(settings), "native") {
-		return errors.New("fake: no native source")
-	}
 	if err := os.MkdirAll(state, 0o700); err != nil {
 		return err
 	}

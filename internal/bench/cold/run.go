@@ -15,17 +15,64 @@ import (
 	"github.com/packhorse-git/packhorse/internal/bench/gitload"
 	"github.com/packhorse-git/packhorse/internal/bench/loadgen"
 	"github.com/packhorse-git/packhorse/internal/bench/world"
+	"github.com/packhorse-git/packhorse/internal/git"
 )
 
-// series has the measurements of one row of the report, one for each round.
-type series struct {
-	shape  shape
-	pushed int   // commits of the push before the request; 0: the cache was empty
-	warmup *bool // of the case first-job; the CPU time is then unknown
-	ours   []*sample
-	git    []*sample
+// The values of --case.
+const (
+	full        = "full"
+	incremental = "incremental"
+	afterPush   = "push"
+	firstJob    = "first-job"
+)
 
-	hits, follows int // of the case first-job: packs that were in the cache, and that were being made
+// shape is the kind of a fetch.
+type shape struct {
+	name   string
+	depth  int    // 0: the whole history
+	filter string // "": none
+	tags   bool   // include-tag
+	all    bool   // wants all branches and tags instead of the default branch
+}
+
+var (
+	shallow     = shape{name: "depth-1", depth: 1}
+	deeper      = shape{name: "depth-20", depth: 20, tags: true}
+	whole       = shape{name: full, tags: true, all: true}
+	blobless    = shape{name: "blob-none", filter: "blob:none", tags: true, all: true}
+	update      = shape{name: incremental, tags: true}
+	emptyCache  = []shape{shallow, deeper, whole, blobless, update}
+	pushShapes  = []shape{shallow, deeper, whole}
+	pushCommits = []int{1, 10, 50}
+	caseNames   = []string{shallow.name, deeper.name, full, blobless.name, incremental, afterPush, firstJob}
+)
+
+// refs are the objects that clients want.
+type refs struct {
+	format git.ObjectFormat
+	tip    git.ObjectID   // of the default branch
+	all    []git.ObjectID // of all branches and tags, sorted
+}
+
+// request is a fetch of this shape.
+func (s shape) request(r *refs, haves []string) *gitload.FetchRequest {
+	f := &gitload.FetchRequest{Format: r.format, Depth: s.depth, Filter: s.filter, Tags: s.tags, Haves: haves}
+	wants := []git.ObjectID{r.tip}
+	if s.all {
+		wants = r.all
+	}
+	for _, id := range wants {
+		f.Wants = append(f.Wants, id.String())
+	}
+	return f
+}
+
+// series has the measurements of one row of the report.
+type series struct {
+	name    string
+	measure func(round int)
+	ours    []*sample
+	git     []*sample
 }
 
 // run measures one repository.
@@ -35,9 +82,7 @@ type run struct {
 	path   string // empty: the synthetic repository
 	origin *origin
 	server *server
-	warm   *server                    // with warm-up; nil without the case first-job
 	seen   map[[sha256.Size]byte]bool // packs that git has checked
-	series []*series
 
 	mu    sync.Mutex // guards stage
 	stage string     // for the progress
@@ -73,76 +118,29 @@ func (r *run) wanted(name string) bool {
 	return len(r.cases) == 0 || slices.Contains(r.cases, name)
 }
 
-// repository prepares the repository and the servers, measures all cases, and returns the rows of the report.
-func (r *run) repository(ctx context.Context) (result *repository, err error) {
+// measure prepares the repository and the servers, measures all cases, and returns the rows of the report.
+func (r *run) measure(ctx context.Context) (rows []row, err error) {
 	w, err := world.New(r.dir, r.program)
 	defer func() { err = errors.Join(err, w.Close()) }()
 	if err != nil {
 		return nil, err
 	}
+	defer world.Rescue(&err)
 	r.enter("cloning and repacking")
-	if r.origin, err = r.prepare(ctx, w.Root()); err != nil {
-		return nil, err
-	}
-	if r.server, err = r.start(ctx, w, "server", false); err != nil {
-		return nil, err
-	}
-	if r.wanted(firstJob) {
-		if r.warm, err = r.start(ctx, w, "warm", true); err != nil {
-			return nil, err
-		}
-	}
+	r.origin = r.prepare(ctx, w.Root())
+	r.server = r.start(ctx, w, "server", false)
 	r.seen = map[[sha256.Size]byte]bool{}
+	list := r.plan(ctx, w)
 	for round := range r.rounds {
-		if err := r.round(ctx, round); err != nil {
-			return nil, err
+		for _, s := range list {
+			r.enter("%s, round %d", s.name, round+1)
+			s.measure(round)
 		}
 	}
-	result = &repository{Name: r.name(), Rows: []row{}}
-	for _, s := range r.series {
-		result.Rows = append(result.Rows, newRow(s))
+	for _, s := range list {
+		rows = append(rows, newRow(s))
 	}
-	return result, nil
-}
-
-// round measures each case once, or as often as a median of it needs.
-func (r *run) round(ctx context.Context, round int) error {
-	for _, shape := range emptyCache {
-		if !r.wanted(shape.name) || shape.name == incremental && len(r.origin.behind) == 0 {
-			continue
-		}
-		r.enter("%s, round %d", shape.name, round+1)
-		repeat := 1
-		if shape.name == incremental {
-			repeat = incrementals
-		}
-		for i := range repeat {
-			if err := r.empty(ctx, shape, round+i); err != nil {
-				return fmt.Errorf("%s: %w", shape.name, err)
-			}
-		}
-	}
-	for _, n := range pushCommits {
-		for _, shape := range pushShapes {
-			if !r.wanted(afterPush) || n > r.origin.deepest() {
-				continue
-			}
-			r.enter("%s after a push of %d, round %d", shape.name, n, round+1)
-			if err := r.afterPush(ctx, shape, n, round); err != nil {
-				return fmt.Errorf("%s after a push of %d: %w", shape.name, n, err)
-			}
-		}
-	}
-	for _, warmup := range []bool{false, true} {
-		if !r.wanted(firstJob) || r.origin.deepest() == 0 {
-			continue
-		}
-		r.enter("%s, round %d", firstJob, round+1)
-		if err := r.firstJobs(ctx, warmup); err != nil {
-			return fmt.Errorf("%s: %w", firstJob, err)
-		}
-	}
-	return nil
+	return rows, nil
 }
 
 const (
@@ -152,166 +150,127 @@ const (
 	jobs = 10
 )
 
-// row returns the series of a row, which it makes if it is new.
-func (r *run) row(shape shape, pushed int, warmup *bool) *series {
-	for _, s := range r.series {
-		if s.shape == shape && s.pushed == pushed && (s.warmup == nil) == (warmup == nil) &&
-			(warmup == nil || *warmup == *s.warmup) {
-			return s
+// plan returns the rows of the report in their order.
+func (r *run) plan(ctx context.Context, w *world.World) (list []*series) {
+	add := func(name string, measure func(s *series, round int)) {
+		s := &series{name: name}
+		s.measure = func(round int) { measure(s, round) }
+		list = append(list, s)
+	}
+	for _, shape := range emptyCache {
+		if !r.wanted(shape.name) || shape.name == incremental && r.origin.base == "" {
+			continue
+		}
+		add(shape.name, func(s *series, round int) {
+			c := &fetch{shape: shape, repo: r.origin.path, refs: r.origin.refs}
+			repeat := 1
+			if shape.name == incremental {
+				repeat, c.haves, c.base = incrementals, r.origin.behind, r.origin.base
+			}
+			for i := range repeat {
+				r.server.drop(ctx)
+				r.compare(ctx, c, s, round+i)
+			}
+		})
+	}
+	for _, n := range pushCommits {
+		for _, shape := range pushShapes {
+			if r.wanted(afterPush) && n <= r.origin.deepest() {
+				add(fmt.Sprintf("%s after %d", shape.name, n),
+					func(s *series, round int) { r.afterPush(ctx, shape, n, s, round) })
+			}
 		}
 	}
-	s := &series{shape: shape, pushed: pushed, warmup: warmup}
-	r.series = append(r.series, s)
-	return s
+	if r.wanted(firstJob) && r.origin.deepest() > 0 {
+		add(firstJob+", no warm-up", func(s *series, _ int) { r.firstJobs(ctx, r.server, s) })
+		warm := r.start(ctx, w, "warm", true)
+		add(firstJob+", warm-up", func(s *series, _ int) { r.firstJobs(ctx, warm, s) })
+	}
+	return list
 }
 
-// empty measures a fetch from the original repository with an empty cache.
-func (r *run) empty(ctx context.Context, shape shape, turn int) error {
-	var haves []string
-	if shape.name == incremental {
-		haves = r.origin.behind
-	}
-	c := &clientState{shape: shape, repo: r.origin.path, refs: r.origin.refs, haves: haves, base: r.origin.base}
-	if err := r.server.drop(ctx); err != nil {
-		return err
-	}
-	return r.compare(ctx, c, r.row(shape, 0, nil), turn)
+// fetch is a fetch by a client.
+type fetch struct {
+	shape shape
+	repo  string // path of the served repository
+	refs  *refs
+	haves []string
+	base  string // the commit whose history the client has, if it has haves
 }
 
-// compare measures one fetch by the server and by git, in turn.
-func (r *run) compare(ctx context.Context, c *clientState, to *series, turn int) error {
-	t, err := r.server.target(filepath.Base(c.repo))
-	if err != nil {
-		return err
-	}
-	request := c.shape.request(c.refs, c.haves).Body()
-	ours := func() error {
-		if err := r.server.listRefs(ctx, t, c.refs); err != nil {
-			return err
-		}
-		s, err := r.server.measure(ctx, t, request)
-		if err != nil {
-			return err
-		}
+// compare measures one fetch by the server and by git, in turn. Git then checks the pack, which is in the cache, unless
+// it has checked the same pack before.
+func (r *run) compare(ctx context.Context, c *fetch, to *series, turn int) {
+	t := r.server.target(c.repo)
+	request := c.shape.request(c.refs, c.haves)
+	body := request.Body()
+	order := []func(){func() {
+		// the request that a client sends before its fetch; the server then knows the repository
+		world.Must(t.AskAll(ctx, t.Post("git-upload-pack", "", gitload.LsRefs(c.refs.format, "HEAD")), timeout))
+		s := r.server.measure(ctx, t, body)
 		if !s.missed {
-			return errors.New("the pack came from the cache, want a miss")
+			world.Check(errors.New("the pack came from the cache, want a miss"))
 		}
 		to.ours = append(to.ours, s)
-		return nil
-	}
-	peer := func() error {
-		s, err := measureGit(ctx, c.repo, request)
-		to.git = append(to.git, s)
-		return err
-	}
-	order := []func() error{ours, peer}
+	}, func() { to.git = append(to.git, measureGit(ctx, c.repo, body)) }}
 	if turn%2 == 1 {
 		slices.Reverse(order)
 	}
 	for _, measure := range order {
-		if err := measure(); err != nil {
+		measure()
+	}
+	if !r.check {
+		return
+	}
+	check := gitload.Check{Request: request, Seen: r.seen}
+	if len(c.haves) > 0 {
+		check.Prepare = func(ctx context.Context, repo string) error {
+			_, err := gitload.RunGit(ctx, repo, nil, "fetch", "-q", "--no-tags", "file://"+c.repo, c.base+":refs/heads/have")
 			return err
 		}
 	}
-	return r.verifyOnce(ctx, t, c)
+	world.Must(check.Fetch(ctx, t, timeout))
 }
 
 // afterPush measures the first fetch after a push of n commits to a new copy of the repository. The cache has the pack
 // of the previous tip.
-func (r *run) afterPush(ctx context.Context, shape shape, n, turn int) error {
-	if err := r.server.drop(ctx); err != nil {
-		return err
-	}
-	path, err := r.origin.copyAt(ctx, r.server, fmt.Sprintf("%s-%d.git", shape.name, n), n)
-	if err != nil {
-		return err
-	}
+func (r *run) afterPush(ctx context.Context, shape shape, n int, to *series, turn int) {
+	r.server.drop(ctx)
+	path := r.origin.copyAt(ctx, r.server, fmt.Sprintf("%s-%d.git", shape.name, n), n)
 	defer os.RemoveAll(path)
-	if err := r.fetch(ctx, r.server, path, shape); err != nil {
-		return err
-	}
-	if err := r.origin.push(ctx, r.server, path, 0); err != nil {
-		return err
-	}
-	c := &clientState{shape: shape, repo: path}
-	if c.refs, err = readRefs(ctx, path); err != nil {
-		return err
-	}
-	return r.compare(ctx, c, r.row(shape, n, nil), turn)
-}
-
-// fetch requests the pack of the current tip.
-func (r *run) fetch(ctx context.Context, s *server, path string, shape shape) error {
-	refs, err := readRefs(ctx, path)
-	if err != nil {
-		return err
-	}
-	t, err := s.target(filepath.Base(path))
-	if err != nil {
-		return err
-	}
-	_, err = gitload.FetchOnce(ctx, t, shape.request(refs, nil).Body(), r.timeout)
-	return err
+	t := r.server.target(path)
+	world.Must(gitload.FetchOnce(ctx, t, shape.request(readRefs(ctx, path), nil).Body(), timeout))
+	r.origin.push(ctx, r.server, path, 0)
+	r.compare(ctx, &fetch{shape: shape, repo: path, refs: readRefs(ctx, path)}, to, turn)
 }
 
 // firstJobs pushes commits one by one. Each push is followed at once by a job of depth 1.
-func (r *run) firstJobs(ctx context.Context, warmup bool) error {
-	s := r.server
-	if warmup {
-		s = r.warm
-	}
+func (r *run) firstJobs(ctx context.Context, s *server, to *series) {
 	behind := min(jobs, r.origin.deepest())
-	path, err := r.origin.copyAt(ctx, s, fmt.Sprintf("%s-%t.git", firstJob, warmup), behind)
-	if err != nil {
-		return err
-	}
+	path := r.origin.copyAt(ctx, s, "first-job.git", behind)
 	defer os.RemoveAll(path)
+	t := s.target(path)
+	request := func(n int) []byte {
+		return shallow.request(&refs{format: r.origin.refs.format, tip: r.origin.history[n]}, nil).Body()
+	}
 	for range 2 { // then the shape is popular
-		if err := r.fetch(ctx, s, path, shallow); err != nil {
-			return err
-		}
+		world.Must(gitload.FetchOnce(ctx, t, request(behind), timeout))
 	}
-	t, err := s.target(filepath.Base(path))
-	if err != nil {
-		return err
-	}
-	to := r.row(shallow, 1, &warmup)
-	before, err := s.Metrics(ctx)
-	if err != nil {
-		return err
-	}
+	before := world.Must(s.Metrics(ctx))
 	for n := behind - 1; n >= 0; n-- {
-		request := shallow.request(&refs{format: r.origin.refs.format, tip: r.origin.history[n]}, nil).Body()
-		if err := r.origin.push(ctx, s, path, n); err != nil {
-			return err
-		}
+		r.origin.push(ctx, s, path, n)
 		began := time.Now()
-		if _, _, err := gitload.Discover(ctx, t); err != nil {
-			return err
-		}
+		_, _, err := gitload.Discover(ctx, t)
+		world.Check(err)
 		connected := time.Since(began)
-		answer, err := gitload.FetchOnce(ctx, t, request, r.timeout)
-		if err != nil {
-			return err
-		}
+		answer := *world.Must(gitload.FetchOnce(ctx, t, request(n), timeout))
 		answer.First += connected
 		answer.Took += connected
-		to.ours = append(to.ours, &sample{answer: *answer})
-		peer, err := measureGit(ctx, path, request)
-		if err != nil {
-			return err
-		}
-		to.git = append(to.git, peer)
-		if _, err := s.settle(ctx); err != nil {
-			return err
-		}
+		peer := measureGit(ctx, path, request(n))
+		to.ours, to.git = append(to.ours, &sample{answer: answer}), append(to.git, peer)
+		s.settle(ctx)
 	}
-	after, err := s.Metrics(ctx)
-	if err != nil {
-		return err
-	}
-	d := after.Since(before)
-	to.hits += int(d.Sum(loadgen.Requests, loadgen.Hit))
-	to.follows += int(d.Sum(loadgen.Requests, loadgen.Follow))
-	return nil
+	d := world.Must(s.Metrics(ctx)).Since(before)
+	to.ours[len(to.ours)-1].by = fmt.Sprintf("%.0f hit, %.0f follow of %d", d.Sum(loadgen.Requests, loadgen.Hit),
+		d.Sum(loadgen.Requests, loadgen.Follow), behind)
 }

@@ -17,59 +17,38 @@ import (
 	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
 )
 
+// timeout is the maximum time of a request without a byte.
+const timeout = 30 * time.Minute
+
 // server is a measured Packhorse.
 type server struct {
 	*world.Process
-	root    string
-	timeout time.Duration
-	admin   *client.Client
-	push    []string // environment of git push
+	root  string
+	admin *client.Client
+	push  []string // environment of git push
 }
 
 // start starts a server of the repositories of a world.
-func (o *options) start(ctx context.Context, w *world.World, name string, warmup bool) (*server, error) {
-	settings := world.Public + world.NoSearch + "[maintenance]\nenabled = false\n"
+func (o *options) start(ctx context.Context, w *world.World, name string, warmup bool) *server {
+	settings := world.Public + world.NoSearch + "[maintenance]\nenabled = false\n[fetch]\nverify_packs = false\n"
 	if !warmup {
 		settings += "[warmup]\nenabled = false\n"
 	}
-	if !o.verify {
-		settings += "[fetch]\nverify_packs = false\n"
-	}
-	if o.source != "" {
-		settings += fmt.Sprintf("[packs]\nsource = %q\n", o.source)
-	}
-	own, err := w.Start(ctx, "serve", name, settings, "--root", w.Root())
-	if err != nil {
-		return nil, err
-	}
-	s := &server{Process: own, root: w.Root(), timeout: o.timeout}
-	if s.push, err = own.PushAccess(ctx); err == nil {
-		s.admin, err = client.New("unix:"+filepath.Join(own.State, "admin.sock"), client.Options{})
-	}
-	if err == nil {
-		w.Defer(s.admin.Close)
-	}
-	return s, err
+	own := world.Must(w.Start(ctx, "serve", name, settings, "--root", w.Root()))
+	s := &server{Process: own, root: w.Root(), push: world.Must(own.PushAccess(ctx)),
+		admin: world.Must(client.New("unix:"+filepath.Join(own.State, "admin.sock"), client.Options{}))}
+	w.Defer(s.admin.Close)
+	return s
 }
 
-// target is the address of a repository below the root.
-func (s *server) target(name string) (*loadgen.Target, error) {
-	return loadgen.ParseTarget(s.URL+"/"+name, false)
+// target is the address of a repository in a directory of the root.
+func (s *server) target(path string) *loadgen.Target {
+	return world.Must(loadgen.ParseTarget(s.URL+"/"+filepath.Base(path), false))
 }
 
 // drop empties the pack cache.
-func (s *server) drop(ctx context.Context) error {
-	_, err := s.admin.Repositories().DropPacks(ctx, connect.NewRequest(&packhorsev1.DropPacksRequest{All: true}))
-	if err != nil {
-		return fmt.Errorf("empty the pack cache: %w", err)
-	}
-	return nil
-}
-
-// listRefs sends the request that a client sends before its fetch. The server then knows the repository.
-func (s *server) listRefs(ctx context.Context, t *loadgen.Target, r *refs) error {
-	_, err := t.AskAll(ctx, t.Post("git-upload-pack", "", gitload.LsRefs(r.format, "HEAD")), s.timeout)
-	return err
+func (s *server) drop(ctx context.Context) {
+	world.Must(s.admin.Repositories().DropPacks(ctx, connect.NewRequest(&packhorsev1.DropPacksRequest{All: true})))
 }
 
 const (
@@ -81,20 +60,14 @@ const (
 
 // settle waits until the server is quiet, and returns its CPU time until the last step in which it was not. Its
 // children are not included.
-func (s *server) settle(ctx context.Context) (time.Duration, error) {
-	busy, err := loadgen.ProcessCPU(s.Pid)
-	if err != nil {
-		return 0, err
-	}
+func (s *server) settle(ctx context.Context) time.Duration {
+	busy := world.Must(loadgen.ProcessCPU(s.Pid))
 	last, quiet := busy, 0
 	for end := time.Now().Add(quietPatience); quiet < 2 && time.Now().Before(end); {
 		if !loadgen.Sleep(ctx, quietStep) {
-			return 0, ctx.Err()
+			world.Check(ctx.Err())
 		}
-		now, err := loadgen.ProcessCPU(s.Pid)
-		if err != nil {
-			return 0, err
-		}
+		now := world.Must(loadgen.ProcessCPU(s.Pid))
 		if now-last <= quietCPU {
 			quiet++
 		} else {
@@ -102,59 +75,28 @@ func (s *server) settle(ctx context.Context) (time.Duration, error) {
 		}
 		last = now
 	}
-	return busy, nil
+	return busy
 }
 
 // sample is one measurement of the server or of git.
 type sample struct {
-	cpu       time.Duration
-	answer    gitload.Answer
-	processes int
-	rss       int64  // growth of anonymous memory
-	missed    bool   // the pack was not in the cache
-	by        string // source of the pack; empty: unknown
+	cpu    time.Duration // 0: not measured
+	answer gitload.Answer
+	missed bool   // the pack was not in the cache
+	by     string // source of the pack; empty: unknown
 }
 
 // measure sends a request and measures the server until it is quiet again.
-func (s *server) measure(ctx context.Context, t *loadgen.Target, request []byte) (*sample, error) {
-	before, err := s.Metrics(ctx)
-	if err != nil {
-		return nil, err
-	}
-	if _, err := s.settle(ctx); err != nil {
-		return nil, err
-	}
-	tree, err := loadgen.NewProcTree(s.Pid)
-	if err != nil {
-		return nil, err
-	}
-	anon := tree.Anon()
-	watch, err := loadgen.WatchTree(s.Pid)
-	if err != nil {
-		return nil, err
-	}
-	defer watch.Stop()
-	began, err := loadgen.ProcessCPU(s.Pid)
-	if err != nil {
-		return nil, err
-	}
-	answer, err := gitload.FetchOnce(ctx, t, request, s.timeout)
-	if err != nil {
-		return nil, err
-	}
-	ended, err := s.settle(ctx)
-	if err != nil {
-		return nil, err
-	}
-	usage := watch.Stop()
-	after, err := s.Metrics(ctx)
-	if err != nil {
-		return nil, err
-	}
-	d := after.Since(before)
+func (s *server) measure(ctx context.Context, t *loadgen.Target, request []byte) *sample {
+	before := world.Must(s.Metrics(ctx))
+	s.settle(ctx)
+	began := world.Must(loadgen.ProcessCPU(s.Pid))
+	answer := world.Must(gitload.FetchOnce(ctx, t, request, timeout))
+	ended := s.settle(ctx)
+	d := world.Must(s.Metrics(ctx)).Since(before)
 	children := time.Duration(d.Sum(loadgen.GitCPU) * float64(time.Second))
-	return &sample{cpu: ended - began + children, answer: *answer, processes: int(d.Sum(loadgen.Commands)),
-		rss: usage.Anon - anon, missed: d.Sum(loadgen.Requests, loadgen.Miss) > 0, by: madeBy(d)}, nil
+	return &sample{cpu: ended - began + children, answer: *answer, missed: d.Sum(loadgen.Requests, loadgen.Miss) > 0,
+		by: madeBy(d)}
 }
 
 // madeBy describes what made a pack, by the increase of the metrics.
@@ -184,18 +126,8 @@ func madeBy(d loadgen.Metrics) string {
 }
 
 // measureGit answers a request with git upload-pack.
-func measureGit(ctx context.Context, repo string, request []byte) (*sample, error) {
-	var watch *loadgen.TreeWatch
-	answer, cpu, err := gitload.UploadPack(ctx, repo, request, func(pid int) {
-		watch, _ = loadgen.WatchTree(pid) // nil if it has already ended
-	})
-	s := &sample{cpu: cpu}
-	if watch != nil {
-		s.rss = watch.Stop().Anon
-	}
-	if err != nil {
-		return nil, err
-	}
-	s.answer = *answer
-	return s, nil
+func measureGit(ctx context.Context, repo string, request []byte) *sample {
+	answer, cpu, err := gitload.UploadPack(ctx, repo, request)
+	world.Check(err)
+	return &sample{cpu: cpu, answer: *answer}
 }

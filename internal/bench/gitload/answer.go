@@ -43,8 +43,7 @@ func FetchOnce(ctx context.Context, t *loadgen.Target, request []byte, timeout t
 
 // UploadPack answers a fetch request of protocol version 2 with git upload-pack over pipes. CPU is the user and system
 // time of the whole process tree.
-func UploadPack(ctx context.Context, repo string, request []byte, watch func(pid int)) (a *Answer, cpu time.Duration,
-	err error) {
+func UploadPack(ctx context.Context, repo string, request []byte) (a *Answer, cpu time.Duration, err error) {
 	cmd := exec.CommandContext(ctx, "git", "upload-pack", "--stateless-rpc", repo)
 	cmd.Env = append(gitEnv(), "GIT_PROTOCOL=version=2")
 	cmd.Stdin = bytes.NewReader(request)
@@ -58,7 +57,6 @@ func UploadPack(ctx context.Context, repo string, request []byte, watch func(pid
 	if err := cmd.Start(); err != nil {
 		return nil, 0, err
 	}
-	watch(cmd.Process.Pid)
 	bad := answer.read(out)
 	if err := errors.Join(bad, cmd.Wait()); err != nil {
 		return nil, 0, fmt.Errorf("git upload-pack: %w: %s", err, loadgen.Clean(errs.Bytes()))

@@ -13,13 +13,8 @@ const syntheticFiles = 30
 
 // Synthesize makes a bare repository with a history of commits that each change one of 30 files to random bytes.
 func Synthesize(ctx context.Context, path string, commits, size int) error {
-	if _, err := RunGit(ctx, filepath.Dir(path), nil, "init", "-q", "--bare", "--initial-branch=main",
-		path); err != nil {
-		return err
-	}
-	pr, pw := io.Pipe()
-	go func() {
-		out := bufio.NewWriterSize(pw, 1<<20)
+	args := []string{"-c", "fastimport.unpackLimit=0", "-c", "core.compression=0", "fast-import", "--quiet"}
+	return Import(ctx, path, args, func(out *bufio.Writer) {
 		random := rand.NewChaCha8([32]byte{1})
 		data := make([]byte, size)
 		for i := range commits {
@@ -28,10 +23,22 @@ func Synthesize(ctx context.Context, path string, commits, size int) error {
 				1_700_000_000+i)
 			fmt.Fprintf(out, "M 100644 inline d%d/f%d\ndata %d\n%s\n", i%10, i%syntheticFiles, size, data)
 		}
+	})
+}
+
+// Import makes a bare repository and runs git fast-import in it, with the stream that write writes.
+func Import(ctx context.Context, path string, args []string, write func(out *bufio.Writer)) error {
+	if _, err := RunGit(ctx, filepath.Dir(path), nil, "init", "-q", "--bare", "--initial-branch=main",
+		path); err != nil {
+		return err
+	}
+	pr, pw := io.Pipe()
+	go func() {
+		out := bufio.NewWriterSize(pw, 1<<20)
+		write(out)
 		pw.CloseWithError(out.Flush())
 	}()
-	_, err := RunGit(ctx, path, pr, "-c", "fastimport.unpackLimit=0", "-c", "core.compression=0", "fast-import",
-		"--quiet")
-	pr.Close()
+	_, err := RunGit(ctx, path, pr, args...)
+	pr.Close() // ends the writer if git did not read all
 	return err
 }
