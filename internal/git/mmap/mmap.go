@@ -15,6 +15,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git/disk"
+	"golang.org/x/sys/unix"
 )
 
 // File is a read-only mapping. It is unmapped when the last reference to it is collected, so that no reader can outlive
@@ -51,12 +52,10 @@ func Map(f *os.File) (*File, error) {
 	if int64(int(size)) != size {
 		return nil, unfit(f, "too large to map")
 	}
-	data, unmap, err := mapFile(f, int(size))
-	if err != nil {
-		return nil, err
+	if m.data, err = unix.Mmap(int(f.Fd()), 0, int(size), unix.PROT_READ, unix.MAP_SHARED); err != nil {
+		return nil, os.NewSyscallError("mmap", err)
 	}
-	m.data = data
-	runtime.AddCleanup(m, func(data []byte) { unmap(data) }, data)
+	runtime.AddCleanup(m, func(data []byte) { _ = unix.Munmap(data) }, m.data)
 	return m, nil
 }
 

@@ -14,15 +14,10 @@ import (
 // each of them. That is 8,500 times for a pack of 70 MB, and costs more than copying it. Instead, Read retries after a
 // pause if the pipe is empty. Without a reader to wake, git's writes are cheaper too.
 type Output struct {
-	file     *os.File        // does not block
-	deadline atomic.Int64    // ns since the epoch; 0: none
-	n        atomic.Int64    // bytes that were read
-	raw      syscall.RawConn // of file; nil: Read retries after pauses
+	file     *os.File     // does not block
+	deadline atomic.Int64 // ns since the epoch; 0: none
+	n        atomic.Int64 // bytes that were read
 }
-
-// largePipe is a pipe size in bytes that a command rarely fills during a pause of its reader. If a large pipe was
-// requested and the system allowed less (fs.pipe-user-pages-soft), Read waits for a wake-up instead of pausing.
-const largePipe = 256 << 10
 
 // Pauses before Read retries. The first is for short commands. The last makes 100 retries a second for an idle command.
 const (
@@ -41,12 +36,6 @@ func (o *Output) Read(b []byte) (int, error) {
 		if !errors.Is(err, syscall.EAGAIN) {
 			o.n.Add(int64(max(n, 0)))
 			return n, err
-		}
-		if o.raw != nil {
-			if err := awaitReadable(o.raw, longestPause); err != nil {
-				return 0, err
-			}
-			continue
 		}
 		time.Sleep(pause)
 	}
@@ -84,14 +73,7 @@ func makeOutput(size int) (*Output, *os.File, error) {
 		return nil, nil, os.NewSyscallError("setnonblock", err)
 	}
 	if size > 0 {
-		if capacity := setPipeSize(fds[0], size); 0 < capacity && capacity < largePipe {
-			o.raw, err = o.file.SyscallConn()
-		}
-	}
-	if err != nil {
-		o.Close()
-		child.Close()
-		return nil, nil, err
+		enlargePipe(fds[0], size)
 	}
 	return o, child, nil
 }

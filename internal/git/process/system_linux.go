@@ -21,22 +21,9 @@ func pipe() (fds [2]int, err error) {
 	return fds, err
 }
 
-// setPipeSize enlarges a pipe if fs.pipe-max-size and fs.pipe-user-pages-soft allow it. It returns the size of the
-// pipe; 0: not known.
-func setPipeSize(fd, n int) int {
-	size, err := unix.FcntlInt(uintptr(fd), unix.F_SETPIPE_SZ, n)
-	if err != nil {
-		size, _ = unix.FcntlInt(uintptr(fd), unix.F_GETPIPE_SZ, 0)
-	}
-	return max(size, 0)
-}
-
-// awaitReadable waits for a limited time until the file has bytes to read or is at its end. It blocks a thread.
-func awaitReadable(c syscall.RawConn, limit time.Duration) error {
-	return c.Control(func(fd uintptr) {
-		// Ignore the error: read(2) returns it too.
-		_, _ = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, int(limit.Milliseconds()))
-	})
+// enlargePipe enlarges a pipe if fs.pipe-max-size and fs.pipe-user-pages-soft allow it.
+func enlargePipe(fd, n int) {
+	_, _ = unix.FcntlInt(uintptr(fd), unix.F_SETPIPE_SZ, n) // otherwise it is slower
 }
 
 // limitMemory limits the private writable memory of a process and its children, on the heap or mapped (getrlimit(2),

@@ -7,7 +7,6 @@ import (
 	"os"
 	"runtime"
 	"syscall"
-	"time"
 )
 
 func closeOnExec() {}
@@ -23,10 +22,7 @@ func pipe() (fds [2]int, err error) {
 	return fds, err
 }
 
-func setPipeSize(int, int) int { return 0 }
-
-// It is never called, because the capacity is not known.
-func awaitReadable(syscall.RawConn, time.Duration) error { return errors.ErrUnsupported }
+func enlargePipe(int, int) {}
 
 // exitWatch has no portable form: the reaping itself waits, and a group that outlives its leader is killed only by a
 // cancelled context.

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"unsafe"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
@@ -39,12 +38,6 @@ type Fetch struct {
 
 // Deepens reports whether the request changes the client's shallow boundary.
 func (f *Fetch) Deepens() bool { return f.Depth > 0 || f.DeepenSince != 0 || len(f.DeepenNot) > 0 }
-
-// refLists has lists for reuse, because frequent clones name each of a thousand refs.
-var refLists = sync.Pool{New: func() any { return new([]git.RefName) }}
-
-// maxPooledRefs is the maximum length of a list that is kept for reuse.
-const maxPooledRefs = 16 << 10
 
 func (p *parser) fetchArgument(line []byte) error {
 	f := p.req.Fetch
@@ -264,21 +257,9 @@ func (s *places) add(ids []git.ObjectID, id git.ObjectID) bool {
 
 // fetch reads the arguments and brings the lists whose order has no meaning into canonical order.
 func (p *parser) fetch(arguments bool) error {
-	pooled := refLists.Get().(*[]git.RefName)
-	p.refs = (*pooled)[:0]
 	err := p.lines(arguments, p.fetchArgument)
 	f := p.req.Fetch
-	f.WantRefs = p.refs
-	if cap(p.refs) <= maxPooledRefs {
-		f.WantRefs = slices.Clone(p.refs)
-	}
-	f.Wants = SortIDs(f.Wants)
-	f.Shallow = SortIDs(f.Shallow)
-	if cap(p.refs) <= maxPooledRefs {
-		clear(p.refs) // the names belong to the request
-		*pooled = p.refs
-		refLists.Put(pooled)
-	}
+	f.Wants, f.Shallow = SortIDs(f.Wants), SortIDs(f.Shallow)
 	return err
 }
 
@@ -287,10 +268,11 @@ func (p *parser) fetch(arguments bool) error {
 const keptRepeats = 4096
 
 func (p *parser) wantRef(name git.RefName) error {
-	if len(p.refs) >= keptRepeats {
+	f := p.req.Fetch
+	if len(f.WantRefs) >= keptRepeats {
 		if p.named == nil {
 			p.named = make(map[git.RefName]struct{}, 2*keptRepeats)
-			for _, name := range p.refs {
+			for _, name := range f.WantRefs {
 				p.named[name] = struct{}{}
 			}
 		}
@@ -299,7 +281,7 @@ func (p *parser) wantRef(name git.RefName) error {
 		}
 		p.named[name] = struct{}{}
 	}
-	p.refs = append(p.refs, name)
+	f.WantRefs = append(f.WantRefs, name)
 	return p.hold(nameCost + int64(len(name)))
 }
 

@@ -158,8 +158,7 @@ type parser struct {
 	offer  Offer
 	req    *Request
 	haves  places                   // of f.Haves
-	refs   []git.RefName            // want-refs; pooled
-	named  map[git.RefName]struct{} // those, once there are many
+	named  map[git.RefName]struct{} // want-refs, once there are many
 	owed   int64                    // bytes of memory not yet reported to limits.Hold
 
 	wants, wantRefs, haveLines, shallow int  // lines so far

@@ -172,10 +172,7 @@ func (s *Store) listTables(ctx context.Context) (*Snapshot, error) {
 			ref.Name, e.to = e.name, &ref
 			snap.loose = append(snap.loose, e)
 		default:
-			p.mem = append(append(append(ref.ID.AppendHex(p.mem), ' '), ref.Name...), '\n')
-			if !ref.Peeled.IsZero() {
-				p.mem = append(ref.Peeled.AppendHex(append(p.mem, '^')), '\n')
-			}
+			p.mem = appendPacked(p.mem, &ref)
 		}
 	})
 	if err != nil {

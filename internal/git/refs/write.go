@@ -9,7 +9,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 )
 
-// packedHeader is the first line of a file that WritePacked writes: git-pack-refs(1).
+// packedHeader is the first line of a packed-refs file that is complete and sorted: git-pack-refs(1).
 const packedHeader = "# pack-refs with: peeled fully-peeled sorted \n"
 
 // WritePacked writes a packed-refs file with the refs of base, which may be nil, and changes. Changes are sorted by
@@ -57,7 +57,7 @@ func WritePacked(w io.Writer, base *Base, changes []Ref) (more int, err error) {
 				continue
 			}
 			more++
-			if err := writeRef(w, c); err != nil {
+			if _, err := w.Write(appendPacked(nil, c)); err != nil {
 				return err
 			}
 		}
@@ -67,13 +67,11 @@ func WritePacked(w io.Writer, base *Base, changes []Ref) (more int, err error) {
 	return more, err
 }
 
-// writeRef writes the lines of one ref.
-func writeRef(w io.Writer, ref *Ref) error {
-	line := ref.ID.AppendHex(nil)
-	line = append(append(append(line, ' '), ref.Name...), '\n')
+// appendPacked appends the lines of a ref in packed-refs.
+func appendPacked(b []byte, ref *Ref) []byte {
+	b = append(append(append(ref.ID.AppendHex(b), ' '), ref.Name...), '\n')
 	if !ref.Peeled.IsZero() {
-		line = append(ref.Peeled.AppendHex(append(line, '^')), '\n')
+		b = append(ref.Peeled.AppendHex(append(b, '^')), '\n')
 	}
-	_, err := w.Write(line)
-	return err
+	return b
 }

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 )
 
 // The machine is short of memory beyond any of these limits. mostStalled limits the share of the last ten seconds in
@@ -17,61 +18,43 @@ const (
 	leastLeft   = 0.05
 )
 
-// memory reads the figures of Linux. Missing files are ignored.
+// memory reads the figures of Linux, and of control groups of version 2. Missing files are ignored.
 type memory struct {
 	root     string
-	groups   []group // of the process, and their ancestors
+	groups   []group // the one of the process, and its ancestors
 	pressure string
 }
 
-// group is the files of a control group.
-type group struct {
-	used, limit, stat string
-	inactive          string // name of a line of stat
-}
+// group is the directory of a control group that limits memory.
+type group string
 
 // newMemory finds the files below a root, which is "/" except in tests.
 func newMemory(root string) *memory {
 	m := &memory{root: root, pressure: filepath.Join(root, "proc/pressure/memory")}
 	text, _ := os.ReadFile(filepath.Join(root, "proc/self/cgroup"))
-	for line := range bytes.Lines(text) {
-		parts := bytes.SplitN(bytes.TrimSpace(line), []byte(":"), 3)
-		if len(parts) < 3 {
+	for line := range strings.Lines(string(text)) {
+		path, ok := strings.CutPrefix(strings.TrimSpace(line), "0::")
+		if !ok {
 			continue
 		}
-		path := string(parts[2])
-		switch string(parts[1]) {
-		case "": // version 2
-			m.version2(filepath.Join(root, "sys/fs/cgroup"), path)
-		case "memory":
-			dir := filepath.Join(root, "sys/fs/cgroup/memory", path)
-			m.groups = append(m.groups, group{
-				used: filepath.Join(dir, "memory.usage_in_bytes"), limit: filepath.Join(dir, "memory.limit_in_bytes"),
-				stat: filepath.Join(dir, "memory.stat"), inactive: "total_inactive_file",
-			})
+		top := filepath.Join(root, "sys/fs/cgroup")
+		own := filepath.Join(top, path)
+		if file := filepath.Join(own, "memory.pressure"); exists(file) && exists(filepath.Join(own, "memory.max")) {
+			m.pressure = file
+		}
+		for dir := own; ; dir = filepath.Dir(dir) {
+			if exists(filepath.Join(dir, "memory.max")) {
+				m.groups = append(m.groups, group(dir))
+			}
+			if len(dir) <= len(top) {
+				break
+			}
 		}
 	}
 	return m
 }
 
-// version2 adds the groups of a path that limit memory. There are none if the memory controller is in version 1.
-func (m *memory) version2(top, path string) {
-	own := filepath.Join(top, path)
-	if file := filepath.Join(own, "memory.pressure"); exists(file) && exists(filepath.Join(own, "memory.max")) {
-		m.pressure = file
-	}
-	for dir := own; ; dir = filepath.Dir(dir) {
-		if limit := filepath.Join(dir, "memory.max"); exists(limit) {
-			m.groups = append(m.groups, group{
-				used: filepath.Join(dir, "memory.current"), limit: limit, stat: filepath.Join(dir, "memory.stat"),
-				inactive: "inactive_file",
-			})
-		}
-		if len(dir) <= len(top) {
-			return
-		}
-	}
-}
+func (g group) limit() (int64, bool) { return number(filepath.Join(string(g), "memory.max")) }
 
 func exists(path string) bool {
 	_, err := os.Stat(path)
@@ -86,7 +69,7 @@ func (m *memory) most() int64 {
 	most, _ := line(filepath.Join(m.root, "proc/meminfo"), "MemTotal:")
 	most *= 1 << 10
 	for _, g := range m.groups {
-		if limit, ok := number(g.limit); ok && limit > 0 && (most == 0 || limit < most) {
+		if limit, ok := g.limit(); ok && limit > 0 && (most == 0 || limit < most) {
 			most = limit
 		}
 	}
@@ -108,15 +91,15 @@ func (m *memory) stalled() bool {
 func (m *memory) full() bool { return slices.ContainsFunc(m.groups, group.full) }
 
 func (g group) full() bool {
-	limit, ok1 := number(g.limit) // "max" means no limit
+	limit, ok1 := g.limit() // "max" means no limit
 	if !ok1 || limit <= 0 {
 		return false
 	}
-	used, ok2 := number(g.used)
+	used, ok2 := number(filepath.Join(string(g), "memory.current"))
 	if !ok2 {
 		return false
 	}
-	dropped, _ := line(g.stat, g.inactive)
+	dropped, _ := line(filepath.Join(string(g), "memory.stat"), "inactive_file")
 	return float64(used-dropped) > mostUsed*float64(limit)
 }
 

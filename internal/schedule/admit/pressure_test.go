@@ -79,7 +79,7 @@ func TestMemory(t *testing.T) {
 	t.Parallel()
 	const calm = "some avg10=0.50 avg60=40.00 avg300=0.00 total=1\nfull avg10=90.00 avg60=0 avg300=0 total=1\n"
 	most := map[string]int64{"calm": 1_024_000, "machine full": 1_024_000, "group full": 100, "group above full": 100,
-		"group full of files": 100, "version 1 full": 100}
+		"group full of files": 100}
 	const info = "MemTotal: 1000 kB\nMemFree: 1 kB\nMemAvailable: 500 kB\n"
 	for _, c := range []struct {
 		name  string
@@ -111,11 +111,6 @@ func TestMemory(t *testing.T) {
 			"sys/fs/cgroup/a/memory.max": "100\n", "sys/fs/cgroup/a/memory.current": "95\n",
 		}, true},
 		{"no way out", map[string]string{"proc/self/cgroup": "0::/../../..\n"}, false},
-		{"version 1 full", map[string]string{
-			"proc/self/cgroup": "4:memory:/x\n0::/\n", "sys/fs/cgroup/memory/x/memory.usage_in_bytes": "95\n",
-			"sys/fs/cgroup/memory/x/memory.limit_in_bytes": "100\n",
-			"sys/fs/cgroup/memory/x/memory.stat":           "total_inactive_file 2\n",
-		}, true},
 		{"nonsense", map[string]string{"proc/self/cgroup": "x\n:\n::\n", "proc/pressure/memory": "some avg10=",
 			"proc/meminfo": "MemTotal:\n"}, false},
 	} {

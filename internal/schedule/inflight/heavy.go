@@ -61,7 +61,8 @@ func (h *heavyHitters) add(minute int64, name string, m measure, n int64) {
 	if at.number != minute {
 		at.number = minute
 		for i := range at.counts {
-			at.counts[i].clear()
+			at.counts[i].list = at.counts[i].list[:0]
+			clear(at.counts[i].at)
 		}
 	}
 	at.counts[m].add(name, n)
@@ -78,7 +79,7 @@ func (h *heavyHitters) sum(minute int64) map[string]*Heavy {
 			continue
 		}
 		for m := range at.counts {
-			for _, one := range at.counts[m].heap {
+			for _, one := range at.counts[m].list {
 				all[one.name] = cmp.Or(all[one.name], &Heavy{Name: one.name})
 				all[one.name].of(measure(m)).add(one.Estimate)
 			}
@@ -120,7 +121,7 @@ func heaviest(all map[string]*Heavy, limit int) []Heavy {
 // Computation of Frequent and Top-k Elements in Data Streams", 2005). A new name replaces the one with the lowest count
 // and inherits the count, so that no count is too low.
 type sketch struct {
-	heap []counter // the lowest first
+	list []counter
 	at   map[string]int
 }
 
@@ -129,59 +130,28 @@ type counter struct {
 	Estimate
 }
 
-func (s *sketch) clear() {
-	s.heap = s.heap[:0]
-	clear(s.at)
-}
-
 func (s *sketch) add(name string, n int64) {
-	i, ok := s.at[name]
-	switch {
-	case ok:
-		s.heap[i].Value += n
-	case len(s.heap) < heavyNames:
-		if s.at == nil {
-			s.at = make(map[string]int)
-		}
-		i = len(s.heap)
-		s.heap = append(s.heap, counter{name, Estimate{Value: n}})
-		s.at[name] = i
-		s.up(i)
+	if i, ok := s.at[name]; ok {
+		s.list[i].Value += n
 		return
-	default:
-		least := s.heap[0].Value
-		delete(s.at, s.heap[0].name)
-		s.heap[0] = counter{name, Estimate{Value: least + n, Over: least}}
-		s.at[name] = 0
 	}
-	s.down(i)
-}
-
-func (s *sketch) swap(i, j int) {
-	s.heap[i], s.heap[j] = s.heap[j], s.heap[i]
-	s.at[s.heap[i].name], s.at[s.heap[j].name] = i, j
-}
-
-func (s *sketch) up(i int) {
-	for parent := (i - 1) / 2; i > 0 && s.heap[i].Value < s.heap[parent].Value; i, parent = parent, (parent-1)/2 {
-		s.swap(i, parent)
+	if s.at == nil {
+		s.at = make(map[string]int)
 	}
-}
-
-func (s *sketch) down(i int) {
-	for {
-		least := i
-		for child := 2*i + 1; child <= 2*i+2 && child < len(s.heap); child++ {
-			if s.heap[child].Value < s.heap[least].Value {
-				least = child
+	i, over := len(s.list), int64(0)
+	if i < heavyNames {
+		s.list = append(s.list, counter{})
+	} else {
+		i = 0
+		for k := range s.list {
+			if s.list[k].Value < s.list[i].Value {
+				i = k
 			}
 		}
-		if least == i {
-			return
-		}
-		s.swap(i, least)
-		i = least
+		delete(s.at, s.list[i].name)
+		over = s.list[i].Value
 	}
+	s.list[i], s.at[name] = counter{name, Estimate{over + n, over}}, i
 }
 
 // minute returns the number of the current minute, from 1.

@@ -69,12 +69,12 @@ func TestSketch(t *testing.T) {
 		total += n
 		s.add(name, n)
 	}
-	if len(s.heap) != heavyNames || len(s.at) != heavyNames {
-		t.Fatalf("names in heap = %d, in map = %d, want %d", len(s.heap), len(s.at), heavyNames)
+	if len(s.list) != heavyNames || len(s.at) != heavyNames {
+		t.Fatalf("names in list = %d, in map = %d, want %d", len(s.list), len(s.at), heavyNames)
 	}
-	for i, one := range s.heap {
-		if s.at[one.name] != i || i > 0 && s.heap[(i-1)/2].Value > one.Value {
-			t.Fatalf("the heap is invalid at %d, want its order", i)
+	for i, one := range s.list {
+		if s.at[one.name] != i {
+			t.Fatalf("%s is not at %d", one.name, i)
 		}
 		if exact := truth[one.name]; exact > one.Value || exact < one.Value-one.Over || one.Over > total/heavyNames {
 			t.Errorf("estimate of %s = %+v, want bounds of %d", one.name, one.Estimate, exact)

@@ -19,8 +19,7 @@ func TestTold(t *testing.T) {
 		t.Errorf("usage = %+v, want %+v", got, u)
 	}
 	for _, text := range []string{
-		"", "1", "1 2 3 4 5 6", "1 2 3 4 5 6 7 8", "-1 2 3 4 5 6 7", "1 2 3 4 5 6 x", "1 2 3 4 5 6 99999999999999999999",
-		"1  2 3 4 5 6 7", "1 9223372036854775807 3 4 5 6 7",
+		"", "1", "x", `{"Commands": -1}`, `{"Commands": 1, "In": 9223372036854775807}`, `{"Commands": 1.5}`, `{"Commands": 1`,
 	} {
 		r.AddUsageHeader(text)
 		if got := r.Usage(); got != u {
