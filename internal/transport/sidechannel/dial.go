@@ -3,6 +3,7 @@ package sidechannel
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"encoding/hex"
@@ -29,8 +30,6 @@ const (
 type opening struct {
 	socket
 	name  string
-	idle  time.Duration // maximum idle time
-	tell  time.Duration // interval of reports about a file
 	files bool
 }
 
@@ -111,20 +110,12 @@ func (p *Pool) handshake(ctx context.Context, conn net.Conn) (*opening, error) {
 		len(random) != nameLength/2 {
 		return nil, errors.New("the node's answer opens something else than a side channel")
 	}
-	idle := p.limits.idle
-	if theirs, err := strconv.ParseUint(answer.Header.Get(idleHeader), 10, 31); err == nil {
-		idle = min(idle, time.Duration(theirs)*time.Millisecond/2)
-	}
-	tell := progressInterval
-	if theirs, err := strconv.ParseUint(answer.Header.Get(stallHeader), 10, 31); err == nil {
-		tell = min(tell, max(time.Duration(theirs)*time.Millisecond/4, time.Millisecond))
-	}
 	files = files && answer.Header.Get(fileHeader) == fileVersion
 	if files && !proved {
 		return nil, fmt.Errorf("the node hands files over, but something stands between it and this gateway: %w",
 			bulk.ErrFileLost)
 	}
-	return &opening{sock, name, idle, tell, files}, nil
+	return &opening{sock, name, files}, nil
 }
 
 // request is the request for a channel.
@@ -138,12 +129,8 @@ func (p *Pool) request(files bool) []byte {
 	if files {
 		header.Set(fileHeader, fileVersion)
 	}
-	host := p.o.Host
-	if host == "" {
-		host = "node"
-	}
 	var b bytes.Buffer
-	fmt.Fprintf(&b, "GET %s HTTP/1.1\r\nHost: %s\r\n", Path, host)
+	fmt.Fprintf(&b, "GET %s HTTP/1.1\r\nHost: %s\r\n", Path, cmp.Or(p.o.Host, "node"))
 	_ = header.Write(&b) // never fails
 	b.WriteString("\r\n")
 	return b.Bytes()

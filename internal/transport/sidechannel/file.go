@@ -18,7 +18,7 @@ import (
 const leastHanded = 256 << 10
 
 // progressInterval is the interval in which a gateway reports its progress with a file. It is shorter if a quarter of
-// the node's time limit is.
+// the time limit is.
 const progressInterval = time.Second
 
 // HandFiles allows passing files to the peer, if both sides support that. Use it for transfers whose other direction is
@@ -242,7 +242,7 @@ type progress struct {
 }
 
 func (r *Receiver) tellProgress() *progress {
-	p, every := &progress{}, r.c.line.tell
+	p, every := &progress{}, min(progressInterval, r.c.line.limits.stall/4)
 	almost := r.section.Gone() + r.left - 1 // without the last byte, because bytes that were read may not be sent yet
 	p.mu.Lock()
 	defer p.mu.Unlock()

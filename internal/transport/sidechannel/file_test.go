@@ -156,7 +156,7 @@ func TestSlowClientOfAFile(t *testing.T) {
 // A gateway that takes a file and is then silent is disconnected.
 func TestSilentWithAFile(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, "unix", Options{Stall: 100 * time.Millisecond}, PoolOptions{})
+	w := newWorld(t, "unix", Options{Stall: 100 * time.Millisecond}, PoolOptions{Stall: 100 * time.Millisecond})
 	f, _ := tempFile(t, 1<<20)
 	gateway, node := w.transfer()
 	if n, err := sendFiles(node, 1<<20).ReadFrom(&bulk.Section{File: f, N: 1 << 20}); n != 0 ||

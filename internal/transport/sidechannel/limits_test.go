@@ -125,20 +125,6 @@ func TestUnreadResponse(t *testing.T) {
 	<-opened
 }
 
-// A gateway closes an idle channel after half of the node's limit, if that is sooner than its own limit.
-func TestIdleLimitOfNode(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, "tcp", Options{Idle: 200 * time.Millisecond}, PoolOptions{Idle: time.Hour})
-	c, err := w.pool.Get(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if c.line.idle != 100*time.Millisecond {
-		t.Errorf("it may be idle for %v, want %v", c.line.idle, 100*time.Millisecond)
-	}
-	c.Release()
-}
-
 // A retired pool keeps no connection, but running transfers continue.
 func TestRetiredPool(t *testing.T) {
 	t.Parallel()

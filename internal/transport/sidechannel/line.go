@@ -48,7 +48,6 @@ type line struct {
 	limits *limits
 	owner  owner
 	name   string
-	idle   time.Duration
 	caller string // authenticated by the node; "" at the gateway
 	opener bool   // the gateway's end
 	files  bool   // the node passes files to the gateway
@@ -57,8 +56,7 @@ type line struct {
 	buf  [headerSize]byte
 	file *os.File // received with the last header; for the reader
 
-	hindered func(error)   // called if files do not arrive at the gateway; nil at the node
-	tell     time.Duration // interval of the gateway's reports about a file
+	hindered func(error) // called if files do not arrive at the gateway; nil at the node
 
 	resume chan struct{} // has a token when a transfer has ended, so that watch continues
 	done   chan struct{} // closed when the line is closed
@@ -75,13 +73,13 @@ type line struct {
 	deadline time.Time // of timer; zero: none
 }
 
-func newLine(s socket, limits *limits, owner owner, name string, idle time.Duration) *line {
+func newLine(s socket, limits *limits, owner owner, name string) *line {
 	l := &line{
-		socket: s, limits: limits, owner: owner, name: name, idle: idle, next: 1,
+		socket: s, limits: limits, owner: owner, name: name, next: 1,
 		resume: make(chan struct{}, 1), done: make(chan struct{}), changed: make(chan struct{}),
 	}
-	l.deadline = time.Now().Add(idle)
-	l.timer = time.AfterFunc(idle, l.expire)
+	l.deadline = time.Now().Add(limits.idle)
+	l.timer = time.AfterFunc(limits.idle, l.expire)
 	limits.metrics.idle.Inc()
 	return l
 }
@@ -245,7 +243,7 @@ func (l *line) settle() {
 	l.limits.metrics.idle.Inc()
 	l.running, l.first = nil, nil
 	l.next++
-	l.limit(l.idle)
+	l.limit(l.limits.idle)
 	l.notify()
 	l.resume <- struct{}{}
 	if !l.owner.settled(l) {

@@ -1,6 +1,7 @@
 package sidechannel
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -49,13 +50,11 @@ type Pool struct {
 
 // NewPool creates a Pool without channels.
 func NewPool(o PoolOptions) *Pool {
-	if o.MaxIdle <= 0 {
-		o.MaxIdle = defaultMaxIdle
-	}
+	o.MaxIdle = cmp.Or(o.MaxIdle, defaultMaxIdle)
 	return &Pool{
 		o: o,
 		limits: limits{
-			pump: o.Pump, idle: positive(o.Idle, defaultPoolIdle), stall: positive(o.Stall, defaultStall),
+			pump: o.Pump, idle: cmp.Or(o.Idle, defaultPoolIdle), stall: cmp.Or(o.Stall, defaultStall),
 			metrics: o.Metrics, log: o.Log, buffers: &buffers{},
 		},
 		lines: map[*line]bool{},
@@ -107,8 +106,8 @@ func (p *Pool) open(ctx context.Context) (*Channel, error) {
 		p.limits.metrics.opened.WithLabelValues(result).Inc()
 		return nil, err
 	}
-	l := newLine(o.socket, &p.limits, p, o.name, o.idle)
-	l.opener, l.files, l.tell, l.hindered = true, o.files, o.tell, p.suspendFiles
+	l := newLine(o.socket, &p.limits, p, o.name)
+	l.opener, l.files, l.hindered = true, o.files, p.suspendFiles
 	p.mu.Lock()
 	closed := p.closed
 	if !closed {

@@ -183,9 +183,7 @@ func (r *Receiver) begin() error {
 	if first.kind == end {
 		return r.end(first)
 	}
-	if r.length = first.length; r.length > 0 && !r.framed() {
-		r.left = r.length
-	}
+	r.length = first.length
 	return nil
 }
 
@@ -226,7 +224,7 @@ func (r *Receiver) next() error {
 			return err
 		}
 		return r.err
-	case h.kind == start || !r.framed() || h.length > r.room():
+	case h.kind == start || h.length > r.room():
 		return r.wrong(fmt.Errorf("%c of %d bytes is out of place", h.kind, h.length))
 	case h.kind == file:
 		return r.takeFile(h.length)
@@ -234,9 +232,6 @@ func (r *Receiver) next() error {
 	r.left = h.length
 	return nil
 }
-
-// framed reports whether bytes come in DATA and FILE.
-func (r *Receiver) framed() bool { return r.length < 0 || r.c.line.files && r.c.line.opener }
 
 // room returns the maximum number of further bytes.
 func (r *Receiver) room() int64 {

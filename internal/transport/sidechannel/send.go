@@ -117,9 +117,6 @@ func (s *Sender) copy(r io.Reader) (int64, error) {
 	return io.CopyBuffer(struct{ io.Writer }{s}, struct{ io.Reader }{r}, buf[:])
 }
 
-// framed reports whether bytes go in DATA and FILE.
-func (s *Sender) framed() bool { return s.length < 0 || s.c.line.files && !s.c.line.opener }
-
 // admit returns an error if n more bytes are not allowed. It adds the START before the first byte.
 func (s *Sender) admit(n int64) error {
 	if s.err != nil {
@@ -141,12 +138,12 @@ func (s *Sender) admit(n int64) error {
 	return nil
 }
 
-// begin makes room for n more bytes, in a DATA if the direction is framed.
+// begin makes room for n more bytes in a DATA.
 func (s *Sender) begin(n int64) error {
 	if err := s.admit(n); err != nil {
 		return err
 	}
-	if !s.framed() || s.frame >= 0 {
+	if s.frame >= 0 {
 		return nil
 	}
 	if len(s.pending)+headerSize > bufferSize {
@@ -197,8 +194,8 @@ func (s *Sender) Flush() error {
 	return s.flush(0)
 }
 
-// End ends our direction, which is complete if err is nil. Otherwise it reports the error to the peer, if necessary by
-// closing the channel, which is then not reused. End fails if fewer bytes were sent than announced.
+// End ends our direction, which is complete if status is nil. Otherwise it reports the error to the peer, and the
+// channel is not reused. A complete direction of fewer bytes than announced is an error.
 func (s *Sender) End(status error) error {
 	if s.err != nil {
 		return s.err
@@ -210,13 +207,8 @@ func (s *Sender) End(status error) error {
 	if s.ended {
 		return nil
 	}
-	if s.length >= 0 && s.sent < s.length && (s.begun || status == nil) {
-		err := fault.New(fault.Internal, "the transfer is shorter than announced")
-		if status == nil {
-			return s.fail(closeUnfinished, err)
-		}
-		_ = s.fail(closeFailed, status)
-		return nil
+	if s.length >= 0 && s.sent < s.length && status == nil {
+		return s.fail(closeUnfinished, fault.New(fault.Internal, "the transfer is shorter than announced"))
 	}
 	s.ended = true
 	s.ready()

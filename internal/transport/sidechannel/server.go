@@ -2,6 +2,7 @@ package sidechannel
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
@@ -49,26 +50,14 @@ type Server struct {
 
 // NewServer creates a Server.
 func NewServer(o Options) *Server {
-	s := &Server{
+	return &Server{
 		limits: limits{
-			pump: o.Pump, idle: positive(o.Idle, defaultNodeIdle), stall: positive(o.Stall, defaultStall),
+			pump: o.Pump, idle: cmp.Or(o.Idle, defaultNodeIdle), stall: cmp.Or(o.Stall, defaultStall),
 			metrics: o.Metrics, log: o.Log, buffers: &buffers{},
 		},
-		max:    o.Max,
-		wait:   positive(o.Wait, 10*time.Second),
+		max: cmp.Or(o.Max, defaultMax), wait: cmp.Or(o.Wait, 10*time.Second),
 		counts: map[string]int{}, lines: map[[sha256.Size]byte]*line{},
 	}
-	if s.max <= 0 {
-		s.max = defaultMax
-	}
-	return s
-}
-
-func positive(d, otherwise time.Duration) time.Duration {
-	if d > 0 {
-		return d
-	}
-	return otherwise
 }
 
 // Upgrade answers a request for Path, and turns its connection into a channel of the authenticated caller. It does not
@@ -154,7 +143,7 @@ func (s *Server) open(w http.ResponseWriter, caller string, files bool) error {
 	var random [nameLength / 2]byte
 	_, _ = rand.Read(random[:]) // never fails
 	name := hex.EncodeToString(random[:])
-	l := newLine(sock, &s.limits, s, name, s.limits.idle)
+	l := newLine(sock, &s.limits, s, name)
 	l.caller, l.head, l.opening = caller, head, true
 	l.files = files && sock.kernel != nil && bulk.CanHand(sock.kernel)
 
@@ -171,9 +160,7 @@ func (s *Server) open(w http.ResponseWriter, caller string, files bool) error {
 
 	// The peer may claim before this is done; the claim waits.
 	answer := fmt.Sprintf("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: %s\r\n"+
-		"%s: %s\r\n%s: %d\r\n%s: %d\r\n",
-		protocol, nameHeader, name, idleHeader, s.limits.idle.Milliseconds(), stallHeader,
-		s.limits.stall.Milliseconds())
+		"%s: %s\r\n", protocol, nameHeader, name)
 	limit := time.AfterFunc(handshakeLimit, func() {
 		l.shut(closeStall,
 			errors.New("the peer did not take the answer"))

@@ -196,9 +196,10 @@ func TestUpgradeRefusals(t *testing.T) {
 func TestBytesBeforeTheClaim(t *testing.T) {
 	t.Parallel()
 	body := strings.Repeat("x", 3000)
-	whole := string(headerBytes(header{kind: start, transfer: 1, length: 3000})) + body +
+	whole := string(headerBytes(header{kind: start, transfer: 1, length: 3000})) +
+		string(headerBytes(header{kind: data, transfer: 1, length: 3000})) + body +
 		string(headerBytes(header{kind: end, transfer: 1, length: 3000}))
-	for _, early := range []int{0, 1, 23, 24, 25, 1000, 3024, 3030, len(whole)} {
+	for _, early := range []int{0, 1, 23, 24, 25, 48, 50, 1000, 3048, 3050, len(whole)} {
 		w := newWorld(t, "tcp", Options{}, PoolOptions{})
 		request := "GET /packhorse/channel HTTP/1.1\r\nHost: n\r\nCaller: me\r\nConnection: Upgrade\r\nUpgrade: " +
 			"packhorse-channel/1\r\n\r\n"
@@ -241,7 +242,7 @@ func TestHostilePeers(t *testing.T) {
 		"END with a length": {head(header{kind: end, transfer: 1, length: 5}), true, closeProtocol},
 		"absurd DATA": {head(header{kind: start, transfer: 1, length: unknown}) +
 			head(header{kind: data, transfer: 1, length: 1 << 62}), true, closeProtocol},
-		"DATA in a known length": {head(header{kind: start, transfer: 1}) +
+		"DATA beyond the length": {head(header{kind: start, transfer: 1}) +
 			head(header{kind: data, transfer: 1, length: 1}), true, closeProtocol},
 		"START twice": {head(header{kind: start, transfer: 1, length: unknown}) +
 			head(header{kind: start, transfer: 1, length: 1}), true, closeProtocol},
@@ -249,9 +250,11 @@ func TestHostilePeers(t *testing.T) {
 			closeProtocol},
 		"END too early": {head(header{kind: start, transfer: 1, length: unknown}) +
 			head(header{kind: end, transfer: 1, length: 7}), true, closeProtocol},
-		"closed in a header":    {head(header{kind: start, transfer: 1})[:7], true, closeBroken},
-		"closed after a START":  {head(header{kind: start, transfer: 1, length: 10}) + "12345", true, closeBroken},
-		"closed before the END": {head(header{kind: start, transfer: 1, length: 5}) + "12345", true, closeBroken},
+		"closed in a header": {head(header{kind: start, transfer: 1})[:7], true, closeBroken},
+		"closed after a START": {head(header{kind: start, transfer: 1, length: 10}) +
+			head(header{kind: data, transfer: 1, length: 10}) + "12345", true, closeBroken},
+		"closed before the END": {head(header{kind: start, transfer: 1, length: 5}) +
+			head(header{kind: data, transfer: 1, length: 5}) + "12345", true, closeBroken},
 		"closed between the DATA": {head(header{kind: start, transfer: 1, length: unknown}) +
 			head(header{kind: data, transfer: 1, length: 1}) + "1", true, closeBroken},
 	} {

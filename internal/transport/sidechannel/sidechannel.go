@@ -19,8 +19,6 @@
 //	Connection: Upgrade
 //	Upgrade: packhorse-channel/1
 //	Packhorse-Channel: <name: 128 random bits, 32 lower-case hexadecimal digits>
-//	Packhorse-Channel-Idle: <milliseconds after which the node closes an unused channel>
-//	Packhorse-Channel-Stall: <milliseconds within which the node expects a report about a file>
 //	Packhorse-Channel-Files: 2                (if the gateway has sent it, and the node passes files)
 //
 // With this last line, a descriptor of /dev/null comes with the first byte of the response (SCM_RIGHTS). If none
@@ -47,20 +45,14 @@
 //	     8     8  number of the transfer
 //	    16     8  length in bytes (see below; at most 2^44)
 //
-//	START  begins a direction. Its length is the number of bytes in the direction, or 2^64-1 if unknown. If it is
-//	       known, the raw bytes follow without headers, and then END.
-//	DATA   only after a START with an unknown length: raw bytes follow, as many as its length, at least 1. Any
-//	       number of DATA may follow each other.
+//	START  begins a direction. Its length is the number of bytes in the direction, or 2^64-1 if unknown.
+//	DATA   raw bytes follow, as many as its length, at least 1. Any number of DATA may follow each other.
 //	END    ends the direction. Its length is the number of bytes in the direction. Status 0 means that it is
 //	       complete. Any other status is the kind of failure (1 internal, 2 invalid, 3 not found, 4 denied,
 //	       5 exhausted, 6 unavailable, 7 corrupt, 8 cancelled, 9 deadline, 10 exists), with a message for the caller.
-//
-// On a channel with files the node's direction has no raw bytes after START. Even if the length is known, bytes come in
-// DATA and FILE.
-//
-//	FILE   stands for bytes of a regular file, as many as its length, at least 1. The file's descriptor comes with the
-//	       header's first byte (SCM_RIGHTS). The offset of the bytes in the file follows the header in 8 bytes.
-//
+//	FILE   stands for bytes of a regular file, as many as its length, at least 1, on a channel with files. The file's
+//	       descriptor comes with the header's first byte (SCM_RIGHTS). The offset of the bytes in the file follows the
+//	       header in 8 bytes.
 //	TAKEN  is the gateway's report about a FILE: how many of its bytes it has sent. While the gateway sends the bytes
 //	       from the file, it sends a TAKEN at least each second. The last one has the FILE's length, when the client's
 //	       connection has accepted all, or a status if the file cannot be read. The node sends nothing before the
@@ -73,14 +65,12 @@
 //
 // A channel can be used again only when each side has sent and received an END with status 0. It is closed by another
 // status, a cancelled direction, the end of the connection, an invalid header, another transfer's number, unexpected
-// bytes, or a limit. Within a known length the only way to report a failure is to close the channel. The control call
-// has the reason. So a direction without its END is incomplete, and no byte of one transfer can get into another.
+// bytes, or a limit. A direction without its END is incomplete, and no byte of one transfer can get into another.
 //
 // Limits: a peer that makes no progress within a time (Stall) is disconnected, and so is one that does not acknowledge.
 // Waiting for a header has no limit during a transfer until the control call has reported that all was sent (Due).
-// Either side closes an unused channel after a time (Idle), the gateway after half of the node's time at the latest. So
-// a gateway does not name a channel while the node closes it, and the channels of a gateway that was stopped or
-// disconnected are closed soon. The node has a maximum number of channels (Max). If there are several callers, each
+// Either side closes an unused channel after a time (Idle), which is shorter at the gateway. So a gateway does not name
+// a channel while the node closes it, and the channels of a gateway that was stopped or disconnected are closed soon. The node has a maximum number of channels (Max). If there are several callers, each
 // gets at most three quarters of them.
 package sidechannel
 
@@ -100,8 +90,6 @@ const Path = "/packhorse/channel"
 const (
 	protocol    = "packhorse-channel/1"
 	nameHeader  = "Packhorse-Channel"
-	idleHeader  = "Packhorse-Channel-Idle"
-	stallHeader = "Packhorse-Channel-Stall"
 	fileHeader  = "Packhorse-Channel-Files"
 	fileVersion = "2" // peers with another version exchange no files
 	nameLength  = 32
