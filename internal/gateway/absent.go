@@ -6,11 +6,11 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 )
 
-// A caller who may not know of a repository gets the answer of a node for absentPath, as hideAnswer returns it.
+// A caller who may not know of a repository gets the answer of a node for AbsentPath, as hideAnswer returns it.
 
-// absentPath returns a path that no repository has, because nodes do not serve its first directory. Its depth and
+// AbsentPath returns a path that no repository has, because nodes do not serve its first directory. Its depth and
 // length are similar to those of the repository's path, so that the search takes as long.
-func absentPath(repo git.RepoPath) git.RepoPath {
+func AbsentPath(repo git.RepoPath) git.RepoPath {
 	const own = ".packhorse/absent/"
 	name := repo.String()
 	path, err := git.ParseRepoPath(own + name[max(0, len(name)+len(own)-git.MaxRepoPath):])

@@ -138,7 +138,7 @@ func (r *Request) try(a *router.Assignment, response *Response,
 	r.At(inflight.Working)
 	defer r.trace(a.Name)()
 	if r.hidden {
-		r.Outcome, r.Err = call(a.Node, absentPath(r.Repo))
+		r.Outcome, r.Err = call(a.Node, AbsentPath(r.Repo))
 		r.Err = hideAnswer(r.Repo, r.Err)
 	} else {
 		r.Outcome, r.Err = call(a.Node, r.Repo)

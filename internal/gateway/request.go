@@ -104,7 +104,7 @@ func (r *Request) Caller() balance.Caller {
 
 // Authorize returns an error if the caller may not perform an operation. Requests of all front ends are authorized only
 // here, before they are sent to a node. There is no error for a caller who may not know of the repository. Its request
-// is served as for a repository that does not exist (see absentPath), so that neither the response nor its duration
+// is served as for a repository that does not exist (see AbsentPath), so that neither the response nor its duration
 // reveals that the repository exists.
 func (r *Request) Authorize(op auth.Operation) error {
 	err := error(nil)

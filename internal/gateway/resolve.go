@@ -32,7 +32,7 @@ func (r *Request) Resolve(ctx context.Context, questions []RevisionQuestion) ([]
 		}
 		path := repo.path
 		if repo.hidden {
-			path = absentPath(path)
+			path = AbsentPath(path)
 		}
 		asked, at = append(asked, node.Question{Repository: path, Revision: q.Revision}), append(at, i)
 	}

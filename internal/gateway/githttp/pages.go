@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"strings"
 
+	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/gateway"
 	"github.com/packhorse-git/packhorse/internal/gateway/auth"
 	"github.com/packhorse-git/packhorse/internal/git"
@@ -45,13 +46,18 @@ func (v *Visitor) Reader() func([]git.RepoPath) (may []bool, complete bool) {
 	return v.reader
 }
 
-// May fails like a fetch of the repository: with Unauthenticated, NotFound or Unavailable.
-func (v *Visitor) May(ctx context.Context, repo git.RepoPath) error {
+// May fails like a fetch of the repository: with Unauthenticated or Unavailable. It returns the path to read, which is
+// that of no repository if the visitor may not know of this one.
+func (v *Visitor) May(ctx context.Context, repo git.RepoPath) (git.RepoPath, error) {
 	v.q.Repo = repo
 	if v.q.Auth == nil {
-		return nil
+		return repo, nil
 	}
-	return v.q.Auth.May(ctx, v.q.ID, repo, auth.Read)
+	err := v.q.Auth.May(ctx, v.q.ID, repo, auth.Read)
+	if fault.Is(err, fault.NotFound) {
+		return gateway.AbsentPath(repo), nil
+	}
+	return repo, err
 }
 
 // Note adds attributes to the request's log line.

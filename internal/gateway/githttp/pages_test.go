@@ -44,10 +44,14 @@ func sitePages(w http.ResponseWriter, r *http.Request, v *githttp.Visitor) error
 		return err
 	case "/-/blob/team/secret":
 		repo, _ := git.ParseRepoPath("team/secret")
-		if err := v.May(r.Context(), repo); err != nil {
+		path, err := v.May(r.Context(), repo)
+		if err != nil {
 			return err
 		}
-		_, err := io.WriteString(w, "secret")
+		if path != repo {
+			return auth.NoRepository(repo)
+		}
+		_, err = io.WriteString(w, "secret")
 		return err
 	case "/-/half":
 		_, _ = io.WriteString(w, "half")

@@ -1,13 +1,13 @@
 package web
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"embed"
 	"encoding/hex"
 	"net/http"
 	"net/url"
 	"path"
-	"strings"
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
@@ -18,23 +18,13 @@ var embedded embed.FS
 
 const assetPath = "/-/assets/"
 
-// asset is a file that pages load. Its URL changes with its content.
-type asset struct {
-	contentType string
-	data        []byte
-}
-
-// assetTypes are the content types by extension.
-var assetTypes = map[string]string{".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8",
-	".svg": "image/svg+xml"}
-
-// loadAssets reads the embedded files. names maps the name of each to its URL.
-func loadAssets() (byURL map[string]asset, names map[string]string, err error) {
+// loadAssets reads the embedded files, by URL. names maps the name of each to its URL, which changes with its content.
+func loadAssets() (byURL map[string][]byte, names map[string]string, err error) {
 	entries, err := embedded.ReadDir("assets")
 	if err != nil {
 		return nil, nil, err
 	}
-	byURL, names = map[string]asset{}, map[string]string{}
+	byURL, names = map[string][]byte{}, map[string]string{}
 	for _, e := range entries {
 		data, err := embedded.ReadFile("assets/" + e.Name())
 		if err != nil {
@@ -42,14 +32,18 @@ func loadAssets() (byURL map[string]asset, names map[string]string, err error) {
 		}
 		sum := sha256.Sum256(data)
 		at := assetPath + hex.EncodeToString(sum[:8]) + "/" + e.Name()
-		byURL[at], names[e.Name()] = asset{assetTypes[path.Ext(e.Name())], data}, at
+		byURL[at], names[e.Name()] = data, at
 	}
 	return byURL, names, nil
 }
 
+// assetTypes are the content types by extension. Those of the system may be others.
+var assetTypes = map[string]string{".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8",
+	".svg": "image/svg+xml"}
+
 // asset answers with an embedded file.
 func (p *Pages) asset(w http.ResponseWriter, r *http.Request) error {
-	a, ok := p.assets[r.URL.Path]
+	data, ok := p.assets[r.URL.Path]
 	if !ok {
 		return fault.New(fault.NotFound, "page not found")
 	}
@@ -57,8 +51,8 @@ func (p *Pages) asset(w http.ResponseWriter, r *http.Request) error {
 	h.Del("Pragma")
 	h.Del("Expires")
 	h.Set("Cache-Control", "public, max-age=31536000, immutable")
-	h.Set("Content-Type", a.contentType)
-	http.ServeContent(w, r, "", time.Time{}, strings.NewReader(string(a.data)))
+	h.Set("Content-Type", assetTypes[path.Ext(r.URL.Path)])
+	http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(data))
 	return nil
 }
 

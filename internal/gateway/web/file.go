@@ -47,21 +47,6 @@ func parseFile(path string) (f namedFile, err error) {
 		"The address of a file is %sREPOSITORY/COMMIT/PATH, with the full ID of the commit.", filePath)
 }
 
-// filePage is the content of a file's page.
-type filePage struct {
-	page
-	Repo, RepoURL, Name string
-	Dirs                []crumb
-	Commit, Short       string
-	Size, Language      string
-	Remark              string
-	Lines               int
-	Code                string // numbered lines, as HTML
-	Why, Advice         string // instead of the code
-}
-
-type crumb struct{ Name, URL string }
-
 // errNoFile is the error for files that do not exist and for those that the visitor may not read.
 func errNoFile() error {
 	return fault.New(fault.NotFound, "This commit does not have this file, or is no longer on a branch.")
@@ -76,12 +61,8 @@ func (p *Pages) file(w http.ResponseWriter, r *http.Request, v Visitor) error {
 	if err != nil || p.Files == nil {
 		return p.showError(w, r, v, errNoFile())
 	}
-	err = v.May(r.Context(), repository)
-	if fault.Is(err, fault.NotFound) { // equal work, so that time does not reveal hidden repositories
-		repository, err = absent(repository), nil
-	}
 	var file git.File
-	if err == nil {
+	if repository, err = v.May(r.Context(), repository); err == nil {
 		file, err = p.Files.File(r.Context(), repository, named.commit, named.path, maxShown)
 	}
 	if fault.Is(err, fault.NotFound) {
@@ -90,87 +71,62 @@ func (p *Pages) file(w http.ResponseWriter, r *http.Request, v Visitor) error {
 	if err != nil {
 		return p.showError(w, r, v, err)
 	}
-	f := p.newFilePage(named, file, v.Name())
-	return p.send(w, r, http.StatusOK, "file", p.layout(f.page, f.view()))
+	return p.send(w, r, http.StatusOK, "file", p.filePage(named, file, v.Name()))
 }
 
-// absent returns the path of a repository that does not exist, about as long as another path. Nodes never serve paths
-// with this prefix.
-func absent(repository git.RepoPath) git.RepoPath {
-	name := repository.String()
-	path, err := git.ParseRepoPath(".packhorse/absent/" + name[:min(len(name), git.MaxRepoPath/2)])
-	if err != nil {
-		path, _ = git.ParseRepoPath(".packhorse/absent/repository")
-	}
-	return path
-}
-
-func (p *Pages) newFilePage(named namedFile, file git.File, visitor string) filePage {
+// filePage returns the page of a file.
+func (p *Pages) filePage(named namedFile, file git.File, visitor string) g.Node {
+	within := inRepository(named.repository)
 	dirs := strings.Split(named.path, "/")
 	name := dirs[len(dirs)-1]
-	f := filePage{
-		page: page{Kind: "file", Title: name + " - " + schema.Name(named.repository), Query: inRepository(named.repository) +
-			" ", Visitor: visitor},
-		Repo: schema.Name(named.repository), RepoURL: searchURL(inRepository(named.repository) + " select:file"), Name: name,
-		Commit: named.commit.String(),
-		Short:  short(named.commit.String()), Size: humanize.IBytes(uint64(file.Size)),
-	}
+	path := g.Group{h.A(href(searchURL(within+" select:file")), g.Text(schema.Name(named.repository)))}
 	for i, dir := range dirs[:len(dirs)-1] {
-		below := inRepository(named.repository) + " file:^" + pattern(strings.Join(dirs[:i+1], "/")+"/") + " select:file"
-		f.Dirs = append(f.Dirs, crumb{dir, searchURL(below)})
+		below := within + " file:^" + pattern(strings.Join(dirs[:i+1], "/")+"/") + " select:file"
+		path = append(path, h.I(g.Text("/")), h.A(href(searchURL(below)), g.Text(dir)))
 	}
+	path = append(path, h.I(g.Text("/")), h.B(g.Text(name)))
+	content, remarks := p.fileContent(named.path, file)
 	switch file.Mode {
 	case modeLink:
-		f.Remark = "symbolic link"
+		remarks = append(remarks, "symbolic link")
 	case modeProg:
-		f.Remark = "executable"
+		remarks = append(remarks, "executable")
 	}
-	switch {
-	case file.Data == nil && file.Size > 0:
-		f.Why, f.Advice = "This file is too large to show", "It has "+f.Size+"; at most "+humanize.IBytes(maxShown)+
-			" are shown. Clone the repository to read it."
-	case file.Size == 0:
-		f.Why, f.Advice = "This file is empty", "It has 0 bytes."
-	case bytes.IndexByte(file.Data[:min(len(file.Data), binarySign)], 0) >= 0:
-		f.Why, f.Advice = "This file is binary", "Clone the repository to read it."
-	default:
-		var b strings.Builder
-		b.Grow(len(file.Data) + len(file.Data)/2)
-		spans, language, result := p.paint.spans(named.path, string(file.Data))
-		f.Lines, f.Language = writeCode(&b, spans), language
-		switch result {
-		case paintLarge, paintLate:
-			f.Remark = strings.TrimPrefix(f.Remark+", too much to highlight", ", ")
-		case paintBusy:
-			f.Remark = strings.TrimPrefix(f.Remark+", not highlighted: the server is busy", ", ")
-		}
-		f.Code = b.String()
+	commit := named.commit.String()
+	about := g.Group{h.Span(g.Text("at "), h.Code(h.Title(commit), g.Text(short(commit))))}
+	for _, text := range append([]string{humanize.IBytes(uint64(file.Size))}, remarks...) {
+		about = append(about, h.Span(g.Text(text)))
 	}
-	return f
+	return p.layout(page{Kind: "file", Title: name + " - " + schema.Name(named.repository), Query: within + " ",
+		Visitor: visitor}, h.H1(h.Class("crumbs"), path), h.P(h.Class("about"), about), content)
 }
 
-// view returns the main part of the page.
-func (f filePage) view() g.Node {
-	path := g.Group{h.A(href(f.RepoURL), g.Text(f.Repo))}
-	for _, dir := range f.Dirs {
-		path = append(path, h.I(g.Text("/")), h.A(href(dir.URL), g.Text(dir.Name)))
+// fileContent returns the text of a file or why it is not shown, and remarks about it.
+func (p *Pages) fileContent(path string, file git.File) (content g.Node, remarks []string) {
+	switch {
+	case file.Data == nil && file.Size > 0:
+		return card("This file is too large to show", "It has "+humanize.IBytes(uint64(file.Size))+"; at most "+
+			humanize.IBytes(maxShown)+" are shown. Clone the repository to read it."), nil
+	case file.Size == 0:
+		return card("This file is empty", "It has 0 bytes."), nil
+	case bytes.IndexByte(file.Data[:min(len(file.Data), binarySign)], 0) >= 0:
+		return card("This file is binary", "Clone the repository to read it."), nil
 	}
-	path = append(path, h.I(g.Text("/")), h.B(g.Text(f.Name)))
-	about := g.Group{h.Span(g.Text("at "), h.Code(h.Title(f.Commit), g.Text(f.Short)))}
-	lines := ""
-	if f.Lines > 0 {
-		lines = strconv.Itoa(f.Lines) + " " + plural(f.Lines, "line", "lines")
+	var b strings.Builder
+	b.Grow(len(file.Data) + len(file.Data)/2)
+	spans, language, result := p.paint.spans(path, string(file.Data))
+	lines := writeCode(&b, spans)
+	remarks = append(remarks, strconv.Itoa(lines)+" "+plural(lines, "line", "lines"))
+	if language != "" {
+		remarks = append(remarks, language)
 	}
-	for _, text := range []string{f.Size, lines, f.Language, f.Remark} {
-		if text != "" {
-			about = append(about, h.Span(g.Text(text)))
-		}
+	switch result {
+	case paintLarge, paintLate:
+		remarks = append(remarks, "too much to highlight")
+	case paintBusy:
+		remarks = append(remarks, "not highlighted: the server is busy")
 	}
-	content := card(f.Why, f.Advice)
-	if f.Why == "" {
-		content = h.Div(h.Class("code"), h.Div(g.Raw(f.Code)))
-	}
-	return g.Group{h.H1(h.Class("crumbs"), path), h.P(h.Class("about"), about), content}
+	return h.Div(h.Class("code"), h.Div(g.Raw(b.String()))), remarks
 }
 
 func writeLineStart(b *strings.Builder, n int) {

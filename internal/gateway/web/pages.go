@@ -40,7 +40,7 @@ type PageOptions struct {
 // Pages serves the pages for browsers. Safe for concurrent use. The owner closes it.
 type Pages struct {
 	PageOptions
-	assets     map[string]asset  // by path
+	assets     map[string][]byte // by path
 	assetPaths map[string]string // by name
 	paint      *painter
 	sent       *prometheus.CounterVec
@@ -72,8 +72,9 @@ func isRepository(path string) bool {
 // Visitor is the user of a page. Not safe for concurrent use.
 type Visitor interface {
 	search.Visitor
-	// May fails as a fetch of the repository would: Unauthenticated, NotFound, Unavailable.
-	May(ctx context.Context, repository git.RepoPath) error
+	// May fails as a fetch of the repository would: Unauthenticated, Unavailable. It returns the path to read: that of no
+	// repository if the visitor may not know of this one, so that the time of the answer does not reveal it.
+	May(ctx context.Context, repository git.RepoPath) (git.RepoPath, error)
 	// URL returns the requested address, as the user knows it, without the query.
 	URL() string
 }

@@ -177,11 +177,11 @@ func (v visitor) Note(...slog.Attr)       {}
 func (v visitor) Failed(error)            {}
 func (v visitor) URL() string             { return "http://git.example/team/a&b.git" }
 
-func (v visitor) May(_ context.Context, r git.RepoPath) error {
+func (v visitor) May(_ context.Context, r git.RepoPath) (git.RepoPath, error) {
 	if !mayRead(v.reader, r) {
-		return fault.New(fault.NotFound, "not for you")
+		return git.ParseRepoPath("absent")
 	}
-	return nil
+	return r, nil
 }
 
 // serve serves the pages of a world.

@@ -70,8 +70,9 @@
 // Limits: a peer that makes no progress within a time (Stall) is disconnected, and so is one that does not acknowledge.
 // Waiting for a header has no limit during a transfer until the control call has reported that all was sent (Due).
 // Either side closes an unused channel after a time (Idle), which is shorter at the gateway. So a gateway does not name
-// a channel while the node closes it, and the channels of a gateway that was stopped or disconnected are closed soon. The node has a maximum number of channels (Max). If there are several callers, each
-// gets at most three quarters of them.
+// a channel while the node closes it, and the channels of a gateway that was stopped or disconnected are closed soon.
+// The node has a maximum number of channels (Max). If there are several callers, each gets at most three quarters of
+// them.
 package sidechannel
 
 import (
