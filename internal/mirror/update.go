@@ -14,7 +14,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/refs"
 	"github.com/packhorse-git/packhorse/internal/mirror/origin"
 	"github.com/packhorse-git/packhorse/internal/node"
-	"github.com/packhorse-git/packhorse/internal/node/storage"
+	"github.com/packhorse-git/packhorse/internal/node/ingest"
 	"github.com/packhorse-git/packhorse/internal/schedule/retry"
 )
 
@@ -102,7 +102,7 @@ func (r *mirror) runUpdates() {
 }
 
 // endUpdate notes the result of an update. It returns the next one, and the pack that the caller has to release.
-func (r *mirror) endUpdate(u *update, result storage.Ingested, err error) (next *update, h *hydration) {
+func (r *mirror) endUpdate(u *update, result ingest.Result, err error) (next *update, h *hydration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	u.err, u.refs, u.auth, r.text = err, nil, node.Secret{}, ""
@@ -116,7 +116,7 @@ func (r *mirror) endUpdate(u *update, result storage.Ingested, err error) (next 
 			r.digest = u.digest
 		}
 		r.state.Complete = true
-		if isChange(result) {
+		if result.IsChange() {
 			r.state.Updated = r.m.now().Round(0)
 		}
 		r.upToDate(u.at)
@@ -133,7 +133,7 @@ func (r *mirror) endUpdate(u *update, result storage.Ingested, err error) (next 
 }
 
 // apply brings the repository to the state of an update.
-func (r *mirror) apply(u *update) (storage.Ingested, error) {
+func (r *mirror) apply(u *update) (ingest.Result, error) {
 	limits := []chan struct{}{r.m.updates}
 	if u.first {
 		limits = []chan struct{}{r.m.firsts, r.m.updates}
@@ -143,7 +143,7 @@ func (r *mirror) apply(u *update) (storage.Ingested, error) {
 		case limit <- struct{}{}:
 			defer func() { <-limit }()
 		case <-u.ctx.Done():
-			return storage.Ingested{}, errCancelled()
+			return ingest.Result{}, errCancelled()
 		}
 	}
 	result, err := r.ingest(u)
@@ -162,14 +162,14 @@ func (r *mirror) apply(u *update) (storage.Ingested, error) {
 }
 
 // ingest has the storage node take over the state of an update.
-func (r *mirror) ingest(u *update) (storage.Ingested, error) {
+func (r *mirror) ingest(u *update) (ingest.Result, error) {
 	list, err := u.refs.List()
 	if err != nil {
-		return storage.Ingested{}, err
+		return ingest.Result{}, err
 	}
 	rule := r.currentRule()
 	u.rule = rule
-	in := storage.Ingest{Format: format(u.refs), Head: branch(list), Fsck: r.m.fsck, MaxPack: rule.MaxPack,
+	in := ingest.State{Format: format(u.refs), Head: branch(list), Fsck: r.m.fsck, MaxPack: rule.MaxPack,
 		Progress: r.setProgress, Refs: make([]refs.Ref, 0, len(list.Refs))}
 	for _, ref := range list.Refs {
 		if rule.mirrors(ref.Name) {
@@ -242,13 +242,11 @@ func (r *mirror) maintain() {
 	}
 }
 
-func isChange(i storage.Ingested) bool { return i.Created+i.Changed+i.Deleted > 0 || i.Head }
-
 // maxLoggedRefs is the maximum number of skipped refs in a line of the log.
 const maxLoggedRefs = 10
 
-func (r *mirror) logUpdate(i storage.Ingested, took time.Duration) {
-	if isChange(i) {
+func (r *mirror) logUpdate(i ingest.Result, took time.Duration) {
+	if i.IsChange() {
 		r.m.log.Info("updated a mirror", "repository", r.path.String(), "refs_created", i.Created,
 			"refs_changed", i.Changed, "refs_deleted", i.Deleted, "bytes", i.Bytes, "seconds", took.Seconds())
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/lfs/objects"
 	"github.com/packhorse-git/packhorse/internal/mirror/origin"
 	"github.com/packhorse-git/packhorse/internal/node"
+	"github.com/packhorse-git/packhorse/internal/node/ingest"
 	"github.com/packhorse-git/packhorse/internal/node/packsource"
 	"github.com/packhorse-git/packhorse/internal/node/places"
 	"github.com/packhorse-git/packhorse/internal/node/storage"
@@ -108,7 +109,7 @@ func newWorld(t *testing.T, h *host, root string, edit ...func(*Rule)) *world {
 	}
 	limits := process.Limits{Slots: 4, Queue: 1000}
 	runner, err := process.New(process.Options{TempDir: t.TempDir(), Classes: map[process.Class]process.Limits{
-		storage.ClassIngest: limits, places.ClassManage: limits, places.ClassMaintain: limits,
+		ingest.Class: limits, places.ClassManage: limits, places.ClassMaintain: limits,
 		packsource.ClassPack: limits}})
 	w.do(err)
 	source, err := packsource.NewGit(runner, packsource.GitOptions{Scratch: t.TempDir()})

@@ -2,277 +2,41 @@ package storage
 
 import (
 	"context"
-	"io"
-	"maps"
 	"path/filepath"
-	"slices"
-	"strings"
 
-	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
-	"github.com/packhorse-git/packhorse/internal/git/process"
-	"github.com/packhorse-git/packhorse/internal/git/refs"
-	"github.com/packhorse-git/packhorse/internal/node/places"
-	"github.com/packhorse-git/packhorse/internal/node/receivepack"
+	"github.com/packhorse-git/packhorse/internal/node/ingest"
 )
 
-// ClassIngest is the class of Git commands that take over objects of another server. They can take long.
-const ClassIngest process.Class = "ingest"
-
-// Ingest is a state of a repository on another server.
-type Ingest struct {
-	Format git.ObjectFormat
-	Refs   []refs.Ref  // all refs by name and ID, in any order
-	Head   git.RefName // the branch that HEAD points to; "" does not change HEAD
-
-	// Fetch returns a pack with all objects that the wants reach, except those that the haves reach. It is called at
-	// most once, and only if objects are missing.
-	Fetch func(ctx context.Context, wants, haves []git.ObjectID) (io.ReadCloser, error)
-	// MaxPack is the maximum size of the pack in bytes. Zero means no limit.
-	MaxPack int64
-	// Fsck has the severities of Git's object checks by name. Nil means receivepack.DefaultFsck.
-	Fsck map[string]string
-	// Progress gets the progress of Git as text, in pieces as they arrive; nil: none.
-	Progress func([]byte)
-}
-
-// Ingested is the result of Node.Ingest.
-type Ingested struct {
-	Created, Changed, Deleted int   // refs
-	Head                      bool  // HEAD was changed
-	Bytes                     int64 // of the pack
-	// Skipped are names of refs that no repository can have: two of the same name, or a branch that is not a commit.
-	Skipped []git.RefName
-}
-
-// ingestion is a running Ingest.
-type ingestion struct {
-	Ingest
-	node       *Node
-	handle     *handle
-	quarantine string         // directory of the new objects; "": there are none
-	refs       []packedRef    // of the new state, sorted by name
-	changed    []int          // indexes in refs of created and changed refs
-	old        []git.ObjectID // previous IDs of changed and deleted refs
-	other      []git.ObjectID // IDs of some unchanged refs
-	result     Ingested
-}
-
-// maxOtherHaves is the maximum number of haves from refs that have not changed.
-const maxOtherHaves = 256
-
-// Ingest brings a repository to a state of another repository: it fetches missing objects, checks them, and then moves
-// all refs at once and HEAD. All other refs are deleted. When it returns, every request sees the changes, and the
-// watchers of the repository have been notified. Hooks do not run.
-//
-// The objects stay in a quarantine until Git has checked each of them and their connectivity. Everything is on disk
-// before it is visible. After an error the refs are unchanged, unless only HEAD could not be set. Ingest must not be
-// called concurrently for one repository, and no one else may change its refs.
-//
-// The error is Corrupt if Git refuses the objects, Invalid for another object format or a pack that is too large, and
-// Unavailable if the disk is full. Others are those of Fetch and of opening the repository.
-func (n *Node) Ingest(ctx context.Context, path git.RepoPath, in Ingest) (Ingested, error) {
-	if n.runner == nil {
-		return Ingested{}, fault.New(fault.Unavailable, "this node does not change repositories")
-	}
+// Ingest brings a repository to a state of another repository; see ingest.Run. When it returns, every request sees the
+// changes, and the watchers of the repository have been notified.
+func (n *Node) Ingest(ctx context.Context, path git.RepoPath, s ingest.State) (ingest.Result, error) {
 	h, err := n.acquireAny(ctx, path)
 	if err != nil {
-		return Ingested{}, err
+		return ingest.Result{}, err
 	}
 	defer n.release(h)
 	n.noteRefs(ctx, h)
-	if in.Fsck == nil {
-		in.Fsck = receivepack.DefaultFsck()
+	result, err := ingest.Run(ctx, ingest.Target{Repo: h.Repo, Place: h.place, Runner: n.runner, Log: n.log}, s)
+	if err == nil && result.IsChange() {
+		n.publish(ctx, h, path)
 	}
-	i := &ingestion{Ingest: in, node: n, handle: h}
-	defer i.removeQuarantine()
-	if err := i.run(ctx); err != nil {
-		return i.result, err
-	}
-	if i.isChanged() {
-		n.publishIngest(ctx, h, path)
-	}
-	return i.result, nil
+	return result, err
 }
 
-func (i *ingestion) isChanged() bool { return len(i.changed)+i.result.Deleted > 0 || i.result.Head }
-
-func (i *ingestion) run(ctx context.Context) error {
-	if err := i.checkRepository(ctx); err != nil {
-		return err
-	}
-	if err := i.compare(ctx); err != nil {
-		return err
-	}
-	if len(i.changed) > 0 {
-		if err := i.takeObjects(ctx); err != nil {
-			return err
-		}
-		if err := i.peel(); err != nil {
-			return err
-		}
-	}
-	if len(i.changed)+i.result.Deleted > 0 {
-		if err := i.moveRefs(ctx); err != nil {
-			return err
-		}
-	}
-	return i.moveHead(ctx)
-}
-
-func (i *ingestion) checkRepository(ctx context.Context) error {
-	if i.Format != i.handle.Format {
-		return fault.New(fault.Invalid, "the object format of the origin is %s, and that of the mirror is %s: remove the "+
-			"mirror and add it again", i.Format, i.handle.Format)
-	}
-	if format, _ := i.handle.Config().Get("extensions.refstorage"); format == "reftable" ||
-		i.handle.Common != i.handle.Dir {
-		return fault.New(fault.Invalid, "a repository with reftables or a worktree cannot be a mirror")
-	}
-	return i.packLooseRefs(ctx)
-}
-
-// compare finds the differences between the present and the new refs.
-func (i *ingestion) compare(ctx context.Context) error {
-	snap, err := i.handle.Refs.Snapshot(ctx)
+// RemoveIngestLeftovers is ingest.RemoveLeftovers for a repository that Ingest does not use.
+func (n *Node) RemoveIngestLeftovers(path git.RepoPath) error {
+	h, err := n.acquireAny(context.Background(), path)
 	if err != nil {
 		return err
 	}
-	i.refs = make([]packedRef, 0, len(i.Refs))
-	for _, ref := range i.Refs {
-		i.refs = append(i.refs, packedRef{Name: ref.Name, ID: ref.ID})
-	}
-	slices.SortFunc(i.refs, func(a, b packedRef) int { return strings.Compare(string(a.Name), string(b.Name)) })
-	i.refs = i.skipInvalid(i.refs)
-	next := 0 // in i.refs: refs before it are classified
-	create := func(to int) {
-		for ; next < to; next++ {
-			i.changed = append(i.changed, next)
-			i.result.Created++
-		}
-	}
-	err = snap.Unhidden().Each("", func(ref refs.Ref) error {
-		at := next
-		for at < len(i.refs) && i.refs[at].Name < ref.Name {
-			at++
-		}
-		create(at)
-		if at == len(i.refs) || i.refs[at].Name != ref.Name {
-			i.old = append(i.old, ref.ID)
-			i.result.Deleted++
-			return nil
-		}
-		if i.refs[at].ID == ref.ID {
-			i.refs[at].Peeled, i.refs[at].peelKnown = ref.Peeled, ref.PeelKnown
-			if len(i.other) < maxOtherHaves {
-				i.other = append(i.other, ref.ID)
-			}
-		} else {
-			i.old = append(i.old, ref.ID)
-			i.changed = append(i.changed, at)
-			i.result.Changed++
-		}
-		next = at + 1
-		return nil
-	})
-	create(len(i.refs))
-	return err
-}
-
-// skipInvalid removes refs that a repository cannot have.
-func (i *ingestion) skipInvalid(list []packedRef) []packedRef {
-	kept := list[:0]
-	for _, ref := range list {
-		if len(kept) > 0 && kept[len(kept)-1].Name == ref.Name || ref.ID.IsZero() || ref.ID.Format() != i.Format {
-			i.result.Skipped = append(i.result.Skipped, ref.Name)
-			continue
-		}
-		kept = append(kept, ref)
-	}
-	return kept
-}
-
-// wants returns the IDs of changed refs whose objects the repository does not have.
-func (i *ingestion) wants() ([]git.ObjectID, error) {
-	lookups := i.handle.Objects.Lookups()
-	seen := make(map[git.ObjectID]bool)
-	var wants []git.ObjectID
-	for _, at := range i.changed {
-		id := i.refs[at].ID
-		if seen[id] {
-			continue
-		}
-		seen[id] = true
-		found, err := lookups.Has(id)
-		if err != nil {
-			return nil, err
-		}
-		if !found {
-			wants = append(wants, id)
-		}
-	}
-	return wants, nil
-}
-
-const (
-	maxOldHaves = 512 // previous IDs of refs among the haves
-	// maxRewritten is the number of previous IDs whose ancestors are also among the haves, at distances up to
-	// maxDistance. The origin may have forgotten the previous commits of a branch that was rewritten.
-	maxRewritten = 16
-	maxDistance  = 1 << 10
-)
-
-// haves returns IDs that the repository has and the origin probably knows.
-func (i *ingestion) haves(ctx context.Context) []git.ObjectID {
-	old := i.old[:min(len(i.old), maxOldHaves)]
-	haves := slices.Clone(old)
-	for _, id := range old[:min(len(old), maxRewritten)] {
-		for distance := 1; distance <= maxDistance; distance *= 4 {
-			ancestor, steps, err := i.handle.Graph.Ancestor(ctx, id, distance, nil)
-			if err != nil { // such as an annotated tag
-				break
-			}
-			if haves = append(haves, ancestor); steps < distance {
-				break
-			}
-		}
-	}
-	haves = append(haves, i.other...)
-	slices.SortFunc(haves, git.ObjectID.Compare)
-	return slices.Compact(haves)
-}
-
-// moveHead sets HEAD to the branch of the new state.
-func (i *ingestion) moveHead(ctx context.Context) (err error) {
-	if i.Head == "" || !strings.HasPrefix(string(i.Head), places.BranchPrefix) {
-		return nil
-	}
-	snap, err := i.handle.Refs.Snapshot(ctx)
-	if err != nil || snap.Unhidden().Head().Target == i.Head {
+	defer n.release(h)
+	release, err := n.claims.Claim(h.Common)
+	if err != nil {
 		return err
 	}
-	i.result.Head, err = i.handle.place.SetHead(ctx, i.Head, nil)
-	return err
-}
-
-// publishIngest makes the changes visible to all requests, and notifies watchers.
-func (n *Node) publishIngest(ctx context.Context, h *handle, path git.RepoPath) {
-	if _, err := h.Refs.Snapshot(ctx); err != nil {
-		n.log.Warn("cannot read a repository's refs after an update", "repository", path.String(), "error", err)
-	}
-	n.refsChanged(path)
-	ctx, cancel := context.WithTimeout(ctx, notifyTimeout)
-	defer cancel()
-	n.hub.Notify(ctx, path)
-}
-
-// fsckList returns the severities of object checks as git index-pack takes them.
-func fsckList(severities map[string]string) string {
-	var list []string
-	for _, check := range slices.Sorted(maps.Keys(severities)) {
-		list = append(list, check+"="+severities[check])
-	}
-	return strings.Join(list, ",")
+	defer release()
+	return ingest.RemoveLeftovers(h.Common, n.log)
 }
 
 // Root returns the real path of the root directory.

@@ -19,6 +19,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/gittest"
 	"github.com/packhorse-git/packhorse/internal/git/process"
 	"github.com/packhorse-git/packhorse/internal/git/refs"
+	"github.com/packhorse-git/packhorse/internal/node/ingest"
 	"github.com/packhorse-git/packhorse/internal/node/places"
 	"github.com/packhorse-git/packhorse/internal/node/storage"
 )
@@ -28,7 +29,7 @@ func newIngester(t *testing.T, o storage.Options) *root {
 	t.Helper()
 	limits := process.Limits{Slots: 4, Queue: 100}
 	runner, err := process.New(process.Options{TempDir: t.TempDir(), Classes: map[process.Class]process.Limits{
-		storage.ClassIngest: limits, places.ClassManage: limits, places.ClassMaintain: limits}})
+		ingest.Class: limits, places.ClassManage: limits, places.ClassMaintain: limits}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -38,9 +39,9 @@ func newIngester(t *testing.T, o storage.Options) *root {
 }
 
 // stateOf returns the state of a repository for Ingest. fetches counts calls of Fetch.
-func stateOf(t *testing.T, from *gittest.Repo, fetches *int) storage.Ingest {
+func stateOf(t *testing.T, from *gittest.Repo, fetches *int) ingest.State {
 	t.Helper()
-	in := storage.Ingest{Format: from.Format()}
+	in := ingest.State{Format: from.Format()}
 	if head, err := from.Try("symbolic-ref", "-q", "HEAD"); err == nil {
 		in.Head = git.RefName(head)
 	}
@@ -175,7 +176,7 @@ func TestIngestRefuses(t *testing.T) {
 		tip  git.ObjectID
 		pack io.Reader
 		kind fault.Kind
-		edit func(*storage.Ingest)
+		edit func(*ingest.State)
 	}{
 		"a bad object":      {tip: bad, pack: bytes.NewReader(pack(bad)), kind: fault.Corrupt},
 		"a missing blob":    {tip: hole, pack: bytes.NewReader(pack(hole)), kind: fault.Corrupt},
@@ -184,8 +185,8 @@ func TestIngestRefuses(t *testing.T) {
 		"half a pack":       {tip: good, pack: bytes.NewReader(pack(good)[:40]), kind: fault.Corrupt},
 		"a lost connection": {tip: good, pack: &failing{pack(good)[:40], failed}, kind: fault.Internal},
 		"a large pack": {tip: good, pack: bytes.NewReader(pack(good)), kind: fault.Invalid,
-			edit: func(in *storage.Ingest) { in.MaxPack = 40 }},
-		"another format": {tip: good, kind: fault.Invalid, edit: func(in *storage.Ingest) { in.Format = git.SHA256 }},
+			edit: func(in *ingest.State) { in.MaxPack = 40 }},
+		"another format": {tip: good, kind: fault.Invalid, edit: func(in *ingest.State) { in.Format = git.SHA256 }},
 	} {
 		in := stateOf(t, from, &fetches)
 		in.Refs = append(in.Refs, refs.Ref{Name: "refs/heads/next", ID: test.tip})
@@ -271,7 +272,7 @@ func TestIngestManyRefs(t *testing.T) {
 	}
 	_, err := r.Create(t.Context(), r.path("app"), storage.CreateOptions{})
 	r.do(err)
-	for _, want := range []storage.Ingested{{Created: 500_001}, {Changed: 1}, {Deleted: 1}} {
+	for _, want := range []ingest.Result{{Created: 500_001}, {Changed: 1}, {Deleted: 1}} {
 		start := time.Now()
 		got, err := r.Ingest(t.Context(), r.path("app"), in)
 		if err != nil || got.Created != want.Created || got.Changed != want.Changed || got.Deleted != want.Deleted {

@@ -24,6 +24,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/lfs/locks"
 	"github.com/packhorse-git/packhorse/internal/lfs/objects"
 	"github.com/packhorse-git/packhorse/internal/node"
+	"github.com/packhorse-git/packhorse/internal/node/ingest"
 	"github.com/packhorse-git/packhorse/internal/node/lookup"
 	"github.com/packhorse-git/packhorse/internal/node/places"
 	"github.com/packhorse-git/packhorse/internal/node/receivepack"
@@ -501,7 +502,7 @@ func TestPlacesAreManaged(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.refuses("team/copy", fault.NotFound, "no repository")
-	if _, err := r.Ingest(ctx, r.path("team/app"), storage.Ingest{}); !fault.Is(err, fault.Invalid) {
+	if _, err := r.Ingest(ctx, r.path("team/app"), ingest.State{}); !fault.Is(err, fault.Invalid) {
 		t.Errorf("Ingest() = %v, want the kind %v", err, fault.Invalid)
 	}
 	if p.ready = fault.New(fault.Unavailable, "the store is away"); r.Ready() != p.ready {

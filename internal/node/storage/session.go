@@ -120,7 +120,9 @@ func (n *Node) ReceivePack(ctx context.Context, path git.RepoPath, session node.
 			if isFirst {
 				n.adoptHead(ctx, h, path, updates)
 			}
-			waited = n.publishPush(ctx, h, path)
+			if prepared := n.publish(ctx, h, path); prepared != nil {
+				waited = n.warmer.wait(ctx, h, prepared)
+			}
 		}}
 	outcome, err = n.pushes.Serve(ctx, target, session, pusher, request, response)
 	outcome.Push.Warmup = waited
@@ -152,23 +154,19 @@ func errNoPushes() error { return fault.New(fault.Denied, "this server does not 
 // notifyTimeout bounds how long a push waits until watchers are notified, because the file system may hang.
 const notifyTimeout = 5 * time.Second
 
-// publishPush makes the changes of a push visible to all requests, and notifies watchers. Then it waits until the packs
-// that clients will request next are made, if that is quick, and returns how long it waited for them.
-func (n *Node) publishPush(ctx context.Context, h *handle, path git.RepoPath) time.Duration {
+// publish makes changes of refs visible to all requests, and notifies watchers. It returns a channel for warmer.wait.
+func (n *Node) publish(ctx context.Context, h *handle, path git.RepoPath) (prepared <-chan struct{}) {
 	if err := h.Refresh(); err != nil {
-		n.log.Warn("cannot refresh a repository after a push", "repository", path.String(), "error", err)
+		n.log.Warn("cannot refresh a repository after a change", "repository", path.String(), "error", err)
 	}
 	if _, err := h.Refs.SnapshotOf(ctx, nil); err != nil {
-		n.log.Warn("cannot read a repository's refs after a push", "repository", path.String(), "error", err)
+		n.log.Warn("cannot read a repository's refs after a change", "repository", path.String(), "error", err)
 	}
-	prepared := n.refsChanged(path)
+	prepared = n.refsChanged(path)
 	ctx, cancel := context.WithTimeout(ctx, notifyTimeout)
 	defer cancel()
 	n.hub.Notify(ctx, path)
-	if n.warmer == nil {
-		return 0
-	}
-	return n.warmer.wait(ctx, h, prepared)
+	return prepared
 }
 
 // noteRefs makes later fetches know the refs that a repository has before a change.

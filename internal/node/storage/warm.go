@@ -108,7 +108,7 @@ func (w *warmer) warmUp(ctx context.Context, path git.RepoPath, onlyQuick bool, 
 // wait waits until the packs that are quick to make are there, but at most uploadpack.QuickWarmup, and returns how long
 // that took. It does not wait if the repository is not expected to have such packs.
 func (w *warmer) wait(ctx context.Context, h *handle, prepared <-chan struct{}) time.Duration {
-	if prepared == nil || !w.node.server.HasQuickWarmup(h.Repo) {
+	if !w.node.server.HasQuickWarmup(h.Repo) {
 		return 0
 	}
 	start := time.Now()

@@ -6,6 +6,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/git/process"
 	"github.com/packhorse-git/packhorse/internal/git/repo"
+	"github.com/packhorse-git/packhorse/internal/node/ingest"
 	"github.com/packhorse-git/packhorse/internal/node/packsource"
 	"github.com/packhorse-git/packhorse/internal/node/places"
 	"github.com/packhorse-git/packhorse/internal/node/receivepack"
@@ -96,7 +97,7 @@ func (c *Config) GitClasses() map[process.Class]process.Limits {
 		repo.ClassRefs:           memory.of(RefsLimits(), memory.small),
 		places.ClassManage:       memory.of(ManageLimits(), memory.small),
 		places.ClassMaintain:     memory.of(maintainLimits(c.Maintenance.Slots), memory.Git),
-		storage.ClassIngest:      memory.of(ingestLimits(), memory.Git),
+		ingest.Class:             memory.of(ingestLimits(), memory.Git),
 		storage.ClassGrep:        memory.of(GrepLimits(), memory.small),
 	}
 	for name, l := range classes {

@@ -1,4 +1,4 @@
-package storage
+package ingest
 
 import (
 	"bufio"
@@ -27,15 +27,15 @@ const packedHeader = "# pack-refs with: peeled fully-peeled sorted \n"
 
 // peel finds the objects that new annotated tags peel to, and skips branches that are not commits.
 func (i *ingestion) peel() error {
-	kept := i.refs[:0]
-	for _, ref := range i.refs {
+	kept := i.packed[:0]
+	for _, ref := range i.packed {
 		if ref.peelKnown {
 			kept = append(kept, ref)
 			continue
 		}
-		typ, _, err := i.handle.Objects.Header(ref.ID)
+		typ, _, err := i.Objects.Header(ref.ID)
 		if err == nil && typ == git.Tag {
-			ref.Peeled, _, err = i.handle.Graph.Peel(ref.ID)
+			ref.Peeled, _, err = i.Graph.Peel(ref.ID)
 		}
 		if err != nil {
 			return err
@@ -46,14 +46,14 @@ func (i *ingestion) peel() error {
 		}
 		kept = append(kept, ref)
 	}
-	i.refs = kept
+	i.packed = kept
 	return nil
 }
 
 // moveRefs replaces all refs by one rename: it writes packed-refs, which holds all refs of such a repository. So names
 // that differ in case, or of which one is a directory of another, do not disturb each other.
 func (i *ingestion) moveRefs(ctx context.Context) (err error) {
-	path := filepath.Join(i.handle.Common, "packed-refs")
+	path := filepath.Join(i.Common, "packed-refs")
 	lock, err := places.LockFile(ctx, path)
 	if err != nil {
 		return err
@@ -63,14 +63,14 @@ func (i *ingestion) moveRefs(ctx context.Context) (err error) {
 			err = places.WriteError(errors.Join(err, os.Remove(lock.Name())))
 		}
 	}()
-	if err := errors.Join(writePackedRefs(lock, i.refs), lock.Sync(), lock.Close()); err != nil {
+	if err := errors.Join(writePackedRefs(lock, i.packed), lock.Sync(), lock.Close()); err != nil {
 		return err
 	}
 	if err := os.Rename(lock.Name(), path); err != nil {
 		return err
 	}
-	if err := disk.SyncDir(i.handle.Common); err != nil {
-		i.node.log.Warn("the update of a repository can be lost in a power failure", "dir", i.handle.Common, "error", err)
+	if err := disk.SyncDir(i.Common); err != nil {
+		i.Log.Warn("the update of a repository can be lost in a power failure", "dir", i.Common, "error", err)
 	}
 	return nil
 }
@@ -92,7 +92,7 @@ func writePackedRefs(f *os.File, list []packedRef) error {
 // packLooseRefs moves loose refs to packed-refs if there are any.
 func (i *ingestion) packLooseRefs(ctx context.Context) error {
 	errFound := errors.New("a loose ref")
-	err := filepath.WalkDir(filepath.Join(i.handle.Common, "refs"), func(_ string, e fs.DirEntry, err error) error {
+	err := filepath.WalkDir(filepath.Join(i.Common, "refs"), func(_ string, e fs.DirEntry, err error) error {
 		if err == nil && e.Type().IsRegular() {
 			return errFound
 		}

@@ -1,4 +1,4 @@
-package storage
+package ingest
 
 import (
 	"bytes"
@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -43,13 +44,13 @@ func (i *ingestion) takeObjects(ctx context.Context) error {
 	if err := i.install(); err != nil {
 		return places.WriteError(err)
 	}
-	return i.handle.Refresh()
+	return i.Refresh()
 }
 
 // fetch writes the pack of the origin to the quarantine. Git checks each object, and that all objects that it refers to
 // exist.
 func (i *ingestion) fetch(ctx context.Context, wants []git.ObjectID) error {
-	dir, err := os.MkdirTemp(filepath.Join(i.handle.Common, "objects"), quarantinePrefix)
+	dir, err := os.MkdirTemp(filepath.Join(i.Common, "objects"), quarantinePrefix)
 	if err != nil {
 		return places.WriteError(err)
 	}
@@ -86,7 +87,7 @@ func (i *ingestion) fetch(ctx context.Context, wants []git.ObjectID) error {
 func (i *ingestion) checkConnectivity(ctx context.Context) error {
 	var tips bytes.Buffer
 	for _, at := range i.changed {
-		tips.Write(i.refs[at].ID.AppendHex(tips.AvailableBuffer()))
+		tips.Write(i.packed[at].ID.AppendHex(tips.AvailableBuffer()))
 		tips.WriteByte('\n')
 	}
 	return i.objectError("the origin did not send all objects", i.git(ctx,
@@ -95,7 +96,7 @@ func (i *ingestion) checkConnectivity(ctx context.Context) error {
 
 // objectError returns the error of a check of objects.
 func (i *ingestion) objectError(msg string, err error) error {
-	err = places.GitError(i.handle.Common, err)
+	err = places.GitError(i.Common, err)
 	if fault.Is(err, fault.Internal) {
 		return fault.Wrap(fault.Corrupt, msg, err)
 	}
@@ -104,14 +105,14 @@ func (i *ingestion) objectError(msg string, err error) error {
 
 // git runs a Git command that sees the objects in the quarantine.
 func (i *ingestion) git(ctx context.Context, args []string, stdin io.Reader) error {
-	c := process.Command{Class: ClassIngest, Subcommand: args[0], Stdin: stdin, Stderr: i.Progress,
-		Grace: places.MaintainGrace, Config: i.handle.HooksOff(), Repository: i.handle.Common,
-		Args: append([]string{"-c", "safe.directory=*", "-c", "core.fsync=all", "--git-dir=" + i.handle.Common}, args...)}
+	c := process.Command{Class: Class, Subcommand: args[0], Stdin: stdin, Stderr: i.Progress,
+		Grace: places.MaintainGrace, Config: i.HooksOff(), Repository: i.Common,
+		Args: append([]string{"-c", "safe.directory=*", "-c", "core.fsync=all", "--git-dir=" + i.Common}, args...)}
 	if i.quarantine != "" {
 		c.Env = []string{"GIT_OBJECT_DIRECTORY=" + i.quarantine, "GIT_QUARANTINE_PATH=" + i.quarantine,
-			"GIT_ALTERNATE_OBJECT_DIRECTORIES=" + quotePath(filepath.Join(i.handle.Common, "objects"))}
+			"GIT_ALTERNATE_OBJECT_DIRECTORIES=" + quotePath(filepath.Join(i.Common, "objects"))}
 	}
-	return i.node.runner.Run(ctx, c)
+	return i.Runner.Run(ctx, c)
 }
 
 // quotePath quotes a path for GIT_ALTERNATE_OBJECT_DIRECTORIES (git(1)).
@@ -121,7 +122,7 @@ func quotePath(path string) string {
 
 // install moves the packs from the quarantine to their place. An index comes last, because it makes its pack visible.
 func (i *ingestion) install() error {
-	from, to := filepath.Join(i.quarantine, "pack"), filepath.Join(i.handle.Common, "objects/pack")
+	from, to := filepath.Join(i.quarantine, "pack"), filepath.Join(i.Common, "objects/pack")
 	entries, err := os.ReadDir(from)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -146,31 +147,22 @@ func (i *ingestion) install() error {
 
 func (i *ingestion) removeQuarantine() {
 	if i.quarantine != "" {
-		_ = os.RemoveAll(i.quarantine) // RemoveIngestLeftovers tries again
+		_ = os.RemoveAll(i.quarantine) // RemoveLeftovers tries again
 	}
 }
 
-// RemoveIngestLeftovers removes what an earlier process that was killed during Ingest left: quarantines, temporary
-// packs and lock files. The repository must not be used by Ingest, and only Ingest may change its refs.
-func (n *Node) RemoveIngestLeftovers(path git.RepoPath) error {
-	h, err := n.acquireAny(context.Background(), path)
-	if err != nil {
-		return err
-	}
-	defer n.release(h)
-	release, err := n.claims.Claim(h.Common) // maintenance has temporary files, too
-	if err != nil {
-		return err
-	}
-	defer release()
+// RemoveLeftovers removes what an earlier process that was killed during Run left in the common directory of a
+// repository: quarantines, temporary packs and lock files. The caller has claimed the repository, because maintenance
+// has temporary files, too. Only Run may change its refs, and does not run.
+func RemoveLeftovers(commonDir string, log *slog.Logger) error {
 	var errs []error
 	for _, pattern := range []string{"objects/" + quarantinePrefix + "*", "objects/pack/tmp_*", "objects/pack/.tmp-*",
 		"packed-refs.lock", "packed-refs.new", "HEAD.lock"} {
-		found, err := filepath.Glob(filepath.Join(escapeGlob(h.Common), pattern))
+		found, err := filepath.Glob(filepath.Join(escapeGlob(commonDir), pattern))
 		errs = append(errs, err)
 		for _, left := range found {
 			errs = append(errs, os.RemoveAll(left))
-			n.log.Info("removed a leftover of an interrupted update", "path", left)
+			log.Info("removed a leftover of an interrupted update", "path", left)
 		}
 	}
 	return errors.Join(errs...)
