@@ -3,9 +3,7 @@ package gitload
 import (
 	"bufio"
 	"context"
-	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -21,9 +19,8 @@ func MakeRefsCommand(env loadgen.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "mkrefs REPO",
 		Short: "Make the test case of \"packhorse-bench refs\": a bare repository with very many refs",
-		Long: `Adds COUNT packed refs to a bare repository. Half of them are in directories of a thousand
-(refs/heads/bench/012/012345), the other half are like those of code review (refs/pull/12345/head). A missing repository
-is created, and an empty one gets a commit on refs/heads/main. Refs of an earlier run are kept.`,
+		Long: `Makes a bare repository with COUNT packed refs of one commit. Half of them are in directories of a thousand
+(refs/heads/bench/012/012345), the other half are like those of code review (refs/pull/12345/head).`,
 		Example: `  packhorse-bench mkrefs /srv/git/refs.git --count 200000
   packhorse-bench refs http://127.0.0.1:8080/refs.git --prefix refs/heads/main`,
 		Args: cobra.ExactArgs(1),
@@ -55,59 +52,28 @@ func refName(i int) string {
 	return fmt.Sprintf("refs/heads/bench/%03d/%06d", i/1000, i)
 }
 
-// refsAtOnce is the size of one transaction. Git makes a file for each ref until they are packed, and fewer files are
-// faster.
-const refsAtOnce = 20_000
-
-// MakeRefs adds packed refs to a bare repository, and makes it if it is missing. It uses only git, so that it works
-// with every ref format.
-func MakeRefs(ctx context.Context, env loadgen.Env, repo string, count int) error {
-	stop := loadgen.Progress(ctx, env.Stderr, func() string { return fmt.Sprintf("making %d refs", count) })
-	defer stop()
-	switch _, err := os.Stat(repo); {
-	case errors.Is(err, os.ErrNotExist):
-		return newWithRefs(ctx, repo, count)
-	case err != nil:
-		return err
-	}
-	commit, err := anyCommit(ctx, repo)
-	if err != nil {
-		return err
-	}
-	for made := 0; made < count; {
-		n := min(refsAtOnce, count-made)
-		if err := updateRefs(ctx, repo, commit, made, made+n); err != nil {
-			return err
-		}
-		if _, err := RunGit(ctx, repo, nil, "pack-refs", "--all"); err != nil {
-			return err
-		}
-		made += n
-	}
-	return nil
-}
-
-// newWithRefs makes a new repository by cloning a bundle (gitformat-bundle(5)) whose header has all the refs. A clone
+// MakeRefs makes a bare repository by cloning a bundle (gitformat-bundle(5)) whose header has all the refs. A clone
 // writes packed refs directly, which takes seconds. A file for each ref would take minutes.
-func newWithRefs(ctx context.Context, repo string, count int) error {
+func MakeRefs(ctx context.Context, env loadgen.Env, repo string, count int) error {
+	defer loadgen.Progress(ctx, env.Stderr, func() string { return fmt.Sprintf("making %d refs", count) })()
 	dir, err := os.MkdirTemp("", "packhorse-bench-")
 	if err != nil {
 		return err
 	}
 	defer os.RemoveAll(dir)
 	seed, bundle := filepath.Join(dir, "seed.git"), filepath.Join(dir, "refs.bundle")
-	if _, err := RunGit(ctx, "", nil, "init", "-q", "--bare", "--initial-branch=main", "--", seed); err != nil {
+	if err := Synthesize(ctx, seed, 1, 100); err != nil {
 		return err
 	}
-	commit, err := anyCommit(ctx, seed)
+	commit, err := RunGit(ctx, seed, nil, "rev-parse", "main")
 	if err != nil {
 		return err
 	}
-	pack, err := RunGit(ctx, seed, strings.NewReader(commit+"\n"), "pack-objects", "-q", "--revs", "--stdout")
+	pack, err := RunGit(ctx, seed, strings.NewReader(commit), "pack-objects", "-q", "--revs", "--stdout")
 	if err != nil {
 		return err
 	}
-	if err := writeBundle(bundle, commit, count, pack); err != nil {
+	if err := writeBundle(bundle, strings.TrimSpace(commit), count, pack); err != nil {
 		return err
 	}
 	if _, err := RunGit(ctx, "", nil, "clone", "-q", "--mirror", "--", bundle, repo); err != nil {
@@ -137,44 +103,4 @@ func writeBundle(path, commit string, count int, pack string) error {
 		return err
 	}
 	return f.Close()
-}
-
-// updateRefs sets refs from..to-1 to the commit in one transaction.
-func updateRefs(ctx context.Context, repo, commit string, from, to int) error {
-	pr, pw := io.Pipe()
-	go func() {
-		w := bufio.NewWriterSize(pw, 64<<10)
-		for i := from; i < to; i++ {
-			fmt.Fprintf(w, "update %s %s\n", refName(i), commit)
-		}
-		pw.CloseWithError(w.Flush())
-	}()
-	_, err := RunGit(ctx, repo, pr, "update-ref", "--stdin")
-	pr.Close() // ends the writer if git did not read all
-	return err
-}
-
-// anyCommit returns a commit for the refs, and makes one in an empty repository.
-func anyCommit(ctx context.Context, repo string) (string, error) {
-	for _, args := range [][]string{
-		{"rev-parse", "--verify", "--quiet", "HEAD^{commit}"},
-		{"rev-list", "--all", "--max-count=1"},
-	} {
-		if id, err := RunGit(ctx, repo, nil, args...); err == nil && strings.TrimSpace(id) != "" {
-			return strings.TrimSpace(id), nil
-		} else if ctx.Err() != nil {
-			return "", err
-		}
-	}
-	tree, err := RunGit(ctx, repo, strings.NewReader(""), "mktree")
-	if err != nil {
-		return "", err
-	}
-	id, err := RunGit(ctx, repo, nil, "commit-tree", "-m", "A commit for many refs", strings.TrimSpace(tree))
-	if err != nil {
-		return "", err
-	}
-	id = strings.TrimSpace(id)
-	_, err = RunGit(ctx, repo, nil, "update-ref", "refs/heads/main", id)
-	return id, err
 }

@@ -55,25 +55,24 @@ func (o *matrixOptions) cell(ctx context.Context, env loadgen.Env, c cell, dir s
 		return nil, err
 	}
 	l := &lineup{World: w}
-	if err := o.start(ctx, c, l); err != nil {
-		return nil, err
-	}
 	run, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	for _, s := range l.stations {
-		go func() {
-			select {
-			case <-s.Ended:
-				cancel(fmt.Errorf("%s ended before the cell did%s", s.Name, s.LastWords()))
-			case <-run.Done():
-			}
-		}()
-	}
-	load, err := o.load(run, c, l)
-	if err == nil {
+	r, err = func() (r *cellResult, err error) {
+		defer world.Rescue(&err)
+		o.start(ctx, c, l)
+		for _, s := range l.stations {
+			go func() {
+				select {
+				case <-s.Ended:
+					cancel(fmt.Errorf("%s ended before the cell did%s", s.Name, s.LastWords()))
+				case <-run.Done():
+				}
+			}()
+		}
+		load := o.load(run, c, l)
 		phase, began = "measuring", time.Now()
-		r, err = o.measure(run, c, l, load)
-	}
+		return o.measure(run, c, l, load), nil
+	}()
 	if err != nil && ctx.Err() == nil {
 		loadgen.Sleep(run, 100*time.Millisecond) // the end of a process may be the cause, and is noticed later
 		if run.Err() != nil {
@@ -89,95 +88,71 @@ type loader interface {
 }
 
 // load returns the load of the clients. It sends one request, which warms caches.
-func (o *matrixOptions) load(ctx context.Context, c cell, l *lineup) (loader, error) {
-	s := c.subject
+func (o *matrixOptions) load(ctx context.Context, c cell, l *lineup) loader {
 	if l.ssh != nil {
-		load, err := prepareSSH(ctx, l.ssh, s)
-		if err == nil {
-			load.clients, load.duration, load.timeout = o.Clients, o.Duration, o.Timeout
-		}
-		return load, err
+		load := prepareSSH(ctx, l.ssh, c.subject)
+		load.clients, load.duration = o.Clients, o.Duration
+		return load
 	}
-	t, err := loadgen.ParseTarget(l.url, false)
-	if err != nil {
-		return nil, err
-	}
-	load, _, err := gitload.PrepareFetch(ctx, t, 0, "", o.Timeout, s.seen)
-	if err != nil {
-		return nil, err
-	}
+	t := world.Must(loadgen.ParseTarget(l.url, false))
+	load, _, err := gitload.PrepareFetch(ctx, t, 0, "", o.Timeout, c.subject.seen)
+	world.Check(err)
 	load.Conns, load.Duration = o.Clients, o.Duration
-	return load, nil
+	return load
 }
 
 // measure runs the load and samples the processes during it.
-func (o *matrixOptions) measure(ctx context.Context, c cell, l *lineup, load loader) (r *cellResult, err error) {
-	r = &cellResult{cell: c}
+func (o *matrixOptions) measure(ctx context.Context, c cell, l *lineup, load loader) *cellResult {
+	r := &cellResult{cell: c}
 	var watches []*loadgen.TreeWatch
 	for _, s := range l.stations {
-		before, err := s.counters(ctx)
-		if err != nil {
-			return nil, err
-		}
-		watch, err := loadgen.WatchTree(s.Pid)
-		if err != nil {
-			return nil, err
-		}
+		before := s.counters(ctx)
+		watch := world.Must(loadgen.WatchTree(s.Pid))
 		defer watch.Stop()
 		r.stations, watches = append(r.stations, stationResult{label: s.label, before: before}), append(watches, watch)
 	}
 	own := loadgen.OwnCPU()
-	if r.out, err = load.Run(ctx); err != nil {
-		return nil, err
-	}
+	r.out = world.Must(load.Run(ctx))
 	r.clientCPU = loadgen.OwnCPU() - own
 	for i, s := range l.stations {
-		st := &r.stations[i]
-		st.usage = *watches[i].Stop()
-		if st.after, err = s.counters(ctx); err != nil {
-			return nil, err
-		}
+		r.stations[i].usage = *watches[i].Stop()
+		r.stations[i].after = s.counters(ctx)
 	}
-	return r, nil
+	return r
 }
 
 // counters reads the metrics after a garbage collection, because the runtime then updates the cost of collections. The
 // result is nil for a process without metrics.
-func (s *station) counters(ctx context.Context) (loadgen.Metrics, error) {
+func (s *station) counters(ctx context.Context) loadgen.Metrics {
 	if s.Ops == "" {
-		return nil, nil
+		return nil
 	}
-	if err := loadgen.CollectGarbage(ctx, s.Ops); err != nil {
-		return nil, fmt.Errorf("collect garbage in %s: %w", s.Name, err)
-	}
-	return s.Metrics(ctx)
+	world.Check(loadgen.CollectGarbage(ctx, s.Ops))
+	return world.Must(s.Metrics(ctx))
 }
 
 // start starts a cell's processes, and waits until they are ready.
-func (o *matrixOptions) start(ctx context.Context, c cell, l *lineup) error {
+func (o *matrixOptions) start(ctx context.Context, c cell, l *lineup) {
 	if o.ssh {
-		if err := makeSSHKeys(ctx, l.Dir); err != nil {
-			return err
-		}
+		makeSSHKeys(ctx, l.Dir)
 	}
-	path := "/" + url.PathEscape(c.subject.path)
+	var front *world.Process
 	switch c.transport {
 	case openSSH, openSSHDefault:
-		return o.startSSHD(ctx, c, l)
+		o.startSSHD(ctx, c, l)
+		return
 	case oneServe:
-		s, err := o.role(ctx, l, "server", "serve", world.Public+world.NoSearch+o.sshConfig(l.Dir)+o.nodeConfig(c), "--root",
+		front = o.role(ctx, l, "server", "serve", world.Public+world.NoSearch+o.sshConfig(l.Dir)+o.nodeConfig(c), "--root",
 			c.subject.root)
-		if err != nil {
-			return err
-		}
-		l.url = s.URL + path
-		return o.setSSH(c, l, s.SSH)
+	default:
+		front = o.startTwo(ctx, c, l)
 	}
-	return o.startTwo(ctx, c, l, path)
+	l.url = front.URL + "/" + url.PathEscape(c.subject.path)
+	o.setSSH(c, l, front.SSH)
 }
 
 // startTwo starts a node, and a gateway in front of it.
-func (o *matrixOptions) startTwo(ctx context.Context, c cell, l *lineup, path string) error {
+func (o *matrixOptions) startTwo(ctx context.Context, c cell, l *lineup) *world.Process {
 	listen := "unix:" + filepath.Join(l.Dir, "node.sock")
 	if o.tcp {
 		listen = "127.0.0.1:0"
@@ -186,37 +161,26 @@ func (o *matrixOptions) startTwo(ctx context.Context, c cell, l *lineup, path st
 	node := fmt.Sprintf("[[node]]\nname = \"node\"\ntransport = %q\n", c.transport)
 	if o.tls {
 		cert, key := filepath.Join(l.Dir, "cert.pem"), filepath.Join(l.Dir, "key.pem")
-		if err := gitload.WriteSelfSigned(cert, key); err != nil {
-			return err
-		}
+		world.Check(gitload.WriteSelfSigned(cert, key))
 		storage += fmt.Sprintf("tls_cert = %q\ntls_key = %q\n", cert, key)
 		node += fmt.Sprintf("tls_ca = %q\nserver_name = \"localhost\"\n", cert)
 	}
-	s, err := o.role(ctx, l, "node", "storage", o.nodeConfig(c)+storage, "--root", c.subject.root)
-	if err != nil {
-		return err
-	}
+	s := o.role(ctx, l, "node", "storage", o.nodeConfig(c)+storage, "--root", c.subject.root)
 	if o.tcp {
 		listen = s.Listen
 	}
-	gateway, err := o.role(ctx, l, "gateway", "gateway", world.Public+o.sshConfig(l.Dir)+node+
+	gateway := o.role(ctx, l, "gateway", "gateway", world.Public+o.sshConfig(l.Dir)+node+
 		fmt.Sprintf("address = %q\n", listen))
 	slices.Reverse(l.stations)
-	if err != nil {
-		return err
-	}
-	l.url = gateway.URL + path
-	return o.setSSH(c, l, gateway.SSH)
+	return gateway
 }
 
 // role starts one process, as the last station of the lineup.
 func (o *matrixOptions) role(ctx context.Context, l *lineup, label, role, settings string,
-	args ...string) (*world.Process, error) {
-	p, err := l.Start(ctx, role, label, settings, args...)
-	if err == nil {
-		l.stations = append(l.stations, &station{Process: p, label: label})
-	}
-	return p, err
+	args ...string) *world.Process {
+	p := world.Must(l.Start(ctx, role, label, settings, args...))
+	l.stations = append(l.stations, &station{Process: p, label: label})
+	return p
 }
 
 // nodeConfig is a part of the configuration of a process that makes packs.

@@ -69,15 +69,14 @@ func findSSHD() (string, error) {
 }
 
 // makeSSHKeys makes the client's key and a host key for sshd in a directory.
-func makeSSHKeys(ctx context.Context, dir string) error {
+func makeSSHKeys(ctx context.Context, dir string) {
 	for _, name := range []string{"client", "host"} {
 		cmd := exec.CommandContext(ctx, "ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "bench", "-f",
 			filepath.Join(dir, name))
 		if out, err := cmd.CombinedOutput(); err != nil {
-			return fmt.Errorf("ssh-keygen (of openssh-client): %w: %s", err, loadgen.Clean(out))
+			world.Check(fmt.Errorf("ssh-keygen (of openssh-client): %w: %s", err, loadgen.Clean(out)))
 		}
 	}
-	return nil
 }
 
 // sshAddress has the address of a cell's SSH server and the path of the repository.
@@ -99,38 +98,25 @@ func (o *matrixOptions) sshConfig(dir string) string {
 }
 
 // setSSH sets the SSH address of the lineup.
-func (o *matrixOptions) setSSH(c cell, l *lineup, url string) error {
+func (o *matrixOptions) setSSH(c cell, l *lineup, url string) {
 	if !o.ssh {
-		return nil
+		return
 	}
 	host, port, err := net.SplitHostPort(strings.TrimPrefix(url, "ssh://"))
 	if err != nil {
-		return fmt.Errorf("the server's SSH address is missing in its state directory: %w", err)
+		world.Check(fmt.Errorf("the server's SSH address is missing in its state directory: %w", err))
 	}
 	l.ssh = &sshAddress{host: host, port: port, user: "git", path: c.subject.path, cipher: c.cipher(),
 		key: filepath.Join(l.Dir, "client")}
-	return nil
 }
 
 // startSSHD starts OpenSSH's server as the current user, on a free port, with its own configuration.
-func (o *matrixOptions) startSSHD(ctx context.Context, c cell, l *lineup) error {
-	program, err := findSSHD()
-	if err != nil {
-		return err
-	}
-	me, err := user.Current()
-	if err != nil {
-		return err
-	}
+func (o *matrixOptions) startSSHD(ctx context.Context, c cell, l *lineup) {
+	me := world.Must(user.Current())
 	if me.Uid == "0" { // normally the service manager makes it
-		if err := os.MkdirAll("/run/sshd", 0o755); err != nil {
-			return err
-		}
+		world.Check(os.MkdirAll("/run/sshd", 0o755))
 	}
-	port, err := world.FreePort()
-	if err != nil {
-		return err
-	}
+	port := world.Must(world.FreePort())
 	config := filepath.Join(l.Dir, "sshd_config")
 	text := fmt.Sprintf(`Port %s
 ListenAddress 127.0.0.1
@@ -145,17 +131,12 @@ AcceptEnv GIT_PROTOCOL
 MaxStartups %d
 LogLevel ERROR
 `, port, filepath.Join(l.Dir, "host"), filepath.Join(l.Dir, "client.pub"), 100*o.Clients)
-	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
-		return err
-	}
-	p, err := l.Other(ctx, "sshd", program, net.JoinHostPort("127.0.0.1", port), "-D", "-e", "-f", config)
-	if err != nil {
-		return err
-	}
+	world.Check(os.WriteFile(config, []byte(text), 0o600))
+	p := world.Must(l.Other(ctx, "sshd", world.Must(findSSHD()), net.JoinHostPort("127.0.0.1", port), "-D", "-e", "-f",
+		config))
 	l.stations = append(l.stations, &station{Process: p, label: "sshd"})
 	l.ssh = &sshAddress{host: "127.0.0.1", port: port, user: me.Username,
 		path: filepath.Join(c.subject.root, c.subject.path), cipher: c.cipher(), key: filepath.Join(l.Dir, "client")}
-	return nil
 }
 
 // sshLoad is a load of clients that clone over SSH, one clone after the other. Each clone is a process of OpenSSH's
@@ -191,83 +172,47 @@ func cloneRequest(ctx context.Context, dir string) ([]byte, error) {
 }
 
 // prepareSSH returns the load. It lets git verify the pack of the first response.
-func prepareSSH(ctx context.Context, to *sshAddress, s *subject) (*sshLoad, error) {
-	request, err := cloneRequest(ctx, filepath.Join(s.root, s.path))
-	if err != nil {
-		return nil, err
-	}
-	dir, err := os.MkdirTemp("", "packhorse-bench-")
-	if err != nil {
-		return nil, err
-	}
+func prepareSSH(ctx context.Context, to *sshAddress, s *subject) *sshLoad {
+	l := &sshLoad{to: to, request: world.Must(cloneRequest(ctx, filepath.Join(s.root, s.path)))}
+	dir := world.Must(os.MkdirTemp("", "packhorse-bench-"))
 	defer os.RemoveAll(dir)
 	repo := filepath.Join(dir, "ssh.git")
-	if _, err := gitload.RunGit(ctx, dir, nil, "clone", "-q", "--bare", "--shared", filepath.Join(s.root, s.path),
-		repo); err != nil {
-		return nil, err
-	}
-	l := &sshLoad{to: to, request: request}
-	pr, pw := io.Pipe()
-	verified := make(chan error, 1)
-	go func() {
-		err := gitload.VerifyPack(ctx, repo, pr, "", nil, nil)
-		pr.CloseWithError(io.ErrClosedPipe)
-		verified <- err
-	}()
-	err = l.ask(ctx, func(answer io.Reader) (err error) {
-		counted := &countingReader{r: answer}
-		err = packOf(counted, pw)
-		l.size = counted.n
+	world.Must(gitload.RunGit(ctx, dir, nil, "clone", "-q", "--bare", "--shared", filepath.Join(s.root, s.path), repo))
+	var response []byte
+	world.Check(l.ask(ctx, func(answer io.Reader) (err error) {
+		response, err = io.ReadAll(answer)
 		return err
-	})
-	pw.CloseWithError(err)
-	if bad := <-verified; err == nil && bad != nil {
-		err = fmt.Errorf("git does not accept the pack of a response of %d bytes: %w", l.size, bad)
+	}))
+	l.size = int64(len(response))
+	pack := world.Must(packOf(response))
+	if err := gitload.VerifyPack(ctx, repo, bytes.NewReader(pack), "", nil, nil); err != nil {
+		world.Check(fmt.Errorf("git does not accept the pack of a response of %d bytes: %w", l.size, err))
 	}
-	if err == nil { // again, because a cache keeps repeated packs for longer
-		err = l.ask(ctx, func(answer io.Reader) error {
-			return l.drain(answer, make([]byte, 256<<10), new(atomic.Int64), func() {})
-		})
-	}
-	return l, err
+	world.Check(l.ask(ctx, func(answer io.Reader) error { // again, because a cache keeps repeated packs for longer
+		return l.drain(answer, make([]byte, 256<<10), new(atomic.Int64), func() {})
+	}))
+	return l
 }
 
-// packOf copies the pack in a response, which follows the server's capabilities, to w.
-func packOf(answer io.Reader, w io.Writer) error {
-	packets := pktline.NewReader(answer)
-	flushes, inPack := 0, false
-	for {
+// packOf returns the pack in a response, which follows the server's capabilities.
+func packOf(response []byte) (pack []byte, err error) {
+	packets := pktline.NewReader(bytes.NewReader(response))
+	for flushes, inPack := 0, false; flushes < 2; {
 		kind, p, err := packets.Next()
 		switch {
-		case err == io.EOF && flushes == 2:
-			return nil
-		case err == io.EOF:
-			return io.ErrUnexpectedEOF
 		case err != nil:
-			return err
+			return nil, fmt.Errorf("read the response: %w", err)
 		case kind == pktline.Flush:
 			flushes++
 		case kind == pktline.Data && bytes.HasPrefix(p, []byte("ERR ")):
-			return fmt.Errorf("server error: %s", loadgen.Clean(p))
+			return nil, fmt.Errorf("server error: %s", loadgen.Clean(p))
 		case kind == pktline.Data && inPack && len(p) > 0 && pktline.Band(p[0]) == pktline.BandData:
-			if _, err := w.Write(p[1:]); err != nil {
-				return err
-			}
+			pack = append(pack, p[1:]...)
 		case kind == pktline.Data && strings.TrimSuffix(string(p), "\n") == "packfile":
 			inPack = true
 		}
 	}
-}
-
-type countingReader struct {
-	r io.Reader
-	n int64
-}
-
-func (c *countingReader) Read(p []byte) (int, error) {
-	n, err := c.r.Read(p)
-	c.n += int64(n)
-	return n, err
+	return pack, nil
 }
 
 // ask runs one client and reads its response to the end.

@@ -1,8 +1,6 @@
 package matrix
 
 import (
-	"bytes"
-	"io"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -11,13 +9,12 @@ import (
 func TestAnswersOverSSH(t *testing.T) {
 	t.Parallel()
 	const head = "000eversion 2\n0000"
-	var pack bytes.Buffer
-	if err := packOf(strings.NewReader(head+"000dpackfile\n0006\x02x0008\x01PAC0006\x01K0000"), &pack); err != nil ||
-		pack.String() != "PACK" {
-		t.Errorf("%q, %v", &pack, err)
+	pack, err := packOf([]byte(head + "000dpackfile\n0006\x02x0008\x01PAC0006\x01K0000"))
+	if err != nil || string(pack) != "PACK" {
+		t.Errorf("packOf() = %q, %v, want PACK", pack, err)
 	}
 	for _, answer := range []string{"", head, head + "000dpackfile\n0008\x01PAC", head + "000cERR no no", "zzzz"} {
-		if err := packOf(strings.NewReader(answer), io.Discard); err == nil {
+		if _, err := packOf([]byte(answer)); err == nil {
 			t.Errorf("%q is taken for a whole answer", answer)
 		}
 	}
