@@ -5,8 +5,6 @@ import (
 	"hash/maphash"
 	"math/bits"
 	"slices"
-	"strconv"
-	"strings"
 	"unsafe"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
@@ -102,13 +100,13 @@ func (p *parser) fetchValue(f *Fetch, key, value, line []byte) error {
 		}
 		return p.wantRef(name)
 	case "deepen":
-		depth, ok := parseNumber(string(value), 32)
+		depth, ok := git.ParseInt(string(value), 32)
 		if !ok || depth <= 0 {
 			return invalid("bad deepen %.80q: want a number from 1 to %d", value, InfiniteDepth)
 		}
 		f.Depth = int(depth)
 	case "deepen-since":
-		since, ok := parseNumber(string(value), 64)
+		since, ok := git.ParseInt(string(value), 64)
 		if !ok || since < 0 {
 			return invalid("bad deepen-since %.80q: want seconds since 1970", value)
 		}
@@ -134,23 +132,6 @@ func (p *parser) fetchValue(f *Fetch, key, value, line []byte) error {
 		return unexpected(line)
 	}
 	return nil
-}
-
-// parseNumber parses a number like C, after any space: decimal, octal after a 0, hexadecimal after 0x. It refuses Go's
-// other prefixes and underscores.
-func parseNumber(s string, bits int) (int64, bool) {
-	s = strings.TrimLeft(s, " \t\n\v\f\r")
-	if !isCNumber(s) {
-		return 0, false
-	}
-	n, err := strconv.ParseInt(s, 0, bits)
-	return n, err == nil
-}
-
-// isCNumber reports whether a number is also valid in C. With base 0 strconv accepts more.
-func isCNumber(s string) bool {
-	digits := strings.ToLower(strings.TrimLeft(s, "+-"))
-	return !strings.Contains(s, "_") && !strings.HasPrefix(digits, "0b") && !strings.HasPrefix(digits, "0o")
 }
 
 // nameCost is the memory of a name beside its characters, in bytes: its place in lists, including a previous shorter

@@ -1,7 +1,6 @@
 package protocol
 
 import (
-	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -76,13 +75,13 @@ func parseFilter(s string, limits Limits, depth int, members *int) (*Filter, err
 	case s == "blob:none":
 		return &Filter{Kind: FilterBlobNone}, nil
 	case strings.HasPrefix(s, "blob:limit="):
-		n, ok := parseSize(s[len("blob:limit="):])
+		n, ok := git.ParseSize(s[len("blob:limit="):])
 		if !ok {
 			return bad()
 		}
 		return &Filter{Kind: FilterBlobLimit, Limit: n}, nil
 	case strings.HasPrefix(s, "tree:"):
-		n, ok := parseSize(value)
+		n, ok := git.ParseSize(value)
 		if !ok {
 			return bad()
 		}
@@ -166,29 +165,6 @@ func unescape(s string) string {
 		b.WriteByte(s[i])
 	}
 	return b.String()
-}
-
-// parseSize reads a number with an optional k, m or g, as git's configuration does.
-func parseSize(s string) (uint64, bool) {
-	unit := uint64(1)
-	if n := len(s); n > 0 {
-		switch s[n-1] {
-		case 'k', 'K':
-			unit = 1 << 10
-		case 'm', 'M':
-			unit = 1 << 20
-		case 'g', 'G':
-			unit = 1 << 30
-		}
-		if unit > 1 {
-			s = s[:n-1]
-		}
-	}
-	n, err := strconv.ParseUint(s, 0, 64)
-	if err != nil || !isCNumber(s) || n > math.MaxUint64/unit {
-		return 0, false
-	}
-	return n * unit, true
 }
 
 // String returns the canonical specification: numbers without units, members of a combination sorted and escaped.

@@ -5,10 +5,10 @@ import (
 	"fmt"
 	"iter"
 	"math"
-	"strconv"
 	"strings"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
 )
 
 // maxConfig is the maximum size of a repository's config file in bytes.
@@ -100,44 +100,18 @@ func (v variable) int() (int32, error) {
 
 // unsigned reads an unsigned integer of 64 bits.
 func (v variable) unsigned() (uint64, error) {
-	digits, unit, ok := splitNumber(v.value)
-	n, err := strconv.ParseUint(strings.TrimPrefix(digits, "+"), 0, 64)
-	if !ok || err != nil || v.bare || n > math.MaxUint64/uint64(unit) {
+	n, ok := git.ParseSize(v.value)
+	if !ok || v.bare {
 		return 0, v.damaged(`a whole number with an optional unit (k, m or g), as in "50g"`)
 	}
-	return n * uint64(unit), nil
+	return n, nil
 }
 
-// parseInt reads a number as git does: in the syntax of C, with an optional suffix (k, m or g).
+// parseInt parses an integer of 32 bits with an optional unit (k, m or g).
 func parseInt(s string) (int32, bool) {
-	digits, unit, ok := splitNumber(s)
-	n, err := strconv.ParseInt(digits, 0, 64)
-	if !ok || err != nil || n > math.MaxInt32/unit || n < -math.MaxInt32/unit {
-		return 0, false
-	}
-	return int32(n * unit), true
-}
-
-// splitNumber removes the suffix of a number, and leading spaces, as C does. ok is false for numbers that are valid in
-// Go but not in C.
-func splitNumber(s string) (digits string, unit int64, ok bool) {
-	digits, unit = strings.TrimLeft(s, " \t\n\v\f\r"), 1
-	if n := len(digits); n > 0 {
-		switch digits[n-1] | 0x20 {
-		case 'k':
-			unit = 1 << 10
-		case 'm':
-			unit = 1 << 20
-		case 'g':
-			unit = 1 << 30
-		}
-		if unit > 1 {
-			digits = digits[:n-1]
-		}
-	}
-	plain := strings.ToLower(strings.TrimLeft(digits, "+-"))
-	return digits, unit,
-		!strings.Contains(plain, "_") && !strings.HasPrefix(plain, "0b") && !strings.HasPrefix(plain, "0o")
+	digits, unit := git.CutUnit(s)
+	n, ok := git.ParseInt(digits, 64)
+	return int32(n * unit), ok && n <= math.MaxInt32/unit && n >= -math.MaxInt32/unit
 }
 
 // ParseConfig parses the text of a config file.

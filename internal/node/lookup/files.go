@@ -144,39 +144,19 @@ func (f *filer) sendFile(path []byte, e treeEntry) error {
 
 // content reads a blob of up to the limit. Its data counts as held memory.
 func (f *filer) content(id git.ObjectID) (data []byte, size int64, err error) {
-	typ, data, err := f.repo.Objects.Read(id, max(1, min(f.limit, small))) // a limit of 0 means the default
-	if fault.Is(err, fault.Invalid) {
-		if typ, size, err = f.repo.Objects.Header(id); err == nil {
-			if size > f.limit || typ != git.Blob {
-				return nil, f.sizeOf(typ, size), nil
-			}
-			if err = f.hold(unpacking * size); err != nil {
-				return nil, 0, err
-			}
-			typ, data, err = f.repo.Objects.Read(id, f.limit)
-			f.drop(unpacking * size)
-		}
-	}
+	typ, size, data, err := f.readUpTo(id, git.Blob, f.limit)
 	switch kind := fault.KindOf(err); {
 	case kind == fault.NotFound || kind == fault.Corrupt || err == nil && typ != git.Blob:
-		return nil, f.sizeOf(typ, -1), nil
+		return nil, -1, nil
 	case err != nil:
 		return nil, 0, err
-	case int64(len(data)) > f.limit:
-		return nil, int64(len(data)), nil
+	case size > f.limit:
+		return nil, size, nil
 	}
 	if data == nil {
 		data = []byte{}
 	}
-	return data, int64(len(data)), f.hold(int64(len(data)))
-}
-
-// sizeOf returns the size of a blob. For an object that is not a blob, or is unreadable, it returns -1.
-func (f *filer) sizeOf(typ git.ObjectType, size int64) int64 {
-	if typ != git.Blob || size < 0 {
-		return -1
-	}
-	return size
+	return data, size, f.hold(size)
 }
 
 // Behind counts the commits that new reaches and old does not, up to limit. As in Log, wrong clocks can mislead it. A

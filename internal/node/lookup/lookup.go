@@ -145,17 +145,7 @@ func (c *operation) read(id git.ObjectID, want git.ObjectType, limit int64) ([]b
 	if err := c.ctx.Err(); err != nil {
 		return nil, err
 	}
-	var size int64
-	typ, data, err := c.repo.Objects.Read(id, min(limit, small))
-	if fault.Is(err, fault.Invalid) && limit > small {
-		if typ, size, err = c.repo.Objects.Header(id); err == nil && typ == want {
-			if err = c.hold(unpacking * size); err != nil {
-				return nil, err
-			}
-			typ, data, err = c.repo.Objects.Read(id, limit)
-			c.drop(unpacking * size)
-		}
-	}
+	typ, size, data, err := c.readUpTo(id, want, limit)
 	switch {
 	case fault.Is(err, fault.NotFound):
 		return nil, fault.Wrap(fault.Corrupt, fmt.Sprintf("the repository is incomplete: %s %s is missing", want, id),
@@ -164,8 +154,29 @@ func (c *operation) read(id git.ObjectID, want git.ObjectType, limit int64) ([]b
 		return nil, err
 	case typ != want:
 		return nil, fault.New(fault.Corrupt, "object %s is a %s where a %s should be", id, typ, want)
+	case size > limit:
+		return nil, fault.New(fault.Invalid, "object %s has %d bytes, more than the limit of %d", id, size, limit)
 	}
 	return data, c.hold(int64(len(data)))
+}
+
+// readUpTo reads an object of a type and of at most limit bytes. Of other objects it may return only the type and the
+// size. The memory for rebuilding a large object is held meanwhile.
+func (c *operation) readUpTo(id git.ObjectID, want git.ObjectType, limit int64) (typ git.ObjectType, size int64,
+	data []byte, err error) {
+	typ, data, err = c.repo.Objects.Read(id, max(1, min(limit, small))) // a limit of 0 means the default
+	if !fault.Is(err, fault.Invalid) {
+		return typ, int64(len(data)), data, err
+	}
+	if typ, size, err = c.repo.Objects.Header(id); err != nil || typ != want || size > limit {
+		return typ, size, nil, err
+	}
+	if err = c.hold(unpacking * size); err != nil {
+		return typ, size, nil, err
+	}
+	defer c.drop(unpacking * size)
+	typ, data, err = c.repo.Objects.Read(id, limit)
+	return typ, size, data, err
 }
 
 // unpacking is the memory for rebuilding an object, as a multiple of its size: the object and two bases of deltas.
