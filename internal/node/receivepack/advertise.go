@@ -11,9 +11,6 @@ import (
 	"github.com/packhorse-git/packhorse/internal/node"
 )
 
-// advertiseSize is the size of the pieces in which a long list of refs is sent, in bytes.
-const advertiseSize = 256 << 10
-
 // Advertise begins a push: it sends the capabilities and the refs, except HEAD and hidden ones (gitprotocol-pack(5),
 // "Reference Discovery"). Pushes have no protocol version 2. As with Git, clients that ask for it get version 0. There
 // are no ".have" lines for alternates: they would reveal commits of the lender that a pusher to a fork may not read.
@@ -40,24 +37,36 @@ func (s *Server) Advertise(ctx context.Context, r *repo.Repo, session node.Sessi
 		sessionID = ""
 	}
 	outcome.Session = sessionID
-	a := &advertiser{policy: policy, response: response, stateless: session.Stateless, outcome: &outcome,
-		capabilities: s.capabilities(r, policy, sessionID)}
+	capabilities := s.capabilities(r, policy, sessionID)
+	list := node.RefList{Response: response, Outcome: &outcome, HasLength: session.Stateless}
 	if session.Version == protocol.V1 {
-		a.buf = pktline.AppendLine(a.buf, "version 1")
+		list.Buf = pktline.AppendLine(list.Buf, "version 1")
 	}
-	if err := snapshot.Unhidden().Each("", a.ref); err != nil {
+	err = snapshot.Unhidden().Each("", func(ref refs.Ref) error {
+		if policy.Hides(ref.Name) {
+			return nil
+		}
+		shown := ""
+		if outcome.Refs == 0 {
+			shown = capabilities
+		}
+		list.Buf = protocol.AppendAdvertised(list.Buf, protocol.RefLine{Name: ref.Name, ID: ref.ID}, shown)
+		return list.EndRef()
+	})
+	if err != nil {
 		return outcome, err
 	}
 	if outcome.Refs == 0 {
-		a.buf = protocol.AppendNoRefs(a.buf, r.Format, a.capabilities)
+		list.Buf = protocol.AppendNoRefs(list.Buf, r.Format, capabilities)
 	}
 	for _, id := range shallow {
-		a.buf = pktline.AppendLine(a.buf, "shallow "+id.String())
-		if err := a.flushFull(); err != nil {
+		list.Buf = pktline.AppendLine(list.Buf, "shallow "+id.String())
+		if err := list.EndLine(); err != nil {
 			return outcome, err
 		}
 	}
-	return outcome, a.finish()
+	err = list.End() // not in the return statement, which copies the outcome
+	return outcome, err
 }
 
 // capabilities lists the capabilities in Git's order (gitprotocol-capabilities(5)). Push certificates are not
@@ -82,53 +91,4 @@ func (s *Server) capabilities(r *repo.Repo, p *repo.PushPolicy, sessionID string
 
 func (s *Server) offersOptions(p *repo.PushPolicy) bool {
 	return s.options.MaxOptions > 0 && (p.Options == nil || *p.Options)
-}
-
-// advertiser writes a list of refs: a short one with its length, a long one in pieces.
-type advertiser struct {
-	policy       *repo.PushPolicy
-	response     node.ResponseWriter
-	outcome      *node.Outcome
-	capabilities string
-	stateless    bool
-	buf          []byte
-	written      bool // a piece was written
-}
-
-func (a *advertiser) ref(ref refs.Ref) error {
-	if a.policy.Hides(ref.Name) {
-		return nil
-	}
-	capabilities := ""
-	if a.outcome.Refs == 0 {
-		capabilities = a.capabilities
-	}
-	a.buf = protocol.AppendAdvertised(a.buf, protocol.RefLine{Name: ref.Name, ID: ref.ID}, capabilities)
-	a.outcome.Refs++
-	return a.flushFull()
-}
-
-// flushFull writes the buffer when it is full.
-func (a *advertiser) flushFull() error {
-	if len(a.buf) < advertiseSize {
-		return nil
-	}
-	if !a.written {
-		a.written = true
-		if err := a.response.StartBulk(false); err != nil {
-			return err
-		}
-	}
-	_, err := a.response.Write(a.buf)
-	a.buf = a.buf[:0]
-	return err
-}
-
-func (a *advertiser) finish() error {
-	a.buf = pktline.AppendFlush(a.buf)
-	if !a.written && a.stateless {
-		a.response.SetLength(int64(len(a.buf)))
-	}
-	_, err := a.response.Write(a.buf)
-	return err
 }

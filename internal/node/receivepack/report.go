@@ -79,56 +79,52 @@ func (r *refResult) readOption(text string) {
 	}
 }
 
-// refuseInReport returns a report in which lines "ok REF" are replaced by "ng REF REASON", and their options removed.
-// The reasons are by ref, one for each such line; "" leaves the line as it is.
-func refuseInReport(report []byte, reasons map[string][]string) []byte {
-	corrected := make([]byte, 0, len(report))
+// editReport returns a report with the lines that edit returns for each line. It leaves out lines for which that is "".
+func editReport(report []byte, edit func(line string) string) []byte {
+	edited := make([]byte, 0, len(report))
 	packets := pktline.NewReader(bytes.NewReader(report))
-	dropsOptions := false
 	for {
 		kind, data, err := packets.Next()
 		if err != nil {
-			return corrected
+			return edited
 		}
 		if kind != pktline.Data {
-			corrected = pktline.AppendFlush(corrected)
-			continue
+			edited = pktline.AppendFlush(edited)
+		} else if line := edit(strings.TrimSuffix(string(data), "\n")); line != "" {
+			edited = pktline.Append(edited, []byte(line+"\n"))
 		}
-		word, rest, _ := strings.Cut(strings.TrimSuffix(string(data), "\n"), " ")
+	}
+}
+
+// refuseInReport returns a report in which lines "ok REF" are replaced by "ng REF REASON", and their options removed.
+// The reasons are by ref, one for each such line; "" leaves the line as it is.
+func refuseInReport(report []byte, reasons map[string][]string) []byte {
+	dropsOptions := false
+	return editReport(report, func(line string) string {
+		word, rest, _ := strings.Cut(line, " ")
 		if word == "option" && dropsOptions {
-			continue
+			return ""
 		}
 		dropsOptions = false
 		if word == "ok" && len(reasons[rest]) > 0 {
 			reason := reasons[rest][0]
 			reasons[rest] = reasons[rest][1:]
 			if dropsOptions = reason != ""; dropsOptions {
-				data = []byte("ng " + rest + " " + reason + "\n")
+				return "ng " + rest + " " + reason
 			}
 		}
-		corrected = pktline.Append(corrected, data)
-	}
+		return line
+	})
 }
 
 // renameReason returns a report in which refs were refused for another reason.
 func renameReason(report []byte, old, reason string) []byte {
-	renamed := make([]byte, 0, len(report))
-	packets := pktline.NewReader(bytes.NewReader(report))
-	for {
-		kind, data, err := packets.Next()
-		switch {
-		case err != nil:
-			return renamed
-		case kind != pktline.Data:
-			renamed = pktline.AppendFlush(renamed)
-		default:
-			line, isRefused := bytes.CutSuffix(data, []byte(" "+old+"\n"))
-			if isRefused {
-				data = append(bytes.Clone(line), " "+reason+"\n"...)
-			}
-			renamed = pktline.Append(renamed, data)
+	return editReport(report, func(line string) string {
+		if name, isRefused := strings.CutSuffix(line, " "+old); isRefused {
+			return name + " " + reason
 		}
-	}
+		return line
+	})
 }
 
 // setResults fills in the outcome of each ref. updates are those that were made, if that is known.

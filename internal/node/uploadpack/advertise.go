@@ -37,9 +37,10 @@ func (s *Server) Advertise(ctx context.Context, r *repo.Repo, session node.Sessi
 		return outcome, err
 	}
 	s.list(r, snapshot)
-	a := advertiser{refWriter: newRefWriter(response, &outcome), repo: r}
-	defer a.release()
-	a.stateful = !session.Stateless
+	pooled := getScratch()
+	a := advertiser{RefList: node.RefList{Buf: pooled.buf, Response: response, Outcome: &outcome,
+		HasLength: session.Stateless}, repo: r}
+	defer func() { pooled.buf = a.Buf; putScratch(pooled) }()
 	head := snapshot.Head()
 	a.features = protocol.Features{
 		Agent: s.options.Agent, Format: r.Format, SessionID: outcome.Session, NoDone: session.Stateless,
@@ -53,7 +54,7 @@ func (s *Server) Advertise(ctx context.Context, r *repo.Repo, session node.Sessi
 		return outcome, err
 	}
 	if session.Version == protocol.V1 {
-		a.buf = pktline.AppendLine(a.buf, "version 1")
+		a.Buf = pktline.AppendLine(a.Buf, "version 1")
 	}
 	err = a.refs(snapshot, head) // fills the outcome
 	return outcome, err
@@ -61,7 +62,7 @@ func (s *Server) Advertise(ctx context.Context, r *repo.Repo, session node.Sessi
 
 // advertiser makes the reference discovery of versions 0 and 1 (gitprotocol-pack(5), "Reference Discovery").
 type advertiser struct {
-	refWriter
+	node.RefList
 	repo     *repo.Repo
 	features protocol.Features
 }
@@ -79,24 +80,24 @@ func (a *advertiser) refs(snapshot *refs.Snapshot, head refs.Head) error {
 	if err := snapshot.Each("", a.ref); err != nil {
 		return err
 	}
-	if a.outcome.Refs == 0 && a.repo.Format != git.SHA1 {
+	if a.Outcome.Refs == 0 && a.repo.Format != git.SHA1 {
 		// Like git since 2.41, so that the client learns the object format. Some clients assume SHA-1 and cannot parse
 		// the line: isomorphic-git up to 1.21 cannot clone otherwise.
-		a.buf = protocol.AppendNoRefs(a.buf, a.repo.Format, a.features.String())
+		a.Buf = protocol.AppendNoRefs(a.Buf, a.repo.Format, a.features.String())
 	}
 	shallow, err := a.repo.Shallow()
 	if err != nil {
 		return err
 	}
 	for _, id := range shallow {
-		lines := protocol.Lines{Buf: a.buf}
+		lines := protocol.Lines{Buf: a.Buf}
 		lines.ID("shallow", id)
-		a.buf = lines.Buf
-		if err := a.flushFull(); err != nil {
+		a.Buf = lines.Buf
+		if err := a.EndLine(); err != nil {
 			return err
 		}
 	}
-	return a.finish()
+	return a.End()
 }
 
 func (a *advertiser) ref(ref refs.Ref) (err error) {
@@ -105,62 +106,9 @@ func (a *advertiser) ref(ref refs.Ref) (err error) {
 		return err
 	}
 	features := ""
-	if a.outcome.Refs == 0 {
+	if a.Outcome.Refs == 0 {
 		features = a.features.String()
 	}
-	a.buf = protocol.AppendAdvertised(a.buf, line, features)
-	return a.endRef()
-}
-
-// refWriter writes a list of refs: a short one at once with its length, a long one in pieces.
-type refWriter struct {
-	response node.ResponseWriter
-	outcome  *node.Outcome
-	scratch  *scratch
-	buf      []byte
-	written  bool // a piece was written
-	stateful bool // responses have no length
-}
-
-func newRefWriter(response node.ResponseWriter, outcome *node.Outcome) refWriter {
-	scratch := getScratch()
-	return refWriter{response: response, outcome: outcome, scratch: scratch, buf: scratch.buf}
-}
-
-func (w *refWriter) release() {
-	w.scratch.buf = w.buf
-	putScratch(w.scratch)
-}
-
-// endRef counts a ref that was put into the buffer, and makes room for the next one.
-func (w *refWriter) endRef() error {
-	w.outcome.Refs++
-	return w.flushFull()
-}
-
-// flushFull writes the buffer unless there is room for another line.
-func (w *refWriter) flushFull() error {
-	if len(w.buf) < bufferSize-2*git.MaxRefName {
-		return nil
-	}
-	if !w.written {
-		// A client that reads slowly must not keep a slot of the small lane.
-		if err := w.response.StartBulk(false); err != nil {
-			return err
-		}
-		w.written = true
-	}
-	_, err := w.response.Write(w.buf)
-	w.buf = w.buf[:0]
-	return err
-}
-
-// finish ends the list.
-func (w *refWriter) finish() error {
-	w.buf = pktline.AppendFlush(w.buf)
-	if !w.written && !w.stateful {
-		w.response.SetLength(int64(len(w.buf)))
-	}
-	_, err := w.response.Write(w.buf)
-	return err
+	a.Buf = protocol.AppendAdvertised(a.Buf, line, features)
+	return a.EndRef()
 }

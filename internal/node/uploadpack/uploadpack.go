@@ -153,8 +153,10 @@ func (s *Server) lsRefs(ctx context.Context, r *repo.Repo, req *protocol.LsRefs,
 		return err
 	}
 	s.list(r, snapshot)
-	l := refLister{refWriter: newRefWriter(response, outcome), repo: r, request: req}
-	defer l.release()
+	pooled := getScratch()
+	l := refLister{RefList: node.RefList{Buf: pooled.buf, Response: response, Outcome: outcome, HasLength: true}, repo: r,
+		request: req}
+	defer func() { pooled.buf = l.Buf; putScratch(pooled) }()
 	if err := l.head(snapshot); err != nil {
 		return err
 	}
@@ -166,7 +168,7 @@ func (s *Server) lsRefs(ctx context.Context, r *repo.Repo, req *protocol.LsRefs,
 			return err
 		}
 	}
-	return l.finish()
+	return l.End()
 }
 
 // isDangling reports whether HEAD names a branch that does not exist while others do: a clone checks out nothing.
@@ -183,7 +185,7 @@ func isDangling(snapshot *refs.Snapshot) (dangling bool, err error) {
 
 // refLister writes an ls-refs response.
 type refLister struct {
-	refWriter
+	node.RefList
 	repo    *repo.Repo
 	request *protocol.LsRefs
 }
@@ -232,8 +234,8 @@ func (l *refLister) ref(ref refs.Ref) error {
 }
 
 func (l *refLister) add(line protocol.RefLine) error {
-	l.buf = protocol.AppendRef(l.buf, line)
-	return l.endRef()
+	l.Buf = protocol.AppendRef(l.Buf, line)
+	return l.EndRef()
 }
 
 // covers reports whether a name begins with one of the prefixes; no prefixes cover all names.

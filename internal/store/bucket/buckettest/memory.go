@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/schedule/retry"
 	"github.com/packhorse-git/packhorse/internal/store/bucket"
 )
 
@@ -139,7 +140,7 @@ func (m *Memory) begin(ctx context.Context, operation, key string) error {
 		}
 	}
 	if latency > 0 {
-		time.Sleep(latency)
+		_ = retry.Sleep(ctx, latency)
 	}
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("%s %s: %w", operation, key, err)
