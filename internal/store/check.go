@@ -104,7 +104,7 @@ func (r *repository) runCheck() (*state, error) {
 	}
 	if err == nil && r.broken.Load() == nil {
 		r.checked.Store(int64(start))
-		r.noteChecked(began)
+		r.saveChecked(began)
 	}
 	return state, err
 }
@@ -174,7 +174,7 @@ func (r *repository) confirm(ctx context.Context, record *replog.Record) error {
 // of this node, or nil.
 func (r *repository) afterFailure(ctx context.Context, local *replog.Record, err error) (*state, error) {
 	if fault.Is(err, fault.Unavailable) && local != nil && r.known() == nil {
-		r.recall(ctx, local)
+		r.adoptBefore(ctx, local)
 	}
 	if errors.Is(err, replog.ErrBrokenPromise) {
 		r.breakPromise(err)

@@ -71,7 +71,7 @@ func (s *Store) create(ctx context.Context, path git.RepoPath, id string, first 
 	switch {
 	case err == nil:
 		r.adoptOwn(first)
-		s.learn(path, reference{id: id, number: number})
+		s.keepName(path, reference{id: id, number: number})
 	case !errors.Is(err, receivepack.ErrUnknown) && s.failPoint("create: remove") == nil:
 		return s.remove(r, path) != nil, err
 	}

@@ -114,7 +114,7 @@ func (o lfsObjects) size(ctx context.Context, id lfs.OID) (int64, error) {
 		case err != nil || len(found) == 0:
 			return -1, err
 		case found[0].Key == key:
-			o.noteSize(id, found[0].Size)
+			o.keepSize(id, found[0].Size)
 			return found[0].Size, nil
 		case !strings.HasPrefix(found[0].Key, key+asideMark):
 			return -1, nil // not written by this package
@@ -135,8 +135,8 @@ func (o lfsObjects) bringBack(ctx context.Context, aside bucket.Info, key string
 	})
 }
 
-// noteSize notes that the bucket has an object now.
-func (o lfsObjects) noteSize(id lfs.OID, bytes int64) {
+// keepSize remembers that the bucket has an object now.
+func (o lfsObjects) keepSize(id lfs.OID, bytes int64) {
 	o.store.lfsSizes.Add(lfsKey{o.id, id}, lfsSize{bytes, time.Now()})
 }
 
@@ -154,7 +154,7 @@ func (o lfsObjects) readSizes(ctx context.Context, list []lfs.Object, sizes []in
 			for _, i := range wanted[s.oid] {
 				sizes[i] = s.Size
 			}
-			o.noteSize(s.oid, s.Size)
+			o.keepSize(s.oid, s.Size)
 		}
 		delete(wanted, s.oid)
 		return nil
@@ -326,7 +326,7 @@ func (o lfsObjects) put(object lfs.Object) (err error) {
 	if err := s.bucket.Put(s.ctx, o.lfsKey(object.OID), f, object.Size, object.OID); err != nil {
 		return err
 	}
-	o.noteSize(object.OID, object.Size)
+	o.keepSize(object.OID, object.Size)
 	return nil
 }
 

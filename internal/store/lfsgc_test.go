@@ -208,7 +208,7 @@ func TestLFSPushAfterAnEarlierAnswer(t *testing.T) {
 
 // noteSizes lets a node remember that the bucket has an object.
 func (n *gitNode) noteSizes(path string, o lfs.Object) {
-	lfsObjects{n.place(path)}.noteSize(o.OID, o.Size)
+	lfsObjects{n.place(path)}.keepSize(o.OID, o.Size)
 }
 
 // A node that remembers an object which was set aside, downloads it.

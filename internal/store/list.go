@@ -3,7 +3,6 @@ package store
 import (
 	"context"
 	"slices"
-	"sync"
 
 	"golang.org/x/sync/errgroup"
 
@@ -93,7 +92,8 @@ func (s *Store) readNames(ctx context.Context, heads []nameHead) error {
 	group.SetLimit(listParallel)
 	for i := range heads {
 		n := &heads[i]
-		if s.listed.get(n) {
+		if known, ok := s.listed.Get(n.path); ok && known.number >= n.number {
+			*n = known
 			continue
 		}
 		group.Go(func() error {
@@ -117,45 +117,16 @@ func (s *Store) readNames(ctx context.Context, heads []nameHead) error {
 					n.number, n.id, n.renames = found.name.Number, found.name.ID, found.state.record.Renames
 				}
 			}
-			s.listed.put(*n)
+			s.keepListed(*n)
 			return nil
 		})
 	}
 	return group.Wait()
 }
 
-// listedNames are names whose newest records were read or written by this node. The zero value is ready to use.
-type listedNames struct {
-	mu     sync.Mutex
-	byPath map[git.RepoPath]nameHead
-}
-
-// get completes n if its record, or a newer one, is known.
-func (l *listedNames) get(n *nameHead) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	known, ok := l.byPath[n.path]
-	if ok = ok && known.number >= n.number; ok {
-		*n = known
+// keepListed keeps what the newest record of a name says, unless a newer one is known.
+func (s *Store) keepListed(n nameHead) {
+	if known, ok := s.listed.Peek(n.path); !ok || known.number <= n.number {
+		s.listed.Add(n.path, n)
 	}
-	return ok
-}
-
-func (l *listedNames) put(n nameHead) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.byPath == nil {
-		l.byPath = make(map[git.RepoPath]nameHead)
-	}
-	known, ok := l.byPath[n.path]
-	if ok && known.number > n.number {
-		return
-	}
-	if !ok && len(l.byPath) >= maxListed {
-		for path := range l.byPath { // any: the next list needs the oldest one first
-			delete(l.byPath, path)
-			break
-		}
-	}
-	l.byPath[n.path] = n
 }

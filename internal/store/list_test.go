@@ -98,21 +98,6 @@ func TestListReadsOnlyWhatChanged(t *testing.T) {
 	}
 }
 
-func TestNamesInMemoryAreLimited(t *testing.T) {
-	t.Parallel()
-	var l listedNames
-	for i := range maxListed + 100 {
-		l.put(nameHead{path: repoPath(fmt.Sprint("x", i)), number: 1})
-	}
-	if n := len(l.byPath); n != maxListed {
-		t.Errorf("%d names are in memory, want %d", n, maxListed)
-	}
-	last := nameHead{path: repoPath(fmt.Sprint("x", maxListed+99)), number: 1}
-	if !l.get(&last) {
-		t.Error("the newest name is not in memory")
-	}
-}
-
 // If the store fails between the two records of a deletion, lists of all nodes are right soon after it works again.
 func TestListAfterADeletionThatWasCut(t *testing.T) {
 	t.Parallel()

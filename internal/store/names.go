@@ -50,7 +50,7 @@ type lookups struct {
 
 // lookup is the look-up of one path, shared by all callers that wait for it.
 type lookup struct {
-	joint[reference]
+	sharedRun[reference]
 	users int           // guarded by lookups.mu
 	left  chan struct{} // closed when no user is left
 }
@@ -72,7 +72,7 @@ func (s *Store) findReference(ctx context.Context, path git.RepoPath) (*reposito
 	if err := s.refused(); err != nil {
 		return nil, reference{}, err
 	}
-	isRecalled := false
+	isBefore := false
 	for range maxTries {
 		if ref, ok := s.names.Get(path); ok {
 			r := s.acquire(ref.id)
@@ -82,7 +82,7 @@ func (s *Store) findReference(ctx context.Context, path git.RepoPath) (*reposito
 				state, err = r.current(ctx)
 			}
 			if known := r.known(); known != nil && fault.Is(err, fault.Unavailable) {
-				state, err = known, nil // see recall
+				state, err = known, nil // see adoptBefore
 			}
 			if err == nil && ref.holds(path, state) {
 				return r, ref, nil
@@ -93,13 +93,13 @@ func (s *Store) findReference(ctx context.Context, path git.RepoPath) (*reposito
 			}
 			s.forget(path, ref.id)
 		}
-		ref, err := s.lookUp(ctx, path)
+		ref, err := s.readReference(ctx, path)
 		if err == nil {
-			s.learn(path, ref)
+			s.keepName(path, ref)
 			continue
 		}
-		if ref, ok := s.recallName(path, err); ok && !isRecalled {
-			isRecalled = true
+		if ref, ok := s.nameBefore(path, err); ok && !isBefore {
+			isBefore = true
 			s.names.Add(path, ref)
 			continue
 		}
@@ -117,8 +117,8 @@ func (s *Store) forget(path git.RepoPath, id string) {
 	}
 }
 
-// lookUp returns what a path refers to that is not in memory. The look-up begins after the call.
-func (s *Store) lookUp(ctx context.Context, path git.RepoPath) (reference, error) {
+// readReference returns what a path refers to that is not in memory. The look-up begins after the call.
+func (s *Store) readReference(ctx context.Context, path git.RepoPath) (reference, error) {
 	l := &s.lookups
 	l.mu.Lock()
 	shared := l.byPath[path]
@@ -230,7 +230,7 @@ func (s *Store) appendName(ctx context.Context, found resolved, next *replog.Nam
 		if next.State == replog.Live {
 			head.id = next.ID
 		}
-		s.listed.put(head)
+		s.keepListed(head)
 	}
 	return attempt.Outcome(), nil
 }

@@ -45,7 +45,7 @@ func (s *Store) Rename(ctx context.Context, from, to git.RepoPath) error {
 		return notFound(from)
 	}
 	s.forget(from, r.id)
-	s.learn(to, reference{r.id, announced.Number, state.record.Renames})
+	s.keepName(to, reference{r.id, announced.Number, state.record.Renames})
 	if err := s.failPoint("rename: name"); err != nil {
 		return err
 	}

@@ -33,12 +33,12 @@ type repository struct {
 
 	state   atomic.Pointer[state] // nil: not read yet
 	checked atomic.Int64          // when the last successful check began, in nanoseconds since the start; 0: never
-	noted   atomic.Int64          // the same on disk, in nanoseconds since 1970; 0: not noted by this process
+	saved   atomic.Int64          // the same on disk, in nanoseconds since 1970; 0: not written by this process
 	// confirmed is when the bucket certainly had the record of state, as checked is; 0: never in this process.
 	confirmed atomic.Int64
 	broken    atomic.Pointer[error] // proof that the store broke a promise: no record is appended any more
 
-	checks   joint[*state]
+	checks   sharedRun[*state]
 	folding  atomic.Bool   // a checkpoint is being made
 	adopting chan struct{} // has one element while a record is being adopted
 	writing  chan struct{} // has one element while a record is being appended

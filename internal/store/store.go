@@ -10,7 +10,7 @@
 //	known.go       the repositories in memory
 //	repository.go  one repository: its latest known state
 //	check.go       freshness checks
-//	recall.go      what this node had before its start, for a start while the store is down
+//	outage.go      what this node had before its start, for a start while the store is down
 //	change.go      appends records
 //	shadow.go, upload.go, commit.go, batch.go
 //	               pushes: temporary repositories, uploads, and records with several pushes
@@ -74,7 +74,7 @@ type Store struct {
 	known    knownTable
 	names    *lru.Cache[git.RepoPath, reference] // what paths referred to when they were looked up
 	lfsSizes *lru.Cache[lfsKey, lfsSize]         // of LFS objects that the bucket has
-	listed   listedNames
+	listed   *lru.Cache[git.RepoPath, nameHead]  // newest records of names that this node has read or written
 	local    localNames
 	lookups  lookups
 	lfsPuts  singleflight.Group // uploads of LFS objects to the bucket
@@ -176,6 +176,9 @@ func open(o Options, id Identity, outage error) (opened *Store, err error) {
 		s.metrics = NewMetrics(nil)
 	}
 	if s.names, err = lru.New[git.RepoPath, reference](maxNames); err != nil {
+		return nil, err
+	}
+	if s.listed, err = lru.New[git.RepoPath, nameHead](maxListed); err != nil {
 		return nil, err
 	}
 	if s.lfsSizes, err = lru.New[lfsKey, lfsSize](maxLFSSizes); err != nil {

@@ -5,10 +5,10 @@ import (
 	"sync"
 )
 
-// joint runs a function for all callers that wait for its result. A caller never gets the result of a run that began
-// before the call, because that run may have missed a change. So a burst of callers needs at most two runs. The zero
-// value is ready to use.
-type joint[T any] struct {
+// sharedRun runs a function for all callers that wait for its result. A caller never gets the result of a run that
+// began before the call, because that run may have missed a change. So a burst of callers needs at most two runs. The
+// zero value is ready to use.
+type sharedRun[T any] struct {
 	mu      sync.Mutex
 	running *run[T] // nil: none
 	next    *run[T] // begins when the running one ends; nil: no caller waits for it
@@ -23,7 +23,7 @@ type run[T any] struct {
 
 // start returns a run that begins after the call, and whether other callers have started it. f runs on a goroutine of
 // the group, also if no caller waits any more.
-func (j *joint[T]) start(group *sync.WaitGroup, f func() (T, error)) (r *run[T], joined bool) {
+func (j *sharedRun[T]) start(group *sync.WaitGroup, f func() (T, error)) (r *run[T], joined bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if j.next != nil {
@@ -40,7 +40,7 @@ func (j *joint[T]) start(group *sync.WaitGroup, f func() (T, error)) (r *run[T],
 }
 
 // loop runs f as long as callers wait.
-func (j *joint[T]) loop(f func() (T, error)) {
+func (j *sharedRun[T]) loop(f func() (T, error)) {
 	for r := j.running; r != nil; {
 		r.value, r.err = f()
 		j.mu.Lock()

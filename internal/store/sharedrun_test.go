@@ -11,7 +11,7 @@ import (
 func TestJointRunBeginsAfterTheCall(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		var j joint[time.Time]
+		var j sharedRun[time.Time]
 		runs := atomic.Int32{}
 		f := func() (time.Time, error) {
 			runs.Add(1)

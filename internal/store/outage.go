@@ -25,13 +25,13 @@ type localNames struct {
 	byPath map[git.RepoPath]reference // nil: not read
 }
 
-// learn notes what a path refers to, also for later processes.
-func (s *Store) learn(path git.RepoPath, ref reference) {
+// keepName keeps what a path refers to, also for later processes.
+func (s *Store) keepName(path git.RepoPath, ref reference) {
 	s.names.Add(path, ref)
 	s.cache.Repository(ref.id).SetName(fmt.Sprint(ref.number, " ", ref.renames, " ", path))
 }
 
-// parseName parses what learn has noted.
+// parseName parses what keepName has written.
 func parseName(id, text string) (path git.RepoPath, ref reference, err error) {
 	fields := strings.SplitN(text, " ", 3)
 	if len(fields) != 3 {
@@ -48,9 +48,9 @@ func parseName(id, text string) (path git.RepoPath, ref reference, err error) {
 	return path, ref, err
 }
 
-// recallName returns what a path referred to when it was looked up last, if the store is down and a look-up failed with
+// nameBefore returns what a path referred to when it was looked up last, if the store is down and a look-up failed with
 // cause.
-func (s *Store) recallName(path git.RepoPath, cause error) (reference, bool) {
+func (s *Store) nameBefore(path git.RepoPath, cause error) (reference, bool) {
 	if !s.health.isDown() || !fault.Is(cause, fault.Unavailable) {
 		return reference{}, false
 	}
@@ -77,8 +77,8 @@ func (l *localNames) reset() {
 	l.byPath = nil
 }
 
-// recall makes a record that this node had before the known state, because the store cannot be reached.
-func (r *repository) recall(ctx context.Context, record *replog.Record) {
+// adoptBefore makes a record that this node had before the known state, because the store cannot be reached.
+func (r *repository) adoptBefore(ctx context.Context, record *replog.Record) {
 	checked, err := r.local.Checked()
 	if err != nil {
 		return
@@ -93,10 +93,10 @@ func (r *repository) recall(ctx context.Context, record *replog.Record) {
 	}
 }
 
-// noteChecked notes on disk that a check began at a time and found the applied record to be the head.
-func (r *repository) noteChecked(at time.Time) {
-	if last := r.noted.Load(); at.Sub(time.Unix(0, last)) >= checkedInterval {
-		r.noted.Store(at.UnixNano())
+// saveChecked writes to the disk that a check began at a time and found the applied record to be the head.
+func (r *repository) saveChecked(at time.Time) {
+	if last := r.saved.Load(); at.Sub(time.Unix(0, last)) >= checkedInterval {
+		r.saved.Store(at.UnixNano())
 		r.local.SetChecked(at)
 	}
 }
