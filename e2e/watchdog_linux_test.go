@@ -205,8 +205,8 @@ func TestWatchdogStoppedGit(t *testing.T) {
 		t.Fatalf("%v: %s", err, out)
 	}
 	dump := strings.TrimSpace(string(out))
-	for file, want := range map[string]string{"processes.txt": fmt.Sprintf("\n%d ", stopped), "git.txt": "pack-objects",
-		"requests.txt": `"good"`, "commands.txt": "pack-objects"} {
+	for file, want := range map[string]string{"processes.txt": fmt.Sprintf("\n%d ", stopped), "top.json": `"good"`,
+		"commands.txt": "pack-objects"} {
 		if !strings.Contains(dumpFile(dump, file), want) {
 			t.Errorf("%s does not tell of %q:\n%.2000s", file, want, dumpFile(dump, file))
 		}

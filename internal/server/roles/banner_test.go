@@ -76,25 +76,3 @@ func TestAnnounce(t *testing.T) {
 		t.Errorf("JSON log = %s, want one record with the clone command", got)
 	}
 }
-
-// TestHeldLog: a log for people begins after the banner.
-func TestHeldLog(t *testing.T) {
-	t.Parallel()
-	var out bytes.Buffer
-	h := &heldLog{to: &out}
-	h.hold()
-	h.Write([]byte("early\n"))
-	if out.Len() > 0 {
-		t.Errorf("written before the banner = %q, want nothing", out.String())
-	}
-	out.WriteString("banner\n")
-	for range 2 {
-		if err := h.release(); err != nil {
-			t.Fatal(err)
-		}
-	}
-	h.Write([]byte("late\n"))
-	if got := out.String(); got != "banner\nearly\nlate\n" {
-		t.Errorf("written = %q, want banner, early, late", got)
-	}
-}

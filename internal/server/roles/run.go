@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"os"
 	"runtime"
@@ -51,9 +50,7 @@ func Run(ctx context.Context, p Process, src *config.Source, cfg config.Config) 
 	defer func() { err = errors.Join(err, parts.close()) }()
 
 	// Log and environment.
-	held := &heldLog{to: p.Stderr}
-	parts.push("log", infallible(func() { _ = held.release() }))
-	log, level, err := newLog(p, cfg.Log, held)
+	log, level, err := newLog(p, cfg.Log)
 	if err != nil {
 		return cli.Usage(err)
 	}
@@ -102,9 +99,6 @@ func Run(ctx context.Context, p Process, src *config.Source, cfg config.Config) 
 
 	// The private listener and the watchdog show the other parts, and close after them.
 	reg := observe.NewRegistry(p.Version)
-	if observe.LogFormat(cfg.Log.Format, p.Stderr) != "json" {
-		held.hold()
-	}
 	w := newWatching(reg, log)
 	parts.push("readiness", infallible(w.closeReadiness))
 	parts.push("private listener", func() error { return w.close(context.WithoutCancel(ctx)) })
@@ -126,7 +120,6 @@ func Run(ctx context.Context, p Process, src *config.Source, cfg config.Config) 
 		log.Warn("cannot write the addresses to the state directory", "error", err)
 	}
 	announce(started.start, p.Stderr, log, cfg)
-	_ = held.release()
 	r := &reloader{source: src, hangups: p.Hangups, running: loaded, level: level, log: log, apply: parts.reload}
 	err = errors.Join(started.serve(ctx, r), parts.close())
 	if err == nil {
@@ -216,13 +209,13 @@ func checkGit(ctx context.Context, program string, log *slog.Logger) error {
 	return doctor.TooOld(program, v)
 }
 
-// newLog makes a log that writes to w, with a variable level.
-func newLog(p Process, cfg config.LogConfig, w io.Writer) (*slog.Logger, *slog.LevelVar, error) {
+// newLog makes the log of a process, with a variable level.
+func newLog(p Process, cfg config.LogConfig) (*slog.Logger, *slog.LevelVar, error) {
 	level := new(slog.LevelVar)
 	if err := setLevel(level, cfg.Level); err != nil {
 		return nil, nil, err
 	}
-	log, err := observe.NewLogger(w, level, observe.LogFormat(cfg.Format, p.Stderr), observe.Colored(p.Stderr, p.Getenv),
+	log, err := observe.NewLogger(p.Stderr, level, cfg.Format, observe.Colored(p.Stderr, p.Getenv),
 		auth.Redact)
 	return log, level, err
 }

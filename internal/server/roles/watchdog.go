@@ -2,6 +2,7 @@ package roles
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net"
@@ -16,8 +17,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/gateway/auth"
 	"github.com/packhorse-git/packhorse/internal/git/process"
 	"github.com/packhorse-git/packhorse/internal/operations/observe"
+	"github.com/packhorse-git/packhorse/internal/operations/top"
 	"github.com/packhorse-git/packhorse/internal/operations/watchdog"
-	"github.com/packhorse-git/packhorse/internal/schedule/inflight"
 	"github.com/packhorse-git/packhorse/internal/server/config"
 )
 
@@ -41,16 +42,18 @@ func (s *server) startWatchdog(l listeners, reg prometheus.Gatherer) (end func()
 		Probes: s.probes(l), Redact: auth.Redact, Log: s.log, Stderr: s.process.Stderr, Metrics: metrics,
 		About: fmt.Sprintf("packhorse %s %s", s.role, s.process.Version),
 		Parts: []watchdog.Part{{Name: "metrics.txt",
-			Write: func(to io.Writer) error { return observe.WriteMetrics(to, reg) }}, {Name: "requests.txt",
-			Write: func(to io.Writer) error { return writeRequests(to, s.lanes.board) }}},
+			Write: func(to io.Writer) error { return observe.WriteMetrics(to, reg) }}},
 	}
+	// Without the cache and origins: requests may be stuck because of their locks.
+	running := top.Sources{Role: string(s.role), Version: s.process.Version, Board: s.lanes.board, Redact: auth.Redact}
 	if s.node != nil {
-		runner := s.node.packs.runner
-		o.Starting = runner.Starting
-		o.Probes = append(o.Probes, startProbe(runner))
-		o.Parts = append(o.Parts, watchdog.Part{Name: "git.txt",
-			Write: func(to io.Writer) error { return writeRunning(to, runner.Running()) }})
+		running.Runner = s.node.packs.runner
+		o.Starting = running.Runner.Starting
+		o.Probes = append(o.Probes, startProbe(running.Runner))
 	}
+	o.Parts = append(o.Parts, watchdog.Part{Name: "top.json", Write: func(to io.Writer) error {
+		return json.NewEncoder(to).Encode(top.New(running).State(maxDumpRequests))
+	}})
 	w := watchdog.Start(o)
 	s.dumps.set(w)
 	endQuits := followQuits(s.process, w)
@@ -109,37 +112,8 @@ func startProbe(runner *process.Runner) watchdog.Probe {
 	}}
 }
 
-// maxDumpRequests is the maximum number of requests in a dump.
+// maxDumpRequests is the maximum number of requests, and of git commands, in a dump.
 const maxDumpRequests = 10_000
-
-// writeRequests writes the running requests, the oldest first.
-func writeRequests(to io.Writer, board *inflight.Board) error {
-	all, running := board.Requests(maxDumpRequests)
-	if _, err := fmt.Fprintf(to, "%d requests run\n", running); err != nil {
-		return err
-	}
-	for _, r := range all {
-		_, err := fmt.Fprintf(to, "%s %s %v, %s for %v: repository %q caller %q, %d bytes; git: %d commands, CPU %v\n",
-			r.ID, r.Kind, r.Age, r.Stage, r.InStage, r.Repository, r.Caller, r.Bytes, r.Git.Commands, r.Git.User+r.Git.System)
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// writeRunning writes the running git commands.
-func writeRunning(to io.Writer, all []process.Running) error {
-	for _, r := range all {
-		_, err := fmt.Fprintf(to, "%d %s %v: git %s\n  repository %q request %q stage %q queued %v; CPU %v, CPU wait %v; "+
-			"%d processes, %d bytes; in %d out %d\n", r.Pid, r.Class, r.Age, r.Args, r.Repository, r.Request, r.Stage,
-			r.Queue, r.User+r.System, r.Delay, r.Processes, r.RSS, r.In, r.Out)
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
 
 // followQuits writes a dump at each SIGQUIT. A second one within quitInterval has its default effect, which works even
 // if this process hangs.
