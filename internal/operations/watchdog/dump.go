@@ -135,7 +135,6 @@ func (d *writing) put(f file) {
 		case errors.Is(err, errFull):
 			d.note("%s: %v", f.name, err)
 		default:
-			d.at.drop()
 			d.err = err
 		}
 	}

@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
-	"strings"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -20,14 +19,16 @@ import (
 // complete. Other names are ignored. Disk operations may hang; see do.
 type place struct {
 	dir      string
-	maxBytes int64
+	maxDump  int64
 	patience time.Duration
 	busy     atomic.Bool // an operation hangs in it
 }
 
 const (
 	maxDumps = 10
-	minFree  = 64 << 20 // bytes that stay free on the disk
+	maxBytes = 256 << 20 // of all dumps
+	maxDump  = 64 << 20  // bytes of one dump
+	minFree  = 64 << 20  // bytes that stay free on the disk
 )
 
 // nameTime is the format of the time in the name of a dump. Names sort by time.
@@ -42,15 +43,18 @@ var (
 	errFull  = errors.New("there is no room for it within the bounds of dumps")
 )
 
-// do performs a disk operation in a goroutine, which is left behind if it hangs. Until it returns, no other operation
-// is attempted.
-func (p *place) do(what func() error) error {
+// do performs a disk operation in the directory, in a goroutine that is left behind if it hangs. Until it returns, no
+// other operation is attempted.
+func (p *place) do(what func(*os.Root) error) error {
 	if !p.busy.CompareAndSwap(false, true) {
 		return errHangs
 	}
 	done := make(chan error, 1)
 	go func() {
-		err := what()
+		root, err := p.open()
+		if err == nil {
+			err = errors.Join(what(root), root.Close())
+		}
 		p.busy.Store(false)
 		done <- err
 	}()
@@ -63,51 +67,6 @@ func (p *place) do(what func() error) error {
 		return errHangs
 	}
 }
-
-// draft is a dump that is being written.
-type draft struct {
-	*place
-	name string
-	root *os.Root // of the place
-}
-
-// draft creates the directory of a dump.
-func (p *place) draft(name string) (*draft, error) {
-	made := make(chan *os.Root, 1)
-	var given atomic.Bool // whether the caller has taken the result or has given up
-	err := p.do(func() error {
-		root, err := p.open()
-		if err != nil {
-			return err
-		}
-		if err = p.ready(root, name); err == nil && given.CompareAndSwap(false, true) {
-			made <- root
-			return nil
-		}
-		return errors.Join(err, root.Close())
-	})
-	if err != nil {
-		if !given.CompareAndSwap(false, true) { // the result arrived just now
-			(<-made).Close()
-		}
-		return nil, err
-	}
-	return &draft{place: p, name: name, root: <-made}, nil
-}
-
-// ready makes space for a dump and creates its directory.
-func (p *place) ready(root *os.Root, name string) error {
-	if err := p.prune(root, maxDumps-1, p.maxBytes, ""); err != nil {
-		return err
-	}
-	if _, free, err := disk.Space(p.dir); err != nil || free < minFree {
-		return errors.Join(err, fmt.Errorf("%d bytes are free, and %d have to stay so", free, minFree))
-	}
-	return root.Mkdir(name+partSuffix, 0o700)
-}
-
-// drop abandons a draft.
-func (d *draft) drop() { go d.root.Close() }
 
 // open opens the directory with mode 0700, because dumps contain names of repositories and users.
 func (p *place) open() (*os.Root, error) {
@@ -136,23 +95,40 @@ func (p *place) open() (*os.Root, error) {
 	return root, nil
 }
 
-// put writes a file. It returns errFull if the file is too large, and omits it.
-func (d *draft) put(f file) error {
-	return d.do(func() error {
-		size := int64(len(f.data))
-		room := d.maxBytes - size
-		if f.name != notesName {
-			room -= notesLimit
-		}
-		if err := d.prune(d.root, maxDumps, room, d.name+partSuffix); err != nil {
+// draft is a dump that is being written.
+type draft struct {
+	*place
+	name string
+	size int64 // of its files
+}
+
+// draft makes space for a dump and creates its directory.
+func (p *place) draft(name string) (*draft, error) {
+	return &draft{place: p, name: name}, p.do(func(root *os.Root) error {
+		if err := prune(root); err != nil {
 			return err
 		}
+		if _, free, err := disk.Space(p.dir); err != nil || free < minFree {
+			return errors.Join(err, fmt.Errorf("%d bytes are free, and %d have to stay so", free, minFree))
+		}
+		return root.Mkdir(name+partSuffix, 0o700)
+	})
+}
+
+// put writes a file. It returns errFull if the file is too large, and omits it.
+func (d *draft) put(f file) error {
+	size := int64(len(f.data))
+	if f.name != notesName && d.size+size > d.maxDump-notesLimit {
+		return errFull
+	}
+	d.size += size
+	return d.do(func(root *os.Root) error {
 		if _, free, err := disk.Space(d.dir); err != nil {
 			return err
 		} else if free-size < minFree {
 			return errFull
 		}
-		out, err := d.root.OpenFile(filepath.Join(d.name+partSuffix, f.name), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+		out, err := root.OpenFile(filepath.Join(d.name+partSuffix, f.name), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 		if err != nil {
 			return err
 		}
@@ -163,47 +139,24 @@ func (d *draft) put(f file) error {
 
 // end removes the suffix from the directory's name and returns its path.
 func (d *draft) end() (string, error) {
-	err := d.do(func() error {
-		defer d.root.Close()
-		return d.root.Rename(d.name+partSuffix, d.name)
+	return filepath.Join(d.dir, d.name), d.do(func(root *os.Root) error {
+		return root.Rename(d.name+partSuffix, d.name)
 	})
-	return filepath.Join(d.dir, d.name), err
 }
 
-// prune removes the oldest dumps until there are at most count dumps of at most bytes bytes. It keeps the dump named
-// keep. It returns errFull if keep alone is too large.
-func (p *place) prune(root *os.Root, count int, bytes int64, keep string) error {
-	f, err := root.Open(".")
+// prune removes the oldest dumps until there is room for another one.
+func prune(root *os.Root) error {
+	entries, err := fs.ReadDir(root.FS(), ".") // sorted by time
 	if err != nil {
 		return err
 	}
-	entries, err := f.ReadDir(-1)
-	f.Close()
-	if err != nil {
-		return err
-	}
-	entries = slices.DeleteFunc(entries, func(e fs.DirEntry) bool {
-		return !e.IsDir() || !dumpName.MatchString(e.Name())
-	})
-	slices.SortFunc(entries, func(a, b fs.DirEntry) int { return strings.Compare(b.Name(), a.Name()) }) // the newest first
-	var sum, kept int64
-	left := 0
-	for _, e := range entries {
-		if e.Name() == keep {
-			kept = sizeOf(root, e.Name())
-			sum += kept
-			left++
-		}
-	}
-	if kept > bytes {
-		return errFull
-	}
-	for _, e := range entries {
-		if e.Name() == keep {
+	left, sum := 0, int64(0)
+	for _, e := range slices.Backward(entries) {
+		if !e.IsDir() || !dumpName.MatchString(e.Name()) {
 			continue
 		}
 		size := sizeOf(root, e.Name())
-		if left >= count || sum+size > bytes {
+		if left+1 >= maxDumps || sum+size > maxBytes-maxDump {
 			if err := root.RemoveAll(e.Name()); err != nil {
 				return err
 			}
@@ -217,12 +170,7 @@ func (p *place) prune(root *os.Root, count int, bytes int64, keep string) error 
 
 // sizeOf returns the sum of the sizes of a directory's files.
 func sizeOf(root *os.Root, dir string) (sum int64) {
-	f, err := root.Open(dir)
-	if err != nil {
-		return 0
-	}
-	defer f.Close()
-	entries, _ := f.ReadDir(-1)
+	entries, _ := fs.ReadDir(root.FS(), dir)
 	for _, e := range entries {
 		if info, err := e.Info(); err == nil {
 			sum += info.Size()

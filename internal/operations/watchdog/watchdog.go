@@ -33,7 +33,6 @@ type Options struct {
 	Dir      string        // directory of dumps, created with mode 0700
 	Stall    time.Duration // time that a sign lasts before a dump
 	Interval time.Duration // minimum time between two automatic dumps, doubles while signs last
-	MaxBytes int64         // maximum size of all dumps
 	Profile  time.Duration // duration of a dump's CPU profile
 
 	Probes   []Probe
@@ -47,6 +46,7 @@ type Options struct {
 
 	patience     time.Duration // time limit for one part of a dump, by default partPatience
 	diskPatience time.Duration // time limit for one disk operation, by default partPatience
+	maxDump      int64         // by default maxDump
 }
 
 // Part is a file of a dump. A call of Write that takes too long is abandoned. Write is not called again before it
@@ -95,7 +95,7 @@ func Start(o Options) *Watchdog {
 	}
 	w := &Watchdog{Options: o, busy: map[string]bool{}, lines: make(chan func(), 16)}
 	w.stopped, w.stop = context.WithCancel(context.Background())
-	w.place = &place{dir: o.Dir, maxBytes: o.MaxBytes, patience: o.diskPatience}
+	w.place = &place{dir: o.Dir, maxDump: cmp.Or(o.maxDump, maxDump), patience: o.diskPatience}
 	runtime.SetMutexProfileFraction(100) // one of a hundred waits for a mutex
 	for _, p := range o.Probes {
 		one := &probe{Probe: p, made: time.Now()}

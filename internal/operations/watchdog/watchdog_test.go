@@ -32,7 +32,7 @@ const never = time.Hour
 // options are those of a watchdog that sees nothing.
 func options(t *testing.T) Options {
 	return Options{
-		Dir: filepath.Join(t.TempDir(), "dumps"), Stall: never, Interval: never, MaxBytes: 1 << 30,
+		Dir: filepath.Join(t.TempDir(), "dumps"), Stall: never, Interval: never,
 		Profile: time.Millisecond, Log: slog.New(slog.DiscardHandler), Metrics: NewMetrics(nil), About: "a test",
 	}
 }
@@ -448,7 +448,7 @@ func TestBounds(t *testing.T) {
 	}
 
 	small := options(t)
-	small.MaxBytes = 8 << 10
+	small.maxDump = 8 << 10
 	d := start(t, small).mustDump(t)
 	if notes := read(t, d, "notes.txt"); !strings.Contains(notes, errFull.Error()) {
 		t.Errorf("notes = %v, want one for each missing part", notes)
@@ -459,7 +459,7 @@ func TestBounds(t *testing.T) {
 		info, _ := f.Info()
 		sum += info.Size()
 	}
-	if sum > small.MaxBytes || len(files) != len(d.Files) {
+	if sum > small.maxDump || len(files) != len(d.Files) {
 		t.Errorf("%d bytes in %d files, of %q", sum, len(files), d.Files)
 	}
 }
@@ -573,7 +573,7 @@ func TestDraftsAreClosed(t *testing.T) {
 		t.Skip("what is open is not told here")
 	}
 	o := options(t)
-	p := &place{dir: o.Dir, maxBytes: o.MaxBytes, patience: time.Minute}
+	p := &place{dir: o.Dir, maxDump: maxDump, patience: time.Minute}
 	const name = "20200101T000000.000Z-probe-1"
 	if err := os.MkdirAll(filepath.Join(o.Dir, name+partSuffix), 0o700); err != nil {
 		t.Fatal(err)

@@ -38,8 +38,8 @@ func (s *server) startWatchdog(l listeners, reg prometheus.Gatherer) (end func()
 	}
 	o := watchdog.Options{
 		Dir: config.DumpDir(s.cfg.State), Stall: c.Stall.Duration, Interval: 60 * c.Stall.Duration,
-		MaxBytes: 256 << 20, Profile: cpuProfile,
-		Probes: s.probes(l), Redact: auth.Redact, Log: s.log, Stderr: s.process.Stderr, Metrics: metrics,
+		Profile: cpuProfile,
+		Probes:  s.probes(l), Redact: auth.Redact, Log: s.log, Stderr: s.process.Stderr, Metrics: metrics,
 		About: fmt.Sprintf("packhorse %s %s", s.role, s.process.Version),
 		Parts: []watchdog.Part{{Name: "metrics.txt",
 			Write: func(to io.Writer) error { return observe.WriteMetrics(to, reg) }}},

@@ -18,7 +18,7 @@ import (
 func quietWatchdog(t *testing.T) (w *watchdog.Watchdog, dir string) {
 	dir = filepath.Join(t.TempDir(), "dumps")
 	w = watchdog.Start(watchdog.Options{
-		Dir: dir, Stall: time.Hour, Interval: time.Hour, MaxBytes: 1 << 30, Profile: time.Millisecond,
+		Dir: dir, Stall: time.Hour, Interval: time.Hour, Profile: time.Millisecond,
 		Log: slog.New(slog.DiscardHandler),
 	})
 	t.Cleanup(w.Close)
