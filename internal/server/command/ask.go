@@ -21,10 +21,9 @@ type refusal struct {
 
 func (e *refusal) Error() string { return e.text }
 
-// ask sends a request without a body to a private listener, HOST:PORT, and returns the response. The error is a
-// *refusal if the response is not 200.
-func ask(ctx context.Context, address, method, path string) ([]byte, error) {
-	request, err := http.NewRequestWithContext(ctx, method, "http://"+address+path, nil)
+// ask gets a page of a private listener, HOST:PORT. The error is a *refusal if the response is not 200.
+func ask(ctx context.Context, address, path string) ([]byte, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+path, nil)
 	if err != nil {
 		return nil, err
 	}

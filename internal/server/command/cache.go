@@ -2,7 +2,6 @@ package command
 
 import (
 	"errors"
-	"fmt"
 
 	"connectrpc.com/connect"
 	"github.com/dustin/go-humanize"
@@ -42,11 +41,7 @@ damaged repository.`,
 			if err != nil {
 				return err
 			}
-			if *asJSON {
-				return printJSON(cmd.OutOrStdout(), dropped.Msg)
-			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "dropped %d packs, %s\n", dropped.Msg.GetPacks(),
+			return printLine(cmd, *asJSON, dropped.Msg, "dropped %d packs, %s", dropped.Msg.GetPacks(),
 				humanize.IBytes(uint64(dropped.Msg.GetBytes())))
-			return err
 		})
 }

@@ -142,7 +142,7 @@ and copied to every other client with the same request. Many identical clones th
 	version := root.Flags().BoolP("version", "v", false, "version for packhorse")
 	root.RunE = func(cmd *cobra.Command, _ []string) error {
 		if *version {
-			_, err := io.WriteString(cmd.OutOrStdout(), versionOf(env).line())
+			_, err := fmt.Fprintln(cmd.OutOrStdout(), versionOf(env).line())
 			return err
 		}
 		return cmd.Help()

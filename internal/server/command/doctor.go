@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"connectrpc.com/connect"
+	"github.com/dustin/go-humanize/english"
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
@@ -70,17 +71,16 @@ are problems; hints do not count. Run it as root or as the user of the server, s
 		if err != nil {
 			return err
 		}
-		write := writeReport
-		if *asJSON {
-			write = writeReportJSON
+		err = printResult(cmd, *asJSON, struct {
+			Good     bool              `json:"good"`
+			Facts    map[string]string `json:"facts"`
+			Findings []doctor.Finding  `json:"findings"`
+		}{report.Problems() == 0, report.Facts, append([]doctor.Finding{}, report.Findings...)},
+			func(w io.Writer) error { return writeReport(w, report) })
+		if err == nil && report.Problems() > 0 {
+			err = errProblems
 		}
-		if err := write(cmd.OutOrStdout(), report); err != nil {
-			return err
-		}
-		if report.Problems() > 0 {
-			return errProblems
-		}
-		return nil
+		return err
 	}
 	return cmd
 }
@@ -211,19 +211,8 @@ func writeReport(w io.Writer, r *doctor.Report) error {
 }
 
 func counted(n int, what string) string {
-	switch n {
-	case 0:
+	if n == 0 {
 		return "no " + what + "s"
-	case 1:
-		return "1 " + what
 	}
-	return fmt.Sprintf("%d %ss", n, what)
-}
-
-func writeReportJSON(w io.Writer, r *doctor.Report) error {
-	return encodeJSON(w, struct {
-		Good     bool              `json:"good"`
-		Facts    map[string]string `json:"facts"`
-		Findings []doctor.Finding  `json:"findings"`
-	}{r.Problems() == 0, r.Facts, append([]doctor.Finding{}, r.Findings...)})
+	return english.Plural(n, what, "")
 }

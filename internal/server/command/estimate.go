@@ -41,15 +41,12 @@ compressed with gzip. "-" is standard input.`,
 				}
 			}
 			report := reader.Report(max(rows, 0))
-			if *asJSON {
-				return encodeJSON(cmd.OutOrStdout(), report)
-			}
-			if report.Total.Fetches == 0 {
+			if report.Total.Fetches == 0 && !*asJSON {
 				_, err := fmt.Fprintf(cmd.ErrOrStderr(), "no fetches found in %d lines, of which %d are unreadable: is this the "+
 					"access log of a Git host over HTTP?\n", report.Lines, report.Unreadable)
 				return err
 			}
-			return report.WriteText(cmd.OutOrStdout())
+			return printResult(cmd, *asJSON, report, report.WriteText)
 		},
 	}
 	flags := cmd.Flags()

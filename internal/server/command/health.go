@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -32,7 +31,7 @@ It is the health check of containers, which have no other client for HTTP.`,
 			}
 			ctx, cancel := context.WithTimeout(cmd.Context(), healthTimeout)
 			defer cancel()
-			text, err := ask(ctx, address, http.MethodGet, "/readyz")
+			text, err := ask(ctx, address, "/readyz")
 			if refused, ok := errors.AsType[*refusal](err); ok {
 				return fmt.Errorf("the server at %s is not ready: %w", address, refused)
 			}

@@ -1,7 +1,6 @@
 package command
 
 import (
-	"bufio"
 	"cmp"
 	"encoding/json"
 	"errors"
@@ -9,6 +8,7 @@ import (
 	"io"
 	"net"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -50,18 +50,21 @@ func newLFSClient(env Env, cmd *cobra.Command) *lfsClient {
 	return c
 }
 
-// do has the server do work, and reads the result into v. It calls item, which may be nil, with each item of the
-// response. On a terminal it shows the progress.
-func (c *lfsClient) do(request *internalv1.RunRequest, item func(json.RawMessage) error, v any) error {
-	ctx := c.cmd.Context()
-	return c.change(ctx, func(server *client.Client) error {
-		show, end := terminalProgress(c.cmd.ErrOrStderr())
+// do has the server do work, and reads the result into v. On a terminal it shows the progress.
+func (c *lfsClient) do(request *internalv1.RunRequest, v any) error {
+	_, err := lfsItems[any](c, request, v)
+	return err
+}
+
+// lfsItems is do for work whose response has items, which it returns.
+func lfsItems[T any](c *lfsClient, request *internalv1.RunRequest, v any) (all []T, err error) {
+	all = []T{}
+	return all, c.change(c.cmd.Context(), func(server *client.Client) error {
+		show, end := countProgress(c.cmd.ErrOrStderr())
 		defer end()
-		return answerOf(runAdmin(ctx, server, request, func(text json.RawMessage) error {
-			if end(); item == nil {
-				return nil
-			}
-			return item(text)
+		return answerOf(runAdmin(c.cmd.Context(), server, request, func(text json.RawMessage) error {
+			all = append(all, *new(T))
+			return json.Unmarshal(text, &all[len(all)-1])
 		}, show, v))
 	})
 }
@@ -96,34 +99,28 @@ With PATH it shows the objects of one repository, and the times of their last up
 	return cmd
 }
 
-// lfsItems has the server do work, and calls do with each item of the response.
-func lfsItems[T any](c *lfsClient, request *internalv1.RunRequest, v any, do func(T) error) error {
-	return c.do(request, func(text json.RawMessage) error {
-		var item T
-		if err := json.Unmarshal(text, &item); err != nil {
-			return err
-		}
-		return do(item)
-	}, v)
-}
-
 func (c *lfsClient) listRepositories(asJSON bool) error {
-	all, failed := []storage.LFSRepository{}, []storage.LFSProblem{}
 	request := &internalv1.RunRequest{Work: internalv1.AdminWork_ADMIN_WORK_LFS_REPOSITORIES}
-	err := lfsItems(c, request, nil, func(r storage.LFSRepository) error {
-		if all = append(all, r); r.Error != "" {
-			failed = append(failed, storage.LFSProblem{Repository: r.Repository, Problem: r.Error})
-		}
-		return nil
-	})
+	all, err := lfsItems[storage.LFSRepository](c, request, nil)
 	if err != nil {
 		return err
+	}
+	failed := []storage.LFSProblem{}
+	for _, r := range all {
+		if r.Error != "" {
+			failed = append(failed, storage.LFSProblem{Repository: r.Repository, Problem: r.Error})
+		}
 	}
 	err = printResult(c.cmd, asJSON, all, func(w io.Writer) error {
 		table := newTable(w, "REPOSITORY\tOBJECTS\tSIZE\tSHARED\tLOCKS\tQUOTA")
 		for _, r := range all {
+			quota := "none"
+			if r.Quota > 0 {
+				quota = humanize.IBytes(uint64(r.Quota))
+			}
 			if r.Error == "" {
-				writeLFSRepository(table, r)
+				fmt.Fprintf(table, "%s\t%d\t%s\t%s\t%d\t%s\n", r.Repository, r.Objects, humanize.IBytes(uint64(r.Bytes)),
+					humanize.IBytes(uint64(r.Shared.Bytes)), r.Locks, quota)
 			}
 		}
 		err := table.Flush()
@@ -139,47 +136,23 @@ func (c *lfsClient) listRepositories(asJSON bool) error {
 var errUnreadable = errors.New("some repositories could not be read")
 
 func (c *lfsClient) listObjects(path string, asJSON bool) error {
-	all := []storage.LFSObject{}
-	out := bufio.NewWriter(c.cmd.OutOrStdout())
-	fmt.Fprintf(out, lfsObjectRow, "OBJECT", "SIZE", "UPLOADED              SHARED")
 	request := &internalv1.RunRequest{Work: internalv1.AdminWork_ADMIN_WORK_LFS_OBJECTS, Name: path}
-	err := lfsItems(c, request, nil, func(o storage.LFSObject) error {
-		if asJSON {
-			all = append(all, o)
-			return nil
-		}
-		return writeLFSObject(out, o)
-	})
-	switch {
-	case err != nil:
+	all, err := lfsItems[storage.LFSObject](c, request, nil)
+	if err != nil {
 		return err
-	case asJSON:
-		return encodeJSON(c.cmd.OutOrStdout(), all)
 	}
-	return out.Flush()
-}
-
-func writeLFSRepository(w io.Writer, r storage.LFSRepository) {
-	quota := "none"
-	if r.Quota > 0 {
-		quota = humanize.IBytes(uint64(r.Quota))
-	}
-	fmt.Fprintf(w, "%s\t%d\t%s\t%s\t%d\t%s\n", r.Repository, r.Objects, humanize.IBytes(uint64(r.Bytes)),
-		humanize.IBytes(uint64(r.Shared.Bytes)), r.Locks, quota)
-}
-
-// lfsObjectRow is the format of a row of a table of objects: ID, size, and more. The widths are constant, so that rows
-// are printed as they arrive.
-const lfsObjectRow = "%-64s  %-8s  %s\n"
-
-func writeLFSObject(w io.Writer, o storage.LFSObject) error {
-	shared := "no"
-	if o.Shared {
-		shared = "yes"
-	}
-	_, err := fmt.Fprintf(w, lfsObjectRow, o.OID, humanize.IBytes(uint64(o.Size)),
-		o.Time.UTC().Format(time.RFC3339)+"  "+shared)
-	return err
+	return printResult(c.cmd, asJSON, all, func(w io.Writer) error {
+		table := newTable(w, "OBJECT\tSIZE\tUPLOADED\tSHARED")
+		for _, o := range all {
+			shared := "no"
+			if o.Shared {
+				shared = "yes"
+			}
+			fmt.Fprintf(table, "%s\t%s\t%s\t%s\n", o.OID, humanize.IBytes(uint64(o.Size)),
+				o.Time.UTC().Format(time.RFC3339), shared)
+		}
+		return table.Flush()
+	})
 }
 
 func lfsGC(env Env) *cobra.Command {
@@ -222,49 +195,38 @@ client asks for it, and a run after the grace has passed once more frees it.`,
 				return err
 			}
 		}
-		out := cmd.OutOrStdout()
-		result := struct {
+		var result struct {
 			Objects []storage.LFSRemoved `json:"objects"`
 			storage.LFSGarbage
-		}{Objects: []storage.LFSRemoved{}}
-		hasHeader := false
-		err := lfsItems(c, request, &result.LFSGarbage, func(o storage.LFSRemoved) error {
-			if *asJSON {
-				result.Objects = append(result.Objects, o)
-				return nil
+		}
+		var err error
+		if result.Objects, err = lfsItems[storage.LFSRemoved](c, request, &result.LFSGarbage); err != nil {
+			return err
+		}
+		err = printResult(cmd, *asJSON, result, func(w io.Writer) error {
+			if len(result.Objects) > 0 {
+				table := newTable(w, "OBJECT\tSIZE\tREPOSITORY")
+				for _, o := range result.Objects {
+					fmt.Fprintf(table, "%s\t%s\t%s\n", o.OID, humanize.IBytes(uint64(o.Size)), o.Repository)
+				}
+				table.Flush()
 			}
-			if !hasHeader {
-				fmt.Fprintf(out, lfsObjectRow, "OBJECT", "SIZE", "REPOSITORY")
-				hasHeader = true
+			writeLFSProblems(w, slices.Concat(result.Failed, result.Skipped))
+			g, examined := &result.LFSGarbage, english.Plural(int(result.Repositories), "repository", "")
+			if *dryRun {
+				_, err := fmt.Fprintf(w, "examined %s: would remove %s\n", examined, describeUsage(g.Removed))
+				return err
 			}
-			_, err := fmt.Fprintf(out, lfsObjectRow, o.OID, humanize.IBytes(uint64(o.Size)), o.Repository)
+			_, err := fmt.Fprintf(w, "examined %s: removed %s, freed %s\n", examined, describeUsage(g.Removed),
+				humanize.IBytes(uint64(g.Freed.Bytes)))
 			return err
 		})
-		if err != nil {
-			return err
-		}
-		if *asJSON {
-			err = encodeJSON(out, result)
-		} else {
-			writeLFSProblems(out, result.Failed)
-			writeLFSProblems(out, result.Skipped)
-			_, err = fmt.Fprintln(out, lfsGarbageSummary(&result.LFSGarbage, *dryRun))
-		}
 		if err == nil && len(result.Failed) > 0 {
 			err = errors.New("some repositories could not be read, and keep their objects")
 		}
 		return err
 	}
 	return cmd
-}
-
-func lfsGarbageSummary(g *storage.LFSGarbage, dryRun bool) string {
-	examined := english.Plural(int(g.Repositories), "repository", "")
-	if dryRun {
-		return fmt.Sprintf("examined %s: would remove %s", examined, describeUsage(g.Removed))
-	}
-	return fmt.Sprintf("examined %s: removed %s, freed %s", examined, describeUsage(g.Removed),
-		humanize.IBytes(uint64(g.Freed.Bytes)))
 }
 
 // describeUsage returns a number of objects and their size, as in "1 object (12 KiB)".
@@ -313,23 +275,19 @@ background, see lfs.scrub_interval. In a store, use packhorse store check --deep
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		var result storage.LFSVerification
 		request := &internalv1.RunRequest{Work: internalv1.AdminWork_ADMIN_WORK_LFS_VERIFY, Name: strings.Join(args, "")}
-		if err := c.do(request, nil, &result); err != nil {
+		if err := c.do(request, &result); err != nil {
 			return err
 		}
-		err := error(nil)
-		if *asJSON {
-			err = encodeJSON(cmd.OutOrStdout(), result)
-		} else {
-			for _, problems := range [][]storage.LFSProblem{result.Missing, result.Failed, result.Skipped, result.Damaged} {
-				writeLFSProblems(cmd.OutOrStdout(), problems)
-			}
+		err := printResult(cmd, *asJSON, result, func(w io.Writer) error {
+			writeLFSProblems(w, slices.Concat(result.Missing, result.Failed, result.Skipped, result.Damaged))
 			damaged := make(map[string]bool) // repositories can share an object
 			for _, p := range result.Damaged {
 				damaged[p.OID] = true
 			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "verified %s: %d damaged, %d missing\n",
-				describeUsage(result.Verified), len(damaged), len(result.Missing))
-		}
+			_, err := fmt.Fprintf(w, "verified %s: %d damaged, %d missing\n", describeUsage(result.Verified), len(damaged),
+				len(result.Missing))
+			return err
+		})
 		switch {
 		case err != nil:
 		case len(result.Damaged) > 0:
@@ -368,17 +326,15 @@ DIR may be the directory of objects of Git LFS (.git/lfs), lfs-test-server (lfs-
 		}
 		var result storage.LFSImported
 		request := &internalv1.RunRequest{Work: internalv1.AdminWork_ADMIN_WORK_LFS_IMPORT, Name: args[0], Dir: dir}
-		if err := c.do(request, nil, &result); err != nil {
+		if err := c.do(request, &result); err != nil {
 			return err
 		}
-		if *asJSON {
-			err = encodeJSON(cmd.OutOrStdout(), result)
-		} else {
-			writeLFSProblems(cmd.OutOrStdout(), result.Missing)
-			writeLFSProblems(cmd.OutOrStdout(), result.Damaged)
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "imported %s: %d present before, %d missing, %d damaged\n",
+		err = printResult(cmd, *asJSON, result, func(w io.Writer) error {
+			writeLFSProblems(w, slices.Concat(result.Missing, result.Damaged))
+			_, err := fmt.Fprintf(w, "imported %s: %d present before, %d missing, %d damaged\n",
 				describeUsage(result.Imported), result.Present.Objects, len(result.Missing), len(result.Damaged))
-		}
+			return err
+		})
 		switch lacking := len(result.Missing) + len(result.Damaged); {
 		case err != nil || lacking == 0:
 		case len(result.Damaged) == 0 && result.Imported.Objects == 0:

@@ -12,7 +12,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/packhorse-git/packhorse/internal/mirror"
-	"github.com/packhorse-git/packhorse/internal/operations/observe"
 	"github.com/packhorse-git/packhorse/internal/proto/internalv1"
 	"github.com/packhorse-git/packhorse/internal/schedule/retry"
 	"github.com/packhorse-git/packhorse/internal/server/config"
@@ -141,19 +140,7 @@ mirrors with fresh = "webhook" or a long duration, and for tests of an origin.`,
 		Example: "  packhorse mirror refresh github.com/acme/app",
 	}
 	return onMirrors(env, cmd, func(ctx context.Context, c *mirrorClient, path string) (mirror.Status, error) {
-		if !observe.IsTerminal(env.Stderr) {
-			return c.act(ctx, internalv1.AdminWork_ADMIN_WORK_MIRROR_REFRESH, path)
-		}
-		watched, stop := context.WithCancel(ctx)
-		ended := make(chan struct{})
-		go func() {
-			defer close(ended)
-			c.showProgress(watched, path)
-		}()
-		s, err := c.act(ctx, internalv1.AdminWork_ADMIN_WORK_MIRROR_REFRESH, path)
-		stop()
-		<-ended
-		return s, err
+		return c.act(ctx, internalv1.AdminWork_ADMIN_WORK_MIRROR_REFRESH, path)
 	}, stateOf)
 }
 
@@ -298,17 +285,14 @@ const pollMirror = 200 * time.Millisecond
 
 // untilComplete waits until the first update of a mirror has ended. On a terminal it shows the progress.
 func (c *mirrorClient) untilComplete(ctx context.Context, s mirror.Status) (mirror.Status, error) {
-	path, terminal := s.Path, observe.IsTerminal(c.env.Stderr)
-	if terminal {
-		defer fmt.Fprint(c.env.Stderr, "\r\x1b[K")
-	}
+	path := s.Path
+	show, end := terminalProgress(c.env.Stderr)
+	defer end()
 	for !s.Complete {
 		if s.Error != "" && !s.Updating {
 			return s, errors.New(s.Error)
 		}
-		if terminal {
-			fmt.Fprintf(c.env.Stderr, "\r\x1b[K%s: %s", path, cmp.Or(s.Progress, "waiting for the origin"))
-		}
+		show(path + ": " + cmp.Or(s.Progress, "waiting for the origin"))
 		if err := retry.Sleep(ctx, pollMirror); err != nil {
 			return s, errors.New("interrupted: the server goes on in the background")
 		}
@@ -318,14 +302,4 @@ func (c *mirrorClient) untilComplete(ctx context.Context, s mirror.Status) (mirr
 		}
 	}
 	return s, nil
-}
-
-// showProgress shows the progress of an update on a terminal until ctx ends.
-func (c *mirrorClient) showProgress(ctx context.Context, path string) {
-	defer fmt.Fprint(c.env.Stderr, "\r\x1b[K")
-	for retry.Sleep(ctx, pollMirror) == nil {
-		if s, err := c.act(ctx, internalv1.AdminWork_ADMIN_WORK_MIRROR_STATUS, path); err == nil && s.Updating {
-			fmt.Fprintf(c.env.Stderr, "\r\x1b[K%s: %s", s.Path, cmp.Or(s.Progress, "waiting for the origin"))
-		}
-	}
 }

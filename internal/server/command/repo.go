@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -96,25 +97,32 @@ func answerOf(err error) error {
 // jsonFlag adds --json.
 func jsonFlag(cmd *cobra.Command) *bool { return cmd.Flags().Bool("json", false, "print JSON") }
 
-// printJSON prints a message of the API as its JSON response.
-func printJSON(w io.Writer, m proto.Message) error {
-	text, err := protojson.MarshalOptions{EmitUnpopulated: true}.Marshal(m)
-	if err != nil {
-		return err
+// printResult prints the result of a command: with --json as JSON, else with text. A message of the API is printed as
+// its JSON response.
+func printResult(cmd *cobra.Command, asJSON bool, result any, text func(io.Writer) error) error {
+	if !asJSON {
+		return text(cmd.OutOrStdout())
 	}
-	var value any // protojson writes random spaces
-	if err := json.Unmarshal(text, &value); err != nil {
-		return err
+	if m, ok := result.(proto.Message); ok {
+		encoded, err := protojson.MarshalOptions{EmitUnpopulated: true}.Marshal(m)
+		if err != nil {
+			return err
+		}
+		var value any // protojson writes random spaces
+		if err := json.Unmarshal(encoded, &value); err != nil {
+			return err
+		}
+		result = value
 	}
-	return encodeJSON(w, value)
+	return encodeJSON(cmd.OutOrStdout(), result)
 }
 
-// printResult prints the result of a command: with --json as JSON, else with text.
-func printResult(cmd *cobra.Command, asJSON bool, result any, text func(io.Writer) error) error {
-	if asJSON {
-		return encodeJSON(cmd.OutOrStdout(), result)
-	}
-	return text(cmd.OutOrStdout())
+// printLine is printResult with one line of text.
+func printLine(cmd *cobra.Command, asJSON bool, result any, format string, args ...any) error {
+	return printResult(cmd, asJSON, result, func(w io.Writer) error {
+		_, err := fmt.Fprintf(w, format+"\n", args...)
+		return err
+	})
 }
 
 // newTable returns a table with a header. The caller flushes it.
@@ -151,11 +159,8 @@ optional. A repository that cannot be created completely is not created.`,
 		if err != nil {
 			return err
 		}
-		if *asJSON {
-			return printJSON(cmd.OutOrStdout(), made.Msg.GetRepository())
-		}
-		_, err = fmt.Fprintf(cmd.OutOrStdout(), "created %s\n", made.Msg.GetRepository().GetPath())
-		return err
+		r := made.Msg.GetRepository()
+		return printLine(cmd, *asJSON, r, "created %s", r.GetPath())
 	})
 	cmd.ValidArgsFunction = cobra.NoFileCompletions
 	return cmd
@@ -179,22 +184,19 @@ func repoList(env Env) *cobra.Command {
 		if len(args) > 0 {
 			request.Prefix = args[0]
 		}
-		out := bufio.NewWriter(cmd.OutOrStdout())
 		all := []string{}
 		for path, err := range node.AllRepositories(cmd.Context(), request) {
 			if err != nil {
 				return err
 			}
-			if *asJSON {
-				all = append(all, path)
-				continue
+			all = append(all, path)
+		}
+		return printResult(cmd, *asJSON, all, func(w io.Writer) error {
+			for _, path := range all {
+				fmt.Fprintln(w, path)
 			}
-			fmt.Fprintln(out, path)
-		}
-		if *asJSON {
-			return encodeJSON(cmd.OutOrStdout(), all)
-		}
-		return out.Flush()
+			return nil
+		})
 	})
 }
 
@@ -214,10 +216,7 @@ how it is served.`,
 			return err
 		}
 		r := found.Msg.GetRepository()
-		if *asJSON {
-			return printJSON(cmd.OutOrStdout(), r)
-		}
-		return writeInfo(cmd.OutOrStdout(), r)
+		return printResult(cmd, *asJSON, r, func(w io.Writer) error { return writeInfo(w, r) })
 	})
 }
 
@@ -244,13 +243,14 @@ func writeInfo(w io.Writer, r *packhorsev1.Repository) error {
 	line("objects", "%d in %d packs (%s), %d loose", o.GetPacked(), o.GetPacks(),
 		humanize.IBytes(uint64(o.GetPackBytes())), o.GetLoose())
 	var has []string
-	for name, there := range map[string]bool{"multi-pack-index": o.GetMultiPackIndex(), "bitmap": o.GetBitmap(),
-		"commit-graph": o.GetCommitGraph()} {
-		if there {
-			has = append(has, name)
+	for _, index := range []struct {
+		name   string
+		exists bool
+	}{{"bitmap", o.GetBitmap()}, {"commit-graph", o.GetCommitGraph()}, {"multi-pack-index", o.GetMultiPackIndex()}} {
+		if index.exists {
+			has = append(has, index.name)
 		}
 	}
-	slices.Sort(has)
 	line("has", "%s", cmp.Or(strings.Join(has, ", "), "no multi-pack-index, bitmap or commit-graph"))
 	if hooks := r.GetHooks(); len(hooks) > 0 {
 		use := map[string]string{"refuse": "pushes are refused", "run": "run on pushes",
@@ -260,12 +260,7 @@ func writeInfo(w io.Writer, r *packhorsev1.Repository) error {
 		}
 		line("hooks", "%s (%s)", strings.Join(hooks, ", "), use)
 	}
-	keys := make([]string, 0, len(r.GetConfig()))
-	for key := range r.GetConfig() {
-		keys = append(keys, key)
-	}
-	slices.Sort(keys)
-	for _, key := range keys {
+	for _, key := range slices.Sorted(maps.Keys(r.GetConfig())) {
 		line(key, "%s", strings.ReplaceAll(r.GetConfig()[key], "\n", ", "))
 	}
 	return table.Flush()
@@ -314,14 +309,10 @@ refs. Fetches and pushes continue meanwhile, and no object is removed. A server 
 		if err != nil {
 			return err
 		}
-		if *asJSON {
-			return printJSON(cmd.OutOrStdout(), done.Msg)
-		}
 		before, after := done.Msg.GetBefore(), done.Msg.GetAfter()
-		_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: %d packs and %d loose objects, before %d and %d; %s\n", args[0],
+		return printLine(cmd, *asJSON, done.Msg, "%s: %d packs and %d loose objects, before %d and %d; %s", args[0],
 			after.GetPacks(), after.GetLoose(), before.GetPacks(), before.GetLoose(),
 			done.Msg.GetDuration().AsDuration().Round(time.Millisecond))
-		return err
 	})
 }
 
@@ -363,15 +354,14 @@ repositories whose objects other repositories below the root borrow (objects/inf
 		if err != nil && !*yes { // with --yes, remove even a damaged repository
 			return err
 		}
-		r := found
 		request := &packhorsev1.DeleteRequest{Repository: args[0], Force: *force}
 		if err == nil {
-			request.Incarnation = r.Msg.GetRepository().GetVersion().GetIncarnation()
+			request.Incarnation = found.Msg.GetRepository().GetVersion().GetIncarnation()
 		}
 		if !*yes {
-			found := r.Msg.GetRepository()
-			question := fmt.Sprintf("Remove %s, %d refs? Enter its path", found.GetPath(), found.GetRefs())
-			if !confirm(cmd, question, args[0], found.GetPath()) {
+			r := found.Msg.GetRepository()
+			question := fmt.Sprintf("Remove %s, %d refs? Enter its path", r.GetPath(), r.GetRefs())
+			if !confirm(cmd, question, args[0], r.GetPath()) {
 				return errors.New("the repository was not removed; --yes removes it without a question")
 			}
 		}
@@ -436,15 +426,12 @@ clone it with git clone --mirror first.`,
 		} else if err != nil {
 			return err
 		}
-		if *asJSON {
-			return encodeJSON(cmd.OutOrStdout(), map[string]any{
-				"path": made.Path, "object_format": made.Format.String(), "head": made.Head.Target, "refs": made.Refs,
-				"size": made.Size, "objects": made.Objects.Packed,
-			})
+		result := map[string]any{
+			"path": made.Path, "object_format": made.Format.String(), "head": made.Head.Target, "refs": made.Refs,
+			"size": made.Size, "objects": made.Objects.Packed,
 		}
-		_, err = fmt.Fprintf(cmd.OutOrStdout(), "imported %s: %d refs, %d objects, %s\n", made.Path, made.Refs,
+		return printLine(cmd, *asJSON, result, "imported %s: %d refs, %d objects, %s", made.Path, made.Refs,
 			made.Objects.Packed, humanize.IBytes(uint64(made.Size)))
-		return err
 	}
 	return cmd
 }

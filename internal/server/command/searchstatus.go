@@ -14,7 +14,6 @@ import (
 
 	"github.com/packhorse-git/packhorse/client"
 	"github.com/packhorse-git/packhorse/internal/fault"
-	"github.com/packhorse-git/packhorse/internal/operations/observe"
 	"github.com/packhorse-git/packhorse/internal/proto/internalv1"
 	"github.com/packhorse-git/packhorse/internal/proto/internalv1/internalv1connect"
 	"github.com/packhorse-git/packhorse/internal/schedule/retry"
@@ -76,14 +75,10 @@ func searchStatus(ctx context.Context, c *client.Client, refresh bool) (status s
 
 // waitForIndex waits until an index is complete. On a terminal it shows the progress.
 func waitForIndex(ctx context.Context, c *client.Client, status search.Status, w io.Writer) (search.Status, error) {
-	terminal := observe.IsTerminal(w)
-	if terminal {
-		defer fmt.Fprint(w, "\r\x1b[K")
-	}
+	show, end := terminalProgress(w)
+	defer end()
 	for !status.Complete {
-		if terminal {
-			fmt.Fprint(w, "\r\x1b[K"+progressOf(&status))
-		}
+		show(progressOf(&status))
 		if retry.Sleep(ctx, statusEvery) != nil {
 			return status, errors.New("interrupted")
 		}

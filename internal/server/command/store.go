@@ -143,20 +143,16 @@ The bucket has to exist. The prefix has to be empty. A store that exists is not 
 		if err != nil && (id.ID == "" || !fault.Is(err, fault.Exists)) {
 			return err
 		}
-		if *asJSON {
-			return encodeJSON(cmd.OutOrStdout(), struct {
-				URL     string         `json:"url"`
-				ID      string         `json:"id"`
-				Created bool           `json:"created"`
-				Probe   *bucket.Report `json:"probe"`
-			}{s.URL, id.ID, isNew, report})
+		text := fmt.Sprintf("%s is a store already, with ID %s", s.URL, id.ID)
+		if isNew {
+			text = fmt.Sprintf("created the store %s with ID %s\nnext: %s", s.URL, id.ID, f.nextStep())
 		}
-		if !isNew {
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s is a store already, with ID %s\n", s.URL, id.ID)
-			return err
-		}
-		_, err = fmt.Fprintf(cmd.OutOrStdout(), "created the store %s with ID %s\nnext: %s\n", s.URL, id.ID, f.nextStep())
-		return err
+		return printLine(cmd, *asJSON, struct {
+			URL     string         `json:"url"`
+			ID      string         `json:"id"`
+			Created bool           `json:"created"`
+			Probe   *bucket.Report `json:"probe"`
+		}{s.URL, id.ID, isNew, report}, "%s", text)
 	}
 	return cmd
 }
@@ -215,25 +211,20 @@ func writeProbe(w io.Writer, r *bucket.Report) {
 // progressInterval is the time between two lines of a progress on a terminal.
 const progressInterval = 100 * time.Millisecond
 
-// terminalProgress returns a function that shows progress on a terminal, and one that removes it. Both are safe for
-// concurrent use. The function is nil if w is not a terminal.
-func terminalProgress(w io.Writer) (show store.Progress, end func()) {
+// terminalProgress returns a function that shows a line of progress on a terminal, and one that removes it. Both are
+// safe for concurrent use, and do nothing if w is not a terminal.
+func terminalProgress(w io.Writer) (show func(line string), end func()) {
 	if !observe.IsTerminal(w) {
-		return nil, func() {}
+		return func(string) {}, func() {}
 	}
 	var mu sync.Mutex
 	var shown time.Time
-	show = func(done, total int64, what string) {
+	show = func(line string) {
 		mu.Lock()
 		defer mu.Unlock()
-		if time.Since(shown) < progressInterval {
-			return
-		}
-		shown = time.Now()
-		if total > 0 {
-			fmt.Fprintf(w, "\r\x1b[K%d of %d  %s", done, total, fault.Cut(what, 80))
-		} else {
-			fmt.Fprintf(w, "\r\x1b[K%d  %s", done, fault.Cut(what, 80))
+		if time.Since(shown) >= progressInterval {
+			shown = time.Now()
+			fmt.Fprint(w, "\r\x1b[K"+fault.Cut(line, 100))
 		}
 	}
 	return show, func() {
@@ -241,4 +232,16 @@ func terminalProgress(w io.Writer) (show store.Progress, end func()) {
 		defer mu.Unlock()
 		fmt.Fprint(w, "\r\x1b[K")
 	}
+}
+
+// countProgress is terminalProgress for work on a number of things.
+func countProgress(w io.Writer) (show store.Progress, end func()) {
+	line, end := terminalProgress(w)
+	return func(done, total int64, what string) {
+		if total > 0 {
+			line(fmt.Sprintf("%d of %d  %s", done, total, what))
+		} else {
+			line(fmt.Sprintf("%d  %s", done, what))
+		}
+	}, end
 }

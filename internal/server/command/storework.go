@@ -49,22 +49,21 @@ Check changes nothing, and nodes may work meanwhile. It exits with 1 if there ar
 		if err != nil {
 			return err
 		}
-		show, end := terminalProgress(cmd.ErrOrStderr())
+		show, end := countProgress(cmd.ErrOrStderr())
 		o.Progress = show
 		report, err := store.Check(cmd.Context(), b, o)
 		end()
 		if err != nil {
 			return err
 		}
-		if *asJSON {
-			err = encodeJSON(cmd.OutOrStdout(), report)
-		} else {
-			writeProblems(cmd.OutOrStdout(), report.Problems)
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "checked %d repositories, %d records and %d objects (%s): %d problems\n"+
+		err = printResult(cmd, *asJSON, report, func(w io.Writer) error {
+			writeProblems(w, report.Problems)
+			_, err := fmt.Fprintf(w, "checked %d repositories, %d records and %d objects (%s): %d problems\n"+
 				"no head names %d other objects (%s)\n", report.Repositories, report.Records, report.Objects,
 				humanize.IBytes(uint64(report.Bytes)), len(report.Problems), report.Unnamed,
 				humanize.IBytes(uint64(report.UnnamedBytes)))
-		}
+			return err
+		})
 		if err == nil && len(report.Problems) > 0 {
 			err = errProblems
 		}
@@ -112,7 +111,7 @@ hidden ones, symbolic links, and those with hooks: a store has none. DIR should 
 		if err != nil {
 			return err
 		}
-		show, end := terminalProgress(cmd.ErrOrStderr())
+		show, end := countProgress(cmd.ErrOrStderr())
 		o.Dir, o.Node, o.Progress = args[0], s.NodeName(), show
 		report, err := store.ImportAll(cmd.Context(), b, o)
 		end()
@@ -175,26 +174,23 @@ bucket.`,
 		if o.OlderThan, err = parsePeriod(*age); err != nil {
 			return usage(fmt.Errorf("--older-than: %w", err))
 		}
-		show, end := terminalProgress(cmd.ErrOrStderr())
+		show, end := countProgress(cmd.ErrOrStderr())
 		o.Node, o.Progress = s.NodeName(), show
 		report, err := store.CollectGarbage(cmd.Context(), b, o)
 		end()
 		if err != nil {
 			return err
 		}
-		if *asJSON {
-			return encodeJSON(cmd.OutOrStdout(), report)
-		}
 		verb := "deleted"
 		if o.DryRun {
-			verb = "would delete"
-			for _, key := range report.Keys {
-				fmt.Fprintln(cmd.OutOrStdout(), key)
+			if verb = "would delete"; !*asJSON {
+				for _, key := range report.Keys {
+					fmt.Fprintln(cmd.OutOrStdout(), key)
+				}
 			}
 		}
-		_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s %d objects of %d repositories, %s\n", verb, report.Objects,
+		return printLine(cmd, *asJSON, report, "%s %d objects of %d repositories, %s", verb, report.Objects,
 			report.Repositories, humanize.IBytes(uint64(report.Bytes)))
-		return err
 	}
 	return cmd
 }
@@ -233,17 +229,15 @@ refuse it, and pushes meanwhile could be lost. With --dry-run it only reports wh
 		if err != nil {
 			return err
 		}
-		if *asJSON {
-			return encodeJSON(cmd.OutOrStdout(), report)
-		}
-		writeProblems(cmd.OutOrStdout(), report.Dropped)
-		if o.DryRun {
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "would give %s another ID, and drop records of %d repositories\n", s.URL,
-				len(report.Dropped))
+		return printResult(cmd, *asJSON, report, func(w io.Writer) error {
+			writeProblems(w, report.Dropped)
+			text := fmt.Sprintf("%s is a store of its own now, with ID %s", s.URL, report.ID)
+			if o.DryRun {
+				text = fmt.Sprintf("would give %s another ID, and drop records of %d repositories", s.URL, len(report.Dropped))
+			}
+			_, err := fmt.Fprintln(w, text)
 			return err
-		}
-		_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s is a store of its own now, with ID %s\n", s.URL, report.ID)
-		return err
+		})
 	}
 	return cmd
 }
@@ -281,7 +275,7 @@ a plain bare repository already: copy its directory, or use git clone --mirror.`
 		if err != nil {
 			return err
 		}
-		show, end := terminalProgress(cmd.ErrOrStderr())
+		show, end := countProgress(cmd.ErrOrStderr())
 		err = store.Export(cmd.Context(), b, path, dir, show)
 		end()
 		if err != nil {

@@ -197,14 +197,11 @@ func tokenListCommand(place *tokenPlace) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if *asJSON {
-				list := []tokenJSON{}
-				for _, t := range all {
-					list = append(list, jsonOf(t))
-				}
-				return encodeJSON(cmd.OutOrStdout(), list)
+			list := []tokenJSON{}
+			for _, t := range all {
+				list = append(list, jsonOf(t))
 			}
-			return writeTokens(cmd.OutOrStdout(), all, time.Now())
+			return printResult(cmd, *asJSON, list, func(w io.Writer) error { return writeTokens(w, all, time.Now()) })
 		},
 	}
 	asJSON = jsonFlag(cmd)

@@ -26,8 +26,7 @@ const (
 // topAsker asks a running process for its requests.
 type topAsker struct {
 	target
-	ops  string
-	most int
+	ops string
 }
 
 func topCommand(env Env) *cobra.Command {
@@ -45,13 +44,14 @@ It reads them from the private listener (--ops). If standard output is not a ter
   packhorse top --ops 127.0.0.1:9091 --sort cpu
   packhorse top --state /var/lib/packhorse --once
   packhorse top --json | jq '.requests.list[] | select(.stage == "packing")'`,
-		Args: noArgs,
+		Args:        noArgs,
+		Annotations: map[string]string{"most": "at most 200 requests and Git commands are listed"},
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if !slices.Contains(top.Sorts, top.Sort(sort)) {
 				return usage(fmt.Errorf("--sort is one of %s", strings.Trim(fmt.Sprint(top.Sorts), "[]")))
 			}
-			if interval < minInterval || asker.most < 0 {
-				return usage(fmt.Errorf("--interval has to be at least %v, and --most at least 0", minInterval))
+			if interval < minInterval {
+				return usage(fmt.Errorf("--interval has to be at least %v", minInterval))
 			}
 			return asker.show(cmd.Context(), env, asJSON, once, interval, top.Sort(sort))
 		},
@@ -63,7 +63,6 @@ It reads them from the private listener (--ops). If standard output is not a ter
 	flags.BoolVar(&once, "once", false, "print one frame as text")
 	flags.DurationVar(&interval, "interval", interval, "`DURATION` between two frames")
 	flags.StringVar(&sort, "sort", sort, "order of requests: `ORDER` is age, bytes, cpu, repository, caller or stage")
-	flags.IntVar(&asker.most, "most", 200, "maximum number `N` of listed requests and Git commands")
 	return cmd
 }
 
@@ -114,7 +113,7 @@ func decodeTop(text []byte) (*top.State, error) {
 func (a *topAsker) ask(ctx context.Context, address string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, topTimeout)
 	defer cancel()
-	text, err := ask(ctx, address, http.MethodGet, fmt.Sprintf("%s?most=%d", top.Path, a.most))
+	text, err := ask(ctx, address, top.Path)
 	refused, isRefused := errors.AsType[*refusal](err)
 	switch {
 	case isRefused && refused.status == http.StatusNotFound:

@@ -2,9 +2,7 @@ package command
 
 import (
 	"cmp"
-	"encoding/json"
 	"fmt"
-	"io"
 	"runtime"
 	"slices"
 	"strings"
@@ -35,7 +33,7 @@ func (v Version) line() string {
 	if v.Revision != "" {
 		about = slices.Insert(about, 0, v.Revision)
 	}
-	return fmt.Sprintf("packhorse %s (%s)\n", v.Version, strings.Join(about, ", "))
+	return fmt.Sprintf("packhorse %s (%s)", v.Version, strings.Join(about, ", "))
 }
 
 func versionCommand(env Env) *cobra.Command {
@@ -48,11 +46,7 @@ func versionCommand(env Env) *cobra.Command {
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			v := versionOf(env)
-			if *asJSON {
-				return json.NewEncoder(cmd.OutOrStdout()).Encode(v)
-			}
-			_, err := io.WriteString(cmd.OutOrStdout(), v.line())
-			return err
+			return printLine(cmd, *asJSON, v, "%s", v.line())
 		},
 	}
 	asJSON = jsonFlag(cmd)
