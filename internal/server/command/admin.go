@@ -26,10 +26,18 @@ import (
 // adminTimeout is the time limit of work that takes a server no time.
 const adminTimeout = 10 * time.Second
 
+// knock returns an error if no process listens on a socket.
+func knock(socket string) error {
+	conn, err := net.DialTimeout("unix", socket, adminTimeout)
+	if err != nil {
+		return err
+	}
+	return conn.Close()
+}
+
 // withServer calls do with a client of the process at an admin socket. what is the kind of process for messages.
 func withServer(what, socket string, do func(*client.Client) error) error {
-	conn, err := net.DialTimeout("unix", socket, adminTimeout)
-	switch {
+	switch err := knock(socket); {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ECONNREFUSED):
 		return fmt.Errorf("no %s answers at %s: start the %[1]s, or name its state directory with --state DIR, --root DIR "+
 			"or --config FILE", what, socket)
@@ -38,7 +46,6 @@ func withServer(what, socket string, do func(*client.Client) error) error {
 	case err != nil:
 		return fmt.Errorf("ask the %s at %s: %w", what, socket, err)
 	}
-	conn.Close()
 	return withClient("unix:"+socket, client.Options{}, do)
 }
 

@@ -8,6 +8,7 @@ package command
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/packhorse-git/packhorse/internal/git/reaper"
 	"github.com/packhorse-git/packhorse/internal/server/cli"
 	"github.com/packhorse-git/packhorse/internal/server/roles"
 	"github.com/packhorse-git/packhorse/internal/server/statedir"
@@ -174,6 +176,18 @@ func movedCommand(name string) *cobra.Command {
 			}
 			return usage(fmt.Errorf("packhorse %s moved to another program: run %q", name,
 				strings.Join(append(line, args...), " ")))
+		},
+	}
+}
+
+// reaperCommand explains a command that users do not run. A server starts this program with it and a pipe, and package
+// reaper then takes over before the command line is parsed.
+func reaperCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: reaper.Name + " LOG-FORMAT", Hidden: true, DisableFlagParsing: true, Args: exactArgs(1, "the log's format"),
+		Short: "End the Git commands of a killed server",
+		RunE: func(*cobra.Command, []string) error {
+			return usage(errors.New("only a server starts the reaper, with a pipe"))
 		},
 	}
 }

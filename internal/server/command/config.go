@@ -60,9 +60,8 @@ func configCheckCommand(env Env) *cobra.Command {
 keys, invalid values, missing files. It exits with 0 if the server would start with the file, and with 2 if not. The key
 root may be missing, since --root can set it.
 
-Warnings do not prevent a start. They are about TLS certificates that expire within two weeks, webhooks that cannot be
-delivered, origins of mirrors that cannot be reached, and patterns of repositories that match none. Host
-names are looked up; --connect also connects to them.`,
+Warnings, such as certificates that expire soon or patterns that match no repository, do not prevent a start. Host names
+are looked up; --connect also connects to them.`,
 		Example: `  packhorse config check /etc/packhorse.toml
   packhorse config check --role gateway /etc/packhorse.toml
   packhorse config check --json /etc/packhorse.toml

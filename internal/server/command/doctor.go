@@ -33,16 +33,11 @@ func doctorCommand(env Env) *cobra.Command {
 		Long: `Doctor examines the repositories below ROOT and the machine, and reports problems with their remedies. The server may
 run or not. With --config it also checks the configuration.
 
-Repositories: owners and modes, hooks that would not run, invalid configurations, HEADs without a branch, missing
-alternates, damaged packs, refs without objects, missing indexes. Directories that look like repositories and are not
-served. With --deep, git looks for each object that a ref reaches. Machine: version of Git, limits, certificates, clock, disks.
-
-Store: its ID, whether it can be reached, whether the object storage keeps its promises, and the space of the local
-copies. Nodes of a running gateway: whether they are up, their stores, and whether pushes to them are refused. Origins of
-a running server: whether they get requests, and which mirrors fail.
+It examines the files of repositories, the version of Git, limits, certificates, clock and disks, the store, the nodes of
+a running gateway, and the origins of mirrors. With --deep, git looks for each object that a ref reaches.
 
 Doctor changes nothing, but it writes a few objects below probe/ in a store and removes them. It exits with 1 if there
-are problems; hints do not count. Run it as root or as the user of the server, so that it can read all files.`,
+are problems; hints do not count. Run it as root or as the user of the server.`,
 		Example: `  packhorse doctor /srv/git
   packhorse doctor --config /etc/packhorse.toml
   packhorse doctor /srv/git --json | jq '.findings[] | select(.severity == "problem")'`,

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -163,12 +162,8 @@ commit. Hidden and unreachable commits count, too. It keeps objects that were up
 may follow. Then it removes the objects that no repository has any more from the disk of the server. Uploads and pushes
 may run meanwhile.
 
-It lists each object that it removes, or with --dry-run would remove. The file names of these objects are not known,
-because they are in no commit.
-
-Repositories with a working tree keep all objects. So do repositories that have objects, but no pointer file at all,
-because other repositories may use them. lfs.grace in the configuration of a repository overrides --grace. If no server
-runs, --config or --grace has to name the grace.
+Repositories with a working tree keep all objects, and so do those without any pointer file. lfs.grace in the
+configuration of a repository overrides --grace. If no server runs, --config or --grace has to name the grace.
 
 A server with maintenance.enabled does the same once a day, except in a store. There a removed object comes back when a
 client asks for it, and a run after the grace has passed once more frees it.`,
@@ -240,12 +235,11 @@ func (c *lfsClient) checkServer() error {
 	if err != nil {
 		return err
 	}
-	conn, err := net.DialTimeout("unix", config.AdminSocket(cfg.State), adminTimeout)
-	if err != nil {
+	if knock(config.AdminSocket(cfg.State)) != nil {
 		return usage(errors.New("no server runs on the repositories, so lfs.grace is not known: name the server's " +
 			"configuration with --config FILE, or the grace with --grace DURATION"))
 	}
-	return conn.Close()
+	return nil
 }
 
 func writeLFSProblems(w io.Writer, problems []storage.LFSProblem) {

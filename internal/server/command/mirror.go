@@ -25,11 +25,10 @@ later clone or fetch asks the origin for changes and copies only new objects, so
 The origin decides about each client by the client's own credential, which is not stored. Pushes go to the origin.
 
 The mirror of https://github.com/acme/app is http://THIS-HOST:8080/github.com/acme/app. Clients need one line of
-configuration, see the examples. Mirrors are bare repositories below --root. "packhorse serve" and "packhorse storage"
-keep mirrors, too, if their configuration has [[mirror]] tables.
+configuration, see the examples. "packhorse serve" and "packhorse storage" keep mirrors, too, if their configuration has
+[[mirror]] tables.
 
-SIGTERM or SIGINT stops the server: running requests may finish within shutdown.grace. SIGHUP reads the configuration
-again.`,
+` + signalsHelp,
 		Example: `  packhorse mirror --origin https://github.com
   git config --global url."http://packhorse:8080/github.com/".insteadOf https://github.com/
 

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"os"
 	"time"
 
@@ -67,8 +66,7 @@ func (f *nodeFinder) read(ctx context.Context, do func(*client.Client) error) er
 		return f.change(ctx, do) // the local cache belongs to one process, also for reads
 	}
 	socket := config.AdminSocket(cfg.State)
-	if conn, err := net.DialTimeout("unix", socket, adminTimeout); err == nil {
-		conn.Close()
+	if knock(socket) == nil {
 		return withClient("unix:"+socket, client.Options{}, do)
 	}
 	return roles.RunNode(ctx, f.env.process(), cfg, roles.ReadNode, func(_ *storage.Node, c *client.Client) error {
@@ -108,9 +106,7 @@ func (f *nodeFinder) change(ctx context.Context, do func(*client.Client) error) 
 		case !ok:
 			return err
 		}
-		conn, err := net.DialTimeout("unix", socket, adminTimeout)
-		if err == nil {
-			conn.Close()
+		if err = knock(socket); err == nil {
 			return withClient("unix:"+socket, client.Options{}, do)
 		}
 		if time.Now().After(patience) || ctx.Err() != nil {

@@ -59,21 +59,19 @@ func writeNodes(w io.Writer, list []adminapi.NodeStatus) error {
 	return nil
 }
 
-func drainCommand(env Env) *cobra.Command {
-	return drainingCommand(env, "drain", "Stop new requests to a storage node or a worker",
-		"Stop new requests to a storage node", `Drain node stops new requests to a storage node; requests in flight finish. It lasts until "packhorse undrain node NAME",
-or until the gateway stops. "packhorse nodes" shows when the node is drained.`)
-}
+func drainCommand(env Env) *cobra.Command { return drainingCommand(env, "drain") }
 
-func undrainCommand(env Env) *cobra.Command {
-	return drainingCommand(env, "undrain", "Return a drained node or worker to service",
-		"Return a drained storage node to service", `Undrain node returns a storage node to service after "packhorse drain node NAME".`)
-}
+func undrainCommand(env Env) *cobra.Command { return drainingCommand(env, "undrain") }
 
-func drainingCommand(env Env, verb, about, short, long string) *cobra.Command {
+func drainingCommand(env Env, verb string) *cobra.Command {
 	c, work := gatewayClient(env), internalv1.AdminWork_ADMIN_WORK_DRAIN_NODE
+	about, short := "Stop new requests to a storage node or a worker", "Stop new requests to a storage node"
+	long := `Drain node stops new requests to a storage node; requests in flight finish. It lasts until "packhorse undrain node NAME",
+or until the gateway stops. "packhorse nodes" shows when the node is drained.`
 	if verb == "undrain" {
 		work = internalv1.AdminWork_ADMIN_WORK_UNDRAIN_NODE
+		about, short = "Return a drained node or worker to service", "Return a drained storage node to service"
+		long = ""
 	}
 	cmd := &cobra.Command{
 		Use:   verb,

@@ -20,11 +20,9 @@ func storeCheck(f *storeFinder) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "check [PATH...]",
 		Short: "Check the records and objects of a store",
-		Long: `Check reads the records of all repositories, or of those at the paths. It reports numbers that are missing, records that
-do not follow the one before them, and packs or checkpoints that are missing or have another size. With --deep it reads
-all objects and compares their checksums.
-
-Check does not read the contents of packs, indexes and checkpoints: run git fsck on a clone or an export for that.
+		Long: `Check reads the records of all repositories, or of those at the paths. It reports missing numbers, records that do not
+follow the one before them, and packs or checkpoints that are missing or have another size. With --deep it reads all
+objects and compares their checksums, but not their contents: run git fsck on a clone or an export for that.
 
 Check changes nothing, and nodes may work meanwhile. It exits with 1 if there are problems.`,
 		Example: `  packhorse store check --config /etc/packhorse/store.toml
@@ -94,7 +92,8 @@ objects are packed. The repositories below DIR are not changed. Paths that exist
 repeated after an error.
 
 Repositories with alternates, shallow repositories and partial clones are refused by name, and so are working copies,
-hidden ones, symbolic links, and those with hooks: a store has none. DIR should not be pushed to meanwhile: stop the server, or make it read-only with push.enabled = false.`,
+hidden ones, symbolic links, and those with hooks: a store has none. DIR should not be pushed to meanwhile: stop the
+server, or set push.enabled = false.`,
 		Example: `  packhorse store import /srv/git --dry-run --store s3://git-prod/packhorse
   packhorse store import /srv/git --config /etc/packhorse/store.toml`,
 		Args: exactArgs(1, "one DIR"),
@@ -156,8 +155,7 @@ func storeGC(f *storeFinder) *cobra.Command {
 record condemns the keys before they are deleted, so a push that still needs one uploads it again. Records are not deleted.
 
 The nodes do the same once a week, with 7d. They may work meanwhile. To go back to a moment in the past you need the
-packs of that moment. So choose --older-than longer than the time for which you want to go back, or use versions of the
-bucket.`,
+packs of that moment, so choose --older-than accordingly.`,
 		Example: `  packhorse store gc --older-than 7d --dry-run --config /etc/packhorse/store.toml
   packhorse store gc --older-than 7d --config /etc/packhorse/store.toml`,
 		Args: noArgs,
@@ -203,12 +201,10 @@ func storePromote(f *storeFinder) *cobra.Command {
 be used from now on. Nodes of the former store refuse the copy, and its own nodes refuse the former store, so two states
 of one repository cannot be mixed. Nodes need an empty root.
 
-A copy can lack objects, because replication copies them in any order. Repositories then lose the records that are not
-complete. Promote reports them.
+A copy can lack objects. Repositories then lose the records that are not complete, which promote reports.
 
 First make sure that no node uses the former store any more, and none the copy. Pushes that the copy does not have are
-lost. Promote asks for confirmation, unless --yes is given. A store in use must not be promoted: all its nodes would
-refuse it, and pushes meanwhile could be lost. With --dry-run it only reports what it would drop.`,
+lost. Promote asks for confirmation, unless --yes is given.`,
 		Example: `  packhorse store promote --dry-run --store s3://git-dr/packhorse --region eu-west-1
   packhorse store promote --store s3://git-dr/packhorse --region eu-west-1`,
 		Args: noArgs,

@@ -167,18 +167,12 @@ func expiryText(t auth.Token) string {
 
 // tokenJSON is a token in the output of --json, without its hash.
 type tokenJSON struct {
-	ID           string    `json:"id"`
-	Name         string    `json:"name"`
-	Scope        string    `json:"scope"`
-	Repositories []string  `json:"repositories,omitempty"`
-	Created      time.Time `json:"created"`
-	Expires      time.Time `json:"expires,omitzero"`
-	Used         time.Time `json:"used,omitzero"`
+	auth.Token
+	Hash *string   `json:"sha256,omitempty"` // always nil
+	Used time.Time `json:"used,omitzero"`
 }
 
-func jsonOf(t auth.Token) tokenJSON {
-	return tokenJSON{t.ID, t.Name, t.Scope, t.Repositories, t.Created, t.Expires, t.Used}
-}
+func jsonOf(t auth.Token) tokenJSON { return tokenJSON{Token: t, Used: t.Used} }
 
 func tokenListCommand(place *tokenPlace) *cobra.Command {
 	var asJSON *bool

@@ -104,9 +104,9 @@ func (f *Findings) take(err error) {
 // place adds a mistake with the line of its key, or of the table if the key is missing.
 func (f *Findings) place(m *Mistake) {
 	for key := m.Key; key != ""; key = above(key) {
-		file, line, ok := cutLast(f.from[key], ":")
-		if n, err := strconv.Atoi(line); ok && err == nil {
-			m.File, m.Line = file, n
+		colon := strings.LastIndexByte(f.from[key], ':')
+		if n, err := strconv.Atoi(f.from[key][colon+1:]); colon >= 0 && err == nil {
+			m.File, m.Line = f.from[key][:colon], n
 			break
 		}
 		if strings.HasPrefix(f.from[key], "--") {
@@ -122,14 +122,6 @@ func above(key string) string {
 		return key[:strings.LastIndexByte(key, '[')]
 	}
 	return key[:max(strings.LastIndexByte(key, '.'), 0)]
-}
-
-func cutLast(s, sep string) (before, after string, found bool) {
-	i := strings.LastIndex(s, sep)
-	if i < 0 {
-		return s, "", false
-	}
-	return s[:i], s[i+len(sep):], true
 }
 
 // Err returns all mistakes without the warnings, one on each line, or nil if there are none.

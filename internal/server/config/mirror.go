@@ -205,13 +205,10 @@ func (m *MirrorConfig) Allowed() (func(git.RepoPath) bool, error) {
 	deny, err := foldPatterns(m.Deny, true) // the origin may ignore case even if fold_case is not set
 	return func(repo git.RepoPath) bool {
 		folded, err := git.ParseRepoPath(strings.ToLower(repo.String()))
-		if err != nil {
-			return false
+		if m.FoldCase {
+			repo = folded
 		}
-		if !m.FoldCase {
-			return (len(allow) == 0 || covers(allow, repo)) && !covers(deny, folded)
-		}
-		return (len(allow) == 0 || covers(allow, folded)) && !covers(deny, folded)
+		return err == nil && (len(allow) == 0 || covers(allow, repo)) && !covers(deny, folded)
 	}, err
 }
 
