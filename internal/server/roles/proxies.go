@@ -2,6 +2,7 @@ package roles
 
 import (
 	"fmt"
+	"log/slog"
 	"net"
 
 	"github.com/packhorse-git/packhorse/internal/server/config"
@@ -14,7 +15,7 @@ type clientListeners struct {
 	limits    connectionLimits
 	http, ssh *connlimit.Limiter // ssh is nil without a listener
 	proxies   clientaddr.Proxies
-	warnings  *clientaddr.Warnings
+	log       *slog.Logger
 }
 
 func newClientListeners(d *deps) (*clientListeners, error) {
@@ -24,7 +25,7 @@ func newClientListeners(d *deps) (*clientListeners, error) {
 		return nil, err
 	}
 	metrics := connlimit.NewMetrics(d.reg)
-	c := &clientListeners{limits: limitsOf(cfg, descriptors()), proxies: proxies, warnings: clientaddr.NewWarnings(log)}
+	c := &clientListeners{limits: limitsOf(cfg, descriptors()), proxies: proxies, log: log}
 	c.limits.report(log)
 	answer := []byte(tooManyConnections)
 	if cfg.HTTP.TLSCert != "" {
@@ -62,7 +63,7 @@ func (c *clientListeners) proxied(l net.Listener, on bool, answer func(string) [
 	if !on {
 		return l
 	}
-	p := &clientaddr.ProxyProtocol{Proxies: c.proxies, Answer: answer, Log: c.warnings}
+	p := &clientaddr.ProxyProtocol{Proxies: c.proxies, Answer: answer, Log: c.log}
 	return p.Listen(l)
 }
 

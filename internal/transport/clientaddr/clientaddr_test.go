@@ -76,7 +76,7 @@ func newWorld(t *testing.T, p ProxyProtocol) *world {
 		p.Proxies = trust("127.0.0.0/8")
 	}
 	p.Answer = func(bad string) []byte { return []byte("bad: " + bad + "\n") }
-	p.Log = NewWarnings(slog.New(slog.NewTextHandler(&w.log, nil)))
+	p.Log = slog.New(slog.NewTextHandler(&w.log, nil))
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -223,7 +223,7 @@ func TestNoSpin(t *testing.T) {
 		t.Fatal(err)
 	}
 	f := &failing{Listener: inner}
-	p := ProxyProtocol{Proxies: trust("127.0.0.0/8"), Log: NewWarnings(slog.New(slog.DiscardHandler))}
+	p := ProxyProtocol{Proxies: trust("127.0.0.0/8"), Log: slog.New(slog.DiscardHandler)}
 	l := p.Listen(f)
 	for range 3 {
 		if _, err := l.Accept(); err != errNoFiles {

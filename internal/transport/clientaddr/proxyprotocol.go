@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"log/slog"
 	"net"
 	"net/netip"
 	"sync"
@@ -13,6 +14,7 @@ import (
 	"github.com/pires/go-proxyproto"
 
 	"github.com/packhorse-git/packhorse/internal/transport/bulk"
+	"github.com/packhorse-git/packhorse/internal/transport/connlimit"
 )
 
 // ProxyProtocol reads the headers of the PROXY protocol, versions 1 and 2, that trusted proxies send at the beginning
@@ -23,12 +25,15 @@ type ProxyProtocol struct {
 	Proxies Proxies
 	Timeout time.Duration           // for the header, default 5s
 	Answer  func(bad string) []byte // returns the answer to a proxy without a good header; nil: none
-	Log     *Warnings
+	Log     *slog.Logger
 }
 
 const (
 	defaultTimeout = 5 * time.Second
-	headerBuffer   = 536 // bytes that are read at once: the longest header that a sender may take for granted (section 2)
+	warnEvery      = 10 * time.Second // interval of log lines about one proxy
+	// headerBuffer is the number of bytes that are read at once: the longest header that a sender may take for granted
+	// (section 2).
+	headerBuffer = 536
 )
 
 // IsHeader reports whether what a client sent first begins as a header of the PROXY protocol.
@@ -54,7 +59,7 @@ var errNoHeader = errors.New("a connection from a trusted proxy has to begin wit
 // their header was read.
 func (p *ProxyProtocol) Listen(from net.Listener) net.Listener {
 	l := &proxyListener{Listener: from, protocol: p, accepted: make(chan accepted), closed: make(chan struct{}),
-		pending: map[net.Conn]struct{}{}}
+		warnings: connlimit.NewLogLimit(1, warnEvery), pending: map[net.Conn]struct{}{}}
 	l.running.Go(l.run)
 	return l
 }
@@ -68,6 +73,7 @@ type accepted struct {
 type proxyListener struct {
 	net.Listener
 	protocol *ProxyProtocol
+	warnings *connlimit.LogLimit
 	accepted chan accepted
 	closed   chan struct{}
 	running  sync.WaitGroup
@@ -158,8 +164,10 @@ func (l *proxyListener) read(c bulk.Socket) {
 		l.deliver(accepted{conn, nil})
 		return
 	case err != io.EOF: // at once: a check whether the port answers
-		l.protocol.Log.Warn("connection refused: no valid PROXY protocol header", "proxy", c.RemoteAddr().String(), "error",
-			err.Error())
+		if ok, suppressed := l.warnings.Take(connlimit.Network(addressOf(c.RemoteAddr()))); ok {
+			l.protocol.Log.Warn("connection refused: no valid PROXY protocol header", "proxy", c.RemoteAddr().String(),
+				"error", err.Error(), "suppressed", suppressed)
+		}
 		if l.protocol.Answer != nil {
 			_ = c.SetWriteDeadline(time.Now().Add(time.Second))
 			_, _ = c.Write(l.protocol.Answer(err.Error()))

@@ -14,6 +14,7 @@
 package connlimit
 
 import (
+	"container/list"
 	"context"
 	"io"
 	"log/slog"
@@ -48,39 +49,36 @@ const (
 type Limiter struct {
 	Options
 	now      func() time.Time
+	warnings *LogLimit
 	refusals chan struct{} // has a place for each refused connection that is still open
 
 	mu      sync.Mutex
 	open    int
-	idle    list // of all idle connections, the longest idle first
+	idle    *list.List // of all idle connections, the longest idle first
 	sources map[netip.Prefix]*source
-	refused struct {
-		since time.Time // of the current count
-		count int
-		warn  time.Time // of the last line in the log
-		more  int       // since then
-	}
+	since   time.Time // of the count of refusals
+	refused int       // since then
 }
 
 // source is one address that has connections.
 type source struct {
 	network netip.Prefix
 	open    int
-	idle    list
+	idle    *list.List
 }
 
 const (
 	refusalsAtOnce = 32               // refused connections whose client is given time to read the answer
 	refusalTime    = time.Second      // that time
 	refusalBytes   = 64 << 10         // read from a refused connection: closed with unread bytes, it would lose the answer
-	warnEvery      = 10 * time.Second // the log has one line about refusals in that time
+	warnEvery      = 10 * time.Second // interval of log lines about refusals
 	recently       = time.Minute      // for Recent
 )
 
 // New makes a Limiter.
 func New(o Options) *Limiter {
 	l := &Limiter{Options: o, now: time.Now, refusals: make(chan struct{}, refusalsAtOnce),
-		sources: map[netip.Prefix]*source{}}
+		idle: list.New(), sources: map[netip.Prefix]*source{}, warnings: NewLogLimit(1, warnEvery)}
 	l.Metrics.watch(l)
 	return l
 }
@@ -109,7 +107,6 @@ func (l *listener) Accept() (net.Conn, error) {
 			return c, nil
 		}
 		conn := &Conn{Socket: socket, limiter: l.limiter}
-		conn.all.conn, conn.own.conn = conn, conn
 		if l.limiter.enter(conn) {
 			return conn, nil
 		}
@@ -161,7 +158,7 @@ func (l *Limiter) enter(c *Conn) bool {
 	l.mu.Lock()
 	var victim *Conn
 	if l.open >= l.Connections {
-		if victim = l.idle.first(); victim == nil {
+		if victim = first(l.idle); victim == nil {
 			l.mu.Unlock()
 			return false
 		}
@@ -188,12 +185,12 @@ func (l *Limiter) identify(c *Conn, a netip.Addr) bool {
 	}
 	s := l.sources[network]
 	if s == nil {
-		s = &source{network: network}
+		s = &source{network: network, idle: list.New()}
 		l.sources[network] = s
 	}
 	var victim *Conn
 	if s.open >= l.PerAddress {
-		if victim = s.idle.first(); victim == nil {
+		if victim = first(s.idle); victim == nil {
 			l.mu.Unlock()
 			return false
 		}
@@ -203,7 +200,7 @@ func (l *Limiter) identify(c *Conn, a netip.Addr) bool {
 	s.open++
 	c.source = s
 	if !c.running {
-		s.idle.push(&c.own)
+		c.own = s.idle.PushBack(c)
 	}
 	l.mu.Unlock()
 	l.closeFor(victim, byAddress)
@@ -225,8 +222,7 @@ func (l *Limiter) remove(c *Conn) {
 	}
 	c.entered = false
 	l.open--
-	c.all.remove()
-	c.own.remove()
+	c.unlist()
 	if s := c.source; s != nil {
 		if s.open--; s.open == 0 {
 			delete(l.sources, s.network)
@@ -237,10 +233,30 @@ func (l *Limiter) remove(c *Conn) {
 // setIdle appends a connection to the lists of the idle ones. l.mu is held.
 func (l *Limiter) setIdle(c *Conn) {
 	c.running = false
-	l.idle.push(&c.all)
+	c.unlist()
+	c.all = l.idle.PushBack(c)
 	if c.source != nil {
-		c.source.idle.push(&c.own)
+		c.own = c.source.idle.PushBack(c)
 	}
+}
+
+// unlist removes a connection from the lists of the idle ones. l.mu is held.
+func (c *Conn) unlist() {
+	if c.all != nil {
+		c.limiter.idle.Remove(c.all)
+	}
+	if c.own != nil {
+		c.source.idle.Remove(c.own)
+	}
+	c.all, c.own = nil, nil
+}
+
+// first returns the first connection of a list, or nil.
+func first(l *list.List) *Conn {
+	if e := l.Front(); e != nil {
+		return e.Value.(*Conn)
+	}
+	return nil
 }
 
 // refuse sends the answer for too many connections and closes the connection.
@@ -273,21 +289,16 @@ func (l *Limiter) refuse(c *Conn, client net.Addr, why string) {
 // note remembers a refusal for Recent, and writes a line into the log from time to time.
 func (l *Limiter) note(client net.Addr, why string) {
 	l.mu.Lock()
-	now, r := l.now(), &l.refused
-	if now.Sub(r.since) >= recently {
-		r.since, r.count = now, 0
+	if now := l.now(); now.Sub(l.since) >= recently {
+		l.since, l.refused = now, 0
 	}
-	r.count++
-	more, due := r.more, now.Sub(r.warn) >= warnEvery
-	if r.more++; due {
-		r.warn, r.more = now, 0
-	}
+	l.refused++
 	open := l.open
 	l.mu.Unlock()
-	if due {
+	if ok, suppressed := l.warnings.Take(netip.Prefix{}); ok {
 		l.Log.Warn("connection refused: too many connections have a running request", "listener", l.Name, "reason", why,
 			"client", client.String(),
-			"connections", open, "more_since_last", more)
+			"connections", open, "suppressed", suppressed)
 	}
 }
 
@@ -295,17 +306,17 @@ func (l *Limiter) note(client net.Addr, why string) {
 func (l *Limiter) Recent() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.now().Sub(l.refused.since) >= recently {
+	if l.now().Sub(l.since) >= recently {
 		return 0
 	}
-	return l.refused.count
+	return l.refused
 }
 
 // counts has the numbers of all connections and of idle ones.
 func (l *Limiter) counts() (open, idle int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.open, l.idle.size
+	return l.open, l.idle.Len()
 }
 
 // State is for http.Server.ConnState.
@@ -357,8 +368,8 @@ type Conn struct {
 	// Guarded by limiter.mu:
 	entered  bool // it is counted
 	running  bool
-	source   *source // nil: not known, or exempt
-	all, own link    // in the lists of the limiter and of the source
+	source   *source       // nil: not known, or exempt
+	all, own *list.Element // in the lists of the limiter and of the source; nil while it is running
 }
 
 // leastProgress is the number of bytes by which a request that is being received gets on: its connection counts as idle
@@ -377,8 +388,7 @@ func (c *Conn) Running() {
 	c.limiter.mu.Lock()
 	defer c.limiter.mu.Unlock()
 	if c.running = true; c.entered {
-		c.all.remove()
-		c.own.remove()
+		c.unlist()
 	}
 }
 
