@@ -36,7 +36,7 @@ func TestDocsConfig(t *testing.T) {
 	}
 }
 
-// configPage renders the page: a list of the tables, and for each table its meaning and a row for each key.
+// configPage renders the page: links to the tables, and for each table its meaning and a row for each key.
 func configPage(t *testing.T) string {
 	p := &page{t: t, first: map[string]string{}, structs: configStructs(t), values: map[string]Setting{},
 		flags: map[string]string{"cache.enabled": "--no-cache"}}
@@ -47,17 +47,18 @@ func configPage(t *testing.T) string {
 		p.flags[f.key] = "--" + f.flag
 	}
 	p.table("Config", "")
-	return configIntroduction + p.list.String() + "\n## Top level\n\n" + p.text.String()
+	return configIntroduction + strings.Join(p.list, "\n") + "\n\n## Top level\n\n" + p.text.String()
 }
 
 // page is the reference page of the configuration while it is rendered.
 type page struct {
-	t          *testing.T
-	structs    map[string]*ast.GenDecl
-	values     map[string]Setting
-	flags      map[string]string // by key
-	first      map[string]string // the first table of a type
-	list, text strings.Builder   // of tables; their sections
+	t       *testing.T
+	structs map[string]*ast.GenDecl
+	values  map[string]Setting
+	flags   map[string]string // by key
+	first   map[string]string // the first table of a type
+	list    []string          // links to the tables
+	text    strings.Builder   // their sections
 }
 
 // table renders the keys of a struct, then the tables in it.
@@ -91,11 +92,7 @@ func (p *page) table(typeName, prefix string) {
 		}
 		about := strings.TrimPrefix(oneLine(doc), name+" ")
 		about = withoutName(about, field.Names[0].Name)
-		if field.Doc == nil || strings.Count(key, ".") == 0 {
-			first, _, _ := strings.Cut(about, ". ")
-			fmt.Fprintf(&p.list, "| [`%s`](#%s) | %s |\n", heading, strings.NewReplacer(".", "").Replace(key),
-				strings.TrimSuffix(first, "."))
-		}
+		p.list = append(p.list, fmt.Sprintf("[`%s`](#%s)", heading, strings.NewReplacer(".", "").Replace(key)))
 		fmt.Fprintf(&p.text, "\n## %s\n\n%s\n\n", heading, wrapText(about))
 		p.table(name, key+".")
 	}
@@ -241,7 +238,5 @@ A duration is a string such as "500ms", "30s" or "5m". A size is a number of byt
 
 ## Tables
 
-| table | meaning |
-|---|---|
-| [top level](#top-level) | Directories, and proxies in front of the server |
+[top level](#top-level)
 `
