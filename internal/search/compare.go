@@ -48,10 +48,7 @@ func (e *Engine) compareShards() {
 		}
 		e.log.Warn("index shards have changed or are missing; their repository is indexed again", "repository",
 			r.path.String())
-		if err := e.dropShards(r.path); err != nil {
-			e.log.Warn("cannot remove a repository from the search index", "repository", r.path.String(), "error", err)
-		}
-		r.indexed, r.shards, r.deltas, e.recount = nil, 0, 0, true
+		e.dropIndex(r)
 		e.enqueue(r, laneCheck, time.Now())
 	}
 }

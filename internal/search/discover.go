@@ -131,7 +131,7 @@ func (e *Engine) poll(ctx context.Context, paths []git.RepoPath, d time.Duration
 	for end := time.Now().Add(d); ; {
 		e.mu.Lock()
 		for _, path := range paths {
-			e.expect(path)
+			e.enqueue(e.repository(path), laneCheck, time.Now())
 		}
 		e.mu.Unlock()
 		rest := time.Until(end)
@@ -142,16 +142,6 @@ func (e *Engine) poll(ctx context.Context, paths []git.RepoPath, d time.Duration
 			return true
 		}
 	}
-}
-
-// expect schedules a check of a repository that may be new. The caller holds e.mu.
-func (e *Engine) expect(path git.RepoPath) {
-	r := e.repos[path]
-	if r == nil {
-		r = &repository{path: path, lag: -1}
-		e.repos[path] = r
-	}
-	e.enqueue(r, laneCheck, time.Now())
 }
 
 // Refresh lists the repositories, so that Status includes new ones.
@@ -168,7 +158,7 @@ func (e *Engine) Refresh(ctx context.Context) error {
 	defer e.mu.Unlock()
 	for _, path := range paths {
 		if e.repos[path] == nil {
-			e.expect(path)
+			e.enqueue(e.repository(path), laneCheck, time.Now())
 		}
 	}
 	return nil

@@ -62,10 +62,7 @@ func (e *Engine) prepare(r *repository, l lane, cancel context.CancelFunc) (task
 		return task, nil, nil
 	}
 	if len(want) == 0 { // an empty repository, or a HEAD without a commit
-		if err := e.dropShards(r.path); err != nil {
-			e.log.Warn("cannot remove a repository from the search index", "repository", r.path.String(), "error", err)
-		}
-		r.indexed, r.shards, r.deltas = nil, 0, 0
+		e.dropIndex(r)
 		e.schedule(r)
 		return task, nil, nil
 	}

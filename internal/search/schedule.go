@@ -174,18 +174,21 @@ const checkInterval = 100 * time.Millisecond
 func (e *Engine) event(path git.RepoPath, _ git.Version, gone bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	if gone && e.repos[path] == nil {
+		return
+	}
+	r := e.repository(path)
+	e.enqueue(r, laneCheck, later(time.Now(), r.lastCheck.Add(checkInterval)))
+}
+
+// repository returns the record of a repository, which may be new. The caller holds e.mu.
+func (e *Engine) repository(path git.RepoPath) *repository {
 	r := e.repos[path]
-	if r == nil && !gone {
+	if r == nil {
 		r = &repository{path: path, lag: -1}
 		e.repos[path] = r
 	}
-	if r != nil {
-		now := time.Now()
-		if soonest := r.lastCheck.Add(checkInterval); soonest.After(now) {
-			now = soonest
-		}
-		e.enqueue(r, laneCheck, now)
-	}
+	return r
 }
 
 // Touch reports that a repository's refs have changed. Until it is checked, searches with results in it determine its
@@ -359,7 +362,6 @@ func (e *Engine) deltaFits(r *repository, want []*workerv1.Branch) bool {
 
 // renumber assigns a new number to a repository that replaced another one. The caller holds e.mu.
 func (e *Engine) renumber(r *repository) {
-	e.recount = true
 	delete(e.byID, r.id)
 	if err := e.catalogue.remove(r.id); err != nil {
 		e.log.Warn("cannot write the catalogue of the search index", "error", err)
@@ -367,10 +369,8 @@ func (e *Engine) renumber(r *repository) {
 	if j, busy := e.jobs[r]; busy {
 		j.cancel()
 	}
-	r.id, r.indexed, r.shards, r.deltas, r.hasCurrent, r.current = 0, nil, 0, 0, false, nil
-	if err := e.dropShards(r.path); err != nil {
-		e.log.Warn("cannot remove a repository from the search index", "repository", r.path.String(), "error", err)
-	}
+	r.id, r.hasCurrent, r.current = 0, false, nil
+	e.dropIndex(r)
 }
 
 // remove removes a repository that no longer exists. The watch reports when it comes back, which may have happened
@@ -383,10 +383,10 @@ func (e *Engine) remove(r *repository) {
 	}
 	if r.id != 0 {
 		e.renumber(r)
-	} else if err := e.dropShards(r.path); err != nil {
-		e.log.Warn("cannot remove a repository from the search index", "repository", r.path.String(), "error", err)
+	} else {
+		e.dropIndex(r)
 	}
-	r.due, e.recount = [lanes]time.Time{}, true
+	r.due = [lanes]time.Time{}
 	delete(e.repos, r.path)
 }
 

@@ -39,6 +39,14 @@ func shardPrefix(path git.RepoPath) string {
 // dropShards removes all shards of a repository.
 func (e *Engine) dropShards(path git.RepoPath) error { return e.removeShards(shardPrefix(path) + "_v") }
 
+// dropIndex forgets the index of a repository and removes its shards. The caller holds e.mu.
+func (e *Engine) dropIndex(r *repository) {
+	r.indexed, r.shards, r.deltas, e.recount = nil, 0, 0, true
+	if err := e.dropShards(r.path); err != nil {
+		e.log.Warn("cannot remove a repository from the search index", "repository", r.path.String(), "error", err)
+	}
+}
+
 // removeShards removes the shards with a prefix (isShardOf), in reverse order of their names.
 func (e *Engine) removeShards(prefix string) error {
 	entries, err := os.ReadDir(e.shards()) // in the order of names
