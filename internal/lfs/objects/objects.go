@@ -112,11 +112,7 @@ func (s *Store) Close() {
 // it renews the objects that are here, so that they are not removed before the client pushes the commits.
 // Uploads that it refuses are counted.
 func (s *Store) Check(ctx context.Context, r Repository, b lfs.Batch) (states []lfs.Status, err error) {
-	if r.Remote != nil {
-		states, err = s.checkRemote(ctx, r, b)
-	} else {
-		states, err = s.checkLocal(ctx, r, b)
-	}
+	states, err = s.states(ctx, r, b)
 	for _, state := range states {
 		if b.Upload && state.State == lfs.Refused {
 			s.metrics.uploads.WithLabelValues(Reason(state.Err)).Inc()
@@ -125,8 +121,11 @@ func (s *Store) Check(ctx context.Context, r Repository, b lfs.Batch) (states []
 	return states, err
 }
 
-// checkLocal is Check for a repository whose objects are on this disk.
-func (s *Store) checkLocal(ctx context.Context, r Repository, b lfs.Batch) ([]lfs.Status, error) {
+// states is Check without its metric.
+func (s *Store) states(ctx context.Context, r Repository, b lfs.Batch) ([]lfs.Status, error) {
+	if r.Remote != nil {
+		return s.checkRemote(ctx, r, b)
+	}
 	states := make([]lfs.Status, len(b.Objects))
 	t, err := openTree(r.objects())
 	if err != nil {

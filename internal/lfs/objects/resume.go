@@ -8,7 +8,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/lfs"
 )
 
@@ -48,11 +47,11 @@ func (g *progress) wait(ctx context.Context) {
 func (s *Store) UploadedBytes(ctx context.Context, r Repository, o lfs.Object) (int64, error) {
 	path := s.partPath(r, o.OID)
 	for hasWaited := false; ; hasWaited = true {
-		isHere, err := s.has(ctx, r, o)
+		states, err := s.states(ctx, r, lfs.Batch{Upload: true, Objects: []lfs.Object{o}})
 		if err != nil {
 			return 0, err
 		}
-		if isHere {
+		if states[0].State == lfs.Present {
 			return o.Size, nil
 		}
 		s.mu.Lock()
@@ -77,21 +76,4 @@ func (s *Store) UploadedBytes(ctx context.Context, r Repository, o lfs.Object) (
 		}
 		running.wait(ctx)
 	}
-}
-
-// has reports whether a repository has an object.
-func (s *Store) has(ctx context.Context, r Repository, o lfs.Object) (bool, error) {
-	if r.Remote != nil {
-		states, err := s.checkRemote(ctx, r, lfs.Batch{Upload: true, Objects: []lfs.Object{o}})
-		return err == nil && states[0].State == lfs.Present, err
-	}
-	f, size, err := openObject(r, o.OID)
-	if err != nil {
-		if fault.Is(err, fault.NotFound) {
-			err = nil
-		}
-		return false, err
-	}
-	f.Close()
-	return size == o.Size, nil
 }

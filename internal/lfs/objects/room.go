@@ -242,7 +242,7 @@ func (s *Store) Usage(ctx context.Context, r Repository) (int64, error) {
 // perhaps twice until the next walk.
 func (s *Store) walkUsage(r Repository) (total int64, err error) {
 	t := &s.usage
-	t.begin(r)
+	t.startWalk(r)
 	u := usage{time: time.Now()}
 	if r.Remote != nil {
 		u.bytes, err = r.Remote.Usage()
@@ -252,11 +252,11 @@ func (s *Store) walkUsage(r Repository) (total int64, err error) {
 			return nil
 		})
 	}
-	return t.end(r, u, err), err
+	return t.endWalk(r, u, err), err
 }
 
-// begin notes that a walk begins.
-func (t *usageTable) begin(r Repository) {
+// startWalk notes that a walk starts.
+func (t *usageTable) startWalk(r Repository) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.added == nil {
@@ -265,9 +265,9 @@ func (t *usageTable) begin(r Repository) {
 	t.added[r.ID] = 0
 }
 
-// end notes the result of a walk plus the bytes that were added during it, and returns the sum. After an error it notes
+// endWalk notes the result of a walk plus the bytes that were added during it, and returns the sum. After an error it notes
 // nothing and returns zero.
-func (t *usageTable) end(r Repository, u usage, err error) int64 {
+func (t *usageTable) endWalk(r Repository, u usage, err error) int64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	u.bytes += t.added[r.ID]
