@@ -287,7 +287,7 @@ func TestPushToEarlyOrigin(t *testing.T) {
 	url := strings.Replace(w.serve(), "://", "://me:secret@", 1) + "app"
 	local := filepath.Join(t.TempDir(), "local")
 	w.git("clone", url, local)
-	noise := make([]byte, 8<<20)
+	noise := make([]byte, 2<<20)
 	_, _ = io.ReadFull(rand.Reader, noise)
 	w.do(os.WriteFile(filepath.Join(local, "large"), noise, 0o600))
 	client := gittest.At(t, local)

@@ -305,7 +305,7 @@ func (x *exchange) follow(ctx context.Context, body []byte) (done bool, err erro
 // request is nil if it is another one, or if the client does not know side-bands.
 func (x *exchange) readClone(body []byte) (request *protocol.Fetch, prefix []byte) {
 	packets, limits := pktline.NewReader(bytes.NewReader(body)), protocol.Limits{}
-	format := x.mirror.format()
+	format := formatOf(body)
 	if x.session.Version == protocol.V2 {
 		q, err := protocol.ReadRequest(packets, format, allFeatures, limits)
 		if err != nil || q == nil || q.Fetch == nil || !q.Fetch.Done {
@@ -335,18 +335,6 @@ func (x *exchange) following(quiet, isUpdate bool) followOptions {
 		}
 		return "mirroring from " + x.rule.Origin.Host() + ": " + progress
 	}}
-}
-
-// format returns the object format of the repository.
-func (r *mirror) format() git.ObjectFormat {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, u := range []*update{r.running, r.waiting} {
-		if u != nil && u.refs != nil {
-			return format(u.refs)
-		}
-	}
-	return git.SHA1
 }
 
 // hydrationWait is how long a clone waits for the begin of the first update. Updates of other mirrors may be running.

@@ -295,7 +295,7 @@ func TestFailedUpdatePauses(t *testing.T) {
 		later    time.Duration
 		forced   bool
 		requests int32
-	}{{2 * time.Second, false, 3}, {0, false, 0}, {0, true, 3}, {1900 * time.Millisecond, false, 1},
+	}{{2 * time.Second, false, 3}, {0, false, 0}, {0, true, 3}, {time.Second, false, 1},
 		{4 * time.Second, false, 3}} { // refs, the pack, and refs again to see whether they have changed
 		w.later(step.later)
 		fetches := h.fetches.Load()

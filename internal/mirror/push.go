@@ -63,8 +63,8 @@ func (n *Node) advertisePush(ctx context.Context, path git.RepoPath, session nod
 		return n.Node.Advertise(ctx, path, session, response)
 	}
 	start := time.Now()
-	body, err := advertised(target.rule.Origin.Advertisement(ctx, target.path, protocol.ReceivePack,
-		session.Authorization, gitProtocol(session.Version)))
+	body, err := advertised(target.rule.Origin.Advertisement(ctx, target.path, session.Authorization,
+		gitProtocol(session.Version)))
 	outcome := node.Outcome{Mirror: node.MirrorRelay, OriginTime: time.Since(start)}
 	if err != nil {
 		return outcome, err

@@ -6,7 +6,6 @@ import (
 	"crypto/sha256"
 	"errors"
 	"io"
-	"slices"
 	"sync"
 	"time"
 
@@ -31,8 +30,7 @@ type relays struct {
 
 	mu    sync.Mutex
 	byKey map[relayKey]*relay // running and kept
-	kept  []*relay            // oldest first
-	bytes int64               // of those
+	bytes int64               // of the kept ones
 }
 
 // relayKey identifies equal requests. The zero key is for requests that are not shared.
@@ -62,8 +60,8 @@ func (r *relays) Close() {
 	r.wg.Wait()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for len(r.kept) > 0 {
-		r.forgetLocked(r.kept[0])
+	for _, y := range r.byKey {
+		r.forgetLocked(y)
 	}
 }
 
@@ -168,18 +166,14 @@ func (r *relays) run(ctx context.Context, y *relay, open opener) {
 	y.release()
 }
 
-// keepLocked keeps a complete response for later requests. The caller holds the lock.
+// keepLocked keeps a complete response for later requests, if there is room. The caller holds the lock.
 func (r *relays) keepLocked(y *relay) {
 	size := y.size()
-	if size > keepBytes {
+	if r.bytes+size > keepBytes {
 		r.removeLocked(y)
 		return
 	}
-	for r.bytes+size > keepBytes {
-		r.forgetLocked(r.kept[0])
-	}
 	y.acquire()
-	r.kept = append(r.kept, y)
 	r.bytes += size
 	y.expiry = time.AfterFunc(keepTime, func() {
 		r.mu.Lock()
@@ -190,12 +184,11 @@ func (r *relays) keepLocked(y *relay) {
 
 // forgetLocked frees a kept response. The caller holds the lock.
 func (r *relays) forgetLocked(y *relay) {
-	i := slices.Index(r.kept, y)
-	if i < 0 {
+	if y.expiry == nil {
 		return
 	}
 	y.expiry.Stop()
-	r.kept = slices.Delete(r.kept, i, i+1)
+	y.expiry = nil
 	r.bytes -= y.size()
 	r.removeLocked(y)
 	y.release()

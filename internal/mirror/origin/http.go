@@ -26,8 +26,7 @@ const (
 // Response is a response of the origin with status 200; that of Do can have another 2xx. The caller closes Body, which
 // is not safe for concurrent use. Reading fails if the origin stalls, and when the context of the request ends.
 type Response struct {
-	Length int64       // bytes of Body; -1 if unknown
-	Moved  string      // the new path of the repository if the origin redirected, else ""
+	Length int64       // bytes of Body; -1 if unknown; only set by Do
 	Status int         // only set by Do
 	Header http.Header // only set by Do
 	Body   io.ReadCloser
@@ -284,23 +283,17 @@ func (o *Origin) discover(ctx context.Context, c call, use func(*answer) error) 
 	return nil, "", fault.Wrap(fault.Unavailable, "origin "+o.Host()+" redirects too often", err)
 }
 
-// Advertisement asks for the advertisement of a service, as it is. gitProtocol is the client's Git-Protocol header.
-func (o *Origin) Advertisement(ctx context.Context, path string, service protocol.Service, auth Secret,
-	gitProtocol string) (*Response, error) {
+// Advertisement asks for the advertisement of a push, as it is. gitProtocol is the client's Git-Protocol header.
+func (o *Origin) Advertisement(ctx context.Context, path string, auth Secret, gitProtocol string) (*Response, error) {
 	if o.sessions != nil {
 		return nil, o.noRelay()
 	}
-	auth, isOwn, err := o.credential(ctx, auth, service)
-	if err != nil {
-		return nil, err
-	}
-	a, moved, err := o.discover(ctx, call{operation: opAdvertisement, path: path, service: service, auth: auth,
-		isOwn:       isOwn,
+	a, _, err := o.discover(ctx, call{operation: opAdvertisement, path: path, service: protocol.ReceivePack, auth: auth,
 		gitProtocol: gitProtocol}, nil)
 	if err != nil {
 		return nil, err
 	}
-	return &Response{Length: a.response.ContentLength, Moved: moved, Body: a}, nil
+	return &Response{Body: a}, nil
 }
 
 // Relay sends a client's request to the service, as it is. length is that of body in bytes, -1 if unknown. The response
@@ -320,5 +313,5 @@ func (o *Origin) Relay(ctx context.Context, path string, service protocol.Servic
 	if err != nil {
 		return nil, err
 	}
-	return &Response{Length: a.response.ContentLength, Body: a}, nil
+	return &Response{Body: a}, nil
 }
