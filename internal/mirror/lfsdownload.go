@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"sync"
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
@@ -19,14 +20,16 @@ import (
 )
 
 const (
-	hostDownloads = 8                // concurrent downloads of objects from the LFS servers of one origin
-	repoDownloads = 6                // of them from one repository, so that a slow one does not stop the others
-	slotTime      = 10 * time.Second // how long a download waits for the end of others
-	compareBytes  = 32 << 10         // of an object that are compared at once
-	maxFailures   = 5                // in a row end a download
-	progressBytes = 1 << 20          // an attempt that brings so many begins a new row
-	reserveBytes  = 8 << 20          // of the cache that are reserved ahead of what has arrived
-	maxRetryAfter = 30 * time.Second // an origin that demands a longer pause fails the download
+	hostDownloads = 8                     // concurrent downloads of objects from the LFS servers of one origin
+	repoDownloads = 6                     // of them from one repository, so that a slow one does not stop the others
+	slotTime      = 10 * time.Second      // how long a download waits for the end of others
+	compareBytes  = 32 << 10              // of an object that are compared at once
+	blockBytes    = 256 << 10             // of an object that are written at once, at multiples of it
+	blockDelay    = 30 * time.Millisecond // after a write, an incomplete block is written, too
+	maxFailures   = 5                     // in a row end a download
+	progressBytes = 1 << 20               // an attempt that brings so many begins a new row
+	reserveBytes  = 8 << 20               // of the cache that are reserved ahead of what has arrived
+	maxRetryAfter = 30 * time.Second      // an origin that demands a longer pause fails the download
 )
 
 // run downloads the object and adds it to the mirrors of all followers.
@@ -256,16 +259,26 @@ func (y *download) compare(content io.Reader) (isFinal bool, err error) {
 	return false, nil
 }
 
-// copy appends content to the part, and does not wait for the end of the response after the object's last byte.
+// blocks has the buffers of downloads.
+var blocks = sync.Pool{New: func() any { return new([blockBytes]byte) }}
+
+// copy appends content to the part, and does not wait for the end of the response after the object's last byte. It
+// writes whole blocks, so that the pages of the page cache are large, and each later download of the file takes less
+// CPU time. The bytes of a slow origin are written as they arrive.
 func (y *download) copy(ctx context.Context, content io.Reader) (isFinal bool, err error) {
-	w := newBlockWriter(y.part.Size(), func(p []byte) error { return y.write(ctx, p) })
-	defer w.close()
-	for left := y.key.Size - y.part.Size(); ; {
-		space := w.space()
-		n, err := content.Read(space[:min(int64(len(space)), left)])
-		left -= int64(n)
-		if failure := w.add(n, err != nil || left == 0); failure != nil {
-			return true, failure
+	block := blocks.Get().(*[blockBytes]byte)
+	defer blocks.Put(block)
+	from := y.part.Size() % blockBytes // of the bytes in the block that are not written
+	to, left, written := from, y.key.Size-y.part.Size(), time.Now()
+	for {
+		n, err := content.Read(block[to:min(blockBytes, to+left)])
+		to, left = to+int64(n), left-int64(n)
+		if to == blockBytes || left == 0 || err != nil || time.Since(written) >= blockDelay {
+			if failure := y.write(ctx, block[from:to]); failure != nil {
+				return true, failure
+			}
+			from, written = to%blockBytes, time.Now()
+			to = from
 		}
 		switch {
 		case left == 0:

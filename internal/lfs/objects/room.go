@@ -265,8 +265,8 @@ func (t *usageTable) startWalk(r Repository) {
 	t.added[r.ID] = 0
 }
 
-// endWalk notes the result of a walk plus the bytes that were added during it, and returns the sum. After an error it notes
-// nothing and returns zero.
+// endWalk notes the result of a walk plus the bytes that were added during it, and returns the sum. After an error it
+// notes nothing and returns zero.
 func (t *usageTable) endWalk(r Repository, u usage, err error) int64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()

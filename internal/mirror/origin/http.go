@@ -26,7 +26,7 @@ const (
 // Response is a response of the origin with status 200; that of Do can have another 2xx. The caller closes Body, which
 // is not safe for concurrent use. Reading fails if the origin stalls, and when the context of the request ends.
 type Response struct {
-	Length int64       // bytes of Body; -1 if unknown; only set by Do
+	Length int64       // bytes of Body, -1 if unknown; only set by Do
 	Status int         // only set by Do
 	Header http.Header // only set by Do
 	Body   io.ReadCloser
