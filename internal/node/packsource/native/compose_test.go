@@ -113,7 +113,7 @@ func (s *session) specs() (list []*packsource.Spec) {
 
 // TestComposed makes packs of a repository that receives pushes, each from those that were made before.
 func TestComposed(t *testing.T) {
-	sessions, pushes := 2, 6
+	sessions, pushes := 2, 4
 	if !testing.Short() {
 		sessions, pushes = 10, 40
 	}

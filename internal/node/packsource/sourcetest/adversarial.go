@@ -48,7 +48,7 @@ var adversarial = []hostile{
 	{"many refs", func(t testing.TB, r *gittest.Repo) {
 		count := 20_000
 		if testing.Short() {
-			count = 4_000
+			count = 1_000
 		}
 		manyRefs(t, r, count)
 	}},
