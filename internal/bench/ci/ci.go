@@ -164,70 +164,41 @@ func (o *ciOptions) check() error {
 
 // run prepares a directory, measures, and reports.
 func (o *ciOptions) run(ctx context.Context, env loadgen.Env) (err error) {
-	dir, err := os.MkdirTemp("", "packhorse-bench-")
-	if err != nil {
-		return err
-	}
+	defer world.Rescue(&err)
+	dir := world.Must(os.MkdirTemp("", "packhorse-bench-"))
 	defer os.RemoveAll(dir)
-	stop := loadgen.Progress(ctx, env.Stderr, func() string { return "preparing" })
-	defer func() { stop() }()
+	stage := "preparing"
+	stop := loadgen.Progress(ctx, env.Stderr, func() string { return stage })
+	defer stop()
 
 	title := ""
 	var server *world.Process
 	if o.url == "" {
 		w, started := world.New(filepath.Join(dir, "world"), o.program)
 		defer func() { err = errors.Join(err, w.Close()) }()
-		if err = started; err == nil {
-			err = w.Add(ctx, "bench", o.repo)
-		}
-		if err == nil {
-			server, err = w.Start(ctx, "serve", "server", o.settings(), "--root", w.Root(), "--http", "127.0.0.1:0",
-				"--public-read")
-		}
-		if err != nil {
-			return err
-		}
+		world.Check(started)
+		world.Check(w.Add(ctx, "bench", o.repo))
+		server = world.Must(w.Start(ctx, "serve", "server", o.settings(), "--root", w.Root(), "--http", "127.0.0.1:0",
+			"--public-read"))
 		title = "a new Packhorse on a copy of " + filepath.Base(gitload.Absolute(o.repo))
 		o.url, o.ops, o.serverPID, o.repo = server.URL+"/bench.git", server.Ops, server.Pid, w.Repository("bench")
 		if !o.noSearch {
-			stop()
-			stop = loadgen.Progress(ctx, env.Stderr, func() string { return "waiting for the server's index" })
-			if err := server.AwaitIndex(ctx); err != nil {
-				return err
-			}
-			stop()
-			stop = loadgen.Progress(ctx, env.Stderr, func() string { return "preparing" })
+			stage = "waiting for the server's index"
+			world.Check(server.AwaitIndex(ctx))
 		}
 	}
-	t, err := loadgen.ParseTarget(o.url, o.common.Insecure)
-	if err != nil {
-		return err
-	}
+	t := world.Must(loadgen.ParseTarget(o.url, o.common.Insecure))
 	if title == "" {
 		title = t.String()
 	}
-	scene, err := o.prepare(ctx, t, dir)
-	if err != nil {
-		return err
-	}
+	scene := o.prepare(ctx, t, dir)
 	if o.push == "http" {
-		if scene.pusher.env, err = server.PushAccess(ctx); err != nil {
-			return err
-		}
-		scene.pusher.repo = o.url
+		scene.pusher.env, scene.pusher.repo = world.Must(server.PushAccess(ctx)), o.url
 	}
+	stage = "checking one job of each kind with git"
+	verified := world.Must(scene.verify(ctx, dir))
 	stop()
-	stop = loadgen.Progress(ctx, env.Stderr, func() string { return "checking one job of each kind with git" })
-	verified, err := scene.verify(ctx, dir)
-	if err != nil {
-		return err
-	}
-	stop()
-	result, err := o.measure(ctx, env, scene)
-	if err != nil {
-		return err
-	}
-	return o.report(env, title, result, verified)
+	return o.report(env, title, world.Must(o.measure(ctx, env, scene)), verified)
 }
 
 // settings is the configuration of the server of this run.

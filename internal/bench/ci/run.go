@@ -11,6 +11,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/bench/fleet"
 	"github.com/packhorse-git/packhorse/internal/bench/gitload"
 	"github.com/packhorse-git/packhorse/internal/bench/loadgen"
+	"github.com/packhorse-git/packhorse/internal/bench/world"
 )
 
 const (
@@ -193,6 +194,7 @@ func (c *crew) progress(runners int) (done, busy, waiting int) {
 // pipelines starts one pipeline after the other until the end of the duration. On a busy machine pushes may be late.
 // Jobs that have not started by the end count as waiting.
 func (c *crew) pipelines(ctx context.Context, o *ciOptions, scraper *loadgen.Scraper) (err error) {
+	defer world.Rescue(&err)
 	var herds sync.WaitGroup
 	defer herds.Wait()
 	rng := rand.New(rand.NewPCG(3, 0))
@@ -210,14 +212,10 @@ func (c *crew) pipelines(ctx context.Context, o *ciOptions, scraper *loadgen.Scr
 			continue
 		}
 		if n == 1 {
-			if c.result.settled, err = scraper.Read(ctx); err != nil {
-				return err
-			}
+			c.result.settled = world.Must(scraper.Read(ctx))
 		}
 		if c.scene.pusher != nil {
-			if job, err = c.scene.pusher.next(ctx); err != nil {
-				return err
-			}
+			job = c.scene.pusher.next(ctx)
 		}
 		c.result.pipelines++
 		offsets := make([]time.Duration, o.jobs)

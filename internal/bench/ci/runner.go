@@ -15,6 +15,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/bench/fleet"
 	"github.com/packhorse-git/packhorse/internal/bench/gitload"
 	"github.com/packhorse-git/packhorse/internal/bench/loadgen"
+	"github.com/packhorse-git/packhorse/internal/bench/world"
 	"github.com/packhorse-git/packhorse/internal/git"
 )
 
@@ -139,24 +140,16 @@ func (r *runner) compress(b []byte) ([]byte, error) {
 
 // verify runs one job of each kind in the profile and lets git check the result. It returns the number of kinds.
 func (s *scene) verify(ctx context.Context, dir string) (kinds int, err error) {
-	old, err := s.history.Behind(s.tip, 7)
-	if err != nil {
-		return 0, err
-	}
+	old := world.Must(s.history.Behind(s.tip, 7))
 	for _, p := range s.profile {
-		states := []bool{false}
+		states := []git.ObjectID{{}} // of a new machine
 		if p.tool.Keeps() {
-			states = []bool{false, true}
+			states = append(states, old)
 		}
-		for _, stale := range states {
+		for _, at := range states {
 			kinds++
-			at := git.ObjectID{}
-			what := "on a new machine"
-			if stale {
-				at, what = old, "on a machine that is behind"
-			}
 			if err := s.verifyOne(ctx, filepath.Join(dir, fmt.Sprintf("verify-%d.git", kinds)), p.tool, at); err != nil {
-				return kinds, fmt.Errorf("checking a job of %v %s: %w", p.tool, what, err)
+				return kinds, fmt.Errorf("checking a job of %v: %w", p.tool, err)
 			}
 		}
 	}
@@ -164,25 +157,22 @@ func (s *scene) verify(ctx context.Context, dir string) (kinds int, err error) {
 }
 
 // verifyOne lets git index the pack of one job in a repository of the machine's state, and check its connectivity.
-func (s *scene) verifyOne(ctx context.Context, repo string, tool fleet.Tool, at git.ObjectID) error {
+func (s *scene) verifyOne(ctx context.Context, repo string, tool fleet.Tool, at git.ObjectID) (err error) {
+	defer world.Rescue(&err)
 	defer os.RemoveAll(repo)
-	if _, err := gitload.RunGit(ctx, filepath.Dir(repo), nil, "init", "-q", "--bare", "--object-format="+
-		s.caps.Format.String(), repo); err != nil {
-		return err
-	}
+	world.Must(gitload.RunGit(ctx, filepath.Dir(repo), nil, "init", "-q", "--bare",
+		"--object-format="+s.caps.Format.String(), repo))
 	r := &runner{scene: s, machine: fleet.NewMachine(s.history, tool)}
-	if !at.IsZero() {
-		if err := r.machine.Leave(fleet.Job{Pipeline: "refs/pipelines/1", Commit: at, Branch: s.branch}); err != nil {
-			return err
+	if !at.IsZero() { // a repository after a job of the tool
+		world.Check(r.machine.Leave(fleet.Job{Pipeline: "refs/pipelines/1", Commit: at, Branch: s.branch}))
+		args := []string{"fetch", "-q", "--no-tags", s.target.String(), at.String() + ":refs/remotes/origin/" +
+			filepath.Base(s.branch)}
+		if tool != fleet.Jenkins {
+			args = append(args, "--depth=20")
 		}
-		if err := s.leave(ctx, repo, tool, at); err != nil {
-			return err
-		}
+		world.Must(gitload.RunGitWith(ctx, gitload.GitAccess(s.target), repo, nil, args...))
 	}
-	pack, err := os.Create(repo + ".pack")
-	if err != nil {
-		return err
-	}
+	pack := world.Must(os.Create(repo + ".pack"))
 	defer os.Remove(pack.Name())
 	defer pack.Close()
 	var wants, shallow []string
@@ -201,25 +191,12 @@ func (s *scene) verifyOne(ctx context.Context, repo string, tool fleet.Tool, at 
 		}
 	}
 	err = r.job(ctx, fleet.Job{Pipeline: "refs/pipelines/2", Commit: s.tip, Branch: s.branch})
-	if err = errors.Join(err, failed); err != nil || !r.fetched {
-		return err // without a pack the repository is too short for a machine that is behind
+	if world.Check(errors.Join(err, failed)); !r.fetched {
+		return nil // without a pack the repository is too short for a machine that is behind
 	}
-	if _, err := pack.Seek(0, io.SeekStart); err != nil {
-		return err
-	}
+	world.Must(pack.Seek(0, io.SeekStart))
 	if err := gitload.VerifyPack(ctx, repo, pack, "", wants, shallow); err != nil {
 		return fmt.Errorf("git does not accept the pack: %w", err)
 	}
 	return nil
-}
-
-// leave lets git make the repository after a job of the tool.
-func (s *scene) leave(ctx context.Context, repo string, tool fleet.Tool, at git.ObjectID) error {
-	args := []string{"fetch", "-q", "--no-tags", s.target.String(), at.String() + ":refs/remotes/origin/" +
-		filepath.Base(s.branch)}
-	if tool != fleet.Jenkins {
-		args = append(args, "--depth=20")
-	}
-	_, err := gitload.RunGitWith(ctx, gitload.GitAccess(s.target), repo, nil, args...)
-	return err
 }

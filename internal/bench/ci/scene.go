@@ -14,6 +14,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/bench/fleet"
 	"github.com/packhorse-git/packhorse/internal/bench/gitload"
 	"github.com/packhorse-git/packhorse/internal/bench/loadgen"
+	"github.com/packhorse-git/packhorse/internal/bench/world"
 	"github.com/packhorse-git/packhorse/internal/git"
 )
 
@@ -30,62 +31,49 @@ type scene struct {
 }
 
 // prepare reads the server's capabilities, and the history of its default branch.
-func (o *ciOptions) prepare(ctx context.Context, t *loadgen.Target, dir string) (*scene, error) {
+func (o *ciOptions) prepare(ctx context.Context, t *loadgen.Target, dir string) *scene {
 	s := &scene{target: t, history: fleet.NewHistory(), profile: o.fleet(), timeout: o.common.Timeout}
 	lines, format, err := gitload.Discover(ctx, t)
-	if err != nil {
-		return nil, err
-	}
+	world.Check(err)
 	s.caps.Format = format
 	for _, line := range lines {
 		s.caps.Read(line, loadgen.UserAgent)
 	}
-	answer, err := t.AskAll(ctx, t.Post("git-upload-pack", "", gitload.LsRefs(format, "HEAD", "refs/heads/",
-		"refs/tags/")), s.timeout)
-	if err != nil {
-		return nil, err
-	}
-	refs, err := gitload.ParseRefs(answer)
-	if err != nil {
-		return nil, err
-	}
+	request := t.Post("git-upload-pack", "", gitload.LsRefs(format, "HEAD", "refs/heads/", "refs/tags/"))
+	refs := world.Must(gitload.ParseRefs(world.Must(t.AskAll(ctx, request, s.timeout))))
 	if s.branch, err = gitload.DefaultRef(refs); err != nil {
-		return nil, errors.New("the server shows no branch: nothing to build")
+		world.Check(errors.New("the server shows no branch: nothing to build"))
 	}
 	for _, r := range refs {
 		if r.Name == s.branch {
 			s.tip = r.Id
 		}
 	}
-	if err := s.readHistory(ctx, o.repo, dir); err != nil {
-		return nil, err
-	}
+	s.readHistory(ctx, o.repo, dir)
 	for _, r := range refs {
 		if strings.HasPrefix(r.Name, "refs/tags/") {
 			s.history.Tag(r.Name, r.Id, r.Peeled)
 		}
 	}
 	if o.repo != "" {
-		s.pusher, err = newPusher(ctx, s, o.repo, filepath.Join(dir, "push.git"), o.every)
+		s.pusher = newPusher(ctx, s, o.repo, filepath.Join(dir, "push.git"), o.every)
 	}
-	return s, err
+	return s
 }
 
 // readHistory reads the history from the repository's path, or from a clone without trees.
-func (s *scene) readHistory(ctx context.Context, repo, dir string) error {
+func (s *scene) readHistory(ctx context.Context, repo, dir string) {
 	if repo == "" {
 		repo = filepath.Join(dir, "history.git")
-		if _, err := gitload.RunGitWith(ctx, gitload.GitAccess(s.target), dir, nil, "clone", "-q", "--bare",
-			"--single-branch", "--no-tags", "--filter=tree:0", "--", s.target.String(), repo); err != nil {
-			return fmt.Errorf("read the history: %w", err)
-		}
+		world.Must(gitload.RunGitWith(ctx, gitload.GitAccess(s.target), dir, nil, "clone", "-q", "--bare", "--single-branch",
+			"--no-tags", "--filter=tree:0", "--", s.target.String(), repo))
 	}
 	log, err := gitload.RunGit(ctx, repo, nil, "log", "--topo-order", "--reverse", "--format="+fleet.LogFormat,
 		s.tip.String(), "--")
 	if err != nil {
-		return fmt.Errorf("--repo does not contain the tip that the server shows: %w", err)
+		world.Check(fmt.Errorf("--repo does not contain the tip that the server shows: %w", err))
 	}
-	return s.history.Read(strings.NewReader(log))
+	world.Check(s.history.Read(strings.NewReader(log)))
 }
 
 // pusher makes commits and pushes them by file path.
@@ -107,56 +95,39 @@ type pusher struct {
 const maxDirs = 1000
 
 // newPusher makes a small repository that borrows the objects of the served one.
-func newPusher(ctx context.Context, s *scene, repo, dir string, every time.Duration) (*pusher, error) {
+func newPusher(ctx context.Context, s *scene, repo, dir string, every time.Duration) *pusher {
 	repo = gitload.Absolute(repo)
 	p := &pusher{dir: dir, repo: repo, branch: s.branch, history: s.history, tip: s.tip, every: every,
-		rng: rand.New(rand.NewPCG(2, 0)), run: time.Now().Unix()}
-	args := []string{"init", "-q", "--bare", "--object-format=" + s.caps.Format.String(), dir}
-	if _, err := gitload.RunGit(ctx, filepath.Dir(dir), nil, args...); err != nil {
-		return nil, err
-	}
-	objects, err := gitload.RunGit(ctx, repo, nil, "rev-parse", "--git-path", "objects")
-	if err != nil {
-		return nil, err
-	}
-	objects = strings.TrimSpace(objects)
+		rng: rand.New(rand.NewPCG(2, 0)), run: time.Now().Unix(), dirs: []string{""}}
+	world.Must(gitload.RunGit(ctx, filepath.Dir(dir), nil, "init", "-q", "--bare",
+		"--object-format="+s.caps.Format.String(), dir))
+	objects := strings.TrimSpace(world.Must(gitload.RunGit(ctx, repo, nil, "rev-parse", "--git-path", "objects")))
 	if !filepath.IsAbs(objects) {
 		objects = filepath.Join(repo, objects)
 	}
-	if err := os.WriteFile(filepath.Join(dir, "objects/info/alternates"), []byte(objects+"\n"), 0o666); err != nil {
-		return nil, err
-	}
-	if _, err := gitload.RunGit(ctx, dir, nil, "update-ref", p.branch, p.tip.String()); err != nil {
-		return nil, err
-	}
-	trees, err := gitload.RunGit(ctx, dir, nil, "ls-tree", "-r", "-d", "-z", "--name-only", p.branch)
-	if err != nil {
-		return nil, err
-	}
-	p.dirs = []string{""}
+	world.Check(os.WriteFile(filepath.Join(dir, "objects/info/alternates"), []byte(objects+"\n"), 0o666))
+	world.Must(gitload.RunGit(ctx, dir, nil, "update-ref", p.branch, p.tip.String()))
+	trees := world.Must(gitload.RunGit(ctx, dir, nil, "ls-tree", "-r", "-d", "-z", "--name-only", p.branch))
 	for name := range strings.SplitSeq(trees, "\x00") {
 		if name != "" && !strings.ContainsAny(name, "\"\n") && len(p.dirs) < maxDirs {
 			p.dirs = append(p.dirs, name+"/")
 		}
 	}
-	return p, p.commit(ctx)
+	p.commit(ctx)
+	return p
 }
 
 // next pushes the next pipeline's commits and returns the job for all its machines.
-func (p *pusher) next(ctx context.Context) (fleet.Job, error) {
+func (p *pusher) next(ctx context.Context) fleet.Job {
 	if len(p.ready) == 0 {
-		if err := p.commit(ctx); err != nil {
-			return fleet.Job{}, err
-		}
+		p.commit(ctx)
 	}
 	job := p.ready[0]
 	p.ready = p.ready[1:]
 	id := job.Commit.String()
-	if _, err := gitload.RunGitWith(ctx, p.env, p.dir, nil, "push", "-q", "--", p.repo, id+":"+p.branch, id+":"+
-		job.Pipeline); err != nil {
-		return job, fmt.Errorf("push to %s: %w", p.repo, err)
-	}
-	return job, nil
+	world.Must(gitload.RunGitWith(ctx, p.env, p.dir, nil, "push", "-q", "--", p.repo, id+":"+p.branch,
+		id+":"+job.Pipeline))
+	return job
 }
 
 const (
@@ -168,7 +139,7 @@ const (
 )
 
 // commit makes the commits of the next pipelines. Their dates are the times when the pipelines are due.
-func (p *pusher) commit(ctx context.Context) error {
+func (p *pusher) commit(ctx context.Context) {
 	var in bytes.Buffer
 	commits, parents := 0, p.tip.String()
 	var ends []int // by pipeline, the number of commits including its own
@@ -185,30 +156,20 @@ func (p *pusher) commit(ctx context.Context) error {
 		}
 		ends = append(ends, commits)
 	}
-	if _, err := gitload.RunGit(ctx, p.dir, &in, "fast-import", "--quiet"); err != nil {
-		return err
-	}
-	log, err := gitload.RunGit(ctx, p.dir, nil, "log", "--topo-order", "--reverse", "--format="+fleet.LogFormat,
-		p.tip.String()+".."+p.branch)
-	if err != nil {
-		return err
-	}
-	if err := p.history.Read(strings.NewReader(log)); err != nil {
-		return err
-	}
+	world.Must(gitload.RunGit(ctx, p.dir, &in, "fast-import", "--quiet"))
+	log := world.Must(gitload.RunGit(ctx, p.dir, nil, "log", "--topo-order", "--reverse", "--format="+fleet.LogFormat,
+		p.tip.String()+".."+p.branch))
+	world.Check(p.history.Read(strings.NewReader(log)))
 	lines := strings.Split(strings.TrimSpace(log), "\n")
+	if len(lines) != commits {
+		world.Check(fmt.Errorf("git made %d commits of %d", len(lines), commits))
+	}
 	for i, end := range ends {
-		if end > len(lines) {
-			return fmt.Errorf("git made %d commits of %d", len(lines), commits)
-		}
 		id, _, _ := strings.Cut(lines[end-1], " ")
-		if p.tip, err = git.ParseObjectID(id); err != nil {
-			return err
-		}
+		p.tip = world.Must(git.ParseObjectID(id))
 		p.ready = append(p.ready, fleet.Job{Pipeline: fmt.Sprintf("refs/pipelines/%d%05d", p.run, p.made-madeAhead+i+1),
 			Commit: p.tip, Branch: p.branch})
 	}
-	return nil
 }
 
 // change changes a few files of a commit.

@@ -107,7 +107,7 @@ func TestNeighbour(t *testing.T) {
 	root, _ := benchtest.History(t, 8)
 	s := benchtest.Backend(t, root, false)
 	for _, args := range [][]string{nil, {"--mbps", "5"}, {"--cold"}} {
-		got := benchtest.JSON(t, "alone_ms loaded_ms apdex mb_per_s requests errors",
+		got := benchtest.JSON(t, "alone_ms loaded_ms mb_per_s requests errors",
 			append([]string{"neighbour", s.URL + "/demo.git", "--clients", "2", "--duration", "600ms"}, args...)...)
 		if benchtest.Number(t, got, "errors") != 0 || benchtest.Number(t, got, "mb_per_s") <= 0 ||
 			benchtest.Number(t, got, "requests") < 30 {
@@ -172,7 +172,7 @@ func TestNeighbourRPC(t *testing.T) {
 
 	url := benchtest.Backend(t, root, false).URL + "/team/demo.git"
 	args := []string{"neighbour", url, "--clients", "2", "--duration", "600ms", "--rpc", "unix:" + socket}
-	got := benchtest.JSON(t, "alone_ms loaded_ms apdex mb_per_s requests errors",
+	got := benchtest.JSON(t, "alone_ms loaded_ms mb_per_s requests errors",
 		append(args, "--secret-file", secret)...)
 	if benchtest.Number(t, got, "errors") != 0 || benchtest.Number(t, got, "mb_per_s") <= 0 ||
 		benchtest.Number(t, got, "requests") < 30 || refs.answer.Load() < 30 {

@@ -5,15 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/packhorse-git/packhorse/internal/bench/loadgen"
 )
-
-// apdexSatisfied is the target latency of the small request. Up to four times that is tolerable.
-const apdexSatisfied = 20 * time.Millisecond
 
 // neighbourOptions are the flags of `packhorse-bench neighbour`.
 type neighbourOptions struct {
@@ -29,7 +25,6 @@ type neighbourOptions struct {
 type neighbourReport struct {
 	Alone    loadgen.Percentiles `json:"alone_ms"`
 	Loaded   loadgen.Percentiles `json:"loaded_ms"`
-	Apdex    float64             `json:"apdex"` // of the loaded phase
 	MBPerS   float64             `json:"mb_per_s"`
 	Requests int                 `json:"requests"`
 	Errors   int                 `json:"errors"`
@@ -51,8 +46,6 @@ CLIENTS clones:
 
 With --rpc the small request is RefService.Resolve at a storage node, with the control API. The clones still go to URL,
 which is the gateway in front of the node, or any server beside it. The repository's path is the same in both.
-
-apdex is that of the loaded phase. A response within 20 ms counts 1, within 80 ms a half, others and errors 0.
 
 In practice clients run on other machines. Here they may share the CPUs with the server. So the clones run in a child
 process at a lower priority (nice 5), and the small requests at a higher one (nice -5) if that is permitted. The report
@@ -135,7 +128,6 @@ func (o *neighbourOptions) report(env loadgen.Env, t *loadgen.Target, alone, loa
 	load *loadResult) error {
 	r := neighbourReport{
 		Alone:    alone.Latency().Summarize(),
-		Apdex:    loaded.Latency().Apdex(apdexSatisfied, loaded.Failures.Count()),
 		Loaded:   loaded.Latency().Summarize(),
 		MBPerS:   loadgen.Round(loadgen.Rate(float64(load.Bytes), 1e6, load.Elapsed), 2),
 		Requests: len(alone.Answers) + len(loaded.Answers) + load.Requests,
@@ -153,10 +145,6 @@ func (o *neighbourOptions) report(env loadgen.Env, t *loadgen.Target, alone, loa
 		fmt.Fprintf(env.Stderr, "note: no permission for nice %d: the small requests have no priority\n",
 			loadgen.UrgentNice)
 	}
-	if t.Loopback() && loadgen.SessionsShare() {
-		fmt.Fprintf(env.Stderr, "note: the kernel shares the CPUs between sessions: these figures hold for servers that "+
-			"were started in this session (see --help)\n")
-	}
 	var err error
 	if o.JSON {
 		err = loadgen.WriteJSON(env.Stdout, r)
@@ -170,10 +158,10 @@ func (o *neighbourOptions) report(env loadgen.Env, t *loadgen.Target, alone, loa
 			request = "RefService.Resolve at " + o.rpc.Address
 		}
 		_, err = fmt.Fprintf(env.Stdout,
-			"%s\n%s of %s at %d/s, %d and %d of them; %s\n  %-12s %v\n  %-12s %v\n  %-12s %.4f\n"+
+			"%s\n%s of %s at %d/s, %d and %d of them; %s\n  %-12s %v\n  %-12s %v\n"+
 				"  %-12s %.1f MB/s, %d whole ones by %d clients\n", t, request, o.ref, loadgen.ProbeRate,
 			len(alone.Answers), len(loaded.Answers), priority,
-			"alone", r.Alone, "loaded", r.Loaded, "apdex", r.Apdex, "clones", r.MBPerS, load.Requests, o.Clients)
+			"alone", r.Alone, "loaded", r.Loaded, "clones", r.MBPerS, load.Requests, o.Clients)
 	}
 	if r.Errors > 0 {
 		err = errors.Join(err, fmt.Errorf("%d requests failed", r.Errors))

@@ -36,24 +36,6 @@ func (s Samples) rank(percent int) time.Duration {
 	return s[max(i, 1)-1]
 }
 
-// Apdex counts a sample up to t as satisfied, up to 4t as half, and the rest, with failed requests, as nothing.
-func (s Samples) Apdex(t time.Duration, failed int) float64 {
-	total := len(s) + failed
-	if total == 0 {
-		return 0
-	}
-	score := 0.0
-	for _, d := range s {
-		switch {
-		case d <= t:
-			score++
-		case d <= 4*t:
-			score += 0.5
-		}
-	}
-	return Round(score/float64(total), 4)
-}
-
 func (p Percentiles) String() string {
 	return fmt.Sprintf("p50 %.3f  p95 %.3f  p99 %.3f  max %.3f ms", p.P50, p.P95, p.P99, p.Max)
 }

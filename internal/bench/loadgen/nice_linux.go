@@ -3,8 +3,6 @@ package loadgen
 import (
 	"context"
 	"os"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/prometheus/procfs"
@@ -31,29 +29,6 @@ func ProcessNice(nice int) bool {
 		}
 	}
 	return all
-}
-
-// SessionsShare reports whether the scheduler gives this session the same share of the CPUs as other sessions,
-// regardless of the priorities of its threads (sched(7), autogroup). It does not in a control group for CPU time.
-func SessionsShare() bool {
-	on, err := os.ReadFile("/proc/sys/kernel/sched_autogroup_enabled")
-	if err != nil || strings.TrimSpace(string(on)) != "1" {
-		return false
-	}
-	self, err := procfs.Self()
-	if err != nil {
-		return false
-	}
-	groups, err := self.Cgroups()
-	if err != nil {
-		return false
-	}
-	for _, g := range groups {
-		if g.Path != "/" && (len(g.Controllers) == 0 || slices.Contains(g.Controllers, "cpu")) {
-			return false
-		}
-	}
-	return true
 }
 
 // sleepUntil sleeps until a time. It returns false if the context ends first. Go's timers may be a millisecond late, so

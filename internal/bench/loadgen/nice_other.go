@@ -13,8 +13,6 @@ func Yielding() {}
 
 func ProcessNice(int) bool { return false }
 
-func SessionsShare() bool { return false }
-
 func sleepUntil(ctx context.Context, due time.Time) bool { return Sleep(ctx, time.Until(due)) }
 
 func newDropper(c net.Conn) *bufferDrop { return &bufferDrop{c: c} }

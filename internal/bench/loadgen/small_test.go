@@ -58,20 +58,6 @@ func TestPercentiles(t *testing.T) {
 	}
 }
 
-func TestApdex(t *testing.T) {
-	t.Parallel()
-	s := Samples{20 * time.Millisecond, 21 * time.Millisecond, 80 * time.Millisecond, 81 * time.Millisecond}
-	if got := s.Apdex(20*time.Millisecond, 0); got != 0.5 {
-		t.Errorf("apdex %v, want 0.5", got)
-	}
-	if got := s.Apdex(20*time.Millisecond, 4); got != 0.25 {
-		t.Errorf("with failures: apdex %v, want 0.25", got)
-	}
-	if got := Samples(nil).Apdex(time.Second, 0); got != 0 {
-		t.Errorf("of nothing: %v, want 0", got)
-	}
-}
-
 // TestPace reads with an invented clock. The reads keep the rate, and no burst follows a pause.
 func TestPace(t *testing.T) {
 	t.Parallel()

@@ -12,9 +12,7 @@ type TreeUsage struct {
 	Own  time.Duration // the part of the process without its descendants
 	Load float64       // average number of running and runnable threads
 	Anon int64         // maximum sum of anonymous resident bytes
-	// Rss is the maximum number of resident bytes of the process, including mapped files. ChildRSS is that of all its
-	// descendants together, and may count a file several times.
-	Rss, ChildRSS int64
+	Rss  int64         // maximum of the resident bytes of the process, including mapped files
 }
 
 // TreeSample is the sampling interval. It is short enough to catch git's children, and long enough to cost little CPU.
@@ -46,7 +44,7 @@ func WatchTree(pid int) (*TreeWatch, error) {
 	go func() {
 		defer close(w.done)
 		peak := tree.Anon()
-		rss, childRSS := tree.rss()
+		rss := tree.rss()
 		runnable, samples := 0, 0
 		tick := time.NewTicker(TreeSample)
 		defer tick.Stop()
@@ -58,14 +56,13 @@ func WatchTree(pid int) (*TreeWatch, error) {
 			}
 			tree.Scan()
 			peak = max(peak, tree.Anon())
-			one, children := tree.rss()
-			rss, childRSS = max(rss, one), max(childRSS, children)
+			rss = max(rss, tree.rss())
 			if running || samples == 0 { // not at the end of the last response
 				runnable, samples = runnable+tree.Runnable(), samples+1
 			}
 		}
 		w.result = &TreeUsage{Cpu: tree.Cpu() - start, Own: tree.Own() - own, Load: float64(runnable) / float64(samples),
-			Anon: peak, Rss: rss, ChildRSS: childRSS}
+			Anon: peak, Rss: rss}
 	}()
 	return w, nil
 }

@@ -132,17 +132,8 @@ func (t *ProcTree) Anon() (sum int64) {
 	return sum
 }
 
-// rss returns the resident memory of the root, and of its descendants, in bytes.
-func (t *ProcTree) rss() (own, children int64) {
-	for pid := range t.procs {
-		if n := int64(readStatus(pid).VmRSS); pid == t.root {
-			own = n
-		} else {
-			children += n
-		}
-	}
-	return own, children
-}
+// rss returns the resident memory of the root in bytes.
+func (t *ProcTree) rss() int64 { return int64(readStatus(t.root).VmRSS) }
 
 // ReadStat reads /proc/PID/stat. It returns nil if the process has ended.
 func ReadStat(pid int) *proc {
