@@ -134,6 +134,8 @@ var removedFlags = map[string]string{
 	"resolve":     "\"go test -bench Resolve ./internal/gateway/resolve\" measures look-ups",
 	"source":      "the server decides what makes a pack",
 	"verify":      "dropping the cache would repeat a verification that is due once",
+	"confidence":  "each interval holds in 95 % of cases",
+	"pools":       "the two values of the field of --split are compared, in order",
 	"only":        "give the parts as arguments",
 	"again":       "standstills of the machine are not detected; compare servers in more --turns",
 }

@@ -8,17 +8,17 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/packhorse-git/packhorse/internal/bench/loadgen"
 	"github.com/packhorse-git/packhorse/internal/server/cli"
 )
 
 // comparison is the command line of `packhorse-bench compare`.
 type comparison struct {
-	options             Options
-	a, b, routes, pools []string
-	by, unit            string
-	since, until        string
-	json                bool
-	confidence          float64
+	options      Options
+	a, b, routes []string
+	by, unit     string
+	since, until string
+	json         bool
 }
 
 // units are the values of --unit.
@@ -54,8 +54,6 @@ docs/how-to/compare.md has the keys.`,
 	flags.StringVar(&c.by, "by", "path", "routes by `path|operation`; only Packhorse's log has operations")
 	flags.BoolVar(&c.json, "json", false, "print JSON")
 	flags.StringVar(&c.options.Split, "split", "", "compare requests of one log by its `FIELD`, such as pool")
-	flags.StringSliceVar(&c.pools, "pools", nil,
-		"with --split: the two values, `A,B` (default: the two values of the log, in order)")
 	flags.StringArrayVar(&c.a, "a", nil, "a `FILE` of side A; may be repeated")
 	flags.StringArrayVar(&c.b, "b", nil, "a `FILE` of side B; may be repeated")
 	flags.StringVar(&c.options.Duration, "duration", "", "the `FIELD` of the duration (default: that of the format)")
@@ -67,13 +65,6 @@ docs/how-to/compare.md has the keys.`,
 		"only requests from this `TIME` on: 2026-11-22T04:00:00Z, or 2h for two hours ago")
 	flags.StringVar(&c.until, "until", "", "only requests before this `TIME`")
 	flags.BoolVar(&c.options.Failures, "failures", false, "include refused, failed and cancelled requests")
-	flags.Float64Var(&c.confidence, "confidence", 95, "confidence of each interval, in `PERCENT`")
-	for name, values := range map[string][]string{"by": {"path", "operation"}, "unit": {"auto", "s", "ms", "us", "ns"}} {
-		fixed := cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)
-		if err := cmd.RegisterFlagCompletionFunc(name, fixed); err != nil {
-			panic(err) // the flag is missing above
-		}
-	}
 	return cmd
 }
 
@@ -131,17 +122,11 @@ func (c *comparison) parse() (err error) {
 		return fmt.Errorf("--until: %w", err)
 	}
 	switch {
-	case len(c.pools) > 0 && (o.Split == "" || len(c.pools) != 2 || c.pools[0] == c.pools[1] ||
-		slices.Contains(c.pools, "")):
-		return errors.New("--pools: want two values of the field of --split, as in --split pool --pools old,new")
 	case o.Rows < 1 || o.Rows > maxRoutes:
 		return fmt.Errorf("--rows %d: from 1 to %d", o.Rows, maxRoutes)
-	case !(c.confidence >= 50 && c.confidence <= 99.99):
-		return fmt.Errorf("--confidence %g: from 50 to 99.99", c.confidence)
 	case !o.Since.IsZero() && !o.Until.IsZero() && !o.Since.Before(o.Until):
 		return errors.New("--since must be before --until")
 	}
-	o.Pools, o.Confidence = c.pools, c.confidence/100
 	return nil
 }
 
@@ -184,7 +169,7 @@ func (c *comparison) run(cmd *cobra.Command) error {
 		return errors.New("interrupted before the end of the logs: nothing was compared")
 	}
 	if c.json {
-		return r.WriteJSON(cmd.OutOrStdout())
+		return loadgen.WriteJSON(cmd.OutOrStdout(), r)
 	}
 	return r.WriteText(cmd.OutOrStdout())
 }

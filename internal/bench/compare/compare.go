@@ -10,7 +10,6 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -30,7 +29,6 @@ import (
 type Options struct {
 	A, B  []string // files, patterns, or Stdin; B is empty if Split is set
 	Split string   // the field of A's lines that names the side
-	Pools []string // its two values; empty: those of the log, in order
 
 	ByOperation  bool // instead of by path
 	Patterns     []Pattern
@@ -39,7 +37,6 @@ type Options struct {
 	Since, Until time.Time     // zero: all
 	Failures     bool          // include failed, refused and cancelled requests
 	Rows         int           // routes with a separate row
-	Confidence   float64       // of each interval, as 0.95
 
 	Stdin io.Reader
 }
@@ -52,6 +49,7 @@ const (
 	maxPool   = 1 << 10
 	// otherRoute is the route of requests without a row of their own. They are not comparable.
 	otherRoute = "other"
+	confidence = 0.95 // of each interval
 )
 
 // Outcomes are numbers of requests by outcome.
@@ -111,7 +109,6 @@ type table struct {
 // Run reads the logs and compares them.
 func Run(ctx context.Context, o Options) (*Report, error) {
 	t := &table{Options: &o, routes: map[string]*route{}, other: route{name: otherRoute}, inputs: make([]Input, 0, 2)}
-	copy(t.names[:], o.Pools)
 	for i, patterns := range [][]string{o.A, o.B} {
 		if i == 1 && o.Split != "" {
 			break
@@ -282,7 +279,7 @@ func (t *table) took(e *accesslog.Entry) (time.Duration, error) {
 
 // sideOf returns the side of a pool, or -1.
 func (t *table) sideOf(pool string) int {
-	if pool != "" && len(t.Pools) == 0 && !slices.Contains(t.names[:], pool) {
+	if pool != "" && !slices.Contains(t.names[:], pool) {
 		if i := slices.Index(t.names[:], ""); i >= 0 {
 			t.names[i] = pool
 		}
@@ -324,14 +321,14 @@ func (t *table) enough() error {
 
 // report compares the sides.
 func (t *table) report() *Report {
-	if t.Split != "" && len(t.Pools) == 0 && t.names[0] > t.names[1] {
+	if t.Split != "" && t.names[0] > t.names[1] {
 		t.names[0], t.names[1] = t.names[1], t.names[0]
 		t.other.swap()
 		for _, r := range t.routes {
 			r.swap()
 		}
 	}
-	r := &Report{By: "path", Confidence: t.Confidence, Inputs: t.inputs, Rows: []Row{}, Notes: []string{}}
+	r := &Report{By: "path", Confidence: confidence, Inputs: t.inputs, Rows: []Row{}, Notes: []string{}}
 	if t.ByOperation {
 		r.By = "operation"
 	}
@@ -343,10 +340,10 @@ func (t *table) report() *Report {
 			t.other.merge(one)
 			continue
 		}
-		r.Rows = append(r.Rows, newRow(one, t.Confidence))
+		r.Rows = append(r.Rows, newRow(one))
 	}
 	if t.other.requests() > 0 {
-		r.Rows = append(r.Rows, newRow(&t.other, t.Confidence))
+		r.Rows = append(r.Rows, newRow(&t.other))
 	}
 	for i := range r.Sides {
 		r.Sides[i].Name = printable(t.names[i])
@@ -446,11 +443,4 @@ type Cell struct {
 	RatioInterval      *[2]float64 `json:"ratio_interval"`
 	DifferenceInterval *[2]float64 `json:"difference_interval"` // of B-A
 	Needs              int         `json:"needs"`               // requests on each side for an interval
-}
-
-// WriteJSON writes the report as JSON.
-func (r *Report) WriteJSON(w io.Writer) error {
-	encoder := json.NewEncoder(w)
-	encoder.SetIndent("", "  ")
-	return encoder.Encode(r)
 }

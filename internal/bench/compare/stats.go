@@ -88,7 +88,7 @@ var percentiles = []struct {
 }{{"p50", 0.50, 20}, {"p95", 0.95, 200}, {"p99", 0.99, 1000}}
 
 // newRow compares the sides of a route. The requests of otherRoute are not comparable, so that it has no intervals.
-func newRow(r *route, confidence float64) Row {
+func newRow(r *route) Row {
 	row := Row{Route: printable(r.name), A: r.sides[0].Outcomes, B: r.sides[1].Outcomes}
 	a, b := r.sides[0].times.dist(), r.sides[1].times.dist()
 	ms := func(d *dist, p float64) *float64 {

@@ -11,6 +11,7 @@ package fleet
 
 import (
 	"bytes"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -225,7 +226,7 @@ func (m *Machine) wants(job Job, refs []Ref) ([]want, error) {
 	}
 	i := slices.IndexFunc(refs, func(r Ref) bool { return r.Name == job.Branch })
 	if i < 0 {
-		return nil, errNoBranch(job.Branch)
+		return nil, fmt.Errorf("the server shows no %s", job.Branch)
 	}
 	branch := want{refs[i].ID, job.Branch}
 	if m.Tool == Jenkins {
@@ -302,7 +303,7 @@ func (f *Fetch) Request() []byte {
 		b = pktline.Append(b, "shallow "+id.String())
 	}
 	if depth := t.depth(); depth > 0 {
-		b = pktline.Append(b, "deepen "+itoa(depth))
+		b = pktline.Append(b, fmt.Sprint("deepen ", depth))
 	}
 	for _, w := range f.wants {
 		if w.ref != "" && f.caps.RefInWant {

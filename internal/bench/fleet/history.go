@@ -109,13 +109,6 @@ func (h *History) Tag(name string, id, peeled git.ObjectID) {
 	}
 }
 
-// Len is the number of commits.
-func (h *History) Len() int {
-	h.mu.RLock()
-	defer h.mu.RUnlock()
-	return len(h.commits)
-}
-
 // Behind returns the n-th ancestor of a commit by first parents, or the root.
 func (h *History) Behind(tip git.ObjectID, n int) (git.ObjectID, error) {
 	at, err := h.find(tip)
@@ -233,7 +226,3 @@ func (m *Machine) tips() []node {
 	}
 	return tips
 }
-
-func errNoBranch(branch string) error { return fmt.Errorf("the server shows no %s", branch) }
-
-func itoa(n int) string { return strconv.Itoa(n) }

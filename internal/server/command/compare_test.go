@@ -57,7 +57,7 @@ func TestComparePoolsOfAServer(t *testing.T) {
 		text, _ := os.ReadFile(log)
 		t.Fatalf("the server ended with %d:\n%s", code, text)
 	}
-	report, err := compare.Run(t.Context(), compare.Options{A: []string{log}, Split: "pool", Rows: 30, Confidence: 0.95})
+	report, err := compare.Run(t.Context(), compare.Options{A: []string{log}, Split: "pool", Rows: 30})
 	if err != nil {
 		t.Fatal(err)
 	}
