@@ -370,11 +370,11 @@ func grpcHealth(t *testing.T, n *storageNode, conn *grpc.ClientConn) {
 		t.Errorf("no such service: %v", err)
 	}
 	watch, err := client.Watch(n.ctx(), &grpc_health_v1.HealthCheckRequest{})
-	if err != nil {
-		t.Fatal(err)
+	if err == nil {
+		_, err = watch.Recv()
 	}
-	if got, err := watch.Recv(); err != nil || got.GetStatus() != grpc_health_v1.HealthCheckResponse_SERVING {
-		t.Errorf("watch: %v, %v", got, err)
+	if status.Code(err) != codes.Unimplemented { // clients go on without
+		t.Errorf("watch: %v", err)
 	}
 }
 

@@ -4,8 +4,7 @@ import (
 	"context"
 	"net/http"
 	"slices"
-	"sync"
-	"time"
+	"sync/atomic"
 
 	"connectrpc.com/connect"
 
@@ -15,12 +14,9 @@ import (
 	healthv1 "github.com/packhorse-git/packhorse/proto/packhorse/health/v1"
 )
 
-// healthService is the name of the service in gRPC. Its messages are in package healthv1.
-const (
-	healthService = "grpc.health.v1.Health"
-	healthCheck   = "/" + healthService + "/Check"
-	healthWatch   = "/" + healthService + "/Watch"
-)
+// healthCheck is the method of gRPC's health service. Its messages are in package healthv1. There is no Watch: gRPC's
+// clients take UNIMPLEMENTED for a server without it.
+const healthCheck = "/grpc.health.v1.Health/Check"
 
 const shutdownReason = "it is shutting down; try again"
 
@@ -29,42 +25,21 @@ const shutdownReason = "it is shutting down; try again"
 type health struct {
 	services []string // full names; "" is the node
 	ready    func() error
-	store    string        // ID of the node's object store; "" without one
-	interval time.Duration // between checks of the root for a watch
+	store    string // ID of the node's object store; "" without one
 	// has room for one token: a root that hangs blocks one call, and the others end with their deadlines
-	probing chan struct{}
-
-	once     sync.Once
-	draining chan struct{} // closed by drain
+	probing  chan struct{}
+	draining atomic.Bool // the state is NOT_SERVING
 }
 
 // newHealth creates the service. ready returns why requests cannot be served. Its calls do not overlap.
 func newHealth(ready func() error, services ...string) *health {
-	return &health{services: append([]string{""}, services...), ready: ready, interval: time.Second,
-		probing: make(chan struct{}, 1), draining: make(chan struct{})}
+	return &health{services: append([]string{""}, services...), ready: ready, probing: make(chan struct{}, 1)}
 }
 
-// drain changes the state to NOT_SERVING and notifies watchers.
-func (h *health) drain() { h.once.Do(func() { close(h.draining) }) }
-
-// handler returns the handler and its path. Watches end with ctx and the code UNAVAILABLE.
-func (h *health) handler(ctx context.Context, options ...connect.HandlerOption) (string, http.Handler) {
+// handler returns the path of the handler, and the handler.
+func (h *health) handler(options ...connect.HandlerOption) (string, http.Handler) {
 	options = append(options, connect.WithIdempotency(connect.IdempotencyNoSideEffects))
-	mux := http.NewServeMux()
-	mux.Handle(healthCheck, connect.NewUnaryHandler(healthCheck, h.check, options...))
-	watch := func(call context.Context, r *connect.Request[healthv1.HealthCheckRequest],
-		s *connect.ServerStream[healthv1.HealthCheckResponse]) error {
-		call, cancel := context.WithCancel(call)
-		defer cancel()
-		defer context.AfterFunc(ctx, cancel)()
-		err := h.watch(call, r.Msg.GetService(), s.Send)
-		if ctx.Err() != nil {
-			err = fault.New(fault.Unavailable, "the storage node is shutting down")
-		}
-		return faultrpc.Error(err)
-	}
-	mux.Handle(healthWatch, connect.NewServerStreamHandler(healthWatch, watch, options...))
-	return "/" + healthService + "/", mux
+	return healthCheck, connect.NewUnaryHandler(healthCheck, h.check, options...)
 }
 
 func (h *health) check(ctx context.Context, r *connect.Request[healthv1.HealthCheckRequest]) (
@@ -86,47 +61,11 @@ func (h *health) check(ctx context.Context, r *connect.Request[healthv1.HealthCh
 	return response, nil
 }
 
-// watch sends the state of a service, and each change of it, until ctx ends.
-func (h *health) watch(ctx context.Context, service string, send func(*healthv1.HealthCheckResponse) error) error {
-	if !slices.Contains(h.services, service) {
-		if err := send(&healthv1.HealthCheckResponse{Status: healthv1.HealthCheckResponse_SERVICE_UNKNOWN}); err != nil {
-			return err
-		}
-		<-ctx.Done() // services are never added
-		return ctx.Err()
-	}
-	tick := time.NewTicker(h.interval)
-	defer tick.Stop()
-	draining := h.draining
-	last := healthv1.HealthCheckResponse_UNKNOWN
-	for {
-		status, _, err := h.status(ctx)
-		if err != nil {
-			return err
-		}
-		if status != last {
-			if err := send(&healthv1.HealthCheckResponse{Status: status}); err != nil {
-				return err
-			}
-			last = status
-		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-draining:
-			draining = nil // it stays closed
-		case <-tick.C:
-		}
-	}
-}
-
 // status checks the root, unless the node drains. The reason, for clients, is why the node is not ready. The error is
 // that of ctx.
 func (h *health) status(ctx context.Context) (s healthv1.HealthCheckResponse_ServingStatus, reason string, err error) {
-	select {
-	case <-h.draining:
+	if h.draining.Load() {
 		return healthv1.HealthCheckResponse_NOT_SERVING, shutdownReason, nil
-	default:
 	}
 	select {
 	case h.probing <- struct{}{}:

@@ -7,7 +7,6 @@ import (
 	"net/http/httptest"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"connectrpc.com/connect"
 
@@ -17,15 +16,15 @@ import (
 )
 
 // healthClient serves h, and calls it.
-func healthClient(t *testing.T, ctx context.Context, h *health,
-	procedure string) *connect.Client[healthv1.HealthCheckRequest, healthv1.HealthCheckResponse] {
+func healthClient(t *testing.T, h *health) *connect.Client[healthv1.HealthCheckRequest,
+	healthv1.HealthCheckResponse] {
 	t.Helper()
 	mux := http.NewServeMux()
-	mux.Handle(h.handler(ctx))
+	mux.Handle(h.handler())
 	server := httptest.NewServer(mux)
 	t.Cleanup(server.Close)
 	return connect.NewClient[healthv1.HealthCheckRequest, healthv1.HealthCheckResponse](server.Client(),
-		server.URL+procedure)
+		server.URL+healthCheck)
 }
 
 func about(service string) *connect.Request[healthv1.HealthCheckRequest] {
@@ -41,7 +40,7 @@ func TestHealthCheck(t *testing.T) {
 		}
 		return nil
 	}, "packhorse.v1.RefService")
-	client := healthClient(t, t.Context(), h, healthCheck)
+	client := healthClient(t, h)
 	want := func(service string, status healthv1.HealthCheckResponse_ServingStatus) {
 		t.Helper()
 		response, err := client.CallUnary(t.Context(), about(service))
@@ -68,8 +67,7 @@ func TestHealthCheck(t *testing.T) {
 		t.Errorf("a service that does not exist: %v", err)
 	}
 	broken.Store(false)
-	h.drain()
-	h.drain()
+	h.draining.Store(true)
 	want("", healthv1.HealthCheckResponse_NOT_SERVING)
 }
 
@@ -96,57 +94,5 @@ func TestHealthOfAHangingRoot(t *testing.T) {
 	close(hang)
 	if err := <-first; err != nil {
 		t.Error(err)
-	}
-}
-
-func TestHealthWatch(t *testing.T) {
-	t.Parallel()
-	ending, end := context.WithCancel(t.Context())
-	defer end()
-	ready := make(chan error, 1)
-	last := error(nil)
-	h := newHealth(func() error {
-		select {
-		case last = <-ready:
-		default:
-		}
-		return last
-	}, "packhorse.v1.RefService")
-	h.interval = time.Millisecond
-	client := healthClient(t, ending, h, healthWatch)
-	watch := func(service string) *connect.ServerStreamForClient[healthv1.HealthCheckResponse] {
-		t.Helper()
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		t.Cleanup(cancel)
-		stream, err := client.CallServerStream(ctx, about(service))
-		if err != nil {
-			t.Fatal(err)
-		}
-		return stream
-	}
-	next := func(stream *connect.ServerStreamForClient[healthv1.HealthCheckResponse],
-		status healthv1.HealthCheckResponse_ServingStatus) {
-		t.Helper()
-		if !stream.Receive() {
-			t.Fatalf("the watch ended: %v", stream.Err())
-		}
-		if got := stream.Msg().GetStatus(); got != status {
-			t.Fatalf("%v instead of %v", got, status)
-		}
-	}
-	node, unknown := watch("packhorse.v1.RefService"), watch("packhorse.v1.Nothing")
-	next(node, healthv1.HealthCheckResponse_SERVING)
-	next(unknown, healthv1.HealthCheckResponse_SERVICE_UNKNOWN)
-	ready <- errors.New("no root")
-	next(node, healthv1.HealthCheckResponse_NOT_SERVING)
-	ready <- nil
-	next(node, healthv1.HealthCheckResponse_SERVING)
-	h.drain()
-	next(node, healthv1.HealthCheckResponse_NOT_SERVING)
-	end()
-	for _, stream := range []*connect.ServerStreamForClient[healthv1.HealthCheckResponse]{node, unknown} {
-		if stream.Receive() || connect.CodeOf(stream.Err()) != connect.CodeUnavailable {
-			t.Errorf("at the end of the node: %v, %v", stream.Msg(), stream.Err())
-		}
 	}
 }

@@ -100,7 +100,7 @@ func (p *port) create(name string) *packhorsev1.Repository {
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	if !strings.HasPrefix(r.Header().Get(inflight.UsageHeader), "1 ") {
+	if !strings.HasPrefix(r.Header().Get(inflight.UsageHeader), `{"Commands":1,`) {
 		p.t.Errorf("the caller is not told what git has used: %q", r.Header().Get(inflight.UsageHeader))
 	}
 	return r.Msg.GetRepository()

@@ -91,7 +91,6 @@ type Server struct {
 	unidentified *unidentifiedConns
 	refusals     *connlimit.LogLimit
 
-	draining     atomic.Bool // see Drain
 	callersKnown atomic.Bool // a gateway has named the callers of its requests
 
 	ending context.Context // ends when the port shuts down, and ends watches and waits
@@ -168,12 +167,12 @@ func (s *Server) register() {
 	if s.Store != nil {
 		s.health.store = s.Store.StoreID()
 	}
-	s.mux.Handle(s.health.handler(s.ending, options))
+	s.mux.Handle(s.health.handler(options))
 }
 
 // ServeHTTP serves trusted callers.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if s.draining.Load() && r.ProtoMajor == 1 { // HTTP/2 connections end with the shutdown, after their calls
+	if s.health.draining.Load() && r.ProtoMajor == 1 { // HTTP/2 connections end with the shutdown, after their calls
 		w.Header().Set("Connection", "close")
 	}
 	caller, err := s.Trust.identify(r)
@@ -300,8 +299,7 @@ func (s *Server) HTTPServer() *http.Server {
 // Drain changes the health service to NOT_SERVING. Calls are served as before, but those of HTTP/1.1 close their
 // connections.
 func (s *Server) Drain() {
-	s.draining.Store(true)
-	s.health.drain()
+	s.health.draining.Store(true)
 }
 
 // A connection that is silent for pingAfter gets a ping, and is closed without a response within pingTimeout. So the

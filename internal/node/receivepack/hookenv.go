@@ -45,9 +45,6 @@ var storeHelper = regexp.MustCompile(`^store( +--file[= ](~/)?[\w./@:+,=-]+)?$`)
 // credentialHelpers returns the credential helpers of the repository (gitcredentials(7)) that Git within hooks asks.
 // Without permission to run programs, these are files of git credential-store, which are only read.
 func (p *pushSession) credentialHelpers(runsPrograms bool) (helpers [][2]string) {
-	if p.target.IsCopy() {
-		return nil
-	}
 	for key, value := range p.target.Config().All() {
 		switch {
 		case !strings.HasPrefix(key, "credential.") || !strings.HasSuffix(key, ".helper"):

@@ -95,7 +95,7 @@ func (r *Repository) load(ctx context.Context) *replog.Record {
 	}
 	if err == nil && unchecked && rec.Refs.Checkpoint != "" {
 		want := replog.File{Bytes: rec.Refs.Bytes, SHA256: rec.Refs.SHA256}
-		err = verifyFile(ctx, r.Base(rec), want, func(int64) {})
+		err = verifyFile(ctx, r.Base(rec), want, ignoreCount)
 	}
 	if err == nil && unchecked {
 		err = c.retryFull(func() error { return r.repair(rec) })
@@ -186,7 +186,7 @@ func (r *Repository) fetchBase(ctx context.Context, rec *replog.Record) error {
 	if rec.Refs.Checkpoint == "" {
 		return diskError(r.writeEmptyBase())
 	}
-	if verifyFile(ctx, base, want, func(int64) {}) == nil { // this node made it, or it is the previous one
+	if verifyFile(ctx, base, want, ignoreCount) == nil { // this node made it, or it is the previous one
 		return nil
 	}
 	if err := r.cache.reserveBase(want.Bytes); err != nil {
@@ -198,7 +198,7 @@ func (r *Repository) fetchBase(ctx context.Context, rec *replog.Record) error {
 		return diskError(err)
 	}
 	defer os.Remove(temp)
-	if err := newDownloader(r.cache, func(int64) {}).file(ctx, temp, r.key(rec.Refs.Checkpoint), want); err != nil {
+	if err := newDownloader(r.cache, ignoreCount).file(ctx, temp, r.key(rec.Refs.Checkpoint), want); err != nil {
 		return err
 	}
 	if err := os.Rename(temp, base); err != nil {

@@ -6,7 +6,6 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
-	"hash"
 	"io"
 	"os"
 	"sync"
@@ -86,7 +85,7 @@ func (d *downloader) fetch(ctx context.Context, path, key string, size int64) (s
 			case <-ctx.Done():
 				return ctx.Err()
 			}
-			if err := readInto(ctx, hash, f, offset, min(partBytes, size-offset)); err != nil {
+			if err := readInto(ctx, hash, f, offset, min(partBytes, size-offset), ignoreCount); err != nil {
 				return diskError(err)
 			}
 			offset += partBytes
@@ -198,8 +197,11 @@ func (d *downloader) request(ctx context.Context, f *os.File, key string, offset
 	return n, nil
 }
 
-// readInto copies a range of a file to w.
-func readInto(ctx context.Context, w io.Writer, f *os.File, offset, length int64) error {
+// ignoreCount ignores a number of bytes.
+func ignoreCount(int64) {}
+
+// readInto copies a range of a file to w, and calls count for the bytes that were read.
+func readInto(ctx context.Context, w io.Writer, f *os.File, offset, length int64, count func(n int64)) error {
 	buffer := buffers.Get().(*[bufferBytes]byte)
 	defer buffers.Put(buffer)
 	for end := offset + length; offset < end; {
@@ -211,20 +213,10 @@ func readInto(ctx context.Context, w io.Writer, f *os.File, offset, length int64
 			return err
 		}
 		_, _ = w.Write(buffer[:n]) // a hash
+		count(int64(n))
 		offset += int64(n)
 	}
 	return nil
-}
-
-// countingHash calls count for the bytes that were hashed.
-type countingHash struct {
-	hash.Hash
-	count func(n int64)
-}
-
-func (h countingHash) Write(b []byte) (int, error) {
-	h.count(int64(len(b)))
-	return h.Hash.Write(b)
 }
 
 // verifyFile compares a file with its size and checksum. It calls count for the bytes that were read.
@@ -241,8 +233,8 @@ func verifyFile(ctx context.Context, path string, want replog.File, count func(n
 	if info.Size() != want.Bytes {
 		return fmt.Errorf("it has %d bytes and should have %d", info.Size(), want.Bytes)
 	}
-	hash := countingHash{sha256.New(), count}
-	if err := readInto(ctx, hash, f, 0, want.Bytes); err != nil {
+	hash := sha256.New()
+	if err := readInto(ctx, hash, f, 0, want.Bytes, count); err != nil {
 		return err
 	}
 	if sum := replog.Sum(hash.Sum(nil)); sum != want.SHA256 {

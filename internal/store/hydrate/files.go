@@ -162,7 +162,7 @@ func (r *Repository) fetchFile(ctx context.Context, name, key string, want replo
 	defer release()
 	temp := filepath.Join(c.state, "file-"+rand.Text())
 	defer os.Remove(temp)
-	if err := newDownloader(c, func(int64) {}).file(ctx, temp, key, want); err != nil {
+	if err := newDownloader(c, ignoreCount).file(ctx, temp, key, want); err != nil {
 		return err
 	}
 	err = disk.SyncDir(temp)

@@ -161,7 +161,7 @@ func (r *Repository) checkGraph(t *task) {
 	path := filepath.Join(r.dir, commitGraph)
 	for i := range t.record.Packs {
 		for _, f := range t.record.Packs[i].Extra {
-			if f.Ext == ".graph" && verifyFile(t.ctx, path, f, func(int64) {}) == nil {
+			if f.Ext == ".graph" && verifyFile(t.ctx, path, f, ignoreCount) == nil {
 				return
 			}
 		}
