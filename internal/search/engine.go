@@ -50,19 +50,19 @@ type Options struct {
 
 // Engine indexes the repositories of a source and searches them. It is a Searcher.
 type Engine struct {
-	o         Options
-	log       *slog.Logger
-	metrics   *metrics
-	searching *searching
-	indexSpec childSpec
-	catalogue *catalogue // set once the directory exists
+	o            Options
+	log          *slog.Logger
+	metrics      *metrics
+	searchWorker *searchWorker
+	indexSpec    childSpec
+	catalogue    *catalogue // set once the directory exists
 
 	ctx         context.Context
 	cancel      context.CancelFunc
 	running     sync.WaitGroup
 	wakeSignals [lanes]chan struct{}
-	loadSignal  chan struct{}    // there are shards to load
-	spares      [lanes]*indexing // waits for the lane's next job; used only by the lane's goroutine
+	loadSignal  chan struct{}       // there are shards to load
+	spares      [lanes]*indexWorker // waits for the lane's next job; used only by the lane's goroutine
 
 	mu          sync.Mutex // guards all below, and each repository
 	repos       map[git.RepoPath]*repository
@@ -134,7 +134,7 @@ func New(o Options) *Engine {
 	for l := range e.wakeSignals {
 		e.wakeSignals[l] = make(chan struct{}, 1)
 	}
-	e.searching = &searching{
+	e.searchWorker = &searchWorker{
 		spec: childSpec{program: o.Program, work: WorkSearch, rest: []string{itoa(o.SearchMemory), e.shards()},
 			nice: o.SearchNice, log: o.Log, account: o.Account},
 		build: o.Build, onCrash: e.searcherCrashed,
@@ -186,7 +186,7 @@ func (e *Engine) run() {
 	}
 	e.setUnavailable("")
 	var parts sync.WaitGroup
-	parts.Go(func() { e.searching.run(e.ctx) })
+	parts.Go(func() { e.searchWorker.run(e.ctx) })
 	parts.Go(e.discover)
 	parts.Go(e.awaitLoads)
 	parts.Go(func() { e.work(laneCheck) })
@@ -253,7 +253,7 @@ func (e *Engine) inspectShards() error {
 	}
 	for _, group := range groups {
 		r := e.byID[group[0].Id]
-		reason := unsound(group)
+		reason := shardFault(group)
 		if reason == "" && (r == nil || r.path.String() != group[0].Repository) {
 			reason = "its repository does not exist"
 		}
@@ -299,8 +299,8 @@ func shardGroup(file string) string {
 // shardSuffix has the length of the suffix in zoekt's names of shards: the number has five digits.
 const shardSuffix = "00000.zoekt"
 
-// unsound returns the fault of a repository's shards, which are sorted by name.
-func unsound(group []*workerv1.Shard) string {
+// shardFault returns the fault of a repository's shards, which are sorted by name.
+func shardFault(group []*workerv1.Shard) string {
 	for i, s := range group {
 		switch {
 		case s.Error != "":

@@ -12,7 +12,8 @@ import (
 // The last output of a worker contains names of shards, and so of repositories.
 func TestErrorOfAWorkerHasNoNames(t *testing.T) {
 	t.Parallel()
-	e := &Engine{searching: &searching{reason: "exit status 2: loading 1 shard(s): team%2Fsecret.git_v16.00000.zoekt"}}
+	e := &Engine{searchWorker: &searchWorker{
+		reason: "exit status 2: loading 1 shard(s): team%2Fsecret.git_v16.00000.zoekt"}}
 	all, some := e.Status(nil).Error, e.Status(Each(func(git.RepoPath) bool { return false })).Error
 	if !strings.Contains(all, "secret") || strings.Contains(some, "secret") || some == "" {
 		t.Errorf("got error %q, and %q for a caller without access; want the name only in the first one", all, some)

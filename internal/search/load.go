@@ -88,7 +88,7 @@ func (e *Engine) checkLoads() bool {
 	defer cancel()
 	request := &workerv1.SearchRequest{ListShards: true, Repositories: &workerv1.RepositorySet{Bits: set},
 		TimeoutMs: loadTimeout}
-	end, err := e.searching.ask(ctx, request, func(Batch) error { return nil })
+	end, err := e.searchWorker.ask(ctx, request, func(Batch) error { return nil })
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if err == nil {

@@ -18,8 +18,8 @@ const (
 	maxCounted = 2000
 )
 
-// scoped is a repository within the scope of a query.
-type scoped struct {
+// scopeEntry is a repository within the scope of a query.
+type scopeEntry struct {
 	path      git.RepoPath
 	branches  []string // short names of indexed branches
 	namesOnly int
@@ -47,7 +47,7 @@ func (e *Engine) notices(ctx context.Context, request Request) []Notice {
 	if len(branches) == 0 && !content {
 		return list
 	}
-	repositories := e.scoped(newGrepping(q).repos, request.May, len(branches) > 0)
+	repositories := e.scopeOf(newGrepQuery(q).repos, request.May, len(branches) > 0)
 	ctx, cancel := context.WithTimeout(ctx, freshnessTimeout)
 	defer cancel()
 	for _, n := range branches {
@@ -81,17 +81,17 @@ func positive(n *query.Node, each func(*query.Node)) {
 	}
 }
 
-// scoped returns the indexed repositories that the caller may read and that match the query's conditions, sorted by
+// scopeOf returns the indexed repositories that the caller may read and that match the query's conditions, sorted by
 // path. Unless all is set, it returns at most maxCounted repositories that have files without content, and omits their
 // branches. This is enough for most searches.
-func (e *Engine) scoped(conditions []condition, may Readable, all bool) []scoped {
+func (e *Engine) scopeOf(conditions []condition, may Readable, all bool) []scopeEntry {
 	e.mu.Lock()
-	var list []scoped
+	var list []scopeEntry
 	for path, r := range e.repos {
 		if len(r.indexed) == 0 || !all && r.namesOnly == 0 {
 			continue
 		}
-		s := scoped{path: path, namesOnly: r.namesOnly}
+		s := scopeEntry{path: path, namesOnly: r.namesOnly}
 		if all {
 			for _, b := range r.indexed {
 				s.branches = append(s.branches, b.Name)
@@ -102,7 +102,9 @@ func (e *Engine) scoped(conditions []condition, may Readable, all bool) []scoped
 		list = append(list, s)
 	}
 	e.mu.Unlock()
-	list = slices.DeleteFunc(list, func(s scoped) bool { return !holdsAll(conditions, schema.Name(s.path.String())) })
+	list = slices.DeleteFunc(list, func(s scopeEntry) bool {
+		return !holdsAll(conditions, schema.Name(s.path.String()))
+	})
 	if may != nil {
 		paths := make([]git.RepoPath, len(list))
 		for i := range list {
@@ -117,16 +119,16 @@ func (e *Engine) scoped(conditions []condition, may Readable, all bool) []scoped
 		}
 		list = rest
 	}
-	slices.SortFunc(list, func(a, b scoped) int { return strings.Compare(a.path.String(), b.path.String()) })
+	slices.SortFunc(list, func(a, b scopeEntry) int { return strings.Compare(a.path.String(), b.path.String()) })
 	return list
 }
 
 // branchNotice returns a notice about a branch that is not indexed or does not exist. It is empty if the branch is
 // indexed in all examined repositories.
-func (e *Engine) branchNotice(ctx context.Context, n *query.Node, repositories []scoped) string {
+func (e *Engine) branchNotice(ctx context.Context, n *query.Node, repositories []scopeEntry) string {
 	var of []condition
 	if n.Of != nil {
-		var g grepping
+		var g grepQuery
 		g.take(n.Of, false)
 		of = g.repos
 	}

@@ -59,7 +59,7 @@ func (e *Engine) search(ctx context.Context, request Request, sink Sink, start t
 	var lastProgress time.Time
 	var sinkTime time.Duration // time spent in sink
 	sent := time.Now()
-	end, err := e.searching.ask(ctx, search, func(b Batch) error {
+	end, err := e.searchWorker.ask(ctx, search, func(b Batch) error {
 		arrival := time.Now()
 		defer func() { sinkTime += time.Since(arrival) }()
 		s.Results += b.Results
@@ -86,7 +86,7 @@ func (e *Engine) search(ctx context.Context, request Request, sink Sink, start t
 	s.Limited, s.TimedOut = end.Limited || end.Crashed, end.TimedOut || !whole
 	s.Repositories, s.Searched = e.freshness(ctx, end.Repositories), e.indexed(set, search.Repositories != nil)
 	if len(bares) > 0 {
-		g, loaded := newGrepping(request.Query), e.paths(end.Repositories) // meanwhile
+		g, loaded := newGrepQuery(request.Query), e.paths(end.Repositories) // meanwhile
 		bares = slices.DeleteFunc(bares, func(b bare) bool {
 			return loaded[b.path] || !holdsAll(g.repos, strings.TrimSuffix(b.path.String(), ".git"))
 		})
@@ -172,8 +172,8 @@ func (e *Engine) paths(found []*workerv1.FoundRepository) map[git.RepoPath]bool 
 	return paths
 }
 
-// evaluated evaluates may for every repository without the lock. Nil stays nil.
-func (e *Engine) evaluated(may Readable) func(git.RepoPath) bool {
+// readableFunc evaluates may for every repository without the lock. Nil stays nil.
+func (e *Engine) readableFunc(may Readable) func(git.RepoPath) bool {
 	if may == nil {
 		return nil
 	}

@@ -88,7 +88,7 @@ func (e *Engine) wakeUp(l lane) {
 
 // work processes a lane, one repository after the other.
 func (e *Engine) work(l lane) {
-	defer e.retire(l)
+	defer e.endSpare(l)
 	for e.ctx.Err() == nil {
 		r, wait := e.next(l)
 		if r == nil && l == laneFast {
@@ -105,7 +105,7 @@ func (e *Engine) work(l lane) {
 			case <-e.wakeSignals[l]:
 			case <-t.C:
 				if idle {
-					e.retire(l)
+					e.endSpare(l)
 				}
 			}
 			t.Stop()

@@ -13,11 +13,11 @@ const maxFailures = 100
 
 // Status returns the progress of the index. It covers only readable repositories. Nil means all.
 func (e *Engine) Status(readable Readable) Status {
-	may := e.evaluated(readable)
+	may := e.readableFunc(readable)
 	s := Status{Jobs: []Job{}, Failures: []IndexFailure{}}
-	e.searching.mu.Lock()
-	s.Searching, s.Deaths, s.Error = e.searching.control != nil, e.searching.crashes, e.searching.reason
-	e.searching.mu.Unlock()
+	e.searchWorker.mu.Lock()
+	s.Searching, s.Deaths, s.Error = e.searchWorker.control != nil, e.searchWorker.crashes, e.searchWorker.reason
+	e.searchWorker.mu.Unlock()
 	if s.Error != "" && may != nil { // the output of the process may name any repository
 		s.Error = "search worker ended; another one is started"
 	}

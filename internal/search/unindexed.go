@@ -39,8 +39,8 @@ func (c *condition) holds(name string) bool {
 	return c.re.MatchString(name) != c.not
 }
 
-// grepping is a query for git grep: one pattern, and conditions for repositories and paths.
-type grepping struct {
+// grepQuery is a query for git grep: one pattern, and conditions for repositories and paths.
+type grepQuery struct {
 	repos, paths []condition // those for repositories: of names without a final ".git"
 	grep         Grep
 	find         *regexp.Regexp // the pattern of grep
@@ -49,10 +49,10 @@ type grepping struct {
 
 // newGrepping converts a query. It finds conditions for repositories in any query, so that other repositories are not
 // reported as missing.
-func newGrepping(q *query.Query) (g grepping) {
+func newGrepQuery(q *query.Query) (g grepQuery) {
 	g.possible = true
 	if q.Root == nil {
-		return grepping{}
+		return grepQuery{}
 	}
 	kids := []*query.Node{q.Root}
 	if q.Root.Op == query.And {
@@ -73,7 +73,7 @@ func newGrepping(q *query.Query) (g grepping) {
 	return g
 }
 
-func (g *grepping) take(n *query.Node, not bool) {
+func (g *grepQuery) take(n *query.Node, not bool) {
 	text := n.Pattern
 	if !n.Regexp {
 		text = regexp.QuoteMeta(text)
@@ -135,7 +135,7 @@ type bare struct {
 }
 
 // searchBare searches repositories without an index, until the time or the limit of results is reached.
-func (e *Engine) searchBare(ctx context.Context, list []bare, g *grepping, request Request, limit int, sink Sink,
+func (e *Engine) searchBare(ctx context.Context, list []bare, g *grepQuery, request Request, limit int, sink Sink,
 	s *Summary) error {
 	ctx, cancel := context.WithTimeout(ctx, grepTime)
 	defer cancel()
@@ -146,7 +146,7 @@ func (e *Engine) searchBare(ctx context.Context, list []bare, g *grepping, reque
 			s.missing(b.path)
 			continue
 		}
-		r := bareResults{request: request, grepping: g, bare: b, room: limit - s.Results}
+		r := bareResults{request: request, grepQuery: g, bare: b, room: limit - s.Results}
 		err := e.o.Source.Grep(ctx, b.path, b.head.Commit, g.grep, r.hit)
 		switch {
 		case err != nil && ctx.Err() == nil && fault.Is(err, fault.Invalid):
@@ -194,7 +194,7 @@ func (s *Summary) missing(path git.RepoPath) {
 // bareResults renders the hits of git grep in one repository.
 type bareResults struct {
 	request Request
-	*grepping
+	*grepQuery
 	bare
 	room  int
 	hits  int

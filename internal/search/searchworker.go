@@ -28,8 +28,8 @@ const (
 	maxIdle = 32
 )
 
-// searching keeps one search worker running.
-type searching struct {
+// searchWorker keeps one search worker running.
+type searchWorker struct {
 	spec    childSpec
 	build   ipc.Build // of this program
 	onCrash func()    // called when a worker has ended unexpectedly
@@ -52,7 +52,7 @@ type conversation struct {
 }
 
 // run starts a worker whenever the last one has ended, until ctx ends.
-func (s *searching) run(ctx context.Context) {
+func (s *searchWorker) run(ctx context.Context) {
 	failures := 0
 	for ctx.Err() == nil {
 		start := time.Now()
@@ -76,7 +76,7 @@ func (s *searching) run(ctx context.Context) {
 }
 
 // once starts a worker and waits for its end. It always returns an error.
-func (s *searching) once(ctx context.Context) error {
+func (s *searchWorker) once(ctx context.Context) error {
 	own, child, err := socketPair()
 	if err != nil {
 		return err
@@ -113,7 +113,7 @@ func (s *searching) once(ctx context.Context) error {
 	return errors.New(c.reason())
 }
 
-func (s *searching) open(control *net.UnixConn) {
+func (s *searchWorker) open(control *net.UnixConn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.spec.log.Info("search index is open")
@@ -125,7 +125,7 @@ func (s *searching) open(control *net.UnixConn) {
 	}
 }
 
-func (s *searching) close() {
+func (s *searchWorker) close() {
 	s.mu.Lock()
 	idle := s.idle
 	s.control, s.idle = nil, nil
@@ -157,12 +157,12 @@ func socketPair() (*net.UnixConn, *os.File, error) {
 	return c.(*net.UnixConn), child, nil
 }
 
-func (s *searching) unavailable() error {
+func (s *searchWorker) unavailable() error {
 	return fault.Retry(fault.Unavailable, fault.RetrySoon, "the search worker is starting; try again")
 }
 
 // connect returns an idle socket to the worker, or a new one.
-func (s *searching) connect() (*conversation, error) {
+func (s *searchWorker) connect() (*conversation, error) {
 	s.mu.Lock()
 	control, worker := s.control, s.worker
 	if n := len(s.idle); n > 0 {
@@ -188,7 +188,7 @@ func (s *searching) connect() (*conversation, error) {
 }
 
 // release keeps a socket without a running request for later, or closes it.
-func (s *searching) release(c *conversation) {
+func (s *searchWorker) release(c *conversation) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if c.worker == s.worker && s.control != nil && len(s.idle) < maxIdle {
@@ -199,7 +199,7 @@ func (s *searching) release(c *conversation) {
 }
 
 // ask sends a request to the search worker and calls each for every batch of results.
-func (s *searching) ask(ctx context.Context, request *workerv1.SearchRequest,
+func (s *searchWorker) ask(ctx context.Context, request *workerv1.SearchRequest,
 	each func(Batch) error) (*workerv1.SearchEnd, error) {
 	c, err := s.connect()
 	if err != nil {
@@ -220,12 +220,12 @@ func (s *searching) ask(ctx context.Context, request *workerv1.SearchRequest,
 
 func (c *conversation) ask(request *workerv1.SearchRequest, each func(Batch) error) (*workerv1.SearchEnd, error) {
 	if err := errors.Join(ipc.Write(c.w, request), c.w.Flush()); err != nil {
-		return nil, lost(err)
+		return nil, errLost(err)
 	}
 	for {
 		var response workerv1.SearchResponse
 		if err := ipc.Read(c.r, &response); err != nil {
-			return nil, lost(err)
+			return nil, errLost(err)
 		}
 		if b := response.Batch; b != nil {
 			if err := each(Batch{Results: int(b.Results), Matches: int(b.Matches), JSON: b.Elements}); err != nil {
@@ -250,8 +250,8 @@ func endError(end *workerv1.SearchEnd) error {
 	}
 }
 
-// lost returns the error of a search whose worker has ended.
-func lost(err error) error {
+// errLost returns the error of a search whose worker has ended.
+func errLost(err error) error {
 	return &fault.Error{Kind: fault.Unavailable, Msg: "the search worker ended during the search; try again",
 		RetryAfter: fault.RetrySoon, Err: err}
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/search/ipc"
 )
 
-// indexing is a process that performs jobs one after the other.
-type indexing struct {
+// indexWorker is a process that performs jobs one after the other.
+type indexWorker struct {
 	child *child
 	w     *bufio.Writer
 	out   *bufio.Reader
@@ -33,8 +33,9 @@ const (
 	spareTime = 5 * time.Second
 )
 
-// hire sends a job to the waiting process of a lane, or to a new one. The error has the reason for which none took it.
-func (e *Engine) hire(ctx context.Context, l lane, job *workerv1.Job) (*indexing, error) {
+// startJob sends a job to the waiting process of a lane, or to a new one. The error has the reason for which none took
+// it.
+func (e *Engine) startJob(ctx context.Context, l lane, job *workerv1.Job) (*indexWorker, error) {
 	if x := e.spares[l]; x != nil {
 		e.spares[l] = nil
 		err := x.take(ctx, job)
@@ -42,7 +43,7 @@ func (e *Engine) hire(ctx context.Context, l lane, job *workerv1.Job) (*indexing
 			return x, nil
 		}
 		if x.end(true); ctx.Err() != nil {
-			return nil, abandoned(ctx)
+			return nil, errAbandoned(ctx)
 		}
 		// It ended while it waited. The repository is not the cause.
 		e.metrics.deaths.WithLabelValues(string(WorkIndex)).Inc()
@@ -53,7 +54,7 @@ func (e *Engine) hire(ctx context.Context, l lane, job *workerv1.Job) (*indexing
 	if err != nil {
 		return nil, fault.Wrap(fault.Unavailable, "cannot index", err)
 	}
-	x := &indexing{child: c, w: bufio.NewWriterSize(c.stdin, 256<<10), out: bufio.NewReaderSize(c.stdout, 64<<10)}
+	x := &indexWorker{child: c, w: bufio.NewWriterSize(c.stdin, 256<<10), out: bufio.NewReaderSize(c.stdout, 64<<10)}
 	stop := context.AfterFunc(ctx, c.kill)
 	err = ipc.ReadHello(x.out, e.o.Build)
 	stop()
@@ -62,7 +63,7 @@ func (e *Engine) hire(ctx context.Context, l lane, job *workerv1.Job) (*indexing
 	}
 	if err != nil {
 		if x.end(true); ctx.Err() != nil {
-			return nil, abandoned(ctx)
+			return nil, errAbandoned(ctx)
 		}
 		if mismatch, ok := errors.AsType[*ipc.MismatchError](err); ok {
 			return nil, fault.Wrap(fault.Unavailable, "cannot index", mismatch)
@@ -73,7 +74,7 @@ func (e *Engine) hire(ctx context.Context, l lane, job *workerv1.Job) (*indexing
 }
 
 // take sends a job to the process, and waits until it is received.
-func (x *indexing) take(ctx context.Context, job *workerv1.Job) error {
+func (x *indexWorker) take(ctx context.Context, job *workerv1.Job) error {
 	defer context.AfterFunc(ctx, x.child.kill)()
 	if err := errors.Join(ipc.Write(x.w, &workerv1.IndexRequest{Job: job}), x.w.Flush()); err != nil {
 		return err
@@ -86,12 +87,12 @@ func (x *indexing) take(ctx context.Context, job *workerv1.Job) error {
 	return err
 }
 
-func abandoned(ctx context.Context) error {
+func errAbandoned(ctx context.Context) error {
 	return fault.Wrap(fault.KindOf(ctx.Err()), "indexing was cancelled", ctx.Err())
 }
 
-// retire ends the waiting process of a lane, if there is one. Only the lane's goroutine calls it.
-func (e *Engine) retire(l lane) {
+// endSpare ends the waiting process of a lane, if there is one. Only the lane's goroutine calls it.
+func (e *Engine) endSpare(l lane) {
 	if x := e.spares[l]; x != nil {
 		e.spares[l] = nil
 		x.end(e.ctx.Err() != nil)
@@ -99,14 +100,14 @@ func (e *Engine) retire(l lane) {
 }
 
 // more counts a completed job, and reports whether the process can do another one.
-func (x *indexing) more(r *workerv1.Report) bool {
+func (x *indexWorker) more(r *workerv1.Report) bool {
 	x.jobs++
 	x.bytes += r.Bytes
 	return r.Error == "" && !r.Rebuild && x.jobs < maxJobs && x.bytes < maxJobBytes
 }
 
 // end waits for the idle process, or kills it.
-func (x *indexing) end(kill bool) {
+func (x *indexWorker) end(kill bool) {
 	x.child.stdin.Close()
 	if kill {
 		x.child.kill()
@@ -116,7 +117,7 @@ func (x *indexing) end(kill bool) {
 }
 
 // report reads the responses to a job up to its report, and calls each for every shard.
-func (x *indexing) report(each func(*workerv1.Shard)) (*workerv1.Report, error) {
+func (x *indexWorker) report(each func(*workerv1.Shard)) (*workerv1.Report, error) {
 	for {
 		var response workerv1.IndexResponse
 		if err := ipc.Read(x.out, &response); err != nil {
@@ -135,7 +136,7 @@ func (x *indexing) report(each func(*workerv1.Shard)) (*workerv1.Report, error) 
 var errCrashed = errors.New("no report came")
 
 // crash is the reason for which an indexing process ended without a report.
-func (x *indexing) crash(err error) error {
+func (x *indexWorker) crash(err error) error {
 	return &fault.Error{Kind: fault.Unavailable, Msg: "the process that indexes has ended: " + x.child.reason(),
 		Err: errors.Join(errCrashed, err)}
 }
@@ -154,7 +155,7 @@ func (e *Engine) do(ctx context.Context, l lane, job *workerv1.Job, feed feeder,
 	each func(*workerv1.Shard)) (*workerv1.Report, error) {
 	ctx, cancel := context.WithTimeout(ctx, jobTimeout)
 	defer cancel()
-	x, err := e.hire(ctx, l, job)
+	x, err := e.startJob(ctx, l, job)
 	if err != nil {
 		return nil, err
 	}
@@ -181,7 +182,7 @@ func (e *Engine) do(ctx context.Context, l lane, job *workerv1.Job, feed feeder,
 	x.end(err != nil)
 	if err != nil {
 		if ctx.Err() != nil {
-			return nil, abandoned(ctx)
+			return nil, errAbandoned(ctx)
 		}
 		return nil, x.crash(err)
 	}
