@@ -94,20 +94,23 @@ func (p *Proxy) canStop(w *worker) bool {
 	return now.Sub(w.idleSince) >= p.Blackout && now.Sub(ended) >= p.Blackout
 }
 
-// State describes a worker.
-type State struct {
-	Name, Pool, Address string
-	State               string // up, starting, "not ready", down, draining, drained
-	Why                 string // reason for not being up
-	Since               time.Time
-	Given               bool // it is given requests
-	InFlight            int
-	Slots               int
-	Served, Failed      uint64
+// WorkerState describes a worker.
+type WorkerState struct {
+	Name     string    `json:"name"`
+	Pool     string    `json:"pool"`
+	Address  string    `json:"address"`
+	State    string    `json:"state"`         // up, starting, "not ready", down, draining, drained
+	Why      string    `json:"why,omitempty"` // reason for not being up
+	Since    time.Time `json:"-"`
+	Given    bool      `json:"given"` // it is given requests
+	InFlight int       `json:"in_flight"`
+	Slots    int       `json:"slots"`
+	Served   uint64    `json:"served"`
+	Failed   uint64    `json:"failed"`
 }
 
 // Workers returns the states of all workers, by pool, in the order of the configuration.
-func (p *Proxy) Workers() (list []State) {
+func (p *Proxy) Workers() (list []WorkerState) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, pool := range p.table.Load().pools {
@@ -119,8 +122,8 @@ func (p *Proxy) Workers() (list []State) {
 }
 
 // state describes a worker. The caller holds mu.
-func (p *Proxy) state(w *worker) State {
-	s := State{Name: w.name, Pool: w.pool.name, Address: w.address.String(), State: w.health.String(), Why: w.why,
+func (p *Proxy) state(w *worker) WorkerState {
+	s := WorkerState{Name: w.name, Pool: w.pool.name, Address: w.address.String(), State: w.health.String(), Why: w.why,
 		Since: w.changed, Given: w.serves(),
 		InFlight: int(w.requests.Load()), Slots: w.slots, Served: w.served.Load(), Failed: w.failed.Load()}
 	switch {
@@ -134,20 +137,21 @@ func (p *Proxy) state(w *worker) State {
 
 // Drain keeps new requests from a worker. Requests in flight continue. Unless it is forced, it fails with kind
 // Exhausted if too many workers would be out of service. The error for an unknown name is of kind NotFound.
-func (p *Proxy) Drain(name string, force bool) (State, error) {
+func (p *Proxy) Drain(name string, force bool) (WorkerState, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	w, err := p.find(name)
 	if err != nil {
-		return State{}, err
+		return WorkerState{}, err
 	}
 	if w.isDrained {
 		return p.state(w), nil
 	}
 	out, allowed := w.pool.othersOut(w), w.pool.allowed()
 	if len(out) >= allowed && w.serves() && !force {
-		return State{}, fault.New(fault.Exhausted, "%s is not drained: a third of the pool %q, %d of %d workers, may be out "+
-			"of service; use --wait or --force, or wait for %s",
+		return WorkerState{}, fault.New(fault.Exhausted,
+			"%s is not drained: a third of the pool %q, %d of %d workers, may be out "+
+				"of service; use --wait or --force, or wait for %s",
 			w.name, w.pool.name, allowed, len(w.pool.workers), strings.Join(out[:min(len(out), 8)], ", "))
 	}
 	w.isDrained, w.changed = true, p.now()
@@ -158,12 +162,12 @@ func (p *Proxy) Drain(name string, force bool) (State, error) {
 }
 
 // Undrain ends a drain. The worker may be a new process, so it is given requests once a check has found it ready.
-func (p *Proxy) Undrain(name string) (State, error) {
+func (p *Proxy) Undrain(name string) (WorkerState, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	w, err := p.find(name)
 	if err != nil {
-		return State{}, err
+		return WorkerState{}, err
 	}
 	if w.isDrained {
 		w.isDrained = false

@@ -66,12 +66,13 @@ type Route struct {
 // Status is the state of a node as its Router sees it.
 type Status struct {
 	balance.State
-	Prefixes []string // prefixes of the routes that name the node, sorted
-	Served   uint64   // requests that the node answered, refusals included
-	Failed   uint64   // requests that failed because of the node, whether or not another node answered them
-	Store    string   // ID of its object store; "" if it has none, or if that is not known
-	Held     int      // repositories that it is known to have on its disk, of those in the store
-	Refused  string   // why pushes to one of its routes are refused; "" if they are not
+	Prefixes []string `json:"prefixes"` // of the routes that name the node, sorted; "" is all repositories
+	Served   uint64   `json:"served"`   // requests that the node answered, refusals included
+	// Failed is the number of requests that failed because of the node, whether or not another node answered them.
+	Failed  uint64 `json:"failed"`
+	Store   string `json:"store,omitempty"`          // ID of its object store; "" if it has none, or if that is not known
+	Held    int    `json:"held,omitempty"`           // repositories of the store that it is known to have on its disk
+	Refused string `json:"pushes_refused,omitempty"` // why pushes to one of its routes are refused
 }
 
 // Router finds the node for a request. Safe for concurrent use.

@@ -2,87 +2,15 @@ package observe
 
 import (
 	"errors"
-	"net"
 	"net/http"
-	"sync"
-	"time"
 )
 
-// Limits of the private listener. Health checks have room beyond all other requests.
+// Limits of the private listener. Health checks have room beyond all other requests. Idle connections close for new
+// ones, so that silent clients cannot keep others out.
 const (
 	opsConnections = 256 // open at the same time
 	opsRequests    = 64  // answered at the same time, health not counted
 )
-
-// limitListener limits the connections of a listener. If there are too many, it closes the one that has been idle
-// longest, so that silent clients cannot keep others out. Use state as http.Server.ConnState.
-type limitListener struct {
-	net.Listener
-	most int
-
-	mu    sync.Mutex
-	conns map[net.Conn]*visit
-}
-
-// visit is a connection.
-type visit struct {
-	since time.Time // it has had its state
-	works bool      // a request is being answered
-}
-
-func newDoor(l net.Listener, most int) *limitListener {
-	return &limitListener{Listener: l, most: most, conns: make(map[net.Conn]*visit)}
-}
-
-// Accept implements net.Listener.
-func (d *limitListener) Accept() (net.Conn, error) {
-	for {
-		c, err := d.Listener.Accept()
-		if err != nil {
-			return nil, err
-		}
-		if d.enter(c) {
-			return c, nil
-		}
-		c.Close()
-	}
-}
-
-// enter admits a connection, and may close an idle one for it. It returns false if all connections are busy.
-func (d *limitListener) enter(c net.Conn) bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if len(d.conns) >= d.most {
-		var oldest net.Conn
-		for other, v := range d.conns {
-			if !v.works && (oldest == nil || v.since.Before(d.conns[oldest].since)) {
-				oldest = other
-			}
-		}
-		if oldest == nil {
-			return false
-		}
-		delete(d.conns, oldest)
-		oldest.Close()
-	}
-	d.conns[c] = &visit{since: time.Now()}
-	return true
-}
-
-func (d *limitListener) state(c net.Conn, s http.ConnState) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	v := d.conns[c]
-	switch {
-	case v == nil: // it had to go
-	case s == http.StateActive:
-		v.works = true
-	case s == http.StateIdle:
-		v.works, v.since = false, time.Now()
-	case s == http.StateClosed || s == http.StateHijacked:
-		delete(d.conns, c)
-	}
-}
 
 // isHealthCheck reports whether a request is a health check.
 func isHealthCheck(r *http.Request) bool { return r.URL.Path == "/healthz" || r.URL.Path == "/readyz" }

@@ -16,11 +16,15 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/packhorse-git/packhorse/internal/transport/clientaddr"
+	"github.com/packhorse-git/packhorse/internal/transport/connlimit"
 )
 
 // Ops is the server of the private listener. Profiles reveal much about a process and cost CPU time, so it is never the
 // public listener. It has its own mux, so nothing that registers itself on http.DefaultServeMux is reachable.
-type Ops struct{ server *http.Server }
+type Ops struct {
+	server *http.Server
+	log    *slog.Logger
+}
 
 // OpsOptions configure Ops.
 type OpsOptions struct {
@@ -41,7 +45,7 @@ const (
 
 // NewOps returns the private server.
 func NewOps(o OpsOptions) *Ops {
-	return &Ops{&http.Server{
+	return &Ops{log: o.Log, server: &http.Server{
 		Handler:           bounded(opsHandler(o), opsRequests),
 		ReadHeaderTimeout: opsReadTimeout,
 		ReadTimeout:       opsReadTimeout,
@@ -58,9 +62,10 @@ func (s *Ops) Serve(l net.Listener) error {
 	if a, ok := l.Addr().(*net.TCPAddr); ok && a.IP.IsLoopback() {
 		s.server.Handler = localOnly(s.server.Handler)
 	}
-	d := newDoor(l, opsConnections)
-	s.server.ConnState = d.state
-	if err := s.server.Serve(d); !errors.Is(err, http.ErrServerClosed) {
+	limiter := connlimit.New(connlimit.Options{Name: "ops", Connections: opsConnections,
+		Metrics: connlimit.NewMetrics(nil), Log: s.log})
+	s.server.ConnState = limiter.State
+	if err := s.server.Serve(limiter.Listen(l)); !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("serve the private listener: %w", err)
 	}
 	return nil

@@ -123,13 +123,13 @@ const (
 
 // State describes a worker.
 type State struct {
-	Name     string
-	Weight   int
-	InFlight int
-	Slots    int // 0: no limit
-	Used     int // usable slots, at most Slots (Narrow)
-	Draining bool
-	Down     error // why the worker is not ready; nil if it is
+	Name     string `json:"name"`
+	Weight   int    `json:"weight"`
+	InFlight int    `json:"in_flight"`
+	Slots    int    `json:"-"` // 0: no limit
+	Used     int    `json:"-"` // usable slots, at most Slots (Narrow)
+	Draining bool   `json:"draining"`
+	Down     error  `json:"-"` // why the worker is not ready; nil if it is
 }
 
 // errUnknown is the error for a name that no worker has.

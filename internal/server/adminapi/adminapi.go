@@ -82,18 +82,9 @@ func (s *Service) run(ctx context.Context, m *internalv1.RunRequest, out *output
 
 // NodeStatus is the state of a node.
 type NodeStatus struct {
-	Name     string   `json:"name"`
-	Weight   int      `json:"weight"`
-	Up       bool     `json:"up"`
-	Down     string   `json:"down,omitempty"` // why it is unreachable
-	Draining bool     `json:"draining"`
-	InFlight int      `json:"in_flight"`
-	Served   uint64   `json:"served"`
-	Failed   uint64   `json:"failed"`
-	Prefixes []string `json:"prefixes"`                 // of its routes; "" is all repositories
-	Store    string   `json:"store,omitempty"`          // ID of its object store
-	Held     int      `json:"held,omitempty"`           // repositories of the store that are known to be on its disk
-	Refused  string   `json:"pushes_refused,omitempty"` // why pushes to one of its routes are refused
+	router.Status
+	Up   bool   `json:"up"`
+	Down string `json:"down,omitempty"` // why it is unreachable
 }
 
 // State returns up, down, draining or drained.
@@ -126,10 +117,7 @@ func (s *Service) nodes(work internalv1.AdminWork, name string) (any, error) {
 	}
 	list := []NodeStatus{}
 	for _, r := range s.Router.Status() {
-		n := NodeStatus{
-			Name: r.Name, Weight: r.Weight, Up: r.Down == nil, Draining: r.Draining, InFlight: r.InFlight,
-			Served: r.Served, Failed: r.Failed, Prefixes: r.Prefixes, Store: r.Store, Held: r.Held, Refused: r.Refused,
-		}
+		n := NodeStatus{Status: r, Up: r.Down == nil}
 		if r.Down != nil {
 			n.Down = r.Down.Error()
 		}
@@ -146,26 +134,13 @@ func (s *Service) nodes(work internalv1.AdminWork, name string) (any, error) {
 
 // WorkerStatus is the state of a worker of the application.
 type WorkerStatus struct {
-	Name     string  `json:"name"`
-	Pool     string  `json:"pool"`
-	Address  string  `json:"address"`
-	State    string  `json:"state"` // up, starting, not ready, down, draining, drained
-	Why      string  `json:"why,omitempty"`
-	Given    bool    `json:"given"`   // the worker is given requests
-	Seconds  float64 `json:"seconds"` // time since the last change of the state
-	InFlight int     `json:"in_flight"`
-	Slots    int     `json:"slots"`
-	Served   uint64  `json:"served"`
-	Failed   uint64  `json:"failed"`
-	Drain    float64 `json:"drain_seconds"` // maximum time that a drain waits for running requests
+	app.WorkerState
+	Seconds float64 `json:"seconds"`       // time since the last change of the state
+	Drain   float64 `json:"drain_seconds"` // maximum time that a drain waits for running requests
 }
 
-func (s *Service) workerStatus(w app.State) WorkerStatus {
-	return WorkerStatus{
-		Name: w.Name, Pool: w.Pool, Address: w.Address, State: w.State, Why: w.Why, Given: w.Given,
-		Seconds:  time.Since(w.Since).Seconds(),
-		InFlight: w.InFlight, Slots: w.Slots, Served: w.Served, Failed: w.Failed, Drain: s.Drain.Seconds(),
-	}
+func (s *Service) workerStatus(w app.WorkerState) WorkerStatus {
+	return WorkerStatus{w, time.Since(w.Since).Seconds(), s.Drain.Seconds()}
 }
 
 // workers returns the states of all workers, or drains or undrains one and returns its state.
@@ -181,7 +156,7 @@ func (s *Service) workers(work internalv1.AdminWork, m *internalv1.RunRequest) (
 		}
 		return list, nil
 	}
-	var state app.State
+	var state app.WorkerState
 	var err error
 	if work == internalv1.AdminWork_ADMIN_WORK_DRAIN_WORKER {
 		state, err = s.App.Drain(m.GetName(), m.GetForce())
