@@ -6,7 +6,10 @@ import (
 	"crypto/subtle"
 	"encoding/base64"
 	"encoding/binary"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"strconv"
 
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/node"
@@ -14,10 +17,9 @@ import (
 
 // A value in Redis is
 //
-//	"P1" | epoch, 16 hex digits | generation, 16 hex digits | length and bytes of the incarnation |
-//	type, 1 byte | length and bytes of the object ID | length (2 bytes) and bytes of the ref | mark, 16 bytes
+//	"P1" | epoch, 16 hex digits | generation, 16 hex digits | valueBody in JSON | mark, 16 bytes
 //
-// The bytes before the incarnation are the order. The value with the greater order, byte by byte, is newer, also if the
+// The bytes before the JSON are the order. The value with the greater order, byte by byte, is newer, also if the
 // repository was created again between them, because a node's generations continue to increase. The mark covers the
 // question and all bytes before it. A value under another key, or a changed one, is invalid. With a secret, only its
 // holders can create valid values.
@@ -25,11 +27,17 @@ const (
 	magic     = "P1"
 	orderSize = len(magic) + 32
 	markSize  = 16
-	// maxValue is the maximum length of a value in bytes.
-	maxValue = orderSize + 1 + maxIncarnation + 2 + 64 + 2 + maxKept + markSize
+	maxValue  = 8 << 10 // bytes
 
 	maxIncarnation = 255
 )
+
+// valueBody is the part of an answer that is not in the order. Refs are bytes, because they need not be UTF-8.
+type valueBody struct {
+	Incarnation string
+	ID, Ref     []byte
+	Type        git.ObjectType
+}
 
 // stored is a question with its answer in Redis.
 type stored struct {
@@ -65,14 +73,11 @@ func (c coder) encode(s stored) (value []byte, ok bool) {
 	if len(a.Version.Incarnation) > maxIncarnation || len(a.Ref) > maxKept || a.ID.IsZero() {
 		return nil, false
 	}
-	value = append(value, order(a.Version)...)
-	value = append(value, byte(len(a.Version.Incarnation)))
-	value = append(value, a.Version.Incarnation...)
-	raw := a.ID.Raw()
-	value = append(value, byte(a.Type), byte(len(raw)))
-	value = append(value, raw...)
-	value = binary.BigEndian.AppendUint16(value, uint16(len(a.Ref)))
-	value = append(value, a.Ref...)
+	text, err := json.Marshal(valueBody{a.Version.Incarnation, a.ID.Raw(), []byte(a.Ref), a.Type})
+	if err != nil {
+		return nil, false
+	}
+	value = append([]byte(order(a.Version)), text...)
 	return append(value, c.mark(s.question, value)...), true
 }
 
@@ -91,66 +96,27 @@ func (c coder) mark(q node.Question, value []byte) []byte {
 
 // decode parses the value of a question.
 func (c coder) decode(q node.Question, value string) (a node.Answer, ok bool) {
-	if len(value) < orderSize+1+3+2+markSize || len(value) > maxValue || value[:len(magic)] != magic {
+	if len(value) < orderSize+markSize || len(value) > maxValue || value[:len(magic)] != magic {
 		return a, false
 	}
 	body, mark := value[:len(value)-markSize], value[len(value)-markSize:]
 	if subtle.ConstantTimeCompare(c.mark(q, []byte(body)), []byte(mark)) != 1 {
 		return a, false
 	}
-	r := reader{rest: body[len(magic):]}
-	a.Version.Epoch, a.Version.Generation = r.hex(16), r.hex(16)
-	a.Version.Incarnation = r.take(int(r.byte()))
-	a.Type = git.ObjectType(r.byte())
-	raw := r.take(int(r.byte()))
-	a.Ref = r.take(int(r.byte())<<8 | int(r.byte()))
-	if r.bad || r.rest != "" || len(raw) != git.SHA1.Size() && len(raw) != git.SHA256.Size() {
-		return node.Answer{}, false
+	const number = (orderSize - len(magic)) / 2
+	epoch, epochErr := strconv.ParseUint(body[len(magic):][:number], 16, 64)
+	generation, generationErr := strconv.ParseUint(body[len(magic)+number:][:number], 16, 64)
+	var b valueBody
+	err := errors.Join(epochErr, generationErr, json.Unmarshal([]byte(body[orderSize:]), &b))
+	if err != nil || len(b.ID) != git.SHA1.Size() && len(b.ID) != git.SHA256.Size() {
+		return a, false
 	}
-	a.ID = git.RawObjectID([]byte(raw))
-	if _, err := git.ParseObjectType(a.Type.String()); err != nil || a.ID.IsZero() || a.Ref != "HEAD" && !safe(a.Ref) {
+	a = node.Answer{ID: git.RawObjectID(b.ID), Type: b.Type, Ref: string(b.Ref),
+		Version: git.Version{Incarnation: b.Incarnation, Epoch: epoch, Generation: generation}}
+	_, typeErr := git.ParseObjectType(a.Type.String())
+	_, refErr := git.ParseRefName(a.Ref)
+	if typeErr != nil || refErr != nil && a.Ref != "HEAD" || a.ID.IsZero() {
 		return node.Answer{}, false
 	}
 	return a, true
-}
-
-func safe(ref string) bool {
-	_, err := git.ParseRefName(ref)
-	return err == nil
-}
-
-// reader reads a value from its start.
-type reader struct {
-	rest string
-	bad  bool // it ended too early, or is not a number
-}
-
-func (r *reader) take(n int) string {
-	if n > len(r.rest) {
-		r.bad, n = true, 0
-	}
-	head := r.rest[:n]
-	r.rest = r.rest[n:]
-	return head
-}
-
-func (r *reader) byte() byte {
-	if s := r.take(1); s != "" {
-		return s[0]
-	}
-	return 0
-}
-
-func (r *reader) hex(digits int) (n uint64) {
-	for _, c := range []byte(r.take(digits)) {
-		switch {
-		case '0' <= c && c <= '9':
-			n = n<<4 | uint64(c-'0')
-		case 'a' <= c && c <= 'f':
-			n = n<<4 | uint64(c-'a'+10)
-		default:
-			r.bad = true
-		}
-	}
-	return n
 }
