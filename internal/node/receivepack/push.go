@@ -32,7 +32,7 @@ type Decider interface {
 
 // Recorder records pushes on disk for later delivery, so that a crash loses none. It is safe for concurrent use.
 type Recorder interface {
-	// Begin durably records that a push may be about to change refs.
+	// Begin durably records that a push may be about to change refs. The record is nil if the push is not to be delivered.
 	Begin(p *Push) (Record, error)
 }
 

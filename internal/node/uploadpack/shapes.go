@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/maphash"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -250,16 +251,10 @@ func (s *shapes) advance(incarnation string, one *shape, to shape) {
 
 // dropOldest makes room for one more entry in a map of limited size.
 func dropOldest[V any](m map[string]V, limit int, used func(V) time.Time) {
-	if len(m) < limit {
-		return
+	if len(m) >= limit {
+		older := func(a, b string) int { return used(m[a]).Compare(used(m[b])) }
+		delete(m, slices.MinFunc(slices.Collect(maps.Keys(m)), older))
 	}
-	oldest, at := "", time.Time{}
-	for key, value := range m {
-		if t := used(value); oldest == "" || t.Before(at) {
-			oldest, at = key, t
-		}
-	}
-	delete(m, oldest)
 }
 
 // digest is a hash of a sorted list of object IDs.

@@ -32,20 +32,11 @@ type record struct {
 	path   string
 }
 
-// noRecord is the record of a push without targets.
-type noRecord struct{}
-
-// End does nothing.
-func (noRecord) End([]receivepack.Update) error { return nil }
-
-// Unknown does nothing.
-func (noRecord) Unknown() {}
-
 // Begin implements receivepack.Recorder.
 func (h *Hooks) Begin(p *receivepack.Push) (receivepack.Record, error) {
 	queues := h.queuesFor(p.Repo)
 	if len(queues) == 0 {
-		return noRecord{}, nil
+		return nil, nil
 	}
 	if strings.Trim(p.ID, "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789abcdefghijklmnopqrstuvwxyz") != "" || p.ID == "" {
 		return nil, fmt.Errorf("invalid push ID %.40q", p.ID)
