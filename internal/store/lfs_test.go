@@ -18,9 +18,9 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/gittest"
 	"github.com/packhorse-git/packhorse/internal/lfs"
 	"github.com/packhorse-git/packhorse/internal/node"
+	"github.com/packhorse-git/packhorse/internal/node/gc"
 	"github.com/packhorse-git/packhorse/internal/node/places"
 	"github.com/packhorse-git/packhorse/internal/node/receivepack"
-	"github.com/packhorse-git/packhorse/internal/node/storage"
 	"github.com/packhorse-git/packhorse/internal/store/bucket/buckettest"
 )
 
@@ -265,7 +265,7 @@ func TestLFSImportOfObjects(t *testing.T) {
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, o.OID.String()), "large")
 	other := newGitNode(t, b, receivepack.Options{}) // without the packs
-	if result, err := other.node.LFSImport(t.Context(), repoPath("app"), dir, nil); err != nil ||
+	if result, err := other.node.LFSKeeper().Import(t.Context(), repoPath("app"), dir, nil); err != nil ||
 		result.Imported.Objects != 1 {
 		t.Fatalf("LFSImport = %+v, %v, want an object", result, err)
 	}
@@ -440,8 +440,8 @@ func TestLFSCareOfAStore(t *testing.T) {
 	create(t, a.Store, "empty")
 	path := repoPath("app")
 	o := a.mustUpload("app", "content")
-	var objects []storage.LFSObject
-	err := c.node.LFSListObjects(t.Context(), path, func(o storage.LFSObject) error {
+	var objects []gc.Object
+	err := c.node.LFSKeeper().ListObjects(t.Context(), path, func(o gc.Object) error {
 		objects = append(objects, o)
 		return nil
 	})
@@ -449,15 +449,15 @@ func TestLFSCareOfAStore(t *testing.T) {
 		time.Since(objects[0].Time) > time.Minute {
 		t.Errorf("LFSListObjects = %+v, %v, want the object", objects, err)
 	}
-	var repositories []storage.LFSRepository
-	err = c.node.LFSList(t.Context(), func(r storage.LFSRepository) error {
+	var repositories []gc.Repository
+	err = c.node.LFSKeeper().List(t.Context(), func(r gc.Repository) error {
 		repositories = append(repositories, r)
 		return nil
 	})
 	if err != nil || len(repositories) != 1 || repositories[0].Repository != "app" || repositories[0].Bytes != o.Size {
 		t.Errorf("LFSList = %+v, %v, want app", repositories, err)
 	}
-	if _, err := c.node.LFSVerify(t.Context(), &path, nil); !fault.Is(err, fault.Denied) ||
+	if _, err := c.node.LFSKeeper().Verify(t.Context(), &path, nil); !fault.Is(err, fault.Denied) ||
 		!strings.Contains(err.Error(), "store check --deep") {
 		t.Errorf("LFSVerify = %v, want Denied", err)
 	}

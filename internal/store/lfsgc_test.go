@@ -13,9 +13,9 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/lfs"
+	"github.com/packhorse-git/packhorse/internal/node/gc"
 	"github.com/packhorse-git/packhorse/internal/node/places"
 	"github.com/packhorse-git/packhorse/internal/node/receivepack"
-	"github.com/packhorse-git/packhorse/internal/node/storage"
 	"github.com/packhorse-git/packhorse/internal/store/bucket/buckettest"
 )
 
@@ -23,8 +23,8 @@ import (
 func (n *gitNode) collectLFS(isDryRun bool) (removed, freed int64, err error) {
 	path := repoPath("app.git")
 	listed := int64(0)
-	result, err := n.node.LFSCollect(n.t.Context(), storage.LFSCollectOptions{Path: &path, DryRun: isDryRun,
-		Grace: time.Hour, Removed: func(o storage.LFSRemoved) { listed++ }})
+	result, err := n.node.LFSKeeper().Collect(n.t.Context(), gc.CollectOptions{Path: &path, DryRun: isDryRun,
+		Grace: time.Hour, Removed: func(o gc.Removed) { listed++ }})
 	if listed != result.Removed.Objects {
 		n.t.Errorf("LFSCollect lists %d removed objects, and counts %d", listed, result.Removed.Objects)
 	}
@@ -367,7 +367,7 @@ func TestLFSKept(t *testing.T) {
 	create(t, n.Store, "app")
 	n.mustUpload("app", "of another repository")
 	b.Age(2 * time.Hour)
-	result, err := n.node.LFSCollect(t.Context(), storage.LFSCollectOptions{Grace: time.Hour})
+	result, err := n.node.LFSKeeper().Collect(t.Context(), gc.CollectOptions{Grace: time.Hour})
 	if err != nil || result.Removed.Objects != 0 || len(result.Skipped) != 1 {
 		t.Errorf("LFSCollect = %+v, %v, want a skipped repository", result, err)
 	}
@@ -379,7 +379,7 @@ func TestLFSKept(t *testing.T) {
 	}
 	n.mustUpload("assets", "of another repository")
 	b.Age(2 * time.Hour)
-	result, err = n.node.LFSCollect(t.Context(), storage.LFSCollectOptions{Grace: time.Hour})
+	result, err = n.node.LFSKeeper().Collect(t.Context(), gc.CollectOptions{Grace: time.Hour})
 	if err != nil || result.Removed.Objects != 0 || len(result.Skipped) != 1 {
 		t.Errorf("LFSCollect = %+v, %v, want that assets keeps its objects", result, err)
 	}

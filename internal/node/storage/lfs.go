@@ -13,6 +13,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/lfs"
 	"github.com/packhorse-git/packhorse/internal/lfs/objects"
 	"github.com/packhorse-git/packhorse/internal/node"
+	"github.com/packhorse-git/packhorse/internal/node/gc"
 	"github.com/packhorse-git/packhorse/internal/node/places"
 	"github.com/packhorse-git/packhorse/internal/transport/bulk"
 )
@@ -22,6 +23,18 @@ func errNoLFS() error { return fault.New(fault.NotFound, "Git LFS is not support
 
 // LFSObjects returns the store of the node's LFS objects, or nil if there is none.
 func (n *Node) LFSObjects() *objects.Store { return n.lfs }
+
+// LFSKeeper returns what collects, verifies, imports and lists the node's LFS objects, or nil if there are none.
+func (n *Node) LFSKeeper() *gc.Keeper { return n.keeper }
+
+// openForGC opens a repository for the keeper.
+func (n *Node) openForGC(ctx context.Context, path git.RepoPath) (*gc.Handle, error) {
+	h, r, err := n.lfsRepository(ctx, path)
+	if err != nil {
+		return nil, err
+	}
+	return &gc.Handle{Repo: h.Repo, Place: h.place, LFS: r, IsFresh: h.isFresh, Release: func() { n.release(h) }}, nil
+}
 
 // LFSRepository returns a repository for methods of LFSObjects, also a mirror that must not be read. The caller has to
 // release it.

@@ -2,6 +2,7 @@ package storage
 
 import (
 	"crypto/sha256"
+	"encoding/json"
 	"errors"
 	"io/fs"
 	"os"
@@ -10,11 +11,12 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/packhorse-git/packhorse/internal/git/gittest"
 	"github.com/packhorse-git/packhorse/internal/lfs"
 	"github.com/packhorse-git/packhorse/internal/lfs/objects"
+	"github.com/packhorse-git/packhorse/internal/node/gc"
 	"github.com/packhorse-git/packhorse/internal/node/places"
 )
 
@@ -25,20 +27,21 @@ func TestLFSBackground(t *testing.T) {
 	gittest.InitAt(t, filepath.Join(root, "one.git"))
 	file := filepath.Join(t.TempDir(), "lfs.json")
 	options := Options{Root: root, LFS: &objects.Options{MinFree: -1},
-		LFSCare: LFSCare{File: file, ScrubInterval: 7 * 24 * time.Hour}}
+		LFSSchedule: gc.Schedule{File: file, ScrubInterval: 7 * 24 * time.Hour}}
 	synctest.Test(t, func(t *testing.T) {
-		var last careState
+		var last schedule
 		for day := range 7 {
+			options.Registerer = prometheus.NewRegistry()
 			n, err := New(nil, options)
 			if err != nil {
 				t.Fatal(err)
 			}
 			time.Sleep(24*time.Hour + time.Minute)
 			synctest.Wait()
-			s := n.lfsCarer.get()
-			for task, want := range map[string]time.Time{"gc": s.Collected.Add(2 * collectInterval),
-				"scrub": s.Scrub.Add(2 * options.LFSCare.ScrubInterval)} {
-				if due := dueOf(n, task); due.Unix() != want.Unix() {
+			s := readSchedule(t, file)
+			for task, want := range map[string]time.Time{"gc": s.Collected.Add(48 * time.Hour),
+				"scrub": s.Scrub.Add(2 * options.LFSSchedule.ScrubInterval)} {
+				if due := dueOf(t, options, task); due.Unix() != want.Unix() {
 					t.Errorf("day %d: %s is due at %v, want %v", day, task, due, want)
 				}
 			}
@@ -59,9 +62,39 @@ func TestLFSBackground(t *testing.T) {
 	}
 }
 
+// schedule is the file that remembers the progress of the background work.
+type schedule struct {
+	Collected, Scrub time.Time
+	After            string
+}
+
+func readSchedule(t *testing.T, file string) (s schedule) {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err == nil {
+		err = json.Unmarshal(text, &s)
+	}
+	if err != nil {
+		t.Error(err)
+	}
+	return s
+}
+
 // dueOf returns the metric of when a task has to end.
-func dueOf(n *Node, task string) time.Time {
-	return time.Unix(int64(testutil.ToFloat64(n.metrics.lfsDue.WithLabelValues(task))), 0)
+func dueOf(t *testing.T, o Options, task string) time.Time {
+	t.Helper()
+	families, err := o.Registerer.(*prometheus.Registry).Gather()
+	if err != nil {
+		t.Error(err)
+	}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			if f.GetName() == "packhorse_lfs_care_due_timestamp_seconds" && m.GetLabel()[0].GetValue() == task {
+				return time.Unix(int64(m.GetGauge().GetValue()), 0)
+			}
+		}
+	}
+	return time.Time{}
 }
 
 // TestLFSBackgroundFails has a disk that is gone: both tasks are overdue an interval after they had to begin. A scrub
@@ -69,13 +102,14 @@ func dueOf(n *Node, task string) time.Time {
 func TestLFSBackgroundFails(t *testing.T) {
 	root, file := filepath.Join(t.TempDir(), "root"), filepath.Join(t.TempDir(), "lfs.json")
 	options := Options{Root: root, LFS: &objects.Options{MinFree: -1},
-		LFSCare: LFSCare{File: file, ScrubInterval: 7 * 24 * time.Hour}}
+		LFSSchedule: gc.Schedule{File: file, ScrubInterval: 7 * 24 * time.Hour}}
 	synctest.Test(t, func(t *testing.T) {
 		if err := os.Mkdir(root, 0o700); err != nil {
 			t.Fatal(err)
 		}
 		began := time.Now()
 		for range 2 {
+			options.Registerer = prometheus.NewRegistry()
 			n, err := New(nil, options)
 			if err != nil {
 				t.Fatal(err)
@@ -85,7 +119,8 @@ func TestLFSBackgroundFails(t *testing.T) {
 			}
 			time.Sleep(4 * 24 * time.Hour)
 			synctest.Wait()
-			if gc, scrub := dueOf(n, "gc"), dueOf(n, "scrub"); gc.After(time.Now()) || n.lfsCarer.get().After == "" ||
+			if gc, scrub := dueOf(t, options, "gc"), dueOf(t, options, "scrub"); gc.After(time.Now()) ||
+				readSchedule(t, file).After == "" ||
 				scrub.Sub(began) < 7*24*time.Hour || scrub.Sub(began) > 7*24*time.Hour+time.Hour {
 				t.Errorf("after %v: gc is due at %v, scrub at %v, want the past, and a week", time.Since(began), gc, scrub)
 			}
@@ -122,11 +157,11 @@ func TestLFSBackgroundOfCopies(t *testing.T) {
 	}
 	synctest.Test(t, func(t *testing.T) {
 		n, err := New(nil, Options{Root: root, Places: copies{}, LFS: &objects.Options{MinFree: -1},
-			LFSCare: LFSCare{File: filepath.Join(t.TempDir(), "lfs.json"), ScrubInterval: time.Hour}})
+			LFSSchedule: gc.Schedule{File: filepath.Join(t.TempDir(), "lfs.json"), ScrubInterval: time.Hour}})
 		if err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(careDelay + time.Minute)
+		time.Sleep(6 * time.Minute)
 		synctest.Wait()
 		if err := n.Close(); err != nil {
 			t.Error(err)

@@ -17,6 +17,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/lfs"
 	"github.com/packhorse-git/packhorse/internal/lfs/objects"
 	"github.com/packhorse-git/packhorse/internal/node"
+	"github.com/packhorse-git/packhorse/internal/node/gc"
 	"github.com/packhorse-git/packhorse/internal/node/places"
 	"github.com/packhorse-git/packhorse/internal/node/storage"
 )
@@ -27,7 +28,7 @@ type lfsRoot struct{ *root }
 func newLFSRoot(t *testing.T) lfsRoot {
 	t.Helper()
 	return lfsRoot{newRoot(t, storage.Options{LFS: &objects.Options{MinFree: -1}, Pushes: newPushServer(t),
-		LFSCare: storage.LFSCare{Grace: time.Hour}})}
+		LFSSchedule: gc.Schedule{Grace: time.Hour}})}
 }
 
 func lfsObject(content string) lfs.Object {
@@ -93,20 +94,21 @@ func TestLFSCollect(t *testing.T) {
 		r.upload("fork.git", content)
 	}
 	garbage, size := lfsObject("garbage").OID.String(), lfsObject("garbage").Size
-	inFork, inOne := storage.LFSRemoved{"fork.git", garbage, size}, storage.LFSRemoved{"one.git", garbage, size}
-	var removed []storage.LFSRemoved
-	list := func(o storage.LFSRemoved) { removed = append(removed, o) }
-	if dry, err := r.LFSCollect(t.Context(), storage.LFSCollectOptions{DryRun: true, Removed: list}); err != nil ||
+	inFork, inOne := gc.Removed{Repository: "fork.git", OID: garbage, Size: size}, gc.Removed{Repository: "one.git",
+		OID: garbage, Size: size}
+	var removed []gc.Removed
+	list := func(o gc.Removed) { removed = append(removed, o) }
+	if dry, err := r.LFSKeeper().Collect(t.Context(), gc.CollectOptions{DryRun: true, Removed: list}); err != nil ||
 		dry.Removed.Objects != 2 || len(r.present("one.git", "garbage")) != 1 ||
-		!slices.Equal(removed, []storage.LFSRemoved{inFork, inOne}) {
+		!slices.Equal(removed, []gc.Removed{inFork, inOne}) {
 		t.Errorf("LFSCollect with DryRun = %+v of %+v, %v, want 2 objects that stay", dry, removed, err)
 	}
 	removed = nil
 	var steps int
-	result, err := r.LFSCollect(t.Context(), storage.LFSCollectOptions{Removed: list,
+	result, err := r.LFSKeeper().Collect(t.Context(), gc.CollectOptions{Removed: list,
 		Progress: func(int64, int64, string) { steps++ }})
 	r.do(err)
-	if !slices.Equal(removed, []storage.LFSRemoved{inFork, inOne}) {
+	if !slices.Equal(removed, []gc.Removed{inFork, inOne}) {
 		t.Errorf("LFSCollect removed %+v, want the garbage of both repositories", removed)
 	}
 	if result.Repositories != 2 || result.Removed != (objects.Usage{Objects: 2, Bytes: 2 * size}) ||
@@ -121,7 +123,7 @@ func TestLFSCollect(t *testing.T) {
 	r.do(os.WriteFile(one.Dir+"/objects/pack/pack-1.pack", nil, 0o600)) // damage: no pointer may be missed
 	r.do(os.WriteFile(one.Dir+"/objects/pack/pack-1.idx", []byte("x"), 0o600))
 	r.upload("one.git", "garbage")
-	if result, err = r.LFSCollect(t.Context(), storage.LFSCollectOptions{}); err != nil || len(result.Failed) == 0 ||
+	if result, err = r.LFSKeeper().Collect(t.Context(), gc.CollectOptions{}); err != nil || len(result.Failed) == 0 ||
 		len(r.present("one.git", "garbage")) != 1 {
 		t.Errorf("LFSCollect of a damaged repository = %+v, %v, want all objects kept", result, err)
 	}
@@ -137,9 +139,9 @@ func TestLFSCollectOne(t *testing.T) {
 		}
 		r.upload(repository+".git", "garbage")
 	}
-	collect := func(path git.RepoPath) (result storage.LFSGarbage, removed []string, err error) {
-		result, err = r.LFSCollect(t.Context(), storage.LFSCollectOptions{Path: &path,
-			Removed: func(o storage.LFSRemoved) { removed = append(removed, o.Repository) }})
+	collect := func(path git.RepoPath) (result gc.Garbage, removed []string, err error) {
+		result, err = r.LFSKeeper().Collect(t.Context(), gc.CollectOptions{Path: &path,
+			Removed: func(o gc.Removed) { removed = append(removed, o.Repository) }})
 		return result, removed, err
 	}
 	result, removed, err := collect(r.path("one"))
@@ -170,19 +172,19 @@ func TestLFSWorkingTree(t *testing.T) {
 		old := time.Now().Add(-2 * time.Hour)
 		r.do(os.Chtimes(file, old, old))
 	}
-	garbage, err := r.LFSCollect(t.Context(), storage.LFSCollectOptions{})
+	garbage, err := r.LFSKeeper().Collect(t.Context(), gc.CollectOptions{})
 	r.do(err)
 	if garbage.Removed.Objects != 0 || garbage.Freed.Objects != 0 || len(garbage.Failed) != 0 ||
 		len(garbage.Skipped) != 2 {
 		t.Errorf("LFSCollect = %+v, want two repositories skipped", garbage)
 	}
-	v, err := r.LFSVerify(t.Context(), nil, nil)
+	v, err := r.LFSKeeper().Verify(t.Context(), nil, nil)
 	r.do(err)
 	if v.Verified.Objects != 1 || len(v.Damaged) != 0 || len(v.Failed) != 0 || len(v.Skipped) != 2 {
 		t.Errorf("LFSVerify = %+v, want one object of the pool, and two repositories skipped", v)
 	}
 	path := r.path("clone/.git")
-	if _, err := r.LFSVerify(t.Context(), &path, nil); !fault.Is(err, fault.Denied) {
+	if _, err := r.LFSKeeper().Verify(t.Context(), &path, nil); !fault.Is(err, fault.Denied) {
 		t.Errorf("LFSVerify of a repository with a working tree: %v, want Denied", err)
 	}
 	for _, repository := range []string{"clone", "named"} {
@@ -211,14 +213,14 @@ func TestLFSGrace(t *testing.T) {
 		r.upload(repository+".git", "garbage")
 	}
 	for _, c := range []struct {
-		options storage.LFSCollectOptions
+		options gc.CollectOptions
 		want    string
 	}{
-		{storage.LFSCollectOptions{DryRun: true, Grace: 3 * time.Hour}, "1 [] [invalid.git]"},
-		{storage.LFSCollectOptions{}, "2 [empty.git] [invalid.git]"},
-		{storage.LFSCollectOptions{}, "0 [empty.git] [invalid.git]"},
+		{gc.CollectOptions{DryRun: true, Grace: 3 * time.Hour}, "1 [] [invalid.git]"},
+		{gc.CollectOptions{}, "2 [empty.git] [invalid.git]"},
+		{gc.CollectOptions{}, "0 [empty.git] [invalid.git]"},
 	} {
-		result, err := r.LFSCollect(t.Context(), c.options)
+		result, err := r.LFSKeeper().Collect(t.Context(), c.options)
 		r.do(err)
 		skipped, failed := []string{}, []string{}
 		for _, p := range result.Skipped {
@@ -243,10 +245,10 @@ func TestLFSGrace(t *testing.T) {
 func TestLFSKeepAll(t *testing.T) {
 	t.Parallel()
 	r := lfsRoot{newRoot(t, storage.Options{LFS: &objects.Options{MinFree: -1}, Pushes: newPushServer(t),
-		LFSCare: storage.LFSCare{Grace: -1}})}
+		LFSSchedule: gc.Schedule{Grace: -1}})}
 	gittest.InitAt(t, r.dir+"/one.git")
 	r.upload("one.git", "garbage")
-	result, err := r.LFSCollect(t.Context(), storage.LFSCollectOptions{})
+	result, err := r.LFSKeeper().Collect(t.Context(), gc.CollectOptions{})
 	r.do(err)
 	if result.Removed.Objects != 0 || len(r.present("one.git", "garbage")) != 1 {
 		t.Errorf("LFSCollect = %+v, want nothing removed", result)
@@ -279,7 +281,7 @@ func TestLFSVerify(t *testing.T) {
 		if i == 2 { // another object is missing since
 			point(one, "bad")
 		}
-		v, err := r.LFSVerify(t.Context(), only, nil)
+		v, err := r.LFSKeeper().Verify(t.Context(), only, nil)
 		r.do(err)
 		var damaged, missing []string
 		for _, p := range v.Damaged {
@@ -309,13 +311,13 @@ func TestLFSVerifyElsewhere(t *testing.T) {
 	for _, repository := range []*gittest.Repo{mirror, other} {
 		point(repository, "elsewhere")
 	}
-	v, err := r.LFSVerify(t.Context(), nil, nil)
+	v, err := r.LFSKeeper().Verify(t.Context(), nil, nil)
 	r.do(err)
 	if len(v.Missing) != 0 || len(v.Failed) != 0 {
 		t.Errorf("LFSVerify = %+v, want no missing objects", v)
 	}
 	other.Git("symbolic-ref", "HEAD", "refs/heads/unborn")
-	v, err = r.LFSVerify(t.Context(), nil, nil)
+	v, err = r.LFSKeeper().Verify(t.Context(), nil, nil)
 	r.do(err)
 	if len(v.Missing) != 1 {
 		t.Errorf("LFSVerify without HEAD = %+v, want one missing object", v)
@@ -343,7 +345,7 @@ func TestLFSImport(t *testing.T) {
 	point(one, "missing")
 	r.upload("one.git", "present")
 	point(one, "present")
-	result, err := r.LFSImport(t.Context(), r.path("one"), from, nil)
+	result, err := r.LFSKeeper().Import(t.Context(), r.path("one"), from, nil)
 	r.do(err)
 	if result.Imported.Objects != 3 || result.Present.Objects != 1 || len(result.Missing) != 1 ||
 		result.Missing[0].OID != lfsObject("missing").OID.String() {
@@ -363,7 +365,7 @@ func TestLFSImport(t *testing.T) {
 	if got := r.present("one.git", "git-lfs", "gitea", "clone", "damaged", "short"); len(got) != 3 {
 		t.Errorf("the repository has %v, want the three good objects", got)
 	}
-	if _, err := r.LFSImport(t.Context(), r.path("one"), from+"/none", nil); !fault.Is(err, fault.Invalid) {
+	if _, err := r.LFSKeeper().Import(t.Context(), r.path("one"), from+"/none", nil); !fault.Is(err, fault.Invalid) {
 		t.Errorf("LFSImport from a missing directory: %v, want Invalid", err)
 	}
 }
@@ -379,13 +381,13 @@ func TestLFSList(t *testing.T) {
 	r.upload("two.git", "shared")
 	_, _, err := r.LFSLocks(t.Context(), r.path("two"), node.Session{}, lfs.LockRequest{Caller: "ann", Path: "a"})
 	r.do(err)
-	var list []storage.LFSRepository
-	r.do(r.LFSList(t.Context(), func(d storage.LFSRepository) error {
+	var list []gc.Repository
+	r.do(r.LFSKeeper().List(t.Context(), func(d gc.Repository) error {
 		list = append(list, d)
 		return nil
 	}))
 	shared := objects.Usage{Objects: 1, Bytes: 6}
-	want := []storage.LFSRepository{
+	want := []gc.Repository{
 		{Repository: "one.git", Usage: objects.Usage{Objects: 2, Bytes: 9}, Shared: shared, Quota: 1024},
 		{Repository: "two.git", Usage: shared, Shared: shared, Locks: 1},
 	}
@@ -393,7 +395,7 @@ func TestLFSList(t *testing.T) {
 		t.Errorf("LFSList = %+v, want %+v", list, want)
 	}
 	var ids []string
-	r.do(r.LFSListObjects(t.Context(), r.path("one"), func(o storage.LFSObject) error {
+	r.do(r.LFSKeeper().ListObjects(t.Context(), r.path("one"), func(o gc.Object) error {
 		ids = append(ids, o.OID)
 		return nil
 	}))

@@ -14,7 +14,6 @@ import (
 // metrics are the metrics of a node, except those of fetches.
 type metrics struct {
 	upkeep *prometheus.CounterVec
-	lfsDue *prometheus.GaugeVec
 }
 
 func newMetrics(r prometheus.Registerer) *metrics {
@@ -25,11 +24,6 @@ func newMetrics(r prometheus.Registerer) *metrics {
 			Help: "Repositories checked after changes of their refs, by outcome: not_due, due (maintained), " +
 				"paused (failed or declined recently), declined (by a pre-auto-gc hook), failed, dropped (too many waited).",
 		}, []string{"outcome"}),
-		lfsDue: with.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "packhorse_lfs_care_due_timestamp_seconds",
-			Help: "Time, since 1970, by which the next collection of LFS garbage (gc) and the next verification of all LFS " +
-				"objects (scrub) have to end. A past time means that they failed or are too slow.",
-		}, []string{"task"}),
 	}
 }
 

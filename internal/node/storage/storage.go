@@ -6,7 +6,6 @@ package storage
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"io"
 	"io/fs"
@@ -18,7 +17,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"golang.org/x/sync/semaphore"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
@@ -29,6 +27,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/repo"
 	"github.com/packhorse-git/packhorse/internal/lfs/locks"
 	"github.com/packhorse-git/packhorse/internal/lfs/objects"
+	"github.com/packhorse-git/packhorse/internal/node/gc"
 	"github.com/packhorse-git/packhorse/internal/node/lookup"
 	"github.com/packhorse-git/packhorse/internal/node/packcache"
 	"github.com/packhorse-git/packhorse/internal/node/places"
@@ -71,8 +70,9 @@ type Options struct {
 
 	// LFS configures objects of Git LFS. The node sets Dir, Log and ReadOnly. Nil: requests for them are refused.
 	LFS *objects.Options
-	// LFSCare configures how LFS garbage is collected, and what happens to LFS objects without a request.
-	LFSCare LFSCare
+	// LFSSchedule configures how LFS garbage is collected, and what happens to LFS objects without a request. Its File is
+	// not used with ReadOnly.
+	LFSSchedule gc.Schedule
 
 	Packs    *packcache.Cache // for DropPacks; may be nil
 	Verifier *pack.Verifier   // forgets its results when packs are dropped; may be nil
@@ -99,14 +99,11 @@ type Node struct {
 	pushes   *receivepack.Server
 	hooks    receivepack.RepositoryHooks // "": pushes are not accepted
 	lfs      *objects.Store              // may be nil
-	lfsGrace time.Duration               // LFSCare.Grace
-	lfsCarer *lfsCarer                   // may be nil
-	// collecting is held to collect LFS garbage.
-	collecting *semaphore.Weighted
-	packs      *packcache.Cache // may be nil
-	verifier   *pack.Verifier   // may be nil
-	lookups    *lookup.Reader
-	runner     *process.Runner
+	keeper   *gc.Keeper                  // of lfs; may be nil
+	packs    *packcache.Cache            // may be nil
+	verifier *pack.Verifier              // may be nil
+	lookups  *lookup.Reader
+	runner   *process.Runner
 
 	handles  handleTable
 	locks    locks.Server
@@ -116,13 +113,6 @@ type Node struct {
 	claims   places.Claims
 	upkeep   *upkeep // may be nil
 	warmer   *warmer // may be nil
-}
-
-// backgroundTask is a goroutine that ends with the node.
-type backgroundTask struct {
-	ctx    context.Context
-	cancel context.CancelFunc
-	sync.WaitGroup
 }
 
 // New creates a Node.
@@ -146,7 +136,6 @@ func New(server *uploadpack.Server, o Options) (*Node, error) {
 		options: options, places: o.Places, server: server, pushes: o.Pushes,
 		hooks: o.RepositoryHooks, packs: o.Packs, verifier: o.Verifier, lookups: lookup.New(o.Lookups),
 		runner: o.Runner, handles: newHandleTable(o.MaxOpen),
-		collecting: semaphore.NewWeighted(1),
 	}
 	if n.pushes != nil {
 		n.hooks = n.pushes.RepositoryHooks()
@@ -165,7 +154,11 @@ func New(server *uploadpack.Server, o Options) (*Node, error) {
 		lfs.Dir, lfs.Log, lfs.ReadOnly = filepath.Join(root, repo.PrivateDir, "lfs"), n.log, o.ReadOnly
 		lfs.Evicts = n.places.KeepsCopies()
 		n.lfs = objects.New(lfs)
-		n.lfsGrace = cmp.Or(o.LFSCare.Grace, 14*24*time.Hour)
+		if o.ReadOnly {
+			o.LFSSchedule.File = ""
+		}
+		n.keeper = gc.New(gc.Options{Schedule: o.LFSSchedule, Store: n.lfs, Places: n.places, Root: root, Log: n.log,
+			Registerer: o.Registerer, Open: n.openForGC})
 	}
 	n.startBackground(o)
 	return n, nil
@@ -183,9 +176,6 @@ func (n *Node) startBackground(o Options) {
 	if o.Upkeep != nil && o.Runner != nil {
 		n.upkeep = newUpkeep(n, *o.Upkeep)
 	}
-	if n.lfs != nil && !o.ReadOnly && o.LFSCare.File != "" {
-		n.lfsCarer = newLFSCarer(n, o.LFSCare)
-	}
 }
 
 // StopBackground ends what the node does without a request, including its Git commands. Call it when no request that
@@ -198,10 +188,8 @@ func (n *Node) StopBackground() {
 	if n.upkeep != nil {
 		n.upkeep.close()
 	}
-	if n.lfsCarer != nil {
-		n.lfsCarer.close()
-	}
 	if n.lfs != nil {
+		n.keeper.Close()
 		n.lfs.Close()
 	}
 }

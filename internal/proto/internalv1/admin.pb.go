@@ -49,15 +49,15 @@ const (
 	AdminWork_ADMIN_WORK_MIRROR_REFRESH AdminWork = 11
 	AdminWork_ADMIN_WORK_MIRROR_REMOVE  AdminWork = 12
 	AdminWork_ADMIN_WORK_MIRROR_DETACH  AdminWork = 13
-	// The repositories with LFS objects. Items: storage.LFSRepository.
+	// The repositories with LFS objects. Items: gc.Repository.
 	AdminWork_ADMIN_WORK_LFS_REPOSITORIES AdminWork = 14
-	// The LFS objects of the repository name. Items: storage.LFSObject.
+	// The LFS objects of the repository name. Items: gc.Object.
 	AdminWork_ADMIN_WORK_LFS_OBJECTS AdminWork = 15
-	// Remove LFS objects of the repository name, or of all: storage.LFSGarbage. Items: storage.LFSRemoved.
+	// Remove LFS objects of the repository name, or of all: gc.Garbage. Items: gc.Removed.
 	AdminWork_ADMIN_WORK_LFS_GC AdminWork = 16
-	// Verify the LFS objects of the repository name, or of all: storage.LFSVerification.
+	// Verify the LFS objects of the repository name, or of all: gc.Verification.
 	AdminWork_ADMIN_WORK_LFS_VERIFY AdminWork = 17
-	// Import LFS objects of the repository name from dir: storage.LFSImported.
+	// Import LFS objects of the repository name from dir: gc.Imported.
 	AdminWork_ADMIN_WORK_LFS_IMPORT AdminWork = 18
 	// Write a dump: watchdog.Dump.
 	AdminWork_ADMIN_WORK_DUMP AdminWork = 19

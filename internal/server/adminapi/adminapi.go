@@ -19,6 +19,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/mirror"
 	"github.com/packhorse-git/packhorse/internal/mirror/origin"
+	"github.com/packhorse-git/packhorse/internal/node/gc"
 	"github.com/packhorse-git/packhorse/internal/node/storage"
 	"github.com/packhorse-git/packhorse/internal/operations/watchdog"
 	"github.com/packhorse-git/packhorse/internal/proto/internalv1"
@@ -235,23 +236,23 @@ func (s *Service) lfs(ctx context.Context, m *internalv1.RunRequest, out *output
 	}
 	switch m.GetWork() {
 	case internalv1.AdminWork_ADMIN_WORK_LFS_REPOSITORIES:
-		return struct{}{}, s.Node.LFSList(ctx, func(r storage.LFSRepository) error { return out.item(r) })
+		return struct{}{}, s.Node.LFSKeeper().List(ctx, func(r gc.Repository) error { return out.item(r) })
 	case internalv1.AdminWork_ADMIN_WORK_LFS_OBJECTS:
-		return struct{}{}, s.Node.LFSListObjects(ctx, *one, func(o storage.LFSObject) error { return out.item(o) })
+		return struct{}{}, s.Node.LFSKeeper().ListObjects(ctx, *one, func(o gc.Object) error { return out.item(o) })
 	case internalv1.AdminWork_ADMIN_WORK_LFS_VERIFY:
-		return s.Node.LFSVerify(ctx, one, out.progress)
+		return s.Node.LFSKeeper().Verify(ctx, one, out.progress)
 	case internalv1.AdminWork_ADMIN_WORK_LFS_IMPORT:
 		if !filepath.IsAbs(m.GetDir()) {
 			return nil, fault.New(fault.Invalid, "%q is not an absolute path", m.GetDir())
 		}
-		return s.Node.LFSImport(ctx, *one, m.GetDir(), out.progress)
+		return s.Node.LFSKeeper().Import(ctx, *one, m.GetDir(), out.progress)
 	}
 	if m.GetGrace() != nil && m.GetGrace().AsDuration() <= 0 {
 		return nil, fault.New(fault.Invalid, "%v is not a grace", m.GetGrace().AsDuration())
 	}
-	return s.Node.LFSCollect(ctx, storage.LFSCollectOptions{Path: one, DryRun: m.GetDryRun(),
+	return s.Node.LFSKeeper().Collect(ctx, gc.CollectOptions{Path: one, DryRun: m.GetDryRun(),
 		Grace: m.GetGrace().AsDuration(), Progress: out.progress,
-		Removed: func(o storage.LFSRemoved) { _ = out.item(o) }}) // ctx ends if the client is gone
+		Removed: func(o gc.Removed) { _ = out.item(o) }}) // ctx ends if the client is gone
 }
 
 // output is the stream of a call. It is safe for concurrent use.

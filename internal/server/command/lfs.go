@@ -18,7 +18,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/client"
 	"github.com/packhorse-git/packhorse/internal/lfs/objects"
-	"github.com/packhorse-git/packhorse/internal/node/storage"
+	"github.com/packhorse-git/packhorse/internal/node/gc"
 	"github.com/packhorse-git/packhorse/internal/proto/internalv1"
 	"github.com/packhorse-git/packhorse/internal/server/config"
 )
@@ -100,14 +100,14 @@ With PATH it shows the objects of one repository, and the times of their last up
 
 func (c *lfsClient) listRepositories(asJSON bool) error {
 	request := &internalv1.RunRequest{Work: internalv1.AdminWork_ADMIN_WORK_LFS_REPOSITORIES}
-	all, err := lfsItems[storage.LFSRepository](c, request, nil)
+	all, err := lfsItems[gc.Repository](c, request, nil)
 	if err != nil {
 		return err
 	}
-	failed := []storage.LFSProblem{}
+	failed := []gc.Problem{}
 	for _, r := range all {
 		if r.Error != "" {
-			failed = append(failed, storage.LFSProblem{Repository: r.Repository, Problem: r.Error})
+			failed = append(failed, gc.Problem{Repository: r.Repository, Problem: r.Error})
 		}
 	}
 	err = printResult(c.cmd, asJSON, all, func(w io.Writer) error {
@@ -136,7 +136,7 @@ var errUnreadable = errors.New("some repositories could not be read")
 
 func (c *lfsClient) listObjects(path string, asJSON bool) error {
 	request := &internalv1.RunRequest{Work: internalv1.AdminWork_ADMIN_WORK_LFS_OBJECTS, Name: path}
-	all, err := lfsItems[storage.LFSObject](c, request, nil)
+	all, err := lfsItems[gc.Object](c, request, nil)
 	if err != nil {
 		return err
 	}
@@ -191,11 +191,11 @@ client asks for it, and a run after the grace has passed once more frees it.`,
 			}
 		}
 		var result struct {
-			Objects []storage.LFSRemoved `json:"objects"`
-			storage.LFSGarbage
+			Objects []gc.Removed `json:"objects"`
+			gc.Garbage
 		}
 		var err error
-		if result.Objects, err = lfsItems[storage.LFSRemoved](c, request, &result.LFSGarbage); err != nil {
+		if result.Objects, err = lfsItems[gc.Removed](c, request, &result.Garbage); err != nil {
 			return err
 		}
 		err = printResult(cmd, *asJSON, result, func(w io.Writer) error {
@@ -207,7 +207,7 @@ client asks for it, and a run after the grace has passed once more frees it.`,
 				table.Flush()
 			}
 			writeLFSProblems(w, slices.Concat(result.Failed, result.Skipped))
-			g, examined := &result.LFSGarbage, english.Plural(int(result.Repositories), "repository", "")
+			g, examined := &result.Garbage, english.Plural(int(result.Repositories), "repository", "")
 			if *dryRun {
 				_, err := fmt.Fprintf(w, "examined %s: would remove %s\n", examined, describeUsage(g.Removed))
 				return err
@@ -242,7 +242,7 @@ func (c *lfsClient) checkServer() error {
 	return nil
 }
 
-func writeLFSProblems(w io.Writer, problems []storage.LFSProblem) {
+func writeLFSProblems(w io.Writer, problems []gc.Problem) {
 	for _, p := range problems {
 		subject := cmp.Or(p.Repository, "in no repository")
 		if p.OID != "" {
@@ -267,7 +267,7 @@ background, see lfs.scrub_interval. In a store, use packhorse store check --deep
 	c := newLFSClient(env, cmd)
 	asJSON := jsonFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		var result storage.LFSVerification
+		var result gc.Verification
 		request := &internalv1.RunRequest{Work: internalv1.AdminWork_ADMIN_WORK_LFS_VERIFY, Name: strings.Join(args, "")}
 		if err := c.do(request, &result); err != nil {
 			return err
@@ -318,7 +318,7 @@ DIR may be the directory of objects of Git LFS (.git/lfs), lfs-test-server (lfs-
 		if err != nil {
 			return err
 		}
-		var result storage.LFSImported
+		var result gc.Imported
 		request := &internalv1.RunRequest{Work: internalv1.AdminWork_ADMIN_WORK_LFS_IMPORT, Name: args[0], Dir: dir}
 		if err := c.do(request, &result); err != nil {
 			return err

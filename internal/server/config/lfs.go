@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/lfs/objects"
-	"github.com/packhorse-git/packhorse/internal/node/storage"
+	"github.com/packhorse-git/packhorse/internal/node/gc"
 )
 
 // LFSConfig sets how objects of Git LFS are kept. Downloads need read permission, uploads and locks write permission.
@@ -55,10 +55,10 @@ type LFSConfig struct {
 	ScrubRate Size `toml:"scrub_rate" default:"32MiB" range:"1MiB.."`
 }
 
-// LFSCare returns the options of the care for LFS objects. It needs a request if maintenance is off, or if the
+// LFSSchedule returns the options of the care for LFS objects. It needs a request if maintenance is off, or if the
 // repositories are those of another program, because there are no pushes and no mirrors.
-func (c *Config) LFSCare() storage.LFSCare {
-	care := storage.LFSCare{Grace: cmp.Or(c.LFS.Grace.Duration, -1), ScrubInterval: c.LFS.ScrubInterval.Duration,
+func (c *Config) LFSSchedule() gc.Schedule {
+	care := gc.Schedule{Grace: cmp.Or(c.LFS.Grace.Duration, -1), ScrubInterval: c.LFS.ScrubInterval.Duration,
 		ScrubRate: int64(c.LFS.ScrubRate)}
 	if c.Maintenance.Enabled && (c.Push.Enabled || len(c.Mirror) > 0) {
 		care.File = filepath.Join(c.State, "lfs.json")

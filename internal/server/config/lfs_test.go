@@ -41,9 +41,9 @@ func TestLFSURL(t *testing.T) {
 	}
 }
 
-// TestLFSCare lets a server care for LFS objects on its own only if it maintains repositories and takes pushes or has
-// mirrors.
-func TestLFSCare(t *testing.T) {
+// TestLFSSchedule lets a server care for LFS objects on its own only if it maintains repositories and takes pushes or
+// has mirrors.
+func TestLFSSchedule(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		change     func(c *config.Config)
@@ -61,12 +61,12 @@ func TestLFSCare(t *testing.T) {
 		cfg := config.DefaultConfig()
 		cfg.State = "/state"
 		c.change(&cfg)
-		care, want := cfg.LFSCare(), ""
+		care, want := cfg.LFSSchedule(), ""
 		if c.background {
 			want = "/state/lfs.json"
 		}
 		if care.File != want || care.Grace != c.grace {
-			t.Errorf("%s: LFSCare = %+v, want File %q and Grace %v", name, care, want, c.grace)
+			t.Errorf("%s: LFSSchedule = %+v, want File %q and Grace %v", name, care, want, c.grace)
 		}
 	}
 	cfg := config.DefaultConfig()

@@ -1,4 +1,4 @@
-package storage
+package gc
 
 import (
 	"context"
@@ -17,32 +17,32 @@ import (
 	"github.com/packhorse-git/packhorse/internal/node/places"
 )
 
-// LFSImported is the result of LFSImport.
-type LFSImported struct {
+// Imported is the result of Import.
+type Imported struct {
 	Imported objects.Usage `json:"imported"`
 	Present  objects.Usage `json:"present"` // the repository had them before
-	Missing  []LFSProblem  `json:"missing"` // the directory does not have them
-	Damaged  []LFSProblem  `json:"damaged"` // they have other bytes there, or cannot be read
+	Missing  []Problem     `json:"missing"` // the directory does not have them
+	Damaged  []Problem     `json:"damaged"` // they have other bytes there, or cannot be read
 }
 
-// LFSImport adds the objects that the pointer files of a repository name, and that the repository does not have, from a
+// Import adds the objects that the pointer files of a repository name, and that the repository does not have, from a
 // directory of Git LFS or of another server. See layouts. The directory is not changed. Quotas do not apply.
-func (n *Node) LFSImport(ctx context.Context, path git.RepoPath, dir string, progress Progress) (LFSImported, error) {
-	result := LFSImported{Missing: []LFSProblem{}, Damaged: []LFSProblem{}}
+func (k *Keeper) Import(ctx context.Context, path git.RepoPath, dir string, progress Progress) (Imported, error) {
+	result := Imported{Missing: []Problem{}, Damaged: []Problem{}}
 	if info, err := os.Stat(dir); err != nil {
 		return result, fault.New(fault.Invalid, "cannot read the directory to import from: %v", err)
 	} else if !info.IsDir() {
 		return result, fault.New(fault.Invalid, "cannot import from %s: it is not a directory", dir)
 	}
-	path, err := n.listedPath(ctx, path)
+	path, err := k.listedPath(ctx, path)
 	if err != nil {
 		return result, err
 	}
-	h, r, err := n.lfsRepository(ctx, path)
+	h, err := k.Open(ctx, path)
 	if err != nil {
 		return result, err
 	}
-	defer n.release(h)
+	defer h.Release()
 	unhold, err := h.holdAll(ctx) // the packs are here
 	if err != nil {
 		return result, err
@@ -52,7 +52,7 @@ func (n *Node) LFSImport(ctx context.Context, path git.RepoPath, dir string, pro
 	if err != nil {
 		return result, err
 	}
-	states, err := n.lfs.Check(ctx, r, lfs.Batch{Objects: named})
+	states, err := k.Store.Check(ctx, h.LFS, lfs.Batch{Objects: named})
 	if err != nil {
 		return result, err
 	}
@@ -62,7 +62,7 @@ func (n *Node) LFSImport(ctx context.Context, path git.RepoPath, dir string, pro
 			result.Present.Add(o.Size)
 			continue
 		}
-		err := n.importObject(ctx, r, o, dir)
+		err := k.importObject(ctx, h.LFS, o, dir)
 		damage, isDamaged := errors.AsType[damagedFile](err)
 		switch {
 		case ctx.Err() != nil:
@@ -70,9 +70,9 @@ func (n *Node) LFSImport(ctx context.Context, path git.RepoPath, dir string, pro
 		case err == nil:
 			result.Imported.Add(o.Size)
 		case err == errNotInDir:
-			result.Missing = append(result.Missing, LFSProblem{path.String(), o.OID.String(), err.Error()})
+			result.Missing = append(result.Missing, Problem{path.String(), o.OID.String(), err.Error()})
 		case isDamaged:
-			result.Damaged = append(result.Damaged, LFSProblem{path.String(), o.OID.String(), damage.Error()})
+			result.Damaged = append(result.Damaged, Problem{path.String(), o.OID.String(), damage.Error()})
 		default:
 			return result, err
 		}
@@ -100,7 +100,7 @@ type damagedFile string
 func (d damagedFile) Error() string { return "the directory's file of the object " + string(d) }
 
 // importObject copies an object from a directory.
-func (n *Node) importObject(ctx context.Context, r objects.Repository, o lfs.Object, dir string) error {
+func (k *Keeper) importObject(ctx context.Context, r objects.Repository, o lfs.Object, dir string) error {
 	for _, path := range layouts(o.OID) {
 		f, err := disk.Open(filepath.Join(dir, path))
 		if errors.Is(err, fs.ErrNotExist) || fault.Is(err, fault.Corrupt) { // not a file
@@ -117,7 +117,7 @@ func (n *Node) importObject(ctx context.Context, r objects.Repository, o lfs.Obj
 		if info.Size() != o.Size {
 			return damagedFile(fmt.Sprintf("has the size %d, not %d", info.Size(), o.Size))
 		}
-		p, err := n.lfs.Create()
+		p, err := k.Store.Create()
 		if err != nil {
 			return places.WriteError(err)
 		}

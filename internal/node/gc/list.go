@@ -1,4 +1,4 @@
-package storage
+package gc
 
 import (
 	"context"
@@ -11,8 +11,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/lfs/objects"
 )
 
-// LFSRepository describes the LFS objects and locks of a repository.
-type LFSRepository struct {
+// Repository describes the LFS objects and locks of a repository.
+type Repository struct {
 	Repository string `json:"repository"`
 	objects.Usage
 	Shared objects.Usage `json:"shared"` // those whose files other repositories have, too
@@ -21,18 +21,18 @@ type LFSRepository struct {
 	Error  string        `json:"error,omitempty"` // why the rest is not complete
 }
 
-// LFSObject describes an object of a repository.
-type LFSObject struct {
+// Object describes an object of a repository.
+type Object struct {
 	OID    string    `json:"oid"`
 	Size   int64     `json:"size"`
 	Time   time.Time `json:"time"`   // of the last upload, or of the last upload that was not necessary
 	Shared bool      `json:"shared"` // another repository has the file, too
 }
 
-// LFSList calls do for each repository with LFS objects or locks.
-func (n *Node) LFSList(ctx context.Context, do func(LFSRepository) error) error {
-	return n.eachLFS(ctx, func(path git.RepoPath) error {
-		d, err := n.describeLFS(ctx, path)
+// List calls do for each repository with LFS objects or locks.
+func (k *Keeper) List(ctx context.Context, do func(Repository) error) error {
+	return k.eachLFS(ctx, func(path git.RepoPath) error {
+		d, err := k.describeLFS(ctx, path)
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
@@ -47,15 +47,15 @@ func (n *Node) LFSList(ctx context.Context, do func(LFSRepository) error) error 
 	})
 }
 
-func (n *Node) describeLFS(ctx context.Context, path git.RepoPath) (d LFSRepository, err error) {
+func (k *Keeper) describeLFS(ctx context.Context, path git.RepoPath) (d Repository, err error) {
 	d.Repository = path.String()
-	h, r, err := n.lfsRepository(ctx, path)
+	h, err := k.Open(ctx, path)
 	if err != nil {
 		return d, err
 	}
-	defer n.release(h)
-	d.Quota = n.lfs.Quota(r)
-	err = n.walkLFS(ctx, r, func(o LFSObject) error {
+	defer h.Release()
+	d.Quota = k.Store.Quota(h.LFS)
+	err = k.walk(ctx, h.LFS, func(o Object) error {
 		d.Usage.Add(o.Size)
 		if o.Shared {
 			d.Shared.Add(o.Size)
@@ -65,32 +65,32 @@ func (n *Node) describeLFS(ctx context.Context, path git.RepoPath) (d LFSReposit
 	if err != nil {
 		return d, err
 	}
-	names, err := h.place.Locks().Names(ctx)
+	names, err := h.Place.Locks().Names(ctx)
 	d.Locks = len(names)
 	return d, err
 }
 
-// LFSListObjects calls do for each object of a repository, in ascending order.
-func (n *Node) LFSListObjects(ctx context.Context, path git.RepoPath, do func(LFSObject) error) error {
-	h, r, err := n.lfsRepository(ctx, path)
+// ListObjects calls do for each object of a repository, in ascending order.
+func (k *Keeper) ListObjects(ctx context.Context, path git.RepoPath, do func(Object) error) error {
+	h, err := k.Open(ctx, path)
 	if err != nil {
 		return err
 	}
-	defer n.release(h)
-	return n.walkLFS(ctx, r, do)
+	defer h.Release()
+	return k.walk(ctx, h.LFS, do)
 }
 
-// walkLFS calls do for each object of a repository, in ascending order.
-func (n *Node) walkLFS(ctx context.Context, r objects.Repository, do func(LFSObject) error) error {
+// walk calls do for each object of a repository, in ascending order.
+func (k *Keeper) walk(ctx context.Context, r objects.Repository, do func(Object) error) error {
 	if r.Remote != nil {
 		return r.Remote.Walk(ctx, func(o lfs.Object, stored time.Time) error {
-			return do(LFSObject{OID: o.OID.String(), Size: o.Size, Time: stored})
+			return do(Object{OID: o.OID.String(), Size: o.Size, Time: stored})
 		})
 	}
-	return n.lfs.Walk(r, func(o lfs.Object, info fs.FileInfo) error {
+	return k.Store.Walk(r, func(o lfs.Object, info fs.FileInfo) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		return do(LFSObject{o.OID.String(), o.Size, info.ModTime(), objects.IsShared(info)})
+		return do(Object{o.OID.String(), o.Size, info.ModTime(), objects.IsShared(info)})
 	})
 }

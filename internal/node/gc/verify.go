@@ -1,4 +1,4 @@
-package storage
+package gc
 
 import (
 	"bytes"
@@ -20,27 +20,27 @@ import (
 	"github.com/packhorse-git/packhorse/internal/node/receivepack"
 )
 
-// LFSVerification is the result of LFSVerify.
-type LFSVerification struct {
+// Verification is the result of Verify.
+type Verification struct {
 	Verified objects.Usage `json:"verified"`
-	Damaged  []LFSProblem  `json:"damaged"` // objects that were moved aside, for each repository that had them
-	Missing  []LFSProblem  `json:"missing"` // other objects that pointer files name, but the repository does not have
-	Failed   []LFSProblem  `json:"failed"`  // repositories that could not be read
-	Skipped  []LFSProblem  `json:"skipped"` // repositories with a working tree, whose objects were not verified
+	Damaged  []Problem     `json:"damaged"` // objects that were moved aside, for each repository that had them
+	Missing  []Problem     `json:"missing"` // other objects that pointer files name, but the repository does not have
+	Failed   []Problem     `json:"failed"`  // repositories that could not be read
+	Skipped  []Problem     `json:"skipped"` // repositories with a working tree, whose objects were not verified
 }
 
-// LFSVerify reads all objects of a repository, or of all if path is nil, and compares them with their IDs. A damaged
+// Verify reads all objects of a repository, or of all if path is nil, and compares them with their IDs. A damaged
 // object is moved aside, so that clients upload it again. It also finds missing objects, except of repositories whose
 // objects are at another server.
-func (n *Node) LFSVerify(ctx context.Context, path *git.RepoPath, progress Progress) (LFSVerification, error) {
-	v := verifier{node: n, progress: progress}
-	v.result = LFSVerification{Damaged: []LFSProblem{}, Missing: []LFSProblem{}, Failed: []LFSProblem{},
-		Skipped: []LFSProblem{}}
-	if n.places.KeepsCopies() {
+func (k *Keeper) Verify(ctx context.Context, path *git.RepoPath, progress Progress) (Verification, error) {
+	v := verifier{Keeper: k, progress: progress}
+	v.result = Verification{Damaged: []Problem{}, Missing: []Problem{}, Failed: []Problem{},
+		Skipped: []Problem{}}
+	if k.copies {
 		return v.result, fault.New(fault.Denied, "LFS objects are in the object store: use packhorse store check --deep")
 	}
 	if path != nil {
-		listed, err := n.listedPath(ctx, *path)
+		listed, err := k.listedPath(ctx, *path)
 		if err == nil {
 			err = v.repository(ctx, listed, true)
 		}
@@ -51,7 +51,7 @@ func (n *Node) LFSVerify(ctx context.Context, path *git.RepoPath, progress Progr
 	}
 	err := v.all(ctx)
 	if err == nil {
-		err = n.eachRepository(ctx, places.ListQuery{}, func(path git.RepoPath) error {
+		err = k.eachRepository(ctx, places.ListQuery{}, func(path git.RepoPath) error {
 			v.progress.show(v.result.Verified.Objects, 0, path.String())
 			return v.tolerate(ctx, path, v.missing(ctx, path))
 		})
@@ -61,29 +61,25 @@ func (n *Node) LFSVerify(ctx context.Context, path *git.RepoPath, progress Progr
 
 // verifier verifies objects.
 type verifier struct {
-	node     *Node
+	*Keeper
 	limiter  *rate.Limiter // nil: no limit
 	after    lfs.OID       // the objects of the pool up to this one were verified before
 	done     func(lfs.OID) // called after each object of the pool; may be nil
 	progress Progress
-	result   LFSVerification
+	result   Verification
 }
 
 // all verifies the objects of the pool, and then those that repositories do not share with it. With an object store it
 // verifies the local copies.
 func (v *verifier) all(ctx context.Context) error {
-	n := v.node
-	if n.lfs == nil {
-		return errNoLFS()
+	if v.copies {
+		return v.verifyCopies(ctx)
 	}
-	if n.places.KeepsCopies() {
-		return v.copies(ctx)
-	}
-	err := n.lfs.WalkPool(func(o lfs.Object, _ uint64) error {
+	err := v.Store.WalkPool(func(o lfs.Object, _ uint64) error {
 		if bytes.Compare(o.OID[:], v.after[:]) <= 0 && v.after != (lfs.OID{}) {
 			return ctx.Err()
 		}
-		if err := v.object(ctx, o, n.lfs.VerifyPooled(ctx, o, v.limiter)); err != nil {
+		if err := v.object(ctx, o, v.Store.VerifyPooled(ctx, o, v.limiter)); err != nil {
 			return err
 		}
 		if v.done != nil {
@@ -94,23 +90,22 @@ func (v *verifier) all(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return n.eachLFS(ctx, func(path git.RepoPath) error {
+	return v.eachLFS(ctx, func(path git.RepoPath) error {
 		return v.tolerate(ctx, path, v.repository(ctx, path, false))
 	})
 }
 
-// copies verifies the local copies of objects in an object store. It removes a damaged one, so that the next download
-// makes it again.
-func (v *verifier) copies(ctx context.Context) error {
-	n := v.node
-	entries, err := os.ReadDir(n.root)
+// verifyCopies verifies the local copies of objects in an object store. It removes a damaged one, so that the next
+// download makes it again.
+func (v *verifier) verifyCopies(ctx context.Context) error {
+	entries, err := os.ReadDir(v.Root)
 	if err != nil {
 		return err
 	}
 	for _, e := range entries {
-		r := objects.Repository{Dir: filepath.Join(n.root, e.Name())}
-		err := n.lfs.Walk(r, func(o lfs.Object, _ fs.FileInfo) error {
-			err := n.lfs.Verify(ctx, r, o, v.limiter)
+		r := objects.Repository{Dir: filepath.Join(v.Root, e.Name())}
+		err := v.Store.Walk(r, func(o lfs.Object, _ fs.FileInfo) error {
+			err := v.Store.Verify(ctx, r, o, v.limiter)
 			damage, isDamaged := errors.AsType[*objects.Damage](err)
 			if err != nil && !isDamaged {
 				return err
@@ -119,10 +114,10 @@ func (v *verifier) copies(ctx context.Context) error {
 			if !isDamaged {
 				return nil
 			}
-			v.result.Damaged = append(v.result.Damaged, LFSProblem{e.Name(), o.OID.String(), damage.Error()})
-			n.log.Error("a local copy of an LFS object is damaged and is downloaded again", "dir", r.Dir,
+			v.result.Damaged = append(v.result.Damaged, Problem{e.Name(), o.OID.String(), damage.Error()})
+			v.Log.Error("a local copy of an LFS object is damaged and is downloaded again", "dir", r.Dir,
 				"object", o.OID.String(), "error", damage)
-			return n.lfs.RemoveDamaged(r, damage)
+			return v.Store.RemoveDamaged(r, damage)
 		})
 		if err != nil {
 			return err
@@ -136,7 +131,7 @@ func (v *verifier) tolerate(ctx context.Context, path git.RepoPath, err error) e
 	if ctx.Err() != nil || err == nil || fault.Is(err, fault.NotFound) {
 		return ctx.Err()
 	}
-	problem := LFSProblem{Repository: path.String(), Problem: err.Error()}
+	problem := Problem{Repository: path.String(), Problem: err.Error()}
 	if errors.Is(err, errWorkingTree) {
 		v.result.Skipped = append(v.result.Skipped, problem)
 		return nil
@@ -144,27 +139,26 @@ func (v *verifier) tolerate(ctx context.Context, path git.RepoPath, err error) e
 	if slices.Contains(v.result.Failed, problem) {
 		return nil
 	}
-	v.node.log.Warn("the LFS objects of a repository were not verified", "repository", path.String(), "error", err)
+	v.Log.Warn("the LFS objects of a repository were not verified", "repository", path.String(), "error", err)
 	v.result.Failed = append(v.result.Failed, problem)
 	return nil
 }
 
 // repository verifies the objects of a repository. pooled reports whether to verify those of the pool, too.
 func (v *verifier) repository(ctx context.Context, path git.RepoPath, pooled bool) error {
-	n := v.node
-	h, r, err := n.lfsRepository(ctx, path)
+	h, err := v.Open(ctx, path)
 	if err != nil {
 		return err
 	}
-	defer n.release(h)
+	defer h.Release()
 	if !h.IsBare() {
 		return errWorkingTree
 	}
-	return n.lfs.Walk(r, func(o lfs.Object, info fs.FileInfo) error {
-		if !pooled && n.lfs.InPool(o, info) {
+	return v.Store.Walk(h.LFS, func(o lfs.Object, info fs.FileInfo) error {
+		if !pooled && v.Store.InPool(o, info) {
 			return ctx.Err()
 		}
-		return v.object(ctx, o, n.lfs.Verify(ctx, r, o, v.limiter))
+		return v.object(ctx, o, v.Store.Verify(ctx, h.LFS, o, v.limiter))
 	})
 }
 
@@ -179,34 +173,33 @@ func (v *verifier) object(ctx context.Context, o lfs.Object, err error) error {
 	if !isDamaged {
 		return nil
 	}
-	n := v.node
 	repositories := []string{}
-	err = n.lfs.SetAside(damage, func(remove func(objects.Repository) (bool, error)) error {
-		return n.eachLFS(ctx, func(path git.RepoPath) error {
-			h, r, err := n.lfsRepository(ctx, path)
+	err = v.Store.SetAside(damage, func(remove func(objects.Repository) (bool, error)) error {
+		return v.eachLFS(ctx, func(path git.RepoPath) error {
+			h, err := v.Open(ctx, path)
 			if err != nil {
 				return ctx.Err() // a repository that cannot be opened is not served
 			}
-			defer n.release(h)
-			removed, err := remove(r)
+			defer h.Release()
+			removed, err := remove(h.LFS)
 			if removed {
 				repositories = append(repositories, path.String())
-				v.result.Damaged = append(v.result.Damaged, LFSProblem{path.String(), o.OID.String(), damage.Error()})
+				v.result.Damaged = append(v.result.Damaged, Problem{path.String(), o.OID.String(), damage.Error()})
 			}
 			return err
 		})
 	})
 	if len(repositories) == 0 {
-		v.result.Damaged = append(v.result.Damaged, LFSProblem{"", o.OID.String(), damage.Error()})
+		v.result.Damaged = append(v.result.Damaged, Problem{"", o.OID.String(), damage.Error()})
 	}
-	n.log.Error("an LFS object is damaged", "object", o.OID.String(), "repositories", repositories, "error", damage)
+	v.Log.Error("an LFS object is damaged", "object", o.OID.String(), "repositories", repositories, "error", damage)
 	return err
 }
 
 // isElsewhere reports whether the objects of a repository need not be here: it is a mirror, or the .lfsconfig of its
 // HEAD names another server.
-func (h *handle) isElsewhere(ctx context.Context) (bool, error) {
-	if h.place.MirrorMarks().Any() {
+func (h *Handle) isElsewhere(ctx context.Context) (bool, error) {
+	if h.Place.MirrorMarks().Any() {
 		return true, nil
 	}
 	snap, err := h.Refs.Snapshot(ctx)
@@ -214,19 +207,18 @@ func (h *handle) isElsewhere(ctx context.Context) (bool, error) {
 		return false, err
 	}
 	return receivepack.NamesLFSServer(func(id git.ObjectID) (git.ObjectType, []byte, error) {
-		return h.Objects.Read(id, 0)
+		return h.Repo.Objects.Read(id, 0)
 	}, snap.Head().ID, h.Format)
 }
 
 // missing finds the objects that pointer files of a repository name, but the repository does not have. It leaves out
 // those that were damaged.
 func (v *verifier) missing(ctx context.Context, path git.RepoPath) error {
-	n := v.node
-	h, r, err := n.lfsRepository(ctx, path)
+	h, err := v.Open(ctx, path)
 	if err != nil {
 		return err
 	}
-	defer n.release(h)
+	defer h.Release()
 	if isElsewhere, err := h.isElsewhere(ctx); err != nil || isElsewhere {
 		return err
 	}
@@ -234,7 +226,7 @@ func (v *verifier) missing(ctx context.Context, path git.RepoPath) error {
 	if err != nil {
 		return err
 	}
-	states, err := n.lfs.Check(ctx, r, lfs.Batch{Objects: named})
+	states, err := v.Store.Check(ctx, h.LFS, lfs.Batch{Objects: named})
 	if err != nil {
 		return err
 	}
@@ -250,14 +242,14 @@ func (v *verifier) missing(ctx context.Context, path git.RepoPath) error {
 			if s.Err != nil {
 				problem = fault.Message(s.Err)
 			}
-			v.result.Missing = append(v.result.Missing, LFSProblem{path.String(), named[i].OID.String(), problem})
+			v.result.Missing = append(v.result.Missing, Problem{path.String(), named[i].OID.String(), problem})
 		}
 	}
 	return nil
 }
 
 // namedObjects returns the objects that pointer files name, each once.
-func (h *handle) namedObjects(ctx context.Context) (named []lfs.Object, err error) {
+func (h *Handle) namedObjects(ctx context.Context) (named []lfs.Object, err error) {
 	known := make(map[lfs.OID]bool)
 	err = h.scanPointers(ctx, func(p pointers.Pointer) error {
 		if !known[p.OID] {

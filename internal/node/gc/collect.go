@@ -1,4 +1,4 @@
-package storage
+package gc
 
 import (
 	"cmp"
@@ -26,81 +26,78 @@ func (p Progress) show(done, total int64, what string) {
 	}
 }
 
-// LFSProblem is a problem of a repository or of one of its objects.
-type LFSProblem struct {
+// Problem is a problem of a repository or of one of its objects.
+type Problem struct {
 	Repository string `json:"repository"`
 	OID        string `json:"oid,omitempty"` // ID of the object; "": it is of the repository itself
 	Problem    string `json:"problem"`
 }
 
-// LFSCollectOptions configure LFSCollect.
-type LFSCollectOptions struct {
-	Path     *git.RepoPath    // of the only repository to collect from; nil: from all
-	DryRun   bool             // nothing is removed
-	Grace    time.Duration    // instead of LFSCare.Grace; 0: not set
-	Removed  func(LFSRemoved) // called for each object that is removed, or would be with DryRun; may be nil
+// CollectOptions configure Collect.
+type CollectOptions struct {
+	Path     *git.RepoPath // of the only repository to collect from; nil: from all
+	DryRun   bool          // nothing is removed
+	Grace    time.Duration // instead of Schedule.Grace; 0: not set
+	Removed  func(Removed) // called for each object that is removed, or would be with DryRun; may be nil
 	Progress Progress
 }
 
-// LFSRemoved is an object that LFSCollect removes from a repository.
-type LFSRemoved struct {
+// Removed is an object that Collect removes from a repository.
+type Removed struct {
 	Repository string `json:"repository"`
 	OID        string `json:"oid"`
 	Size       int64  `json:"size"`
 }
 
-// LFSGarbage is the result of LFSCollect.
-type LFSGarbage struct {
+// Garbage is the result of Collect.
+type Garbage struct {
 	Repositories int64         `json:"repositories"` // with LFS objects
 	Removed      objects.Usage `json:"removed"`      // from repositories
 	Freed        objects.Usage `json:"freed"`        // from the disk or the store, because no repository has them
-	Failed       []LFSProblem  `json:"failed"`       // repositories whose objects were all kept
-	Skipped      []LFSProblem  `json:"skipped"`      // with a working tree, with linked objects, or without pointer files
+	Failed       []Problem     `json:"failed"`       // repositories whose objects were all kept
+	Skipped      []Problem     `json:"skipped"`      // with a working tree, with linked objects, or without pointer files
 }
 
-// LFSCollect removes objects from repositories that no pointer file names, and that were not uploaded within
-// LFSCare.Grace, or lfs.grace of the repository. Then it removes from the disk what no repository has. Repositories
+// Collect removes objects from repositories that no pointer file names, and that were not uploaded within
+// Schedule.Grace, or lfs.grace of the repository. Then it removes from the disk what no repository has. Repositories
 // that cannot be read, those with a working tree, those whose lfs/objects is a symbolic link, and those without any
-// pointer file keep all of their objects. For LFSCollectOptions.Path that is an error. Uploads and pushes may run. In a
+// pointer file keep all of their objects. For CollectOptions.Path that is an error. Uploads and pushes may run. In a
 // store, see objects.Remote.
-func (n *Node) LFSCollect(ctx context.Context, o LFSCollectOptions) (LFSGarbage, error) {
-	result := LFSGarbage{Failed: []LFSProblem{}, Skipped: []LFSProblem{}}
-	if err := n.collecting.Acquire(ctx, 1); err != nil {
+func (k *Keeper) Collect(ctx context.Context, o CollectOptions) (Garbage, error) {
+	result := Garbage{Failed: []Problem{}, Skipped: []Problem{}}
+	if err := k.collecting.Acquire(ctx, 1); err != nil {
 		return result, err
 	}
-	defer n.collecting.Release(1)
-	collect := n.collectAll
+	defer k.collecting.Release(1)
+	collect := k.collectAll
 	if o.Path != nil {
-		collect = n.collectOne
+		collect = k.collectOne
 	}
 	err := collect(ctx, o, &result)
 	if err != nil || o.DryRun {
 		return result, err
 	}
-	freed, err := n.lfs.CollectPool(ctx.Err)
+	freed, err := k.Store.CollectPool(ctx.Err)
 	result.Freed.Objects += freed.Objects
 	result.Freed.Bytes += freed.Bytes
 	return result, err
 }
 
 // collectOne removes the garbage of the repository at o.Path.
-func (n *Node) collectOne(ctx context.Context, o LFSCollectOptions, result *LFSGarbage) error {
-	if n.lfs == nil {
-		return errNoLFS()
-	}
-	path, err := n.listedPath(ctx, *o.Path)
+func (k *Keeper) collectOne(ctx context.Context, o CollectOptions, result *Garbage) error {
+	path, err := k.listedPath(ctx, *o.Path)
 	if err != nil {
 		return err
 	}
 	result.Repositories = 1
-	return n.collectRepository(ctx, path, o, result)
+	return k.collectRepository(ctx, path, o, result)
 }
 
 // collectAll removes the garbage of all repositories.
-func (n *Node) collectAll(ctx context.Context, o LFSCollectOptions, result *LFSGarbage) error {
-	return n.eachLFS(ctx, func(path git.RepoPath) error {
+func (k *Keeper) collectAll(ctx context.Context, o CollectOptions, result *Garbage) error {
+	return k.eachLFS(ctx, func(path git.RepoPath) error {
 		o.Progress.show(result.Repositories, 0, path.String())
-		err := n.collectRepository(ctx, path, o, result)
+		err := k.collectRepository(ctx, path, o, result)
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
@@ -108,11 +105,11 @@ func (n *Node) collectAll(ctx context.Context, o LFSCollectOptions, result *LFSG
 		switch {
 		case err == nil || fault.Is(err, fault.NotFound):
 		case errors.Is(err, errWorkingTree) || errors.Is(err, errNoPointers) || errors.Is(err, objects.ErrLinked):
-			n.log.Info("the LFS objects of a repository are left alone", "repository", path.String(), "error", err)
-			result.Skipped = append(result.Skipped, LFSProblem{Repository: path.String(), Problem: err.Error()})
+			k.Log.Info("the LFS objects of a repository are left alone", "repository", path.String(), "error", err)
+			result.Skipped = append(result.Skipped, Problem{Repository: path.String(), Problem: err.Error()})
 		default:
-			n.log.Warn("the LFS garbage of a repository was not collected", "repository", path.String(), "error", err)
-			result.Failed = append(result.Failed, LFSProblem{Repository: path.String(), Problem: err.Error()})
+			k.Log.Warn("the LFS garbage of a repository was not collected", "repository", path.String(), "error", err)
+			result.Failed = append(result.Failed, Problem{Repository: path.String(), Problem: err.Error()})
 		}
 		return nil
 	})
@@ -127,13 +124,13 @@ var errNoPointers = fault.New(fault.Denied,
 	"no pointer file here names an LFS object: all are kept, because other repositories may use them (lfs.url)")
 
 // collectRepository removes the garbage of one repository, and adds it to the result.
-func (n *Node) collectRepository(ctx context.Context, path git.RepoPath, o LFSCollectOptions,
-	result *LFSGarbage) error {
-	h, r, err := n.lfsRepository(ctx, path)
+func (k *Keeper) collectRepository(ctx context.Context, path git.RepoPath, o CollectOptions,
+	result *Garbage) error {
+	h, err := k.Open(ctx, path)
 	if err != nil {
 		return err
 	}
-	defer n.release(h)
+	defer h.Release()
 	if !h.IsBare() {
 		return errWorkingTree
 	}
@@ -142,7 +139,7 @@ func (n *Node) collectRepository(ctx context.Context, path git.RepoPath, o LFSCo
 		return err
 	}
 	if !isSet {
-		grace = cmp.Or(o.Grace, n.lfsGrace)
+		grace = cmp.Or(o.Grace, k.Grace)
 	}
 	if grace < 0 {
 		return nil
@@ -152,20 +149,20 @@ func (n *Node) collectRepository(ctx context.Context, path git.RepoPath, o LFSCo
 		Removed: func(object lfs.Object) {
 			result.Removed.Add(object.Size)
 			if o.Removed != nil {
-				o.Removed(LFSRemoved{path.String(), object.OID.String(), object.Size})
+				o.Removed(Removed{path.String(), object.OID.String(), object.Size})
 			}
 		},
 		Freed: func(object lfs.Object) { result.Freed.Add(object.Size) },
 	}
-	if r.Remote != nil {
-		return n.lfs.CollectRemote(ctx, r, c)
+	if h.LFS.Remote != nil {
+		return k.Store.CollectRemote(ctx, h.LFS, c)
 	}
-	return n.collectFiles(ctx, h, r, c)
+	return k.collectFiles(ctx, h, c)
 }
 
 // collectFiles removes the garbage of a repository from its directory.
-func (n *Node) collectFiles(ctx context.Context, h *handle, r objects.Repository, o objects.Collection) error {
-	c, err := n.lfs.NewCollector(r, o.Before)
+func (k *Keeper) collectFiles(ctx context.Context, h *Handle, o objects.Collection) error {
+	c, err := k.Store.NewCollector(h.LFS, o.Before)
 	if err != nil {
 		return err
 	}
@@ -184,7 +181,7 @@ func (n *Node) collectFiles(ctx context.Context, h *handle, r objects.Repository
 		return err
 	}
 	// The pointers must be those of the repository that the Collector has open.
-	if !h.isFresh() {
+	if !h.IsFresh() {
 		return fault.New(fault.NotFound, "the repository was removed, renamed or replaced meanwhile")
 	}
 	for _, candidate := range old {
@@ -209,7 +206,7 @@ func (n *Node) collectFiles(ctx context.Context, h *handle, r objects.Repository
 
 // namedIDs returns the IDs of the objects that pointer files name. The error is errNoPointers if the repository has no
 // pointer file.
-func (h *handle) namedIDs(ctx context.Context) (map[lfs.OID]bool, error) {
+func (h *Handle) namedIDs(ctx context.Context) (map[lfs.OID]bool, error) {
 	release, err := h.holdAll(ctx)
 	if err != nil {
 		return nil, err
@@ -227,7 +224,7 @@ func (h *handle) namedIDs(ctx context.Context) (map[lfs.OID]bool, error) {
 }
 
 // holdAll is Hold that waits for the copy of the packs to this node as long as it makes progress.
-func (h *handle) holdAll(ctx context.Context) (release func(), err error) {
+func (h *Handle) holdAll(ctx context.Context) (release func(), err error) {
 	for before := int64(-1); ; {
 		copied := before
 		release, err = h.Use(ctx, func(done, _ int64) { copied = done })
@@ -240,12 +237,12 @@ func (h *handle) holdAll(ctx context.Context) (release func(), err error) {
 
 // scanPointers calls fn for each pointer file of the repository, see pointers.Scan. Directories with a working tree,
 // or without LFS objects and locks, get no cache.
-func (h *handle) scanPointers(ctx context.Context, fn func(pointers.Pointer) error) error {
+func (h *Handle) scanPointers(ctx context.Context, fn func(pointers.Pointer) error) error {
 	var cache *pointers.Cache
 	if dir := filepath.Join(h.Common, "lfs"); h.IsBare() && isDir(dir) {
 		cache = pointers.NewCache(filepath.Join(dir, "pointers"))
 	}
-	return pointers.Scan(ctx, h.Objects, cache, fn)
+	return pointers.Scan(ctx, h.Repo.Objects, cache, fn)
 }
 
 func isDir(path string) bool {
@@ -254,8 +251,8 @@ func isDir(path string) bool {
 }
 
 // listedPath returns the path with which a list names a repository.
-func (n *Node) listedPath(ctx context.Context, path git.RepoPath) (git.RepoPath, error) {
-	place, err := n.places.Acquire(ctx, n.places.Name(path))
+func (k *Keeper) listedPath(ctx context.Context, path git.RepoPath) (git.RepoPath, error) {
+	place, err := k.Places.Acquire(ctx, k.Places.Name(path))
 	if err != nil {
 		return path, err
 	}
@@ -264,17 +261,14 @@ func (n *Node) listedPath(ctx context.Context, path git.RepoPath) (git.RepoPath,
 }
 
 // eachLFS calls do for each repository that may have LFS objects or locks.
-func (n *Node) eachLFS(ctx context.Context, do func(git.RepoPath) error) error {
-	return n.eachRepository(ctx, places.ListQuery{LFS: true}, do)
+func (k *Keeper) eachLFS(ctx context.Context, do func(git.RepoPath) error) error {
+	return k.eachRepository(ctx, places.ListQuery{LFS: true}, do)
 }
 
 // eachRepository calls do for each repository of a query.
-func (n *Node) eachRepository(ctx context.Context, q places.ListQuery, do func(git.RepoPath) error) error {
-	if n.lfs == nil {
-		return errNoLFS()
-	}
+func (k *Keeper) eachRepository(ctx context.Context, q places.ListQuery, do func(git.RepoPath) error) error {
 	for q.Limit = places.MaxPage; ; {
-		page, err := n.places.List(ctx, q)
+		page, err := k.Places.List(ctx, q)
 		if err != nil {
 			return err
 		}
