@@ -84,7 +84,7 @@ The report (--json has the same under stable keys):
                     ([warmup]). --no-warmup turns that off
   server CPU        of the process --server-pid and its descendants, or of the server of this run. That server updates its
                     search index after each push. Use --no-search to compare it with a server without search
-  cache             results of the pack cache, from the metrics of a Packhorse on this machine or at --ops. In the first
+  cache             results of the pack cache, from the metrics of the server of this run or at --ops. In the first
                     pipeline most machines are behind by different numbers of commits, so "later" excludes it
   cold packs        packs that were not in the cache, those of the warm-up included: the CPU time of the git processes
                     that made them, and the time to select and write the objects of those made in process. Both are
@@ -116,8 +116,7 @@ func Command(env loadgen.Env) *cobra.Command {
 	f.BoolVar(&o.common.Insecure, "insecure", false, "accept any TLS certificate, self-signed ones too")
 	f.BoolVar(&o.common.JSON, "json", false, "print one JSON object")
 	f.IntVar(&o.serverPID, "server-pid", 0, "measure CPU and memory of this process and its descendants")
-	f.StringVar(&o.ops, "ops", "",
-		"the server's metrics (default: http://127.0.0.1:9090/metrics if the server is on this machine)")
+	f.StringVar(&o.ops, "ops", "", "the server's metrics, as http://127.0.0.1:9090/metrics")
 	f.StringVar(&o.push, "push", "path", "how commits reach the repository of the server of this run: path or http")
 	f.BoolVar(&o.noWarmup, "no-warmup", false, "the server of this run makes no pack before a request")
 	f.BoolVar(&o.noSearch, "no-search", false, "the server of this run keeps no search index")

@@ -193,7 +193,7 @@ func (c *crew) progress(runners int) (done, busy, waiting int) {
 
 // pipelines starts one pipeline after the other until the end of the duration. On a busy machine pushes may be late.
 // Jobs that have not started by the end count as waiting.
-func (c *crew) pipelines(ctx context.Context, o *ciOptions, scraper *loadgen.Scraper) (err error) {
+func (c *crew) pipelines(ctx context.Context, o *ciOptions) (err error) {
 	defer world.Rescue(&err)
 	var herds sync.WaitGroup
 	defer herds.Wait()
@@ -212,7 +212,7 @@ func (c *crew) pipelines(ctx context.Context, o *ciOptions, scraper *loadgen.Scr
 			continue
 		}
 		if n == 1 {
-			c.result.settled = world.Must(scraper.Read(ctx))
+			c.result.settled = world.Must(loadgen.Scrape(ctx, o.ops))
 		}
 		if c.scene.pusher != nil {
 			job = c.scene.pusher.next(ctx)
@@ -243,8 +243,7 @@ func (o *ciOptions) measure(ctx context.Context, env loadgen.Env, s *scene) (*ci
 		return nil, err
 	}
 	result := c.result
-	scraper := loadgen.NewScraper(s.target, o.ops)
-	if result.before, err = scraper.Read(ctx); err != nil {
+	if result.before, err = loadgen.Scrape(ctx, o.ops); err != nil {
 		return nil, err
 	}
 	tree, err := loadgen.WatchTree(o.serverPID)
@@ -269,7 +268,7 @@ func (o *ciOptions) measure(ctx context.Context, env loadgen.Env, s *scene) (*ci
 	probe.Conns, probe.Arrivals, probe.Duration = 4, loadgen.FixedRate(ciProbeRate), o.common.Duration
 	probe.Connect, probe.Urgent = true, true
 	watchers.Go(func() { result.small, probed = probe.Run(ctx) })
-	err = c.pipelines(ctx, o, scraper)
+	err = c.pipelines(ctx, o)
 	if err == nil {
 		loadgen.Sleep(ctx, time.Until(c.start.Add(o.common.Duration)))
 	}
@@ -286,6 +285,6 @@ func (o *ciOptions) measure(ctx context.Context, env loadgen.Env, s *scene) (*ci
 	if err != nil {
 		return nil, err
 	}
-	result.after, err = scraper.Read(ctx)
+	result.after, err = loadgen.Scrape(ctx, o.ops)
 	return result, err
 }

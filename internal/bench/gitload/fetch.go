@@ -49,8 +49,8 @@ The loop is closed (each client sends a request after the last response) unless 
 at fixed times regardless of the server, and latency counts from the time when a request was due. ttfb_ms is the time
 to the first byte of the response's body, latency_ms the time to its last.
 
-With --server-pid the report has the CPU time and the anonymous memory of that process and its descendants. For a
-Packhorse server on this machine, or with --ops, it has allocations and disk writes from the server's metrics.
+With --server-pid the report has the CPU time and the anonymous memory of that process and its descendants. With --ops
+it has allocations and disk writes from the metrics of a Packhorse server.
 
 With --raw URL names any resource. It gets POST requests without a body, and only status and length are checked. Use it
 to measure "packhorse-bench limit" with the same client.`,
@@ -67,8 +67,7 @@ to measure "packhorse-bench limit" with the same client.`,
 	f.StringVar(&o.have, "have", "", "an incremental fetch by a client at this revision")
 	f.Float64Var(&o.rate, "rate", 0, "open loop: this many requests per second on all connections")
 	f.IntVar(&o.serverPID, "server-pid", 0, "measure CPU and memory of this process and its descendants")
-	f.StringVar(&o.ops, "ops", "",
-		"the server's metrics (default: http://127.0.0.1:9090/metrics if the server is on this machine)")
+	f.StringVar(&o.ops, "ops", "", "the server's metrics, as http://127.0.0.1:9090/metrics")
 	f.BoolVar(&o.raw, "raw", false, "no Git: load any resource and check status and length")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		t, err := loadgen.ParseTarget(args[0], o.Insecure)
@@ -104,8 +103,7 @@ func (o *fetchOptions) run(ctx context.Context, env loadgen.Env, t *loadgen.Targ
 	}
 	load.Conns, load.Duration, load.Arrivals = o.Clients, o.Duration, loadgen.FixedRate(o.rate)
 
-	scraper := loadgen.NewScraper(t, o.ops)
-	before, err := scraper.Read(ctx)
+	before, err := loadgen.Scrape(ctx, o.ops)
 	if err != nil {
 		return err
 	}
@@ -121,7 +119,7 @@ func (o *fetchOptions) run(ctx context.Context, env loadgen.Env, t *loadgen.Targ
 	if err != nil {
 		return err
 	}
-	after, err := scraper.Read(ctx)
+	after, err := loadgen.Scrape(ctx, o.ops)
 	if err != nil {
 		return err
 	}

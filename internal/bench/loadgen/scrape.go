@@ -72,38 +72,15 @@ func (m Metrics) IsFor(bytes float64, before Metrics) bool {
 		m.Sum(Allocated) >= before.Sum(Allocated)
 }
 
-// defaultOps is the default URL of the private listener of a Packhorse server on this machine.
-const defaultOps = "http://127.0.0.1:9090"
-
-// Scraper reads a server's metrics.
-type Scraper struct {
-	ops    string // URL; empty: no metrics
-	wanted bool   // set by a flag: failing to read the metrics is an error
-}
-
-func NewScraper(t *Target, ops string) *Scraper {
-	switch {
-	case ops != "":
-		if !strings.Contains(ops, "://") {
-			ops = "http://" + ops
-		}
-		return &Scraper{ops: strings.TrimSuffix(strings.TrimSuffix(ops, "/metrics"), "/"), wanted: true}
-	case t.Loopback():
-		return &Scraper{ops: defaultOps}
-	}
-	return &Scraper{}
-}
-
-// Read returns nil if no metrics of a Packhorse server are available.
-func (s *Scraper) Read(ctx context.Context) (Metrics, error) {
-	if s.ops == "" {
+// Scrape reads the metrics of a server that a flag names. Without an address it returns nil.
+func Scrape(ctx context.Context, ops string) (Metrics, error) {
+	if ops == "" {
 		return nil, nil
 	}
-	m, err := ReadMetrics(ctx, s.ops)
-	if err != nil && !s.wanted {
-		return nil, nil
+	if !strings.Contains(ops, "://") {
+		ops = "http://" + ops
 	}
-	return m, err
+	return ReadMetrics(ctx, strings.TrimSuffix(strings.TrimSuffix(ops, "/metrics"), "/"))
 }
 
 // ReadMetrics reads the metrics of a Packhorse server. ops is the URL of its private listener.

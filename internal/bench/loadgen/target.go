@@ -71,16 +71,6 @@ func ParseTarget(raw string, insecure bool) (*Target, error) {
 // String is the URL without its user and password.
 func (t *Target) String() string { return t.Scheme + "://" + t.Host + t.Path }
 
-// Loopback reports whether the server is on this machine.
-func (t *Target) Loopback() bool {
-	host, _, err := net.SplitHostPort(t.Addr)
-	if err != nil {
-		return false
-	}
-	ip := net.ParseIP(host)
-	return host == "localhost" || ip != nil && ip.IsLoopback()
-}
-
 // dial opens a connection and completes its TLS handshake.
 func (t *Target) dial(ctx context.Context) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
