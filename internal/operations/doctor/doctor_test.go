@@ -16,6 +16,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/gittest"
 	"github.com/packhorse-git/packhorse/internal/git/process"
 	"github.com/packhorse-git/packhorse/internal/git/repo"
+	"github.com/packhorse-git/packhorse/internal/node/receivepack"
 )
 
 // otherUser is the ID of a user with the permissions of others on the files of the test.
@@ -106,7 +107,7 @@ func TestPlantedFaults(t *testing.T) {
 		text  string // a part of its text, or advice
 		plant func(r *gittest.Repo) error
 		user  int // of the server; 0 is root, which has all permissions
-		hooks Hooks
+		hooks receivepack.RepositoryHooks
 		deep  bool
 	}{
 		{name: "healthy"},
@@ -147,11 +148,11 @@ func TestPlantedFaults(t *testing.T) {
 				}
 				return write(r.Dir+"/hooks/update", "#!/bin/sh\n", 0o755)
 			}},
-		{name: "hook that is ignored", kind: "hook-not-run", text: "hooks/update", hooks: HooksIgnored,
+		{name: "hook that is ignored", kind: "hook-not-run", text: "hooks/update", hooks: receivepack.IgnoreHooks,
 			plant: func(r *gittest.Repo) error {
 				return write(r.Dir+"/hooks/update", "#!/bin/sh\n", 0o755)
 			}},
-		{name: "hook that runs", hooks: HooksRun,
+		{name: "hook that runs", hooks: receivepack.RunHooks,
 			plant: func(r *gittest.Repo) error { return write(r.Dir+"/hooks/update", "#!/bin/sh\n", 0o755) }},
 		{name: "sample of a hook",
 			plant: func(r *gittest.Repo) error { return write(r.Dir+"/hooks/update.sample", "#!/bin/sh\n", 0o755) }},
@@ -252,7 +253,7 @@ func TestPlantedFaults(t *testing.T) {
 				}
 			}
 			o := RepositoryOptions{Root: root, User: User{UID: test.user, Name: "git"}, Objects: 2,
-				Hooks: cmp.Or(test.hooks, HooksRefuse)}
+				Hooks: cmp.Or(test.hooks, receivepack.RefuseHooks)}
 			if test.deep {
 				o.Deep = deepRunner(t)
 			}

@@ -22,6 +22,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/process"
 	"github.com/packhorse-git/packhorse/internal/git/refs"
 	"github.com/packhorse-git/packhorse/internal/git/repo"
+	"github.com/packhorse-git/packhorse/internal/node/receivepack"
 )
 
 // User is the user of the server process.
@@ -60,22 +61,12 @@ func (u *User) may(info fs.FileInfo, mask fs.FileMode) bool {
 	return perm&mask == mask
 }
 
-// Hooks is the handling of hooks of repositories: push.repository_hooks.
-type Hooks string
-
-// Values of Hooks.
-const (
-	HooksRefuse  Hooks = "refuse" // refuse pushes
-	HooksRun     Hooks = "run"
-	HooksIgnored Hooks = "ignore"
-)
-
 // RepositoryOptions configure an examination of repositories.
 type RepositoryOptions struct {
 	Root  string
 	Open  repo.Options
 	User  User
-	Hooks Hooks // handling of the repositories' own hooks
+	Hooks receivepack.RepositoryHooks
 	// Mirror returns why the repository of a mirror is refused; nil: it is not, or it is not a mirror. path is that
 	// for clients, and dir is the Git directory. May be nil.
 	Mirror   func(path, dir string) error
@@ -331,10 +322,10 @@ func (x *examination) hooks() {
 	}
 	switch names := strings.Join(all, ", "); {
 	case len(all) == 0:
-	case x.Hooks == HooksIgnored:
+	case x.Hooks == receivepack.IgnoreHooks:
 		x.add(Problem, "hook-not-run", "the server does not run the repository's own hooks: "+names,
 			`remove them, move them to the directory that push.hooks_dir names, or set push.repository_hooks to "run" (docs/how-to/hooks.md)`)
-	case x.Hooks == HooksRefuse:
+	case x.Hooks == receivepack.RefuseHooks:
 		x.add(Problem, "hook-refuses-pushes",
 			"pushes are refused, because the server does not run the repository's own hooks: "+names,
 			`remove them, move them to the directory that push.hooks_dir names, or set push.repository_hooks to "run" or "ignore" (docs/how-to/hooks.md)`)

@@ -217,7 +217,7 @@ func (s *Server) examineRepositories(ctx context.Context, u User, r *Report) err
 		_ = runner.Close(limit)
 	}()
 	o := RepositoryOptions{
-		Root: cfg.Root, User: u, Hooks: Hooks(cfg.Push.HookPolicy()), Mirror: checkMirror(cfg),
+		Root: cfg.Root, User: u, Hooks: cfg.Push.HookPolicy(), Mirror: checkMirror(cfg),
 		Open: repo.Options{Root: cfg.Root, Hidden: cfg.Hidden(), Policy: cfg.Fetch.Policy(), Tables: repo.NewTables(runner)},
 	}
 	if s.Progress != nil {
