@@ -12,7 +12,6 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/lfs"
 	"github.com/packhorse-git/packhorse/internal/lfs/objects"
-	"github.com/packhorse-git/packhorse/internal/lfs/pointers"
 	"github.com/packhorse-git/packhorse/internal/node/places"
 )
 
@@ -213,7 +212,7 @@ func (h *Handle) namedIDs(ctx context.Context) (map[lfs.OID]bool, error) {
 	}
 	defer release()
 	named := make(map[lfs.OID]bool)
-	err = h.scanPointers(ctx, func(p pointers.Pointer) error {
+	err = h.scanPointers(ctx, func(p lfs.Pointer) error {
 		named[p.OID] = true
 		return nil
 	})
@@ -235,14 +234,14 @@ func (h *Handle) holdAll(ctx context.Context) (release func(), err error) {
 	}
 }
 
-// scanPointers calls fn for each pointer file of the repository, see pointers.Scan. Directories with a working tree,
+// scanPointers calls fn for each pointer file of the repository, see lfs.ScanPointers. Directories with a working tree,
 // or without LFS objects and locks, get no cache.
-func (h *Handle) scanPointers(ctx context.Context, fn func(pointers.Pointer) error) error {
-	var cache *pointers.Cache
+func (h *Handle) scanPointers(ctx context.Context, fn func(lfs.Pointer) error) error {
+	var cache *lfs.PointerCache
 	if dir := filepath.Join(h.Common, "lfs"); h.IsBare() && isDir(dir) {
-		cache = pointers.NewCache(filepath.Join(dir, "pointers"))
+		cache = lfs.NewPointerCache(filepath.Join(dir, "pointers"))
 	}
-	return pointers.Scan(ctx, h.Repo.Objects, cache, fn)
+	return lfs.ScanPointers(ctx, h.Repo.Objects, cache, fn)
 }
 
 func isDir(path string) bool {

@@ -15,7 +15,6 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/lfs"
 	"github.com/packhorse-git/packhorse/internal/lfs/objects"
-	"github.com/packhorse-git/packhorse/internal/lfs/pointers"
 	"github.com/packhorse-git/packhorse/internal/node/places"
 	"github.com/packhorse-git/packhorse/internal/node/receivepack"
 )
@@ -251,7 +250,7 @@ func (v *verifier) missing(ctx context.Context, path git.RepoPath) error {
 // namedObjects returns the objects that pointer files name, each once.
 func (h *Handle) namedObjects(ctx context.Context) (named []lfs.Object, err error) {
 	known := make(map[lfs.OID]bool)
-	err = h.scanPointers(ctx, func(p pointers.Pointer) error {
+	err = h.scanPointers(ctx, func(p lfs.Pointer) error {
 		if !known[p.OID] {
 			known[p.OID] = true
 			named = append(named, p.Object)

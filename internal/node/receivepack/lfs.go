@@ -17,7 +17,6 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/refs"
 	"github.com/packhorse-git/packhorse/internal/git/repo"
 	"github.com/packhorse-git/packhorse/internal/lfs"
-	"github.com/packhorse-git/packhorse/internal/lfs/pointers"
 )
 
 // A client of Git LFS uploads objects before it pushes their pointer files. A client without Git LFS, or with its hook
@@ -91,7 +90,7 @@ func (p *pushSession) missingLFS(ctx context.Context, objects string) (string, e
 	}
 	defer pushed.Close()
 	blobs := make(map[git.ObjectID]lfs.Object)
-	err = pointers.Scan(ctx, pushed, nil, func(f pointers.Pointer) error {
+	err = lfs.ScanPointers(ctx, pushed, nil, func(f lfs.Pointer) error {
 		blobs[f.Blob] = f.Object
 		return nil
 	})

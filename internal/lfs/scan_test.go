@@ -1,4 +1,4 @@
-package pointers_test
+package lfs_test
 
 import (
 	"context"
@@ -14,7 +14,6 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/gittest"
 	"github.com/packhorse-git/packhorse/internal/git/pack"
 	"github.com/packhorse-git/packhorse/internal/lfs"
-	"github.com/packhorse-git/packhorse/internal/lfs/pointers"
 )
 
 // pointer returns the text of the pointer file of an object with some content.
@@ -24,7 +23,7 @@ func pointer(content string) string {
 }
 
 // scan returns the objects that a repository names, by their blobs.
-func scan(t *testing.T, r *gittest.Repo, format git.ObjectFormat, cache *pointers.Cache) map[git.ObjectID]lfs.Object {
+func scan(t *testing.T, r *gittest.Repo, format git.ObjectFormat, cache *lfs.PointerCache) map[git.ObjectID]lfs.Object {
 	t.Helper()
 	store, err := pack.Open(filepath.Join(r.Dir, "objects"), pack.Options{Format: format})
 	if err != nil {
@@ -32,7 +31,7 @@ func scan(t *testing.T, r *gittest.Repo, format git.ObjectFormat, cache *pointer
 	}
 	defer store.Close()
 	found := map[git.ObjectID]lfs.Object{}
-	err = pointers.Scan(t.Context(), store, cache, func(p pointers.Pointer) error {
+	err = lfs.ScanPointers(t.Context(), store, cache, func(p lfs.Pointer) error {
 		found[p.Blob] = p.Object
 		return nil
 	})
@@ -47,7 +46,7 @@ func TestScan(t *testing.T) {
 	for _, format := range []string{"sha1", "sha256"} {
 		t.Run(format, func(t *testing.T) {
 			r := gittest.Init(t, "--object-format="+format)
-			cache := pointers.NewCache(filepath.Join(r.Dir, "lfs", "pointers"))
+			cache := lfs.NewPointerCache(filepath.Join(r.Dir, "lfs", "pointers"))
 			want := map[git.ObjectID]lfs.Object{}
 			add := func(content string) {
 				text := pointer(content)
@@ -110,7 +109,7 @@ func TestIncompleteCacheIsNotUsed(t *testing.T) {
 	commit := r.CommitTree("one", fmt.Sprintf("100644 blob %v\tfile\n", r.Blob(pointer("one"))))
 	r.Git("update-ref", "refs/heads/main", commit.String())
 	r.Git("repack", "-adq")
-	want := scan(t, r, git.SHA1, pointers.NewCache(dir))
+	want := scan(t, r, git.SHA1, lfs.NewPointerCache(dir))
 	if len(want) != 1 {
 		t.Fatalf("pointers = %v, want one", want)
 	}
@@ -122,7 +121,7 @@ func TestIncompleteCacheIsNotUsed(t *testing.T) {
 		if err := os.WriteFile(files[0], []byte(content), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if got := scan(t, r, git.SHA1, pointers.NewCache(dir)); fmt.Sprint(got) != fmt.Sprint(want) {
+		if got := scan(t, r, git.SHA1, lfs.NewPointerCache(dir)); fmt.Sprint(got) != fmt.Sprint(want) {
 			t.Errorf("pointers with the file %q = %v, want %v", content, got, want)
 		}
 	}
@@ -160,7 +159,7 @@ func TestDamageIsAnError(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		err = pointers.Scan(context.Background(), store, nil, func(pointers.Pointer) error { return nil })
+		err = lfs.ScanPointers(context.Background(), store, nil, func(lfs.Pointer) error { return nil })
 		if !fault.Is(err, fault.Corrupt) {
 			t.Errorf("Scan with damage (packed: %t) error = %v, want Corrupt", packed, err)
 		}

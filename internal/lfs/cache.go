@@ -1,4 +1,4 @@
-package pointers
+package lfs
 
 import (
 	"bytes"
@@ -10,24 +10,24 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/disk"
-	"github.com/packhorse-git/packhorse/internal/lfs"
 )
 
-// Cache keeps the pointers of packs in a directory: one file for each pack, with its name. A file has a line for each
-// pointer, with the ID of its blob, the ID of the object and the object's size. The last line is end. A file without
-// it is not used, so a file that is not complete never hides a pointer.
+// PointerCache keeps the pointers of packs in a directory: one file for each pack, with its name. A file has a line for
+// each pointer, with the ID of its blob, the ID of the object and the object's size. The last line is end. A file
+// without it is not used, so a file that is not complete never hides a pointer.
 //
-// The name of a pack is a checksum of its objects, so a file never needs to be replaced. A nil *Cache keeps nothing.
-type Cache struct{ dir string }
+// The name of a pack is a checksum of its objects, so a file never needs to be replaced. A nil *PointerCache keeps
+// nothing.
+type PointerCache struct{ dir string }
 
-// NewCache returns the cache in a directory, which is created when it is needed.
-func NewCache(dir string) *Cache { return &Cache{dir} }
+// NewPointerCache returns the cache in a directory, which is created when it is needed.
+func NewPointerCache(dir string) *PointerCache { return &PointerCache{dir} }
 
-// end has the version of lfs.ParsePointer: it changes if that accepts more.
+// end has the version of ParsePointer: it changes if that accepts more.
 const end = "end 2\n"
 
 // load returns the pointers of a pack. ok is false if they are not known.
-func (c *Cache) load(name string) (found []Pointer, ok bool) {
+func (c *PointerCache) load(name string) (found []Pointer, ok bool) {
 	if c == nil {
 		return nil, false
 	}
@@ -53,12 +53,12 @@ func parseLine(line string) (p Pointer, err error) {
 	}
 	var failed error
 	p.Blob, err = git.ParseObjectID(blob)
-	p.OID, failed = lfs.ParseOID(oid)
+	p.OID, failed = ParseOID(oid)
 	return p, errors.Join(err, failed)
 }
 
 // save keeps the pointers of a pack. A failure costs only another scan.
-func (c *Cache) save(name string, found []Pointer) {
+func (c *PointerCache) save(name string, found []Pointer) {
 	if c == nil || !strings.HasPrefix(name, "pack-") {
 		return
 	}
@@ -73,7 +73,7 @@ func (c *Cache) save(name string, found []Pointer) {
 }
 
 // retain removes the files of other packs.
-func (c *Cache) retain(names map[string]bool) {
+func (c *PointerCache) retain(names map[string]bool) {
 	if c == nil {
 		return
 	}

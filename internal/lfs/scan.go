@@ -1,11 +1,4 @@
-// Package pointers finds the LFS objects that a repository names: those of the pointer files among its blobs.
-//
-// It reads all blobs that are small enough for a pointer file, in all packs and loose objects, reachable or not. So an
-// object that any ref, reflog or recent unreachable commit needs is always found, and no walk through history is
-// necessary. The price is that an object is named until Git has removed the blob itself.
-//
-// Packs do not change, so a Cache remembers the pointers of each.
-package pointers
+package lfs
 
 import (
 	"context"
@@ -15,12 +8,11 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/pack"
-	"github.com/packhorse-git/packhorse/internal/lfs"
 )
 
 // Pointer is a pointer file.
 type Pointer struct {
-	lfs.Object
+	Object
 	Blob git.ObjectID // with the pointer file
 }
 
@@ -33,14 +25,18 @@ const (
 	keptBytes = 8 << 20
 )
 
-// Scan calls fn for each pointer file among the objects of a store and its alternates, in no particular order. It can
-// report a pointer file several times. cache may be nil.
+// ScanPointers calls fn for each pointer file among the objects of a store and its alternates, in no particular order.
+// It can report a pointer file several times. cache may be nil.
+//
+// It reads all blobs that are small enough for a pointer file, in all packs and loose objects, reachable or not. So an
+// object that any ref, reflog or recent unreachable commit needs is always found, and no walk through history is
+// necessary. The price is that an object is named until Git has removed the blob itself.
 //
 // The pointers are complete only if there is no error: a damaged pack or object is an error of kind Corrupt. Other
 // errors are those of fn, of ctx, and of reading files.
-func Scan(ctx context.Context, store *pack.Store, cache *Cache, fn func(Pointer) error) error {
+func ScanPointers(ctx context.Context, store *pack.Store, cache *PointerCache, fn func(Pointer) error) error {
 	report := func(id git.ObjectID, data []byte) error {
-		if o, ok := lfs.ParsePointer(data); ok {
+		if o, ok := ParsePointer(data); ok {
 			return fn(Pointer{o, id})
 		}
 		return nil
@@ -48,7 +44,7 @@ func Scan(ctx context.Context, store *pack.Store, cache *Cache, fn func(Pointer)
 	if err := store.Refresh(); err != nil { // for alternates
 		return err
 	}
-	small := pack.SmallBlobs{Least: minPointer, Most: lfs.MaxPointer - 1, Read: report}
+	small := pack.SmallBlobs{Least: minPointer, Most: MaxPointer - 1, Read: report}
 	if err := small.Loose(ctx, store); err != nil { // before the packs, because objects are packed meanwhile
 		return err
 	}
@@ -68,13 +64,13 @@ func Scan(ctx context.Context, store *pack.Store, cache *Cache, fn func(Pointer)
 }
 
 // scanPack reports the pointer files of a pack.
-func scanPack(ctx context.Context, store *pack.Store, packs []*pack.Raw, p *pack.Raw, cache *Cache,
+func scanPack(ctx context.Context, store *pack.Store, packs []*pack.Raw, p *pack.Raw, cache *PointerCache,
 	small pack.SmallBlobs, fn func(Pointer) error) error {
 	name := filepath.Base(p.Path)
 	known, ok := cache.load(name)
 	if !ok {
 		small.Read = func(id git.ObjectID, data []byte) error {
-			if o, ok := lfs.ParsePointer(data); ok {
+			if o, ok := ParsePointer(data); ok {
 				known = append(known, Pointer{o, id})
 			}
 			return nil
