@@ -94,7 +94,7 @@ const (
 // Stored is what a request needed of the object store that has the repository.
 type Stored struct {
 	Record uint64        // number of the record that the answer is of, or that has the updates of a push
-	Look   time.Duration // how long freshness checks took
+	Check  time.Duration // how long freshness checks took
 	Append time.Duration // how long a push waited until its record was appended
 	Tries  int           // records that a push tried to append
 	Held   bool          // the node has all packs of the record on its disk, so that it answers fetches without the store
@@ -226,7 +226,7 @@ func (s *Stored) attrs(a []slog.Attr) []slog.Attr {
 	if s.Record == 0 {
 		return a
 	}
-	a = append(a, slog.Uint64("record", s.Record), Milliseconds("check_ms", s.Look))
+	a = append(a, slog.Uint64("record", s.Record), Milliseconds("check_ms", s.Check))
 	if s.Tries > 0 {
 		a = append(a, Milliseconds("append_ms", s.Append), slog.Int("appends", s.Tries))
 	}

@@ -19,7 +19,7 @@ func full() Outcome {
 			Made: made, Parse: 6, Negotiate: 7, Wait: 8, FirstByte: 9, Copy: time.Hour},
 		Push:   PushOutcome{Parse: 1, Wait: 2, Warmup: 3},
 		LFS:    LFSOutcome{Objects: 1, Refused: 2, Object: "o", Cache: "miss", Bytes: 3},
-		Stored: Stored{Record: 1, Look: 2, Append: 3, Tries: 4, Held: true},
+		Stored: Stored{Record: 1, Check: 2, Append: 3, Tries: 4, Held: true},
 		Mirror: MirrorRelay, OriginTime: 1, Stale: time.Minute,
 	}
 }

@@ -56,7 +56,7 @@ func (t *StoreTrace) Holds(record uint64) {
 }
 
 func (t *StoreTrace) noteLocked(s Stored) {
-	t.stored.Look += s.Look
+	t.stored.Check += s.Check
 	if s.Record >= t.stored.Record {
 		t.stored.Record, t.stored.Held = s.Record, s.Held
 	}
@@ -69,7 +69,7 @@ func (t *StoreTrace) Fill(o *Outcome) {
 	if o.Stored.Record == 0 { // otherwise the record of a push
 		o.Stored.Record = t.stored.Record
 	}
-	o.Stored.Look += t.stored.Look
+	o.Stored.Check += t.stored.Check
 	o.Stored.Held = o.Stored.Held || t.stored.Held
 	if o.Mirror == "" {
 		o.Stale = t.stale

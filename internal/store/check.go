@@ -53,7 +53,7 @@ func (r *repository) current(ctx context.Context) (*state, error) {
 func (r *repository) trace(ctx context.Context, found *state, took, age time.Duration) {
 	if t := node.StoreTraceOf(ctx); t != nil {
 		isHeld := !found.record.Deleted && r.local.Complete(found.record)
-		t.Checked(node.Stored{Record: found.record.Number, Look: took, Held: isHeld}, age)
+		t.Checked(node.Stored{Record: found.record.Number, Check: took, Held: isHeld}, age)
 	}
 }
 

@@ -427,7 +427,7 @@ func TestRequestsTraceTheirChecks(t *testing.T) {
 		}
 		var o node.Outcome
 		trace.Fill(&o)
-		if o.Stored.Record != 1 || o.Stored.Look != 14*time.Millisecond || o.Stale != 0 || marked != 0 {
+		if o.Stored.Record != 1 || o.Stored.Check != 14*time.Millisecond || o.Stale != 0 || marked != 0 {
 			t.Errorf("outcome %+v, stale %v, want record 1, 14 ms and no staleness", o.Stored, marked)
 		}
 		time.Sleep(time.Minute)

@@ -13,13 +13,13 @@ import (
 
 // metrics are the metrics of a node, except those of fetches.
 type metrics struct {
-	upkeep *prometheus.CounterVec
+	checks *prometheus.CounterVec
 }
 
 func newMetrics(r prometheus.Registerer) *metrics {
 	with := promauto.With(r)
 	return &metrics{
-		upkeep: with.NewCounterVec(prometheus.CounterOpts{
+		checks: with.NewCounterVec(prometheus.CounterOpts{
 			Name: "packhorse_maintenance_checks_total",
 			Help: "Repositories checked after changes of their refs, by outcome: not_due, due (maintained), " +
 				"paused (failed or declined recently), declined (by a pre-auto-gc hook), failed, dropped (too many waited).",

@@ -57,7 +57,7 @@ type Options struct {
 	Runner     *process.Runner       // runs the Git commands of the node's classes (ClassManage, ...). Nil refuses them.
 	Registerer prometheus.Registerer // of metrics; may be nil
 
-	Upkeep *Upkeep // when repositories are maintained automatically; nil: never. It needs Runner.
+	Maintenance *Maintenance // when repositories are maintained automatically; nil: never. It needs Runner.
 
 	MaxWatches    int           // concurrent calls of Watch. Zero means 1,000.
 	MaxWatched    int           // repositories watched at the same time. Zero means 10,000.
@@ -105,14 +105,14 @@ type Node struct {
 	lookups  *lookup.Reader
 	runner   *process.Runner
 
-	handles  handleTable
-	locks    locks.Server
-	hub      *watch.Hub
-	walks    *balance.Slots                     // walks through history for callers of Wait
-	listener atomic.Pointer[func(git.RepoPath)] // see OnChange
-	claims   places.Claims
-	upkeep   *upkeep // may be nil
-	warmer   *warmer // may be nil
+	handles    handleTable
+	locks      locks.Server
+	hub        *watch.Hub
+	walks      *balance.Slots                     // walks through history for callers of Wait
+	listener   atomic.Pointer[func(git.RepoPath)] // see OnChange
+	claims     places.Claims
+	maintainer *maintainer // may be nil
+	warmer     *warmer     // may be nil
 }
 
 // New creates a Node.
@@ -173,8 +173,8 @@ func (n *Node) startBackground(o Options) {
 	if n.server != nil && n.server.WarmsUp() {
 		n.warmer = newWarmer(n)
 	}
-	if o.Upkeep != nil && o.Runner != nil {
-		n.upkeep = newUpkeep(n, *o.Upkeep)
+	if o.Maintenance != nil && o.Runner != nil {
+		n.maintainer = newMaintainer(n, *o.Maintenance)
 	}
 }
 
@@ -185,8 +185,8 @@ func (n *Node) StopBackground() {
 	if n.warmer != nil {
 		n.warmer.close()
 	}
-	if n.upkeep != nil {
-		n.upkeep.close()
+	if n.maintainer != nil {
+		n.maintainer.close()
 	}
 	if n.lfs != nil {
 		n.keeper.Close()

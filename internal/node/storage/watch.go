@@ -49,8 +49,8 @@ func (n *Node) refsChanged(path git.RepoPath) (prepared <-chan struct{}) {
 	if n.warmer != nil { // first, because clients are going to fetch
 		prepared = n.warmer.changed(path)
 	}
-	if n.upkeep != nil {
-		n.upkeep.changed(path)
+	if n.maintainer != nil {
+		n.maintainer.changed(path)
 	}
 	n.hub.Check(path)
 	return prepared

@@ -73,12 +73,12 @@ type MaintenanceConfig struct {
 	Slots int `toml:"slots" default:"1" range:"1..1024"`
 }
 
-// Upkeep returns the options of maintenance, or nil if it is off.
-func (c *MaintenanceConfig) Upkeep() *storage.Upkeep {
+// Options returns the options of maintenance, or nil if it is off.
+func (c *MaintenanceConfig) Options() *storage.Maintenance {
 	if !c.Enabled {
 		return nil
 	}
-	return &storage.Upkeep{}
+	return &storage.Maintenance{}
 }
 
 // WarmupConfig makes packs for new tips in advance: those that were popular for the previous tips. The first jobs after

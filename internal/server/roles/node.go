@@ -144,8 +144,8 @@ func newNode(d *deps, stored *store.Store, packs *packSources,
 	o := storage.Options{
 		Root: cfg.Root, Hidden: []string{cfg.State, cfg.Cache.Dir}, Policy: cfg.Fetch.Policy(), Log: d.log, Epoch: epoch,
 		Pushes: pushes, Packs: packs.cache, Verifier: packs.verifier,
-		LFS: lfsOptions(d, stored != nil), LFSSchedule: cfg.LFSSchedule(), Runner: runner, Upkeep: cfg.Maintenance.Upkeep(),
-		Tables:     repo.NewTables(runner),
+		LFS: lfsOptions(d, stored != nil), LFSSchedule: cfg.LFSSchedule(), Runner: runner,
+		Maintenance: cfg.Maintenance.Options(), Tables: repo.NewTables(runner),
 		Registerer: d.reg,
 		Lookups: lookup.Options{
 			Memory: admit.NewBudget("objects",

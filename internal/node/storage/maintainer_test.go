@@ -40,16 +40,17 @@ func until(t *testing.T, what string, is func() bool) {
 	gittest.WaitFor(t, what, is)
 }
 
-func newUpkept(t *testing.T, when storage.Upkeep) (*root, *prometheus.Registry) {
+func newMaintained(t *testing.T, when storage.Maintenance) (*root, *prometheus.Registry) {
 	t.Helper()
 	reg := prometheus.NewRegistry()
-	return newRoot(t, storage.Options{Runner: newRunner(t), Registerer: reg, Upkeep: &when}), reg
+	return newRoot(t, storage.Options{Runner: newRunner(t), Registerer: reg, Maintenance: &when}), reg
 }
 
-// TestUpkeep changes refs until maintenance is due: by packs, by loose objects, by loose refs; and not before.
-func TestUpkeep(t *testing.T) {
+// TestAutomaticMaintenance changes refs until maintenance is due: by packs, by loose objects, by loose refs; and not
+// before.
+func TestAutomaticMaintenance(t *testing.T) {
 	t.Parallel()
-	r, m := newUpkept(t, storage.Upkeep{Packs: 6, Loose: 40, LooseRefs: 30, Quiet: time.Millisecond})
+	r, m := newMaintained(t, storage.Maintenance{Packs: 6, Loose: 40, LooseRefs: 30, Quiet: time.Millisecond})
 	path := r.path("app")
 	repo := r.repo("app.git", "x")
 	changed := func(outcome string) {
@@ -102,9 +103,9 @@ func TestUpkeep(t *testing.T) {
 }
 
 // A repository whose maintenance fails is left alone for a while. A removed repository is not an error.
-func TestUpkeepPauses(t *testing.T) {
+func TestAutomaticMaintenancePauses(t *testing.T) {
 	t.Parallel()
-	r, m := newUpkept(t, storage.Upkeep{Packs: 1, Loose: 1, Quiet: time.Millisecond})
+	r, m := newMaintained(t, storage.Maintenance{Packs: 1, Loose: 1, Quiet: time.Millisecond})
 	repo := r.repo("app.git", "x")
 	repo.Git("config", "core.compression", "99")
 	r.RefsChanged(r.path("app"))
@@ -115,8 +116,8 @@ func TestUpkeepPauses(t *testing.T) {
 	until(t, "one that is gone", func() bool { return checks(t, m)["failed"] == 2 })
 }
 
-// TestUpkeepEndsWithTheNode closes the node while git repacks: no lock and no half of anything stays.
-func TestUpkeepEndsWithTheNode(t *testing.T) {
+// TestAutomaticMaintenanceEndsWithTheNode closes the node while git repacks: no lock and no half of anything stays.
+func TestAutomaticMaintenanceEndsWithTheNode(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	repo := gittest.InitAt(t, filepath.Join(dir, "app.git"))
@@ -128,7 +129,7 @@ func TestUpkeepEndsWithTheNode(t *testing.T) {
 	for i := range 4 {
 		reg := prometheus.NewRegistry()
 		r := newRoot(t, storage.Options{Root: dir, Runner: newRunner(t), Registerer: reg,
-			Upkeep: &storage.Upkeep{Packs: 1, Loose: 1, LooseRefs: 1, Quiet: time.Millisecond}})
+			Maintenance: &storage.Maintenance{Packs: 1, Loose: 1, LooseRefs: 1, Quiet: time.Millisecond}})
 		r.RefsChanged(r.path("app"))
 		time.Sleep(time.Duration(i) * 15 * time.Millisecond) // somewhere in it
 		r.do(r.Close())

@@ -13,9 +13,10 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/pack"
 )
 
-// Upkeep configures when a node maintains a repository automatically. After changes of its refs the node counts the
-// files that are new since the last maintenance. One count that is reached is enough. Zero values mean the defaults.
-type Upkeep struct {
+// Maintenance configures when a node maintains a repository automatically. After changes of its refs the node counts
+// the files that are new since the last maintenance. One count that is reached is enough. Zero values mean the
+// defaults.
+type Maintenance struct {
 	Loose     int // new loose objects. Default 1,000.
 	Packs     int // new packs. Default 20.
 	LooseRefs int // Default 500.
@@ -31,10 +32,10 @@ const (
 	looseRefWalk  = 100    // directory entries that are read for each loose ref to find
 )
 
-// upkeep checks repositories after changes of their refs, and maintains those that need it, one after the other.
-type upkeep struct {
+// maintainer checks repositories after changes of their refs, and maintains those that need it, one after the other.
+type maintainer struct {
 	node *Node
-	Upkeep
+	Maintenance
 	metrics *metrics
 
 	ctx     context.Context
@@ -44,19 +45,21 @@ type upkeep struct {
 
 	mu      sync.Mutex
 	started bool
-	pending map[git.RepoPath]change
+	pending map[git.RepoPath]pendingCheck
 
 	maintained map[string]maintainedState // by common directory; only for run
 	took       time.Duration              // of the last maintenance; only for run
 }
 
-// change has the times of the first and the last change of a repository's refs since the last check, and their number.
-type change struct {
+// pendingCheck has the times of the first and the last change of a repository's refs since the last check, and their
+// number.
+type pendingCheck struct {
 	first, last time.Time
 	n           int
 }
 
-// manyChanges is how many times more changes than Upkeep.Packs make a check urgent: Git gets slower with each pack.
+// manyChanges is how many times more changes than Maintenance.Packs make a check urgent: Git gets slower with each
+// pack.
 const manyChanges = 5
 
 // maintainedState is the state of a repository after maintenance.
@@ -65,7 +68,7 @@ type maintainedState struct {
 	pausedUntil  time.Time
 }
 
-func newUpkeep(n *Node, when Upkeep) *upkeep {
+func newMaintainer(n *Node, when Maintenance) *maintainer {
 	for value, standard := range map[*int]int{&when.Loose: 1000, &when.Packs: 20, &when.LooseRefs: 500} {
 		if *value <= 0 {
 			*value = standard
@@ -76,55 +79,55 @@ func newUpkeep(n *Node, when Upkeep) *upkeep {
 			*value = standard
 		}
 	}
-	u := &upkeep{node: n, Upkeep: when, metrics: n.metrics, wake: make(chan struct{}, 1),
-		pending: map[git.RepoPath]change{}, maintained: map[string]maintainedState{}}
-	u.ctx, u.end = context.WithCancel(context.Background())
-	return u
+	m := &maintainer{node: n, Maintenance: when, metrics: n.metrics, wake: make(chan struct{}, 1),
+		pending: map[git.RepoPath]pendingCheck{}, maintained: map[string]maintainedState{}}
+	m.ctx, m.end = context.WithCancel(context.Background())
+	return m
 }
 
 // changed schedules a check. It never blocks.
-func (u *upkeep) changed(path git.RepoPath) {
+func (m *maintainer) changed(path git.RepoPath) {
 	now := time.Now()
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	if u.ctx.Err() != nil {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.ctx.Err() != nil {
 		return
 	}
-	c, ok := u.pending[path]
+	c, ok := m.pending[path]
 	if !ok {
-		if len(u.pending) == maxPending {
-			u.metrics.upkeep.WithLabelValues("dropped").Inc()
+		if len(m.pending) == maxPending {
+			m.metrics.checks.WithLabelValues("dropped").Inc()
 			return
 		}
 		c.first = now
 	}
 	c.last = now
 	c.n++
-	u.pending[path] = c
-	if !u.started {
-		u.started = true
-		u.running.Go(u.run)
+	m.pending[path] = c
+	if !m.started {
+		m.started = true
+		m.running.Go(m.run)
 	}
 	select {
-	case u.wake <- struct{}{}:
+	case m.wake <- struct{}{}:
 	default:
 	}
 }
 
-func (u *upkeep) run() {
+func (m *maintainer) run() {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
-		path, wait := u.next(time.Now())
+		path, wait := m.next(time.Now())
 		if wait == 0 {
-			u.maintainIfDue(path)
+			m.maintainIfDue(path)
 			continue
 		}
 		timer.Reset(wait)
 		select {
-		case <-u.ctx.Done():
+		case <-m.ctx.Done():
 			return
-		case <-u.wake:
+		case <-m.wake:
 		case <-timer.C:
 		}
 	}
@@ -132,18 +135,18 @@ func (u *upkeep) run() {
 
 // next removes and returns the repository that is due and has waited longest. If there is no such repository, or the
 // node closes, it returns how long to wait, which is not zero.
-func (u *upkeep) next(now time.Time) (path git.RepoPath, wait time.Duration) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	if u.ctx.Err() != nil {
+func (m *maintainer) next(now time.Time) (path git.RepoPath, wait time.Duration) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.ctx.Err() != nil {
 		return path, time.Hour
 	}
 	wait = time.Hour
 	var oldest time.Time
-	for p, c := range u.pending {
-		due := min(c.last.Add(u.Quiet).Sub(now), c.first.Add(10*u.Quiet).Sub(now))
-		if c.n >= manyChanges*u.Packs {
-			due = min(due, c.first.Add(max(u.Quiet/5, u.took)).Sub(now))
+	for p, c := range m.pending {
+		due := min(c.last.Add(m.Quiet).Sub(now), c.first.Add(10*m.Quiet).Sub(now))
+		if c.n >= manyChanges*m.Packs {
+			due = min(due, c.first.Add(max(m.Quiet/5, m.took)).Sub(now))
 		}
 		switch {
 		case due > 0:
@@ -155,79 +158,79 @@ func (u *upkeep) next(now time.Time) (path git.RepoPath, wait time.Duration) {
 		}
 	}
 	if wait == 0 {
-		delete(u.pending, path)
+		delete(m.pending, path)
 	}
 	return path, wait
 }
 
 // maintainIfDue maintains a repository if it needs that.
-func (u *upkeep) maintainIfDue(path git.RepoPath) {
-	outcome, err := u.check(path)
-	u.metrics.upkeep.WithLabelValues(outcome).Inc()
+func (m *maintainer) maintainIfDue(path git.RepoPath) {
+	outcome, err := m.check(path)
+	m.metrics.checks.WithLabelValues(outcome).Inc()
 	switch {
-	case err == nil || u.ctx.Err() != nil || fault.Is(err, fault.NotFound):
+	case err == nil || m.ctx.Err() != nil || fault.Is(err, fault.NotFound):
 	case fault.Is(err, fault.Exhausted): // it is being maintained: check again later
-		u.changed(path)
+		m.changed(path)
 	default:
-		u.node.log.Warn("cannot maintain a repository", "repository", path.String(), "error", err)
+		m.node.log.Warn("cannot maintain a repository", "repository", path.String(), "error", err)
 	}
 }
 
 // check maintains a repository if it needs that, and returns the outcome for the metric.
-func (u *upkeep) check(path git.RepoPath) (outcome string, err error) {
-	n := u.node
-	h, err := n.acquireAny(u.ctx, path)
+func (m *maintainer) check(path git.RepoPath) (outcome string, err error) {
+	n := m.node
+	h, err := n.acquireAny(m.ctx, path)
 	if err != nil {
 		return "failed", err
 	}
 	defer n.release(h)
-	last := u.maintained[h.Common]
+	last := m.maintained[h.Common]
 	if time.Now().Before(last.pausedUntil) {
 		return "paused", nil
 	}
-	now, err := h.place.Counts(u.ctx)
+	now, err := h.place.Counts(m.ctx)
 	if err != nil {
 		return "failed", err
 	}
-	refs := u.manyLooseRefs(h.Common)
-	if now.Loose-last.loose < int64(u.Loose) && now.Packs-last.packs < int64(u.Packs) && !refs {
+	refs := m.manyLooseRefs(h.Common)
+	if now.Loose-last.loose < int64(m.Loose) && now.Packs-last.packs < int64(m.Packs) && !refs {
 		return "not_due", nil
 	}
 	if n.pushes != nil {
-		if err := n.pushes.BeforeMaintenance(u.ctx, h.Repo, path); err != nil {
-			u.remember(h.Common, pack.Counts{Packs: last.packs, Loose: last.loose}, time.Now().Add(u.Pause))
+		if err := n.pushes.BeforeMaintenance(m.ctx, h.Repo, path); err != nil {
+			m.remember(h.Common, pack.Counts{Packs: last.packs, Loose: last.loose}, time.Now().Add(m.Pause))
 			return "declined", nil
 		}
 	}
 	start := time.Now()
-	m, err := n.maintainHandle(u.ctx, h, path, refs)
-	u.took = time.Since(start)
+	result, err := n.maintainHandle(m.ctx, h, path, refs)
+	m.took = time.Since(start)
 	if err == nil {
-		u.remember(h.Common, m.After, time.Time{})
+		m.remember(h.Common, result.After, time.Time{})
 		return "due", nil
 	}
 	if !fault.Is(err, fault.Exhausted) {
-		u.remember(h.Common, pack.Counts{}, time.Now().Add(u.Pause))
+		m.remember(h.Common, pack.Counts{}, time.Now().Add(m.Pause))
 	}
 	return "failed", err
 }
 
 // remember keeps the state of a repository after maintenance.
-func (u *upkeep) remember(commonDir string, now pack.Counts, until time.Time) {
-	if len(u.maintained) >= maxMaintained { // a forgotten one is maintained once too often at most
-		for dir := range u.maintained {
-			delete(u.maintained, dir)
+func (m *maintainer) remember(commonDir string, now pack.Counts, until time.Time) {
+	if len(m.maintained) >= maxMaintained { // a forgotten one is maintained once too often at most
+		for dir := range m.maintained {
+			delete(m.maintained, dir)
 			break
 		}
 	}
-	u.maintained[commonDir] = maintainedState{packs: now.Packs, loose: now.Loose, pausedUntil: until}
+	m.maintained[commonDir] = maintainedState{packs: now.Packs, loose: now.Loose, pausedUntil: until}
 }
 
 // manyLooseRefs reports whether the refs need packing. It gives up if it finds too many other files.
-func (u *upkeep) manyLooseRefs(commonDir string) bool {
+func (m *maintainer) manyLooseRefs(commonDir string) bool {
 	seen, found := 0, 0
 	_ = filepath.WalkDir(filepath.Join(commonDir, "refs"), func(path string, e fs.DirEntry, err error) error {
-		if seen++; seen > looseRefWalk*u.LooseRefs || found >= u.LooseRefs || u.ctx.Err() != nil {
+		if seen++; seen > looseRefWalk*m.LooseRefs || found >= m.LooseRefs || m.ctx.Err() != nil {
 			return fs.SkipAll
 		}
 		if err == nil && e.Type().IsRegular() && !strings.HasSuffix(path, ".lock") {
@@ -235,15 +238,15 @@ func (u *upkeep) manyLooseRefs(commonDir string) bool {
 		}
 		return nil
 	})
-	return found >= u.LooseRefs
+	return found >= m.LooseRefs
 }
 
-func (u *upkeep) close() {
-	u.mu.Lock()
-	u.end()
-	u.mu.Unlock()
-	u.running.Wait()
+func (m *maintainer) close() {
+	m.mu.Lock()
+	m.end()
+	m.mu.Unlock()
+	m.running.Wait()
 }
 
 // Maintains reports whether the node maintains repositories automatically.
-func (n *Node) Maintains() bool { return n.upkeep != nil }
+func (n *Node) Maintains() bool { return n.maintainer != nil }

@@ -8,7 +8,7 @@ import (
 )
 
 // A repository with pushes all the time is checked earlier if they are many.
-func TestUpkeepOfBusyRepositories(t *testing.T) {
+func TestMaintenanceOfBusyRepositories(t *testing.T) {
 	t.Parallel()
 	path, err := git.ParseRepoPath("app")
 	if err != nil {
@@ -22,19 +22,19 @@ func TestUpkeepOfBusyRepositories(t *testing.T) {
 	}{
 		{9, 0, 10 * quiet}, {10, 0, quiet / 5}, {10, 5 * time.Second, 5 * time.Second}, {10, time.Hour, 10 * quiet},
 	} {
-		u := newUpkeep(&Node{metrics: newMetrics(nil)}, Upkeep{Packs: 2, Quiet: quiet})
-		u.started, u.took = true, test.took // run is called by the test
+		m := newMaintainer(&Node{metrics: newMetrics(nil)}, Maintenance{Packs: 2, Quiet: quiet})
+		m.started, m.took = true, test.took // run is called by the test
 		for range test.changes {
-			u.changed(path)
+			m.changed(path)
 		}
-		now := u.pending[path].first
+		now := m.pending[path].first
 		for after := time.Duration(0); after < test.want; after += quiet / 10 {
-			u.pending[path] = change{now, now.Add(after), test.changes}
-			if _, wait := u.next(now.Add(after)); wait == 0 {
+			m.pending[path] = pendingCheck{now, now.Add(after), test.changes}
+			if _, wait := m.next(now.Add(after)); wait == 0 {
 				t.Errorf("%+v: checked after %v", test, after)
 			}
 		}
-		if _, wait := u.next(now.Add(test.want)); wait != 0 {
+		if _, wait := m.next(now.Add(test.want)); wait != 0 {
 			t.Errorf("%+v: next says to wait %v more", test, wait)
 		}
 	}
