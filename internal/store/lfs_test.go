@@ -432,7 +432,7 @@ func TestLFSAfterAStart(t *testing.T) {
 }
 
 // Objects of the bucket are listed, whichever node has copies. store check verifies them.
-func TestLFSCareOfAStore(t *testing.T) {
+func TestLFSUpkeepOfAStore(t *testing.T) {
 	t.Parallel()
 	b := newBucket(t)
 	a, c := newGitNode(t, b, receivepack.Options{}), newGitNode(t, b, receivepack.Options{})

@@ -119,7 +119,7 @@ func (k *Keeper) repeat(due func() time.Time, work func() error) {
 		if err := work(); err == nil {
 			wait = max(time.Until(due()), time.Second)
 		} else if k.ctx.Err() == nil {
-			k.Log.Warn("the care for LFS objects failed", "error", err)
+			k.Log.Warn("the upkeep of LFS objects failed", "error", err)
 		}
 		timer.Reset(wait)
 	}

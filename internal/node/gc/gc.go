@@ -39,7 +39,7 @@ type Handle struct {
 	Release func()
 }
 
-// Keeper takes care of LFS objects. With Schedule.File it also does so in the background, until Close.
+// Keeper does the upkeep of LFS objects. With Schedule.File it also does so in the background, until Close.
 type Keeper struct {
 	Options
 	due        *prometheus.GaugeVec
@@ -60,7 +60,7 @@ func New(o Options) *Keeper {
 	o.Grace, o.ScrubRate = cmp.Or(o.Grace, 14*24*time.Hour), cmp.Or(o.ScrubRate, 32<<20)
 	k := &Keeper{Options: o, collecting: semaphore.NewWeighted(1), copies: o.Places.KeepsCopies(), started: time.Now(),
 		due: promauto.With(o.Registerer).NewGaugeVec(prometheus.GaugeOpts{
-			Name: "packhorse_lfs_care_due_timestamp_seconds",
+			Name: "packhorse_lfs_due_timestamp_seconds",
 			Help: "Time, since 1970, by which the next collection of LFS garbage (gc) and the next verification of all LFS " +
 				"objects (scrub) have to end. A past time means that they failed or are too slow.",
 		}, []string{"task"})}

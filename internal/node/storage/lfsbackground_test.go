@@ -89,7 +89,7 @@ func dueOf(t *testing.T, o Options, task string) time.Time {
 	}
 	for _, f := range families {
 		for _, m := range f.GetMetric() {
-			if f.GetName() == "packhorse_lfs_care_due_timestamp_seconds" && m.GetLabel()[0].GetValue() == task {
+			if f.GetName() == "packhorse_lfs_due_timestamp_seconds" && m.GetLabel()[0].GetValue() == task {
 				return time.Unix(int64(m.GetGauge().GetValue()), 0)
 			}
 		}

@@ -55,15 +55,15 @@ type LFSConfig struct {
 	ScrubRate Size `toml:"scrub_rate" default:"32MiB" range:"1MiB.."`
 }
 
-// LFSSchedule returns the options of the care for LFS objects. It needs a request if maintenance is off, or if the
+// LFSSchedule returns the options of the upkeep of LFS objects. It needs a request if maintenance is off, or if the
 // repositories are those of another program, because there are no pushes and no mirrors.
 func (c *Config) LFSSchedule() gc.Schedule {
-	care := gc.Schedule{Grace: cmp.Or(c.LFS.Grace.Duration, -1), ScrubInterval: c.LFS.ScrubInterval.Duration,
+	schedule := gc.Schedule{Grace: cmp.Or(c.LFS.Grace.Duration, -1), ScrubInterval: c.LFS.ScrubInterval.Duration,
 		ScrubRate: int64(c.LFS.ScrubRate)}
 	if c.Maintenance.Enabled && (c.Push.Enabled || len(c.Mirror) > 0) {
-		care.File = filepath.Join(c.State, "lfs.json")
+		schedule.File = filepath.Join(c.State, "lfs.json")
 	}
-	return care
+	return schedule
 }
 
 // PublicURL returns the URL of the server for clients, or nil if it is not set.

@@ -41,8 +41,8 @@ func TestLFSURL(t *testing.T) {
 	}
 }
 
-// TestLFSSchedule lets a server care for LFS objects on its own only if it maintains repositories and takes pushes or
-// has mirrors.
+// TestLFSSchedule: a server does the upkeep of LFS objects on its own only if it maintains repositories and takes
+// pushes or has mirrors.
 func TestLFSSchedule(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -61,12 +61,12 @@ func TestLFSSchedule(t *testing.T) {
 		cfg := config.DefaultConfig()
 		cfg.State = "/state"
 		c.change(&cfg)
-		care, want := cfg.LFSSchedule(), ""
+		schedule, want := cfg.LFSSchedule(), ""
 		if c.background {
 			want = "/state/lfs.json"
 		}
-		if care.File != want || care.Grace != c.grace {
-			t.Errorf("%s: LFSSchedule = %+v, want File %q and Grace %v", name, care, want, c.grace)
+		if schedule.File != want || schedule.Grace != c.grace {
+			t.Errorf("%s: LFSSchedule = %+v, want File %q and Grace %v", name, schedule, want, c.grace)
 		}
 	}
 	cfg := config.DefaultConfig()
