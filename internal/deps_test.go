@@ -88,7 +88,7 @@ var rooms = map[string][]string{
 	"github.com/failsafe-go/...":                                {"mirror/origin", "gateway/resolve"},
 	"maragu.dev/gomponents/...":                                 {"gateway/web"},
 	"github.com/alecthomas/chroma/...":                          {"gateway/web"},
-	"github.com/charmbracelet/...":                              {"operations/top/tui"},
+	"github.com/charmbracelet/...":                              {"operations/top"},
 	"github.com/creack/...":                                     {}, // tests: a terminal
 	"github.com/chromedp/...":                                   {}, // tests: a browser
 	"golang.org/x/term":                                         {"operations/...", "bench/loadgen"},
@@ -289,12 +289,12 @@ func TestServerIsSmall(t *testing.T) {
 	}
 }
 
-// Package httpreuse makes all HTTP clients, so that none takes the answer of another request for its own.
+// Package httpguard makes all HTTP clients, so that none takes the answer of another request for its own.
 func TestHTTPClients(t *testing.T) {
 	for _, p := range listPackages(t, "linux") {
 		name := short(p.ImportPath)
 		if strings.HasPrefix(name, "bench") || strings.HasSuffix(name, "test") || strings.HasPrefix(name, ".ci") ||
-			name == "client" || name == "transport/httpreuse" { // client speaks HTTP/2 only
+			name == "client" || name == "transport/httpguard" { // client speaks HTTP/2 only
 			continue
 		}
 		for _, f := range p.GoFiles {
@@ -303,7 +303,7 @@ func TestHTTPClients(t *testing.T) {
 				t.Fatal(err)
 			}
 			if bytes.Contains(text, []byte("&http.Client{")) || bytes.Contains(text, []byte("http.DefaultClient")) {
-				t.Errorf("%s/%s makes an HTTP client: use httpreuse.Client", name, f)
+				t.Errorf("%s/%s makes an HTTP client: use httpguard.Client", name, f)
 			}
 		}
 	}

@@ -1,5 +1,5 @@
 // Package lfs has the terms of Git LFS that gateways and storage nodes share: objects, what happens to them, locks, and
-// pointer files. It does no I/O.
+// pointer files. It finds the pointer files among the blobs of a repository, and keeps its locks.
 //
 // Git LFS keeps large files outside Git's objects. A commit has a pointer file instead, which names the object with the
 // content by its SHA-256. Clients transfer objects with the API of Git LFS (its docs/api) or its protocol over SSH.

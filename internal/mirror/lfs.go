@@ -9,7 +9,6 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/lfs"
 	"github.com/packhorse-git/packhorse/internal/lfs/objects"
-	"github.com/packhorse-git/packhorse/internal/mirror/lfsclient"
 	"github.com/packhorse-git/packhorse/internal/mirror/origin"
 	"github.com/packhorse-git/packhorse/internal/node"
 	"github.com/packhorse-git/packhorse/internal/schedule/balance"
@@ -36,8 +35,8 @@ func (n *Node) beginLFS(ctx context.Context, path git.RepoPath, session node.Ses
 }
 
 // server returns the repository at the origin's LFS server.
-func (x *exchange) server() lfsclient.Repository {
-	return lfsclient.Repository{Origin: x.rule.Origin, Path: x.mirror.originPath(), Auth: x.credential()}
+func (x *exchange) server() origin.LFSRepository {
+	return origin.LFSRepository{Origin: x.rule.Origin, Path: x.mirror.originPath(), Auth: x.credential()}
 }
 
 // LFSBatch returns the states of objects. The origin is asked about those that are not here.
@@ -99,7 +98,7 @@ func (x *exchange) askMissing(ctx context.Context, b lfs.Batch, states []lfs.Sta
 
 // askServer asks the origin about objects and keeps its actions. If the origin does not answer, it notes the age of
 // what is here.
-func (x *exchange) askServer(ctx context.Context, b lfs.Batch) ([]lfsclient.Answer, error) {
+func (x *exchange) askServer(ctx context.Context, b lfs.Batch) ([]origin.LFSAnswer, error) {
 	start, url := time.Now(), x.mirror.originURL()
 	x.outcome.Mirror = node.MirrorRelay
 	answers, err := x.server().Batch(ctx, b)
@@ -177,7 +176,7 @@ func (x *exchange) fetchObject(ctx context.Context, d lfs.Download) error {
 
 // uploadServer returns the LFS server that gets uploads and locks, with the credential of the caller. ok is false if
 // the repository is not a mirror. The error is Denied if there is no credential, as over SSH.
-func (n *Node) uploadServer(ctx context.Context, path git.RepoPath, session node.Session) (r lfsclient.Repository,
+func (n *Node) uploadServer(ctx context.Context, path git.RepoPath, session node.Session) (r origin.LFSRepository,
 	ok bool, err error) {
 	if n.mirrors.lfs == nil {
 		return r, false, nil
@@ -187,7 +186,7 @@ func (n *Node) uploadServer(ctx context.Context, path git.RepoPath, session node
 	if target == nil || err != nil {
 		return r, false, err
 	}
-	return lfsclient.Repository{Origin: target.rule.Origin, Path: target.path, Auth: session.Authorization}, true, nil
+	return origin.LFSRepository{Origin: target.rule.Origin, Path: target.path, Auth: session.Authorization}, true, nil
 }
 
 // uploadBatch is LFSBatch before an upload. The origin answers.
@@ -236,7 +235,7 @@ func (n *Node) LFSUpload(ctx context.Context, path git.RepoPath, session node.Se
 }
 
 // uploadObject sends an object to an origin.
-func uploadObject(ctx context.Context, server lfsclient.Repository, u lfs.Upload, content io.Reader) error {
+func uploadObject(ctx context.Context, server origin.LFSRepository, u lfs.Upload, content io.Reader) error {
 	if u.Offset != 0 {
 		return fault.New(fault.Invalid, "an upload to a mirror cannot continue: begin again")
 	}

@@ -14,7 +14,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/lfs"
-	"github.com/packhorse-git/packhorse/internal/mirror/lfsclient"
+	"github.com/packhorse-git/packhorse/internal/mirror/origin"
 	"github.com/packhorse-git/packhorse/internal/node"
 )
 
@@ -157,7 +157,7 @@ func TestLFSObjectsOfOwnRepositories(t *testing.T) {
 	})
 	for range 2 {
 		got, _, err := w.download(t.Context(), "host/a", whole(o))
-		if !errors.Is(err, lfsclient.ErrWrong) || bytes.Contains(got.Bytes(), content[:100]) {
+		if !errors.Is(err, origin.ErrWrongObject) || bytes.Contains(got.Bytes(), content[:100]) {
 			t.Errorf("download from an origin that does not have the object: %d bytes, %v, want ErrWrong", got.Len(), err)
 		}
 	}

@@ -14,7 +14,6 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/lfs"
-	"github.com/packhorse-git/packhorse/internal/mirror/lfsclient"
 	"github.com/packhorse-git/packhorse/internal/mirror/origin"
 	"github.com/packhorse-git/packhorse/internal/schedule/retry"
 )
@@ -57,7 +56,7 @@ func (y *download) run(ctx context.Context) {
 	}
 	l.budget.release(y.reserved, y.kept)
 	l.m.metrics.downloaded(err)
-	if err != nil && ctx.Err() == nil && !errors.Is(err, lfsclient.ErrWrong) && !fault.Is(err, fault.Exhausted) {
+	if err != nil && ctx.Err() == nil && !errors.Is(err, origin.ErrWrongObject) && !fault.Is(err, fault.Exhausted) {
 		l.m.log.Warn("cannot download an LFS object", "origin", y.key.host, "repository", y.server.Path, "object",
 			o.OID.String(), "error", err)
 	}
@@ -166,7 +165,7 @@ func (y *download) noteWrong(err error) error {
 
 func wrongObject(key downloadKey, err error) error {
 	return &fault.Error{Kind: fault.Unavailable, Msg: fmt.Sprintf("origin %s sent another LFS object than %s", key.host,
-		key.OID), RetryAfter: fault.RetryMuchLater, Err: errors.Join(lfsclient.ErrWrong, err)}
+		key.OID), RetryAfter: fault.RetryMuchLater, Err: errors.Join(origin.ErrWrongObject, err)}
 }
 
 var downloadPauses = retry.Policy{First: 300 * time.Millisecond, Max: 10 * time.Second}
@@ -223,7 +222,7 @@ func (y *download) ask(ctx context.Context) (isFinal bool, err error) {
 
 // refused decides about another attempt after a refused download. An action can expire early, unless it is new.
 func (y *download) refused(err error, isNew bool) (isFinal bool) {
-	if errors.Is(err, lfsclient.ErrWrong) { // by its length
+	if errors.Is(err, origin.ErrWrongObject) { // by its length
 		_ = y.noteWrong(err)
 		return true
 	}

@@ -18,7 +18,6 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/lfs"
-	"github.com/packhorse-git/packhorse/internal/mirror/lfsclient"
 	"github.com/packhorse-git/packhorse/internal/mirror/origin"
 	"github.com/packhorse-git/packhorse/internal/node"
 )
@@ -154,7 +153,7 @@ func TestLFSWrongObject(t *testing.T) {
 		})
 		for range 3 {
 			got, _, err := w.download(t.Context(), "host/a", whole(o))
-			if !errors.Is(err, lfsclient.ErrWrong) || int64(got.Len()) >= o.Size-heldBack+1 || !c.begun && got.length >= 0 {
+			if !errors.Is(err, origin.ErrWrongObject) || int64(got.Len()) >= o.Size-heldBack+1 || !c.begun && got.length >= 0 {
 				t.Errorf("%s: %d bytes, length %d, error %v, want ErrWrong and a part only", name, got.Len(), got.length, err)
 			}
 		}
@@ -188,7 +187,7 @@ func TestLFSWrongObjectOfOtherRepository(t *testing.T) {
 	})
 	var group sync.WaitGroup
 	group.Go(func() {
-		if _, _, err := w.download(t.Context(), "host/a", whole(o)); !errors.Is(err, lfsclient.ErrWrong) {
+		if _, _, err := w.download(t.Context(), "host/a", whole(o)); !errors.Is(err, origin.ErrWrongObject) {
 			t.Errorf("download of a wrong object: %v, want ErrWrong", err)
 		}
 	})
@@ -298,7 +297,7 @@ func TestLFSResume(t *testing.T) {
 			o := s.add("a", content)
 			s.set(c.before)
 			got, _, err := w.download(t.Context(), "host/a", whole(o))
-			if errors.Is(err, lfsclient.ErrWrong) != c.wrong || !c.wrong && !bytes.Equal(got.Bytes(), content) {
+			if errors.Is(err, origin.ErrWrongObject) != c.wrong || !c.wrong && !bytes.Equal(got.Bytes(), content) {
 				t.Errorf("%d bytes, error %v, want the object: %v", got.Len(), err, !c.wrong)
 			}
 			if n := s.gets.Load(); n != c.gets {

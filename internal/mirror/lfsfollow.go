@@ -15,7 +15,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/lfs"
 	"github.com/packhorse-git/packhorse/internal/lfs/objects"
-	"github.com/packhorse-git/packhorse/internal/mirror/lfsclient"
+	"github.com/packhorse-git/packhorse/internal/mirror/origin"
 	"github.com/packhorse-git/packhorse/internal/node"
 )
 
@@ -38,7 +38,7 @@ type lfsObjects struct {
 	m       *Mirrors
 	store   *objects.Store
 	budget  *lfsBudget
-	actions *lru.Cache[actionKey, *lfsclient.Action]
+	actions *lru.Cache[actionKey, *origin.LFSAction]
 	wrong   *lru.Cache[actionKey, time.Time]  // objects that an origin sent wrongly, with the time
 	proven  *lru.Cache[downloadKey, struct{}] // objects that an origin sent, or that a mirror of it has
 
@@ -62,14 +62,14 @@ type downloadKey struct {
 func newLFSObjects(m *Mirrors, store *objects.Store, limit int64) *lfsObjects {
 	l := &lfsObjects{m: m, store: store, budget: newLFSBudget(m, store, limit),
 		downloads: make(map[downloadKey]*download), slots: make(map[string]chan struct{})}
-	l.actions, _ = lru.New[actionKey, *lfsclient.Action](maxActions) // the sizes are valid
+	l.actions, _ = lru.New[actionKey, *origin.LFSAction](maxActions) // the sizes are valid
 	l.wrong, _ = lru.New[actionKey, time.Time](maxActions)
 	l.proven, _ = lru.New[downloadKey, struct{}](maxProven)
 	return l
 }
 
 // known returns an action that the origin gave for an object, or nil. The origin has the object in this repository.
-func (l *lfsObjects) known(url string, o lfs.Object) *lfsclient.Action {
+func (l *lfsObjects) known(url string, o lfs.Object) *origin.LFSAction {
 	key := actionKey{url, o}
 	a, _ := l.actions.Get(key)
 	if a != nil && !a.IsValid(l.m.now().Add(actionReserve)) {
@@ -80,7 +80,7 @@ func (l *lfsObjects) known(url string, o lfs.Object) *lfsclient.Action {
 }
 
 // remember keeps an action until it expires.
-func (l *lfsObjects) remember(url string, o lfs.Object, a *lfsclient.Action) {
+func (l *lfsObjects) remember(url string, o lfs.Object, a *origin.LFSAction) {
 	if a.Expires.IsZero() {
 		a.Expires = l.m.now().Add(actionTime)
 	}
@@ -122,12 +122,12 @@ type download struct {
 	growing
 	l      *lfsObjects
 	key    downloadKey
-	server lfsclient.Repository // of the caller who began it
+	server origin.LFSRepository // of the caller who began it
 	url    string               // of the repository at the origin
 	cancel context.CancelFunc
 
 	// Used only by the goroutine.
-	action   *lfsclient.Action // nil: to be asked for
+	action   *origin.LFSAction // nil: to be asked for
 	etag     string            // of the part
 	reserved int64             // bytes of the cache
 	kept     bool              // a mirror has the object
@@ -142,7 +142,7 @@ type download struct {
 // send sends an object to a client while it is downloaded, or links that of another mirror. If the origin refuses it,
 // only the caller with whose credential it was asked gets the refusal. A wrong object of one repository is not the
 // fault of another.
-func (l *lfsObjects) send(ctx context.Context, x *exchange, d lfs.Download, a *lfsclient.Action) error {
+func (l *lfsObjects) send(ctx context.Context, x *exchange, d lfs.Download, a *origin.LFSAction) error {
 	if err := x.response.StartBulk(true); err != nil {
 		return err
 	}
@@ -169,7 +169,7 @@ func (l *lfsObjects) send(ctx context.Context, x *exchange, d lfs.Download, a *l
 		}
 		err = y.send(ctx, x, d)
 		l.leave(y)
-		isOfOther := isOfCaller(err) || errors.Is(err, lfsclient.ErrWrong) && y.url != x.mirror.originURL()
+		isOfOther := isOfCaller(err) || errors.Is(err, origin.ErrWrongObject) && y.url != x.mirror.originURL()
 		if err == nil || x.outcome.LFS.Bytes > 0 || leads || try == maxTries || !isOfOther {
 			return err
 		}
@@ -186,11 +186,11 @@ func (r startedBulk) ReadFrom(src io.Reader) (int64, error) { return io.Copy(r.R
 
 // join returns the download of an object, with the caller as a follower. leads reports whether it began for this
 // caller. y is nil if a download has ended since the caller called link.
-func (l *lfsObjects) join(x *exchange, o lfs.Object, a *lfsclient.Action) (y *download, leads bool, err error) {
+func (l *lfsObjects) join(x *exchange, o lfs.Object, a *origin.LFSAction) (y *download, leads bool, err error) {
 	key := downloadKey{x.rule.Origin.Host(), o}
 	url := x.mirror.originURL()
 	if at, ok := l.wrong.Get(actionKey{url, o}); ok && l.m.now().Sub(at) < wrongTime {
-		return nil, false, wrongObject(key, lfsclient.ErrWrong)
+		return nil, false, wrongObject(key, origin.ErrWrongObject)
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -7,7 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
-	"github.com/packhorse-git/packhorse/internal/mirror/lfsclient"
+	"github.com/packhorse-git/packhorse/internal/mirror/origin"
 )
 
 // lfsMetrics are the metrics of the LFS objects of mirrors.
@@ -63,7 +63,7 @@ func (m *lfsMetrics) sent(cache string) {
 // downloaded counts a download from an origin.
 func (m *lfsMetrics) downloaded(err error) {
 	label := result(err)
-	if errors.Is(err, lfsclient.ErrWrong) {
+	if errors.Is(err, origin.ErrWrongObject) {
 		label = wrongDownload
 	}
 	m.downloads.WithLabelValues(label).Inc()

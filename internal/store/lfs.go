@@ -14,7 +14,6 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/lfs"
-	"github.com/packhorse-git/packhorse/internal/lfs/locks"
 	"github.com/packhorse-git/packhorse/internal/lfs/objects"
 	"github.com/packhorse-git/packhorse/internal/store/bucket"
 	"github.com/packhorse-git/packhorse/internal/store/replog"
@@ -330,11 +329,11 @@ func (o lfsObjects) put(object lfs.Object) (err error) {
 	return nil
 }
 
-// lfsLocks has the file locks of a repository. It is a locks.Files.
+// lfsLocks has the file locks of a repository. It is a lfs.LockFiles.
 type lfsLocks struct{ *place }
 
 // Locks implements places.Place.
-func (p *place) Locks() locks.Files { return lfsLocks{p} }
+func (p *place) Locks() lfs.LockFiles { return lfsLocks{p} }
 
 func (l lfsLocks) key(name string) string { return reposPrefix + l.id + "/" + lockPrefix + name }
 

@@ -14,7 +14,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/packhorse-git/packhorse/internal/bench/fleet"
 	"github.com/packhorse-git/packhorse/internal/bench/gitload"
 	"github.com/packhorse-git/packhorse/internal/bench/loadgen"
 	"github.com/packhorse-git/packhorse/internal/bench/world"
@@ -230,17 +229,17 @@ func (o *ciOptions) report(env loadgen.Env, title string, result *ciResult, veri
 
 // part is a share of a fleet.
 type part struct {
-	tool   fleet.Tool
+	tool   Tool
 	weight int
 	fresh  float64 // share of the jobs on a new machine
 }
 
 // ciProfiles are the fleets. --help describes them.
 var ciProfiles = map[string][]part{
-	"gitlab":  {{fleet.GitLab, 4, 0.5}, {fleet.GitLabNoTags, 1, 0.5}},
-	"actions": {{fleet.Checkout, 9, 1}, {fleet.CheckoutAll, 1, 1}},
-	"mixed": {{fleet.GitLab, 7, 0.5}, {fleet.GitLabNoTags, 2, 0.5}, {fleet.Checkout, 5, 1}, {fleet.CheckoutAll, 1, 1},
-		{fleet.Jenkins, 4, 0.05}, {fleet.Clone, 1, 1}},
+	"gitlab":  {{GitLab, 4, 0.5}, {GitLabNoTags, 1, 0.5}},
+	"actions": {{Checkout, 9, 1}, {CheckoutAll, 1, 1}},
+	"mixed": {{GitLab, 7, 0.5}, {GitLabNoTags, 2, 0.5}, {Checkout, 5, 1}, {CheckoutAll, 1, 1},
+		{Jenkins, 4, 0.05}, {Clone, 1, 1}},
 }
 
 // fleet returns the profile with the share of new machines of --fresh.

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/bench/benchtest"
-	"github.com/packhorse-git/packhorse/internal/bench/fleet"
 	"github.com/packhorse-git/packhorse/internal/bench/loadgen"
 	"github.com/packhorse-git/packhorse/internal/git/gittest"
 )
@@ -190,7 +189,7 @@ func TestFleetWithAnotherShareOfNewMachines(t *testing.T) {
 func TestCIShares(t *testing.T) {
 	t.Parallel()
 	for name, profile := range ciProfiles {
-		s := &scene{history: fleet.NewHistory(), profile: profile}
+		s := &scene{history: NewHistory(), profile: profile}
 		id := gittest.Init(t).Commit("x")
 		if err := s.history.Add(id, 1); err != nil {
 			t.Fatal(err)

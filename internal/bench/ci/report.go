@@ -6,7 +6,6 @@ import (
 	"io"
 	"slices"
 
-	"github.com/packhorse-git/packhorse/internal/bench/fleet"
 	"github.com/packhorse-git/packhorse/internal/bench/loadgen"
 )
 
@@ -153,7 +152,7 @@ func shares(d loadgen.Metrics) *cacheShares {
 // kinds adds up jobs by tool and state.
 func kinds(jobs []doneJob) []kindReport {
 	type kind struct {
-		tool  fleet.Tool
+		tool  Tool
 		fresh bool
 	}
 	took, bytes := map[kind]loadgen.Samples{}, map[kind]int64{}

@@ -8,7 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/packhorse-git/packhorse/internal/bench/fleet"
 	"github.com/packhorse-git/packhorse/internal/bench/gitload"
 	"github.com/packhorse-git/packhorse/internal/bench/loadgen"
 	"github.com/packhorse-git/packhorse/internal/bench/world"
@@ -27,7 +26,7 @@ const (
 type doneJob struct {
 	took  time.Duration
 	bytes int64
-	tool  fleet.Tool
+	tool  Tool
 	fresh bool          // on a new machine
 	first time.Duration // time to the first byte of the pack, for the first job of a pipeline; otherwise 0
 }
@@ -58,7 +57,7 @@ type crew struct {
 
 	mu     sync.Mutex // guards the fields below
 	idle   []*runner
-	queue  []fleet.Job
+	queue  []Job
 	over   bool // no further job starts
 	begun  int  // jobs
 	rng    *rand.Rand
@@ -82,8 +81,8 @@ func newCrew(s *scene, runners int, every time.Duration) (*crew, error) {
 				break
 			}
 		}
-		r := &runner{scene: s, machine: fleet.NewMachine(s.history, part.tool), fresh: part.fresh}
-		r.packed = func(*fleet.Fetch) {
+		r := &runner{scene: s, machine: NewMachine(s.history, part.tool), fresh: part.fresh}
+		r.packed = func(*Fetch) {
 			c.mu.Lock()
 			defer c.mu.Unlock()
 			c.result.packs++
@@ -105,11 +104,11 @@ func (c *crew) age(r *runner) error {
 	if err != nil {
 		return err
 	}
-	return r.machine.Leave(fleet.Job{Pipeline: "refs/pipelines/1", Commit: at, Branch: c.scene.branch})
+	return r.machine.Leave(Job{Pipeline: "refs/pipelines/1", Commit: at, Branch: c.scene.branch})
 }
 
 // submit gives a job to a free machine, or to the first one that becomes free.
-func (c *crew) submit(ctx context.Context, job fleet.Job) {
+func (c *crew) submit(ctx context.Context, job Job) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if len(c.idle) == 0 {
@@ -135,7 +134,7 @@ func (c *crew) ready(r *runner) {
 }
 
 // serve runs jobs until the queue is empty.
-func (c *crew) serve(ctx context.Context, r *runner, job fleet.Job) {
+func (c *crew) serve(ctx context.Context, r *runner, job Job) {
 	for {
 		c.mu.Lock()
 		c.begun++
@@ -198,7 +197,7 @@ func (c *crew) pipelines(ctx context.Context, o *ciOptions) (err error) {
 	var herds sync.WaitGroup
 	defer herds.Wait()
 	rng := rand.New(rand.NewPCG(3, 0))
-	job := fleet.Job{Pipeline: "refs/pipelines/2", Commit: c.scene.tip, Branch: c.scene.branch}
+	job := Job{Pipeline: "refs/pipelines/2", Commit: c.scene.tip, Branch: c.scene.branch}
 	for n := 0; ; n++ {
 		due := time.Duration(n) * o.every
 		if due >= o.common.Duration {

@@ -12,7 +12,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/packhorse-git/packhorse/internal/bench/fleet"
 	"github.com/packhorse-git/packhorse/internal/bench/gitload"
 	"github.com/packhorse-git/packhorse/internal/bench/loadgen"
 	"github.com/packhorse-git/packhorse/internal/bench/world"
@@ -22,7 +21,7 @@ import (
 // runner is one working machine of the fleet. One goroutine uses it.
 type runner struct {
 	scene    *scene
-	machine  *fleet.Machine
+	machine  *Machine
 	fresh    float64
 	received atomic.Int64
 	conn     *loadgen.Conn // of the current job
@@ -32,7 +31,7 @@ type runner struct {
 
 	data func([]byte) // receives the pack's bytes, if not nil
 	// called after a fetch with a pack, before the machine's state changes
-	packed  func(f *fleet.Fetch)
+	packed  func(f *Fetch)
 	began   time.Time // when the first byte of the pack of the last job arrived
 	fetched bool      // the last job received a pack
 }
@@ -45,7 +44,7 @@ const (
 )
 
 // job runs one job on its own connection, from the connection to the last byte.
-func (r *runner) job(ctx context.Context, job fleet.Job) (err error) {
+func (r *runner) job(ctx context.Context, job Job) (err error) {
 	r.fetched, r.began = false, time.Time{}
 	if r.conn, err = r.scene.target.DialConn(ctx, &r.received, r.scene.timeout); err != nil {
 		return err
@@ -59,7 +58,7 @@ func (r *runner) job(ctx context.Context, job fleet.Job) (err error) {
 }
 
 // git does the work of git.
-func (r *runner) git(job fleet.Job) error {
+func (r *runner) git(job Job) error {
 	answer, err := r.ask(r.scene.target.Discover())
 	if err == nil {
 		_, err = gitload.Advertisement(answer)
@@ -67,7 +66,7 @@ func (r *runner) git(job fleet.Job) error {
 	if err != nil {
 		return err
 	}
-	var refs []fleet.Ref
+	var refs []Ref
 	if request := r.machine.LsRefs(&r.scene.caps, job.Branch); request != nil {
 		if answer, err = r.ask(r.scene.target.Post("git-upload-pack", "", request)); err != nil {
 			return err
@@ -78,7 +77,7 @@ func (r *runner) git(job fleet.Job) error {
 		}
 		for _, ref := range list {
 			if !ref.Id.IsZero() { // not unborn
-				refs = append(refs, fleet.Ref{Name: ref.Name, ID: ref.Id})
+				refs = append(refs, Ref{Name: ref.Name, ID: ref.Id})
 			}
 		}
 	}
@@ -104,7 +103,7 @@ func (r *runner) ask(request []byte) ([]byte, error) {
 }
 
 // round sends one request of a fetch. done reports whether the response has the pack.
-func (r *runner) round(f *fleet.Fetch) (done bool, err error) {
+func (r *runner) round(f *Fetch) (done bool, err error) {
 	request, encoding := f.Request(), ""
 	if len(request) > compressFrom {
 		if request, err = r.compress(request); err != nil {
@@ -157,17 +156,17 @@ func (s *scene) verify(ctx context.Context, dir string) (kinds int, err error) {
 }
 
 // verifyOne lets git index the pack of one job in a repository of the machine's state, and check its connectivity.
-func (s *scene) verifyOne(ctx context.Context, repo string, tool fleet.Tool, at git.ObjectID) (err error) {
+func (s *scene) verifyOne(ctx context.Context, repo string, tool Tool, at git.ObjectID) (err error) {
 	defer world.Rescue(&err)
 	defer os.RemoveAll(repo)
 	world.Must(gitload.RunGit(ctx, filepath.Dir(repo), nil, "init", "-q", "--bare",
 		"--object-format="+s.caps.Format.String(), repo))
-	r := &runner{scene: s, machine: fleet.NewMachine(s.history, tool)}
+	r := &runner{scene: s, machine: NewMachine(s.history, tool)}
 	if !at.IsZero() { // a repository after a job of the tool
-		world.Check(r.machine.Leave(fleet.Job{Pipeline: "refs/pipelines/1", Commit: at, Branch: s.branch}))
+		world.Check(r.machine.Leave(Job{Pipeline: "refs/pipelines/1", Commit: at, Branch: s.branch}))
 		args := []string{"fetch", "-q", "--no-tags", s.target.String(), at.String() + ":refs/remotes/origin/" +
 			filepath.Base(s.branch)}
-		if tool != fleet.Jenkins {
+		if tool != Jenkins {
 			args = append(args, "--depth=20")
 		}
 		world.Must(gitload.RunGitWith(ctx, gitload.GitAccess(s.target), repo, nil, args...))
@@ -182,7 +181,7 @@ func (s *scene) verifyOne(ctx context.Context, repo string, tool fleet.Tool, at 
 			failed = err
 		}
 	}
-	r.packed = func(f *fleet.Fetch) {
+	r.packed = func(f *Fetch) {
 		for _, id := range f.Wants() {
 			wants = append(wants, id.String())
 		}
@@ -190,7 +189,7 @@ func (s *scene) verifyOne(ctx context.Context, repo string, tool fleet.Tool, at 
 			shallow = append(shallow, id.String())
 		}
 	}
-	err = r.job(ctx, fleet.Job{Pipeline: "refs/pipelines/2", Commit: s.tip, Branch: s.branch})
+	err = r.job(ctx, Job{Pipeline: "refs/pipelines/2", Commit: s.tip, Branch: s.branch})
 	if world.Check(errors.Join(err, failed)); !r.fetched {
 		return nil // without a pack the repository is too short for a machine that is behind
 	}

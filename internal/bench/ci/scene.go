@@ -11,7 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/packhorse-git/packhorse/internal/bench/fleet"
 	"github.com/packhorse-git/packhorse/internal/bench/gitload"
 	"github.com/packhorse-git/packhorse/internal/bench/loadgen"
 	"github.com/packhorse-git/packhorse/internal/bench/world"
@@ -21,9 +20,9 @@ import (
 // scene is the server and the repository that a fleet works on.
 type scene struct {
 	target  *loadgen.Target
-	caps    fleet.Capabilities
+	caps    Capabilities
 	branch  string // full name of the default branch
-	history *fleet.History
+	history *History
 	tip     git.ObjectID
 	pusher  *pusher // nil: the tip does not move
 	profile []part
@@ -32,7 +31,7 @@ type scene struct {
 
 // prepare reads the server's capabilities, and the history of its default branch.
 func (o *ciOptions) prepare(ctx context.Context, t *loadgen.Target, dir string) *scene {
-	s := &scene{target: t, history: fleet.NewHistory(), profile: o.fleet(), timeout: o.common.Timeout}
+	s := &scene{target: t, history: NewHistory(), profile: o.fleet(), timeout: o.common.Timeout}
 	lines, format, err := gitload.Discover(ctx, t)
 	world.Check(err)
 	s.caps.Format = format
@@ -68,7 +67,7 @@ func (s *scene) readHistory(ctx context.Context, repo, dir string) {
 		world.Must(gitload.RunGitWith(ctx, gitload.GitAccess(s.target), dir, nil, "clone", "-q", "--bare", "--single-branch",
 			"--no-tags", "--filter=tree:0", "--", s.target.String(), repo))
 	}
-	log, err := gitload.RunGit(ctx, repo, nil, "log", "--topo-order", "--reverse", "--format="+fleet.LogFormat,
+	log, err := gitload.RunGit(ctx, repo, nil, "log", "--topo-order", "--reverse", "--format="+LogFormat,
 		s.tip.String(), "--")
 	if err != nil {
 		world.Check(fmt.Errorf("--repo does not contain the tip that the server shows: %w", err))
@@ -81,14 +80,14 @@ type pusher struct {
 	dir, repo string   // repo is a path or a URL
 	env       []string // additional environment of the push
 	branch    string
-	history   *fleet.History
+	history   *History
 	every     time.Duration
 	tip       git.ObjectID // of the commits made so far
 	dirs      []string     // of the first tip's tree; their files change
 	rng       *rand.Rand
 	run       int64 // start of the run in seconds, the prefix of the names of its pipelines
 	made      int   // pipelines that have commits
-	ready     []fleet.Job
+	ready     []Job
 }
 
 // maxDirs limits the directories in which the commits change files.
@@ -118,7 +117,7 @@ func newPusher(ctx context.Context, s *scene, repo, dir string, every time.Durat
 }
 
 // next pushes the next pipeline's commits and returns the job for all its machines.
-func (p *pusher) next(ctx context.Context) fleet.Job {
+func (p *pusher) next(ctx context.Context) Job {
 	if len(p.ready) == 0 {
 		p.commit(ctx)
 	}
@@ -157,7 +156,7 @@ func (p *pusher) commit(ctx context.Context) {
 		ends = append(ends, commits)
 	}
 	world.Must(gitload.RunGit(ctx, p.dir, &in, "fast-import", "--quiet"))
-	log := world.Must(gitload.RunGit(ctx, p.dir, nil, "log", "--topo-order", "--reverse", "--format="+fleet.LogFormat,
+	log := world.Must(gitload.RunGit(ctx, p.dir, nil, "log", "--topo-order", "--reverse", "--format="+LogFormat,
 		p.tip.String()+".."+p.branch))
 	world.Check(p.history.Read(strings.NewReader(log)))
 	lines := strings.Split(strings.TrimSpace(log), "\n")
@@ -167,7 +166,7 @@ func (p *pusher) commit(ctx context.Context) {
 	for i, end := range ends {
 		id, _, _ := strings.Cut(lines[end-1], " ")
 		p.tip = world.Must(git.ParseObjectID(id))
-		p.ready = append(p.ready, fleet.Job{Pipeline: fmt.Sprintf("refs/pipelines/%d%05d", p.run, p.made-madeAhead+i+1),
+		p.ready = append(p.ready, Job{Pipeline: fmt.Sprintf("refs/pipelines/%d%05d", p.run, p.made-madeAhead+i+1),
 			Commit: p.tip, Branch: p.branch})
 	}
 }

@@ -12,7 +12,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/packhorse-git/packhorse/internal/transport/httpreuse"
+	"github.com/packhorse-git/packhorse/internal/transport/httpguard"
 )
 
 // maxHeader is the maximum size of a response header in bytes. net/http limits those of requests.
@@ -40,7 +40,7 @@ func newTransport(a address, o *Options) *http.Transport {
 		if err != nil {
 			return nil, &dialError{err}
 		}
-		return &conn{Conn: httpreuse.NewConn(c), stall: o.StallTimeout}, nil
+		return &conn{Conn: httpguard.NewConn(c), stall: o.StallTimeout}, nil
 	}
 	return t
 }
@@ -108,7 +108,7 @@ func isTimeout(err error) bool {
 
 // conn is a connection whose writes have a time limit.
 type conn struct {
-	*httpreuse.Conn
+	*httpguard.Conn
 	stall    time.Duration
 	renewed  time.Time   // when the limit was set
 	isEnded  atomic.Bool // nothing more can be sent

@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/transport/clientaddr"
-	"github.com/packhorse-git/packhorse/internal/transport/httpreuse"
+	"github.com/packhorse-git/packhorse/internal/transport/httpguard"
 )
 
 func TestConnectionsAreUsedAgain(t *testing.T) {
@@ -91,7 +91,7 @@ func TestIdleConnectionsOfDeadWorker(t *testing.T) {
 		want     int
 	}{{true, 1}, {true, 1}, {false, 2}} {
 		here, there := net.Pipe()
-		c := &conn{Conn: httpreuse.NewConn(here)}
+		c := &conn{Conn: httpguard.NewConn(here)}
 		reading := make(chan bool)
 		go func() { // as the transport does
 			_, _ = c.Read(make([]byte, 1))

@@ -241,7 +241,7 @@ func (e *exchange) try(s *seat, r *http.Request) (*http.Response, error) {
 	return e.accept(s, response)
 }
 
-// send sends the request on a connection that was not closed while it was idle: see httpreuse.Conn.Settle.
+// send sends the request on a connection that was not closed while it was idle: see httpguard.Conn.Settle.
 func (e *exchange) send(t *http.Transport, r *http.Request) (*http.Response, error) {
 	for {
 		if e.body.length != 0 {

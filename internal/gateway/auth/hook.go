@@ -19,9 +19,9 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
-	"github.com/packhorse-git/packhorse/internal/schedule/answers"
 	"github.com/packhorse-git/packhorse/internal/schedule/inflight"
-	"github.com/packhorse-git/packhorse/internal/transport/httpreuse"
+	"github.com/packhorse-git/packhorse/internal/schedule/retry"
+	"github.com/packhorse-git/packhorse/internal/transport/httpguard"
 )
 
 // HookOptions of a Hook.
@@ -53,7 +53,7 @@ type Hook struct {
 	o         HookOptions
 	client    *http.Client
 	key       [32]byte                        // of the hashes, random for each process
-	answers   *answers.Cache[string, *answer] // by the hash of the question
+	answers   *retry.Answers[string, *answer] // by the hash of the question
 	slots     *slots
 	manySlots chan struct{} // one for each running request of readable
 
@@ -86,7 +86,7 @@ func NewHook(o HookOptions) *Hook {
 	}
 	h := &Hook{
 		o: o, slots: newSlots(maxHookRequests, o.Timeout), manySlots: make(chan struct{}, maxManyRequests),
-		readableTime: readableTime, answers: answers.New[string, *answer](o.Size, 0, o.Now),
+		readableTime: readableTime, answers: retry.NewAnswers[string, *answer](o.Size, 0, o.Now),
 	}
 	h.views, _ = simplelru.NewLRU[viewKey, viewAnswer](viewFactor*o.Size, nil) // the size is valid
 	for i := range h.turns {
@@ -94,7 +94,7 @@ func NewHook(o HookOptions) *Hook {
 	}
 	rand.Read(h.key[:]) // never fails
 	h.life, h.stop = context.WithCancel(context.Background())
-	h.client = httpreuse.Client(&http.Transport{
+	h.client = httpguard.Client(&http.Transport{
 		MaxIdleConnsPerHost: maxHookRequests, IdleConnTimeout: time.Minute, MaxResponseHeaderBytes: maxHookAnswer,
 	})
 	h.source = o.Sources.add(SourceHook, h.check)
@@ -197,12 +197,12 @@ func (h *Hook) may(ctx context.Context, id Identity, repo git.RepoPath, op Opera
 }
 
 // timed returns an answer with the time for which it is cached.
-func (h *Hook) timed(a *answer) answers.Answer[*answer] {
+func (h *Hook) timed(a *answer) retry.Answer[*answer] {
 	ttl := h.o.TTL
 	if !a.Allow { // a new permission should apply soon
 		ttl = min(ttl, refusalTTL)
 	}
-	timed := answers.Until(a, h.o.Now().Add(ttl))
+	timed := retry.Until(a, h.o.Now().Add(ttl))
 	if h.o.Stale {
 		timed.End = timed.End.Add(maxStale)
 	}
@@ -219,7 +219,7 @@ func (h *Hook) ask(ctx context.Context, q question, check func() error) (*answer
 	ctx, span := inflight.Trace(ctx, "auth hook")
 	defer span.End("")
 	q.trace = inflight.TraceParent(ctx)
-	a, isStale, err := h.answers.Ask(ctx, hash, time.Time{}, func() (timed answers.Answer[*answer], err error) {
+	a, isStale, err := h.answers.Ask(ctx, hash, time.Time{}, func() (timed retry.Answer[*answer], err error) {
 		a, err := h.request(q, check)
 		if err == nil {
 			timed = h.timed(a)

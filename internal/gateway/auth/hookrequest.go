@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
-	"github.com/packhorse-git/packhorse/internal/transport/httpreuse"
+	"github.com/packhorse-git/packhorse/internal/transport/httpguard"
 )
 
 const (
@@ -177,7 +177,7 @@ func (h *Hook) post(q question) (*answer, error) {
 	if h.o.Secret != nil {
 		r.Header.Set("Authorization", "Bearer "+h.o.Secret())
 	}
-	response, body, err := httpreuse.Do(h.client, r, maxHookAnswer+maxNameBytes*len(q.Repositories))
+	response, body, err := httpguard.Do(h.client, r, maxHookAnswer+maxNameBytes*len(q.Repositories))
 	if err != nil {
 		if withURL, ok := errors.AsType[*url.Error](err); ok {
 			err = withURL.Err // the URL may contain a secret

@@ -13,7 +13,7 @@ import (
 	"github.com/go-jose/go-jose/v4/jwt"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
-	"github.com/packhorse-git/packhorse/internal/schedule/answers"
+	"github.com/packhorse-git/packhorse/internal/schedule/retry"
 )
 
 // OIDCOptions of an OIDC.
@@ -62,7 +62,7 @@ func NewOIDC(o OIDCOptions) (*OIDC, error) {
 		issuer := a.issuers[from.Issuer]
 		if issuer == nil {
 			keys := &issuerKeys{keySource: from.keySource(), now: o.Now, life: life,
-				sets:   answers.New[string, keySet](1, keysInterval, o.Now),
+				sets:   retry.NewAnswers[string, keySet](1, keysInterval, o.Now),
 				source: o.Sources.add(SourceOIDC+" "+from.Issuer, nil)}
 			keys.source.optional = true // other callers do not need the issuer
 			issuer = &oidcIssuer{keys: keys}

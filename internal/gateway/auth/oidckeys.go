@@ -17,8 +17,8 @@ import (
 	"github.com/go-jose/go-jose/v4"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
-	"github.com/packhorse-git/packhorse/internal/schedule/answers"
-	"github.com/packhorse-git/packhorse/internal/transport/httpreuse"
+	"github.com/packhorse-git/packhorse/internal/schedule/retry"
+	"github.com/packhorse-git/packhorse/internal/transport/httpguard"
 )
 
 const (
@@ -44,7 +44,7 @@ type issuerKeys struct {
 	now    func() time.Time
 	source *source
 	life   context.Context // ends fetches
-	sets   *answers.Cache[string, keySet]
+	sets   *retry.Answers[string, keySet]
 }
 
 // keySet is what an issuer has published.
@@ -81,14 +81,14 @@ func (k *issuerKeys) get(ctx context.Context, id string) (*jose.JSONWebKey, erro
 }
 
 // refresh fetches the keys.
-func (k *issuerKeys) refresh() (answers.Answer[keySet], error) {
+func (k *issuerKeys) refresh() (retry.Answer[keySet], error) {
 	keys, err := k.fetch()
 	if err != nil {
 		err = fmt.Errorf("fetch the keys of the issuer %s: %w", k.issuer, err)
 	}
 	k.source.report(err)
 	now := k.now()
-	answer := answers.Until(keySet{keys, now}, now.Add(keysMaxAge))
+	answer := retry.Until(keySet{keys, now}, now.Add(keysMaxAge))
 	answer.Renew = now.Add(keysRefresh)
 	return answer, err
 }
@@ -171,7 +171,7 @@ func (k *issuerKeys) client() (client *http.Client, bearer string, err error) {
 		}
 		bearer = strings.TrimSpace(string(text))
 	}
-	return httpreuse.Client(&http.Transport{TLSClientConfig: trust, DisableKeepAlives: true,
+	return httpguard.Client(&http.Transport{TLSClientConfig: trust, DisableKeepAlives: true,
 		MaxResponseHeaderBytes: maxKeysBytes}), bearer, nil
 }
 
@@ -186,7 +186,7 @@ func getJSON(ctx context.Context, client *http.Client, bearer, from string, to a
 	if bearer != "" {
 		r.Header.Set("Authorization", "Bearer "+bearer)
 	}
-	response, body, err := httpreuse.Do(client, r, maxKeysBytes)
+	response, body, err := httpguard.Do(client, r, maxKeysBytes)
 	if err != nil {
 		return fmt.Errorf("%s: %w", from, err)
 	}

@@ -14,7 +14,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/proto/internalv1/internalv1connect"
 	"github.com/packhorse-git/packhorse/internal/schedule/inflight"
-	"github.com/packhorse-git/packhorse/internal/transport/httpreuse"
+	"github.com/packhorse-git/packhorse/internal/transport/httpguard"
 	"github.com/packhorse-git/packhorse/internal/transport/sidechannel"
 	"github.com/packhorse-git/packhorse/internal/transport/unaryhttp"
 	healthv1 "github.com/packhorse-git/packhorse/proto/packhorse/health/v1"
@@ -69,7 +69,7 @@ func (n *Node) newLink() *link {
 			Metrics: n.Channels, Log: n.Log,
 		})
 	}
-	client := httpreuse.Client(t)
+	client := httpguard.Client(t)
 	options := connect.WithClientOptions(
 		connect.WithGRPC(), connect.WithCodec(codec{}), connect.WithReadMaxBytes(maxMessage),
 		connect.WithAcceptCompression("gzip", nil, nil),

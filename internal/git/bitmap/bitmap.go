@@ -28,7 +28,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
-	"github.com/packhorse-git/packhorse/internal/git/mmap"
+	"github.com/packhorse-git/packhorse/internal/git/disk"
 )
 
 // maxCommits is the maximum number of commits with a bitmap in a file. Git selects one of 100 to 5,000 commits.
@@ -40,7 +40,7 @@ var errNoBitmap = fmt.Errorf("no reachability bitmap: %w", fs.ErrNotExist)
 // Bitmap is an open bitmap file. It is immutable and safe for concurrent use. Its files are unmapped when it is
 // collected. It stays usable after git has removed them.
 type Bitmap struct {
-	file    *mmap.File
+	file    *disk.Mapping
 	index   *index
 	layout  *layout
 	commits map[git.ObjectID]int32 // commits with a bitmap: positions in layout.entries
@@ -80,7 +80,7 @@ func Open(ctx context.Context, dir string, format git.ObjectFormat) (*Bitmap, er
 
 // openPack opens the bitmap of one pack. base is the pack's path without ".pack". Errors are as those of Open.
 func openPack(ctx context.Context, base string, format git.ObjectFormat) (*Bitmap, error) {
-	file, err := mmap.Open(base + ".bitmap") // first: most packs have none
+	file, err := disk.MapFile(base + ".bitmap") // first: most packs have none
 	if err != nil {
 		return nil, err
 	}
@@ -97,7 +97,7 @@ func openMulti(ctx context.Context, dir string, format git.ObjectFormat) (*Bitma
 	if err != nil {
 		return nil, err
 	}
-	file, err := mmap.Open(x.path + "-" + hex.EncodeToString(x.sum) + ".bitmap")
+	file, err := disk.MapFile(x.path + "-" + hex.EncodeToString(x.sum) + ".bitmap")
 	if err != nil {
 		return nil, err
 	}
@@ -107,7 +107,7 @@ func openMulti(ctx context.Context, dir string, format git.ObjectFormat) (*Bitma
 	return open(ctx, file, x, format)
 }
 
-func open(ctx context.Context, file *mmap.File, x *index, format git.ObjectFormat) (*Bitmap, error) {
+func open(ctx context.Context, file *disk.Mapping, x *index, format git.ObjectFormat) (*Bitmap, error) {
 	if err := verify(ctx, file, format); err != nil {
 		return nil, err
 	}
@@ -135,7 +135,7 @@ func damaged(path string, err error) error {
 }
 
 // verify compares the checksum at the end of a file with its content.
-func verify(ctx context.Context, file *mmap.File, format git.ObjectFormat) error {
+func verify(ctx context.Context, file *disk.Mapping, format git.ObjectFormat) error {
 	const piece = 4 << 20
 	sum, end := format.New(), file.Len()-format.Size()
 	for at := 0; at < end; at += piece {

@@ -1,9 +1,9 @@
-// Package disk opens and identifies files that other programs may replace at any time.
+// Package disk opens, maps and identifies files that other programs may replace at any time.
 //
 // A path of another program may lead to something else than a file. Opening a named pipe, for example, waits for a
 // writer. Open refuses it. A path may also lead to another file than before, or to the same file with other bytes. ID
-// detects that. All reads of repositories use this package. Below reports whether a path is inside a directory, and
-// Space how much room is left.
+// detects that. A file may become shorter while it is mapped, and Mapping turns the fault into an error. All reads of
+// repositories use this package. Below reports whether a path is inside a directory, and Space how much room is left.
 package disk
 
 import (

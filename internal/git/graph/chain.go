@@ -11,7 +11,6 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/disk"
-	"github.com/packhorse-git/packhorse/internal/git/mmap"
 )
 
 // maxChain is the maximum number of layers of a split commit-graph. A layer has the number of those below it in a byte.
@@ -144,7 +143,7 @@ func (f files) openLayer(path string) (layer, error) {
 	if err := f.checkContained(path); err != nil {
 		return layer{}, err
 	}
-	file, err := mmap.Open(path)
+	file, err := disk.MapFile(path)
 	if err != nil {
 		if errors.Is(err, fs.ErrNotExist) {
 			return layer{}, err

@@ -8,7 +8,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
-	"github.com/packhorse-git/packhorse/internal/git/mmap"
+	"github.com/packhorse-git/packhorse/internal/git/disk"
 	"github.com/packhorse-git/packhorse/internal/git/pack"
 )
 
@@ -27,12 +27,12 @@ var errBadGraph = fault.New(fault.Corrupt, "the commit-graph contradicts itself"
 
 // layer is one commit-graph file. The sizes of its chunks were checked. Its records are checked when they are read.
 type layer struct {
-	file  *mmap.File // nil if only bytes were parsed
-	base  uint32     // commits in the layers below
-	n     uint32     // commits in this one
-	size  int        // bytes of a raw object ID
-	bases int        // number of layers below, according to the file
-	sum   string     // the file's checksum, which is its name in a chain, in hexadecimal
+	file  *disk.Mapping // nil if only bytes were parsed
+	base  uint32        // commits in the layers below
+	n     uint32        // commits in this one
+	size  int           // bytes of a raw object ID
+	bases int           // number of layers below, according to the file
+	sum   string        // the file's checksum, which is its name in a chain, in hexadecimal
 
 	fan, ids, data, edges, dates, bigDates, below pack.Span
 }
@@ -123,7 +123,7 @@ func (l *layer) bytesOf(b []byte) layerBytes {
 		edges: l.edges.In(b), dates: l.dates.In(b), bigDates: l.bigDates.In(b)}
 }
 
-// layerBytes is a layer during a call of mmap.File.Do. Positions are global: from base to base+n. The lengths of the
+// layerBytes is a layer during a call of disk.Mapping.Do. Positions are global: from base to base+n. The lengths of the
 // slices were checked. Their content must be checked, because the file may be damaged or be written to.
 type layerBytes struct {
 	base, n                                uint32

@@ -305,7 +305,7 @@ func (g *Graph) run(ctx context.Context, shallow Commits, fn func(w *walk) error
 	}
 }
 
-// open calls fn with the bytes of all layers, bottom first, inside mmap.File.Do of each.
+// open calls fn with the bytes of all layers, bottom first, inside disk.Mapping.Do of each.
 func (v *view) open(opened []layerBytes, fn func([]layerBytes) error) error {
 	if len(opened) == len(v.layers) {
 		return fn(opened)

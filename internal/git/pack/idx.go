@@ -10,7 +10,7 @@ import (
 	"sync/atomic"
 
 	"github.com/packhorse-git/packhorse/internal/git"
-	"github.com/packhorse-git/packhorse/internal/git/mmap"
+	"github.com/packhorse-git/packhorse/internal/git/disk"
 )
 
 const (
@@ -161,7 +161,7 @@ func wideOffset(b []byte) (int64, error) {
 
 // packIndex is one mapped .idx file. It is immutable.
 type packIndex struct {
-	file   *mmap.File
+	file   *disk.Mapping
 	layout *idxLayout
 	sum    []byte // checksum of the pack it belongs to
 
@@ -169,7 +169,7 @@ type packIndex struct {
 }
 
 func openIdx(path string, format git.ObjectFormat) (*packIndex, error) {
-	file, err := mmap.Open(path)
+	file, err := disk.MapFile(path)
 	if err != nil {
 		return nil, err
 	}

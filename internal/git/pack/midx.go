@@ -9,7 +9,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
-	"github.com/packhorse-git/packhorse/internal/git/mmap"
+	"github.com/packhorse-git/packhorse/internal/git/disk"
 )
 
 const (
@@ -136,12 +136,12 @@ func (l *midxLayout) entry(b []byte, position int) (pack int, offset int64, err 
 
 // multiIndex is one mapped multi-pack-index. It is immutable.
 type multiIndex struct {
-	file   *mmap.File
+	file   *disk.Mapping
 	layout *midxLayout
 }
 
 func openMidx(path string, format git.ObjectFormat) (*multiIndex, error) {
-	file, err := mmap.Open(path)
+	file, err := disk.MapFile(path)
 	if err != nil {
 		return nil, err
 	}
@@ -199,7 +199,7 @@ func OpenMulti(path string, format git.ObjectFormat) (*MultiIndex, error) {
 }
 
 // File returns the mapping.
-func (m *MultiIndex) File() *mmap.File { return m.x.file }
+func (m *MultiIndex) File() *disk.Mapping { return m.x.file }
 
 // Packs returns the names of the packs without an extension.
 func (m *MultiIndex) Packs() []string { return m.x.layout.packs }

@@ -7,7 +7,7 @@
 // repack` replace packs at any time. A reader keeps its open pack, and a reader that finds its pack gone scans and
 // retries.
 //
-// Only indexes are mapped, through mmap.File. Entries are read by pread into bounded buffers. All input is checked:
+// Only indexes are mapped, through disk.Mapping. Entries are read by pread into bounded buffers. All input is checked:
 // every number against the size of the data that it counts, and chains of deltas for loops and length. Read returns
 // only bytes whose hash matches the object ID. If a copy of an object or of a delta base is damaged, another copy in a
 // pack or a loose file is used.

@@ -17,7 +17,6 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/disk"
-	"github.com/packhorse-git/packhorse/internal/git/mmap"
 )
 
 // Table is the mapped index of a pack, for callers that handle its entries themselves. An entry is named by its
@@ -203,7 +202,7 @@ type Index struct {
 
 // MapIndex maps the pack index that begins at an offset of a file and ends with the file.
 func MapIndex(f *os.File, at int64, format git.ObjectFormat) (*Index, error) {
-	file, err := mmap.Map(f)
+	file, err := disk.Map(f)
 	if err != nil {
 		return nil, err
 	}
@@ -329,7 +328,7 @@ func (p *packFile) openIndex(format git.ObjectFormat) (*packIndex, error) {
 	return x, nil
 }
 
-// mapRaw calls fn inside mmap.File.Do of all indexes from the nth on.
+// mapRaw calls fn inside disk.Mapping.Do of all indexes from the nth on.
 func (s *Store) mapRaw(packs []*Raw, n int, fn func([]*Raw) error) error {
 	if n == len(packs) {
 		return fn(packs)

@@ -12,7 +12,6 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/disk"
-	"github.com/packhorse-git/packhorse/internal/git/mmap"
 )
 
 // Source decides what the refs of a repository are, instead of its files. It is safe for concurrent use.
@@ -63,7 +62,7 @@ func OpenBase(path string, format git.ObjectFormat) (*Base, error) {
 	if err == nil && info.Size() <= smallPacked {
 		p.mem, err = io.ReadAll(io.LimitReader(f, smallPacked+1))
 	} else if err == nil {
-		p.file, err = mmap.Map(f)
+		p.file, err = disk.Map(f)
 	}
 	if err != nil {
 		return nil, ioError("reading", path, err)

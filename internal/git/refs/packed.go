@@ -11,13 +11,12 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/disk"
-	"github.com/packhorse-git/packhorse/internal/git/mmap"
 )
 
 // packed is one packed-refs file, sorted. It is immutable unless another program writes to a mapped file.
 type packed struct {
 	path   string
-	file   *mmap.File // nil: the bytes are in mem
+	file   *disk.Mapping // nil: the bytes are in mem
 	mem    []byte
 	body   int // offset of the first record
 	format git.ObjectFormat
@@ -72,7 +71,7 @@ func (s *Store) openPacked() (*packed, identity, error) {
 		}
 		return p, id, nil
 	}
-	if p.file, err = mmap.Map(f); err != nil {
+	if p.file, err = disk.Map(f); err != nil {
 		return nil, id, ioError("mapping", path, err)
 	}
 	return p, id, nil

@@ -20,9 +20,9 @@ import (
 	"github.com/go-jose/go-jose/v4/jwt"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
-	"github.com/packhorse-git/packhorse/internal/schedule/answers"
+	"github.com/packhorse-git/packhorse/internal/schedule/retry"
 	"github.com/packhorse-git/packhorse/internal/transport/credfile"
-	"github.com/packhorse-git/packhorse/internal/transport/httpreuse"
+	"github.com/packhorse-git/packhorse/internal/transport/httpguard"
 )
 
 // GitHubAppOptions of a GitHubApp.
@@ -43,7 +43,7 @@ type GitHubApp struct {
 	key    *credfile.Private[*rsa.PrivateKey]
 	client *http.Client
 	now    func() time.Time
-	tokens *answers.Cache[struct{}, Secret]
+	tokens *retry.Answers[struct{}, Secret]
 }
 
 const (
@@ -60,11 +60,11 @@ func NewGitHubApp(o GitHubAppOptions) (*GitHubApp, error) {
 		return nil, err
 	}
 	a := &GitHubApp{o: o, key: key, now: time.Now}
-	a.tokens = answers.New[struct{}, Secret](1, appRetryInterval, func() time.Time { return a.now() })
+	a.tokens = retry.NewAnswers[struct{}, Secret](1, appRetryInterval, func() time.Time { return a.now() })
 	a.url = githubAPI(o.Origin.URL) + "/app/installations/" + strconv.Itoa(o.Installation) + "/access_tokens"
 	transport := newTransport(o.Origin)
 	transport.DisableKeepAlives = true // there is one request in an hour
-	a.client = httpreuse.Client(transport)
+	a.client = httpguard.Client(transport)
 	a.client.Timeout = 30 * time.Second
 	return a, nil
 }
@@ -103,13 +103,13 @@ func (a *GitHubApp) Authorization(ctx context.Context) (Secret, error) {
 }
 
 // renew gets a token.
-func (a *GitHubApp) renew() (answers.Answer[Secret], error) {
+func (a *GitHubApp) renew() (retry.Answer[Secret], error) {
 	token, expires, err := a.exchange()
 	if err != nil {
 		err = fmt.Errorf("get a token for the GitHub App %d: %w", a.o.App, err)
 		a.o.Log.Warn("cannot get a token for a GitHub App", "error", err)
 	}
-	answer := answers.Until(token, expires.Add(-appTokenSpare))
+	answer := retry.Until(token, expires.Add(-appTokenSpare))
 	answer.Renew = expires.Add(-appTokenEarly)
 	return answer, err
 }
@@ -128,7 +128,7 @@ func (a *GitHubApp) exchange() (token Secret, expires time.Time, err error) {
 	r.Header.Set("Authorization", "Bearer "+signed)
 	r.Header.Set("Content-Type", "application/json")
 	r.Header.Set("User-Agent", "packhorse")
-	response, body, err := httpreuse.Do(a.client, r, maxAppAnswer)
+	response, body, err := httpguard.Do(a.client, r, maxAppAnswer)
 	if err != nil {
 		if _, refused := errors.AsType[*fault.Error](err); refused {
 			return token, expires, err // of the address

@@ -16,7 +16,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
-	"github.com/packhorse-git/packhorse/internal/schedule/answers"
+	"github.com/packhorse-git/packhorse/internal/schedule/retry"
 )
 
 // lfsAuthenticate is the command with which an SSH origin names the LFS server of a repository.
@@ -59,12 +59,12 @@ func (o *Origin) doAPI(ctx context.Context, q Request) (*Response, error) {
 
 // login returns the login for a repository. Requests at the same time ask the origin once.
 func (o *Origin) login(ctx context.Context, path string) (*lfsLogin, error) {
-	login, _, err := o.logins.Ask(ctx, path, time.Time{}, func() (answers.Answer[*lfsLogin], error) {
+	login, _, err := o.logins.Ask(ctx, path, time.Time{}, func() (retry.Answer[*lfsLogin], error) {
 		login, err := o.askLogin(o.closing, path)
 		if err != nil {
-			return answers.Answer[*lfsLogin]{}, err
+			return retry.Answer[*lfsLogin]{}, err
 		}
-		return answers.Until(login, login.expires), nil
+		return retry.Until(login, login.expires), nil
 	})
 	if err != nil && ctx.Err() != nil {
 		err = o.transportError(ctx, ctx.Err())

@@ -23,8 +23,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/node"
-	"github.com/packhorse-git/packhorse/internal/schedule/answers"
-	"github.com/packhorse-git/packhorse/internal/transport/httpreuse"
+	"github.com/packhorse-git/packhorse/internal/schedule/retry"
+	"github.com/packhorse-git/packhorse/internal/transport/httpguard"
 )
 
 // Secret is a credential. An origin takes and sends it as the value of an Authorization header.
@@ -81,14 +81,14 @@ type Options struct {
 type Origin struct {
 	o         Options
 	base      string // path of Options.URL, with a slash at its end
-	transport *httpreuse.Transport
+	transport *httpguard.Transport
 	sessions  sessions // of an SSH origin, else nil
 	limits    *limits
 	metrics   *Metrics
 	log       *slog.Logger
 	hostLog   rate.Sometimes                    // about hosts that are not allowed
 	known     *lru.Cache[string, repository]    // by path
-	logins    *answers.Cache[string, *lfsLogin] // of an SSH origin, by path
+	logins    *retry.Answers[string, *lfsLogin] // of an SSH origin, by path
 	closing   context.Context
 	close     context.CancelFunc
 }
@@ -131,13 +131,13 @@ func New(o Options) (*Origin, error) {
 	if c.known, err = lru.New[string, repository](maxKnown); err != nil {
 		return nil, err
 	}
-	c.logins = answers.New[string, *lfsLogin](maxKnown, 0, time.Now)
+	c.logins = retry.NewAnswers[string, *lfsLogin](maxKnown, 0, time.Now)
 	if o.URL.Scheme == "ssh" {
 		if c.sessions, err = newSessions(o, o.dialer(o.URL.Hostname())); err != nil {
 			return nil, err
 		}
 	}
-	c.transport = httpreuse.Guard(newTransport(o))
+	c.transport = httpguard.NewTransport(newTransport(o))
 	c.closing, c.close = context.WithCancel(context.Background())
 	if o.Share != nil {
 		c.limits = o.Share.limits

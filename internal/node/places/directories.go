@@ -19,7 +19,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/pack"
 	"github.com/packhorse-git/packhorse/internal/git/process"
 	"github.com/packhorse-git/packhorse/internal/git/repo"
-	"github.com/packhorse-git/packhorse/internal/lfs/locks"
+	"github.com/packhorse-git/packhorse/internal/lfs"
 	"github.com/packhorse-git/packhorse/internal/lfs/objects"
 	"github.com/packhorse-git/packhorse/internal/node/receivepack"
 )
@@ -193,6 +193,6 @@ func (p *dirPlace) Size(ctx context.Context) (int64, error) { return size(ctx, p
 func (p *dirPlace) LFS() objects.Remote { return nil }
 
 // Locks implements Place.
-func (p *dirPlace) Locks() locks.Files {
-	return locks.Dir(filepath.Join(p.repo.Common, "lfs", "locks"))
+func (p *dirPlace) Locks() lfs.LockFiles {
+	return lfs.LockDir(filepath.Join(p.repo.Common, "lfs", "locks"))
 }

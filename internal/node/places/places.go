@@ -8,7 +8,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/pack"
 	"github.com/packhorse-git/packhorse/internal/git/repo"
-	"github.com/packhorse-git/packhorse/internal/lfs/locks"
+	"github.com/packhorse-git/packhorse/internal/lfs"
 	"github.com/packhorse-git/packhorse/internal/lfs/objects"
 	"github.com/packhorse-git/packhorse/internal/node/receivepack"
 )
@@ -101,7 +101,7 @@ type Place interface {
 	// LFS returns the storage of the repository's LFS objects. Nil: its directory has them.
 	LFS() objects.Remote
 	// Locks returns the locks of files of the repository.
-	Locks() locks.Files
+	Locks() lfs.LockFiles
 	// SetHead sets HEAD to a branch, which need not exist, if check allows that. A nil check does.
 	SetHead(ctx context.Context, branch git.RefName, check func() (bool, error)) (done bool, err error)
 }

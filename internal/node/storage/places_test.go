@@ -21,7 +21,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/git/refs"
 	"github.com/packhorse-git/packhorse/internal/git/repo"
-	"github.com/packhorse-git/packhorse/internal/lfs/locks"
+	"github.com/packhorse-git/packhorse/internal/lfs"
 	"github.com/packhorse-git/packhorse/internal/lfs/objects"
 	"github.com/packhorse-git/packhorse/internal/node"
 	"github.com/packhorse-git/packhorse/internal/node/ingest"
@@ -134,8 +134,8 @@ func (p *testPlaces) Create(_ context.Context, path git.RepoPath, _ git.ObjectFo
 }
 
 // LFS and Locks are not used.
-func (*testPlace) LFS() objects.Remote { return nil }
-func (*testPlace) Locks() locks.Files  { return nil }
+func (*testPlace) LFS() objects.Remote  { return nil }
+func (*testPlace) Locks() lfs.LockFiles { return nil }
 
 func (p *testPlaces) Import(ctx context.Context, path git.RepoPath, fill func(context.Context, string) error) error {
 	dir := filepath.Join(p.t.TempDir(), "repo.git")

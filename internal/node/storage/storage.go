@@ -25,7 +25,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/process"
 	"github.com/packhorse-git/packhorse/internal/git/refs"
 	"github.com/packhorse-git/packhorse/internal/git/repo"
-	"github.com/packhorse-git/packhorse/internal/lfs/locks"
+	"github.com/packhorse-git/packhorse/internal/lfs"
 	"github.com/packhorse-git/packhorse/internal/lfs/objects"
 	"github.com/packhorse-git/packhorse/internal/node/gc"
 	"github.com/packhorse-git/packhorse/internal/node/lookup"
@@ -106,7 +106,7 @@ type Node struct {
 	runner   *process.Runner
 
 	handles    handleTable
-	locks      locks.Server
+	locks      lfs.LockServer
 	hub        *watch.Hub
 	walks      *balance.Slots                     // walks through history for callers of Wait
 	listener   atomic.Pointer[func(git.RepoPath)] // see OnChange

@@ -9,7 +9,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/packhorse-git/packhorse/internal/transport/httpreuse"
+	"github.com/packhorse-git/packhorse/internal/transport/httpguard"
 )
 
 // newClient creates the HTTP client of a target. It checks the address of each connection, so that a name cannot
@@ -19,7 +19,7 @@ func newClient(allowPrivate bool) *http.Client {
 	if !allowPrivate {
 		dialer.Control = func(_, address string, _ syscall.RawConn) error { return checkAddress(address) }
 	}
-	return httpreuse.Client(&http.Transport{
+	return httpguard.Client(&http.Transport{
 		DialContext: dialer.DialContext, TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12},
 		DisableCompression: true, MaxResponseHeaderBytes: maxHeader, TLSHandshakeTimeout: defaultTimeout,
 		MaxIdleConnsPerHost: 2, IdleConnTimeout: 30 * time.Second,

@@ -1,6 +1,6 @@
 // Package accesslog reads the access logs of Git hosts. These are JSON of Packhorse, GitLab Workhorse and nginx, the
 // Common and Combined Log Format of nginx, Apache, Gitea and Forgejo, and the router log of Gitea and Forgejo. The
-// format of each line is detected.
+// format of each line is detected. An Estimator finds what a cache of packs would have saved.
 //
 // Logs are untrusted: clients choose paths, and lines may have any length and content.
 package accesslog

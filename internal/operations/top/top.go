@@ -1,6 +1,6 @@
 // Package top reports the current activity of a process: running requests, git commands, slots, lanes, the cache, and
 // the heaviest repositories and callers. The private listener serves it as JSON, and `packhorse top` displays it
-// (package tui).
+// as frames on a terminal. A frame is a pure function of a State and a View.
 package top
 
 import (

@@ -18,7 +18,7 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 
 	"github.com/packhorse-git/packhorse/internal/schedule/retry"
-	"github.com/packhorse-git/packhorse/internal/transport/httpreuse"
+	"github.com/packhorse-git/packhorse/internal/transport/httpguard"
 )
 
 // exportCall is the gRPC method of a collector.
@@ -49,7 +49,7 @@ func newCollector(u *url.URL, o Options) *collector {
 		transport.Protocols.SetUnencryptedHTTP2(true)
 	}
 	// A redirect is an error: net/http would send credentials in unknown headers to the other server.
-	c.http = httpreuse.Client(transport)
+	c.http = httpguard.Client(transport)
 	if o.GRPC {
 		// TracesData has the same encoding as ExportTraceServiceRequest, whose package needs grpc-go.
 		c.grpc = connect.NewClient[otlp.TracesData, emptypb.Empty](c.http, u.JoinPath(exportCall).String(),
@@ -103,7 +103,7 @@ func (c *collector) sendHTTP(ctx context.Context, data *otlp.TracesData) error {
 	}
 	maps.Copy(request.Header, c.headers)
 	request.Header.Set("Content-Type", "application/x-protobuf")
-	response, text, err := httpreuse.Do(c.http, request, maxResponse)
+	response, text, err := httpguard.Do(c.http, request, maxResponse)
 	if response == nil {
 		return &retryError{error: err}
 	}

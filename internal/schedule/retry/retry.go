@@ -1,4 +1,4 @@
-// Package retry has the pauses between attempts.
+// Package retry has the pauses between attempts, and caches the answers of other servers so that fewer are needed.
 package retry
 
 import (

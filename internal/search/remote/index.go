@@ -24,8 +24,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/proto/internalv1"
 	"github.com/packhorse-git/packhorse/internal/proto/internalv1/internalv1connect"
-	"github.com/packhorse-git/packhorse/internal/schedule/answers"
 	"github.com/packhorse-git/packhorse/internal/schedule/inflight"
+	"github.com/packhorse-git/packhorse/internal/schedule/retry"
 	"github.com/packhorse-git/packhorse/internal/search"
 	"github.com/packhorse-git/packhorse/internal/search/schema"
 )
@@ -37,7 +37,7 @@ const listAge = time.Second
 // Index is the search.Searcher of a search process. Safe for concurrent use.
 type Index struct {
 	service internalv1connect.SearchServiceClient
-	lists   *answers.Cache[struct{}, list]
+	lists   *retry.Answers[struct{}, list]
 }
 
 // list is the searchable repositories at one time.
@@ -52,7 +52,7 @@ var _ search.Searcher = (*Index)(nil)
 func NewIndex(c *client.Client) *Index {
 	httpClient, url := c.HTTP()
 	return &Index{service: internalv1connect.NewSearchServiceClient(httpClient, url, connect.WithReadMaxBytes(maxMessage)),
-		lists: answers.New[struct{}, list](1, 0, time.Now)}
+		lists: retry.NewAnswers[struct{}, list](1, 0, time.Now)}
 }
 
 // formats maps result formats to those of the API.
@@ -226,10 +226,10 @@ func (x *Index) searched(ctx context.Context, refresh bool) (list, error) {
 	if refresh {
 		since, old.state = time.Now(), ""
 	}
-	l, _, err := x.lists.Ask(ctx, struct{}{}, since, func() (answers.Answer[list], error) {
+	l, _, err := x.lists.Ask(ctx, struct{}{}, since, func() (retry.Answer[list], error) {
 		now := time.Now()
 		l, err := x.newer(old)
-		return answers.Until(l, now.Add(listAge)), err
+		return retry.Until(l, now.Add(listAge)), err
 	})
 	return l, err
 }

@@ -9,11 +9,11 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/packhorse-git/packhorse/internal/operations/estimate"
+	"github.com/packhorse-git/packhorse/internal/operations/accesslog"
 )
 
 func estimateCommand(env Env) *cobra.Command {
-	assume, rows := estimate.DefaultAssumptions(), 20
+	assume, rows := accesslog.DefaultAssumptions(), 20
 	var asJSON *bool
 	cmd := &cobra.Command{
 		Use:   "estimate LOG...",
@@ -34,7 +34,7 @@ compressed with gzip. "-" is standard input.`,
 			return assume.Check()
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			reader := estimate.NewReader(assume)
+			reader := accesslog.NewEstimator(assume)
 			for _, name := range args {
 				if err := readLog(cmd.Context(), reader, name, env.Stdin); err != nil {
 					return fmt.Errorf("%s: %w", name, err)
@@ -62,7 +62,7 @@ compressed with gzip. "-" is standard input.`,
 }
 
 // readLog reads a file, or standard input if the name is "-".
-func readLog(ctx context.Context, reader *estimate.Reader, name string, stdin io.Reader) error {
+func readLog(ctx context.Context, reader *accesslog.Estimator, name string, stdin io.Reader) error {
 	if name == "-" {
 		return reader.Read(ctx, stdin)
 	}

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/packhorse-git/packhorse/internal/operations/estimate"
+	"github.com/packhorse-git/packhorse/internal/operations/accesslog"
 )
 
 func TestEstimate(t *testing.T) {
@@ -18,7 +18,7 @@ func TestEstimate(t *testing.T) {
 		t.Fatal(err)
 	}
 	code, out, errs := runMain("estimate", log, "--json", "--cpu-per-gb", "9e5")
-	var got estimate.Report
+	var got accesslog.Report
 	if err := json.Unmarshal([]byte(out), &got); code != exitOK || err != nil || got.Total.Fetches != 3 ||
 		got.Total.SavedBytes() != 2000 || len(got.Repositories) != 1 {
 		t.Errorf("estimate --json = %d, %s, %s, %v, want 3 fetches and 2000 saved bytes", code, out, errs, err)

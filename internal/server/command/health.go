@@ -11,7 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/packhorse-git/packhorse/internal/transport/httpreuse"
+	"github.com/packhorse-git/packhorse/internal/transport/httpguard"
 )
 
 // healthTimeout is the maximum time of a health check.
@@ -69,7 +69,7 @@ func ask(ctx context.Context, address, path string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	response, err := httpreuse.Client(&http.Transport{DisableKeepAlives: true}).Do(request)
+	response, err := httpguard.Client(&http.Transport{DisableKeepAlives: true}).Do(request)
 	if err != nil {
 		return nil, err
 	}

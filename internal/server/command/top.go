@@ -15,7 +15,6 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/operations/observe"
 	"github.com/packhorse-git/packhorse/internal/operations/top"
-	"github.com/packhorse-git/packhorse/internal/operations/top/tui"
 )
 
 const (
@@ -87,10 +86,10 @@ func (a *topAsker) show(ctx context.Context, env Env, asJSON, once bool, interva
 	in, isIn := env.Stdin.(*os.File)
 	out, isOut := env.Stdout.(*os.File)
 	if once || !isIn || !isOut || !observe.IsTerminal(in) || !observe.IsTerminal(out) || env.Getenv("TERM") == "dumb" {
-		_, err := fmt.Fprintln(env.Stdout, tui.Frame(first, nil, tui.View{Width: 120, Sort: by, From: address}))
+		_, err := fmt.Fprintln(env.Stdout, top.Frame(first, nil, top.View{Width: 120, Sort: by, From: address}))
 		return err
 	}
-	return tui.Run(ctx, first, tui.Options{
+	return top.Show(ctx, first, top.ScreenOptions{
 		In: in, Out: out, From: address, Sort: by, Interval: interval,
 		Source: func(ctx context.Context) (*top.State, error) {
 			text, err := a.ask(ctx, address)

@@ -4,7 +4,7 @@ import (
 	"os"
 
 	"github.com/packhorse-git/packhorse/internal/git/reaper"
-	"github.com/packhorse-git/packhorse/internal/operations/proctree"
+	"github.com/packhorse-git/packhorse/internal/operations/observe"
 	"github.com/packhorse-git/packhorse/internal/operations/sli"
 	"github.com/packhorse-git/packhorse/internal/operations/tracing"
 	"github.com/packhorse-git/packhorse/internal/schedule/admit"
@@ -20,10 +20,10 @@ type lanes struct {
 	admit.Lanes
 	memory  *admit.Budget // of large requests
 	metrics *admit.Metrics
-	board   *inflight.Board  // running requests
-	sli     *sli.Set         // service levels
-	tree    *proctree.Tree   // child processes
-	tracer  *inflight.Tracer // nil if disabled
+	board   *inflight.Board      // running requests
+	sli     *sli.Set             // service levels
+	tree    *observe.ProcessTree // child processes
+	tracer  *inflight.Tracer     // nil if disabled
 }
 
 // Lanes that have no key: git.slots and push.slots limit the expensive work in them.
@@ -45,7 +45,7 @@ func (d *deps) addLanes() error {
 		memory: admit.NewBudget("requests", config.AtMost(int64(cfg.Lanes.RequestBytes), cfg.MemoryShares().Server/4)),
 		board:  inflight.NewBoard(),
 		sli:    sli.New(sli.Bounds(cfg.SLI.Scale), d.reg),
-		tree: proctree.New(proctree.Options{Workers: map[string]string{reaper.Name: "reaper"},
+		tree: observe.NewProcessTree(observe.TreeOptions{Workers: map[string]string{reaper.Name: "reaper"},
 			Programs: map[string]string{ipc.Program: searches}, Registerer: d.reg, Log: d.log}),
 	}
 	l.metrics = admit.NewMetrics(l.Lanes, l.memory, d.reg)

@@ -19,7 +19,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/node/places"
 	"github.com/packhorse-git/packhorse/internal/node/receivepack"
 	"github.com/packhorse-git/packhorse/internal/node/storage"
-	"github.com/packhorse-git/packhorse/internal/operations/proctree"
+	"github.com/packhorse-git/packhorse/internal/operations/observe"
 	"github.com/packhorse-git/packhorse/internal/schedule/admit"
 	"github.com/packhorse-git/packhorse/internal/server/config"
 )
@@ -39,7 +39,7 @@ func newPackSources(d *deps, damaged func(incarnation string)) (*packSources, er
 	cfg := &d.cfg
 	runner, err := process.New(process.Options{
 		Git: cfg.Git.Program, Registerer: d.reg, Log: d.log, Reaper: reaperProgram(cfg, d.process.Program, d.log),
-		Account: d.lanes.account(proctree.Git), Classes: cfg.GitClasses(),
+		Account: d.lanes.account(observe.PartGit), Classes: cfg.GitClasses(),
 	})
 	if err != nil {
 		return nil, err

@@ -23,7 +23,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/gittest"
 	"github.com/packhorse-git/packhorse/internal/store/bucket"
 	"github.com/packhorse-git/packhorse/internal/store/bucket/buckettest"
-	"github.com/packhorse-git/packhorse/internal/transport/httpreuse"
+	"github.com/packhorse-git/packhorse/internal/transport/httpguard"
 )
 
 // scripted returns a bucket on a server with this handler.
@@ -248,7 +248,7 @@ func TestUnreadBytes(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	guarded := c.(*httpreuse.Conn)
+	guarded := c.(*httpguard.Conn)
 	socket, ok := guarded.Conn.(syscall.Conn)
 	if !ok {
 		t.Fatalf("the connection is a %T, want a syscall.Conn", guarded.Conn)

@@ -14,7 +14,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/packhorse-git/packhorse/internal/transport/httpreuse"
+	"github.com/packhorse-git/packhorse/internal/transport/httpguard"
 )
 
 // stallTimeout ends a connection on which no byte moves in either direction. It includes the time until an answer
@@ -23,7 +23,7 @@ const stallTimeout = 60 * time.Second
 
 // transport sends requests, counts them, and notes what answers tell about the connection.
 type transport struct {
-	*httpreuse.Transport
+	*httpguard.Transport
 	metrics *Metrics
 	stall   time.Duration // stallTimeout
 
@@ -33,7 +33,7 @@ type transport struct {
 
 func newTransport(m *Metrics) *transport {
 	t := &transport{metrics: m, stall: stallTimeout}
-	t.Transport = httpreuse.Guard(&http.Transport{
+	t.Transport = httpguard.NewTransport(&http.Transport{
 		Proxy:               http.ProxyFromEnvironment,
 		DialContext:         t.dial,
 		TLSHandshakeTimeout: 10 * time.Second,
@@ -55,7 +55,7 @@ func (t *transport) dial(ctx context.Context, network, address string) (net.Conn
 	return &stallConn{c, t.stall}, nil
 }
 
-// stallConn fails when no byte moves in either direction for a while. It is a syscall.Conn for package httpreuse, which
+// stallConn fails when no byte moves in either direction for a while. It is a syscall.Conn for package httpguard, which
 // looks for unread bytes.
 type stallConn struct {
 	net.Conn

@@ -12,7 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/packhorse-git/packhorse/internal/transport/httpreuse"
+	"github.com/packhorse-git/packhorse/internal/transport/httpguard"
 )
 
 // slowBody is a body that takes a second to close.
@@ -43,7 +43,7 @@ func TestBodyOfRedirect(t *testing.T) {
 			}()
 			return near, nil
 		}
-		tr := &transport{Transport: httpreuse.Guard(&http.Transport{DialContext: dial})}
+		tr := &transport{Transport: httpguard.NewTransport(&http.Transport{DialContext: dial})}
 		body := &slowBody{Reader: strings.NewReader(strings.Repeat("x", 64<<10))} // more than one write
 		r, err := http.NewRequestWithContext(t.Context(), http.MethodPut, "http://a/", body)
 		if err != nil {

@@ -1,5 +1,6 @@
-// Package httpguard refuses HTTP/1 requests that two servers could understand in two ways. Such requests smuggle others
-// past a proxy.
+// Package httpguard keeps the messages of an HTTP/1.1 connection apart. A Guard refuses requests that two servers could
+// understand in two ways. Such requests smuggle others past a proxy. A client with a Transport does not take what a
+// server sends too much for the answer to another request.
 //
 // net/http accepts many of them: Content-Length together with chunks, folded fields, lines that end with LF alone,
 // targets with a host. So a guarded connection follows the bytes that net/http reads. It checks each line outside of

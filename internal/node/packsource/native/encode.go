@@ -13,7 +13,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
-	"github.com/packhorse-git/packhorse/internal/git/mmap"
+	"github.com/packhorse-git/packhorse/internal/git/disk"
 	"github.com/packhorse-git/packhorse/internal/git/pack"
 )
 
@@ -133,7 +133,7 @@ func (e *encoder) begin(x *encoding) {
 			e.coders <- c
 			close(x.done)
 		}()
-		x.err = mmap.Guard(func() error { return e.encode(c, x) })
+		x.err = disk.GuardMapped(func() error { return e.encode(c, x) })
 	}()
 }
 
