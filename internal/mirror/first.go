@@ -184,7 +184,7 @@ func (x *exchange) listRefs(body []byte, refs *origin.Refs, shows func(git.RefNa
 	x.outcome = node.Outcome{Command: protocol.CommandLsRefs, Agent: request.Agent, Session: request.SessionID,
 		Mirror: node.MirrorRelay}
 	q := request.LsRefs
-	return x.sendRefs(refs, shows, nil, func(b []byte, ref protocol.RefLine) []byte {
+	return x.sendRefs(refs, shows, nil, nil, func(b []byte, ref protocol.RefLine) []byte {
 		if len(q.Prefixes) > 0 && !slices.ContainsFunc(q.Prefixes, func(prefix string) bool {
 			return strings.HasPrefix(string(ref.Name), prefix)
 		}) {
@@ -212,7 +212,11 @@ func (x *exchange) advertiseRefs(refs *origin.Refs) error {
 	if x.session.Version == protocol.V1 {
 		begin = pktline.AppendLine(nil, "version 1")
 	}
-	return x.sendRefs(refs, x.rule.mirrors, begin, func(b []byte, ref protocol.RefLine) []byte {
+	var none []byte
+	if features.Format != git.SHA1 { // as uploadpack
+		none = protocol.AppendNoRefs(nil, features.Format, features.String())
+	}
+	return x.sendRefs(refs, x.rule.mirrors, begin, none, func(b []byte, ref protocol.RefLine) []byte {
 		if ref.ID.IsZero() { // an unborn HEAD
 			return b
 		}
@@ -228,8 +232,9 @@ func (x *exchange) advertiseRefs(refs *origin.Refs) error {
 const maxRefBuffer = 64 << 10
 
 // sendRefs sends those refs of the origin that the caller may see: a short list with its length, a long one in pieces.
-// The response starts with begin. add appends a ref to b, unless the client does not want it.
-func (x *exchange) sendRefs(refs *origin.Refs, shows func(git.RefName) bool, begin []byte,
+// The response starts with begin, and has none in place of refs. add appends a ref to b, unless the client does not
+// want it.
+func (x *exchange) sendRefs(refs *origin.Refs, shows func(git.RefName) bool, begin, none []byte,
 	add func(b []byte, ref protocol.RefLine) []byte) error {
 	list, err := refs.List()
 	if err != nil {
@@ -262,6 +267,9 @@ func (x *exchange) sendRefs(refs *origin.Refs, shows func(git.RefName) bool, beg
 				return err
 			}
 		}
+	}
+	if x.outcome.Refs == 0 {
+		buf = append(buf, none...)
 	}
 	buf = pktline.AppendFlush(buf)
 	if !x.isBulk {

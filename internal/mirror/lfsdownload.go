@@ -263,7 +263,7 @@ var blocks = sync.Pool{New: func() any { return new([blockBytes]byte) }}
 
 // copy appends content to the part, and does not wait for the end of the response after the object's last byte. It
 // writes whole blocks, so that the pages of the page cache are large, and each later download of the file takes less
-// CPU time. The bytes of a slow origin are written as they arrive.
+// CPU time. Bytes that are older than blockDelay are written with the next ones.
 func (y *download) copy(ctx context.Context, content io.Reader) (isFinal bool, err error) {
 	block := blocks.Get().(*[blockBytes]byte)
 	defer blocks.Put(block)

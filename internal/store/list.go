@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"slices"
+	"sync"
 
 	"golang.org/x/sync/errgroup"
 
@@ -92,7 +93,7 @@ func (s *Store) readNames(ctx context.Context, heads []nameHead) error {
 	group.SetLimit(listParallel)
 	for i := range heads {
 		n := &heads[i]
-		if known, ok := s.listed.Get(n.path); ok && known.number >= n.number {
+		if known, ok := s.listed.get(n.path); ok && known.number >= n.number {
 			*n = known
 			continue
 		}
@@ -117,16 +118,40 @@ func (s *Store) readNames(ctx context.Context, heads []nameHead) error {
 					n.number, n.id, n.renames = found.name.Number, found.name.ID, found.state.record.Renames
 				}
 			}
-			s.keepListed(*n)
+			s.listed.put(*n)
 			return nil
 		})
 	}
 	return group.Wait()
 }
 
-// keepListed keeps what the newest record of a name says, unless a newer one is known.
-func (s *Store) keepListed(n nameHead) {
-	if known, ok := s.listed.Peek(n.path); !ok || known.number <= n.number {
-		s.listed.Add(n.path, n)
+// listedNames has the newest records of names that this node has read or written. It is safe for concurrent use.
+type listedNames struct {
+	mu    sync.Mutex
+	names map[git.RepoPath]nameHead
+}
+
+func (l *listedNames) get(path git.RepoPath) (nameHead, bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	n, ok := l.names[path]
+	return n, ok
+}
+
+// put keeps what a record of a name says, unless a newer one is known. If there are too many names, any one is dropped:
+// a list reads them in order, so the least recently used one is the next that it needs.
+func (l *listedNames) put(n nameHead) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	known, ok := l.names[n.path]
+	if ok && known.number > n.number {
+		return
 	}
+	if !ok && len(l.names) >= maxListed {
+		for path := range l.names {
+			delete(l.names, path)
+			break
+		}
+	}
+	l.names[n.path] = n
 }

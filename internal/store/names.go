@@ -230,7 +230,7 @@ func (s *Store) appendName(ctx context.Context, found resolved, next *replog.Nam
 		if next.State == replog.Live {
 			head.id = next.ID
 		}
-		s.keepListed(head)
+		s.listed.put(head)
 	}
 	return attempt.Outcome(), nil
 }

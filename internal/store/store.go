@@ -74,7 +74,7 @@ type Store struct {
 	known    knownTable
 	names    *lru.Cache[git.RepoPath, reference] // what paths referred to when they were looked up
 	lfsSizes *lru.Cache[lfsKey, lfsSize]         // of LFS objects that the bucket has
-	listed   *lru.Cache[git.RepoPath, nameHead]  // newest records of names that this node has read or written
+	listed   listedNames
 	local    localNames
 	lookups  lookups
 	lfsPuts  singleflight.Group // uploads of LFS objects to the bucket
@@ -170,15 +170,12 @@ func open(o Options, id Identity, outage error) (opened *Store, err error) {
 		known: newKnownTable(cmp.Or(o.MaxIdle, defaultIdle)), hints: make(chan struct{}, maxHints),
 		health: health{wake: make(chan struct{}, 1)}, lookups: newLookups(),
 		changed: func(git.RepoPath) {}, started: time.Now(), staleLog: rate.Sometimes{Interval: time.Minute},
-		failPoint: func(string) error { return nil },
+		failPoint: func(string) error { return nil }, listed: listedNames{names: map[git.RepoPath]nameHead{}},
 	}
 	if s.metrics == nil {
 		s.metrics = NewMetrics(nil)
 	}
 	if s.names, err = lru.New[git.RepoPath, reference](maxNames); err != nil {
-		return nil, err
-	}
-	if s.listed, err = lru.New[git.RepoPath, nameHead](maxListed); err != nil {
 		return nil, err
 	}
 	if s.lfsSizes, err = lru.New[lfsKey, lfsSize](maxLFSSizes); err != nil {

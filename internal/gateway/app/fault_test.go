@@ -3,6 +3,7 @@ package app
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -13,6 +14,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -405,10 +407,14 @@ func TestEarlyAnswer(t *testing.T) {
 				after(in)
 			})
 			f := newFront(t, Options{Workers: one(w.address), HeaderTimeout: time.Hour, StallTimeout: time.Hour})
-			for range 3 {
+			for done, late := 0, 0; done < 3; done++ {
 				status, _, body, err := f.do(http.MethodPost, "/", strings.NewReader(strings.Repeat("x", 20<<20)))
-				// The response of a worker that closes with unread bytes may be lost, because TCP resets the connection.
-				if err != nil || (status != 413 || body != "no") && (name != "and close" || status != 502) {
+				// The response of a worker that closes with unread bytes may be lost, because TCP resets the connection. On a
+				// busy machine the client may still send when the server closes the connection, half a second later.
+				if isCut := errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET); isCut && late < 10 {
+					late++
+					done--
+				} else if err != nil || (status != 413 || body != "no") && (name != "and close" || status != 502) {
 					t.Errorf("%d %q, %v", status, body, err)
 				}
 				if name == "and do not read" {

@@ -56,11 +56,10 @@ func (h *Hook) readable(ctx context.Context, id Identity, repos []git.RepoPath) 
 	select {
 	case turn <- struct{}{}:
 		defer func() { <-turn }()
+		if h.askMany(ctx, id, caller, repos, h.fromCache(caller, repos, 0, allowed), allowed) == nil {
+			return allowed, true
+		}
 	case <-ctx.Done():
-		return allowed, false
-	}
-	if h.askMany(ctx, id, caller, repos, h.fromCache(caller, repos, 0, allowed), allowed) == nil {
-		return allowed, true
 	}
 	if !h.o.Stale {
 		return allowed, false

@@ -20,7 +20,7 @@ type guarded struct {
 
 const (
 	maxLine    = 4096     // of a reply, in bytes; an error is one line
-	maxElement = 8192     // of a reply, in bytes, more than maxValue
+	maxElement = 8192     // of a reply, in bytes; values are not longer
 	maxArray   = 2048     // elements of a reply, more than readBatch
 	maxNested  = 256      // nested elements of a reply; a greeting has some
 	maxReply   = 16 << 20 // bytes in reply to one command, or to those of a pipeline

@@ -151,8 +151,14 @@ func (r *Redis) test(ctx context.Context, conn redis.Conn, used time.Time) error
 	if time.Since(used) < idle || ctx.Err() != nil {
 		return ctx.Err()
 	}
-	_, err := conn.Do("PING")
+	_, err := redis.DoWithTimeout(conn, left(ctx), "PING")
 	return err
+}
+
+// left returns the time until the deadline of ctx.
+func left(ctx context.Context) time.Duration {
+	deadline, _ := ctx.Deadline()
+	return max(time.Until(deadline), time.Millisecond) // zero would mean no timeout
 }
 
 // RedisAddress is the address of a Redis.
@@ -260,7 +266,7 @@ func (r *Redis) values(ctx context.Context, keys []any) ([]any, error) {
 		return nil, err
 	}
 	defer conn.Close()
-	values, err := redis.Values(conn.Do("MGET", keys...))
+	values, err := redis.Values(redis.DoWithTimeout(conn, left(ctx), "MGET", keys...))
 	if err != nil { // not a chain, as in dial
 		return nil, errors.New(err.Error())
 	}
@@ -329,7 +335,7 @@ func (r *Redis) ping(ctx context.Context) error {
 		return err
 	}
 	defer conn.Close()
-	_, err = conn.Do("PING")
+	_, err = redis.DoWithTimeout(conn, left(ctx), "PING")
 	return err
 }
 
@@ -401,18 +407,18 @@ func (r *Redis) writeBatch(ctx context.Context, batch []write) error {
 		return err
 	}
 	defer conn.Close()
-	err = r.runWrites(conn, batch)
+	err = r.runWrites(ctx, conn, batch)
 	if err != nil && strings.HasPrefix(err.Error(), "NOSCRIPT") {
 		if err := setNewer.Load(conn); err != nil {
 			return err
 		}
-		return r.runWrites(conn, batch)
+		return r.runWrites(ctx, conn, batch)
 	}
 	return err
 }
 
 // runWrites sends all writes and then reads their replies. It returns the first error.
-func (r *Redis) runWrites(conn redis.Conn, batch []write) error {
+func (r *Redis) runWrites(ctx context.Context, conn redis.Conn, batch []write) error {
 	ttl := r.o.TTL.Milliseconds()
 	for _, w := range batch {
 		args := []any{1, w.fence}
@@ -429,7 +435,7 @@ func (r *Redis) runWrites(conn redis.Conn, batch []write) error {
 	}
 	var first error
 	for range batch {
-		if _, err := redis.ReceiveWithTimeout(conn, writeLimit); err != nil {
+		if _, err := redis.ReceiveWithTimeout(conn, left(ctx)); err != nil {
 			if first = cmp.Or(first, err); conn.Err() != nil {
 				break
 			}

@@ -202,8 +202,8 @@ func startSSH(ctx context.Context, conn *ssh.Client, command string, leave func(
 	go func() { writer.CloseWithError(serviceError(session.Wait(), messages.text)) }()
 	finish := func(cause error) {
 		reader.CloseWithError(cause)
-		_ = session.Close() // the server may end it later
-		leave(true)
+		_ = session.Close()     // the server may end it later
+		leave(ctx.Err() == nil) // the connection may be the reason for which a request was given up
 	}
 	unwatch := context.AfterFunc(ctx, func() { finish(context.Cause(ctx)) })
 	return &sshSession{Reader: reader, Writer: stdin, close: func() {

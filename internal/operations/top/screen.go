@@ -124,6 +124,15 @@ func read(in *os.File) (keys []string, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("read keys: %w", err)
 	}
+	if buf[n-1] == '\x1b' && n < len(buf) { // the rest of a key may follow
+		if more, _ := unix.Poll(ready, int(keyPause.Milliseconds())); more > 0 {
+			rest, err := in.Read(buf[n:])
+			if err != nil {
+				return nil, fmt.Errorf("read keys: %w", err)
+			}
+			n += rest
+		}
+	}
 	return split(string(buf[:n])), nil
 }
 
