@@ -211,9 +211,6 @@ func (s *Store) Epoch() uint64 { return 0 }
 // once.
 func (s *Store) CheckInterval() time.Duration { return 30 * time.Second }
 
-// KeepsCopies implements places.Places.
-func (s *Store) KeepsCopies() bool { return true }
-
 // StoreID returns the ID of the store, which all its nodes have.
 func (s *Store) StoreID() string { return s.identity.ID }
 

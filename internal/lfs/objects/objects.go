@@ -42,8 +42,9 @@ type Options struct {
 	// MinFree is the number of bytes of the file system that uploads leave free. Zero means a twentieth of it, at most
 	// 5 GiB. A negative value means that they may fill it.
 	MinFree int64
-	// Evicts means that Remotes make room for uploads until MinFree is free. Uploads leave a quarter of it free then.
-	Evicts bool
+	// Copies means that files here are copies of objects in Remotes. These remove copies until MinFree is free, and
+	// uploads leave a quarter of it free.
+	Copies bool
 	// Expiry is how long the part of an interrupted upload is kept. Zero means a day.
 	Expiry time.Duration
 	// ReadOnly disables the removal of old parts. The caller must not upload then.

@@ -272,7 +272,7 @@ func TestFloorOfRemote(t *testing.T) {
 	}
 	free := int64(st.Bavail) * int64(st.Bsize)
 	for floor, want := range map[int64]bool{2 * free: true, 8 * free: false} {
-		w := newWorld(t, objects.Options{MinFree: floor, Evicts: true})
+		w := newWorld(t, objects.Options{MinFree: floor, Copies: true})
 		r := w.repository("app")
 		r.Remote = remote{}
 		if err := w.upload(r, random(1000)); (err == nil) != want || !want && objects.Reason(err) != "disk_full" {

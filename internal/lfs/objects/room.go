@@ -165,7 +165,7 @@ func (s *Store) roomIn(dir string) int64 {
 		return unknownRoom
 	}
 	floor := cmp.Or(s.options.MinFree, disk.Floor(size))
-	if s.options.Evicts {
+	if s.options.Copies {
 		floor /= 4
 	}
 	return free - max(floor, 0)

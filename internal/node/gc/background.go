@@ -28,10 +28,10 @@ type Schedule struct {
 const (
 	// collectInterval is the time between two collections of garbage.
 	collectInterval = 24 * time.Hour
-	// careDelay is the time from the start of a node to its first collection or scrub.
-	careDelay = 5 * time.Minute
-	// careRetry is the time until the next attempt after a failure.
-	careRetry = time.Hour
+	// upkeepDelay is the time from the start of a node to its first collection or scrub.
+	upkeepDelay = 5 * time.Minute
+	// upkeepRetry is the time until the next attempt after a failure.
+	upkeepRetry = time.Hour
 	// rememberInterval is how often the progress of a scrub is written to disk.
 	rememberInterval = time.Minute
 )
@@ -55,7 +55,7 @@ func (k *Keeper) start() {
 		k.Log.Warn("cannot read when LFS objects were last verified", "error", err)
 	}
 	k.setDue()
-	if !k.copies {
+	if !k.Copies {
 		k.running.Go(func() { k.repeat(k.nextCollection, k.collectDaily) })
 	}
 	if k.ScrubInterval > 0 {
@@ -87,7 +87,7 @@ func (k *Keeper) setDue() {
 		}
 		k.due.WithLabelValues(task).Set(float64(last.Add(2 * interval).Unix()))
 	}
-	if !k.copies {
+	if !k.Copies {
 		set("gc", k.state.Collected, collectInterval)
 	}
 	if k.ScrubInterval > 0 {
@@ -107,7 +107,7 @@ func (k *Keeper) get() state {
 
 // repeat calls work whenever it is due, until Close.
 func (k *Keeper) repeat(due func() time.Time, work func() error) {
-	timer := time.NewTimer(max(time.Until(due()), careDelay))
+	timer := time.NewTimer(max(time.Until(due()), upkeepDelay))
 	defer timer.Stop()
 	for {
 		select {
@@ -115,7 +115,7 @@ func (k *Keeper) repeat(due func() time.Time, work func() error) {
 			return
 		case <-timer.C:
 		}
-		wait := careRetry
+		wait := upkeepRetry
 		if err := work(); err == nil {
 			wait = max(time.Until(due()), time.Second)
 		} else if k.ctx.Err() == nil {

@@ -22,6 +22,7 @@ import (
 type Options struct {
 	Schedule
 	Store      *objects.Store
+	Copies     bool // files of objects are copies of those in an object store
 	Places     places.Places
 	Root       string // directory of the repositories, or of their copies
 	Log        *slog.Logger
@@ -44,7 +45,6 @@ type Keeper struct {
 	Options
 	due        *prometheus.GaugeVec
 	collecting *semaphore.Weighted // held to collect garbage
-	copies     bool                // files of objects are copies of those in an object store
 
 	ctx     context.Context // ends at Close
 	cancel  context.CancelFunc
@@ -58,7 +58,7 @@ type Keeper struct {
 // New creates a Keeper.
 func New(o Options) *Keeper {
 	o.Grace, o.ScrubRate = cmp.Or(o.Grace, 14*24*time.Hour), cmp.Or(o.ScrubRate, 32<<20)
-	k := &Keeper{Options: o, collecting: semaphore.NewWeighted(1), copies: o.Places.KeepsCopies(), started: time.Now(),
+	k := &Keeper{Options: o, collecting: semaphore.NewWeighted(1), started: time.Now(),
 		due: promauto.With(o.Registerer).NewGaugeVec(prometheus.GaugeOpts{
 			Name: "packhorse_lfs_due_timestamp_seconds",
 			Help: "Time, since 1970, by which the next collection of LFS garbage (gc) and the next verification of all LFS " +

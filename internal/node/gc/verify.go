@@ -35,7 +35,7 @@ func (k *Keeper) Verify(ctx context.Context, path *git.RepoPath, progress Progre
 	v := verifier{Keeper: k, progress: progress}
 	v.result = Verification{Damaged: []Problem{}, Missing: []Problem{}, Failed: []Problem{},
 		Skipped: []Problem{}}
-	if k.copies {
+	if k.Copies {
 		return v.result, fault.New(fault.Denied, "LFS objects are in the object store: use packhorse store check --deep")
 	}
 	if path != nil {
@@ -71,7 +71,7 @@ type verifier struct {
 // all verifies the objects of the pool, and then those that repositories do not share with it. With an object store it
 // verifies the local copies.
 func (v *verifier) all(ctx context.Context) error {
-	if v.copies {
+	if v.Copies {
 		return v.verifyCopies(ctx)
 	}
 	err := v.Store.WalkPool(func(o lfs.Object, _ uint64) error {

@@ -128,9 +128,6 @@ func (d *Directories) Epoch() uint64 { return d.Options.Epoch }
 // CheckInterval implements Places.
 func (d *Directories) CheckInterval() time.Duration { return time.Second }
 
-// KeepsCopies implements Places.
-func (d *Directories) KeepsCopies() bool { return false }
-
 // Path implements Place.
 func (p *dirPlace) Path() git.RepoPath {
 	path, _ := git.ParseRepoPath(strings.TrimPrefix(p.found, p.root+"/")) // valid: it begins with the path of a request

@@ -42,8 +42,6 @@ type Places interface {
 	Epoch() uint64
 	// CheckInterval is the interval of checks of watched repositories for changes by others.
 	CheckInterval() time.Duration
-	// KeepsCopies reports whether files of LFS objects here are copies, so that they can be removed at any time.
-	KeepsCopies() bool
 }
 
 // DeleteOptions restrict what Delete removes.

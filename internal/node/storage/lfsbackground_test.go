@@ -137,7 +137,6 @@ func TestLFSBackgroundFails(t *testing.T) {
 // copies are places.Places without any repository.
 type copies struct{ places.Places }
 
-func (copies) KeepsCopies() bool            { return true }
 func (copies) CheckInterval() time.Duration { return time.Minute }
 
 // TestLFSBackgroundOfCopies removes damaged local copies of objects in an object store.
@@ -156,7 +155,7 @@ func TestLFSBackgroundOfCopies(t *testing.T) {
 		}
 	}
 	synctest.Test(t, func(t *testing.T) {
-		n, err := New(nil, Options{Root: root, Places: copies{}, LFS: &objects.Options{MinFree: -1},
+		n, err := New(nil, Options{Root: root, Places: copies{}, LFS: &objects.Options{MinFree: -1, Copies: true},
 			LFSSchedule: gc.Schedule{File: filepath.Join(t.TempDir(), "lfs.json"), ScrubInterval: time.Hour}})
 		if err != nil {
 			t.Fatal(err)

@@ -10,9 +10,9 @@ import (
 )
 
 // A node does not ask whether its repositories are directories or in a store: places.Places and places.Place are the
-// difference. New chooses them. Only LFS objects have to know whether their files are copies, once.
+// difference. New chooses them.
 func TestNoChecksOfTheMode(t *testing.T) {
-	check := regexp.MustCompile(`[pP]laces? [!=]= nil|\.\(\*(places\.)?(Directories|dirPlace)\)|IsCopy\(\)|KeepsCopies\(\)`)
+	check := regexp.MustCompile(`[pP]laces? [!=]= nil|\.\(\*(places\.)?(Directories|dirPlace)\)|IsCopy\(\)`)
 	var files []string
 	for _, dir := range []string{"storage", "watch", "ingest", "gc", "control", "lookup"} {
 		found, err := filepath.Glob("../" + dir + "/*.go")
@@ -21,8 +21,7 @@ func TestNoChecksOfTheMode(t *testing.T) {
 		}
 		files = append(files, found...)
 	}
-	choices := map[string]string{"../storage/storage.go": "n.places == nil {|n.places.KeepsCopies()",
-		"../gc/gc.go": "o.Places.KeepsCopies()"}
+	choices := map[string]string{"../storage/storage.go": "n.places == nil {"}
 	for _, file := range files {
 		text, err := os.ReadFile(file)
 		if err != nil {

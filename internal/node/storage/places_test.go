@@ -171,7 +171,6 @@ func (p *testPlaces) Rename(_ context.Context, from, to git.RepoPath) error {
 func (p *testPlaces) Ready() error                 { return p.ready }
 func (p *testPlaces) Epoch() uint64                { return 0 }
 func (p *testPlaces) CheckInterval() time.Duration { return time.Minute }
-func (p *testPlaces) KeepsCopies() bool            { return true }
 
 func (p *testPlaces) Name(path git.RepoPath) git.RepoPath {
 	name, err := git.ParseRepoPath(strings.TrimSuffix(path.String(), ".git"))

@@ -68,7 +68,8 @@ type Options struct {
 	// pushes. "" means that pushes are not accepted.
 	RepositoryHooks receivepack.RepositoryHooks
 
-	// LFS configures objects of Git LFS. The node sets Dir, Log and ReadOnly. Nil: requests for them are refused.
+	// LFS configures objects of Git LFS. Copies has to be set with Places. The node sets Dir, Log and ReadOnly. Nil:
+	// requests for them are refused.
 	LFS *objects.Options
 	// LFSSchedule configures how LFS garbage is collected, and what happens to LFS objects without a request. Its File is
 	// not used with ReadOnly.
@@ -152,13 +153,12 @@ func New(server *uploadpack.Server, o Options) (*Node, error) {
 	if o.LFS != nil {
 		lfs := *o.LFS
 		lfs.Dir, lfs.Log, lfs.ReadOnly = filepath.Join(root, repo.PrivateDir, "lfs"), n.log, o.ReadOnly
-		lfs.Evicts = n.places.KeepsCopies()
 		n.lfs = objects.New(lfs)
 		if o.ReadOnly {
 			o.LFSSchedule.File = ""
 		}
-		n.keeper = gc.New(gc.Options{Schedule: o.LFSSchedule, Store: n.lfs, Places: n.places, Root: root, Log: n.log,
-			Registerer: o.Registerer, Open: n.openForGC})
+		n.keeper = gc.New(gc.Options{Schedule: o.LFSSchedule, Store: n.lfs, Copies: lfs.Copies, Places: n.places, Root: root,
+			Log: n.log, Registerer: o.Registerer, Open: n.openForGC})
 	}
 	n.startBackground(o)
 	return n, nil

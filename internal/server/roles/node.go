@@ -163,7 +163,7 @@ func lfsOptions(d *deps, isStored bool) *objects.Options {
 	o := d.cfg.LFS.Objects()
 	if o != nil {
 		if isStored {
-			o.MinFree = 0 // as the store
+			o.Copies, o.MinFree = true, 0 // as the store
 		}
 		o.Registerer = d.reg
 	}
