@@ -2,7 +2,6 @@ package mirror
 
 import (
 	"context"
-	"time"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
@@ -11,11 +10,29 @@ import (
 	"github.com/packhorse-git/packhorse/internal/node"
 )
 
-// Covers reports whether the origin decides about readers of a repository. A mirror that no rule allows any more is
+// Find returns the origin if it decides about readers of a repository. It implements auth.Prober.
+func (m *Mirrors) Find(path git.RepoPath) *node.Origin {
+	rule, at, _ := m.find(path)
+	if !m.covers(path, rule) {
+		return nil
+	}
+	if rule == nil {
+		return &node.Origin{Probe: func(context.Context, protocol.Service, node.Secret, string) error {
+			return fault.New(fault.NotFound, "no rule allows a mirror at %s", path)
+		}}
+	}
+	return &node.Origin{
+		Host: rule.Origin.Host(), URL: rule.URL.String(), StaleFor: rule.StaleFor, IsSilent: rule.Origin.IsSilent(),
+		Probe: func(ctx context.Context, service protocol.Service, auth node.Secret, caller string) error {
+			return m.probe(origin.WithCaller(ctx, caller), path, rule, at, service, auth)
+		},
+	}
+}
+
+// covers reports whether the origin decides about readers of a repository. A mirror that no rule allows any more is
 // covered, too: no caller can read it.
-func (m *Mirrors) Covers(path git.RepoPath) bool {
-	rule, _, ok := m.find(path)
-	if !ok {
+func (m *Mirrors) covers(path git.RepoPath, rule *Rule) bool {
+	if rule == nil {
 		return m.isMirror(path)
 	}
 	if !rule.OriginDecides {
@@ -47,19 +64,13 @@ func (m *Mirrors) sessionFor(path git.RepoPath, session node.Session) node.Sessi
 	return session
 }
 
-// maxMoves is the maximum number of redirects that Probe follows.
+// maxMoves is the maximum number of redirects that probe follows.
 const maxMoves = 3
 
-// Probe asks the origin whether the owner of a credential may use a service on a covered repository. A zero credential
-// is that of an anonymous caller. caller is that of auth.Prober. If the repository has moved at the origin, Probe asks
-// at the new place.
-func (m *Mirrors) Probe(ctx context.Context, path git.RepoPath, service protocol.Service, auth node.Secret,
-	caller string) error {
-	ctx = origin.WithCaller(ctx, caller)
-	rule, at, ok := m.find(path)
-	if !ok {
-		return fault.New(fault.NotFound, "no rule allows a mirror at %s", path)
-	}
+// probe asks the origin whether the owner of a credential may use a service on a covered repository. If the repository
+// has moved at the origin, probe asks at the new place.
+func (m *Mirrors) probe(ctx context.Context, path git.RepoPath, rule *Rule, at string, service protocol.Service,
+	auth node.Secret) error {
 	short := rule.canonical(path)
 	err := error(nil)
 	if r := m.lookUp(short); r != nil {
@@ -84,30 +95,6 @@ func (m *Mirrors) Probe(ctx context.Context, path git.RepoPath, service protocol
 	return fault.New(fault.NotFound, "the origin redirects too often")
 }
 
-// Host returns the host of the origin of a covered repository.
-func (m *Mirrors) Host(path git.RepoPath) string {
-	rule, _, ok := m.find(path)
-	if !ok {
-		return ""
-	}
-	return rule.Origin.Host()
-}
-
-// URL returns the URL of the origin of a covered repository.
-func (m *Mirrors) URL(path git.RepoPath) string {
-	rule, _, ok := m.find(path)
-	if !ok {
-		return ""
-	}
-	return rule.URL.String()
-}
-
-// IsSilent reports whether that origin has lately answered nothing.
-func (m *Mirrors) IsSilent(path git.RepoPath) bool {
-	rule, _, ok := m.find(path)
-	return ok && rule.Origin.IsSilent()
-}
-
 // Hosts returns the hosts of the origins that decide about readers.
 func (m *Mirrors) Hosts() (hosts []string) {
 	for _, rule := range *m.rules.Load() {
@@ -116,13 +103,4 @@ func (m *Mirrors) Hosts() (hosts []string) {
 		}
 	}
 	return hosts
-}
-
-// StaleFor returns how long an answer of the origin about a covered repository holds while the origin is down.
-func (m *Mirrors) StaleFor(path git.RepoPath) time.Duration {
-	rule, _, ok := m.find(path)
-	if !ok {
-		return 0
-	}
-	return rule.StaleFor
 }

@@ -248,7 +248,10 @@ func (b *lfsBudget) walk(ctx context.Context) (repositories []git.RepoPath, copi
 			if err != nil {
 				return nil, nil, err
 			}
-			host := b.m.Host(path)
+			host := ""
+			if rule, _, ok := b.m.find(path); ok {
+				host = rule.Origin.Host()
+			}
 			err = b.store.Walk(r, func(o lfs.Object, info fs.FileInfo) error {
 				b.m.lfs.proven.Add(downloadKey{host, o}, struct{}{})
 				c := copyOf{Object: o, repository: len(repositories), used: objects.LastUse(info).UnixNano()}

@@ -15,7 +15,6 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/gittest"
-	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/node"
 )
 
@@ -171,7 +170,7 @@ func TestManage(t *testing.T) {
 	gittest.InitAt(t, filepath.Join(root, "host/own.git"))
 	w := newWorld(t, h, root, func(r *Rule) { r.OriginDecides = true })
 	if r, err := w.open(t.Context(), w.path("host/own"), node.Secret{}); r != nil || err != nil ||
-		w.Covers(w.path("host/own")) {
+		w.Find(w.path("host/own")) != nil {
 		t.Errorf("an own repository is a mirror: %v, %v", r, err)
 	}
 	if _, err := w.Add(t.Context(), w.path("host/own")); !fault.Is(err, fault.Exists) {
@@ -189,12 +188,12 @@ func TestManage(t *testing.T) {
 	if err != nil || len(list.Mirrors) != 1 || !list.Mirrors[0].Complete || list.Mirrors[0].Path != "host/app" {
 		t.Errorf("List: %+v, %v; want the mirror host/app", list, err)
 	}
-	if !w.Covers(w.path("host/app")) || !w.Covers(w.path("host/other")) || w.Covers(w.path("else/app")) {
-		t.Error("Covers: want host/app and host/other, and not else/app")
+	if w.Find(w.path("host/app")) == nil || w.Find(w.path("host/other")) == nil || w.Find(w.path("else/app")) != nil {
+		t.Error("Find: want host/app and host/other, and not else/app")
 	}
 	w.do(w.SetRules(nil)) // no caller can read the mirror without its rule
 	if _, err := w.open(t.Context(), w.path("host/app"), node.Secret{}); !fault.Is(err, fault.NotFound) ||
-		!w.Covers(w.path("host/app")) {
+		w.Find(w.path("host/app")) == nil {
 		t.Errorf("a mirror without a rule: %v, want NotFound, and covered", err)
 	}
 	if s, err := w.Status(t.Context(), w.path("host/app")); err != nil || !s.Orphan {
@@ -203,7 +202,7 @@ func TestManage(t *testing.T) {
 	w.do(w.SetRules([]Rule{w.rule}))
 	w.do(w.Detach(t.Context(), w.path("host/app")))
 	if r, err := w.open(t.Context(), w.path("host/app"), node.Secret{}); r != nil || err != nil ||
-		w.Covers(w.path("host/app")) {
+		w.Find(w.path("host/app")) != nil {
 		t.Errorf("a detached mirror: %v, %v; want an own repository", r, err)
 	}
 	w.same("host/app", from)
@@ -240,7 +239,7 @@ func TestMoveToDeniedPath(t *testing.T) {
 		t.Errorf("check after the move: %v, want denied", err)
 	}
 	for _, path := range []string{"host/a.git", "host/b.git"} {
-		err := w.Probe(t.Context(), w.path(path), protocol.UploadPack, node.Secret{}, "")
+		err := w.probe(path)
 		if !fault.Is(err, fault.NotFound) {
 			t.Errorf("Probe(%s) = %v, want not found", path, err)
 		}

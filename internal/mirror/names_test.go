@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/git/gittest"
-	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/mirror/origin"
 	"github.com/packhorse-git/packhorse/internal/node"
 )
@@ -47,7 +46,7 @@ func TestReusedPath(t *testing.T) {
 			w.do(w.Close())
 			w = newWorld(t, h, root)
 		}
-		w.do(w.Probe(t.Context(), w.path("host/app.git"), protocol.UploadPack, node.Secret{}, ""))
+		w.do(w.probe("host/app.git"))
 		if got := <-asked; got != "/app.git/info/refs" || len(asked) > 0 {
 			t.Errorf("restart %v: Probe asked for %s and %d more, want /app.git/info/refs only", restart, got, len(asked))
 		}
@@ -80,15 +79,15 @@ func TestOwnRepositoryWithCase(t *testing.T) {
 	gittest.InitAt(t, filepath.Join(root, "host/Team/Own.git"))
 	w := newWorld(t, h, root, func(r *Rule) { r.FoldCase, r.OriginDecides = true, true })
 	for _, name := range []string{"host/Team/Own", "host/Team/Own.git"} {
-		if w.Covers(w.path(name)) {
-			t.Errorf("Covers(%s) = true, want false", name)
+		if w.Find(w.path(name)) != nil {
+			t.Errorf("Find(%s) is not nil, want nil", name)
 		}
 		if r, err := w.open(t.Context(), w.path(name), node.Secret{}); r != nil || err != nil {
 			t.Errorf("open(%s) = %v, %v, want no mirror", name, r, err)
 		}
 	}
-	if !w.Covers(w.path("host/team/own")) {
-		t.Error("Covers(host/team/own) = false, want true")
+	if w.Find(w.path("host/team/own")) == nil {
+		t.Error("Find(host/team/own) = nil, want an origin")
 	}
 	for name, want := range map[string]bool{"host/team/own": true, "host/TEAM/Own": true, "host/Team/Own": false,
 		"other/own": false} {
@@ -145,7 +144,7 @@ func TestTablesOfOtherURLs(t *testing.T) {
 				w.isRefused("host/acme/app", "the mirror is that of "+h.URL+"/acme/app.git")
 				continue
 			}
-			if err := w.Probe(t.Context(), w.path("host/acme/app.git"), protocol.UploadPack, node.Secret{}, ""); err != nil {
+			if err := w.probe("host/acme/app.git"); err != nil {
 				t.Errorf("%s of %s: Probe = %v, want none", test.rule.Prefix, base, err)
 			}
 			w.use("host/acme/app.git")

@@ -41,7 +41,7 @@ func (w *world) isRefused(path, reason string) {
 	if text := strings.Join(page.Paths, " "); strings.Contains(text, path) {
 		w.t.Errorf("List = %s, want a list without %s", text, path)
 	}
-	if rule, _, ok := w.find(p); !w.Covers(p) && (!ok || rule.OriginDecides) {
+	if rule, _, ok := w.find(p); w.Find(p) == nil && (!ok || rule.OriginDecides) {
 		w.t.Errorf("the origin does not decide about %s, want that it does", path)
 	}
 	s, err := w.Status(ctx, p)

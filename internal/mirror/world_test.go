@@ -17,6 +17,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/gittest"
 	"github.com/packhorse-git/packhorse/internal/git/process"
+	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/lfs/objects"
 	"github.com/packhorse-git/packhorse/internal/mirror/origin"
 	"github.com/packhorse-git/packhorse/internal/node"
@@ -134,6 +135,13 @@ func (w *world) do(err error) {
 	if err != nil {
 		w.t.Fatal(err)
 	}
+}
+
+// probe asks the origin whether anonymous callers may fetch.
+func (w *world) probe(s string) error {
+	path := w.path(s)
+	rule, at, _ := w.find(path)
+	return w.Mirrors.probe(w.t.Context(), path, rule, at, protocol.UploadPack, node.Secret{})
 }
 
 func (w *world) path(s string) git.RepoPath {

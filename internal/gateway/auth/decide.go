@@ -5,6 +5,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/node"
 )
 
 // May returns nil if an identity may perform an operation. Errors:
@@ -13,19 +14,19 @@ import (
 //   - Denied if the caller may read the repository
 //   - Unavailable
 func (a *Auth) May(ctx context.Context, id Identity, repo git.RepoPath, op Operation) error {
-	path, covered := a.targetOf(repo), a.o.Origins.prober(repo) != nil
-	if id.By == ByOrigin && !covered { // no origin knows the credential
+	path, origin := a.targetOf(repo), a.o.Origins.find(repo)
+	if id.By == ByOrigin && origin == nil { // no origin knows the credential
 		if id.origin.Secret != "" {
 			return a.wrongForOrigin(&id.origin.Credential, fault.Message(errNotAccepted))
 		}
 		id = id.stranger()
 	}
-	allowed, err := a.allowed(ctx, id, repo, path, op)
+	allowed, err := a.allowed(ctx, origin, id, repo, path, op)
 	if allowed || err != nil {
 		return err
 	}
 	if id.Anonymous() {
-		if covered {
+		if origin != nil {
 			return fault.New(fault.Unauthenticated,
 				"authentication required: use your credential for the server that this repository comes from")
 		}
@@ -40,15 +41,15 @@ func (a *Auth) May(ctx context.Context, id Identity, repo git.RepoPath, op Opera
 			"authentication required: use an access token as the password (any user name)")
 	}
 	if op != Read {
-		if allowed, err = a.allowed(ctx, id, repo, path, Read); err != nil {
+		if allowed, err = a.allowed(ctx, origin, id, repo, path, Read); err != nil {
 			return err
 		}
 	}
 	if !allowed {
 		return NoRepository(repo)
 	}
-	if covered && id.By == ByOrigin {
-		if words := a.o.Origins.denial(id, repo, op); words != "" {
+	if origin != nil && id.By == ByOrigin {
+		if words := a.o.Origins.denial(origin, id, repo, op); words != "" {
 			return fault.New(fault.Denied, "%s", words)
 		}
 	}
@@ -126,9 +127,14 @@ func wrongHost(host string) error {
 
 // allowed decides. Identified callers also have the permissions of anonymous ones, because they can omit the
 // credential.
-func (a *Auth) allowed(ctx context.Context, id Identity, repo git.RepoPath, path target, op Operation) (bool, error) {
-	if p := a.o.Origins.prober(repo); p != nil {
-		return a.allowedAtOrigin(ctx, p, id, repo, path, op)
+func (a *Auth) allowed(ctx context.Context, origin *node.Origin, id Identity, repo git.RepoPath, path target,
+	op Operation) (bool, error) {
+	if origin != nil {
+		d, q := a.decideAtOrigin(origin, id, repo, path, op)
+		if d != originDecides {
+			return d == allowed, nil
+		}
+		return a.askOrigin(ctx, id, q)
 	}
 	if !id.Anonymous() {
 		switch a.decideIdentified(id, path, op) {
@@ -171,8 +177,8 @@ func (a *Auth) readable(ctx context.Context, id Identity, repos []git.RepoPath) 
 	var many originMany
 	for i, repo := range repos {
 		path := a.targetOf(repo)
-		if p := a.o.Origins.prober(repo); p != nil {
-			d, q := a.decideAtOrigin(p, id, repo, path, Read)
+		if origin := a.o.Origins.find(repo); origin != nil {
+			d, q := a.decideAtOrigin(origin, id, repo, path, Read)
 			if readable[i] = d == allowed; d == originDecides {
 				many.questions, many.at = append(many.questions, q), append(many.at, i)
 			}

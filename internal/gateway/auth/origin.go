@@ -23,30 +23,15 @@ import (
 	"github.com/packhorse-git/packhorse/internal/schedule/inflight"
 )
 
-// Prober asks an origin: the server whose repositories are here as mirrors, or on a shared disk. Safe for concurrent
-// use.
+// Prober finds origins: servers whose repositories are here as mirrors, or on a shared disk. Safe for concurrent use.
 type Prober interface {
-	// Covers reports whether the origin decides about a repository, whether that exists or not.
-	Covers(repo git.RepoPath) bool
+	// Find returns the origin that decides about a repository, whether that exists or not; nil if there is none.
+	Find(repo git.RepoPath) *node.Origin
 	// FoldsCase reports whether all spellings of a path, in upper or lower case, lead to the same repository. It may not
 	// be covered.
 	FoldsCase(repo git.RepoPath) bool
-	// Probe asks whether the owner of a credential may use a service on a covered repository. The zero credential is that
-	// of an anonymous caller. The origin has refused if the error is Unauthenticated, Denied or NotFound. Any other error
-	// means that it gave no answer. caller is the party that the request counts for, in the form of balance.Caller: ""
-	// is the repository, whose origin has accepted the credential for it before.
-	Probe(ctx context.Context, repo git.RepoPath, service protocol.Service, authorization node.Secret,
-		caller string) error
-	// Host returns the host that gets the credential for a covered repository.
-	Host(repo git.RepoPath) string
-	// URL returns the URL of the origin for a covered repository. Permissions of another one do not count.
-	URL(repo git.RepoPath) string
-	// IsSilent reports whether that origin has lately answered nothing.
-	IsSilent(repo git.RepoPath) bool
-	// Hosts returns all hosts that Host can return. A host may occur more than once.
+	// Hosts returns the hosts of all origins. A host may occur more than once.
 	Hosts() []string
-	// StaleFor returns how long a permission for a covered repository holds while the origin gives no answer.
-	StaleFor(repo git.RepoPath) time.Duration
 }
 
 // OriginOptions of Origins.
@@ -66,8 +51,8 @@ type OriginOptions struct {
 //
 // Answers are cached under a keyed hash of credential, repository and service: permissions for the TTL, and refusals
 // for at most 10 seconds, 30 if the repository does not exist. Equal concurrent questions become one request. While the
-// origin gives no answer, or none within 10 seconds, an earlier permission holds for Prober.StaleFor. Everything else
-// is refused. Safe for concurrent use.
+// origin gives no answer, or none within 10 seconds, an earlier permission holds for its StaleFor. Everything else is
+// refused. Safe for concurrent use.
 type Origins struct {
 	o      OriginOptions
 	key    [32]byte // of the hashes, random
@@ -169,14 +154,14 @@ func (id Identity) Authorization() node.Secret {
 	return id.origin.authorization
 }
 
-// prober returns the prober that covers a repository, or nil. Nil Origins cover none.
-func (s *Origins) prober(repo git.RepoPath) Prober {
+// find returns the origin of a repository, or nil. Nil Origins have none.
+func (s *Origins) find(repo git.RepoPath) *node.Origin {
 	if s == nil {
 		return nil
 	}
 	for _, p := range s.o.Probers {
-		if p.Covers(repo) {
-			return p
+		if o := p.Find(repo); o != nil {
+			return o
 		}
 	}
 	return nil
@@ -210,7 +195,7 @@ func serviceOf(op Operation) (service protocol.Service, ok bool) {
 
 // originQuestion is a question about one caller, repository and service.
 type originQuestion struct {
-	prober        Prober
+	origin        *node.Origin
 	key           originKey
 	repo          git.RepoPath
 	service       protocol.Service
@@ -218,18 +203,18 @@ type originQuestion struct {
 	client        string      // IP address
 }
 
-func (s *Origins) question(p Prober, id Identity, repo git.RepoPath, service protocol.Service) originQuestion {
-	q := originQuestion{prober: p, repo: repo, service: service, client: id.Address}
+func (s *Origins) question(o *node.Origin, id Identity, repo git.RepoPath, service protocol.Service) originQuestion {
+	q := originQuestion{origin: o, repo: repo, service: service, client: id.Address}
 	if id.origin != nil {
 		q.authorization = id.origin.authorization
 	}
 	// not the path of rules: an origin may have different repositories "app" and "app.git"
-	q.key = s.hash(q.authorization.Reveal(), repo.String(), string(service), p.URL(repo))
+	q.key = s.hash(q.authorization.Reveal(), repo.String(), string(service), o.URL)
 	return q
 }
 
 func (s *Origins) hostKey(q originQuestion) originKey {
-	return s.hash(q.authorization.Reveal(), q.prober.Host(q.repo))
+	return s.hash(q.authorization.Reveal(), q.origin.Host)
 }
 
 // withhold makes those of a caller's questions anonymous whose origin must not get the credential: if there are several
@@ -249,7 +234,7 @@ func (s *Origins) withhold(questions []originQuestion) {
 		_, isKnown := s.known.Get(s.hostKey(q))
 		s.mu.Unlock()
 		if !isKnown {
-			questions[i] = s.question(q.prober, Identity{Address: q.client}, q.repo, q.service)
+			questions[i] = s.question(q.origin, Identity{Address: q.client}, q.repo, q.service)
 		}
 	}
 }
@@ -301,14 +286,13 @@ func (s *Origins) patience(ctx context.Context, q originQuestion) time.Duration 
 	s.mu.Lock()
 	wasRefused := s.refused.Contains(q.key)
 	s.mu.Unlock()
-	if q.prober.IsSilent(q.repo) && (wasRefused || s.isStale(q)) {
+	if q.origin.IsSilent && (wasRefused || s.isStale(q)) {
 		return silentPatience
 	}
 	return max(originPatience-inflight.From(ctx).OriginWait(), silentPatience)
 }
 
-// isRefusal reports whether the error of a Prober is an answer of the origin. An address that may not be used is a
-// failure.
+// isRefusal reports whether an error of Probe is an answer of the origin. An address that may not be used is a failure.
 func isRefusal(err error) bool {
 	if _, failed := errors.AsType[*net.OpError](err); failed {
 		return false
@@ -331,9 +315,9 @@ func (s *Origins) cached(key originKey) (answer error, ok bool) {
 }
 
 // denial returns the origin's own words about an operation that it has just denied, or "".
-func (s *Origins) denial(id Identity, repo git.RepoPath, op Operation) string {
+func (s *Origins) denial(o *node.Origin, id Identity, repo git.RepoPath, op Operation) string {
 	service, _ := serviceOf(op)
-	answer, _ := s.cached(s.question(s.prober(repo), id, repo, service).key)
+	answer, _ := s.cached(s.question(o, id, repo, service).key)
 	if !fault.Is(answer, fault.Denied) {
 		return ""
 	}
@@ -352,7 +336,7 @@ func (s *Origins) isStale(q originQuestion) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	p, ok := s.allowed.Peek(q.key)
-	return ok && s.o.Now().Before(p.at.Add(q.prober.StaleFor(q.repo)))
+	return ok && s.o.Now().Before(p.at.Add(q.origin.StaleFor))
 }
 
 // hold makes an earlier permission count without another wait for the origin.
@@ -362,7 +346,7 @@ func (s *Origins) hold(q originQuestion) {
 	now := s.o.Now()
 	if p, ok := s.allowed.Peek(q.key); ok && !now.Before(p.until) {
 		p.until = now.Add(originTimeout)
-		if end := p.at.Add(q.prober.StaleFor(q.repo)); end.Before(p.until) {
+		if end := p.at.Add(q.origin.StaleFor); end.Before(p.until) {
 			p.until = end
 		}
 		s.allowed.Add(q.key, p)
@@ -380,7 +364,7 @@ func (s *Origins) request(q originQuestion) error {
 	ctx, cancel := context.WithTimeout(s.life, originTimeout) // not a caller's context: several may wait for the answer
 	defer cancel()
 	asked := s.o.Now() // the permission may be revoked while the answer is on its way
-	err = q.prober.Probe(ctx, q.repo, q.service, q.authorization, s.payer(q))
+	err = q.origin.Probe(ctx, q.service, q.authorization, s.payer(q))
 	switch {
 	case err == nil:
 		s.o.Metrics.question("origin", "ok")

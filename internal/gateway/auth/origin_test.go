@@ -44,8 +44,6 @@ type forge struct {
 // FoldsCase is true for the repositories below "any" and "forge/any".
 func (f *forge) FoldsCase(repo git.RepoPath) bool { return strings.Contains(repo.String(), "any/") }
 
-func (f *forge) Covers(repo git.RepoPath) bool { return strings.HasPrefix(repo.String(), "forge/") }
-
 func (f *forge) Hosts() []string {
 	if _, ok := f.readers["far-app"]; ok {
 		return []string{"near", "far", "near"}
@@ -53,21 +51,26 @@ func (f *forge) Hosts() []string {
 	return []string{"near"}
 }
 
-func (f *forge) Host(repo git.RepoPath) string {
-	if strings.HasPrefix(repo.String(), "forge/far-") {
-		return "far"
+func (f *forge) Find(repo git.RepoPath) *node.Origin {
+	if !strings.HasPrefix(repo.String(), "forge/") {
+		return nil
 	}
-	return "near"
+	host := "near"
+	if strings.HasPrefix(repo.String(), "forge/far-") {
+		host = "far"
+	}
+	return &node.Origin{Host: host, URL: "https://" + host + "/" + f.base, StaleFor: time.Hour, IsSilent: f.silent.Load(),
+		Probe: func(_ context.Context, service protocol.Service, authorization node.Secret, caller string) error {
+			return f.probe(repo, service, authorization, caller)
+		}}
 }
 
-func (f *forge) StaleFor(git.RepoPath) time.Duration { return time.Hour }
+// question is the question whether a caller may read a repository.
+func (f *forge) question(s *Origins, id Identity, repo git.RepoPath) originQuestion {
+	return s.question(f.Find(repo), id, repo, protocol.UploadPack)
+}
 
-func (f *forge) URL(repo git.RepoPath) string { return "https://" + f.Host(repo) + "/" + f.base }
-
-func (f *forge) IsSilent(git.RepoPath) bool { return f.silent.Load() }
-
-func (f *forge) Probe(_ context.Context, repo git.RepoPath, service protocol.Service, authorization node.Secret,
-	caller string) error {
+func (f *forge) probe(repo git.RepoPath, service protocol.Service, authorization node.Secret, caller string) error {
 	if f.proceed != nil {
 		f.begun <- struct{}{}
 		<-f.proceed
@@ -347,7 +350,7 @@ func TestOriginSilent(t *testing.T) {
 		defer s.Close()
 		ask := func(name string) (error, time.Duration) {
 			began := time.Now()
-			err := s.ask(t.Context(), s.question(f, Identity{}, repoPath(t, "forge/"+name), protocol.UploadPack))
+			err := s.ask(t.Context(), f.question(s, Identity{}, repoPath(t, "forge/"+name)))
 			return err, time.Since(began)
 		}
 		if err, _ := ask("public"); err != nil {
@@ -387,7 +390,7 @@ func TestOriginSilent(t *testing.T) {
 		time.Sleep(7 * time.Second)
 		end()
 		began := time.Now()
-		err := s.ask(ctx, s.question(f, Identity{}, repoPath(t, "forge/another"), protocol.UploadPack))
+		err := s.ask(ctx, f.question(s, Identity{}, repoPath(t, "forge/another")))
 		if took := time.Since(began); !fault.Is(err, fault.Unavailable) || took != originPatience-7*time.Second {
 			t.Errorf("ask() after another question = %v after %v, want Unavailable after 3s", err, took)
 		}
@@ -410,7 +413,7 @@ func TestOriginRestart(t *testing.T) {
 		if authorization != "" {
 			id = s.caller(Identity{}, &Credential{}, authorization)
 		}
-		return s.ask(t.Context(), s.question(f, id, repoPath(t, "forge/"+name), protocol.UploadPack))
+		return s.ask(t.Context(), f.question(s, id, repoPath(t, "forge/"+name)))
 	}
 	check := func(when string, want ...error) {
 		t.Helper()

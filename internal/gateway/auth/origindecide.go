@@ -7,13 +7,14 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/node"
 )
 
 // decideAtOrigin decides about a repository that an origin covers, as far as the origin is not needed for that.
 // Otherwise the answer to the question decides. A credential for the origin is tried there, and rules can only forbid
 // more. The origin does not know callers with other credentials. They need a rule or a grant that names the repository;
 // otherwise they may do what anonymous callers may. Public reading does not apply.
-func (a *Auth) decideAtOrigin(p Prober, id Identity, repo git.RepoPath, path target,
+func (a *Auth) decideAtOrigin(origin *node.Origin, id Identity, repo git.RepoPath, path target,
 	op Operation) (decision, originQuestion) {
 	rules, origins := *a.rules.Load(), a.o.Origins
 	service, known := serviceOf(op)
@@ -23,7 +24,7 @@ func (a *Auth) decideAtOrigin(p Prober, id Identity, repo git.RepoPath, path tar
 		if !known || ruled && own == denied {
 			return denied, originQuestion{}
 		}
-		return originDecides, origins.question(p, id, repo, service)
+		return originDecides, origins.question(origin, id, repo, service)
 	case id.Anonymous():
 	case ruled && own == allowed && id.Grant.allows(path, op),
 		!ruled && id.Grant != nil && len(id.Grant.Repositories) > 0 && id.Grant.allows(path, op):
@@ -36,17 +37,7 @@ func (a *Auth) decideAtOrigin(p Prober, id Identity, repo git.RepoPath, path tar
 	if d, ok := decide(rules, stranger, path, Read); ok {
 		return d, originQuestion{}
 	}
-	return originDecides, origins.question(p, stranger, repo, service)
-}
-
-// allowedAtOrigin is allowed for a repository that an origin covers.
-func (a *Auth) allowedAtOrigin(ctx context.Context, p Prober, id Identity, repo git.RepoPath, path target,
-	op Operation) (bool, error) {
-	d, q := a.decideAtOrigin(p, id, repo, path, op)
-	if d != originDecides {
-		return d == allowed, nil
-	}
-	return a.askOrigin(ctx, id, q)
+	return originDecides, origins.question(origin, stranger, repo, service)
 }
 
 // askOrigin asks a question for a caller. The error is Unauthenticated if the origin does not know the credential,

@@ -21,28 +21,24 @@ type originOf struct{}
 
 func (originOf) FoldsCase(git.RepoPath) bool { return false }
 
-func (originOf) Covers(repo git.RepoPath) bool { return strings.HasPrefix(repo.String(), "forge/") }
+func (originOf) Hosts() []string { return []string{"forge"} }
 
-func (originOf) Host(git.RepoPath) string { return "forge" }
-func (originOf) Hosts() []string          { return []string{"forge"} }
-
-func (originOf) StaleFor(git.RepoPath) time.Duration { return 0 }
-
-func (originOf) URL(git.RepoPath) string { return "https://origin/" }
-
-func (originOf) IsSilent(git.RepoPath) bool { return false }
-
-func (originOf) Probe(_ context.Context, repo git.RepoPath, _ protocol.Service, authorization node.Secret,
-	_ string) error {
-	switch {
-	case repo.String() == "forge/public":
-		return nil
-	case authorization.Reveal() != "Bearer alice":
-		return fault.New(fault.Unauthenticated, "wrong credential")
-	case repo.String() == "forge/app":
+func (originOf) Find(repo git.RepoPath) *node.Origin {
+	if !strings.HasPrefix(repo.String(), "forge/") {
 		return nil
 	}
-	return fault.New(fault.NotFound, "no such repository")
+	return &node.Origin{Host: "forge", URL: "https://origin/",
+		Probe: func(_ context.Context, _ protocol.Service, authorization node.Secret, _ string) error {
+			switch {
+			case repo.String() == "forge/public":
+				return nil
+			case authorization.Reveal() != "Bearer alice":
+				return fault.New(fault.Unauthenticated, "wrong credential")
+			case repo.String() == "forge/app":
+				return nil
+			}
+			return fault.New(fault.NotFound, "no such repository")
+		}}
 }
 
 // credentialNode is a node with all repositories that notes the credentials of sessions.

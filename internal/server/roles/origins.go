@@ -131,58 +131,36 @@ func (n *nodeMirrors) find(repo git.RepoPath) (rule *mirror.Rule, path string) {
 	return nil, ""
 }
 
-// Covers reports whether a table with auth = "origin" is or was for the repository.
-func (n *nodeMirrors) Covers(repo git.RepoPath) bool {
-	rule, _ := n.find(repo)
-	return rule != nil && rule.OriginDecides
+// Find returns the origin of the table with auth = "origin" that is or was for the repository.
+func (n *nodeMirrors) Find(repo git.RepoPath) *node.Origin {
+	rule, path := n.find(repo)
+	if rule == nil || !rule.OriginDecides {
+		return nil
+	}
+	o := &node.Origin{URL: rule.URL.String(), StaleFor: rule.StaleFor}
+	if rule.Origin != nil {
+		o.Host, o.IsSilent = rule.Origin.Host(), rule.Origin.IsSilent()
+	}
+	o.Probe = func(ctx context.Context, service protocol.Service, authorization node.Secret, caller string) error {
+		ask := func(path string) error {
+			if p, err := git.ParseRepoPath(path); err != nil || rule.Origin == nil || rule.Allowed != nil && !rule.Allowed(p) {
+				return fault.New(fault.NotFound, "no table allows a mirror at %s", repo)
+			}
+			return rule.Origin.Probe(origin.WithCaller(ctx, caller), path, service, authorization)
+		}
+		err := ask(path)
+		if moved, ok := rule.Origin.MovedPath(err); ok { // once more at the new place of a renamed repository
+			err = ask(moved)
+		}
+		return err
+	}
+	return o
 }
 
 // FoldsCase reports whether the table for the repository has fold_case.
 func (n *nodeMirrors) FoldsCase(repo git.RepoPath) bool {
 	rule, _ := n.find(repo)
 	return rule != nil && rule.FoldCase
-}
-
-// Probe asks the origin, and once more at the new place of a repository that was renamed there.
-func (n *nodeMirrors) Probe(ctx context.Context, repo git.RepoPath, service protocol.Service,
-	authorization node.Secret, caller string) error {
-	ctx = origin.WithCaller(ctx, caller)
-	rule, path := n.find(repo)
-	if rule.Origin == nil {
-		return fault.New(fault.NotFound, "no table allows a mirror at %s", repo)
-	}
-	ask := func(path string) error {
-		if p, err := git.ParseRepoPath(path); err != nil || rule.Allowed != nil && !rule.Allowed(p) {
-			return fault.New(fault.NotFound, "no table allows a mirror at %s", repo)
-		}
-		return rule.Origin.Probe(ctx, path, service, authorization)
-	}
-	err := ask(path)
-	if moved, ok := rule.Origin.MovedPath(err); ok {
-		err = ask(moved)
-	}
-	return err
-}
-
-// Host returns the host of the table's origin.
-func (n *nodeMirrors) Host(repo git.RepoPath) string {
-	rule, _ := n.find(repo)
-	if rule.Origin == nil {
-		return ""
-	}
-	return rule.Origin.Host()
-}
-
-// URL returns the URL of the table's origin.
-func (n *nodeMirrors) URL(repo git.RepoPath) string {
-	rule, _ := n.find(repo)
-	return rule.URL.String()
-}
-
-// IsSilent reports whether the table's origin has lately answered nothing.
-func (n *nodeMirrors) IsSilent(repo git.RepoPath) bool {
-	rule, _ := n.find(repo)
-	return rule.Origin != nil && rule.Origin.IsSilent()
 }
 
 // Hosts returns the hosts of the tables' origins.
@@ -193,12 +171,6 @@ func (n *nodeMirrors) Hosts() (hosts []string) {
 		}
 	}
 	return hosts
-}
-
-// StaleFor returns stale_for of the table.
-func (n *nodeMirrors) StaleFor(repo git.RepoPath) time.Duration {
-	rule, _ := n.find(repo)
-	return rule.StaleFor
 }
 
 // prefixOf returns the directory of the forge's repositories with a slash at its end, or "" for the root.
@@ -228,37 +200,31 @@ func foldCase(c config.OriginConfig) func(git.RepoPath) git.RepoPath {
 	}
 }
 
-// Covers reports whether a repository is below the forge's directory. The case of that does not matter, because there
+// covers reports whether a repository is below the forge's directory. The case of that does not matter, because there
 // are disks for which it does not matter either.
-func (s *sidecar) Covers(repo git.RepoPath) bool {
+func (s *sidecar) covers(repo git.RepoPath) bool {
 	path := repo.String()
 	return len(path) >= len(s.prefix) && strings.EqualFold(path[:len(s.prefix)], s.prefix)
 }
 
 // FoldsCase reports whether requests for the forge's repositories have fold_case.
-func (s *sidecar) FoldsCase(repo git.RepoPath) bool { return s.foldCase && s.Covers(repo) }
+func (s *sidecar) FoldsCase(repo git.RepoPath) bool { return s.foldCase && s.covers(repo) }
 
-// Probe asks the forge. Repositories that were renamed there are not found here.
-func (s *sidecar) Probe(ctx context.Context, repo git.RepoPath, service protocol.Service,
-	authorization node.Secret, caller string) error {
-	err := s.forge.Probe(origin.WithCaller(ctx, caller), repo.String()[len(s.prefix):], service, authorization)
-	if origin.IsDown(err) && !fault.Is(err, fault.Exhausted) { // even with a status that refuses otherwise
-		return fault.Wrap(fault.Unavailable, "the forge does not answer", err)
+// Find returns the forge for its repositories. Those that were renamed there are not found here.
+func (s *sidecar) Find(repo git.RepoPath) *node.Origin {
+	if !s.covers(repo) {
+		return nil
 	}
-	return err
+	return &node.Origin{Host: s.forge.Host(), URL: s.url, StaleFor: s.staleFor, IsSilent: s.forge.IsSilent(),
+		Probe: func(ctx context.Context, service protocol.Service, authorization node.Secret, caller string) error {
+			err := s.forge.Probe(origin.WithCaller(ctx, caller), repo.String()[len(s.prefix):], service, authorization)
+			if origin.IsDown(err) && !fault.Is(err, fault.Exhausted) { // even with a status that refuses otherwise
+				return fault.Wrap(fault.Unavailable, "the forge does not answer", err)
+			}
+			return err
+		},
+	}
 }
-
-// Host returns the host of the forge.
-func (s *sidecar) Host(git.RepoPath) string { return s.forge.Host() }
-
-// URL returns the URL of the forge.
-func (s *sidecar) URL(git.RepoPath) string { return s.url }
-
-// IsSilent reports whether the forge has lately answered nothing.
-func (s *sidecar) IsSilent(git.RepoPath) bool { return s.forge.IsSilent() }
 
 // Hosts returns the host of the forge.
 func (s *sidecar) Hosts() []string { return []string{s.forge.Host()} }
-
-// StaleFor returns auth.origin.stale_for.
-func (s *sidecar) StaleFor(git.RepoPath) time.Duration { return s.staleFor }

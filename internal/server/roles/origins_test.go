@@ -278,8 +278,8 @@ func TestSidecarPaths(t *testing.T) {
 	s := &sidecar{prefix: "gitea/", staleFor: time.Hour}
 	for in, want := range map[string]bool{"gitea/team/app": true, "Gitea/team/app": true, "gitea": false, "own/app": false,
 		"gitea2/app": false} {
-		if got := s.Covers(path(in)); got != want {
-			t.Errorf("Covers(%q) = %v, want %v", in, got, want)
+		if got := s.covers(path(in)); got != want {
+			t.Errorf("covers(%q) = %v, want %v", in, got, want)
 		}
 		folds := &sidecar{prefix: "gitea/", foldCase: true}
 		if got := folds.FoldsCase(path(in)); got != want || s.FoldsCase(path(in)) {
