@@ -60,7 +60,7 @@ func TestResolveElsewhere(t *testing.T) {
 			t.Errorf("%v: %+v, the node says %+v", q, ours[i], theirs[i])
 		}
 	}
-	if _, err := w.remote.Resolve(ctx, make([]node.Question, storage.MaxRevisions+1)); !fault.Is(err,
+	if _, err := w.remote.Resolve(ctx, make([]node.Question, storage.MaxNames+1)); !fault.Is(err,
 		fault.Invalid) {
 		t.Errorf("too many: %v", err)
 	}

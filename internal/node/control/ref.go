@@ -43,9 +43,9 @@ const (
 func (s *refService) ResolveMany(ctx context.Context, r *connect.Request[packhorsev1.ResolveManyRequest]) (
 	*connect.Response[packhorsev1.ResolveManyResponse], error) {
 	requests := r.Msg.GetRequests()
-	if len(requests) > storage.MaxResolve { // before allocating the results
+	if len(requests) > storage.MaxNames { // before allocating the results
 		return nil, fault.New(fault.Invalid, "too many names: got %d, one call can resolve %d", len(requests),
-			storage.MaxResolve)
+			storage.MaxNames)
 	}
 	nameBytes, resultBytes := 0, 0
 	for _, q := range requests {

@@ -240,7 +240,7 @@ func TestRefService(t *testing.T) {
 	}
 	_, err = p.refs.ResolveMany(ctx,
 		connect.NewRequest(&packhorsev1.ResolveManyRequest{Requests: make([]*packhorsev1.ResolveRequest,
-			storage.MaxResolve+1)}))
+			storage.MaxNames+1)}))
 	p.code(err, connect.CodeInvalidArgument)
 	exists, err := p.refs.Exists(ctx, connect.NewRequest(&packhorsev1.ExistsRequest{Repository: "app",
 		Name: "refs/heads/main"}))

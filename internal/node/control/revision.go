@@ -17,9 +17,9 @@ import (
 func (s *refService) ResolveRevisions(ctx context.Context, r *connect.Request[packhorsev1.ResolveRevisionsRequest]) (
 	*connect.Response[packhorsev1.ResolveRevisionsResponse], error) {
 	revisions := r.Msg.GetRevisions()
-	if len(revisions) > storage.MaxRevisions { // before allocating the results
+	if len(revisions) > storage.MaxNames { // before allocating the results
 		return nil, fault.New(fault.Invalid, "too many revisions: got %d, one call can resolve %d", len(revisions),
-			storage.MaxRevisions)
+			storage.MaxNames)
 	}
 	size := 0 // bytes
 	for _, q := range revisions {

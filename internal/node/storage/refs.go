@@ -16,9 +16,6 @@ type Resolved struct {
 	Version git.Version
 }
 
-// MaxResolve is the maximum number of names in one call of ResolveMany.
-const MaxResolve = 10_000
-
 // Resolve finds the ref for a name: a full name, HEAD or "@", or a short name (gitrevisions(7), "<refname>"). HEAD is
 // the only name outside of refs/. Errors: NotFound if the ref does not exist, Invalid for an invalid name, and those of
 // opening a repository.
@@ -37,56 +34,21 @@ type Question struct {
 	Name string
 }
 
-// ResolveMany is Resolve for up to MaxResolve names of any repositories. It calls answer once for each name, in any
+// ResolveMany is Resolve for up to MaxNames names of any repositories. It calls answer once for each name, in any
 // order, with its own error. Names of one repository see one state of it. The error is Invalid for too many names, or
 // that of ctx. There are no calls of answer after an error.
 func (n *Node) ResolveMany(ctx context.Context, questions []Question, answer func(i int, r Resolved, err error)) error {
-	if len(questions) > MaxResolve {
-		return fault.New(fault.Invalid, "too many names: got %d, one call can resolve %d", len(questions), MaxResolve)
-	}
-	seen := make(map[string]state)
-	for _, group := range groupByPath(len(questions), func(i int) git.RepoPath { return questions[i].Path }) {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		h, snap, version, err := n.snapshot(ctx, questions[group[0]].Path)
-		if err != nil && ctx.Err() != nil {
-			return ctx.Err()
-		}
-		if err == nil {
-			snap, version = oneState(seen, snap, version)
-		}
+	path := func(i int) git.RepoPath { return questions[i].Path }
+	return n.batch(ctx, "names", len(questions), path, func(group []int, h *handle, at state, err error) {
 		for _, i := range group {
 			if err != nil {
 				answer(i, Resolved{}, err)
 				continue
 			}
-			r, err := resolveRef(h.Repo, snap, version, questions[i].Name)
+			r, err := resolveRef(h.Repo, at.snap, at.version, questions[i].Name)
 			answer(i, r, err)
 		}
-		if err == nil {
-			n.release(h)
-		}
-	}
-	return nil
-}
-
-// groupByPath returns the indexes below n, grouped by their path and in the order of its first occurrence.
-func groupByPath(n int, path func(i int) git.RepoPath) (groups [][]int) {
-	if n == 1 { // the most frequent case needs no map
-		return [][]int{{0}}
-	}
-	groupOf := make(map[git.RepoPath]int)
-	for i := range n {
-		group, ok := groupOf[path(i)]
-		if !ok {
-			group = len(groups)
-			groupOf[path(i)] = group
-			groups = append(groups, nil)
-		}
-		groups[group] = append(groups[group], i)
-	}
-	return groups
+	})
 }
 
 // resolveRef finds a name in a snapshot.

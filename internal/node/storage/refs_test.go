@@ -161,7 +161,7 @@ func TestResolveMany(t *testing.T) {
 	if err != nil || slices.Contains(answered, false) {
 		t.Errorf("%v; answered %v", err, answered)
 	}
-	if err := r.ResolveMany(t.Context(), make([]storage.Question, storage.MaxResolve+1), nil); !fault.Is(err,
+	if err := r.ResolveMany(t.Context(), make([]storage.Question, storage.MaxNames+1), nil); !fault.Is(err,
 		fault.Invalid) {
 		t.Errorf("too many: %v", err)
 	}

@@ -2,6 +2,8 @@ package storage
 
 import (
 	"context"
+	"slices"
+	"strings"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
@@ -10,56 +12,39 @@ import (
 	"github.com/packhorse-git/packhorse/internal/node/watch"
 )
 
-// MaxRevisions is the maximum number of revisions in one call of ResolveRevisions.
-const MaxRevisions = 10_000
-
 // ResolveRevisions resolves revisions of any repositories (lookup.Revisions), in their order. Revisions of one
 // repository see one state of it. Each has its own error. The error is Invalid for too many revisions, or that of ctx.
 func (n *Node) ResolveRevisions(ctx context.Context, questions []node.Question) ([]node.Result, error) {
-	if len(questions) > MaxRevisions {
-		return nil, fault.New(fault.Invalid, "too many revisions: got %d, one call can resolve %d", len(questions),
-			MaxRevisions)
-	}
 	results := make([]node.Result, len(questions))
-	seen := make(map[string]state)
-	answer := func(indexes []int) error {
-		path := questions[indexes[0]].Repository
-		h, snap, version, err := n.snapshot(ctx, path)
-		if err != nil {
-			for _, i := range indexes {
-				results[i].Err = err
-			}
-			return ctx.Err()
+	path := func(i int) git.RepoPath { return questions[i].Repository }
+	err := n.batch(ctx, "revisions", len(questions), path, func(group []int, h *handle, at state, err error) {
+		done := func() {}
+		if err == nil {
+			done, err = h.Hold(ctx)
 		}
-		defer n.release(h)
-		snap, version = oneState(seen, snap, version)
-		done, err := h.Hold(ctx)
 		if err != nil {
-			for _, i := range indexes {
+			for _, i := range group {
 				results[i].Err = err
 			}
-			return ctx.Err()
+			return
 		}
 		defer done()
-		revisions := n.lookups.Revisions(ctx, h.Repo, snap)
+		revisions := n.lookups.Revisions(ctx, h.Repo, at.snap)
 		revisions.Own = true
-		for _, i := range indexes {
+		for _, i := range group {
 			found, err := revisions.Resolve(questions[i].Revision)
 			if err != nil {
 				results[i].Err = err
 				continue
 			}
-			results[i].Answer = node.Answer{ID: found.ID, Type: found.Type, Ref: string(found.Ref), Version: version}
+			results[i].Answer = node.Answer{ID: found.ID, Type: found.Type, Ref: string(found.Ref), Version: at.version}
 		}
-		return ctx.Err()
-	}
-	for _, group := range groupByPath(len(questions), func(i int) git.RepoPath { return questions[i].Repository }) {
-		if err := answer(group); err != nil {
-			return nil, err
-		}
-	}
-	return results, nil
+	})
+	return results, err
 }
+
+// MaxNames is the maximum number of names in one call of ResolveMany, and of revisions in one of ResolveRevisions.
+const MaxNames = 10_000
 
 // state is one state of a repository's refs.
 type state struct {
@@ -67,14 +52,39 @@ type state struct {
 	version git.Version
 }
 
-// oneState returns the state in which a call first saw a repository. The key of seen is the incarnation, because two
-// paths may lead to one repository.
-func oneState(seen map[string]state, snap *refs.Snapshot, version git.Version) (*refs.Snapshot, git.Version) {
-	if s, ok := seen[version.Incarnation]; ok {
-		return s.snap, s.version
+// batch calls answer once for each repository of count questions, with their indexes and the state of the repository,
+// or with the error of opening it.
+func (n *Node) batch(ctx context.Context, what string, count int, path func(i int) git.RepoPath,
+	answer func(group []int, h *handle, at state, err error)) error {
+	if count > MaxNames {
+		return fault.New(fault.Invalid, "too many %s: got %d, one call can resolve %d", what, count, MaxNames)
 	}
-	seen[version.Incarnation] = state{snap, version}
-	return snap, version
+	order := make([]int, count)
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortStableFunc(order, func(i, j int) int { return strings.Compare(path(i).String(), path(j).String()) })
+	seen := make(map[string]state) // by incarnation, because two paths may lead to one repository
+	for begin, end := 0, 0; begin < count && ctx.Err() == nil; begin = end {
+		for end < count && path(order[end]) == path(order[begin]) {
+			end++
+		}
+		h, snap, version, err := n.snapshot(ctx, path(order[begin]))
+		if err != nil {
+			if ctx.Err() == nil {
+				answer(order[begin:end], nil, state{}, err)
+			}
+			continue
+		}
+		at, ok := seen[version.Incarnation]
+		if !ok {
+			at = state{snap, version}
+			seen[version.Incarnation] = at
+		}
+		answer(order[begin:end], h, at, nil)
+		n.release(h)
+	}
+	return ctx.Err()
 }
 
 // Resolver makes a Node a node.Resolver.

@@ -70,7 +70,7 @@ func TestResolveRevisions(t *testing.T) {
 	if a, b := results[0].Version, results[2].Version; a != b { // by two of its paths
 		t.Errorf("one repository in two states: %v and %v", a, b)
 	}
-	if _, err := resolver.Resolve(context.Background(), make([]node.Question, storage.MaxRevisions+1)); !fault.Is(err,
+	if _, err := resolver.Resolve(context.Background(), make([]node.Question, storage.MaxNames+1)); !fault.Is(err,
 		fault.Invalid) {
 		t.Errorf("too many: %v", err)
 	}
