@@ -27,11 +27,11 @@ const rules = `
 	transport:      fault git/disk schedule/retry
 	lfs:            fault git/...
 	search:         fault/... schedule/... git git/disk proto/... client
-	node:           fault/... schedule/... git/... transport/... lfs/... proto/... operations/sli
+	node:           fault/... schedule/... git/... transport/... lfs/... proto/...
 	node/control:   search/...
 	node/webhook:   store/bucket
 	gateway:        fault/... schedule/... transport/... proto/... search/... node git git/disk git/pktline git/protocol
-	gateway:        lfs lfs/wire operations/sli
+	gateway:        lfs lfs/wire
 	mirror:         fault schedule/... git/... transport/... lfs/... node/...
 	store:          fault schedule/... git/... transport/... lfs/... node/...
 	operations:     fault schedule/... git/... transport/... node/packcache mirror/origin
@@ -67,7 +67,7 @@ var rooms = map[string][]string{
 	"connectrpc.com/...": {"proto/packhorse/v1/packhorsev1connect",
 		"proto/internalv1/internalv1connect", "fault/faultrpc", "node/control", "gateway/remote", "client",
 		"search/remote", "bench/...",
-		"server/adminapi", "server/command", "operations/tracing"},
+		"server/adminapi", "server/command", "operations/observe"},
 	"github.com/spf13/...": {"server/config", "server/command", "server/cli",
 		"bench/..."},
 	"github.com/pelletier/go-toml/...":                          {"server/config"},
@@ -92,8 +92,8 @@ var rooms = map[string][]string{
 	"github.com/creack/...":                                     {}, // tests: a terminal
 	"github.com/chromedp/...":                                   {}, // tests: a browser
 	"golang.org/x/term":                                         {"operations/...", "bench/loadgen"},
-	"go.opentelemetry.io/otel/sdk/...":                          {"operations/tracing"},
-	"go.opentelemetry.io/otel/exporters/...":                    {"operations/tracing"},
+	"go.opentelemetry.io/otel/sdk/...":                          {"operations/observe"},
+	"go.opentelemetry.io/otel/exporters/...":                    {"operations/observe"},
 	"net/http/pprof":                                            {"operations/observe"},
 	"os/exec": {"git/process", "git/gittest", "store/bucket/buckettest", "server/config", "server/roles", "bench/...",
 		"search/worker", "search/ipc"},

@@ -19,7 +19,6 @@ import (
 	"github.com/packhorse-git/packhorse/internal/gateway/resolve"
 	"github.com/packhorse-git/packhorse/internal/gateway/router"
 	"github.com/packhorse-git/packhorse/internal/git"
-	"github.com/packhorse-git/packhorse/internal/operations/sli"
 	"github.com/packhorse-git/packhorse/internal/schedule/admit"
 	"github.com/packhorse-git/packhorse/internal/schedule/inflight"
 	"github.com/packhorse-git/packhorse/internal/transport/bulk"
@@ -33,7 +32,7 @@ type Gateway struct {
 	Lanes    admit.Lanes
 	Memory   *admit.Budget // for requests that need more than freeMemory
 	Metrics  *Metrics
-	SLI      *sli.Set // nil: requests are not rated
+	SLI      *inflight.Levels // nil: requests are not rated
 	Log      *slog.Logger
 	Board    *inflight.Board  // of the requests in flight; nil: there is none
 	Tracer   *inflight.Tracer // nil: nothing is traced

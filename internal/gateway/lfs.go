@@ -13,7 +13,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/lfs"
 	"github.com/packhorse-git/packhorse/internal/node"
-	"github.com/packhorse-git/packhorse/internal/operations/sli"
+	"github.com/packhorse-git/packhorse/internal/schedule/inflight"
 )
 
 // LFS configures Git LFS.
@@ -83,9 +83,9 @@ func (r *Request) LFSDownload(download lfs.Download, response *Response) {
 	r.Outcome.LFS.Object = download.OID.String()
 	if r.Outcome.LFS.Bytes = 0; response.Begun() { // the client determines the rest
 		r.Outcome.LFS.Bytes = r.Bytes.Sent
-		r.Rating = &Rating{Class: sli.Hit, Latency: response.begun.Sub(r.start)}
+		r.Rating = &Rating{Class: inflight.ClassHit, Latency: response.begun.Sub(r.start)}
 		if pack := r.Outcome.LFS.Cache; pack != "" && pack != "hit" { // a mirror's object that was not here
-			r.Rating.Class = sli.Cold
+			r.Rating.Class = inflight.ClassCold
 		}
 	}
 }
@@ -103,7 +103,7 @@ func (r *Request) LFSUpload(upload lfs.Upload, content io.Reader, response *Resp
 	if r.Err != nil && response.body.failed() && !fault.Is(r.Err, fault.Invalid) {
 		r.Err = fault.Wrap(fault.Invalid, "the upload was cut off or took too long", r.Err)
 	}
-	r.Rating = &Rating{Class: sli.Push, Latency: time.Since(in.last)} // the client determines the rest
+	r.Rating = &Rating{Class: inflight.ClassPush, Latency: time.Since(in.last)} // the client determines the rest
 	return size
 }
 

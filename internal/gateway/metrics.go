@@ -8,7 +8,6 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/node"
-	"github.com/packhorse-git/packhorse/internal/operations/sli"
 	"github.com/packhorse-git/packhorse/internal/schedule/inflight"
 )
 
@@ -82,9 +81,9 @@ func (r *Request) rate(result string, took time.Duration) {
 	if rating == nil {
 		rating = &Rating{Class: r.Op.Class, Latency: took}
 		if r.Op == Fetch && r.Outcome.Fetch.Pack != "" {
-			rating.Class, rating.Latency = sli.Cold, r.Outcome.Fetch.FirstByte // the client determines the rest
+			rating.Class, rating.Latency = inflight.ClassCold, r.Outcome.Fetch.FirstByte // the client determines the rest
 			if r.Outcome.Fetch.Pack == "hit" {
-				rating.Class = sli.Hit
+				rating.Class = inflight.ClassHit
 			}
 		}
 	}

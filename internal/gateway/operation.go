@@ -5,21 +5,21 @@ import (
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
-	"github.com/packhorse-git/packhorse/internal/operations/sli"
 	"github.com/packhorse-git/packhorse/internal/schedule/admit"
+	"github.com/packhorse-git/packhorse/internal/schedule/inflight"
 )
 
 // Operation is a kind of request. The table below has everything that depends on it.
 type Operation struct {
-	Name  string      // value of "operation" in metrics, logs and traces
-	Lane  concurrency // the concurrency limit that the request enters first; nil: it enters none
-	Short bool        // the request is short and needs no other limit
-	Class sli.Class   // service level of the request; a Fetch with a pack has another one
-	Limit limit       // of the request's body; nil: it has none
-	InGit bool        // errors are sent as ERR packets, whose text git shows; of HTTP errors it shows only the status
-	Web   bool        // not a request for one repository: the log has its method and path
-	LFS   bool        // a request of Git LFS: its log line and metrics have the object's figures, not those of a pack
-	Quiet bool        // the cause of an Unavailable error was logged where it occurred
+	Name  string         // value of "operation" in metrics, logs and traces
+	Lane  concurrency    // the concurrency limit that the request enters first; nil: it enters none
+	Short bool           // the request is short and needs no other limit
+	Class inflight.Class // service level of the request; a Fetch with a pack has another one
+	Limit limit          // of the request's body; nil: it has none
+	InGit bool           // errors are sent as ERR packets, whose text git shows; of HTTP errors only the status
+	Web   bool           // not a request for one repository: the log has its method and path
+	LFS   bool           // of Git LFS: its log line and metrics have the object's figures, not those of a pack
+	Quiet bool           // the cause of an Unavailable error was logged where it occurred
 }
 
 type (
@@ -29,28 +29,37 @@ type (
 
 // The operations.
 var (
-	Advertise  = &Operation{Name: "info_refs", Lane: smallLane, Short: true, Class: sli.Small}
-	LsRefs     = &Operation{Name: "ls_refs", Lane: smallLane, Class: sli.Small, Limit: requestLimit, InGit: true}
-	Fetch      = &Operation{Name: "fetch", Lane: smallLane, Class: sli.Small, Limit: requestLimit, InGit: true}
-	ObjectInfo = &Operation{Name: "object_info", Lane: smallLane, Class: sli.Small, Limit: requestLimit, InGit: true}
-	BundleURI  = &Operation{Name: "bundle_uri", Lane: smallLane, Class: sli.Small, Limit: requestLimit, InGit: true}
-	Push       = &Operation{Name: "push", Lane: pushLane, Class: sli.Push, Limit: pushLimit}
-	Wait       = &Operation{Name: "wait"}
-	Resolve    = &Operation{Name: "resolve", Lane: smallLane, Short: true, Class: sli.Resolve, Limit: requestLimit}
-	LFSBatch   = &Operation{Name: "lfs_batch", Lane: smallLane, Class: sli.Small, Limit: requestLimit, LFS: true}
-	LFSVerify  = &Operation{Name: "lfs_verify", Lane: smallLane, Short: true, Class: sli.Small, Limit: requestLimit,
-		LFS: true}
-	LFSLocks = &Operation{Name: "lfs_locks", Lane: smallLane, Short: true, Class: sli.Small, Limit: requestLimit,
-		LFS: true}
+	Advertise = &Operation{Name: "info_refs", Lane: smallLane, Short: true, Class: inflight.ClassSmall}
+	LsRefs    = &Operation{Name: "ls_refs", Lane: smallLane, Class: inflight.ClassSmall, Limit: requestLimit,
+		InGit: true}
+	Fetch = &Operation{Name: "fetch", Lane: smallLane, Class: inflight.ClassSmall, Limit: requestLimit,
+		InGit: true}
+	ObjectInfo = &Operation{Name: "object_info", Lane: smallLane, Class: inflight.ClassSmall,
+		Limit: requestLimit, InGit: true}
+	BundleURI = &Operation{Name: "bundle_uri", Lane: smallLane, Class: inflight.ClassSmall,
+		Limit: requestLimit, InGit: true}
+	Push    = &Operation{Name: "push", Lane: pushLane, Class: inflight.ClassPush, Limit: pushLimit}
+	Wait    = &Operation{Name: "wait"}
+	Resolve = &Operation{Name: "resolve", Lane: smallLane, Short: true, Class: inflight.ClassResolve,
+		Limit: requestLimit}
+	LFSBatch = &Operation{Name: "lfs_batch", Lane: smallLane, Class: inflight.ClassSmall,
+		Limit: requestLimit, LFS: true}
+	LFSVerify = &Operation{Name: "lfs_verify", Lane: smallLane, Short: true, Class: inflight.ClassSmall,
+		Limit: requestLimit, LFS: true}
+	LFSLocks = &Operation{Name: "lfs_locks", Lane: smallLane, Short: true, Class: inflight.ClassSmall,
+		Limit: requestLimit, LFS: true}
 	// LFSPart is the question how much of an interrupted upload has arrived.
-	LFSPart     = &Operation{Name: "lfs_part", Lane: smallLane, Short: true, Class: sli.Small, LFS: true}
-	LFSDownload = &Operation{Name: "lfs_download", Lane: smallLane, Class: sli.Small, LFS: true}
+	LFSPart     = &Operation{Name: "lfs_part", Lane: smallLane, Short: true, Class: inflight.ClassSmall, LFS: true}
+	LFSDownload = &Operation{Name: "lfs_download", Lane: smallLane, Class: inflight.ClassSmall, LFS: true}
 	// LFSAuthenticate makes a token for clients of SSH.
-	LFSAuthenticate = &Operation{Name: "lfs_authenticate", Lane: smallLane, Short: true, Class: sli.Small, LFS: true}
-	LFSUpload       = &Operation{Name: "lfs_upload", Lane: pushLane, Class: sli.Push, Limit: uploadLimit, LFS: true}
-	Search          = &Operation{Name: "search", Lane: pageLane, Class: sli.Search, Limit: requestLimit, Web: true,
+	LFSAuthenticate = &Operation{Name: "lfs_authenticate", Lane: smallLane, Short: true,
+		Class: inflight.ClassSmall, LFS: true}
+	LFSUpload = &Operation{Name: "lfs_upload", Lane: pushLane, Class: inflight.ClassPush,
+		Limit: uploadLimit, LFS: true}
+	Search = &Operation{Name: "search", Lane: pageLane, Class: inflight.ClassSearch,
+		Limit: requestLimit, Web: true, Quiet: true}
+	Page = &Operation{Name: "page", Lane: pageLane, Class: inflight.ClassPage, Limit: requestLimit, Web: true,
 		Quiet: true}
-	Page  = &Operation{Name: "page", Lane: pageLane, Class: sli.Page, Limit: requestLimit, Web: true, Quiet: true}
 	Hook  = &Operation{Name: "webhook", Limit: hookLimit, Web: true} // from a forge
 	App   = &Operation{Name: "app", Web: true}                       // package app has the limits and the class
 	Other = &Operation{Name: "other", Web: true}

@@ -8,19 +8,19 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/node"
-	"github.com/packhorse-git/packhorse/internal/operations/sli"
 	"github.com/packhorse-git/packhorse/internal/schedule/inflight"
 )
 
 // rate rates a request, and returns the counters of the service levels.
 func rate(t *testing.T, r *Request) map[string]float64 {
 	t.Helper()
-	bounds := map[sli.Class]time.Duration{}
-	for _, class := range []sli.Class{sli.Small, sli.Hit, sli.Cold, sli.Push, sli.Search, sli.Page, sli.Resolve} {
+	bounds := map[inflight.Class]time.Duration{}
+	for _, class := range []inflight.Class{inflight.ClassSmall, inflight.ClassHit, inflight.ClassCold,
+		inflight.ClassPush, inflight.ClassSearch, inflight.ClassPage, inflight.ClassResolve} {
 		bounds[class] = time.Hour
 	}
 	reg := prometheus.NewPedanticRegistry()
-	r.Gateway = &Gateway{Metrics: NewMetrics(nil), SLI: sli.New(bounds, reg)}
+	r.Gateway = &Gateway{Metrics: NewMetrics(nil), SLI: inflight.NewLevels(bounds, reg)}
 	result := "ok"
 	if r.Err != nil {
 		result = fault.KindOf(r.Err).String()
@@ -62,11 +62,13 @@ func TestRequestsAreRated(t *testing.T) {
 		{"a search", Request{Op: Search, start: time.Now()}, "search fast"},
 		{"a page", Request{Op: Page, start: time.Now()}, "page fast"},
 		{"a revision", Request{Op: Resolve, start: time.Now()}, "resolve fast"},
-		{"a refusal", Request{Op: LsRefs, start: time.Now(), Err: fault.New(fault.Exhausted, "full")}, "small failed"},
+		{"a refusal", Request{Op: LsRefs, start: time.Now(), Err: fault.New(fault.Exhausted, "full")},
+			"small failed"},
 		{"a pack that broke", Request{Op: Fetch, start: time.Now(),
 			Outcome: node.Outcome{Fetch: node.FetchOutcome{Pack: "miss"}},
 			Err:     fault.New(fault.Internal, "died")}, "cold failed"},
-		{"a client that went away", Request{Op: Fetch, start: time.Now(), Err: fault.New(fault.Cancelled, "gone")}, ""},
+		{"a client that went away", Request{Op: Fetch, start: time.Now(), Err: fault.New(fault.Cancelled,
+			"gone")}, ""},
 		{"no such repository", Request{Op: Advertise, start: time.Now(), Err: fault.New(fault.NotFound, "none")}, ""},
 		{"somebody who waits for a push", Request{Op: Wait, start: long}, ""},
 		{"nonsense", Request{Op: Other, start: time.Now()}, ""},

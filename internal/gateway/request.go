@@ -12,7 +12,6 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/lfs"
 	"github.com/packhorse-git/packhorse/internal/node"
-	"github.com/packhorse-git/packhorse/internal/operations/sli"
 	"github.com/packhorse-git/packhorse/internal/schedule/admit"
 	"github.com/packhorse-git/packhorse/internal/schedule/balance"
 	"github.com/packhorse-git/packhorse/internal/schedule/inflight"
@@ -59,7 +58,7 @@ type Request struct {
 
 // Rating is how a request is rated against the service levels.
 type Rating struct {
-	Class   sli.Class
+	Class   inflight.Class
 	Latency time.Duration
 }
 

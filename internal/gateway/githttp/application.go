@@ -13,7 +13,6 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/gateway"
-	"github.com/packhorse-git/packhorse/internal/operations/sli"
 	"github.com/packhorse-git/packhorse/internal/schedule/inflight"
 	"github.com/packhorse-git/packhorse/internal/transport/clientaddr"
 	"github.com/packhorse-git/packhorse/internal/transport/httpguard"
@@ -31,7 +30,7 @@ type Application interface {
 type Served struct {
 	Status int // 0: no response was sent
 	Bytes  int64
-	Class  sli.Class
+	Class  inflight.Class
 	Took   time.Duration // by which the class is rated
 	Attrs  []slog.Attr   // for the log
 	Err    error

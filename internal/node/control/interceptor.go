@@ -17,7 +17,6 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/fault/faultrpc"
 	"github.com/packhorse-git/packhorse/internal/node"
-	"github.com/packhorse-git/packhorse/internal/operations/sli"
 	"github.com/packhorse-git/packhorse/internal/proto/internalv1/internalv1connect"
 	"github.com/packhorse-git/packhorse/internal/schedule/admit"
 	"github.com/packhorse-git/packhorse/internal/schedule/inflight"
@@ -146,12 +145,12 @@ func isTransfer(spec connect.Spec) bool {
 
 // recordSLI records the latency and the failure of a look-up. The gateway does that for Git's sessions.
 func (c *interceptor) recordSLI(spec connect.Spec, answer error, took time.Duration) {
-	class := sli.Call
+	class := inflight.ClassCall
 	switch {
 	case spec.StreamType != connect.StreamTypeUnary || slices.Contains(ownAdmission, spec.Procedure):
 		return
 	case slices.Contains(heavyCalls, spec.Procedure):
-		class = sli.Heavy
+		class = inflight.ClassHeavy
 	}
 	if answer == nil {
 		c.SLI.Answered(class, took)

@@ -26,7 +26,6 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/node"
 	"github.com/packhorse-git/packhorse/internal/node/storage"
-	"github.com/packhorse-git/packhorse/internal/operations/sli"
 	"github.com/packhorse-git/packhorse/internal/proto/internalv1/internalv1connect"
 	"github.com/packhorse-git/packhorse/internal/schedule/admit"
 	"github.com/packhorse-git/packhorse/internal/schedule/balance"
@@ -55,7 +54,7 @@ type Options struct {
 	Lookups    int // maximum number of concurrent heavy look-ups. Zero means two for each CPU.
 	Trust      Trust
 	Registerer prometheus.Registerer // of metrics; may be nil
-	SLI        *sli.Set              // nil: not recorded
+	SLI        *inflight.Levels      // nil: not recorded
 	Log        *slog.Logger
 	Board      *inflight.Board  // of the running calls; may be nil
 	Tracer     *inflight.Tracer // nil: not traced

@@ -1,6 +1,6 @@
-// Package observe has the log of the process, its metrics registry, the resources of its children, and the private
-// listener for metrics, health and profiles. It has no knowledge of Git: other packages supply collectors and log
-// records.
+// Package observe has the log of the process, its metrics registry, the resources of its children, the export of
+// traces, and the private listener for metrics, health and profiles. It has no knowledge of Git: other packages supply
+// collectors and log records.
 package observe
 
 import (

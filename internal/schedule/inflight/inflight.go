@@ -1,6 +1,6 @@
-// Package inflight tracks the requests that a process serves: their stages, and the cost of their git commands. The
-// code that serves a request begins it on the Board of the process, which puts it into the context. Code further down
-// finds it there and reports its work.
+// Package inflight tracks the requests that a process serves: their stages, the cost of their git commands, and
+// whether they were answered fast enough. The code that serves a request begins it on the Board of the process, which
+// puts it into the context. Code further down finds it there and reports its work.
 package inflight
 
 import (

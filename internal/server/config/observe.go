@@ -1,6 +1,6 @@
 package config
 
-import "github.com/packhorse-git/packhorse/internal/operations/tracing"
+import "github.com/packhorse-git/packhorse/internal/operations/observe"
 
 // OpsConfig is the private listener for metrics, health and profiles.
 type OpsConfig struct {
@@ -60,7 +60,7 @@ func (c *TracingConfig) check(f *Findings) {
 	if c.Endpoint == "" {
 		return
 	}
-	if _, err := tracing.ParseEndpoint(c.Endpoint, c.Protocol == OtlpGRPC); err != nil {
+	if _, err := observe.ParseCollector(c.Endpoint, c.Protocol == OtlpGRPC); err != nil {
 		f.bad("tracing.endpoint: %w", err)
 	}
 }

@@ -10,8 +10,8 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/gateway/app"
 	"github.com/packhorse-git/packhorse/internal/gateway/githttp"
-	"github.com/packhorse-git/packhorse/internal/operations/sli"
 	"github.com/packhorse-git/packhorse/internal/schedule/balance"
+	"github.com/packhorse-git/packhorse/internal/schedule/inflight"
 	"github.com/packhorse-git/packhorse/internal/server/config"
 	"github.com/packhorse-git/packhorse/internal/transport/clientaddr"
 )
@@ -61,7 +61,7 @@ func (a application) Serve(ctx context.Context, w http.ResponseWriter, r *http.R
 	served := githttp.Served{Status: record.Status, Bytes: record.Out, Err: record.Err, Cut: record.Cut,
 		Took: record.Queue + record.Service}
 	if !record.Upgraded {
-		served.Class = sli.App
+		served.Class = inflight.ClassApp
 	}
 	attrs := make([]slog.Attr, 0, 6)
 	if record.Pool != "" {

@@ -17,7 +17,6 @@ import (
 	"github.com/packhorse-git/packhorse/internal/gateway/githttp"
 	"github.com/packhorse-git/packhorse/internal/gateway/router"
 	"github.com/packhorse-git/packhorse/internal/operations/observe"
-	"github.com/packhorse-git/packhorse/internal/operations/sli"
 	"github.com/packhorse-git/packhorse/internal/schedule/admit"
 	"github.com/packhorse-git/packhorse/internal/schedule/inflight"
 	"github.com/packhorse-git/packhorse/internal/server/config"
@@ -66,7 +65,7 @@ func BenchmarkApplication(b *testing.B) {
 				Router: router.New(nil), Pump: bulk.NewPump(bulk.PumpOptions{}),
 				Lanes:  admit.NewLanes(admit.Sizes{Small: 10, Hit: 10, Cold: 10}),
 				Memory: admit.NewBudget("requests", 1<<30), Metrics: gateway.NewMetrics(nil), MaxBody: 1 << 20, Log: log,
-				Board: inflight.NewBoard(), SLI: sli.New(sli.Bounds(1), nil),
+				Board: inflight.NewBoard(), SLI: inflight.NewLevels(inflight.LevelBounds(1), nil),
 			}})
 			reg := prometheus.NewRegistry()
 			d := testDeps(b, config.RoleGateway, cfg, log, reg)

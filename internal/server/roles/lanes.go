@@ -5,8 +5,6 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/git/reaper"
 	"github.com/packhorse-git/packhorse/internal/operations/observe"
-	"github.com/packhorse-git/packhorse/internal/operations/sli"
-	"github.com/packhorse-git/packhorse/internal/operations/tracing"
 	"github.com/packhorse-git/packhorse/internal/schedule/admit"
 	"github.com/packhorse-git/packhorse/internal/schedule/inflight"
 	"github.com/packhorse-git/packhorse/internal/search/ipc"
@@ -21,7 +19,7 @@ type lanes struct {
 	memory  *admit.Budget // of large requests
 	metrics *admit.Metrics
 	board   *inflight.Board      // running requests
-	sli     *sli.Set             // service levels
+	sli     *inflight.Levels     // service levels
 	tree    *observe.ProcessTree // child processes
 	tracer  *inflight.Tracer     // nil if disabled
 }
@@ -44,18 +42,18 @@ func (d *deps) addLanes() error {
 		// Memory of finished requests that is not collected yet can double this.
 		memory: admit.NewBudget("requests", config.AtMost(int64(cfg.Lanes.RequestBytes), cfg.MemoryShares().Server/4)),
 		board:  inflight.NewBoard(),
-		sli:    sli.New(sli.Bounds(cfg.SLI.Scale), d.reg),
+		sli:    inflight.NewLevels(inflight.LevelBounds(cfg.SLI.Scale), d.reg),
 		tree: observe.NewProcessTree(observe.TreeOptions{Workers: map[string]string{reaper.Name: "reaper"},
 			Programs: map[string]string{ipc.Program: searches}, Registerer: d.reg, Log: d.log}),
 	}
 	l.metrics = admit.NewMetrics(l.Lanes, l.memory, d.reg)
 	l.Small.Watch(l.pump)
 	if cfg.Tracing.Endpoint != "" {
-		headers, err := tracing.HeadersOf(d.process.Getenv)
+		headers, err := observe.TracingHeaders(d.process.Getenv)
 		if err != nil {
 			return err
 		}
-		exporter, err := tracing.New(tracing.Options{
+		exporter, err := observe.NewExporter(observe.TracingOptions{
 			Endpoint: cfg.Tracing.Endpoint, GRPC: cfg.Tracing.Protocol == config.OtlpGRPC, Headers: headers,
 			Role: string(d.role), Version: d.process.Version, Log: d.log, Registerer: d.reg,
 		})

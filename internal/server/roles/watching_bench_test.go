@@ -17,7 +17,6 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/node"
 	"github.com/packhorse-git/packhorse/internal/operations/observe"
-	"github.com/packhorse-git/packhorse/internal/operations/sli"
 	"github.com/packhorse-git/packhorse/internal/schedule/admit"
 	"github.com/packhorse-git/packhorse/internal/schedule/inflight"
 	"github.com/packhorse-git/packhorse/internal/transport/bulk"
@@ -66,7 +65,7 @@ func BenchmarkWatching(b *testing.B) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			o.Log, o.Board, o.SLI = log, inflight.NewBoard(), sli.New(sli.Bounds(1), nil)
+			o.Log, o.Board, o.SLI = log, inflight.NewBoard(), inflight.NewLevels(inflight.LevelBounds(1), nil)
 		}
 		b.Run(name, func(b *testing.B) {
 			o.Router = router.New(nil)

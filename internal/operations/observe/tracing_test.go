@@ -1,4 +1,4 @@
-package tracing
+package observe
 
 import (
 	"bytes"
@@ -16,7 +16,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	collectorpb "go.opentelemetry.io/proto/otlp/collector/trace/v1"
-	"go.uber.org/goleak"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/proto"
@@ -24,8 +23,6 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/gittest"
 	"github.com/packhorse-git/packhorse/internal/schedule/inflight"
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // receiver is a collector, over HTTP and gRPC.
 type receiver struct {
@@ -92,12 +89,12 @@ func eventually(t *testing.T, what string, holds func() bool) {
 	gittest.WaitFor(t, what, holds)
 }
 
-func newExporter(t *testing.T, o Options) (*Exporter, *inflight.Tracer) {
+func newExporter(t *testing.T, o TracingOptions) (*Exporter, *inflight.Tracer) {
 	t.Helper()
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	e, err := New(o)
+	e, err := NewExporter(o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -141,7 +138,7 @@ func TestSpansArrive(t *testing.T) {
 				t.Cleanup(s.Stop)
 				url = "http://" + l.Addr().String()
 			}
-			e, tracer := newExporter(t, Options{Endpoint: url, GRPC: protocol == "grpc", Role: "serve", Version: "v1",
+			e, tracer := newExporter(t, TracingOptions{Endpoint: url, GRPC: protocol == "grpc", Role: "serve", Version: "v1",
 				Headers: http.Header{"Api-Key": {"secret, 1"}}, Every: 10 * time.Millisecond})
 			request(tracer, "a\xff\nb"+strings.Repeat("x", 10_000)) // as a repository may be called
 			eventually(t, "two spans sent", func() bool { return testutil.ToFloat64(e.queue.metrics.sent) == 2 })
@@ -175,7 +172,7 @@ func TestCloseSendsQueue(t *testing.T) {
 	r := &receiver{}
 	s := httptest.NewServer(r)
 	t.Cleanup(s.Close)
-	e, tracer := newExporter(t, Options{Endpoint: s.URL, Every: time.Hour})
+	e, tracer := newExporter(t, TracingOptions{Endpoint: s.URL, Every: time.Hour})
 	for range batch { // two batches, of which one is not full
 		request(tracer, "")
 	}
@@ -207,7 +204,7 @@ func TestNoWait(t *testing.T) {
 	for name, url := range map[string]string{"stuck": stuck.URL, "gone": gone} {
 		for _, protocol := range []string{"http", "grpc"} {
 			var log bytes.Buffer
-			e, tracer := newExporter(t, Options{
+			e, tracer := newExporter(t, TracingOptions{
 				Endpoint: url, GRPC: protocol == "grpc", Queue: 100, Timeout: 50 * time.Millisecond, Every: time.Millisecond,
 				Log: slog.New(slog.NewTextHandler(&log, nil)),
 			})
@@ -244,11 +241,11 @@ func TestCollectorErrors(t *testing.T) {
 		w.Write(body)
 	}))
 	t.Cleanup(s.Close)
-	u, err := ParseEndpoint(s.URL, false)
+	u, err := ParseCollector(s.URL, false)
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := newCollector(u, Options{Timeout: 20 * time.Millisecond})
+	c := newCollector(u, TracingOptions{Timeout: 20 * time.Millisecond})
 	partial, err := proto.Marshal(&collectorpb.ExportTraceServiceResponse{
 		PartialSuccess: &collectorpb.ExportTracePartialSuccess{RejectedSpans: 3, ErrorMessage: "too old"}})
 	if err != nil {
@@ -288,11 +285,11 @@ func TestCollectorRedirects(t *testing.T) {
 	t.Cleanup(other.Close)
 	s := httptest.NewServer(http.RedirectHandler(other.URL, http.StatusTemporaryRedirect))
 	t.Cleanup(s.Close)
-	u, err := ParseEndpoint(s.URL, false)
+	u, err := ParseCollector(s.URL, false)
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := newCollector(u, Options{Timeout: time.Second, Headers: http.Header{"Api-Key": {"secret"}}})
+	c := newCollector(u, TracingOptions{Timeout: time.Second, Headers: http.Header{"Api-Key": {"secret"}}})
 	if err := c.UploadTraces(t.Context(), nil); err == nil || !strings.Contains(err.Error(), "307") {
 		t.Errorf("UploadTraces with a redirect: got error %v, want one with status 307", err)
 	}
@@ -318,12 +315,12 @@ func TestHeaders(t *testing.T) {
 		{"", "a=%0Ab", `map[] OTEL_EXPORTER_OTLP_HEADERS: header "a": the value is not valid: percent-encode characters ` +
 			`such as %, commas and spaces`},
 	} {
-		headers, err := HeadersOf(func(name string) string {
+		headers, err := TracingHeaders(func(name string) string {
 			return map[string]string{"OTEL_EXPORTER_OTLP_TRACES_HEADERS": test.traces,
 				"OTEL_EXPORTER_OTLP_HEADERS": test.all}[name]
 		})
 		if got := fmt.Sprint(headers, " ", err); got != test.want {
-			t.Errorf("HeadersOf(%q, %q) = %s, want %s", test.traces, test.all, got, test.want)
+			t.Errorf("TracingHeaders(%q, %q) = %s, want %s", test.traces, test.all, got, test.want)
 		}
 	}
 }
@@ -335,14 +332,14 @@ func TestEndpoints(t *testing.T) {
 		"ftp://x":              false,
 		"http://user:secret@x": false, "http://x?a=b": false, "http://": false, "http://[::1": false,
 	} {
-		if _, err := ParseEndpoint(text, false); (err == nil) != ok {
+		if _, err := ParseCollector(text, false); (err == nil) != ok {
 			t.Errorf("%s: %v", text, err)
 		}
 	}
-	if _, err := ParseEndpoint("http://x/path", true); err == nil {
+	if _, err := ParseCollector("http://x/path", true); err == nil {
 		t.Error("a path for gRPC")
 	}
-	if u, _ := ParseEndpoint("http://x", false); u.String() != "http://x/v1/traces" {
+	if u, _ := ParseCollector("http://x", false); u.String() != "http://x/v1/traces" {
 		t.Errorf("got %s", u)
 	}
 }

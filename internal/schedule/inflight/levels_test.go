@@ -1,4 +1,4 @@
-package sli
+package inflight
 
 import (
 	"testing"
@@ -10,15 +10,15 @@ import (
 
 func TestVerdicts(t *testing.T) {
 	t.Parallel()
-	s := New(map[Class]time.Duration{Small: 100 * time.Millisecond}, prometheus.NewPedanticRegistry())
-	s.Answered(Small, 100*time.Millisecond)
-	s.Answered(Small, 101*time.Millisecond)
-	s.Answered(Small, 400*time.Millisecond)
-	s.Answered(Small, 401*time.Millisecond)
-	s.Failed(Small)
-	s.Answered(Push, time.Hour) // not judged
-	s.Answered(None, time.Hour)
-	c := s.classes[Small]
+	s := NewLevels(map[Class]time.Duration{ClassSmall: 100 * time.Millisecond}, prometheus.NewPedanticRegistry())
+	s.Answered(ClassSmall, 100*time.Millisecond)
+	s.Answered(ClassSmall, 101*time.Millisecond)
+	s.Answered(ClassSmall, 400*time.Millisecond)
+	s.Answered(ClassSmall, 401*time.Millisecond)
+	s.Failed(ClassSmall)
+	s.Answered(ClassPush, time.Hour) // not judged
+	s.Answered(NoClass, time.Hour)
+	c := s.classes[ClassSmall]
 	for verdict, got := range map[string][2]float64{
 		"fast": {testutil.ToFloat64(c.fast), 1}, "tolerable": {testutil.ToFloat64(c.tolerable), 2},
 		"slow": {testutil.ToFloat64(c.slow), 1}, "failed": {testutil.ToFloat64(c.failed), 1},
@@ -27,17 +27,17 @@ func TestVerdicts(t *testing.T) {
 			t.Errorf("%s = %v, want %v", verdict, got[0], got[1])
 		}
 	}
-	var none *Set
-	none.Answered(Small, 0)
-	none.Failed(Small)
+	var none *Levels
+	none.Answered(ClassSmall, 0)
+	none.Failed(ClassSmall)
 }
 
 func BenchmarkAnswered(b *testing.B) {
-	s := New(map[Class]time.Duration{Small: time.Second}, nil)
+	s := NewLevels(map[Class]time.Duration{ClassSmall: time.Second}, nil)
 	b.ReportAllocs()
 	b.RunParallel(func(pb *testing.PB) {
 		for pb.Next() {
-			s.Answered(Small, time.Millisecond)
+			s.Answered(ClassSmall, time.Millisecond)
 		}
 	})
 }

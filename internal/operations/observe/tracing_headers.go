@@ -1,4 +1,4 @@
-package tracing
+package observe
 
 import (
 	"fmt"
@@ -13,8 +13,8 @@ import (
 // is not empty applies (https://opentelemetry.io/docs/specs/otel/protocol/exporter/).
 var headerVariables = []string{"OTEL_EXPORTER_OTLP_TRACES_HEADERS", "OTEL_EXPORTER_OTLP_HEADERS"}
 
-// HeadersOf returns the headers of exports from variables of the environment. Errors never contain a value.
-func HeadersOf(getenv func(name string) string) (http.Header, error) {
+// TracingHeaders returns the headers of exports from variables of the environment. Errors never contain a value.
+func TracingHeaders(getenv func(name string) string) (http.Header, error) {
 	for _, name := range headerVariables {
 		if text := getenv(name); text != "" {
 			headers, err := parseHeaders(text)

@@ -1,4 +1,4 @@
-package tracing
+package observe
 
 import (
 	"bytes"
@@ -39,7 +39,7 @@ type collector struct {
 	pauses  retry.Policy // before a retry
 }
 
-func newCollector(u *url.URL, o Options) *collector {
+func newCollector(u *url.URL, o TracingOptions) *collector {
 	transport := &http.Transport{Proxy: http.ProxyFromEnvironment, IdleConnTimeout: 90 * time.Second}
 	c := &collector{url: u.String(), headers: o.Headers,
 		pauses: retry.Policy{First: o.Timeout / 20, Max: o.Timeout / 4}}

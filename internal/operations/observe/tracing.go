@@ -1,9 +1,4 @@
-// Package tracing sends the spans of traced requests to a collector, by OTLP. It alone knows the OpenTelemetry SDK; the
-// packages that make spans do so through package inflight.
-//
-// No request waits for the collector. Ended spans wait in a bounded queue. If it is full, spans are dropped and
-// counted. Spans that the collector does not accept within the timeout of one export, retries included, are dropped.
-package tracing
+package observe
 
 import (
 	"context"
@@ -24,12 +19,12 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// Options of an Exporter.
-type Options struct {
+// TracingOptions of an Exporter.
+type TracingOptions struct {
 	// Endpoint is the URL of the collector: http or https, host and port. Without a path HTTP uses /v1/traces.
 	Endpoint string
 	GRPC     bool        // speak gRPC, else HTTP with protobuf
-	Headers  http.Header // of each export; see HeadersOf
+	Headers  http.Header // of each export; see TracingHeaders
 	Role     string      // of this process
 	Version  string
 	Log      *slog.Logger
@@ -53,14 +48,18 @@ const (
 	complainEvery  = time.Minute
 )
 
-// Exporter sends spans. Its Tracer makes them.
+// Exporter sends the spans of traced requests to a collector, by OTLP. Its Tracer makes them. It alone knows the
+// OpenTelemetry SDK; the packages that make spans do so through package inflight.
+//
+// No request waits for the collector. Ended spans wait in a bounded queue. If it is full, spans are dropped and
+// counted. Spans that the collector does not accept within the timeout of one export, retries included, are dropped.
 type Exporter struct {
 	provider *sdk.TracerProvider
 	queue    *queue
 }
 
-// ParseEndpoint reads the URL of a collector.
-func ParseEndpoint(text string, grpc bool) (*url.URL, error) {
+// ParseCollector reads the URL of a collector.
+func ParseCollector(text string, grpc bool) (*url.URL, error) {
 	u, err := url.Parse(text)
 	switch {
 	case err != nil:
@@ -78,9 +77,9 @@ func ParseEndpoint(text string, grpc bool) (*url.URL, error) {
 	return u, nil
 }
 
-// New returns an exporter. The collector need not be reachable yet.
-func New(o Options) (*Exporter, error) {
-	u, err := ParseEndpoint(o.Endpoint, o.GRPC)
+// NewExporter returns an exporter. The collector need not be reachable yet.
+func NewExporter(o TracingOptions) (*Exporter, error) {
+	u, err := ParseCollector(o.Endpoint, o.GRPC)
 	if err != nil {
 		return nil, err
 	}
@@ -99,7 +98,7 @@ func New(o Options) (*Exporter, error) {
 	}
 	q := newQueue(exporter, o)
 	provider := sdk.NewTracerProvider(
-		sdk.WithSampler(sdk.AlwaysSample()), // which requests are traced is decided before (activity.Tracer)
+		sdk.WithSampler(sdk.AlwaysSample()), // which requests are traced is decided before (inflight.Tracer)
 		sdk.WithSpanProcessor(q),
 		sdk.WithResource(resource.NewSchemaless(
 			attribute.String("service.name", "packhorse"), attribute.String("service.version", o.Version),
@@ -122,8 +121,8 @@ func (e *Exporter) Close() error {
 // queue is what spans that have ended wait in.
 type queue struct {
 	exporter sdk.SpanExporter
-	o        Options
-	metrics  *metrics
+	o        TracingOptions
+	metrics  *exportMetrics
 
 	ended  chan sdk.ReadOnlySpan
 	closed atomic.Bool
@@ -133,9 +132,9 @@ type queue struct {
 	complained time.Time // of run alone
 }
 
-func newQueue(exporter sdk.SpanExporter, o Options) *queue {
+func newQueue(exporter sdk.SpanExporter, o TracingOptions) *queue {
 	q := &queue{exporter: exporter, o: o, ended: make(chan sdk.ReadOnlySpan, o.Queue), stop: make(chan struct{})}
-	q.metrics = newMetrics(o.Registerer)
+	q.metrics = newExportMetrics(o.Registerer)
 	q.done.Go(q.run)
 	return q
 }
