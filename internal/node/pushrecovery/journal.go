@@ -116,10 +116,13 @@ func (r *Record) write(w io.Writer) error {
 	return b.Flush()
 }
 
+// maxLine is the maximum length of a line in bytes.
+const maxLine = 1 << 20
+
 // readRecord decodes a record. The error is errIncomplete if it was not written to its end.
 func readRecord(r io.Reader) (*Record, error) {
-	b := bufio.NewReader(r)
-	line, err := b.ReadBytes('\n')
+	b := bufio.NewReaderSize(r, maxLine)
+	line, err := b.ReadSlice('\n')
 	if err == io.EOF {
 		return nil, errIncomplete
 	}
@@ -132,6 +135,9 @@ func readRecord(r io.Reader) (*Record, error) {
 	}
 	record := &Record{GitDir: string(h.GitDir), CommonDir: string(h.CommonDir), Start: time.Unix(0, h.Start),
 		LocksHead: h.LocksHead}
+	if err == nil && (h.Refs < 0 || h.Old < 0) {
+		err = errors.New("a number of refs is negative")
+	}
 	if err == nil && (!filepath.IsAbs(record.GitDir) || !filepath.IsAbs(record.CommonDir) || h.Start == 0) {
 		err = errors.New("the record has no repository or no start time")
 	}
@@ -147,27 +153,32 @@ func readRecord(r io.Reader) (*Record, error) {
 	if err == nil {
 		record.Old, err = readRefs(b, h.Old)
 	}
+	for name := range record.Old {
+		if _, ok := record.Refs[name]; !ok && err == nil {
+			err = fmt.Errorf("the ref %q has an old value and no new one", name)
+		}
+	}
 	if err == io.EOF {
 		return nil, errIncomplete
 	} else if err != nil {
 		return nil, fmt.Errorf("push journal: %w", err)
 	}
-	end, err := b.ReadString('\n')
+	end, err := b.ReadSlice('\n')
 	if err == io.EOF {
 		err = nil
 	}
-	record.Agreed = end == agreedLine
+	record.Agreed = string(end) == agreedLine
 	return record, err
 }
 
 // readRefs reads n lines with refs. The error is io.EOF if there are less.
 func readRefs(b *bufio.Reader, n int) (values map[git.RefName]git.ObjectID, err error) {
 	for range n {
-		line, err := b.ReadString('\n')
+		line, err := b.ReadSlice('\n')
 		if err != nil {
 			return nil, err
 		}
-		hex, quoted, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
+		hex, quoted, _ := strings.Cut(strings.TrimSuffix(string(line), "\n"), " ")
 		text, err := strconv.Unquote(quoted)
 		var name git.RefName
 		if err == nil {

@@ -94,6 +94,8 @@ func TestUnreadableFiles(t *testing.T) {
 		"no-repository": change("L3g=", ""), "no-start": change(":1}", ":0}"), "relative": change("L3g=", "eA=="),
 		"escape": change("}", `,"refs":1}`) + "- \"refs/../../x\"\n",
 		"id":     change("}", `,"refs":1}`) + "1 \"refs/heads/x\"\n",
+		"long":   strings.Repeat("x", maxLine+1), "negative": change("}", `,"refs":-1}`),
+		"old-alone": change("}", `,"old":1}`) + "- \"refs/heads/x\"\n",
 	} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
@@ -105,8 +107,8 @@ func TestUnreadableFiles(t *testing.T) {
 	for _, f := range files {
 		rejected = append(rejected, f.Name())
 	}
-	want := []string{"binary", "directory", "escape", "fifo", "id", "link", "no-repository", "no-start", "other",
-		"relative"}
+	want := []string{"binary", "directory", "escape", "fifo", "id", "link", "long", "negative", "no-repository",
+		"no-start", "old-alone", "other", "relative"}
 	if err = cmp.Or(err, readErr); err != nil || len(pushes) != 1 || pushes[0].id() != "good" ||
 		!slices.Equal(rejected, want) {
 		t.Errorf("got %v, %v, rejected %q, want %q", pushes, err, rejected, want)
