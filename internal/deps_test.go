@@ -80,7 +80,7 @@ var rooms = map[string][]string{
 	"google.golang.org/grpc/...":                                {}, // tests: another client of the control API
 	"golang.org/x/crypto/ssh":                                   {"gateway/...", "mirror/origin", "server/roles"},
 	"github.com/coreos/go-systemd/...":                          {"server/roles"},
-	"github.com/pires/go-proxyproto":                            {"transport/clientaddr"},
+	"github.com/pires/go-proxyproto":                            {"transport/clients"},
 	"github.com/gomodule/redigo/...":                            {"gateway/resolve"},
 	"github.com/minio/...":                                      {"store/bucket"},
 	"github.com/go-jose/...":                                    {"gateway/auth", "mirror/origin"},

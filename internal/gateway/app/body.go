@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
-	"github.com/packhorse-git/packhorse/internal/transport/connlimit"
+	"github.com/packhorse-git/packhorse/internal/transport/clients"
 )
 
 const (
@@ -127,7 +127,7 @@ func (e *exchange) receive() bool {
 		e.refuseBody(errTooLong)
 		return false
 	}
-	conn := connlimit.From(r.Context())
+	conn := clients.ConnFrom(r.Context())
 	conn.Receiving()
 	err := e.receiveStored()
 	conn.Running()

@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/packhorse-git/packhorse/internal/transport/clientaddr"
+	"github.com/packhorse-git/packhorse/internal/transport/clients"
 	"github.com/packhorse-git/packhorse/internal/transport/httpguard"
 )
 
@@ -238,7 +238,7 @@ func BenchmarkRelay(b *testing.B) {
 	plain.Transport = new(http.Transport)
 	defer plain.Transport.(*http.Transport).CloseIdleConnections()
 	proxy := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if p.Serve(r.Context(), w, r, clientaddr.Proxies(nil).Of(r)).Cut {
+		if p.Serve(r.Context(), w, r, clients.Proxies(nil).Of(r)).Cut {
 			panic(http.ErrAbortHandler)
 		}
 	})

@@ -19,7 +19,7 @@ import (
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
-	"github.com/packhorse-git/packhorse/internal/transport/clientaddr"
+	"github.com/packhorse-git/packhorse/internal/transport/clients"
 )
 
 func reverseProxy(address string) *httputil.ReverseProxy {
@@ -355,12 +355,12 @@ func TestManyLeave(t *testing.T) {
 	}()
 	<-arrived
 	ctx, cancel := context.WithCancel(t.Context())
-	var clients sync.WaitGroup
+	var waiting sync.WaitGroup
 	for range size {
-		clients.Go(func() {
+		waiting.Go(func() {
 			r := httptest.NewRequestWithContext(ctx, http.MethodPost, "/", strings.NewReader(strings.Repeat("x", 10_000)))
 			if record := f.Serve(r.Context(), httptest.NewRecorder(), r,
-				clientaddr.Source{}); record.Status != statusClientLeft ||
+				clients.Source{}); record.Status != statusClientLeft ||
 				record.Tries != 0 {
 				t.Errorf("record = %+v, want status %d and no tries", record, statusClientLeft)
 			}
@@ -368,7 +368,7 @@ func TestManyLeave(t *testing.T) {
 	}
 	wait(t, "they wait", func() bool { return f.memory.used.Load() >= int64(size)*(10_000-firstBody) })
 	cancel()
-	clients.Wait()
+	waiting.Wait()
 	if m := f.memory.used.Load(); m != 0 {
 		t.Errorf("bytes of memory = %d, want 0", m)
 	}
@@ -441,7 +441,7 @@ func TestPanics(t *testing.T) {
 	})
 	f := newFront(t, Options{Workers: one(w.address), HeaderTimeout: time.Hour, StallTimeout: time.Hour})
 	r := httptest.NewRequest(http.MethodGet, "/", nil)
-	if record := f.Serve(t.Context(), panics{httptest.NewRecorder()}, r, clientaddr.Source{}); !record.Cut ||
+	if record := f.Serve(t.Context(), panics{httptest.NewRecorder()}, r, clients.Source{}); !record.Cut ||
 		!fault.Is(record.Err, fault.Internal) {
 		t.Errorf("in what sends the answer: %+v", record)
 	}

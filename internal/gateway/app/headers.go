@@ -11,7 +11,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/packhorse-git/packhorse/internal/transport/clientaddr"
+	"github.com/packhorse-git/packhorse/internal/transport/clients"
 )
 
 // check finds requests that are not passed on. It returns status 0 for all others. Package httpguard has refused those
@@ -20,7 +20,7 @@ func (e *exchange) check() (status int, text string) {
 	switch {
 	case e.r.Method == http.MethodTrace:
 		return http.StatusMethodNotAllowed, "this method is not supported"
-	case !clientaddr.ValidHost(e.r.Host):
+	case !clients.ValidHost(e.r.Host):
 		return http.StatusBadRequest, "invalid Host"
 	case e.r.Header["Upgrade"] != nil:
 		if text := e.checkUpgrade(); text != "" {
@@ -149,7 +149,7 @@ func isPlainName(name string) bool {
 }
 
 // setOrigin sets the fields that tell a worker where a request came from.
-func setOrigin(set func(name, value string), o *clientaddr.Source, host string) {
+func setOrigin(set func(name, value string), o *clients.Source, host string) {
 	host = cmp.Or(o.Host, host)
 	proto := "http"
 	if o.HTTPS {

@@ -23,7 +23,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/schedule/balance"
 	"github.com/packhorse-git/packhorse/internal/schedule/inflight"
 	"github.com/packhorse-git/packhorse/internal/transport/bulk"
-	"github.com/packhorse-git/packhorse/internal/transport/clientaddr"
+	"github.com/packhorse-git/packhorse/internal/transport/clients"
 )
 
 // exchange is one request and its response.
@@ -34,7 +34,7 @@ type exchange struct {
 	cancel context.CancelFunc
 	w      client
 	r      *http.Request
-	from   clientaddr.Source
+	from   clients.Source
 
 	id       string
 	upgrade  string // protocol that the client wants to switch to
@@ -58,7 +58,7 @@ type exchange struct {
 // Serve answers a request, unless ctx ends first, and returns its Record. If Record.Cut is set, the caller has to cut
 // the connection, for example with panic(http.ErrAbortHandler).
 func (p *Proxy) Serve(ctx context.Context, w http.ResponseWriter, r *http.Request,
-	from clientaddr.Source) (record Record) {
+	from clients.Source) (record Record) {
 	e := &exchange{p: p, ctx: ctx, r: r, from: from}
 	e.w = client{ResponseWriter: w, e: e}
 	defer func() {

@@ -19,7 +19,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/packhorse-git/packhorse/internal/transport/clientaddr"
+	"github.com/packhorse-git/packhorse/internal/transport/clients"
 )
 
 func itoa(n int) string { return strconv.Itoa(n) }
@@ -96,7 +96,7 @@ func TestForged(t *testing.T) {
 	}
 
 	trusting := newFront(t, Options{Workers: one(w.address)})
-	trusting.trusted = clientaddr.Proxies{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("10.0.0.0/8")}
+	trusting.trusted = clients.Proxies{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("10.0.0.0/8")}
 	for _, test := range []struct {
 		sent []string
 		want []string

@@ -15,14 +15,14 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/schedule/balance"
-	"github.com/packhorse-git/packhorse/internal/transport/clientaddr"
+	"github.com/packhorse-git/packhorse/internal/transport/clients"
 )
 
 // checkUpgrade finds the protocol that a client wants to switch to (RFC 9110, section 7.8), or returns why it may not.
 // An upgrade to HTTP/2 is ignored, because a worker could be sent other requests on that connection.
 func (e *exchange) checkUpgrade() (problem string) {
 	r := e.r
-	protocols := clientaddr.List(r.Header["Upgrade"])
+	protocols := clients.List(r.Header["Upgrade"])
 	if !r.ProtoAtLeast(1, 1) || e.p.MaxUpgrades < 0 || len(protocols) == 1 && strings.EqualFold(protocols[0], "h2c") {
 		return ""
 	}

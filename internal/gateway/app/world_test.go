@@ -21,7 +21,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/gittest"
 	"github.com/packhorse-git/packhorse/internal/schedule/balance"
 	"github.com/packhorse-git/packhorse/internal/transport/bulk"
-	"github.com/packhorse-git/packhorse/internal/transport/clientaddr"
+	"github.com/packhorse-git/packhorse/internal/transport/clients"
 )
 
 // asProcess in the environment makes this program something else than tests: a process that they start.
@@ -43,7 +43,7 @@ const patience = 2 * time.Minute
 // front is a server with a proxy in it.
 type front struct {
 	*Proxy
-	trusted clientaddr.Proxies
+	trusted clients.Proxies
 	t       *testing.T
 	address string
 	records chan Record

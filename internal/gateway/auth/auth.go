@@ -14,7 +14,7 @@ import (
 	"golang.org/x/crypto/ssh"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
-	"github.com/packhorse-git/packhorse/internal/transport/clientaddr"
+	"github.com/packhorse-git/packhorse/internal/transport/clients"
 )
 
 // Options of an Auth.
@@ -115,7 +115,7 @@ func (a *Auth) HTTP(r *http.Request) (Identity, error) {
 	c, ok, err := fromHeader(r.Header)
 	c.Address = addressOf(r.RemoteAddr)
 	stranger := Identity{Address: c.Address}
-	if r.Host != "" && !clientaddr.IsLoopback(r.Host) { // a browser always sends it
+	if r.Host != "" && !clients.IsLoopback(r.Host) { // a browser always sends it
 		stranger.host = r.Host
 		if a.o.Origins == nil && a.openHere() {
 			return stranger, wrongHost(r.Host)

@@ -14,7 +14,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/gateway"
 	"github.com/packhorse-git/packhorse/internal/schedule/inflight"
-	"github.com/packhorse-git/packhorse/internal/transport/clientaddr"
+	"github.com/packhorse-git/packhorse/internal/transport/clients"
 	"github.com/packhorse-git/packhorse/internal/transport/httpguard"
 )
 
@@ -23,7 +23,7 @@ type Application interface {
 	// Has reports whether a path below /-/ or /.api/ is the application's.
 	Has(path string) bool
 	// Serve answers a request. The request's context is ctx, not that of r.
-	Serve(ctx context.Context, w http.ResponseWriter, r *http.Request, from clientaddr.Source) Served
+	Serve(ctx context.Context, w http.ResponseWriter, r *http.Request, from clients.Source) Served
 }
 
 // Served is the result of a request to the application.

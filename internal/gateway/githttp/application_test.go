@@ -10,7 +10,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/gateway/githttp"
-	"github.com/packhorse-git/packhorse/internal/transport/clientaddr"
+	"github.com/packhorse-git/packhorse/internal/transport/clients"
 )
 
 // application says that it answered, and what it was asked for.
@@ -21,7 +21,7 @@ func (application) Has(path string) bool {
 }
 
 func (application) Serve(_ context.Context, w http.ResponseWriter, r *http.Request,
-	_ clientaddr.Source) githttp.Served {
+	_ clients.Source) githttp.Served {
 	served := githttp.Served{Status: 200, Attrs: []slog.Attr{slog.String("pool", "blue"), slog.String("worker", "w0")}}
 	if r.URL.Path == "/half" {
 		w.Header().Set("Content-Length", "100")

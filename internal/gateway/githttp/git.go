@@ -14,7 +14,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/pktline"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/node"
-	"github.com/packhorse-git/packhorse/internal/transport/connlimit"
+	"github.com/packhorse-git/packhorse/internal/transport/clients"
 )
 
 const (
@@ -169,7 +169,7 @@ func (q *request) source() gateway.Source {
 // readBody reads the body before the request is admitted: clients that send slowly must not use up the concurrency
 // limit.
 func (q *request) readBody() (*gateway.Body, error) {
-	conn := connlimit.From(q.r.Context())
+	conn := clients.ConnFrom(q.r.Context())
 	conn.Receiving()
 	defer conn.Running()
 	return q.ReadBody(q.source())

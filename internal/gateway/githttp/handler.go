@@ -20,18 +20,18 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/schedule/inflight"
 	"github.com/packhorse-git/packhorse/internal/transport/bulk"
-	"github.com/packhorse-git/packhorse/internal/transport/clientaddr"
+	"github.com/packhorse-git/packhorse/internal/transport/clients"
 	"github.com/packhorse-git/packhorse/internal/transport/httpguard"
 )
 
 // Options configures a Handler.
 type Options struct {
 	*gateway.Gateway
-	Proxies     clientaddr.Proxies // trusted to name the client
-	Pages       Pages              // nil: there are none
-	Hooks       Hooks              // nil: there are none
-	CORSOrigins []string           // of scripts in browsers that may use Git; "*" alone: all origins
-	Application Application        // answers all paths that are neither Git's nor the gateway's; nil: they are not found
+	Proxies     clients.Proxies // trusted to name the client
+	Pages       Pages           // nil: there are none
+	Hooks       Hooks           // nil: there are none
+	CORSOrigins []string        // of scripts in browsers that may use Git; "*" alone: all origins
+	Application Application     // answers all paths that are neither Git's nor the gateway's; nil: they are not found
 }
 
 // Handler serves HTTP requests.
@@ -76,7 +76,7 @@ type request struct {
 	handler *Handler
 	w       http.ResponseWriter
 	r       *http.Request // its RemoteAddr is the client's
-	from    clientaddr.Source
+	from    clients.Source
 	peer    string // address of the proxy that forwarded the request; "": none
 
 	visitor *Visitor    // nil until a page is requested

@@ -24,7 +24,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/lfs"
 	"github.com/packhorse-git/packhorse/internal/lfs/wire"
-	"github.com/packhorse-git/packhorse/internal/transport/clientaddr"
+	"github.com/packhorse-git/packhorse/internal/transport/clients"
 )
 
 // TestLFSBatch checks the states of objects in both operations, and URLs.
@@ -94,7 +94,7 @@ func TestLFSURL(t *testing.T) {
 		t.Errorf("batch = %s, want %s", body, want)
 	}
 	s = serveLFS(t, n, options{})
-	s.handler.Proxies = clientaddr.Proxies{netip.MustParsePrefix("127.0.0.0/8")}
+	s.handler.Proxies = clients.Proxies{netip.MustParsePrefix("127.0.0.0/8")}
 	_, body = s.do("POST", "/team/app.git/info/lfs/objects/batch", batchOf("upload", objectOf("y")), alice, document,
 		"X-Forwarded-For: 192.0.2.1", "X-Forwarded-Proto: https", "X-Forwarded-Host: lb.example:8443")
 	for _, want := range []string{`"https://lb.example:8443` + pathOf(objectOf("y")) + `?token=`,

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Limits limits connections before their login. Package connlimit limits all connections. Addresses count as networks:
+// Limits limits connections before their login. Package clients limits all connections. Addresses count as networks:
 // one address of IPv4, 64 bits of IPv6.
 type Limits struct {
 	// that have not logged in, in all; from half of it on some are refused at random, more and more

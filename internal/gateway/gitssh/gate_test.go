@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/packhorse-git/packhorse/internal/transport/connlimit"
+	"github.com/packhorse-git/packhorse/internal/transport/clients"
 )
 
 func TestSSHGate(t *testing.T) {
@@ -14,7 +14,7 @@ func TestSSHGate(t *testing.T) {
 	g := newGate(Limits{Logins: 8, AddressLogins: 3, AddressRate: 1})
 	roll := 1.0
 	g.now, g.roll = func() time.Time { return now }, func() float64 { return roll }
-	source := func(s string) netip.Prefix { return connlimit.Network(netip.MustParseAddr(s)) }
+	source := func(s string) netip.Prefix { return clients.NetworkOf(netip.MustParseAddr(s)) }
 	want := func(from, why string) {
 		t.Helper()
 		if got := g.enter(source(from)); got != why {

@@ -23,7 +23,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/gateway/auth"
 	"github.com/packhorse-git/packhorse/internal/schedule/retry"
 	"github.com/packhorse-git/packhorse/internal/transport/bulk"
-	"github.com/packhorse-git/packhorse/internal/transport/connlimit"
+	"github.com/packhorse-git/packhorse/internal/transport/clients"
 )
 
 // Keys identifies users by their SSH keys and certificates. Safe for concurrent use.
@@ -71,7 +71,7 @@ type Server struct {
 	keys     []ssh.MultiAlgorithmSigner
 	gate     *gate
 	metrics  *metrics
-	failures *connlimit.LogLimit
+	failures *clients.LogLimit
 	unread   atomic.Int64 // bytes, see backlog
 
 	mu       sync.Mutex
@@ -89,7 +89,7 @@ func New(o Options) (*Server, error) {
 	o.LoginGrace, o.KeepAlive = cmp.Or(o.LoginGrace, 30*time.Second), cmp.Or(o.KeepAlive, 30*time.Second)
 	o.SessionIdle, o.Sessions = cmp.Or(o.SessionIdle, 12*time.Hour), cmp.Or(o.Sessions, 10)
 	s := &Server{
-		Options: o, gate: newGate(o.Limits), failures: connlimit.NewLogLimit(failureBurst, failurePause),
+		Options: o, gate: newGate(o.Limits), failures: clients.NewLogLimit(failureBurst, failurePause),
 		listener: map[net.Listener]struct{}{}, clients: map[*client]struct{}{},
 	}
 	s.metrics = newMetrics(o.Registerer, s.gate)
@@ -153,12 +153,12 @@ func temporary(err error) bool {
 // accept admits a connection, or refuses it without a goroutine.
 func (s *Server) accept(conn net.Conn) {
 	c := &client{
-		Server: s, wire: &wireConn{Conn: conn, backlog: backlog{all: &s.unread}}, counted: connlimit.Of(conn),
-		address:  connlimit.Address(conn),
+		Server: s, wire: &wireConn{Conn: conn, backlog: backlog{all: &s.unread}}, counted: clients.ConnOf(conn),
+		address:  clients.AddressOf(conn),
 		sessions: map[*session]struct{}{}, left: make(chan struct{}, 1),
 	}
 	if s.Limits.Exempt == nil || !s.Limits.Exempt(c.address) {
-		c.source = connlimit.Network(c.address)
+		c.source = clients.NetworkOf(c.address)
 	}
 	if why := s.gate.enter(c.source); why != "" {
 		s.metrics.connections.WithLabelValues(why).Inc()
@@ -239,7 +239,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 type client struct {
 	*Server
 	wire    *wireConn
-	counted *connlimit.Conn // nil: not counted
+	counted *clients.Conn // nil: not counted
 	address netip.Addr
 	source  netip.Prefix    // zero: no limits for this address
 	ctx     context.Context // ends with the connection

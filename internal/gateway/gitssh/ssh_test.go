@@ -28,7 +28,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/node"
 	"github.com/packhorse-git/packhorse/internal/schedule/admit"
 	"github.com/packhorse-git/packhorse/internal/transport/bulk"
-	"github.com/packhorse-git/packhorse/internal/transport/connlimit"
+	"github.com/packhorse-git/packhorse/internal/transport/clients"
 )
 
 // knownKeys are users by their keys.
@@ -114,8 +114,8 @@ func serveSSH(t *testing.T, change func(*gitssh.Options), nodes ...router.Node) 
 	}
 	s.addr = l.Addr().String()
 	served := make(chan error, 1)
-	limit := connlimit.New(connlimit.Options{Name: "ssh", Connections: 1000, PerAddress: 1000,
-		Metrics: connlimit.NewMetrics(s.metrics),
+	limit := clients.NewLimiter(clients.LimiterOptions{Name: "ssh", Connections: 1000, PerAddress: 1000,
+		Metrics: clients.NewMetrics(s.metrics),
 		Log:     o.Log})
 	go func() { served <- s.ssh.Serve(limit.ByAddress(limit.Listen(l))) }()
 	t.Cleanup(func() {

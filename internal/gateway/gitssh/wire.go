@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/crypto/ssh"
 
-	"github.com/packhorse-git/packhorse/internal/transport/clientaddr"
+	"github.com/packhorse-git/packhorse/internal/transport/clients"
 )
 
 // maxBanner is the maximum length of a client's first line, with its end (RFC 4253, section 4.2).
@@ -71,7 +71,7 @@ func (w *wireConn) readBanner() error {
 			line = buf[:end]
 		}
 		if !couldBeBanner(line, end >= 0) || end < 0 && n == len(buf) {
-			if w.bad = true; clientaddr.IsHeader(buf[:n]) {
+			if w.bad = true; clients.IsHeader(buf[:n]) {
 				_, _ = w.Conn.Write(disconnectPacket(errProxyHeader.Error()))
 				return errProxyHeader
 			}

@@ -31,7 +31,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/schedule/balance"
 	"github.com/packhorse-git/packhorse/internal/schedule/inflight"
 	"github.com/packhorse-git/packhorse/internal/transport/bulk"
-	"github.com/packhorse-git/packhorse/internal/transport/connlimit"
+	"github.com/packhorse-git/packhorse/internal/transport/clients"
 	"github.com/packhorse-git/packhorse/internal/transport/sidechannel"
 	"github.com/packhorse-git/packhorse/proto/packhorse/v1/packhorsev1connect"
 )
@@ -88,7 +88,7 @@ type Server struct {
 
 	delays       chan struct{} // places for delayed responses to refused callers
 	unidentified *unidentifiedConns
-	refusals     *connlimit.LogLimit
+	refusals     *clients.LogLimit
 
 	callersKnown atomic.Bool // a gateway has named the callers of its requests
 
@@ -117,7 +117,7 @@ func New(o Options) *Server {
 		Options: o, metrics: newMetrics(o.Registerer), mux: http.NewServeMux(),
 		errors: connect.NewErrorWriter(), slots: newSlots(o.Lookups),
 		delays: make(chan struct{}, maxWaiting), unidentified: newUnidentified(maxUnidentified),
-		refusals: connlimit.NewLogLimit(1, refusalInterval), lists: newRepositoryLists(),
+		refusals: clients.NewLogLimit(1, refusalInterval), lists: newRepositoryLists(),
 	}
 	s.ending, s.end = context.WithCancel(context.Background())
 	s.register()

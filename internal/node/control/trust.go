@@ -15,8 +15,7 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/packhorse-git/packhorse/internal/schedule/retry"
-	"github.com/packhorse-git/packhorse/internal/transport/clientaddr"
-	"github.com/packhorse-git/packhorse/internal/transport/connlimit"
+	"github.com/packhorse-git/packhorse/internal/transport/clients"
 )
 
 // Trust configures which callers a port serves. A caller has to meet all configured conditions. Without a secret and
@@ -101,7 +100,7 @@ func (t Trust) identify(r *http.Request) (string, error) {
 		caller = "certificate " + hex.EncodeToString(sum[:])
 	}
 	// otherwise web pages could call by DNS rebinding
-	if caller == callerLocal && !overUnix(r) && !clientaddr.IsLoopback(r.Host) {
+	if caller == callerLocal && !overUnix(r) && !clients.IsLoopback(r.Host) {
 		return "", otherHost
 	}
 	return caller, nil
@@ -171,7 +170,7 @@ func (s *Server) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	var reason refusal
 	errors.As(err, &reason)
 	address, _ := netip.ParseAddrPort(r.RemoteAddr) // the zero value for a Unix socket
-	if ok, suppressed := s.refusals.Take(connlimit.Network(address.Addr())); ok {
+	if ok, suppressed := s.refusals.Take(clients.NetworkOf(address.Addr())); ok {
 		s.Log.Warn("caller refused", "client", r.RemoteAddr, "reason", err.Error(), "suppressed", suppressed)
 	}
 	if reason == wrongSecret {

@@ -15,8 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
-	"github.com/packhorse-git/packhorse/internal/transport/clientaddr"
-	"github.com/packhorse-git/packhorse/internal/transport/connlimit"
+	"github.com/packhorse-git/packhorse/internal/transport/clients"
 )
 
 // Ops is the server of the private listener. Profiles reveal much about a process and cost CPU time, so it is never the
@@ -62,8 +61,8 @@ func (s *Ops) Serve(l net.Listener) error {
 	if a, ok := l.Addr().(*net.TCPAddr); ok && a.IP.IsLoopback() {
 		s.server.Handler = localOnly(s.server.Handler)
 	}
-	limiter := connlimit.New(connlimit.Options{Name: "ops", Connections: opsConnections,
-		Metrics: connlimit.NewMetrics(nil), Log: s.log})
+	limiter := clients.NewLimiter(clients.LimiterOptions{Name: "ops", Connections: opsConnections,
+		Metrics: clients.NewMetrics(nil), Log: s.log})
 	s.server.ConnState = limiter.State
 	if err := s.server.Serve(limiter.Listen(l)); !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("serve the private listener: %w", err)
@@ -153,7 +152,7 @@ func (p plainWriter) WriteHeader(int)     {}
 // localOnly refuses requests of web pages. A browser always sends Host; HAProxy's health checks by HTTP/1.0 do not.
 func localOnly(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Host != "" && !clientaddr.IsLoopback(r.Host) {
+		if r.Host != "" && !clients.IsLoopback(r.Host) {
 			answer(w, http.StatusForbidden,
 				"this listener is for the machine itself: use a loopback address or localhost in the URL")
 			return

@@ -6,7 +6,7 @@ import (
 	"regexp"
 	"strings"
 
-	"github.com/packhorse-git/packhorse/internal/transport/clientaddr"
+	"github.com/packhorse-git/packhorse/internal/transport/clients"
 )
 
 // HTTPConfig is the public listener.
@@ -79,7 +79,7 @@ func (c *HTTPConfig) check(f *Findings) {
 }
 
 // Proxies returns the networks of trusted_proxies.
-func (c *Config) Proxies() (list clientaddr.Proxies, err error) {
+func (c *Config) Proxies() (list clients.Proxies, err error) {
 	for _, text := range c.TrustedProxies {
 		network, err := netip.ParsePrefix(text)
 		if address, notOne := netip.ParseAddr(text); err != nil && notOne == nil && address.Zone() == "" {

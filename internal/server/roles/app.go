@@ -13,7 +13,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/schedule/balance"
 	"github.com/packhorse-git/packhorse/internal/schedule/inflight"
 	"github.com/packhorse-git/packhorse/internal/server/config"
-	"github.com/packhorse-git/packhorse/internal/transport/clientaddr"
+	"github.com/packhorse-git/packhorse/internal/transport/clients"
 )
 
 // newApp makes the application proxy. It returns nil if the configuration has no application.
@@ -56,7 +56,7 @@ type application struct{ *app.Proxy }
 
 // Serve passes a request to the application.
 func (a application) Serve(ctx context.Context, w http.ResponseWriter, r *http.Request,
-	from clientaddr.Source) githttp.Served {
+	from clients.Source) githttp.Served {
 	record := a.Proxy.Serve(ctx, w, r, from)
 	served := githttp.Served{Status: record.Status, Bytes: record.Out, Err: record.Err, Cut: record.Cut,
 		Took: record.Queue + record.Service}

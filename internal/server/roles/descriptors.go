@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/packhorse-git/packhorse/internal/server/config"
-	"github.com/packhorse-git/packhorse/internal/transport/connlimit"
+	"github.com/packhorse-git/packhorse/internal/transport/clients"
 )
 
 // Division of the file descriptors of a process. A connection with a running request may need several: the file of a
@@ -94,7 +94,7 @@ const tooManyConnections = "HTTP/1.1 503 Service Unavailable\r\nConnection: clos
 
 // notes returns lines about refused connections for the response of /readyz.
 func (c *clientListeners) notes() (lines []string) {
-	for _, one := range []*connlimit.Limiter{c.http, c.ssh} {
+	for _, one := range []*clients.Limiter{c.http, c.ssh} {
 		if one == nil {
 			continue
 		}

@@ -15,7 +15,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/gateway/router"
 	"github.com/packhorse-git/packhorse/internal/gateway/web/api"
 	"github.com/packhorse-git/packhorse/internal/transport/bulk"
-	"github.com/packhorse-git/packhorse/internal/transport/connlimit"
+	"github.com/packhorse-git/packhorse/internal/transport/clients"
 	"github.com/packhorse-git/packhorse/internal/transport/credfile"
 	"github.com/packhorse-git/packhorse/internal/transport/httpguard"
 )
@@ -49,14 +49,14 @@ func newGatewayParts(d *deps, o gatewayOptions) (*gatewayParts, error) {
 	for _, source := range callers.Sources().List() {
 		d.life.check("auth_"+source.Name, source.Check)
 	}
-	clients, err := newClientListeners(d)
+	listeners, err := newClientListeners(d)
 	if err != nil {
 		return nil, err
 	}
-	d.life.notes = append(d.life.notes, clients.notes)
+	d.life.notes = append(d.life.notes, listeners.notes)
 	handler := newGitHandler(d, o.routes, o.tiers, callers)
 	d.life.drains = append(d.life.drains, handler.Drain)
-	handler.Proxies, handler.Hooks = clients.proxies, o.hooks
+	handler.Proxies, handler.Hooks = listeners.proxies, o.hooks
 	if handler.LFS, err = newLFS(d, callers.Key); err != nil {
 		return nil, err
 	}
@@ -70,10 +70,10 @@ func newGatewayParts(d *deps, o gatewayOptions) (*gatewayParts, error) {
 	if g.app != nil {
 		handler.Application = application{g.app}
 	}
-	if g.public, err = newHTTPPort(d, handler, clients); err != nil {
+	if g.public, err = newHTTPPort(d, handler, listeners); err != nil {
 		return nil, err
 	}
-	g.ssh, g.hostKeys, err = newSSH(d, handler.Gateway, callers, clients)
+	g.ssh, g.hostKeys, err = newSSH(d, handler.Gateway, callers, listeners)
 	return g, err
 }
 
@@ -95,7 +95,7 @@ func newGitHandler(d *deps, routes *router.Router, tiers *resolve.Tiers, callers
 
 // newHTTPPort makes the HTTP server of a handler. Its listener wraps those of the handler in TLS and a guard only.
 // Below them, each connection must be a bulk.Socket.
-func newHTTPPort(d *deps, handler *githttp.Handler, clients *clientListeners) (*port, error) {
+func newHTTPPort(d *deps, handler *githttp.Handler, listeners *clientListeners) (*port, error) {
 	cfg, log := d.cfg, d.log
 	errorLog := newHTTPLog(log, d.reg)
 	h := &http.Server{
@@ -107,11 +107,11 @@ func newHTTPPort(d *deps, handler *githttp.Handler, clients *clientListeners) (*
 	}
 	guard := httpguard.New(httpguard.Options{Refused: handler.Refused})
 	h.ConnContext = func(ctx context.Context, c net.Conn) context.Context {
-		return connlimit.Context(guard.Context(bulk.Serve(ctx, c), c), c)
+		return clients.WithConn(guard.Context(bulk.Serve(ctx, c), c), c)
 	}
 	h.ConnState = func(c net.Conn, state http.ConnState) {
 		guard.State(c, state)
-		clients.http.State(c, state)
+		listeners.http.State(c, state)
 	}
 	h.RegisterOnShutdown(handler.EndWaits)
 	h.Protocols = new(http.Protocols)
@@ -126,7 +126,7 @@ func newHTTPPort(d *deps, handler *githttp.Handler, clients *clientListeners) (*
 			MinVersion: tls.VersionTLS12}
 	}
 	return newPort(h, func(l net.Listener) net.Listener {
-		l = handler.Listen(clients.listenHTTP(l, cfg.HTTP), cfg.HTTP.Stall.Duration)
+		l = handler.Listen(listeners.listenHTTP(l, cfg.HTTP), cfg.HTTP.Stall.Duration)
 		if tlsConfig != nil {
 			l = tls.NewListener(l, tlsConfig)
 		}

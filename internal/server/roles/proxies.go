@@ -6,15 +6,14 @@ import (
 	"net"
 
 	"github.com/packhorse-git/packhorse/internal/server/config"
-	"github.com/packhorse-git/packhorse/internal/transport/clientaddr"
-	"github.com/packhorse-git/packhorse/internal/transport/connlimit"
+	"github.com/packhorse-git/packhorse/internal/transport/clients"
 )
 
 // clientListeners wraps the listeners for clients. It limits connections and reads PROXY headers of trusted proxies.
 type clientListeners struct {
 	limits    connectionLimits
-	http, ssh *connlimit.Limiter // ssh is nil without a listener
-	proxies   clientaddr.Proxies
+	http, ssh *clients.Limiter // ssh is nil without a listener
+	proxies   clients.Proxies
 	log       *slog.Logger
 }
 
@@ -24,7 +23,7 @@ func newClientListeners(d *deps) (*clientListeners, error) {
 	if err != nil {
 		return nil, err
 	}
-	metrics := connlimit.NewMetrics(d.reg)
+	metrics := clients.NewMetrics(d.reg)
 	c := &clientListeners{limits: limitsOf(cfg, descriptors()), proxies: proxies, log: log}
 	c.limits.report(log)
 	answer := []byte(tooManyConnections)
@@ -32,12 +31,12 @@ func newClientListeners(d *deps) (*clientListeners, error) {
 		answer = nil // a TLS client could not read it
 	}
 	// A proxy has the connections of many clients, so it is exempt.
-	c.http = connlimit.New(connlimit.Options{
+	c.http = clients.NewLimiter(clients.LimiterOptions{
 		Name: "http", Connections: c.limits.http, PerAddress: c.limits.httpAddress, Exempt: proxies.Contain, Answer: answer,
 		Metrics: metrics, Log: log,
 	})
 	if cfg.SSH.Address != "" {
-		c.ssh = connlimit.New(connlimit.Options{
+		c.ssh = clients.NewLimiter(clients.LimiterOptions{
 			Name: "ssh", Connections: c.limits.ssh, PerAddress: c.limits.sshAddress, Exempt: proxies.Contain, Metrics: metrics,
 			Log: log, Answer: []byte("too many connections; try again\r\n"),
 		})
@@ -63,7 +62,7 @@ func (c *clientListeners) proxied(l net.Listener, on bool, answer func(string) [
 	if !on {
 		return l
 	}
-	p := &clientaddr.ProxyProtocol{Proxies: c.proxies, Answer: answer, Log: c.log}
+	p := &clients.ProxyProtocol{Proxies: c.proxies, Answer: answer, Log: c.log}
 	return p.Listen(l)
 }
 

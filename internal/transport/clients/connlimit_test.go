@@ -1,4 +1,4 @@
-package connlimit
+package clients
 
 import (
 	"io"
@@ -25,11 +25,11 @@ type world struct {
 	log     strings.Builder
 }
 
-func newWorld(t *testing.T, o Options) *world {
+func newWorld(t *testing.T, o LimiterOptions) *world {
 	t.Helper()
 	w := &world{T: t}
 	o.Name, o.Metrics, o.Log = "test", NewMetrics(nil), slog.New(slog.NewTextHandler(&w.log, nil))
-	w.limiter = New(o)
+	w.limiter = NewLimiter(o)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -58,7 +58,7 @@ func (w *world) accepted(from string) (client net.Conn, server *Conn) {
 	w.accepting()
 	c := <-w.conns
 	w.Cleanup(func() { c.Close() })
-	return client, Of(c)
+	return client, ConnOf(c)
 }
 
 // accepting accepts connections until the listener is closed.
@@ -115,7 +115,7 @@ func (w *world) want(open, idle, closed, refused int) {
 // TestOldestIdle: at the limit the connection that has been idle for the longest time goes, and never one with a
 // running request.
 func TestOldestIdle(t *testing.T) {
-	w := newWorld(t, Options{Connections: 3, PerAddress: 10, Answer: []byte("too many\n")})
+	w := newWorld(t, LimiterOptions{Connections: 3, PerAddress: 10, Answer: []byte("too many\n")})
 	first, a := w.accepted("127.0.0.1")
 	second, b := w.accepted("127.0.0.1")
 	third, c := w.accepted("127.0.0.1")
@@ -153,7 +153,7 @@ func TestOldestIdle(t *testing.T) {
 
 // TestByAddress exceeds the limit of an address, which closes idle connections of this address only.
 func TestByAddress(t *testing.T) {
-	w := newWorld(t, Options{
+	w := newWorld(t, LimiterOptions{
 		Connections: 100, PerAddress: 2, Exempt: func(a netip.Addr) bool { return a == netip.MustParseAddr("127.0.0.9") },
 	})
 	other, _ := w.accepted("127.0.0.2")
@@ -183,7 +183,7 @@ func TestByAddress(t *testing.T) {
 
 // TestReceiving: a request that gets on keeps its connection before one that does not.
 func TestReceiving(t *testing.T) {
-	w := newWorld(t, Options{Connections: 2, PerAddress: 2})
+	w := newWorld(t, LimiterOptions{Connections: 2, PerAddress: 2})
 	fast, a := w.accepted("127.0.0.1")
 	slow, b := w.accepted("127.0.0.1")
 	a.Receiving()
@@ -200,11 +200,11 @@ func TestReceiving(t *testing.T) {
 
 // TestServer uses the connection states of net/http, so that connections with a running request stay open.
 func TestServer(t *testing.T) {
-	w := newWorld(t, Options{Connections: 2, PerAddress: 2})
+	w := newWorld(t, LimiterOptions{Connections: 2, PerAddress: 2})
 	running, finish := make(chan *Conn), make(chan struct{})
-	s := &http.Server{ConnState: w.limiter.State, ConnContext: Context,
+	s := &http.Server{ConnState: w.limiter.State, ConnContext: WithConn,
 		Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-			running <- From(r.Context())
+			running <- ConnFrom(r.Context())
 			<-finish
 		})}
 	go s.Serve(w.l) //nolint:errcheck // it is closed

@@ -1,6 +1,4 @@
-// Package clientaddr finds out who a client is when trusted proxies stand between: for a connection by the PROXY
-// protocol, for a request by the X-Forwarded-* headers. Other peers are not believed.
-package clientaddr
+package clients
 
 import (
 	"net/http"

@@ -1,4 +1,4 @@
-package clientaddr
+package clients
 
 import (
 	"bufio"
@@ -18,12 +18,9 @@ import (
 	"time"
 
 	"github.com/pires/go-proxyproto"
-	"go.uber.org/goleak"
 
 	"github.com/packhorse-git/packhorse/internal/transport/bulk"
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func trust(networks ...string) (p Proxies) {
 	for _, n := range networks {
@@ -62,16 +59,16 @@ func TestOf(t *testing.T) {
 	}
 }
 
-// world is a listener that reads PROXY headers.
-type world struct {
+// proxiedWorld is a listener that reads PROXY headers.
+type proxiedWorld struct {
 	t   *testing.T
 	l   net.Listener
 	log bytes.Buffer
 }
 
-func newWorld(t *testing.T, p ProxyProtocol) *world {
+func newProxied(t *testing.T, p ProxyProtocol) *proxiedWorld {
 	t.Helper()
-	w := &world{t: t}
+	w := &proxiedWorld{t: t}
 	if p.Proxies == nil {
 		p.Proxies = trust("127.0.0.0/8")
 	}
@@ -86,7 +83,7 @@ func newWorld(t *testing.T, p ProxyProtocol) *world {
 	return w
 }
 
-func (w *world) send(text string) net.Conn {
+func (w *proxiedWorld) send(text string) net.Conn {
 	w.t.Helper()
 	c, err := net.Dial("tcp", w.l.Addr().String())
 	if err != nil {
@@ -99,7 +96,7 @@ func (w *world) send(text string) net.Conn {
 	return c
 }
 
-func (w *world) accept() net.Conn {
+func (w *proxiedWorld) accept() net.Conn {
 	w.t.Helper()
 	c, err := w.l.Accept()
 	if err != nil {
@@ -121,7 +118,7 @@ func version2(t *testing.T, h proxyproto.Header) string {
 
 func TestProxyProtocol(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, ProxyProtocol{})
+	w := newProxied(t, ProxyProtocol{})
 	client := &net.TCPAddr{IP: net.ParseIP("2001:db8::7"), Port: 5555}
 	server := &net.TCPAddr{IP: net.ParseIP("2001:db8::8"), Port: 443}
 	for name, c := range map[string]struct{ header, client string }{
@@ -154,7 +151,7 @@ func TestProxyProtocol(t *testing.T) {
 // TestBadHeaders has a trusted proxy that sends invalid headers. It gets an error, and others do not wait for it.
 func TestBadHeaders(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, ProxyProtocol{Timeout: 300 * time.Millisecond}) // of which the good ones need some on a busy machine
+	w := newProxied(t, ProxyProtocol{Timeout: 300 * time.Millisecond}) // the good ones need some of it on a busy machine
 	silent, half := w.send(""), w.send("PROXY TCP4 192")
 	for _, c := range []struct {
 		conn net.Conn
@@ -186,7 +183,7 @@ func TestBadHeaders(t *testing.T) {
 func TestStrangers(t *testing.T) {
 	t.Parallel()
 	proxies := trust("192.0.2.0/24")
-	w := newWorld(t, ProxyProtocol{Proxies: proxies})
+	w := newProxied(t, ProxyProtocol{Proxies: proxies})
 	if header := proxies.LocalHeader(w.l.Addr()); header != nil {
 		t.Errorf("LocalHeader of a stranger = %q, want none", header)
 	}
@@ -245,7 +242,7 @@ func TestKernelPath(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("sendfile is used on Linux alone")
 	}
-	w := newWorld(t, ProxyProtocol{})
+	w := newProxied(t, ProxyProtocol{})
 	l := bulk.Listen(w.l, bulk.NewPump(bulk.PumpOptions{}), time.Minute)
 	name := filepath.Join(t.TempDir(), "pack")
 	if err := os.WriteFile(name, make([]byte, 100_000), 0o600); err != nil {

@@ -1,4 +1,6 @@
-// Package connlimit bounds the connections of a listener: all of them, and those from one address.
+// Package clients knows the clients of a listener. A Limiter bounds their connections: all of them, and those from one
+// address. Proxies find out who a client is when trusted proxies stand between: for a connection by the PROXY protocol,
+// for a request by the X-Forwarded-* headers. Other peers are not believed.
 //
 // A listener at a limit closes the connection that has been idle for the longest time, and accepts the new one. A
 // connection is idle while it waits for its client: it is new, it is kept alive between two requests, or its request
@@ -11,7 +13,7 @@
 //	l = limiter.Listen(l)    // all connections
 //	l = ...                  // reads PROXY headers
 //	l = limiter.ByAddress(l) // those from one address
-package connlimit
+package clients
 
 import (
 	"container/list"
@@ -28,8 +30,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/transport/bulk"
 )
 
-// Options configures a Limiter.
-type Options struct {
+// LimiterOptions configures a Limiter.
+type LimiterOptions struct {
 	Name        string                // of the listener, in metrics and the log: "http"
 	Connections int                   // maximum number of connections
 	PerAddress  int                   // maximum number of connections from one address (IPv6: from one /64)
@@ -47,7 +49,7 @@ const (
 
 // Limiter bounds the connections of one listener. Safe for concurrent use.
 type Limiter struct {
-	Options
+	LimiterOptions
 	now      func() time.Time
 	warnings *LogLimit
 	refusals chan struct{} // has a place for each refused connection that is still open
@@ -75,9 +77,9 @@ const (
 	recently       = time.Minute      // for Recent
 )
 
-// New makes a Limiter.
-func New(o Options) *Limiter {
-	l := &Limiter{Options: o, now: time.Now, refusals: make(chan struct{}, refusalsAtOnce),
+// NewLimiter makes a Limiter.
+func NewLimiter(o LimiterOptions) *Limiter {
+	l := &Limiter{LimiterOptions: o, now: time.Now, refusals: make(chan struct{}, refusalsAtOnce),
 		idle: list.New(), sources: map[netip.Prefix]*source{}, warnings: NewLogLimit(1, warnEvery)}
 	l.Metrics.watch(l)
 	return l
@@ -125,16 +127,16 @@ func (l *byAddressListener) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		conn := Of(c)
-		if conn == nil || l.limiter.identify(conn, Address(c)) {
+		conn := ConnOf(c)
+		if conn == nil || l.limiter.identify(conn, AddressOf(c)) {
 			return c, nil
 		}
 		l.limiter.refuse(conn, c.RemoteAddr(), byAddress)
 	}
 }
 
-// Address returns the IP address of a connection's peer without its zone, or the zero value if it has none.
-func Address(c net.Conn) netip.Addr {
+// AddressOf returns the IP address of a connection's peer without its zone, or the zero value if it has none.
+func AddressOf(c net.Conn) netip.Addr {
 	a, ok := c.RemoteAddr().(*net.TCPAddr)
 	if !ok {
 		return netip.Addr{}
@@ -142,8 +144,8 @@ func Address(c net.Conn) netip.Addr {
 	return a.AddrPort().Addr().Unmap().WithZone("")
 }
 
-// Network is the network that an address counts as: one address of IPv4, 64 bits of IPv6.
-func Network(a netip.Addr) netip.Prefix {
+// NetworkOf is the network that an address counts as: one address of IPv4, 64 bits of IPv6.
+func NetworkOf(a netip.Addr) netip.Prefix {
 	a = a.Unmap().WithZone("")
 	bits := a.BitLen()
 	if a.Is6() {
@@ -177,7 +179,7 @@ func (l *Limiter) identify(c *Conn, a netip.Addr) bool {
 	if !a.IsValid() || l.Exempt != nil && l.Exempt(a) {
 		return true
 	}
-	network := Network(a)
+	network := NetworkOf(a)
 	l.mu.Lock()
 	if !c.entered { // it was closed for another meanwhile
 		l.mu.Unlock()
@@ -323,27 +325,27 @@ func (l *Limiter) counts() (open, idle int) {
 func (l *Limiter) State(c net.Conn, s http.ConnState) {
 	switch s {
 	case http.StateActive:
-		Of(c).Running()
+		ConnOf(c).Running()
 	case http.StateIdle:
-		Of(c).Idle()
+		ConnOf(c).Idle()
 	}
 }
 
-// Context is for http.Server.ConnContext; see From.
-func Context(ctx context.Context, c net.Conn) context.Context {
-	return context.WithValue(ctx, connKey{}, Of(c))
+// WithConn is for http.Server.ConnContext; see ConnFrom.
+func WithConn(ctx context.Context, c net.Conn) context.Context {
+	return context.WithValue(ctx, connKey{}, ConnOf(c))
 }
 
 type connKey struct{}
 
-// From returns the connection of a request from the request's context, or nil if the connection is not counted.
-func From(ctx context.Context) *Conn {
+// ConnFrom returns the connection of a request from the request's context, or nil if the connection is not counted.
+func ConnFrom(ctx context.Context) *Conn {
 	c, _ := ctx.Value(connKey{}).(*Conn)
 	return c
 }
 
-// Of is the counted connection below others; nil if there is none.
-func Of(c net.Conn) *Conn {
+// ConnOf is the counted connection below others; nil if there is none.
+func ConnOf(c net.Conn) *Conn {
 	for {
 		switch below := c.(type) {
 		case *Conn:

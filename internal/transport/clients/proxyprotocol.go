@@ -1,4 +1,4 @@
-package clientaddr
+package clients
 
 import (
 	"bufio"
@@ -14,7 +14,6 @@ import (
 	"github.com/pires/go-proxyproto"
 
 	"github.com/packhorse-git/packhorse/internal/transport/bulk"
-	"github.com/packhorse-git/packhorse/internal/transport/connlimit"
 )
 
 // ProxyProtocol reads the headers of the PROXY protocol, versions 1 and 2, that trusted proxies send at the beginning
@@ -30,7 +29,7 @@ type ProxyProtocol struct {
 
 const (
 	defaultTimeout = 5 * time.Second
-	warnEvery      = 10 * time.Second // interval of log lines about one proxy
+	complainEvery  = 10 * time.Second // interval of log lines about one proxy
 	// headerBuffer is the number of bytes that are read at once: the longest header that a sender may take for granted
 	// (section 2).
 	headerBuffer = 536
@@ -59,7 +58,7 @@ var errNoHeader = errors.New("a connection from a trusted proxy has to begin wit
 // their header was read.
 func (p *ProxyProtocol) Listen(from net.Listener) net.Listener {
 	l := &proxyListener{Listener: from, protocol: p, accepted: make(chan accepted), closed: make(chan struct{}),
-		warnings: connlimit.NewLogLimit(1, warnEvery), pending: map[net.Conn]struct{}{}}
+		warnings: NewLogLimit(1, complainEvery), pending: map[net.Conn]struct{}{}}
 	l.running.Go(l.run)
 	return l
 }
@@ -73,7 +72,7 @@ type accepted struct {
 type proxyListener struct {
 	net.Listener
 	protocol *ProxyProtocol
-	warnings *connlimit.LogLimit
+	warnings *LogLimit
 	accepted chan accepted
 	closed   chan struct{}
 	running  sync.WaitGroup
@@ -164,7 +163,7 @@ func (l *proxyListener) read(c bulk.Socket) {
 		l.deliver(accepted{conn, nil})
 		return
 	case err != io.EOF: // at once: a check whether the port answers
-		if ok, suppressed := l.warnings.Take(connlimit.Network(addressOf(c.RemoteAddr()))); ok {
+		if ok, suppressed := l.warnings.Take(NetworkOf(addressOf(c.RemoteAddr()))); ok {
 			l.protocol.Log.Warn("connection refused: no valid PROXY protocol header", "proxy", c.RemoteAddr().String(),
 				"error", err.Error(), "suppressed", suppressed)
 		}

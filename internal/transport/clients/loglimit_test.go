@@ -1,4 +1,4 @@
-package connlimit
+package clients
 
 import (
 	"net/netip"
