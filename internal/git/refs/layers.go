@@ -115,7 +115,7 @@ func (s *Store) newSnapshot(l *Layers) (*Snapshot, error) {
 			fmt.Errorf("changes of state %d are not sorted", l.Number))
 	}
 	snap := &Snapshot{generation: l.Number, hidden: s.hidden, loose: make([]*refEntry, len(l.Changes)),
-		former: l.Former}
+		hasSource: true, former: l.Former}
 	if l.Base != nil {
 		snap.packed = l.Base.packed
 	}

@@ -43,8 +43,12 @@ type Snapshot struct {
 	headRef    Ref
 	generation uint64
 	hidden     func(git.RefName) bool // nil: no ref is hidden
+	hasSource  bool
 	former     []Former
 }
+
+// HasSource reports whether the refs have a Source: then Former has what they lost, and HasTips can be used.
+func (s *Snapshot) HasSource() bool { return s.hasSource }
 
 // Former returns values that refs lost before this moment, hidden ones among them, if the refs have a Source.
 func (s *Snapshot) Former() []Former { return s.former }

@@ -11,8 +11,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 )
 
-// HasTips reports whether all objects are values of visible refs. It is for Snapshots of Layers. The first call for a
-// Base sorts its refs by value, which takes 0.3 s for a million and keeps 4 bytes for each. Later calls make a binary
+// HasTips reports whether all objects are values of visible refs. It is for Snapshots with a Source. The first call for
+// a Base sorts its refs by value, which takes 0.3 s for a million and keeps 4 bytes for each. Later calls make a binary
 // search for each object, and compare it with the changes. It reports false for a Base of more than 4 GiB.
 func (s *Snapshot) HasTips(ids []git.ObjectID) (bool, error) {
 	for _, id := range ids {

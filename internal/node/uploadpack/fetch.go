@@ -69,10 +69,8 @@ func (f *fetch) begin(ctx context.Context, rule func(context.Context) error) (er
 		return err
 	}
 	f.list(f.repo, f.snapshot)
-	if f.repo.IsCopy() {
-		if err := f.hold(ctx, f.earlySections(), packFormat{sideband: protocol.Sideband64k}); err != nil {
-			return err
-		}
+	if err := f.hold(ctx, f.earlySections(), packFormat{sideband: protocol.Sideband64k}); err != nil {
+		return err
 	}
 	if err := f.repo.Refresh(); err != nil {
 		return err

@@ -63,7 +63,7 @@ func (f *formerValues) list(r *repo.Repo, snapshot *refs.Snapshot) error {
 	defer h.mu.Unlock()
 	var err error
 	if h.last != snapshot {
-		err = h.add(snapshot, r.IsCopy(), now, grace)
+		err = h.add(snapshot, now, grace)
 	}
 	h.listed = now
 	return err
@@ -117,10 +117,9 @@ func (f *formerValues) of(incarnation string, grace time.Duration) *refHistory {
 	return h
 }
 
-// add adds the values that the refs of the last snapshot have lost. In a copy their source names them, because
-// other nodes list refs as well. After an error, which a damaged file of the last snapshot
-// causes, some are missing.
-func (h *refHistory) add(snapshot *refs.Snapshot, isCopy bool, now time.Time, grace time.Duration) (err error) {
+// add adds the values that the refs of the last snapshot have lost. If the refs have a Source, it names them, because
+// other nodes list refs as well. After an error, which a damaged file of the last snapshot causes, some are missing.
+func (h *refHistory) add(snapshot *refs.Snapshot, now time.Time, grace time.Duration) (err error) {
 	put := func(name git.RefName, id git.ObjectID, until time.Time) {
 		if key := (formerValue{name, id}); !id.IsZero() && until.After(h.values[key]) {
 			h.values[key] = until
@@ -129,7 +128,7 @@ func (h *refHistory) add(snapshot *refs.Snapshot, isCopy bool, now time.Time, gr
 	for _, v := range snapshot.Former() {
 		put(v.Name, v.ID, v.Until)
 	}
-	if !isCopy && h.last != nil && now.Sub(h.listed) < grace {
+	if !snapshot.HasSource() && h.last != nil && now.Sub(h.listed) < grace {
 		err = refs.Diff(h.last, snapshot, func(c refs.Change) error {
 			if c.Old.ID != c.New.ID {
 				put(c.Old.Name, c.Old.ID, h.listed)

@@ -152,7 +152,7 @@ func TestFormerValuesAreBounded(t *testing.T) {
 		name := git.RefName(fmt.Sprint("refs/heads/", i))
 		h.values[formerValue{Name: name}] = now.Add(-time.Duration(i) * time.Millisecond)
 	}
-	if err := h.add(&refs.Snapshot{}, false, now, time.Hour); err != nil {
+	if err := h.add(&refs.Snapshot{}, now, time.Hour); err != nil {
 		t.Fatal(err)
 	}
 	if _, has := h.values[formerValue{Name: "refs/heads/0"}]; !has || len(h.values) != maxFormerValues {

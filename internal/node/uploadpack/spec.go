@@ -28,12 +28,9 @@ func (f *fetch) spec(ctx context.Context) (*packsource.Spec, error) {
 	spec := &packsource.Spec{
 		Repo: packsource.Repository{
 			Objects: f.repo.Objects.Dirs()[0], Format: f.repo.Format, Incarnation: f.repo.Incarnation,
-			Store: f.repo.Objects, Graph: f.repo.Graph,
+			Store: f.repo.Objects, Graph: f.repo.Graph, Hold: f.repo.Hold,
 		},
 		Wants: f.wants, Thin: f.request.ThinPack, Offset: f.request.OfsDelta,
-	}
-	if f.repo.IsCopy() {
-		spec.Repo.Hold = f.repo.Hold
 	}
 	grafts := f.grafts()
 	// A have implies its ancestors in the history that the client sees. The pack excludes its ancestors in the history

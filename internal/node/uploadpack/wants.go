@@ -108,7 +108,10 @@ func (f *fetch) checkReachable(ctx context.Context, rule Wants, ids []git.Object
 		return err
 	}
 	rest := notIn(ids, tips)
-	if rule == WantsTip {
+	switch {
+	case len(rest) == 0:
+		return nil
+	case rule == WantsTip:
 		return errForbiddenWant(rest[0])
 	}
 	return f.checkReachableFrom(ctx, f.withFormer(tips), rest)
@@ -122,10 +125,10 @@ func (f *fetch) withFormer(tips []git.ObjectID) []git.ObjectID {
 	return slices.Concat(tips, f.former.after(f.repo, f.snapshot))
 }
 
-// areTips reports whether visible refs point to all objects. In a copy it needs no list of all tips, which would have
-// to be made after each push.
+// areTips reports whether visible refs point to all objects. It may miss some if the refs have a Source: then it needs
+// no list of all tips, which would have to be made after each push.
 func (f *fetch) areTips(ids []git.ObjectID) (bool, error) {
-	if f.repo.IsCopy() {
+	if f.snapshot.HasSource() {
 		return f.snapshot.HasTips(ids)
 	}
 	tips, err := f.visibleTips()
