@@ -19,12 +19,12 @@ const (
 	progressInterval = time.Second
 )
 
-// hold waits until the objects of the snapshot can be read, unless they are held already. Without a Source of the refs
-// they always can. While they are copied, a client that wants progress gets the sections and then messages: after the
-// first of them, f.out is set, and errors must be reported by f.fail. A client without progress waits silently, until
-// the error is Unavailable. Sections are nil if they are not known yet.
+// hold waits until the objects of the snapshot can be read, unless they are held already. While they are copied, a
+// client that wants progress gets the sections and then messages: after the first of them, f.out is set, and errors
+// must be reported by f.fail. A client without progress waits silently, until the error is Unavailable. Sections are
+// nil if they are not known yet.
 func (f *fetch) hold(ctx context.Context, sections []byte, form packFormat) error {
-	if f.held != nil || !f.snapshot.HasSource() {
+	if f.held != nil {
 		return nil
 	}
 	shows := len(sections) > 0 && !form.quiet && form.sideband != protocol.NoSideband
