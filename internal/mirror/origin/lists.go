@@ -58,7 +58,7 @@ func (c *listCharge) grow(n int) error {
 	for end := time.Now().Add(c.m.wait); !c.m.take(more); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(end) {
 			return fault.Retry(fault.Unavailable, fault.RetryMuchLater,
-				"the lists of refs of all mirrors need more than %d MiB of memory: mirror fewer refs (refs) or lower max_refs",
+				"the lists of refs of all mirrors need more than %d MiB of memory: mirror fewer refs (refs)",
 				c.m.limit>>20)
 		}
 		c.m.collect(more)

@@ -84,7 +84,7 @@ func (l *listing) peel(id, tag string) error {
 // append appends a line or the rest of one.
 func (l *listing) append(line []byte) error {
 	if l.refs++; l.refs > l.maxRefs || len(l.lines)+len(line) > l.maxRefs*lineBytes+pktline.MaxLine {
-		return fault.New(fault.Unavailable, "more than %d refs: increase max_refs of the mirror", l.maxRefs)
+		return fault.New(fault.Unavailable, "the origin has more than %d refs", l.maxRefs)
 	}
 	if bytes.IndexByte(line, '\n') >= 0 {
 		return fmt.Errorf("%w: line %.100q", errInvalid, line)
