@@ -213,17 +213,10 @@ func TestDescribe(t *testing.T) {
 // emptied waits until the trash is empty.
 func (r *root) emptied() {
 	r.t.Helper()
-	deadline := time.Now().Add(time.Minute)
-	for {
+	gittest.WaitFor(r.t, "the trash is empty", func() bool {
 		left, err := os.ReadDir(filepath.Join(r.dir, ".packhorse/trash"))
-		if errors.Is(err, fs.ErrNotExist) || err == nil && len(left) == 0 {
-			return
-		}
-		if time.Now().After(deadline) {
-			r.t.Fatalf("the trash still holds %v, %v", left, err)
-		}
-		time.Sleep(time.Millisecond)
-	}
+		return errors.Is(err, fs.ErrNotExist) || err == nil && len(left) == 0
+	})
 }
 
 func TestDelete(t *testing.T) {
