@@ -17,33 +17,36 @@ import (
 
 // lfsLock creates a lock.
 func (q *request) lfsLock() {
-	q.Op = gateway.LFSLocks
 	var document wire.LockRequest
-	if !q.isLFSDocument() || !q.mayLFS(auth.Write) || !q.readLFS(&document) {
+	if !q.readLocks(&document) {
 		return
 	}
-	answer, err := q.askLocks(lfs.LockRequest{Action: lfs.CreateLock, Path: document.Path, Ref: nameOf(document.Ref)})
+	answer := q.LFSLocks(lfs.LockRequest{Action: lfs.CreateLock, Path: document.Path, Ref: nameOf(document.Ref)}, nil)
+	status, message := http.StatusCreated, ""
 	switch {
-	case fault.Is(err, fault.Exists) && len(answer.Locks) == 1:
-		lock := wire.NewLock(&answer.Locks[0])
-		q.json(http.StatusConflict, wire.MediaType, wire.LockResponse{Lock: &lock, Message: fault.Message(err)})
-	case err != nil:
-		q.fail(err)
+	case q.Err == nil:
+	case fault.Is(q.Err, fault.Exists) && len(answer.Locks) == 1:
+		status, message = http.StatusConflict, fault.Message(q.Err)
 	default:
-		q.sendLock(http.StatusCreated, answer)
+		q.fail(q.Err)
+		return
 	}
-}
-
-// askLocks has a node answer a request about locks.
-func (q *request) askLocks(request lfs.LockRequest) (answer lfs.LockAnswer, err error) {
-	answer = q.LFSLocks(request, nil)
-	return answer, q.Err
-}
-
-// sendLock sends the lock that was created or removed.
-func (q *request) sendLock(status int, answer lfs.LockAnswer) {
 	lock := wire.NewLock(&answer.Locks[0])
-	q.json(status, wire.MediaType, wire.LockResponse{Lock: &lock})
+	q.json(status, wire.MediaType, wire.LockResponse{Lock: &lock, Message: message})
+}
+
+// readLocks reads the document of a caller who may write; if it cannot, it responds.
+func (q *request) readLocks(document any) bool {
+	q.Op = gateway.LFSLocks
+	return q.isLFSDocument() && q.mayLFS(auth.Write) && q.readLFS(document)
+}
+
+// askLocks has a node answer a request about locks; if it cannot, it responds with the error.
+func (q *request) askLocks(request lfs.LockRequest) (answer lfs.LockAnswer, ok bool) {
+	if answer = q.LFSLocks(request, nil); q.Err != nil {
+		q.fail(q.Err)
+	}
+	return answer, q.Err == nil
 }
 
 func nameOf(ref *wire.Ref) string {
@@ -68,10 +71,9 @@ func (q *request) lfsListLocks() {
 		q.refuse(http.StatusUnprocessableEntity, "bad query: use path, id, cursor, limit and refspec")
 		return
 	}
-	answer, err := q.askLocks(lfs.LockRequest{Action: lfs.ListLocks, Path: query.Get("path"), ID: query.Get("id"),
+	answer, ok := q.askLocks(lfs.LockRequest{Action: lfs.ListLocks, Path: query.Get("path"), ID: query.Get("id"),
 		Ref: query.Get("refspec"), Cursor: query.Get("cursor"), Limit: limit})
-	if err != nil {
-		q.fail(err)
+	if !ok {
 		return
 	}
 	list := wire.LockList{Locks: make([]wire.Lock, len(answer.Locks)), NextCursor: answer.Next}
@@ -83,15 +85,13 @@ func (q *request) lfsListLocks() {
 
 // lfsVerifyLocks lists the locks of the caller and those of others, before a push.
 func (q *request) lfsVerifyLocks() {
-	q.Op = gateway.LFSLocks
 	var document wire.VerifyLocksRequest
-	if !q.isLFSDocument() || !q.mayLFS(auth.Write) || !q.readLFS(&document) {
+	if !q.readLocks(&document) {
 		return
 	}
-	answer, err := q.askLocks(lfs.LockRequest{Action: lfs.ListLocks, Ref: nameOf(document.Ref), Cursor: document.Cursor,
+	answer, ok := q.askLocks(lfs.LockRequest{Action: lfs.ListLocks, Ref: nameOf(document.Ref), Cursor: document.Cursor,
 		Limit: max(document.Limit, 0)})
-	if err != nil {
-		q.fail(err)
+	if !ok {
 		return
 	}
 	list := wire.VerifyLocksResponse{Ours: []wire.Lock{}, Theirs: []wire.Lock{}, NextCursor: answer.Next}
@@ -107,16 +107,14 @@ func (q *request) lfsVerifyLocks() {
 
 // lfsUnlock removes a lock.
 func (q *request) lfsUnlock(id string) {
-	q.Op = gateway.LFSLocks
 	var document wire.UnlockRequest
-	if !q.isLFSDocument() || !q.mayLFS(auth.Write) || !q.readLFS(&document) {
+	if !q.readLocks(&document) {
 		return
 	}
-	answer, err := q.askLocks(lfs.LockRequest{Action: lfs.Unlock, ID: id, Force: document.Force,
+	answer, ok := q.askLocks(lfs.LockRequest{Action: lfs.Unlock, ID: id, Force: document.Force,
 		Ref: nameOf(document.Ref)})
-	if err != nil {
-		q.fail(err)
-		return
+	if ok {
+		lock := wire.NewLock(&answer.Locks[0])
+		q.json(http.StatusOK, wire.MediaType, wire.LockResponse{Lock: &lock})
 	}
-	q.sendLock(http.StatusOK, answer)
 }
