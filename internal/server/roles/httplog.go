@@ -4,33 +4,30 @@ import (
 	"bytes"
 	"log"
 	"log/slog"
-	"sync"
+	"net/netip"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
+
+	"github.com/packhorse-git/packhorse/internal/transport/clients"
 )
 
-// acceptWarnings is the minimum time between two warnings about failed accepts. Without free file descriptors, each
-// attempt fails.
-const acceptWarnings = time.Second
-
 // httpLog is the error log of net/http, which writes lines of text. Almost all of them are about mistakes of clients
-// and go to the debug level. Failed accepts are warnings. Safe for concurrent use.
+// and go to the debug level. Failed accepts are warnings: a few, because without free file descriptors each attempt
+// fails. Safe for concurrent use.
 type httpLog struct {
-	log    *slog.Logger
-	failed prometheus.Counter
-	now    func() time.Time
-
-	mu     sync.Mutex
-	warned time.Time
+	log      *slog.Logger
+	failed   prometheus.Counter
+	warnings *clients.LogLimit
 }
 
 func newHTTPLog(log *slog.Logger, r prometheus.Registerer) *httpLog {
-	return &httpLog{log: log, now: time.Now, failed: promauto.With(r).NewCounter(prometheus.CounterOpts{
+	failed := promauto.With(r).NewCounter(prometheus.CounterOpts{
 		Name: "packhorse_accept_errors_total",
 		Help: "Failed attempts to accept a connection, mostly for lack of file descriptors.",
-	})}
+	})
+	return &httpLog{log, failed, clients.NewLogLimit(1, time.Second)}
 }
 
 // logger returns the value for http.Server.ErrorLog.
@@ -44,14 +41,7 @@ func (h *httpLog) Write(line []byte) (int, error) {
 		return len(line), nil
 	}
 	h.failed.Inc()
-	h.mu.Lock()
-	now := h.now()
-	due := now.Sub(h.warned) >= acceptWarnings
-	if due {
-		h.warned = now
-	}
-	h.mu.Unlock()
-	if due {
+	if due, _ := h.warnings.Take(netip.Prefix{}); due {
 		h.log.Warn("cannot accept connections", "error", text)
 	}
 	return len(line), nil

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/packhorse-git/packhorse/internal/transport/clients"
 )
 
 // failing is a listener that cannot accept for some attempts, and is closed then.
@@ -31,8 +33,7 @@ func TestAcceptErrorsAreSeen(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
 	h := newHTTPLog(slog.New(slog.NewTextHandler(&out, nil)), nil)
-	now := time.Unix(1e9, 0)
-	h.now = func() time.Time { return now }
+	h.warnings = clients.NewLogLimit(1, time.Hour)
 	server := http.Server{ErrorLog: h.logger()}
 	if err := server.Serve(&failing{left: 3}); !errors.Is(err, net.ErrClosed) {
 		t.Fatal(err)
@@ -40,7 +41,7 @@ func TestAcceptErrorsAreSeen(t *testing.T) {
 	if n := strings.Count(out.String(), "level=WARN"); n != 1 || !strings.Contains(out.String(), "too many open files") {
 		t.Errorf("%d warnings in a moment, want 1:\n%s", n, &out)
 	}
-	now = now.Add(acceptWarnings)
+	h.warnings = clients.NewLogLimit(1, time.Hour)
 	_ = server.Serve(&failing{left: 1})
 	h.logger().Print("http: TLS handshake error from a client")
 	if n := strings.Count(out.String(), "\n"); n != 2 {
