@@ -172,7 +172,7 @@ func (s *Store) listTables(ctx context.Context) (*Snapshot, error) {
 			ref.Name, e.to = e.name, &ref
 			snap.loose = append(snap.loose, e)
 		default:
-			p.mem = appendPacked(p.mem, &ref)
+			p.mem = AppendPacked(p.mem, &ref)
 		}
 	})
 	if err != nil {

@@ -9,8 +9,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 )
 
-// packedHeader is the first line of a packed-refs file that is complete and sorted: git-pack-refs(1).
-const packedHeader = "# pack-refs with: peeled fully-peeled sorted \n"
+// PackedHeader is the first line of a packed-refs file that is complete and sorted: git-pack-refs(1).
+const PackedHeader = "# pack-refs with: peeled fully-peeled sorted \n"
 
 // WritePacked writes a packed-refs file with the refs of base, which may be nil, and changes. Changes are sorted by
 // name and have PeelKnown set. One with a zero ID removes its ref. The base is copied in pieces, so the cost is that of
@@ -20,7 +20,7 @@ func WritePacked(w io.Writer, base *Base, changes []Ref) (more int, err error) {
 	if !slices.IsSortedFunc(changes, byName) {
 		return 0, fault.New(fault.Internal, "the changes of refs are not sorted")
 	}
-	if _, err := io.WriteString(w, packedHeader); err != nil {
+	if _, err := io.WriteString(w, PackedHeader); err != nil {
 		return 0, err
 	}
 	if base == nil {
@@ -57,7 +57,7 @@ func WritePacked(w io.Writer, base *Base, changes []Ref) (more int, err error) {
 				continue
 			}
 			more++
-			if _, err := w.Write(appendPacked(nil, c)); err != nil {
+			if _, err := w.Write(AppendPacked(nil, c)); err != nil {
 				return err
 			}
 		}
@@ -67,8 +67,8 @@ func WritePacked(w io.Writer, base *Base, changes []Ref) (more int, err error) {
 	return more, err
 }
 
-// appendPacked appends the lines of a ref in packed-refs.
-func appendPacked(b []byte, ref *Ref) []byte {
+// AppendPacked appends the lines of a ref in packed-refs.
+func AppendPacked(b []byte, ref *Ref) []byte {
 	b = append(append(append(ref.ID.AppendHex(b), ' '), ref.Name...), '\n')
 	if !ref.Peeled.IsZero() {
 		b = append(ref.Peeled.AppendHex(append(b, '^')), '\n')

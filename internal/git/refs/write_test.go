@@ -80,7 +80,7 @@ func wantPacked(all map[git.RefName]Ref) string {
 	}
 	slices.Sort(names)
 	var b strings.Builder
-	b.WriteString(packedHeader)
+	b.WriteString(PackedHeader)
 	for _, name := range names {
 		ref := all[git.RefName(name)]
 		b.WriteString(ref.ID.String() + " " + name + "\n")
@@ -99,7 +99,7 @@ func TestWritePackedRefuses(t *testing.T) {
 	}
 	for name, content := range map[string]string{
 		"not peeled": "# pack-refs with: peeled sorted \n" + testID(1).String() + " refs/heads/a\n",
-		"damaged":    packedHeader + testID(1).String() + " refs/heads/a\nx\n",
+		"damaged":    PackedHeader + testID(1).String() + " refs/heads/a\nx\n",
 	} {
 		base := openBase(t, []byte(content))
 		if _, err := WritePacked(&bytes.Buffer{}, base, []Ref{{Name: "refs/heads/b"}}); !fault.Is(err, fault.Corrupt) {

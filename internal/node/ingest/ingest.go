@@ -67,7 +67,7 @@ type ingestion struct {
 	State
 	Target
 	quarantine string         // directory of the new objects; "": there are none
-	packed     []packedRef    // refs of the new state, sorted by name
+	packed     []refs.Ref     // refs of the new state, sorted by name
 	changed    []int          // indexes in packed of created and changed refs
 	old        []git.ObjectID // previous IDs of changed and deleted refs
 	other      []git.ObjectID // IDs of some unchanged refs
@@ -133,11 +133,11 @@ func (i *ingestion) compare(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	i.packed = make([]packedRef, 0, len(i.State.Refs))
+	i.packed = make([]refs.Ref, 0, len(i.State.Refs))
 	for _, ref := range i.State.Refs {
-		i.packed = append(i.packed, packedRef{Name: ref.Name, ID: ref.ID})
+		i.packed = append(i.packed, refs.Ref{Name: ref.Name, ID: ref.ID})
 	}
-	slices.SortFunc(i.packed, func(a, b packedRef) int { return strings.Compare(string(a.Name), string(b.Name)) })
+	slices.SortFunc(i.packed, func(a, b refs.Ref) int { return strings.Compare(string(a.Name), string(b.Name)) })
 	i.packed = i.skipInvalid(i.packed)
 	next := 0 // in i.packed: refs before it are classified
 	create := func(to int) {
@@ -158,7 +158,7 @@ func (i *ingestion) compare(ctx context.Context) error {
 			return nil
 		}
 		if i.packed[at].ID == ref.ID {
-			i.packed[at].Peeled, i.packed[at].peelKnown = ref.Peeled, ref.PeelKnown
+			i.packed[at].Peeled, i.packed[at].PeelKnown = ref.Peeled, ref.PeelKnown
 			if len(i.other) < maxOtherHaves {
 				i.other = append(i.other, ref.ID)
 			}
@@ -175,7 +175,7 @@ func (i *ingestion) compare(ctx context.Context) error {
 }
 
 // skipInvalid removes refs that a repository cannot have.
-func (i *ingestion) skipInvalid(list []packedRef) []packedRef {
+func (i *ingestion) skipInvalid(list []refs.Ref) []refs.Ref {
 	kept := list[:0]
 	for _, ref := range list {
 		if len(kept) > 0 && kept[len(kept)-1].Name == ref.Name || ref.ID.IsZero() || ref.ID.Format() != i.State.Format {

@@ -11,25 +11,15 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/disk"
+	"github.com/packhorse-git/packhorse/internal/git/refs"
 	"github.com/packhorse-git/packhorse/internal/node/places"
 )
-
-// packedRef is one record of a packed-refs file.
-type packedRef struct {
-	Name      git.RefName
-	ID        git.ObjectID
-	Peeled    git.ObjectID // zero: ID is not an annotated tag
-	peelKnown bool
-}
-
-// packedHeader is the first line of a sorted packed-refs file in which every annotated tag has its peeled object.
-const packedHeader = "# pack-refs with: peeled fully-peeled sorted \n"
 
 // peel finds the objects that new annotated tags peel to, and skips branches that are not commits.
 func (i *ingestion) peel() error {
 	kept := i.packed[:0]
 	for _, ref := range i.packed {
-		if ref.peelKnown {
+		if ref.PeelKnown {
 			kept = append(kept, ref)
 			continue
 		}
@@ -75,16 +65,11 @@ func (i *ingestion) moveRefs(ctx context.Context) (err error) {
 	return nil
 }
 
-func writePackedRefs(f *os.File, list []packedRef) error {
+func writePackedRefs(f *os.File, list []refs.Ref) error {
 	w := bufio.NewWriterSize(f, 256<<10)
-	_, _ = w.WriteString(packedHeader) // Flush returns the first error
+	_, _ = w.WriteString(refs.PackedHeader) // Flush returns the first error
 	for i := range list {
-		ref := &list[i]
-		line := append(ref.ID.AppendHex(w.AvailableBuffer()), ' ')
-		_, _ = w.Write(append(append(line, ref.Name...), '\n'))
-		if !ref.Peeled.IsZero() {
-			_, _ = w.Write(append(ref.Peeled.AppendHex(append(w.AvailableBuffer(), '^')), '\n'))
-		}
+		_, _ = w.Write(refs.AppendPacked(w.AvailableBuffer(), &list[i]))
 	}
 	return w.Flush()
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/pack"
 	"github.com/packhorse-git/packhorse/internal/git/process"
+	"github.com/packhorse-git/packhorse/internal/git/refs"
 )
 
 // ClassPack is the class of git processes that make packs.
@@ -119,11 +120,10 @@ func makeGitDir(dir string, format git.ObjectFormat, tags []Tag) error {
 
 // packedTags returns the content of a packed-refs file (git-pack-refs(1)) with the tags. Such a file is sorted by name.
 func packedTags(tags []Tag) string {
-	b := []byte("# pack-refs with: peeled fully-peeled sorted \n")
+	b := []byte(refs.PackedHeader)
 	for i, tag := range tags {
-		b = tag.ID.AppendHex(b)
-		b = fmt.Appendf(b, " refs/tags/%08d\n^", i)
-		b = append(tag.Peeled.AppendHex(b), '\n')
+		b = refs.AppendPacked(b, &refs.Ref{Name: git.RefName(fmt.Sprintf("refs/tags/%08d", i)), ID: tag.ID,
+			Peeled: tag.Peeled})
 	}
 	return string(b)
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/refs"
 	"github.com/packhorse-git/packhorse/internal/store/replog"
 )
 
@@ -22,8 +23,6 @@ const (
 	recordFile = "record"
 	baseDir    = "bases"
 	emptyBase  = "none" // the base of a record without a checkpoint
-	// packedHeader is the first line of a packed-refs file (git-pack-refs(1)) that is sorted and fully peeled.
-	packedHeader = "# pack-refs with: peeled fully-peeled sorted \n"
 )
 
 // Apply brings the refs, HEAD and the configuration of a record into the local copy, and notes the record. Packs are
@@ -138,7 +137,7 @@ func (r *Repository) repair(rec *replog.Record) error {
 
 // writeEmptyBase writes the base of a record without a checkpoint.
 func (r *Repository) writeEmptyBase() error {
-	return r.write(filepath.Join(baseDir, emptyBase), packedHeader)
+	return r.write(filepath.Join(baseDir, emptyBase), refs.PackedHeader)
 }
 
 // apply writes the files of rec. before is the applied record, or nil.
