@@ -272,8 +272,9 @@ func TestFirstClonesShare(t *testing.T) {
 	w.use("host/app")
 	mu.Lock()
 	defer mu.Unlock()
+	// A shallow fetch after the first update needs none.
 	if requests["advertisement"] != 1 || requests["ls-refs"] > 3 || requests["fetch"] != 1 ||
-		requests["shallow fetch"] != 1 {
+		requests["shallow fetch"] > 1 {
 		t.Errorf("requests = %v, want one of each kind but few ls-refs", requests)
 	}
 }

@@ -52,7 +52,7 @@ func (r LFSRepository) exchange(ctx context.Context, q Request, in, out any) err
 			return err
 		}
 		q.Body, q.Length = bytes.NewReader(body), int64(len(body))
-		q.Header.Set("LFSContent-Type", wire.MediaType)
+		q.Header.Set("Content-Type", wire.MediaType)
 	}
 	response, err := r.Origin.Do(ctx, q)
 	if err != nil {

@@ -264,14 +264,14 @@ func TestDownload(t *testing.T) {
 	}{
 		{"whole", 200, nil, content, 0, 0, false},
 		{"whole instead of a range", 200, nil, content, 4, 0, false},
-		{"range", 206, http.Header{"LFSContent-Range": {"bytes 4-9/10"}}, content[4:], 4, 4, false},
-		{"another range", 206, http.Header{"LFSContent-Range": {"bytes 5-9/10"}}, content[5:], 4, -1, true},
-		{"range of another object", 206, http.Header{"LFSContent-Range": {"bytes 4-19/20"}}, content[4:], 4, -1, true},
-		{"range not asked for", 206, http.Header{"LFSContent-Range": {"bytes 4-9/10"}}, content[4:], 0, -1, false},
+		{"range", 206, http.Header{"Content-Range": {"bytes 4-9/10"}}, content[4:], 4, 4, false},
+		{"another range", 206, http.Header{"Content-Range": {"bytes 5-9/10"}}, content[5:], 4, -1, true},
+		{"range of another object", 206, http.Header{"Content-Range": {"bytes 4-19/20"}}, content[4:], 4, -1, true},
+		{"range not asked for", 206, http.Header{"Content-Range": {"bytes 4-9/10"}}, content[4:], 0, -1, false},
 		{"another length", 200, nil, content + content, 0, -1, true},
 		{"no content", 204, nil, "", 0, -1, false},
-		{"packed", 200, http.Header{"LFSContent-Encoding": {"gzip"}}, content, 0, -1, false},
-		{"not packed", 200, http.Header{"LFSContent-Encoding": {"identity"}}, content, 0, 0, false},
+		{"packed", 200, http.Header{"Content-Encoding": {"gzip"}}, content, 0, -1, false},
+		{"not packed", 200, http.Header{"Content-Encoding": {"identity"}}, content, 0, 0, false},
 	} {
 		header, status, body = c.header, c.status, c.body
 		got, err := r.Download(t.Context(), a, object(1, 10), c.from, "")

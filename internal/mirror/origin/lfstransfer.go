@@ -44,14 +44,14 @@ func (r LFSRepository) Download(ctx context.Context, a *LFSAction, o lfs.Object,
 	if !strings.HasPrefix(c.ETag, `"`) {
 		c.ETag = "" // a weak one
 	}
-	if coding := response.Header.Get("LFSContent-Encoding"); coding != "" && !strings.EqualFold(coding, "identity") {
+	if coding := response.Header.Get("Content-Encoding"); coding != "" && !strings.EqualFold(coding, "identity") {
 		_ = response.Body.Close()
 		return nil, fault.New(fault.Unavailable, "origin %s sent object %s with the content coding %s, although only "+
 			"identity was accepted: look for a proxy that compresses", r.Origin.Host(), o.OID, Printable(coding))
 	}
 	switch {
 	case response.Status == http.StatusPartialContent && offset > 0:
-		sent := response.Header.Get("LFSContent-Range")
+		sent := response.Header.Get("Content-Range")
 		if sent == fmt.Sprintf("bytes %d-%d/%d", offset, o.Size-1, o.Size) {
 			c.Offset = offset
 			return c, nil
@@ -84,8 +84,8 @@ func (r LFSRepository) request(a *LFSAction, operation, method string) Request {
 func (r LFSRepository) Upload(ctx context.Context, a *LFSAnswer, o lfs.Object, body io.Reader) error {
 	q := r.request(a.Action, OperationUpload, http.MethodPut)
 	q.Writes, q.Body, q.Length = true, &exactReader{r: body, left: o.Size}, o.Size
-	if q.Header.Get("LFSContent-Type") == "" {
-		q.Header.Set("LFSContent-Type", "application/octet-stream")
+	if q.Header.Get("Content-Type") == "" {
+		q.Header.Set("Content-Type", "application/octet-stream")
 	}
 	response, err := r.Origin.Do(ctx, q)
 	if err != nil {
