@@ -108,7 +108,7 @@ func (c *Config) checkDisk(role Role, f *Findings) {
 		}
 	}
 	if role.FacesClients() {
-		if c.HTTP.TLSCert != "" {
+		if c.HTTP.TLSCert != "" && c.HTTP.TLSKey != "" {
 			_, err := credfile.LoadCertificate(c.HTTP.TLSCert, c.HTTP.TLSKey, quiet)
 			f.add("http.tls_cert", err)
 		}
