@@ -240,6 +240,11 @@ func startMarked(t *testing.T, env string) *exec.Cmd {
 		cmd.Process.Kill()
 		cmd.Wait()
 	})
+	// The kernel shows an empty environment until the exec is complete.
+	eventually(t, "an environment", func() bool {
+		shown, _ := os.ReadFile(fmt.Sprintf("/proc/%d/environ", cmd.Process.Pid))
+		return bytes.Contains(shown, []byte(env))
+	})
 	return cmd
 }
 
