@@ -56,7 +56,7 @@ PLAINTEST = $(FRUGAL) CGO_ENABLED=0 go test -vet=off $(EXEC) -p $(PACKAGES)
 
 # Packages of internal whose goroutines share most state. make test runs only their tests with the race detector, which
 # makes compiling and testing several times slower. make test-long uses it for all packages.
-RACED    = gateway|gateway/app|gateway/auth|gateway/remote|gateway/resolve|gateway/router|git/process|git/refs|mirror|mirror/origin|node/control|node/gc|node/packcache|node/places|node/storage|node/watch|node/webhook|schedule/admit|schedule/balance|schedule/inflight|schedule/retry|store|store/bucket|store/hydrate|store/replog|transport/bulk|transport/clients|transport/httpguard|transport/sidechannel|transport/unaryhttp
+RACED    = gateway|gateway/app|gateway/auth|gateway/resolve|gateway/router|git/process|git/refs|mirror/origin|node/control|node/gc|node/packcache|node/places|node/storage|node/watch|node/webhook|schedule/admit|schedule/balance|schedule/inflight|schedule/retry|store|store/bucket|store/hydrate|store/replog|transport/bulk|transport/clients|transport/httpguard|transport/sidechannel|transport/unaryhttp
 
 # With STORIES=later the stories are left out: .ci/run runs them afterwards, with STORIES=short.
 test: ## Install what the tests need, check, and run the tests that a change needs
