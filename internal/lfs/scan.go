@@ -76,6 +76,7 @@ func scanPack(ctx context.Context, store *pack.Store, packs []*pack.Raw, p *pack
 			return nil
 		}
 		reader := pack.NewReader(store, packs, keptBytes)
+		defer reader.Close()
 		if err := small.InPack(ctx, reader, p); err != nil {
 			return fault.Wrap(fault.KindOf(err), fmt.Sprintf("cannot read the blobs of pack %s", name), err)
 		}

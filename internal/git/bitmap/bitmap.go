@@ -213,3 +213,9 @@ func (b *Bitmap) or(set []uint64, xor func(data []byte, to []uint64) error) erro
 func (b *Bitmap) Objects(set []uint64, fn func(bit, pack int, offset int64) error) error {
 	return b.index.objects(set[:b.Words()], fn)
 }
+
+// Has reports whether set has the bit of an object, which is named by its raw ID. It does not allocate.
+func (b *Bitmap) Has(set []uint64, raw []byte) bool {
+	bit, ok := b.index.bit(raw)
+	return ok && set[bit/64]&(1<<(bit%64)) != 0
+}

@@ -1,11 +1,13 @@
 package bitmap
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"math/bits"
 	"path/filepath"
 	"slices"
+	"sort"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
@@ -104,4 +106,68 @@ func (x *index) objects(set []uint64, fn func(bit, pack int, offset int64) error
 		}
 		return nil
 	})
+}
+
+// bit returns the bit of an object. ok is false if it has none, or if a file is damaged.
+func (x *index) bit(raw []byte) (bit int, ok bool) {
+	if x.multi != nil {
+		_ = x.multi.Do(func(t *pack.MultiTable) error {
+			bit, ok = x.multiBit(t, raw)
+			return nil
+		})
+		return bit, ok
+	}
+	_ = x.pack.Do(func(t *pack.Table) error {
+		pos, found := t.Find(raw)
+		if !found {
+			return nil
+		}
+		offset, err := t.Offset(pos)
+		if err != nil {
+			return err
+		}
+		order, err := t.Order()
+		if err != nil {
+			return err
+		}
+		bit, ok = t.Rank(order, offset)
+		return nil
+	})
+	return bit, ok
+}
+
+// multiBit searches the bits of a multi-pack-index, which are in the order of packs and offsets. The pack of the first bit
+// is the preferred one, which comes before the others.
+func (x *index) multiBit(t *pack.MultiTable, raw []byte) (bit int, ok bool) {
+	pos, ok := t.Find(raw)
+	if !ok {
+		return 0, false
+	}
+	ranks := t.Ranks()
+	at := func(bit int) (pos, pack int, offset int64) {
+		if pos = int(binary.BigEndian.Uint32(ranks[4*bit:])); pos < x.count {
+			pack, offset, _ = t.Entry(pos)
+		}
+		return pos, pack, offset
+	}
+	_, preferred, _ := at(0)
+	order := func(pack int) int {
+		if pack == preferred {
+			return -1
+		}
+		return pack
+	}
+	pack, offset, err := t.Entry(pos)
+	if err != nil {
+		return 0, false
+	}
+	bit = sort.Search(x.count, func(bit int) bool {
+		_, p, o := at(bit)
+		return cmp.Or(cmp.Compare(order(p), order(pack)), cmp.Compare(o, offset)) >= 0
+	})
+	if bit == x.count {
+		return 0, false
+	}
+	found, _, _ := at(bit)
+	return bit, found == pos
 }

@@ -1,13 +1,15 @@
 package pack
 
+import "sync"
+
 // generation is one half of a Reader's kept objects. Their memory is allocated in slabs, and used again as a whole.
 type generation struct {
 	objects map[entryKey]*Object
 	bytes   int64 // of all objects
 
-	slabs  [][]byte // all of slabSize
-	slab   int      // the slab that is in use
-	used   int      // of it
+	slabs  []*[slabSize]byte
+	slab   int // the slab that is in use
+	used   int // of it
 	blocks [][]Object
 	block  int
 	taken  int
@@ -20,9 +22,20 @@ type entryKey struct {
 }
 
 const (
-	slabSize  = 256 << 10
+	slabSize  = 512 << 10
 	blockSize = 256
 )
+
+// slabs has the memory of closed Readers.
+var slabs = sync.Pool{New: func() any { return new([slabSize]byte) }}
+
+// close gives the memory to other Readers.
+func (g *generation) close() {
+	for _, slab := range g.slabs {
+		slabs.Put(slab)
+	}
+	*g = generation{}
+}
 
 func newGeneration() generation { return generation{objects: map[entryKey]*Object{}} }
 
@@ -56,7 +69,7 @@ func (g *generation) memory(size int64) []byte {
 		g.slab, g.used = g.slab+1, 0
 	}
 	if g.slab == len(g.slabs) {
-		g.slabs = append(g.slabs, make([]byte, slabSize))
+		g.slabs = append(g.slabs, slabs.Get().(*[slabSize]byte))
 	}
 	b := g.slabs[g.slab][g.used : g.used+n : g.used+n]
 	g.used += n
@@ -85,6 +98,7 @@ func (r *Reader) kept(p *Raw, offset int64) *Object {
 func (r *Reader) keep(p *Raw, offset, size int64) *Object {
 	if r.young.bytes+size > r.limit/2 && r.young.bytes > 0 {
 		r.young, r.old = r.old, r.young
+		r.Turns++
 		r.young.reset()
 	}
 	return r.young.object(entryKey{p, offset}, size)

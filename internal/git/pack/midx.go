@@ -155,13 +155,9 @@ func openMidx(path string, format git.ObjectFormat) (*multiIndex, error) {
 
 // find returns the pack number and offset of an object's entry. raw has the format's length.
 func (m *multiIndex) find(raw []byte) (pack int, offset int64, found bool, err error) {
-	lo, hi := m.layout.fanout.bucket(raw[0])
-	if lo == hi {
-		return 0, 0, false, nil
-	}
 	err = m.file.Do(func(b []byte) error {
 		var position int
-		if position, found = SearchIDs(b, m.layout.ids, m.layout.hash, lo, hi, raw); !found {
+		if position, found = (&MultiTable{m.layout, b}).Find(raw); !found {
 			return nil
 		}
 		var err error
@@ -221,6 +217,15 @@ type MultiTable struct {
 
 // ID returns the raw object ID at a position.
 func (t *MultiTable) ID(pos int) []byte { return t.b[t.l.ids+pos*t.l.hash:][:t.l.hash] }
+
+// Find returns the position of a raw object ID of the index's format.
+func (t *MultiTable) Find(raw []byte) (pos int, ok bool) {
+	lo, hi := t.l.fanout.bucket(raw[0])
+	if lo == hi {
+		return 0, false
+	}
+	return SearchIDs(t.b, t.l.ids, t.l.hash, lo, hi, raw)
+}
 
 // Entry returns the pack number and the offset of the object at a position.
 func (t *MultiTable) Entry(pos int) (pack int, offset int64, err error) { return t.l.entry(t.b, pos) }

@@ -10,13 +10,15 @@ import (
 )
 
 // Reader reads many objects of raw packs, best in the order of their offsets. It keeps the objects that it has read up
-// to a limit, as bases of the next deltas. It is used by one goroutine, inside Store.Raw.
+// to a limit, as bases of the next deltas. It is used by one goroutine, inside Store.Raw, which closes it.
 //
 // Read compares the CRC-32 of each entry with the index. It compares the hash of an object with its ID only if there is
 // no CRC-32, or if a base is in another pack. Unlike Store.Read it does not try another copy of a damaged object.
 type Reader struct {
 	MaxObject int64 // maximum size of an object, a base or a delta in bytes; NewReader sets it to that of the store
 	Work      int64 // bytes that were inflated and copied, as a measure of time; the caller may reset it
+	// Turns counts how often old objects were forgotten. An Object is valid until it has grown by two since the Read.
+	Turns int
 
 	store *Store
 	packs []*Raw
@@ -30,7 +32,8 @@ type Reader struct {
 	young, old generation
 }
 
-// Object is an object that a Reader has read. It is valid until the next Read, and not to be changed.
+// Object is an object that a Reader has read. It is valid until the next Read, or longer (Reader.Turns), and not to be
+// changed.
 type Object struct {
 	Type git.ObjectType
 	Data []byte
@@ -57,6 +60,12 @@ type entry struct {
 func NewReader(store *Store, packs []*Raw, limit int64) *Reader {
 	return &Reader{MaxObject: store.maxObject, store: store, packs: packs, limit: limit, young: newGeneration(),
 		old: newGeneration()}
+}
+
+// Close ends the use of the Reader and of all Objects that it has read.
+func (r *Reader) Close() {
+	r.young.close()
+	r.old.close()
 }
 
 // Read returns the object at a position of a pack. The error is Corrupt if the object or a base of it is damaged or

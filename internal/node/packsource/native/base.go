@@ -1,6 +1,7 @@
 package native
 
 import (
+	"bytes"
 	"fmt"
 	"slices"
 	"sort"
@@ -10,94 +11,143 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/pack"
 )
 
-// maxDepth is the maximum number of deltas in a chain of a pack, as in git's packs (pack.depth). Clients refuse long
-// chains, and each pack that is composed from an earlier one could make them longer.
-const maxDepth = 50
+const (
+	// maxDepth is the maximum number of deltas in a chain of a pack, as in git's packs (pack.depth). Clients refuse long
+	// chains, and each pack that is composed from an earlier one could make them longer.
+	maxDepth = 50
+	// maxAhead is the maximum number of entries that are planned before their turn.
+	maxAhead = 200_000
+)
 
 // deltaBase is an object to which a delta of the new pack refers.
 type deltaBase struct {
 	depth int   // number of deltas in its chain; 0 if the client has it
-	late  bool  // the writer writes it before its turn
-	at    place // if late
+	ahead *item // it is written before its turn; nil: it is not
 }
 
-// baseOf returns the base of a delta in source i. ok is false if the delta cannot be copied.
-func (w *writer) baseOf(i int, it *item) (b deltaBase, ok bool) {
+// plan decides how an item is written. A base that has its turn later is planned, too.
+func (w *writer) plan(it *item) error {
+	it.planning = true
+	defer func() { it.planning = false }()
+	ok, err := w.parse(it)
+	if ok && it.entry.IsDelta() {
+		it.base, ok = w.baseOf(it)
+	}
+	if err == nil && !ok {
+		it.encoded = w.newEncoding(it)
+	}
+	return err
+}
+
+// baseOf returns the base of a delta. ok is false if the delta cannot be copied.
+func (w *writer) baseOf(it *item) (b deltaBase, ok bool) {
 	if it.entry.Kind == pack.OfsDelta {
-		if b.depth, ok = w.depthOf(i, it.start-it.entry.Distance); ok {
+		if at, ok := w.runs[it.source].find(it.start - it.entry.Distance); ok {
+			b.depth = w.index.depthAt(at)
 			return b, b.depth < maxDepth
 		}
 	}
-	raw, ok := w.baseID(i, it)
+	raw, ok := w.baseID(it)
 	if !ok {
 		return b, false
 	}
-	return w.findBase(i, it.start, raw)
+	return w.findBase(raw)
 }
 
-// findBase returns an object as the base of an entry that begins at an offset of source i. The client has it (thin
-// packs), or it is written before the entry, and its chain has room for the entry. An object that is not a delta can be
-// written before its turn: git appends such bases to the packs of pushes.
-func (w *writer) findBase(i int, offset int64, raw []byte) (b deltaBase, ok bool) {
+// findBase returns an object as the base of an entry. The client has it (thin packs), or it is written before the entry,
+// and its chain has room for the entry.
+func (w *writer) findBase(raw []byte) (b deltaBase, ok bool) {
 	at, ok := w.view.find(raw)
 	switch {
 	case !ok:
 		return b, w.isKnownLoose(raw)
 	case !w.chosen.has(at):
-		return b, w.known != nil && w.known.has(at)
-	}
-	if _, moved := w.moved[at.source][at.pos]; moved {
-		return b, true
+		return b, w.hasClient(at)
 	}
 	start, err := w.view.sources[at.source].Offset(at.pos)
 	if err != nil {
 		return b, false
 	}
-	if at.source < i || at.source == i && start < offset {
-		b.depth, _ = w.depthOf(at.source, start)
+	if offset, ok := w.runs[at.source].find(start); ok {
+		b.depth = w.index.depthAt(offset)
 		return b, b.depth < maxDepth
 	}
-	if _, entry, err := w.entryAt(at); err != nil || entry.IsDelta() {
+	it := w.ahead[at]
+	if it == nil {
+		if it = w.inBatch(at.source, start); it != nil {
+			b.depth = it.depth()
+			return b, b.depth < maxDepth && !it.planning
+		}
+		it = w.planAhead(at)
+	}
+	if it == nil || it.planning { // a loop of deltas
 		return b, false
 	}
-	return deltaBase{late: true, at: at}, true
+	return deltaBase{it.depth(), it}, it.depth() < maxDepth
 }
 
-// depthOf returns the number of deltas in the chain of the entry that begins at an offset of a source. ok is false
-// unless it is written or has its turn in the current batch.
-func (w *writer) depthOf(source int, start int64) (depth int, ok bool) {
-	if at, ok := w.runs[source].find(start); ok {
-		return w.index.depthAt(at), true
+// inBatch returns the item that begins at an offset, if it is planned in its turn, or nil.
+func (w *writer) inBatch(source int, start int64) *item {
+	if source != w.source {
+		return nil
 	}
-	n := sort.Search(len(w.items), func(n int) bool { return w.items[n].start >= start })
-	if n == len(w.items) || w.items[n].start != start {
-		return 0, false
+	planned := w.items[:min(w.next+1, len(w.items))]
+	n := sort.Search(len(planned), func(n int) bool { return planned[n].start >= start })
+	if n == len(planned) || planned[n].start != start {
+		return nil
 	}
-	return w.items[n].depth(), true
+	return &planned[n]
 }
 
-// entryAt reads the header of the entry at a place, and its offset.
-func (w *writer) entryAt(at place) (start int64, e pack.EntryHeader, err error) {
-	source := w.view.sources[at.source]
-	if start, err = source.Offset(at.pos); err != nil {
-		return 0, e, err
+// planAhead plans an entry before its turn. It returns nil if that is not possible.
+func (w *writer) planAhead(at place) *item {
+	if w.level == maxDepth || len(w.ahead) == maxAhead {
+		return nil
 	}
-	b := make([]byte, pack.MaxEntryHeader)
-	n, _ := source.File.ReadAt(b, start)
-	e, err = pack.ParseEntry(b[:n], w.view.format.Size())
-	return start, e, err
+	it, err := w.entryAt(at)
+	if err != nil {
+		return nil
+	}
+	w.ahead[at] = &it
+	w.level++
+	err = w.plan(&it)
+	w.level--
+	it.entry.Base, it.data = bytes.Clone(it.entry.Base), nil // it is kept
+	if err != nil {
+		delete(w.ahead, at) // the error is found again
+		return nil
+	}
+	return &it
+}
+
+// hasClient reports whether the client surely has the object at a place.
+func (w *writer) hasClient(at place) bool {
+	return w.known != nil && (w.known.has(at) || w.reached.has(w.view.id(at)))
 }
 
 func (w *writer) isKnownLoose(raw []byte) bool {
 	return w.known != nil && len(w.known.loose) > 0 && w.known.hasLoose(git.RawObjectID(raw))
 }
 
+// headerAt reads the header of the entry at a place, and its offset.
+func (w *writer) headerAt(at place) (it item, err error) {
+	source := w.view.sources[at.source]
+	it.place = at
+	if it.start, err = source.Offset(at.pos); err != nil {
+		return it, err
+	}
+	b := make([]byte, pack.MaxEntryHeader)
+	n, _ := source.File.ReadAt(b, it.start)
+	it.entry, err = pack.ParseEntry(b[:n], w.view.format.Size())
+	return it, err
+}
+
 // baseID returns the raw ID of a delta's base.
-func (w *writer) baseID(i int, it *item) (raw []byte, ok bool) {
+func (w *writer) baseID(it *item) (raw []byte, ok bool) {
 	if it.entry.Kind == pack.RefDelta {
 		return it.entry.Base, true
 	}
-	source := w.view.sources[i]
+	source := w.view.sources[it.source]
 	order, err := source.Order()
 	if err != nil {
 		return nil, false
@@ -109,68 +159,98 @@ func (w *writer) baseID(i int, it *item) (raw []byte, ok bool) {
 	return source.ID(int(order[rank])), true
 }
 
-// newEncoding returns the encoding of an item, if possible as a delta of a similar object.
-func (w *writer) newEncoding(i int, it *item) *encoding {
-	x := &encoding{id: w.objectID(i, it.pos)}
+// newEncoding returns the encoding of an item, if possible as a delta of another version.
+func (w *writer) newEncoding(it *item) *encoding {
+	x := &encoding{id: w.objectID(it.place)}
 	if !it.entry.IsDelta() || it.large {
 		return x
 	}
 	tooDeep := it.base.depth >= maxDepth
-	id, ok := w.similar[x.id]
-	if ok {
-		it.base, ok = w.findBase(i, it.start, id.Raw())
-	}
+	it.base = deltaBase{}
+	id, ok := w.versions.first(x.id, func(id git.ObjectID) (ok bool) {
+		if w.leadsBack(id.Raw()) {
+			return false
+		}
+		it.base, ok = w.findBase(id.Raw())
+		return ok
+	})
 	if !ok && tooDeep {
-		id, it.base, ok = w.ancestor(i, it)
+		id, it.base, ok = w.ancestor(it)
 	}
 	if ok {
 		x.base, x.depth = id, it.base.depth+1
+	} else {
+		it.base = deltaBase{}
 	}
 	return x
 }
 
+// leadsBack reports whether the stored deltas of an object lead to one for which a base is sought. Then that one is
+// better written as a whole than this one.
+func (w *writer) leadsBack(raw []byte) bool {
+	for range maxDepth {
+		at, ok := w.view.find(raw)
+		if !ok || !w.chosen.has(at) {
+			return false
+		}
+		it, err := w.headerAt(at)
+		if err != nil {
+			return true
+		}
+		planned := w.ahead[at]
+		if planned == nil {
+			planned = w.inBatch(at.source, it.start)
+		}
+		if planned != nil {
+			return planned.planning
+		}
+		if !it.entry.IsDelta() {
+			return false
+		}
+		if raw, ok = w.baseID(&it); !ok {
+			return true
+		}
+	}
+	return true
+}
+
 // ancestor returns the least deep of the next objects in the chain of a delta that is too deep. So each later part of a
 // long chain is a little shorter, and few objects are encoded as a whole.
-func (w *writer) ancestor(i int, it *item) (id git.ObjectID, base deltaBase, found bool) {
-	raw, ok := w.baseID(i, it)
+func (w *writer) ancestor(it *item) (id git.ObjectID, base deltaBase, found bool) {
+	raw, ok := w.baseID(it)
 	for n := 0; ok && n <= maxDepth; n++ {
-		if b, ok := w.findBase(i, it.start, raw); ok && !b.late && (!found || b.depth < base.depth) {
+		if b, ok := w.findBase(raw); ok && b.ahead == nil && (!found || b.depth < base.depth) {
 			id, base, found = git.RawObjectID(raw), b, true
 		}
 		at, packed := w.view.find(raw)
 		if !packed {
 			break
 		}
-		raw, ok = w.baseAt(at)
+		next, err := w.headerAt(at)
+		if err != nil || !next.entry.IsDelta() {
+			break
+		}
+		raw, ok = w.baseID(&next)
 	}
 	return id, base, found
-}
-
-// baseAt returns the raw ID of the base of the entry at a place. ok is false if it is not a delta.
-func (w *writer) baseAt(at place) (raw []byte, ok bool) {
-	start, entry, err := w.entryAt(at)
-	if err != nil || !entry.IsDelta() {
-		return nil, false
-	}
-	return w.baseID(at.source, &item{start: start, entry: entry})
 }
 
 // looseEncoding is newEncoding for a loose object. These are written after all others, in the order of their IDs.
 func (w *writer) looseEncoding(n int) *encoding {
 	o := &w.loose[n]
 	x := &encoding{id: o.id}
-	id, ok := w.similar[o.id]
-	if !ok {
-		return x
-	}
-	var b deltaBase
-	if base := w.findLoose(id); base == nil {
-		b, ok = w.findBase(len(w.view.sources), 0, id.Raw())
-	} else {
-		b.depth, ok = base.depth, id.Compare(o.id) < 0 && base.depth < maxDepth
-	}
+	id, ok := w.versions.first(o.id, func(id git.ObjectID) bool {
+		base := w.findLoose(id)
+		if base == nil {
+			b, ok := w.findBase(id.Raw())
+			o.depth = b.depth + 1
+			return ok
+		}
+		o.depth = base.depth + 1
+		return id.Compare(o.id) < 0 && base.depth < maxDepth
+	})
 	if ok {
-		x.base, x.depth = id, b.depth+1
+		x.base, x.depth = id, o.depth
 	}
 	o.depth = x.depth
 	return x
@@ -195,8 +275,8 @@ func (w *writer) offsetOf(raw []byte) (int64, bool) {
 		}
 		return o.at, o.at > 0
 	}
-	if offset := w.moved[at.source][at.pos]; offset > 0 {
-		return offset, true
+	if it := w.ahead[at]; it != nil {
+		return it.at, it.at > 0
 	}
 	start, err := w.view.sources[at.source].Offset(at.pos)
 	if err != nil {
@@ -205,38 +285,40 @@ func (w *writer) offsetOf(raw []byte) (int64, bool) {
 	return w.runs[at.source].find(start)
 }
 
-// move records that the entry at a place is written before its turn, at an offset or, if it is 0, later.
-func (w *writer) move(at place, offset int64) {
-	if w.moved[at.source] == nil {
-		w.moved[at.source] = map[int]int64{}
+// writeAhead writes an entry that was planned before its turn, after its base, unless it is written.
+func (w *writer) writeAhead(it *item) error {
+	if it.at > 0 {
+		return nil
 	}
-	w.moved[at.source][at.pos] = offset
-}
-
-// writeAhead writes an entry that is not a delta before its turn.
-func (w *writer) writeAhead(at place) error {
+	if it.base.ahead != nil {
+		if err := w.writeAhead(it.base.ahead); err != nil {
+			return err
+		}
+	}
 	if err := w.flush(); err != nil {
 		return err
 	}
-	source := w.view.sources[at.source]
-	it, err := w.lateItem(at)
-	if err != nil {
+	it.at = w.out.offset
+	if it.encoded != nil {
+		return w.writeEncoded(it.encoded)
+	}
+	if err := w.readEntry(it); err != nil {
 		return err
 	}
-	ok, err := w.parse(at.source, &it)
-	if err != nil {
-		return err
+	defer func() { it.data = nil }()
+	count, header := w.countCopy(w.view.sources[it.source], it), it.data[:it.entry.Length]
+	if it.entry.IsDelta() {
+		w.deltas++
+		if changed := w.newHeader(it, it.at); changed != nil {
+			count.Bytes += int64(len(changed) - len(header))
+			header = changed
+		}
 	}
-	w.move(at, w.out.offset)
-	if !ok || it.entry.IsDelta() {
-		return w.writeEncoded(&encoding{id: w.objectID(at.source, at.pos)})
-	}
-	w.countCopy(source, &it)
-	return w.copyChanged(at.source, &it, it.data[:it.entry.Length])
+	return w.copyChanged(it, header)
 }
 
-// lateItem reads the entry at a place.
-func (w *writer) lateItem(at place) (it item, err error) {
+// entryAt reads the entry at a place.
+func (w *writer) entryAt(at place) (it item, err error) {
 	source := w.view.sources[at.source]
 	order, err := source.Order()
 	if err != nil {
@@ -250,12 +332,18 @@ func (w *writer) lateItem(at place) (it item, err error) {
 	if !ok {
 		return it, errDamagedIndex(source)
 	}
-	if it, err = source.item(order, rank, start); err != nil {
+	if it, err = source.item(at.source, order, rank, start); err != nil {
 		return it, err
 	}
-	it.data, it.large = make([]byte, min(it.end-start, blockSize)), it.end-start > blockSize
-	if _, err := source.File.ReadAt(it.data, start); err != nil {
-		return it, fault.Wrap(fault.Internal, "cannot read a pack", fmt.Errorf("%s: %w", source.Path, err))
+	return it, w.readEntry(&it)
+}
+
+// readEntry reads an entry, or if it is large, its beginning.
+func (w *writer) readEntry(it *item) error {
+	source := w.view.sources[it.source]
+	it.data, it.large = make([]byte, min(it.end-it.start, blockSize)), it.end-it.start > blockSize
+	if _, err := source.File.ReadAt(it.data, it.start); err != nil {
+		return fault.Wrap(fault.Internal, "cannot read a pack", fmt.Errorf("%s: %w", source.Path, err))
 	}
-	return it, nil
+	return nil
 }

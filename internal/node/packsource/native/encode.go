@@ -81,7 +81,9 @@ func (e *encoder) take() *coder {
 // close waits for the goroutines, after which nothing can be encoded.
 func (e *encoder) close() {
 	for range cap(e.coders) {
-		<-e.coders
+		if c := <-e.coders; c != nil {
+			c.objects.Close()
+		}
 	}
 }
 

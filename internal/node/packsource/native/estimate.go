@@ -1,6 +1,9 @@
 package native
 
-import "github.com/packhorse-git/packhorse/internal/git/pack"
+import (
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/pack"
+)
 
 // Thresholds of the estimate. docs/decisions/0012-packs-in-process.md has the reasons.
 const (
@@ -20,7 +23,12 @@ func (w *writer) estimate(tip bool) error {
 	if total <= maxEncoded || tip {
 		return nil
 	}
-	encoded := len(w.chosen.loose)
+	encoded := 0
+	for id := range w.chosen.loose {
+		if !w.hasVersion(id) {
+			encoded++
+		}
+	}
 	for i := range w.view.sources {
 		n, err := w.estimateSource(i)
 		if err != nil {
@@ -34,7 +42,27 @@ func (w *writer) estimate(tip bool) error {
 	return nil
 }
 
-// estimateSource returns the approximate number of a source's chosen objects that cannot be copied.
+// hasVersion reports whether an object is likely to become a delta of another version.
+func (w *writer) hasVersion(id git.ObjectID) bool {
+	_, ok := w.versions[id]
+	return ok
+}
+
+// hasBase reports whether the base of a delta is in the pack, or the client has it.
+func (w *writer) hasBase(it *item) bool {
+	raw, ok := w.baseID(it)
+	if !ok {
+		return false
+	}
+	at, ok := w.view.find(raw)
+	if !ok {
+		return w.isKnownLoose(raw)
+	}
+	return w.chosen.has(at) || w.hasClient(at)
+}
+
+// estimateSource returns the approximate number of a source's chosen objects that are not copied and do not become
+// deltas.
 func (w *writer) estimateSource(i int) (int, error) {
 	n := w.chosen.count(i)
 	if n == 0 {
@@ -59,7 +87,7 @@ func (w *writer) estimateSource(i int) (int, error) {
 			continue
 		}
 		examined++
-		it := item{pos: int(order[rank])}
+		it := item{place: place{i, int(order[rank])}}
 		if it.start, err = source.Offset(it.pos); err != nil {
 			return 0, err
 		}
@@ -68,10 +96,8 @@ func (w *writer) estimateSource(i int) (int, error) {
 		if read == 0 {
 			return 0, err
 		}
-		if it.entry, err = pack.ParseEntry(b[:read], w.view.format.Size()); err == nil && it.entry.IsDelta() {
-			_, ok = w.baseOf(i, &it)
-		}
-		if err != nil || !ok {
+		it.entry, err = pack.ParseEntry(b[:read], w.view.format.Size())
+		if err != nil || it.entry.IsDelta() && !w.hasBase(&it) && !w.hasVersion(w.objectID(it.place)) {
 			encoded++
 		}
 	}

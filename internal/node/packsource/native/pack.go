@@ -170,7 +170,10 @@ func (p *nativePack) compose(ctx context.Context, store *pack.Store, history *gr
 	}
 	start = time.Now()
 	w := newWriter(p.spec, v, chosen, known)
-	w.similar = selection.similar
+	w.versions = selection.versions
+	if p.spec.Filter == "" { // a client with a filter lacks some of what its commits reach
+		w.reached = selection.reached
+	}
 	w.encoder, w.made, w.tick, w.log = newEncoder(store, v, level, p.s.o.Threads, p.s.o.Memory/2), made, tick, p.s.log
 	defer w.encoder.close()
 	if !p.s.o.Always {

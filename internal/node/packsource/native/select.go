@@ -22,16 +22,18 @@ type selection struct {
 	bitmaps *bitmaps              // may be nil
 
 	chosen  *objectSet
-	known   *objectSet // objects that haves reach; nil: no haves
+	known   *objectSet // objects of the client, as far as found; nil: no haves
 	walked  *objectSet // trees that are not to be walked any more: all that they reach is chosen, known or omitted
 	commits *objectSet // commits that haves do not reach; nil: the same as chosen, because they pass the filter
 	omitted *objectSet // blobs that the filter omits because of their size; nil: none yet
-	similar similar    // similar objects of the pack and of the client; nil: not sought
+	reached *reached   // objects that haves reach by a bitmap; nil: unknown
 	filter  filter
 	trees   treeWalk
-	sparse  *sparseWalk // nil unless it is running
-	steps   int         // since the last tick
-	work    int64       // bytes since the last tick
+	diffs   *diffWalk // nil unless it is running
+
+	versions versions // of the objects of the pack; nil: not sought
+	steps    int      // since the last tick
+	work     int64    // bytes since the last tick
 }
 
 // maxNestedTags is the maximum length of a chain of tags, as for a walk of history.
@@ -42,6 +44,7 @@ const maxNestedTags = 1000
 func (s *selection) run() (chosen, known *objectSet, err error) {
 	s.chosen, s.walked = s.view.newSet(), s.view.newSet()
 	s.trees.open(s)
+	defer s.trees.reader.Close()
 	if err := s.choose(); err != nil {
 		return nil, nil, selectionError(err)
 	}
@@ -70,8 +73,9 @@ func (s *selection) choose() error {
 	if err != nil {
 		return err
 	}
+	var had []oldTree
 	if len(s.spec.Haves) > 0 {
-		if err := s.markKnown(r); err != nil {
+		if had, err = s.markKnown(r); err != nil {
 			return err
 		}
 	}
@@ -83,15 +87,20 @@ func (s *selection) choose() error {
 	if err := s.addCommits(r.Commits); err != nil {
 		return err
 	}
+	if s.comparesTrees(r) {
+		err = s.diff(r, had)
+	} else {
+		err = s.addRoots(r.Commits)
+	}
+	if err != nil {
+		return err
+	}
 	for _, id := range s.spec.Wants {
 		if err := s.want(id); err != nil {
 			return err
 		}
 	}
 	if err := s.trees.walk(); err != nil {
-		return err
-	}
-	if s.similar, err = s.findSimilar(r); err != nil {
 		return err
 	}
 	return s.includeTags()
@@ -130,22 +139,33 @@ func (s *selection) graphTick() error {
 	return s.report()
 }
 
-// addCommits chooses commits that pass the filter, and the root trees to be walked.
+// addCommits chooses commits that pass the filter.
 func (s *selection) addCommits(commits graph.CommitList) error {
 	set := s.chosen
 	if !s.filter.commits {
 		s.commits = s.view.newSet()
 		set = s.commits
 	}
-	for id, root := range commits.All() {
+	for id := range commits.All() {
 		if err := s.step(); err != nil {
 			return err
 		}
 		s.addTo(set, id)
-		if s.filter.passesAt(0) {
-			if err := s.trees.add(root); err != nil {
-				return err
-			}
+	}
+	return nil
+}
+
+// addRoots adds the root trees of commits to those to be walked.
+func (s *selection) addRoots(commits graph.CommitList) error {
+	if !s.filter.passesAt(0) {
+		return nil
+	}
+	for _, root := range commits.All() {
+		if err := s.step(); err != nil {
+			return err
+		}
+		if err := s.trees.add(root); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -281,7 +301,7 @@ func (s *selection) report() error {
 
 // memory estimates the memory of the selection in bytes.
 func (s *selection) memory() int64 {
-	n := s.trees.memory() + s.sparse.memory()
+	n := s.trees.memory() + s.diffs.memory()
 	for _, set := range []*objectSet{s.chosen, s.known, s.walked, s.commits, s.omitted} {
 		n += set.memory()
 	}

@@ -2,6 +2,7 @@ package native
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/binary"
 	"math"
 	"math/bits"
@@ -23,7 +24,9 @@ type treeWalk struct {
 	level  trees     // to be read now
 	next   trees     // to be read after that
 	depth  uint64    // of the trees in next
-	each   eachEntry // entry
+	each   eachEntry // entry, unless the trees are those of the client
+
+	lenient bool // ignore missing trees, which the client has
 }
 
 // trees are trees to be read.
@@ -49,43 +52,63 @@ func (w *treeWalk) open(s *selection) {
 }
 
 // add adds a tree of the next level, if it is new.
-func (w *treeWalk) add(raw []byte) error {
-	return w.addTo(&w.next, w.s.filter.trees, raw)
+func (w *treeWalk) add(raw []byte) error { return w.addTo(&w.next, w.passing(), raw) }
+
+// passing returns the set of trees that pass the filter, or nil.
+func (w *treeWalk) passing() *objectSet {
+	if !w.s.filter.trees {
+		return nil
+	}
+	return w.s.chosen
 }
+
+// choose adds a tree that the caller reads. It reports whether it is new.
+func (w *treeWalk) choose(raw []byte) bool { _, isNew := w.addNew(w.passing(), raw); return isNew }
 
 // addWanted adds a tree to the pack that a filter does not omit.
 func (w *treeWalk) addWanted(raw []byte) error {
 	w.s.addTo(w.s.chosen, raw) // a bitmap may have marked it as walked
-	return w.addTo(&w.wanted, true, raw)
+	return w.addTo(&w.wanted, w.s.chosen, raw)
 }
 
-func (w *treeWalk) addTo(level *trees, choose bool, raw []byte) error {
-	s := w.s
-	at, ok := s.view.find(raw)
-	if !ok {
-		id := git.RawObjectID(raw)
-		if s.walked.addLoose(id) {
-			if choose {
-				s.chosen.addLoose(id)
-			}
-			level.loose = append(level.loose, id)
-			level.count++
-		}
+// addTo adds a tree to a level and to a set, which may be nil, if it is new.
+func (w *treeWalk) addTo(level *trees, set *objectSet, raw []byte) error {
+	at, isNew := w.addNew(set, raw)
+	if !isNew {
 		return nil
 	}
-	if !s.walked.add(at) {
+	level.count++
+	if at.source < 0 {
+		level.loose = append(level.loose, git.RawObjectID(raw))
 		return nil
 	}
-	if choose {
-		s.chosen.add(at)
-	}
-	offset, err := s.view.sources[at.source].Offset(at.pos)
+	offset, err := w.s.view.sources[at.source].Offset(at.pos)
 	if err != nil {
 		return err
 	}
 	level.packed[at.source] = append(level.packed[at.source], uint64(offset)<<w.shift[at.source]|uint64(at.pos))
-	level.count++
 	return nil
+}
+
+// addNew adds a tree to a set, which may be nil, if it was not walked and the client does not have it. The source of a
+// loose tree is -1.
+func (w *treeWalk) addNew(set *objectSet, raw []byte) (at place, isNew bool) {
+	s := w.s
+	at, ok := s.view.find(raw)
+	if !ok {
+		id := git.RawObjectID(raw)
+		if isNew = s.walked.addLoose(id); isNew && set != nil {
+			set.addLoose(id)
+		}
+		return place{source: -1}, isNew
+	}
+	if !s.walked.add(at) || set != s.known && s.reached.has(raw) {
+		return at, false
+	}
+	if set != nil {
+		set.add(at)
+	}
+	return at, true
 }
 
 // addBlob adds a blob to the pack, unless the client has it or the filter omits it.
@@ -98,7 +121,7 @@ func (w *treeWalk) addBlob(raw []byte) error {
 	if !ok {
 		return w.addLooseBlob(git.RawObjectID(raw))
 	}
-	if s.known != nil && s.known.has(at) || s.chosen.has(at) {
+	if s.known != nil && s.known.has(at) || s.chosen.has(at) || s.reached.has(raw) {
 		return nil
 	}
 	if s.filter.limit < math.MaxUint64 {
@@ -163,6 +186,31 @@ func (w *treeWalk) walk() error {
 	return nil
 }
 
+// walkKnown adds trees of the client to known, with all that is in them.
+func (w *treeWalk) walkKnown(roots [][]byte) error {
+	w.each = func(typ git.ObjectType, _, raw []byte) error {
+		if typ == git.Tree {
+			return w.addTo(&w.next, w.s.known, raw)
+		}
+		w.s.addTo(w.s.known, raw)
+		return nil
+	}
+	w.lenient = true
+	defer func() { w.each, w.lenient = w.entry, false }()
+	for _, root := range roots {
+		if err := w.addTo(&w.next, w.s.known, root); err != nil {
+			return err
+		}
+	}
+	for w.next.count > 0 {
+		w.level, w.next = w.next, w.level
+		if err := w.read(&w.level); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // read reads trees, and adds what they contain.
 func (w *treeWalk) read(level *trees) error {
 	for i, packed := range level.packed {
@@ -176,7 +224,7 @@ func (w *treeWalk) read(level *trees) error {
 		level.packed[i] = packed[:0]
 	}
 	for _, id := range level.loose {
-		if err := w.loose(id); err != nil {
+		if err := w.loose(id); err != nil && !(w.lenient && fault.Is(err, fault.NotFound)) {
 			return err
 		}
 	}
@@ -201,7 +249,7 @@ func (w *treeWalk) packed(from *source, pos int) error {
 	if err := w.s.step(); err != nil {
 		return err
 	}
-	o, data, err := w.packedData(from, pos)
+	o, data, err := w.packedData(from, pos, git.Tree)
 	if err != nil {
 		return err
 	}
@@ -215,8 +263,8 @@ func (w *treeWalk) packed(from *source, pos int) error {
 	return w.entries(o.Data, nil)
 }
 
-// packedData reads a tree of a source, or if it is damaged there, the content of another copy.
-func (w *treeWalk) packedData(from *source, pos int) (o *pack.Object, data []byte, err error) {
+// packedData reads an object of a source, or if it is damaged there, the content of another copy.
+func (w *treeWalk) packedData(from *source, pos int, typ git.ObjectType) (o *pack.Object, data []byte, err error) {
 	o, err = w.reader.Read(from.Raw, pos)
 	work := w.reader.Work
 	w.reader.Work = 0
@@ -227,11 +275,11 @@ func (w *treeWalk) packedData(from *source, pos int) (o *pack.Object, data []byt
 		return nil, nil, err
 	}
 	if fault.Is(err, fault.Corrupt) {
-		data, err = w.looseData(git.RawObjectID(from.ID(pos)))
+		data, err = w.looseData(git.RawObjectID(from.ID(pos)), typ)
 		return nil, data, err
 	}
-	if err == nil && o.Type != git.Tree {
-		err = errNoTree(git.RawObjectID(from.ID(pos)), o.Type)
+	if err == nil && o.Type != typ {
+		err = errType(git.RawObjectID(from.ID(pos)), o.Type, typ)
 	}
 	return o, nil, err
 }
@@ -241,23 +289,39 @@ func (w *treeWalk) loose(id git.ObjectID) error {
 	if err := w.s.step(); err != nil {
 		return err
 	}
-	data, err := w.looseData(id)
+	data, err := w.looseData(id, git.Tree)
 	if err != nil {
 		return err
 	}
 	return w.entries(data, nil)
 }
 
-// looseData reads a tree through the store.
-func (w *treeWalk) looseData(id git.ObjectID) ([]byte, error) {
-	typ, data, err := w.s.store.Read(id, 0)
-	if err == nil && typ != git.Tree {
-		err = errNoTree(id, typ)
+// looseData reads an object through the store.
+func (w *treeWalk) looseData(id git.ObjectID, typ git.ObjectType) ([]byte, error) {
+	found, data, err := w.s.store.Read(id, 0)
+	if err == nil && found != typ {
+		err = errType(id, found, typ)
 	}
 	if err == nil {
 		err = w.s.spend(int64(len(data)))
 	}
 	return data, err
+}
+
+// data reads a tree. It is valid until the next object is read, or longer (pack.Reader.Turns).
+func (w *treeWalk) data(id git.ObjectID) ([]byte, error) { return w.object(id, git.Tree) }
+
+// object reads an object of a type, as data does.
+func (w *treeWalk) object(id git.ObjectID, typ git.ObjectType) ([]byte, error) {
+	at, ok := w.s.view.find(id.Raw())
+	if !ok {
+		return w.looseData(id, typ)
+	}
+	o, data, err := w.packedData(w.s.view.sources[at.source], at.pos, typ)
+	if err != nil || o == nil {
+		return data, err
+	}
+	return o.Data, nil
 }
 
 // entries handles the entries of a tree. It skips those that are also in a tree that was walked.
@@ -325,11 +389,15 @@ func sameEntries(a, b []byte, size int) (n int) {
 	}
 }
 
-// after skips the entries of a tree, the first of which is not entry, with names before that of the entry.
+// after skips the entries of a tree that come before an entry, until that entry itself.
 func after(tree, entry []byte, size int) []byte {
+	if len(tree) == 0 || bytes.HasPrefix(tree, entry) {
+		return tree
+	}
+	name, isTree := entryName(entry, size), entry[0] == '4' // 40000
 	for len(tree) > 0 && !bytes.HasPrefix(tree, entry) {
 		n := entryLength(tree, size)
-		if n == 0 || bytes.Compare(entryName(tree[:n], size), entryName(entry, size)) >= 0 {
+		if n == 0 || compareNames(entryName(tree[:n], size), tree[0] == '4', name, isTree) >= 0 {
 			break
 		}
 		tree = tree[n:]
@@ -337,8 +405,29 @@ func after(tree, entry []byte, size int) []byte {
 	return tree
 }
 
-func errNoTree(id git.ObjectID, typ git.ObjectType) error {
-	return fault.New(fault.Corrupt, "object %s is a %s where a tree should be", id, typ)
+// compareNames compares the names of two entries by the order of trees: those of directories as if they ended with a
+// slash. A file and a directory can have the same name, because they are in different trees.
+func compareNames(a []byte, isTree bool, b []byte, isTree2 bool) int {
+	n := min(len(a), len(b))
+	if c := bytes.Compare(a[:n], b[:n]); c != 0 {
+		return c
+	}
+	return cmp.Compare(nameAt(a, n, isTree), nameAt(b, n, isTree2))
+}
+
+// nameAt returns the byte at a position of a name, or the byte after it that decides the order.
+func nameAt(name []byte, at int, isTree bool) byte {
+	switch {
+	case at < len(name):
+		return name[at]
+	case isTree:
+		return '/'
+	}
+	return 0
+}
+
+func errType(id git.ObjectID, found, want git.ObjectType) error {
+	return fault.New(fault.Corrupt, "object %s is a %s where a %s should be", id, found, want)
 }
 
 func errTree() error { return fault.New(fault.Corrupt, "bogus tree: an entry is damaged") }

@@ -23,33 +23,37 @@ const (
 // comes before its deltas, because some clients read a pack in one pass. Deltas therefore make no loop, even if the
 // packs of the repository have the same objects with different deltas.
 type writer struct {
-	spec    *packsource.Spec
-	view    *view
-	chosen  *objectSet
-	known   *objectSet // nil: none
-	out     *framed
-	index   indexTable
-	runs    []runs          // by source
-	moved   []map[int]int64 // by source and position: offsets of entries that are written before their turn; 0: not yet
-	loose   []looseObject   // in the order of their IDs
-	similar similar
-	encoder *encoder
-	made    *packsource.Made
-	deltas  int // copied entries that are deltas
+	spec     *packsource.Spec
+	view     *view
+	chosen   *objectSet
+	known    *objectSet // objects of the client; nil: none
+	reached  *reached   // more of them; nil: unknown
+	versions versions
+	out      *framed
+	index    indexTable
+	runs     []runs          // by source
+	ahead    map[place]*item // entries that are planned, and perhaps written, before their turn
+	loose    []looseObject   // in the order of their IDs
+	encoder  *encoder
+	made     *packsource.Made
+	deltas   int // copied entries that are deltas
 
 	newDeltas int // encoded ones
 	tick      func(objects int) error
 	log       *slog.Logger
 
 	block    []byte
-	items    []item
-	from, to int // unchanged entries in the block that are not written yet
+	source   int    // of the items
+	items    []item // the batch
+	next     int    // the item that is planned now; those before it are planned
+	level    int    // of plans ahead that wait for others
+	from, to int    // unchanged entries in the block that are not written yet
 	header   []byte
 }
 
-// item is an entry of a batch.
+// item is an entry of a batch, or one that is planned before its turn.
 type item struct {
-	pos        int   // in the index of the source
+	place
 	start, end int64 // in the source
 	crc        uint32
 	hasCRC     bool
@@ -58,7 +62,8 @@ type item struct {
 	base       deltaBase // if the object becomes a delta
 	encoded    *encoding // nil: the entry is copied
 	large      bool      // data is only the beginning of the entry
-	moved      bool      // the entry is written before its turn
+	planning   bool      // bases are sought for it
+	at         int64     // its offset in the new pack, if it is planned before its turn; 0: not written yet
 }
 
 // depth returns the number of deltas in the chain of the item. If it is encoded it may be less.
@@ -81,7 +86,7 @@ type looseObject struct {
 
 func newWriter(spec *packsource.Spec, v *view, chosen, known *objectSet) *writer {
 	return &writer{spec: spec, view: v, chosen: chosen, known: known, runs: make([]runs, len(v.sources)),
-		moved: make([]map[int]int64, len(v.sources))}
+		ahead: map[place]*item{}}
 }
 
 // write writes the whole pack.
@@ -134,6 +139,7 @@ func (w *writer) copySource(i int) error {
 	if w.chosen.count(i) == 0 {
 		return nil
 	}
+	w.source = i
 	source := w.view.sources[i]
 	order, err := source.Order()
 	if err != nil {
@@ -148,7 +154,7 @@ func (w *writer) copySource(i int) error {
 			if rank != last+1 {
 				end = 0
 			}
-			it, err := source.item(order, rank, end)
+			it, err := source.item(i, order, rank, end)
 			if err != nil {
 				return err
 			}
@@ -159,7 +165,7 @@ func (w *writer) copySource(i int) error {
 			last, end = rank, it.end
 			rank, ok = each()
 		}
-		if err := w.batch(i); err != nil {
+		if err := w.batch(); err != nil {
 			return err
 		}
 		if err := w.tick(len(w.items)); err != nil {
@@ -169,9 +175,9 @@ func (w *writer) copySource(i int) error {
 	return nil
 }
 
-// item returns the entry at a rank. start is its offset, or 0 if it is not known.
-func (s *source) item(order []uint32, rank int, start int64) (it item, err error) {
-	it = item{pos: int(order[rank]), start: start, end: s.End}
+// item returns the entry at a rank of the source, which has a number. start is its offset, or 0 if it is not known.
+func (s *source) item(number int, order []uint32, rank int, start int64) (it item, err error) {
+	it = item{place: place{number, int(order[rank])}, start: start, end: s.End}
 	if start == 0 {
 		it.start, err = s.Offset(it.pos)
 	}
@@ -190,8 +196,8 @@ func errDamagedIndex(s *source) error {
 }
 
 // batch writes the items, which are neighbours. It starts to encode some objects before it writes those before them.
-func (w *writer) batch(i int) error {
-	source := w.view.sources[i]
+func (w *writer) batch() error {
+	source := w.view.sources[w.source]
 	first, last := &w.items[0], &w.items[len(w.items)-1]
 	block := w.block[:min(last.end-first.start, blockSize)]
 	if _, err := source.File.ReadAt(block, first.start); err != nil {
@@ -201,20 +207,16 @@ func (w *writer) batch(i int) error {
 		it := &w.items[n]
 		it.large = it.end-first.start > blockSize
 		it.data = block[it.start-first.start : min(it.end-first.start, blockSize)]
-		if _, it.moved = w.moved[i][it.pos]; it.moved {
-			continue
-		}
-		copied, err := w.copies(i, it)
-		if err != nil {
-			return err
-		}
-		if !copied {
-			it.encoded = w.newEncoding(i, it)
-		}
-		if it.base.late {
-			w.move(it.base.at, 0)
+	}
+	for w.next = range w.items {
+		it := &w.items[w.next]
+		if w.ahead[it.place] == nil {
+			if err := w.plan(it); err != nil {
+				return err
+			}
 		}
 	}
+	w.next = len(w.items)
 	begun, next := 0, 0
 	for n := range w.items {
 		for ; next < len(w.items) && (begun < w.encoder.ahead || next <= n); next++ {
@@ -226,35 +228,24 @@ func (w *writer) batch(i int) error {
 		if w.items[n].encoded != nil {
 			begun--
 		}
-		if err := w.item(i, &w.items[n]); err != nil {
+		if err := w.item(&w.items[n]); err != nil {
 			return err
 		}
 	}
 	return w.flush()
 }
 
-func (w *writer) objectID(source, pos int) git.ObjectID {
-	return git.RawObjectID(w.view.sources[source].ID(pos))
-}
-
-// copies reports whether an item can be copied. If it is a delta, its base is found.
-func (w *writer) copies(i int, it *item) (bool, error) {
-	ok, err := w.parse(i, it)
-	if ok && it.entry.IsDelta() {
-		it.base, ok = w.baseOf(i, it)
-	}
-	return ok, err
-}
+func (w *writer) objectID(at place) git.ObjectID { return git.RawObjectID(w.view.id(at)) }
 
 // parse parses the header of an item, and reports whether its entry is intact. Damage is logged: another copy is
 // encoded.
-func (w *writer) parse(i int, it *item) (bool, error) {
-	source := w.view.sources[i]
+func (w *writer) parse(it *item) (bool, error) {
+	source := w.view.sources[it.source]
 	if !it.hasCRC {
 		return false, nil
 	}
 	sum := crc32.ChecksumIEEE(it.data)
-	err := w.rest(i, it, func(b []byte) error {
+	err := w.rest(it, func(b []byte) error {
 		sum = crc32.Update(sum, crc32.IEEETable, b)
 		return nil
 	})
@@ -269,18 +260,18 @@ func (w *writer) parse(i int, it *item) (bool, error) {
 		it.entry, err = pack.ParseEntry(it.data, w.view.format.Size())
 	}
 	if err != nil {
-		w.log.Error("damaged pack entry", "path", source.Path, "object", w.objectID(i, it.pos).String())
+		w.log.Error("damaged pack entry", "path", source.Path, "object", w.objectID(it.place).String())
 		return false, nil
 	}
 	return true, nil
 }
 
 // rest calls fn with the part of a large entry that is not in the block.
-func (w *writer) rest(i int, it *item, fn func(b []byte) error) error {
+func (w *writer) rest(it *item, fn func(b []byte) error) error {
 	if !it.large {
 		return nil
 	}
-	source, b := w.view.sources[i], make([]byte, blockSize)
+	source, b := w.view.sources[it.source], make([]byte, blockSize)
 	for at := it.start + int64(len(it.data)); at < it.end; {
 		n, err := source.File.ReadAt(b[:min(it.end-at, blockSize)], at)
 		if n == 0 {
@@ -297,19 +288,19 @@ func (w *writer) rest(i int, it *item, fn func(b []byte) error) error {
 	return nil
 }
 
-// item writes one item.
-func (w *writer) item(i int, it *item) error {
-	if it.moved {
-		return nil
+// item writes one item of the batch, after the base that it needs.
+func (w *writer) item(it *item) error {
+	if early := w.ahead[it.place]; early != nil {
+		return w.writeAhead(early)
 	}
-	if it.base.late {
-		if err := w.writeAhead(it.base.at); err != nil {
+	if it.base.ahead != nil {
+		if err := w.writeAhead(it.base.ahead); err != nil {
 			return err
 		}
 	}
-	source := w.view.sources[i]
+	source := w.view.sources[it.source]
 	at := w.out.offset + int64(w.to-w.from)
-	w.runs[i].add(it.start, it.end, at)
+	w.runs[it.source].add(it.start, it.end, at)
 	if it.encoded != nil {
 		if err := w.flush(); err != nil {
 			return err
@@ -319,13 +310,13 @@ func (w *writer) item(i int, it *item) error {
 	count := w.countCopy(source, it)
 	if it.entry.IsDelta() {
 		w.deltas++
-		if header := w.newHeader(i, it, at); header != nil {
+		if header := w.newHeader(it, at); header != nil {
 			count.Bytes += int64(len(header) - it.entry.Length)
-			return w.copyChanged(i, it, header)
+			return w.copyChanged(it, header)
 		}
 	}
 	if it.large {
-		return w.copyChanged(i, it, it.data[:it.entry.Length])
+		return w.copyChanged(it, it.data[:it.entry.Length])
 	}
 	w.index.add(source.ID(it.pos), it.crc, at, it.depth())
 	begin := int(it.start - w.items[0].start)
@@ -361,15 +352,15 @@ func (w *writer) flush() error {
 }
 
 // newHeader returns the header of a delta that is written at an offset, or nil if it is unchanged.
-func (w *writer) newHeader(i int, it *item, at int64) []byte {
+func (w *writer) newHeader(it *item, at int64) []byte {
 	base, written := int64(0), false
 	if it.entry.Kind == pack.OfsDelta {
-		base, written = w.runs[i].find(it.start - it.entry.Distance)
+		base, written = w.runs[it.source].find(it.start - it.entry.Distance)
 		if written && w.spec.Offset && at-base == it.entry.Distance {
 			return nil
 		}
 	}
-	raw, _ := w.baseID(i, it)
+	raw, _ := w.baseID(it)
 	if !written {
 		base, written = w.offsetOf(raw)
 	}
@@ -383,11 +374,11 @@ func (w *writer) newHeader(i int, it *item, at int64) []byte {
 }
 
 // copyChanged writes an entry with another header, or a large one.
-func (w *writer) copyChanged(i int, it *item, header []byte) error {
+func (w *writer) copyChanged(it *item, header []byte) error {
 	if err := w.flush(); err != nil {
 		return err
 	}
-	source, at := w.view.sources[i], w.out.offset
+	source, at := w.view.sources[it.source], w.out.offset
 	sum, crc := crc32.ChecksumIEEE(it.data), crc32.ChecksumIEEE(header)
 	write := func(b []byte) error {
 		crc = crc32.Update(crc, crc32.IEEETable, b)
@@ -398,7 +389,7 @@ func (w *writer) copyChanged(i int, it *item, header []byte) error {
 		err = write(it.data[it.entry.Length:])
 	}
 	if err == nil {
-		err = w.rest(i, it, func(b []byte) error {
+		err = w.rest(it, func(b []byte) error {
 			sum = crc32.Update(sum, crc32.IEEETable, b)
 			return write(b)
 		})
@@ -407,7 +398,7 @@ func (w *writer) copyChanged(i int, it *item, header []byte) error {
 		return err
 	}
 	if sum != it.crc {
-		return fault.Wrap(fault.Corrupt, "the pack could not be made: object "+w.objectID(i, it.pos).String()+
+		return fault.Wrap(fault.Corrupt, "the pack could not be made: object "+w.objectID(it.place).String()+
 			" is damaged in the repository on the server; tell its administrator", errors.New(source.Path))
 	}
 	w.index.add(source.ID(it.pos), crc, at, it.depth())

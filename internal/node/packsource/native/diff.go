@@ -1,0 +1,340 @@
+package native
+
+import (
+	"bytes"
+	"math"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/graph"
+	"github.com/packhorse-git/packhorse/internal/git/pack"
+)
+
+const (
+	// maxDiffCommits is the maximum number of commits whose trees are compared with those of their parents.
+	maxDiffCommits = 2000
+	// maxOldTrees is the maximum number of older trees with which a new tree is compared.
+	maxOldTrees = 8
+)
+
+// diffWalk chooses the trees and blobs of few commits. It compares each new tree once with the trees at the same path in
+// the parents of its commit. So it finds the new objects, objects that the client surely has, and versions of the same
+// file or directory.
+//
+// An entry that an older tree has, too, is skipped: the client has the older tree, or that tree is new and is compared
+// with still older ones. Therefore the order of the commits does not matter, and wrong clocks do no harm. An object that
+// the client has at another path is sent again, unless a bitmap tells.
+type diffWalk struct {
+	s        *selection
+	roots    map[git.ObjectID]oldTree // of commits of the pack and of the client
+	had      []oldTree                // root trees of the client
+	stack    []newTree
+	marked   map[git.ObjectID]struct{} // trees of the client whose entries are known
+	versions versions
+	olds     []comparedTree // the trees that are compared with a new one now
+}
+
+// comparedTree is an old tree that is being compared.
+type comparedTree struct {
+	oldTree
+	rest []byte // its entries that are not compared yet
+	at   int    // offset of the new tree until which they are compared
+}
+
+// newTree is a tree of the pack to be compared.
+type newTree struct {
+	id   git.ObjectID
+	olds []oldTree
+}
+
+// oldTree is a tree at the same path in a parent.
+type oldTree struct {
+	id  git.ObjectID
+	had bool // the client has it with all that is in it
+}
+
+// Estimated memory in bytes.
+const (
+	newTreeMemory = 64
+	oldTreeMemory = 40
+	markedMemory  = 80
+	versionMemory = 200
+)
+
+// memory estimates the memory of the walk, which may be nil, in bytes.
+func (w *diffWalk) memory() (n int64) {
+	if w == nil {
+		return 0
+	}
+	for _, t := range w.stack {
+		n += newTreeMemory + oldTreeMemory*int64(len(t.olds))
+	}
+	return n + markedMemory*int64(len(w.marked)) + versionMemory*int64(len(w.versions))
+}
+
+// comparesTrees reports whether trees are compared for these commits, rather than read one after the other.
+func (s *selection) comparesTrees(r graph.Range) bool {
+	return r.Commits.Len() <= maxDiffCommits && s.filter.depth == math.MaxUint64 && s.filter.passesAt(0)
+}
+
+// diff chooses the trees and blobs of commits. Trees without an older one are left to the walk of trees.
+func (s *selection) diff(r graph.Range, had []oldTree) error {
+	w := &diffWalk{s: s, had: had, roots: make(map[git.ObjectID]oldTree, r.Commits.Len()+r.Edges.Len()),
+		marked: map[git.ObjectID]struct{}{}, versions: versions{}}
+	s.diffs = w
+	defer func() { s.diffs = nil }()
+	for id, root := range r.Edges.All() {
+		w.roots[git.RawObjectID(id)] = oldTree{git.RawObjectID(root), true}
+	}
+	for id, root := range r.Commits.All() {
+		w.roots[git.RawObjectID(id)] = oldTree{id: git.RawObjectID(root)}
+	}
+	for i := r.Commits.Len() - 1; i >= 0; i-- {
+		olds, err := w.parents(git.RawObjectID(r.Commits.ID(i)))
+		if err != nil {
+			return err
+		}
+		if err := w.push(git.RawObjectID(r.Commits.Tree(i)), olds); err != nil {
+			return err
+		}
+		for len(w.stack) > 0 {
+			last := w.stack[len(w.stack)-1]
+			w.stack = w.stack[:len(w.stack)-1]
+			if err := w.compare(last); err != nil {
+				return err
+			}
+		}
+	}
+	s.versions = w.versions
+	return nil
+}
+
+// parents returns the trees with which the root tree of a commit is compared.
+func (w *diffWalk) parents(id git.ObjectID) (olds []oldTree, err error) {
+	s := w.s
+	c, err := s.commit(id)
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range c.Parents {
+		root, ok := w.roots[p]
+		if !ok && s.contains(s.walked, p.Raw()) { // the walk of history has stopped there
+			parent, err := s.commit(p)
+			if err != nil {
+				return nil, err
+			}
+			root, ok = oldTree{id: parent.Tree}, true
+			w.roots[p] = root
+		}
+		if ok && len(olds) < maxOldTrees {
+			olds = append(olds, root)
+		}
+	}
+	if len(olds) == 0 { // a root, or the boundary of a shallow history
+		return w.had[:min(len(w.had), maxOldTrees)], nil
+	}
+	return olds, nil
+}
+
+// push chooses a tree, and remembers to compare it with older ones.
+func (w *diffWalk) push(id git.ObjectID, olds []oldTree) error {
+	s := w.s
+	if len(olds) == 0 {
+		return s.trees.add(id.Raw())
+	}
+	for _, old := range olds {
+		if old.id == id {
+			return nil
+		}
+	}
+	w.versions.add(id, olds[0].id)
+	if s.trees.choose(id.Raw()) {
+		w.stack = append(w.stack, newTree{id, olds})
+	}
+	return nil
+}
+
+// compare handles the entries of a tree.
+func (w *diffWalk) compare(t newTree) error {
+	s, size := w.s, w.s.view.format.Size()
+	if err := s.step(); err != nil {
+		return err
+	}
+	data, err := w.read(t)
+	if err != nil {
+		return err
+	}
+	for at := 0; ; {
+		if len(w.olds) > 0 {
+			at = w.olds[0].pass(data, at, size)
+		}
+		if at == len(data) {
+			return nil
+		}
+		n := entryLength(data[at:], size)
+		if n == 0 {
+			return errTree()
+		}
+		if len(w.olds) > 0 && w.olds[0].skip(data[at:at+n], size) {
+			continue
+		}
+		if err := w.entry(data, at, at+n); err != nil {
+			return err
+		}
+		at += n
+	}
+}
+
+// pass skips the entries that the tree has in common with a new one from an offset of that on, and returns the offset
+// after them.
+func (t *comparedTree) pass(data []byte, from, size int) int {
+	n := sameEntries(data[from:], t.rest, size)
+	t.rest, t.at = t.rest[n:], from+n
+	return t.at
+}
+
+// skip skips the entries that come before an entry, and reports whether the tree has it.
+func (t *comparedTree) skip(entry []byte, size int) bool {
+	t.rest = after(t.rest, entry, size)
+	return bytes.HasPrefix(t.rest, entry)
+}
+
+// seek is pass up to an offset of the new tree, also over entries that the tree does not have.
+func (t *comparedTree) seek(data []byte, to, size int) {
+	for t.at < to && t.pass(data[:to], t.at, size) < to {
+		n := entryLength(data[t.at:to], size) // not 0: these entries were handled
+		if !t.skip(data[t.at:t.at+n], size) {
+			t.at += n
+		}
+	}
+}
+
+// read reads a tree, and its old trees into w.olds.
+func (w *diffWalk) read(t newTree) (data []byte, err error) {
+	reader := w.s.trees.reader
+	before := reader.Turns
+	data, err = w.readAll(t, func(b []byte) []byte { return b })
+	if err == nil && reader.Turns > before+1 { // they are too large to be valid together
+		data, err = w.readAll(t, bytes.Clone)
+	}
+	return data, err
+}
+
+// readAll is read, but keeps old trees by a function. One that cannot be read is ignored: the client has it, or it is
+// read for itself.
+func (w *diffWalk) readAll(t newTree, keep func([]byte) []byte) (data []byte, err error) {
+	w.olds = w.olds[:0]
+	for _, old := range t.olds {
+		data, err := w.s.trees.data(old.id)
+		if fault.Is(err, fault.NotFound) || fault.Is(err, fault.Corrupt) {
+			continue
+		}
+		if err == nil && old.had {
+			err = w.mark(old.id, data)
+		}
+		if err != nil {
+			return nil, err
+		}
+		w.olds = append(w.olds, comparedTree{oldTree: old, rest: keep(data)})
+	}
+	return w.s.trees.data(t.id)
+}
+
+// entry handles an entry that the first old tree does not have.
+func (w *diffWalk) entry(data []byte, from, to int) error {
+	entry, size := data[from:to], w.s.view.format.Size()
+	typ := entryType(entry)
+	for i := range w.olds[min(1, len(w.olds)):] {
+		old := &w.olds[1+i]
+		if old.seek(data, from, size); old.skip(entry, size) {
+			return nil
+		}
+	}
+	switch typ {
+	case 0:
+		return errTree()
+	case git.Commit:
+		return nil
+	}
+	id, name := git.RawObjectID(entry[len(entry)-size:]), entryName(entry, size)
+	var below []oldTree
+	for _, old := range w.olds {
+		n := entryLength(old.rest, size)
+		if n > 0 && entryType(old.rest[:n]) == typ && bytes.Equal(entryName(old.rest[:n], size), name) {
+			below = append(below, oldTree{git.RawObjectID(old.rest[n-size : n]), old.had})
+		}
+	}
+	if typ == git.Tree {
+		return w.push(id, below)
+	}
+	if len(below) > 0 {
+		w.versions.add(id, below[0].id)
+	}
+	return w.s.trees.addBlob(id.Raw())
+}
+
+// mark makes the entries of a tree of the client known.
+func (w *diffWalk) mark(id git.ObjectID, data []byte) error {
+	if _, ok := w.marked[id]; ok || w.s.reached.has(id.Raw()) {
+		return nil
+	}
+	w.marked[id] = struct{}{}
+	return newEntries(data, nil, w.s.view.format.Size(), func(typ git.ObjectType, _, raw []byte) error {
+		w.s.addKnown(typ, raw)
+		return nil
+	})
+}
+
+// commit reads a commit.
+func (s *selection) commit(id git.ObjectID) (*pack.Commit, error) {
+	data, err := s.trees.object(id, git.Commit)
+	if err != nil {
+		return nil, err
+	}
+	c, err := pack.ParseCommit(data, s.view.format)
+	return &c, err
+}
+
+// versions has an older and a newer version of objects: those at the same path in a commit and in its parent.
+type versions map[git.ObjectID]struct{ older, newer git.ObjectID }
+
+const (
+	maxVersions = 200_000 // objects with versions
+	maxDistance = 40      // versions in one direction that are tried as the base of an object
+)
+
+// add records two versions.
+func (v versions) add(newer, older git.ObjectID) {
+	if len(v) >= maxVersions {
+		return
+	}
+	if x := v[newer]; x.older.IsZero() {
+		x.older = older
+		v[newer] = x
+	}
+	if x := v[older]; x.newer.IsZero() {
+		x.newer = newer
+		v[older] = x
+	}
+}
+
+// first returns the nearest version of an object that fn accepts. Older ones come first.
+func (v versions) first(id git.ObjectID, fn func(id git.ObjectID) bool) (found git.ObjectID, ok bool) {
+	for _, newer := range []bool{false, true} {
+		next := id
+		for range maxDistance {
+			if x := v[next]; newer {
+				next = x.newer
+			} else {
+				next = x.older
+			}
+			if next.IsZero() || next == id { // a file can return to an earlier content
+				break
+			}
+			if fn(next) {
+				return next, true
+			}
+		}
+	}
+	return git.ObjectID{}, false
+}
