@@ -235,25 +235,33 @@ func (w *writer) ancestor(it *item) (id git.ObjectID, base deltaBase, found bool
 	return id, base, found
 }
 
-// looseEncoding is newEncoding for a loose object. These are written after all others, in the order of their IDs.
-func (w *writer) looseEncoding(n int) *encoding {
-	o := &w.loose[n]
-	x := &encoding{id: o.id}
+// planLoose is plan for a loose object. Those that are bases of others come before them in order.
+func (w *writer) planLoose(o *looseObject, order *[]*looseObject, level int) {
+	if o.encoded != nil {
+		return
+	}
+	o.encoded = &encoding{id: o.id, depth: maxDepth} // while its base is sought, it is none itself
+	depth := 0
 	id, ok := w.versions.first(o.id, func(id git.ObjectID) bool {
 		base := w.findLoose(id)
 		if base == nil {
 			b, ok := w.findBase(id.Raw())
-			o.depth = b.depth + 1
+			depth = b.depth
 			return ok
 		}
-		o.depth = base.depth + 1
-		return id.Compare(o.id) < 0 && base.depth < maxDepth
+		if level < maxDepth {
+			w.planLoose(base, order, level+1)
+		}
+		if base.encoded == nil {
+			return false
+		}
+		depth = base.encoded.depth
+		return depth < maxDepth
 	})
-	if ok {
-		x.base, x.depth = id, o.depth
+	if o.encoded.depth = 0; ok {
+		o.encoded.base, o.encoded.depth = id, depth+1
 	}
-	o.depth = x.depth
-	return x
+	*order = append(*order, o)
 }
 
 // findLoose returns a chosen loose object, or nil.

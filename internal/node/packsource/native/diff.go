@@ -21,13 +21,13 @@ const (
 // the parents of its commit. So it finds the new objects, objects that the client surely has, and versions of the same
 // file or directory.
 //
-// An entry that an older tree has, too, is skipped: the client has the older tree, or that tree is new and is compared
-// with still older ones. Therefore the order of the commits does not matter, and wrong clocks do no harm. An object that
-// the client has at another path is sent again, unless a bitmap tells.
+// An entry that an older tree has, too, is skipped: the client has the older tree, or all of that is chosen already.
+// Therefore parents come before their children, whatever their dates are: a tree can be older and newer than another one
+// if a change was reverted. An object that the client has at another path is sent again, unless a bitmap tells.
 type diffWalk struct {
 	s        *selection
-	roots    map[git.ObjectID]oldTree // of commits of the pack and of the client
-	had      []oldTree                // root trees of the client
+	roots    map[git.ObjectID]git.ObjectID // of commits of the pack and of the client
+	others   []git.ObjectID                // for commits without parents: the latest of these, and those of the client
 	stack    []newTree
 	marked   map[git.ObjectID]struct{} // trees of the client whose entries are known
 	versions versions
@@ -36,7 +36,6 @@ type diffWalk struct {
 
 // comparedTree is an old tree that is being compared.
 type comparedTree struct {
-	oldTree
 	rest []byte // its entries that are not compared yet
 	at   int    // offset of the new tree until which they are compared
 }
@@ -44,13 +43,7 @@ type comparedTree struct {
 // newTree is a tree of the pack to be compared.
 type newTree struct {
 	id   git.ObjectID
-	olds []oldTree
-}
-
-// oldTree is a tree at the same path in a parent.
-type oldTree struct {
-	id  git.ObjectID
-	had bool // the client has it with all that is in it
+	olds []git.ObjectID
 }
 
 // Estimated memory in bytes.
@@ -77,31 +70,46 @@ func (s *selection) comparesTrees(r graph.Range) bool {
 	return r.Commits.Len() <= maxDiffCommits && s.filter.depth == math.MaxUint64 && s.filter.passesAt(0)
 }
 
-// diff chooses the trees and blobs of commits. Trees without an older one are left to the walk of trees.
-func (s *selection) diff(r graph.Range, had []oldTree) error {
-	w := &diffWalk{s: s, had: had, roots: make(map[git.ObjectID]oldTree, r.Commits.Len()+r.Edges.Len()),
+// diff chooses the trees and blobs of commits, and walks the wanted trees.
+func (s *selection) diff(r graph.Range, had []git.ObjectID) error {
+	w := &diffWalk{s: s, others: had, roots: make(map[git.ObjectID]git.ObjectID, r.Commits.Len()+r.Edges.Len()),
 		marked: map[git.ObjectID]struct{}{}, versions: versions{}}
 	s.diffs = w
 	defer func() { s.diffs = nil }()
 	for id, root := range r.Edges.All() {
-		w.roots[git.RawObjectID(id)] = oldTree{git.RawObjectID(root), true}
+		w.roots[git.RawObjectID(id)] = git.RawObjectID(root)
 	}
-	for id, root := range r.Commits.All() {
-		w.roots[git.RawObjectID(id)] = oldTree{id: git.RawObjectID(root)}
+	if err := s.trees.walk(); err != nil {
+		return err
 	}
-	for i := r.Commits.Len() - 1; i >= 0; i-- {
-		olds, err := w.parents(git.RawObjectID(r.Commits.ID(i)))
-		if err != nil {
-			return err
-		}
-		if err := w.push(git.RawObjectID(r.Commits.Tree(i)), olds); err != nil {
-			return err
-		}
-		for len(w.stack) > 0 {
-			last := w.stack[len(w.stack)-1]
-			w.stack = w.stack[:len(w.stack)-1]
-			if err := w.compare(last); err != nil {
+	commits := make(map[git.ObjectID]*pack.Commit, r.Commits.Len())
+	for id := range r.Commits.All() {
+		commits[git.RawObjectID(id)] = nil
+	}
+	var stack []git.ObjectID
+	for id := range r.Commits.All() {
+		for stack = append(stack[:0], git.RawObjectID(id)); len(stack) > 0; { // parents first
+			id := stack[len(stack)-1]
+			c := commits[id]
+			if c != nil {
+				stack = stack[:len(stack)-1]
+				if _, done := w.roots[id]; done {
+					continue
+				}
+				if err := w.commit(id, c); err != nil {
+					return err
+				}
+				continue
+			}
+			c, err := s.commit(id)
+			if err != nil {
 				return err
+			}
+			commits[id] = c
+			for _, p := range c.Parents {
+				if c, ok := commits[p]; ok && c == nil {
+					stack = append(stack, p)
+				}
 			}
 		}
 	}
@@ -109,13 +117,27 @@ func (s *selection) diff(r graph.Range, had []oldTree) error {
 	return nil
 }
 
-// parents returns the trees with which the root tree of a commit is compared.
-func (w *diffWalk) parents(id git.ObjectID) (olds []oldTree, err error) {
-	s := w.s
-	c, err := s.commit(id)
-	if err != nil {
-		return nil, err
+// commit handles a commit whose parents are handled.
+func (w *diffWalk) commit(id git.ObjectID, c *pack.Commit) error {
+	olds, err := w.parents(c)
+	if err == nil {
+		w.roots[id] = c.Tree
+		err = w.push(c.Tree, olds)
 	}
+	for err == nil && len(w.stack) > 0 {
+		last := w.stack[len(w.stack)-1]
+		w.stack = w.stack[:len(w.stack)-1]
+		err = w.compare(last)
+	}
+	if err == nil {
+		err = w.s.trees.walk() // trees without an older one
+	}
+	return err
+}
+
+// parents returns the trees with which the root tree of a commit is compared.
+func (w *diffWalk) parents(c *pack.Commit) (olds []git.ObjectID, err error) {
+	s := w.s
 	for _, p := range c.Parents {
 		root, ok := w.roots[p]
 		if !ok && s.contains(s.walked, p.Raw()) { // the walk of history has stopped there
@@ -123,7 +145,7 @@ func (w *diffWalk) parents(id git.ObjectID) (olds []oldTree, err error) {
 			if err != nil {
 				return nil, err
 			}
-			root, ok = oldTree{id: parent.Tree}, true
+			root, ok = parent.Tree, true
 			w.roots[p] = root
 		}
 		if ok && len(olds) < maxOldTrees {
@@ -131,23 +153,24 @@ func (w *diffWalk) parents(id git.ObjectID) (olds []oldTree, err error) {
 		}
 	}
 	if len(olds) == 0 { // a root, or the boundary of a shallow history
-		return w.had[:min(len(w.had), maxOldTrees)], nil
+		olds = w.others[:min(len(w.others), maxOldTrees)]
+		w.others = append([]git.ObjectID{c.Tree}, olds[:min(len(olds), maxOldTrees-1)]...)
 	}
 	return olds, nil
 }
 
 // push chooses a tree, and remembers to compare it with older ones.
-func (w *diffWalk) push(id git.ObjectID, olds []oldTree) error {
+func (w *diffWalk) push(id git.ObjectID, olds []git.ObjectID) error {
 	s := w.s
 	if len(olds) == 0 {
 		return s.trees.add(id.Raw())
 	}
 	for _, old := range olds {
-		if old.id == id {
+		if old == id {
 			return nil
 		}
 	}
-	w.versions.add(id, olds[0].id)
+	w.versions.add(id, olds[0])
 	if s.trees.choose(id.Raw()) {
 		w.stack = append(w.stack, newTree{id, olds})
 	}
@@ -225,17 +248,17 @@ func (w *diffWalk) read(t newTree) (data []byte, err error) {
 func (w *diffWalk) readAll(t newTree, keep func([]byte) []byte) (data []byte, err error) {
 	w.olds = w.olds[:0]
 	for _, old := range t.olds {
-		data, err := w.s.trees.data(old.id)
+		data, err := w.s.trees.data(old)
 		if fault.Is(err, fault.NotFound) || fault.Is(err, fault.Corrupt) {
 			continue
 		}
-		if err == nil && old.had {
-			err = w.mark(old.id, data)
+		if err == nil {
+			err = w.mark(old, data)
 		}
 		if err != nil {
 			return nil, err
 		}
-		w.olds = append(w.olds, comparedTree{oldTree: old, rest: keep(data)})
+		w.olds = append(w.olds, comparedTree{rest: keep(data)})
 	}
 	return w.s.trees.data(t.id)
 }
@@ -257,30 +280,33 @@ func (w *diffWalk) entry(data []byte, from, to int) error {
 		return nil
 	}
 	id, name := git.RawObjectID(entry[len(entry)-size:]), entryName(entry, size)
-	var below []oldTree
+	var below []git.ObjectID
 	for _, old := range w.olds {
 		n := entryLength(old.rest, size)
 		if n > 0 && entryType(old.rest[:n]) == typ && bytes.Equal(entryName(old.rest[:n], size), name) {
-			below = append(below, oldTree{git.RawObjectID(old.rest[n-size : n]), old.had})
+			below = append(below, git.RawObjectID(old.rest[n-size:n]))
 		}
 	}
 	if typ == git.Tree {
 		return w.push(id, below)
 	}
 	if len(below) > 0 {
-		w.versions.add(id, below[0].id)
+		w.versions.add(id, below[0])
 	}
 	return w.s.trees.addBlob(id.Raw())
 }
 
-// mark makes the entries of a tree of the client known.
+// mark makes the entries of an old tree known if the client has it: all that is in a handled commit is chosen, or the
+// client has it.
 func (w *diffWalk) mark(id git.ObjectID, data []byte) error {
-	if _, ok := w.marked[id]; ok || w.s.reached.has(id.Raw()) {
+	s := w.s
+	if _, ok := w.marked[id]; ok || s.known == nil || !s.filter.trees || s.contains(s.chosen, id.Raw()) ||
+		s.reached.has(id.Raw()) {
 		return nil
 	}
 	w.marked[id] = struct{}{}
-	return newEntries(data, nil, w.s.view.format.Size(), func(typ git.ObjectType, _, raw []byte) error {
-		w.s.addKnown(typ, raw)
+	return newEntries(data, nil, s.view.format.Size(), func(typ git.ObjectType, _, raw []byte) error {
+		s.addKnown(typ, raw)
 		return nil
 	})
 }

@@ -1,9 +1,6 @@
 package native
 
-import (
-	"github.com/packhorse-git/packhorse/internal/git"
-	"github.com/packhorse-git/packhorse/internal/git/pack"
-)
+import "github.com/packhorse-git/packhorse/internal/git/pack"
 
 // Thresholds of the estimate. docs/decisions/0012-packs-in-process.md has the reasons.
 const (
@@ -16,19 +13,14 @@ const (
 )
 
 // estimate returns a fallback if so many objects have to be encoded again that git, which searches for deltas between
-// them, makes a much smaller pack. For a pack of depth 1 that is never the case, because there is one version of each
-// file.
-func (w *writer) estimate(tip bool) error {
+// them, makes a much smaller pack. That is never the case if the versions of all files are known, which become deltas
+// here, too.
+func (w *writer) estimate() error {
 	total := w.chosen.len()
-	if total <= maxEncoded || tip {
+	if total <= maxEncoded || w.versions != nil && len(w.versions) < maxVersions {
 		return nil
 	}
-	encoded := 0
-	for id := range w.chosen.loose {
-		if !w.hasVersion(id) {
-			encoded++
-		}
-	}
+	encoded := len(w.chosen.loose)
 	for i := range w.view.sources {
 		n, err := w.estimateSource(i)
 		if err != nil {
@@ -40,12 +32,6 @@ func (w *writer) estimate(tip bool) error {
 		return &fallback{reason: reasonEncode}
 	}
 	return nil
-}
-
-// hasVersion reports whether an object is likely to become a delta of another version.
-func (w *writer) hasVersion(id git.ObjectID) bool {
-	_, ok := w.versions[id]
-	return ok
 }
 
 // hasBase reports whether the base of a delta is in the pack, or the client has it.
@@ -61,8 +47,7 @@ func (w *writer) hasBase(it *item) bool {
 	return w.chosen.has(at) || w.hasClient(at)
 }
 
-// estimateSource returns the approximate number of a source's chosen objects that are not copied and do not become
-// deltas.
+// estimateSource returns the approximate number of a source's chosen objects that cannot be copied.
 func (w *writer) estimateSource(i int) (int, error) {
 	n := w.chosen.count(i)
 	if n == 0 {
@@ -97,7 +82,7 @@ func (w *writer) estimateSource(i int) (int, error) {
 			return 0, err
 		}
 		it.entry, err = pack.ParseEntry(b[:read], w.view.format.Size())
-		if err != nil || it.entry.IsDelta() && !w.hasBase(&it) && !w.hasVersion(w.objectID(it.place)) {
+		if err != nil || it.entry.IsDelta() && !w.hasBase(&it) {
 			encoded++
 		}
 	}

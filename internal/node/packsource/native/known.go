@@ -17,11 +17,11 @@ const (
 
 // markKnown finds objects that the client surely has, and returns root trees of it. Objects that it does not find are
 // sent again.
-func (s *selection) markKnown(r graph.Range) (had []oldTree, err error) {
+func (s *selection) markKnown(r graph.Range) (had []git.ObjectID, err error) {
 	s.known = s.view.newSet()
 	for id, root := range r.Edges.All() {
 		s.addTo(s.known, id)
-		had = append(had, oldTree{git.RawObjectID(root), true})
+		had = append(had, git.RawObjectID(root))
 	}
 	var trees [][]byte // to be walked
 	for _, id := range s.spec.Haves {
@@ -30,7 +30,7 @@ func (s *selection) markKnown(r graph.Range) (had []oldTree, err error) {
 			return nil, err
 		}
 		if root {
-			had = append(had, oldTree{tree, true})
+			had = append(had, tree)
 		} else if !tree.IsZero() {
 			trees = append(trees, tree.Raw())
 		}
@@ -40,14 +40,14 @@ func (s *selection) markKnown(r graph.Range) (had []oldTree, err error) {
 	}
 	if !s.comparesTrees(r) && s.filter.passesAt(0) {
 		for _, root := range had[:min(len(had), maxKnownRoots)] {
-			trees = append(trees, root.id.Raw())
+			trees = append(trees, root.Raw())
 		}
 	}
 	if err := s.trees.walkKnown(trees); err != nil {
 		return nil, err
 	}
 	for _, root := range had {
-		s.addKnown(git.Tree, root.id.Raw())
+		s.addKnown(git.Tree, root.Raw())
 	}
 	return had, nil
 }

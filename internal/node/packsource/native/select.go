@@ -73,7 +73,7 @@ func (s *selection) choose() error {
 	if err != nil {
 		return err
 	}
-	var had []oldTree
+	var had []git.ObjectID
 	if len(s.spec.Haves) > 0 {
 		if had, err = s.markKnown(r); err != nil {
 			return err

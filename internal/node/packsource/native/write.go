@@ -79,9 +79,9 @@ func (it *item) depth() int {
 
 // looseObject is a chosen object that is in no source.
 type looseObject struct {
-	id    git.ObjectID
-	at    int64 // its offset in the new pack; 0: not written yet
-	depth int   // maximum number of deltas in its chain
+	id      git.ObjectID
+	at      int64     // its offset in the new pack; 0: not written yet
+	encoded *encoding // nil: not planned yet
 }
 
 func newWriter(spec *packsource.Spec, v *view, chosen, known *objectSet) *writer {
@@ -109,24 +109,25 @@ func (w *writer) write(objects int) error {
 	return err
 }
 
-// writeLoose writes the objects that are in no source. It starts to encode some before it writes those before them.
+// writeLoose writes the objects that are in no source, each after its base. It starts to encode some before it writes
+// those before them.
 func (w *writer) writeLoose() error {
 	for _, id := range w.chosen.looseIDs() {
 		w.loose = append(w.loose, looseObject{id: id})
 	}
-	var begun []*encoding // and not written yet
-	next := 0
+	order := make([]*looseObject, 0, len(w.loose))
 	for n := range w.loose {
-		for ; next < len(w.loose) && next <= n+w.encoder.ahead; next++ {
-			x := w.looseEncoding(next)
-			w.encoder.begin(x)
-			begun = append(begun, x)
+		w.planLoose(&w.loose[n], &order, 0)
+	}
+	next := 0
+	for n, o := range order {
+		for ; next < len(order) && next <= n+w.encoder.ahead; next++ {
+			w.encoder.begin(order[next].encoded)
 		}
-		w.loose[n].at = w.out.offset
-		if err := w.writeEncoded(begun[0]); err != nil {
+		o.at = w.out.offset
+		if err := w.writeEncoded(o.encoded); err != nil {
 			return err
 		}
-		begun = begun[1:]
 		if err := w.tick(1); err != nil {
 			return err
 		}
