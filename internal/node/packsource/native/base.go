@@ -42,8 +42,7 @@ func (w *writer) plan(it *item) error {
 // baseOf returns the base of a delta. ok is false if the delta cannot be copied.
 func (w *writer) baseOf(it *item) (b deltaBase, ok bool) {
 	if it.entry.Kind == pack.OfsDelta {
-		if at, ok := w.runs[it.source].find(it.start - it.entry.Distance); ok {
-			b.depth = w.index.depthAt(at)
+		if b.depth, ok = w.depthOf(it.source, it.start-it.entry.Distance); ok {
 			return b, b.depth < maxDepth
 		}
 	}
@@ -68,17 +67,14 @@ func (w *writer) findBase(raw []byte) (b deltaBase, ok bool) {
 	if err != nil {
 		return b, false
 	}
-	if offset, ok := w.runs[at.source].find(start); ok {
-		b.depth = w.index.depthAt(offset)
+	if b.depth, ok = w.depthOf(at.source, start); ok {
 		return b, b.depth < maxDepth
 	}
 	it := w.ahead[at]
 	if it == nil {
-		if it = w.inBatch(at.source, start); it != nil {
-			b.depth = it.depth()
-			return b, b.depth < maxDepth && !it.planning
+		if it = w.inBatch(at.source, start); it == nil {
+			it = w.planAhead(at)
 		}
-		it = w.planAhead(at)
 	}
 	if it == nil || it.planning { // a loop of deltas
 		return b, false
@@ -86,7 +82,20 @@ func (w *writer) findBase(raw []byte) (b deltaBase, ok bool) {
 	return deltaBase{it.depth(), it}, it.depth() < maxDepth
 }
 
-// inBatch returns the item that begins at an offset, if it is planned in its turn, or nil.
+// depthOf returns the number of deltas in the chain of the entry that begins at an offset. ok is false unless it has its
+// turn before the item that is planned.
+func (w *writer) depthOf(source int, start int64) (depth int, ok bool) {
+	if at, ok := w.runs[source].find(start); ok {
+		return w.index.depthAt(at), true
+	}
+	it := w.inBatch(source, start)
+	if it == nil || it.planning || len(w.ahead) > 0 && w.ahead[it.place] != nil {
+		return 0, false
+	}
+	return it.depth(), true
+}
+
+// inBatch returns the item that begins at an offset, if it is planned or being planned in its turn, or nil.
 func (w *writer) inBatch(source int, start int64) *item {
 	if source != w.source {
 		return nil
