@@ -3,6 +3,7 @@ package native
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"encoding/binary"
 	"math"
 	"slices"
@@ -73,10 +74,19 @@ func (t *indexTable) sorted() []uint32 {
 	}
 	for i := range buckets {
 		if part := order[starts[i]:starts[i+1]]; len(part) > 1 {
-			slices.SortFunc(part, func(a, b uint32) int { return bytes.Compare(t.id(a), t.id(b)) })
+			slices.SortFunc(part, t.compare)
 		}
 	}
 	return order
+}
+
+// compare compares the IDs of two entries, most of which differ in their first bytes.
+func (t *indexTable) compare(a, b uint32) int {
+	x, y := t.id(a), t.id(b)
+	if c := cmp.Compare(binary.BigEndian.Uint64(x), binary.BigEndian.Uint64(y)); c != 0 {
+		return c
+	}
+	return bytes.Compare(x, y)
 }
 
 // write writes a pack index of version 2 (gitformat-pack(5)) without its checksum.

@@ -361,9 +361,11 @@ func (w *writer) newHeader(it *item, at int64) []byte {
 			return nil
 		}
 	}
-	raw, _ := w.baseID(it)
-	if !written {
-		base, written = w.offsetOf(raw)
+	var raw []byte
+	if !written || !w.spec.Offset {
+		if raw, _ = w.baseID(it); !written {
+			base, written = w.offsetOf(raw)
+		}
 	}
 	if written && w.spec.Offset {
 		return appendDistance(appendEntry(w.header[:0], pack.OfsDelta, it.entry.Size), at-base)
@@ -380,7 +382,10 @@ func (w *writer) copyChanged(it *item, header []byte) error {
 		return err
 	}
 	source, at := w.view.sources[it.source], w.out.offset
-	sum, crc := crc32.ChecksumIEEE(it.data), crc32.ChecksumIEEE(header)
+	sum, crc := it.crc, crc32.ChecksumIEEE(header)
+	if it.large || it.at > 0 { // it was read again since the comparison
+		sum = crc32.ChecksumIEEE(it.data)
+	}
 	write := func(b []byte) error {
 		crc = crc32.Update(crc, crc32.IEEETable, b)
 		return w.out.write(b)
