@@ -17,6 +17,8 @@ const (
 	maxDepth = 50
 	// maxAhead is the maximum number of entries that are planned before their turn.
 	maxAhead = 200_000
+	// worthDelta is the minimum size of an entry that could be copied for which a smaller delta is tried, in bytes.
+	worthDelta = 16 << 10
 )
 
 // deltaBase is an object to which a delta of the new pack refers.
@@ -33,10 +35,29 @@ func (w *writer) plan(it *item) error {
 	if ok && it.entry.IsDelta() {
 		it.base, ok = w.baseOf(it)
 	}
-	if err == nil && !ok {
+	switch {
+	case err != nil:
+	case !ok:
 		it.encoded = w.newEncoding(it)
+	case w.known != nil && it.end-it.start >= worthDelta && !it.large:
+		it.encoded = w.smallerEncoding(it)
 	}
 	return err
+}
+
+// smallerEncoding returns an encoding of an item that can be copied, if it may become a smaller delta of another version.
+func (w *writer) smallerEncoding(it *item) *encoding {
+	x := &encoding{id: w.objectID(it.place), most: (it.end - it.start) * 3 / 4}
+	id, ok := w.versions.first(x.id, func(id git.ObjectID) bool {
+		b, ok := w.findWritten(id.Raw())
+		x.depth = b.depth + 1
+		return ok
+	})
+	if !ok {
+		return nil
+	}
+	x.base = id
+	return x
 }
 
 // baseOf returns the base of a delta. ok is false if the delta cannot be copied.
@@ -56,19 +77,16 @@ func (w *writer) baseOf(it *item) (b deltaBase, ok bool) {
 // findBase returns an object as the base of an entry. The client has it (thin packs), or it is written before the entry,
 // and its chain has room for the entry.
 func (w *writer) findBase(raw []byte) (b deltaBase, ok bool) {
+	if b, ok = w.findWritten(raw); ok || b.depth >= maxDepth {
+		return b, ok
+	}
 	at, ok := w.view.find(raw)
-	switch {
-	case !ok:
-		return b, w.isKnownLoose(raw)
-	case !w.chosen.has(at):
-		return b, w.hasClient(at)
+	if !ok || !w.chosen.has(at) {
+		return b, false
 	}
 	start, err := w.view.sources[at.source].Offset(at.pos)
 	if err != nil {
 		return b, false
-	}
-	if b.depth, ok = w.depthOf(at.source, start); ok {
-		return b, b.depth < maxDepth
 	}
 	it := w.ahead[at]
 	if it == nil {
@@ -80,6 +98,23 @@ func (w *writer) findBase(raw []byte) (b deltaBase, ok bool) {
 		return b, false
 	}
 	return deltaBase{it.depth(), it}, it.depth() < maxDepth
+}
+
+// findWritten is findBase without entries that have their turn later.
+func (w *writer) findWritten(raw []byte) (b deltaBase, ok bool) {
+	at, ok := w.view.find(raw)
+	switch {
+	case !ok:
+		return b, w.isKnownLoose(raw)
+	case !w.chosen.has(at):
+		return b, w.hasClient(at)
+	}
+	start, err := w.view.sources[at.source].Offset(at.pos)
+	if err != nil {
+		return b, false
+	}
+	b.depth, ok = w.depthOf(at.source, start)
+	return b, ok && b.depth < maxDepth
 }
 
 // depthOf returns the number of deltas in the chain of the entry that begins at an offset. ok is false unless it has its
@@ -315,6 +350,7 @@ func (w *writer) writeAhead(it *item) error {
 	if err := w.flush(); err != nil {
 		return err
 	}
+	w.decide(it)
 	it.at = w.out.offset
 	if it.encoded != nil {
 		return w.writeEncoded(it.encoded)

@@ -11,8 +11,11 @@ import (
 )
 
 const (
-	// maxDiffCommits is the maximum number of commits whose trees are compared with those of their parents.
-	maxDiffCommits = 2000
+	// maxDiffCommits is the maximum number of commits whose trees are compared with those of their parents. It takes half as
+	// long again as to read the trees alone, and is worth it for the versions of files.
+	maxDiffCommits = 20_000
+	// maxWholeCommits is the same for a whole history, most of which is copied from packs as it is.
+	maxWholeCommits = 2000
 	// maxOldTrees is the maximum number of older trees with which a new tree is compared.
 	maxOldTrees = 8
 )
@@ -67,7 +70,11 @@ func (w *diffWalk) memory() (n int64) {
 
 // comparesTrees reports whether trees are compared for these commits, rather than read one after the other.
 func (s *selection) comparesTrees(r graph.Range) bool {
-	return r.Commits.Len() <= maxDiffCommits && s.filter.depth == math.MaxUint64 && s.filter.passesAt(0)
+	most := maxDiffCommits
+	if len(s.spec.Haves)+len(s.spec.Shallow) == 0 {
+		most = maxWholeCommits
+	}
+	return r.Commits.Len() <= most && s.filter.depth == math.MaxUint64 && s.filter.passesAt(0)
 }
 
 // diff chooses the trees and blobs of commits, and walks the wanted trees.

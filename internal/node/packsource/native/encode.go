@@ -110,6 +110,7 @@ type encoding struct {
 	id    git.ObjectID
 	base  git.ObjectID // similar object that is written before; zero: unknown
 	depth int          // number of deltas in its chain if it becomes a delta of the base
+	most  int64        // maximum length of the delta. Otherwise the entry is copied, and deflate is nil. 0: no limit
 
 	done     chan struct{} // nil: it is not begun
 	kind     byte          // of the entry: an object type, or pack.OfsDelta
@@ -141,6 +142,9 @@ func (e *encoder) begin(x *encoding) {
 
 // wait returns when the object is encoded. A panic of its goroutine continues in that of the caller.
 func (e *encoder) wait(x *encoding) error {
+	if x.deflate != nil || x.large {
+		return nil
+	}
 	if x.done != nil {
 		<-x.done
 		if x.panicked != nil {
@@ -175,12 +179,17 @@ func (e *encoder) encode(c *coder, x *encoding) error {
 			x.kind, data = pack.OfsDelta, c.delta
 		}
 	}
+	if x.most > 0 && x.kind != pack.OfsDelta {
+		return nil
+	}
 	x.size = len(data)
 	c.buf.Reset()
 	c.zlib.Reset(&c.buf)
 	c.zlib.Write(data) // into memory
 	c.zlib.Close()
-	x.deflate = bytes.Clone(c.buf.Bytes())
+	if x.most == 0 || int64(c.buf.Len()) <= x.most {
+		x.deflate = bytes.Clone(c.buf.Bytes())
+	}
 	return nil
 }
 

@@ -66,15 +66,16 @@ type item struct {
 	at         int64     // its offset in the new pack, if it is planned before its turn; 0: not written yet
 }
 
-// depth returns the number of deltas in the chain of the item. If it is encoded it may be less.
+// depth returns the maximum number of deltas in the chain of the item.
 func (it *item) depth() int {
-	switch {
-	case it.encoded != nil:
-		return it.encoded.depth
-	case it.entry.IsDelta():
-		return it.base.depth + 1
+	depth := 0
+	if it.entry.IsDelta() && (it.encoded == nil || it.encoded.most > 0) {
+		depth = it.base.depth + 1
 	}
-	return 0
+	if it.encoded != nil {
+		depth = max(depth, it.encoded.depth)
+	}
+	return depth
 }
 
 // looseObject is a chosen object that is in no source.
@@ -302,6 +303,7 @@ func (w *writer) item(it *item) error {
 	source := w.view.sources[it.source]
 	at := w.out.offset + int64(w.to-w.from)
 	w.runs[it.source].add(it.start, it.end, at)
+	w.decide(it)
 	if it.encoded != nil {
 		if err := w.flush(); err != nil {
 			return err
@@ -329,6 +331,14 @@ func (w *writer) item(it *item) error {
 	}
 	w.to = begin + len(it.data)
 	return nil
+}
+
+// decide waits for an encoding of an entry that can be copied, and drops it if it is not smaller.
+func (w *writer) decide(it *item) {
+	x := it.encoded
+	if x != nil && x.most > 0 && (w.encoder.wait(x) != nil || x.deflate == nil) {
+		it.encoded = nil
+	}
 }
 
 // countCopy counts an entry that is copied without changes, and returns the count.
