@@ -12,16 +12,19 @@ import (
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git/pack"
 	"github.com/packhorse-git/packhorse/internal/git/repo"
 	"github.com/packhorse-git/packhorse/internal/node/places"
+	"github.com/packhorse-git/packhorse/internal/store/hydrate"
 	"github.com/packhorse-git/packhorse/internal/store/replog"
 )
 
 // Maintain implements places.Place: it compacts the packs. Git works in a copy of the repository, whose packs are hard
 // links: it repacks geometrically, and writes one commit-graph file. A multi-pack-index and its bitmap would name packs
-// of the copy, and are not made. The new packs are uploaded, and a record replaces the old ones. If another
-// node has replaced some of these in the meantime, the result is dropped. Pushes in the meantime do not matter.
-func (p *place) Maintain(ctx context.Context, git places.RunGit, _ bool) error {
+// of the copy, and are not made. If there are new packs, the tip pack is made again if it is due. The new packs are
+// uploaded, and a record replaces the old ones. If another node has replaced some of these in the meantime, the result
+// is dropped. Pushes in the meantime do not matter.
+func (p *place) Maintain(ctx context.Context, git places.RunGit, o places.MaintainOptions) error {
 	head, err := p.current(ctx)
 	if err != nil {
 		return err
@@ -47,7 +50,12 @@ func (p *place) Maintain(ctx context.Context, git places.RunGit, _ bool) error {
 	if err != nil {
 		return fault.Wrap(fault.Unavailable, "cannot copy the repository to compact it", err)
 	}
-	if err := c.repack(ctx, git); err != nil {
+	copied, err := repo.Open(c.dir, repo.Options{})
+	if err != nil {
+		return err
+	}
+	defer copied.Close()
+	if err := c.repack(ctx, git, copied); err != nil {
 		return err
 	}
 	if err := c.compare(); err != nil {
@@ -55,6 +63,9 @@ func (p *place) Maintain(ctx context.Context, git places.RunGit, _ bool) error {
 	}
 	if len(c.names)+len(c.removed) == 0 {
 		return nil // no better packs
+	}
+	if len(c.names) > 0 {
+		places.UpdateTip(ctx, git, copied, o.TipPack, c.store.log)
 	}
 	if err := c.upload(ctx); err != nil {
 		return err
@@ -70,6 +81,8 @@ type compaction struct {
 	removed []string      // keys of packs that the copy does not have any more
 	names   []string      // of its new packs
 	added   []replog.Pack // the same after the upload
+	old     []string      // objects of the bucket: files of an earlier tip pack that belong to a pack which stays
+	won     bool          // the record is in the log
 }
 
 // path returns the path of a file of the copy.
@@ -78,24 +91,17 @@ func (c *compaction) path(elements ...string) string {
 }
 
 // repack repacks the copy. It must not remove objects.
-func (c *compaction) repack(ctx context.Context, git places.RunGit) error {
-	r, err := repo.Open(c.dir, repo.Options{})
-	if err != nil {
-		return err
-	}
-	defer r.Close()
+func (c *compaction) repack(ctx context.Context, git places.RunGit, copied *repo.Repo) error {
 	for _, args := range [][]string{
 		{"repack", "-d", "-l", "-n", "-q", "--geometric=2"},
 		{"commit-graph", "write", "--reachable", "--no-progress"},
 	} {
-		if err := git(ctx, r, args); err != nil {
+		if err := git(ctx, copied, places.GitCommand{Args: args}); err != nil {
 			return err
 		}
 	}
 	return nil
 }
-
-const commitGraph = "objects/info/commit-graph"
 
 // compare finds the packs that repack added and removed.
 func (c *compaction) compare() error {
@@ -120,7 +126,17 @@ func (c *compaction) compare() error {
 	return nil
 }
 
-// upload uploads the new packs. The commit-graph is a file of the first one.
+// extras returns the files of the copy that belong to the first new pack: its commit-graph, and the tip pack, which may
+// be an old one.
+func (c *compaction) extras() map[string]string {
+	files := map[string]string{".graph": c.path(hydrate.FilePath("", ".graph"))}
+	if tip, _ := pack.FindTip(c.path("objects")); tip != "" {
+		files[replog.TipPack], files[replog.TipIdx] = tip+".pack", tip+".idx"
+	}
+	return files
+}
+
+// upload uploads the new packs.
 func (c *compaction) upload(ctx context.Context) error {
 	up := c.uploader()
 	for i, name := range c.names {
@@ -129,11 +145,13 @@ func (c *compaction) upload(ctx context.Context) error {
 			return err
 		}
 		if i == 0 {
-			f, err := up.file(ctx, pack.Key+".graph", c.path(commitGraph))
-			if err == nil {
-				pack.Extra = append(pack.Extra, f)
-			} else if !errors.Is(err, fs.ErrNotExist) {
-				return err
+			for ext, path := range c.extras() {
+				f, err := up.file(ctx, pack.Key+ext, path)
+				if err == nil {
+					pack.Extra = append(pack.Extra, f)
+				} else if !errors.Is(err, fs.ErrNotExist) {
+					return err
+				}
 			}
 		}
 		c.added = append(c.added, pack)
@@ -150,6 +168,11 @@ func (c *compaction) publish(ctx context.Context) error {
 		}
 		return next, nil
 	}, c.install)
+	if err == nil && c.won && len(c.old) > 0 {
+		if err := c.store.bucket.Delete(ctx, c.old...); err != nil { // garbage collection removes them with their pack
+			c.store.log.Warn("cannot remove an old tip pack from the store", "repository_id", c.id, "error", err)
+		}
+	}
 	return err
 }
 
@@ -167,6 +190,13 @@ func (c *compaction) replace(head *replog.Record) *replog.Record {
 	}
 	next := head.Next(replog.KindCompact, c.store.options.Node, time.Now())
 	next.Packs = slices.DeleteFunc(next.Packs, func(p replog.Pack) bool { return slices.Contains(c.removed, p.Key) })
+	c.old = nil
+	for i := range next.Packs {
+		if p := &next.Packs[i]; len(c.added) > 0 && slices.ContainsFunc(p.Extra, replog.File.IsTip) {
+			c.old = append(c.old, reposPrefix+c.id+"/"+p.Key+replog.TipPack, reposPrefix+c.id+"/"+p.Key+replog.TipIdx)
+			p.Extra = slices.DeleteFunc(slices.Clone(p.Extra), replog.File.IsTip) // head has it, too
+		}
+	}
 	for _, pack := range c.added {
 		pack.Since = next.Number
 		next.Packs = append(next.Packs, pack)
@@ -176,10 +206,15 @@ func (c *compaction) replace(head *replog.Record) *replog.Record {
 
 // install moves the new packs into the local copy, so that they do not have to be downloaded.
 func (c *compaction) install(record *replog.Record) {
+	c.won = true
 	for i := range c.added {
 		pack := &c.added[i]
 		from := c.path("objects/pack", pack.Name())
-		_ = os.Rename(c.path(commitGraph), from+".graph") // for the first one; others do not have it
+		if i == 0 {
+			for ext, path := range c.extras() {
+				_ = os.Rename(path, from+ext) // one that is missing is downloaded
+			}
+		}
 		if err := c.local.Install(record, record.Pack(pack.Key), from); err != nil {
 			c.store.log.Warn("cannot keep a compacted pack on this node, it is downloaded again", "repository_id", c.id,
 				"error", err)

@@ -10,7 +10,9 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/pack"
 	"github.com/packhorse-git/packhorse/internal/store/bucket"
+	"github.com/packhorse-git/packhorse/internal/store/hydrate"
 	"github.com/packhorse-git/packhorse/internal/store/replog"
 )
 
@@ -70,16 +72,23 @@ func linkCopy(from, to string, record *replog.Record) error {
 			return err
 		}
 	}
-	links := map[string]string{commitGraph: commitGraph} // targets to sources
+	graph := hydrate.FilePath("", ".graph")
+	links := map[string]string{graph: graph} // targets to sources
 	for i := range record.Packs {
 		p := &record.Packs[i]
 		for _, f := range p.Files() { // two pushes of the same objects have the same pack
-			links["objects/pack/"+p.Name()+f.Ext] = "objects/pack/" + filepath.Base(p.Key) + f.Ext
+			links[hydrate.FilePath(p.Name(), f.Ext)] = hydrate.FilePath(filepath.Base(p.Key), f.Ext)
 		}
 	}
 	for target, source := range links {
+		isTip := strings.HasPrefix(target, "objects/"+pack.TipDir+"/")
+		if isTip {
+			if err := os.MkdirAll(filepath.Dir(filepath.Join(to, target)), 0o777); err != nil {
+				return err
+			}
+		}
 		err := os.Link(filepath.Join(from, source), filepath.Join(to, target))
-		isNeeded := strings.HasSuffix(target, ".pack") || strings.HasSuffix(target, ".idx")
+		isNeeded := !isTip && (strings.HasSuffix(target, ".pack") || strings.HasSuffix(target, ".idx"))
 		if err != nil && (isNeeded || !errors.Is(err, fs.ErrNotExist)) {
 			return err
 		}

@@ -73,8 +73,8 @@ func stat(t *testing.T, path string) os.FileInfo {
 
 // asGit runs a function instead of git repack, and nothing instead of other commands.
 func asGit(repack func(ctx context.Context, dir string) error) places.RunGit {
-	return func(ctx context.Context, r *repo.Repo, args []string, _ ...string) error {
-		if args[0] != "repack" {
+	return func(ctx context.Context, r *repo.Repo, c places.GitCommand) error {
+		if c.Args[0] != "repack" {
 			return nil
 		}
 		return repack(ctx, r.Dir)
@@ -114,7 +114,7 @@ func TestMaintain(t *testing.T) {
 		pushPack(t, c, "x", from, "topic", tip)
 		return nil
 	}
-	if err := p.Maintain(t.Context(), asGit(during), false); err != nil {
+	if err := p.Maintain(t.Context(), asGit(during), places.MaintainOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	other := acquire(t, c, "x")
@@ -145,7 +145,7 @@ func TestMaintain(t *testing.T) {
 	}
 	nothing := func(context.Context, string) error { return nil }
 	before := head.record.Number
-	if err := p.Maintain(t.Context(), asGit(nothing), false); err != nil {
+	if err := p.Maintain(t.Context(), asGit(nothing), places.MaintainOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	if head, err := other.current(t.Context()); err != nil || head.record.Number != before {
@@ -194,12 +194,12 @@ func TestConcurrentMaintain(t *testing.T) {
 	var winner uint64
 	err := acquire(t, a, "x").Maintain(t.Context(), asGit(func(ctx context.Context, dir string) error {
 		other := acquire(t, c, "x")
-		if err := other.Maintain(ctx, asGit(repack), false); err != nil {
+		if err := other.Maintain(ctx, asGit(repack), places.MaintainOptions{}); err != nil {
 			return err
 		}
 		winner = other.Known().Number
 		return repack(ctx, dir)
-	}), false)
+	}), places.MaintainOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -324,7 +324,7 @@ func TestCollectGarbage(t *testing.T) {
 		pushPack(t, a, path, from, path, from.Commit(path))
 		pushPack(t, a, path, from, path, from.Commit(path+"2"))
 	}
-	if err := acquire(t, a, "kept").Maintain(t.Context(), asGit(repackAll(t)), false); err != nil {
+	if err := acquire(t, a, "kept").Maintain(t.Context(), asGit(repackAll(t)), places.MaintainOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	if err := a.Delete(t.Context(), repoPath("deleted"), places.DeleteOptions{}); err != nil {

@@ -57,7 +57,7 @@ func newGitNode(t *testing.T, b *buckettest.Memory, o receivepack.Options, chang
 	n := &gitNode{Store: newNode(t, b, change...), t: t}
 	n.node, err = storage.New(uploadpack.New(nil, uploadpack.Options{}), storage.Options{
 		Root: n.options.Cache.Root, Places: n.Store, Pushes: pushes, Runner: runner,
-		LFS: &objects.Options{Copies: true}})
+		LFS: &objects.Options{Copies: true}, TipPack: true})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"strings"
 
@@ -72,4 +73,30 @@ func (b *Batch) Tree(entries string) git.ObjectID {
 		fmt.Fprintf(&tree, "%s %s\x00%s", e.mode, e.name, id.Raw())
 	}
 	return b.Object(git.Tree, tree.Bytes())
+}
+
+// Edit adds commits to main, which may not exist. Each adds a line to one of ten files, so that git stores their
+// earlier versions as deltas of later ones.
+func (r *Repo) Edit(commits int) {
+	r.t.Helper()
+	b, n := r.Batch(), 0
+	var parents []git.ObjectID
+	if _, err := r.Try("rev-parse", "--verify", "-q", "main"); err == nil {
+		fmt.Sscan(r.Git("rev-list", "--count", "main"), &n)
+		parents = []git.ObjectID{r.ID("main")}
+	}
+	for i := n; i < n+commits; i++ {
+		var entries strings.Builder
+		for file := range 10 {
+			var text []byte
+			rnd := rand.New(rand.NewPCG(uint64(file), 0))
+			for range 60 + (i+file)/10 {
+				text = fmt.Appendf(text, "%x\n", rnd.Uint64())
+			}
+			fmt.Fprintf(&entries, "100644 blob %v\tfile%d\n", b.Object(git.Blob, text), file)
+		}
+		parents = []git.ObjectID{b.CommitTree(fmt.Sprint("edit ", i), entries.String(), parents...)}
+	}
+	b.Store()
+	r.Git("update-ref", "refs/heads/main", parents[0].String())
 }

@@ -37,8 +37,8 @@ const (
 )
 
 // Maintain implements Place.
-func (p *dirPlace) Maintain(ctx context.Context, git RunGit, refs bool) error {
-	steps, err := maintenanceSteps(p.repo, refs)
+func (p *dirPlace) Maintain(ctx context.Context, git RunGit, o MaintainOptions) error {
+	steps, err := maintenanceSteps(p.repo, o.PackRefs)
 	if err != nil {
 		return err
 	}
@@ -47,6 +47,7 @@ func (p *dirPlace) Maintain(ctx context.Context, git RunGit, refs bool) error {
 			return err
 		}
 	}
+	UpdateTip(ctx, git, p.repo, o.TipPack, p.Log)
 	return nil
 }
 
@@ -140,7 +141,7 @@ func (p *dirPlace) runStep(ctx context.Context, git RunGit, s maintenanceStep) e
 	err := p.runPreferred(ctx, git, s)
 	if fault.Is(err, fault.Internal) && s.fallback != nil {
 		p.Log.Info("cannot repack a repository with a bitmap or by size, using the fallback", "dir", r.Common, "error", err)
-		err = git(ctx, r, s.fallback)
+		err = git(ctx, r, GitCommand{Args: s.fallback})
 	}
 	return err
 }
@@ -151,7 +152,7 @@ func isPack(e fs.DirEntry) bool { return strings.HasSuffix(e.Name(), ".pack") }
 func (p *dirPlace) runPreferred(ctx context.Context, git RunGit, s maintenanceStep) error {
 	r := p.repo
 	if !s.ownOnly {
-		return git(ctx, r, s.args)
+		return git(ctx, r, GitCommand{Args: s.args})
 	}
 	view, err := tempDir(filepath.Join(p.root, repo.PrivateDir))
 	if err != nil {
@@ -161,7 +162,7 @@ func (p *dirPlace) runPreferred(ctx context.Context, git RunGit, s maintenanceSt
 	if err := linkObjects(r.Objects.Dirs()[0], view); err != nil {
 		return WriteError(err)
 	}
-	return git(ctx, r, s.args, "GIT_OBJECT_DIRECTORY="+view)
+	return git(ctx, r, GitCommand{Args: s.args, Env: []string{"GIT_OBJECT_DIRECTORY=" + view}})
 }
 
 // linkObjects creates an object directory with the contents of another one, except its alternates. Its directories are
@@ -191,11 +192,11 @@ type Maintainer struct {
 }
 
 // Run runs one Git command. It implements RunGit. The error names a full disk as the cause.
-func (m Maintainer) Run(ctx context.Context, r *repo.Repo, args []string, env ...string) error {
+func (m Maintainer) Run(ctx context.Context, r *repo.Repo, c GitCommand) error {
 	removeTemporaryFiles(filepath.Join(r.Common, "objects/pack"))
 	start := time.Now()
 	m.removeStaleLocks(r, time.Time{}, start.Add(-staleLockAge))
-	if args[0] == "pack-refs" { // it is short, and its lock file would block pushes
+	if c.Args[0] == "pack-refs" { // it is short, and its lock file would block pushes
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), packRefsTimeout)
 		defer cancel()
@@ -213,8 +214,8 @@ func (m Maintainer) Run(ctx context.Context, r *repo.Repo, args []string, env ..
 		all = append(all, "-c", setting)
 	}
 	err := m.Runner.Run(ctx, process.Command{
-		Class: ClassMaintain, Subcommand: args[0], Args: append(append(all, "--git-dir="+r.Common), args...), Env: env,
-		Grace: MaintainGrace, Config: r.HooksOff(), Repository: r.Common,
+		Class: ClassMaintain, Subcommand: c.Args[0], Args: append(append(all, "--git-dir="+r.Common), c.Args...), Env: c.Env,
+		Stdin: strings.NewReader(c.Stdin), Grace: MaintainGrace, Config: r.HooksOff(), Repository: r.Common,
 	})
 	if err != nil && !fault.Is(err, fault.Internal) { // it was cancelled
 		m.removeStaleLocks(r, start.Add(-time.Second), time.Now())

@@ -94,8 +94,8 @@ type Place interface {
 	Counts(ctx context.Context) (pack.Counts, error)
 	// Size returns the size of the repository in bytes, or -1 if it has too many files.
 	Size(ctx context.Context) (int64, error)
-	// Maintain repacks the repository with commands of Git. refs reports whether to pack its refs.
-	Maintain(ctx context.Context, git RunGit, refs bool) error
+	// Maintain repacks the repository with commands of Git.
+	Maintain(ctx context.Context, git RunGit, o MaintainOptions) error
 	// LFS returns the storage of the repository's LFS objects. Nil: its directory has them.
 	LFS() objects.Remote
 	// Locks returns the locks of files of the repository.
@@ -104,5 +104,18 @@ type Place interface {
 	SetHead(ctx context.Context, branch git.RefName, check func() (bool, error)) (done bool, err error)
 }
 
+// MaintainOptions configure the maintenance of a repository.
+type MaintainOptions struct {
+	PackRefs bool // refs are packed
+	TipPack  bool // the repository has a tip pack: see UpdateTip
+}
+
 // RunGit runs a Git command of maintenance in a repository.
-type RunGit func(ctx context.Context, r *repo.Repo, args []string, env ...string) error
+type RunGit func(ctx context.Context, r *repo.Repo, c GitCommand) error
+
+// GitCommand is a Git command of maintenance.
+type GitCommand struct {
+	Args  []string // after the options of git itself; the first one names the command
+	Env   []string // KEY=VALUE
+	Stdin string
+}

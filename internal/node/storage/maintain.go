@@ -17,7 +17,8 @@ type MaintenanceResult struct {
 }
 
 // Maintain repacks a repository geometrically (git-repack(1), --geometric). It writes a multi-pack-index, a bitmap and
-// its commit-graph, and packs its refs. The Git commands stop when ctx ends. Readers are not disturbed.
+// its commit-graph, packs its refs, and makes the tip pack. The Git commands stop when ctx ends. Readers are not
+// disturbed.
 //
 // Unreachable objects are kept: only copies of objects that are in another pack are removed. In a repository with
 // alternates only its own objects are repacked, without a bitmap. With extensions.preciousObjects no pack is removed.
@@ -53,7 +54,8 @@ func (n *Node) maintainHandle(ctx context.Context, h *handle, path git.RepoPath,
 	if m.Before, err = h.place.Counts(ctx); err != nil {
 		return m, err
 	}
-	if err := h.place.Maintain(ctx, places.Maintainer{Runner: n.runner, Log: n.log}.Run, refs); err != nil {
+	if err := h.place.Maintain(ctx, places.Maintainer{Runner: n.runner, Log: n.log}.Run,
+		places.MaintainOptions{PackRefs: refs, TipPack: n.tipPack}); err != nil {
 		return m, err
 	}
 	if m.After, err = h.place.Counts(ctx); err != nil {

@@ -262,7 +262,7 @@ func (r *testPlace) Counts(context.Context) (pack.Counts, error) {
 	return pack.Counts{Packed: 7, Packs: 2, PackBytes: 1000}, nil
 }
 
-func (r *testPlace) Maintain(ctx context.Context, git places.RunGit, _ bool) error {
+func (r *testPlace) Maintain(ctx context.Context, git places.RunGit, _ places.MaintainOptions) error {
 	dir := filepath.Join(r.p.root, ".packhorse/copy.git")
 	if err := os.CopyFS(dir, os.DirFS(r.Repo.Dir)); err != nil {
 		return err
@@ -272,7 +272,7 @@ func (r *testPlace) Maintain(ctx context.Context, git places.RunGit, _ bool) err
 		return err
 	}
 	defer copied.Close()
-	return git(ctx, copied, []string{"repack", "-d", "-l", "-n", "-q", "--geometric=2"})
+	return git(ctx, copied, places.GitCommand{Args: []string{"repack", "-d", "-l", "-n", "-q", "--geometric=2"}})
 }
 
 func (r *testPlace) SetHead(_ context.Context, branch git.RefName, _ func() (bool, error)) (bool, error) {

@@ -58,6 +58,7 @@ type Options struct {
 	Registerer prometheus.Registerer // of metrics; may be nil
 
 	Maintenance *Maintenance // when repositories are maintained automatically; nil: never. It needs Runner.
+	TipPack     bool         // maintenance keeps tip packs, see places.UpdateTip; otherwise it removes them
 
 	MaxWatches    int           // concurrent calls of Watch. Zero means 1,000.
 	MaxWatched    int           // repositories watched at the same time. Zero means 10,000.
@@ -113,6 +114,7 @@ type Node struct {
 	listener   atomic.Pointer[func(git.RepoPath)] // see OnChange
 	claims     places.Claims
 	maintainer *maintainer // may be nil
+	tipPack    bool        // see Options
 	warmer     *warmer     // may be nil
 }
 
@@ -136,7 +138,7 @@ func New(server *uploadpack.Server, o Options) (*Node, error) {
 		root: root, start: start, log: o.Log, metrics: newMetrics(o.Registerer),
 		options: options, places: o.Places, server: server, pushes: o.Pushes,
 		hooks: o.RepositoryHooks, packs: o.Packs, verifier: o.Verifier, lookups: lookup.New(o.Lookups),
-		runner: o.Runner, handles: newHandleTable(o.MaxOpen),
+		runner: o.Runner, handles: newHandleTable(o.MaxOpen), tipPack: o.TipPack,
 	}
 	if n.pushes != nil {
 		n.hooks = n.pushes.RepositoryHooks()

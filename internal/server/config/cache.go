@@ -71,6 +71,10 @@ type MaintenanceConfig struct {
 
 	// Slots is the number of repositories that are repacked at the same time.
 	Slots int `toml:"slots" default:"1" range:"1..1024"`
+
+	// TipPack keeps the objects of the newest commit of HEAD as another pack, from which shallow clones are copied. It
+	// takes a few percent of the repository's size (docs/explanation/packs.md). False removes such packs.
+	TipPack bool `toml:"tip_pack" default:"true"`
 }
 
 // Options returns the options of maintenance, or nil if it is off.

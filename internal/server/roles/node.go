@@ -145,7 +145,7 @@ func newNode(d *deps, stored *store.Store, packs *packSources,
 		Root: cfg.Root, Hidden: []string{cfg.State, cfg.Cache.Dir}, Policy: cfg.Fetch.Policy(), Log: d.log, Epoch: epoch,
 		Pushes: pushes, Packs: packs.cache, Verifier: packs.verifier,
 		LFS: lfsOptions(d, stored != nil), LFSSchedule: cfg.LFSSchedule(), Runner: runner,
-		Maintenance: cfg.Maintenance.Options(), Tables: repo.NewTables(runner),
+		Maintenance: cfg.Maintenance.Options(), TipPack: cfg.Maintenance.TipPack, Tables: repo.NewTables(runner),
 		Registerer: d.reg,
 		Lookups: lookup.Options{
 			Memory: admit.NewBudget("objects",

@@ -177,8 +177,15 @@ func (r *Repository) loadPacks() error {
 			parts[name]++
 		}
 	}
-	for _, e := range entries {
+	tips, err := os.ReadDir(filepath.Join(r.dir, tipDir))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	for i, e := range append(entries, tips...) {
 		path := filepath.Join(r.packDir(), e.Name())
+		if i >= len(entries) {
+			path = filepath.Join(r.dir, tipDir, e.Name())
+		}
 		name := strings.TrimSuffix(e.Name(), filepath.Ext(e.Name()))
 		if parts[name] < 2 {
 			if err := os.RemoveAll(path); err != nil {

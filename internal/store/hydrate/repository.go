@@ -8,9 +8,11 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"sync"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git/pack"
 	"github.com/packhorse-git/packhorse/internal/store/replog"
 )
 
@@ -179,8 +181,19 @@ func (r *Repository) Install(rec *replog.Record, p *replog.Pack, from string) er
 	return nil
 }
 
-// publish renames the files of a pack into the local copy, the index last.
+// publish renames the files of a pack into the local copy, the index last. A tip pack replaces that of an earlier
+// record.
 func (r *Repository) publish(p *replog.Pack, from func(replog.File) string) error {
+	if slices.ContainsFunc(p.Extra, replog.File.IsTip) {
+		dir := filepath.Join(r.dir, tipDir)
+		err := os.RemoveAll(dir)
+		if err == nil {
+			err = os.MkdirAll(dir, 0o777)
+		}
+		if err != nil {
+			return err
+		}
+	}
 	files := p.Files()
 	files = append(append(files[:1:1], files[2:]...), files[1])
 	for _, f := range files {
@@ -195,11 +208,23 @@ func (r *Repository) publish(p *replog.Pack, from func(replog.File) string) erro
 
 // path returns the place of one file of a pack.
 func (r *Repository) path(p *replog.Pack, f replog.File) string {
-	if f.Ext == ".graph" {
-		return filepath.Join(r.dir, commitGraph)
-	}
-	return filepath.Join(r.packDir(), packName(p)+f.Ext)
+	return filepath.Join(r.dir, FilePath(packName(p), f.Ext))
 }
+
+// FilePath returns the place of a file of a pack in a repository, from the name of the pack and the file's extension.
+func FilePath(name, ext string) string {
+	switch ext {
+	case ".graph":
+		return commitGraph
+	case replog.TipPack:
+		return filepath.Join(tipDir, name+".pack")
+	case replog.TipIdx:
+		return filepath.Join(tipDir, name+".idx")
+	}
+	return filepath.Join("objects/pack", name+ext)
+}
+
+const tipDir = "objects/" + pack.TipDir
 
 // isExtra reports whether a file of a pack only saves work.
 func isExtra(f replog.File) bool { return f.Ext != ".pack" && f.Ext != ".idx" }

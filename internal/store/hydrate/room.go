@@ -191,8 +191,8 @@ func (r *Repository) sweepLocked() {
 func (r *Repository) unlink(names []string) {
 	c := r.cache
 	for _, name := range names {
-		for _, ext := range []string{".idx", ".bitmap", ".rev", ".pack"} {
-			err := os.Remove(r.packDir() + "/" + name + ext)
+		for _, ext := range []string{".idx", ".bitmap", ".rev", replog.TipIdx, replog.TipPack, ".pack"} {
+			err := os.Remove(filepath.Join(r.dir, FilePath(name, ext)))
 			if err != nil && !errors.Is(err, fs.ErrNotExist) {
 				c.log.Warn("cannot remove a local pack", "repository_id", r.id, "error", err)
 			}

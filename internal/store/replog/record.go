@@ -92,7 +92,7 @@ type RefChange struct {
 // Pack names a pack and its index in the bucket, and what was made from them.
 type Pack struct {
 	Bytes     int64  `json:"bytes"`           // size of the pack
-	Extra     []File `json:"extra,omitempty"` // files that only save work: .rev, .bitmap, .graph
+	Extra     []File `json:"extra,omitempty"` // files that only save work: .rev, .bitmap, .graph, .tip-pack, .tip-idx
 	IdxBytes  int64  `json:"idx_bytes"`
 	IdxSHA256 Sum    `json:"idx_sha256"`
 	Key       string `json:"key"`     // relative to the repository, without the extension: "packs/pack-HASH-TXN"
@@ -136,8 +136,17 @@ const (
 	checkpointPrefix = "refs/"
 )
 
+// Endings of the tip pack of a repository and its index, which are files of one of its packs.
+const (
+	TipPack = ".tip-pack"
+	TipIdx  = ".tip-idx"
+)
+
 // extensions are the endings of a pack's files.
-var extensions = []string{".pack", ".idx", ".rev", ".bitmap", ".graph"}
+var extensions = []string{".pack", ".idx", ".rev", ".bitmap", ".graph", TipPack, TipIdx}
+
+// IsTip reports whether the file is part of a tip pack.
+func (f File) IsTip() bool { return f.Ext == TipPack || f.Ext == TipIdx }
 
 // ParseFileKey returns the key in records (Pack.Key or Refs.Checkpoint) of a file, from the file's key relative to the
 // repository. ok is false if Packhorse does not write such files.

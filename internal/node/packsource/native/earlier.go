@@ -8,6 +8,7 @@ import (
 	"errors"
 	"io"
 	"slices"
+	"time"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
@@ -120,9 +121,9 @@ func readHeader(r io.ReaderAt) (h earlierHeader, length int64, err error) {
 	return h, int64(len(b)) + int64(size), nil
 }
 
-// lent is an open pack of the Library.
+// lent is an open pack of the Library, or a tip pack.
 type lent struct {
-	key      packsource.Key
+	key      packsource.Key // of the Library
 	borrowed *packsource.Borrowed
 	index    *pack.Index
 	source   *source
@@ -215,6 +216,25 @@ func (l *lent) read(format git.ObjectFormat) error {
 	l.source = &source{earlier: e, Raw: &pack.Raw{Path: "cache entry " + l.key.String(), End: end,
 		File: unframed{l.borrowed.Pack}}}
 	return nil
+}
+
+// openTip opens the tip pack of an object directory for a pack of a shallow clone, or returns nil. The pack for a
+// client that has commits would grow: it has deltas of what the client has. A tip pack that cannot be read is logged,
+// and left out.
+func (s *Source) openTip(spec *packsource.Spec, objects string) *lent {
+	if len(spec.Shallow) == 0 || !composes(spec) {
+		return nil
+	}
+	tip, err := pack.OpenTip(objects, spec.Repo.Format)
+	if err != nil && !s.hasFailed(objects) { // log it once in a while
+		s.failed.Add(objects, time.Now())
+		s.log.Warn("cannot read the tip pack of a repository", "dir", objects, "error", err)
+	}
+	if tip == nil {
+		return nil
+	}
+	return &lent{index: tip.Index, borrowed: &packsource.Borrowed{Close: tip.Close},
+		source: &source{Raw: &pack.Raw{Path: tip.Path, File: tip.File, End: tip.End}}}
 }
 
 // use calls fn with the sources of open packs.

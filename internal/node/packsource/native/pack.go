@@ -136,6 +136,9 @@ func (p *nativePack) make(ctx context.Context) error {
 		history = graph.New(store, store.Dirs, graph.Options{Format: p.spec.Repo.Format})
 	}
 	packs := p.s.borrow(p.spec)
+	if tip := p.s.openTip(p.spec, store.Dirs()[0]); tip != nil {
+		packs = append(packs, tip)
+	}
 	defer func() {
 		for _, l := range packs {
 			l.close()

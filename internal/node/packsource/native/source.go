@@ -42,7 +42,8 @@ type Source struct {
 	headers *lru.Cache[packsource.Key, earlierHeader]
 	// failed has the repositories for which a pack failed although its making had begun, and the kinds of packs that were
 	// left to git after long work, with the time. Git makes these packs for a while, unless Options.Always is set.
-	failed *lru.Cache[string, time.Time] // by incarnation or kindOf
+	// Unreadable tip packs are in it, too, so that each is logged once in a while.
+	failed *lru.Cache[string, time.Time] // by incarnation, kindOf or object directory
 }
 
 // New returns a Source.

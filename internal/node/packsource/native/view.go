@@ -8,14 +8,15 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/pack"
 )
 
-// source is a pack that entries are copied from: one of the repository, or an earlier pack of the Library.
+// source is a pack that entries are copied from: one of the repository, its tip pack, or an earlier one of the Library.
 type source struct {
 	*pack.Raw
 	earlier *earlier // nil: a pack of the repository
 }
 
-// view has the sources of one pack, in the order in which objects are looked up and written: earlier packs, then the
-// packs of the repository, the largest first. So the bases of deltas in packs of later pushes come before the deltas.
+// view has the sources of one pack, in the order in which objects are looked up and written: earlier packs, the tip
+// pack, then the packs of the repository. Of these, the largest comes first. So the bases of deltas in packs of later
+// pushes come before the deltas.
 type view struct {
 	format  git.ObjectFormat
 	sources []*source
