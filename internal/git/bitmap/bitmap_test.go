@@ -108,6 +108,11 @@ func TestSameAsGit(t *testing.T) {
 	}
 }
 
+func rawID(hex string) []byte {
+	id := git.MustParseObjectID(hex)
+	return id.Raw()
+}
+
 // compare compares an open bitmap with the answers of git.
 func compare(t *testing.T, program string, r *gittest.Repo, b *Bitmap) {
 	t.Helper()
@@ -134,6 +139,19 @@ func compare(t *testing.T, program string, r *gittest.Repo, b *Bitmap) {
 		return list
 	}
 	set := make([]uint64, b.Words())
+	for i, id := range ids {
+		clear(set)
+		set[i/64] = 1 << (i % 64)
+		if raw := rawID(id); !b.Has(set, raw) || b.Has(make([]uint64, b.Words()), raw) {
+			t.Fatalf("the bit of object %s is not bit %d", id, i)
+		}
+		if raw := rawID(ids[(i+1)%len(ids)]); b.Has(set, raw) && len(ids) > 1 {
+			t.Fatalf("bit %d is also that of another object", i)
+		}
+	}
+	if unknown := bytes.Repeat([]byte{0x5a}, len(rawID(ids[0]))); b.Has(set, unknown) {
+		t.Error("an object that is not in the repository has a bit")
+	}
 	for commit := range b.commits {
 		clear(set)
 		if ok, err := b.Or(commit, set); err != nil || !ok {
