@@ -47,7 +47,7 @@ func (e *Engine) notices(ctx context.Context, request Request) []Notice {
 	if len(branches) == 0 && !content {
 		return list
 	}
-	repositories := e.scopeOf(newGrepQuery(q).repos, request.May, len(branches) > 0)
+	repositories := e.scopeOf(repositoryConditions(q), request.May, len(branches) > 0)
 	ctx, cancel := context.WithTimeout(ctx, freshnessTimeout)
 	defer cancel()
 	for _, n := range branches {

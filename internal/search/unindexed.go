@@ -51,29 +51,45 @@ type grepQuery struct {
 // reported as missing.
 func newGrepQuery(q *query.Query) (g grepQuery) {
 	g.possible = true
-	if q.Root == nil {
-		return grepQuery{}
-	}
-	kids := []*query.Node{q.Root}
-	if q.Root.Op == query.And {
-		kids = q.Root.Kids
-	}
-	for _, n := range kids {
-		not := n.Op == query.Not
-		if not {
-			n = n.Kids[0]
-		}
-		if n.Op != query.Atom {
-			g.possible = false
-			continue
-		}
-		g.take(n, not)
-	}
+	eachTerm(q.Root, g.take)
 	g.possible = g.possible && g.grep.Pattern != ""
 	return g
 }
 
+// repositoryConditions returns the conditions for repositories of newGrepQuery. It does not compile other patterns.
+func repositoryConditions(q *query.Query) []condition {
+	var g grepQuery
+	eachTerm(q.Root, func(n *query.Node, not bool) {
+		if n.Op == query.Atom && n.Field == query.Repo {
+			g.take(n, not)
+		}
+	})
+	return g.repos
+}
+
+// eachTerm calls each for the terms of a query that all have to match. If not is set, the term must not match.
+func eachTerm(root *query.Node, each func(n *query.Node, not bool)) {
+	if root == nil {
+		return
+	}
+	kids := []*query.Node{root}
+	if root.Op == query.And {
+		kids = root.Kids
+	}
+	for _, n := range kids {
+		if n.Op == query.Not {
+			each(n.Kids[0], true)
+		} else {
+			each(n, false)
+		}
+	}
+}
+
 func (g *grepQuery) take(n *query.Node, not bool) {
+	if n.Op != query.Atom {
+		g.possible = false
+		return
+	}
 	text := n.Pattern
 	if !n.Regexp {
 		text = regexp.QuoteMeta(text)
