@@ -375,3 +375,22 @@ func TestUnindexed(t *testing.T) {
 		await(t, e, "needle", func(f *found) bool { return len(f.Unindexed) == 0 && f.Results == 1 })
 	}
 }
+
+// BenchmarkSearch measures searches of 10 results, one after the other, including the search worker.
+func BenchmarkSearch(b *testing.B) {
+	s := newSource()
+	f := files{}
+	for i := range 100 {
+		f["file"+strconv.Itoa(i)+".go"] = strings.Repeat("return fmt.Errorf(\"needle: %w\", err) // and more\n", 3)
+	}
+	s.push("app", main, f)
+	e := start(b, options(b, s))
+	ten := func(r *search.Request) { r.Limit = 10 }
+	await(b, e, "needle", has(10), ten)
+	b.ReportAllocs()
+	for b.Loop() {
+		if f, err := ask(b, e, "needle", ten); err != nil || f.Results != 10 {
+			b.Fatalf("got %+v, %v, want 10 results", f, err)
+		}
+	}
+}

@@ -212,7 +212,7 @@ func (x *RepositorySet) GetBits() []uint64 {
 	return nil
 }
 
-// SearchResponse is a part of the response to a SearchRequest. One field is set.
+// SearchResponse is a part of the response to a SearchRequest: some results, the end, or both.
 type SearchResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Batch         *SearchBatch           `protobuf:"bytes,1,opt,name=batch" json:"batch,omitempty"`

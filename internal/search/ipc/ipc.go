@@ -54,7 +54,7 @@ func Write(w io.Writer, m proto.Message) error {
 	if n := proto.Size(m); n > MaxMessage {
 		return fmt.Errorf("message of %d bytes: more than the limit of %d", n, MaxMessage)
 	}
-	_, err := protodelim.MarshalTo(w, m)
+	_, err := protodelim.MarshalOptions{MarshalOptions: proto.MarshalOptions{UseCachedSize: true}}.MarshalTo(w, m)
 	return err
 }
 

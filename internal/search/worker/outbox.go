@@ -11,13 +11,15 @@ import (
 // running.
 const maxWaiting = 16 << 20
 
-// outbox writes to a socket. Bytes that the socket does not take at once wait in memory. Written to by one goroutine at
+// outbox writes to a socket. During a search, bytes wait in memory until another goroutine has written them. After the
+// search, Write itself waits for the socket, so most responses need no other goroutine. Written to by one goroutine at
 // a time.
 type outbox struct {
-	conn    net.Conn
-	total   *atomic.Int64 // waiting bytes of all sockets
-	most    int64         // limit of total for a socket that already has waiting bytes
-	running sync.WaitGroup
+	conn      net.Conn
+	searching bool          // a search runs; set between writes
+	total     *atomic.Int64 // waiting bytes of all sockets
+	most      int64         // limit of total for a socket that already has waiting bytes
+	running   sync.WaitGroup
 
 	mu       sync.Mutex
 	moved    sync.Cond // on mu; signals that waiting has become shorter
@@ -34,6 +36,12 @@ func newOutbox(c net.Conn, total *atomic.Int64, most int64) *outbox {
 
 // Write implements io.Writer. Its error is that of an earlier write.
 func (o *outbox) Write(p []byte) (int, error) {
+	if !o.searching {
+		if o.running.Wait(); o.err != nil {
+			return 0, o.err
+		}
+		return o.conn.Write(p)
+	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for o.err == nil && len(o.waiting) > 0 && (len(o.waiting) > maxWaiting || o.total.Load() > o.most) {

@@ -158,7 +158,9 @@ func (s *searcher) serve(c net.Conn) {
 		a.reset(r, cancel)
 		began := time.Now()
 		stop := cancelOnClose(requests, cancel)
+		out.searching = true
 		err = s.searchSafely(ctx, r, a)
+		out.searching = false
 		a.end.DurationUs = (time.Since(began) - a.sending).Microseconds()
 		if err != nil && a.err == nil {
 			a.end.Error, a.end.ErrorKind = err.Error(), uint32(fault.KindOf(err))
@@ -392,7 +394,7 @@ func (a *answer) flush() {
 		return
 	}
 	began := time.Now()
-	if a.batch(); a.err == nil {
+	if a.err = ipc.Write(a.w, &workerv1.SearchResponse{Batch: a.batch()}); a.err == nil {
 		a.err = a.w.Flush()
 	}
 	a.sending += time.Since(began)
@@ -401,22 +403,22 @@ func (a *answer) flush() {
 	}
 }
 
-// batch writes the waiting results; some may stay in the buffer.
-func (a *answer) batch() {
-	if a.results > 0 && a.err == nil {
-		batch := &workerv1.SearchBatch{Results: int32(a.results), Matches: int32(a.matches), Elements: a.elements}
-		a.err = ipc.Write(a.w, &workerv1.SearchResponse{Batch: batch})
-		a.elements, a.results, a.matches = a.elements[:0], 0, 0
+// batch returns the waiting results, or nil if there are none. It is valid until the next result.
+func (a *answer) batch() *workerv1.SearchBatch {
+	if a.results == 0 {
+		return nil
 	}
+	batch := &workerv1.SearchBatch{Results: int32(a.results), Matches: int32(a.matches), Elements: a.elements}
+	a.elements, a.results, a.matches = a.elements[:0], 0, 0
+	return batch
 }
 
-// finish sends the waiting results and the end, in one write if they fit.
+// finish sends the waiting results with the end.
 func (a *answer) finish() error {
-	a.batch()
 	if a.err != nil {
 		return a.err
 	}
-	if err := ipc.Write(a.w, &workerv1.SearchResponse{End: a.end}); err != nil {
+	if err := ipc.Write(a.w, &workerv1.SearchResponse{Batch: a.batch(), End: a.end}); err != nil {
 		return err
 	}
 	return a.w.Flush()
