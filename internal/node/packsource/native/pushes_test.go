@@ -55,9 +55,10 @@ func (p *pushes) push(n int) {
 	p.client.Git("push", "-q", p.server.Dir, p.commits[n].String()+":refs/heads/main")
 }
 
-// maintain does what an administrator does now and then.
+// maintain does what an administrator does now and then. The tip pack is that of maintenance.
 func (p *pushes) maintain(n int) {
 	p.t.Helper()
+	addTip(p.t, p.server, "main")
 	p.server.Git([][]string{{"repack", "-dq"}, {"repack", "-dq", "--geometric=2"}, {"repack", "-adqb"},
 		{"gc", "-q", "--prune=now"}}[n%4]...)
 }

@@ -21,14 +21,14 @@ import (
 	"github.com/packhorse-git/packhorse/internal/node/packsource/sourcetest"
 )
 
-// addTip makes the tip pack of main, and returns its path without an extension.
-func addTip(t *testing.T, r *gittest.Repo) string {
+// addTip makes the tip pack of a commit, and returns its path without an extension.
+func addTip(t *testing.T, r *gittest.Repo, rev string) string {
 	t.Helper()
 	dir := filepath.Join(r.Dir, r.Git("rev-parse", "--git-path", "objects"), "tip")
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	tip := r.ID("main").String()
+	tip := r.ID(rev).String()
 	name := r.GitIn("--shallow "+tip+"\n"+tip+"\n", "pack-objects", "-q", "--revs", "--shallow", "--delta-base-offset",
 		filepath.Join(dir, "pack"))
 	path := filepath.Join(dir, "pack-"+name)
@@ -44,7 +44,7 @@ func addTip(t *testing.T, r *gittest.Repo) string {
 func tipRepository(t *testing.T, seed uint64) (r *gittest.Repo, path string, specs []*packsource.Spec) {
 	t.Helper()
 	r = gittest.Random(t, seed, gittest.Shape{})
-	path = addTip(t, r)
+	path = addTip(t, r, "main")
 	r.Push(rand.New(rand.NewPCG(seed, 1)), "main", "main", 3)
 	main := []git.ObjectID{r.ID("main")}
 	for _, boundary := range []string{"main", "main~1", "main~3"} {
@@ -89,11 +89,11 @@ func TestDamagedTip(t *testing.T) {
 		}, "cannot read the tip pack"},
 		"another pack": {func(path string) error {
 			other, _, _ := tipRepository(t, 9)
-			return os.WriteFile(path+".pack", read(addTip(t, other)+".pack"), 0o600)
+			return os.WriteFile(path+".pack", read(addTip(t, other, "main")+".pack"), 0o600)
 		}, "cannot read the tip pack"},
 		"the index of another pack": {func(path string) error {
 			other, _, _ := tipRepository(t, 9)
-			return os.WriteFile(path+".idx", read(addTip(t, other)+".idx"), 0o600)
+			return os.WriteFile(path+".idx", read(addTip(t, other, "main")+".idx"), 0o600)
 		}, "cannot read the tip pack"},
 		"a link to a pack": {func(path string) error {
 			if err := os.Rename(path+".pack", path+".moved"); err != nil {
@@ -137,6 +137,41 @@ func TestDamagedTip(t *testing.T) {
 			if n := strings.Count(log.String(), "level=WARN"); test.logged != "?" &&
 				(!strings.Contains(log.String(), test.logged) || n > 1 || n == 0 && test.logged != "") {
 				t.Errorf("%s, seed %d: the log has %q, want %q once", name, seed, log.String(), test.logged)
+			}
+		}
+	}
+}
+
+// TestTipOfAnyCommit checks shallow clones beside the tip pack of another commit: one that the clone does not reach, or
+// that the repository has no more.
+func TestTipOfAnyCommit(t *testing.T) {
+	t.Parallel()
+	seeds := uint64(4)
+	if !testing.Short() {
+		seeds = 40
+	}
+	for seed := range seeds {
+		rnd := rand.New(rand.NewPCG(seed, 2))
+		r := gittest.Random(t, seed, gittest.Shape{})
+		r.Push(rnd, "main", "main", 5)
+		commits := strings.Fields(r.Git("rev-list", "--all"))
+		addTip(t, r, commits[rnd.IntN(len(commits))])
+		if seed%2 == 1 {
+			r.Git("update-ref", "refs/heads/main", "main~3")
+			r.Git("reflog", "expire", "--expire=now", "--all")
+			r.Git("gc", "-q", "--prune=now")
+		}
+		commits = strings.Fields(r.Git("rev-list", "--all"))
+		source := newSource(t, true)
+		for range 6 {
+			want, boundary := commits[rnd.IntN(len(commits))], commits[rnd.IntN(len(commits))]
+			if rnd.IntN(3) == 0 {
+				boundary = want
+			}
+			spec := &packsource.Spec{Repo: sourcetest.Repository(r), Wants: []git.ObjectID{r.ID(want)},
+				Shallow: []git.ObjectID{r.ID(boundary)}, Offset: rnd.IntN(4) > 0}
+			if sourcetest.FetchAndCheck(t, source, r, spec); t.Failed() {
+				t.Fatalf("seed %d: %s with the boundary %s", seed, want, boundary)
 			}
 		}
 	}
