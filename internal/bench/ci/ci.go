@@ -52,7 +52,8 @@ are checked.
 The measured server:
 
   --repo PATH       a Packhorse started for this run, on a copy of PATH, which is any repository on this machine; the
-                    run starts after the server's first search index
+                    run starts after the server's first search index and
+                    the maintenance of the repository
   URL --repo PATH   the server at URL, whose repository is PATH on this machine. THIS CHANGES PATH: the run pushes
                     commits to its default branch and makes refs/pipelines/N
   URL               the server at URL without pushes: the tip does not move, and machines become stale at random
@@ -178,6 +179,8 @@ func (o *ciOptions) run(ctx context.Context, env loadgen.Env) (err error) {
 		world.Check(w.Add(ctx, "bench", o.repo))
 		server = world.Must(w.Start(ctx, "serve", "server", o.settings(), "--root", w.Root(), "--http", "127.0.0.1:0",
 			"--public-read"))
+		stage = "maintaining the repository"
+		world.Check(server.Maintain(ctx, "bench"))
 		title = "a new Packhorse on a copy of " + filepath.Base(gitload.Absolute(o.repo))
 		o.url, o.ops, o.serverPID, o.repo = server.URL+"/bench.git", server.Ops, server.Pid, w.Repository("bench")
 		if !o.noSearch {

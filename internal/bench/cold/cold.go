@@ -23,11 +23,12 @@ import (
 
 // options are the flags of `packhorse-bench cold`.
 type options struct {
-	objects int // of a synthetic repository; 0: none
-	rounds  int
-	cases   []string
-	bitmaps bool
-	check   bool // let git check the packs
+	objects  int // of a synthetic repository; 0: none
+	rounds   int
+	cases    []string
+	bitmaps  bool
+	maintain bool
+	check    bool // let git check the packs
 
 	program world.Program
 }
@@ -87,6 +88,7 @@ func Command(env loadgen.Env) *cobra.Command {
 	f.IntVar(&o.rounds, "rounds", 3, "measurements of each case; the report has their medians")
 	f.StringSliceVar(&o.cases, "case", nil, "measure only these cases: "+strings.Join(caseNames, ", "))
 	f.BoolVar(&o.bitmaps, "bitmaps", true, "the repository has reachability bitmaps")
+	f.BoolVar(&o.maintain, "maintain", false, "the server maintains the repository before, and so makes its tip pack")
 	f.BoolVar(&o.check, "check", true, "let git check each distinct pack of the server")
 	f.IntVar(&o.objects, "objects", 0, "also measure a synthetic repository of this many small objects")
 	asJSON := f.Bool("json", false, "print one JSON object")

@@ -129,6 +129,9 @@ func (r *run) measure(ctx context.Context) (rows []row, err error) {
 	r.enter("cloning and repacking")
 	r.origin = r.prepare(ctx, w.Root())
 	r.server = r.start(ctx, w, "server", false)
+	if r.maintain {
+		world.Check(r.server.Maintain(ctx, filepath.Base(r.origin.path)))
+	}
 	r.seen = map[[sha256.Size]byte]bool{}
 	list := r.plan(ctx, w)
 	for round := range r.rounds {

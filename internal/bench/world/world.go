@@ -19,10 +19,13 @@ import (
 	"syscall"
 	"time"
 
+	"connectrpc.com/connect"
 	"github.com/spf13/cobra"
 
+	"github.com/packhorse-git/packhorse/client"
 	"github.com/packhorse-git/packhorse/internal/bench/gitload"
 	"github.com/packhorse-git/packhorse/internal/bench/loadgen"
+	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
 )
 
 // Settings of servers in their configuration file.
@@ -309,6 +312,17 @@ func (p *Process) PushAccess(ctx context.Context) ([]string, error) {
 	token, err := p.Token(ctx)
 	return []string{"GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=http.extraHeader",
 		"GIT_CONFIG_VALUE_0=Authorization: Bearer " + token}, err
+}
+
+// Maintain maintains a repository, as a server does after pushes.
+func (p *Process) Maintain(ctx context.Context, repository string) error {
+	c, err := client.New("unix:"+filepath.Join(p.State, "admin.sock"), client.Options{})
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	_, err = c.Repositories().Maintain(ctx, connect.NewRequest(&packhorsev1.MaintainRequest{Repository: repository}))
+	return err
 }
 
 // Metrics reads the metrics of the process.
