@@ -3,6 +3,7 @@ package native
 import (
 	"bytes"
 	"math"
+	"slices"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
@@ -54,7 +55,7 @@ const (
 	newTreeMemory = 64
 	oldTreeMemory = 40
 	markedMemory  = 80
-	versionMemory = 200
+	versionMemory = 350
 )
 
 // memory estimates the memory of the walk, which may be nil, in bytes.
@@ -328,44 +329,49 @@ func (s *selection) commit(id git.ObjectID) (*pack.Commit, error) {
 	return &c, err
 }
 
-// versions has an older and a newer version of objects: those at the same path in a commit and in its parent.
-type versions map[git.ObjectID]struct{ older, newer git.ObjectID }
+// versions has other versions of objects: those at the same path in a commit and in its parents.
+type versions map[git.ObjectID][maxNeighbours]git.ObjectID
 
 const (
-	maxVersions = 200_000 // objects with versions
-	maxDistance = 40      // versions in one direction that are tried as the base of an object
+	maxVersions   = 200_000 // objects with versions
+	maxNeighbours = 6       // versions of an object that are kept
+	maxTries      = 40      // versions that are tried as the base of an object
 )
 
 // add records two versions.
 func (v versions) add(newer, older git.ObjectID) {
-	if len(v) >= maxVersions {
-		return
-	}
-	if x := v[newer]; x.older.IsZero() {
-		x.older = older
-		v[newer] = x
-	}
-	if x := v[older]; x.newer.IsZero() {
-		x.newer = newer
-		v[older] = x
+	if len(v) < maxVersions {
+		v.link(newer, older)
+		v.link(older, newer)
 	}
 }
 
-// first returns the nearest version of an object that fn accepts. Older ones come first.
+func (v versions) link(from, to git.ObjectID) {
+	list := v[from]
+	for i := range list {
+		if list[i].IsZero() {
+			list[i] = to
+			v[from] = list
+		}
+		if list[i] == to {
+			return
+		}
+	}
+}
+
+// first returns the nearest version of an object that fn accepts.
 func (v versions) first(id git.ObjectID, fn func(id git.ObjectID) bool) (found git.ObjectID, ok bool) {
-	for _, newer := range []bool{false, true} {
-		next := id
-		for range maxDistance {
-			if x := v[next]; newer {
-				next = x.newer
-			} else {
-				next = x.older
+	seen := append(make([]git.ObjectID, 0, maxTries+1), id)
+	for next := 0; next < len(seen); next++ {
+		for _, other := range v[seen[next]] {
+			if other.IsZero() || slices.Contains(seen, other) {
+				continue
 			}
-			if next.IsZero() || next == id { // a file can return to an earlier content
-				break
+			if fn(other) {
+				return other, true
 			}
-			if fn(next) {
-				return next, true
+			if seen = append(seen, other); len(seen) > maxTries {
+				return git.ObjectID{}, false
 			}
 		}
 	}
