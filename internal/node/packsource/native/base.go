@@ -45,7 +45,8 @@ func (w *writer) plan(it *item) error {
 	return err
 }
 
-// smallerEncoding returns an encoding of an item that can be copied, if it may become a smaller delta of another version.
+// smallerEncoding returns an encoding of an item that can be copied, if it may become a smaller delta of another
+// version.
 func (w *writer) smallerEncoding(it *item) *encoding {
 	x := &encoding{id: w.objectID(it.place), most: (it.end - it.start) * 3 / 4}
 	id, ok := w.versions.first(x.id, func(id git.ObjectID) bool {
@@ -74,8 +75,8 @@ func (w *writer) baseOf(it *item) (b deltaBase, ok bool) {
 	return w.findBase(raw)
 }
 
-// findBase returns an object as the base of an entry. The client has it (thin packs), or it is written before the entry,
-// and its chain has room for the entry.
+// findBase returns an object as the base of an entry. The client has it (thin packs), or it is written before the
+// entry, and its chain has room for the entry.
 func (w *writer) findBase(raw []byte) (b deltaBase, ok bool) {
 	if b, ok = w.findWritten(raw); ok || b.depth >= maxDepth {
 		return b, ok
@@ -117,8 +118,8 @@ func (w *writer) findWritten(raw []byte) (b deltaBase, ok bool) {
 	return b, ok && b.depth < maxDepth
 }
 
-// depthOf returns the number of deltas in the chain of the entry that begins at an offset. ok is false unless it has its
-// turn before the item that is planned.
+// depthOf returns the number of deltas in the chain of the entry that begins at an offset. ok is false unless it has
+// its turn before the item that is planned.
 func (w *writer) depthOf(source int, start int64) (depth int, ok bool) {
 	if at, ok := w.runs[source].find(start); ok {
 		return w.index.depthAt(at), true
@@ -284,7 +285,7 @@ func (w *writer) planLoose(o *looseObject, order *[]*looseObject, level int) {
 	if o.encoded != nil {
 		return
 	}
-	o.encoded = &encoding{id: o.id, depth: maxDepth} // while its base is sought, it is none itself
+	o.encoded = &encoding{id: o.id, depth: maxDepth} // it is too deep for others while its base is sought
 	depth := 0
 	id, ok := w.versions.first(o.id, func(id git.ObjectID) bool {
 		base := w.findLoose(id)

@@ -12,8 +12,8 @@ import (
 )
 
 const (
-	// maxDiffCommits is the maximum number of commits whose trees are compared with those of their parents. It takes half as
-	// long again as to read the trees alone, and is worth it for the versions of files.
+	// maxDiffCommits is the maximum number of commits whose trees are compared with those of their parents. It takes half
+	// as long again as to read the trees alone, and is worth it for the versions of files.
 	maxDiffCommits = 20_000
 	// maxWholeCommits is the same for a whole history, most of which is copied from packs as it is.
 	maxWholeCommits = 2000
@@ -21,13 +21,13 @@ const (
 	maxOldTrees = 8
 )
 
-// diffWalk chooses the trees and blobs of few commits. It compares each new tree once with the trees at the same path in
-// the parents of its commit. So it finds the new objects, objects that the client surely has, and versions of the same
-// file or directory.
+// diffWalk chooses the trees and blobs of few commits. It compares each new tree once with the trees at the same path
+// in the parents of its commit. So it finds the new objects, objects that the client surely has, and versions of the
+// same file or directory.
 //
 // An entry that an older tree has, too, is skipped: the client has the older tree, or all of that is chosen already.
-// Therefore parents come before their children, whatever their dates are: a tree can be older and newer than another one
-// if a change was reverted. An object that the client has at another path is sent again, unless a bitmap tells.
+// Therefore parents come before their children, whatever their dates are: a tree can be older and newer than another
+// one if a change was reverted. An object that the client has at another path is sent again, unless a bitmap has it.
 type diffWalk struct {
 	s        *selection
 	roots    map[git.ObjectID]git.ObjectID // of commits of the pack and of the client

@@ -52,8 +52,9 @@ func (s *selection) markKnown(r graph.Range) (had []git.ObjectID, err error) {
 	return had, nil
 }
 
-// have adds a have to known, and what its tags lead to. It is ignored if it is missing. It returns the tree that it leads
-// to, or, in a shallow history, the root tree of the commit, which may not be an edge: the new history can end above it.
+// have adds a have to known, and what its tags lead to. It is ignored if it is missing. It returns the tree that it
+// leads to. In a shallow history that is also the root tree of a commit, with root set. The commit may not be an edge,
+// because the new history can end above it.
 func (s *selection) have(id git.ObjectID) (tree git.ObjectID, root bool, err error) {
 	for range maxNestedTags {
 		if err := s.step(); err != nil {
@@ -114,7 +115,7 @@ func (s *selection) addKnown(typ git.ObjectType, raw []byte) {
 	}
 }
 
-// reached are the objects that haves reach, as far as a bitmap tells.
+// reached are the objects that haves reach by a bitmap.
 type reached struct {
 	bitmap *bitmap.Bitmap
 	bits   []uint64
