@@ -136,8 +136,8 @@ func (x *index) bit(raw []byte) (bit int, ok bool) {
 	return bit, ok
 }
 
-// multiBit searches the bits of a multi-pack-index, which are in the order of packs and offsets. The pack of the first bit
-// is the preferred one, which comes before the others.
+// multiBit searches the bits of a multi-pack-index, which are in the order of packs and offsets. The pack of the first
+// bit is the preferred one, which comes before the others.
 func (x *index) multiBit(t *pack.MultiTable, raw []byte) (bit int, ok bool) {
 	pos, ok := t.Find(raw)
 	if !ok {

@@ -25,8 +25,8 @@ const (
 )
 
 // inflate inflates the stream at the beginning of src, which must hold exactly len(dst) bytes. It returns the length of
-// the stream. It does not compare the Adler-32: the caller compares a CRC-32 of the stream, or a hash of the object. The
-// error is errInput if src is too short.
+// the stream. It does not compare the Adler-32: the caller compares a CRC-32 of the stream, or a hash of the object.
+// The error is errInput if src is too short.
 func (z *inflater) inflate(dst, src []byte) (length int, err error) {
 	if len(src) < zlibHeader {
 		return 0, errInput
