@@ -296,9 +296,9 @@ if it does not, the command prints a warning. The change is durable when the com
 func repoMaintain(env Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "maintain PATH", Short: "Repack a repository, write its indexes and pack its refs",
-		Long: `Maintain repacks a repository geometrically, writes a multi-pack-index with a bitmap and a commit-graph, and packs the
-refs. Fetches and pushes continue meanwhile, and no object is removed. A server does the same after pushes when it is due
-(see [maintenance] in the configuration).`,
+		Long: `Maintain repacks a repository geometrically, writes a multi-pack-index with a bitmap and a commit-graph, packs the refs,
+and makes a tip pack, from which shallow clones are copied. Fetches and pushes continue meanwhile, and no object is
+removed. A server does the same after pushes when it is due (see [maintenance] in the configuration).`,
 		Example: "  packhorse repo maintain team/app --root /srv/git",
 		Args:    exactArgs(1, "one PATH"),
 	}
