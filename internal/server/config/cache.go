@@ -73,7 +73,8 @@ type MaintenanceConfig struct {
 	Slots int `toml:"slots" default:"1" range:"1..1024"`
 
 	// TipPack keeps the objects of the newest commit of HEAD as another pack, from which shallow clones are copied. It
-	// takes a few percent of the repository's size (docs/explanation/packs.md). False removes such packs.
+	// takes a few percent of the repository's size (docs/explanation/packs.md). With false, the next maintenance of each
+	// repository removes its pack.
 	TipPack bool `toml:"tip_pack" default:"true"`
 }
 
