@@ -11,12 +11,16 @@ import (
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/bench/loadgen"
+	gitpack "github.com/packhorse-git/packhorse/internal/git/pack"
 )
 
-// Mirror clones a repository or a bundle with all its refs.
+// Mirror clones a repository or a bundle with all its refs, but without a tip pack.
 func Mirror(ctx context.Context, repo, mirror string) error {
 	if _, err := RunGit(ctx, filepath.Dir(mirror), nil, "clone", "-q", "--mirror", "--", Absolute(repo),
 		mirror); err != nil {
+		return err
+	}
+	if err := os.RemoveAll(filepath.Join(mirror, "objects", gitpack.TipDir)); err != nil { // git copies all files
 		return err
 	}
 	_, err := RunGit(ctx, mirror, nil, "config", "gc.auto", "0")

@@ -86,11 +86,7 @@ type maintenanceStep struct {
 // maintenanceSteps returns the steps for a repository. refs reports whether to pack its refs.
 func maintenanceSteps(r *repo.Repo, refs bool) ([]maintenanceStep, error) {
 	config := r.Config()
-	tables, partial := false, false
-	for key, value := range config.All() {
-		tables = tables || key == "extensions.refstorage" && value == "reftable"
-		partial = partial || key == "extensions.partialclone"
-	}
+	tables, _ := config.Get("extensions.refstorage")
 	precious, err := config.Bool("extensions.preciousobjects", false)
 	if err != nil {
 		return nil, err
@@ -106,7 +102,7 @@ func maintenanceSteps(r *repo.Repo, refs bool) ([]maintenanceStep, error) {
 	switch {
 	case precious:
 		steps = []maintenanceStep{index}
-	case partial:
+	case isPartial(config):
 		steps = []maintenanceStep{incremental, index}
 	case borrows: // Git before 2.41 would treat borrowed packs as the repository's own
 		steps = []maintenanceStep{{args: geometric, fallback: incremental.args, ownOnly: true}, index}
@@ -119,10 +115,21 @@ func maintenanceSteps(r *repo.Repo, refs bool) ([]maintenanceStep, error) {
 		split = "--split=replace"
 	}
 	steps = append(steps, maintenanceStep{args: []string{"commit-graph", "write", "--reachable", split, "--no-progress"}})
-	if refs && !tables {
+	if refs && tables != "reftable" {
 		steps = append(steps, maintenanceStep{args: []string{"pack-refs", "--all"}})
 	}
 	return steps, nil
+}
+
+// isPartial reports whether a repository may lack objects that another one has: git before 2.41 does not set
+// extensions.partialClone in a bare clone.
+func isPartial(c repo.Config) bool {
+	for key := range c.All() {
+		if key == "extensions.partialclone" || strings.HasPrefix(key, "remote.") && strings.HasSuffix(key, ".promisor") {
+			return true
+		}
+	}
+	return false
 }
 
 func exists(path string) (bool, error) {

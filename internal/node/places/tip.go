@@ -35,8 +35,7 @@ func UpdateTip(ctx context.Context, git RunGit, r *repo.Repo, wanted bool, log *
 
 func updateTip(ctx context.Context, git RunGit, r *repo.Repo, wanted bool) error {
 	objects := r.Objects.Dirs()[0]
-	_, partial := r.Config().Get("extensions.partialclone")
-	wanted = wanted && !partial // Git would fetch missing objects
+	wanted = wanted && !isPartial(r.Config()) // Git would fetch missing objects
 	if !wanted || !isTipSound(r, objects) {
 		if err := os.RemoveAll(filepath.Join(objects, pack.TipDir)); err != nil {
 			return WriteError(err)

@@ -172,6 +172,14 @@ func TestNoTipPack(t *testing.T) {
 		"an unborn HEAD":      {400, func(x *tips) { x.repo.Git("symbolic-ref", "HEAD", "refs/heads/none") }},
 		"few objects":         {100, func(*tips) {}},
 		"a partial clone":     {400, func(x *tips) { x.repo.Git("config", "extensions.partialClone", "origin") }},
+		"a partial clone by git 2.39": {400, func(x *tips) {
+			x.repo.Git("config", "remote.origin.promisor", "true")
+			x.repo.Git("config", "remote.origin.partialCloneFilter", "blob:none")
+			packs, _ := filepath.Glob(filepath.Join(x.repo.Dir, "objects/pack/*.pack"))
+			for _, path := range packs {
+				x.do(os.WriteFile(strings.TrimSuffix(path, "pack")+"promisor", nil, 0o666))
+			}
+		}},
 		"few commits": {20, func(x *tips) {
 			b := x.repo.Batch()
 			var list strings.Builder
