@@ -159,9 +159,11 @@ func (e *encoder) wait(x *encoding) error {
 
 func (e *encoder) encode(c *coder, x *encoding) error {
 	c.base = c.base[:0]
+	var baseType git.ObjectType
 	if !x.base.IsZero() {
-		if _, base, err := e.read(c, x.base); err == nil { // otherwise the base fails itself
-			c.base = append(c.base, base...)
+		found, base, err := e.read(c, x.base)
+		if err == nil { // otherwise the base fails itself
+			baseType, c.base = found, append(c.base, base...)
 		}
 	}
 	typ, data, err := e.read(c, x.id)
@@ -173,7 +175,7 @@ func (e *encoder) encode(c *coder, x *encoding) error {
 		return err
 	}
 	x.kind = byte(typ)
-	if len(c.base) > 0 {
+	if len(c.base) > 0 && baseType == typ { // a damaged tree can name a file and a tree as versions of each other
 		var ok bool
 		if c.delta, ok = pack.AppendDelta(c.delta[:0], c.base, data, len(data)/2); ok {
 			x.kind, data = pack.OfsDelta, c.delta

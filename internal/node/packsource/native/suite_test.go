@@ -1,8 +1,12 @@
 package native_test
 
 import (
+	"fmt"
+	"strings"
 	"testing"
 
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/gittest"
 	"github.com/packhorse-git/packhorse/internal/git/process"
 	"github.com/packhorse-git/packhorse/internal/node/packsource"
 	"github.com/packhorse-git/packhorse/internal/node/packsource/native"
@@ -38,4 +42,38 @@ func TestPacksWithFallback(t *testing.T) {
 		}
 		return newSource(t, false)
 	})
+}
+
+// TestVersionOfAnotherType has a file that becomes a tree with almost the same content, but still has the mode of a
+// file. Neither is a delta of the other.
+func TestVersionOfAnotherType(t *testing.T) {
+	t.Parallel()
+	r := gittest.Init(t)
+	b := r.Batch()
+	var entries strings.Builder
+	for n := range 50 {
+		fmt.Fprintf(&entries, "100644 blob %v\tfile%02d\n", b.Object(git.Blob, fmt.Append(nil, n)), n)
+	}
+	tree := b.Tree(entries.String())
+	b.Store()
+	data, err := r.Try("cat-file", "tree", tree.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := b.Object(git.Blob, []byte(data+"x"))
+	old := b.CommitTree("old", fmt.Sprintf("100644 blob %v\tfile\n", file))
+	commit := b.CommitTree("new", fmt.Sprintf("100644 blob %v\tfile\n", tree), old)
+	b.Store()
+	outside := func(id git.ObjectID) (git.ObjectType, []byte, error) {
+		o := r.Read([]string{id.String()})[id]
+		return o.Type, o.Data, nil
+	}
+	repo, wants := sourcetest.Repository(r), []git.ObjectID{commit}
+	for _, spec := range []*packsource.Spec{{Repo: repo, Wants: wants, Offset: true},
+		{Repo: repo, Wants: wants, Haves: []git.ObjectID{old}, Thin: true}} {
+		p, err := gittest.ReadPack(sourcetest.Fetch(t, newSource(t, true), spec), git.SHA1, outside)
+		if err != nil || p.Objects[tree] != git.Tree {
+			t.Errorf("the pack has the tree as a %v, %v", p.Objects[tree], err)
+		}
+	}
 }
