@@ -2,6 +2,7 @@ package native
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"slices"
 	"sort"
@@ -42,7 +43,11 @@ func (w *writer) plan(it *item) error {
 	case w.known != nil && it.end-it.start >= worthDelta && !it.large:
 		it.encoded = w.smallerEncoding(it)
 	}
-	return err
+	if err == nil && w.sought >= stepsPerTick {
+		w.sought = 0
+		err = w.tick(0)
+	}
+	return cmp.Or(err, w.failed)
 }
 
 // smallerEncoding returns an encoding of an item that can be copied, if it may become a smaller delta of another
@@ -146,7 +151,7 @@ func (w *writer) inBatch(source int, start int64) *item {
 
 // planAhead plans an entry before its turn. It returns nil if that is not possible.
 func (w *writer) planAhead(at place) *item {
-	if w.level == maxDepth || len(w.ahead) == maxAhead {
+	if w.level == maxDepth || len(w.ahead) == maxAhead || w.failed != nil {
 		return nil
 	}
 	it, err := w.entryAt(at)
@@ -159,7 +164,7 @@ func (w *writer) planAhead(at place) *item {
 	w.level--
 	it.entry.Base, it.data = bytes.Clone(it.entry.Base), nil // it is kept
 	if err != nil {
-		delete(w.ahead, at) // the error is found again
+		w.failed = err
 		return nil
 	}
 	return &it
@@ -234,6 +239,7 @@ func (w *writer) newEncoding(it *item) *encoding {
 // better written as a whole than this one.
 func (w *writer) leadsBack(raw []byte) bool {
 	for range maxDepth {
+		w.sought++
 		at, ok := w.view.find(raw)
 		if !ok || !w.chosen.has(at) {
 			return false
@@ -264,6 +270,7 @@ func (w *writer) leadsBack(raw []byte) bool {
 func (w *writer) ancestor(it *item) (id git.ObjectID, base deltaBase, found bool) {
 	raw, ok := w.baseID(it)
 	for n := 0; ok && n <= maxDepth; n++ {
+		w.sought++
 		if b, ok := w.findBase(raw); ok && b.ahead == nil && (!found || b.depth < base.depth) {
 			id, base, found = git.RawObjectID(raw), b, true
 		}

@@ -59,6 +59,63 @@ func TestTreeBomb(t *testing.T) {
 	}
 }
 
+// TestManyParents has commits with the same parent very often, which take much memory and little room in a pack.
+func TestManyParents(t *testing.T) {
+	t.Parallel()
+	r := gittest.Init(t)
+	b := r.Batch()
+	tree, last := b.Tree(""), git.ObjectID{}
+	for n := range 60 {
+		parents := ""
+		if n > 0 {
+			parents = strings.Repeat(fmt.Sprintf("parent %v\n", last), 10_000)
+		}
+		last = b.Object(git.Commit, fmt.Appendf(nil, "tree %v\n%sauthor A <a> 1 +0000\ncommitter A <a> 1 +0000\n\n%d", tree,
+			parents, n))
+	}
+	b.Store()
+	c := newChooser(t, r, git.SHA1)
+	if chosen, _ := c.choose(wantOnly(last)); len(chosen) != 61 {
+		t.Errorf("%d objects are chosen, want 60 commits and a tree", len(chosen))
+	}
+	c.budget = baseMemory + 4<<20
+	_, _, err := c.try(wantOnly(last))
+	checkFallback(t, err, reasonMemory)
+}
+
+// TestLargeOldTrees: a large tree is compared with few of its old trees, because they are in memory together.
+func TestLargeOldTrees(t *testing.T) {
+	t.Parallel()
+	r := gittest.Init(t)
+	b := r.Batch()
+	var olds []git.ObjectID
+	for n := range maxOldTrees + 1 {
+		olds = append(olds, b.Object(git.Tree, fmt.Appendf(nil, "100644 %d%s\x00%s", n, strings.Repeat("x", baseMemory/3),
+			strings.Repeat("i", git.SHA1.Size()))))
+	}
+	b.Store()
+	for _, arrange := range []func(){func() {}, func() {
+		r.GitIn(strings.Join(r.Objects(), "\n"), "pack-objects", "-q", r.Dir+"/objects/pack/pack")
+	}} {
+		arrange()
+		c := newChooser(t, r, git.SHA1)
+		err := c.store.Raw(1, func(packs []*pack.Raw) error {
+			s := &selection{spec: wantOnly(), store: c.store, view: newView(git.SHA1, nil, packs), ctx: t.Context()}
+			s.trees.open(s)
+			defer s.trees.reader.Close()
+			w := &diffWalk{s: s}
+			data, err := w.read(newTree{olds[0], olds[1:]})
+			if len(w.olds) != 2 || len(data) < baseMemory/3 || data[7] != '0' || w.olds[0].rest[7] != '1' {
+				t.Errorf("%d old trees, want 2", len(w.olds))
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // TestTicksOfLargeTrees: a walk of few, but large trees can be ended.
 func TestTicksOfLargeTrees(t *testing.T) {
 	t.Parallel()
@@ -140,6 +197,59 @@ func TestEncodeAhead(t *testing.T) {
 		if n := int(w.made.Encoded.Objects); n < 20 || n != w.chosen.len() || most >= w.encoder.ahead || most == 0 {
 			t.Errorf("%d of %d objects were encoded, and at most %d ahead of the written ones, want less than %d", n,
 				w.chosen.len(), most, w.encoder.ahead)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestTicksWhilePlanning: a search for bases among the versions of files, all of which have long chains, can be ended.
+func TestTicksWhilePlanning(t *testing.T) {
+	t.Parallel()
+	const chain = 2 * (maxTries + maxDepth)
+	r := gittest.Init(t)
+	p := gittest.NewPackWriter(git.SHA1)
+	versions := versions{}
+	content := func(n int) []byte { return append(bytes.Repeat([]byte("a common line\n"), 20), fmt.Sprint(n)...) }
+	id := func(n int) git.ObjectID { return gittest.HashObject(git.SHA1, git.Blob, content(n)) }
+	for n := range maxTries {
+		for step := range maxNeighbours / 2 {
+			versions.add(id(n), id((n+step+1)%maxTries))
+		}
+	}
+	omitted := p.Add(git.Blob, content(-1))
+	for n := chain; n < 200+chain; n++ {
+		versions.add(id(n), id(n%maxTries))
+		p.AddOffsetDelta(omitted, content(-1), content(n))
+	}
+	for n := range chain - 1 {
+		p.AddRefDelta(id(n+1), content(n+1), content(n))
+	}
+	p.Add(git.Blob, content(chain-1))
+	r.GitIn(string(p.Bytes()), "index-pack", "--stdin")
+	c := newChooser(t, r, git.SHA1)
+	err := c.store.Raw(1, func(packs []*pack.Raw) error {
+		v := newView(git.SHA1, nil, packs)
+		w := newWriter(&packsource.Spec{Repo: packsource.Repository{Format: git.SHA1}}, v, v.newSet(), nil)
+		for n := range 200 + chain {
+			raw := id(n)
+			at, _ := v.find(raw.Raw())
+			w.chosen.add(at)
+		}
+		w.versions, w.encoder, w.made = versions, newEncoder(c.store, v, level, 1, 1<<20), &packsource.Made{}
+		w.out, w.log = newFramed(io.Discard, git.SHA1), slog.Default()
+		ticks, abandoned := 0, errors.New("abandoned")
+		w.tick = func(int) error {
+			if ticks++; ticks == 100 {
+				return abandoned
+			}
+			return nil
+		}
+		if err := w.write(w.chosen.len()); !errors.Is(err, abandoned) || w.made.Encoded.Objects > 0 || ticks > 100 {
+			t.Errorf("write = %v after %d ticks and %d objects, want it to end while it plans the first ones", err, ticks,
+				w.made.Encoded.Objects)
 		}
 		return nil
 	})

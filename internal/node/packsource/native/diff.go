@@ -29,13 +29,15 @@ const (
 // Therefore parents come before their children, whatever their dates are: a tree can be older and newer than another
 // one if a change was reverted. An object that the client has at another path is sent again, unless a bitmap has it.
 type diffWalk struct {
-	s        *selection
-	roots    map[git.ObjectID]git.ObjectID // of commits of the pack and of the client
-	others   []git.ObjectID                // for commits without parents: the latest of these, and those of the client
-	stack    []newTree
-	marked   map[git.ObjectID]struct{} // trees of the client whose entries are known
-	versions versions
-	olds     []comparedTree // the trees that are compared with a new one now
+	s         *selection
+	roots     map[git.ObjectID]git.ObjectID // of commits of the pack and of the client
+	others    []git.ObjectID                // for commits without parents: the latest of these, and those of the client
+	stack     []newTree
+	waiting   []git.ObjectID            // commits that are handled next
+	unhandled int                       // parents of commits that are read and not handled
+	marked    map[git.ObjectID]struct{} // trees of the client whose entries are known
+	versions  versions
+	olds      []comparedTree // the trees that are compared with a new one now
 }
 
 // comparedTree is an old tree that is being compared.
@@ -52,6 +54,7 @@ type newTree struct {
 
 // Estimated memory in bytes.
 const (
+	idMemory      = 33
 	newTreeMemory = 64
 	oldTreeMemory = 40
 	markedMemory  = 80
@@ -66,6 +69,7 @@ func (w *diffWalk) memory() (n int64) {
 	for _, t := range w.stack {
 		n += newTreeMemory + oldTreeMemory*int64(len(t.olds))
 	}
+	n += idMemory * int64(w.unhandled+cap(w.waiting))
 	return n + markedMemory*int64(len(w.marked)) + versionMemory*int64(len(w.versions))
 }
 
@@ -94,19 +98,21 @@ func (s *selection) diff(r graph.Range, had []git.ObjectID) error {
 	for id := range r.Commits.All() {
 		commits[git.RawObjectID(id)] = nil
 	}
-	var stack []git.ObjectID
 	for id := range r.Commits.All() {
-		for stack = append(stack[:0], git.RawObjectID(id)); len(stack) > 0; { // parents first
-			id := stack[len(stack)-1]
-			c := commits[id]
-			if c != nil {
-				stack = stack[:len(stack)-1]
-				if _, done := w.roots[id]; done {
-					continue
-				}
+		for w.waiting = append(w.waiting[:0], git.RawObjectID(id)); len(w.waiting) > 0; { // parents first
+			last := len(w.waiting) - 1
+			id := w.waiting[last]
+			if c := commits[id]; c != nil {
+				w.waiting = w.waiting[:last]
+				delete(commits, id)
+				w.unhandled -= len(c.Parents)
 				if err := w.commit(id, c); err != nil {
 					return err
 				}
+				continue
+			}
+			if _, done := w.roots[id]; done {
+				w.waiting = w.waiting[:last]
 				continue
 			}
 			c, err := s.commit(id)
@@ -114,9 +120,10 @@ func (s *selection) diff(r graph.Range, had []git.ObjectID) error {
 				return err
 			}
 			commits[id] = c
+			w.unhandled += len(c.Parents)
 			for _, p := range c.Parents {
 				if c, ok := commits[p]; ok && c == nil {
-					stack = append(stack, p)
+					w.waiting = append(w.waiting, p)
 				}
 			}
 		}
@@ -244,16 +251,17 @@ func (t *comparedTree) seek(data []byte, to, size int) {
 func (w *diffWalk) read(t newTree) (data []byte, err error) {
 	reader := w.s.trees.reader
 	before := reader.Turns
-	data, err = w.readAll(t, func(b []byte) []byte { return b })
+	data, err = w.readAll(t, false)
 	if err == nil && reader.Turns > before+1 { // they are too large to be valid together
-		data, err = w.readAll(t, bytes.Clone)
+		data, err = w.readAll(t, true)
 	}
 	return data, err
 }
 
-// readAll is read, but keeps old trees by a function. One that cannot be read is ignored: the client has it, or it is
-// read for itself.
-func (w *diffWalk) readAll(t newTree, keep func([]byte) []byte) (data []byte, err error) {
+// readAll is read, but may clone the old trees. It ignores those beyond a limit of memory, except the first one. Those
+// that cannot be read are ignored, too: the client has them, or they are read for themselves.
+func (w *diffWalk) readAll(t newTree, clone bool) (data []byte, err error) {
+	size := 0
 	w.olds = w.olds[:0]
 	for _, old := range t.olds {
 		data, err := w.s.trees.data(old)
@@ -266,7 +274,13 @@ func (w *diffWalk) readAll(t newTree, keep func([]byte) []byte) (data []byte, er
 		if err != nil {
 			return nil, err
 		}
-		w.olds = append(w.olds, comparedTree{rest: keep(data)})
+		if size += len(data); size > baseMemory && len(w.olds) > 0 {
+			continue
+		}
+		if clone {
+			data = bytes.Clone(data)
+		}
+		w.olds = append(w.olds, comparedTree{rest: data})
 	}
 	return w.s.trees.data(t.id)
 }

@@ -47,6 +47,8 @@ type writer struct {
 	items    []item // the batch
 	next     int    // the item that is planned now; those before it are planned
 	level    int    // of plans ahead that wait for others
+	sought   int    // objects that were looked up for bases since the last tick
+	failed   error  // of a plan ahead; no other begins
 	from, to int    // unchanged entries in the block that are not written yet
 	header   []byte
 }
@@ -119,6 +121,9 @@ func (w *writer) writeLoose() error {
 	order := make([]*looseObject, 0, len(w.loose))
 	for n := range w.loose {
 		w.planLoose(&w.loose[n], &order, 0)
+		if err := w.tick(0); err != nil {
+			return err
+		}
 	}
 	next := 0
 	for n, o := range order {
