@@ -128,6 +128,7 @@ func (w *bitmapWalk) stop(id []byte) bool {
 		w.err = err
 		return err != nil
 	}
+	s.byBitmap = true
 	if w.err = w.add(); w.err == nil && !s.contains(s.walked, id) {
 		w.err = fault.New(fault.Corrupt, "the bitmap of commit %s does not have the commit", commit)
 	}

@@ -14,10 +14,10 @@ const (
 
 // estimate returns a fallback if so many objects have to be encoded again that git, which searches for deltas between
 // them, makes a much smaller pack. That is never the case if the versions of all files are known, which become deltas
-// here, too.
-func (w *writer) estimate() error {
+// here, too. Those of objects that a bitmap has chosen are not.
+func (w *writer) estimate(byBitmap bool) error {
 	total := w.chosen.len()
-	if total <= maxEncoded || w.versions != nil && len(w.versions) < maxVersions {
+	if total <= maxEncoded || w.versions != nil && len(w.versions) < maxVersions && !byBitmap {
 		return nil
 	}
 	encoded := len(w.chosen.loose)

@@ -180,7 +180,7 @@ func (p *nativePack) compose(ctx context.Context, store *pack.Store, history *gr
 	w.encoder, w.made, w.tick, w.log = newEncoder(store, v, level, p.s.o.Threads, p.s.o.Memory/2), made, tick, p.s.log
 	defer w.encoder.close()
 	if !p.s.o.Always {
-		if err := w.estimate(); err != nil {
+		if err := w.estimate(selection.byBitmap); err != nil {
 			return err
 		}
 	}

@@ -32,6 +32,7 @@ type selection struct {
 	diffs   *diffWalk // nil unless it is running
 
 	versions versions // of the objects of the pack; nil: not sought
+	byBitmap bool     // a bitmap has chosen objects, whose versions are not sought
 	steps    int      // since the last tick
 	work     int64    // bytes since the last tick
 }

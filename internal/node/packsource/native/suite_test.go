@@ -77,3 +77,21 @@ func TestVersionOfAnotherType(t *testing.T) {
 		}
 	}
 }
+
+// TestEstimateWithBitmap has a history that a bitmap chooses and whose entries cannot be copied: their index has no
+// checksums. Its versions are not known, so git makes the pack.
+func TestEstimateWithBitmap(t *testing.T) {
+	t.Parallel()
+	r := gittest.Init(t)
+	var in strings.Builder
+	fmt.Fprintf(&in, "commit refs/heads/main\ncommitter C <c@example.com> 1 +0000\ndata 0\n")
+	for i := range 6000 {
+		fmt.Fprintf(&in, "M 100644 inline %d\ndata 4\n%04d\n", i, i)
+	}
+	r.GitIn(in.String(), "fast-import", "--quiet")
+	r.Git("-c", "pack.indexVersion=1", "repack", "-adbq")
+	_, info := sourcetest.FetchWithInfo(t, newSource(t, false), sourcetest.Full(r))
+	if info.Made.Fallback != "encode" {
+		t.Errorf("the pack is made so: %+v, want git to make it", info.Made)
+	}
+}
