@@ -142,15 +142,15 @@ func (e *encoder) begin(x *encoding) {
 
 // wait returns when the object is encoded. A panic of its goroutine continues in that of the caller.
 func (e *encoder) wait(x *encoding) error {
-	if x.deflate != nil || x.large {
-		return nil
-	}
 	if x.done != nil {
 		<-x.done
 		if x.panicked != nil {
 			panic(x.panicked)
 		}
 		return x.err
+	}
+	if x.deflate != nil || x.large { // it is encoded
+		return nil
 	}
 	c := e.take()
 	defer func() { e.coders <- c }()
