@@ -271,7 +271,7 @@ func (w *writer) ancestor(it *item) (id git.ObjectID, base deltaBase, found bool
 	raw, ok := w.baseID(it)
 	for n := 0; ok && n <= maxDepth; n++ {
 		w.sought++
-		if b, ok := w.findBase(raw); ok && b.ahead == nil && (!found || b.depth < base.depth) {
+		if b, ok := w.findWritten(raw); ok && (!found || b.depth < base.depth) {
 			id, base, found = git.RawObjectID(raw), b, true
 		}
 		at, packed := w.view.find(raw)

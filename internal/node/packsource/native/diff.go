@@ -99,36 +99,45 @@ func (s *selection) diff(r graph.Range, had []git.ObjectID) error {
 		commits[git.RawObjectID(id)] = nil
 	}
 	for id := range r.Commits.All() {
-		for w.waiting = append(w.waiting[:0], git.RawObjectID(id)); len(w.waiting) > 0; { // parents first
-			last := len(w.waiting) - 1
-			id := w.waiting[last]
-			if c := commits[id]; c != nil {
-				w.waiting = w.waiting[:last]
-				delete(commits, id)
-				w.unhandled -= len(c.Parents)
-				if err := w.commit(id, c); err != nil {
-					return err
-				}
-				continue
-			}
-			if _, done := w.roots[id]; done {
-				w.waiting = w.waiting[:last]
-				continue
-			}
-			c, err := s.commit(id)
-			if err != nil {
-				return err
-			}
-			commits[id] = c
-			w.unhandled += len(c.Parents)
-			for _, p := range c.Parents {
-				if c, ok := commits[p]; ok && c == nil {
-					w.waiting = append(w.waiting, p)
-				}
-			}
+		if err := w.withParents(git.RawObjectID(id), commits); err != nil {
+			return err
 		}
 	}
 	s.versions = w.versions
+	return nil
+}
+
+// withParents handles a commit, after those of its ancestors that are in commits and not handled. A value of commits is
+// nil until the commit is read.
+func (w *diffWalk) withParents(id git.ObjectID, commits map[git.ObjectID]*pack.Commit) error {
+	for w.waiting = append(w.waiting[:0], id); len(w.waiting) > 0; {
+		last := len(w.waiting) - 1
+		id := w.waiting[last]
+		if c := commits[id]; c != nil {
+			w.waiting = w.waiting[:last]
+			delete(commits, id)
+			w.unhandled -= len(c.Parents)
+			if err := w.commit(id, c); err != nil {
+				return err
+			}
+			continue
+		}
+		if _, done := w.roots[id]; done {
+			w.waiting = w.waiting[:last]
+			continue
+		}
+		c, err := w.s.commit(id)
+		if err != nil {
+			return err
+		}
+		commits[id] = c
+		w.unhandled += len(c.Parents)
+		for _, p := range c.Parents {
+			if c, ok := commits[p]; ok && c == nil {
+				w.waiting = append(w.waiting, p)
+			}
+		}
+	}
 	return nil
 }
 
