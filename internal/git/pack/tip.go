@@ -25,8 +25,8 @@ type Tip struct {
 	End   int64 // offset of the pack's checksum
 }
 
-// FindTip returns the path of the tip pack of an object directory, without an extension, and its time. The path is
-// empty if there is none. Symbolic links are ignored. The pack itself may be missing: see OpenTip.
+// FindTip returns the path of the tip pack of an object directory, without an extension, and its time. Without a tip
+// pack the path is empty. Symbolic links are ignored. The pack itself may be missing: see OpenTip.
 func FindTip(objects string) (path string, made time.Time) {
 	dir := filepath.Join(objects, TipDir)
 	if info, err := os.Lstat(dir); err != nil || !info.IsDir() {
@@ -46,8 +46,8 @@ func FindTip(objects string) (path string, made time.Time) {
 }
 
 // OpenTip opens the tip pack of an object directory. It verifies the checksum of the index, and that the pack belongs
-// to it. The result is nil without an error if there is none. An index without a pack counts as none: it marks a commit
-// for which a tip pack is not worth its size.
+// to it. Without a tip pack the result and the error are nil. That includes an index without a pack, which marks a
+// commit for which a tip pack is not worth its size.
 func OpenTip(objects string, format git.ObjectFormat) (*Tip, error) {
 	path, _ := FindTip(objects)
 	if path == "" {

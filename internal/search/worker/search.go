@@ -403,7 +403,7 @@ func (a *answer) flush() {
 	}
 }
 
-// batch returns the waiting results, or nil if there are none. It is valid until the next result.
+// batch returns the waiting results, or nil if no result waits. It is valid until the next result.
 func (a *answer) batch() *workerv1.SearchBatch {
 	if a.results == 0 {
 		return nil
