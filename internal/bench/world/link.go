@@ -189,15 +189,16 @@ func (l *Link) pass(to, from net.Conn, counter *atomic.Int64) {
 	for {
 		buf := make([]byte, burst)
 		n, err := from.Read(buf)
+		var sent, at int64
+		if counter == nil { // before the server gets them, so that Sent is never behind it
+			sent, at = l.sent.Add(int64(n)), l.cutAt.Load()
+		}
 		if n > 0 {
 			pieces <- piece{buf[:n], time.Now().Add(time.Duration(l.delay.Load()))}
 		}
-		if counter == nil {
-			sent, at := l.sent.Add(int64(n)), l.cutAt.Load()
-			if at > 0 && sent >= at && l.cutAt.CompareAndSwap(at, 0) {
-				from.Close()
-				break
-			}
+		if at > 0 && sent >= at && l.cutAt.CompareAndSwap(at, 0) {
+			from.Close()
+			break
 		}
 		if err != nil {
 			break
