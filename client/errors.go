@@ -50,7 +50,9 @@ func KindOf(err error) packhorsev1.FaultKind {
 		return packhorsev1.FaultKind_FAULT_KIND_DENIED
 	case connect.CodeResourceExhausted:
 		return packhorsev1.FaultKind_FAULT_KIND_EXHAUSTED
-	case connect.CodeUnavailable, connect.CodeAborted:
+	case connect.CodeAborted:
+		return packhorsev1.FaultKind_FAULT_KIND_ABORTED
+	case connect.CodeUnavailable:
 		return packhorsev1.FaultKind_FAULT_KIND_UNAVAILABLE
 	case connect.CodeDataLoss:
 		return packhorsev1.FaultKind_FAULT_KIND_CORRUPT

@@ -28,10 +28,13 @@ const (
 	Exists                      // it exists already
 	Unauthenticated             // the caller has no credentials, or invalid ones
 	Full                        // the disk or a quota has no room for what the request adds
+	Aborted                     // the value of a ref or a file is not the expected one; Mismatches has them
+	Precondition                // the state of the repository does not allow it
 )
 
 var kindNames = [...]string{"internal", "invalid", "not_found", "denied", "exhausted", "unavailable", "corrupt",
-	"cancelled", "deadline", "exists", "unauthenticated", "full"}
+	"cancelled", "deadline", "exists", "unauthenticated", "full", "aborted",
+	"precondition"}
 
 // String returns the name of the kind in logs and metric labels.
 func (k Kind) String() string {
@@ -49,6 +52,22 @@ type Error struct {
 	RetryAfter  time.Duration // for Exhausted and Unavailable; zero means no hint
 	CallerLimit bool          // with Exhausted: a limit that another storage node has as well, such as that of the caller
 	Err         error         // the cause, for the log; may be nil
+	Field       string        // the field of the request that is invalid or not found ("changes[3].put.path"); may be ""
+	Mismatches  []Mismatch    // with Aborted
+}
+
+// Mismatch is a ref or a path whose value is not the expected one. Values are object IDs, names of refs, or Absent.
+type Mismatch struct{ Name, Expected, Actual string }
+
+// Absent is the value of a ref or a path that does not exist.
+const Absent = "absent"
+
+// InField returns err with the name of the request's field that it is about. It returns nil if err is nil.
+func InField(field string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &Error{Kind: KindOf(err), Msg: field + ": " + Message(err), RetryAfter: RetryAfter(err), Err: err, Field: field}
 }
 
 func (e *Error) Error() string {

@@ -65,7 +65,7 @@ func TestKindsSurviveWrapping(t *testing.T) {
 func TestKindNames(t *testing.T) {
 	t.Parallel()
 	seen := map[string]bool{}
-	for k := Internal; k <= Full; k++ {
+	for k := Internal; k <= Precondition; k++ {
 		if seen[k.String()] {
 			t.Errorf("two kinds are named %s", k)
 		}

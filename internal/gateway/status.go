@@ -17,7 +17,7 @@ func StatusOf(kind fault.Kind) int {
 		return http.StatusForbidden
 	case fault.Unauthenticated:
 		return http.StatusUnauthorized
-	case fault.Exists:
+	case fault.Exists, fault.Aborted, fault.Precondition:
 		return http.StatusConflict
 	case fault.Exhausted:
 		return http.StatusTooManyRequests

@@ -34,6 +34,8 @@ var kinds = [...]struct {
 	{fault.Exists, packhorsev1.FaultKind_FAULT_KIND_EXISTS, connect.CodeAlreadyExists},
 	{fault.Unauthenticated, packhorsev1.FaultKind_FAULT_KIND_UNAUTHENTICATED, connect.CodeUnauthenticated},
 	{fault.Full, packhorsev1.FaultKind_FAULT_KIND_FULL, connect.CodeFailedPrecondition},
+	{fault.Aborted, packhorsev1.FaultKind_FAULT_KIND_ABORTED, connect.CodeAborted},
+	{fault.Precondition, packhorsev1.FaultKind_FAULT_KIND_PRECONDITION, connect.CodeFailedPrecondition},
 }
 
 // Message returns the part of an error that the API transmits. It returns nil if err is nil.
@@ -52,6 +54,13 @@ func Message(err error) *packhorsev1.Fault {
 	if after := fault.RetryAfter(err); after > 0 {
 		f.RetryAfter = durationpb.New(after)
 	}
+	if e, ok := errors.AsType[*fault.Error](err); ok {
+		f.Field = strings.ToValidUTF8(e.Field, "\ufffd")
+		for _, m := range e.Mismatches {
+			f.Mismatches = append(f.Mismatches, &packhorsev1.Mismatch{Name: strings.ToValidUTF8(m.Name, "\ufffd"),
+				Expected: m.Expected, Actual: m.Actual})
+		}
+	}
 	return f
 }
 
@@ -60,7 +69,11 @@ func Fault(f *packhorsev1.Fault) error {
 	if f == nil {
 		return nil
 	}
-	e := &fault.Error{Kind: fault.Internal, Msg: f.GetMessage(), CallerLimit: f.GetCallerLimit()}
+	e := &fault.Error{Kind: fault.Internal, Msg: f.GetMessage(), CallerLimit: f.GetCallerLimit(), Field: f.GetField()}
+	for _, m := range f.GetMismatches() {
+		e.Mismatches = append(e.Mismatches,
+			fault.Mismatch{Name: m.GetName(), Expected: m.GetExpected(), Actual: m.GetActual()})
+	}
 	for _, k := range kinds {
 		if k.wire == f.GetKind() {
 			e.Kind = k.kind

@@ -38,17 +38,12 @@ func newSlots(n int) *balance.Slots {
 	return balance.NewSlots(n, balance.Limits{Queue: slotQueue, Wait: slotWait}, balance.Clock{})
 }
 
-// takeSlot waits for a slot for a heavy look-up. The errors are those of balance.Slots.Acquire.
-func (s *Server) takeSlot(ctx context.Context, caller string) (release func(), err error) {
-	release, _, err = s.slots.Acquire(ctx, balance.Caller(caller))
-	return release, err
-}
-
 // admission is the place of a look-up in its lane: a response of one message is in the small lane, a longer one in the
 // lane of long responses. It is not safe for concurrent use.
 type admission struct {
 	server *Server
 	seat   *admit.Seat
+	slots  *balance.Slots // of the slot
 	caller string
 	slot   func() // gives back the slot of a heavy look-up; nil: it has none
 	begun  bool   // next was called
@@ -67,7 +62,17 @@ func (s *Server) enter() (*admission, error) {
 // enterHeavy is enter for a heavy look-up, which first waits for a slot. The error is of kind Exhausted, or that of
 // ctx.
 func (s *Server) enterHeavy(ctx context.Context, caller string) (*admission, error) {
-	slot, err := s.takeSlot(ctx, caller)
+	return s.enterWith(ctx, s.slots, caller)
+}
+
+// enterWork is enterHeavy for calls that compute: merges, diffs, blames, archives. They have slots of their own, so
+// that they delay neither look-ups nor sessions of Git.
+func (s *Server) enterWork(ctx context.Context, caller string) (*admission, error) {
+	return s.enterWith(ctx, s.work, caller)
+}
+
+func (s *Server) enterWith(ctx context.Context, slots *balance.Slots, caller string) (*admission, error) {
+	slot, _, err := slots.Acquire(ctx, balance.Caller(caller))
 	if err != nil {
 		return nil, err
 	}
@@ -76,7 +81,7 @@ func (s *Server) enterHeavy(ctx context.Context, caller string) (*admission, err
 		slot()
 		return nil, err
 	}
-	p.caller, p.slot = caller, slot
+	p.slots, p.caller, p.slot = slots, caller, slot
 	return p, nil
 }
 
@@ -104,7 +109,7 @@ func (p *admission) send(ctx context.Context, message func() error) error {
 	if slow.Stop() || err != nil {
 		return err
 	}
-	p.slot, err = p.server.takeSlot(ctx, p.caller)
+	p.slot, _, err = p.slots.Acquire(ctx, balance.Caller(p.caller))
 	if fault.Is(err, fault.Exhausted) {
 		return nil
 	}

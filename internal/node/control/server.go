@@ -76,6 +76,9 @@ const (
 // maxMessage is the maximum size of a received message in bytes, after decompression.
 const maxMessage = 4 << 20
 
+// maxCommit is the maximum size of a message of CommitService: a document of 8 MiB, in which JSON escapes a part.
+const maxCommit = 9 << 20
+
 // Server is the handler of a node's port. It is safe for concurrent use.
 type Server struct {
 	Options
@@ -84,6 +87,7 @@ type Server struct {
 	errors  *connect.ErrorWriter
 	health  *health
 	slots   *balance.Slots   // of heavy look-ups
+	work    *balance.Slots   // of merges, diffs and other calls that compute, see enterWork
 	lists   *repositoryLists // of an Index
 
 	delays       chan struct{} // places for delayed responses to refused callers
@@ -115,7 +119,7 @@ func New(o Options) *Server {
 	}
 	s := &Server{
 		Options: o, metrics: newMetrics(o.Registerer), mux: http.NewServeMux(),
-		errors: connect.NewErrorWriter(), slots: newSlots(o.Lookups),
+		errors: connect.NewErrorWriter(), slots: newSlots(o.Lookups), work: newSlots(0),
 		delays: make(chan struct{}, maxWaiting), unidentified: newUnidentified(maxUnidentified),
 		refusals: clients.NewLogLimit(1, refusalInterval), lists: newRepositoryLists(),
 	}
@@ -149,14 +153,21 @@ func (s *Server) register() {
 	if s.Node != nil {
 		ready = s.Node.Ready
 		services = append(services, packhorsev1connect.ObjectServiceName, packhorsev1connect.RepositoryServiceName,
-			packhorsev1connect.RefServiceName, internalv1connect.NodeServiceName,
-			internalv1connect.SessionServiceName, internalv1connect.LFSServiceName)
+			packhorsev1connect.RefServiceName, packhorsev1connect.CommitServiceName, packhorsev1connect.MergeServiceName,
+			packhorsev1connect.DiffServiceName, packhorsev1connect.HistoryServiceName, packhorsev1connect.ArchiveServiceName,
+			internalv1connect.NodeServiceName, internalv1connect.SessionServiceName, internalv1connect.LFSServiceName)
 		s.mux.Handle(packhorsev1connect.NewObjectServiceHandler(objectService{s}, options, plain))
 		s.mux.Handle(internalv1connect.NewSessionServiceHandler(&sessionService{Server: s}, options, plain))
 		s.mux.Handle(internalv1connect.NewNodeServiceHandler(nodeService{s}, options, plain))
 		s.mux.Handle(internalv1connect.NewLFSServiceHandler(&lfsService{s}, options, plain))
 		s.mux.Handle(packhorsev1connect.NewRepositoryServiceHandler(&repositoryService{s}, options))
 		s.mux.Handle(packhorsev1connect.NewRefServiceHandler(&refService{s}, options))
+		s.mux.Handle(packhorsev1connect.NewCommitServiceHandler(&commitService{Server: s}, options,
+			connect.WithReadMaxBytes(maxCommit)))
+		s.mux.Handle(packhorsev1connect.NewMergeServiceHandler(&mergeService{Server: s}, options))
+		s.mux.Handle(packhorsev1connect.NewDiffServiceHandler(&diffService{Server: s}, options))
+		s.mux.Handle(packhorsev1connect.NewHistoryServiceHandler(&historyService{Server: s}, options))
+		s.mux.Handle(packhorsev1connect.NewArchiveServiceHandler(&archiveService{Server: s}, options, plain))
 	}
 	if s.Admin != nil {
 		services = append(services, internalv1connect.AdminServiceName)

@@ -50,6 +50,10 @@ const (
 	FaultKind_FAULT_KIND_UNAUTHENTICATED FaultKind = 10
 	// The disk or a quota has no room for what the request adds. An operator has to act (FAILED_PRECONDITION).
 	FaultKind_FAULT_KIND_FULL FaultKind = 11
+	// The value of a ref, or a file, is not the expected one (ABORTED). mismatches has them.
+	FaultKind_FAULT_KIND_ABORTED FaultKind = 12
+	// The state of the repository does not allow it: unrelated histories, no fast-forward (FAILED_PRECONDITION).
+	FaultKind_FAULT_KIND_PRECONDITION FaultKind = 13
 )
 
 // Enum value maps for FaultKind.
@@ -67,6 +71,8 @@ var (
 		9:  "FAULT_KIND_EXISTS",
 		10: "FAULT_KIND_UNAUTHENTICATED",
 		11: "FAULT_KIND_FULL",
+		12: "FAULT_KIND_ABORTED",
+		13: "FAULT_KIND_PRECONDITION",
 	}
 	FaultKind_value = map[string]int32{
 		"FAULT_KIND_UNSPECIFIED":     0,
@@ -81,6 +87,8 @@ var (
 		"FAULT_KIND_EXISTS":          9,
 		"FAULT_KIND_UNAUTHENTICATED": 10,
 		"FAULT_KIND_FULL":            11,
+		"FAULT_KIND_ABORTED":         12,
+		"FAULT_KIND_PRECONDITION":    13,
 	}
 )
 
@@ -120,7 +128,11 @@ type Fault struct {
 	// The time to wait before a retry. Absent if there is no recommendation.
 	RetryAfter *durationpb.Duration `protobuf:"bytes,3,opt,name=retry_after,json=retryAfter,proto3" json:"retry_after,omitempty"`
 	// Only with FAULT_KIND_EXHAUSTED: the caller has reached its own limit, and other callers have not. Do not retry on another node.
-	CallerLimit   bool `protobuf:"varint,4,opt,name=caller_limit,json=callerLimit,proto3" json:"caller_limit,omitempty"`
+	CallerLimit bool `protobuf:"varint,4,opt,name=caller_limit,json=callerLimit,proto3" json:"caller_limit,omitempty"`
+	// The field of the request that is invalid or not found ("changes[3].put.path"). May be empty.
+	Field string `protobuf:"bytes,5,opt,name=field,proto3" json:"field,omitempty"`
+	// What was not as expected, with FAULT_KIND_ABORTED.
+	Mismatches    []*Mismatch `protobuf:"bytes,6,rep,name=mismatches,proto3" json:"mismatches,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -183,17 +195,255 @@ func (x *Fault) GetCallerLimit() bool {
 	return false
 }
 
+func (x *Fault) GetField() string {
+	if x != nil {
+		return x.Field
+	}
+	return ""
+}
+
+func (x *Fault) GetMismatches() []*Mismatch {
+	if x != nil {
+		return x.Mismatches
+	}
+	return nil
+}
+
+// Mismatch is a ref or a path whose value is not the expected one.
+type Mismatch struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The full name of the ref, or the path.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// An object ID, or "absent". For HEAD a ref.
+	Expected      string `protobuf:"bytes,2,opt,name=expected,proto3" json:"expected,omitempty"`
+	Actual        string `protobuf:"bytes,3,opt,name=actual,proto3" json:"actual,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Mismatch) Reset() {
+	*x = Mismatch{}
+	mi := &file_packhorse_v1_fault_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Mismatch) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Mismatch) ProtoMessage() {}
+
+func (x *Mismatch) ProtoReflect() protoreflect.Message {
+	mi := &file_packhorse_v1_fault_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Mismatch.ProtoReflect.Descriptor instead.
+func (*Mismatch) Descriptor() ([]byte, []int) {
+	return file_packhorse_v1_fault_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *Mismatch) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Mismatch) GetExpected() string {
+	if x != nil {
+		return x.Expected
+	}
+	return ""
+}
+
+func (x *Mismatch) GetActual() string {
+	if x != nil {
+		return x.Actual
+	}
+	return ""
+}
+
+// Conflict is a path that cannot be merged.
+type Conflict struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Bytes, since names in Git have no encoding.
+	Path []byte `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
+	// As in git merge-tree: "CONFLICT (contents)", "CONFLICT (modify/delete)" and others, without the brackets: "contents". A path can have
+	// several. "patch" for a patch that does not apply.
+	Kinds []string `protobuf:"bytes,2,rep,name=kinds,proto3" json:"kinds,omitempty"`
+	// The base, the target's and the source's version. Absent if there is none.
+	Base   *ConflictStage `protobuf:"bytes,3,opt,name=base,proto3" json:"base,omitempty"`
+	Ours   *ConflictStage `protobuf:"bytes,4,opt,name=ours,proto3" json:"ours,omitempty"`
+	Theirs *ConflictStage `protobuf:"bytes,5,opt,name=theirs,proto3" json:"theirs,omitempty"`
+	// Git's message.
+	Message       string `protobuf:"bytes,6,opt,name=message,proto3" json:"message,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Conflict) Reset() {
+	*x = Conflict{}
+	mi := &file_packhorse_v1_fault_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Conflict) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Conflict) ProtoMessage() {}
+
+func (x *Conflict) ProtoReflect() protoreflect.Message {
+	mi := &file_packhorse_v1_fault_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Conflict.ProtoReflect.Descriptor instead.
+func (*Conflict) Descriptor() ([]byte, []int) {
+	return file_packhorse_v1_fault_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Conflict) GetPath() []byte {
+	if x != nil {
+		return x.Path
+	}
+	return nil
+}
+
+func (x *Conflict) GetKinds() []string {
+	if x != nil {
+		return x.Kinds
+	}
+	return nil
+}
+
+func (x *Conflict) GetBase() *ConflictStage {
+	if x != nil {
+		return x.Base
+	}
+	return nil
+}
+
+func (x *Conflict) GetOurs() *ConflictStage {
+	if x != nil {
+		return x.Ours
+	}
+	return nil
+}
+
+func (x *Conflict) GetTheirs() *ConflictStage {
+	if x != nil {
+		return x.Theirs
+	}
+	return nil
+}
+
+func (x *Conflict) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+type ConflictStage struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Octal, as in trees.
+	Mode          uint32 `protobuf:"varint,1,opt,name=mode,proto3" json:"mode,omitempty"`
+	Oid           string `protobuf:"bytes,2,opt,name=oid,proto3" json:"oid,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ConflictStage) Reset() {
+	*x = ConflictStage{}
+	mi := &file_packhorse_v1_fault_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ConflictStage) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ConflictStage) ProtoMessage() {}
+
+func (x *ConflictStage) ProtoReflect() protoreflect.Message {
+	mi := &file_packhorse_v1_fault_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ConflictStage.ProtoReflect.Descriptor instead.
+func (*ConflictStage) Descriptor() ([]byte, []int) {
+	return file_packhorse_v1_fault_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *ConflictStage) GetMode() uint32 {
+	if x != nil {
+		return x.Mode
+	}
+	return 0
+}
+
+func (x *ConflictStage) GetOid() string {
+	if x != nil {
+		return x.Oid
+	}
+	return ""
+}
+
 var File_packhorse_v1_fault_proto protoreflect.FileDescriptor
 
 const file_packhorse_v1_fault_proto_rawDesc = "" +
 	"\n" +
-	"\x18packhorse/v1/fault.proto\x12\fpackhorse.v1\x1a\x1egoogle/protobuf/duration.proto\"\xad\x01\n" +
+	"\x18packhorse/v1/fault.proto\x12\fpackhorse.v1\x1a\x1egoogle/protobuf/duration.proto\"\xfb\x01\n" +
 	"\x05Fault\x12+\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x17.packhorse.v1.FaultKindR\x04kind\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\tR\amessage\x12:\n" +
 	"\vretry_after\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\n" +
 	"retryAfter\x12!\n" +
-	"\fcaller_limit\x18\x04 \x01(\bR\vcallerLimit*\xbd\x02\n" +
+	"\fcaller_limit\x18\x04 \x01(\bR\vcallerLimit\x12\x14\n" +
+	"\x05field\x18\x05 \x01(\tR\x05field\x126\n" +
+	"\n" +
+	"mismatches\x18\x06 \x03(\v2\x16.packhorse.v1.MismatchR\n" +
+	"mismatches\"R\n" +
+	"\bMismatch\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1a\n" +
+	"\bexpected\x18\x02 \x01(\tR\bexpected\x12\x16\n" +
+	"\x06actual\x18\x03 \x01(\tR\x06actual\"\xe5\x01\n" +
+	"\bConflict\x12\x12\n" +
+	"\x04path\x18\x01 \x01(\fR\x04path\x12\x14\n" +
+	"\x05kinds\x18\x02 \x03(\tR\x05kinds\x12/\n" +
+	"\x04base\x18\x03 \x01(\v2\x1b.packhorse.v1.ConflictStageR\x04base\x12/\n" +
+	"\x04ours\x18\x04 \x01(\v2\x1b.packhorse.v1.ConflictStageR\x04ours\x123\n" +
+	"\x06theirs\x18\x05 \x01(\v2\x1b.packhorse.v1.ConflictStageR\x06theirs\x12\x18\n" +
+	"\amessage\x18\x06 \x01(\tR\amessage\"5\n" +
+	"\rConflictStage\x12\x12\n" +
+	"\x04mode\x18\x01 \x01(\rR\x04mode\x12\x10\n" +
+	"\x03oid\x18\x02 \x01(\tR\x03oid*\xf2\x02\n" +
 	"\tFaultKind\x12\x1a\n" +
 	"\x16FAULT_KIND_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12FAULT_KIND_INVALID\x10\x01\x12\x18\n" +
@@ -207,7 +457,9 @@ const file_packhorse_v1_fault_proto_rawDesc = "" +
 	"\x11FAULT_KIND_EXISTS\x10\t\x12\x1e\n" +
 	"\x1aFAULT_KIND_UNAUTHENTICATED\x10\n" +
 	"\x12\x13\n" +
-	"\x0fFAULT_KIND_FULL\x10\vBCZAgithub.com/packhorse-git/packhorse/proto/packhorse/v1;packhorsev1b\x06proto3"
+	"\x0fFAULT_KIND_FULL\x10\v\x12\x16\n" +
+	"\x12FAULT_KIND_ABORTED\x10\f\x12\x1b\n" +
+	"\x17FAULT_KIND_PRECONDITION\x10\rBCZAgithub.com/packhorse-git/packhorse/proto/packhorse/v1;packhorsev1b\x06proto3"
 
 var (
 	file_packhorse_v1_fault_proto_rawDescOnce sync.Once
@@ -222,20 +474,27 @@ func file_packhorse_v1_fault_proto_rawDescGZIP() []byte {
 }
 
 var file_packhorse_v1_fault_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_packhorse_v1_fault_proto_msgTypes = make([]protoimpl.MessageInfo, 1)
+var file_packhorse_v1_fault_proto_msgTypes = make([]protoimpl.MessageInfo, 4)
 var file_packhorse_v1_fault_proto_goTypes = []any{
 	(FaultKind)(0),              // 0: packhorse.v1.FaultKind
 	(*Fault)(nil),               // 1: packhorse.v1.Fault
-	(*durationpb.Duration)(nil), // 2: google.protobuf.Duration
+	(*Mismatch)(nil),            // 2: packhorse.v1.Mismatch
+	(*Conflict)(nil),            // 3: packhorse.v1.Conflict
+	(*ConflictStage)(nil),       // 4: packhorse.v1.ConflictStage
+	(*durationpb.Duration)(nil), // 5: google.protobuf.Duration
 }
 var file_packhorse_v1_fault_proto_depIdxs = []int32{
 	0, // 0: packhorse.v1.Fault.kind:type_name -> packhorse.v1.FaultKind
-	2, // 1: packhorse.v1.Fault.retry_after:type_name -> google.protobuf.Duration
-	2, // [2:2] is the sub-list for method output_type
-	2, // [2:2] is the sub-list for method input_type
-	2, // [2:2] is the sub-list for extension type_name
-	2, // [2:2] is the sub-list for extension extendee
-	0, // [0:2] is the sub-list for field type_name
+	5, // 1: packhorse.v1.Fault.retry_after:type_name -> google.protobuf.Duration
+	2, // 2: packhorse.v1.Fault.mismatches:type_name -> packhorse.v1.Mismatch
+	4, // 3: packhorse.v1.Conflict.base:type_name -> packhorse.v1.ConflictStage
+	4, // 4: packhorse.v1.Conflict.ours:type_name -> packhorse.v1.ConflictStage
+	4, // 5: packhorse.v1.Conflict.theirs:type_name -> packhorse.v1.ConflictStage
+	6, // [6:6] is the sub-list for method output_type
+	6, // [6:6] is the sub-list for method input_type
+	6, // [6:6] is the sub-list for extension type_name
+	6, // [6:6] is the sub-list for extension extendee
+	0, // [0:6] is the sub-list for field type_name
 }
 
 func init() { file_packhorse_v1_fault_proto_init() }
@@ -249,7 +508,7 @@ func file_packhorse_v1_fault_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_packhorse_v1_fault_proto_rawDesc), len(file_packhorse_v1_fault_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   1,
+			NumMessages:   4,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

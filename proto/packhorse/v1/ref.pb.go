@@ -1186,11 +1186,295 @@ func (x *RefChange) GetNewTarget() string {
 	return ""
 }
 
+type UpdateRequest struct {
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	Repository string                 `protobuf:"bytes,1,opt,name=repository,proto3" json:"repository,omitempty"`
+	// At most 10,000, of different refs.
+	Updates []*UpdatedRef `protobuf:"bytes,2,rep,name=updates,proto3" json:"updates,omitempty"`
+	// All or none.
+	Atomic bool   `protobuf:"varint,3,opt,name=atomic,proto3" json:"atomic,omitempty"`
+	Actor  *Actor `protobuf:"bytes,4,opt,name=actor,proto3" json:"actor,omitempty"`
+	// Of the reflog, if the repository has one.
+	Message     string   `protobuf:"bytes,5,opt,name=message,proto3" json:"message,omitempty"`
+	PushOptions []string `protobuf:"bytes,6,rep,name=push_options,json=pushOptions,proto3" json:"push_options,omitempty"`
+	// Do everything except changing refs. Hooks do not run.
+	DryRun bool `protobuf:"varint,7,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	// Makes a repeated call succeed: an update whose ref has the new value already is made, whatever is expected. At most 128 bytes.
+	IdempotencyKey string `protobuf:"bytes,8,opt,name=idempotency_key,json=idempotencyKey,proto3" json:"idempotency_key,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *UpdateRequest) Reset() {
+	*x = UpdateRequest{}
+	mi := &file_packhorse_v1_ref_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UpdateRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UpdateRequest) ProtoMessage() {}
+
+func (x *UpdateRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_packhorse_v1_ref_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UpdateRequest.ProtoReflect.Descriptor instead.
+func (*UpdateRequest) Descriptor() ([]byte, []int) {
+	return file_packhorse_v1_ref_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *UpdateRequest) GetRepository() string {
+	if x != nil {
+		return x.Repository
+	}
+	return ""
+}
+
+func (x *UpdateRequest) GetUpdates() []*UpdatedRef {
+	if x != nil {
+		return x.Updates
+	}
+	return nil
+}
+
+func (x *UpdateRequest) GetAtomic() bool {
+	if x != nil {
+		return x.Atomic
+	}
+	return false
+}
+
+func (x *UpdateRequest) GetActor() *Actor {
+	if x != nil {
+		return x.Actor
+	}
+	return nil
+}
+
+func (x *UpdateRequest) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+func (x *UpdateRequest) GetPushOptions() []string {
+	if x != nil {
+		return x.PushOptions
+	}
+	return nil
+}
+
+func (x *UpdateRequest) GetDryRun() bool {
+	if x != nil {
+		return x.DryRun
+	}
+	return false
+}
+
+func (x *UpdateRequest) GetIdempotencyKey() string {
+	if x != nil {
+		return x.IdempotencyKey
+	}
+	return ""
+}
+
+type UpdatedRef struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The full name.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Empty deletes the ref.
+	NewOid string `protobuf:"bytes,2,opt,name=new_oid,json=newOid,proto3" json:"new_oid,omitempty"`
+	// The expected object ID, "absent", or empty for any.
+	Expected      string `protobuf:"bytes,3,opt,name=expected,proto3" json:"expected,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UpdatedRef) Reset() {
+	*x = UpdatedRef{}
+	mi := &file_packhorse_v1_ref_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UpdatedRef) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UpdatedRef) ProtoMessage() {}
+
+func (x *UpdatedRef) ProtoReflect() protoreflect.Message {
+	mi := &file_packhorse_v1_ref_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UpdatedRef.ProtoReflect.Descriptor instead.
+func (*UpdatedRef) Descriptor() ([]byte, []int) {
+	return file_packhorse_v1_ref_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *UpdatedRef) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *UpdatedRef) GetNewOid() string {
+	if x != nil {
+		return x.NewOid
+	}
+	return ""
+}
+
+func (x *UpdatedRef) GetExpected() string {
+	if x != nil {
+		return x.Expected
+	}
+	return ""
+}
+
+type UpdateResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// In the order of the updates.
+	Results []*UpdateResult `protobuf:"bytes,1,rep,name=results,proto3" json:"results,omitempty"`
+	Version *Version        `protobuf:"bytes,2,opt,name=version,proto3" json:"version,omitempty"`
+	// Messages of hooks and of the server.
+	Messages      []string `protobuf:"bytes,3,rep,name=messages,proto3" json:"messages,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UpdateResponse) Reset() {
+	*x = UpdateResponse{}
+	mi := &file_packhorse_v1_ref_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UpdateResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UpdateResponse) ProtoMessage() {}
+
+func (x *UpdateResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_packhorse_v1_ref_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UpdateResponse.ProtoReflect.Descriptor instead.
+func (*UpdateResponse) Descriptor() ([]byte, []int) {
+	return file_packhorse_v1_ref_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *UpdateResponse) GetResults() []*UpdateResult {
+	if x != nil {
+		return x.Results
+	}
+	return nil
+}
+
+func (x *UpdateResponse) GetVersion() *Version {
+	if x != nil {
+		return x.Version
+	}
+	return nil
+}
+
+func (x *UpdateResponse) GetMessages() []string {
+	if x != nil {
+		return x.Messages
+	}
+	return nil
+}
+
+type UpdateResult struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The value before. Empty if the ref did not exist.
+	OldOid string `protobuf:"bytes,1,opt,name=old_oid,json=oldOid,proto3" json:"old_oid,omitempty"`
+	// Why the ref was not changed. Absent if it was.
+	Fault         *Fault `protobuf:"bytes,2,opt,name=fault,proto3" json:"fault,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UpdateResult) Reset() {
+	*x = UpdateResult{}
+	mi := &file_packhorse_v1_ref_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UpdateResult) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UpdateResult) ProtoMessage() {}
+
+func (x *UpdateResult) ProtoReflect() protoreflect.Message {
+	mi := &file_packhorse_v1_ref_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UpdateResult.ProtoReflect.Descriptor instead.
+func (*UpdateResult) Descriptor() ([]byte, []int) {
+	return file_packhorse_v1_ref_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *UpdateResult) GetOldOid() string {
+	if x != nil {
+		return x.OldOid
+	}
+	return ""
+}
+
+func (x *UpdateResult) GetFault() *Fault {
+	if x != nil {
+		return x.Fault
+	}
+	return nil
+}
+
 var File_packhorse_v1_ref_proto protoreflect.FileDescriptor
 
 const file_packhorse_v1_ref_proto_rawDesc = "" +
 	"\n" +
-	"\x16packhorse/v1/ref.proto\x12\fpackhorse.v1\x1a\x18packhorse/v1/fault.proto\x1a\x1apackhorse/v1/version.proto\"[\n" +
+	"\x16packhorse/v1/ref.proto\x12\fpackhorse.v1\x1a\x19packhorse/v1/commit.proto\x1a\x18packhorse/v1/fault.proto\x1a\x1apackhorse/v1/version.proto\"[\n" +
 	"\x03Ref\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x10\n" +
 	"\x03oid\x18\x02 \x01(\tR\x03oid\x12\x16\n" +
@@ -1274,7 +1558,30 @@ const file_packhorse_v1_ref_proto_rawDesc = "" +
 	"\aold_oid\x18\x02 \x01(\tR\x06oldOid\x12\x17\n" +
 	"\anew_oid\x18\x03 \x01(\tR\x06newOid\x12\x1d\n" +
 	"\n" +
-	"new_target\x18\x04 \x01(\tR\tnewTarget2\x82\x04\n" +
+	"new_target\x18\x04 \x01(\tR\tnewTarget\"\xa5\x02\n" +
+	"\rUpdateRequest\x12\x1e\n" +
+	"\n" +
+	"repository\x18\x01 \x01(\tR\n" +
+	"repository\x122\n" +
+	"\aupdates\x18\x02 \x03(\v2\x18.packhorse.v1.UpdatedRefR\aupdates\x12\x16\n" +
+	"\x06atomic\x18\x03 \x01(\bR\x06atomic\x12)\n" +
+	"\x05actor\x18\x04 \x01(\v2\x13.packhorse.v1.ActorR\x05actor\x12\x18\n" +
+	"\amessage\x18\x05 \x01(\tR\amessage\x12!\n" +
+	"\fpush_options\x18\x06 \x03(\tR\vpushOptions\x12\x17\n" +
+	"\adry_run\x18\a \x01(\bR\x06dryRun\x12'\n" +
+	"\x0fidempotency_key\x18\b \x01(\tR\x0eidempotencyKey\"U\n" +
+	"\n" +
+	"UpdatedRef\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x17\n" +
+	"\anew_oid\x18\x02 \x01(\tR\x06newOid\x12\x1a\n" +
+	"\bexpected\x18\x03 \x01(\tR\bexpected\"\x93\x01\n" +
+	"\x0eUpdateResponse\x124\n" +
+	"\aresults\x18\x01 \x03(\v2\x1a.packhorse.v1.UpdateResultR\aresults\x12/\n" +
+	"\aversion\x18\x02 \x01(\v2\x15.packhorse.v1.VersionR\aversion\x12\x1a\n" +
+	"\bmessages\x18\x03 \x03(\tR\bmessages\"R\n" +
+	"\fUpdateResult\x12\x17\n" +
+	"\aold_oid\x18\x01 \x01(\tR\x06oldOid\x12)\n" +
+	"\x05fault\x18\x02 \x01(\v2\x13.packhorse.v1.FaultR\x05fault2\xc7\x04\n" +
 	"\n" +
 	"RefService\x12K\n" +
 	"\aResolve\x12\x1c.packhorse.v1.ResolveRequest\x1a\x1d.packhorse.v1.ResolveResponse\"\x03\x90\x02\x01\x12W\n" +
@@ -1282,7 +1589,8 @@ const file_packhorse_v1_ref_proto_rawDesc = "" +
 	"\x10ResolveRevisions\x12%.packhorse.v1.ResolveRevisionsRequest\x1a&.packhorse.v1.ResolveRevisionsResponse\"\x03\x90\x02\x01\x12H\n" +
 	"\x06Exists\x12\x1b.packhorse.v1.ExistsRequest\x1a\x1c.packhorse.v1.ExistsResponse\"\x03\x90\x02\x01\x12X\n" +
 	"\x04List\x12#.packhorse.v1.RefServiceListRequest\x1a$.packhorse.v1.RefServiceListResponse\"\x03\x90\x02\x010\x01\x12B\n" +
-	"\x05Watch\x12\x1a.packhorse.v1.WatchRequest\x1a\x1b.packhorse.v1.WatchResponse0\x01BCZAgithub.com/packhorse-git/packhorse/proto/packhorse/v1;packhorsev1b\x06proto3"
+	"\x05Watch\x12\x1a.packhorse.v1.WatchRequest\x1a\x1b.packhorse.v1.WatchResponse0\x01\x12C\n" +
+	"\x06Update\x12\x1b.packhorse.v1.UpdateRequest\x1a\x1c.packhorse.v1.UpdateResponseBCZAgithub.com/packhorse-git/packhorse/proto/packhorse/v1;packhorsev1b\x06proto3"
 
 var (
 	file_packhorse_v1_ref_proto_rawDescOnce sync.Once
@@ -1296,7 +1604,7 @@ func file_packhorse_v1_ref_proto_rawDescGZIP() []byte {
 	return file_packhorse_v1_ref_proto_rawDescData
 }
 
-var file_packhorse_v1_ref_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
+var file_packhorse_v1_ref_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
 var file_packhorse_v1_ref_proto_goTypes = []any{
 	(*Ref)(nil),                      // 0: packhorse.v1.Ref
 	(*ResolveRequest)(nil),           // 1: packhorse.v1.ResolveRequest
@@ -1317,45 +1625,57 @@ var file_packhorse_v1_ref_proto_goTypes = []any{
 	(*WatchedRepository)(nil),        // 16: packhorse.v1.WatchedRepository
 	(*WatchResponse)(nil),            // 17: packhorse.v1.WatchResponse
 	(*RefChange)(nil),                // 18: packhorse.v1.RefChange
-	(*Version)(nil),                  // 19: packhorse.v1.Version
-	(*Fault)(nil),                    // 20: packhorse.v1.Fault
+	(*UpdateRequest)(nil),            // 19: packhorse.v1.UpdateRequest
+	(*UpdatedRef)(nil),               // 20: packhorse.v1.UpdatedRef
+	(*UpdateResponse)(nil),           // 21: packhorse.v1.UpdateResponse
+	(*UpdateResult)(nil),             // 22: packhorse.v1.UpdateResult
+	(*Version)(nil),                  // 23: packhorse.v1.Version
+	(*Fault)(nil),                    // 24: packhorse.v1.Fault
+	(*Actor)(nil),                    // 25: packhorse.v1.Actor
 }
 var file_packhorse_v1_ref_proto_depIdxs = []int32{
 	0,  // 0: packhorse.v1.ResolveResponse.ref:type_name -> packhorse.v1.Ref
-	19, // 1: packhorse.v1.ResolveResponse.version:type_name -> packhorse.v1.Version
+	23, // 1: packhorse.v1.ResolveResponse.version:type_name -> packhorse.v1.Version
 	1,  // 2: packhorse.v1.ResolveManyRequest.requests:type_name -> packhorse.v1.ResolveRequest
 	5,  // 3: packhorse.v1.ResolveManyResponse.results:type_name -> packhorse.v1.ResolveResult
 	2,  // 4: packhorse.v1.ResolveResult.found:type_name -> packhorse.v1.ResolveResponse
-	20, // 5: packhorse.v1.ResolveResult.fault:type_name -> packhorse.v1.Fault
+	24, // 5: packhorse.v1.ResolveResult.fault:type_name -> packhorse.v1.Fault
 	7,  // 6: packhorse.v1.ResolveRevisionsRequest.revisions:type_name -> packhorse.v1.Revision
 	9,  // 7: packhorse.v1.ResolveRevisionsResponse.results:type_name -> packhorse.v1.RevisionResult
 	10, // 8: packhorse.v1.RevisionResult.found:type_name -> packhorse.v1.RevisionFound
-	20, // 9: packhorse.v1.RevisionResult.fault:type_name -> packhorse.v1.Fault
-	19, // 10: packhorse.v1.RevisionFound.version:type_name -> packhorse.v1.Version
-	19, // 11: packhorse.v1.ExistsResponse.version:type_name -> packhorse.v1.Version
+	24, // 9: packhorse.v1.RevisionResult.fault:type_name -> packhorse.v1.Fault
+	23, // 10: packhorse.v1.RevisionFound.version:type_name -> packhorse.v1.Version
+	23, // 11: packhorse.v1.ExistsResponse.version:type_name -> packhorse.v1.Version
 	0,  // 12: packhorse.v1.RefServiceListResponse.refs:type_name -> packhorse.v1.Ref
-	19, // 13: packhorse.v1.RefServiceListResponse.version:type_name -> packhorse.v1.Version
+	23, // 13: packhorse.v1.RefServiceListResponse.version:type_name -> packhorse.v1.Version
 	16, // 14: packhorse.v1.WatchRequest.repositories:type_name -> packhorse.v1.WatchedRepository
-	19, // 15: packhorse.v1.WatchedRepository.version:type_name -> packhorse.v1.Version
-	19, // 16: packhorse.v1.WatchResponse.version:type_name -> packhorse.v1.Version
+	23, // 15: packhorse.v1.WatchedRepository.version:type_name -> packhorse.v1.Version
+	23, // 16: packhorse.v1.WatchResponse.version:type_name -> packhorse.v1.Version
 	18, // 17: packhorse.v1.WatchResponse.changes:type_name -> packhorse.v1.RefChange
-	1,  // 18: packhorse.v1.RefService.Resolve:input_type -> packhorse.v1.ResolveRequest
-	3,  // 19: packhorse.v1.RefService.ResolveMany:input_type -> packhorse.v1.ResolveManyRequest
-	6,  // 20: packhorse.v1.RefService.ResolveRevisions:input_type -> packhorse.v1.ResolveRevisionsRequest
-	11, // 21: packhorse.v1.RefService.Exists:input_type -> packhorse.v1.ExistsRequest
-	13, // 22: packhorse.v1.RefService.List:input_type -> packhorse.v1.RefServiceListRequest
-	15, // 23: packhorse.v1.RefService.Watch:input_type -> packhorse.v1.WatchRequest
-	2,  // 24: packhorse.v1.RefService.Resolve:output_type -> packhorse.v1.ResolveResponse
-	4,  // 25: packhorse.v1.RefService.ResolveMany:output_type -> packhorse.v1.ResolveManyResponse
-	8,  // 26: packhorse.v1.RefService.ResolveRevisions:output_type -> packhorse.v1.ResolveRevisionsResponse
-	12, // 27: packhorse.v1.RefService.Exists:output_type -> packhorse.v1.ExistsResponse
-	14, // 28: packhorse.v1.RefService.List:output_type -> packhorse.v1.RefServiceListResponse
-	17, // 29: packhorse.v1.RefService.Watch:output_type -> packhorse.v1.WatchResponse
-	24, // [24:30] is the sub-list for method output_type
-	18, // [18:24] is the sub-list for method input_type
-	18, // [18:18] is the sub-list for extension type_name
-	18, // [18:18] is the sub-list for extension extendee
-	0,  // [0:18] is the sub-list for field type_name
+	20, // 18: packhorse.v1.UpdateRequest.updates:type_name -> packhorse.v1.UpdatedRef
+	25, // 19: packhorse.v1.UpdateRequest.actor:type_name -> packhorse.v1.Actor
+	22, // 20: packhorse.v1.UpdateResponse.results:type_name -> packhorse.v1.UpdateResult
+	23, // 21: packhorse.v1.UpdateResponse.version:type_name -> packhorse.v1.Version
+	24, // 22: packhorse.v1.UpdateResult.fault:type_name -> packhorse.v1.Fault
+	1,  // 23: packhorse.v1.RefService.Resolve:input_type -> packhorse.v1.ResolveRequest
+	3,  // 24: packhorse.v1.RefService.ResolveMany:input_type -> packhorse.v1.ResolveManyRequest
+	6,  // 25: packhorse.v1.RefService.ResolveRevisions:input_type -> packhorse.v1.ResolveRevisionsRequest
+	11, // 26: packhorse.v1.RefService.Exists:input_type -> packhorse.v1.ExistsRequest
+	13, // 27: packhorse.v1.RefService.List:input_type -> packhorse.v1.RefServiceListRequest
+	15, // 28: packhorse.v1.RefService.Watch:input_type -> packhorse.v1.WatchRequest
+	19, // 29: packhorse.v1.RefService.Update:input_type -> packhorse.v1.UpdateRequest
+	2,  // 30: packhorse.v1.RefService.Resolve:output_type -> packhorse.v1.ResolveResponse
+	4,  // 31: packhorse.v1.RefService.ResolveMany:output_type -> packhorse.v1.ResolveManyResponse
+	8,  // 32: packhorse.v1.RefService.ResolveRevisions:output_type -> packhorse.v1.ResolveRevisionsResponse
+	12, // 33: packhorse.v1.RefService.Exists:output_type -> packhorse.v1.ExistsResponse
+	14, // 34: packhorse.v1.RefService.List:output_type -> packhorse.v1.RefServiceListResponse
+	17, // 35: packhorse.v1.RefService.Watch:output_type -> packhorse.v1.WatchResponse
+	21, // 36: packhorse.v1.RefService.Update:output_type -> packhorse.v1.UpdateResponse
+	30, // [30:37] is the sub-list for method output_type
+	23, // [23:30] is the sub-list for method input_type
+	23, // [23:23] is the sub-list for extension type_name
+	23, // [23:23] is the sub-list for extension extendee
+	0,  // [0:23] is the sub-list for field type_name
 }
 
 func init() { file_packhorse_v1_ref_proto_init() }
@@ -1363,6 +1683,7 @@ func file_packhorse_v1_ref_proto_init() {
 	if File_packhorse_v1_ref_proto != nil {
 		return
 	}
+	file_packhorse_v1_commit_proto_init()
 	file_packhorse_v1_fault_proto_init()
 	file_packhorse_v1_version_proto_init()
 	file_packhorse_v1_ref_proto_msgTypes[5].OneofWrappers = []any{
@@ -1379,7 +1700,7 @@ func file_packhorse_v1_ref_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_packhorse_v1_ref_proto_rawDesc), len(file_packhorse_v1_ref_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   19,
+			NumMessages:   23,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -767,7 +767,9 @@ type SetHeadRequest struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
 	Repository string                 `protobuf:"bytes,1,opt,name=repository,proto3" json:"repository,omitempty"`
 	// The full name of a branch ("refs/heads/main"), which may not exist yet.
-	Branch        string `protobuf:"bytes,2,opt,name=branch,proto3" json:"branch,omitempty"`
+	Branch string `protobuf:"bytes,2,opt,name=branch,proto3" json:"branch,omitempty"`
+	// The branch that HEAD is expected to name. Empty means any. ABORTED if it is another one.
+	Expected      string `protobuf:"bytes,3,opt,name=expected,proto3" json:"expected,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -812,6 +814,13 @@ func (x *SetHeadRequest) GetRepository() string {
 func (x *SetHeadRequest) GetBranch() string {
 	if x != nil {
 		return x.Branch
+	}
+	return ""
+}
+
+func (x *SetHeadRequest) GetExpected() string {
+	if x != nil {
+		return x.Expected
 	}
 	return ""
 }
@@ -1144,12 +1153,13 @@ const file_packhorse_v1_repository_proto_rawDesc = "" +
 	"repository\x18\x01 \x01(\tR\n" +
 	"repository\x12\x0e\n" +
 	"\x02to\x18\x02 \x01(\tR\x02to\"\x10\n" +
-	"\x0eRenameResponse\"H\n" +
+	"\x0eRenameResponse\"d\n" +
 	"\x0eSetHeadRequest\x12\x1e\n" +
 	"\n" +
 	"repository\x18\x01 \x01(\tR\n" +
 	"repository\x12\x16\n" +
-	"\x06branch\x18\x02 \x01(\tR\x06branch\")\n" +
+	"\x06branch\x18\x02 \x01(\tR\x06branch\x12\x1a\n" +
+	"\bexpected\x18\x03 \x01(\tR\bexpected\")\n" +
 	"\x0fSetHeadResponse\x12\x16\n" +
 	"\x06exists\x18\x01 \x01(\bR\x06exists\"1\n" +
 	"\x0fMaintainRequest\x12\x1e\n" +

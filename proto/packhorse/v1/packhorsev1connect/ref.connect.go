@@ -46,6 +46,8 @@ const (
 	RefServiceListProcedure = "/packhorse.v1.RefService/List"
 	// RefServiceWatchProcedure is the fully-qualified name of the RefService's Watch RPC.
 	RefServiceWatchProcedure = "/packhorse.v1.RefService/Watch"
+	// RefServiceUpdateProcedure is the fully-qualified name of the RefService's Update RPC.
+	RefServiceUpdateProcedure = "/packhorse.v1.RefService/Update"
 )
 
 // RefServiceClient is a client for the packhorse.v1.RefService service.
@@ -68,6 +70,10 @@ type RefServiceClient interface {
 	// for each repository, with its current version. An event with more than about 1 MiB of changes is split into consecutive messages, and
 	// all except the last have continued set.
 	Watch(context.Context, *connect.Request[v1.WatchRequest]) (*connect.ServerStreamForClient[v1.WatchResponse], error)
+	// Update changes refs to objects that the repository has. The rules, hooks, webhooks and limits of a push apply. Changes are durable and
+	// visible when the call returns. Without atomic each update has its own result. ABORTED if the value of a ref is not the expected one: the
+	// Fault has its name, and the expected and the actual value. With atomic nothing has changed then.
+	Update(context.Context, *connect.Request[v1.UpdateRequest]) (*connect.Response[v1.UpdateResponse], error)
 }
 
 // NewRefServiceClient constructs a client for the packhorse.v1.RefService service. By default, it
@@ -122,6 +128,12 @@ func NewRefServiceClient(httpClient connect.HTTPClient, baseURL string, opts ...
 			connect.WithSchema(refServiceMethods.ByName("Watch")),
 			connect.WithClientOptions(opts...),
 		),
+		update: connect.NewClient[v1.UpdateRequest, v1.UpdateResponse](
+			httpClient,
+			baseURL+RefServiceUpdateProcedure,
+			connect.WithSchema(refServiceMethods.ByName("Update")),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
@@ -133,6 +145,7 @@ type refServiceClient struct {
 	exists           *connect.Client[v1.ExistsRequest, v1.ExistsResponse]
 	list             *connect.Client[v1.RefServiceListRequest, v1.RefServiceListResponse]
 	watch            *connect.Client[v1.WatchRequest, v1.WatchResponse]
+	update           *connect.Client[v1.UpdateRequest, v1.UpdateResponse]
 }
 
 // Resolve calls packhorse.v1.RefService.Resolve.
@@ -165,6 +178,11 @@ func (c *refServiceClient) Watch(ctx context.Context, req *connect.Request[v1.Wa
 	return c.watch.CallServerStream(ctx, req)
 }
 
+// Update calls packhorse.v1.RefService.Update.
+func (c *refServiceClient) Update(ctx context.Context, req *connect.Request[v1.UpdateRequest]) (*connect.Response[v1.UpdateResponse], error) {
+	return c.update.CallUnary(ctx, req)
+}
+
 // RefServiceHandler is an implementation of the packhorse.v1.RefService service.
 type RefServiceHandler interface {
 	// Resolve finds the ref of a full name, of HEAD, or of a short name by git's rules (gitrevisions(7)).
@@ -185,6 +203,10 @@ type RefServiceHandler interface {
 	// for each repository, with its current version. An event with more than about 1 MiB of changes is split into consecutive messages, and
 	// all except the last have continued set.
 	Watch(context.Context, *connect.Request[v1.WatchRequest], *connect.ServerStream[v1.WatchResponse]) error
+	// Update changes refs to objects that the repository has. The rules, hooks, webhooks and limits of a push apply. Changes are durable and
+	// visible when the call returns. Without atomic each update has its own result. ABORTED if the value of a ref is not the expected one: the
+	// Fault has its name, and the expected and the actual value. With atomic nothing has changed then.
+	Update(context.Context, *connect.Request[v1.UpdateRequest]) (*connect.Response[v1.UpdateResponse], error)
 }
 
 // NewRefServiceHandler builds an HTTP handler from the service implementation. It returns the path
@@ -235,6 +257,12 @@ func NewRefServiceHandler(svc RefServiceHandler, opts ...connect.HandlerOption) 
 		connect.WithSchema(refServiceMethods.ByName("Watch")),
 		connect.WithHandlerOptions(opts...),
 	)
+	refServiceUpdateHandler := connect.NewUnaryHandler(
+		RefServiceUpdateProcedure,
+		svc.Update,
+		connect.WithSchema(refServiceMethods.ByName("Update")),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/packhorse.v1.RefService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case RefServiceResolveProcedure:
@@ -249,6 +277,8 @@ func NewRefServiceHandler(svc RefServiceHandler, opts ...connect.HandlerOption) 
 			refServiceListHandler.ServeHTTP(w, r)
 		case RefServiceWatchProcedure:
 			refServiceWatchHandler.ServeHTTP(w, r)
+		case RefServiceUpdateProcedure:
+			refServiceUpdateHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -280,4 +310,8 @@ func (UnimplementedRefServiceHandler) List(context.Context, *connect.Request[v1.
 
 func (UnimplementedRefServiceHandler) Watch(context.Context, *connect.Request[v1.WatchRequest], *connect.ServerStream[v1.WatchResponse]) error {
 	return connect.NewError(connect.CodeUnimplemented, errors.New("packhorse.v1.RefService.Watch is not implemented"))
+}
+
+func (UnimplementedRefServiceHandler) Update(context.Context, *connect.Request[v1.UpdateRequest]) (*connect.Response[v1.UpdateResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("packhorse.v1.RefService.Update is not implemented"))
 }
