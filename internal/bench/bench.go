@@ -3,8 +3,8 @@
 //
 // Package gitload measures Git servers, ci a fleet of CI machines, and cold packs that are in no cache. Package matrix
 // measures a gateway and a storage node, mirror a mirror of a Git host, lfs Git LFS, and store servers whose
-// repositories are in object storage. Package search measures code search, and app application servers. They send their
-// requests with package loadgen.
+// repositories are in object storage. Package writes measures calls that write, merge and archive, search code search,
+// and app application servers. They send their requests with package loadgen.
 package bench
 
 import (
@@ -27,6 +27,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/bench/mirror"
 	"github.com/packhorse-git/packhorse/internal/bench/search"
 	"github.com/packhorse-git/packhorse/internal/bench/store"
+	"github.com/packhorse-git/packhorse/internal/bench/writes"
 	"github.com/packhorse-git/packhorse/internal/server/cli"
 )
 
@@ -66,6 +67,10 @@ Servers whose repositories are in object storage, against plain repositories:
 
   packhorse-bench store --versitygw bin/store/versitygw
 
+Commits, merges, history and archives by calls, against git and pushes:
+
+  packhorse-bench writes --repo /srv/git/demo.git
+
 Git LFS, against Go's file server:
 
   packhorse-bench lfs
@@ -95,7 +100,7 @@ Megabytes and gigabytes are 10^6 and 10^9 bytes.`,
 	}
 	root.AddCommand(gitload.Commands(env)...)
 	root.AddCommand(ci.Command(env), cold.Command(env), matrix.Command(env), mirror.Command(env), lfs.Command(env),
-		store.Command(env), search.Command(env), app.Command(env), compare.Command())
+		store.Command(env), writes.Command(env), search.Command(env), app.Command(env), compare.Command())
 	for _, cmd := range root.Commands() {
 		cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 			if removed := removedFlag(err); removed != nil {

@@ -34,7 +34,7 @@ func (w *stores) outage(ctx context.Context) []world.Figure {
 	c := gitload.NewClient(node.URL, node.token)
 	defer c.Close()
 	p := node.pusher("app", "topic", w.base)
-	_, _, err := p.push(ctx) // copies the repository
+	_, _, err := p.Push(ctx) // copies the repository
 	world.Check(err)
 	w.link.Down()
 	begun := time.Now()
@@ -56,14 +56,14 @@ func (w *stores) outage(ctx context.Context) []world.Figure {
 	fetches, failed := world.Every(ctx, 20, w.options.outage, func(int) error {
 		ctx, cancel := context.WithTimeout(ctx, patience)
 		defer cancel()
-		_, err := c.Fetch(ctx, "app", w.base.id, 1)
+		_, err := c.Fetch(ctx, "app", w.base.ID, 1)
 		return err
 	})
 	load.Wait()
 	w.link.Silence(false)
 	world.Check(errors.Join(err, ctx.Err()))
 	ended := time.Now()
-	for _, _, err = p.push(ctx); err != nil; _, _, err = p.push(ctx) {
+	for _, _, err = p.Push(ctx); err != nil; _, _, err = p.Push(ctx) {
 		if !loadgen.Sleep(ctx, 50*time.Millisecond) || time.Since(ended) > patience {
 			world.Check(fmt.Errorf("no push %v after the end of the outage: %w", patience, err))
 		}
@@ -79,10 +79,10 @@ func (w *stores) outage(ctx context.Context) []world.Figure {
 
 // refuses reports an error unless the server refuses a push with status 503 when the client asks for refs. With
 // isDirect it also has to refuse a client that does not ask, and waits for permission to send its pack.
-func (s *server) refuses(ctx context.Context, p *pusher, isDirect bool) error {
+func (s *server) refuses(ctx context.Context, p *gitload.Pusher, isDirect bool) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	body, _, err := p.client.Get(ctx, "/"+p.repo+"/info/refs?service=git-receive-pack")
+	body, _, err := p.Client.Get(ctx, "/"+p.Repo+"/info/refs?service=git-receive-pack")
 	if err == nil {
 		body.Close()
 		return errors.New("the refs were sent")
@@ -93,9 +93,9 @@ func (s *server) refuses(ctx context.Context, p *pusher, isDirect bool) error {
 	if !isDirect {
 		return nil
 	}
-	_, data := p.request()
+	_, data := p.Request()
 	sent := &countReader{r: bytes.NewReader(data)}
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, s.URL+"/"+p.repo+"/git-receive-pack", sent)
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, s.URL+"/"+p.Repo+"/git-receive-pack", sent)
 	if err != nil {
 		return err
 	}
@@ -135,10 +135,10 @@ func (w *stores) kill(ctx context.Context) []world.Figure {
 	gateway, nodes := w.cluster(ctx)
 	client := gitload.NewClient(gateway.URL, "")
 	defer client.Close()
-	pushers := make([]*pusher, min(8, w.repositories))
+	pushers := make([]*gitload.Pusher, min(8, w.repositories))
 	for i := range pushers {
 		pushers[i] = gateway.pusher(fmt.Sprint("r", i), "topic", w.base)
-		_, _, err := pushers[i].push(ctx)
+		_, _, err := pushers[i].Push(ctx)
 		world.Check(err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeAfterKill+patience)
@@ -159,7 +159,7 @@ func (w *stores) kill(ctx context.Context) []world.Figure {
 	for i, p := range pushers {
 		repeat(func() {
 			fetches.Add(1)
-			if n, err := client.Fetch(ctx, p.repo, w.base.id, 1); n > 0 && err != nil {
+			if n, err := client.Fetch(ctx, p.Repo, w.base.ID, 1); n > 0 && err != nil {
 				cut.Add(1) // only the client can repeat it
 			} else if err != nil {
 				failed.Add(err)
@@ -167,9 +167,9 @@ func (w *stores) kill(ctx context.Context) []world.Figure {
 		})
 		repeat(func() {
 			at := killed.Load()
-			if _, _, err := p.push(ctx); err != nil {
+			if _, _, err := p.Push(ctx); err != nil {
 				failedPushes.Add(1)
-				_ = p.reload(ctx) // if it fails, so does the next push
+				_ = p.Reload(ctx) // if it fails, so does the next push
 			} else if at != nil && accepted[i] == 0 {
 				accepted[i] = time.Since(*at)
 			}
@@ -185,9 +185,9 @@ func (w *stores) kill(ctx context.Context) []world.Figure {
 	world.Check(errors.Join(err, ctx.Err()))
 	lost := 0
 	for _, p := range pushers {
-		id, _, err := client.LsRefs(ctx, p.repo, p.branch)
+		id, _, err := client.LsRefs(ctx, p.Repo, p.Branch)
 		world.Check(err)
-		if id != p.tip.id {
+		if id != p.Tip.ID {
 			lost++
 		}
 	}
@@ -222,7 +222,7 @@ func (w *stores) restore(ctx context.Context) []world.Figure {
 	node := w.node(ctx, "node")
 	p := node.pusher("large", "topic", world.Must(w.tip(ctx, "large")))
 	for range min(w.pushes, 20) {
-		_, _, err := p.push(ctx)
+		_, _, err := p.Push(ctx)
 		world.Check(err)
 	}
 	dir := filepath.Join(w.Dir, "restored")

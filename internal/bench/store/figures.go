@@ -18,6 +18,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/bench/gitload"
 	"github.com/packhorse-git/packhorse/internal/bench/loadgen"
 	"github.com/packhorse-git/packhorse/internal/bench/world"
+	"github.com/packhorse-git/packhorse/internal/bench/writes"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/store/bucket"
 )
@@ -32,7 +33,7 @@ func (w *stores) push(ctx context.Context) []world.Figure {
 		return func() float64 {
 			var all loadgen.Samples
 			for range w.pushes {
-				took, first, err := p.push(ctx)
+				took, first, err := p.Push(ctx)
 				world.Check(err)
 				all, *refs = append(all, took), append(*refs, first)
 			}
@@ -77,14 +78,14 @@ func (w *stores) pushRate(ctx context.Context) []world.Figure {
 	b := w.node(ctx, "b")
 	var busy atomic.Int64
 	one := func(even, odd *server) func() float64 {
-		pushers := make([][]*pusher, pushClients)
+		pushers := make([][]*gitload.Pusher, pushClients)
 		for i := range pushers {
-			pushers[i] = []*pusher{[]*server{even, odd}[i%2].pusher("app", fmt.Sprint("client", i), w.base)}
+			pushers[i] = []*gitload.Pusher{[]*server{even, odd}[i%2].pusher("app", fmt.Sprint("client", i), w.base)}
 		}
 		return func() float64 { return w.rate(ctx, pushers, &busy) }
 	}
 	many := func(s *server) func() float64 {
-		pushers := make([][]*pusher, pushClients)
+		pushers := make([][]*gitload.Pusher, pushClients)
 		for i := range w.repositories {
 			c := i % pushClients
 			pushers[c] = append(pushers[c], s.pusher(fmt.Sprint("r", i), "topic", w.base))
@@ -99,15 +100,35 @@ func (w *stores) pushRate(ctx context.Context) []world.Figure {
 		">= 0.7", ratio, ratio >= 0.7, "%.2f (%.1f, plain %.1f, %d refused)", ratio, n, p, busy.Load()))
 }
 
+// commitRate compares commits by calls with pushes, in a store.
+func (w *stores) commitRate(ctx context.Context) []world.Figure {
+	node := w.node(ctx, "node")
+	c := gitload.NewClient(node.URL, node.token)
+	defer c.Close()
+	pushers := make([][]*gitload.Pusher, pushClients)
+	for i := range pushers {
+		pushers[i] = []*gitload.Pusher{node.pusher("app", fmt.Sprint("client", i), w.base)}
+	}
+	world.Check(c.Put(ctx, "app", "called", w.base.ID, "first", "first\n"))
+	var busy atomic.Int64
+	peer, ours, ratio := world.Compare(w.rounds, func() float64 { return w.rate(ctx, pushers, &busy) },
+		func() float64 { return writes.Commits(ctx, c, "app", "called", callers, w.duration) })
+	return []world.Figure{world.NewFigure("commits/s against pushes/s", ">= 15", ratio, ratio >= 15,
+		"%.1f (%.0f commits/s of %d callers, %.0f pushes/s of %d clients)", ratio, ours, callers, peer, pushClients)}
+}
+
+// callers is the number of callers of commitRate.
+const callers = 32
+
 // rate returns the pushes per second of clients. Each pushes to its repositories in turn. busy counts pushes that are
 // refused with status 503, which the clients repeat.
-func (w *stores) rate(ctx context.Context, clients [][]*pusher, busy *atomic.Int64) float64 {
+func (w *stores) rate(ctx context.Context, clients [][]*gitload.Pusher, busy *atomic.Int64) float64 {
 	var n, next atomic.Int64
 	took := world.Together(ctx, len(clients), func(ctx context.Context) error {
 		pushers := clients[next.Add(1)-1]
 		begun := time.Now()
 		for i := 0; len(pushers) > 0 && time.Since(begun) < w.duration && ctx.Err() == nil; i++ {
-			_, _, err := pushers[i%len(pushers)].push(ctx)
+			_, _, err := pushers[i%len(pushers)].Push(ctx)
 			switch refusal, ok := errors.AsType[*loadgen.HTTPError](err); {
 			case err == nil:
 				n.Add(1)
@@ -206,7 +227,7 @@ func (w *stores) manyRefs(ctx context.Context) []world.Figure {
 	defer watch.Stop()
 	p := node.pusher("refs", "topic", world.Must(w.tip(ctx, "refs")))
 	push := func() {
-		_, _, err := p.push(ctx)
+		_, _, err := p.Push(ctx)
 		world.Check(err)
 	}
 	push() // copies the repository

@@ -48,6 +48,7 @@ The parts. Values that are compared are medians of --rounds, each with a run of 
                read an absent object, and the requests to the storage for each push
   push-rate    pushes per second of 8 clients: to one repository through two nodes, and to --repositories repositories
                against plain ones. Each client has a branch of its own
+  commit-rate  commits per second of 32 callers to one branch, against pushes per second of 8 clients
   clone        throughput of cached clones of --mb MB by --clients clients, against plain repositories
   ls-refs      ls-refs per second of --clients clients, against plain repositories, and the freshness checks that
                --burst clients cause at the same time
@@ -121,6 +122,7 @@ func (o *options) check() error {
 var parts = []world.Part[*stores]{
 	{Name: "push", Measure: (*stores).push},
 	{Name: "push-rate", Measure: (*stores).pushRate},
+	{Name: "commit-rate", Measure: (*stores).commitRate},
 	{Name: "clone", Measure: (*stores).clone},
 	{Name: "ls-refs", Measure: (*stores).lsRefs},
 	{Name: "first-clone", Measure: (*stores).firstClone},

@@ -36,10 +36,10 @@ func TestPusher(t *testing.T) {
 	}
 	s := &server{Process: &world.Process{URL: benchtest.Backend(t, w.Root(), false).URL}}
 	p, late := s.pusher("app.git", "bench", w.base), s.pusher("app.git", "bench", w.base)
-	defer p.client.Close()
-	defer late.client.Close()
+	defer p.Client.Close()
+	defer late.Client.Close()
 	for range 3 {
-		if took, advertised, err := p.push(t.Context()); err != nil || took <= advertised {
+		if took, advertised, err := p.Push(t.Context()); err != nil || took <= advertised {
 			t.Fatalf("push took %v, %v of it for refs, %v", took, advertised, err)
 		}
 	}
@@ -50,13 +50,13 @@ func TestPusher(t *testing.T) {
 	if _, err := gitload.RunGit(t.Context(), app, nil, "fsck", "--strict"); err != nil {
 		t.Error(err)
 	}
-	if _, _, err := late.push(t.Context()); err == nil {
+	if _, _, err := late.Push(t.Context()); err == nil {
 		t.Error("a push that creates an existing branch succeeded, want an error")
 	}
-	if err := late.reload(t.Context()); err != nil {
+	if err := late.Reload(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := late.push(t.Context()); err != nil {
+	if _, _, err := late.Push(t.Context()); err != nil {
 		t.Errorf("push after the branch was read: %v", err)
 	}
 }
@@ -89,8 +89,8 @@ func TestRefuses(t *testing.T) {
 			}))
 			defer backend.Close()
 			s := &server{Process: &world.Process{URL: backend.URL}}
-			p := s.pusher("app", "bench", commit{strings.Repeat("1", 40), strings.Repeat("2", 40)})
-			defer p.client.Close()
+			p := s.pusher("app", "bench", gitload.Commit{ID: strings.Repeat("1", 40), Tree: strings.Repeat("2", 40)})
+			defer p.Client.Close()
 			if err := s.refuses(t.Context(), p, true); (err != nil) != c.isErrors {
 				t.Errorf("refuses() = %v, want an error: %v", err, c.isErrors)
 			}

@@ -21,12 +21,12 @@ type stores struct {
 	*options
 	*world.World
 	env         loadgen.Env
-	url         string      // of the store
-	link        *world.Link // in front of the storage; nil: none
-	address     string      // of the storage, or of the link
-	environment []string    // with the keys
-	credentials string      // a file
-	base        commit      // the tip of app.git and its copies
+	url         string         // of the store
+	link        *world.Link    // in front of the storage; nil: none
+	address     string         // of the storage, or of the link
+	environment []string       // with the keys
+	credentials string         // a file
+	base        gitload.Commit // the tip of app.git and its copies
 }
 
 // open starts versitygw, or uses the caller's server, and makes a store with the repositories of a part.
@@ -143,12 +143,8 @@ func (w *stores) addRepositories(ctx context.Context, part string) error {
 }
 
 // tip returns the tip of main.
-func (w *stores) tip(ctx context.Context, repo string) (c commit, err error) {
-	out, err := gitload.RunGit(ctx, w.Repository(repo), nil, "rev-parse", "main", "main^{tree}")
-	if err == nil {
-		_, err = fmt.Sscan(out, &c.id, &c.tree)
-	}
-	return c, err
+func (w *stores) tip(ctx context.Context, repo string) (gitload.Commit, error) {
+	return gitload.Tip(ctx, w.Repository(repo), "main")
 }
 
 // server is a running process of packhorse.
@@ -179,4 +175,8 @@ func (w *stores) start(ctx context.Context, role, name, settings string, args ..
 		s.token = world.Must(s.Token(ctx))
 	}
 	return s
+}
+
+func (s *server) pusher(repo, branch string, base gitload.Commit) *gitload.Pusher {
+	return gitload.NewPusher(s.URL, s.token, repo, branch, base)
 }
