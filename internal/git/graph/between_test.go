@@ -191,9 +191,12 @@ func TestBetweenInShallowRepository(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			checkBetweenGit(t, fixture{Repo: s, model: newModel(s), g: openGraph(t, s, Options{}),
+			f := fixture{Repo: s, model: newModel(s), g: openGraph(t, s, Options{}),
 				rnd:    rand.New(rand.NewPCG(uint64(depth), 1)),
-				server: NewCommits(parseIDs(strings.Fields(string(file)))...)})
+				server: NewCommits(parseIDs(strings.Fields(string(file)))...)}
+			checkBetweenGit(t, f)
+			checkMergeBases(t, f)
+			checkAheadBehind(t, f)
 		})
 	}
 }

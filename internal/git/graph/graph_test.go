@@ -187,6 +187,7 @@ var checks = []struct {
 	{"Missing", checkMissing}, {"Met", checkMet}, {"Ready", checkReady}, {"Depth", checkDepth},
 	{"DepthRelative", checkDepthRelative}, {"Since", checkSince}, {"Between", checkBetween},
 	{"BetweenStop", checkBetweenStop}, {"BetweenGit", checkBetweenGit},
+	{"MergeBases", checkMergeBases}, {"AheadBehind", checkAheadBehind},
 }
 
 func TestRandomRepositories(t *testing.T) {
@@ -492,6 +493,7 @@ func TestLyingClocks(t *testing.T) {
 				}
 			}
 			checkBetweenIsSafe(t, g, m, a, b, shallow)
+			checkBasesOf(t, g, m, a[0], b, shallow)
 		}
 	}
 }
