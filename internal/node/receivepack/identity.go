@@ -35,6 +35,12 @@ func newIdentity(p node.Pusher, transport string) identity {
 	return identity{name: name, email: emailAddress(name, transport, p.Address)}
 }
 
+// Identity returns the name and the e-mail address of a pusher in commits that are made for it, as in reflogs.
+func Identity(p node.Pusher, transport string) (name, email string) {
+	i := newIdentity(p, transport)
+	return i.name, i.email
+}
+
 // environment returns the identity as environment variables of Git.
 func (i identity) environment() []string {
 	if i.name == "" {

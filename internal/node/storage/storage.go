@@ -27,6 +27,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/repo"
 	"github.com/packhorse-git/packhorse/internal/lfs"
 	"github.com/packhorse-git/packhorse/internal/lfs/objects"
+	"github.com/packhorse-git/packhorse/internal/node/edit"
 	"github.com/packhorse-git/packhorse/internal/node/gc"
 	"github.com/packhorse-git/packhorse/internal/node/lookup"
 	"github.com/packhorse-git/packhorse/internal/node/packcache"
@@ -69,6 +70,8 @@ type Options struct {
 	// pushes. "" means that pushes are not accepted.
 	RepositoryHooks receivepack.RepositoryHooks
 
+	Signer *edit.Signer // signs commits of callers that ask for it; nil: they are refused
+
 	// LFS configures objects of Git LFS. Copies has to be set with Places. The node sets Dir, Log and ReadOnly. Nil:
 	// requests for them are refused.
 	LFS *objects.Options
@@ -100,6 +103,7 @@ type Node struct {
 	server   *uploadpack.Server
 	pushes   *receivepack.Server
 	hooks    receivepack.RepositoryHooks // "": pushes are not accepted
+	signer   *edit.Signer                // may be nil
 	lfs      *objects.Store              // may be nil
 	keeper   *gc.Keeper                  // of lfs; may be nil
 	packs    *packcache.Cache            // may be nil
@@ -137,7 +141,7 @@ func New(server *uploadpack.Server, o Options) (*Node, error) {
 	n := &Node{
 		root: root, start: start, log: o.Log, metrics: newMetrics(o.Registerer),
 		options: options, places: o.Places, server: server, pushes: o.Pushes,
-		hooks: o.RepositoryHooks, packs: o.Packs, verifier: o.Verifier, lookups: lookup.New(o.Lookups),
+		hooks: o.RepositoryHooks, signer: o.Signer, packs: o.Packs, verifier: o.Verifier, lookups: lookup.New(o.Lookups),
 		runner: o.Runner, handles: newHandleTable(o.MaxOpen), tipPack: o.TipPack,
 	}
 	if n.pushes != nil {

@@ -29,6 +29,10 @@ type PushConfig struct {
 	// or "ignore". Checks without a severity are errors. The receive.fsck.* keys of a repository win.
 	Fsck stringTable `toml:"fsck"`
 
+	// SigningKey is the file of a private SSH key without a passphrase. It signs commits that callers of the API ask to
+	// sign. Empty means that such calls are refused.
+	SigningKey string `toml:"signing_key" path:"file"`
+
 	// Slots is the number of pushes that are received at the same time. 0 means two for each CPU.
 	Slots int `toml:"slots" range:"0..1024"`
 

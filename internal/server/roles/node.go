@@ -1,6 +1,7 @@
 package roles
 
 import (
+	"fmt"
 	"path/filepath"
 	"sync/atomic"
 	"time"
@@ -10,6 +11,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/process"
 	"github.com/packhorse-git/packhorse/internal/git/repo"
 	"github.com/packhorse-git/packhorse/internal/lfs/objects"
+	"github.com/packhorse-git/packhorse/internal/node/edit"
 	"github.com/packhorse-git/packhorse/internal/node/lookup"
 	"github.com/packhorse-git/packhorse/internal/node/packsource"
 	"github.com/packhorse-git/packhorse/internal/node/receivepack"
@@ -155,6 +157,11 @@ func newNode(d *deps, stored *store.Store, packs *packSources,
 	}
 	if stored != nil {
 		o.Places = stored
+	}
+	if cfg.Push.SigningKey != "" {
+		if o.Signer, err = edit.LoadSigner(cfg.Push.SigningKey); err != nil {
+			return nil, fmt.Errorf("push.signing_key: %w", err)
+		}
 	}
 	return storage.New(sessions, o)
 }
