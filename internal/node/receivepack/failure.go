@@ -181,6 +181,8 @@ var systemErrors = []struct {
 var refReasons = []struct{ text, reason string }{
 	{reasonMissingLFS, reasonLFS},
 	{"hook declined", reasonHook},
+	{"quota exceeded", reasonQuota},
+	{"changed meanwhile", reasonConflict},
 	{"missing necessary objects", reasonIncomplete},
 	{"bad pack", reasonIncomplete},
 	{"shallow error", reasonIncomplete},

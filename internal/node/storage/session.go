@@ -105,28 +105,34 @@ func (n *Node) ReceivePack(ctx context.Context, path git.RepoPath, session node.
 	}
 	ctx, span := inflight.Trace(ctx, "receive-pack")
 	defer func() { traceOutcome(span, &outcome, err) }()
+	waited := time.Duration(0)
+	target, err := n.pushTarget(ctx, h, shadow, path, &waited)
+	if err != nil {
+		return node.Outcome{}, err
+	}
+	outcome, err = n.pushes.Serve(ctx, target, session, pusher, request, response)
+	outcome.Push.Warmup = waited
+	return outcome, err
+}
+
+// pushTarget returns the target of a push. waited is set to how long the push waits for the warm-up.
+func (n *Node) pushTarget(ctx context.Context, h *handle, shadow receivepack.Shadow, path git.RepoPath,
+	waited *time.Duration) (receivepack.Target, error) {
 	n.noteRefs(ctx, h)
 	snap, err := h.Refs.SnapshotOf(ctx, nil)
 	if err != nil {
-		return node.Outcome{}, err
+		return receivepack.Target{}, err
 	}
 	isFirst, err := isEmpty(snap)
-	if err != nil {
-		return node.Outcome{}, err
-	}
-	waited := time.Duration(0)
-	target := receivepack.Target{Repo: h.Repo, Path: path, Shadow: shadow, LFS: n.lfsStates(h),
+	return receivepack.Target{Repo: h.Repo, Path: path, Shadow: shadow, LFS: n.lfsStates(h),
 		Changed: func(ctx context.Context, updates []receivepack.Update) {
 			if isFirst {
 				n.adoptHead(ctx, h, path, updates)
 			}
 			if prepared := n.publish(ctx, h, path); prepared != nil {
-				waited = n.warmer.wait(ctx, h, prepared)
+				*waited = n.warmer.wait(ctx, h, prepared)
 			}
-		}}
-	outcome, err = n.pushes.Serve(ctx, target, session, pusher, request, response)
-	outcome.Push.Warmup = waited
-	return outcome, err
+		}}, err
 }
 
 // beginPush opens the repository of a push, which the caller has to release, and its shadow if it is in a store. If the

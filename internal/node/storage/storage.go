@@ -112,6 +112,7 @@ type Node struct {
 	runner   *process.Runner
 
 	handles    handleTable
+	writes     writeTable
 	locks      lfs.LockServer
 	hub        *watch.Hub
 	walks      *balance.Slots                     // walks through history for callers of Wait

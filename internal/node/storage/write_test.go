@@ -1,0 +1,300 @@
+package storage_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/gittest"
+	"github.com/packhorse-git/packhorse/internal/git/pack"
+	"github.com/packhorse-git/packhorse/internal/git/process"
+	"github.com/packhorse-git/packhorse/internal/git/repo"
+	"github.com/packhorse-git/packhorse/internal/node"
+	"github.com/packhorse-git/packhorse/internal/node/places"
+	"github.com/packhorse-git/packhorse/internal/node/receivepack"
+	"github.com/packhorse-git/packhorse/internal/node/storage"
+	"github.com/packhorse-git/packhorse/internal/node/write"
+)
+
+// newWritten makes a root whose repositories can be written to.
+func newWritten(t *testing.T, o receivepack.Options) *root {
+	t.Helper()
+	git := "git"
+	if newer := os.Getenv("PACKHORSE_TEST_NEWER_GIT"); newer != "" {
+		git = newer
+	}
+	runner, err := process.New(process.Options{Git: git, TempDir: t.TempDir(), Classes: map[process.Class]process.Limits{
+		receivepack.ClassReceive: {Slots: 4, Queue: 1000}, receivepack.ClassHook: {Slots: 4, Queue: 100},
+		repo.ClassRefs: {Slots: 4, Queue: 100},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = runner.Close(context.Background()) })
+	o.Runner, o.Agent, o.Scripts, o.Journal = runner, "test", t.TempDir(), t.TempDir()
+	pushes, err := receivepack.New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return newRoot(t, storage.Options{Pushes: pushes, Tables: repo.NewTables(runner)})
+}
+
+// put returns a change that adds a file to a branch, as a commit.
+func put(branch, file, text string) write.Change {
+	ref := git.RefName("refs/heads/" + branch)
+	return write.Change{Build: func(ctx context.Context, s write.State) (write.Plan, error) {
+		old, err := s.Ref(ref)
+		if err != nil {
+			return write.Plan{}, err
+		}
+		commit, objects, err := putFile(s, old, file, text)
+		return write.Plan{Updates: []receivepack.Update{{Ref: ref, Old: old, New: commit}}, Objects: objects}, err
+	}}
+}
+
+// putFile makes the objects of a commit that adds a file to the top directory.
+func putFile(s write.State, parent git.ObjectID, file, text string) (git.ObjectID, []*write.Object, error) {
+	format := s.Repo().Format
+	entries, headers := make(map[string][]byte), ""
+	if !parent.IsZero() {
+		_, data, err := s.Read(parent, 0)
+		if err != nil {
+			return git.ObjectID{}, nil, err
+		}
+		commit, err := pack.ParseCommit(data, format)
+		if err != nil {
+			return git.ObjectID{}, nil, err
+		}
+		_, data, err = s.Read(commit.Tree, 0)
+		if err != nil {
+			return git.ObjectID{}, nil, err
+		}
+		err = pack.Entries(data, format, func(mode uint32, name []byte, id git.ObjectID) error {
+			entries[string(name)] = append(fmt.Appendf(nil, "%o %s\x00", mode, name), id.Raw()...)
+			return nil
+		})
+		if err != nil {
+			return git.ObjectID{}, nil, err
+		}
+		headers = "parent " + parent.String() + "\n"
+	}
+	blob := write.NewObject(format, git.Blob, []byte(text))
+	entries[file] = append(fmt.Appendf(nil, "100644 %s\x00", file), blob.ID.Raw()...)
+	var names []string
+	for name := range entries {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	var tree []byte
+	for _, name := range names {
+		tree = append(tree, entries[name]...)
+	}
+	top := write.NewObject(format, git.Tree, tree)
+	commit := write.NewObject(format, git.Commit, fmt.Appendf(nil, "tree %s\n%sauthor A <a@b> 1700000000 +0000\n"+
+		"committer A <a@b> 1700000000 +0000\n\nput %s\n", top.ID, headers, file))
+	return commit.ID, []*write.Object{blob, top, commit}, nil
+}
+
+func (r *root) change(path string, c write.Change) (write.Result, error) {
+	r.t.Helper()
+	return r.Write(r.t.Context(), r.path(path), c)
+}
+
+// checkWritten checks a repository with git, and that main has n files.
+func checkWritten(t *testing.T, of *gittest.Repo, n int) {
+	t.Helper()
+	if out, err := of.Try("fsck", "--strict", "--full"); err != nil {
+		t.Errorf("git fsck: %v\n%s", err, out)
+	}
+	if got := len(strings.Fields(of.Git("ls-tree", "--name-only", "main"))); got != n {
+		t.Errorf("main has %d files, want %d", got, n)
+	}
+	if left, _ := filepath.Glob(filepath.Join(of.Dir, "refs/heads/*.lock")); len(left) > 0 {
+		t.Errorf("lock files are left: %v", left)
+	}
+}
+
+// eachKind runs a test for every kind of repository on a disk.
+func eachKind(t *testing.T, fn func(t *testing.T, args ...string)) {
+	kinds := [][]string{{}, {"--object-format=sha256"}}
+	if os.Getenv("PACKHORSE_TEST_NEWER_GIT") != "" {
+		kinds = append(kinds, []string{"--ref-format=reftable"}, []string{"--ref-format=reftable", "--object-format=sha256"})
+	}
+	for _, args := range kinds {
+		t.Run(strings.Join(args, ""), func(t *testing.T) {
+			t.Parallel()
+			fn(t, args...)
+		})
+	}
+}
+
+// initAt makes an empty repository below the root.
+func (r *root) initAt(path string, args ...string) *gittest.Repo {
+	r.t.Helper()
+	dir := filepath.Join(r.dir, path)
+	of := gittest.InitAt(r.t, dir)
+	if len(args) > 0 && strings.HasPrefix(args[0], "--ref-format") {
+		r.do(os.RemoveAll(dir))
+		r.do(os.Mkdir(dir, 0o755))
+		of.Newer(append([]string{"init", "-q", "--bare", "-b", "main", dir}, args...)...)
+		return of
+	}
+	r.do(os.RemoveAll(dir))
+	return gittest.InitAt(r.t, dir, args...)
+}
+
+func TestWrite(t *testing.T) {
+	t.Parallel()
+	r := newWritten(t, receivepack.Options{})
+	of := r.initAt("app.git")
+	first, err := r.change("app", put("main", "a.txt", "one\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	second, err := r.change("app", put("main", "b.txt", "two\n"))
+	if err != nil || second.Version.Generation <= first.Version.Generation {
+		t.Fatalf("versions %v and %v, %v", first.Version, second.Version, err)
+	}
+	checkWritten(t, of, 2)
+	dry := put("main", "c.txt", "three\n")
+	dry.DryRun = true
+	if _, err := r.change("app", dry); err != nil {
+		t.Fatal(err)
+	}
+	checkWritten(t, of, 2)
+	for name, test := range map[string]struct {
+		change write.Change
+		kind   fault.Kind
+	}{
+		"below a ref":  {put("main/x", "a", "x"), fault.Precondition},
+		"invalid tree": {update("refs/heads/odd", "", "4b825dc642cb6eb9a060e54bf8d69288fbee4904"), fault.Invalid},
+		"wrong value":  {update("refs/heads/main", strings.Repeat("1", 40), of.ID("main").String()), fault.Aborted},
+		"no object":    {update("refs/heads/x", "", strings.Repeat("1", 40)), fault.NotFound},
+		"own error": {write.Change{Build: func(context.Context, write.State) (write.Plan, error) {
+			return write.Plan{}, fault.New(fault.Exists, "x")
+		}}, fault.Exists},
+	} {
+		if _, err := r.change("app", test.change); !fault.Is(err, test.kind) {
+			t.Errorf("%s: %v (%v), want %v", name, err, fault.KindOf(err), test.kind)
+		}
+	}
+	of.Git("update-ref", "refs/hidden/x", "main")
+	of.Git("config", "receive.hideRefs", "refs/hidden")
+	if _, err := r.change("app", update("refs/hidden/x", "", of.ID("main^").String())); !fault.Is(err, fault.Denied) {
+		t.Errorf("a hidden ref: %v", err)
+	}
+	checkWritten(t, of, 2)
+}
+
+// update returns a change of one ref from one ID to another, which may be empty.
+func update(ref git.RefName, from, to string) write.Change {
+	return write.Change{Build: func(context.Context, write.State) (write.Plan, error) {
+		u := receivepack.Update{Ref: ref}
+		if from != "" {
+			u.Old = git.MustParseObjectID(from)
+		}
+		if to != "" {
+			u.New = git.MustParseObjectID(to)
+		}
+		return write.Plan{Updates: []receivepack.Update{u}}, nil
+	}}
+}
+
+// Many callers that change different files of one branch, or their own branches.
+func TestConcurrentWrites(t *testing.T) {
+	t.Parallel()
+	eachKind(t, func(t *testing.T, args ...string) {
+		writers, commits := 16, 4
+		if testing.Short() {
+			writers, commits = 8, 2
+		}
+		r := newWritten(t, receivepack.Options{})
+		of := r.initAt("app.git", args...)
+		var group sync.WaitGroup
+		for w := range writers {
+			group.Go(func() {
+				for c := range commits {
+					if _, err := r.change("app", put("main", fmt.Sprintf("%d-%d.txt", w, c), "x\n")); err != nil {
+						t.Error(err)
+					}
+					if _, err := r.change("app", put(fmt.Sprint("own-", w), fmt.Sprintf("%d.txt", c), "x\n")); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+		group.Wait()
+		if len(args) == 0 {
+			checkWritten(t, of, writers*commits)
+		} else if got := len(strings.Fields(of.Newer("ls-tree", "--name-only", "main"))); got != writers*commits {
+			t.Errorf("main has %d files, want %d", got, writers*commits)
+		}
+	})
+}
+
+// refusing refuses pushes to branches with "no" in their name.
+type refusing struct{ asked chan receivepack.Push }
+
+func (r refusing) Decide(_ context.Context, p *receivepack.Push) error {
+	r.asked <- *p
+	if strings.Contains(string(p.Updates[0].Ref), "no") {
+		return fault.New(fault.Denied, "not this branch")
+	}
+	return nil
+}
+
+func TestRulesOfWrites(t *testing.T) {
+	t.Parallel()
+	decider := refusing{make(chan receivepack.Push, 10)}
+	r := newWritten(t, receivepack.Options{Decider: decider, RepositoryHooks: receivepack.RunHooks})
+	of := r.initAt("app.git")
+	c := put("main", "a", "a")
+	c.Pusher, c.Options = node.Pusher{Name: "eve"}, []string{"ci.skip"}
+	of.Git("config", "receive.advertisePushOptions", "true")
+	if _, err := r.change("app", c); err != nil {
+		t.Fatal(err)
+	}
+	if p := <-decider.asked; p.Pusher.Name != "eve" || !slices.Equal(p.Options, c.Options) || len(p.Updates) != 1 {
+		t.Errorf("the decider got %+v", p)
+	}
+	_, err := r.change("app", put("no", "a", "a"))
+	if !fault.Is(err, fault.Denied) || !strings.Contains(fault.Message(err), "not this branch") {
+		t.Errorf("a refused branch: %v", err)
+	}
+	hook := filepath.Join(of.Dir, "hooks/update")
+	r.do(os.MkdirAll(filepath.Dir(hook), 0o755))
+	r.do(os.WriteFile(hook, []byte("#!/bin/sh\necho about $1\ntest $1 != refs/heads/bad\n"), 0o755))
+	result, err := r.change("app", put("good", "a", "a"))
+	if err != nil || !slices.Contains(result.Messages, "about refs/heads/good") {
+		t.Errorf("messages %q, %v", result.Messages, err)
+	}
+	both := write.Change{Build: func(_ context.Context, s write.State) (write.Plan, error) {
+		id, err := s.Ref("refs/heads/good")
+		return write.Plan{Updates: []receivepack.Update{{Ref: "refs/heads/bad", New: id}, {Ref: "refs/heads/fine", New: id}}},
+			err
+	}}
+	if result, err := r.change("app", both); err != nil || !fault.Is(result.Refused[0], fault.Denied) ||
+		result.Refused[1] != nil || !strings.Contains(fault.Message(result.Refused[0]), "about refs/heads/bad") {
+		t.Errorf("refused %v, %v", result.Refused, err)
+	}
+	both.Atomic = true
+	of.Git("update-ref", "-d", "refs/heads/fine")
+	if _, err := r.change("app", both); !fault.Is(err, fault.Denied) {
+		t.Errorf("an atomic change: %v", err)
+	}
+	r.do(os.WriteFile(filepath.Join(of.Dir, places.MirrorFile),
+		[]byte(`{"origin":"https://eve:secret@example.org/git","path":"team/app"}`), 0o600))
+	r.ServeMirrors(func(git.RepoPath, places.MirrorMarks) error { return nil })
+	of.Git("config", places.MirrorKey, "true")
+	if _, err := r.change("app", both); !fault.Is(err, fault.Precondition) || !strings.HasSuffix(fault.Message(err),
+		"at its origin, https://example.org/git/team/app") {
+		t.Errorf("a mirror: %v", err)
+	}
+}

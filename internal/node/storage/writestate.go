@@ -1,0 +1,177 @@
+package storage
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"strings"
+
+	"github.com/klauspost/compress/zlib"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/refs"
+	"github.com/packhorse-git/packhorse/internal/git/repo"
+	"github.com/packhorse-git/packhorse/internal/node/places"
+	"github.com/packhorse-git/packhorse/internal/node/receivepack"
+	"github.com/packhorse-git/packhorse/internal/node/write"
+)
+
+// writeState implements write.State. Changes that are about to become visible are added to it.
+type writeState struct {
+	repo   *repo.Repo
+	policy *repo.PushPolicy
+	snap   *refs.Snapshot // without hidden refs
+	done   func()         // ends the use of the repository's packs
+
+	values  map[git.RefName]git.ObjectID // of refs after the added changes
+	objects map[git.ObjectID]*write.Object
+}
+
+// newWriteState returns the state of a repository that is about to be changed. In a store its refs are those of the
+// shadow.
+func newWriteState(ctx context.Context, t receivepack.Target) (*writeState, error) {
+	of := t.Repo
+	if t.Shadow != nil {
+		of = t.Shadow.Repo()
+	}
+	policy, err := of.PushPolicy()
+	if err != nil {
+		return nil, err
+	}
+	snap, err := of.Refs.Snapshot(ctx)
+	if err != nil {
+		return nil, err
+	}
+	done, err := t.Hold(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &writeState{repo: t.Repo, policy: policy, snap: snap, done: done,
+		values: make(map[git.RefName]git.ObjectID), objects: make(map[git.ObjectID]*write.Object)}, nil
+}
+
+// Repo implements write.State.
+func (s *writeState) Repo() *repo.Repo { return s.repo }
+
+// Ref implements write.State.
+func (s *writeState) Ref(name git.RefName) (git.ObjectID, error) {
+	if id, ok := s.values[name]; ok || s.hides(name) {
+		return id, nil
+	}
+	ref, _, err := s.snap.Lookup(name)
+	return ref.ID, err
+}
+
+// hides reports whether a ref is hidden from clients that fetch or push.
+func (s *writeState) hides(name git.RefName) bool { return s.snap.Hides(name) || s.policy.Hides(name) }
+
+// Read implements write.State.
+func (s *writeState) Read(id git.ObjectID, limit int64) (git.ObjectType, []byte, error) {
+	o := s.objects[id]
+	switch {
+	case o == nil:
+		return s.repo.Objects.Read(id, limit)
+	case limit > 0 && o.Size > limit:
+		return 0, nil, fault.New(fault.Invalid, "object %s is larger than %d bytes", id, limit)
+	case o.Data != nil:
+		return o.Type, o.Data, nil
+	}
+	z, err := zlib.NewReader(bytes.NewReader(o.Deflate))
+	if err != nil {
+		return 0, nil, err
+	}
+	data, err := io.ReadAll(z)
+	return o.Type, data, err
+}
+
+// check returns why a plan cannot be made at all.
+func (s *writeState) check(plan write.Plan) error {
+	named := make(map[git.RefName]bool, len(plan.Updates))
+	types := make(map[git.ObjectID]git.ObjectType, len(plan.Objects))
+	for _, o := range plan.Objects {
+		types[o.ID] = o.Type
+	}
+	for _, u := range plan.Updates {
+		switch {
+		case named[u.Ref]:
+			return fault.New(fault.Invalid, "%s: updated twice", fault.Short(u.Ref))
+		case !strings.HasPrefix(string(u.Ref), "refs/"):
+			return fault.New(fault.Invalid, "%s: want a full name such as refs/heads/main", fault.Short(u.Ref))
+		case s.hides(u.Ref):
+			return fault.New(fault.Denied, "%s: changes of hidden refs are not allowed", fault.Short(u.Ref))
+		}
+		named[u.Ref] = true
+		if err := s.checkObject(u, types[u.New]); err != nil {
+			return err
+		}
+	}
+	for _, u := range plan.Updates {
+		if u.New.IsZero() || !u.Old.IsZero() {
+			continue
+		}
+		other, err := s.conflict(u.Ref, named)
+		if err != nil {
+			return err
+		}
+		if other != "" {
+			return fault.New(fault.Precondition, "%s: conflicts with %s: a ref cannot be below another one",
+				fault.Short(u.Ref), fault.Short(other))
+		}
+	}
+	return nil
+}
+
+// checkObject checks the object to which a ref is set. typ is its type if it is a new one.
+func (s *writeState) checkObject(u receivepack.Update, typ git.ObjectType) (err error) {
+	if u.New.IsZero() {
+		return nil
+	}
+	if o := s.objects[u.New]; o != nil {
+		typ = o.Type
+	}
+	if typ == 0 {
+		if typ, _, err = s.repo.Objects.Header(u.New); err != nil {
+			return err
+		}
+	}
+	if typ != git.Commit && strings.HasPrefix(string(u.Ref), places.BranchPrefix) {
+		return fault.New(fault.Invalid, "%s: %s is a %s, want a commit", fault.Short(u.Ref), u.New, typ)
+	}
+	return nil
+}
+
+// conflict returns a ref that is above a new one, or below it; "" if there is none. named are the refs that the same
+// change names.
+func (s *writeState) conflict(name git.RefName, named map[git.RefName]bool) (other git.RefName, err error) {
+	for i, c := range name {
+		if c != '/' {
+			continue
+		}
+		if isUsed, err := s.exists(name[:i]); isUsed || err != nil || named[name[:i]] {
+			return name[:i], err
+		}
+	}
+	below := string(name) + "/"
+	for changed, id := range s.values {
+		if strings.HasPrefix(string(changed), below) && !id.IsZero() {
+			return changed, nil
+		}
+	}
+	return other, s.snap.Unhidden().Each(below, func(ref refs.Ref) error {
+		if id, ok := s.values[ref.Name]; ok && id.IsZero() {
+			return nil
+		}
+		other = ref.Name
+		return refs.ErrStop
+	})
+}
+
+// exists reports whether a ref exists, also if it is hidden.
+func (s *writeState) exists(name git.RefName) (bool, error) {
+	if id, ok := s.values[name]; ok {
+		return !id.IsZero(), nil
+	}
+	_, ok, err := s.snap.Unhidden().Lookup(name)
+	return ok, err
+}

@@ -1,0 +1,113 @@
+package write
+
+import (
+	"bytes"
+	"encoding/binary"
+	"hash/crc32"
+	"io"
+	"slices"
+
+	"github.com/packhorse-git/packhorse/internal/git"
+)
+
+// Pack is a pack of whole objects (gitformat-pack(5)). It refers to the content of its objects.
+type Pack struct {
+	Size int64 // in bytes
+
+	format  git.ObjectFormat
+	parts   [][]byte
+	entries []entry
+	sum     []byte // checksum at its end
+}
+
+// entry is what the index has about an object.
+type entry struct {
+	id     git.ObjectID
+	crc    uint32
+	offset int64
+}
+
+// NewPack makes a pack. It leaves out repeated objects.
+func NewPack(format git.ObjectFormat, objects []*Object) *Pack {
+	seen := make(map[git.ObjectID]bool, len(objects))
+	objects = slices.DeleteFunc(slices.Clone(objects), func(o *Object) bool {
+		isSeen := seen[o.ID]
+		seen[o.ID] = true
+		return isSeen
+	})
+	p := &Pack{format: format, entries: make([]entry, 0, len(objects))}
+	hash := format.New()
+	add := func(part []byte) {
+		hash.Write(part)
+		p.parts, p.Size = append(p.parts, part), p.Size+int64(len(part))
+	}
+	add(binary.BigEndian.AppendUint32([]byte("PACK\x00\x00\x00\x02"), uint32(len(objects))))
+	for _, o := range objects {
+		header := entryHeader(o)
+		crc := crc32.Update(crc32.ChecksumIEEE(header), crc32.IEEETable, o.Deflate)
+		p.entries = append(p.entries, entry{o.ID, crc, p.Size})
+		add(header)
+		add(o.Deflate)
+	}
+	p.sum = hash.Sum(nil)
+	p.parts, p.Size = append(p.parts, p.sum), p.Size+int64(len(p.sum))
+	slices.SortFunc(p.entries, func(a, b entry) int { return a.id.Compare(b.id) })
+	return p
+}
+
+// entryHeader returns the type and the size before the content of an object.
+func entryHeader(o *Object) []byte {
+	size := uint64(o.Size)
+	b := []byte{byte(o.Type)<<4 | byte(size&15)}
+	for size >>= 4; size > 0; size >>= 7 {
+		b[len(b)-1] |= 0x80
+		b = append(b, byte(size&0x7f))
+	}
+	return b
+}
+
+// Len returns the number of objects.
+func (p *Pack) Len() int { return len(p.entries) }
+
+// Name returns the name of the pack's file without its extension, as git index-pack chooses it.
+func (p *Pack) Name() string { return "pack-" + git.RawObjectID(p.sum).String() }
+
+// Reader returns a reader of the pack.
+func (p *Pack) Reader() io.Reader {
+	readers := make([]io.Reader, len(p.parts))
+	for i, part := range p.parts {
+		readers[i] = bytes.NewReader(part)
+	}
+	return io.MultiReader(readers...)
+}
+
+// Index returns the index of the pack, version 2.
+func (p *Pack) Index() []byte {
+	b := []byte("\xfftOc\x00\x00\x00\x02")
+	next := 0
+	for first := range 256 {
+		for next < len(p.entries) && int(p.entries[next].id.Raw()[0]) <= first {
+			next++
+		}
+		b = binary.BigEndian.AppendUint32(b, uint32(next))
+	}
+	for i := range p.entries {
+		b = append(b, p.entries[i].id.Raw()...)
+	}
+	for _, e := range p.entries {
+		b = binary.BigEndian.AppendUint32(b, e.crc)
+	}
+	var wide []byte
+	for _, e := range p.entries {
+		offset := uint32(e.offset)
+		if e.offset > 0x7fffffff {
+			offset = 1<<31 | uint32(len(wide)/8)
+			wide = binary.BigEndian.AppendUint64(wide, uint64(e.offset))
+		}
+		b = binary.BigEndian.AppendUint32(b, offset)
+	}
+	b = append(append(b, wide...), p.sum...)
+	hash := p.format.New()
+	hash.Write(b)
+	return hash.Sum(b)
+}
