@@ -1,5 +1,5 @@
 // Package client is a client of a Packhorse storage node. It creates, lists and deletes repositories, looks up refs and
-// objects, and watches for changes.
+// objects, and watches for changes. It makes commits, merges, diffs and archives without a working copy.
 //
 //	node, err := client.New("https://storage-1.example:9100", client.Options{Secret: secret})
 //	...
@@ -9,7 +9,7 @@
 //
 // The services are Connect clients of the definitions in proto/packhorse/v1. Methods of this package add loops: over
 // pages, parts of a blob, and broken connections. KindOf returns the kind of any error, which determines what a program
-// can do about it.
+// can do about it. FaultOf returns its details, such as the field of the request or the refs that have moved.
 //
 // Calls end with their context: set a deadline for each. Calls of the services are not repeated after a failure. A
 // program that repeats one should wait for RetryAfter.
@@ -58,6 +58,11 @@ type Client struct {
 	repositories packhorsev1connect.RepositoryServiceClient
 	refs         packhorsev1connect.RefServiceClient
 	objects      packhorsev1connect.ObjectServiceClient
+	commits      packhorsev1connect.CommitServiceClient
+	merges       packhorsev1connect.MergeServiceClient
+	diffs        packhorsev1connect.DiffServiceClient
+	history      packhorsev1connect.HistoryServiceClient
+	archives     packhorsev1connect.ArchiveServiceClient
 	health       *connect.Client[healthv1.HealthCheckRequest, healthv1.HealthCheckResponse]
 
 	pauses retry.Policy // between attempts to resume a watch
@@ -125,7 +130,12 @@ func New(address string, o Options) (*Client, error) {
 			RefServiceClient: packhorsev1connect.NewRefServiceClient(doer, base, limit),
 			short:            packhorsev1connect.NewRefServiceClient(caller(short), base, limit),
 		},
-		objects: packhorsev1connect.NewObjectServiceClient(doer, base, limit),
+		objects:  packhorsev1connect.NewObjectServiceClient(doer, base, limit),
+		commits:  packhorsev1connect.NewCommitServiceClient(doer, base, limit),
+		merges:   packhorsev1connect.NewMergeServiceClient(doer, base, limit),
+		diffs:    packhorsev1connect.NewDiffServiceClient(doer, base, limit),
+		history:  packhorsev1connect.NewHistoryServiceClient(doer, base, limit),
+		archives: packhorsev1connect.NewArchiveServiceClient(doer, base, limit),
 		health: connect.NewClient[healthv1.HealthCheckRequest, healthv1.HealthCheckResponse](
 			doer, base+"/grpc.health.v1.Health/Check", limit),
 		pauses: retry.Policy{First: firstPause, Max: lastPause},
@@ -191,6 +201,21 @@ func (c *Client) Refs() packhorsev1connect.RefServiceClient { return c.refs }
 
 // Objects returns the client of ObjectService.
 func (c *Client) Objects() packhorsev1connect.ObjectServiceClient { return c.objects }
+
+// CommitService returns the client of CommitService. See also OpenCommit, for large files.
+func (c *Client) CommitService() packhorsev1connect.CommitServiceClient { return c.commits }
+
+// Merges returns the client of MergeService. See also CheckMerges.
+func (c *Client) Merges() packhorsev1connect.MergeServiceClient { return c.merges }
+
+// Diffs returns the client of DiffService. See also Patch, FormatPatch and RangeDiff.
+func (c *Client) Diffs() packhorsev1connect.DiffServiceClient { return c.diffs }
+
+// History returns the client of HistoryService. See also Blame and LastCommits.
+func (c *Client) History() packhorsev1connect.HistoryServiceClient { return c.history }
+
+// Archives returns the client of ArchiveService. See also OpenArchive.
+func (c *Client) Archives() packhorsev1connect.ArchiveServiceClient { return c.archives }
 
 // HTTP returns the HTTP client and the base URL of the node, for generated clients of other services. Its requests
 // carry the secret.

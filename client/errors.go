@@ -10,8 +10,7 @@ import (
 	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
 )
 
-// fromNode returns the Fault of an error, or nil if it has none.
-func fromNode(err error) *packhorsev1.Fault {
+func FaultOf(err error) *packhorsev1.Fault {
 	answer, ok := errors.AsType[*connect.Error](err)
 	if !ok {
 		return nil
@@ -30,7 +29,7 @@ func fromNode(err error) *packhorsev1.Fault {
 // connection is FAULT_KIND_UNAVAILABLE. FAULT_KIND_UNSPECIFIED is a fault of the node, or an error that is not of this
 // package.
 func KindOf(err error) packhorsev1.FaultKind {
-	if f := fromNode(err); f != nil {
+	if f := FaultOf(err); f != nil {
 		return f.GetKind()
 	}
 	switch {
@@ -69,7 +68,7 @@ func IsNotFound(err error) bool { return KindOf(err) == packhorsev1.FaultKind_FA
 
 // RetryAfter returns the time to wait before a call is repeated. Zero means no hint.
 func RetryAfter(err error) time.Duration {
-	after := fromNode(err).GetRetryAfter()
+	after := FaultOf(err).GetRetryAfter()
 	if !after.IsValid() {
 		return 0
 	}
