@@ -16,6 +16,8 @@
 //	EDGE    parents of octopus merges from the second on; the high bit ends a list
 //	GDA2    for each commit: corrected commit date - commit date (high bit: position in GDO2)
 //	GDO2    64-bit offsets that do not fit into GDA2
+//	BIDX    for each commit: end of its filter of changed paths in BDAT
+//	BDAT    version of the hash, number of hashes, bits for each path, then the filters
 //	BASE    checksums of the layers below, bottom first
 //	end     checksum of all before, which names the file in a chain
 //

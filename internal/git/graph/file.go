@@ -35,6 +35,7 @@ type layer struct {
 	sum   string        // the file's checksum, which is its name in a chain, in hexadecimal
 
 	fan, ids, data, edges, dates, bigDates, below pack.Span
+	filterEnds, filters                           pack.Span
 }
 
 // parseLayer reads a commit-graph file's header and table of chunks (gitformat-commit-graph(5), "HEADER", "CHUNK
@@ -59,6 +60,7 @@ func parseLayer(b []byte, format git.ObjectFormat) (layer, error) {
 	}
 	l.fan, l.ids, l.data, l.edges = chunks["OIDF"], chunks["OIDL"], chunks["CDAT"], chunks["EDGE"]
 	l.dates, l.bigDates, l.below = chunks["GDA2"], chunks["GDO2"], chunks["BASE"]
+	l.filterEnds, l.filters = chunks["BIDX"], chunks["BDAT"]
 	return l, l.check(b)
 }
 
@@ -95,6 +97,9 @@ func (l *layer) check(b []byte) error {
 		return badFile("%d bytes of corrected dates for %d commits", l.dates.Size, n)
 	case l.bigDates.Size%8 != 0:
 		return badFile("%d bytes of large dates", l.bigDates.Size)
+	case l.filterEnds.Size != 0 && l.filterEnds.Size != 4*n, (l.filterEnds.Size != 0) != (l.filters.Size != 0),
+		l.filters.Size != 0 && l.filters.Size < filterHeader:
+		return badFile("%d and %d bytes of filters for %d commits", l.filterEnds.Size, l.filters.Size, n)
 	case l.below.Size != l.bases*l.size:
 		return badFile("%d bytes of names for %d layers below", l.below.Size, l.bases)
 	}
@@ -120,7 +125,8 @@ func (l *layer) hasLevels(b []byte) bool {
 // bytesOf returns the layer's chunks in b, for use inside file.Do.
 func (l *layer) bytesOf(b []byte) layerBytes {
 	return layerBytes{base: l.base, n: l.n, size: l.size, fan: l.fan.In(b), ids: l.ids.In(b), data: l.data.In(b),
-		edges: l.edges.In(b), dates: l.dates.In(b), bigDates: l.bigDates.In(b)}
+		edges: l.edges.In(b), dates: l.dates.In(b), bigDates: l.bigDates.In(b),
+		filterEnds: l.filterEnds.In(b), filters: l.filters.In(b)}
 }
 
 // layerBytes is a layer during a call of disk.Mapping.Do. Positions are global: from base to base+n. The lengths of the
@@ -129,6 +135,7 @@ type layerBytes struct {
 	base, n                                uint32
 	size                                   int
 	fan, ids, data, edges, dates, bigDates []byte
+	filterEnds, filters                    []byte
 }
 
 // find returns the position of a raw object ID.

@@ -22,6 +22,12 @@ var heavyCalls = []string{
 	internalv1connect.NodeServiceCountCommitsProcedure,
 }
 
+// workCalls are the unary calls that compute, see enterWork.
+var workCalls = []string{
+	packhorsev1connect.HistoryServiceMergeBaseProcedure, packhorsev1connect.HistoryServiceAheadBehindProcedure,
+	packhorsev1connect.HistoryServiceIsAncestorProcedure, packhorsev1connect.HistoryServiceContainsProcedure,
+}
+
 const (
 	slotsPerCPU = 2
 	// slotQueue and slotWait limit the calls that wait for a slot. They are fewer than the calls of one connection.

@@ -1,9 +1,146 @@
 package control
 
-import "github.com/packhorse-git/packhorse/proto/packhorse/v1/packhorsev1connect"
+import (
+	"context"
+	"unicode/utf8"
+
+	"connectrpc.com/connect"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/fault/faultrpc"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/node/lookup"
+	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
+	"github.com/packhorse-git/packhorse/proto/packhorse/v1/packhorsev1connect"
+)
 
 // historyService serves HistoryService.
 type historyService struct {
 	*Server
 	packhorsev1connect.UnimplementedHistoryServiceHandler
+}
+
+const (
+	maxNamedRefs = 3 << 20 // bytes of names in a response of Contains
+	entryFields  = 16      // bytes of an entry's fields beside its name and commit, about
+)
+
+func (s *historyService) LastCommits(ctx context.Context, request *connect.Request[packhorsev1.LastCommitsRequest],
+	stream *connect.ServerStream[packhorsev1.LastCommitsResponse]) error {
+	repository, err := parsePath(request.Msg.GetRepository())
+	if err != nil {
+		return fault.InField("repository", err)
+	}
+	admission, err := s.enterWork(ctx, request.Header().Get(callerHeader))
+	if err != nil {
+		return err
+	}
+	defer admission.end()
+	in := lookup.PathIn{Revision: request.Msg.GetRevision(), Path: request.Msg.GetPath()}
+	return s.Node.LastCommits(ctx, repository, in, func(list []lookup.LastCommit) error {
+		commits, size := []*packhorsev1.Commit{}, 0
+		sent := make(map[*lookup.Commit]bool)
+		entries := batch[*packhorsev1.LastCommit]{send: func(entries []*packhorsev1.LastCommit) error {
+			m := &packhorsev1.LastCommitsResponse{Entries: entries, Commits: commits}
+			commits, size = commits[:0], 0
+			return admission.send(ctx, func() error { return stream.Send(m) })
+		}}
+		for _, e := range list {
+			more := len(e.Name) + len(e.Commit.ID.String()) + entryFields
+			if !sent[e.Commit] {
+				more += int(e.Commit.Size())
+			}
+			if size += more; size > maxPart {
+				if err := entries.flush(); err != nil {
+					return err
+				}
+				size = more
+			}
+			if !sent[e.Commit] {
+				sent[e.Commit] = true
+				commits = append(commits, commitMessage(e.Commit))
+			}
+			entry := &packhorsev1.LastCommit{Name: []byte(e.Name), Type: e.Type.String(), Commit: e.Commit.ID.String()}
+			entries.list = append(entries.list, entry)
+		}
+		return entries.flush()
+	})
+}
+
+func (s *historyService) MergeBase(ctx context.Context, request *connect.Request[packhorsev1.MergeBaseRequest]) (
+	*connect.Response[packhorsev1.MergeBaseResponse], error) {
+	return respond(request.Msg, func(repository git.RepoPath) (*packhorsev1.MergeBaseResponse, error) {
+		bases, err := s.Node.MergeBase(ctx, repository, request.Msg.GetRevisions())
+		answer := &packhorsev1.MergeBaseResponse{Oids: make([]string, len(bases))}
+		for i, id := range bases {
+			answer.Oids[i] = id.String()
+		}
+		return answer, err
+	})
+}
+
+func pairsOf(list []*packhorsev1.CommitPair) []lookup.Pair {
+	pairs := make([]lookup.Pair, len(list))
+	for i, p := range list {
+		pairs[i] = lookup.Pair{Left: p.GetLeft(), Right: p.GetRight()}
+	}
+	return pairs
+}
+
+// faultOf converts the error of a part of a request; nil: there is none.
+func faultOf(err error) *packhorsev1.Fault {
+	if err == nil {
+		return nil
+	}
+	return faultrpc.Message(err)
+}
+
+func (s *historyService) AheadBehind(ctx context.Context, request *connect.Request[packhorsev1.AheadBehindRequest]) (
+	*connect.Response[packhorsev1.AheadBehindResponse], error) {
+	return respond(request.Msg, func(repository git.RepoPath) (*packhorsev1.AheadBehindResponse, error) {
+		results, err := s.Node.AheadBehind(ctx, repository, pairsOf(request.Msg.GetPairs()))
+		answer := &packhorsev1.AheadBehindResponse{Results: make([]*packhorsev1.AheadBehind, len(results))}
+		for i, r := range results {
+			answer.Results[i] = &packhorsev1.AheadBehind{Ahead: int64(r.Ahead), Behind: int64(r.Behind), Fault: faultOf(r.Err)}
+		}
+		return answer, err
+	})
+}
+
+func (s *historyService) IsAncestor(ctx context.Context, request *connect.Request[packhorsev1.IsAncestorRequest]) (
+	*connect.Response[packhorsev1.IsAncestorResponse], error) {
+	return respond(request.Msg, func(repository git.RepoPath) (*packhorsev1.IsAncestorResponse, error) {
+		results, err := s.Node.IsAncestor(ctx, repository, pairsOf(request.Msg.GetPairs()))
+		answer := &packhorsev1.IsAncestorResponse{Results: make([]*packhorsev1.IsAncestorResult, len(results))}
+		for i, r := range results {
+			answer.Results[i] = &packhorsev1.IsAncestorResult{IsAncestor: r.IsAncestor, Fault: faultOf(r.Err)}
+		}
+		return answer, err
+	})
+}
+
+// Contains omits refs whose names are not UTF-8, as the list of refs does.
+func (s *historyService) Contains(ctx context.Context, request *connect.Request[packhorsev1.ContainsRequest]) (
+	*connect.Response[packhorsev1.ContainsResponse], error) {
+	return respond(request.Msg, func(repository git.RepoPath) (*packhorsev1.ContainsResponse, error) {
+		results, err := s.Node.Contains(ctx, repository, lookup.ContainsRequest{
+			Revisions: request.Msg.GetRevisions(), Prefix: request.Msg.GetPrefix(), Limit: int(request.Msg.GetLimit())})
+		answer := &packhorsev1.ContainsResponse{Results: make([]*packhorsev1.ContainsResult, len(results))}
+		size := 0
+		for i, r := range results {
+			m := &packhorsev1.ContainsResult{Truncated: r.Truncated, Fault: faultOf(r.Err)}
+			for _, name := range r.Refs {
+				if utf8.ValidString(string(name)) {
+					m.Refs = append(m.Refs, string(name))
+					size += len(name)
+				}
+			}
+			answer.Results[i] = m
+		}
+		if size > maxNamedRefs {
+			return nil, fault.InField("limit", fault.New(fault.Invalid,
+				"the names of the refs have more than %d bytes: use a lower limit", maxNamedRefs))
+		}
+		return answer, err
+	})
 }

@@ -66,6 +66,8 @@ func (c *interceptor) admissionOf(ctx context.Context, procedure, caller string)
 		return &admission{seat: new(admit.Seat)}, nil
 	case slices.Contains(heavyCalls, procedure):
 		return c.enterHeavy(ctx, caller)
+	case slices.Contains(workCalls, procedure):
+		return c.enterWork(ctx, caller)
 	}
 	return c.enter()
 }
@@ -149,7 +151,7 @@ func (c *interceptor) recordSLI(spec connect.Spec, answer error, took time.Durat
 	switch {
 	case spec.StreamType != connect.StreamTypeUnary || slices.Contains(ownAdmission, spec.Procedure):
 		return
-	case slices.Contains(heavyCalls, spec.Procedure):
+	case slices.Contains(heavyCalls, spec.Procedure), slices.Contains(workCalls, spec.Procedure):
 		class = inflight.ClassHeavy
 	}
 	if answer == nil {

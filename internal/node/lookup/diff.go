@@ -73,8 +73,13 @@ func (d *differ) trees(old, new git.ObjectID, depth int) error {
 		return err
 	}
 	defer func() { d.drop(int64(len(b.data))) }()
+	return d.pairs(&a, &b, func(name []byte, from, to treeEntry) error { return d.pair(name, from, to, depth) })
+}
+
+// pairs calls fn with the entries of each name on both sides. A missing entry is zero.
+func (d *differ) pairs(a, b *side, fn func(name []byte, old, new treeEntry) error) error {
 	for a.name != nil || b.name != nil {
-		order := compareEntries(&a, &b)
+		order := compareEntries(a, b)
 		var from, to treeEntry
 		name := a.name
 		if order <= 0 {
@@ -83,16 +88,16 @@ func (d *differ) trees(old, new git.ObjectID, depth int) error {
 		if order >= 0 {
 			to, name = b.treeEntry, b.name
 		}
-		if err := d.pair(name, from, to, depth); err != nil {
+		if err := fn(name, from, to); err != nil {
 			return err
 		}
 		if order <= 0 {
-			if err := d.next(&a); err != nil {
+			if err := d.next(a); err != nil {
 				return err
 			}
 		}
 		if order >= 0 {
-			if err := d.next(&b); err != nil {
+			if err := d.next(b); err != nil {
 				return err
 			}
 		}

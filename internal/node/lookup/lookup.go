@@ -44,6 +44,7 @@ type Options struct {
 type Reader struct {
 	budget *admit.Budget
 	bounds bounds
+	last   lastCache
 }
 
 // bounds are limits that tests lower.
@@ -65,7 +66,7 @@ func New(o Options) *Reader {
 	if o.Memory == nil {
 		o.Memory = admit.NewBudget("objects", DefaultMemory)
 	}
-	return &Reader{budget: o.Memory, bounds: usualBounds}
+	return &Reader{budget: o.Memory, bounds: usualBounds, last: newLastCache()}
 }
 
 // operation is one call of a Reader. It is used by one goroutine.
