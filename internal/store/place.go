@@ -133,23 +133,24 @@ func (p *place) Size(ctx context.Context) (int64, error) {
 	return c.PackBytes, err
 }
 
-// SetHead implements places.Place.
+// SetHead implements places.Place. It calls check for each state to which the change is made.
 func (p *place) SetHead(ctx context.Context, branch git.RefName, check func() (bool, error)) (done bool, err error) {
-	if check != nil {
-		if allowed, err := check(); !allowed || err != nil {
-			return false, err
-		}
-	}
+	allowed := true
 	_, err = p.change(ctx, func(head *state) (*replog.Record, error) {
 		if !head.has(p.path) {
 			return nil, notFound(p.path)
 		}
-		if head.record.Head == branch {
+		if check != nil {
+			if allowed, err = check(); err != nil {
+				return nil, err
+			}
+		}
+		if head.record.Head == branch || !allowed {
 			return nil, errNoChange
 		}
 		next := head.record.Next(replog.KindConfigure, p.store.options.Node, time.Now())
 		next.Head = branch
 		return next, nil
 	})
-	return err == nil, err
+	return err == nil && allowed, err
 }

@@ -225,9 +225,3 @@ func resolved(found storage.Resolved) (*packhorsev1.ResolveResponse, error) {
 	}
 	return &packhorsev1.ResolveResponse{Ref: ref, Version: version(found.Version)}, nil
 }
-
-// Update implements packhorsev1connect.RefServiceHandler.
-func (s *refService) Update(context.Context, *connect.Request[packhorsev1.UpdateRequest]) (
-	*connect.Response[packhorsev1.UpdateResponse], error) {
-	return nil, connect.NewError(connect.CodeUnimplemented, nil)
-}

@@ -110,7 +110,7 @@ func (s *repositoryService) SetHead(ctx context.Context, r *connect.Request[pack
 		if err != nil {
 			return nil, fault.Wrap(fault.Invalid, "invalid branch: want a full name such as refs/heads/main", err)
 		}
-		exists, err := s.Node.SetHead(ctx, path, branch)
+		exists, err := s.Node.SetHead(ctx, path, branch, git.RefName(r.Msg.GetExpected()))
 		return &packhorsev1.SetHeadResponse{Exists: exists}, err
 	})
 }

@@ -1,6 +1,7 @@
 package storage
 
 import (
+	"cmp"
 	"context"
 	"strings"
 	"time"
@@ -13,19 +14,20 @@ import (
 )
 
 // SetHead sets HEAD to a branch, given by its full name, and reports whether that branch exists. If there is no error,
-// the change is on disk and later requests see it. Errors: Invalid if the name is not a branch's, Exhausted while HEAD
-// is locked, and those of opening and of writing to the repository.
-func (n *Node) SetHead(ctx context.Context, path git.RepoPath, branch git.RefName) (exists bool, err error) {
+// the change is on disk and later requests see it. The error is Aborted if HEAD does not name the expected branch.
+// Other errors: Invalid if the name is not a branch's, Exhausted while HEAD is locked, and those of the repository. An
+// empty expected branch means any.
+func (n *Node) SetHead(ctx context.Context, path git.RepoPath, branch, expected git.RefName) (exists bool, err error) {
 	defer func() { n.changedRepository("set_head", path, err, "branch", string(branch)) }()
 	if !strings.HasPrefix(string(branch), places.BranchPrefix) {
 		return false, fault.New(fault.Invalid, "HEAD: got %q, want a branch, refs/heads/NAME", fault.Short(branch))
 	}
-	h, err := n.acquire(ctx, path)
+	h, err := n.acquireCurrent(ctx, path)
 	if err != nil {
 		return false, err
 	}
 	defer n.release(h)
-	if _, err := h.place.SetHead(ctx, branch, nil); err != nil {
+	if _, err := h.place.SetHead(ctx, branch, func() (bool, error) { return h.checkHead(ctx, expected) }); err != nil {
 		return false, err
 	}
 	n.RefsChanged(path)
@@ -35,6 +37,28 @@ func (n *Node) SetHead(ctx context.Context, path git.RepoPath, branch git.RefNam
 	}
 	_, exists, err = snap.Unhidden().Lookup(branch)
 	return exists, err
+}
+
+// checkHead returns an error if HEAD does not name the expected branch.
+func (h *handle) checkHead(ctx context.Context, expected git.RefName) (bool, error) {
+	if expected == "" {
+		return true, nil
+	}
+	take := h.Refs.Snapshot
+	if h.IsCopy() { // the state to which the change is made is known
+		take = func(ctx context.Context) (*refs.Snapshot, error) { return h.Refs.SnapshotOf(ctx, nil) }
+	}
+	snap, err := take(ctx)
+	if err != nil {
+		return false, err
+	}
+	head := snap.Unhidden().Head()
+	actual := cmp.Or(string(head.Target), head.ID.String())
+	if actual == string(expected) {
+		return true, nil
+	}
+	return false, &fault.Error{Kind: fault.Aborted, Msg: "HEAD is " + fault.Short(actual) + ", expected " +
+		fault.Short(expected), Mismatches: []fault.Mismatch{{Name: "HEAD", Expected: string(expected), Actual: actual}}}
 }
 
 // isUnborn reports whether HEAD names a branch that does not exist, not even as a hidden ref.

@@ -32,7 +32,7 @@ func TestSetHead(t *testing.T) {
 	r.do(os.Chmod(filepath.Join(repo.Dir, "HEAD"), 0o640))
 	for branch, exists := range map[git.RefName]bool{"refs/heads/side": true, "refs/heads/none/yet": false,
 		"refs/heads/main": true} {
-		is, err := r.SetHead(t.Context(), r.path("app"), branch)
+		is, err := r.SetHead(t.Context(), r.path("app"), branch, "")
 		if is != exists || err != nil {
 			t.Errorf("%s: %v, %v", branch, is, err)
 		}
@@ -45,22 +45,22 @@ func TestSetHead(t *testing.T) {
 		t.Errorf("%v, %v", info.Mode(), err)
 	}
 	for _, name := range []git.RefName{"refs/tags/v1", "HEAD", "refs/headsx/main"} {
-		if _, err := r.SetHead(t.Context(), r.path("app"), name); !fault.Is(err, fault.Invalid) {
+		if _, err := r.SetHead(t.Context(), r.path("app"), name, ""); !fault.Is(err, fault.Invalid) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if _, err := r.SetHead(t.Context(), r.path("none"), "refs/heads/main"); !fault.Is(err, fault.NotFound) {
+	if _, err := r.SetHead(t.Context(), r.path("none"), "refs/heads/main", ""); !fault.Is(err, fault.NotFound) {
 		t.Errorf("no repository: %v", err)
 	}
 	lock := filepath.Join(repo.Dir, "HEAD.lock")
 	r.do(os.WriteFile(lock, nil, 0o600))
-	if _, err := r.SetHead(t.Context(), r.path("app"), "refs/heads/side"); !fault.Is(err, fault.Exhausted) {
+	if _, err := r.SetHead(t.Context(), r.path("app"), "refs/heads/side", ""); !fault.Is(err, fault.Exhausted) {
 		t.Errorf("a lock: %v", err)
 	}
 	r.do(os.Remove(lock))
 	broken := errors.New("broken")
 	r.FailSync(broken)
-	if _, err := r.SetHead(t.Context(), r.path("app"), "refs/heads/side"); !errors.Is(err, broken) {
+	if _, err := r.SetHead(t.Context(), r.path("app"), "refs/heads/side", ""); !errors.Is(err, broken) {
 		t.Errorf("not on disk: %v", err)
 	}
 	if _, err := os.Lstat(lock); !errors.Is(err, os.ErrNotExist) {

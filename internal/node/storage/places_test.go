@@ -475,7 +475,7 @@ func TestPlacesAreManaged(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.serves("copy", id)
-	if exists, err := r.SetHead(ctx, r.path("copy"), "refs/heads/none"); err != nil || exists {
+	if exists, err := r.SetHead(ctx, r.path("copy"), "refs/heads/none", ""); err != nil || exists {
 		t.Errorf("SetHead(none) = %v, %v, want false", exists, err)
 	}
 	if err := r.Rename(ctx, r.path("copy.git"), r.path("team/copy.git")); err != nil {
