@@ -17,7 +17,10 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault/faultrpc"
 	"github.com/packhorse-git/packhorse/internal/git/gittest"
 	"github.com/packhorse-git/packhorse/internal/git/process"
+	"github.com/packhorse-git/packhorse/internal/node/merge"
 	"github.com/packhorse-git/packhorse/internal/node/places"
+	"github.com/packhorse-git/packhorse/internal/node/receivepack"
+	"github.com/packhorse-git/packhorse/internal/node/scratch"
 	"github.com/packhorse-git/packhorse/internal/node/storage"
 	"github.com/packhorse-git/packhorse/internal/node/uploadpack"
 	"github.com/packhorse-git/packhorse/internal/schedule/admit"
@@ -36,6 +39,7 @@ type port struct {
 	repositories packhorsev1connect.RepositoryServiceClient
 	refs         packhorsev1connect.RefServiceClient
 	objects      packhorsev1connect.ObjectServiceClient
+	merges       packhorsev1connect.MergeServiceClient
 }
 
 const smallPlaces = 3 // in a port's small lane
@@ -44,13 +48,24 @@ func newPort(t *testing.T) *port {
 	t.Helper()
 	limits := process.Limits{Slots: 2, Queue: 10}
 	runner, err := process.New(process.Options{Classes: map[process.Class]process.Limits{places.ClassManage: limits,
-		places.ClassMaintain: limits}})
+		places.ClassMaintain: limits, receivepack.ClassReceive: limits, receivepack.ClassHook: limits,
+		merge.Class: limits}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = runner.Close(context.Background()) })
 	p := &port{t: t, dir: t.TempDir(), lanes: admit.NewLanes(admit.Sizes{Small: smallPlaces, Hit: 3, Cold: 3})}
-	node, err := storage.New(uploadpack.New(nil, uploadpack.Options{}), storage.Options{Root: p.dir, Runner: runner})
+	pushes, err := receivepack.New(receivepack.Options{Runner: runner, Agent: "test", Scripts: t.TempDir(),
+		Journal: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	space, err := scratch.New(filepath.Join(t.TempDir(), "scratch"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	node, err := storage.New(uploadpack.New(nil, uploadpack.Options{}), storage.Options{Root: p.dir, Runner: runner,
+		Pushes: pushes, Merger: merge.New(merge.Options{Runner: runner, Space: space})})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,6 +88,7 @@ func newPort(t *testing.T) *port {
 	client := &http.Client{Transport: transport}
 	p.repositories = packhorsev1connect.NewRepositoryServiceClient(client, server.URL, connect.WithGRPC())
 	p.refs = packhorsev1connect.NewRefServiceClient(client, server.URL, connect.WithGRPC())
+	p.merges = packhorsev1connect.NewMergeServiceClient(client, server.URL, connect.WithGRPC())
 	p.objects = packhorsev1connect.NewObjectServiceClient(client, server.URL, connect.WithGRPC())
 	return p
 }

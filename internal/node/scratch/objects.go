@@ -52,13 +52,18 @@ func (d *Dir) Copy(s write.State, tips ...git.ObjectID) error {
 		if err != nil {
 			return 0, nil, err
 		}
-		return typ, data, d.put(id, typ, data)
+		return typ, data, d.Put(id, typ, data)
 	}
 	return w.all(tips...)
 }
 
-// put writes a loose object (gitrepository-layout(5)).
-func (d *Dir) put(id git.ObjectID, typ git.ObjectType, data []byte) error {
+// Read reads an object that Git has written. The errors are those of pack.Store.
+func (d *Dir) Read(id git.ObjectID, limit int64) (git.ObjectType, []byte, error) {
+	return d.store.Read(id, limit)
+}
+
+// Put makes an object readable for Git. It writes a loose object (gitrepository-layout(5)).
+func (d *Dir) Put(id git.ObjectID, typ git.ObjectType, data []byte) error {
 	var b bytes.Buffer
 	z, _ := zlib.NewWriterLevel(&b, zlib.BestSpeed) // the level is valid
 	fmt.Fprintf(z, "%s %d\x00", typ, len(data))

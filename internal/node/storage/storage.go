@@ -30,6 +30,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/node/edit"
 	"github.com/packhorse-git/packhorse/internal/node/gc"
 	"github.com/packhorse-git/packhorse/internal/node/lookup"
+	"github.com/packhorse-git/packhorse/internal/node/merge"
 	"github.com/packhorse-git/packhorse/internal/node/packcache"
 	"github.com/packhorse-git/packhorse/internal/node/places"
 	"github.com/packhorse-git/packhorse/internal/node/receivepack"
@@ -84,6 +85,7 @@ type Options struct {
 
 	Tables  *repo.Tables // lists refs in reftables; nil: repositories with reftables are refused
 	Lookups lookup.Options
+	Merger  *merge.Merger // merges for callers; nil: they are refused. The node closes it.
 }
 
 // Node owns the repositories below a root. It is safe for concurrent use.
@@ -110,6 +112,8 @@ type Node struct {
 	verifier *pack.Verifier              // may be nil
 	lookups  *lookup.Reader
 	runner   *process.Runner
+	merger   *merge.Merger // may be nil
+	keys     edit.Keys
 
 	handles    handleTable
 	writes     writeTable
@@ -143,7 +147,7 @@ func New(server *uploadpack.Server, o Options) (*Node, error) {
 		root: root, start: start, log: o.Log, metrics: newMetrics(o.Registerer),
 		options: options, places: o.Places, server: server, pushes: o.Pushes,
 		hooks: o.RepositoryHooks, signer: o.Signer, packs: o.Packs, verifier: o.Verifier, lookups: lookup.New(o.Lookups),
-		runner: o.Runner, handles: newHandleTable(o.MaxOpen), tipPack: o.TipPack,
+		runner: o.Runner, merger: o.Merger, handles: newHandleTable(o.MaxOpen), tipPack: o.TipPack,
 	}
 	if n.pushes != nil {
 		n.hooks = n.pushes.RepositoryHooks()
@@ -189,6 +193,9 @@ func (n *Node) startBackground(o Options) {
 // changes repositories runs any more, and before the Runner and the source of packs are closed.
 func (n *Node) StopBackground() {
 	n.stopPlaces()
+	if n.merger != nil {
+		n.merger.Close()
+	}
 	if n.warmer != nil {
 		n.warmer.close()
 	}

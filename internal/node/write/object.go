@@ -20,12 +20,17 @@ type Object struct {
 
 // NewObject hashes and compresses the content of an object.
 func NewObject(format git.ObjectFormat, typ git.ObjectType, data []byte) *Object {
-	hash := format.New()
-	fmt.Fprintf(hash, "%s %d\x00", typ, len(data))
-	hash.Write(data)
 	var buf bytes.Buffer
 	z := zlib.NewWriter(&buf)
 	_, _ = z.Write(data) // into memory
 	_ = z.Close()
-	return &Object{ID: git.RawObjectID(hash.Sum(nil)), Type: typ, Data: data, Size: int64(len(data)), Deflate: buf.Bytes()}
+	return &Object{ID: ObjectID(format, typ, data), Type: typ, Data: data, Size: int64(len(data)), Deflate: buf.Bytes()}
+}
+
+// ObjectID hashes the content of an object.
+func ObjectID(format git.ObjectFormat, typ git.ObjectType, data []byte) git.ObjectID {
+	hash := format.New()
+	fmt.Fprintf(hash, "%s %d\x00", typ, len(data))
+	hash.Write(data)
+	return git.RawObjectID(hash.Sum(nil))
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/process"
 	"github.com/packhorse-git/packhorse/internal/git/repo"
 	"github.com/packhorse-git/packhorse/internal/node/ingest"
+	"github.com/packhorse-git/packhorse/internal/node/merge"
 	"github.com/packhorse-git/packhorse/internal/node/packsource"
 	"github.com/packhorse-git/packhorse/internal/node/places"
 	"github.com/packhorse-git/packhorse/internal/node/receivepack"
@@ -83,6 +84,13 @@ func GrepLimits() process.Limits {
 		Time: 20 * time.Second}
 }
 
+// MergeLimits are the limits of Git commands that merge. A command stays for the merges of a repository for up to a
+// minute, so that each merge has at least four minutes.
+func MergeLimits() process.Limits {
+	return process.Limits{Slots: max(2, runtime.GOMAXPROCS(0)), Queue: 64, Wait: 30 * time.Second, Nice: gitNice,
+		Time: 5 * time.Minute, PerRepository: -1}
+}
+
 // GitClasses returns the limits of the Git commands of a server.
 func (c *Config) GitClasses() map[process.Class]process.Limits {
 	memory := c.MemoryShares()
@@ -99,10 +107,14 @@ func (c *Config) GitClasses() map[process.Class]process.Limits {
 		places.ClassMaintain:     memory.of(maintainLimits(c.Maintenance.Slots), memory.Git),
 		ingest.Class:             memory.of(ingestLimits(), memory.Git),
 		storage.ClassGrep:        memory.of(GrepLimits(), memory.small),
+		merge.Class:              memory.of(MergeLimits(), memory.small),
 	}
 	for name, l := range classes {
-		if l.Slow = gitSlow; name == places.ClassMaintain {
+		switch l.Slow = gitSlow; name {
+		case places.ClassMaintain:
 			l.Slow *= 20
+		case merge.Class: // the commands stay
+			l.Slow += merge.WorkerAge
 		}
 		classes[name] = l
 	}

@@ -58,7 +58,8 @@ func (c *Config) MemoryShares() MemoryShares {
 	if len(c.Mirror) > 0 {
 		large += ingestLimits().Slots
 	}
-	count := quarters*large + (quarters+1)*both + RefsLimits().Slots + ManageLimits().Slots + GrepLimits().Slots
+	count := quarters*large + (quarters+1)*both + RefsLimits().Slots + ManageLimits().Slots + GrepLimits().Slots +
+		MergeLimits().Slots
 	s := MemoryShares{Server: all / 4}
 	s.Git = (all - s.Server) / int64(count) * quarters
 	s.small = s.Git / quarters

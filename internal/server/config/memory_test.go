@@ -21,7 +21,8 @@ func TestMemoryShares(t *testing.T) {
 		cfg.Push.Slots, cfg.Push.Enabled = rapid.IntRange(1, 64).Draw(t, "push slots"), rapid.Bool().Draw(t, "push")
 		s := cfg.MemoryShares()
 		all := s.Server + int64(cfg.Git.Slots+cfg.Maintenance.Slots)*s.Git +
-			int64(cfg.Maintenance.Slots+RefsLimits().Slots+ManageLimits().Slots+GrepLimits().Slots)*s.small
+			int64(cfg.Maintenance.Slots+RefsLimits().Slots+ManageLimits().Slots+GrepLimits().Slots+
+				MergeLimits().Slots)*s.small
 		if cfg.Push.Enabled {
 			all += int64(cfg.Push.Slots) * (s.Git + s.small)
 		}

@@ -13,8 +13,10 @@ import (
 	"github.com/packhorse-git/packhorse/internal/lfs/objects"
 	"github.com/packhorse-git/packhorse/internal/node/edit"
 	"github.com/packhorse-git/packhorse/internal/node/lookup"
+	"github.com/packhorse-git/packhorse/internal/node/merge"
 	"github.com/packhorse-git/packhorse/internal/node/packsource"
 	"github.com/packhorse-git/packhorse/internal/node/receivepack"
+	"github.com/packhorse-git/packhorse/internal/node/scratch"
 	"github.com/packhorse-git/packhorse/internal/node/storage"
 	"github.com/packhorse-git/packhorse/internal/node/uploadpack"
 	"github.com/packhorse-git/packhorse/internal/node/webhook"
@@ -163,6 +165,11 @@ func newNode(d *deps, stored *store.Store, packs *packSources,
 			return nil, fmt.Errorf("push.signing_key: %w", err)
 		}
 	}
+	space, err := scratch.New(filepath.Join(cfg.State, "scratch", "calls")) // in that of packs, which begins empty
+	if err != nil {
+		return nil, err
+	}
+	o.Merger = merge.New(merge.Options{Runner: runner, Space: space})
 	return storage.New(sessions, o)
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/reaper"
 	"github.com/packhorse-git/packhorse/internal/git/repo"
 	"github.com/packhorse-git/packhorse/internal/node/ingest"
+	"github.com/packhorse-git/packhorse/internal/node/merge"
 	"github.com/packhorse-git/packhorse/internal/node/packcache"
 	"github.com/packhorse-git/packhorse/internal/node/packsource"
 	"github.com/packhorse-git/packhorse/internal/node/packsource/native"
@@ -46,7 +47,8 @@ func newPackSources(d *deps, damaged func(incarnation string)) (*packSources, er
 	}
 	for lane, class := range map[string]process.Class{"cold": packsource.ClassPack, "push": receivepack.ClassReceive,
 		"hooks": receivepack.ClassHook, "refs": repo.ClassRefs, "manage": places.ClassManage,
-		"maintenance": places.ClassMaintain, "ingest": ingest.Class, "grep": storage.ClassGrep} {
+		"maintenance": places.ClassMaintain, "ingest": ingest.Class, "grep": storage.ClassGrep,
+		"merge": merge.Class} {
 		d.lanes.metrics.Queue(lane, runner.Queue(class))
 	}
 	p := &packSources{runner: runner}

@@ -33,7 +33,8 @@ type MergeRequest struct {
 	//	"MERGE", also for empty: by a merge commit, or a new value of the target if it is behind the source (see no_fast_forward).
 	//	"FF_ONLY": only by a new value of the target. FAILED_PRECONDITION if it has commits that the source has not.
 	//	"SQUASH": by one commit with all changes of the source.
-	//	"REBASE": the commits of the source that the target has not are made again on the target.
+	//	"REBASE": the commits of the source that the target has not are made again on the target. As in git rebase, merges are left out, and
+	//	commits whose changes the target has.
 	//	"CHERRY_PICK": the commit of the source, or the range A..B of commits, is made again on the target.
 	//	"REVERT": by the inverse of the commit of the source, or of the range A..B of commits, the last one first.
 	Method string `protobuf:"bytes,4,opt,name=method,proto3" json:"method,omitempty"`
@@ -50,9 +51,10 @@ type MergeRequest struct {
 	// Of MERGE and SQUASH. Empty means the actor. REBASE and CHERRY_PICK keep the authors.
 	Author    *Author `protobuf:"bytes,10,opt,name=author,proto3" json:"author,omitempty"`
 	Committer *Author `protobuf:"bytes,11,opt,name=committer,proto3" json:"committer,omitempty"`
-	// Of MERGE, SQUASH and a single REVERT. Empty means Git's usual one.
-	Message        string   `protobuf:"bytes,12,opt,name=message,proto3" json:"message,omitempty"`
-	Sign           bool     `protobuf:"varint,13,opt,name=sign,proto3" json:"sign,omitempty"`
+	// Of MERGE, SQUASH and a single REVERT. Empty means Git's usual one. That of SQUASH lists the subjects of up to 100 commits.
+	Message string `protobuf:"bytes,12,opt,name=message,proto3" json:"message,omitempty"`
+	Sign    bool   `protobuf:"varint,13,opt,name=sign,proto3" json:"sign,omitempty"`
+	// As in CommitService. The last new commit has it. A change without new commits needs none.
 	IdempotencyKey string   `protobuf:"bytes,14,opt,name=idempotency_key,json=idempotencyKey,proto3" json:"idempotency_key,omitempty"`
 	Actor          *Actor   `protobuf:"bytes,15,opt,name=actor,proto3" json:"actor,omitempty"`
 	PushOptions    []string `protobuf:"bytes,16,rep,name=push_options,json=pushOptions,proto3" json:"push_options,omitempty"`
@@ -231,8 +233,10 @@ type MergeResponse struct {
 	RenameLimitReached bool     `protobuf:"varint,9,opt,name=rename_limit_reached,json=renameLimitReached,proto3" json:"rename_limit_reached,omitempty"`
 	Repeated           bool     `protobuf:"varint,10,opt,name=repeated,proto3" json:"repeated,omitempty"`
 	Messages           []string `protobuf:"bytes,11,rep,name=messages,proto3" json:"messages,omitempty"`
-	unknownFields      protoimpl.UnknownFields
-	sizeCache          protoimpl.SizeCache
+	// There are more than 10,000 conflicts, and the others are left out.
+	MoreConflicts bool `protobuf:"varint,12,opt,name=more_conflicts,json=moreConflicts,proto3" json:"more_conflicts,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *MergeResponse) Reset() {
@@ -340,6 +344,13 @@ func (x *MergeResponse) GetMessages() []string {
 		return x.Messages
 	}
 	return nil
+}
+
+func (x *MergeResponse) GetMoreConflicts() bool {
+	if x != nil {
+		return x.MoreConflicts
+	}
+	return false
 }
 
 type CheckRequest struct {
@@ -476,7 +487,9 @@ type CheckResponse struct {
 	Conflicts          []*Conflict `protobuf:"bytes,7,rep,name=conflicts,proto3" json:"conflicts,omitempty"`
 	RenameLimitReached bool        `protobuf:"varint,8,opt,name=rename_limit_reached,json=renameLimitReached,proto3" json:"rename_limit_reached,omitempty"`
 	// Why the pair cannot be merged. Other fields are not set.
-	Fault         *Fault `protobuf:"bytes,9,opt,name=fault,proto3" json:"fault,omitempty"`
+	Fault *Fault `protobuf:"bytes,9,opt,name=fault,proto3" json:"fault,omitempty"`
+	// There are more than 10,000 conflicts, and the others are left out.
+	MoreConflicts bool `protobuf:"varint,10,opt,name=more_conflicts,json=moreConflicts,proto3" json:"more_conflicts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -574,6 +587,13 @@ func (x *CheckResponse) GetFault() *Fault {
 	return nil
 }
 
+func (x *CheckResponse) GetMoreConflicts() bool {
+	if x != nil {
+		return x.MoreConflicts
+	}
+	return false
+}
+
 var File_packhorse_v1_merge_proto protoreflect.FileDescriptor
 
 const file_packhorse_v1_merge_proto_rawDesc = "" +
@@ -599,7 +619,7 @@ const file_packhorse_v1_merge_proto_rawDesc = "" +
 	"\x0fidempotency_key\x18\x0e \x01(\tR\x0eidempotencyKey\x12)\n" +
 	"\x05actor\x18\x0f \x01(\v2\x13.packhorse.v1.ActorR\x05actor\x12!\n" +
 	"\fpush_options\x18\x10 \x03(\tR\vpushOptions\x12\x17\n" +
-	"\adry_run\x18\x11 \x01(\bR\x06dryRun\"\x96\x03\n" +
+	"\adry_run\x18\x11 \x01(\bR\x06dryRun\"\xbd\x03\n" +
 	"\rMergeResponse\x12\x16\n" +
 	"\x06commit\x18\x01 \x01(\tR\x06commit\x12\x12\n" +
 	"\x04tree\x18\x02 \x01(\tR\x04tree\x12/\n" +
@@ -613,7 +633,8 @@ const file_packhorse_v1_merge_proto_rawDesc = "" +
 	"\x14rename_limit_reached\x18\t \x01(\bR\x12renameLimitReached\x12\x1a\n" +
 	"\brepeated\x18\n" +
 	" \x01(\bR\brepeated\x12\x1a\n" +
-	"\bmessages\x18\v \x03(\tR\bmessages\"]\n" +
+	"\bmessages\x18\v \x03(\tR\bmessages\x12%\n" +
+	"\x0emore_conflicts\x18\f \x01(\bR\rmoreConflicts\"]\n" +
 	"\fCheckRequest\x12\x1e\n" +
 	"\n" +
 	"repository\x18\x01 \x01(\tR\n" +
@@ -623,7 +644,7 @@ const file_packhorse_v1_merge_proto_rawDesc = "" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
 	"\x06target\x18\x02 \x01(\tR\x06target\x12\x16\n" +
 	"\x06source\x18\x03 \x01(\tR\x06source\x12'\n" +
-	"\x0fallow_unrelated\x18\x04 \x01(\bR\x0eallowUnrelated\"\xc5\x02\n" +
+	"\x0fallow_unrelated\x18\x04 \x01(\bR\x0eallowUnrelated\"\xec\x02\n" +
 	"\rCheckResponse\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1d\n" +
 	"\n" +
@@ -636,7 +657,9 @@ const file_packhorse_v1_merge_proto_rawDesc = "" +
 	"\x04tree\x18\x06 \x01(\tR\x04tree\x124\n" +
 	"\tconflicts\x18\a \x03(\v2\x16.packhorse.v1.ConflictR\tconflicts\x120\n" +
 	"\x14rename_limit_reached\x18\b \x01(\bR\x12renameLimitReached\x12)\n" +
-	"\x05fault\x18\t \x01(\v2\x13.packhorse.v1.FaultR\x05fault2\x96\x01\n" +
+	"\x05fault\x18\t \x01(\v2\x13.packhorse.v1.FaultR\x05fault\x12%\n" +
+	"\x0emore_conflicts\x18\n" +
+	" \x01(\bR\rmoreConflicts2\x96\x01\n" +
 	"\fMergeService\x12@\n" +
 	"\x05Merge\x12\x1a.packhorse.v1.MergeRequest\x1a\x1b.packhorse.v1.MergeResponse\x12D\n" +
 	"\x05Check\x12\x1a.packhorse.v1.CheckRequest\x1a\x1b.packhorse.v1.CheckResponse(\x010\x01BCZAgithub.com/packhorse-git/packhorse/proto/packhorse/v1;packhorsev1b\x06proto3"

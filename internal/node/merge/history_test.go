@@ -1,0 +1,64 @@
+package merge
+
+import (
+	"os"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/gittest"
+)
+
+// The merges of a real history are those of git merge-tree. PACKHORSE_TEST_MERGES names a bare repository, and
+// PACKHORSE_TEST_MERGES_STEP is n to test every n-th merge.
+func TestMergesOfHistory(t *testing.T) {
+	t.Parallel()
+	dir := os.Getenv("PACKHORSE_TEST_MERGES")
+	if dir == "" {
+		t.Skip("PACKHORSE_TEST_MERGES names no repository: merges of a real history are NOT tested here")
+	}
+	step, _ := strconv.Atoi(os.Getenv("PACKHORSE_TEST_MERGES_STEP"))
+	list := gittest.Run(t, dir, "", "rev-list", "--parents", "--min-parents=2", "--max-parents=2", "HEAD")
+	var pairs [][2]git.ObjectID
+	for i, line := range strings.Split(list, "\n") {
+		if words := strings.Fields(line); i%max(step, 1) == 0 {
+			pairs = append(pairs, [2]git.ObjectID{git.MustParseObjectID(words[1]), git.MustParseObjectID(words[2])})
+		}
+	}
+	m, opened := newMerger(t, newerGit), open(t, dir)
+	want := oracle(t, newerGit, dir, pairs, "--allow-unrelated-histories")
+	var conflicts, inProcess, differ atomic.Int32
+	m.certain = func() { inProcess.Add(1) }
+	var group errgroup.Group
+	group.SetLimit(2)
+	for i, w := range want {
+		group.Go(func() error {
+			v := newView(opened)
+			c, err := m.pair(t.Context(), v, knownKey{pairs[i][0], pairs[i][1], true}, true)
+			if err == nil && (c.UpToDate || c.FastForward) {
+				return nil
+			}
+			if len(c.Conflicts) > 0 {
+				conflicts.Add(1)
+			}
+			if err == nil && c.Tree.IsZero() != (len(c.Conflicts) > 0) {
+				t.Errorf("%s: no tree and no conflict", pairs[i])
+			}
+			if err == nil {
+				err = w.compare(outcome{tree: c.Tree, conflicts: c.Conflicts})
+			}
+			if err != nil {
+				differ.Add(1)
+				t.Errorf("merge-tree %s: %v", pairs[i], err)
+			}
+			return nil
+		})
+	}
+	_ = group.Wait()
+	t.Logf("%d merges, %d with conflicts, %d in process, %d differ", len(pairs), conflicts.Load(), inProcess.Load(),
+		differ.Load())
+}
