@@ -38,6 +38,7 @@ var (
 		Limit: requestLimit, InGit: true}
 	BundleURI = &Operation{Name: "bundle_uri", Lane: smallLane, Class: inflight.ClassSmall,
 		Limit: requestLimit, InGit: true}
+	Archive = &Operation{Name: "archive", Lane: coldLane, Class: inflight.ClassCold}
 	Push    = &Operation{Name: "push", Lane: pushLane, Class: inflight.ClassPush, Limit: pushLimit}
 	Wait    = &Operation{Name: "wait"}
 	Resolve = &Operation{Name: "resolve", Lane: smallLane, Short: true, Class: inflight.ClassResolve,
@@ -79,6 +80,7 @@ func operationOf(command protocol.Command) *Operation {
 }
 
 func smallLane(l *admit.Lanes) *admit.Lane { return l.Small }
+func coldLane(l *admit.Lanes) *admit.Lane  { return l.Cold }
 func pushLane(l *admit.Lanes) *admit.Lane  { return l.Push }
 func pageLane(l *admit.Lanes) *admit.Lane  { return l.Pages }
 

@@ -42,6 +42,21 @@ func (r *Request) ReceivePack(session node.Session, body *Body, response *Respon
 	})
 }
 
+// Archive has a node send an archive.
+func (r *Request) Archive(a node.Archive, response *Response) {
+	session := node.Session{Service: protocol.UploadPack, Stateless: true}
+	r.complete(&session)
+	r.relay(response, func(n router.Node, repo git.RepoPath) (node.Outcome, error) {
+		return n.Archive(r.Ctx, repo, session, a, response)
+	})
+	if response.Begun() { // the client determines the rest
+		r.Rating = &Rating{Class: inflight.ClassCold, Latency: response.begun.Sub(r.start)}
+		if r.Outcome.Archive == "hit" {
+			r.Rating.Class = inflight.ClassHit
+		}
+	}
+}
+
 func (r *Request) complete(session *node.Session) {
 	session.Caller, session.Reachable = string(r.Caller()), r.reachable
 	if r.SendCredentials {

@@ -52,6 +52,13 @@ func (p *Response) SetStaleness(age time.Duration) {
 	}
 }
 
+// SetArchive implements node.ArchiveWriter.
+func (p *Response) SetArchive(h node.ArchiveHeader) {
+	if w, ok := p.sink.(node.ArchiveWriter); ok {
+		w.SetArchive(h)
+	}
+}
+
 // StartBulk implements node.ResponseWriter. It reads the rest of the body first: net/http watches for a client that
 // disconnects only after the end of the body.
 func (p *Response) StartBulk(cold bool) error {

@@ -166,6 +166,26 @@ func (n *Node) UploadPack(ctx context.Context, path git.RepoPath, session node.S
 	return x.result(), err
 }
 
+// Archive sends an archive of the state after a check of the origin.
+func (n *Node) Archive(ctx context.Context, path git.RepoPath, session node.Session, a node.Archive,
+	response node.ResponseWriter) (node.Outcome, error) {
+	x, err := n.begin(ctx, path, session, response)
+	switch {
+	case err != nil:
+		return node.Outcome{}, err
+	case x == nil:
+		return n.Node.Archive(ctx, path, session, a, response)
+	}
+	if err = x.check(ctx, false); errors.Is(err, errUpdating) {
+		err = x.awaitUpdate(ctx)
+	}
+	if err == nil {
+		x.outcome, err = x.mirrors.node.Archive(ctx, x.mirror.path, x.session, a, response)
+		x.outcome.Mirror = node.MirrorLocal
+	}
+	return x.result(), err
+}
+
 // requestStep is the number of bytes of a request that are read at once.
 const requestStep = 64 << 10
 

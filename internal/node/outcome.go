@@ -17,6 +17,7 @@ const (
 	CommandLFSDownload protocol.Command = "lfs-download"
 	CommandLFSUpload   protocol.Command = "lfs-upload" // also a question how much of an upload has arrived
 	CommandLFSLocks    protocol.Command = "lfs-locks"
+	CommandArchive     protocol.Command = "archive"
 )
 
 // Outcome is what a session did, for logs, metrics and traces. This file has all that a new field needs. Attrs puts it
@@ -32,6 +33,8 @@ type Outcome struct {
 	Fetch FetchOutcome `json:",omitzero"`
 	Push  PushOutcome  `json:",omitzero"`
 	LFS   LFSOutcome   `json:",omitzero"`
+	// Archive is where an archive came from: hit, miss, follow, uncached. "" without one.
+	Archive string `json:",omitzero"`
 
 	Stored     Stored        `json:",omitzero"` // what the request needed of the object store; zero without one
 	Mirror     Mirror        `json:",omitzero"` // how a mirror answered; "" if the repository is not a mirror
@@ -136,7 +139,8 @@ const maxWord = 40
 func (o *Outcome) Decode(b []byte) error {
 	*o = Outcome{}
 	err := json.Unmarshal(b, o)
-	for _, word := range []*string{&o.Reason, &o.Fetch.Made.Source, &o.Fetch.Made.Fallback, (*string)(&o.Mirror)} {
+	for _, word := range []*string{&o.Reason, &o.Fetch.Made.Source, &o.Fetch.Made.Fallback, &o.Archive,
+		(*string)(&o.Mirror)} {
 		*word = (*word)[:min(len(*word), maxWord)]
 	}
 	return err
@@ -157,6 +161,9 @@ func (o *Outcome) Attrs(a []slog.Attr) []slog.Attr {
 	a = o.Fetch.attrs(a)
 	a = o.Push.attrs(a)
 	a = o.LFS.attrs(a, o.Command)
+	if o.Archive != "" {
+		a = append(a, slog.String("cache", o.Archive))
+	}
 	a = o.Stored.attrs(a)
 	if o.Mirror != "" {
 		a = append(a, slog.String("mirror", string(o.Mirror)), Milliseconds("origin_ms", o.OriginTime))

@@ -22,6 +22,10 @@ type Sessions interface {
 	// itself: the push is over when the method returns.
 	ReceivePack(ctx context.Context, repo git.RepoPath, session Session, pusher Pusher, request io.Reader,
 		response ResponseWriter) (Outcome, error)
+	// Archive sends an archive, or a part of it, after it is complete. A response that is an ArchiveWriter gets the header
+	// first.
+	Archive(ctx context.Context, repo git.RepoPath, session Session, request Archive, response ResponseWriter) (Outcome,
+		error)
 }
 
 // LFS has the objects and locks of Git LFS.

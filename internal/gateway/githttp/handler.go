@@ -172,6 +172,9 @@ func (q *request) git(path string) {
 		q.uploadPack(strings.TrimSuffix(path, "/git-upload-pack"))
 	case strings.HasSuffix(path, "/git-receive-pack"):
 		q.receivePack(strings.TrimSuffix(path, "/git-receive-pack"))
+	case strings.Contains(path, archivePath):
+		repo, name, _ := strings.Cut(path, archivePath)
+		q.archive(repo, name)
 	default:
 		q.notFound(path)
 	}

@@ -6,6 +6,8 @@ import (
 	"net/http"
 	"strconv"
 	"time"
+
+	"github.com/packhorse-git/packhorse/internal/node"
 )
 
 // sink sends a response to an HTTP client.
@@ -15,6 +17,8 @@ type sink struct {
 
 	status int               // default 200
 	header func(http.Header) // adds to the header of a successful response
+
+	archive func(node.ArchiveHeader) // of an archive; nil for other responses
 }
 
 // Begin implements gateway.Sink.
@@ -28,6 +32,13 @@ func (s *sink) Begin() error {
 	}
 	_, err := s.Write(s.prefix)
 	return err
+}
+
+// SetArchive implements node.ArchiveWriter.
+func (s *sink) SetArchive(h node.ArchiveHeader) {
+	if s.archive != nil {
+		s.archive(h)
+	}
 }
 
 // SetLength implements gateway.Sink.

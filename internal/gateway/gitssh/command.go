@@ -30,10 +30,9 @@ const maxCommand = 6 * git.MaxRepoPath
 
 // notServed are git's other commands over SSH, with the message for the client.
 var notServed = map[string]string{
-	"git-upload-archive": "archives over SSH are not supported",
-	"git-shell":          "shells are not supported",
-	"scp":                "file copies are not supported",
-	"rsync":              "file copies are not supported",
+	"git-shell": "shells are not supported",
+	"scp":       "file copies are not supported",
+	"rsync":     "file copies are not supported",
 }
 
 // parseCommand parses a command: a service and one path, in words quoted as for a shell. Git writes the path in single
@@ -52,14 +51,15 @@ func parseCommand(s string) (c command, err error) {
 		word, words = word+"-"+words[0], words[1:]
 	}
 	switch service := protocol.Service(word); service {
-	case protocol.UploadPack, protocol.ReceivePack, lfsAuthenticate, lfsTransfer:
+	case protocol.UploadPack, protocol.ReceivePack, uploadArchive, lfsAuthenticate, lfsTransfer:
 		c.service = service
 	default:
 		if reason, ok := notServed[word]; ok {
-			return c, fault.New(fault.Invalid, "%s; only fetches, pushes and Git LFS are", reason)
+			return c, fault.New(fault.Invalid, "%s; only fetches, pushes, archives and Git LFS are", reason)
 		}
 		return c, fault.New(fault.Invalid,
-			"unknown command %.40q: only git-upload-pack, git-receive-pack and those of Git LFS are supported", word)
+			"unknown command %.40q: only git-upload-pack, git-receive-pack, git-upload-archive and those of Git LFS are "+
+				"supported", word)
 	}
 	if bad != nil {
 		return c, fault.New(fault.Invalid, "%s: %v; put the path in single quotes", c.service, bad)

@@ -42,7 +42,7 @@ func TestParseSSHCommand(t *testing.T) {
 		"git-upload-pack 'app'\n", "\ngit-upload-pack 'app'", "git-upload-pack \"app",
 		`git-upload-pack 'app'\''`, "git-upload-pack ''", "git-upload-pack '/'", "git-upload-pack '../app'",
 		"git-upload-pack 'a/../b'",
-		"git-upload-pack '/-/x'", `git-upload-pack 'a\b'`, "git-upload-archive 'app'",
+		"git-upload-pack '/-/x'", `git-upload-pack 'a\b'`, "git-upload-archive '-x'",
 		"git-lfs-authenticate app", "git-lfs-transfer app lock", "git-lfs-transfer app upload x",
 		"git-upload-pack app upload",
 		"git-lfs-transfer upload", "git-lfs-transfer -x upload", "git upload-pack",

@@ -47,12 +47,6 @@ func (s *lfsSink) Begin() error {
 	return err
 }
 
-// lfsHeader is the size of a packet's length field, and maxLFSData the maximum size of the data after it, in bytes.
-const (
-	lfsHeader  = pktline.MaxLine - pktline.MaxPayload
-	maxLFSData = pktline.MaxPayload - 1
-)
-
 // Write implements gateway.Sink.
 func (s *lfsSink) Write(p []byte) (int, error) {
 	n, err := s.ReadFrom(bytes.NewReader(p))
@@ -60,25 +54,6 @@ func (s *lfsSink) Write(p []byte) (int, error) {
 }
 
 // ReadFrom implements gateway.Sink.
-func (s *lfsSink) ReadFrom(src io.Reader) (sent int64, err error) {
-	buf := copyBuffers.Get().(*[copyBufferSize]byte)
-	defer copyBuffers.Put(buf)
-	for {
-		n, err := src.Read(buf[lfsHeader : lfsHeader+maxLFSData])
-		if n > 0 {
-			pktline.PutLength(buf[:], lfsHeader+n)
-			if _, broken := s.write(buf[:lfsHeader+n]); broken != nil {
-				return sent, broken
-			}
-			s.q.Sent(n)
-			sent += int64(n)
-		}
-		switch err {
-		case nil:
-		case io.EOF:
-			return sent, nil
-		default:
-			return sent, err
-		}
-	}
+func (s *lfsSink) ReadFrom(src io.Reader) (int64, error) {
+	return s.sendPackets(src, nil)
 }

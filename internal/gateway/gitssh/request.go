@@ -50,13 +50,18 @@ func (q *request) authorize(op auth.Operation) (err error) {
 // respond admits the request, has a node answer it, and ends the response. It reports whether the response is complete,
 // so that the session can continue.
 func (q *request) respond(body *gateway.Body, ask func(*gateway.Response)) bool {
+	return q.respondTo(&sink{q: q}, body, ask)
+}
+
+// respondTo is respond for a sink.
+func (q *request) respondTo(sink gateway.Sink, body *gateway.Body, ask func(*gateway.Response)) bool {
 	seat, err := q.Enter()
 	if err != nil {
 		q.fail(err)
 		return false
 	}
 	defer seat.Leave()
-	response := gateway.NewResponse(&q.Request, &sink{q: q}, seat, body)
+	response := gateway.NewResponse(&q.Request, sink, seat, body)
 	ask(response)
 	if err := response.Finish(); err == nil {
 		return true

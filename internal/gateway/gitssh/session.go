@@ -134,6 +134,8 @@ func (s *session) execute(shell bool, command string) {
 		status = s.serveLFS()
 	case s.command.isLFS():
 		s.say("packhorse: " + fault.Message(err))
+	case err == nil && s.service() == uploadArchive:
+		status = s.archive()
 	case err == nil:
 		status = s.serveGit()
 	default:
@@ -144,6 +146,7 @@ func (s *session) execute(shell bool, command string) {
 // sessionLabels are the values of the label of packhorse_ssh_sessions_total.
 var sessionLabels = map[protocol.Service]string{
 	protocol.UploadPack: "upload_pack", protocol.ReceivePack: "receive_pack",
+	uploadArchive:   "upload_archive",
 	lfsAuthenticate: "lfs_authenticate", lfsTransfer: "lfs_transfer",
 }
 

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/gateway"
+	"github.com/packhorse-git/packhorse/internal/git/pktline"
 	"github.com/packhorse-git/packhorse/internal/node"
 )
 
@@ -73,6 +74,34 @@ func (s *sink) ReadFrom(src io.Reader) (int64, error) {
 	buf := copyBuffers.Get().(*[copyBufferSize]byte)
 	defer copyBuffers.Put(buf)
 	return io.CopyBuffer(struct{ io.Writer }{s}, struct{ io.Reader }{src}, buf[:])
+}
+
+// lengthField is the size of a packet's length field in bytes.
+const lengthField = pktline.MaxLine - pktline.MaxPayload
+
+// sendPackets sends src as packets that begin with the same bytes. Only the bytes of src are counted.
+func (s *sink) sendPackets(src io.Reader, first []byte) (sent int64, err error) {
+	buf := copyBuffers.Get().(*[copyBufferSize]byte)
+	defer copyBuffers.Put(buf)
+	head := lengthField + copy(buf[lengthField:], first)
+	for {
+		n, err := src.Read(buf[head : lengthField+pktline.MaxBandData])
+		if n > 0 {
+			pktline.PutLength(buf[:], head+n)
+			if _, broken := s.write(buf[:head+n]); broken != nil {
+				return sent, broken
+			}
+			s.q.Sent(n)
+			sent += int64(n)
+		}
+		switch err {
+		case nil:
+		case io.EOF:
+			return sent, nil
+		default:
+			return sent, err
+		}
+	}
 }
 
 // Flush implements gateway.Sink. Nothing is buffered.

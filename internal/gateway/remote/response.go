@@ -74,6 +74,8 @@ func (r *response) run() error {
 			}
 		case *internalv1.SessionResponse_Staleness:
 			setStaleness(r.w, p.Staleness.AsDuration())
+		case *internalv1.SessionResponse_Archive:
+			err = r.setArchive(p.Archive)
 		case *internalv1.SessionResponse_Updates:
 			err = r.addUpdates(p.Updates)
 		case *internalv1.SessionResponse_End:

@@ -30,6 +30,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/gittest"
 	"github.com/packhorse-git/packhorse/internal/git/process"
 	"github.com/packhorse-git/packhorse/internal/node"
+	"github.com/packhorse-git/packhorse/internal/node/archive"
 	"github.com/packhorse-git/packhorse/internal/node/control"
 	"github.com/packhorse-git/packhorse/internal/node/packcache"
 	"github.com/packhorse-git/packhorse/internal/node/packsource"
@@ -160,11 +161,13 @@ func (w *world) logger() *slog.Logger {
 func (w *world) newNode() {
 	source := w.options.source
 	var pushes *receivepack.Server
+	var archives *archive.Maker
 	if source == nil {
 		runner, err := process.New(process.Options{Git: "git",
 			Registerer: w.metrics, Log: w.logger(),
 			Classes: map[process.Class]process.Limits{
 				packsource.ClassPack:     {Slots: 2, Queue: 100, Wait: time.Minute, Time: time.Minute},
+				archive.Class:            {Slots: 2, Queue: 100, Wait: time.Minute, Time: time.Minute},
 				receivepack.ClassReceive: {Slots: 4, Queue: 100, Wait: time.Minute, Time: 10 * time.Minute},
 			}})
 		w.do(err)
@@ -178,6 +181,7 @@ func (w *world) newNode() {
 		})
 		w.do(err)
 		source = cache
+		archives = &archive.Maker{Runner: runner, GitDir: fromGit.EmptyDir, Cache: cache}
 		pushes, err = receivepack.New(receivepack.Options{
 			Runner: runner, Agent: "test", Log: w.logger(),
 			Scripts: filepath.Join(w.t.TempDir(), "hooks"), Journal: filepath.Join(w.t.TempDir(), "pushes"),
@@ -192,7 +196,7 @@ func (w *world) newNode() {
 	}
 	var err error
 	w.node, err = storage.New(uploadpack.New(source, uploadpack.Options{Agent: "test"}),
-		storage.Options{Root: w.root, Log: w.logger(), Pushes: pushes})
+		storage.Options{Root: w.root, Log: w.logger(), Pushes: pushes, Archives: archives})
 	w.do(err)
 	w.t.Cleanup(func() { w.do(w.node.Close()) })
 }
@@ -256,6 +260,7 @@ type gitSessions interface {
 	UploadPack(context.Context, git.RepoPath, node.Session, io.Reader, node.ResponseWriter) (node.Outcome, error)
 	ReceivePack(context.Context, git.RepoPath, node.Session, node.Pusher, io.Reader,
 		node.ResponseWriter) (node.Outcome, error)
+	Archive(context.Context, git.RepoPath, node.Session, node.Archive, node.ResponseWriter) (node.Outcome, error)
 }
 
 // kill closes the node's listener and connections, as the end of its process would.

@@ -167,7 +167,7 @@ func (s *Server) register() {
 		s.mux.Handle(packhorsev1connect.NewMergeServiceHandler(&mergeService{Server: s}, options))
 		s.mux.Handle(packhorsev1connect.NewDiffServiceHandler(&diffService{Server: s}, options))
 		s.mux.Handle(packhorsev1connect.NewHistoryServiceHandler(&historyService{Server: s}, options))
-		s.mux.Handle(packhorsev1connect.NewArchiveServiceHandler(&archiveService{Server: s}, options, plain))
+		s.mux.Handle(packhorsev1connect.NewArchiveServiceHandler(&archiveService{s}, options, plain))
 	}
 	if s.Admin != nil {
 		services = append(services, internalv1connect.AdminServiceName)

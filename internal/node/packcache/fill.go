@@ -31,6 +31,7 @@ type fill struct {
 	c      *Cache
 	key    packsource.Key
 	spec   *packsource.Spec
+	source packsource.Source
 	ctx    context.Context
 	cancel context.CancelFunc
 	opened chan struct{} // closed when the inner Open has returned: openErr is valid
@@ -84,8 +85,9 @@ func (k *chunk) end() int64 { return k.start + int64(k.n) }
 
 // joinLocked creates a reader of the fill for a key, and the fill if there is none. The caller holds c.mu, and
 // afterwards calls wait of the reader.
-func (c *Cache) joinLocked(ctx context.Context, key packsource.Key, spec *packsource.Spec) *follower {
-	r := c.beginLocked(ctx, key, spec)
+func (c *Cache) joinLocked(ctx context.Context, key packsource.Key, spec *packsource.Spec,
+	source packsource.Source) *follower {
+	r := c.beginLocked(ctx, key, spec, source)
 	switch r.result {
 	case packsource.Miss:
 		c.m.miss.Inc()
@@ -98,15 +100,18 @@ func (c *Cache) joinLocked(ctx context.Context, key packsource.Key, spec *packso
 }
 
 // beginLocked is joinLocked for a fill without a request.
-func (c *Cache) beginLocked(ctx context.Context, key packsource.Key, spec *packsource.Spec) *follower {
+func (c *Cache) beginLocked(ctx context.Context, key packsource.Key, spec *packsource.Spec,
+	source packsource.Source) *follower {
 	r := &follower{ctx: ctx, wake: make(chan struct{}, 1), result: packsource.Follow}
 	f := c.fills[key]
 	if f == nil {
 		f = &fill{
-			c: c, key: key, spec: specOf(spec), started: time.Now(),
+			c: c, key: key, spec: specOf(spec), source: source, started: time.Now(),
 			opened: make(chan struct{}), done: make(chan struct{}), room: make(chan struct{}, 1),
 			readers: make(map[*follower]struct{}),
-			shape:   shapeOf(spec),
+		}
+		if isFramed(source) {
+			f.shape = shapeOf(spec)
 		}
 		f.kept = c.index.skipsProbation(key, f.shape)
 		// The first reader's request accounts for git's cost.
@@ -140,7 +145,7 @@ func (f *fill) run() {
 	defer close(f.done)
 	defer f.cancel()
 	defer f.rescue()
-	pack, err := f.c.inner.Open(f.ctx, f.spec)
+	pack, err := f.source.Open(f.ctx, f.spec)
 	if err != nil {
 		f.openErr = f.cause(err)
 		f.fail(f.openErr, packsource.Info{})
@@ -152,11 +157,13 @@ func (f *fill) run() {
 	f.mu.Lock()
 	f.info = info
 	f.mu.Unlock()
-	if err := f.createFile(); err != nil {
-		f.degrade(err)
+	if err = f.createFile(); err != nil {
+		err = f.degrade(err)
 	}
 	close(f.opened)
-	err = pack.Send(f.ctx, (*sink)(f))
+	if err == nil {
+		err = pack.Send(f.ctx, (*sink)(f))
+	}
 	if err == nil && f.length == 0 {
 		err = fault.New(fault.Internal, "the pack is empty")
 	}

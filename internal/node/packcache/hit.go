@@ -29,7 +29,7 @@ type hit struct {
 // before a client gets a response. The caller has acquired e, and the hit's Close releases it.
 //
 // The file must still have the identity want; errChanged says that it has another.
-func (c *Cache) openHit(ctx context.Context, e *cacheEntry, objects uint32, want disk.ID) (*hit, error) {
+func (c *Cache) openHit(ctx context.Context, e *cacheEntry, objects uint32, want disk.ID, framed bool) (*hit, error) {
 	f, err := c.openSame(c.path(e.key, dataExt), want)
 	if err != nil {
 		return nil, err
@@ -45,7 +45,7 @@ func (c *Cache) openHit(ctx context.Context, e *cacheEntry, objects uint32, want
 			err = fault.New(fault.Corrupt, "the pack cache entry has grown")
 		}
 	}
-	if err == nil {
+	if err == nil && framed {
 		_, err = wholeFrames(buf[:frameHead])
 	}
 	if err != nil {

@@ -161,7 +161,12 @@ func (c *Cache) limits() error {
 // Open finds the pack, follows the fill that makes it, or starts one. It returns when the pack can be sent, after Open
 // of the inner Source. An error of that is returned to all requests that waited for it.
 func (c *Cache) Open(ctx context.Context, spec *packsource.Spec) (packsource.Pack, error) {
-	key := spec.Key()
+	return c.openKey(ctx, spec.Key(), spec, c.inner)
+}
+
+// openKey is Open with a source.
+func (c *Cache) openKey(ctx context.Context, key packsource.Key, spec *packsource.Spec,
+	source packsource.Source) (packsource.Pack, error) {
 	for {
 		if err := ctx.Err(); err != nil {
 			return nil, err
@@ -173,7 +178,7 @@ func (c *Cache) Open(ctx context.Context, spec *packsource.Spec) (packsource.Pac
 		}
 		e := c.index.entries[key]
 		if e == nil {
-			r := c.joinLocked(ctx, key, spec)
+			r := c.joinLocked(ctx, key, spec, source)
 			c.mu.Unlock()
 			return r.wait()
 		}
@@ -183,7 +188,7 @@ func (c *Cache) Open(ctx context.Context, spec *packsource.Spec) (packsource.Pac
 			select {
 			case <-ch.done:
 				if ch.busy != nil {
-					return c.pass(ctx, spec, ch.busy)
+					return c.pass(ctx, spec, source, ch.busy)
 				}
 				continue
 			case <-ctx.Done():
@@ -193,7 +198,7 @@ func (c *Cache) Open(ctx context.Context, spec *packsource.Spec) (packsource.Pac
 		c.index.acquire(e, c.now())
 		objects, file := e.objects, e.files.data
 		c.mu.Unlock()
-		p, err := c.openHit(ctx, e, objects, file)
+		p, err := c.openHit(ctx, e, objects, file, isFramed(source))
 		if err == nil {
 			c.m.hit.Inc()
 			return p, nil
@@ -206,7 +211,7 @@ func (c *Cache) Open(ctx context.Context, spec *packsource.Spec) (packsource.Pac
 		}
 		if isBusy(err) {
 			c.release(e)
-			return c.pass(ctx, spec, err)
+			return c.pass(ctx, spec, source, err)
 		}
 		c.log.Warn("cannot read a pack cache entry; the pack is made again", "error", err)
 		c.release(e)
@@ -249,10 +254,11 @@ func (c *Cache) Stats() Stats {
 }
 
 // pass opens the pack without the cache, because an entry that may be valid cannot be read now.
-func (c *Cache) pass(ctx context.Context, spec *packsource.Spec, why error) (packsource.Pack, error) {
+func (c *Cache) pass(ctx context.Context, spec *packsource.Spec, source packsource.Source,
+	why error) (packsource.Pack, error) {
 	c.m.degraded.WithLabelValues(causeOf(why)).Inc()
 	c.m.miss.Inc()
-	return c.inner.Open(ctx, spec)
+	return source.Open(ctx, spec)
 }
 
 // release ends one use of e.

@@ -23,7 +23,7 @@ func (c *Cache) Warm(ctx context.Context, spec *packsource.Spec) (bytes int64, m
 		c.mu.Unlock()
 		return 0, false, nil
 	}
-	r := c.beginLocked(ctx, key, spec)
+	r := c.beginLocked(ctx, key, spec, c.inner)
 	r.f.kept = true
 	c.mu.Unlock()
 	defer func() {

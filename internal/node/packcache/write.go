@@ -19,7 +19,7 @@ func (s *sink) Write(p []byte) (int, error) {
 	if err := f.ctx.Err(); err != nil {
 		return 0, err
 	}
-	if n, err := wholeFrames(p); err != nil || n < len(p) {
+	if n, err := wholeFrames(p); isFramed(f.source) && (err != nil || n < len(p)) {
 		return 0, fault.Wrap(fault.Internal, "the pack's source does not write whole packets", err)
 	}
 	f.c.m.generated.Add(float64(len(p)))
@@ -28,7 +28,9 @@ func (s *sink) Write(p []byte) (int, error) {
 		if err == nil {
 			return len(p), nil
 		}
-		f.degrade(err)
+		if err = f.degrade(err); err != nil {
+			return 0, err
+		}
 	}
 	return f.stream(p)
 }
@@ -67,9 +69,14 @@ func (f *fill) store(p []byte) error {
 	return nil
 }
 
-// degrade continues without the file. New readers cannot join, because the window has only the latest bytes.
-func (f *fill) degrade(err error) {
+// degrade continues without the file. New readers cannot join, because the window has only the latest bytes. The error
+// is that of a File, which cannot continue.
+func (f *fill) degrade(err error) error {
 	c := f.c
+	if !isFramed(f.source) {
+		c.m.degraded.WithLabelValues(causeOf(err)).Inc()
+		return fault.Wrap(fault.Full, "the server's cache has no room for the file", err)
+	}
 	c.log.Warn("a pack is sent without being cached", "error", err, "written", f.stored)
 	c.m.degraded.WithLabelValues(causeOf(err)).Inc()
 	f.removeTemp()
@@ -83,6 +90,7 @@ func (f *fill) degrade(err error) {
 	c.gaugesLocked()
 	c.mu.Unlock()
 	f.closeFile(file)
+	return nil
 }
 
 // stream passes p to the readers through the window.

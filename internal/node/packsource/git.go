@@ -86,14 +86,15 @@ func NewGit(runner *process.Runner, o GitOptions) (*Git, error) {
 		flush: 100 * time.Millisecond, linger: 2 * time.Second, filter: FilterTime,
 	}}
 	for _, format := range []git.ObjectFormat{git.SHA1, git.SHA256} {
-		if err := makeGitDir(g.plainDir(format), format, nil); err != nil {
+		if err := makeGitDir(g.EmptyDir(format), format, nil); err != nil {
 			return nil, err
 		}
 	}
 	return g, nil
 }
 
-func (g *Git) plainDir(format git.ObjectFormat) string {
+// EmptyDir returns a git directory without refs and objects, for commands that read the objects of a repository.
+func (g *Git) EmptyDir(format git.ObjectFormat) string {
 	return filepath.Join(g.options.Scratch, format.String()+".git")
 }
 
@@ -147,7 +148,7 @@ func (g *Git) OpenIn(ctx context.Context, spec *Spec, slot *process.Slot) (Pack,
 	if err != nil {
 		return nil, fault.Wrap(fault.Internal, "cannot find the repository's objects", err)
 	}
-	dir, temporary := g.plainDir(spec.Repo.Format), ""
+	dir, temporary := g.EmptyDir(spec.Repo.Format), ""
 	if len(spec.Tags) > 0 {
 		if temporary, err = os.MkdirTemp(g.options.Scratch, "tags-*.git"); err == nil {
 			err = makeGitDir(temporary, spec.Repo.Format, spec.Tags)

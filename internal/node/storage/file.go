@@ -40,11 +40,7 @@ func (n *Node) File(ctx context.Context, path git.RepoPath, commit git.ObjectID,
 	if err != nil {
 		return file, err
 	}
-	turn := func() (release func(), err error) {
-		release, _, err = n.walks.Acquire(ctx, "")
-		return release, err
-	}
-	if visible, err := n.server.Visible(ctx, h.Repo, commit, turn); err != nil {
+	if visible, err := n.server.Visible(ctx, h.Repo, commit, n.walk(ctx)); err != nil {
 		return file, err
 	} else if !visible {
 		return file, errNoCommit(commit)

@@ -27,6 +27,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/repo"
 	"github.com/packhorse-git/packhorse/internal/lfs"
 	"github.com/packhorse-git/packhorse/internal/lfs/objects"
+	"github.com/packhorse-git/packhorse/internal/node/archive"
 	"github.com/packhorse-git/packhorse/internal/node/edit"
 	"github.com/packhorse-git/packhorse/internal/node/gc"
 	"github.com/packhorse-git/packhorse/internal/node/lookup"
@@ -83,6 +84,8 @@ type Options struct {
 	Packs    *packcache.Cache // for DropPacks; may be nil
 	Verifier *pack.Verifier   // forgets its results when packs are dropped; may be nil
 
+	Archives *archive.Maker // nil: requests for archives are refused
+
 	Tables  *repo.Tables // lists refs in reftables; nil: repositories with reftables are refused
 	Lookups lookup.Options
 	Merger  *merge.Merger // merges for callers; nil: they are refused. The node closes it.
@@ -111,6 +114,7 @@ type Node struct {
 	packs    *packcache.Cache            // may be nil
 	verifier *pack.Verifier              // may be nil
 	lookups  *lookup.Reader
+	archives *archive.Maker // may be nil
 	runner   *process.Runner
 	merger   *merge.Merger // may be nil
 	keys     edit.Keys
@@ -147,7 +151,7 @@ func New(server *uploadpack.Server, o Options) (*Node, error) {
 		root: root, start: start, log: o.Log, metrics: newMetrics(o.Registerer),
 		options: options, places: o.Places, server: server, pushes: o.Pushes,
 		hooks: o.RepositoryHooks, signer: o.Signer, packs: o.Packs, verifier: o.Verifier, lookups: lookup.New(o.Lookups),
-		runner: o.Runner, merger: o.Merger, handles: newHandleTable(o.MaxOpen), tipPack: o.TipPack,
+		runner: o.Runner, merger: o.Merger, handles: newHandleTable(o.MaxOpen), tipPack: o.TipPack, archives: o.Archives,
 	}
 	if n.pushes != nil {
 		n.hooks = n.pushes.RepositoryHooks()

@@ -6,11 +6,28 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/repo"
+	"github.com/packhorse-git/packhorse/internal/node"
 )
 
 // Visible reports whether a visible ref reaches an object. It calls turn before a walk through history, and release
 // after it. An object that does not exist needs no walk.
 func (s *Server) Visible(ctx context.Context, r *repo.Repo, id git.ObjectID,
+	turn func() (release func(), err error)) (bool, error) {
+	return s.visible(ctx, r, id, WantsReachable, turn)
+}
+
+// MayFetch reports whether a client of version 2 may want an object, like Visible.
+func (s *Server) MayFetch(ctx context.Context, r *repo.Repo, session node.Session, id git.ObjectID,
+	turn func() (release func(), err error)) (bool, error) {
+	rule := s.wantRule(r, session)
+	if rule == WantsAny {
+		return true, nil
+	}
+	return s.visible(ctx, r, id, rule, turn)
+}
+
+// visible is Visible for a rule.
+func (s *Server) visible(ctx context.Context, r *repo.Repo, id git.ObjectID, rule Wants,
 	turn func() (release func(), err error)) (bool, error) {
 	if id.Format() != r.Format {
 		return false, fault.New(fault.Invalid, "%s cannot be an object of this repository, whose format is %s", id,
@@ -37,7 +54,7 @@ func (s *Server) Visible(ctx context.Context, r *repo.Repo, id git.ObjectID,
 		return false, err
 	}
 	defer release()
-	err = f.checkReachable(ctx, WantsReachable, []git.ObjectID{id})
+	err = f.checkReachable(ctx, rule, []git.ObjectID{id})
 	if fault.Is(err, fault.Denied) || fault.Is(err, fault.NotFound) {
 		return false, nil
 	}

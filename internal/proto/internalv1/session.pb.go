@@ -245,7 +245,9 @@ type SessionStart struct {
 	// The content of an upload may end before its size. The node keeps the bytes that have arrived.
 	Partial bool `protobuf:"varint,8,opt,name=partial,proto3" json:"partial,omitempty"`
 	// The ref that the client of an upload works with, for an origin. Empty means none. At most 8 KiB.
-	Ref           string `protobuf:"bytes,9,opt,name=ref,proto3" json:"ref,omitempty"`
+	Ref string `protobuf:"bytes,9,opt,name=ref,proto3" json:"ref,omitempty"`
+	// Of Archive.
+	Archive       *ArchiveStart `protobuf:"bytes,10,opt,name=archive,proto3" json:"archive,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -343,6 +345,149 @@ func (x *SessionStart) GetRef() string {
 	return ""
 }
 
+func (x *SessionStart) GetArchive() *ArchiveStart {
+	if x != nil {
+		return x.Archive
+	}
+	return nil
+}
+
+// ArchiveStart is a client's request for an archive.
+type ArchiveStart struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The repository in it is not used.
+	Request *v1.ArchiveRequest `protobuf:"bytes,1,opt,name=request,proto3" json:"request,omitempty"`
+	// Headers of HTTP: If-None-Match, If-Range. At most 8 KiB each.
+	IfNoneMatch string `protobuf:"bytes,2,opt,name=if_none_match,json=ifNoneMatch,proto3" json:"if_none_match,omitempty"`
+	IfRange     string `protobuf:"bytes,3,opt,name=if_range,json=ifRange,proto3" json:"if_range,omitempty"`
+	// The range of bytes that the client asks for. Absent means the whole archive.
+	Range *ByteRange `protobuf:"bytes,4,opt,name=range,proto3" json:"range,omitempty"`
+	// The client wants only the header.
+	Head          bool `protobuf:"varint,5,opt,name=head,proto3" json:"head,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ArchiveStart) Reset() {
+	*x = ArchiveStart{}
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ArchiveStart) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ArchiveStart) ProtoMessage() {}
+
+func (x *ArchiveStart) ProtoReflect() protoreflect.Message {
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ArchiveStart.ProtoReflect.Descriptor instead.
+func (*ArchiveStart) Descriptor() ([]byte, []int) {
+	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *ArchiveStart) GetRequest() *v1.ArchiveRequest {
+	if x != nil {
+		return x.Request
+	}
+	return nil
+}
+
+func (x *ArchiveStart) GetIfNoneMatch() string {
+	if x != nil {
+		return x.IfNoneMatch
+	}
+	return ""
+}
+
+func (x *ArchiveStart) GetIfRange() string {
+	if x != nil {
+		return x.IfRange
+	}
+	return ""
+}
+
+func (x *ArchiveStart) GetRange() *ByteRange {
+	if x != nil {
+		return x.Range
+	}
+	return nil
+}
+
+func (x *ArchiveStart) GetHead() bool {
+	if x != nil {
+		return x.Head
+	}
+	return false
+}
+
+// ByteRange is a range of bytes.
+type ByteRange struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Negative means the last bytes, as many as "last".
+	First int64 `protobuf:"varint,1,opt,name=first,proto3" json:"first,omitempty"`
+	// The last byte itself. Negative means the rest.
+	Last          int64 `protobuf:"varint,2,opt,name=last,proto3" json:"last,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ByteRange) Reset() {
+	*x = ByteRange{}
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ByteRange) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ByteRange) ProtoMessage() {}
+
+func (x *ByteRange) ProtoReflect() protoreflect.Message {
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ByteRange.ProtoReflect.Descriptor instead.
+func (*ByteRange) Descriptor() ([]byte, []int) {
+	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *ByteRange) GetFirst() int64 {
+	if x != nil {
+		return x.First
+	}
+	return 0
+}
+
+func (x *ByteRange) GetLast() int64 {
+	if x != nil {
+		return x.Last
+	}
+	return 0
+}
+
 // Pusher is the author of a push, for hooks and logs.
 type Pusher struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -356,7 +501,7 @@ type Pusher struct {
 
 func (x *Pusher) Reset() {
 	*x = Pusher{}
-	mi := &file_packhorse_internal_v1_session_proto_msgTypes[3]
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -368,7 +513,7 @@ func (x *Pusher) String() string {
 func (*Pusher) ProtoMessage() {}
 
 func (x *Pusher) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_internal_v1_session_proto_msgTypes[3]
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -381,7 +526,7 @@ func (x *Pusher) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pusher.ProtoReflect.Descriptor instead.
 func (*Pusher) Descriptor() ([]byte, []int) {
-	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{3}
+	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Pusher) GetName() string {
@@ -411,7 +556,7 @@ type LFSObject struct {
 
 func (x *LFSObject) Reset() {
 	*x = LFSObject{}
-	mi := &file_packhorse_internal_v1_session_proto_msgTypes[4]
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -423,7 +568,7 @@ func (x *LFSObject) String() string {
 func (*LFSObject) ProtoMessage() {}
 
 func (x *LFSObject) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_internal_v1_session_proto_msgTypes[4]
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -436,7 +581,7 @@ func (x *LFSObject) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LFSObject.ProtoReflect.Descriptor instead.
 func (*LFSObject) Descriptor() ([]byte, []int) {
-	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{4}
+	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *LFSObject) GetOid() []byte {
@@ -466,7 +611,7 @@ type RequestData struct {
 
 func (x *RequestData) Reset() {
 	*x = RequestData{}
-	mi := &file_packhorse_internal_v1_session_proto_msgTypes[5]
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -478,7 +623,7 @@ func (x *RequestData) String() string {
 func (*RequestData) ProtoMessage() {}
 
 func (x *RequestData) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_internal_v1_session_proto_msgTypes[5]
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -491,7 +636,7 @@ func (x *RequestData) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RequestData.ProtoReflect.Descriptor instead.
 func (*RequestData) Descriptor() ([]byte, []int) {
-	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{5}
+	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *RequestData) GetData() []byte {
@@ -521,7 +666,7 @@ type UnarySessionRequest struct {
 
 func (x *UnarySessionRequest) Reset() {
 	*x = UnarySessionRequest{}
-	mi := &file_packhorse_internal_v1_session_proto_msgTypes[6]
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -533,7 +678,7 @@ func (x *UnarySessionRequest) String() string {
 func (*UnarySessionRequest) ProtoMessage() {}
 
 func (x *UnarySessionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_internal_v1_session_proto_msgTypes[6]
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -546,7 +691,7 @@ func (x *UnarySessionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnarySessionRequest.ProtoReflect.Descriptor instead.
 func (*UnarySessionRequest) Descriptor() ([]byte, []int) {
-	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{6}
+	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *UnarySessionRequest) GetRepository() string {
@@ -583,7 +728,7 @@ type UnarySessionResponse struct {
 
 func (x *UnarySessionResponse) Reset() {
 	*x = UnarySessionResponse{}
-	mi := &file_packhorse_internal_v1_session_proto_msgTypes[7]
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -595,7 +740,7 @@ func (x *UnarySessionResponse) String() string {
 func (*UnarySessionResponse) ProtoMessage() {}
 
 func (x *UnarySessionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_internal_v1_session_proto_msgTypes[7]
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -608,7 +753,7 @@ func (x *UnarySessionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnarySessionResponse.ProtoReflect.Descriptor instead.
 func (*UnarySessionResponse) Descriptor() ([]byte, []int) {
-	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{7}
+	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *UnarySessionResponse) GetTooLong() bool {
@@ -646,7 +791,7 @@ type DataPath struct {
 
 func (x *DataPath) Reset() {
 	*x = DataPath{}
-	mi := &file_packhorse_internal_v1_session_proto_msgTypes[8]
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -658,7 +803,7 @@ func (x *DataPath) String() string {
 func (*DataPath) ProtoMessage() {}
 
 func (x *DataPath) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_internal_v1_session_proto_msgTypes[8]
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -671,7 +816,7 @@ func (x *DataPath) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DataPath.ProtoReflect.Descriptor instead.
 func (*DataPath) Descriptor() ([]byte, []int) {
-	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{8}
+	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *DataPath) GetPath() isDataPath_Path {
@@ -730,7 +875,7 @@ type SideChannel struct {
 
 func (x *SideChannel) Reset() {
 	*x = SideChannel{}
-	mi := &file_packhorse_internal_v1_session_proto_msgTypes[9]
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -742,7 +887,7 @@ func (x *SideChannel) String() string {
 func (*SideChannel) ProtoMessage() {}
 
 func (x *SideChannel) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_internal_v1_session_proto_msgTypes[9]
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -755,7 +900,7 @@ func (x *SideChannel) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SideChannel.ProtoReflect.Descriptor instead.
 func (*SideChannel) Descriptor() ([]byte, []int) {
-	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{9}
+	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *SideChannel) GetName() string {
@@ -780,7 +925,7 @@ type InBand struct {
 
 func (x *InBand) Reset() {
 	*x = InBand{}
-	mi := &file_packhorse_internal_v1_session_proto_msgTypes[10]
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -792,7 +937,7 @@ func (x *InBand) String() string {
 func (*InBand) ProtoMessage() {}
 
 func (x *InBand) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_internal_v1_session_proto_msgTypes[10]
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -805,7 +950,7 @@ func (x *InBand) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InBand.ProtoReflect.Descriptor instead.
 func (*InBand) Descriptor() ([]byte, []int) {
-	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{10}
+	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{12}
 }
 
 // SessionResponse is one part of a node's response.
@@ -819,6 +964,7 @@ type SessionResponse struct {
 	//	*SessionResponse_End
 	//	*SessionResponse_Updates
 	//	*SessionResponse_Staleness
+	//	*SessionResponse_Archive
 	Part          isSessionResponse_Part `protobuf_oneof:"part"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -826,7 +972,7 @@ type SessionResponse struct {
 
 func (x *SessionResponse) Reset() {
 	*x = SessionResponse{}
-	mi := &file_packhorse_internal_v1_session_proto_msgTypes[11]
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -838,7 +984,7 @@ func (x *SessionResponse) String() string {
 func (*SessionResponse) ProtoMessage() {}
 
 func (x *SessionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_internal_v1_session_proto_msgTypes[11]
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -851,7 +997,7 @@ func (x *SessionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionResponse.ProtoReflect.Descriptor instead.
 func (*SessionResponse) Descriptor() ([]byte, []int) {
-	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{11}
+	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *SessionResponse) GetPart() isSessionResponse_Part {
@@ -915,6 +1061,15 @@ func (x *SessionResponse) GetStaleness() *durationpb.Duration {
 	return nil
 }
 
+func (x *SessionResponse) GetArchive() *v1.ArchiveHeader {
+	if x != nil {
+		if x, ok := x.Part.(*SessionResponse_Archive); ok {
+			return x.Archive
+		}
+	}
+	return nil
+}
+
 type isSessionResponse_Part interface {
 	isSessionResponse_Part()
 }
@@ -930,8 +1085,8 @@ type SessionResponse_Data struct {
 }
 
 type SessionResponse_DataPathRequest struct {
-	// The node is about to send a pack or another long response, or to receive a push. At most once. Only length and
-	// staleness may come before it.
+	// The node is about to send a pack or another long response, or to receive a push. At most once. Only length,
+	// staleness and archive may come before it.
 	DataPathRequest *DataPathRequest `protobuf:"bytes,3,opt,name=data_path_request,json=dataPathRequest,proto3,oneof"`
 }
 
@@ -951,6 +1106,11 @@ type SessionResponse_Staleness struct {
 	Staleness *durationpb.Duration `protobuf:"bytes,6,opt,name=staleness,proto3,oneof"`
 }
 
+type SessionResponse_Archive struct {
+	// The archive that is about to be sent. At most once, before data_path_request and all data.
+	Archive *v1.ArchiveHeader `protobuf:"bytes,7,opt,name=archive,proto3,oneof"`
+}
+
 func (*SessionResponse_Length) isSessionResponse_Part() {}
 
 func (*SessionResponse_Data) isSessionResponse_Part() {}
@@ -963,6 +1123,8 @@ func (*SessionResponse_Updates) isSessionResponse_Part() {}
 
 func (*SessionResponse_Staleness) isSessionResponse_Part() {}
 
+func (*SessionResponse_Archive) isSessionResponse_Part() {}
+
 // RefUpdates are results of refs that a push named, in the order of the client's request.
 type RefUpdates struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -973,7 +1135,7 @@ type RefUpdates struct {
 
 func (x *RefUpdates) Reset() {
 	*x = RefUpdates{}
-	mi := &file_packhorse_internal_v1_session_proto_msgTypes[12]
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -985,7 +1147,7 @@ func (x *RefUpdates) String() string {
 func (*RefUpdates) ProtoMessage() {}
 
 func (x *RefUpdates) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_internal_v1_session_proto_msgTypes[12]
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -998,7 +1160,7 @@ func (x *RefUpdates) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RefUpdates.ProtoReflect.Descriptor instead.
 func (*RefUpdates) Descriptor() ([]byte, []int) {
-	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{12}
+	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *RefUpdates) GetUpdates() []*RefUpdate {
@@ -1024,7 +1186,7 @@ type RefUpdate struct {
 
 func (x *RefUpdate) Reset() {
 	*x = RefUpdate{}
-	mi := &file_packhorse_internal_v1_session_proto_msgTypes[13]
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1036,7 +1198,7 @@ func (x *RefUpdate) String() string {
 func (*RefUpdate) ProtoMessage() {}
 
 func (x *RefUpdate) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_internal_v1_session_proto_msgTypes[13]
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1049,7 +1211,7 @@ func (x *RefUpdate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RefUpdate.ProtoReflect.Descriptor instead.
 func (*RefUpdate) Descriptor() ([]byte, []int) {
-	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{13}
+	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *RefUpdate) GetRef() string {
@@ -1090,7 +1252,7 @@ type DataPathRequest struct {
 
 func (x *DataPathRequest) Reset() {
 	*x = DataPathRequest{}
-	mi := &file_packhorse_internal_v1_session_proto_msgTypes[14]
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1102,7 +1264,7 @@ func (x *DataPathRequest) String() string {
 func (*DataPathRequest) ProtoMessage() {}
 
 func (x *DataPathRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_internal_v1_session_proto_msgTypes[14]
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1115,7 +1277,7 @@ func (x *DataPathRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DataPathRequest.ProtoReflect.Descriptor instead.
 func (*DataPathRequest) Descriptor() ([]byte, []int) {
-	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{14}
+	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *DataPathRequest) GetCold() bool {
@@ -1141,7 +1303,7 @@ type End struct {
 
 func (x *End) Reset() {
 	*x = End{}
-	mi := &file_packhorse_internal_v1_session_proto_msgTypes[15]
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1153,7 +1315,7 @@ func (x *End) String() string {
 func (*End) ProtoMessage() {}
 
 func (x *End) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_internal_v1_session_proto_msgTypes[15]
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1166,7 +1328,7 @@ func (x *End) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use End.ProtoReflect.Descriptor instead.
 func (*End) Descriptor() ([]byte, []int) {
-	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{15}
+	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *End) GetOutcome() *Outcome {
@@ -1210,7 +1372,7 @@ type Outcome struct {
 
 func (x *Outcome) Reset() {
 	*x = Outcome{}
-	mi := &file_packhorse_internal_v1_session_proto_msgTypes[16]
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1222,7 +1384,7 @@ func (x *Outcome) String() string {
 func (*Outcome) ProtoMessage() {}
 
 func (x *Outcome) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_internal_v1_session_proto_msgTypes[16]
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1235,7 +1397,7 @@ func (x *Outcome) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Outcome.ProtoReflect.Descriptor instead.
 func (*Outcome) Descriptor() ([]byte, []int) {
-	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{16}
+	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Outcome) GetJson() []byte {
@@ -1256,7 +1418,7 @@ var File_packhorse_internal_v1_session_proto protoreflect.FileDescriptor
 
 const file_packhorse_internal_v1_session_proto_rawDesc = "" +
 	"\n" +
-	"#packhorse/internal/v1/session.proto\x12\x15packhorse.internal.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x18packhorse/v1/fault.proto\"\xdf\x01\n" +
+	"#packhorse/internal/v1/session.proto\x12\x15packhorse.internal.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1apackhorse/v1/archive.proto\x1a\x18packhorse/v1/fault.proto\"\xdf\x01\n" +
 	"\aSession\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x18\n" +
 	"\aservice\x18\x02 \x01(\tR\aservice\x12\x1a\n" +
@@ -1269,7 +1431,7 @@ const file_packhorse_internal_v1_session_proto_rawDesc = "" +
 	"\x05start\x18\x01 \x01(\v2#.packhorse.internal.v1.SessionStartH\x00R\x05start\x128\n" +
 	"\x04data\x18\x02 \x01(\v2\".packhorse.internal.v1.RequestDataH\x00R\x04data\x12>\n" +
 	"\tdata_path\x18\x03 \x01(\v2\x1f.packhorse.internal.v1.DataPathH\x00R\bdataPathB\x06\n" +
-	"\x04part\"\xed\x02\n" +
+	"\x04part\"\xac\x03\n" +
 	"\fSessionStart\x12\x1e\n" +
 	"\n" +
 	"repository\x18\x01 \x01(\tR\n" +
@@ -1281,7 +1443,18 @@ const file_packhorse_internal_v1_session_proto_rawDesc = "" +
 	"\x06offset\x18\x06 \x01(\x03R\x06offset\x12\x16\n" +
 	"\x06length\x18\a \x01(\x03R\x06length\x12\x18\n" +
 	"\apartial\x18\b \x01(\bR\apartial\x12\x10\n" +
-	"\x03ref\x18\t \x01(\tR\x03ref\"6\n" +
+	"\x03ref\x18\t \x01(\tR\x03ref\x12=\n" +
+	"\aarchive\x18\n" +
+	" \x01(\v2#.packhorse.internal.v1.ArchiveStartR\aarchive\"\xd1\x01\n" +
+	"\fArchiveStart\x126\n" +
+	"\arequest\x18\x01 \x01(\v2\x1c.packhorse.v1.ArchiveRequestR\arequest\x12\"\n" +
+	"\rif_none_match\x18\x02 \x01(\tR\vifNoneMatch\x12\x19\n" +
+	"\bif_range\x18\x03 \x01(\tR\aifRange\x126\n" +
+	"\x05range\x18\x04 \x01(\v2 .packhorse.internal.v1.ByteRangeR\x05range\x12\x12\n" +
+	"\x04head\x18\x05 \x01(\bR\x04head\"5\n" +
+	"\tByteRange\x12\x14\n" +
+	"\x05first\x18\x01 \x01(\x03R\x05first\x12\x12\n" +
+	"\x04last\x18\x02 \x01(\x03R\x04last\"6\n" +
 	"\x06Pusher\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\"1\n" +
@@ -1309,14 +1482,15 @@ const file_packhorse_internal_v1_session_proto_rawDesc = "" +
 	"\vSideChannel\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1a\n" +
 	"\btransfer\x18\x02 \x01(\x04R\btransfer\"\b\n" +
-	"\x06InBand\"\xc9\x02\n" +
+	"\x06InBand\"\x82\x03\n" +
 	"\x0fSessionResponse\x12\x18\n" +
 	"\x06length\x18\x01 \x01(\x04H\x00R\x06length\x12\x14\n" +
 	"\x04data\x18\x02 \x01(\fH\x00R\x04data\x12T\n" +
 	"\x11data_path_request\x18\x03 \x01(\v2&.packhorse.internal.v1.DataPathRequestH\x00R\x0fdataPathRequest\x12.\n" +
 	"\x03end\x18\x04 \x01(\v2\x1a.packhorse.internal.v1.EndH\x00R\x03end\x12=\n" +
 	"\aupdates\x18\x05 \x01(\v2!.packhorse.internal.v1.RefUpdatesH\x00R\aupdates\x129\n" +
-	"\tstaleness\x18\x06 \x01(\v2\x19.google.protobuf.DurationH\x00R\tstalenessB\x06\n" +
+	"\tstaleness\x18\x06 \x01(\v2\x19.google.protobuf.DurationH\x00R\tstaleness\x127\n" +
+	"\aarchive\x18\a \x01(\v2\x1b.packhorse.v1.ArchiveHeaderH\x00R\aarchiveB\x06\n" +
 	"\x04part\"H\n" +
 	"\n" +
 	"RefUpdates\x12:\n" +
@@ -1335,13 +1509,14 @@ const file_packhorse_internal_v1_session_proto_rawDesc = "" +
 	"\fobject_bytes\x18\x04 \x01(\x03R\vobjectBytes\":\n" +
 	"\aOutcome\x12\x12\n" +
 	"\x04json\x18\x01 \x01(\fR\x04json\x12\x1b\n" +
-	"\tgit_usage\x18\x02 \x01(\tR\bgitUsage2\x9c\x03\n" +
+	"\tgit_usage\x18\x02 \x01(\tR\bgitUsage2\xfa\x03\n" +
 	"\x0eSessionService\x12^\n" +
 	"\tAdvertise\x12%.packhorse.internal.v1.SessionRequest\x1a&.packhorse.internal.v1.SessionResponse(\x010\x01\x12_\n" +
 	"\n" +
 	"UploadPack\x12%.packhorse.internal.v1.SessionRequest\x1a&.packhorse.internal.v1.SessionResponse(\x010\x01\x12g\n" +
 	"\fUnarySession\x12*.packhorse.internal.v1.UnarySessionRequest\x1a+.packhorse.internal.v1.UnarySessionResponse\x12`\n" +
-	"\vReceivePack\x12%.packhorse.internal.v1.SessionRequest\x1a&.packhorse.internal.v1.SessionResponse(\x010\x01BIZGgithub.com/packhorse-git/packhorse/internal/proto/internalv1;internalv1b\x06proto3"
+	"\vReceivePack\x12%.packhorse.internal.v1.SessionRequest\x1a&.packhorse.internal.v1.SessionResponse(\x010\x01\x12\\\n" +
+	"\aArchive\x12%.packhorse.internal.v1.SessionRequest\x1a&.packhorse.internal.v1.SessionResponse(\x010\x01BIZGgithub.com/packhorse-git/packhorse/internal/proto/internalv1;internalv1b\x06proto3"
 
 var (
 	file_packhorse_internal_v1_session_proto_rawDescOnce sync.Once
@@ -1355,60 +1530,70 @@ func file_packhorse_internal_v1_session_proto_rawDescGZIP() []byte {
 	return file_packhorse_internal_v1_session_proto_rawDescData
 }
 
-var file_packhorse_internal_v1_session_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
+var file_packhorse_internal_v1_session_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
 var file_packhorse_internal_v1_session_proto_goTypes = []any{
 	(*Session)(nil),              // 0: packhorse.internal.v1.Session
 	(*SessionRequest)(nil),       // 1: packhorse.internal.v1.SessionRequest
 	(*SessionStart)(nil),         // 2: packhorse.internal.v1.SessionStart
-	(*Pusher)(nil),               // 3: packhorse.internal.v1.Pusher
-	(*LFSObject)(nil),            // 4: packhorse.internal.v1.LFSObject
-	(*RequestData)(nil),          // 5: packhorse.internal.v1.RequestData
-	(*UnarySessionRequest)(nil),  // 6: packhorse.internal.v1.UnarySessionRequest
-	(*UnarySessionResponse)(nil), // 7: packhorse.internal.v1.UnarySessionResponse
-	(*DataPath)(nil),             // 8: packhorse.internal.v1.DataPath
-	(*SideChannel)(nil),          // 9: packhorse.internal.v1.SideChannel
-	(*InBand)(nil),               // 10: packhorse.internal.v1.InBand
-	(*SessionResponse)(nil),      // 11: packhorse.internal.v1.SessionResponse
-	(*RefUpdates)(nil),           // 12: packhorse.internal.v1.RefUpdates
-	(*RefUpdate)(nil),            // 13: packhorse.internal.v1.RefUpdate
-	(*DataPathRequest)(nil),      // 14: packhorse.internal.v1.DataPathRequest
-	(*End)(nil),                  // 15: packhorse.internal.v1.End
-	(*Outcome)(nil),              // 16: packhorse.internal.v1.Outcome
-	(*durationpb.Duration)(nil),  // 17: google.protobuf.Duration
-	(*v1.Fault)(nil),             // 18: packhorse.v1.Fault
+	(*ArchiveStart)(nil),         // 3: packhorse.internal.v1.ArchiveStart
+	(*ByteRange)(nil),            // 4: packhorse.internal.v1.ByteRange
+	(*Pusher)(nil),               // 5: packhorse.internal.v1.Pusher
+	(*LFSObject)(nil),            // 6: packhorse.internal.v1.LFSObject
+	(*RequestData)(nil),          // 7: packhorse.internal.v1.RequestData
+	(*UnarySessionRequest)(nil),  // 8: packhorse.internal.v1.UnarySessionRequest
+	(*UnarySessionResponse)(nil), // 9: packhorse.internal.v1.UnarySessionResponse
+	(*DataPath)(nil),             // 10: packhorse.internal.v1.DataPath
+	(*SideChannel)(nil),          // 11: packhorse.internal.v1.SideChannel
+	(*InBand)(nil),               // 12: packhorse.internal.v1.InBand
+	(*SessionResponse)(nil),      // 13: packhorse.internal.v1.SessionResponse
+	(*RefUpdates)(nil),           // 14: packhorse.internal.v1.RefUpdates
+	(*RefUpdate)(nil),            // 15: packhorse.internal.v1.RefUpdate
+	(*DataPathRequest)(nil),      // 16: packhorse.internal.v1.DataPathRequest
+	(*End)(nil),                  // 17: packhorse.internal.v1.End
+	(*Outcome)(nil),              // 18: packhorse.internal.v1.Outcome
+	(*v1.ArchiveRequest)(nil),    // 19: packhorse.v1.ArchiveRequest
+	(*durationpb.Duration)(nil),  // 20: google.protobuf.Duration
+	(*v1.ArchiveHeader)(nil),     // 21: packhorse.v1.ArchiveHeader
+	(*v1.Fault)(nil),             // 22: packhorse.v1.Fault
 }
 var file_packhorse_internal_v1_session_proto_depIdxs = []int32{
 	2,  // 0: packhorse.internal.v1.SessionRequest.start:type_name -> packhorse.internal.v1.SessionStart
-	5,  // 1: packhorse.internal.v1.SessionRequest.data:type_name -> packhorse.internal.v1.RequestData
-	8,  // 2: packhorse.internal.v1.SessionRequest.data_path:type_name -> packhorse.internal.v1.DataPath
+	7,  // 1: packhorse.internal.v1.SessionRequest.data:type_name -> packhorse.internal.v1.RequestData
+	10, // 2: packhorse.internal.v1.SessionRequest.data_path:type_name -> packhorse.internal.v1.DataPath
 	0,  // 3: packhorse.internal.v1.SessionStart.session:type_name -> packhorse.internal.v1.Session
-	5,  // 4: packhorse.internal.v1.SessionStart.data:type_name -> packhorse.internal.v1.RequestData
-	3,  // 5: packhorse.internal.v1.SessionStart.pusher:type_name -> packhorse.internal.v1.Pusher
-	4,  // 6: packhorse.internal.v1.SessionStart.object:type_name -> packhorse.internal.v1.LFSObject
-	0,  // 7: packhorse.internal.v1.UnarySessionRequest.session:type_name -> packhorse.internal.v1.Session
-	15, // 8: packhorse.internal.v1.UnarySessionResponse.end:type_name -> packhorse.internal.v1.End
-	9,  // 9: packhorse.internal.v1.DataPath.side_channel:type_name -> packhorse.internal.v1.SideChannel
-	10, // 10: packhorse.internal.v1.DataPath.in_band:type_name -> packhorse.internal.v1.InBand
-	14, // 11: packhorse.internal.v1.SessionResponse.data_path_request:type_name -> packhorse.internal.v1.DataPathRequest
-	15, // 12: packhorse.internal.v1.SessionResponse.end:type_name -> packhorse.internal.v1.End
-	12, // 13: packhorse.internal.v1.SessionResponse.updates:type_name -> packhorse.internal.v1.RefUpdates
-	17, // 14: packhorse.internal.v1.SessionResponse.staleness:type_name -> google.protobuf.Duration
-	13, // 15: packhorse.internal.v1.RefUpdates.updates:type_name -> packhorse.internal.v1.RefUpdate
-	16, // 16: packhorse.internal.v1.End.outcome:type_name -> packhorse.internal.v1.Outcome
-	18, // 17: packhorse.internal.v1.End.fault:type_name -> packhorse.v1.Fault
-	1,  // 18: packhorse.internal.v1.SessionService.Advertise:input_type -> packhorse.internal.v1.SessionRequest
-	1,  // 19: packhorse.internal.v1.SessionService.UploadPack:input_type -> packhorse.internal.v1.SessionRequest
-	6,  // 20: packhorse.internal.v1.SessionService.UnarySession:input_type -> packhorse.internal.v1.UnarySessionRequest
-	1,  // 21: packhorse.internal.v1.SessionService.ReceivePack:input_type -> packhorse.internal.v1.SessionRequest
-	11, // 22: packhorse.internal.v1.SessionService.Advertise:output_type -> packhorse.internal.v1.SessionResponse
-	11, // 23: packhorse.internal.v1.SessionService.UploadPack:output_type -> packhorse.internal.v1.SessionResponse
-	7,  // 24: packhorse.internal.v1.SessionService.UnarySession:output_type -> packhorse.internal.v1.UnarySessionResponse
-	11, // 25: packhorse.internal.v1.SessionService.ReceivePack:output_type -> packhorse.internal.v1.SessionResponse
-	22, // [22:26] is the sub-list for method output_type
-	18, // [18:22] is the sub-list for method input_type
-	18, // [18:18] is the sub-list for extension type_name
-	18, // [18:18] is the sub-list for extension extendee
-	0,  // [0:18] is the sub-list for field type_name
+	7,  // 4: packhorse.internal.v1.SessionStart.data:type_name -> packhorse.internal.v1.RequestData
+	5,  // 5: packhorse.internal.v1.SessionStart.pusher:type_name -> packhorse.internal.v1.Pusher
+	6,  // 6: packhorse.internal.v1.SessionStart.object:type_name -> packhorse.internal.v1.LFSObject
+	3,  // 7: packhorse.internal.v1.SessionStart.archive:type_name -> packhorse.internal.v1.ArchiveStart
+	19, // 8: packhorse.internal.v1.ArchiveStart.request:type_name -> packhorse.v1.ArchiveRequest
+	4,  // 9: packhorse.internal.v1.ArchiveStart.range:type_name -> packhorse.internal.v1.ByteRange
+	0,  // 10: packhorse.internal.v1.UnarySessionRequest.session:type_name -> packhorse.internal.v1.Session
+	17, // 11: packhorse.internal.v1.UnarySessionResponse.end:type_name -> packhorse.internal.v1.End
+	11, // 12: packhorse.internal.v1.DataPath.side_channel:type_name -> packhorse.internal.v1.SideChannel
+	12, // 13: packhorse.internal.v1.DataPath.in_band:type_name -> packhorse.internal.v1.InBand
+	16, // 14: packhorse.internal.v1.SessionResponse.data_path_request:type_name -> packhorse.internal.v1.DataPathRequest
+	17, // 15: packhorse.internal.v1.SessionResponse.end:type_name -> packhorse.internal.v1.End
+	14, // 16: packhorse.internal.v1.SessionResponse.updates:type_name -> packhorse.internal.v1.RefUpdates
+	20, // 17: packhorse.internal.v1.SessionResponse.staleness:type_name -> google.protobuf.Duration
+	21, // 18: packhorse.internal.v1.SessionResponse.archive:type_name -> packhorse.v1.ArchiveHeader
+	15, // 19: packhorse.internal.v1.RefUpdates.updates:type_name -> packhorse.internal.v1.RefUpdate
+	18, // 20: packhorse.internal.v1.End.outcome:type_name -> packhorse.internal.v1.Outcome
+	22, // 21: packhorse.internal.v1.End.fault:type_name -> packhorse.v1.Fault
+	1,  // 22: packhorse.internal.v1.SessionService.Advertise:input_type -> packhorse.internal.v1.SessionRequest
+	1,  // 23: packhorse.internal.v1.SessionService.UploadPack:input_type -> packhorse.internal.v1.SessionRequest
+	8,  // 24: packhorse.internal.v1.SessionService.UnarySession:input_type -> packhorse.internal.v1.UnarySessionRequest
+	1,  // 25: packhorse.internal.v1.SessionService.ReceivePack:input_type -> packhorse.internal.v1.SessionRequest
+	1,  // 26: packhorse.internal.v1.SessionService.Archive:input_type -> packhorse.internal.v1.SessionRequest
+	13, // 27: packhorse.internal.v1.SessionService.Advertise:output_type -> packhorse.internal.v1.SessionResponse
+	13, // 28: packhorse.internal.v1.SessionService.UploadPack:output_type -> packhorse.internal.v1.SessionResponse
+	9,  // 29: packhorse.internal.v1.SessionService.UnarySession:output_type -> packhorse.internal.v1.UnarySessionResponse
+	13, // 30: packhorse.internal.v1.SessionService.ReceivePack:output_type -> packhorse.internal.v1.SessionResponse
+	13, // 31: packhorse.internal.v1.SessionService.Archive:output_type -> packhorse.internal.v1.SessionResponse
+	27, // [27:32] is the sub-list for method output_type
+	22, // [22:27] is the sub-list for method input_type
+	22, // [22:22] is the sub-list for extension type_name
+	22, // [22:22] is the sub-list for extension extendee
+	0,  // [0:22] is the sub-list for field type_name
 }
 
 func init() { file_packhorse_internal_v1_session_proto_init() }
@@ -1421,18 +1606,19 @@ func file_packhorse_internal_v1_session_proto_init() {
 		(*SessionRequest_Data)(nil),
 		(*SessionRequest_DataPath)(nil),
 	}
-	file_packhorse_internal_v1_session_proto_msgTypes[6].OneofWrappers = []any{}
-	file_packhorse_internal_v1_session_proto_msgTypes[8].OneofWrappers = []any{
+	file_packhorse_internal_v1_session_proto_msgTypes[8].OneofWrappers = []any{}
+	file_packhorse_internal_v1_session_proto_msgTypes[10].OneofWrappers = []any{
 		(*DataPath_SideChannel)(nil),
 		(*DataPath_InBand)(nil),
 	}
-	file_packhorse_internal_v1_session_proto_msgTypes[11].OneofWrappers = []any{
+	file_packhorse_internal_v1_session_proto_msgTypes[13].OneofWrappers = []any{
 		(*SessionResponse_Length)(nil),
 		(*SessionResponse_Data)(nil),
 		(*SessionResponse_DataPathRequest)(nil),
 		(*SessionResponse_End)(nil),
 		(*SessionResponse_Updates)(nil),
 		(*SessionResponse_Staleness)(nil),
+		(*SessionResponse_Archive)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -1440,7 +1626,7 @@ func file_packhorse_internal_v1_session_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_packhorse_internal_v1_session_proto_rawDesc), len(file_packhorse_internal_v1_session_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   17,
+			NumMessages:   19,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

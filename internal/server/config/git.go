@@ -6,6 +6,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/git/process"
 	"github.com/packhorse-git/packhorse/internal/git/repo"
+	"github.com/packhorse-git/packhorse/internal/node/archive"
 	"github.com/packhorse-git/packhorse/internal/node/ingest"
 	"github.com/packhorse-git/packhorse/internal/node/merge"
 	"github.com/packhorse-git/packhorse/internal/node/packsource"
@@ -106,6 +107,7 @@ func (c *Config) GitClasses() map[process.Class]process.Limits {
 		places.ClassManage:       memory.of(ManageLimits(), memory.small),
 		places.ClassMaintain:     memory.of(maintainLimits(c.Maintenance.Slots), memory.Git),
 		ingest.Class:             memory.of(ingestLimits(), memory.Git),
+		archive.Class:            memory.of(archiveLimits(), memory.Git),
 		storage.ClassGrep:        memory.of(GrepLimits(), memory.small),
 		merge.Class:              memory.of(MergeLimits(), memory.small),
 	}
@@ -119,6 +121,12 @@ func (c *Config) GitClasses() map[process.Class]process.Limits {
 		classes[name] = l
 	}
 	return classes
+}
+
+// archiveLimits are the limits of the making of archives. This process compresses them at the same time.
+func archiveLimits() process.Limits {
+	return process.Limits{Slots: max(1, runtime.GOMAXPROCS(0)/2), Queue: gitQueue, Wait: gitWait, Nice: gitNice,
+		Time: 10 * time.Minute, Anonymous: AnonymousShare}
 }
 
 // ingestLimits are the limits of the commands that take over objects for mirrors.

@@ -51,7 +51,7 @@ func (c *Config) MemoryShares() MemoryShares {
 		return MemoryShares{}
 	}
 	// A push and a repack have two processes each, and one of them only starts the other.
-	large, both := c.Git.slots(), c.Maintenance.Slots
+	large, both := c.Git.slots()+archiveLimits().Slots, c.Maintenance.Slots
 	if c.Push.Enabled {
 		both += c.Push.slots()
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/process"
 	"github.com/packhorse-git/packhorse/internal/git/reaper"
 	"github.com/packhorse-git/packhorse/internal/git/repo"
+	"github.com/packhorse-git/packhorse/internal/node/archive"
 	"github.com/packhorse-git/packhorse/internal/node/ingest"
 	"github.com/packhorse-git/packhorse/internal/node/merge"
 	"github.com/packhorse-git/packhorse/internal/node/packcache"
@@ -32,6 +33,7 @@ type packSources struct {
 	cache    *packcache.Cache  // nil if disabled
 	verifier *pack.Verifier    // nil if disabled
 	runner   *process.Runner
+	archives *archive.Maker
 }
 
 // newPackSources makes the sources from the bottom up, and registers their closer. damaged is called with the
@@ -48,7 +50,7 @@ func newPackSources(d *deps, damaged func(incarnation string)) (*packSources, er
 	for lane, class := range map[string]process.Class{"cold": packsource.ClassPack, "push": receivepack.ClassReceive,
 		"hooks": receivepack.ClassHook, "refs": repo.ClassRefs, "manage": places.ClassManage,
 		"maintenance": places.ClassMaintain, "ingest": ingest.Class, "grep": storage.ClassGrep,
-		"merge": merge.Class} {
+		"merge": merge.Class, "archive": archive.Class} {
 		d.lanes.metrics.Queue(lane, runner.Queue(class))
 	}
 	p := &packSources{runner: runner}
@@ -70,6 +72,7 @@ func newPackSources(d *deps, damaged func(incarnation string)) (*packSources, er
 		return nil, err
 	}
 	p.source = fromGit
+	p.archives = &archive.Maker{Runner: runner, GitDir: fromGit.EmptyDir, Temp: filepath.Join(cfg.State, "scratch")}
 	setLibrary := func(packsource.Library) {}
 	if cfg.Packs.Source != config.PacksByGit {
 		own := native.New(native.Options{
@@ -89,7 +92,7 @@ func newPackSources(d *deps, damaged func(incarnation string)) (*packSources, er
 	if err != nil {
 		return nil, err
 	}
-	p.source = p.cache
+	p.source, p.archives.Cache = p.cache, p.cache
 	setLibrary(p.cache)
 	return p, nil
 }

@@ -45,6 +45,8 @@ const (
 	// SessionServiceReceivePackProcedure is the fully-qualified name of the SessionService's
 	// ReceivePack RPC.
 	SessionServiceReceivePackProcedure = "/packhorse.internal.v1.SessionService/ReceivePack"
+	// SessionServiceArchiveProcedure is the fully-qualified name of the SessionService's Archive RPC.
+	SessionServiceArchiveProcedure = "/packhorse.internal.v1.SessionService/Archive"
 )
 
 // SessionServiceClient is a client for the packhorse.internal.v1.SessionService service.
@@ -60,6 +62,8 @@ type SessionServiceClient interface {
 	// that data path, and the response takes the call. On a side channel, an END frame with a status other than 0 means that the client's
 	// request is incomplete. If the call ends without SessionResponse.end, refs may or may not have changed.
 	ReceivePack(context.Context) *connect.BidiStreamForClient[internalv1.SessionRequest, internalv1.SessionResponse]
+	// Archive sends an archive of a commit or a tree, or a part of it. SessionResponse.archive comes first.
+	Archive(context.Context) *connect.BidiStreamForClient[internalv1.SessionRequest, internalv1.SessionResponse]
 }
 
 // NewSessionServiceClient constructs a client for the packhorse.internal.v1.SessionService service.
@@ -97,6 +101,12 @@ func NewSessionServiceClient(httpClient connect.HTTPClient, baseURL string, opts
 			connect.WithSchema(sessionServiceMethods.ByName("ReceivePack")),
 			connect.WithClientOptions(opts...),
 		),
+		archive: connect.NewClient[internalv1.SessionRequest, internalv1.SessionResponse](
+			httpClient,
+			baseURL+SessionServiceArchiveProcedure,
+			connect.WithSchema(sessionServiceMethods.ByName("Archive")),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
@@ -106,6 +116,7 @@ type sessionServiceClient struct {
 	uploadPack   *connect.Client[internalv1.SessionRequest, internalv1.SessionResponse]
 	unarySession *connect.Client[internalv1.UnarySessionRequest, internalv1.UnarySessionResponse]
 	receivePack  *connect.Client[internalv1.SessionRequest, internalv1.SessionResponse]
+	archive      *connect.Client[internalv1.SessionRequest, internalv1.SessionResponse]
 }
 
 // Advertise calls packhorse.internal.v1.SessionService.Advertise.
@@ -128,6 +139,11 @@ func (c *sessionServiceClient) ReceivePack(ctx context.Context) *connect.BidiStr
 	return c.receivePack.CallBidiStream(ctx)
 }
 
+// Archive calls packhorse.internal.v1.SessionService.Archive.
+func (c *sessionServiceClient) Archive(ctx context.Context) *connect.BidiStreamForClient[internalv1.SessionRequest, internalv1.SessionResponse] {
+	return c.archive.CallBidiStream(ctx)
+}
+
 // SessionServiceHandler is an implementation of the packhorse.internal.v1.SessionService service.
 type SessionServiceHandler interface {
 	// Advertise begins a session (gitprotocol-http(5), "Discovering References"; without the line that names the service).
@@ -141,6 +157,8 @@ type SessionServiceHandler interface {
 	// that data path, and the response takes the call. On a side channel, an END frame with a status other than 0 means that the client's
 	// request is incomplete. If the call ends without SessionResponse.end, refs may or may not have changed.
 	ReceivePack(context.Context, *connect.BidiStream[internalv1.SessionRequest, internalv1.SessionResponse]) error
+	// Archive sends an archive of a commit or a tree, or a part of it. SessionResponse.archive comes first.
+	Archive(context.Context, *connect.BidiStream[internalv1.SessionRequest, internalv1.SessionResponse]) error
 }
 
 // NewSessionServiceHandler builds an HTTP handler from the service implementation. It returns the
@@ -174,6 +192,12 @@ func NewSessionServiceHandler(svc SessionServiceHandler, opts ...connect.Handler
 		connect.WithSchema(sessionServiceMethods.ByName("ReceivePack")),
 		connect.WithHandlerOptions(opts...),
 	)
+	sessionServiceArchiveHandler := connect.NewBidiStreamHandler(
+		SessionServiceArchiveProcedure,
+		svc.Archive,
+		connect.WithSchema(sessionServiceMethods.ByName("Archive")),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/packhorse.internal.v1.SessionService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case SessionServiceAdvertiseProcedure:
@@ -184,6 +208,8 @@ func NewSessionServiceHandler(svc SessionServiceHandler, opts ...connect.Handler
 			sessionServiceUnarySessionHandler.ServeHTTP(w, r)
 		case SessionServiceReceivePackProcedure:
 			sessionServiceReceivePackHandler.ServeHTTP(w, r)
+		case SessionServiceArchiveProcedure:
+			sessionServiceArchiveHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -207,4 +233,8 @@ func (UnimplementedSessionServiceHandler) UnarySession(context.Context, *connect
 
 func (UnimplementedSessionServiceHandler) ReceivePack(context.Context, *connect.BidiStream[internalv1.SessionRequest, internalv1.SessionResponse]) error {
 	return connect.NewError(connect.CodeUnimplemented, errors.New("packhorse.internal.v1.SessionService.ReceivePack is not implemented"))
+}
+
+func (UnimplementedSessionServiceHandler) Archive(context.Context, *connect.BidiStream[internalv1.SessionRequest, internalv1.SessionResponse]) error {
+	return connect.NewError(connect.CodeUnimplemented, errors.New("packhorse.internal.v1.SessionService.Archive is not implemented"))
 }

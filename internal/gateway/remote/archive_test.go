@@ -1,0 +1,147 @@
+package remote_test
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/base64"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/klauspost/compress/gzip"
+
+	"github.com/packhorse-git/packhorse/internal/git/gittest"
+)
+
+// get requests a path of the gateway.
+func (w *world) get(method, path string, header ...string) (*http.Response, []byte) {
+	w.t.Helper()
+	r, err := http.NewRequest(method, w.url+path, http.NoBody)
+	w.do(err)
+	for i := 0; i < len(header); i += 2 {
+		r.Header.Set(header[i], header[i+1])
+	}
+	response, err := http.DefaultClient.Do(r)
+	w.do(err)
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	w.do(err)
+	return response, body
+}
+
+// gitArchive returns the output of git archive.
+func gitArchive(t *testing.T, r *gittest.Repo, args ...string) []byte {
+	t.Helper()
+	out := filepath.Join(t.TempDir(), "out")
+	r.Git(append([]string{"archive", "-o", out}, args...)...)
+	b, err := os.ReadFile(out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// Archives pass through a gateway in another process, whatever the data path, with their checksum and ranges.
+func TestArchives(t *testing.T) {
+	defer http.DefaultClient.CloseIdleConnections()
+	for name, o := range map[string]options{"side channel": {}, "unix": {unix: true}, "in band": {inBand: true}} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, o)
+			repo := w.repo("team/app.git", 1<<20)
+			repo.Git("update-ref", "refs/heads/topic/a.b", "main")
+			want := gitArchive(t, repo, "--format=tar", "--prefix=app-topic-a.b/", "topic/a.b")
+			path := "/team/app.git/-/archive/topic/a.b.tar"
+			response, got := w.get("GET", path)
+			digest := sha256.Sum256(want)
+			tag := fmt.Sprintf(`"%x"`, digest)
+			if response.StatusCode != 200 || !bytes.Equal(got, want) || response.ContentLength != int64(len(want)) ||
+				response.Header.Get("Content-Type") != "application/x-tar" ||
+				response.Header.Get("Content-Disposition") != "attachment; filename=app-topic-a.b.tar" {
+				t.Fatalf("%s: %s, %d bytes, %v", path, response.Status, len(got), response.Header)
+			}
+			kernel := w.value("packhorse_copy_bytes_total", "path=kernel")
+			response, got = w.get("GET", path)
+			if !bytes.Equal(got, want) || response.Header.Get("Etag") != tag ||
+				response.Header.Get("Repr-Digest") != "sha-256=:"+base64.StdEncoding.EncodeToString(digest[:])+":" {
+				t.Errorf("again: %s, %d bytes, %v", response.Status, len(got), response.Header)
+			}
+			byKernel := func() float64 { return w.value("packhorse_copy_bytes_total", "path=kernel") - kernel }
+			if !o.inBand && !eventually(func() bool { return byKernel() > 0.99*float64(len(want)) }) {
+				t.Errorf("the kernel copied %g bytes of %d", byKernel(), len(want))
+			}
+			for _, c := range []struct {
+				method string
+				header []string
+				status int
+				length int64
+				body   []byte
+			}{
+				{"HEAD", nil, 200, int64(len(want)), nil},
+				{"HEAD", []string{"Range", "bytes=1-4"}, 206, 4, nil},
+				{"GET", []string{"If-None-Match", "W/\"x\", " + tag}, 304, 0, nil},
+				{"GET", []string{"If-None-Match", `"x"`, "Range", "bytes=512-1023"}, 206, 512, want[512:1024]},
+				{"GET", []string{"Range", "bytes=-100000"}, 206, 100000, want[len(want)-100000:]},
+				{"GET", []string{"Range", "bytes=100-", "If-Range", tag}, 206, int64(len(want)) - 100, want[100:]},
+				{"GET", []string{"Range", "bytes=100-", "If-Range", `"x"`}, 200, int64(len(want)), want},
+				{"GET", []string{"Range", "bytes=99999999-"}, 416, 0, nil},
+				{"POST", nil, 405, -1, nil},
+			} {
+				response, got := w.get(c.method, path, c.header...)
+				if response.StatusCode != c.status || c.length >= 0 && (!bytes.Equal(got, c.body) ||
+					c.status != 304 && response.ContentLength != c.length) {
+					t.Errorf("%s %q: %s, %d bytes, length %d; want %d, %d", c.method, c.header, response.Status, len(got),
+						response.ContentLength, c.status, c.length)
+				}
+			}
+			_, packed := w.get("GET", "/team/app.git/-/archive/topic/a.b.tar.gz")
+			z, err := gzip.NewReader(bytes.NewReader(packed))
+			w.do(err)
+			if got, err := io.ReadAll(z); err != nil || !bytes.Equal(got, want) {
+				t.Errorf("tar.gz: %d bytes, %v", len(got), err)
+			}
+			for path, status := range map[string]int{
+				"main.tar.xz": 404, ".tar": 404, "none.tar": 404, "main%0A.tar": 400, "--output=x.tar": 404, "main%00.tar": 400,
+				"main:data.tar": 400, "main..topic.tar": 400, "%ff.tar": 404, strings.Repeat("1", 40) + ".zip": 404,
+				strings.Repeat("x", 5000) + ".tar": 400, "-c.tar": 404, "main%5E{tree}.tar": 200, "main~1.tar": 404,
+			} {
+				if response, body := w.get("GET", "/team/app.git/-/archive/"+path); response.StatusCode != status {
+					t.Errorf("%.80s: %s %.200s, want %d", path, response.Status, body, status)
+				}
+			}
+			if response, _ := w.get("GET", "/team/none/-/archive/main.tar"); response.StatusCode != 404 {
+				t.Errorf("an archive of no repository: %s", response.Status)
+			}
+		})
+	}
+}
+
+// A client cannot get the archive of a commit that no visible ref reaches, and equal requests share one making.
+func TestArchivesOfHiddenCommits(t *testing.T) {
+	defer http.DefaultClient.CloseIdleConnections()
+	w := newWorld(t, options{})
+	repo := w.repo("app", 1<<20)
+	lost := repo.Commit("not in a ref", repo.ID("main"))
+	repo.Git("config", "transfer.hideRefs", "refs/secret")
+	repo.Git("update-ref", "refs/secret/x", lost.String())
+	for path, status := range map[string]int{lost.String() + ".tar": 404, "refs/secret/x.tar": 404, "secret/x.tar": 404,
+		repo.ID("main").String() + ".tar": 200, lost.String()[:10] + "%5E{tree}.tar": 404} {
+		if response, body := w.get("GET", "/app/-/archive/"+path); response.StatusCode != status {
+			t.Errorf("%s: %s %.200s, want %d", path, response.Status, body, status)
+		}
+	}
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() { w.get("GET", "/app/-/archive/main.tar.zst") })
+	}
+	all.Wait()
+	misses := func() int { return strings.Count(w.log.String(), "cache=miss") } // of gateway and node, for two archives
+	if !eventually(func() bool { return strings.Count(w.log.String(), "msg=request") == 13 }) || misses() != 4 ||
+		!strings.Contains(w.log.String(), "operation=archive result=ok") {
+		t.Errorf("8 equal requests are not one making, or not logged: %d lines with a miss", misses())
+	}
+}
