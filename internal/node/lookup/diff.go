@@ -76,7 +76,7 @@ func (d *differ) trees(old, new git.ObjectID, depth int) error {
 	return d.pairs(&a, &b, func(name []byte, from, to treeEntry) error { return d.pair(name, from, to, depth) })
 }
 
-// pairs calls fn with the entries of each name on both sides. A missing entry is zero.
+// pairs calls fn with the entries of each name that differ, and maybe with equal ones. A missing entry is zero.
 func (d *differ) pairs(a, b *side, fn func(name []byte, old, new treeEntry) error) error {
 	for a.name != nil || b.name != nil {
 		order := compareEntries(a, b)
@@ -91,6 +91,9 @@ func (d *differ) pairs(a, b *side, fn func(name []byte, old, new treeEntry) erro
 		if err := fn(name, from, to); err != nil {
 			return err
 		}
+		if order == 0 {
+			skipEqual(a, b, d.repo.Format.Size())
+		}
 		if order <= 0 {
 			if err := d.next(a); err != nil {
 				return err
@@ -103,6 +106,28 @@ func (d *differ) pairs(a, b *side, fn func(name []byte, old, new treeEntry) erro
 		}
 	}
 	return nil
+}
+
+// skipEqual skips the next entries that are the same on both sides. size is that of a raw object ID.
+func skipEqual(a, b *side, size int) {
+	const step = 64
+	x, y, equal := a.rest, b.rest, 0
+	for limit := min(len(x), len(y)); equal < limit; {
+		if equal+step <= limit && bytes.Equal(x[equal:equal+step], y[equal:equal+step]) {
+			equal += step
+		} else if x[equal] == y[equal] {
+			equal++
+		} else {
+			break
+		}
+	}
+	for {
+		end := bytes.IndexByte(a.rest[:equal], 0) + 1 + size
+		if end <= size || end > equal {
+			return
+		}
+		a.rest, b.rest, equal = a.rest[end:], b.rest[end:], equal-end
+	}
 }
 
 // compareEntries compares names in the order of trees, in which the names of directories end in a slash. The end of a
