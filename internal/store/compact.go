@@ -94,7 +94,7 @@ func (c *compaction) path(elements ...string) string {
 func (c *compaction) repack(ctx context.Context, git places.RunGit, copied *repo.Repo) error {
 	for _, args := range [][]string{
 		{"repack", "-d", "-l", "-n", "-q", "--geometric=2"},
-		{"commit-graph", "write", "--reachable", "--no-progress"},
+		{"commit-graph", "write", "--reachable", "--changed-paths", "--no-progress"},
 	} {
 		if err := git(ctx, copied, places.GitCommand{Args: args}); err != nil {
 			return err

@@ -122,7 +122,7 @@ func clone(ctx context.Context, runner *process.Runner, dir string, o ImportOpti
 	for _, args := range [][]string{
 		{"config", "--remove-section", "remote.origin"},
 		{"repack", "-a", "-d", "-q", "-n", "--write-midx", "--write-bitmap-index"},
-		{"commit-graph", "write", "--reachable", "--split", "--no-progress"},
+		{"commit-graph", "write", "--reachable", "--changed-paths", "--split", "--no-progress"},
 		{"pack-refs", "--all"},
 	} {
 		if err := run(args...); err != nil {

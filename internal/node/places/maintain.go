@@ -114,7 +114,12 @@ func maintenanceSteps(r *repo.Repo, refs bool) ([]maintenanceStep, error) {
 	if borrows { // a separate chain, because the lender's may be removed
 		split = "--split=replace"
 	}
-	steps = append(steps, maintenanceStep{args: []string{"commit-graph", "write", "--reachable", split, "--no-progress"}})
+	commits := maintenanceStep{args: []string{"commit-graph", "write", "--reachable", split, "--no-progress"}}
+	if !isPartial(config) { // otherwise Git would fetch trees
+		commits.fallback = commits.args
+		commits.args = append(commits.args[:len(commits.args):len(commits.args)], "--changed-paths")
+	}
+	steps = append(steps, commits)
 	if refs && tables != "reftable" {
 		steps = append(steps, maintenanceStep{args: []string{"pack-refs", "--all"}})
 	}
@@ -147,7 +152,7 @@ func (p *dirPlace) runStep(ctx context.Context, git RunGit, s maintenanceStep) e
 	}
 	err := p.runPreferred(ctx, git, s)
 	if fault.Is(err, fault.Internal) && s.fallback != nil {
-		p.Log.Info("cannot repack a repository with a bitmap or by size, using the fallback", "dir", r.Common, "error", err)
+		p.Log.Info("a step of maintenance failed, using the fallback", "dir", r.Common, "error", err)
 		err = git(ctx, r, GitCommand{Args: s.fallback})
 	}
 	return err

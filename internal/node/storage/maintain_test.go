@@ -85,6 +85,13 @@ func TestMaintain(t *testing.T) {
 		!m.After.Bitmap || !m.After.CommitGraph || m.Took <= 0 {
 		t.Errorf("%+v", m)
 	}
+	graphs, err := filepath.Glob(filepath.Join(repo.Dir, "objects/info/commit-graphs/graph-*.graph"))
+	if err != nil || len(graphs) != 1 {
+		t.Fatalf("commit-graphs %v, %v, want one", graphs, err)
+	}
+	if b, err := os.ReadFile(graphs[0]); err != nil || !bytes.Contains(b[:200], []byte("BDAT")) {
+		t.Errorf("the commit-graph has no filters of changed paths: %v", err)
+	}
 	for _, hook := range []string{"core.fsmonitor", "core.hooksPath", "core.alternateRefsCommand", "core.pager",
 		"alias.repack"} {
 		repo.Git("config", "--unset", hook)
