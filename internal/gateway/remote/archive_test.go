@@ -2,10 +2,12 @@ package remote_test
 
 import (
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"encoding/base64"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -13,9 +15,12 @@ import (
 	"sync"
 	"testing"
 
+	"connectrpc.com/connect"
 	"github.com/klauspost/compress/gzip"
 
 	"github.com/packhorse-git/packhorse/internal/git/gittest"
+	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
+	"github.com/packhorse-git/packhorse/proto/packhorse/v1/packhorsev1connect"
 )
 
 // get requests a path of the gateway.
@@ -143,5 +148,58 @@ func TestArchivesOfHiddenCommits(t *testing.T) {
 	if !eventually(func() bool { return strings.Count(w.log.String(), "msg=request") == 13 }) || misses() != 4 ||
 		!strings.Contains(w.log.String(), "operation=archive result=ok") {
 		t.Errorf("8 equal requests are not one making, or not logged: %d lines with a miss", misses())
+	}
+}
+
+// Programs get archives by gRPC, with the header in the first message.
+func TestArchiveService(t *testing.T) {
+	w := newWorld(t, options{})
+	repo := w.repo("app", 1<<20)
+	transport := &http.Transport{Protocols: new(http.Protocols), DialContext: func(ctx context.Context, _, _ string) (
+		net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "tcp", w.address)
+	}}
+	transport.Protocols.SetUnencryptedHTTP2(true)
+	defer transport.CloseIdleConnections()
+	client := packhorsev1connect.NewArchiveServiceClient(&http.Client{Transport: transport}, "http://"+w.address,
+		connect.WithGRPC())
+	read := func(m *packhorsev1.ArchiveRequest) (header *packhorsev1.ArchiveHeader, content []byte, err error) {
+		stream, err := client.Archive(t.Context(), connect.NewRequest(m))
+		if err != nil {
+			return nil, nil, err
+		}
+		defer stream.Close()
+		for stream.Receive() {
+			if header == nil {
+				header = stream.Msg().GetHeader()
+			}
+			content = append(content, stream.Msg().GetData()...)
+		}
+		return header, content, stream.Err()
+	}
+	header, content, err := read(&packhorsev1.ArchiveRequest{Repository: "app", Prefix: "p/", Paths: []string{"data"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := gitArchive(t, repo, "--format=tar", "--prefix=p/", "main", "data"); !bytes.Equal(content, want) ||
+		header.GetSize() != int64(len(want)) || header.GetSha256() != fmt.Sprintf("%x", sha256.Sum256(want)) ||
+		header.GetCommit() != repo.ID("main").String() {
+		t.Errorf("archive of %d bytes, %v", len(content), header)
+	}
+	for _, c := range []struct {
+		m    *packhorsev1.ArchiveRequest
+		want connect.Code
+	}{
+		{&packhorsev1.ArchiveRequest{Repository: "none"}, connect.CodeNotFound},
+		{&packhorsev1.ArchiveRequest{Repository: "app", Revision: "x\ny"}, connect.CodeInvalidArgument},
+		{&packhorsev1.ArchiveRequest{Repository: "app", Format: "rar"}, connect.CodeInvalidArgument},
+		{&packhorsev1.ArchiveRequest{Repository: "app", Prefix: "../"}, connect.CodeInvalidArgument},
+		{&packhorsev1.ArchiveRequest{Repository: "app", Paths: []string{"a", "../b"}}, connect.CodeInvalidArgument},
+		{&packhorsev1.ArchiveRequest{Repository: "app", Paths: []string{"none"}}, connect.CodeNotFound},
+		{&packhorsev1.ArchiveRequest{Repository: "app", Revision: repo.Blob("x").String()}, connect.CodeInvalidArgument},
+	} {
+		if _, _, err := read(c.m); connect.CodeOf(err) != c.want {
+			t.Errorf("Archive(%v): %v, want %v", c.m, err, c.want)
+		}
 	}
 }
