@@ -1,6 +1,7 @@
 package merge
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"fmt"
 	"maps"
@@ -18,17 +19,15 @@ const (
 	maxAttributes  = 4 << 20 // bytes of all files of one merge
 )
 
-// attributeWords are the words without which a file has no effect on a merge (gitattributes(5)).
-var attributeWords = []string{"merge", "binary", "conflict-marker-size"}
-
-// attributes are files .gitattributes, by the directory with a final slash. They choose Git's built-in merge drivers,
-// such as union. Drivers of a configuration do not exist here, and Git then merges as usual.
+// attributes are the lines of files .gitattributes that have an effect on merges, by the directory with a final slash
+// (gitattributes(5)). They choose Git's built-in merge drivers, such as union. Drivers of a configuration do not exist
+// here, and Git then merges as usual.
 type attributes map[string]string
 
-// attributes returns the files that have an effect on a merge: those of our side, in the directories that differ.
+// attributes reads files. Those of our side in the directories that differ have an effect.
 func (v *view) attributes(found map[string]git.ObjectID) (attributes, error) {
 	files := attributes{}
-	total, matter := 0, false
+	total, hasMacros := 0, false
 	for dir, id := range found {
 		typ, data, err := v.repo.Objects.Read(id, maxAttributes)
 		if err != nil && !fault.Is(err, fault.Invalid) {
@@ -37,16 +36,29 @@ func (v *view) attributes(found map[string]git.ObjectID) (attributes, error) {
 		if total += len(data); err != nil || total > maxAttributes {
 			return nil, fault.New(fault.Invalid, "the files %s have more than %d bytes", attributesFile, maxAttributes)
 		}
-		if typ != git.Blob || !isOrdinaryDir(dir) {
-			continue
+		if typ == git.Blob && isOrdinaryDir(dir) {
+			files[dir] = string(data)
+			hasMacros = hasMacros || bytes.Contains(data, []byte("[attr]"))
 		}
-		files[dir] = string(data)
-		matter = matter || slices.ContainsFunc(attributeWords, func(w string) bool { return strings.Contains(files[dir], w) })
 	}
-	if !matter {
-		return nil, nil
+	if !hasMacros { // merges of most repositories then have the same attributes: none
+		for dir, text := range files {
+			files[dir] = mergeLines(text)
+		}
+		maps.DeleteFunc(files, func(_, text string) bool { return text == "" })
 	}
 	return files, nil
+}
+
+// mergeLines returns the lines with the attribute merge, or with the macro binary, which sets it.
+func mergeLines(text string) string {
+	var b strings.Builder
+	for line := range strings.Lines(text) {
+		if !strings.HasPrefix(line, "#") && (strings.Contains(line, "merge") || strings.Contains(line, "binary")) {
+			b.WriteString(line)
+		}
+	}
+	return b.String()
 }
 
 // isOrdinaryDir reports whether a directory of a tree can be one on the disk.

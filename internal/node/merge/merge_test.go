@@ -204,8 +204,9 @@ func oracleOf(t testing.TB, program, dir string, pairs [][2]git.ObjectID, args [
 		fmt.Fprintf(&input, "%s %s\n", p[0], p[1])
 	}
 	p, err := runner.Start(t.Context(), process.Command{Class: "x", Subcommand: "merge-tree",
-		Stdin: strings.NewReader(input.String()), Args: append([]string{"-c", "safe.directory=*", "--git-dir=" + dir,
-			"merge-tree", "--write-tree", "--stdin", "-z", "--messages"}, args...)})
+		Stdin: strings.NewReader(input.String()), Args: append([]string{"-c", "safe.directory=*", "-c", "core.fsync=none",
+			"--git-dir=" + dir, "merge-tree", "--write-tree", "--stdin", "-z", "--messages"}, args...),
+		Env: []string{"GIT_OBJECT_DIRECTORY=" + t.TempDir(), "GIT_ALTERNATE_OBJECT_DIRECTORIES=" + dir + "/objects"}})
 	if err != nil {
 		t.Fatal(err)
 	}

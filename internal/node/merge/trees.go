@@ -86,6 +86,16 @@ func (c *cursor) next(format git.ObjectFormat) (ordinary bool, err error) {
 		(before == nil || compareNames(before, wasTree, c.name, c.mode == pack.ModeTree) < 0), nil
 }
 
+// nextIs moves to the next entry if it is the current one of another tree, whose entry before had the same name.
+func (c *cursor) nextIs(other *cursor) bool {
+	if other.entry == nil || !bytes.HasPrefix(c.rest, other.entry) {
+		return false
+	}
+	n := len(other.entry)
+	c.entry, c.rest, c.name, c.mode, c.id = c.rest[:n], c.rest[n:], other.name, other.mode, other.id
+	return true
+}
+
 // compareNames compares names in the order of trees, in which the names of directories end in a slash.
 func compareNames(a []byte, aTree bool, b []byte, bTree bool) int {
 	n := min(len(a), len(b))
@@ -104,12 +114,14 @@ func compareNames(a []byte, aTree bool, b []byte, bTree bool) int {
 	return after(a, aTree) - after(b, bTree)
 }
 
-// has reports whether the tree has a name, as a file or as a directory.
-func (c *cursor) has(name []byte, format git.ObjectFormat) bool {
-	for rest := c.data; len(rest) > 0; {
-		var found []byte
-		var err error
-		if _, found, _, rest, err = pack.CutEntry(rest, format); err != nil || bytes.Equal(found, name) {
+// hasDirectory reports whether the rest of the tree has a directory with the name of a file. Only names that begin with
+// it can be before it.
+func (c *cursor) hasDirectory(name []byte, format git.ObjectFormat) bool {
+	for at := *c; at.entry != nil && bytes.HasPrefix(at.name, name); {
+		if len(at.name) == len(name) {
+			return true
+		}
+		if _, err := at.next(format); err != nil {
 			return true
 		}
 	}
@@ -130,9 +142,12 @@ func (m *treeMerge) directory(path string, trees [3]git.ObjectID, depth int) (gi
 		if trees[i].IsZero() {
 			continue
 		}
-		data, err := m.view.read(trees[i], git.Tree)
-		if err != nil {
-			return git.ObjectID{}, err
+		data := sides[0].data
+		if i == 0 || trees[i] != trees[0] {
+			var err error
+			if data, err = m.view.read(trees[i], git.Tree); err != nil {
+				return git.ObjectID{}, err
+			}
 		}
 		sides[i].data, sides[i].rest = data, data
 		if err := m.next(&sides[i], format); err != nil {
@@ -151,8 +166,11 @@ func (m *treeMerge) directory(path string, trees [3]git.ObjectID, depth int) (gi
 		}
 		merged = append(merged, entry...)
 		for i := range sides {
-			if mask&(1<<i) != 0 {
-				if err := m.next(&sides[i], format); err != nil {
+			switch c := &sides[i]; {
+			case mask&(1<<i) == 0:
+			case mask == inAll && i != base && c.nextIs(&sides[base]):
+			default:
+				if err := m.next(c, format); err != nil {
 					return git.ObjectID{}, err
 				}
 			}
@@ -199,6 +217,9 @@ func first(sides *[3]cursor) (mask int) {
 
 // entry merges the current entries of some sides, and returns the merged entry; nil: there is none.
 func (m *treeMerge) entry(path string, sides *[3]cursor, mask, depth int) ([]byte, error) {
+	if mask&inOurs != 0 && string(sides[ours].name) == attributesFile && sides[ours].mode&^0o111 == pack.ModeFile {
+		m.attributes[path] = sides[ours].id
+	}
 	var ids [3]git.ObjectID // of the entries
 	var entries [3][]byte
 	var name []byte
@@ -208,14 +229,6 @@ func (m *treeMerge) entry(path string, sides *[3]cursor, mask, depth int) ([]byt
 			ids[i], entries[i], name, isTree = c.id, c.entry, c.name, c.mode == pack.ModeTree
 		}
 	}
-	for i := range sides {
-		if mask&(1<<i) == 0 && sides[i].has(name, m.view.repo.Format) {
-			m.uncertain = true
-		}
-	}
-	if !isTree && mask&inOurs != 0 && string(name) == attributesFile && sides[ours].mode&^0o111 == 0o100644 {
-		m.attributes[path] = ids[ours]
-	}
 	ourChange, theirChange := !bytes.Equal(entries[base], entries[ours]), !bytes.Equal(entries[base], entries[theirs])
 	switch {
 	case !ourChange && !theirChange:
@@ -223,7 +236,10 @@ func (m *treeMerge) entry(path string, sides *[3]cursor, mask, depth int) ([]byt
 	case isTree:
 		return m.subtree(path, name, ids, mask, depth)
 	}
-	for side, changed := range map[int]bool{ours: ourChange, theirs: theirChange} {
+	for i := range sides {
+		m.uncertain = m.uncertain || mask&(1<<i) == 0 && sides[i].hasDirectory(name, m.view.repo.Format)
+	}
+	for side, changed := range [3]bool{ours: ourChange, theirs: theirChange} {
 		m.adds[side] = m.adds[side] || changed && mask&inBase == 0
 		m.deletes[side] = m.deletes[side] || changed && mask&(1<<side) == 0
 	}

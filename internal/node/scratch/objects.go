@@ -65,7 +65,7 @@ func (d *Dir) Read(id git.ObjectID, limit int64) (git.ObjectType, []byte, error)
 // Put makes an object readable for Git. It writes a loose object (gitrepository-layout(5)).
 func (d *Dir) Put(id git.ObjectID, typ git.ObjectType, data []byte) error {
 	var b bytes.Buffer
-	z, _ := zlib.NewWriterLevel(&b, zlib.BestSpeed) // the level is valid
+	z, _ := zlib.NewWriterLevel(&b, zlib.NoCompression) // the level is valid
 	fmt.Fprintf(z, "%s %d\x00", typ, len(data))
 	_, _ = z.Write(data) // into memory
 	_ = z.Close()
