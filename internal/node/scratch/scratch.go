@@ -43,13 +43,12 @@ func (s *Space) plain(format git.ObjectFormat) string {
 	return filepath.Join(s.dir, format.String()+".git")
 }
 
-// config is the configuration of all git directories. New objects are read soon and then removed. The sizes bound what
-// Git keeps in memory.
+// config is the configuration of all git directories. New objects are read soon and then removed. Git treats larger
+// files as binary, which bounds its memory.
 const config = `[core]
 	repositoryFormatVersion = 1
 	bare = true
 	attributesFile = /dev/null
-	looseCompression = 0
 	fsync = none
 	bigFileThreshold = 64m
 [extensions]

@@ -30,11 +30,13 @@ import (
 	"github.com/packhorse-git/packhorse/internal/node/archive"
 	"github.com/packhorse-git/packhorse/internal/node/edit"
 	"github.com/packhorse-git/packhorse/internal/node/gc"
+	"github.com/packhorse-git/packhorse/internal/node/inspect"
 	"github.com/packhorse-git/packhorse/internal/node/lookup"
 	"github.com/packhorse-git/packhorse/internal/node/merge"
 	"github.com/packhorse-git/packhorse/internal/node/packcache"
 	"github.com/packhorse-git/packhorse/internal/node/places"
 	"github.com/packhorse-git/packhorse/internal/node/receivepack"
+	"github.com/packhorse-git/packhorse/internal/node/scratch"
 	"github.com/packhorse-git/packhorse/internal/node/uploadpack"
 	"github.com/packhorse-git/packhorse/internal/node/watch"
 	"github.com/packhorse-git/packhorse/internal/schedule/balance"
@@ -89,6 +91,8 @@ type Options struct {
 	Tables  *repo.Tables // lists refs in reftables; nil: repositories with reftables are refused
 	Lookups lookup.Options
 	Merger  *merge.Merger // merges for callers; nil: they are refused. The node closes it.
+	// Space is where Git compares and changes files for calls. Nil: they are refused.
+	Space *scratch.Space
 }
 
 // Node owns the repositories below a root. It is safe for concurrent use.
@@ -118,6 +122,8 @@ type Node struct {
 	runner   *process.Runner
 	merger   *merge.Merger // may be nil
 	keys     edit.Keys
+
+	inspector *inspect.Inspector
 
 	handles    handleTable
 	writes     writeTable
@@ -159,6 +165,8 @@ func New(server *uploadpack.Server, o Options) (*Node, error) {
 			return nil, fault.Wrap(fault.Unavailable, "cannot read the push journal", err)
 		}
 	}
+	n.inspector = inspect.New(inspect.Options{Runner: o.Runner, Space: o.Space, Lookups: n.lookups,
+		Memory: o.Lookups.Memory})
 	n.stopPlaces = func() {}
 	if n.places == nil {
 		d := places.NewDirectories(places.Options{Repo: options, Epoch: o.Epoch, ReadOnly: o.ReadOnly, Runner: o.Runner,

@@ -8,6 +8,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/repo"
 	"github.com/packhorse-git/packhorse/internal/node/archive"
 	"github.com/packhorse-git/packhorse/internal/node/ingest"
+	"github.com/packhorse-git/packhorse/internal/node/inspect"
 	"github.com/packhorse-git/packhorse/internal/node/merge"
 	"github.com/packhorse-git/packhorse/internal/node/packsource"
 	"github.com/packhorse-git/packhorse/internal/node/places"
@@ -92,6 +93,12 @@ func MergeLimits() process.Limits {
 		Time: 5 * time.Minute, PerRepository: -1}
 }
 
+// InspectLimits are the limits of patches and blames.
+func InspectLimits() process.Limits {
+	return process.Limits{Slots: max(2, runtime.GOMAXPROCS(0)), Queue: gitQueue, Wait: 10 * time.Second, Nice: gitNice,
+		Time: time.Minute}
+}
+
 // GitClasses returns the limits of the Git commands of a server.
 func (c *Config) GitClasses() map[process.Class]process.Limits {
 	memory := c.MemoryShares()
@@ -110,6 +117,7 @@ func (c *Config) GitClasses() map[process.Class]process.Limits {
 		archive.Class:            memory.of(archiveLimits(), memory.Git),
 		storage.ClassGrep:        memory.of(GrepLimits(), memory.small),
 		merge.Class:              memory.of(MergeLimits(), memory.small),
+		inspect.Class:            memory.of(InspectLimits(), memory.small),
 	}
 	for name, l := range classes {
 		switch l.Slow = gitSlow; name {

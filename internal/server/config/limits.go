@@ -59,7 +59,7 @@ func (c *Config) MemoryShares() MemoryShares {
 		large += ingestLimits().Slots
 	}
 	count := quarters*large + (quarters+1)*both + RefsLimits().Slots + ManageLimits().Slots + GrepLimits().Slots +
-		MergeLimits().Slots
+		MergeLimits().Slots + InspectLimits().Slots
 	s := MemoryShares{Server: all / 4}
 	s.Git = (all - s.Server) / int64(count) * quarters
 	s.small = s.Git / quarters

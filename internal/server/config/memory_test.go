@@ -22,7 +22,7 @@ func TestMemoryShares(t *testing.T) {
 		s := cfg.MemoryShares()
 		all := s.Server + int64(cfg.Git.Slots+cfg.Maintenance.Slots)*s.Git +
 			int64(cfg.Maintenance.Slots+RefsLimits().Slots+ManageLimits().Slots+GrepLimits().Slots+
-				MergeLimits().Slots)*s.small
+				MergeLimits().Slots+InspectLimits().Slots)*s.small
 		if cfg.Push.Enabled {
 			all += int64(cfg.Push.Slots) * (s.Git + s.small)
 		}

@@ -170,6 +170,7 @@ func newNode(d *deps, stored *store.Store, packs *packSources,
 	if err != nil {
 		return nil, err
 	}
+	o.Space = space
 	o.Merger = merge.New(merge.Options{Runner: runner, Space: space})
 	return storage.New(sessions, o)
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/repo"
 	"github.com/packhorse-git/packhorse/internal/node/archive"
 	"github.com/packhorse-git/packhorse/internal/node/ingest"
+	"github.com/packhorse-git/packhorse/internal/node/inspect"
 	"github.com/packhorse-git/packhorse/internal/node/merge"
 	"github.com/packhorse-git/packhorse/internal/node/packcache"
 	"github.com/packhorse-git/packhorse/internal/node/packsource"
@@ -50,7 +51,7 @@ func newPackSources(d *deps, damaged func(incarnation string)) (*packSources, er
 	for lane, class := range map[string]process.Class{"cold": packsource.ClassPack, "push": receivepack.ClassReceive,
 		"hooks": receivepack.ClassHook, "refs": repo.ClassRefs, "manage": places.ClassManage,
 		"maintenance": places.ClassMaintain, "ingest": ingest.Class, "grep": storage.ClassGrep,
-		"merge": merge.Class, "archive": archive.Class} {
+		"merge": merge.Class, "inspect": inspect.Class, "archive": archive.Class} {
 		d.lanes.metrics.Queue(lane, runner.Queue(class))
 	}
 	p := &packSources{runner: runner}

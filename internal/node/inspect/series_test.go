@@ -1,0 +1,177 @@
+package inspect
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git/gittest"
+	"github.com/packhorse-git/packhorse/internal/git/repo"
+	"github.com/packhorse-git/packhorse/internal/node/lookup"
+)
+
+func (i *Inspector) formatted(t *testing.T, r *repo.Repo, q SeriesRequest) string {
+	t.Helper()
+	var b strings.Builder
+	if err := i.FormatPatch(t.Context(), r, q, func(data []byte) error { b.Write(data); return nil }); err != nil {
+		t.Fatalf("%+v: %v", q, err)
+	}
+	return b.String()
+}
+
+func TestSeriesAsGit(t *testing.T) {
+	t.Parallel()
+	i := newInspector(t)
+	g := odd(t, 3, 60, "sha1")
+	r := open(t, g)
+	for _, from := range []string{"main~1", "main~7", "main~50"} {
+		want := gitOutput(t, g, "format-patch", "--stdout", "--no-signature", "--full-index", from+"..main")
+		if got := i.formatted(t, r, SeriesRequest{From: from}); got != want {
+			t.Errorf("from %s: %.500q, want %.500q", from, got, want)
+		}
+		var b strings.Builder
+		q := RangeRequest{OldBase: from, OldTip: "main", NewBase: "main~20", NewTip: "main~3"}
+		if err := i.RangeDiff(t.Context(), r, q, func(data []byte) error { b.Write(data); return nil }); err != nil {
+			t.Fatal(err)
+		}
+		if want := gitOutput(t, g, "range-diff", from+"..main", "main~20..main~3"); b.String() != want {
+			t.Errorf("from %s: %.500q, want %.500q", from, b.String(), want)
+		}
+	}
+	root := g.Git("rev-list", "--max-parents=0", "main")
+	if got, want := i.formatted(t, r, SeriesRequest{To: root}), gitOutput(t, g, "format-patch", "--stdout",
+		"--no-signature", "--full-index", "--root", root); got != want {
+		t.Errorf("a root: %q, want %q", got, want)
+	}
+	if got := i.formatted(t, r, SeriesRequest{From: "main", To: "main~3"}); got != "" {
+		t.Errorf("no commits: %q", got)
+	}
+	for field, q := range map[string]SeriesRequest{"max_commits": {From: "main~7", MaxCommits: 6}, "from": {From: "-x"},
+		"to": {To: "--output=/tmp/x"}} {
+		err := i.FormatPatch(t.Context(), r, q, func([]byte) error { return nil })
+		if f, ok := err.(*fault.Error); !ok || f.Field != field {
+			t.Errorf("%+v: %v, want an error of field %q", q, err, field)
+		}
+	}
+	for field, q := range map[string]RangeRequest{"old_base": {OldTip: "main"},
+		"new_tip": {OldBase: "main~", OldTip: "main"}} {
+		err := i.RangeDiff(t.Context(), r, q, func([]byte) error { return nil })
+		if f, ok := err.(*fault.Error); !ok || f.Field != field {
+			t.Errorf("%+v: %v, want an error of field %q", q, err, field)
+		}
+	}
+}
+
+// TestHostileRepository has configuration, attributes and hooks that would run a program in Git itself.
+func TestHostileRepository(t *testing.T) {
+	t.Parallel()
+	i := newInspector(t)
+	g := gittest.Init(t)
+	canary := filepath.Join(t.TempDir(), "canary")
+	evil := filepath.Join(t.TempDir(), "evil")
+	if err := os.WriteFile(evil, []byte("#!/bin/sh\ntouch "+canary+"\ncat\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	attributes := "* diff=evil filter=evil merge=evil\n"
+	who := "committer C <c@example.com> 1 +0000\ndata 0\n"
+	g.GitIn(fmt.Sprintf("commit refs/heads/main\n%sM 644 inline .gitattributes\ndata %d\n%sM 644 inline f\ndata 2\na\n"+
+		"commit refs/heads/main\n%sM 644 inline f\ndata 4\na\nb\n", who, len(attributes), attributes, who),
+		"fast-import", "--quiet")
+	for key, value := range map[string]string{"diff.external": evil, "diff.evil.command": evil, "diff.evil.textconv": evil,
+		"filter.evil.clean": evil, "filter.evil.smudge": evil, "filter.evil.process": evil, "merge.evil.driver": evil,
+		"core.fsmonitor": evil, "core.hooksPath": filepath.Dir(evil), "core.pager": evil, "pager.blame": evil,
+		"format.signatureFile": "/etc/passwd", "diff.orderFile": "/etc/passwd", "blame.ignoreRevsFile": "/etc/passwd",
+		"core.alternateRefsCommand": evil, "diff.noPrefix": "true", "color.ui": "always", "format.attach": "x"} {
+		g.Git("config", key, value)
+	}
+	for _, name := range []string{"attributes", "grafts"} {
+		if err := os.WriteFile(filepath.Join(g.Dir, "info", name), []byte(attributes), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r := open(t, g)
+	files, _ := i.allPatches(t, r, PatchRequest{})
+	if len(files) != 1 || !strings.Contains(string(files[0].Patch), "--- a/f\n+++ b/f\n@@ -1 +1,2 @@\n a\n+b\n") {
+		t.Errorf("patch %+v", files)
+	}
+	if got := i.porcelain(t, r, BlameRequest{In: lookup.PathIn{Path: "f"}}); strings.Count(got, "\n") != 2 {
+		t.Errorf("blame %q", got)
+	}
+	if got := i.formatted(t, r, SeriesRequest{}); !strings.Contains(got, "\n+b\n") || strings.Contains(got, "root:") {
+		t.Errorf("mail %q", got)
+	}
+	if err := i.RangeDiff(t.Context(), r, RangeRequest{OldBase: "main~", OldTip: "main", NewTip: "main"},
+		func([]byte) error { return nil }); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(canary); err == nil {
+		t.Error("a program of the repository ran")
+	}
+}
+
+// TestCallersThatGo checks that Git ends with its caller, and that the error of a caller is returned.
+func TestCallersThatGo(t *testing.T) {
+	t.Parallel()
+	i := newInspector(t)
+	g := odd(t, 4, 40, "sha1")
+	r := open(t, g)
+	gone := errors.New("gone")
+	sent := 0
+	q := PatchRequest{From: "main~20", Context: 3}
+	_, err := i.Patch(t.Context(), r, q, func(*File) error { sent++; return gone })
+	if !errors.Is(err, gone) || sent != 1 {
+		t.Errorf("%d files, %v", sent, err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	q = PatchRequest{From: "main~30", Context: 1000}
+	_, err = i.Patch(ctx, r, q, func(*File) error { cancel(); return ctx.Err() })
+	if !fault.Is(err, fault.Cancelled) {
+		t.Errorf("error %v, want cancelled", err)
+	}
+}
+
+// TestCache checks that an equal call needs no Git, and that options and limits are part of the key.
+func TestCache(t *testing.T) {
+	t.Parallel()
+	i := newInspector(t)
+	g := odd(t, 5, 40, "sha1")
+	r := open(t, g)
+	first, sum := i.allPatches(t, r, PatchRequest{From: "main~9"})
+	blame := func() string {
+		return i.porcelain(t, r, BlameRequest{In: lookup.PathIn{Path: string(first[0].Path)}})
+	}
+	mails, _ := i.formatted(t, r, SeriesRequest{From: "main~9"}), i.formatted(t, r, SeriesRequest{})
+	var lines string
+	if first[0].Status != 'D' && first[0].Mode != 0o160000 {
+		lines = blame()
+	}
+	few, _ := i.allPatches(t, r, PatchRequest{From: "main~9", MaxFiles: 1})
+	if len(few) != 1 {
+		t.Errorf("%d files, want 1", len(few))
+	}
+	known := i.cache.lru.Len()
+	again, sumAgain := i.allPatches(t, r, PatchRequest{From: "main~9"})
+	if len(again) != len(first) || sum != sumAgain || again[0] != first[0] {
+		t.Errorf("%d files and %+v, want %d and %+v", len(again), sumAgain, len(first), sum)
+	}
+	if lines != "" && blame() != lines {
+		t.Error("another blame")
+	}
+	if i.cache.lru.Len() != known {
+		t.Errorf("%d results, want %d", i.cache.lru.Len(), known)
+	}
+	if got := i.formatted(t, r, SeriesRequest{From: "main~9"}); got != mails && len(mails) < maxCached {
+		t.Error("other mails")
+	}
+	for n := range 200 { // results are dropped, the oldest first
+		i.cache.add(fmt.Sprint(n), result{size: maxCached})
+	}
+	if i.cache.size > maxCache || i.cache.lru.Len() != maxCache/maxCached {
+		t.Errorf("%d bytes of %d results", i.cache.size, i.cache.lru.Len())
+	}
+}
