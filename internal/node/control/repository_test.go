@@ -17,6 +17,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault/faultrpc"
 	"github.com/packhorse-git/packhorse/internal/git/gittest"
 	"github.com/packhorse-git/packhorse/internal/git/process"
+	"github.com/packhorse-git/packhorse/internal/node/inspect"
 	"github.com/packhorse-git/packhorse/internal/node/merge"
 	"github.com/packhorse-git/packhorse/internal/node/places"
 	"github.com/packhorse-git/packhorse/internal/node/receivepack"
@@ -40,6 +41,9 @@ type port struct {
 	refs         packhorsev1connect.RefServiceClient
 	objects      packhorsev1connect.ObjectServiceClient
 	merges       packhorsev1connect.MergeServiceClient
+	diffs        packhorsev1connect.DiffServiceClient
+	history      packhorsev1connect.HistoryServiceClient
+	commits      packhorsev1connect.CommitServiceClient
 }
 
 const smallPlaces = 3 // in a port's small lane
@@ -49,7 +53,7 @@ func newPort(t *testing.T) *port {
 	limits := process.Limits{Slots: 2, Queue: 10}
 	runner, err := process.New(process.Options{Classes: map[process.Class]process.Limits{places.ClassManage: limits,
 		places.ClassMaintain: limits, receivepack.ClassReceive: limits, receivepack.ClassHook: limits,
-		merge.Class: limits}})
+		merge.Class: limits, inspect.Class: limits}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -65,7 +69,7 @@ func newPort(t *testing.T) *port {
 		t.Fatal(err)
 	}
 	node, err := storage.New(uploadpack.New(nil, uploadpack.Options{}), storage.Options{Root: p.dir, Runner: runner,
-		Pushes: pushes, Merger: merge.New(merge.Options{Runner: runner, Space: space})})
+		Pushes: pushes, Space: space, Merger: merge.New(merge.Options{Runner: runner, Space: space})})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -89,6 +93,9 @@ func newPort(t *testing.T) *port {
 	p.repositories = packhorsev1connect.NewRepositoryServiceClient(client, server.URL, connect.WithGRPC())
 	p.refs = packhorsev1connect.NewRefServiceClient(client, server.URL, connect.WithGRPC())
 	p.merges = packhorsev1connect.NewMergeServiceClient(client, server.URL, connect.WithGRPC())
+	p.diffs = packhorsev1connect.NewDiffServiceClient(client, server.URL, connect.WithGRPC())
+	p.history = packhorsev1connect.NewHistoryServiceClient(client, server.URL, connect.WithGRPC())
+	p.commits = packhorsev1connect.NewCommitServiceClient(client, server.URL, connect.WithGRPC())
 	p.objects = packhorsev1connect.NewObjectServiceClient(client, server.URL, connect.WithGRPC())
 	return p
 }

@@ -1,0 +1,69 @@
+package control
+
+import (
+	"context"
+
+	"connectrpc.com/connect"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/node/inspect"
+	"github.com/packhorse-git/packhorse/internal/node/storage"
+	"github.com/packhorse-git/packhorse/internal/schedule/balance"
+	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
+)
+
+// maxPatch is the maximum size of a patch in bytes.
+const maxPatch = 8 << 20
+
+// ApplyPatch implements packhorsev1connect.CommitServiceHandler.
+func (s *commitService) ApplyPatch(ctx context.Context, r *connect.Request[packhorsev1.ApplyPatchRequest]) (
+	*connect.Response[packhorsev1.ApplyPatchResponse], error) {
+	return respond(r.Msg, func(path git.RepoPath) (*packhorsev1.ApplyPatchResponse, error) {
+		caller := r.Header().Get(callerHeader)
+		q, err := s.patchOf(r.Msg, balance.Caller(caller))
+		if err != nil {
+			return nil, err
+		}
+		admission, err := s.enterWork(ctx, caller)
+		if err != nil {
+			return nil, err
+		}
+		defer admission.end()
+		result, err := s.Node.ApplyPatch(ctx, path, q)
+		if err != nil {
+			return nil, err
+		}
+		m := &packhorsev1.ApplyPatchResponse{Conflicts: conflicts(result.Conflicts)}
+		for _, id := range result.Commits {
+			m.Commits = append(m.Commits, id.String())
+		}
+		if n := len(m.Commits); n > 0 {
+			m.Created = &packhorsev1.CommitServiceCreateResponse{Commit: m.Commits[n-1], Tree: oid(result.Tree),
+				Version: version(result.Version), Repeated: result.Repeated, Messages: result.Messages}
+		}
+		return m, nil
+	})
+}
+
+// patchOf checks a request.
+func (s *Server) patchOf(m *packhorsev1.ApplyPatchRequest, caller balance.Caller) (q storage.NewPatch, err error) {
+	if q.Change, err = changeOf(m); err != nil {
+		return q, err
+	}
+	if q.Target, err = targetOf(m); err != nil {
+		return q, err
+	}
+	q.Start = m.GetStart()
+	q.ApplyRequest = inspect.ApplyRequest{Patch: m.GetPatch(), HasCommitter: m.GetCommitter() != nil, Caller: caller}
+	if len(q.Patch) == 0 {
+		q.Patch = []byte(m.GetText())
+	} else if m.GetText() != "" {
+		return q, fault.InField("patch", fault.New(fault.Invalid, "set either text or patch"))
+	}
+	if n := len(q.Patch); n == 0 || n > maxPatch {
+		return q, fault.InField("patch", fault.New(fault.Invalid, "it has %d bytes, want 1 to %d", n, maxPatch))
+	}
+	q.Header, err = s.headerOf(m, q.Change.Pusher)
+	return q, err
+}

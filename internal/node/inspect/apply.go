@@ -1,0 +1,327 @@
+package inspect
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net/mail"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/node"
+	"github.com/packhorse-git/packhorse/internal/node/edit"
+	"github.com/packhorse-git/packhorse/internal/node/merge"
+	"github.com/packhorse-git/packhorse/internal/node/scratch"
+	"github.com/packhorse-git/packhorse/internal/node/write"
+	"github.com/packhorse-git/packhorse/internal/schedule/balance"
+)
+
+// ApplyRequest requests commits from a diff or a mailbox.
+type ApplyRequest struct {
+	Patch []byte
+	// Header is that of the commit of a diff. The commits of mails have their own authors and messages, and the committer
+	// if HasCommitter is set. Otherwise it is their author. Only the last commit has the key.
+	Header       edit.Header
+	HasCommitter bool
+	Caller       balance.Caller
+}
+
+// Applied is the result of a patch.
+type Applied struct {
+	Tree      git.ObjectID   // of the last commit
+	Commits   []git.ObjectID // the first one first; none with conflicts
+	Objects   []*write.Object
+	Conflicts []merge.Conflict // of the first mail that does not apply
+}
+
+// patchFile is a patch of one commit.
+type patchFile struct {
+	path              string
+	author, committer string
+	message           []byte
+}
+
+// Apply makes commits on top of a commit; zero: without a parent. A patch is merged (git apply --3way) if the
+// repository has the blobs that it names. A patch without an effect makes no commit, as in git am. Errors: Invalid with
+// the field "patch" if it is not a patch, or has a path that Git does not allow. Precondition: all patches are applied
+// already.
+func (i *Inspector) Apply(ctx context.Context, s write.State, base git.ObjectID, q *ApplyRequest) (made Applied,
+	err error) {
+	if err := i.check(); err != nil {
+		return made, err
+	}
+	d, err := i.Space.Open(s.Repo())
+	if err != nil {
+		return made, err
+	}
+	defer d.Close()
+	a := &applier{Inspector: i, ctx: ctx, state: s, dir: d, q: q}
+	files, err := a.split()
+	if err != nil {
+		return made, fault.InField("patch", err)
+	}
+	if made.Tree, err = a.begin(base); err != nil {
+		return made, err
+	}
+	trees := []git.ObjectID{}
+	for n, f := range files {
+		if made.Conflicts, err = a.apply(f.path); err != nil || len(made.Conflicts) > 0 {
+			return Applied{Conflicts: made.Conflicts}, err
+		}
+		tree, err := a.tree()
+		if err != nil {
+			return made, err
+		}
+		if tree == made.Tree {
+			continue
+		}
+		h := q.Header
+		h.Author, h.Committer, h.Message = f.author, f.committer, f.message
+		if n < len(files)-1 {
+			h.Key = edit.Key{}
+		}
+		var parents []git.ObjectID
+		if !base.IsZero() {
+			parents = []git.ObjectID{base}
+		}
+		commit, err := h.Commit(s.Repo().Format, tree, parents...)
+		if err != nil {
+			return made, err
+		}
+		trees, base, made.Tree = append(trees, tree), commit.ID, tree
+		made.Commits, made.Objects = append(made.Commits, commit.ID), append(made.Objects, commit)
+	}
+	if len(trees) == 0 {
+		return made, fault.InField("patch", fault.New(fault.Precondition, "it changes nothing: it is applied already"))
+	}
+	objects, err := d.Objects(trees...)
+	made.Objects = append(made.Objects, objects...)
+	return made, err
+}
+
+// applier applies the patches of a request in a scratch directory, which also has the index.
+type applier struct {
+	*Inspector
+	ctx   context.Context
+	state write.State
+	dir   *scratch.Dir
+	q     *ApplyRequest
+}
+
+// git runs a command and returns its output.
+func (a *applier) git(c command) ([]byte, error) {
+	c.env = a.dir.Env()
+	return a.text(a.ctx, a.state.Repo(), a.q.Caller, c, 16<<20)
+}
+
+func (a *applier) tree() (git.ObjectID, error) {
+	text, err := a.git(command{name: "write-tree"})
+	if err != nil {
+		return git.ObjectID{}, err
+	}
+	return git.ParseObjectID(text)
+}
+
+// begin fills the index, and returns its tree.
+func (a *applier) begin(base git.ObjectID) (git.ObjectID, error) {
+	if !base.IsZero() {
+		if err := a.dir.Copy(a.state, base); err != nil {
+			return git.ObjectID{}, err
+		}
+		if _, err := a.git(command{name: "read-tree", args: []string{base.String()}}); err != nil {
+			return git.ObjectID{}, err
+		}
+	}
+	return a.tree()
+}
+
+// mailHeaders are beginnings of mailboxes and mails.
+var mailHeaders = []string{"From ", "From:", "Subject:", "Date:", "Received:", "Return-Path:", "Message-ID:",
+	"Message-Id:"}
+
+// split writes the patches to files.
+func (a *applier) split() ([]patchFile, error) {
+	isMail := false
+	for _, header := range mailHeaders {
+		isMail = isMail || bytes.HasPrefix(a.q.Patch, []byte(header))
+	}
+	if !isMail {
+		file := filepath.Join(a.dir.Path, "patch")
+		err := os.WriteFile(file, a.q.Patch, 0o600)
+		h := &a.q.Header
+		return []patchFile{{file, h.Author, h.Committer, h.Message}}, fault.Wrap(fault.Unavailable,
+			"cannot write to the state directory", err)
+	}
+	if n := bytes.Count(a.q.Patch, []byte("\nFrom ")); n > maxCommits {
+		return nil, fault.New(fault.Invalid, "it has more than %d mails", maxCommits)
+	}
+	args := []string{"-b", "-o" + a.dir.Path} // -b: a mail without a line "From ID" is a mailbox, too
+	if line, _, _ := bytes.Cut(a.q.Patch, []byte("\n")); !bytes.HasSuffix(line, []byte("\r")) {
+		args = append(args, "--keep-cr") // these are of the files, and not of the transport
+	}
+	text, err := a.git(command{name: "mailsplit", args: args, input: a.q.Patch, cannot: func(string, string) error {
+		return fault.New(fault.Invalid, "it is not a mailbox")
+	}})
+	if err != nil {
+		return nil, err
+	}
+	count, err := strconv.Atoi(string(text))
+	if err != nil {
+		return nil, errOutput("mailsplit", "%.100q", text)
+	}
+	files := make([]patchFile, count)
+	for n := range files {
+		if files[n], err = a.mail(filepath.Join(a.dir.Path, fmt.Sprintf("%04d", n+1))); err != nil {
+			return nil, fault.Wrap(fault.KindOf(err), fmt.Sprintf("mail %d: %s", n+1, fault.Message(err)), err)
+		}
+	}
+	return files, nil
+}
+
+// mail reads a mail (git-mailinfo(1)).
+func (a *applier) mail(file string) (f patchFile, err error) {
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return f, err
+	}
+	f.path = file + ".patch"
+	info, err := a.git(command{name: "mailinfo", args: []string{file + ".message", f.path}, input: data})
+	if err != nil {
+		return f, err
+	}
+	body, err := os.ReadFile(file + ".message")
+	if err != nil {
+		return f, err
+	}
+	if patch, err := os.Stat(f.path); err != nil || patch.Size() == 0 {
+		return f, fault.New(fault.Invalid, "it has no patch")
+	}
+	facts := make(map[string]string)
+	for line := range strings.Lines(string(info)) {
+		if name, value, ok := strings.Cut(strings.TrimSuffix(line, "\n"), ": "); ok && facts[name] == "" {
+			facts[name] = value
+		}
+	}
+	p := edit.Person{Name: facts["Author"], Email: facts["Email"]}
+	if p.Name == "" || p.Email == "" {
+		return f, fault.New(fault.Invalid, "it has no author")
+	}
+	date, err := mail.ParseDate(facts["Date"])
+	if err != nil {
+		return f, fault.New(fault.Invalid, "its date %.80q is not valid", facts["Date"])
+	}
+	p.Date = fmt.Sprintf("%d %s", date.Unix(), date.Format("-0700"))
+	if f.author, f.committer, err = edit.Lines(p, edit.Person{}, node.Pusher{}, time.Time{}); err != nil {
+		return f, err
+	}
+	if a.q.HasCommitter {
+		f.committer = a.q.Header.Committer
+	}
+	f.message, err = edit.CheckMessage(stripSpace(facts["Subject"]+"\n\n"+string(body)), nil)
+	return f, err
+}
+
+// stripSpace cleans a message like git stripspace: no space at the ends of lines, and no empty lines at the beginning,
+// at the end, or after another one.
+func stripSpace(text string) string {
+	var b strings.Builder
+	isEmpty := false
+	for line := range strings.Lines(text) {
+		line = strings.TrimRight(line, " \t\n\v\f\r")
+		if line == "" {
+			isEmpty = true
+			continue
+		}
+		if isEmpty && b.Len() > 0 {
+			b.WriteByte('\n')
+		}
+		isEmpty = false
+		b.WriteString(line + "\n")
+	}
+	return b.String()
+}
+
+// maxReports is the maximum number of conflicts without stages.
+const maxReports = 1000
+
+// apply applies a patch to the index.
+func (a *applier) apply(file string) (conflicts []merge.Conflict, err error) {
+	report := ""
+	// In spite of --cached, Git checks out a file that a patch creates and that exists, to merge it. This must happen in
+	// an empty directory.
+	work, err := os.MkdirTemp(a.dir.Path, "work-*")
+	if err != nil {
+		return nil, fault.Wrap(fault.Unavailable, "cannot write to the state directory", err)
+	}
+	defer os.RemoveAll(work)
+	_, err = a.git(command{name: "apply", args: []string{"--cached", "--3way", "--whitespace=nowarn", file}, dir: work,
+		config: []string{"core.protectHFS=true", "core.protectNTFS=true"},
+		cannot: func(status, message string) error {
+			report = strings.ReplaceAll(message, file, "the patch")
+			switch {
+			case strings.Contains(message, "error: invalid path ") || strings.Contains(message, "beyond a symbolic link") ||
+				strings.HasPrefix(message, "error: ") && status == "exit 128":
+				return fault.InField("patch", fault.New(fault.Invalid, "git apply refuses it: %.500s", strings.TrimSpace(report)))
+			case status == "exit 1":
+				return fault.New(fault.Precondition, "the patch does not apply")
+			}
+			return nil
+		}})
+	if !fault.Is(err, fault.Precondition) {
+		return nil, err
+	}
+	if conflicts, err = a.stages(report); err != nil || len(conflicts) > 0 {
+		return conflicts, err
+	}
+	for line := range strings.Lines(report) {
+		line, isError := strings.CutPrefix(strings.TrimSpace(line), "error: ")
+		at := strings.LastIndex(line, ": ")
+		if !isError || at < 0 || strings.HasPrefix(line, "patch failed: ") || len(conflicts) == maxReports {
+			continue
+		}
+		conflicts = append(conflicts, merge.Conflict{Path: line[:at], Kinds: []string{"patch"}, Message: line[at+2:]})
+	}
+	if len(conflicts) == 0 {
+		conflicts = []merge.Conflict{{Kinds: []string{"patch"}, Message: strings.TrimSpace(report)}}
+	}
+	return conflicts, nil
+}
+
+// stages returns the paths with conflicts in the index.
+func (a *applier) stages(report string) (conflicts []merge.Conflict, err error) {
+	text, err := a.git(command{name: "ls-files", args: []string{"-u", "-z"}})
+	if err != nil {
+		return nil, err
+	}
+	for entry := range strings.SplitSeq(strings.TrimSuffix(string(text), "\x00"), "\x00") {
+		facts, path, ok := strings.Cut(entry, "\t") // MODE ID STAGE TAB PATH
+		fields := strings.Fields(facts)
+		if !ok || len(fields) != 3 {
+			continue
+		}
+		if n := len(conflicts); n == 0 || conflicts[n-1].Path != path {
+			conflicts = append(conflicts, merge.Conflict{Path: path, Kinds: []string{"contents"}, Message: report})
+			report = ""
+		}
+		var s merge.Stage
+		if s.Mode, err = octal([]byte(fields[0])); err != nil {
+			return nil, err
+		}
+		if s.ID, err = git.ParseObjectID(fields[1]); err != nil {
+			return nil, err
+		}
+		stage := fields[2][0] - '1'
+		if stage == 1 && conflicts[len(conflicts)-1].Stages[0] == (merge.Stage{}) {
+			conflicts[len(conflicts)-1].Kinds[0] = "add/add"
+		}
+		if stage < 3 {
+			conflicts[len(conflicts)-1].Stages[stage] = s
+		}
+	}
+	return conflicts, nil
+}
