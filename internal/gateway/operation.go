@@ -61,9 +61,12 @@ var (
 		Limit: requestLimit, Web: true, Quiet: true}
 	Page = &Operation{Name: "page", Lane: pageLane, Class: inflight.ClassPage, Limit: requestLimit, Web: true,
 		Quiet: true}
-	Hook  = &Operation{Name: "webhook", Limit: hookLimit, Web: true} // from a forge
-	App   = &Operation{Name: "app", Web: true}                       // package app has the limits and the class
-	Other = &Operation{Name: "other", Web: true}
+	// API is a request for the API of repositories, and APIChange one that changes a repository.
+	API       = &Operation{Name: "api", Lane: pageLane, Class: inflight.ClassPage, Limit: apiLimit, Web: true}
+	APIChange = &Operation{Name: "api_change", Lane: pushLane, Class: inflight.ClassPush, Limit: apiLimit, Web: true}
+	Hook      = &Operation{Name: "webhook", Limit: hookLimit, Web: true} // from a forge
+	App       = &Operation{Name: "app", Web: true}                       // package app has the limits and the class
+	Other     = &Operation{Name: "other", Web: true}
 )
 
 // operationOf returns the operation of a fetch session's request after it was parsed.
@@ -103,6 +106,14 @@ const maxHook = 1 << 20
 
 func hookLimit(g *Gateway) BodyLimit {
 	return BodyLimit{Size: maxHook, Stall: g.ReadStall, Total: maxStalls * g.ReadStall}
+}
+
+// MaxAPIBody is the maximum size of the body of a request to the API in bytes.
+const MaxAPIBody = 8 << 20
+
+// apiLimit allows one byte more, so that a body which is too long has a status of its own.
+func apiLimit(g *Gateway) BodyLimit {
+	return BodyLimit{Size: MaxAPIBody + 1, Stall: g.ReadStall, Total: maxStalls * g.ReadStall}
 }
 
 // pushOverhead is the maximum number of bytes in a push's body besides its pack. Git itself refuses a pack that is too

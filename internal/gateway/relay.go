@@ -35,7 +35,7 @@ func (r *Request) UploadPack(session node.Session, body *Body, response *Respons
 // tried.
 func (r *Request) ReceivePack(session node.Session, body *Body, response *Response) {
 	r.complete(&session)
-	pusher := node.Pusher{Name: r.ID.Name, Address: hostOf(r.Client)}
+	pusher := node.Pusher{Name: r.ID.Name, Address: HostOf(r.Client)}
 	r.relay(response, func(n router.Node, repo git.RepoPath) (node.Outcome, error) {
 		session.StoreID = r.storeID
 		return n.ReceivePack(r.Ctx, repo, session, pusher, body, r.announceChange(response))
@@ -76,6 +76,66 @@ func (r *Request) Wait(ctx context.Context, condition node.WaitCondition) (seen 
 		return o, err
 	})
 	return seen
+}
+
+// Call has a node answer a call of the public API, and passes each message of the response to receive. request encodes
+// the request for a path of the repository. A change goes to the node that takes pushes, and no other node is tried
+// after the call was sent to one; nor is it after the first message.
+func (r *Request) Call(call node.Call, isChange bool, request func(git.RepoPath) []byte, receive func([]byte) error) {
+	var refused error
+	r.isPush, r.isChange = isChange, isChange
+	r.relay(nil, func(n router.Node, repo git.RepoPath) (o node.Outcome, err error) {
+		calls, ok := n.(router.Calls)
+		if !ok {
+			return o, fault.New(fault.Unavailable, "the storage node %s takes no calls of the API", r.node)
+		}
+		call.Request, call.StoreID = request(repo), r.storeID
+		err = calls.Call(r.Ctx, call, func(message []byte) error {
+			r.received = true
+			refused = receive(message)
+			return refused
+		})
+		if refused != nil { // the node has not failed
+			err = nil
+		}
+		return o, err
+	})
+	if isChange && r.Changed != nil {
+		r.Changed(r.Repo)
+	}
+	if refused != nil {
+		r.Err = refused
+	}
+}
+
+// Revisions resolves revisions of the repository, in their order. Each has its own error.
+func (r *Request) Revisions(revisions []string) ([]node.Result, error) {
+	if !r.authorized {
+		return nil, fault.New(fault.Internal, "the request was not authorized before it was sent to a node")
+	}
+	repo := r.Repo
+	if r.hidden {
+		repo = AbsentPath(repo)
+	}
+	questions := make([]node.Question, len(revisions))
+	for i, revision := range revisions {
+		questions[i] = node.Question{Repository: repo, Revision: revision}
+	}
+	results, err := r.Router.Resolve(r.Ctx, questions)
+	for i := range results {
+		if r.hidden {
+			results[i].Err = hideAnswer(r.Repo, results[i].Err)
+		}
+	}
+	return results, err
+}
+
+// Reachable is the value of node.ReachableHeader for the caller.
+func (r *Request) Reachable() string {
+	if r.reachable {
+		return "1"
+	}
+	return "0"
 }
 
 // relay has a node answer the request. If that fails before a byte was sent to the client, it tries another one. A nil
@@ -139,10 +199,11 @@ func (r *Request) relay(response *Response, call func(router.Node, git.RepoPath)
 	r.Err = best
 }
 
-// mayBeDone reports whether the node may have done what must not be done twice, although it failed.
+// mayBeDone reports whether the node may have done what must not be done twice, although it failed, or has answered in
+// part.
 func (r *Request) mayBeDone() bool {
 	_, unsent := errors.AsType[*node.UnsentError](r.Err)
-	return r.isChange && !unsent && !fault.Is(r.Err, fault.Exhausted) // of which a node knows before it begins
+	return r.received || r.isChange && !unsent && !fault.Is(r.Err, fault.Exhausted) // of which a node knows before it begins
 }
 
 // try tries one node. It reports whether another one may be tried.

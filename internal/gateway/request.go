@@ -48,6 +48,7 @@ type Request struct {
 	secret     node.Secret // see node.Session.Authorization
 	isPush     bool        // the request is part of a push
 	isChange   bool        // a node that failed may have done what the request asks, and it must not be done twice
+	received   bool        // a node has sent a part of its response to a call
 	hidden     bool        // the caller may not know whether the repository exists
 	reachable  bool        // see node.Session
 	node       string      // the node that was tried last; "": none
@@ -65,13 +66,13 @@ type Rating struct {
 // Begin begins a request of a client at an address. header may have the parent of its trace; nil: there is none.
 func (g *Gateway) Begin(ctx context.Context, op *Operation, client string, header http.Header) Request {
 	ctx, running := g.Board.Begin(ctx, op.Name, "")
-	running.Describe("", "", hostOf(client))
+	running.Describe("", "", HostOf(client))
 	ctx, span := g.Tracer.StartPublic(ctx, header)
 	return Request{Gateway: g, Ctx: ctx, Op: op, Client: client, running: running, span: span, start: time.Now()}
 }
 
-// hostOf returns an address without its port.
-func hostOf(address string) string {
+// HostOf returns an address without its port.
+func HostOf(address string) string {
 	host, _, err := net.SplitHostPort(address)
 	if err != nil {
 		return address

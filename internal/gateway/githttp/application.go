@@ -13,6 +13,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/gateway"
+	"github.com/packhorse-git/packhorse/internal/gateway/rest"
 	"github.com/packhorse-git/packhorse/internal/schedule/inflight"
 	"github.com/packhorse-git/packhorse/internal/transport/clients"
 	"github.com/packhorse-git/packhorse/internal/transport/httpguard"
@@ -44,7 +45,8 @@ func (q *request) forApplication(path string) bool {
 		return false
 	}
 	if isOwn(path) {
-		return path != waitPath && path != resolvePath && q.handler.Application.Has(path)
+		isAPI := q.handler.API && (strings.HasPrefix(path, rest.Prefix) || path == openAPIPath)
+		return path != waitPath && path != resolvePath && !isAPI && q.handler.Application.Has(path)
 	}
 	if _, _, isLFS := lfsRepository(path); isLFS && q.LFS != nil {
 		return false

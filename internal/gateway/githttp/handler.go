@@ -17,6 +17,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/gateway"
+	"github.com/packhorse-git/packhorse/internal/gateway/rest"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/schedule/inflight"
 	"github.com/packhorse-git/packhorse/internal/transport/bulk"
@@ -30,6 +31,7 @@ type Options struct {
 	Proxies     clients.Proxies // trusted to name the client
 	Pages       Pages           // nil: there are none
 	Hooks       Hooks           // nil: there are none
+	API         bool            // the API of repositories is served
 	CORSOrigins []string        // of scripts in browsers that may use Git; "*" alone: all origins
 	Application Application     // answers all paths that are neither Git's nor the gateway's; nil: they are not found
 }
@@ -145,6 +147,10 @@ func (q *request) serve() {
 		q.wait()
 	case path == resolvePath && q.Resolver != nil:
 		q.resolve()
+	case q.handler.API && strings.HasPrefix(path, rest.Prefix):
+		q.api()
+	case q.handler.API && path == openAPIPath:
+		q.openAPI()
 	case strings.HasPrefix(path, hooksPath) && q.handler.Hooks != nil && q.handler.Hooks.Accepts(path[len(hooksPath):]):
 		q.hook(path[len(hooksPath):])
 	case q.handler.Pages != nil && q.isPage(path):

@@ -104,6 +104,8 @@ func (q *request) text(status int, message string) {
 		q.failEvents(status, message)
 	case q.lfs != nil:
 		q.lfsError(status, message)
+	case q.Op == gateway.API || q.Op == gateway.APIChange:
+		q.apiError(status, message)
 	default:
 		q.w.Header().Set("X-Content-Type-Options", "nosniff")
 		q.send(status, "text/plain; charset=utf-8", []byte(message+"\n"))

@@ -1,6 +1,7 @@
 package remote
 
 import (
+	"bytes"
 	"fmt"
 
 	"google.golang.org/protobuf/encoding/protowire"
@@ -15,10 +16,13 @@ type codec struct{}
 
 func (codec) Name() string { return "proto" }
 
-func (codec) Marshal(m any) ([]byte, error) { return proto.Marshal(m.(proto.Message)) }
+func (c codec) Marshal(m any) ([]byte, error) { return c.MarshalAppend(nil, m) }
 
 // MarshalAppend lets Connect reuse its buffers.
 func (codec) MarshalAppend(b []byte, m any) ([]byte, error) {
+	if f, ok := m.(*frame); ok {
+		return append(b, f.data...), nil
+	}
 	return proto.MarshalOptions{}.MarshalAppend(b, m.(proto.Message))
 }
 
@@ -26,6 +30,9 @@ func (codec) Unmarshal(b []byte, m any) error {
 	switch m := m.(type) {
 	case *part:
 		return m.unmarshal(b)
+	case *frame:
+		m.data = bytes.Clone(b)
+		return nil
 	case proto.Message:
 		return proto.Unmarshal(b, m)
 	}

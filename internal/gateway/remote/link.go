@@ -27,6 +27,9 @@ import (
 type link struct {
 	certificate *tls.Certificate // nil: none
 	transport   *http.Transport
+	client      *http.Client // of transport
+	base        string       // URL
+	options     connect.ClientOption
 	pool        *sidechannel.Pool // nil: bulk data is in the calls
 	sessions    internalv1connect.SessionServiceClient
 	refs        packhorsev1connect.RefServiceClient
@@ -75,7 +78,7 @@ func (n *Node) newLink() *link {
 		connect.WithAcceptCompression("gzip", nil, nil),
 		connect.WithInterceptors(connect.UnaryInterceptorFunc(countUsage)),
 	)
-	l.transport = t
+	l.transport, l.client, l.base, l.options = t, client, base, options
 	l.unaryClient = &unaryhttp.Client{Limit: unaryTimeout, Silence: unarySilence,
 		Dial: func(ctx context.Context) (net.Conn, error) { return n.dial(ctx, "http/1.1", l.certificate) }}
 	l.unary = internalv1connect.NewSessionServiceClient(l.unaryClient, base,

@@ -35,6 +35,9 @@ func (c *interceptor) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 				if named, ok := request.Any().(interface{ GetRepository() string }); ok {
 					inflight.From(ctx).Describe("", named.GetRepository(), "")
 				}
+				if err := c.visibility(ctx, request.Header())(request.Any()); err != nil {
+					return err
+				}
 				admission, err := c.admissionOf(ctx, request.Spec().Procedure, request.Header().Get(callerHeader))
 				if err != nil {
 					return err
@@ -75,7 +78,9 @@ func (c *interceptor) admissionOf(ctx context.Context, procedure, caller string)
 func (c *interceptor) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
 	return func(ctx context.Context, conn connect.StreamingHandlerConn) error {
 		return c.intercept(ctx, conn.Spec(), conn.RequestHeader(), conn.ResponseTrailer,
-			func(ctx context.Context) error { return next(ctx, conn) })
+			func(ctx context.Context) error {
+				return next(ctx, &checkedStream{conn, c.visibility(ctx, conn.RequestHeader())})
+			})
 	}
 }
 
@@ -102,7 +107,12 @@ func (c *interceptor) intercept(ctx context.Context, spec connect.Spec, header h
 		running.SetStage(inflight.Working)
 	}
 	ctx, span := c.Tracer.StartInternal(ctx, header)
-	err := c.recoverPanic(spec, func() error { return call(ctx) })
+	err := c.recoverPanic(spec, func() error {
+		if err := c.checkStore(header.Get(node.StoreHeader)); err != nil {
+			return err
+		}
+		return call(ctx)
+	})
 	took := time.Since(start)
 	answer = faultrpc.Error(err)
 	addUsage(ctx, spec, answer, end)

@@ -147,9 +147,6 @@ func (s *lfsService) Upload(ctx context.Context, stream *sessionStream) error {
 		return fault.New(fault.Invalid, "ref longer than %d bytes", maxLockText)
 	}
 	upload := lfs.Upload{Object: object, Offset: start.GetOffset(), Partial: start.GetPartial(), Ref: start.GetRef()}
-	if err := s.checkStore(stream.RequestHeader().Get(node.StoreHeader)); err != nil {
-		return err
-	}
 	return s.serveStream(ctx, "lfs_upload", stream, start, nil,
 		func(ctx context.Context, x *sessionCall) (o node.Outcome, err error) {
 			if err := x.response.seat.Move(s.Lanes.Push); err != nil {
@@ -219,9 +216,6 @@ func (s *lfsService) Locks(ctx context.Context, r *connect.Request[internalv1.Lo
 	*connect.Response[internalv1.LocksResponse], error) {
 	question, err := lockRequestOf(r.Msg)
 	if err != nil {
-		return nil, err
-	}
-	if err := s.checkStore(r.Header().Get(node.StoreHeader)); err != nil {
 		return nil, err
 	}
 	answer := &internalv1.LocksResponse{}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/node"
 	"github.com/packhorse-git/packhorse/internal/node/lookup"
 	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
 	"github.com/packhorse-git/packhorse/proto/packhorse/v1/packhorsev1connect"
@@ -70,6 +71,13 @@ func (o objectService) Tree(ctx context.Context, request *connect.Request[packho
 			In: pathIn(request.Msg.GetPath()), Recursive: request.Msg.GetRecursive(),
 			PageSize: int(request.Msg.GetPageSize()), Token: request.Msg.GetPageToken(),
 		})
+		if err == nil && request.Msg.GetPageToken() != "" && request.Header().Get(node.ReachableHeader) != "" {
+			// a client could have made a token for a tree that it may not read
+			first, err := o.Node.Tree(ctx, repository, lookup.TreeRequest{In: pathIn(request.Msg.GetPath()), PageSize: 1})
+			if err != nil || first.ID != page.ID {
+				return nil, fault.InField("page_token", fault.New(fault.Invalid, "it is of another directory"))
+			}
+		}
 		answer := &packhorsev1.TreeResponse{Oid: page.ID.String(), NextPageToken: page.Next,
 			Entries: make([]*packhorsev1.TreeEntry, len(page.Entries))}
 		for i, e := range page.Entries {

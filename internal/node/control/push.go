@@ -25,9 +25,6 @@ func (t *sessionService) ReceivePack(ctx context.Context, stream *sessionStream)
 	if err != nil {
 		return err
 	}
-	if err := t.checkStore(stream.RequestHeader().Get(node.StoreHeader)); err != nil {
-		return err
-	}
 	return t.serveStream(ctx, "receive_pack", stream, start, nil,
 		func(ctx context.Context, x *sessionCall) (node.Outcome, error) {
 			if err := x.response.seat.Move(t.Lanes.Push); err != nil {

@@ -210,7 +210,8 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		s.Channels.Upgrade(w, r, caller)
 		return
 	}
-	if status, text := checkType(r); status != 0 {
+	inLines, status, text := checkType(r)
+	if status != 0 {
 		w.Header().Set("Allow", http.MethodPost)
 		http.Error(w, text, status)
 		return
@@ -228,34 +229,41 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		defer timed.limit.end()
 		w = timed
 	}
+	if inLines {
+		s.serveLines(w, r)
+		return
+	}
 	s.mux.ServeHTTP(w, r)
 }
 
 // checkType returns a status and a text for requests whose method or content type cannot be that of a call. Connect
-// refuses them without a text. The status is 0 for others.
-func checkType(r *http.Request) (status int, text string) {
+// refuses them without a text. The status is 0 for others. inLines is set for a stream whose response is JSON lines.
+func checkType(r *http.Request) (inLines bool, status int, text string) {
 	kind, _, _ := strings.Cut(r.Header.Get("Content-Type"), ";")
 	kind = strings.TrimSpace(kind)
 	if strings.HasPrefix(kind, "application/grpc") || strings.HasPrefix(kind, "application/connect+") {
-		return 0, ""
+		return false, 0, ""
 	}
 	name := protoreflect.FullName(strings.ReplaceAll(strings.TrimPrefix(r.URL.Path, "/"), "/", "."))
 	found, _ := protoregistry.GlobalFiles.FindDescriptorByName(name)
 	method, ok := found.(protoreflect.MethodDescriptor)
 	switch {
 	case !ok:
+	case r.Method == http.MethodPost && kind == "application/json" && method.IsStreamingServer():
+		return true, 0, ""
 	case method.IsStreamingServer() || method.IsStreamingClient():
 		status = http.StatusUnsupportedMediaType
 		if r.Method != http.MethodPost {
 			status = http.StatusMethodNotAllowed
 		}
-		return status, fmt.Sprintf("%s is a stream, which curl alone cannot read: use a program for gRPC or Connect, as in "+
-			"grpcurl -plaintext -d JSON %s %s", method.Name(), cmp.Or(r.Host, "HOST:PORT"), r.URL.Path[1:])
+		return false, status, fmt.Sprintf("%s is a stream: POST one message as application/json, as curl --json does, to "+
+			"get JSON lines, or use a program for gRPC or Connect, as in grpcurl -plaintext -d JSON %s %s", method.Name(),
+			cmp.Or(r.Host, "HOST:PORT"), r.URL.Path[1:])
 	case r.Method == http.MethodPost && kind != "application/json" && kind != "application/proto":
-		return http.StatusUnsupportedMediaType,
+		return false, http.StatusUnsupportedMediaType,
 			fmt.Sprintf("content type %.80q: send JSON as application/json, as curl --json does", kind)
 	}
-	return 0, ""
+	return false, 0, ""
 }
 
 // checkQuery refuses invalid base64 in the URL, which Connect would report as an internal error.

@@ -36,6 +36,11 @@ func (s *Server) wantRule(r *repo.Repo, session node.Session) Wants {
 	return rule
 }
 
+// AllowsAny reports whether clients may want every object of a repository. reachable is that of their sessions.
+func (s *Server) AllowsAny(r *repo.Repo, reachable bool) bool {
+	return s.wantRule(r, node.Session{Reachable: reachable}) == WantsAny
+}
+
 // checkFilter returns an error if a filter or one of its members is not allowed.
 func checkFilter(rules *repo.FilterRules, f *protocol.Filter) error {
 	if f == nil {

@@ -54,6 +54,10 @@ type HTTPConfig struct {
 	// Pages serves pages for browsers: /-/search, and the files that its results link to.
 	Pages bool `toml:"pages" default:"true"`
 
+	// API serves the API of repositories below /-/api/v1/repos/: files, history, differences, commits, branches and
+	// merges, with the caller's own rights.
+	API bool `toml:"api" default:"true"`
+
 	// CORSOrigins lists the origins of web pages whose scripts may use Git and Git LFS here (CORS), as in
 	// "https://ide.example". "*", alone, stands for all pages, without credentials of the browser.
 	CORSOrigins []string `toml:"cors_origins"`

@@ -90,7 +90,7 @@ func newGitHandler(d *deps, routes *router.Router, tiers *resolve.Tiers, callers
 	if tiers != nil {
 		g.Resolver, g.Changed = tiers, tiers.Changed
 	}
-	return githttp.New(githttp.Options{Gateway: &g, CORSOrigins: d.cfg.HTTP.CORSOrigins})
+	return githttp.New(githttp.Options{Gateway: &g, API: d.cfg.HTTP.API, CORSOrigins: d.cfg.HTTP.CORSOrigins})
 }
 
 // newHTTPPort makes the HTTP server of a handler. Its listener wraps those of the handler in TLS and a guard only.

@@ -6,11 +6,13 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/packhorse-git/packhorse/internal/gateway/remote"
 	"github.com/packhorse-git/packhorse/internal/gateway/router"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/process"
 	"github.com/packhorse-git/packhorse/internal/git/repo"
 	"github.com/packhorse-git/packhorse/internal/lfs/objects"
+	"github.com/packhorse-git/packhorse/internal/node/control"
 	"github.com/packhorse-git/packhorse/internal/node/edit"
 	"github.com/packhorse-git/packhorse/internal/node/lookup"
 	"github.com/packhorse-git/packhorse/internal/node/merge"
@@ -39,8 +41,9 @@ type nodeParts struct {
 	store   *store.Store // nil: the repositories are those below the root
 	packs   *packSources
 	node    *storage.Node
-	mirrors *mirrors // nil: there are none
-	control *port    // for gateways; nil without storage.listen
+	mirrors *mirrors        // nil: there are none
+	api     *control.Server // of control; nil without it
+	control *port           // for gateways; nil without storage.listen
 }
 
 // newNodeParts makes the parts of a storage node from the bottom up.
@@ -94,6 +97,30 @@ func (n *nodeParts) sessions() router.Node {
 		return n.mirrors.Node()
 	}
 	return n.node
+}
+
+// calledNode is a node in the same process that also takes calls of its public API.
+type calledNode struct {
+	router.Node
+	remote.Local
+}
+
+// called returns the node for the gateway in the same process.
+func (n *nodeParts) called(d *deps) router.Node {
+	if n.api == nil {
+		n.api = control.New(n.controlOptions(d))
+	}
+	return calledNode{n.sessions(), remote.Local{Client: control.Local{Server: n.api}}}
+}
+
+// controlOptions returns the options of the node's control API.
+func (n *nodeParts) controlOptions(d *deps) control.Options {
+	o := controlOptions(d)
+	o.Node, o.Sessions, o.MaxRequest = n.node, n.sessions(), int64(d.cfg.HTTP.MaxBody)
+	if n.store != nil {
+		o.Store = n.store
+	}
+	return o
 }
 
 // evicted closes the files of a repository whose packs were removed. No file is open before there is a node.
@@ -233,12 +260,10 @@ func (n *nodeParts) newControl(d *deps) (*port, error) {
 		Pump: d.lanes.pump, Metrics: sidechannel.NewMetrics(d.reg), Log: d.log,
 	})
 	d.life.push("side channels", channels.Close)
-	o := controlOptions(d)
-	o.Node, o.Sessions, o.Channels, o.MaxRequest = n.node, n.sessions(), channels, int64(d.cfg.HTTP.MaxBody)
-	if n.store != nil {
-		o.Store = n.store
-	}
+	o := n.controlOptions(d)
+	o.Channels = channels
 	handler, port := newControl(d, o, trust)
+	n.api = handler
 	d.lanes.memory.Anonymous(config.AnonymousShare, handler.CallersKnown)
 	d.lanes.metrics.Queue("search", handler.Slots())
 	return port, nil

@@ -1,0 +1,46 @@
+package storage
+
+import (
+	"context"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+)
+
+// FindInvisible returns the first of some revisions that names an object by its ID which a client may not fetch, or the
+// first with an error. It returns "" if there is none. Revisions that do not exist are not invisible. reachable is
+// Session.Reachable of the client.
+func (n *Node) FindInvisible(ctx context.Context, path git.RepoPath, revisions []string, reachable bool) (string,
+	error) {
+	h, snap, _, err := n.snapshot(ctx, path)
+	if err != nil {
+		return "", err
+	}
+	defer n.release(h)
+	if n.server == nil || n.server.AllowsAny(h.Repo, reachable) {
+		return "", nil
+	}
+	done, err := h.Hold(ctx)
+	if err != nil {
+		return "", err
+	}
+	defer done()
+	resolver := n.lookups.Revisions(ctx, h.Repo, snap)
+	for _, revision := range revisions {
+		found, err := resolver.Resolve(revision)
+		switch {
+		case fault.Is(err, fault.NotFound), err == nil && found.Ref != "":
+			continue
+		case err != nil: // for example an abbreviation, which could mean one object here and another one in the call
+			return revision, err
+		}
+		isVisible, err := n.server.Visible(ctx, h.Repo, found.ID, func() (func(), error) {
+			release, _, err := n.walks.Acquire(ctx, "")
+			return release, err
+		})
+		if err != nil || !isVisible {
+			return revision, err
+		}
+	}
+	return "", nil
+}
