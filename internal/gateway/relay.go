@@ -89,7 +89,10 @@ func (r *Request) Call(call node.Call, isChange bool, request func(git.RepoPath)
 		if !ok {
 			return o, fault.New(fault.Unavailable, "the storage node %s takes no calls of the API", r.node)
 		}
-		call.Request, call.StoreID = request(repo), r.storeID
+		call.Request = request(repo)
+		if isChange {
+			call.StoreID = r.storeID
+		}
 		err = calls.Call(r.Ctx, call, func(message []byte) error {
 			r.received = true
 			refused = receive(message)
@@ -203,7 +206,8 @@ func (r *Request) relay(response *Response, call func(router.Node, git.RepoPath)
 // part.
 func (r *Request) mayBeDone() bool {
 	_, unsent := errors.AsType[*node.UnsentError](r.Err)
-	return r.received || r.isChange && !unsent && !fault.Is(r.Err, fault.Exhausted) // of which a node knows before it begins
+	// of Exhausted a node knows before it begins
+	return r.received || r.isChange && !unsent && !fault.Is(r.Err, fault.Exhausted)
 }
 
 // try tries one node. It reports whether another one may be tried.

@@ -1,8 +1,8 @@
 package node
 
 // ReachableHeader is the header of a call for a client of a gateway, which may read only what it may fetch. "1" means
-// that objects that no visible ref reaches are hidden from it, "0" that the node's configuration decides. IDs of objects
-// that are known to be visible may follow, separated by spaces.
+// that objects that no visible ref reaches are hidden from it, and "0" that the node's configuration decides. IDs of
+// visible objects may follow, separated by spaces.
 const ReachableHeader = "Packhorse-Reachable"
 
 // Call is a call of a node's public API (proto/packhorse/v1), with one message as its request.

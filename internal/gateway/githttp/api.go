@@ -59,6 +59,10 @@ func (q *request) api() {
 		q.refuse(http.StatusMethodNotAllowed, "use "+strings.Join(methods, " or "))
 		return
 	}
+	if found.Form == rest.File {
+		q.archive(found.Repository, found.Argument())
+		return
+	}
 	op := auth.Read
 	if found.Writes {
 		q.Op, op = gateway.APIChange, auth.Write
@@ -216,7 +220,7 @@ func (a *apiRequest) ask(receive func([]byte) error) {
 		func(repo git.RepoPath) []byte { return a.Encode(a.message, repo.String()) }, receive)
 }
 
-// isCurrent reports whether the client has the response of a tag already, and tells it so.
+// isCurrent reports whether the client has the response of a tag already, which is then the response.
 func (a *apiRequest) isCurrent(tag string) bool {
 	for sent := range strings.SplitSeq(strings.Join(a.r.Header["If-None-Match"], ","), ",") {
 		if sent = strings.TrimSpace(sent); sent == "*" || strings.TrimPrefix(sent, "W/") == tag {

@@ -25,7 +25,9 @@ const (
 )
 
 // accepts reports whether the client names a media type.
-func (a *apiRequest) accepts(kind string) bool { return strings.Contains(a.r.Header.Get("Accept"), kind) }
+func (a *apiRequest) accepts(kind string) bool {
+	return strings.Contains(a.r.Header.Get("Accept"), kind)
+}
 
 // answer answers the request in its form.
 func (a *apiRequest) answer() {
@@ -44,7 +46,7 @@ func (a *apiRequest) answer() {
 	}
 }
 
-// objects has a node answer, and passes the messages of the response as objects. The parts of a file's patch are joined.
+// objects has a node answer, and passes the messages of the response to emit. The parts of a file's patch are joined.
 func (a *apiRequest) objects(emit func(proto.Message) error) error {
 	var file *packhorsev1.FileDiff
 	flush := func() error {
@@ -84,8 +86,8 @@ func (a *apiRequest) objects(emit func(proto.Message) error) error {
 	return a.Err
 }
 
-var errDocument = fault.New(fault.Invalid, "the response is longer than %d bytes: ask for less, or for JSON lines with "+
-	"Accept: %s", rest.MaxDocument, typeLines)
+var errDocument = fault.New(fault.Invalid,
+	"the response is longer than %d bytes: ask for less, or for JSON lines with Accept: %s", rest.MaxDocument, typeLines)
 
 // document sends one JSON document.
 func (a *apiRequest) document() {
@@ -137,7 +139,9 @@ func (a *apiRequest) document() {
 // outcome returns the status of a response, and adds the error of one that reports that nothing was changed.
 func (a *apiRequest) outcome(m proto.Message, o rest.Object) (status int) {
 	var err error
-	if merged, ok := m.(interface{ GetConflicts() []*packhorsev1.Conflict }); ok && len(merged.GetConflicts()) > 0 {
+	if merged, ok := m.(interface {
+		GetConflicts() []*packhorsev1.Conflict
+	}); ok && len(merged.GetConflicts()) > 0 {
 		err = fault.New(fault.Precondition, "there are conflicts in %d paths, so that nothing was changed",
 			len(merged.GetConflicts()))
 		o["error"] = rest.NewError(err)
@@ -240,13 +244,14 @@ func (a *apiRequest) raw() {
 			return
 		}
 		if condition := a.r.Header.Get("If-Range"); condition == "" || condition == `"`+h.GetOid()+`"` {
-			offset, length, kind := parseRange(a.r.Header["Range"], h.GetSize())
-			if kind == rangeUnsatisfiable {
+			asked := parseRange(a.r.Header["Range"])
+			offset, length, ok := asked.Of(h.GetSize())
+			if !ok {
 				a.w.Header().Set("Content-Range", "bytes */"+strconv.FormatInt(h.GetSize(), 10))
 				a.refuse(http.StatusRequestedRangeNotSatisfiable, "the file does not have the bytes of this range")
 				return
 			}
-			if kind == rangeValid {
+			if asked.Set {
 				m.Offset, m.Length = offset, length
 				partial = "bytes " + strconv.FormatInt(offset, 10) + "-" + strconv.FormatInt(offset+length-1, 10) + "/" +
 					strconv.FormatInt(h.GetSize(), 10)
@@ -323,17 +328,22 @@ func (a *apiRequest) beginRaw(m *packhorsev1.BlobRequest, h *packhorsev1.BlobHea
 	header.Set("Content-Length", strconv.FormatInt(size, 10))
 	a.Bytes.Announce(size)
 	header.Set("Content-Type", typeText)
-	head := data[:min(len(data), sniffed)]
-	for i := 1; i < utf8.UTFMax && len(head) > 0 && i <= len(head) && int64(len(head)) < size; i++ { // it may end in a character
-		if utf8.RuneStart(head[len(head)-i]) {
-			head = head[:len(head)-i]
-			break
-		}
-	}
-	if partial != "" || !utf8.Valid(head) || bytes.IndexByte(head, 0) >= 0 {
+	if partial != "" || !isText(data[:min(len(data), sniffed)], int64(len(data)) < h.GetSize()) {
 		header.Set("Content-Type", "application/octet-stream")
 		header.Set("Content-Disposition", mime.FormatMediaType("attachment",
 			map[string]string{"filename": path.Base("/" + m.GetPath().GetPath())}))
 	}
 	a.begin(status)
+}
+
+// isText reports whether data, the beginning of a file, is UTF-8 without NUL. It may end within a character if isCut is
+// set.
+func isText(data []byte, isCut bool) bool {
+	for n := 1; (isCut || len(data) == sniffed) && n < utf8.UTFMax && n <= len(data); n++ {
+		if utf8.RuneStart(data[len(data)-n]) {
+			data = data[:len(data)-n]
+			break
+		}
+	}
+	return utf8.Valid(data) && bytes.IndexByte(data, 0) < 0
 }

@@ -110,6 +110,7 @@ type options struct {
 	pageLane              int
 	lfs                   *gateway.LFS
 	corsOrigins           []string
+	api                   bool
 }
 
 // serve begins a server in front of one node.
@@ -155,7 +156,7 @@ func serveRoutes(t *testing.T, routes []router.Route, o options) *server {
 		Router: s.router, Pump: s.pump, Lanes: lanes, Memory: memory, Metrics: gateway.NewMetrics(s.metrics),
 		Log: slog.New(slog.NewTextHandler(s.log, nil)), MaxBody: o.maxBody, ReadStall: o.readStall,
 		Auth: o.auth, MaxPush: o.maxPush, Resolver: o.resolver, LFS: o.lfs,
-	}, Pages: o.pages, Hooks: o.hooks, Application: o.application, CORSOrigins: o.corsOrigins})
+	}, Pages: o.pages, Hooks: o.hooks, Application: o.application, CORSOrigins: o.corsOrigins, API: o.api})
 	s.handler = handler
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -102,6 +102,7 @@ type world struct {
 	log     *lockedBuffer
 	metrics *prometheus.Registry
 	pump    *bulk.Pump
+	routes  *router.Router
 	boards  struct{ node, gateway *inflight.Board }
 
 	channels *sidechannel.Server
@@ -291,10 +292,12 @@ func (everybody) May(context.Context, auth.Identity, git.RepoPath, auth.Operatio
 
 func (w *world) newGateway() {
 	routes := router.New(nil)
+	w.routes = routes
 	w.do(routes.Set([]router.Route{{Replicas: []*router.Replica{{Name: "one", Node: w.remote, Weight: 1,
-		Ready: w.remote.Ready}}}}))
+		Revisions: w.remote,
+		Ready:     w.remote.Ready}}}}))
 	pump := bulk.NewPump(bulk.PumpOptions{Registerer: w.metrics})
-	handler := githttp.New(githttp.Options{Gateway: &gateway.Gateway{
+	handler := githttp.New(githttp.Options{API: true, Gateway: &gateway.Gateway{
 		Router: routes, Board: w.boards.gateway, Auth: everybody{}, Pump: pump, Lanes: lanes(1000, 1000),
 		Memory:  admit.NewBudget("requests", 1<<30),
 		Metrics: gateway.NewMetrics(w.metrics), Log: w.logger(), MaxBody: 64 << 20,
@@ -427,5 +430,5 @@ func (a *answer) ReadFrom(r io.Reader) (int64, error) { return io.Copy(struct{ i
 
 // lanes are lanes of which those for long answers have one size.
 func lanes(small, long int) admit.Lanes {
-	return admit.NewLanes(admit.Sizes{Small: small, Hit: long, Cold: long, Push: long})
+	return admit.NewLanes(admit.Sizes{Small: small, Hit: long, Cold: long, Push: long, Pages: long})
 }

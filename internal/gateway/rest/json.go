@@ -84,10 +84,8 @@ func newValue(f protoreflect.FieldDescriptor, v protoreflect.Value) (suffix stri
 		if x > maxExact || x < -maxExact {
 			return "", strconv.FormatInt(x, 10)
 		}
-	case uint64:
-		if x > maxExact {
-			return "", strconv.FormatUint(x, 10)
-		}
+	case uint64: // of versions, which are large
+		return "", strconv.FormatUint(x, 10)
 	}
 	return "", v.Interface()
 }
@@ -122,10 +120,11 @@ func Encode(o Object) []byte {
 	return bytes.TrimSuffix(b.Bytes(), []byte("\n"))
 }
 
-// decode reads one document into a message. at is the name of the message in errors.
+// decode reads one document into a message.
 func decode(text []byte, m proto.Message) error {
 	if !utf8.Valid(text) {
-		return fault.New(fault.Invalid, "the body is not UTF-8: send such bytes in a field whose name ends in %s", base64Suffix)
+		return fault.New(fault.Invalid, "the body is not UTF-8: send such bytes in a field whose name ends in %s",
+			base64Suffix)
 	}
 	d := &decoder{Decoder: json.NewDecoder(bytes.NewReader(text))}
 	d.UseNumber()

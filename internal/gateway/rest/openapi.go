@@ -103,6 +103,9 @@ func (r *Route) openResponse(schemas Object) Object {
 	switch r.Form {
 	case Raw:
 		content["application/octet-stream"], content["text/plain"] = Object{}, Object{}
+	case File:
+		content["application/gzip"], content["application/zstd"] = Object{}, Object{}
+		content["application/x-tar"], content["application/zip"] = Object{}, Object{}
 	case Text:
 		content["text/plain"] = Object{}
 	case Lines:
@@ -139,9 +142,10 @@ func schemaOf(schemas Object, d protoreflect.MessageDescriptor) Object {
 		switch {
 		case f.Kind() == protoreflect.MessageKind:
 			schema = schemaOf(schemas, f.Message())
-		case f.Kind() == protoreflect.Uint32Kind && strings.HasSuffix(string(f.Name()), "mode"):
+		case f.Kind() == protoreflect.Uint32Kind && strings.HasSuffix(string(f.Name()), "mode"),
+			f.Kind() == protoreflect.Uint64Kind:
 			schema["type"] = "string"
-		case f.Kind() == protoreflect.Int64Kind || f.Kind() == protoreflect.Uint64Kind:
+		case f.Kind() == protoreflect.Int64Kind:
 			schema["type"] = []string{"integer", "string"} // from 2^53 on
 		}
 		if f.IsList() {

@@ -21,27 +21,27 @@ const (
 // the same commit.
 
 // useCursor uses the cursor in the parameters of such a list.
-func (r *Request) useCursor(m proto.Message, revisions []string, query url.Values) (err error) {
+func (r *Request) useCursor(m proto.Message, revisions []string, query url.Values) error {
 	cursor := query.Get("cursor")
 	id, position, ok := strings.Cut(cursor, ":")
-	if cursor != "" && ok {
-		switch m := m.(type) {
-		case *packhorsev1.LogRequest:
-			var skip int64
-			skip, err = strconv.ParseInt(position, 10, 32)
-			m.Skip = int32(skip)
-		case *packhorsev1.TreeRequest:
-			m.PageToken = position
-		default:
-			return nil
-		}
+	switch m := m.(type) {
+	case *packhorsev1.LogRequest:
+		skip, err := strconv.ParseInt(position, 10, 32)
+		ok = ok && err == nil
+		m.Skip = int32(skip)
+	case *packhorsev1.TreeRequest:
+		m.PageToken = position
+	default:
+		return nil
+	}
+	query.Del("cursor")
+	switch {
+	case ok:
 		revisions[0] = id
-		query.Del("cursor")
+	case cursor != "":
+		return fault.InField("cursor", fault.New(fault.Invalid, "it is not from an earlier response"))
 	}
-	if err != nil {
-		err = fault.InField("cursor", fault.New(fault.Invalid, "it is not from an earlier response"))
-	}
-	return err
+	return nil
 }
 
 // OnePage limits the response to one page. A log needs one commit more, which shows that there is a next page.

@@ -1,9 +1,9 @@
 // Package rest maps the API for callers of a gateway, below /-/api/v1/repos/, to calls of the public API of nodes
 // (proto/packhorse/v1). It has the table of routes, reads requests, and writes JSON. It does no I/O.
 //
-// A path is the repository, the keyword of a route, and its arguments. The first component that is a keyword, except for
-// the first component of all, ends the repository. A slash in an argument may be written as %2F. So a repository a/tree
-// is written a%2Ftree, and a branch feature/x followed by a path feature%2Fx.
+// A path is the repository, the keyword of a route, and its arguments. The first component that is a keyword, except
+// for the first component of all, ends the repository. A slash may be written as %2F: a repository a/tree is written
+// a%2Ftree, and a branch feature/x before a path feature%2Fx.
 package rest
 
 import (
@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
@@ -32,6 +33,7 @@ const (
 	Lines                // JSON lines
 	Text                 // a text
 	Raw                  // the bytes of a blob
+	File                 // an archive
 )
 
 // tail is how the arguments of a path are read.
@@ -84,6 +86,8 @@ var Routes = []*Route{
 		call: "HistoryService.Blame", Summary: "Find the commits that the lines of a file come from."},
 	{Method: "GET", Keyword: "last-commits", tail: revisionPath, fields: [2]string{"revision", "path"},
 		call: "HistoryService.LastCommits", Summary: "Find the last commit of each entry of a directory."},
+	{Method: "GET", Keyword: "archive", tail: revision, fields: [2]string{"revision"}, call: "ArchiveService.Archive",
+		Form: File, Summary: "Get an archive: REVISION.tar.gz, .tar.zst, .tar or .zip."},
 	{Method: "GET", Keyword: "merge-base", call: "HistoryService.MergeBase",
 		Summary: "Find the best common ancestors of revisions."},
 	{Method: "GET", Keyword: "ahead-behind", tail: revisionPair, fields: [2]string{"pairs.left", "pairs.right"},
@@ -141,8 +145,8 @@ type Request struct {
 	arguments  []string // the components after the keyword, unescaped
 }
 
-// Find finds the route for a request, of which path is the escaped path after Prefix. If it is nil and there are methods,
-// the path is for these.
+// Find finds the route for a request, of which path is the escaped path after Prefix. If there are methods, the path is
+// for these, and the request is nil.
 func Find(method, path string) (r *Request, methods []string, err error) {
 	parts := strings.Split(path, "/")
 	for i, part := range parts {
@@ -156,6 +160,9 @@ func Find(method, path string) (r *Request, methods []string, err error) {
 			"%steam/app/tree/main/", Prefix, Prefix)
 	}
 	r = &Request{Repository: strings.Join(parts[:at], "/")}
+	if !utf8.ValidString(r.Repository) { // messages cannot hold it
+		return nil, nil, fault.New(fault.NotFound, "no such repository: its name is not UTF-8")
+	}
 	for _, route := range Routes {
 		n := strings.Count(route.Keyword, "/") + 1
 		if len(parts) < at+n || strings.Join(parts[at:at+n], "/") != route.Keyword {
@@ -178,6 +185,9 @@ func Find(method, path string) (r *Request, methods []string, err error) {
 	return nil, methods, nil
 }
 
+// Argument returns everything after the keyword.
+func (r *Request) Argument() string { return strings.Join(r.arguments, "/") }
+
 // isKeyword reports whether a component of a path is a keyword, or the first one of a keyword.
 func isKeyword(part string) bool {
 	return slices.ContainsFunc(Routes, func(r *Route) bool {
@@ -189,17 +199,23 @@ func isKeyword(part string) bool {
 // maxParts is the maximum number of components of a revision that a path follows.
 const maxParts = 16
 
-// Revisions returns the revisions in the path, each as alternatives, the shortest one first. The longest one that exists
-// is meant.
+// Revisions returns the revisions in the path, each as alternatives, the shortest one first. The longest one that
+// exists is meant.
 func (r *Request) Revisions() (list [][]string, err error) {
-	whole := strings.TrimSuffix(strings.Join(r.arguments, "/"), "/")
+	whole := strings.TrimSuffix(r.Argument(), "/")
+	switch r.tail {
+	case revision, revisionPair:
+		if !utf8.ValidString(whole) {
+			return nil, fault.New(fault.Invalid, "the revision is not UTF-8")
+		}
+	}
 	switch r.tail {
 	case revision:
 		return [][]string{{whole}}, nil
 	case revisionPath:
 		var alternatives []string
 		for i := range min(len(r.arguments), maxParts) {
-			if r.arguments[i] == "" { // a slash at the end, or two of them
+			if r.arguments[i] == "" || !utf8.ValidString(r.arguments[i]) { // a slash at the end, or two of them
 				break
 			}
 			alternatives = append(alternatives, strings.Join(r.arguments[:i+1], "/"))
@@ -219,15 +235,15 @@ func (r *Request) Revisions() (list [][]string, err error) {
 	return nil, nil
 }
 
-// Message makes the message of the request. revisions are those of the path: the resolved ones, and which alternative
-// of the first one was chosen. It changes them to those of the cursor, and removes the cursor from the query. The body is
+// Message makes the message of the request. revisions are those of the path, resolved, and chosen is the alternative of
+// the first one that was used. A cursor with a revision replaces that, and is removed from the query. The body is
 // nil if there is none.
 func (r *Request) Message(revisions []string, chosen int, query url.Values, body []byte) (proto.Message, error) {
 	m := newMessage(r.Call().Input())
 	if err := r.useCursor(m, revisions, query); err != nil {
 		return nil, err
 	}
-	whole := strings.Join(r.arguments, "/")
+	whole := r.Argument()
 	arguments := revisions
 	switch r.tail {
 	case revisionPath:
@@ -324,11 +340,12 @@ func set(m protoreflect.Message, field, name, text string) error {
 	return nil
 }
 
-// SetCaller sets who calls, if the request changes something.
+// SetCaller sets the caller of a request that changes something.
 func (r *Request) SetCaller(m proto.Message, name, address string) {
 	f := m.ProtoReflect().Descriptor().Fields().ByName("actor")
 	if f != nil {
-		m.ProtoReflect().Set(f, protoreflect.ValueOfMessage((&packhorsev1.Actor{Name: name, Address: address}).ProtoReflect()))
+		actor := &packhorsev1.Actor{Name: name, Address: address}
+		m.ProtoReflect().Set(f, protoreflect.ValueOfMessage(actor.ProtoReflect()))
 	}
 }
 

@@ -18,8 +18,8 @@ const (
 	lastLine   = 0x02 // flag of the last message, which has the error
 )
 
-// serveLines answers a call of a stream whose request is one message in JSON. Each message of the response is a line. An
-// error after the first message is a last line, {"error": ...}, and then the connection is cut.
+// serveLines answers a call of a stream whose request is one message in JSON. Each message of the response is a line.
+// An error after the first message is a last line, {"error": ...}, and then the connection is cut.
 func (s *Server) serveLines(w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxMessage))
 	if err != nil {

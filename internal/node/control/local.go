@@ -13,8 +13,8 @@ import (
 // Local is a client of a Server in the same process. It needs neither a connection nor authentication.
 type Local struct{ *Server }
 
-// Do implements connect.HTTPClient, for protocols without trailers: gRPC-Web and Connect. The call ends with the context
-// of the request, or when the body of the response is closed.
+// Do implements connect.HTTPClient, for protocols without trailers: gRPC-Web and Connect. The call ends with the
+// context of the request, or when the body of the response is closed.
 func (l Local) Do(r *http.Request) (*http.Response, error) {
 	ctx, cancel := context.WithCancel(r.Context())
 	from, to := io.Pipe()

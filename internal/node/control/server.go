@@ -256,9 +256,9 @@ func checkType(r *http.Request) (inLines bool, status int, text string) {
 		if r.Method != http.MethodPost {
 			status = http.StatusMethodNotAllowed
 		}
-		return false, status, fmt.Sprintf("%s is a stream: POST one message as application/json, as curl --json does, to "+
-			"get JSON lines, or use a program for gRPC or Connect, as in grpcurl -plaintext -d JSON %s %s", method.Name(),
-			cmp.Or(r.Host, "HOST:PORT"), r.URL.Path[1:])
+		return false, status, fmt.Sprintf("%s is a stream: send one message as application/json, as curl --json does, "+
+			"and get JSON lines; or use grpcurl -plaintext -d JSON %s %s", method.Name(), cmp.Or(r.Host, "HOST:PORT"),
+			r.URL.Path[1:])
 	case r.Method == http.MethodPost && kind != "application/json" && kind != "application/proto":
 		return false, http.StatusUnsupportedMediaType,
 			fmt.Sprintf("content type %.80q: send JSON as application/json, as curl --json does", kind)
