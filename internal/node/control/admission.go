@@ -26,6 +26,7 @@ var heavyCalls = []string{
 var workCalls = []string{
 	packhorsev1connect.HistoryServiceMergeBaseProcedure, packhorsev1connect.HistoryServiceAheadBehindProcedure,
 	packhorsev1connect.HistoryServiceIsAncestorProcedure, packhorsev1connect.HistoryServiceContainsProcedure,
+	packhorsev1connect.MergeServiceMergeProcedure,
 }
 
 const (

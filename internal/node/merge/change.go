@@ -224,7 +224,7 @@ func (c *change) step(id git.ObjectID) error {
 	case n > 0:
 		s.against = s.parents[max(c.Mainline, 1)-1]
 	}
-	before := c.view.add(git.Tree, nil)
+	before := emptyTree(c.view.repo.Format)
 	if !s.against.IsZero() {
 		parent, _, err := c.view.commit(c.ctx, s.against)
 		if err != nil {

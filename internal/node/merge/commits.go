@@ -35,6 +35,11 @@ func (c *change) commitsToRebase() (ids []git.ObjectID, err error) {
 	if found, _, err := relation(c.ctx, c.view, k, c.shallow); err != nil || found.UpToDate {
 		return nil, err
 	}
+	if err := c.reserve(c.ctx); err != nil {
+		return nil, err
+	}
+	defer func() { <-c.busy }()
+	c.makeRoom()
 	p, err := c.runner.Start(c.ctx, process.Command{
 		Class: Class, Subcommand: "rev-list", Repository: c.view.repo.Common, Env: c.space.Env(c.view.repo),
 		Args: []string{"rev-list", "--topo-order", "--reverse", "--no-merges", "--cherry-mark", "--right-only",

@@ -123,6 +123,26 @@ func TestAttributeDirs(t *testing.T) {
 	}
 }
 
+// Git merges commits of a SHA-256 repository. The result has its new objects.
+func TestSHA256(t *testing.T) {
+	t.Parallel()
+	r := gittest.Init(t, "--object-format=sha256")
+	text := func(first, last string) files {
+		return files{}.with(map[string]string{"d/f": first + "\n1\n2\n3\n4\n" + last + "\n"})
+	}
+	ids := fork(r, [3]files{text("a", "b"), text("A", "b"), text("a", "B")})
+	got, err := newMerger(t, "git").Prepare(t.Context(), open(t, r.Dir), &Request{Method: Merge, Target: "refs/heads/main",
+		Head: ids[ours], Source: Source{Text: "x", Commit: ids[theirs]}, Header: testHeader})
+	if err != nil || len(got.Commits) != 1 || len(got.Objects) != 4 {
+		t.Fatalf("%+v, %v: want a commit, two trees and a blob", got, err)
+	}
+	for _, o := range got.Objects {
+		if want := "A\n1\n2\n3\n4\nB\n"; o.Type == git.Blob && string(o.Data) != want {
+			t.Errorf("merged to %q, want %q", o.Data, want)
+		}
+	}
+}
+
 // The answer states that the search for renames was limited, and only then.
 func TestRenameLimit(t *testing.T) {
 	t.Parallel()

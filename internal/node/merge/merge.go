@@ -78,7 +78,7 @@ type outcome struct {
 // IDs of the two commits.
 func (m *Merger) trees(ctx context.Context, v *view, three [3]git.ObjectID, a, b git.ObjectID) (outcome, error) {
 	if three[base].IsZero() {
-		three[base] = v.add(git.Tree, nil)
+		three[base] = emptyTree(v.repo.Format)
 	}
 	switch {
 	case three[base] == three[theirs], three[ours] == three[theirs]:

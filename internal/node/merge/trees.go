@@ -8,6 +8,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/pack"
+	"github.com/packhorse-git/packhorse/internal/node/write"
 )
 
 // Sides of a three-way merge, and masks of them.
@@ -37,6 +38,7 @@ type treeMerge struct {
 	// attributes has the .gitattributes of our side in the visited directories, by the directory with a final slash.
 	attributes map[string]git.ObjectID
 
+	made                [][]byte // new trees
 	uncertain           bool
 	adds, deletes, gone [3]bool // by side; gone: it has deleted a directory
 	same                bool    // both sides have added or deleted a path in the same way
@@ -51,10 +53,16 @@ func (m *treeMerge) merge(trees [3]git.ObjectID) (tree git.ObjectID, isCertain b
 			m.uncertain = true
 		}
 	}
-	if tree.IsZero() && err == nil {
+	if err != nil || m.uncertain {
+		return git.ObjectID{}, false, err
+	}
+	if tree.IsZero() {
 		tree = m.view.add(git.Tree, nil)
 	}
-	return tree, !m.uncertain, err
+	for _, data := range m.made {
+		m.view.add(git.Tree, data)
+	}
+	return tree, true, nil
 }
 
 // cursor is a position in a tree.
@@ -184,7 +192,8 @@ func (m *treeMerge) directory(path string, trees [3]git.ObjectID, depth int) (gi
 	case bytes.Equal(merged, sides[theirs].data):
 		return trees[theirs], nil
 	}
-	return m.view.add(git.Tree, merged), nil
+	m.made = append(m.made, merged)
+	return write.ObjectID(format, git.Tree, merged), nil
 }
 
 func (m *treeMerge) next(c *cursor, format git.ObjectFormat) error {

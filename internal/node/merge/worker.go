@@ -312,17 +312,18 @@ func (m *Merger) take(fits func(*worker) bool) *worker {
 
 func anyWorker(*worker) bool { return true }
 
-// worker returns a worker, which the caller has to finish.
-func (m *Merger) worker(ctx context.Context, r *repo.Repo, a attributes, fresh bool) (*worker, error) {
+// reserve waits until another command of Class may run. The caller releases it by a receive from m.busy.
+func (m *Merger) reserve(ctx context.Context) error {
 	select {
 	case m.busy <- struct{}{}:
+		return nil
 	case <-ctx.Done():
-		return nil, ctx.Err()
+		return ctx.Err()
 	}
-	key := workerKey{r.Incarnation, r.Common, a.key()}
-	if w := m.take(func(w *worker) bool { return w.key == key && !fresh }); w != nil {
-		return w, nil
-	}
+}
+
+// makeRoom ends an idle worker if all slots of Class are in use.
+func (m *Merger) makeRoom() {
 	m.mu.Lock()
 	isFull := len(m.idle)+len(m.busy) > cap(m.busy)
 	m.mu.Unlock()
@@ -331,6 +332,18 @@ func (m *Merger) worker(ctx context.Context, r *repo.Repo, a attributes, fresh b
 			m.close(old)
 		}
 	}
+}
+
+// worker returns a worker, which the caller has to finish.
+func (m *Merger) worker(ctx context.Context, r *repo.Repo, a attributes, fresh bool) (*worker, error) {
+	if err := m.reserve(ctx); err != nil {
+		return nil, err
+	}
+	key := workerKey{r.Incarnation, r.Common, a.key()}
+	if w := m.take(func(w *worker) bool { return w.key == key && !fresh }); w != nil {
+		return w, nil
+	}
+	m.makeRoom()
 	w, err := m.start(ctx, key, r, a)
 	if err != nil {
 		<-m.busy
