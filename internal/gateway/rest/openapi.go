@@ -73,6 +73,9 @@ func (r *Route) openPath() (path string, parameters []any) {
 
 // openQuery returns the parameters of a query: the fields of the request that are values or lists of values.
 func (r *Route) openQuery(input protoreflect.MessageDescriptor) (parameters []any) {
+	if r.Form == Raw || r.Form == File {
+		return nil
+	}
 	fields := input.Fields()
 	set := r.fields[0] + " " + r.fields[1] + " " + r.fixed[0]
 	for i := range fields.Len() {

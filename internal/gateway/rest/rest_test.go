@@ -195,6 +195,7 @@ func TestMessagesThatAreRefused(t *testing.T) {
 		{"GET app/tree/main/", "limit=x", "", "limit"},
 		{"GET app/tree/main/", "limit=1&limit=2", "", "limit"},
 		{"GET app/tree/main/", "repository=other", "", "repository"},
+		{"GET app/raw/main/a", "offset=1", "", "offset"},
 		{"GET app/log/main", "cursor=x:y", "", "cursor"},
 		{"POST app/commits", "", `{"actor":{"name":"root"}}`, "actor"},
 		{"POST app/commits", "", `{"repository":"other"}`, "repository"},

@@ -293,6 +293,9 @@ var renamed = map[string]string{"limit": "page_size", "cursor": "page_token"}
 // addQuery sets fields from the parameters of a URL.
 func (r *Request) addQuery(m protoreflect.Message, query url.Values) error {
 	for name, values := range query {
+		if r.Form == Raw { // a range has a header
+			return unknownField(name)
+		}
 		field := name
 		if m.Descriptor().Fields().ByName(protoreflect.Name(name)) == nil && renamed[name] != "" {
 			field = renamed[name]
