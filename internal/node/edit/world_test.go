@@ -77,3 +77,16 @@ func newestGit() string {
 	}
 	return "git"
 }
+
+// gitFrom is gitWith for the system's git, with a file as its input.
+func gitFrom(r *gittest.Repo, file string, env []string, args ...string) (string, error) {
+	input, err := os.Open(file)
+	if err != nil {
+		return "", err
+	}
+	defer input.Close()
+	cmd := exec.Command("git", args...)
+	cmd.Dir, cmd.Env, cmd.Stdin = r.Dir, append(gittest.Env(), env...), input
+	out, err := cmd.CombinedOutput()
+	return strings.TrimSuffix(string(out), "\n"), err
+}
