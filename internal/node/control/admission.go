@@ -66,6 +66,19 @@ func (s *Server) enter() (*admission, error) {
 	return &admission{server: s, seat: seat}, nil
 }
 
+// enterPush admits a call that changes a repository to the lane of pushes. The error is of kind Exhausted.
+func (s *Server) enterPush() (*admission, error) {
+	p, err := s.enter()
+	if err != nil {
+		return nil, err
+	}
+	if err := p.seat.Move(s.Lanes.Push); err != nil {
+		p.end()
+		return nil, err
+	}
+	return p, nil
+}
+
 // enterHeavy is enter for a heavy look-up, which first waits for a slot. The error is of kind Exhausted, or that of
 // ctx.
 func (s *Server) enterHeavy(ctx context.Context, caller string) (*admission, error) {

@@ -71,6 +71,8 @@ func (c *interceptor) admissionOf(ctx context.Context, procedure, caller string)
 		return c.enterHeavy(ctx, caller)
 	case slices.Contains(workCalls, procedure):
 		return c.enterWork(ctx, caller)
+	case procedure == packhorsev1connect.CommitServiceCreateProcedure:
+		return c.enterPush()
 	}
 	return c.enter()
 }

@@ -20,6 +20,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/node/edit"
 )
 
+var nobody node.Pusher
+
 var now = time.Date(2026, 11, 29, 12, 0, 0, 0, time.UTC)
 
 // Names, addresses, dates and messages become what git commit-tree makes of them.

@@ -92,6 +92,9 @@ func New(o Options) (*Server, error) {
 // Recovery returns what cleans up after killed pushes. Its Start has to be called before the first push.
 func (s *Server) Recovery() *pushrecovery.Recovery { return s.recovery }
 
+// MaxSize returns Options.MaxSize.
+func (s *Server) MaxSize() int64 { return s.options.MaxSize }
+
 // Close ends the work in the background. No push may be running.
 func (s *Server) Close() { s.recovery.Close() }
 

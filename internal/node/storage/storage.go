@@ -74,7 +74,8 @@ type Options struct {
 	// pushes. "" means that pushes are not accepted.
 	RepositoryHooks receivepack.RepositoryHooks
 
-	Signer *edit.Signer // signs commits of callers that ask for it; nil: they are refused
+	Signer  *edit.Signer // signs commits of callers that ask for it; nil: they are refused
+	Scratch string       // directory for the content of large changes; "": that of the system
 
 	// LFS configures objects of Git LFS. Copies has to be set with Places. The node sets Dir, Log and ReadOnly. Nil:
 	// requests for them are refused.
@@ -121,6 +122,7 @@ type Node struct {
 	archives *archive.Maker // may be nil
 	runner   *process.Runner
 	merger   *merge.Merger // may be nil
+	scratch  string
 	keys     edit.Keys
 
 	inspector *inspect.Inspector
@@ -156,8 +158,9 @@ func New(server *uploadpack.Server, o Options) (*Node, error) {
 	n := &Node{
 		root: root, start: start, log: o.Log, metrics: newMetrics(o.Registerer),
 		options: options, places: o.Places, server: server, pushes: o.Pushes,
-		hooks: o.RepositoryHooks, signer: o.Signer, packs: o.Packs, verifier: o.Verifier, lookups: lookup.New(o.Lookups),
-		runner: o.Runner, merger: o.Merger, handles: newHandleTable(o.MaxOpen), tipPack: o.TipPack, archives: o.Archives,
+		hooks: o.RepositoryHooks, signer: o.Signer, scratch: o.Scratch, packs: o.Packs, verifier: o.Verifier,
+		lookups: lookup.New(o.Lookups),
+		runner:  o.Runner, merger: o.Merger, handles: newHandleTable(o.MaxOpen), tipPack: o.TipPack, archives: o.Archives,
 	}
 	if n.pushes != nil {
 		n.hooks = n.pushes.RepositoryHooks()

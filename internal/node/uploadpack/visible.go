@@ -13,7 +13,13 @@ import (
 // after it. An object that does not exist needs no walk.
 func (s *Server) Visible(ctx context.Context, r *repo.Repo, id git.ObjectID,
 	turn func() (release func(), err error)) (bool, error) {
-	return s.visible(ctx, r, id, WantsReachable, turn)
+	return s.AllVisible(ctx, r, []git.ObjectID{id}, turn)
+}
+
+// AllVisible is Visible for several objects.
+func (s *Server) AllVisible(ctx context.Context, r *repo.Repo, ids []git.ObjectID,
+	turn func() (release func(), err error)) (bool, error) {
+	return s.visible(ctx, r, ids, WantsReachable, turn)
 }
 
 // MayFetch reports whether a client of version 2 may want an object, like Visible.
@@ -23,15 +29,17 @@ func (s *Server) MayFetch(ctx context.Context, r *repo.Repo, session node.Sessio
 	if rule == WantsAny {
 		return true, nil
 	}
-	return s.visible(ctx, r, id, rule, turn)
+	return s.visible(ctx, r, []git.ObjectID{id}, rule, turn)
 }
 
 // visible is Visible for a rule.
-func (s *Server) visible(ctx context.Context, r *repo.Repo, id git.ObjectID, rule Wants,
+func (s *Server) visible(ctx context.Context, r *repo.Repo, ids []git.ObjectID, rule Wants,
 	turn func() (release func(), err error)) (bool, error) {
-	if id.Format() != r.Format {
-		return false, fault.New(fault.Invalid, "%s cannot be an object of this repository, whose format is %s", id,
-			r.Format)
+	for _, id := range ids {
+		if id.Format() != r.Format {
+			return false, fault.New(fault.Invalid, "%s cannot be an object of this repository, whose format is %s", id,
+				r.Format)
+		}
 	}
 	f := &fetch{Server: s, repo: r}
 	var err error
@@ -46,15 +54,17 @@ func (s *Server) visible(ctx context.Context, r *repo.Repo, id git.ObjectID, rul
 	if err := r.Refresh(); err != nil {
 		return false, err
 	}
-	if ok, err := r.Objects.Has(id); err != nil || !ok {
-		return false, err
+	for _, id := range ids {
+		if ok, err := r.Objects.Has(id); err != nil || !ok {
+			return false, err
+		}
 	}
 	release, err := turn()
 	if err != nil {
 		return false, err
 	}
 	defer release()
-	err = f.checkReachable(ctx, rule, []git.ObjectID{id})
+	err = f.checkReachable(ctx, rule, ids)
 	if fault.Is(err, fault.Denied) || fault.Is(err, fault.NotFound) {
 		return false, nil
 	}

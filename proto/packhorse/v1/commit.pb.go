@@ -147,7 +147,8 @@ func (x *Author) GetRaw() []byte {
 	return nil
 }
 
-// FileChange is one change of a tree. The changes of a request have different paths, and none is below another one.
+// FileChange is one change of a tree. The changes of a request have different paths, and no path is below another one. But
+// what is deleted or moved makes room: a file can be put below it or above it. At most 100,000.
 type FileChange struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Types that are valid to be assigned to Change:
@@ -684,7 +685,7 @@ type CommitServiceCreateRequest struct {
 	Start string `protobuf:"bytes,4,opt,name=start,proto3" json:"start,omitempty"`
 	// The expected commit of the branch. Empty means any.
 	ExpectedHead string `protobuf:"bytes,5,opt,name=expected_head,json=expectedHead,proto3" json:"expected_head,omitempty"`
-	// What happens if the branch is not at expected_head. "FAIL", also for empty: the call is ABORTED. "REAPPLY": the changes are made to the
+	// The treatment of a branch that is not at expected_head. "FAIL", also for empty: the call is ABORTED. "REAPPLY": the changes are made to the
 	// present head, unless one of their paths has changed since expected_head. The call is ABORTED then.
 	OnMoved string `protobuf:"bytes,6,opt,name=on_moved,json=onMoved,proto3" json:"on_moved,omitempty"`
 	// Empty means the actor.
