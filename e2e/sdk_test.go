@@ -29,7 +29,7 @@ func TestClientsOfAPI(t *testing.T) {
 			}
 			repo := gittest.At(t, filepath.Join(n.root, name, "app.git"))
 			repo.Git("fsck", "--strict")
-			if got, want := repo.Git("ls-tree", "-r", "--name-only", "main"), "a.txt\nb.txt\nc.txt\n"; got != want {
+			if got, want := repo.Git("ls-tree", "-r", "--name-only", "main"), "a.txt\nb.txt\nc.txt"; got != want {
 				t.Errorf("main has the files %q, want %q", got, want)
 			}
 			merge := strings.TrimSpace(repo.Git("rev-parse", "--verify", "main^2~0"))
@@ -37,9 +37,9 @@ func TestClientsOfAPI(t *testing.T) {
 				t.Errorf("main merges %s, want %s", merge, topic)
 			}
 			for _, want := range []string{
-				repo.Git("diff", "main^1...topic"),
+				repo.Git("diff", "--full-index", "main^1...topic") + "\n",
 				"merged " + strings.TrimSpace(repo.Git("rev-parse", "main")) + " 0\n",
-				"archive ",
+				"archive true\n",
 				"moved true\n",
 			} {
 				if !strings.Contains(strings.ToLower(string(out)), want) {

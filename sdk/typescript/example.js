@@ -1,4 +1,5 @@
 // Makes a repository with two branches, and merges them: example.js URL [SECRET]
+import { createHash } from 'node:crypto'
 import { Node, faultOf } from 'packhorse'
 
 const node = new Node(...process.argv.slice(2))
@@ -10,7 +11,7 @@ const commit = (branch, path, text, options = {}) =>
     changes: [{ change: { case: 'put', value: { path, source: { case: 'text', value: text } } } }], ...options,
   })
 
-await commit('main', 'a.txt', 'hello\n', { create: true })
+const first = await commit('main', 'a.txt', 'hello\n', { create: true })
 await commit('topic', 'b.txt', 'b\n', { create: true, start: 'main' })
 await commit('main', 'c.txt', 'c\n')
 for await (const { part } of node.diffs.patch({ repository: app, from: 'main', to: 'topic', mergeBase: true })) {
@@ -18,13 +19,15 @@ for await (const { part } of node.diffs.patch({ repository: app, from: 'main', t
 }
 const merged = await node.merges.merge({ repository: app, target: 'main', source: 'topic' })
 console.log('merged', merged.commit, merged.conflicts.length)
-let size = 0
+const hash = createHash('sha256')
+let expected
 for await (const { header, data } of node.archives.archive({ repository: app, revision: 'main', format: 'tar' })) {
-  if (header) console.log('archive', header.sha256)
-  size += data.length
+  expected ??= header.sha256
+  hash.update(data)
 }
+console.log('archive', hash.digest('hex') === expected)
 try {
-  await commit('main', 'a.txt', 'again\n', { expectedHead: '0'.repeat(40) })
+  await commit('main', 'a.txt', 'again\n', { expectedHead: first.commit })
 } catch (error) {
   console.log('moved', faultOf(error).mismatches[0].actual === merged.commit)
 }
