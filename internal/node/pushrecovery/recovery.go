@@ -18,6 +18,7 @@ package pushrecovery
 import (
 	"context"
 	"crypto/rand"
+	"io"
 	"io/fs"
 	"log/slog"
 	"os"
@@ -169,6 +170,30 @@ func (r *Recovery) Begin(ctx context.Context, record Record, id string) (*Push, 
 	r.removeLocksBeforeBoot(&record)
 	r.waitForLocks(ctx, record.CommonDir)
 	return r.add(record, id)
+}
+
+// Rewrite replaces the record of a push by that of the next transaction of the same process. No transaction may be
+// running. Like Begin, it waits for lock files of killed pushes. After an error the push has no record.
+func (r *Recovery) Rewrite(ctx context.Context, p *Push, record Record) (*Push, error) {
+	r.removeLocksBeforeBoot(&record)
+	r.waitForLocks(ctx, record.CommonDir)
+	next := newPush(p.path, record, time.Time{})
+	next.file = p.file
+	r.mu.Lock()
+	delete(r.running, p)
+	r.running[next] = true
+	r.mu.Unlock()
+	err := p.file.Truncate(0)
+	if err == nil {
+		_, err = p.file.Seek(0, io.SeekStart)
+	}
+	if err == nil {
+		err = record.write(p.file)
+	}
+	if err != nil {
+		err = fault.Wrap(fault.Unavailable, "change not accepted: cannot write to the server's state directory", err)
+	}
+	return next, err
 }
 
 // BeginHead adds an update of HEAD to the journal, so that the next server removes HEAD's lock file if this one is

@@ -109,7 +109,7 @@ func (p *inPlace) apply(ctx context.Context, gitErr error) (updates []Update, is
 		return nil, false, err
 	}
 	if len(updates) > 0 {
-		err = p.persist(ctx, updates)
+		err = p.persist(ctx, p.target, p.request.hasPack(), p.refNames(updates))
 	}
 	return p.withoutNoopDeletions(updates), true, err
 }
@@ -167,8 +167,8 @@ func (p *inPlace) withoutNoopDeletions(updates []Update) []Update {
 
 // persist syncs the directories that Git has changed. Git syncs only files, so that a pack or a ref could be lost in a
 // power failure although its content is on disk. Objects come first, because a ref must not exist without its object.
-func (p *inPlace) persist(ctx context.Context, updates []Update) error {
-	common := p.target.Common
+func (s *Server) persist(ctx context.Context, t Target, hasPack bool, names []git.RefName) error {
+	common := t.Common
 	var dirs []string
 	seen := make(map[string]bool)
 	add := func(dir string) {
@@ -177,13 +177,13 @@ func (p *inPlace) persist(ctx context.Context, updates []Update) error {
 			dirs = append(dirs, dir)
 		}
 	}
-	if p.request.hasPack() {
+	if hasPack {
 		add(filepath.Join(common, "objects/pack"))
 	}
 	if tables := filepath.Join(common, "reftable"); isDir(tables) {
 		add(tables)
 	} else {
-		for _, name := range p.refNames(updates) {
+		for _, name := range names {
 			for dir := filepath.Dir(filepath.Join(common, string(name))); len(dir) > len(common); dir = filepath.Dir(dir) {
 				if seen[dir] {
 					break
@@ -197,7 +197,7 @@ func (p *inPlace) persist(ctx context.Context, updates []Update) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		if err := p.sync(dir); err != nil && !errors.Is(err, fs.ErrNotExist) { // Git removes a directory with its last ref
+		if err := s.sync(dir); err != nil && !errors.Is(err, fs.ErrNotExist) { // Git removes a directory with its last ref
 			return fault.Wrap(fault.Unavailable, "refs were changed, but can be lost in a power failure", err)
 		}
 	}

@@ -74,7 +74,7 @@ func worldAt(t testing.TB, o Options, r *gittest.Repo) *world {
 func worldBy(t testing.TB, program string, o Options, r *gittest.Repo) *world {
 	t.Helper()
 	runner, err := process.New(process.Options{Git: program, Classes: map[process.Class]process.Limits{
-		ClassReceive: {Slots: 8, Queue: 100, Time: 10 * time.Minute}, ClassHook: {Slots: 8,
+		ClassReceive: {Slots: 8, Queue: 100, Time: 10 * time.Minute}, ClassUpdate: {Slots: 4}, ClassHook: {Slots: 8,
 			Queue: 100}, repo.ClassRefs: {Slots: 2, Queue: 100},
 	}})
 	if err != nil {

@@ -2,6 +2,8 @@ package storage_test
 
 import (
 	"errors"
+	"fmt"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
@@ -11,6 +13,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git/gittest"
+	"github.com/packhorse-git/packhorse/internal/node/receivepack"
 	"github.com/packhorse-git/packhorse/internal/node/storage"
 )
 
@@ -125,4 +128,28 @@ func TestIngestOnAFullDisk(t *testing.T) {
 	_, err = r.Ingest(t.Context(), r.path("app"), stateOf(t, from, &fetches))
 	r.do(err)
 	r.sameRefs("app.git", from, 0)
+}
+
+// A change on a full disk fails, no ref names a missing object, and the next change works when there is room again.
+func TestWriteOnAFullDisk(t *testing.T) {
+	t.Parallel()
+	dir, fill := fullDisk(t)
+	r := newWritten(t, receivepack.Options{}, dir)
+	of := r.initAt("app.git")
+	for range 2 { // the second one by the process that stays
+		_, err := r.change("app", put("main", "a", "x"))
+		r.do(err)
+		_, err = r.change("app", put("main", "b", "x"))
+		r.do(err)
+	}
+	empty := fill()
+	before := of.ID("main")
+	_, err := r.change("app", put("main", "c", strings.Repeat(fmt.Sprint(rand.Int64()), 10_000)))
+	if err == nil || !strings.Contains(fault.Message(err), "full") || of.ID("main") != before {
+		t.Errorf("on a full disk: %v", err)
+	}
+	empty()
+	_, err = r.change("app", put("main", "c", "x"))
+	r.do(err)
+	checkWritten(t, of, 3)
 }

@@ -33,12 +33,12 @@ func lsRefs(format string, prefixes ...string) []byte {
 }
 
 // gitAnswers is what the program git's upload-pack answers to a request of protocol version 2 for a path.
-func gitAnswers(t *testing.T, program, path string, request []byte) (string, error) {
+func gitAnswers(t testing.TB, program, path string, request []byte) (string, error) {
 	t.Helper()
 	return uploadPack(t, program, path, "version=2", request)
 }
 
-func uploadPack(t *testing.T, program, path, version string, request []byte, flags ...string) (string, error) {
+func uploadPack(t testing.TB, program, path, version string, request []byte, flags ...string) (string, error) {
 	t.Helper()
 	cmd := exec.Command(program, slices.Concat([]string{"upload-pack", "--stateless-rpc"}, flags, []string{path})...)
 	cmd.Env = append(gittest.Env(), "GIT_PROTOCOL="+version)
@@ -54,7 +54,7 @@ func uploadPack(t *testing.T, program, path, version string, request []byte, fla
 
 // advertisedRefs returns the refs and shallow commits of an advertisement of version 0: its lines, and the target of
 // HEAD.
-func advertisedRefs(t *testing.T, advertisement string) string {
+func advertisedRefs(t testing.TB, advertisement string) string {
 	t.Helper()
 	var refs strings.Builder
 	r := pktline.NewReader(strings.NewReader(advertisement))

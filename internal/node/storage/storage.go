@@ -129,6 +129,7 @@ type Node struct {
 
 	handles    handleTable
 	writes     writeTable
+	stopWrites func()
 	locks      lfs.LockServer
 	hub        *watch.Hub
 	walks      *balance.Slots                     // walks through history for callers of Wait
@@ -161,6 +162,7 @@ func New(server *uploadpack.Server, o Options) (*Node, error) {
 		hooks: o.RepositoryHooks, signer: o.Signer, scratch: o.Scratch, packs: o.Packs, verifier: o.Verifier,
 		lookups: lookup.New(o.Lookups),
 		runner:  o.Runner, merger: o.Merger, handles: newHandleTable(o.MaxOpen), tipPack: o.TipPack, archives: o.Archives,
+		writes: writeTable{byPath: make(map[git.RepoPath]*writer), closing: make(chan struct{})},
 	}
 	if n.pushes != nil {
 		n.hooks = n.pushes.RepositoryHooks()
@@ -170,7 +172,7 @@ func New(server *uploadpack.Server, o Options) (*Node, error) {
 	}
 	n.inspector = inspect.New(inspect.Options{Runner: o.Runner, Space: o.Space, Lookups: n.lookups,
 		Memory: o.Lookups.Memory})
-	n.stopPlaces = func() {}
+	n.stopPlaces, n.stopWrites = func() {}, sync.OnceFunc(n.writes.close)
 	if n.places == nil {
 		d := places.NewDirectories(places.Options{Repo: options, Epoch: o.Epoch, ReadOnly: o.ReadOnly, Runner: o.Runner,
 			Log: o.Log, Claims: &n.claims, Pushes: o.Pushes, Deleted: n.dropKey})
@@ -207,6 +209,7 @@ func (n *Node) startBackground(o Options) {
 // StopBackground ends what the node does without a request, including its Git commands. Call it when no request that
 // changes repositories runs any more, and before the Runner and the source of packs are closed.
 func (n *Node) StopBackground() {
+	n.stopWrites()
 	n.stopPlaces()
 	if n.merger != nil {
 		n.merger.Close()

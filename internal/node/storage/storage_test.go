@@ -52,12 +52,12 @@ var version2 = node.Session{Version: protocol.V2, Stateless: true}
 
 type root struct {
 	*storage.Node
-	t     *testing.T
+	t     testing.TB
 	dir   string
 	specs *specs
 }
 
-func newRoot(t *testing.T, o storage.Options) *root {
+func newRoot(t testing.TB, o storage.Options) *root {
 	t.Helper()
 	if o.Root == "" {
 		o.Root = t.TempDir()

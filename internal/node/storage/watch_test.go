@@ -27,7 +27,7 @@ const often = 5 * time.Millisecond
 
 // testWatch is one Watch whose events the test takes one after the other.
 type testWatch struct {
-	t      *testing.T
+	t      testing.TB
 	events chan watch.Event
 	ended  chan error
 	stop   context.CancelFunc

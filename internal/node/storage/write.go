@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
@@ -46,75 +45,51 @@ func (n *Node) Write(ctx context.Context, path git.RepoPath, c write.Change) (wr
 }
 
 func (n *Node) write(ctx context.Context, path git.RepoPath, c *write.Change) (result write.Result, err error) {
+	w := n.writes.enter(n, n.places.Name(path))
+	defer n.writes.leave(w)
+	p := &pendingWrite{ctx: ctx, change: c, done: make(chan struct{})}
+	n.writes.add(w, p)
+	<-p.done
+	if !p.needGit {
+		return p.result, p.err
+	}
 	for try := range maxWriteTries {
-		if result, err = n.tryWrite(ctx, path, c, try > 0); !errors.Is(err, errMoved) {
+		if result, err = n.tryWrite(ctx, w, path, c, try > 0); !errors.Is(err, errMoved) {
 			break
 		}
 	}
-	if err != nil {
-		return result, err
+	if err == nil {
+		result.Version = n.versionOf(ctx, path)
 	}
+	return result, err
+}
+
+// versionOf returns the version after a change; zero if the repository is gone.
+func (n *Node) versionOf(ctx context.Context, path git.RepoPath) git.Version {
 	h, _, version, err := n.latestSnapshot(ctx, path)
-	if err != nil { // the change is made
+	if err != nil {
 		n.log.Warn("cannot determine the version after a change", "repository", path.String(), "error", err)
-		return result, nil
+		return git.Version{}
 	}
 	n.release(h)
-	result.Version = version
-	return result, nil
+	return version
 }
 
 // tryWrite makes a change with git receive-pack. alone keeps other calls from changing the repository meanwhile. They
 // were faster before.
-func (n *Node) tryWrite(ctx context.Context, path git.RepoPath, c *write.Change, alone bool) (write.Result, error) {
-	turns := n.writes.enter(n.places.Name(path))
-	defer n.writes.leave(turns)
+func (n *Node) tryWrite(ctx context.Context, w *writer, path git.RepoPath, c *write.Change, alone bool) (write.Result,
+	error) {
 	if alone {
-		turns.Lock()
-		defer turns.Unlock()
+		w.Lock()
+		defer w.Unlock()
 	} else {
-		turns.RLock()
-		defer turns.RUnlock()
+		w.RLock()
+		defer w.RUnlock()
 	}
 	if err := ctx.Err(); err != nil {
 		return write.Result{}, err
 	}
 	return n.writeByGit(ctx, path, c)
-}
-
-// writeTable has the repositories that are being changed by calls.
-type writeTable struct {
-	mu     sync.Mutex
-	byPath map[git.RepoPath]*writeTurns
-}
-
-type writeTurns struct {
-	sync.RWMutex
-	path  git.RepoPath
-	users int // guarded by writeTable.mu
-}
-
-func (t *writeTable) enter(path git.RepoPath) *writeTurns {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	w := t.byPath[path]
-	if w == nil {
-		if t.byPath == nil {
-			t.byPath = make(map[git.RepoPath]*writeTurns)
-		}
-		w = &writeTurns{path: path}
-		t.byPath[path] = w
-	}
-	w.users++
-	return w
-}
-
-func (t *writeTable) leave(w *writeTurns) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if w.users--; w.users == 0 {
-		delete(t.byPath, w.path)
-	}
 }
 
 // writeByGit makes a change with git receive-pack, in any kind of repository.

@@ -8,7 +8,11 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
@@ -24,15 +28,16 @@ import (
 )
 
 // newWritten makes a root whose repositories can be written to.
-func newWritten(t *testing.T, o receivepack.Options) *root {
+func newWritten(t testing.TB, o receivepack.Options, dir ...string) *root {
 	t.Helper()
 	git := "git"
 	if newer := os.Getenv("PACKHORSE_TEST_NEWER_GIT"); newer != "" {
 		git = newer
 	}
 	runner, err := process.New(process.Options{Git: git, TempDir: t.TempDir(), Classes: map[process.Class]process.Limits{
-		receivepack.ClassReceive: {Slots: 4, Queue: 1000}, receivepack.ClassHook: {Slots: 4, Queue: 100},
-		repo.ClassRefs: {Slots: 4, Queue: 100},
+		receivepack.ClassReceive: {Slots: 4, Queue: 1000}, receivepack.ClassUpdate: {Slots: 4},
+		receivepack.ClassHook: {Slots: 4, Queue: 100},
+		repo.ClassRefs:        {Slots: 4, Queue: 100},
 	}})
 	if err != nil {
 		t.Fatal(err)
@@ -43,7 +48,7 @@ func newWritten(t *testing.T, o receivepack.Options) *root {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return newRoot(t, storage.Options{Pushes: pushes, Tables: repo.NewTables(runner)})
+	return newRoot(t, storage.Options{Root: strings.Join(dir, ""), Pushes: pushes, Tables: repo.NewTables(runner)})
 }
 
 // put returns a change that adds a file to a branch, as a commit.
@@ -297,4 +302,100 @@ func TestRulesOfWrites(t *testing.T) {
 		"at its origin, https://example.org/git/team/app") {
 		t.Errorf("a mirror: %v", err)
 	}
+}
+
+// Git itself changes the branch beside callers. Every commit of both is there, and no caller was refused.
+func TestWritesBesideGit(t *testing.T) {
+	t.Parallel()
+	r := newWritten(t, receivepack.Options{})
+	of := r.initAt("app.git")
+	_, err := r.change("app", put("main", "first", "x"))
+	r.do(err)
+	writers, commits := 32, 8
+	if testing.Short() {
+		writers, commits = 8, 3
+	}
+	var group, git sync.WaitGroup
+	made, written := make(chan struct{}, 1), make(chan struct{}) // git makes at most as many commits as callers
+	for w := range writers {
+		group.Go(func() {
+			for c := range commits {
+				if _, err := r.change("app", put("main", fmt.Sprintf("%d-%d", w, c), "x")); err != nil {
+					t.Error(err)
+				}
+				select {
+				case made <- struct{}{}:
+				default:
+				}
+			}
+		})
+	}
+	pushed := 0
+	git.Go(func() {
+		for {
+			select {
+			case <-written:
+				return
+			case <-made:
+			}
+			tip := of.ID("main")
+			next := of.Git("commit-tree", "-p", tip.String(), "-m", fmt.Sprint("git ", pushed), tip.String()+"^{tree}")
+			if _, err := of.Try("update-ref", "refs/heads/main", strings.TrimSpace(next), tip.String()); err == nil {
+				pushed++
+			}
+		}
+	})
+	group.Wait()
+	close(written)
+	git.Wait()
+	checkWritten(t, of, 1+writers*commits)
+	if got, want := strings.TrimSpace(of.Git("rev-list", "--count", "main")), 1+writers*commits+pushed; got != fmt.Sprint(
+		want) {
+		t.Errorf("main has %s commits, want %d, of which git made %d", got, want, pushed)
+	}
+	t.Logf("git made %d commits", pushed)
+}
+
+// BenchmarkCommits measures one-file commits to one branch by 32 callers, and by one.
+func BenchmarkCommits(b *testing.B) {
+	for _, callers := range []int{1, 32, -1, -8} { // negative: with git receive-pack, like pushes
+		b.Run(fmt.Sprint(callers), func(b *testing.B) {
+			r := newWritten(b, receivepack.Options{})
+			of := r.initAt("app.git")
+			if callers < 0 {
+				callers = -callers
+				of.Git("config", "receive.denyDeletes", "false")
+			}
+			if _, err := r.change("app", put("main", "first", "x")); err != nil {
+				b.Fatal(err)
+			}
+			before := used()
+			b.ResetTimer()
+			var next atomic.Int64
+			var group sync.WaitGroup
+			for range callers {
+				group.Go(func() {
+					for i := next.Add(1); int(i) <= b.N; i = next.Add(1) {
+						if _, err := r.change("app", put("main", fmt.Sprint("file", i%50), fmt.Sprint(i))); err != nil {
+							b.Error(err)
+						}
+					}
+				})
+			}
+			group.Wait()
+			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "commits/s")
+			b.ReportMetric(float64((used()-before).Microseconds())/float64(b.N), "cpu-us/commit")
+		})
+	}
+}
+
+// used returns the CPU time of this process and of its Git processes that have ended.
+func used() (sum time.Duration) {
+	for _, who := range []int{unix.RUSAGE_SELF, unix.RUSAGE_CHILDREN} {
+		var u unix.Rusage
+		if unix.Getrusage(who, &u) == nil {
+			sum += time.Duration(u.Utime.Nano() + u.Stime.Nano())
+		}
+	}
+	return sum
 }

@@ -85,6 +85,16 @@ func (s *writeState) Read(id git.ObjectID, limit int64) (git.ObjectType, []byte,
 	return o.Type, data, err
 }
 
+// add adds a change that is about to become visible.
+func (s *writeState) add(plan write.Plan) {
+	for _, u := range plan.Updates {
+		s.values[u.Ref] = u.New
+	}
+	for _, o := range plan.Objects {
+		s.objects[o.ID] = o
+	}
+}
+
 // check returns why a plan cannot be made at all.
 func (s *writeState) check(plan write.Plan) error {
 	named := make(map[git.RefName]bool, len(plan.Updates))

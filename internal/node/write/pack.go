@@ -3,11 +3,16 @@ package write
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"hash/crc32"
 	"io"
+	"os"
+	"path/filepath"
 	"slices"
 
+	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/disk"
 )
 
 // Pack is a pack of whole objects (gitformat-pack(5)). It refers to the content of its objects.
@@ -110,4 +115,41 @@ func (p *Pack) Index() []byte {
 	hash := p.format.New()
 	hash.Write(b)
 	return hash.Sum(b)
+}
+
+// Store writes the pack and its index into a repository, and syncs them. It does nothing without objects. The error is
+// Full if the disk is full.
+func (p *Pack) Store(common string) error {
+	if p.Len() == 0 {
+		return nil
+	}
+	dir := filepath.Join(common, "objects/pack")
+	base := filepath.Join(dir, p.Name())
+	err := storeFile(base+".pack", p.Reader())
+	if err == nil {
+		err = storeFile(base+".idx", bytes.NewReader(p.Index()))
+	}
+	if err == nil {
+		err = disk.SyncDir(dir)
+	}
+	if disk.IsFull(err) {
+		return fault.Wrap(fault.Full, "the server's disk is full", err)
+	}
+	return fault.Wrap(fault.Unavailable, "the objects cannot be written to the repository", err)
+}
+
+// storeFile writes a file that readers see only when it is complete. Git removes the temporary file after a crash.
+func storeFile(path string, content io.Reader) error {
+	f, err := os.CreateTemp(filepath.Dir(path), "tmp_"+filepath.Ext(path)[1:]+"_")
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(f, content)
+	if err = errors.Join(err, f.Chmod(0o444), f.Sync(), f.Close()); err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		_ = os.Remove(f.Name())
+	}
+	return err
 }

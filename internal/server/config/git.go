@@ -110,6 +110,7 @@ func (c *Config) GitClasses() map[process.Class]process.Limits {
 		},
 		receivepack.ClassReceive: memory.of(c.Push.limits(c.Git.TimeLimit.Duration), memory.Git),
 		receivepack.ClassHook:    c.Push.hookLimits(),
+		receivepack.ClassUpdate:  memory.of(updateLimits(), memory.small),
 		repo.ClassRefs:           memory.of(RefsLimits(), memory.small),
 		places.ClassManage:       memory.of(ManageLimits(), memory.small),
 		places.ClassMaintain:     memory.of(maintainLimits(c.Maintenance.Slots), memory.Git),
@@ -135,6 +136,11 @@ func (c *Config) GitClasses() map[process.Class]process.Limits {
 func archiveLimits() process.Limits {
 	return process.Limits{Slots: max(1, runtime.GOMAXPROCS(0)/2), Queue: gitQueue, Wait: gitWait, Nice: gitNice,
 		Time: 10 * time.Minute, Anonymous: AnonymousShare}
+}
+
+// updateLimits are the limits of the commands that stay to change the refs of busy repositories.
+func updateLimits() process.Limits {
+	return process.Limits{Slots: 64, Queue: 64, Wait: time.Second, Time: 10 * time.Minute, PerRepository: -1}
 }
 
 // ingestLimits are the limits of the commands that take over objects for mirrors.

@@ -1,0 +1,372 @@
+package receivepack
+
+import (
+	"bufio"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/process"
+	"github.com/packhorse-git/packhorse/internal/git/repo"
+	"github.com/packhorse-git/packhorse/internal/node"
+	"github.com/packhorse-git/packhorse/internal/node/pushrecovery"
+)
+
+// ClassUpdate is the class of the git update-ref processes that stay for repositories with many changes by calls.
+const ClassUpdate process.Class = "update"
+
+// NeedsGit reports whether git receive-pack is needed for changes of a repository: it has hooks or special settings,
+// webhooks decide, or it borrows objects. Otherwise an Updater can make them.
+func (s *Server) NeedsGit(t Target) (bool, error) {
+	programs, err := s.programs(t.Repo)
+	if err != nil {
+		return false, err
+	}
+	return len(programs) > 0 || s.decides(t) || s.options.Runner.Slots(ClassUpdate) == 0 || t.Dir != t.Common ||
+		!t.IsBare() || hasSpecialConfig(t.Repo) || exists(filepath.Join(t.Common, "logs")) ||
+		exists(filepath.Join(t.Common, "shallow")), nil
+}
+
+// decides reports whether the server itself decides about each push to a repository.
+func (s *Server) decides(t Target) bool { return s.options.Decider != nil || t.borrows() }
+
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
+}
+
+// plainKeys are the keys of a repository's configuration that the rules of an Updater do not depend on, although others
+// of their sections could change them.
+var plainKeys = []string{"receive.advertiseatomic", "receive.advertisepushoptions", "receive.maxinputsize",
+	"receive.unpacklimit", "receive.autogc", "receive.hiderefs", "transfer.unpacklimit", "transfer.hiderefs",
+	"transfer.advertisesid", "extensions.objectformat", "extensions.refstorage", "extensions.noop"}
+
+// hasSpecialConfig reports whether the configuration can change the rules of pushes, or how Git writes files.
+func hasSpecialConfig(r *repo.Repo) bool {
+	for key := range r.Config().All() {
+		section, _, _ := strings.Cut(key, ".")
+		switch {
+		case slices.Contains(plainKeys, key):
+		case section == "receive", section == "transfer", section == "extensions", section == "reftable", section == "hook",
+			key == "core.logallrefupdates", key == "core.sharedrepository", strings.HasPrefix(key, "core.fsync"):
+			return true
+		}
+	}
+	return false
+}
+
+// FitsPush returns whether a pack is within the limits of a push.
+func (s *Server) FitsPush(policy *repo.PushPolicy, bytes int64) bool {
+	limit := (&pushSession{Server: s, policy: policy}).maxPackSize()
+	return limit == 0 || bytes <= limit
+}
+
+// ChecksLFS reports whether pushes to a target are checked for missing LFS objects.
+func (s *Server) ChecksLFS(t Target) bool {
+	return t.LFS != nil && s.options.MissingLFS != AllowMissingLFS
+}
+
+// Updater makes changes of a repository on this disk with one git update-ref process. The repository must not need more
+// of Git (Server.NeedsGit). It is not safe for concurrent use.
+type Updater struct {
+	server    *Server
+	directory os.FileInfo
+	child     *process.Process
+	in        *commandQueue
+	out       *bufio.Reader
+	journaled *pushrecovery.Push
+	cancel    context.CancelFunc
+}
+
+// Update makes changes in one transaction. All objects must be durable. The updates of later changes may build on those
+// of earlier ones. If the error is ErrNotUpdated, no ref has changed: one had another value, or was locked. After other
+// errors some may have.
+func (s *Server) Update(ctx context.Context, u *Updater, t Target, changes []Change) (*Updater, error) {
+	start := time.Now()
+	records := make([]Record, len(changes))
+	if s.options.Recorder != nil {
+		for i, c := range changes {
+			var err error
+			push := &Push{ID: rand.Text(), Repo: t.Path, Pusher: c.Pusher, Options: c.Options, Updates: c.Updates}
+			if records[i], err = s.options.Recorder.Begin(push); err != nil {
+				end(records[:i], nil)
+				return u, fault.Wrap(fault.Unavailable, "the change cannot be recorded for webhooks", err)
+			}
+		}
+	}
+	u, err := s.transact(ctx, u, t, merged(changes))
+	switch {
+	case errors.Is(err, ErrNotUpdated):
+		return u, errors.Join(err, end(records, nil))
+	case err != nil:
+		for _, r := range records {
+			if r != nil {
+				r.Unknown()
+			}
+		}
+		return u, err
+	}
+	var all []Update
+	for _, c := range changes {
+		all = append(all, c.Updates...)
+		s.metrics.observe(nil, "", time.Since(start))
+		s.logChange(t, c)
+	}
+	if endErr := end(records, changes); endErr != nil {
+		err = fault.Wrap(fault.Unavailable, "refs were changed, but the deliveries of webhooks cannot be recorded", endErr)
+	}
+	if t.Changed != nil {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), finalizeTimeout)
+		defer cancel()
+		t.Changed(ctx, all)
+	}
+	return u, err
+}
+
+// logChange logs the updates of a change, as a gateway does for pushes.
+func (s *Server) logChange(t Target, c Change) {
+	updates := make([]node.RefUpdate, len(c.Updates))
+	for i, u := range c.Updates {
+		updates[i] = node.RefUpdate{Ref: string(u.Ref), Old: u.Old, New: u.New, Result: node.UpdateOK}
+	}
+	s.log.Info("changed refs", "repository", t.Path.String(), "user", c.Pusher.Name, "updates", updates)
+}
+
+// end ends the records of changes; without changes, those of changes that were not made.
+func end(records []Record, changes []Change) (err error) {
+	for i, r := range records {
+		switch {
+		case r == nil:
+		case changes == nil:
+			err = errors.Join(err, r.End(nil))
+		default:
+			err = errors.Join(err, r.End(changes[i].Updates))
+		}
+	}
+	return err
+}
+
+// merged returns the updates of several changes as one for each ref.
+func merged(changes []Change) []Update {
+	var list []Update
+	at := make(map[git.RefName]int)
+	for _, c := range changes {
+		for _, u := range c.Updates {
+			if i, ok := at[u.Ref]; ok {
+				list[i].New = u.New
+				continue
+			}
+			at[u.Ref] = len(list)
+			list = append(list, u)
+		}
+	}
+	return list
+}
+
+// ErrNotUpdated is in the chain of an error of Update if no ref has changed.
+var ErrNotUpdated = errors.New("git has not changed the refs")
+
+// transact makes updates of different refs in one transaction.
+func (s *Server) transact(ctx context.Context, u *Updater, t Target, updates []Update) (*Updater, error) {
+	record := pushrecovery.Record{GitDir: t.Dir, CommonDir: t.Common, Start: time.Now(),
+		Refs: make(map[git.RefName]git.ObjectID, len(updates)), Committer: newIdentity(node.Pusher{}, "http").environment()}
+	if len(updates) > 1 {
+		record.Old = make(map[git.RefName]git.ObjectID, len(updates))
+	}
+	head := t.headBranch()
+	for _, update := range updates {
+		record.Refs[update.Ref] = update.New
+		record.LocksHead = record.LocksHead || update.Ref == head
+		if record.Old != nil {
+			record.Old[update.Ref] = update.Old
+		}
+	}
+	notMade := func(err error) error {
+		if u != nil {
+			u.Close()
+		}
+		return fmt.Errorf("%w: %w", ErrNotUpdated, err)
+	}
+	info, err := os.Stat(t.Common)
+	if err != nil {
+		return nil, notMade(errRepositoryGone(err))
+	}
+	if u != nil && os.SameFile(info, u.directory) && u.isRunning() {
+		u.journaled, err = s.recovery.Rewrite(ctx, u.journaled, record)
+	} else {
+		if u != nil {
+			u.Close()
+		}
+		u, err = s.newUpdater(ctx, t, info, record)
+	}
+	if err != nil {
+		return nil, notMade(err)
+	}
+	if err = u.prepare(t, updates); err == nil && u.journaled.IsAtomic() {
+		err = u.journaled.MarkAgreed()
+	}
+	if err != nil {
+		return nil, notMade(err)
+	}
+	if err := u.command("commit"); err != nil {
+		u.Close() // waits until the journal has completed or undone the transaction
+		u = nil
+		if err = s.afterKill(ctx, t, updates, err); err != nil {
+			return nil, err
+		}
+	}
+	if after, err := os.Stat(t.Common); err != nil || !os.SameFile(after, info) {
+		if u != nil {
+			u.Close()
+		}
+		return nil, errRepositoryGone(err)
+	}
+	return u, s.persist(context.WithoutCancel(ctx), t, false, refsOf(updates))
+}
+
+// afterKill finds out the result of a transaction whose Git has ended early. It returns nil if all updates were made.
+func (s *Server) afterKill(ctx context.Context, t Target, updates []Update, cause error) error {
+	snap, err := t.Refs.Snapshot(context.WithoutCancel(ctx))
+	made, unmade := 0, 0
+	for _, u := range updates {
+		var current git.ObjectID
+		if err == nil {
+			current, err = value(snap.Unhidden(), u.Ref)
+		}
+		switch current {
+		case u.New:
+			made++
+		case u.Old:
+			unmade++
+		}
+	}
+	switch {
+	case err == nil && made == len(updates):
+		return nil
+	case err == nil && unmade == len(updates):
+		return fmt.Errorf("%w: %w", ErrNotUpdated, cause)
+	}
+	return fault.Wrap(fault.Unavailable, "the result is unknown, because git has ended: check the refs",
+		errors.Join(cause, err))
+}
+
+func refsOf(updates []Update) (names []git.RefName) {
+	for _, u := range updates {
+		names = append(names, u.Ref)
+	}
+	return names
+}
+
+// headBranch returns the branch of HEAD; "" if it is not known.
+func (t Target) headBranch() git.RefName {
+	snap, err := t.Refs.SnapshotOf(context.Background(), nil)
+	if err != nil {
+		return ""
+	}
+	return snap.Unhidden().Head().Target
+}
+
+// maxQueued is the maximum number of pieces of input that are sent before Git answers.
+const maxQueued = 4
+
+// commandQueue is the input of Git. Sending does not wait, also if Git has ended.
+type commandQueue struct {
+	queue chan []byte
+	rest  []byte
+}
+
+func (q *commandQueue) Read(b []byte) (int, error) {
+	if len(q.rest) == 0 {
+		var ok bool
+		if q.rest, ok = <-q.queue; !ok {
+			return 0, io.EOF
+		}
+	}
+	n := copy(b, q.rest)
+	q.rest = q.rest[n:]
+	return n, nil
+}
+
+// newUpdater starts the process.
+func (s *Server) newUpdater(ctx context.Context, t Target, directory os.FileInfo, record pushrecovery.Record) (
+	*Updater, error) {
+	journaled, err := s.recovery.Begin(ctx, record, rand.Text())
+	if err != nil {
+		return nil, err
+	}
+	u := &Updater{server: s, directory: directory, journaled: journaled}
+	u.in = &commandQueue{queue: make(chan []byte, maxQueued)}
+	var life context.Context
+	life, u.cancel = context.WithCancel(context.WithoutCancel(ctx))
+	u.child, err = s.options.Runner.Start(life, process.Command{
+		Class: ClassUpdate, Subcommand: "update-ref", Dir: t.Common, Stdin: u.in, Env: record.Committer,
+		Files: journaled.Files(), Grace: gracePeriod, Repository: t.Common, Args: []string{
+			"-c", "safe.directory=*", "-c", "core.hooksPath=" + os.DevNull, "-c", "core.fsync=reference",
+			"-c", "core.fsyncMethod=fsync", "--git-dir=.", "update-ref", "--stdin", "-z",
+		}})
+	if err != nil {
+		u.cancel()
+		s.recovery.End(ctx, journaled, true)
+		return nil, err
+	}
+	u.out = bufio.NewReader(u.child.Stdout())
+	if s.started != nil {
+		s.started(u.child.Pid())
+	}
+	return u, nil
+}
+
+func (u *Updater) isRunning() bool {
+	select {
+	case <-u.child.Done():
+		return false
+	default:
+		return true
+	}
+}
+
+// prepare has Git lock the refs and compare their values.
+func (u *Updater) prepare(t Target, updates []Update) error {
+	if err := u.command("start"); err != nil {
+		return err
+	}
+	zero := strings.Repeat("0", t.Format.HexSize())
+	var b []byte
+	for _, update := range updates {
+		old := zero
+		if !update.Old.IsZero() {
+			old = update.Old.String()
+		}
+		b = fmt.Appendf(b, "update %s\x00%s\x00%s\x00", update.Ref, update.New, old)
+	}
+	u.in.queue <- b
+	return u.command("prepare")
+}
+
+// command sends a command of the transaction, and waits until Git has executed it.
+func (u *Updater) command(name string) error {
+	u.in.queue <- []byte(name + "\x00")
+	line, err := u.out.ReadString('\n')
+	if err != nil || line != name+": ok\n" {
+		return fmt.Errorf("git update-ref: %s: got %.100q: %w", name, line, errors.Join(err, io.ErrUnexpectedEOF))
+	}
+	return nil
+}
+
+// Close ends the process.
+func (u *Updater) Close() {
+	close(u.in.queue)
+	_, _ = io.Copy(io.Discard, u.out)
+	usage, _ := u.child.Wait()
+	u.cancel()
+	u.server.recovery.End(context.Background(), u.journaled, !strings.HasPrefix(usage.Exit, "signal"))
+}

@@ -1,0 +1,328 @@
+package storage
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/node/receivepack"
+	"github.com/packhorse-git/packhorse/internal/node/write"
+)
+
+const (
+	// writerIdle is how long the writer of a repository, with its Git process, waits for another change.
+	writerIdle = 5 * time.Second
+	// maxBatch and maxBatchBytes limit the changes that share a pack, in bytes of their objects.
+	maxBatch      = 256
+	maxBatchBytes = 32 << 20
+	// maxKnown is the maximum number of objects that a writer remembers.
+	maxKnown = 100_000
+)
+
+// writer makes the changes of one repository. It runs while there are changes, and some time longer.
+type writer struct {
+	sync.RWMutex // held for reading by batches and by changes with git receive-pack, and for writing by their repetitions
+	node         *Node
+	path         git.RepoPath
+	users        int             // guarded by writeTable.mu
+	waiting      []*pendingWrite // the same
+	isRunning    bool            // the same
+	wake         chan struct{}   // has room for one
+	updater      *receivepack.Updater
+	known        map[git.ObjectID]bool // objects of the repository; see writeBatch.has
+	special      map[string]bool       // names and IDs of files; see writeBatch.learn
+	learned      git.ObjectID          // the commit that was learned last
+}
+
+// pendingWrite is a change that waits for its batch.
+type pendingWrite struct {
+	ctx    context.Context
+	change *write.Change
+	tries  int
+
+	plan    write.Plan
+	done    chan struct{} // closed when the following fields are valid
+	result  write.Result
+	err     error
+	needGit bool // the caller has to make the change by Git
+}
+
+func (p *pendingWrite) end(err error) {
+	p.err = err
+	close(p.done)
+}
+
+// writeTable has the repositories that are being changed by calls.
+type writeTable struct {
+	mu      sync.Mutex
+	byPath  map[git.RepoPath]*writer
+	closing chan struct{} // closed by close
+	running sync.WaitGroup
+}
+
+// close ends all writers. No change may be waiting.
+func (t *writeTable) close() {
+	close(t.closing)
+	t.running.Wait()
+}
+
+// enter returns the writer of a repository, for leave.
+func (t *writeTable) enter(n *Node, path git.RepoPath) *writer {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	w := t.byPath[path]
+	if w == nil {
+		w = &writer{node: n, path: path, wake: make(chan struct{}, 1), known: make(map[git.ObjectID]bool),
+			special: make(map[string]bool)}
+		t.byPath[path] = w
+	}
+	w.users++
+	return w
+}
+
+func (t *writeTable) leave(w *writer) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if w.users--; w.users == 0 {
+		delete(t.byPath, w.path)
+	}
+}
+
+// add has the writer make a change.
+func (t *writeTable) add(w *writer, p *pendingWrite) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	w.waiting = append(w.waiting, p)
+	if !w.isRunning {
+		w.isRunning = true
+		w.users++
+		t.running.Go(w.run)
+	}
+	select {
+	case w.wake <- struct{}{}:
+	default:
+	}
+}
+
+// take returns the changes that wait; with last, none means that run ends.
+func (t *writeTable) take(w *writer, last bool) []*pendingWrite {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	n := min(len(w.waiting), maxBatch)
+	taken := w.waiting[:n:n]
+	w.waiting = w.waiting[n:]
+	w.isRunning = !last || n > 0
+	return taken
+}
+
+// run makes batches until the writer is idle.
+func (w *writer) run() {
+	t := &w.node.writes
+	defer t.leave(w)
+	defer w.closeUpdater()
+	idle := time.NewTimer(writerIdle)
+	defer idle.Stop()
+	for {
+		last := false
+		batch := t.take(w, false)
+		if len(batch) == 0 {
+			idle.Reset(writerIdle)
+			select {
+			case <-w.wake:
+			case <-idle.C:
+				last = true
+			case <-t.closing:
+				last = true
+			}
+			if batch = t.take(w, last); last && len(batch) == 0 {
+				return
+			}
+		}
+		for len(batch) > 0 {
+			batch = w.makeBatch(batch)
+		}
+	}
+}
+
+func (w *writer) closeUpdater() {
+	if w.updater != nil {
+		w.updater.Close()
+		w.updater = nil
+	}
+}
+
+// makeBatch makes changes together. It returns those that have to be built again.
+func (w *writer) makeBatch(batch []*pendingWrite) (again []*pendingWrite) {
+	w.RLock()
+	defer w.RUnlock()
+	ctx := context.Background()
+	n := w.node
+	h, err := n.acquire(ctx, w.path)
+	if err == nil {
+		defer n.release(h)
+		err = checkNoMirror(h.place.MirrorMarks())
+	}
+	var b *writeBatch
+	if err == nil {
+		b, err = w.newBatch(ctx, h)
+	}
+	if err != nil || b == nil { // or all need Git
+		w.closeUpdater()
+		for _, p := range batch {
+			p.needGit = err == nil
+			p.end(err)
+		}
+		return nil
+	}
+	defer b.state.done()
+	for i, p := range batch {
+		if b.isFull() || len(b.accepted) > 0 && (p.tries > 0 || b.accepted[0].tries > 0) { // those that failed are alone
+			again = append(again, batch[i:]...)
+			break
+		}
+		if !b.add(p) {
+			again = append(again, p)
+		}
+	}
+	if len(b.accepted) == 0 {
+		return again
+	}
+	return append(w.commit(ctx, b), again...)
+}
+
+// writeBatch is a batch while it is built.
+type writeBatch struct {
+	writer   *writer
+	target   receivepack.Target
+	state    *writeState
+	accepted []*pendingWrite
+	objects  []*write.Object
+	bytes    int64
+}
+
+// newBatch returns an empty batch; nil if the repository's changes need Git.
+func (w *writer) newBatch(ctx context.Context, h *handle) (*writeBatch, error) {
+	if h.IsCopy() {
+		return nil, nil
+	}
+	n := w.node
+	n.noteRefs(ctx, h)
+	target := receivepack.Target{Repo: h.Repo, Path: w.path, LFS: n.lfsStates(h),
+		Changed: func(ctx context.Context, _ []receivepack.Update) { n.publish(ctx, h, w.path) }}
+	needsGit, err := n.pushes.NeedsGit(target)
+	if err != nil || needsGit {
+		return nil, err
+	}
+	state, err := newWriteState(ctx, target)
+	if err != nil {
+		return nil, err
+	}
+	isFirst, err := isEmpty(state.snap)
+	if err != nil || isFirst {
+		state.done()
+		return nil, err
+	}
+	return &writeBatch{writer: w, target: target, state: state}, nil
+}
+
+func (b *writeBatch) isFull() bool { return b.bytes > maxBatchBytes }
+
+// add builds a change on the state after those before it. It reports false if the change has to be built again after
+// the batch, because its result would depend on changes that may fail.
+func (b *writeBatch) add(p *pendingWrite) bool {
+	if p.ctx.Err() != nil {
+		p.end(p.ctx.Err())
+		return true
+	}
+	plan, err := b.build(p)
+	if err == nil {
+		plan.Updates = slices.DeleteFunc(slices.Clone(plan.Updates), isNoop)
+		if !p.change.DryRun && b.needsGit(plan) {
+			if len(b.accepted) > 0 {
+				return false
+			}
+			p.needGit = true
+			p.end(nil)
+			return true
+		}
+		err = b.state.check(plan)
+	}
+	if err != nil {
+		if len(b.accepted) > 0 {
+			return false
+		}
+		p.end(err)
+		return true
+	}
+	if p.change.DryRun {
+		plan = write.Plan{}
+	}
+	p.plan, b.accepted = plan, append(b.accepted, p)
+	b.state.add(plan)
+	b.objects = append(b.objects, plan.Objects...)
+	for _, o := range plan.Objects {
+		b.bytes += int64(len(o.Deflate))
+	}
+	return true
+}
+
+// build calls Change.Build.
+func (b *writeBatch) build(p *pendingWrite) (plan write.Plan, err error) {
+	defer func() {
+		if cause := recover(); cause != nil {
+			b.writer.node.log.Error("panic in a change", "panic", cause, "stack", string(debug.Stack()))
+			err = fault.Wrap(fault.Internal, "internal error; see the node's log", fmt.Errorf("panic: %v", cause))
+		}
+	}()
+	return p.change.Build(p.ctx, b.state)
+}
+
+// commit makes the accepted changes. It returns those that have to be built again.
+func (w *writer) commit(ctx context.Context, b *writeBatch) (again []*pendingWrite) {
+	n := w.node
+	changes := make([]receivepack.Change, 0, len(b.accepted))
+	for _, p := range b.accepted {
+		if len(p.plan.Updates) > 0 {
+			changes = append(changes, receivepack.Change{Pusher: p.change.Pusher, Options: p.change.Options,
+				Updates: p.plan.Updates, Atomic: p.change.Atomic})
+		}
+	}
+	var err error
+	if len(changes) > 0 {
+		if err = write.NewPack(b.target.Format, b.objects).Store(b.target.Common); err == nil {
+			w.updater, err = n.pushes.Update(ctx, w.updater, b.target, changes)
+		}
+	}
+	if errors.Is(err, receivepack.ErrNotUpdated) {
+		return w.retry(b.accepted)
+	}
+	var version git.Version
+	if err == nil {
+		version = n.versionOf(ctx, w.path)
+	}
+	for _, p := range b.accepted {
+		p.result.Version = version
+		p.end(err)
+	}
+	return nil
+}
+
+// retry returns the changes of a batch that failed, which are made one by one then. One that fails too often is made by
+// Git.
+func (w *writer) retry(failed []*pendingWrite) (again []*pendingWrite) {
+	for _, p := range failed {
+		if p.tries++; p.tries > maxWriteTries {
+			p.needGit = true
+			p.end(nil)
+			continue
+		}
+		again = append(again, p)
+	}
+	return again
+}
