@@ -17,9 +17,9 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/gittest"
 )
 
-// TestRegister has several git clients push to a few refs and read them at random, while the test kills the server and
-// its git processes and starts them again. Each ref has to be a linearizable register with compare-and-set, despite the
-// kills:
+// TestRegister has several clients change a few refs and read them at random, while the test kills the server and its
+// git processes and starts them again. Clients push with git, or make commits and updates by calls. Each ref has to be
+// a linearizable register with compare-and-set, despite the kills:
 //
 // An update that was reported is there from then on, and one that was refused never is. One whose client did not get a
 // result is there or not by the end of its server process. After each kill the next push to each ref has to succeed.
@@ -99,7 +99,7 @@ const (
 	registerBatch   = 40 // commits that a client makes at a time
 )
 
-// actor is one git client.
+// actor is one client.
 type actor struct {
 	*registers
 	number int
@@ -159,6 +159,9 @@ func (a *actor) act() error {
 	atomic := a.random.IntN(4) == 0
 	if atomic {
 		refs = a.random.Perm(registerRefs)[:2]
+	}
+	if a.random.IntN(2) == 0 {
+		return a.call(atomic, refs)
 	}
 	var list []action
 	for _, ref := range refs {
