@@ -6,7 +6,6 @@ import (
 	"math"
 	"slices"
 
-	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 )
 
@@ -16,35 +15,47 @@ import (
 func (g *Graph) MergeBases(ctx context.Context, one git.ObjectID, others []git.ObjectID, shallow Commits) (
 	bases []git.ObjectID, err error) {
 	err = g.run(ctx, shallow, func(w *walk) error {
-		p := painting{w: w, limit: math.MaxInt}
+		p := painting{w: w, limit: math.MaxInt, oldest: math.MaxInt64}
 		if err := p.start(one, others); err != nil {
 			return err
 		}
 		if err := p.run(func() bool { return true }); err != nil {
 			return err
 		}
-		nodes, err := p.best()
-		slices.SortFunc(nodes, func(a, b uint32) int {
+		common := slices.DeleteFunc(slices.Clone(w.touched),
+			func(n uint32) bool { return w.marks[n]&paintAll != paintBoth })
+		slices.SortFunc(common, func(a, b uint32) int {
 			return cmp.Or(cmp.Compare(w.date(b), w.date(a)), w.id(a).Compare(w.id(b)))
 		})
-		bases = make([]git.ObjectID, len(nodes))
-		for i, n := range nodes {
+		bases = make([]git.ObjectID, len(common))
+		for i, n := range common {
 			bases[i] = w.id(n)
 		}
-		return err
+		return nil
 	})
+	// without generation numbers, one may reach another one by commits that were not visited
+	for i := 0; err == nil && len(bases) > 1 && i < len(bases); {
+		others := slices.Delete(slices.Clone(bases), i, i+1)
+		var unreachable Commits
+		if unreachable, err = g.Unreachable(ctx, others, bases[i:i+1], shallow); unreachable.Has(bases[i]) {
+			i++
+		} else {
+			bases = others
+		}
+	}
 	return bases, err
 }
 
 // AheadBehind counts the commits that only left reaches, and those that only right reaches. If it would visit more than
 // limit commits, the error is Invalid. visited is the number of visited commits, for callers that limit their work.
 //
-// The result is exact if generation numbers are known, or if clocks were wrong by less than a day.
+// A result is 0 exactly if the other commit reaches this one. The numbers are exact if generation numbers are known, or
+// if clocks were wrong by less than a day.
 func (g *Graph) AheadBehind(ctx context.Context, left, right git.ObjectID, shallow Commits, limit int) (ahead, behind,
 	visited int, err error) {
 	err = g.run(ctx, shallow, func(w *walk) error {
 		ahead, behind = 0, 0
-		p := painting{w: w, limit: limit}
+		p := painting{w: w, limit: limit, oldest: math.MaxInt64}
 		defer func() { visited += w.steps }()
 		if err := p.start(left, []git.ObjectID{right}); err != nil {
 			return err
@@ -52,11 +63,14 @@ func (g *Graph) AheadBehind(ctx context.Context, left, right git.ObjectID, shall
 		if err := p.run(p.counted); err != nil {
 			return err
 		}
+		l, _ := w.find(left)
+		r, _ := w.find(right)
+		isBehind, isAhead := w.has(l, paintRight), w.has(r, paintLeft)
 		for _, n := range w.touched {
-			switch w.marks[n] & paintBoth {
-			case paintLeft:
+			switch colors := w.marks[n] & paintBoth; {
+			case colors == paintLeft && !isBehind:
 				ahead++
-			case paintRight:
+			case colors == paintRight && !isAhead:
 				behind++
 			}
 		}
@@ -65,17 +79,12 @@ func (g *Graph) AheadBehind(ctx context.Context, left, right git.ObjectID, shall
 	return ahead, behind, visited, err
 }
 
-func errTooManyVisits(n int) error {
-	return fault.New(fault.Invalid, "more than %d commits to visit: ask for fewer or for more similar commits", n)
-}
-
 // Marks of painting. The lower bits are those of reach.
 const (
 	paintLeft   uint8 = 1 << 2 // reachable from the left side
 	paintRight  uint8 = 1 << 3
 	paintStale  uint8 = 1 << 4 // reachable from a common ancestor
 	paintQueued uint8 = 1 << 5
-	paintCommon uint8 = 1 << 6 // in painting.common
 	paintBoth         = paintLeft | paintRight
 	paintAll          = paintBoth | paintStale
 )
@@ -83,26 +92,22 @@ const (
 // painting marks the commits that two sides reach, descendants first (git's paint_down_to_common).
 type painting struct {
 	w      *walk
-	open   int      // queued commits that are not stale
-	common []uint32 // reached from both sides when they were visited; some became stale later
-	oldest int64    // date of the oldest commit of one side outside of the commit-graph
-	limit  int      // of visited commits
+	open   int   // queued commits that are not stale
+	oldest int64 // date of the oldest commit of one side outside of the commit-graph
+	limit  int   // of visited commits
 }
 
 func (p *painting) start(left git.ObjectID, right []git.ObjectID) error {
-	p.oldest = math.MaxInt64
-	n, err := p.w.start(left)
-	if err != nil {
-		return err
-	}
-	if err := p.add(n, paintLeft); err != nil {
-		return err
-	}
-	for _, id := range right {
-		if n, err = p.w.start(id); err != nil {
+	for i, id := range append([]git.ObjectID{left}, right...) {
+		n, err := p.w.start(id)
+		if err != nil {
 			return err
 		}
-		if err := p.add(n, paintRight); err != nil {
+		color := paintRight
+		if i == 0 {
+			color = paintLeft
+		}
+		if err := p.add(n, color); err != nil {
 			return err
 		}
 	}
@@ -145,7 +150,7 @@ func (p *painting) run(end func() bool) error {
 			return err
 		}
 		if w.steps > p.limit {
-			return errTooManyVisits(p.limit)
+			return errTooMuchHistory(p.limit)
 		}
 		w.unmark(n, paintQueued)
 		colors := w.marks[n] & paintAll
@@ -154,9 +159,6 @@ func (p *painting) run(end func() bool) error {
 		}
 		switch {
 		case colors == paintBoth:
-			if w.visit(n, paintCommon) {
-				p.common = append(p.common, n)
-			}
 			colors = paintAll
 		case colors != paintAll && (!w.inGraph(n) || w.v.gens == noGenerations):
 			p.oldest = min(p.oldest, w.date(n))
@@ -180,36 +182,4 @@ func (p *painting) counted() bool {
 	w := p.w
 	top := w.queue.items[0].node
 	return w.inGraph(top) && w.v.gens != noGenerations || p.oldest == math.MaxInt64 || w.date(top) < p.oldest-daySlop
-}
-
-// best returns the common ancestors that no other one reaches. Only without generation numbers may there be others
-// among those that are not stale.
-func (p *painting) best() ([]uint32, error) {
-	w := p.w
-	p.common = slices.DeleteFunc(p.common, func(n uint32) bool { return w.has(n, paintStale) })
-	proven := w.v.gens != noGenerations && !slices.ContainsFunc(p.common, func(n uint32) bool { return !w.inGraph(n) })
-	if proven || len(p.common) < 2 {
-		return p.common, nil
-	}
-	var below []uint32
-	for _, n := range p.common {
-		parents, err := w.parents(n)
-		if err != nil {
-			return nil, err
-		}
-		below = append(below, parents...)
-	}
-	parents := func(yield func(uint32) bool) error {
-		for _, n := range below {
-			if !yield(n) {
-				return nil
-			}
-		}
-		return nil
-	}
-	err := w.reach(parents, p.common, func(n uint32) bool {
-		w.mark(n, paintStale)
-		return true
-	})
-	return slices.DeleteFunc(p.common, func(n uint32) bool { return w.has(n, paintStale) }), err
 }

@@ -3,7 +3,6 @@ package graph
 import (
 	"context"
 
-	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 )
 
@@ -15,7 +14,7 @@ type LastChangeOptions struct {
 
 	// Split moves the entries that are the same below two root trees to the front, and returns their number.
 	Split func(parent, commit git.ObjectID, entries []int32) (same int, err error)
-	// Known reports whether the caller knows the last changes of entries, as seen from a commit. Nil: it never does.
+	// Known reports whether the caller knows the last changes of entries, as seen from a commit.
 	Known func(commit git.ObjectID, entries []int32) bool
 	// Found gets entries whose last change is a commit.
 	Found func(commit git.ObjectID, entries []int32)
@@ -85,9 +84,9 @@ func (s *changeSearch) run() error {
 			return err
 		}
 		if w.steps > s.MaxVisited {
-			return fault.New(fault.Invalid, "more than %d commits to visit for the last changes", s.MaxVisited)
+			return errTooMuchHistory(s.MaxVisited)
 		}
-		if s.Known != nil && s.Known(w.id(n), entries) {
+		if s.Known(w.id(n), entries) {
 			continue
 		}
 		parents, err := w.parents(n)

@@ -5,9 +5,9 @@ import (
 	"unicode/utf8"
 
 	"connectrpc.com/connect"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
-	"github.com/packhorse-git/packhorse/internal/fault/faultrpc"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/node/lookup"
 	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
@@ -20,50 +20,40 @@ type historyService struct {
 	packhorsev1connect.UnimplementedHistoryServiceHandler
 }
 
-const (
-	maxNamedRefs = 3 << 20 // bytes of names in a response of Contains
-	entryFields  = 16      // bytes of an entry's fields beside its name and commit, about
-)
+const maxNamedRefs = 3 << 20 // bytes of names in a response of Contains
 
 func (s *historyService) LastCommits(ctx context.Context, request *connect.Request[packhorsev1.LastCommitsRequest],
 	stream *connect.ServerStream[packhorsev1.LastCommitsResponse]) error {
-	repository, err := parsePath(request.Msg.GetRepository())
-	if err != nil {
-		return fault.InField("repository", err)
-	}
-	admission, err := s.enterWork(ctx, request.Header().Get(callerHeader))
+	w, err := s.beginWork(ctx, request)
 	if err != nil {
 		return err
 	}
-	defer admission.end()
+	defer w.end()
+	send := sendTo(w, stream)
 	in := lookup.PathIn{Revision: request.Msg.GetRevision(), Path: request.Msg.GetPath()}
-	return s.Node.LastCommits(ctx, repository, in, func(list []lookup.LastCommit) error {
-		commits, size := []*packhorsev1.Commit{}, 0
-		sent := make(map[*lookup.Commit]bool)
-		entries := batch[*packhorsev1.LastCommit]{send: func(entries []*packhorsev1.LastCommit) error {
-			m := &packhorsev1.LastCommitsResponse{Entries: entries, Commits: commits}
-			commits, size = commits[:0], 0
-			return admission.send(ctx, func() error { return stream.Send(m) })
+	return s.Node.LastCommits(ctx, w.repository, in, func(list []lookup.LastCommit) error {
+		parts := batch[*packhorsev1.LastCommitsResponse]{bytes: maxPart, send: func(
+			list []*packhorsev1.LastCommitsResponse) error {
+			answer := new(packhorsev1.LastCommitsResponse)
+			for _, m := range list {
+				answer.Entries = append(answer.Entries, m.Entries...)
+				answer.Commits = append(answer.Commits, m.Commits...)
+			}
+			return send(answer)
 		}}
+		sent := make(map[*lookup.Commit]bool)
 		for _, e := range list {
-			more := len(e.Name) + len(e.Commit.ID.String()) + entryFields
-			if !sent[e.Commit] {
-				more += int(e.Commit.Size())
-			}
-			if size += more; size > maxPart {
-				if err := entries.flush(); err != nil {
-					return err
-				}
-				size = more
-			}
+			m := &packhorsev1.LastCommitsResponse{Entries: []*packhorsev1.LastCommit{
+				{Name: []byte(e.Name), Type: e.Type.String(), Commit: e.Commit.ID.String()}}}
 			if !sent[e.Commit] {
 				sent[e.Commit] = true
-				commits = append(commits, commitMessage(e.Commit))
+				m.Commits = []*packhorsev1.Commit{commitMessage(e.Commit)}
 			}
-			entry := &packhorsev1.LastCommit{Name: []byte(e.Name), Type: e.Type.String(), Commit: e.Commit.ID.String()}
-			entries.list = append(entries.list, entry)
+			if err := parts.add(m, proto.Size(m)); err != nil {
+				return err
+			}
 		}
-		return entries.flush()
+		return parts.flush()
 	})
 }
 
@@ -87,21 +77,13 @@ func pairsOf(list []*packhorsev1.CommitPair) []lookup.Pair {
 	return pairs
 }
 
-// faultOf converts the error of a part of a request; nil: there is none.
-func faultOf(err error) *packhorsev1.Fault {
-	if err == nil {
-		return nil
-	}
-	return faultrpc.Message(err)
-}
-
 func (s *historyService) AheadBehind(ctx context.Context, request *connect.Request[packhorsev1.AheadBehindRequest]) (
 	*connect.Response[packhorsev1.AheadBehindResponse], error) {
 	return respond(request.Msg, func(repository git.RepoPath) (*packhorsev1.AheadBehindResponse, error) {
 		results, err := s.Node.AheadBehind(ctx, repository, pairsOf(request.Msg.GetPairs()))
 		answer := &packhorsev1.AheadBehindResponse{Results: make([]*packhorsev1.AheadBehind, len(results))}
 		for i, r := range results {
-			answer.Results[i] = &packhorsev1.AheadBehind{Ahead: int64(r.Ahead), Behind: int64(r.Behind), Fault: faultOf(r.Err)}
+			answer.Results[i] = &packhorsev1.AheadBehind{Ahead: int64(r.Ahead), Behind: int64(r.Behind)}
 		}
 		return answer, err
 	})
@@ -110,10 +92,10 @@ func (s *historyService) AheadBehind(ctx context.Context, request *connect.Reque
 func (s *historyService) IsAncestor(ctx context.Context, request *connect.Request[packhorsev1.IsAncestorRequest]) (
 	*connect.Response[packhorsev1.IsAncestorResponse], error) {
 	return respond(request.Msg, func(repository git.RepoPath) (*packhorsev1.IsAncestorResponse, error) {
-		results, err := s.Node.IsAncestor(ctx, repository, pairsOf(request.Msg.GetPairs()))
+		results, err := s.Node.AheadBehind(ctx, repository, pairsOf(request.Msg.GetPairs()))
 		answer := &packhorsev1.IsAncestorResponse{Results: make([]*packhorsev1.IsAncestorResult, len(results))}
 		for i, r := range results {
-			answer.Results[i] = &packhorsev1.IsAncestorResult{IsAncestor: r.IsAncestor, Fault: faultOf(r.Err)}
+			answer.Results[i] = &packhorsev1.IsAncestorResult{IsAncestor: r.Ahead == 0}
 		}
 		return answer, err
 	})
@@ -128,7 +110,7 @@ func (s *historyService) Contains(ctx context.Context, request *connect.Request[
 		answer := &packhorsev1.ContainsResponse{Results: make([]*packhorsev1.ContainsResult, len(results))}
 		size := 0
 		for i, r := range results {
-			m := &packhorsev1.ContainsResult{Truncated: r.Truncated, Fault: faultOf(r.Err)}
+			m := &packhorsev1.ContainsResult{Truncated: r.Truncated}
 			for _, name := range r.Refs {
 				if utf8.ValidString(string(name)) {
 					m.Refs = append(m.Refs, string(name))

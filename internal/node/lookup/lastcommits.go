@@ -2,7 +2,6 @@ package lookup
 
 import (
 	"context"
-	"slices"
 	"strings"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
@@ -51,15 +50,13 @@ func (l *Reader) LastCommits(ctx context.Context, r *repo.Repo, in PathIn, send 
 	if err != nil {
 		return err
 	}
-	s := &lastSearch{differ: differ{operation: c}, shallow: shallow, list: list, index: make(map[string]int32, len(list)),
-		changed: make([]int, len(list)), trees: make(map[git.ObjectID][]byte), commits: make(map[git.ObjectID]*Commit)}
+	s := &lastSearch{differ: differ{operation: c}, isCached: len(shallow) == 0, key: lastKey{r.Common, dir, id},
+		list: list, index: make(map[string]int32, len(list)), changed: make([]int, len(list)),
+		trees: make(map[git.ObjectID][]byte)}
 	if dir != "" {
 		s.memo = newPathMemo(c, dir)
 	}
-	for i := range list {
-		s.index[list[i].Name] = int32(i)
-	}
-	if err := s.run(id, dir); err != nil {
+	if err := s.run(shallow); err != nil {
 		return err
 	}
 	return send(list)
@@ -93,80 +90,70 @@ const keptTrees = 64
 // lastSearch finds the last commits of the entries of one directory.
 type lastSearch struct {
 	differ
-	shallow graph.Commits
-	memo    *pathMemo // finds the directory; nil: it is the root
-	list    []LastCommit
-	index   map[string]int32 // of the names in list
-	changed []int            // by entry: the last comparison that found a change
-	count   int              // of comparisons
-	trees   map[git.ObjectID][]byte
-	commits map[git.ObjectID]*Commit
+	isCached bool // the boundary of a shallow repository can move, so that its results are not cached
+	key      lastKey
+	memo     *pathMemo // finds the directory; nil: it is the root
+	list     []LastCommit
+	index    map[string]int32 // of the names in list
+	changed  []int            // by entry: the last comparison that found a change
+	count    int              // of comparisons
+	trees    map[git.ObjectID][]byte
 }
 
 // run fills in the commits of the list.
-func (s *lastSearch) run(id git.ObjectID, dir string) error {
-	cache, key := &s.Reader.last, dirKey{s.repo.Common, dir}
-	var known []*dirResult
-	if len(s.shallow) == 0 { // the boundary of a shallow repository can move
-		known = cache.get(key)
-	}
-	o := graph.LastChangeOptions{Dir: dir, Names: make([]string, len(s.list)), Split: s.split, MaxVisited: maxVisited}
+func (s *lastSearch) run(shallow graph.Commits) error {
+	names, found := make([]string, len(s.list)), make([]git.ObjectID, len(s.list))
 	for i := range s.list {
-		o.Names[i] = s.list[i].Name
+		names[i] = s.list[i].Name
+		s.index[names[i]] = int32(i)
 	}
-	if len(known) > 0 {
-		o.Known = func(commit git.ObjectID, entries []int32) bool { return s.take(known, commit, entries) }
-	}
-	found := make([]git.ObjectID, len(s.list))
-	o.Found = func(commit git.ObjectID, entries []int32) {
-		for _, e := range entries {
-			found[e] = commit
-		}
-	}
-	if err := s.repo.Graph.LastChanges(s.ctx, id, s.shallow, o); err != nil {
+	o := graph.LastChangeOptions{Dir: s.key.dir, Names: names, Split: s.split, Known: s.known, MaxVisited: maxVisited,
+		Found: func(commit git.ObjectID, entries []int32) {
+			for _, e := range entries {
+				found[e] = commit
+			}
+		}}
+	if err := s.repo.Graph.LastChanges(s.ctx, s.key.commit, shallow, o); err != nil {
 		return err
 	}
-	for i := range s.list {
-		if found[i].IsZero() {
-			continue
+	commits := make(map[git.ObjectID]*Commit)
+	for i, id := range found {
+		if id.IsZero() {
+			continue // known
 		}
-		var err error
-		if s.list[i].Commit, err = s.shared(found[i]); err != nil {
-			return err
+		if commits[id] == nil {
+			commit, err := s.commit(id)
+			if err == nil {
+				err = s.hold(commit.memory()) // until the call ends
+			}
+			if err != nil {
+				return err
+			}
+			commits[id] = &commit
 		}
+		s.list[i].Commit = commits[id]
 	}
-	isKnown := slices.ContainsFunc(known, func(r *dirResult) bool { return r.commit == id })
-	if len(s.shallow) == 0 && !isKnown {
-		cache.put(key, newDirResult(id, s.list))
+	if s.isCached && s.last.get(s.key) == nil {
+		s.last.add(s.key, s.list)
 	}
 	return nil
 }
 
-// take fills in entries from a result of an earlier search from this commit.
-func (s *lastSearch) take(known []*dirResult, commit git.ObjectID, entries []int32) bool {
-	i := slices.IndexFunc(known, func(r *dirResult) bool { return r.commit == commit })
-	if i < 0 {
+// known fills in entries from the cached result for a commit. It implements graph.LastChangeOptions.Known.
+func (s *lastSearch) known(commit git.ObjectID, entries []int32) bool {
+	if !s.isCached {
+		return false
+	}
+	result := s.last.get(lastKey{s.key.repository, s.key.dir, commit})
+	if result == nil {
 		return false
 	}
 	for _, e := range entries {
-		if s.list[e].Commit = known[i].byName[s.list[e].Name]; s.list[e].Commit == nil { // a damaged tree
+		if s.list[e].Commit = result[s.list[e].Name]; s.list[e].Commit == nil { // a damaged tree
 			return false
 		}
 	}
 	return true
-}
-
-// shared reads a commit once. Its memory counts until the call ends.
-func (s *lastSearch) shared(id git.ObjectID) (*Commit, error) {
-	if commit := s.commits[id]; commit != nil {
-		return commit, nil
-	}
-	commit, err := s.commit(id)
-	if err == nil {
-		err = s.hold(commit.Size())
-	}
-	s.commits[id] = &commit
-	return &commit, err
 }
 
 // split implements graph.LastChangeOptions.Split.

@@ -307,25 +307,16 @@ func TestLastCommitsOfBadTrees(t *testing.T) {
 func TestLastCacheIsBounded(t *testing.T) {
 	t.Parallel()
 	c := newLastCache()
-	sum := func() int {
-		n := 0
-		for _, key := range c.lru.Keys() {
-			results, _ := c.lru.Peek(key)
-			if len(results) > maxDirResults {
-				t.Fatalf("%d results for a directory", len(results))
-			}
-			for _, r := range results {
-				n += r.size
-			}
-		}
-		return n
-	}
 	rnd := rand.New(rand.NewPCG(1, 1))
 	for i := range 500 {
-		id := git.RawObjectID(binary.BigEndian.AppendUint64(make([]byte, 12), uint64(rnd.IntN(20))))
-		c.put(dirKey{"r", fmt.Sprint(rnd.IntN(9))}, &dirResult{commit: id, size: rnd.IntN(maxLastCache / 7)})
-		if got := sum(); got != c.size || got > maxLastCache {
-			t.Fatalf("after %d: %d bytes, counted %d", i, got, c.size)
+		list := []LastCommit{{Name: "f", Commit: &Commit{Message: make([]byte, rnd.IntN(maxLastCache/7))}}}
+		c.add(lastKey{repository: "r", dir: fmt.Sprint(rnd.IntN(99))}, list)
+		sum := 0
+		for _, r := range c.lru.Values() {
+			sum += r.size
+		}
+		if sum != c.size || sum > maxLastCache {
+			t.Fatalf("after %d: %d bytes, counted %d", i, sum, c.size)
 		}
 	}
 }

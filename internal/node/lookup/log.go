@@ -2,6 +2,7 @@ package lookup
 
 import (
 	"context"
+	"fmt"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
@@ -63,11 +64,11 @@ func (l *Reader) Log(ctx context.Context, r *repo.Repo, q LogRequest, send func(
 // log finds the commits.
 func (c *operation) log(q LogRequest) ([]git.ObjectID, error) {
 	o := graph.LogOptions{FirstParent: q.FirstParent, Skip: q.Skip, Limit: min(q.Limit, maxLog), MaxVisited: maxVisited}
-	starts, err := c.commitsOf(q.Revisions)
+	starts, err := c.commitsOf("revisions", q.Revisions)
 	if err != nil {
 		return nil, err
 	}
-	if o.Exclude, err = c.commitsOf(q.Exclude); err != nil {
+	if o.Exclude, err = c.commitsOf("exclude", q.Exclude); err != nil {
 		return nil, err
 	}
 	if q.Path != "" {
@@ -80,13 +81,14 @@ func (c *operation) log(q LogRequest) ([]git.ObjectID, error) {
 	return c.repo.Graph.Log(c.ctx, starts, shallow, o)
 }
 
-func (c *operation) commitsOf(revisions []string) (ids []git.ObjectID, err error) {
-	for _, revision := range revisions {
-		id, err := c.commitOf(revision)
-		if err != nil {
-			return nil, err
+// commitsOf finds the commits that the revisions in a field of a request name.
+func (c *operation) commitsOf(field string, revisions []string) ([]git.ObjectID, error) {
+	ids := make([]git.ObjectID, len(revisions))
+	for i, revision := range revisions {
+		var err error
+		if ids[i], err = c.commitOf(revision); err != nil {
+			return nil, fault.InField(fmt.Sprintf("%s[%d]", field, i), err)
 		}
-		ids = append(ids, id)
 	}
 	return ids, nil
 }

@@ -44,7 +44,7 @@ type Options struct {
 type Reader struct {
 	budget *admit.Budget
 	bounds bounds
-	last   lastCache
+	last   *lastCache
 }
 
 // bounds are limits that tests lower.

@@ -25,19 +25,9 @@ func (n *Node) MergeBase(ctx context.Context, path git.RepoPath, revisions []str
 
 // AheadBehind counts the commits that only one of two reaches; see lookup.Reader.AheadBehind.
 func (n *Node) AheadBehind(ctx context.Context, path git.RepoPath, pairs []lookup.Pair) (
-	results []lookup.PairResult, err error) {
+	results []lookup.Difference, err error) {
 	err = n.withRepo(ctx, path, func(r *repo.Repo) error {
 		results, err = n.lookups.AheadBehind(ctx, r, pairs)
-		return err
-	})
-	return results, err
-}
-
-// IsAncestor reports whether one of two commits reaches the other; see lookup.Reader.IsAncestor.
-func (n *Node) IsAncestor(ctx context.Context, path git.RepoPath, pairs []lookup.Pair) (
-	results []lookup.PairResult, err error) {
-	err = n.withRepo(ctx, path, func(r *repo.Repo) error {
-		results, err = n.lookups.IsAncestor(ctx, r, pairs)
 		return err
 	})
 	return results, err

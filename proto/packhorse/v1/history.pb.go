@@ -787,9 +787,8 @@ func (x *AheadBehindResponse) GetResults() []*AheadBehind {
 type AheadBehind struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Commits that only left reaches, and that only right reaches.
-	Ahead         int64  `protobuf:"varint,1,opt,name=ahead,proto3" json:"ahead,omitempty"`
-	Behind        int64  `protobuf:"varint,2,opt,name=behind,proto3" json:"behind,omitempty"`
-	Fault         *Fault `protobuf:"bytes,3,opt,name=fault,proto3" json:"fault,omitempty"`
+	Ahead         int64 `protobuf:"varint,1,opt,name=ahead,proto3" json:"ahead,omitempty"`
+	Behind        int64 `protobuf:"varint,2,opt,name=behind,proto3" json:"behind,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -838,17 +837,10 @@ func (x *AheadBehind) GetBehind() int64 {
 	return 0
 }
 
-func (x *AheadBehind) GetFault() *Fault {
-	if x != nil {
-		return x.Fault
-	}
-	return nil
-}
-
 type IsAncestorRequest struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
 	Repository string                 `protobuf:"bytes,1,opt,name=repository,proto3" json:"repository,omitempty"`
-	// left is to be an ancestor of right, or the same commit.
+	// Whether left is an ancestor of right, or the same commit.
 	Pairs         []*CommitPair `protobuf:"bytes,2,rep,name=pairs,proto3" json:"pairs,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -946,7 +938,6 @@ func (x *IsAncestorResponse) GetResults() []*IsAncestorResult {
 type IsAncestorResult struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	IsAncestor    bool                   `protobuf:"varint,1,opt,name=is_ancestor,json=isAncestor,proto3" json:"is_ancestor,omitempty"`
-	Fault         *Fault                 `protobuf:"bytes,2,opt,name=fault,proto3" json:"fault,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -986,13 +977,6 @@ func (x *IsAncestorResult) GetIsAncestor() bool {
 		return x.IsAncestor
 	}
 	return false
-}
-
-func (x *IsAncestorResult) GetFault() *Fault {
-	if x != nil {
-		return x.Fault
-	}
-	return nil
 }
 
 type ContainsRequest struct {
@@ -1115,7 +1099,6 @@ type ContainsResult struct {
 	// In the order of their names.
 	Refs          []string `protobuf:"bytes,1,rep,name=refs,proto3" json:"refs,omitempty"`
 	Truncated     bool     `protobuf:"varint,2,opt,name=truncated,proto3" json:"truncated,omitempty"`
-	Fault         *Fault   `protobuf:"bytes,3,opt,name=fault,proto3" json:"fault,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1164,18 +1147,11 @@ func (x *ContainsResult) GetTruncated() bool {
 	return false
 }
 
-func (x *ContainsResult) GetFault() *Fault {
-	if x != nil {
-		return x.Fault
-	}
-	return nil
-}
-
 var File_packhorse_v1_history_proto protoreflect.FileDescriptor
 
 const file_packhorse_v1_history_proto_rawDesc = "" +
 	"\n" +
-	"\x1apackhorse/v1/history.proto\x12\fpackhorse.v1\x1a\x18packhorse/v1/fault.proto\x1a\x19packhorse/v1/object.proto\"\xba\x02\n" +
+	"\x1apackhorse/v1/history.proto\x12\fpackhorse.v1\x1a\x19packhorse/v1/object.proto\"\xba\x02\n" +
 	"\fBlameRequest\x12\x1e\n" +
 	"\n" +
 	"repository\x18\x01 \x01(\tR\n" +
@@ -1238,22 +1214,20 @@ const file_packhorse_v1_history_proto_rawDesc = "" +
 	"repository\x12.\n" +
 	"\x05pairs\x18\x02 \x03(\v2\x18.packhorse.v1.CommitPairR\x05pairs\"J\n" +
 	"\x13AheadBehindResponse\x123\n" +
-	"\aresults\x18\x01 \x03(\v2\x19.packhorse.v1.AheadBehindR\aresults\"f\n" +
+	"\aresults\x18\x01 \x03(\v2\x19.packhorse.v1.AheadBehindR\aresults\";\n" +
 	"\vAheadBehind\x12\x14\n" +
 	"\x05ahead\x18\x01 \x01(\x03R\x05ahead\x12\x16\n" +
-	"\x06behind\x18\x02 \x01(\x03R\x06behind\x12)\n" +
-	"\x05fault\x18\x03 \x01(\v2\x13.packhorse.v1.FaultR\x05fault\"c\n" +
+	"\x06behind\x18\x02 \x01(\x03R\x06behind\"c\n" +
 	"\x11IsAncestorRequest\x12\x1e\n" +
 	"\n" +
 	"repository\x18\x01 \x01(\tR\n" +
 	"repository\x12.\n" +
 	"\x05pairs\x18\x02 \x03(\v2\x18.packhorse.v1.CommitPairR\x05pairs\"N\n" +
 	"\x12IsAncestorResponse\x128\n" +
-	"\aresults\x18\x01 \x03(\v2\x1e.packhorse.v1.IsAncestorResultR\aresults\"^\n" +
+	"\aresults\x18\x01 \x03(\v2\x1e.packhorse.v1.IsAncestorResultR\aresults\"3\n" +
 	"\x10IsAncestorResult\x12\x1f\n" +
 	"\vis_ancestor\x18\x01 \x01(\bR\n" +
-	"isAncestor\x12)\n" +
-	"\x05fault\x18\x02 \x01(\v2\x13.packhorse.v1.FaultR\x05fault\"}\n" +
+	"isAncestor\"}\n" +
 	"\x0fContainsRequest\x12\x1e\n" +
 	"\n" +
 	"repository\x18\x01 \x01(\tR\n" +
@@ -1262,11 +1236,10 @@ const file_packhorse_v1_history_proto_rawDesc = "" +
 	"\x06prefix\x18\x03 \x01(\tR\x06prefix\x12\x14\n" +
 	"\x05limit\x18\x04 \x01(\x05R\x05limit\"J\n" +
 	"\x10ContainsResponse\x126\n" +
-	"\aresults\x18\x01 \x03(\v2\x1c.packhorse.v1.ContainsResultR\aresults\"m\n" +
+	"\aresults\x18\x01 \x03(\v2\x1c.packhorse.v1.ContainsResultR\aresults\"B\n" +
 	"\x0eContainsResult\x12\x12\n" +
 	"\x04refs\x18\x01 \x03(\tR\x04refs\x12\x1c\n" +
-	"\ttruncated\x18\x02 \x01(\bR\ttruncated\x12)\n" +
-	"\x05fault\x18\x03 \x01(\v2\x13.packhorse.v1.FaultR\x05fault2\x86\x04\n" +
+	"\ttruncated\x18\x02 \x01(\bR\ttruncated2\x86\x04\n" +
 	"\x0eHistoryService\x12G\n" +
 	"\x05Blame\x12\x1a.packhorse.v1.BlameRequest\x1a\x1b.packhorse.v1.BlameResponse\"\x03\x90\x02\x010\x01\x12Y\n" +
 	"\vLastCommits\x12 .packhorse.v1.LastCommitsRequest\x1a!.packhorse.v1.LastCommitsResponse\"\x03\x90\x02\x010\x01\x12Q\n" +
@@ -1311,7 +1284,6 @@ var file_packhorse_v1_history_proto_goTypes = []any{
 	(*ContainsResult)(nil),      // 18: packhorse.v1.ContainsResult
 	(*Signature)(nil),           // 19: packhorse.v1.Signature
 	(*Commit)(nil),              // 20: packhorse.v1.Commit
-	(*Fault)(nil),               // 21: packhorse.v1.Fault
 }
 var file_packhorse_v1_history_proto_depIdxs = []int32{
 	2,  // 0: packhorse.v1.BlameResponse.hunks:type_name -> packhorse.v1.BlameHunk
@@ -1322,29 +1294,26 @@ var file_packhorse_v1_history_proto_depIdxs = []int32{
 	20, // 5: packhorse.v1.LastCommitsResponse.commits:type_name -> packhorse.v1.Commit
 	9,  // 6: packhorse.v1.AheadBehindRequest.pairs:type_name -> packhorse.v1.CommitPair
 	12, // 7: packhorse.v1.AheadBehindResponse.results:type_name -> packhorse.v1.AheadBehind
-	21, // 8: packhorse.v1.AheadBehind.fault:type_name -> packhorse.v1.Fault
-	9,  // 9: packhorse.v1.IsAncestorRequest.pairs:type_name -> packhorse.v1.CommitPair
-	15, // 10: packhorse.v1.IsAncestorResponse.results:type_name -> packhorse.v1.IsAncestorResult
-	21, // 11: packhorse.v1.IsAncestorResult.fault:type_name -> packhorse.v1.Fault
-	18, // 12: packhorse.v1.ContainsResponse.results:type_name -> packhorse.v1.ContainsResult
-	21, // 13: packhorse.v1.ContainsResult.fault:type_name -> packhorse.v1.Fault
-	0,  // 14: packhorse.v1.HistoryService.Blame:input_type -> packhorse.v1.BlameRequest
-	4,  // 15: packhorse.v1.HistoryService.LastCommits:input_type -> packhorse.v1.LastCommitsRequest
-	7,  // 16: packhorse.v1.HistoryService.MergeBase:input_type -> packhorse.v1.MergeBaseRequest
-	10, // 17: packhorse.v1.HistoryService.AheadBehind:input_type -> packhorse.v1.AheadBehindRequest
-	13, // 18: packhorse.v1.HistoryService.IsAncestor:input_type -> packhorse.v1.IsAncestorRequest
-	16, // 19: packhorse.v1.HistoryService.Contains:input_type -> packhorse.v1.ContainsRequest
-	1,  // 20: packhorse.v1.HistoryService.Blame:output_type -> packhorse.v1.BlameResponse
-	5,  // 21: packhorse.v1.HistoryService.LastCommits:output_type -> packhorse.v1.LastCommitsResponse
-	8,  // 22: packhorse.v1.HistoryService.MergeBase:output_type -> packhorse.v1.MergeBaseResponse
-	11, // 23: packhorse.v1.HistoryService.AheadBehind:output_type -> packhorse.v1.AheadBehindResponse
-	14, // 24: packhorse.v1.HistoryService.IsAncestor:output_type -> packhorse.v1.IsAncestorResponse
-	17, // 25: packhorse.v1.HistoryService.Contains:output_type -> packhorse.v1.ContainsResponse
-	20, // [20:26] is the sub-list for method output_type
-	14, // [14:20] is the sub-list for method input_type
-	14, // [14:14] is the sub-list for extension type_name
-	14, // [14:14] is the sub-list for extension extendee
-	0,  // [0:14] is the sub-list for field type_name
+	9,  // 8: packhorse.v1.IsAncestorRequest.pairs:type_name -> packhorse.v1.CommitPair
+	15, // 9: packhorse.v1.IsAncestorResponse.results:type_name -> packhorse.v1.IsAncestorResult
+	18, // 10: packhorse.v1.ContainsResponse.results:type_name -> packhorse.v1.ContainsResult
+	0,  // 11: packhorse.v1.HistoryService.Blame:input_type -> packhorse.v1.BlameRequest
+	4,  // 12: packhorse.v1.HistoryService.LastCommits:input_type -> packhorse.v1.LastCommitsRequest
+	7,  // 13: packhorse.v1.HistoryService.MergeBase:input_type -> packhorse.v1.MergeBaseRequest
+	10, // 14: packhorse.v1.HistoryService.AheadBehind:input_type -> packhorse.v1.AheadBehindRequest
+	13, // 15: packhorse.v1.HistoryService.IsAncestor:input_type -> packhorse.v1.IsAncestorRequest
+	16, // 16: packhorse.v1.HistoryService.Contains:input_type -> packhorse.v1.ContainsRequest
+	1,  // 17: packhorse.v1.HistoryService.Blame:output_type -> packhorse.v1.BlameResponse
+	5,  // 18: packhorse.v1.HistoryService.LastCommits:output_type -> packhorse.v1.LastCommitsResponse
+	8,  // 19: packhorse.v1.HistoryService.MergeBase:output_type -> packhorse.v1.MergeBaseResponse
+	11, // 20: packhorse.v1.HistoryService.AheadBehind:output_type -> packhorse.v1.AheadBehindResponse
+	14, // 21: packhorse.v1.HistoryService.IsAncestor:output_type -> packhorse.v1.IsAncestorResponse
+	17, // 22: packhorse.v1.HistoryService.Contains:output_type -> packhorse.v1.ContainsResponse
+	17, // [17:23] is the sub-list for method output_type
+	11, // [11:17] is the sub-list for method input_type
+	11, // [11:11] is the sub-list for extension type_name
+	11, // [11:11] is the sub-list for extension extendee
+	0,  // [0:11] is the sub-list for field type_name
 }
 
 func init() { file_packhorse_v1_history_proto_init() }
@@ -1352,7 +1321,6 @@ func file_packhorse_v1_history_proto_init() {
 	if File_packhorse_v1_history_proto != nil {
 		return
 	}
-	file_packhorse_v1_fault_proto_init()
 	file_packhorse_v1_object_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{

@@ -63,7 +63,7 @@ type HistoryServiceClient interface {
 	AheadBehind(context.Context, *connect.Request[v1.AheadBehindRequest]) (*connect.Response[v1.AheadBehindResponse], error)
 	// IsAncestor reports for up to 1,000 pairs whether one commit reaches the other.
 	IsAncestor(context.Context, *connect.Request[v1.IsAncestorRequest]) (*connect.Response[v1.IsAncestorResponse], error)
-	// Contains lists the branches and tags that reach each of up to 100 commits.
+	// Contains lists the branches and tags that reach each of up to 64 commits.
 	Contains(context.Context, *connect.Request[v1.ContainsRequest]) (*connect.Response[v1.ContainsResponse], error)
 }
 
@@ -175,7 +175,7 @@ type HistoryServiceHandler interface {
 	AheadBehind(context.Context, *connect.Request[v1.AheadBehindRequest]) (*connect.Response[v1.AheadBehindResponse], error)
 	// IsAncestor reports for up to 1,000 pairs whether one commit reaches the other.
 	IsAncestor(context.Context, *connect.Request[v1.IsAncestorRequest]) (*connect.Response[v1.IsAncestorResponse], error)
-	// Contains lists the branches and tags that reach each of up to 100 commits.
+	// Contains lists the branches and tags that reach each of up to 64 commits.
 	Contains(context.Context, *connect.Request[v1.ContainsRequest]) (*connect.Response[v1.ContainsResponse], error)
 }
 
