@@ -134,7 +134,7 @@ func (w *writes) merge(ctx context.Context) []world.Figure {
 		world.Check(errors.New("the repository has no merges: set --repo"))
 	}
 	clean := 0
-	ours := w.cpu(func() { clean = world.Must(w.client.CheckMerges(ctx, name, pairs)) }) // the results are cached
+	ours := w.cpu(func() { clean = world.Must(w.client.CheckMerges(ctx, name, pairs)) })
 	peerClean, peer := 0, time.Duration(0)
 	for _, p := range pairs {
 		var out strings.Builder

@@ -173,7 +173,7 @@ func TestBadMerges(t *testing.T) {
 		{"source", connect.CodeInvalidArgument, &packhorsev1.MergeRequest{Target: "main"}},
 		{"source", connect.CodeNotFound, &packhorsev1.MergeRequest{Target: "main", Source: "nothing"}},
 		{"source", connect.CodeNotFound, &packhorsev1.MergeRequest{Target: "main", Source: "--output=x"}},
-		{"source", connect.CodeInvalidArgument, &packhorsev1.MergeRequest{Target: "main", Source: "blob"}},
+		{"source", connect.CodeNotFound, &packhorsev1.MergeRequest{Target: "main", Source: "blob"}},
 		{"source", connect.CodeInvalidArgument, &packhorsev1.MergeRequest{Target: "main", Source: "main..topic"}},
 		{"source", connect.CodeInvalidArgument, &packhorsev1.MergeRequest{Target: "main", Source: "main...topic",
 			Method: "CHERRY_PICK"}},

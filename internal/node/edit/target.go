@@ -70,7 +70,12 @@ func (t *Target) Resolve(s write.State) (Position, error) {
 func (t *Target) Moved(old git.ObjectID) bool { return !t.Expected.IsZero() && old != t.Expected }
 
 func (t *Target) mismatch(expected, actual string) error {
-	return &fault.Error{Kind: fault.Aborted, Field: t.Field,
-		Msg:        string(t.Branch) + " is not as expected: it is " + actual + ", not " + expected,
-		Mismatches: []fault.Mismatch{{Name: string(t.Branch), Expected: expected, Actual: actual}}}
+	return Mismatch(t.Field, string(t.Branch), expected, actual)
+}
+
+// Mismatch returns the Aborted error of a name whose value is not the expected one.
+func Mismatch(field, name, expected, actual string) error {
+	return &fault.Error{Kind: fault.Aborted, Field: field,
+		Msg:        fault.Short(name) + " is not as expected: it is " + actual + ", not " + expected,
+		Mismatches: []fault.Mismatch{{Name: name, Expected: expected, Actual: actual}}}
 }

@@ -1,7 +1,6 @@
 package edit
 
 import (
-	"bytes"
 	"maps"
 	"slices"
 	"strconv"
@@ -13,57 +12,20 @@ import (
 	"github.com/packhorse-git/packhorse/internal/node/write"
 )
 
-// entry is an entry of a tree. The mode 0 means that there is none.
-type entry struct {
-	name []byte
-	mode uint32
-	id   git.ObjectID
-}
-
-func (e entry) exists() bool { return e.mode != 0 }
-
-// value returns the object of an entry in an error.
-func (e entry) value() string {
-	if !e.exists() {
-		return fault.Absent
-	}
-	return e.id.String()
-}
-
-// compareEntries compares entries in the order of trees, in which directories end in a slash.
-func compareEntries(a, b entry) int {
-	n := min(len(a.name), len(b.name))
-	if c := bytes.Compare(a.name[:n], b.name[:n]); c != 0 {
-		return c
-	}
-	return int(a.end(n)) - int(b.end(n))
-}
-
-// end returns the byte at n, which is at most the length of the name.
-func (e entry) end(n int) byte {
-	switch {
-	case n < len(e.name):
-		return e.name[n]
-	case e.mode == pack.ModeTree:
-		return '/'
-	}
-	return 0
-}
-
 // trees reads trees of a state, and makes new ones.
 type trees struct {
 	state   write.State
 	format  git.ObjectFormat
-	read    map[git.ObjectID][]entry
+	read    map[git.ObjectID][]Entry
 	objects []*write.Object // new
 }
 
 func newTrees(s write.State) *trees {
-	return &trees{state: s, format: s.Repo().Format, read: make(map[git.ObjectID][]entry)}
+	return &trees{state: s, format: s.Repo().Format, read: make(map[git.ObjectID][]Entry)}
 }
 
 // entries returns the entries of a tree; the zero ID has none. They must not be changed.
-func (t *trees) entries(id git.ObjectID) ([]entry, error) {
+func (t *trees) entries(id git.ObjectID) ([]Entry, error) {
 	if id.IsZero() {
 		return nil, nil
 	}
@@ -77,14 +39,9 @@ func (t *trees) entries(id git.ObjectID) ([]entry, error) {
 	if typ != git.Tree {
 		return nil, fault.New(fault.Corrupt, "object %s is a %s where a tree should be", id, typ)
 	}
-	data = bytes.Clone(data) // names refer to it
-	list := make([]entry, 0, len(data)/(t.format.Size()+16))
-	for len(data) > 0 {
-		var e entry
-		if e.mode, e.name, e.id, data, err = pack.CutEntry(data, t.format); err != nil {
-			return nil, err
-		}
-		list = append(list, e)
+	list, err := ParseTree(data, t.format)
+	if err != nil {
+		return nil, err
 	}
 	t.read[id] = list
 	return list, nil
@@ -92,47 +49,25 @@ func (t *trees) entries(id git.ObjectID) ([]entry, error) {
 
 // find returns the entry of a path. If a file blocks the path, because it has the name of a directory of the path, that
 // is returned.
-func (t *trees) find(tree git.ObjectID, path string) (found entry, blocked bool, err error) {
-	found = entry{mode: pack.ModeTree, id: tree}
+func (t *trees) find(tree git.ObjectID, path string) (found Entry, blocked bool, err error) {
+	found = Entry{Mode: pack.ModeTree, ID: tree}
 	for component := range strings.SplitSeq(path, "/") {
-		if found.mode != pack.ModeTree {
-			return found, found.exists(), nil
+		if found.Mode != pack.ModeTree {
+			return found, found.Exists(), nil
 		}
-		list, err := t.entries(found.id)
+		list, err := t.entries(found.ID)
 		if err != nil {
 			return found, false, err
 		}
-		found = entryOf(list, component)
+		found = FindEntry(list, component)
 	}
 	return found, false, nil
 }
 
-func entryOf(list []entry, name string) entry {
-	for _, mode := range []uint32{pack.ModeFile, pack.ModeTree} {
-		at, ok := slices.BinarySearchFunc(list, entry{name: []byte(name), mode: mode}, compareEntries)
-		if ok {
-			return list[at]
-		}
-	}
-	return entry{}
-}
-
-// make makes a tree of entries. An empty one is only made as the root.
-func (t *trees) make(list []entry) git.ObjectID {
-	if !slices.IsSortedFunc(list, compareEntries) {
-		slices.SortFunc(list, compareEntries)
-	}
-	size := 0
-	for _, e := range list {
-		size += len("100644 ") + len(e.name) + 1 + t.format.Size()
-	}
-	data := make([]byte, 0, size)
-	for _, e := range list {
-		data = strconv.AppendUint(data, uint64(e.mode), 8)
-		data = append(append(append(data, ' '), e.name...), 0)
-		data = append(data, e.id.Raw()...)
-	}
-	o := write.NewObject(t.format, git.Tree, data)
+// make makes a tree of entries in any order. An empty one is only made as the root.
+func (t *trees) make(list []Entry) git.ObjectID {
+	slices.SortFunc(list, CompareEntries)
+	o := write.NewObject(t.format, git.Tree, FormatTree(list))
 	t.objects = append(t.objects, o)
 	return o.ID
 }
@@ -146,20 +81,20 @@ func (c *Changes) Apply(s write.State, tree git.ObjectID) (git.ObjectID, []*writ
 		return git.ObjectID{}, nil, err
 	}
 	a := application{trees: t, tree: tree}
-	root := entry{mode: pack.ModeTree, id: tree}
+	root := Entry{Mode: pack.ModeTree, ID: tree}
 	if len(c.root.below) > 0 || tree.IsZero() {
 		list, err := a.directory(root, &c.root)
 		if err != nil {
 			return git.ObjectID{}, nil, err
 		}
-		root.id = t.make(list)
+		root.ID = t.make(list)
 	}
 	for _, change := range c.list {
 		if change.Blob != nil {
 			t.objects = append(t.objects, change.Blob)
 		}
 	}
-	return root.id, t.objects, nil
+	return root.ID, t.objects, nil
 }
 
 // maxMismatches is the maximum number of paths in an error.
@@ -182,7 +117,7 @@ func (c *Changes) checkExpected(t *trees, tree git.ObjectID) error {
 			return err
 		}
 		if blocked {
-			found = entry{}
+			found = Entry{}
 		}
 		if found.value() != want && len(failed) < maxMismatches {
 			if len(failed) == 0 {
@@ -217,7 +152,7 @@ func (c *Changes) CheckMoved(s write.State, before, now git.ObjectID) error {
 		if err != nil {
 			return err
 		}
-		if (old.mode != present.mode || old.id != present.id || oldBlocked != presentBlocked) && len(failed) < maxMismatches {
+		if (old.Mode != present.Mode || old.ID != present.ID || oldBlocked != presentBlocked) && len(failed) < maxMismatches {
 			failed = append(failed, fault.Mismatch{Name: path, Expected: old.value(), Actual: present.value()})
 		}
 		return nil
@@ -241,69 +176,57 @@ type application struct {
 	tree git.ObjectID
 }
 
-// maxInserted is the maximum number of entries for which inserting is faster than sorting.
-const maxInserted = 16
-
 // directory returns the entries of a directory after the changes below a spot.
-func (a *application) directory(old entry, s *spot) ([]entry, error) {
-	var present []entry
-	if old.exists() {
+func (a *application) directory(old Entry, s *spot) ([]Entry, error) {
+	var present []Entry
+	if old.Exists() {
 		var err error
-		if present, err = a.entries(old.id); err != nil {
+		if present, err = a.entries(old.ID); err != nil {
 			return nil, err
 		}
 	}
-	list := make([]entry, 0, len(present)+len(s.below))
-	found := make(map[string]entry, len(s.below))
+	list := make([]Entry, 0, len(present)+len(s.below))
+	found := make(map[string]Entry, len(s.below))
 	for _, e := range present {
-		if s.below[string(e.name)] == nil {
+		if s.below[string(e.Name)] == nil {
 			list = append(list, e)
 		} else {
-			found[string(e.name)] = e
+			found[string(e.Name)] = e
 		}
 	}
-	kept := len(list)
 	for _, name := range slices.Sorted(maps.Keys(s.below)) {
 		e, err := a.entry(found[name], s.below[name])
 		if err != nil {
 			return nil, err
 		}
-		if e.exists() {
-			e.name = []byte(name)
+		if e.Exists() {
+			e.Name = []byte(name)
 			list = append(list, e)
 		}
 	}
-	if added := slices.Clone(list[kept:]); len(added) <= maxInserted {
-		for _, e := range added {
-			at, _ := slices.BinarySearchFunc(list[:kept], e, compareEntries)
-			copy(list[at+1:kept+1], list[at:kept])
-			list[at] = e
-			kept++
-		}
-	}
-	return list, nil // make sorts it
+	return list, nil
 }
 
 // entry returns the entry of a spot after the changes.
-func (a *application) entry(old entry, s *spot) (entry, error) {
-	if (s.role == removes || s.role == modifies) && !old.exists() {
-		return entry{}, fault.InField(s.field(), fault.New(fault.NotFound, "%q does not exist", fault.Short(s.change.Path)))
+func (a *application) entry(old Entry, s *spot) (Entry, error) {
+	if (s.role == removes || s.role == modifies) && !old.Exists() {
+		return Entry{}, fault.InField(s.field(), fault.New(fault.NotFound, "%q does not exist", fault.Short(s.change.Path)))
 	}
 	e := old
 	if s.role == removes {
-		e = entry{}
+		e = Entry{}
 	}
 	if len(s.below) > 0 {
-		if e.exists() && e.mode != pack.ModeTree {
-			return entry{}, s.blocked()
+		if e.Exists() && e.Mode != pack.ModeTree {
+			return Entry{}, s.blocked()
 		}
 		list, err := a.directory(e, s)
 		if err != nil {
-			return entry{}, err
+			return Entry{}, err
 		}
-		e = entry{}
+		e = Entry{}
 		if len(list) > 0 {
-			e = entry{mode: pack.ModeTree, id: a.make(list)}
+			e = Entry{Mode: pack.ModeTree, ID: a.make(list)}
 		}
 	}
 	if s.role != adds && s.role != modifies {
@@ -313,35 +236,35 @@ func (a *application) entry(old entry, s *spot) (entry, error) {
 }
 
 // set returns the entry that a change sets instead of another one.
-func (a *application) set(e entry, s *spot) (entry, error) {
+func (a *application) set(e Entry, s *spot) (Entry, error) {
 	change := s.change
 	switch {
-	case change.Kind == Move && e.exists():
-		return entry{}, fault.InField(s.field(), fault.New(fault.Precondition, "%q exists", fault.Short(change.To)))
+	case change.Kind == Move && e.Exists():
+		return Entry{}, fault.InField(s.field(), fault.New(fault.Precondition, "%q exists", fault.Short(change.To)))
 	case change.Kind == Move:
 		moved, blocked, err := a.find(a.tree, change.Path)
-		if err != nil || !moved.exists() || blocked {
-			return entry{}, err // the spot of the source reports it
+		if err != nil || !moved.Exists() || blocked {
+			return Entry{}, err // the spot of the source reports it
 		}
-		return moved, fault.InField(s.field(), CheckPath(change.To, moved.mode))
-	case e.mode == pack.ModeTree:
-		return entry{}, fault.InField(s.field(), fault.New(fault.Precondition, "%q is a directory", fault.Short(change.Path)))
-	case change.Kind == Mode && e.mode == pack.ModeGitlink:
-		return entry{}, fault.InField(s.field(), fault.New(fault.Precondition, "%q is a submodule", fault.Short(change.Path)))
+		return moved, fault.InField(s.field(), CheckPath(change.To, moved.Mode))
+	case e.Mode == pack.ModeTree:
+		return Entry{}, fault.InField(s.field(), fault.New(fault.Precondition, "%q is a directory", fault.Short(change.Path)))
+	case change.Kind == Mode && e.Mode == pack.ModeGitlink:
+		return Entry{}, fault.InField(s.field(), fault.New(fault.Precondition, "%q is a submodule", fault.Short(change.Path)))
 	case change.Kind == Mode:
-		return entry{mode: change.Mode, id: e.id}, nil
+		return Entry{Mode: change.Mode, ID: e.ID}, nil
 	}
-	made := entry{mode: change.Mode, id: change.ID}
+	made := Entry{Mode: change.Mode, ID: change.ID}
 	if change.Blob != nil {
-		made.id = change.Blob.ID
+		made.ID = change.Blob.ID
 	}
-	if made.mode == 0 {
-		made.mode = pack.ModeFile
-		if e.exists() && e.mode != pack.ModeGitlink {
-			made.mode = e.mode
+	if made.Mode == 0 {
+		made.Mode = pack.ModeFile
+		if e.Exists() && e.Mode != pack.ModeGitlink {
+			made.Mode = e.Mode
 		}
 	}
-	return made, fault.InField(s.field(), CheckPath(change.Path, made.mode))
+	return made, fault.InField(s.field(), CheckPath(change.Path, made.Mode))
 }
 
 // blocked returns the error for a change below a file.

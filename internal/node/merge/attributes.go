@@ -2,6 +2,7 @@ package merge
 
 import (
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"fmt"
 	"maps"
@@ -12,11 +13,14 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/pack"
+	"github.com/packhorse-git/packhorse/internal/node/edit"
 )
 
 const (
 	attributesFile = ".gitattributes"
 	maxAttributes  = 4 << 20 // bytes of all files of one merge
+	maxName        = 255     // bytes of the name of a directory on the disk
 )
 
 // attributes are the lines of files .gitattributes that have an effect on merges, by the directory with a final slash
@@ -24,8 +28,13 @@ const (
 // here, and Git then merges as usual.
 type attributes map[string]string
 
-// attributes reads files. Those of our side in the directories that differ have an effect.
-func (v *view) attributes(found map[string]git.ObjectID) (attributes, error) {
+// attributes returns the files of our side in the directories that differ between the trees of a merge. Only those have
+// an effect.
+func (v *view) attributes(ctx context.Context, three [3]git.ObjectID) (attributes, error) {
+	found := make(map[string]git.ObjectID)
+	if err := v.findAttributes(ctx, "", three, found); err != nil {
+		return nil, err
+	}
 	files := attributes{}
 	total, hasMacros := 0, false
 	for dir, id := range found {
@@ -36,7 +45,7 @@ func (v *view) attributes(found map[string]git.ObjectID) (attributes, error) {
 		if total += len(data); err != nil || total > maxAttributes {
 			return nil, fault.New(fault.Invalid, "the files %s have more than %d bytes", attributesFile, maxAttributes)
 		}
-		if typ == git.Blob && isOrdinaryDir(dir) {
+		if typ == git.Blob {
 			files[dir] = string(data)
 			hasMacros = hasMacros || bytes.Contains(data, []byte("[attr]"))
 		}
@@ -50,6 +59,42 @@ func (v *view) attributes(found map[string]git.ObjectID) (attributes, error) {
 	return files, nil
 }
 
+// findAttributes finds files in a directory with a final slash, and below it.
+func (v *view) findAttributes(ctx context.Context, dir string, three [3]git.ObjectID,
+	found map[string]git.ObjectID) error {
+	var lists [3][]edit.Entry
+	for side, id := range three {
+		if id.IsZero() {
+			continue
+		}
+		var err error
+		if lists[side], _, err = v.tree(id); err != nil {
+			return err
+		}
+	}
+	for _, e := range lists[ours] {
+		path := dir + string(e.Name)
+		switch {
+		case string(e.Name) == attributesFile && e.Mode&^0o111 == pack.ModeFile:
+			found[dir] = e.ID
+		case e.Mode == pack.ModeTree && edit.CheckPath(path, 0) == nil && len(e.Name) <= maxName:
+			var below [3]git.ObjectID
+			for side, list := range lists {
+				if other := edit.FindEntry(list, string(e.Name)); other.Mode == pack.ModeTree {
+					below[side] = other.ID
+				}
+			}
+			if below[base] == below[ours] && below[base] == below[theirs] {
+				continue
+			}
+			if err := v.findAttributes(ctx, path+"/", below, found); err != nil {
+				return err
+			}
+		}
+	}
+	return ctx.Err()
+}
+
 // mergeLines returns the lines with the attribute merge, or with the macro binary, which sets it.
 func mergeLines(text string) string {
 	var b strings.Builder
@@ -59,16 +104,6 @@ func mergeLines(text string) string {
 		}
 	}
 	return b.String()
-}
-
-// isOrdinaryDir reports whether a directory of a tree can be one on the disk.
-func isOrdinaryDir(dir string) bool {
-	for name := range strings.SplitSeq(strings.TrimSuffix(dir, "/"), "/") {
-		if name == "." || name == ".." || name == "" && dir != "" || strings.EqualFold(name, ".git") || len(name) > 255 {
-			return false
-		}
-	}
-	return len(dir) < 2048
 }
 
 // key identifies the files.

@@ -5,7 +5,6 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
-	"github.com/packhorse-git/packhorse/internal/git/graph"
 	"github.com/packhorse-git/packhorse/internal/git/repo"
 	"github.com/packhorse-git/packhorse/internal/node/edit"
 	"github.com/packhorse-git/packhorse/internal/node/write"
@@ -65,21 +64,21 @@ type Result struct {
 type change struct {
 	*Merger
 	*Request
-	ctx     context.Context
-	view    *view
-	shallow graph.Commits
-	steps   []step
-	result  Result // during a replay: the commit before the steps, and the tree after them
+	ctx    context.Context
+	view   *view
+	steps  []step
+	result Result // during a replay: the commit before the steps, and the tree after them
 }
 
 // Prepare makes the objects of a change, and writes nothing. The caller holds the repository. Errors: Invalid,
 // Precondition if the method does not allow the change, and those of the repository and of Git.
 func (m *Merger) Prepare(ctx context.Context, r *repo.Repo, q *Request) (Result, error) {
-	c := change{Merger: m, Request: q, ctx: ctx, view: newView(r)}
-	var err error
-	if c.shallow, err = r.ShallowSet(); err != nil {
+	v, err := newView(r)
+	if err != nil {
 		return Result{}, err
 	}
+	v.isKept = true
+	c := change{Merger: m, Request: q, ctx: ctx, view: v}
 	switch q.Method {
 	case Rebase, CherryPick, Revert:
 		err = c.replay()
@@ -92,15 +91,16 @@ func (m *Merger) Prepare(ctx context.Context, r *repo.Repo, q *Request) (Result,
 	return c.result, err
 }
 
+func (c *change) pair() Pair { return Pair{c.Head, c.Source.Commit, c.AllowUnrelated} }
+
 // merge implements Merge, FastForward and Squash.
 func (c *change) merge() error {
-	k := knownKey{c.Head, c.Source.Commit, c.AllowUnrelated}
 	var found Check
 	var err error
 	if c.Method == FastForward {
-		found, _, err = relation(c.ctx, c.view, k, c.shallow)
+		found, _, err = c.view.relation(c.ctx, c.pair())
 	} else {
-		found, err = c.pair(c.ctx, c.view, k, true)
+		found, err = c.Merger.pair(c.ctx, c.view, c.pair())
 	}
 	if err != nil {
 		return err
@@ -209,7 +209,7 @@ func (c *change) step(id git.ObjectID) error {
 		return err
 	}
 	s := step{id: id, data: data, parents: commit.Parents}
-	if c.shallow.Has(id) {
+	if c.view.shallow.Has(id) {
 		s.parents = nil
 	}
 	switch n := len(s.parents); {
@@ -240,12 +240,12 @@ func (c *change) step(id git.ObjectID) error {
 	if err != nil {
 		return err
 	}
-	c.result.RenameLimit = c.result.RenameLimit || o.renameLimit
+	c.result.RenameLimit = c.result.RenameLimit || o.RenameLimit
 	switch {
-	case o.tree.IsZero():
-		c.result = Result{Conflicts: o.conflicts, More: o.more, Conflicting: id, RenameLimit: c.result.RenameLimit}
-	case o.tree != c.result.Tree, before == commit.Tree && c.Method != Revert:
-		s.tree, c.result.Tree = o.tree, o.tree
+	case o.Tree.IsZero():
+		c.result = Result{Conflicts: o.Conflicts, More: o.More, Conflicting: id, RenameLimit: c.result.RenameLimit}
+	case o.Tree != c.result.Tree, before == commit.Tree && c.Method != Revert:
+		s.tree, c.result.Tree = o.Tree, o.Tree
 		c.steps = append(c.steps, s)
 	}
 	return nil

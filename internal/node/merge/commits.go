@@ -31,15 +31,9 @@ func (c *change) commitsToReplay() (ids []git.ObjectID, err error) {
 // patch is the same as that of a commit of the target, unless they have no changes. It returns at most one commit more
 // than MaxCommits.
 func (c *change) commitsToRebase() (ids []git.ObjectID, err error) {
-	k := knownKey{c.Head, c.Source.Commit, c.AllowUnrelated}
-	if found, _, err := relation(c.ctx, c.view, k, c.shallow); err != nil || found.UpToDate {
+	if found, _, err := c.view.relation(c.ctx, c.pair()); err != nil || found.UpToDate {
 		return nil, err
 	}
-	if err := c.reserve(c.ctx); err != nil {
-		return nil, err
-	}
-	defer func() { <-c.busy }()
-	c.makeRoom()
 	p, err := c.runner.Start(c.ctx, process.Command{
 		Class: Class, Subcommand: "rev-list", Repository: c.view.repo.Common, Env: c.space.Env(c.view.repo),
 		Args: []string{"rev-list", "--topo-order", "--reverse", "--no-merges", "--cherry-mark", "--right-only",

@@ -83,11 +83,10 @@ func TestMergeDrivers(t *testing.T) {
 	for name, program := range map[string]string{"git": "git", "newer git": newerGit} {
 		m := newMerger(t, program)
 		for range 2 { // by a new and by a reused process
-			got, err := m.Check(t.Context(), open(t, r.Dir), ids[ours], ids[theirs], false)
+			got, err := m.Check(t.Context(), open(t, r.Dir), Pair{ids[ours], ids[theirs], false})
 			if err != nil {
 				t.Fatal(err)
 			}
-			m.known.Purge()
 			if err := compareStages(c.stages(), &Result{Conflicts: got.Conflicts}); err != nil {
 				t.Errorf("%s: %v", name, err)
 			}
@@ -108,18 +107,6 @@ func TestMergeDrivers(t *testing.T) {
 	}
 	if now := gittest.Run(t, r.Dir, "", "fsck", "--unreachable", "--no-reflogs"); strings.Contains(now, "unreachable") {
 		t.Errorf("a check has written objects:\n%s", now)
-	}
-}
-
-// A worker never writes attributes outside of its directory.
-func TestAttributeDirs(t *testing.T) {
-	t.Parallel()
-	for dir, want := range map[string]bool{"": true, "a/": true, "a/b/": true, "../": false, "a/../": false, "./": false,
-		".git/": false, "a/.GIT/": false, "a//": false, "/": false, strings.Repeat("x", 256) + "/": false,
-		strings.Repeat("x/", 2000): false} {
-		if got := isOrdinaryDir(dir); got != want {
-			t.Errorf("isOrdinaryDir(%.50q) = %v, want %v", dir, got, want)
-		}
 	}
 }
 
@@ -157,7 +144,7 @@ func TestRenameLimit(t *testing.T) {
 	for _, limit := range []string{"1", "100"} {
 		m := newMerger(t, newerGit)
 		m.config = [][2]string{{"merge.renameLimit", limit}}
-		got, err := m.Check(t.Context(), open(t, r.Dir), ids[ours], ids[theirs], false)
+		got, err := m.Check(t.Context(), open(t, r.Dir), Pair{ids[ours], ids[theirs], false})
 		isLimited := limit == "1"
 		if err != nil || got.RenameLimit != isLimited || got.Tree.IsZero() != isLimited {
 			t.Errorf("limit %s: %+v, %v", limit, got, err)
@@ -193,10 +180,10 @@ func TestRelations(t *testing.T) {
 	m, opened := newMerger(t, "git"), open(t, r.Dir)
 	want := oracle(t, newerGit, r.Dir, [][2]git.ObjectID{{left, right}, {left, conflicting}})
 	for i, source := range []git.ObjectID{right, conflicting} {
-		for range 2 { // the second result is a known one
-			got, err := m.Check(t.Context(), opened, left, source, false)
+		for range 2 { // by a new and by a reused process
+			got, err := m.Check(t.Context(), opened, Pair{left, source, false})
 			if err == nil {
-				err = want[i].compare(outcome{tree: got.Tree, conflicts: got.Conflicts})
+				err = want[i].compare(Check{Tree: got.Tree, Conflicts: got.Conflicts})
 			}
 			if err != nil {
 				t.Errorf("several bases, %d: %v", i, err)

@@ -18,11 +18,11 @@ import (
 	"strings"
 	"sync"
 
-	lru "github.com/hashicorp/golang-lru/v2"
-
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/pack"
 	"github.com/packhorse-git/packhorse/internal/git/process"
+	"github.com/packhorse-git/packhorse/internal/node/edit"
 	"github.com/packhorse-git/packhorse/internal/node/scratch"
 	"github.com/packhorse-git/packhorse/internal/node/write"
 )
@@ -40,11 +40,7 @@ type Options struct {
 type Merger struct {
 	runner  *process.Runner
 	space   *scratch.Space
-	config  [][2]string // for Git, in tests
-	certain func()      // is called after a merge in process, in tests; may be nil
-	known   *lru.Cache[knownKey, Check]
-
-	busy    chan struct{}  // has an element for each worker in use, or about to be
+	config  [][2]string    // for Git, in tests
 	workers sync.WaitGroup // their processes and files
 
 	mu   sync.Mutex
@@ -53,9 +49,7 @@ type Merger struct {
 
 // New creates a Merger.
 func New(o Options) *Merger {
-	known, _ := lru.New[knownKey, Check](maxKnown) // the size is valid
-	return &Merger{runner: o.Runner, space: o.Space, known: known,
-		busy: make(chan struct{}, max(1, o.Runner.Slots(Class)))}
+	return &Merger{runner: o.Runner, space: o.Space}
 }
 
 // Close ends all processes. No merge may be running.
@@ -66,42 +60,27 @@ func (m *Merger) Close() {
 	m.workers.Wait()
 }
 
-// outcome is the result of a merge.
-type outcome struct {
-	tree        git.ObjectID // zero: there are conflicts
-	conflicts   []Conflict
-	more        bool // there are more conflicts
-	renameLimit bool // the search for renames was limited
-}
-
 // trees merges three trees. The zero base is the empty tree. Names of files with conflicts and messages can have the
 // IDs of the two commits.
-func (m *Merger) trees(ctx context.Context, v *view, three [3]git.ObjectID, a, b git.ObjectID) (outcome, error) {
+func (m *Merger) trees(ctx context.Context, v *view, three [3]git.ObjectID, a, b git.ObjectID) (Check, error) {
 	if three[base].IsZero() {
 		three[base] = emptyTree(v.repo.Format)
 	}
 	switch {
 	case three[base] == three[theirs], three[ours] == three[theirs]:
-		return outcome{tree: three[ours]}, nil
+		return Check{Tree: three[ours]}, nil
 	case three[base] == three[ours]:
-		return outcome{tree: three[theirs]}, nil
+		return Check{Tree: three[theirs]}, nil
 	}
-	t := treeMerge{ctx: ctx, view: v, attributes: make(map[string]git.ObjectID)}
-	tree, isCertain, err := t.merge(three)
-	if err != nil {
-		return outcome{}, err
+	t := treeMerge{ctx: ctx, view: v, made: make(map[git.ObjectID][]byte)}
+	if tree, isCertain, err := t.merge(three); err != nil || isCertain {
+		return Check{Tree: tree}, err
 	}
-	if isCertain {
-		if m.certain != nil {
-			m.certain()
-		}
-		return outcome{tree: tree}, nil
-	}
-	return m.byGit(ctx, v, &t, request{three, a, b, false})
+	return m.byGit(ctx, v, request{three, a, b, false})
 }
 
 // commits merges two commits with their merge bases.
-func (m *Merger) commits(ctx context.Context, v *view, bases []git.ObjectID, a, b git.ObjectID) (outcome, error) {
+func (m *Merger) commits(ctx context.Context, v *view, bases []git.ObjectID, a, b git.ObjectID) (Check, error) {
 	var three [3]git.ObjectID
 	for side, id := range [3]git.ObjectID{ours: a, theirs: b} {
 		if side == base && len(bases) > 0 {
@@ -112,18 +91,14 @@ func (m *Merger) commits(ctx context.Context, v *view, bases []git.ObjectID, a, 
 		}
 		c, _, err := v.commit(ctx, id)
 		if err != nil {
-			return outcome{}, err
+			return Check{}, err
 		}
 		three[side] = c.Tree
 	}
 	if len(bases) < 2 {
 		return m.trees(ctx, v, three, a, b)
 	}
-	t := treeMerge{ctx: ctx, view: v, attributes: make(map[string]git.ObjectID)}
-	if _, _, err := t.merge(three); err != nil { // for the attributes
-		return outcome{}, err
-	}
-	return m.byGit(ctx, v, &t, request{three, a, b, true})
+	return m.byGit(ctx, v, request{three, a, b, true})
 }
 
 // request is a merge by Git.
@@ -134,46 +109,46 @@ type request struct {
 	hasBases bool
 }
 
-func (m *Merger) byGit(ctx context.Context, v *view, t *treeMerge, r request) (found outcome, err error) {
-	files, err := v.attributes(t.attributes)
+func (m *Merger) byGit(ctx context.Context, v *view, r request) (found Check, err error) {
+	files, err := v.attributes(ctx, r.trees)
 	if err != nil {
 		return found, err
 	}
-	for fresh := false; ; fresh = true {
-		w, err := m.worker(ctx, v.repo, files, fresh)
-		if err != nil {
-			return found, err
-		}
+	key := workerKey{v.repo.Incarnation, v.repo.Common, files.key()}
+	w := m.take(func(w *worker) bool { return w.key == key })
+	if w != nil {
 		found, err = w.outcome(ctx, v, r)
-		wasReused := w.reused
 		m.finish(w, err == nil)
 		// The repository may have changed in a way that a process does not notice.
-		if err == nil || !wasReused || ctx.Err() != nil || fault.Is(err, fault.Invalid) {
+		if err == nil || ctx.Err() != nil || fault.Is(err, fault.Invalid) {
 			return found, err
 		}
 	}
+	if w, err = m.start(ctx, key, v.repo, files); err != nil {
+		return found, err
+	}
+	found, err = w.outcome(ctx, v, r)
+	m.finish(w, err == nil)
+	return found, err
 }
 
 // outcome merges by Git, and reads the new objects.
-func (w *worker) outcome(ctx context.Context, v *view, r request) (outcome, error) {
+func (w *worker) outcome(ctx context.Context, v *view, r request) (found Check, err error) {
 	a, b := r.a, r.b
 	if w.labels = nil; !r.hasBases {
-		var err error
 		if a, b, err = w.commitTrees(v, r.trees); err != nil {
-			return outcome{}, err
+			return found, err
 		}
 		w.labels = strings.NewReplacer(a.String(), r.a.String(), b.String(), r.b.String())
 	}
-	found, err := w.merge(ctx, a, b, v.repo.Format)
-	if err != nil {
-		return outcome{}, err
+	if found, err = w.merge(ctx, a, b, v.repo.Format); err != nil {
+		return Check{}, fault.Wrap(fault.KindOf(err), fmt.Sprintf("merge of %s and %s", r.a, r.b), err)
 	}
-	result := outcome{conflicts: found.conflicts, more: found.more, renameLimit: found.renameLimit}
-	if found.clean {
-		result.tree = found.tree
-		err = w.collect(v, found.tree, r.trees[ours], r.trees[theirs])
+	if !found.Tree.IsZero() && v.isKept {
+		known := []edit.Entry{{Mode: pack.ModeTree, ID: r.trees[ours]}, {Mode: pack.ModeTree, ID: r.trees[theirs]}}
+		err = w.collect(v, edit.Entry{Mode: pack.ModeTree, ID: found.Tree}, known)
 	}
-	return result, err
+	return found, err
 }
 
 // commitTrees makes commits of our and of their tree, whose merge base has the base.
@@ -209,54 +184,42 @@ func (w *worker) put(id git.ObjectID, typ git.ObjectType, data []byte) error {
 
 var errTooLarge = fault.New(fault.Invalid, "the result has more than %d bytes of new objects", maxResult)
 
-// collect adds a tree that Git has written, with everything in it that is new. Entries of known trees are not.
-func (w *worker) collect(v *view, tree git.ObjectID, known ...git.ObjectID) error {
-	if _, isAdded := v.objects[tree]; isAdded || slices.Contains(known, tree) {
+// collect adds an object that Git has written, with everything in it that is new. Known entries with the same name are
+// not.
+func (w *worker) collect(v *view, e edit.Entry, known []edit.Entry) error {
+	if _, isAdded := v.objects[e.ID]; isAdded || e.Mode == pack.ModeGitlink || slices.ContainsFunc(known, e.Same) {
 		return nil
 	}
-	typ, data, err := w.dir.Read(tree, maxObject)
-	if fault.Is(err, fault.NotFound) {
-		return nil // it is in the repository
-	} else if err != nil || typ != git.Tree {
-		return errors.Join(errOutput, err)
-	}
-	old, subtrees := make(map[git.ObjectID]bool), make(map[string][]git.ObjectID)
-	for _, k := range known {
-		if err := v.entries(k, func(isTree bool, name string, id git.ObjectID) error {
-			if old[id] = true; isTree {
-				subtrees[name] = append(subtrees[name], id)
-			}
-			return nil
-		}); err != nil {
-			return err
-		}
-	}
-	if w.add(v, git.Tree, data); v.bytes > maxResult {
-		return errTooLarge
-	}
-	return v.entries(tree, func(isTree bool, name string, id git.ObjectID) error {
-		switch {
-		case old[id]:
-			return nil
-		case isTree:
-			return w.collect(v, id, subtrees[name]...)
-		}
-		return w.collectBlob(v, id)
-	})
-}
-
-func (w *worker) collectBlob(v *view, id git.ObjectID) error {
-	typ, data, err := w.dir.Read(id, maxResult)
+	typ, data, err := w.dir.Read(e.ID, maxResult)
 	switch {
-	case fault.Is(err, fault.NotFound):
+	case fault.Is(err, fault.NotFound): // it is in the repository
 		return nil
 	case fault.Is(err, fault.Invalid), v.bytes+int64(len(data)) > maxResult:
 		return errTooLarge
-	case err == nil:
-		w.add(v, typ, data)
+	case err != nil:
+		return err
+	}
+	v.add(e.ID, typ, data)
+	if w.written[e.ID] = true; typ != git.Tree {
+		return nil
+	}
+	var below [][]edit.Entry
+	for _, k := range known {
+		if k.Mode == pack.ModeTree {
+			list, _, err := v.tree(k.ID)
+			if err != nil {
+				return err
+			}
+			below = append(below, list)
+		}
+	}
+	list, err := edit.ParseTree(data, v.repo.Format)
+	for _, e := range list {
+		known = known[:0:0]
+		for _, other := range below {
+			known = append(known, edit.FindEntry(other, string(e.Name)))
+		}
+		err = errors.Join(err, w.collect(v, e, known))
 	}
 	return err
 }
-
-// add adds an object that Git has written.
-func (w *worker) add(v *view, typ git.ObjectType, data []byte) { w.written[v.add(typ, data)] = true }

@@ -251,10 +251,10 @@ func oracleOf(t testing.TB, program, dir string, pairs [][2]git.ObjectID, args [
 }
 
 // compare compares the result of a merge with git's.
-func (w *wanted) compare(o outcome) error {
+func (w *wanted) compare(o Check) error {
 	var stages []string
 	kinds := map[string]bool{}
-	for _, c := range o.conflicts {
+	for _, c := range o.Conflicts {
 		for i, s := range c.Stages {
 			if !s.ID.IsZero() {
 				stages = append(stages, fmt.Sprintf("%06o %s %d\t%s", s.Mode, s.ID, i+1, c.Path))
@@ -267,8 +267,8 @@ func (w *wanted) compare(o outcome) error {
 	slices.Sort(stages)
 	slices.Sort(w.stages)
 	switch {
-	case w.clean != !o.tree.IsZero() || w.clean && o.tree.String() != w.tree:
-		return fmt.Errorf("tree %s (clean %v), want %s (clean %v)", o.tree, !o.tree.IsZero(), w.tree, w.clean)
+	case w.clean != !o.Tree.IsZero() || w.clean && o.Tree.String() != w.tree:
+		return fmt.Errorf("tree %s (clean %v), want %s (clean %v)", o.Tree, !o.Tree.IsZero(), w.tree, w.clean)
 	case !slices.Equal(stages, w.stages):
 		return fmt.Errorf("stages %q, want %q", stages, w.stages)
 	case !maps.Equal(kinds, w.kinds):
@@ -320,8 +320,12 @@ func TestRandomMerges(t *testing.T) {
 			m, opened := newMerger(t, program), open(t, r.Dir)
 			certain := 0
 			for i, w := range oracle(t, program, r.Dir, pairs) {
-				v := newView(opened)
-				tm := treeMerge{ctx: t.Context(), view: v, attributes: map[string]git.ObjectID{}}
+				v, err := newView(opened)
+				if err != nil {
+					t.Fatal(err)
+				}
+				v.isKept = i%2 == 0
+				tm := treeMerge{ctx: t.Context(), view: v, made: map[git.ObjectID][]byte{}}
 				tree, isCertain, err := tm.merge(trees[i])
 				if err != nil {
 					t.Fatal(err)
@@ -333,7 +337,7 @@ func TestRandomMerges(t *testing.T) {
 					}
 					continue
 				}
-				o, err := m.trees(t.Context(), newView(opened), trees[i], pairs[i][0], pairs[i][1])
+				o, err := m.trees(t.Context(), v, trees[i], pairs[i][0], pairs[i][1])
 				if w == nil {
 					if !fault.Is(err, fault.Internal) {
 						t.Errorf("%s: %v, want an internal error", pairs[i], err)

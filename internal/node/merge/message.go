@@ -57,7 +57,7 @@ func (c *change) log(limit int) ([]git.ObjectID, error) {
 	if exclude.IsZero() {
 		exclude = c.Head
 	}
-	return c.view.repo.Graph.Log(c.ctx, []git.ObjectID{c.Source.Commit}, c.shallow,
+	return c.view.repo.Graph.Log(c.ctx, []git.ObjectID{c.Source.Commit}, c.view.shallow,
 		graph.LogOptions{Exclude: []git.ObjectID{exclude}, Limit: limit, MaxVisited: maxVisited})
 }
 

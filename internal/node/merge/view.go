@@ -6,8 +6,10 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/graph"
 	"github.com/packhorse-git/packhorse/internal/git/pack"
 	"github.com/packhorse-git/packhorse/internal/git/repo"
+	"github.com/packhorse-git/packhorse/internal/node/edit"
 	"github.com/packhorse-git/packhorse/internal/node/write"
 )
 
@@ -21,6 +23,8 @@ type view struct {
 	repo    *repo.Repo
 	objects map[git.ObjectID]object // new ones
 	bytes   int64                   // of the new ones
+	isKept  bool                    // new objects are needed
+	shallow graph.Commits
 }
 
 type object struct {
@@ -28,7 +32,10 @@ type object struct {
 	data []byte
 }
 
-func newView(r *repo.Repo) *view { return &view{repo: r, objects: make(map[git.ObjectID]object)} }
+func newView(r *repo.Repo) (*view, error) {
+	shallow, err := r.ShallowSet()
+	return &view{repo: r, objects: make(map[git.ObjectID]object), shallow: shallow}, err
+}
 
 // read reads a commit or a tree.
 func (v *view) read(id git.ObjectID, want git.ObjectType) ([]byte, error) {
@@ -45,25 +52,22 @@ func (v *view) read(id git.ObjectID, want git.ObjectType) ([]byte, error) {
 	return data, err
 }
 
-// add adds an object and returns its ID.
-func (v *view) add(typ git.ObjectType, data []byte) git.ObjectID {
-	id := write.ObjectID(v.repo.Format, typ, data)
+// add adds an object.
+func (v *view) add(id git.ObjectID, typ git.ObjectType, data []byte) {
 	if _, ok := v.objects[id]; !ok {
 		v.objects[id] = object{typ, data}
 		v.bytes += int64(len(data))
 	}
-	return id
 }
 
-// entries calls each with the entries of a tree.
-func (v *view) entries(tree git.ObjectID, each func(isTree bool, name string, id git.ObjectID) error) error {
-	data, err := v.read(tree, git.Tree)
+// tree reads a tree.
+func (v *view) tree(id git.ObjectID) ([]edit.Entry, []byte, error) {
+	data, err := v.read(id, git.Tree)
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
-	return pack.Entries(data, v.repo.Format, func(mode uint32, name []byte, id git.ObjectID) error {
-		return each(mode == pack.ModeTree, string(name), id)
-	})
+	list, err := edit.ParseTree(data, v.repo.Format)
+	return list, data, err
 }
 
 // commit reads a commit.

@@ -1,14 +1,14 @@
 package merge
 
 import (
-	"bytes"
+	"bufio"
 	"context"
 	"fmt"
 	"io"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
@@ -37,18 +37,14 @@ type worker struct {
 	key     workerKey
 	process *process.Process
 	input   *io.PipeWriter
+	output  *io.PipeReader
+	limit   io.LimitedReader // of output, in bytes of one merge
+	tokens  *bufio.Reader    // of limit
 	dir     *scratch.Dir
-	work    string // working tree with files .gitattributes; "": none
 	began   time.Time
-	reused  bool
 	idle    *time.Timer
 	labels  *strings.Replacer     // of the commits in names and messages; nil: none
 	written map[git.ObjectID]bool // objects in dir, as far as they are known
-
-	mu      sync.Mutex
-	output  []byte        // that was not read yet
-	tooLong bool          // more than maxAnswer was not read
-	arrived chan struct{} // has an element if there is new output
 }
 
 // workerKey is what all merges of a worker have in common.
@@ -57,83 +53,68 @@ type workerKey struct {
 	attributes           string
 }
 
-// answer is the answer of Git to one merge.
-type answer struct {
-	clean       bool
-	tree        git.ObjectID
-	conflicts   []Conflict
-	more        bool // there are more conflicts
-	renameLimit bool
-}
-
 func (m *Merger) start(ctx context.Context, key workerKey, r *repo.Repo, a attributes) (w *worker, err error) {
-	w = &worker{key: key, began: time.Now(), written: make(map[git.ObjectID]bool), arrived: make(chan struct{}, 1)}
+	w = &worker{key: key, began: time.Now(), written: make(map[git.ObjectID]bool)}
 	if w.dir, err = m.space.Open(r); err != nil {
 		return nil, err
 	}
-	env := w.dir.Env()
+	env, work := w.dir.Env(), ""
 	if len(a) > 0 {
-		w.work = filepath.Join(w.dir.Path, "work")
-		env = append(env, "GIT_WORK_TREE="+w.work)
-		if err = a.write(w.work); err != nil {
-			w.dir.Close()
-			return nil, err
-		}
+		work = filepath.Join(w.dir.Path, "work")
+		env = append(env, "GIT_WORK_TREE="+work)
+		err = a.write(work)
 	}
-	var input *io.PipeReader
-	input, w.input = io.Pipe()
-	w.process, err = m.runner.Start(context.WithoutCancel(ctx), process.Command{
-		Class: Class, Subcommand: "merge-tree", Repository: r.Common, Dir: w.work, Env: env, Config: m.config,
-		Args:  []string{"merge-tree", "--write-tree", "--messages", "--stdin", "-z"},
-		Stdin: input, StdoutToStderr: true, Stderr: w.receive,
-	})
+	input, feed := io.Pipe()
+	output, print := io.Pipe()
+	if err == nil {
+		w.process, err = m.runner.Start(context.WithoutCancel(ctx), process.Command{
+			Class: Class, Subcommand: "merge-tree", Repository: r.Common, Dir: work, Env: env, Config: m.config,
+			Args:  []string{"merge-tree", "--write-tree", "--messages", "--stdin", "-z"},
+			Stdin: input, StdoutToStderr: true, Stderr: func(b []byte) { _, _ = print.Write(b) },
+		})
+	}
 	if err != nil {
 		w.dir.Close()
 		return nil, err
 	}
+	w.input, w.output, w.limit.R = feed, output, output
+	w.tokens = bufio.NewReader(&w.limit)
 	m.workers.Add(1)
 	m.workers.Go(func() {
 		<-w.process.Done()
 		input.Close() // ends a write
+		print.Close()
 	})
 	return w, nil
 }
 
-// receive receives output of Git.
-func (w *worker) receive(b []byte) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if len(w.output)+len(b) > maxAnswer {
-		w.tooLong = true
-	} else {
-		w.output = append(w.output, b...)
-	}
-	select {
-	case w.arrived <- struct{}{}:
-	default:
-	}
+// end ends the process.
+func (w *worker) end() (process.Usage, error) {
+	w.process.Kill() // it may have ended by itself
+	w.input.Close()
+	w.output.Close()
+	return w.process.Wait()
 }
 
 // close ends a worker and removes its files.
 func (m *Merger) close(w *worker) {
 	defer m.workers.Done()
-	w.process.Kill()
-	w.input.Close()
-	_, _ = w.process.Wait()
+	_, _ = w.end()
 	w.dir.Close()
 }
 
 // merge merges two commits. After an error the worker cannot be used any more.
-func (w *worker) merge(ctx context.Context, a, b git.ObjectID, format git.ObjectFormat) (found answer, err error) {
+func (w *worker) merge(ctx context.Context, a, b git.ObjectID, format git.ObjectFormat) (found Check, err error) {
 	defer context.AfterFunc(ctx, w.process.Kill)()
+	w.limit.N = maxAnswer
 	_, err = fmt.Fprintf(w.input, "%s %s\n%s %s\n", a, b, a, a)
 	if err == nil {
 		found, err = w.answer(format)
 	}
 	if err == nil {
-		var self answer
-		if self, err = w.head(format); err == nil { // the NUL after its messages, of which there are none, may come later
-			err = w.stages(nil, self.clean)
+		var isClean bool
+		if isClean, _, err = w.head(format); err == nil {
+			err = w.stages(nil, isClean) // there are no messages, and the NUL after them may come later
 		}
 	}
 	if err == nil {
@@ -142,11 +123,10 @@ func (w *worker) merge(ctx context.Context, a, b git.ObjectID, format git.Object
 	if ctx.Err() != nil {
 		return found, ctx.Err()
 	}
-	w.process.Kill() // it may have ended by itself
-	usage, ended := w.process.Wait()
+	usage, ended := w.end()
 	switch {
 	case usage.Exit == "signal: aborted": // an assertion of Git, which fails again
-		return found, fault.Wrap(fault.Internal, "git merge-tree cannot merge these commits", ended)
+		return found, fault.Wrap(fault.Internal, "git merge-tree has failed", ended)
 	case ended != nil && !fault.Is(ended, fault.Cancelled):
 		return found, ended
 	}
@@ -155,65 +135,48 @@ func (w *worker) merge(ctx context.Context, a, b git.ObjectID, format git.Object
 
 // token reads up to a NUL.
 func (w *worker) token() (string, error) {
-	for from := 0; ; {
-		w.mu.Lock()
-		at := bytes.IndexByte(w.output[from:], 0)
-		if at >= 0 {
-			token := string(w.output[:from+at])
-			w.output = w.output[from+at+1:]
-			w.mu.Unlock()
-			return token, nil
-		}
-		from = len(w.output)
-		tooLong := w.tooLong
-		w.mu.Unlock()
-		if tooLong {
-			return "", fault.New(fault.Invalid, "the conflicts of the merge have more than %d bytes", maxAnswer)
-		}
-		select {
-		case <-w.arrived:
-		case <-w.process.Done():
-			select {
-			case <-w.arrived:
-			default:
-				return "", io.ErrUnexpectedEOF
-			}
-		}
+	token, err := w.tokens.ReadString(0)
+	if err == io.EOF && w.limit.N <= 0 {
+		err = fault.New(fault.Invalid, "the conflicts of the merge have more than %d bytes", maxAnswer)
 	}
+	return strings.TrimSuffix(token, "\x00"), err
 }
 
 // head reads the beginning of an answer: whether the merge is clean, and the tree.
-func (w *worker) head(format git.ObjectFormat) (a answer, err error) {
+func (w *worker) head(format git.ObjectFormat) (isClean bool, tree git.ObjectID, err error) {
 	status := ""
 	for status == "" { // after the last NUL of the previous answer
 		if status, err = w.token(); err != nil {
-			return a, err
+			return false, tree, err
 		}
 	}
 	status = status[strings.LastIndexByte(status, '\n')+1:] // warnings can be before it
-	tree, err := w.token()
+	text, err := w.token()
 	if err != nil {
-		return a, err
+		return false, tree, err
 	}
-	if a.tree, err = git.ParseObjectID(tree); err != nil || status != "0" && status != "1" || a.tree.Format() != format {
-		return a, errOutput
+	tree, err = git.ParseObjectID(text)
+	if err != nil || status != "0" && status != "1" || tree.Format() != format {
+		return false, tree, errOutput
 	}
-	a.clean = status == "1"
-	return a, nil
+	return status == "1", tree, nil
 }
 
 // answer reads one answer (git-merge-tree(1), "OUTPUT").
-func (w *worker) answer(format git.ObjectFormat) (a answer, err error) {
-	if a, err = w.head(format); err != nil {
-		return a, err
+func (w *worker) answer(format git.ObjectFormat) (found Check, err error) {
+	isClean, tree, err := w.head(format)
+	if err != nil {
+		return found, err
 	}
 	c := conflicts{byPath: make(map[string]int)}
-	if err := w.stages(&c, a.clean); err != nil {
-		return a, err
+	if err := w.stages(&c, isClean); err != nil {
+		return found, err
 	}
-	a.renameLimit, err = w.messages(&c)
-	a.conflicts, a.more = c.list, c.more
-	return a, err
+	found.RenameLimit, err = w.messages(&c)
+	if found.Conflicts, found.More = c.list, c.more; isClean {
+		found.Tree = tree
+	}
+	return found, err
 }
 
 var errOutput = fault.New(fault.Internal, "git merge-tree: invalid output")
@@ -278,75 +241,40 @@ func (w *worker) labeled(text string) string {
 	return w.labels.Replace(text)
 }
 
-// finish makes a closed or reusable worker available again.
+// finish keeps a worker for the next merge, or closes it. Idle workers have at most half of the slots of Class.
 func (m *Merger) finish(w *worker, isUsable bool) {
-	defer func() { <-m.busy }()
 	if !isUsable || time.Since(w.began) > WorkerAge {
 		m.close(w)
 		return
 	}
 	m.mu.Lock()
-	defer m.mu.Unlock()
-	w.reused = true
 	w.idle = time.AfterFunc(workerIdle, func() {
 		if m.take(func(other *worker) bool { return other == w }) != nil {
 			m.close(w)
 		}
 	})
 	m.idle = append(m.idle, w)
+	isFull := len(m.idle) > m.runner.Slots(Class)/2
+	m.mu.Unlock()
+	if isFull {
+		if oldest := m.take(anyWorker); oldest != nil {
+			m.close(oldest)
+		}
+	}
 }
 
 // take removes the oldest idle worker that fits; nil: there is none.
 func (m *Merger) take(fits func(*worker) bool) *worker {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for i, w := range m.idle {
-		if fits(w) {
-			m.idle = append(m.idle[:i:i], m.idle[i+1:]...)
-			w.idle.Stop()
-			return w
-		}
+	at := slices.IndexFunc(m.idle, fits)
+	if at < 0 {
+		return nil
 	}
-	return nil
+	w := m.idle[at]
+	m.idle = slices.Delete(m.idle, at, at+1)
+	w.idle.Stop()
+	return w
 }
 
 func anyWorker(*worker) bool { return true }
-
-// reserve waits until another command of Class may run. The caller releases it by a receive from m.busy.
-func (m *Merger) reserve(ctx context.Context) error {
-	select {
-	case m.busy <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-// makeRoom ends an idle worker if all slots of Class are in use.
-func (m *Merger) makeRoom() {
-	m.mu.Lock()
-	isFull := len(m.idle)+len(m.busy) > cap(m.busy)
-	m.mu.Unlock()
-	if isFull {
-		if old := m.take(anyWorker); old != nil {
-			m.close(old)
-		}
-	}
-}
-
-// worker returns a worker, which the caller has to finish.
-func (m *Merger) worker(ctx context.Context, r *repo.Repo, a attributes, fresh bool) (*worker, error) {
-	if err := m.reserve(ctx); err != nil {
-		return nil, err
-	}
-	key := workerKey{r.Incarnation, r.Common, a.key()}
-	if w := m.take(func(w *worker) bool { return w.key == key && !fresh }); w != nil {
-		return w, nil
-	}
-	m.makeRoom()
-	w, err := m.start(ctx, key, r, a)
-	if err != nil {
-		<-m.busy
-	}
-	return w, err
-}

@@ -129,9 +129,7 @@ func (n *Node) resolveStart(ctx context.Context, s *writeState, c *NewCommit) er
 	if c.Start == "" {
 		return nil
 	}
-	revisions := n.lookups.Revisions(ctx, s.repo, s.snap)
-	revisions.Own = true
-	found, err := revisions.Resolve(c.Start + "^{commit}")
+	found, err := commitOf(n.revisions(ctx, s), c.Start)
 	if err != nil {
 		return err
 	}

@@ -1,18 +1,14 @@
 package storage
 
 import (
+	"cmp"
 	"context"
 	"errors"
-	"runtime"
 	"strings"
-	"sync"
-	"sync/atomic"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
-	"github.com/packhorse-git/packhorse/internal/git/pack"
-	"github.com/packhorse-git/packhorse/internal/git/refs"
-	"github.com/packhorse-git/packhorse/internal/git/repo"
+	"github.com/packhorse-git/packhorse/internal/node/edit"
 	"github.com/packhorse-git/packhorse/internal/node/lookup"
 	"github.com/packhorse-git/packhorse/internal/node/merge"
 	"github.com/packhorse-git/packhorse/internal/node/receivepack"
@@ -47,32 +43,29 @@ func (n *Node) Merge(ctx context.Context, path git.RepoPath, q MergeRequest) (re
 		return result, errNoMerges()
 	}
 	for range maxMergeTries {
-		if result, err = n.prepareMerge(ctx, path, &q); err != nil || result.Repeated || result.UpToDate ||
-			result.Commit.IsZero() {
+		result = MergeResult{}
+		err = n.withState(ctx, path, func(s *writeState) error { return n.prepareMerge(ctx, s, &q, &result) })
+		if err != nil {
 			return result, err
 		}
-		change := q.Change
-		change.Build = func(_ context.Context, s write.State) (write.Plan, error) {
+		if result.Repeated || result.UpToDate || result.Commit.IsZero() {
+			result.Version = n.versionOf(ctx, path)
+			return result, nil
+		}
+		q.Change.Build = func(_ context.Context, s write.State) (write.Plan, error) {
 			for name, want := range map[git.RefName]git.ObjectID{q.Target: q.Head, q.Source.Ref: q.Source.RefID} {
-				if name == "" {
-					continue
-				}
-				if now, err := s.Ref(name); err != nil || now != want {
+				if now, err := s.Ref(name); name != "" && (err != nil || now != want) {
 					return write.Plan{}, errors.Join(errBranchMoved, err)
 				}
 			}
 			return write.Plan{Objects: result.Objects,
 				Updates: []receivepack.Update{{Ref: q.Target, Old: q.Head, New: result.Commit}}}, nil
 		}
-		written, err := n.Write(ctx, path, change)
-		if errors.Is(err, errBranchMoved) {
-			continue
+		written, err := n.Write(ctx, path, q.Change)
+		if !errors.Is(err, errBranchMoved) {
+			result.Version, result.Messages = written.Version, written.Messages
+			return result, err
 		}
-		if !q.Change.DryRun {
-			result.Version = written.Version
-		}
-		result.Messages = written.Messages
-		return result, err
 	}
 	return result, fault.Retry(fault.Unavailable, fault.RetrySoon, "%s or the source changes faster than it can be merged",
 		fault.Short(q.Target))
@@ -81,75 +74,43 @@ func (n *Node) Merge(ctx context.Context, path git.RepoPath, q MergeRequest) (re
 func errNoMerges() error { return fault.New(fault.Unavailable, "this node does not merge") }
 
 // prepareMerge merges the present commits, and sets them in the request.
-func (n *Node) prepareMerge(ctx context.Context, path git.RepoPath, q *MergeRequest) (result MergeResult, err error) {
-	h, snap, version, err := n.snapshot(ctx, path)
-	if err != nil {
-		return result, err
-	}
-	defer n.release(h)
-	done, err := h.Hold(ctx)
-	if err != nil {
-		return result, err
-	}
-	defer done()
-	if err := h.Refresh(); err != nil {
-		return result, err
-	}
-	result.Version = version
-	s := observed{h.Repo, snap}
+func (n *Node) prepareMerge(ctx context.Context, s *writeState, q *MergeRequest, result *MergeResult) (err error) {
 	if q.Head, err = s.Ref(q.Target); err != nil {
-		return result, err
+		return err
 	} else if q.Head.IsZero() {
-		return result, fault.InField("target", fault.New(fault.NotFound, "%s does not exist", fault.Short(q.Target)))
+		return fault.InField("target", fault.New(fault.NotFound, "%s does not exist", fault.Short(q.Target)))
 	}
 	result.Commit, err = n.keys.Find(ctx, s, q.Target, q.Head, q.Header.Key)
 	if result.Repeated = !result.Commit.IsZero(); err != nil {
-		return result, err
+		return err
 	}
 	if result.Repeated {
-		_, data, err := s.Read(result.Commit, 0)
-		if err != nil {
-			return result, err
-		}
-		c, err := pack.ParseCommit(data, h.Format)
-		result.Tree = c.Tree
-		return result, err
+		result.Tree, err = edit.TreeOf(s, result.Commit)
+		return err
 	}
 	if err := expect("target", string(q.Target), q.ExpectedTarget, q.Head); err != nil {
-		return result, err
+		return err
 	}
-	revisions := n.lookups.Revisions(ctx, h.Repo, snap)
-	revisions.Own = true
-	if err := resolveSource(h.Repo, revisions, &q.Request); err != nil {
-		return result, fault.InField("source", err)
+	if err := resolveSource(n.revisions(ctx, s), &q.Request); err != nil {
+		return fault.InField("source", err)
 	}
 	if q.Source.Ref != "" {
 		if q.Source.RefID, err = s.Ref(q.Source.Ref); err != nil {
-			return result, err
+			return err
 		}
 	}
 	if err := expect("source", q.Source.Text, q.ExpectedSource, q.Source.Commit); err != nil {
-		return result, err
+		return err
 	}
-	result.Result, err = n.merger.Prepare(ctx, h.Repo, &q.Request)
-	return result, err
+	result.Result, err = n.merger.Prepare(ctx, s.repo, &q.Request)
+	return err
 }
 
-// observed is the state of a repository before a change. It implements write.State.
-type observed struct {
-	repo *repo.Repo
-	snap *refs.Snapshot
-}
-
-func (o observed) Repo() *repo.Repo { return o.repo }
-
-func (o observed) Ref(name git.RefName) (git.ObjectID, error) {
-	ref, _, err := o.snap.Lookup(name)
-	return ref.ID, err
-}
-
-func (o observed) Read(id git.ObjectID, limit int64) (git.ObjectType, []byte, error) {
-	return o.repo.Objects.Read(id, limit)
+// revisions resolves the revisions of a caller.
+func (n *Node) revisions(ctx context.Context, s *writeState) *lookup.Revisions {
+	r := n.lookups.Revisions(ctx, s.repo, s.snap)
+	r.Own = true
+	return r
 }
 
 // expect returns an error if a value is not the expected one.
@@ -157,44 +118,31 @@ func expect(field, name string, want, actual git.ObjectID) error {
 	if want.IsZero() || want == actual {
 		return nil
 	}
-	return &fault.Error{Kind: fault.Aborted, Field: field,
-		Msg:        field + ": it is " + actual.String() + ", not " + want.String(),
-		Mismatches: []fault.Mismatch{{Name: name, Expected: want.String(), Actual: actual.String()}}}
+	return edit.Mismatch(field, name, want.String(), actual.String())
 }
 
-// resolveSource finds the commits of a source: a revision, or a range A..B.
-func resolveSource(r *repo.Repo, revisions *lookup.Revisions, q *merge.Request) error {
-	text, isRange := q.Source.Text, false
-	if q.Method == merge.CherryPick || q.Method == merge.Revert {
-		var after string
-		if after, text, isRange = strings.Cut(text, ".."); isRange {
-			var err error
-			if q.Source.After, _, err = commitOf(r, revisions, after); err != nil {
-				return err
-			}
-		} else {
-			text = q.Source.Text
-		}
-	}
-	if text == "" && !isRange {
+// resolveSource finds the commits of a source: a revision, or for picks and reverts also a range A..B.
+func resolveSource(revisions *lookup.Revisions, q *merge.Request) error {
+	text := q.Source.Text
+	if text == "" {
 		return fault.New(fault.Invalid, "it is empty")
 	}
-	var err error
-	q.Source.Commit, q.Source.Ref, err = commitOf(r, revisions, text)
+	after, last, isRange := strings.Cut(text, "..")
+	if isRange && (q.Method == merge.CherryPick || q.Method == merge.Revert) {
+		found, err := commitOf(revisions, after)
+		if err != nil {
+			return err
+		}
+		q.Source.After, text = found.ID, last
+	}
+	found, err := commitOf(revisions, text)
+	q.Source.Commit, q.Source.Ref = found.ID, found.Ref
 	return err
 }
 
-// commitOf finds the commit that a revision names, and the ref at the beginning of the revision.
-func commitOf(r *repo.Repo, revisions *lookup.Revisions, text string) (id git.ObjectID, ref git.RefName, err error) {
-	found, err := revisions.Resolve(text)
-	if err != nil {
-		return id, "", err
-	}
-	id, typ, err := r.Graph.Peel(found.ID)
-	if err == nil && typ != git.Commit {
-		err = fault.New(fault.Invalid, "revision %.200q is a %s, not a commit", text, typ)
-	}
-	return id, found.Ref, err
+// commitOf finds the commit that a revision names; "" is HEAD.
+func commitOf(revisions *lookup.Revisions, text string) (lookup.Revision, error) {
+	return revisions.Resolve(cmp.Or(text, string(git.HEAD)) + "^{commit}")
 }
 
 // MergePair is a merge to check.
@@ -205,9 +153,9 @@ type MergePair struct {
 
 // MergeCheck is the result of the check of a pair.
 type MergeCheck struct {
+	merge.Pair
 	merge.Check
-	Target, Source git.ObjectID
-	Err            error // why the pair cannot be merged
+	Err error // why the pair cannot be merged
 }
 
 // CheckMerges calls each with the results of pairs, in their order, all in one state of the refs.
@@ -216,56 +164,32 @@ func (n *Node) CheckMerges(ctx context.Context, path git.RepoPath, pairs []Merge
 	if n.merger == nil {
 		return errNoMerges()
 	}
-	h, snap, _, err := n.snapshot(ctx, path)
-	if err != nil {
-		return err
-	}
-	defer n.release(h)
-	done, err := h.Hold(ctx)
-	if err != nil {
-		return err
-	}
-	defer done()
-	if err := h.Refresh(); err != nil {
-		return err
-	}
-	revisions := n.lookups.Revisions(ctx, h.Repo, snap)
-	revisions.Own = true
-	checks, ready := make([]MergeCheck, len(pairs)), make([]chan struct{}, len(pairs))
-	for i, p := range pairs {
-		c := &checks[i]
-		ready[i] = make(chan struct{})
-		if c.Target, _, c.Err = commitOf(h.Repo, revisions, p.Target); c.Err != nil {
-			c.Err = fault.InField("target", c.Err)
-		} else if c.Source, _, c.Err = commitOf(h.Repo, revisions, p.Source); c.Err != nil {
-			c.Err = fault.InField("source", c.Err)
-		}
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	var workers sync.WaitGroup
-	defer workers.Wait()
-	defer cancel()
-	var next atomic.Int64
-	for range min(len(pairs), runtime.GOMAXPROCS(0)) {
-		workers.Go(func() {
-			for i := int(next.Add(1)) - 1; i < len(pairs) && ctx.Err() == nil; i = int(next.Add(1)) - 1 {
-				if c := &checks[i]; c.Err == nil {
-					c.Check, c.Err = n.merger.Check(ctx, h.Repo, c.Target, c.Source, pairs[i].AllowUnrelated)
-				}
-				close(ready[i])
+	return n.withState(ctx, path, func(s *writeState) error {
+		revisions := n.revisions(ctx, s)
+		for i, p := range pairs {
+			c := n.checkMerge(ctx, s, revisions, p)
+			if ctx.Err() != nil {
+				return ctx.Err()
 			}
-		})
-	}
-	for i := range pairs {
-		select {
-		case <-ready[i]:
-		case <-ctx.Done():
-			return ctx.Err()
+			if err := each(i, c); err != nil {
+				return err
+			}
 		}
-		if err := each(i, checks[i]); err != nil {
-			return err
-		}
-		checks[i] = MergeCheck{}
+		return nil
+	})
+}
+
+// checkMerge checks a pair.
+func (n *Node) checkMerge(ctx context.Context, s *writeState, revisions *lookup.Revisions, p MergePair) (c MergeCheck) {
+	target, err := commitOf(revisions, p.Target)
+	if err != nil {
+		return MergeCheck{Err: fault.InField("target", err)}
 	}
-	return nil
+	source, err := commitOf(revisions, p.Source)
+	if err != nil {
+		return MergeCheck{Err: fault.InField("source", err)}
+	}
+	c.Pair = merge.Pair{Target: target.ID, Source: source.ID, AllowUnrelated: p.AllowUnrelated}
+	c.Check, c.Err = n.merger.Check(ctx, s.repo, c.Pair)
+	return c
 }
