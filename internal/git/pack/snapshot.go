@@ -18,6 +18,7 @@ type snapshot struct {
 	dirs   []*objectDir // own first, then alternates in the order git uses
 	absent []string     // alternates that did not exist; they are checked again
 	faults []error      // damaged indexes and missing alternates
+	added  int          // packs that Store.Add added to the result
 }
 
 // objectDir is one object directory as the last scan found it.

@@ -23,6 +23,7 @@ package pack
 
 import (
 	"errors"
+	"maps"
 	"path/filepath"
 	"sync"
 	"sync/atomic"
@@ -137,6 +138,49 @@ func realPath(path string) (string, error) {
 // the previous snapshot stays in use.
 func (s *Store) Refresh() error {
 	return s.rescan(false)
+}
+
+// maxAdded is the maximum number of packs that Add adds without a scan. Files of removed packs stay open until a scan.
+const maxAdded = 64
+
+// Add makes a pack visible that this process has just written into the store's own directory, given by the name of its
+// files without the extension. It does not read the directory: the next Refresh does.
+func (s *Store) Add(name string) error {
+	s.refresh.Lock()
+	next, err := s.with(name)
+	if next != nil {
+		s.snap.Store(next)
+	}
+	s.refresh.Unlock()
+	if next == nil && err == nil {
+		err = s.rescan(false)
+	}
+	return scanError(err)
+}
+
+// with returns the present snapshot with another pack; nil if a scan is due. The directory's identity in it is that
+// before the pack was written.
+func (s *Store) with(name string) (*snapshot, error) {
+	old := s.snap.Load()
+	if old.added == maxAdded {
+		return nil, nil
+	}
+	own := *old.dirs[0]
+	id, err := s.stat(own.packDir + "/" + name + ".idx")
+	if err != nil || own.all[name] != nil && own.all[name].id == id {
+		return nil, err
+	}
+	p := &packFile{path: own.packDir + "/" + name, hash: s.format.Size(), id: id}
+	if p.index, err = openIdx(p.path+".idx", s.format); err != nil {
+		return nil, err
+	}
+	own.packs = append([]*packFile{p}, own.packs...)
+	own.all = maps.Clone(own.all)
+	own.all[name] = p
+	next := *old
+	next.dirs = append([]*objectDir{&own}, old.dirs[1:]...)
+	next.added++
+	return &next, nil
 }
 
 // rescan loads a new snapshot if the disk may differ from the current one, or if forced. When it returns, the snapshot

@@ -109,7 +109,7 @@ func (p *inPlace) apply(ctx context.Context, gitErr error) (updates []Update, is
 		return nil, false, err
 	}
 	if len(updates) > 0 {
-		err = p.persist(ctx, p.target, p.request.hasPack(), p.refNames(updates))
+		err = p.persist(ctx, p.target, p.request.hasPack(), p.refNames(updates), nil)
 	}
 	return p.withoutNoopDeletions(updates), true, err
 }
@@ -167,7 +167,9 @@ func (p *inPlace) withoutNoopDeletions(updates []Update) []Update {
 
 // persist syncs the directories that Git has changed. Git syncs only files, so that a pack or a ref could be lost in a
 // power failure although its content is on disk. Objects come first, because a ref must not exist without its object.
-func (s *Server) persist(ctx context.Context, t Target, hasPack bool, names []git.RefName) error {
+// files has the refs that had a file before: then only the directory of the file has changed.
+func (s *Server) persist(ctx context.Context, t Target, hasPack bool, names []git.RefName,
+	files map[git.RefName]bool) error {
 	common := t.Common
 	var dirs []string
 	seen := make(map[string]bool)
@@ -189,9 +191,14 @@ func (s *Server) persist(ctx context.Context, t Target, hasPack bool, names []gi
 					break
 				}
 				add(dir)
+				if files[name] {
+					break
+				}
 			}
 		}
-		add(common) // packed-refs
+		if len(files) < len(names) {
+			add(common) // packed-refs
+		}
 	}
 	for _, dir := range dirs {
 		if err := ctx.Err(); err != nil {

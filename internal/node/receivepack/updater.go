@@ -87,7 +87,8 @@ type Updater struct {
 	cancel    context.CancelFunc
 }
 
-// Update makes changes in one transaction. All objects must be durable. The updates of later changes may build on those
+// Update makes changes in one transaction. The packs with all objects must be synced; Update syncs their directory. The
+// updates of later changes may build on those
 // of earlier ones. If the error is ErrNotUpdated, no ref has changed: one had another value, or was locked. After other
 // errors some may have.
 func (s *Server) Update(ctx context.Context, u *Updater, t Target, changes []Change) (*Updater, error) {
@@ -211,7 +212,17 @@ func (s *Server) transact(ctx context.Context, u *Updater, t Target, updates []U
 	if err != nil {
 		return nil, notMade(err)
 	}
-	if err = u.prepare(t, updates); err == nil && u.journaled.IsAtomic() {
+	synced := make(chan error, 1)
+	go func() { synced <- s.sync(filepath.Join(t.Common, "objects/pack")) }()
+	names, files := make([]git.RefName, len(updates)), make(map[git.RefName]bool)
+	for i, update := range updates {
+		names[i] = update.Ref
+		if exists(filepath.Join(t.Common, string(update.Ref))) {
+			files[update.Ref] = true
+		}
+	}
+	err = u.prepare(t, updates)
+	if err = errors.Join(err, <-synced); err == nil && u.journaled.IsAtomic() {
 		err = u.journaled.MarkAgreed()
 	}
 	if err != nil {
@@ -230,7 +241,7 @@ func (s *Server) transact(ctx context.Context, u *Updater, t Target, updates []U
 		}
 		return nil, errRepositoryGone(err)
 	}
-	return u, s.persist(context.WithoutCancel(ctx), t, false, refsOf(updates))
+	return u, s.persist(context.WithoutCancel(ctx), t, false, names, files)
 }
 
 // afterKill finds out the result of a transaction whose Git has ended early. It returns nil if all updates were made.
@@ -257,13 +268,6 @@ func (s *Server) afterKill(ctx context.Context, t Target, updates []Update, caus
 	}
 	return fault.Wrap(fault.Unavailable, "the result is unknown, because git has ended: check the refs",
 		errors.Join(cause, err))
-}
-
-func refsOf(updates []Update) (names []git.RefName) {
-	for _, u := range updates {
-		names = append(names, u.Ref)
-	}
-	return names
 }
 
 // headBranch returns the branch of HEAD; "" if it is not known.

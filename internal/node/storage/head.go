@@ -44,11 +44,7 @@ func (h *handle) checkHead(ctx context.Context, expected git.RefName) (bool, err
 	if expected == "" {
 		return true, nil
 	}
-	take := h.Refs.Snapshot
-	if h.IsCopy() { // the state to which the change is made is known
-		take = func(ctx context.Context) (*refs.Snapshot, error) { return h.Refs.SnapshotOf(ctx, nil) }
-	}
-	snap, err := take(ctx)
+	snap, err := h.Refs.Snapshot(ctx)
 	if err != nil {
 		return false, err
 	}

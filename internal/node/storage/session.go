@@ -165,6 +165,11 @@ func (n *Node) publish(ctx context.Context, h *handle, path git.RepoPath) (prepa
 	if err := h.Refresh(); err != nil {
 		n.log.Warn("cannot refresh a repository after a change", "repository", path.String(), "error", err)
 	}
+	return n.publishRefs(ctx, h, path)
+}
+
+// publishRefs is publish without new objects.
+func (n *Node) publishRefs(ctx context.Context, h *handle, path git.RepoPath) (prepared <-chan struct{}) {
 	if _, err := h.Refs.SnapshotOf(ctx, nil); err != nil {
 		n.log.Warn("cannot read a repository's refs after a change", "repository", path.String(), "error", err)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"runtime/debug"
 	"slices"
 	"sync"
@@ -125,7 +126,6 @@ func (t *writeTable) take(w *writer, last bool) []*pendingWrite {
 func (w *writer) run() {
 	t := &w.node.writes
 	defer t.leave(w)
-	defer w.closeUpdater()
 	idle := time.NewTimer(writerIdle)
 	defer idle.Stop()
 	for {
@@ -139,6 +139,9 @@ func (w *writer) run() {
 				last = true
 			case <-t.closing:
 				last = true
+			}
+			if last {
+				w.closeUpdater() // before another run can begin
 			}
 			if batch = t.take(w, last); last && len(batch) == 0 {
 				return
@@ -214,7 +217,7 @@ func (w *writer) newBatch(ctx context.Context, h *handle) (*writeBatch, error) {
 	n := w.node
 	n.noteRefs(ctx, h)
 	target := receivepack.Target{Repo: h.Repo, Path: w.path, LFS: n.lfsStates(h),
-		Changed: func(ctx context.Context, _ []receivepack.Update) { n.publish(ctx, h, w.path) }}
+		Changed: func(ctx context.Context, _ []receivepack.Update) { n.publishRefs(ctx, h, w.path) }}
 	needsGit, err := n.pushes.NeedsGit(target)
 	if err != nil || needsGit {
 		return nil, err
@@ -295,7 +298,7 @@ func (w *writer) commit(ctx context.Context, b *writeBatch) (again []*pendingWri
 	}
 	var err error
 	if len(changes) > 0 {
-		if err = write.NewPack(b.target.Format, b.objects).Store(b.target.Common); err == nil {
+		if err = b.store(); err == nil {
 			w.updater, err = n.pushes.Update(ctx, w.updater, b.target, changes)
 		}
 	}
@@ -311,6 +314,18 @@ func (w *writer) commit(ctx context.Context, b *writeBatch) (again []*pendingWri
 		p.end(err)
 	}
 	return nil
+}
+
+// store writes the new objects into the repository, and makes them visible.
+func (b *writeBatch) store() error {
+	pack := write.NewPack(b.target.Format, b.objects)
+	if pack.Len() == 0 {
+		return nil
+	}
+	if err := pack.Store(filepath.Join(b.target.Common, "objects/pack")); err != nil {
+		return err
+	}
+	return b.target.Objects.Add(pack.Name())
 }
 
 // retry returns the changes of a batch that failed, which are made one by one then. One that fails too often is made by

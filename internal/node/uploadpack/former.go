@@ -137,7 +137,7 @@ func (h *refHistory) add(snapshot *refs.Snapshot, now time.Time, grace time.Dura
 		})
 	}
 	maps.DeleteFunc(h.values, func(_ formerValue, until time.Time) bool { return now.Sub(until) >= grace })
-	if len(h.values) > maxFormerValues {
+	if len(h.values) > maxFormerValues*11/10 { // not each time, because sorting takes long
 		byAge := slices.SortedFunc(maps.Keys(h.values), func(a, b formerValue) int {
 			return cmp.Or(h.values[b].Compare(h.values[a]), cmp.Compare(a.Name, b.Name), a.ID.Compare(b.ID))
 		})

@@ -148,7 +148,7 @@ func TestFormerValuesAreBounded(t *testing.T) {
 	t.Parallel()
 	h := &refHistory{values: map[formerValue]time.Time{}}
 	now := time.Now()
-	for i := range maxFormerValues + 10 {
+	for i := range maxFormerValues*11/10 + 10 {
 		name := git.RefName(fmt.Sprint("refs/heads/", i))
 		h.values[formerValue{Name: name}] = now.Add(-time.Duration(i) * time.Millisecond)
 	}

@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"slices"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/disk"
@@ -117,20 +119,29 @@ func (p *Pack) Index() []byte {
 	return hash.Sum(b)
 }
 
-// Store writes the pack and its index into a repository, and syncs them. It does nothing without objects. The error is
-// Full if the disk is full.
-func (p *Pack) Store(common string) error {
-	if p.Len() == 0 {
-		return nil
-	}
-	dir := filepath.Join(common, "objects/pack")
+// Store writes the pack and its index into a directory, and syncs them, but not the directory. Readers see them only
+// when they are complete. The error is Full if the disk is full.
+func (p *Pack) Store(dir string) error {
+	var group errgroup.Group
+	var pack, index string
+	group.Go(func() (err error) {
+		index, err = tempFile(dir, "tmp_idx_", bytes.NewReader(p.Index()))
+		return err
+	})
+	group.Go(func() (err error) {
+		pack, err = tempFile(dir, "tmp_pack_", p.Reader())
+		return err
+	})
+	err := group.Wait()
 	base := filepath.Join(dir, p.Name())
-	err := storeFile(base+".pack", p.Reader())
 	if err == nil {
-		err = storeFile(base+".idx", bytes.NewReader(p.Index()))
+		err = os.Rename(pack, base+".pack")
 	}
 	if err == nil {
-		err = disk.SyncDir(dir)
+		err = os.Rename(index, base+".idx")
+	}
+	if err != nil { // after a crash Git removes temporary files
+		_, _ = os.Remove(pack), os.Remove(index)
 	}
 	if disk.IsFull(err) {
 		return fault.Wrap(fault.Full, "the server's disk is full", err)
@@ -138,18 +149,12 @@ func (p *Pack) Store(common string) error {
 	return fault.Wrap(fault.Unavailable, "the objects cannot be written to the repository", err)
 }
 
-// storeFile writes a file that readers see only when it is complete. Git removes the temporary file after a crash.
-func storeFile(path string, content io.Reader) error {
-	f, err := os.CreateTemp(filepath.Dir(path), "tmp_"+filepath.Ext(path)[1:]+"_")
+// tempFile writes a file and syncs it.
+func tempFile(dir, prefix string, content io.Reader) (path string, err error) {
+	f, err := os.CreateTemp(dir, prefix)
 	if err != nil {
-		return err
+		return "", err
 	}
 	_, err = io.Copy(f, content)
-	if err = errors.Join(err, f.Chmod(0o444), f.Sync(), f.Close()); err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		_ = os.Remove(f.Name())
-	}
-	return err
+	return f.Name(), errors.Join(err, f.Chmod(0o444), f.Sync(), f.Close())
 }
