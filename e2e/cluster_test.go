@@ -22,8 +22,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/store/replog"
 )
 
-// TestCluster has several git clients push to a few refs and read them through two gateways and three nodes of one
-// object store. Meanwhile nodes and the store are killed, and most connections to the store are cut.
+// TestCluster has several clients change a few refs, with git push and by calls, and read them through two gateways and
+// three nodes of one object store. Meanwhile nodes and the store are killed, and most connections to the store are cut.
 //
 //   - Each ref is a linearizable register with compare-and-set. If the results that clients do not know were
 //     rejections,
@@ -164,7 +164,7 @@ func (h *pushHistory) watchPair(stop <-chan struct{}) {
 	}
 }
 
-// clusterPusher is one git client.
+// clusterPusher is one client.
 type clusterPusher struct {
 	*pushHistory
 	number int
@@ -191,7 +191,11 @@ func (p *clusterPusher) run() {
 		if p.random.IntN(4) == 0 {
 			refs = []int{clusterRefs, clusterRefs + 1}
 		}
-		if err := p.push(refs); err != nil {
+		change := p.push
+		if len(refs) == 1 && p.random.IntN(2) == 0 {
+			change = p.call
+		}
+		if err := change(refs); err != nil {
 			p.Error(err)
 			return
 		}
