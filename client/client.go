@@ -7,9 +7,9 @@
 //	request := &packhorsev1.ResolveRequest{Repository: "team/app", Name: "main"}
 //	found, err := node.Refs().Resolve(ctx, connect.NewRequest(request))
 //
-// The services are Connect clients of the definitions in proto/packhorse/v1. Methods of this package add loops: over
-// pages, parts of a blob, and broken connections. KindOf returns the kind of any error, which determines what a program
-// can do about it. FaultOf returns its details, such as the field of the request or the refs that have moved.
+// The services are Connect clients of the definitions in proto/packhorse/v1. This package adds loops: over pages, parts
+// of a blob, messages of a stream, and broken connections. KindOf returns the kind of any error, which determines what
+// a program can do about it. FaultOf returns its details, such as the field of the request or the refs that have moved.
 //
 // Calls end with their context: set a deadline for each. Calls of the services are not repeated after a failure. A
 // program that repeats one should wait for RetryAfter.
@@ -208,10 +208,10 @@ func (c *Client) CommitService() packhorsev1connect.CommitServiceClient { return
 // Merges returns the client of MergeService. See also CheckMerges.
 func (c *Client) Merges() packhorsev1connect.MergeServiceClient { return c.merges }
 
-// Diffs returns the client of DiffService. See also Patch, FormatPatch and RangeDiff.
+// Diffs returns the client of DiffService. All its calls are for Messages.
 func (c *Client) Diffs() packhorsev1connect.DiffServiceClient { return c.diffs }
 
-// History returns the client of HistoryService. See also Blame and LastCommits.
+// History returns the client of HistoryService. Blame and LastCommits are for Messages.
 func (c *Client) History() packhorsev1connect.HistoryServiceClient { return c.history }
 
 // Archives returns the client of ArchiveService. See also OpenArchive.

@@ -10,6 +10,7 @@ import (
 	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
 )
 
+// FaultOf returns the Fault of an error, or nil if it has none.
 func FaultOf(err error) *packhorsev1.Fault {
 	answer, ok := errors.AsType[*connect.Error](err)
 	if !ok {

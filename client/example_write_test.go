@@ -95,11 +95,18 @@ func ExampleClient_OpenCommit() {
 	}
 	fmt.Println(made.GetTree())
 
-	for entry, err := range node.LastCommits(ctx, &packhorsev1.LastCommitsRequest{Repository: "demo"}) {
+	commits := make(map[string]*packhorsev1.Commit) // each is in the first message that names it
+	request := &packhorsev1.LastCommitsRequest{Repository: "demo"}
+	for part, err := range client.Messages(ctx, request, node.History().LastCommits) {
 		if err != nil {
 			log.Fatal(err)
 		}
-		fmt.Printf("%s: %s", entry.GetName(), entry.By.GetMessage())
+		for _, commit := range part.GetCommits() {
+			commits[commit.GetOid()] = commit
+		}
+		for _, entry := range part.GetEntries() {
+			fmt.Printf("%s: %s", entry.GetName(), commits[entry.GetCommit()].GetMessage())
+		}
 	}
 	// Output:
 	// fe3962bfc030b38fe8a4520a819db5f771e83ecf
@@ -108,7 +115,7 @@ func ExampleClient_OpenCommit() {
 	// run: go on
 }
 
-func ExampleClient_Patch() {
+func ExampleMessages() {
 	address, stop := startNode()
 	defer stop()
 	node, err := client.New(address, client.Options{})
@@ -118,11 +125,12 @@ func ExampleClient_Patch() {
 	defer node.Close()
 
 	request := &packhorsev1.PatchRequest{Repository: "demo", To: "main"}
-	for part, err := range node.Patch(context.Background(), request) {
+	for part, err := range client.Messages(context.Background(), request, node.Diffs().Patch) {
 		if err != nil {
 			log.Fatal(err)
 		}
 		os.Stdout.Write(part.GetFile().GetPatch())
+		os.Stdout.Write(part.GetPatch()) // more of the same file
 		if summary := part.GetSummary(); summary != nil {
 			fmt.Println(summary.GetFiles(), "file,", summary.GetAdditions(), "line")
 		}

@@ -66,7 +66,7 @@ func (c *Client) AllRefs(ctx context.Context,
 		request := proto.CloneOf(request)
 		for {
 			next := ""
-			for batch, err := range received(ctx, request, c.refs.List) {
+			for batch, err := range Messages(ctx, request, c.refs.List) {
 				if err != nil {
 					yield(nil, err)
 					return
@@ -89,7 +89,7 @@ func (c *Client) AllRefs(ctx context.Context,
 func (c *Client) Commits(ctx context.Context, request *packhorsev1.LogRequest) iter.Seq2[*packhorsev1.Commit, error] {
 	request = proto.CloneOf(request)
 	return func(yield func(*packhorsev1.Commit, error) bool) {
-		for batch, err := range received(ctx, request, c.objects.Log) {
+		for batch, err := range Messages(ctx, request, c.objects.Log) {
 			if err != nil {
 				yield(nil, err)
 				return
@@ -103,8 +103,12 @@ func (c *Client) Commits(ctx context.Context, request *packhorsev1.LogRequest) i
 	}
 }
 
-// received yields the messages of a stream, and ends the call when the loop is left. It ends after an error.
-func received[Request, Message any](
+// Messages yields the messages of a call whose response is a stream, and ends the call when the loop is left:
+//
+//	for part, err := range client.Messages(ctx, request, node.Diffs().Patch) {
+//
+// It ends after an error.
+func Messages[Request, Message any](
 	ctx context.Context, request *Request, call func(context.Context,
 		*connect.Request[Request]) (*connect.ServerStreamForClient[Message], error),
 ) iter.Seq2[*Message, error] {

@@ -34,7 +34,7 @@ func (c *Client) Watch(ctx context.Context,
 		failures := 0
 		for {
 			var failure error
-			for event, err := range received(ctx, from, c.refs.Watch) {
+			for event, err := range Messages(ctx, from, c.refs.Watch) {
 				if err != nil {
 					failure = err
 					break

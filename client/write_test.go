@@ -139,84 +139,44 @@ func TestArchiveIsChecked(t *testing.T) {
 	}
 }
 
-// TestJoinedStreams checks that patches are joined to their files, and commits to hunks and entries.
-func TestJoinedStreams(t *testing.T) {
+// TestMessages checks the messages of a stream that fails, and a loop that is left.
+func TestMessages(t *testing.T) {
 	t.Parallel()
-	patch := func(text string) *packhorsev1.PatchResponse {
-		return &packhorsev1.PatchResponse{Part: &packhorsev1.PatchResponse_Patch{Patch: []byte(text)}}
-	}
-	file := func(path, text string) *packhorsev1.PatchResponse {
-		return &packhorsev1.PatchResponse{Part: &packhorsev1.PatchResponse_File{
-			File: &packhorsev1.FileDiff{Path: []byte(path), Patch: []byte(text)}}}
-	}
-	c := started(t,
-		stream(packhorsev1connect.DiffServicePatchProcedure,
-			func(_ context.Context, r *packhorsev1.PatchRequest, send func(*packhorsev1.PatchResponse) error) error {
-				if r.GetFrom() == "broken" {
-					return errors.Join(send(file("a", "1")), faultrpc.Error(fault.New(fault.Corrupt, "broken")))
-				}
-				summary := &packhorsev1.PatchResponse_Summary{Summary: &packhorsev1.PatchSummary{Files: 2}}
-				return errors.Join(send(file("a", "1")), send(patch("2")), send(patch("3")), send(file("b", "")),
-					send(&packhorsev1.PatchResponse{Part: summary}))
-			}),
-		stream(packhorsev1connect.DiffServiceFormatPatchProcedure,
-			func(_ context.Context, r *packhorsev1.FormatPatchRequest, send func(*packhorsev1.FormatPatchResponse) error) error {
-				if r.GetTo() == "" {
-					return nil
-				}
-				return send(&packhorsev1.FormatPatchResponse{Data: []byte("From ")})
-			}),
-		stream(packhorsev1connect.HistoryServiceBlameProcedure,
-			func(_ context.Context, _ *packhorsev1.BlameRequest, send func(*packhorsev1.BlameResponse) error) error {
-				return errors.Join(send(&packhorsev1.BlameResponse{Hunks: []*packhorsev1.BlameHunk{{Commit: "1"}},
-					Commits: []*packhorsev1.BlameCommit{{Oid: "1", Summary: []byte("one")}}}),
-					send(&packhorsev1.BlameResponse{Hunks: []*packhorsev1.BlameHunk{{Commit: "1"}, {Commit: "2"}},
-						Commits: []*packhorsev1.BlameCommit{{Oid: "2", Summary: []byte("two")}}}))
-			}),
-		stream(packhorsev1connect.HistoryServiceLastCommitsProcedure,
-			func(_ context.Context, _ *packhorsev1.LastCommitsRequest,
-				send func(*packhorsev1.LastCommitsResponse) error) error {
-				return send(&packhorsev1.LastCommitsResponse{Entries: []*packhorsev1.LastCommit{{Name: []byte("a"), Commit: "1"}},
-					Commits: []*packhorsev1.Commit{{Oid: "1"}}})
-			}),
-	)
-	var got []string
-	add := func(err error, what ...any) { got = append(got, fmt.Sprintf("%s%d", fmt.Sprint(what...), KindOf(err))) }
-	for _, from := range []string{"", "broken"} {
-		for part, err := range c.Patch(t.Context(), &packhorsev1.PatchRequest{From: from}) {
-			f := part.GetFile()
-			add(err, string(f.GetPath()), string(f.GetPatch()), " ", part.GetSummary().GetFiles(), " ")
+	c := started(t, stream(packhorsev1connect.DiffServiceFormatPatchProcedure,
+		func(_ context.Context, r *packhorsev1.FormatPatchRequest, send func(*packhorsev1.FormatPatchResponse) error) error {
+			if r.GetTo() == "" {
+				return nil
+			}
+			return errors.Join(send(&packhorsev1.FormatPatchResponse{Data: []byte("From ")}),
+				send(&packhorsev1.FormatPatchResponse{Data: []byte("Ada")}), faultrpc.Error(fault.New(fault.Corrupt, "broken")))
+		}))
+	read := func(to string, most int) (text string, err error) {
+		request := &packhorsev1.FormatPatchRequest{To: to}
+		for part, err := range Messages(t.Context(), request, c.Diffs().FormatPatch) {
+			if text += string(part.GetData()); err != nil || len(text) >= most {
+				return text, err
+			}
 		}
+		return text, nil
 	}
-	for hunk, err := range c.Blame(t.Context(), &packhorsev1.BlameRequest{}) {
-		add(err, string(hunk.By.GetSummary()), " ")
+	if text, err := read("", 100); text != "" || err != nil {
+		t.Errorf("an empty stream: got %q, %v", text, err)
 	}
-	for entry, err := range c.LastCommits(t.Context(), &packhorsev1.LastCommitsRequest{}) {
-		add(err, string(entry.GetName()), entry.By.GetOid(), " ")
+	if text, err := read("main", 1); text != "From " || err != nil {
+		t.Errorf("the first message: got %q, %v", text, err)
 	}
-	want := []string{"a123 0 0", "b 0 0", " 2 0", "a1 0 0", " 0 6", "one 0", "one 0", "two 0", "a1 0"}
-	if !slices.Equal(got, want) {
-		t.Errorf("got %q, want %q", got, want)
-	}
-	for _, to := range []string{"", "main"} {
-		mails, err := c.FormatPatch(t.Context(), &packhorsev1.FormatPatchRequest{To: to})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if all, err := io.ReadAll(mails); err != nil || (len(all) > 0) != (to != "") {
-			t.Errorf("mails of %q: %q, %v", to, all, err)
-		}
-		mails.Close()
+	if text, err := read("main", 100); text != "From Ada" || KindOf(err) != packhorsev1.FaultKind_FAULT_KIND_CORRUPT {
+		t.Errorf("a stream that fails: got %q, %v", text, err)
 	}
 }
 
-// TestCheckMerges sends more pairs than a connection holds, while results arrive, and leaves the loop early.
+// TestCheckMerges sends more pairs than a message holds, and leaves the loop early.
 func TestCheckMerges(t *testing.T) {
 	t.Parallel()
 	name := packhorsev1connect.MergeServiceCheckProcedure
 	c := started(t, procedure{name, connect.NewBidiStreamHandler(name, func(_ context.Context,
 		s *connect.BidiStream[packhorsev1.CheckRequest, packhorsev1.CheckResponse]) error {
-		for {
+		for isFirst := true; ; isFirst = false {
 			request, err := s.Receive()
 			if err != nil {
 				if errors.Is(err, io.EOF) {
@@ -226,6 +186,9 @@ func TestCheckMerges(t *testing.T) {
 			}
 			if request.GetRepository() == "none" {
 				return faultrpc.Error(fault.New(fault.NotFound, "no such repository"))
+			}
+			if isFirst != (request.GetRepository() != "") {
+				return errors.New("the repository is only in the first message")
 			}
 			for _, pair := range request.GetPairs() {
 				if err := s.Send(&packhorsev1.CheckResponse{Id: pair.GetId(), Tree: pair.GetSource()}); err != nil {
