@@ -15,6 +15,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/pack"
 	"github.com/packhorse-git/packhorse/internal/node/edit"
 	"github.com/packhorse-git/packhorse/internal/node/storage"
+	"github.com/packhorse-git/packhorse/internal/node/write"
 	"github.com/packhorse-git/packhorse/internal/proto/internalv1"
 	"github.com/packhorse-git/packhorse/internal/schedule/admit"
 	"github.com/packhorse-git/packhorse/internal/schedule/balance"
@@ -325,8 +326,12 @@ func (d *draft) commit(ctx context.Context) (*packhorsev1.CommitServiceCreateRes
 	if err != nil {
 		return nil, err
 	}
+	return createdMessage(made, result), nil
+}
+
+func createdMessage(made edit.Made, result write.Result) *packhorsev1.CommitServiceCreateResponse {
 	return &packhorsev1.CommitServiceCreateResponse{
 		Commit: made.Commit.String(), Tree: made.Tree.String(), Version: version(result.Version),
 		ReappliedTo: oid(made.ReappliedTo), Repeated: made.Repeated, Messages: result.Messages,
-	}, nil
+	}
 }

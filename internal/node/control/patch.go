@@ -20,17 +20,16 @@ const maxPatch = 8 << 20
 func (s *commitService) ApplyPatch(ctx context.Context, r *connect.Request[packhorsev1.ApplyPatchRequest]) (
 	*connect.Response[packhorsev1.ApplyPatchResponse], error) {
 	return respond(r.Msg, func(path git.RepoPath) (*packhorsev1.ApplyPatchResponse, error) {
-		caller := r.Header().Get(callerHeader)
-		q, err := s.patchOf(r.Msg, balance.Caller(caller))
+		c, q, err := s.patchOf(r.Msg, r.Header().Get(callerHeader))
 		if err != nil {
 			return nil, err
 		}
-		admission, err := s.enterWork(ctx, caller)
+		admission, err := s.enterWork(ctx, string(q.Caller))
 		if err != nil {
 			return nil, err
 		}
 		defer admission.end()
-		result, err := s.Node.ApplyPatch(ctx, path, q)
+		result, err := s.Node.ApplyPatch(ctx, path, c, q)
 		if err != nil {
 			return nil, err
 		}
@@ -38,32 +37,33 @@ func (s *commitService) ApplyPatch(ctx context.Context, r *connect.Request[packh
 		for _, id := range result.Commits {
 			m.Commits = append(m.Commits, id.String())
 		}
-		if n := len(m.Commits); n > 0 {
-			m.Created = &packhorsev1.CommitServiceCreateResponse{Commit: m.Commits[n-1], Tree: oid(result.Tree),
-				Version: version(result.Version), Repeated: result.Repeated, Messages: result.Messages}
+		if len(m.Commits) > 0 {
+			m.Created = createdMessage(result.Made, result.Write)
 		}
 		return m, nil
 	})
 }
 
 // patchOf checks a request.
-func (s *Server) patchOf(m *packhorsev1.ApplyPatchRequest, caller balance.Caller) (q storage.NewPatch, err error) {
-	if q.Change, err = changeOf(m); err != nil {
-		return q, err
-	}
-	if q.Target, err = targetOf(m); err != nil {
-		return q, err
-	}
-	q.Start = m.GetStart()
-	q.ApplyRequest = inspect.ApplyRequest{Patch: m.GetPatch(), HasCommitter: m.GetCommitter() != nil, Caller: caller}
+func (s *Server) patchOf(m *packhorsev1.ApplyPatchRequest, caller string) (c storage.NewCommit, q inspect.ApplyRequest,
+	err error) {
+	q = inspect.ApplyRequest{Patch: m.GetPatch(), HasCommitter: m.GetCommitter() != nil, Caller: balance.Caller(caller)}
 	if len(q.Patch) == 0 {
 		q.Patch = []byte(m.GetText())
 	} else if m.GetText() != "" {
-		return q, fault.InField("patch", fault.New(fault.Invalid, "set either text or patch"))
+		return c, q, fault.InField("patch", fault.New(fault.Invalid, "set either text or patch"))
 	}
 	if n := len(q.Patch); n == 0 || n > maxPatch {
-		return q, fault.InField("patch", fault.New(fault.Invalid, "it has %d bytes, want 1 to %d", n, maxPatch))
+		return c, q, fault.InField("patch", fault.New(fault.Invalid, "it has %d bytes, want 1 to %d", n, maxPatch))
 	}
-	q.Header, err = s.headerOf(m, q.Change.Pusher)
-	return q, err
+	c.Start = m.GetStart()
+	if c.Change, err = changeOf(m); err != nil {
+		return c, q, err
+	}
+	if c.Target, err = targetOf(m); err != nil {
+		return c, q, err
+	}
+	c.Header, err = s.headerOf(m, c.Change.Pusher)
+	q.Header = c.Header
+	return c, q, err
 }

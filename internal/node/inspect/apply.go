@@ -4,16 +4,14 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"net/mail"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
-	"github.com/packhorse-git/packhorse/internal/node"
 	"github.com/packhorse-git/packhorse/internal/node/edit"
 	"github.com/packhorse-git/packhorse/internal/node/merge"
 	"github.com/packhorse-git/packhorse/internal/node/scratch"
@@ -60,12 +58,20 @@ func (i *Inspector) Apply(ctx context.Context, s write.State, base git.ObjectID,
 		return made, err
 	}
 	defer d.Close()
-	a := &applier{Inspector: i, ctx: ctx, state: s, dir: d, q: q}
+	a := &applier{&Call{i, ctx, s.Repo(), q.Caller, d.Env(), nil}, d, q}
 	files, err := a.split()
 	if err != nil {
 		return made, fault.InField("patch", err)
 	}
-	if made.Tree, err = a.begin(base); err != nil {
+	if !base.IsZero() {
+		if err := d.Copy(s, base); err != nil {
+			return made, err
+		}
+		if _, err := a.text(command{name: "read-tree", args: []string{base.String()}}); err != nil {
+			return made, err
+		}
+	}
+	if made.Tree, err = a.tree(); err != nil {
 		return made, err
 	}
 	trees := []git.ObjectID{}
@@ -106,51 +112,25 @@ func (i *Inspector) Apply(ctx context.Context, s write.State, base git.ObjectID,
 
 // applier applies the patches of a request in a scratch directory, which also has the index.
 type applier struct {
-	*Inspector
-	ctx   context.Context
-	state write.State
-	dir   *scratch.Dir
-	q     *ApplyRequest
-}
-
-// git runs a command and returns its output.
-func (a *applier) git(c command) ([]byte, error) {
-	c.env = a.dir.Env()
-	return a.text(a.ctx, a.state.Repo(), a.q.Caller, c, 16<<20)
+	*Call
+	dir *scratch.Dir
+	q   *ApplyRequest
 }
 
 func (a *applier) tree() (git.ObjectID, error) {
-	text, err := a.git(command{name: "write-tree"})
+	text, err := a.text(command{name: "write-tree"})
 	if err != nil {
 		return git.ObjectID{}, err
 	}
 	return git.ParseObjectID(text)
 }
 
-// begin fills the index, and returns its tree.
-func (a *applier) begin(base git.ObjectID) (git.ObjectID, error) {
-	if !base.IsZero() {
-		if err := a.dir.Copy(a.state, base); err != nil {
-			return git.ObjectID{}, err
-		}
-		if _, err := a.git(command{name: "read-tree", args: []string{base.String()}}); err != nil {
-			return git.ObjectID{}, err
-		}
-	}
-	return a.tree()
-}
-
-// mailHeaders are beginnings of mailboxes and mails.
-var mailHeaders = []string{"From ", "From:", "Subject:", "Date:", "Received:", "Return-Path:", "Message-ID:",
-	"Message-Id:"}
+// mailStart is the beginning of a mailbox or a mail.
+var mailStart = regexp.MustCompile(`(?i)^(From[ :]|(Subject|Date|Received|Return-Path|Message-ID):)`)
 
 // split writes the patches to files.
 func (a *applier) split() ([]patchFile, error) {
-	isMail := false
-	for _, header := range mailHeaders {
-		isMail = isMail || bytes.HasPrefix(a.q.Patch, []byte(header))
-	}
-	if !isMail {
+	if !mailStart.Match(a.q.Patch) {
 		file := filepath.Join(a.dir.Path, "patch")
 		err := os.WriteFile(file, a.q.Patch, 0o600)
 		h := &a.q.Header
@@ -164,13 +144,11 @@ func (a *applier) split() ([]patchFile, error) {
 	if line, _, _ := bytes.Cut(a.q.Patch, []byte("\n")); !bytes.HasSuffix(line, []byte("\r")) {
 		args = append(args, "--keep-cr") // these are of the files, and not of the transport
 	}
-	text, err := a.git(command{name: "mailsplit", args: args, input: a.q.Patch, cannot: func(string, string) error {
-		return fault.New(fault.Invalid, "it is not a mailbox")
-	}})
+	text, err := a.text(command{name: "mailsplit", args: args, input: a.q.Patch, cannot: invalid("it is not a mailbox")})
 	if err != nil {
 		return nil, err
 	}
-	count, err := strconv.Atoi(string(text))
+	count, err := strconv.Atoi(text)
 	if err != nil {
 		return nil, errOutput("mailsplit", "%.100q", text)
 	}
@@ -183,6 +161,13 @@ func (a *applier) split() ([]patchFile, error) {
 	return files, nil
 }
 
+// invalid returns a command.cannot.
+func invalid(problem string) func(string, string) error {
+	return func(_, message string) error {
+		return fault.New(fault.Invalid, "%s: %.300s", problem, strings.TrimSpace(message))
+	}
+}
+
 // mail reads a mail (git-mailinfo(1)).
 func (a *applier) mail(file string) (f patchFile, err error) {
 	data, err := os.ReadFile(file)
@@ -190,7 +175,7 @@ func (a *applier) mail(file string) (f patchFile, err error) {
 		return f, err
 	}
 	f.path = file + ".patch"
-	info, err := a.git(command{name: "mailinfo", args: []string{file + ".message", f.path}, input: data})
+	info, err := a.text(command{name: "mailinfo", args: []string{file + ".message", f.path}, input: data})
 	if err != nil {
 		return f, err
 	}
@@ -202,48 +187,26 @@ func (a *applier) mail(file string) (f patchFile, err error) {
 		return f, fault.New(fault.Invalid, "it has no patch")
 	}
 	facts := make(map[string]string)
-	for line := range strings.Lines(string(info)) {
-		if name, value, ok := strings.Cut(strings.TrimSuffix(line, "\n"), ": "); ok && facts[name] == "" {
+	for line := range strings.SplitSeq(info, "\n") {
+		if name, value, ok := strings.Cut(line, ": "); ok && facts[name] == "" {
 			facts[name] = value
 		}
 	}
-	p := edit.Person{Name: facts["Author"], Email: facts["Email"]}
-	if p.Name == "" || p.Email == "" {
-		return f, fault.New(fault.Invalid, "it has no author")
-	}
-	date, err := mail.ParseDate(facts["Date"])
+	f.author, err = a.text(command{name: "var", args: []string{"GIT_AUTHOR_IDENT"}, cannot: invalid("its author or date"),
+		env: []string{"GIT_AUTHOR_NAME=" + facts["Author"], "GIT_AUTHOR_EMAIL=" + facts["Email"],
+			"GIT_AUTHOR_DATE=" + facts["Date"]}})
 	if err != nil {
-		return f, fault.New(fault.Invalid, "its date %.80q is not valid", facts["Date"])
-	}
-	p.Date = fmt.Sprintf("%d %s", date.Unix(), date.Format("-0700"))
-	if f.author, f.committer, err = edit.Lines(p, edit.Person{}, node.Pusher{}, time.Time{}); err != nil {
 		return f, err
 	}
-	if a.q.HasCommitter {
+	if f.committer = f.author; a.q.HasCommitter {
 		f.committer = a.q.Header.Committer
 	}
-	f.message, err = edit.CheckMessage(stripSpace(facts["Subject"]+"\n\n"+string(body)), nil)
-	return f, err
-}
-
-// stripSpace cleans a message like git stripspace: no space at the ends of lines, and no empty lines at the beginning,
-// at the end, or after another one.
-func stripSpace(text string) string {
-	var b strings.Builder
-	isEmpty := false
-	for line := range strings.Lines(text) {
-		line = strings.TrimRight(line, " \t\n\v\f\r")
-		if line == "" {
-			isEmpty = true
-			continue
-		}
-		if isEmpty && b.Len() > 0 {
-			b.WriteByte('\n')
-		}
-		isEmpty = false
-		b.WriteString(line + "\n")
+	message, err := a.text(command{name: "stripspace", input: []byte(facts["Subject"] + "\n\n" + string(body))})
+	if err != nil {
+		return f, err
 	}
-	return b.String()
+	f.message, err = edit.CheckMessage(message, nil)
+	return f, err
 }
 
 // maxReports is the maximum number of conflicts without stages.
@@ -259,8 +222,8 @@ func (a *applier) apply(file string) (conflicts []merge.Conflict, err error) {
 		return nil, fault.Wrap(fault.Unavailable, "cannot write to the state directory", err)
 	}
 	defer os.RemoveAll(work)
-	_, err = a.git(command{name: "apply", args: []string{"--cached", "--3way", "--whitespace=nowarn", file}, dir: work,
-		config: []string{"core.protectHFS=true", "core.protectNTFS=true"},
+	_, err = a.text(command{name: "apply", args: []string{"--cached", "--3way", "--whitespace=nowarn", file}, dir: work,
+		config: [][2]string{{"core.protectHFS", "true"}, {"core.protectNTFS", "true"}},
 		cannot: func(status, message string) error {
 			report = strings.ReplaceAll(message, file, "the patch")
 			switch {
@@ -292,35 +255,35 @@ func (a *applier) apply(file string) (conflicts []merge.Conflict, err error) {
 	return conflicts, nil
 }
 
-// stages returns the paths with conflicts in the index.
+// stages returns the paths with conflicts in the index. The first one has the report of Git.
 func (a *applier) stages(report string) (conflicts []merge.Conflict, err error) {
-	text, err := a.git(command{name: "ls-files", args: []string{"-u", "-z"}})
+	text, err := a.text(command{name: "ls-files", args: []string{"-u", "-z"}})
 	if err != nil {
 		return nil, err
 	}
-	for entry := range strings.SplitSeq(strings.TrimSuffix(string(text), "\x00"), "\x00") {
+	for entry := range strings.SplitSeq(strings.TrimSuffix(text, "\x00"), "\x00") {
 		facts, path, ok := strings.Cut(entry, "\t") // MODE ID STAGE TAB PATH
 		fields := strings.Fields(facts)
 		if !ok || len(fields) != 3 {
 			continue
 		}
 		if n := len(conflicts); n == 0 || conflicts[n-1].Path != path {
-			conflicts = append(conflicts, merge.Conflict{Path: path, Kinds: []string{"contents"}, Message: report})
+			conflicts = append(conflicts, merge.Conflict{Path: path, Kinds: []string{"add/add"}, Message: report})
 			report = ""
 		}
-		var s merge.Stage
-		if s.Mode, err = octal([]byte(fields[0])); err != nil {
+		c := &conflicts[len(conflicts)-1]
+		id, err := git.ParseObjectID(fields[1])
+		if err != nil {
 			return nil, err
 		}
-		if s.ID, err = git.ParseObjectID(fields[1]); err != nil {
-			return nil, err
-		}
-		stage := fields[2][0] - '1'
-		if stage == 1 && conflicts[len(conflicts)-1].Stages[0] == (merge.Stage{}) {
-			conflicts[len(conflicts)-1].Kinds[0] = "add/add"
-		}
-		if stage < 3 {
-			conflicts[len(conflicts)-1].Stages[stage] = s
+		stage := merge.Stage{Mode: octal(fields[0]), ID: id}
+		switch fields[2] {
+		case "1":
+			c.Stages[0], c.Kinds[0] = stage, "contents"
+		case "2":
+			c.Stages[1] = stage
+		case "3":
+			c.Stages[2] = stage
 		}
 	}
 	return conflicts, nil

@@ -10,25 +10,32 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/gittest"
 	"github.com/packhorse-git/packhorse/internal/git/repo"
-	"github.com/packhorse-git/packhorse/internal/node/lookup"
+	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
 )
 
 // porcelain writes the hunks of a file as git blame --porcelain does, without the lines of the file.
-func (i *Inspector) porcelain(t *testing.T, r *repo.Repo, q BlameRequest) string {
+func (i *Inspector) porcelain(t *testing.T, r *repo.Repo, q *packhorsev1.BlameRequest) string {
 	t.Helper()
 	var b strings.Builder
-	commits := map[git.ObjectID]bool{}
-	err := i.Blame(t.Context(), r, q, func(h *Hunk) error {
-		if commits[h.Commit] == (h.New != nil) {
-			t.Errorf("%+v: commit %s is new: %t", q, h.Commit, h.New != nil)
+	commits, known := map[string]*packhorsev1.BlameCommit{}, map[string]bool{}
+	err := call(t, i, r, (*Call).Blame, q, func(m *packhorsev1.BlameResponse) error {
+		for _, c := range m.GetCommits() {
+			if commits[c.GetOid()] != nil {
+				t.Errorf("%+v: commit %s is sent twice", q, c.GetOid())
+			}
+			commits[c.GetOid()] = c
 		}
-		fmt.Fprintf(&b, "%s %d %d %d", h.Commit, h.OriginalLine, h.First, h.Lines)
-		if c := h.New; c != nil {
-			commits[h.Commit] = true
-			fmt.Fprintf(&b, " %q %s %d %d %s %s %q", c.Author.Name, c.Author.Email, c.Author.Seconds, c.Author.Offset,
-				c.Committer.Name, c.Committer.Email, c.Summary)
+		for _, h := range m.GetHunks() {
+			fmt.Fprintf(&b, "%s %d %d %d", h.GetCommit(), h.GetOriginalLine(), h.GetFirstLine(), h.GetLines())
+			if c := commits[h.GetCommit()]; !known[h.GetCommit()] {
+				known[h.GetCommit()] = true
+				fmt.Fprintf(&b, " %q %s %d %d %s %s %q", c.GetAuthor().GetName(), c.GetAuthor().GetEmail(),
+					c.GetAuthor().GetSeconds(), c.GetAuthor().GetOffsetMinutes(), c.GetCommitter().GetName(),
+					c.GetCommitter().GetEmail(), c.GetSummary())
+			}
+			fmt.Fprintf(&b, " %q %t %s %q\n", h.GetOriginalPath(), h.GetBoundary(), h.GetPreviousCommit(),
+				h.GetPreviousPath())
 		}
-		fmt.Fprintf(&b, " %q %t %s %q\n", h.Path, h.Boundary, h.Previous, h.PreviousPath)
 		return nil
 	})
 	if err != nil {
@@ -60,12 +67,11 @@ func gitPorcelain(t *testing.T, g *gittest.Repo, args ...string) string {
 					facts["author-time"], zone/100*60+zone%100, facts["committer"],
 					strings.Trim(facts["committer-mail"], "<>"), facts["summary"])
 			}
-			path, _ := unquote([]byte(facts["filename"]))
+			path := unquote(facts["filename"])
 			id, previous, _ := strings.Cut(facts["previous"], " ")
-			from, _ := unquote([]byte(previous))
+			from := unquote(previous)
 			_, boundary := facts["boundary"]
-			previousID, _ := git.ParseObjectID(id)
-			fmt.Fprintf(&b, " %q %t %s %q\n", path, boundary, previousID, from)
+			fmt.Fprintf(&b, " %q %t %s %q\n", path, boundary, id, from)
 		}
 	}
 	return b.String()
@@ -96,15 +102,15 @@ func TestBlameAsGit(t *testing.T) {
 			head := g.Git("rev-parse", "main")
 			for n := range min(sample, len(files)) {
 				path := files[n*len(files)/min(sample, len(files))]
-				q := BlameRequest{In: lookup.PathIn{Path: path}}
+				q := &packhorsev1.BlameRequest{Path: path}
 				var args []string
 				switch n % 4 {
 				case 1:
-					q.IgnoreWhitespace, q.Moves, args = true, true, []string{"-w", "-M"}
+					q.IgnoreWhitespace, q.DetectMoves, args = true, true, []string{"-w", "-M"}
 				case 2:
-					q.Copies, args = true, []string{"-C"}
+					q.DetectCopies, args = true, []string{"-C"}
 				case 3:
-					q.Ignore, args = []string{"main~3"}, []string{"--ignore-rev", "main~3"}
+					q.IgnoreRevisions, args = []string{"main~3"}, []string{"--ignore-rev", "main~3"}
 				}
 				args = append(args, head, "--", path)
 				if got, want := i.porcelain(t, r, q), gitPorcelain(t, g, args...); got != want {
@@ -131,7 +137,7 @@ func TestBlameRequests(t *testing.T) {
 			if last > 0 && first > last {
 				continue
 			}
-			q := BlameRequest{In: lookup.PathIn{Path: "b"}, First: first, Last: last}
+			q := &packhorsev1.BlameRequest{Path: "b", FirstLine: int32(first), LastLine: int32(last)}
 			from, to := max(first, 1), ""
 			if last > 0 {
 				to = fmt.Sprint(last)
@@ -142,23 +148,23 @@ func TestBlameRequests(t *testing.T) {
 			}
 		}
 	}
-	if got := i.porcelain(t, r, BlameRequest{In: lookup.PathIn{Path: "empty"}}); got != "" {
+	if got := i.porcelain(t, r, &packhorsev1.BlameRequest{Path: "empty"}); got != "" {
 		t.Errorf("an empty file: %q", got)
 	}
-	for field, list := range map[string][]BlameRequest{
-		"path": {{}, {In: lookup.PathIn{Path: "a"}}, {In: lookup.PathIn{Path: "d"}}, {In: lookup.PathIn{Path: "sub"}},
-			{In: lookup.PathIn{Path: "../b"}}, {In: lookup.PathIn{Path: "/b"}}, {In: lookup.PathIn{Path: "./b"}},
-			{In: lookup.PathIn{Path: "b\x00"}}, {In: lookup.PathIn{Path: "b/"}},
-			{In: lookup.PathIn{Path: strings.Repeat("x", 70_000)}}},
-		"revision": {{In: lookup.PathIn{Revision: "nothing", Path: "b"}},
-			{In: lookup.PathIn{Revision: "--contents=/etc/passwd", Path: "b"}}},
-		"first_line":          {{In: lookup.PathIn{Path: "b"}, First: 5}, {In: lookup.PathIn{Path: "empty"}, First: 1}},
-		"last_line":           {{In: lookup.PathIn{Path: "b"}, First: -1}, {In: lookup.PathIn{Path: "b"}, First: 3, Last: 2}},
-		"ignore_revisions[1]": {{In: lookup.PathIn{Path: "b"}, Ignore: []string{"main", "x"}}},
-		"ignore_revisions":    {{In: lookup.PathIn{Path: "b"}, Ignore: slices.Repeat([]string{"main"}, 1001)}},
+	for field, list := range map[string][]*packhorsev1.BlameRequest{
+		"path": {{}, {Path: "a"}, {Path: "d"}, {Path: "sub"},
+			{Path: "../b"}, {Path: "/b"}, {Path: "./b"},
+			{Path: "b\x00"}, {Path: "b/"},
+			{Path: strings.Repeat("x", 70_000)}},
+		"revision": {{Revision: "nothing", Path: "b"},
+			{Revision: "--contents=/etc/passwd", Path: "b"}},
+		"first_line":          {{Path: "b", FirstLine: 5}, {Path: "empty", FirstLine: 1}},
+		"last_line":           {{Path: "b", FirstLine: -1}, {Path: "b", FirstLine: 3, LastLine: 2}},
+		"ignore_revisions[1]": {{Path: "b", IgnoreRevisions: []string{"main", "x"}}},
+		"ignore_revisions":    {{Path: "b", IgnoreRevisions: slices.Repeat([]string{"main"}, 1001)}},
 	} {
 		for _, q := range list {
-			err := i.Blame(t.Context(), r, q, func(*Hunk) error { return nil })
+			err := call(t, i, r, (*Call).Blame, q, func(*packhorsev1.BlameResponse) error { return nil })
 			if f, ok := err.(*fault.Error); !ok || f.Field != field || f.Kind != fault.Invalid && f.Kind != fault.NotFound {
 				t.Errorf("%.300v: %v, want an error of field %q", q, err, field)
 			}
@@ -166,7 +172,7 @@ func TestBlameRequests(t *testing.T) {
 	}
 	shallow := gittest.Init(t)
 	shallow.Git("fetch", "-q", "--depth=1", "file://"+g.Dir, "+main:main")
-	q := BlameRequest{In: lookup.PathIn{Path: "b"}}
+	q := &packhorsev1.BlameRequest{Path: "b"}
 	if got, want := i.porcelain(t, open(t, shallow), q), gitPorcelain(t, shallow, "main", "--", "b"); got != want ||
 		got == i.porcelain(t, r, q) {
 		t.Errorf("shallow:\n%s\nwant\n%s", got, want)

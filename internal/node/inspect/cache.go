@@ -1,82 +1,82 @@
 package inspect
 
 import (
+	"bytes"
+	"fmt"
+	"io"
 	"sync"
 
 	"github.com/hashicorp/golang-lru/v2/simplelru"
-
-	"github.com/packhorse-git/packhorse/internal/git/repo"
 )
 
 const (
-	maxCached = 1 << 20  // bytes of one result
+	maxCached = 1 << 20  // bytes of one output
 	maxCache  = 64 << 20 // bytes of all
-	// fixedCost is the memory of a part of a result beside its texts, about.
-	fixedCost = 300
+	fixedCost = 300      // bytes of an output beside its texts, about
 )
 
-// cache has results of calls: the parts that a call sends, in order.
+// cache has outputs of commands.
 type cache struct {
 	mu   sync.Mutex
-	lru  *simplelru.LRU[string, result]
+	lru  *simplelru.LRU[string, []byte]
 	size int // bytes
-}
-
-type result struct {
-	parts []any
-	size  int
 }
 
 func newCache() *cache {
 	c := new(cache)
-	c.lru, _ = simplelru.NewLRU(maxCache/fixedCost, func(_ string, r result) { c.size -= r.size }) // the size is valid
+	c.lru, _ = simplelru.NewLRU(maxCache/fixedCost, func(key string, text []byte) { // the size is valid
+		c.size -= len(key) + len(text) + fixedCost
+	})
 	return c
 }
 
-func (c *cache) get(key string) (result, bool) {
+func (c *cache) get(key string) ([]byte, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.lru.Get(key)
 }
 
-func (c *cache) add(key string, r result) {
+func (c *cache) add(key string, text []byte) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.lru.Remove(key)
-	c.size += r.size
-	c.lru.Add(key, r)
+	c.size += len(key) + len(text) + fixedCost
+	c.lru.Add(key, text)
 	for c.size > maxCache {
 		c.lru.RemoveOldest()
 	}
 }
 
-// cached sends the parts of a cached result. Otherwise it calls run, which sends them with their sizes in bytes, and
-// caches what it sends. Parts must not be changed once they are sent.
-func cached[T any](c *cache, r *repo.Repo, key string, send func(T) error,
-	run func(send func(T, int) error) error) error {
-	shallow, err := r.ShallowSet()
+// cached is run for a command whose output depends only on its arguments. Unless it fails, read has to read to the end.
+func (c *Call) cached(cmd command, read func(io.Reader) error) error {
+	shallow, err := c.repo.ShallowSet()
 	if err != nil {
 		return err
 	}
-	if known, ok := c.get(key); ok && shallow == nil {
-		for _, part := range known.parts {
-			if err := send(part.(T)); err != nil {
-				return err
-			}
-		}
-		return nil
+	if shallow != nil {
+		return c.run(cmd, read)
 	}
-	made := result{size: len(key) + fixedCost}
-	err = run(func(part T, size int) error {
-		if made.size += size + fixedCost; made.size <= maxCached {
-			made.parts = append(made.parts, part)
-		} else {
-			made.parts = nil
-		}
-		return send(part)
-	})
-	if err == nil && made.size <= maxCached && shallow == nil {
-		c.add(key, made)
+	key := fmt.Sprintf("%s %q", cmd.name, cmd.args)
+	if text, ok := c.cache.get(key); ok {
+		return read(bytes.NewReader(text))
+	}
+	var start beginning
+	err = c.run(cmd, func(out io.Reader) error { return read(io.TeeReader(out, &start)) })
+	if err == nil && start.size <= maxCached {
+		c.cache.add(key, start.text)
 	}
 	return err
+}
+
+// beginning keeps an output of at most maxCached bytes.
+type beginning struct {
+	text []byte
+	size int64 // of the whole output
+}
+
+func (b *beginning) Write(p []byte) (int, error) {
+	if b.size += int64(len(p)); b.size <= maxCached {
+		b.text = append(b.text, p...)
+	}
+	return len(p), nil
 }

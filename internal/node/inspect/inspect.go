@@ -5,16 +5,16 @@
 // Commands have the slots and the time limit of Class. A command ends when its result has reached a limit, and with the
 // context of its caller.
 //
-// The results of calls that read are cached in memory by object IDs and options, up to 1 MiB each and 64 MiB together.
-// Equal calls for forks share them. Calls for a shallow repository are not cached.
+// The outputs of commands that read are cached in memory by object IDs and options, up to 1 MiB each and 64 MiB
+// together. Equal calls for forks share them. Calls for a shallow repository are not cached.
 package inspect
 
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
@@ -23,7 +23,6 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/repo"
 	"github.com/packhorse-git/packhorse/internal/node/lookup"
 	"github.com/packhorse-git/packhorse/internal/node/scratch"
-	"github.com/packhorse-git/packhorse/internal/schedule/admit"
 	"github.com/packhorse-git/packhorse/internal/schedule/balance"
 )
 
@@ -41,7 +40,6 @@ type Options struct {
 	Runner  *process.Runner
 	Space   *scratch.Space // nil: all calls are refused
 	Lookups *lookup.Reader
-	Memory  *admit.Budget // limits what long patches of files take together; nil: 512 MiB
 }
 
 // Inspector answers calls. It is safe for concurrent use.
@@ -51,11 +49,30 @@ type Inspector struct {
 }
 
 // New creates an Inspector.
-func New(o Options) *Inspector {
-	if o.Memory == nil {
-		o.Memory = admit.NewBudget("patches", lookup.DefaultMemory)
+func New(o Options) *Inspector { return &Inspector{Options: o, cache: newCache()} }
+
+// Call is a call for one repository. It is used by one goroutine. Errors of its methods: Invalid and NotFound name the
+// field of the request. Exhausted, Deadline.
+type Call struct {
+	*Inspector
+	ctx    context.Context
+	repo   *repo.Repo
+	caller balance.Caller
+	env    []string      // of commands
+	names  *lookup.Names // nil in Apply
+}
+
+// Call calls fn with a Call, which ends with fn.
+func (i *Inspector) Call(ctx context.Context, r *repo.Repo, caller balance.Caller, fn func(*Call) error) error {
+	if err := i.check(); err != nil {
+		return err
 	}
-	return &Inspector{Options: o, cache: newCache()}
+	names, err := i.Lookups.Names(ctx, r)
+	if err != nil {
+		return err
+	}
+	defer names.Close()
+	return fn(&Call{i, ctx, r, caller, i.Space.Env(r), names})
 }
 
 // check returns an error if the server runs no commands for calls.
@@ -66,19 +83,17 @@ func (i *Inspector) check() error {
 	return nil
 }
 
-// names begins a call.
-func (i *Inspector) names(ctx context.Context, r *repo.Repo) (*lookup.Names, error) {
-	if err := i.check(); err != nil {
-		return nil, err
-	}
-	return i.Lookups.Names(ctx, r)
+// commit resolves a revision to a commit. The error names the field.
+func (c *Call) commit(field, revision string) (git.ObjectID, error) {
+	id, err := c.names.Commit(revision)
+	return id, fault.InField(field, err)
 }
 
 // command is one run of Git.
 type command struct {
 	name   string   // subcommand
 	args   []string // after it
-	config []string // KEY=VALUE
+	config [][2]string
 	env    []string
 	dir    string // "": /
 	input  []byte
@@ -87,46 +102,32 @@ type command struct {
 	cannot func(status, message string) error
 }
 
-// errEnough ends a command whose further output is not needed.
-var errEnough = errors.New("enough")
+// maxMessage is the maximum size of Git's standard error in bytes.
+const maxMessage = 4 << 10
 
-// run runs a command and calls read with its output. The error of read is returned, except for errEnough and those of
-// the output.
-func (i *Inspector) run(ctx context.Context, r *repo.Repo, caller balance.Caller, c command,
-	read func(io.Reader) error) error {
-	if c.env == nil {
-		c.env = i.Space.Env(r)
-	}
-	var args []string
-	for _, setting := range c.config {
-		args = append(args, "-c", setting)
-	}
+// run runs a command and calls read with its output. The error of read is returned, except for those of the output.
+func (c *Call) run(cmd command, read func(io.Reader) error) error {
 	var message bytes.Buffer
-	const most = 4 << 10
-	p, err := i.Runner.Start(ctx, process.Command{
-		Class: Class, Subcommand: c.name, Args: append(append(args, c.name), c.args...), Env: c.env, Dir: c.dir,
-		Stdin: bytes.NewReader(c.input), Caller: caller, Repository: r.Common, StdoutBuffer: 1 << 20,
-		Stderr: func(b []byte) { message.Write(b[:min(len(b), most-message.Len())]) },
+	p, err := c.Runner.Start(c.ctx, process.Command{
+		Class: Class, Subcommand: cmd.name, Args: append([]string{cmd.name}, cmd.args...), Dir: cmd.dir,
+		Env: slices.Concat(c.env, cmd.env), Config: cmd.config, Stdin: bytes.NewReader(cmd.input),
+		Caller: c.caller, Repository: c.repo.Common, StdoutBuffer: 1 << 20,
+		Stderr: func(b []byte) { message.Write(b[:min(len(b), maxMessage-message.Len())]) },
 	})
 	if err != nil {
 		return err
 	}
 	out := &output{r: p.Stdout()}
 	readErr := read(out)
-	if readErr == nil {
-		_, readErr = io.Copy(io.Discard, out)
-	}
 	if readErr != nil {
 		p.Kill()
 	}
 	usage, err := p.Wait()
 	switch {
-	case errors.Is(readErr, errEnough):
-		return nil
-	case readErr != nil && (out.err == nil || out.err == io.EOF && !errors.Is(readErr, io.ErrUnexpectedEOF)):
+	case readErr != nil && (out.err == nil || out.err == io.EOF && readErr != io.ErrUnexpectedEOF):
 		return readErr
-	case err != nil && c.cannot != nil && strings.HasPrefix(usage.Exit, "exit "):
-		if known := c.cannot(usage.Exit, message.String()); known != nil {
+	case err != nil && cmd.cannot != nil && strings.HasPrefix(usage.Exit, "exit "):
+		if known := cmd.cannot(usage.Exit, message.String()); known != nil {
 			return known
 		}
 		return err
@@ -150,14 +151,14 @@ func (o *output) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// text runs a command and returns its output of at most limit bytes without a final newline.
-func (i *Inspector) text(ctx context.Context, r *repo.Repo, caller balance.Caller, c command,
-	limit int64) (text []byte, err error) {
-	err = i.run(ctx, r, caller, c, func(out io.Reader) (err error) {
-		text, err = io.ReadAll(io.LimitReader(out, limit))
+// text runs a command and returns its output without a final newline.
+func (c *Call) text(cmd command) (text string, err error) {
+	err = c.run(cmd, func(out io.Reader) error {
+		data, err := io.ReadAll(out)
+		text = strings.TrimSuffix(string(data), "\n")
 		return err
 	})
-	return bytes.TrimSuffix(text, []byte("\n")), err
+	return text, err
 }
 
 // errOutput is an output of Git that does not have the documented form.
@@ -176,10 +177,4 @@ func checkPath(path string) error {
 		}
 	}
 	return nil
-}
-
-// resolve resolves a revision to a commit. The error names the field.
-func resolve(n *lookup.Names, field, revision string) (git.ObjectID, error) {
-	id, err := n.Commit(revision)
-	return id, fault.InField(field, err)
 }

@@ -1,23 +1,32 @@
 package inspect
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
 	"testing"
 
+	"google.golang.org/protobuf/proto"
+
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git/gittest"
 	"github.com/packhorse-git/packhorse/internal/git/repo"
+	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
 )
 
-func (i *Inspector) allPatches(t *testing.T, r *repo.Repo, q PatchRequest) (files []*File, sum Summary) {
+func (i *Inspector) allPatches(t *testing.T, r *repo.Repo, q *packhorsev1.PatchRequest) (
+	files []*packhorsev1.FileDiff, sum *packhorsev1.PatchSummary) {
 	t.Helper()
-	if q.Context == 0 {
-		q.Context = 3
-	}
-	sum, err := i.Patch(t.Context(), r, q, func(f *File) error {
-		files = append(files, f)
+	err := call(t, i, r, (*Call).Patch, q, func(m *packhorsev1.PatchResponse) error {
+		switch {
+		case m.GetFile() != nil:
+			files = append(files, m.GetFile())
+		case m.GetSummary() != nil:
+			sum = m.GetSummary()
+		default:
+			files[len(files)-1].Patch = append(files[len(files)-1].Patch, m.GetPatch()...)
+		}
 		return nil
 	})
 	if err != nil {
@@ -27,7 +36,8 @@ func (i *Inspector) allPatches(t *testing.T, r *repo.Repo, q PatchRequest) (file
 }
 
 // comparePatch compares the patch of a commit with that of git diff-tree, and the counts with git's.
-func comparePatch(t *testing.T, i *Inspector, g *gittest.Repo, r *repo.Repo, q PatchRequest, args ...string) {
+func comparePatch(t *testing.T, i *Inspector, g *gittest.Repo, r *repo.Repo, q *packhorsev1.PatchRequest,
+	args ...string) {
 	t.Helper()
 	files, sum := i.allPatches(t, r, q)
 	command := append([]string{"diff-tree", "-r", "--full-index", "-M", "-l1000"}, args...)
@@ -35,45 +45,39 @@ func comparePatch(t *testing.T, i *Inspector, g *gittest.Repo, r *repo.Repo, q P
 	var all, raw strings.Builder
 	for _, f := range files {
 		all.Write(f.Patch)
-		status := string(f.Status)
-		if f.Similarity > 0 || f.Status == 'R' {
+		status := f.Status
+		if f.Similarity > 0 || f.Status == "R" {
 			status += fmt.Sprintf("%03d", f.Similarity)
 		}
 		zero := strings.Repeat("0", r.Format.HexSize())
-		ids := []string{f.OldID.String(), f.ID.String()}
-		for n := range ids {
-			if [...]bool{f.OldID.IsZero(), f.ID.IsZero()}[n] {
-				ids[n] = zero
-			}
-		}
-		fmt.Fprintf(&raw, ":%06o %06o %s %s %s\x00", f.OldMode, f.Mode, ids[0], ids[1], status)
+		fmt.Fprintf(&raw, ":%06o %06o %s %s %s\x00", f.OldMode, f.Mode, cmp.Or(f.OldOid, zero), cmp.Or(f.Oid, zero), status)
 		names := string(f.Path) + "\x00"
-		if f.Status == 'R' {
+		if f.Status == "R" {
 			names = string(f.OldPath) + "\x00" + names
 		}
 		raw.WriteString(names)
-		if f.Status == 'R' {
+		if f.Status == "R" {
 			names = "\x00" + names
 		}
 		counted := fmt.Sprintf("%d\t%d\t%s", f.Additions, f.Deletions, names)
 		// Git does not count the lines of binary files, and neither those of a rename or another type.
 		if uncounted := "-\t-\t" + names; strings.HasPrefix(wantCounts, uncounted) &&
-			(f.Binary || f.OldID == f.ID || f.Status == 'T') {
+			(f.Binary || f.OldOid == f.Oid || f.Status == "T") {
 			counted = uncounted
 		}
 		wantCounts = strings.TrimPrefix(wantCounts, counted)
 	}
-	patched := append(slices.Clone(command), "-p", fmt.Sprint("-U", max(q.Context, 3)))
+	patched := append(slices.Clone(command), "-p", fmt.Sprint("-U", max(q.GetContext(), 3)))
 	if want := gitOutput(t, g, patched...); all.String() != want {
 		t.Errorf("%q: patch differs:\n%.1000q\nwant\n%.1000q", args, all.String(), want)
 	}
 	if want := gitOutput(t, g, append(slices.Clone(command), "--raw", "-z")...); raw.String() != want {
 		t.Errorf("%q: files\n%.1000q, want\n%.1000q", args, raw.String(), want)
 	}
-	if wantCounts != "" && q.Whitespace == "" {
+	if wantCounts != "" && q.IgnoreWhitespace == "" {
 		t.Errorf("%q: counts at %.200q", args, wantCounts)
 	}
-	if sum.Files != len(files) || sum.Truncated {
+	if int(sum.Files) != len(files) || sum.Truncated {
 		t.Errorf("%q: %+v, want %d files", args, sum, len(files))
 	}
 }
@@ -112,12 +116,13 @@ func TestPatchAsGit(t *testing.T) {
 				if len(parent) > 1 {
 					from = parent[1]
 				}
-				comparePatch(t, i, g, r, PatchRequest{To: id}, from, id)
+				comparePatch(t, i, g, r, &packhorsev1.PatchRequest{To: id}, from, id)
 				if _, err := g.Try("rev-parse", "-q", "--verify", id+"~8"); err != nil {
 					continue
 				}
 				option := []string{"AT_EOL", "CHANGE", "ALL"}[n%3]
-				comparePatch(t, i, g, r, PatchRequest{From: id + "~8", To: id, Whitespace: option, Context: n%5 + 3},
+				comparePatch(t, i, g, r, &packhorsev1.PatchRequest{From: id + "~8", To: id, IgnoreWhitespace: option,
+					Context: proto.Int32(int32(n%5 + 3))},
 					whitespaceOptions[option], id+"~8", id)
 			}
 		})
@@ -130,7 +135,7 @@ func TestPatchLimits(t *testing.T) {
 	i := newInspector(t)
 	g := odd(t, 7, 40, "sha1")
 	r := open(t, g)
-	whole, _ := i.allPatches(t, r, PatchRequest{From: "main~30", To: "main"})
+	whole, _ := i.allPatches(t, r, &packhorsev1.PatchRequest{From: "main~30", To: "main"})
 	total := 0
 	for _, f := range whole {
 		total += len(f.Patch)
@@ -140,17 +145,18 @@ func TestPatchLimits(t *testing.T) {
 	}
 	for n := 1; n <= len(whole)+1; n++ {
 		for _, names := range []bool{false, true} {
-			files, sum := i.allPatches(t, r, PatchRequest{From: "main~30", To: "main", MaxFiles: n, NamesOnly: names})
+			files, sum := i.allPatches(t, r, &packhorsev1.PatchRequest{From: "main~30", To: "main", MaxFiles: int32(n),
+				NamesOnly: names})
 			if len(files) != min(n, len(whole)) || sum.Truncated != (n < len(whole)) {
 				t.Errorf("max_files %d: %d files, %+v", n, len(files), sum)
 			}
-			if names && slices.ContainsFunc(files, func(f *File) bool { return len(f.Patch) > 0 }) {
+			if names && slices.ContainsFunc(files, func(f *packhorsev1.FileDiff) bool { return len(f.Patch) > 0 }) {
 				t.Error("patches, want only names")
 			}
 		}
 	}
 	for n := 1; n <= total+10; n += 37 {
-		files, sum := i.allPatches(t, r, PatchRequest{From: "main~30", To: "main", MaxBytes: int64(n)})
+		files, sum := i.allPatches(t, r, &packhorsev1.PatchRequest{From: "main~30", To: "main", MaxBytes: int64(n)})
 		size := 0
 		for k, f := range files {
 			size += len(f.Patch)
@@ -168,7 +174,7 @@ func TestPatchLimits(t *testing.T) {
 		}
 	}
 	for n := 1; n < 2000; n += 61 {
-		files, sum := i.allPatches(t, r, PatchRequest{From: "main~30", To: "main", MaxFileBytes: n})
+		files, sum := i.allPatches(t, r, &packhorsev1.PatchRequest{From: "main~30", To: "main", MaxFileBytes: int32(n)})
 		if len(files) != len(whole) || sum.Truncated {
 			t.Errorf("max_file_bytes %d: %d files", n, len(files))
 		}
@@ -195,10 +201,10 @@ func TestRenameLimit(t *testing.T) {
 			}
 		}
 		g.GitIn(in.String(), "fast-import", "--quiet")
-		_, sum := i.allPatches(t, open(t, g), PatchRequest{To: "main", NamesOnly: true, MaxFiles: 10})
+		_, sum := i.allPatches(t, open(t, g), &packhorsev1.PatchRequest{To: "main", NamesOnly: true, MaxFiles: 10})
 		c := gitOutput(t, g, "-c", "alias.x=!git diff-tree -M -l1000 -r --raw main~ main 2>&1 >/dev/null", "x")
-		if want := strings.Contains(c, "rename detection was skipped"); sum.RenameLimit != want || want != (n > 1000) {
-			t.Errorf("%d files: limit reached %t, want %t (git: %q)", n, sum.RenameLimit, want, c)
+		if want := strings.Contains(c, "rename detection was skipped"); sum.RenameLimitReached != want || want != (n > 1000) {
+			t.Errorf("%d files: limit reached %t, want %t (git: %q)", n, sum.RenameLimitReached, want, c)
 		}
 	}
 }
@@ -215,15 +221,15 @@ func TestPatchRevisions(t *testing.T) {
 		"M 644 inline h\ndata 1\nh\n")
 	g.Git("config", "transfer.hideRefs", "refs/hidden")
 	r := open(t, g)
-	names := func(q PatchRequest) string {
+	names := func(q *packhorsev1.PatchRequest) string {
 		files, _ := i.allPatches(t, r, q)
 		var b strings.Builder
 		for _, f := range files {
-			fmt.Fprintf(&b, "%c %s ", f.Status, f.Path)
+			fmt.Fprintf(&b, "%s %s ", f.Status, f.Path)
 		}
 		return strings.TrimSpace(b.String())
 	}
-	for want, q := range map[string]PatchRequest{
+	for want, q := range map[string]*packhorsev1.PatchRequest{
 		"A m":     {},
 		"A a":     {To: "main~"},
 		"A t":     {From: "main", To: "topic", MergeBase: true},
@@ -235,7 +241,7 @@ func TestPatchRevisions(t *testing.T) {
 			t.Errorf("%+v: %q, want %q", q, got, want)
 		}
 	}
-	for field, list := range map[string][]PatchRequest{
+	for field, list := range map[string][]*packhorsev1.PatchRequest{
 		"from": {{From: "refs/hidden/x"}, {From: "--output=x"}, {From: "main\nblob"}, {From: "a..b"}, {From: "main:a"},
 			{MergeBase: true}},
 		"to": {{To: "nothing"}, {To: "refs/hidden/x"}, {To: strings.Repeat("1", 40)}, {To: "a\x00b"}},
@@ -243,13 +249,14 @@ func TestPatchRevisions(t *testing.T) {
 			{Paths: []string{"a", "x\x00"}}},
 		"paths": {{Paths: slices.Repeat([]string{"a"}, 1001)},
 			{Paths: slices.Repeat([]string{strings.Repeat("a", 5000)}, 200)}},
-		"context": {{Context: -1}, {Context: 1001}}, "max_files": {{MaxFiles: -1}, {MaxFiles: 100_001}},
+		"context":        {{Context: proto.Int32(-1)}, {Context: proto.Int32(1001)}},
+		"max_files":      {{MaxFiles: -1}, {MaxFiles: 100_001}},
 		"max_file_bytes": {{MaxFileBytes: 65 << 20}}, "max_bytes": {{MaxBytes: 2 << 30}},
-		"ignore_whitespace": {{Whitespace: "-w"}},
+		"ignore_whitespace": {{IgnoreWhitespace: "-w"}},
 		"":                  {{From: "alone", To: "main", MergeBase: true}},
 	} {
 		for _, q := range list {
-			_, err := i.Patch(t.Context(), r, q, func(*File) error { return nil })
+			err := call(t, i, r, (*Call).Patch, q, func(*packhorsev1.PatchResponse) error { return nil })
 			var f *fault.Error
 			if errors := err != nil; errors {
 				f = err.(*fault.Error)

@@ -6,9 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"regexp"
+	"slices"
 	"strconv"
+	"strings"
 
-	"github.com/packhorse-git/packhorse/internal/git"
+	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
 )
 
 // patchReader reads the output of git diff-tree -z --raw -p: the raw records, each with its paths behind it, a NUL, and
@@ -17,123 +20,116 @@ import (
 //
 // The content of files cannot be mistaken for a header, because the header of a hunk has the number of its lines.
 type patchReader struct {
-	q    *PatchRequest
-	send func(*File) error
+	q    *packhorsev1.PatchRequest
+	send func(*packhorsev1.PatchResponse) error
 	in   *bufio.Reader
-	sum  Summary
+	sum  *packhorsev1.PatchSummary
 
-	files          []*File // up to the limit; nil: sent
-	names          int     // bytes of their paths
-	added, deleted int64   // records with these states, also beyond the limit
+	files          []*packhorsev1.FileDiff // that were not sent, up to the limit
+	names          int                     // bytes of all paths
+	added, deleted int64                   // records with these states, also beyond the limit
 
-	current  *File // whose patch is read; nil: none yet
-	limit    int64 // bytes of its patch
-	bytes    int64 // of the patches that were sent
-	full     bool  // the limit of all patches has cut one
+	isOpen   bool  // the patch of the first file is read
+	left     int64 // bytes that the next patches may have
 	old, new int   // remaining lines of the hunk on each side
 }
 
 // maxNames is the maximum size of all paths in bytes; more count as too many files.
 const maxNames = 64 << 20
 
+// errEnough ends a command whose further output is not needed.
+var errEnough = errors.New("enough")
+
 func (p *patchReader) read(out io.Reader) error {
 	p.in = bufio.NewReaderSize(out, piece)
 	for {
-		switch mark, err := p.in.ReadByte(); {
-		case err == io.EOF || err == nil && mark == 0:
-			p.sum.RenameLimit = !p.q.NoRenames && p.added*p.deleted > renameLimit*renameLimit
-			if err == nil {
+		text, err := p.in.ReadBytes(0)
+		isEnd := err == io.EOF && len(text) == 0
+		switch {
+		case isEnd || err == nil && len(text) == 1:
+			p.sum.RenameLimitReached = !p.q.GetNoRenames() && p.added*p.deleted > renameLimit*renameLimit
+			if !isEnd {
 				err = p.patches()
-			} else {
-				err = p.skipTo(len(p.files))
+			}
+			if err == io.EOF {
+				err = p.flush(len(p.files))
 			}
 			return err
-		case err != nil:
-			return err
-		case mark != ':':
-			return errOutput("diff-tree", "%q where a record should be", mark)
+		case err == nil:
+			err = p.record(text[:len(text)-1])
 		}
-		if err := p.record(); err != nil {
+		if err == io.EOF {
+			return io.ErrUnexpectedEOF
+		} else if err != nil {
 			return err
 		}
 	}
 }
 
-// record reads ":MODE MODE ID ID STATUS NUL PATH NUL" after the colon; renames have two paths.
-func (p *patchReader) record() error {
-	text, err := p.field()
-	if err != nil {
-		return err
-	}
-	fields := bytes.Fields(text)
-	if len(fields) != 5 {
+// rawRecord is a record before its paths.
+var rawRecord = regexp.MustCompile(`^:([0-7]+) ([0-7]+) ([0-9a-f]+) ([0-9a-f]+) ([A-Z])([0-9]*)$`)
+
+// record reads the paths of a record. Renames have two.
+func (p *patchReader) record(text []byte) error {
+	m := rawRecord.FindStringSubmatch(string(text))
+	if m == nil {
 		return errOutput("diff-tree", "record %.200q", text)
 	}
-	f := &File{Status: fields[4][0]}
-	var bad [4]error
-	f.OldMode, bad[0] = octal(fields[0])
-	f.Mode, bad[1] = octal(fields[1])
-	f.OldID, bad[2] = git.ParseObjectID(fields[2])
-	f.ID, bad[3] = git.ParseObjectID(fields[3])
-	if err := errors.Join(bad[:]...); err != nil {
-		return errOutput("diff-tree", "record %.200q", text)
+	f := &packhorsev1.FileDiff{Status: m[5], OldMode: octal(m[1]), Mode: octal(m[2])}
+	similarity, _ := strconv.Atoi(m[6]) // only some have it
+	f.Similarity = int32(similarity)
+	if f.OldMode != 0 {
+		f.OldOid = m[3]
 	}
-	f.Similarity, _ = strconv.Atoi(string(fields[4][1:])) // only some have it
-	if f.Path, err = p.field(); err != nil {
-		return err
+	if f.Mode != 0 {
+		f.Oid = m[4]
 	}
-	f.OldPath = f.Path
-	switch f.Status {
-	case 'R', 'C':
-		if f.Path, err = p.field(); err != nil {
-			return err
+	path, err := p.in.ReadBytes(0)
+	f.OldPath = bytes.TrimSuffix(path, []byte{0})
+	switch f.Path = f.OldPath; f.Status {
+	case "R":
+		if err == nil {
+			path, err = p.in.ReadBytes(0)
 		}
-	case 'A':
+		f.Path = bytes.TrimSuffix(path, []byte{0})
+	case "A":
 		p.added++
-	case 'D':
+	case "D":
 		p.deleted++
 	}
-	if p.names += len(f.Path); len(p.files) == p.q.MaxFiles || p.names > maxNames {
+	if p.names += len(f.Path); len(p.files) == int(p.q.GetMaxFiles()) || p.names > maxNames {
 		p.sum.Truncated = true
-		return nil
+	} else {
+		p.files = append(p.files, f)
 	}
-	p.files = append(p.files, f)
-	return nil
+	return err
 }
 
-func octal(text []byte) (uint32, error) {
-	n, err := strconv.ParseUint(string(text), 8, 32)
-	return uint32(n), err
-}
-
-// field reads up to a NUL.
-func (p *patchReader) field() ([]byte, error) {
-	text, err := p.in.ReadBytes(0)
-	if err == io.EOF {
-		return nil, io.ErrUnexpectedEOF
-	}
-	return bytes.TrimSuffix(text, []byte{0}), err
+func octal(text string) uint32 {
+	n, _ := strconv.ParseUint(text, 8, 32) // git has no larger ones
+	return uint32(n)
 }
 
 // patches reads the patches.
 func (p *patchReader) patches() error {
-	for whole := true; ; {
+	for isBegin := true; ; {
 		line, err := p.in.ReadSlice('\n')
+		isWhole := err == nil
 		if err != nil && !errors.Is(err, bufio.ErrBufferFull) {
-			if err == io.EOF && len(line) == 0 {
-				return p.skipTo(len(p.files))
-			}
 			return err
 		}
-		if whole {
+		if isBegin {
 			if err := p.line(line); err != nil {
 				return err
 			}
 		}
-		p.add(line, whole)
-		whole = err == nil
+		p.add(line)
+		isBegin = isWhole
 	}
 }
+
+// hunkHeader has the numbers of lines if they are not 1.
+var hunkHeader = regexp.MustCompile(`^@@ -[0-9]+(?:,([0-9]+))? \+[0-9]+(?:,([0-9]+))? @@`)
 
 // line reads the beginning of a line.
 func (p *patchReader) line(line []byte) error {
@@ -144,115 +140,134 @@ func (p *patchReader) line(line []byte) error {
 			p.new--
 		case '-':
 			p.old--
-			p.current.Deletions++
+			p.files[0].Deletions++
 		case '+':
 			p.new--
-			p.current.Additions++
+			p.files[0].Additions++
 		case '\\': // no newline at the end of the file
 		default:
 			return errOutput("diff-tree", "%.80q in a hunk", line)
 		}
 		return nil
 	}
-	switch {
-	case bytes.HasPrefix(line, []byte("diff --git ")):
+	if bytes.HasPrefix(line, []byte("diff --git ")) {
 		return p.begin(line)
-	case p.current == nil:
+	}
+	if !p.isOpen {
 		return errOutput("diff-tree", "%.80q before the first patch", line)
-	case bytes.HasPrefix(line, []byte("@@ ")):
-		return p.hunk(line)
-	case bytes.HasPrefix(line, []byte("Binary files ")):
-		p.current.Binary = true
+	}
+	if m := hunkHeader.FindSubmatch(line); m != nil {
+		p.old, p.new = count(m[1]), count(m[2])
+	} else if bytes.HasPrefix(line, []byte("Binary files ")) {
+		p.files[0].Binary = true
 	}
 	return nil
 }
 
-// hunk reads "@@ -LINE[,COUNT] +LINE[,COUNT] @@".
-func (p *patchReader) hunk(line []byte) error {
-	fields := bytes.SplitN(line, []byte(" "), 4)
-	count := func(text []byte) (n int, err error) {
-		_, after, ok := bytes.Cut(text, []byte(","))
-		if !ok {
-			return 1, nil
-		}
-		return strconv.Atoi(string(after))
+func count(text []byte) int {
+	if text == nil {
+		return 1
 	}
-	var err error
-	if len(fields) == 4 {
-		if p.old, err = count(fields[1]); err == nil {
-			p.new, err = count(fields[2])
-		}
-	}
-	if len(fields) != 4 || err != nil {
-		return errOutput("diff-tree", "hunk %.200q", line)
-	}
-	return nil
+	n, _ := strconv.Atoi(string(text))
+	return n
 }
 
 // begin begins the patch with a header: that of the next file which has this header.
 func (p *patchReader) begin(line []byte) error {
-	if p.current != nil && p.current.Status == 'T' && p.current.hasHeader(line) {
+	next := 0
+	if p.isOpen && p.files[0].Status != "T" {
+		next = 1
+	}
+	at := slices.IndexFunc(p.files[next:], func(f *packhorsev1.FileDiff) bool {
+		// the line may be cut
+		return strings.HasPrefix("diff --git "+quote("a/", f.GetOldPath())+" "+quote("b/", f.GetPath())+"\n", string(line))
+	})
+	isTooMany := at < 0 && p.sum.GetTruncated() // it is of a file beyond the limit
+	switch {
+	case isTooMany:
+		next = len(p.files)
+	case at < 0:
+		return errOutput("diff-tree", "unexpected patch %.200q", line)
+	default:
+		next += at
+	}
+	if next == 0 && p.isOpen {
 		return nil
 	}
-	next := p.sum.Files
-	if p.current != nil {
-		next++
+	if err := p.flush(next); err != nil {
+		return err
 	}
-	for ; next < len(p.files); next++ {
-		if p.files[next].hasHeader(line) {
-			if err := p.skipTo(next); err != nil {
-				return err
-			}
-			if p.full || p.bytes >= p.q.MaxBytes {
-				p.sum.Truncated = true
-				return errEnough
-			}
-			p.current, p.limit = p.files[next], min(int64(p.q.MaxFileBytes), p.q.MaxBytes-p.bytes)
-			return nil
-		}
-	}
-	if p.sum.Truncated { // of a file beyond the limit
-		if err := p.skipTo(len(p.files)); err != nil {
-			return err
-		}
+	if p.isOpen = true; isTooMany || p.left <= 0 {
+		p.sum.Truncated = true
 		return errEnough
 	}
-	return errOutput("diff-tree", "unexpected patch %.200q", line)
-}
-
-// hasHeader reports whether the patch of the file begins with a line, which may be cut.
-func (f *File) hasHeader(line []byte) bool {
-	header := fmt.Appendf(nil, "diff --git %s %s\n", quote("a/", f.OldPath), quote("b/", f.Path))
-	return bytes.HasPrefix(header, line)
+	return nil
 }
 
 // add adds a part of a line to the patch.
-func (p *patchReader) add(line []byte, isBegin bool) {
-	f := p.current
+func (p *patchReader) add(line []byte) {
+	f := p.files[0]
+	size := int64(len(f.GetPatch()) + len(line))
 	switch {
-	case f.Truncated:
-	case int64(len(f.Patch)+len(line)) <= p.limit:
+	case f.GetTruncated():
+	case size <= min(int64(p.q.GetMaxFileBytes()), p.left):
 		f.Patch = append(f.Patch, line...)
 	default:
-		f.Truncated, p.full = true, p.limit < int64(p.q.MaxFileBytes)
-		if !isBegin {
-			f.Patch = f.Patch[:bytes.LastIndexByte(f.Patch, '\n')+1]
+		if f.Truncated = true; p.left < int64(p.q.GetMaxFileBytes()) {
+			p.left = 0 // the next file has no place
 		}
+		f.Patch = f.Patch[:bytes.LastIndexByte(f.Patch, '\n')+1]
 	}
 }
 
-// skipTo sends the files before the one with an index.
-func (p *patchReader) skipTo(end int) error {
-	for ; p.sum.Files < end; p.sum.Files++ {
-		f := p.files[p.sum.Files]
-		p.files[p.sum.Files] = nil
-		p.bytes += int64(len(f.Patch))
-		p.sum.Additions += int64(f.Additions)
-		p.sum.Deletions += int64(f.Deletions)
-		if err := p.send(f); err != nil {
-			return err
+// flush sends the first n files. Their patches may need several messages.
+func (p *patchReader) flush(n int) error {
+	for _, f := range p.files[:n] {
+		p.sum.Files++
+		p.sum.Additions += int64(f.GetAdditions())
+		p.sum.Deletions += int64(f.GetDeletions())
+		p.left -= int64(len(f.GetPatch()))
+		patch := f.GetPatch()
+		f.Patch = patch[:min(len(patch), piece)]
+		m := &packhorsev1.PatchResponse{Part: &packhorsev1.PatchResponse_File{File: f}}
+		for {
+			if err := p.send(m); err != nil {
+				return err
+			}
+			if patch = patch[min(len(patch), piece):]; len(patch) == 0 {
+				break
+			}
+			m = &packhorsev1.PatchResponse{Part: &packhorsev1.PatchResponse_Patch{Patch: patch[:min(len(patch), piece)]}}
 		}
 	}
-	p.current = nil
+	p.files, p.isOpen = p.files[n:], false
 	return nil
+}
+
+// quote quotes a path as Git does in patches (git-config(1), core.quotePath).
+func quote(prefix string, path []byte) string {
+	var b strings.Builder
+	for _, c := range path {
+		switch at := strings.IndexByte("\a\b\t\n\v\f\r\"\\", c); {
+		case at >= 0:
+			b.WriteString(`\` + `abtnvfr"\`[at:at+1])
+		case c < ' ' || c >= 0x7f:
+			fmt.Fprintf(&b, "\\%03o", c)
+		default:
+			b.WriteByte(c)
+		}
+	}
+	if b.Len() == len(path) {
+		return prefix + string(path)
+	}
+	return `"` + prefix + b.String() + `"`
+}
+
+// unquote is the inverse of quote without a prefix.
+func unquote(text string) []byte {
+	// The escapes of Git are some of those of Go.
+	if path, err := strconv.Unquote(text); err == nil && strings.HasPrefix(text, `"`) {
+		return []byte(path)
+	}
+	return []byte(text)
 }

@@ -1,45 +1,29 @@
 package inspect
 
 import (
-	"bytes"
 	"cmp"
-	"context"
-	"fmt"
 	"io"
 	"strconv"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
-	"github.com/packhorse-git/packhorse/internal/git/repo"
-	"github.com/packhorse-git/packhorse/internal/schedule/balance"
+	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
 )
 
-// SeriesRequest requests commits as mails.
-type SeriesRequest struct {
-	From, To   string // From "": the first parent of To
-	MaxCommits int    // 0: 100
-	Caller     balance.Caller
-}
-
-// FormatPatch calls send with parts of the mails of git format-patch --stdout, without Git's version at their ends. The
-// bytes are valid until send returns. Errors: Invalid and NotFound name the field; Invalid with max_commits is a longer
-// series. Exhausted, Deadline.
-func (i *Inspector) FormatPatch(ctx context.Context, r *repo.Repo, q SeriesRequest, send func([]byte) error) error {
-	q.MaxCommits = cmp.Or(q.MaxCommits, 100)
-	if q.MaxCommits < 0 || q.MaxCommits > maxCommits {
-		return fault.InField("max_commits", fault.New(fault.Invalid, "%d is not between 0 and %d", q.MaxCommits, maxCommits))
+// FormatPatch sends parts of the mails of git format-patch --stdout, without Git's version at their ends. A message is
+// valid until send returns.
+func (c *Call) FormatPatch(q *packhorsev1.FormatPatchRequest,
+	send func(*packhorsev1.FormatPatchResponse) error) error {
+	limit := int(cmp.Or(q.GetMaxCommits(), 100))
+	if limit < 0 || limit > maxCommits {
+		return fault.InField("max_commits", fault.New(fault.Invalid, "%d is not between 0 and %d", limit, maxCommits))
 	}
-	names, err := i.names(ctx, r)
-	if err != nil {
-		return err
-	}
-	defer names.Close()
 	var from git.ObjectID
-	to, err := resolve(names, "to", q.To)
-	if err == nil && q.From == "" {
-		from, err = names.Parent(to)
+	to, err := c.commit("to", q.GetTo())
+	if err == nil && q.GetFrom() == "" {
+		from, err = c.names.Parent(to)
 	} else if err == nil {
-		from, err = resolve(names, "from", q.From)
+		from, err = c.commit("from", q.GetFrom())
 	}
 	if err != nil {
 		return err
@@ -48,59 +32,53 @@ func (i *Inspector) FormatPatch(ctx context.Context, r *repo.Repo, q SeriesReque
 	if !from.IsZero() {
 		series = append(series, "^"+from.String())
 	}
-	if err := i.checkLength(ctx, r, q.Caller, "max_commits", q.MaxCommits, series); err != nil {
+	if err := c.checkLength("max_commits", limit, series); err != nil {
 		return err
 	}
 	args := append([]string{"--stdout", "--no-signature", "--full-index", "--root", "-M", "-l" +
 		strconv.Itoa(renameLimit), "--no-ext-diff", "--no-textconv"}, series...)
-	return i.stream(ctx, r, q.Caller, command{name: "format-patch", args: args}, send)
+	return c.stream(command{name: "format-patch", args: args}, func(data []byte) error {
+		return send(&packhorsev1.FormatPatchResponse{Data: data})
+	})
 }
 
-// RangeRequest requests the comparison of two versions of a series of commits.
-type RangeRequest struct {
-	OldBase, OldTip, NewBase, NewTip string // NewBase "": OldBase
-	Caller                           balance.Caller
-}
-
-// RangeDiff calls send with parts of the output of git range-diff. The bytes are valid until send returns. Errors:
-// Invalid and NotFound name the field; a version has at most 1,000 commits. Exhausted, Deadline.
-func (i *Inspector) RangeDiff(ctx context.Context, r *repo.Repo, q RangeRequest, send func([]byte) error) error {
-	names, err := i.names(ctx, r)
-	if err != nil {
-		return err
-	}
-	defer names.Close()
-	var ids [4]git.ObjectID
-	for n, of := range [...]struct{ field, revision string }{{"old_base", q.OldBase}, {"old_tip", q.OldTip},
-		{"new_base", cmp.Or(q.NewBase, q.OldBase)}, {"new_tip", q.NewTip}} {
-		if of.revision == "" {
-			return fault.InField(of.field, fault.New(fault.Invalid, "no revision"))
+// RangeDiff sends parts of the output of git range-diff. A version of the series has at most 1,000 commits. A message
+// is valid until send returns.
+func (c *Call) RangeDiff(q *packhorsev1.RangeDiffRequest, send func(*packhorsev1.RangeDiffResponse) error) error {
+	var ranges []string
+	for _, version := range [...][4]string{{"old_base", q.GetOldBase(), "old_tip", q.GetOldTip()},
+		{"new_base", cmp.Or(q.GetNewBase(), q.GetOldBase()), "new_tip", q.GetNewTip()}} {
+		var ids [2]string
+		for n := range ids {
+			field, revision := version[2*n], version[2*n+1]
+			if revision == "" {
+				return fault.InField(field, fault.New(fault.Invalid, "no revision"))
+			}
+			id, err := c.commit(field, revision)
+			if err != nil {
+				return err
+			}
+			ids[n] = id.String()
 		}
-		if ids[n], err = resolve(names, of.field, of.revision); err != nil {
+		if err := c.checkLength(version[2], maxCommits, []string{ids[1], "^" + ids[0]}); err != nil {
 			return err
 		}
+		ranges = append(ranges, ids[0]+".."+ids[1])
 	}
-	for n, field := range [...]string{"old_tip", "new_tip"} {
-		series := []string{ids[2*n+1].String(), "^" + ids[2*n].String()}
-		if err := i.checkLength(ctx, r, q.Caller, field, maxCommits, series); err != nil {
-			return err
-		}
-	}
-	return i.stream(ctx, r, q.Caller, command{name: "range-diff",
-		config: []string{"mailmap.blob=" + ids[3].String() + ":.mailmap"},
-		args: []string{"--no-color", "--no-ext-diff", "--no-textconv", ids[0].String() + ".." + ids[1].String(),
-			ids[2].String() + ".." + ids[3].String()}}, send)
+	args := append([]string{"--no-color", "--no-ext-diff", "--no-textconv"}, ranges...)
+	return c.stream(command{name: "range-diff", args: args}, func(data []byte) error {
+		return send(&packhorsev1.RangeDiffResponse{Data: data})
+	})
 }
 
 // checkLength returns an error of a field if a series has more than limit commits, without merges.
-func (i *Inspector) checkLength(ctx context.Context, r *repo.Repo, caller balance.Caller, field string, limit int,
-	series []string) error {
+func (c *Call) checkLength(field string, limit int, series []string) error {
 	args := append([]string{"--count", "--no-merges", "--max-count=" + strconv.Itoa(limit+1)}, series...)
-	text, err := i.text(ctx, r, caller, command{name: "rev-list", args: args}, 100)
+	text, err := c.text(command{name: "rev-list", args: args})
 	if err != nil {
 		return err
 	}
-	if n, err := strconv.Atoi(string(text)); err != nil {
+	if n, err := strconv.Atoi(text); err != nil {
 		return errOutput("rev-list", "%.100q", text)
 	} else if n > limit {
 		return fault.InField(field, fault.New(fault.Invalid, "the series has more than %d commits", limit))
@@ -109,26 +87,20 @@ func (i *Inspector) checkLength(ctx context.Context, r *repo.Repo, caller balanc
 }
 
 // stream sends the output of a command in pieces, or that of an equal earlier one.
-func (i *Inspector) stream(ctx context.Context, r *repo.Repo, caller balance.Caller, c command,
-	send func([]byte) error) error {
-	key := fmt.Sprintf("%s %q", c.name, c.args)
-	return cached(i.cache, r, key, send, func(send func([]byte, int) error) error {
-		return i.run(ctx, r, caller, c, func(out io.Reader) error {
-			for part := make([]byte, piece); ; {
-				n, err := io.ReadFull(out, part)
-				if n > 0 {
-					if err := send(bytes.Clone(part[:n]), n); err != nil {
-						return err
-					}
-				}
-				switch err {
-				case nil:
-				case io.EOF, io.ErrUnexpectedEOF:
-					return nil
-				default:
+func (c *Call) stream(cmd command, send func([]byte) error) error {
+	return c.cached(cmd, func(out io.Reader) error {
+		for part := make([]byte, piece); ; {
+			n, err := io.ReadFull(out, part)
+			if n > 0 {
+				if err := send(part[:n]); err != nil {
 					return err
 				}
 			}
-		})
+			if err == io.EOF || err == io.ErrUnexpectedEOF {
+				return nil
+			} else if err != nil {
+				return err
+			}
+		}
 	})
 }

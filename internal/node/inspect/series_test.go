@@ -9,16 +9,21 @@ import (
 	"strings"
 	"testing"
 
+	"google.golang.org/protobuf/proto"
+
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git/gittest"
 	"github.com/packhorse-git/packhorse/internal/git/repo"
-	"github.com/packhorse-git/packhorse/internal/node/lookup"
+	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
 )
 
-func (i *Inspector) formatted(t *testing.T, r *repo.Repo, q SeriesRequest) string {
+func (i *Inspector) formatted(t *testing.T, r *repo.Repo, q *packhorsev1.FormatPatchRequest) string {
 	t.Helper()
 	var b strings.Builder
-	if err := i.FormatPatch(t.Context(), r, q, func(data []byte) error { b.Write(data); return nil }); err != nil {
+	if err := call(t, i, r, (*Call).FormatPatch, q, func(m *packhorsev1.FormatPatchResponse) error {
+		b.Write(m.GetData())
+		return nil
+	}); err != nil {
 		t.Fatalf("%+v: %v", q, err)
 	}
 	return b.String()
@@ -31,12 +36,15 @@ func TestSeriesAsGit(t *testing.T) {
 	r := open(t, g)
 	for _, from := range []string{"main~1", "main~7", "main~50"} {
 		want := gitOutput(t, g, "format-patch", "--stdout", "--no-signature", "--full-index", from+"..main")
-		if got := i.formatted(t, r, SeriesRequest{From: from}); got != want {
+		if got := i.formatted(t, r, &packhorsev1.FormatPatchRequest{From: from}); got != want {
 			t.Errorf("from %s: %.500q, want %.500q", from, got, want)
 		}
 		var b strings.Builder
-		q := RangeRequest{OldBase: from, OldTip: "main", NewBase: "main~20", NewTip: "main~3"}
-		if err := i.RangeDiff(t.Context(), r, q, func(data []byte) error { b.Write(data); return nil }); err != nil {
+		q := &packhorsev1.RangeDiffRequest{OldBase: from, OldTip: "main", NewBase: "main~20", NewTip: "main~3"}
+		if err := call(t, i, r, (*Call).RangeDiff, q, func(m *packhorsev1.RangeDiffResponse) error {
+			b.Write(m.GetData())
+			return nil
+		}); err != nil {
 			t.Fatal(err)
 		}
 		if want := gitOutput(t, g, "range-diff", from+"..main", "main~20..main~3"); b.String() != want {
@@ -44,23 +52,24 @@ func TestSeriesAsGit(t *testing.T) {
 		}
 	}
 	root := g.Git("rev-list", "--max-parents=0", "main")
-	if got, want := i.formatted(t, r, SeriesRequest{To: root}), gitOutput(t, g, "format-patch", "--stdout",
-		"--no-signature", "--full-index", "--root", root); got != want {
+	want := gitOutput(t, g, "format-patch", "--stdout", "--no-signature", "--full-index", "--root", root)
+	if got := i.formatted(t, r, &packhorsev1.FormatPatchRequest{To: root}); got != want {
 		t.Errorf("a root: %q, want %q", got, want)
 	}
-	if got := i.formatted(t, r, SeriesRequest{From: "main", To: "main~3"}); got != "" {
+	if got := i.formatted(t, r, &packhorsev1.FormatPatchRequest{From: "main", To: "main~3"}); got != "" {
 		t.Errorf("no commits: %q", got)
 	}
-	for field, q := range map[string]SeriesRequest{"max_commits": {From: "main~7", MaxCommits: 6}, "from": {From: "-x"},
-		"to": {To: "--output=/tmp/x"}} {
-		err := i.FormatPatch(t.Context(), r, q, func([]byte) error { return nil })
+	for field, q := range map[string]*packhorsev1.FormatPatchRequest{"max_commits": {From: "main~7", MaxCommits: 6},
+		"from": {From: "-x"},
+		"to":   {To: "--output=/tmp/x"}} {
+		err := call(t, i, r, (*Call).FormatPatch, q, func(*packhorsev1.FormatPatchResponse) error { return nil })
 		if f, ok := err.(*fault.Error); !ok || f.Field != field {
 			t.Errorf("%+v: %v, want an error of field %q", q, err, field)
 		}
 	}
-	for field, q := range map[string]RangeRequest{"old_base": {OldTip: "main"},
+	for field, q := range map[string]*packhorsev1.RangeDiffRequest{"old_base": {OldTip: "main"},
 		"new_tip": {OldBase: "main~", OldTip: "main"}} {
-		err := i.RangeDiff(t.Context(), r, q, func([]byte) error { return nil })
+		err := call(t, i, r, (*Call).RangeDiff, q, func(*packhorsev1.RangeDiffResponse) error { return nil })
 		if f, ok := err.(*fault.Error); !ok || f.Field != field {
 			t.Errorf("%+v: %v, want an error of field %q", q, err, field)
 		}
@@ -95,18 +104,19 @@ func TestHostileRepository(t *testing.T) {
 		}
 	}
 	r := open(t, g)
-	files, _ := i.allPatches(t, r, PatchRequest{})
+	files, _ := i.allPatches(t, r, &packhorsev1.PatchRequest{})
 	if len(files) != 1 || !strings.Contains(string(files[0].Patch), "--- a/f\n+++ b/f\n@@ -1 +1,2 @@\n a\n+b\n") {
 		t.Errorf("patch %+v", files)
 	}
-	if got := i.porcelain(t, r, BlameRequest{In: lookup.PathIn{Path: "f"}}); strings.Count(got, "\n") != 2 {
+	if got := i.porcelain(t, r, &packhorsev1.BlameRequest{Path: "f"}); strings.Count(got, "\n") != 2 {
 		t.Errorf("blame %q", got)
 	}
-	if got := i.formatted(t, r, SeriesRequest{}); !strings.Contains(got, "\n+b\n") || strings.Contains(got, "root:") {
+	got := i.formatted(t, r, &packhorsev1.FormatPatchRequest{})
+	if !strings.Contains(got, "\n+b\n") || strings.Contains(got, "root:") {
 		t.Errorf("mail %q", got)
 	}
-	if err := i.RangeDiff(t.Context(), r, RangeRequest{OldBase: "main~", OldTip: "main", NewTip: "main"},
-		func([]byte) error { return nil }); err != nil {
+	if err := call(t, i, r, (*Call).RangeDiff, &packhorsev1.RangeDiffRequest{OldBase: "main~", OldTip: "main",
+		NewTip: "main"}, func(*packhorsev1.RangeDiffResponse) error { return nil }); err != nil {
 		t.Error(err)
 	}
 	if _, err := os.Stat(canary); err == nil {
@@ -122,41 +132,43 @@ func TestCallersThatGo(t *testing.T) {
 	r := open(t, g)
 	gone := errors.New("gone")
 	sent := 0
-	q := PatchRequest{From: "main~20", Context: 3}
-	_, err := i.Patch(t.Context(), r, q, func(*File) error { sent++; return gone })
+	q := &packhorsev1.PatchRequest{From: "main~20"}
+	err := call(t, i, r, (*Call).Patch, q, func(*packhorsev1.PatchResponse) error { sent++; return gone })
 	if !errors.Is(err, gone) || sent != 1 {
 		t.Errorf("%d files, %v", sent, err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	q = PatchRequest{From: "main~30", Context: 1000}
-	_, err = i.Patch(ctx, r, q, func(*File) error { cancel(); return ctx.Err() })
-	if !fault.Is(err, fault.Cancelled) {
+	q = &packhorsev1.PatchRequest{From: "main~30", Context: proto.Int32(1000)}
+	err = i.Call(ctx, r, "", func(c *Call) error {
+		return c.Patch(q, func(*packhorsev1.PatchResponse) error { cancel(); return ctx.Err() })
+	})
+	if !errors.Is(err, context.Canceled) && !fault.Is(err, fault.Cancelled) {
 		t.Errorf("error %v, want cancelled", err)
 	}
 }
 
-// TestCache checks that an equal call needs no Git, and that options and limits are part of the key.
+// TestCache checks that an equal call needs no Git.
 func TestCache(t *testing.T) {
 	t.Parallel()
 	i := newInspector(t)
 	g := odd(t, 5, 40, "sha1")
 	r := open(t, g)
-	first, sum := i.allPatches(t, r, PatchRequest{From: "main~9"})
+	first, sum := i.allPatches(t, r, &packhorsev1.PatchRequest{From: "main~9"})
 	blame := func() string {
-		return i.porcelain(t, r, BlameRequest{In: lookup.PathIn{Path: string(first[0].Path)}})
+		return i.porcelain(t, r, &packhorsev1.BlameRequest{Path: string(first[0].Path)})
 	}
-	mails, _ := i.formatted(t, r, SeriesRequest{From: "main~9"}), i.formatted(t, r, SeriesRequest{})
+	mails := i.formatted(t, r, &packhorsev1.FormatPatchRequest{From: "main~9"})
 	var lines string
-	if first[0].Status != 'D' && first[0].Mode != 0o160000 {
+	if first[0].Status != "D" && first[0].Mode != 0o160000 {
 		lines = blame()
 	}
-	few, _ := i.allPatches(t, r, PatchRequest{From: "main~9", MaxFiles: 1})
+	few, _ := i.allPatches(t, r, &packhorsev1.PatchRequest{From: "main~9", MaxFiles: 1})
 	if len(few) != 1 {
 		t.Errorf("%d files, want 1", len(few))
 	}
 	known := i.cache.lru.Len()
-	again, sumAgain := i.allPatches(t, r, PatchRequest{From: "main~9"})
-	if len(again) != len(first) || sum != sumAgain || again[0] != first[0] {
+	again, sumAgain := i.allPatches(t, r, &packhorsev1.PatchRequest{From: "main~9"})
+	if len(again) != len(first) || !proto.Equal(sum, sumAgain) || !proto.Equal(again[0], first[0]) {
 		t.Errorf("%d files and %+v, want %d and %+v", len(again), sumAgain, len(first), sum)
 	}
 	if lines != "" && blame() != lines {
@@ -165,13 +177,13 @@ func TestCache(t *testing.T) {
 	if i.cache.lru.Len() != known {
 		t.Errorf("%d results, want %d", i.cache.lru.Len(), known)
 	}
-	if got := i.formatted(t, r, SeriesRequest{From: "main~9"}); got != mails && len(mails) < maxCached {
+	if got := i.formatted(t, r, &packhorsev1.FormatPatchRequest{From: "main~9"}); got != mails && len(mails) < maxCached {
 		t.Error("other mails")
 	}
 	for n := range 200 { // results are dropped, the oldest first
-		i.cache.add(fmt.Sprint(n), result{size: maxCached})
+		i.cache.add(fmt.Sprint(n), make([]byte, maxCached))
 	}
-	if i.cache.size > maxCache || i.cache.lru.Len() != maxCache/maxCached {
+	if i.cache.size > maxCache || i.cache.lru.Len() != maxCache/maxCached-1 {
 		t.Errorf("%d bytes of %d results", i.cache.size, i.cache.lru.Len())
 	}
 }

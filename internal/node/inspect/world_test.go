@@ -47,6 +47,13 @@ func open(t *testing.T, g *gittest.Repo) *repo.Repo {
 	return r
 }
 
+// call calls a method of Call.
+func call[Q, M any](t *testing.T, i *Inspector, r *repo.Repo, method func(*Call, *Q, func(*M) error) error, q *Q,
+	send func(*M) error) error {
+	t.Helper()
+	return i.Call(t.Context(), r, "", func(c *Call) error { return method(c, q, send) })
+}
+
 // output returns the output of git in a repository, byte for byte.
 func gitOutput(t *testing.T, g *gittest.Repo, args ...string) string {
 	t.Helper()

@@ -44,6 +44,9 @@ type NewCommit struct {
 	Change write.Change   // without Build
 	Start  string         // the revision at which a new branch starts; "": it has no commit
 	Blobs  []git.ObjectID // that changes put, and that are not new
+
+	// build replaces Request.Build; it takes long. It may be nil.
+	build func(context.Context, *edit.Request, write.State) (write.Plan, edit.Made, error)
 }
 
 // MakeCommit makes a commit from changes. Errors are those of Write and edit.Request.Build, and NotFound for revisions
@@ -51,7 +54,11 @@ type NewCommit struct {
 func (n *Node) MakeCommit(ctx context.Context, path git.RepoPath, c NewCommit) (made edit.Made, result write.Result,
 	err error) {
 	c.Change.Build = func(ctx context.Context, s write.State) (plan write.Plan, err error) {
-		plan, made, err = c.Build(ctx, s, &n.keys)
+		if c.build != nil {
+			plan, made, err = c.build(ctx, &c.Request, s)
+		} else {
+			plan, made, err = c.Build(ctx, s, &n.keys)
+		}
 		return plan, err
 	}
 	for {
@@ -107,7 +114,7 @@ func (n *Node) withState(ctx context.Context, path git.RepoPath, fn func(*writeS
 // prepareCommit does the part that takes long, before other changes have to wait. It resolves the revision at which the
 // branch starts, checks that the caller can reach the objects, and reads the keys of the branch.
 func (n *Node) prepareCommit(ctx context.Context, path git.RepoPath, c *NewCommit) error {
-	if c.Start == "" && len(c.Parents) == 0 && len(c.Blobs) == 0 && c.Header.Key == (edit.Key{}) {
+	if c.Start == "" && len(c.Parents) == 0 && len(c.Blobs) == 0 && c.Header.Key == (edit.Key{}) && c.build == nil {
 		return nil
 	}
 	return n.withState(ctx, path, func(s *writeState) error {
@@ -120,7 +127,11 @@ func (n *Node) prepareCommit(ctx context.Context, path git.RepoPath, c *NewCommi
 		if err := n.checkObjects(ctx, s, c.Parents, git.Commit); err != nil {
 			return fault.InField("parents", err)
 		}
-		return fault.InField("changes", n.checkObjects(ctx, s, c.Blobs, git.Blob))
+		if err := n.checkObjects(ctx, s, c.Blobs, git.Blob); err != nil || c.build == nil {
+			return fault.InField("changes", err)
+		}
+		_, _, err := c.build(ctx, &c.Request, s)
+		return err
 	})
 }
 

@@ -170,8 +170,7 @@ func New(server *uploadpack.Server, o Options) (*Node, error) {
 			return nil, fault.Wrap(fault.Unavailable, "cannot read the push journal", err)
 		}
 	}
-	n.inspector = inspect.New(inspect.Options{Runner: o.Runner, Space: o.Space, Lookups: n.lookups,
-		Memory: o.Lookups.Memory})
+	n.inspector = inspect.New(inspect.Options{Runner: o.Runner, Space: o.Space, Lookups: n.lookups})
 	n.stopPlaces, n.stopWrites = func() {}, sync.OnceFunc(n.writes.close)
 	if n.places == nil {
 		d := places.NewDirectories(places.Options{Repo: options, Epoch: o.Epoch, ReadOnly: o.ReadOnly, Runner: o.Runner,

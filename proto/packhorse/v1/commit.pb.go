@@ -1093,11 +1093,11 @@ type ApplyPatchRequest struct {
 	Start string `protobuf:"bytes,4,opt,name=start,proto3" json:"start,omitempty"`
 	// The expected commit of the branch. Empty means any.
 	ExpectedHead string `protobuf:"bytes,5,opt,name=expected_head,json=expectedHead,proto3" json:"expected_head,omitempty"`
-	// Of a diff. A mailbox has authors and messages. Empty means the actor.
+	// The author of a diff. Empty means the actor. It is ignored with a mailbox, whose mails have authors.
 	Author *Author `protobuf:"bytes,7,opt,name=author,proto3" json:"author,omitempty"`
 	// Empty means the author.
 	Committer *Author `protobuf:"bytes,8,opt,name=committer,proto3" json:"committer,omitempty"`
-	// In UTF-8. A final newline is added if it is missing.
+	// The message of a diff, in UTF-8. A final newline is added if it is missing. It is ignored with a mailbox, whose mails have messages.
 	Message string `protobuf:"bytes,9,opt,name=message,proto3" json:"message,omitempty"`
 	// Sign the commit with the server's SSH key. INVALID_ARGUMENT if it has none.
 	Sign bool `protobuf:"varint,10,opt,name=sign,proto3" json:"sign,omitempty"`

@@ -42,7 +42,7 @@ type PatchRequest struct {
 	NamesOnly bool `protobuf:"varint,9,opt,name=names_only,json=namesOnly,proto3" json:"names_only,omitempty"`
 	// Zero means 3,000. At most 100,000.
 	MaxFiles int32 `protobuf:"varint,10,opt,name=max_files,json=maxFiles,proto3" json:"max_files,omitempty"`
-	// Bytes of one file's patch. Zero means 1 MiB. At most 64 MiB.
+	// Bytes of one file's patch. Zero means 1 MiB. At most 8 MiB.
 	MaxFileBytes int32 `protobuf:"varint,11,opt,name=max_file_bytes,json=maxFileBytes,proto3" json:"max_file_bytes,omitempty"`
 	// Bytes of all patches. Zero means 64 MiB. At most 1 GiB.
 	MaxBytes      int64 `protobuf:"varint,12,opt,name=max_bytes,json=maxBytes,proto3" json:"max_bytes,omitempty"`
