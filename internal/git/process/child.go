@@ -180,6 +180,10 @@ func (p *Process) Waited() time.Duration { return p.waited }
 // output.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
+// Silent returns a channel that is closed when the command has closed standard error, as at its end. Stdin may still be
+// read.
+func (p *Process) Silent() <-chan struct{} { return p.silent }
+
 // Kill ends the command and its whole process group. It is safe for concurrent use at any time.
 func (p *Process) Kill() {
 	p.kill(fault.New(fault.Cancelled, "%s was abandoned", &p.command))

@@ -312,9 +312,6 @@ func (d *draft) commit(ctx context.Context) (*packhorsev1.CommitServiceCreateRes
 	if err := c.Changes.Check(); err != nil {
 		return nil, err
 	}
-	if err := d.blobs.Finish(); err != nil {
-		return nil, err
-	}
 	if d.sums != nil {
 		var err error
 		c.Header.Key, err = edit.NewKey(d.request.GetIdempotencyKey(), d.sums.Sum(contentOf(d.request)))

@@ -2,10 +2,11 @@ package edit
 
 import (
 	"bufio"
+	"io"
 	"os"
 	"slices"
 
-	"golang.org/x/sys/unix"
+	"github.com/klauspost/compress/zlib"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
@@ -29,21 +30,14 @@ type Blobs struct {
 	Memory *admit.Holding
 
 	total   int64
-	content []byte   // of the blob that is not complete
-	large   *os.File // the same, if it is large; otherwise nil
-	size    int64    // of large
+	size    int64        // of the current blob
+	content []byte       // of the current blob, unless it is large
+	large   *zlib.Writer // of the current blob, if it is large; otherwise nil
 
-	kept   int64    // bytes of them in memory
-	file   *os.File // with compressed blobs; nil: there are none
-	inFile []stored
-	end    int64 // of file
-	mapped []byte
-}
-
-// stored is a compressed blob in a file.
-type stored struct {
-	blob     *write.Object
-	from, to int64
+	kept int64    // bytes of blobs in memory
+	file *os.File // with compressed blobs; nil: there are none
+	out  *bufio.Writer
+	end  int64 // of the last complete blob in file
 }
 
 // Write adds to the content of the current blob.
@@ -52,139 +46,101 @@ func (b *Blobs) Write(p []byte) (int, error) {
 		return 0, fault.InField("changes", fault.New(fault.Invalid,
 			"the contents have more than %d bytes, the limit of a push", b.Limit))
 	}
-	if b.large == nil && len(b.content)+len(p) <= maxContent {
+	b.size += int64(len(p))
+	if b.size <= maxContent {
 		b.content = append(b.content, p...)
 		return len(p), nil
 	}
 	if b.large == nil {
-		var err error
-		if b.large, err = b.temporary(); err != nil {
+		if err := b.open(); err != nil {
 			return 0, err
 		}
-		if err := b.spill(b.content); err != nil {
-			return 0, err
+		b.large = zlib.NewWriter(b.out)
+		if _, err := b.large.Write(b.content); err != nil {
+			return 0, diskError(err)
 		}
 		b.content = nil
 	}
-	return len(p), b.spill(p)
+	n, err := b.large.Write(p)
+	return n, diskError(err)
 }
 
-func (b *Blobs) spill(p []byte) error {
-	b.size += int64(len(p))
-	_, err := b.large.Write(p)
-	return diskError(err)
-}
-
-// temporary makes a file without a name.
-func (b *Blobs) temporary() (*os.File, error) {
+// open opens the file, which has no name, unless it is open.
+func (b *Blobs) open() (err error) {
+	if b.file != nil {
+		return nil
+	}
 	if b.Dir != "" {
 		if err := os.MkdirAll(b.Dir, 0o700); err != nil {
-			return nil, diskError(err)
+			return diskError(err)
 		}
 	}
-	f, err := os.CreateTemp(b.Dir, "content")
-	if err != nil {
-		return nil, diskError(err)
+	if b.file, err = os.CreateTemp(b.Dir, "content"); err != nil {
+		return diskError(err)
 	}
-	if err := os.Remove(f.Name()); err != nil {
-		_ = f.Close()
-		return nil, diskError(err)
-	}
-	return f, nil
+	b.out = bufio.NewWriter(b.file)
+	return diskError(os.Remove(b.file.Name()))
 }
 
 func diskError(err error) error {
 	return fault.Wrap(fault.Unavailable, "cannot keep the content of a large change on the disk", err)
 }
 
-// End returns the current blob, whose content is complete. Its Deflate may be missing until Finish.
+// End returns the current blob, whose content is complete.
 func (b *Blobs) End() (*write.Object, error) {
-	if b.large != nil {
-		return b.endLarge()
+	content, large, size := b.content, b.large, b.size
+	b.content, b.large, b.size = nil, nil, 0
+	if large != nil {
+		o := &write.Object{Type: git.Blob, Size: size}
+		return o, diskError(b.endLarge(o, large))
 	}
-	o := write.NewObject(b.Format, git.Blob, slices.Clip(b.content))
-	b.content = nil
-	size := int64(len(o.Data) + len(o.Deflate))
-	if b.kept+size <= maxBlobMemory || o.Size <= maxSmallBlob {
-		b.kept += size
-		return o, b.Memory.Grow(size)
+	o := write.NewObject(b.Format, git.Blob, slices.Clip(content))
+	inMemory := size + o.StreamSize()
+	if b.kept+inMemory <= maxBlobMemory || size <= maxSmallBlob {
+		b.kept += inMemory
+		return o, b.Memory.Grow(inMemory)
 	}
 	if err := b.open(); err != nil {
 		return nil, err
 	}
-	if _, err := b.file.Write(o.Deflate); err != nil {
-		return nil, diskError(err)
-	}
-	b.note(o, int64(len(o.Deflate)))
+	_, err := b.out.Write(o.Deflate)
 	o.Data, o.Deflate = nil, nil
-	return o, nil
-}
-
-// endLarge is End for a content in a file.
-func (b *Blobs) endLarge() (*write.Object, error) {
-	if err := b.open(); err != nil {
-		return nil, err
-	}
-	if _, err := b.large.Seek(0, 0); err != nil {
-		return nil, diskError(err)
-	}
-	w := bufio.NewWriter(b.file)
-	id, err := write.Compress(w, b.Format, git.Blob, b.large, b.size)
 	if err == nil {
-		err = w.Flush()
+		err = b.written(o)
 	}
-	if err != nil {
-		return nil, diskError(err)
-	}
-	o := &write.Object{ID: id, Type: git.Blob, Size: b.size}
-	_ = b.large.Close()
-	b.large, b.size = nil, 0
-	end, err := b.file.Seek(0, 1)
-	if err != nil {
-		return nil, diskError(err)
-	}
-	b.note(o, end-b.end)
-	return o, nil
+	return o, diskError(err)
 }
 
-// open opens the file for compressed blobs, unless it is open.
-func (b *Blobs) open() (err error) {
-	if b.file == nil {
-		b.file, err = b.temporary()
+// endLarge ends a large blob. Its ID depends on its size, which was not known before.
+func (b *Blobs) endLarge(o *write.Object, compressor *zlib.Writer) error {
+	if err := compressor.Close(); err != nil {
+		return err
+	}
+	if err := b.written(o); err != nil {
+		return err
+	}
+	content, err := zlib.NewReader(o.Stream())
+	if err == nil {
+		o.ID, err = write.Hash(b.Format, git.Blob, content, o.Size)
 	}
 	return err
 }
 
-// note notes a blob that was written to the file.
-func (b *Blobs) note(o *write.Object, size int64) {
-	b.inFile = append(b.inFile, stored{o, b.end, b.end + size})
-	b.end += size
+// written sets the part of the file that was written for a blob.
+func (b *Blobs) written(o *write.Object) error {
+	if err := b.out.Flush(); err != nil {
+		return err
+	}
+	end, err := b.file.Seek(0, io.SeekCurrent)
+	o.File = io.NewSectionReader(b.file, b.end, end-b.end)
+	b.end = end
+	return err
 }
 
-// Finish completes all blobs.
-func (b *Blobs) Finish() error {
-	if b.end == 0 {
-		return nil
-	}
-	var err error
-	if b.mapped, err = unix.Mmap(int(b.file.Fd()), 0, int(b.end), unix.PROT_READ, unix.MAP_SHARED); err != nil {
-		return diskError(os.NewSyscallError("mmap", err))
-	}
-	for _, s := range b.inFile {
-		s.blob.Deflate = b.mapped[s.from:s.to:s.to]
-	}
-	return nil
-}
-
-// Close removes the files. The blobs must not be used any more.
+// Close removes the file. The blobs must not be used any more.
 func (b *Blobs) Close() {
-	for _, f := range []*os.File{b.large, b.file} {
-		if f != nil {
-			_ = f.Close()
-		}
-	}
-	if b.mapped != nil {
-		_ = unix.Munmap(b.mapped)
+	if b.file != nil {
+		_ = b.file.Close()
 	}
 	b.Memory.Shrink(0)
 }

@@ -244,3 +244,25 @@ func TestRelations(t *testing.T) {
 		t.Errorf("a cancelled merge: %v", err)
 	}
 }
+
+// A merge during which Git ends fails with an error that names the commits, and the next one gets another process.
+func TestGitEnds(t *testing.T) {
+	t.Parallel()
+	r := gittest.Init(t)
+	text := func(first, last string) files {
+		return files{}.with(map[string]string{"f": first + "\n1\n2\n3\n4\n" + last + "\n"})
+	}
+	ids := fork(r, [3]files{text("a", "b"), text("A", "b"), text("a", "B")})
+	broken := filepath.Join(t.TempDir(), "git")
+	script := "#!/bin/sh\ncase \"$*\" in *merge-tree*) read line; kill -ABRT $$;; esac\nexec git \"$@\"\n"
+	if err := os.WriteFile(broken, []byte(script), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	m, opened := newMerger(t, broken), open(t, r.Dir)
+	for range 2 {
+		_, err := m.Check(t.Context(), opened, Pair{ids[ours], ids[theirs], false})
+		if !fault.Is(err, fault.Internal) || !strings.Contains(fault.Message(err), ids[theirs].String()) {
+			t.Errorf("%v, want an internal error with the commits", err)
+		}
+	}
+}

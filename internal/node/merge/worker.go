@@ -81,8 +81,8 @@ func (m *Merger) start(ctx context.Context, key workerKey, r *repo.Repo, a attri
 	w.tokens = bufio.NewReader(&w.limit)
 	m.workers.Add(1)
 	m.workers.Go(func() {
-		<-w.process.Done()
-		input.Close() // ends a write
+		<-w.process.Silent() // it has ended, perhaps in the middle of a merge
+		input.Close()
 		print.Close()
 	})
 	return w, nil

@@ -122,8 +122,12 @@ func (n *Node) writeByGit(ctx context.Context, path git.RepoPath, c *write.Chang
 	if err := state.check(plan); err != nil || c.DryRun || len(plan.Updates) == 0 {
 		return result, err
 	}
+	pack, err := write.NewPack(h.Format, plan.Objects)
+	if err != nil {
+		return result, err
+	}
 	changed, err := n.pushes.Change(ctx, target, receivepack.Change{Pusher: c.Pusher, Options: c.Options,
-		Updates: plan.Updates, Atomic: c.Atomic, Pack: write.NewPack(h.Format, plan.Objects).Reader()})
+		Updates: plan.Updates, Atomic: c.Atomic, Pack: pack.Reader()})
 	result.Messages = changed.Messages
 	if err != nil {
 		return result, err

@@ -270,7 +270,7 @@ func (b *writeBatch) add(p *pendingWrite) bool {
 	b.state.add(plan)
 	b.objects = append(b.objects, plan.Objects...)
 	for _, o := range plan.Objects {
-		b.bytes += int64(len(o.Deflate))
+		b.bytes += o.StreamSize()
 	}
 	return true
 }
@@ -318,9 +318,9 @@ func (w *writer) commit(ctx context.Context, b *writeBatch) (again []*pendingWri
 
 // store writes the new objects into the repository, and makes them visible.
 func (b *writeBatch) store() error {
-	pack := write.NewPack(b.target.Format, b.objects)
-	if pack.Len() == 0 {
-		return nil
+	pack, err := write.NewPack(b.target.Format, b.objects)
+	if err != nil || pack.Len() == 0 {
+		return err
 	}
 	if err := pack.Store(filepath.Join(b.target.Common, "objects/pack")); err != nil {
 		return err

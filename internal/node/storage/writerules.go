@@ -19,7 +19,7 @@ func (b *writeBatch) needsGit(plan write.Plan) bool {
 	var size int64
 	for _, o := range plan.Objects {
 		added[o.ID] = true
-		size += int64(len(o.Deflate)) + 10
+		size += o.StreamSize() + 10
 	}
 	w := b.writer
 	if !w.node.pushes.FitsPush(b.state.policy, size) {

@@ -1,7 +1,6 @@
 package storage
 
 import (
-	"bytes"
 	"context"
 	"io"
 	"strings"
@@ -77,7 +76,7 @@ func (s *writeState) Read(id git.ObjectID, limit int64) (git.ObjectType, []byte,
 	case o.Data != nil:
 		return o.Type, o.Data, nil
 	}
-	z, err := zlib.NewReader(bytes.NewReader(o.Deflate))
+	z, err := zlib.NewReader(o.Stream())
 	if err != nil {
 		return 0, nil, err
 	}

@@ -16,34 +16,40 @@ import (
 type Object struct {
 	ID      git.ObjectID
 	Type    git.ObjectType
-	Data    []byte // the content; nil if it is large
-	Size    int64  // of the content in bytes
-	Deflate []byte // the content as a zlib stream; of a large object it can be a mapped file
+	Data    []byte            // the content; nil if it is large
+	Size    int64             // of the content in bytes
+	Deflate []byte            // the content as a zlib stream
+	File    *io.SectionReader // the same, instead of Deflate; nil: none
 }
 
 // NewObject hashes and compresses the content of an object.
 func NewObject(format git.ObjectFormat, typ git.ObjectType, data []byte) *Object {
 	var buf bytes.Buffer
-	id, _ := Compress(&buf, format, typ, bytes.NewReader(data), int64(len(data))) // in memory
-	return &Object{ID: id, Type: typ, Data: data, Size: int64(len(data)), Deflate: buf.Bytes()}
+	z := compressors.Get().(*zlib.Writer)
+	defer compressors.Put(z)
+	z.Reset(&buf)
+	_, _ = z.Write(data) // in memory
+	_ = z.Close()
+	return &Object{ID: ObjectID(format, typ, data), Type: typ, Data: data, Size: int64(len(data)), Deflate: buf.Bytes()}
 }
 
 // compressors are zlib writers, each with about 800 KB of memory.
 var compressors = sync.Pool{New: func() any { return zlib.NewWriter(nil) }}
 
-// Compress writes the content of an object to w as a zlib stream, and returns the ID of the object. The content has to
-// have size bytes.
-func Compress(w io.Writer, format git.ObjectFormat, typ git.ObjectType, content io.Reader, size int64) (git.ObjectID,
-	error) {
-	hash := newHash(format, typ, size)
-	z := compressors.Get().(*zlib.Writer)
-	defer compressors.Put(z)
-	z.Reset(w)
-	_, err := io.Copy(io.MultiWriter(z, hash), content)
-	if closeErr := z.Close(); err == nil {
-		err = closeErr
+// Stream returns the content as a zlib stream.
+func (o *Object) Stream() io.Reader {
+	if o.File != nil {
+		return io.NewSectionReader(o.File, 0, o.File.Size())
 	}
-	return git.RawObjectID(hash.Sum(nil)), err
+	return bytes.NewReader(o.Deflate)
+}
+
+// StreamSize returns the size of Stream in bytes.
+func (o *Object) StreamSize() int64 {
+	if o.File != nil {
+		return o.File.Size()
+	}
+	return int64(len(o.Deflate))
 }
 
 // ObjectID hashes the content of an object.
@@ -51,6 +57,16 @@ func ObjectID(format git.ObjectFormat, typ git.ObjectType, data []byte) git.Obje
 	hash := newHash(format, typ, int64(len(data)))
 	hash.Write(data)
 	return git.RawObjectID(hash.Sum(nil))
+}
+
+// Hash hashes the content of an object, which has size bytes.
+func Hash(format git.ObjectFormat, typ git.ObjectType, content io.Reader, size int64) (git.ObjectID, error) {
+	hash := newHash(format, typ, size)
+	n, err := io.Copy(hash, content)
+	if err == nil && n != size {
+		err = io.ErrUnexpectedEOF
+	}
+	return git.RawObjectID(hash.Sum(nil)), err
 }
 
 // newHash begins the hash of an object with its header.

@@ -22,7 +22,7 @@ type Pack struct {
 	Size int64 // in bytes
 
 	format  git.ObjectFormat
-	parts   [][]byte
+	objects []*Object
 	entries []entry
 	sum     []byte // checksum at its end
 }
@@ -34,32 +34,39 @@ type entry struct {
 	offset int64
 }
 
-// NewPack makes a pack. It leaves out repeated objects.
-func NewPack(format git.ObjectFormat, objects []*Object) *Pack {
+// NewPack makes a pack. It leaves out repeated objects. The error is that of reading the file of an object.
+func NewPack(format git.ObjectFormat, objects []*Object) (*Pack, error) {
 	seen := make(map[git.ObjectID]bool, len(objects))
 	objects = slices.DeleteFunc(slices.Clone(objects), func(o *Object) bool {
 		isSeen := seen[o.ID]
 		seen[o.ID] = true
 		return isSeen
 	})
-	p := &Pack{format: format, entries: make([]entry, 0, len(objects))}
+	p := &Pack{format: format, objects: objects, entries: make([]entry, 0, len(objects))}
 	hash := format.New()
-	add := func(part []byte) {
-		hash.Write(part)
-		p.parts, p.Size = append(p.parts, part), p.Size+int64(len(part))
-	}
-	add(binary.BigEndian.AppendUint32([]byte("PACK\x00\x00\x00\x02"), uint32(len(objects))))
+	header := p.header()
+	hash.Write(header)
+	p.Size = int64(len(header))
 	for _, o := range objects {
-		header := entryHeader(o)
-		crc := crc32.Update(crc32.ChecksumIEEE(header), crc32.IEEETable, o.Deflate)
-		p.entries = append(p.entries, entry{o.ID, crc, p.Size})
-		add(header)
-		add(o.Deflate)
+		crc := crc32.NewIEEE()
+		both := io.MultiWriter(hash, crc)
+		header = entryHeader(o)
+		_, _ = both.Write(header)
+		if _, err := io.Copy(both, o.Stream()); err != nil {
+			return nil, fault.Wrap(fault.Unavailable, "cannot read the content of a large change", err)
+		}
+		p.entries = append(p.entries, entry{o.ID, crc.Sum32(), p.Size})
+		p.Size += int64(len(header)) + o.StreamSize()
 	}
 	p.sum = hash.Sum(nil)
-	p.parts, p.Size = append(p.parts, p.sum), p.Size+int64(len(p.sum))
+	p.Size += int64(len(p.sum))
 	slices.SortFunc(p.entries, func(a, b entry) int { return a.id.Compare(b.id) })
-	return p
+	return p, nil
+}
+
+// header returns the beginning of the pack.
+func (p *Pack) header() []byte {
+	return binary.BigEndian.AppendUint32([]byte("PACK\x00\x00\x00\x02"), uint32(len(p.objects)))
 }
 
 // entryHeader returns the type and the size before the content of an object.
@@ -81,11 +88,11 @@ func (p *Pack) Name() string { return "pack-" + git.RawObjectID(p.sum).String() 
 
 // Reader returns a reader of the pack.
 func (p *Pack) Reader() io.Reader {
-	readers := make([]io.Reader, len(p.parts))
-	for i, part := range p.parts {
-		readers[i] = bytes.NewReader(part)
+	parts := []io.Reader{bytes.NewReader(p.header())}
+	for _, o := range p.objects {
+		parts = append(parts, bytes.NewReader(entryHeader(o)), o.Stream())
 	}
-	return io.MultiReader(readers...)
+	return io.MultiReader(append(parts, bytes.NewReader(p.sum))...)
 }
 
 // Index returns the index of the pack, version 2.

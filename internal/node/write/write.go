@@ -40,7 +40,7 @@ type Plan struct {
 	// Updates are of different refs. Old is the value that the ref must have: State.Ref returned it.
 	Updates []receivepack.Update
 	// Objects are the new objects that the updates need, in any order. They may exist already. They are not used any more
-	// when Write has returned: their bytes can be in a file that is then closed.
+	// when Write has returned: their contents can be in a file that is then closed.
 	Objects []*Object
 }
 
