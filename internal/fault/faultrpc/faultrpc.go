@@ -131,6 +131,9 @@ func From(err error) error {
 		e.Err = err
 		return e
 	}
+	if answer.Code() == connect.CodeUnimplemented {
+		return fault.Wrap(fault.Unavailable, "the storage node has an older version, which does not have this call", err)
+	}
 	for _, k := range kinds {
 		if k.code == answer.Code() {
 			return fault.Wrap(k.kind, answer.Message(), err)

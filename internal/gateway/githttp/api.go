@@ -3,7 +3,6 @@ package githttp
 import (
 	"crypto/sha256"
 	"encoding/hex"
-	"io"
 	"mime"
 	"net/http"
 	"net/url"
@@ -16,8 +15,6 @@ import (
 	"github.com/packhorse-git/packhorse/internal/gateway"
 	"github.com/packhorse-git/packhorse/internal/gateway/auth"
 	"github.com/packhorse-git/packhorse/internal/gateway/rest"
-	"github.com/packhorse-git/packhorse/internal/git"
-	"github.com/packhorse-git/packhorse/internal/node"
 	"github.com/packhorse-git/packhorse/internal/schedule/admit"
 	"github.com/packhorse-git/packhorse/internal/schedule/inflight"
 )
@@ -28,8 +25,7 @@ const openAPIPath = "/-/api/v1/openapi.json"
 func (q *request) openAPI() {
 	q.Op = gateway.API
 	if q.method(http.MethodGet) {
-		q.w.Header().Set("X-Content-Type-Options", "nosniff")
-		q.send(http.StatusOK, typeJSON, append(rest.Encode(rest.OpenAPI()), '\n'))
+		q.json(http.StatusOK, typeJSON, rest.OpenAPI())
 	}
 }
 
@@ -42,6 +38,7 @@ type apiRequest struct {
 	seat      *admit.Seat
 	memory    admit.Holding // of the body and of a document
 	etag      string        // of the response; "": not known before it
+	public    bool          // etag is known, and all revisions are those of refs that the caller may read
 	immutable bool          // full object IDs determine the response
 }
 
@@ -109,38 +106,19 @@ func (a *apiRequest) readDocument() (text []byte, ok bool) {
 		a.refuse(http.StatusUnsupportedMediaType, "bad content type: send JSON as "+typeJSON)
 		return nil, false
 	}
-	size := a.r.ContentLength
-	if size < 0 || a.r.Header.Get("Content-Encoding") != "" {
-		size = gateway.MaxAPIBody
-	}
-	err := error(nil)
-	if size <= gateway.MaxAPIBody {
-		if err = a.memory.Grow(size); err == nil {
-			text, err = a.readWhole()
-		}
+	var err error
+	if a.r.ContentLength <= gateway.MaxAPIBody {
+		text, err = a.readWhole(&a.memory)
 	}
 	switch {
 	case err != nil:
 		a.fail(err)
-	case size > gateway.MaxAPIBody || len(text) > gateway.MaxAPIBody:
+	case max(a.r.ContentLength, int64(len(text))) > gateway.MaxAPIBody:
 		a.refuse(http.StatusRequestEntityTooLarge, "the body is longer than 8 MiB; push larger changes with git")
 	default:
 		return text, true
 	}
 	return nil, false
-}
-
-func (a *apiRequest) readWhole() ([]byte, error) {
-	body, err := a.readBody()
-	if err != nil {
-		return nil, err
-	}
-	defer body.Close()
-	text, err := io.ReadAll(body)
-	if fault.KindOf(err) == fault.Internal {
-		err = fault.Wrap(fault.Invalid, "the request's body was cut off or took too long", err)
-	}
-	return text, err
 }
 
 // prepare resolves the revisions of the path, and makes the message of the request.
@@ -158,6 +136,7 @@ func (a *apiRequest) prepare(body []byte) error {
 		return err
 	}
 	if len(revisions) > 0 {
+		a.public = len(named) == len(revisions)
 		a.etag = etagOf(append(revisions, a.r.URL.EscapedPath(), a.r.URL.RawQuery, a.r.Header.Get("Accept"))...)
 	}
 	// objects that names have led to need no check
@@ -214,17 +193,16 @@ func etagOf(texts ...string) string {
 	return `"` + hex.EncodeToString(sum[:16]) + `"`
 }
 
-// ask has a node answer the call of the request. receive gets each message of the response.
-func (a *apiRequest) ask(receive func([]byte) error) {
-	a.request.Call(node.Call{Procedure: a.Procedure(), Reachable: a.reachable}, a.Writes,
-		func(repo git.RepoPath) []byte { return a.Encode(a.message, repo.String()) }, receive)
+// isRead reports whether the request is one of a method that has no effect.
+func (a *apiRequest) isRead() bool {
+	return a.r.Method == http.MethodGet || a.r.Method == http.MethodHead
 }
 
-// isCurrent reports whether the client has the response of a tag already, which is then the response.
-func (a *apiRequest) isCurrent(tag string) bool {
+// isCurrent reports whether the client has the response already, which is then the response.
+func (a *apiRequest) isCurrent() bool {
 	for sent := range strings.SplitSeq(strings.Join(a.r.Header["If-None-Match"], ","), ",") {
-		if sent = strings.TrimSpace(sent); sent == "*" || strings.TrimPrefix(sent, "W/") == tag {
-			a.header(tag)
+		if strings.TrimPrefix(strings.TrimSpace(sent), "W/") == a.etag {
+			a.header()
 			a.begin(http.StatusNotModified)
 			return true
 		}
@@ -233,18 +211,20 @@ func (a *apiRequest) isCurrent(tag string) bool {
 }
 
 // header sets the header of a successful response.
-func (a *apiRequest) header(tag string) {
+func (a *apiRequest) header() {
 	h := a.w.Header()
 	h.Del("Expires")
 	h.Del("Pragma")
-	h.Set("Cache-Control", "private, no-cache")
-	if a.immutable {
-		h.Set("Cache-Control", "private, max-age=31536000, immutable")
-	}
-	if a.r.Method != http.MethodGet && a.r.Method != http.MethodHead {
+	switch {
+	case !a.isRead():
 		h.Set("Cache-Control", "private, no-store")
-	} else if tag != "" {
-		h.Set("ETag", tag)
+	case a.immutable:
+		h.Set("Cache-Control", "private, max-age=31536000, immutable")
+	default:
+		h.Set("Cache-Control", "private, no-cache")
+	}
+	if a.isRead() && a.etag != "" {
+		h.Set("ETag", a.etag)
 	}
 	h.Add("Vary", "Accept")
 	h.Set("X-Content-Type-Options", "nosniff")
@@ -255,6 +235,5 @@ func (a *apiRequest) header(tag string) {
 func (q *request) apiError(status int, message string) {
 	problem := rest.NewError(q.Err)
 	problem["message"] = message
-	q.w.Header().Set("X-Content-Type-Options", "nosniff")
-	q.send(status, typeJSON, append(rest.Encode(rest.Object{"error": problem}), '\n'))
+	q.json(status, typeJSON, rest.Object{"error": problem})
 }

@@ -4,8 +4,10 @@ import (
 	"io"
 	"net/http"
 
+	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/gateway"
 	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/schedule/admit"
 )
 
 // hooksPath is followed by the name of a forge.
@@ -32,25 +34,32 @@ func (q *request) hook(forge string) {
 	}
 	memory := q.Memory.Hold(q.Caller(), freeHook)
 	defer func() { memory.Shrink(0) }()
-	repo, err := q.handler.Hooks.Receive(forge, q.r.Header, func() ([]byte, error) {
-		size := q.r.ContentLength
-		if size < 0 || q.r.Header.Get("Content-Encoding") != "" {
-			size = q.Op.Limit(q.Gateway).Size
-		}
-		if err := memory.Grow(min(size, q.Op.Limit(q.Gateway).Size)); err != nil {
-			return nil, err
-		}
-		body, err := q.readBody()
-		if err != nil {
-			return nil, err
-		}
-		defer body.Close()
-		return io.ReadAll(body)
-	})
+	repo, err := q.handler.Hooks.Receive(forge, q.r.Header, func() ([]byte, error) { return q.readWhole(&memory) })
 	q.Repo = repo
 	if err != nil {
 		q.fail(err)
 		return
 	}
 	q.send(http.StatusAccepted, "text/plain; charset=utf-8", []byte("accepted\n"))
+}
+
+// readWhole reads the whole body of a request whose operation has a limit, within the memory of requests.
+func (q *request) readWhole(memory *admit.Holding) ([]byte, error) {
+	limit, size := q.Op.Limit(q.Gateway).Size, q.r.ContentLength
+	if size < 0 || q.r.Header.Get("Content-Encoding") != "" {
+		size = limit
+	}
+	if err := memory.Grow(min(size, limit)); err != nil {
+		return nil, err
+	}
+	body, err := q.readBody()
+	if err != nil {
+		return nil, err
+	}
+	defer body.Close()
+	text, err := io.ReadAll(body)
+	if fault.KindOf(err) == fault.Internal {
+		err = fault.Wrap(fault.Invalid, "the request's body was cut off or took too long", err)
+	}
+	return text, err
 }

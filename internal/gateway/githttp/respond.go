@@ -3,10 +3,12 @@ package githttp
 import (
 	"encoding/json"
 	"net/http"
+	"strings"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/gateway"
 	"github.com/packhorse-git/packhorse/internal/gateway/auth"
+	"github.com/packhorse-git/packhorse/internal/gateway/rest"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/transport/httpguard"
 )
@@ -104,7 +106,7 @@ func (q *request) text(status int, message string) {
 		q.failEvents(status, message)
 	case q.lfs != nil:
 		q.lfsError(status, message)
-	case q.Op == gateway.API || q.Op == gateway.APIChange:
+	case strings.HasPrefix(q.r.URL.Path, rest.Prefix):
 		q.apiError(status, message)
 	default:
 		q.w.Header().Set("X-Content-Type-Options", "nosniff")

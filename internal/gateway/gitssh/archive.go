@@ -3,7 +3,9 @@ package gitssh
 import (
 	"bufio"
 	"bytes"
+	"flag"
 	"io"
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -80,39 +82,36 @@ func readArguments(r *bufio.Reader) (args []string, err error) {
 
 // parseArchive parses arguments of git-archive(1). The compression level has no effect, and there is no progress.
 func parseArchive(args []string) (a node.Archive, err error) {
-	a.Format = "tar"
+	options := flag.NewFlagSet("", flag.ContinueOnError)
+	options.SetOutput(io.Discard)
+	options.StringVar(&a.Format, "format", "tar", "")
+	options.StringVar(&a.Prefix, "prefix", "", "")
+	for _, name := range strings.Fields("v verbose 0 1 2 3 4 5 6 7 8 9") {
+		options.Bool(name, false, "")
+	}
+	var paths []string
+	if i := slices.Index(args, "--"); i >= 0 {
+		args, paths = args[:i], args[i+1:]
+	}
 	var names []string
 	for len(args) > 0 {
-		arg := args[0]
-		args = args[1:]
-		option, value, hasValue := strings.Cut(arg, "=")
-		switch {
-		case !utf8.ValidString(arg):
-			return a, fault.New(fault.Invalid, "%.80q is not UTF-8", arg)
-		case arg == "--" || arg == "--end-of-options":
-			names, args = append(names, args...), nil
-		case option == "--format" || option == "--prefix":
-			if !hasValue && len(args) == 0 {
-				return a, fault.New(fault.Invalid, "option %s without a value", option)
-			}
-			if !hasValue {
-				value, args = args[0], args[1:]
-			}
-			if option == "--prefix" {
-				a.Prefix = value
-			} else if a.Format = value; value == "tgz" {
-				a.Format = "tar.gz"
-			}
-		case len(arg) == 2 && arg[0] == '-' && '0' <= arg[1] && arg[1] <= '9', arg == "-v", arg == "--verbose":
-		case strings.HasPrefix(arg, "-"):
-			return a, fault.New(fault.Invalid, "git archive: this server does not support the option %.80q; use --format=, "+
-				"--prefix=, a revision and paths", arg)
-		default:
-			names = append(names, arg)
+		if err := options.Parse(args); err != nil {
+			return a, fault.New(fault.Invalid, "git archive: %.100q: use --format=, --prefix=, a revision and paths",
+				err.Error())
 		}
+		if args = options.Args(); len(args) > 0 { // options can follow a name
+			names, args = append(names, args[0]), args[1:]
+		}
+	}
+	names = append(names, paths...)
+	if a.Format == "tgz" {
+		a.Format = "tar.gz"
 	}
 	if len(names) == 0 || names[0] == "" {
 		return a, fault.New(fault.Invalid, "git archive: name a revision")
+	}
+	if !utf8.ValidString(a.Format + a.Prefix + strings.Join(names, "")) {
+		return a, fault.New(fault.Invalid, "git archive: the arguments are not UTF-8")
 	}
 	a.Revision, a.Paths = names[0], names[1:]
 	return a, nil

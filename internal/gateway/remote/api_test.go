@@ -115,7 +115,9 @@ func checkPages(t *testing.T, w *world, commits []string) {
 	for cursor := "start"; cursor != ""; {
 		text := w.getAPI(t, "log/main?limit=1&cursor="+strings.TrimPrefix(cursor, "start"))
 		_, rest, _ := strings.Cut(text, `"oid":"`)
-		got = append(got, rest[:40])
+		if rest != "" { // the last page is empty
+			got = append(got, rest[:40])
+		}
 		cursor = nextOf(text)
 	}
 	if want := []string{commits[2], commits[1], commits[0]}; strings.Join(got, " ") != strings.Join(want, " ") {

@@ -4,10 +4,10 @@ import (
 	"bytes"
 	"encoding/base64"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
+	"maps"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -25,9 +25,7 @@ type Object map[string]any
 
 const (
 	base64Suffix = "_base64"
-	// maxExact is the largest integer that all programs read exactly from JSON. Larger ones are strings.
-	maxExact = 1 << 53
-	// maxValues is the maximum number of values in a document.
+	// maxValues is the maximum number of values and brackets in a document.
 	maxValues = 1 << 18
 )
 
@@ -63,6 +61,11 @@ func outName(f protoreflect.FieldDescriptor) string {
 	return string(f.Name())
 }
 
+// isMode reports whether a field is the mode of a file, which is octal in JSON.
+func isMode(f protoreflect.FieldDescriptor) bool {
+	return f.Kind() == protoreflect.Uint32Kind && strings.HasSuffix(string(f.Name()), "mode")
+}
+
 // newValue returns a value, and what to add to the name of its field.
 func newValue(f protoreflect.FieldDescriptor, v protoreflect.Value) (suffix string, value any) {
 	switch x := v.Interface().(type) {
@@ -77,14 +80,10 @@ func newValue(f protoreflect.FieldDescriptor, v protoreflect.Value) (suffix stri
 		}
 		return base64Suffix, base64.StdEncoding.EncodeToString(x)
 	case uint32:
-		if strings.HasSuffix(string(f.Name()), "mode") {
+		if isMode(f) {
 			return "", fmt.Sprintf("%06o", x)
 		}
-	case int64:
-		if x > maxExact || x < -maxExact {
-			return "", strconv.FormatInt(x, 10)
-		}
-	case uint64: // of versions, which are large
+	case uint64: // of versions. Not all programs read large numbers exactly.
 		return "", strconv.FormatUint(x, 10)
 	}
 	return "", v.Interface()
@@ -92,183 +91,150 @@ func newValue(f protoreflect.FieldDescriptor, v protoreflect.Value) (suffix stri
 
 // NewError returns an error as JSON.
 func NewError(err error) Object {
-	o := Object{"kind": fault.KindOf(err).String(), "message": strings.ToValidUTF8(fault.Message(err), "\ufffd")}
+	o := newObject(faultrpc.Message(err).ProtoReflect(), false)
+	delete(o, "caller_limit")
+	o["kind"] = fault.KindOf(err).String()
 	if after := fault.RetryAfter(err); after > 0 {
 		o["retry_after"] = math.Ceil(after.Seconds())
-	}
-	if e, ok := errors.AsType[*fault.Error](err); ok {
-		if e.Field != "" {
-			o["field"] = e.Field
-		}
-		var list []Object
-		for _, m := range e.Mismatches {
-			list = append(list, Object{"name": m.Name, "expected": m.Expected, "actual": m.Actual})
-		}
-		if list != nil {
-			o["mismatches"] = list
-		}
 	}
 	return o
 }
 
-// Encode returns a document without a line end.
+// Encode returns a document as a line.
 func Encode(o Object) []byte {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
 	e.SetEscapeHTML(false)
 	_ = e.Encode(o) // of texts, numbers, lists and objects
-	return bytes.TrimSuffix(b.Bytes(), []byte("\n"))
+	return b.Bytes()
 }
 
-// decode reads one document into a message.
-func decode(text []byte, m proto.Message) error {
+// invalid returns the error of a field, or of the whole request if field is empty.
+func invalid(field, format string, args ...any) error {
+	err := fault.New(fault.Invalid, format, args...)
+	if field == "" {
+		return err
+	}
+	return fault.InField(field, err)
+}
+
+// decode reads a document into a message.
+func decode(text []byte, m protoreflect.Message) error {
+	if err := json.Unmarshal(text, new(json.RawMessage)); err != nil {
+		return invalid("", "the body is not a JSON document: %v", err)
+	}
 	if !utf8.Valid(text) {
-		return fault.New(fault.Invalid, "the body is not UTF-8: send such bytes in a field whose name ends in %s",
-			base64Suffix)
+		return invalid("", "the body is not UTF-8: send such bytes in a field whose name ends in %s", base64Suffix)
 	}
-	d := &decoder{Decoder: json.NewDecoder(bytes.NewReader(text))}
+	for d, n := json.NewDecoder(bytes.NewReader(text)), 0; ; n++ {
+		if _, err := d.Token(); err != nil { // the end
+			break
+		}
+		if n == maxValues {
+			return invalid("", "the body has more than %d values and brackets", maxValues)
+		}
+	}
+	d := json.NewDecoder(bytes.NewReader(text))
 	d.UseNumber()
-	token, err := d.token()
-	if err == nil {
-		err = d.message(m.ProtoReflect(), "", token)
-	}
-	if err == nil {
-		if _, end := d.Token(); end != io.EOF {
-			err = fault.New(fault.Invalid, "the body has data after its JSON document")
-		}
-	}
-	return err
-}
-
-// decoder reads JSON into messages.
-type decoder struct {
-	*json.Decoder
-	values int // that were read
-}
-
-func (d *decoder) token() (json.Token, error) {
-	if d.values++; d.values > maxValues {
-		return nil, fault.New(fault.Invalid, "the body has more than %d values", maxValues)
-	}
-	token, err := d.Token()
-	if errors.Is(err, io.EOF) {
-		err = io.ErrUnexpectedEOF
-	}
-	return token, fault.Wrap(fault.Invalid, fmt.Sprintf("the body is not a JSON document: %v", err), err)
-}
-
-// message reads an object of which the first token was read.
-func (d *decoder) message(m protoreflect.Message, at string, first json.Token) error {
-	if first != json.Delim('{') {
-		return fault.InField(at, fault.New(fault.Invalid, "want a JSON object"))
-	}
-	for d.More() {
-		key, err := d.token()
-		if err != nil {
-			return err
-		}
-		name := key.(string) // that of an object
-		f, isBase64 := inField(m, name)
-		field := at + name
-		if f == nil {
-			return unknownField(field)
-		}
-		value, err := d.token()
-		if err == nil && value != nil {
-			err = d.field(m, f, isBase64, field, value)
-		}
-		if err != nil {
-			return err
-		}
-	}
-	_, err := d.token()
-	return err
-}
-
-// field reads the value of a field, of which the first token was read.
-func (d *decoder) field(m protoreflect.Message, f protoreflect.FieldDescriptor, isBase64 bool, at string,
-	first json.Token) error {
-	if err := checkOnce(m, f, at); err != nil {
+	var document any
+	if err := d.Decode(&document); err != nil {
 		return err
 	}
-	if !f.IsList() {
-		return d.value(f, isBase64, at, first, m.NewField, func(v protoreflect.Value) { m.Set(f, v) })
+	return setFields(m, "", document)
+}
+
+// setFields sets the fields of a message to those of an object. at is the name of the message in errors.
+func setFields(m protoreflect.Message, at string, value any) error {
+	object, ok := value.(map[string]any)
+	if !ok {
+		return invalid(strings.TrimSuffix(at, "."), "want a JSON object")
 	}
-	if first != json.Delim('[') {
-		return fault.InField(at, fault.New(fault.Invalid, "want a list"))
-	}
-	list := m.Mutable(f).List()
-	for d.More() {
-		token, err := d.token()
-		if err == nil {
-			err = d.value(f, isBase64, fmt.Sprintf("%s[%d]", at, list.Len()), token,
-				func(protoreflect.FieldDescriptor) protoreflect.Value { return list.NewElement() }, list.Append)
-		}
-		if err != nil {
+	for _, name := range slices.Sorted(maps.Keys(object)) {
+		if err := setField(m, name, at+name, object[name]); err != nil {
 			return err
 		}
 	}
-	_, err := d.token()
-	return err
-}
-
-// value reads one value and passes it to set. empty returns a new one.
-func (d *decoder) value(f protoreflect.FieldDescriptor, isBase64 bool, at string, first json.Token,
-	empty func(protoreflect.FieldDescriptor) protoreflect.Value, set func(protoreflect.Value)) error {
-	if f.Kind() == protoreflect.MessageKind {
-		v := empty(f)
-		err := d.message(v.Message(), at+".", first)
-		if err == nil {
-			set(v)
-		}
-		return err
-	}
-	text, ok := "", true
-	switch x := first.(type) {
-	case string:
-		text, ok = x, f.Kind() != protoreflect.BoolKind
-	case json.Number:
-		text, ok = x.String(), f.Kind() != protoreflect.StringKind && f.Kind() != protoreflect.BytesKind
-	case bool:
-		text, ok = strconv.FormatBool(x), f.Kind() == protoreflect.BoolKind
-	default:
-		ok = false
-	}
-	v, err := parseValue(f, text, isBase64)
-	if err != nil || !ok {
-		return fault.InField(at, fault.New(fault.Invalid, "want a value of type %s", typeName(f)))
-	}
-	set(v)
 	return nil
 }
 
-// inField finds a field by its name in JSON. It returns nil if there is none.
-func inField(m protoreflect.Message, name string) (f protoreflect.FieldDescriptor, isBase64 bool) {
-	fields := m.Descriptor().Fields()
-	if f = fields.ByName(protoreflect.Name(name)); f != nil {
+// setField sets a field. name is its name in JSON.
+func setField(m protoreflect.Message, name, at string, value any) error {
+	f, isBase64 := findField(m.Descriptor(), name)
+	if f == nil {
+		return invalid(at, "there is no such field")
+	}
+	group := f.ContainingOneof()
+	switch {
+	case value == nil:
+		return nil
+	case group != nil && m.WhichOneof(group) != nil && m.WhichOneof(group) != f:
+		return invalid(at, "it cannot be set together with %s", m.WhichOneof(group).Name())
+	case m.Has(f):
+		return invalid(at, "it is set twice")
+	case !f.IsList():
+		v, err := parseValue(f, m.NewField(f), isBase64, at, value)
+		if err == nil {
+			m.Set(f, v)
+		}
+		return err
+	}
+	values, ok := value.([]any)
+	if !ok {
+		return invalid(at, "want a list")
+	}
+	list := m.Mutable(f).List()
+	for i, value := range values {
+		v, err := parseValue(f, list.NewElement(), isBase64, fmt.Sprintf("%s[%d]", at, i), value)
+		if err != nil {
+			return err
+		}
+		list.Append(v)
+	}
+	return nil
+}
+
+// findField finds a field by its name in JSON. It returns nil if there is none.
+func findField(d protoreflect.MessageDescriptor, name string) (f protoreflect.FieldDescriptor, isBase64 bool) {
+	if f = d.Fields().ByName(protoreflect.Name(name)); f != nil {
 		return f, false
 	}
 	if short, ok := strings.CutSuffix(name, base64Suffix); ok {
-		if f = fields.ByName(protoreflect.Name(short)); f != nil && f.Kind() == protoreflect.BytesKind {
+		if f = d.Fields().ByName(protoreflect.Name(short)); f != nil && f.Kind() == protoreflect.BytesKind {
 			return f, true
 		}
 	}
 	return nil, false
 }
 
-func unknownField(name string) error {
-	return fault.InField(name, fault.New(fault.Invalid, "there is no such field"))
-}
-
-// checkOnce fails if a field, or an alternative to it, was set.
-func checkOnce(m protoreflect.Message, f protoreflect.FieldDescriptor, at string) error {
-	if group := f.ContainingOneof(); group != nil && m.WhichOneof(group) != nil && m.WhichOneof(group) != f {
-		return fault.InField(at, fault.New(fault.Invalid, "it cannot be set together with %s", m.WhichOneof(group).Name()))
+// parseValue returns a value of a field. empty is a new one. Numbers and booleans may be texts, as in a URL.
+func parseValue(f protoreflect.FieldDescriptor, empty protoreflect.Value, isBase64 bool, at string, value any) (
+	protoreflect.Value, error) {
+	text, isText := value.(string)
+	switch kind := f.Kind(); {
+	case kind == protoreflect.MessageKind:
+		return empty, setFields(empty.Message(), at+".", value)
+	case kind == protoreflect.StringKind && isText && utf8.ValidString(text): // a URL may have other bytes
+		return protoreflect.ValueOfString(text), nil
+	case kind == protoreflect.BytesKind && isText && !isBase64:
+		return protoreflect.ValueOfBytes([]byte(text)), nil
+	case kind == protoreflect.BytesKind && isText:
+		if data, err := base64.StdEncoding.DecodeString(text); err == nil {
+			return protoreflect.ValueOfBytes(data), nil
+		}
+	case kind == protoreflect.BoolKind:
+		if is, err := strconv.ParseBool(fmt.Sprint(value)); err == nil {
+			return protoreflect.ValueOfBool(is), nil
+		}
+	case kind == protoreflect.Int32Kind:
+		if n, err := strconv.ParseInt(fmt.Sprint(value), 10, 32); err == nil {
+			return protoreflect.ValueOfInt32(int32(n)), nil
+		}
+	case kind == protoreflect.Int64Kind:
+		if n, err := strconv.ParseInt(fmt.Sprint(value), 10, 64); err == nil {
+			return protoreflect.ValueOfInt64(n), nil
+		}
 	}
-	if m.Has(f) {
-		return fault.InField(at, fault.New(fault.Invalid, "it is set twice"))
-	}
-	return nil
+	return empty, invalid(at, "want a value of type %s", typeName(f))
 }
 
 // typeName returns the type of a field in JSON.
@@ -276,43 +242,10 @@ func typeName(f protoreflect.FieldDescriptor) string {
 	switch f.Kind() {
 	case protoreflect.BoolKind:
 		return "boolean"
-	case protoreflect.StringKind, protoreflect.BytesKind, protoreflect.EnumKind:
-		return "string"
 	case protoreflect.MessageKind:
 		return "object"
+	case protoreflect.Int32Kind, protoreflect.Int64Kind:
+		return "integer"
 	}
-	return "integer"
-}
-
-// parseValue parses a value that is not a message.
-func parseValue(f protoreflect.FieldDescriptor, text string, isBase64 bool) (v protoreflect.Value, err error) {
-	const decimal = 10
-	switch f.Kind() {
-	case protoreflect.StringKind:
-		v = protoreflect.ValueOfString(text)
-		if !utf8.ValidString(text) {
-			err = errors.New("not UTF-8")
-		}
-	case protoreflect.BytesKind:
-		data := []byte(text)
-		if isBase64 {
-			data, err = base64.StdEncoding.DecodeString(text)
-		}
-		v = protoreflect.ValueOfBytes(data)
-	case protoreflect.BoolKind:
-		var is bool
-		is, err = strconv.ParseBool(text)
-		v = protoreflect.ValueOfBool(is)
-	case protoreflect.Int32Kind:
-		var n int64
-		n, err = strconv.ParseInt(text, decimal, 32)
-		v = protoreflect.ValueOfInt32(int32(n))
-	case protoreflect.Int64Kind:
-		var n int64
-		n, err = strconv.ParseInt(text, decimal, 64)
-		v = protoreflect.ValueOfInt64(n)
-	default:
-		err = errors.New("no field of a request has this type")
-	}
-	return v, err
+	return "string"
 }

@@ -18,21 +18,21 @@ func TestRoutes(t *testing.T) {
 	t.Parallel()
 	paths := OpenAPI()["paths"].(Object)
 	for _, r := range Routes {
-		if fields := r.Call().Input().Fields(); fields.ByName("repository") == nil {
-			t.Errorf("%s %s: the request has no repository", r.Method, r.Keyword)
+		if fields := r.procedure().Input().Fields(); fields.ByName("repository") == nil {
+			t.Errorf("%s %s: the request has no repository", r.Method, r.Path)
 		}
-		path, _ := r.openPath()
+		path := Prefix + "{repository}/" + r.Path
 		operations, _ := paths[path].(Object)
 		if operations[strings.ToLower(r.Method)] == nil || r.Summary == "" {
 			t.Errorf("%s %s is not in the OpenAPI document", r.Method, path)
 		}
-		if hasActor := r.Call().Input().Fields().ByName("actor") != nil; hasActor != r.Writes {
-			t.Errorf("%s %s: Writes = %v, and the request has an actor: %v", r.Method, r.Keyword, r.Writes, hasActor)
+		if hasActor := r.procedure().Input().Fields().ByName("actor") != nil; hasActor != r.Writes {
+			t.Errorf("%s %s: Writes = %v, and the request has an actor: %v", r.Method, r.Path, r.Writes, hasActor)
 		}
 	}
 }
 
-// Each reference of the document has a target, each operation an ID of its own, and each parameter is declared.
+// Each reference of the document has a target, and each parameter is declared.
 func TestOpenAPIIsComplete(t *testing.T) {
 	t.Parallel()
 	var document map[string]any
@@ -57,15 +57,9 @@ func TestOpenAPIIsComplete(t *testing.T) {
 		}
 	}
 	walk(document)
-	ids := map[any]bool{}
 	for path, operations := range document["paths"].(map[string]any) {
 		for method, operation := range operations.(map[string]any) {
 			o := operation.(map[string]any)
-			if id := o["operationId"]; ids[id] {
-				t.Errorf("two operations have the ID %s", id)
-			} else {
-				ids[id] = true
-			}
 			names := map[any]bool{}
 			for _, p := range o["parameters"].([]any) {
 				name := p.(map[string]any)["name"]
@@ -109,9 +103,9 @@ func TestFind(t *testing.T) {
 			continue
 		}
 		revisions, err := r.Revisions()
-		if r.Repository != test.repository || r.Keyword != test.keyword || !reflect.DeepEqual(revisions, test.want) ||
+		if r.Repository != test.repository || r.keyword() != test.keyword || !reflect.DeepEqual(revisions, test.want) ||
 			err != nil {
-			t.Errorf("%s %s: %s %s %q, %v", test.method, test.path, r.Repository, r.Keyword, revisions, err)
+			t.Errorf("%s %s: %s %s %q, %v", test.method, test.path, r.Repository, r.Path, revisions, err)
 		}
 	}
 	for _, path := range []string{"", "/", "app", "app/", "app/tree", "app/nothing/x", "app/%zz/tree/x", "tree/x",
@@ -165,12 +159,10 @@ func TestMessages(t *testing.T) {
 			MergeBase: true, Paths: []string{"x", "y"}, Context: proto.Int32(0)}},
 		{"GET app/branches", "limit=5&cursor=abc", "",
 			&packhorsev1.RefServiceListRequest{Prefix: "refs/heads/", PageSize: 5, PageToken: "abc"}},
-		{"DELETE app/branches/a/b", "expected=abc", "", &packhorsev1.UpdateRequest{Atomic: true,
+		{"DELETE app/branches/a/b", "expected=abc", "", &packhorsev1.UpdateRequest{
 			Updates: []*packhorsev1.UpdatedRef{{Name: "refs/heads/a/b", Expected: "abc"}}}},
-		{"PUT app/branches/a", "", `{"new_oid": "abc", "expected": null}`, &packhorsev1.UpdateRequest{Atomic: true,
+		{"PUT app/branches/a", "", `{"new_oid": "abc", "expected": null}`, &packhorsev1.UpdateRequest{
 			Updates: []*packhorsev1.UpdatedRef{{Name: "refs/heads/a", NewOid: "abc"}}}},
-		{"GET app/ahead-behind/a...b", "", "", &packhorsev1.AheadBehindRequest{
-			Pairs: []*packhorsev1.CommitPair{{Left: "a", Right: "b"}}}},
 		{"POST app/commits", "", `{"branch":"main","changes":[{"put":{"path":"a","text":"x"}},` +
 			`{"put":{"raw_path_base64":"/w==","content":"é"}}]}`, &packhorsev1.CommitServiceCreateRequest{Branch: "main",
 			Changes: []*packhorsev1.FileChange{
@@ -195,24 +187,25 @@ func TestMessagesThatAreRefused(t *testing.T) {
 		{"GET app/tree/main/", "limit=x", "", "limit"},
 		{"GET app/tree/main/", "limit=1&limit=2", "", "limit"},
 		{"GET app/tree/main/", "repository=other", "", "repository"},
-		{"GET app/raw/main/a", "offset=1", "", "offset"},
+		{"GET app/branches", "prefix=refs/", "", "prefix"},
 		{"GET app/log/main", "cursor=x:y", "", "cursor"},
 		{"POST app/commits", "", `{"actor":{"name":"root"}}`, "actor"},
 		{"POST app/commits", "", `{"repository":"other"}`, "repository"},
 		{"POST app/commits", "", `{"Branch":"main"}`, "Branch"},
-		{"POST app/commits", "", `{"branch":"main","branch":"other"}`, "branch"},
+		{"POST app/commits", "", `{"raw_message":"a","raw_message_base64":"YQ=="}`, "raw_message_base64"},
 		{"POST app/commits", "", `{"branch":7}`, "branch"},
-		{"POST app/commits", "", `{"create":"true"}`, "create"},
+		{"POST app/commits", "", `{"create":"yes"}`, "create"},
 		{"POST app/commits", "", `{"changes":{}}`, "changes"},
 		{"POST app/commits", "", `{"changes":[{"put":{"paths":"x"}}]}`, "changes[0].put.paths"},
-		{"POST app/commits", "", `{"changes":[{},{"put":{"text":"x","content":"y"}}]}`, "changes[1].put.content"},
-		{"POST app/commits", "", `{"changes":[{"put":{"path":"x"},"delete":{}}]}`, "changes[0].delete"},
+		{"POST app/commits", "", `{"changes":[{},{"put":{"text":"x","content":"y"}}]}`, "changes[1].put.text"},
+		{"POST app/commits", "", `{"changes":[{"put":{"path":"x"},"delete":{}}]}`, "changes[0].put"},
 		{"POST app/commits", "", `{"raw_message_base64":"%"}`, "raw_message_base64"},
 		{"POST app/commits", "", `{"branch_base64":"YQ=="}`, "branch_base64"},
+		{"POST app/commits", "", strings.Repeat(`{"author":`, 50_000), ""},
 		{"POST app/commits", "", `[]`, ""}, {"POST app/commits", "", `{`, ""}, {"POST app/commits", "", `{} {}`, ""},
 		{"POST app/commits", "", "{\"branch\":\"\xff\"}", ""},
 		{"POST app/commits", "", `{"changes":[` + strings.Repeat("{},", maxValues) + `{}]}`, ""},
-		{"POST app/commits", "", strings.Repeat(`{"author":`, 5000), "author.author"},
+		{"POST app/commits", "", `{"author":{"author":{}}}`, "author.author"},
 	} {
 		method, path, _ := strings.Cut(test[0], " ")
 		_, err := message(t, method, path, test[1], test[2])
@@ -229,21 +222,21 @@ func TestObjects(t *testing.T) {
 		{Path: []byte("<é>\n"), Mode: 0o100644}, {Path: []byte{0xff, 'a'}, Mode: 0o40000}}}
 	const want = `{"entries":[{"mode":"100644","path":"<é>\n"},{"mode":"040000","path_base64":"/2E="}],` +
 		`"next":"next","oid":"abc"}`
-	if got := string(Encode(NewObject(m, false))); got != want {
+	if got := string(Encode(NewObject(m, false))); got != want+"\n" {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
-	if got := string(Encode(NewObject(&packhorsev1.TreeResponse{}, true))); got != `{"entries":[]}` {
+	if got := string(Encode(NewObject(&packhorsev1.TreeResponse{}, true))); got != `{"entries":[]}`+"\n" {
 		t.Errorf("an empty response is %s", got)
 	}
-	v := &packhorsev1.BlobHeader{Size: 1 << 60}
-	if got := string(Encode(NewObject(v, false))); got != `{"size":"1152921504606846976"}` {
+	v := &packhorsev1.Version{Epoch: 1 << 60}
+	if got := string(Encode(NewObject(v, false))); got != `{"epoch":"1152921504606846976"}`+"\n" {
 		t.Errorf("a large number is %s", got)
 	}
 	err := &fault.Error{Kind: fault.Aborted, Msg: "it moved", Field: "branch", RetryAfter: 1500e6,
 		Mismatches: []fault.Mismatch{{Name: "refs/heads/main", Expected: "a", Actual: "absent"}}}
 	const problem = `{"field":"branch","kind":"aborted","message":"it moved","mismatches":[{"actual":"absent",` +
 		`"expected":"a","name":"refs/heads/main"}],"retry_after":2}`
-	if got := string(Encode(NewError(err))); got != problem {
+	if got := string(Encode(NewError(err))); got != problem+"\n" {
 		t.Errorf("got  %s\nwant %s", got, problem)
 	}
 }
@@ -254,11 +247,11 @@ func FuzzDecode(f *testing.F) {
 	f.Add([]byte(`{"changes":[{"move":{"from":"a","to":"b"}}],"dry_run":true,"parents":["a","b"]}`))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		m, again := &packhorsev1.CommitServiceCreateRequest{}, &packhorsev1.CommitServiceCreateRequest{}
-		if decode(text, m) != nil {
+		if decode(text, m.ProtoReflect()) != nil {
 			return
 		}
 		written := Encode(NewObject(m, false))
-		if err := decode(written, again); err != nil || !proto.Equal(m, again) {
+		if err := decode(written, again.ProtoReflect()); err != nil || !proto.Equal(m, again) {
 			t.Fatalf("%s\n%s: %v", text, bytes.TrimSpace(written), err)
 		}
 	})

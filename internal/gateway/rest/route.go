@@ -29,109 +29,97 @@ type Form int
 
 const (
 	Document Form = iota // one JSON document, or JSON lines
-	Patch                // the same, of files with their patches; or a text
 	Lines                // JSON lines
-	Text                 // a text
-	Raw                  // the bytes of a blob
+	Bytes                // the bytes of a file, or a text
 	File                 // an archive
-)
-
-// tail is how the arguments of a path are read.
-type tail int
-
-const (
-	none         tail = iota
-	revision          // a revision
-	revisionPath      // a revision and a path, which may be empty
-	revisionPair      // LEFT...RIGHT or LEFT..RIGHT
-	name              // the name of a branch
 )
 
 // Route is one kind of request.
 type Route struct {
-	Method  string
-	Keyword string // of one or two components
-	tail    tail
-	// fields of the request for the arguments: of the revision and the path, or of both revisions
-	fields  [2]string
+	Method string
+	// Path follows the repository: a keyword of one or two components, and arguments, which are fields of the request.
+	Path    string
 	call    string // service and procedure
 	Form    Form
 	Writes  bool
-	fixed   [2]string // a field and its value
-	body    string    // field whose element the body is; "": the whole request
+	prefix  string // of refs
+	body    string // field whose element the request is; "": the whole message
 	Summary string
 }
 
 // Routes has all routes. Those with two components in their keyword come first.
 var Routes = []*Route{
-	{Method: "POST", Keyword: "merges/check", call: "MergeService.Check", Form: Lines,
+	{Method: "POST", Path: "merges/check", call: "MergeService.Check", Form: Lines,
 		Summary: "Merge pairs of revisions without writing anything."},
-	{Method: "GET", Keyword: "tree", tail: revisionPath, fields: [2]string{"path.revision", "path.path"},
-		call: "ObjectService.Tree", Summary: "List a directory."},
-	{Method: "GET", Keyword: "raw", tail: revisionPath, fields: [2]string{"path.revision", "path.path"},
-		call: "ObjectService.Blob", Form: Raw, Summary: "Read a file."},
-	{Method: "GET", Keyword: "log", tail: revision, fields: [2]string{"revisions"}, call: "ObjectService.Log",
-		Summary: "List commits."},
-	{Method: "GET", Keyword: "commit", tail: revision, fields: [2]string{"revision"}, call: "ObjectService.Commit",
-		Summary: "Read a commit."},
-	{Method: "GET", Keyword: "diff", tail: revision, fields: [2]string{"to"}, call: "DiffService.Patch", Form: Patch,
-		Summary: "Compare a commit with its first parent."},
-	{Method: "GET", Keyword: "compare", tail: revisionPair, fields: [2]string{"from", "to"}, call: "DiffService.Patch",
-		Form: Patch, Summary: "Compare two revisions; A...B compares B with the merge base of both."},
-	{Method: "GET", Keyword: "patches", tail: revisionPair, fields: [2]string{"from", "to"},
-		call: "DiffService.FormatPatch", Form: Text, Summary: "Write commits as mails, as git format-patch does."},
-	{Method: "GET", Keyword: "range-diff", call: "DiffService.RangeDiff", Form: Text,
+	{Method: "GET", Path: "tree/{revision}/{path}", call: "ObjectService.Tree", Summary: "List a directory."},
+	{Method: "GET", Path: "raw/{revision}/{path}", call: "ObjectService.Blob", Form: Bytes, Summary: "Read a file."},
+	{Method: "GET", Path: "log/{revisions}", call: "ObjectService.Log", Summary: "List commits."},
+	{Method: "GET", Path: "commit/{revision}", call: "ObjectService.Commit", Summary: "Read a commit."},
+	{Method: "GET", Path: "diff/{to}", call: "DiffService.Patch", Summary: "Compare a commit with its first parent."},
+	{Method: "GET", Path: "compare/{from}...{to}", call: "DiffService.Patch",
+		Summary: "Compare two revisions; A...B compares B with the merge base of both."},
+	{Method: "GET", Path: "patches/{from}...{to}", call: "DiffService.FormatPatch", Form: Bytes,
+		Summary: "Write commits as mails, as git format-patch does."},
+	{Method: "GET", Path: "range-diff", call: "DiffService.RangeDiff", Form: Bytes,
 		Summary: "Compare two versions of a series of commits, as git range-diff does."},
-	{Method: "GET", Keyword: "blame", tail: revisionPath, fields: [2]string{"revision", "path"},
-		call: "HistoryService.Blame", Summary: "Find the commits that the lines of a file come from."},
-	{Method: "GET", Keyword: "last-commits", tail: revisionPath, fields: [2]string{"revision", "path"},
-		call: "HistoryService.LastCommits", Summary: "Find the last commit of each entry of a directory."},
-	{Method: "GET", Keyword: "archive", tail: revision, fields: [2]string{"revision"}, call: "ArchiveService.Archive",
-		Form: File, Summary: "Get an archive: REVISION.tar.gz, .tar.zst, .tar or .zip."},
-	{Method: "GET", Keyword: "merge-base", call: "HistoryService.MergeBase",
+	{Method: "GET", Path: "blame/{revision}/{path}", call: "HistoryService.Blame",
+		Summary: "Find the commits that the lines of a file come from."},
+	{Method: "GET", Path: "last-commits/{revision}/{path}", call: "HistoryService.LastCommits",
+		Summary: "Find the last commit of each entry of a directory."},
+	{Method: "GET", Path: "archive/{revision}", call: "ArchiveService.Archive", Form: File,
+		Summary: "Get an archive: REVISION.tar.gz, .tar.zst, .tar or .zip."},
+	{Method: "GET", Path: "merge-base", call: "HistoryService.MergeBase",
 		Summary: "Find the best common ancestors of revisions."},
-	{Method: "GET", Keyword: "ahead-behind", tail: revisionPair, fields: [2]string{"pairs.left", "pairs.right"},
-		call: "HistoryService.AheadBehind", Summary: "Count the commits that only one of two revisions reaches."},
-	{Method: "POST", Keyword: "ahead-behind", call: "HistoryService.AheadBehind",
+	{Method: "POST", Path: "ahead-behind", call: "HistoryService.AheadBehind",
 		Summary: "Count the commits that only one of two revisions reaches, for pairs."},
-	{Method: "POST", Keyword: "is-ancestor", call: "HistoryService.IsAncestor",
+	{Method: "POST", Path: "is-ancestor", call: "HistoryService.IsAncestor",
 		Summary: "Report whether one commit reaches the other, for pairs."},
-	{Method: "GET", Keyword: "contains", call: "HistoryService.Contains",
+	{Method: "GET", Path: "contains", call: "HistoryService.Contains",
 		Summary: "List the branches and tags that reach commits."},
-	{Method: "GET", Keyword: "refs", call: "RefService.List", Summary: "List refs."},
-	{Method: "POST", Keyword: "refs", call: "RefService.Update", Writes: true, Summary: "Change refs."},
-	{Method: "GET", Keyword: "tags", call: "RefService.List", fixed: [2]string{"prefix", "refs/tags/"},
-		Summary: "List tags."},
-	{Method: "GET", Keyword: "branches", call: "RefService.List", fixed: [2]string{"prefix", "refs/heads/"},
-		Summary: "List branches."},
-	{Method: "GET", Keyword: "branches", tail: name, fields: [2]string{"name"}, call: "RefService.Resolve",
-		Summary: "Read a branch."},
-	{Method: "PUT", Keyword: "branches", tail: name, fields: [2]string{"updates.name"}, call: "RefService.Update",
-		Writes: true, fixed: [2]string{"atomic", "true"}, body: "updates", Summary: "Create or change a branch."},
-	{Method: "DELETE", Keyword: "branches", tail: name, fields: [2]string{"updates.name"}, call: "RefService.Update",
-		Writes: true, fixed: [2]string{"atomic", "true"}, body: "updates", Summary: "Delete a branch."},
-	{Method: "POST", Keyword: "commits", call: "CommitService.Create", Writes: true,
+	{Method: "GET", Path: "refs", call: "RefService.List", Summary: "List refs."},
+	{Method: "POST", Path: "refs", call: "RefService.Update", Writes: true, Summary: "Change refs."},
+	{Method: "GET", Path: "tags", call: "RefService.List", prefix: "refs/tags/", Summary: "List tags."},
+	{Method: "GET", Path: "branches", call: "RefService.List", prefix: "refs/heads/", Summary: "List branches."},
+	{Method: "GET", Path: "branches/{name}", call: "RefService.Resolve", Summary: "Read a branch."},
+	{Method: "PUT", Path: "branches/{name}", call: "RefService.Update", Writes: true, body: "updates",
+		Summary: "Create or change a branch."},
+	{Method: "DELETE", Path: "branches/{name}", call: "RefService.Update", Writes: true, body: "updates",
+		Summary: "Delete a branch."},
+	{Method: "POST", Path: "commits", call: "CommitService.Create", Writes: true,
 		Summary: "Make a commit from changes of files."},
-	{Method: "POST", Keyword: "patches", call: "CommitService.ApplyPatch", Writes: true,
+	{Method: "POST", Path: "patches", call: "CommitService.ApplyPatch", Writes: true,
 		Summary: "Make commits from a diff or a mailbox."},
-	{Method: "POST", Keyword: "merges", call: "MergeService.Merge", Writes: true,
+	{Method: "POST", Path: "merges", call: "MergeService.Merge", Writes: true,
 		Summary: "Merge, rebase, pick or revert commits."},
 }
 
-// Call returns the procedure of the route.
-func (r *Route) Call() protoreflect.MethodDescriptor {
+// keyword returns the part of the path before the arguments.
+func (r *Route) keyword() string {
+	keyword, _, _ := strings.Cut(r.Path, "/{")
+	return keyword
+}
+
+// arguments returns the names of the arguments in the path.
+func (r *Route) arguments() (names []string) {
+	for part := range strings.SplitSeq(r.Path, "{") {
+		if name, _, ok := strings.Cut(part, "}"); ok {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// procedure returns the procedure of the route.
+func (r *Route) procedure() protoreflect.MethodDescriptor {
 	found, _ := protoregistry.GlobalFiles.FindDescriptorByName(protoreflect.FullName("packhorse.v1." + r.call))
 	return found.(protoreflect.MethodDescriptor) // a test checks all routes
 }
 
 // Procedure returns the path of the procedure of the route.
-func (r *Route) Procedure() string {
-	service, method, _ := strings.Cut(r.call, ".")
-	return "/packhorse.v1." + service + "/" + method
-}
+func (r *Route) Procedure() string { return "/packhorse.v1." + strings.Replace(r.call, ".", "/", 1) }
 
 // NewResponse returns an empty message of the route's response.
-func (r *Route) NewResponse() proto.Message { return newMessage(r.Call().Output()) }
+func (r *Route) NewResponse() proto.Message { return newMessage(r.procedure().Output()) }
 
 func newMessage(d protoreflect.MessageDescriptor) proto.Message {
 	t, _ := protoregistry.GlobalTypes.FindMessageByName(d.FullName()) // it is linked
@@ -142,7 +130,7 @@ func newMessage(d protoreflect.MessageDescriptor) proto.Message {
 type Request struct {
 	*Route
 	Repository string   // its path
-	arguments  []string // the components after the keyword, unescaped
+	parts      []string // the components after the keyword, unescaped
 }
 
 // Find finds the route for a request, of which path is the escaped path after Prefix. If there are methods, the path is
@@ -151,7 +139,10 @@ func Find(method, path string) (r *Request, methods []string, err error) {
 	parts := strings.Split(path, "/")
 	for i, part := range parts {
 		if parts[i], err = url.PathUnescape(part); err != nil {
-			return nil, nil, fault.New(fault.Invalid, "bad escape in the path")
+			return nil, nil, invalid("", "bad escape in the path")
+		}
+		if !utf8.ValidString(parts[i]) { // messages cannot hold it
+			return nil, nil, invalid("", "the path is not UTF-8")
 		}
 	}
 	at := 1 + slices.IndexFunc(parts[1:], isKeyword)
@@ -160,20 +151,14 @@ func Find(method, path string) (r *Request, methods []string, err error) {
 			"%steam/app/tree/main/", Prefix, Prefix)
 	}
 	r = &Request{Repository: strings.Join(parts[:at], "/")}
-	if !utf8.ValidString(r.Repository) { // messages cannot hold it
-		return nil, nil, fault.New(fault.NotFound, "no such repository: its name is not UTF-8")
-	}
 	for _, route := range Routes {
-		n := strings.Count(route.Keyword, "/") + 1
-		if len(parts) < at+n || strings.Join(parts[at:at+n], "/") != route.Keyword {
-			continue
-		}
-		arguments := parts[at+n:]
-		if isBare := strings.Join(arguments, "") == ""; isBare != (route.tail == none) {
+		n := at + strings.Count(route.keyword(), "/") + 1
+		if len(parts) < n || strings.Join(parts[at:n], "/") != route.keyword() ||
+			(strings.Join(parts[n:], "") == "") != (route.Path == route.keyword()) {
 			continue
 		}
 		if route.Method == method || route.Method == http.MethodGet && method == http.MethodHead {
-			r.Route, r.arguments = route, arguments
+			r.Route, r.parts = route, parts[n:]
 			return r, nil, nil
 		}
 		methods = append(methods, route.Method)
@@ -185,13 +170,13 @@ func Find(method, path string) (r *Request, methods []string, err error) {
 	return nil, methods, nil
 }
 
-// Argument returns everything after the keyword.
-func (r *Request) Argument() string { return strings.Join(r.arguments, "/") }
+// Argument returns everything after the keyword, without a slash at the end.
+func (r *Request) Argument() string { return strings.TrimSuffix(strings.Join(r.parts, "/"), "/") }
 
 // isKeyword reports whether a component of a path is a keyword, or the first one of a keyword.
 func isKeyword(part string) bool {
 	return slices.ContainsFunc(Routes, func(r *Route) bool {
-		first, _, _ := strings.Cut(r.Keyword, "/")
+		first, _, _ := strings.Cut(r.Path, "/")
 		return first == part
 	})
 }
@@ -202,144 +187,123 @@ const maxParts = 16
 // Revisions returns the revisions in the path, each as alternatives, the shortest one first. The longest one that
 // exists is meant.
 func (r *Request) Revisions() (list [][]string, err error) {
-	whole := strings.TrimSuffix(r.Argument(), "/")
-	switch r.tail {
-	case revision, revisionPair:
-		if !utf8.ValidString(whole) {
-			return nil, fault.New(fault.Invalid, "the revision is not UTF-8")
-		}
-	}
-	switch r.tail {
-	case revision:
-		return [][]string{{whole}}, nil
-	case revisionPath:
+	switch names := r.arguments(); {
+	case len(names) == 0 || names[0] == "name":
+		return nil, nil
+	case len(names) == 1:
+		return [][]string{{r.Argument()}}, nil
+	case names[1] == "path":
 		var alternatives []string
-		for i := range min(len(r.arguments), maxParts) {
-			if r.arguments[i] == "" || !utf8.ValidString(r.arguments[i]) { // a slash at the end, or two of them
+		for i := range min(len(r.parts), maxParts) {
+			if r.parts[i] == "" { // a slash at the end, or two of them
 				break
 			}
-			alternatives = append(alternatives, strings.Join(r.arguments[:i+1], "/"))
+			alternatives = append(alternatives, strings.Join(r.parts[:i+1], "/"))
 		}
 		if alternatives == nil {
-			return nil, fault.New(fault.Invalid, "the path has no revision")
+			return nil, invalid("", "the path has no revision")
 		}
 		return [][]string{alternatives}, nil
-	case revisionPair:
-		left, right, ok := strings.Cut(whole, "..")
-		right = strings.TrimPrefix(right, ".")
-		if !ok || left == "" || right == "" {
-			return nil, fault.New(fault.Invalid, "want two revisions, as in main...topic")
-		}
-		return [][]string{{left}, {right}}, nil
 	}
-	return nil, nil
+	left, right, _ := strings.Cut(r.Argument(), "..")
+	right = strings.TrimPrefix(right, ".")
+	if left == "" || right == "" {
+		return nil, invalid("", "want two revisions, as in main...topic")
+	}
+	return [][]string{{left}, {right}}, nil
 }
 
 // Message makes the message of the request. revisions are those of the path, resolved, and chosen is the alternative of
-// the first one that was used. A cursor with a revision replaces that, and is removed from the query. The body is
-// nil if there is none.
+// the first one that was used. A cursor with a revision replaces that. The body is nil if there is none.
 func (r *Request) Message(revisions []string, chosen int, query url.Values, body []byte) (proto.Message, error) {
-	m := newMessage(r.Call().Input())
-	if err := r.useCursor(m, revisions, query); err != nil {
-		return nil, err
-	}
-	whole := r.Argument()
-	arguments := revisions
-	switch r.tail {
-	case revisionPath:
-		path := strings.TrimSuffix(strings.Join(r.arguments[chosen+1:], "/"), "/")
-		arguments = []string{revisions[0], path}
-	case name:
-		arguments = []string{"refs/heads/" + strings.TrimPrefix(whole, "refs/heads/")}
-	case revisionPair:
-		if patch, ok := m.(*packhorsev1.PatchRequest); ok {
-			patch.MergeBase = strings.Contains(whole, "...")
-		}
-	}
-	for i, value := range arguments {
-		if err := set(m.ProtoReflect(), r.fields[i], r.fields[i], value); err != nil {
-			return nil, err
-		}
-	}
-	if r.fixed[0] != "" {
-		if err := set(m.ProtoReflect(), r.fixed[0], r.fixed[0], r.fixed[1]); err != nil {
-			return nil, err
-		}
-	}
+	m := newMessage(r.procedure().Input())
 	part := m.ProtoReflect()
 	if r.body != "" {
-		part = part.Mutable(part.Descriptor().Fields().ByName(protoreflect.Name(r.body))).List().Get(0).Message()
+		part = part.Mutable(part.Descriptor().Fields().ByName(protoreflect.Name(r.body))).List().AppendMutable().Message()
 	}
-	if err := r.addQuery(part, query); err != nil {
+	if id, position, ok := strings.Cut(query.Get("cursor"), ":"); ok && len(revisions) == 1 {
+		revisions[0] = id
+		query.Set("cursor", position)
+	}
+	document := r.document(part.Descriptor(), revisions, chosen)
+	if err := setFields(part, "", document); err != nil {
+		return nil, err
+	}
+	if err := r.setQuery(part, query); err != nil {
 		return nil, err
 	}
 	if len(body) > 0 {
-		if err := decode(body, part.Interface()); err != nil {
+		if err := decode(body, part); err != nil {
 			return nil, err
 		}
 	}
 	for name, problem := range map[protoreflect.Name]string{"repository": "the path of the URL has the repository",
 		"actor": "the actor is the caller"} {
 		if f := part.Descriptor().Fields().ByName(name); f != nil && part.Has(f) {
-			return nil, fault.InField(string(name), fault.New(fault.Invalid, "%s", problem))
+			return nil, invalid(string(name), "%s", problem)
 		}
 	}
 	return m, nil
 }
 
-// renamed has the names of parameters that differ from the names of fields.
-var renamed = map[string]string{"limit": "page_size", "cursor": "page_token"}
-
-// addQuery sets fields from the parameters of a URL.
-func (r *Request) addQuery(m protoreflect.Message, query url.Values) error {
-	for name, values := range query {
-		if r.Form == Raw { // a range has a header
-			return unknownField(name)
-		}
-		field := name
-		if m.Descriptor().Fields().ByName(protoreflect.Name(name)) == nil && renamed[name] != "" {
-			field = renamed[name]
-		}
-		for _, value := range values {
-			if err := set(m, field, name, value); err != nil {
-				return err
-			}
-		}
+// document returns the fields of a message that the path determines.
+func (r *Request) document(d protoreflect.MessageDescriptor, revisions []string, chosen int) map[string]any {
+	document := map[string]any{}
+	if r.prefix != "" {
+		document["prefix"] = r.prefix
 	}
-	return nil
+	names := r.arguments()
+	for i, id := range revisions {
+		document[names[i]] = id
+	}
+	switch {
+	case slices.Contains(names, "path"):
+		document["path"] = strings.TrimSuffix(strings.Join(r.parts[chosen+1:], "/"), "/")
+		if d.Fields().ByName("path").Message() != nil {
+			return map[string]any{"path": document}
+		}
+	case slices.Contains(names, "revisions"):
+		document["revisions"] = []any{revisions[0]}
+	case slices.Contains(names, "name"):
+		document["name"] = "refs/heads/" + strings.TrimPrefix(r.Argument(), "refs/heads/")
+	case d.Fields().ByName("merge_base") != nil:
+		document["merge_base"] = strings.Contains(r.Argument(), "...")
+	}
+	return document
 }
 
-// set sets a field, as in "path.revision", to a value, and adds to a list. name is its name in errors.
-func set(m protoreflect.Message, field, name, text string) error {
-	first, rest, isBelow := strings.Cut(field, ".")
-	f, isBase64 := inField(m, first)
-	switch {
-	case f == nil:
-		return unknownField(name)
-	case isBelow && f.IsList():
-		list := m.Mutable(f).List()
-		if list.Len() == 0 {
-			list.AppendMutable()
+// renamed has fields whose parameters have other names.
+var renamed = map[string]string{"page_size": "limit", "page_token": "cursor", "skip": "cursor"}
+
+// setQuery sets fields from the parameters of a URL.
+func (r *Request) setQuery(m protoreflect.Message, query url.Values) error {
+	for name, values := range query {
+		field := name
+		for from, to := range renamed {
+			if to == name && m.Descriptor().Fields().ByName(protoreflect.Name(from)) != nil {
+				field = from
+			}
 		}
-		return set(list.Get(0).Message(), rest, name, text)
-	case isBelow && f.Kind() == protoreflect.MessageKind:
-		return set(m.Mutable(f).Message(), rest, name, text)
+		var value any = values[0]
+		f, _ := findField(m.Descriptor(), field)
+		switch {
+		case strings.Join(values, "") == "" && name == "cursor": // the first page
+			continue
+		case f != nil && f.IsList():
+			list := make([]any, len(values))
+			for i := range values {
+				list[i] = values[i]
+			}
+			value = list
+		case len(values) > 1:
+			return invalid(name, "it is set twice")
+		case f != nil && f.Kind() == protoreflect.BoolKind && values[0] == "": // ?recursive
+			value = true
+		}
+		if err := setField(m, field, name, value); err != nil {
+			return err
+		}
 	}
-	if text == "" && f.Kind() == protoreflect.BoolKind { // ?recursive
-		text = "true"
-	}
-	v, err := parseValue(f, text, isBase64)
-	if err != nil {
-		return fault.InField(name, fault.New(fault.Invalid, "want a value of type %s", typeName(f)))
-	}
-	if f.IsList() {
-		m.Mutable(f).List().Append(v)
-		return nil
-	}
-	if err := checkOnce(m, f, name); err != nil {
-		return err
-	}
-	m.Set(f, v)
 	return nil
 }
 

@@ -2,7 +2,6 @@ package control
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -26,19 +25,12 @@ func (l Local) Do(r *http.Request) (*http.Response, error) {
 		defer stop()
 		l.serve(w, r.WithContext(ctx))
 	}()
+	<-w.begun
 	end := func() error {
 		cancel()
 		from.Close()
 		<-served
 		return nil
-	}
-	select {
-	case <-w.begun:
-	case <-served: // of a panic
-	case <-ctx.Done():
-	}
-	if err := r.Context().Err(); err != nil {
-		return nil, errors.Join(err, end())
 	}
 	return &http.Response{Status: http.StatusText(w.status), StatusCode: w.status, Proto: "HTTP/2.0", ProtoMajor: 2,
 		Header: w.sent, Body: localBody{from, end}, ContentLength: -1, Request: r}, nil
@@ -56,7 +48,9 @@ func (l Local) serve(w *localResponse, r *http.Request) {
 		w.body.CloseWithError(io.ErrUnexpectedEOF)
 	}()
 	r.ProtoMajor, r.ProtoMinor = 2, 0
-	r.Header.Set(callerHeader, callerLocal)
+	if r.Header.Get(callerHeader) == "" { // otherwise the call came in by the port, see serveLines
+		r.Header.Set(callerHeader, callerLocal)
+	}
 	l.mux.ServeHTTP(w, r)
 	w.WriteHeader(http.StatusOK)
 	w.body.Close()

@@ -1,14 +1,15 @@
 package control
 
 import (
-	"bytes"
-	"encoding/binary"
+	"context"
+	"errors"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
 
 	"connectrpc.com/connect"
+	"google.golang.org/protobuf/types/known/emptypb"
 )
 
 // TestTypes: what curl can send to a call gets an answer or instructions.
@@ -52,34 +53,44 @@ func TestTypes(t *testing.T) {
 // An error in the middle of JSON lines is the last line, and the response is cut.
 func TestLines(t *testing.T) {
 	t.Parallel()
-	message := func(flags byte, text string) []byte {
-		return append(binary.BigEndian.AppendUint32([]byte{flags}, uint32(len(text))), text...)
-	}
+	p := newPort(t)
+	const path = "/packhorse.v1.Lines/Test"
+	fail := connect.NewError(connect.CodeAborted, errors.New("it moved"))
+	type empty = emptypb.Empty
+	var lines int
+	var problem error
+	p.server.mux.Handle(path, connect.NewServerStreamHandler(path,
+		func(_ context.Context, r *connect.Request[empty], stream *connect.ServerStream[empty]) error {
+			if r.Header().Get(callerHeader) != "somebody" {
+				return connect.NewError(connect.CodeInternal, errors.New("another caller"))
+			}
+			for range lines {
+				if err := stream.Send(new(empty)); err != nil {
+					return err
+				}
+			}
+			return problem
+		}))
 	for _, test := range []struct {
 		name, want string
+		lines      int
+		err        error
 		status     int
 		isCut      bool
-		parts      [][]byte
 	}{
-		{"empty", "", 200, false, [][]byte{message(2, "{}")}},
-		{"two", "{\"a\":1}\n{}\n", 200, false, [][]byte{message(0, `{"a":1}`), message(0, "{}"), message(2, "{}")}},
-		{"no line", `{"code":"aborted","message":"it moved"}` + "\n", 409, false,
-			[][]byte{message(2, `{"error":{"code":"aborted","message":"it moved"}}`)}},
-		{"a line", "{}\n" + `{"error":{"code":"aborted"}}` + "\n", 200, true,
-			[][]byte{message(0, "{}"), message(2, `{"error":{"code":"aborted"}}`)}},
+		{"empty", "", 0, nil, 200, false},
+		{"two", "{}\n{}\n", 2, nil, 200, false},
+		{"no line", `{"code":"aborted","message":"it moved"}`, 0, fail, 409, false},
+		{"a line", "{}\n" + `{"error":{"code":"aborted","message":"it moved"}}` + "\n", 1, fail, 200, true},
 	} {
+		lines, problem = test.lines, test.err
 		w := httptest.NewRecorder()
-		lines := &lineWriter{ResponseWriter: w}
-		for _, b := range bytes.Join(test.parts, nil) { // in any pieces
-			if _, err := lines.Write([]byte{b}); err != nil {
-				t.Fatal(err)
-			}
-		}
-		r := httptest.NewRequest(http.MethodPost, "/", nil)
+		r := httptest.NewRequest(http.MethodPost, path, strings.NewReader("{}"))
 		r.Header.Set("Content-Type", "application/json")
+		r.Header.Set(callerHeader, "somebody")
 		isCut := func() (isCut bool) {
 			defer func() { isCut = recover() == http.ErrAbortHandler }()
-			lines.end(connect.NewErrorWriter(), r)
+			p.server.serveLines(w, r)
 			return false
 		}()
 		if w.Code != test.status || w.Body.String() != test.want || isCut != test.isCut {

@@ -228,16 +228,24 @@ func (p *patchReader) flush(n int) error {
 		p.sum.Deletions += int64(f.GetDeletions())
 		p.left -= int64(len(f.GetPatch()))
 		patch := f.GetPatch()
-		f.Patch = patch[:min(len(patch), piece)]
+		next := func() []byte { // to the end of a line, not within a character
+			part := patch[:min(len(patch), piece)]
+			if end := bytes.LastIndexByte(part, '\n'); len(part) < len(patch) && end >= 0 {
+				part = part[:end+1]
+			}
+			patch = patch[len(part):]
+			return part
+		}
+		f.Patch = next()
 		m := &packhorsev1.PatchResponse{Part: &packhorsev1.PatchResponse_File{File: f}}
 		for {
 			if err := p.send(m); err != nil {
 				return err
 			}
-			if patch = patch[min(len(patch), piece):]; len(patch) == 0 {
+			if len(patch) == 0 {
 				break
 			}
-			m = &packhorsev1.PatchResponse{Part: &packhorsev1.PatchResponse_Patch{Patch: patch[:min(len(patch), piece)]}}
+			m = &packhorsev1.PatchResponse{Part: &packhorsev1.PatchResponse_Patch{Patch: next()}}
 		}
 	}
 	p.files, p.isOpen = p.files[n:], false
