@@ -15,30 +15,24 @@ func (n *Node) LastCommits(ctx context.Context, path git.RepoPath, in lookup.Pat
 }
 
 // MergeBase finds the best common ancestors of commits; see lookup.Reader.MergeBase.
-func (n *Node) MergeBase(ctx context.Context, path git.RepoPath, revisions []string) (bases []git.ObjectID, err error) {
-	err = n.withRepo(ctx, path, func(r *repo.Repo) error {
-		bases, err = n.lookups.MergeBase(ctx, r, revisions)
-		return err
+func (n *Node) MergeBase(ctx context.Context, path git.RepoPath, revisions []string) ([]git.ObjectID, error) {
+	return valueOf(ctx, n, path, func(r *repo.Repo) ([]git.ObjectID, error) {
+		return n.lookups.MergeBase(ctx, r, revisions)
 	})
-	return bases, err
 }
 
 // AheadBehind counts the commits that only one of two reaches; see lookup.Reader.AheadBehind.
 func (n *Node) AheadBehind(ctx context.Context, path git.RepoPath, pairs []lookup.Pair) (
-	results []lookup.Difference, err error) {
-	err = n.withRepo(ctx, path, func(r *repo.Repo) error {
-		results, err = n.lookups.AheadBehind(ctx, r, pairs)
-		return err
+	[]lookup.Difference, error) {
+	return valueOf(ctx, n, path, func(r *repo.Repo) ([]lookup.Difference, error) {
+		return n.lookups.AheadBehind(ctx, r, pairs)
 	})
-	return results, err
 }
 
 // Contains lists the refs that reach commits; see lookup.Reader.Contains.
 func (n *Node) Contains(ctx context.Context, path git.RepoPath, q lookup.ContainsRequest) (
-	results []lookup.Containing, err error) {
-	err = n.withRepo(ctx, path, func(r *repo.Repo) error {
-		results, err = n.lookups.Contains(ctx, r, q)
-		return err
+	[]lookup.Containing, error) {
+	return valueOf(ctx, n, path, func(r *repo.Repo) ([]lookup.Containing, error) {
+		return n.lookups.Contains(ctx, r, q)
 	})
-	return results, err
 }

@@ -26,6 +26,16 @@ func (n *Node) withRepo(ctx context.Context, path git.RepoPath, fn func(*repo.Re
 	}
 }
 
+// valueOf is withRepo for a function with a result.
+func valueOf[T any](ctx context.Context, n *Node, path git.RepoPath, fn func(*repo.Repo) (T, error)) (value T,
+	err error) {
+	err = n.withRepo(ctx, path, func(r *repo.Repo) error {
+		value, err = fn(r)
+		return err
+	})
+	return value, err
+}
+
 // Blob reads a blob; see lookup.Reader.Blob.
 func (n *Node) Blob(ctx context.Context, path git.RepoPath, q lookup.BlobRequest,
 	head func(lookup.BlobHeader) error, data func([]byte) error) error {
@@ -33,21 +43,15 @@ func (n *Node) Blob(ctx context.Context, path git.RepoPath, q lookup.BlobRequest
 }
 
 // Tree lists a page of a directory; see lookup.Reader.Tree.
-func (n *Node) Tree(ctx context.Context, path git.RepoPath, q lookup.TreeRequest) (page lookup.TreePage, err error) {
-	err = n.withRepo(ctx, path, func(r *repo.Repo) error {
-		page, err = n.lookups.Tree(ctx, r, q)
-		return err
-	})
-	return page, err
+func (n *Node) Tree(ctx context.Context, path git.RepoPath, q lookup.TreeRequest) (lookup.TreePage, error) {
+	return valueOf(ctx, n, path, func(r *repo.Repo) (lookup.TreePage, error) { return n.lookups.Tree(ctx, r, q) })
 }
 
 // Commit reads one commit; see lookup.Reader.Commit.
-func (n *Node) Commit(ctx context.Context, path git.RepoPath, revision string) (commit lookup.Commit, err error) {
-	err = n.withRepo(ctx, path, func(r *repo.Repo) error {
-		commit, err = n.lookups.Commit(ctx, r, revision)
-		return err
+func (n *Node) Commit(ctx context.Context, path git.RepoPath, revision string) (lookup.Commit, error) {
+	return valueOf(ctx, n, path, func(r *repo.Repo) (lookup.Commit, error) {
+		return n.lookups.Commit(ctx, r, revision)
 	})
-	return commit, err
 }
 
 // Log lists commits in batches; see lookup.Reader.Log.
@@ -64,10 +68,8 @@ func (n *Node) Files(ctx context.Context, path git.RepoPath, q lookup.FilesReque
 
 // Behind counts the commits between two commits; see lookup.Reader.Behind.
 func (n *Node) Behind(ctx context.Context, path git.RepoPath, old, new git.ObjectID,
-	limit int) (behind int, err error) {
-	err = n.withRepo(ctx, path, func(r *repo.Repo) error {
-		behind, err = n.lookups.Behind(ctx, r, old, new, limit)
-		return err
+	limit int) (int, error) {
+	return valueOf(ctx, n, path, func(r *repo.Repo) (int, error) {
+		return n.lookups.Behind(ctx, r, old, new, limit)
 	})
-	return behind, err
 }
