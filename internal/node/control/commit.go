@@ -2,10 +2,8 @@ package control
 
 import (
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
-	"hash"
 
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/proto"
@@ -97,10 +95,7 @@ type draft struct {
 	commits storage.NewCommit
 	blobs   edit.Blobs
 	memory  admit.Holding
-	sums    hash.Hash // of the changes, for the key; nil: there is no key
-
-	open    *edit.Change            // a file whose content continues; nil: there is none
-	message *packhorsev1.FileChange // of open
+	open    *edit.Change // a file whose content continues; nil: there is none
 }
 
 // newDraft begins a commit with the changes of its first message.
@@ -153,9 +148,6 @@ func (s *Server) newDraft(ctx context.Context, m *packhorsev1.CommitServiceCreat
 		}
 		c.Parents = append(c.Parents, id)
 	}
-	if m.GetIdempotencyKey() != "" {
-		d.sums = sha256.New()
-	}
 	d.blobs = edit.Blobs{Format: format, Dir: s.Node.Scratch(), Limit: s.Node.MaxChange(), Memory: &d.memory}
 	size := 0
 	for _, change := range changes {
@@ -194,12 +186,13 @@ func (d *draft) add(changes []*packhorsev1.FileChange) error {
 		if err := d.commits.Changes.Add(c); err != nil {
 			return err
 		}
-		if m.GetPut().GetContinued() {
-			d.open, d.message = c, m
-			continue
-		}
-		if err := d.ended(c, m); err != nil {
-			return err
+		switch {
+		case m.GetPut().GetContinued():
+			d.open = c
+		case m.GetPut() != nil && c.ID.IsZero():
+			if c.Blob, err = d.blobs.End(); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
@@ -210,31 +203,12 @@ func (d *draft) more(content []byte, continued bool) error {
 	if d.open == nil {
 		return fault.InField("content", fault.New(fault.Invalid, "no earlier message has a put with continued"))
 	}
-	if _, err := d.blobs.Write(content); err != nil || continued {
-		return err
+	_, err := d.blobs.Write(content)
+	if err == nil && !continued {
+		d.open.Blob, err = d.blobs.End()
+		d.open = nil
 	}
-	c, m := d.open, d.message
-	d.open, d.message = nil, nil
-	return d.ended(c, m)
-}
-
-// ended is called when a change is complete.
-func (d *draft) ended(c *edit.Change, m *packhorsev1.FileChange) (err error) {
-	put := m.GetPut()
-	if put != nil && c.ID.IsZero() {
-		if c.Blob, err = d.blobs.End(); err != nil {
-			return err
-		}
-		put.Source, put.Continued = &packhorsev1.PutFile_Oid{Oid: c.Blob.ID.String()}, false
-	}
-	if d.sums != nil {
-		b, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
-		if err != nil {
-			return err
-		}
-		fmt.Fprintf(d.sums, "%d\n%s", len(b), b)
-	}
-	return nil
+	return err
 }
 
 // change converts a change. The content of a file goes to the blobs.
@@ -312,10 +286,9 @@ func (d *draft) commit(ctx context.Context) (*packhorsev1.CommitServiceCreateRes
 	if err := c.Changes.Check(); err != nil {
 		return nil, err
 	}
-	if d.sums != nil {
+	if key := d.request.GetIdempotencyKey(); key != "" {
 		var err error
-		c.Header.Key, err = edit.NewKey(d.request.GetIdempotencyKey(), d.sums.Sum(contentOf(d.request)))
-		if err != nil {
+		if c.Header.Key, err = edit.NewKey(key, c.Changes.Sum(contentOf(d.request))); err != nil {
 			return nil, err
 		}
 	}

@@ -1,6 +1,8 @@
 package edit
 
 import (
+	"crypto/sha256"
+	"fmt"
 	"strings"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
@@ -96,6 +98,19 @@ type Changes struct {
 
 // Len returns the number of changes.
 func (c *Changes) Len() int { return len(c.list) }
+
+// Sum appends a hash of the changes, whose order counts.
+func (c *Changes) Sum(b []byte) []byte {
+	hash := sha256.New()
+	for _, change := range c.list {
+		id := change.ID
+		if change.Blob != nil {
+			id = change.Blob.ID
+		}
+		fmt.Fprintf(hash, "%d %q %q %o %s %v\n", change.Kind, change.Path, change.To, change.Mode, id, change.Expected)
+	}
+	return hash.Sum(b)
+}
 
 // Add adds a change, and checks it without the others.
 func (c *Changes) Add(change *Change) error {

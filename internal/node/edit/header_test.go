@@ -262,7 +262,7 @@ func TestKeys(t *testing.T) {
 	random := make([]byte, 8)
 	_, _ = rand.Read(random)
 	branch := git.RefName("refs/heads/" + hex.EncodeToString(random))
-	var keys edit.Keys
+	keys := edit.NewKeys()
 	find := func(keys *edit.Keys, head git.ObjectID, key, request string) (git.ObjectID, error) {
 		t.Helper()
 		k, err := edit.NewKey(key, []byte(request))
@@ -289,13 +289,13 @@ func TestKeys(t *testing.T) {
 		head = o.ID
 		all = append(all, head)
 		for j := range all {
-			if got, err := find(&keys, head, fmt.Sprintf("key %d", j), "request"); err != nil || got != all[j] {
+			if got, err := find(keys, head, fmt.Sprintf("key %d", j), "request"); err != nil || got != all[j] {
 				t.Fatalf("key %d: %s, %v, want %s", j, got, err, all[j])
 			}
 		}
 	}
-	var restarted edit.Keys
-	for _, keys := range []*edit.Keys{&keys, &restarted} {
+	restarted := edit.NewKeys()
+	for _, keys := range []*edit.Keys{keys, restarted} {
 		if got, err := find(keys, head, "key 3", "another request"); !fault.Is(err, fault.Invalid) {
 			t.Errorf("another request: %s, %v", got, err)
 		}

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"sync"
 
+	lru "github.com/hashicorp/golang-lru/v2"
+
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/pack"
@@ -69,18 +71,25 @@ func keyOf(commit []byte) (k Key) {
 // Keys finds the commits of earlier requests. It remembers the keys of the branches that were searched last, because
 // reading the latest 10,000 commits takes half a second. It is safe for concurrent use.
 type Keys struct {
-	mu       sync.Mutex
-	branches []*branchKeys // the latest search is the last one
+	branches *lru.Cache[branchName, *branchKeys]
+}
+
+type branchName struct {
+	incarnation string // of the repository
+	branch      git.RefName
 }
 
 // maxBranches is the maximum number of branches whose keys are remembered. Each can have 1 MB of them.
 const maxBranches = 32
 
+// NewKeys returns a Keys without memory.
+func NewKeys() *Keys {
+	branches, _ := lru.New[branchName, *branchKeys](maxBranches) // the size is valid
+	return &Keys{branches}
+}
+
 // branchKeys are the keys of a branch.
 type branchKeys struct {
-	incarnation string // of the repository
-	branch      git.RefName
-
 	mu    sync.Mutex
 	head  git.ObjectID // the keys of this commit and of its history are known
 	known []knownKey   // the latest commit is the last one
@@ -98,7 +107,12 @@ func (k *Keys) Find(ctx context.Context, s write.State, branch git.RefName, head
 	if key == (Key{}) || head.IsZero() {
 		return git.ObjectID{}, nil
 	}
-	b := k.branch(s.Repo().Incarnation, branch)
+	name := branchName{s.Repo().Incarnation, branch}
+	b, ok := k.branches.Get(name)
+	if !ok {
+		b = new(branchKeys)
+		k.branches.Add(name, b)
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if err := b.update(ctx, s, head); err != nil {
@@ -115,24 +129,6 @@ func (k *Keys) Find(ctx context.Context, s write.State, branch git.RefName, head
 		}
 	}
 	return git.ObjectID{}, nil
-}
-
-// branch returns the keys of a branch, without those of new commits.
-func (k *Keys) branch(incarnation string, branch git.RefName) *branchKeys {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	at := slices.IndexFunc(k.branches, func(b *branchKeys) bool {
-		return b.incarnation == incarnation && b.branch == branch
-	})
-	found := &branchKeys{incarnation: incarnation, branch: branch}
-	if at >= 0 {
-		found = k.branches[at]
-		k.branches = slices.Delete(k.branches, at, at+1)
-	} else if len(k.branches) == maxBranches {
-		k.branches = slices.Delete(k.branches, 0, 1)
-	}
-	k.branches = append(k.branches, found)
-	return found
 }
 
 // update adds the keys of the commits from head to the last known one. If that is not in the history of head any more,

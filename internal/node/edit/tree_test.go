@@ -213,7 +213,7 @@ func build(t testing.TB, s *state, r *edit.Request, changes []*edit.Change) (wri
 	if err := r.Changes.Check(); err != nil {
 		return write.Plan{}, edit.Made{}, err
 	}
-	return r.Build(t.Context(), s, new(edit.Keys))
+	return r.Build(t.Context(), s, edit.NewKeys())
 }
 
 func describe(changes []*edit.Change) (all []string) {

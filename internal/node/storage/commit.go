@@ -57,7 +57,7 @@ func (n *Node) MakeCommit(ctx context.Context, path git.RepoPath, c NewCommit) (
 		if c.build != nil {
 			plan, made, err = c.build(ctx, &c.Request, s)
 		} else {
-			plan, made, err = c.Build(ctx, s, &n.keys)
+			plan, made, err = c.Build(ctx, s, n.keys)
 		}
 		return plan, err
 	}
@@ -87,7 +87,7 @@ const repeatPause = 5 * time.Millisecond
 func (n *Node) isMade(ctx context.Context, path git.RepoPath, c *NewCommit, commit git.ObjectID) (bool, error) {
 	var found edit.Made
 	err := n.withState(ctx, path, func(s *writeState) (err error) {
-		found, err = c.Repeated(ctx, s, &n.keys)
+		found, err = c.Repeated(ctx, s, n.keys)
 		return err
 	})
 	return found.Commit == commit, err
@@ -118,7 +118,7 @@ func (n *Node) prepareCommit(ctx context.Context, path git.RepoPath, c *NewCommi
 		return nil
 	}
 	return n.withState(ctx, path, func(s *writeState) error {
-		if made, err := c.Repeated(ctx, s, &n.keys); err != nil || made.Repeated {
+		if made, err := c.Repeated(ctx, s, n.keys); err != nil || made.Repeated {
 			return err
 		}
 		if err := n.resolveStart(ctx, s, c); err != nil {

@@ -80,12 +80,9 @@ func (n *Node) prepareMerge(ctx context.Context, s *writeState, q *MergeRequest,
 	} else if q.Head.IsZero() {
 		return fault.InField("target", fault.New(fault.NotFound, "%s does not exist", fault.Short(q.Target)))
 	}
-	result.Commit, err = n.keys.Find(ctx, s, q.Target, q.Head, q.Header.Key)
-	if result.Repeated = !result.Commit.IsZero(); err != nil {
-		return err
-	}
-	if result.Repeated {
-		result.Tree, err = edit.TreeOf(s, result.Commit)
+	earlier := edit.Request{Target: edit.Target{Branch: q.Target}, Header: q.Header}
+	if made, err := earlier.Repeated(ctx, s, n.keys); err != nil || made.Repeated {
+		result.Repeated, result.Commit, result.Tree = made.Repeated, made.Commit, made.Tree
 		return err
 	}
 	if err := expect("target", string(q.Target), q.ExpectedTarget, q.Head); err != nil {

@@ -27,7 +27,7 @@ func (n *Node) ApplyPatch(ctx context.Context, path git.RepoPath, c NewCommit, q
 	result PatchResult, err error) {
 	isApplied, base := false, git.ObjectID{}
 	c.build = func(ctx context.Context, r *edit.Request, s write.State) (plan write.Plan, made edit.Made, err error) {
-		if made, err = r.Repeated(ctx, s, &n.keys); made.Repeated || err != nil {
+		if made, err = r.Repeated(ctx, s, n.keys); made.Repeated || err != nil {
 			return plan, made, err
 		}
 		at, err := r.Target.Resolve(s)

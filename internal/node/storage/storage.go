@@ -123,7 +123,7 @@ type Node struct {
 	runner   *process.Runner
 	merger   *merge.Merger // may be nil
 	scratch  string
-	keys     edit.Keys
+	keys     *edit.Keys
 
 	inspector *inspect.Inspector
 
@@ -162,6 +162,7 @@ func New(server *uploadpack.Server, o Options) (*Node, error) {
 		hooks: o.RepositoryHooks, signer: o.Signer, scratch: o.Scratch, packs: o.Packs, verifier: o.Verifier,
 		lookups: lookup.New(o.Lookups),
 		runner:  o.Runner, merger: o.Merger, handles: newHandleTable(o.MaxOpen), tipPack: o.TipPack, archives: o.Archives,
+		keys:   edit.NewKeys(),
 		writes: writeTable{byPath: make(map[git.RepoPath]*writer), closing: make(chan struct{})},
 	}
 	if n.pushes != nil {
