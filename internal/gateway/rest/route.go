@@ -225,17 +225,15 @@ func (r *Request) Message(revisions []string, chosen int, query url.Values, body
 		revisions[0] = id
 		query.Set("cursor", position)
 	}
-	document := r.document(part.Descriptor(), revisions, chosen)
-	if err := setFields(part, "", document); err != nil {
-		return nil, err
+	err := setFields(part, "", r.document(part.Descriptor(), revisions, chosen))
+	if err == nil {
+		err = r.setQuery(part, query)
 	}
-	if err := r.setQuery(part, query); err != nil {
-		return nil, err
+	if err == nil && len(body) > 0 {
+		err = decode(body, part)
 	}
-	if len(body) > 0 {
-		if err := decode(body, part); err != nil {
-			return nil, err
-		}
+	if err != nil {
+		return nil, err
 	}
 	for name, problem := range map[protoreflect.Name]string{"repository": "the path of the URL has the repository",
 		"actor": "the actor is the caller"} {
@@ -280,7 +278,7 @@ func (r *Request) setQuery(m protoreflect.Message, query url.Values) error {
 	for name, values := range query {
 		field := name
 		for from, to := range renamed {
-			if to == name && m.Descriptor().Fields().ByName(protoreflect.Name(from)) != nil {
+			if f, _ := findField(m.Descriptor(), from); to == name && f != nil {
 				field = from
 			}
 		}

@@ -3,6 +3,7 @@ package control
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -48,7 +49,7 @@ func (s *Server) visibility(ctx context.Context, header http.Header) func(messag
 		if err != nil || len(named) == 0 {
 			return nil // the call reports it
 		}
-		revision, err := s.Node.FindInvisible(ctx, path, sortedKeys(named), reachable[0] == "1")
+		revision, err := s.Node.FindInvisible(ctx, path, slices.Sorted(maps.Keys(named)), reachable[0] == "1")
 		if err == nil && revision != "" {
 			err = fault.New(fault.NotFound, "no ref reaches an object %s", fault.Short(revision))
 		}
@@ -57,14 +58,6 @@ func (s *Server) visibility(ctx context.Context, header http.Header) func(messag
 		}
 		return err
 	}
-}
-
-func sortedKeys(m map[string]string) (keys []string) {
-	for key := range m {
-		keys = append(keys, key)
-	}
-	slices.Sort(keys)
-	return keys
 }
 
 // addRevisions adds the revisions in a message, and the names of their fields. at is the name of the message.
