@@ -21,8 +21,8 @@ type Archive struct {
 
 // ArchiveHeader describes an archive.
 type ArchiveHeader struct {
-	Commit string // "" for a tree that is not a commit's
-	Size   int64  // of the archive in bytes
+	Commit string
+	Size   int64 // of the archive in bytes
 	SHA256 [sha256.Size]byte
 }
 

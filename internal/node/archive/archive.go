@@ -1,4 +1,4 @@
-// Package archive makes archives of commits and trees, as git archive does. The bytes depend only on the Spec: they are
+// Package archive makes archives of commits, as git archive does. The bytes depend only on the Spec: they are
 // the same each time and on each node, whatever versions of git and zlib the nodes have.
 //
 // git archive writes a tar stream. It runs in an empty git directory with the objects of the repository
@@ -7,9 +7,8 @@
 // stream. A zip file has the entries of the tar stream.
 //
 // Where the output of git archive itself changes with time, this one does not. In placeholders of export-subst, %h has
-// abbrev digits, no ref exists (%d, %(describe)), there is no .mailmap, and relative dates are relative to the date of
-// the commit. Large files are not converted (bigFile). The files of a tree that is not a commit's have the date 0
-// instead of the present time.
+// abbrev digits, no ref exists (%d, %(describe)), there is no .mailmap, and relative dates are relative to 1970. Large
+// files are not converted (bigFile).
 //
 // An archive is a file of the pack cache. A client gets no byte before it is complete, so that its length and checksum
 // are known.
@@ -19,13 +18,13 @@ import (
 	"bufio"
 	"context"
 	"crypto/sha256"
-	"errors"
 	"fmt"
-	"hash"
 	"io"
+	"io/fs"
 	"os"
-	"path"
+	"slices"
 	"strings"
+	"unicode"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
@@ -51,69 +50,57 @@ var Formats = []string{Tar, Gzip, Zstd, Zip}
 
 // Limits of archives.
 const (
-	MaxTar    = 8<<30 - 1 // bytes of the tar stream; also the largest file that needs no extended header
-	MaxPaths  = 1000
-	MaxPath   = 4 << 10  // bytes of a path
-	maxText   = 64 << 10 // bytes of all paths together, which are arguments of a command
-	MaxPrefix = 4 << 10  // bytes
+	MaxTar   = 8<<30 - 1 // bytes of the tar stream
+	maxPaths = 1000
+	maxPath  = 4 << 10  // bytes of a path or a prefix
+	maxText  = 64 << 10 // bytes of all paths together, which are arguments of a command
 )
 
 // Spec is everything that an archive depends on.
 type Spec struct {
 	Repo   packsource.Repository // Objects, Format, Incarnation and Hold
-	ID     git.ObjectID          // of a commit or a tree
-	Commit bool                  // ID is a commit
-	Date   int64                 // of the commit, in seconds since the epoch
-	Paths  []string              // only these files and directories; nil: all
-	Prefix string                // of each path
+	Commit git.ObjectID
+	Paths  []string // only these files and directories; nil: all
+	Prefix string   // of each path
 	Format string
 	Caller balance.Caller // not part of the key
 }
 
 // Check returns an error of kind Invalid if a client's choices are not valid.
 func Check(paths []string, prefix, format string) error {
-	if len(paths) > MaxPaths {
-		return fault.InField("paths", fault.New(fault.Invalid, "more than %d paths", MaxPaths))
+	if len(paths) > maxPaths {
+		return fault.InField("paths", fault.New(fault.Invalid, "more than %d paths", maxPaths))
 	}
 	total := 0
 	for i, name := range paths {
-		total += len(name)
-		if err := checkName(strings.TrimSuffix(name, "/"), MaxPath); err != nil || name == "" {
-			return fault.InField(fmt.Sprintf("paths[%d]", i), errName(name))
+		if total += len(name); total > maxText {
+			return fault.InField("paths", fault.New(fault.Invalid, "more than %d bytes", maxText))
+		}
+		if err := checkName(name); err != nil {
+			return fault.InField(fmt.Sprintf("paths[%d]", i), err)
 		}
 	}
-	if total > maxText {
-		return fault.InField("paths", fault.New(fault.Invalid, "more than %d bytes", maxText))
-	}
-	if err := checkName(strings.TrimSuffix(prefix, "/"), MaxPrefix); err != nil {
-		return fault.InField("prefix", errName(prefix))
-	}
-	for _, known := range Formats {
-		if format == known {
-			return nil
+	if prefix != "" {
+		if err := checkName(prefix); err != nil {
+			return fault.InField("prefix", err)
 		}
 	}
-	return fault.InField("format", fault.New(fault.Invalid, "unknown format %.40q: want %s", format,
-		strings.Join(Formats, ", ")))
-}
-
-var errBadName = errors.New("bad name")
-
-// checkName returns an error for a path that leads out of a directory, or that cannot be an argument.
-func checkName(name string, limit int) error {
-	if name != "" && (len(name) > limit || path.Clean(name) != name || name[0] == '/' || name == "." ||
-		name == ".." || strings.HasPrefix(name, "../") || strings.ContainsFunc(name, isControl)) {
-		return errBadName
+	if !slices.Contains(Formats, format) {
+		return fault.InField("format", fault.New(fault.Invalid, "unknown format %.40q: want %s", format,
+			strings.Join(Formats, ", ")))
 	}
 	return nil
 }
 
-func errName(name string) error {
-	return fault.New(fault.Invalid, "invalid path %.80q: want names with slashes between them, without . and .., of at "+
-		"most %d bytes", name, MaxPath)
+// checkName returns an error for a path that leads out of a directory, or that cannot be an argument.
+func checkName(name string) error {
+	path := strings.TrimSuffix(name, "/")
+	if len(path) > maxPath || !fs.ValidPath(path) || path == "." || strings.ContainsFunc(path, unicode.IsControl) {
+		return fault.New(fault.Invalid, "invalid path %.80q: want names with slashes between them, without . and .., of at "+
+			"most %d bytes", name, maxPath)
+	}
+	return nil
 }
-
-func isControl(r rune) bool { return r < ' ' || r == 0x7f }
 
 // version is part of every key. Raise it when the archive for the same Spec changes.
 const version = "packhorse archive 1\n"
@@ -121,7 +108,7 @@ const version = "packhorse archive 1\n"
 // key returns the key of the archive.
 func (s *Spec) key() (k packsource.Key) {
 	h := sha256.New()
-	fmt.Fprintf(h, "%s%q %s %t %q %q %q", version, s.Repo.Incarnation, s.ID, s.Commit, s.Prefix, s.Format, s.Paths)
+	fmt.Fprintf(h, "%s%q %s %q %q %q", version, s.Repo.Incarnation, s.Commit, s.Prefix, s.Format, s.Paths)
 	h.Sum(k[:0])
 	return k
 }
@@ -197,20 +184,9 @@ const writeSize = 256 << 10
 func (m *Maker) write(ctx context.Context, s *Spec, w io.Writer) error {
 	out := bufio.NewWriterSize(w, writeSize)
 	sum := sha256.New()
-	if err := m.encode(ctx, s, &hashed{out, sum}); err != nil {
+	if err := m.encode(ctx, s, io.MultiWriter(out, sum)); err != nil {
 		return err
 	}
 	_, _ = out.Write(sum.Sum(nil)) // Flush returns the error
 	return out.Flush()
-}
-
-// hashed hashes what it writes.
-type hashed struct {
-	w   io.Writer
-	sum hash.Hash
-}
-
-func (h *hashed) Write(p []byte) (int, error) {
-	_, _ = h.sum.Write(p) // never fails
-	return h.w.Write(p)
 }

@@ -3,12 +3,8 @@ package archive
 import (
 	"archive/tar"
 	"archive/zip"
-	"bufio"
-	"bytes"
 	"errors"
-	"fmt"
 	"io"
-	"strconv"
 	"strings"
 	"time"
 
@@ -55,9 +51,7 @@ func writeZip(w io.Writer, from io.Reader, s *Spec) error {
 		compressor.Reset(w) // the entries come one after the other
 		return compressor, nil
 	})
-	if s.Commit {
-		_ = z.SetComment(s.ID.String()) // as git does; it is short enough
-	}
+	_ = z.SetComment(s.Commit.String()) // as git does; it is short enough
 	entries := tar.NewReader(from)
 	for {
 		entry, err := entries.Next()
@@ -97,63 +91,4 @@ func addEntry(z *zip.Writer, entry *tar.Header, content io.Reader) error {
 		_, err = io.Copy(w, content)
 	}
 	return err
-}
-
-// The header of a tar entry (POSIX pax, "ustar Interchange Format").
-const (
-	tarBlock = 512
-	tarSize  = 124 // offset of the size, 12 bytes
-	tarTime  = 136 // offset of the time, 12 bytes
-	tarSum   = 148 // offset of the checksum, 8 bytes
-)
-
-// undated is a tar stream of git whose entries have the time 0. No entry of it has an extended header with a size.
-type undated struct {
-	r     *bufio.Reader
-	block [tarBlock]byte
-	head  []byte // the rest of the last header
-	data  int64  // bytes until the next header
-}
-
-func (u *undated) Read(p []byte) (n int, err error) {
-	if len(u.head) == 0 && u.data == 0 {
-		if _, err := io.ReadFull(u.r, u.block[:]); err != nil {
-			return 0, err
-		}
-		if err := u.parse(); err != nil {
-			return 0, err
-		}
-	}
-	if len(u.head) > 0 {
-		n = copy(p, u.head)
-		u.head = u.head[n:]
-		return n, nil
-	}
-	n, err = u.r.Read(p[:min(int64(len(p)), u.data)])
-	u.data -= int64(n)
-	if err == io.EOF {
-		err = io.ErrUnexpectedEOF
-	}
-	return n, err
-}
-
-// parse changes the header in block, and determines where the next one is.
-func (u *undated) parse() error {
-	b := &u.block
-	if u.head = b[:]; *b == [tarBlock]byte{} { // the end
-		return nil
-	}
-	size, err := strconv.ParseInt(string(bytes.Trim(b[tarSize:tarSize+12], " \x00")), 8, 64)
-	if err != nil {
-		return fmt.Errorf("git archive: invalid tar header: %w", err)
-	}
-	u.data = (size + tarBlock - 1) / tarBlock * tarBlock
-	copy(b[tarTime:], "00000000000\x00")
-	copy(b[tarSum:], "        ")
-	sum := 0
-	for _, c := range b {
-		sum += int(c)
-	}
-	copy(b[tarSum:], fmt.Sprintf("%07o\x00", sum))
-	return nil
 }

@@ -1,14 +1,12 @@
 package archive
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
@@ -42,18 +40,13 @@ func (m *Maker) encode(ctx context.Context, s *Spec, w io.Writer) error {
 	p, err := m.Runner.Start(ctx, process.Command{
 		Class: Class, Subcommand: "archive", Args: m.arguments(s), Caller: s.Caller,
 		Repository: objects, StdoutBuffer: 1 << 20,
-		Env: []string{"GIT_OBJECT_DIRECTORY=" + objects, "GIT_LITERAL_PATHSPECS=1",
-			"GIT_TEST_DATE_NOW=" + strconv.FormatInt(max(s.Date, 0), 10)},
+		Env:    []string{"GIT_OBJECT_DIRECTORY=" + objects, "GIT_LITERAL_PATHSPECS=1", "GIT_TEST_DATE_NOW=0"},
 		Stderr: func(b []byte) { message.Write(b[:min(len(b), maxMessage-min(maxMessage, message.Len()))]) },
 	})
 	if err != nil {
 		return err
 	}
-	tar := io.Reader(&limitedReader{p.Stdout(), MaxTar})
-	if !s.Commit {
-		tar = &undated{r: bufio.NewReaderSize(tar, writeSize)}
-	}
-	err = compress(w, tar, s)
+	err = compress(w, &limitedReader{p.Stdout(), MaxTar}, s)
 	if err != nil {
 		p.Kill()
 	}
@@ -77,7 +70,7 @@ func (m *Maker) arguments(s *Spec) []string {
 	if memory := m.Runner.Limits(Class).Memory; memory > 0 {
 		args = append(args, "-c", fmt.Sprint("core.deltaBaseCacheLimit=", memory/8))
 	}
-	args = append(args, "archive", "--format=tar", "--prefix="+s.Prefix, "--end-of-options", s.ID.String())
+	args = append(args, "archive", "--format=tar", "--prefix="+s.Prefix, "--end-of-options", s.Commit.String())
 	return append(args, s.Paths...)
 }
 

@@ -26,31 +26,26 @@ var _ packhorsev1connect.ArchiveServiceHandler = (*archiveService)(nil)
 // Archive streams an archive after it is complete.
 func (s *archiveService) Archive(ctx context.Context, request *connect.Request[packhorsev1.ArchiveRequest],
 	stream *connect.ServerStream[packhorsev1.ArchiveResponse]) error {
-	repository, err := parsePath(request.Msg.GetRepository())
+	w, err := s.beginWork(ctx, request)
 	if err != nil {
 		return err
 	}
-	caller := request.Header().Get(callerHeader)
-	admission, err := s.enterWork(ctx, caller)
-	if err != nil {
-		return err
-	}
-	defer admission.end()
-	opened, header, err := s.Node.OpenArchive(ctx, repository, archiveOf(request.Msg), balance.Caller(caller))
+	defer w.end()
+	opened, header, err := s.Node.OpenArchive(ctx, w.repository, archiveOf(request.Msg), balance.Caller(w.caller), nil)
 	if err != nil {
 		return err
 	}
 	defer opened.Close()
 	buf := dataBuffers.Get().(*[maxData]byte)
 	defer dataBuffers.Put(buf)
-	answer := &packhorsev1.ArchiveResponse{Header: archiveHeader(&header)}
+	send, answer := sendTo(w, stream), &packhorsev1.ArchiveResponse{Header: archiveHeader(&header)}
 	for sent := int64(0); sent < opened.Size; {
 		n, err := opened.File.ReadAt(buf[:min(maxData, opened.Size-sent)], sent)
 		if n == 0 && err != nil {
 			return fault.Wrap(fault.Unavailable, "the archive cannot be read", err)
 		}
 		answer.Data = buf[:n]
-		if err := admission.send(ctx, func() error { return stream.Send(answer) }); err != nil {
+		if err := send(answer); err != nil {
 			return err
 		}
 		sent += int64(n)

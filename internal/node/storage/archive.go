@@ -6,7 +6,6 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
-	"github.com/packhorse-git/packhorse/internal/git/pack"
 	"github.com/packhorse-git/packhorse/internal/node"
 	"github.com/packhorse-git/packhorse/internal/node/archive"
 	"github.com/packhorse-git/packhorse/internal/node/packsource"
@@ -20,7 +19,7 @@ func (n *Node) Archive(ctx context.Context, path git.RepoPath, session node.Sess
 	ctx, finish := n.traceStore(ctx, response)
 	defer func() { finish(&o) }()
 	o.Command = node.CommandArchive
-	opened, header, err := n.openArchive(ctx, path, a, balance.Caller(session.Caller), &session)
+	opened, header, err := n.OpenArchive(ctx, path, a, balance.Caller(session.Caller), &session)
 	if err != nil {
 		return o, err
 	}
@@ -50,14 +49,9 @@ func (n *Node) Archive(ctx context.Context, path git.RepoPath, session node.Sess
 	return o, &node.ClientConnError{Err: err}
 }
 
-// OpenArchive returns an archive for a trusted caller, and its header. The caller closes it.
-func (n *Node) OpenArchive(ctx context.Context, path git.RepoPath, a node.Archive, caller balance.Caller) (
-	*archive.Opened, node.ArchiveHeader, error) {
-	return n.openArchive(ctx, path, a, caller, nil)
-}
-
-// openArchive is OpenArchive. The session is that of a client; nil: the caller is trusted.
-func (n *Node) openArchive(ctx context.Context, path git.RepoPath, a node.Archive, caller balance.Caller,
+// OpenArchive returns an archive, and its header. The caller closes it. The session is that of a client; nil: the
+// caller is trusted.
+func (n *Node) OpenArchive(ctx context.Context, path git.RepoPath, a node.Archive, caller balance.Caller,
 	session *node.Session) (*archive.Opened, node.ArchiveHeader, error) {
 	header := node.ArchiveHeader{}
 	if n.archives == nil {
@@ -75,11 +69,7 @@ func (n *Node) openArchive(ctx context.Context, path git.RepoPath, a node.Archiv
 	if err != nil {
 		return nil, header, err
 	}
-	header.Size, header.SHA256 = opened.Size, opened.SHA256
-	if spec.Commit {
-		header.Commit = spec.ID.String()
-	}
-	return opened, header, nil
+	return opened, node.ArchiveHeader{Commit: spec.Commit.String(), Size: opened.Size, SHA256: opened.SHA256}, nil
 }
 
 // archiveSpec resolves a revision.
@@ -113,24 +103,11 @@ func (n *Node) archiveSpec(ctx context.Context, path git.RepoPath, revision stri
 	if err != nil {
 		return nil, err
 	}
-	spec := &archive.Spec{ID: id, Commit: typ == git.Commit, Repo: packsource.Repository{
-		Objects: h.Objects.Dirs()[0], Format: h.Format, Incarnation: h.Incarnation, Hold: h.Hold}}
-	switch typ {
-	case git.Commit:
-		_, data, err := h.Objects.Read(id, 0)
-		if err != nil {
-			return nil, err
-		}
-		commit, err := pack.ParseCommit(data, h.Format)
-		if err != nil {
-			return nil, fault.Wrap(fault.Corrupt, "commit "+id.String()+" is damaged", err)
-		}
-		spec.Date = commit.Date
-	case git.Tree:
-	default:
-		return nil, fault.InField("revision", fault.New(fault.Invalid, "%s is a %s, which has no files", id, typ))
+	if typ != git.Commit {
+		return nil, fault.InField("revision", fault.New(fault.Invalid, "%s is a %s, not a commit", id, typ))
 	}
-	return spec, nil
+	return &archive.Spec{Commit: id, Repo: packsource.Repository{Objects: h.Objects.Dirs()[0], Format: h.Format,
+		Incarnation: h.Incarnation, Hold: h.Hold}}, nil
 }
 
 // walk returns a function that waits for the turn of a walk through history.

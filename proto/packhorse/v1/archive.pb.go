@@ -24,7 +24,7 @@ const (
 type ArchiveRequest struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
 	Repository string                 `protobuf:"bytes,1,opt,name=repository,proto3" json:"repository,omitempty"`
-	// Empty means HEAD. Dates of files are that of the commit. A tree has no date, and gets the epoch.
+	// A commit, or a tag of one. Empty means HEAD. Dates of files are that of the commit.
 	Revision string `protobuf:"bytes,2,opt,name=revision,proto3" json:"revision,omitempty"`
 	// Only these files and directories. At most 1,000.
 	Paths []string `protobuf:"bytes,3,rep,name=paths,proto3" json:"paths,omitempty"`

@@ -39,7 +39,7 @@ const (
 
 // ArchiveServiceClient is a client for the packhorse.v1.ArchiveService service.
 type ArchiveServiceClient interface {
-	// Archive streams an archive of a tree.
+	// Archive streams an archive of the files of a commit.
 	Archive(context.Context, *connect.Request[v1.ArchiveRequest]) (*connect.ServerStreamForClient[v1.ArchiveResponse], error)
 }
 
@@ -76,7 +76,7 @@ func (c *archiveServiceClient) Archive(ctx context.Context, req *connect.Request
 
 // ArchiveServiceHandler is an implementation of the packhorse.v1.ArchiveService service.
 type ArchiveServiceHandler interface {
-	// Archive streams an archive of a tree.
+	// Archive streams an archive of the files of a commit.
 	Archive(context.Context, *connect.Request[v1.ArchiveRequest], *connect.ServerStream[v1.ArchiveResponse]) error
 }
 
