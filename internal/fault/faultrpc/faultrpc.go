@@ -33,9 +33,9 @@ var kinds = [...]struct {
 	{fault.Deadline, packhorsev1.FaultKind_FAULT_KIND_DEADLINE, connect.CodeDeadlineExceeded},
 	{fault.Exists, packhorsev1.FaultKind_FAULT_KIND_EXISTS, connect.CodeAlreadyExists},
 	{fault.Unauthenticated, packhorsev1.FaultKind_FAULT_KIND_UNAUTHENTICATED, connect.CodeUnauthenticated},
-	{fault.Full, packhorsev1.FaultKind_FAULT_KIND_FULL, connect.CodeFailedPrecondition},
 	{fault.Aborted, packhorsev1.FaultKind_FAULT_KIND_ABORTED, connect.CodeAborted},
 	{fault.Precondition, packhorsev1.FaultKind_FAULT_KIND_PRECONDITION, connect.CodeFailedPrecondition},
+	{fault.Full, packhorsev1.FaultKind_FAULT_KIND_FULL, connect.CodeFailedPrecondition},
 }
 
 // Message returns the part of an error that the API transmits. It returns nil if err is nil.
