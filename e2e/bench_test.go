@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/packhorse-git/packhorse/internal/bench/world"
+	"github.com/packhorse-git/packhorse/internal/git/gittest"
 )
 
 // split is a gateway and its node, with a repository team/app.
@@ -80,5 +81,34 @@ func TestBenchLFS(t *testing.T) {
 	}
 	if err != nil || len(report.Figures) != 11 || !report.Figures[0].Reached || report.Figures[0].Part != "cold" {
 		t.Errorf("%v, want 11 figures, and all of the object's bytes once from the origin:\n%s%s", err, out, &errs)
+	}
+}
+
+// TestBenchWrites runs each part of `packhorse-bench writes` with little work.
+func TestBenchWrites(t *testing.T) {
+	t.Parallel()
+	repo := gittest.Init(t)
+	base := repo.Commit("base")
+	merged := repo.Commit("merge", repo.Commit("ours", base), repo.Commit("theirs", base))
+	repo.Git("update-ref", "refs/heads/main", merged.String())
+	cmd := exec.Command(filepath.Join(binDir, "packhorse-bench"), "writes", "--repo", repo.Dir, "--rounds", "1",
+		"--commits", "2", "--callers", "3", "--clients", "2", "--branches", "3", "--duration", "300ms", "--json")
+	var errors strings.Builder
+	cmd.Stderr = &errors
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%v: %s", err, &errors)
+	}
+	var report struct {
+		Figures []struct {
+			Part  string
+			Value float64
+		}
+	}
+	if err := json.Unmarshal(out, &report); err != nil {
+		t.Fatal(err)
+	}
+	if len(report.Figures) < 10 {
+		t.Errorf("got %d figures, want one or more of each part: %s", len(report.Figures), out)
 	}
 }
