@@ -41,6 +41,10 @@ func (b *batch) add(p *pendingPush) error {
 	if err := b.check(p); err != nil {
 		return err
 	}
+	if p.after != nil && !p.after.isMade() {
+		p.refused = slices.Repeat([]*receivepack.Refusal{receivepack.RefusedAtomic}, len(p.Updates))
+		return nil
+	}
 	packs := b.missingPacks(p)
 	if quota := b.head.record.Quota; quota > 0 && len(packs) > 0 && b.next.Bytes()+bytesOf(packs) > quota {
 		p.refused = slices.Repeat([]*receivepack.Refusal{receivepack.RefusedQuota}, len(p.Updates))

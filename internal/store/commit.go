@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -28,6 +29,8 @@ type pendingPush struct {
 	ctx    context.Context
 	shadow *shadow
 	peeled []git.ObjectID // by update: the object that an annotated tag points to
+	after  *pendingPush   // of the same shadow, whose changes the push may depend on; or nil
+	out    *receivepack.CommitResult
 
 	done    chan struct{}          // closed when the following fields are valid
 	refused []*receivepack.Refusal // see receivepack.CommitResult
@@ -39,34 +42,48 @@ type pendingPush struct {
 var errUploadAgain = errors.New("the objects have to be uploaded again")
 
 // Commit implements receivepack.Shadow.
-func (s *shadow) Commit(ctx context.Context, p receivepack.Proposal) (receivepack.CommitResult, error) {
+func (s *shadow) Commit(ctx context.Context, proposals []receivepack.Proposal) []receivepack.CommitResult {
 	start := time.Now()
-	peeled, err := s.peel(p.Updates)
-	if err != nil {
-		return receivepack.CommitResult{}, err
+	results := make([]receivepack.CommitResult, len(proposals))
+	var pending []*pendingPush
+	var last *pendingPush
+	for i, p := range proposals {
+		last = &pendingPush{Proposal: p, ctx: ctx, shadow: s, after: last, out: &results[i]}
+		if last.peeled, last.err = s.peel(p.Updates); last.err == nil {
+			pending = append(pending, last)
+		}
+		last.out.Err = last.err
 	}
-	for {
+	for len(pending) > 0 {
 		if err := s.uploaded(ctx); err != nil {
-			return receivepack.CommitResult{}, err
-		}
-		c := &pendingPush{Proposal: p, ctx: ctx, shadow: s, peeled: peeled, done: make(chan struct{})}
-		s.enqueue(c)
-		<-c.done
-		if errors.Is(c.err, errUploadAgain) {
-			continue
-		}
-		if errors.Is(c.err, receivepack.ErrUnknown) || errors.Is(c.err, replog.ErrBrokenPromise) {
-			for _, u := range s.uploads {
-				u.committed = true
+			for _, c := range pending {
+				c.out.Err = err
 			}
+			break
 		}
-		result := receivepack.CommitResult{Refused: c.refused}
-		if c.result.record != nil {
-			result.Stored.Record = c.result.record.Number
-		}
-		result.Stored.Tries, result.Stored.Append = c.result.tries, time.Since(start)
-		return result, c.err
+		s.enqueue(pending)
+		pending = slices.DeleteFunc(pending, func(c *pendingPush) bool { return c.wait(start) })
 	}
+	return results
+}
+
+// wait waits for the record of a push, and sets its result. It reports false if the push has to be enqueued again.
+func (p *pendingPush) wait(start time.Time) bool {
+	<-p.done
+	if errors.Is(p.err, errUploadAgain) {
+		return false
+	}
+	if errors.Is(p.err, receivepack.ErrUnknown) || errors.Is(p.err, replog.ErrBrokenPromise) {
+		for _, u := range p.shadow.uploads {
+			u.committed = true
+		}
+	}
+	p.out.Refused, p.out.Err = p.refused, p.err
+	if p.result.record != nil {
+		p.out.Stored.Record = p.result.record.Number
+	}
+	p.out.Stored.Tries, p.out.Stored.Append = p.result.tries, time.Since(start)
+	return true
 }
 
 // peel finds the objects that annotated tags point to, so that refs can be listed without objects.
@@ -95,12 +112,15 @@ func (s *shadow) peel(updates []receivepack.Update) ([]git.ObjectID, error) {
 	return peeled, nil
 }
 
-// enqueue adds a push to those that wait for a record.
-func (r *repository) enqueue(p *pendingPush) {
+// enqueue adds pushes to those that wait for a record.
+func (r *repository) enqueue(list []*pendingPush) {
 	q := &r.commits
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.waiting = append(q.waiting, p)
+	for _, p := range list {
+		p.done, p.err = make(chan struct{}), nil
+		q.waiting = append(q.waiting, p)
+	}
 	if !q.isRunning {
 		q.isRunning = true
 		r.store.running.Go(r.commitAll)
@@ -212,6 +232,11 @@ func (r *repository) checkSize(record *replog.Record) error {
 	return err
 }
 
+// isMade reports whether a push that is in a record, or in the one that is being made, changes its refs.
+func (p *pendingPush) isMade() bool {
+	return p.err == nil && !slices.ContainsFunc(p.refused, func(r *receivepack.Refusal) bool { return r != nil })
+}
+
 // end ends the push with a result.
 func (p *pendingPush) end(result appended, err error) {
 	p.result, p.err = result, err
@@ -222,7 +247,7 @@ func (p *pendingPush) end(result appended, err error) {
 func (s *shadow) install(record *replog.Record) {
 	for _, u := range s.uploads {
 		pack := record.Pack(u.result.Key)
-		if pack == nil {
+		if pack == nil || u.committed { // by another push of the shadow
 			continue
 		}
 		u.committed = true

@@ -74,7 +74,8 @@ func (p *pusher) pushFrom(base *state, change func(*receivepack.Proposal), updat
 	if change != nil {
 		change(&proposal)
 	}
-	return s.Commit(p.t.Context(), proposal)
+	result := s.Commit(p.t.Context(), []receivepack.Proposal{proposal})[0]
+	return result, result.Err
 }
 
 // pending returns a push that waits for its record.
@@ -207,10 +208,10 @@ func TestCommitKeepsUploads(t *testing.T) {
 	refused, broken := p.uploaded(b), p.uploaded(b)
 	commit := func(s *shadow, u receivepack.Update) error {
 		t.Helper()
-		_, err := s.Commit(t.Context(), receivepack.Proposal{Push: &receivepack.Push{ID: "p"},
-			Updates: []receivepack.Update{u}})
+		results := s.Commit(t.Context(), []receivepack.Proposal{{Push: &receivepack.Push{ID: "p"},
+			Updates: []receivepack.Update{u}}})
 		s.remove()
-		return err
+		return results[0].Err
 	}
 	if err := commit(refused, update("a", 1, 2)); err != nil {
 		t.Fatal(err)

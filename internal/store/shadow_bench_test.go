@@ -64,9 +64,9 @@ func BenchmarkPushToManyRefs(b *testing.B) {
 			b.Fatal(err)
 		}
 		u := receivepack.Update{Ref: git.RefName(fmt.Sprintf("refs/heads/b%07d", i)), Old: objectID(i + 1), New: objectID(7)}
-		result, err := shadow.Commit(b.Context(), receivepack.Proposal{Push: &receivepack.Push{ID: "p"},
-			Updates: []receivepack.Update{u}})
-		if err != nil || result.Refused[0] != nil {
+		result := shadow.Commit(b.Context(), []receivepack.Proposal{{Push: &receivepack.Push{ID: "p"},
+			Updates: []receivepack.Update{u}}})[0]
+		if result.Err != nil || result.Refused[0] != nil {
 			b.Fatal(err, result)
 		}
 		shadow.Close()

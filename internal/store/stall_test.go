@@ -159,9 +159,9 @@ func pushSlowly(t *testing.T, s *Store, isDown bool, b *buckettest.Memory) (took
 	synctest.Wait()
 	b.SetFaults(buckettest.Faults{Down: isDown})
 	start := time.Now()
-	_, err = push.Commit(t.Context(), receivepack.Proposal{Push: &receivepack.Push{ID: "p"},
-		Updates: []receivepack.Update{update("main", 0, 1)}})
-	return time.Since(start), err
+	results := push.Commit(t.Context(), []receivepack.Proposal{{Push: &receivepack.Push{ID: "p"},
+		Updates: []receivepack.Update{update("main", 0, 1)}}})
+	return time.Since(start), results[0].Err
 }
 
 var _ bucket.Bucket = (*slowUploads)(nil)

@@ -101,9 +101,10 @@ func (p *byCommit) apply(ctx context.Context, gitErr error) (updates []Update, i
 		return nil, true, nil
 	}
 	var result CommitResult
-	if err = p.packLooseObjects(ctx); err == nil {
-		result, err = p.commit(ctx, proposal)
+	if result.Err = p.packLooseObjects(ctx); result.Err == nil {
+		result = p.commit(ctx, proposal)
 	}
+	err = result.Err
 	p.outcome.Stored, p.push.Record = result.Stored, result.Stored.Record
 	if err != nil {
 		p.report.changed = nil
@@ -174,18 +175,18 @@ func (p *byCommit) packLooseObjects(ctx context.Context) error {
 }
 
 // commit calls Shadow.Commit, and sends the client a sign of life meanwhile.
-func (p *byCommit) commit(ctx context.Context, proposal Proposal) (result CommitResult, err error) {
+func (p *byCommit) commit(ctx context.Context, proposal Proposal) (result CommitResult) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		result, err = p.target.Shadow.Commit(ctx, proposal)
+		result = p.target.Shadow.Commit(ctx, []Proposal{proposal})[0]
 	}()
 	tick := time.NewTicker(keepAlive)
 	defer tick.Stop()
 	for {
 		select {
 		case <-done:
-			return result, err
+			return result
 		case <-tick.C:
 			if p.out.sideband {
 				_ = p.out.pass([]byte{byte(pktline.BandData)}) // finish notices a broken connection

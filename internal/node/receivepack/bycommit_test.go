@@ -65,22 +65,24 @@ func (s *testShadow) Repo() *repo.Repo       { return s.repo }
 func (s *testShadow) Quarantined(dir string) { s.quarantine.Store(dir) }
 func (s *testShadow) Close()                 { s.repo.Close() }
 
-func (s *testShadow) Commit(_ context.Context, p Proposal) (CommitResult, error) {
+func (s *testShadow) Commit(_ context.Context, proposals []Proposal) []CommitResult {
+	p := proposals[0]
 	s.proposal = p
 	result := CommitResult{Refused: make([]*Refusal, len(p.Updates)), Stored: node.Stored{Record: 7, Tries: 1}}
 	if s.err != nil {
-		return CommitResult{}, s.err
+		return []CommitResult{{Err: s.err}}
 	}
-	packs, err := filepath.Glob(filepath.Join(s.repo.Dir, "objects/pack/*"))
+	var packs []string
+	packs, result.Err = filepath.Glob(filepath.Join(s.repo.Dir, "objects/pack/*"))
 	for _, path := range packs {
-		err = os.Rename(path, filepath.Join(s.w.Dir, "objects/pack", filepath.Base(path)))
+		result.Err = os.Rename(path, filepath.Join(s.w.Dir, "objects/pack", filepath.Base(path)))
 	}
 	for i, u := range p.Updates {
 		if result.Refused[i] = s.refuse[string(u.Ref)]; result.Refused[i] == nil {
 			s.w.Git("update-ref", string(u.Ref), u.New.String())
 		}
 	}
-	return result, err
+	return []CommitResult{result}
 }
 
 func TestPushByCommit(t *testing.T) {

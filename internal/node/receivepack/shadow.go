@@ -20,14 +20,15 @@ type Shadow interface {
 	// Git checks them and hooks decide. The directory has the pack until Git moves it into the shadow, which may be at any
 	// time. It does not wait.
 	Quarantined(dir string)
-	// Commit changes the refs of the real repository, when Git has ended. An error means that no ref has changed, except
-	// that with ErrUnknown the result is not known. The end of ctx ends the preparation, but not a change that has begun.
-	Commit(ctx context.Context, p Proposal) (CommitResult, error)
+	// Commit changes the refs of the real repository, when Git has ended. Proposals are made in their order, if possible
+	// together. Each has its own result, but one is refused (RefusedAtomic) if one before it was not made. The end of ctx
+	// ends the preparation, but not a change that has begun.
+	Commit(ctx context.Context, proposals []Proposal) []CommitResult
 	// Close removes the shadow.
 	Close()
 }
 
-// ErrUnknown is in the chain of an error of Commit if refs may have changed.
+// ErrUnknown is in the chain of CommitResult.Err if refs may have changed.
 var ErrUnknown = errors.New("the result is not known")
 
 // Proposal is what Shadow.Commit is to change: the updates that Git has made in the shadow.
@@ -67,7 +68,7 @@ type Refusal struct {
 var (
 	RefusedValue   = &Refusal{"changed meanwhile", reasonConflict}
 	RefusedName    = &Refusal{"reference conflict", reasonConflict} // with the name of another ref
-	RefusedAtomic  = &Refusal{"atomic push failed", reasonConflict} // because of another update
+	RefusedAtomic  = &Refusal{"atomic push failed", reasonConflict} // because of another update or proposal
 	RefusedCurrent = &Refusal{"deletion of the current branch prohibited", reasonPolicy}
 	RefusedQuota   = &Refusal{"quota exceeded", reasonQuota}
 
@@ -84,6 +85,8 @@ func (r *Refusal) String() string {
 
 // CommitResult is the result of Shadow.Commit.
 type CommitResult struct {
+	// Err means that no ref has changed, except that with ErrUnknown the result is not known.
+	Err error
 	// Refused has the reason for each update of the proposal that was not made, and nil for the others.
 	Refused []*Refusal
 	// Stored has the number of the record with the updates, the duration of the append, and the tries.

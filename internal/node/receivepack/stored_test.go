@@ -129,15 +129,15 @@ type storedShadow struct {
 
 func (s *storedShadow) Close() { s.close() }
 
-func (s *storedShadow) Commit(ctx context.Context, p Proposal) (CommitResult, error) {
-	result, err := s.Shadow.Commit(ctx, p)
+func (s *storedShadow) Commit(ctx context.Context, proposals []Proposal) []CommitResult {
+	results := s.Shadow.Commit(ctx, proposals)
 	s.world.mu.Lock()
 	defer s.world.mu.Unlock()
 	if err := s.world.export(s.repo); err != nil {
 		s.world.w.t.Error(err)
 	}
 	s.world.imported = s.world.state()
-	return result, err
+	return results
 }
 
 // export copies packs, refs and HEAD into the repository of the world.

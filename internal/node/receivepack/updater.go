@@ -87,50 +87,99 @@ type Updater struct {
 	cancel    context.CancelFunc
 }
 
-// Update makes changes in one transaction. The packs with all objects must be synced; Update syncs their directory. The
-// updates of later changes may build on those
-// of earlier ones. If the error is ErrNotUpdated, no ref has changed: one had another value, or was locked. After other
-// errors some may have.
-func (s *Server) Update(ctx context.Context, u *Updater, t Target, changes []Change) (*Updater, error) {
+// Update makes changes together, and returns an error for each. Later changes may build on earlier ones. No ref has
+// changed if the error is ErrNotUpdated: one had another value, or was locked.
+//
+// On a disk it is one transaction of an Updater, which it starts unless there is one. The packs with all objects must
+// be synced; Update syncs their directory. In a store the packs are in the shadow.
+func (s *Server) Update(ctx context.Context, u *Updater, t Target, changes []Change) (*Updater, []error) {
 	start := time.Now()
-	records := make([]Record, len(changes))
-	if s.options.Recorder != nil {
-		for i, c := range changes {
-			var err error
-			push := &Push{ID: rand.Text(), Repo: t.Path, Pusher: c.Pusher, Options: c.Options, Updates: c.Updates}
-			if records[i], err = s.options.Recorder.Begin(push); err != nil {
-				end(records[:i], nil)
-				return u, fault.Wrap(fault.Unavailable, "the change cannot be recorded for webhooks", err)
+	pushes, records := make([]*Push, len(changes)), make([]Record, len(changes))
+	for i, c := range changes {
+		pushes[i] = &Push{ID: rand.Text(), Repo: t.Path, Pusher: c.Pusher, Options: c.Options, Updates: c.Updates}
+		if s.options.Recorder == nil {
+			continue
+		}
+		var err error
+		if records[i], err = s.options.Recorder.Begin(pushes[i]); err != nil {
+			for _, r := range records[:i] {
+				_ = r.End(nil)
 			}
+			err = fault.Wrap(fault.Unavailable, "the change cannot be recorded for webhooks", err)
+			return u, slices.Repeat([]error{err}, len(changes))
 		}
 	}
-	u, err := s.transact(ctx, u, t, merged(changes))
-	switch {
-	case errors.Is(err, ErrNotUpdated):
-		return u, errors.Join(err, end(records, nil))
-	case err != nil:
-		for _, r := range records {
-			if r != nil {
-				r.Unknown()
-			}
+	var errs []error
+	if t.Shadow != nil {
+		errs = propose(ctx, t, pushes)
+	} else {
+		var err error
+		u, err = s.transact(ctx, u, t, merged(changes))
+		errs = slices.Repeat([]error{err}, len(changes))
+	}
+	var made []Update
+	for i, c := range changes {
+		if errs[i] == nil {
+			made = append(made, c.Updates...)
+			s.metrics.observe(nil, "", time.Since(start))
+			s.logChange(t, c)
 		}
-		return u, err
+		if records[i] != nil {
+			errs[i] = endRecord(records[i], c, errs[i])
+		}
 	}
-	var all []Update
-	for _, c := range changes {
-		all = append(all, c.Updates...)
-		s.metrics.observe(nil, "", time.Since(start))
-		s.logChange(t, c)
-	}
-	if endErr := end(records, changes); endErr != nil {
-		err = fault.Wrap(fault.Unavailable, "refs were changed, but the deliveries of webhooks cannot be recorded", endErr)
-	}
-	if t.Changed != nil {
+	if t.Changed != nil && len(made) > 0 {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), finalizeTimeout)
 		defer cancel()
-		t.Changed(ctx, all)
+		t.Changed(ctx, made)
 	}
-	return u, err
+	return u, errs
+}
+
+// propose makes changes in a store.
+func propose(ctx context.Context, t Target, pushes []*Push) []error {
+	proposals, errs := make([]Proposal, len(pushes)), make([]error, len(pushes))
+	for i, p := range pushes {
+		proposals[i] = Proposal{Push: p, Updates: p.Updates, Atomic: true}
+	}
+	for i, result := range t.Shadow.Commit(ctx, proposals) {
+		pushes[i].Record = result.Stored.Record
+		errs[i] = result.Err
+		for at, r := range result.Refused {
+			switch {
+			case r == nil || errs[i] != nil:
+			case r == RefusedQuota:
+				errs[i] = fault.New(fault.Full, "%s: %s", pushes[i].Updates[at].Ref, r)
+			default:
+				errs[i] = fmt.Errorf("%w: %s: %s", ErrNotUpdated, pushes[i].Updates[at].Ref, r)
+			}
+		}
+		if errors.Is(result.Err, ErrUnknown) {
+			errs[i] = errUnknown(result.Err)
+		}
+	}
+	return errs
+}
+
+// errUnknown is the error of a change that may have been made.
+func errUnknown(cause error) error {
+	return fault.Wrap(fault.Deadline, "the result is unknown: check the refs before you repeat the call",
+		errors.Join(ErrUnknown, cause))
+}
+
+// endRecord ends the record of a change with its result.
+func endRecord(r Record, c Change, result error) error {
+	switch {
+	case errors.Is(result, ErrUnknown):
+		r.Unknown()
+	case result != nil:
+		return errors.Join(result, r.End(nil))
+	default:
+		if err := r.End(c.Updates); err != nil {
+			return fault.Wrap(fault.Unavailable, "refs were changed, but the deliveries of webhooks cannot be recorded", err)
+		}
+	}
+	return result
 }
 
 // logChange logs the updates of a change, as a gateway does for pushes.
@@ -140,20 +189,6 @@ func (s *Server) logChange(t Target, c Change) {
 		updates[i] = node.RefUpdate{Ref: string(u.Ref), Old: u.Old, New: u.New, Result: node.UpdateOK}
 	}
 	s.log.Info("changed refs", "repository", t.Path.String(), "user", c.Pusher.Name, "updates", updates)
-}
-
-// end ends the records of changes; without changes, those of changes that were not made.
-func end(records []Record, changes []Change) (err error) {
-	for i, r := range records {
-		switch {
-		case r == nil:
-		case changes == nil:
-			err = errors.Join(err, r.End(nil))
-		default:
-			err = errors.Join(err, r.End(changes[i].Updates))
-		}
-	}
-	return err
 }
 
 // merged returns the updates of several changes as one for each ref.
@@ -239,9 +274,12 @@ func (s *Server) transact(ctx context.Context, u *Updater, t Target, updates []U
 		if u != nil {
 			u.Close()
 		}
-		return nil, errRepositoryGone(err)
+		return nil, errUnknown(errRepositoryGone(err))
 	}
-	return u, s.persist(context.WithoutCancel(ctx), t, false, names, files)
+	if err := s.persist(context.WithoutCancel(ctx), t, false, names, files); err != nil {
+		return u, errUnknown(err)
+	}
+	return u, nil
 }
 
 // afterKill finds out the result of a transaction whose Git has ended early. It returns nil if all updates were made.
@@ -266,8 +304,7 @@ func (s *Server) afterKill(ctx context.Context, t Target, updates []Update, caus
 	case err == nil && unmade == len(updates):
 		return fmt.Errorf("%w: %w", ErrNotUpdated, cause)
 	}
-	return fault.Wrap(fault.Unavailable, "the result is unknown, because git has ended: check the refs",
-		errors.Join(cause, err))
+	return errUnknown(errors.Join(cause, err))
 }
 
 // headBranch returns the branch of HEAD; "" if it is not known.

@@ -33,8 +33,9 @@ func TestUpdaterKilledAtAnyMoment(t *testing.T) {
 	update := func(id git.ObjectID) (err error) {
 		changes := []Change{{Updates: []Update{{Ref: "refs/heads/main", Old: tip, New: id}}},
 			{Updates: []Update{{Ref: "refs/heads/side", Old: tip, New: id}}}}
-		u, err = w.server.Update(t.Context(), u, target, changes)
-		return err
+		var errs []error
+		u, errs = w.server.Update(t.Context(), u, target, changes)
+		return errs[0]
 	}
 	rnd := rand.New(rand.NewPCG(1, 2))
 	rounds, made := 60, 0

@@ -29,6 +29,10 @@ import (
 
 // newWritten makes a root whose repositories can be written to.
 func newWritten(t testing.TB, o receivepack.Options, dir ...string) *root {
+	return newWrittenAs(t, o, storage.Options{Root: strings.Join(dir, "")})
+}
+
+func newWrittenAs(t testing.TB, o receivepack.Options, as storage.Options) *root {
 	t.Helper()
 	git := "git"
 	if newer := os.Getenv("PACKHORSE_TEST_NEWER_GIT"); newer != "" {
@@ -48,7 +52,8 @@ func newWritten(t testing.TB, o receivepack.Options, dir ...string) *root {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return newRoot(t, storage.Options{Root: strings.Join(dir, ""), Pushes: pushes, Tables: repo.NewTables(runner)})
+	as.Pushes, as.Tables = pushes, repo.NewTables(runner)
+	return newRoot(t, as)
 }
 
 // put returns a change that adds a file to a branch, as a commit.

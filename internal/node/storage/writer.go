@@ -22,6 +22,9 @@ const (
 	// maxBatch and maxBatchBytes limit the changes that share a pack, in bytes of their objects.
 	maxBatch      = 256
 	maxBatchBytes = 32 << 20
+	// maxSharedTries is how often a change is made together with others. After that it is alone, because one that cannot
+	// be made fails all.
+	maxSharedTries = 3
 	// maxKnown is the maximum number of objects that a writer remembers.
 	maxKnown = 100_000
 )
@@ -166,14 +169,17 @@ func (w *writer) makeBatch(batch []*pendingWrite) (again []*pendingWrite) {
 	defer w.RUnlock()
 	ctx := context.Background()
 	n := w.node
-	h, err := n.acquire(ctx, w.path)
+	h, shadow, err := n.beginPush(ctx, w.path)
 	if err == nil {
 		defer n.release(h)
 		err = checkNoMirror(h.place.MirrorMarks())
 	}
+	if shadow != nil {
+		defer shadow.Close()
+	}
 	var b *writeBatch
 	if err == nil {
-		b, err = w.newBatch(ctx, h)
+		b, err = w.newBatch(ctx, h, shadow)
 	}
 	if err != nil || b == nil { // or all need Git
 		w.closeUpdater()
@@ -185,7 +191,8 @@ func (w *writer) makeBatch(batch []*pendingWrite) (again []*pendingWrite) {
 	}
 	defer b.state.done()
 	for i, p := range batch {
-		if b.isFull() || len(b.accepted) > 0 && (p.tries > 0 || b.accepted[0].tries > 0) { // those that failed are alone
+		isAlone := p.tries >= maxSharedTries || len(b.accepted) > 0 && b.accepted[0].tries >= maxSharedTries
+		if b.isFull() || isAlone && len(b.accepted) > 0 {
 			again = append(again, batch[i:]...)
 			break
 		}
@@ -210,14 +217,15 @@ type writeBatch struct {
 }
 
 // newBatch returns an empty batch; nil if the repository's changes need Git.
-func (w *writer) newBatch(ctx context.Context, h *handle) (*writeBatch, error) {
-	if h.IsCopy() {
-		return nil, nil
-	}
+func (w *writer) newBatch(ctx context.Context, h *handle, shadow receivepack.Shadow) (*writeBatch, error) {
 	n := w.node
 	n.noteRefs(ctx, h)
-	target := receivepack.Target{Repo: h.Repo, Path: w.path, LFS: n.lfsStates(h),
-		Changed: func(ctx context.Context, _ []receivepack.Update) { n.publishRefs(ctx, h, w.path) }}
+	publish := n.publishRefs
+	if shadow != nil { // its pack is moved into the local copy
+		publish = n.publish
+	}
+	target := receivepack.Target{Repo: h.Repo, Path: w.path, Shadow: shadow, LFS: n.lfsStates(h),
+		Changed: func(ctx context.Context, _ []receivepack.Update) { publish(ctx, h, w.path) }}
 	needsGit, err := n.pushes.NeedsGit(target)
 	if err != nil || needsGit {
 		return nil, err
@@ -289,40 +297,48 @@ func (b *writeBatch) build(p *pendingWrite) (plan write.Plan, err error) {
 // commit makes the accepted changes. It returns those that have to be built again.
 func (w *writer) commit(ctx context.Context, b *writeBatch) (again []*pendingWrite) {
 	n := w.node
-	changes := make([]receivepack.Change, 0, len(b.accepted))
+	var pending []*pendingWrite
+	var changes []receivepack.Change
 	for _, p := range b.accepted {
+		p.err = nil
 		if len(p.plan.Updates) > 0 {
+			pending = append(pending, p)
 			changes = append(changes, receivepack.Change{Pusher: p.change.Pusher, Options: p.change.Options,
 				Updates: p.plan.Updates, Atomic: p.change.Atomic})
 		}
 	}
-	var err error
 	if len(changes) > 0 {
-		if err = b.store(); err == nil {
-			w.updater, err = n.pushes.Update(ctx, w.updater, b.target, changes)
+		err := b.store()
+		errs := slices.Repeat([]error{err}, len(changes))
+		if err == nil {
+			w.updater, errs = n.pushes.Update(ctx, w.updater, b.target, changes)
+		}
+		for i, p := range pending {
+			p.err = errs[i]
 		}
 	}
-	if errors.Is(err, receivepack.ErrNotUpdated) {
-		return w.retry(b.accepted)
-	}
-	var version git.Version
-	if err == nil {
-		version = n.versionOf(ctx, w.path)
-	}
+	version := n.versionOf(ctx, w.path)
 	for _, p := range b.accepted {
+		if errors.Is(p.err, receivepack.ErrNotUpdated) {
+			again = append(again, p)
+			continue
+		}
 		p.result.Version = version
-		p.end(err)
+		p.end(p.err)
 	}
-	return nil
+	return w.retry(again)
 }
 
-// store writes the new objects into the repository, and makes them visible.
+// store writes the new objects into the shadow, or into the repository where they become visible.
 func (b *writeBatch) store() error {
 	pack, err := write.NewPack(b.target.Format, b.objects)
 	if err != nil || pack.Len() == 0 {
 		return err
 	}
-	if err := pack.Store(filepath.Join(b.target.Common, "objects/pack")); err != nil {
+	if shadow := b.target.Shadow; shadow != nil {
+		return pack.Store(filepath.Join(shadow.Repo().Common, "objects/pack"), false)
+	}
+	if err := pack.Store(filepath.Join(b.target.Common, "objects/pack"), true); err != nil {
 		return err
 	}
 	return b.target.Objects.Add(pack.Name())

@@ -126,17 +126,17 @@ func (p *Pack) Index() []byte {
 	return hash.Sum(b)
 }
 
-// Store writes the pack and its index into a directory, and syncs them, but not the directory. Readers see them only
-// when they are complete. The error is Full if the disk is full.
-func (p *Pack) Store(dir string) error {
+// Store writes the pack and its index into a directory. If sync is set, it syncs them, but not the directory. Readers
+// see them only when they are complete. The error is Full if the disk is full.
+func (p *Pack) Store(dir string, sync bool) error {
 	var group errgroup.Group
 	var pack, index string
 	group.Go(func() (err error) {
-		index, err = tempFile(dir, "tmp_idx_", bytes.NewReader(p.Index()))
+		index, err = tempFile(dir, "tmp_idx_", bytes.NewReader(p.Index()), sync)
 		return err
 	})
 	group.Go(func() (err error) {
-		pack, err = tempFile(dir, "tmp_pack_", p.Reader())
+		pack, err = tempFile(dir, "tmp_pack_", p.Reader(), sync)
 		return err
 	})
 	err := group.Wait()
@@ -156,12 +156,14 @@ func (p *Pack) Store(dir string) error {
 	return fault.Wrap(fault.Unavailable, "the objects cannot be written to the repository", err)
 }
 
-// tempFile writes a file and syncs it.
-func tempFile(dir, prefix string, content io.Reader) (path string, err error) {
+// tempFile writes a temporary file.
+func tempFile(dir, prefix string, content io.Reader, sync bool) (path string, err error) {
 	f, err := os.CreateTemp(dir, prefix)
 	if err != nil {
 		return "", err
 	}
-	_, err = io.Copy(f, content)
-	return f.Name(), errors.Join(err, f.Chmod(0o444), f.Sync(), f.Close())
+	if _, err = io.Copy(f, content); err == nil && sync {
+		err = f.Sync()
+	}
+	return f.Name(), errors.Join(err, f.Chmod(0o444), f.Close())
 }

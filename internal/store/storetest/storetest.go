@@ -17,6 +17,7 @@ import (
 // Node is one node of a store whose bucket is in memory.
 type Node struct {
 	*store.Store
+	bucket  *buckettest.Memory
 	imports atomic.Int64
 }
 
@@ -27,7 +28,18 @@ func New(t testing.TB, dir string) *Node {
 	if _, err := store.Init(t.Context(), b); err != nil {
 		t.Fatal(err)
 	}
-	s, err := store.Open(t.Context(), store.Options{Bucket: b, URL: "s3://test/store", Node: "n",
+	return open(t, b, "n", dir)
+}
+
+// Other returns another node of the store, which has the given name.
+func (n *Node) Other(t testing.TB, name, dir string) *Node {
+	t.Helper()
+	return open(t, n.bucket, name, dir)
+}
+
+func open(t testing.TB, b *buckettest.Memory, name, dir string) *Node {
+	t.Helper()
+	s, err := store.Open(t.Context(), store.Options{Bucket: b, URL: "s3://test/store", Node: name,
 		Cache: hydrate.Options{Root: dir}})
 	if err != nil {
 		t.Fatal(err)
@@ -37,7 +49,7 @@ func New(t testing.TB, dir string) *Node {
 			t.Error(err)
 		}
 	})
-	return &Node{Store: s}
+	return &Node{Store: s, bucket: b}
 }
 
 // Place is a repository of the store.
