@@ -250,14 +250,19 @@ func (w *writes) beside(ctx context.Context) []world.Figure {
 		return out.Latency().Summarize().P99
 	}
 	world.Check(w.client.Put(ctx, name, "called", w.tip.ID, "first", "first\n"))
-	made := 0
+	made, refused := 0, atomic.Int64{}
 	idle, busy, r := world.Compare(w.rounds, probe, func() (p99 float64) {
 		var load sync.WaitGroup
 		var failures *loadgen.Failures
 		n := 0
 		load.Go(func() {
 			n, failures = world.Every(ctx, writesPerSecond, w.duration, func(i int) error {
-				return w.client.Put(ctx, name, "called", "", fmt.Sprint("file", i%100), strconv.Itoa(i))
+				err := w.client.Put(ctx, name, "called", "", fmt.Sprint("file", i%100), strconv.Itoa(i))
+				if e, ok := errors.AsType[*loadgen.HTTPError](err); ok && e.Status == http.StatusTooManyRequests {
+					refused.Add(1)
+					return nil
+				}
+				return err
 			})
 		})
 		p99 = probe()
@@ -267,5 +272,5 @@ func (w *writes) beside(ctx context.Context) []world.Figure {
 		return p99
 	})
 	return []world.Figure{world.NewFigure("99th percentile of ls-refs beside commits", "<= 2", r, r <= 2,
-		"%.2f (%.2f ms, idle %.2f ms, %d commits)", r, busy, idle, made)}
+		"%.2f (%.2f ms, idle %.2f ms, %d commits, %d of them refused)", r, busy, idle, made, refused.Load())}
 }
