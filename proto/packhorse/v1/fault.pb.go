@@ -131,7 +131,7 @@ type Fault struct {
 	CallerLimit bool `protobuf:"varint,4,opt,name=caller_limit,json=callerLimit,proto3" json:"caller_limit,omitempty"`
 	// The field of the request that is invalid or not found ("changes[3].put.path"). May be empty.
 	Field string `protobuf:"bytes,5,opt,name=field,proto3" json:"field,omitempty"`
-	// What was not as expected, with FAULT_KIND_ABORTED.
+	// Values that are not the expected ones, with FAULT_KIND_ABORTED.
 	Mismatches    []*Mismatch `protobuf:"bytes,6,rep,name=mismatches,proto3" json:"mismatches,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
