@@ -161,7 +161,10 @@ func run(dir, stdin string, args ...string) (string, error) {
 
 // Env is an environment in which git depends on nothing of the user's.
 func Env() []string {
-	return append(os.Environ(),
+	inherited := slices.DeleteFunc(os.Environ(), func(setting string) bool { // some clients refuse it without TLS
+		return strings.HasPrefix(setting, "GIT_SSL_")
+	})
+	return append(inherited,
 		"GIT_CONFIG_GLOBAL=/dev/null", "GIT_CONFIG_SYSTEM=/dev/null", "GIT_CONFIG_NOSYSTEM=1", "GIT_TERMINAL_PROMPT=0",
 		"GIT_AUTHOR_NAME=A U Thor", "GIT_AUTHOR_EMAIL=author@example.com", "GIT_AUTHOR_DATE=1700000000 +0000",
 		"GIT_COMMITTER_NAME=C O Mitter", "GIT_COMMITTER_EMAIL=committer@example.com", "GIT_COMMITTER_DATE=1700000000 +0000",
