@@ -73,7 +73,7 @@ func (a *actor) create(ctx context.Context, ref int, old string) error {
 	return a.called(begun, false, outcomeOf(err), err, do)
 }
 
-// newCommit returns a request for a commit that no other is equal to. It makes the branch if there is none.
+// newCommit returns a request for a unique commit on a branch.
 func (a *actor) newCommit(branch string) *packhorsev1.CommitServiceCreateRequest {
 	a.made++
 	text := fmt.Sprint("call ", a.number, a.made)

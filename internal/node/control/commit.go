@@ -24,8 +24,9 @@ import (
 // commitService serves CommitService.
 type commitService struct {
 	*Server
-	packhorsev1connect.UnimplementedCommitServiceHandler
 }
+
+var _ packhorsev1connect.CommitServiceHandler = (*commitService)(nil)
 
 // Create implements packhorsev1connect.CommitServiceHandler.
 func (s *commitService) Create(ctx context.Context, r *connect.Request[packhorsev1.CommitServiceCreateRequest]) (

@@ -15,8 +15,9 @@ import (
 // diffService serves DiffService.
 type diffService struct {
 	*Server
-	packhorsev1connect.UnimplementedDiffServiceHandler
 }
+
+var _ packhorsev1connect.DiffServiceHandler = (*diffService)(nil)
 
 // workCall is a call with a stream that computes.
 type workCall struct {

@@ -17,8 +17,9 @@ import (
 // historyService serves HistoryService.
 type historyService struct {
 	*Server
-	packhorsev1connect.UnimplementedHistoryServiceHandler
 }
+
+var _ packhorsev1connect.HistoryServiceHandler = (*historyService)(nil)
 
 const maxNamedRefs = 3 << 20 // bytes of names in a response of Contains
 

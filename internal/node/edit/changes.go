@@ -163,8 +163,8 @@ func (c *Changes) name(change *Change, r role, path string) error {
 	return nil
 }
 
-// Check returns an error if the path of a change is below that of another one. Only what is removed can make room for
-// what is added.
+// Check returns an error if the path of a change is below that of another one. Removed entries can make room for added
+// ones.
 func (c *Changes) Check() error { return c.root.check(nil) }
 
 // check checks a spot and those below it. above are the named spots above it.
