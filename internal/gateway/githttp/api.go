@@ -234,6 +234,6 @@ func (a *apiRequest) header() {
 // apiError sends Err to a client of the API.
 func (q *request) apiError(status int, message string) {
 	problem := rest.NewError(q.Err)
-	problem["message"] = message
+	problem["message"] = strings.ToValidUTF8(message, "\ufffd")
 	q.json(status, typeJSON, rest.Object{"error": problem})
 }

@@ -247,7 +247,7 @@ func TestAPIFailures(t *testing.T) {
 		status  int
 		want    string
 	}{
-		{"commits", nil, aborted, 409, `"mismatches":[{"actual":"b","expected":"a","name":"refs/heads/main"}]`},
+		{"commits", nil, aborted, 409, `"mismatches":[{"name":"refs/heads/main","expected":"a","actual":"b"}]`},
 		{"merges", &packhorsev1.MergeResponse{Conflicts: []*packhorsev1.Conflict{{Path: []byte("a.txt")}}}, nil, 409,
 			`{"conflicts":[{"path":"a.txt"}],"error":{"kind":"precondition",`},
 		{"refs", &packhorsev1.UpdateResponse{Results: []*packhorsev1.UpdateResult{{Fault: problem}}}, nil, 409,
@@ -334,10 +334,10 @@ func TestAPIDiff(t *testing.T) {
 		&packhorsev1.PatchResponse{Part: &packhorsev1.PatchResponse_Summary{Summary: &packhorsev1.PatchSummary{Files: 2}}})
 	const path = "repos/team/app/compare/main...topic"
 	for accept, want := range map[string]string{
-		"*/*":              `{"files":[{"patch":"diff é","path":"a","status":"M"},{"path":"b"}],"summary":{"files":2}}` + "\n",
-		"application/json": `{"files":[{"patch":"diff é","path":"a","status":"M"},{"path":"b"}],"summary":{"files":2}}` + "\n",
+		"*/*":              `{"files":[{"path":"a","status":"M","patch":"diff é"},{"path":"b"}],"summary":{"files":2}}` + "\n",
+		"application/json": `{"files":[{"path":"a","status":"M","patch":"diff é"},{"path":"b"}],"summary":{"files":2}}` + "\n",
 		"text/plain":       "diff é",
-		"application/jsonl": `{"file":{"patch":"diff ","path":"a","status":"M"}}` + "\n" + `{"patch":"é"}` + "\n" + `{"file":{"path":"b"}}` + "\n" +
+		"application/jsonl": `{"file":{"path":"a","status":"M","patch":"diff "}}` + "\n" + `{"patch":"é"}` + "\n" + `{"file":{"path":"b"}}` + "\n" +
 			`{"summary":{"files":2}}` + "\n",
 	} {
 		status, _, text, err := s.request("GET", path, "", "Accept: "+accept, "")

@@ -59,7 +59,8 @@ var errDocument = fault.New(fault.Invalid,
 // document sends one JSON document.
 func (a *apiRequest) document() {
 	rest.OnePage(a.message)
-	whole, size := a.NewResponse(), 0
+	var whole proto.Message
+	size := 0
 	var files []*packhorsev1.FileDiff
 	err := a.ask(func(m proto.Message) error {
 		n := proto.Size(m)
@@ -76,6 +77,8 @@ func (a *apiRequest) document() {
 		case part.GetPatch() != nil && len(files) > 0:
 			last := files[len(files)-1]
 			last.Patch = append(last.Patch, part.GetPatch()...)
+		case whole == nil:
+			whole = m
 		default:
 			proto.Merge(whole, m)
 		}
@@ -85,11 +88,14 @@ func (a *apiRequest) document() {
 		a.fail(err)
 		return
 	}
+	if whole == nil {
+		whole = a.NewResponse()
+	}
 	o := rest.NewObject(whole, a.isRead())
 	if _, ok := whole.(*packhorsev1.PatchResponse); ok {
-		list := make([]rest.Object, len(files))
+		list := make([]any, len(files))
 		for i, f := range files {
-			list[i] = rest.NewObject(f, false)
+			list[i] = f.ProtoReflect()
 		}
 		o["files"] = list
 	}
@@ -97,7 +103,7 @@ func (a *apiRequest) document() {
 	if a.Err = refusal(whole); a.Err != nil {
 		o["error"] = rest.NewError(a.Err)
 	}
-	text := rest.Encode(o)
+	text := rest.Append(make([]byte, 0, 2*size), o)
 	if a.etag == "" {
 		a.etag = etagOf(string(text))
 	}

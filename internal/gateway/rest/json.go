@@ -20,7 +20,7 @@ import (
 	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
 )
 
-// Object is a JSON object.
+// Object is a JSON object. Its values are texts, numbers, booleans, objects, messages, and lists of those.
 type Object map[string]any
 
 const (
@@ -30,27 +30,29 @@ const (
 )
 
 // NewObject returns a message as JSON. Empty fields are left out, except for lists of m itself if withLists is set.
-func NewObject(m proto.Message, withLists bool) Object { return newObject(m.ProtoReflect(), withLists) }
-
-func newObject(m protoreflect.Message, withLists bool) Object {
+func NewObject(m proto.Message, withLists bool) Object {
 	o := Object{}
+	eachField(m.ProtoReflect(), withLists, func(name string, value any) { o[name] = value })
+	return o
+}
+
+func eachField(m protoreflect.Message, withLists bool, fn func(name string, value any)) {
 	fields := m.Descriptor().Fields()
 	for i := range fields.Len() {
 		f := fields.Get(i)
-		value := m.Get(f)
 		switch {
-		case f.IsList() && (withLists || value.List().Len() > 0):
-			list := make([]any, value.List().Len())
-			for i := range list {
-				_, list[i] = newValue(f, value.List().Get(i))
+		case f.IsList() && (withLists || m.Has(f)):
+			list := m.Get(f).List()
+			values := make([]any, list.Len())
+			for i := range values {
+				_, values[i] = newValue(f, list.Get(i))
 			}
-			o[outName(f)] = list
+			fn(outName(f), values)
 		case m.Has(f):
-			suffix, v := newValue(f, value)
-			o[outName(f)+suffix] = v
+			suffix, value := newValue(f, m.Get(f))
+			fn(outName(f)+suffix, value)
 		}
 	}
-	return o
 }
 
 // outName returns the name of a field in JSON.
@@ -73,7 +75,6 @@ func newValue(f protoreflect.FieldDescriptor, v protoreflect.Value) (suffix stri
 		if problem, ok := x.Interface().(*packhorsev1.Fault); ok {
 			return "", NewError(faultrpc.Fault(problem))
 		}
-		return "", newObject(x, false)
 	case []byte:
 		if utf8.Valid(x) {
 			return "", string(x)
@@ -91,7 +92,7 @@ func newValue(f protoreflect.FieldDescriptor, v protoreflect.Value) (suffix stri
 
 // NewError returns an error as JSON.
 func NewError(err error) Object {
-	o := newObject(faultrpc.Message(err).ProtoReflect(), false)
+	o := NewObject(faultrpc.Message(err), false)
 	delete(o, "caller_limit")
 	o["kind"] = fault.KindOf(err).String()
 	if after := fault.RetryAfter(err); after > 0 {
@@ -101,12 +102,68 @@ func NewError(err error) Object {
 }
 
 // Encode returns a document as a line.
-func Encode(o Object) []byte {
-	var b bytes.Buffer
-	e := json.NewEncoder(&b)
-	e.SetEscapeHTML(false)
-	_ = e.Encode(o) // of texts, numbers, lists and objects
-	return b.Bytes()
+func Encode(o Object) []byte { return Append(nil, o) }
+
+// Append is Encode, but appends to b.
+func Append(b []byte, o Object) []byte { return append(appendValue(b, o), '\n') }
+
+// MarshalJSON implements json.Marshaler.
+func (o Object) MarshalJSON() ([]byte, error) { return appendValue(nil, o), nil }
+
+func appendValue(b []byte, value any) []byte {
+	var end byte
+	begun := len(b)
+	next := func() { b = append(b, ',') } // the first one becomes a bracket
+	field := func(name string, value any) {
+		next()
+		b = appendValue(append(appendText(b, name), ':'), value)
+	}
+	switch v := value.(type) {
+	case string:
+		return appendText(b, v)
+	case []any:
+		end = ']'
+		for _, part := range v {
+			next()
+			b = appendValue(b, part)
+		}
+	case protoreflect.Message:
+		end = '}'
+		eachField(v, false, field)
+	case Object:
+		end = '}'
+		for _, name := range slices.Sorted(maps.Keys(v)) {
+			field(name, v[name])
+		}
+	default:
+		text, _ := json.Marshal(v) // a number, or whatever OpenAPI has
+		return append(b, text...)
+	}
+	if len(b) == begun {
+		next()
+	}
+	b[begun] = end - 2 // '[' and '{'
+	return append(b, end)
+}
+
+// appendText appends a text in UTF-8 as a string.
+func appendText(b []byte, s string) []byte {
+	b = append(b, '"')
+	from := 0
+	for i := range len(s) {
+		switch c := s[i]; {
+		case c == '"' || c == '\\':
+			b = append(append(b, s[from:i]...), '\\')
+			from = i
+		case c == '\n':
+			b = append(append(b, s[from:i]...), `\n`...)
+			from = i + 1
+		case c < ' ':
+			b = fmt.Appendf(append(b, s[from:i]...), `\u%04x`, c)
+			from = i + 1
+		}
+	}
+	return append(append(b, s[from:]...), '"')
 }
 
 // invalid returns the error of a field, or of the whole request if field is empty.

@@ -220,7 +220,7 @@ func TestObjects(t *testing.T) {
 	t.Parallel()
 	m := &packhorsev1.TreeResponse{Oid: "abc", NextPageToken: "next", Entries: []*packhorsev1.TreeEntry{
 		{Path: []byte("<é>\n"), Mode: 0o100644}, {Path: []byte{0xff, 'a'}, Mode: 0o40000}}}
-	const want = `{"entries":[{"mode":"100644","path":"<é>\n"},{"mode":"040000","path_base64":"/2E="}],` +
+	const want = `{"entries":[{"path":"<é>\n","mode":"100644"},{"path_base64":"/2E=","mode":"040000"}],` +
 		`"next":"next","oid":"abc"}`
 	if got := string(Encode(NewObject(m, false))); got != want+"\n" {
 		t.Errorf("got  %s\nwant %s", got, want)
@@ -234,8 +234,8 @@ func TestObjects(t *testing.T) {
 	}
 	err := &fault.Error{Kind: fault.Aborted, Msg: "it moved", Field: "branch", RetryAfter: 1500e6,
 		Mismatches: []fault.Mismatch{{Name: "refs/heads/main", Expected: "a", Actual: "absent"}}}
-	const problem = `{"field":"branch","kind":"aborted","message":"it moved","mismatches":[{"actual":"absent",` +
-		`"expected":"a","name":"refs/heads/main"}],"retry_after":2}`
+	const problem = `{"field":"branch","kind":"aborted","message":"it moved","mismatches":[` +
+		`{"name":"refs/heads/main","expected":"a","actual":"absent"}],"retry_after":2}`
 	if got := string(Encode(NewError(err))); got != problem+"\n" {
 		t.Errorf("got  %s\nwant %s", got, problem)
 	}

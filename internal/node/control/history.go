@@ -21,7 +21,10 @@ type historyService struct {
 
 var _ packhorsev1connect.HistoryServiceHandler = (*historyService)(nil)
 
-const maxNamedRefs = 3 << 20 // bytes of names in a response of Contains
+const (
+	maxNamedRefs   = 3 << 20 // bytes of names in a response of Contains
+	lastCommitSize = 100     // bytes of an entry in a response of LastCommits, about, without its name
+)
 
 func (s *historyService) LastCommits(ctx context.Context, request *connect.Request[packhorsev1.LastCommitsRequest],
 	stream *connect.ServerStream[packhorsev1.LastCommitsResponse]) error {
@@ -33,28 +36,31 @@ func (s *historyService) LastCommits(ctx context.Context, request *connect.Reque
 	send := sendTo(w, stream)
 	in := lookup.PathIn{Revision: request.Msg.GetRevision(), Path: request.Msg.GetPath()}
 	return s.Node.LastCommits(ctx, w.repository, in, func(list []lookup.LastCommit) error {
-		parts := batch[*packhorsev1.LastCommitsResponse]{bytes: maxPart, send: func(
-			list []*packhorsev1.LastCommitsResponse) error {
-			answer := new(packhorsev1.LastCommitsResponse)
-			for _, m := range list {
-				answer.Entries = append(answer.Entries, m.Entries...)
-				answer.Commits = append(answer.Commits, m.Commits...)
-			}
-			return send(answer)
-		}}
+		answer, size := new(packhorsev1.LastCommitsResponse), 0
 		sent := make(map[*lookup.Commit]bool)
 		for _, e := range list {
-			m := &packhorsev1.LastCommitsResponse{Entries: []*packhorsev1.LastCommit{
-				{Name: []byte(e.Name), Type: e.Type.String(), Commit: e.Commit.ID.String()}}}
+			var commits []*packhorsev1.Commit
+			n := len(e.Name) + lastCommitSize
 			if !sent[e.Commit] {
 				sent[e.Commit] = true
-				m.Commits = []*packhorsev1.Commit{commitMessage(e.Commit)}
+				commits = append(commits, commitMessage(e.Commit))
+				n += proto.Size(commits[0])
 			}
-			if err := parts.add(m, proto.Size(m)); err != nil {
-				return err
+			if size > 0 && size+n > maxPart {
+				if err := send(answer); err != nil {
+					return err
+				}
+				answer, size = new(packhorsev1.LastCommitsResponse), 0
 			}
+			size += n
+			answer.Commits = append(answer.Commits, commits...)
+			answer.Entries = append(answer.Entries, &packhorsev1.LastCommit{Name: []byte(e.Name), Type: e.Type.String(),
+				Commit: e.Commit.ID.String()})
 		}
-		return parts.flush()
+		if size == 0 {
+			return nil
+		}
+		return send(answer)
 	})
 }
 

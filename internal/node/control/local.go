@@ -48,6 +48,9 @@ func (l Local) serve(w *localResponse, r *http.Request) {
 		w.body.CloseWithError(io.ErrUnexpectedEOF)
 	}()
 	r.ProtoMajor, r.ProtoMinor = 2, 0
+	for _, name := range []string{"Accept-Encoding", "Connect-Accept-Encoding", "Grpc-Accept-Encoding"} {
+		r.Header.Del(name) // compression would only cost CPU time
+	}
 	if r.Header.Get(callerHeader) == "" { // otherwise the call came in by the port, see serveLines
 		r.Header.Set(callerHeader, callerLocal)
 	}
