@@ -45,6 +45,9 @@ func (r *Recovery) complete(p *Push) error {
 			r.Log.Info("completed an interrupted atomic push", "dir", p.CommonDir)
 		}
 	}
+	if err == nil {
+		err = p.MarkSettled()
+	}
 	if err != nil {
 		r.Log.Warn("cannot complete an interrupted atomic push", "dir", p.CommonDir, "error", err)
 	}

@@ -27,7 +27,8 @@ import (
 // killed. The lock works on local file systems only.
 //
 // A file begins with a line in JSON, which has the number of the lines with refs that follow. When all hooks have
-// accepted an atomic push and Git is about to change the refs, the line "agreed" is added.
+// accepted an atomic push and Git is about to change the refs, the line "agreed" is added. The line "settled" follows
+// when the push is complete, or certain not to begin: later changes may set its refs to their old values again.
 //
 // Git is started only after the record is written. A file with an incomplete record therefore belongs to a push that
 // changed nothing, and is removed. The file is not synced: locks that are older than the boot of the machine are
@@ -36,7 +37,10 @@ import (
 // journalVersion is the version of the format.
 const journalVersion = 1
 
-const agreedLine = "agreed\n"
+const (
+	agreedLine  = "agreed\n"
+	settledLine = "settled\n"
+)
 
 // errIncomplete reports a file without a complete record.
 var errIncomplete = errors.New("push journal: the record is incomplete")
@@ -50,7 +54,7 @@ type Record struct {
 	// Refs has every ref that the push may lock, with its new value. The zero ID means that the ref is deleted.
 	Refs map[git.RefName]git.ObjectID
 	// Old has the value of each ref before an atomic push. The zero ID means that the ref did not exist. It is nil for
-	// other pushes.
+	// other pushes, and for those that are settled.
 	Old map[git.RefName]git.ObjectID
 
 	LocksHead      bool     // the push also locks HEAD, because HEAD points to one of Refs
@@ -163,11 +167,18 @@ func readRecord(r io.Reader) (*Record, error) {
 	} else if err != nil {
 		return nil, fmt.Errorf("push journal: %w", err)
 	}
-	end, err := b.ReadSlice('\n')
+	for err == nil {
+		line, err = b.ReadSlice('\n')
+		switch string(line) {
+		case agreedLine:
+			record.Agreed = true
+		case settledLine:
+			record.Old = nil
+		}
+	}
 	if err == io.EOF {
 		err = nil
 	}
-	record.Agreed = string(end) == agreedLine
 	return record, err
 }
 
@@ -263,6 +274,21 @@ func (p *Push) Files() []*os.File { return []*os.File{p.file} }
 func (p *Push) MarkAgreed() error {
 	p.Agreed = true
 	_, err := p.file.WriteString(agreedLine)
+	return err
+}
+
+// MarkSettled notes that an atomic push is complete, or that it will not begin.
+func (p *Push) MarkSettled() error {
+	p.Old = nil
+	f := p.file
+	if f == nil {
+		var err error
+		if f, err = os.OpenFile(p.path, os.O_WRONLY|os.O_APPEND, 0); err != nil {
+			return err
+		}
+		defer f.Close()
+	}
+	_, err := f.WriteString(settledLine)
 	return err
 }
 

@@ -451,3 +451,27 @@ func TestAtomicPush(t *testing.T) {
 		})
 	}
 }
+
+// A completed push is not completed again when later changes have set its refs back.
+func TestSettledPush(t *testing.T) {
+	t.Parallel()
+	repo, journal := gittest.Init(t), t.TempDir()
+	before, after := repo.Commit("old"), repo.Commit("new")
+	repo.Git("update-ref", "refs/heads/a", before.String())
+	repo.Git("update-ref", "refs/heads/b", after.String())
+	e := newEntry(t, journal, Record{GitDir: repo.Dir, CommonDir: repo.Dir, Agreed: true,
+		Refs: map[git.RefName]git.ObjectID{"refs/heads/a": after, "refs/heads/b": after},
+		Old:  map[git.RefName]git.ObjectID{"refs/heads/a": before, "refs/heads/b": before}})
+	e.release()
+	r := newRecovery(t, journal)
+	for _, want := range []git.ObjectID{after, before} {
+		pushes, err := r.read()
+		if err == nil {
+			err = r.complete(pushes[0])
+		}
+		if got := repo.ID("refs/heads/a"); err != nil || got != want {
+			t.Fatalf("a is %s, want %s, %v", got, want, err)
+		}
+		repo.Git("update-ref", "refs/heads/a", before.String())
+	}
+}

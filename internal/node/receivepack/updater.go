@@ -269,6 +269,9 @@ func (s *Server) transact(ctx context.Context, u *Updater, t Target, updates []U
 		if err = s.afterKill(ctx, t, updates, err); err != nil {
 			return nil, err
 		}
+	} else if u.journaled.IsAtomic() && u.journaled.MarkSettled() != nil {
+		u.Close() // removes it from the journal
+		u = nil
 	}
 	if after, err := os.Stat(t.Common); err != nil || !os.SameFile(after, info) {
 		if u != nil {

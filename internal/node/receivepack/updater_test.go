@@ -79,6 +79,31 @@ func TestUpdaterKilledAtAnyMoment(t *testing.T) {
 	}
 }
 
+// A change is not repeated when its process is killed later, and another change has set a ref back meanwhile.
+func TestUpdaterKilledAfterAChange(t *testing.T) {
+	t.Parallel()
+	if isInStore(t) {
+		t.Skip("refs in a store are not changed by git")
+	}
+	w := newWorld(t, Options{})
+	var pid atomic.Int64
+	w.server.started = func(started int) { pid.Store(int64(started)) }
+	old := w.Commit("old")
+	id := w.Commit("new", old)
+	w.Git("update-ref", "refs/heads/main", old.String())
+	u, errs := w.server.Update(t.Context(), nil, w.target(), []Change{{Updates: []Update{{Ref: "refs/heads/main",
+		Old: old, New: id}, {Ref: "refs/heads/side", New: id}}}})
+	if errs[0] != nil {
+		t.Fatal(errs)
+	}
+	w.Git("update-ref", "refs/heads/main", old.String())
+	_ = syscall.Kill(-int(pid.Load()), syscall.SIGKILL)
+	u.Close()
+	if got := w.value("main"); got != old.String() {
+		t.Errorf("main is %s, want %s", got, old)
+	}
+}
+
 // value returns the value of a branch; "" if it does not exist.
 func (w *world) value(branch string) string {
 	out, _ := w.Try("for-each-ref", "--format=%(objectname)", "refs/heads/"+branch)
