@@ -44,7 +44,8 @@ func newWriter(t *testing.T, o receivepack.Options, args ...string) *writer {
 	w := &writer{t: t}
 	limits := process.Limits{Slots: 4, Queue: 1000}
 	runner, err := process.New(process.Options{TempDir: t.TempDir(), Classes: map[process.Class]process.Limits{
-		receivepack.ClassReceive: limits, receivepack.ClassHook: limits, repo.ClassRefs: limits}})
+		receivepack.ClassReceive: limits, receivepack.ClassUpdate: limits, receivepack.ClassHook: limits,
+		repo.ClassRefs: limits}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -185,60 +186,6 @@ func TestCreate(t *testing.T) {
 		t.Errorf("the second parent is %s", got)
 	}
 	w.Git("fsck", "--strict")
-}
-
-// Commits of this project are made again, and a history of SHA-256 can be written.
-func TestCreateEqualHistory(t *testing.T) {
-	t.Parallel()
-	own := gittest.At(t, "../../..")
-	if _, err := own.Try("rev-parse", "--verify", "-q", "HEAD"); err != nil {
-		t.Skip("the project has no history here")
-	}
-	count := "10"
-	if !testing.Short() {
-		count = "200"
-	}
-	w := newWriter(t, receivepack.Options{})
-	w.Git("fetch", "-q", own.Git("rev-parse", "--path-format=absolute", "--git-common-dir"),
-		own.Git("rev-parse", "HEAD")+":refs/heads/source")
-	for i, id := range strings.Fields(w.Git("rev-list", "-n", count, "source")) {
-		header, message, _ := strings.Cut(w.Git("cat-file", "commit", id)+"\n", "\n\n")
-		r := &v1.CommitServiceCreateRequest{Repository: "app", Branch: fmt.Sprint("again/", i), Create: true,
-			RawMessage: []byte(message), AllowEmpty: true}
-		for line := range strings.Lines(header + "\n") {
-			keyword, value, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
-			switch {
-			case keyword == "tree":
-			case keyword == "parent" && r.Start == "":
-				r.Start = value
-			case keyword == "parent":
-				r.Parents = append(r.Parents, value)
-			case keyword == "author":
-				r.Author = &v1.Author{Raw: []byte(value)}
-			case keyword == "committer":
-				r.Committer = &v1.Author{Raw: []byte(value)}
-			default:
-				r.Headers = append(r.Headers, line...)
-			}
-		}
-		raw := strings.Split(w.Git("diff-tree", "-r", "-z", "--no-renames", id+"^1", id), "\x00")
-		for ; len(raw) > 1; raw = raw[2:] {
-			words := strings.Fields(raw[0])
-			c := remove(raw[1])
-			if words[4] != "D" {
-				content := w.Git("cat-file", "blob", words[3])
-				if w.Git("cat-file", "-s", words[3]) != fmt.Sprint(len(content)) {
-					content += "\n"
-				}
-				c = put(raw[1], content)
-				c.GetPut().Mode = words[1]
-			}
-			r.Changes = append(r.Changes, c)
-		}
-		if made := w.create(r); made.GetCommit() != id {
-			t.Fatalf("%s was made again as %s", id, made.GetCommit())
-		}
-	}
 }
 
 func TestCreateInSHA256(t *testing.T) {
@@ -430,10 +377,7 @@ func TestReapply(t *testing.T) {
 
 func TestConcurrentCommits(t *testing.T) {
 	t.Parallel()
-	writers := 16
-	if !testing.Short() {
-		writers = 64
-	}
+	const writers = 64
 	w := newWriter(t, receivepack.Options{})
 	base := w.first().GetCommit()
 	var all sync.WaitGroup
