@@ -62,17 +62,14 @@ func (v *view) attributes(ctx context.Context, three [3]git.ObjectID) (attribute
 // findAttributes finds files in a directory with a final slash, and below it.
 func (v *view) findAttributes(ctx context.Context, dir string, three [3]git.ObjectID,
 	found map[string]git.ObjectID) error {
-	var lists [3][]edit.Entry
+	var lists [3]tree
 	for side, id := range three {
-		if id.IsZero() {
-			continue
-		}
 		var err error
-		if lists[side], _, err = v.tree(id); err != nil {
+		if lists[side], err = v.tree(id); err != nil {
 			return err
 		}
 	}
-	for _, e := range lists[ours] {
+	for _, e := range lists[ours].entries {
 		path := dir + string(e.Name)
 		switch {
 		case string(e.Name) == attributesFile && e.Mode&^0o111 == pack.ModeFile:
@@ -80,7 +77,7 @@ func (v *view) findAttributes(ctx context.Context, dir string, three [3]git.Obje
 		case e.Mode == pack.ModeTree && edit.CheckPath(path, 0) == nil && len(e.Name) <= maxName:
 			var below [3]git.ObjectID
 			for side, list := range lists {
-				if other := edit.FindEntry(list, string(e.Name)); other.Mode == pack.ModeTree {
+				if other := edit.FindEntry(list.entries, string(e.Name)); other.Mode == pack.ModeTree {
 					below[side] = other.ID
 				}
 			}

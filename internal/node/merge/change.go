@@ -2,6 +2,8 @@ package merge
 
 import (
 	"context"
+	"maps"
+	"slices"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
@@ -77,7 +79,7 @@ func (m *Merger) Prepare(ctx context.Context, r *repo.Repo, q *Request) (Result,
 	if err != nil {
 		return Result{}, err
 	}
-	v.isKept = true
+	v.objects = make(map[git.ObjectID]*write.Object)
 	c := change{Merger: m, Request: q, ctx: ctx, view: v}
 	switch q.Method {
 	case Rebase, CherryPick, Revert:
@@ -86,7 +88,7 @@ func (m *Merger) Prepare(ctx context.Context, r *repo.Repo, q *Request) (Result,
 		err = c.merge()
 	}
 	if err == nil && !c.result.Commit.IsZero() {
-		c.result.Objects = append(c.result.Objects, c.view.list()...)
+		c.result.Objects = slices.AppendSeq(c.result.Objects, maps.Values(c.view.objects))
 	}
 	return c.result, err
 }
@@ -236,7 +238,7 @@ func (c *change) step(id git.ObjectID) error {
 	if c.Method == Revert {
 		three[base], three[theirs] = three[theirs], three[base]
 	}
-	o, err := c.trees(c.ctx, c.view, three, c.Head, id)
+	o, err := c.trees(c.ctx, c.view, request{three, c.Head, id, true})
 	if err != nil {
 		return err
 	}

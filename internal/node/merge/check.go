@@ -25,14 +25,11 @@ type Check struct {
 	RenameLimit bool // the search for renames was limited
 }
 
-// Check merges two commits of a repository, which the caller holds. The error is Precondition for unrelated histories
-// that are not allowed.
-func (m *Merger) Check(ctx context.Context, r *repo.Repo, p Pair) (Check, error) {
+// Checker returns a function that merges pairs of commits of a repository, which the caller holds, one after the other.
+// Its error is Precondition for unrelated histories that are not allowed.
+func (m *Merger) Checker(r *repo.Repo) (func(context.Context, Pair) (Check, error), error) {
 	v, err := newView(r)
-	if err != nil {
-		return Check{}, err
-	}
-	return m.pair(ctx, v, p)
+	return func(ctx context.Context, p Pair) (Check, error) { return m.pair(ctx, v, p) }, err
 }
 
 // pair merges two commits.

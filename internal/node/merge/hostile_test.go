@@ -83,7 +83,7 @@ func TestMergeDrivers(t *testing.T) {
 	for name, program := range map[string]string{"git": "git", "newer git": newerGit} {
 		m := newMerger(t, program)
 		for range 2 { // by a new and by a reused process
-			got, err := m.Check(t.Context(), open(t, r.Dir), Pair{ids[ours], ids[theirs], false})
+			got, err := check(t, m, open(t, r.Dir), Pair{ids[ours], ids[theirs], false})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -144,7 +144,7 @@ func TestRenameLimit(t *testing.T) {
 	for _, limit := range []string{"1", "100"} {
 		m := newMerger(t, newerGit)
 		m.config = [][2]string{{"merge.renameLimit", limit}}
-		got, err := m.Check(t.Context(), open(t, r.Dir), Pair{ids[ours], ids[theirs], false})
+		got, err := check(t, m, open(t, r.Dir), Pair{ids[ours], ids[theirs], false})
 		isLimited := limit == "1"
 		if err != nil || got.RenameLimit != isLimited || got.Tree.IsZero() != isLimited {
 			t.Errorf("limit %s: %+v, %v", limit, got, err)
@@ -181,7 +181,7 @@ func TestRelations(t *testing.T) {
 	want := oracle(t, newerGit, r.Dir, [][2]git.ObjectID{{left, right}, {left, conflicting}})
 	for i, source := range []git.ObjectID{right, conflicting} {
 		for range 2 { // by a new and by a reused process
-			got, err := m.Check(t.Context(), opened, Pair{left, source, false})
+			got, err := check(t, m, opened, Pair{left, source, false})
 			if err == nil {
 				err = want[i].compare(Check{Tree: got.Tree, Conflicts: got.Conflicts})
 			}
@@ -260,7 +260,7 @@ func TestGitEnds(t *testing.T) {
 	}
 	m, opened := newMerger(t, broken), open(t, r.Dir)
 	for range 2 {
-		_, err := m.Check(t.Context(), opened, Pair{ids[ours], ids[theirs], false})
+		_, err := check(t, m, opened, Pair{ids[ours], ids[theirs], false})
 		if !fault.Is(err, fault.Internal) || !strings.Contains(fault.Message(err), ids[theirs].String()) {
 			t.Errorf("%v, want an internal error with the commits", err)
 		}

@@ -6,23 +6,20 @@
 // that no configuration can run a program, and new objects do not get into the repository. The files .gitattributes of
 // the target choose among Git's built-in merge drivers.
 //
-// A merge with one base is a merge of three trees. Git versions before 2.40 have no such call, so Git gets three
-// commits with these trees. It gets the real commits only if they have several bases.
+// A rebase or a pick is a merge of three trees. Git versions before 2.40 have no such call, so Git gets three commits
+// with these trees.
 package merge
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"sync"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
-	"github.com/packhorse-git/packhorse/internal/git/pack"
 	"github.com/packhorse-git/packhorse/internal/git/process"
-	"github.com/packhorse-git/packhorse/internal/node/edit"
 	"github.com/packhorse-git/packhorse/internal/node/scratch"
 	"github.com/packhorse-git/packhorse/internal/node/write"
 )
@@ -60,28 +57,36 @@ func (m *Merger) Close() {
 	m.workers.Wait()
 }
 
-// trees merges three trees. The zero base is the empty tree. Names of files with conflicts and messages can have the
-// IDs of the two commits.
-func (m *Merger) trees(ctx context.Context, v *view, three [3]git.ObjectID, a, b git.ObjectID) (Check, error) {
-	if three[base].IsZero() {
-		three[base] = emptyTree(v.repo.Format)
+// request is a merge of trees.
+type request struct {
+	trees [3]git.ObjectID
+	// a and b are our and their commit. Their IDs can be in names of files with conflicts and in messages.
+	a, b git.ObjectID
+	// isReplay means that the base is not that of the commits.
+	isReplay bool
+}
+
+// trees merges three trees.
+func (m *Merger) trees(ctx context.Context, v *view, r request) (Check, error) {
+	switch r.trees[base] {
+	case r.trees[theirs]:
+		return Check{Tree: r.trees[ours]}, nil
+	case r.trees[ours]:
+		return Check{Tree: r.trees[theirs]}, nil
 	}
-	switch {
-	case three[base] == three[theirs], three[ours] == three[theirs]:
-		return Check{Tree: three[ours]}, nil
-	case three[base] == three[ours]:
-		return Check{Tree: three[theirs]}, nil
+	if r.trees[ours] == r.trees[theirs] {
+		return Check{Tree: r.trees[ours]}, nil
 	}
-	t := treeMerge{ctx: ctx, view: v, made: make(map[git.ObjectID][]byte)}
-	if tree, isCertain, err := t.merge(three); err != nil || isCertain {
+	t := treeMerge{ctx: ctx, view: v}
+	if tree, isCertain, err := t.merge(r.trees); err != nil || isCertain {
 		return Check{Tree: tree}, err
 	}
-	return m.byGit(ctx, v, request{three, a, b, false})
+	return m.byGit(ctx, v, r)
 }
 
 // commits merges two commits with their merge bases.
 func (m *Merger) commits(ctx context.Context, v *view, bases []git.ObjectID, a, b git.ObjectID) (Check, error) {
-	var three [3]git.ObjectID
+	three := [3]git.ObjectID{base: emptyTree(v.repo.Format)}
 	for side, id := range [3]git.ObjectID{ours: a, theirs: b} {
 		if side == base && len(bases) > 0 {
 			id = bases[0]
@@ -95,18 +100,11 @@ func (m *Merger) commits(ctx context.Context, v *view, bases []git.ObjectID, a, 
 		}
 		three[side] = c.Tree
 	}
+	r := request{three, a, b, false}
 	if len(bases) < 2 {
-		return m.trees(ctx, v, three, a, b)
+		return m.trees(ctx, v, r)
 	}
-	return m.byGit(ctx, v, request{three, a, b, true})
-}
-
-// request is a merge by Git.
-type request struct {
-	trees [3]git.ObjectID
-	a, b  git.ObjectID // commits
-	// hasBases means that the bases are those of the commits. Otherwise the trees are merged.
-	hasBases bool
+	return m.byGit(ctx, v, r)
 }
 
 func (m *Merger) byGit(ctx context.Context, v *view, r request) (found Check, err error) {
@@ -135,7 +133,7 @@ func (m *Merger) byGit(ctx context.Context, v *view, r request) (found Check, er
 // outcome merges by Git, and reads the new objects.
 func (w *worker) outcome(ctx context.Context, v *view, r request) (found Check, err error) {
 	a, b := r.a, r.b
-	if w.labels = nil; !r.hasBases {
+	if w.labels = nil; r.isReplay {
 		if a, b, err = w.commitTrees(v, r.trees); err != nil {
 			return found, err
 		}
@@ -144,82 +142,34 @@ func (w *worker) outcome(ctx context.Context, v *view, r request) (found Check, 
 	if found, err = w.merge(ctx, a, b, v.repo.Format); err != nil {
 		return Check{}, fault.Wrap(fault.KindOf(err), fmt.Sprintf("merge of %s and %s", r.a, r.b), err)
 	}
-	if !found.Tree.IsZero() && v.isKept {
-		known := []edit.Entry{{Mode: pack.ModeTree, ID: r.trees[ours]}, {Mode: pack.ModeTree, ID: r.trees[theirs]}}
-		err = w.collect(v, edit.Entry{Mode: pack.ModeTree, ID: found.Tree}, known)
+	if found.Tree.IsZero() || v.objects == nil {
+		return found, nil
 	}
-	return found, err
+	made, err := w.dir.Objects(found.Tree)
+	return found, errors.Join(err, v.add(made...))
 }
 
 // commitTrees makes commits of our and of their tree, whose merge base has the base.
 func (w *worker) commitTrees(v *view, three [3]git.ObjectID) (a, b git.ObjectID, err error) {
-	for id, o := range v.objects { // the results of earlier merges
-		if err := w.put(id, o.typ, o.data); err != nil {
+	for _, o := range v.objects { // the results of earlier merges
+		if err := w.dir.Put(o.ID, o.Type, o.Data); err != nil {
 			return a, b, err
 		}
 	}
 	var ids [3]git.ObjectID
+	parent := ""
 	for i, tree := range three {
-		text := "tree " + tree.String() + "\n"
-		if i != base {
-			text += "parent " + ids[base].String() + "\n"
-		}
-		text += fmt.Sprintf("author a <> 0 +0000\ncommitter a <> %d +0000\n\n", i)
-		ids[i] = write.ObjectID(v.repo.Format, git.Commit, []byte(text))
-		if err := w.put(ids[i], git.Commit, []byte(text)); err != nil {
+		if ids[i], err = w.commit(tree, parent, i); err != nil {
 			return a, b, err
 		}
+		parent = "parent " + ids[base].String() + "\n"
 	}
 	return ids[ours], ids[theirs], nil
 }
 
-// put makes an object readable for Git.
-func (w *worker) put(id git.ObjectID, typ git.ObjectType, data []byte) error {
-	if w.written[id] {
-		return nil
-	}
-	w.written[id] = true
-	return w.dir.Put(id, typ, data)
-}
-
-var errTooLarge = fault.New(fault.Invalid, "the result has more than %d bytes of new objects", maxResult)
-
-// collect adds an object that Git has written, with everything in it that is new. Known entries with the same name are
-// not.
-func (w *worker) collect(v *view, e edit.Entry, known []edit.Entry) error {
-	if _, isAdded := v.objects[e.ID]; isAdded || e.Mode == pack.ModeGitlink || slices.ContainsFunc(known, e.Same) {
-		return nil
-	}
-	typ, data, err := w.dir.Read(e.ID, maxResult)
-	switch {
-	case fault.Is(err, fault.NotFound): // it is in the repository
-		return nil
-	case fault.Is(err, fault.Invalid), v.bytes+int64(len(data)) > maxResult:
-		return errTooLarge
-	case err != nil:
-		return err
-	}
-	v.add(e.ID, typ, data)
-	if w.written[e.ID] = true; typ != git.Tree {
-		return nil
-	}
-	var below [][]edit.Entry
-	for _, k := range known {
-		if k.Mode == pack.ModeTree {
-			list, _, err := v.tree(k.ID)
-			if err != nil {
-				return err
-			}
-			below = append(below, list)
-		}
-	}
-	list, err := edit.ParseTree(data, v.repo.Format)
-	for _, e := range list {
-		known = known[:0:0]
-		for _, other := range below {
-			known = append(known, edit.FindEntry(other, string(e.Name)))
-		}
-		err = errors.Join(err, w.collect(v, e, known))
-	}
-	return err
+// commit makes a commit.
+func (w *worker) commit(tree git.ObjectID, parent string, date int) (git.ObjectID, error) {
+	text := fmt.Appendf(nil, "tree %s\n%sauthor a <> 0 +0000\ncommitter a <> %d +0000\n\n", tree, parent, date)
+	id := write.ObjectID(tree.Format(), git.Commit, text)
+	return id, w.dir.Put(id, git.Commit, text)
 }

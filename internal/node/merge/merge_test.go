@@ -21,6 +21,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/process"
 	"github.com/packhorse-git/packhorse/internal/git/repo"
 	"github.com/packhorse-git/packhorse/internal/node/scratch"
+	"github.com/packhorse-git/packhorse/internal/node/write"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -54,6 +55,16 @@ func open(t testing.TB, dir string) *repo.Repo {
 	}
 	t.Cleanup(func() { r.Close() })
 	return r
+}
+
+// check merges a pair.
+func check(t testing.TB, m *Merger, r *repo.Repo, p Pair) (Check, error) {
+	t.Helper()
+	check, err := m.Checker(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return check(t.Context(), p)
 }
 
 // files is a tree: "MODE ID" or "MODE CONTENT" by path.
@@ -324,8 +335,10 @@ func TestRandomMerges(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				v.isKept = i%2 == 0
-				tm := treeMerge{ctx: t.Context(), view: v, made: map[git.ObjectID][]byte{}}
+				if i%2 == 0 {
+					v.objects = map[git.ObjectID]*write.Object{}
+				}
+				tm := treeMerge{ctx: t.Context(), view: v}
 				tree, isCertain, err := tm.merge(trees[i])
 				if err != nil {
 					t.Fatal(err)
@@ -337,7 +350,7 @@ func TestRandomMerges(t *testing.T) {
 					}
 					continue
 				}
-				o, err := m.trees(t.Context(), v, trees[i], pairs[i][0], pairs[i][1])
+				o, err := m.trees(t.Context(), v, request{trees[i], pairs[i][0], pairs[i][1], i%4 < 2})
 				if w == nil {
 					if !fault.Is(err, fault.Internal) {
 						t.Errorf("%s: %v, want an internal error", pairs[i], err)

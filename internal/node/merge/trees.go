@@ -1,7 +1,6 @@
 package merge
 
 import (
-	"bytes"
 	"context"
 	"slices"
 
@@ -30,7 +29,7 @@ type treeMerge struct {
 	ctx  context.Context
 	view *view
 
-	made        map[git.ObjectID][]byte // new trees
+	made        []*write.Object // new trees, if they are needed
 	directories int
 	uncertain   bool
 }
@@ -41,10 +40,7 @@ func (m *treeMerge) merge(trees [3]git.ObjectID) (tree git.ObjectID, isCertain b
 	if err != nil || m.uncertain {
 		return git.ObjectID{}, false, err
 	}
-	for id, data := range m.made {
-		m.view.add(id, git.Tree, data)
-	}
-	return tree, true, nil
+	return tree, true, m.view.add(m.made...)
 }
 
 // directory merges a directory. The base may be the zero ID.
@@ -55,11 +51,12 @@ func (m *treeMerge) directory(trees [3]git.ObjectID) (git.ObjectID, error) {
 	}
 	var all, rest [3][]edit.Entry
 	for side, id := range trees {
-		var err error
-		if all[side], err = m.entries(id); err != nil {
+		t, err := m.view.tree(id)
+		if err != nil {
 			return git.ObjectID{}, err
 		}
-		rest[side] = all[side]
+		m.uncertain = m.uncertain || !t.isCanonical
+		all[side], rest[side] = t.entries, t.entries
 	}
 	var merged []edit.Entry
 	for !m.uncertain {
@@ -82,28 +79,11 @@ func (m *treeMerge) directory(trees [3]git.ObjectID) (git.ObjectID, error) {
 	data := edit.FormatTree(merged)
 	m.uncertain = m.uncertain || len(data) == 0
 	id := write.ObjectID(m.view.repo.Format, git.Tree, data)
-	if !slices.Contains(trees[:], id) {
-		m.made[id] = data
+	if m.view.objects != nil && !slices.Contains(trees[:], id) {
+		m.made = append(m.made, write.NewObject(m.view.repo.Format, git.Tree, data))
 	}
 	return id, m.ctx.Err()
 }
-
-// entries returns the entries of a tree.
-func (m *treeMerge) entries(tree git.ObjectID) ([]edit.Entry, error) {
-	if tree.IsZero() {
-		return nil, nil
-	}
-	list, data, err := m.view.tree(tree)
-	m.uncertain = m.uncertain || !bytes.Equal(edit.FormatTree(list), data) ||
-		!slices.IsSortedFunc(list, edit.CompareEntries)
-	for _, e := range list {
-		m.uncertain = m.uncertain || !slices.Contains(canonicalModes, e.Mode) || e.ID == emptyTree(m.view.repo.Format)
-	}
-	return list, err
-}
-
-// canonicalModes are the modes that git writes.
-var canonicalModes = []uint32{pack.ModeFile, pack.ModeTree, pack.ModeExecutable, pack.ModeSymlink, pack.ModeGitlink}
 
 // next removes the first entry, in the order of trees, and those of the other sides with the same name.
 func next(rest *[3][]edit.Entry) (least edit.Entry, at [3]edit.Entry) {

@@ -1,8 +1,10 @@
 package merge
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
@@ -10,37 +12,41 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/pack"
 	"github.com/packhorse-git/packhorse/internal/git/repo"
 	"github.com/packhorse-git/packhorse/internal/node/edit"
+	"github.com/packhorse-git/packhorse/internal/node/scratch"
 	"github.com/packhorse-git/packhorse/internal/node/write"
 )
 
 const (
-	maxObject = 64 << 20  // bytes of a commit or a tree
-	maxResult = 256 << 20 // bytes of all new objects of one request
+	maxObject = 64 << 20 // bytes of a commit or a tree
+	maxTrees  = 8 << 20  // bytes of view.trees
 )
 
 // view has the objects of a repository, which the caller holds, and new ones. It is used by one goroutine.
 type view struct {
 	repo    *repo.Repo
-	objects map[git.ObjectID]object // new ones
-	bytes   int64                   // of the new ones
-	isKept  bool                    // new objects are needed
+	objects map[git.ObjectID]*write.Object // new ones; nil: they are not needed
+	bytes   int64                          // of the new ones
 	shallow graph.Commits
+
+	trees, older map[git.ObjectID]tree // recently read; older is the former value of trees
+	treeBytes    int                   // of trees, about
 }
 
-type object struct {
-	typ  git.ObjectType
-	data []byte
+// tree is a tree that was read. It must not be changed.
+type tree struct {
+	entries     []edit.Entry
+	isCanonical bool // Git would write it in the same way
 }
 
 func newView(r *repo.Repo) (*view, error) {
 	shallow, err := r.ShallowSet()
-	return &view{repo: r, objects: make(map[git.ObjectID]object), shallow: shallow}, err
+	return &view{repo: r, shallow: shallow, trees: make(map[git.ObjectID]tree)}, err
 }
 
 // read reads a commit or a tree.
 func (v *view) read(id git.ObjectID, want git.ObjectType) ([]byte, error) {
-	if o, ok := v.objects[id]; ok && o.typ == want {
-		return o.data, nil
+	if o, ok := v.objects[id]; ok && o.Type == want {
+		return o.Data, nil
 	}
 	typ, data, err := v.repo.Objects.Read(id, maxObject)
 	switch {
@@ -52,22 +58,56 @@ func (v *view) read(id git.ObjectID, want git.ObjectType) ([]byte, error) {
 	return data, err
 }
 
-// add adds an object.
-func (v *view) add(id git.ObjectID, typ git.ObjectType, data []byte) {
-	if _, ok := v.objects[id]; !ok {
-		v.objects[id] = object{typ, data}
-		v.bytes += int64(len(data))
+// add adds new objects. The error is Invalid if there are too many.
+func (v *view) add(list ...*write.Object) error {
+	for _, o := range list {
+		if v.objects[o.ID] == nil {
+			v.objects[o.ID] = o
+			v.bytes += o.Size
+		}
 	}
+	if v.bytes > scratch.MaxBytes {
+		return fault.New(fault.Invalid, "the result has more than %d bytes of new objects", int64(scratch.MaxBytes))
+	}
+	return nil
 }
 
-// tree reads a tree.
-func (v *view) tree(id git.ObjectID) ([]edit.Entry, []byte, error) {
-	data, err := v.read(id, git.Tree)
-	if err != nil {
-		return nil, nil, err
+// tree reads a tree; the zero ID has no entries.
+func (v *view) tree(id git.ObjectID) (t tree, err error) {
+	if id.IsZero() {
+		return tree{isCanonical: true}, nil
 	}
-	list, err := edit.ParseTree(data, v.repo.Format)
-	return list, data, err
+	t, ok := v.trees[id]
+	if ok {
+		return t, nil
+	}
+	if t, ok = v.older[id]; !ok {
+		if t, err = v.parse(id); err != nil {
+			return t, err
+		}
+	}
+	if v.treeBytes > maxTrees {
+		v.trees, v.older, v.treeBytes = make(map[git.ObjectID]tree), v.trees, 0
+	}
+	v.trees[id] = t
+	v.treeBytes += len(t.entries) * 120 // with its name
+	return t, nil
+}
+
+// canonicalModes are the modes that git writes.
+var canonicalModes = []uint32{pack.ModeFile, pack.ModeTree, pack.ModeExecutable, pack.ModeSymlink, pack.ModeGitlink}
+
+// parse reads a tree.
+func (v *view) parse(id git.ObjectID) (t tree, err error) {
+	data, err := v.read(id, git.Tree)
+	if err == nil {
+		t.entries, err = edit.ParseTree(data, v.repo.Format)
+	}
+	t.isCanonical = bytes.Equal(edit.FormatTree(t.entries), data) && slices.IsSortedFunc(t.entries, edit.CompareEntries) &&
+		!slices.ContainsFunc(t.entries, func(e edit.Entry) bool {
+			return !slices.Contains(canonicalModes, e.Mode) || e.ID == emptyTree(v.repo.Format)
+		})
+	return t, err
 }
 
 // commit reads a commit.
@@ -80,15 +120,6 @@ func (v *view) commit(ctx context.Context, id git.ObjectID) (c pack.Commit, data
 	}
 	c, err = pack.ParseCommit(data, v.repo.Format)
 	return c, data, fault.Wrap(fault.Corrupt, "commit "+id.String()+" is damaged", err)
-}
-
-// list returns the new objects for a change.
-func (v *view) list() []*write.Object {
-	list := make([]*write.Object, 0, len(v.objects))
-	for _, o := range v.objects {
-		list = append(list, write.NewObject(v.repo.Format, o.typ, o.data))
-	}
-	return list
 }
 
 // emptyTree returns the ID of a tree without entries.

@@ -30,9 +30,9 @@ const (
 // worker is a `git merge-tree --stdin` that stays for the merges of a repository. It is used by one goroutine.
 //
 // Git writes its answers through a buffer. With --messages it flushes the buffer after the messages of an answer,
-// before the last NUL of the answer (diff_warn_rename_limit). So a second request follows each one: the merge of a
-// commit with itself, whose answer pushes out that NUL. A warning about renames is between the messages and that NUL,
-// because standard error is the same pipe.
+// before the last NUL of the answer (diff_warn_rename_limit). So a second request follows each one: the merge of an
+// empty commit with itself, whose answer pushes out that NUL. A warning about renames is between the messages and that
+// NUL, because standard error is the same pipe.
 type worker struct {
 	key     workerKey
 	process *process.Process
@@ -43,8 +43,8 @@ type worker struct {
 	dir     *scratch.Dir
 	began   time.Time
 	idle    *time.Timer
-	labels  *strings.Replacer     // of the commits in names and messages; nil: none
-	written map[git.ObjectID]bool // objects in dir, as far as they are known
+	labels  *strings.Replacer // of the commits in names and messages; nil: none
+	empty   git.ObjectID      // a commit without files
 }
 
 // workerKey is what all merges of a worker have in common.
@@ -54,12 +54,13 @@ type workerKey struct {
 }
 
 func (m *Merger) start(ctx context.Context, key workerKey, r *repo.Repo, a attributes) (w *worker, err error) {
-	w = &worker{key: key, began: time.Now(), written: make(map[git.ObjectID]bool)}
+	w = &worker{key: key, began: time.Now()}
 	if w.dir, err = m.space.Open(r); err != nil {
 		return nil, err
 	}
+	w.empty, err = w.commit(emptyTree(r.Format), "", 0)
 	env, work := w.dir.Env(), ""
-	if len(a) > 0 {
+	if err == nil && len(a) > 0 {
 		work = filepath.Join(w.dir.Path, "work")
 		env = append(env, "GIT_WORK_TREE="+work)
 		err = a.write(work)
@@ -69,7 +70,7 @@ func (m *Merger) start(ctx context.Context, key workerKey, r *repo.Repo, a attri
 	if err == nil {
 		w.process, err = m.runner.Start(context.WithoutCancel(ctx), process.Command{
 			Class: Class, Subcommand: "merge-tree", Repository: r.Common, Dir: work, Env: env, Config: m.config,
-			Args:  []string{"merge-tree", "--write-tree", "--messages", "--stdin", "-z"},
+			Args:  []string{"merge-tree", "--write-tree", "--messages", "--allow-unrelated-histories", "--stdin", "-z"},
 			Stdin: input, StdoutToStderr: true, Stderr: func(b []byte) { _, _ = print.Write(b) },
 		})
 	}
@@ -107,7 +108,7 @@ func (m *Merger) close(w *worker) {
 func (w *worker) merge(ctx context.Context, a, b git.ObjectID, format git.ObjectFormat) (found Check, err error) {
 	defer context.AfterFunc(ctx, w.process.Kill)()
 	w.limit.N = maxAnswer
-	_, err = fmt.Fprintf(w.input, "%s %s\n%s %s\n", a, b, a, a)
+	_, err = fmt.Fprintf(w.input, "%s %s\n%s %s\n", a, b, w.empty, w.empty)
 	if err == nil {
 		found, err = w.answer(format)
 	}

@@ -1,12 +1,11 @@
 package scratch
 
 import (
-	"bytes"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
-
-	"github.com/klauspost/compress/zlib"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
@@ -17,19 +16,14 @@ import (
 // MaxBytes is the maximum size of all new objects of a Dir together in bytes.
 const MaxBytes = 256 << 20
 
-// Objects returns the new objects that tips reach: those that Git has written. The error is Invalid above MaxBytes.
-func (d *Dir) Objects(tips ...git.ObjectID) ([]*write.Object, error) {
-	var found []*write.Object
+// Objects returns the objects of the directory that tips reach. The error is Invalid above MaxBytes.
+func (d *Dir) Objects(tips ...git.ObjectID) (found []*write.Object, err error) {
 	total := int64(0)
-	w := walk{format: d.repo.Format, seen: make(map[git.ObjectID]bool)}
-	w.read = func(id git.ObjectID) (git.ObjectType, []byte, error) {
-		if d.copied[id] {
+	return found, walk(d.repo.Format, tips, func(id git.ObjectID) (git.ObjectType, []byte, error) {
+		if _, err := os.Lstat(d.file(id)); errors.Is(err, fs.ErrNotExist) {
 			return 0, nil, nil
 		}
 		typ, data, err := d.store.Read(id, MaxBytes)
-		if fault.Is(err, fault.NotFound) {
-			return 0, nil, nil
-		}
 		if total += int64(len(data)); err == nil && total > MaxBytes || fault.Is(err, fault.Invalid) {
 			err = fault.New(fault.Invalid, "the result has more than %d bytes of new objects", int64(MaxBytes))
 		}
@@ -37,14 +31,12 @@ func (d *Dir) Objects(tips ...git.ObjectID) ([]*write.Object, error) {
 			found = append(found, write.NewObject(d.repo.Format, typ, data))
 		}
 		return typ, data, err
-	}
-	return found, w.all(tips...)
+	})
 }
 
 // Copy makes the objects that a commit or tree reaches readable for Git, if they are not on the disk yet (write.State).
 func (d *Dir) Copy(s write.State, tips ...git.ObjectID) error {
-	w := walk{format: d.repo.Format, seen: d.copied}
-	w.read = func(id git.ObjectID) (git.ObjectType, []byte, error) {
+	return walk(d.repo.Format, tips, func(id git.ObjectID) (git.ObjectType, []byte, error) {
 		if has, err := d.repo.Objects.Has(id); has || err != nil {
 			return 0, nil, err
 		}
@@ -53,70 +45,64 @@ func (d *Dir) Copy(s write.State, tips ...git.ObjectID) error {
 			return 0, nil, err
 		}
 		return typ, data, d.Put(id, typ, data)
-	}
-	return w.all(tips...)
+	})
 }
 
-// Read reads an object that Git has written. The errors are those of pack.Store.
-func (d *Dir) Read(id git.ObjectID, limit int64) (git.ObjectType, []byte, error) {
-	return d.store.Read(id, limit)
-}
-
-// Put makes an object readable for Git. It writes a loose object (gitrepository-layout(5)).
-func (d *Dir) Put(id git.ObjectID, typ git.ObjectType, data []byte) error {
-	var b bytes.Buffer
-	z, _ := zlib.NewWriterLevel(&b, zlib.NoCompression) // the level is valid
-	fmt.Fprintf(z, "%s %d\x00", typ, len(data))
-	_, _ = z.Write(data) // into memory
-	_ = z.Close()
+// file returns the path of an object (gitrepository-layout(5)).
+func (d *Dir) file(id git.ObjectID) string {
 	text := id.String()
-	dir := filepath.Join(d.Path, "objects", text[:2])
-	err := os.MkdirAll(dir, 0o700)
+	return filepath.Join(d.Path, "objects", text[:2], text[2:])
+}
+
+// Put makes an object readable for Git.
+func (d *Dir) Put(id git.ObjectID, typ git.ObjectType, data []byte) error {
+	if d.put[id] {
+		return nil
+	}
+	d.put[id] = true
+	file := d.file(id)
+	if _, err := os.Lstat(file); err == nil {
+		return nil
+	}
+	err := os.MkdirAll(filepath.Dir(file), 0o700)
 	if err == nil {
-		err = os.WriteFile(filepath.Join(dir, text[2:]), b.Bytes(), 0o600)
+		err = os.WriteFile(file, write.Deflate(fmt.Appendf(nil, "%s %d\x00%s", typ, len(data), data)), 0o600)
 	}
 	return fault.Wrap(fault.Unavailable, "cannot write to the state directory", err)
 }
 
-// walk visits objects and what they refer to.
-type walk struct {
-	format git.ObjectFormat
-	// read returns an object whose references are followed; type 0: they are not.
-	read func(id git.ObjectID) (git.ObjectType, []byte, error)
-	seen map[git.ObjectID]bool
-}
-
-func (w *walk) all(ids ...git.ObjectID) error {
+// walk visits objects and what they refer to. read returns an object whose references are followed; type 0: they are
+// not.
+func walk(format git.ObjectFormat, ids []git.ObjectID,
+	read func(id git.ObjectID) (git.ObjectType, []byte, error)) error {
+	seen := make(map[git.ObjectID]bool)
 	for len(ids) > 0 {
 		id := ids[len(ids)-1]
 		ids = ids[:len(ids)-1]
-		if w.seen[id] {
+		if seen[id] {
 			continue
 		}
-		typ, data, err := w.read(id)
+		seen[id] = true
+		typ, data, err := read(id)
 		if err != nil {
 			return err
 		}
-		if typ == 0 {
-			continue
-		}
-		w.seen[id] = true
 		switch typ {
 		case git.Commit:
-			c, err := pack.ParseCommit(data, w.format)
+			c, err := pack.ParseCommit(data, format)
 			if err != nil {
 				return err
 			}
 			ids = append(append(ids, c.Tree), c.Parents...)
 		case git.Tree:
-			for len(data) > 0 {
-				mode, _, entry, rest, err := pack.CutEntry(data, w.format)
-				if err != nil {
-					return err
-				}
-				if data = rest; mode != pack.ModeGitlink {
+			err = pack.Entries(data, format, func(mode uint32, _ []byte, entry git.ObjectID) error {
+				if mode != pack.ModeGitlink {
 					ids = append(ids, entry)
 				}
+				return nil
+			})
+			if err != nil {
+				return err
 			}
 		}
 	}

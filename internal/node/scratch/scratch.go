@@ -80,9 +80,8 @@ func (s *Space) Env(r *repo.Repo) []string {
 type Dir struct {
 	Path  string // of the git directory
 	repo  *repo.Repo
-	store *pack.Store // its objects without those of the repository
-	// copied has the objects that Copy wrote.
-	copied map[git.ObjectID]bool
+	store *pack.Store           // its objects without those of the repository
+	put   map[git.ObjectID]bool // objects that exist
 }
 
 // Open creates a git directory that borrows the objects of a repository, which the caller holds.
@@ -91,7 +90,7 @@ func (s *Space) Open(r *repo.Repo) (*Dir, error) {
 	if err != nil {
 		return nil, fault.Wrap(fault.Unavailable, "cannot write to the state directory", err)
 	}
-	d := &Dir{Path: path, repo: r, copied: make(map[git.ObjectID]bool)}
+	d := &Dir{Path: path, repo: r, put: make(map[git.ObjectID]bool)}
 	if err = makeGitDir(path, r.Format); err == nil {
 		d.store, err = pack.Open(filepath.Join(path, "objects"), pack.Options{Format: r.Format, Alone: true})
 	}

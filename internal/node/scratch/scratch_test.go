@@ -95,9 +95,9 @@ func TestObjects(t *testing.T) {
 			known.objects[o.ID] = o
 		}
 		second, more := make("second", first)
-		for _, list := range [][]*write.Object{objects, more} {
-			if len(list) != 4 { // commit, two trees, blob
-				t.Errorf("%d new objects, want 4", len(list))
+		for i, list := range [][]*write.Object{objects, more} {
+			if want := 4 + 4*i; len(list) != want { // commit, two trees, blob
+				t.Errorf("%d new objects, want %d", len(list), want)
 			}
 			for _, o := range list {
 				id := strings.TrimSpace(g.GitIn(string(o.Data), "hash-object", "-w", "-t", o.Type.String(), "--stdin"))

@@ -163,8 +163,12 @@ func (n *Node) CheckMerges(ctx context.Context, path git.RepoPath, pairs []Merge
 	}
 	return n.withState(ctx, path, func(s *writeState) error {
 		revisions := n.revisions(ctx, s)
+		check, err := n.merger.Checker(s.repo)
+		if err != nil {
+			return err
+		}
 		for i, p := range pairs {
-			c := n.checkMerge(ctx, s, revisions, p)
+			c := checkMerge(ctx, check, revisions, p)
 			if ctx.Err() != nil {
 				return ctx.Err()
 			}
@@ -177,7 +181,8 @@ func (n *Node) CheckMerges(ctx context.Context, path git.RepoPath, pairs []Merge
 }
 
 // checkMerge checks a pair.
-func (n *Node) checkMerge(ctx context.Context, s *writeState, revisions *lookup.Revisions, p MergePair) (c MergeCheck) {
+func checkMerge(ctx context.Context, check func(context.Context, merge.Pair) (merge.Check, error),
+	revisions *lookup.Revisions, p MergePair) (c MergeCheck) {
 	target, err := commitOf(revisions, p.Target)
 	if err != nil {
 		return MergeCheck{Err: fault.InField("target", err)}
@@ -187,6 +192,6 @@ func (n *Node) checkMerge(ctx context.Context, s *writeState, revisions *lookup.
 		return MergeCheck{Err: fault.InField("source", err)}
 	}
 	c.Pair = merge.Pair{Target: target.ID, Source: source.ID, AllowUnrelated: p.AllowUnrelated}
-	c.Check, c.Err = n.merger.Check(ctx, s.repo, c.Pair)
+	c.Check, c.Err = check(ctx, c.Pair)
 	return c
 }

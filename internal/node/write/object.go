@@ -24,13 +24,18 @@ type Object struct {
 
 // NewObject hashes and compresses the content of an object.
 func NewObject(format git.ObjectFormat, typ git.ObjectType, data []byte) *Object {
+	return &Object{ID: ObjectID(format, typ, data), Type: typ, Data: data, Size: int64(len(data)), Deflate: Deflate(data)}
+}
+
+// Deflate returns data as a zlib stream.
+func Deflate(data []byte) []byte {
 	var buf bytes.Buffer
 	z := compressors.Get().(*zlib.Writer)
 	defer compressors.Put(z)
 	z.Reset(&buf)
 	_, _ = z.Write(data) // in memory
 	_ = z.Close()
-	return &Object{ID: ObjectID(format, typ, data), Type: typ, Data: data, Size: int64(len(data)), Deflate: buf.Bytes()}
+	return buf.Bytes()
 }
 
 // compressors are zlib writers, each with about 800 KB of memory.
