@@ -50,6 +50,14 @@ func environment(tempDir string) map[string]string {
 	return env
 }
 
+// ObjectsEnv returns the environment of commands that write to one object directory and read another one, too (git(1)).
+func ObjectsEnv(dir, alternate string) []string {
+	if strings.Contains(alternate, ":") || strings.HasPrefix(alternate, `"`) {
+		alternate = `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`).Replace(alternate) + `"`
+	}
+	return []string{"GIT_OBJECT_DIRECTORY=" + dir, "GIT_ALTERNATE_OBJECT_DIRECTORIES=" + alternate}
+}
+
 // programEnvironment is the environment of the operator's programs, such as hooks. It does not restrict git in them.
 func programEnvironment(tempDir string) map[string]string {
 	if tempDir == "" {

@@ -109,15 +109,10 @@ func (i *ingestion) git(ctx context.Context, args []string, stdin io.Reader) err
 		Grace: places.MaintainGrace, Config: i.HooksOff(), Repository: i.Common,
 		Args: append([]string{"-c", "safe.directory=*", "-c", "core.fsync=all", "--git-dir=" + i.Common}, args...)}
 	if i.quarantine != "" {
-		c.Env = []string{"GIT_OBJECT_DIRECTORY=" + i.quarantine, "GIT_QUARANTINE_PATH=" + i.quarantine,
-			"GIT_ALTERNATE_OBJECT_DIRECTORIES=" + quotePath(filepath.Join(i.Common, "objects"))}
+		c.Env = append(process.ObjectsEnv(i.quarantine, filepath.Join(i.Common, "objects")),
+			"GIT_QUARANTINE_PATH="+i.quarantine)
 	}
 	return i.Runner.Run(ctx, c)
-}
-
-// quotePath quotes a path for GIT_ALTERNATE_OBJECT_DIRECTORIES (git(1)).
-func quotePath(path string) string {
-	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(path) + `"`
 }
 
 // install moves the packs from the quarantine to their place. An index comes last, because it makes its pack visible.

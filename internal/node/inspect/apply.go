@@ -131,11 +131,9 @@ var mailStart = regexp.MustCompile(`(?i)^(From[ :]|(Subject|Date|Received|Return
 // split writes the patches to files.
 func (a *applier) split() ([]patchFile, error) {
 	if !mailStart.Match(a.q.Patch) {
-		file := filepath.Join(a.dir.Path, "patch")
-		err := os.WriteFile(file, a.q.Patch, 0o600)
 		h := &a.q.Header
-		return []patchFile{{file, h.Author, h.Committer, h.Message}}, fault.Wrap(fault.Unavailable,
-			"cannot write to the state directory", err)
+		return []patchFile{{filepath.Join(a.dir.Path, "patch"), h.Author, h.Committer, h.Message}},
+			a.dir.Write("patch", a.q.Patch)
 	}
 	if n := bytes.Count(a.q.Patch, []byte("\nFrom ")); n > maxCommits {
 		return nil, fault.New(fault.Invalid, "it has more than %d mails", maxCommits)
@@ -261,29 +259,20 @@ func (a *applier) stages(report string) (conflicts []merge.Conflict, err error) 
 	if err != nil {
 		return nil, err
 	}
-	for entry := range strings.SplitSeq(strings.TrimSuffix(text, "\x00"), "\x00") {
-		facts, path, ok := strings.Cut(entry, "\t") // MODE ID STAGE TAB PATH
-		fields := strings.Fields(facts)
-		if !ok || len(fields) != 3 {
-			continue
+	for text != "" {
+		entry, rest, _ := strings.Cut(text, "\x00")
+		path, side, stage, err := merge.ParseStage(entry)
+		if err != nil {
+			return nil, err
 		}
+		text = rest
 		if n := len(conflicts); n == 0 || conflicts[n-1].Path != path {
 			conflicts = append(conflicts, merge.Conflict{Path: path, Kinds: []string{"add/add"}, Message: report})
 			report = ""
 		}
 		c := &conflicts[len(conflicts)-1]
-		id, err := git.ParseObjectID(fields[1])
-		if err != nil {
-			return nil, err
-		}
-		stage := merge.Stage{Mode: octal(fields[0]), ID: id}
-		switch fields[2] {
-		case "1":
-			c.Stages[0], c.Kinds[0] = stage, "contents"
-		case "2":
-			c.Stages[1] = stage
-		case "3":
-			c.Stages[2] = stage
+		if c.Stages[side] = stage; side == 0 {
+			c.Kinds[0] = "contents"
 		}
 	}
 	return conflicts, nil

@@ -6,8 +6,6 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"maps"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 
@@ -113,19 +111,4 @@ func (a attributes) key() string {
 		fmt.Fprintf(hash, "%q%q", dir, a[dir])
 	}
 	return string(hash.Sum(nil))
-}
-
-// write writes the files below a directory.
-func (a attributes) write(root string) error {
-	for dir, text := range a {
-		path := filepath.Join(root, filepath.FromSlash(dir))
-		err := os.MkdirAll(path, 0o700)
-		if err == nil {
-			err = os.WriteFile(filepath.Join(path, attributesFile), []byte(text), 0o600)
-		}
-		if err != nil {
-			return fault.Wrap(fault.Unavailable, "cannot write to the state directory", err)
-		}
-	}
-	return nil
 }

@@ -49,17 +49,14 @@ type Source struct {
 	After  git.ObjectID // the commit before a range; zero: there is no range
 }
 
-// Result is a change that can be made, or conflicts.
+// Result is a change that can be made, or conflicts. UpToDate means that there is nothing to change, FastForward that
+// there is no new commit.
 type Result struct {
-	Commit, Tree git.ObjectID // of the target; zero with conflicts
-	Commits      []git.ObjectID
-	Objects      []*write.Object
-	UpToDate     bool // there is nothing to change
-	FastForward  bool // there is no new commit
-	Conflicts    []Conflict
-	More         bool         // there are more conflicts
-	Conflicting  git.ObjectID // the commit with the conflicts, of several ones
-	RenameLimit  bool         // the search for renames was limited
+	Check                    // Tree is that of the target; zero with conflicts
+	Commit      git.ObjectID // of the target; zero with conflicts
+	Commits     []git.ObjectID
+	Objects     []*write.Object
+	Conflicting git.ObjectID // the commit with the conflicts, of several ones
 }
 
 // change is the work on a Request.
@@ -118,19 +115,20 @@ func (c *change) merge() error {
 		}
 		found.Tree = source.Tree
 	}
-	c.result.RenameLimit = found.RenameLimit
+	isForward := found.FastForward && (c.Method == FastForward || c.Method == Merge && !c.NoFastForward)
+	c.result.Check = found
+	c.result.FastForward = isForward
 	switch {
 	case found.UpToDate, c.Method == Squash && found.Tree == head.Tree:
 		c.result.UpToDate, c.result.Commit, c.result.Tree = true, c.Head, head.Tree
 		return nil
-	case found.FastForward && (c.Method == FastForward || c.Method == Merge && !c.NoFastForward):
-		c.result.FastForward, c.result.Commit, c.result.Tree = true, c.Source.Commit, found.Tree
+	case isForward:
+		c.result.Commit = c.Source.Commit
 		return nil
 	case c.Method == FastForward:
 		return fault.InField("target", fault.New(fault.Precondition,
 			"%s has commits that the source has not: it cannot be set to the source", c.Target))
 	case found.Tree.IsZero():
-		c.result.Conflicts, c.result.More = found.Conflicts, found.More
 		return nil
 	}
 	header, parents := c.Header, []git.ObjectID{c.Head}
@@ -245,7 +243,8 @@ func (c *change) step(id git.ObjectID) error {
 	c.result.RenameLimit = c.result.RenameLimit || o.RenameLimit
 	switch {
 	case o.Tree.IsZero():
-		c.result = Result{Conflicts: o.Conflicts, More: o.More, Conflicting: id, RenameLimit: c.result.RenameLimit}
+		o.RenameLimit = c.result.RenameLimit
+		c.result = Result{Check: o, Conflicting: id}
 	case o.Tree != c.result.Tree, before == commit.Tree && c.Method != Revert:
 		s.tree, c.result.Tree = o.Tree, o.Tree
 		c.steps = append(c.steps, s)

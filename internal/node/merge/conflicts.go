@@ -1,6 +1,7 @@
 package merge
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 
@@ -22,6 +23,19 @@ type Conflict struct {
 type Stage struct {
 	Mode uint32
 	ID   git.ObjectID
+}
+
+// ParseStage parses "MODE ID STAGE TAB PATH" (git-ls-files(1), git-merge-tree(1)). side is that of Conflict.Stages.
+func ParseStage(line string) (path string, side int, s Stage, err error) {
+	facts, path, _ := strings.Cut(line, "\t")
+	var id string
+	if _, err = fmt.Sscanf(facts, "%o %s %d", &s.Mode, &id, &side); err == nil {
+		s.ID, err = git.ParseObjectID(id)
+	}
+	if side--; err != nil || path == "" || side < base || side > theirs {
+		err = errOutput
+	}
+	return path, side, s, err
 }
 
 // conflicts collects the conflicts of a merge.

@@ -87,7 +87,7 @@ func TestMergeDrivers(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := compareStages(c.stages(), &Result{Conflicts: got.Conflicts}); err != nil {
+			if err := compareStages(c.stages(), &Result{Check: got}); err != nil {
 				t.Errorf("%s: %v", name, err)
 			}
 			var paths []string

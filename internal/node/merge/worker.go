@@ -3,6 +3,7 @@ package merge
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"path/filepath"
@@ -60,10 +61,12 @@ func (m *Merger) start(ctx context.Context, key workerKey, r *repo.Repo, a attri
 	}
 	w.empty, err = w.commit(emptyTree(r.Format), "", 0)
 	env, work := w.dir.Env(), ""
-	if err == nil && len(a) > 0 {
+	for dir, text := range a {
 		work = filepath.Join(w.dir.Path, "work")
+		err = errors.Join(err, w.dir.Write("work/"+dir+attributesFile, []byte(text)))
+	}
+	if work != "" {
 		env = append(env, "GIT_WORK_TREE="+work)
-		err = a.write(work)
 	}
 	input, feed := io.Pipe()
 	output, print := io.Pipe()
@@ -182,28 +185,19 @@ func (w *worker) answer(format git.ObjectFormat) (found Check, err error) {
 
 var errOutput = fault.New(fault.Internal, "git merge-tree: invalid output")
 
-// stages reads "MODE ID STAGE TAB PATH" up to an empty token.
+// stages reads stages up to an empty token.
 func (w *worker) stages(c *conflicts, clean bool) error {
 	for {
 		token, err := w.token()
 		if err != nil || token == "" {
 			return err
 		}
-		info, path, ok := strings.Cut(token, "\t")
-		fields := strings.Fields(info)
-		if !ok || len(fields) != 3 || clean {
-			return errOutput
-		}
-		mode, err := strconv.ParseUint(fields[0], 8, 32)
-		if err != nil {
-			return errOutput
-		}
-		id, err := git.ParseObjectID(fields[1])
-		if err != nil || len(fields[2]) != 1 || fields[2] < "1" || fields[2] > "3" {
+		path, side, stage, err := ParseStage(token)
+		if err != nil || clean {
 			return errOutput
 		}
 		if at := c.at(w.labeled(path)); at != nil {
-			at.Stages[fields[2][0]-'1'] = Stage{uint32(mode), id}
+			at.Stages[side] = stage
 		}
 	}
 }

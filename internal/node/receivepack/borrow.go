@@ -118,7 +118,7 @@ func (b *borrowCheck) openStores(quarantine string) (err error) {
 	if quarantine == "" {
 		return nil
 	}
-	b.env = []string{"GIT_OBJECT_DIRECTORY=" + quarantine, "GIT_ALTERNATE_OBJECT_DIRECTORIES=" + quotePath(objects)}
+	b.env = process.ObjectsEnv(quarantine, objects)
 	if b.pushed, err = b.openAlone(quarantine); err != nil {
 		return err
 	}

@@ -157,16 +157,8 @@ func (p *pushSession) hookEnvironment(ctx context.Context, run hookRun) ([]strin
 		env = append(env, "GIT_DIR="+p.target.Dir, "GIT_WORK_TREE="+run.worktree)
 	}
 	if run.quarantine != "" {
-		env = append(env, "GIT_QUARANTINE_PATH="+run.quarantine, "GIT_OBJECT_DIRECTORY="+run.quarantine,
-			"GIT_ALTERNATE_OBJECT_DIRECTORIES="+quotePath(filepath.Join(p.target.Common, "objects")))
+		env = append(append(env, "GIT_QUARANTINE_PATH="+run.quarantine),
+			process.ObjectsEnv(run.quarantine, filepath.Join(p.target.Common, "objects"))...)
 	}
 	return env, nil
-}
-
-// quotePath quotes a path as an element of a list of paths (git(1), GIT_ALTERNATE_OBJECT_DIRECTORIES).
-func quotePath(path string) string {
-	if !strings.Contains(path, ":") && !strings.HasPrefix(path, `"`) {
-		return path
-	}
-	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`).Replace(path) + `"`
 }

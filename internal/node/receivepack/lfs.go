@@ -14,6 +14,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/pack"
+	"github.com/packhorse-git/packhorse/internal/git/process"
 	"github.com/packhorse-git/packhorse/internal/git/refs"
 	"github.com/packhorse-git/packhorse/internal/git/repo"
 	"github.com/packhorse-git/packhorse/internal/lfs"
@@ -227,7 +228,7 @@ func (p *pushSession) describeMissingLFS(ctx context.Context, objects string, ti
 	blobs map[git.ObjectID]lfs.Object) (string, error) {
 	var env []string
 	if own := filepath.Join(p.target.Common, "objects"); objects != own {
-		env = []string{"GIT_OBJECT_DIRECTORY=" + objects, "GIT_ALTERNATE_OBJECT_DIRECTORIES=" + quotePath(own)}
+		env = process.ObjectsEnv(objects, own)
 	}
 	input, writer := io.Pipe()
 	go func() { writer.CloseWithError(p.writeTips(writer, tips)) }()

@@ -20,7 +20,7 @@ const MaxBytes = 256 << 20
 func (d *Dir) Objects(tips ...git.ObjectID) (found []*write.Object, err error) {
 	total := int64(0)
 	return found, walk(d.repo.Format, tips, func(id git.ObjectID) (git.ObjectType, []byte, error) {
-		if _, err := os.Lstat(d.file(id)); errors.Is(err, fs.ErrNotExist) {
+		if _, err := os.Lstat(filepath.Join(d.Path, file(id))); errors.Is(err, fs.ErrNotExist) {
 			return 0, nil, nil
 		}
 		typ, data, err := d.store.Read(id, MaxBytes)
@@ -48,10 +48,10 @@ func (d *Dir) Copy(s write.State, tips ...git.ObjectID) error {
 	})
 }
 
-// file returns the path of an object (gitrepository-layout(5)).
-func (d *Dir) file(id git.ObjectID) string {
+// file returns the path of an object in a git directory (gitrepository-layout(5)).
+func file(id git.ObjectID) string {
 	text := id.String()
-	return filepath.Join(d.Path, "objects", text[:2], text[2:])
+	return "objects/" + text[:2] + "/" + text[2:]
 }
 
 // Put makes an object readable for Git.
@@ -60,15 +60,10 @@ func (d *Dir) Put(id git.ObjectID, typ git.ObjectType, data []byte) error {
 		return nil
 	}
 	d.put[id] = true
-	file := d.file(id)
-	if _, err := os.Lstat(file); err == nil {
+	if _, err := os.Lstat(filepath.Join(d.Path, file(id))); err == nil {
 		return nil
 	}
-	err := os.MkdirAll(filepath.Dir(file), 0o700)
-	if err == nil {
-		err = os.WriteFile(file, write.Deflate(fmt.Appendf(nil, "%s %d\x00%s", typ, len(data), data)), 0o600)
-	}
-	return fault.Wrap(fault.Unavailable, "cannot write to the state directory", err)
+	return d.Write(file(id), write.Deflate(fmt.Appendf(nil, "%s %d\x00%s", typ, len(data), data)))
 }
 
 // walk visits objects and what they refer to. read returns an object whose references are followed; type 0: they are

@@ -10,11 +10,11 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/pack"
+	"github.com/packhorse-git/packhorse/internal/git/process"
 	"github.com/packhorse-git/packhorse/internal/git/repo"
 )
 
@@ -103,12 +103,18 @@ func (s *Space) Open(r *repo.Repo) (*Dir, error) {
 
 // Env returns the environment of Git commands in the directory.
 func (d *Dir) Env() []string {
-	objects := filepath.Join(d.repo.Common, "objects")
-	if strings.Contains(objects, ":") || objects[0] == '"' {
-		objects = `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`).Replace(objects) + `"`
+	return append(process.ObjectsEnv(filepath.Join(d.Path, "objects"), filepath.Join(d.repo.Common, "objects")),
+		"GIT_DIR="+d.Path, "GIT_SHALLOW_FILE="+filepath.Join(d.repo.Common, "shallow"), "GIT_LITERAL_PATHSPECS=1")
+}
+
+// Write writes a file of the directory..
+func (d *Dir) Write(name string, data []byte) error {
+	file := filepath.Join(d.Path, name)
+	err := os.MkdirAll(filepath.Dir(file), 0o700)
+	if err == nil {
+		err = os.WriteFile(file, data, 0o600)
 	}
-	return []string{"GIT_DIR=" + d.Path, "GIT_ALTERNATE_OBJECT_DIRECTORIES=" + objects,
-		"GIT_SHALLOW_FILE=" + filepath.Join(d.repo.Common, "shallow"), "GIT_LITERAL_PATHSPECS=1"}
+	return fault.Wrap(fault.Unavailable, "cannot write to the state directory", err)
 }
 
 // Close removes the directory. No command may run in it.
