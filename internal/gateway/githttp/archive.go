@@ -36,8 +36,7 @@ func (q *request) archive(repo, name string) {
 		return
 	}
 	q.keepPrivate()
-	a := node.Archive{IfNoneMatch: q.r.Header.Get("If-None-Match"), IfRange: q.r.Header.Get("If-Range"),
-		Range: parseRange(q.r.Header["Range"]), Head: q.r.Method == http.MethodHead}
+	a := node.Archive{IfNoneMatch: q.r.Header.Get("If-None-Match"), Head: q.r.Method == http.MethodHead}
 	for format := range archiveTypes {
 		if revision, ok := strings.CutSuffix(name, "."+format); ok && revision != "" && utf8.ValidString(name) {
 			a.Revision, a.Format = revision, format
@@ -66,31 +65,17 @@ func inName(r rune) rune {
 
 // setArchive sets the status and the header of a response with an archive.
 func setArchive(s *sink, a *node.Archive, h *node.ArchiveHeader, name string) {
-	part := a.Part(h)
-	size := strconv.FormatInt(h.Size, 10)
-	switch s.status = http.StatusOK; {
-	case part.Matches:
+	s.status = http.StatusOK
+	if a.IsKnown(h) {
 		s.status = http.StatusNotModified
-	case part.Unsatisfiable:
-		s.status = http.StatusRequestedRangeNotSatisfiable
-	case part.Ranged:
-		s.status = http.StatusPartialContent
 	}
 	s.header = func(header http.Header) {
 		header.Set("ETag", h.ETag())
-		header.Set("Accept-Ranges", "bytes")
 		header.Set("X-Content-Type-Options", "nosniff")
 		header.Set("Content-Disposition", mime.FormatMediaType("attachment", map[string]string{"filename": name}))
 		header.Set("Repr-Digest", "sha-256=:"+base64.StdEncoding.EncodeToString(h.SHA256[:])+":") // RFC 9530
-		switch {
-		case part.Unsatisfiable:
-			header.Set("Content-Range", "bytes */"+size)
-		case part.Ranged:
-			header.Set("Content-Range", "bytes "+strconv.FormatInt(part.Offset, 10)+"-"+
-				strconv.FormatInt(part.Offset+part.Length-1, 10)+"/"+size)
-		}
-		if a.Head && !part.Matches {
-			header.Set("Content-Length", strconv.FormatInt(part.Length, 10))
+		if a.Head && s.status == http.StatusOK {
+			header.Set("Content-Length", strconv.FormatInt(h.Size, 10))
 		}
 	}
 }

@@ -9,7 +9,6 @@ import (
 	"github.com/packhorse-git/packhorse/internal/gateway"
 	"github.com/packhorse-git/packhorse/internal/gateway/auth"
 	"github.com/packhorse-git/packhorse/internal/lfs"
-	"github.com/packhorse-git/packhorse/internal/node"
 )
 
 // The transfer tus (tus.io, version 1.0.0) resumes interrupted uploads: HEAD returns how many bytes have arrived, and
@@ -94,14 +93,13 @@ func (q *request) lfsDownload(o lfs.Object) {
 	download, status := lfs.Download{Object: o, Length: -1}, http.StatusOK
 	header := q.r.Header
 	if condition := header.Get("If-Range"); condition == "" || condition == etag(o.OID) {
-		part := parseRange(header["Range"])
-		first, length, ok := part.Of(o.Size)
-		switch {
-		case !ok:
+		first, length, kind := parseRange(header["Range"], o.Size)
+		switch kind {
+		case rangeUnsatisfiable:
 			q.w.Header().Set("Content-Range", "bytes */"+strconv.FormatInt(o.Size, 10))
 			q.refuse(http.StatusRequestedRangeNotSatisfiable, "the object does not have the bytes of this range")
 			return
-		case part.Set:
+		case rangeValid:
 			download.Offset, download.Length, status = first, length, http.StatusPartialContent
 		}
 	}
@@ -126,30 +124,52 @@ func setLFSHeader(h http.Header, o lfs.Object) {
 
 func etag(id lfs.OID) string { return `"` + id.String() + `"` }
 
-// parseRange parses a Range header (RFC 9110, section 14.2). A header that is invalid, or has several ranges, is
-// ignored, as the RFC permits: clients of Git LFS ask for one.
-func parseRange(header []string) (r node.Range) {
+// rangeKind is the result of parseRange.
+type rangeKind int
+
+const (
+	rangeNone          rangeKind = iota // the whole object has to be sent
+	rangeValid                          // a part of it
+	rangeUnsatisfiable                  // 416
+)
+
+// parseRange parses a Range header (RFC 9110, section 14.2) for content of a size. A header that is invalid, or has
+// several ranges, is ignored, as the RFC permits: clients of Git LFS ask for one.
+func parseRange(header []string, size int64) (first, length int64, kind rangeKind) {
 	if len(header) != 1 {
-		return r
+		return 0, 0, rangeNone
 	}
 	unit, spec, _ := strings.Cut(header[0], "=")
 	from, to, ok := strings.Cut(strings.TrimSpace(spec), "-")
-	if !ok || !strings.EqualFold(unit, "bytes") || from == "" && to == "" {
-		return r
+	if !ok || !strings.EqualFold(unit, "bytes") || strings.Contains(spec, ",") {
+		return 0, 0, rangeNone
 	}
-	r = node.Range{First: -1, Last: -1}
-	var err, last error
-	if from != "" {
-		r.First, err = parseSize(from)
+	last := size - 1
+	var err error
+	switch {
+	case from == "": // the last bytes
+		n, err := parseSize(to)
+		if err != nil {
+			return 0, 0, rangeNone
+		}
+		if first = max(size-n, 0); n == 0 {
+			first = size
+		}
+	default:
+		if first, err = parseSize(from); err != nil {
+			return 0, 0, rangeNone
+		}
+		if to != "" {
+			if last, err = parseSize(to); err != nil || last < first {
+				return 0, 0, rangeNone
+			}
+			last = min(last, size-1)
+		}
 	}
-	if to != "" {
-		r.Last, last = parseSize(to)
+	if first >= size {
+		return 0, 0, rangeUnsatisfiable
 	}
-	if err != nil || last != nil || r.First >= 0 && to != "" && r.Last < r.First {
-		return node.Range{}
-	}
-	r.Set = true
-	return r
+	return first, last - first + 1, rangeValid
 }
 
 // hasObject reports whether a client has the object (RFC 9110, section 13.1.2).

@@ -10,7 +10,7 @@ import (
 	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
 )
 
-// Archive sends an archive, or a part of it, to the client.
+// Archive sends an archive to the client.
 func (n *Node) Archive(ctx context.Context, repo git.RepoPath, session node.Session, a node.Archive,
 	w node.ResponseWriter) (o node.Outcome, err error) {
 	if err := n.checkCredential(session); err != nil {
@@ -18,10 +18,7 @@ func (n *Node) Archive(ctx context.Context, repo git.RepoPath, session node.Sess
 	}
 	session.Stateless = true
 	m := &internalv1.ArchiveStart{Request: &packhorsev1.ArchiveRequest{Revision: a.Revision, Paths: a.Paths,
-		Prefix: a.Prefix, Format: a.Format}, IfNoneMatch: a.IfNoneMatch, IfRange: a.IfRange, Head: a.Head}
-	if a.Range.Set {
-		m.Range = &internalv1.ByteRange{First: a.Range.First, Last: a.Range.Last}
-	}
+		Prefix: a.Prefix, Format: a.Format}, IfNoneMatch: a.IfNoneMatch, Head: a.Head}
 	return n.session(ctx, w, nil, &sessionCall{
 		open: func(l *link) openSession { return l.sessions.Archive },
 		start: &internalv1.SessionStart{Repository: repo.String(), Session: sessionMessage(session),

@@ -51,7 +51,7 @@ func gitArchive(t *testing.T, r *gittest.Repo, args ...string) []byte {
 	return b
 }
 
-// Archives pass through a gateway in another process, whatever the data path, with their checksum and ranges.
+// Archives pass through a gateway in another process, whatever the data path, with their checksum.
 func TestArchives(t *testing.T) {
 	defer http.DefaultClient.CloseIdleConnections()
 	for name, o := range map[string]options{"side channel": {}, "unix": {unix: true}, "in band": {inBand: true}} {
@@ -87,13 +87,8 @@ func TestArchives(t *testing.T) {
 				body   []byte
 			}{
 				{"HEAD", nil, 200, int64(len(want)), nil},
-				{"HEAD", []string{"Range", "bytes=1-4"}, 206, 4, nil},
 				{"GET", []string{"If-None-Match", "W/\"x\", " + tag}, 304, 0, nil},
-				{"GET", []string{"If-None-Match", `"x"`, "Range", "bytes=512-1023"}, 206, 512, want[512:1024]},
-				{"GET", []string{"Range", "bytes=-100000"}, 206, 100000, want[len(want)-100000:]},
-				{"GET", []string{"Range", "bytes=100-", "If-Range", tag}, 206, int64(len(want)) - 100, want[100:]},
-				{"GET", []string{"Range", "bytes=100-", "If-Range", `"x"`}, 200, int64(len(want)), want},
-				{"GET", []string{"Range", "bytes=99999999-"}, 416, 0, nil},
+				{"GET", []string{"If-None-Match", `"x"`, "Range", "bytes=512-1023"}, 200, int64(len(want)), want},
 				{"POST", nil, 405, -1, nil},
 			} {
 				response, got := w.get(c.method, path, c.header...)

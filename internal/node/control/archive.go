@@ -64,7 +64,7 @@ func archiveHeader(h *node.ArchiveHeader) *packhorsev1.ArchiveHeader {
 	return &packhorsev1.ArchiveHeader{Commit: h.Commit, Size: h.Size, Sha256: hex.EncodeToString(h.SHA256[:])}
 }
 
-// maxCondition is the maximum length of a header of HTTP in a request for an archive in bytes.
+// maxCondition is the maximum length of the header If-None-Match in bytes.
 const maxCondition = 8 << 10
 
 // Archive sends an archive to a client of a gateway. It is in the cold lane until it is complete.
@@ -74,14 +74,11 @@ func (t *sessionService) Archive(ctx context.Context, stream *sessionStream) err
 		return err
 	}
 	m := start.GetArchive()
-	if len(m.GetIfNoneMatch()) > maxCondition || len(m.GetIfRange()) > maxCondition {
-		return fault.New(fault.Invalid, "condition longer than %d bytes", maxCondition)
+	if len(m.GetIfNoneMatch()) > maxCondition {
+		return fault.New(fault.Invalid, "If-None-Match longer than %d bytes", maxCondition)
 	}
 	a := archiveOf(m.GetRequest())
-	a.IfNoneMatch, a.IfRange, a.Head = m.GetIfNoneMatch(), m.GetIfRange(), m.GetHead()
-	if r := m.GetRange(); r != nil {
-		a.Range = node.Range{Set: true, First: r.GetFirst(), Last: r.GetLast()}
-	}
+	a.IfNoneMatch, a.Head = m.GetIfNoneMatch(), m.GetHead()
 	request := &request{last: true, memory: new(admit.Holding)}
 	return t.serveStream(ctx, "archive", stream, start, request,
 		func(ctx context.Context, x *sessionCall) (o node.Outcome, err error) {

@@ -28,17 +28,16 @@ func (n *Node) Archive(ctx context.Context, path git.RepoPath, session node.Sess
 	if w, ok := response.(node.ArchiveWriter); ok {
 		w.SetArchive(header)
 	}
-	part := a.Part(&header)
-	if part.Length == 0 || a.Head {
+	if a.Head || a.IsKnown(&header) {
 		return o, nil
 	}
-	if part.Length > minBulk {
+	if header.Size > minBulk {
 		if err := response.StartBulk(false); err != nil { // it is complete
 			return o, err
 		}
 	}
-	response.SetLength(part.Length)
-	section := &bulk.Section{File: opened.File, Offset: part.Offset, N: part.Length}
+	response.SetLength(header.Size)
+	section := &bulk.Section{File: opened.File, N: header.Size}
 	_, err = io.Copy(response, section)
 	switch {
 	case err == nil:

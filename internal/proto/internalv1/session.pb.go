@@ -357,13 +357,10 @@ type ArchiveStart struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The repository in it is not used.
 	Request *v1.ArchiveRequest `protobuf:"bytes,1,opt,name=request,proto3" json:"request,omitempty"`
-	// Headers of HTTP: If-None-Match, If-Range. At most 8 KiB each.
+	// The header If-None-Match of HTTP. At most 8 KiB.
 	IfNoneMatch string `protobuf:"bytes,2,opt,name=if_none_match,json=ifNoneMatch,proto3" json:"if_none_match,omitempty"`
-	IfRange     string `protobuf:"bytes,3,opt,name=if_range,json=ifRange,proto3" json:"if_range,omitempty"`
-	// The range of bytes that the client asks for. Absent means the whole archive.
-	Range *ByteRange `protobuf:"bytes,4,opt,name=range,proto3" json:"range,omitempty"`
 	// The client wants only the header.
-	Head          bool `protobuf:"varint,5,opt,name=head,proto3" json:"head,omitempty"`
+	Head          bool `protobuf:"varint,3,opt,name=head,proto3" json:"head,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -412,80 +409,11 @@ func (x *ArchiveStart) GetIfNoneMatch() string {
 	return ""
 }
 
-func (x *ArchiveStart) GetIfRange() string {
-	if x != nil {
-		return x.IfRange
-	}
-	return ""
-}
-
-func (x *ArchiveStart) GetRange() *ByteRange {
-	if x != nil {
-		return x.Range
-	}
-	return nil
-}
-
 func (x *ArchiveStart) GetHead() bool {
 	if x != nil {
 		return x.Head
 	}
 	return false
-}
-
-// ByteRange is a range of bytes.
-type ByteRange struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// Negative means the last bytes, as many as "last".
-	First int64 `protobuf:"varint,1,opt,name=first,proto3" json:"first,omitempty"`
-	// The last byte itself. Negative means the rest.
-	Last          int64 `protobuf:"varint,2,opt,name=last,proto3" json:"last,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *ByteRange) Reset() {
-	*x = ByteRange{}
-	mi := &file_packhorse_internal_v1_session_proto_msgTypes[4]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *ByteRange) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*ByteRange) ProtoMessage() {}
-
-func (x *ByteRange) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_internal_v1_session_proto_msgTypes[4]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use ByteRange.ProtoReflect.Descriptor instead.
-func (*ByteRange) Descriptor() ([]byte, []int) {
-	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{4}
-}
-
-func (x *ByteRange) GetFirst() int64 {
-	if x != nil {
-		return x.First
-	}
-	return 0
-}
-
-func (x *ByteRange) GetLast() int64 {
-	if x != nil {
-		return x.Last
-	}
-	return 0
 }
 
 // Pusher is the author of a push, for hooks and logs.
@@ -501,7 +429,7 @@ type Pusher struct {
 
 func (x *Pusher) Reset() {
 	*x = Pusher{}
-	mi := &file_packhorse_internal_v1_session_proto_msgTypes[5]
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -513,7 +441,7 @@ func (x *Pusher) String() string {
 func (*Pusher) ProtoMessage() {}
 
 func (x *Pusher) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_internal_v1_session_proto_msgTypes[5]
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -526,7 +454,7 @@ func (x *Pusher) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pusher.ProtoReflect.Descriptor instead.
 func (*Pusher) Descriptor() ([]byte, []int) {
-	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{5}
+	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Pusher) GetName() string {
@@ -556,7 +484,7 @@ type LFSObject struct {
 
 func (x *LFSObject) Reset() {
 	*x = LFSObject{}
-	mi := &file_packhorse_internal_v1_session_proto_msgTypes[6]
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -568,7 +496,7 @@ func (x *LFSObject) String() string {
 func (*LFSObject) ProtoMessage() {}
 
 func (x *LFSObject) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_internal_v1_session_proto_msgTypes[6]
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -581,7 +509,7 @@ func (x *LFSObject) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LFSObject.ProtoReflect.Descriptor instead.
 func (*LFSObject) Descriptor() ([]byte, []int) {
-	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{6}
+	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *LFSObject) GetOid() []byte {
@@ -611,7 +539,7 @@ type RequestData struct {
 
 func (x *RequestData) Reset() {
 	*x = RequestData{}
-	mi := &file_packhorse_internal_v1_session_proto_msgTypes[7]
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -623,7 +551,7 @@ func (x *RequestData) String() string {
 func (*RequestData) ProtoMessage() {}
 
 func (x *RequestData) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_internal_v1_session_proto_msgTypes[7]
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -636,7 +564,7 @@ func (x *RequestData) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RequestData.ProtoReflect.Descriptor instead.
 func (*RequestData) Descriptor() ([]byte, []int) {
-	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{7}
+	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *RequestData) GetData() []byte {
@@ -666,7 +594,7 @@ type UnarySessionRequest struct {
 
 func (x *UnarySessionRequest) Reset() {
 	*x = UnarySessionRequest{}
-	mi := &file_packhorse_internal_v1_session_proto_msgTypes[8]
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -678,7 +606,7 @@ func (x *UnarySessionRequest) String() string {
 func (*UnarySessionRequest) ProtoMessage() {}
 
 func (x *UnarySessionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_internal_v1_session_proto_msgTypes[8]
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -691,7 +619,7 @@ func (x *UnarySessionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnarySessionRequest.ProtoReflect.Descriptor instead.
 func (*UnarySessionRequest) Descriptor() ([]byte, []int) {
-	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{8}
+	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *UnarySessionRequest) GetRepository() string {
@@ -728,7 +656,7 @@ type UnarySessionResponse struct {
 
 func (x *UnarySessionResponse) Reset() {
 	*x = UnarySessionResponse{}
-	mi := &file_packhorse_internal_v1_session_proto_msgTypes[9]
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -740,7 +668,7 @@ func (x *UnarySessionResponse) String() string {
 func (*UnarySessionResponse) ProtoMessage() {}
 
 func (x *UnarySessionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_internal_v1_session_proto_msgTypes[9]
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -753,7 +681,7 @@ func (x *UnarySessionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnarySessionResponse.ProtoReflect.Descriptor instead.
 func (*UnarySessionResponse) Descriptor() ([]byte, []int) {
-	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{9}
+	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *UnarySessionResponse) GetTooLong() bool {
@@ -791,7 +719,7 @@ type DataPath struct {
 
 func (x *DataPath) Reset() {
 	*x = DataPath{}
-	mi := &file_packhorse_internal_v1_session_proto_msgTypes[10]
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -803,7 +731,7 @@ func (x *DataPath) String() string {
 func (*DataPath) ProtoMessage() {}
 
 func (x *DataPath) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_internal_v1_session_proto_msgTypes[10]
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -816,7 +744,7 @@ func (x *DataPath) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DataPath.ProtoReflect.Descriptor instead.
 func (*DataPath) Descriptor() ([]byte, []int) {
-	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{10}
+	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *DataPath) GetPath() isDataPath_Path {
@@ -875,7 +803,7 @@ type SideChannel struct {
 
 func (x *SideChannel) Reset() {
 	*x = SideChannel{}
-	mi := &file_packhorse_internal_v1_session_proto_msgTypes[11]
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -887,7 +815,7 @@ func (x *SideChannel) String() string {
 func (*SideChannel) ProtoMessage() {}
 
 func (x *SideChannel) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_internal_v1_session_proto_msgTypes[11]
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -900,7 +828,7 @@ func (x *SideChannel) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SideChannel.ProtoReflect.Descriptor instead.
 func (*SideChannel) Descriptor() ([]byte, []int) {
-	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{11}
+	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *SideChannel) GetName() string {
@@ -925,7 +853,7 @@ type InBand struct {
 
 func (x *InBand) Reset() {
 	*x = InBand{}
-	mi := &file_packhorse_internal_v1_session_proto_msgTypes[12]
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -937,7 +865,7 @@ func (x *InBand) String() string {
 func (*InBand) ProtoMessage() {}
 
 func (x *InBand) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_internal_v1_session_proto_msgTypes[12]
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -950,7 +878,7 @@ func (x *InBand) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InBand.ProtoReflect.Descriptor instead.
 func (*InBand) Descriptor() ([]byte, []int) {
-	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{12}
+	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{11}
 }
 
 // SessionResponse is one part of a node's response.
@@ -972,7 +900,7 @@ type SessionResponse struct {
 
 func (x *SessionResponse) Reset() {
 	*x = SessionResponse{}
-	mi := &file_packhorse_internal_v1_session_proto_msgTypes[13]
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -984,7 +912,7 @@ func (x *SessionResponse) String() string {
 func (*SessionResponse) ProtoMessage() {}
 
 func (x *SessionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_internal_v1_session_proto_msgTypes[13]
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -997,7 +925,7 @@ func (x *SessionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionResponse.ProtoReflect.Descriptor instead.
 func (*SessionResponse) Descriptor() ([]byte, []int) {
-	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{13}
+	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *SessionResponse) GetPart() isSessionResponse_Part {
@@ -1135,7 +1063,7 @@ type RefUpdates struct {
 
 func (x *RefUpdates) Reset() {
 	*x = RefUpdates{}
-	mi := &file_packhorse_internal_v1_session_proto_msgTypes[14]
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1147,7 +1075,7 @@ func (x *RefUpdates) String() string {
 func (*RefUpdates) ProtoMessage() {}
 
 func (x *RefUpdates) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_internal_v1_session_proto_msgTypes[14]
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1160,7 +1088,7 @@ func (x *RefUpdates) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RefUpdates.ProtoReflect.Descriptor instead.
 func (*RefUpdates) Descriptor() ([]byte, []int) {
-	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{14}
+	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *RefUpdates) GetUpdates() []*RefUpdate {
@@ -1186,7 +1114,7 @@ type RefUpdate struct {
 
 func (x *RefUpdate) Reset() {
 	*x = RefUpdate{}
-	mi := &file_packhorse_internal_v1_session_proto_msgTypes[15]
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1198,7 +1126,7 @@ func (x *RefUpdate) String() string {
 func (*RefUpdate) ProtoMessage() {}
 
 func (x *RefUpdate) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_internal_v1_session_proto_msgTypes[15]
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1211,7 +1139,7 @@ func (x *RefUpdate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RefUpdate.ProtoReflect.Descriptor instead.
 func (*RefUpdate) Descriptor() ([]byte, []int) {
-	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{15}
+	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *RefUpdate) GetRef() string {
@@ -1252,7 +1180,7 @@ type DataPathRequest struct {
 
 func (x *DataPathRequest) Reset() {
 	*x = DataPathRequest{}
-	mi := &file_packhorse_internal_v1_session_proto_msgTypes[16]
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1264,7 +1192,7 @@ func (x *DataPathRequest) String() string {
 func (*DataPathRequest) ProtoMessage() {}
 
 func (x *DataPathRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_internal_v1_session_proto_msgTypes[16]
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1277,7 +1205,7 @@ func (x *DataPathRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DataPathRequest.ProtoReflect.Descriptor instead.
 func (*DataPathRequest) Descriptor() ([]byte, []int) {
-	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{16}
+	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *DataPathRequest) GetCold() bool {
@@ -1303,7 +1231,7 @@ type End struct {
 
 func (x *End) Reset() {
 	*x = End{}
-	mi := &file_packhorse_internal_v1_session_proto_msgTypes[17]
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1315,7 +1243,7 @@ func (x *End) String() string {
 func (*End) ProtoMessage() {}
 
 func (x *End) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_internal_v1_session_proto_msgTypes[17]
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1328,7 +1256,7 @@ func (x *End) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use End.ProtoReflect.Descriptor instead.
 func (*End) Descriptor() ([]byte, []int) {
-	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{17}
+	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *End) GetOutcome() *Outcome {
@@ -1372,7 +1300,7 @@ type Outcome struct {
 
 func (x *Outcome) Reset() {
 	*x = Outcome{}
-	mi := &file_packhorse_internal_v1_session_proto_msgTypes[18]
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1384,7 +1312,7 @@ func (x *Outcome) String() string {
 func (*Outcome) ProtoMessage() {}
 
 func (x *Outcome) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_internal_v1_session_proto_msgTypes[18]
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1397,7 +1325,7 @@ func (x *Outcome) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Outcome.ProtoReflect.Descriptor instead.
 func (*Outcome) Descriptor() ([]byte, []int) {
-	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{18}
+	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Outcome) GetJson() []byte {
@@ -1445,16 +1373,11 @@ const file_packhorse_internal_v1_session_proto_rawDesc = "" +
 	"\apartial\x18\b \x01(\bR\apartial\x12\x10\n" +
 	"\x03ref\x18\t \x01(\tR\x03ref\x12=\n" +
 	"\aarchive\x18\n" +
-	" \x01(\v2#.packhorse.internal.v1.ArchiveStartR\aarchive\"\xd1\x01\n" +
+	" \x01(\v2#.packhorse.internal.v1.ArchiveStartR\aarchive\"~\n" +
 	"\fArchiveStart\x126\n" +
 	"\arequest\x18\x01 \x01(\v2\x1c.packhorse.v1.ArchiveRequestR\arequest\x12\"\n" +
-	"\rif_none_match\x18\x02 \x01(\tR\vifNoneMatch\x12\x19\n" +
-	"\bif_range\x18\x03 \x01(\tR\aifRange\x126\n" +
-	"\x05range\x18\x04 \x01(\v2 .packhorse.internal.v1.ByteRangeR\x05range\x12\x12\n" +
-	"\x04head\x18\x05 \x01(\bR\x04head\"5\n" +
-	"\tByteRange\x12\x14\n" +
-	"\x05first\x18\x01 \x01(\x03R\x05first\x12\x12\n" +
-	"\x04last\x18\x02 \x01(\x03R\x04last\"6\n" +
+	"\rif_none_match\x18\x02 \x01(\tR\vifNoneMatch\x12\x12\n" +
+	"\x04head\x18\x03 \x01(\bR\x04head\"6\n" +
 	"\x06Pusher\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\"1\n" +
@@ -1530,70 +1453,68 @@ func file_packhorse_internal_v1_session_proto_rawDescGZIP() []byte {
 	return file_packhorse_internal_v1_session_proto_rawDescData
 }
 
-var file_packhorse_internal_v1_session_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
+var file_packhorse_internal_v1_session_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
 var file_packhorse_internal_v1_session_proto_goTypes = []any{
 	(*Session)(nil),              // 0: packhorse.internal.v1.Session
 	(*SessionRequest)(nil),       // 1: packhorse.internal.v1.SessionRequest
 	(*SessionStart)(nil),         // 2: packhorse.internal.v1.SessionStart
 	(*ArchiveStart)(nil),         // 3: packhorse.internal.v1.ArchiveStart
-	(*ByteRange)(nil),            // 4: packhorse.internal.v1.ByteRange
-	(*Pusher)(nil),               // 5: packhorse.internal.v1.Pusher
-	(*LFSObject)(nil),            // 6: packhorse.internal.v1.LFSObject
-	(*RequestData)(nil),          // 7: packhorse.internal.v1.RequestData
-	(*UnarySessionRequest)(nil),  // 8: packhorse.internal.v1.UnarySessionRequest
-	(*UnarySessionResponse)(nil), // 9: packhorse.internal.v1.UnarySessionResponse
-	(*DataPath)(nil),             // 10: packhorse.internal.v1.DataPath
-	(*SideChannel)(nil),          // 11: packhorse.internal.v1.SideChannel
-	(*InBand)(nil),               // 12: packhorse.internal.v1.InBand
-	(*SessionResponse)(nil),      // 13: packhorse.internal.v1.SessionResponse
-	(*RefUpdates)(nil),           // 14: packhorse.internal.v1.RefUpdates
-	(*RefUpdate)(nil),            // 15: packhorse.internal.v1.RefUpdate
-	(*DataPathRequest)(nil),      // 16: packhorse.internal.v1.DataPathRequest
-	(*End)(nil),                  // 17: packhorse.internal.v1.End
-	(*Outcome)(nil),              // 18: packhorse.internal.v1.Outcome
-	(*v1.ArchiveRequest)(nil),    // 19: packhorse.v1.ArchiveRequest
-	(*durationpb.Duration)(nil),  // 20: google.protobuf.Duration
-	(*v1.ArchiveHeader)(nil),     // 21: packhorse.v1.ArchiveHeader
-	(*v1.Fault)(nil),             // 22: packhorse.v1.Fault
+	(*Pusher)(nil),               // 4: packhorse.internal.v1.Pusher
+	(*LFSObject)(nil),            // 5: packhorse.internal.v1.LFSObject
+	(*RequestData)(nil),          // 6: packhorse.internal.v1.RequestData
+	(*UnarySessionRequest)(nil),  // 7: packhorse.internal.v1.UnarySessionRequest
+	(*UnarySessionResponse)(nil), // 8: packhorse.internal.v1.UnarySessionResponse
+	(*DataPath)(nil),             // 9: packhorse.internal.v1.DataPath
+	(*SideChannel)(nil),          // 10: packhorse.internal.v1.SideChannel
+	(*InBand)(nil),               // 11: packhorse.internal.v1.InBand
+	(*SessionResponse)(nil),      // 12: packhorse.internal.v1.SessionResponse
+	(*RefUpdates)(nil),           // 13: packhorse.internal.v1.RefUpdates
+	(*RefUpdate)(nil),            // 14: packhorse.internal.v1.RefUpdate
+	(*DataPathRequest)(nil),      // 15: packhorse.internal.v1.DataPathRequest
+	(*End)(nil),                  // 16: packhorse.internal.v1.End
+	(*Outcome)(nil),              // 17: packhorse.internal.v1.Outcome
+	(*v1.ArchiveRequest)(nil),    // 18: packhorse.v1.ArchiveRequest
+	(*durationpb.Duration)(nil),  // 19: google.protobuf.Duration
+	(*v1.ArchiveHeader)(nil),     // 20: packhorse.v1.ArchiveHeader
+	(*v1.Fault)(nil),             // 21: packhorse.v1.Fault
 }
 var file_packhorse_internal_v1_session_proto_depIdxs = []int32{
 	2,  // 0: packhorse.internal.v1.SessionRequest.start:type_name -> packhorse.internal.v1.SessionStart
-	7,  // 1: packhorse.internal.v1.SessionRequest.data:type_name -> packhorse.internal.v1.RequestData
-	10, // 2: packhorse.internal.v1.SessionRequest.data_path:type_name -> packhorse.internal.v1.DataPath
+	6,  // 1: packhorse.internal.v1.SessionRequest.data:type_name -> packhorse.internal.v1.RequestData
+	9,  // 2: packhorse.internal.v1.SessionRequest.data_path:type_name -> packhorse.internal.v1.DataPath
 	0,  // 3: packhorse.internal.v1.SessionStart.session:type_name -> packhorse.internal.v1.Session
-	7,  // 4: packhorse.internal.v1.SessionStart.data:type_name -> packhorse.internal.v1.RequestData
-	5,  // 5: packhorse.internal.v1.SessionStart.pusher:type_name -> packhorse.internal.v1.Pusher
-	6,  // 6: packhorse.internal.v1.SessionStart.object:type_name -> packhorse.internal.v1.LFSObject
+	6,  // 4: packhorse.internal.v1.SessionStart.data:type_name -> packhorse.internal.v1.RequestData
+	4,  // 5: packhorse.internal.v1.SessionStart.pusher:type_name -> packhorse.internal.v1.Pusher
+	5,  // 6: packhorse.internal.v1.SessionStart.object:type_name -> packhorse.internal.v1.LFSObject
 	3,  // 7: packhorse.internal.v1.SessionStart.archive:type_name -> packhorse.internal.v1.ArchiveStart
-	19, // 8: packhorse.internal.v1.ArchiveStart.request:type_name -> packhorse.v1.ArchiveRequest
-	4,  // 9: packhorse.internal.v1.ArchiveStart.range:type_name -> packhorse.internal.v1.ByteRange
-	0,  // 10: packhorse.internal.v1.UnarySessionRequest.session:type_name -> packhorse.internal.v1.Session
-	17, // 11: packhorse.internal.v1.UnarySessionResponse.end:type_name -> packhorse.internal.v1.End
-	11, // 12: packhorse.internal.v1.DataPath.side_channel:type_name -> packhorse.internal.v1.SideChannel
-	12, // 13: packhorse.internal.v1.DataPath.in_band:type_name -> packhorse.internal.v1.InBand
-	16, // 14: packhorse.internal.v1.SessionResponse.data_path_request:type_name -> packhorse.internal.v1.DataPathRequest
-	17, // 15: packhorse.internal.v1.SessionResponse.end:type_name -> packhorse.internal.v1.End
-	14, // 16: packhorse.internal.v1.SessionResponse.updates:type_name -> packhorse.internal.v1.RefUpdates
-	20, // 17: packhorse.internal.v1.SessionResponse.staleness:type_name -> google.protobuf.Duration
-	21, // 18: packhorse.internal.v1.SessionResponse.archive:type_name -> packhorse.v1.ArchiveHeader
-	15, // 19: packhorse.internal.v1.RefUpdates.updates:type_name -> packhorse.internal.v1.RefUpdate
-	18, // 20: packhorse.internal.v1.End.outcome:type_name -> packhorse.internal.v1.Outcome
-	22, // 21: packhorse.internal.v1.End.fault:type_name -> packhorse.v1.Fault
-	1,  // 22: packhorse.internal.v1.SessionService.Advertise:input_type -> packhorse.internal.v1.SessionRequest
-	1,  // 23: packhorse.internal.v1.SessionService.UploadPack:input_type -> packhorse.internal.v1.SessionRequest
-	8,  // 24: packhorse.internal.v1.SessionService.UnarySession:input_type -> packhorse.internal.v1.UnarySessionRequest
-	1,  // 25: packhorse.internal.v1.SessionService.ReceivePack:input_type -> packhorse.internal.v1.SessionRequest
-	1,  // 26: packhorse.internal.v1.SessionService.Archive:input_type -> packhorse.internal.v1.SessionRequest
-	13, // 27: packhorse.internal.v1.SessionService.Advertise:output_type -> packhorse.internal.v1.SessionResponse
-	13, // 28: packhorse.internal.v1.SessionService.UploadPack:output_type -> packhorse.internal.v1.SessionResponse
-	9,  // 29: packhorse.internal.v1.SessionService.UnarySession:output_type -> packhorse.internal.v1.UnarySessionResponse
-	13, // 30: packhorse.internal.v1.SessionService.ReceivePack:output_type -> packhorse.internal.v1.SessionResponse
-	13, // 31: packhorse.internal.v1.SessionService.Archive:output_type -> packhorse.internal.v1.SessionResponse
-	27, // [27:32] is the sub-list for method output_type
-	22, // [22:27] is the sub-list for method input_type
-	22, // [22:22] is the sub-list for extension type_name
-	22, // [22:22] is the sub-list for extension extendee
-	0,  // [0:22] is the sub-list for field type_name
+	18, // 8: packhorse.internal.v1.ArchiveStart.request:type_name -> packhorse.v1.ArchiveRequest
+	0,  // 9: packhorse.internal.v1.UnarySessionRequest.session:type_name -> packhorse.internal.v1.Session
+	16, // 10: packhorse.internal.v1.UnarySessionResponse.end:type_name -> packhorse.internal.v1.End
+	10, // 11: packhorse.internal.v1.DataPath.side_channel:type_name -> packhorse.internal.v1.SideChannel
+	11, // 12: packhorse.internal.v1.DataPath.in_band:type_name -> packhorse.internal.v1.InBand
+	15, // 13: packhorse.internal.v1.SessionResponse.data_path_request:type_name -> packhorse.internal.v1.DataPathRequest
+	16, // 14: packhorse.internal.v1.SessionResponse.end:type_name -> packhorse.internal.v1.End
+	13, // 15: packhorse.internal.v1.SessionResponse.updates:type_name -> packhorse.internal.v1.RefUpdates
+	19, // 16: packhorse.internal.v1.SessionResponse.staleness:type_name -> google.protobuf.Duration
+	20, // 17: packhorse.internal.v1.SessionResponse.archive:type_name -> packhorse.v1.ArchiveHeader
+	14, // 18: packhorse.internal.v1.RefUpdates.updates:type_name -> packhorse.internal.v1.RefUpdate
+	17, // 19: packhorse.internal.v1.End.outcome:type_name -> packhorse.internal.v1.Outcome
+	21, // 20: packhorse.internal.v1.End.fault:type_name -> packhorse.v1.Fault
+	1,  // 21: packhorse.internal.v1.SessionService.Advertise:input_type -> packhorse.internal.v1.SessionRequest
+	1,  // 22: packhorse.internal.v1.SessionService.UploadPack:input_type -> packhorse.internal.v1.SessionRequest
+	7,  // 23: packhorse.internal.v1.SessionService.UnarySession:input_type -> packhorse.internal.v1.UnarySessionRequest
+	1,  // 24: packhorse.internal.v1.SessionService.ReceivePack:input_type -> packhorse.internal.v1.SessionRequest
+	1,  // 25: packhorse.internal.v1.SessionService.Archive:input_type -> packhorse.internal.v1.SessionRequest
+	12, // 26: packhorse.internal.v1.SessionService.Advertise:output_type -> packhorse.internal.v1.SessionResponse
+	12, // 27: packhorse.internal.v1.SessionService.UploadPack:output_type -> packhorse.internal.v1.SessionResponse
+	8,  // 28: packhorse.internal.v1.SessionService.UnarySession:output_type -> packhorse.internal.v1.UnarySessionResponse
+	12, // 29: packhorse.internal.v1.SessionService.ReceivePack:output_type -> packhorse.internal.v1.SessionResponse
+	12, // 30: packhorse.internal.v1.SessionService.Archive:output_type -> packhorse.internal.v1.SessionResponse
+	26, // [26:31] is the sub-list for method output_type
+	21, // [21:26] is the sub-list for method input_type
+	21, // [21:21] is the sub-list for extension type_name
+	21, // [21:21] is the sub-list for extension extendee
+	0,  // [0:21] is the sub-list for field type_name
 }
 
 func init() { file_packhorse_internal_v1_session_proto_init() }
@@ -1606,12 +1527,12 @@ func file_packhorse_internal_v1_session_proto_init() {
 		(*SessionRequest_Data)(nil),
 		(*SessionRequest_DataPath)(nil),
 	}
-	file_packhorse_internal_v1_session_proto_msgTypes[8].OneofWrappers = []any{}
-	file_packhorse_internal_v1_session_proto_msgTypes[10].OneofWrappers = []any{
+	file_packhorse_internal_v1_session_proto_msgTypes[7].OneofWrappers = []any{}
+	file_packhorse_internal_v1_session_proto_msgTypes[9].OneofWrappers = []any{
 		(*DataPath_SideChannel)(nil),
 		(*DataPath_InBand)(nil),
 	}
-	file_packhorse_internal_v1_session_proto_msgTypes[13].OneofWrappers = []any{
+	file_packhorse_internal_v1_session_proto_msgTypes[12].OneofWrappers = []any{
 		(*SessionResponse_Length)(nil),
 		(*SessionResponse_Data)(nil),
 		(*SessionResponse_DataPathRequest)(nil),
@@ -1626,7 +1547,7 @@ func file_packhorse_internal_v1_session_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_packhorse_internal_v1_session_proto_rawDesc), len(file_packhorse_internal_v1_session_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   19,
+			NumMessages:   18,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
