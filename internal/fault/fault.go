@@ -70,6 +70,11 @@ func InField(field string, err error) error {
 	return &Error{Kind: KindOf(err), Msg: field + ": " + Message(err), RetryAfter: RetryAfter(err), Err: err, Field: field}
 }
 
+// InvalidField returns an Invalid error about a field of the request.
+func InvalidField(field, format string, args ...any) error {
+	return InField(field, New(Invalid, format, args...))
+}
+
 func (e *Error) Error() string {
 	if e.Err == nil {
 		return e.Msg

@@ -134,6 +134,41 @@ func TestFailure(t *testing.T) {
 	}
 }
 
+func TestRead(t *testing.T) {
+	t.Parallel()
+	r := newRunner(t, fakeGitPath, Limits{})
+	errOwn := errors.New("own")
+	all := func(out io.Reader) error { _, err := io.Copy(io.Discard, out); return err }
+	two := func(out io.Reader) error { _, err := io.ReadFull(out, make([]byte, 2)); return err }
+	for _, c := range []struct {
+		script string
+		read   func(io.Reader) error
+		exit   Exit
+		want   error // if exit is not set
+	}{
+		{"echo text", all, Exit{}, nil},
+		{"echo text; echo problem >&2", all, Exit{}, nil},
+		{"echo problem >&2; exit 3", all, Exit{"exit 3", "problem\n"}, nil},
+		{"printf x; exit 3", two, Exit{Status: "exit 3"}, nil},
+		{"printf x", two, Exit{}, io.ErrUnexpectedEOF},
+		{"exit 3", func(out io.Reader) error { return errors.Join(all(out), errOwn) }, Exit{}, errOwn},
+		{"echo text; exec sleep 60", func(io.Reader) error { return errOwn }, Exit{}, errOwn},
+	} {
+		exit, err := r.Read(t.Context(), script(c.script), c.read)
+		isFine := errors.Is(err, c.want)
+		if c.exit != (Exit{}) {
+			isFine = fault.Is(err, fault.Internal)
+		}
+		if exit != c.exit || !isFine {
+			t.Errorf("%s: %+v, %v, want %+v, %v", c.script, exit, err, c.exit, c.want)
+		}
+	}
+	exit, _ := r.Read(t.Context(), script("head -c 100000 /dev/zero >&2; exit 1"), all)
+	if len(exit.Message) != maxMessage {
+		t.Errorf("a message of %d bytes, want %d", len(exit.Message), maxMessage)
+	}
+}
+
 func TestForeignSignal(t *testing.T) {
 	t.Parallel()
 	r := newRunner(t, fakeGitPath, Limits{})

@@ -69,12 +69,12 @@ type Spec struct {
 // Check returns an error of kind Invalid if a client's choices are not valid.
 func Check(paths []string, prefix, format string) error {
 	if len(paths) > maxPaths {
-		return fault.InField("paths", fault.New(fault.Invalid, "more than %d paths", maxPaths))
+		return fault.InvalidField("paths", "more than %d paths", maxPaths)
 	}
 	total := 0
 	for i, name := range paths {
 		if total += len(name); total > maxText {
-			return fault.InField("paths", fault.New(fault.Invalid, "more than %d bytes", maxText))
+			return fault.InvalidField("paths", "more than %d bytes", maxText)
 		}
 		if err := checkName(name); err != nil {
 			return fault.InField(fmt.Sprintf("paths[%d]", i), err)
@@ -86,8 +86,7 @@ func Check(paths []string, prefix, format string) error {
 		}
 	}
 	if !slices.Contains(Formats, format) {
-		return fault.InField("format", fault.New(fault.Invalid, "unknown format %.40q: want %s", format,
-			strings.Join(Formats, ", ")))
+		return fault.InvalidField("format", "unknown format %.40q: want %s", format, strings.Join(Formats, ", "))
 	}
 	return nil
 }

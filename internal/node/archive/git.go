@@ -2,10 +2,8 @@ package archive
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
-	"os"
 	"path/filepath"
 	"strings"
 
@@ -20,9 +18,6 @@ const abbrev = 12
 // Git's default depends on its version, and its memory on the size.
 const bigFile = 64 << 20
 
-// maxMessage is the maximum size of Git's standard error in bytes.
-const maxMessage = 4 << 10
-
 // encode writes the archive in its format.
 func (m *Maker) encode(ctx context.Context, s *Spec, w io.Writer) error {
 	objects, err := filepath.Abs(s.Repo.Objects)
@@ -36,29 +31,13 @@ func (m *Maker) encode(ctx context.Context, s *Spec, w io.Writer) error {
 		}
 		defer release()
 	}
-	var message strings.Builder
-	p, err := m.Runner.Start(ctx, process.Command{
+	exit, err := m.Runner.Read(ctx, process.Command{
 		Class: Class, Subcommand: "archive", Args: m.arguments(s), Caller: s.Caller,
 		Repository: objects, StdoutBuffer: 1 << 20,
-		Env:    []string{"GIT_OBJECT_DIRECTORY=" + objects, "GIT_LITERAL_PATHSPECS=1", "GIT_TEST_DATE_NOW=0"},
-		Stderr: func(b []byte) { message.Write(b[:min(len(b), maxMessage-min(maxMessage, message.Len()))]) },
-	})
-	if err != nil {
-		return err
-	}
-	err = compress(w, &limitedReader{p.Stdout(), MaxTar}, s)
-	if err != nil {
-		p.Kill()
-	}
-	_, exit := p.Wait()
-	switch {
-	case err != nil && !errors.Is(err, io.ErrUnexpectedEOF) && !errors.Is(err, os.ErrDeadlineExceeded):
-		return err // of the reader or the writer; the others are consequences of the end of git
-	case exit != nil && strings.HasPrefix(message.String(), "fatal: pathspec '"):
-		return fault.InField("paths", fault.New(fault.NotFound, "%.300s",
-			strings.TrimSpace(strings.TrimPrefix(message.String(), "fatal: "))))
-	case exit != nil:
-		return exit
+		Env: []string{"GIT_OBJECT_DIRECTORY=" + objects, "GIT_LITERAL_PATHSPECS=1", "GIT_TEST_DATE_NOW=0"},
+	}, func(out io.Reader) error { return compress(w, &limitedReader{out, MaxTar}, s) })
+	if problem, ok := strings.CutPrefix(exit.Message, "fatal: "); ok && strings.HasPrefix(problem, "pathspec '") {
+		return fault.InField("paths", fault.New(fault.NotFound, "%.300s", strings.TrimSpace(problem)))
 	}
 	return err
 }

@@ -75,7 +75,7 @@ func (o objectService) Tree(ctx context.Context, request *connect.Request[packho
 			// a client could have made a token for a tree that it may not read
 			first, err := o.Node.Tree(ctx, repository, lookup.TreeRequest{In: pathIn(request.Msg.GetPath()), PageSize: 1})
 			if err != nil || first.ID != page.ID {
-				return nil, fault.InField("page_token", fault.New(fault.Invalid, "it is of another directory"))
+				return nil, fault.InvalidField("page_token", "it is of another directory")
 			}
 		}
 		answer := &packhorsev1.TreeResponse{Oid: page.ID.String(), NextPageToken: page.Next,

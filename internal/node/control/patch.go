@@ -51,10 +51,10 @@ func (s *Server) patchOf(m *packhorsev1.ApplyPatchRequest, caller string) (c sto
 	if len(q.Patch) == 0 {
 		q.Patch = []byte(m.GetText())
 	} else if m.GetText() != "" {
-		return c, q, fault.InField("patch", fault.New(fault.Invalid, "set either text or patch"))
+		return c, q, fault.InvalidField("patch", "set either text or patch")
 	}
 	if n := len(q.Patch); n == 0 || n > maxPatch {
-		return c, q, fault.InField("patch", fault.New(fault.Invalid, "it has %d bytes, want 1 to %d", n, maxPatch))
+		return c, q, fault.InvalidField("patch", "it has %d bytes, want 1 to %d", n, maxPatch)
 	}
 	c.Start = m.GetStart()
 	if c.Change, err = changeOf(m); err != nil {

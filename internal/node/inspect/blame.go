@@ -38,7 +38,7 @@ func (c *Call) Blame(q *packhorsev1.BlameRequest, send func(*packhorsev1.BlameRe
 		config: [][2]string{{"mailmap.blob", commit.String() + ":.mailmap"}},
 		cannot: func(_, message string) error {
 			if _, text, ok := strings.Cut(message, " has only "); ok {
-				return fault.InField("first_line", fault.New(fault.Invalid, "the file has only %.30s", strings.TrimSpace(text)))
+				return fault.InvalidField("first_line", "the file has only %.30s", strings.TrimSpace(text))
 			}
 			if strings.Contains(message, "no such path") || strings.Contains(message, "unsupported file type") {
 				return fault.InField("path", fault.New(fault.NotFound, "%q is not a file in this revision",
@@ -55,7 +55,7 @@ func (c *Call) blameOptions(q *packhorsev1.BlameRequest) ([]string, error) {
 	args := []string{"--porcelain", "--no-textconv"}
 	first, last := q.GetFirstLine(), q.GetLastLine()
 	if first < 0 || last < 0 || last > 0 && last < first {
-		return nil, fault.InField("last_line", fault.New(fault.Invalid, "lines %d to %d are not a range", first, last))
+		return nil, fault.InvalidField("last_line", "lines %d to %d are not a range", first, last)
 	}
 	switch {
 	case last > 0:
@@ -73,7 +73,7 @@ func (c *Call) blameOptions(q *packhorsev1.BlameRequest) ([]string, error) {
 		args = append(args, "-C")
 	}
 	if len(q.GetIgnoreRevisions()) > maxIgnored {
-		return nil, fault.InField("ignore_revisions", fault.New(fault.Invalid, "more than %d commits", maxIgnored))
+		return nil, fault.InvalidField("ignore_revisions", "more than %d commits", maxIgnored)
 	}
 	for n, revision := range q.GetIgnoreRevisions() {
 		id, err := c.commit(fmt.Sprintf("ignore_revisions[%d]", n), revision)

@@ -11,6 +11,7 @@ package inspect
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -102,53 +103,17 @@ type command struct {
 	cannot func(status, message string) error
 }
 
-// maxMessage is the maximum size of Git's standard error in bytes.
-const maxMessage = 4 << 10
-
-// run runs a command and calls read with its output. The error of read is returned, except for those of the output.
+// run runs a command and calls read with its output; see process.Runner.Read.
 func (c *Call) run(cmd command, read func(io.Reader) error) error {
-	var message bytes.Buffer
-	p, err := c.Runner.Start(c.ctx, process.Command{
+	exit, err := c.Runner.Read(c.ctx, process.Command{
 		Class: Class, Subcommand: cmd.name, Args: append([]string{cmd.name}, cmd.args...), Dir: cmd.dir,
 		Env: slices.Concat(c.env, cmd.env), Config: cmd.config, Stdin: bytes.NewReader(cmd.input),
 		Caller: c.caller, Repository: c.repo.Common, StdoutBuffer: 1 << 20,
-		Stderr: func(b []byte) { message.Write(b[:min(len(b), maxMessage-message.Len())]) },
-	})
-	if err != nil {
-		return err
+	}, read)
+	if cmd.cannot != nil && strings.HasPrefix(exit.Status, "exit ") {
+		err = cmp.Or(cmd.cannot(exit.Status, exit.Message), err)
 	}
-	out := &output{r: p.Stdout()}
-	readErr := read(out)
-	if readErr != nil {
-		p.Kill()
-	}
-	usage, err := p.Wait()
-	switch {
-	case readErr != nil && (out.err == nil || out.err == io.EOF && readErr != io.ErrUnexpectedEOF):
-		return readErr
-	case err != nil && cmd.cannot != nil && strings.HasPrefix(usage.Exit, "exit "):
-		if known := cmd.cannot(usage.Exit, message.String()); known != nil {
-			return known
-		}
-		return err
-	case err != nil:
-		return err
-	}
-	return readErr
-}
-
-// output keeps the error of reading the output, which that of the command explains.
-type output struct {
-	r   io.Reader
-	err error
-}
-
-func (o *output) Read(b []byte) (int, error) {
-	n, err := o.r.Read(b)
-	if err != nil {
-		o.err = err
-	}
-	return n, err
+	return err
 }
 
 // text runs a command and returns its output without a final newline.

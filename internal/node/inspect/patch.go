@@ -38,7 +38,7 @@ func patchArgs(q *packhorsev1.PatchRequest, from, to git.ObjectID) ([]string, er
 		{"paths", int64(len(q.GetPaths())), maxPaths},
 	} {
 		if l.n < 0 || l.n > l.most {
-			return nil, fault.InField(l.field, fault.New(fault.Invalid, "%d is not between 0 and %d", l.n, l.most))
+			return nil, fault.InvalidField(l.field, "%d is not between 0 and %d", l.n, l.most)
 		}
 	}
 	bytes := 0
@@ -47,7 +47,7 @@ func patchArgs(q *packhorsev1.PatchRequest, from, to git.ObjectID) ([]string, er
 			return nil, fault.InField(fmt.Sprintf("paths[%d]", i), err)
 		}
 		if bytes += len(path); bytes > maxPathBytes {
-			return nil, fault.InField("paths", fault.New(fault.Invalid, "more than %d bytes", maxPathBytes))
+			return nil, fault.InvalidField("paths", "more than %d bytes", maxPathBytes)
 		}
 	}
 	args := []string{"-r", "-z", "--raw", "--no-ext-diff", "--no-textconv", "--no-color"}
@@ -64,8 +64,7 @@ func patchArgs(q *packhorsev1.PatchRequest, from, to git.ObjectID) ([]string, er
 	}
 	option, isKnown := whitespaceOptions[q.GetIgnoreWhitespace()]
 	if !isKnown {
-		return nil, fault.InField("ignore_whitespace", fault.New(fault.Invalid, "%.80q is not AT_EOL, CHANGE or ALL",
-			q.GetIgnoreWhitespace()))
+		return nil, fault.InvalidField("ignore_whitespace", "%.80q is not AT_EOL, CHANGE or ALL", q.GetIgnoreWhitespace())
 	}
 	if option != "" {
 		args = append(args, option)

@@ -16,7 +16,7 @@ func (c *Call) FormatPatch(q *packhorsev1.FormatPatchRequest,
 	send func(*packhorsev1.FormatPatchResponse) error) error {
 	limit := int(cmp.Or(q.GetMaxCommits(), 100))
 	if limit < 0 || limit > maxCommits {
-		return fault.InField("max_commits", fault.New(fault.Invalid, "%d is not between 0 and %d", limit, maxCommits))
+		return fault.InvalidField("max_commits", "%d is not between 0 and %d", limit, maxCommits)
 	}
 	var from git.ObjectID
 	to, err := c.commit("to", q.GetTo())
@@ -52,7 +52,7 @@ func (c *Call) RangeDiff(q *packhorsev1.RangeDiffRequest, send func(*packhorsev1
 		for n := range ids {
 			field, revision := version[2*n], version[2*n+1]
 			if revision == "" {
-				return fault.InField(field, fault.New(fault.Invalid, "no revision"))
+				return fault.InvalidField(field, "no revision")
 			}
 			id, err := c.commit(field, revision)
 			if err != nil {
@@ -81,7 +81,7 @@ func (c *Call) checkLength(field string, limit int, series []string) error {
 	if n, err := strconv.Atoi(text); err != nil {
 		return errOutput("rev-list", "%.100q", text)
 	} else if n > limit {
-		return fault.InField(field, fault.New(fault.Invalid, "the series has more than %d commits", limit))
+		return fault.InvalidField(field, "the series has more than %d commits", limit)
 	}
 	return nil
 }

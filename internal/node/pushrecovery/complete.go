@@ -126,19 +126,13 @@ func (r *Recovery) runGit(ctx context.Context, p *Push, subcommand, input string
 	for _, key := range p.DisabledConfig {
 		config = append(config, [2]string{key, "false"})
 	}
-	child, err := r.Runner.Start(ctx, process.Command{
+	var output []byte
+	_, err := r.Runner.Read(ctx, process.Command{
 		Class: r.Class, Subcommand: subcommand, Args: args, Env: p.Committer, Config: config,
 		Stdin: strings.NewReader(input), Grace: gracePeriod, Repository: p.CommonDir,
+	}, func(out io.Reader) (err error) {
+		output, err = io.ReadAll(out)
+		return err
 	})
-	if err != nil {
-		return "", err
-	}
-	output, err := io.ReadAll(child.Stdout())
-	if err != nil {
-		child.Kill()
-	}
-	if _, exit := child.Wait(); exit != nil {
-		err = exit
-	}
 	return string(output), err
 }

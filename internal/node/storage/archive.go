@@ -103,7 +103,7 @@ func (n *Node) archiveSpec(ctx context.Context, path git.RepoPath, revision stri
 		return nil, err
 	}
 	if typ != git.Commit {
-		return nil, fault.InField("revision", fault.New(fault.Invalid, "%s is a %s, not a commit", id, typ))
+		return nil, fault.InvalidField("revision", "%s is a %s, not a commit", id, typ)
 	}
 	return &archive.Spec{Commit: id, Repo: packsource.Repository{Objects: h.Objects.Dirs()[0], Format: h.Format,
 		Incarnation: h.Incarnation, Hold: h.Hold}}, nil

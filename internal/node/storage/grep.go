@@ -78,37 +78,24 @@ func (n *Node) Grep(ctx context.Context, path git.RepoPath, q GrepQuery, send fu
 	if err != nil {
 		return false, err
 	}
-	var message bytes.Buffer
-	p, err := n.runner.Start(ctx, process.Command{
+	exit, err := n.runner.Read(ctx, process.Command{
 		Class: ClassGrep, Subcommand: "grep", Args: q.args(h.Dir), Caller: q.Caller, Repository: h.Common,
 		StdoutBuffer: 1 << 20,
-		Stderr:       func(b []byte) { message.Write(b[:min(len(b), maxMessage-min(maxMessage, message.Len()))]) },
-	})
-	if err != nil {
-		return false, err
-	}
-	limited, readErr := readHits(p.Stdout(), len(q.Commit.String())+1, q.Limit, send)
-	if limited || readErr != nil {
-		p.Kill()
-	}
-	usage, err := p.Wait()
+	}, func(out io.Reader) error { return readHits(out, len(q.Commit.String())+1, q.Limit, send) })
+	problem, isPattern := strings.CutPrefix(exit.Message, "fatal: -e option, ") // regcomp(3) refuses it
 	switch {
-	case readErr != nil && !errors.Is(readErr, io.ErrUnexpectedEOF):
-		return false, readErr
-	case limited, err == nil:
-		return limited, nil
-	case usage.Exit == "exit 1" && message.Len() == 0: // no match
+	case errors.Is(err, errGrepLimit):
+		return true, nil
+	case exit.Status == "exit 1" && exit.Message == "": // no match
 		return false, nil
-	// regcomp(3) refuses the pattern
-	case usage.Exit == "exit 128" && strings.HasPrefix(message.String(), "fatal: -e option, "):
-		return false, fault.New(fault.Invalid, "invalid pattern for git grep: %.300s",
-			strings.TrimSpace(strings.TrimPrefix(message.String(), "fatal: -e option, ")))
+	case exit.Status == "exit 128" && isPattern:
+		return false, fault.New(fault.Invalid, "invalid pattern for git grep: %.300s", strings.TrimSpace(problem))
 	}
 	return false, err
 }
 
-// maxMessage is the maximum size of Git's standard error in bytes.
-const maxMessage = 4 << 10
+// errGrepLimit ends a search whose result has the maximum length.
+var errGrepLimit = errors.New("the limit is reached")
 
 func (q *GrepQuery) check() error {
 	switch {
@@ -144,37 +131,37 @@ func (q *GrepQuery) args(gitDir string) []string {
 
 // readHits reads "COMMIT:PATH NUL line NUL column NUL text LF". Older Git versions write ":" after the numbers. prefix
 // is the length of the text before the path.
-func readHits(out io.Reader, prefix, limit int, send func(*GrepHit) error) (limited bool, err error) {
+func readHits(out io.Reader, prefix, limit int, send func(*GrepHit) error) (err error) {
 	r := bufio.NewReaderSize(out, MaxGrepLine)
 	var hit GrepHit
 	var path []byte // reused
 	for n := 0; ; n++ {
 		if path, err = readPath(r, path[:0]); errors.Is(err, io.EOF) {
-			return false, nil
+			return nil
 		} else if err != nil {
-			return false, err
+			return err
 		}
 		if n == limit {
-			return true, nil
+			return errGrepLimit
 		}
 		if len(path) <= prefix {
-			return false, errHits
+			return errHits
 		}
 		hit.Path = path[prefix:]
 		if hit.Line, err = readNumber(r); err != nil {
-			return false, err
+			return err
 		}
 		if hit.Column, err = readNumber(r); err != nil {
-			return false, err
+			return err
 		}
 		hit.Column--
 		line, err := r.ReadSlice('\n')
 		if hit.Cut = errors.Is(err, bufio.ErrBufferFull); err != nil && !hit.Cut {
-			return false, io.ErrUnexpectedEOF
+			return io.ErrUnexpectedEOF
 		}
 		hit.Text = bytes.TrimSuffix(line, []byte("\n"))
 		if err := send(&hit); err != nil {
-			return false, err
+			return err
 		}
 		for errors.Is(err, bufio.ErrBufferFull) {
 			_, err = r.ReadSlice('\n')
