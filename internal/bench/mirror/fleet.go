@@ -58,12 +58,12 @@ func (w *pair) jobs(ctx context.Context, url string, args ...string) *fleetResul
 	cmd.SetOut(io.Discard)
 	cmd.SetErr(env.Stderr)
 	w.origin.reset()
-	before, cpu := w.origin.link.Bytes(), childrenCPU()
+	before, cpu := w.origin.link.Bytes(), world.ChildrenCPU()
 	world.Check(cmd.ExecuteContext(ctx))
 	f := &fleetResult{}
 	world.Check(json.Unmarshal(out.Bytes(), f))
 	f.linkMB = float64(w.origin.link.Bytes()-before) / 1e6
 	f.origin = fmt.Sprintf("%d ls-refs, %d fetches, %.2f s of CPU at the origin", w.origin.count("ls-refs"),
-		w.origin.count("fetch"), (childrenCPU() - cpu).Seconds())
+		w.origin.count("fetch"), (world.ChildrenCPU() - cpu).Seconds())
 	return f
 }

@@ -8,8 +8,6 @@ import (
 	"net/http/httptest"
 	"strings"
 	"sync"
-	"syscall"
-	"time"
 
 	"github.com/packhorse-git/packhorse/internal/bench/gitload"
 	"github.com/packhorse-git/packhorse/internal/bench/world"
@@ -97,15 +95,6 @@ func (o *origin) count(kind string) int {
 
 // webhookSecret signs the webhooks of the measurement.
 const webhookSecret = "secret-of-a-measurement"
-
-// childrenCPU returns the CPU time of child processes that have ended: of git at the origin, and of git clients.
-func childrenCPU() time.Duration {
-	var u syscall.Rusage
-	if syscall.Getrusage(syscall.RUSAGE_CHILDREN, &u) != nil {
-		return 0
-	}
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
-}
 
 // commit adds an empty commit to main of a repository by file path, and returns its ID.
 func commit(ctx context.Context, repo, message string) (string, error) {

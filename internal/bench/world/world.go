@@ -380,3 +380,12 @@ func (w *World) RunProgram(ctx context.Context, args ...string) error {
 	}
 	return nil
 }
+
+// ChildrenCPU returns the CPU time of child processes that have ended: of git, and of servers.
+func ChildrenCPU() time.Duration {
+	var u syscall.Rusage
+	if syscall.Getrusage(syscall.RUSAGE_CHILDREN, &u) != nil {
+		return 0
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}

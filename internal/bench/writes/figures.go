@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -26,10 +25,8 @@ import (
 func (w *writes) commit(ctx context.Context) []world.Figure {
 	clone := filepath.Join(w.Dir, "clone")
 	world.Must(gitload.RunGit(ctx, w.Dir, nil, "clone", "-q", w.Repository(name), clone))
-	env := append(world.Must(w.server.PushAccess(ctx)), "GIT_AUTHOR_NAME=B", "GIT_AUTHOR_EMAIL=b@localhost",
-		"GIT_COMMITTER_NAME=B", "GIT_COMMITTER_EMAIL=b@localhost")
-	runGit := func(args ...string) { world.Must(gitload.RunGitWith(ctx, env, clone, nil, args...)) }
-	runGit("checkout", "-q", "-b", "pushed")
+	access := world.Must(w.server.PushAccess(ctx))
+	runGit(ctx, clone, "checkout", "-q", "-b", "pushed")
 	world.Check(w.client.Put(ctx, name, "called", w.tip.ID, "first", "first\n"))
 	var cpus [2][]float64
 	n := 0
@@ -46,16 +43,16 @@ func (w *writes) commit(ctx context.Context) []world.Figure {
 	push := func(i int) time.Duration {
 		file := fmt.Sprintf("file%d", i%10)
 		world.Check(os.WriteFile(filepath.Join(clone, file), fmt.Append(nil, i), 0o600))
-		runGit("add", file)
-		runGit("commit", "-q", "-m", file)
-		begun := time.Now()
-		runGit("push", "-q", w.server.URL+"/"+name, "pushed")
-		return time.Since(begun)
+		runGit(ctx, clone, "add", file)
+		runGit(ctx, clone, "commit", "-q", "-m", file)
+		return timeOf(func() {
+			world.Must(gitload.RunGitWith(ctx, access, clone, nil, "push", "-q", w.server.URL+"/"+name, "pushed"))
+		})
 	}
 	call := func(i int) time.Duration {
-		begun := time.Now()
-		world.Check(w.client.Put(ctx, name, "called", "", fmt.Sprintf("file%d", i%10), strconv.Itoa(i)))
-		return time.Since(begun)
+		return timeOf(func() {
+			world.Check(w.client.Put(ctx, name, "called", "", fmt.Sprintf("file%d", i%10), strconv.Itoa(i)))
+		})
 	}
 	peer, ours, _ := world.Compare(w.rounds, func() float64 { return measure(0, push) },
 		func() float64 { return measure(1, call) })
@@ -109,16 +106,18 @@ func PerSecond(ctx context.Context, clients int, duration time.Duration,
 	return float64(all.Load()) / took.Seconds()
 }
 
-// gitCPU runs git to its end, whatever its exit code, and returns its CPU time.
-func gitCPU(ctx context.Context, dir string, stdout io.Writer, args ...string) time.Duration {
-	cmd := exec.CommandContext(ctx, "git", append([]string{"-C", dir}, args...)...)
-	cmd.Env = append(os.Environ(), "GIT_CONFIG_NOSYSTEM=1", "GIT_CONFIG_GLOBAL=/dev/null", "GIT_AUTHOR_NAME=B",
-		"GIT_AUTHOR_EMAIL=b@localhost", "GIT_COMMITTER_NAME=B", "GIT_COMMITTER_EMAIL=b@localhost")
-	cmd.Stdout = stdout
-	if err := cmd.Run(); err != nil && cmd.ProcessState == nil {
-		world.Check(err)
-	}
-	return cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()
+// runGit runs git as an author.
+func runGit(ctx context.Context, dir string, args ...string) {
+	author := []string{"GIT_AUTHOR_NAME=B", "GIT_AUTHOR_EMAIL=b@localhost", "GIT_COMMITTER_NAME=B",
+		"GIT_COMMITTER_EMAIL=b@localhost"}
+	world.Must(gitload.RunGitWith(ctx, author, dir, nil, args...))
+}
+
+// timeOf returns the time of a call.
+func timeOf(call func()) time.Duration {
+	begun := time.Now()
+	call()
+	return time.Since(begun)
 }
 
 // merge compares merges of the history.
@@ -135,14 +134,13 @@ func (w *writes) merge(ctx context.Context) []world.Figure {
 	}
 	clean := 0
 	ours := w.cpu(func() { clean = world.Must(w.client.CheckMerges(ctx, name, pairs)) })
-	peerClean, peer := 0, time.Duration(0)
+	peerClean, begun := 0, world.ChildrenCPU()
 	for _, p := range pairs {
-		var out strings.Builder
-		peer += gitCPU(ctx, w.Repository(name), &out, "merge-tree", "--write-tree", "--name-only", p[0], p[1])
-		if strings.Count(out.String(), "\n") == 1 {
+		if _, err := gitload.RunGit(ctx, w.Repository(name), nil, "merge-tree", "--write-tree", p[0], p[1]); err == nil {
 			peerClean++
 		}
 	}
+	peer := world.ChildrenCPU() - begun
 	f := ratio(fmt.Sprintf("CPU time of %d merges", len(pairs)), "ms", 0.4, loadgen.Milliseconds(ours),
 		loadgen.Milliseconds(peer))
 	f.Got += fmt.Sprintf(", %d without conflicts, of git %d", clean, peerClean)
@@ -163,16 +161,16 @@ func (w *writes) check(ctx context.Context) []world.Figure {
 		pairs[i] = [2]string{w.tip.ID, branch}
 	}
 	ours := w.cpu(func() { world.Must(w.client.CheckMerges(ctx, name, pairs)) })
-	clone := filepath.Join(w.Dir, "clone")
-	peer := gitCPU(ctx, w.Dir, nil, "clone", "-q", "--shared", w.Repository(name), clone)
+	clone, begun := filepath.Join(w.Dir, "clone"), world.ChildrenCPU()
+	world.Must(gitload.RunGit(ctx, w.Dir, nil, "clone", "-q", "--shared", w.Repository(name), clone))
 	n := min(sample, w.branches)
 	for i := range n {
-		peer += gitCPU(ctx, clone, nil, "checkout", "-q", "-B", "merged", w.tip.ID)
-		peer += gitCPU(ctx, clone, nil, "merge", "-q", "--no-edit", fmt.Sprint("origin/open", i))
+		runGit(ctx, clone, "checkout", "-q", "-B", "merged", w.tip.ID)
+		runGit(ctx, clone, "merge", "-q", "--no-edit", fmt.Sprint("origin/open", i))
 	}
-	each := loadgen.Milliseconds(ours) / float64(w.branches)
+	each, peer := loadgen.Milliseconds(ours)/float64(w.branches), loadgen.Milliseconds(world.ChildrenCPU()-begun)
 	return []world.Figure{ratio(fmt.Sprintf("CPU time to check each of %d branches", w.branches), "ms", 0.02, each,
-		loadgen.Milliseconds(peer)/float64(n))}
+		peer/float64(n))}
 }
 
 // lastCommits compares the last commits of the entries of a directory.
@@ -182,17 +180,15 @@ func (w *writes) lastCommits(ctx context.Context) []world.Figure {
 	call := func() {
 		world.Check(w.client.Call(ctx, http.MethodGet, name, "last-commits/"+w.tip.ID+"/"+w.dir, nil, nil))
 	}
-	ours := w.cpu(call)
-	var peer time.Duration
+	ours, begun := w.cpu(call), world.ChildrenCPU()
 	for _, entry := range entries {
-		peer += gitCPU(ctx, w.Repository(name), nil, "--literal-pathspecs", "log", "-1", "--format=%H", w.tip.ID, "--",
+		runGit(ctx, w.Repository(name), "--literal-pathspecs", "log", "-1", "--format=%H", w.tip.ID, "--",
 			filepath.Join(w.dir, entry))
 	}
+	peer := world.ChildrenCPU() - begun
 	var again loadgen.Samples
 	for range 20 {
-		begun := time.Now()
-		call()
-		again = append(again, time.Since(begun))
+		again = append(again, timeOf(call))
 	}
 	ms := again.Summarize().P50
 	return []world.Figure{
@@ -204,28 +200,28 @@ func (w *writes) lastCommits(ctx context.Context) []world.Figure {
 
 // archive compares archives.
 func (w *writes) archive(ctx context.Context) []world.Figure {
-	path := name + "/-/archive/" + w.tip.ID + ".tar.gz"
-	get := func(url string) float64 {
-		begun := time.Now()
-		response, err := http.Get(url) //nolint:noctx // ends with the server
-		world.Check(err)
-		defer response.Body.Close()
-		world.Must(io.Copy(io.Discard, response.Body))
-		if response.StatusCode != http.StatusOK {
-			world.Check(fmt.Errorf("%s: %s", url, response.Status))
-		}
-		return loadgen.Milliseconds(time.Since(begun))
+	path := "/" + name + "/-/archive/" + w.tip.ID + ".tar.gz"
+	get := func(c *gitload.Client, path string) float64 {
+		return loadgen.Milliseconds(timeOf(func() {
+			body, _, err := c.Get(ctx, path)
+			world.Check(err)
+			defer body.Close()
+			world.Must(io.Copy(io.Discard, body))
+		}))
 	}
-	file := filepath.Join(w.Dir, "archive.tar.gz")
-	begun := time.Now()
-	peerCPU := gitCPU(ctx, w.Repository(name), nil, "archive", "--format=tar.gz", "-o", file, w.tip.ID)
-	peer := loadgen.Milliseconds(time.Since(begun))
+	file, begun := filepath.Join(w.Dir, "archive.tar.gz"), world.ChildrenCPU()
+	peer := loadgen.Milliseconds(timeOf(func() {
+		runGit(ctx, w.Repository(name), "archive", "--format=tar.gz", "-o", file, w.tip.ID)
+	}))
+	peerCPU := world.ChildrenCPU() - begun
 	var first float64
-	cpu := w.cpu(func() { first = get(w.server.URL + "/" + path) })
-	files := httptest.NewServer(http.FileServer(http.Dir(w.Dir)))
+	cpu := w.cpu(func() { first = get(w.client, path) })
+	server := httptest.NewServer(http.FileServer(http.Dir(w.Dir)))
+	defer server.Close()
+	files := gitload.NewClient(server.URL, "")
 	defer files.Close()
-	p, o, again := world.Compare(w.rounds, func() float64 { return get(files.URL + "/archive.tar.gz") },
-		func() float64 { return get(w.server.URL + "/" + path) })
+	p, o, again := world.Compare(w.rounds, func() float64 { return get(files, "/archive.tar.gz") },
+		func() float64 { return get(w.client, path) })
 	return []world.Figure{
 		ratio("time of the first archive", "ms", 1/0.9, first, peer),
 		ratio("CPU time of the first archive", "ms", 1/0.9, loadgen.Milliseconds(cpu), loadgen.Milliseconds(peerCPU)),
