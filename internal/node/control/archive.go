@@ -26,7 +26,7 @@ var _ packhorsev1connect.ArchiveServiceHandler = (*archiveService)(nil)
 // Archive streams an archive after it is complete.
 func (s *archiveService) Archive(ctx context.Context, request *connect.Request[packhorsev1.ArchiveRequest],
 	stream *connect.ServerStream[packhorsev1.ArchiveResponse]) error {
-	w, err := s.beginWork(ctx, request)
+	w, err := s.begin(ctx, s.work, request)
 	if err != nil {
 		return err
 	}

@@ -19,35 +19,32 @@ type diffService struct {
 
 var _ packhorsev1connect.DiffServiceHandler = (*diffService)(nil)
 
-// workCall is a call with a stream that computes.
-type workCall struct {
+// streamCall is a call whose response is a stream.
+type streamCall struct {
 	*admission
 	ctx        context.Context
 	repository git.RepoPath
 }
 
-// beginWork admits a call. The caller has to call end.
-func (s *Server) beginWork(ctx context.Context, request connect.AnyRequest) (*workCall, error) {
+// begin admits a call to a slot: of s.slots for a look-up, or of s.work. The caller has to call end.
+func (s *Server) begin(ctx context.Context, slots *balance.Slots, request connect.AnyRequest) (*streamCall, error) {
 	path, err := parsePath(request.Any().(interface{ GetRepository() string }).GetRepository())
 	if err != nil {
 		return nil, err
 	}
-	admission, err := s.enterWork(ctx, request.Header().Get(callerHeader))
-	if err != nil {
-		return nil, err
-	}
-	return &workCall{admission, ctx, path}, nil
+	admission, err := s.enterWith(ctx, slots, request.Header().Get(callerHeader))
+	return &streamCall{admission, ctx, path}, err
 }
 
 // sendTo returns a function that sends messages.
-func sendTo[M any](w *workCall, stream *connect.ServerStream[M]) func(*M) error {
+func sendTo[M any](w *streamCall, stream *connect.ServerStream[M]) func(*M) error {
 	return func(m *M) error { return w.send(w.ctx, func() error { return stream.Send(m) }) }
 }
 
 // inspectFor answers a request by a method of inspect.Call.
 func inspectFor[Q, M any](ctx context.Context, s *Server, request *connect.Request[Q], stream *connect.ServerStream[M],
 	method func(c *inspect.Call, q *Q, send func(*M) error) error) error {
-	w, err := s.beginWork(ctx, request)
+	w, err := s.begin(ctx, s.work, request)
 	if err != nil {
 		return err
 	}

@@ -22,10 +22,6 @@ var _ internalv1connect.NodeServiceHandler = nodeService{}
 // File sends a file of a commit that a visible ref reaches.
 func (o nodeService) File(ctx context.Context, request *connect.Request[internalv1.FileRequest],
 	stream *connect.ServerStream[internalv1.FileResponse]) error {
-	repository, err := parsePath(request.Msg.GetRepository())
-	if err != nil {
-		return err
-	}
 	commit, err := commitID(request.Msg.GetCommit())
 	if err != nil {
 		return err
@@ -34,20 +30,20 @@ func (o nodeService) File(ctx context.Context, request *connect.Request[internal
 	if limit < 0 || limit > maxFile {
 		return fault.New(fault.Invalid, "invalid limit: want 0 to %d bytes", maxFile)
 	}
-	admission, err := o.enterHeavy(ctx, request.Header().Get(callerHeader))
+	w, err := o.begin(ctx, o.slots, request)
 	if err != nil {
 		return err
 	}
-	defer admission.end()
-	file, err := o.Node.File(ctx, repository, commit, string(request.Msg.GetPath()), limit)
+	defer w.end()
+	file, err := o.Node.File(ctx, w.repository, commit, string(request.Msg.GetPath()), limit)
 	if err != nil {
 		return err
 	}
-	answer := &internalv1.FileResponse{Size: file.Size, Mode: file.Mode}
+	send, answer := sendTo(w, stream), &internalv1.FileResponse{Size: file.Size, Mode: file.Mode}
 	for {
 		n := min(len(file.Data), lookup.Piece)
 		answer.Data, file.Data = file.Data[:n], file.Data[n:]
-		if err := admission.send(ctx, func() error { return stream.Send(answer) }); err != nil || len(file.Data) == 0 {
+		if err := send(answer); err != nil || len(file.Data) == 0 {
 			return err
 		}
 		answer = new(internalv1.FileResponse)

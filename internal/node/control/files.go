@@ -33,11 +33,8 @@ func commitID(text string) (git.ObjectID, error) {
 
 func (o nodeService) Files(ctx context.Context, request *connect.Request[internalv1.FilesRequest],
 	stream *connect.ServerStream[internalv1.FilesResponse]) error {
-	repository, err := parsePath(request.Msg.GetRepository())
-	if err != nil {
-		return err
-	}
 	q := lookup.FilesRequest{Limit: request.Msg.GetLimit()}
+	var err error
 	if q.Commit, err = commitID(request.Msg.GetCommit()); err != nil {
 		return err
 	}
@@ -46,15 +43,16 @@ func (o nodeService) Files(ctx context.Context, request *connect.Request[interna
 			return err
 		}
 	}
-	admission, err := o.enterHeavy(ctx, request.Header().Get(callerHeader))
+	w, err := o.begin(ctx, o.slots, request)
 	if err != nil {
 		return err
 	}
-	defer admission.end()
+	defer w.end()
+	send := sendTo(w, stream)
 	files := batch[*internalv1.File]{items: maxFiles, bytes: maxPart, send: func(list []*internalv1.File) error {
-		return admission.send(ctx, func() error { return stream.Send(&internalv1.FilesResponse{Files: list}) })
+		return send(&internalv1.FilesResponse{Files: list})
 	}}
-	err = o.Node.Files(ctx, repository, q, func(f *lookup.File) error { return addFile(&files, f) })
+	err = o.Node.Files(ctx, w.repository, q, func(f *lookup.File) error { return addFile(&files, f) })
 	if err != nil {
 		return err
 	}

@@ -28,7 +28,7 @@ const (
 
 func (s *historyService) LastCommits(ctx context.Context, request *connect.Request[packhorsev1.LastCommitsRequest],
 	stream *connect.ServerStream[packhorsev1.LastCommitsResponse]) error {
-	w, err := s.beginWork(ctx, request)
+	w, err := s.begin(ctx, s.work, request)
 	if err != nil {
 		return err
 	}

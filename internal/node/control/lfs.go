@@ -59,10 +59,7 @@ func (s *lfsService) Batch(ctx context.Context, r *connect.Request[internalv1.Ba
 			}
 			return outcome, err
 		})
-	if err != nil {
-		return nil, err
-	}
-	return connect.NewResponse(answer), nil
+	return responseOf(answer, err)
 }
 
 // maxRefusal is the maximum length of the reason for a refused object in bytes. A response has many.
@@ -175,10 +172,7 @@ func (s *lfsService) Part(ctx context.Context, r *connect.Request[internalv1.Par
 			answer.ObjectBytes, o, err = s.Sessions.LFSPart(ctx, x.repo, x.session, object)
 			return o, err
 		})
-	if err != nil {
-		return nil, err
-	}
-	return connect.NewResponse(answer), nil
+	return responseOf(answer, err)
 }
 
 // lockActions are the actions of the API. An action that is not among them is invalid.
@@ -232,10 +226,7 @@ func (s *lfsService) Locks(ctx context.Context, r *connect.Request[internalv1.Lo
 			}
 			return outcome, err
 		})
-	if err != nil {
-		return nil, err
-	}
-	return connect.NewResponse(answer), nil
+	return responseOf(answer, err)
 }
 
 func lockMessage(l lfs.Lock) *internalv1.Lock {

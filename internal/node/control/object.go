@@ -33,8 +33,8 @@ func (o objectService) Blob(ctx context.Context, request *connect.Request[packho
 		Length: request.Msg.GetLength()}
 	switch blob := request.Msg.GetBlob().(type) {
 	case *packhorsev1.BlobRequest_Oid:
-		if q.ID, err = git.ParseObjectID(blob.Oid); err != nil || q.ID.IsZero() {
-			return fault.New(fault.Invalid, "invalid object ID %.80q", blob.Oid)
+		if q.ID, err = commitID(blob.Oid); err != nil {
+			return err
 		}
 	case nil:
 		return fault.New(fault.Invalid, "set either the object ID or the path of the blob")
@@ -114,16 +114,13 @@ func signatureMessage(s *lookup.Signature) *packhorsev1.Signature {
 
 func (o objectService) Log(ctx context.Context, request *connect.Request[packhorsev1.LogRequest],
 	stream *connect.ServerStream[packhorsev1.LogResponse]) error {
-	repository, err := parsePath(request.Msg.GetRepository())
+	w, err := o.begin(ctx, o.slots, request)
 	if err != nil {
 		return err
 	}
-	admission, err := o.enterHeavy(ctx, request.Header().Get(callerHeader))
-	if err != nil {
-		return err
-	}
-	defer admission.end()
-	return o.Node.Log(ctx, repository, lookup.LogRequest{
+	defer w.end()
+	send := sendTo(w, stream)
+	return o.Node.Log(ctx, w.repository, lookup.LogRequest{
 		Revisions: request.Msg.GetRevisions(), Exclude: request.Msg.GetExclude(), Path: request.Msg.GetPath(),
 		FirstParent: request.Msg.GetFirstParent(), Limit: int(request.Msg.GetLimit()), Skip: int(request.Msg.GetSkip()),
 	}, func(batch []lookup.Commit) error {
@@ -131,6 +128,6 @@ func (o objectService) Log(ctx context.Context, request *connect.Request[packhor
 		for i := range batch {
 			answer.Commits[i] = commitMessage(&batch[i])
 		}
-		return admission.send(ctx, func() error { return stream.Send(answer) })
+		return send(answer)
 	})
 }

@@ -11,7 +11,6 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/node"
 	"github.com/packhorse-git/packhorse/internal/proto/internalv1"
-	"github.com/packhorse-git/packhorse/internal/transport/sidechannel"
 )
 
 // ReceivePack serves a push. The gateway sends the request only when the node first reads it, so that an early refusal
@@ -98,19 +97,14 @@ func (p *push) begin() error {
 	if err != nil && !errors.Is(err, io.EOF) {
 		return err
 	}
-	switch path := m.GetDataPath().GetPath().(type) {
-	case *internalv1.DataPath_InBand:
-		r.dataPath, p.from = "inband", messages{p}
-		return nil
-	case *internalv1.DataPath_SideChannel:
-		r.dataPath = "channel"
-		channel, err := r.claim(path.SideChannel)
-		if err == nil {
-			p.from = channel.Receive()
-		}
-		return err
+	channel, err := r.use(m.GetDataPath())
+	switch {
+	case channel != nil:
+		p.from = channel.Receive()
+	case err == nil:
+		p.from = messages{p}
 	}
-	return fault.New(fault.Invalid, "unknown data path for the request")
+	return err
 }
 
 // end reads the rest of the request, which has to be complete before the response begins.
@@ -127,18 +121,7 @@ func (m messages) Read(b []byte) (int, error) {
 		if m.last {
 			return 0, io.EOF
 		}
-		message, err := m.receive()
-		data := message.GetData()
-		if errors.Is(err, io.EOF) {
-			err = fault.New(fault.Invalid, "incomplete request: its last part is missing")
-		}
-		switch {
-		case err != nil:
-		case data == nil:
-			err = fault.New(fault.Invalid, "unexpected message: want a part of the request")
-		case len(data.GetData()) > maxRequestData:
-			err = fault.New(fault.Invalid, "part of the request longer than %d bytes", maxRequestData)
-		}
+		data, err := receivePart(m.receive())
 		if err != nil {
 			m.err = err
 			return 0, err
@@ -148,17 +131,4 @@ func (m messages) Read(b []byte) (int, error) {
 	n := copy(b, m.data)
 	m.data = m.data[n:]
 	return n, nil
-}
-
-// claim takes the side channel that the gateway has named. close releases it.
-func (r *responseStream) claim(path *internalv1.SideChannel) (*sidechannel.Channel, error) {
-	if r.Channels == nil {
-		return nil, fault.New(fault.Invalid, "this node has no side channels")
-	}
-	channel, err := r.Channels.Claim(r.ctx, path.GetName(), path.GetTransfer(), r.caller)
-	if err != nil {
-		return nil, claimError(err)
-	}
-	r.claimed, r.abort = channel, context.AfterFunc(r.ctx, channel.Abort)
-	return channel, nil
 }

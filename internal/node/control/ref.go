@@ -40,19 +40,26 @@ const (
 	maxPart     = 1 << 20    // changes or refs in one message
 )
 
+// checkNames refuses too many or too long names, before their results are allocated.
+func checkNames[Q any](what string, requests []Q, name func(Q) string) error {
+	if n := len(requests); n > storage.MaxNames {
+		return fault.New(fault.Invalid, "too many %s: got %d, one call can resolve %d", what, n, storage.MaxNames)
+	}
+	size := 0 // bytes
+	for _, q := range requests {
+		size += len(name(q))
+	}
+	if size > maxNames {
+		return fault.New(fault.Invalid, "%s too long: got %d bytes, one call can resolve %d", what, size, maxNames)
+	}
+	return nil
+}
+
 func (s *refService) ResolveMany(ctx context.Context, r *connect.Request[packhorsev1.ResolveManyRequest]) (
 	*connect.Response[packhorsev1.ResolveManyResponse], error) {
-	requests := r.Msg.GetRequests()
-	if len(requests) > storage.MaxNames { // before allocating the results
-		return nil, fault.New(fault.Invalid, "too many names: got %d, one call can resolve %d", len(requests),
-			storage.MaxNames)
-	}
-	nameBytes, resultBytes := 0, 0
-	for _, q := range requests {
-		nameBytes += len(q.GetName())
-	}
-	if nameBytes > maxNames {
-		return nil, fault.New(fault.Invalid, "names too long: got %d bytes, one call can resolve %d", nameBytes, maxNames)
+	requests, resultBytes := r.Msg.GetRequests(), 0
+	if err := checkNames("names", requests, (*packhorsev1.ResolveRequest).GetName); err != nil {
+		return nil, err
 	}
 	results := make([]*packhorsev1.ResolveResult, len(requests))
 	ctx, cancel := context.WithCancel(ctx)
@@ -91,10 +98,7 @@ func (s *refService) ResolveMany(ctx context.Context, r *connect.Request[packhor
 	if resultBytes > maxResolved {
 		return nil, fault.New(fault.Invalid, "response longer than %d bytes: resolve fewer names at once", maxResolved)
 	}
-	if err != nil {
-		return nil, err
-	}
-	return connect.NewResponse(&packhorsev1.ResolveManyResponse{Results: results}), nil
+	return responseOf(&packhorsev1.ResolveManyResponse{Results: results}, err)
 }
 
 func (s *refService) Exists(ctx context.Context,

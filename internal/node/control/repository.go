@@ -43,7 +43,11 @@ func respond[M any](request interface{ GetRepository() string }, answer func(git
 	if err != nil {
 		return nil, err
 	}
-	m, err := answer(path)
+	return responseOf(answer(path))
+}
+
+// responseOf returns the response or the error of a unary call.
+func responseOf[M any](m *M, err error) (*connect.Response[M], error) {
 	if err != nil {
 		return nil, err
 	}
@@ -76,12 +80,9 @@ func (s *repositoryService) List(ctx context.Context,
 	}
 	page, err := s.Node.List(ctx, places.ListQuery{Prefix: r.Msg.GetPrefix(), After: after,
 		Limit: min(limit, places.MaxPage)})
-	if err != nil {
-		return nil, err
-	}
-	return connect.NewResponse(&packhorsev1.ListResponse{
+	return responseOf(&packhorsev1.ListResponse{
 		Repositories: page.Paths, NextPageToken: pageToken(repositoryToken, r.Msg.GetPrefix(), page.Next),
-	}), nil
+	}, err)
 }
 
 func (s *repositoryService) Delete(ctx context.Context,
@@ -138,10 +139,7 @@ func (s *repositoryService) DropPacks(ctx context.Context, r *connect.Request[pa
 		path = &parsed
 	}
 	dropped, err := s.Node.DropPacks(ctx, path)
-	if err != nil {
-		return nil, err
-	}
-	return connect.NewResponse(&packhorsev1.DropPacksResponse{Packs: int64(dropped.Entries), Bytes: dropped.Bytes}), nil
+	return responseOf(&packhorsev1.DropPacksResponse{Packs: int64(dropped.Entries), Bytes: dropped.Bytes}, err)
 }
 
 // parsePath parses the path of a repository in a request.

@@ -42,7 +42,7 @@ func (r *request) take(part *internalv1.RequestData) error {
 	r.taken += int64(len(r.data))
 	switch {
 	case len(r.data) > maxRequestData:
-		r.err = fault.New(fault.Invalid, "part of the request longer than %d bytes", maxRequestData)
+		r.err = errLongPart
 	case r.taken > r.limit:
 		r.err = fault.New(fault.Invalid, "request body longer than %d bytes", r.limit)
 	case int64(len(r.data)) > r.part:
@@ -88,20 +88,29 @@ func (r *request) fill() error {
 		if r.last {
 			return io.EOF
 		}
-		m, err := r.receive()
-		switch {
-		case errors.Is(err, io.EOF):
-			r.err = fault.New(fault.Invalid, "incomplete request: its last part is missing")
-		case err != nil:
-			r.err = err
-		case m.GetData() == nil:
-			r.err = fault.New(fault.Invalid, "unexpected message: want a part of the request")
-		default:
-			_ = r.take(m.GetData())
+		var part *internalv1.RequestData
+		if part, r.err = receivePart(r.receive()); r.err == nil {
+			_ = r.take(part)
 		}
 	}
 	return nil
 }
+
+// receivePart returns the part of a request in a received message.
+func receivePart(m *internalv1.SessionRequest, err error) (*internalv1.RequestData, error) {
+	switch {
+	case errors.Is(err, io.EOF):
+		err = fault.New(fault.Invalid, "incomplete request: its last part is missing")
+	case err != nil:
+	case m.GetData() == nil:
+		err = fault.New(fault.Invalid, "unexpected message: want a part of the request")
+	case len(m.GetData().GetData()) > maxRequestData:
+		err = errLongPart
+	}
+	return m.GetData(), err
+}
+
+var errLongPart = fault.New(fault.Invalid, "part of the request longer than %d bytes", maxRequestData)
 
 func (r *request) Read(p []byte) (int, error) {
 	if err := r.fill(); err != nil {

@@ -96,16 +96,8 @@ func (r *responseStream) StartBulk(cold bool) error {
 	if err != nil {
 		return err
 	}
-	switch path := path.GetPath().(type) {
-	case *internalv1.DataPath_InBand:
-		r.dataPath = "inband"
-		return nil
-	case *internalv1.DataPath_SideChannel:
-		r.dataPath = "channel"
-		r.channel, err = r.claim(path.SideChannel)
-		return err
-	}
-	return fault.New(fault.Invalid, "unknown data path for the response")
+	r.channel, err = r.use(path)
+	return err
 }
 
 // ReserveMemory implements node.ResponseWriter.
@@ -116,12 +108,26 @@ func (r *responseStream) ReserveMemory(n int64) error {
 	return r.request.memory.Grow(n)
 }
 
-// claimError converts the error of a claim. It is between gateway and node, and does not concern the repository.
-func claimError(err error) error {
-	if fault.Is(err, fault.Cancelled) || fault.Is(err, fault.Deadline) {
-		return err
+// use takes the data path that the gateway has chosen: nil for the call itself, or a side channel, which close
+// releases.
+func (r *responseStream) use(path *internalv1.DataPath) (*sidechannel.Channel, error) {
+	switch path := path.GetPath().(type) {
+	case *internalv1.DataPath_InBand:
+		r.dataPath = "inband"
+		return nil, nil
+	case *internalv1.DataPath_SideChannel:
+		if r.dataPath = "channel"; r.Channels == nil {
+			return nil, fault.New(fault.Invalid, "this node has no side channels")
+		}
+		channel, err := r.Channels.Claim(r.ctx, path.SideChannel.GetName(), path.SideChannel.GetTransfer(), r.caller)
+		if err == nil {
+			r.claimed, r.abort = channel, context.AfterFunc(r.ctx, channel.Abort)
+		} else if !fault.Is(err, fault.Cancelled) && !fault.Is(err, fault.Deadline) {
+			err = fault.Wrap(fault.Unavailable, "cannot use the side channel; try again", err) // the repository is fine
+		}
+		return channel, err
 	}
-	return fault.Wrap(fault.Unavailable, "cannot use the side channel; try again", err)
+	return nil, fault.New(fault.Invalid, "unknown data path")
 }
 
 // out starts the response on the side channel.

@@ -10,23 +10,14 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/fault/faultrpc"
 	"github.com/packhorse-git/packhorse/internal/node"
-	"github.com/packhorse-git/packhorse/internal/node/storage"
 	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
 )
 
 func (s *refService) ResolveRevisions(ctx context.Context, r *connect.Request[packhorsev1.ResolveRevisionsRequest]) (
 	*connect.Response[packhorsev1.ResolveRevisionsResponse], error) {
 	revisions := r.Msg.GetRevisions()
-	if len(revisions) > storage.MaxNames { // before allocating the results
-		return nil, fault.New(fault.Invalid, "too many revisions: got %d, one call can resolve %d", len(revisions),
-			storage.MaxNames)
-	}
-	size := 0 // bytes
-	for _, q := range revisions {
-		size += len(q.GetRevision())
-	}
-	if size > maxNames {
-		return nil, fault.New(fault.Invalid, "revisions too long: got %d bytes, one call can resolve %d", size, maxNames)
+	if err := checkNames("revisions", revisions, (*packhorsev1.Revision).GetRevision); err != nil {
+		return nil, err
 	}
 	answer := &packhorsev1.ResolveRevisionsResponse{Results: make([]*packhorsev1.RevisionResult, len(revisions))}
 	// at: indexes in the results

@@ -131,10 +131,7 @@ func (s searchService) Status(ctx context.Context,
 		}
 	}
 	text, err := json.Marshal(s.Index.Status(may))
-	if err != nil {
-		return nil, err
-	}
-	return connect.NewResponse(&internalv1.StatusResponse{Json: text}), nil
+	return responseOf(&internalv1.StatusResponse{Json: text}, err)
 }
 
 // readable returns the repositories in the scope of a request. Nil means all.

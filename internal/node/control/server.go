@@ -145,33 +145,31 @@ func (s *Server) register() {
 	// packs are compressed already, and blobs would need ten times the CPU time
 	plain := connect.WithCompression("gzip", nil, nil)
 	var services []string // that have a state of health
+	handle := func(path string, service http.Handler) {
+		services = append(services, strings.Trim(path, "/"))
+		s.mux.Handle(path, service)
+	}
 	ready := s.Ready
 	if s.Index != nil {
-		services = append(services, internalv1connect.SearchServiceName)
-		s.mux.Handle(internalv1connect.NewSearchServiceHandler(searchService{s}, options, plain))
+		handle(internalv1connect.NewSearchServiceHandler(searchService{s}, options, plain))
 	}
 	if s.Node != nil {
 		ready = s.Node.Ready
-		services = append(services, packhorsev1connect.ObjectServiceName, packhorsev1connect.RepositoryServiceName,
-			packhorsev1connect.RefServiceName, packhorsev1connect.CommitServiceName, packhorsev1connect.MergeServiceName,
-			packhorsev1connect.DiffServiceName, packhorsev1connect.HistoryServiceName, packhorsev1connect.ArchiveServiceName,
-			internalv1connect.NodeServiceName, internalv1connect.SessionServiceName, internalv1connect.LFSServiceName)
-		s.mux.Handle(packhorsev1connect.NewObjectServiceHandler(objectService{s}, options, plain))
-		s.mux.Handle(internalv1connect.NewSessionServiceHandler(&sessionService{Server: s}, options, plain))
-		s.mux.Handle(internalv1connect.NewNodeServiceHandler(nodeService{s}, options, plain))
-		s.mux.Handle(internalv1connect.NewLFSServiceHandler(&lfsService{s}, options, plain))
-		s.mux.Handle(packhorsev1connect.NewRepositoryServiceHandler(&repositoryService{s}, options))
-		s.mux.Handle(packhorsev1connect.NewRefServiceHandler(&refService{s}, options))
-		s.mux.Handle(packhorsev1connect.NewCommitServiceHandler(&commitService{Server: s}, options,
+		handle(packhorsev1connect.NewObjectServiceHandler(objectService{s}, options, plain))
+		handle(internalv1connect.NewSessionServiceHandler(&sessionService{Server: s}, options, plain))
+		handle(internalv1connect.NewNodeServiceHandler(nodeService{s}, options, plain))
+		handle(internalv1connect.NewLFSServiceHandler(&lfsService{s}, options, plain))
+		handle(packhorsev1connect.NewRepositoryServiceHandler(&repositoryService{s}, options))
+		handle(packhorsev1connect.NewRefServiceHandler(&refService{s}, options))
+		handle(packhorsev1connect.NewCommitServiceHandler(&commitService{Server: s}, options,
 			connect.WithReadMaxBytes(maxCommit)))
-		s.mux.Handle(packhorsev1connect.NewMergeServiceHandler(&mergeService{Server: s}, options))
-		s.mux.Handle(packhorsev1connect.NewDiffServiceHandler(&diffService{Server: s}, options))
-		s.mux.Handle(packhorsev1connect.NewHistoryServiceHandler(&historyService{Server: s}, options))
-		s.mux.Handle(packhorsev1connect.NewArchiveServiceHandler(&archiveService{s}, options, plain))
+		handle(packhorsev1connect.NewMergeServiceHandler(&mergeService{Server: s}, options))
+		handle(packhorsev1connect.NewDiffServiceHandler(&diffService{Server: s}, options))
+		handle(packhorsev1connect.NewHistoryServiceHandler(&historyService{Server: s}, options))
+		handle(packhorsev1connect.NewArchiveServiceHandler(&archiveService{s}, options, plain))
 	}
 	if s.Admin != nil {
-		services = append(services, internalv1connect.AdminServiceName)
-		s.mux.Handle(internalv1connect.NewAdminServiceHandler(s.Admin, options, plain))
+		handle(internalv1connect.NewAdminServiceHandler(s.Admin, options, plain))
 	}
 	s.health = newHealth(ready, services...)
 	if s.Store != nil {

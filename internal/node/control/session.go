@@ -160,10 +160,7 @@ func (t *sessionService) UnarySession(ctx context.Context,
 	if errors.Is(err, errTooLong) {
 		return connect.NewResponse(&internalv1.UnarySessionResponse{TooLong: true}), nil
 	}
-	if err != nil {
-		return nil, err
-	}
-	return connect.NewResponse(answer), nil
+	return responseOf(answer, err)
 }
 
 // maxCaller is the maximum length of the caller's name in bytes.

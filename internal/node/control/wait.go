@@ -34,11 +34,8 @@ func (s nodeService) Wait(ctx context.Context,
 	defer cancel()
 	defer context.AfterFunc(s.ending, cancel)()
 	reached, err := s.Node.Wait(ctx, path, condition)
-	if err != nil {
-		if s.ending.Err() != nil {
-			err = fault.New(fault.Unavailable, "the storage node is shutting down")
-		}
-		return nil, err
+	if err != nil && s.ending.Err() != nil {
+		err = fault.New(fault.Unavailable, "the storage node is shutting down")
 	}
-	return connect.NewResponse(&internalv1.WaitResponse{Version: version(reached)}), nil
+	return responseOf(&internalv1.WaitResponse{Version: version(reached)}, err)
 }
