@@ -56,20 +56,23 @@ func (p *clusterPusher) call(refs []int) error {
 	return nil
 }
 
-// post sends a request for a commit, and returns the status and the commit of the response.
 func (p *clusterPusher) post(gateway int, body any) (status int, commit string, err error) {
+	return postCommit(p.url(gateway, "-/api/v1/repos/r/commits"), p.header, body)
+}
+
+// postCommit sends a request for a commit, and returns the status and the commit of the response.
+func postCommit(url, header string, body any) (status int, commit string, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	text, err := json.Marshal(body)
 	if err != nil {
 		return 0, "", err
 	}
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, p.gateways[gateway].http+"/-/api/v1/repos/r/commits",
-		strings.NewReader(string(text)))
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, url, strings.NewReader(string(text)))
 	if err != nil {
 		return 0, "", err
 	}
-	name, value, _ := strings.Cut(p.header, ": ")
+	name, value, _ := strings.Cut(header, ": ")
 	request.Header.Set(name, value)
 	response, err := http.DefaultClient.Do(request)
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
@@ -400,5 +401,29 @@ func TestCheck(t *testing.T) {
 	}
 	if err := archive.Check(nil, "", "tar.xz"); !fault.Is(err, fault.Invalid) {
 		t.Errorf("format tar.xz: %v", err)
+	}
+}
+
+// Archives of a real history are those of git archive. PACKHORSE_TEST_HISTORY names a repository.
+func TestArchivesOfHistory(t *testing.T) {
+	t.Parallel()
+	dir := os.Getenv("PACKHORSE_TEST_HISTORY")
+	if dir == "" {
+		t.Skip("PACKHORSE_TEST_HISTORY names no repository: archives of a real history are NOT tested here")
+	}
+	r, m := gittest.At(t, dir), newMaker(t, "", false)
+	all := strings.Fields(r.Git("rev-list", "HEAD"))
+	rnd := rand.New(rand.NewPCG(1, 0))
+	for range 30 {
+		id := all[rnd.IntN(len(all))]
+		spec := specOf(r, git.MustParseObjectID(id), archive.Tar)
+		if string(read(t, m, spec)) != oracle(t, r, "--format=tar", id) {
+			t.Errorf("another archive of %s than that of git", id)
+		}
+		names := strings.Split(r.Git("ls-tree", "-t", "-r", "--name-only", "-z", id), "\x00")
+		spec.Paths = []string{names[rnd.IntN(len(names)-1)]}
+		if string(read(t, m, spec)) != oracle(t, r, "--format=tar", id, spec.Paths[0]) {
+			t.Errorf("another archive of %s in %s than that of git", spec.Paths[0], id)
+		}
 	}
 }

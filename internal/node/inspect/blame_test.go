@@ -82,9 +82,8 @@ func TestBlameAsGit(t *testing.T) {
 	i := newInspector(t)
 	worlds := map[string]*gittest.Repo{"project": thisProject(t), "sha256": odd(t, 1, 60, "sha256"),
 		"odd": odd(t, 2, 100, "sha1")}
-	sample := 8
+	sample := sampleSize(8, 150)
 	if !testing.Short() {
-		sample = 150
 		for seed := range uint64(10) {
 			worlds[fmt.Sprint("odd ", seed)] = odd(t, 10+seed, 150, "sha1")
 		}

@@ -39,6 +39,7 @@ func (i *Inspector) allPatches(t *testing.T, r *repo.Repo, q *packhorsev1.PatchR
 func comparePatch(t *testing.T, i *Inspector, g *gittest.Repo, r *repo.Repo, q *packhorsev1.PatchRequest,
 	args ...string) {
 	t.Helper()
+	q.MaxFileBytes = maxFileBytes
 	files, sum := i.allPatches(t, r, q)
 	command := append([]string{"diff-tree", "-r", "--full-index", "-M", "-l1000"}, args...)
 	wantCounts := gitOutput(t, g, append(slices.Clone(command), "--numstat", "-z")...)
@@ -98,9 +99,9 @@ func TestPatchAsGit(t *testing.T) {
 	t.Parallel()
 	i := newInspector(t)
 	worlds := map[string]*gittest.Repo{"project": thisProject(t), "sha256": odd(t, 1, 40, "sha256")}
-	sample, repos := 12, uint64(2)
+	sample, repos := sampleSize(12, 400), uint64(2)
 	if !testing.Short() {
-		sample, repos = 400, 20
+		repos = 20
 	}
 	for seed := range repos {
 		worlds[fmt.Sprint("odd ", seed)] = odd(t, seed, 60, "sha1")
@@ -116,7 +117,11 @@ func TestPatchAsGit(t *testing.T) {
 				if len(parent) > 1 {
 					from = parent[1]
 				}
-				comparePatch(t, i, g, r, &packhorsev1.PatchRequest{To: id}, from, id)
+				if n%4 == 3 {
+					comparePatch(t, i, g, r, &packhorsev1.PatchRequest{To: id, NoRenames: true}, "--no-renames", from, id)
+				} else {
+					comparePatch(t, i, g, r, &packhorsev1.PatchRequest{To: id}, from, id)
+				}
 				if _, err := g.Try("rev-parse", "-q", "--verify", id+"~8"); err != nil {
 					continue
 				}

@@ -3,12 +3,12 @@ package inspect
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -47,6 +47,18 @@ func open(t *testing.T, g *gittest.Repo) *repo.Repo {
 	return r
 }
 
+// sampleSize is PACKHORSE_TEST_COMMITS, or a default.
+func sampleSize(short, long int) int {
+	n, err := strconv.Atoi(os.Getenv("PACKHORSE_TEST_COMMITS"))
+	switch {
+	case err == nil:
+		return n
+	case testing.Short():
+		return short
+	}
+	return long
+}
+
 // call calls a method of Call.
 func call[Q, M any](t *testing.T, i *Inspector, r *repo.Repo, method func(*Call, *Q, func(*M) error) error, q *Q,
 	send func(*M) error) error {
@@ -68,20 +80,26 @@ func gitOutput(t *testing.T, g *gittest.Repo, args ...string) string {
 	return string(out)
 }
 
-// thisProject returns a repository with the history of this project.
+// thisProject returns a repository with the history of this project, or with that of the repository in
+// PACKHORSE_TEST_HISTORY.
 func thisProject(t *testing.T) *gittest.Repo {
 	t.Helper()
-	common, err := exec.Command("git", "rev-parse", "--path-format=absolute", "--git-common-dir").Output()
-	head, headErr := exec.Command("git", "rev-parse", "HEAD").Output()
-	if errors.Join(err, headErr) != nil {
-		t.Skip("the tests are not in a repository")
+	parse := func(args ...string) string {
+		c := exec.Command("git", append([]string{"rev-parse"}, args...)...)
+		c.Dir = os.Getenv("PACKHORSE_TEST_HISTORY")
+		out, err := c.Output()
+		if err != nil {
+			t.Skip("the tests are not in a repository")
+		}
+		return strings.TrimSpace(string(out))
 	}
+	head := parse("HEAD")
 	g := gittest.Init(t)
-	alternate := filepath.Join(strings.TrimSpace(string(common)), "objects") + "\n"
+	alternate := filepath.Join(parse("--path-format=absolute", "--git-common-dir"), "objects") + "\n"
 	if err := os.WriteFile(filepath.Join(g.Dir, "objects/info/alternates"), []byte(alternate), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	g.Git("update-ref", "refs/heads/main", strings.TrimSpace(string(head)))
+	g.Git("update-ref", "refs/heads/main", head)
 	return g
 }
 

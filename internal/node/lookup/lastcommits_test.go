@@ -320,3 +320,33 @@ func TestLastCacheIsBounded(t *testing.T) {
 		}
 	}
 }
+
+// Last commits of a real history are those of git log. PACKHORSE_TEST_HISTORY names a repository.
+func TestLastCommitsOfHistory(t *testing.T) {
+	t.Parallel()
+	dir := os.Getenv("PACKHORSE_TEST_HISTORY")
+	if dir == "" {
+		t.Skip("PACKHORSE_TEST_HISTORY names no repository: last commits of a real history are NOT tested here")
+	}
+	r, l := gittest.At(t, dir), New(Options{})
+	opened := openRepo(t, r)
+	all := strings.Split(r.Git("ls-tree", "-r", "-d", "--name-only", "-z", "HEAD"), "\x00")
+	rnd := rand.New(rand.NewPCG(1, 0))
+	for range 50 {
+		in := PathIn{"HEAD", all[rnd.IntN(len(all))]} // the last one is the top directory
+		var got []LastCommit
+		err := l.LastCommits(t.Context(), opened, in, func(list []LastCommit) error {
+			got = append(got, list...)
+			return nil
+		})
+		if err != nil || len(got) == 0 {
+			t.Fatalf("%v: %d entries, %v", in, len(got), err)
+		}
+		e := got[rnd.IntN(len(got))]
+		path := strings.TrimPrefix(in.Path+"/"+e.Name, "/")
+		want := r.Git("--literal-pathspecs", "log", "-1", "--format=%H", "HEAD", "--", path)
+		if e.Commit.ID.String() != want {
+			t.Errorf("last commit of %s: %s, git has %s", path, e.Commit.ID, want)
+		}
+	}
+}
