@@ -21,8 +21,10 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/process"
 	"github.com/packhorse-git/packhorse/internal/git/repo"
 	"github.com/packhorse-git/packhorse/internal/node"
+	"github.com/packhorse-git/packhorse/internal/node/merge"
 	"github.com/packhorse-git/packhorse/internal/node/places"
 	"github.com/packhorse-git/packhorse/internal/node/receivepack"
+	"github.com/packhorse-git/packhorse/internal/node/scratch"
 	"github.com/packhorse-git/packhorse/internal/node/storage"
 	"github.com/packhorse-git/packhorse/internal/node/write"
 )
@@ -42,6 +44,7 @@ func newWrittenAs(t testing.TB, o receivepack.Options, as storage.Options) *root
 		receivepack.ClassReceive: {Slots: 4, Queue: 1000}, receivepack.ClassUpdate: {Slots: 4},
 		receivepack.ClassHook: {Slots: 4, Queue: 100},
 		repo.ClassRefs:        {Slots: 4, Queue: 100},
+		merge.Class:           {Slots: 2, Queue: 100},
 	}})
 	if err != nil {
 		t.Fatal(err)
@@ -52,6 +55,11 @@ func newWrittenAs(t testing.TB, o receivepack.Options, as storage.Options) *root
 	if err != nil {
 		t.Fatal(err)
 	}
+	space, err := scratch.New(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	as.Merger = merge.New(merge.Options{Runner: runner, Space: space})
 	as.Pushes, as.Tables = pushes, repo.NewTables(runner)
 	return newRoot(t, as)
 }

@@ -2,12 +2,16 @@ package storage_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/pack"
+	"github.com/packhorse-git/packhorse/internal/node/edit"
+	"github.com/packhorse-git/packhorse/internal/node/merge"
 	"github.com/packhorse-git/packhorse/internal/node/receivepack"
 	"github.com/packhorse-git/packhorse/internal/node/storage"
 	"github.com/packhorse-git/packhorse/internal/node/write"
@@ -91,4 +95,66 @@ func TestWritesOfTwoNodes(t *testing.T) {
 			t.Errorf("main has %d commits and %d files, want %d", made, files, want)
 		}
 	}
+}
+
+// Two nodes merge branches in turns. Each one merges what the other one has made.
+func TestMergesOfTwoNodes(t *testing.T) {
+	t.Parallel()
+	nodes := newStored(t)
+	add := func(branch, first, last string) git.ObjectID {
+		t.Helper()
+		_, err := nodes[0].change("app", put(branch, "f", first+"\n1\n2\n3\n4\n"+last+"\n"))
+		nodes[0].do(err)
+		id, _ := nodes[0].head(branch)
+		return id
+	}
+	copyTo := func(from git.ObjectID, branch string) {
+		t.Helper()
+		_, err := nodes[0].change("app", write.Change{Build: func(context.Context, write.State) (write.Plan, error) {
+			return write.Plan{Updates: []receivepack.Update{{Ref: git.RefName("refs/heads/" + branch), New: from}}}, nil
+		}})
+		nodes[0].do(err)
+	}
+	copyTo(add("main", "a", "b"), "topic")
+	add("topic", "a", "B")
+	fork := add("main", "A", "b")
+	add("merged", "A", "B")
+	_, want := nodes[0].head("merged")
+	header := edit.Header{Author: "A <a@x> 1 +0000", Committer: "C <c@x> 1 +0000"}
+	for i, method := range []merge.Method{merge.Merge, merge.Squash, merge.Rebase, merge.CherryPick, merge.Revert} {
+		branch := string(method)
+		source, made := "topic", want
+		if copyTo(fork, branch); method == merge.Revert { // of the commit that has changed the first line
+			source = "main"
+			_, made = nodes[0].head("main~1")
+		}
+		q := storage.MergeRequest{Request: merge.Request{Method: method, Target: git.RefName("refs/heads/" + branch),
+			Source: merge.Source{Text: source}, Header: header}}
+		result, err := nodes[i%2].Merge(t.Context(), nodes[0].path("app"), q)
+		nodes[0].do(err)
+		if commit, tree := nodes[1-i%2].head(branch); commit != result.Commit || tree != made {
+			t.Errorf("%s: %+v; the other node has commit %s with tree %s, want tree %s", method, result, commit, tree, made)
+		}
+	}
+}
+
+// head returns the commit of a branch of app and its tree. A suffix ~1 stands for the parent.
+func (r *root) head(branch string) (id, tree git.ObjectID) {
+	r.t.Helper()
+	branch, isParent := strings.CutSuffix(branch, "~1")
+	read := func(_ context.Context, s write.State) (plan write.Plan, err error) {
+		for id, err = s.Ref(git.RefName("refs/heads/" + branch)); err == nil; {
+			_, data, readErr := s.Read(id, 0)
+			c, parseErr := pack.ParseCommit(data, git.SHA1)
+			if err = errors.Join(readErr, parseErr); err != nil || !isParent {
+				tree = c.Tree
+				break
+			}
+			isParent, id = false, c.Parents[0]
+		}
+		return plan, err
+	}
+	_, err := r.change("app", write.Change{DryRun: true, Build: read})
+	r.do(err)
+	return id, tree
 }
