@@ -104,23 +104,19 @@ func (c *change) merge() error {
 	if err != nil {
 		return err
 	}
-	head, _, err := c.view.commit(c.ctx, c.Head)
+	head, err := c.view.treeOf(c.ctx, c.Head)
+	if err == nil && found.FastForward {
+		found.Tree, err = c.view.treeOf(c.ctx, c.Source.Commit)
+	}
 	if err != nil {
 		return err
-	}
-	if found.FastForward {
-		source, _, err := c.view.commit(c.ctx, c.Source.Commit)
-		if err != nil {
-			return err
-		}
-		found.Tree = source.Tree
 	}
 	isForward := found.FastForward && (c.Method == FastForward || c.Method == Merge && !c.NoFastForward)
 	c.result.Check = found
 	c.result.FastForward = isForward
 	switch {
-	case found.UpToDate, c.Method == Squash && found.Tree == head.Tree:
-		c.result.UpToDate, c.result.Commit, c.result.Tree = true, c.Head, head.Tree
+	case found.UpToDate, c.Method == Squash && found.Tree == head:
+		c.result.UpToDate, c.result.Commit, c.result.Tree = true, c.Head, head
 		return nil
 	case isForward:
 		c.result.Commit = c.Source.Commit
@@ -175,11 +171,10 @@ func (c *change) replay() error {
 		return fault.InField("message", fault.New(fault.Invalid, "it is only for one commit, and the source has %d",
 			len(ids)))
 	}
-	head, _, err := c.view.commit(c.ctx, c.Head)
-	if err != nil {
+	c.result.Commit = c.Head
+	if c.result.Tree, err = c.view.treeOf(c.ctx, c.Head); err != nil {
 		return err
 	}
-	c.result.Commit, c.result.Tree = c.Head, head.Tree
 	for _, id := range ids {
 		if err := c.step(id); err != nil || c.result.Commit.IsZero() {
 			return err
@@ -224,13 +219,9 @@ func (c *change) step(id git.ObjectID) error {
 	case n > 0:
 		s.against = s.parents[max(c.Mainline, 1)-1]
 	}
-	before := emptyTree(c.view.repo.Format)
-	if !s.against.IsZero() {
-		parent, _, err := c.view.commit(c.ctx, s.against)
-		if err != nil {
-			return err
-		}
-		before = parent.Tree
+	before, err := c.view.treeOf(c.ctx, s.against)
+	if err != nil {
+		return err
 	}
 	three := [3]git.ObjectID{before, c.result.Tree, commit.Tree}
 	if c.Method == Revert {

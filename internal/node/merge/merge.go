@@ -86,19 +86,13 @@ func (m *Merger) trees(ctx context.Context, v *view, r request) (Check, error) {
 
 // commits merges two commits with their merge bases.
 func (m *Merger) commits(ctx context.Context, v *view, bases []git.ObjectID, a, b git.ObjectID) (Check, error) {
-	three := [3]git.ObjectID{base: emptyTree(v.repo.Format)}
-	for side, id := range [3]git.ObjectID{ours: a, theirs: b} {
-		if side == base && len(bases) > 0 {
-			id = bases[0]
-		}
-		if id.IsZero() {
-			continue
-		}
-		c, _, err := v.commit(ctx, id)
-		if err != nil {
+	three := [3]git.ObjectID{ours: a, theirs: b}
+	copy(three[:1], bases)
+	for side, id := range three {
+		var err error
+		if three[side], err = v.treeOf(ctx, id); err != nil {
 			return Check{}, err
 		}
-		three[side] = c.Tree
 	}
 	r := request{three, a, b, false}
 	if len(bases) < 2 {

@@ -122,6 +122,15 @@ func (v *view) commit(ctx context.Context, id git.ObjectID) (c pack.Commit, data
 	return c, data, fault.Wrap(fault.Corrupt, "commit "+id.String()+" is damaged", err)
 }
 
+// treeOf returns the tree of a commit; of the zero ID the empty one.
+func (v *view) treeOf(ctx context.Context, id git.ObjectID) (git.ObjectID, error) {
+	if id.IsZero() {
+		return emptyTree(v.repo.Format), nil
+	}
+	c, _, err := v.commit(ctx, id)
+	return c.Tree, err
+}
+
 // emptyTree returns the ID of a tree without entries.
 func emptyTree(format git.ObjectFormat) git.ObjectID {
 	if format == git.SHA256 {
