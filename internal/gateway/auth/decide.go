@@ -2,6 +2,7 @@ package auth
 
 import (
 	"context"
+	"fmt"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
@@ -53,8 +54,12 @@ func (a *Auth) May(ctx context.Context, id Identity, repo git.RepoPath, op Opera
 			return fault.New(fault.Denied, "%s", words)
 		}
 	}
-	if id.Grant != nil && !id.Grant.allows(path, op) {
-		return fault.New(fault.Denied, "%s may read this repository, but the credential does not permit this", id.Name)
+	if !id.Grant.allows(path, op) {
+		problem := "credential is for other repositories"
+		if id.Grant.Operation < op {
+			problem = fmt.Sprintf("scope of the credential is %s, not %s", id.Grant.Operation, op)
+		}
+		return fault.New(fault.Denied, "%s may read this repository, but the %s", id.Name, problem)
 	}
 	return fault.New(fault.Denied, "%s may read this repository, but not %s it", id.Name,
 		[...]string{Write: "push to", Admin: "administer"}[op])

@@ -19,8 +19,6 @@ import (
 	"github.com/packhorse-git/packhorse/internal/schedule/inflight"
 )
 
-const openAPIPath = "/-/api/v1/openapi.json"
-
 // openAPI sends the description of the API.
 func (q *request) openAPI() {
 	q.Op = gateway.API

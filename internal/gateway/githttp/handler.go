@@ -147,9 +147,9 @@ func (q *request) serve() {
 		q.wait()
 	case path == resolvePath && q.Resolver != nil:
 		q.resolve()
-	case q.handler.API && strings.HasPrefix(path, rest.Prefix):
+	case q.handler.API && strings.HasPrefix(path+"/", rest.Prefix):
 		q.api()
-	case q.handler.API && path == openAPIPath:
+	case q.handler.API && path == rest.OpenAPIPath:
 		q.openAPI()
 	case strings.HasPrefix(path, hooksPath) && q.handler.Hooks != nil && q.handler.Hooks.Accepts(path[len(hooksPath):]):
 		q.hook(path[len(hooksPath):])

@@ -2,6 +2,7 @@ package rest
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
@@ -218,7 +219,7 @@ func setFields(m protoreflect.Message, at string, value any) error {
 func setField(m protoreflect.Message, name, at string, value any) error {
 	f, isBase64 := findField(m.Descriptor(), name)
 	if f == nil {
-		return invalid(at, "there is no such field")
+		return invalid(at, "there is no such field: want one of %s", fieldNames(m.Descriptor()))
 	}
 	group := f.ContainingOneof()
 	switch {
@@ -248,6 +249,18 @@ func setField(m protoreflect.Message, name, at string, value any) error {
 		list.Append(v)
 	}
 	return nil
+}
+
+// fieldNames returns the names of the fields that a request can set.
+func fieldNames(d protoreflect.MessageDescriptor) string {
+	var names []string
+	for i := range d.Fields().Len() {
+		name := string(d.Fields().Get(i).Name())
+		if name != "repository" && name != "actor" {
+			names = append(names, cmp.Or(renamed[name], name))
+		}
+	}
+	return strings.Join(names, ", ")
 }
 
 // findField finds a field by its name in JSON. It returns nil if there is none.

@@ -65,7 +65,7 @@ func (r *Route) parameters(input protoreflect.MessageDescriptor) (list []any) {
 	for i := range fields.Len() {
 		f := fields.Get(i)
 		name := string(f.Name())
-		if f.Message() != nil || slices.Contains(names, name) || r.prefix != "" && name == "prefix" {
+		if f.Message() != nil || slices.Contains(names, name) || name == "new_oid" || r.prefix != "" && name == "prefix" {
 			continue
 		}
 		if renamed[name] != "" {

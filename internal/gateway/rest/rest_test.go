@@ -185,6 +185,8 @@ func TestMessagesThatAreRefused(t *testing.T) {
 		{"GET app/tree/main/", "nothing=1", "", "nothing"},
 		{"GET app/tree/main/", "path.revision=x", "", "path.revision"},
 		{"GET app/tree/main/", "limit=x", "", "limit"},
+		{"PUT app/branches/a", "", "", "new_oid"}, {"PUT app/branches/a", "", `{"new_oid":""}`, "new_oid"},
+		{"DELETE app/branches/a", "new_oid=abc", "", "new_oid"},
 		{"GET app/tree/main/", "limit=1&limit=2", "", "limit"},
 		{"GET app/tree/main/", "repository=other", "", "repository"},
 		{"GET app/branches", "prefix=refs/", "", "prefix"},

@@ -21,8 +21,10 @@ import (
 	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
 )
 
-// Prefix is what paths of the API begin with.
-const Prefix = "/-/api/v1/repos/"
+const (
+	Prefix      = "/-/api/v1/repos/" // begins the path of each request
+	OpenAPIPath = "/-/api/v1/openapi.json"
+)
 
 // Form is the form of a response.
 type Form int
@@ -147,8 +149,8 @@ func Find(method, path string) (r *Request, methods []string, err error) {
 	}
 	at := 1 + slices.IndexFunc(parts[1:], isKeyword)
 	if at == 0 {
-		return nil, nil, fault.New(fault.NotFound, "not found; a request is %sREPOSITORY/KEYWORD/..., as in "+
-			"%steam/app/tree/main/", Prefix, Prefix)
+		return nil, nil, fault.New(fault.NotFound, "not found: a request is %sREPOSITORY/KEYWORD/..., as in "+
+			"%steam/app/tree/main/ (see %s)", Prefix, Prefix, OpenAPIPath)
 	}
 	r = &Request{Repository: strings.Join(parts[:at], "/")}
 	for _, route := range Routes {
@@ -164,8 +166,7 @@ func Find(method, path string) (r *Request, methods []string, err error) {
 		methods = append(methods, route.Method)
 	}
 	if methods == nil {
-		return nil, nil, fault.New(fault.NotFound, "not found; %s needs other arguments, see %sopenapi.json", parts[at],
-			strings.TrimSuffix(Prefix, "repos/"))
+		return nil, nil, fault.New(fault.NotFound, "not found; %s needs other arguments, see %s", parts[at], OpenAPIPath)
 	}
 	return nil, methods, nil
 }
@@ -234,6 +235,10 @@ func (r *Request) Message(revisions []string, chosen int, query url.Values, body
 	}
 	if err != nil {
 		return nil, err
+	}
+	f := part.Descriptor().Fields().ByName("new_oid")
+	if r.body != "" && part.Has(f) != (r.Method == http.MethodPut) {
+		return nil, invalid("new_oid", "PUT needs the new object ID, DELETE takes none")
 	}
 	for name, problem := range map[protoreflect.Name]string{"repository": "the path of the URL has the repository",
 		"actor": "the actor is the caller"} {
