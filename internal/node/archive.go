@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// Archive is a request for an archive of a commit or a tree.
+// Archive is a request for an archive of a commit.
 type Archive struct {
 	Revision string   // "": HEAD
 	Paths    []string // only these files and directories; nil: all

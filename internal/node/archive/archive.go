@@ -139,8 +139,8 @@ func (m *Maker) Open(ctx context.Context, s *Spec) (*Opened, error) {
 	if m.Cache == nil {
 		return m.temporary(ctx, s)
 	}
-	f, err := m.Cache.OpenFile(ctx, packcache.File{Key: s.key(), Repository: s.Repo.Incarnation,
-		Make: func(ctx context.Context, w io.Writer) error { return m.write(ctx, s, w) }})
+	f, err := m.Cache.OpenFile(ctx, s.key(), s.Repo.Incarnation,
+		func(ctx context.Context, w io.Writer) error { return m.write(ctx, s, w) })
 	if err != nil {
 		return nil, err
 	}

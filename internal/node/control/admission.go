@@ -13,8 +13,8 @@ import (
 )
 
 // heavyCalls are the unary look-ups whose work grows with the repository, or that wait for the disk. They wait for a
-// slot before they enter the small lane, so that they leave room and CPUs for small ones. The streams Log and Files
-// are heavy too, and call enterHeavy themselves.
+// slot before they enter the small lane, so that they leave room and CPUs for small ones. The streams Log, Files and
+// File are heavy too, see begin.
 var heavyCalls = []string{
 	packhorsev1connect.RepositoryServiceCreateProcedure, packhorsev1connect.RepositoryServiceGetProcedure,
 	packhorsev1connect.RepositoryServiceListProcedure, packhorsev1connect.RepositoryServiceDeleteProcedure,

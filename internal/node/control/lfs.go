@@ -101,22 +101,21 @@ func objectOf(m *internalv1.LFSObject) (o lfs.Object, err error) {
 	return lfs.Object{OID: lfs.OID(m.GetOid()), Size: m.GetSize()}, nil
 }
 
-// objectAt checks the name of an object and an offset in it.
-func objectAt(m *internalv1.LFSObject, offset int64) (lfs.Object, error) {
-	o, err := objectOf(m)
-	if err == nil && (offset < 0 || offset > o.Size) {
+// receiveTransfer receives the first message of a transfer, and checks its object and the offset in it.
+func receiveTransfer(stream *sessionStream) (start *internalv1.SessionStart, o lfs.Object, err error) {
+	if start, err = receiveStart(stream, protocol.UploadPack, protocol.ReceivePack); err != nil {
+		return nil, o, err
+	}
+	o, err = objectOf(start.GetObject())
+	if offset := start.GetOffset(); err == nil && (offset < 0 || offset > o.Size) {
 		err = fault.New(fault.Invalid, "invalid offset in an LFS object of %d bytes: %d", o.Size, offset)
 	}
-	return o, err
+	return start, o, err
 }
 
 // Download sends an object.
 func (s *lfsService) Download(ctx context.Context, stream *sessionStream) error {
-	start, err := receiveStart(stream, protocol.UploadPack, protocol.ReceivePack)
-	if err != nil {
-		return err
-	}
-	object, err := objectAt(start.GetObject(), start.GetOffset())
+	start, object, err := receiveTransfer(stream)
 	if err != nil {
 		return err
 	}
@@ -132,11 +131,7 @@ func (s *lfsService) Download(ctx context.Context, stream *sessionStream) error 
 
 // Upload receives an object. The gateway sends the content only when the node first reads it, as in a push.
 func (s *lfsService) Upload(ctx context.Context, stream *sessionStream) error {
-	start, err := receiveStart(stream, protocol.UploadPack, protocol.ReceivePack)
-	if err != nil {
-		return err
-	}
-	object, err := objectAt(start.GetObject(), start.GetOffset())
+	start, object, err := receiveTransfer(stream)
 	if err != nil {
 		return err
 	}

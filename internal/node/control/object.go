@@ -14,7 +14,7 @@ import (
 	"github.com/packhorse-git/packhorse/proto/packhorse/v1/packhorsev1connect"
 )
 
-// objects serves the contents of repositories.
+// objectService serves ObjectService.
 type objectService struct{ *Server }
 
 var _ packhorsev1connect.ObjectServiceHandler = objectService{}

@@ -17,7 +17,7 @@ import (
 	"github.com/packhorse-git/packhorse/proto/packhorse/v1/packhorsev1connect"
 )
 
-// refs serves RefService.
+// refService serves RefService.
 type refService struct{ *Server }
 
 var _ packhorsev1connect.RefServiceHandler = (*refService)(nil)
@@ -35,7 +35,7 @@ func (s *refService) Resolve(ctx context.Context,
 
 // Limits of messages in bytes. By default gRPC clients accept 4 MiB.
 const (
-	maxNames    = 1 << 20    // names in one ResolveMany, so that the results mostly fit into one response
+	maxNames    = 1 << 20    // names in one call, so that the results mostly fit into one response
 	maxResolved = 3584 << 10 // the response, without up to 5 bytes for each result
 	maxPart     = 1 << 20    // changes or refs in one message
 )

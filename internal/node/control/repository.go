@@ -17,7 +17,7 @@ import (
 	"github.com/packhorse-git/packhorse/proto/packhorse/v1/packhorsev1connect"
 )
 
-// repositories serves RepositoryService.
+// repositoryService serves RepositoryService.
 type repositoryService struct{ *Server }
 
 var _ packhorsev1connect.RepositoryServiceHandler = (*repositoryService)(nil)

@@ -168,7 +168,7 @@ func newRepositoryLists() *repositoryLists {
 	return lists
 }
 
-// readable returns the repositories of a list whose bits are set.
+// readableOf returns the repositories of a list whose bits are set.
 func (s searchService) readableOf(state string, bits []byte) (search.Readable, error) {
 	paths, ok := s.lists.Get(state)
 	if !ok {

@@ -9,15 +9,6 @@ import (
 	"github.com/packhorse-git/packhorse/internal/node/packsource"
 )
 
-// File describes a file that is not a pack, such as an archive. It has a place in the cache like a pack, in the same
-// directory and budget.
-type File struct {
-	Key        packsource.Key // of everything that the content depends on
-	Repository string         // packsource.Repository.Incarnation, for Drop
-	// Make writes the content: at least frameHead bytes, in pieces of some size. It can outlive the call of OpenFile.
-	Make func(ctx context.Context, w io.Writer) error
-}
-
 // OpenedFile is a complete file. The caller closes it with Close.
 type OpenedFile struct {
 	*os.File // to be read at offsets: others may have the same one
@@ -29,12 +20,16 @@ type OpenedFile struct {
 // Close ends the use of the file. The entry can then be evicted.
 func (f *OpenedFile) Close() error { return f.pack.Close() }
 
-// OpenFile returns a complete file. One that is not in the cache is made first, once for all callers that wait for it.
-// When the last one has gone, the making ends after Options.Grace. Errors are those of Make, and Full if there is no
-// room.
-func (c *Cache) OpenFile(ctx context.Context, file File) (*OpenedFile, error) {
-	spec := &packsource.Spec{Repo: packsource.Repository{Incarnation: file.Repository}}
-	pack, err := c.openKey(ctx, file.Key, spec, fileSource{file.Make})
+// OpenFile returns a complete file that is not a pack, such as an archive. It has a place in the cache like a pack, in
+// the same directory and budget, until Drop is called for its repository. The content depends on the key only.
+//
+// A file that is not in the cache is made first, once for all callers that wait for it. write writes the content: at
+// least frameHead bytes, in pieces of some size. It can outlive the call, and ends Options.Grace after the last caller
+// has gone. Errors are those of write, and Full if there is no room.
+func (c *Cache) OpenFile(ctx context.Context, key packsource.Key, incarnation string,
+	write func(ctx context.Context, w io.Writer) error) (*OpenedFile, error) {
+	spec := &packsource.Spec{Repo: packsource.Repository{Incarnation: incarnation}}
+	pack, err := c.openKey(ctx, key, spec, fileSource{write})
 	if err != nil {
 		return nil, err
 	}

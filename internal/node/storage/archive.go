@@ -91,7 +91,7 @@ func (n *Node) archiveSpec(ctx context.Context, path git.RepoPath, revision stri
 		return nil, fault.InField("revision", err)
 	}
 	if session != nil && found.Ref == "" {
-		if may, err := n.server.MayFetch(ctx, h.Repo, *session, found.ID, n.walk(ctx)); err != nil {
+		if may, err := n.server.MayFetch(ctx, h.Repo, *session, found.ID, n.walk(ctx, "")); err != nil {
 			return nil, err
 		} else if !may {
 			return nil, fault.InField("revision", fault.New(fault.NotFound, "no revision %q in this repository",
@@ -109,10 +109,10 @@ func (n *Node) archiveSpec(ctx context.Context, path git.RepoPath, revision stri
 		Incarnation: h.Incarnation, Hold: h.Hold}}, nil
 }
 
-// walk returns a function that waits for the turn of a walk through history.
-func (n *Node) walk(ctx context.Context) func() (release func(), err error) {
+// walk returns a function that waits for the turn of a caller's walk through history.
+func (n *Node) walk(ctx context.Context, caller string) func() (release func(), err error) {
 	return func() (release func(), err error) {
-		release, _, err = n.walks.Acquire(ctx, "")
+		release, _, err = n.walks.Acquire(ctx, balance.Caller(caller))
 		return release, err
 	}
 }

@@ -167,7 +167,7 @@ func (n *Node) checkObjects(ctx context.Context, s *writeState, ids []git.Object
 			return err
 		}
 	}
-	visible, err := n.server.AllVisible(ctx, s.repo, ids, n.walk(ctx))
+	visible, err := n.server.Visible(ctx, s.repo, n.walk(ctx, ""), ids...)
 	if err == nil && !visible {
 		err = fault.New(fault.NotFound, "no ref reaches the %s %s", typ, ids[0])
 		if len(ids) > 1 {

@@ -40,7 +40,7 @@ func (n *Node) File(ctx context.Context, path git.RepoPath, commit git.ObjectID,
 	if err != nil {
 		return file, err
 	}
-	if visible, err := n.server.Visible(ctx, h.Repo, commit, n.walk(ctx)); err != nil {
+	if visible, err := n.server.Visible(ctx, h.Repo, n.walk(ctx, ""), commit); err != nil {
 		return file, err
 	} else if !visible {
 		return file, errNoCommit(commit)

@@ -34,10 +34,7 @@ func (n *Node) FindInvisible(ctx context.Context, path git.RepoPath, revisions [
 		case err != nil: // for example an abbreviation, which could mean one object here and another one in the call
 			return revision, err
 		}
-		isVisible, err := n.server.Visible(ctx, h.Repo, found.ID, func() (func(), error) {
-			release, _, err := n.walks.Acquire(ctx, "")
-			return release, err
-		})
+		isVisible, err := n.server.Visible(ctx, h.Repo, n.walk(ctx, ""), found.ID)
 		if err != nil || !isVisible {
 			return revision, err
 		}

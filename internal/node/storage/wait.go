@@ -26,10 +26,6 @@ var errVisible = errors.New("visible")
 // an object ID of another format, Exhausted if too many callers wait, and Unavailable when the node closes.
 func (n *Node) Wait(ctx context.Context, path git.RepoPath, condition node.WaitCondition) (version git.Version,
 	err error) {
-	turn := func() (release func(), err error) {
-		release, _, err = n.walks.Acquire(ctx, balance.Caller(condition.Caller))
-		return release, err
-	}
 	check := func() error {
 		h, _, current, err := n.snapshot(ctx, path)
 		if err != nil {
@@ -41,7 +37,8 @@ func (n *Node) Wait(ctx context.Context, path git.RepoPath, condition node.WaitC
 			return nil
 		}
 		if !condition.ID.IsZero() {
-			if ok, err := n.server.Visible(ctx, h.Repo, condition.ID, turn); err != nil || !ok {
+			ok, err := n.server.Visible(ctx, h.Repo, n.walk(ctx, condition.Caller), condition.ID)
+			if err != nil || !ok {
 				return err
 			}
 		}

@@ -83,8 +83,8 @@ func TestFormerValues(t *testing.T) {
 	w.check("noted", third, madeOfFormer)
 
 	// Waiting for an object means present refs only.
-	visible, err := w.server.Visible(t.Context(), openRepo(t, w.git.Dir), third,
-		func() (func(), error) { return func() {}, nil })
+	visible, err := w.server.Visible(t.Context(), openRepo(t, w.git.Dir),
+		func() (func(), error) { return func() {}, nil }, third)
 	if visible || err != nil {
 		t.Errorf("Visible = %t, %v, want false", visible, err)
 	}

@@ -9,16 +9,10 @@ import (
 	"github.com/packhorse-git/packhorse/internal/node"
 )
 
-// Visible reports whether a visible ref reaches an object. It calls turn before a walk through history, and release
+// Visible reports whether visible refs reach all objects. It calls turn before a walk through history, and release
 // after it. An object that does not exist needs no walk.
-func (s *Server) Visible(ctx context.Context, r *repo.Repo, id git.ObjectID,
-	turn func() (release func(), err error)) (bool, error) {
-	return s.AllVisible(ctx, r, []git.ObjectID{id}, turn)
-}
-
-// AllVisible is Visible for several objects.
-func (s *Server) AllVisible(ctx context.Context, r *repo.Repo, ids []git.ObjectID,
-	turn func() (release func(), err error)) (bool, error) {
+func (s *Server) Visible(ctx context.Context, r *repo.Repo, turn func() (release func(), err error),
+	ids ...git.ObjectID) (bool, error) {
 	return s.visible(ctx, r, ids, WantsReachable, turn)
 }
 
