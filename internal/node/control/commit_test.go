@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"connectrpc.com/connect"
 
@@ -229,6 +230,7 @@ func TestInvalidCommits(t *testing.T) {
 	head := w.first().GetCommit()
 	blob := w.Git("rev-parse", "main:a.txt")
 	loose := w.Blob("no ref reaches this\n").String()
+	w.Git("branch", "above/x", "main")
 	unreachable := w.Commit("no ref reaches this").String()
 	elsewhere := strings.Repeat("ab", 20)
 	long := strings.Repeat("x", 5000)
@@ -303,6 +305,8 @@ func TestInvalidCommits(t *testing.T) {
 		{with(func(r *v1.CommitServiceCreateRequest) { r.Branch = "-x" }), fault.Invalid, "branch"},
 		{with(func(r *v1.CommitServiceCreateRequest) { r.Branch = "unborn" }), fault.NotFound, "branch"},
 		{with(func(r *v1.CommitServiceCreateRequest) { r.Create = true }), fault.Aborted, "branch"},
+		{with(func(r *v1.CommitServiceCreateRequest) { r.Branch, r.Create = "main/x", true }), fault.Precondition, ""},
+		{with(func(r *v1.CommitServiceCreateRequest) { r.Branch, r.Create = "above", true }), fault.Precondition, ""},
 		{with(func(r *v1.CommitServiceCreateRequest) { r.Start = "main" }), fault.Invalid, "start"},
 		{with(func(r *v1.CommitServiceCreateRequest) { r.Branch, r.Create, r.Start = "n", true, "none" }), fault.NotFound,
 			"start"},
@@ -373,6 +377,36 @@ func TestReapply(t *testing.T) {
 			t.Errorf("%d: %v, %v, want an error about %s", i, detail, err, test.path)
 		}
 	}
+}
+
+// Callers that go leave nothing half done, and do not disturb others.
+func TestCommitsOfCallersThatGo(t *testing.T) {
+	t.Parallel()
+	w := newWriter(t, receivepack.Options{})
+	base := w.first().GetCommit()
+	var all sync.WaitGroup
+	for i := range 32 {
+		all.Go(func() {
+			r := commitOf("concurrent", put(fmt.Sprint("file", i), "x"))
+			ctx := t.Context()
+			if i%2 == 1 {
+				var cancel context.CancelFunc
+				ctx, cancel = context.WithTimeout(ctx, time.Duration(i)*time.Millisecond)
+				defer cancel()
+			}
+			_, err := w.commits.Create(ctx, connect.NewRequest(r))
+			if made := err == nil; !made && i%2 == 0 || !made && connect.CodeOf(err) != connect.CodeDeadlineExceeded {
+				t.Errorf("%d: %v", i, err)
+			}
+		})
+	}
+	all.Wait()
+	w.create(commitOf("last", put("last", "x")))
+	commits := strings.Count(w.Git("rev-list", base+"..main"), "\n") + 1
+	if files := strings.Count(w.Git("ls-tree", "--name-only", "main"), "\n") + 1; commits < 17 || files != commits+2 {
+		t.Errorf("main has %d new commits and %d files", commits, files)
+	}
+	w.Git("fsck", "--strict")
 }
 
 func TestConcurrentCommits(t *testing.T) {
@@ -503,12 +537,24 @@ func TestCreateStream(t *testing.T) {
 		"change inside": {start(), {Content: []byte("x"), Continued: true, Changes: []*v1.FileChange{put("y", "y")}}},
 		"no messages":   {},
 		"too large":     nil,
+		"a million":     {start()},
 		"after it":      {{Start: start().GetStart(), Changes: []*v1.FileChange{open, put("y", "y")}}},
 	} {
-		if name == "too large" {
+		switch name {
+		case "too large":
 			bad = append([]*v1.CreateStreamRequest{start()}, bytesOf(3<<20, 14)...)
+		case "a million":
+			bad[0].GetStart().Changes, bad[0].Changes = nil, nil
+			for i := range 1000 {
+				bad = append(bad, &v1.CreateStreamRequest{})
+				for n := range 1000 {
+					bad[i+1].Changes = append(bad[i+1].Changes, remove(fmt.Sprintf("%d/%d", i, n)))
+				}
+			}
 		}
-		if _, err := send(bad...); connect.CodeOf(err) != connect.CodeInvalidArgument {
+		_, err := send(bad...)
+		if connect.CodeOf(err) != connect.CodeInvalidArgument || name == "a million" && !strings.Contains(err.Error(),
+			"more than 100000") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -148,8 +148,25 @@ func TestWriteOnAFullDisk(t *testing.T) {
 	if err == nil || !strings.Contains(fault.Message(err), "full") || of.ID("main") != before {
 		t.Errorf("on a full disk: %v", err)
 	}
-	empty()
+	files := 2
+	for room := range 12 { // in pages: at first for parts of the pack, then for the pack without the ref
+		empty()
+		fill()
+		info, err := os.Stat(filepath.Join(dir, "ballast"))
+		r.do(err)
+		r.do(os.Truncate(filepath.Join(dir, "ballast"), info.Size()-int64(room)<<12))
+		before := of.ID("main")
+		if _, err = r.change("app", put("main", fmt.Sprint("room", room), "x")); err == nil {
+			files++
+		}
+		if (err == nil) == (of.ID("main") == before) {
+			t.Errorf("with %d pages: main is %s and was %s, %v", room, of.ID("main"), before, err)
+		}
+	}
+	if empty(); files == 2 || files == 14 {
+		t.Errorf("%d of 12 changes were made", files-2)
+	}
 	_, err = r.change("app", put("main", "c", "x"))
 	r.do(err)
-	checkWritten(t, of, 3)
+	checkWritten(t, of, files+1)
 }

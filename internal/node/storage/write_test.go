@@ -20,6 +20,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/pack"
 	"github.com/packhorse-git/packhorse/internal/git/process"
 	"github.com/packhorse-git/packhorse/internal/git/repo"
+	"github.com/packhorse-git/packhorse/internal/lfs/objects"
 	"github.com/packhorse-git/packhorse/internal/node"
 	"github.com/packhorse-git/packhorse/internal/node/merge"
 	"github.com/packhorse-git/packhorse/internal/node/places"
@@ -315,6 +316,26 @@ func TestRulesOfWrites(t *testing.T) {
 		"at its origin, https://example.org/git/team/app") {
 		t.Errorf("a mirror: %v", err)
 	}
+}
+
+// A pointer file of Git LFS needs its object.
+func TestWriteOfPointerFiles(t *testing.T) {
+	t.Parallel()
+	r := newWrittenAs(t, receivepack.Options{}, storage.Options{LFS: &objects.Options{MinFree: -1}})
+	of := r.initAt("app.git")
+	_, err := r.change("app", put("main", "first", "x"))
+	r.do(err)
+	content := []byte("large")
+	o := objectOf(content)
+	pointer := put("main", "pointer", fmt.Sprintf("version https://git-lfs.github.com/spec/v1\noid sha256:%s\nsize %d\n",
+		o.OID, o.Size))
+	if _, err := r.change("app", pointer); err == nil || !strings.Contains(fault.Message(err), o.OID.String()) {
+		t.Errorf("a pointer file without its object: %v", err)
+	}
+	large{r}.upload(r.path("app"), content)
+	_, err = r.change("app", pointer)
+	r.do(err)
+	checkWritten(t, of, 2)
 }
 
 // Git itself changes the branch beside callers. Every commit of both is there, and no caller was refused.
