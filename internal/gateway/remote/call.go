@@ -45,7 +45,8 @@ type Local struct{ Client connect.HTTPClient }
 // Call implements router.Calls.
 func (l Local) Call(ctx context.Context, c node.Call, receive func([]byte) error) error {
 	err, refused := makeCall(ctx, connect.NewClient[frame, frame](l.Client, "http://localhost"+c.Procedure,
-		connect.WithGRPCWeb(), connect.WithCodec(codec{})), c, func(http.Header) {}, receive)
+		connect.WithGRPCWeb(), connect.WithCodec(codec{}), connect.WithAcceptCompression("gzip", nil, nil)), c,
+		func(http.Header) {}, receive)
 	if refused != nil {
 		return refused
 	}

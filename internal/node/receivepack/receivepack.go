@@ -136,6 +136,8 @@ type Target struct {
 	// LFS returns the states of LFS objects of the repository, in the order of the batch. If it is nil, pushes are not
 	// checked for missing LFS objects.
 	LFS func(ctx context.Context, b lfs.Batch) ([]lfs.Status, error)
+	// Head is the branch of HEAD, for Server.Update. It may be "".
+	Head git.RefName
 }
 
 // hiddenPaths returns the paths that no client may see: of the repository, and of those whose objects it borrows.

@@ -218,10 +218,9 @@ func (s *Server) transact(ctx context.Context, u *Updater, t Target, updates []U
 	if len(updates) > 1 {
 		record.Old = make(map[git.RefName]git.ObjectID, len(updates))
 	}
-	head := t.headBranch()
 	for _, update := range updates {
 		record.Refs[update.Ref] = update.New
-		record.LocksHead = record.LocksHead || update.Ref == head
+		record.LocksHead = record.LocksHead || update.Ref == t.Head
 		if record.Old != nil {
 			record.Old[update.Ref] = update.Old
 		}
@@ -263,7 +262,8 @@ func (s *Server) transact(ctx context.Context, u *Updater, t Target, updates []U
 	if err != nil {
 		return nil, notMade(err)
 	}
-	if err := u.command("commit"); err != nil {
+	u.in.queue <- []byte("commit\x00")
+	if err := u.expect("commit"); err != nil {
 		u.Close() // waits until the journal has completed or undone the transaction
 		u = nil
 		if err = s.afterKill(ctx, t, updates, err); err != nil {
@@ -308,15 +308,6 @@ func (s *Server) afterKill(ctx context.Context, t Target, updates []Update, caus
 		return fmt.Errorf("%w: %w", ErrNotUpdated, cause)
 	}
 	return errUnknown(errors.Join(cause, err))
-}
-
-// headBranch returns the branch of HEAD; "" if it is not known.
-func (t Target) headBranch() git.RefName {
-	snap, err := t.Refs.SnapshotOf(context.Background(), nil)
-	if err != nil {
-		return ""
-	}
-	return snap.Unhidden().Head().Target
 }
 
 // maxQueued is the maximum number of pieces of input that are sent before Git answers.
@@ -380,11 +371,8 @@ func (u *Updater) isRunning() bool {
 
 // prepare has Git lock the refs and compare their values.
 func (u *Updater) prepare(t Target, updates []Update) error {
-	if err := u.command("start"); err != nil {
-		return err
-	}
 	zero := strings.Repeat("0", t.Format.HexSize())
-	var b []byte
+	b := []byte("start\x00")
 	for _, update := range updates {
 		old := zero
 		if !update.Old.IsZero() {
@@ -392,13 +380,15 @@ func (u *Updater) prepare(t Target, updates []Update) error {
 		}
 		b = fmt.Appendf(b, "update %s\x00%s\x00%s\x00", update.Ref, update.New, old)
 	}
-	u.in.queue <- b
-	return u.command("prepare")
+	u.in.queue <- append(b, "prepare\x00"...)
+	if err := u.expect("start"); err != nil {
+		return err
+	}
+	return u.expect("prepare")
 }
 
-// command sends a command of the transaction, and waits until Git has executed it.
-func (u *Updater) command(name string) error {
-	u.in.queue <- []byte(name + "\x00")
+// expect waits until Git has executed a command of the transaction.
+func (u *Updater) expect(name string) error {
 	line, err := u.out.ReadString('\n')
 	if err != nil || line != name+": ok\n" {
 		return fmt.Errorf("git update-ref: %s: got %.100q: %w", name, line, errors.Join(err, io.ErrUnexpectedEOF))

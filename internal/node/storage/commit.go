@@ -100,7 +100,7 @@ func (n *Node) withState(ctx context.Context, path git.RepoPath, fn func(*writeS
 		return err
 	}
 	defer n.release(h)
-	s, err := newWriteState(ctx, receivepack.Target{Repo: h.Repo})
+	s, err := newWriteState(ctx, receivepack.Target{Repo: h.Repo}, nil)
 	if err != nil {
 		return err
 	}

@@ -16,7 +16,9 @@ func (n *Node) Ingest(ctx context.Context, path git.RepoPath, s ingest.State) (i
 		return ingest.Result{}, err
 	}
 	defer n.release(h)
-	n.noteRefs(ctx, h)
+	if _, err := n.noteRefs(ctx, h); err != nil {
+		n.log.Warn("cannot read a repository's refs before a change", "repository", path.String(), "error", err)
+	}
 	result, err := ingest.Run(ctx, ingest.Target{Repo: h.Repo, Place: h.place, Runner: n.runner, Log: n.log}, s)
 	if err == nil && result.IsChange() {
 		n.publish(ctx, h, path)

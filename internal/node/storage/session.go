@@ -106,7 +106,7 @@ func (n *Node) ReceivePack(ctx context.Context, path git.RepoPath, session node.
 	ctx, span := inflight.Trace(ctx, "receive-pack")
 	defer func() { traceOutcome(span, &outcome, err) }()
 	waited := time.Duration(0)
-	target, err := n.pushTarget(ctx, h, shadow, path, &waited)
+	target, _, err := n.pushTarget(ctx, h, shadow, path, &waited)
 	if err != nil {
 		return node.Outcome{}, err
 	}
@@ -115,13 +115,13 @@ func (n *Node) ReceivePack(ctx context.Context, path git.RepoPath, session node.
 	return outcome, err
 }
 
-// pushTarget returns the target of a push. waited is set to how long the push waits for the warm-up.
+// pushTarget returns the target of a push, and the refs before it. waited is set to how long the push waits for the
+// warm-up.
 func (n *Node) pushTarget(ctx context.Context, h *handle, shadow receivepack.Shadow, path git.RepoPath,
-	waited *time.Duration) (receivepack.Target, error) {
-	n.noteRefs(ctx, h)
-	snap, err := h.Refs.SnapshotOf(ctx, nil)
+	waited *time.Duration) (receivepack.Target, *refs.Snapshot, error) {
+	snap, err := n.noteRefs(ctx, h)
 	if err != nil {
-		return receivepack.Target{}, err
+		return receivepack.Target{}, nil, err
 	}
 	isFirst, err := isEmpty(snap)
 	return receivepack.Target{Repo: h.Repo, Path: path, Shadow: shadow, LFS: n.lfsStates(h),
@@ -132,7 +132,7 @@ func (n *Node) pushTarget(ctx context.Context, h *handle, shadow receivepack.Sha
 			if prepared := n.publish(ctx, h, path); prepared != nil {
 				*waited = n.warmer.wait(ctx, h, prepared)
 			}
-		}}, err
+		}}, snap, err
 }
 
 // beginPush opens the repository of a push, which the caller has to release, and its shadow if it is in a store. If the
@@ -165,14 +165,14 @@ func (n *Node) publish(ctx context.Context, h *handle, path git.RepoPath) (prepa
 	if err := h.Refresh(); err != nil {
 		n.log.Warn("cannot refresh a repository after a change", "repository", path.String(), "error", err)
 	}
-	return n.publishRefs(ctx, h, path)
-}
-
-// publishRefs is publish without new objects.
-func (n *Node) publishRefs(ctx context.Context, h *handle, path git.RepoPath) (prepared <-chan struct{}) {
 	if _, err := h.Refs.SnapshotOf(ctx, nil); err != nil {
 		n.log.Warn("cannot read a repository's refs after a change", "repository", path.String(), "error", err)
 	}
+	return n.notify(ctx, path)
+}
+
+// notify is publish when everything is visible.
+func (n *Node) notify(ctx context.Context, path git.RepoPath) (prepared <-chan struct{}) {
 	prepared = n.refsChanged(path)
 	ctx, cancel := context.WithTimeout(ctx, notifyTimeout)
 	defer cancel()
@@ -180,11 +180,13 @@ func (n *Node) publishRefs(ctx context.Context, h *handle, path git.RepoPath) (p
 	return prepared
 }
 
-// noteRefs makes later fetches know the refs that a repository has before a change.
-func (n *Node) noteRefs(ctx context.Context, h *handle) {
-	if n.server != nil {
-		n.server.NoteRefs(ctx, h.Repo)
+// noteRefs makes later fetches know the refs that a repository has before a change. It returns them.
+func (n *Node) noteRefs(ctx context.Context, h *handle) (*refs.Snapshot, error) {
+	snap, err := h.Refs.SnapshotOf(ctx, nil)
+	if err == nil && n.server != nil {
+		n.server.NoteRefs(h.Repo, snap)
 	}
+	return snap, err
 }
 
 // WaitForEarlierPushes waits until no push to an earlier node can change refs any more; see package receivepack.

@@ -105,11 +105,11 @@ func (n *Node) writeByGit(ctx context.Context, path git.RepoPath, c *write.Chang
 	if err := checkNoMirror(h.place.MirrorMarks()); err != nil {
 		return result, err
 	}
-	target, err := n.pushTarget(ctx, h, shadow, path, new(time.Duration))
+	target, snap, err := n.pushTarget(ctx, h, shadow, path, new(time.Duration))
 	if err != nil {
 		return result, err
 	}
-	state, err := newWriteState(ctx, target)
+	state, err := newWriteState(ctx, target, snap)
 	if err != nil {
 		return result, err
 	}

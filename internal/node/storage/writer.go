@@ -214,32 +214,35 @@ type writeBatch struct {
 	accepted []*pendingWrite
 	objects  []*write.Object
 	bytes    int64
+	version  git.Version // after its changes
 }
 
 // newBatch returns an empty batch; nil if the repository's changes need Git.
 func (w *writer) newBatch(ctx context.Context, h *handle, shadow receivepack.Shadow) (*writeBatch, error) {
 	n := w.node
-	n.noteRefs(ctx, h)
-	publish := n.publishRefs
-	if shadow != nil { // its pack is moved into the local copy
-		publish = n.publish
+	target, snap, err := n.pushTarget(ctx, h, shadow, w.path, nil)
+	if err != nil {
+		return nil, err
 	}
-	target := receivepack.Target{Repo: h.Repo, Path: w.path, Shadow: shadow, LFS: n.lfsStates(h),
-		Changed: func(ctx context.Context, _ []receivepack.Update) { publish(ctx, h, w.path) }}
 	needsGit, err := n.pushes.NeedsGit(target)
 	if err != nil || needsGit {
 		return nil, err
 	}
-	state, err := newWriteState(ctx, target)
-	if err != nil {
+	if isFirst, err := isEmpty(snap); err != nil || isFirst {
 		return nil, err
 	}
-	isFirst, err := isEmpty(state.snap)
-	if err != nil || isFirst {
-		state.done()
-		return nil, err
+	target.Head = snap.Unhidden().Head().Target
+	b := &writeBatch{writer: w, target: target}
+	b.target.Changed = func(ctx context.Context, _ []receivepack.Update) {
+		if shadow != nil { // its pack was moved into the local copy
+			n.publish(ctx, h, w.path)
+			return
+		}
+		b.version = n.versionOf(ctx, w.path)
+		n.notify(ctx, w.path)
 	}
-	return &writeBatch{writer: w, target: target, state: state}, nil
+	b.state, err = newWriteState(ctx, target, snap)
+	return b, err
 }
 
 func (b *writeBatch) isFull() bool { return b.bytes > maxBatchBytes }
@@ -317,13 +320,15 @@ func (w *writer) commit(ctx context.Context, b *writeBatch) (again []*pendingWri
 			p.err = errs[i]
 		}
 	}
-	version := n.versionOf(ctx, w.path)
+	if b.version == (git.Version{}) {
+		b.version = n.versionOf(ctx, w.path)
+	}
 	for _, p := range b.accepted {
 		if errors.Is(p.err, receivepack.ErrNotUpdated) {
 			again = append(again, p)
 			continue
 		}
-		p.result.Version = version
+		p.result.Version = b.version
 		p.end(p.err)
 	}
 	return w.retry(again)

@@ -27,20 +27,21 @@ type writeState struct {
 	objects map[git.ObjectID]*write.Object
 }
 
-// newWriteState returns the state of a repository that is about to be changed. In a store its refs are those of the
-// shadow.
-func newWriteState(ctx context.Context, t receivepack.Target) (*writeState, error) {
+// newWriteState returns the state of a repository that is about to be changed. Its refs are those of the shadow in a
+// store, and otherwise snap, or the present ones if that is nil.
+func newWriteState(ctx context.Context, t receivepack.Target, snap *refs.Snapshot) (*writeState, error) {
 	of := t.Repo
 	if t.Shadow != nil {
-		of = t.Shadow.Repo()
+		of, snap = t.Shadow.Repo(), nil
 	}
 	policy, err := of.PushPolicy()
 	if err != nil {
 		return nil, err
 	}
-	snap, err := of.Refs.Snapshot(ctx)
-	if err != nil {
-		return nil, err
+	if snap == nil {
+		if snap, err = of.Refs.Snapshot(ctx); err != nil {
+			return nil, err
+		}
 	}
 	done, err := t.Hold(ctx)
 	if err != nil {

@@ -36,7 +36,7 @@ func (s *Server) Advertise(ctx context.Context, r *repo.Repo, session node.Sessi
 	if err != nil {
 		return outcome, err
 	}
-	s.list(r, snapshot)
+	s.NoteRefs(r, snapshot)
 	pooled := getScratch()
 	a := advertiser{RefList: node.RefList{Buf: pooled.buf, Response: response, Outcome: &outcome,
 		HasLength: session.Stateless}, repo: r}

@@ -68,7 +68,7 @@ func (f *fetch) begin(ctx context.Context, rule func(context.Context) error) (er
 	if err != nil {
 		return err
 	}
-	f.list(f.repo, f.snapshot)
+	f.NoteRefs(f.repo, f.snapshot)
 	if err := f.hold(ctx, f.earlySections(), packFormat{sideband: protocol.Sideband64k}); err != nil {
 		return err
 	}

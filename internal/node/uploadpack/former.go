@@ -2,7 +2,6 @@ package uploadpack
 
 import (
 	"cmp"
-	"context"
 	"encoding/json"
 	"errors"
 	"io/fs"
@@ -149,24 +148,12 @@ func (h *refHistory) add(snapshot *refs.Snapshot, now time.Time, grace time.Dura
 	return err
 }
 
-// list records that a client learns the refs of a snapshot. An error is only logged: few clients need former values.
-func (s *Server) list(r *repo.Repo, snapshot *refs.Snapshot) {
-	s.logFormer(r, s.former.list(r, snapshot))
-}
-
-func (s *Server) logFormer(r *repo.Repo, err error) {
-	if err != nil {
+// NoteRefs records that a client learns the refs of a snapshot, or that they are about to change. An error is only
+// logged: few clients need former values.
+func (s *Server) NoteRefs(r *repo.Repo, snapshot *refs.Snapshot) {
+	if err := s.former.list(r, snapshot); err != nil {
 		s.options.Log.Warn("cannot remember the former values of refs", "dir", r.Dir, "error", err)
 	}
-}
-
-// NoteRefs records the refs of a repository that are about to change, as if a client had listed them.
-func (s *Server) NoteRefs(ctx context.Context, r *repo.Repo) {
-	snapshot, err := r.Refs.SnapshotOf(ctx, nil)
-	if err == nil {
-		err = s.former.list(r, snapshot)
-	}
-	s.logFormer(r, err)
 }
 
 // savedValue is a former value in a file, by incarnation of its repository.

@@ -78,7 +78,7 @@ func TestFormerValues(t *testing.T) {
 
 	// A push through the server notes the refs before it.
 	third := w.move("refs/heads/bot", "third")
-	w.server.NoteRefs(t.Context(), openRepo(t, w.git.Dir))
+	w.note(t)
 	w.move("refs/heads/bot", "fourth")
 	w.check("noted", third, madeOfFormer)
 
@@ -200,7 +200,7 @@ func TestFormerValuesOfDamagedRefs(t *testing.T) {
 	if err := disk.ReplaceFile(file, content); err != nil {
 		t.Fatal(err)
 	}
-	w.server.NoteRefs(t.Context(), openRepo(t, w.git.Dir))
+	w.note(t)
 	w.list()
 	if text := log.String(); strings.Count(text, "\n") != 1 || !strings.Contains(text, w.git.Dir) {
 		t.Errorf("log = %q, want one line that names the repository", text)
@@ -209,4 +209,15 @@ func TestFormerValuesOfDamagedRefs(t *testing.T) {
 	w.list()
 	w.move("refs/heads/bot", "second")
 	w.check("after the damage", first, madeOfFormer)
+}
+
+// note notes the refs, as a push does.
+func (w *formerWorld) note(t *testing.T) {
+	t.Helper()
+	r := openRepo(t, w.git.Dir)
+	snap, err := r.Refs.Snapshot(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.server.NoteRefs(r, snap)
 }

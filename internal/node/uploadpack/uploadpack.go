@@ -152,7 +152,7 @@ func (s *Server) lsRefs(ctx context.Context, r *repo.Repo, req *protocol.LsRefs,
 	if err != nil {
 		return err
 	}
-	s.list(r, snapshot)
+	s.NoteRefs(r, snapshot)
 	pooled := getScratch()
 	l := refLister{RefList: node.RefList{Buf: pooled.buf, Response: response, Outcome: outcome, HasLength: true}, repo: r,
 		request: req}

@@ -1,7 +1,9 @@
 package write
 
 import (
+	"bufio"
 	"bytes"
+	"crypto/rand"
 	"encoding/binary"
 	"errors"
 	"hash/crc32"
@@ -158,12 +160,17 @@ func (p *Pack) Store(dir string, sync bool) error {
 
 // tempFile writes a temporary file.
 func tempFile(dir, prefix string, content io.Reader, sync bool) (path string, err error) {
-	f, err := os.CreateTemp(dir, prefix)
+	path = filepath.Join(dir, prefix+rand.Text())
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o444)
 	if err != nil {
-		return "", err
+		return path, err
 	}
-	if _, err = io.Copy(f, content); err == nil && sync {
+	b := bufio.NewWriter(f)
+	if _, err = io.Copy(b, content); err == nil {
+		err = b.Flush()
+	}
+	if err == nil && sync {
 		err = f.Sync()
 	}
-	return f.Name(), errors.Join(err, f.Chmod(0o444), f.Close())
+	return path, errors.Join(err, f.Close())
 }
