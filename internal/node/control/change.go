@@ -21,15 +21,18 @@ const (
 	maxOption  = 4 << 10 // bytes
 )
 
-// changeOf returns the part of a change that all requests of changes have.
+// changeOf returns the part of a change that all requests of changes have. Without an actor the caller is the pusher.
 func changeOf(r interface {
 	GetActor() *packhorsev1.Actor
 	GetPushOptions() []string
 	GetDryRun() bool
-}) (write.Change, error) {
+}, caller string) (write.Change, error) {
 	pusher, err := pusherOf(&internalv1.Pusher{Name: r.GetActor().GetName(), Address: r.GetActor().GetAddress()})
 	if err != nil {
 		return write.Change{}, fault.InField("actor", err)
+	}
+	if by, err := pusherOf(&internalv1.Pusher{Name: caller}); err == nil && pusher.Name == "" {
+		pusher.Name = by.Name
 	}
 	options := r.GetPushOptions()
 	if len(options) > maxOptions {
@@ -66,19 +69,17 @@ func (s *Server) headerOf(r commitRequest, pusher node.Pusher) (edit.Header, err
 	if err != nil {
 		return h, err
 	}
-	raw, ok := r.(interface {
+	var message, headers []byte
+	if raw, ok := r.(interface {
 		GetRawMessage() []byte
 		GetHeaders() []byte
-	})
-	if ok {
-		if h.Message, err = edit.CheckMessage(r.GetMessage(), raw.GetRawMessage()); err != nil {
-			return h, err
-		}
-		h.Extra, err = edit.CheckExtra(raw.GetHeaders())
-	} else {
-		h.Message, err = edit.CheckMessage(r.GetMessage(), nil)
+	}); ok {
+		message, headers = raw.GetRawMessage(), raw.GetHeaders()
 	}
-	if err != nil {
+	if h.Message, err = edit.CheckMessage(r.GetMessage(), message); err != nil {
+		return h, err
+	}
+	if h.Extra, err = edit.CheckExtra(headers); err != nil {
 		return h, err
 	}
 	if r.GetSign() {
@@ -86,7 +87,7 @@ func (s *Server) headerOf(r commitRequest, pusher node.Pusher) (edit.Header, err
 			return h, fault.InField("sign", fault.New(fault.Invalid, "this server has no key: set push.signing_key"))
 		}
 	}
-	if r.GetIdempotencyKey() != "" {
+	if r.GetIdempotencyKey() != "" { // contentOf is slow
 		h.Key, err = edit.NewKey(r.GetIdempotencyKey(), contentOf(r))
 	}
 	return h, err
@@ -124,7 +125,7 @@ func targetOf(r interface {
 	return t, err
 }
 
-// expectedID parses an object ID that may be empty.
+// expectedID parses an object ID; zero if it is empty.
 func expectedID(field, text string) (git.ObjectID, error) {
 	if text == "" {
 		return git.ObjectID{}, nil

@@ -14,7 +14,6 @@ import (
 	"github.com/packhorse-git/packhorse/internal/node/edit"
 	"github.com/packhorse-git/packhorse/internal/node/storage"
 	"github.com/packhorse-git/packhorse/internal/node/write"
-	"github.com/packhorse-git/packhorse/internal/proto/internalv1"
 	"github.com/packhorse-git/packhorse/internal/schedule/admit"
 	"github.com/packhorse-git/packhorse/internal/schedule/balance"
 	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
@@ -110,13 +109,8 @@ func (s *Server) newDraft(ctx context.Context, m *packhorsev1.CommitServiceCreat
 	m.Changes = nil
 	d := &draft{Server: s, path: path, request: m, memory: s.Memory.Hold(balance.Caller(caller), freeMemory)}
 	c := &d.commits
-	if c.Change, err = changeOf(m); err != nil {
+	if c.Change, err = changeOf(m, caller); err != nil {
 		return nil, err
-	}
-	if c.Change.Pusher.Name == "" {
-		if by, err := pusherOf(&internalv1.Pusher{Name: caller}); err == nil {
-			c.Change.Pusher.Name = by.Name
-		}
 	}
 	if c.Target, err = targetOf(m); err != nil {
 		return nil, err
@@ -221,16 +215,7 @@ func (d *draft) change(m *packhorsev1.FileChange, field string) (c *edit.Change,
 	case *packhorsev1.FileChange_Put:
 		c.Field += ".put"
 		c.Path, raw, expected, mode = m.Put.GetPath(), m.Put.GetRawPath(), m.Put.GetExpectedOid(), m.Put.GetMode()
-		switch source := m.Put.GetSource().(type) {
-		case *packhorsev1.PutFile_Text:
-			_, err = d.blobs.Write([]byte(source.Text))
-		case *packhorsev1.PutFile_Content:
-			_, err = d.blobs.Write(source.Content)
-		case *packhorsev1.PutFile_Oid:
-			if id = source.Oid; m.Put.GetContinued() || id == "" {
-				err = fault.InField(c.Field+".oid", fault.New(fault.Invalid, "it is empty, or content continues"))
-			}
-		}
+		id, err = d.source(m.Put, c.Field)
 	case *packhorsev1.FileChange_Delete:
 		c.Kind, c.Field = edit.Delete, field+".delete"
 		c.Path, raw, expected = m.Delete.GetPath(), m.Delete.GetRawPath(), m.Delete.GetExpectedOid()
@@ -276,6 +261,21 @@ func (d *draft) change(m *packhorsev1.FileChange, field string) (c *edit.Change,
 		}
 	}
 	return c, nil
+}
+
+// source writes the content of a file to the blobs, or returns its ID.
+func (d *draft) source(m *packhorsev1.PutFile, field string) (id string, err error) {
+	switch source := m.GetSource().(type) {
+	case *packhorsev1.PutFile_Text:
+		_, err = d.blobs.Write([]byte(source.Text))
+	case *packhorsev1.PutFile_Content:
+		_, err = d.blobs.Write(source.Content)
+	case *packhorsev1.PutFile_Oid:
+		if id = source.Oid; m.GetContinued() || id == "" {
+			err = fault.InField(field+".oid", fault.New(fault.Invalid, "it is empty, or content continues"))
+		}
+	}
+	return id, err
 }
 
 // commit makes the commit.

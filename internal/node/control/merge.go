@@ -28,7 +28,7 @@ var _ packhorsev1connect.MergeServiceHandler = (*mergeService)(nil)
 func (s *mergeService) Merge(ctx context.Context, r *connect.Request[packhorsev1.MergeRequest]) (
 	*connect.Response[packhorsev1.MergeResponse], error) {
 	return respond(r.Msg, func(path git.RepoPath) (*packhorsev1.MergeResponse, error) {
-		q, err := s.mergeRequest(r.Msg)
+		q, err := s.mergeRequest(r.Msg, r.Header().Get(callerHeader))
 		if err != nil {
 			return nil, err
 		}
@@ -50,7 +50,7 @@ func (s *mergeService) Merge(ctx context.Context, r *connect.Request[packhorsev1
 }
 
 // mergeRequest checks a request.
-func (s *mergeService) mergeRequest(m *packhorsev1.MergeRequest) (q storage.MergeRequest, err error) {
+func (s *mergeService) mergeRequest(m *packhorsev1.MergeRequest, caller string) (q storage.MergeRequest, err error) {
 	q.Method, q.Source.Text = merge.Method(m.GetMethod()), m.GetSource()
 	q.Mainline, q.NoFastForward, q.AllowUnrelated = int(m.GetMainline()), m.GetNoFastForward(), m.GetAllowUnrelated()
 	isReplay := false
@@ -81,7 +81,7 @@ func (s *mergeService) mergeRequest(m *packhorsev1.MergeRequest) (q storage.Merg
 	if q.ExpectedSource, err = expectedID("expected_source", m.GetExpectedSource()); err != nil {
 		return q, err
 	}
-	if q.Change, err = changeOf(m); err != nil {
+	if q.Change, err = changeOf(m, caller); err != nil {
 		return q, err
 	}
 	q.Header, err = s.headerOf(m, q.Change.Pusher)

@@ -57,7 +57,7 @@ func (s *Server) patchOf(m *packhorsev1.ApplyPatchRequest, caller string) (c sto
 		return c, q, fault.InvalidField("patch", "it has %d bytes, want 1 to %d", n, maxPatch)
 	}
 	c.Start = m.GetStart()
-	if c.Change, err = changeOf(m); err != nil {
+	if c.Change, err = changeOf(m, caller); err != nil {
 		return c, q, err
 	}
 	if c.Target, err = targetOf(m); err != nil {

@@ -76,15 +76,8 @@ func (s *Server) requestOf(t Target, c Change) ([]byte, error) {
 		capabilities += " push-options"
 	}
 	var b []byte
-	zero := strings.Repeat("0", t.Format.HexSize())
-	hex := func(id git.ObjectID) string {
-		if id.IsZero() {
-			return zero
-		}
-		return id.String()
-	}
 	for _, u := range c.Updates {
-		b = pktline.AppendLine(b, hex(u.Old)+" "+hex(u.New)+" "+string(u.Ref)+capabilities)
+		b = pktline.AppendLine(b, hexID(t, u.Old)+" "+hexID(t, u.New)+" "+string(u.Ref)+capabilities)
 		capabilities = ""
 	}
 	b = pktline.AppendFlush(b)
@@ -95,6 +88,14 @@ func (s *Server) requestOf(t Target, c Change) ([]byte, error) {
 		b = pktline.AppendFlush(b)
 	}
 	return b, nil
+}
+
+// hexID returns an ID in hexadecimal digits, also the zero one.
+func hexID(t Target, id git.ObjectID) string {
+	if id.IsZero() {
+		return strings.Repeat("0", t.Format.HexSize())
+	}
+	return id.String()
 }
 
 // refusedUpdate returns the error of an update that was not made. whole is the error of the push, with its reason.

@@ -136,7 +136,7 @@ type Target struct {
 	// LFS returns the states of LFS objects of the repository, in the order of the batch. If it is nil, pushes are not
 	// checked for missing LFS objects.
 	LFS func(ctx context.Context, b lfs.Batch) ([]lfs.Status, error)
-	// Head is the branch of HEAD, for Server.Update. It may be "".
+	// Head is the branch of HEAD, which Server.Update needs to remove the locks of a killed Git; "": not known.
 	Head git.RefName
 }
 

@@ -213,22 +213,9 @@ var ErrNotUpdated = errors.New("git has not changed the refs")
 
 // transact makes updates of different refs in one transaction.
 func (s *Server) transact(ctx context.Context, u *Updater, t Target, updates []Update) (*Updater, error) {
-	record := pushrecovery.Record{GitDir: t.Dir, CommonDir: t.Common, Start: time.Now(),
-		Refs: make(map[git.RefName]git.ObjectID, len(updates)), Committer: newIdentity(node.Pusher{}, "http").environment()}
-	if len(updates) > 1 {
-		record.Old = make(map[git.RefName]git.ObjectID, len(updates))
-	}
-	for _, update := range updates {
-		record.Refs[update.Ref] = update.New
-		record.LocksHead = record.LocksHead || update.Ref == t.Head
-		if record.Old != nil {
-			record.Old[update.Ref] = update.Old
-		}
-	}
+	record := recordOf(t, updates)
 	notMade := func(err error) error {
-		if u != nil {
-			u.Close()
-		}
+		u.Close()
 		return fmt.Errorf("%w: %w", ErrNotUpdated, err)
 	}
 	info, err := os.Stat(t.Common)
@@ -238,9 +225,7 @@ func (s *Server) transact(ctx context.Context, u *Updater, t Target, updates []U
 	if u != nil && os.SameFile(info, u.directory) && u.isRunning() {
 		u.journaled, err = s.recovery.Rewrite(ctx, u.journaled, record)
 	} else {
-		if u != nil {
-			u.Close()
-		}
+		u.Close()
 		u, err = s.newUpdater(ctx, t, info, record)
 	}
 	if err != nil {
@@ -274,15 +259,30 @@ func (s *Server) transact(ctx context.Context, u *Updater, t Target, updates []U
 		u = nil
 	}
 	if after, err := os.Stat(t.Common); err != nil || !os.SameFile(after, info) {
-		if u != nil {
-			u.Close()
-		}
+		u.Close()
 		return nil, errUnknown(errRepositoryGone(err))
 	}
 	if err := s.persist(context.WithoutCancel(ctx), t, false, names, files); err != nil {
 		return u, errUnknown(err)
 	}
 	return u, nil
+}
+
+// recordOf returns the record of a transaction for the journal.
+func recordOf(t Target, updates []Update) pushrecovery.Record {
+	record := pushrecovery.Record{GitDir: t.Dir, CommonDir: t.Common, Start: time.Now(),
+		Refs: make(map[git.RefName]git.ObjectID), Committer: newIdentity(node.Pusher{}, "http").environment()}
+	if len(updates) > 1 {
+		record.Old = make(map[git.RefName]git.ObjectID)
+	}
+	for _, update := range updates {
+		record.Refs[update.Ref] = update.New
+		record.LocksHead = record.LocksHead || update.Ref == t.Head
+		if record.Old != nil {
+			record.Old[update.Ref] = update.Old
+		}
+	}
+	return record
 }
 
 // afterKill finds out the result of a transaction whose Git has ended early. It returns nil if all updates were made.
@@ -371,14 +371,9 @@ func (u *Updater) isRunning() bool {
 
 // prepare has Git lock the refs and compare their values.
 func (u *Updater) prepare(t Target, updates []Update) error {
-	zero := strings.Repeat("0", t.Format.HexSize())
 	b := []byte("start\x00")
 	for _, update := range updates {
-		old := zero
-		if !update.Old.IsZero() {
-			old = update.Old.String()
-		}
-		b = fmt.Appendf(b, "update %s\x00%s\x00%s\x00", update.Ref, update.New, old)
+		b = fmt.Appendf(b, "update %s\x00%s\x00%s\x00", update.Ref, update.New, hexID(t, update.Old))
 	}
 	u.in.queue <- append(b, "prepare\x00"...)
 	if err := u.expect("start"); err != nil {
@@ -396,8 +391,11 @@ func (u *Updater) expect(name string) error {
 	return nil
 }
 
-// Close ends the process.
+// Close ends the process. It may be called for nil.
 func (u *Updater) Close() {
+	if u == nil {
+		return
+	}
 	close(u.in.queue)
 	_, _ = io.Copy(io.Discard, u.out)
 	usage, _ := u.child.Wait()

@@ -28,6 +28,7 @@ func TestUpdaterKilledAtAnyMoment(t *testing.T) {
 	var pid atomic.Int64
 	w.server.started = func(started int) { pid.Store(int64(started)) }
 	target := w.target()
+	target.Head = "refs/heads/main"
 	var u *Updater
 	tip := git.ObjectID{}
 	update := func(id git.ObjectID) (err error) {

@@ -144,7 +144,8 @@ func (w *writer) run() {
 				last = true
 			}
 			if last {
-				w.closeUpdater() // before another run can begin
+				w.updater.Close() // before another run can begin
+				w.updater = nil
 			}
 			if batch = t.take(w, last); last && len(batch) == 0 {
 				return
@@ -153,13 +154,6 @@ func (w *writer) run() {
 		for len(batch) > 0 {
 			batch = w.makeBatch(batch)
 		}
-	}
-}
-
-func (w *writer) closeUpdater() {
-	if w.updater != nil {
-		w.updater.Close()
-		w.updater = nil
 	}
 }
 
@@ -182,7 +176,8 @@ func (w *writer) makeBatch(batch []*pendingWrite) (again []*pendingWrite) {
 		b, err = w.newBatch(ctx, h, shadow)
 	}
 	if err != nil || b == nil { // or all need Git
-		w.closeUpdater()
+		w.updater.Close()
+		w.updater = nil
 		for _, p := range batch {
 			p.needGit = err == nil
 			p.end(err)
@@ -192,7 +187,7 @@ func (w *writer) makeBatch(batch []*pendingWrite) (again []*pendingWrite) {
 	defer b.state.done()
 	for i, p := range batch {
 		isAlone := p.tries >= maxSharedTries || len(b.accepted) > 0 && b.accepted[0].tries >= maxSharedTries
-		if b.isFull() || isAlone && len(b.accepted) > 0 {
+		if b.bytes > maxBatchBytes || isAlone && len(b.accepted) > 0 {
 			again = append(again, batch[i:]...)
 			break
 		}
@@ -245,8 +240,6 @@ func (w *writer) newBatch(ctx context.Context, h *handle, shadow receivepack.Sha
 	return b, err
 }
 
-func (b *writeBatch) isFull() bool { return b.bytes > maxBatchBytes }
-
 // add builds a change on the state after those before it. It reports false if the change has to be built again after
 // the batch, because its result would depend on changes that may fail.
 func (b *writeBatch) add(p *pendingWrite) bool {
@@ -297,7 +290,8 @@ func (b *writeBatch) build(p *pendingWrite) (plan write.Plan, err error) {
 	return p.change.Build(p.ctx, b.state)
 }
 
-// commit makes the accepted changes. It returns those that have to be built again.
+// commit makes the accepted changes. It returns those that have to be built again. One that fails too often is made by
+// Git.
 func (w *writer) commit(ctx context.Context, b *writeBatch) (again []*pendingWrite) {
 	n := w.node
 	var pending []*pendingWrite
@@ -324,14 +318,17 @@ func (w *writer) commit(ctx context.Context, b *writeBatch) (again []*pendingWri
 		b.version = n.versionOf(ctx, w.path)
 	}
 	for _, p := range b.accepted {
-		if errors.Is(p.err, receivepack.ErrNotUpdated) {
-			again = append(again, p)
-			continue
-		}
 		p.result.Version = b.version
-		p.end(p.err)
+		if !errors.Is(p.err, receivepack.ErrNotUpdated) {
+			p.end(p.err)
+		} else if p.tries++; p.tries <= maxWriteTries {
+			again = append(again, p)
+		} else {
+			p.needGit = true
+			p.end(nil)
+		}
 	}
-	return w.retry(again)
+	return again
 }
 
 // store writes the new objects into the shadow, or into the repository where they become visible.
@@ -347,18 +344,4 @@ func (b *writeBatch) store() error {
 		return err
 	}
 	return b.target.Objects.Add(pack.Name())
-}
-
-// retry returns the changes of a batch that failed, which are made one by one then. One that fails too often is made by
-// Git.
-func (w *writer) retry(failed []*pendingWrite) (again []*pendingWrite) {
-	for _, p := range failed {
-		if p.tries++; p.tries > maxWriteTries {
-			p.needGit = true
-			p.end(nil)
-			continue
-		}
-		again = append(again, p)
-	}
-	return again
 }

@@ -21,8 +21,6 @@ import (
 
 // Pack is a pack of whole objects (gitformat-pack(5)). It refers to the content of its objects.
 type Pack struct {
-	Size int64 // in bytes
-
 	format  git.ObjectFormat
 	objects []*Object
 	entries []entry
@@ -48,7 +46,7 @@ func NewPack(format git.ObjectFormat, objects []*Object) (*Pack, error) {
 	hash := format.New()
 	header := p.header()
 	hash.Write(header)
-	p.Size = int64(len(header))
+	offset := int64(len(header))
 	for _, o := range objects {
 		crc := crc32.NewIEEE()
 		both := io.MultiWriter(hash, crc)
@@ -57,11 +55,10 @@ func NewPack(format git.ObjectFormat, objects []*Object) (*Pack, error) {
 		if _, err := io.Copy(both, o.Stream()); err != nil {
 			return nil, fault.Wrap(fault.Unavailable, "cannot read the content of a large change", err)
 		}
-		p.entries = append(p.entries, entry{o.ID, crc.Sum32(), p.Size})
-		p.Size += int64(len(header)) + o.StreamSize()
+		p.entries = append(p.entries, entry{o.ID, crc.Sum32(), offset})
+		offset += int64(len(header)) + o.StreamSize()
 	}
 	p.sum = hash.Sum(nil)
-	p.Size += int64(len(p.sum))
 	slices.SortFunc(p.entries, func(a, b entry) int { return a.id.Compare(b.id) })
 	return p, nil
 }

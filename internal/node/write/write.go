@@ -16,7 +16,6 @@ import (
 type Change struct {
 	Pusher  node.Pusher
 	Options []string // push options
-	Message string   // of the reflog; "": the usual one
 	Atomic  bool     // all updates or none
 	DryRun  bool     // do everything except changing refs and running hooks
 	// Build returns what to change, for a state of the repository. If another change comes first, it is called again with

@@ -1194,7 +1194,8 @@ type UpdateRequest struct {
 	// All or none.
 	Atomic bool   `protobuf:"varint,3,opt,name=atomic,proto3" json:"atomic,omitempty"`
 	Actor  *Actor `protobuf:"bytes,4,opt,name=actor,proto3" json:"actor,omitempty"`
-	// Of the reflog, if the repository has one.
+	// A line for the reflog. It has no effect yet: git receive-pack writes "push" into the reflog of a repository that has
+	// one.
 	Message     string   `protobuf:"bytes,5,opt,name=message,proto3" json:"message,omitempty"`
 	PushOptions []string `protobuf:"bytes,6,rep,name=push_options,json=pushOptions,proto3" json:"push_options,omitempty"`
 	// Do everything except changing refs. Hooks do not run.
