@@ -14,6 +14,8 @@ type LastChangeOptions struct {
 
 	// Split moves the entries that are the same below two root trees to the front, and returns their number.
 	Split func(parent, commit git.ObjectID, entries []int32) (same int, err error)
+	// Equal is called with root trees in which the directory is the same. It is not called for the root.
+	Equal func(parent, commit git.ObjectID)
 	// Known reports whether the caller knows the last changes of entries, as seen from a commit.
 	Known func(commit git.ObjectID, entries []int32) bool
 	// Found gets entries whose last change is a commit.
@@ -127,6 +129,7 @@ func (s *changeSearch) split(n, parent uint32, isFirst bool, entries []int32) (s
 			return 0, err
 		}
 		if s.Dir != "" && f.excludes(s.dir) {
+			s.Equal(before, tree)
 			return len(entries), nil
 		}
 		for i, e := range entries {

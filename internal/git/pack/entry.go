@@ -1,6 +1,7 @@
 package pack
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 
@@ -256,13 +257,19 @@ func (s *Store) unpack(snap *snapshot, sc *scratch, loc location, limit int64) (
 	if b.size > limit {
 		return 0, nil, errTooLarge(b.size, limit)
 	}
-	data := make([]byte, b.size)
-	if b.ready {
-		copy(data, b.data)
-		return b.typ, data, nil
-	}
-	if err := sc.inflate(data); err != nil {
-		return 0, nil, damaged(loc, err)
+	data := b.data
+	switch {
+	case b.ready && sc.share:
+	case b.ready:
+		data = bytes.Clone(b.data)
+	default:
+		data = make([]byte, b.size)
+		if err := sc.inflate(data); err != nil {
+			return 0, nil, damaged(loc, err)
+		}
+		if sc.share {
+			s.bases.put(loc, b.typ, data)
+		}
 	}
 	return b.typ, data, nil
 }
@@ -306,7 +313,7 @@ func (s *Store) resolve(sc *scratch, loc location, b base, limit int64) (git.Obj
 		if err := applyDelta(target, source, instructions); err != nil {
 			return 0, nil, damaged(location{l.open.pack, l.at}, err)
 		}
-		if i > 0 {
+		if i > 0 || sc.share {
 			s.bases.put(location{l.open.pack, l.at}, b.typ, target)
 		}
 		source = target

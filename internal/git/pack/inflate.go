@@ -60,6 +60,7 @@ type scratch struct {
 	held    []*openPack
 	spare   [3][]byte
 	small   [80]byte
+	share   bool // see Store.ReadShared
 }
 
 // maxSpare is the maximum size in bytes of a buffer that a scratch keeps between reads.
@@ -81,7 +82,7 @@ func takeScratch(format git.ObjectFormat) *scratch {
 }
 
 func (sc *scratch) release() {
-	sc.section.file = nil
+	sc.section.file, sc.share = nil, false
 	for i := range sc.spare {
 		if cap(sc.spare[i]) > maxSpare {
 			sc.spare[i] = nil

@@ -325,6 +325,16 @@ func (s *Store) Header(id git.ObjectID) (typ git.ObjectType, size int64, err err
 // The error is NotFound if the object does not exist, Corrupt if no copy of it can be read, Invalid if it is larger
 // than the limit.
 func (s *Store) Read(id git.ObjectID, limit int64) (typ git.ObjectType, data []byte, err error) {
+	return s.read(id, limit, false)
+}
+
+// ReadShared is Read for a version of a directory, of which other versions are read next. It is kept as a base of their
+// deltas. The bytes must not be changed.
+func (s *Store) ReadShared(id git.ObjectID, limit int64) (git.ObjectType, []byte, error) {
+	return s.read(id, limit, true)
+}
+
+func (s *Store) read(id git.ObjectID, limit int64, share bool) (typ git.ObjectType, data []byte, err error) {
 	if limit <= 0 {
 		limit = s.maxObject
 	}
@@ -332,6 +342,7 @@ func (s *Store) Read(id git.ObjectID, limit int64) (typ git.ObjectType, data []b
 		if loc.pack == nil {
 			typ, data, err = s.readLoose(snap, sc, &id, limit)
 		} else {
+			sc.share = share
 			typ, data, err = s.unpack(snap, sc, loc, limit)
 		}
 		return s.check(sc, &id, typ, data, loc, err)

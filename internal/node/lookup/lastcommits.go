@@ -107,7 +107,8 @@ func (s *lastSearch) run(shallow graph.Commits) error {
 		names[i] = s.list[i].Name
 		s.index[names[i]] = int32(i)
 	}
-	o := graph.LastChangeOptions{Dir: s.key.dir, Names: names, Split: s.split, Known: s.known, MaxVisited: maxVisited,
+	o := graph.LastChangeOptions{Dir: s.key.dir, Names: names, Split: s.split, Equal: s.equal, Known: s.known,
+		MaxVisited: maxVisited,
 		Found: func(commit git.ObjectID, entries []int32) {
 			for _, e := range entries {
 				found[e] = commit
@@ -181,6 +182,13 @@ func (s *lastSearch) split(parent, commit git.ObjectID, entries []int32) (same i
 		}
 	}
 	return same, nil
+}
+
+// equal implements graph.LastChangeOptions.Equal. So the directory is not searched for in most commits.
+func (s *lastSearch) equal(parent, commit git.ObjectID) {
+	if e, ok := s.memo.known[pathKey{commit, 0}]; ok {
+		s.memo.put(pathKey{parent, 0}, e)
+	}
 }
 
 // dirOf finds the directory below a root tree.

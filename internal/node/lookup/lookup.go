@@ -165,7 +165,11 @@ func (c *operation) read(id git.ObjectID, want git.ObjectType, limit int64) ([]b
 // size. The memory for rebuilding a large object is held meanwhile.
 func (c *operation) readUpTo(id git.ObjectID, want git.ObjectType, limit int64) (typ git.ObjectType, size int64,
 	data []byte, err error) {
-	typ, data, err = c.repo.Objects.Read(id, max(1, min(limit, small))) // a limit of 0 means the default
+	read := c.repo.Objects.Read
+	if want == git.Tree {
+		read = c.repo.Objects.ReadShared
+	}
+	typ, data, err = read(id, max(1, min(limit, small))) // a limit of 0 means the default
 	if !fault.Is(err, fault.Invalid) {
 		return typ, int64(len(data)), data, err
 	}

@@ -135,9 +135,13 @@ func (m *pathMemo) at(tree git.ObjectID, depth int) (treeEntry, error) {
 	if err != nil {
 		return treeEntry{}, err
 	}
+	m.put(key, e)
+	return e, nil
+}
+
+func (m *pathMemo) put(key pathKey, e treeEntry) {
 	if len(m.known) >= maxMemo {
 		clear(m.known)
 	}
 	m.known[key] = e
-	return e, nil
 }
