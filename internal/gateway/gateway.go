@@ -10,6 +10,7 @@
 package gateway
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"net/http"
@@ -50,8 +51,10 @@ type Gateway struct {
 	MaxBody   int64         // maximum size of a request's unpacked body in bytes, except for pushes
 	ReadStall time.Duration // maximum time without a byte of a body
 	MaxPush   int64         // maximum size of a push's pack in bytes; 0: no limit
-	PushTime  time.Duration // maximum time to receive a push; 0: one day
+	TimeLimit time.Duration // maximum time to receive a push, or of a call; 0: one day
 }
+
+func (g *Gateway) timeLimit() time.Duration { return cmp.Or(g.TimeLimit, 24*time.Hour) }
 
 // Auth identifies callers and authorizes them. It is safe for concurrent use.
 type Auth interface {

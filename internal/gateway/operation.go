@@ -129,12 +129,9 @@ func uploadLimit(g *Gateway) BodyLimit {
 
 func pushLimit(g *Gateway) BodyLimit {
 	// limitedReader asks for one byte more than Size
-	l := BodyLimit{Size: math.MaxInt64 - 1, Stall: g.ReadStall, Total: 24 * time.Hour}
+	l := BodyLimit{Size: math.MaxInt64 - 1, Stall: g.ReadStall, Total: g.timeLimit()}
 	if g.MaxPush > 0 && g.MaxPush < math.MaxInt64-pushOverhead {
 		l.Size = g.MaxPush + pushOverhead
-	}
-	if g.PushTime > 0 {
-		l.Total = g.PushTime
 	}
 	return l
 }

@@ -3,6 +3,7 @@ package gateway
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
@@ -84,6 +85,9 @@ func (r *Request) Wait(ctx context.Context, condition node.WaitCondition) (seen 
 func (r *Request) Call(call node.Call, isChange bool, request func(git.RepoPath) []byte, receive func([]byte) error) {
 	var refused error
 	r.isPush, r.isChange = isChange, isChange
+	call.Caller = string(r.Caller())
+	ctx, cancel := context.WithTimeout(r.Ctx, r.timeLimit())
+	defer cancel()
 	r.relay(nil, func(n router.Node, repo git.RepoPath) (o node.Outcome, err error) {
 		calls, ok := n.(router.Calls)
 		if !ok {
@@ -93,13 +97,16 @@ func (r *Request) Call(call node.Call, isChange bool, request func(git.RepoPath)
 		if isChange {
 			call.StoreID = r.storeID
 		}
-		err = calls.Call(r.Ctx, call, func(message []byte) error {
+		err = calls.Call(ctx, call, func(message []byte) error {
 			r.received = true
 			refused = receive(message)
 			return refused
 		})
-		if refused != nil { // the node has not failed
+		switch {
+		case refused != nil: // the node has not failed
 			err = nil
+		case err != nil && ctx.Err() != nil && r.Ctx.Err() == nil:
+			err = fault.Wrap(fault.Deadline, fmt.Sprintf("the request took more than %v", r.timeLimit()), err)
 		}
 		return o, err
 	})

@@ -53,6 +53,23 @@ func (n *callNode) set(err error, messages ...proto.Message) {
 	n.calls, n.messages, n.err = nil, messages, err
 }
 
+// hungNode is a node that answers no call.
+type hungNode struct{ fakeNode }
+
+func (*hungNode) Call(ctx context.Context, _ node.Call, _ func([]byte) error) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+func TestAPITimeLimit(t *testing.T) {
+	t.Parallel()
+	s := serve(t, &hungNode{}, options{auth: ofTeam, api: true, timeLimit: time.Millisecond})
+	status, _, text, err := s.request("GET", "repos/team/app/refs", "", "", "")
+	if status != 504 || !strings.Contains(text, `"kind":"deadline","message":"the request took more than 1ms"`) {
+		t.Errorf("status %d, %s, %v", status, text, err)
+	}
+}
+
 // ofTeam lets everybody read team/app, bob and alice everything below team, and alice write.
 var ofTeam = callers{func(id auth.Identity, repo git.RepoPath, op auth.Operation) error {
 	switch {
@@ -165,8 +182,9 @@ func TestAPIActor(t *testing.T) {
 	if a.GetName() != "alice" || a.GetAddress() != "127.0.0.1" || sent.GetRepository() != "team/app" {
 		t.Errorf("actor %v of %s", a, sent.GetRepository())
 	}
-	if c := n.calls[0]; c.Procedure != "/packhorse.v1.CommitService/Create" || c.Reachable != "1" {
-		t.Errorf("call %s, %q", c.Procedure, c.Reachable)
+	if c := n.calls[0]; c.Procedure != "/packhorse.v1.CommitService/Create" || c.Reachable != "1" ||
+		c.Caller != "alice" {
+		t.Errorf("call %s, %q of %q", c.Procedure, c.Reachable, c.Caller)
 	}
 }
 

@@ -111,6 +111,7 @@ type options struct {
 	lfs                   *gateway.LFS
 	corsOrigins           []string
 	api                   bool
+	timeLimit             time.Duration
 }
 
 // serve begins a server in front of one node.
@@ -155,7 +156,7 @@ func serveRoutes(t *testing.T, routes []router.Route, o options) *server {
 	handler := githttp.New(githttp.Options{Gateway: &gateway.Gateway{
 		Router: s.router, Pump: s.pump, Lanes: lanes, Memory: memory, Metrics: gateway.NewMetrics(s.metrics),
 		Log: slog.New(slog.NewTextHandler(s.log, nil)), MaxBody: o.maxBody, ReadStall: o.readStall,
-		Auth: o.auth, MaxPush: o.maxPush, Resolver: o.resolver, LFS: o.lfs,
+		Auth: o.auth, MaxPush: o.maxPush, TimeLimit: o.timeLimit, Resolver: o.resolver, LFS: o.lfs,
 	}, Pages: o.pages, Hooks: o.hooks, Application: o.application, CORSOrigins: o.corsOrigins, API: o.api})
 	s.handler = handler
 	l, err := net.Listen("tcp", "127.0.0.1:0")

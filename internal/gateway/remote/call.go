@@ -3,6 +3,7 @@ package remote
 import (
 	"context"
 	"net/http"
+	"net/url"
 
 	"connectrpc.com/connect"
 
@@ -64,6 +65,7 @@ func makeCall(ctx context.Context, client *connect.Client[frame, frame], c node.
 	inflight.From(ctx).Forward(request.Header().Set)
 	inflight.InjectTrace(ctx, request.Header())
 	addStore(request.Header(), c.StoreID)
+	request.Header().Set(node.ShareHeader, url.QueryEscape(c.Caller))
 	if c.Reachable != "" {
 		request.Header().Set(node.ReachableHeader, c.Reachable)
 	}

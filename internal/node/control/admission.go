@@ -1,11 +1,15 @@
 package control
 
 import (
+	"cmp"
 	"context"
+	"net/http"
+	"net/url"
 	"runtime"
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/node"
 	"github.com/packhorse-git/packhorse/internal/proto/internalv1/internalv1connect"
 	"github.com/packhorse-git/packhorse/internal/schedule/admit"
 	"github.com/packhorse-git/packhorse/internal/schedule/balance"
@@ -37,6 +41,13 @@ const (
 	// slotPatience is how long a reader may take for a message until its look-up gives up the slot.
 	slotPatience = 100 * time.Millisecond
 )
+
+// shareOf returns the caller to whose share of the slots a call counts: the client that a gateway names, or the caller
+// itself.
+func shareOf(header http.Header) string {
+	client, _ := url.QueryUnescape(header.Get(node.ShareHeader))
+	return cmp.Or(client, header.Get(callerHeader))
+}
 
 func newSlots(n int) *balance.Slots {
 	if n <= 0 {

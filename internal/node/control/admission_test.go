@@ -2,6 +2,7 @@ package control
 
 import (
 	"context"
+	"net/http"
 	"path/filepath"
 	"sync"
 	"testing"
@@ -9,6 +10,7 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/packhorse-git/packhorse/internal/git/gittest"
+	"github.com/packhorse-git/packhorse/internal/node"
 	"github.com/packhorse-git/packhorse/internal/schedule/admit"
 	"github.com/packhorse-git/packhorse/internal/schedule/balance"
 	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
@@ -188,5 +190,16 @@ func TestLongListsLeaveTheSmallLane(t *testing.T) {
 			t.Errorf("pages of %d: %d messages, %v", size, messages, stream.Err())
 		}
 		stream.Close()
+	}
+}
+
+func TestShares(t *testing.T) {
+	t.Parallel()
+	for sent, want := range map[string]string{"": "gateway", "alice": "alice", "192.0.2.0%2F24": "192.0.2.0/24",
+		"%": "gateway"} {
+		header := http.Header{callerHeader: {"gateway"}, node.ShareHeader: {sent}}
+		if got := shareOf(header); got != want {
+			t.Errorf("%q: a share of %q, want %q", sent, got, want)
+		}
 	}
 }

@@ -32,7 +32,7 @@ func (s *Server) begin(ctx context.Context, slots *balance.Slots, request connec
 	if err != nil {
 		return nil, err
 	}
-	admission, err := s.enterWith(ctx, slots, request.Header().Get(callerHeader))
+	admission, err := s.enterWith(ctx, slots, shareOf(request.Header()))
 	return &streamCall{admission, ctx, path}, err
 }
 

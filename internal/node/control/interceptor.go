@@ -38,7 +38,7 @@ func (c *interceptor) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 				if err := c.visibility(ctx, request.Header())(request.Any()); err != nil {
 					return err
 				}
-				admission, err := c.admissionOf(ctx, request.Spec().Procedure, request.Header().Get(callerHeader))
+				admission, err := c.admissionOf(ctx, request.Spec().Procedure, shareOf(request.Header()))
 				if err != nil {
 					return err
 				}

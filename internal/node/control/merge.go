@@ -141,7 +141,7 @@ func (s *mergeService) Check(ctx context.Context,
 func (s *mergeService) check(ctx context.Context,
 	stream *connect.BidiStream[packhorsev1.CheckRequest, packhorsev1.CheckResponse], path git.RepoPath,
 	list []*packhorsev1.MergePair) error {
-	admission, err := s.enterWork(ctx, stream.RequestHeader().Get(callerHeader))
+	admission, err := s.enterWork(ctx, shareOf(stream.RequestHeader()))
 	if err != nil {
 		return err
 	}

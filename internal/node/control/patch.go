@@ -20,7 +20,7 @@ const maxPatch = 8 << 20
 func (s *commitService) ApplyPatch(ctx context.Context, r *connect.Request[packhorsev1.ApplyPatchRequest]) (
 	*connect.Response[packhorsev1.ApplyPatchResponse], error) {
 	return respond(r.Msg, func(path git.RepoPath) (*packhorsev1.ApplyPatchResponse, error) {
-		c, q, err := s.patchOf(r.Msg, r.Header().Get(callerHeader))
+		c, q, err := s.patchOf(r.Msg, shareOf(r.Header()))
 		if err != nil {
 			return nil, err
 		}

@@ -24,7 +24,8 @@ type GitConfig struct {
 	// Slots is the number of packs that are made at the same time. 0 means one for each CPU.
 	Slots int `toml:"slots" range:"0..1024"`
 
-	// TimeLimit is how long the making of a pack, or a push, may take. 0 means no limit; a push then has a day.
+	// TimeLimit is how long the making of a pack, a push, or a request of the API of repositories may take. 0 means no
+	// limit; pushes and the API then have a day.
 	TimeLimit Duration `toml:"time_limit" default:"1h"`
 
 	// Reaper starts a second, small process, which ends the Git commands if this one is killed: "on", "off", or "auto".

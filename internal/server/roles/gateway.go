@@ -85,7 +85,7 @@ func newGitHandler(d *deps, routes *router.Router, tiers *resolve.Tiers, callers
 		SendCredentials: len(d.cfg.Mirror) > 0, Pump: lanes.pump, Lanes: lanes.Lanes, Memory: lanes.memory,
 		Metrics: gateway.NewMetrics(d.reg), Log: d.log, Board: lanes.board, SLI: lanes.sli, Tracer: lanes.tracer,
 		MaxBody: int64(d.cfg.HTTP.MaxBody), ReadStall: d.cfg.HTTP.Stall.Duration,
-		MaxPush: int64(d.cfg.Push.MaxSize), PushTime: d.cfg.Git.TimeLimit.Duration,
+		MaxPush: int64(d.cfg.Push.MaxSize), TimeLimit: d.cfg.Git.TimeLimit.Duration,
 	}
 	if tiers != nil {
 		g.Resolver, g.Changed = tiers, tiers.Changed
