@@ -337,6 +337,29 @@ func TestErrors(t *testing.T) {
 	}
 }
 
+// The format %G? does not run gpg on the signature of a commit.
+func TestNoSignatureCheck(t *testing.T) {
+	dir := t.TempDir()
+	ran := filepath.Join(dir, "ran")
+	if err := os.WriteFile(filepath.Join(dir, "gpg"), []byte("#!/bin/sh\ntouch "+ran+"\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+	r := gittest.Init(t)
+	tree := r.GitIn("100644 blob "+r.Blob("a export-subst\n").String()+"\t.gitattributes\n100644 blob "+
+		r.Blob("$Format:%G?$\n").String()+"\ta\n", "mktree")
+	id := r.GitIn("tree "+strings.TrimSpace(tree)+"\nauthor a <> 1 +0000\ncommitter a <> 1 +0000\ngpgsig "+
+		"-----BEGIN PGP SIGNATURE-----\n \n a\n -----END PGP SIGNATURE-----\n\nx\n", "hash-object", "-t", "commit", "-w",
+		"--stdin")
+	spec := specOf(r, git.MustParseObjectID(strings.TrimSpace(id)), archive.Tar)
+	if text := read(t, newMaker(t, "", false), spec); !bytes.Contains(text, []byte("N\n")) {
+		t.Errorf("archive %q", text)
+	}
+	if _, err := os.Stat(ran); err == nil {
+		t.Error("gpg was run")
+	}
+}
+
 // An archive larger than the budget of the cache is refused, and leaves nothing.
 func TestNoRoom(t *testing.T) {
 	t.Parallel()

@@ -34,7 +34,8 @@ func (m *Maker) encode(ctx context.Context, s *Spec, w io.Writer) error {
 	exit, err := m.Runner.Read(ctx, process.Command{
 		Class: Class, Subcommand: "archive", Args: m.arguments(s), Caller: s.Caller,
 		Repository: objects, StdoutBuffer: 1 << 20,
-		Env: []string{"GIT_OBJECT_DIRECTORY=" + objects, "GIT_LITERAL_PATHSPECS=1", "GIT_TEST_DATE_NOW=0"},
+		// Without a PATH, export-subst cannot run gpg. Before 2.40 the command does not read gpg.program.
+		Env: []string{"GIT_OBJECT_DIRECTORY=" + objects, "GIT_LITERAL_PATHSPECS=1", "GIT_TEST_DATE_NOW=0", "PATH=/dev/null"},
 	}, func(out io.Reader) error { return compress(w, &limitedReader{out, MaxTar}, s) })
 	if problem, ok := strings.CutPrefix(exit.Message, "fatal: "); ok && strings.HasPrefix(problem, "pathspec '") {
 		return fault.InField("paths", fault.New(fault.NotFound, "%.300s", strings.TrimSpace(problem)))

@@ -22,6 +22,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/gittest"
 	"github.com/packhorse-git/packhorse/internal/git/process"
 	"github.com/packhorse-git/packhorse/internal/git/repo"
+	"github.com/packhorse-git/packhorse/internal/node"
 	"github.com/packhorse-git/packhorse/internal/node/receivepack"
 	"github.com/packhorse-git/packhorse/internal/node/storage"
 	"github.com/packhorse-git/packhorse/internal/node/uploadpack"
@@ -224,6 +225,32 @@ func TestCreateByJSON(t *testing.T) {
 }
 
 // Bad requests name their field, and change nothing.
+// A client of a gateway can set refs only to objects that it could fetch.
+func TestRefsToInvisibleObjects(t *testing.T) {
+	t.Parallel()
+	w := newWriter(t, receivepack.Options{})
+	head := w.first().GetCommit()
+	unreachable := w.Commit("no ref reaches this").String()
+	refs := packhorsev1connect.NewRefServiceClient(http.DefaultClient, w.url)
+	for _, test := range []struct {
+		reachable, id string
+		code          connect.Code
+	}{
+		{"1", unreachable, connect.CodeNotFound}, {"0", w.Git("rev-parse", unreachable+"^{tree}"), connect.CodeNotFound},
+		{"1", head, 0}, {"", unreachable, 0},
+	} {
+		q := connect.NewRequest(&v1.UpdateRequest{Repository: "app", Updates: []*v1.UpdatedRef{
+			{Name: "refs/tags/a", NewOid: head}, {Name: "refs/tags/b", NewOid: test.id}}})
+		q.Header().Set(node.ReachableHeader, test.reachable)
+		_, err := refs.Update(t.Context(), q)
+		detail, _ := faultrpc.Detail[*v1.Fault](err)
+		if (err != nil) != (test.code != 0) || err != nil && (connect.CodeOf(err) != test.code ||
+			detail.GetField() != "updates[1].new_oid") {
+			t.Errorf("%q, %s: %v of %q", test.reachable, test.id, err, detail.GetField())
+		}
+	}
+}
+
 func TestInvalidCommits(t *testing.T) {
 	t.Parallel()
 	w := newWriter(t, receivepack.Options{MaxSize: 3 << 20})
@@ -314,6 +341,8 @@ func TestInvalidCommits(t *testing.T) {
 			fault.NotFound, "start"},
 		{with(func(r *v1.CommitServiceCreateRequest) { r.ExpectedHead = "x" }), fault.Invalid, "expected_head"},
 		{with(func(r *v1.CommitServiceCreateRequest) { r.ExpectedHead = unreachable }), fault.Aborted, "branch"},
+		{with(func(r *v1.CommitServiceCreateRequest) { r.ExpectedHead, r.OnMoved = unreachable, "REAPPLY" }), fault.Aborted,
+			"branch"},
 		{with(func(r *v1.CommitServiceCreateRequest) { r.OnMoved = "REBASE" }), fault.Invalid, "on_moved"},
 		{with(func(r *v1.CommitServiceCreateRequest) { r.OnMoved = "REAPPLY" }), fault.Invalid, "on_moved"},
 		{with(func(r *v1.CommitServiceCreateRequest) { r.Parents = []string{unreachable} }), fault.NotFound, "parents"},

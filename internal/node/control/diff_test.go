@@ -150,6 +150,14 @@ func TestApplyPatch(t *testing.T) {
 			t.Errorf("%s: %v", field, err)
 		}
 	}
+	const patch = "diff --git a/x b/x\nnew file mode 100644\nindex %040d..%s\nBinary files /dev/null and b/x differ\n"
+	for text, code := range map[string]connect.Code{"1\n": 0, "no ref reaches this": connect.CodeNotFound} {
+		id := strings.ToUpper(w.repo.Blob(text).String())
+		_, err = apply(&packhorsev1.ApplyPatchRequest{Branch: "topic", Text: fmt.Sprintf(patch, 0, id)})
+		if (err != nil) != (code != 0) || err != nil && connect.CodeOf(err) != code {
+			t.Errorf("a binary patch to the blob of %q: %v", text, err)
+		}
+	}
 	_, err = apply(&packhorsev1.ApplyPatchRequest{Branch: "other", Text: mails, ExpectedHead: strings.Repeat("1", 40)})
 	w.code(err, connect.CodeAborted)
 	_, err = apply(&packhorsev1.ApplyPatchRequest{Branch: "topic", Text: mails})

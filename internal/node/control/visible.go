@@ -22,6 +22,7 @@ import (
 var revisionFields = []string{
 	"revision", "revisions", "exclude", "ignore_revisions", "from", "to", "start", "parents", "source", "target", "left",
 	"right", "old_base", "old_tip", "new_base", "new_tip", "oid",
+	"new_oid",
 }
 
 // visibility returns a function that checks the messages of one call. A client of a gateway can only name objects that

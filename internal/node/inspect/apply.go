@@ -27,6 +27,9 @@ type ApplyRequest struct {
 	Header       edit.Header
 	HasCommitter bool
 	Caller       balance.Caller
+	// Check returns an error unless the caller may read existing blobs. Git takes the result of a binary patch from them.
+	// Nil: the caller may read all.
+	Check func(ctx context.Context, s write.State, ids []git.ObjectID) error
 }
 
 // Applied is the result of a patch.
@@ -76,6 +79,9 @@ func (i *Inspector) Apply(ctx context.Context, s write.State, base git.ObjectID,
 	}
 	trees := []git.ObjectID{}
 	for n, f := range files {
+		if err := a.checkBlobs(s, f.path); err != nil {
+			return made, fault.InField("patch", err)
+		}
 		if made.Conflicts, err = a.apply(f.path); err != nil || len(made.Conflicts) > 0 {
 			return Applied{Conflicts: made.Conflicts}, err
 		}
@@ -205,6 +211,41 @@ func (a *applier) mail(file string) (f patchFile, err error) {
 	}
 	f.message, err = edit.CheckMessage(message, nil)
 	return f, err
+}
+
+var (
+	binaryPatch = regexp.MustCompile(`(?m)^(GIT binary patch|(Binary files|Files) .* differ)$`)
+	// resultLine is a line with the whole ID of a result.
+	resultLine = regexp.MustCompile(`(?m)^index [^.\n]*\.\.([0-9a-fA-F]{40,64})( |$)`)
+)
+
+// checkBlobs checks the existing blobs that binary patches in a file name as their results.
+func (a *applier) checkBlobs(s write.State, file string) error {
+	patch, err := os.ReadFile(file)
+	if err != nil || a.q.Check == nil {
+		return err
+	}
+	var ids []git.ObjectID
+	for part := range bytes.SplitSeq(patch, []byte("\ndiff --git ")) {
+		if !binaryPatch.Match(part) {
+			continue
+		}
+		for _, m := range resultLine.FindAllSubmatch(part, -1) {
+			id, err := git.ParseObjectID(strings.ToLower(string(m[1])))
+			if err != nil || id.Format() != a.repo.Format {
+				continue
+			}
+			if has, err := a.repo.Objects.Has(id); err != nil {
+				return err
+			} else if has {
+				ids = append(ids, id)
+			}
+		}
+	}
+	if len(ids) == 0 {
+		return nil
+	}
+	return a.q.Check(a.ctx, s, ids)
 }
 
 // maxReports is the maximum number of conflicts without stages.

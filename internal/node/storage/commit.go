@@ -114,7 +114,8 @@ func (n *Node) withState(ctx context.Context, path git.RepoPath, fn func(*writeS
 // prepareCommit does the part that takes long, before other changes have to wait. It resolves the revision at which the
 // branch starts, checks that the caller can reach the objects, and reads the keys of the branch.
 func (n *Node) prepareCommit(ctx context.Context, path git.RepoPath, c *NewCommit) error {
-	if c.Start == "" && len(c.Parents) == 0 && len(c.Blobs) == 0 && c.Header.Key == (edit.Key{}) && c.build == nil {
+	if c.Start == "" && len(c.Parents) == 0 && len(c.Blobs) == 0 && c.Header.Key == (edit.Key{}) && c.build == nil &&
+		!c.Target.Reapply {
 		return nil
 	}
 	return n.withState(ctx, path, func(s *writeState) error {
@@ -126,6 +127,12 @@ func (n *Node) prepareCommit(ctx context.Context, path git.RepoPath, c *NewCommi
 		}
 		if err := n.checkObjects(ctx, s, c.Parents, git.Commit); err != nil {
 			return fault.InField("parents", err)
+		}
+		if c.Target.Reapply { // an error would show the objects of the expected commit
+			err := n.checkObjects(ctx, s, []git.ObjectID{c.Target.Expected}, git.Commit)
+			if c.Target.Reapply = err == nil; err != nil && !fault.Is(err, fault.NotFound) {
+				return fault.InField("expected_head", err)
+			}
 		}
 		if err := n.checkObjects(ctx, s, c.Blobs, git.Blob); err != nil || c.build == nil {
 			return fault.InField("changes", err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 
+	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/node/edit"
 	"github.com/packhorse-git/packhorse/internal/node/inspect"
@@ -25,6 +26,13 @@ var errConflicts = errors.New("the patch has conflicts")
 // and of MakeCommit.
 func (n *Node) ApplyPatch(ctx context.Context, path git.RepoPath, c NewCommit, q inspect.ApplyRequest) (
 	result PatchResult, err error) {
+	q.Check = func(ctx context.Context, s write.State, ids []git.ObjectID) error {
+		visible, err := n.server.Visible(ctx, s.Repo(), n.walk(ctx, ""), ids...)
+		if err == nil && !visible {
+			err = fault.New(fault.NotFound, "it names a blob that no ref reaches: send the content instead")
+		}
+		return err
+	}
 	isApplied, base := false, git.ObjectID{}
 	c.build = func(ctx context.Context, r *edit.Request, s write.State) (plan write.Plan, made edit.Made, err error) {
 		if made, err = r.Repeated(ctx, s, n.keys); made.Repeated || err != nil {

@@ -1,7 +1,9 @@
 package storage
 
 import (
+	"cmp"
 	"context"
+	"sort"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
@@ -26,6 +28,8 @@ func (n *Node) FindInvisible(ctx context.Context, path git.RepoPath, revisions [
 	}
 	defer done()
 	resolver := n.lookups.Revisions(ctx, h.Repo, snap)
+	var ids []git.ObjectID
+	var named []string
 	for _, revision := range revisions {
 		found, err := resolver.Resolve(revision)
 		switch {
@@ -34,10 +38,19 @@ func (n *Node) FindInvisible(ctx context.Context, path git.RepoPath, revisions [
 		case err != nil: // for example an abbreviation, which could mean one object here and another one in the call
 			return revision, err
 		}
-		isVisible, err := n.server.Visible(ctx, h.Repo, n.walk(ctx, ""), found.ID)
-		if err != nil || !isVisible {
-			return revision, err
-		}
+		ids, named = append(ids, found.ID), append(named, revision)
 	}
-	return "", nil
+	areVisible := func(count int) (bool, error) { return n.server.Visible(ctx, h.Repo, n.walk(ctx, ""), ids[:count]...) }
+	if len(ids) == 0 {
+		return "", nil
+	}
+	if all, err := areVisible(len(ids)); err != nil || all {
+		return "", err
+	}
+	first := sort.Search(len(ids)-1, func(i int) bool {
+		visible, found := areVisible(i + 1)
+		err = cmp.Or(err, found)
+		return !visible
+	})
+	return named[first], err
 }
