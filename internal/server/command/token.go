@@ -111,9 +111,9 @@ NAME. Without rules a token has the permission of its scope.`,
 				"%s: may %s %s, %s. The token is not shown again. Use it as the password, with any user name.\n",
 				made.ID, made.Scope, strings.Join(orAll(made.Repositories), " "), expiryText(made))
 			if made.ID == made.Name+"/1" && !cfg.HTTP.PublicRead && len(cfg.Auth.Rule) == 0 && cfg.Auth.Hook.URL == "" {
-				fmt.Fprintln(cmd.ErrOrStderr(),
-					"This is the first token of the server. Reading now requires a token, unless the server runs with "+
-						"--public-read (http.public_read = true).")
+				fmt.Fprintf(cmd.ErrOrStderr(),
+					"This is the first token in %s. Reading from its server now requires a token, unless the server runs with "+
+						"--public-read (http.public_read = true).\n", cfg.Auth.Tokens)
 			}
 			_, err = fmt.Fprintln(cmd.OutOrStdout(), token)
 			return err
