@@ -279,16 +279,17 @@ func (p *Push) MarkAgreed() error {
 
 // MarkSettled notes that an atomic push is complete, or that it will not begin.
 func (p *Push) MarkSettled() error {
-	p.Old = nil
-	f := p.file
-	if f == nil {
-		var err error
-		if f, err = os.OpenFile(p.path, os.O_WRONLY|os.O_APPEND, 0); err != nil {
-			return err
-		}
-		defer f.Close()
+	if p.file != nil { // it may run on
+		p.Old = nil
+		_, err := p.file.WriteString(settledLine)
+		return err
 	}
-	_, err := f.WriteString(settledLine)
+	f, err := os.OpenFile(p.path, os.O_WRONLY|os.O_APPEND, 0)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	_, err = f.WriteString(settledLine)
 	return err
 }
 
