@@ -109,10 +109,11 @@ func (c *updateCall) build(_ context.Context, s write.State) (plan write.Plan, e
 		update, err := c.update(s, i)
 		c.results[i] = &packhorsev1.UpdateResult{OldOid: oid(update.Old)}
 		switch {
-		case err == nil:
+		case err == nil && update.Old != update.New:
 			plan.Updates, c.planned = append(plan.Updates, update), append(c.planned, i)
 			continue
-		case c.repeats && update.Old == update.New || u.GetNewOid() == "" && update.Old.IsZero() && u.GetExpected() == "":
+		case err == nil, c.repeats && update.Old == update.New,
+			u.GetNewOid() == "" && update.Old.IsZero() && u.GetExpected() == "":
 			continue
 		}
 		c.results[i].Fault = faultrpc.Message(err)

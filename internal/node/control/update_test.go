@@ -107,6 +107,13 @@ func TestUpdateOfRefs(t *testing.T) {
 			t.Errorf("%s: %v, want %v", text, err, want)
 		}
 	}
+	repo.Git("config", "receive.denyDeletes", "true")
+	made, err = call(false, "", main+b.String()+" ", side+" ", "refs/heads/other "+a.String()+" ")
+	if got := made.GetResults(); err != nil || got[0].GetFault() != nil || got[1].GetFault() == nil ||
+		got[2].GetFault() != nil {
+		t.Errorf("one update without an effect, and one that is refused: %v, %v", made, err)
+	}
+	repo.Git("config", "receive.denyDeletes", "false")
 	if _, err := call(false, "", side+" "+b.String()); err != nil {
 		t.Error(err)
 	}
