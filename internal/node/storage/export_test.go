@@ -3,6 +3,7 @@ package storage
 import (
 	"context"
 
+	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/node/places"
 )
 
@@ -29,3 +30,13 @@ func (n *Node) HoldWalks() (release func()) {
 
 // Walks returns the number of callers in the queue for a slot.
 func (n *Node) Walks() int { return n.walks.Queued() }
+
+// WaitingChanges returns the number of changes that wait for a batch.
+func (n *Node) WaitingChanges(path git.RepoPath) int {
+	n.writes.mu.Lock()
+	defer n.writes.mu.Unlock()
+	if w := n.writes.byPath[n.places.Name(path)]; w != nil {
+		return len(w.waiting)
+	}
+	return 0
+}

@@ -2,6 +2,7 @@ package storage_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -388,6 +389,57 @@ func TestWritesBesideGit(t *testing.T) {
 		t.Errorf("main has %s commits, want %d, of which git made %d", got, want, pushed)
 	}
 	t.Logf("git made %d commits", pushed)
+}
+
+// A change that has no effect because of an earlier one of its batch is not made if the earlier one fails.
+func TestRepeatedWriteInFailingBatch(t *testing.T) {
+	t.Parallel()
+	r := newWritten(t, receivepack.Options{})
+	of := r.initAt("app.git")
+	_, err := r.change("app", put("main", "first", "x"))
+	r.do(err)
+	lock := filepath.Join(of.Dir, "refs/heads/x.lock")
+	r.do(os.WriteFile(lock, nil, 0o644))
+	main := of.ID("main")
+	builds, begun, free, errs := 0, make(chan struct{}), make(chan struct{}), make([]chan error, 3)
+	for i, build := range []func(x git.ObjectID) error{
+		func(git.ObjectID) error {
+			close(begun)
+			<-free
+			return fault.New(fault.Precondition, "the others waited")
+		},
+		func(git.ObjectID) error {
+			if builds++; builds > 1 {
+				return fault.New(fault.Exists, "it has failed")
+			}
+			return nil
+		},
+		func(x git.ObjectID) error {
+			if x.IsZero() {
+				return fault.New(fault.NotFound, "the earlier change was not made")
+			}
+			return nil
+		},
+	} {
+		errs[i] = make(chan error, 1)
+		go func() {
+			_, err := r.change("app", write.Change{Build: func(_ context.Context, s write.State) (write.Plan, error) {
+				x, err := s.Ref("refs/heads/x")
+				return write.Plan{Updates: []receivepack.Update{{Ref: "refs/heads/x", Old: x, New: main}}},
+					errors.Join(err, build(x))
+			}})
+			errs[i] <- err
+		}()
+		for <-begun; r.WaitingChanges(r.path("app")) < i; {
+			time.Sleep(time.Millisecond)
+		}
+	}
+	close(free)
+	for i, want := range []fault.Kind{fault.Precondition, fault.Exists, fault.NotFound} {
+		if err := <-errs[i]; !fault.Is(err, want) {
+			t.Errorf("change %d: %v, want %v", i, err, want)
+		}
+	}
 }
 
 // BenchmarkCommits measures one-file commits to one branch by 32 callers, and by one.

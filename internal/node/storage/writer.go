@@ -260,15 +260,15 @@ func (b *writeBatch) add(p *pendingWrite) bool {
 		}
 		err = b.state.check(plan)
 	}
-	if err != nil {
-		if len(b.accepted) > 0 {
-			return false
-		}
-		p.end(err)
-		return true
-	}
 	if p.change.DryRun {
 		plan = write.Plan{}
+	}
+	if (err != nil || len(plan.Updates) == 0) && len(b.state.values) > 0 {
+		return false
+	}
+	if err != nil {
+		p.end(err)
+		return true
 	}
 	p.plan, b.accepted = plan, append(b.accepted, p)
 	b.state.add(plan)
