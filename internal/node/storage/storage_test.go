@@ -17,6 +17,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/gittest"
 	"github.com/packhorse-git/packhorse/internal/git/pktline"
+	"github.com/packhorse-git/packhorse/internal/git/process"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/node"
 	"github.com/packhorse-git/packhorse/internal/node/packsource"
@@ -51,6 +52,7 @@ func (*answer) Flush() error              { return nil }
 var version2 = node.Session{Version: protocol.V2, Stateless: true}
 
 type root struct {
+	runner *process.Runner // of newWritten
 	*storage.Node
 	t     testing.TB
 	dir   string

@@ -63,7 +63,9 @@ func newWrittenAs(t testing.TB, o receivepack.Options, as storage.Options) *root
 	}
 	as.Merger = merge.New(merge.Options{Runner: runner, Space: space})
 	as.Pushes, as.Tables = pushes, repo.NewTables(runner)
-	return newRoot(t, as)
+	r := newRoot(t, as)
+	r.runner = runner
+	return r
 }
 
 // put returns a change that adds a file to a branch, as a commit.
@@ -484,4 +486,24 @@ func used() (sum time.Duration) {
 		}
 	}
 	return sum
+}
+
+// Git is not asked again about the files of a commit on which a new branch builds: git update-ref changes the refs.
+func TestWriteOfNewBranch(t *testing.T) {
+	t.Parallel()
+	r := newWritten(t, receivepack.Options{})
+	of := r.initAt("app.git")
+	start := of.CommitTree("start", "100644 blob "+of.Blob("*.o\n").String()+"\t.gitignore\n")
+	of.Git("update-ref", "refs/heads/main", start.String())
+	_, err := r.change("app", write.Change{Build: func(_ context.Context, s write.State) (write.Plan, error) {
+		commit, objects, err := putFile(s, start, "a", "a")
+		return write.Plan{Updates: []receivepack.Update{{Ref: "refs/heads/new", New: commit}}, Objects: objects}, err
+	}})
+	r.do(err)
+	if !slices.ContainsFunc(r.runner.States(), func(s process.ClassState) bool {
+		return s.Class == receivepack.ClassUpdate && s.Used == 1
+	}) {
+		t.Error("the change was made by git receive-pack")
+	}
+	of.Git("fsck", "--strict")
 }

@@ -36,6 +36,17 @@ func (b *writeBatch) needsGit(plan write.Plan) bool {
 		b.learn(u.Old)
 	}
 	for _, o := range plan.Objects {
+		if o.Type != git.Commit {
+			continue
+		}
+		c, _ := pack.ParseCommit(o.Data, b.target.Format) // an error is found below
+		for _, parent := range c.Parents {                // a new branch has no old value
+			if !added[parent] && b.isReachable(parent) {
+				b.learn(parent)
+			}
+		}
+	}
+	for _, o := range plan.Objects {
 		isPlain := false
 		switch o.Type {
 		case git.Blob:
