@@ -3,7 +3,6 @@ package storage
 import (
 	"context"
 	"strings"
-	"time"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
@@ -11,7 +10,6 @@ import (
 	"github.com/packhorse-git/packhorse/internal/node/places"
 	"github.com/packhorse-git/packhorse/internal/node/receivepack"
 	"github.com/packhorse-git/packhorse/internal/node/write"
-	"github.com/packhorse-git/packhorse/internal/schedule/retry"
 )
 
 // Signer returns the key that signs commits; nil: there is none.
@@ -61,36 +59,10 @@ func (n *Node) MakeCommit(ctx context.Context, path git.RepoPath, c NewCommit) (
 		}
 		return plan, err
 	}
-	for {
-		if err := n.prepareCommit(ctx, path, &c); err != nil {
-			return made, result, err
-		}
+	if err = n.prepareCommit(ctx, path, &c); err == nil {
 		result, err = n.Write(ctx, path, c.Change)
-		if err != nil || !made.Repeated {
-			return made, result, err
-		}
-		// The commit may be part of a change that is not visible yet, and that may fail.
-		visible, err := n.isMade(ctx, path, &c, made.Commit)
-		if err != nil || visible {
-			return made, result, err
-		}
-		if err := retry.Sleep(ctx, repeatPause); err != nil {
-			return made, result, err
-		}
 	}
-}
-
-// repeatPause is how long a repeated request waits for the change of the first one.
-const repeatPause = 5 * time.Millisecond
-
-// isMade reports whether a request finds its commit in the visible state of the repository.
-func (n *Node) isMade(ctx context.Context, path git.RepoPath, c *NewCommit, commit git.ObjectID) (bool, error) {
-	var found edit.Made
-	err := n.withState(ctx, path, func(s *writeState) (err error) {
-		found, err = c.Repeated(ctx, s, n.keys)
-		return err
-	})
-	return found.Commit == commit, err
+	return made, result, err
 }
 
 // withState calls fn with the present state of a repository.
