@@ -133,7 +133,10 @@ func (a *apiRequest) prepare(body []byte) error {
 	if err != nil {
 		return err
 	}
-	if len(revisions) > 0 {
+	switch {
+	case len(body) > 0, query.Has("exclude"), query.Has("from"), query.Has("ignore_revisions"): // they can have names
+		a.immutable = false
+	case len(revisions) > 0:
 		a.public = len(named) == len(revisions)
 		a.etag = etagOf(append(revisions, a.r.URL.EscapedPath(), a.r.URL.RawQuery, a.r.Header.Get("Accept"))...)
 	}

@@ -393,6 +393,17 @@ func TestAPITags(t *testing.T) {
 	if got := n.calls[len(n.calls)-1].Reachable; got != "1 "+id {
 		t.Errorf("Reachable = %q", got)
 	}
+	for path, response := range map[string]proto.Message{"log/" + id + "?exclude=main": &packhorsev1.LogResponse{},
+		"diff/" + id + "?from=main":                &packhorsev1.PatchResponse{},
+		"blame/" + id + "/a?ignore_revisions=main": &packhorsev1.BlameResponse{}} {
+		n.set(nil, response)
+		_, h, _, _ := s.request("GET", "repos/team/app/"+path, "", "", "")
+		asked := len(n.calls)
+		s.request("GET", "repos/team/app/"+path, "", "If-None-Match: "+h.Get("ETag"), "")
+		if h.Get("Cache-Control") != "private, no-cache" || len(n.calls) == asked {
+			t.Errorf("%s: cached although main can change: %v", path, h)
+		}
+	}
 	n.set(nil, &packhorsev1.RefServiceListResponse{Refs: []*packhorsev1.Ref{{Name: "refs/heads/main"}},
 		NextPageToken: "t"})
 	_, h, text, _ = s.request("GET", "repos/team/app/branches?limit=1", "", "", "")
