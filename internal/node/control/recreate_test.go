@@ -57,6 +57,7 @@ func TestCreateEqualHistory(t *testing.T) {
 	}
 	w.GitIn(updates.String(), "update-ref", "--stdin")
 	w.Git("pack-refs", "--all")
+	w.Git("repack", "-d", "-q") // checkPacks knows only packs
 	before := w.packs()
 	from, err := repo.Open(w.Dir, repo.Options{})
 	if err != nil {
