@@ -274,6 +274,10 @@ func (d *draft) source(m *packhorsev1.PutFile, field string) (id string, err err
 		if id = source.Oid; m.GetContinued() || id == "" {
 			err = fault.InField(field+".oid", fault.New(fault.Invalid, "it is empty, or content continues"))
 		}
+	default:
+		if !m.GetContinued() { // most likely a mistake, which would empty the file
+			err = fault.InField(field, fault.New(fault.Invalid, "set text, content or oid; text can be empty"))
+		}
 	}
 	return id, err
 }

@@ -314,6 +314,7 @@ func TestInvalidCommits(t *testing.T) {
 		{putWith(func(p *v1.PutFile) { p.Path, p.Mode = ".gitmodules", "120000" }), fault.Invalid, "changes[0].put.path"},
 		{putWith(func(p *v1.PutFile) { p.RawPath = []byte("y") }), fault.Invalid, "changes[0].put.raw_path"},
 		{putWith(func(p *v1.PutFile) { p.Path, p.RawPath = "", []byte("\xff/../y") }), fault.Invalid, "changes[0].put.path"},
+		{putWith(func(p *v1.PutFile) { p.Source, p.Mode = nil, "100755" }), fault.Invalid, "changes[0].put"},
 		{putWith(func(p *v1.PutFile) { p.ExpectedOid = "x" }), fault.Invalid, "changes[0].put.expected_oid"},
 		{putWith(func(p *v1.PutFile) { p.ExpectedOid = blob }), fault.Aborted, "changes[0].put.expected_oid"},
 		{putWith(func(p *v1.PutFile) { p.Path, p.ExpectedOid = "a.txt", "absent" }), fault.Aborted,
