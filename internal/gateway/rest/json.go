@@ -229,6 +229,10 @@ func setField(m protoreflect.Message, name, at string, value any) error {
 		return invalid(at, "it cannot be set together with %s", m.WhichOneof(group).Name())
 	case m.Has(f):
 		return invalid(at, "it is set twice")
+	case value == "" && strings.HasPrefix(name, "expected"): // perhaps a variable of a script that is not set
+		return invalid(at, "it is empty: leave it out to accept any value")
+	case value == "" && name == "new_oid":
+		return invalid(at, "it is empty: leave it out to delete the ref")
 	case !f.IsList():
 		v, err := parseValue(f, m.NewField(f), isBase64, at, value)
 		if err == nil {

@@ -208,6 +208,9 @@ func TestMessagesThatAreRefused(t *testing.T) {
 		{"POST app/commits", "", "{\"branch\":\"\xff\"}", ""},
 		{"POST app/commits", "", `{"changes":[` + strings.Repeat("{},", maxValues) + `{}]}`, ""},
 		{"POST app/commits", "", `{"author":{"author":{}}}`, "author.author"},
+		{"POST app/commits", "", `{"expected_head":""}`, "expected_head"},
+		{"DELETE app/branches/a", "expected=", "", "expected"},
+		{"POST app/refs", "", `{"updates":[{"name":"refs/heads/a","new_oid":""}]}`, "updates[0].new_oid"},
 	} {
 		method, path, _ := strings.Cut(test[0], " ")
 		_, err := message(t, method, path, test[1], test[2])
