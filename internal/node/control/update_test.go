@@ -107,6 +107,11 @@ func TestUpdateOfRefs(t *testing.T) {
 			t.Errorf("%s: %v, want %v", text, err, want)
 		}
 	}
+	made, err = call(false, "", main[:len(main)-1]+"/x "+a.String()+" ", "refs/heads/fine "+a.String()+" ")
+	if got := made.GetResults(); err != nil || got[0].GetFault() == nil || got[1].GetFault() != nil ||
+		repo.ID("fine") != a {
+		t.Errorf("one name below another ref: %v, %v", made, err)
+	}
 	repo.Git("config", "receive.denyDeletes", "true")
 	made, err = call(false, "", main+b.String()+" ", side+" ", "refs/heads/other "+a.String()+" ")
 	if got := made.GetResults(); err != nil || got[0].GetFault() != nil || got[1].GetFault() == nil ||

@@ -250,7 +250,8 @@ func (b *writeBatch) add(p *pendingWrite) bool {
 	plan, err := b.build(p)
 	if err == nil {
 		plan.Updates = slices.DeleteFunc(slices.Clone(plan.Updates), isNoop)
-		if !p.change.DryRun && b.needsGit(plan) {
+		err = b.state.check(plan, p.change)
+		if !p.change.DryRun && (errors.Is(err, errNeedsGit) || err == nil && b.needsGit(plan)) {
 			if len(b.accepted) > 0 {
 				return false
 			}
@@ -258,7 +259,6 @@ func (b *writeBatch) add(p *pendingWrite) bool {
 			p.end(nil)
 			return true
 		}
-		err = b.state.check(plan)
 	}
 	if p.change.DryRun {
 		plan = write.Plan{}

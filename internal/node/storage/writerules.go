@@ -108,8 +108,8 @@ func (b *writeBatch) isPlainTree(o *write.Object, added map[git.ObjectID]bool) b
 	return err == nil
 }
 
-// errNeedsGit ends the check of a tree.
-var errNeedsGit = errors.New("git has to check the tree")
+// errNeedsGit ends a check whose result Git has to find.
+var errNeedsGit = errors.New("git has to check the change")
 
 // isSpecial reports whether a file may be configuration of Git on some file system. A file system can ignore characters
 // that are not ASCII, and short names have a tilde.

@@ -95,8 +95,17 @@ func (s *writeState) add(plan write.Plan) {
 	}
 }
 
-// check returns why a plan cannot be made at all.
-func (s *writeState) check(plan write.Plan) error {
+// check returns why the plan of a change cannot be made at all, or errNeedsGit if each update needs its own result.
+func (s *writeState) check(plan write.Plan, c *write.Change) error {
+	err := s.checkAll(plan)
+	if err != nil && len(plan.Updates) > 1 && !c.Atomic && !c.DryRun {
+		return errNeedsGit
+	}
+	return err
+}
+
+// checkAll returns why a plan cannot be made as a whole.
+func (s *writeState) checkAll(plan write.Plan) error {
 	named := make(map[git.RefName]bool, len(plan.Updates))
 	types := make(map[git.ObjectID]git.ObjectType, len(plan.Objects))
 	for _, o := range plan.Objects {
