@@ -9,11 +9,13 @@ import (
 
 	"connectrpc.com/connect"
 
+	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git/gittest"
 	"github.com/packhorse-git/packhorse/internal/node"
 	"github.com/packhorse-git/packhorse/internal/schedule/admit"
 	"github.com/packhorse-git/packhorse/internal/schedule/balance"
 	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
+	"github.com/packhorse-git/packhorse/proto/packhorse/v1/packhorsev1connect"
 )
 
 // waitFor waits for a state that has to come.
@@ -201,5 +203,22 @@ func TestShares(t *testing.T) {
 		if got := shareOf(header); got != want {
 			t.Errorf("%q: a share of %q, want %q", sent, got, want)
 		}
+	}
+}
+
+// Changes of refs can wait for hooks, and must not take the places of look-ups meanwhile.
+func TestChangesEnterTheLaneOfPushes(t *testing.T) {
+	t.Parallel()
+	c := &interceptor{&Server{Options: Options{Lanes: admit.NewLanes(admit.Sizes{Small: 9, Push: 1})}}}
+	for _, call := range []string{packhorsev1connect.CommitServiceCreateProcedure,
+		packhorsev1connect.RefServiceUpdateProcedure} {
+		a, err := c.admissionOf(t.Context(), call, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.enterPush(); !fault.Is(err, fault.Exhausted) {
+			t.Errorf("%s: the lane of pushes has a place: %v", call, err)
+		}
+		a.end()
 	}
 }

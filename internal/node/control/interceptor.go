@@ -71,7 +71,8 @@ func (c *interceptor) admissionOf(ctx context.Context, procedure, caller string)
 		return c.enterHeavy(ctx, caller)
 	case slices.Contains(workCalls, procedure):
 		return c.enterWork(ctx, caller)
-	case procedure == packhorsev1connect.CommitServiceCreateProcedure:
+	case procedure == packhorsev1connect.CommitServiceCreateProcedure,
+		procedure == packhorsev1connect.RefServiceUpdateProcedure:
 		return c.enterPush()
 	}
 	return c.enter()
