@@ -152,6 +152,12 @@ func (o Options) Allows(real string) bool {
 	return !slices.ContainsFunc(o.Hidden, func(hidden string) bool { return disk.Below(hidden, real) })
 }
 
+// allowsGraph is Allows for commit-graphs, which may also be in a network of forks.
+func (o Options) allowsGraph(real string) bool {
+	networks := "/" + PrivateDir + "/" + NetworksDir + "/"
+	return o.Allows(real) || strings.Contains(real, networks) && (o.Root == "" || disk.Below(o.Root, real))
+}
+
 // checkContained returns an error if a repository's file is a link to outside the allowed directories. Call it before
 // the file is read, so that no error reveals whether the target exists. The error contains the name file.
 func (o Options) checkContained(path, file string) error {

@@ -5,6 +5,7 @@
 package repo
 
 import (
+	"cmp"
 	"context"
 	"path/filepath"
 	"strings"
@@ -95,7 +96,7 @@ func Open(path string, o Options) (*Repo, error) {
 	if r.Objects, err = pack.Open(objects, pack.Options{Format: r.Format, Root: o.Root}); err != nil {
 		return nil, err
 	}
-	r.Graph = graph.New(r.Objects, r.Objects.Dirs, graph.Options{Format: r.Format, Inside: o.Allows,
+	r.Graph = graph.New(r.Objects, r.Objects.Dirs, graph.Options{Format: r.Format, Inside: o.allowsGraph,
 		Metrics: o.GraphMetrics})
 	visible := refs.Options{Format: r.Format, Metrics: o.RefsMetrics, Inside: o.Allows}
 	if r.HidesRefs() {
@@ -270,6 +271,19 @@ func (r *Repo) Use(ctx context.Context, progress func(done, total int64)) (done 
 	}
 	return done, nil
 }
+
+// Network returns the object directory that the repository shares with its forks; "": there is none.
+func (r *Repo) Network() string {
+	for _, dir := range r.Objects.Dirs()[1:] {
+		if IsNetwork(dir) {
+			return dir
+		}
+	}
+	return ""
+}
+
+// PackScope identifies the repositories that share packs in the cache with this one: its network of forks, or itself.
+func (r *Repo) PackScope() string { return cmp.Or(r.Network(), r.Incarnation) }
 
 // Hold is Use without progress.
 func (r *Repo) Hold(ctx context.Context) (release func(), err error) { return r.Use(ctx, nil) }

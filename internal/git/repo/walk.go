@@ -19,6 +19,15 @@ import (
 // PrivateDir is the name of directories with files of the server. Repositories in them are not served.
 const PrivateDir = ".packhorse"
 
+// NetworksDir is the name of the directory, in private directories, with the objects that forks share: NAME/objects.
+const NetworksDir = "networks"
+
+// IsNetwork reports whether the path of an object directory, without symbolic links, is one that forks share.
+func IsNetwork(objects string) bool {
+	networks := filepath.Dir(filepath.Dir(objects))
+	return filepath.Base(networks) == NetworksDir && filepath.Base(filepath.Dir(networks)) == PrivateDir
+}
+
 // IsPrivate reports whether a path leads through a private directory.
 func IsPrivate(path string) bool { return slices.Contains(strings.Split(path, "/"), PrivateDir) }
 

@@ -25,7 +25,7 @@ const requestFile = "packhorse-request"
 // Create implements Places.
 func (d *Directories) Create(ctx context.Context, path git.RepoPath, format git.ObjectFormat, head git.RefName,
 	request string) error {
-	err := d.Import(ctx, path, func(ctx context.Context, dir string) error {
+	return d.importOnce(ctx, path, request, func(ctx context.Context, dir string) error {
 		if err := Initialize(ctx, d.Runner, dir, format, head); err != nil {
 			return err
 		}
@@ -36,6 +36,13 @@ func (d *Directories) Create(ctx context.Context, path git.RepoPath, format git.
 		}
 		return SyncTree(dir)
 	})
+}
+
+// importOnce is Import for a request with an ID: it succeeds if the repository exists and fill wrote the ID to
+// requestFile. "" means that there is no ID.
+func (d *Directories) importOnce(ctx context.Context, path git.RepoPath, request string,
+	fill func(ctx context.Context, dir string) error) error {
+	err := d.Import(ctx, path, fill)
 	if fault.Is(err, fault.Exists) && request != "" {
 		id, readErr := os.ReadFile(filepath.Join(d.root, filepath.FromSlash(path.String()), requestFile))
 		if readErr == nil && string(id) == request {

@@ -39,9 +39,13 @@ func (d *Directories) Delete(ctx context.Context, path git.RepoPath, o DeleteOpt
 		return err
 	}
 	defer release()
+	network := p.repo.Network()
 	own, err := d.moveToTrash(p.dir)
 	if err != nil {
 		return WriteError(err)
+	}
+	if network != "" {
+		d.leftNetwork(network)
 	}
 	d.Deleted(p.Key())
 	d.emptyTrash(own)

@@ -50,6 +50,9 @@ type Directories struct {
 	placing            *semaphore.Weighted // held to move a repository to or from its place
 	privateDirectories map[string]bool     // private directories on other file systems; guarded by placing
 
+	networks        networks
+	expiries        expiries
+	sharing         *semaphore.Weighted // held to add objects to the network of a fork
 	searching       *semaphore.Weighted // held to search for borrowers; locked before placing
 	borrowerEntries int                 // maxBorrowerEntries, except in tests
 }
@@ -64,7 +67,7 @@ func NewDirectories(o Options) *Directories {
 	d := &Directories{
 		Options: o, root: o.Repo.Root, Sync: disk.SyncDir, trash: semaphore.NewWeighted(1),
 		placing: semaphore.NewWeighted(1), privateDirectories: make(map[string]bool),
-		searching: semaphore.NewWeighted(1), borrowerEntries: maxBorrowerEntries,
+		sharing: semaphore.NewWeighted(1), searching: semaphore.NewWeighted(1), borrowerEntries: maxBorrowerEntries,
 	}
 	d.ctx, d.cancel = context.WithCancel(context.Background())
 	if !o.ReadOnly {

@@ -29,6 +29,12 @@ type Places interface {
 	// Import creates a repository. It has fill create a bare repository in a directory, perhaps twice. Errors are those of
 	// Create and of fill.
 	Import(ctx context.Context, path git.RepoPath, fill func(ctx context.Context, dir string) error) error
+	// Fork creates a repository with refs and objects of another one, but without its settings. They share the space of
+	// objects, and neither depends on the other. Errors: NotFound, those of Create, and Denied for a repository that
+	// cannot be forked.
+	Fork(ctx context.Context, source, target git.RepoPath, o ForkOptions) error
+	// Detach gives a repository its own copy of all objects that it borrows from the network of its forks.
+	Detach(ctx context.Context, path git.RepoPath, git RunGit) error
 	// Delete deletes a repository. The error is NotFound also for another incarnation, Exhausted during maintenance, and
 	// Unavailable if the search for borrowers failed. It is Denied if other repositories borrow objects, unless Force is
 	// set. It is also Denied for a repository with linked worktrees, a work tree or extensions.preciousObjects, and for a

@@ -114,10 +114,13 @@ func (o *CreateOptions) check() error {
 		return fault.New(fault.Invalid, "invalid branch name %q", fault.Short(o.Branch))
 	}
 	if !requestID.MatchString(o.RequestID) {
-		return fault.New(fault.Invalid, `invalid request ID %q: use at most 64 letters, digits, ".", "_" and "-"`,
-			fault.Short(o.RequestID))
+		return invalidRequestID(o.RequestID)
 	}
 	return nil
+}
+
+func invalidRequestID(id string) error {
+	return fault.New(fault.Invalid, `invalid request ID %q: use at most 64 letters, digits, ".", "_" and "-"`, fault.Short(id))
 }
 
 // Import creates a repository with all refs and HEAD of another one, but without its configuration. It is atomic, and

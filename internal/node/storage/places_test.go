@@ -3,6 +3,7 @@ package storage_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -108,6 +109,14 @@ func (p *testPlaces) Acquire(_ context.Context, path git.RepoPath) (places.Place
 	}
 	p.acquired++
 	return &testPlace{testRepo: r, name: path.String(), known: r.layers}, nil
+}
+
+func (p *testPlaces) Fork(context.Context, git.RepoPath, git.RepoPath, places.ForkOptions) error {
+	return errors.ErrUnsupported
+}
+
+func (p *testPlaces) Detach(context.Context, git.RepoPath, places.RunGit) error {
+	return errors.ErrUnsupported
 }
 
 func (p *testPlaces) List(_ context.Context, q places.ListQuery) (page places.Page, err error) {

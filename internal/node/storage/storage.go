@@ -204,6 +204,9 @@ func (n *Node) startBackground(o Options) {
 	if o.Maintenance != nil && o.Runner != nil {
 		n.maintainer = newMaintainer(n, *o.Maintenance)
 	}
+	if d, ok := n.places.(*places.Directories); ok {
+		d.StartExpiry(n.RefsChanged)
+	}
 }
 
 // StopBackground ends what the node does without a request, including its Git commands. Call it when no request that

@@ -27,7 +27,7 @@ const (
 func (f *fetch) spec(ctx context.Context) (*packsource.Spec, error) {
 	spec := &packsource.Spec{
 		Repo: packsource.Repository{
-			Objects: f.repo.Objects.Dirs()[0], Format: f.repo.Format, Incarnation: f.repo.Incarnation,
+			Objects: f.repo.Objects.Dirs()[0], Format: f.repo.Format, Incarnation: f.repo.PackScope(),
 			Store: f.repo.Objects, Graph: f.repo.Graph, Hold: f.repo.Hold,
 		},
 		Wants: f.wants, Thin: f.request.ThinPack, Offset: f.request.OfsDelta,

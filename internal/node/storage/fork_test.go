@@ -1,0 +1,177 @@
+package storage_test
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/gittest"
+	"github.com/packhorse-git/packhorse/internal/node/places"
+)
+
+// fork forks a repository and returns the fork.
+func (r *root) fork(source, target string, refs ...string) *gittest.Repo {
+	r.t.Helper()
+	_, err := r.Fork(r.t.Context(), r.path(source), r.path(target), places.ForkOptions{Refs: refs})
+	r.do(err)
+	return gittest.At(r.t, filepath.Join(r.dir, target+".git"))
+}
+
+// networks returns the number of networks of forks.
+func (r *root) networks() int {
+	found, err := filepath.Glob(filepath.Join(r.dir, ".packhorse/networks/*/objects"))
+	r.do(err)
+	return len(found)
+}
+
+func TestFork(t *testing.T) {
+	t.Parallel()
+	for _, format := range []string{"sha1", "sha256"} {
+		t.Run(format, func(t *testing.T) {
+			t.Parallel()
+			r := newManager(t)
+			source := gittest.InitAt(t, filepath.Join(r.dir, "team/app.git"), "--bare", "--object-format="+format)
+			first := source.Commit("one")
+			source.Git("update-ref", "refs/heads/main", first.String())
+			source.Git("tag", "-a", "-m", "tag", "v1", first.String())
+			source.Git("repack", "-a", "-d", "-q")
+			second := source.Commit("two", first) // loose
+			source.Git("update-ref", "refs/heads/topic", second.String())
+			source.Git("update-ref", "refs/internal/secret", second.String())
+			source.Git("config", "transfer.hideRefs", "refs/internal")
+
+			one := r.fork("team/app", "users/ann/app")
+			if got, want := one.Git("show-ref"), source.Git("show-ref", "--heads", "--tags"); got != want {
+				t.Errorf("the fork has\n%s\nwant\n%s", got, want)
+			}
+			two := r.fork("users/ann/app", "users/bob/deep/app", "refs/heads/main")
+			if got := two.Git("for-each-ref", "--format=%(refname)"); got != "refs/heads/main" {
+				t.Errorf("the second fork has %s", got)
+			}
+			for _, member := range []*gittest.Repo{source, one, two} {
+				member.Git("fsck", "--strict")
+				member.Git("gc", "-q", "--prune=now") // as an administrator would
+			}
+			if n := r.networks(); n != 1 {
+				t.Errorf("%d networks", n)
+			}
+			// new commits of a fork stay its own
+			third := one.Commit("three", second)
+			one.Git("update-ref", "refs/heads/mine", third.String())
+			if _, err := source.Try("cat-file", "-e", third.String()); err == nil {
+				t.Error("the source has a commit of its fork")
+			}
+			three := r.fork("users/ann/app", "c")
+			for _, name := range []string{"team/app", "users/ann/app"} {
+				r.do(r.Delete(t.Context(), r.path(name), places.DeleteOptions{}))
+			}
+			two.Git("fsck", "--strict")
+			three.Git("fsck", "--strict")
+
+			r.do(r.Detach(t.Context(), r.path("c")))
+			r.do(r.Delete(t.Context(), r.path("users/bob/deep/app"), places.DeleteOptions{}))
+			until(t, "the network is removed", func() bool { return r.networks() == 0 })
+			three.Git("fsck", "--strict")
+			if _, err := os.Stat(filepath.Join(three.Dir, "objects/info/alternates")); err == nil {
+				t.Error("a detached fork borrows objects")
+			}
+		})
+	}
+}
+
+func TestForkRefused(t *testing.T) {
+	t.Parallel()
+	r := newManager(t)
+	source := gittest.InitAt(t, filepath.Join(r.dir, "app.git"), "--bare")
+	source.Git("update-ref", "refs/heads/main", source.Commit("one").String())
+	fork := func(source, target string) error {
+		_, err := r.Fork(t.Context(), r.path(source), r.path(target), places.ForkOptions{})
+		return err
+	}
+	r.do(fork("app", "fork"))
+	partial := gittest.InitAt(t, filepath.Join(r.dir, "partial.git"), "--bare")
+	partial.Git("config", "remote.origin.promisor", "true")
+	lender := gittest.InitAt(t, filepath.Join(r.dir, "lender.git"), "--bare")
+	borrower := gittest.InitAt(t, filepath.Join(r.dir, "borrower.git"), "--bare")
+	r.do(os.WriteFile(filepath.Join(borrower.Dir, "objects/info/alternates"), []byte(lender.Dir+"/objects\n"), 0o666))
+	for _, c := range []struct {
+		source, target string
+		kind           fault.Kind
+		text           string
+	}{
+		{"app", "fork", fault.Exists, "fork already exists"},
+		{"app", "fork/below", fault.Exists, "cannot be below"},
+		{"app", "app", fault.Exists, "already exists"},
+		{"none", "x", fault.NotFound, "none"},
+		{"app", ".x", fault.Invalid, "dot"},
+		{"partial", "x", fault.Denied, "partial clone"},
+		{"borrower", "x", fault.Denied, "borrows objects"},
+	} {
+		err := fork(c.source, c.target)
+		if !fault.Is(err, c.kind) || !strings.Contains(err.Error(), c.text) {
+			t.Errorf("%s to %s: %v", c.source, c.target, err)
+		}
+	}
+	if err := r.Detach(t.Context(), r.path("lender")); !fault.Is(err, fault.Exists) {
+		t.Errorf("detach of a repository without a network: %v", err)
+	}
+}
+
+// A repeated request with the same ID succeeds; a shallow repository and one with reftables can be forked.
+func TestForkKinds(t *testing.T) {
+	t.Parallel()
+	r := newManager(t)
+	origin := gittest.Init(t)
+	var tip git.ObjectID
+	for range 3 {
+		if tip.IsZero() {
+			tip = origin.Commit("x")
+		} else {
+			tip = origin.Commit("x", tip)
+		}
+	}
+	origin.Git("update-ref", "refs/heads/main", tip.String())
+	gittest.Run(t, r.dir, "", "clone", "-q", "--bare", "--depth=2", "file://"+origin.Dir, "shallow.git")
+	fork := r.fork("shallow", "fork")
+	if got := fork.Git("rev-list", "--count", "main"); got != "2" {
+		t.Errorf("%s commits", got)
+	}
+	fork.Git("fsck", "--strict")
+	for range 2 {
+		_, err := r.Fork(t.Context(), r.path("shallow"), r.path("again"), places.ForkOptions{RequestID: "once"})
+		r.do(err)
+	}
+}
+
+// A fork with a lifetime is removed when that has ended, also by a node that started later.
+func TestForkLifetime(t *testing.T) {
+	t.Parallel()
+	r := newManager(t)
+	source := gittest.InitAt(t, filepath.Join(r.dir, "app.git"), "--bare")
+	source.Git("update-ref", "refs/heads/main", source.Commit("one").String())
+	fork := func(name string, lifetime time.Duration) error {
+		_, err := r.Fork(t.Context(), r.path("app"), r.path(name), places.ForkOptions{Lifetime: lifetime})
+		return err
+	}
+	if err := fork("short", time.Second); !fault.Is(err, fault.Invalid) {
+		t.Errorf("a fork for a second: %v", err)
+	}
+	r.do(fork("long", time.Hour))
+	r.do(fork("over", time.Hour))
+	over := gittest.At(t, filepath.Join(r.dir, "over.git"))
+	over.Git("config", "packhorse.expires", time.Now().Add(-time.Minute).Format(time.RFC3339))
+	if testing.Short() {
+		t.Skip("lifetimes are checked every ten seconds")
+	}
+	until(t, "the fork is removed", func() bool {
+		_, err := os.Stat(over.Dir)
+		return errors.Is(err, fs.ErrNotExist)
+	})
+	gittest.At(t, filepath.Join(r.dir, "long.git")).Git("fsck")
+}
