@@ -104,6 +104,27 @@ func (s *repositoryService) Rename(ctx context.Context,
 	})
 }
 
+func (s *repositoryService) Fork(ctx context.Context,
+	r *connect.Request[packhorsev1.ForkRequest]) (*connect.Response[packhorsev1.ForkResponse], error) {
+	return respond(r.Msg, func(source git.RepoPath) (*packhorsev1.ForkResponse, error) {
+		target, err := parsePath(r.Msg.GetTarget())
+		if err != nil {
+			return nil, err
+		}
+		o := places.ForkOptions{Refs: r.Msg.GetRefs(), RequestID: r.Msg.GetRequestId(),
+			Lifetime: r.Msg.GetLifetime().AsDuration()}
+		d, err := s.Node.Fork(ctx, source, target, o)
+		return &packhorsev1.ForkResponse{Repository: description(d)}, err
+	})
+}
+
+func (s *repositoryService) Detach(ctx context.Context,
+	r *connect.Request[packhorsev1.DetachRequest]) (*connect.Response[packhorsev1.DetachResponse], error) {
+	return respond(r.Msg, func(path git.RepoPath) (*packhorsev1.DetachResponse, error) {
+		return &packhorsev1.DetachResponse{}, s.Node.Detach(ctx, path)
+	})
+}
+
 func (s *repositoryService) SetHead(ctx context.Context, r *connect.Request[packhorsev1.SetHeadRequest]) (
 	*connect.Response[packhorsev1.SetHeadResponse], error) {
 	return respond(r.Msg, func(path git.RepoPath) (*packhorsev1.SetHeadResponse, error) {

@@ -22,6 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/packhorse-git/packhorse/client"
 	"github.com/packhorse-git/packhorse/internal/fault"
@@ -36,14 +37,14 @@ import (
 func repoCommand(env Env) *cobra.Command {
 	return group(&cobra.Command{
 		Use:   "repo",
-		Short: "Create, import, list, describe, maintain, rename, export and remove repositories",
+		Short: "Create, fork, import, list, describe, maintain, rename, export and remove repositories",
 		Long: `Repo manages the repositories below --root, or below the root of a configuration. It asks the running server over the
 socket in its state directory; if none runs, it does the work itself. With --node it asks a storage node.`,
 		Example: `  packhorse repo create team/app --root /srv/git
   packhorse repo import team/tool /mnt/old/tool.git --root /srv/git
   packhorse repo list team/ --node storage-1:9100 --secret-file /etc/packhorse/secret --tls-ca ca.pem`,
-	}, repoCreate(env), repoImport(env), repoList(env), repoInfo(env), repoSetHead(env), repoMaintain(env),
-		repoRename(env), repoExport(env), repoRemove(env))
+	}, repoCreate(env), repoFork(env), repoDetach(env), repoImport(env), repoList(env), repoInfo(env), repoSetHead(env),
+		repoMaintain(env), repoRename(env), repoExport(env), repoRemove(env))
 }
 
 // repoCall is the work of a command with the node and its arguments.
@@ -164,6 +165,50 @@ optional. A repository that cannot be created completely is not created.`,
 	})
 	cmd.ValidArgsFunction = cobra.NoFileCompletions
 	return cmd
+}
+
+func repoFork(env Env) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "fork SOURCE TARGET", Short: "Create a repository that shares objects with another one",
+		Long: `Fork creates the repository TARGET with the refs, HEAD and objects of SOURCE, but without its settings, hooks and LFS
+objects. Both share the disk space of their objects, so a fork costs a few small files, whatever the size of SOURCE.
+Otherwise they are independent: either can be removed, and clients of one see only what its own refs reach.`,
+		Example: `  packhorse repo fork team/app users/ann/app --root /srv/git
+  packhorse repo fork team/app agents/17 --ref refs/heads/main --root /srv/git`,
+		Args: exactArgs(2, "a SOURCE and a TARGET"),
+	}
+	asJSON := jsonFlag(cmd)
+	refs := cmd.Flags().StringArray("ref", nil,
+		"only this `REF`, or with a slash at the end all refs below it; can be repeated")
+	lifetime := cmd.Flags().Duration("lifetime", 0, "remove the fork after this `DURATION`; 0: never")
+	return onRepository(env, cmd, changes, func(cmd *cobra.Command, node *client.Client, args []string) error {
+		request := &packhorsev1.ForkRequest{Repository: args[0], Target: args[1], Refs: *refs,
+			Lifetime: durationpb.New(*lifetime)}
+		made, err := node.Repositories().Fork(cmd.Context(), connect.NewRequest(request))
+		if err != nil {
+			return err
+		}
+		r := made.Msg.GetRepository()
+		return printLine(cmd, *asJSON, r, "created %s, a fork of %s: %d refs", r.GetPath(), args[0], r.GetRefs())
+	})
+}
+
+func repoDetach(env Env) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "detach PATH", Short: "Give a fork its own copy of all its objects",
+		Long: `Detach copies the objects that a repository shares with its forks into the repository, so that its directory is complete
+by itself. A repository that has forks can be detached, too; the forks are unchanged.`,
+		Example: "  packhorse repo detach users/ann/app --root /srv/git",
+		Args:    exactArgs(1, "one PATH"),
+	}
+	return onRepository(env, cmd, changes, func(cmd *cobra.Command, node *client.Client, args []string) error {
+		request := connect.NewRequest(&packhorsev1.DetachRequest{Repository: args[0]})
+		if _, err := node.Repositories().Detach(cmd.Context(), request); err != nil {
+			return err
+		}
+		_, err := fmt.Fprintf(cmd.OutOrStdout(), "%s has its own copy of all its objects\n", args[0])
+		return err
+	})
 }
 
 func repoList(env Env) *cobra.Command {

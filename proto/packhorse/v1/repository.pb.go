@@ -763,6 +763,211 @@ func (*RenameResponse) Descriptor() ([]byte, []int) {
 	return file_packhorse_v1_repository_proto_rawDescGZIP(), []int{11}
 }
 
+type ForkRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The source.
+	Repository string `protobuf:"bytes,1,opt,name=repository,proto3" json:"repository,omitempty"`
+	// The path of the new repository, as for Create.
+	Target string `protobuf:"bytes,2,opt,name=target,proto3" json:"target,omitempty"`
+	// Full names of refs, or beginnings of names that end in a slash. None means all visible refs.
+	Refs []string `protobuf:"bytes,3,rep,name=refs,proto3" json:"refs,omitempty"`
+	// As for Create.
+	RequestId string `protobuf:"bytes,4,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	// The time after which the fork is removed, at least a minute. None means that it stays.
+	Lifetime      *durationpb.Duration `protobuf:"bytes,5,opt,name=lifetime,proto3" json:"lifetime,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ForkRequest) Reset() {
+	*x = ForkRequest{}
+	mi := &file_packhorse_v1_repository_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ForkRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ForkRequest) ProtoMessage() {}
+
+func (x *ForkRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_packhorse_v1_repository_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ForkRequest.ProtoReflect.Descriptor instead.
+func (*ForkRequest) Descriptor() ([]byte, []int) {
+	return file_packhorse_v1_repository_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *ForkRequest) GetRepository() string {
+	if x != nil {
+		return x.Repository
+	}
+	return ""
+}
+
+func (x *ForkRequest) GetTarget() string {
+	if x != nil {
+		return x.Target
+	}
+	return ""
+}
+
+func (x *ForkRequest) GetRefs() []string {
+	if x != nil {
+		return x.Refs
+	}
+	return nil
+}
+
+func (x *ForkRequest) GetRequestId() string {
+	if x != nil {
+		return x.RequestId
+	}
+	return ""
+}
+
+func (x *ForkRequest) GetLifetime() *durationpb.Duration {
+	if x != nil {
+		return x.Lifetime
+	}
+	return nil
+}
+
+type ForkResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Repository    *Repository            `protobuf:"bytes,1,opt,name=repository,proto3" json:"repository,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ForkResponse) Reset() {
+	*x = ForkResponse{}
+	mi := &file_packhorse_v1_repository_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ForkResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ForkResponse) ProtoMessage() {}
+
+func (x *ForkResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_packhorse_v1_repository_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ForkResponse.ProtoReflect.Descriptor instead.
+func (*ForkResponse) Descriptor() ([]byte, []int) {
+	return file_packhorse_v1_repository_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *ForkResponse) GetRepository() *Repository {
+	if x != nil {
+		return x.Repository
+	}
+	return nil
+}
+
+type DetachRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Repository    string                 `protobuf:"bytes,1,opt,name=repository,proto3" json:"repository,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DetachRequest) Reset() {
+	*x = DetachRequest{}
+	mi := &file_packhorse_v1_repository_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DetachRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DetachRequest) ProtoMessage() {}
+
+func (x *DetachRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_packhorse_v1_repository_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DetachRequest.ProtoReflect.Descriptor instead.
+func (*DetachRequest) Descriptor() ([]byte, []int) {
+	return file_packhorse_v1_repository_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *DetachRequest) GetRepository() string {
+	if x != nil {
+		return x.Repository
+	}
+	return ""
+}
+
+type DetachResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DetachResponse) Reset() {
+	*x = DetachResponse{}
+	mi := &file_packhorse_v1_repository_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DetachResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DetachResponse) ProtoMessage() {}
+
+func (x *DetachResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_packhorse_v1_repository_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DetachResponse.ProtoReflect.Descriptor instead.
+func (*DetachResponse) Descriptor() ([]byte, []int) {
+	return file_packhorse_v1_repository_proto_rawDescGZIP(), []int{15}
+}
+
 type SetHeadRequest struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
 	Repository string                 `protobuf:"bytes,1,opt,name=repository,proto3" json:"repository,omitempty"`
@@ -776,7 +981,7 @@ type SetHeadRequest struct {
 
 func (x *SetHeadRequest) Reset() {
 	*x = SetHeadRequest{}
-	mi := &file_packhorse_v1_repository_proto_msgTypes[12]
+	mi := &file_packhorse_v1_repository_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -788,7 +993,7 @@ func (x *SetHeadRequest) String() string {
 func (*SetHeadRequest) ProtoMessage() {}
 
 func (x *SetHeadRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_repository_proto_msgTypes[12]
+	mi := &file_packhorse_v1_repository_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -801,7 +1006,7 @@ func (x *SetHeadRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetHeadRequest.ProtoReflect.Descriptor instead.
 func (*SetHeadRequest) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_repository_proto_rawDescGZIP(), []int{12}
+	return file_packhorse_v1_repository_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *SetHeadRequest) GetRepository() string {
@@ -835,7 +1040,7 @@ type SetHeadResponse struct {
 
 func (x *SetHeadResponse) Reset() {
 	*x = SetHeadResponse{}
-	mi := &file_packhorse_v1_repository_proto_msgTypes[13]
+	mi := &file_packhorse_v1_repository_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -847,7 +1052,7 @@ func (x *SetHeadResponse) String() string {
 func (*SetHeadResponse) ProtoMessage() {}
 
 func (x *SetHeadResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_repository_proto_msgTypes[13]
+	mi := &file_packhorse_v1_repository_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -860,7 +1065,7 @@ func (x *SetHeadResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetHeadResponse.ProtoReflect.Descriptor instead.
 func (*SetHeadResponse) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_repository_proto_rawDescGZIP(), []int{13}
+	return file_packhorse_v1_repository_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *SetHeadResponse) GetExists() bool {
@@ -879,7 +1084,7 @@ type MaintainRequest struct {
 
 func (x *MaintainRequest) Reset() {
 	*x = MaintainRequest{}
-	mi := &file_packhorse_v1_repository_proto_msgTypes[14]
+	mi := &file_packhorse_v1_repository_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -891,7 +1096,7 @@ func (x *MaintainRequest) String() string {
 func (*MaintainRequest) ProtoMessage() {}
 
 func (x *MaintainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_repository_proto_msgTypes[14]
+	mi := &file_packhorse_v1_repository_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -904,7 +1109,7 @@ func (x *MaintainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MaintainRequest.ProtoReflect.Descriptor instead.
 func (*MaintainRequest) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_repository_proto_rawDescGZIP(), []int{14}
+	return file_packhorse_v1_repository_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *MaintainRequest) GetRepository() string {
@@ -925,7 +1130,7 @@ type MaintainResponse struct {
 
 func (x *MaintainResponse) Reset() {
 	*x = MaintainResponse{}
-	mi := &file_packhorse_v1_repository_proto_msgTypes[15]
+	mi := &file_packhorse_v1_repository_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -937,7 +1142,7 @@ func (x *MaintainResponse) String() string {
 func (*MaintainResponse) ProtoMessage() {}
 
 func (x *MaintainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_repository_proto_msgTypes[15]
+	mi := &file_packhorse_v1_repository_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -950,7 +1155,7 @@ func (x *MaintainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MaintainResponse.ProtoReflect.Descriptor instead.
 func (*MaintainResponse) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_repository_proto_rawDescGZIP(), []int{15}
+	return file_packhorse_v1_repository_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *MaintainResponse) GetBefore() *Objects {
@@ -985,7 +1190,7 @@ type DropPacksRequest struct {
 
 func (x *DropPacksRequest) Reset() {
 	*x = DropPacksRequest{}
-	mi := &file_packhorse_v1_repository_proto_msgTypes[16]
+	mi := &file_packhorse_v1_repository_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -997,7 +1202,7 @@ func (x *DropPacksRequest) String() string {
 func (*DropPacksRequest) ProtoMessage() {}
 
 func (x *DropPacksRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_repository_proto_msgTypes[16]
+	mi := &file_packhorse_v1_repository_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1010,7 +1215,7 @@ func (x *DropPacksRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropPacksRequest.ProtoReflect.Descriptor instead.
 func (*DropPacksRequest) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_repository_proto_rawDescGZIP(), []int{16}
+	return file_packhorse_v1_repository_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *DropPacksRequest) GetRepository() string {
@@ -1039,7 +1244,7 @@ type DropPacksResponse struct {
 
 func (x *DropPacksResponse) Reset() {
 	*x = DropPacksResponse{}
-	mi := &file_packhorse_v1_repository_proto_msgTypes[17]
+	mi := &file_packhorse_v1_repository_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1051,7 +1256,7 @@ func (x *DropPacksResponse) String() string {
 func (*DropPacksResponse) ProtoMessage() {}
 
 func (x *DropPacksResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_repository_proto_msgTypes[17]
+	mi := &file_packhorse_v1_repository_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1064,7 +1269,7 @@ func (x *DropPacksResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropPacksResponse.ProtoReflect.Descriptor instead.
 func (*DropPacksResponse) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_repository_proto_rawDescGZIP(), []int{17}
+	return file_packhorse_v1_repository_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *DropPacksResponse) GetPacks() int64 {
@@ -1153,7 +1358,25 @@ const file_packhorse_v1_repository_proto_rawDesc = "" +
 	"repository\x18\x01 \x01(\tR\n" +
 	"repository\x12\x0e\n" +
 	"\x02to\x18\x02 \x01(\tR\x02to\"\x10\n" +
-	"\x0eRenameResponse\"d\n" +
+	"\x0eRenameResponse\"\xaf\x01\n" +
+	"\vForkRequest\x12\x1e\n" +
+	"\n" +
+	"repository\x18\x01 \x01(\tR\n" +
+	"repository\x12\x16\n" +
+	"\x06target\x18\x02 \x01(\tR\x06target\x12\x12\n" +
+	"\x04refs\x18\x03 \x03(\tR\x04refs\x12\x1d\n" +
+	"\n" +
+	"request_id\x18\x04 \x01(\tR\trequestId\x125\n" +
+	"\blifetime\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\blifetime\"H\n" +
+	"\fForkResponse\x128\n" +
+	"\n" +
+	"repository\x18\x01 \x01(\v2\x18.packhorse.v1.RepositoryR\n" +
+	"repository\"/\n" +
+	"\rDetachRequest\x12\x1e\n" +
+	"\n" +
+	"repository\x18\x01 \x01(\tR\n" +
+	"repository\"\x10\n" +
+	"\x0eDetachResponse\"d\n" +
 	"\x0eSetHeadRequest\x12\x1e\n" +
 	"\n" +
 	"repository\x18\x01 \x01(\tR\n" +
@@ -1177,13 +1400,15 @@ const file_packhorse_v1_repository_proto_rawDesc = "" +
 	"\x03all\x18\x02 \x01(\bR\x03all\"?\n" +
 	"\x11DropPacksResponse\x12\x14\n" +
 	"\x05packs\x18\x01 \x01(\x03R\x05packs\x12\x14\n" +
-	"\x05bytes\x18\x02 \x01(\x03R\x05bytes2\xc8\x04\n" +
+	"\x05bytes\x18\x02 \x01(\x03R\x05bytes2\xcc\x05\n" +
 	"\x11RepositoryService\x12C\n" +
 	"\x06Create\x12\x1b.packhorse.v1.CreateRequest\x1a\x1c.packhorse.v1.CreateResponse\x12?\n" +
 	"\x03Get\x12\x18.packhorse.v1.GetRequest\x1a\x19.packhorse.v1.GetResponse\"\x03\x90\x02\x01\x12B\n" +
 	"\x04List\x12\x19.packhorse.v1.ListRequest\x1a\x1a.packhorse.v1.ListResponse\"\x03\x90\x02\x01\x12C\n" +
 	"\x06Delete\x12\x1b.packhorse.v1.DeleteRequest\x1a\x1c.packhorse.v1.DeleteResponse\x12C\n" +
-	"\x06Rename\x12\x1b.packhorse.v1.RenameRequest\x1a\x1c.packhorse.v1.RenameResponse\x12F\n" +
+	"\x06Rename\x12\x1b.packhorse.v1.RenameRequest\x1a\x1c.packhorse.v1.RenameResponse\x12=\n" +
+	"\x04Fork\x12\x19.packhorse.v1.ForkRequest\x1a\x1a.packhorse.v1.ForkResponse\x12C\n" +
+	"\x06Detach\x12\x1b.packhorse.v1.DetachRequest\x1a\x1c.packhorse.v1.DetachResponse\x12F\n" +
 	"\aSetHead\x12\x1c.packhorse.v1.SetHeadRequest\x1a\x1d.packhorse.v1.SetHeadResponse\x12I\n" +
 	"\bMaintain\x12\x1d.packhorse.v1.MaintainRequest\x1a\x1e.packhorse.v1.MaintainResponse\x12L\n" +
 	"\tDropPacks\x12\x1e.packhorse.v1.DropPacksRequest\x1a\x1f.packhorse.v1.DropPacksResponseBCZAgithub.com/packhorse-git/packhorse/proto/packhorse/v1;packhorsev1b\x06proto3"
@@ -1200,7 +1425,7 @@ func file_packhorse_v1_repository_proto_rawDescGZIP() []byte {
 	return file_packhorse_v1_repository_proto_rawDescData
 }
 
-var file_packhorse_v1_repository_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
+var file_packhorse_v1_repository_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
 var file_packhorse_v1_repository_proto_goTypes = []any{
 	(*Repository)(nil),          // 0: packhorse.v1.Repository
 	(*Objects)(nil),             // 1: packhorse.v1.Objects
@@ -1214,46 +1439,56 @@ var file_packhorse_v1_repository_proto_goTypes = []any{
 	(*DeleteResponse)(nil),      // 9: packhorse.v1.DeleteResponse
 	(*RenameRequest)(nil),       // 10: packhorse.v1.RenameRequest
 	(*RenameResponse)(nil),      // 11: packhorse.v1.RenameResponse
-	(*SetHeadRequest)(nil),      // 12: packhorse.v1.SetHeadRequest
-	(*SetHeadResponse)(nil),     // 13: packhorse.v1.SetHeadResponse
-	(*MaintainRequest)(nil),     // 14: packhorse.v1.MaintainRequest
-	(*MaintainResponse)(nil),    // 15: packhorse.v1.MaintainResponse
-	(*DropPacksRequest)(nil),    // 16: packhorse.v1.DropPacksRequest
-	(*DropPacksResponse)(nil),   // 17: packhorse.v1.DropPacksResponse
-	nil,                         // 18: packhorse.v1.Repository.ConfigEntry
-	(*Version)(nil),             // 19: packhorse.v1.Version
-	(*durationpb.Duration)(nil), // 20: google.protobuf.Duration
+	(*ForkRequest)(nil),         // 12: packhorse.v1.ForkRequest
+	(*ForkResponse)(nil),        // 13: packhorse.v1.ForkResponse
+	(*DetachRequest)(nil),       // 14: packhorse.v1.DetachRequest
+	(*DetachResponse)(nil),      // 15: packhorse.v1.DetachResponse
+	(*SetHeadRequest)(nil),      // 16: packhorse.v1.SetHeadRequest
+	(*SetHeadResponse)(nil),     // 17: packhorse.v1.SetHeadResponse
+	(*MaintainRequest)(nil),     // 18: packhorse.v1.MaintainRequest
+	(*MaintainResponse)(nil),    // 19: packhorse.v1.MaintainResponse
+	(*DropPacksRequest)(nil),    // 20: packhorse.v1.DropPacksRequest
+	(*DropPacksResponse)(nil),   // 21: packhorse.v1.DropPacksResponse
+	nil,                         // 22: packhorse.v1.Repository.ConfigEntry
+	(*Version)(nil),             // 23: packhorse.v1.Version
+	(*durationpb.Duration)(nil), // 24: google.protobuf.Duration
 }
 var file_packhorse_v1_repository_proto_depIdxs = []int32{
-	19, // 0: packhorse.v1.Repository.version:type_name -> packhorse.v1.Version
+	23, // 0: packhorse.v1.Repository.version:type_name -> packhorse.v1.Version
 	1,  // 1: packhorse.v1.Repository.objects:type_name -> packhorse.v1.Objects
-	18, // 2: packhorse.v1.Repository.config:type_name -> packhorse.v1.Repository.ConfigEntry
+	22, // 2: packhorse.v1.Repository.config:type_name -> packhorse.v1.Repository.ConfigEntry
 	0,  // 3: packhorse.v1.CreateResponse.repository:type_name -> packhorse.v1.Repository
 	0,  // 4: packhorse.v1.GetResponse.repository:type_name -> packhorse.v1.Repository
-	1,  // 5: packhorse.v1.MaintainResponse.before:type_name -> packhorse.v1.Objects
-	1,  // 6: packhorse.v1.MaintainResponse.after:type_name -> packhorse.v1.Objects
-	20, // 7: packhorse.v1.MaintainResponse.duration:type_name -> google.protobuf.Duration
-	2,  // 8: packhorse.v1.RepositoryService.Create:input_type -> packhorse.v1.CreateRequest
-	4,  // 9: packhorse.v1.RepositoryService.Get:input_type -> packhorse.v1.GetRequest
-	6,  // 10: packhorse.v1.RepositoryService.List:input_type -> packhorse.v1.ListRequest
-	8,  // 11: packhorse.v1.RepositoryService.Delete:input_type -> packhorse.v1.DeleteRequest
-	10, // 12: packhorse.v1.RepositoryService.Rename:input_type -> packhorse.v1.RenameRequest
-	12, // 13: packhorse.v1.RepositoryService.SetHead:input_type -> packhorse.v1.SetHeadRequest
-	14, // 14: packhorse.v1.RepositoryService.Maintain:input_type -> packhorse.v1.MaintainRequest
-	16, // 15: packhorse.v1.RepositoryService.DropPacks:input_type -> packhorse.v1.DropPacksRequest
-	3,  // 16: packhorse.v1.RepositoryService.Create:output_type -> packhorse.v1.CreateResponse
-	5,  // 17: packhorse.v1.RepositoryService.Get:output_type -> packhorse.v1.GetResponse
-	7,  // 18: packhorse.v1.RepositoryService.List:output_type -> packhorse.v1.ListResponse
-	9,  // 19: packhorse.v1.RepositoryService.Delete:output_type -> packhorse.v1.DeleteResponse
-	11, // 20: packhorse.v1.RepositoryService.Rename:output_type -> packhorse.v1.RenameResponse
-	13, // 21: packhorse.v1.RepositoryService.SetHead:output_type -> packhorse.v1.SetHeadResponse
-	15, // 22: packhorse.v1.RepositoryService.Maintain:output_type -> packhorse.v1.MaintainResponse
-	17, // 23: packhorse.v1.RepositoryService.DropPacks:output_type -> packhorse.v1.DropPacksResponse
-	16, // [16:24] is the sub-list for method output_type
-	8,  // [8:16] is the sub-list for method input_type
-	8,  // [8:8] is the sub-list for extension type_name
-	8,  // [8:8] is the sub-list for extension extendee
-	0,  // [0:8] is the sub-list for field type_name
+	24, // 5: packhorse.v1.ForkRequest.lifetime:type_name -> google.protobuf.Duration
+	0,  // 6: packhorse.v1.ForkResponse.repository:type_name -> packhorse.v1.Repository
+	1,  // 7: packhorse.v1.MaintainResponse.before:type_name -> packhorse.v1.Objects
+	1,  // 8: packhorse.v1.MaintainResponse.after:type_name -> packhorse.v1.Objects
+	24, // 9: packhorse.v1.MaintainResponse.duration:type_name -> google.protobuf.Duration
+	2,  // 10: packhorse.v1.RepositoryService.Create:input_type -> packhorse.v1.CreateRequest
+	4,  // 11: packhorse.v1.RepositoryService.Get:input_type -> packhorse.v1.GetRequest
+	6,  // 12: packhorse.v1.RepositoryService.List:input_type -> packhorse.v1.ListRequest
+	8,  // 13: packhorse.v1.RepositoryService.Delete:input_type -> packhorse.v1.DeleteRequest
+	10, // 14: packhorse.v1.RepositoryService.Rename:input_type -> packhorse.v1.RenameRequest
+	12, // 15: packhorse.v1.RepositoryService.Fork:input_type -> packhorse.v1.ForkRequest
+	14, // 16: packhorse.v1.RepositoryService.Detach:input_type -> packhorse.v1.DetachRequest
+	16, // 17: packhorse.v1.RepositoryService.SetHead:input_type -> packhorse.v1.SetHeadRequest
+	18, // 18: packhorse.v1.RepositoryService.Maintain:input_type -> packhorse.v1.MaintainRequest
+	20, // 19: packhorse.v1.RepositoryService.DropPacks:input_type -> packhorse.v1.DropPacksRequest
+	3,  // 20: packhorse.v1.RepositoryService.Create:output_type -> packhorse.v1.CreateResponse
+	5,  // 21: packhorse.v1.RepositoryService.Get:output_type -> packhorse.v1.GetResponse
+	7,  // 22: packhorse.v1.RepositoryService.List:output_type -> packhorse.v1.ListResponse
+	9,  // 23: packhorse.v1.RepositoryService.Delete:output_type -> packhorse.v1.DeleteResponse
+	11, // 24: packhorse.v1.RepositoryService.Rename:output_type -> packhorse.v1.RenameResponse
+	13, // 25: packhorse.v1.RepositoryService.Fork:output_type -> packhorse.v1.ForkResponse
+	15, // 26: packhorse.v1.RepositoryService.Detach:output_type -> packhorse.v1.DetachResponse
+	17, // 27: packhorse.v1.RepositoryService.SetHead:output_type -> packhorse.v1.SetHeadResponse
+	19, // 28: packhorse.v1.RepositoryService.Maintain:output_type -> packhorse.v1.MaintainResponse
+	21, // 29: packhorse.v1.RepositoryService.DropPacks:output_type -> packhorse.v1.DropPacksResponse
+	20, // [20:30] is the sub-list for method output_type
+	10, // [10:20] is the sub-list for method input_type
+	10, // [10:10] is the sub-list for extension type_name
+	10, // [10:10] is the sub-list for extension extendee
+	0,  // [0:10] is the sub-list for field type_name
 }
 
 func init() { file_packhorse_v1_repository_proto_init() }
@@ -1268,7 +1503,7 @@ func file_packhorse_v1_repository_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_packhorse_v1_repository_proto_rawDesc), len(file_packhorse_v1_repository_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   19,
+			NumMessages:   23,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -46,6 +46,11 @@ const (
 	// RepositoryServiceRenameProcedure is the fully-qualified name of the RepositoryService's Rename
 	// RPC.
 	RepositoryServiceRenameProcedure = "/packhorse.v1.RepositoryService/Rename"
+	// RepositoryServiceForkProcedure is the fully-qualified name of the RepositoryService's Fork RPC.
+	RepositoryServiceForkProcedure = "/packhorse.v1.RepositoryService/Fork"
+	// RepositoryServiceDetachProcedure is the fully-qualified name of the RepositoryService's Detach
+	// RPC.
+	RepositoryServiceDetachProcedure = "/packhorse.v1.RepositoryService/Detach"
 	// RepositoryServiceSetHeadProcedure is the fully-qualified name of the RepositoryService's SetHead
 	// RPC.
 	RepositoryServiceSetHeadProcedure = "/packhorse.v1.RepositoryService/SetHead"
@@ -73,6 +78,13 @@ type RepositoryServiceClient interface {
 	// Rename gives a repository of a store another path. Clients of the former path get NOT_FOUND. ALREADY_EXISTS if the new path exists,
 	// INVALID_ARGUMENT on a node without a store, where directories are moved instead.
 	Rename(context.Context, *connect.Request[v1.RenameRequest]) (*connect.Response[v1.RenameResponse], error)
+	// Fork creates a repository with the visible refs of another one, its HEAD and its objects, but without its settings, hooks and LFS
+	// objects. The repositories of a network of forks share the space of their objects. Otherwise they are independent: the removal of one
+	// harms no other, and clients of one see only what its own refs reach. ALREADY_EXISTS as for Create. PERMISSION_DENIED for a mirror, a
+	// partial clone, and a repository that borrows objects in other ways. A request with a request_id can be repeated.
+	Fork(context.Context, *connect.Request[v1.ForkRequest]) (*connect.Response[v1.ForkResponse], error)
+	// Detach gives a repository of a network of forks its own copy of all its objects. ALREADY_EXISTS if it has them.
+	Detach(context.Context, *connect.Request[v1.DetachRequest]) (*connect.Response[v1.DetachResponse], error)
 	// SetHead points HEAD at a branch, which clones check out and searches use. The change is durable when the call returns.
 	SetHead(context.Context, *connect.Request[v1.SetHeadRequest]) (*connect.Response[v1.SetHeadResponse], error)
 	// Maintain repacks a repository, writes its commit-graph and packs its refs. Readers are not interrupted. No object is removed, so
@@ -126,6 +138,18 @@ func NewRepositoryServiceClient(httpClient connect.HTTPClient, baseURL string, o
 			connect.WithSchema(repositoryServiceMethods.ByName("Rename")),
 			connect.WithClientOptions(opts...),
 		),
+		fork: connect.NewClient[v1.ForkRequest, v1.ForkResponse](
+			httpClient,
+			baseURL+RepositoryServiceForkProcedure,
+			connect.WithSchema(repositoryServiceMethods.ByName("Fork")),
+			connect.WithClientOptions(opts...),
+		),
+		detach: connect.NewClient[v1.DetachRequest, v1.DetachResponse](
+			httpClient,
+			baseURL+RepositoryServiceDetachProcedure,
+			connect.WithSchema(repositoryServiceMethods.ByName("Detach")),
+			connect.WithClientOptions(opts...),
+		),
 		setHead: connect.NewClient[v1.SetHeadRequest, v1.SetHeadResponse](
 			httpClient,
 			baseURL+RepositoryServiceSetHeadProcedure,
@@ -154,6 +178,8 @@ type repositoryServiceClient struct {
 	list      *connect.Client[v1.ListRequest, v1.ListResponse]
 	delete    *connect.Client[v1.DeleteRequest, v1.DeleteResponse]
 	rename    *connect.Client[v1.RenameRequest, v1.RenameResponse]
+	fork      *connect.Client[v1.ForkRequest, v1.ForkResponse]
+	detach    *connect.Client[v1.DetachRequest, v1.DetachResponse]
 	setHead   *connect.Client[v1.SetHeadRequest, v1.SetHeadResponse]
 	maintain  *connect.Client[v1.MaintainRequest, v1.MaintainResponse]
 	dropPacks *connect.Client[v1.DropPacksRequest, v1.DropPacksResponse]
@@ -182,6 +208,16 @@ func (c *repositoryServiceClient) Delete(ctx context.Context, req *connect.Reque
 // Rename calls packhorse.v1.RepositoryService.Rename.
 func (c *repositoryServiceClient) Rename(ctx context.Context, req *connect.Request[v1.RenameRequest]) (*connect.Response[v1.RenameResponse], error) {
 	return c.rename.CallUnary(ctx, req)
+}
+
+// Fork calls packhorse.v1.RepositoryService.Fork.
+func (c *repositoryServiceClient) Fork(ctx context.Context, req *connect.Request[v1.ForkRequest]) (*connect.Response[v1.ForkResponse], error) {
+	return c.fork.CallUnary(ctx, req)
+}
+
+// Detach calls packhorse.v1.RepositoryService.Detach.
+func (c *repositoryServiceClient) Detach(ctx context.Context, req *connect.Request[v1.DetachRequest]) (*connect.Response[v1.DetachResponse], error) {
+	return c.detach.CallUnary(ctx, req)
 }
 
 // SetHead calls packhorse.v1.RepositoryService.SetHead.
@@ -215,6 +251,13 @@ type RepositoryServiceHandler interface {
 	// Rename gives a repository of a store another path. Clients of the former path get NOT_FOUND. ALREADY_EXISTS if the new path exists,
 	// INVALID_ARGUMENT on a node without a store, where directories are moved instead.
 	Rename(context.Context, *connect.Request[v1.RenameRequest]) (*connect.Response[v1.RenameResponse], error)
+	// Fork creates a repository with the visible refs of another one, its HEAD and its objects, but without its settings, hooks and LFS
+	// objects. The repositories of a network of forks share the space of their objects. Otherwise they are independent: the removal of one
+	// harms no other, and clients of one see only what its own refs reach. ALREADY_EXISTS as for Create. PERMISSION_DENIED for a mirror, a
+	// partial clone, and a repository that borrows objects in other ways. A request with a request_id can be repeated.
+	Fork(context.Context, *connect.Request[v1.ForkRequest]) (*connect.Response[v1.ForkResponse], error)
+	// Detach gives a repository of a network of forks its own copy of all its objects. ALREADY_EXISTS if it has them.
+	Detach(context.Context, *connect.Request[v1.DetachRequest]) (*connect.Response[v1.DetachResponse], error)
 	// SetHead points HEAD at a branch, which clones check out and searches use. The change is durable when the call returns.
 	SetHead(context.Context, *connect.Request[v1.SetHeadRequest]) (*connect.Response[v1.SetHeadResponse], error)
 	// Maintain repacks a repository, writes its commit-graph and packs its refs. Readers are not interrupted. No object is removed, so
@@ -264,6 +307,18 @@ func NewRepositoryServiceHandler(svc RepositoryServiceHandler, opts ...connect.H
 		connect.WithSchema(repositoryServiceMethods.ByName("Rename")),
 		connect.WithHandlerOptions(opts...),
 	)
+	repositoryServiceForkHandler := connect.NewUnaryHandler(
+		RepositoryServiceForkProcedure,
+		svc.Fork,
+		connect.WithSchema(repositoryServiceMethods.ByName("Fork")),
+		connect.WithHandlerOptions(opts...),
+	)
+	repositoryServiceDetachHandler := connect.NewUnaryHandler(
+		RepositoryServiceDetachProcedure,
+		svc.Detach,
+		connect.WithSchema(repositoryServiceMethods.ByName("Detach")),
+		connect.WithHandlerOptions(opts...),
+	)
 	repositoryServiceSetHeadHandler := connect.NewUnaryHandler(
 		RepositoryServiceSetHeadProcedure,
 		svc.SetHead,
@@ -294,6 +349,10 @@ func NewRepositoryServiceHandler(svc RepositoryServiceHandler, opts ...connect.H
 			repositoryServiceDeleteHandler.ServeHTTP(w, r)
 		case RepositoryServiceRenameProcedure:
 			repositoryServiceRenameHandler.ServeHTTP(w, r)
+		case RepositoryServiceForkProcedure:
+			repositoryServiceForkHandler.ServeHTTP(w, r)
+		case RepositoryServiceDetachProcedure:
+			repositoryServiceDetachHandler.ServeHTTP(w, r)
 		case RepositoryServiceSetHeadProcedure:
 			repositoryServiceSetHeadHandler.ServeHTTP(w, r)
 		case RepositoryServiceMaintainProcedure:
@@ -327,6 +386,14 @@ func (UnimplementedRepositoryServiceHandler) Delete(context.Context, *connect.Re
 
 func (UnimplementedRepositoryServiceHandler) Rename(context.Context, *connect.Request[v1.RenameRequest]) (*connect.Response[v1.RenameResponse], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("packhorse.v1.RepositoryService.Rename is not implemented"))
+}
+
+func (UnimplementedRepositoryServiceHandler) Fork(context.Context, *connect.Request[v1.ForkRequest]) (*connect.Response[v1.ForkResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("packhorse.v1.RepositoryService.Fork is not implemented"))
+}
+
+func (UnimplementedRepositoryServiceHandler) Detach(context.Context, *connect.Request[v1.DetachRequest]) (*connect.Response[v1.DetachResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("packhorse.v1.RepositoryService.Detach is not implemented"))
 }
 
 func (UnimplementedRepositoryServiceHandler) SetHead(context.Context, *connect.Request[v1.SetHeadRequest]) (*connect.Response[v1.SetHeadResponse], error) {
