@@ -16,4 +16,4 @@ func (s *Store) Fork(context.Context, git.RepoPath, git.RepoPath, places.ForkOpt
 // Detach implements places.Places.
 func (s *Store) Detach(context.Context, git.RepoPath, places.RunGit) error { return errNoForks }
 
-var errNoForks = fault.New(fault.Unavailable, "repositories of a store cannot be forked yet: clone the repository and push it")
+var errNoForks = fault.New(fault.Precondition, "repositories of a store cannot be forked yet: clone and push instead")
