@@ -91,8 +91,7 @@ func (d *Directories) leftNetwork(objects string) {
 	n.left[objects] = true
 	d.running.Go(func() {
 		if err := d.removeNetwork(objects); err != nil && d.ctx.Err() == nil {
-			d.Log.Warn("cannot remove the objects of a network of forks without members; trying again when the next "+
-				"repository leaves it", "dir", objects, "error", err)
+			d.Log.Warn("cannot remove a network of forks without members; remove its directory", "dir", objects, "error", err)
 		}
 	})
 }
