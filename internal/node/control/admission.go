@@ -34,6 +34,13 @@ var workCalls = []string{
 	packhorsev1connect.MergeServiceMergeProcedure,
 }
 
+// pushCalls are the unary calls that change a repository. Hooks can make them wait. Those of them that compute have a
+// slot only until then.
+var pushCalls = []string{
+	packhorsev1connect.CommitServiceCreateProcedure, packhorsev1connect.CommitServiceApplyPatchProcedure,
+	packhorsev1connect.RefServiceUpdateProcedure, packhorsev1connect.MergeServiceMergeProcedure,
+}
+
 const (
 	slotsPerCPU = 2
 	// slotQueue and slotWait limit the calls that wait for a slot. They are fewer than the calls of one connection.

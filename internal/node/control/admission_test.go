@@ -15,7 +15,6 @@ import (
 	"github.com/packhorse-git/packhorse/internal/schedule/admit"
 	"github.com/packhorse-git/packhorse/internal/schedule/balance"
 	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
-	"github.com/packhorse-git/packhorse/proto/packhorse/v1/packhorsev1connect"
 )
 
 // waitFor waits for a state that has to come.
@@ -210,8 +209,7 @@ func TestShares(t *testing.T) {
 func TestChangesEnterTheLaneOfPushes(t *testing.T) {
 	t.Parallel()
 	c := &interceptor{&Server{Options: Options{Lanes: admit.NewLanes(admit.Sizes{Small: 9, Push: 1})}}}
-	for _, call := range []string{packhorsev1connect.CommitServiceCreateProcedure,
-		packhorsev1connect.RefServiceUpdateProcedure} {
+	for _, call := range pushCalls {
 		a, err := c.admissionOf(t.Context(), call, "")
 		if err != nil {
 			t.Fatal(err)

@@ -68,13 +68,12 @@ func (c *interceptor) admissionOf(ctx context.Context, procedure, caller string)
 	switch {
 	case slices.Contains(ownAdmission, procedure):
 		return &admission{seat: new(admit.Seat)}, nil
+	case slices.Contains(pushCalls, procedure):
+		return c.enterPush()
 	case slices.Contains(heavyCalls, procedure):
 		return c.enterHeavy(ctx, caller)
 	case slices.Contains(workCalls, procedure):
 		return c.enterWork(ctx, caller)
-	case procedure == packhorsev1connect.CommitServiceCreateProcedure,
-		procedure == packhorsev1connect.RefServiceUpdateProcedure:
-		return c.enterPush()
 	}
 	return c.enter()
 }

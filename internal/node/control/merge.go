@@ -13,6 +13,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/node/edit"
 	"github.com/packhorse-git/packhorse/internal/node/merge"
 	"github.com/packhorse-git/packhorse/internal/node/storage"
+	"github.com/packhorse-git/packhorse/internal/schedule/balance"
 	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
 	"github.com/packhorse-git/packhorse/proto/packhorse/v1/packhorsev1connect"
 )
@@ -32,6 +33,10 @@ func (s *mergeService) Merge(ctx context.Context, r *connect.Request[packhorsev1
 		if err != nil {
 			return nil, err
 		}
+		if q.Prepared, _, err = s.work.Acquire(ctx, balance.Caller(shareOf(r.Header()))); err != nil {
+			return nil, err
+		}
+		defer q.Prepared()
 		result, err := s.Node.Merge(ctx, path, q)
 		if err != nil {
 			return nil, err

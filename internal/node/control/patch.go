@@ -24,11 +24,10 @@ func (s *commitService) ApplyPatch(ctx context.Context, r *connect.Request[packh
 		if err != nil {
 			return nil, err
 		}
-		admission, err := s.enterWork(ctx, string(q.Caller))
-		if err != nil {
+		if c.Prepared, _, err = s.work.Acquire(ctx, q.Caller); err != nil {
 			return nil, err
 		}
-		defer admission.end()
+		defer c.Prepared()
 		result, err := s.Node.ApplyPatch(ctx, path, c, q)
 		if err != nil {
 			return nil, err

@@ -49,7 +49,7 @@ func realPort(t *testing.T, network string, o Options) (s *Server, address strin
 	t.Cleanup(func() { node.Close() })
 	o.Node, o.Pump = node, bulk.NewPump(bulk.PumpOptions{})
 	if o.Lanes.Small == nil {
-		o.Lanes = admit.NewLanes(admit.Sizes{Small: 10, Hit: 10, Cold: 10})
+		o.Lanes = admit.NewLanes(admit.Sizes{Small: 10, Hit: 10, Cold: 10, Push: 10})
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)

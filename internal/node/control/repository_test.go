@@ -58,7 +58,7 @@ func newPort(t *testing.T) *port {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = runner.Close(context.Background()) })
-	p := &port{t: t, dir: t.TempDir(), lanes: admit.NewLanes(admit.Sizes{Small: smallPlaces, Hit: 3, Cold: 3})}
+	p := &port{t: t, dir: t.TempDir(), lanes: admit.NewLanes(admit.Sizes{Small: smallPlaces, Hit: 3, Cold: 3, Push: 3})}
 	pushes, err := receivepack.New(receivepack.Options{Runner: runner, Agent: "test", Scripts: t.TempDir(),
 		Journal: t.TempDir()})
 	if err != nil {

@@ -43,6 +43,9 @@ type NewCommit struct {
 	Start  string         // the revision at which a new branch starts; "": it has no commit
 	Blobs  []git.ObjectID // that changes put, and that are not new
 
+	// Prepared is called before the change can wait for hooks. It may be nil.
+	Prepared func()
+
 	// build replaces Request.Build; it takes long. It may be nil.
 	build func(context.Context, *edit.Request, write.State) (write.Plan, edit.Made, error)
 }
@@ -60,6 +63,9 @@ func (n *Node) MakeCommit(ctx context.Context, path git.RepoPath, c NewCommit) (
 		return plan, err
 	}
 	if err = n.prepareCommit(ctx, path, &c); err == nil {
+		if c.Prepared != nil {
+			c.Prepared()
+		}
 		result, err = n.Write(ctx, path, c.Change)
 	}
 	return made, result, err

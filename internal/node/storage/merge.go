@@ -20,6 +20,7 @@ type MergeRequest struct {
 	merge.Request
 	Change                         write.Change // without Build
 	ExpectedTarget, ExpectedSource git.ObjectID // zero: any
+	Prepared                       func()       // called, perhaps repeatedly, before the change can wait; may be nil
 }
 
 // MergeResult is the result of a merge.
@@ -51,6 +52,9 @@ func (n *Node) Merge(ctx context.Context, path git.RepoPath, q MergeRequest) (re
 		if result.Repeated || result.UpToDate || result.Commit.IsZero() {
 			result.Version = n.versionOf(ctx, path)
 			return result, nil
+		}
+		if q.Prepared != nil {
+			q.Prepared()
 		}
 		q.Change.Build = func(_ context.Context, s write.State) (write.Plan, error) {
 			for name, want := range map[git.RefName]git.ObjectID{q.Target: q.Head, q.Source.Ref: q.Source.RefID} {

@@ -444,6 +444,34 @@ func TestRepeatedWriteInFailingBatch(t *testing.T) {
 	}
 }
 
+// A merge is prepared before it waits for other changes.
+func TestMergeIsPreparedBeforeOthersAreMade(t *testing.T) {
+	t.Parallel()
+	r := newWritten(t, receivepack.Options{})
+	of := r.initAt("app.git")
+	_, err := r.change("app", put("main", "first", "x"))
+	r.do(err)
+	of.Git("update-ref", "refs/heads/topic", of.CommitTree("topic", of.Git("ls-tree", "main"), of.ID("main")).String())
+	begun, prepared, other := make(chan struct{}), make(chan struct{}), make(chan error, 1)
+	go func() {
+		_, err := r.change("app", write.Change{Build: func(context.Context, write.State) (write.Plan, error) {
+			close(begun)
+			select {
+			case <-prepared:
+				return write.Plan{}, nil
+			case <-time.After(10 * time.Second):
+				return write.Plan{}, errors.New("the merge waits unprepared")
+			}
+		}})
+		other <- err
+	}()
+	<-begun
+	_, err = r.Merge(t.Context(), r.path("app"), storage.MergeRequest{Prepared: func() { close(prepared) },
+		Request: merge.Request{Method: merge.FastForward, Target: "refs/heads/main", Source: merge.Source{Text: "topic"}}})
+	r.do(err)
+	r.do(<-other)
+}
+
 // BenchmarkCommits measures one-file commits to one branch by 32 callers, and by one.
 func BenchmarkCommits(b *testing.B) {
 	for _, callers := range []int{1, 32, -1, -8} { // negative: with git receive-pack, like pushes
