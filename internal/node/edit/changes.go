@@ -76,7 +76,7 @@ type spot struct {
 	below  map[string]*spot
 }
 
-// path returns the field with the path of a change.
+// field returns the field with the path of a change.
 func (s *spot) field() string {
 	switch {
 	case s.change.Kind != Move:

@@ -64,7 +64,7 @@ func hasSpecialConfig(r *repo.Repo) bool {
 	return false
 }
 
-// FitsPush returns whether a pack is within the limits of a push.
+// FitsPush reports whether a pack is within the limits of a push.
 func (s *Server) FitsPush(policy *repo.PushPolicy, bytes int64) bool {
 	limit := (&pushSession{Server: s, policy: policy}).maxPackSize()
 	return limit == 0 || bytes <= limit

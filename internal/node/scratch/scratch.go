@@ -107,7 +107,7 @@ func (d *Dir) Env() []string {
 		"GIT_DIR="+d.Path, "GIT_SHALLOW_FILE="+filepath.Join(d.repo.Common, "shallow"), "GIT_LITERAL_PATHSPECS=1")
 }
 
-// Write writes a file of the directory..
+// Write writes a file of the directory.
 func (d *Dir) Write(name string, data []byte) error {
 	file := filepath.Join(d.Path, name)
 	err := os.MkdirAll(filepath.Dir(file), 0o700)
