@@ -444,6 +444,27 @@ func TestRepeatedWriteInFailingBatch(t *testing.T) {
 	}
 }
 
+// Git makes a change at once if other repositories have all processes that change refs.
+func TestWritesOfManyRepositories(t *testing.T) {
+	t.Parallel()
+	r := newWritten(t, receivepack.Options{})
+	for i := range 6 { // there are 4 slots
+		name, builds := fmt.Sprint("app", i), 0
+		r.initAt(name + ".git")
+		_, err := r.change(name, put("main", "first", "x"))
+		r.do(err)
+		second := put("main", "second", "x")
+		build := second.Build
+		second.Build = func(ctx context.Context, s write.State) (write.Plan, error) {
+			builds++
+			return build(ctx, s)
+		}
+		if _, err := r.change(name, second); err != nil || builds > 2 {
+			t.Errorf("repository %d: built %d times, %v", i, builds, err)
+		}
+	}
+}
+
 // A merge is prepared before it waits for other changes.
 func TestMergeIsPreparedBeforeOthersAreMade(t *testing.T) {
 	t.Parallel()

@@ -321,7 +321,7 @@ func (w *writer) commit(ctx context.Context, b *writeBatch) (again []*pendingWri
 		p.result.Version = b.version
 		if !errors.Is(p.err, receivepack.ErrNotUpdated) {
 			p.end(p.err)
-		} else if p.tries++; p.tries <= maxWriteTries {
+		} else if p.tries++; p.tries <= maxWriteTries && !fault.Is(p.err, fault.Exhausted) { // no slot for an Updater
 			again = append(again, p)
 		} else {
 			p.needGit = true

@@ -139,9 +139,10 @@ func archiveLimits() process.Limits {
 		Time: 10 * time.Minute, Anonymous: AnonymousShare}
 }
 
-// updateLimits are the limits of the commands that stay to change the refs of busy repositories.
+// updateLimits are the limits of the commands that stay to change the refs of busy repositories. Without a slot, a
+// change is made like a push.
 func updateLimits() process.Limits {
-	return process.Limits{Slots: 64, Queue: 64, Wait: time.Second, Time: 10 * time.Minute, PerRepository: -1}
+	return process.Limits{Slots: 64, Queue: 64, Wait: 50 * time.Millisecond, Time: 10 * time.Minute, PerRepository: -1}
 }
 
 // ingestLimits are the limits of the commands that take over objects for mirrors.
