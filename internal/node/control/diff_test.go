@@ -3,6 +3,7 @@ package control
 import (
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 
 	"connectrpc.com/connect"
@@ -162,4 +163,26 @@ func TestApplyPatch(t *testing.T) {
 	w.code(err, connect.CodeAborted)
 	_, err = apply(&packhorsev1.ApplyPatchRequest{Branch: "topic", Text: mails})
 	w.code(err, connect.CodeFailedPrecondition)
+}
+
+// Patches of one branch at the same time are applied to the head that others have made meanwhile.
+func TestConcurrentPatches(t *testing.T) {
+	t.Parallel()
+	w := newMergeWorld(t)
+	var calls sync.WaitGroup
+	for i := range 3 {
+		calls.Go(func() {
+			text := fmt.Sprintf("diff --git a/p%d b/p%[1]d\nnew file mode 100644\n"+
+				"--- /dev/null\n+++ b/p%[1]d\n@@ -0,0 +1 @@\n+x\n", i)
+			_, err := w.commits.ApplyPatch(t.Context(), connect.NewRequest(&packhorsev1.ApplyPatchRequest{Repository: "app",
+				Branch: "main", Text: text, Message: "p"}))
+			if err != nil {
+				t.Errorf("patch %d: %v", i, err)
+			}
+		})
+	}
+	calls.Wait()
+	if got := strings.Fields(w.repo.Git("ls-tree", "--name-only", "main")); len(got) != 4 {
+		t.Errorf("main has %q, want f and the files of 3 patches", got)
+	}
 }

@@ -2,6 +2,7 @@ package storage
 
 import (
 	"context"
+	"errors"
 	"strings"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
@@ -46,29 +47,36 @@ type NewCommit struct {
 	// Prepared is called before the change can wait for hooks. It may be nil.
 	Prepared func()
 
-	// build replaces Request.Build; it takes long. It may be nil.
-	build func(context.Context, *edit.Request, write.State) (write.Plan, edit.Made, error)
+	// build replaces Request.Build. It may be nil. Unless mayWork is set it does nothing that takes long, and returns
+	// errBranchMoved instead.
+	build func(ctx context.Context, r *edit.Request, s write.State, mayWork bool) (write.Plan, edit.Made, error)
 }
 
 // MakeCommit makes a commit from changes. Errors are those of Write and edit.Request.Build, and NotFound for revisions
 // and objects that no visible ref reaches.
 func (n *Node) MakeCommit(ctx context.Context, path git.RepoPath, c NewCommit) (made edit.Made, result write.Result,
 	err error) {
+	tries := 0
 	c.Change.Build = func(ctx context.Context, s write.State) (plan write.Plan, err error) {
 		if c.build != nil {
-			plan, made, err = c.build(ctx, &c.Request, s)
+			plan, made, err = c.build(ctx, &c.Request, s, tries == maxMergeTries)
 		} else {
 			plan, made, err = c.Build(ctx, s, n.keys)
 		}
 		return plan, err
 	}
-	if err = n.prepareCommit(ctx, path, &c); err == nil {
+	for {
+		tries++
+		if err = n.prepareCommit(ctx, path, &c); err != nil {
+			return made, result, err
+		}
 		if c.Prepared != nil {
 			c.Prepared()
 		}
-		result, err = n.Write(ctx, path, c.Change)
+		if result, err = n.Write(ctx, path, c.Change); !errors.Is(err, errBranchMoved) {
+			return made, result, err
+		}
 	}
-	return made, result, err
 }
 
 // withState calls fn with the present state of a repository.
@@ -115,7 +123,7 @@ func (n *Node) prepareCommit(ctx context.Context, path git.RepoPath, c *NewCommi
 		if err := n.checkObjects(ctx, s, c.Blobs, git.Blob); err != nil || c.build == nil {
 			return fault.InField("changes", err)
 		}
-		_, _, err := c.build(ctx, &c.Request, s)
+		_, _, err := c.build(ctx, &c.Request, s, true)
 		return err
 	})
 }

@@ -34,7 +34,8 @@ func (n *Node) ApplyPatch(ctx context.Context, path git.RepoPath, c NewCommit, q
 		return err
 	}
 	isApplied, base := false, git.ObjectID{}
-	c.build = func(ctx context.Context, r *edit.Request, s write.State) (plan write.Plan, made edit.Made, err error) {
+	c.build = func(ctx context.Context, r *edit.Request, s write.State, mayWork bool) (plan write.Plan, made edit.Made,
+		err error) {
 		if made, err = r.Repeated(ctx, s, n.keys); made.Repeated || err != nil {
 			return plan, made, err
 		}
@@ -43,6 +44,9 @@ func (n *Node) ApplyPatch(ctx context.Context, path git.RepoPath, c NewCommit, q
 			return plan, made, err
 		}
 		if !isApplied || base != at.Base {
+			if !mayWork { // other changes wait
+				return plan, made, errBranchMoved
+			}
 			if result.Applied, err = n.inspector.Apply(ctx, s, at.Base, &q); err != nil {
 				return plan, made, err
 			}
