@@ -9,6 +9,8 @@ import (
 	"strings"
 	"syscall"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/disk"
@@ -175,14 +177,20 @@ func Initialize(ctx context.Context, runner *process.Runner, dir string, format 
 	return GitError(filepath.Dir(dir), err)
 }
 
+// maxSyncs is the number of files that are synced at the same time: the disk then writes them together.
+const maxSyncs = 16
+
 // SyncTree syncs a directory with all files below it.
 func SyncTree(dir string) error {
-	return WriteError(filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
-		if err != nil {
-			return err
+	var group errgroup.Group
+	group.SetLimit(maxSyncs)
+	err := filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
+		if err == nil {
+			group.Go(func() error { return disk.SyncDir(path) }) // works for files too
 		}
-		return disk.SyncDir(path) // works for files too
-	}))
+		return err
+	})
+	return WriteError(errors.Join(err, group.Wait()))
 }
 
 // makeParents creates the directories above a new repository, and returns the real path of the last one. They must not
