@@ -104,9 +104,9 @@ type Node struct {
 	metrics *metrics
 	options repo.Options
 	places  places.Places
-	// stopPlaces ends the background work of the directories.
-	stopPlaces func()
-	mirrors    atomic.Pointer[places.MirrorCheck]
+	// startPlaces and stopPlaces begin and end the background work of the directories.
+	startPlaces, stopPlaces func()
+	mirrors                 atomic.Pointer[places.MirrorCheck]
 	// refusedMirrors has the directories of mirrors whose refusal was logged.
 	refusedMirrors sync.Map
 
@@ -172,11 +172,11 @@ func New(server *uploadpack.Server, o Options) (*Node, error) {
 		}
 	}
 	n.inspector = inspect.New(inspect.Options{Runner: o.Runner, Space: o.Space, Lookups: n.lookups})
-	n.stopPlaces, n.stopWrites = func() {}, sync.OnceFunc(n.writes.close)
+	n.startPlaces, n.stopPlaces, n.stopWrites = func() {}, func() {}, sync.OnceFunc(n.writes.close)
 	if n.places == nil {
 		d := places.NewDirectories(places.Options{Repo: options, Epoch: o.Epoch, ReadOnly: o.ReadOnly, Runner: o.Runner,
 			Log: o.Log, Claims: &n.claims, Pushes: o.Pushes, Deleted: n.dropKey})
-		n.places, n.stopPlaces = d, d.Close
+		n.places, n.startPlaces, n.stopPlaces = d, func() { d.StartExpiry(n.RefsChanged) }, d.Close
 	}
 	if o.LFS != nil {
 		lfs := *o.LFS
@@ -204,9 +204,7 @@ func (n *Node) startBackground(o Options) {
 	if o.Maintenance != nil && o.Runner != nil {
 		n.maintainer = newMaintainer(n, *o.Maintenance)
 	}
-	if d, ok := n.places.(*places.Directories); ok {
-		d.StartExpiry(n.RefsChanged)
-	}
+	n.startPlaces()
 }
 
 // StopBackground ends what the node does without a request, including its Git commands. Call it when no request that
