@@ -284,6 +284,8 @@ type PutFile struct {
 	Path  string                 `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
 	// Git's modes: "100644" (also for empty), "100755" or "120000" (symbolic link). An existing file keeps its mode if it is empty.
 	Mode string `protobuf:"bytes,2,opt,name=mode,proto3" json:"mode,omitempty"`
+	// One of them has to be set, also for an empty file.
+	//
 	// Types that are valid to be assigned to Source:
 	//
 	//	*PutFile_Text
