@@ -62,15 +62,21 @@ func (d *Directories) Fork(ctx context.Context, source, target git.RepoPath, o F
 	if f.refs, f.head, err = f.selected(ctx); err != nil {
 		return err
 	}
-	if f.objects, err = f.share(ctx); err != nil {
-		return WriteError(err)
-	}
-	defer d.networks.release(f.objects)
+	defer func() {
+		if f.objects != "" {
+			d.networks.release(f.objects)
+		}
+	}()
 	if f.target, err = d.destination(target); err != nil {
 		return err
 	}
 	expires := time.Now().Add(o.Lifetime)
-	err = d.importOnce(ctx, target, o.RequestID, func(_ context.Context, dir string) error {
+	err = d.importOnce(ctx, target, o.RequestID, func(ctx context.Context, dir string) error {
+		if f.objects == "" { // the first call; the path is free
+			if err := f.share(ctx); err != nil {
+				return WriteError(err)
+			}
+		}
 		return WriteError(f.write(dir, expires))
 	})
 	if o.Lifetime > 0 && IsChanged(err) {
@@ -107,54 +113,75 @@ func (f *fork) selected(ctx context.Context) (list []refs.Ref, head git.RefName,
 	return list, cmp.Or(snap.Head().Target, BranchPrefix+"main"), err
 }
 
-// share makes the source a member of a network, and its objects objects of the network. It returns the object directory
-// of the network, which the caller has to release.
-func (f *fork) share(ctx context.Context) (objects string, err error) {
+// share makes the source a member of a network, and its objects objects of the network. It sets fork.objects, which the
+// caller has to release.
+func (f *fork) share(ctx context.Context) error {
 	if err := f.sharing.Acquire(ctx, 1); err != nil {
-		return "", err
+		return err
 	}
 	defer f.sharing.Release(1)
-	defer func() {
-		if err == nil {
-			f.networks.use(objects)
-		}
-	}()
 	own := f.source.Objects.Dirs()[0]
 	alternates, err := pack.Alternates(own)
 	if err != nil {
-		return "", err
+		return err
 	}
-	if len(alternates) > 0 {
+	var objects string
+	if len(alternates) == 0 {
+		objects, err = f.newNetwork(ctx, own)
+	} else {
 		objects, err = filepath.EvalSymlinks(alternates[0])
 		if err != nil || len(alternates) > 1 || !repo.IsNetwork(objects) {
-			return "", fault.New(fault.Denied, "the repository borrows objects of another one (objects/info/alternates): "+
+			return fault.New(fault.Denied, "the repository borrows objects of another one (objects/info/alternates): "+
 				"repack it first (git repack -a -d, then remove the file)")
 		}
-		return objects, linkAll(own, objects)
+		err = linkAll(own, objects)
 	}
+	if err == nil {
+		f.objects = objects
+		f.networks.use(objects)
+	}
+	return err
+}
+
+// newNetwork makes a network with the objects of a directory, which borrows them from then on.
+func (f *fork) newNetwork(ctx context.Context, own string) (objects string, err error) {
+	if err := f.placing.Acquire(ctx, 1); err != nil {
+		return "", err
+	}
+	defer f.placing.Release(1)
 	for _, parent := range []string{f.root, filepath.Dir(f.source.Common)} { // links need the file system of the source
 		private, err := f.privateDirectory(parent)
 		if err != nil {
 			return "", err
 		}
 		objects = filepath.Join(private, repo.NetworksDir, strings.ToLower(rand.Text()), "objects")
-		for _, dir := range []string{"info", "pack"} {
-			if err := os.MkdirAll(filepath.Join(objects, dir), 0o777); err != nil {
-				return "", err
-			}
-		}
-		if err = linkAll(own, objects); !errors.Is(err, syscall.EXDEV) {
-			break
+		if err = f.fillNetwork(own, objects); err == nil {
+			return objects, borrow(own, objects)
 		}
 		_ = os.RemoveAll(filepath.Dir(objects))
+		if !errors.Is(err, syscall.EXDEV) {
+			return "", err
+		}
+	}
+	return "", syscall.EXDEV
+}
+
+// fillNetwork links the objects of a directory into that of a new network. All is on disk when it returns.
+func (f *fork) fillNetwork(own, objects string) error {
+	err := os.MkdirAll(filepath.Join(objects, "info"), 0o777)
+	if err == nil {
+		err = linkAll(own, objects)
 	}
 	if err == nil {
 		err = linkGraphs(own, objects)
 	}
 	if err == nil {
-		err = cmp.Or(SyncTree(filepath.Dir(objects)), f.Sync(filepath.Dir(filepath.Dir(objects))), borrow(own, objects))
+		err = SyncTree(filepath.Dir(objects))
 	}
-	return objects, err
+	if err == nil {
+		err = f.Sync(filepath.Dir(filepath.Dir(objects)))
+	}
+	return err
 }
 
 // borrow makes an object directory borrow the objects of a network.
