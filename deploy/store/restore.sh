@@ -214,7 +214,8 @@ restore() {
 			case $a in
 			receive.certnonceseed | receive.fsck.skiplist | uploadpack.packobjectshook) ;;
 			receive.* | transfer.* | uploadpack.* | uploadpackfilter.* | lsrefs.* | bundle.* | http.receivepack | \
-				http.uploadpack | repack.usedeltabaseoffset | core.disambiguate | lfs.quota | lfs.grace)
+				http.uploadpack | repack.usedeltabaseoffset | core.disambiguate | lfs.quota | lfs.grace | \
+				gitweb.description | gitweb.owner | packhorse.archived | packhorse.label | packhorse.quota | packhorse.readonly)
 				git --git-dir="$made" config --add -- "$a" "$b" ;;
 			esac
 			;;

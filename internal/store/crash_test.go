@@ -40,7 +40,7 @@ func TestCrashInCreate(t *testing.T) {
 			b := newBucket(t)
 			a := newNode(t, b)
 			crashAt(a, step)
-			if err := a.Create(t.Context(), repoPath("x"), git.SHA1, "refs/heads/main", ""); err != errCrash {
+			if err := a.Create(t.Context(), repoPath("x"), git.SHA1, "refs/heads/main", "", nil); err != errCrash {
 				t.Fatalf("Create = %v, want the crash", err)
 			}
 			checkPaths(t, b, map[string]string{"x": ""})
@@ -64,7 +64,7 @@ func TestCrashAfterLosingAPath(t *testing.T) {
 		}
 		return nil
 	}
-	if err := a.Create(t.Context(), repoPath("x"), git.SHA1, "refs/heads/main", ""); !fault.Is(err, fault.Exists) {
+	if err := a.Create(t.Context(), repoPath("x"), git.SHA1, "refs/heads/main", "", nil); !fault.Is(err, fault.Exists) {
 		t.Errorf("Create = %v, want exists", err)
 	}
 	checkPaths(t, b, map[string]string{"x": winner})
@@ -85,7 +85,7 @@ func TestCrashInDelete(t *testing.T) {
 			if step == "delete: name" {
 				checkPaths(t, b, map[string]string{"x": ""})
 				want = create(t, c, "x")
-			} else if err := c.Create(t.Context(), repoPath("x"), git.SHA1, "refs/heads/main", ""); !fault.Is(err,
+			} else if err := c.Create(t.Context(), repoPath("x"), git.SHA1, "refs/heads/main", "", nil); !fault.Is(err,
 				fault.Exists) {
 				t.Errorf("Create before the commit = %v, want exists", err)
 			}
@@ -113,7 +113,7 @@ func TestCrashInRename(t *testing.T) {
 				if got := idOf(t, c, "x"); got != id {
 					t.Errorf("before anybody asks for the new path, the old one has %q, want %q", got, id)
 				}
-				err := c.Create(t.Context(), repoPath("y"), git.SHA1, "refs/heads/main", "")
+				err := c.Create(t.Context(), repoPath("y"), git.SHA1, "refs/heads/main", "", nil)
 				if !fault.Is(err, fault.Exists) {
 					t.Errorf("Create at the new path = %v, want exists", err)
 				}
@@ -175,7 +175,7 @@ func TestRandomCrashes(t *testing.T) {
 			switch random.IntN(3) {
 			case 0:
 				operation = "create " + from
-				err = n.Create(t.Context(), repoPath(from), git.SHA1, "refs/heads/main", "")
+				err = n.Create(t.Context(), repoPath(from), git.SHA1, "refs/heads/main", "", nil)
 				after[from] = "new"
 			case 1:
 				operation = "delete " + from

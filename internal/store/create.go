@@ -4,20 +4,28 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/node/places"
 	"github.com/packhorse-git/packhorse/internal/node/receivepack"
 	"github.com/packhorse-git/packhorse/internal/store/replog"
 )
 
 // Create implements places.Places.
 func (s *Store) Create(ctx context.Context, path git.RepoPath, format git.ObjectFormat, head git.RefName,
-	requestID string) error {
+	requestID string, settings places.Settings) error {
 	path = canonical(path)
-	_, err := s.create(ctx, path, replog.NewID(),
-		&replog.Record{ObjectFormat: format, Head: head, RequestID: requestID})
+	first := &replog.Record{ObjectFormat: format, Head: head, RequestID: requestID}
+	for _, key := range slices.Sorted(maps.Keys(settings)) {
+		for _, value := range settings[key] {
+			first.Config = append(first.Config, replog.Setting{Key: key, Value: value})
+		}
+	}
+	_, err := s.create(ctx, path, replog.NewID(), first)
 	if fault.Is(err, fault.Exists) && requestID != "" {
 		found, resolveErr := s.resolve(ctx, path)
 		if resolveErr == nil && found.state != nil && found.state.record.RequestID == requestID {
@@ -54,7 +62,7 @@ func (s *Store) create(ctx context.Context, path git.RepoPath, id string, first 
 	r := s.acquire(id)
 	defer s.release(r)
 	first.Number, first.Txn, first.Kind, first.Names = 1, replog.NewID(), replog.KindCreate, []git.RepoPath{path}
-	first.At, first.Node = time.Now(), s.options.Node
+	first.At, first.Node, first.Quota = time.Now(), s.options.Node, quotaOf(first.Config)
 	attempt, err := r.append(ctx, first)
 	if errors.Is(err, receivepack.ErrUnknown) { // but no name refers to it; see settle
 		return true, &fault.Error{Kind: fault.Unavailable, RetryAfter: fault.RetrySoon,

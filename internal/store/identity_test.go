@@ -151,7 +151,7 @@ func TestNodesRefuseAfterPromotion(t *testing.T) {
 		for name, f := range map[string]func() error{
 			"Layers":  func() error { _, err := p.Layers(t.Context()); return err },
 			"Acquire": func() error { _, err := s.Acquire(t.Context(), repoPath("x")); return err },
-			"Create":  func() error { return s.Create(t.Context(), repoPath("y"), git.SHA1, "refs/heads/main", "") },
+			"Create":  func() error { return s.Create(t.Context(), repoPath("y"), git.SHA1, "refs/heads/main", "", nil) },
 			"Delete":  func() error { return s.Delete(t.Context(), repoPath("x"), places.DeleteOptions{}) },
 			"Rename":  func() error { return s.Rename(t.Context(), repoPath("x"), repoPath("y")) },
 			"SetHead": func() error { _, err := p.SetHead(t.Context(), "refs/heads/y", nil); return err },

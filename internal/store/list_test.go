@@ -118,7 +118,7 @@ func TestListAfterADeletionThatWasCut(t *testing.T) {
 		b.SetHook(nil)
 		time.Sleep(2 * clearPause)
 		checkList(t, c)
-		if err := c.Create(t.Context(), repoPath("x"), git.SHA1, "refs/heads/main", ""); err != nil {
+		if err := c.Create(t.Context(), repoPath("x"), git.SHA1, "refs/heads/main", "", nil); err != nil {
 			t.Error(err)
 		}
 	})

@@ -57,7 +57,7 @@ func TestRacingCreates(t *testing.T) {
 	var all sync.WaitGroup
 	for i := range errs {
 		all.Go(func() {
-			errs[i] = nodes[i%len(nodes)].Create(t.Context(), repoPath("x"), git.SHA1, "refs/heads/main", "")
+			errs[i] = nodes[i%len(nodes)].Create(t.Context(), repoPath("x"), git.SHA1, "refs/heads/main", "", nil)
 		})
 	}
 	all.Wait()
@@ -89,7 +89,7 @@ func TestCreateAgain(t *testing.T) {
 	var all sync.WaitGroup
 	for i := range errs {
 		all.Go(func() {
-			errs[i] = []*Store{a, c}[i%2].Create(t.Context(), repoPath("x"), git.SHA1, "refs/heads/main", "a-1")
+			errs[i] = []*Store{a, c}[i%2].Create(t.Context(), repoPath("x"), git.SHA1, "refs/heads/main", "a-1", nil)
 		})
 	}
 	all.Wait()
@@ -98,19 +98,19 @@ func TestCreateAgain(t *testing.T) {
 	}
 	id := idOf(t, a, "x")
 	setRef(t, a, "x", "refs/heads/main", id1)
-	if err := c.Create(t.Context(), repoPath("x.git"), git.SHA1, "refs/heads/main", "a-1"); err != nil ||
+	if err := c.Create(t.Context(), repoPath("x.git"), git.SHA1, "refs/heads/main", "a-1", nil); err != nil ||
 		idOf(t, c, "x") != id {
 		t.Errorf("Create after a push = %v, want the same repository", err)
 	}
 	for _, other := range []string{"", "a-2"} {
-		if err := c.Create(t.Context(), repoPath("x"), git.SHA1, "refs/heads/main", other); !fault.Is(err, fault.Exists) {
+		if err := c.Create(t.Context(), repoPath("x"), git.SHA1, "refs/heads/main", other, nil); !fault.Is(err, fault.Exists) {
 			t.Errorf("Create with the ID %q = %v, want exists", other, err)
 		}
 	}
 	if err := a.Delete(t.Context(), repoPath("x"), places.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	err := c.Create(t.Context(), repoPath("x"), git.SHA1, "refs/heads/main", "a-1")
+	err := c.Create(t.Context(), repoPath("x"), git.SHA1, "refs/heads/main", "a-1", nil)
 	if got := idOf(t, a, "x"); err != nil || got == id || got == "" {
 		t.Errorf("Create after a deletion = %v, want another repository", err)
 	}
@@ -127,7 +127,7 @@ func TestCreateWithoutAFirstRecord(t *testing.T) {
 			}
 			return nil
 		})
-		err := s.Create(t.Context(), repoPath("x"), git.SHA1, "refs/heads/main", "")
+		err := s.Create(t.Context(), repoPath("x"), git.SHA1, "refs/heads/main", "", nil)
 		if !fault.Is(err, fault.Unavailable) || errors.Is(err, receivepack.ErrUnknown) {
 			t.Errorf("Create = %v, want unavailable and a known result", err)
 		}

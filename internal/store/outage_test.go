@@ -86,7 +86,7 @@ func TestStartDuringOutage(t *testing.T) {
 		keys := len(b.Keys())
 		_, headErr := p.SetHead(t.Context(), "refs/heads/y", nil)
 		for name, err := range map[string]error{
-			"Create":  s.Create(t.Context(), repoPath("y"), git.SHA1, "refs/heads/main", ""),
+			"Create":  s.Create(t.Context(), repoPath("y"), git.SHA1, "refs/heads/main", "", nil),
 			"SetHead": headErr,
 			"Delete":  s.Delete(t.Context(), repoPath("x"), places.DeleteOptions{}),
 			"Rename":  s.Rename(t.Context(), repoPath("x"), repoPath("y")),

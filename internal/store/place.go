@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/pack"
 	"github.com/packhorse-git/packhorse/internal/git/refs"
@@ -20,6 +21,7 @@ type place struct {
 	path    git.RepoPath
 	name    reference
 	release func()
+	opened  *repo.Repo // by Open; nil: not opened
 }
 
 // Acquire implements places.Places.
@@ -29,7 +31,7 @@ func (s *Store) Acquire(ctx context.Context, path git.RepoPath) (places.Place, e
 	if err != nil {
 		return nil, err
 	}
-	return &place{r, path, ref, sync.OnceFunc(func() { s.release(r) })}, nil
+	return &place{repository: r, path: path, name: ref, release: sync.OnceFunc(func() { s.release(r) })}, nil
 }
 
 // ID implements places.Place.
@@ -59,11 +61,12 @@ func (p *place) Open(ctx context.Context, o repo.Options) (*repo.Repo, error) {
 			r, err = repo.Open(p.local.Dir(), o)
 		}
 	}
+	p.opened = r
 	return r, err
 }
 
 // IsFresh implements places.Place.
-func (p *place) IsFresh(*repo.Repo) bool { return p.Known() != nil }
+func (p *place) IsFresh(r *repo.Repo) bool { return p.Known() != nil && r.IsConfigured() }
 
 // Check implements places.Place.
 func (p *place) Check(ctx context.Context) error {
@@ -91,6 +94,9 @@ func (p *place) Layers(ctx context.Context) (*refs.Layers, error) {
 	if !p.name.holds(p.path, state) {
 		p.store.forget(p.path, p.id)
 		return nil, notFound(p.path)
+	}
+	if p.opened != nil && !p.opened.IsConfigured() { // it may hide other refs; the caller opens it again
+		return nil, fault.New(fault.NotFound, "the settings of repository %s were changed meanwhile; try again", p.path)
 	}
 	return state.layers, nil
 }

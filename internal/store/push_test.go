@@ -252,7 +252,7 @@ func TestPushSHA256(t *testing.T) {
 	t.Parallel()
 	b := newBucket(t)
 	n := newGitNode(t, b, receivepack.Options{})
-	if err := n.Create(t.Context(), repoPath("x"), git.SHA256, "refs/heads/trunk", ""); err != nil {
+	if err := n.Create(t.Context(), repoPath("x"), git.SHA256, "refs/heads/trunk", "", nil); err != nil {
 		t.Fatal(err)
 	}
 	clone := newClone(t, "--object-format=sha256")

@@ -17,7 +17,7 @@ import (
 // manyRefs makes a repository whose checkpoint has n refs.
 func manyRefs(t testing.TB, s *Store, b *buckettest.Memory, path string, n int) *place {
 	t.Helper()
-	if err := s.Create(t.Context(), repoPath(path), git.SHA1, "refs/heads/main", ""); err != nil {
+	if err := s.Create(t.Context(), repoPath(path), git.SHA1, "refs/heads/main", "", nil); err != nil {
 		t.Fatal(err)
 	}
 	var packed bytes.Buffer

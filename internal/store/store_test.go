@@ -59,7 +59,7 @@ func repoPath(s string) git.RepoPath {
 // create creates a repository, and returns its ID.
 func create(t *testing.T, s *Store, path string) string {
 	t.Helper()
-	if err := s.Create(t.Context(), repoPath(path), git.SHA1, "refs/heads/main", ""); err != nil {
+	if err := s.Create(t.Context(), repoPath(path), git.SHA1, "refs/heads/main", "", nil); err != nil {
 		t.Fatalf("Create(%s): %v", path, err)
 	}
 	return idOf(t, s, path)
@@ -138,7 +138,7 @@ func TestLifeOfARepository(t *testing.T) {
 	b := newBucket(t)
 	a, c := newNode(t, b), newNode(t, b)
 	first := create(t, a, "team/app")
-	if err := c.Create(t.Context(), repoPath("team/app.git"), git.SHA1, "refs/heads/main", ""); !fault.Is(err,
+	if err := c.Create(t.Context(), repoPath("team/app.git"), git.SHA1, "refs/heads/main", "", nil); !fault.Is(err,
 		fault.Exists) {
 		t.Errorf("second Create = %v, want exists", err)
 	}

@@ -536,7 +536,7 @@ func TestPromoteInUse(t *testing.T) {
 	t.Parallel()
 	b := newBucket(t)
 	s := newNode(t, b)
-	if err := s.Create(t.Context(), repoPath("app"), git.SHA1, "refs/heads/main", ""); err != nil {
+	if err := s.Create(t.Context(), repoPath("app"), git.SHA1, "refs/heads/main", "", nil); err != nil {
 		t.Fatal(err)
 	}
 	busy := &busyBucket{Bucket: b, after: func() { addPack(t, s, "app") }}

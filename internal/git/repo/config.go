@@ -71,22 +71,26 @@ func (v variable) damaged(want string) error {
 	return fault.New(fault.Corrupt, "the repository's config has a %.80s that is not %s", v.key, want)
 }
 
-// readBool reads a boolean: a word, or a number, of which 0 is false. A key without a value is true.
+// readBool reads a boolean. A key without a value is true.
 func (v variable) readBool(to *bool) error {
-	switch strings.ToLower(v.value) {
-	case "true", "yes", "on":
-		*to = true
-		return nil
-	case "false", "no", "off", "":
-		*to = false
-		return nil
-	}
-	n, ok := parseInt(v.value)
+	is, ok := ParseBool(v.value)
 	if !ok {
 		return v.damaged("true or false")
 	}
-	*to = n != 0
+	*to = is
 	return nil
+}
+
+// ParseBool parses a boolean of Git's configuration: a word, or a number, of which 0 is false.
+func ParseBool(s string) (is, ok bool) {
+	switch strings.ToLower(s) {
+	case "true", "yes", "on":
+		return true, true
+	case "false", "no", "off", "":
+		return false, true
+	}
+	n, ok := parseInt(s)
+	return n != 0, ok
 }
 
 // int reads an integer of 32 bits.

@@ -42,11 +42,13 @@ func (w *watchedFile) isUnchanged() bool {
 	if id, err := disk.Stat(w.path); err != nil || id != known.id {
 		return false
 	}
-	if known.settled {
-		return true
-	}
+	return known.settled || w.hasKnownContent()
+}
+
+// hasKnownContent reads the file again, and reports whether its content is unchanged.
+func (w *watchedFile) hasKnownContent() bool {
 	_, now, err := readFile(w.path, w.limit)
-	if err != nil || now.sum != known.sum {
+	if err != nil || now.sum != w.known.Load().sum {
 		return false
 	}
 	w.known.Store(now)

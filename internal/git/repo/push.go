@@ -1,6 +1,10 @@
 package repo
 
 import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"strings"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
@@ -14,7 +18,8 @@ type PushPolicy struct {
 	OffsetDeltas  bool  // repack.useDeltaBaseOffset
 	Options       *bool // receive.advertisePushOptions
 	SessionID     *bool // transfer.advertiseSID
-	MaxSize       int64 // receive.maxInputSize, bytes; 0: no limit
+	MaxSize       int64 // receive.maxInputSize or what the quota leaves, bytes; 0: no limit
+	ByQuota       bool  // MaxSize is what the quota leaves
 	UpdateCurrent bool  // receive.denyCurrentBranch is updateInstead: a push would write into a working tree
 
 	NoFsck  bool            // receive.fsckObjects, or without it transfer.fsckObjects, is false
@@ -26,9 +31,61 @@ type PushPolicy struct {
 // Hides reports whether a ref is hidden from clients that push.
 func (p *PushPolicy) Hides(name git.RefName) bool { return p.hidden.hides(name) }
 
+// QuotaKey is the key of the maximum size of all packs in bytes.
+const QuotaKey = "packhorse.quota"
+
+// CheckWritable returns an error of kind Denied if the configuration makes the repository read-only.
+func (r *Repo) CheckWritable() error {
+	for _, key := range []string{"packhorse.archived", "packhorse.readonly"} {
+		isSet, err := r.settings.Bool(key, false)
+		switch {
+		case err != nil:
+			return err
+		case isSet && key == "packhorse.archived":
+			return fault.New(fault.Denied, "the repository is archived and can only be read (packhorse.archived)")
+		case isSet:
+			return fault.New(fault.Denied, "the repository is read-only (packhorse.readOnly)")
+		}
+	}
+	return nil
+}
+
+// emptyPack is the maximum size of a pack without objects, which a full quota allows.
+const emptyPack = 12 + 32
+
+// limitToQuota limits MaxSize to what the quota leaves. In a store the commit of a push does that.
+func (r *Repo) limitToQuota(p *PushPolicy) error {
+	i, isSet := r.settings.last[QuotaKey]
+	if !isSet || r.IsCopy() {
+		return nil
+	}
+	quota, err := r.settings.variables[i].unsigned()
+	if err != nil || quota == 0 {
+		return err
+	}
+	left := int64(min(quota, 1<<62))
+	entries, err := os.ReadDir(filepath.Join(r.Common, "objects/pack"))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fault.Wrap(fault.Unavailable, "cannot read the sizes of the packs for the quota", err)
+	}
+	for _, e := range entries {
+		info, err := e.Info()
+		if err == nil && strings.HasSuffix(e.Name(), ".pack") { // otherwise it was just removed
+			left -= info.Size()
+		}
+	}
+	if p.MaxSize == 0 || left < p.MaxSize {
+		p.MaxSize, p.ByQuota = max(left, emptyPack), true
+	}
+	return nil
+}
+
 // PushPolicy returns the configuration of pushes. Errors: Denied if it disables pushes, Corrupt for a value that git
 // would refuse.
 func (r *Repo) PushPolicy() (*PushPolicy, error) {
+	if err := r.CheckWritable(); err != nil {
+		return nil, err
+	}
 	p := &PushPolicy{Atomic: true, OffsetDeltas: true}
 	allowed, checks, transferChecks := true, (*bool)(nil), true
 	for _, v := range r.settings.variables {
@@ -75,7 +132,10 @@ func (r *Repo) PushPolicy() (*PushPolicy, error) {
 		checks = &transferChecks
 	}
 	p.NoFsck = !*checks
-	var err error
+	err := r.limitToQuota(p)
+	if err != nil {
+		return nil, err
+	}
 	p.hidden, err = hiddenRefs(r.settings, hidePush)
 	return p, err
 }

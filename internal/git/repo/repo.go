@@ -243,6 +243,9 @@ func (r *Repo) Fresh(path string) bool {
 	return r.worktree == nil || r.worktree.isUnchanged()
 }
 
+// IsConfigured reports whether the configuration has the content with which the Repo was opened. Fresh is stricter.
+func (r *Repo) IsConfigured() bool { return r.config.isUnchanged() || r.config.hasKnownContent() }
+
 // Refresh updates the view of objects and history. Snapshots check refs themselves. A commit-graph that cannot be used
 // is not an error: history is then read from the objects, and the graph's metrics count it.
 func (r *Repo) Refresh() error {

@@ -23,7 +23,7 @@ var heavyCalls = []string{
 	packhorsev1connect.RepositoryServiceCreateProcedure, packhorsev1connect.RepositoryServiceGetProcedure,
 	packhorsev1connect.RepositoryServiceListProcedure, packhorsev1connect.RepositoryServiceDeleteProcedure,
 	packhorsev1connect.RepositoryServiceRenameProcedure, packhorsev1connect.RepositoryServiceSetHeadProcedure,
-	packhorsev1connect.RepositoryServiceForkProcedure,
+	packhorsev1connect.RepositoryServiceForkProcedure, packhorsev1connect.RepositoryServiceConfigureProcedure,
 	internalv1connect.NodeServiceCountCommitsProcedure,
 }
 

@@ -31,6 +31,15 @@ func (s *repositoryService) Create(ctx context.Context,
 				return nil, fault.Wrap(fault.Invalid, `invalid object format: want "sha1" or "sha256"`, err)
 			}
 		}
+		if r.Msg.Settings != nil {
+			if err := checkSettings(r.Msg.GetSettings()); err != nil {
+				return nil, err
+			}
+			o.Settings = make(places.Settings)
+			if err := addSettings(o.Settings, r.Msg.GetSettings()); err != nil {
+				return nil, err
+			}
+		}
 		d, err := s.Node.Create(ctx, path, o)
 		return &packhorsev1.CreateResponse{Repository: description(d)}, err
 	})
@@ -178,7 +187,8 @@ func description(d storage.Description) *packhorsev1.Repository {
 		Path: printable(d.Path), ObjectFormat: d.Format.String(), Head: printable(string(d.Head.Target)),
 		HeadOid: oid(d.Head.ID), Version: version(d.Version),
 		Size: d.Size, Refs: d.Refs, Objects: counts(d.Objects), Config: make(map[string]string, len(d.Config)),
-		RepositoryHooks: string(d.RepositoryHooks),
+		RepositoryHooks: string(d.RepositoryHooks), Settings: settingsMessage(d.Settings),
+		SettingsVersion: settingsVersion(d.Settings),
 	}
 	for _, hook := range d.Hooks {
 		r.Hooks = append(r.Hooks, printable(hook))

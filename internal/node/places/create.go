@@ -26,7 +26,7 @@ const requestFile = "packhorse-request"
 
 // Create implements Places.
 func (d *Directories) Create(ctx context.Context, path git.RepoPath, format git.ObjectFormat, head git.RefName,
-	request string) error {
+	request string, settings Settings) error {
 	return d.importOnce(ctx, path, request, func(ctx context.Context, dir string) error {
 		if err := Initialize(ctx, d.Runner, dir, format, head); err != nil {
 			return err
@@ -35,6 +35,9 @@ func (d *Directories) Create(ctx context.Context, path git.RepoPath, format git.
 			if err := os.WriteFile(filepath.Join(dir, requestFile), []byte(request), 0o600); err != nil {
 				return WriteError(err)
 			}
+		}
+		if err := settings.appendTo(filepath.Join(dir, "config")); err != nil {
+			return WriteError(err)
 		}
 		return SyncTree(dir)
 	})

@@ -25,7 +25,8 @@ type Places interface {
 	List(ctx context.Context, q ListQuery) (Page, error)
 	// Create creates an empty repository whose HEAD names a branch. Errors: Exists, Denied, Unavailable, those of Git. If
 	// it exists and was created with the same requestID, which is not empty, there is no error.
-	Create(ctx context.Context, path git.RepoPath, format git.ObjectFormat, head git.RefName, requestID string) error
+	Create(ctx context.Context, path git.RepoPath, format git.ObjectFormat, head git.RefName, requestID string,
+		settings Settings) error
 	// Import creates a repository. It has fill create a bare repository in a directory, perhaps twice. Errors are those of
 	// Create and of fill.
 	Import(ctx context.Context, path git.RepoPath, fill func(ctx context.Context, dir string) error) error
@@ -108,6 +109,9 @@ type Place interface {
 	Locks() lfs.LockFiles
 	// SetHead sets HEAD to a branch, which need not exist, if check allows that. A nil check does.
 	SetHead(ctx context.Context, branch git.RefName, check func() (bool, error)) (done bool, err error)
+	// Configure has change change the settings, all at once. It may call change several times. Errors are those of change,
+	// Exhausted while another program changes them, and Unavailable.
+	Configure(ctx context.Context, change func(Settings) error) error
 }
 
 // MaintainOptions configure the maintenance of a repository.

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git/repo"
 	"github.com/packhorse-git/packhorse/internal/node"
 	"github.com/packhorse-git/packhorse/internal/node/pushrecovery"
 )
@@ -24,7 +25,7 @@ const (
 	reasonPolicy     = "policy"      // the repository's configuration, or an invalid ref name
 	reasonConflict   = "conflict"    // the ref has another value, or conflicts with another ref's name
 	reasonLFS        = "lfs_missing" // LFS objects are missing
-	reasonQuota      = "quota"       // the repository's quota in the object store
+	reasonQuota      = "quota"       // the repository's quota
 	reasonTooLarge   = "too_large"   // the pack, or one of its objects
 	reasonIncomplete = "incomplete"  // objects are missing
 	reasonDamaged    = "damaged"     // the pack or the request is invalid
@@ -86,6 +87,9 @@ func (p *pushSession) refusal() (reason string, err error) {
 			reason, kind, details = reasonLocked, fault.Unavailable, p.lockMessage
 		}
 	}
+	if p.policy.ByQuota && p.exceedsOwnLimit() {
+		reason, kind = reasonQuota, fault.Full
+	}
 	message := "the push was refused: "
 	switch {
 	case !unpacked:
@@ -100,6 +104,14 @@ func (p *pushSession) refusal() (reason string, err error) {
 	}
 	return reason, fault.New(kind, "%s", message)
 }
+
+// exceedsOwnLimit reports whether the pack is larger than the configuration of the repository allows.
+func (p *pushSession) exceedsOwnLimit() bool {
+	return p.maxPackSize() == p.policy.MaxSize && strings.Contains(p.gitErrors.text(), packTooLarge)
+}
+
+// packTooLarge is in the message of Git about a pack of more than receive.maxInputSize.
+const packTooLarge = "exceeds maximum allowed size"
 
 // minLockAge is the age from which a lock file is reported. Concurrent pushes hold their locks for a shorter time.
 const minLockAge = 5 * time.Second
@@ -141,6 +153,14 @@ func (p *pushSession) explain(reason string) error {
 		return p.explainFsck()
 	case reasonLocked:
 		return p.out.say(p.lockMessage + "\n")
+	case reasonTooLarge:
+		if p.exceedsOwnLimit() {
+			return p.out.say("the limit is a setting of the repository (receive.maxInputSize)\n")
+		}
+	case reasonQuota:
+		if p.policy.ByQuota {
+			return p.out.say("the packs of the repository would exceed its quota (" + repo.QuotaKey + ")\n")
+		}
 	case reasonDiskFull:
 		return p.out.say("the server's disk is full; tell its administrator\n")
 	case reasonPermission:
@@ -224,7 +244,7 @@ func classify(unpack, ref, messages string) (reason string, kind fault.Kind) {
 	switch {
 	case strings.Contains(messages, "fsck error"), fsckFailure.MatchString(messages):
 		return reasonFsck, fault.Denied
-	case strings.Contains(messages, "exceeds maximum allowed size"):
+	case strings.Contains(messages, packTooLarge):
 		return reasonTooLarge, fault.Invalid
 	case unpack == noQuarantine:
 		return reasonInternal, fault.Internal

@@ -70,7 +70,7 @@ var (
 	RefusedName    = &Refusal{"reference conflict", reasonConflict} // with the name of another ref
 	RefusedAtomic  = &Refusal{"atomic push failed", reasonConflict} // because of another update or proposal
 	RefusedCurrent = &Refusal{"deletion of the current branch prohibited", reasonPolicy}
-	RefusedQuota   = &Refusal{"quota exceeded", reasonQuota}
+	RefusedQuota   = &Refusal{"quota exceeded (" + repo.QuotaKey + ")", reasonQuota}
 
 	refusedLFS = &Refusal{reasonMissingLFS, reasonLFS}
 )

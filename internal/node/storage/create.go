@@ -23,6 +23,7 @@ type CreateOptions struct {
 	// RequestID makes a repeated Create succeed: if the repository exists and was created with this ID, it is described.
 	// Empty means that a repeated Create fails.
 	RequestID string
+	Settings  places.Settings
 }
 
 var requestID = regexp.MustCompile(`^[A-Za-z0-9._-]{0,64}$`)
@@ -47,7 +48,7 @@ func (n *Node) Create(ctx context.Context, path git.RepoPath, o CreateOptions) (
 	}
 	head := git.RefName(places.BranchPrefix + o.Branch)
 	if o.Mirror == nil {
-		err = n.places.Create(ctx, n.places.Name(name), o.Format, head, o.RequestID)
+		err = n.places.Create(ctx, n.places.Name(name), o.Format, head, o.RequestID, o.Settings)
 	} else {
 		err = n.places.Import(ctx, n.places.Name(name), func(ctx context.Context, dir string) error {
 			if err := places.Initialize(ctx, n.runner, dir, o.Format, head); err != nil {

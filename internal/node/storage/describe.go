@@ -9,6 +9,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/pack"
 	"github.com/packhorse-git/packhorse/internal/git/refs"
 	"github.com/packhorse-git/packhorse/internal/git/repo"
+	"github.com/packhorse-git/packhorse/internal/node/places"
 	"github.com/packhorse-git/packhorse/internal/node/receivepack"
 )
 
@@ -24,6 +25,8 @@ type Description struct {
 	Hooks   []string          // names of its own hooks that Git would run on a push (repo.Hook)
 	Config  map[string]string // its own settings for serving; several values of a key are lines
 
+	Settings places.Settings
+
 	RepositoryHooks receivepack.RepositoryHooks // policy for Hooks; "": pushes are not accepted
 }
 
@@ -36,7 +39,7 @@ func (n *Node) Describe(ctx context.Context, path git.RepoPath) (Description, er
 	}
 	defer n.release(h)
 	d := Description{Path: h.found.Path().String(), Format: h.Format, Head: snap.Head(), Version: version,
-		Config: servedConfig(h.Config()), RepositoryHooks: n.hooks}
+		Config: servedConfig(h.Config()), RepositoryHooks: n.hooks, Settings: places.ReadSettings(h.Common, h.Config())}
 	if hooks, err := h.Hooks(); err != nil {
 		d.Hooks = []string{fault.Message(err)}
 	} else {

@@ -134,7 +134,7 @@ func (p *testPlaces) List(_ context.Context, q places.ListQuery) (page places.Pa
 }
 
 func (p *testPlaces) Create(_ context.Context, path git.RepoPath, _ git.ObjectFormat, head git.RefName,
-	_ string) error {
+	_ string, _ places.Settings) error {
 	if _, ok := p.named[path.String()]; ok {
 		return fault.New(fault.Exists, "repository %s already exists", path)
 	}
@@ -292,6 +292,8 @@ func (r *testPlace) SetHead(_ context.Context, branch git.RefName, _ func() (boo
 	r.layers, r.known = &layers, &layers
 	return true, nil
 }
+
+func (r *testPlace) Configure(context.Context, func(places.Settings) error) error { return nil }
 
 func (r *testPlace) Release() {
 	r.p.mu.Lock()

@@ -47,6 +47,7 @@ func newWrittenAs(t testing.TB, o receivepack.Options, as storage.Options) *root
 		receivepack.ClassHook: {Slots: 4, Queue: 100},
 		repo.ClassRefs:        {Slots: 4, Queue: 100},
 		merge.Class:           {Slots: 2, Queue: 100},
+		places.ClassManage:    {Slots: 2, Queue: 100},
 	}})
 	if err != nil {
 		t.Fatal(err)
@@ -62,7 +63,7 @@ func newWrittenAs(t testing.TB, o receivepack.Options, as storage.Options) *root
 		t.Fatal(err)
 	}
 	as.Merger = merge.New(merge.Options{Runner: runner, Space: space})
-	as.Pushes, as.Tables = pushes, repo.NewTables(runner)
+	as.Pushes, as.Tables, as.Runner = pushes, repo.NewTables(runner), runner
 	r := newRoot(t, as)
 	r.runner = runner
 	return r

@@ -26,7 +26,7 @@ func newStored(t testing.TB) []*root {
 	other := first.Other(t, "other", otherDir)
 	nodes := []*root{newWrittenAs(t, receivepack.Options{}, storage.Options{Root: dir, Places: first.Store}),
 		newWrittenAs(t, receivepack.Options{}, storage.Options{Root: otherDir, Places: other.Store})}
-	nodes[0].do(first.Create(t.Context(), nodes[0].path("app"), git.SHA1, "refs/heads/main", ""))
+	nodes[0].do(first.Create(t.Context(), nodes[0].path("app"), git.SHA1, "refs/heads/main", "", nil))
 	return nodes
 }
 

@@ -181,6 +181,7 @@ func TestAllowedSettings(t *testing.T) {
 	for key, want := range map[string]bool{
 		"receive.denydeletes": true, "receive.fsck.badname": true, "uploadpackfilter.tree.allow": true,
 		"http.receivepack": true, "core.disambiguate": true, "lfs.quota": true, "lfs.grace": true,
+		"packhorse.readonly": true, "packhorse.mirror": false, "packhorse.expires": false,
 		"receive.fsck.skiplist": false, "receive.certnonceseed": false, "uploadpack.packobjectshook": false,
 		"hook.x.command": false, "lfs.url": false, "core.hookspath": false, "include.path": false, "http.proxy": false,
 		"Receive.denydeletes": false, "remote.receive.url": false,

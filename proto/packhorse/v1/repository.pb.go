@@ -46,7 +46,10 @@ type Repository struct {
 	// "hook.lint.command: update".
 	Hooks []string `protobuf:"bytes,10,rep,name=hooks,proto3" json:"hooks,omitempty"`
 	// The setting push.repository_hooks: "refuse", "run" or "ignore". Empty if the node accepts no pushes.
-	RepositoryHooks string `protobuf:"bytes,11,opt,name=repository_hooks,json=repositoryHooks,proto3" json:"repository_hooks,omitempty"`
+	RepositoryHooks string    `protobuf:"bytes,11,opt,name=repository_hooks,json=repositoryHooks,proto3" json:"repository_hooks,omitempty"`
+	Settings        *Settings `protobuf:"bytes,12,opt,name=settings,proto3" json:"settings,omitempty"`
+	// Changes with each change of settings.
+	SettingsVersion string `protobuf:"bytes,13,opt,name=settings_version,json=settingsVersion,proto3" json:"settings_version,omitempty"`
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
@@ -158,6 +161,139 @@ func (x *Repository) GetRepositoryHooks() string {
 	return ""
 }
 
+func (x *Repository) GetSettings() *Settings {
+	if x != nil {
+		return x.Settings
+	}
+	return nil
+}
+
+func (x *Repository) GetSettingsVersion() string {
+	if x != nil {
+		return x.SettingsVersion
+	}
+	return ""
+}
+
+// Settings of a repository. They are in its git configuration, under the keys in parentheses. A field without a value is not set.
+type Settings struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What the repository is for, at most 4 KiB (gitweb.description). The file "description" takes precedence, until a change removes it.
+	Description *string `protobuf:"bytes,1,opt,name=description,proto3,oneof" json:"description,omitempty"`
+	// At most 250 bytes (gitweb.owner).
+	Owner *string `protobuf:"bytes,2,opt,name=owner,proto3,oneof" json:"owner,omitempty"`
+	// The maximum size of all packs, in bytes. Zero means no limit (packhorse.quota).
+	QuotaBytes *int64 `protobuf:"varint,3,opt,name=quota_bytes,json=quotaBytes,proto3,oneof" json:"quota_bytes,omitempty"`
+	// The maximum size of all LFS objects, in bytes. Zero means no limit. If it is not set, the limit of the node applies (lfs.quota).
+	LfsQuotaBytes *int64 `protobuf:"varint,4,opt,name=lfs_quota_bytes,json=lfsQuotaBytes,proto3,oneof" json:"lfs_quota_bytes,omitempty"`
+	// The maximum size of the pack of one push, in bytes. Zero means no limit other than that of the node (receive.maxInputSize).
+	MaxPushBytes *int64 `protobuf:"varint,5,opt,name=max_push_bytes,json=maxPushBytes,proto3,oneof" json:"max_push_bytes,omitempty"`
+	// Pushes, LFS uploads and calls that change refs are refused (packhorse.readOnly).
+	ReadOnly *bool `protobuf:"varint,6,opt,name=read_only,json=readOnly,proto3,oneof" json:"read_only,omitempty"`
+	// As read_only, and clients are told that the repository is archived (packhorse.archived).
+	Archived *bool `protobuf:"varint,7,opt,name=archived,proto3,oneof" json:"archived,omitempty"`
+	// Refs that clients do not see, as in git-config(1): names and beginnings of names, at most 100 (transfer.hideRefs).
+	HiddenRefs []string `protobuf:"bytes,8,rep,name=hidden_refs,json=hiddenRefs,proto3" json:"hidden_refs,omitempty"`
+	// At most 64. A key has parts separated by slashes. Each part has at most 63 letters, digits, ".", "_" and "-", and begins and ends with
+	// a letter or a digit. A value has at most 256 bytes (packhorse.label).
+	Labels        map[string]string `protobuf:"bytes,9,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Settings) Reset() {
+	*x = Settings{}
+	mi := &file_packhorse_v1_repository_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Settings) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Settings) ProtoMessage() {}
+
+func (x *Settings) ProtoReflect() protoreflect.Message {
+	mi := &file_packhorse_v1_repository_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Settings.ProtoReflect.Descriptor instead.
+func (*Settings) Descriptor() ([]byte, []int) {
+	return file_packhorse_v1_repository_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *Settings) GetDescription() string {
+	if x != nil && x.Description != nil {
+		return *x.Description
+	}
+	return ""
+}
+
+func (x *Settings) GetOwner() string {
+	if x != nil && x.Owner != nil {
+		return *x.Owner
+	}
+	return ""
+}
+
+func (x *Settings) GetQuotaBytes() int64 {
+	if x != nil && x.QuotaBytes != nil {
+		return *x.QuotaBytes
+	}
+	return 0
+}
+
+func (x *Settings) GetLfsQuotaBytes() int64 {
+	if x != nil && x.LfsQuotaBytes != nil {
+		return *x.LfsQuotaBytes
+	}
+	return 0
+}
+
+func (x *Settings) GetMaxPushBytes() int64 {
+	if x != nil && x.MaxPushBytes != nil {
+		return *x.MaxPushBytes
+	}
+	return 0
+}
+
+func (x *Settings) GetReadOnly() bool {
+	if x != nil && x.ReadOnly != nil {
+		return *x.ReadOnly
+	}
+	return false
+}
+
+func (x *Settings) GetArchived() bool {
+	if x != nil && x.Archived != nil {
+		return *x.Archived
+	}
+	return false
+}
+
+func (x *Settings) GetHiddenRefs() []string {
+	if x != nil {
+		return x.HiddenRefs
+	}
+	return nil
+}
+
+func (x *Settings) GetLabels() map[string]string {
+	if x != nil {
+		return x.Labels
+	}
+	return nil
+}
+
 // Objects are the counts of git-count-objects(1).
 type Objects struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
@@ -176,7 +312,7 @@ type Objects struct {
 
 func (x *Objects) Reset() {
 	*x = Objects{}
-	mi := &file_packhorse_v1_repository_proto_msgTypes[1]
+	mi := &file_packhorse_v1_repository_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -188,7 +324,7 @@ func (x *Objects) String() string {
 func (*Objects) ProtoMessage() {}
 
 func (x *Objects) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_repository_proto_msgTypes[1]
+	mi := &file_packhorse_v1_repository_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -201,7 +337,7 @@ func (x *Objects) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Objects.ProtoReflect.Descriptor instead.
 func (*Objects) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_repository_proto_rawDescGZIP(), []int{1}
+	return file_packhorse_v1_repository_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *Objects) GetPacked() int64 {
@@ -264,14 +400,16 @@ type CreateRequest struct {
 	// A unique ID that the caller makes, of at most 64 letters, digits, ".", "_" and "-". If the repository exists and was
 	// created with this ID, the response is the same as the first one. So a request whose response was lost can be
 	// repeated.
-	RequestId     string `protobuf:"bytes,4,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	RequestId string `protobuf:"bytes,4,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	// The repository has them from the beginning. A repeated request does not change them.
+	Settings      *Settings `protobuf:"bytes,5,opt,name=settings,proto3" json:"settings,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *CreateRequest) Reset() {
 	*x = CreateRequest{}
-	mi := &file_packhorse_v1_repository_proto_msgTypes[2]
+	mi := &file_packhorse_v1_repository_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -283,7 +421,7 @@ func (x *CreateRequest) String() string {
 func (*CreateRequest) ProtoMessage() {}
 
 func (x *CreateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_repository_proto_msgTypes[2]
+	mi := &file_packhorse_v1_repository_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -296,7 +434,7 @@ func (x *CreateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateRequest.ProtoReflect.Descriptor instead.
 func (*CreateRequest) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_repository_proto_rawDescGZIP(), []int{2}
+	return file_packhorse_v1_repository_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *CreateRequest) GetRepository() string {
@@ -327,6 +465,13 @@ func (x *CreateRequest) GetRequestId() string {
 	return ""
 }
 
+func (x *CreateRequest) GetSettings() *Settings {
+	if x != nil {
+		return x.Settings
+	}
+	return nil
+}
+
 type CreateResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Repository    *Repository            `protobuf:"bytes,1,opt,name=repository,proto3" json:"repository,omitempty"`
@@ -336,7 +481,7 @@ type CreateResponse struct {
 
 func (x *CreateResponse) Reset() {
 	*x = CreateResponse{}
-	mi := &file_packhorse_v1_repository_proto_msgTypes[3]
+	mi := &file_packhorse_v1_repository_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -348,7 +493,7 @@ func (x *CreateResponse) String() string {
 func (*CreateResponse) ProtoMessage() {}
 
 func (x *CreateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_repository_proto_msgTypes[3]
+	mi := &file_packhorse_v1_repository_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -361,7 +506,7 @@ func (x *CreateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateResponse.ProtoReflect.Descriptor instead.
 func (*CreateResponse) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_repository_proto_rawDescGZIP(), []int{3}
+	return file_packhorse_v1_repository_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *CreateResponse) GetRepository() *Repository {
@@ -380,7 +525,7 @@ type GetRequest struct {
 
 func (x *GetRequest) Reset() {
 	*x = GetRequest{}
-	mi := &file_packhorse_v1_repository_proto_msgTypes[4]
+	mi := &file_packhorse_v1_repository_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -392,7 +537,7 @@ func (x *GetRequest) String() string {
 func (*GetRequest) ProtoMessage() {}
 
 func (x *GetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_repository_proto_msgTypes[4]
+	mi := &file_packhorse_v1_repository_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -405,7 +550,7 @@ func (x *GetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRequest.ProtoReflect.Descriptor instead.
 func (*GetRequest) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_repository_proto_rawDescGZIP(), []int{4}
+	return file_packhorse_v1_repository_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *GetRequest) GetRepository() string {
@@ -424,7 +569,7 @@ type GetResponse struct {
 
 func (x *GetResponse) Reset() {
 	*x = GetResponse{}
-	mi := &file_packhorse_v1_repository_proto_msgTypes[5]
+	mi := &file_packhorse_v1_repository_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -436,7 +581,7 @@ func (x *GetResponse) String() string {
 func (*GetResponse) ProtoMessage() {}
 
 func (x *GetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_repository_proto_msgTypes[5]
+	mi := &file_packhorse_v1_repository_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -449,7 +594,7 @@ func (x *GetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetResponse.ProtoReflect.Descriptor instead.
 func (*GetResponse) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_repository_proto_rawDescGZIP(), []int{5}
+	return file_packhorse_v1_repository_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *GetResponse) GetRepository() *Repository {
@@ -473,7 +618,7 @@ type ListRequest struct {
 
 func (x *ListRequest) Reset() {
 	*x = ListRequest{}
-	mi := &file_packhorse_v1_repository_proto_msgTypes[6]
+	mi := &file_packhorse_v1_repository_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -485,7 +630,7 @@ func (x *ListRequest) String() string {
 func (*ListRequest) ProtoMessage() {}
 
 func (x *ListRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_repository_proto_msgTypes[6]
+	mi := &file_packhorse_v1_repository_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -498,7 +643,7 @@ func (x *ListRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRequest.ProtoReflect.Descriptor instead.
 func (*ListRequest) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_repository_proto_rawDescGZIP(), []int{6}
+	return file_packhorse_v1_repository_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ListRequest) GetPrefix() string {
@@ -534,7 +679,7 @@ type ListResponse struct {
 
 func (x *ListResponse) Reset() {
 	*x = ListResponse{}
-	mi := &file_packhorse_v1_repository_proto_msgTypes[7]
+	mi := &file_packhorse_v1_repository_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -546,7 +691,7 @@ func (x *ListResponse) String() string {
 func (*ListResponse) ProtoMessage() {}
 
 func (x *ListResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_repository_proto_msgTypes[7]
+	mi := &file_packhorse_v1_repository_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -559,7 +704,7 @@ func (x *ListResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListResponse.ProtoReflect.Descriptor instead.
 func (*ListResponse) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_repository_proto_rawDescGZIP(), []int{7}
+	return file_packhorse_v1_repository_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ListResponse) GetRepositories() []string {
@@ -589,7 +734,7 @@ type DeleteRequest struct {
 
 func (x *DeleteRequest) Reset() {
 	*x = DeleteRequest{}
-	mi := &file_packhorse_v1_repository_proto_msgTypes[8]
+	mi := &file_packhorse_v1_repository_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -601,7 +746,7 @@ func (x *DeleteRequest) String() string {
 func (*DeleteRequest) ProtoMessage() {}
 
 func (x *DeleteRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_repository_proto_msgTypes[8]
+	mi := &file_packhorse_v1_repository_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -614,7 +759,7 @@ func (x *DeleteRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteRequest.ProtoReflect.Descriptor instead.
 func (*DeleteRequest) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_repository_proto_rawDescGZIP(), []int{8}
+	return file_packhorse_v1_repository_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *DeleteRequest) GetRepository() string {
@@ -646,7 +791,7 @@ type DeleteResponse struct {
 
 func (x *DeleteResponse) Reset() {
 	*x = DeleteResponse{}
-	mi := &file_packhorse_v1_repository_proto_msgTypes[9]
+	mi := &file_packhorse_v1_repository_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -658,7 +803,7 @@ func (x *DeleteResponse) String() string {
 func (*DeleteResponse) ProtoMessage() {}
 
 func (x *DeleteResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_repository_proto_msgTypes[9]
+	mi := &file_packhorse_v1_repository_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -671,7 +816,7 @@ func (x *DeleteResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteResponse.ProtoReflect.Descriptor instead.
 func (*DeleteResponse) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_repository_proto_rawDescGZIP(), []int{9}
+	return file_packhorse_v1_repository_proto_rawDescGZIP(), []int{10}
 }
 
 type RenameRequest struct {
@@ -685,7 +830,7 @@ type RenameRequest struct {
 
 func (x *RenameRequest) Reset() {
 	*x = RenameRequest{}
-	mi := &file_packhorse_v1_repository_proto_msgTypes[10]
+	mi := &file_packhorse_v1_repository_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -697,7 +842,7 @@ func (x *RenameRequest) String() string {
 func (*RenameRequest) ProtoMessage() {}
 
 func (x *RenameRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_repository_proto_msgTypes[10]
+	mi := &file_packhorse_v1_repository_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -710,7 +855,7 @@ func (x *RenameRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenameRequest.ProtoReflect.Descriptor instead.
 func (*RenameRequest) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_repository_proto_rawDescGZIP(), []int{10}
+	return file_packhorse_v1_repository_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *RenameRequest) GetRepository() string {
@@ -735,7 +880,7 @@ type RenameResponse struct {
 
 func (x *RenameResponse) Reset() {
 	*x = RenameResponse{}
-	mi := &file_packhorse_v1_repository_proto_msgTypes[11]
+	mi := &file_packhorse_v1_repository_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -747,7 +892,7 @@ func (x *RenameResponse) String() string {
 func (*RenameResponse) ProtoMessage() {}
 
 func (x *RenameResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_repository_proto_msgTypes[11]
+	mi := &file_packhorse_v1_repository_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -760,7 +905,7 @@ func (x *RenameResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenameResponse.ProtoReflect.Descriptor instead.
 func (*RenameResponse) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_repository_proto_rawDescGZIP(), []int{11}
+	return file_packhorse_v1_repository_proto_rawDescGZIP(), []int{12}
 }
 
 type ForkRequest struct {
@@ -781,7 +926,7 @@ type ForkRequest struct {
 
 func (x *ForkRequest) Reset() {
 	*x = ForkRequest{}
-	mi := &file_packhorse_v1_repository_proto_msgTypes[12]
+	mi := &file_packhorse_v1_repository_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -793,7 +938,7 @@ func (x *ForkRequest) String() string {
 func (*ForkRequest) ProtoMessage() {}
 
 func (x *ForkRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_repository_proto_msgTypes[12]
+	mi := &file_packhorse_v1_repository_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -806,7 +951,7 @@ func (x *ForkRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForkRequest.ProtoReflect.Descriptor instead.
 func (*ForkRequest) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_repository_proto_rawDescGZIP(), []int{12}
+	return file_packhorse_v1_repository_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ForkRequest) GetRepository() string {
@@ -853,7 +998,7 @@ type ForkResponse struct {
 
 func (x *ForkResponse) Reset() {
 	*x = ForkResponse{}
-	mi := &file_packhorse_v1_repository_proto_msgTypes[13]
+	mi := &file_packhorse_v1_repository_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -865,7 +1010,7 @@ func (x *ForkResponse) String() string {
 func (*ForkResponse) ProtoMessage() {}
 
 func (x *ForkResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_repository_proto_msgTypes[13]
+	mi := &file_packhorse_v1_repository_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -878,7 +1023,7 @@ func (x *ForkResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForkResponse.ProtoReflect.Descriptor instead.
 func (*ForkResponse) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_repository_proto_rawDescGZIP(), []int{13}
+	return file_packhorse_v1_repository_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ForkResponse) GetRepository() *Repository {
@@ -897,7 +1042,7 @@ type DetachRequest struct {
 
 func (x *DetachRequest) Reset() {
 	*x = DetachRequest{}
-	mi := &file_packhorse_v1_repository_proto_msgTypes[14]
+	mi := &file_packhorse_v1_repository_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -909,7 +1054,7 @@ func (x *DetachRequest) String() string {
 func (*DetachRequest) ProtoMessage() {}
 
 func (x *DetachRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_repository_proto_msgTypes[14]
+	mi := &file_packhorse_v1_repository_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -922,7 +1067,7 @@ func (x *DetachRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DetachRequest.ProtoReflect.Descriptor instead.
 func (*DetachRequest) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_repository_proto_rawDescGZIP(), []int{14}
+	return file_packhorse_v1_repository_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *DetachRequest) GetRepository() string {
@@ -940,7 +1085,7 @@ type DetachResponse struct {
 
 func (x *DetachResponse) Reset() {
 	*x = DetachResponse{}
-	mi := &file_packhorse_v1_repository_proto_msgTypes[15]
+	mi := &file_packhorse_v1_repository_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -952,7 +1097,7 @@ func (x *DetachResponse) String() string {
 func (*DetachResponse) ProtoMessage() {}
 
 func (x *DetachResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_repository_proto_msgTypes[15]
+	mi := &file_packhorse_v1_repository_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -965,7 +1110,7 @@ func (x *DetachResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DetachResponse.ProtoReflect.Descriptor instead.
 func (*DetachResponse) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_repository_proto_rawDescGZIP(), []int{15}
+	return file_packhorse_v1_repository_proto_rawDescGZIP(), []int{16}
 }
 
 type SetHeadRequest struct {
@@ -981,7 +1126,7 @@ type SetHeadRequest struct {
 
 func (x *SetHeadRequest) Reset() {
 	*x = SetHeadRequest{}
-	mi := &file_packhorse_v1_repository_proto_msgTypes[16]
+	mi := &file_packhorse_v1_repository_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -993,7 +1138,7 @@ func (x *SetHeadRequest) String() string {
 func (*SetHeadRequest) ProtoMessage() {}
 
 func (x *SetHeadRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_repository_proto_msgTypes[16]
+	mi := &file_packhorse_v1_repository_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1006,7 +1151,7 @@ func (x *SetHeadRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetHeadRequest.ProtoReflect.Descriptor instead.
 func (*SetHeadRequest) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_repository_proto_rawDescGZIP(), []int{16}
+	return file_packhorse_v1_repository_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *SetHeadRequest) GetRepository() string {
@@ -1040,7 +1185,7 @@ type SetHeadResponse struct {
 
 func (x *SetHeadResponse) Reset() {
 	*x = SetHeadResponse{}
-	mi := &file_packhorse_v1_repository_proto_msgTypes[17]
+	mi := &file_packhorse_v1_repository_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1052,7 +1197,7 @@ func (x *SetHeadResponse) String() string {
 func (*SetHeadResponse) ProtoMessage() {}
 
 func (x *SetHeadResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_repository_proto_msgTypes[17]
+	mi := &file_packhorse_v1_repository_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1065,7 +1210,7 @@ func (x *SetHeadResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetHeadResponse.ProtoReflect.Descriptor instead.
 func (*SetHeadResponse) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_repository_proto_rawDescGZIP(), []int{17}
+	return file_packhorse_v1_repository_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *SetHeadResponse) GetExists() bool {
@@ -1073,6 +1218,121 @@ func (x *SetHeadResponse) GetExists() bool {
 		return x.Exists
 	}
 	return false
+}
+
+type ConfigureRequest struct {
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	Repository string                 `protobuf:"bytes,1,opt,name=repository,proto3" json:"repository,omitempty"`
+	// The settings to change. Those without a value stay. Hidden refs replace the present ones; labels are added to them.
+	Settings *Settings `protobuf:"bytes,2,opt,name=settings,proto3" json:"settings,omitempty"`
+	// The settings to remove, before others are set: names of fields of Settings ("hidden_refs", "labels"), and "labels/KEY" for one label.
+	Remove []string `protobuf:"bytes,3,rep,name=remove,proto3" json:"remove,omitempty"`
+	// The expected settings_version. Empty means any. ABORTED if it is another one.
+	Expected      string `protobuf:"bytes,4,opt,name=expected,proto3" json:"expected,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ConfigureRequest) Reset() {
+	*x = ConfigureRequest{}
+	mi := &file_packhorse_v1_repository_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ConfigureRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ConfigureRequest) ProtoMessage() {}
+
+func (x *ConfigureRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_packhorse_v1_repository_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ConfigureRequest.ProtoReflect.Descriptor instead.
+func (*ConfigureRequest) Descriptor() ([]byte, []int) {
+	return file_packhorse_v1_repository_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *ConfigureRequest) GetRepository() string {
+	if x != nil {
+		return x.Repository
+	}
+	return ""
+}
+
+func (x *ConfigureRequest) GetSettings() *Settings {
+	if x != nil {
+		return x.Settings
+	}
+	return nil
+}
+
+func (x *ConfigureRequest) GetRemove() []string {
+	if x != nil {
+		return x.Remove
+	}
+	return nil
+}
+
+func (x *ConfigureRequest) GetExpected() string {
+	if x != nil {
+		return x.Expected
+	}
+	return ""
+}
+
+type ConfigureResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Repository    *Repository            `protobuf:"bytes,1,opt,name=repository,proto3" json:"repository,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ConfigureResponse) Reset() {
+	*x = ConfigureResponse{}
+	mi := &file_packhorse_v1_repository_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ConfigureResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ConfigureResponse) ProtoMessage() {}
+
+func (x *ConfigureResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_packhorse_v1_repository_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ConfigureResponse.ProtoReflect.Descriptor instead.
+func (*ConfigureResponse) Descriptor() ([]byte, []int) {
+	return file_packhorse_v1_repository_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *ConfigureResponse) GetRepository() *Repository {
+	if x != nil {
+		return x.Repository
+	}
+	return nil
 }
 
 type MaintainRequest struct {
@@ -1084,7 +1344,7 @@ type MaintainRequest struct {
 
 func (x *MaintainRequest) Reset() {
 	*x = MaintainRequest{}
-	mi := &file_packhorse_v1_repository_proto_msgTypes[18]
+	mi := &file_packhorse_v1_repository_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1096,7 +1356,7 @@ func (x *MaintainRequest) String() string {
 func (*MaintainRequest) ProtoMessage() {}
 
 func (x *MaintainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_repository_proto_msgTypes[18]
+	mi := &file_packhorse_v1_repository_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1109,7 +1369,7 @@ func (x *MaintainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MaintainRequest.ProtoReflect.Descriptor instead.
 func (*MaintainRequest) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_repository_proto_rawDescGZIP(), []int{18}
+	return file_packhorse_v1_repository_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *MaintainRequest) GetRepository() string {
@@ -1130,7 +1390,7 @@ type MaintainResponse struct {
 
 func (x *MaintainResponse) Reset() {
 	*x = MaintainResponse{}
-	mi := &file_packhorse_v1_repository_proto_msgTypes[19]
+	mi := &file_packhorse_v1_repository_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1142,7 +1402,7 @@ func (x *MaintainResponse) String() string {
 func (*MaintainResponse) ProtoMessage() {}
 
 func (x *MaintainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_repository_proto_msgTypes[19]
+	mi := &file_packhorse_v1_repository_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1155,7 +1415,7 @@ func (x *MaintainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MaintainResponse.ProtoReflect.Descriptor instead.
 func (*MaintainResponse) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_repository_proto_rawDescGZIP(), []int{19}
+	return file_packhorse_v1_repository_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *MaintainResponse) GetBefore() *Objects {
@@ -1190,7 +1450,7 @@ type DropPacksRequest struct {
 
 func (x *DropPacksRequest) Reset() {
 	*x = DropPacksRequest{}
-	mi := &file_packhorse_v1_repository_proto_msgTypes[20]
+	mi := &file_packhorse_v1_repository_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1202,7 +1462,7 @@ func (x *DropPacksRequest) String() string {
 func (*DropPacksRequest) ProtoMessage() {}
 
 func (x *DropPacksRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_repository_proto_msgTypes[20]
+	mi := &file_packhorse_v1_repository_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1215,7 +1475,7 @@ func (x *DropPacksRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropPacksRequest.ProtoReflect.Descriptor instead.
 func (*DropPacksRequest) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_repository_proto_rawDescGZIP(), []int{20}
+	return file_packhorse_v1_repository_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *DropPacksRequest) GetRepository() string {
@@ -1244,7 +1504,7 @@ type DropPacksResponse struct {
 
 func (x *DropPacksResponse) Reset() {
 	*x = DropPacksResponse{}
-	mi := &file_packhorse_v1_repository_proto_msgTypes[21]
+	mi := &file_packhorse_v1_repository_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1256,7 +1516,7 @@ func (x *DropPacksResponse) String() string {
 func (*DropPacksResponse) ProtoMessage() {}
 
 func (x *DropPacksResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_repository_proto_msgTypes[21]
+	mi := &file_packhorse_v1_repository_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1269,7 +1529,7 @@ func (x *DropPacksResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropPacksResponse.ProtoReflect.Descriptor instead.
 func (*DropPacksResponse) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_repository_proto_rawDescGZIP(), []int{21}
+	return file_packhorse_v1_repository_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *DropPacksResponse) GetPacks() int64 {
@@ -1290,7 +1550,7 @@ var File_packhorse_v1_repository_proto protoreflect.FileDescriptor
 
 const file_packhorse_v1_repository_proto_rawDesc = "" +
 	"\n" +
-	"\x1dpackhorse/v1/repository.proto\x12\fpackhorse.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1apackhorse/v1/version.proto\"\xb8\x03\n" +
+	"\x1dpackhorse/v1/repository.proto\x12\fpackhorse.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1apackhorse/v1/version.proto\"\x97\x04\n" +
 	"\n" +
 	"Repository\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12#\n" +
@@ -1304,10 +1564,35 @@ const file_packhorse_v1_repository_proto_rawDesc = "" +
 	"\x06config\x18\t \x03(\v2$.packhorse.v1.Repository.ConfigEntryR\x06config\x12\x14\n" +
 	"\x05hooks\x18\n" +
 	" \x03(\tR\x05hooks\x12)\n" +
-	"\x10repository_hooks\x18\v \x01(\tR\x0frepositoryHooks\x1a9\n" +
+	"\x10repository_hooks\x18\v \x01(\tR\x0frepositoryHooks\x122\n" +
+	"\bsettings\x18\f \x01(\v2\x16.packhorse.v1.SettingsR\bsettings\x12)\n" +
+	"\x10settings_version\x18\r \x01(\tR\x0fsettingsVersion\x1a9\n" +
 	"\vConfigEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xd1\x01\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x91\x04\n" +
+	"\bSettings\x12%\n" +
+	"\vdescription\x18\x01 \x01(\tH\x00R\vdescription\x88\x01\x01\x12\x19\n" +
+	"\x05owner\x18\x02 \x01(\tH\x01R\x05owner\x88\x01\x01\x12$\n" +
+	"\vquota_bytes\x18\x03 \x01(\x03H\x02R\n" +
+	"quotaBytes\x88\x01\x01\x12+\n" +
+	"\x0flfs_quota_bytes\x18\x04 \x01(\x03H\x03R\rlfsQuotaBytes\x88\x01\x01\x12)\n" +
+	"\x0emax_push_bytes\x18\x05 \x01(\x03H\x04R\fmaxPushBytes\x88\x01\x01\x12 \n" +
+	"\tread_only\x18\x06 \x01(\bH\x05R\breadOnly\x88\x01\x01\x12\x1f\n" +
+	"\barchived\x18\a \x01(\bH\x06R\barchived\x88\x01\x01\x12\x1f\n" +
+	"\vhidden_refs\x18\b \x03(\tR\n" +
+	"hiddenRefs\x12:\n" +
+	"\x06labels\x18\t \x03(\v2\".packhorse.v1.Settings.LabelsEntryR\x06labels\x1a9\n" +
+	"\vLabelsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01B\x0e\n" +
+	"\f_descriptionB\b\n" +
+	"\x06_ownerB\x0e\n" +
+	"\f_quota_bytesB\x12\n" +
+	"\x10_lfs_quota_bytesB\x11\n" +
+	"\x0f_max_push_bytesB\f\n" +
+	"\n" +
+	"_read_onlyB\v\n" +
+	"\t_archived\"\xd1\x01\n" +
 	"\aObjects\x12\x16\n" +
 	"\x06packed\x18\x01 \x01(\x03R\x06packed\x12\x14\n" +
 	"\x05packs\x18\x02 \x01(\x03R\x05packs\x12\x14\n" +
@@ -1316,7 +1601,7 @@ const file_packhorse_v1_repository_proto_rawDesc = "" +
 	"pack_bytes\x18\x04 \x01(\x03R\tpackBytes\x12(\n" +
 	"\x10multi_pack_index\x18\x05 \x01(\bR\x0emultiPackIndex\x12\x16\n" +
 	"\x06bitmap\x18\x06 \x01(\bR\x06bitmap\x12!\n" +
-	"\fcommit_graph\x18\a \x01(\bR\vcommitGraph\"\x9a\x01\n" +
+	"\fcommit_graph\x18\a \x01(\bR\vcommitGraph\"\xce\x01\n" +
 	"\rCreateRequest\x12\x1e\n" +
 	"\n" +
 	"repository\x18\x01 \x01(\tR\n" +
@@ -1324,7 +1609,8 @@ const file_packhorse_v1_repository_proto_rawDesc = "" +
 	"\robject_format\x18\x02 \x01(\tR\fobjectFormat\x12%\n" +
 	"\x0edefault_branch\x18\x03 \x01(\tR\rdefaultBranch\x12\x1d\n" +
 	"\n" +
-	"request_id\x18\x04 \x01(\tR\trequestId\"J\n" +
+	"request_id\x18\x04 \x01(\tR\trequestId\x122\n" +
+	"\bsettings\x18\x05 \x01(\v2\x16.packhorse.v1.SettingsR\bsettings\"J\n" +
 	"\x0eCreateResponse\x128\n" +
 	"\n" +
 	"repository\x18\x01 \x01(\v2\x18.packhorse.v1.RepositoryR\n" +
@@ -1384,7 +1670,18 @@ const file_packhorse_v1_repository_proto_rawDesc = "" +
 	"\x06branch\x18\x02 \x01(\tR\x06branch\x12\x1a\n" +
 	"\bexpected\x18\x03 \x01(\tR\bexpected\")\n" +
 	"\x0fSetHeadResponse\x12\x16\n" +
-	"\x06exists\x18\x01 \x01(\bR\x06exists\"1\n" +
+	"\x06exists\x18\x01 \x01(\bR\x06exists\"\x9a\x01\n" +
+	"\x10ConfigureRequest\x12\x1e\n" +
+	"\n" +
+	"repository\x18\x01 \x01(\tR\n" +
+	"repository\x122\n" +
+	"\bsettings\x18\x02 \x01(\v2\x16.packhorse.v1.SettingsR\bsettings\x12\x16\n" +
+	"\x06remove\x18\x03 \x03(\tR\x06remove\x12\x1a\n" +
+	"\bexpected\x18\x04 \x01(\tR\bexpected\"M\n" +
+	"\x11ConfigureResponse\x128\n" +
+	"\n" +
+	"repository\x18\x01 \x01(\v2\x18.packhorse.v1.RepositoryR\n" +
+	"repository\"1\n" +
 	"\x0fMaintainRequest\x12\x1e\n" +
 	"\n" +
 	"repository\x18\x01 \x01(\tR\n" +
@@ -1400,7 +1697,7 @@ const file_packhorse_v1_repository_proto_rawDesc = "" +
 	"\x03all\x18\x02 \x01(\bR\x03all\"?\n" +
 	"\x11DropPacksResponse\x12\x14\n" +
 	"\x05packs\x18\x01 \x01(\x03R\x05packs\x12\x14\n" +
-	"\x05bytes\x18\x02 \x01(\x03R\x05bytes2\xcc\x05\n" +
+	"\x05bytes\x18\x02 \x01(\x03R\x05bytes2\x9a\x06\n" +
 	"\x11RepositoryService\x12C\n" +
 	"\x06Create\x12\x1b.packhorse.v1.CreateRequest\x1a\x1c.packhorse.v1.CreateResponse\x12?\n" +
 	"\x03Get\x12\x18.packhorse.v1.GetRequest\x1a\x19.packhorse.v1.GetResponse\"\x03\x90\x02\x01\x12B\n" +
@@ -1409,7 +1706,8 @@ const file_packhorse_v1_repository_proto_rawDesc = "" +
 	"\x06Rename\x12\x1b.packhorse.v1.RenameRequest\x1a\x1c.packhorse.v1.RenameResponse\x12=\n" +
 	"\x04Fork\x12\x19.packhorse.v1.ForkRequest\x1a\x1a.packhorse.v1.ForkResponse\x12C\n" +
 	"\x06Detach\x12\x1b.packhorse.v1.DetachRequest\x1a\x1c.packhorse.v1.DetachResponse\x12F\n" +
-	"\aSetHead\x12\x1c.packhorse.v1.SetHeadRequest\x1a\x1d.packhorse.v1.SetHeadResponse\x12I\n" +
+	"\aSetHead\x12\x1c.packhorse.v1.SetHeadRequest\x1a\x1d.packhorse.v1.SetHeadResponse\x12L\n" +
+	"\tConfigure\x12\x1e.packhorse.v1.ConfigureRequest\x1a\x1f.packhorse.v1.ConfigureResponse\x12I\n" +
 	"\bMaintain\x12\x1d.packhorse.v1.MaintainRequest\x1a\x1e.packhorse.v1.MaintainResponse\x12L\n" +
 	"\tDropPacks\x12\x1e.packhorse.v1.DropPacksRequest\x1a\x1f.packhorse.v1.DropPacksResponseBCZAgithub.com/packhorse-git/packhorse/proto/packhorse/v1;packhorsev1b\x06proto3"
 
@@ -1425,70 +1723,81 @@ func file_packhorse_v1_repository_proto_rawDescGZIP() []byte {
 	return file_packhorse_v1_repository_proto_rawDescData
 }
 
-var file_packhorse_v1_repository_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
+var file_packhorse_v1_repository_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
 var file_packhorse_v1_repository_proto_goTypes = []any{
 	(*Repository)(nil),          // 0: packhorse.v1.Repository
-	(*Objects)(nil),             // 1: packhorse.v1.Objects
-	(*CreateRequest)(nil),       // 2: packhorse.v1.CreateRequest
-	(*CreateResponse)(nil),      // 3: packhorse.v1.CreateResponse
-	(*GetRequest)(nil),          // 4: packhorse.v1.GetRequest
-	(*GetResponse)(nil),         // 5: packhorse.v1.GetResponse
-	(*ListRequest)(nil),         // 6: packhorse.v1.ListRequest
-	(*ListResponse)(nil),        // 7: packhorse.v1.ListResponse
-	(*DeleteRequest)(nil),       // 8: packhorse.v1.DeleteRequest
-	(*DeleteResponse)(nil),      // 9: packhorse.v1.DeleteResponse
-	(*RenameRequest)(nil),       // 10: packhorse.v1.RenameRequest
-	(*RenameResponse)(nil),      // 11: packhorse.v1.RenameResponse
-	(*ForkRequest)(nil),         // 12: packhorse.v1.ForkRequest
-	(*ForkResponse)(nil),        // 13: packhorse.v1.ForkResponse
-	(*DetachRequest)(nil),       // 14: packhorse.v1.DetachRequest
-	(*DetachResponse)(nil),      // 15: packhorse.v1.DetachResponse
-	(*SetHeadRequest)(nil),      // 16: packhorse.v1.SetHeadRequest
-	(*SetHeadResponse)(nil),     // 17: packhorse.v1.SetHeadResponse
-	(*MaintainRequest)(nil),     // 18: packhorse.v1.MaintainRequest
-	(*MaintainResponse)(nil),    // 19: packhorse.v1.MaintainResponse
-	(*DropPacksRequest)(nil),    // 20: packhorse.v1.DropPacksRequest
-	(*DropPacksResponse)(nil),   // 21: packhorse.v1.DropPacksResponse
-	nil,                         // 22: packhorse.v1.Repository.ConfigEntry
-	(*Version)(nil),             // 23: packhorse.v1.Version
-	(*durationpb.Duration)(nil), // 24: google.protobuf.Duration
+	(*Settings)(nil),            // 1: packhorse.v1.Settings
+	(*Objects)(nil),             // 2: packhorse.v1.Objects
+	(*CreateRequest)(nil),       // 3: packhorse.v1.CreateRequest
+	(*CreateResponse)(nil),      // 4: packhorse.v1.CreateResponse
+	(*GetRequest)(nil),          // 5: packhorse.v1.GetRequest
+	(*GetResponse)(nil),         // 6: packhorse.v1.GetResponse
+	(*ListRequest)(nil),         // 7: packhorse.v1.ListRequest
+	(*ListResponse)(nil),        // 8: packhorse.v1.ListResponse
+	(*DeleteRequest)(nil),       // 9: packhorse.v1.DeleteRequest
+	(*DeleteResponse)(nil),      // 10: packhorse.v1.DeleteResponse
+	(*RenameRequest)(nil),       // 11: packhorse.v1.RenameRequest
+	(*RenameResponse)(nil),      // 12: packhorse.v1.RenameResponse
+	(*ForkRequest)(nil),         // 13: packhorse.v1.ForkRequest
+	(*ForkResponse)(nil),        // 14: packhorse.v1.ForkResponse
+	(*DetachRequest)(nil),       // 15: packhorse.v1.DetachRequest
+	(*DetachResponse)(nil),      // 16: packhorse.v1.DetachResponse
+	(*SetHeadRequest)(nil),      // 17: packhorse.v1.SetHeadRequest
+	(*SetHeadResponse)(nil),     // 18: packhorse.v1.SetHeadResponse
+	(*ConfigureRequest)(nil),    // 19: packhorse.v1.ConfigureRequest
+	(*ConfigureResponse)(nil),   // 20: packhorse.v1.ConfigureResponse
+	(*MaintainRequest)(nil),     // 21: packhorse.v1.MaintainRequest
+	(*MaintainResponse)(nil),    // 22: packhorse.v1.MaintainResponse
+	(*DropPacksRequest)(nil),    // 23: packhorse.v1.DropPacksRequest
+	(*DropPacksResponse)(nil),   // 24: packhorse.v1.DropPacksResponse
+	nil,                         // 25: packhorse.v1.Repository.ConfigEntry
+	nil,                         // 26: packhorse.v1.Settings.LabelsEntry
+	(*Version)(nil),             // 27: packhorse.v1.Version
+	(*durationpb.Duration)(nil), // 28: google.protobuf.Duration
 }
 var file_packhorse_v1_repository_proto_depIdxs = []int32{
-	23, // 0: packhorse.v1.Repository.version:type_name -> packhorse.v1.Version
-	1,  // 1: packhorse.v1.Repository.objects:type_name -> packhorse.v1.Objects
-	22, // 2: packhorse.v1.Repository.config:type_name -> packhorse.v1.Repository.ConfigEntry
-	0,  // 3: packhorse.v1.CreateResponse.repository:type_name -> packhorse.v1.Repository
-	0,  // 4: packhorse.v1.GetResponse.repository:type_name -> packhorse.v1.Repository
-	24, // 5: packhorse.v1.ForkRequest.lifetime:type_name -> google.protobuf.Duration
-	0,  // 6: packhorse.v1.ForkResponse.repository:type_name -> packhorse.v1.Repository
-	1,  // 7: packhorse.v1.MaintainResponse.before:type_name -> packhorse.v1.Objects
-	1,  // 8: packhorse.v1.MaintainResponse.after:type_name -> packhorse.v1.Objects
-	24, // 9: packhorse.v1.MaintainResponse.duration:type_name -> google.protobuf.Duration
-	2,  // 10: packhorse.v1.RepositoryService.Create:input_type -> packhorse.v1.CreateRequest
-	4,  // 11: packhorse.v1.RepositoryService.Get:input_type -> packhorse.v1.GetRequest
-	6,  // 12: packhorse.v1.RepositoryService.List:input_type -> packhorse.v1.ListRequest
-	8,  // 13: packhorse.v1.RepositoryService.Delete:input_type -> packhorse.v1.DeleteRequest
-	10, // 14: packhorse.v1.RepositoryService.Rename:input_type -> packhorse.v1.RenameRequest
-	12, // 15: packhorse.v1.RepositoryService.Fork:input_type -> packhorse.v1.ForkRequest
-	14, // 16: packhorse.v1.RepositoryService.Detach:input_type -> packhorse.v1.DetachRequest
-	16, // 17: packhorse.v1.RepositoryService.SetHead:input_type -> packhorse.v1.SetHeadRequest
-	18, // 18: packhorse.v1.RepositoryService.Maintain:input_type -> packhorse.v1.MaintainRequest
-	20, // 19: packhorse.v1.RepositoryService.DropPacks:input_type -> packhorse.v1.DropPacksRequest
-	3,  // 20: packhorse.v1.RepositoryService.Create:output_type -> packhorse.v1.CreateResponse
-	5,  // 21: packhorse.v1.RepositoryService.Get:output_type -> packhorse.v1.GetResponse
-	7,  // 22: packhorse.v1.RepositoryService.List:output_type -> packhorse.v1.ListResponse
-	9,  // 23: packhorse.v1.RepositoryService.Delete:output_type -> packhorse.v1.DeleteResponse
-	11, // 24: packhorse.v1.RepositoryService.Rename:output_type -> packhorse.v1.RenameResponse
-	13, // 25: packhorse.v1.RepositoryService.Fork:output_type -> packhorse.v1.ForkResponse
-	15, // 26: packhorse.v1.RepositoryService.Detach:output_type -> packhorse.v1.DetachResponse
-	17, // 27: packhorse.v1.RepositoryService.SetHead:output_type -> packhorse.v1.SetHeadResponse
-	19, // 28: packhorse.v1.RepositoryService.Maintain:output_type -> packhorse.v1.MaintainResponse
-	21, // 29: packhorse.v1.RepositoryService.DropPacks:output_type -> packhorse.v1.DropPacksResponse
-	20, // [20:30] is the sub-list for method output_type
-	10, // [10:20] is the sub-list for method input_type
-	10, // [10:10] is the sub-list for extension type_name
-	10, // [10:10] is the sub-list for extension extendee
-	0,  // [0:10] is the sub-list for field type_name
+	27, // 0: packhorse.v1.Repository.version:type_name -> packhorse.v1.Version
+	2,  // 1: packhorse.v1.Repository.objects:type_name -> packhorse.v1.Objects
+	25, // 2: packhorse.v1.Repository.config:type_name -> packhorse.v1.Repository.ConfigEntry
+	1,  // 3: packhorse.v1.Repository.settings:type_name -> packhorse.v1.Settings
+	26, // 4: packhorse.v1.Settings.labels:type_name -> packhorse.v1.Settings.LabelsEntry
+	1,  // 5: packhorse.v1.CreateRequest.settings:type_name -> packhorse.v1.Settings
+	0,  // 6: packhorse.v1.CreateResponse.repository:type_name -> packhorse.v1.Repository
+	0,  // 7: packhorse.v1.GetResponse.repository:type_name -> packhorse.v1.Repository
+	28, // 8: packhorse.v1.ForkRequest.lifetime:type_name -> google.protobuf.Duration
+	0,  // 9: packhorse.v1.ForkResponse.repository:type_name -> packhorse.v1.Repository
+	1,  // 10: packhorse.v1.ConfigureRequest.settings:type_name -> packhorse.v1.Settings
+	0,  // 11: packhorse.v1.ConfigureResponse.repository:type_name -> packhorse.v1.Repository
+	2,  // 12: packhorse.v1.MaintainResponse.before:type_name -> packhorse.v1.Objects
+	2,  // 13: packhorse.v1.MaintainResponse.after:type_name -> packhorse.v1.Objects
+	28, // 14: packhorse.v1.MaintainResponse.duration:type_name -> google.protobuf.Duration
+	3,  // 15: packhorse.v1.RepositoryService.Create:input_type -> packhorse.v1.CreateRequest
+	5,  // 16: packhorse.v1.RepositoryService.Get:input_type -> packhorse.v1.GetRequest
+	7,  // 17: packhorse.v1.RepositoryService.List:input_type -> packhorse.v1.ListRequest
+	9,  // 18: packhorse.v1.RepositoryService.Delete:input_type -> packhorse.v1.DeleteRequest
+	11, // 19: packhorse.v1.RepositoryService.Rename:input_type -> packhorse.v1.RenameRequest
+	13, // 20: packhorse.v1.RepositoryService.Fork:input_type -> packhorse.v1.ForkRequest
+	15, // 21: packhorse.v1.RepositoryService.Detach:input_type -> packhorse.v1.DetachRequest
+	17, // 22: packhorse.v1.RepositoryService.SetHead:input_type -> packhorse.v1.SetHeadRequest
+	19, // 23: packhorse.v1.RepositoryService.Configure:input_type -> packhorse.v1.ConfigureRequest
+	21, // 24: packhorse.v1.RepositoryService.Maintain:input_type -> packhorse.v1.MaintainRequest
+	23, // 25: packhorse.v1.RepositoryService.DropPacks:input_type -> packhorse.v1.DropPacksRequest
+	4,  // 26: packhorse.v1.RepositoryService.Create:output_type -> packhorse.v1.CreateResponse
+	6,  // 27: packhorse.v1.RepositoryService.Get:output_type -> packhorse.v1.GetResponse
+	8,  // 28: packhorse.v1.RepositoryService.List:output_type -> packhorse.v1.ListResponse
+	10, // 29: packhorse.v1.RepositoryService.Delete:output_type -> packhorse.v1.DeleteResponse
+	12, // 30: packhorse.v1.RepositoryService.Rename:output_type -> packhorse.v1.RenameResponse
+	14, // 31: packhorse.v1.RepositoryService.Fork:output_type -> packhorse.v1.ForkResponse
+	16, // 32: packhorse.v1.RepositoryService.Detach:output_type -> packhorse.v1.DetachResponse
+	18, // 33: packhorse.v1.RepositoryService.SetHead:output_type -> packhorse.v1.SetHeadResponse
+	20, // 34: packhorse.v1.RepositoryService.Configure:output_type -> packhorse.v1.ConfigureResponse
+	22, // 35: packhorse.v1.RepositoryService.Maintain:output_type -> packhorse.v1.MaintainResponse
+	24, // 36: packhorse.v1.RepositoryService.DropPacks:output_type -> packhorse.v1.DropPacksResponse
+	26, // [26:37] is the sub-list for method output_type
+	15, // [15:26] is the sub-list for method input_type
+	15, // [15:15] is the sub-list for extension type_name
+	15, // [15:15] is the sub-list for extension extendee
+	0,  // [0:15] is the sub-list for field type_name
 }
 
 func init() { file_packhorse_v1_repository_proto_init() }
@@ -1497,13 +1806,14 @@ func file_packhorse_v1_repository_proto_init() {
 		return
 	}
 	file_packhorse_v1_version_proto_init()
+	file_packhorse_v1_repository_proto_msgTypes[1].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_packhorse_v1_repository_proto_rawDesc), len(file_packhorse_v1_repository_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   23,
+			NumMessages:   27,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -54,6 +54,9 @@ const (
 	// RepositoryServiceSetHeadProcedure is the fully-qualified name of the RepositoryService's SetHead
 	// RPC.
 	RepositoryServiceSetHeadProcedure = "/packhorse.v1.RepositoryService/SetHead"
+	// RepositoryServiceConfigureProcedure is the fully-qualified name of the RepositoryService's
+	// Configure RPC.
+	RepositoryServiceConfigureProcedure = "/packhorse.v1.RepositoryService/Configure"
 	// RepositoryServiceMaintainProcedure is the fully-qualified name of the RepositoryService's
 	// Maintain RPC.
 	RepositoryServiceMaintainProcedure = "/packhorse.v1.RepositoryService/Maintain"
@@ -87,6 +90,9 @@ type RepositoryServiceClient interface {
 	Detach(context.Context, *connect.Request[v1.DetachRequest]) (*connect.Response[v1.DetachResponse], error)
 	// SetHead points HEAD at a branch, which clones check out and searches use. The change is durable when the call returns.
 	SetHead(context.Context, *connect.Request[v1.SetHeadRequest]) (*connect.Response[v1.SetHeadResponse], error)
+	// Configure changes settings of a repository, all or none of them. They apply to requests that begin later, on every node of a store. The
+	// change is durable when the call returns. RESOURCE_EXHAUSTED while another program changes the configuration.
+	Configure(context.Context, *connect.Request[v1.ConfigureRequest]) (*connect.Response[v1.ConfigureResponse], error)
 	// Maintain repacks a repository, writes its commit-graph and packs its refs. Readers are not interrupted. No object is removed, so
 	// repositories that borrow objects are safe. The call returns at the end.
 	Maintain(context.Context, *connect.Request[v1.MaintainRequest]) (*connect.Response[v1.MaintainResponse], error)
@@ -156,6 +162,12 @@ func NewRepositoryServiceClient(httpClient connect.HTTPClient, baseURL string, o
 			connect.WithSchema(repositoryServiceMethods.ByName("SetHead")),
 			connect.WithClientOptions(opts...),
 		),
+		configure: connect.NewClient[v1.ConfigureRequest, v1.ConfigureResponse](
+			httpClient,
+			baseURL+RepositoryServiceConfigureProcedure,
+			connect.WithSchema(repositoryServiceMethods.ByName("Configure")),
+			connect.WithClientOptions(opts...),
+		),
 		maintain: connect.NewClient[v1.MaintainRequest, v1.MaintainResponse](
 			httpClient,
 			baseURL+RepositoryServiceMaintainProcedure,
@@ -181,6 +193,7 @@ type repositoryServiceClient struct {
 	fork      *connect.Client[v1.ForkRequest, v1.ForkResponse]
 	detach    *connect.Client[v1.DetachRequest, v1.DetachResponse]
 	setHead   *connect.Client[v1.SetHeadRequest, v1.SetHeadResponse]
+	configure *connect.Client[v1.ConfigureRequest, v1.ConfigureResponse]
 	maintain  *connect.Client[v1.MaintainRequest, v1.MaintainResponse]
 	dropPacks *connect.Client[v1.DropPacksRequest, v1.DropPacksResponse]
 }
@@ -225,6 +238,11 @@ func (c *repositoryServiceClient) SetHead(ctx context.Context, req *connect.Requ
 	return c.setHead.CallUnary(ctx, req)
 }
 
+// Configure calls packhorse.v1.RepositoryService.Configure.
+func (c *repositoryServiceClient) Configure(ctx context.Context, req *connect.Request[v1.ConfigureRequest]) (*connect.Response[v1.ConfigureResponse], error) {
+	return c.configure.CallUnary(ctx, req)
+}
+
 // Maintain calls packhorse.v1.RepositoryService.Maintain.
 func (c *repositoryServiceClient) Maintain(ctx context.Context, req *connect.Request[v1.MaintainRequest]) (*connect.Response[v1.MaintainResponse], error) {
 	return c.maintain.CallUnary(ctx, req)
@@ -260,6 +278,9 @@ type RepositoryServiceHandler interface {
 	Detach(context.Context, *connect.Request[v1.DetachRequest]) (*connect.Response[v1.DetachResponse], error)
 	// SetHead points HEAD at a branch, which clones check out and searches use. The change is durable when the call returns.
 	SetHead(context.Context, *connect.Request[v1.SetHeadRequest]) (*connect.Response[v1.SetHeadResponse], error)
+	// Configure changes settings of a repository, all or none of them. They apply to requests that begin later, on every node of a store. The
+	// change is durable when the call returns. RESOURCE_EXHAUSTED while another program changes the configuration.
+	Configure(context.Context, *connect.Request[v1.ConfigureRequest]) (*connect.Response[v1.ConfigureResponse], error)
 	// Maintain repacks a repository, writes its commit-graph and packs its refs. Readers are not interrupted. No object is removed, so
 	// repositories that borrow objects are safe. The call returns at the end.
 	Maintain(context.Context, *connect.Request[v1.MaintainRequest]) (*connect.Response[v1.MaintainResponse], error)
@@ -325,6 +346,12 @@ func NewRepositoryServiceHandler(svc RepositoryServiceHandler, opts ...connect.H
 		connect.WithSchema(repositoryServiceMethods.ByName("SetHead")),
 		connect.WithHandlerOptions(opts...),
 	)
+	repositoryServiceConfigureHandler := connect.NewUnaryHandler(
+		RepositoryServiceConfigureProcedure,
+		svc.Configure,
+		connect.WithSchema(repositoryServiceMethods.ByName("Configure")),
+		connect.WithHandlerOptions(opts...),
+	)
 	repositoryServiceMaintainHandler := connect.NewUnaryHandler(
 		RepositoryServiceMaintainProcedure,
 		svc.Maintain,
@@ -355,6 +382,8 @@ func NewRepositoryServiceHandler(svc RepositoryServiceHandler, opts ...connect.H
 			repositoryServiceDetachHandler.ServeHTTP(w, r)
 		case RepositoryServiceSetHeadProcedure:
 			repositoryServiceSetHeadHandler.ServeHTTP(w, r)
+		case RepositoryServiceConfigureProcedure:
+			repositoryServiceConfigureHandler.ServeHTTP(w, r)
 		case RepositoryServiceMaintainProcedure:
 			repositoryServiceMaintainHandler.ServeHTTP(w, r)
 		case RepositoryServiceDropPacksProcedure:
@@ -398,6 +427,10 @@ func (UnimplementedRepositoryServiceHandler) Detach(context.Context, *connect.Re
 
 func (UnimplementedRepositoryServiceHandler) SetHead(context.Context, *connect.Request[v1.SetHeadRequest]) (*connect.Response[v1.SetHeadResponse], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("packhorse.v1.RepositoryService.SetHead is not implemented"))
+}
+
+func (UnimplementedRepositoryServiceHandler) Configure(context.Context, *connect.Request[v1.ConfigureRequest]) (*connect.Response[v1.ConfigureResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("packhorse.v1.RepositoryService.Configure is not implemented"))
 }
 
 func (UnimplementedRepositoryServiceHandler) Maintain(context.Context, *connect.Request[v1.MaintainRequest]) (*connect.Response[v1.MaintainResponse], error) {

@@ -1,0 +1,178 @@
+package places
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git/process"
+	"github.com/packhorse-git/packhorse/internal/git/repo"
+)
+
+// DescriptionKey is the key of the description of a repository.
+const DescriptionKey = "gitweb.description"
+
+// settingKeys are the keys of Git's configuration that Configure changes.
+var settingKeys = []string{DescriptionKey, "gitweb.owner", "lfs.quota", "packhorse.archived", "packhorse.label",
+	repo.QuotaKey, "packhorse.readonly", "receive.maxinputsize", "transfer.hiderefs"}
+
+// Settings are values of Git's configuration by key, in their order. A key without values is not set.
+type Settings map[string][]string
+
+// Add adds a value if Configure changes its key.
+func (s Settings) Add(key, value string) {
+	if slices.Contains(settingKeys, key) {
+		s[key] = append(s[key], value)
+	}
+}
+
+// Change replaces the settings by the result of change. It returns the keys whose values it changed.
+func (s Settings) Change(change func(Settings) error) (changed []string, err error) {
+	before := maps.Clone(s)
+	if err := change(s); err != nil {
+		return nil, err
+	}
+	for _, key := range settingKeys {
+		if !slices.Equal(before[key], s[key]) {
+			changed = append(changed, key)
+		}
+	}
+	return changed, nil
+}
+
+// Text returns the values of keys for the end of a configuration file (git-config(1), "Syntax").
+func (s Settings) Text(keys []string) []byte {
+	quote := strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`, "\t", `\t`, "\b", `\b`)
+	var b []byte
+	for _, key := range keys {
+		section, name, _ := strings.Cut(key, ".")
+		for _, value := range s[key] {
+			b = fmt.Appendf(b, "[%s]\n\t%s = \"%s\"\n", section, name, quote.Replace(value))
+		}
+	}
+	return b
+}
+
+// appendTo appends the settings to a configuration file.
+func (s Settings) appendTo(path string) error {
+	file, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND, 0)
+	if err != nil {
+		return err
+	}
+	_, err = file.Write(s.Text(settingKeys))
+	return cmp.Or(err, file.Close())
+}
+
+// ReadSettings returns the settings of a repository on a disk.
+func ReadSettings(common string, config repo.Config) Settings {
+	s := make(Settings)
+	for key, value := range config.All() {
+		s.Add(key, value)
+	}
+	text, err := os.ReadFile(filepath.Join(common, descriptionFile))
+	if err == nil && !strings.HasPrefix(string(text), "Unnamed repository;") { // of Git's template
+		s[DescriptionKey] = []string{strings.ToValidUTF8(strings.TrimRight(string(text), "\n"), "\ufffd")}
+	}
+	return s
+}
+
+// descriptionFile has the description for gitweb, which prefers it to DescriptionKey.
+const descriptionFile = "description"
+
+// Configure implements Place. It holds Git's lock of the configuration, has Git remove the former values from the lock
+// file, and appends the new ones.
+func (p *dirPlace) Configure(ctx context.Context, change func(Settings) error) (err error) {
+	common := p.repo.Common
+	path, err := filepath.EvalSymlinks(filepath.Join(common, "config"))
+	if err != nil {
+		return WriteError(err)
+	}
+	lock, err := LockFile(ctx, path)
+	if err != nil {
+		return err
+	}
+	isDone := false
+	defer func() {
+		lock.Close()
+		if !isDone {
+			err = errors.Join(err, os.Remove(lock.Name()))
+		}
+	}()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return WriteError(err)
+	}
+	config, err := repo.ParseConfig(string(text))
+	if err != nil {
+		return err
+	}
+	settings := ReadSettings(common, config)
+	changed, err := settings.Change(change)
+	if err != nil || len(changed) == 0 {
+		return err
+	}
+	if err := p.writeConfig(ctx, lock, text, func() error { return p.unset(ctx, lock.Name(), config, changed) },
+		settings.Text(changed)); err != nil {
+		return err
+	}
+	if slices.Contains(changed, DescriptionKey) {
+		if err := os.Remove(filepath.Join(common, descriptionFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return WriteError(err)
+		}
+	}
+	if err := os.Rename(lock.Name(), path); err != nil {
+		return WriteError(err)
+	}
+	isDone = true
+	if err := cmp.Or(p.Sync(filepath.Dir(path)), p.Sync(common)); err != nil {
+		return fault.Wrap(fault.Unavailable, "the settings were changed, but the change can be lost in a power failure", err)
+	}
+	return nil
+}
+
+// writeConfig writes a lock file with the old text, from which edit removes values, and the new text. It has the mode of
+// the configuration.
+func (p *dirPlace) writeConfig(ctx context.Context, lock *os.File, old []byte, edit func() error, added []byte) error {
+	if _, err := lock.Write(old); err != nil {
+		return WriteError(err)
+	}
+	if len(old) > 0 && old[len(old)-1] != '\n' {
+		added = append([]byte("\n"), added...)
+	}
+	if err := edit(); err != nil {
+		return err
+	}
+	file, err := os.OpenFile(lock.Name(), os.O_WRONLY|os.O_APPEND, 0) // Git has replaced it
+	if err != nil {
+		return WriteError(err)
+	}
+	defer file.Close()
+	_, err = file.Write(added)
+	if info, statErr := os.Stat(strings.TrimSuffix(lock.Name(), ".lock")); statErr == nil {
+		err = errors.Join(err, file.Chmod(info.Mode().Perm()))
+	}
+	return WriteError(errors.Join(err, file.Sync()))
+}
+
+// unset has Git remove all values of keys from a file.
+func (p *dirPlace) unset(ctx context.Context, file string, config repo.Config, keys []string) error {
+	for _, key := range keys {
+		if _, isSet := config.Get(key); !isSet {
+			continue
+		}
+		err := p.Runner.Run(ctx, process.Command{Class: ClassManage, Subcommand: "config", Repository: p.repo.Common,
+			Args: []string{"config", "--file", file, "--unset-all", key}})
+		if err != nil {
+			return GitError(p.repo.Common, err)
+		}
+	}
+	return nil
+}
