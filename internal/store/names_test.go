@@ -103,7 +103,8 @@ func TestCreateAgain(t *testing.T) {
 		t.Errorf("Create after a push = %v, want the same repository", err)
 	}
 	for _, other := range []string{"", "a-2"} {
-		if err := c.Create(t.Context(), repoPath("x"), git.SHA1, "refs/heads/main", other, nil); !fault.Is(err, fault.Exists) {
+		err := c.Create(t.Context(), repoPath("x"), git.SHA1, "refs/heads/main", other, nil)
+		if !fault.Is(err, fault.Exists) {
 			t.Errorf("Create with the ID %q = %v, want exists", other, err)
 		}
 	}

@@ -37,7 +37,9 @@ const (
 	maxHidden      = 100
 )
 
-var labelKey = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?(/[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)*$`)
+const labelPart = `[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?`
+
+var labelKey = regexp.MustCompile(`^` + labelPart + `(/` + labelPart + `)*$`)
 
 func (s *repositoryService) Configure(ctx context.Context, r *connect.Request[packhorsev1.ConfigureRequest]) (
 	*connect.Response[packhorsev1.ConfigureResponse], error) {
@@ -116,7 +118,7 @@ func checkSettings(s *packhorsev1.Settings) error {
 				`separated by slashes`, fault.Short(key))
 		}
 		if len(value) > maxLabel || strings.ContainsRune(value, 0) {
-			return fault.InvalidField("settings.labels", "the value of %s is longer than %d bytes or contains NUL", key, maxLabel)
+			return fault.InvalidField("settings.labels", "the value of %s is longer than %d bytes or has a NUL", key, maxLabel)
 		}
 	}
 	return nil

@@ -138,8 +138,8 @@ func (p *dirPlace) Configure(ctx context.Context, change func(Settings) error) (
 	return nil
 }
 
-// writeConfig writes a lock file with the old text, from which edit removes values, and the new text. It has the mode of
-// the configuration.
+// writeConfig writes a lock file with the old text, from which edit removes values, and the new text. It sets the mode
+// of the configuration.
 func (p *dirPlace) writeConfig(ctx context.Context, lock *os.File, old []byte, edit func() error, added []byte) error {
 	if _, err := lock.Write(old); err != nil {
 		return WriteError(err)

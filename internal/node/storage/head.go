@@ -15,8 +15,8 @@ import (
 
 // SetHead sets HEAD to a branch, given by its full name, and reports whether that branch exists. If there is no error,
 // the change is on disk and later requests see it. The error is Aborted if HEAD does not name the expected branch.
-// Other errors: Denied if the repository is read-only, Invalid if the name is not a branch's, Exhausted while HEAD is locked, and those of the repository. An
-// empty expected branch means any.
+// Other errors: Denied if the repository is read-only, Invalid if the name is not a branch's, Exhausted while HEAD
+// is locked, and those of the repository. An empty expected branch means any.
 func (n *Node) SetHead(ctx context.Context, path git.RepoPath, branch, expected git.RefName) (exists bool, err error) {
 	defer func() { n.changedRepository("set_head", path, err, "branch", string(branch)) }()
 	if !strings.HasPrefix(string(branch), places.BranchPrefix) {

@@ -71,7 +71,8 @@ func (n *Node) openLFS(h *handle, err error) (*handle, objects.Repository, error
 	return h, r, nil
 }
 
-// lfsRepositoryForPush is lfsRepository for a change, after a check for changes by other nodes. The error is Denied if the repository does not accept pushes.
+// lfsRepositoryForPush is lfsRepository for a change, after a check for changes by other nodes. The error is
+// Denied if the repository does not accept pushes.
 func (n *Node) lfsRepositoryForPush(ctx context.Context, path git.RepoPath) (*handle, objects.Repository, error) {
 	if n.pushes == nil {
 		return nil, objects.Repository{}, errNoPushes()

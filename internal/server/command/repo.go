@@ -37,14 +37,14 @@ import (
 func repoCommand(env Env) *cobra.Command {
 	return group(&cobra.Command{
 		Use:   "repo",
-		Short: "Create, fork, import, list, describe, maintain, rename, export and remove repositories",
+		Short: "Create, fork, import, list, describe, configure, maintain, rename, export and remove repositories",
 		Long: `Repo manages the repositories below --root, or below the root of a configuration. It asks the running server over the
 socket in its state directory; if none runs, it does the work itself. With --node it asks a storage node.`,
 		Example: `  packhorse repo create team/app --root /srv/git
   packhorse repo import team/tool /mnt/old/tool.git --root /srv/git
   packhorse repo list team/ --node storage-1:9100 --secret-file /etc/packhorse/secret --tls-ca ca.pem`,
-	}, repoCreate(env), repoFork(env), repoDetach(env), repoImport(env), repoList(env), repoInfo(env), repoSetHead(env),
-		repoMaintain(env), repoRename(env), repoExport(env), repoRemove(env))
+	}, repoCreate(env), repoFork(env), repoDetach(env), repoImport(env), repoList(env), repoInfo(env), repoSet(env),
+		repoSetHead(env), repoMaintain(env), repoRename(env), repoExport(env), repoRemove(env))
 }
 
 // repoCall is the work of a command with the node and its arguments.
@@ -151,11 +151,16 @@ optional. A repository that cannot be created completely is not created.`,
 		Args: exactArgs(1, "one PATH"),
 	}
 	asJSON := jsonFlag(cmd)
-	request := &packhorsev1.CreateRequest{}
+	request := &packhorsev1.CreateRequest{Settings: &packhorsev1.Settings{}}
+	description := cmd.Flags().String("description", "", "what the repository is for, as a `TEXT`")
+	cmd.Flags().StringToStringVar(&request.Settings.Labels, "label", nil, "a label `KEY=VALUE`; can be repeated")
 	cmd.Flags().StringVar(&request.DefaultBranch, "default-branch", "main", "the `BRANCH` that HEAD names")
 	cmd.Flags().StringVar(&request.ObjectFormat, "object-format", "sha1", "`FORMAT`: sha1 or sha256")
 	onRepository(env, cmd, changes, func(cmd *cobra.Command, node *client.Client, args []string) error {
 		request.Repository = args[0]
+		if *description != "" {
+			request.Settings.Description = description
+		}
 		made, err := node.Repositories().Create(cmd.Context(), connect.NewRequest(request))
 		if err != nil {
 			return err
@@ -305,6 +310,7 @@ func writeInfo(w io.Writer, r *packhorsev1.Repository) error {
 		}
 		line("hooks", "%s (%s)", strings.Join(hooks, ", "), use)
 	}
+	writeSettings(line, r.GetSettings())
 	for _, key := range slices.Sorted(maps.Keys(r.GetConfig())) {
 		line(key, "%s", strings.ReplaceAll(r.GetConfig()[key], "\n", ", "))
 	}

@@ -94,6 +94,17 @@ func TestRepoCommands(t *testing.T) {
 				t.Fatal(err)
 			}
 			repo("hooks/update (pushes are refused)", 0, "info", "team/tool")
+			repo("changed the settings of team/tool\n", 0, "set", "team/tool", "--description", "a tool", "--quota", "10GiB",
+				"--read-only", "--hide", "refs/x", "--label", "team=web,tier=1")
+			repo(" 10 GiB\nstate                         read-only\nhidden refs                   refs/x\nlabel team ", 0,
+				"info", "team/tool")
+			repo("changed", 0, "set", "team/tool", "--read-only=false", "--remove", "quota_bytes,labels/tier", "--label", "a=")
+			repo(`"readOnly": false`, 0, "info", "team/tool", "--json")
+			repo("not a size", exitUsage, "set", "team/tool", "--quota", "x")
+			repo("unknown setting", exitFailed, "set", "team/tool", "--remove", "x")
+			repo("created", 0, "create", "team/new", "--description", "new", "--label", "a=b")
+			repo(" new\nlabel a                       b\n", 0, "info", "team/new")
+			repo("removed", 0, "remove", "team/new", "--yes")
 			repo("team/tool: 1 packs and 0 loose objects", 0, "maintain", "team/tool")
 			repo("was not removed", exitFailed, "remove", "team/two")
 			repo("refs? Enter its path to confirm", exitFailed, "remove", "team/two")

@@ -178,7 +178,7 @@ func (x *Repository) GetSettingsVersion() string {
 // Settings of a repository. They are in its git configuration, under the keys in parentheses. A field without a value is not set.
 type Settings struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What the repository is for, at most 4 KiB (gitweb.description). The file "description" takes precedence, until a change removes it.
+	// Its purpose, at most 4 KiB (gitweb.description). The file "description" takes precedence, until a change removes it.
 	Description *string `protobuf:"bytes,1,opt,name=description,proto3,oneof" json:"description,omitempty"`
 	// At most 250 bytes (gitweb.owner).
 	Owner *string `protobuf:"bytes,2,opt,name=owner,proto3,oneof" json:"owner,omitempty"`
@@ -190,7 +190,7 @@ type Settings struct {
 	MaxPushBytes *int64 `protobuf:"varint,5,opt,name=max_push_bytes,json=maxPushBytes,proto3,oneof" json:"max_push_bytes,omitempty"`
 	// Pushes, LFS uploads and calls that change refs are refused (packhorse.readOnly).
 	ReadOnly *bool `protobuf:"varint,6,opt,name=read_only,json=readOnly,proto3,oneof" json:"read_only,omitempty"`
-	// As read_only, and clients are told that the repository is archived (packhorse.archived).
+	// As read_only, with a message that the repository is archived (packhorse.archived).
 	Archived *bool `protobuf:"varint,7,opt,name=archived,proto3,oneof" json:"archived,omitempty"`
 	// Refs that clients do not see, as in git-config(1): names and beginnings of names, at most 100 (transfer.hideRefs).
 	HiddenRefs []string `protobuf:"bytes,8,rep,name=hidden_refs,json=hiddenRefs,proto3" json:"hidden_refs,omitempty"`
