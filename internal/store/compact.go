@@ -221,3 +221,9 @@ func (c *compaction) install(record *replog.Record) {
 		}
 	}
 }
+
+// Collect implements places.Place.
+func (p *place) Collect(context.Context, places.RunGit, places.CollectOptions) (places.Collected, error) {
+	return places.Collected{}, fault.New(fault.Precondition,
+		"unreachable objects of a store stay: packhorse store gc deletes packs that were replaced")
+}

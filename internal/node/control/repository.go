@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/base64"
 	"strings"
+	"time"
 
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -143,6 +144,23 @@ func (s *repositoryService) SetHead(ctx context.Context, r *connect.Request[pack
 		}
 		exists, err := s.Node.SetHead(ctx, path, branch, git.RefName(r.Msg.GetExpected()))
 		return &packhorsev1.SetHeadResponse{Exists: exists}, err
+	})
+}
+
+// defaultAge is the age from which objects expire if a request has none.
+const defaultAge = 14 * 24 * time.Hour
+
+func (s *repositoryService) Collect(ctx context.Context, r *connect.Request[packhorsev1.CollectRequest]) (
+	*connect.Response[packhorsev1.CollectResponse], error) {
+	return respond(r.Msg, func(path git.RepoPath) (*packhorsev1.CollectResponse, error) {
+		start := time.Now()
+		o := places.CollectOptions{OlderThan: defaultAge, DryRun: r.Msg.GetDryRun()}
+		if age := r.Msg.GetOlderThan(); age != nil {
+			o.OlderThan = age.AsDuration()
+		}
+		done, err := s.Node.Collect(ctx, path, o)
+		return &packhorsev1.CollectResponse{Before: counts(done.Before), After: counts(done.After), FreedBytes: done.Freed,
+			Duration: durationpb.New(time.Since(start))}, err
 	})
 }
 

@@ -186,6 +186,10 @@ func TestRepositoryService(t *testing.T) {
 	}
 	_, err = p.repositories.Get(ctx, connect.NewRequest(&packhorsev1.GetRequest{Repository: "team/app"}))
 	p.code(err, connect.CodeNotFound)
+	_, err = p.repositories.Collect(ctx, connect.NewRequest(&packhorsev1.CollectRequest{Repository: "team/app"}))
+	if err == nil {
+		t.Error("a repository that does not exist was collected")
+	}
 	_, err = p.repositories.Maintain(ctx, connect.NewRequest(&packhorsev1.MaintainRequest{Repository: "team/app"}))
 	p.code(err, connect.CodeNotFound)
 }

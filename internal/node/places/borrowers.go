@@ -25,34 +25,41 @@ const (
 	maxLinks = 40
 )
 
-// checkBorrowers returns an error of kind Denied if another repository below the root needs the one in dir, a path
-// without symbolic links. A repository needs it if its alternates lead into dir, directly or through other alternates.
-// So does one whose ".git" file, commondir file or linked object directory leads there. The error is Unavailable if the
-// search fails. Each search reads every directory below the root except those inside repositories. Searches run one at
-// a time.
+// checkBorrowers returns an error of kind Denied if there are borrowers, and Unavailable if the search fails.
 func (d *Directories) checkBorrowers(ctx context.Context, dir string) error {
-	if err := d.searching.Acquire(ctx, 1); err != nil {
-		return err
-	}
-	defer d.searching.Release(1)
-	s := borrowerSearch{Directories: d, ctx: ctx, lender: dir, left: d.borrowerEntries, known: make(map[string]bool)}
-	if err := s.dir(d.root, false); err != nil {
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
+	names, err := d.borrowers(ctx, dir)
+	switch {
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case err != nil:
 		return fault.Wrap(fault.Unavailable,
 			"cannot determine whether other repositories borrow its objects; use force to remove it anyway", err)
-	}
-	if len(s.found) == 0 {
+	case names == "":
 		return nil
-	}
-	names := strings.Join(s.found[:min(len(s.found), maxNamed)], ", ")
-	if more := len(s.found) - maxNamed; more > 0 {
-		names += fmt.Sprintf(" and %d more", more)
 	}
 	return fault.New(fault.Denied, "other repositories borrow its objects and would be damaged: %s. "+
 		"Repack these first (git repack -a -d, then remove objects/info/alternates), or use packhorse repo remove "+
 		"--force", names)
+}
+
+// borrowers names some repositories below the root that need the one in dir, a path without symbolic links; "": there
+// are none. A repository needs it if its alternates lead into dir, directly or through other alternates. So does one
+// whose ".git" file, commondir file or linked object directory leads there. Each search reads every directory below the
+// root except those inside repositories. Searches run one at a time.
+func (d *Directories) borrowers(ctx context.Context, dir string) (names string, err error) {
+	if err := d.searching.Acquire(ctx, 1); err != nil {
+		return "", err
+	}
+	defer d.searching.Release(1)
+	s := borrowerSearch{Directories: d, ctx: ctx, lender: dir, left: d.borrowerEntries, known: make(map[string]bool)}
+	if err := s.dir(d.root, false); err != nil {
+		return "", err
+	}
+	names = strings.Join(s.found[:min(len(s.found), maxNamed)], ", ")
+	if more := len(s.found) - maxNamed; more > 0 {
+		names += fmt.Sprintf(" and %d more", more)
+	}
+	return names, nil
 }
 
 // borrowerSearch searches for the repositories that need another one.

@@ -59,6 +59,8 @@ func (d *Directories) Fork(ctx context.Context, source, target git.RepoPath, o F
 			"%s is a partial clone and lacks objects: fork the repository that it was cloned from", source)
 	}
 	f := fork{Directories: d, source: r, options: o}
+	release := d.Claims.Gates.Hold(r.Common) // until the network has what the refs reach
+	defer release()
 	if f.refs, f.head, err = f.selected(ctx); err != nil {
 		return err
 	}
@@ -76,6 +78,7 @@ func (d *Directories) Fork(ctx context.Context, source, target git.RepoPath, o F
 			if err := f.share(ctx); err != nil {
 				return WriteError(err)
 			}
+			release()
 		}
 		return WriteError(f.write(dir, expires))
 	})
@@ -217,7 +220,7 @@ func linkAll(from, to string) error {
 		return err
 	}
 	for _, e := range entries {
-		if name := e.Name(); len(name) == 2 && strings.Trim(name, "0123456789abcdef") == "" {
+		if name := e.Name(); isFanout(name) {
 			if _, err := linkFiles(filepath.Join(from, name), filepath.Join(to, name), nil); err != nil {
 				return err
 			}

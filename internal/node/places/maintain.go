@@ -18,6 +18,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/disk"
 	"github.com/packhorse-git/packhorse/internal/git/process"
 	"github.com/packhorse-git/packhorse/internal/git/repo"
+	"github.com/packhorse-git/packhorse/internal/node/receivepack"
 )
 
 // ClassMaintain is the class of Git commands that repack. They take long, and one at a time is enough.
@@ -54,6 +55,8 @@ func (p *dirPlace) Maintain(ctx context.Context, git RunGit, o MaintainOptions) 
 // Claims are the repositories, by common directory, that are being maintained, deleted or cleaned up. The zero value is
 // empty.
 type Claims struct {
+	Gates receivepack.Gates // between removals of objects and changes of refs
+
 	mu   sync.Mutex
 	dirs map[string]bool
 }
@@ -188,7 +191,7 @@ func linkObjects(objects, view string) error {
 		return err
 	}
 	for _, e := range entries {
-		if name := e.Name(); name == "pack" || len(name) == 2 && strings.Trim(name, "0123456789abcdef") == "" {
+		if name := e.Name(); name == "pack" || isFanout(name) {
 			if err := os.Symlink(filepath.Join(objects, name), filepath.Join(view, name)); err != nil {
 				return err
 			}

@@ -103,6 +103,9 @@ type Place interface {
 	Size(ctx context.Context) (int64, error)
 	// Maintain repacks the repository with commands of Git.
 	Maintain(ctx context.Context, git RunGit, o MaintainOptions) error
+	// Collect removes objects that nothing reaches. No maintenance may run. Errors: Denied, Precondition, Unavailable, and
+	// those of Git.
+	Collect(ctx context.Context, git RunGit, o CollectOptions) (Collected, error)
 	// LFS returns the storage of the repository's LFS objects. Nil: its directory has them.
 	LFS() objects.Remote
 	// Locks returns the locks of files of the repository.

@@ -256,7 +256,8 @@ func (p *pushSession) accepted() error {
 	return p.destination.agreed()
 }
 
-// decide checks what the push borrows and its LFS objects, asks the Decider, and runs the pre-receive hooks.
+// decide checks what the push borrows and its LFS objects, asks the Decider, runs the pre-receive hooks, and passes the
+// gate.
 func (p *pushSession) decide(ctx context.Context, quarantine string, updates []Update, input []byte,
 	output *hookOutput) error {
 	p.hooks.consulted = true
@@ -278,7 +279,13 @@ func (p *pushSession) decide(ctx context.Context, quarantine string, updates []U
 			return err
 		}
 	}
-	return p.runHooks(ctx, hookRun{event: repo.PreReceive, input: input, quarantine: quarantine}, output)
+	err := p.runHooks(ctx, hookRun{event: repo.PreReceive, input: input, quarantine: quarantine}, output)
+	if err == nil {
+		if err = p.pass(ctx, quarantine, updates); err != nil {
+			output.write([]byte(fault.Message(err) + "\n"))
+		}
+	}
+	return err
 }
 
 // maxHookLine is the maximum length of a line of a hook in bytes: two IDs and a name, or a path.

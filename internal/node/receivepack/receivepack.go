@@ -138,6 +138,8 @@ type Target struct {
 	LFS func(ctx context.Context, b lfs.Batch) ([]lfs.Status, error)
 	// Head is the branch of HEAD, which Server.Update needs to remove the locks of a killed Git; "": not known.
 	Head git.RefName
+	// Gates keep objects that the push needs from being removed. Nil: no object is removed.
+	Gates *Gates
 }
 
 // hiddenPaths returns the paths that no client may see: of the repository, and of those whose objects it borrows.

@@ -36,6 +36,7 @@ type pushSession struct {
 
 	destination destination
 	before      *refs.Snapshot // refs before the push, hidden ones too; nil until Git is started
+	passage     *Passage       // nil: objects are never removed
 	hooks       hookState
 	gitErrors   gitErrors // error messages of Git
 	report      report    // of Git, after it has ended
@@ -122,6 +123,10 @@ func (p *pushSession) serve(ctx context.Context, body io.Reader, stateless bool)
 			return fault.Wrap(fault.Unavailable, "push not accepted: it cannot be recorded for webhooks", err)
 		}
 	}
+	if p.target.Shadow == nil {
+		p.passage = p.target.Gates.Enter(p.target.Common)
+	}
+	defer p.passage.Leave()
 	usage, gitErr := p.receive(ctx, body, stateless)
 	p.outcome.Push.Wait = usage.Queue
 	updates, err := p.finalize(ctx, record, gitErr)
@@ -155,7 +160,7 @@ func (p *pushSession) receive(ctx context.Context, body io.Reader, stateless boo
 	if err != nil {
 		return process.Usage{}, err
 	}
-	questions, err := p.prepareHooks(setup.hasScripts)
+	questions, err := p.prepareHooks(setup.hasScripts || p.passage.MustPass())
 	if err != nil {
 		p.destination.ended(ctx, 0, true)
 		return process.Usage{}, err
@@ -199,6 +204,7 @@ func (p *pushSession) finalize(ctx context.Context, record Record, gitErr error)
 		p.report = readReport(p.out.kept)
 		updates, isKnown, err = p.destination.apply(ctx, gitErr)
 	}
+	p.passage.Leave() // what follows may take long
 	p.setResults(updates, isKnown)
 	if len(updates) > 0 && p.hooks.active && !p.hooks.consulted { // a bug, which must be noticed
 		p.log.Error("git changed refs without running hooks", "repository", p.push.Repo.String())

@@ -65,3 +65,45 @@ func (n *Node) maintainHandle(ctx context.Context, h *handle, path git.RepoPath,
 		"loose_before", m.Before.Loose, "packs", m.After.Packs, "seconds", time.Since(start).Seconds())
 	return m, nil
 }
+
+// Collect removes objects of a repository that no ref, reflog or index reaches and that are older than a time, with
+// maintenance. Readers are not disturbed, and pushes wait for a moment. Errors are those of places.Place.Collect and
+// Maintain.
+func (n *Node) Collect(ctx context.Context, path git.RepoPath, o places.CollectOptions) (done places.Collected,
+	err error) {
+	if n.runner == nil {
+		return done, fault.New(fault.Unavailable, "this node does not maintain repositories")
+	}
+	if o.OlderThan < 0 {
+		return done, fault.New(fault.Invalid, "invalid age %v: it is negative", o.OlderThan)
+	}
+	h, err := n.acquireAny(ctx, path)
+	if err != nil {
+		return done, err
+	}
+	defer n.release(h)
+	done, err = n.collectHandle(ctx, h, path, o)
+	return done, places.WithCause(err, h.Common, n.root)
+}
+
+// collectHandle is Collect for an open repository.
+func (n *Node) collectHandle(ctx context.Context, h *handle, path git.RepoPath, o places.CollectOptions) (
+	done places.Collected, err error) {
+	release, err := n.claims.Claim(h.Common)
+	if err != nil {
+		return done, err
+	}
+	defer release()
+	start := time.Now()
+	git := places.Maintainer{Runner: n.runner, Log: n.log}.Run
+	if done, err = h.place.Collect(ctx, git, o); err != nil || o.DryRun {
+		return done, err
+	}
+	n.log.Info("removed unreachable objects of a repository", "repository", path.String(), "bytes", done.Freed,
+		"objects_before", done.Before.Packed+done.Before.Loose, "objects", done.After.Packed+done.After.Loose,
+		"seconds", time.Since(start).Seconds())
+	if err = h.place.Maintain(ctx, git, places.MaintainOptions{PackRefs: true, TipPack: n.tipPack}); err == nil {
+		done.After, err = h.place.Counts(ctx)
+	}
+	return done, err
+}

@@ -115,6 +115,10 @@ func (p *testPlaces) Fork(context.Context, git.RepoPath, git.RepoPath, places.Fo
 	return errors.ErrUnsupported
 }
 
+func (p *testPlace) Collect(context.Context, places.RunGit, places.CollectOptions) (c places.Collected, err error) {
+	return c, errors.ErrUnsupported
+}
+
 func (p *testPlaces) Detach(context.Context, git.RepoPath, places.RunGit) error {
 	return errors.ErrUnsupported
 }

@@ -40,6 +40,7 @@ type writer struct {
 	wake         chan struct{}   // has room for one
 	updater      *receivepack.Updater
 	known        map[git.ObjectID]bool // objects of the repository; see writeBatch.has
+	removals     uint64                // for which known is valid
 	special      map[string]bool       // names and IDs of files; see writeBatch.learn
 	learned      git.ObjectID          // the commit that was learned last
 }
@@ -172,6 +173,14 @@ func (w *writer) makeBatch(batch []*pendingWrite) (again []*pendingWrite) {
 		defer shadow.Close()
 	}
 	var b *writeBatch
+	if err == nil {
+		defer n.claims.Gates.Hold(h.Common)()
+		if removals := n.claims.Gates.Removals(); removals != w.removals {
+			w.removals = removals
+			clear(w.known)
+			err = h.Refresh()
+		}
+	}
 	if err == nil {
 		b, err = w.newBatch(ctx, h, shadow)
 	}

@@ -44,7 +44,7 @@ socket in its state directory; if none runs, it does the work itself. With --nod
   packhorse repo import team/tool /mnt/old/tool.git --root /srv/git
   packhorse repo list team/ --node storage-1:9100 --secret-file /etc/packhorse/secret --tls-ca ca.pem`,
 	}, repoCreate(env), repoFork(env), repoDetach(env), repoImport(env), repoList(env), repoInfo(env), repoSet(env),
-		repoSetHead(env), repoMaintain(env), repoRename(env), repoExport(env), repoRemove(env))
+		repoSetHead(env), repoMaintain(env), repoGC(env), repoRename(env), repoExport(env), repoRemove(env))
 }
 
 // repoCall is the work of a command with the node and its arguments.
@@ -363,6 +363,40 @@ removed. A server does the same after pushes when it is due (see [maintenance] i
 		before, after := done.Msg.GetBefore(), done.Msg.GetAfter()
 		return printLine(cmd, *asJSON, done.Msg, "%s: %d packs and %d loose objects, before %d and %d; %s", args[0],
 			after.GetPacks(), after.GetLoose(), before.GetPacks(), before.GetLoose(),
+			done.Msg.GetDuration().AsDuration().Round(time.Millisecond))
+	})
+}
+
+func repoGC(env Env) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "gc PATH", Short: "Remove unreachable objects of a repository",
+		Long: `Gc removes the objects that no ref, reflog or index of a work tree reaches and that are older than --older-than, and
+maintains the repository. Fetches and pushes continue meanwhile. It needs git 2.37 or newer, and the time and space of a
+complete repack, also with --dry-run.`,
+		Example: "  packhorse repo gc team/app --root /srv/git\n  packhorse repo gc team/app --older-than 30d --dry-run " +
+			"--root /srv/git",
+		Args: exactArgs(1, "one PATH"),
+	}
+	asJSON := jsonFlag(cmd)
+	age := cmd.Flags().String("older-than", "14d", "remove objects that are older than `DURATION`, as in 14d or 12h")
+	dry := cmd.Flags().Bool("dry-run", false, "change nothing, and print the result")
+	return onRepository(env, cmd, changes, func(cmd *cobra.Command, node *client.Client, args []string) error {
+		older, err := parsePeriod(*age)
+		if err != nil {
+			return usage(fmt.Errorf("--older-than: %w", err))
+		}
+		done, err := node.Repositories().Collect(cmd.Context(), connect.NewRequest(&packhorsev1.CollectRequest{
+			Repository: args[0], OlderThan: durationpb.New(older), DryRun: *dry}))
+		if err != nil {
+			return err
+		}
+		before, after := done.Msg.GetBefore(), done.Msg.GetAfter()
+		verb := "has"
+		if *dry {
+			verb = "would have"
+		}
+		return printLine(cmd, *asJSON, done.Msg, "%s: %s %d objects, before %d; %d bytes freed; %s", args[0], verb,
+			after.GetPacked()+after.GetLoose(), before.GetPacked()+before.GetLoose(), done.Msg.GetFreedBytes(),
 			done.Msg.GetDuration().AsDuration().Round(time.Millisecond))
 	})
 }

@@ -1439,6 +1439,138 @@ func (x *MaintainResponse) GetDuration() *durationpb.Duration {
 	return nil
 }
 
+type CollectRequest struct {
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	Repository string                 `protobuf:"bytes,1,opt,name=repository,proto3" json:"repository,omitempty"`
+	// The age from which unreachable objects are removed. None means 14 days. Zero removes all of them, also those that a git which writes to
+	// the repository beside the server is about to use.
+	OlderThan *durationpb.Duration `protobuf:"bytes,2,opt,name=older_than,json=olderThan,proto3" json:"older_than,omitempty"`
+	// Only determine the result.
+	DryRun        bool `protobuf:"varint,3,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CollectRequest) Reset() {
+	*x = CollectRequest{}
+	mi := &file_packhorse_v1_repository_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CollectRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CollectRequest) ProtoMessage() {}
+
+func (x *CollectRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_packhorse_v1_repository_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CollectRequest.ProtoReflect.Descriptor instead.
+func (*CollectRequest) Descriptor() ([]byte, []int) {
+	return file_packhorse_v1_repository_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *CollectRequest) GetRepository() string {
+	if x != nil {
+		return x.Repository
+	}
+	return ""
+}
+
+func (x *CollectRequest) GetOlderThan() *durationpb.Duration {
+	if x != nil {
+		return x.OlderThan
+	}
+	return nil
+}
+
+func (x *CollectRequest) GetDryRun() bool {
+	if x != nil {
+		return x.DryRun
+	}
+	return false
+}
+
+type CollectResponse struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Before *Objects               `protobuf:"bytes,1,opt,name=before,proto3" json:"before,omitempty"`
+	After  *Objects               `protobuf:"bytes,2,opt,name=after,proto3" json:"after,omitempty"`
+	// The size of the removed files of objects less that of the new ones, in bytes. It may be negative.
+	FreedBytes    int64                `protobuf:"varint,3,opt,name=freed_bytes,json=freedBytes,proto3" json:"freed_bytes,omitempty"`
+	Duration      *durationpb.Duration `protobuf:"bytes,4,opt,name=duration,proto3" json:"duration,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CollectResponse) Reset() {
+	*x = CollectResponse{}
+	mi := &file_packhorse_v1_repository_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CollectResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CollectResponse) ProtoMessage() {}
+
+func (x *CollectResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_packhorse_v1_repository_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CollectResponse.ProtoReflect.Descriptor instead.
+func (*CollectResponse) Descriptor() ([]byte, []int) {
+	return file_packhorse_v1_repository_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *CollectResponse) GetBefore() *Objects {
+	if x != nil {
+		return x.Before
+	}
+	return nil
+}
+
+func (x *CollectResponse) GetAfter() *Objects {
+	if x != nil {
+		return x.After
+	}
+	return nil
+}
+
+func (x *CollectResponse) GetFreedBytes() int64 {
+	if x != nil {
+		return x.FreedBytes
+	}
+	return 0
+}
+
+func (x *CollectResponse) GetDuration() *durationpb.Duration {
+	if x != nil {
+		return x.Duration
+	}
+	return nil
+}
+
 type DropPacksRequest struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
 	Repository string                 `protobuf:"bytes,1,opt,name=repository,proto3" json:"repository,omitempty"`
@@ -1450,7 +1582,7 @@ type DropPacksRequest struct {
 
 func (x *DropPacksRequest) Reset() {
 	*x = DropPacksRequest{}
-	mi := &file_packhorse_v1_repository_proto_msgTypes[23]
+	mi := &file_packhorse_v1_repository_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1462,7 +1594,7 @@ func (x *DropPacksRequest) String() string {
 func (*DropPacksRequest) ProtoMessage() {}
 
 func (x *DropPacksRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_repository_proto_msgTypes[23]
+	mi := &file_packhorse_v1_repository_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1475,7 +1607,7 @@ func (x *DropPacksRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropPacksRequest.ProtoReflect.Descriptor instead.
 func (*DropPacksRequest) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_repository_proto_rawDescGZIP(), []int{23}
+	return file_packhorse_v1_repository_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *DropPacksRequest) GetRepository() string {
@@ -1504,7 +1636,7 @@ type DropPacksResponse struct {
 
 func (x *DropPacksResponse) Reset() {
 	*x = DropPacksResponse{}
-	mi := &file_packhorse_v1_repository_proto_msgTypes[24]
+	mi := &file_packhorse_v1_repository_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1516,7 +1648,7 @@ func (x *DropPacksResponse) String() string {
 func (*DropPacksResponse) ProtoMessage() {}
 
 func (x *DropPacksResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_repository_proto_msgTypes[24]
+	mi := &file_packhorse_v1_repository_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1529,7 +1661,7 @@ func (x *DropPacksResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropPacksResponse.ProtoReflect.Descriptor instead.
 func (*DropPacksResponse) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_repository_proto_rawDescGZIP(), []int{24}
+	return file_packhorse_v1_repository_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *DropPacksResponse) GetPacks() int64 {
@@ -1689,7 +1821,20 @@ const file_packhorse_v1_repository_proto_rawDesc = "" +
 	"\x10MaintainResponse\x12-\n" +
 	"\x06before\x18\x01 \x01(\v2\x15.packhorse.v1.ObjectsR\x06before\x12+\n" +
 	"\x05after\x18\x02 \x01(\v2\x15.packhorse.v1.ObjectsR\x05after\x125\n" +
-	"\bduration\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\bduration\"D\n" +
+	"\bduration\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\bduration\"\x83\x01\n" +
+	"\x0eCollectRequest\x12\x1e\n" +
+	"\n" +
+	"repository\x18\x01 \x01(\tR\n" +
+	"repository\x128\n" +
+	"\n" +
+	"older_than\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\tolderThan\x12\x17\n" +
+	"\adry_run\x18\x03 \x01(\bR\x06dryRun\"\xc5\x01\n" +
+	"\x0fCollectResponse\x12-\n" +
+	"\x06before\x18\x01 \x01(\v2\x15.packhorse.v1.ObjectsR\x06before\x12+\n" +
+	"\x05after\x18\x02 \x01(\v2\x15.packhorse.v1.ObjectsR\x05after\x12\x1f\n" +
+	"\vfreed_bytes\x18\x03 \x01(\x03R\n" +
+	"freedBytes\x125\n" +
+	"\bduration\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\bduration\"D\n" +
 	"\x10DropPacksRequest\x12\x1e\n" +
 	"\n" +
 	"repository\x18\x01 \x01(\tR\n" +
@@ -1697,7 +1842,7 @@ const file_packhorse_v1_repository_proto_rawDesc = "" +
 	"\x03all\x18\x02 \x01(\bR\x03all\"?\n" +
 	"\x11DropPacksResponse\x12\x14\n" +
 	"\x05packs\x18\x01 \x01(\x03R\x05packs\x12\x14\n" +
-	"\x05bytes\x18\x02 \x01(\x03R\x05bytes2\x9a\x06\n" +
+	"\x05bytes\x18\x02 \x01(\x03R\x05bytes2\xe2\x06\n" +
 	"\x11RepositoryService\x12C\n" +
 	"\x06Create\x12\x1b.packhorse.v1.CreateRequest\x1a\x1c.packhorse.v1.CreateResponse\x12?\n" +
 	"\x03Get\x12\x18.packhorse.v1.GetRequest\x1a\x19.packhorse.v1.GetResponse\"\x03\x90\x02\x01\x12B\n" +
@@ -1708,7 +1853,8 @@ const file_packhorse_v1_repository_proto_rawDesc = "" +
 	"\x06Detach\x12\x1b.packhorse.v1.DetachRequest\x1a\x1c.packhorse.v1.DetachResponse\x12F\n" +
 	"\aSetHead\x12\x1c.packhorse.v1.SetHeadRequest\x1a\x1d.packhorse.v1.SetHeadResponse\x12L\n" +
 	"\tConfigure\x12\x1e.packhorse.v1.ConfigureRequest\x1a\x1f.packhorse.v1.ConfigureResponse\x12I\n" +
-	"\bMaintain\x12\x1d.packhorse.v1.MaintainRequest\x1a\x1e.packhorse.v1.MaintainResponse\x12L\n" +
+	"\bMaintain\x12\x1d.packhorse.v1.MaintainRequest\x1a\x1e.packhorse.v1.MaintainResponse\x12F\n" +
+	"\aCollect\x12\x1c.packhorse.v1.CollectRequest\x1a\x1d.packhorse.v1.CollectResponse\x12L\n" +
 	"\tDropPacks\x12\x1e.packhorse.v1.DropPacksRequest\x1a\x1f.packhorse.v1.DropPacksResponseBCZAgithub.com/packhorse-git/packhorse/proto/packhorse/v1;packhorsev1b\x06proto3"
 
 var (
@@ -1723,7 +1869,7 @@ func file_packhorse_v1_repository_proto_rawDescGZIP() []byte {
 	return file_packhorse_v1_repository_proto_rawDescData
 }
 
-var file_packhorse_v1_repository_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
+var file_packhorse_v1_repository_proto_msgTypes = make([]protoimpl.MessageInfo, 29)
 var file_packhorse_v1_repository_proto_goTypes = []any{
 	(*Repository)(nil),          // 0: packhorse.v1.Repository
 	(*Settings)(nil),            // 1: packhorse.v1.Settings
@@ -1748,56 +1894,64 @@ var file_packhorse_v1_repository_proto_goTypes = []any{
 	(*ConfigureResponse)(nil),   // 20: packhorse.v1.ConfigureResponse
 	(*MaintainRequest)(nil),     // 21: packhorse.v1.MaintainRequest
 	(*MaintainResponse)(nil),    // 22: packhorse.v1.MaintainResponse
-	(*DropPacksRequest)(nil),    // 23: packhorse.v1.DropPacksRequest
-	(*DropPacksResponse)(nil),   // 24: packhorse.v1.DropPacksResponse
-	nil,                         // 25: packhorse.v1.Repository.ConfigEntry
-	nil,                         // 26: packhorse.v1.Settings.LabelsEntry
-	(*Version)(nil),             // 27: packhorse.v1.Version
-	(*durationpb.Duration)(nil), // 28: google.protobuf.Duration
+	(*CollectRequest)(nil),      // 23: packhorse.v1.CollectRequest
+	(*CollectResponse)(nil),     // 24: packhorse.v1.CollectResponse
+	(*DropPacksRequest)(nil),    // 25: packhorse.v1.DropPacksRequest
+	(*DropPacksResponse)(nil),   // 26: packhorse.v1.DropPacksResponse
+	nil,                         // 27: packhorse.v1.Repository.ConfigEntry
+	nil,                         // 28: packhorse.v1.Settings.LabelsEntry
+	(*Version)(nil),             // 29: packhorse.v1.Version
+	(*durationpb.Duration)(nil), // 30: google.protobuf.Duration
 }
 var file_packhorse_v1_repository_proto_depIdxs = []int32{
-	27, // 0: packhorse.v1.Repository.version:type_name -> packhorse.v1.Version
+	29, // 0: packhorse.v1.Repository.version:type_name -> packhorse.v1.Version
 	2,  // 1: packhorse.v1.Repository.objects:type_name -> packhorse.v1.Objects
-	25, // 2: packhorse.v1.Repository.config:type_name -> packhorse.v1.Repository.ConfigEntry
+	27, // 2: packhorse.v1.Repository.config:type_name -> packhorse.v1.Repository.ConfigEntry
 	1,  // 3: packhorse.v1.Repository.settings:type_name -> packhorse.v1.Settings
-	26, // 4: packhorse.v1.Settings.labels:type_name -> packhorse.v1.Settings.LabelsEntry
+	28, // 4: packhorse.v1.Settings.labels:type_name -> packhorse.v1.Settings.LabelsEntry
 	1,  // 5: packhorse.v1.CreateRequest.settings:type_name -> packhorse.v1.Settings
 	0,  // 6: packhorse.v1.CreateResponse.repository:type_name -> packhorse.v1.Repository
 	0,  // 7: packhorse.v1.GetResponse.repository:type_name -> packhorse.v1.Repository
-	28, // 8: packhorse.v1.ForkRequest.lifetime:type_name -> google.protobuf.Duration
+	30, // 8: packhorse.v1.ForkRequest.lifetime:type_name -> google.protobuf.Duration
 	0,  // 9: packhorse.v1.ForkResponse.repository:type_name -> packhorse.v1.Repository
 	1,  // 10: packhorse.v1.ConfigureRequest.settings:type_name -> packhorse.v1.Settings
 	0,  // 11: packhorse.v1.ConfigureResponse.repository:type_name -> packhorse.v1.Repository
 	2,  // 12: packhorse.v1.MaintainResponse.before:type_name -> packhorse.v1.Objects
 	2,  // 13: packhorse.v1.MaintainResponse.after:type_name -> packhorse.v1.Objects
-	28, // 14: packhorse.v1.MaintainResponse.duration:type_name -> google.protobuf.Duration
-	3,  // 15: packhorse.v1.RepositoryService.Create:input_type -> packhorse.v1.CreateRequest
-	5,  // 16: packhorse.v1.RepositoryService.Get:input_type -> packhorse.v1.GetRequest
-	7,  // 17: packhorse.v1.RepositoryService.List:input_type -> packhorse.v1.ListRequest
-	9,  // 18: packhorse.v1.RepositoryService.Delete:input_type -> packhorse.v1.DeleteRequest
-	11, // 19: packhorse.v1.RepositoryService.Rename:input_type -> packhorse.v1.RenameRequest
-	13, // 20: packhorse.v1.RepositoryService.Fork:input_type -> packhorse.v1.ForkRequest
-	15, // 21: packhorse.v1.RepositoryService.Detach:input_type -> packhorse.v1.DetachRequest
-	17, // 22: packhorse.v1.RepositoryService.SetHead:input_type -> packhorse.v1.SetHeadRequest
-	19, // 23: packhorse.v1.RepositoryService.Configure:input_type -> packhorse.v1.ConfigureRequest
-	21, // 24: packhorse.v1.RepositoryService.Maintain:input_type -> packhorse.v1.MaintainRequest
-	23, // 25: packhorse.v1.RepositoryService.DropPacks:input_type -> packhorse.v1.DropPacksRequest
-	4,  // 26: packhorse.v1.RepositoryService.Create:output_type -> packhorse.v1.CreateResponse
-	6,  // 27: packhorse.v1.RepositoryService.Get:output_type -> packhorse.v1.GetResponse
-	8,  // 28: packhorse.v1.RepositoryService.List:output_type -> packhorse.v1.ListResponse
-	10, // 29: packhorse.v1.RepositoryService.Delete:output_type -> packhorse.v1.DeleteResponse
-	12, // 30: packhorse.v1.RepositoryService.Rename:output_type -> packhorse.v1.RenameResponse
-	14, // 31: packhorse.v1.RepositoryService.Fork:output_type -> packhorse.v1.ForkResponse
-	16, // 32: packhorse.v1.RepositoryService.Detach:output_type -> packhorse.v1.DetachResponse
-	18, // 33: packhorse.v1.RepositoryService.SetHead:output_type -> packhorse.v1.SetHeadResponse
-	20, // 34: packhorse.v1.RepositoryService.Configure:output_type -> packhorse.v1.ConfigureResponse
-	22, // 35: packhorse.v1.RepositoryService.Maintain:output_type -> packhorse.v1.MaintainResponse
-	24, // 36: packhorse.v1.RepositoryService.DropPacks:output_type -> packhorse.v1.DropPacksResponse
-	26, // [26:37] is the sub-list for method output_type
-	15, // [15:26] is the sub-list for method input_type
-	15, // [15:15] is the sub-list for extension type_name
-	15, // [15:15] is the sub-list for extension extendee
-	0,  // [0:15] is the sub-list for field type_name
+	30, // 14: packhorse.v1.MaintainResponse.duration:type_name -> google.protobuf.Duration
+	30, // 15: packhorse.v1.CollectRequest.older_than:type_name -> google.protobuf.Duration
+	2,  // 16: packhorse.v1.CollectResponse.before:type_name -> packhorse.v1.Objects
+	2,  // 17: packhorse.v1.CollectResponse.after:type_name -> packhorse.v1.Objects
+	30, // 18: packhorse.v1.CollectResponse.duration:type_name -> google.protobuf.Duration
+	3,  // 19: packhorse.v1.RepositoryService.Create:input_type -> packhorse.v1.CreateRequest
+	5,  // 20: packhorse.v1.RepositoryService.Get:input_type -> packhorse.v1.GetRequest
+	7,  // 21: packhorse.v1.RepositoryService.List:input_type -> packhorse.v1.ListRequest
+	9,  // 22: packhorse.v1.RepositoryService.Delete:input_type -> packhorse.v1.DeleteRequest
+	11, // 23: packhorse.v1.RepositoryService.Rename:input_type -> packhorse.v1.RenameRequest
+	13, // 24: packhorse.v1.RepositoryService.Fork:input_type -> packhorse.v1.ForkRequest
+	15, // 25: packhorse.v1.RepositoryService.Detach:input_type -> packhorse.v1.DetachRequest
+	17, // 26: packhorse.v1.RepositoryService.SetHead:input_type -> packhorse.v1.SetHeadRequest
+	19, // 27: packhorse.v1.RepositoryService.Configure:input_type -> packhorse.v1.ConfigureRequest
+	21, // 28: packhorse.v1.RepositoryService.Maintain:input_type -> packhorse.v1.MaintainRequest
+	23, // 29: packhorse.v1.RepositoryService.Collect:input_type -> packhorse.v1.CollectRequest
+	25, // 30: packhorse.v1.RepositoryService.DropPacks:input_type -> packhorse.v1.DropPacksRequest
+	4,  // 31: packhorse.v1.RepositoryService.Create:output_type -> packhorse.v1.CreateResponse
+	6,  // 32: packhorse.v1.RepositoryService.Get:output_type -> packhorse.v1.GetResponse
+	8,  // 33: packhorse.v1.RepositoryService.List:output_type -> packhorse.v1.ListResponse
+	10, // 34: packhorse.v1.RepositoryService.Delete:output_type -> packhorse.v1.DeleteResponse
+	12, // 35: packhorse.v1.RepositoryService.Rename:output_type -> packhorse.v1.RenameResponse
+	14, // 36: packhorse.v1.RepositoryService.Fork:output_type -> packhorse.v1.ForkResponse
+	16, // 37: packhorse.v1.RepositoryService.Detach:output_type -> packhorse.v1.DetachResponse
+	18, // 38: packhorse.v1.RepositoryService.SetHead:output_type -> packhorse.v1.SetHeadResponse
+	20, // 39: packhorse.v1.RepositoryService.Configure:output_type -> packhorse.v1.ConfigureResponse
+	22, // 40: packhorse.v1.RepositoryService.Maintain:output_type -> packhorse.v1.MaintainResponse
+	24, // 41: packhorse.v1.RepositoryService.Collect:output_type -> packhorse.v1.CollectResponse
+	26, // 42: packhorse.v1.RepositoryService.DropPacks:output_type -> packhorse.v1.DropPacksResponse
+	31, // [31:43] is the sub-list for method output_type
+	19, // [19:31] is the sub-list for method input_type
+	19, // [19:19] is the sub-list for extension type_name
+	19, // [19:19] is the sub-list for extension extendee
+	0,  // [0:19] is the sub-list for field type_name
 }
 
 func init() { file_packhorse_v1_repository_proto_init() }
@@ -1813,7 +1967,7 @@ func file_packhorse_v1_repository_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_packhorse_v1_repository_proto_rawDesc), len(file_packhorse_v1_repository_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   27,
+			NumMessages:   29,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

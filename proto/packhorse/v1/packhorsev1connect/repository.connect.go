@@ -60,6 +60,9 @@ const (
 	// RepositoryServiceMaintainProcedure is the fully-qualified name of the RepositoryService's
 	// Maintain RPC.
 	RepositoryServiceMaintainProcedure = "/packhorse.v1.RepositoryService/Maintain"
+	// RepositoryServiceCollectProcedure is the fully-qualified name of the RepositoryService's Collect
+	// RPC.
+	RepositoryServiceCollectProcedure = "/packhorse.v1.RepositoryService/Collect"
 	// RepositoryServiceDropPacksProcedure is the fully-qualified name of the RepositoryService's
 	// DropPacks RPC.
 	RepositoryServiceDropPacksProcedure = "/packhorse.v1.RepositoryService/DropPacks"
@@ -96,6 +99,11 @@ type RepositoryServiceClient interface {
 	// Maintain repacks a repository, writes its commit-graph and packs its refs. Readers are not interrupted. No object is removed, so
 	// repositories that borrow objects are safe. The call returns at the end.
 	Maintain(context.Context, *connect.Request[v1.MaintainRequest]) (*connect.Response[v1.MaintainResponse], error)
+	// Collect removes objects that no ref, reflog or index of a work tree reaches and that are older than a time, and maintains the repository.
+	// Fetches and pushes continue. PERMISSION_DENIED for a mirror, a partial clone, with extensions.preciousObjects, and if other repositories
+	// or work trees use its objects. FAILED_PRECONDITION in a store, and with a git before 2.37. UNAVAILABLE if changes in the meantime need
+	// expired objects: then nothing is removed, and the call can be repeated. The call returns at the end.
+	Collect(context.Context, *connect.Request[v1.CollectRequest]) (*connect.Response[v1.CollectResponse], error)
 	// DropPacks removes the packs of one repository, or all packs, from the pack cache. It does not affect running transfers or the result of
 	// later fetches. INVALID_ARGUMENT unless exactly one of repository and all is set.
 	DropPacks(context.Context, *connect.Request[v1.DropPacksRequest]) (*connect.Response[v1.DropPacksResponse], error)
@@ -174,6 +182,12 @@ func NewRepositoryServiceClient(httpClient connect.HTTPClient, baseURL string, o
 			connect.WithSchema(repositoryServiceMethods.ByName("Maintain")),
 			connect.WithClientOptions(opts...),
 		),
+		collect: connect.NewClient[v1.CollectRequest, v1.CollectResponse](
+			httpClient,
+			baseURL+RepositoryServiceCollectProcedure,
+			connect.WithSchema(repositoryServiceMethods.ByName("Collect")),
+			connect.WithClientOptions(opts...),
+		),
 		dropPacks: connect.NewClient[v1.DropPacksRequest, v1.DropPacksResponse](
 			httpClient,
 			baseURL+RepositoryServiceDropPacksProcedure,
@@ -195,6 +209,7 @@ type repositoryServiceClient struct {
 	setHead   *connect.Client[v1.SetHeadRequest, v1.SetHeadResponse]
 	configure *connect.Client[v1.ConfigureRequest, v1.ConfigureResponse]
 	maintain  *connect.Client[v1.MaintainRequest, v1.MaintainResponse]
+	collect   *connect.Client[v1.CollectRequest, v1.CollectResponse]
 	dropPacks *connect.Client[v1.DropPacksRequest, v1.DropPacksResponse]
 }
 
@@ -248,6 +263,11 @@ func (c *repositoryServiceClient) Maintain(ctx context.Context, req *connect.Req
 	return c.maintain.CallUnary(ctx, req)
 }
 
+// Collect calls packhorse.v1.RepositoryService.Collect.
+func (c *repositoryServiceClient) Collect(ctx context.Context, req *connect.Request[v1.CollectRequest]) (*connect.Response[v1.CollectResponse], error) {
+	return c.collect.CallUnary(ctx, req)
+}
+
 // DropPacks calls packhorse.v1.RepositoryService.DropPacks.
 func (c *repositoryServiceClient) DropPacks(ctx context.Context, req *connect.Request[v1.DropPacksRequest]) (*connect.Response[v1.DropPacksResponse], error) {
 	return c.dropPacks.CallUnary(ctx, req)
@@ -284,6 +304,11 @@ type RepositoryServiceHandler interface {
 	// Maintain repacks a repository, writes its commit-graph and packs its refs. Readers are not interrupted. No object is removed, so
 	// repositories that borrow objects are safe. The call returns at the end.
 	Maintain(context.Context, *connect.Request[v1.MaintainRequest]) (*connect.Response[v1.MaintainResponse], error)
+	// Collect removes objects that no ref, reflog or index of a work tree reaches and that are older than a time, and maintains the repository.
+	// Fetches and pushes continue. PERMISSION_DENIED for a mirror, a partial clone, with extensions.preciousObjects, and if other repositories
+	// or work trees use its objects. FAILED_PRECONDITION in a store, and with a git before 2.37. UNAVAILABLE if changes in the meantime need
+	// expired objects: then nothing is removed, and the call can be repeated. The call returns at the end.
+	Collect(context.Context, *connect.Request[v1.CollectRequest]) (*connect.Response[v1.CollectResponse], error)
 	// DropPacks removes the packs of one repository, or all packs, from the pack cache. It does not affect running transfers or the result of
 	// later fetches. INVALID_ARGUMENT unless exactly one of repository and all is set.
 	DropPacks(context.Context, *connect.Request[v1.DropPacksRequest]) (*connect.Response[v1.DropPacksResponse], error)
@@ -358,6 +383,12 @@ func NewRepositoryServiceHandler(svc RepositoryServiceHandler, opts ...connect.H
 		connect.WithSchema(repositoryServiceMethods.ByName("Maintain")),
 		connect.WithHandlerOptions(opts...),
 	)
+	repositoryServiceCollectHandler := connect.NewUnaryHandler(
+		RepositoryServiceCollectProcedure,
+		svc.Collect,
+		connect.WithSchema(repositoryServiceMethods.ByName("Collect")),
+		connect.WithHandlerOptions(opts...),
+	)
 	repositoryServiceDropPacksHandler := connect.NewUnaryHandler(
 		RepositoryServiceDropPacksProcedure,
 		svc.DropPacks,
@@ -386,6 +417,8 @@ func NewRepositoryServiceHandler(svc RepositoryServiceHandler, opts ...connect.H
 			repositoryServiceConfigureHandler.ServeHTTP(w, r)
 		case RepositoryServiceMaintainProcedure:
 			repositoryServiceMaintainHandler.ServeHTTP(w, r)
+		case RepositoryServiceCollectProcedure:
+			repositoryServiceCollectHandler.ServeHTTP(w, r)
 		case RepositoryServiceDropPacksProcedure:
 			repositoryServiceDropPacksHandler.ServeHTTP(w, r)
 		default:
@@ -435,6 +468,10 @@ func (UnimplementedRepositoryServiceHandler) Configure(context.Context, *connect
 
 func (UnimplementedRepositoryServiceHandler) Maintain(context.Context, *connect.Request[v1.MaintainRequest]) (*connect.Response[v1.MaintainResponse], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("packhorse.v1.RepositoryService.Maintain is not implemented"))
+}
+
+func (UnimplementedRepositoryServiceHandler) Collect(context.Context, *connect.Request[v1.CollectRequest]) (*connect.Response[v1.CollectResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("packhorse.v1.RepositoryService.Collect is not implemented"))
 }
 
 func (UnimplementedRepositoryServiceHandler) DropPacks(context.Context, *connect.Request[v1.DropPacksRequest]) (*connect.Response[v1.DropPacksResponse], error) {

@@ -1,0 +1,199 @@
+package receivepack
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git/process"
+	"github.com/packhorse-git/packhorse/internal/schedule/retry"
+)
+
+// Gates keep the removal of unreachable objects and changes of refs apart, by common directory. A change looks whether
+// the objects exist that it needs, which no ref may reach yet, and then sets refs. No object may be removed in between.
+//
+// A push may last for hours, and Git is not asked anything in an ordinary one. So a push that begins while the
+// repository is not being collected keeps objects from being removed until its end. Others keep them only from the
+// pre-receive script on. If some were removed before, they look again.
+//
+// The zero value has no repositories. A nil pointer lets everything pass.
+type Gates struct {
+	mu       sync.Mutex
+	byDir    map[string]*gate
+	removals uint64 // completed, of all repositories
+}
+
+type gate struct {
+	users, collections int
+	early              int          // changes that began without a collection, and have not ended
+	changing           sync.RWMutex // read-locked by others that set refs, locked to remove objects
+}
+
+// Passage is one change of refs.
+type Passage struct {
+	gates    *Gates
+	dir      string
+	gate     *gate
+	isEarly  bool
+	passed   bool
+	removals uint64
+}
+
+// enter returns the gate of a directory, for leave. g.mu is held.
+func (g *Gates) enter(dir string) *gate {
+	if g.byDir == nil {
+		g.byDir = make(map[string]*gate)
+	}
+	if g.byDir[dir] == nil {
+		g.byDir[dir] = &gate{}
+	}
+	g.byDir[dir].users++
+	return g.byDir[dir]
+}
+
+// leave ends the use of a gate. g.mu is held.
+func (g *Gates) leave(dir string, of *gate) {
+	if of.users--; of.users == 0 {
+		delete(g.byDir, dir)
+	}
+}
+
+// Enter begins a change of refs, which has to call Leave.
+func (g *Gates) Enter(dir string) *Passage {
+	if g == nil {
+		return nil
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	p := &Passage{gates: g, dir: dir, gate: g.enter(dir), removals: g.removals}
+	if p.isEarly = p.gate.collections == 0; p.isEarly {
+		p.gate.early++
+	}
+	return p
+}
+
+// MustPass reports whether the change has to call Pass before it sets refs.
+func (p *Passage) MustPass() bool { return p != nil && !p.isEarly }
+
+// Pass waits while objects are removed, and keeps them until Leave. It reports whether some may have been removed since
+// Enter, in any repository.
+func (p *Passage) Pass() (removed bool) {
+	if !p.MustPass() || p.passed {
+		return false
+	}
+	p.gate.changing.RLock()
+	p.passed = true
+	return p.gates.Removals() != p.removals
+}
+
+// Leave ends the change. Further calls have no effect.
+func (p *Passage) Leave() {
+	if p == nil || p.gate == nil {
+		return
+	}
+	if p.passed {
+		p.gate.changing.RUnlock()
+	}
+	p.gates.mu.Lock()
+	defer p.gates.mu.Unlock()
+	if p.isEarly {
+		p.gate.early--
+	}
+	p.gates.leave(p.dir, p.gate)
+	p.gate = nil
+}
+
+// Hold keeps the objects of a repository until release is called, which must be soon.
+func (g *Gates) Hold(dir string) (release func()) {
+	p := g.Enter(dir)
+	p.Pass()
+	return p.Leave
+}
+
+// Removals returns a number that is another one after objects were removed.
+func (g *Gates) Removals() uint64 {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.removals
+}
+
+// Collection is the collection of one repository.
+type Collection struct {
+	gates *Gates
+	dir   string
+	gate  *gate
+}
+
+// Collect begins a collection, which has to call End.
+func (g *Gates) Collect(dir string) *Collection {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	c := &Collection{gates: g, dir: dir, gate: g.enter(dir)}
+	c.gate.collections++
+	return c
+}
+
+// End ends the collection.
+func (c *Collection) End() {
+	c.gates.mu.Lock()
+	defer c.gates.mu.Unlock()
+	c.gate.collections--
+	c.gates.leave(c.dir, c.gate)
+}
+
+const (
+	earlyWait  = 10 * time.Minute // for pushes that began before a collection
+	earlyCheck = 20 * time.Millisecond
+)
+
+// Remove calls fn, which may remove objects, while no change of refs needs them.
+func (c *Collection) Remove(ctx context.Context, fn func() error) error {
+	for until := time.Now().Add(earlyWait); c.isEarly(); {
+		if time.Now().After(until) {
+			return fault.Retry(fault.Unavailable, fault.RetryMuchLater,
+				"no object was removed, because a push takes long; try again")
+		}
+		if err := retry.Sleep(ctx, earlyCheck); err != nil {
+			return err
+		}
+	}
+	c.gate.changing.Lock()
+	defer c.gate.changing.Unlock()
+	err := fn()
+	c.gates.mu.Lock()
+	c.gates.removals++
+	c.gates.mu.Unlock()
+	return err
+}
+
+func (c *Collection) isEarly() bool {
+	c.gates.mu.Lock()
+	defer c.gates.mu.Unlock()
+	return c.gate.early > 0
+}
+
+// pass keeps the objects that the push needs until its refs are set. If some may have been removed since Git has looked
+// for them, it looks again.
+func (p *pushSession) pass(ctx context.Context, quarantine string, updates []Update) error {
+	if !p.passage.Pass() {
+		return nil
+	}
+	var ids strings.Builder
+	for _, u := range updates {
+		if !u.New.IsZero() {
+			ids.WriteString(u.New.String() + "\n")
+		}
+	}
+	var env []string
+	if quarantine != "" {
+		env = process.ObjectsEnv(quarantine, p.target.Common+"/objects")
+	}
+	err := p.revList(ctx, env, strings.NewReader(ids.String()), func([]byte) error { return nil },
+		"--objects", "--quiet", "--stdin", "--not", "--all")
+	if err != nil {
+		return fault.Wrap(fault.Unavailable, "objects that the push needs have expired meanwhile: push again", err)
+	}
+	return nil
+}
