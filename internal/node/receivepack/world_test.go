@@ -53,7 +53,8 @@ type world struct {
 	recorder          func(end bool)
 	onWrite           func(p []byte)
 
-	lfs func(context.Context, lfs.Batch) ([]lfs.Status, error) // Target.LFS
+	lfs   func(context.Context, lfs.Batch) ([]lfs.Status, error) // Target.LFS
+	gates *Gates                                                 // Target.Gates
 	// pushes run in shadows, which it may change; nil: in place
 	shadow func(*testShadow)
 	stored *storedWorld // pushes run in shadows of a store; nil: not
@@ -133,7 +134,7 @@ func (w *world) open() *repo.Repo {
 
 func (w *world) target() Target {
 	path, _ := git.ParseRepoPath("team/app")
-	target := Target{Path: path, LFS: w.lfs, Changed: func(_ context.Context, done []Update) {
+	target := Target{Path: path, LFS: w.lfs, Gates: w.gates, Changed: func(_ context.Context, done []Update) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		w.done = append(w.done, done...)
