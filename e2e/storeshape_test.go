@@ -21,7 +21,7 @@ func TestStoreShape(t *testing.T) {
 	t.Parallel()
 	scripts := []string{"testdata/push/http.txtar", "testdata/push/lfs.txtar", "testdata/push/settings.txtar"}
 	if !testing.Short() {
-		scripts = append(scripts, "testdata/push/after.txtar", "testdata/ssh/push.txtar")
+		scripts = append(scripts, "testdata/push/after.txtar", "testdata/push/fork.txtar", "testdata/ssh/push.txtar")
 		for _, name := range []string{"clone", "negotiation", "resolve", "sparse", "wants"} {
 			scripts = append(scripts, "testdata/fetch/"+name+".txtar")
 		}

@@ -158,7 +158,7 @@ parse() {
 		if (part[1] == "packs" && part[2] + 1 > packs) packs = part[2] + 1
 		if (part[1] == "names") print "name\t" v
 		if (part[1] == "config" && part[3] == 1 && setting !~ /[\t\n]/) print "config\t" setting "\t" v
-		if (way == "needs\t0") fail("a newer version is needed: " v)
+		if (part[1] == "needs" && v != "fork") fail("a newer version is needed: " v)
 		if (way == "format" && v != 1) fail("a newer version is needed: format " v)
 		if (n == 1) print way "\t" v
 		if (way == "refs\tcheckpoint") checkpoint = v
@@ -170,17 +170,18 @@ parse() {
 		if (bad) exit 1
 		value("")
 		if (checkpoint != "") print "checkpoint\t" checkpoint "\t" checkpoint_sum
-		for (i = 0; i < packs; i++) print "pack\t" pack[i, "key"] "\t" pack[i, "sha256"] "\t" pack[i, "idx_sha256"]
+		for (i = 0; i < packs; i++) print "pack\t" pack[i, "key"] "\t" pack[i, "sha256"] "\t" pack[i, "idx_sha256"] "\t" pack[i, "from"]
 	}'
 }
 
 # field NAME: writes the first value of a field of the parsed record.
 field() { awk -F '\t' -v name="$1" '$1 == name { print $2; exit }' "$work/record"; }
 
-# fetch KEY FILE SHA256: downloads an object of the repository and verifies it.
+# fetch KEY FILE SHA256 [ID]: downloads an object of the repository, or of another one, and verifies it.
 fetch() {
-	get "${prefix}repos/$id/$1" >"$2"
-	[ "$($sum <"$2" | cut -d ' ' -f 1)" = "$3" ] || die "object ${prefix}repos/$id/$1 is damaged: restore it from a version of the bucket"
+	object=${prefix}repos/${4:-$id}/$1
+	get "$object" >"$2"
+	[ "$($sum <"$2" | cut -d ' ' -f 1)" = "$3" ] || die "object $object is damaged: restore it from a version of the bucket"
 }
 
 # restore NAME: makes the bare repository of the record.
@@ -198,14 +199,15 @@ restore() {
 	git init -q --bare --template= --object-format="$(field object_format)" "$made"
 	printf 'ref: %s\n' "$(field head)" >"$made/HEAD"
 	mkdir -p "$made/objects/pack"
-	tab=$(printf '\t')
-	while IFS=$tab read -r kind a b c; do
+	tab=$(printf '\t') borrowed=
+	while IFS=$tab read -r kind a b c from; do
 		case $kind in
 		pack)
 			name=${a#packs/}
-			case $name in *[!a-z0-9-]*) die "repository $id has the pack $a" ;; esac
-			fetch "$a.pack" "$made/objects/pack/${name%-*}.pack" "$b" </dev/null
-			fetch "$a.idx" "$made/objects/pack/${name%-*}.idx" "$c" </dev/null
+			case $name$from in *[!a-z0-9-]*) die "repository $id has the pack $a" ;; esac
+			borrowed=$borrowed$from
+			fetch "$a.pack" "$made/objects/pack/${name%-*}.pack" "$b" "$from" </dev/null
+			fetch "$a.idx" "$made/objects/pack/${name%-*}.idx" "$c" "$from" </dev/null
 			;;
 		checkpoint) fetch "$a" "$made/packed-refs" "$b" </dev/null ;;
 		config)
@@ -240,6 +242,8 @@ restore() {
 		mkdir -p "$objects"
 		fetch "lfs/$name" "$objects/$oid" "$oid" </dev/null
 	done <"$work/lfs"
+	# Packs of another repository have objects that a fork must not show.
+	[ -z "$borrowed" ] || git --git-dir="$made" repack -a -d -q
 	mkdir -p "$(dirname "$to")"
 	mv "$made" "$to"
 	echo "$to" >>"$work/restored"

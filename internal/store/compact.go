@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/pack"
 	"github.com/packhorse-git/packhorse/internal/git/repo"
 	"github.com/packhorse-git/packhorse/internal/node/places"
@@ -25,12 +26,31 @@ import (
 // uploaded, and a record replaces the old ones. If another node has replaced some of these in the meantime, the result
 // is dropped. Pushes in the meantime do not matter.
 func (p *place) Maintain(ctx context.Context, git places.RunGit, o places.MaintainOptions) error {
+	return p.compact(ctx, git, o.TipPack, false)
+}
+
+// Detach implements places.Places: a compaction also copies the borrowed objects that refs need.
+func (s *Store) Detach(ctx context.Context, path git.RepoPath, run places.RunGit) error {
+	found, err := s.Acquire(ctx, path)
+	if err != nil {
+		return err
+	}
+	defer found.Release()
+	return found.(*place).compact(ctx, run, false, true)
+}
+
+// compact replaces the packs of the repository. With isDetach, it borrows no packs afterwards.
+func (p *place) compact(ctx context.Context, git places.RunGit, tip, isDetach bool) error {
 	head, err := p.current(ctx)
 	if err != nil {
 		return err
 	}
 	if !head.has(p.path) {
 		return notFound(p.path)
+	}
+	if isDetach && len(head.record.Lenders()) == 0 {
+		return fault.New(fault.Exists, "%s does not borrow objects of other repositories: it has all its objects already",
+			p.path)
 	}
 	done, err := p.local.Use(ctx, head.record, nil)
 	if err != nil {
@@ -42,8 +62,8 @@ func (p *place) Maintain(ctx context.Context, git places.RunGit, o places.Mainta
 		return err
 	}
 	defer os.RemoveAll(dir)
-	c := &compaction{repository: p.repository, head: head, dir: dir}
-	err = linkCopy(p.local.Dir(), dir, head.record)
+	c := &compaction{repository: p.repository, head: head, dir: dir, isDetach: isDetach}
+	err = linkCopy(p.local, dir, head.record)
 	if err == nil {
 		err = writePacked(c.path("packed-refs"), head.layers)
 	}
@@ -55,6 +75,11 @@ func (p *place) Maintain(ctx context.Context, git places.RunGit, o places.Mainta
 		return err
 	}
 	defer copied.Close()
+	return c.run(ctx, git, copied, tip)
+}
+
+// run repacks the copy, and publishes the result.
+func (c *compaction) run(ctx context.Context, git places.RunGit, copied *repo.Repo, tip bool) error {
 	if err := c.repack(ctx, git, copied); err != nil {
 		return err
 	}
@@ -65,12 +90,15 @@ func (p *place) Maintain(ctx context.Context, git places.RunGit, o places.Mainta
 		return nil // no better packs
 	}
 	if len(c.names) > 0 {
-		places.UpdateTip(ctx, git, copied, o.TipPack, c.store.log)
+		places.UpdateTip(ctx, git, copied, tip, c.store.log)
 	}
 	if err := c.upload(ctx); err != nil {
 		return err
 	}
-	return c.publish(ctx)
+	if err := c.publish(ctx); err != nil || c.won || !c.isDetach {
+		return err
+	}
+	return fault.Retry(fault.Unavailable, fault.RetrySoon, "the repository was changed meanwhile; try again")
 }
 
 // compaction replaces packs of a repository.
@@ -83,6 +111,8 @@ type compaction struct {
 	added   []replog.Pack // the same after the upload
 	old     []string      // objects of the bucket: files of an earlier tip pack that belong to a pack which stays
 	won     bool          // the record is in the log
+
+	isDetach bool // the repository borrows no packs afterwards
 }
 
 // path returns the path of a file of the copy.
@@ -92,8 +122,11 @@ func (c *compaction) path(elements ...string) string {
 
 // repack repacks the copy. It must not remove objects.
 func (c *compaction) repack(ctx context.Context, git places.RunGit, copied *repo.Repo) error {
-	for _, args := range [][]string{
-		{"repack", "-d", "-l", "-n", "-q", "--geometric=2"},
+	repack := []string{"repack", "-d", "-l", "-n", "-q", "--geometric=2"}
+	if c.isDetach {
+		repack = detachCommand
+	}
+	for _, args := range [][]string{repack,
 		{"commit-graph", "write", "--reachable", "--changed-paths", "--no-progress"},
 	} {
 		if err := git(ctx, copied, places.GitCommand{Args: args}); err != nil {
@@ -117,6 +150,12 @@ func (c *compaction) compare() error {
 	}
 	for i := range c.head.record.Packs {
 		pack := &c.head.record.Packs[i]
+		if pack.From != "" {
+			if c.isDetach {
+				c.removed = append(c.removed, pack.Key)
+			}
+			continue
+		}
 		if !left[pack.Name()] {
 			c.removed = append(c.removed, pack.Key)
 		}
@@ -178,9 +217,10 @@ func (c *compaction) publish(ctx context.Context) error {
 
 // replace returns the record after head with the new packs, or nil if head does not have all packs of the copy.
 // Packs that stay count too, because Git leaves their objects out of the new packs. After a collection of garbage the
-// new packs may be condemned: see CollectGarbage.
+// new packs may be condemned: see CollectGarbage. A detached repository may lack objects that a push after c.head
+// needs.
 func (c *compaction) replace(head *replog.Record) *replog.Record {
-	if head.GC != c.head.record.GC {
+	if head.GC != c.head.record.GC || c.isDetach && head.Number != c.head.record.Number {
 		return nil
 	}
 	for i := range c.head.record.Packs {
@@ -189,6 +229,9 @@ func (c *compaction) replace(head *replog.Record) *replog.Record {
 		}
 	}
 	next := head.Next(replog.KindCompact, c.store.options.Node, time.Now())
+	if c.isDetach {
+		next.ObjectsEpoch++
+	}
 	next.Packs = slices.DeleteFunc(next.Packs, func(p replog.Pack) bool { return slices.Contains(c.removed, p.Key) })
 	c.old = nil
 	for i := range next.Packs {

@@ -26,6 +26,11 @@ func (s *Store) Create(ctx context.Context, path git.RepoPath, format git.Object
 		}
 	}
 	_, err := s.create(ctx, path, replog.NewID(), first)
+	return s.createdBefore(ctx, path, requestID, err)
+}
+
+// createdBefore returns the error of a creation, and nil if an earlier request with the same ID has succeeded.
+func (s *Store) createdBefore(ctx context.Context, path git.RepoPath, requestID string, err error) error {
 	if fault.Is(err, fault.Exists) && requestID != "" {
 		found, resolveErr := s.resolve(ctx, path)
 		if resolveErr == nil && found.state != nil && found.state.record.RequestID == requestID {

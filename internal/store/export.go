@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io/fs"
@@ -43,10 +44,13 @@ func Export(ctx context.Context, b bucket.Bucket, path git.RepoPath, dir string,
 	}
 	defer done()
 	copied := filepath.Join(filepath.Dir(r.local.Dir()), "export.git")
-	if err := linkCopy(r.local.Dir(), copied, record); err != nil {
+	if err := linkCopy(r.local, copied, record); err != nil {
 		return err
 	}
 	if err := writePacked(filepath.Join(copied, "packed-refs"), state.layers); err != nil {
+		return err
+	}
+	if err := detachCopy(ctx, copied, record); err != nil {
 		return err
 	}
 	if err := exportLFS(ctx, b, r.id, copied); err != nil {
@@ -55,10 +59,32 @@ func Export(ctx context.Context, b bucket.Bucket, path git.RepoPath, dir string,
 	return os.Rename(copied, dir)
 }
 
+// detachCopy gives a copy of linkCopy all objects that its refs need.
+func detachCopy(ctx context.Context, dir string, record *replog.Record) error {
+	if len(record.Lenders()) == 0 {
+		return nil
+	}
+	git, err := newGitRunner()
+	if err != nil {
+		return err
+	}
+	defer git.close()
+	_, err = git.run(ctx, dir, nil, detachCommand...)
+	return cmp.Or(err, os.Remove(filepath.Join(dir, "objects/info/alternates")), os.RemoveAll(filepath.Join(dir, lentDir)))
+}
+
+// detachCommand copies the borrowed objects that refs need. Own objects stay: a push may be about to need them.
+var detachCommand = []string{"repack", "-a", "-d", "-q", "--keep-unreachable"}
+
+// lentDir is the directory of a copy with the packs that it borrows. Git leaves their objects out of new packs. So it
+// has no others, although other forks have put more into the directory of the local copy.
+const lentDir = "lent"
+
 // linkCopy makes a plain bare repository of a local copy, without refs: a new directory whose packs are hard links with
 // the names that Git gave them.
-func linkCopy(from, to string, record *replog.Record) error {
-	for _, dir := range []string{"refs/heads", "refs/tags", "objects/info", "objects/pack"} {
+func linkCopy(local *hydrate.Repository, to string, record *replog.Record) error {
+	from := local.Dir()
+	for _, dir := range []string{"refs/heads", "refs/tags", "objects/info", "objects/pack", lentDir + "/objects/pack"} {
 		if err := os.MkdirAll(filepath.Join(to, dir), 0o777); err != nil {
 			return err
 		}
@@ -73,12 +99,24 @@ func linkCopy(from, to string, record *replog.Record) error {
 		}
 	}
 	graph := hydrate.FilePath("", ".graph")
-	links := map[string]string{graph: graph} // targets to sources
+	links := map[string]string{graph: filepath.Join(from, graph)} // targets to sources
 	for i := range record.Packs {
 		p := &record.Packs[i]
 		for _, f := range p.Files() { // two pushes of the same objects have the same pack
-			links[hydrate.FilePath(p.Name(), f.Ext)] = hydrate.FilePath(filepath.Base(p.Key), f.Ext)
+			target := hydrate.FilePath(p.Name(), f.Ext)
+			if p.From != "" {
+				target = filepath.Join(lentDir, target)
+			}
+			links[target] = local.Path(p, f)
 		}
+	}
+	if len(record.Lenders()) > 0 {
+		alternates := filepath.Join(to, "objects/info/alternates")
+		if err := os.WriteFile(alternates, []byte("../"+lentDir+"/objects\n"), 0o666); err != nil {
+			return err
+		}
+	} else if err := os.RemoveAll(filepath.Join(to, lentDir)); err != nil {
+		return err
 	}
 	for target, source := range links {
 		isTip := strings.HasPrefix(target, "objects/"+pack.TipDir+"/")
@@ -87,7 +125,7 @@ func linkCopy(from, to string, record *replog.Record) error {
 				return err
 			}
 		}
-		err := os.Link(filepath.Join(from, source), filepath.Join(to, target))
+		err := os.Link(source, filepath.Join(to, target))
 		isNeeded := !isTip && (strings.HasSuffix(target, ".pack") || strings.HasSuffix(target, ".idx"))
 		if err != nil && (isNeeded || !errors.Is(err, fs.ErrNotExist)) {
 			return err

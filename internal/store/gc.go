@@ -47,6 +47,10 @@ const (
 // keys uploads its files again, under other keys. So no record ever names a deleted key. The age only avoids waste:
 // nodes that read an older head, and uploads that still run, find their files.
 //
+// Forks name packs of other repositories, and these list the IDs of all forks that may do so. Before a record condemns
+// keys, the heads of all listed forks are read. The packs that a fork borrows only ever become fewer. If another node
+// lists a new fork meanwhile, the record loses its number, and the new fork is read, too.
+//
 // An error of the store ends it. A damaged repository is skipped, and its error is returned in the end. The next call
 // deletes the keys that are condemned by then.
 func CollectGarbage(ctx context.Context, b bucket.Bucket, o GCOptions) (*GCReport, error) {
@@ -62,6 +66,7 @@ type collector struct {
 	bucket  bucket.Bucket
 	options GCOptions
 	report  GCReport
+	uses    map[string]forkUse // of the repository that is being collected, by fork
 }
 
 func newCollector(b bucket.Bucket, o GCOptions) *collector {
@@ -98,6 +103,7 @@ func (c *collector) walk(ctx context.Context, prefix string, pause time.Duration
 
 // collect collects the garbage of one repository.
 func (c *collector) collect(ctx context.Context, id string) error {
+	c.uses = nil
 	files, err := c.files(ctx, id)
 	if err != nil {
 		return err
@@ -119,7 +125,7 @@ func (c *collector) collect(ctx context.Context, id string) error {
 			return err
 		}
 	}
-	keys, err := c.garbage(ctx, log, head, files)
+	keys, err := c.garbage(ctx, log, id, head, files)
 	if err != nil {
 		return err
 	}
@@ -128,7 +134,7 @@ func (c *collector) collect(ctx context.Context, id string) error {
 		return nil
 	}
 	for batch := range slices.Chunk(keys, maxCondemned) {
-		if head, err = c.condemn(ctx, log, head, batch); err != nil {
+		if head, err = c.condemn(ctx, log, id, head, batch); err != nil {
 			return err
 		}
 		if head, err = c.remove(ctx, log, id, head); err != nil {
@@ -191,9 +197,15 @@ func (c *collector) begin(ctx context.Context, log *replog.Log, files map[string
 			return nil, nil
 		}
 	}
+	return c.bury(ctx, log, len(files) == 0)
+}
+
+// bury makes record 1 of a log a deleted repository. With isDry, it only returns the record. If another record has the
+// number, it returns nil.
+func (c *collector) bury(ctx context.Context, log *replog.Log, isDry bool) (*replog.Record, error) {
 	first := &replog.Record{Number: 1, Txn: replog.NewID(), Kind: replog.KindDelete, At: time.Now(), Node: c.options.Node,
 		Head: "refs/heads/main", ObjectFormat: git.SHA1, Deleted: true}
-	if c.options.DryRun || len(files) == 0 {
+	if c.options.DryRun || isDry {
 		return first, nil
 	}
 	attempt, err := log.Append(ctx, first)
@@ -237,8 +249,8 @@ func (c *collector) files(ctx context.Context, id string) (map[string]file, erro
 }
 
 // garbage returns the keys that can be condemned, sorted.
-func (c *collector) garbage(ctx context.Context, log *replog.Log, head *replog.Record, files map[string]file) ([]string,
-	error) {
+func (c *collector) garbage(ctx context.Context, log *replog.Log, id string, head *replog.Record,
+	files map[string]file) ([]string, error) {
 	limit := time.Now().Add(-c.options.OlderThan)
 	for key, f := range files {
 		if head.HasKey(key) || f.modified.After(limit) || slices.Contains(head.Condemned, key) {
@@ -257,7 +269,14 @@ func (c *collector) garbage(ctx context.Context, log *replog.Log, head *replog.R
 	}
 	if before != nil {
 		maps.DeleteFunc(files, func(key string, _ file) bool { return before.HasKey(key) })
+		if err := c.buryPending(ctx, before, head); err != nil {
+			return nil, err
+		}
 	}
+	if err := c.examine(ctx, id, head.Forks); err != nil {
+		return nil, err
+	}
+	maps.DeleteFunc(files, func(key string, _ file) bool { return c.isLent(head, key) })
 	return slices.Sorted(maps.Keys(files)), nil
 }
 
@@ -297,23 +316,27 @@ func (c *collector) count(id string, files map[string]file, keys []string) {
 
 // condemn appends a record that condemns keys, except those that are in use by then, and returns the head. If another
 // collection condemned keys, it returns the head with those.
-func (c *collector) condemn(ctx context.Context, log *replog.Log, head *replog.Record, keys []string) (*replog.Record,
-	error) {
-	return c.append(ctx, log, head, func(head *replog.Record) *replog.Record {
+func (c *collector) condemn(ctx context.Context, log *replog.Log, id string, head *replog.Record,
+	keys []string) (*replog.Record, error) {
+	return c.append(ctx, log, head, func(head *replog.Record) (*replog.Record, error) {
 		if len(head.Condemned) > 0 {
-			return nil
+			return nil, nil
+		}
+		if err := c.examine(ctx, id, head.Forks); err != nil {
+			return nil, err
 		}
 		next := head.Next(replog.KindCondemn, c.options.Node, time.Now())
 		next.GC++
 		for _, key := range keys {
-			if !head.HasKey(key) {
+			if !head.HasKey(key) && !c.isLent(head, key) {
 				next.Condemned = append(next.Condemned, key)
 			}
 		}
+		next.Forks = slices.DeleteFunc(next.Forks, func(fork string) bool { return c.uses[fork].hasLeft() })
 		if len(next.Condemned) == 0 {
-			return nil
+			return nil, nil
 		}
-		return next
+		return next, nil
 	})
 }
 
@@ -330,22 +353,25 @@ func (c *collector) remove(ctx context.Context, log *replog.Log, id string,
 			return nil, err
 		}
 	}
-	return c.append(ctx, log, head, func(head *replog.Record) *replog.Record {
+	return c.append(ctx, log, head, func(head *replog.Record) (*replog.Record, error) {
 		next := head.Next(replog.KindClear, c.options.Node, time.Now())
 		next.Condemned = slices.DeleteFunc(next.Condemned, func(key string) bool { return slices.Contains(condemned, key) })
 		if len(next.Condemned) == len(head.Condemned) {
-			return nil
+			return nil, nil
 		}
-		return next
+		return next, nil
 	})
 }
 
 // append appends the record that prepare makes from the head, and returns the head. prepare returns nil if there is
 // nothing to do.
 func (c *collector) append(ctx context.Context, log *replog.Log, head *replog.Record,
-	prepare func(head *replog.Record) *replog.Record) (*replog.Record, error) {
+	prepare func(head *replog.Record) (*replog.Record, error)) (*replog.Record, error) {
 	for range maxTries {
-		next := prepare(head)
+		next, err := prepare(head)
+		if err != nil {
+			return nil, err
+		}
 		if next == nil {
 			return head, nil
 		}

@@ -154,12 +154,12 @@ func (h *history) collect() {
 	if err != nil {
 		return
 	}
-	keys, err := c.garbage(ctx, log, head, files)
+	keys, err := c.garbage(ctx, log, h.id, head, files)
 	if err != nil {
 		return
 	}
 	h.begun = append(h.begun, func() {
-		if head, err = c.condemn(ctx, log, head, keys); err != nil {
+		if head, err = c.condemn(ctx, log, h.id, head, keys); err != nil {
 			return
 		}
 		h.begun = append(h.begun, func() { _, _ = c.remove(ctx, log, h.id, head) })

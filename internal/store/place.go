@@ -114,7 +114,7 @@ func (p *place) Use(ctx context.Context, progress func(done, total int64)) (done
 	return p.use(ctx, progress)
 }
 
-// Counts implements places.Place.
+// Counts implements places.Place. Borrowed packs are not the repository's.
 func (p *place) Counts(context.Context) (c pack.Counts, err error) {
 	state := p.known()
 	if state == nil {
@@ -122,6 +122,9 @@ func (p *place) Counts(context.Context) (c pack.Counts, err error) {
 	}
 	for i := range state.record.Packs {
 		k := &state.record.Packs[i]
+		if k.From != "" {
+			continue
+		}
 		c.Packs++
 		c.Packed += k.Objects
 		c.PackBytes += k.Bytes + k.IdxBytes

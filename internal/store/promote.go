@@ -5,6 +5,8 @@ import (
 	"context"
 	"crypto/sha256"
 	"errors"
+	"slices"
+	"time"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/store/bucket"
@@ -38,13 +40,19 @@ func Promote(ctx context.Context, b bucket.Bucket, o PromoteOptions) (*PromoteRe
 	var remove []string
 	c := &checker{bucket: b}
 	var failed error
+	heads := map[string]*replog.Record{} // from now on
 	err = c.ids(ctx, func(id string, objects map[string]int64) {
 		if failed == nil {
-			failed = findIncomplete(ctx, &repositoryCheck{checker: c, id: id, objects: objects, log: replog.Open(b, id)},
-				&remove, report)
+			r := &repositoryCheck{checker: c, id: id, objects: objects, log: replog.Open(b, id)}
+			failed = findIncomplete(ctx, r, &remove, report)
+			heads[id] = r.head
 		}
 	})
-	if err = errors.Join(failed, err); err != nil {
+	unlisted, lendErr := findUnlisted(heads)
+	if err = errors.Join(failed, err); err == nil {
+		err = lendErr
+	}
+	if err != nil {
 		return nil, err
 	}
 	if o.DryRun {
@@ -53,10 +61,55 @@ func Promote(ctx context.Context, b bucket.Bucket, o PromoteOptions) (*PromoteRe
 	if err := b.Delete(ctx, remove...); err != nil {
 		return nil, err
 	}
+	for lender, forks := range unlisted {
+		if err := listForks(ctx, b, lender, forks); err != nil {
+			return nil, err
+		}
+	}
 	id.ID = replog.NewID()
 	report.ID = id.ID
 	text := id.encode()
 	return report, b.Put(ctx, IdentityKey, bytes.NewReader(text), int64(len(text)), sha256.Sum256(text))
+}
+
+// findUnlisted returns forks by lenders whose heads do not list them. The copy may not have the records that do, or the
+// fork is in an earlier state, in which it borrowed more. An error means that a borrowed pack is about to be deleted.
+func findUnlisted(heads map[string]*replog.Record) (map[string][]string, error) {
+	unlisted := map[string][]string{}
+	for id, head := range heads {
+		if head == nil {
+			continue
+		}
+		for _, p := range head.Packs {
+			lender := heads[p.From]
+			switch {
+			case p.From == "":
+			case lender == nil || slices.Contains(lender.Condemned, p.Key):
+				return nil, fault.New(fault.Corrupt, "repository %s borrows %s of repository %s, which is condemned: "+
+					"remove all objects below repos/%[1]s/", id, p.Key, p.From)
+			case !slices.Contains(lender.Forks, id) && !slices.Contains(unlisted[p.From], id):
+				unlisted[p.From] = append(unlisted[p.From], id)
+			}
+		}
+	}
+	return unlisted, nil
+}
+
+// listForks appends a record that lists forks.
+func listForks(ctx context.Context, b bucket.Bucket, lender string, forks []string) error {
+	log := replog.Open(b, lender)
+	head, err := log.Head(ctx)
+	if err != nil {
+		return err
+	}
+	_, err = newCollector(b, GCOptions{}).append(ctx, log, head, func(head *replog.Record) (*replog.Record, error) {
+		next := head.Next(replog.KindFork, "promote", time.Now())
+		next.Forks = append(next.Forks, forks...)
+		slices.Sort(next.Forks)
+		next.Forks = slices.Compact(next.Forks)
+		return next, nil
+	})
+	return err
 }
 
 // findIncomplete adds the keys of records that are not complete in the copy.

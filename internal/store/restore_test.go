@@ -14,6 +14,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/gittest"
 	"github.com/packhorse-git/packhorse/internal/lfs"
 	"github.com/packhorse-git/packhorse/internal/lfs/objects"
+	"github.com/packhorse-git/packhorse/internal/node/places"
 	"github.com/packhorse-git/packhorse/internal/store/bucket"
 	"github.com/packhorse-git/packhorse/internal/store/bucket/buckettest"
 	"github.com/packhorse-git/packhorse/internal/store/hydrate"
@@ -182,5 +183,39 @@ func setAsideAll(t *testing.T, b bucket.Bucket) {
 		Removed: func(lfs.Object) { removed++ }})
 	if err != nil || removed != 1 {
 		t.Fatalf("Collect removed %d objects, %v, want one", removed, err)
+	}
+}
+
+// A restored fork has what its refs need, and nothing else of its source.
+func TestRestoreFork(t *testing.T) {
+	t.Parallel()
+	server := buckettest.Versitygw(t)
+	b := server.Bucket("git/forks")
+	if _, err := Init(t.Context(), b); err != nil {
+		t.Fatal(err)
+	}
+	s, end, err := openTemporary(t.Context(), b, t.TempDir(), "n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer end()
+	clone := newClone(t)
+	secret := clone.Commit("secret")
+	clone.Git("update-ref", "refs/heads/secret", secret.String())
+	if err := s.ImportDir(t.Context(), repoPath("app"), clone.Dir); err != nil {
+		t.Fatal(err)
+	}
+	fork(t, s, "app", "ann", places.ForkOptions{Refs: []string{"refs/heads/main"}})
+	out := t.TempDir()
+	script := exec.CommandContext(t.Context(), "../../deploy/store/restore.sh", "s3://bucket/git/forks", out, "ann")
+	script.Env = append(os.Environ(), "S3_ENDPOINT=http://"+server.Address, "AWS_ACCESS_KEY_ID="+server.AccessKey,
+		"AWS_SECRET_ACCESS_KEY="+server.SecretKey)
+	if text, err := script.CombinedOutput(); err != nil {
+		t.Fatalf("restore.sh = %v\n%s", err, text)
+	}
+	restored := gittest.At(t, filepath.Join(out, "ann.git"))
+	restored.Git("fsck", "--full", "--strict")
+	if got := restored.Git("cat-file", "--batch-all-objects", "--batch-check"); strings.Contains(got, secret.String()) {
+		t.Error("the restored fork has an object that its refs do not reach")
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
@@ -32,7 +33,7 @@ const (
 //	HEAD, config             of the local copy
 //	packed-refs              all refs, or if they are many the base: a hard link
 //	refs/                    in the second case, the changes after the base
-//	objects/info/alternates  the objects of the local copy
+//	objects/info/alternates  the objects of the local copy, and those that it borrows
 //
 // A change that deletes a ref of the base cannot be shown as a file. Then packed-refs has all refs in any case.
 type shadow struct {
@@ -147,10 +148,11 @@ func (s *shadow) make() (err error) {
 		}
 	}
 	local := s.local.Dir()
+	lenders := append([]string{filepath.Join(local, "objects")}, s.local.Lenders(s.base.record)...)
 	err = cmp.Or(
 		os.Link(filepath.Join(local, "config"), s.path("config")),
 		os.WriteFile(s.path("HEAD"), []byte("ref: "+string(s.base.layers.Head)+"\n"), 0o666),
-		os.WriteFile(s.path("objects/info/alternates"), []byte(filepath.Join(local, "objects")+"\n"), 0o666),
+		os.WriteFile(s.path("objects/info/alternates"), []byte(strings.Join(lenders, "\n")+"\n"), 0o666),
 		s.writeRefs(),
 	)
 	if err != nil {
@@ -269,6 +271,14 @@ func (s *shadow) value(name git.RefName) (git.ObjectID, error) {
 
 // Repo implements receivepack.Shadow.
 func (s *shadow) Repo() *repo.Repo { return s.repo }
+
+// Own implements receivepack.Shadow.
+func (s *shadow) Own() string {
+	if len(s.base.record.Lenders()) == 0 {
+		return ""
+	}
+	return filepath.Join(s.local.Dir(), "objects")
+}
 
 // Close implements receivepack.Shadow. The files are removed in the background.
 func (s *shadow) Close() {

@@ -15,6 +15,7 @@
 //	shadow.go, upload.go, commit.go, batch.go
 //	               pushes: temporary repositories, uploads, and records with several pushes
 //	create.go, delete.go, rename.go, list.go
+//	fork.go        forks, which name packs of other repositories
 //	place.go       what package storage sees of a repository
 //	import.go, importdir.go, export.go  plain repositories, in and out
 //	verify.go, promote.go               checks of a store; a new ID for a copy of it
@@ -126,6 +127,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 		return nil, err
 	}
 	s.running.Go(s.collectGarbage) // nodes only: a command must not delete anything on the side
+	s.running.Go(s.removeExpired)
 	return s, nil
 }
 

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -213,6 +214,9 @@ func (r *repositoryCheck) run(ctx context.Context) (err error) {
 			return err
 		}
 	}
+	if err := r.addLent(ctx, named); err != nil {
+		return err
+	}
 	r.countUnnamed(named)
 	if r.head.Deleted {
 		return nil
@@ -226,13 +230,29 @@ func (r *repositoryCheck) named() map[string]replog.File {
 	for i := range r.head.Packs {
 		p := &r.head.Packs[i]
 		for _, f := range p.Files() {
-			named["repos/"+r.id+"/"+p.Key+f.Ext] = f
+			named["repos/"+cmp.Or(p.From, r.id)+"/"+p.Key+f.Ext] = f
 		}
 	}
 	if key := r.head.Refs.Checkpoint; key != "" {
 		named["repos/"+r.id+"/"+key] = replog.File{Bytes: r.head.Refs.Bytes, SHA256: r.head.Refs.SHA256}
 	}
 	return named
+}
+
+// addLent adds the objects that forks name, so that they are not unnamed.
+func (r *repositoryCheck) addLent(ctx context.Context, named map[string]replog.File) error {
+	c := newCollector(r.bucket, GCOptions{})
+	if err := c.examine(ctx, r.id, r.head.Forks); err != nil {
+		return err
+	}
+	for _, use := range c.uses {
+		for _, key := range use.keys {
+			for _, name := range replog.FileKeys(key) {
+				named[reposPrefix+r.id+"/"+name] = replog.File{}
+			}
+		}
+	}
+	return nil
 }
 
 // link is what a chain needs of a record. It is empty if the record is missing, damaged or not read.
@@ -314,6 +334,15 @@ func (r *repositoryCheck) names(ctx context.Context) error {
 // object checks one object that the head names.
 func (r *repositoryCheck) object(ctx context.Context, key string, want replog.File) error {
 	size, ok := r.objects[key]
+	if !ok && !strings.HasPrefix(key, reposPrefix+r.id+"/") { // of a lender
+		list, err := r.bucket.List(ctx, key, "", 1)
+		if err != nil {
+			return err
+		}
+		if ok = len(list) > 0 && list[0].Key == key; ok {
+			size = list[0].Size
+		}
+	}
 	switch {
 	case !ok:
 		r.problem(key, remedyRestore, "it does not exist, and record %d names it", r.head.Number)

@@ -5,7 +5,6 @@
 package repo
 
 import (
-	"cmp"
 	"context"
 	"path/filepath"
 	"strings"
@@ -286,7 +285,13 @@ func (r *Repo) Network() string {
 }
 
 // PackScope identifies the repositories that share packs in the cache with this one: its network of forks, or itself.
-func (r *Repo) PackScope() string { return cmp.Or(r.Network(), r.Incarnation) }
+// In a store, the name of a network is the ID of the repository that was forked.
+func (r *Repo) PackScope() string {
+	if network := r.Network(); network != "" {
+		return filepath.Base(filepath.Dir(network))
+	}
+	return r.Incarnation
+}
 
 // Hold is Use without progress.
 func (r *Repo) Hold(ctx context.Context) (release func(), err error) { return r.Use(ctx, nil) }

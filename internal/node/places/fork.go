@@ -31,8 +31,8 @@ type ForkOptions struct {
 	Lifetime time.Duration
 }
 
-// selects reports whether the fork gets a ref.
-func (o ForkOptions) selects(name git.RefName) bool {
+// Selects reports whether the fork gets a ref.
+func (o ForkOptions) Selects(name git.RefName) bool {
 	return len(o.Refs) == 0 || slices.ContainsFunc(o.Refs, func(want string) bool {
 		return string(name) == want || strings.HasSuffix(want, "/") && strings.HasPrefix(string(name), want)
 	})
@@ -106,7 +106,7 @@ func (f *fork) selected(ctx context.Context) (list []refs.Ref, head git.RefName,
 		return nil, "", err
 	}
 	err = snap.Each("", func(ref refs.Ref) (err error) {
-		if ref.Target != "" || !f.options.selects(ref.Name) {
+		if ref.Target != "" || !f.options.Selects(ref.Name) {
 			return nil // symbolic refs other than HEAD are not copied, as in a clone
 		}
 		ref.Peeled, ref.PeelKnown, err = f.source.PeelRef(ref)

@@ -45,8 +45,13 @@ func errBorrowed() error {
 		"push from a complete clone")
 }
 
-// borrows reports whether the repository has alternates. A shadow borrows only the objects of its own repository.
-func (t Target) borrows() bool { return t.Shadow == nil && t.Objects.HasAlternates() }
+// borrows reports whether the repository borrows objects of another one. A shadow borrows those of its own repository.
+func (t Target) borrows() bool {
+	if t.Shadow != nil {
+		return t.Shadow.Own() != ""
+	}
+	return t.Objects.HasAlternates()
+}
 
 // packStart reads a pack and keeps the number of objects in its header (gitformat-pack(5)).
 type packStart struct {
@@ -72,7 +77,7 @@ type borrowCheck struct {
 	env    []string
 	newIDs string                // new values of the refs, one per line
 	pushed *pack.Lookups         // objects in the quarantine; nil: none
-	own    *pack.Lookups         // the repository's own objects; nil: unknown
+	own    []*pack.Lookups       // the repository's own objects; empty: unknown
 	bases  map[git.ObjectID]bool // delta bases that Git added to the pack
 	open   map[git.ObjectID]bool // borrowed objects not yet found in the history
 	stores []*pack.Store
@@ -110,10 +115,18 @@ func (p *pushSession) checkBorrowed(ctx context.Context, quarantine string, upda
 // openStores opens the object directories of the push and of the repository itself.
 func (b *borrowCheck) openStores(quarantine string) (err error) {
 	objects := filepath.Join(b.target.Common, "objects")
-	if !b.target.Objects.Linked() {
-		if b.own, err = b.openAlone(objects); err != nil {
+	own := []string{objects}
+	if b.target.Shadow != nil {
+		own = append(own, b.target.Shadow.Own())
+	} else if b.target.Objects.Linked() {
+		own = nil
+	}
+	for _, dir := range own {
+		l, err := b.openAlone(dir)
+		if err != nil {
 			return err
 		}
+		b.own = append(b.own, l)
 	}
 	if quarantine == "" {
 		return nil
@@ -163,7 +176,7 @@ func (b *borrowCheck) close() {
 
 // checkObject adds a needed object to the open ones if it is borrowed.
 func (b *borrowCheck) checkObject(id git.ObjectID) error {
-	for _, s := range []*pack.Lookups{b.pushed, b.own} {
+	for _, s := range append([]*pack.Lookups{b.pushed}, b.own...) {
 		if s == nil || s == b.pushed && b.bases[id] {
 			continue
 		}

@@ -62,6 +62,7 @@ func (w *world) newShadow() *testShadow {
 }
 
 func (s *testShadow) Repo() *repo.Repo       { return s.repo }
+func (s *testShadow) Own() string            { return "" }
 func (s *testShadow) Quarantined(dir string) { s.quarantine.Store(dir) }
 func (s *testShadow) Close()                 { s.repo.Close() }
 

@@ -16,6 +16,9 @@ import (
 type Shadow interface {
 	// Repo returns the shadow. It is open until Close.
 	Repo() *repo.Repo
+	// Own returns the object directory with the real repository's own objects, if it also borrows those of others. It is
+	// "" if the repository borrows none.
+	Own() string
 	// Quarantined is called when Git has a pack with the new objects, so that the preparation of Commit can begin while
 	// Git checks them and hooks decide. The directory has the pack until Git moves it into the shadow, which may be at any
 	// time. It does not wait.

@@ -132,7 +132,7 @@ func (r *Repository) repair(rec *replog.Record) error {
 	if err := r.linkBase(rec); err != nil {
 		return diskError(err)
 	}
-	return r.writeFiles(rec)
+	return r.writeFiles(nil, rec)
 }
 
 // writeEmptyBase writes the base of a record without a checkpoint.
@@ -158,14 +158,17 @@ func (r *Repository) apply(ctx context.Context, before, rec *replog.Record) erro
 		}
 		r.removeBases(before, rec)
 	}
-	return r.writeFiles(rec)
+	return r.writeFiles(before, rec)
 }
 
 // writeFiles writes the files of rec whose content it has itself.
-func (r *Repository) writeFiles(rec *replog.Record) error {
+func (r *Repository) writeFiles(before, rec *replog.Record) error {
 	body, err := rec.Encode()
 	if err != nil {
 		return fault.Wrap(fault.Internal, "cannot note the record of the repository", err)
+	}
+	if err := r.writeAlternates(before, rec); err != nil {
+		return diskError(err)
 	}
 	files := []struct{ name, content string }{
 		{"HEAD", "ref: " + string(rec.Head) + "\n"}, {"config", configText(rec)}, {recordFile, string(body)},

@@ -11,6 +11,9 @@
 //	objects/pack/    packs, under the base name of their keys; absent if the repository is evicted
 //	lfs/objects/     objects of Git LFS; on disk once they have their names
 //
+// A fork borrows packs from ROOT/.packhorse/networks/<id>, which has those of the repository <id> for all its forks.
+// Its budget and eviction are those of a local copy.
+//
 // Apply brings everything but the packs, and refs can be served after it. Use brings the packs that are missing: it
 // hydrates the repository. All callers share one hydration, which continues when they leave. Every file is verified by
 // the SHA-256 of the record before it gets its name, packs before their indexes. So a reader never sees an index

@@ -67,6 +67,9 @@ func (r *Repository) findMissing(t *task) ([]*replog.Pack, error) {
 	c.mu.Lock()
 	for i := range t.record.Packs {
 		p := &t.record.Packs[i]
+		if p.From != "" {
+			continue
+		}
 		if local := r.packs[packName(p)]; local == nil {
 			missing = append(missing, p)
 		} else if local.unchecked {
@@ -198,6 +201,10 @@ func (r *Repository) downloadPack(ctx context.Context, t *task, d *downloader, d
 	group, ctx := errgroup.WithContext(ctx)
 	for _, f := range p.Files() {
 		group.Go(func() error {
+			if r.link(p, f, temp(f)) {
+				d.count(f.Bytes)
+				return nil
+			}
 			err := d.file(ctx, temp(f), r.key(p.Key)+f.Ext, f)
 			if err != nil && isExtra(f) && ctx.Err() == nil {
 				r.cache.log.Warn("cannot download an extra file of a pack", "repository_id", r.id, "error", err)

@@ -132,12 +132,7 @@ func (c *Cache) loadRepositories(unchecked bool) error {
 			return err
 		}
 		r := newRepository(c, id)
-		marker := filepath.Join(r.dir, uncheckedFile)
-		if unchecked {
-			_ = os.WriteFile(marker, nil, 0o644) // a full disk must not keep the node from starting
-		}
-		_, err = os.Lstat(marker)
-		r.unchecked = unchecked || err == nil
+		r.markUnchecked(unchecked)
 		if err := r.loadPacks(); err != nil {
 			return err
 		}
@@ -158,7 +153,17 @@ func (c *Cache) loadRepositories(unchecked bool) error {
 			return err
 		}
 	}
-	return nil
+	return c.loadNetworks(unchecked)
+}
+
+// markUnchecked marks a local copy, or finds the mark of an earlier process.
+func (r *Repository) markUnchecked(unchecked bool) {
+	marker := filepath.Join(r.dir, uncheckedFile)
+	if unchecked {
+		_ = os.WriteFile(marker, nil, 0o644) // a full disk must not keep the node from starting
+	}
+	_, err := os.Lstat(marker)
+	r.unchecked = unchecked || err == nil
 }
 
 // loadPacks finds the packs of a local copy. Files without a pack or without an index are removed.

@@ -36,6 +36,7 @@ type Repository struct {
 	failed    *task                 // the last hydration, if it failed
 	files     map[string]*localFile // by name
 	fetches   map[string]*fetch     // running, by name
+	readers   map[*Repository]bool  // of packs for forks: the local copies that borrow them; otherwise nil
 }
 
 // localPack is a pack on the local disk.
@@ -66,15 +67,8 @@ func packName(p *replog.Pack) string { return path.Base(p.Key) }
 
 func (r *Repository) packDir() string { return filepath.Join(r.dir, "objects", "pack") }
 
-// Use makes sure that all packs of rec are here until the caller calls done, which may be called more than once. If
-// packs are missing, it waits for a hydration, and calls progress about twice a second with the bytes that have arrived
-// and their total. progress may be nil.
-//
-// If the hydration takes longer than Options.Wait, the error is Unavailable with a retry hint, and the hydration
-// continues. An object that is missing in the bucket is Corrupt and wraps bucket.ErrNotFound: if rec is no longer the
-// head, the head may not need the object. Other errors are NotFound after Remove, Corrupt if an object is damaged, and
-// Unavailable if the bucket does not answer or the packs do not fit.
-func (r *Repository) Use(ctx context.Context, rec *replog.Record, progress func(done, total int64)) (done func(),
+// use is Use for the repository's own packs.
+func (r *Repository) use(ctx context.Context, rec *replog.Record, progress func(done, total int64)) (done func(),
 	err error) {
 	c := r.cache
 	c.mu.Lock()
@@ -93,7 +87,7 @@ func (r *Repository) Use(ctx context.Context, rec *replog.Record, progress func(
 		t, err := r.hydrateLocked(rec)
 		c.mu.Unlock()
 		if err == nil {
-			err = w.wait(t, rec.Number, c.options.Wait)
+			err = w.wait(t, rec.Txn, c.options.Wait)
 		}
 		if err != nil {
 			release()
@@ -102,7 +96,7 @@ func (r *Repository) Use(ctx context.Context, rec *replog.Record, progress func(
 	}
 }
 
-// hasAllLocked reports whether all packs of rec can be used.
+// hasAllLocked reports whether all own packs of rec can be used.
 func (r *Repository) hasAllLocked(rec *replog.Record) bool {
 	if r.complete == rec {
 		return true
@@ -111,6 +105,9 @@ func (r *Repository) hasAllLocked(rec *replog.Record) bool {
 		return false
 	}
 	for i := range rec.Packs {
+		if rec.Packs[i].From != "" {
+			continue
+		}
 		if p := r.packs[packName(&rec.Packs[i])]; p == nil || p.unchecked {
 			return false
 		}
@@ -130,8 +127,8 @@ func (r *Repository) release(number uint64) {
 	r.sweepLocked()
 }
 
-// Prefetch begins a hydration for rec, unless the packs are here or a hydration runs. It does not wait for it.
-func (r *Repository) Prefetch(rec *replog.Record) {
+// prefetch is Prefetch for the repository's own packs.
+func (r *Repository) prefetch(rec *replog.Record) {
 	r.cache.mu.Lock()
 	defer r.cache.mu.Unlock()
 	if r.task == nil && !r.hasAllLocked(rec) {
@@ -139,8 +136,8 @@ func (r *Repository) Prefetch(rec *replog.Record) {
 	}
 }
 
-// Complete reports whether all packs of rec are here.
-func (r *Repository) Complete(rec *replog.Record) bool {
+// has is Complete for the repository's own packs.
+func (r *Repository) has(rec *replog.Record) bool {
 	r.cache.mu.Lock()
 	defer r.cache.mu.Unlock()
 	return r.hasAllLocked(rec)
@@ -151,9 +148,14 @@ func (r *Repository) Complete(rec *replog.Record) bool {
 func (r *Repository) Check() {
 	r.cache.mu.Lock()
 	defer r.cache.mu.Unlock()
-	r.complete = nil
-	for _, p := range r.packs {
-		p.unchecked = true
+	for _, x := range r.cache.repositories {
+		if x != r && !x.readers[r] {
+			continue
+		}
+		x.complete = nil
+		for _, p := range x.packs {
+			p.unchecked = true
+		}
 	}
 }
 
@@ -259,6 +261,9 @@ func (r *Repository) Remove() error {
 	}
 	for _, f := range r.files {
 		c.dropFileLocked(f)
+	}
+	for _, n := range c.repositories {
+		delete(n.readers, r)
 	}
 	if c.repositories[r.id] == r {
 		delete(c.repositories, r.id)

@@ -198,9 +198,26 @@ func (r *Repository) unlink(names []string) {
 			}
 		}
 	}
-	if c.options.Released != nil && len(names) > 0 {
-		c.options.Released(r.id)
+	if c.options.Released == nil || len(names) == 0 {
+		return
 	}
+	for _, id := range r.users() {
+		c.options.Released(id)
+	}
+}
+
+// users returns the IDs of the repositories that read the packs.
+func (r *Repository) users() []string {
+	r.cache.mu.Lock()
+	defer r.cache.mu.Unlock()
+	if r.readers == nil {
+		return []string{r.id}
+	}
+	var ids []string
+	for reader := range r.readers {
+		ids = append(ids, reader.id)
+	}
+	return ids
 }
 
 // addLocked adds a pack whose files are in place.

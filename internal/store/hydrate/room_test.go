@@ -235,7 +235,7 @@ func settle(t testing.TB, r *Repository) {
 		if running == nil {
 			return
 		}
-		if err := (&waiter{ctx: context.Background()}).wait(running, 0, r.cache.options.Wait); err != nil {
+		if err := (&waiter{ctx: context.Background()}).wait(running, "", r.cache.options.Wait); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -44,7 +44,7 @@ func (r *Repository) hydrateLocked(rec *replog.Record) (*task, error) {
 		return r.task, nil
 	case c.ctx.Err() != nil:
 		return nil, fault.Retry(fault.Unavailable, fault.RetrySoon, "the server is shutting down")
-	case t != nil && t.record.Number == rec.Number && time.Since(t.ended) < retryFailed:
+	case t != nil && t.record.Txn == rec.Txn && time.Since(t.ended) < retryFailed:
 		return nil, t.err
 	}
 	t := newTask(rec)
@@ -84,14 +84,14 @@ type waiter struct {
 
 // wait waits for a task, for at most limit since the first call. The error of a hydration is returned only if the
 // hydration was for the record.
-func (w *waiter) wait(t *task, number uint64, limit time.Duration) error {
+func (w *waiter) wait(t *task, txn string, limit time.Duration) error {
 	if w.timeout == nil {
 		w.timeout, w.ticker = time.NewTimer(limit), time.NewTicker(progressInterval)
 	}
 	for {
 		select {
 		case <-t.done:
-			if t.record != nil && t.record.Number == number {
+			if t.record != nil && t.record.Txn == txn {
 				return t.err
 			}
 			return nil

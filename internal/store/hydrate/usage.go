@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path"
+	"slices"
 
 	"github.com/dustin/go-humanize"
 
@@ -47,12 +48,16 @@ func UsageOf(root string, budget int64) (u Usage, err error) {
 	if err != nil {
 		return u, err
 	}
+	lent, err := fs.Glob(below, networksDir+"/*/objects/pack/*")
+	if err != nil {
+		return u, err
+	}
 	objects, err := fs.Glob(below, "*.git/"+filesDir+"/*/*/*")
 	if err != nil {
 		return u, err
 	}
 	dirs := map[string]bool{}
-	for _, file := range append(files, objects...) {
+	for _, file := range slices.Concat(files, lent, objects) {
 		info, err := fs.Stat(below, file)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue // removed meanwhile

@@ -50,15 +50,16 @@ func tooLarge(bytes int, object map[string]any) error {
 	return e
 }
 
-// fields maps the keys of a record's JSON object to their values. Those of version and bytes are not in the record.
-func (r *Record) fields(version, bytes *int64) map[string]any {
+// fields maps the keys of a record's JSON object to their values. Those of version, bytes and needs are not in the
+// record.
+func (r *Record) fields(version, bytes *int64, needs *[]string) map[string]any {
 	return map[string]any{
 		"format": version, "n": &r.Number, "txn": &r.Txn, "parent": &r.Parent, "kind": (*Text)(&r.Kind),
 		"at": (*stamp)(&r.At), "node": (*Text)(&r.Node), "pushes": &r.Pushes, "names": (*paths)(&r.Names),
 		"head": (*Text)(&r.Head), "config": &r.Config, "object_format": (*formatName)(&r.ObjectFormat),
 		"request_id": (*Text)(&r.RequestID), "quota": &r.Quota, "refs": &r.Refs, "packs": &r.Packs, "bytes": bytes,
 		"objects_epoch": &r.ObjectsEpoch, "renames": &r.Renames, "gc": &r.GC, "condemned": &r.Condemned,
-		"deleted": &r.Deleted,
+		"deleted": &r.Deleted, "forks": &r.Forks, "needs": needs,
 	}
 }
 
@@ -113,7 +114,9 @@ func decodeFields(body []byte, fields map[string]any) (unknown map[string][]byte
 	var version int64
 	_ = json.Unmarshal(object["format"], &version)
 	_ = json.Unmarshal(object["needs"], &needs)
-	if version > format || len(needs) > 0 {
+	_, isRecord := fields["needs"]
+	isUnknown := func(need string) bool { return !isRecord || need != needForks }
+	if version > format || slices.ContainsFunc(needs, isUnknown) {
 		return nil, fault.New(fault.Unavailable, "the repository needs a newer version of Packhorse: upgrade this node "+
 			"(format %d, features %q)", version, needs)
 	}
@@ -122,7 +125,7 @@ func decodeFields(body []byte, fields map[string]any) (unknown map[string][]byte
 	}
 	for key, value := range object {
 		switch field, isKnown := fields[key]; {
-		case key == "needs": // checked above
+		case key == "needs" && !isKnown: // checked above
 		case isKnown:
 			if err := unmarshal(value, field); err != nil {
 				return nil, fmt.Errorf("field %q: %w", key, err)
@@ -141,8 +144,8 @@ func (r *Record) Encode() ([]byte, error) {
 	if err := r.validate(); err != nil {
 		return nil, fmt.Errorf("record %d: %w", r.Number, err)
 	}
-	version, bytes := int64(format), r.Bytes()
-	return encodeFields(r.fields(&version, &bytes), r.Unknown)
+	version, bytes, needs := int64(format), r.Bytes(), r.needs()
+	return encodeFields(r.fields(&version, &bytes, &needs), r.Unknown)
 }
 
 // timeFormat is RFC 3339 with milliseconds.
@@ -287,8 +290,9 @@ func encodeID(id git.ObjectID) string {
 func Decode(body []byte) (*Record, error) {
 	r := &Record{}
 	var version, bytes int64
+	var needs []string
 	var err error
-	if r.Unknown, err = decodeFields(body, r.fields(&version, &bytes)); err != nil {
+	if r.Unknown, err = decodeFields(body, r.fields(&version, &bytes, &needs)); err != nil {
 		return nil, err
 	}
 	if err := r.validate(); err != nil {
@@ -296,6 +300,9 @@ func Decode(body []byte) (*Record, error) {
 	}
 	if bytes != r.Bytes() {
 		return nil, fmt.Errorf("bytes is %d, but the packs have %d", bytes, r.Bytes())
+	}
+	if !slices.Equal(needs, r.needs()) {
+		return nil, fmt.Errorf("needs is %q, but the record needs %q", needs, r.needs())
 	}
 	return r, nil
 }

@@ -26,6 +26,7 @@ const (
 	KindConfigure  Kind = "configure"  // HEAD, the configuration or the quota changed
 	KindRename     Kind = "rename"     // the names changed
 	KindDelete     Kind = "delete"     // the repository was deleted
+	KindFork       Kind = "fork"       // a fork was listed
 )
 
 // Record is the state of a repository after one change. It is complete: together with the checkpoint and the packs that
@@ -48,6 +49,7 @@ type Record struct {
 	Quota        int64  // maximum of Bytes(); zero means no limit
 	Refs         Refs
 	Packs        []Pack
+	Forks        []string // IDs of repositories whose records may name packs of this one, sorted; at most MaxForks
 
 	ObjectsEpoch uint64   // raised when unreachable objects were removed
 	GC           uint64   // raised by each record of KindCondemn
@@ -93,6 +95,7 @@ type RefChange struct {
 type Pack struct {
 	Bytes     int64  `json:"bytes"`           // size of the pack
 	Extra     []File `json:"extra,omitempty"` // files that only save work: .rev, .bitmap, .graph, .tip-pack, .tip-idx
+	From      string `json:"from,omitempty"`  // ID of the repository that has the files; empty: the record's own
 	IdxBytes  int64  `json:"idx_bytes"`
 	IdxSHA256 Sum    `json:"idx_sha256"`
 	Key       string `json:"key"`     // relative to the repository, without the extension: "packs/pack-HASH-TXN"
@@ -106,6 +109,30 @@ type File struct {
 	Bytes  int64  `json:"bytes"`
 	Ext    string `json:"ext"` // ".pack"
 	SHA256 Sum    `json:"sha256"`
+}
+
+// MaxForks is the maximum number of IDs in Record.Forks.
+const MaxForks = 2000
+
+// needForks is the feature of records with Forks or with packs of another repository.
+const needForks = "fork"
+
+// needs returns the features that a program must know to use the record.
+func (r *Record) needs() []string {
+	if len(r.Forks) > 0 || len(r.Lenders()) > 0 {
+		return []string{needForks}
+	}
+	return nil
+}
+
+// Lenders returns the IDs of the other repositories that have packs of this one, in the order of the packs.
+func (r *Record) Lenders() (ids []string) {
+	for i := range r.Packs {
+		if from := r.Packs[i].From; from != "" && !slices.Contains(ids, from) {
+			ids = append(ids, from)
+		}
+	}
+	return ids
 }
 
 // Files returns all files of the pack: the pack, its index, and the extra files.
@@ -197,7 +224,7 @@ func (r *Record) Next(kind Kind, node string, now time.Time) *Record {
 	next.Number, next.Txn, next.Parent = r.Number+1, NewID(), r.Txn
 	next.Kind, next.Node, next.At, next.Pushes = kind, node, now, nil
 	next.Names, next.Packs = slices.Clone(r.Names), slices.Clone(r.Packs)
-	next.Condemned = slices.Clone(r.Condemned)
+	next.Condemned, next.Forks = slices.Clone(r.Condemned), slices.Clone(r.Forks)
 	next.Refs.Tail = slices.Clone(r.Refs.Tail)
 	next.Config = slices.Clone(r.Config)
 	return &next

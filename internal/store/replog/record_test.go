@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -270,4 +271,35 @@ func FuzzDecode(f *testing.F) {
 			t.Errorf("Encode = %s, %v, want %s", second, err, first)
 		}
 	})
+}
+
+// Records of forks, and of repositories that have forks, need a version that knows them.
+func TestForkRecord(t *testing.T) {
+	t.Parallel()
+	lender, fork := sample(t), sample(t)
+	lender.Forks = []string{txn1, txn2}
+	fork.Packs[0].From = txn1
+	for _, r := range []*Record{lender, fork} {
+		body, err := r.Encode()
+		if err != nil || !bytes.Contains(body, []byte(`"needs":["fork"]`)) {
+			t.Fatalf("Encode() = %s, %v", body, err)
+		}
+		got, err := Decode(body)
+		if err != nil || !slices.Equal(got.Forks, r.Forks) || got.Packs[0].From != r.Packs[0].From {
+			t.Errorf("Decode() = %+v, %v", got, err)
+		}
+		if again, err := got.Next(KindPush, "n", got.At).Encode(); err != nil || !bytes.Contains(again, []byte(`"needs"`)) {
+			t.Errorf("the next record is %s, %v", again, err)
+		}
+		if _, err := Decode(bytes.Replace(body, []byte(`"needs":["fork"],`), nil, 1)); err == nil {
+			t.Error("a record without the feature that it needs was accepted")
+		}
+	}
+	lender.Forks = []string{txn2, txn1}
+	fork.Packs[0].From = "../x"
+	for _, r := range []*Record{lender, fork} {
+		if _, err := r.Encode(); err == nil {
+			t.Errorf("Encode() of %+v succeeded", r)
+		}
+	}
 }

@@ -42,6 +42,14 @@ func (r *Record) validate() error {
 	if r.Deleted && len(r.Names)+len(r.Packs) > 0 {
 		return errors.New("a deleted repository has names or packs")
 	}
+	if len(r.Forks) > MaxForks {
+		return fmt.Errorf("%d forks, and at most %d are possible", len(r.Forks), MaxForks)
+	}
+	for i, id := range r.Forks {
+		if !isID(id) || i > 0 && r.Forks[i-1] >= id {
+			return fmt.Errorf("invalid or unsorted fork %.80q", id)
+		}
+	}
 	if err := r.validateRefs(); err != nil {
 		return err
 	}
@@ -103,7 +111,7 @@ func (r *Record) validateKeys() error {
 	used[r.Refs.Checkpoint] = true
 	for i := range r.Packs {
 		p := &r.Packs[i]
-		if !isKey(p.Key, packPrefix) || used[p.Key] {
+		if !isKey(p.Key, packPrefix) || used[p.Key] || p.From != "" && !isID(p.From) {
 			return fmt.Errorf("invalid or repeated key %.80q of a pack", p.Key)
 		}
 		used[p.Key] = true
