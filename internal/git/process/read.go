@@ -27,11 +27,11 @@ func (r *Runner) Read(ctx context.Context, c Command, read func(io.Reader) error
 	}
 	out := &lastError{r: p.Stdout()}
 	readErr := read(out)
-	if readErr != nil {
+	isCut := out.err != nil && out.err != io.EOF || out.err == io.EOF && errors.Is(readErr, io.ErrUnexpectedEOF)
+	if readErr != nil && !isCut { // otherwise the command ends by itself, and with its own status
 		p.Kill()
 	}
 	usage, err := p.Wait()
-	isCut := out.err != nil && out.err != io.EOF || out.err == io.EOF && errors.Is(readErr, io.ErrUnexpectedEOF)
 	if err == nil || readErr != nil && !isCut {
 		return Exit{}, readErr
 	}
