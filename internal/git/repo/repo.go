@@ -274,7 +274,7 @@ func (r *Repo) Use(ctx context.Context, progress func(done, total int64)) (done 
 	return done, nil
 }
 
-// Network returns the object directory that the repository shares with its forks; "": there is none.
+// Network returns the object directory that the repository shares with its forks, or "" without forks.
 func (r *Repo) Network() string {
 	for _, dir := range r.Objects.Dirs()[1:] {
 		if IsNetwork(dir) {
