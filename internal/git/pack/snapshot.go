@@ -189,6 +189,9 @@ func (s *Store) loadDir(snap, old *snapshot, path string, depth int) error {
 	if depth > maxAlternateDepth {
 		return nil
 	}
+	if depth == 0 && s.also != "" {
+		entries = append(entries, s.also)
+	}
 	for _, entry := range entries {
 		alternate, err := s.resolveAlternate(d.path, entry)
 		var missing errNoAlternate

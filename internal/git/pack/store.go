@@ -43,6 +43,7 @@ type Options struct {
 	Root      string // object directories must be in this directory, with links resolved; "": no limit
 	MaxObject int64  // maximum size of delta bases, and of objects if Read's limit is 0, in bytes; 0: 64 MiB
 	Alone     bool   // do not follow alternates
+	Also      string // another object directory, read as if it were the last alternate; "": none
 }
 
 // Store reads the objects of one object directory and its alternates. It is safe for concurrent use.
@@ -54,6 +55,7 @@ type Store struct {
 	format    git.ObjectFormat
 	maxObject int64
 	alone     bool
+	also      string
 	emptyTree git.ObjectID
 
 	stat func(path string) (disk.ID, error)
@@ -76,7 +78,7 @@ func Open(objectsDir string, o Options) (*Store, error) {
 }
 
 func open(objectsDir string, o Options, stat func(string) (disk.ID, error), now func() time.Time) (*Store, error) {
-	s := &Store{format: o.Format, maxObject: o.MaxObject, alone: o.Alone, stat: stat, now: now}
+	s := &Store{format: o.Format, maxObject: o.MaxObject, alone: o.Alone, also: o.Also, stat: stat, now: now}
 	if s.format == 0 {
 		s.format = git.SHA1
 	}

@@ -100,6 +100,7 @@ func (p *byCommit) apply(ctx context.Context, gitErr error) (updates []Update, i
 	if p.hooks.missingLFS {
 		return nil, true, nil
 	}
+	proposal.Updates = p.Classify(ctx, p.target, p.visible, proposal.Updates)
 	var result CommitResult
 	if result.Err = p.packLooseObjects(ctx); result.Err == nil {
 		result = p.commit(ctx, proposal)

@@ -272,8 +272,11 @@ func (p *pushSession) decide(ctx context.Context, quarantine string, updates []U
 	}
 	if p.options.Decider != nil {
 		push := *p.push
-		push.Updates = updates
-		if err := p.options.Decider.Decide(ctx, &push); err != nil {
+		var err error
+		if push.Updates, err = p.classifyQuarantined(ctx, quarantine, updates); err == nil {
+			err = p.options.Decider.Decide(ctx, &push)
+		}
+		if err != nil {
 			output.write([]byte(fault.Message(err) + "\n"))
 			p.log.Info("a push was refused", "repository", p.push.Repo.String(), "error", err)
 			return err

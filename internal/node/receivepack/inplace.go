@@ -111,7 +111,7 @@ func (p *inPlace) apply(ctx context.Context, gitErr error) (updates []Update, is
 	if len(updates) > 0 {
 		err = p.persist(ctx, p.target, p.request.hasPack(), p.refNames(updates), nil)
 	}
-	return p.withoutNoopDeletions(updates), true, err
+	return p.Classify(ctx, p.target, p.visible, p.withoutNoopDeletions(updates)), true, err
 }
 
 // changes returns the updates that were made: those in Git's report, or without a complete report those that the refs

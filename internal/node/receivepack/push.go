@@ -22,6 +22,8 @@ type Push struct {
 type Update struct {
 	Ref      git.RefName
 	Old, New git.ObjectID
+	Kind     Kind // valid for a Decider, a Recorder, Changed and Shadow.Commit
+	Hidden   bool // clients that fetch do not see the ref; valid as Kind
 }
 
 // Decider decides whether a push is accepted. It is asked while the new objects are in quarantine, before refs change.

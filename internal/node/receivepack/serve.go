@@ -36,6 +36,7 @@ type pushSession struct {
 
 	destination destination
 	before      *refs.Snapshot // refs before the push, hidden ones too; nil until Git is started
+	visible     *refs.Snapshot // the same, without hidden refs
 	passage     *Passage       // nil: objects are never removed
 	hooks       hookState
 	gitErrors   gitErrors // error messages of Git
@@ -171,7 +172,7 @@ func (p *pushSession) receive(ctx context.Context, body io.Reader, stateless boo
 		p.destination.ended(ctx, 0, true)
 		return process.Usage{}, err
 	}
-	p.before = before
+	p.before, p.visible = before, snapshot
 	if p.started != nil {
 		p.started(child.Pid())
 	}

@@ -95,7 +95,17 @@ type Updater struct {
 func (s *Server) Update(ctx context.Context, u *Updater, t Target, changes []Change) (*Updater, []error) {
 	start := time.Now()
 	pushes, records := make([]*Push, len(changes)), make([]Record, len(changes))
-	for i, c := range changes {
+	of := t
+	if t.Shadow != nil {
+		of.Repo = t.Shadow.Repo()
+	}
+	before, err := of.Refs.SnapshotOf(ctx, nil)
+	if err != nil {
+		return u, slices.Repeat([]error{err}, len(changes))
+	}
+	for i := range changes {
+		c := &changes[i]
+		c.Updates = s.Classify(ctx, of, before, c.Updates)
 		pushes[i] = &Push{ID: rand.Text(), Repo: t.Path, Pusher: c.Pusher, Options: c.Options, Updates: c.Updates}
 		if s.options.Recorder == nil {
 			continue

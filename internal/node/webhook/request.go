@@ -53,6 +53,7 @@ type update struct {
 	RefBytes []byte `json:"ref_bytes,omitempty"`
 	Old      string `json:"old"`
 	New      string `json:"new"`
+	Kind     string `json:"kind"`
 }
 
 // nonUTF8 returns the bytes of a text that JSON cannot hold, and nil for UTF-8.
@@ -98,7 +99,7 @@ func encodeMessage(event string, now time.Time, p *receivepack.Push, updates []r
 	for _, u := range updates {
 		digits := max(u.Old.Format().HexSize(), u.New.Format().HexSize())
 		m.Updates = append(m.Updates, update{string(u.Ref), nonUTF8(string(u.Ref)), hexID(u.Old, digits),
-			hexID(u.New, digits)})
+			hexID(u.New, digits), string(u.Kind)})
 	}
 	b, err := json.Marshal(m)
 	if err != nil { // none of the types can fail
