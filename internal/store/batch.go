@@ -80,7 +80,7 @@ func (b *batch) add(p *pendingPush) error {
 	}
 	b.next.Packs = append(b.next.Packs, packs...)
 	b.next.Pushes = append(b.next.Pushes,
-		replog.Push{ID: p.Push.ID, By: replog.Text(p.Push.Pusher.Name), Refs: len(accepted)})
+		replog.Push{ID: p.Push.ID, By: git.Text(p.Push.Pusher.Name), Refs: len(accepted)})
 	if isEmpty {
 		if branch := receivepack.FirstBranch(accepted, b.next.Head); branch != "" {
 			b.next.Head = branch

@@ -54,10 +54,10 @@ func tooLarge(bytes int, object map[string]any) error {
 // record.
 func (r *Record) fields(version, bytes *int64, needs *[]string) map[string]any {
 	return map[string]any{
-		"format": version, "n": &r.Number, "txn": &r.Txn, "parent": &r.Parent, "kind": (*Text)(&r.Kind),
-		"at": (*stamp)(&r.At), "node": (*Text)(&r.Node), "pushes": &r.Pushes, "names": (*paths)(&r.Names),
-		"head": (*Text)(&r.Head), "config": &r.Config, "object_format": (*formatName)(&r.ObjectFormat),
-		"request_id": (*Text)(&r.RequestID), "quota": &r.Quota, "refs": &r.Refs, "packs": &r.Packs, "bytes": bytes,
+		"format": version, "n": &r.Number, "txn": &r.Txn, "parent": &r.Parent, "kind": (*git.Text)(&r.Kind),
+		"at": (*stamp)(&r.At), "node": (*git.Text)(&r.Node), "pushes": &r.Pushes, "names": (*paths)(&r.Names),
+		"head": (*git.Text)(&r.Head), "config": &r.Config, "object_format": (*formatName)(&r.ObjectFormat),
+		"request_id": (*git.Text)(&r.RequestID), "quota": &r.Quota, "refs": &r.Refs, "packs": &r.Packs, "bytes": bytes,
 		"objects_epoch": &r.ObjectsEpoch, "renames": &r.Renames, "gc": &r.GC, "condemned": &r.Condemned,
 		"deleted": &r.Deleted, "forks": &r.Forks, "needs": needs,
 	}
@@ -184,16 +184,16 @@ type paths []git.RepoPath
 
 // MarshalJSON implements json.Marshaler.
 func (p paths) MarshalJSON() ([]byte, error) {
-	var names []Text
+	var names []git.Text
 	for _, path := range p {
-		names = append(names, Text(path.String()))
+		names = append(names, git.Text(path.String()))
 	}
 	return marshal(names)
 }
 
 // UnmarshalJSON implements json.Unmarshaler.
 func (p *paths) UnmarshalJSON(text []byte) error {
-	var names []Text
+	var names []git.Text
 	err := json.Unmarshal(text, &names)
 	for i := 0; i < len(names) && err == nil; i++ {
 		var path git.RepoPath
@@ -204,11 +204,13 @@ func (p *paths) UnmarshalJSON(text []byte) error {
 }
 
 // MarshalJSON implements json.Marshaler.
-func (s Setting) MarshalJSON() ([]byte, error) { return marshal([2]Text{Text(s.Key), Text(s.Value)}) }
+func (s Setting) MarshalJSON() ([]byte, error) {
+	return marshal([2]git.Text{git.Text(s.Key), git.Text(s.Value)})
+}
 
 // UnmarshalJSON implements json.Unmarshaler.
 func (s *Setting) UnmarshalJSON(text []byte) error {
-	var pair [2]Text
+	var pair [2]git.Text
 	err := json.Unmarshal(text, &pair)
 	s.Key, s.Value = string(pair[0]), string(pair[1])
 	return err
@@ -228,7 +230,7 @@ func (e TailEntry) MarshalJSON() ([]byte, error) {
 		if !c.Peeled.IsZero() {
 			ids = append(ids, encodeID(c.Peeled))
 		}
-		set[quote(string(c.Name))] = ids
+		set[git.Quote(string(c.Name))] = ids
 	}
 	return marshal(wireTail{e.Number, set})
 }
@@ -241,7 +243,7 @@ func (e *TailEntry) UnmarshalJSON(text []byte) error {
 	}
 	e.Number, e.Changes = w.N, make([]RefChange, 0, len(w.Set))
 	for quoted, ids := range w.Set {
-		name, err := unquote(quoted)
+		name, err := git.Unquote(quoted)
 		if err != nil {
 			return err
 		}
@@ -267,7 +269,7 @@ func (e *TailEntry) UnmarshalJSON(text []byte) error {
 func (r *Refs) TailBytes() (bytes int) {
 	for i := range r.Tail {
 		for _, c := range r.Tail[i].Changes {
-			name := quote(string(c.Name)) // up to four times as long, and JSON escapes it again
+			name := git.Quote(string(c.Name)) // up to four times as long, and JSON escapes it again
 			bytes += len(name) + strings.Count(name, `"`) + strings.Count(name, `\`) + 16
 			for _, id := range []git.ObjectID{c.Old, c.New, c.Peeled} {
 				if !id.IsZero() {

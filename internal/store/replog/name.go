@@ -161,9 +161,10 @@ func (r *Name) validate() error {
 }
 
 // fields maps the keys of a record's JSON object to their values. Some are not in the record, or not as in JSON.
-func (r *Name) fields(version *int64, kind, path, from *Text) map[string]any {
+func (r *Name) fields(version *int64, kind, path, from *git.Text) map[string]any {
 	return map[string]any{"format": version, "n": &r.Number, "txn": &r.Txn, "parent": &r.Parent, "kind": kind,
-		"at": (*stamp)(&r.At), "node": (*Text)(&r.Node), "path": path, "state": (*Text)(&r.State), "id": &r.ID, "from": from,
+		"at": (*stamp)(&r.At), "node": (*git.Text)(&r.Node), "path": path,
+		"state": (*git.Text)(&r.State), "id": &r.ID, "from": from,
 		"renames": &r.Renames}
 }
 
@@ -172,7 +173,7 @@ func (r *Name) Encode() ([]byte, error) {
 	if err := r.validate(); err != nil {
 		return nil, fmt.Errorf("name %q: record %d: %w", fault.Short(r.Path.String()), r.Number, err)
 	}
-	version, kind, path, from := int64(format), Text("name"), Text(r.Path.String()), Text(r.From.String())
+	version, kind, path, from := int64(format), git.Text("name"), git.Text(r.Path.String()), git.Text(r.From.String())
 	return encodeFields(r.fields(&version, &kind, &path, &from), r.Unknown)
 }
 
@@ -180,7 +181,7 @@ func (r *Name) Encode() ([]byte, error) {
 func DecodeName(body []byte) (*Name, error) {
 	r := &Name{}
 	var version int64
-	var kind, path, from Text
+	var kind, path, from git.Text
 	var err error
 	if r.Unknown, err = decodeFields(body, r.fields(&version, &kind, &path, &from)); err != nil {
 		return nil, err
@@ -197,7 +198,7 @@ func DecodeName(body []byte) (*Name, error) {
 	return r, err
 }
 
-func decodePath(t Text) (git.RepoPath, error) {
+func decodePath(t git.Text) (git.RepoPath, error) {
 	path, err := git.ParseRepoPath(string(t))
 	if err != nil || path.String() != string(t) {
 		return git.RepoPath{}, fmt.Errorf("invalid path %q", fault.Short(t))

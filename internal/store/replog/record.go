@@ -62,9 +62,9 @@ type Record struct {
 
 // Push describes one push of a record, for the audit.
 type Push struct {
-	By   Text   `json:"by,omitempty"` // user, empty if the caller is not authenticated
-	ID   string `json:"id"`           // ID of the request
-	Refs int    `json:"refs"`         // number of refs that it changed
+	By   git.Text `json:"by,omitempty"` // user, empty if the caller is not authenticated
+	ID   string   `json:"id"`           // ID of the request
+	Refs int      `json:"refs"`         // number of refs that it changed
 }
 
 // Refs is the state of all refs: a checkpoint and the changes after it.

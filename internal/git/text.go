@@ -1,4 +1,4 @@
-package replog
+package git
 
 import (
 	"fmt"
@@ -6,31 +6,31 @@ import (
 	"unicode/utf8"
 )
 
-// Text is a string of any bytes, as a JSON string: see quote. Keys of JSON objects are strings that are quoted by hand,
+// Text is a string of any bytes, as a JSON string: see Quote. Keys of JSON objects are strings that are quoted by hand,
 // because encoding/json does not call methods of keys.
 type Text string
 
 // MarshalText implements encoding.TextMarshaler.
-func (t Text) MarshalText() ([]byte, error) { return []byte(quote(string(t))), nil }
+func (t Text) MarshalText() ([]byte, error) { return []byte(Quote(string(t))), nil }
 
 // UnmarshalText implements encoding.TextUnmarshaler.
 func (t *Text) UnmarshalText(b []byte) error {
-	s, err := unquote(string(b))
+	s, err := Unquote(string(b))
 	*t = Text(s)
 	return err
 }
 
-// quote encodes a string of any bytes as Unicode, injectively. A string that is not UTF-8 or begins with a quotation
+// Quote encodes a string of any bytes as Unicode, injectively. A string that is not UTF-8 or begins with a quotation
 // mark is quoted as in Go, in ASCII. Others are unchanged.
-func quote(s string) string {
+func Quote(s string) string {
 	if !utf8.ValidString(s) || s != "" && s[0] == '"' {
 		return strconv.QuoteToASCII(s)
 	}
 	return s
 }
 
-// unquote is the inverse of quote. It refuses what quote does not return.
-func unquote(quoted string) (string, error) {
+// Unquote is the inverse of Quote. It refuses what Quote does not return.
+func Unquote(quoted string) (string, error) {
 	s := quoted
 	if s != "" && s[0] == '"' {
 		var err error
@@ -38,8 +38,8 @@ func unquote(quoted string) (string, error) {
 			return "", fmt.Errorf("invalid quoted text %.80q: %w", quoted, err)
 		}
 	}
-	if quote(s) != quoted {
-		return "", fmt.Errorf("text %.80q is not quoted as %.80q", s, quote(s))
+	if Quote(s) != quoted {
+		return "", fmt.Errorf("text %.80q is not quoted as %.80q", s, Quote(s))
 	}
 	return s, nil
 }
