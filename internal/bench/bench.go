@@ -23,6 +23,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/bench/gitload"
 	"github.com/packhorse-git/packhorse/internal/bench/lfs"
 	"github.com/packhorse-git/packhorse/internal/bench/loadgen"
+	"github.com/packhorse-git/packhorse/internal/bench/manage"
 	"github.com/packhorse-git/packhorse/internal/bench/matrix"
 	"github.com/packhorse-git/packhorse/internal/bench/mirror"
 	"github.com/packhorse-git/packhorse/internal/bench/search"
@@ -71,6 +72,10 @@ Commits, merges, history and archives by calls, against git and pushes:
 
   packhorse-bench writes --repo /srv/git/demo.git
 
+Forks, collections and lists of repositories, against git:
+
+  packhorse-bench manage --repo /srv/git/demo.git
+
 Git LFS, against Go's file server:
 
   packhorse-bench lfs
@@ -100,7 +105,8 @@ Megabytes and gigabytes are 10^6 and 10^9 bytes.`,
 	}
 	root.AddCommand(gitload.Commands(env)...)
 	root.AddCommand(ci.Command(env), cold.Command(env), matrix.Command(env), mirror.Command(env), lfs.Command(env),
-		store.Command(env), writes.Command(env), search.Command(env), app.Command(env), compare.Command())
+		store.Command(env), writes.Command(env), manage.Command(env), search.Command(env), app.Command(env),
+		compare.Command())
 	for _, cmd := range root.Commands() {
 		cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 			if removed := removedFlag(err); removed != nil {

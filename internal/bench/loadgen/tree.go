@@ -76,3 +76,12 @@ func (w *TreeWatch) Stop() *TreeUsage {
 	<-w.done
 	return w.result
 }
+
+// During returns the CPU time of the tree during a call.
+func (t *ProcTree) During(call func()) time.Duration {
+	t.Scan()
+	before := t.Cpu()
+	call()
+	t.Scan()
+	return t.Cpu() - before
+}

@@ -32,6 +32,19 @@ func NewFigure(what, goal string, value float64, reached bool, got string, args 
 	return Figure{What: what, Goal: goal, Value: value, Reached: reached, Got: fmt.Sprintf(got, args...)}
 }
 
+// Ratio is a figure of ours against a peer, with a goal for the ratio.
+func Ratio(what, unit string, goal, ours, peer float64) Figure {
+	r := ours / peer
+	return NewFigure(what, fmt.Sprintf("<= %.2f", goal), r, r <= goal, "%.3f (%.2f %s, peer %.2f)", r, ours, unit, peer)
+}
+
+// TimeOf returns the time of a call.
+func TimeOf(call func()) time.Duration {
+	begun := time.Now()
+	call()
+	return time.Since(begun)
+}
+
 // failure is the panic that ends a measurement.
 type failure struct{ err error }
 

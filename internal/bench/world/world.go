@@ -314,9 +314,14 @@ func (p *Process) PushAccess(ctx context.Context) ([]string, error) {
 		"GIT_CONFIG_VALUE_0=Authorization: Bearer " + token}, err
 }
 
+// Client returns a client of the control API of the process, through its admin socket. The caller closes it.
+func (p *Process) Client() (*client.Client, error) {
+	return client.New("unix:"+filepath.Join(p.State, "admin.sock"), client.Options{})
+}
+
 // Maintain maintains a repository, as a server does after pushes.
 func (p *Process) Maintain(ctx context.Context, repository string) error {
-	c, err := client.New("unix:"+filepath.Join(p.State, "admin.sock"), client.Options{})
+	c, err := p.Client()
 	if err != nil {
 		return err
 	}

@@ -35,7 +35,7 @@ func (w *writes) commit(ctx context.Context) []world.Figure {
 		var cpu time.Duration
 		for range w.commits {
 			n++
-			cpu += w.cpu(func() { times = append(times, each(n)) })
+			cpu += w.tree.During(func() { times = append(times, each(n)) })
 		}
 		cpus[side] = append(cpus[side], loadgen.Milliseconds(cpu)/float64(w.commits))
 		return times.Summarize().P50
@@ -45,20 +45,20 @@ func (w *writes) commit(ctx context.Context) []world.Figure {
 		world.Check(os.WriteFile(filepath.Join(clone, file), fmt.Append(nil, i), 0o600))
 		runGit(ctx, clone, "add", file)
 		runGit(ctx, clone, "commit", "-q", "-m", file)
-		return timeOf(func() {
+		return world.TimeOf(func() {
 			world.Must(gitload.RunGitWith(ctx, access, clone, nil, "push", "-q", w.server.URL+"/"+name, "pushed"))
 		})
 	}
 	call := func(i int) time.Duration {
-		return timeOf(func() {
+		return world.TimeOf(func() {
 			world.Check(w.client.Put(ctx, name, "called", "", fmt.Sprintf("file%d", i%10), strconv.Itoa(i)))
 		})
 	}
 	peer, ours, _ := world.Compare(w.rounds, func() float64 { return measure(0, push) },
 		func() float64 { return measure(1, call) })
 	return []world.Figure{
-		ratio("CPU time of a commit", "ms", 0.10, loadgen.Median(cpus[1]), loadgen.Median(cpus[0])),
-		ratio("median time of a commit", "ms", 0.25, ours, peer),
+		world.Ratio("CPU time of a commit", "ms", 0.10, loadgen.Median(cpus[1]), loadgen.Median(cpus[0])),
+		world.Ratio("median time of a commit", "ms", 0.25, ours, peer),
 	}
 }
 
@@ -113,13 +113,6 @@ func runGit(ctx context.Context, dir string, args ...string) {
 	world.Must(gitload.RunGitWith(ctx, author, dir, nil, args...))
 }
 
-// timeOf returns the time of a call.
-func timeOf(call func()) time.Duration {
-	begun := time.Now()
-	call()
-	return time.Since(begun)
-}
-
 // merge compares merges of the history.
 func (w *writes) merge(ctx context.Context) []world.Figure {
 	out := world.Must(gitload.RunGit(ctx, w.Repository(name), nil, "log", "--min-parents=2", "--max-parents=2",
@@ -133,7 +126,7 @@ func (w *writes) merge(ctx context.Context) []world.Figure {
 		world.Check(errors.New("the repository has no merges: set --repo"))
 	}
 	clean := 0
-	ours := w.cpu(func() { clean = world.Must(w.client.CheckMerges(ctx, name, pairs)) })
+	ours := w.tree.During(func() { clean = world.Must(w.client.CheckMerges(ctx, name, pairs)) })
 	peerClean, begun := 0, world.ChildrenCPU()
 	for _, p := range pairs {
 		if _, err := gitload.RunGit(ctx, w.Repository(name), nil, "merge-tree", "--write-tree", p[0], p[1]); err == nil {
@@ -141,7 +134,7 @@ func (w *writes) merge(ctx context.Context) []world.Figure {
 		}
 	}
 	peer := world.ChildrenCPU() - begun
-	f := ratio(fmt.Sprintf("CPU time of %d merges", len(pairs)), "ms", 0.4, loadgen.Milliseconds(ours),
+	f := world.Ratio(fmt.Sprintf("CPU time of %d merges", len(pairs)), "ms", 0.4, loadgen.Milliseconds(ours),
 		loadgen.Milliseconds(peer))
 	f.Got += fmt.Sprintf(", %d without conflicts, of git %d", clean, peerClean)
 	return []world.Figure{f}
@@ -160,7 +153,7 @@ func (w *writes) check(ctx context.Context) []world.Figure {
 		world.Check(w.client.Put(ctx, name, branch, history[i%len(history)], "added-by-"+branch, branch+"\n"))
 		pairs[i] = [2]string{w.tip.ID, branch}
 	}
-	ours := w.cpu(func() { world.Must(w.client.CheckMerges(ctx, name, pairs)) })
+	ours := w.tree.During(func() { world.Must(w.client.CheckMerges(ctx, name, pairs)) })
 	clone, begun := filepath.Join(w.Dir, "clone"), world.ChildrenCPU()
 	world.Must(gitload.RunGit(ctx, w.Dir, nil, "clone", "-q", "--shared", w.Repository(name), clone))
 	n := min(sample, w.branches)
@@ -169,7 +162,7 @@ func (w *writes) check(ctx context.Context) []world.Figure {
 		runGit(ctx, clone, "merge", "-q", "--no-edit", fmt.Sprint("origin/open", i))
 	}
 	each, peer := loadgen.Milliseconds(ours)/float64(w.branches), loadgen.Milliseconds(world.ChildrenCPU()-begun)
-	return []world.Figure{ratio(fmt.Sprintf("CPU time to check each of %d branches", w.branches), "ms", 0.02, each,
+	return []world.Figure{world.Ratio(fmt.Sprintf("CPU time to check each of %d branches", w.branches), "ms", 0.02, each,
 		peer/float64(n))}
 }
 
@@ -180,7 +173,7 @@ func (w *writes) lastCommits(ctx context.Context) []world.Figure {
 	call := func() {
 		world.Check(w.client.Call(ctx, http.MethodGet, name, "last-commits/"+w.tip.ID+"/"+w.dir, nil, nil))
 	}
-	ours, begun := w.cpu(call), world.ChildrenCPU()
+	ours, begun := w.tree.During(call), world.ChildrenCPU()
 	for _, entry := range entries {
 		runGit(ctx, w.Repository(name), "--literal-pathspecs", "log", "-1", "--format=%H", w.tip.ID, "--",
 			filepath.Join(w.dir, entry))
@@ -188,11 +181,11 @@ func (w *writes) lastCommits(ctx context.Context) []world.Figure {
 	peer := world.ChildrenCPU() - begun
 	var again loadgen.Samples
 	for range 20 {
-		again = append(again, timeOf(call))
+		again = append(again, world.TimeOf(call))
 	}
 	ms := again.Summarize().P50
 	return []world.Figure{
-		ratio(fmt.Sprintf("CPU time of %d entries", len(entries)), "ms", 0.05, loadgen.Milliseconds(ours),
+		world.Ratio(fmt.Sprintf("CPU time of %d entries", len(entries)), "ms", 0.05, loadgen.Milliseconds(ours),
 			loadgen.Milliseconds(peer)),
 		world.NewFigure("again", "<= 5 ms", ms, ms <= 5, "%.2f ms", ms),
 	}
@@ -202,7 +195,7 @@ func (w *writes) lastCommits(ctx context.Context) []world.Figure {
 func (w *writes) archive(ctx context.Context) []world.Figure {
 	path := "/" + name + "/-/archive/" + w.tip.ID + ".tar.gz"
 	get := func(c *gitload.Client, path string) float64 {
-		return loadgen.Milliseconds(timeOf(func() {
+		return loadgen.Milliseconds(world.TimeOf(func() {
 			body, _, err := c.Get(ctx, path)
 			world.Check(err)
 			defer body.Close()
@@ -210,12 +203,12 @@ func (w *writes) archive(ctx context.Context) []world.Figure {
 		}))
 	}
 	file, begun := filepath.Join(w.Dir, "archive.tar.gz"), world.ChildrenCPU()
-	peer := loadgen.Milliseconds(timeOf(func() {
+	peer := loadgen.Milliseconds(world.TimeOf(func() {
 		runGit(ctx, w.Repository(name), "archive", "--format=tar.gz", "-o", file, w.tip.ID)
 	}))
 	peerCPU := world.ChildrenCPU() - begun
 	var first float64
-	cpu := w.cpu(func() { first = get(w.client, path) })
+	cpu := w.tree.During(func() { first = get(w.client, path) })
 	server := httptest.NewServer(http.FileServer(http.Dir(w.Dir)))
 	defer server.Close()
 	files := gitload.NewClient(server.URL, "")
@@ -223,8 +216,8 @@ func (w *writes) archive(ctx context.Context) []world.Figure {
 	p, o, again := world.Compare(w.rounds, func() float64 { return get(files, "/archive.tar.gz") },
 		func() float64 { return get(w.client, path) })
 	return []world.Figure{
-		ratio("time of the first archive", "ms", 1/0.9, first, peer),
-		ratio("CPU time of the first archive", "ms", 1/0.9, loadgen.Milliseconds(cpu), loadgen.Milliseconds(peerCPU)),
+		world.Ratio("time of the first archive", "ms", 1/0.9, first, peer),
+		world.Ratio("CPU time of the first archive", "ms", 1/0.9, loadgen.Milliseconds(cpu), loadgen.Milliseconds(peerCPU)),
 		world.NewFigure("throughput of the same archive again, against a file server", ">= 0.9", 1/again, 1/again >= 0.9,
 			"%.2f (%.2f ms, file server %.2f ms)", 1/again, o, p),
 	}

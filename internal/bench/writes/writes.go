@@ -5,7 +5,6 @@ package writes
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -135,20 +134,4 @@ func (o *options) open(ctx context.Context, dir string) (w *writes, err error) {
 	w.client = gitload.NewClient(w.server.URL, w.token)
 	w.Defer(w.client.Close)
 	return w, err
-}
-
-// cpu returns the CPU time of the server and its children during a call.
-func (w *writes) cpu(call func()) time.Duration {
-	w.tree.Scan()
-	before := w.tree.Cpu()
-	call()
-	w.tree.Scan()
-	return w.tree.Cpu() - before
-}
-
-// ratio is a figure of ours against a peer, with a goal for the ratio.
-func ratio(what, unit string, goal, ours, peer float64) world.Figure {
-	r := ours / peer
-	return world.NewFigure(what, fmt.Sprintf("<= %.2f", goal), r, r <= goal, "%.3f (%.2f %s, peer %.2f)", r, ours, unit,
-		peer)
 }
