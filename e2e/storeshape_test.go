@@ -19,7 +19,8 @@ import (
 // TestStoreShape repeats stories with the repositories in a store. Each serve imports $REPOS into a new one.
 func TestStoreShape(t *testing.T) {
 	t.Parallel()
-	scripts := []string{"testdata/push/http.txtar", "testdata/push/lfs.txtar", "testdata/push/settings.txtar"}
+	scripts := []string{"testdata/push/http.txtar", "testdata/push/lfs.txtar", "testdata/push/settings.txtar",
+		"testdata/push/rules.txtar"}
 	if !testing.Short() {
 		scripts = append(scripts, "testdata/push/after.txtar", "testdata/push/fork.txtar", "testdata/ssh/push.txtar")
 		for _, name := range []string{"clone", "negotiation", "resolve", "sparse", "wants"} {

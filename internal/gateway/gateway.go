@@ -20,6 +20,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/gateway/resolve"
 	"github.com/packhorse-git/packhorse/internal/gateway/router"
 	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/node"
 	"github.com/packhorse-git/packhorse/internal/schedule/admit"
 	"github.com/packhorse-git/packhorse/internal/schedule/inflight"
 	"github.com/packhorse-git/packhorse/internal/transport/bulk"
@@ -65,6 +66,8 @@ type Auth interface {
 	// if the caller may not know of the repository, and with Denied if the caller may know of it. It can also fail with
 	// Unavailable.
 	May(ctx context.Context, id auth.Identity, repo git.RepoPath, op auth.Operation) error
+	// RefRules returns what the identity may change in a repository, if it may write to it. It fails with Unavailable.
+	RefRules(ctx context.Context, id auth.Identity, repo git.RepoPath) (node.RefRules, error)
 	// Configured reports whether callers are distinguished. If so, objects that no ref reaches are not public.
 	Configured() bool
 	// Reader returns a function that reports which of many repositories the identity may read; nil means all. If access

@@ -36,7 +36,7 @@ func (r *Request) UploadPack(session node.Session, body *Body, response *Respons
 // tried.
 func (r *Request) ReceivePack(session node.Session, body *Body, response *Response) {
 	r.complete(&session)
-	pusher := node.Pusher{Name: r.ID.Name, Address: HostOf(r.Client)}
+	pusher := node.Pusher{Name: r.ID.Name, Address: HostOf(r.Client), Rules: r.RefRules}
 	r.relay(response, func(n router.Node, repo git.RepoPath) (node.Outcome, error) {
 		session.StoreID = r.storeID
 		return n.ReceivePack(r.Ctx, repo, session, pusher, body, r.announceChange(response))

@@ -44,17 +44,18 @@ type Request struct {
 	caller     balance.Caller // see Caller; "": not determined yet
 	callerName string         // the name when caller was determined
 
-	authorized bool        // Authorize has allowed the request; nodes get no other requests
-	secret     node.Secret // see node.Session.Authorization
-	isPush     bool        // the request is part of a push
-	isChange   bool        // a node that failed may have done what the request asks, and it must not be done twice
-	received   bool        // a node has sent a part of its response to a call
-	hidden     bool        // the caller may not know whether the repository exists
-	reachable  bool        // see node.Session
-	node       string      // the node that was tried last; "": none
-	storeID    string      // see router.Assignment.StoreID
-	failed     []string    // the nodes that were tried before it
-	lock       *lfs.Lock   // that the request created, removed or found in its way; nil: none
+	authorized bool          // Authorize has allowed the request; nodes get no other requests
+	RefRules   node.RefRules // what the caller may change, after Authorize for more than reading
+	secret     node.Secret   // see node.Session.Authorization
+	isPush     bool          // the request is part of a push
+	isChange   bool          // a node that failed may have done what the request asks, and it must not be done twice
+	received   bool          // a node has sent a part of its response to a call
+	hidden     bool          // the caller may not know whether the repository exists
+	reachable  bool          // see node.Session
+	node       string        // the node that was tried last; "": none
+	storeID    string        // see router.Assignment.StoreID
+	failed     []string      // the nodes that were tried before it
+	lock       *lfs.Lock     // that the request created, removed or found in its way; nil: none
 }
 
 // Rating is how a request is rated against the service levels.
@@ -108,7 +109,7 @@ func (r *Request) Caller() balance.Caller {
 // reveals that the repository exists.
 func (r *Request) Authorize(op auth.Operation) error {
 	err := error(nil)
-	r.secret = node.Secret{} // it was proved for one repository
+	r.secret, r.RefRules = node.Secret{}, node.RefRules{} // they are of one repository
 	if r.Rename != nil {
 		r.Repo = r.Rename(r.Repo)
 	}
@@ -118,6 +119,9 @@ func (r *Request) Authorize(op auth.Operation) error {
 		err = r.Auth.May(r.Ctx, r.ID, r.Repo, op)
 		if err == nil {
 			r.secret = r.ID.Authorization()
+		}
+		if err == nil && op != auth.Read {
+			r.RefRules, err = r.Auth.RefRules(r.Ctx, r.ID, r.Repo)
 		}
 		if fault.Is(err, fault.NotFound) {
 			r.hidden, err = true, nil

@@ -2,8 +2,10 @@ package mirror
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"io"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -110,8 +112,22 @@ func (n *Node) ReceivePack(ctx context.Context, path git.RepoPath, session node.
 	outcome := node.Outcome{Command: node.CommandPush, Mirror: node.MirrorRelay}
 	sent := &pushBody{r: request}
 	whole, length := io.Reader(sent), session.Length
+	if !pusher.Rules.IsZero() {
+		var refusal []byte
+		if whole, refusal, err = checkRules(&pusher.Rules, sent, response); refusal != nil {
+			if _, drained := io.Copy(io.Discard, whole); drained != nil {
+				return outcome, drained
+			}
+			_, failed := response.Write(refusal)
+			return outcome, cmp.Or(failed, err)
+		}
+		if err != nil {
+			sent.stop(true)
+			return outcome, err
+		}
+	}
 	if length <= 0 {
-		if whole, length, err = readAhead(sent, response); err != nil {
+		if whole, length, err = readAhead(whole, response); err != nil {
 			return outcome, err
 		}
 	}
@@ -134,6 +150,88 @@ func (n *Node) ReceivePack(ctx context.Context, path git.RepoPath, session node.
 	}
 	_, err = response.Write(report)
 	return outcome, err
+}
+
+// maxRuled is the maximum size in bytes of the commands of a push that are compared with rules.
+const maxRuled = 4 << 20
+
+// checkRules looks for updates that the rules of the caller do not permit, and returns the whole body. The mirror does
+// not have the new commits, so that a change of an existing ref counts as forced. If an update is not permitted,
+// nothing may be sent to the origin: then err is a node.ReportedError, and refusal is Git's report to the client.
+func checkRules(rules *node.RefRules, body io.Reader, response node.ResponseWriter) (whole io.Reader, refusal []byte,
+	err error) {
+	if err := response.ReserveMemory(3 * maxRuled); err != nil {
+		return nil, nil, err
+	}
+	var head bytes.Buffer
+	var capabilities []byte
+	report := pktline.AppendLine(nil, "unpack ok")
+	var refused error // the first reason
+	packets := pktline.NewReader(io.TeeReader(io.LimitReader(body, maxRuled), &head))
+	for {
+		kind, data, err := packets.Next()
+		if err != nil {
+			return nil, nil, fault.Wrap(fault.Invalid, "the push is invalid, or has too many refs for rules", err)
+		}
+		if kind != pktline.Data {
+			break
+		}
+		line, list, has := bytes.Cut(bytes.TrimSuffix(data, []byte("\n")), []byte{0})
+		if has {
+			capabilities = bytes.Clone(list)
+		}
+		if bytes.HasPrefix(line, []byte("shallow ")) {
+			continue
+		}
+		ref, reason, err := refusedCommand(rules, line)
+		if err != nil {
+			return nil, nil, err
+		}
+		if reason == "" {
+			report = pktline.AppendLine(report, "ng "+ref+" not pushed: another ref is"+node.RefusedBy+"a rule")
+			continue
+		}
+		if refused == nil {
+			refused = fault.New(fault.Denied, "%s: %s", fault.Short(ref), reason)
+		}
+		report = pktline.AppendLine(report, "ng "+ref+" "+reason)
+	}
+	whole = io.MultiReader(&head, body)
+	if refused == nil {
+		return whole, nil, nil
+	}
+	report = pktline.AppendFlush(report)
+	if !bytes.Contains(capabilities, []byte("report-status")) {
+		return nil, nil, refused
+	}
+	if bytes.Contains(capabilities, []byte("side-band-64k")) {
+		for part := range slices.Chunk(report, 60_000) {
+			refusal = pktline.AppendBand(refusal, pktline.BandData, part)
+		}
+		report = pktline.AppendFlush(refusal)
+	}
+	return whole, report, &node.ReportedError{Err: refused}
+}
+
+// refusedCommand returns the ref of a command, and why the rules do not permit it; "" if they do.
+func refusedCommand(rules *node.RefRules, line []byte) (ref, reason string, err error) {
+	fields := bytes.SplitN(line, []byte(" "), 3)
+	if len(fields) != 3 {
+		return "", "", fault.New(fault.Invalid, "invalid push: expected old/new/ref, got %.80q", line)
+	}
+	before, err := git.ParseObjectID(fields[0])
+	if err != nil {
+		return "", "", fault.Wrap(fault.Invalid, "invalid push", err)
+	}
+	after, err := git.ParseObjectID(fields[1])
+	if err != nil {
+		return "", "", fault.Wrap(fault.Invalid, "invalid push", err)
+	}
+	name, err := git.ParseRefName(string(fields[2]))
+	if err != nil {
+		return "", "", fault.Wrap(fault.Invalid, "invalid push", err)
+	}
+	return string(name), rules.Refusal(name, node.RefChangesOf(name, before, after)), nil
 }
 
 // aheadBytes is the maximum size of a body that is sent with its length if the client did not send that. Git does the

@@ -18,4 +18,6 @@ type Call struct {
 	Caller    string // whose share the call counts to, see ShareHeader
 	// StoreID is the ID of the object store in which a change has to be committed. "" means that any will do.
 	StoreID string
+	// HasRules reports whether the request has rules that the node must enforce (Pusher.Rules).
+	HasRules bool
 }

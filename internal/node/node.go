@@ -16,6 +16,10 @@ import (
 // In a push it is that of the store in which the node has to commit the push.
 const StoreHeader = "Packhorse-Store"
 
+// RulesHeader is the header in the response to a health check of a node that enforces Pusher.Rules. No other node gets
+// a push with rules.
+const RulesHeader = "Packhorse-Ref-Rules"
+
 // NotReadyHeader is the header with the reason in the response to a health check of a node that is not ready.
 const NotReadyHeader = "Packhorse-Not-Ready"
 
@@ -50,6 +54,8 @@ type Session struct {
 type Pusher struct {
 	Name    string // safe in an environment variable, a header and a log; "" if unknown
 	Address string // the client's IP address
+	// Rules limit what the user may change. The zero value: everything that pushes can do.
+	Rules RefRules
 }
 
 // WaitCondition is the state of a repository that a caller waits for. All conditions must hold.

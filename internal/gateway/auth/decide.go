@@ -3,6 +3,7 @@ package auth
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
@@ -23,6 +24,11 @@ func (a *Auth) May(ctx context.Context, id Identity, repo git.RepoPath, op Opera
 		id = id.stranger()
 	}
 	allowed, err := a.allowed(ctx, origin, id, repo, path, op)
+	if err == nil && allowed && op == Write && slices.ContainsFunc(*a.rules.Load(), isAboutRefs) {
+		if allowed, err = a.allowed(ctx, origin, id, repo, path, Read); err == nil && !allowed {
+			return NoRepository(repo)
+		}
+	}
 	if allowed || err != nil {
 		return err
 	}

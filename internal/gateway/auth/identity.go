@@ -16,6 +16,7 @@ package auth
 
 import (
 	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/node"
 )
 
 // Identity is the proved identity of a caller. The zero value is an anonymous caller. Handlers get it as an argument.
@@ -90,8 +91,9 @@ func ParseOperation(name string) (Operation, error) {
 
 // Grant limits what a credential allows.
 type Grant struct {
-	Operation    Operation // the most powerful operation
-	Repositories []Pattern // empty means all
+	Operation    Operation         // the most powerful operation
+	Repositories []Pattern         // empty means all
+	Refs         []node.RefPattern // the only refs that may be changed; empty means all
 }
 
 // allows reports whether the grant permits an operation. Nil permits everything.

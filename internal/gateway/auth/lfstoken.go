@@ -113,7 +113,8 @@ func (t *LFSTokens) Identify(r *http.Request, repo git.RepoPath) (id Identity, l
 	owner.Address = id.Address
 	grant := Grant{Operation: claim.Operation}
 	if owner.Grant != nil {
-		grant.Operation, grant.Repositories = min(grant.Operation, owner.Grant.Operation), owner.Grant.Repositories
+		grant = *owner.Grant
+		grant.Operation = min(claim.Operation, owner.Grant.Operation)
 	}
 	owner.Grant = &grant
 	return owner, left, true, nil

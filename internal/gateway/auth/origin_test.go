@@ -529,7 +529,7 @@ func patterns(t *testing.T, list ...string) []Pattern {
 
 func rule(t *testing.T, who, repositories, may string) Rule {
 	t.Helper()
-	r, err := ParseRule([]string{who}, []string{repositories}, may)
+	r, err := parseOne([]string{who}, []string{repositories}, may)
 	if err != nil {
 		t.Fatal(err)
 	}

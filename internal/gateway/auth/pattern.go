@@ -1,7 +1,6 @@
 package auth
 
 import (
-	"path"
 	"slices"
 	"strings"
 
@@ -86,32 +85,12 @@ func pathOf(repo git.RepoPath) []string {
 func (p Pattern) Covers(repo git.RepoPath) bool { return p.match(pathOf(repo)) }
 
 // CoversAnyCase is Covers without regard to case.
-func (p Pattern) CoversAnyCase(repo git.RepoPath) bool { return match(p.folded, fold(pathOf(repo))) }
+func (p Pattern) CoversAnyCase(repo git.RepoPath) bool {
+	return git.MatchComponents(p.folded, fold(pathOf(repo)))
+}
 
-func (p Pattern) match(components []string) bool { return match(p.components, components) }
-
-func match(pattern, components []string) bool {
-	for i, want := range pattern {
-		if want == "**" {
-			rest := pattern[i+1:]
-			if len(rest) == 0 {
-				return i < len(components)
-			}
-			for skip := i; skip <= len(components); skip++ {
-				if match(rest, components[skip:]) {
-					return true
-				}
-			}
-			return false
-		}
-		if i >= len(components) {
-			return false
-		}
-		if ok, err := path.Match(want, components[i]); err != nil || !ok {
-			return false
-		}
-	}
-	return len(pattern) == len(components)
+func (p Pattern) match(components []string) bool {
+	return git.MatchComponents(p.components, components)
 }
 
 // target is the path of a repository that patterns are compared with.
@@ -136,11 +115,22 @@ func fold(path []string) []string {
 	return folded
 }
 
+// matchFor reports whether the pattern of a rule matches for a caller with a name. It never matches for an anonymous
+// caller if it has ownName.
+func (p Pattern) matchFor(name string, t target, anyCase bool) bool {
+	pattern, components := p.components, t.components
+	if anyCase {
+		pattern, components, name = p.folded, t.folded, strings.ToLower(name)
+	}
+	placed := placeName(pattern, name)
+	return (name != "" || len(placed) == 0 || &placed[0] == &pattern[0]) && git.MatchComponents(placed, components)
+}
+
 // matchAny reports whether a pattern matches. Without anyCase, the case of letters has to be the same.
 func matchAny(patterns []Pattern, t target, anyCase bool) bool {
 	return slices.ContainsFunc(patterns, func(p Pattern) bool {
 		if anyCase {
-			return match(p.folded, t.folded)
+			return git.MatchComponents(p.folded, t.folded)
 		}
 		return p.match(t.components)
 	})

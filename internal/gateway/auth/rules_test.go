@@ -100,11 +100,21 @@ func TestPatternsByComponents(t *testing.T) {
 	})
 }
 
+// parseOne parses one rule.
+func parseOne(who, repositories []string, may string) (Rule, error) {
+	all, err := ParseRules(nil, []RuleSpec{{Who: who, Repositories: repositories, May: may}},
+		func(int) string { return "rule 1" })
+	if err != nil {
+		return Rule{}, err
+	}
+	return all[0], nil
+}
+
 func rules(t testing.TB, texts ...string) (all []Rule) {
 	t.Helper()
 	for _, text := range texts {
 		f := strings.Fields(text)
-		r, err := ParseRule(strings.Split(f[0], ","), strings.Split(f[1], ","), f[2])
+		r, err := parseOne(strings.Split(f[0], ","), strings.Split(f[1], ","), f[2])
 		if err != nil {
 			t.Fatalf("%s: %v", text, err)
 		}
@@ -119,14 +129,14 @@ func TestParseRule(t *testing.T) {
 		"alice ../x read", "ssh:alice ** read", "token: ** read",
 		"al;ice ** read", "token:anonymous ** read"} {
 		f := strings.Fields(bad)
-		if _, err := ParseRule(strings.Split(f[0], ","), strings.Split(f[1], ","), f[2]); err == nil {
-			t.Errorf("ParseRule(%s) error = nil, want one", bad)
+		if _, err := parseOne(strings.Split(f[0], ","), strings.Split(f[1], ","), f[2]); err == nil {
+			t.Errorf("ParseRules(%s) error = nil, want one", bad)
 		}
 	}
-	if _, err := ParseRule(nil, []string{"**"}, "read"); err == nil {
+	if _, err := parseOne(nil, []string{"**"}, "read"); err == nil {
 		t.Error("ParseRule without callers: error = nil, want one")
 	}
-	if _, err := ParseRule([]string{"*"}, nil, "read"); err == nil {
+	if _, err := parseOne([]string{"*"}, nil, "read"); err == nil {
 		t.Error("ParseRule without repositories: error = nil, want one")
 	}
 	rules(t, "token:* ** read", "key:alice,certificate:alice,hook:bob ** admin", "anonymous ** none",
@@ -138,7 +148,7 @@ func TestForbiddenInAnyCase(t *testing.T) {
 	t.Parallel()
 	for _, pattern := range []string{"acme/secret", "Acme/Secret", "ACME/sec*", "Acme/**"} {
 		for _, may := range []string{"none", "read"} {
-			r, err := ParseRule([]string{"*", "anonymous"}, []string{pattern}, may)
+			r, err := parseOne([]string{"*", "anonymous"}, []string{pattern}, may)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -146,7 +146,7 @@ func (a *apiRequest) prepare(body []byte) error {
 		return err
 	}
 	if a.Writes {
-		a.SetCaller(a.message, a.ID.Name, gateway.HostOf(a.Client))
+		a.SetCaller(a.message, a.ID.Name, gateway.HostOf(a.Client), a.RefRules.Message())
 	}
 	return nil
 }

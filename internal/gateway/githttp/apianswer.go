@@ -41,7 +41,8 @@ func (a *apiRequest) answer() {
 
 // ask has a node answer the call of the request. receive gets each message of the response.
 func (a *apiRequest) ask(receive func(proto.Message) error) error {
-	a.request.Call(node.Call{Procedure: a.Procedure(), Reachable: a.reachable}, a.Writes,
+	a.request.Call(node.Call{Procedure: a.Procedure(), Reachable: a.reachable,
+		HasRules: a.Writes && !a.RefRules.IsZero()}, a.Writes,
 		func(repo git.RepoPath) []byte { return a.Encode(a.message, repo.String()) },
 		func(text []byte) error {
 			m := a.NewResponse()

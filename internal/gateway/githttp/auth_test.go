@@ -40,6 +40,10 @@ func (c callers) May(_ context.Context, id auth.Identity, repo git.RepoPath, op 
 
 func (c callers) Configured() bool { return true }
 
+func (callers) RefRules(context.Context, auth.Identity, git.RepoPath) (node.RefRules, error) {
+	return node.RefRules{}, nil
+}
+
 func (c callers) Reader(_ context.Context, id auth.Identity) func([]git.RepoPath) ([]bool, bool) {
 	return func(repos []git.RepoPath) (may []bool, whole bool) {
 		for _, repo := range repos {

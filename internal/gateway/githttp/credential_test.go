@@ -60,13 +60,14 @@ func (n *credentialNode) Advertise(ctx context.Context, repo git.RepoPath, s nod
 // origin has accepted it, if nodes need it.
 func TestCredentialsReachNodes(t *testing.T) {
 	t.Parallel()
-	rule, err := auth.ParseRule([]string{"anonymous"}, []string{"own"}, "read")
+	rules, err := auth.ParseRules(nil, []auth.RuleSpec{{Who: []string{"anonymous"}, Repositories: []string{"own"},
+		May: "read"}}, func(int) string { return "rule" })
 	if err != nil {
 		t.Fatal(err)
 	}
 	metrics, log := auth.NewMetrics(nil), slog.New(slog.DiscardHandler)
 	a := auth.New(auth.Options{Metrics: metrics, Sources: auth.NewSources(metrics, log), Log: log,
-		Rules:   []auth.Rule{rule},
+		Rules:   rules,
 		Origins: auth.NewOrigins(auth.OriginOptions{Probers: []auth.Prober{originOf{}}, TTL: time.Minute, Metrics: metrics})})
 	t.Cleanup(func() { a.Close() })
 	n := &credentialNode{fakeNode: fakeNode{advertise: advertise}}

@@ -36,6 +36,10 @@ func (writers) May(_ context.Context, id auth.Identity, _ git.RepoPath, op auth.
 
 func (writers) Configured() bool { return true }
 
+func (writers) RefRules(context.Context, auth.Identity, git.RepoPath) (node.RefRules, error) {
+	return node.RefRules{}, nil
+}
+
 func (writers) Reader(context.Context, auth.Identity) func([]git.RepoPath) ([]bool, bool) { return nil }
 
 // pushTo posts a push.

@@ -26,6 +26,9 @@ func (n *Node) Call(ctx context.Context, c node.Call, receive func([]byte) error
 	if s := n.state.Load(); !s.reachable {
 		return &node.UnsentError{Err: s.err}
 	}
+	if err := n.checkRules(c.HasRules); err != nil {
+		return err
+	}
 	l := n.link.Load()
 	err, refused := makeCall(ctx, connect.NewClient[frame, frame](l.client, l.base+c.Procedure, l.options,
 		connect.WithReadMaxBytes(maxCall)), c, n.addSecret, receive)

@@ -23,6 +23,7 @@ type state struct {
 	err       error  // why the node is not ready; nil: it is ready
 	reported  bool   // store is known
 	store     string // ID of the node's object store; "" if it has none
+	rules     bool   // it enforces rules for refs
 }
 
 const (
@@ -107,6 +108,15 @@ func (n *Node) checkHealth(ctx context.Context) {
 	}
 }
 
+// checkRules returns an error if the node would ignore rules for refs.
+func (n *Node) checkRules(has bool) error {
+	if s := n.state.Load(); !has || !s.reachable || s.rules {
+		return nil
+	}
+	return &node.UnsentError{Err: fault.Retry(fault.Unavailable, fault.RetryLater,
+		"the storage node %s is too old for rules with refs: upgrade it before the gateway", n.Name)}
+}
+
 // identity is our credentials for the node.
 type identity struct {
 	secret      string
@@ -137,6 +147,7 @@ func (n *Node) check(ctx context.Context, l *link) *state {
 	s := &state{reachable: true}
 	if err == nil {
 		s.store, s.reported = response.Header().Get(node.StoreHeader), true
+		s.rules = response.Header().Get(node.RulesHeader) != ""
 	}
 	if err != nil || response.Msg.GetStatus() == healthv1.HealthCheckResponse_NOT_SERVING {
 		reason := "try again in a moment"

@@ -82,6 +82,9 @@ func (n *Node) ReceivePack(ctx context.Context, repo git.RepoPath, session node.
 	if err := n.checkCredential(session); err != nil {
 		return o, err
 	}
+	if err := n.checkRules(!pusher.Rules.IsZero()); err != nil {
+		return o, err
+	}
 	session.Service = protocol.ReceivePack
 	stream := newRequestStream(request, session)
 	stream.push = true
@@ -90,7 +93,7 @@ func (n *Node) ReceivePack(ctx context.Context, repo git.RepoPath, session node.
 		storeID: session.StoreID,
 		open:    func(l *link) openSession { return l.sessions.ReceivePack },
 		start: &internalv1.SessionStart{Repository: repo.String(), Session: sessionMessage(session),
-			Pusher: &internalv1.Pusher{Name: pusher.Name, Address: pusher.Address}},
+			Pusher: &internalv1.Pusher{Name: pusher.Name, Address: pusher.Address, Rules: pusher.Rules.Message()}},
 	})
 }
 

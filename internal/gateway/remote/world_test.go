@@ -282,6 +282,10 @@ func (onServed) Ended()    {}
 type everybody struct{}
 
 func (everybody) Configured() bool { return true }
+
+func (everybody) RefRules(context.Context, auth.Identity, git.RepoPath) (node.RefRules, error) {
+	return node.RefRules{}, nil
+}
 func (everybody) Reader(context.Context, auth.Identity) func([]git.RepoPath) ([]bool, bool) {
 	return nil
 }

@@ -310,11 +310,11 @@ func (r *Request) setQuery(m protoreflect.Message, query url.Values) error {
 	return nil
 }
 
-// SetCaller sets the caller of a request that changes something.
-func (r *Request) SetCaller(m proto.Message, name, address string) {
+// SetCaller sets the caller of a request that changes something, and its rules.
+func (r *Request) SetCaller(m proto.Message, name, address string, rules *packhorsev1.RefRules) {
 	f := m.ProtoReflect().Descriptor().Fields().ByName("actor")
 	if f != nil {
-		actor := &packhorsev1.Actor{Name: name, Address: address}
+		actor := &packhorsev1.Actor{Name: name, Address: address, Rules: rules}
 		m.ProtoReflect().Set(f, protoreflect.ValueOfMessage(actor.ProtoReflect()))
 	}
 }

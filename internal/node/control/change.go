@@ -27,7 +27,8 @@ func changeOf(r interface {
 	GetPushOptions() []string
 	GetDryRun() bool
 }, caller string) (write.Change, error) {
-	pusher, err := pusherOf(&internalv1.Pusher{Name: r.GetActor().GetName(), Address: r.GetActor().GetAddress()})
+	pusher, err := pusherOf(&internalv1.Pusher{Name: r.GetActor().GetName(), Address: r.GetActor().GetAddress(),
+		Rules: r.GetActor().GetRules()})
 	if err != nil {
 		return write.Change{}, fault.InField("actor", err)
 	}
@@ -93,11 +94,11 @@ func (s *Server) headerOf(r commitRequest, pusher node.Pusher) (edit.Header, err
 	return h, err
 }
 
-// contentOf returns a request without what a retry may have otherwise: the user's address.
+// contentOf returns a request without what a retry may have otherwise: the user's address and rules.
 func contentOf(r proto.Message) []byte {
 	r = proto.Clone(r)
 	if by, ok := r.(interface{ GetActor() *packhorsev1.Actor }); ok && by.GetActor() != nil {
-		by.GetActor().Address = ""
+		by.GetActor().Address, by.GetActor().Rules = "", nil
 	}
 	b, _ := proto.MarshalOptions{Deterministic: true}.Marshal(r) // it came as a message
 	return b

@@ -52,6 +52,7 @@ func (h *health) check(ctx context.Context, r *connect.Request[healthv1.HealthCh
 		return nil, faultrpc.Error(err)
 	}
 	response := connect.NewResponse(&healthv1.HealthCheckResponse{Status: status})
+	response.Header().Set(node.RulesHeader, "1")
 	if h.store != "" {
 		response.Header().Set(node.StoreHeader, h.store)
 	}

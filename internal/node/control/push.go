@@ -58,10 +58,12 @@ func pusherOf(p *internalv1.Pusher) (node.Pusher, error) {
 		return node.Pusher{}, fault.New(fault.Invalid, "invalid pusher name: use up to %d letters, digits and ._-@+",
 			maxPusher)
 	}
-	if _, err := netip.ParseAddr(address); err != nil && address != "" {
+	_, err := netip.ParseAddr(address)
+	if err != nil && address != "" {
 		return node.Pusher{}, fault.New(fault.Invalid, "invalid pusher address: want an IP address")
 	}
-	return node.Pusher{Name: name, Address: address}, nil
+	rules, err := node.RefRulesOf(p.GetRules())
+	return node.Pusher{Name: name, Address: address, Rules: rules}, fault.InField("rules", err)
 }
 
 // push reads the request of a push, or the content of an upload, through the data path that the gateway chooses. It is

@@ -185,7 +185,7 @@ func TestRecorder(t *testing.T) {
 		t.Error("a ref below another one was made")
 	}
 	if len(w.begun) != 2 || len(w.ended) != 2 || len(w.begun[1].Updates) != 3 || len(w.ended[1]) != 2 ||
-		w.begun[1].Pusher != tester || w.begun[1].Repo.String() != "team/app" {
+		w.begun[1].Pusher.Name != tester.Name || w.begun[1].Repo.String() != "team/app" {
 		t.Errorf("recorded: %+v %+v", w.begun, w.ended)
 	}
 	if w.begun[0].ID == w.begun[1].ID || w.begun[0].ID == "" {

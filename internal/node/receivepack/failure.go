@@ -22,7 +22,7 @@ import (
 const (
 	reasonHook       = "hook"        // a hook, a webhook or the check of borrowed objects
 	reasonFsck       = "fsck"        // an object check
-	reasonPolicy     = "policy"      // the repository's configuration, or an invalid ref name
+	reasonPolicy     = "policy"      // a rule, the repository's configuration, or an invalid ref name
 	reasonConflict   = "conflict"    // the ref has another value, or conflicts with another ref's name
 	reasonLFS        = "lfs_missing" // LFS objects are missing
 	reasonQuota      = "quota"       // the repository's quota
@@ -199,6 +199,7 @@ var systemErrors = []struct {
 
 // refReasons classify Git's reasons for single refs by a text that they contain.
 var refReasons = []struct{ text, reason string }{
+	{node.RefusedBy, reasonPolicy},
 	{reasonMissingLFS, reasonLFS},
 	{"hook declined", reasonHook},
 	{"quota exceeded", reasonQuota},

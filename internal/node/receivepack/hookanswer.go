@@ -31,6 +31,9 @@ type hookState struct {
 	checkedLFS bool // the push was checked for missing LFS objects
 	missingLFS bool // and refused
 
+	asksRules bool                   // the rules of the pusher may refuse updates
+	ruled     map[git.RefName]string // and why they do
+
 	consulted         bool  // Git has run the pre-receive script
 	ranProcReceive    bool  // Git has run the proc-receive hook
 	transactionFailed bool  // a reference-transaction hook has failed, which can make Git exit
@@ -54,12 +57,13 @@ type hookQuestions struct {
 func (p *pushSession) prepareHooks(hasScripts bool) (*hookQuestions, error) {
 	q := &hookQuestions{}
 	dirs := scriptDirs()
-	for len(dirs) > 1 && !p.hooks.programs.runIn(dirs[0]) {
+	isSplit := p.hooks.asksRules && len(p.push.Updates) > 1 // some updates may be made, and others not
+	for len(dirs) > 1 && (!p.hooks.programs.runIn(dirs[0]) || isSplit && !slices.Contains(dirs[0].events, repo.Update)) {
 		dirs = dirs[1:]
 	}
 	switch {
 	case len(dirs) < len(scriptDirs()), len(p.hooks.programs[repo.PreReceive]) > 0:
-	case p.options.Decider != nil, p.target.borrows():
+	case p.options.Decider != nil, p.target.borrows(), p.hooks.asksRules:
 	case hasScripts:
 	case p.target.Shadow == nil && p.checksLFS():
 		dirs, q.checks = []scriptDir{checkScript}, true
@@ -223,6 +227,9 @@ func (p *pushSession) answerQuestion(ctx context.Context, line string, in *bufio
 		if len(fields) != 3 {
 			return fault.New(fault.Internal, "update hook: got arguments %.80q, want a ref and two object IDs", args)
 		}
+		if reason := p.hooks.ruled[git.RefName(fields[0])]; reason != "" {
+			return fault.New(fault.Denied, "%s: %s", fault.Short(fields[0]), reason)
+		}
 		if err := p.runHooks(ctx, hookRun{event: event, args: fields}, output); err != nil {
 			return err
 		}
@@ -256,11 +263,17 @@ func (p *pushSession) accepted() error {
 	return p.destination.agreed()
 }
 
-// decide checks what the push borrows and its LFS objects, asks the Decider, runs the pre-receive hooks, and passes the
-// gate.
+// decide compares the push with the rules of its user, checks what it borrows and its LFS objects, asks the Decider,
+// runs the pre-receive hooks, and passes the gate.
 func (p *pushSession) decide(ctx context.Context, quarantine string, updates []Update, input []byte,
 	output *hookOutput) error {
 	p.hooks.consulted = true
+	if err := p.checkRules(ctx, quarantine, updates); err != nil {
+		if len(p.hooks.ruled) == 0 { // the report has the reasons
+			output.write([]byte(fault.Message(err) + "\n"))
+		}
+		return err
+	}
 	if p.target.borrows() {
 		if err := p.checkBorrowed(ctx, quarantine, updates); err != nil {
 			output.write([]byte(fault.Message(err) + "\n"))

@@ -161,6 +161,7 @@ func (p *pushSession) receive(ctx context.Context, body io.Reader, stateless boo
 	if err != nil {
 		return process.Usage{}, err
 	}
+	p.hooks.asksRules = p.mayRefuse(before)
 	questions, err := p.prepareHooks(setup.hasScripts || p.passage.MustPass())
 	if err != nil {
 		p.destination.ended(ctx, 0, true)
@@ -201,6 +202,9 @@ func (p *pushSession) finalize(ctx context.Context, record Record, gitErr error)
 	if p.before != nil { // Git was started
 		if p.hooks.missingLFS {
 			p.out.kept = renameReason(p.out.kept, "pre-receive hook declined", reasonMissingLFS)
+		}
+		if len(p.hooks.ruled) > 0 {
+			p.out.kept = p.reportRules(p.out.kept)
 		}
 		p.report = readReport(p.out.kept)
 		updates, isKnown, err = p.destination.apply(ctx, gitErr)

@@ -119,7 +119,7 @@ func (n *Node) writeByGit(ctx context.Context, path git.RepoPath, c *write.Chang
 		return result, err
 	}
 	plan.Updates = slices.DeleteFunc(slices.Clone(plan.Updates), isNoop)
-	if err = state.check(plan, c); errors.Is(err, errNeedsGit) {
+	if err = state.check(ctx, plan, c); errors.Is(err, errNeedsGit) {
 		err = nil
 	}
 	if err != nil || c.DryRun || len(plan.Updates) == 0 {

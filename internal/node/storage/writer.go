@@ -259,7 +259,7 @@ func (b *writeBatch) add(p *pendingWrite) bool {
 	plan, err := b.build(p)
 	if err == nil {
 		plan.Updates = slices.DeleteFunc(slices.Clone(plan.Updates), isNoop)
-		err = b.state.check(plan, p.change)
+		err = b.state.check(p.ctx, plan, p.change)
 		if !p.change.DryRun && (errors.Is(err, errNeedsGit) || err == nil && b.needsGit(plan)) {
 			if len(b.accepted) > 0 {
 				return false

@@ -11,6 +11,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/refs"
 	"github.com/packhorse-git/packhorse/internal/git/repo"
+	"github.com/packhorse-git/packhorse/internal/node"
 	"github.com/packhorse-git/packhorse/internal/node/places"
 	"github.com/packhorse-git/packhorse/internal/node/receivepack"
 	"github.com/packhorse-git/packhorse/internal/node/write"
@@ -96,8 +97,11 @@ func (s *writeState) add(plan write.Plan) {
 }
 
 // check returns why the plan of a change cannot be made at all, or errNeedsGit if each update needs its own result.
-func (s *writeState) check(plan write.Plan, c *write.Change) error {
+func (s *writeState) check(ctx context.Context, plan write.Plan, c *write.Change) error {
 	err := s.checkAll(plan)
+	if err == nil {
+		err = s.checkRules(ctx, plan, &c.Pusher.Rules)
+	}
 	if err != nil && len(plan.Updates) > 1 && !c.Atomic && !c.DryRun {
 		return errNeedsGit
 	}
@@ -139,6 +143,28 @@ func (s *writeState) checkAll(plan write.Plan) error {
 		}
 	}
 	return nil
+}
+
+// checkRules returns an error if the rules of the caller do not permit a plan.
+func (s *writeState) checkRules(ctx context.Context, plan write.Plan, rules *node.RefRules) error {
+	added := make(map[git.ObjectID]*write.Object, len(plan.Objects))
+	for _, o := range plan.Objects {
+		added[o.ID] = o
+	}
+	return receivepack.CheckRules(ctx, s.repo, rules, s.snap.Unhidden(), plan.Updates,
+		func(id git.ObjectID) (git.ObjectType, []byte, error) {
+			o := added[id]
+			if o == nil {
+				o = s.objects[id]
+			}
+			switch {
+			case o == nil:
+				return 0, nil, fault.New(fault.NotFound, "no new object %s", id)
+			case o.Type != git.Commit:
+				return o.Type, nil, nil
+			}
+			return o.Type, o.Data, nil
+		})
 }
 
 // checkObject checks the object to which a ref is set. typ is its type if it is a new one.

@@ -422,7 +422,9 @@ type Pusher struct {
 	// Letters, digits and "._-@+", at most 128 bytes. Empty if the pusher is unknown.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// The IP address of the client. Empty if it has none.
-	Address       string `protobuf:"bytes,2,opt,name=address,proto3" json:"address,omitempty"`
+	Address string `protobuf:"bytes,2,opt,name=address,proto3" json:"address,omitempty"`
+	// Rules that limit what the pusher may change. Empty means everything.
+	Rules         *v1.RefRules `protobuf:"bytes,3,opt,name=rules,proto3" json:"rules,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -469,6 +471,13 @@ func (x *Pusher) GetAddress() string {
 		return x.Address
 	}
 	return ""
+}
+
+func (x *Pusher) GetRules() *v1.RefRules {
+	if x != nil {
+		return x.Rules
+	}
+	return nil
 }
 
 // LFSObject names an object of Git LFS.
@@ -1346,7 +1355,7 @@ var File_packhorse_internal_v1_session_proto protoreflect.FileDescriptor
 
 const file_packhorse_internal_v1_session_proto_rawDesc = "" +
 	"\n" +
-	"#packhorse/internal/v1/session.proto\x12\x15packhorse.internal.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1apackhorse/v1/archive.proto\x1a\x18packhorse/v1/fault.proto\"\xdf\x01\n" +
+	"#packhorse/internal/v1/session.proto\x12\x15packhorse.internal.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1apackhorse/v1/archive.proto\x1a\x18packhorse/v1/fault.proto\x1a\x17packhorse/v1/rule.proto\"\xdf\x01\n" +
 	"\aSession\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x18\n" +
 	"\aservice\x18\x02 \x01(\tR\aservice\x12\x1a\n" +
@@ -1377,10 +1386,11 @@ const file_packhorse_internal_v1_session_proto_rawDesc = "" +
 	"\fArchiveStart\x126\n" +
 	"\arequest\x18\x01 \x01(\v2\x1c.packhorse.v1.ArchiveRequestR\arequest\x12\"\n" +
 	"\rif_none_match\x18\x02 \x01(\tR\vifNoneMatch\x12\x12\n" +
-	"\x04head\x18\x03 \x01(\bR\x04head\"6\n" +
+	"\x04head\x18\x03 \x01(\bR\x04head\"d\n" +
 	"\x06Pusher\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
-	"\aaddress\x18\x02 \x01(\tR\aaddress\"1\n" +
+	"\aaddress\x18\x02 \x01(\tR\aaddress\x12,\n" +
+	"\x05rules\x18\x03 \x01(\v2\x16.packhorse.v1.RefRulesR\x05rules\"1\n" +
 	"\tLFSObject\x12\x10\n" +
 	"\x03oid\x18\x01 \x01(\fR\x03oid\x12\x12\n" +
 	"\x04size\x18\x02 \x01(\x03R\x04size\"5\n" +
@@ -1474,9 +1484,10 @@ var file_packhorse_internal_v1_session_proto_goTypes = []any{
 	(*End)(nil),                  // 16: packhorse.internal.v1.End
 	(*Outcome)(nil),              // 17: packhorse.internal.v1.Outcome
 	(*v1.ArchiveRequest)(nil),    // 18: packhorse.v1.ArchiveRequest
-	(*durationpb.Duration)(nil),  // 19: google.protobuf.Duration
-	(*v1.ArchiveHeader)(nil),     // 20: packhorse.v1.ArchiveHeader
-	(*v1.Fault)(nil),             // 21: packhorse.v1.Fault
+	(*v1.RefRules)(nil),          // 19: packhorse.v1.RefRules
+	(*durationpb.Duration)(nil),  // 20: google.protobuf.Duration
+	(*v1.ArchiveHeader)(nil),     // 21: packhorse.v1.ArchiveHeader
+	(*v1.Fault)(nil),             // 22: packhorse.v1.Fault
 }
 var file_packhorse_internal_v1_session_proto_depIdxs = []int32{
 	2,  // 0: packhorse.internal.v1.SessionRequest.start:type_name -> packhorse.internal.v1.SessionStart
@@ -1488,33 +1499,34 @@ var file_packhorse_internal_v1_session_proto_depIdxs = []int32{
 	5,  // 6: packhorse.internal.v1.SessionStart.object:type_name -> packhorse.internal.v1.LFSObject
 	3,  // 7: packhorse.internal.v1.SessionStart.archive:type_name -> packhorse.internal.v1.ArchiveStart
 	18, // 8: packhorse.internal.v1.ArchiveStart.request:type_name -> packhorse.v1.ArchiveRequest
-	0,  // 9: packhorse.internal.v1.UnarySessionRequest.session:type_name -> packhorse.internal.v1.Session
-	16, // 10: packhorse.internal.v1.UnarySessionResponse.end:type_name -> packhorse.internal.v1.End
-	10, // 11: packhorse.internal.v1.DataPath.side_channel:type_name -> packhorse.internal.v1.SideChannel
-	11, // 12: packhorse.internal.v1.DataPath.in_band:type_name -> packhorse.internal.v1.InBand
-	15, // 13: packhorse.internal.v1.SessionResponse.data_path_request:type_name -> packhorse.internal.v1.DataPathRequest
-	16, // 14: packhorse.internal.v1.SessionResponse.end:type_name -> packhorse.internal.v1.End
-	13, // 15: packhorse.internal.v1.SessionResponse.updates:type_name -> packhorse.internal.v1.RefUpdates
-	19, // 16: packhorse.internal.v1.SessionResponse.staleness:type_name -> google.protobuf.Duration
-	20, // 17: packhorse.internal.v1.SessionResponse.archive:type_name -> packhorse.v1.ArchiveHeader
-	14, // 18: packhorse.internal.v1.RefUpdates.updates:type_name -> packhorse.internal.v1.RefUpdate
-	17, // 19: packhorse.internal.v1.End.outcome:type_name -> packhorse.internal.v1.Outcome
-	21, // 20: packhorse.internal.v1.End.fault:type_name -> packhorse.v1.Fault
-	1,  // 21: packhorse.internal.v1.SessionService.Advertise:input_type -> packhorse.internal.v1.SessionRequest
-	1,  // 22: packhorse.internal.v1.SessionService.UploadPack:input_type -> packhorse.internal.v1.SessionRequest
-	7,  // 23: packhorse.internal.v1.SessionService.UnarySession:input_type -> packhorse.internal.v1.UnarySessionRequest
-	1,  // 24: packhorse.internal.v1.SessionService.ReceivePack:input_type -> packhorse.internal.v1.SessionRequest
-	1,  // 25: packhorse.internal.v1.SessionService.Archive:input_type -> packhorse.internal.v1.SessionRequest
-	12, // 26: packhorse.internal.v1.SessionService.Advertise:output_type -> packhorse.internal.v1.SessionResponse
-	12, // 27: packhorse.internal.v1.SessionService.UploadPack:output_type -> packhorse.internal.v1.SessionResponse
-	8,  // 28: packhorse.internal.v1.SessionService.UnarySession:output_type -> packhorse.internal.v1.UnarySessionResponse
-	12, // 29: packhorse.internal.v1.SessionService.ReceivePack:output_type -> packhorse.internal.v1.SessionResponse
-	12, // 30: packhorse.internal.v1.SessionService.Archive:output_type -> packhorse.internal.v1.SessionResponse
-	26, // [26:31] is the sub-list for method output_type
-	21, // [21:26] is the sub-list for method input_type
-	21, // [21:21] is the sub-list for extension type_name
-	21, // [21:21] is the sub-list for extension extendee
-	0,  // [0:21] is the sub-list for field type_name
+	19, // 9: packhorse.internal.v1.Pusher.rules:type_name -> packhorse.v1.RefRules
+	0,  // 10: packhorse.internal.v1.UnarySessionRequest.session:type_name -> packhorse.internal.v1.Session
+	16, // 11: packhorse.internal.v1.UnarySessionResponse.end:type_name -> packhorse.internal.v1.End
+	10, // 12: packhorse.internal.v1.DataPath.side_channel:type_name -> packhorse.internal.v1.SideChannel
+	11, // 13: packhorse.internal.v1.DataPath.in_band:type_name -> packhorse.internal.v1.InBand
+	15, // 14: packhorse.internal.v1.SessionResponse.data_path_request:type_name -> packhorse.internal.v1.DataPathRequest
+	16, // 15: packhorse.internal.v1.SessionResponse.end:type_name -> packhorse.internal.v1.End
+	13, // 16: packhorse.internal.v1.SessionResponse.updates:type_name -> packhorse.internal.v1.RefUpdates
+	20, // 17: packhorse.internal.v1.SessionResponse.staleness:type_name -> google.protobuf.Duration
+	21, // 18: packhorse.internal.v1.SessionResponse.archive:type_name -> packhorse.v1.ArchiveHeader
+	14, // 19: packhorse.internal.v1.RefUpdates.updates:type_name -> packhorse.internal.v1.RefUpdate
+	17, // 20: packhorse.internal.v1.End.outcome:type_name -> packhorse.internal.v1.Outcome
+	22, // 21: packhorse.internal.v1.End.fault:type_name -> packhorse.v1.Fault
+	1,  // 22: packhorse.internal.v1.SessionService.Advertise:input_type -> packhorse.internal.v1.SessionRequest
+	1,  // 23: packhorse.internal.v1.SessionService.UploadPack:input_type -> packhorse.internal.v1.SessionRequest
+	7,  // 24: packhorse.internal.v1.SessionService.UnarySession:input_type -> packhorse.internal.v1.UnarySessionRequest
+	1,  // 25: packhorse.internal.v1.SessionService.ReceivePack:input_type -> packhorse.internal.v1.SessionRequest
+	1,  // 26: packhorse.internal.v1.SessionService.Archive:input_type -> packhorse.internal.v1.SessionRequest
+	12, // 27: packhorse.internal.v1.SessionService.Advertise:output_type -> packhorse.internal.v1.SessionResponse
+	12, // 28: packhorse.internal.v1.SessionService.UploadPack:output_type -> packhorse.internal.v1.SessionResponse
+	8,  // 29: packhorse.internal.v1.SessionService.UnarySession:output_type -> packhorse.internal.v1.UnarySessionResponse
+	12, // 30: packhorse.internal.v1.SessionService.ReceivePack:output_type -> packhorse.internal.v1.SessionResponse
+	12, // 31: packhorse.internal.v1.SessionService.Archive:output_type -> packhorse.internal.v1.SessionResponse
+	27, // [27:32] is the sub-list for method output_type
+	22, // [22:27] is the sub-list for method input_type
+	22, // [22:22] is the sub-list for extension type_name
+	22, // [22:22] is the sub-list for extension extendee
+	0,  // [0:22] is the sub-list for field type_name
 }
 
 func init() { file_packhorse_internal_v1_session_proto_init() }

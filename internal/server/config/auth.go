@@ -27,10 +27,11 @@ type AuthConfig struct {
 	// most this time. A refusal is cached for at most 30 seconds.
 	TTL Duration `toml:"ttl" default:"1m" range:">0s"`
 
-	Rule   []RuleConfig `toml:"rule"`
-	Hook   HookConfig   `toml:"hook"`
-	OIDC   []OIDCConfig `toml:"oidc"`
-	Origin OriginConfig `toml:"origin"`
+	Group  []GroupConfig `toml:"group"`
+	Rule   []RuleConfig  `toml:"rule"`
+	Hook   HookConfig    `toml:"hook"`
+	OIDC   []OIDCConfig  `toml:"oidc"`
+	Origin OriginConfig  `toml:"origin"`
 }
 
 // OriginConfig asks a forge on the same disk whether a caller may read a repository, with the caller's own credential
@@ -57,21 +58,52 @@ type OriginConfig struct {
 	StaleFor Duration `toml:"stale_for" default:"1h"`
 }
 
+// GroupConfig is a group of callers, which rules name as "group:NAME".
+type GroupConfig struct {
+	// Name has letters, digits and "._-@+".
+	Name string `toml:"name"`
+
+	// Members lists names, and names with the kind of their credential, as in auth.rule.who. Groups have no groups.
+	Members []string `toml:"members"`
+}
+
 // RuleConfig is a rule, which gives callers a permission for repositories. Each rule is a separate table. The first
 // rule that matches a caller and a repository decides. If none matches, the hook decides; without a hook the request is
 // refused. Without rules and hook, a token allows what its scope says. SIGHUP reads the rules again.
 type RuleConfig struct {
+	// Name is shown when the rule refuses a change. Empty means its number.
+	Name string `toml:"name"`
+
 	// Who lists callers: "anonymous" for callers without credentials, "*" for all others, a name ("alice"), or a
-	// name with its kind of credential: "token:ci", "key:alice", "certificate:alice", "hook:alice", "oidc:*".
+	// name with its kind of credential: "token:ci", "key:alice", "certificate:alice", "hook:alice", "oidc:*". A group is
+	// "group:devs".
 	Who []string `toml:"who"`
 
 	// Repositories lists patterns of whole path components: "team/app" is one repository, "team/*" are those directly
-	// in team, "team/**" are those at any depth below it, "**" are all. A final ".git" does not matter.
+	// in team, "team/**" are those at any depth below it, "**" are all. A final ".git" does not matter. "{name}" stands
+	// for the name of the caller: "users/{name}/**".
 	Repositories []string `toml:"repositories"`
 
+	// Refs lists patterns of full names of refs, such as "refs/heads/main" or "refs/heads/{name}/**". The rule then
+	// decides only about changes of these refs. Other rules decide about reading and other refs.
+	Refs []string `toml:"refs"`
+
 	// May is the highest permission: "none", "read", "write" or "admin". Each includes the ones before it. Anonymous
-	// callers may at most read, and everybody may do what they may. A token never allows more than its scope.
+	// callers may at most read, and everybody may do what they may. A token never allows more than its scope. Single
+	// kinds of changes are "create", "write" (with refs: only fast-forwards), "force" and "delete", several with commas:
+	// "create, write".
 	May string `toml:"may"`
+}
+
+func (r *RuleConfig) spec() auth.RuleSpec {
+	return auth.RuleSpec{Name: r.Name, Who: r.Who, Repositories: r.Repositories, Refs: r.Refs, May: r.May}
+}
+
+func (c *AuthConfig) groups() (groups []auth.GroupSpec) {
+	for _, g := range c.Group {
+		groups = append(groups, auth.GroupSpec{Name: g.Name, Members: g.Members})
+	}
+	return groups
 }
 
 // HookConfig is the auth hook: an application that checks credentials other than our tokens over HTTP, and decides
@@ -137,35 +169,46 @@ type OIDCConfig struct {
 
 // Rules reads the [[auth.rule]] tables.
 func (c *AuthConfig) Rules() ([]auth.Rule, error) {
-	var all []auth.Rule
-	for i, r := range c.Rule {
-		rule, err := auth.ParseRule(r.Who, r.Repositories, r.May)
-		if err != nil {
-			return nil, fmt.Errorf("auth.rule %d: %w", i+1, err)
-		}
-		all = append(all, rule)
+	specs := make([]auth.RuleSpec, len(c.Rule))
+	for i := range c.Rule {
+		specs[i] = c.Rule[i].spec()
 	}
-	return all, nil
+	return auth.ParseRules(c.groups(), specs, ruleLabel)
 }
 
-// check reports the mistakes in a rule: first in each of its words, then in their combination.
-func (r *RuleConfig) check(i int, f *Findings) {
-	wrong := false
-	look := func(key string, who, repositories []string, may string) {
-		if _, err := auth.ParseRule(who, repositories, may); err != nil {
-			wrong = true
-			f.at(fmt.Sprintf("auth.rule[%d]%s", i, key), "auth.rule %d: %w", i+1, err)
+func ruleLabel(i int) string { return fmt.Sprintf("rule %d", i+1) }
+
+// checkRules reports the mistakes in groups and rules: first in each word of a rule, then in their combination.
+func (c *AuthConfig) checkRules(f *Findings) {
+	groups := c.groups()
+	for i := range groups {
+		if _, err := auth.ParseRules(groups[:i+1], nil, nil); err != nil {
+			f.at(fmt.Sprintf("auth.group[%d]", i), "auth.group %d: %w", i+1, err)
+			return
 		}
 	}
-	for _, who := range r.Who {
-		look(".who", []string{who}, []string{"**"}, "none")
-	}
-	for _, pattern := range r.Repositories {
-		look(".repositories", []string{"*"}, []string{pattern}, "none")
-	}
-	look(".may", []string{"*"}, []string{"**"}, r.May)
-	if !wrong {
-		look("", r.Who, r.Repositories, r.May)
+	for i := range c.Rule {
+		r, wrong := c.Rule[i].spec(), false
+		look := func(key string, spec auth.RuleSpec) {
+			if _, err := auth.ParseRules(groups, []auth.RuleSpec{spec}, func(int) string { return ruleLabel(i) }); err != nil {
+				wrong = true
+				f.at(fmt.Sprintf("auth.rule[%d]%s", i, key), "auth.%w", err)
+			}
+		}
+		everybody, everything := []string{"*"}, []string{"**"}
+		for _, who := range r.Who {
+			look(".who", auth.RuleSpec{Who: []string{who}, Repositories: everything, May: "none"})
+		}
+		for _, pattern := range r.Repositories {
+			look(".repositories", auth.RuleSpec{Who: everybody, Repositories: []string{pattern}, May: "none"})
+		}
+		for _, pattern := range r.Refs {
+			look(".refs", auth.RuleSpec{Who: everybody, Repositories: everything, Refs: []string{pattern}, May: "none"})
+		}
+		look(".may", auth.RuleSpec{Who: everybody, Repositories: everything, May: r.May})
+		if !wrong {
+			look("", r)
+		}
 	}
 }
 
@@ -193,9 +236,7 @@ func (c *AuthConfig) KnowsCallers() bool {
 
 // checkAuth reports mistakes in rules, issuers and the hook.
 func (c *Config) checkAuth(f *Findings) {
-	for i := range c.Auth.Rule {
-		c.Auth.Rule[i].check(i, f)
-	}
+	c.Auth.checkRules(f)
 	for i := range c.Auth.OIDC {
 		if err := c.Auth.OIDC[i].rule().Check(); err != nil {
 			f.at(fmt.Sprintf("auth.oidc[%d]", i), "auth.oidc %d: %w", i+1, err)

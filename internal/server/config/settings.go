@@ -43,6 +43,7 @@ func Keys() []Setting {
 	c.Node, c.Route, c.Webhook = newTables[NodeConfig](), newTables[RouteConfig](), newTables[WebhookConfig]()
 	c.Mirror = newTables[MirrorConfig]()
 	c.Auth.OIDC = newTables[OIDCConfig]()
+	c.Auth.Group = newTables[GroupConfig]()
 	c.Auth.Rule, c.App.Pool = newTables[RuleConfig](), newTables[PoolConfig]()
 	all := Settings(&c)
 	for i := range all {

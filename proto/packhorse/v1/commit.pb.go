@@ -27,7 +27,9 @@ type Actor struct {
 	// Up to 128 letters, digits and "._-@+". Empty means the caller itself.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// The user's IP address. May be empty.
-	Address       string `protobuf:"bytes,2,opt,name=address,proto3" json:"address,omitempty"`
+	Address string `protobuf:"bytes,2,opt,name=address,proto3" json:"address,omitempty"`
+	// Rules that limit what the user may change. Empty means everything.
+	Rules         *RefRules `protobuf:"bytes,3,opt,name=rules,proto3" json:"rules,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -74,6 +76,13 @@ func (x *Actor) GetAddress() string {
 		return x.Address
 	}
 	return ""
+}
+
+func (x *Actor) GetRules() *RefRules {
+	if x != nil {
+		return x.Rules
+	}
+	return nil
 }
 
 // Author is the author or committer of a new commit.
@@ -1319,10 +1328,11 @@ var File_packhorse_v1_commit_proto protoreflect.FileDescriptor
 
 const file_packhorse_v1_commit_proto_rawDesc = "" +
 	"\n" +
-	"\x19packhorse/v1/commit.proto\x12\fpackhorse.v1\x1a\x18packhorse/v1/fault.proto\x1a\x1apackhorse/v1/version.proto\"5\n" +
+	"\x19packhorse/v1/commit.proto\x12\fpackhorse.v1\x1a\x18packhorse/v1/fault.proto\x1a\x17packhorse/v1/rule.proto\x1a\x1apackhorse/v1/version.proto\"c\n" +
 	"\x05Actor\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
-	"\aaddress\x18\x02 \x01(\tR\aaddress\"X\n" +
+	"\aaddress\x18\x02 \x01(\tR\aaddress\x12,\n" +
+	"\x05rules\x18\x03 \x01(\v2\x16.packhorse.v1.RefRulesR\x05rules\"X\n" +
 	"\x06Author\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05email\x18\x02 \x01(\tR\x05email\x12\x12\n" +
@@ -1460,39 +1470,41 @@ var file_packhorse_v1_commit_proto_goTypes = []any{
 	(*CreateStreamResponse)(nil),        // 11: packhorse.v1.CreateStreamResponse
 	(*ApplyPatchRequest)(nil),           // 12: packhorse.v1.ApplyPatchRequest
 	(*ApplyPatchResponse)(nil),          // 13: packhorse.v1.ApplyPatchResponse
-	(*Version)(nil),                     // 14: packhorse.v1.Version
-	(*Conflict)(nil),                    // 15: packhorse.v1.Conflict
+	(*RefRules)(nil),                    // 14: packhorse.v1.RefRules
+	(*Version)(nil),                     // 15: packhorse.v1.Version
+	(*Conflict)(nil),                    // 16: packhorse.v1.Conflict
 }
 var file_packhorse_v1_commit_proto_depIdxs = []int32{
-	3,  // 0: packhorse.v1.FileChange.put:type_name -> packhorse.v1.PutFile
-	4,  // 1: packhorse.v1.FileChange.delete:type_name -> packhorse.v1.DeleteFile
-	5,  // 2: packhorse.v1.FileChange.move:type_name -> packhorse.v1.MoveFile
-	6,  // 3: packhorse.v1.FileChange.mode:type_name -> packhorse.v1.SetFileMode
-	7,  // 4: packhorse.v1.FileChange.submodule:type_name -> packhorse.v1.PutSubmodule
-	1,  // 5: packhorse.v1.CommitServiceCreateRequest.author:type_name -> packhorse.v1.Author
-	1,  // 6: packhorse.v1.CommitServiceCreateRequest.committer:type_name -> packhorse.v1.Author
-	0,  // 7: packhorse.v1.CommitServiceCreateRequest.actor:type_name -> packhorse.v1.Actor
-	2,  // 8: packhorse.v1.CommitServiceCreateRequest.changes:type_name -> packhorse.v1.FileChange
-	14, // 9: packhorse.v1.CommitServiceCreateResponse.version:type_name -> packhorse.v1.Version
-	8,  // 10: packhorse.v1.CreateStreamRequest.start:type_name -> packhorse.v1.CommitServiceCreateRequest
-	2,  // 11: packhorse.v1.CreateStreamRequest.changes:type_name -> packhorse.v1.FileChange
-	9,  // 12: packhorse.v1.CreateStreamResponse.created:type_name -> packhorse.v1.CommitServiceCreateResponse
-	1,  // 13: packhorse.v1.ApplyPatchRequest.author:type_name -> packhorse.v1.Author
-	1,  // 14: packhorse.v1.ApplyPatchRequest.committer:type_name -> packhorse.v1.Author
-	0,  // 15: packhorse.v1.ApplyPatchRequest.actor:type_name -> packhorse.v1.Actor
-	9,  // 16: packhorse.v1.ApplyPatchResponse.created:type_name -> packhorse.v1.CommitServiceCreateResponse
-	15, // 17: packhorse.v1.ApplyPatchResponse.conflicts:type_name -> packhorse.v1.Conflict
-	8,  // 18: packhorse.v1.CommitService.Create:input_type -> packhorse.v1.CommitServiceCreateRequest
-	10, // 19: packhorse.v1.CommitService.CreateStream:input_type -> packhorse.v1.CreateStreamRequest
-	12, // 20: packhorse.v1.CommitService.ApplyPatch:input_type -> packhorse.v1.ApplyPatchRequest
-	9,  // 21: packhorse.v1.CommitService.Create:output_type -> packhorse.v1.CommitServiceCreateResponse
-	11, // 22: packhorse.v1.CommitService.CreateStream:output_type -> packhorse.v1.CreateStreamResponse
-	13, // 23: packhorse.v1.CommitService.ApplyPatch:output_type -> packhorse.v1.ApplyPatchResponse
-	21, // [21:24] is the sub-list for method output_type
-	18, // [18:21] is the sub-list for method input_type
-	18, // [18:18] is the sub-list for extension type_name
-	18, // [18:18] is the sub-list for extension extendee
-	0,  // [0:18] is the sub-list for field type_name
+	14, // 0: packhorse.v1.Actor.rules:type_name -> packhorse.v1.RefRules
+	3,  // 1: packhorse.v1.FileChange.put:type_name -> packhorse.v1.PutFile
+	4,  // 2: packhorse.v1.FileChange.delete:type_name -> packhorse.v1.DeleteFile
+	5,  // 3: packhorse.v1.FileChange.move:type_name -> packhorse.v1.MoveFile
+	6,  // 4: packhorse.v1.FileChange.mode:type_name -> packhorse.v1.SetFileMode
+	7,  // 5: packhorse.v1.FileChange.submodule:type_name -> packhorse.v1.PutSubmodule
+	1,  // 6: packhorse.v1.CommitServiceCreateRequest.author:type_name -> packhorse.v1.Author
+	1,  // 7: packhorse.v1.CommitServiceCreateRequest.committer:type_name -> packhorse.v1.Author
+	0,  // 8: packhorse.v1.CommitServiceCreateRequest.actor:type_name -> packhorse.v1.Actor
+	2,  // 9: packhorse.v1.CommitServiceCreateRequest.changes:type_name -> packhorse.v1.FileChange
+	15, // 10: packhorse.v1.CommitServiceCreateResponse.version:type_name -> packhorse.v1.Version
+	8,  // 11: packhorse.v1.CreateStreamRequest.start:type_name -> packhorse.v1.CommitServiceCreateRequest
+	2,  // 12: packhorse.v1.CreateStreamRequest.changes:type_name -> packhorse.v1.FileChange
+	9,  // 13: packhorse.v1.CreateStreamResponse.created:type_name -> packhorse.v1.CommitServiceCreateResponse
+	1,  // 14: packhorse.v1.ApplyPatchRequest.author:type_name -> packhorse.v1.Author
+	1,  // 15: packhorse.v1.ApplyPatchRequest.committer:type_name -> packhorse.v1.Author
+	0,  // 16: packhorse.v1.ApplyPatchRequest.actor:type_name -> packhorse.v1.Actor
+	9,  // 17: packhorse.v1.ApplyPatchResponse.created:type_name -> packhorse.v1.CommitServiceCreateResponse
+	16, // 18: packhorse.v1.ApplyPatchResponse.conflicts:type_name -> packhorse.v1.Conflict
+	8,  // 19: packhorse.v1.CommitService.Create:input_type -> packhorse.v1.CommitServiceCreateRequest
+	10, // 20: packhorse.v1.CommitService.CreateStream:input_type -> packhorse.v1.CreateStreamRequest
+	12, // 21: packhorse.v1.CommitService.ApplyPatch:input_type -> packhorse.v1.ApplyPatchRequest
+	9,  // 22: packhorse.v1.CommitService.Create:output_type -> packhorse.v1.CommitServiceCreateResponse
+	11, // 23: packhorse.v1.CommitService.CreateStream:output_type -> packhorse.v1.CreateStreamResponse
+	13, // 24: packhorse.v1.CommitService.ApplyPatch:output_type -> packhorse.v1.ApplyPatchResponse
+	22, // [22:25] is the sub-list for method output_type
+	19, // [19:22] is the sub-list for method input_type
+	19, // [19:19] is the sub-list for extension type_name
+	19, // [19:19] is the sub-list for extension extendee
+	0,  // [0:19] is the sub-list for field type_name
 }
 
 func init() { file_packhorse_v1_commit_proto_init() }
@@ -1501,6 +1513,7 @@ func file_packhorse_v1_commit_proto_init() {
 		return
 	}
 	file_packhorse_v1_fault_proto_init()
+	file_packhorse_v1_rule_proto_init()
 	file_packhorse_v1_version_proto_init()
 	file_packhorse_v1_commit_proto_msgTypes[2].OneofWrappers = []any{
 		(*FileChange_Put)(nil),
