@@ -270,3 +270,14 @@ func (p *place) Collect(context.Context, places.RunGit, places.CollectOptions) (
 	return places.Collected{}, fault.New(fault.Precondition,
 		"unreachable objects of a store stay: packhorse store gc deletes packs that were replaced")
 }
+
+// Purge implements places.Place.
+func (p *place) Purge(context.Context, places.RunGit, places.PurgeOptions) (places.Purged, error) {
+	return places.Purged{}, fault.New(fault.Precondition,
+		"objects of a store cannot be purged yet")
+}
+
+// Copies implements places.Place.
+func (p *place) Copies(context.Context, places.RunGit, []git.ObjectID, []string) (x places.Search, err error) {
+	return x, nil
+}

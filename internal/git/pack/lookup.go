@@ -16,7 +16,7 @@ const maxLookups = 4
 // without a pack), the other packs. If there is no location, or one is gone, it scans the directories and starts again.
 // The error is errAbsent if the object does not exist.
 func (s *Store) lookup(id *git.ObjectID, read func(*snapshot, *scratch, location) error) error {
-	if len(id.Raw()) != s.format.Size() {
+	if len(id.Raw()) != s.format.Size() || s.purged[*id] {
 		return errAbsent
 	}
 	sc := takeScratch(s.format)
@@ -69,6 +69,8 @@ func (s *Store) readError(id git.ObjectID, err error) error {
 	switch {
 	case err == nil:
 		return nil
+	case err == errAbsent && s.purged[id]:
+		return fault.New(fault.NotFound, "object %s not found: it was purged", id)
 	case err == errAbsent:
 		if err := s.MissingAlternate(); err != nil {
 			return err

@@ -60,7 +60,8 @@ func (s *Store) WithPrefix(p Prefix) ([]git.ObjectID, error) {
 	}
 	found, damage := snap.prefixed(&p, found)
 	slices.SortFunc(found, git.ObjectID.Compare)
-	if found = slices.Compact(found); len(found) > maxPrefixed {
+	found = slices.DeleteFunc(slices.Compact(found), s.Purged)
+	if len(found) > maxPrefixed {
 		return nil, errManyPrefixed
 	}
 	if len(found) == 0 && damage != nil {

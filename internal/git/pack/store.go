@@ -44,6 +44,8 @@ type Options struct {
 	MaxObject int64  // maximum size of delta bases, and of objects if Read's limit is 0, in bytes; 0: 64 MiB
 	Alone     bool   // do not follow alternates
 	Also      string // another object directory, read as if it were the last alternate; "": none
+	// Purged are objects that do not exist for callers, whether files have them or not. They may be bases of deltas.
+	Purged map[git.ObjectID]bool
 }
 
 // Store reads the objects of one object directory and its alternates. It is safe for concurrent use.
@@ -56,6 +58,7 @@ type Store struct {
 	maxObject int64
 	alone     bool
 	also      string
+	purged    map[git.ObjectID]bool
 	emptyTree git.ObjectID
 
 	stat func(path string) (disk.ID, error)
@@ -78,7 +81,8 @@ func Open(objectsDir string, o Options) (*Store, error) {
 }
 
 func open(objectsDir string, o Options, stat func(string) (disk.ID, error), now func() time.Time) (*Store, error) {
-	s := &Store{format: o.Format, maxObject: o.MaxObject, alone: o.Alone, also: o.Also, stat: stat, now: now}
+	s := &Store{format: o.Format, maxObject: o.MaxObject, alone: o.Alone, also: o.Also, purged: o.Purged, stat: stat,
+		now: now}
 	if s.format == 0 {
 		s.format = git.SHA1
 	}
@@ -134,6 +138,9 @@ func realPath(path string) (string, error) {
 	}
 	return filepath.EvalSymlinks(path)
 }
+
+// Purged reports whether an object is one of Options.Purged.
+func (s *Store) Purged(id git.ObjectID) bool { return s.purged[id] }
 
 // Refresh makes changes of other programs to the object directories visible: new and removed packs, multi-pack-indexes
 // and alternates. Without changes it costs three stats for each directory. Loose objects need no Refresh. If it fails,
@@ -276,7 +283,7 @@ func (l *Lookups) Has(id git.ObjectID) (found bool, err error) {
 // has looks for an object. If it is missing and refresh is set, it also checks for changes of the directories.
 // nothingNew is true if there were none.
 func (s *Store) has(id git.ObjectID, refresh bool) (found, nothingNew bool, err error) {
-	if len(id.Raw()) != s.format.Size() {
+	if len(id.Raw()) != s.format.Size() || s.purged[id] {
 		return false, false, nil
 	}
 	snap := s.snap.Load()

@@ -34,6 +34,8 @@ type Policy struct {
 	// Grace is how long objects may be wanted after a ref that reached them has changed (uploadpack.grace); 0: not at all.
 	Grace time.Duration
 
+	Purging bool // packhorse.purging: objects are being purged, and only what refs reach may be wanted
+
 	KeepAlive  time.Duration // uploadpack.keepAlive: maximum time without output in a pack; 0: no limit
 	Unborn     Unborn        // lsrefs.unborn
 	SessionID  bool          // transfer.advertiseSID
@@ -180,6 +182,9 @@ func (p *Policy) readWants(c Config) error {
 	}
 	p.AllowTip, p.AllowReachable, p.AllowAny = set&allowTip != 0, set&allowReachable != 0, set == allowAny
 	p.OwnAny = own == allowAny
+	if _, isPurging := c.Get(PurgingKey); isPurging { // only what refs reach
+		p.AllowAny, p.OwnAny, p.Grace, p.Purging = false, false, 0, true
+	}
 	return nil
 }
 

@@ -92,7 +92,8 @@ func Open(path string, o Options) (*Repo, error) {
 	if r.objects, err = identity(objects); err != nil {
 		return nil, fault.Wrap(fault.Unavailable, "cannot open the repository's objects", err)
 	}
-	if r.Objects, err = pack.Open(objects, pack.Options{Format: r.Format, Root: o.Root}); err != nil {
+	if r.Objects, err = pack.Open(objects, pack.Options{Format: r.Format, Root: o.Root,
+		Purged: r.purged()}); err != nil {
 		return nil, err
 	}
 	r.Graph = graph.New(r.Objects, r.Objects.Dirs, graph.Options{Format: r.Format, Inside: o.allowsGraph,

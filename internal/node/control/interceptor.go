@@ -57,7 +57,8 @@ func (c *interceptor) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 // node, maintenance has its own slots, waits are mostly idle, and sessions of Git and Git LFS enter a lane themselves.
 var ownAdmission = []string{
 	healthCheck, packhorsev1connect.RepositoryServiceMaintainProcedure,
-	packhorsev1connect.RepositoryServiceCollectProcedure, packhorsev1connect.RepositoryServiceDetachProcedure,
+	packhorsev1connect.RepositoryServiceCollectProcedure, packhorsev1connect.RepositoryServicePurgeProcedure,
+	packhorsev1connect.RepositoryServiceDetachProcedure,
 	internalv1connect.SessionServiceUnarySessionProcedure,
 	internalv1connect.NodeServiceWaitProcedure, internalv1connect.LFSServiceBatchProcedure,
 	internalv1connect.LFSServicePartProcedure, internalv1connect.LFSServiceLocksProcedure,

@@ -36,6 +36,13 @@ func (c *cache) get(key string) ([]byte, bool) {
 	return c.lru.Get(key)
 }
 
+// Forget empties the cache.
+func (i *Inspector) Forget() {
+	i.cache.mu.Lock()
+	defer i.cache.mu.Unlock()
+	i.cache.lru.Purge()
+}
+
 func (c *cache) add(key string, text []byte) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -29,6 +29,18 @@ func (c *Cache) Drop(repository string, why Cause) Dropped {
 // DropAll removes all packs, like Drop.
 func (c *Cache) DropAll() Dropped { return c.drops(func(string) bool { return true }, Requested) }
 
+// Files returns the paths of the packs of a repository, and of those whose repository is not known.
+func (c *Cache) Files(repository string) (paths []string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for key, e := range c.index.entries {
+		if e.repo == repository || e.repo == "" {
+			paths = append(paths, c.path(key, dataExt))
+		}
+	}
+	return paths
+}
+
 func (c *Cache) drops(match func(repository string) bool, why Cause) (d Dropped) {
 	c.mu.Lock()
 	for _, f := range c.fills {

@@ -299,7 +299,7 @@ func (c *collector) publish(sync func(string) error) error {
 	if err != nil {
 		return err
 	}
-	for _, extension := range packFiles[1:] {
+	for _, extension := range packFiles {
 		for _, e := range entries {
 			path := filepath.Join("pack", e.Name())
 			if filepath.Ext(path) != extension {

@@ -228,10 +228,19 @@ func (m Maintainer) Run(ctx context.Context, r *repo.Repo, c GitCommand) error {
 	} {
 		all = append(all, "-c", setting)
 	}
-	err := m.Runner.Run(ctx, process.Command{
+	command := process.Command{
 		Class: ClassMaintain, Subcommand: c.Args[0], Args: append(append(all, "--git-dir="+r.Common), c.Args...), Env: c.Env,
 		Stdin: strings.NewReader(c.Stdin), Grace: MaintainGrace, Config: r.HooksOff(), Repository: r.Common,
-	})
+	}
+	if c.Input != nil {
+		command.Stdin = c.Input
+	}
+	var err error
+	if c.Output == nil {
+		err = m.Runner.Run(ctx, command)
+	} else if _, err = m.Runner.Read(ctx, command, c.Output); errors.Is(err, errStop) {
+		return err
+	}
 	if err != nil && !fault.Is(err, fault.Internal) { // it was cancelled
 		m.removeStaleLocks(r, start.Add(-time.Second), time.Now())
 	}

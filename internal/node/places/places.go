@@ -3,6 +3,7 @@ package places
 
 import (
 	"context"
+	"io"
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/git"
@@ -106,6 +107,11 @@ type Place interface {
 	// Collect removes objects that nothing reaches. No maintenance may run. Errors: Denied, Precondition, Unavailable, and
 	// those of Git.
 	Collect(ctx context.Context, git RunGit, o CollectOptions) (Collected, error)
+	// Purge removes unreachable objects and all copies of them. No maintenance may run. The error is Precondition if refs
+	// reach them, here or in a repository that shares objects. Others are those of Collect and Configure.
+	Purge(ctx context.Context, git RunGit, o PurgeOptions) (Purged, error)
+	// Copies searches for copies of objects, in other files, too.
+	Copies(ctx context.Context, git RunGit, ids []git.ObjectID, others []string) (Search, error)
 	// LFS returns the storage of the repository's LFS objects. Nil: its directory has them.
 	LFS() objects.Remote
 	// Locks returns the locks of files of the repository.
@@ -131,4 +137,8 @@ type GitCommand struct {
 	Args  []string // after the options of git itself; the first one names the command
 	Env   []string // KEY=VALUE
 	Stdin string
+	// Input is standard input instead of Stdin; nil: Stdin is.
+	Input io.Reader
+	// Output reads standard output; nil: it is not needed.
+	Output func(io.Reader) error
 }

@@ -63,7 +63,7 @@ func (p *pushSession) prepareHooks(hasScripts bool) (*hookQuestions, error) {
 	}
 	switch {
 	case len(dirs) < len(scriptDirs()), len(p.hooks.programs[repo.PreReceive]) > 0:
-	case p.options.Decider != nil, p.target.borrows(), p.hooks.asksRules:
+	case p.options.Decider != nil, p.target.borrows(), p.hooks.asksRules, len(p.target.Purged()) > 0:
 	case hasScripts:
 	case p.target.Shadow == nil && p.checksLFS():
 		dirs, q.checks = []scriptDir{checkScript}, true
@@ -279,6 +279,10 @@ func (p *pushSession) decide(ctx context.Context, quarantine string, updates []U
 			output.write([]byte(fault.Message(err) + "\n"))
 			return err
 		}
+	}
+	if err := p.checkPurged(quarantine, updates); err != nil {
+		output.write([]byte(fault.Message(err) + "\n"))
+		return err
 	}
 	if err := p.checkLFS(ctx, quarantine, func(text string) { output.write([]byte(text)) }); err != nil {
 		return err

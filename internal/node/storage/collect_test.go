@@ -196,8 +196,9 @@ func collectedRoot(t *testing.T, o receivepack.Options) *root {
 	t.Helper()
 	limits := process.Limits{Slots: 8, Queue: 1000}
 	runner, err := process.New(process.Options{TempDir: t.TempDir(), Classes: map[process.Class]process.Limits{
-		places.ClassMaintain: limits, packsource.ClassPack: limits, receivepack.ClassReceive: limits,
-		receivepack.ClassHook: limits, receivepack.ClassUpdate: limits, repo.ClassRefs: limits,
+		places.ClassMaintain: limits, places.ClassManage: limits, packsource.ClassPack: limits,
+		receivepack.ClassReceive: limits,
+		receivepack.ClassHook:    limits, receivepack.ClassUpdate: limits, repo.ClassRefs: limits,
 	}})
 	if err != nil {
 		t.Fatal(err)

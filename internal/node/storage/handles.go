@@ -160,6 +160,7 @@ func (n *Node) open(ctx context.Context, place places.Place) (*openRepo, error) 
 	if err := r.Policy().Bundles.Err; err != nil {
 		n.log.Warn("a repository's bundles are not offered to clients", "dir", r.Dir, "error", err)
 	}
+	n.dropPurged(r)
 	fresh := &openRepo{Repo: r, place: place, key: key, users: 1}
 	t.mu.Lock()
 	t.openings++

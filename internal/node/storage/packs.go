@@ -27,7 +27,7 @@ func (n *Node) DropPacks(ctx context.Context, path *git.RepoPath) (packcache.Dro
 		return packcache.Dropped{}, err
 	}
 	defer n.release(h)
-	dropped := n.packs.Drop(h.Incarnation, packcache.Requested)
+	dropped := n.packs.Drop(h.PackScope(), packcache.Requested)
 	n.log.Info("dropped cached packs", "repository", path.String(), "packs", dropped.Entries, "bytes", dropped.Bytes)
 	return dropped, nil
 }

@@ -119,6 +119,14 @@ func (p *testPlace) Collect(context.Context, places.RunGit, places.CollectOption
 	return c, errors.ErrUnsupported
 }
 
+func (p *testPlace) Copies(context.Context, places.RunGit, []git.ObjectID, []string) (x places.Search, err error) {
+	return x, errors.ErrUnsupported
+}
+
+func (p *testPlace) Purge(context.Context, places.RunGit, places.PurgeOptions) (done places.Purged, err error) {
+	return done, errors.ErrUnsupported
+}
+
 func (p *testPlaces) Detach(context.Context, git.RepoPath, places.RunGit) error {
 	return errors.ErrUnsupported
 }

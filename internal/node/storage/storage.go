@@ -128,6 +128,7 @@ type Node struct {
 	inspector *inspect.Inspector
 
 	handles    handleTable
+	purged     sync.Map // by repo.PackScope: the purged objects for which cached packs were dropped, as a text
 	writes     writeTable
 	stopWrites func()
 	locks      lfs.LockServer

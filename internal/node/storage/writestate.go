@@ -113,6 +113,9 @@ func (s *writeState) checkAll(plan write.Plan) error {
 	named := make(map[git.RefName]bool, len(plan.Updates))
 	types := make(map[git.ObjectID]git.ObjectType, len(plan.Objects))
 	for _, o := range plan.Objects {
+		if s.repo.Objects.Purged(o.ID) {
+			return receivepack.ErrPurged(o.ID)
+		}
 		types[o.ID] = o.Type
 	}
 	for _, u := range plan.Updates {

@@ -19,7 +19,8 @@ func (s *Server) offer(r *repo.Repo, session node.Session) protocol.Offer {
 }
 
 // wantRule returns which objects of a repository a client of version 2 may want. WantsAny is reduced to WantsReachable
-// if the repository borrows objects or has hidden refs, unless its own configuration has uploadpack.allowAnySHA1InWant.
+// if the repository borrows objects, has hidden refs, or is being purged, unless its own configuration has
+// uploadpack.allowAnySHA1InWant.
 func (s *Server) wantRule(r *repo.Repo, session node.Session) Wants {
 	rule := s.options.Wants
 	switch {
@@ -30,7 +31,7 @@ func (s *Server) wantRule(r *repo.Repo, session node.Session) Wants {
 	case rule == WantsAuto:
 		rule = WantsAny
 	}
-	if rule == WantsAny && (r.Objects.HasAlternates() || r.HidesRefs()) {
+	if rule == WantsAny && (r.Objects.HasAlternates() || r.HidesRefs() || r.Policy().Purging) {
 		return WantsReachable
 	}
 	return rule

@@ -44,7 +44,7 @@ socket in its state directory; if none runs, it does the work itself. With --nod
   packhorse repo import team/tool /mnt/old/tool.git --root /srv/git
   packhorse repo list team/ --node storage-1:9100 --secret-file /etc/packhorse/secret --tls-ca ca.pem`,
 	}, repoCreate(env), repoFork(env), repoDetach(env), repoImport(env), repoList(env), repoInfo(env), repoSet(env),
-		repoSetHead(env), repoMaintain(env), repoGC(env), repoRename(env), repoExport(env), repoRemove(env))
+		repoSetHead(env), repoMaintain(env), repoGC(env), repoPurge(env), repoRename(env), repoExport(env), repoRemove(env))
 }
 
 // repoCall is the work of a command with the node and its arguments.

@@ -1682,7 +1682,7 @@ var File_packhorse_v1_repository_proto protoreflect.FileDescriptor
 
 const file_packhorse_v1_repository_proto_rawDesc = "" +
 	"\n" +
-	"\x1dpackhorse/v1/repository.proto\x12\fpackhorse.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1apackhorse/v1/version.proto\"\x97\x04\n" +
+	"\x1dpackhorse/v1/repository.proto\x12\fpackhorse.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x18packhorse/v1/purge.proto\x1a\x1apackhorse/v1/version.proto\"\x97\x04\n" +
 	"\n" +
 	"Repository\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12#\n" +
@@ -1842,7 +1842,7 @@ const file_packhorse_v1_repository_proto_rawDesc = "" +
 	"\x03all\x18\x02 \x01(\bR\x03all\"?\n" +
 	"\x11DropPacksResponse\x12\x14\n" +
 	"\x05packs\x18\x01 \x01(\x03R\x05packs\x12\x14\n" +
-	"\x05bytes\x18\x02 \x01(\x03R\x05bytes2\xe2\x06\n" +
+	"\x05bytes\x18\x02 \x01(\x03R\x05bytes2\xa4\a\n" +
 	"\x11RepositoryService\x12C\n" +
 	"\x06Create\x12\x1b.packhorse.v1.CreateRequest\x1a\x1c.packhorse.v1.CreateResponse\x12?\n" +
 	"\x03Get\x12\x18.packhorse.v1.GetRequest\x1a\x19.packhorse.v1.GetResponse\"\x03\x90\x02\x01\x12B\n" +
@@ -1854,7 +1854,8 @@ const file_packhorse_v1_repository_proto_rawDesc = "" +
 	"\aSetHead\x12\x1c.packhorse.v1.SetHeadRequest\x1a\x1d.packhorse.v1.SetHeadResponse\x12L\n" +
 	"\tConfigure\x12\x1e.packhorse.v1.ConfigureRequest\x1a\x1f.packhorse.v1.ConfigureResponse\x12I\n" +
 	"\bMaintain\x12\x1d.packhorse.v1.MaintainRequest\x1a\x1e.packhorse.v1.MaintainResponse\x12F\n" +
-	"\aCollect\x12\x1c.packhorse.v1.CollectRequest\x1a\x1d.packhorse.v1.CollectResponse\x12L\n" +
+	"\aCollect\x12\x1c.packhorse.v1.CollectRequest\x1a\x1d.packhorse.v1.CollectResponse\x12@\n" +
+	"\x05Purge\x12\x1a.packhorse.v1.PurgeRequest\x1a\x1b.packhorse.v1.PurgeResponse\x12L\n" +
 	"\tDropPacks\x12\x1e.packhorse.v1.DropPacksRequest\x1a\x1f.packhorse.v1.DropPacksResponseBCZAgithub.com/packhorse-git/packhorse/proto/packhorse/v1;packhorsev1b\x06proto3"
 
 var (
@@ -1902,6 +1903,8 @@ var file_packhorse_v1_repository_proto_goTypes = []any{
 	nil,                         // 28: packhorse.v1.Settings.LabelsEntry
 	(*Version)(nil),             // 29: packhorse.v1.Version
 	(*durationpb.Duration)(nil), // 30: google.protobuf.Duration
+	(*PurgeRequest)(nil),        // 31: packhorse.v1.PurgeRequest
+	(*PurgeResponse)(nil),       // 32: packhorse.v1.PurgeResponse
 }
 var file_packhorse_v1_repository_proto_depIdxs = []int32{
 	29, // 0: packhorse.v1.Repository.version:type_name -> packhorse.v1.Version
@@ -1934,21 +1937,23 @@ var file_packhorse_v1_repository_proto_depIdxs = []int32{
 	19, // 27: packhorse.v1.RepositoryService.Configure:input_type -> packhorse.v1.ConfigureRequest
 	21, // 28: packhorse.v1.RepositoryService.Maintain:input_type -> packhorse.v1.MaintainRequest
 	23, // 29: packhorse.v1.RepositoryService.Collect:input_type -> packhorse.v1.CollectRequest
-	25, // 30: packhorse.v1.RepositoryService.DropPacks:input_type -> packhorse.v1.DropPacksRequest
-	4,  // 31: packhorse.v1.RepositoryService.Create:output_type -> packhorse.v1.CreateResponse
-	6,  // 32: packhorse.v1.RepositoryService.Get:output_type -> packhorse.v1.GetResponse
-	8,  // 33: packhorse.v1.RepositoryService.List:output_type -> packhorse.v1.ListResponse
-	10, // 34: packhorse.v1.RepositoryService.Delete:output_type -> packhorse.v1.DeleteResponse
-	12, // 35: packhorse.v1.RepositoryService.Rename:output_type -> packhorse.v1.RenameResponse
-	14, // 36: packhorse.v1.RepositoryService.Fork:output_type -> packhorse.v1.ForkResponse
-	16, // 37: packhorse.v1.RepositoryService.Detach:output_type -> packhorse.v1.DetachResponse
-	18, // 38: packhorse.v1.RepositoryService.SetHead:output_type -> packhorse.v1.SetHeadResponse
-	20, // 39: packhorse.v1.RepositoryService.Configure:output_type -> packhorse.v1.ConfigureResponse
-	22, // 40: packhorse.v1.RepositoryService.Maintain:output_type -> packhorse.v1.MaintainResponse
-	24, // 41: packhorse.v1.RepositoryService.Collect:output_type -> packhorse.v1.CollectResponse
-	26, // 42: packhorse.v1.RepositoryService.DropPacks:output_type -> packhorse.v1.DropPacksResponse
-	31, // [31:43] is the sub-list for method output_type
-	19, // [19:31] is the sub-list for method input_type
+	31, // 30: packhorse.v1.RepositoryService.Purge:input_type -> packhorse.v1.PurgeRequest
+	25, // 31: packhorse.v1.RepositoryService.DropPacks:input_type -> packhorse.v1.DropPacksRequest
+	4,  // 32: packhorse.v1.RepositoryService.Create:output_type -> packhorse.v1.CreateResponse
+	6,  // 33: packhorse.v1.RepositoryService.Get:output_type -> packhorse.v1.GetResponse
+	8,  // 34: packhorse.v1.RepositoryService.List:output_type -> packhorse.v1.ListResponse
+	10, // 35: packhorse.v1.RepositoryService.Delete:output_type -> packhorse.v1.DeleteResponse
+	12, // 36: packhorse.v1.RepositoryService.Rename:output_type -> packhorse.v1.RenameResponse
+	14, // 37: packhorse.v1.RepositoryService.Fork:output_type -> packhorse.v1.ForkResponse
+	16, // 38: packhorse.v1.RepositoryService.Detach:output_type -> packhorse.v1.DetachResponse
+	18, // 39: packhorse.v1.RepositoryService.SetHead:output_type -> packhorse.v1.SetHeadResponse
+	20, // 40: packhorse.v1.RepositoryService.Configure:output_type -> packhorse.v1.ConfigureResponse
+	22, // 41: packhorse.v1.RepositoryService.Maintain:output_type -> packhorse.v1.MaintainResponse
+	24, // 42: packhorse.v1.RepositoryService.Collect:output_type -> packhorse.v1.CollectResponse
+	32, // 43: packhorse.v1.RepositoryService.Purge:output_type -> packhorse.v1.PurgeResponse
+	26, // 44: packhorse.v1.RepositoryService.DropPacks:output_type -> packhorse.v1.DropPacksResponse
+	32, // [32:45] is the sub-list for method output_type
+	19, // [19:32] is the sub-list for method input_type
 	19, // [19:19] is the sub-list for extension type_name
 	19, // [19:19] is the sub-list for extension extendee
 	0,  // [0:19] is the sub-list for field type_name
@@ -1959,6 +1964,7 @@ func file_packhorse_v1_repository_proto_init() {
 	if File_packhorse_v1_repository_proto != nil {
 		return
 	}
+	file_packhorse_v1_purge_proto_init()
 	file_packhorse_v1_version_proto_init()
 	file_packhorse_v1_repository_proto_msgTypes[1].OneofWrappers = []any{}
 	type x struct{}

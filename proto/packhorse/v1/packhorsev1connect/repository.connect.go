@@ -63,6 +63,8 @@ const (
 	// RepositoryServiceCollectProcedure is the fully-qualified name of the RepositoryService's Collect
 	// RPC.
 	RepositoryServiceCollectProcedure = "/packhorse.v1.RepositoryService/Collect"
+	// RepositoryServicePurgeProcedure is the fully-qualified name of the RepositoryService's Purge RPC.
+	RepositoryServicePurgeProcedure = "/packhorse.v1.RepositoryService/Purge"
 	// RepositoryServiceDropPacksProcedure is the fully-qualified name of the RepositoryService's
 	// DropPacks RPC.
 	RepositoryServiceDropPacksProcedure = "/packhorse.v1.RepositoryService/DropPacks"
@@ -104,6 +106,10 @@ type RepositoryServiceClient interface {
 	// or work trees use its objects. FAILED_PRECONDITION in a store, and with a git before 2.37. UNAVAILABLE if changes in the meantime need
 	// expired objects: then nothing is removed, and the call can be repeated. The call returns at the end.
 	Collect(context.Context, *connect.Request[v1.CollectRequest]) (*connect.Response[v1.CollectResponse], error)
+	// Purge removes unreachable objects and all copies of them at once, with the unreachable objects that need them, and keeps them from coming
+	// back. FAILED_PRECONDITION with their names if refs reach an object, here or in a fork that shares objects. PERMISSION_DENIED for a mirror, a
+	// partial clone, and a repository with a work tree. NOT_FOUND if an object never existed. After other errors, repeat the call.
+	Purge(context.Context, *connect.Request[v1.PurgeRequest]) (*connect.Response[v1.PurgeResponse], error)
 	// DropPacks removes the packs of one repository, or all packs, from the pack cache. It does not affect running transfers or the result of
 	// later fetches. INVALID_ARGUMENT unless exactly one of repository and all is set.
 	DropPacks(context.Context, *connect.Request[v1.DropPacksRequest]) (*connect.Response[v1.DropPacksResponse], error)
@@ -188,6 +194,12 @@ func NewRepositoryServiceClient(httpClient connect.HTTPClient, baseURL string, o
 			connect.WithSchema(repositoryServiceMethods.ByName("Collect")),
 			connect.WithClientOptions(opts...),
 		),
+		purge: connect.NewClient[v1.PurgeRequest, v1.PurgeResponse](
+			httpClient,
+			baseURL+RepositoryServicePurgeProcedure,
+			connect.WithSchema(repositoryServiceMethods.ByName("Purge")),
+			connect.WithClientOptions(opts...),
+		),
 		dropPacks: connect.NewClient[v1.DropPacksRequest, v1.DropPacksResponse](
 			httpClient,
 			baseURL+RepositoryServiceDropPacksProcedure,
@@ -210,6 +222,7 @@ type repositoryServiceClient struct {
 	configure *connect.Client[v1.ConfigureRequest, v1.ConfigureResponse]
 	maintain  *connect.Client[v1.MaintainRequest, v1.MaintainResponse]
 	collect   *connect.Client[v1.CollectRequest, v1.CollectResponse]
+	purge     *connect.Client[v1.PurgeRequest, v1.PurgeResponse]
 	dropPacks *connect.Client[v1.DropPacksRequest, v1.DropPacksResponse]
 }
 
@@ -268,6 +281,11 @@ func (c *repositoryServiceClient) Collect(ctx context.Context, req *connect.Requ
 	return c.collect.CallUnary(ctx, req)
 }
 
+// Purge calls packhorse.v1.RepositoryService.Purge.
+func (c *repositoryServiceClient) Purge(ctx context.Context, req *connect.Request[v1.PurgeRequest]) (*connect.Response[v1.PurgeResponse], error) {
+	return c.purge.CallUnary(ctx, req)
+}
+
 // DropPacks calls packhorse.v1.RepositoryService.DropPacks.
 func (c *repositoryServiceClient) DropPacks(ctx context.Context, req *connect.Request[v1.DropPacksRequest]) (*connect.Response[v1.DropPacksResponse], error) {
 	return c.dropPacks.CallUnary(ctx, req)
@@ -309,6 +327,10 @@ type RepositoryServiceHandler interface {
 	// or work trees use its objects. FAILED_PRECONDITION in a store, and with a git before 2.37. UNAVAILABLE if changes in the meantime need
 	// expired objects: then nothing is removed, and the call can be repeated. The call returns at the end.
 	Collect(context.Context, *connect.Request[v1.CollectRequest]) (*connect.Response[v1.CollectResponse], error)
+	// Purge removes unreachable objects and all copies of them at once, with the unreachable objects that need them, and keeps them from coming
+	// back. FAILED_PRECONDITION with their names if refs reach an object, here or in a fork that shares objects. PERMISSION_DENIED for a mirror, a
+	// partial clone, and a repository with a work tree. NOT_FOUND if an object never existed. After other errors, repeat the call.
+	Purge(context.Context, *connect.Request[v1.PurgeRequest]) (*connect.Response[v1.PurgeResponse], error)
 	// DropPacks removes the packs of one repository, or all packs, from the pack cache. It does not affect running transfers or the result of
 	// later fetches. INVALID_ARGUMENT unless exactly one of repository and all is set.
 	DropPacks(context.Context, *connect.Request[v1.DropPacksRequest]) (*connect.Response[v1.DropPacksResponse], error)
@@ -389,6 +411,12 @@ func NewRepositoryServiceHandler(svc RepositoryServiceHandler, opts ...connect.H
 		connect.WithSchema(repositoryServiceMethods.ByName("Collect")),
 		connect.WithHandlerOptions(opts...),
 	)
+	repositoryServicePurgeHandler := connect.NewUnaryHandler(
+		RepositoryServicePurgeProcedure,
+		svc.Purge,
+		connect.WithSchema(repositoryServiceMethods.ByName("Purge")),
+		connect.WithHandlerOptions(opts...),
+	)
 	repositoryServiceDropPacksHandler := connect.NewUnaryHandler(
 		RepositoryServiceDropPacksProcedure,
 		svc.DropPacks,
@@ -419,6 +447,8 @@ func NewRepositoryServiceHandler(svc RepositoryServiceHandler, opts ...connect.H
 			repositoryServiceMaintainHandler.ServeHTTP(w, r)
 		case RepositoryServiceCollectProcedure:
 			repositoryServiceCollectHandler.ServeHTTP(w, r)
+		case RepositoryServicePurgeProcedure:
+			repositoryServicePurgeHandler.ServeHTTP(w, r)
 		case RepositoryServiceDropPacksProcedure:
 			repositoryServiceDropPacksHandler.ServeHTTP(w, r)
 		default:
@@ -472,6 +502,10 @@ func (UnimplementedRepositoryServiceHandler) Maintain(context.Context, *connect.
 
 func (UnimplementedRepositoryServiceHandler) Collect(context.Context, *connect.Request[v1.CollectRequest]) (*connect.Response[v1.CollectResponse], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("packhorse.v1.RepositoryService.Collect is not implemented"))
+}
+
+func (UnimplementedRepositoryServiceHandler) Purge(context.Context, *connect.Request[v1.PurgeRequest]) (*connect.Response[v1.PurgeResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("packhorse.v1.RepositoryService.Purge is not implemented"))
 }
 
 func (UnimplementedRepositoryServiceHandler) DropPacks(context.Context, *connect.Request[v1.DropPacksRequest]) (*connect.Response[v1.DropPacksResponse], error) {

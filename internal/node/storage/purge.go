@@ -1,0 +1,112 @@
+package storage
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/repo"
+	"github.com/packhorse-git/packhorse/internal/node/packcache"
+	"github.com/packhorse-git/packhorse/internal/node/places"
+)
+
+// PurgeReceipt is the result of a purge.
+type PurgeReceipt struct {
+	places.Purged
+	Started, Hidden, Ended time.Time
+	CachedPacks            int // that were dropped
+}
+
+// Purge removes unreachable objects and all copies of them. From PurgeReceipt.Hidden on no request that begins can read
+// them. Errors are those of places.Place.Purge.
+func (n *Node) Purge(ctx context.Context, path git.RepoPath, ids []git.ObjectID) (r PurgeReceipt, err error) {
+	if n.runner == nil {
+		return r, fault.New(fault.Unavailable, "this node does not maintain repositories")
+	}
+	r.Started = time.Now()
+	h, err := n.acquireAny(ctx, path)
+	if err != nil {
+		return r, err
+	}
+	defer n.release(h)
+	for _, id := range ids {
+		if id.Format() != h.Format {
+			return r, fault.New(fault.Invalid, "%s is not an object ID of the repository, whose format is %s", id, h.Format)
+		}
+	}
+	release, err := n.claims.Claim(h.Common)
+	if err != nil {
+		return r, err
+	}
+	defer release()
+	drop := func() {
+		n.inspector.Forget()
+		if n.packs != nil {
+			r.CachedPacks += n.packs.Drop(h.PackScope(), packcache.Requested).Entries
+		}
+	}
+	git := places.Maintainer{Runner: n.runner, Log: n.log}.Run
+	r.Purged, err = h.place.Purge(ctx, git, places.PurgeOptions{IDs: ids, Known: h.Purged(), Hidden: func() {
+		n.RefsChanged(path)
+		drop()
+		r.Hidden = time.Now()
+	}})
+	if err != nil {
+		return r, places.WithCause(err, h.Common, n.root)
+	}
+	drop()
+	if err := h.place.Maintain(ctx, git, places.MaintainOptions{TipPack: n.tipPack}); err != nil {
+		r.Problems = append(r.Problems, "maintenance afterwards has failed: "+fault.Message(err))
+	}
+	r.Ended = time.Now()
+	n.log.Info("purged objects of a repository", "repository", path.String(), "objects", r.Objects, "files", len(r.Files),
+		"seconds", r.Ended.Sub(r.Started).Seconds())
+	return r, nil
+}
+
+// FindCopies inflates all packs of a repository, also in the cache, and returns the files with copies of objects.
+func (n *Node) FindCopies(ctx context.Context, path git.RepoPath, ids []git.ObjectID) (x places.Search, err error) {
+	if n.runner == nil {
+		return x, fault.New(fault.Unavailable, "this node does not maintain repositories")
+	}
+	h, err := n.acquireAny(ctx, path)
+	if err != nil {
+		return x, err
+	}
+	defer n.release(h)
+	var cached []string
+	if n.packs != nil {
+		cached = n.packs.Files(h.PackScope())
+	}
+	x, err = h.place.Copies(ctx, places.Maintainer{Runner: n.runner, Log: n.log}.Run, ids, cached)
+	return x, places.WithCause(err, h.Common, n.root)
+}
+
+// Lift lets pushes bring purged objects back.
+func (n *Node) Lift(ctx context.Context, path git.RepoPath, ids []git.ObjectID) error {
+	_, err := n.Configure(ctx, path, func(s places.Settings) error {
+		s[repo.PurgedKey] = slices.DeleteFunc(slices.Clone(s[repo.PurgedKey]), func(value string) bool {
+			id, err := git.ParseObjectID(value)
+			return err == nil && slices.Contains(ids, id)
+		})
+		return nil
+	})
+	return err
+}
+
+// dropPurged drops the cached packs of a repository that is opened, if objects were purged since that was done last. On
+// another node, or in an earlier process, that may not have happened.
+func (n *Node) dropPurged(r *repo.Repo) {
+	ids := r.Purged()
+	if len(ids) == 0 || n.packs == nil {
+		return
+	}
+	known := fmt.Sprint(ids, r.Policy().Purging)
+	if before, _ := n.purged.Swap(r.PackScope(), known); before != known {
+		n.inspector.Forget()
+		n.packs.Drop(r.PackScope(), packcache.Requested)
+	}
+}
