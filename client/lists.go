@@ -12,20 +12,35 @@ import (
 
 // AllRepositories yields the paths of all repositories of a request, on all pages. It ends after an error.
 func (c *Client) AllRepositories(ctx context.Context, request *packhorsev1.ListRequest) iter.Seq2[string, error] {
+	return eachListed(ctx, c, request, (*packhorsev1.ListResponse).GetRepositories)
+}
+
+// DescribeRepositories yields the details of all repositories of a request, on all pages. It ends after an error.
+func (c *Client) DescribeRepositories(ctx context.Context,
+	request *packhorsev1.ListRequest) iter.Seq2[*packhorsev1.Repository, error] {
 	request = proto.CloneOf(request)
-	return func(yield func(string, error) bool) {
+	request.Details = true
+	return eachListed(ctx, c, request, (*packhorsev1.ListResponse).GetDetails)
+}
+
+// eachListed yields the elements of all pages.
+func eachListed[T any](ctx context.Context, c *Client, request *packhorsev1.ListRequest,
+	elements func(*packhorsev1.ListResponse) []T) iter.Seq2[T, error] {
+	request = proto.CloneOf(request)
+	return func(yield func(T, error) bool) {
 		request := proto.CloneOf(request)
 		for {
 			page, err := c.repositories.List(ctx, connect.NewRequest(request))
 			if err != nil {
-				yield("", err)
+				yield(*new(T), err)
 				return
 			}
-			for _, path := range page.Msg.GetRepositories() {
-				if !yield(path, nil) {
+			for _, element := range elements(page.Msg) {
+				if !yield(element, nil) {
 					return
 				}
 			}
+			request.After = ""
 			if request.PageToken = page.Msg.GetNextPageToken(); request.PageToken == "" {
 				return
 			}

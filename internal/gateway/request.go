@@ -134,6 +134,37 @@ func (r *Request) Authorize(op auth.Operation) error {
 	return err
 }
 
+// AuthorizeNew is Authorize for a repository that the request creates. A caller who may not know of the path gets
+// NotFound.
+func (r *Request) AuthorizeNew() error {
+	err := r.Authorize(auth.Admin)
+	if err == nil && r.hidden {
+		err = auth.NoRepository(r.Repo)
+	}
+	r.authorized = err == nil
+	return err
+}
+
+// AuthorizeOther returns an error if the caller may not read another repository, or create it, or if no node has both.
+func (r *Request) AuthorizeOther(path git.RepoPath, isNew bool) error {
+	other := Request{Gateway: r.Gateway, Ctx: r.Ctx, Op: r.Op, ID: r.ID, Repo: path}
+	if isNew {
+		if err := other.AuthorizeNew(); err != nil {
+			return err
+		}
+	} else if err := other.Authorize(auth.Read); err != nil {
+		return err
+	} else if other.hidden {
+		return auth.NoRepository(path)
+	}
+	return r.Router.CheckSame(r.Repo, other.Repo)
+}
+
+// MayAdminister reports whether the caller may administer the repository.
+func (r *Request) MayAdminister() bool {
+	return r.Auth == nil || r.Auth.May(r.Ctx, r.ID, r.Repo, auth.Admin) == nil
+}
+
 // Enter admits the request to the concurrency limit of its operation. The error is Exhausted if the limit is reached.
 // The caller has to leave the seat.
 func (r *Request) Enter() (*admit.Seat, error) {

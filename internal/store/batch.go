@@ -31,7 +31,9 @@ func (r *repository) newBatch(head *state) (*batch, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &batch{head: head, refs: snapshot, next: head.record.Next(replog.KindPush, r.store.options.Node, time.Now()),
+	next := head.record.Next(replog.KindPush, r.store.options.Node, time.Now())
+	next.PushedAt = next.At
+	return &batch{head: head, refs: snapshot, next: next,
 		changed: make(map[git.RefName]replog.RefChange), created: make(map[string]int)}, nil
 }
 

@@ -19,14 +19,19 @@ import (
 func (s *Store) Create(ctx context.Context, path git.RepoPath, format git.ObjectFormat, head git.RefName,
 	requestID string, settings places.Settings) error {
 	path = canonical(path)
-	first := &replog.Record{ObjectFormat: format, Head: head, RequestID: requestID}
-	for _, key := range slices.Sorted(maps.Keys(settings)) {
-		for _, value := range settings[key] {
-			first.Config = append(first.Config, replog.Setting{Key: key, Value: value})
-		}
-	}
+	first := &replog.Record{ObjectFormat: format, Head: head, RequestID: requestID, Config: configOf(settings)}
 	_, err := s.create(ctx, path, replog.NewID(), first)
 	return s.createdBefore(ctx, path, requestID, err)
+}
+
+// configOf returns settings as they are in a record.
+func configOf(settings places.Settings) (config []replog.Setting) {
+	for _, key := range slices.Sorted(maps.Keys(settings)) {
+		for _, value := range settings[key] {
+			config = append(config, replog.Setting{Key: key, Value: value})
+		}
+	}
+	return config
 }
 
 // createdBefore returns the error of a creation, and nil if an earlier request with the same ID has succeeded.

@@ -40,7 +40,8 @@ func (s *Store) Fork(ctx context.Context, source, target git.RepoPath, o places.
 	if err != nil {
 		return err
 	}
-	first := &replog.Record{ObjectFormat: from.record.ObjectFormat, Head: from.record.Head, RequestID: o.RequestID}
+	first := &replog.Record{ObjectFormat: from.record.ObjectFormat, Head: from.record.Head, RequestID: o.RequestID,
+		Config: configOf(o.Settings)}
 	for _, pack := range from.record.Packs {
 		if pack.From == "" {
 			pack.From = p.id

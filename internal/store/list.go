@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/node/places"
 	"github.com/packhorse-git/packhorse/internal/store/replog"
@@ -49,6 +50,11 @@ func (s *Store) List(ctx context.Context, q places.ListQuery) (page places.Page,
 		if err := s.readNames(ctx, heads); err != nil {
 			return page, err
 		}
+		if len(q.Labels) > 0 {
+			if heads, err = s.labelled(ctx, heads, q.Labels); err != nil {
+				return page, err
+			}
+		}
 		// A move in this page may have ended a name of an earlier one.
 		live = slices.DeleteFunc(append(live, heads...), s.isGone)
 		if len(keys) < listPage && (len(keys) == 0 || keys[len(keys)-1].Key < position) {
@@ -70,6 +76,42 @@ type nameHead struct {
 	number  uint64
 	id      string // of the repository; empty if the name has no repository
 	renames uint64 // of the repository when it got the name, or later
+}
+
+// labelled returns those of some names whose repositories have labels now.
+func (s *Store) labelled(ctx context.Context, heads []nameHead, labels []string) ([]nameHead, error) {
+	hasLabels := make([]bool, len(heads))
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(listParallel)
+	for i, n := range heads {
+		if s.isGone(n) {
+			continue
+		}
+		group.Go(func() error {
+			r := s.acquire(n.id)
+			defer s.release(r)
+			state, err := r.current(ctx)
+			if fault.Is(err, fault.NotFound) {
+				return nil
+			}
+			if err == nil && state.has(n.path) {
+				settings := make(places.Settings)
+				for _, c := range state.record.Config {
+					settings.Add(c.Key, c.Value)
+				}
+				hasLabels[i] = places.HasLabels(settings[places.LabelKey], labels)
+			}
+			return err
+		})
+	}
+	err := group.Wait()
+	var with []nameHead
+	for i, n := range heads {
+		if hasLabels[i] {
+			with = append(with, n)
+		}
+	}
+	return with, err
 }
 
 // isGone reports whether a name refers to nothing, as far as this node knows.

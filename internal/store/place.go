@@ -114,6 +114,23 @@ func (p *place) Use(ctx context.Context, progress func(done, total int64)) (done
 	return p.use(ctx, progress)
 }
 
+// NotePush implements places.Place. The record of the push did so.
+func (p *place) NotePush() {}
+
+// PushedAt implements places.Place.
+func (p *place) PushedAt() (at time.Time) {
+	if state := p.known(); state != nil {
+		at = state.record.PushedAt
+	}
+	return at
+}
+
+// Files implements places.Place. The records have everything.
+func (p *place) Files() []string { return nil }
+
+// PackBytes implements places.Place.
+func (p *place) PackBytes() (int64, error) { return p.Size(context.Background()) }
+
 // Counts implements places.Place. Borrowed packs are not the repository's.
 func (p *place) Counts(context.Context) (c pack.Counts, err error) {
 	state := p.known()

@@ -13,8 +13,8 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/gateway"
-	"github.com/packhorse-git/packhorse/internal/gateway/auth"
 	"github.com/packhorse-git/packhorse/internal/gateway/rest"
+	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/schedule/admit"
 	"github.com/packhorse-git/packhorse/internal/schedule/inflight"
 )
@@ -32,7 +32,8 @@ type apiRequest struct {
 	*request
 	*rest.Request
 	message   proto.Message
-	reachable string // see node.Call
+	reachable string       // see node.Call
+	created   git.RepoPath // that a change other than Create makes; zero: none
 	seat      *admit.Seat
 	memory    admit.Holding // of the body and of a document
 	etag      string        // of the response; "": not known before it
@@ -43,8 +44,8 @@ type apiRequest struct {
 // api answers a request for the API of repositories: METHOD /-/api/v1/repos/REPOSITORY/KEYWORD/...
 func (q *request) api() {
 	q.Op = gateway.API
-	path, _ := strings.CutPrefix(q.r.URL.EscapedPath(), rest.Prefix)
-	found, methods, err := rest.Find(q.r.Method, path)
+	path := strings.TrimPrefix(q.r.URL.EscapedPath(), strings.TrimSuffix(rest.Prefix, "/"))
+	found, methods, err := rest.Find(q.r.Method, strings.TrimPrefix(path, "/"))
 	switch {
 	case err != nil:
 		q.fail(err)
@@ -58,11 +59,10 @@ func (q *request) api() {
 		q.archive(found.Repository, found.Argument())
 		return
 	}
-	op := auth.Read
-	if found.Writes {
-		q.Op, op = gateway.APIChange, auth.Write
+	if found.IsChange() {
+		q.Op = gateway.APIChange
 	}
-	if !q.repository(found.Repository) {
+	if !found.ForAll && !q.repository(found.Repository) {
 		return
 	}
 	// A browser sends the password that its user has entered with requests of all pages.
@@ -70,11 +70,17 @@ func (q *request) api() {
 		q.fail(fault.New(fault.Denied, "requests of other web pages cannot change anything"))
 		return
 	}
-	if !q.may(op) {
+	if !found.ForAll && !q.may(found.Needs) {
 		return
 	}
 	a := &apiRequest{request: q, Request: found, memory: q.Memory.Hold(q.Caller(), freeHook)}
 	defer func() { a.memory.Shrink(0) }()
+	if found.ForAll {
+		if err = q.identify(); err != nil {
+			q.fail(err)
+			return
+		}
+	}
 	body, ok := a.readDocument()
 	if !ok {
 		return
@@ -86,7 +92,10 @@ func (q *request) api() {
 	defer a.seat.Leave()
 	q.Publish()
 	q.At(inflight.Working)
-	if err = a.prepare(body); err != nil {
+	if err = a.prepare(body); err == nil && found.IsAdministration() {
+		err = a.administration()
+	}
+	if err != nil {
 		q.fail(err)
 		return
 	}
@@ -145,7 +154,7 @@ func (a *apiRequest) prepare(body []byte) error {
 	if a.message, err = a.Message(revisions, chosen, query, body); err != nil {
 		return err
 	}
-	if a.Writes {
+	if a.IsChange() {
 		a.SetCaller(a.message, a.ID.Name, gateway.HostOf(a.Client), a.RefRules.Message())
 	}
 	return nil

@@ -12,6 +12,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/fault/faultrpc"
 	"github.com/packhorse-git/packhorse/internal/gateway"
+	"github.com/packhorse-git/packhorse/internal/gateway/auth"
 	"github.com/packhorse-git/packhorse/internal/gateway/rest"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/node"
@@ -41,16 +42,27 @@ func (a *apiRequest) answer() {
 
 // ask has a node answer the call of the request. receive gets each message of the response.
 func (a *apiRequest) ask(receive func(proto.Message) error) error {
+	if asked, ok := a.message.(*packhorsev1.ListRequest); ok {
+		page, err := a.list(asked)
+		if err != nil {
+			return err
+		}
+		return receive(page)
+	}
 	a.request.Call(node.Call{Procedure: a.Procedure(), Reachable: a.reachable,
-		HasRules: a.Writes && !a.RefRules.IsZero()}, a.Writes,
+		HasRules: a.Needs == auth.Write && !a.RefRules.IsZero()}, a.IsChange(),
 		func(repo git.RepoPath) []byte { return a.Encode(a.message, repo.String()) },
 		func(text []byte) error {
 			m := a.NewResponse()
 			if err := proto.Unmarshal(text, m); err != nil {
 				return fault.Wrap(fault.Internal, "the storage node sent an invalid message", err)
 			}
+			a.conceal(m)
 			return receive(m)
 		})
+	if a.Changed != nil && a.created != (git.RepoPath{}) {
+		a.Changed(a.created)
+	}
 	return a.Err
 }
 

@@ -11,10 +11,13 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/fault/faultrpc"
@@ -72,9 +75,21 @@ func isMode(f protoreflect.FieldDescriptor) bool {
 // newValue returns a value, and what to add to the name of its field.
 func newValue(f protoreflect.FieldDescriptor, v protoreflect.Value) (suffix string, value any) {
 	switch x := v.Interface().(type) {
+	case protoreflect.Map: // of texts
+		o := Object{}
+		x.Range(func(key protoreflect.MapKey, value protoreflect.Value) bool {
+			o[key.String()] = value.Interface()
+			return true
+		})
+		return "", o
 	case protoreflect.Message:
-		if problem, ok := x.Interface().(*packhorsev1.Fault); ok {
-			return "", NewError(faultrpc.Fault(problem))
+		switch m := x.Interface().(type) {
+		case *packhorsev1.Fault:
+			return "", NewError(faultrpc.Fault(m))
+		case *durationpb.Duration:
+			return "", m.AsDuration().String()
+		case *timestamppb.Timestamp:
+			return "", m.AsTime().Format(time.RFC3339Nano)
 		}
 	case []byte:
 		if utf8.Valid(x) {
@@ -233,6 +248,8 @@ func setField(m protoreflect.Message, name, at string, value any) error {
 		return invalid(at, "it is empty: leave it out to accept any value")
 	case value == "" && name == "new_oid":
 		return invalid(at, "it is empty: leave it out to delete the ref")
+	case f.IsMap():
+		return setMap(m.Mutable(f).Map(), at, value)
 	case !f.IsList():
 		v, err := parseValue(f, m.NewField(f), isBase64, at, value)
 		if err == nil {
@@ -251,6 +268,20 @@ func setField(m protoreflect.Message, name, at string, value any) error {
 			return err
 		}
 		list.Append(v)
+	}
+	return nil
+}
+
+// setMap sets a map of texts to an object.
+func setMap(m protoreflect.Map, at string, value any) error {
+	object, ok := value.(map[string]any)
+	for key, value := range object {
+		text, isText := value.(string)
+		ok = ok && isText
+		m.Set(protoreflect.ValueOfString(key).MapKey(), protoreflect.ValueOfString(text))
+	}
+	if !ok {
+		return invalid(at, "want a JSON object with texts")
 	}
 	return nil
 }
@@ -285,6 +316,11 @@ func parseValue(f protoreflect.FieldDescriptor, empty protoreflect.Value, isBase
 	protoreflect.Value, error) {
 	text, isText := value.(string)
 	switch kind := f.Kind(); {
+	case isDuration(f):
+		if d, err := time.ParseDuration(text); err == nil {
+			return protoreflect.ValueOfMessage(durationpb.New(d).ProtoReflect()), nil
+		}
+		return empty, invalid(at, `want a duration such as "90m" or "336h"`)
 	case kind == protoreflect.MessageKind:
 		return empty, setFields(empty.Message(), at+".", value)
 	case kind == protoreflect.StringKind && isText && utf8.ValidString(text): // a URL may have other bytes
@@ -309,6 +345,11 @@ func parseValue(f protoreflect.FieldDescriptor, empty protoreflect.Value, isBase
 		}
 	}
 	return empty, invalid(at, "want a value of type %s", typeName(f))
+}
+
+// isDuration reports whether a field is a duration, which is a text in JSON.
+func isDuration(f protoreflect.FieldDescriptor) bool {
+	return f.Message() != nil && f.Message().FullName() == "google.protobuf.Duration"
 }
 
 // typeName returns the type of a field in JSON.

@@ -33,7 +33,7 @@ func OpenAPI() Object {
 			operation["requestBody"] = Object{"required": true,
 				"content": contentOf("application/json", schemaOf(schemas, input))}
 		}
-		path := Prefix + "{repository}/" + r.Path
+		path := r.fullPath()
 		if paths[path] == nil {
 			paths[path] = Object{}
 		}
@@ -49,12 +49,23 @@ func OpenAPI() Object {
 	}
 }
 
+// fullPath returns the path of the route as a template.
+func (r *Route) fullPath() string {
+	if r.ForAll {
+		return strings.TrimSuffix(Prefix, "/")
+	}
+	return strings.TrimSuffix(Prefix+"{repository}/"+r.Path, "/")
+}
+
 func contentOf(kind string, schema Object) Object { return Object{kind: Object{"schema": schema}} }
 
 // parameters returns the parameters of a path, and those of a query: the other fields of the request that are values or
 // lists of values.
 func (r *Route) parameters(input protoreflect.MessageDescriptor) (list []any) {
-	names := append(r.arguments(), "repository")
+	names := r.arguments()
+	if !r.ForAll {
+		names = append(names, "repository")
+	}
 	for _, name := range names {
 		list = append(list, Object{"name": name, "in": "path", "required": true, "schema": Object{"type": "string"}})
 	}
@@ -85,7 +96,7 @@ func schemaOf(schemas Object, d protoreflect.MessageDescriptor) Object {
 		fields := d.Fields()
 		for i := range fields.Len() {
 			f := fields.Get(i)
-			if f.Name() == "repository" || f.Name() == "actor" || f.Name() == "caller_limit" {
+			if f.Name() == "repository" && name != "CreateRequest" || f.Name() == "actor" || f.Name() == "caller_limit" {
 				continue
 			}
 			properties[outName(f)] = fieldSchema(schemas, f)
@@ -102,6 +113,10 @@ func fieldSchema(schemas Object, f protoreflect.FieldDescriptor) Object {
 	switch {
 	case f.Name() == "retry_after": // in seconds
 		schema["type"] = "integer"
+	case f.IsMap():
+		return Object{"type": "object", "additionalProperties": Object{"type": "string"}}
+	case isDuration(f), f.Message() != nil && f.Message().FullName() == "google.protobuf.Timestamp":
+		schema["type"] = "string"
 	case f.Message() != nil:
 		schema = schemaOf(schemas, f.Message())
 	}

@@ -3,7 +3,8 @@
 //
 // A path is the repository, the keyword of a route, and its arguments. The first component that is a keyword, except
 // for the first component of all, ends the repository. A slash may be written as %2F: a repository a/tree is written
-// a%2Ftree, and a branch feature/x before a path feature%2Fx.
+// a%2Ftree, and a branch feature/x before a path feature%2Fx. Without a keyword the repository itself is meant, and
+// without a repository all of them.
 package rest
 
 import (
@@ -18,6 +19,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoregistry"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/gateway/auth"
 	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
 )
 
@@ -39,18 +41,38 @@ const (
 // Route is one kind of request.
 type Route struct {
 	Method string
-	// Path follows the repository: a keyword of one or two components, and arguments, which are fields of the request.
+	// Path follows the repository: a keyword of one or two components, and arguments, which are fields of the request. ""
+	// is the repository itself.
 	Path    string
 	call    string // service and procedure
 	Form    Form
-	Writes  bool
-	prefix  string // of refs
-	body    string // field whose element the request is; "": the whole message
+	Needs   auth.Operation // on the repository
+	ForAll  bool           // the request is for all repositories, and its path has none
+	prefix  string         // of refs
+	body    string         // field whose element the request is; "": the whole message
 	Summary string
 }
 
 // Routes has all routes. Those with two components in their keyword come first.
 var Routes = []*Route{
+	{Method: "GET", call: "RepositoryService.List", ForAll: true,
+		Summary: "List the repositories that the caller may read."},
+	{Method: "POST", call: "RepositoryService.Create", Needs: auth.Admin, ForAll: true,
+		Summary: "Create a repository, empty or a fork."},
+	{Method: "GET", call: "RepositoryService.Get", Summary: "Describe a repository."},
+	{Method: "PATCH", call: "RepositoryService.Configure", Needs: auth.Admin, Summary: "Change settings."},
+	{Method: "DELETE", call: "RepositoryService.Delete", Needs: auth.Admin, Summary: "Delete a repository."},
+	{Method: "POST", Path: "rename", call: "RepositoryService.Rename", Needs: auth.Admin,
+		Summary: "Give a repository another path."},
+	{Method: "POST", Path: "forks", call: "RepositoryService.Fork", Summary: "Create a fork."},
+	{Method: "POST", Path: "detach", call: "RepositoryService.Detach", Needs: auth.Admin,
+		Summary: "Give a fork its own copy of all its objects."},
+	{Method: "PUT", Path: "head", call: "RepositoryService.SetHead", Needs: auth.Admin,
+		Summary: "Set the default branch."},
+	{Method: "POST", Path: "maintain", call: "RepositoryService.Maintain", Needs: auth.Admin,
+		Summary: "Repack a repository."},
+	{Method: "POST", Path: "collect", call: "RepositoryService.Collect", Needs: auth.Admin,
+		Summary: "Remove unreachable objects."},
 	{Method: "POST", Path: "merges/check", call: "MergeService.Check", Form: Lines,
 		Summary: "Merge pairs of revisions without writing anything."},
 	{Method: "GET", Path: "tree/{revision}/{path}", call: "ObjectService.Tree", Summary: "List a directory."},
@@ -79,19 +101,19 @@ var Routes = []*Route{
 	{Method: "GET", Path: "contains", call: "HistoryService.Contains",
 		Summary: "List the branches and tags that reach commits."},
 	{Method: "GET", Path: "refs", call: "RefService.List", Summary: "List refs."},
-	{Method: "POST", Path: "refs", call: "RefService.Update", Writes: true, Summary: "Change refs."},
+	{Method: "POST", Path: "refs", call: "RefService.Update", Needs: auth.Write, Summary: "Change refs."},
 	{Method: "GET", Path: "tags", call: "RefService.List", prefix: "refs/tags/", Summary: "List tags."},
 	{Method: "GET", Path: "branches", call: "RefService.List", prefix: "refs/heads/", Summary: "List branches."},
 	{Method: "GET", Path: "branches/{name}", call: "RefService.Resolve", Summary: "Read a branch."},
-	{Method: "PUT", Path: "branches/{name}", call: "RefService.Update", Writes: true, body: "updates",
+	{Method: "PUT", Path: "branches/{name}", call: "RefService.Update", Needs: auth.Write, body: "updates",
 		Summary: "Create or change a branch."},
-	{Method: "DELETE", Path: "branches/{name}", call: "RefService.Update", Writes: true, body: "updates",
+	{Method: "DELETE", Path: "branches/{name}", call: "RefService.Update", Needs: auth.Write, body: "updates",
 		Summary: "Delete a branch."},
-	{Method: "POST", Path: "commits", call: "CommitService.Create", Writes: true,
+	{Method: "POST", Path: "commits", call: "CommitService.Create", Needs: auth.Write,
 		Summary: "Make a commit from changes of files."},
-	{Method: "POST", Path: "patches", call: "CommitService.ApplyPatch", Writes: true,
+	{Method: "POST", Path: "patches", call: "CommitService.ApplyPatch", Needs: auth.Write,
 		Summary: "Make commits from a diff or a mailbox."},
-	{Method: "POST", Path: "merges", call: "MergeService.Merge", Writes: true,
+	{Method: "POST", Path: "merges", call: "MergeService.Merge", Needs: auth.Write,
 		Summary: "Merge, rebase, pick or revert commits."},
 }
 
@@ -138,7 +160,7 @@ type Request struct {
 // Find finds the route for a request, of which path is the escaped path after Prefix. If there are methods, the path is
 // for these, and the request is nil.
 func Find(method, path string) (r *Request, methods []string, err error) {
-	parts := strings.Split(path, "/")
+	parts := strings.Split(strings.TrimSuffix(path, "/"), "/")
 	for i, part := range parts {
 		if parts[i], err = url.PathUnescape(part); err != nil {
 			return nil, nil, invalid("", "bad escape in the path")
@@ -149,13 +171,15 @@ func Find(method, path string) (r *Request, methods []string, err error) {
 	}
 	at := 1 + slices.IndexFunc(parts[1:], isKeyword)
 	if at == 0 {
-		return nil, nil, fault.New(fault.NotFound, "not found: a request is %sREPOSITORY/KEYWORD/..., as in "+
-			"%steam/app/tree/main/ (see %s)", Prefix, Prefix, OpenAPIPath)
+		at = len(parts)
 	}
 	r = &Request{Repository: strings.Join(parts[:at], "/")}
 	for _, route := range Routes {
-		n := at + strings.Count(route.keyword(), "/") + 1
-		if len(parts) < n || strings.Join(parts[at:n], "/") != route.keyword() ||
+		n := at
+		if route.Path != "" {
+			n += strings.Count(route.keyword(), "/") + 1
+		}
+		if route.ForAll != (r.Repository == "") || len(parts) < n || strings.Join(parts[at:n], "/") != route.keyword() ||
 			(strings.Join(parts[n:], "") == "") != (route.Path == route.keyword()) {
 			continue
 		}
@@ -166,7 +190,8 @@ func Find(method, path string) (r *Request, methods []string, err error) {
 		methods = append(methods, route.Method)
 	}
 	if methods == nil {
-		return nil, nil, fault.New(fault.NotFound, "not found; %s needs other arguments, see %s", parts[at], OpenAPIPath)
+		return nil, nil, fault.New(fault.NotFound, "not found: a request is %sREPOSITORY/KEYWORD/..., as in "+
+			"%steam/app/tree/main/; %s needs other arguments, see %s", Prefix, Prefix, parts[at], OpenAPIPath)
 	}
 	return nil, methods, nil
 }
@@ -242,7 +267,7 @@ func (r *Request) Message(revisions []string, chosen int, query url.Values, body
 	}
 	for name, problem := range map[protoreflect.Name]string{"repository": "the path of the URL has the repository",
 		"actor": "the actor is the caller"} {
-		if f := part.Descriptor().Fields().ByName(name); f != nil && part.Has(f) {
+		if f := part.Descriptor().Fields().ByName(name); f != nil && part.Has(f) && !r.ForAll {
 			return nil, invalid(string(name), "%s", problem)
 		}
 	}
@@ -308,6 +333,28 @@ func (r *Request) setQuery(m protoreflect.Message, query url.Values) error {
 		}
 	}
 	return nil
+}
+
+// IsChange reports whether the request changes something.
+func (r *Request) IsChange() bool {
+	return r.Needs != auth.Read || r.IsAdministration() && r.Method != http.MethodGet
+}
+
+// IsAdministration reports whether the request is for the repository as a whole. Its message names no revisions.
+func (r *Request) IsAdministration() bool { return strings.HasPrefix(r.call, "RepositoryService.") }
+
+// Others returns the paths in the message of a request: of a repository that it creates, and of one that it reads in
+// addition to that of the request. Empty means none.
+func (r *Request) Others(m proto.Message) (created, read string) {
+	switch m := m.(type) {
+	case *packhorsev1.CreateRequest:
+		return m.GetRepository(), m.GetForkOf()
+	case *packhorsev1.RenameRequest:
+		return m.GetTo(), ""
+	case *packhorsev1.ForkRequest:
+		return m.GetTarget(), ""
+	}
+	return "", ""
 }
 
 // SetCaller sets the caller of a request that changes something, and its rules.

@@ -54,6 +54,23 @@ func (r *Router) AssignPrimary(repo git.RepoPath, tried []string) (*Assignment, 
 	return r.assign(repo, tried, toPassOn)
 }
 
+// CheckSame returns an error of kind Denied unless the nodes that take pushes to one repository have the other one,
+// too.
+func (r *Router) CheckSame(a, b git.RepoPath) error {
+	t := r.routing.Load()
+	one, other := t.find(a), t.find(b)
+	if one == other || one == nil || other == nil { // without a route the request fails anyway
+		return nil
+	}
+	_, store := one.sharing()
+	_, same := other.sharing()
+	if store != "" && store == same ||
+		len(one.members) == 1 && len(other.members) == 1 && one.members[0].Name == other.members[0].Name {
+		return nil
+	}
+	return fault.New(fault.Denied, "%s and %s are on different storage nodes: choose a path beside the repository", a, b)
+}
+
 // assign repeats an assignment while the routes change.
 func (r *Router) assign(repo git.RepoPath, tried []string, what purpose) (*Assignment, error) {
 	for {

@@ -11,6 +11,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -271,15 +272,22 @@ func (t *routingTable) member(name string) *member {
 }
 
 // find returns the route with the longest prefix that covers a repository, or nil.
-func (t *routingTable) find(repo git.RepoPath) *route {
-	for path := trimPrefix(repo.String()); path != ""; {
-		if found := t.routes[path]; found != nil {
-			return found
-		}
+func (t *routingTable) find(repo git.RepoPath) *route { return t.routes[t.prefixOf(repo)] }
+
+// prefixOf returns the longest prefix that covers a repository, or "".
+func (t *routingTable) prefixOf(repo git.RepoPath) string {
+	path := trimPrefix(repo.String())
+	for path != "" && t.routes[path] == nil {
 		path = path[:max(0, strings.LastIndexByte(path, '/'))]
 	}
-	return t.routes[""]
+	return path
 }
+
+// PrefixOf returns the prefix of the route of a repository.
+func (r *Router) PrefixOf(repo git.RepoPath) string { return r.routing.Load().prefixOf(repo) }
+
+// Prefixes returns the prefixes of all routes, sorted.
+func (r *Router) Prefixes() []string { return slices.Sorted(maps.Keys(r.routing.Load().routes)) }
 
 // first returns the route limited to its first n nodes.
 func (r *route) first(n int) *route {

@@ -63,21 +63,38 @@ func (r *Repo) limitToQuota(p *PushPolicy) error {
 	if err != nil || quota == 0 {
 		return err
 	}
-	left := int64(min(quota, 1<<62))
-	entries, err := os.ReadDir(filepath.Join(r.Common, "objects/pack"))
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fault.Wrap(fault.Unavailable, "cannot read the sizes of the packs for the quota", err)
+	packs, _, err := r.PackBytes()
+	if err != nil {
+		return err
 	}
-	for _, e := range entries {
-		info, err := e.Info()
-		if err == nil && strings.HasSuffix(e.Name(), ".pack") { // otherwise it was just removed
-			left -= info.Size()
-		}
-	}
+	left := int64(min(quota, 1<<62)) - packs
 	if p.MaxSize == 0 || left < p.MaxSize {
 		p.MaxSize, p.ByQuota = max(left, emptyPack), true
 	}
 	return nil
+}
+
+// PackBytes returns the sizes of the repository's own packs and of their indexes in bytes.
+func (r *Repo) PackBytes() (packs, indexes int64, err error) {
+	entries, err := os.ReadDir(filepath.Join(r.Common, "objects/pack"))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return 0, 0, fault.Wrap(fault.Unavailable, "cannot read the sizes of the packs", err)
+	}
+	for _, e := range entries {
+		size := func() int64 {
+			if info, err := e.Info(); err == nil { // otherwise it was just removed
+				return info.Size()
+			}
+			return 0
+		}
+		switch filepath.Ext(e.Name()) {
+		case ".pack":
+			packs += size()
+		case ".idx":
+			indexes += size()
+		}
+	}
+	return packs, indexes, nil
 }
 
 // PushPolicy returns the configuration of pushes. Errors: Denied if it disables pushes, Corrupt for a value that git

@@ -9,7 +9,10 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 	"unicode/utf8"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
@@ -98,6 +101,10 @@ type Walk struct {
 	MaxVisits int
 	Last      string // the path that was visited last
 
+	Cache *WalkCache // nil: everything is read
+	// FoundID is the ID of the directory that was found last. It is zero if it may not identify the repository's files.
+	FoundID disk.ID
+
 	// Skipped is called with paths that look like repositories and are not found, and the reason. Nil: not looked for.
 	Skipped func(path, why string)
 	// Unreadable is called with each directory below the root that cannot be read. Its error ends the walk. Nil: skipped.
@@ -137,7 +144,8 @@ type walk struct {
 func (w *walk) root() error {
 	var after []string
 	if w.After != "" {
-		if path, err := git.ParseRepoPath(w.After); err != nil || path.String() != w.After || !w.mayHold(w.After) {
+		if path, err := git.ParseRepoPath(w.After); err != nil || path.String() != w.After || IsPrivate(w.After) ||
+			!w.mayHold(w.After) {
 			return fault.New(fault.Invalid, "invalid page token: it is not from a list with this prefix")
 		}
 		after = strings.Split(w.After, "/")
@@ -145,12 +153,21 @@ func (w *walk) root() error {
 	if strings.HasPrefix(w.Prefix, "/") || strings.Contains(w.Prefix, "//") {
 		return nil
 	}
-	return w.dir("", after)
+	now := time.Now()
+	return w.dir(seenDir{"", lstat(w.Root), now}, after)
 }
 
-// dir walks the directory below. after has the remaining components of the position at which the walk begins.
-func (w *walk) dir(below string, after []string) error {
-	names, err := w.names(below)
+// seenDir is a directory below the root that had an ID after a time, and that was not a repository after that.
+type seenDir struct {
+	below string
+	id    disk.ID
+	at    time.Time
+}
+
+// dir walks a directory. after has the remaining components of the position at which the walk begins.
+func (w *walk) dir(d seenDir, after []string) error {
+	below := d.below
+	names, err := w.names(d)
 	if err != nil {
 		return err
 	}
@@ -174,7 +191,8 @@ func (w *walk) dir(below string, after []string) error {
 }
 
 // names returns the sorted entries of a directory that can lead to the prefix; none if the directory cannot be read.
-func (w *walk) names(below string) ([]string, error) {
+func (w *walk) names(d seenDir) ([]string, error) {
+	below := d.below
 	if err := w.ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -187,15 +205,23 @@ func (w *walk) names(below string) ([]string, error) {
 		}
 	}
 	dir := filepath.Join(w.Root, below)
-	f, err := os.Open(dir)
-	if err == nil {
-		defer f.Close()
-		var names []string
-		if names, err = f.Readdirnames(-1); err == nil {
+	names, ok := w.Cache.names(below, d.id)
+	var err error
+	if !ok {
+		if names, err = readNames(dir); err == nil {
 			names = slices.DeleteFunc(names, func(name string) bool { return !w.isValid(join(below, name)) })
 			slices.Sort(names)
-			return names, nil
+			// Otherwise a change of that file can make it a repository.
+			if !slices.Contains(names, ".git") && !slices.Contains(names, "HEAD") {
+				w.Cache.put(below, cachedDir{id: d.id, names: names}, d.at)
+			}
 		}
+	}
+	if err == nil && w.Prefix != "" {
+		return slices.DeleteFunc(slices.Clone(names), func(name string) bool { return !w.mayHold(join(below, name)) }), nil
+	}
+	if err == nil {
+		return names, nil
 	}
 	switch {
 	case below == "":
@@ -206,9 +232,19 @@ func (w *walk) names(below string) ([]string, error) {
 	return nil, nil
 }
 
-// isValid is mayHold, and reports repositories whose names are the reason.
+// readNames returns the names of the entries of a directory.
+func readNames(dir string) ([]string, error) {
+	f, err := os.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return f.Readdirnames(-1)
+}
+
+// isValid reports whether requests can name a path, and reports repositories for which that is not so.
 func (w *walk) isValid(path string) bool {
-	if w.mayHold(path) {
+	if _, err := git.ParseRepoPath(path); err == nil && utf8.ValidString(path) && !IsPrivate(path) {
 		return true
 	}
 	if w.Skipped != nil && !IsPrivate(path) && w.isRepository(path) {
@@ -217,13 +253,9 @@ func (w *walk) isValid(path string) bool {
 	return false
 }
 
-// mayHold reports whether the path, or one below it, can have the prefix and is valid.
+// mayHold reports whether the path, or one below it, can have the prefix.
 func (w *walk) mayHold(path string) bool {
-	if !strings.HasPrefix(path, w.Prefix) && !strings.HasPrefix(w.Prefix, path+"/") {
-		return false
-	}
-	_, err := git.ParseRepoPath(path)
-	return err == nil && utf8.ValidString(path) && !IsPrivate(path)
+	return strings.HasPrefix(path, w.Prefix) || strings.HasPrefix(w.Prefix, path+"/")
 }
 
 func (w *walk) isRepository(below string) bool {
@@ -233,9 +265,14 @@ func (w *walk) isRepository(below string) bool {
 
 // entry finds a repository, or walks a directory.
 func (w *walk) entry(below string, after []string) (err error) {
-	path := filepath.Join(w.Root, below)
-	info, err := os.Lstat(path)
-	if err != nil || !info.IsDir() && info.Mode()&fs.ModeSymlink == 0 {
+	path := w.Root + "/" + below
+	now := time.Now()
+	var st unix.Stat_t
+	if err := unix.Lstat(path, &st); err != nil {
+		return nil
+	}
+	isDirectory, id := st.Mode&unix.S_IFMT == unix.S_IFDIR, disk.Of(&st)
+	if !isDirectory && st.Mode&unix.S_IFMT != unix.S_IFLNK {
 		return nil
 	}
 	if w.visits++; w.MaxVisits > 0 && w.visits > w.MaxVisits {
@@ -246,8 +283,18 @@ func (w *walk) entry(below string, after []string) (err error) {
 			w.Last = below
 		}
 	}()
-	if info.IsDir() && !w.Allows(path) {
+	if isDirectory && !w.Allows(path) {
 		return nil
+	}
+	if isDirectory && w.Cache.isRepository(below, id) {
+		if !strings.HasPrefix(below, w.Prefix) || len(after) > 0 {
+			return nil
+		}
+		w.FoundID = id
+		return w.found(below)
+	}
+	if _, isKnown := w.Cache.names(below, id); isDirectory && isKnown {
+		return w.dir(seenDir{below, id, now}, after)
 	}
 	for _, candidate := range []string{join(below, ".git"), below} {
 		if !w.isRepository(candidate) {
@@ -260,9 +307,14 @@ func (w *walk) entry(below string, after []string) (err error) {
 			w.skip(candidate, "it is a link to outside of the root, or inside another repository")
 			return nil
 		}
+		w.FoundID = disk.ID{}
+		if isDirectory && candidate == below && id.Settled(now) && lstat(path+"/.git") == (disk.ID{}) {
+			w.FoundID = id
+			w.Cache.put(below, cachedDir{id: id, isRepository: true}, now)
+		}
 		return w.found(candidate)
 	}
-	if !info.IsDir() {
+	if !isDirectory {
 		return nil
 	}
 	if w.Skipped != nil && isDir(path+"/objects") {
@@ -270,7 +322,7 @@ func (w *walk) entry(below string, after []string) (err error) {
 			w.skip(below, "HEAD is missing or invalid, or refs is missing")
 		}
 	}
-	return w.dir(below, after)
+	return w.dir(seenDir{below, id, now}, after)
 }
 
 func (w *walk) skip(path, why string) {

@@ -1,6 +1,7 @@
 package control
 
 import (
+	"cmp"
 	"context"
 	"encoding/base64"
 	"strings"
@@ -8,6 +9,7 @@ import (
 
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
@@ -32,6 +34,9 @@ func (s *repositoryService) Create(ctx context.Context,
 				return nil, fault.Wrap(fault.Invalid, `invalid object format: want "sha1" or "sha256"`, err)
 			}
 		}
+		if source := r.Msg.GetForkOf(); source != "" && r.Msg.GetObjectFormat()+r.Msg.GetDefaultBranch() != "" {
+			return nil, fault.InvalidField("fork_of", "a fork has the object format and the branch of its source")
+		}
 		if r.Msg.Settings != nil {
 			if err := checkSettings(r.Msg.GetSettings()); err != nil {
 				return nil, err
@@ -41,7 +46,16 @@ func (s *repositoryService) Create(ctx context.Context,
 				return nil, err
 			}
 		}
-		d, err := s.Node.Create(ctx, path, o)
+		var d storage.Description
+		if name := r.Msg.GetForkOf(); name != "" {
+			source, err := parsePath(name)
+			if err != nil {
+				return nil, fault.InField("fork_of", err)
+			}
+			d, err = s.Node.Fork(ctx, source, path, places.ForkOptions{RequestID: o.RequestID, Settings: o.Settings})
+			return &packhorsev1.CreateResponse{Repository: description(d)}, err
+		}
+		d, err = s.Node.Create(ctx, path, o)
 		return &packhorsev1.CreateResponse{Repository: description(d)}, err
 	})
 }
@@ -85,14 +99,41 @@ func (s *repositoryService) List(ctx context.Context,
 		limit = defaultPage
 	}
 	after, err := readToken(repositoryToken, r.Msg.GetPrefix(), r.Msg.GetPageToken())
-	if err != nil {
+	switch only := r.Msg.GetOnly(); {
+	case err != nil:
 		return nil, err
+	case after != "" && r.Msg.GetAfter() != "":
+		return nil, fault.InvalidField("after", "it is set together with page_token")
+	case len(only) > places.MaxPage:
+		return nil, fault.InvalidField("only", "more than %d paths", places.MaxPage)
+	case len(only) > 0 && r.Msg.GetPrefix()+after+r.Msg.GetAfter()+strings.Join(r.Msg.GetLabels(), "") != "":
+		return nil, fault.InvalidField("only", "it is set together with other conditions")
+	case len(only) > 0:
+		return s.summarize(ctx, only, "")
 	}
-	page, err := s.Node.List(ctx, places.ListQuery{Prefix: r.Msg.GetPrefix(), After: after,
-		Limit: min(limit, places.MaxPage)})
-	return responseOf(&packhorsev1.ListResponse{
-		Repositories: page.Paths, NextPageToken: pageToken(repositoryToken, r.Msg.GetPrefix(), page.Next),
-	}, err)
+	page, err := s.Node.List(ctx, places.ListQuery{Prefix: r.Msg.GetPrefix(), After: cmp.Or(after, r.Msg.GetAfter()),
+		Limit: min(limit, places.MaxPage), Labels: r.Msg.GetLabels()})
+	next := pageToken(repositoryToken, r.Msg.GetPrefix(), page.Next)
+	if err == nil && r.Msg.GetDetails() {
+		return s.summarize(ctx, page.Paths, next)
+	}
+	return responseOf(&packhorsev1.ListResponse{Repositories: page.Paths, NextPageToken: next}, err)
+}
+
+// summarize returns a page with details.
+func (s *repositoryService) summarize(ctx context.Context, paths []string, next string) (
+	*connect.Response[packhorsev1.ListResponse], error) {
+	all, err := s.Node.Summarize(ctx, paths)
+	page := &packhorsev1.ListResponse{NextPageToken: next}
+	for _, d := range all {
+		r := &packhorsev1.Repository{Path: printable(d.Path)}
+		if d.Format != 0 {
+			r = description(d)
+		}
+		r.Version, r.Objects, r.Config = nil, nil, nil
+		page.Repositories, page.Details = append(page.Repositories, d.Path), append(page.Details, r)
+	}
+	return responseOf(page, err)
 }
 
 func (s *repositoryService) Delete(ctx context.Context,
@@ -207,6 +248,9 @@ func description(d storage.Description) *packhorsev1.Repository {
 		Size: d.Size, Refs: d.Refs, Objects: counts(d.Objects), Config: make(map[string]string, len(d.Config)),
 		RepositoryHooks: string(d.RepositoryHooks), Settings: settingsMessage(d.Settings),
 		SettingsVersion: settingsVersion(d.Settings),
+	}
+	if !d.PushedAt.IsZero() {
+		r.PushedAt = timestamppb.New(d.PushedAt)
 	}
 	for _, hook := range d.Hooks {
 		r.Hooks = append(r.Hooks, printable(hook))

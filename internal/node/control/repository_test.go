@@ -229,6 +229,62 @@ func TestRepositoryPages(t *testing.T) {
 	}
 }
 
+// TestRepositoryDetails lists repositories by labels, with details, and by their names.
+func TestRepositoryDetails(t *testing.T) {
+	t.Parallel()
+	p := newPort(t)
+	ctx := t.Context()
+	for name, labels := range map[string]map[string]string{"a": {"team": "web", "tier": "1"}, "b": {"team": "db"},
+		"c": nil} {
+		if _, err := p.repositories.Create(ctx, connect.NewRequest(&packhorsev1.CreateRequest{Repository: name,
+			Settings: &packhorsev1.Settings{Labels: labels}})); err != nil {
+			t.Fatal(err)
+		}
+	}
+	made, err := p.repositories.Create(ctx, connect.NewRequest(&packhorsev1.CreateRequest{Repository: "d", ForkOf: "a",
+		RequestId: "x", Settings: &packhorsev1.Settings{Labels: map[string]string{"team": "web"}}}))
+	if err != nil || made.Msg.GetRepository().GetSettings().GetLabels()["team"] != "web" {
+		t.Fatalf("%v, %v", made, err)
+	}
+	for _, test := range []struct {
+		request *packhorsev1.ListRequest
+		want    string
+	}{
+		{&packhorsev1.ListRequest{Labels: []string{"team"}}, "a.git b.git d.git"},
+		{&packhorsev1.ListRequest{Labels: []string{"team=web"}}, "a.git d.git"},
+		{&packhorsev1.ListRequest{Labels: []string{"team=web", "tier=1"}, Details: true}, "a.git"},
+		{&packhorsev1.ListRequest{Labels: []string{"team=we"}}, ""},
+		{&packhorsev1.ListRequest{After: "b.git"}, "c.git d.git"},
+		{&packhorsev1.ListRequest{Only: []string{"c.git", "a.git", "none"}, Details: true}, "c.git a.git"},
+	} {
+		page, err := p.repositories.List(ctx, connect.NewRequest(test.request))
+		if err != nil || strings.Join(page.Msg.GetRepositories(), " ") != test.want ||
+			test.request.Details && len(page.Msg.GetDetails()) != len(page.Msg.GetRepositories()) {
+			t.Errorf("%v: %v, want %s, error = %v", test.request, page, test.want, err)
+		}
+	}
+	for _, request := range []*packhorsev1.ListRequest{
+		{After: "a.git", PageToken: pageToken(repositoryToken, "", "a.git")}, {Only: []string{"a"}, Prefix: "a"},
+		{Only: []string{"../a"}}, {Only: make([]string, 1001)}, {After: "../x"},
+	} {
+		_, err := p.repositories.List(ctx, connect.NewRequest(request))
+		p.code(err, connect.CodeInvalidArgument)
+	}
+	for request, code := range map[*packhorsev1.CreateRequest]connect.Code{
+		{Repository: "d", ForkOf: "a", RequestId: "x"}:        0,
+		{Repository: "d", ForkOf: "a"}:                        connect.CodeAlreadyExists,
+		{Repository: "e", ForkOf: "none"}:                     connect.CodeNotFound,
+		{Repository: "e", ForkOf: ".."}:                       connect.CodeInvalidArgument,
+		{Repository: "e", ForkOf: "a", ObjectFormat: "sha1"}:  connect.CodeInvalidArgument,
+		{Repository: "e", ForkOf: "a", DefaultBranch: "main"}: connect.CodeInvalidArgument,
+	} {
+		_, err := p.repositories.Create(ctx, connect.NewRequest(request))
+		if code != 0 || err != nil {
+			p.code(err, code)
+		}
+	}
+}
+
 func TestRefService(t *testing.T) {
 	t.Parallel()
 	p := newPort(t)

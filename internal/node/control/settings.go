@@ -24,7 +24,7 @@ import (
 var settingKeys = map[protoreflect.Name]string{
 	"description": places.DescriptionKey, "owner": "gitweb.owner", "quota_bytes": repo.QuotaKey,
 	"lfs_quota_bytes": "lfs.quota", "max_push_bytes": "receive.maxinputsize", "read_only": "packhorse.readonly",
-	"archived": "packhorse.archived", "hidden_refs": "transfer.hiderefs", "labels": "packhorse.label",
+	"archived": "packhorse.archived", "hidden_refs": "transfer.hiderefs", "labels": places.LabelKey,
 }
 
 const (

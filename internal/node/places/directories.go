@@ -4,7 +4,10 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
+	"io/fs"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -50,6 +53,8 @@ type Directories struct {
 	placing            *semaphore.Weighted // held to move a repository to or from its place
 	privateDirectories map[string]bool     // private directories on other file systems; guarded by placing
 
+	walked          repo.WalkCache
+	listed          listedConfigs
 	networks        networks
 	expiries        expiries
 	sharing         *semaphore.Weighted // held to add objects to the network of a fork
@@ -182,6 +187,64 @@ func (p *dirPlace) MirrorMarks() MirrorMarks { return newMirrorMarks(p.repo.Comm
 
 // Push implements Place.
 func (p *dirPlace) Push(context.Context) (receivepack.Shadow, error) { return nil, nil }
+
+// PackBytes implements Place.
+func (p *dirPlace) PackBytes() (int64, error) {
+	packs, indexes, err := p.repo.PackBytes()
+	return packs + indexes, err
+}
+
+// pushedFile is an empty file in the directory of a repository. Its time is that of the last push or call that changed
+// refs.
+const pushedFile = "packhorse-pushed"
+
+// NotePush implements Place. The time can be lost in a power failure.
+func (p *dirPlace) NotePush() {
+	file, now := filepath.Join(p.repo.Common, pushedFile), time.Now()
+	err := os.Chtimes(file, now, now)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = os.WriteFile(file, nil, 0o666)
+	}
+	if err != nil {
+		p.Log.Debug("cannot note the time of a push", "dir", p.dir, "error", err)
+	}
+}
+
+// PushedAt implements Place.
+func (p *dirPlace) PushedAt() (at time.Time) {
+	if info, err := os.Stat(filepath.Join(p.repo.Common, pushedFile)); err == nil {
+		at = info.ModTime()
+	}
+	return at
+}
+
+// maxRefDirs is the maximum number of directories with refs in Files.
+const maxRefDirs = 64
+
+// Files implements Place. Refs change by replacing files, and packs by adding and removing them.
+func (p *dirPlace) Files() (files []string) {
+	if p.found != p.dir || p.repo.Common != p.dir || p.repo.Dir != p.dir {
+		return nil // a link, or several directories
+	}
+	for _, name := range []string{"", "config", descriptionFile, pushedFile, "HEAD", "packed-refs", "objects/pack",
+		"reftable"} {
+		files = append(files, filepath.Join(p.dir, name))
+	}
+	dirs := 0
+	err := filepath.WalkDir(filepath.Join(p.dir, "refs"), func(path string, e fs.DirEntry, err error) error {
+		if err == nil && e.IsDir() {
+			files = append(files, path)
+			if dirs++; dirs > maxRefDirs {
+				return errTooMany
+			}
+		}
+		return err
+	})
+	if err != nil {
+		return nil
+	}
+	return files
+}
 
 // Counts implements Place.
 func (p *dirPlace) Counts(ctx context.Context) (pack.Counts, error) { return p.repo.Objects.Count(ctx) }

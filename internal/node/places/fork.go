@@ -29,6 +29,7 @@ type ForkOptions struct {
 	RequestID string // as in Places.Create
 	// Lifetime is the time after which the fork is removed. Zero: it is not.
 	Lifetime time.Duration
+	Settings Settings // of the fork
 }
 
 // Selects reports whether the fork gets a ref.
@@ -313,6 +314,7 @@ func (f *fork) write(dir string, expires time.Time) error {
 		section, name, _ := strings.Cut(expiryKey, ".")
 		config += "[" + section + "]\n\t" + name + " = " + expires.UTC().Format(time.RFC3339) + "\n"
 	}
+	config += string(f.options.Settings.Text(settingKeys))
 	packed := []byte(refs.PackedHeader)
 	for i := range f.refs {
 		packed = refs.AppendPacked(packed, &f.refs[i])

@@ -149,7 +149,8 @@ func exists(path string) (bool, error) {
 func (p *dirPlace) runStep(ctx context.Context, git RunGit, s maintenanceStep) error {
 	r := p.repo
 	if s.args[0] == "multi-pack-index" { // Git fails without packs
-		if packs, err := os.ReadDir(r.Objects.Dirs()[0] + "/pack"); err == nil && !slices.ContainsFunc(packs, isPack) {
+		packs, err := os.ReadDir(r.Objects.Dirs()[0] + "/pack") // a fork may have no such directory
+		if (err == nil || errors.Is(err, fs.ErrNotExist)) && !slices.ContainsFunc(packs, isPack) {
 			return nil
 		}
 	}

@@ -65,6 +65,7 @@ type ListQuery struct {
 	Limit  int    // maximum number of paths; zero means MaxPage
 	All    bool   // also mirrors that must not be read
 
+	Labels []string    // only repositories with all of these labels, KEY or KEY=VALUE
 	LFS    bool        // only repositories that may have LFS objects or locks
 	Accept MirrorCheck // if not All: lists only mirrors for which it returns nil
 }
@@ -98,6 +99,14 @@ type Place interface {
 	MirrorMarks() MirrorMarks
 	// Push returns the shadow for a push. Nil: the push takes place in the repository.
 	Push(ctx context.Context) (receivepack.Shadow, error)
+	// NotePush notes that a push or a call has changed refs now.
+	NotePush()
+	// PushedAt returns when that was last; the zero time if it is not known.
+	PushedAt() time.Time
+	// PackBytes returns the size of the repository's own packs and their indexes in bytes.
+	PackBytes() (int64, error)
+	// Files returns the paths of files and directories on which descriptions in lists depend. Nil: they change otherwise.
+	Files() []string
 	// Counts returns the objects and packs of the latest known state, whether they are here or not.
 	Counts(ctx context.Context) (pack.Counts, error)
 	// Size returns the size of the repository in bytes, or -1 if it has too many files.

@@ -21,7 +21,7 @@ import (
 const DescriptionKey = "gitweb.description"
 
 // settingKeys are the keys of Git's configuration that Configure changes.
-var settingKeys = []string{DescriptionKey, "gitweb.owner", "lfs.quota", "packhorse.archived", "packhorse.label",
+var settingKeys = []string{DescriptionKey, "gitweb.owner", "lfs.quota", "packhorse.archived", LabelKey,
 	repo.PurgedKey, repo.PurgingKey, repo.QuotaKey, "packhorse.readonly", "receive.maxinputsize", "transfer.hiderefs"}
 
 // Settings are values of Git's configuration by key, in their order. A key without values is not set.

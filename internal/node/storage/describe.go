@@ -3,6 +3,7 @@ package storage
 import (
 	"context"
 	"strings"
+	"time"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
@@ -26,6 +27,7 @@ type Description struct {
 	Config  map[string]string // its own settings for serving; several values of a key are lines
 
 	Settings places.Settings
+	PushedAt time.Time // zero: not known
 
 	RepositoryHooks receivepack.RepositoryHooks // policy for Hooks; "": pushes are not accepted
 }
@@ -39,7 +41,8 @@ func (n *Node) Describe(ctx context.Context, path git.RepoPath) (Description, er
 	}
 	defer n.release(h)
 	d := Description{Path: h.found.Path().String(), Format: h.Format, Head: snap.Head(), Version: version,
-		Config: servedConfig(h.Config()), RepositoryHooks: n.hooks, Settings: places.ReadSettings(h.Common, h.Config())}
+		Config: servedConfig(h.Config()), RepositoryHooks: n.hooks, Settings: places.ReadSettings(h.Common, h.Config()),
+		PushedAt: h.place.PushedAt()}
 	if hooks, err := h.Hooks(); err != nil {
 		d.Hooks = []string{fault.Message(err)}
 	} else {
@@ -47,13 +50,7 @@ func (n *Node) Describe(ctx context.Context, path git.RepoPath) (Description, er
 			d.Hooks = append(d.Hooks, hook.Name)
 		}
 	}
-	err = snap.Each("", func(refs.Ref) error {
-		if d.Refs++; d.Refs%MaxBatch == 0 {
-			return ctx.Err()
-		}
-		return nil
-	})
-	if err != nil {
+	if d.Refs, err = countRefs(ctx, snap); err != nil {
 		return Description{}, err
 	}
 	if d.Objects, err = h.place.Counts(ctx); err != nil {
@@ -63,6 +60,17 @@ func (n *Node) Describe(ctx context.Context, path git.RepoPath) (Description, er
 		return Description{}, err
 	}
 	return d, nil
+}
+
+// countRefs counts the visible refs.
+func countRefs(ctx context.Context, snap *refs.Snapshot) (count int64, err error) {
+	err = snap.Each("", func(refs.Ref) error {
+		if count++; count%MaxBatch == 0 {
+			return ctx.Err()
+		}
+		return nil
+	})
+	return count, err
 }
 
 // servedConfig selects the settings that may be shown. Addresses of remotes and possible secrets, such as

@@ -4,11 +4,14 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 
@@ -118,5 +121,97 @@ func TestListFollowsLinksToRepositoriesOnly(t *testing.T) {
 		if _, err := r.List(t.Context(), places.ListQuery{After: after}); !fault.Is(err, fault.Invalid) {
 			t.Errorf("after %q: %v", after, err)
 		}
+	}
+}
+
+// TestListFollowsOtherPrograms changes a tree at random, as other programs do. A node that keeps results of walks lists
+// the same as one that has just started.
+func TestListFollowsOtherPrograms(t *testing.T) {
+	t.Parallel()
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 0))
+	dir := t.TempDir()
+	kept := newRoot(t, storage.Options{Root: dir})
+	path := func() string {
+		parts := []string{dir}
+		for range 1 + random.IntN(3) {
+			parts = append(parts, []string{"a", "b", "c.git", "d", ".git"}[random.IntN(5)])
+		}
+		return filepath.Join(parts...)
+	}
+	repository := func(at string) {
+		_ = errors.Join(os.MkdirAll(at+"/objects", 0o700), os.MkdirAll(at+"/refs", 0o700),
+			os.WriteFile(at+"/HEAD", []byte("ref: refs/heads/main\n"), 0o600))
+	}
+	for step := range 400 {
+		at := path()
+		switch random.IntN(8) {
+		case 0, 1, 2:
+			repository(at)
+		case 3:
+			_ = os.MkdirAll(at, 0o700)
+		case 4:
+			_ = os.RemoveAll(at)
+		case 5:
+			_ = os.Rename(at, path())
+		case 6:
+			_ = os.Remove(at + "/" + []string{"HEAD", "refs", "objects"}[random.IntN(3)])
+		case 7:
+			_ = os.Symlink(path(), at)
+		}
+		got, err := kept.List(t.Context(), places.ListQuery{})
+		fresh := newRoot(t, storage.Options{Root: dir})
+		want, wantErr := fresh.List(t.Context(), places.ListQuery{})
+		if err != nil || wantErr != nil || !slices.Equal(got.Paths, want.Paths) {
+			t.Fatalf("step %d: %q, want %q (%v, %v)", step, got.Paths, want.Paths, err, wantErr)
+		}
+		if err := fresh.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestSummaries compares summaries with descriptions after each change, also when a summary is in memory.
+func TestSummaries(t *testing.T) {
+	t.Parallel()
+	r := newRoot(t, storage.Options{})
+	repo := gittest.InitAt(t, filepath.Join(r.dir, "app.git"))
+	past := func() { // so that the files are old enough for their summary to be kept
+		at := time.Now().Add(-time.Minute)
+		_ = filepath.WalkDir(r.dir, func(path string, _ fs.DirEntry, _ error) error { return os.Chtimes(path, at, at) })
+	}
+	id := repo.Commit("x").String()
+	for _, change := range []func(){
+		func() {},
+		func() { repo.Git("update-ref", "refs/heads/main", id) },
+		func() { repo.Git("update-ref", "refs/heads/a/b/c", id) },
+		func() { repo.Git("pack-refs", "--all") },
+		func() { repo.Git("repack", "-adq") },
+		func() { repo.Git("config", "gitweb.owner", "ann") },
+		func() { repo.Git("config", "transfer.hideRefs", "refs/heads/a") },
+		func() { repo.Git("symbolic-ref", "HEAD", "refs/heads/none") },
+		func() { _ = os.WriteFile(filepath.Join(repo.Dir, "description"), []byte("text\n"), 0o600) },
+		func() { repo.Git("update-ref", "-d", "refs/heads/main") },
+	} {
+		change()
+		want, err := r.Describe(t.Context(), r.path("app.git"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			got, err := r.Summarize(t.Context(), []string{"app.git", "none.git"})
+			if err != nil || len(got) != 1 || got[0].Refs != want.Refs || got[0].Head != want.Head ||
+				!reflect.DeepEqual(got[0].Settings, want.Settings) || got[0].Size != want.Objects.PackBytes {
+				t.Errorf("%+v, want %+v, error = %v", got, want, err)
+			}
+			past()
+		}
+	}
+	if err := os.RemoveAll(repo.Dir); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := r.Summarize(t.Context(), []string{"app.git"}); err != nil || len(got) != 0 {
+		t.Errorf("a removed repository: %v, %v", got, err)
 	}
 }

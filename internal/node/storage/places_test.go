@@ -154,6 +154,11 @@ func (p *testPlaces) Create(_ context.Context, path git.RepoPath, _ git.ObjectFo
 	return nil
 }
 
+func (*testPlace) NotePush()                 {}
+func (*testPlace) PushedAt() (at time.Time)  { return at }
+func (*testPlace) PackBytes() (int64, error) { return 0, nil }
+func (*testPlace) Files() []string           { return nil }
+
 // LFS and Locks are not used.
 func (*testPlace) LFS() objects.Remote  { return nil }
 func (*testPlace) Locks() lfs.LockFiles { return nil }

@@ -162,6 +162,7 @@ const notifyTimeout = 5 * time.Second
 
 // publish makes changes of refs visible to all requests, and notifies watchers. It returns a channel for warmer.wait.
 func (n *Node) publish(ctx context.Context, h *handle, path git.RepoPath) (prepared <-chan struct{}) {
+	h.place.NotePush()
 	if err := h.Refresh(); err != nil {
 		n.log.Warn("cannot refresh a repository after a change", "repository", path.String(), "error", err)
 	}

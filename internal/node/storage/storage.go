@@ -129,6 +129,7 @@ type Node struct {
 
 	handles    handleTable
 	purged     sync.Map // by repo.PackScope: the purged objects for which cached packs were dropped, as a text
+	summaries  summaries
 	writes     writeTable
 	stopWrites func()
 	locks      lfs.LockServer

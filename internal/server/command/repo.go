@@ -15,6 +15,7 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
+	"unicode"
 
 	"connectrpc.com/connect"
 	"github.com/dustin/go-humanize"
@@ -154,10 +155,15 @@ optional. A repository that cannot be created completely is not created.`,
 	request := &packhorsev1.CreateRequest{Settings: &packhorsev1.Settings{}}
 	description := cmd.Flags().String("description", "", "what the repository is for, as a `TEXT`")
 	cmd.Flags().StringToStringVar(&request.Settings.Labels, "label", nil, "a label `KEY=VALUE`; can be repeated")
+	cmd.Flags().StringVar(&request.ForkOf, "fork-of", "",
+		"make a fork of the repository `SOURCE`, with its branch and format, see packhorse repo fork")
 	cmd.Flags().StringVar(&request.DefaultBranch, "default-branch", "main", "the `BRANCH` that HEAD names")
 	cmd.Flags().StringVar(&request.ObjectFormat, "object-format", "sha1", "`FORMAT`: sha1 or sha256")
 	onRepository(env, cmd, changes, func(cmd *cobra.Command, node *client.Client, args []string) error {
 		request.Repository = args[0]
+		if request.ForkOf != "" {
+			request.DefaultBranch, request.ObjectFormat = "", ""
+		}
 		if *description != "" {
 			request.Settings.Description = description
 		}
@@ -219,8 +225,12 @@ by itself. A repository that has forks can be detached, too; the forks are uncha
 func repoList(env Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "list [PREFIX]", Short: "List repositories",
-		Long:    `List prints the paths of the repositories, those that begin with PREFIX, in order.`,
-		Example: "  packhorse repo list --root /srv/git\n  packhorse repo list team/ --json --config /etc/packhorse.toml",
+		Long: `List prints the paths of the repositories, those that begin with PREFIX, in order. --long adds the size of the packs, the
+number of refs, the time of the last push, the owner, the labels and the description. --label selects repositories that
+have a label, with any value or with one.`,
+		Example: `  packhorse repo list --root /srv/git
+  packhorse repo list team/ --json --config /etc/packhorse.toml
+  packhorse repo list --long --label team=web --label tier --root /srv/git`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 1 {
 				return fmt.Errorf("%s takes one PREFIX, got %d arguments", cmd.CommandPath(), len(args))
@@ -229,10 +239,15 @@ func repoList(env Env) *cobra.Command {
 		},
 	}
 	asJSON := jsonFlag(cmd)
+	long := cmd.Flags().Bool("long", false, "print details of the repositories")
+	labels := cmd.Flags().StringArray("label", nil, "only repositories with the label `KEY[=VALUE]`; can be repeated")
 	return onRepository(env, cmd, reads, func(cmd *cobra.Command, node *client.Client, args []string) error {
-		request := &packhorsev1.ListRequest{PageSize: places.MaxPage}
+		request := &packhorsev1.ListRequest{PageSize: places.MaxPage, Labels: *labels}
 		if len(args) > 0 {
 			request.Prefix = args[0]
+		}
+		if *long {
+			return listLong(cmd, node, request, *asJSON)
 		}
 		all := []string{}
 		for path, err := range node.AllRepositories(cmd.Context(), request) {
@@ -248,6 +263,47 @@ func repoList(env Env) *cobra.Command {
 			return nil
 		})
 	})
+}
+
+// listLong prints the repositories of a request with details.
+func listLong(cmd *cobra.Command, node *client.Client, request *packhorsev1.ListRequest, asJSON bool) error {
+	page := &packhorsev1.ListResponse{}
+	for r, err := range node.DescribeRepositories(cmd.Context(), request) {
+		if err != nil {
+			return err
+		}
+		page.Repositories, page.Details = append(page.Repositories, r.GetPath()), append(page.Details, r)
+	}
+	return printResult(cmd, asJSON, page, func(w io.Writer) error {
+		table := newTable(w, "PATH\tSIZE\tREFS\tPUSHED\tOWNER\tLABELS\tDESCRIPTION")
+		for _, r := range page.Details {
+			if r.GetObjectFormat() == "" {
+				fmt.Fprintf(table, "%s\t(cannot be read)\n", r.GetPath())
+				continue
+			}
+			pushed, s := "-", r.GetSettings()
+			if at := r.GetPushedAt(); at != nil {
+				pushed = at.AsTime().Local().Format(time.DateTime)
+			}
+			var labels []string
+			for _, key := range slices.Sorted(maps.Keys(s.GetLabels())) {
+				labels = append(labels, key+"="+s.GetLabels()[key])
+			}
+			fmt.Fprintf(table, "%s\t%s\t%d\t%s\t%s\t%s\t%s\n", r.GetPath(), humanize.IBytes(uint64(r.GetSize())), r.GetRefs(),
+				pushed, oneLine(s.GetOwner()), oneLine(strings.Join(labels, ",")), oneLine(s.GetDescription()))
+		}
+		return table.Flush()
+	})
+}
+
+// oneLine returns a text for a table: "-" if it is empty.
+func oneLine(text string) string {
+	return cmp.Or(strings.Join(strings.Fields(strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) {
+			return ' '
+		}
+		return r
+	}, text)), " "), "-")
 }
 
 func repoInfo(env Env) *cobra.Command {

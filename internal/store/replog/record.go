@@ -49,7 +49,8 @@ type Record struct {
 	Quota        int64  // maximum of Bytes(); zero means no limit
 	Refs         Refs
 	Packs        []Pack
-	Forks        []string // IDs of repositories whose records may name packs of this one, sorted; at most MaxForks
+	PushedAt     time.Time // when a push last changed refs, by the clock of its node; zero: not known
+	Forks        []string  // IDs of repositories whose records may name packs of this one, sorted; at most MaxForks
 
 	ObjectsEpoch uint64   // raised when unreachable objects were removed
 	GC           uint64   // raised by each record of KindCondemn
@@ -230,10 +231,12 @@ func (r *Record) Next(kind Kind, node string, now time.Time) *Record {
 	return &next
 }
 
-// Bytes returns the size of all packs, which the quota limits.
+// Bytes returns the size of the repository's own packs, which the quota limits.
 func (r *Record) Bytes() (total int64) {
 	for i := range r.Packs {
-		total += r.Packs[i].Bytes
+		if r.Packs[i].From == "" {
+			total += r.Packs[i].Bytes
+		}
 	}
 	return total
 }

@@ -10,6 +10,7 @@ import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	durationpb "google.golang.org/protobuf/types/known/durationpb"
+	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
 	unsafe "unsafe"
@@ -50,8 +51,10 @@ type Repository struct {
 	Settings        *Settings `protobuf:"bytes,12,opt,name=settings,proto3" json:"settings,omitempty"`
 	// Changes with each change of settings.
 	SettingsVersion string `protobuf:"bytes,13,opt,name=settings_version,json=settingsVersion,proto3" json:"settings_version,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// When a push or a call last changed a ref. Not set if that is not known.
+	PushedAt      *timestamppb.Timestamp `protobuf:"bytes,14,opt,name=pushed_at,json=pushedAt,proto3" json:"pushed_at,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Repository) Reset() {
@@ -173,6 +176,13 @@ func (x *Repository) GetSettingsVersion() string {
 		return x.SettingsVersion
 	}
 	return ""
+}
+
+func (x *Repository) GetPushedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.PushedAt
+	}
+	return nil
 }
 
 // Settings of a repository. They are in its git configuration, under the keys in parentheses. A field without a value is not set.
@@ -402,7 +412,9 @@ type CreateRequest struct {
 	// repeated.
 	RequestId string `protobuf:"bytes,4,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	// The repository has them from the beginning. A repeated request does not change them.
-	Settings      *Settings `protobuf:"bytes,5,opt,name=settings,proto3" json:"settings,omitempty"`
+	Settings *Settings `protobuf:"bytes,5,opt,name=settings,proto3" json:"settings,omitempty"`
+	// The repository to fork, as by Fork with all refs. object_format and default_branch must be empty then: they are those of the source.
+	ForkOf        string `protobuf:"bytes,6,opt,name=fork_of,json=forkOf,proto3" json:"fork_of,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -470,6 +482,13 @@ func (x *CreateRequest) GetSettings() *Settings {
 		return x.Settings
 	}
 	return nil
+}
+
+func (x *CreateRequest) GetForkOf() string {
+	if x != nil {
+		return x.ForkOf
+	}
+	return ""
 }
 
 type CreateResponse struct {
@@ -611,7 +630,16 @@ type ListRequest struct {
 	// The maximum number of repositories. Zero means 100. At most 1,000. Any page may have fewer, or none.
 	PageSize int32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
 	// The next_page_token of the previous response.
-	PageToken     string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	PageToken string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	// Only repositories with all of these labels, each as KEY or as KEY=VALUE.
+	Labels []string `protobuf:"bytes,4,rep,name=labels,proto3" json:"labels,omitempty"`
+	// Describe the repositories of the page, too.
+	Details bool `protobuf:"varint,5,opt,name=details,proto3" json:"details,omitempty"`
+	// Only paths after this one. Not together with page_token.
+	After string `protobuf:"bytes,6,opt,name=after,proto3" json:"after,omitempty"`
+	// Only these repositories, at most 1,000, with their exact paths; those that do not exist are left out. Not together with the fields above
+	// other than details.
+	Only          []string `protobuf:"bytes,7,rep,name=only,proto3" json:"only,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -667,12 +695,43 @@ func (x *ListRequest) GetPageToken() string {
 	return ""
 }
 
+func (x *ListRequest) GetLabels() []string {
+	if x != nil {
+		return x.Labels
+	}
+	return nil
+}
+
+func (x *ListRequest) GetDetails() bool {
+	if x != nil {
+		return x.Details
+	}
+	return false
+}
+
+func (x *ListRequest) GetAfter() string {
+	if x != nil {
+		return x.After
+	}
+	return ""
+}
+
+func (x *ListRequest) GetOnly() []string {
+	if x != nil {
+		return x.Only
+	}
+	return nil
+}
+
 type ListResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Paths below the root, as on disk.
 	Repositories []string `protobuf:"bytes,1,rep,name=repositories,proto3" json:"repositories,omitempty"`
 	// Empty on the last page.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	// With details, the repositories of the page in the same order: path, object_format, head, head_oid, size, refs, settings,
+	// settings_version and pushed_at. size is that of packs and their indexes. One that cannot be read has only its path.
+	Details       []*Repository `protobuf:"bytes,3,rep,name=details,proto3" json:"details,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -719,6 +778,13 @@ func (x *ListResponse) GetNextPageToken() string {
 		return x.NextPageToken
 	}
 	return ""
+}
+
+func (x *ListResponse) GetDetails() []*Repository {
+	if x != nil {
+		return x.Details
+	}
+	return nil
 }
 
 type DeleteRequest struct {
@@ -873,7 +939,9 @@ func (x *RenameRequest) GetTo() string {
 }
 
 type RenameResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The rules, tokens and webhooks of this process that name the former path and not the new one, for people: "rule 2", "token ci (Ab12)".
+	Mentions      []string `protobuf:"bytes,1,rep,name=mentions,proto3" json:"mentions,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -906,6 +974,13 @@ func (x *RenameResponse) ProtoReflect() protoreflect.Message {
 // Deprecated: Use RenameResponse.ProtoReflect.Descriptor instead.
 func (*RenameResponse) Descriptor() ([]byte, []int) {
 	return file_packhorse_v1_repository_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *RenameResponse) GetMentions() []string {
+	if x != nil {
+		return x.Mentions
+	}
+	return nil
 }
 
 type ForkRequest struct {
@@ -1682,7 +1757,7 @@ var File_packhorse_v1_repository_proto protoreflect.FileDescriptor
 
 const file_packhorse_v1_repository_proto_rawDesc = "" +
 	"\n" +
-	"\x1dpackhorse/v1/repository.proto\x12\fpackhorse.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x18packhorse/v1/purge.proto\x1a\x1apackhorse/v1/version.proto\"\x97\x04\n" +
+	"\x1dpackhorse/v1/repository.proto\x12\fpackhorse.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18packhorse/v1/purge.proto\x1a\x1apackhorse/v1/version.proto\"\xd0\x04\n" +
 	"\n" +
 	"Repository\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12#\n" +
@@ -1698,7 +1773,8 @@ const file_packhorse_v1_repository_proto_rawDesc = "" +
 	" \x03(\tR\x05hooks\x12)\n" +
 	"\x10repository_hooks\x18\v \x01(\tR\x0frepositoryHooks\x122\n" +
 	"\bsettings\x18\f \x01(\v2\x16.packhorse.v1.SettingsR\bsettings\x12)\n" +
-	"\x10settings_version\x18\r \x01(\tR\x0fsettingsVersion\x1a9\n" +
+	"\x10settings_version\x18\r \x01(\tR\x0fsettingsVersion\x127\n" +
+	"\tpushed_at\x18\x0e \x01(\v2\x1a.google.protobuf.TimestampR\bpushedAt\x1a9\n" +
 	"\vConfigEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x91\x04\n" +
@@ -1733,7 +1809,7 @@ const file_packhorse_v1_repository_proto_rawDesc = "" +
 	"pack_bytes\x18\x04 \x01(\x03R\tpackBytes\x12(\n" +
 	"\x10multi_pack_index\x18\x05 \x01(\bR\x0emultiPackIndex\x12\x16\n" +
 	"\x06bitmap\x18\x06 \x01(\bR\x06bitmap\x12!\n" +
-	"\fcommit_graph\x18\a \x01(\bR\vcommitGraph\"\xce\x01\n" +
+	"\fcommit_graph\x18\a \x01(\bR\vcommitGraph\"\xe7\x01\n" +
 	"\rCreateRequest\x12\x1e\n" +
 	"\n" +
 	"repository\x18\x01 \x01(\tR\n" +
@@ -1742,7 +1818,8 @@ const file_packhorse_v1_repository_proto_rawDesc = "" +
 	"\x0edefault_branch\x18\x03 \x01(\tR\rdefaultBranch\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\x04 \x01(\tR\trequestId\x122\n" +
-	"\bsettings\x18\x05 \x01(\v2\x16.packhorse.v1.SettingsR\bsettings\"J\n" +
+	"\bsettings\x18\x05 \x01(\v2\x16.packhorse.v1.SettingsR\bsettings\x12\x17\n" +
+	"\afork_of\x18\x06 \x01(\tR\x06forkOf\"J\n" +
 	"\x0eCreateResponse\x128\n" +
 	"\n" +
 	"repository\x18\x01 \x01(\v2\x18.packhorse.v1.RepositoryR\n" +
@@ -1755,15 +1832,20 @@ const file_packhorse_v1_repository_proto_rawDesc = "" +
 	"\vGetResponse\x128\n" +
 	"\n" +
 	"repository\x18\x01 \x01(\v2\x18.packhorse.v1.RepositoryR\n" +
-	"repository\"a\n" +
+	"repository\"\xbd\x01\n" +
 	"\vListRequest\x12\x16\n" +
 	"\x06prefix\x18\x01 \x01(\tR\x06prefix\x12\x1b\n" +
 	"\tpage_size\x18\x02 \x01(\x05R\bpageSize\x12\x1d\n" +
 	"\n" +
-	"page_token\x18\x03 \x01(\tR\tpageToken\"Z\n" +
+	"page_token\x18\x03 \x01(\tR\tpageToken\x12\x16\n" +
+	"\x06labels\x18\x04 \x03(\tR\x06labels\x12\x18\n" +
+	"\adetails\x18\x05 \x01(\bR\adetails\x12\x14\n" +
+	"\x05after\x18\x06 \x01(\tR\x05after\x12\x12\n" +
+	"\x04only\x18\a \x03(\tR\x04only\"\x8e\x01\n" +
 	"\fListResponse\x12\"\n" +
 	"\frepositories\x18\x01 \x03(\tR\frepositories\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"g\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x122\n" +
+	"\adetails\x18\x03 \x03(\v2\x18.packhorse.v1.RepositoryR\adetails\"g\n" +
 	"\rDeleteRequest\x12\x1e\n" +
 	"\n" +
 	"repository\x18\x01 \x01(\tR\n" +
@@ -1775,8 +1857,9 @@ const file_packhorse_v1_repository_proto_rawDesc = "" +
 	"\n" +
 	"repository\x18\x01 \x01(\tR\n" +
 	"repository\x12\x0e\n" +
-	"\x02to\x18\x02 \x01(\tR\x02to\"\x10\n" +
-	"\x0eRenameResponse\"\xaf\x01\n" +
+	"\x02to\x18\x02 \x01(\tR\x02to\",\n" +
+	"\x0eRenameResponse\x12\x1a\n" +
+	"\bmentions\x18\x01 \x03(\tR\bmentions\"\xaf\x01\n" +
 	"\vForkRequest\x12\x1e\n" +
 	"\n" +
 	"repository\x18\x01 \x01(\tR\n" +
@@ -1872,91 +1955,94 @@ func file_packhorse_v1_repository_proto_rawDescGZIP() []byte {
 
 var file_packhorse_v1_repository_proto_msgTypes = make([]protoimpl.MessageInfo, 29)
 var file_packhorse_v1_repository_proto_goTypes = []any{
-	(*Repository)(nil),          // 0: packhorse.v1.Repository
-	(*Settings)(nil),            // 1: packhorse.v1.Settings
-	(*Objects)(nil),             // 2: packhorse.v1.Objects
-	(*CreateRequest)(nil),       // 3: packhorse.v1.CreateRequest
-	(*CreateResponse)(nil),      // 4: packhorse.v1.CreateResponse
-	(*GetRequest)(nil),          // 5: packhorse.v1.GetRequest
-	(*GetResponse)(nil),         // 6: packhorse.v1.GetResponse
-	(*ListRequest)(nil),         // 7: packhorse.v1.ListRequest
-	(*ListResponse)(nil),        // 8: packhorse.v1.ListResponse
-	(*DeleteRequest)(nil),       // 9: packhorse.v1.DeleteRequest
-	(*DeleteResponse)(nil),      // 10: packhorse.v1.DeleteResponse
-	(*RenameRequest)(nil),       // 11: packhorse.v1.RenameRequest
-	(*RenameResponse)(nil),      // 12: packhorse.v1.RenameResponse
-	(*ForkRequest)(nil),         // 13: packhorse.v1.ForkRequest
-	(*ForkResponse)(nil),        // 14: packhorse.v1.ForkResponse
-	(*DetachRequest)(nil),       // 15: packhorse.v1.DetachRequest
-	(*DetachResponse)(nil),      // 16: packhorse.v1.DetachResponse
-	(*SetHeadRequest)(nil),      // 17: packhorse.v1.SetHeadRequest
-	(*SetHeadResponse)(nil),     // 18: packhorse.v1.SetHeadResponse
-	(*ConfigureRequest)(nil),    // 19: packhorse.v1.ConfigureRequest
-	(*ConfigureResponse)(nil),   // 20: packhorse.v1.ConfigureResponse
-	(*MaintainRequest)(nil),     // 21: packhorse.v1.MaintainRequest
-	(*MaintainResponse)(nil),    // 22: packhorse.v1.MaintainResponse
-	(*CollectRequest)(nil),      // 23: packhorse.v1.CollectRequest
-	(*CollectResponse)(nil),     // 24: packhorse.v1.CollectResponse
-	(*DropPacksRequest)(nil),    // 25: packhorse.v1.DropPacksRequest
-	(*DropPacksResponse)(nil),   // 26: packhorse.v1.DropPacksResponse
-	nil,                         // 27: packhorse.v1.Repository.ConfigEntry
-	nil,                         // 28: packhorse.v1.Settings.LabelsEntry
-	(*Version)(nil),             // 29: packhorse.v1.Version
-	(*durationpb.Duration)(nil), // 30: google.protobuf.Duration
-	(*PurgeRequest)(nil),        // 31: packhorse.v1.PurgeRequest
-	(*PurgeResponse)(nil),       // 32: packhorse.v1.PurgeResponse
+	(*Repository)(nil),            // 0: packhorse.v1.Repository
+	(*Settings)(nil),              // 1: packhorse.v1.Settings
+	(*Objects)(nil),               // 2: packhorse.v1.Objects
+	(*CreateRequest)(nil),         // 3: packhorse.v1.CreateRequest
+	(*CreateResponse)(nil),        // 4: packhorse.v1.CreateResponse
+	(*GetRequest)(nil),            // 5: packhorse.v1.GetRequest
+	(*GetResponse)(nil),           // 6: packhorse.v1.GetResponse
+	(*ListRequest)(nil),           // 7: packhorse.v1.ListRequest
+	(*ListResponse)(nil),          // 8: packhorse.v1.ListResponse
+	(*DeleteRequest)(nil),         // 9: packhorse.v1.DeleteRequest
+	(*DeleteResponse)(nil),        // 10: packhorse.v1.DeleteResponse
+	(*RenameRequest)(nil),         // 11: packhorse.v1.RenameRequest
+	(*RenameResponse)(nil),        // 12: packhorse.v1.RenameResponse
+	(*ForkRequest)(nil),           // 13: packhorse.v1.ForkRequest
+	(*ForkResponse)(nil),          // 14: packhorse.v1.ForkResponse
+	(*DetachRequest)(nil),         // 15: packhorse.v1.DetachRequest
+	(*DetachResponse)(nil),        // 16: packhorse.v1.DetachResponse
+	(*SetHeadRequest)(nil),        // 17: packhorse.v1.SetHeadRequest
+	(*SetHeadResponse)(nil),       // 18: packhorse.v1.SetHeadResponse
+	(*ConfigureRequest)(nil),      // 19: packhorse.v1.ConfigureRequest
+	(*ConfigureResponse)(nil),     // 20: packhorse.v1.ConfigureResponse
+	(*MaintainRequest)(nil),       // 21: packhorse.v1.MaintainRequest
+	(*MaintainResponse)(nil),      // 22: packhorse.v1.MaintainResponse
+	(*CollectRequest)(nil),        // 23: packhorse.v1.CollectRequest
+	(*CollectResponse)(nil),       // 24: packhorse.v1.CollectResponse
+	(*DropPacksRequest)(nil),      // 25: packhorse.v1.DropPacksRequest
+	(*DropPacksResponse)(nil),     // 26: packhorse.v1.DropPacksResponse
+	nil,                           // 27: packhorse.v1.Repository.ConfigEntry
+	nil,                           // 28: packhorse.v1.Settings.LabelsEntry
+	(*Version)(nil),               // 29: packhorse.v1.Version
+	(*timestamppb.Timestamp)(nil), // 30: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 31: google.protobuf.Duration
+	(*PurgeRequest)(nil),          // 32: packhorse.v1.PurgeRequest
+	(*PurgeResponse)(nil),         // 33: packhorse.v1.PurgeResponse
 }
 var file_packhorse_v1_repository_proto_depIdxs = []int32{
 	29, // 0: packhorse.v1.Repository.version:type_name -> packhorse.v1.Version
 	2,  // 1: packhorse.v1.Repository.objects:type_name -> packhorse.v1.Objects
 	27, // 2: packhorse.v1.Repository.config:type_name -> packhorse.v1.Repository.ConfigEntry
 	1,  // 3: packhorse.v1.Repository.settings:type_name -> packhorse.v1.Settings
-	28, // 4: packhorse.v1.Settings.labels:type_name -> packhorse.v1.Settings.LabelsEntry
-	1,  // 5: packhorse.v1.CreateRequest.settings:type_name -> packhorse.v1.Settings
-	0,  // 6: packhorse.v1.CreateResponse.repository:type_name -> packhorse.v1.Repository
-	0,  // 7: packhorse.v1.GetResponse.repository:type_name -> packhorse.v1.Repository
-	30, // 8: packhorse.v1.ForkRequest.lifetime:type_name -> google.protobuf.Duration
-	0,  // 9: packhorse.v1.ForkResponse.repository:type_name -> packhorse.v1.Repository
-	1,  // 10: packhorse.v1.ConfigureRequest.settings:type_name -> packhorse.v1.Settings
-	0,  // 11: packhorse.v1.ConfigureResponse.repository:type_name -> packhorse.v1.Repository
-	2,  // 12: packhorse.v1.MaintainResponse.before:type_name -> packhorse.v1.Objects
-	2,  // 13: packhorse.v1.MaintainResponse.after:type_name -> packhorse.v1.Objects
-	30, // 14: packhorse.v1.MaintainResponse.duration:type_name -> google.protobuf.Duration
-	30, // 15: packhorse.v1.CollectRequest.older_than:type_name -> google.protobuf.Duration
-	2,  // 16: packhorse.v1.CollectResponse.before:type_name -> packhorse.v1.Objects
-	2,  // 17: packhorse.v1.CollectResponse.after:type_name -> packhorse.v1.Objects
-	30, // 18: packhorse.v1.CollectResponse.duration:type_name -> google.protobuf.Duration
-	3,  // 19: packhorse.v1.RepositoryService.Create:input_type -> packhorse.v1.CreateRequest
-	5,  // 20: packhorse.v1.RepositoryService.Get:input_type -> packhorse.v1.GetRequest
-	7,  // 21: packhorse.v1.RepositoryService.List:input_type -> packhorse.v1.ListRequest
-	9,  // 22: packhorse.v1.RepositoryService.Delete:input_type -> packhorse.v1.DeleteRequest
-	11, // 23: packhorse.v1.RepositoryService.Rename:input_type -> packhorse.v1.RenameRequest
-	13, // 24: packhorse.v1.RepositoryService.Fork:input_type -> packhorse.v1.ForkRequest
-	15, // 25: packhorse.v1.RepositoryService.Detach:input_type -> packhorse.v1.DetachRequest
-	17, // 26: packhorse.v1.RepositoryService.SetHead:input_type -> packhorse.v1.SetHeadRequest
-	19, // 27: packhorse.v1.RepositoryService.Configure:input_type -> packhorse.v1.ConfigureRequest
-	21, // 28: packhorse.v1.RepositoryService.Maintain:input_type -> packhorse.v1.MaintainRequest
-	23, // 29: packhorse.v1.RepositoryService.Collect:input_type -> packhorse.v1.CollectRequest
-	31, // 30: packhorse.v1.RepositoryService.Purge:input_type -> packhorse.v1.PurgeRequest
-	25, // 31: packhorse.v1.RepositoryService.DropPacks:input_type -> packhorse.v1.DropPacksRequest
-	4,  // 32: packhorse.v1.RepositoryService.Create:output_type -> packhorse.v1.CreateResponse
-	6,  // 33: packhorse.v1.RepositoryService.Get:output_type -> packhorse.v1.GetResponse
-	8,  // 34: packhorse.v1.RepositoryService.List:output_type -> packhorse.v1.ListResponse
-	10, // 35: packhorse.v1.RepositoryService.Delete:output_type -> packhorse.v1.DeleteResponse
-	12, // 36: packhorse.v1.RepositoryService.Rename:output_type -> packhorse.v1.RenameResponse
-	14, // 37: packhorse.v1.RepositoryService.Fork:output_type -> packhorse.v1.ForkResponse
-	16, // 38: packhorse.v1.RepositoryService.Detach:output_type -> packhorse.v1.DetachResponse
-	18, // 39: packhorse.v1.RepositoryService.SetHead:output_type -> packhorse.v1.SetHeadResponse
-	20, // 40: packhorse.v1.RepositoryService.Configure:output_type -> packhorse.v1.ConfigureResponse
-	22, // 41: packhorse.v1.RepositoryService.Maintain:output_type -> packhorse.v1.MaintainResponse
-	24, // 42: packhorse.v1.RepositoryService.Collect:output_type -> packhorse.v1.CollectResponse
-	32, // 43: packhorse.v1.RepositoryService.Purge:output_type -> packhorse.v1.PurgeResponse
-	26, // 44: packhorse.v1.RepositoryService.DropPacks:output_type -> packhorse.v1.DropPacksResponse
-	32, // [32:45] is the sub-list for method output_type
-	19, // [19:32] is the sub-list for method input_type
-	19, // [19:19] is the sub-list for extension type_name
-	19, // [19:19] is the sub-list for extension extendee
-	0,  // [0:19] is the sub-list for field type_name
+	30, // 4: packhorse.v1.Repository.pushed_at:type_name -> google.protobuf.Timestamp
+	28, // 5: packhorse.v1.Settings.labels:type_name -> packhorse.v1.Settings.LabelsEntry
+	1,  // 6: packhorse.v1.CreateRequest.settings:type_name -> packhorse.v1.Settings
+	0,  // 7: packhorse.v1.CreateResponse.repository:type_name -> packhorse.v1.Repository
+	0,  // 8: packhorse.v1.GetResponse.repository:type_name -> packhorse.v1.Repository
+	0,  // 9: packhorse.v1.ListResponse.details:type_name -> packhorse.v1.Repository
+	31, // 10: packhorse.v1.ForkRequest.lifetime:type_name -> google.protobuf.Duration
+	0,  // 11: packhorse.v1.ForkResponse.repository:type_name -> packhorse.v1.Repository
+	1,  // 12: packhorse.v1.ConfigureRequest.settings:type_name -> packhorse.v1.Settings
+	0,  // 13: packhorse.v1.ConfigureResponse.repository:type_name -> packhorse.v1.Repository
+	2,  // 14: packhorse.v1.MaintainResponse.before:type_name -> packhorse.v1.Objects
+	2,  // 15: packhorse.v1.MaintainResponse.after:type_name -> packhorse.v1.Objects
+	31, // 16: packhorse.v1.MaintainResponse.duration:type_name -> google.protobuf.Duration
+	31, // 17: packhorse.v1.CollectRequest.older_than:type_name -> google.protobuf.Duration
+	2,  // 18: packhorse.v1.CollectResponse.before:type_name -> packhorse.v1.Objects
+	2,  // 19: packhorse.v1.CollectResponse.after:type_name -> packhorse.v1.Objects
+	31, // 20: packhorse.v1.CollectResponse.duration:type_name -> google.protobuf.Duration
+	3,  // 21: packhorse.v1.RepositoryService.Create:input_type -> packhorse.v1.CreateRequest
+	5,  // 22: packhorse.v1.RepositoryService.Get:input_type -> packhorse.v1.GetRequest
+	7,  // 23: packhorse.v1.RepositoryService.List:input_type -> packhorse.v1.ListRequest
+	9,  // 24: packhorse.v1.RepositoryService.Delete:input_type -> packhorse.v1.DeleteRequest
+	11, // 25: packhorse.v1.RepositoryService.Rename:input_type -> packhorse.v1.RenameRequest
+	13, // 26: packhorse.v1.RepositoryService.Fork:input_type -> packhorse.v1.ForkRequest
+	15, // 27: packhorse.v1.RepositoryService.Detach:input_type -> packhorse.v1.DetachRequest
+	17, // 28: packhorse.v1.RepositoryService.SetHead:input_type -> packhorse.v1.SetHeadRequest
+	19, // 29: packhorse.v1.RepositoryService.Configure:input_type -> packhorse.v1.ConfigureRequest
+	21, // 30: packhorse.v1.RepositoryService.Maintain:input_type -> packhorse.v1.MaintainRequest
+	23, // 31: packhorse.v1.RepositoryService.Collect:input_type -> packhorse.v1.CollectRequest
+	32, // 32: packhorse.v1.RepositoryService.Purge:input_type -> packhorse.v1.PurgeRequest
+	25, // 33: packhorse.v1.RepositoryService.DropPacks:input_type -> packhorse.v1.DropPacksRequest
+	4,  // 34: packhorse.v1.RepositoryService.Create:output_type -> packhorse.v1.CreateResponse
+	6,  // 35: packhorse.v1.RepositoryService.Get:output_type -> packhorse.v1.GetResponse
+	8,  // 36: packhorse.v1.RepositoryService.List:output_type -> packhorse.v1.ListResponse
+	10, // 37: packhorse.v1.RepositoryService.Delete:output_type -> packhorse.v1.DeleteResponse
+	12, // 38: packhorse.v1.RepositoryService.Rename:output_type -> packhorse.v1.RenameResponse
+	14, // 39: packhorse.v1.RepositoryService.Fork:output_type -> packhorse.v1.ForkResponse
+	16, // 40: packhorse.v1.RepositoryService.Detach:output_type -> packhorse.v1.DetachResponse
+	18, // 41: packhorse.v1.RepositoryService.SetHead:output_type -> packhorse.v1.SetHeadResponse
+	20, // 42: packhorse.v1.RepositoryService.Configure:output_type -> packhorse.v1.ConfigureResponse
+	22, // 43: packhorse.v1.RepositoryService.Maintain:output_type -> packhorse.v1.MaintainResponse
+	24, // 44: packhorse.v1.RepositoryService.Collect:output_type -> packhorse.v1.CollectResponse
+	33, // 45: packhorse.v1.RepositoryService.Purge:output_type -> packhorse.v1.PurgeResponse
+	26, // 46: packhorse.v1.RepositoryService.DropPacks:output_type -> packhorse.v1.DropPacksResponse
+	34, // [34:47] is the sub-list for method output_type
+	21, // [21:34] is the sub-list for method input_type
+	21, // [21:21] is the sub-list for extension type_name
+	21, // [21:21] is the sub-list for extension extendee
+	0,  // [0:21] is the sub-list for field type_name
 }
 
 func init() { file_packhorse_v1_repository_proto_init() }

@@ -72,19 +72,21 @@ const (
 
 // RepositoryServiceClient is a client for the packhorse.v1.RepositoryService service.
 type RepositoryServiceClient interface {
-	// Create creates an empty bare repository. ALREADY_EXISTS if the path exists, or if a repository is above or below it.
+	// Create creates a bare repository, empty or a fork. ALREADY_EXISTS if the path exists, or if a repository is above or below it.
 	// A request with a request_id can be repeated.
 	Create(context.Context, *connect.Request[v1.CreateRequest]) (*connect.Response[v1.CreateResponse], error)
 	// Get describes one repository.
 	Get(context.Context, *connect.Request[v1.GetRequest]) (*connect.Response[v1.GetResponse], error)
-	// List lists repositories in the order of their paths, compared by component. It leaves out paths that are not valid UTF-8.
+	// List lists repositories in the order of their paths, compared by component. It leaves out paths that are not valid UTF-8. A repository
+	// that was created, renamed or deleted before the call is listed so.
 	List(context.Context, *connect.Request[v1.ListRequest]) (*connect.Response[v1.ListResponse], error)
 	// Delete deletes a bare repository. Its path is free at once. Calls that still read it may fail, but never mix two repositories.
 	// PERMISSION_DENIED for a repository with linked worktrees or extensions.preciousObjects, and, without force, for one whose objects other
 	// repositories of the node borrow (objects/info/alternates). UNAVAILABLE if the search for borrowers cannot be completed.
 	Delete(context.Context, *connect.Request[v1.DeleteRequest]) (*connect.Response[v1.DeleteResponse], error)
-	// Rename gives a repository of a store another path. Clients of the former path get NOT_FOUND. ALREADY_EXISTS if the new path exists,
-	// INVALID_ARGUMENT on a node without a store, where directories are moved instead.
+	// Rename gives a repository another path. Clients of the former path get NOT_FOUND, and requests that run may fail. ALREADY_EXISTS as for
+	// Create. Without a store, PERMISSION_DENIED for a mirror, and as for Delete; UNAVAILABLE if the new path is on another file system, or
+	// while the repository is being maintained.
 	Rename(context.Context, *connect.Request[v1.RenameRequest]) (*connect.Response[v1.RenameResponse], error)
 	// Fork creates a repository with the visible refs of another one, its HEAD and its objects, but without its settings, hooks and LFS
 	// objects. The repositories of a network of forks share the space of their objects. Otherwise they are independent: the removal of one
@@ -293,19 +295,21 @@ func (c *repositoryServiceClient) DropPacks(ctx context.Context, req *connect.Re
 
 // RepositoryServiceHandler is an implementation of the packhorse.v1.RepositoryService service.
 type RepositoryServiceHandler interface {
-	// Create creates an empty bare repository. ALREADY_EXISTS if the path exists, or if a repository is above or below it.
+	// Create creates a bare repository, empty or a fork. ALREADY_EXISTS if the path exists, or if a repository is above or below it.
 	// A request with a request_id can be repeated.
 	Create(context.Context, *connect.Request[v1.CreateRequest]) (*connect.Response[v1.CreateResponse], error)
 	// Get describes one repository.
 	Get(context.Context, *connect.Request[v1.GetRequest]) (*connect.Response[v1.GetResponse], error)
-	// List lists repositories in the order of their paths, compared by component. It leaves out paths that are not valid UTF-8.
+	// List lists repositories in the order of their paths, compared by component. It leaves out paths that are not valid UTF-8. A repository
+	// that was created, renamed or deleted before the call is listed so.
 	List(context.Context, *connect.Request[v1.ListRequest]) (*connect.Response[v1.ListResponse], error)
 	// Delete deletes a bare repository. Its path is free at once. Calls that still read it may fail, but never mix two repositories.
 	// PERMISSION_DENIED for a repository with linked worktrees or extensions.preciousObjects, and, without force, for one whose objects other
 	// repositories of the node borrow (objects/info/alternates). UNAVAILABLE if the search for borrowers cannot be completed.
 	Delete(context.Context, *connect.Request[v1.DeleteRequest]) (*connect.Response[v1.DeleteResponse], error)
-	// Rename gives a repository of a store another path. Clients of the former path get NOT_FOUND. ALREADY_EXISTS if the new path exists,
-	// INVALID_ARGUMENT on a node without a store, where directories are moved instead.
+	// Rename gives a repository another path. Clients of the former path get NOT_FOUND, and requests that run may fail. ALREADY_EXISTS as for
+	// Create. Without a store, PERMISSION_DENIED for a mirror, and as for Delete; UNAVAILABLE if the new path is on another file system, or
+	// while the repository is being maintained.
 	Rename(context.Context, *connect.Request[v1.RenameRequest]) (*connect.Response[v1.RenameResponse], error)
 	// Fork creates a repository with the visible refs of another one, its HEAD and its objects, but without its settings, hooks and LFS
 	// objects. The repositories of a network of forks share the space of their objects. Otherwise they are independent: the removal of one

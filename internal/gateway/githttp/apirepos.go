@@ -1,0 +1,90 @@
+package githttp
+
+import (
+	"cmp"
+	"encoding/base64"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/gateway"
+	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
+)
+
+// administration authorizes a request about a repository as a whole for the other paths that it names. Its message
+// names no revisions, which a node would have to check.
+func (a *apiRequest) administration() error {
+	a.reachable = ""
+	created, read := a.Others(a.message)
+	if a.ForAll && a.IsChange() { // the new repository is that of the request
+		var err error
+		if a.Repo, err = gateway.ParseRepo(created); err == nil {
+			err = a.AuthorizeNew()
+		}
+		if err != nil {
+			return fault.InField("repository", err)
+		}
+		created = ""
+	}
+	for i, name := range []string{created, read} {
+		if name == "" {
+			continue
+		}
+		path, err := gateway.ParseRepo(name)
+		if err == nil {
+			err = a.AuthorizeOther(path, i == 0)
+		}
+		if err != nil {
+			return err
+		}
+		if i == 0 {
+			a.created = path
+		}
+	}
+	return nil
+}
+
+// conceal removes from the description of a repository what only its administrators may see.
+func (a *apiRequest) conceal(m proto.Message) {
+	var all []*packhorsev1.Repository
+	switch m := m.(type) {
+	case *packhorsev1.GetResponse:
+		if !a.MayAdminister() {
+			all = []*packhorsev1.Repository{m.GetRepository()}
+		}
+	case *packhorsev1.ListResponse:
+		all = m.GetDetails()
+	}
+	for _, r := range all {
+		r.Config, r.Hooks, r.RepositoryHooks = nil, nil, ""
+		if r.Settings != nil {
+			r.Settings.HiddenRefs = nil
+		}
+	}
+}
+
+// defaultPage is the default number of repositories in a page.
+const defaultPage = 100
+
+// list answers a request for a list of repositories. The cursor is the last path of the page, so that it names none
+// that the caller may not read.
+func (a *apiRequest) list(asked *packhorsev1.ListRequest) (*packhorsev1.ListResponse, error) {
+	after, err := base64.RawURLEncoding.DecodeString(asked.PageToken)
+	switch {
+	case err != nil || len(after) > 0 && asked.After != "":
+		return nil, fault.InField("cursor", fault.New(fault.Invalid,
+			"it is not the cursor of a page, or set together with after"))
+	case asked.PageSize < 0 || asked.PageSize > gateway.MaxListed:
+		return nil, fault.InField("limit", fault.New(fault.Invalid, "want 1 to %d", gateway.MaxListed))
+	case len(asked.Only) > 0:
+		return nil, fault.InField("only", fault.New(fault.Invalid, "only nodes support it"))
+	}
+	asked.PageToken, asked.After = "", cmp.Or(string(after), asked.After)
+	asked.PageSize = cmp.Or(asked.PageSize, defaultPage)
+	page, err := a.List(asked)
+	if err == nil {
+		page.NextPageToken = base64.RawURLEncoding.EncodeToString([]byte(page.NextPageToken))
+		a.conceal(page)
+	}
+	return page, err
+}

@@ -1,0 +1,138 @@
+package gateway
+
+import (
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/node"
+	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
+	"github.com/packhorse-git/packhorse/proto/packhorse/v1/packhorsev1connect"
+)
+
+// MaxListed is the maximum number of repositories in a page.
+const MaxListed = 1000
+
+// List returns a page of the repositories that the caller may read: those of each route, in the order of the prefixes.
+// NextPageToken is the last path of the page, for ListRequest.After; empty after the last page.
+func (r *Request) List(asked *packhorsev1.ListRequest) (*packhorsev1.ListResponse, error) {
+	page := &packhorsev1.ListResponse{}
+	from := ""
+	if path, err := git.ParseRepoPath(asked.After); err == nil {
+		from = r.Router.PrefixOf(path)
+	}
+	for _, prefix := range r.Router.Prefixes() {
+		below := asked.Prefix
+		if strings.HasPrefix(prefix, below) {
+			below = prefix
+		}
+		if prefix < from || !strings.HasPrefix(below, prefix) || page.NextPageToken != "" {
+			continue
+		}
+		want := &packhorsev1.ListRequest{Prefix: below, PageSize: MaxListed, Labels: asked.Labels}
+		if prefix == from {
+			want.After = asked.After
+		}
+		for isLast := false; !isLast && page.NextPageToken == ""; {
+			part, err := r.listRoute(prefix, want)
+			if err != nil {
+				return nil, err
+			}
+			paths, err := r.listable(prefix, part.Repositories)
+			if err != nil {
+				return nil, err
+			}
+			page.Repositories = append(page.Repositories, paths...)
+			if n := int(asked.PageSize); len(page.Repositories) >= n {
+				page.Repositories, page.NextPageToken = page.Repositories[:n], page.Repositories[n-1]
+			}
+			isLast = part.NextPageToken == ""
+			want.After, want.PageToken = "", part.NextPageToken
+		}
+	}
+	if len(page.Repositories) == 0 && r.ID.Anonymous() && r.Auth != nil && r.Auth.Configured() {
+		return nil, fault.New(fault.Unauthenticated,
+			"authentication required: use an access token as the password (any user name)")
+	}
+	if !asked.Details {
+		return page, nil
+	}
+	return page, r.describe(page)
+}
+
+// describe adds the details to a page. Repositories that are gone meanwhile are removed from it.
+func (r *Request) describe(page *packhorsev1.ListResponse) error {
+	byRoute, known := map[string][]string{}, map[string]*packhorsev1.Repository{}
+	for _, name := range page.Repositories {
+		if path, err := git.ParseRepoPath(name); err == nil {
+			prefix := r.Router.PrefixOf(path)
+			byRoute[prefix] = append(byRoute[prefix], name)
+		}
+	}
+	for prefix, only := range byRoute {
+		part, err := r.listRoute(prefix, &packhorsev1.ListRequest{Only: only, Details: true})
+		if err != nil {
+			return err
+		}
+		for _, d := range part.Details {
+			known[d.GetPath()] = d
+		}
+	}
+	names := page.Repositories
+	page.Repositories = nil
+	for _, name := range names {
+		if d := known[name]; d != nil {
+			page.Repositories, page.Details = append(page.Repositories, name), append(page.Details, d)
+		}
+	}
+	return nil
+}
+
+// listRoute has a node of a route list its repositories.
+func (r *Request) listRoute(prefix string, want *packhorsev1.ListRequest) (*packhorsev1.ListResponse, error) {
+	path, err := git.ParseRepoPath(prefix)
+	if err != nil {
+		path = AbsentPath(path) // of no other route
+	}
+	r.Repo, r.authorized, r.hidden, r.received = path, true, false, false
+	part := &packhorsev1.ListResponse{}
+	r.Call(node.Call{Procedure: packhorsev1connect.RepositoryServiceListProcedure}, false,
+		func(git.RepoPath) []byte {
+			text, _ := proto.Marshal(want) // all texts are UTF-8
+			return text
+		}, func(message []byte) error {
+			return fault.Wrap(fault.Internal, "the storage node sent an invalid message", proto.Unmarshal(message, part))
+		})
+	r.Repo = git.RepoPath{}
+	return part, r.Err
+}
+
+// listable returns the paths that belong to a route and that the caller may read.
+func (r *Request) listable(prefix string, names []string) (list []string, err error) {
+	var paths []git.RepoPath
+	for _, name := range names {
+		if path, err := git.ParseRepoPath(name); err == nil && r.Router.PrefixOf(path) == prefix {
+			paths, list = append(paths, path), append(list, name)
+		}
+	}
+	if r.Auth == nil || len(list) == 0 {
+		return list, nil
+	}
+	reader := r.Auth.Reader(r.Ctx, r.ID)
+	if reader == nil {
+		return list, nil
+	}
+	may, isComplete := reader(paths)
+	if !isComplete {
+		return nil, fault.Retry(fault.Unavailable, fault.RetrySoon, "it is not known what you may read; try again")
+	}
+	kept := list[:0]
+	for i, name := range list {
+		if may[i] {
+			kept = append(kept, name)
+		}
+	}
+	return kept, nil
+}
