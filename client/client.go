@@ -63,6 +63,7 @@ type Client struct {
 	diffs        packhorsev1connect.DiffServiceClient
 	history      packhorsev1connect.HistoryServiceClient
 	archives     packhorsev1connect.ArchiveServiceClient
+	events       packhorsev1connect.EventServiceClient
 	health       *connect.Client[healthv1.HealthCheckRequest, healthv1.HealthCheckResponse]
 
 	pauses retry.Policy // between attempts to resume a watch
@@ -136,6 +137,7 @@ func New(address string, o Options) (*Client, error) {
 		diffs:    packhorsev1connect.NewDiffServiceClient(doer, base, limit),
 		history:  packhorsev1connect.NewHistoryServiceClient(doer, base, limit),
 		archives: packhorsev1connect.NewArchiveServiceClient(doer, base, limit),
+		events:   packhorsev1connect.NewEventServiceClient(doer, base, limit),
 		health: connect.NewClient[healthv1.HealthCheckRequest, healthv1.HealthCheckResponse](
 			doer, base+"/grpc.health.v1.Health/Check", limit),
 		pauses: retry.Policy{First: firstPause, Max: lastPause},
@@ -216,6 +218,9 @@ func (c *Client) History() packhorsev1connect.HistoryServiceClient { return c.hi
 
 // Archives returns the client of ArchiveService. See also OpenArchive.
 func (c *Client) Archives() packhorsev1connect.ArchiveServiceClient { return c.archives }
+
+// Events returns a client of the EventService.
+func (c *Client) Events() packhorsev1connect.EventServiceClient { return c.events }
 
 // HTTP returns the HTTP client and the base URL of the node, for generated clients of other services. Its requests
 // carry the secret.

@@ -1,10 +1,13 @@
 package e2e
 
 import (
+	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -74,11 +77,57 @@ func TestPushKills(t *testing.T) {
 		}
 	}
 	served.Git("fsck", "--strict")
+	checkEvents(t, served, "--root", root, "--state", state)
 	told := 0
 	for _, c := range all {
 		told += c.count
 	}
 	t.Logf("%d pushes were acknowledged", told)
+}
+
+// checkEvents checks that the events of the branches of app are their changes: each one once and in order.
+func checkEvents(t *testing.T, served *gittest.Repo, flags ...string) {
+	t.Helper()
+	args := append([]string{"events", "--json"}, flags...)
+	out, err := exec.Command(filepath.Join(binDir, "packhorse"), args...).Output()
+	if err != nil {
+		t.Fatalf("events: %v", err)
+	}
+	tips := map[string]string{}
+	for line := range strings.Lines(string(out)) {
+		var e struct {
+			Kind string
+			Refs []struct {
+				Name, Kind string
+				Old        string `json:"old_oid"`
+				New        string `json:"new_oid"`
+			}
+		}
+		if err := json.Unmarshal([]byte(line), &e); err != nil || e.Kind != "push" {
+			t.Fatalf("event %s: %v", line, err)
+		}
+		for _, r := range e.Refs {
+			want := "created"
+			if r.Old != "" {
+				want = "fast-forward"
+			}
+			if r.Old != tips[r.Name] || r.Kind != want {
+				t.Errorf("event %s: want one that follows %q and is %s", line, tips[r.Name], want)
+			}
+			tips[r.Name] = r.New
+		}
+	}
+	refs := served.Git("for-each-ref", "--format=%(refname) %(objectname)")
+	for ref := range strings.Lines(refs) {
+		name, id, _ := strings.Cut(strings.TrimSpace(ref), " ")
+		if tips[name] != id {
+			t.Errorf("the last event of %s is %s, the ref is %s", name, tips[name], id)
+		}
+		delete(tips, name)
+	}
+	if len(tips) > 0 {
+		t.Errorf("events of refs that do not exist: %v", tips)
+	}
 }
 
 // pusher pushes one commit after the other to a separate branch.

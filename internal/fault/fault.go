@@ -30,11 +30,12 @@ const (
 	Full                        // the disk or a quota has no room for what the request adds
 	Aborted                     // the value of a ref or a file is not the expected one; Mismatches has them
 	Precondition                // the state of the repository does not allow it
+	OutOfRange                  // the requested data is not kept any more
 )
 
 var kindNames = [...]string{"internal", "invalid", "not_found", "denied", "exhausted", "unavailable", "corrupt",
 	"cancelled", "deadline", "exists", "unauthenticated", "full", "aborted",
-	"precondition"}
+	"precondition", "out_of_range"}
 
 // String returns the name of the kind in logs and metric labels.
 func (k Kind) String() string {

@@ -19,6 +19,8 @@ func StatusOf(kind fault.Kind) int {
 		return http.StatusUnauthorized
 	case fault.Exists, fault.Aborted, fault.Precondition:
 		return http.StatusConflict
+	case fault.OutOfRange:
+		return http.StatusGone
 	case fault.Exhausted:
 		return http.StatusTooManyRequests
 	case fault.Full:

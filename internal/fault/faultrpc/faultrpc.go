@@ -35,6 +35,7 @@ var kinds = [...]struct {
 	{fault.Unauthenticated, packhorsev1.FaultKind_FAULT_KIND_UNAUTHENTICATED, connect.CodeUnauthenticated},
 	{fault.Aborted, packhorsev1.FaultKind_FAULT_KIND_ABORTED, connect.CodeAborted},
 	{fault.Precondition, packhorsev1.FaultKind_FAULT_KIND_PRECONDITION, connect.CodeFailedPrecondition},
+	{fault.OutOfRange, packhorsev1.FaultKind_FAULT_KIND_OUT_OF_RANGE, connect.CodeOutOfRange},
 	{fault.Full, packhorsev1.FaultKind_FAULT_KIND_FULL, connect.CodeFailedPrecondition},
 }
 

@@ -25,7 +25,7 @@ func TestKindsSurvive(t *testing.T) {
 			t.Errorf("%v without a detail is %v, want %v", k.code, fault.KindOf(err), k.kind)
 		}
 	}
-	if int(fault.Precondition)+1 != len(kinds) {
+	if int(fault.OutOfRange)+1 != len(kinds) {
 		t.Error("a kind has no row in the table")
 	}
 }

@@ -24,7 +24,7 @@ var heavyCalls = []string{
 	packhorsev1connect.RepositoryServiceListProcedure, packhorsev1connect.RepositoryServiceDeleteProcedure,
 	packhorsev1connect.RepositoryServiceRenameProcedure, packhorsev1connect.RepositoryServiceSetHeadProcedure,
 	packhorsev1connect.RepositoryServiceForkProcedure, packhorsev1connect.RepositoryServiceConfigureProcedure,
-	internalv1connect.NodeServiceCountCommitsProcedure,
+	internalv1connect.NodeServiceCountCommitsProcedure, packhorsev1connect.EventServiceListProcedure,
 }
 
 // workCalls are the unary calls that compute, see enterWork.

@@ -94,7 +94,7 @@ func (c *interceptor) WrapStreamingClient(next connect.StreamingClientFunc) conn
 
 // unlisted are the calls that are not listed among the running requests, because they always run.
 var unlisted = []string{
-	healthCheck, packhorsev1connect.RefServiceWatchProcedure,
+	healthCheck, packhorsev1connect.RefServiceWatchProcedure, packhorsev1connect.EventServiceWatchProcedure,
 }
 
 // intercept runs one call, and adds Git's resource usage to the header that end returns. It returns an error of

@@ -25,6 +25,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoregistry"
 
 	"github.com/packhorse-git/packhorse/internal/node"
+	"github.com/packhorse-git/packhorse/internal/node/event"
 	"github.com/packhorse-git/packhorse/internal/node/storage"
 	"github.com/packhorse-git/packhorse/internal/proto/internalv1/internalv1connect"
 	"github.com/packhorse-git/packhorse/internal/schedule/admit"
@@ -41,8 +42,9 @@ type Options struct {
 	Node *storage.Node // nil: the process has an Index instead of repositories
 	// Sessions answers requests of Git and Git LFS. Nil means Node.
 	Sessions node.Sessions
-	Store    Store // has the node's repositories; nil: they are on this machine only
-	Index    Index // serves searches; may be nil
+	Store    Store     // has the node's repositories; nil: they are on this machine only
+	Events   event.Log // of the Node's repositories; nil: EventService is not served
+	Index    Index     // serves searches; may be nil
 	// Admin does the work of commands; nil except on the admin socket.
 	Admin internalv1connect.AdminServiceHandler
 	Pump  *bulk.Pump
@@ -167,6 +169,9 @@ func (s *Server) register() {
 		handle(packhorsev1connect.NewDiffServiceHandler(&diffService{Server: s}, options))
 		handle(packhorsev1connect.NewHistoryServiceHandler(&historyService{Server: s}, options))
 		handle(packhorsev1connect.NewArchiveServiceHandler(&archiveService{s}, options, plain))
+	}
+	if s.Events != nil {
+		handle(packhorsev1connect.NewEventServiceHandler(eventService{s}, options))
 	}
 	if s.Admin != nil {
 		handle(internalv1connect.NewAdminServiceHandler(s.Admin, options, plain))

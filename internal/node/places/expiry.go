@@ -52,14 +52,14 @@ func (e *expiries) due(now time.Time) (paths []git.RepoPath) {
 	return paths
 }
 
-// StartExpiry removes repositories whose lifetime has ended in the background. removed is called with each of them.
-func (d *Directories) StartExpiry(removed func(git.RepoPath)) {
+// StartExpiry has repositories removed whose lifetime has ended, in the background.
+func (d *Directories) StartExpiry(remove func(context.Context, git.RepoPath) error) {
 	if !d.ReadOnly {
-		d.running.Go(func() { d.removeExpired(d.ctx, removed) })
+		d.running.Go(func() { d.removeExpired(d.ctx, remove) })
 	}
 }
 
-func (d *Directories) removeExpired(ctx context.Context, removed func(git.RepoPath)) {
+func (d *Directories) removeExpired(ctx context.Context, remove func(context.Context, git.RepoPath) error) {
 	for retry.Sleep(ctx, expiryCheck) == nil { // most commands have ended by then
 		w := repo.Walk{Options: d.Repo, Unreadable: d.logUnreadable}
 		for below, err := range w.All(ctx) {
@@ -76,14 +76,15 @@ func (d *Directories) removeExpired(ctx context.Context, removed func(git.RepoPa
 				return
 			}
 			for _, path := range d.expiries.due(time.Now()) {
-				d.expire(ctx, path, removed)
+				d.expire(ctx, path, remove)
 			}
 		}
 	}
 }
 
 // expire removes a repository, if its lifetime has ended.
-func (d *Directories) expire(ctx context.Context, path git.RepoPath, removed func(git.RepoPath)) {
+func (d *Directories) expire(ctx context.Context, path git.RepoPath,
+	remove func(context.Context, git.RepoPath) error) {
 	p, err := d.acquire(path)
 	if err != nil {
 		return // removed by others
@@ -92,11 +93,8 @@ func (d *Directories) expire(ctx context.Context, path git.RepoPath, removed fun
 	if !ok || at.After(time.Now()) {
 		return // the next scan finds it
 	}
-	err = d.Delete(ctx, path, DeleteOptions{})
-	switch {
-	case IsChanged(err):
-		removed(path)
-	case fault.Is(err, fault.Exhausted), errors.Is(err, context.Canceled):
+	err = remove(ctx, path)
+	if fault.Is(err, fault.Exhausted) || errors.Is(err, context.Canceled) {
 		d.expiries.add(path, at) // it is being maintained
 		return
 	}

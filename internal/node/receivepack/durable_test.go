@@ -150,29 +150,26 @@ func traced(t *testing.T, dir string) map[string]int {
 }
 
 // Begin and End make a world a Recorder.
-func (w *world) Begin(p *Push) (Record, error) {
+func (w *world) Begin(pushes ...*Push) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.refuse != nil {
-		return nil, w.refuse
+	if w.refuse == nil {
+		w.begun = append(w.begun, pushes...)
 	}
-	w.begun = append(w.begun, p)
-	return recording{w}, nil
+	return w.refuse
 }
 
-type recording struct{ w *world }
-
-func (r recording) End(done []Update) error {
-	r.w.mu.Lock()
-	defer r.w.mu.Unlock()
-	r.w.ended = append(r.w.ended, slices.Clone(done))
-	if r.w.recorder != nil {
-		r.w.recorder(true)
+func (w *world) End(results ...Result) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, r := range results {
+		w.ended = append(w.ended, slices.Clone(r.Made))
 	}
-	return r.w.refuseEnd
+	if w.recorder != nil {
+		w.recorder(true)
+	}
+	return w.refuseEnd
 }
-
-func (r recording) Unknown() {}
 
 func TestRecorder(t *testing.T) {
 	t.Parallel()

@@ -16,6 +16,8 @@ type Push struct {
 	Updates []Update
 	Trace   string // inflight.TraceParent of the request
 	Record  uint64 // number of the record that has the updates, when they are made; 0 without a Shadow
+	// Incarnation is that of git.Version.
+	Incarnation string
 }
 
 // Update is the change of one ref. The zero ID stands for a ref that does not exist.
@@ -32,18 +34,18 @@ type Decider interface {
 	Decide(ctx context.Context, p *Push) error
 }
 
-// Recorder records pushes on disk for later delivery, so that a crash loses none. It is safe for concurrent use.
+// Recorder records pushes on disk, so that a crash loses none. It is safe for concurrent use.
 type Recorder interface {
-	// Begin durably records that a push may be about to change refs. The record is nil if the push is not to be delivered.
-	Begin(p *Push) (Record, error)
+	// Begin durably records that pushes may be about to change refs.
+	Begin(pushes ...*Push) error
+	// End durably records the results of pushes, before clients get their reports. If it is never called, because the
+	// server died, the Recorder has to find out what happened.
+	End(results ...Result) error
 }
 
-// Record is one push in a Recorder. If End is never called, because the server died or could not read the refs, the
-// Recorder has to find out what happened.
-type Record interface {
-	// End durably records which updates were made, before the client gets the report. Without updates there is nothing
-	// to deliver.
-	End(updates []Update) error
-	// Unknown notes that the push has ended, and its result is not known.
-	Unknown()
+// Result is the result of a push.
+type Result struct {
+	Push      *Push
+	Made      []Update // empty: nothing changed
+	IsUnknown bool     // Made is not known; the Recorder has to find out
 }

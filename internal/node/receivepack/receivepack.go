@@ -128,7 +128,8 @@ func (s *Server) BeforeMaintenance(ctx context.Context, r *repo.Repo, path git.R
 // Target is a repository that receives a push.
 type Target struct {
 	*repo.Repo
-	Path git.RepoPath // as the client named it
+	Path        git.RepoPath // as the client named it
+	Incarnation string       // that of git.Version
 	// Changed is called with the updates that were made, before the client gets the report. It may be nil.
 	Changed func(ctx context.Context, updates []Update)
 	// Shadow is where Git runs the push, instead of Repo. Nil: in Repo.

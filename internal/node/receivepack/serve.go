@@ -94,7 +94,7 @@ func (s *Server) Serve(ctx context.Context, t Target, session node.Session, push
 		caller: balance.Caller(session.Caller), author: newIdentity(pusher, transport),
 		push: &Push{
 			ID: rand.Text(), Repo: t.Path, Pusher: pusher, Options: request.options, Updates: request.updates(),
-			Trace: inflight.TraceParent(ctx),
+			Trace: inflight.TraceParent(ctx), Incarnation: t.Incarnation,
 		},
 		out: output{response: response, sideband: request.sideband, report: request.report, hidden: t.hiddenPaths()},
 	}
@@ -117,11 +117,9 @@ const finalizeTimeout = time.Minute
 
 // serve runs git receive-pack, and sends its report when the changes are on disk and visible to all requests.
 func (p *pushSession) serve(ctx context.Context, body io.Reader, stateless bool) error {
-	var record Record
-	if p.options.Recorder != nil {
-		var err error
-		if record, err = p.options.Recorder.Begin(p.push); err != nil {
-			return fault.Wrap(fault.Unavailable, "push not accepted: it cannot be recorded for webhooks", err)
+	if r := p.options.Recorder; r != nil {
+		if err := r.Begin(p.push); err != nil {
+			return fault.Wrap(fault.Unavailable, "push not accepted: its event cannot be recorded", err)
 		}
 	}
 	if p.target.Shadow == nil {
@@ -130,7 +128,7 @@ func (p *pushSession) serve(ctx context.Context, body io.Reader, stateless bool)
 	defer p.passage.Leave()
 	usage, gitErr := p.receive(ctx, body, stateless)
 	p.outcome.Push.Wait = usage.Queue
-	updates, err := p.finalize(ctx, record, gitErr)
+	updates, err := p.finalize(ctx, gitErr)
 	if len(updates) > 0 {
 		p.runPostHooks(ctx, updates)
 	}
@@ -195,7 +193,7 @@ func (p *pushSession) isAtomic() bool {
 }
 
 // finalize makes the changes durable, records them and makes them visible. It returns the updates that were made.
-func (p *pushSession) finalize(ctx context.Context, record Record, gitErr error) ([]Update, error) {
+func (p *pushSession) finalize(ctx context.Context, gitErr error) ([]Update, error) {
 	var updates []Update
 	var err error
 	isKnown := true
@@ -214,12 +212,9 @@ func (p *pushSession) finalize(ctx context.Context, record Record, gitErr error)
 	if len(updates) > 0 && p.hooks.active && !p.hooks.consulted { // a bug, which must be noticed
 		p.log.Error("git changed refs without running hooks", "repository", p.push.Repo.String())
 	}
-	if record != nil && !isKnown {
-		record.Unknown()
-	} else if record != nil {
-		if endErr := record.End(updates); endErr != nil && err == nil {
-			err = fault.Wrap(fault.Unavailable, "refs were changed, but the deliveries of webhooks cannot be recorded", endErr)
-		}
+	if p.options.Recorder != nil {
+		endErr := p.options.Recorder.End(Result{Push: p.push, Made: updates, IsUnknown: !isKnown})
+		err = cmp.Or(err, unrecorded(endErr))
 	}
 	if len(updates) > 0 && p.target.Changed != nil {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), finalizeTimeout)
@@ -227,6 +222,11 @@ func (p *pushSession) finalize(ctx context.Context, record Record, gitErr error)
 		p.target.Changed(ctx, updates)
 	}
 	return updates, err
+}
+
+// unrecorded is the error of Recorder.End for clients.
+func unrecorded(err error) error {
+	return fault.Wrap(fault.Unavailable, "refs were changed, but the event cannot be recorded yet", err)
 }
 
 // reportedUpdates returns the updates that Git's report says were made.

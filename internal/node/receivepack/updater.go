@@ -2,6 +2,7 @@ package receivepack
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -94,7 +95,7 @@ type Updater struct {
 // be synced; Update syncs their directory. In a store the packs are in the shadow.
 func (s *Server) Update(ctx context.Context, u *Updater, t Target, changes []Change) (*Updater, []error) {
 	start := time.Now()
-	pushes, records := make([]*Push, len(changes)), make([]Record, len(changes))
+	pushes := make([]*Push, len(changes))
 	of := t
 	if t.Shadow != nil {
 		of.Repo = t.Shadow.Repo()
@@ -106,16 +107,12 @@ func (s *Server) Update(ctx context.Context, u *Updater, t Target, changes []Cha
 	for i := range changes {
 		c := &changes[i]
 		c.Updates = s.Classify(ctx, of, before, c.Updates)
-		pushes[i] = &Push{ID: rand.Text(), Repo: t.Path, Pusher: c.Pusher, Options: c.Options, Updates: c.Updates}
-		if s.options.Recorder == nil {
-			continue
-		}
-		var err error
-		if records[i], err = s.options.Recorder.Begin(pushes[i]); err != nil {
-			for _, r := range records[:i] {
-				_ = r.End(nil)
-			}
-			err = fault.Wrap(fault.Unavailable, "the change cannot be recorded for webhooks", err)
+		pushes[i] = &Push{ID: rand.Text(), Repo: t.Path, Incarnation: t.Incarnation, Pusher: c.Pusher, Options: c.Options,
+			Updates: c.Updates}
+	}
+	if r := s.options.Recorder; r != nil {
+		if err := r.Begin(pushes...); err != nil {
+			err = fault.Wrap(fault.Unavailable, "the event of the change cannot be recorded", err)
 			return u, slices.Repeat([]error{err}, len(changes))
 		}
 	}
@@ -134,9 +131,9 @@ func (s *Server) Update(ctx context.Context, u *Updater, t Target, changes []Cha
 			s.metrics.observe(nil, "", time.Since(start))
 			s.logChange(t, c)
 		}
-		if records[i] != nil {
-			errs[i] = endRecord(records[i], c, errs[i])
-		}
+	}
+	if s.options.Recorder != nil {
+		s.endAll(pushes, errs)
 	}
 	if t.Changed != nil && len(made) > 0 {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), finalizeTimeout)
@@ -177,19 +174,19 @@ func errUnknown(cause error) error {
 		errors.Join(ErrUnknown, cause))
 }
 
-// endRecord ends the record of a change with its result.
-func endRecord(r Record, c Change, result error) error {
-	switch {
-	case errors.Is(result, ErrUnknown):
-		r.Unknown()
-	case result != nil:
-		return errors.Join(result, r.End(nil))
-	default:
-		if err := r.End(c.Updates); err != nil {
-			return fault.Wrap(fault.Unavailable, "refs were changed, but the deliveries of webhooks cannot be recorded", err)
+// endAll records the results of changes.
+func (s *Server) endAll(pushes []*Push, errs []error) {
+	results := make([]Result, len(pushes))
+	for i, p := range pushes {
+		results[i] = Result{Push: p, IsUnknown: errors.Is(errs[i], ErrUnknown)}
+		if errs[i] == nil {
+			results[i].Made = p.Updates
 		}
 	}
-	return result
+	err := unrecorded(s.options.Recorder.End(results...))
+	for i := range errs {
+		errs[i] = cmp.Or(errs[i], err)
+	}
 }
 
 // logChange logs the updates of a change, as a gateway does for pushes.

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/node/event"
 	"github.com/packhorse-git/packhorse/internal/node/places"
 )
 
@@ -16,7 +17,7 @@ func (n *Node) Configure(ctx context.Context, path git.RepoPath, change func(pla
 	if err != nil {
 		return d, err
 	}
-	err = h.place.Configure(ctx, change)
+	err = n.record(ctx, event.Configure, path, func() error { return h.place.Configure(ctx, change) })
 	n.release(h)
 	if err != nil {
 		return d, err

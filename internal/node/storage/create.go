@@ -10,6 +10,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/repo"
+	"github.com/packhorse-git/packhorse/internal/node/event"
 	"github.com/packhorse-git/packhorse/internal/node/places"
 )
 
@@ -47,10 +48,11 @@ func (n *Node) Create(ctx context.Context, path git.RepoPath, o CreateOptions) (
 		return d, err
 	}
 	head := git.RefName(places.BranchPrefix + o.Branch)
-	if o.Mirror == nil {
-		err = n.places.Create(ctx, n.places.Name(name), o.Format, head, o.RequestID, o.Settings)
-	} else {
-		err = n.places.Import(ctx, n.places.Name(name), func(ctx context.Context, dir string) error {
+	err = n.record(ctx, event.Create, name, func() error {
+		if o.Mirror == nil {
+			return n.places.Create(ctx, n.places.Name(name), o.Format, head, o.RequestID, o.Settings)
+		}
+		return n.places.Import(ctx, n.places.Name(name), func(ctx context.Context, dir string) error {
 			if err := places.Initialize(ctx, n.runner, dir, o.Format, head); err != nil {
 				return err
 			}
@@ -62,7 +64,7 @@ func (n *Node) Create(ctx context.Context, path git.RepoPath, o CreateOptions) (
 			}
 			return places.SyncTree(dir)
 		})
-	}
+	})
 	return n.describeNew(ctx, path, name, err)
 }
 
@@ -136,14 +138,15 @@ func (n *Node) Import(ctx context.Context, path git.RepoPath, o places.ImportOpt
 	if err != nil {
 		return d, err
 	}
-	err = n.places.Import(ctx, n.places.Name(name), fill)
+	err = n.record(ctx, event.Create, name, func() error { return n.places.Import(ctx, n.places.Name(name), fill) })
 	return n.describeNew(ctx, path, name, err)
 }
 
 // Delete removes a repository; see places.Places.
 func (n *Node) Delete(ctx context.Context, path git.RepoPath, o places.DeleteOptions) (err error) {
 	defer func() { n.changedRepository("delete", path, err) }()
-	if err = n.places.Delete(ctx, n.places.Name(path), o); places.IsChanged(err) {
+	err = n.record(ctx, event.Delete, path, func() error { return n.places.Delete(ctx, n.places.Name(path), o) })
+	if places.IsChanged(err) {
 		n.RefsChanged(path)
 	}
 	return err
@@ -157,7 +160,11 @@ func (n *Node) Rename(ctx context.Context, from, to git.RepoPath) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := n.places.Rename(ctx, n.places.Name(from), n.places.Name(target)); err != nil {
+	e := &event.Event{Kind: event.Rename, Repository: event.NameOf(target), Former: event.NameOf(from)}
+	err = n.recordAs(ctx, e, target, func() error {
+		return n.places.Rename(ctx, n.places.Name(from), n.places.Name(target))
+	})
+	if err != nil {
 		return err
 	}
 	n.RefsChanged(from)

@@ -6,6 +6,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/node/event"
 	"github.com/packhorse-git/packhorse/internal/node/places"
 )
 
@@ -35,7 +36,9 @@ func (n *Node) Fork(ctx context.Context, source, target git.RepoPath, o places.F
 		return d, fault.New(fault.Denied, "%s is a mirror: fork the repository at its origin, or make an ordinary "+
 			"repository of it (packhorse mirror detach)", source)
 	}
-	err = n.places.Fork(ctx, n.places.Name(source), n.places.Name(name), o)
+	err = n.record(ctx, event.Create, name, func() error {
+		return n.places.Fork(ctx, n.places.Name(source), n.places.Name(name), o)
+	})
 	return n.describeNew(ctx, target, name, err)
 }
 

@@ -9,6 +9,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/refs"
+	"github.com/packhorse-git/packhorse/internal/node/event"
 	"github.com/packhorse-git/packhorse/internal/node/places"
 	"github.com/packhorse-git/packhorse/internal/node/receivepack"
 )
@@ -30,7 +31,11 @@ func (n *Node) SetHead(ctx context.Context, path git.RepoPath, branch, expected 
 	if err := h.CheckWritable(); err != nil {
 		return false, err
 	}
-	if _, err := h.place.SetHead(ctx, branch, func() (bool, error) { return h.checkHead(ctx, expected) }); err != nil {
+	err = n.record(ctx, event.Configure, path, func() error {
+		_, err := h.place.SetHead(ctx, branch, func() (bool, error) { return h.checkHead(ctx, expected) })
+		return err
+	})
+	if err != nil {
 		return false, err
 	}
 	n.RefsChanged(path)

@@ -124,7 +124,8 @@ func (n *Node) pushTarget(ctx context.Context, h *handle, shadow receivepack.Sha
 		return receivepack.Target{}, nil, err
 	}
 	isFirst, err := isEmpty(snap)
-	return receivepack.Target{Repo: h.Repo, Path: path, Shadow: shadow, LFS: n.lfsStates(h), Gates: &n.claims.Gates,
+	return receivepack.Target{Repo: h.Repo, Path: path, Incarnation: h.version(snap).Incarnation, Shadow: shadow,
+		LFS: n.lfsStates(h), Gates: &n.claims.Gates,
 		Changed: func(ctx context.Context, updates []receivepack.Update) {
 			if isFirst {
 				n.adoptHead(ctx, h, path, updates)

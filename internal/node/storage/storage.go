@@ -29,6 +29,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/lfs/objects"
 	"github.com/packhorse-git/packhorse/internal/node/archive"
 	"github.com/packhorse-git/packhorse/internal/node/edit"
+	"github.com/packhorse-git/packhorse/internal/node/event"
 	"github.com/packhorse-git/packhorse/internal/node/gc"
 	"github.com/packhorse-git/packhorse/internal/node/inspect"
 	"github.com/packhorse-git/packhorse/internal/node/lookup"
@@ -70,6 +71,7 @@ type Options struct {
 	CheckInterval time.Duration // of watched repositories. Zero means that of Places: mostly one second.
 
 	Pushes *receivepack.Server // nil: pushes are not accepted
+	Events *event.Journal      // of changes that are not pushes; nil: not recorded here
 	// RepositoryHooks is the policy for hooks that Describe reports if Pushes is nil because another process serves
 	// pushes. "" means that pushes are not accepted.
 	RepositoryHooks receivepack.RepositoryHooks
@@ -112,6 +114,7 @@ type Node struct {
 
 	server   *uploadpack.Server
 	pushes   *receivepack.Server
+	events   *event.Journal              // may be nil
 	hooks    receivepack.RepositoryHooks // "": pushes are not accepted
 	signer   *edit.Signer                // may be nil
 	lfs      *objects.Store              // may be nil
@@ -160,7 +163,7 @@ func New(server *uploadpack.Server, o Options) (*Node, error) {
 	}
 	n := &Node{
 		root: root, start: start, log: o.Log, metrics: newMetrics(o.Registerer),
-		options: options, places: o.Places, server: server, pushes: o.Pushes,
+		options: options, places: o.Places, server: server, pushes: o.Pushes, events: o.Events,
 		hooks: o.RepositoryHooks, signer: o.Signer, scratch: o.Scratch, packs: o.Packs, verifier: o.Verifier,
 		lookups: lookup.New(o.Lookups),
 		runner:  o.Runner, merger: o.Merger, handles: newHandleTable(o.MaxOpen), tipPack: o.TipPack, archives: o.Archives,
@@ -178,7 +181,7 @@ func New(server *uploadpack.Server, o Options) (*Node, error) {
 	if n.places == nil {
 		d := places.NewDirectories(places.Options{Repo: options, Epoch: o.Epoch, ReadOnly: o.ReadOnly, Runner: o.Runner,
 			Log: o.Log, Claims: &n.claims, Pushes: o.Pushes, Deleted: n.dropKey})
-		n.places, n.startPlaces, n.stopPlaces = d, func() { d.StartExpiry(n.RefsChanged) }, d.Close
+		n.places, n.startPlaces, n.stopPlaces = d, func() { d.StartExpiry(n.expire) }, d.Close
 	}
 	if o.LFS != nil {
 		lfs := *o.LFS

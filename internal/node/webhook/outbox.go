@@ -32,8 +32,42 @@ type record struct {
 	path   string
 }
 
+// pushRecord is one push in the outbox.
+type pushRecord interface {
+	End(updates []receivepack.Update) error
+	Unknown()
+}
+
 // Begin implements receivepack.Recorder.
-func (h *Hooks) Begin(p *receivepack.Push) (receivepack.Record, error) {
+func (h *Hooks) Begin(pushes ...*receivepack.Push) error {
+	for _, p := range pushes {
+		r, err := h.begin(p)
+		if err != nil {
+			return err
+		}
+		if r != nil {
+			h.begun.Store(p.ID, r)
+		}
+	}
+	return nil
+}
+
+// End implements receivepack.Recorder.
+func (h *Hooks) End(results ...receivepack.Result) (failed error) {
+	for _, result := range results {
+		r, ok := h.begun.LoadAndDelete(result.Push.ID)
+		switch {
+		case !ok:
+		case result.IsUnknown:
+			r.(pushRecord).Unknown()
+		default:
+			failed = errors.Join(failed, r.(pushRecord).End(result.Made))
+		}
+	}
+	return failed
+}
+
+func (h *Hooks) begin(p *receivepack.Push) (pushRecord, error) {
 	queues := h.queuesFor(p.Repo)
 	if len(queues) == 0 {
 		return nil, nil
@@ -48,7 +82,7 @@ func (h *Hooks) Begin(p *receivepack.Push) (receivepack.Record, error) {
 	return r, disk.ReplaceFile(r.path, encodeMessage("post-receive", time.Now(), p, p.Updates))
 }
 
-// End implements receivepack.Record.
+// End implements pushRecord.
 func (r *record) End(updates []receivepack.Update) error {
 	if len(updates) > 0 {
 		at := time.Now()
@@ -60,7 +94,7 @@ func (r *record) End(updates []receivepack.Update) error {
 	return os.Remove(r.path)
 }
 
-// Unknown implements receivepack.Record. The next process compares the push with the refs.
+// Unknown implements pushRecord. The next process compares the push with the refs.
 func (r *record) Unknown() {}
 
 // retryEnqueue repeats enqueue until it succeeds, for example after the disk was full. Then it removes the file of the

@@ -79,7 +79,7 @@ type event struct {
 	Message    json.RawMessage `json:"message"`
 }
 
-// sharedPush is a receivepack.Record.
+// sharedPush is a pushRecord.
 type sharedPush struct {
 	*sharing
 	push   *receivepack.Push
@@ -96,7 +96,7 @@ func newSharing(h *Hooks, s Store) *sharing {
 }
 
 // begin implements Hooks.Begin.
-func (s *sharing) begin(p *receivepack.Push, queues []*queue) (receivepack.Record, error) {
+func (s *sharing) begin(p *receivepack.Push, queues []*queue) (pushRecord, error) {
 	ctx, cancel := context.WithTimeout(s.hooks.ctx, defaultTimeout)
 	defer cancel()
 	id, after, err := s.store.Position(ctx, p.Repo)
@@ -134,7 +134,7 @@ func (s *sharing) keep(ctx context.Context, r *sharedPush) error {
 	return err
 }
 
-// End implements receivepack.Record.
+// End implements pushRecord.
 func (r *sharedPush) End(updates []receivepack.Update) error { return r.end(r.push, updates) }
 
 // end delivers a push, unless it was taken from this node. Then the other node finds its result.
@@ -166,7 +166,7 @@ func (r *sharedPush) left() (queues []*queue) {
 	return queues
 }
 
-// Unknown implements receivepack.Record.
+// Unknown implements pushRecord.
 func (r *sharedPush) Unknown() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

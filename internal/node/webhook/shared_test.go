@@ -58,7 +58,7 @@ func (s *fakeStore) PushResult(_ context.Context, id string, after uint64, push 
 // commit makes a push as a server does. With ended false, the server dies before the end.
 func (s *fakeStore) commit(t *testing.T, h *Hooks, p *receivepack.Push, ended bool) {
 	t.Helper()
-	r, err := h.Begin(p)
+	r, err := h.begin(p)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -143,7 +143,7 @@ func TestLostNode(t *testing.T) {
 	a := openShared(t, s, told("w", down.URL))
 	s.commit(t, a, push("WAITS", "1", "2"), true)
 	s.commit(t, a, push("CUT", "2", "3"), false)
-	if _, err := a.Begin(push("NEVER", "3", "4")); err != nil {
+	if _, err := a.begin(push("NEVER", "3", "4")); err != nil {
 		t.Fatal(err)
 	}
 	if err := a.shared.renew(t.Context()); err != nil {
@@ -209,7 +209,7 @@ func TestNodeThatWasTakenForLost(t *testing.T) {
 	a := openShared(t, s, told("w", down.URL))
 	s.commit(t, a, push("WAITS", "1", "2"), true)
 	runs, late := push("RUNS", "2", "3"), push("LATE", "3", "4")
-	running, err := a.Begin(runs)
+	running, err := a.begin(runs)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -308,7 +308,7 @@ func TestRenewDuringTake(t *testing.T) {
 		target := told("w", "http://127.0.0.1:1")
 		a, b := openShared(t, s, target), openShared(t, s, target)
 		for h, name := range map[*Hooks]string{a: "LOST", b: "OWN"} {
-			if _, err := h.Begin(push(name, "1", "2")); err != nil {
+			if _, err := h.begin(push(name, "1", "2")); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -348,7 +348,7 @@ func TestFullDiskWithTwoTargets(t *testing.T) {
 	if err := os.Remove(dir); err != nil {
 		t.Fatal(err)
 	}
-	r, err := h.Begin(push("P", "1", "2"))
+	r, err := h.begin(push("P", "1", "2"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -373,7 +373,7 @@ func TestUnknownResult(t *testing.T) {
 	s := newFakeStore()
 	up := newTarget(t, nil)
 	h := openShared(t, s, told("w", up.URL))
-	r, err := h.Begin(push("P", "1", "2"))
+	r, err := h.begin(push("P", "1", "2"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -406,7 +406,7 @@ func TestOutageOfTheStore(t *testing.T) {
 	if err := b.shared.watch(t.Context()); err == nil || len(b.shared.seen) != 0 {
 		t.Errorf("watch during an outage sees %v, %v, want an error", b.shared.seen, err)
 	}
-	if _, err := a.Begin(push("Q", "2", "3")); !fault.Is(err, fault.Unavailable) {
+	if _, err := a.begin(push("Q", "2", "3")); !fault.Is(err, fault.Unavailable) {
 		t.Errorf("Begin during an outage = %v, want unavailable", err)
 	}
 	s.SetHook(nil)

@@ -98,6 +98,7 @@ type Hooks struct {
 	ctx     context.Context
 	stop    context.CancelFunc
 	running sync.WaitGroup
+	begun   sync.Map // pushRecord by the ID of a push
 
 	mu   sync.Mutex
 	last int64 // sequence number

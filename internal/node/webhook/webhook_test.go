@@ -154,7 +154,7 @@ func push(name, old, new string) *receivepack.Push {
 // do pushes: begun, and ended with these updates.
 func do(t *testing.T, h *Hooks, p *receivepack.Push, done []receivepack.Update) {
 	t.Helper()
-	r, err := h.Begin(p)
+	r, err := h.begin(p)
 	if err == nil {
 		err = r.End(done)
 	}
@@ -299,7 +299,7 @@ func TestCrash(t *testing.T) {
 		push("Undone", "1", "a"), push("First", "1", "2"), push("Second", "2", "3"), push("Stale", "9", "b"),
 		push("Alive", "3", "4"),
 	} {
-		if _, err := h.Begin(p); err != nil {
+		if _, err := h.begin(p); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -310,7 +310,7 @@ func TestCrash(t *testing.T) {
 	later := push("Later", "1", "2")
 	later.Repo, _ = git.ParseRepoPath("broken")
 	for _, p := range []*receivepack.Push{gone, deleted, later} {
-		if _, err := h.Begin(p); err != nil {
+		if _, err := h.begin(p); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -362,7 +362,7 @@ func TestOutboxThatCannotBeWritten(t *testing.T) {
 	dir := t.TempDir()
 	h, _ := open(t, dir, told("a", a.URL), told("b", b.URL))
 	h.Start()
-	r, err := h.Begin(push("P1", "1", "2"))
+	r, err := h.begin(push("P1", "1", "2"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -537,7 +537,7 @@ func TestBytes(t *testing.T) {
 	p.Updates[0].Ref = "refs/heads/m\xe4rz<&>"
 	p.Options = []string{"gr\xfc\xdfe", "plain"}
 	p.Repo, _ = git.ParseRepoPath("team/gr\xfcn")
-	if _, err := h.Begin(p); err != nil {
+	if _, err := h.begin(p); err != nil {
 		t.Fatal(err)
 	}
 	h.Close()

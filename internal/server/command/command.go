@@ -129,7 +129,7 @@ and copied to every other client with the same request. Many identical clones th
 			searchCommand(env)}},
 		{"Setup:", []*cobra.Command{configCommand(env), tokenCommand(env), doctorCommand(env), estimateCommand(env)}},
 		{"Repositories:", []*cobra.Command{repoCommand(env), storeCommand(env), lfsCommand(env), resolveCommand(env),
-			cacheCommand(env)}},
+			eventsCommand(env), cacheCommand(env)}},
 		{"Running servers:", []*cobra.Command{topCommand(env), healthCommand(env), nodesCommand(env), workersCommand(env),
 			drainCommand(env), undrainCommand(env), debugCommand(env)}},
 	} {

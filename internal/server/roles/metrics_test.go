@@ -204,7 +204,7 @@ var metricGroups = []struct{ heading, names string }{
 	{"Are requests refused, or do they wait?", "lane pressure accept connections auth ssh"},
 	{"Does the cache save work?", "cache copy warmup channel pack"},
 	{"What do Git processes cost?", "git reaper tree"},
-	{"Do pushes and maintenance work?", "push maintenance trash webhook"},
+	{"Do pushes and maintenance work?", "push maintenance trash webhook events"},
 	{"Does Git LFS work?", "lfs mirror_lfs origin_refused"},
 	{"How are refs, revisions and objects read?", "ref resolve revisions lookup graph repositories watch"},
 	{"Are storage nodes healthy?", "node route control"},

@@ -14,6 +14,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/lfs/objects"
 	"github.com/packhorse-git/packhorse/internal/node/control"
 	"github.com/packhorse-git/packhorse/internal/node/edit"
+	"github.com/packhorse-git/packhorse/internal/node/event"
 	"github.com/packhorse-git/packhorse/internal/node/lookup"
 	"github.com/packhorse-git/packhorse/internal/node/merge"
 	"github.com/packhorse-git/packhorse/internal/node/packsource"
@@ -38,7 +39,8 @@ const (
 
 // nodeParts are the parts of a storage node.
 type nodeParts struct {
-	store   *store.Store // nil: the repositories are those below the root
+	store   *store.Store   // nil: the repositories are those below the root
+	journal *event.Journal // nil: the store has the events
 	packs   *packSources
 	node    *storage.Node
 	mirrors *mirrors        // nil: there are none
@@ -52,6 +54,11 @@ func newNodeParts(d *deps) (*nodeParts, error) {
 	var err error
 	if n.store, err = newStore(d, n.evicted); err != nil {
 		return nil, err
+	}
+	if n.store == nil {
+		if n.journal, err = newJournal(d); err != nil {
+			return nil, err
+		}
 	}
 	hooks, err := newWebhooks(d, n.store)
 	if err != nil {
@@ -69,7 +76,7 @@ func newNodeParts(d *deps) (*nodeParts, error) {
 	runner := n.packs.runner
 	pressure := admit.NewPressure(runner.Queue(packsource.ClassPack), runner.Queue(receivepack.ClassReceive))
 	d.life.push("measurement of CPU pressure", infallible(pressure.Close))
-	if n.node, err = newNode(d, n.store, n.packs, hooks); err != nil {
+	if n.node, err = newNode(d, n.store, n.packs, hooks, n.journal); err != nil {
 		return nil, err
 	}
 	d.life.push("background work of the node", infallible(n.node.StopBackground))
@@ -80,10 +87,8 @@ func newNodeParts(d *deps) (*nodeParts, error) {
 		return nil, err
 	}
 	completePushes(n.node, d.log)
-	if hooks != nil {
-		if err := startWebhooks(hooks, n.node); err != nil {
-			return nil, err
-		}
+	if err := n.recoverEvents(hooks); err != nil {
+		return nil, err
 	}
 	if d.cfg.Storage.Listen != "" {
 		n.control, err = n.newControl(d)
@@ -117,6 +122,7 @@ func (n *nodeParts) called(d *deps) router.Node {
 func (n *nodeParts) controlOptions(d *deps) control.Options {
 	o := controlOptions(d)
 	o.Node, o.Sessions, o.MaxRequest = n.node, n.sessions(), int64(d.cfg.HTTP.MaxBody)
+	o.Events = n.events()
 	if n.store != nil {
 		o.Store = n.store
 	}
@@ -152,8 +158,8 @@ func (n *nodeParts) followStore(index *search.Engine) {
 }
 
 // newNode makes the node over the pack sources.
-func newNode(d *deps, stored *store.Store, packs *packSources,
-	hooks *webhook.Hooks) (*storage.Node, error) {
+func newNode(d *deps, stored *store.Store, packs *packSources, hooks *webhook.Hooks,
+	journal *event.Journal) (*storage.Node, error) {
 	cfg, runner := d.cfg, packs.runner
 	epoch, err := storage.NextEpoch(cfg.State)
 	if err != nil {
@@ -168,13 +174,13 @@ func newNode(d *deps, stored *store.Store, packs *packSources,
 		d.log.Warn("cannot read the former values of refs", "file", former, "error", err)
 	}
 	d.life.push("former values of refs", func() error { return sessions.SaveFormer(former) })
-	pushes, err := newPushes(d, runner, hooks)
+	pushes, err := newPushes(d, runner, hooks, journal)
 	if err != nil {
 		return nil, err
 	}
 	o := storage.Options{
 		Root: cfg.Root, Hidden: []string{cfg.State, cfg.Cache.Dir}, Policy: cfg.Fetch.Policy(), Log: d.log, Epoch: epoch,
-		Pushes: pushes, Packs: packs.cache, Verifier: packs.verifier,
+		Pushes: pushes, Events: journal, Packs: packs.cache, Verifier: packs.verifier,
 		Archives: packs.archives, Scratch: filepath.Join(cfg.State, "scratch"),
 		LFS: lfsOptions(d, stored != nil), LFSSchedule: cfg.LFSSchedule(), Runner: runner,
 		Maintenance: cfg.Maintenance.Options(), TipPack: cfg.Maintenance.TipPack && cfg.Packs.Source != config.PacksByGit,
@@ -228,7 +234,8 @@ func newWarmup(d *deps, runner *process.Runner) *uploadpack.Warmup {
 }
 
 // newPushes returns nil if pushes are disabled.
-func newPushes(d *deps, runner *process.Runner, hooks *webhook.Hooks) (*receivepack.Server, error) {
+func newPushes(d *deps, runner *process.Runner, hooks *webhook.Hooks,
+	journal *event.Journal) (*receivepack.Server, error) {
 	push := d.cfg.Push
 	if !push.Enabled {
 		return nil, nil
@@ -244,8 +251,15 @@ func newPushes(d *deps, runner *process.Runner, hooks *webhook.Hooks) (*receivep
 	if hooks != nil && hooks.Decides() {
 		o.Decider = hooks
 	}
+	var r recorders
+	if journal != nil {
+		r = append(r, journal)
+	}
 	if hooks != nil && hooks.Delivers() {
-		o.Recorder = hooks
+		r = append(r, hooks)
+	}
+	if len(r) > 0 {
+		o.Recorder = r
 	}
 	return receivepack.New(o)
 }

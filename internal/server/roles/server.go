@@ -161,7 +161,7 @@ func (s *server) addAdmin() {
 	}
 	switch {
 	case s.node != nil:
-		admin.Node, o.Node = s.node.node, s.node.node
+		admin.Node, o.Node, o.Events = s.node.node, s.node.node, s.node.events()
 		if s.node.mirrors != nil {
 			admin.Mirrors = s.node.mirrors.Mirrors
 		}

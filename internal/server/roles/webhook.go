@@ -73,18 +73,3 @@ func completePushes(node *storage.Node, log *slog.Logger) {
 		log.Warn("atomic pushes to the previous server may be incomplete; their completion continues", "pushes", left)
 	}
 }
-
-// startWebhooks recovers deliveries after a crash and starts to deliver. It is called before the first push.
-func startWebhooks(hooks *webhook.Hooks, node *storage.Node) error {
-	var alive []string
-	if hooks.Delivers() {
-		patience, cancel := context.WithTimeout(context.Background(), settlePatience)
-		defer cancel()
-		alive = node.WaitForEarlierPushes(patience)
-	}
-	err := hooks.Recover(context.Background(), alive, node.RefValue)
-	if err == nil {
-		hooks.Start()
-	}
-	return err
-}

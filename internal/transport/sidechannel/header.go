@@ -84,7 +84,7 @@ func parseHeader(b *[headerSize]byte) (header, error) {
 var statuses = [...]fault.Kind{
 	1: fault.Internal, 2: fault.Invalid, 3: fault.NotFound, 4: fault.Denied, 5: fault.Exhausted,
 	6: fault.Unavailable, 7: fault.Corrupt, 8: fault.Cancelled, 9: fault.Deadline, 10: fault.Exists,
-	11: fault.Unauthenticated, 12: fault.Full, 13: fault.Aborted, 14: fault.Precondition,
+	11: fault.Unauthenticated, 12: fault.Full, 13: fault.Aborted, 14: fault.Precondition, 15: fault.OutOfRange,
 }
 
 // appendStatus appends an END or TAKEN header for length bytes. If err is not nil, its message follows.

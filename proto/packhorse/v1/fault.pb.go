@@ -54,6 +54,8 @@ const (
 	FaultKind_FAULT_KIND_ABORTED FaultKind = 12
 	// The state of the repository does not allow it: unrelated histories, no fast-forward (FAILED_PRECONDITION).
 	FaultKind_FAULT_KIND_PRECONDITION FaultKind = 13
+	// The requested data is not kept any more (OUT_OF_RANGE).
+	FaultKind_FAULT_KIND_OUT_OF_RANGE FaultKind = 14
 )
 
 // Enum value maps for FaultKind.
@@ -73,6 +75,7 @@ var (
 		11: "FAULT_KIND_FULL",
 		12: "FAULT_KIND_ABORTED",
 		13: "FAULT_KIND_PRECONDITION",
+		14: "FAULT_KIND_OUT_OF_RANGE",
 	}
 	FaultKind_value = map[string]int32{
 		"FAULT_KIND_UNSPECIFIED":     0,
@@ -89,6 +92,7 @@ var (
 		"FAULT_KIND_FULL":            11,
 		"FAULT_KIND_ABORTED":         12,
 		"FAULT_KIND_PRECONDITION":    13,
+		"FAULT_KIND_OUT_OF_RANGE":    14,
 	}
 )
 
@@ -443,7 +447,7 @@ const file_packhorse_v1_fault_proto_rawDesc = "" +
 	"\amessage\x18\x06 \x01(\tR\amessage\"5\n" +
 	"\rConflictStage\x12\x12\n" +
 	"\x04mode\x18\x01 \x01(\rR\x04mode\x12\x10\n" +
-	"\x03oid\x18\x02 \x01(\tR\x03oid*\xf2\x02\n" +
+	"\x03oid\x18\x02 \x01(\tR\x03oid*\x8f\x03\n" +
 	"\tFaultKind\x12\x1a\n" +
 	"\x16FAULT_KIND_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12FAULT_KIND_INVALID\x10\x01\x12\x18\n" +
@@ -459,7 +463,8 @@ const file_packhorse_v1_fault_proto_rawDesc = "" +
 	"\x12\x13\n" +
 	"\x0fFAULT_KIND_FULL\x10\v\x12\x16\n" +
 	"\x12FAULT_KIND_ABORTED\x10\f\x12\x1b\n" +
-	"\x17FAULT_KIND_PRECONDITION\x10\rBCZAgithub.com/packhorse-git/packhorse/proto/packhorse/v1;packhorsev1b\x06proto3"
+	"\x17FAULT_KIND_PRECONDITION\x10\r\x12\x1b\n" +
+	"\x17FAULT_KIND_OUT_OF_RANGE\x10\x0eBCZAgithub.com/packhorse-git/packhorse/proto/packhorse/v1;packhorsev1b\x06proto3"
 
 var (
 	file_packhorse_v1_fault_proto_rawDescOnce sync.Once

@@ -3,6 +3,7 @@ import { createGrpcTransport, Http2SessionManager } from "@connectrpc/connect-no
 import { ArchiveService } from "./gen/packhorse/v1/archive_pb.js";
 import { CommitService } from "./gen/packhorse/v1/commit_pb.js";
 import { DiffService } from "./gen/packhorse/v1/diff_pb.js";
+import { EventService } from "./gen/packhorse/v1/event_pb.js";
 import { type Fault, FaultSchema } from "./gen/packhorse/v1/fault_pb.js";
 import { HistoryService } from "./gen/packhorse/v1/history_pb.js";
 import { MergeService } from "./gen/packhorse/v1/merge_pb.js";
@@ -13,6 +14,7 @@ import { RepositoryService } from "./gen/packhorse/v1/repository_pb.js";
 export * from "./gen/packhorse/v1/archive_pb.js";
 export * from "./gen/packhorse/v1/commit_pb.js";
 export * from "./gen/packhorse/v1/diff_pb.js";
+export * from "./gen/packhorse/v1/event_pb.js";
 export * from "./gen/packhorse/v1/fault_pb.js";
 export * from "./gen/packhorse/v1/history_pb.js";
 export * from "./gen/packhorse/v1/merge_pb.js";
@@ -31,6 +33,7 @@ export class Node {
   readonly diffs: Client<typeof DiffService>;
   readonly history: Client<typeof HistoryService>;
   readonly archives: Client<typeof ArchiveService>;
+  readonly events: Client<typeof EventService>;
   readonly #session: Http2SessionManager;
 
   /**
@@ -56,6 +59,7 @@ export class Node {
     this.merges = createClient(MergeService, transport);
     this.diffs = createClient(DiffService, transport);
     this.history = createClient(HistoryService, transport);
+    this.events = createClient(EventService, transport);
     this.archives = createClient(ArchiveService, transport);
   }
 

@@ -3,6 +3,7 @@
 from packhorse.v1.archive_pb2 import *
 from packhorse.v1.commit_pb2 import *
 from packhorse.v1.diff_pb2 import *
+from packhorse.v1.event_pb2 import *
 from packhorse.v1.fault_pb2 import *
 from packhorse.v1.history_pb2 import *
 from packhorse.v1.merge_pb2 import *
