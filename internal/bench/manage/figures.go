@@ -151,6 +151,27 @@ func (m *manage) beside(ctx context.Context) []world.Figure {
 		"%.2f (%.2f ms, idle %.2f ms, %d collections)", r, busy, idle, collections)}
 }
 
+// secret is the path and the content of the file that the part purge removes.
+const secret = "secret"
+
+// purge removes an object of a repository with many packs.
+func (m *manage) purge(ctx context.Context) []world.Figure {
+	source := m.Repository(name)
+	object := strings.TrimSpace(world.Must(gitload.RunGit(ctx, source, nil, "rev-parse", "other:"+secret)))
+	world.Must(gitload.RunGit(ctx, source, nil, "update-ref", "-d", "refs/heads/other"))
+	peerRepo := filepath.Join(m.Dir, "peer")
+	world.Must(gitload.RunGit(ctx, m.Dir, nil, "clone", "-q", "--bare", "--", source, peerRepo)) // with hard links
+	peer := world.TimeOf(func() { world.Must(gitload.RunGit(ctx, peerRepo, nil, "repack", "-q", "-a", "-d")) })
+	receipt := world.Must(m.client.Repositories().Purge(ctx, connect.NewRequest(&packhorsev1.PurgeRequest{
+		Repository: name, ObjectIds: []string{object}}))).Msg
+	hidden := loadgen.Milliseconds(receipt.Hidden.AsTime().Sub(receipt.Started.AsTime()))
+	gone := receipt.Ended.AsTime().Sub(receipt.Started.AsTime())
+	return []world.Figure{
+		world.NewFigure("time until the object is unreadable", "<= 1000 ms", hidden, hidden <= 1000, "%.1f ms", hidden),
+		world.Ratio(fmt.Sprintf("time until it is gone from %d packs", m.packs), "s", 0.3, gone.Seconds(), peer.Seconds()),
+	}
+}
+
 // addRepositories makes many small repositories.
 func (m *manage) addRepositories() error {
 	for i := range m.repositories {

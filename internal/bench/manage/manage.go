@@ -1,4 +1,4 @@
-// Package manage measures forks, the collection of unreachable objects, and lists of repositories, against git.
+// Package manage measures forks, the removal of objects, and lists of repositories, against git.
 package manage
 
 import (
@@ -21,6 +21,8 @@ type options struct {
 	samples      int
 	forks        int
 	repositories int
+	packs        int
+	packSize     int
 	duration     time.Duration
 
 	program world.Program
@@ -37,6 +39,8 @@ The parts:
            is cloned
   collect  CPU time to remove the objects of a deleted branch against git repack -d --cruft, in copies
   beside   ls-refs at a fixed rate during collections, against an idle server: 99th percentile
+  purge    an object in one of --packs packs of --pack-size megabytes: time until it is unreadable; time until all copies are
+           gone, against git repack -a -d
   list     time to list --repositories repositories`
 
 // parts are in the order of the report.
@@ -45,6 +49,7 @@ var parts = []world.Part[*manage]{
 	{Name: "forks", Measure: (*manage).manyForks},
 	{Name: "collect", Measure: (*manage).collect},
 	{Name: "beside", Measure: (*manage).beside},
+	{Name: "purge", Measure: (*manage).purge},
 	{Name: "list", Measure: (*manage).list},
 }
 
@@ -65,9 +70,12 @@ func Command(env loadgen.Env) *cobra.Command {
 	f.IntVar(&o.samples, "samples", 50, "calls of each run of the part fork")
 	f.IntVar(&o.forks, "forks", 100, "forks of the part forks")
 	f.IntVar(&o.repositories, "repositories", 10000, "repositories of the part list")
+	f.IntVar(&o.packs, "packs", 50, "packs of the part purge")
+	f.IntVar(&o.packSize, "pack-size", 20, "their size in `MEGABYTES`")
 	f.DurationVar(&o.duration, "duration", 5*time.Second, "duration of each run of the part beside")
 	check := func() error {
-		return cmp.Or(loadgen.Positive(f, "rounds", "samples", "forks", "repositories", "duration"))
+		return cmp.Or(loadgen.Positive(f, "rounds", "samples", "forks", "repositories", "packs", "pack-size",
+			"duration"))
 	}
 	return world.Command(cmd, env, &o.program, parts, check, func(ctx context.Context, part, dir string) (*manage, error) {
 		return o.open(ctx, part, dir)
@@ -92,9 +100,12 @@ func (o *options) open(ctx context.Context, part, dir string) (m *manage, err er
 	if m.World, err = world.New(dir, o.program); err != nil {
 		return m, err
 	}
-	if o.repo == "" || part == "list" {
+	switch {
+	case part == "purge":
+		err = gitload.SynthesizePacks(ctx, m.Repository(name), o.packs, o.packSize, secret)
+	case o.repo == "" || part == "list":
 		err = m.AddHistory(ctx, name, 300, 2000)
-	} else {
+	default:
 		err = m.Add(ctx, name, o.repo)
 	}
 	if err == nil {
@@ -113,7 +124,10 @@ func (o *options) open(ctx context.Context, part, dir string) (m *manage, err er
 		return m, err
 	}
 	m.Defer(m.client.Close)
-	if err = m.server.Maintain(ctx, name); err != nil {
+	if part != "purge" {
+		err = m.server.Maintain(ctx, name)
+	}
+	if err != nil {
 		return m, err
 	}
 	m.tree, err = loadgen.NewProcTree(m.server.Pid)
