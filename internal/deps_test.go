@@ -83,7 +83,7 @@ var rooms = map[string][]string{
 	"github.com/coreos/go-systemd/...":       {"server/roles"},
 	"github.com/pires/go-proxyproto":         {"transport/clients"},
 	"github.com/gomodule/redigo/...":         {"gateway/resolve"},
-	"github.com/minio/...":                   {"store/bucket"},
+	"github.com/minio/...":                   {"store/bucket", "store/bucket/buckettest"},
 	"github.com/go-jose/...":                 {"gateway/auth", "mirror/origin"},
 	"github.com/cespare/xxhash/...":          {"gateway/router"},
 	"github.com/failsafe-go/...":             {"mirror/origin", "gateway/resolve"},

@@ -52,30 +52,60 @@ func (p *place) compact(ctx context.Context, git places.RunGit, tip, isDetach bo
 		return fault.New(fault.Exists, "%s does not borrow objects of other repositories: it has all its objects already",
 			p.path)
 	}
+	c, err := p.copyOf(ctx, head)
+	if err != nil {
+		return err
+	}
+	defer c.close()
+	c.isDetach = isDetach
+	return c.run(ctx, git, c.copied, tip)
+}
+
+// copyOf makes a copy of a state of the repository, whose packs are hard links and which hides no objects. The caller
+// closes the compaction.
+func (p *place) copyOf(ctx context.Context, head *state) (c *compaction, err error) {
 	done, err := p.local.Use(ctx, head.record, nil)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	defer done()
-	dir, err := p.local.TempDir()
-	if err != nil {
-		return err
+	c = &compaction{repository: p.repository, head: head}
+	c.close = func() {
+		if c.copied != nil {
+			c.copied.Close()
+		}
+		if c.dir != "" {
+			os.RemoveAll(c.dir)
+		}
+		done()
 	}
-	defer os.RemoveAll(dir)
-	c := &compaction{repository: p.repository, head: head, dir: dir, isDetach: isDetach}
-	err = linkCopy(p.local, dir, head.record)
+	if c.dir, err = p.local.TempDir(); err == nil {
+		err = linkCopy(p.local, c.dir, head.record)
+	}
 	if err == nil {
 		err = writePacked(c.path("packed-refs"), head.layers)
 	}
-	if err != nil {
-		return fault.Wrap(fault.Unavailable, "cannot copy the repository to compact it", err)
+	var config []byte
+	if err == nil {
+		config, err = os.ReadFile(c.path("config"))
 	}
-	copied, err := repo.Open(c.dir, repo.Options{})
-	if err != nil {
-		return err
+	var lines []string
+	for line := range strings.Lines(string(config)) {
+		if !strings.HasPrefix(line, "\tpurged =") && !strings.HasPrefix(line, "\tpurging =") {
+			lines = append(lines, line)
+		}
 	}
-	defer copied.Close()
-	return c.run(ctx, git, copied, tip)
+	if err == nil {
+		err = os.WriteFile(c.path("config"), []byte(strings.Join(lines, "")), 0o600)
+	}
+	if err != nil {
+		err = fault.Wrap(fault.Unavailable, "cannot copy the repository to compact it", err)
+	} else {
+		c.copied, err = repo.Open(c.dir, repo.Options{})
+	}
+	if err != nil {
+		c.close()
+	}
+	return c, err
 }
 
 // run repacks the copy, and publishes the result.
@@ -106,11 +136,13 @@ type compaction struct {
 	*repository
 	head    *state
 	dir     string        // the copy
+	copied  *repo.Repo    // the same
 	removed []string      // keys of packs that the copy does not have any more
 	names   []string      // of its new packs
 	added   []replog.Pack // the same after the upload
 	old     []string      // objects of the bucket: files of an earlier tip pack that belong to a pack which stays
 	won     bool          // the record is in the log
+	close   func()        // removes the copy
 
 	isDetach bool // the repository borrows no packs afterwards
 }
@@ -269,15 +301,4 @@ func (c *compaction) install(record *replog.Record) {
 func (p *place) Collect(context.Context, places.RunGit, places.CollectOptions) (places.Collected, error) {
 	return places.Collected{}, fault.New(fault.Precondition,
 		"unreachable objects of a store stay: packhorse store gc deletes packs that were replaced")
-}
-
-// Purge implements places.Place.
-func (p *place) Purge(context.Context, places.RunGit, places.PurgeOptions) (places.Purged, error) {
-	return places.Purged{}, fault.New(fault.Precondition,
-		"objects of a store cannot be purged yet")
-}
-
-// Copies implements places.Place.
-func (p *place) Copies(context.Context, places.RunGit, []git.ObjectID, []string) (x places.Search, err error) {
-	return x, nil
 }

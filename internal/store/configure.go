@@ -15,6 +15,11 @@ import (
 
 // Configure implements places.Place.
 func (p *place) Configure(ctx context.Context, change func(places.Settings) error) error {
+	return p.configure(ctx, func(_ *state, s places.Settings) error { return change(s) })
+}
+
+// configure is Configure for a change that depends on the state.
+func (p *place) configure(ctx context.Context, change func(*state, places.Settings) error) error {
 	_, err := p.change(ctx, func(head *state) (*replog.Record, error) {
 		if !head.has(p.path) {
 			return nil, notFound(p.path)
@@ -23,7 +28,7 @@ func (p *place) Configure(ctx context.Context, change func(places.Settings) erro
 		for _, s := range head.record.Config {
 			settings.Add(s.Key, s.Value)
 		}
-		changed, err := settings.Change(change)
+		changed, err := settings.Change(func(s places.Settings) error { return change(head, s) })
 		if err != nil {
 			return nil, err
 		}

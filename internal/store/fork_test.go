@@ -6,6 +6,7 @@ import (
 	"crypto/sha1"
 	"io"
 	"net/http"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -26,8 +27,21 @@ import (
 // realGit runs the commands of maintenance with git.
 func realGit(t *testing.T) places.RunGit {
 	return func(_ context.Context, r *repo.Repo, c places.GitCommand) error {
-		gittest.At(t, r.Dir).Git(c.Args...)
-		return nil
+		cmd := exec.Command("git", c.Args...)
+		cmd.Dir, cmd.Env, cmd.Stdin = r.Dir, append(gittest.Env(), c.Env...), strings.NewReader(c.Stdin)
+		if c.Input != nil {
+			cmd.Stdin = c.Input
+		}
+		out, err := cmd.Output()
+		if c.Output != nil {
+			if readErr := c.Output(bytes.NewReader(out)); readErr != nil {
+				return readErr
+			}
+		}
+		if err != nil {
+			t.Errorf("git %q: %v", c.Args, err)
+		}
+		return err
 	}
 }
 

@@ -24,6 +24,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/node/receivepack"
 	"github.com/packhorse-git/packhorse/internal/node/storage"
 	"github.com/packhorse-git/packhorse/internal/node/uploadpack"
+	"github.com/packhorse-git/packhorse/internal/store/bucket"
 	"github.com/packhorse-git/packhorse/internal/store/bucket/buckettest"
 	"github.com/packhorse-git/packhorse/internal/store/replog"
 )
@@ -37,7 +38,7 @@ type gitNode struct {
 }
 
 // newGitNode starts one more node on a bucket.
-func newGitNode(t *testing.T, b *buckettest.Memory, o receivepack.Options, change ...func(*Options)) *gitNode {
+func newGitNode(t *testing.T, b bucket.Bucket, o receivepack.Options, change ...func(*Options)) *gitNode {
 	t.Helper()
 	runner, err := process.New(process.Options{TempDir: t.TempDir(), Classes: map[process.Class]process.Limits{
 		receivepack.ClassReceive: {Slots: 8, Queue: 100}, receivepack.ClassHook: {Slots: 8, Queue: 100},

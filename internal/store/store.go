@@ -83,6 +83,8 @@ type Store struct {
 	hints    chan struct{} // has one element for each hint that is being followed
 
 	changed  func(git.RepoPath) // see OnChange
+	purged   func(git.RepoPath) // see OnPurge
+	purges   purgeTimes
 	started  time.Time
 	staleLog rate.Sometimes // limits a message
 
@@ -128,6 +130,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	}
 	s.running.Go(s.collectGarbage) // nodes only: a command must not delete anything on the side
 	s.running.Go(s.removeExpired)
+	s.running.Go(s.followPurges)
 	return s, nil
 }
 
@@ -172,6 +175,7 @@ func open(o Options, id Identity, outage error) (opened *Store, err error) {
 		known: newKnownTable(cmp.Or(o.MaxIdle, defaultIdle)), hints: make(chan struct{}, maxHints),
 		health: health{wake: make(chan struct{}, 1)}, lookups: newLookups(),
 		changed: func(git.RepoPath) {}, started: time.Now(), staleLog: rate.Sometimes{Interval: time.Minute},
+		purged: func(git.RepoPath) {}, purges: purgeTimes{interval: 20 * time.Second, wait: 40 * time.Second},
 		failPoint: func(string) error { return nil }, listed: listedNames{names: map[git.RepoPath]nameHead{}},
 	}
 	if s.metrics == nil {

@@ -7,6 +7,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/node/places"
+	"github.com/packhorse-git/packhorse/internal/store/bucket"
 	"github.com/packhorse-git/packhorse/internal/store/bucket/buckettest"
 	"github.com/packhorse-git/packhorse/internal/store/hydrate"
 	"github.com/packhorse-git/packhorse/internal/store/replog"
@@ -23,7 +24,7 @@ func newBucket(t *testing.T) *buckettest.Memory {
 }
 
 // newNode returns the Store of one more node on a bucket.
-func newNode(t testing.TB, b *buckettest.Memory, change ...func(*Options)) *Store {
+func newNode(t testing.TB, b bucket.Bucket, change ...func(*Options)) *Store {
 	t.Helper()
 	id, err := ReadIdentity(t.Context(), b)
 	if err != nil {

@@ -180,6 +180,16 @@ func (p *pushSession) pass(ctx context.Context, quarantine string, updates []Upd
 	if !p.passage.Pass() {
 		return nil
 	}
+	err := p.newObjects(ctx, quarantine, updates, func([]byte) error { return nil }, "--quiet")
+	if err != nil {
+		return fault.Wrap(fault.Unavailable, "objects that the push needs have expired meanwhile: push again", err)
+	}
+	return nil
+}
+
+// newObjects calls fn with each object that updates make reachable, as a line of git rev-list.
+func (p *pushSession) newObjects(ctx context.Context, quarantine string, updates []Update, fn func([]byte) error,
+	args ...string) error {
 	var ids strings.Builder
 	for _, u := range updates {
 		if !u.New.IsZero() {
@@ -190,10 +200,6 @@ func (p *pushSession) pass(ctx context.Context, quarantine string, updates []Upd
 	if quarantine != "" {
 		env = process.ObjectsEnv(quarantine, p.target.Common+"/objects")
 	}
-	err := p.revList(ctx, env, strings.NewReader(ids.String()), func([]byte) error { return nil },
-		"--objects", "--quiet", "--stdin", "--not", "--all")
-	if err != nil {
-		return fault.Wrap(fault.Unavailable, "objects that the push needs have expired meanwhile: push again", err)
-	}
-	return nil
+	return p.revList(ctx, env, strings.NewReader(ids.String()), fn,
+		append(args, "--objects", "--stdin", "--not", "--all")...)
 }

@@ -280,7 +280,7 @@ func (p *pushSession) decide(ctx context.Context, quarantine string, updates []U
 			return err
 		}
 	}
-	if err := p.checkPurged(quarantine, updates); err != nil {
+	if err := p.checkPurged(ctx, quarantine, updates); err != nil {
 		output.write([]byte(fault.Message(err) + "\n"))
 		return err
 	}

@@ -1,13 +1,18 @@
 package receivepack
 
 import (
+	"context"
+	"slices"
+	"strings"
+
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/pack"
 )
 
 // checkPurged refuses a push that brings back an object that was purged.
-func (p *pushSession) checkPurged(quarantine string, updates []Update) error {
+// While objects are being removed, they may still be there, and so may others that need them.
+func (p *pushSession) checkPurged(ctx context.Context, quarantine string, updates []Update) error {
 	purged := p.target.Purged()
 	if len(purged) == 0 {
 		return nil
@@ -15,6 +20,18 @@ func (p *pushSession) checkPurged(quarantine string, updates []Update) error {
 	for _, u := range updates {
 		if p.target.Objects.Purged(u.New) {
 			return ErrPurged(u.New)
+		}
+	}
+	if p.target.Policy().Purging {
+		err := p.newObjects(ctx, quarantine, updates, func(line []byte) error {
+			text, _, _ := strings.Cut(string(line), " ")
+			if id, err := git.ParseObjectID(text); err == nil && slices.Contains(purged, id) {
+				return ErrPurged(id)
+			}
+			return nil
+		})
+		if err != nil {
+			return err
 		}
 	}
 	if quarantine == "" {

@@ -38,7 +38,9 @@ func (s *Server) NeedsGit(t Target) (bool, error) {
 }
 
 // decides reports whether the server itself decides about each push to a repository.
-func (s *Server) decides(t Target) bool { return s.options.Decider != nil || t.borrows() }
+func (s *Server) decides(t Target) bool {
+	return s.options.Decider != nil || t.borrows() || t.Policy().Purging
+}
 
 func exists(path string) bool {
 	_, err := os.Lstat(path)

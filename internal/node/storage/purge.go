@@ -97,6 +97,13 @@ func (n *Node) Lift(ctx context.Context, path git.RepoPath, ids []git.ObjectID) 
 	return err
 }
 
+// Reopen opens a repository whose settings another node may have changed.
+func (n *Node) Reopen(path git.RepoPath) {
+	if h, err := n.acquireCurrent(context.Background(), path); err == nil { // otherwise the next request does
+		n.release(h)
+	}
+}
+
 // dropPurged drops the cached packs of a repository that is opened, if objects were purged since that was done last. On
 // another node, or in an earlier process, that may not have happened.
 func (n *Node) dropPurged(r *repo.Repo) {

@@ -149,6 +149,7 @@ func (n *nodeParts) followStore(index *search.Engine) {
 	if n.store == nil {
 		return
 	}
+	n.store.OnPurge(n.node.Reopen)
 	n.store.OnChange(func(path git.RepoPath) {
 		n.node.CheckWatches(path)
 		if index != nil {

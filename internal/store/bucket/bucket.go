@@ -61,6 +61,22 @@ type Info struct {
 	Modified time.Time // by the clock of the storage
 }
 
+// Version is a version of an object, or a mark of its deletion, in a bucket that keeps old ones.
+type Version struct {
+	Key, ID            string
+	IsLatest, IsMarker bool
+}
+
+// Versioned is implemented by a Bucket that may keep old versions. Errors are those of Bucket.
+type Versioned interface {
+	// Versions returns all versions of objects whose keys begin with prefix. A bucket without versions has one of each.
+	Versions(ctx context.Context, prefix string) ([]Version, error)
+	// OpenVersion is Open for a whole version.
+	OpenVersion(ctx context.Context, v Version) (io.ReadCloser, error)
+	// DeleteVersion removes a version.
+	DeleteVersion(ctx context.Context, v Version) error
+}
+
 // Each calls f with all objects below a prefix, in the order of their keys.
 func Each(ctx context.Context, b Bucket, prefix string, f func(Info) error) error {
 	const page = 1000

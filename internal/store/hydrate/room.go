@@ -6,6 +6,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git/disk"
@@ -185,6 +186,44 @@ func (r *Repository) sweepLocked() {
 		r.unlink(names)
 		r.finish(t, nil)
 	})
+}
+
+// Keep removes all packs of a repository that its head does not name, also those that its forks borrow. It reports
+// whether none is left: downloads and uses of earlier records keep them.
+func (c *Cache) Keep(id string, head *replog.Record) (isDone bool) {
+	isDone = true
+	for _, key := range []string{id, networksDir + "/" + id} {
+		c.mu.Lock()
+		r := c.repositories[key]
+		if r == nil {
+			c.mu.Unlock()
+			continue
+		}
+		isUsed := r.task != nil
+		for number := range r.uses {
+			isUsed = isUsed || number < head.Number
+		}
+		var names []string
+		for name := range r.packs {
+			if !slices.ContainsFunc(head.Packs, func(p replog.Pack) bool { return packName(&p) == name }) {
+				names = append(names, name)
+			}
+		}
+		if isUsed || len(names) == 0 {
+			isDone = isDone && !isUsed
+			c.mu.Unlock()
+			continue
+		}
+		t := newTask(nil)
+		r.task = t
+		for _, name := range names {
+			c.dropLocked(r, name)
+		}
+		c.mu.Unlock()
+		r.unlink(names)
+		r.finish(t, nil)
+	}
+	return isDone
 }
 
 // unlink removes the files of packs, their indexes first.

@@ -14,6 +14,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/minio/minio-go/v7"
+	"github.com/minio/minio-go/v7/pkg/credentials"
+
 	"github.com/packhorse-git/packhorse/internal/store/bucket"
 )
 
@@ -27,11 +30,12 @@ type Server struct {
 	AccessKey, SecretKey string
 	Dir                  string // of the data; buckets are directories in it
 
-	t       testing.TB
-	run     func() *exec.Cmd
-	command *exec.Cmd
-	ended   chan struct{} // closed when command has ended
-	log     *bytes.Buffer
+	t        testing.TB
+	run      func() *exec.Cmd
+	Versions string // directory with old versions; "": they are not kept
+	command  *exec.Cmd
+	ended    chan struct{} // closed when command has ended
+	log      *bytes.Buffer
 }
 
 // Versitygw starts a versitygw with one bucket, named "bucket".
@@ -45,6 +49,28 @@ func Versitygw(t testing.TB) *Server {
 			"posix", s.Dir)
 	}
 	s.Start()
+	return s
+}
+
+// Versioned starts a versitygw with one bucket, named "bucket", that keeps old versions.
+func Versioned(t testing.TB) *Server {
+	t.Helper()
+	program := findProgram(t, "versitygw", "store-servers")
+	s, versions := newServer(t), t.TempDir()
+	s.run = func() *exec.Cmd {
+		return exec.Command(program, "--port", s.Address, "--access", s.AccessKey, "--secret", s.SecretKey, "--quiet",
+			"posix", "--versioning-dir", versions, s.Dir)
+	}
+	s.Start()
+	s.Versions = versions
+	client, err := minio.New(s.Address, &minio.Options{Creds: credentials.NewStaticV4(s.AccessKey, s.SecretKey, ""),
+		Region: "us-east-1"})
+	if err == nil {
+		err = client.EnableVersioning(t.Context(), "bucket")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
 	return s
 }
 

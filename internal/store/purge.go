@@ -1,0 +1,438 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/refs"
+	"github.com/packhorse-git/packhorse/internal/git/repo"
+	"github.com/packhorse-git/packhorse/internal/node/places"
+	"github.com/packhorse-git/packhorse/internal/schedule/retry"
+	"github.com/packhorse-git/packhorse/internal/store/bucket"
+	"github.com/packhorse-git/packhorse/internal/store/replog"
+)
+
+const (
+	purgesPrefix  = "purges/"
+	nodesPrefix   = "nodes/"
+	purgeLook     = 500 * time.Millisecond // between two looks for confirmations
+	keepTries     = 40                     // to remove local copies, before the next look for purges
+	maxPurgeTries = 10
+)
+
+// purgeTimes are other ones in tests.
+type purgeTimes struct {
+	interval time.Duration // between two looks for purges
+	wait     time.Duration // for nodes that have not confirmed a purge
+}
+
+// errPurgeAgain means that the repository was changed during a step of a purge, which is repeated.
+var errPurgeAgain = fault.Retry(fault.Unavailable, fault.RetrySoon, "the repository changes too fast; try again")
+
+// Purge implements places.Place. A record with other settings hides the objects. A push that was checked before fails,
+// because the settings were changed, so no push can bring them back. Then a record replaces the packs that have the
+// objects. All other files of the repository in the bucket are deleted with their versions, however young they are.
+// Nodes find an object below purgesPrefix, remove their copies, and confirm that.
+//
+// Repositories that share packs, as forks or lenders, are purged together. Afterwards they share none.
+func (p *place) Purge(ctx context.Context, run places.RunGit, o places.PurgeOptions) (done places.Purged, err error) {
+	members, err := p.family(ctx)
+	defer func() {
+		for _, m := range members[1:] {
+			m.Release()
+		}
+	}()
+	if err != nil {
+		return done, err
+	}
+	doomed := make([]map[git.ObjectID]bool, len(members))
+	for i := range 2 * len(members) { // all are examined before the first one is changed
+		m, o := members[i%len(members)], o
+		if m != p || i > 0 { // it need not have the objects
+			o.Known = o.IDs
+		}
+		if doomed[i%len(members)], err = m.hide(ctx, run, o, p, i >= len(members)); err != nil {
+			return done, err
+		}
+	}
+	o.Hidden()
+	for i, m := range members {
+		if err := m.replacePurged(ctx, run, doomed[i]); err != nil {
+			return done, err
+		}
+		done.Objects = max(done.Objects, len(doomed[i]))
+	}
+	for _, m := range members {
+		if err := m.deletePurged(ctx, &done); err != nil {
+			return done, err
+		}
+	}
+	if err := p.awaitNodes(ctx, members, &done); err != nil {
+		return done, err
+	}
+	for _, m := range members {
+		err := m.Configure(ctx, func(s places.Settings) error { delete(s, repo.PurgingKey); return nil })
+		if err != nil {
+			return done, err
+		}
+	}
+	return done, nil
+}
+
+// family returns the repository and all that share packs with it. The caller releases the others.
+func (p *place) family(ctx context.Context) (members []*place, err error) {
+	members = []*place{p}
+	known := map[string]bool{p.id: true}
+	for i := 0; i < len(members); i++ {
+		head, err := members[i].current(ctx)
+		if err != nil {
+			return members, err
+		}
+		for _, id := range append(head.record.Lenders(), head.record.Forks...) {
+			record, err := replog.Open(p.store.bucket, id).Head(ctx)
+			if fault.Is(err, fault.NotFound) {
+				return members, fault.Retry(fault.Unavailable, fault.RetryLater, "a fork is being made; try again")
+			}
+			if err != nil {
+				return members, err
+			}
+			isSharing := slices.Contains(head.record.Lenders(), id) || slices.Contains(record.Lenders(), members[i].id)
+			if known[id] || record.Deleted || !isSharing || len(record.Names) == 0 {
+				continue
+			}
+			known[id] = true
+			other, err := p.store.Acquire(ctx, record.Names[0])
+			if err != nil {
+				return members, err
+			}
+			members = append(members, other.(*place))
+		}
+	}
+	return members, nil
+}
+
+// survey opens a Survey of a state of the repository, with a copy of it that the caller closes.
+func (p *place) survey(ctx context.Context, run places.RunGit, head *state) (*compaction, *places.Survey, error) {
+	c, err := p.copyOf(ctx, head)
+	if err != nil {
+		return nil, nil, err
+	}
+	s := &places.Survey{Repo: c.copied, Run: run}
+	snap, err := s.Repo.Refs.SnapshotOf(ctx, nil)
+	if err == nil {
+		err = snap.Unhidden().Each("", func(ref refs.Ref) error {
+			s.Tips = append(s.Tips, places.NamedTip{Name: string(ref.Name), ID: ref.ID})
+			return nil
+		})
+	}
+	if err != nil {
+		c.close()
+	}
+	return c, s, err
+}
+
+// hide examines what has to be removed, and with isDone appends the record that hides it. asked is the repository that
+// is purged.
+func (p *place) hide(ctx context.Context, run places.RunGit, o places.PurgeOptions, asked *place, isDone bool) (
+	doomed map[git.ObjectID]bool, err error) {
+	for range maxPurgeTries {
+		head, err := p.current(ctx)
+		if err != nil {
+			return nil, err
+		}
+		c, s, err := p.survey(ctx, run, head)
+		if err != nil {
+			return nil, err
+		}
+		for i := range s.Tips {
+			if p != asked {
+				s.Tips[i].Name = p.path.String() + " " + s.Tips[i].Name
+			}
+		}
+		doomed, err = s.Doomed(ctx, o)
+		c.close()
+		if err != nil || !isDone {
+			return doomed, err
+		}
+		err = p.configure(ctx, func(now *state, s places.Settings) error {
+			if now.record.Number != head.record.Number {
+				return errPurgeAgain
+			}
+			return s.Purge(o.IDs, doomed)
+		})
+		if !errors.Is(err, errPurgeAgain) {
+			return doomed, err
+		}
+	}
+	return nil, errPurgeAgain
+}
+
+// replacePurged replaces the packs that have objects of a set, and copies borrowed ones.
+func (p *place) replacePurged(ctx context.Context, run places.RunGit, doomed map[git.ObjectID]bool) error {
+	for range maxPurgeTries {
+		if err := p.compact(ctx, run, false, true); err != nil && !fault.Is(err, fault.Exists) { // it borrows no packs
+			if fault.Is(err, fault.Unavailable) {
+				continue
+			}
+			return err
+		}
+		head, err := p.current(ctx)
+		if err != nil {
+			return err
+		}
+		c, s, err := p.survey(ctx, run, head)
+		if err != nil {
+			return err
+		}
+		err = c.purge(ctx, s, doomed)
+		c.close()
+		if err != nil || c.won {
+			return err
+		}
+	}
+	return errPurgeAgain
+}
+
+// purge makes the packs of the copy again without some objects, and publishes them.
+func (c *compaction) purge(ctx context.Context, s *places.Survey, doomed map[git.ObjectID]bool) error {
+	run := func(g places.GitCommand) error { return s.Run(ctx, s.Repo, g) }
+	if err := places.Rewrite(ctx, run, c.path("objects"), s.Repo.Format, doomed); err != nil {
+		return err
+	}
+	if err := c.compare(); err != nil {
+		return fault.Wrap(fault.Unavailable, "cannot read the purged repository", err)
+	}
+	if len(c.names)+len(c.removed) == 0 {
+		c.won = true
+		return nil
+	}
+	if err := os.RemoveAll(c.path("objects/tips")); err != nil {
+		return places.WriteError(err)
+	}
+	graph := []string{"commit-graph", "write", "--reachable", "--changed-paths", "--no-progress"}
+	if err := run(places.GitCommand{Args: graph}); err != nil {
+		return err
+	}
+	if err := c.upload(ctx); err != nil {
+		return err
+	}
+	return c.publish(ctx)
+}
+
+// deletePurged deletes all files of the repository that its head does not name, and all old versions of its files.
+func (p *place) deletePurged(ctx context.Context, done *places.Purged) error {
+	c := newCollector(p.store.options.Bucket, GCOptions{OlderThan: -time.Hour, Node: p.store.options.Node})
+	if err := c.collect(ctx, p.id); err != nil {
+		return err
+	}
+	done.Files = append(done.Files, c.report.Keys...)
+	if left, err := c.files(ctx, p.id); err != nil || !p.namesAll(ctx, left) {
+		done.Problems = append(done.Problems, "the bucket has files of "+p.path.String()+" that its head does not name: "+
+			"another repository borrows them, or they are being uploaded; repeat the purge")
+	}
+	b, ok := p.store.options.Bucket.(bucket.Versioned)
+	if !ok {
+		return nil
+	}
+	versions, err := b.Versions(ctx, reposPrefix+p.id+"/packs/")
+	if err != nil {
+		done.Problems = append(done.Problems, "the old versions of files in the bucket cannot be listed: "+err.Error())
+		return nil
+	}
+	for _, v := range versions {
+		if v.IsLatest && !v.IsMarker {
+			continue
+		}
+		if err := b.DeleteVersion(ctx, v); err != nil {
+			done.Problems = append(done.Problems, "an old version in the bucket cannot be deleted: "+err.Error())
+			return nil
+		}
+		done.Files = append(done.Files, v.Key+" version "+v.ID)
+	}
+	return nil
+}
+
+// namesAll reports whether the head names all of some files.
+func (p *place) namesAll(ctx context.Context, files map[string]file) bool {
+	head, err := p.current(ctx)
+	for key := range files {
+		if err != nil || !head.record.HasKey(key) {
+			return false
+		}
+	}
+	return true
+}
+
+// awaitNodes asks all nodes of the store to remove their copies, and waits for them.
+func (p *place) awaitNodes(ctx context.Context, members []*place, done *places.Purged) error {
+	marks := make(map[string]bool)
+	for _, m := range members {
+		mark := purgesPrefix + m.id + "-" + replog.NewID()
+		if err := p.store.bucket.Create(ctx, mark, nil); err != nil {
+			return err
+		}
+		marks[mark] = true
+	}
+	if err := p.store.confirmPurges(ctx, make(map[string]bool)); err != nil { // of this node
+		return err
+	}
+	for until := time.Now().Add(p.store.purges.wait); ; {
+		waiting := make(map[string]bool)
+		done.Nodes = nil
+		err := bucket.Each(ctx, p.store.options.Bucket, nodesPrefix, func(node bucket.Info) error {
+			name := strings.TrimPrefix(node.Key, nodesPrefix)
+			for mark := range marks {
+				list, err := p.store.options.Bucket.List(ctx, mark+"."+name, "", 1)
+				if err != nil {
+					return err
+				}
+				waiting[name] = waiting[name] || len(list) == 0 || list[0].Key != mark+"."+name
+			}
+			if !waiting[name] {
+				delete(waiting, name)
+				done.Nodes = append(done.Nodes, name)
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		if len(waiting) == 0 || time.Now().After(until) {
+			done.Outstanding = slices.Sorted(maps.Keys(waiting))
+			return nil
+		}
+		if err := retry.Sleep(ctx, purgeLook); err != nil {
+			return err
+		}
+	}
+}
+
+// OnPurge sets a function that is called when objects of a repository were purged. Call it before the Store is used.
+func (s *Store) OnPurge(purged func(git.RepoPath)) { s.purged = purged }
+
+// followPurges registers this node, and removes purged objects from it.
+func (s *Store) followPurges() {
+	isRegistered, confirmed := false, make(map[string]bool)
+	for {
+		if s.refused() == nil && s.untested() == nil {
+			if !isRegistered {
+				err := s.options.Bucket.Create(s.ctx, nodesPrefix+s.options.Node, nil)
+				isRegistered = err == nil || errors.Is(err, bucket.ErrExists)
+			}
+			if err := s.confirmPurges(s.ctx, confirmed); err != nil && s.ctx.Err() == nil {
+				s.log.Warn("cannot remove purged objects from this node", "error", err)
+			}
+		}
+		if retry.Sleep(s.ctx, s.purges.interval) != nil {
+			return
+		}
+	}
+}
+
+// confirmPurges removes the objects of purges that this node has not confirmed, and confirms them.
+func (s *Store) confirmPurges(ctx context.Context, confirmed map[string]bool) error {
+	var marks []string
+	err := bucket.Each(ctx, s.options.Bucket, purgesPrefix, func(info bucket.Info) error {
+		if mark, node, isAnswer := strings.Cut(strings.TrimPrefix(info.Key, purgesPrefix), "."); !isAnswer {
+			marks = append(marks, mark)
+		} else if node == s.options.Node {
+			confirmed[mark] = true
+		}
+		return nil
+	})
+	for _, mark := range marks {
+		if err != nil || confirmed[mark] {
+			continue
+		}
+		id, _, _ := strings.Cut(mark, "-")
+		isDone, dropErr := s.dropPurged(ctx, id)
+		if dropErr != nil && !fault.Is(dropErr, fault.NotFound) {
+			return dropErr
+		}
+		if isDone || dropErr != nil {
+			err = s.options.Bucket.Create(ctx, purgesPrefix+mark+"."+s.options.Node, nil)
+			confirmed[mark] = err == nil
+		}
+	}
+	return err
+}
+
+// dropPurged brings this node to the head of a repository, and removes what that does not name. It reports whether all
+// is gone.
+func (s *Store) dropPurged(ctx context.Context, id string) (bool, error) {
+	r := s.acquire(id)
+	defer s.release(r)
+	head, err := r.check().wait(ctx)
+	if err != nil {
+		return false, err
+	}
+	for _, path := range head.record.Names {
+		s.purged(path)
+	}
+	for range keepTries { // a download or a removal of files is running
+		if s.cache.Keep(id, head.record) {
+			return true, nil
+		}
+		if err := retry.Sleep(ctx, purgeLook/10); err != nil {
+			return false, err
+		}
+	}
+	return false, nil
+}
+
+// Copies implements places.Place. It also inflates all versions in the bucket.
+func (p *place) Copies(ctx context.Context, run places.RunGit, ids []git.ObjectID, others []string) (x places.Search,
+	err error) {
+	head, err := p.current(ctx)
+	if err != nil {
+		return x, err
+	}
+	c, s, err := p.survey(ctx, run, head)
+	if err != nil {
+		return x, err
+	}
+	defer c.close()
+	dir, err := p.local.TempDir()
+	if err != nil {
+		return x, err
+	}
+	defer os.RemoveAll(dir)
+	empty, err := places.OpenSurvey(run, dir, s.Repo.Format, []string{c.path("objects")}, nil, nil)
+	if err != nil {
+		return x, err
+	}
+	defer empty.Repo.Close()
+	for _, path := range append([]string{p.local.Dir()}, others...) {
+		if err := x.Tree(ctx, empty, path, p.store.options.Cache.Root, ids); err != nil {
+			return x, places.WriteError(err)
+		}
+	}
+	prefix := reposPrefix + p.id + "/packs/"
+	b, ok := p.store.options.Bucket.(bucket.Versioned)
+	if !ok {
+		return x, bucket.Each(ctx, p.store.options.Bucket, prefix, func(info bucket.Info) error {
+			return x.Pack(ctx, empty, info.Key, ids, func() (io.ReadCloser, error) {
+				r, _, err := p.store.options.Bucket.Open(ctx, info.Key, 0, -1)
+				return r, err
+			})
+		})
+	}
+	versions, err := b.Versions(ctx, prefix)
+	for _, v := range versions {
+		if err == nil && !v.IsMarker {
+			err = x.Pack(ctx, empty, fmt.Sprintf("%s version %s", v.Key, v.ID), ids, func() (io.ReadCloser, error) {
+				return b.OpenVersion(ctx, v)
+			})
+		}
+	}
+	return x, err
+}

@@ -1,0 +1,179 @@
+package store
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/gittest"
+	"github.com/packhorse-git/packhorse/internal/node/places"
+	"github.com/packhorse-git/packhorse/internal/node/receivepack"
+	"github.com/packhorse-git/packhorse/internal/store/bucket"
+	"github.com/packhorse-git/packhorse/internal/store/bucket/buckettest"
+)
+
+// scanFiles inflates all packs below directories with git, and returns those that have an object.
+func scanFiles(t *testing.T, id git.ObjectID, dirs ...string) (found []string) {
+	t.Helper()
+	empty := gittest.Init(t, "--bare")
+	for _, dir := range dirs {
+		err := filepath.WalkDir(dir, func(path string, e os.DirEntry, err error) error {
+			if err != nil || !e.Type().IsRegular() {
+				return err
+			}
+			content, err := os.ReadFile(path)
+			if err != nil || !strings.HasPrefix(string(content), "PACK") {
+				return err
+			}
+			idx := filepath.Join(t.TempDir(), "x.idx")
+			empty.Git("index-pack", "-o", idx, path)
+			index, err := os.ReadFile(idx)
+			if err == nil && strings.Contains(empty.GitIn(string(index), "show-index"), id.String()) {
+				found = append(found, path)
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return found
+}
+
+func named(name string) func(*Options) { return func(o *Options) { o.Node = name } }
+
+// TestPurge removes a commit from a repository, its forks, all nodes, and a real bucket with old versions.
+func TestPurge(t *testing.T) {
+	t.Parallel()
+	server := buckettest.Versioned(t)
+	b := server.Bucket("store")
+	if _, err := Init(t.Context(), b); err != nil {
+		t.Fatal(err)
+	}
+	n, other := newGitNode(t, b, receivepack.Options{}), newGitNode(t, b, receivepack.Options{}, named("other"))
+	other.purges.interval = 100 * time.Millisecond
+	other.running.Go(other.followPurges)
+	gittest.WaitFor(t, "the other node", func() bool {
+		list, err := b.List(t.Context(), nodesPrefix, "", 10)
+		return err == nil && len(list) == 1
+	})
+	clone := newClone(t)
+	if err := n.ImportDir(t.Context(), repoPath("app"), clone.Dir); err != nil {
+		t.Fatal(err)
+	}
+	secret := clone.Commit("secret", clone.ID("main"))
+	clone.Git("update-ref", "refs/heads/leak", secret.String())
+	n.mustPush(clone, "app", "leak")
+	fork(t, n.Store, "app", "ann", places.ForkOptions{})
+	other.same("app", clone)
+	other.same("ann", clone)
+	if err := n.place("app").Maintain(t.Context(), realGit(t), places.MaintainOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	purge := func() error { _, err := n.node.Purge(t.Context(), repoPath("app"), []git.ObjectID{secret}); return err }
+	for _, path := range []string{"app", "ann"} {
+		if err := purge(); !fault.Is(err, fault.Precondition) || !strings.Contains(err.Error(), "refs/heads/leak") {
+			t.Fatalf("purge of what %s reaches: %v", path, err)
+		}
+		n.mustPush(clone, path, ":leak")
+	}
+	dirs := []string{server.Dir, server.Versions, n.options.Cache.Root, other.options.Cache.Root}
+	if len(scanFiles(t, secret, dirs...)) < 4 {
+		t.Fatal("the test has no copies")
+	}
+	receipt, err := n.node.Purge(t.Context(), repoPath("app"), []git.ObjectID{secret})
+	if err != nil || len(receipt.Problems)+len(receipt.Outstanding) > 0 || len(receipt.Nodes) != 1 ||
+		receipt.Objects != 1 {
+		t.Fatalf("%+v, %v", receipt, err)
+	}
+	if copies := scanFiles(t, secret, dirs...); len(copies) > 0 {
+		t.Errorf("copies are left: %q; receipt: %+v", copies, receipt)
+	}
+	found, err := n.node.FindCopies(t.Context(), repoPath("app"), []git.ObjectID{secret})
+	if err != nil || len(found.Copies)+len(found.Problems) > 0 || found.Searched == 0 {
+		t.Errorf("FindCopies() = %+v, %v", found, err)
+	}
+	for _, path := range []string{"app", "ann"} {
+		if out, err := other.push(clone, path, secret.String()+":refs/heads/again"); err == nil ||
+			!strings.Contains(out+err.Error(), "was purged") {
+			t.Errorf("a push to %s brings it back: %v %s", path, err, out)
+		}
+	}
+	clone.Git("update-ref", "-d", "refs/heads/leak")
+	for _, path := range []string{"app", "ann"} {
+		other.same(path, clone)
+		other.copied(path).Git("fsck", "--full", "--strict")
+		clone.Git("update-ref", "refs/heads/"+path, clone.Commit(path, clone.ID("main")).String())
+		other.mustPush(clone, path, path)
+		clone.Git("update-ref", "-d", "refs/heads/"+path)
+	}
+	checkStore(t, b)
+}
+
+// TestPurgeOfAnAbsentNode lists a node that does not answer, which removes its copies when it comes back. A crash
+// before each step is repaired by the next purge.
+func TestPurgeOfAnAbsentNode(t *testing.T) {
+	t.Parallel()
+	b, n, clone := newForkWorld(t)
+	secret := clone.Commit("secret", clone.ID("main"))
+	clone.Git("update-ref", "refs/heads/leak", secret.String())
+	n.mustPush(clone, "app", "leak")
+	other := newGitNode(t, b, receivepack.Options{}, named("other"))
+	other.same("app", clone)
+	n.mustPush(clone, "app", ":leak")
+	b.Set(nodesPrefix+other.options.Node, []byte{})
+	n.purges.wait = 1
+	receipt, err := n.node.Purge(t.Context(), repoPath("app"), []git.ObjectID{secret})
+	if err != nil || !slices.Equal(receipt.Outstanding, []string{other.options.Node}) {
+		t.Fatalf("%+v, %v, want an outstanding node", receipt, err)
+	}
+	if copies := scanFiles(t, secret, other.options.Cache.Root); len(copies) == 0 {
+		t.Fatal("the other node has no copy")
+	}
+	if err := other.confirmPurges(t.Context(), make(map[string]bool)); err != nil {
+		t.Fatal(err)
+	}
+	if copies := scanFiles(t, secret, other.options.Cache.Root); len(copies) > 0 {
+		t.Errorf("copies are left: %q", copies)
+	}
+	if list, err := bucket.Bucket(b).List(t.Context(), purgesPrefix, "", 10); err != nil || len(list) < 2 {
+		t.Errorf("%v, %v, want a purge and confirmations", list, err)
+	}
+}
+
+// keepsVersions is a bucket whose credentials do not permit the deletion of versions.
+type keepsVersions struct{ *bucket.S3 }
+
+func (keepsVersions) DeleteVersion(context.Context, bucket.Version) error {
+	return fault.Wrap(fault.Unavailable, "access denied: permit s3:DeleteObjectVersion", bucket.ErrDenied)
+}
+
+// TestPurgeKeepsVersions finds old versions that are left in the receipt and in its verification.
+func TestPurgeKeepsVersions(t *testing.T) {
+	t.Parallel()
+	b := keepsVersions{buckettest.Versioned(t).Bucket("store")}
+	if _, err := Init(t.Context(), b); err != nil {
+		t.Fatal(err)
+	}
+	n, clone := newGitNode(t, b, receivepack.Options{}), newClone(t)
+	if err := n.ImportDir(t.Context(), repoPath("app"), clone.Dir); err != nil {
+		t.Fatal(err)
+	}
+	secret := clone.Commit("secret", clone.ID("main"))
+	n.mustPush(clone, "app", secret.String()+":refs/heads/leak")
+	n.mustPush(clone, "app", ":leak")
+	receipt, err := n.node.Purge(t.Context(), repoPath("app"), []git.ObjectID{secret})
+	if err != nil || len(receipt.Problems) != 1 || !strings.Contains(receipt.Problems[0], "s3:DeleteObjectVersion") {
+		t.Errorf("%+v, %v, want the problem", receipt, err)
+	}
+	found, err := n.node.FindCopies(t.Context(), repoPath("app"), []git.ObjectID{secret})
+	if err != nil || len(found.Copies) != 1 || !strings.Contains(found.Copies[0], ".pack version ") {
+		t.Errorf("FindCopies() = %+v, %v, want an old version", found, err)
+	}
+}
