@@ -15,6 +15,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/gateway/auth"
 	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/disk"
 	"github.com/packhorse-git/packhorse/internal/git/repo"
 	"github.com/packhorse-git/packhorse/internal/node/webhook"
 )
@@ -172,6 +173,19 @@ func (c *Config) RepositoriesBelow(ctx context.Context, skipped func(path, why s
 		return func(yield func(string, error) bool) { yield("", err) }
 	}
 	return (&repo.Walk{Options: options, Skipped: skipped}).All(ctx)
+}
+
+// Files returns the files and directories that the configuration names, except those below the state directory, the
+// root, and what is made again.
+func (c *Config) Files() (paths []string) {
+	for _, s := range Settings(c) {
+		path := s.Value.String()
+		isOwn := slices.Contains([]string{"root", "state", "cache.dir", "index.dir"}, s.Key)
+		if s.tag.Get("path") != "" && path != "" && !isOwn && !disk.Below(c.State, path) {
+			paths = append(paths, path)
+		}
+	}
+	return paths
 }
 
 // Hidden returns the directories below the root that have no repositories.

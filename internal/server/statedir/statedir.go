@@ -22,6 +22,10 @@ import (
 	"github.com/packhorse-git/packhorse/internal/server/config"
 )
 
+// Durable lists the files and directories of a state directory that a backup has to have. Others are made again, or
+// belong to a process.
+var Durable = []string{"tokens", "ssh", "lfs.key", "outbox", "events", "origin-permissions", "former-refs.json"}
+
 // Running returns the process that uses a state directory.
 func Running(state string) (s Server, err error) {
 	nobody := fmt.Errorf("no server runs with the state directory %s; name another one with --state DIR", state)

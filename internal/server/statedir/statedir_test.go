@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"os"
+	"regexp"
+	"slices"
 	"testing"
 	"time"
 
@@ -52,5 +55,22 @@ func TestStateIsWaitedFor(t *testing.T) {
 	}
 	if err := <-taken; err != nil {
 		t.Error(err)
+	}
+}
+
+// A backup has all of the state directory that cannot be lost, as the table in ARCHITECTURE.md lists it.
+func TestDurable(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../../../ARCHITECTURE.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	lost := []string{"admin.sock", "cache", "dumps", "epoch", "hooks", "mirror", "pushes", "pushes.bad", "scratch",
+		"search", "serve.json"}
+	names := regexp.MustCompile("`STATE/([a-z.-]+)")
+	for _, found := range names.FindAllStringSubmatch(string(text), -1) {
+		if !slices.Contains(Durable, found[1]) && !slices.Contains(lost, found[1]) {
+			t.Errorf("a backup does not have %s: add it to Durable, or to this list if it may be lost", found[1])
+		}
 	}
 }

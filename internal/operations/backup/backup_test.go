@@ -1,0 +1,548 @@
+package backup
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"iter"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git/gittest"
+	"github.com/packhorse-git/packhorse/internal/git/repo"
+)
+
+// TestMain runs a backup instead of the tests if a test asks for it, which kills it.
+func TestMain(m *testing.M) {
+	if dir := os.Getenv("BACKUP_TEST_DIR"); dir != "" {
+		_, err := Run(context.Background(), optionsOf(os.Getenv("BACKUP_TEST_ROOT"), dir))
+		fmt.Println(err)
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+func quiet(int64, string) {}
+
+func optionsOf(root, dir string) Options {
+	return Options{Dir: dir, Root: root, State: filepath.Join(root, repo.PrivateDir), Durable: []string{"tokens", "ssh"},
+		Progress: quiet,
+		Repositories: func(skipped func(path, why string)) iter.Seq2[string, error] {
+			o, err := repo.OptionsBelow(root)
+			if err != nil {
+				return func(yield func(string, error) bool) { yield("", err) }
+			}
+			return (&repo.Walk{Options: o, Skipped: skipped}).All(context.Background())
+		}}
+}
+
+// world is a root with repositories, and the directory of a backup.
+type world struct {
+	t         *testing.T
+	root, dir string
+}
+
+func newWorld(t *testing.T, paths ...string) *world {
+	w := &world{t, filepath.Join(t.TempDir(), "root"), filepath.Join(t.TempDir(), "backup")}
+	w.write(".packhorse/tokens", "hash\n")
+	for _, path := range paths {
+		r := gittest.InitAt(t, w.path(path), "--bare")
+		r.Git("update-ref", "refs/heads/main", r.Commit("one").String())
+	}
+	return w
+}
+
+func (w *world) path(name string) string { return filepath.Join(w.root, name) }
+
+func (w *world) write(name, text string) {
+	w.t.Helper()
+	err := errors.Join(os.MkdirAll(filepath.Dir(w.path(name)), 0o755), os.WriteFile(w.path(name), []byte(text), 0o644))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *world) repo(path string) *gittest.Repo { return gittest.At(w.t, w.path(path)) }
+
+// commit adds a commit to a branch, in a pack if packed.
+func (w *world) commit(path, branch string, packed bool) string {
+	r := w.repo(path)
+	id := r.Commit(fmt.Sprint(path, branch, time.Now()))
+	r.Git("update-ref", "refs/heads/"+branch, id.String())
+	if packed {
+		r.Git("repack", "-adq")
+	}
+	return id.String()
+}
+
+// backup makes a backup, and checks the problems: each begins with a text.
+func (w *world) backup(problems ...string) *Report {
+	w.t.Helper()
+	r, err := Run(w.t.Context(), optionsOf(w.root, w.dir))
+	for fault.Is(err, fault.Unavailable) { // a child of another test has not closed the lock yet
+		r, err = Run(w.t.Context(), optionsOf(w.root, w.dir))
+	}
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.check(r, problems)
+	return r
+}
+
+func (w *world) check(r *Report, problems []string) {
+	w.t.Helper()
+	var got []string
+	for _, p := range r.Problems {
+		got = append(got, p.Path+": "+p.Text)
+	}
+	slices.Sort(got)
+	if len(got) != len(problems) {
+		w.t.Fatalf("problems %q, want %q", got, problems)
+	}
+	for i, want := range problems {
+		if !strings.HasPrefix(got[i], want) {
+			w.t.Errorf("problem %q, want %q", got[i], want)
+		}
+	}
+}
+
+// restore restores the backup to a new root.
+func (w *world) restore(problems ...string) *world {
+	w.t.Helper()
+	to := &world{w.t, filepath.Join(w.t.TempDir(), "restored"), w.dir}
+	o := RestoreOptions{Dir: w.dir, Root: to.root, State: to.path(".packhorse"), Progress: quiet}
+	r, err := Restore(w.t.Context(), o)
+	for fault.Is(err, fault.Unavailable) { // as in backup
+		r, err = Restore(w.t.Context(), o)
+	}
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.check(r, problems)
+	return to
+}
+
+// files returns the files below a root that a backup has: modes, times and content by name.
+func files(t *testing.T, root string) map[string]string {
+	t.Helper()
+	all := map[string]string{}
+	err := filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
+		name := strings.TrimPrefix(path, root+"/")
+		if ext := filepath.Ext(name); ext == ".bitmap" || ext == ".sample" {
+			return err
+		}
+		_, below, ok := strings.Cut(name, ".git/")
+		if err != nil || ok && !isFixedDir(filepath.Dir(below)) && isLeftOut(below) {
+			return err
+		}
+		info, err := e.Info()
+		switch {
+		case err != nil || e.IsDir():
+		case e.Type()&fs.ModeSymlink != 0:
+			all[name], err = os.Readlink(path)
+		default:
+			var text []byte
+			text, err = os.ReadFile(path)
+			all[name] = fmt.Sprintf("%o %d %s", info.Mode(), info.ModTime().UnixNano(), text)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+func compare(t *testing.T, got, want map[string]string) {
+	t.Helper()
+	for name := range want {
+		if got[name] != want[name] {
+			t.Errorf("%s is %.100q, want %.100q", name, got[name], want[name])
+		}
+	}
+	for name := range got {
+		if _, ok := want[name]; !ok {
+			t.Errorf("%s exists, want no such file", name)
+		}
+	}
+}
+
+func linksOf(t *testing.T, path string) int {
+	t.Helper()
+	info, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return int(info.Sys().(*syscall.Stat_t).Nlink)
+}
+
+func (w *world) link(from, to string) {
+	w.t.Helper()
+	if err := errors.Join(os.MkdirAll(filepath.Dir(w.path(to)), 0o755), os.Link(w.path(from), w.path(to))); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// A restored server has all files of the former one, and shared files are links again. Stock git reads a backup.
+func TestRestore(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "team/app.git", "tool.git")
+	w.commit("team/app.git", "main", true)
+	w.commit("team/app.git", "loose", false)
+	long := gittest.InitAt(t, w.path("sha256.git"), "--bare", "--object-format=sha256")
+	long.Git("update-ref", "refs/heads/main", long.Commit("x").String())
+	long.Git("repack", "-adq")
+	w.write("team/app.git/refs/heads/objects/ab/c", w.repo("team/app.git").ID("main").String()+"\n")
+	w.write("team/app.git/refs/heads/tmp_x", w.repo("team/app.git").ID("main").String()+"\n")
+	w.write("team/app.git/hooks/update", "#!/bin/sh\n")
+	sum := sha256.Sum256([]byte("large"))
+	oid := hex.EncodeToString(sum[:])
+	lfs := ".git/lfs/objects/" + oid[:2] + "/" + oid[2:4] + "/" + oid
+	w.write("team/app"+lfs, "large")
+	w.link("team/app"+lfs, "tool"+lfs)
+	w.write("team/app.git/lfs/locks/1", "lock")
+	if err := os.Symlink("team/app.git", w.path("alias.git")); err != nil {
+		t.Fatal(err)
+	}
+	network := ".packhorse/networks/abc"
+	w.write("fork.git/objects/info/alternates", "../../"+network+"/objects\n")
+	w.write("fork.git/HEAD", "ref: refs/heads/main\n")
+	w.write("fork.git/config", "[core]\n\tbare = true\n\trepositoryformatversion = 0\n")
+	w.write("fork.git/refs/heads/main", w.repo("team/app.git").ID("main").String()+"\n")
+	packs, _ := filepath.Glob(w.path("team/app.git/objects/pack/*"))
+	for _, path := range packs {
+		w.link("team/app.git/objects/pack/"+filepath.Base(path), network+"/objects/pack/"+filepath.Base(path))
+	}
+	if r := w.backup(); r.Repositories != 4 || r.Changed != 4 {
+		t.Errorf("backed up %d repositories, %d changed, want 4 and 4", r.Repositories, r.Changed)
+	}
+	gittest.At(t, filepath.Join(w.dir, "root/fork.git")).Git("fsck", "--full")
+	to := w.restore()
+	compare(t, files(t, to.root), files(t, w.root))
+	for _, path := range []string{"team/app.git", "sha256.git", "fork.git"} {
+		to.repo(path).Git("fsck", "--full", "--strict")
+	}
+	if n := linksOf(t, to.path("tool"+lfs)); n != 2 {
+		t.Errorf("the LFS object has %d links, want 2", n)
+	}
+	packs, _ = filepath.Glob(to.path("team/app.git/objects/pack/*.pack"))
+	if n := linksOf(t, packs[0]); n != 2 {
+		t.Errorf("the pack of the network has %d links, want 2", n)
+	}
+
+	// One repository of a network, below a root that has others.
+	if err := os.RemoveAll(to.path("fork.git")); err != nil {
+		t.Fatal(err)
+	}
+	one := RestoreOptions{Dir: w.dir, Root: to.root, Repository: "fork", Progress: quiet}
+	if r, err := Restore(t.Context(), one); err != nil || r.Repositories != 1 {
+		t.Errorf("restore of one repository: %v", err)
+	}
+	compare(t, files(t, to.root), files(t, w.root))
+	for want, o := range map[string]RestoreOptions{
+		"exists, and nothing is replaced: rename": one,
+		"is not empty":                              {Dir: w.dir, Root: to.root, State: t.TempDir()},
+		"tokens exists, and nothing is replaced":    {Dir: w.dir, Root: t.TempDir(), State: to.path(".packhorse")},
+		"has no repository other":                   {Dir: w.dir, Root: to.root, Repository: "other"},
+		"has no repository .packhorse/networks/abc": {Dir: w.dir, Root: to.root, Repository: ".packhorse/networks/abc"},
+		"has no repository ../root":                 {Dir: w.dir, Root: to.root, Repository: "../root"},
+		"is not a backup":                           {Dir: t.TempDir(), Root: t.TempDir()},
+	} {
+		if _, err := Restore(t.Context(), o); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("restore: %v, want an error with %q", err, want)
+		}
+	}
+}
+
+// Unchanged repositories cost nothing, packs are copied once, and what was removed is not in the next backup.
+func TestIncremental(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "a.git", "b.git", "c/d.git", "e.git/x.git")
+	r := w.repo("a.git")
+	r.Git("update-ref", "refs/tags/big", r.Blob(strings.Repeat("0123456789abcdef", 1<<16)).String())
+	r.Git("repack", "-adq")
+	w.backup()
+	gittest.Eventually(func() bool { return w.backup().Changed == 0 })
+	packs, _ := filepath.Glob(filepath.Join(w.dir, "root/a.git/objects/pack/*.pack"))
+	before, err := os.Stat(packs[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	id := w.commit("a.git", "main", false)
+	if err := errors.Join(os.RemoveAll(w.path("c")), os.RemoveAll(w.path("e.git")),
+		os.Rename(w.path("b.git"), w.path("c"))); err != nil {
+		t.Fatal(err)
+	}
+	gittest.InitAt(t, w.path("e.git"), "--bare")
+	if r := w.backup(); r.Repositories != 3 || r.Changed != 3 || r.Bytes > 10_000 {
+		t.Errorf("%d repositories, %d changed, %d bytes, want 3, 3 and few", r.Repositories, r.Changed, r.Bytes)
+	}
+	packs, _ = filepath.Glob(filepath.Join(w.dir, "root/a.git/objects/pack/*.pack"))
+	if after, err := os.Stat(packs[0]); err != nil || !os.SameFile(before, after) {
+		t.Errorf("the pack was copied again (%v)", err)
+	}
+	to := w.restore()
+	compare(t, files(t, to.root), files(t, w.root))
+	if got := to.repo("a.git").ID("main").String(); got != id {
+		t.Errorf("main is %s, want %s", got, id)
+	}
+	if names, _ := os.ReadDir(filepath.Join(w.dir, "root")); len(names) != 3 {
+		t.Errorf("the backup has %v, want three repositories", names)
+	}
+}
+
+// flip damages a byte of the first file of a pattern; a negative position is from the end.
+func flip(t *testing.T, pattern string, at int) {
+	t.Helper()
+	found, _ := filepath.Glob(pattern)
+	if len(found) == 0 {
+		t.Fatalf("no file %s", pattern)
+	}
+	text, err := os.ReadFile(found[0])
+	if err == nil {
+		text[(at+len(text))%len(text)] ^= 0xff
+		err = errors.Join(os.Remove(found[0]), os.WriteFile(found[0], text, 0o644))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Damaged repositories are named, and former copies of them are kept.
+func TestDamagedRepository(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "good.git", "head.git", "lfs.git", "loose.git", "pack.git", "tip.git", "was-good.git")
+	w.commit("pack.git", "main", true)
+	was := w.commit("was-good.git", "main", true)
+	w.backup()
+	w.commit("was-good.git", "main", true)
+	flip(t, w.path("was-good.git/objects/pack/*.pack"), 20)
+	if err := os.Remove(w.path("head.git/HEAD")); err != nil {
+		t.Fatal(err)
+	}
+	w.backup("head.git: it looks like a repository", "was-good.git: objects/pack/pack-")
+	if got := w.restore().repo("was-good.git").ID("main").String(); got != was {
+		t.Errorf("main is %s, want the former %s", got, was)
+	}
+
+	w.dir = filepath.Join(t.TempDir(), "new")
+	flip(t, w.path("pack.git/objects/pack/*.idx"), -60)
+	flip(t, w.path("loose.git/objects/??/*"), -1)
+	w.write("tip.git/refs/heads/gone", strings.Repeat("1", 40)+"\n")
+	w.write("lfs.git/lfs/objects/12/34/1234"+strings.Repeat("0", 60), "other")
+	w.backup("head.git: ", "lfs.git: lfs/objects/12/34/1234", "loose.git: objects/", "pack.git: objects/pack/",
+		"tip.git: the object 11111", "was-good.git: objects/pack/")
+	w.restore("root/lfs.git", "root/loose.git", "root/pack.git", "root/tip.git", "root/was-good.git")
+}
+
+// Damage to a backup is found, and its other repositories are restored.
+func TestDamagedBackup(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "list.git", "good.git", "pack.git")
+	w.commit("pack.git", "main", true)
+	w.backup()
+	flip(t, filepath.Join(w.dir, "root/pack.git/objects/pack/*.pack"), 20)
+	flip(t, filepath.Join(w.dir, "root/list.git", listName), 5)
+	problems := []string{"root/list.git: ", "root/pack.git: "}
+	r, err := Restore(t.Context(), RestoreOptions{Dir: w.dir, Progress: quiet})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.check(r, problems)
+	to := w.restore(problems...)
+	to.repo("good.git").Git("fsck", "--strict")
+	if exists(to.path("pack.git")) || exists(to.path("list.git")) {
+		t.Error("a damaged repository was restored")
+	}
+	flip(t, filepath.Join(w.dir, manifestName), 5)
+	_, err = Restore(t.Context(), RestoreOptions{Dir: w.dir})
+	if err == nil || !strings.Contains(err.Error(), "damaged") {
+		t.Errorf("restore of a damaged manifest: %v", err)
+	}
+	if _, err := Run(t.Context(), optionsOf(w.root, w.dir)); err == nil || !strings.Contains(err.Error(), "damaged") {
+		t.Errorf("backup with a damaged manifest: %v", err)
+	}
+}
+
+// A backup that is killed is continued by the next one, and until then the one before can be restored.
+func TestKill(t *testing.T) {
+	t.Parallel()
+	var paths []string
+	for i := range 30 {
+		paths = append(paths, fmt.Sprintf("r%02d.git", i))
+	}
+	w := newWorld(t, paths...)
+	w.backup()
+	was := files(t, w.restore().root)
+	for _, path := range paths {
+		r := w.repo(path)
+		r.Git("update-ref", "refs/tags/big", r.Blob(strings.Repeat(path, 1<<16)).String())
+		r.Git("repack", "-adq")
+	}
+	now := files(t, w.root)
+	killed := 0
+	for kill := true; kill && killed < 5; {
+		staged, _ := os.ReadDir(filepath.Join(w.dir, newName))
+		cmd := exec.Command(os.Args[0])
+		cmd.Env = append(os.Environ(), "BACKUP_TEST_DIR="+w.dir, "BACKUP_TEST_ROOT="+w.root)
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		ended := make(chan error, 1)
+		go func() { ended <- cmd.Wait() }()
+		gittest.Eventually(func() bool {
+			left, err := os.ReadDir(filepath.Join(w.dir, newName))
+			return len(left) >= len(staged)+4+5*killed || err != nil && len(staged) > 0
+		})
+		_ = cmd.Process.Kill()
+		kill = <-ended != nil
+		got := files(t, w.restore().root)
+		if got["r29.git/refs/tags/big"] == now["r29.git/refs/tags/big"] { // it was complete
+			compare(t, got, now)
+			break
+		}
+		killed++
+		compare(t, got, was)
+	}
+	if killed == 0 {
+		t.Error("no backup was killed before it was complete")
+	}
+	w.backup()
+	compare(t, files(t, w.restore().root), now)
+	if exists(filepath.Join(w.dir, newName)) || exists(filepath.Join(w.dir, oldName)) {
+		t.Error("copies are left over")
+	}
+}
+
+// Each step of the end of a backup can be the last before a crash.
+func TestSwap(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "a/b.git", "c.git", "d.git")
+	w.backup()
+	if err := errors.Join(os.RemoveAll(w.path("a")), os.RemoveAll(w.path("d.git"))); err != nil {
+		t.Fatal(err)
+	}
+	gittest.InitAt(t, w.path("a"), "--bare")
+	w.commit("c.git", "main", true)
+	b := &run{Options: optionsOf(w.root, w.dir), report: newReport(time.Now()), units: map[string]unit{}}
+	m := &manifest{Format: 1, Removed: map[string]string{}, At: time.Now()}
+	if err := errors.Join(b.open(), b.copyAll(t.Context(), m)); err != nil {
+		t.Fatal(err)
+	}
+	m.Units = b.units
+	for place, u := range b.was.Units {
+		if b.units[place].ID != u.ID {
+			m.Removed[place] = u.ID
+		}
+	}
+	b.Dir = filepath.Join(w.dir, "missing")
+	if err := b.finish(m); err == nil {
+		t.Error("a backup without a directory was finished")
+	}
+	b.Dir = w.dir
+	text := must(json.Marshal(m))
+	if err := os.WriteFile(filepath.Join(w.dir, manifestName), text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	compare(t, files(t, w.restore().root), files(t, w.root)) // all units are in new/
+	if err := os.Rename(filepath.Join(w.dir, "root/a/b.git"), filepath.Join(w.dir, "x")); err != nil {
+		t.Fatal(err)
+	}
+	compare(t, files(t, w.restore().root), files(t, w.root))
+	if err := errors.Join(os.RemoveAll(filepath.Join(w.dir, "x")), swap(w.dir, m), swap(w.dir, m)); err != nil {
+		t.Fatal(err)
+	}
+	compare(t, files(t, w.restore().root), files(t, w.root))
+	w.backup()
+	compare(t, files(t, w.restore().root), files(t, w.root))
+}
+
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}
+
+// Backups while a repository is pushed to, repacked and collected have a state that existed, with each push before.
+func TestBusy(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "a.git")
+	r := w.repo("a.git")
+	var mu sync.Mutex
+	last := r.ID("main").String() // that was reported
+	stop, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		for i := 0; ; i++ {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			id := r.Commit(fmt.Sprint(i), r.ID("main"))
+			r.Git("update-ref", "refs/heads/main", id.String())
+			r.Git("update-ref", "refs/heads/short-lived", r.Commit(fmt.Sprint("other", i)).String())
+			mu.Lock()
+			last = id.String()
+			mu.Unlock()
+			switch i % 4 {
+			case 1:
+				r.Git("repack", "-adq")
+			case 3:
+				r.Git("update-ref", "-d", "refs/heads/short-lived")
+				r.Git("gc", "-q", "--prune=now")
+			}
+		}
+	}()
+	defer func() {
+		close(stop)
+		<-ended
+	}()
+	for range 8 {
+		mu.Lock()
+		before := last
+		mu.Unlock()
+		w.backup()
+		to := w.restore().repo("a.git")
+		to.Git("fsck", "--full", "--strict")
+		to.Git("merge-base", "--is-ancestor", before, "main")
+	}
+}
+
+// Wrong directories are refused.
+func TestPlaces(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "a.git")
+	used := t.TempDir()
+	if err := os.WriteFile(filepath.Join(used, "x"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for dir, want := range map[string]string{w.path("backup"): "one below the other", used: "neither empty nor a backup"} {
+		if _, err := Run(t.Context(), optionsOf(w.root, dir)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("backup to %s: %v, want an error with %q", dir, err, want)
+		}
+	}
+	w.backup()
+	unlock, err := lock(w.dir, syscall.LOCK_EX)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unlock()
+	_, err = Run(t.Context(), optionsOf(w.root, w.dir))
+	if err == nil || !strings.Contains(err.Error(), "another command") {
+		t.Errorf("two backups at once: %v", err)
+	}
+}

@@ -1,0 +1,434 @@
+package backup
+
+import (
+	"bytes"
+	"cmp"
+	"compress/zlib"
+	"context"
+	"crypto/sha1"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git/disk"
+)
+
+// list describes the files of a unit. It is in the unit, as lines of JSON: a list, and records.
+type list struct {
+	ID     string `json:"id"`
+	Place  string `json:"place"`
+	Source string `json:"source"` // as in unit
+}
+
+// record describes a file, a directory or a symbolic link of a unit.
+type record struct {
+	Name   string      `json:"name"`
+	Mode   fs.FileMode `json:"mode"`
+	Time   int64       `json:"time,omitempty"` // of modification, in nanoseconds since 1970
+	Sum    string      `json:"sha256,omitempty"`
+	Target string      `json:"target,omitempty"` // of a symbolic link
+}
+
+// readList reads the beginning of the list of a unit in a directory.
+func readList(dir string) (l list, err error) {
+	f, err := os.Open(filepath.Join(dir, listName))
+	if err != nil {
+		return l, err
+	}
+	defer f.Close()
+	return l, json.NewDecoder(f).Decode(&l)
+}
+
+// readRecords reads the records of a unit in a directory, if its list has a SHA-256.
+func readRecords(dir, sum string) (records []record, err error) {
+	text, err := os.ReadFile(filepath.Join(dir, listName))
+	if err != nil {
+		return nil, err
+	}
+	hash := sha256.Sum256(text)
+	decoder := json.NewDecoder(bytes.NewReader(text))
+	err = decoder.Decode(&list{})
+	for err == nil && decoder.More() {
+		var r record
+		if err = decoder.Decode(&r); err == nil && !filepath.IsLocal(r.Name) {
+			err = fmt.Errorf("it has the file %q", r.Name)
+		}
+		records = append(records, r)
+	}
+	if err != nil || hex.EncodeToString(hash[:]) != sum {
+		return nil, fault.New(fault.Corrupt, "%s is damaged: its checksum is wrong", filepath.Join(dir, listName))
+	}
+	return records, nil
+}
+
+// stored is a fixed file in a backup.
+type stored struct {
+	path, sum string // an empty sum is not known
+}
+
+// copier copies one source into a new unit.
+//
+// The copy is a state that the repository had. Its refs and other changing files are the same before and after they are
+// read. The objects come afterwards, so that all objects are there that the refs reach. Git moves an object from one
+// file to another by making the second one first. So a file that vanishes only means that the list is read again.
+// Collections remove objects for good. If any file has vanished since before the refs were read, the refs have to be
+// the same once more.
+type copier struct {
+	*run
+	source  source
+	id, to  string
+	state   *state
+	damage  error // of the first damaged file
+	records []record
+	has     map[string]stored // fixed files in the backup, by name
+	done    map[string]record // fixed files of the copy
+}
+
+// find finds the fixed files that the backup has in the former unit, and in one whose copying was interrupted.
+func (c *copier) find(was unit) {
+	c.has, c.done = map[string]stored{}, map[string]record{}
+	for _, id := range c.begun[c.source.place] {
+		begun := filepath.Join(c.Dir, newName, id)
+		names, _ := fixedFiles(begun)
+		for _, name := range names {
+			c.has[name] = stored{path: filepath.Join(begun, name)}
+		}
+	}
+	dir := filepath.Join(c.Dir, c.source.place)
+	records, _ := readRecords(dir, was.List)
+	for _, r := range records {
+		c.has[r.Name] = stored{filepath.Join(dir, r.Name), r.Sum}
+	}
+}
+
+func (c *copier) copy(ctx context.Context) error {
+	for range maxRounds {
+		before, err := fixedNames(c.source.dir)
+		if err != nil {
+			return err
+		}
+		if c.state, err = scan(c.source); err != nil {
+			return err
+		}
+		for _, r := range c.records { // of the round before
+			if !r.Mode.IsDir() {
+				_ = os.Remove(filepath.Join(c.to, r.Name))
+			}
+		}
+		c.records, c.damage = nil, nil
+		for _, e := range c.state.entries {
+			if err := c.copyEntry(ctx, e); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return err
+			}
+		}
+		now, err := scan(c.source)
+		if err != nil {
+			return err
+		}
+		if now.changes != c.state.changes {
+			continue
+		}
+		if c.source.only != nil {
+			return nil
+		}
+		isWhole, err := c.copyFixed(ctx, before)
+		if isWhole || err != nil {
+			return err
+		}
+	}
+	return fault.New(fault.Unavailable, "it changes faster than it can be copied: run the command again")
+}
+
+// copyEntry copies a directory, a link or a changing file.
+func (c *copier) copyEntry(ctx context.Context, e entry) error {
+	from, to := filepath.Join(c.source.dir, e.name), filepath.Join(c.to, e.name)
+	r := record{Name: e.name, Mode: e.mode}
+	var err error
+	switch e.mode.Type() {
+	case fs.ModeDir:
+		if err := os.MkdirAll(to, 0o700); err != nil {
+			return err
+		}
+		if e.name == "" {
+			r.Name = "."
+		}
+	case fs.ModeSymlink:
+		if r.Target, err = os.Readlink(from); err == nil {
+			if err := os.Symlink(r.Target, to); err != nil {
+				return err
+			}
+		}
+	default:
+		if err := os.MkdirAll(filepath.Dir(to), 0o700); err != nil {
+			return err
+		}
+		var f *os.File
+		if f, err = disk.Open(from); err == nil {
+			defer f.Close()
+			r, err = c.copyFile(ctx, f, e.name)
+		}
+	}
+	if err == nil {
+		c.records = append(c.records, r)
+	}
+	return err
+}
+
+// copyFixed copies the fixed files that the copy lacks. It reports whether they are complete for the state: before has
+// the files that were there before it.
+func (c *copier) copyFixed(ctx context.Context, before map[string]bool) (isWhole bool, err error) {
+	names, err := fixedFiles(c.source.dir)
+	if err != nil {
+		return false, err
+	}
+	missed := false
+	there := make(map[string]bool, len(names))
+	for _, name := range names {
+		there[name] = true
+		if _, ok := c.done[name]; !ok && !missed && err == nil {
+			err = c.take(ctx, name)
+			missed = errors.Is(err, errGone)
+		}
+	}
+	if err != nil && !missed {
+		return false, err
+	}
+	if !missed && !isSubset(before, there) {
+		now, err := scan(c.source)
+		missed = err != nil || now.changes != c.state.changes
+	}
+	if missed {
+		return false, nil
+	}
+	for name, r := range c.done {
+		if there[name] {
+			c.records = append(c.records, r)
+		} else if err := os.Remove(filepath.Join(c.to, name)); err != nil { // of a round before
+			return false, err
+		}
+	}
+	return true, nil
+}
+
+// errGone reports that a file was removed after it was listed.
+var errGone = errors.New("a file was removed")
+
+// take links a fixed file that the backup has, or copies it.
+func (c *copier) take(ctx context.Context, name string) error {
+	f, err := disk.Open(filepath.Join(c.source.dir, name))
+	if errors.Is(err, fs.ErrNotExist) {
+		return errGone
+	}
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	var st unix.Stat_t
+	to := filepath.Join(c.to, name)
+	if err := cmp.Or(unix.Fstat(int(f.Fd()), &st), os.MkdirAll(filepath.Dir(to), 0o700)); err != nil {
+		return err
+	}
+	candidates := []stored{c.has[name]}
+	if st.Nlink > 1 {
+		candidates = append(candidates, c.sharedFile(name, stored{}))
+	}
+	for _, has := range candidates {
+		if has.path == "" || !isCopy(f, st.Size, has.path) || os.Link(has.path, to) != nil {
+			continue
+		}
+		var err error
+		if has.sum == "" {
+			has.sum, err = checkFile(ctx, to, name)
+		}
+		if err == nil {
+			c.done[name] = record{Name: name, Mode: fs.FileMode(st.Mode & 0o777), Time: st.Mtim.Nano(), Sum: has.sum}
+			return nil
+		}
+		if err := os.Remove(to); err != nil { // a damaged copy
+			return err
+		}
+	}
+	r, err := c.copyFile(ctx, f, name)
+	if err != nil {
+		return err
+	}
+	if st.Nlink > 1 {
+		c.sharedFile(name, stored{to, r.Sum})
+	}
+	c.done[name] = r
+	return nil
+}
+
+// sharedFile returns the copy of a fixed file in any unit, by the last part of its name, and replaces it unless next is
+// empty.
+func (b *run) sharedFile(name string, next stored) (has stored) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.shared == nil { // the units of the backup before
+		b.shared = map[string]stored{}
+		for place, u := range b.was.Units {
+			records, _ := readRecords(filepath.Join(b.Dir, place), u.List)
+			for _, r := range records {
+				if isFixedDir(filepath.Dir(r.Name)) {
+					b.shared[filepath.Base(r.Name)] = stored{filepath.Join(b.Dir, place, r.Name), r.Sum}
+				}
+			}
+		}
+	}
+	has = b.shared[filepath.Base(name)]
+	if next.path != "" {
+		b.shared[filepath.Base(name)] = next
+	}
+	return has
+}
+
+// isCopy reports whether a file has the size and the last bytes of an open one. Its name is the same, so the files are
+// equal: packs and their files end in a checksum.
+func isCopy(f *os.File, size int64, path string) bool {
+	other, err := os.Open(path)
+	if err != nil {
+		return false
+	}
+	defer other.Close()
+	info, err := other.Stat()
+	if err != nil || info.Size() != size {
+		return false
+	}
+	var a, b [32]byte
+	from := max(0, size-int64(len(a)))
+	n, _ := f.ReadAt(a[:], from)
+	m, _ := other.ReadAt(b[:], from)
+	return n == m && a == b
+}
+
+// copyFile copies an open file into the unit. Damage is noted.
+func (c *copier) copyFile(ctx context.Context, f *os.File, name string) (r record, err error) {
+	info, err := f.Stat()
+	if err != nil {
+		return r, err
+	}
+	r = record{Name: name, Mode: info.Mode().Perm(), Time: info.ModTime().UnixNano()}
+	to, err := os.OpenFile(filepath.Join(c.to, name), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return r, err
+	}
+	defer to.Close()
+	var size int64
+	var damage error
+	if r.Sum, size, damage, err = read(ctx, f, to, name); err != nil {
+		return r, err
+	}
+	c.report.count(size)
+	if damage != nil && c.damage == nil {
+		c.damage = damage
+	}
+	err = errors.Join(to.Chmod(r.Mode|0o600), to.Close(), os.Chtimes(to.Name(), time.Time{}, info.ModTime()))
+	if err != nil {
+		return r, err
+	}
+	return r, nil
+}
+
+// checkFile returns the SHA-256 of a file of a unit, or an error if its content does not belong to its name.
+func checkFile(ctx context.Context, path, name string) (sum string, err error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	sum, _, damage, err := read(ctx, f, io.Discard, name)
+	return sum, errors.Join(damage, err)
+}
+
+// read copies a file to w, and returns its SHA-256. damage is set if the name of a fixed file and its content do not
+// belong together. A pack and the files of a pack end in a checksum (gitformat-pack(5)). Other fixed files have the
+// checksum of their content as their name.
+func read(ctx context.Context, f *os.File, w io.Writer, name string) (sum string, size int64, damage, err error) {
+	info, err := f.Stat()
+	if err != nil {
+		return "", 0, nil, err
+	}
+	all, own, tail := sha256.New(), formatOf(name), 0
+	if strings.HasPrefix(name, "objects/pack/") && slices.Contains(fixedOrder[2:], filepath.Ext(name)) {
+		tail = own.Size()
+	}
+	block, held := make([]byte, min(info.Size()+1, 256<<10)+int64(own.Size())), 0 // held bytes may be the checksum
+	for {
+		n, err := f.Read(block[held:])
+		if _, err := w.Write(block[held : held+n]); err != nil {
+			return "", size, nil, err
+		}
+		all.Write(block[held : held+n])
+		size += int64(n)
+		body := max(0, held+n-tail)
+		own.Write(block[:body])
+		held = copy(block, block[body:held+n])
+		if err == io.EOF {
+			break
+		}
+		if err := cmp.Or(err, ctx.Err()); err != nil {
+			return "", size, nil, err
+		}
+	}
+	sum = hex.EncodeToString(all.Sum(nil))
+	isGood := true
+	switch base := filepath.Base(name); {
+	case tail > 0:
+		isGood = bytes.Equal(own.Sum(nil), block[:held])
+	case strings.HasPrefix(name, "lfs/objects/"):
+		isGood = sum == base
+	case isFixedDir(filepath.Dir(name)) && !strings.HasPrefix(name, "objects/pack/"):
+		isGood = isLoose(f, filepath.Base(filepath.Dir(name))+base)
+	}
+	if !isGood {
+		damage = fault.New(fault.Corrupt, "%s is damaged: its checksum is wrong", name)
+	}
+	return sum, size, damage, nil
+}
+
+// formatOf returns the hash of a repository's object format, by the length of the name of a file of objects.
+func formatOf(name string) hash.Hash {
+	digits := strings.TrimPrefix(strings.TrimSuffix(filepath.Base(name), filepath.Ext(name)), "pack-")
+	if len(digits) > 60 {
+		return sha256.New()
+	}
+	return sha1.New()
+}
+
+// isLoose reports whether a file is the loose object with an ID (gitformat-loose(5)).
+func isLoose(f *os.File, id string) bool {
+	h := formatOf(id)
+	z, err := zlib.NewReader(io.NewSectionReader(f, 0, 1<<62))
+	if err == nil {
+		_, err = io.Copy(h, z)
+	}
+	return err == nil && hex.EncodeToString(h.Sum(nil)) == id
+}
+
+// writeList writes the list of the unit, and returns its SHA-256.
+func (c *copier) writeList(source string) (sum string, err error) {
+	if err := os.MkdirAll(c.to, 0o700); err != nil {
+		return "", err
+	}
+	var text bytes.Buffer
+	out := json.NewEncoder(&text)
+	err = out.Encode(list{ID: c.id, Place: c.source.place, Source: source})
+	for _, r := range c.records {
+		err = errors.Join(err, out.Encode(r))
+	}
+	hash := sha256.Sum256(text.Bytes())
+	return hex.EncodeToString(hash[:]), errors.Join(err, os.WriteFile(filepath.Join(c.to, listName), text.Bytes(), 0o600))
+}

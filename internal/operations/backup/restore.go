@@ -1,0 +1,273 @@
+package backup
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git/repo"
+)
+
+// RestoreOptions configure a restore.
+type RestoreOptions struct {
+	Dir        string // the backup's
+	Root       string // where the repositories are restored; empty: only verify the backup
+	State      string // the state directory
+	Repository string // restore only this one, below a root that may be in use; empty: all, below a new root
+	Progress   func(done int64, what string)
+}
+
+// restorer is a running restore.
+type restorer struct {
+	RestoreOptions
+	*Report
+	m     *manifest
+	links map[[2]uint64]string // restored files that have several names in the backup
+}
+
+// Restore restores a backup, or verifies it. Every file is compared with its checksum. Nothing is replaced. Damaged
+// units are left out, and are in the report. All is on disk when it returns.
+func Restore(ctx context.Context, o RestoreOptions) (*Report, error) {
+	unlock, err := lock(o.Dir, unix.LOCK_SH)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	m, err := readManifest(o.Dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = fault.New(fault.NotFound, "the first backup in %s is not complete: run packhorse backup again", o.Dir)
+	}
+	if err != nil {
+		return nil, err
+	}
+	x := &restorer{o, newReport(m.At), m, map[[2]uint64]string{}}
+	switch {
+	case o.Repository != "":
+		err = x.one(ctx)
+	default:
+		if err = x.checkFree(); err == nil {
+			err = x.all(ctx)
+		}
+	}
+	if err == nil && o.Root != "" {
+		err = syncFileSystem(o.Root)
+		if o.Repository == "" {
+			err = cmp.Or(err, syncFileSystem(o.State))
+		}
+	}
+	return x.Report, err
+}
+
+// checkFree refuses to restore over what exists.
+func (x *restorer) checkFree() error {
+	if x.Root == "" {
+		return nil
+	}
+	left, err := os.ReadDir(x.Root)
+	for _, e := range left {
+		if e.Name() != "lost+found" {
+			return fault.New(fault.Exists, "%s is not empty (it has %s), and nothing is replaced: name a new directory with "+
+				"--root, or restore one repository with --repository PATH. If a restore was interrupted here, remove its files",
+				x.Root, e.Name())
+		}
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	_, records, err := x.records(statePlace)
+	for _, r := range records {
+		if _, err := os.Lstat(filepath.Join(x.State, r.Name)); err == nil {
+			return fault.New(fault.Exists, "%s exists, and nothing is replaced: name a new directory with --state, or move the "+
+				"file away", filepath.Join(x.State, r.Name))
+		}
+	}
+	return err
+}
+
+// records returns the records of a unit, and its directory. The unit is in new/ if the backup was interrupted after its
+// manifest was written.
+func (x *restorer) records(place string) (dir string, records []record, err error) {
+	u := x.m.Units[place]
+	if dir = filepath.Join(x.Dir, newName, u.ID); !exists(dir) {
+		dir = filepath.Join(x.Dir, place)
+	}
+	records, err = readRecords(dir, u.List)
+	return dir, records, err
+}
+
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
+}
+
+// all restores or verifies all units.
+func (x *restorer) all(ctx context.Context) error {
+	for i, place := range slices.Sorted(maps.Keys(x.m.Units)) {
+		x.Progress(int64(i), place)
+		to := ""
+		switch below, isBelow := strings.CutPrefix(place, rootPlace+"/"); {
+		case x.Root == "":
+		case isBelow:
+			to = filepath.Join(x.Root, below)
+		case place == statePlace:
+			to = x.State
+		default: // files that belong to other directories are left to the administrator
+			_, records, _ := x.records(place)
+			for _, r := range records {
+				if r.Mode.IsRegular() {
+					x.LeftOut = append(x.LeftOut, "/"+r.Name)
+				}
+			}
+			continue
+		}
+		if err := x.unit(ctx, place, to); ctx.Err() != nil {
+			return ctx.Err()
+		} else if err != nil {
+			x.add(place, "%v", err)
+			continue
+		}
+		if damage := x.m.Units[place].Damage; damage != "" {
+			x.add(place, "it was damaged when it was backed up: %s", damage)
+		}
+		if isRepository(place) {
+			x.Repositories++
+		}
+	}
+	for path, target := range x.m.Links {
+		to := filepath.Join(x.Root, path)
+		if x.Root != "" {
+			if err := cmp.Or(os.MkdirAll(filepath.Dir(to), 0o755), os.Symlink(target, to)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// one restores one repository, with the objects that it shares. A network may have other members, and keeps its files.
+func (x *restorer) one(ctx context.Context) error {
+	path := strings.Trim(x.Repository, "/")
+	for _, end := range []string{".git", "/.git", ""} {
+		if _, ok := x.m.Units[filepath.Join(rootPlace, path+end)]; ok && isRepository(rootPlace+"/"+path) {
+			path += end
+			break
+		}
+	}
+	place, to := filepath.Join(rootPlace, path), filepath.Join(x.Root, path)
+	if _, ok := x.m.Units[place]; !ok || !isRepository(place) {
+		return fault.New(fault.NotFound, "the backup of %s has no repository %s", x.m.At.Format(time.RFC3339), x.Repository)
+	}
+	if exists(to) {
+		return fault.New(fault.Exists, "%s exists, and nothing is replaced: rename or remove it first (packhorse repo "+
+			"rename, packhorse repo remove)", to)
+	}
+	private := filepath.Join(x.Root, repo.PrivateDir)
+	if err := os.MkdirAll(private, 0o700); err != nil {
+		return err
+	}
+	temp, err := os.MkdirTemp(private, "restore-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(temp)
+	if err := x.unit(ctx, place, filepath.Join(temp, "repository")); err != nil {
+		return err
+	}
+	if network := x.m.Units[place].Network; network != "" {
+		if err := x.unit(ctx, filepath.Join(rootPlace, network), filepath.Join(x.Root, network)); err != nil {
+			return err
+		}
+	}
+	x.Repositories++
+	err = cmp.Or(syncFileSystem(temp), os.MkdirAll(filepath.Dir(to), 0o755))
+	if err == nil {
+		err = os.Rename(filepath.Join(temp, "repository"), to)
+	}
+	return err
+}
+
+// unit restores a unit into a directory, or verifies it.
+func (x *restorer) unit(ctx context.Context, place, to string) error {
+	from, records, err := x.records(place)
+	isNew := to != "" && !exists(to)
+	mode := fs.FileMode(0o755)
+	for _, r := range records {
+		path, target := filepath.Join(from, r.Name), filepath.Join(to, r.Name)
+		switch {
+		case err != nil:
+		case to == "":
+			if r.Sum != "" {
+				err = x.copy(ctx, path, r, io.Discard)
+			}
+		case r.Mode.IsDir():
+			if r.Name == "objects" {
+				mode = r.Mode.Perm()
+			}
+			err = cmp.Or(os.MkdirAll(target, 0o755), os.Chmod(target, r.Mode.Perm()|0o700))
+		case exists(target): // in a network that has other members
+		case r.Target != "":
+			err = os.Symlink(r.Target, target)
+		default:
+			if err = os.MkdirAll(filepath.Dir(target), mode); err == nil {
+				err = x.file(ctx, path, target, r)
+			}
+		}
+	}
+	if err != nil && isNew {
+		err = errors.Join(err, os.RemoveAll(to))
+	}
+	return err
+}
+
+// file restores a file, as a link if it is one in the backup.
+func (x *restorer) file(ctx context.Context, path, target string, r record) error {
+	var st unix.Stat_t
+	if err := unix.Lstat(path, &st); err != nil {
+		return err
+	}
+	id := [2]uint64{uint64(st.Dev), uint64(st.Ino)}
+	if has := x.links[id]; has != "" && os.Link(has, target) == nil {
+		return nil
+	}
+	to, err := os.CreateTemp(filepath.Dir(target), "tmp_restore_*") // it gets its name when it is complete
+	if err != nil {
+		return err
+	}
+	defer os.Remove(to.Name())
+	defer to.Close()
+	err = cmp.Or(x.copy(ctx, path, r, to), to.Chmod(r.Mode.Perm()), to.Close(),
+		os.Chtimes(to.Name(), time.Time{}, time.Unix(0, r.Time)))
+	if err == nil {
+		err = os.Rename(to.Name(), target)
+	}
+	if err == nil && st.Nlink > 1 {
+		x.links[id] = target
+	}
+	return err
+}
+
+// copy copies a file of a backup, and compares it with its checksum.
+func (x *restorer) copy(ctx context.Context, path string, of record, w io.Writer) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	sum, size, _, err := read(ctx, f, w, "")
+	x.count(size)
+	if err == nil && sum != of.Sum {
+		err = fault.New(fault.Corrupt, "%s is damaged: its checksum is wrong", path)
+	}
+	return err
+}
