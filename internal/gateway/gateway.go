@@ -49,6 +49,10 @@ type Gateway struct {
 	// It must not block.
 	Changed func(git.RepoPath)
 
+	// Mentions, unless nil, lists the rules and tokens that name a repository by its path before it was renamed, and not
+	// by the new one.
+	Mentions func(from, to git.RepoPath) []string
+
 	MaxBody   int64         // maximum size of a request's unpacked body in bytes, except for pushes
 	ReadStall time.Duration // maximum time without a byte of a body
 	MaxPush   int64         // maximum size of a push's pack in bytes; 0: no limit

@@ -57,7 +57,7 @@ func (a *apiRequest) ask(receive func(proto.Message) error) error {
 			if err := proto.Unmarshal(text, m); err != nil {
 				return fault.Wrap(fault.Internal, "the storage node sent an invalid message", err)
 			}
-			a.conceal(m)
+			a.complete(m)
 			return receive(m)
 		})
 	if a.Changed != nil && a.created != (git.RepoPath{}) {

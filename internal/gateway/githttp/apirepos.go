@@ -3,6 +3,7 @@ package githttp
 import (
 	"cmp"
 	"encoding/base64"
+	"slices"
 
 	"google.golang.org/protobuf/proto"
 
@@ -44,8 +45,9 @@ func (a *apiRequest) administration() error {
 	return nil
 }
 
-// conceal removes from the description of a repository what only its administrators may see.
-func (a *apiRequest) conceal(m proto.Message) {
+// complete removes from the description of a repository what only its administrators may see, and adds to a response
+// what the gateway knows.
+func (a *apiRequest) complete(m proto.Message) {
 	var all []*packhorsev1.Repository
 	switch m := m.(type) {
 	case *packhorsev1.GetResponse:
@@ -54,6 +56,15 @@ func (a *apiRequest) conceal(m proto.Message) {
 		}
 	case *packhorsev1.ListResponse:
 		all = m.GetDetails()
+	case *packhorsev1.RenameResponse:
+		if a.Mentions == nil {
+			break
+		}
+		for _, text := range a.Mentions(a.Repo, a.created) { // the node is perhaps another process
+			if !slices.Contains(m.Mentions, text) {
+				m.Mentions = append(m.Mentions, text)
+			}
+		}
 	}
 	for _, r := range all {
 		r.Config, r.Hooks, r.RepositoryHooks = nil, nil, ""
@@ -84,7 +95,7 @@ func (a *apiRequest) list(asked *packhorsev1.ListRequest) (*packhorsev1.ListResp
 	page, err := a.List(asked)
 	if err == nil {
 		page.NextPageToken = base64.RawURLEncoding.EncodeToString([]byte(page.NextPageToken))
-		a.conceal(page)
+		a.complete(page)
 	}
 	return page, err
 }

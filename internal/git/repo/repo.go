@@ -243,6 +243,12 @@ func (r *Repo) Fresh(path string) bool {
 	return r.worktree == nil || r.worktree.isUnchanged()
 }
 
+// IsThere reports whether the directory of objects has not been moved or replaced.
+func (r *Repo) IsThere() bool {
+	objects, err := identity(filepath.Join(r.Common, "objects"))
+	return err == nil && objects == r.objects
+}
+
 // IsConfigured reports whether the configuration has the content with which the Repo was opened. Fresh is stricter.
 func (r *Repo) IsConfigured() bool { return r.config.isUnchanged() || r.config.hasKnownContent() }
 

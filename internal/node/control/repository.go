@@ -151,7 +151,11 @@ func (s *repositoryService) Rename(ctx context.Context,
 		if err != nil {
 			return nil, err
 		}
-		return &packhorsev1.RenameResponse{}, s.Node.Rename(ctx, from, to)
+		renamed := &packhorsev1.RenameResponse{}
+		if err = s.Node.Rename(ctx, from, to); err == nil && s.Mentions != nil {
+			renamed.Mentions = s.Mentions(from, to)
+		}
+		return renamed, err
 	})
 }
 

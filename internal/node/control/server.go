@@ -24,6 +24,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/reflect/protoregistry"
 
+	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/node"
 	"github.com/packhorse-git/packhorse/internal/node/event"
 	"github.com/packhorse-git/packhorse/internal/node/storage"
@@ -52,7 +53,10 @@ type Options struct {
 	// Memory is the budget for the requests of Git clients beyond the first 64 KiB of each. Nil means 512 MiB.
 	Memory *admit.Budget
 	// Channels has the side channels of the port. Nil: long responses are sent in the calls.
-	Channels   *sidechannel.Server
+	Channels *sidechannel.Server
+	// Mentions lists the rules, tokens and webhooks of this process that name a repository by its path before it was
+	// renamed, and not by the new one. Nil: there are none.
+	Mentions   func(from, to git.RepoPath) []string
 	Lookups    int // maximum number of concurrent heavy look-ups. Zero means two for each CPU.
 	Trust      Trust
 	Registerer prometheus.Registerer // of metrics; may be nil

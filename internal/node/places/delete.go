@@ -58,6 +58,15 @@ func (d *Directories) Delete(ctx context.Context, path git.RepoPath, o DeleteOpt
 
 // findDeletable returns the repository at a path if it can be deleted, apart from borrowers.
 func (d *Directories) findDeletable(ctx context.Context, path git.RepoPath, o DeleteOptions) (*dirPlace, error) {
+	p, err := d.findWhole(ctx, path, "delete")
+	if p != nil && o.Incarnation != "" && p.incarnation() != o.Incarnation {
+		return nil, fault.New(fault.NotFound, "the repository was replaced: it has another incarnation")
+	}
+	return p, err
+}
+
+// findWhole returns a repository that can be moved. verb names the change in errors.
+func (d *Directories) findWhole(ctx context.Context, path git.RepoPath, verb string) (*dirPlace, error) {
 	p, err := d.acquire(path)
 	if err != nil {
 		return nil, err
@@ -67,22 +76,19 @@ func (d *Directories) findDeletable(ctx context.Context, path git.RepoPath, o De
 		return nil, err
 	}
 	defer r.Close() // its files are not needed
-	if o.Incarnation != "" && p.incarnation() != o.Incarnation {
-		return nil, fault.New(fault.NotFound, "the repository was replaced: it has another incarnation")
-	}
-	return p, p.checkDeletable()
+	return p, p.checkWhole(verb)
 }
 
-// checkDeletable returns an error if a repository's directory is more than a bare repository.
-func (p *dirPlace) checkDeletable() error {
+// checkWhole returns an error if a repository's directory is more than a bare repository.
+func (p *dirPlace) checkWhole(verb string) error {
 	info, err := os.Lstat(p.found)
 	switch {
 	case err != nil:
 		return fault.Wrap(fault.NotFound, "the repository does not exist any more", err)
 	case !info.IsDir() || p.repo.Common != p.repo.Dir || p.repo.Dir != p.dir:
-		return fault.New(fault.Denied, "the path is a link to a repository or a worktree: delete it on the server")
+		return fault.New(fault.Denied, "the path is a link to a repository or a worktree: %s it on the server", verb)
 	case filepath.Base(p.dir) == ".git":
-		return fault.New(fault.Denied, "the repository has a work tree: delete it on the server")
+		return fault.New(fault.Denied, "the repository has a work tree: %s it on the server", verb)
 	}
 	if precious, err := p.repo.Config().Bool("extensions.preciousobjects", false); err != nil || precious {
 		return fault.New(fault.Denied,

@@ -16,7 +16,6 @@ import (
 
 	"golang.org/x/sync/semaphore"
 
-	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/disk"
 	"github.com/packhorse-git/packhorse/internal/git/pack"
@@ -44,6 +43,8 @@ type Directories struct {
 	Options
 	root string                 // that of Repo
 	Sync func(dir string) error // disk.SyncDir, except in tests
+	// failPoint is called before each step of a renaming. In tests its error is a crash there.
+	failPoint func(step string) error
 
 	ctx     context.Context // ends the background work
 	cancel  context.CancelFunc
@@ -70,12 +71,14 @@ func NewDirectories(o Options) *Directories {
 		o.Epoch = uint64(time.Now().UnixNano())
 	}
 	d := &Directories{
-		Options: o, root: o.Repo.Root, Sync: disk.SyncDir, trash: semaphore.NewWeighted(1),
+		Options: o, root: o.Repo.Root, Sync: disk.SyncDir,
+		failPoint: func(string) error { return nil }, trash: semaphore.NewWeighted(1),
 		placing: semaphore.NewWeighted(1), privateDirectories: make(map[string]bool),
 		sharing: semaphore.NewWeighted(1), searching: semaphore.NewWeighted(1), borrowerEntries: maxBorrowerEntries,
 	}
 	d.ctx, d.cancel = context.WithCancel(context.Background())
 	if !o.ReadOnly {
+		d.finishMoves()
 		d.removeLeftovers()
 	}
 	if o.Pushes != nil {
@@ -120,11 +123,6 @@ func (d *Directories) acquire(path git.RepoPath) (*dirPlace, error) {
 		dir = found // its content is relative to the place where it was found, as in Git
 	}
 	return &dirPlace{Directories: d, found: found, before: before, dir: dir}, nil
-}
-
-// Rename implements Places.
-func (d *Directories) Rename(context.Context, git.RepoPath, git.RepoPath) error {
-	return fault.New(fault.Unavailable, "this node has no store: rename the repository's directory")
 }
 
 // Ready implements Places. The node checks the root itself.

@@ -27,8 +27,10 @@ type Gates struct {
 
 type gate struct {
 	users, collections int
-	early              int          // changes that began without a collection, and have not ended
-	changing           sync.RWMutex // read-locked by others that set refs, locked to remove objects
+	early              int           // changes that began without a collection, and have not ended
+	changes            int           // all that have not ended
+	closed             chan struct{} // closed when changes may begin again; nil: they may
+	changing           sync.RWMutex  // read-locked by others that set refs, locked to remove objects
 }
 
 // Passage is one change of refs.
@@ -60,18 +62,56 @@ func (g *Gates) leave(dir string, of *gate) {
 	}
 }
 
-// Enter begins a change of refs, which has to call Leave.
+// Enter begins a change of refs, which has to call Leave. While the gate is closed it waits. The repository may have
+// another path afterwards.
 func (g *Gates) Enter(dir string) *Passage {
 	if g == nil {
 		return nil
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	p := &Passage{gates: g, dir: dir, gate: g.enter(dir), removals: g.removals}
+	p := &Passage{gates: g, dir: dir, gate: g.enter(dir)}
+	for p.gate.closed != nil {
+		wait := p.gate.closed
+		g.mu.Unlock()
+		<-wait
+		g.mu.Lock()
+	}
+	p.removals = g.removals
+	p.gate.changes++
 	if p.isEarly = p.gate.collections == 0; p.isEarly {
 		p.gate.early++
 	}
 	return p
+}
+
+// Close waits until no change of refs runs, and keeps others from beginning until open is called, which must be soon.
+// The caller has claimed the repository.
+func (g *Gates) Close(ctx context.Context, dir string) (open func(), err error) {
+	g.mu.Lock()
+	of := g.enter(dir)
+	of.closed = make(chan struct{})
+	g.mu.Unlock()
+	open = func() {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		close(of.closed)
+		of.closed = nil
+		g.leave(dir, of)
+	}
+	for g.isChanging(of) {
+		if err := retry.Sleep(ctx, earlyCheck); err != nil {
+			open()
+			return nil, err
+		}
+	}
+	return open, nil
+}
+
+func (g *Gates) isChanging(of *gate) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return of.changes > 0
 }
 
 // MustPass reports whether the change has to call Pass before it sets refs.
@@ -101,6 +141,7 @@ func (p *Passage) Leave() {
 	if p.isEarly {
 		p.gate.early--
 	}
+	p.gate.changes--
 	p.gates.leave(p.dir, p.gate)
 	p.gate = nil
 }

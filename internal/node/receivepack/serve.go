@@ -126,6 +126,9 @@ func (p *pushSession) serve(ctx context.Context, body io.Reader, stateless bool)
 		p.passage = p.target.Gates.Enter(p.target.Common)
 	}
 	defer p.passage.Leave()
+	if p.passage != nil && !p.target.IsThere() {
+		return fault.New(fault.Unavailable, "the repository was renamed or deleted meanwhile; try again")
+	}
 	usage, gitErr := p.receive(ctx, body, stateless)
 	p.outcome.Push.Wait = usage.Queue
 	updates, err := p.finalize(ctx, gitErr)

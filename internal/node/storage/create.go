@@ -152,24 +152,33 @@ func (n *Node) Delete(ctx context.Context, path git.RepoPath, o places.DeleteOpt
 	return err
 }
 
-// Rename gives a repository in a store another path, with or without ".git". The error is Invalid for an invalid path,
-// and Unavailable if the repositories are directories, which their administrator can rename.
+// Rename gives a repository another path, with or without ".git". The errors are those of Create and Delete. The error
+// is also Denied for a mirror.
 func (n *Node) Rename(ctx context.Context, from, to git.RepoPath) (err error) {
 	defer func() { n.changedRepository("rename", from, err, "to", to.String()) }()
 	target, err := newPath(to, false)
 	if err != nil {
 		return err
 	}
+	h, err := n.acquire(ctx, from)
+	if err != nil {
+		return err
+	}
+	isMirror := h.place.MirrorMarks().Any()
+	n.release(h)
+	if isMirror {
+		return fault.New(fault.Denied, "%s is a mirror, whose path leads to its origin: make an ordinary repository of it "+
+			"first (packhorse mirror detach)", from)
+	}
 	e := &event.Event{Kind: event.Rename, Repository: event.NameOf(target), Former: event.NameOf(from)}
 	err = n.recordAs(ctx, e, target, func() error {
 		return n.places.Rename(ctx, n.places.Name(from), n.places.Name(target))
 	})
-	if err != nil {
-		return err
+	if places.IsChanged(err) {
+		n.RefsChanged(from)
+		n.RefsChanged(to)
 	}
-	n.RefsChanged(from)
-	n.RefsChanged(to)
-	return nil
+	return err
 }
 
 // List lists repositories; see places.Places. A mirror that must not be read is not listed, unless the query has All.

@@ -175,6 +175,11 @@ func (w *writer) makeBatch(batch []*pendingWrite) (again []*pendingWrite) {
 	var b *writeBatch
 	if err == nil {
 		defer n.claims.Gates.Hold(h.Common)()
+		if shadow == nil && !h.IsThere() {
+			err = fault.New(fault.NotFound, "no repository %s here", w.path)
+		}
+	}
+	if err == nil {
 		if removals := n.claims.Gates.Removals(); removals != w.removals {
 			w.removals = removals
 			clear(w.known)

@@ -459,21 +459,30 @@ complete repack, also with --dry-run.`,
 
 func repoRename(env Env) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "rename PATH NEW-PATH", Short: "Rename a repository of a store",
-		Long: `Rename gives a repository of a store another path. All nodes use the new path from the next request on, and the former
-path does not exist any more. Rules and webhooks are not changed: their patterns apply to the new path.
+		Use: "rename PATH NEW-PATH", Short: "Rename a repository",
+		Long: `Rename gives a repository another path, with its settings, LFS objects and forks. All nodes use the new path from the next
+request on, and the former path does not exist any more. Running pushes end before; fetches can fail.
 
-Without a store, move the repository's directory below the root instead. A running server finds it at once.`,
-		Example: "  packhorse repo rename team/app team/service --root /var/cache/packhorse",
+Rules, tokens and webhooks are not changed. Those of the server that name the former path and not the new one are
+printed. Mirrors cannot be renamed, nor, without a store, repositories with work trees, and those whose objects others
+borrow by their path.`,
+		Example: "  packhorse repo rename team/app team/service --root /srv/git",
 		Args:    exactArgs(2, "a PATH and a NEW-PATH"),
 	}
+	asJSON := jsonFlag(cmd)
 	return onRepository(env, cmd, changes, func(cmd *cobra.Command, node *client.Client, args []string) error {
 		request := &packhorsev1.RenameRequest{Repository: args[0], To: args[1]}
-		if _, err := node.Repositories().Rename(cmd.Context(), connect.NewRequest(request)); err != nil {
+		done, err := node.Repositories().Rename(cmd.Context(), connect.NewRequest(request))
+		if err != nil {
 			return err
 		}
-		_, err := fmt.Fprintf(cmd.OutOrStdout(), "renamed %s to %s\n", args[0], args[1])
-		return err
+		return printResult(cmd, *asJSON, done.Msg, func(w io.Writer) error {
+			_, err := fmt.Fprintf(w, "renamed %s to %s\n", args[0], args[1])
+			for _, text := range done.Msg.GetMentions() {
+				_, err = fmt.Fprintf(w, "it names the former path: %s\n", text)
+			}
+			return err
+		})
 	})
 }
 

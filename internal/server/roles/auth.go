@@ -57,6 +57,7 @@ func newAuth(d *deps, mirrors auth.Prober) (*auth.Auth, error) {
 		o.Authenticators = append(o.Authenticators, hook)
 	}
 	callers := auth.New(o)
+	d.mentions = append(d.mentions, callers.Mentions)
 	if !config.IsLoopback(host) && cfg.HTTP.TLSCert == "" && callers.Configured() {
 		log.Warn("credentials of callers arrive without TLS, unless a proxy terminates it: set --tls-cert and --tls-key",
 			"address", cfg.HTTP.Address)

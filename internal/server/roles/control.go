@@ -14,6 +14,7 @@ func controlOptions(d *deps) control.Options {
 	return control.Options{
 		Pump: d.lanes.pump, Lanes: d.lanes.Lanes, Memory: d.lanes.memory, Registerer: d.reg, Log: d.log,
 		Board: d.lanes.board, SLI: d.lanes.sli, Tracer: d.lanes.tracer,
+		Mentions: d.mentionsOf,
 	}
 }
 

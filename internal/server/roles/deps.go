@@ -8,6 +8,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/mirror/origin"
 	"github.com/packhorse-git/packhorse/internal/operations/observe"
 	"github.com/packhorse-git/packhorse/internal/server/config"
@@ -23,6 +24,16 @@ type deps struct {
 	lanes   lanes
 	origins origins
 	life    *lifecycle
+	// mentions lists what names a repository by its former path and not by its new one.
+	mentions []func(from, to git.RepoPath) []string
+}
+
+// mentionsOf returns all that mentions lists.
+func (d *deps) mentionsOf(from, to git.RepoPath) (list []string) {
+	for _, mentions := range d.mentions {
+		list = append(list, mentions(from, to)...)
+	}
+	return list
 }
 
 // origins are the clients of the origins of mirrors, and of the forge.

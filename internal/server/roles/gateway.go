@@ -81,7 +81,7 @@ func newGatewayParts(d *deps, o gatewayOptions) (*gatewayParts, error) {
 func newGitHandler(d *deps, routes *router.Router, tiers *resolve.Tiers, callers gateway.Auth) *githttp.Handler {
 	lanes := &d.lanes
 	g := gateway.Gateway{
-		Router: routes, Resolver: routes, Auth: callers, Rename: foldCase(d.cfg.Auth.Origin),
+		Router: routes, Resolver: routes, Auth: callers, Rename: foldCase(d.cfg.Auth.Origin), Mentions: d.mentionsOf,
 		SendCredentials: len(d.cfg.Mirror) > 0, Pump: lanes.pump, Lanes: lanes.Lanes, Memory: lanes.memory,
 		Metrics: gateway.NewMetrics(d.reg), Log: d.log, Board: lanes.board, SLI: lanes.sli, Tracer: lanes.tracer,
 		MaxBody: int64(d.cfg.HTTP.MaxBody), ReadStall: d.cfg.HTTP.Stall.Duration,

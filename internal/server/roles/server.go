@@ -154,7 +154,7 @@ func (s *server) addAdmin() {
 	o := control.Options{
 		Admin: admin, Pump: s.lanes.pump, Lanes: s.lanes.Lanes, Memory: s.lanes.memory,
 		Log: s.log, Board: s.lanes.board, MaxRequest: int64(s.cfg.HTTP.MaxBody),
-		Ready: func() error { return nil },
+		Ready: func() error { return nil }, Mentions: s.mentionsOf,
 	}
 	if s.gateway != nil {
 		admin.App = s.gateway.app

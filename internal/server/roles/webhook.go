@@ -38,6 +38,12 @@ func newWebhooks(d *deps, stored *store.Store) (*webhook.Hooks, error) {
 			return nil, err
 		}
 		if len(patterns) > 0 {
+			d.mentions = append(d.mentions, func(from, to git.RepoPath) []string {
+				if auth.Names(patterns, from, to) {
+					return []string{"webhook " + w.Name}
+				}
+				return nil
+			})
 			t.Covers = func(repo git.RepoPath) bool {
 				return slices.ContainsFunc(patterns, func(p auth.Pattern) bool { return p.Covers(repo) })
 			}
