@@ -5,7 +5,7 @@
 #   restore.sh s3://BUCKET/PREFIX DIR                      restores all repositories as bare repositories below DIR
 #   restore.sh s3://BUCKET/PREFIX DIR team/app             restores one
 #   restore.sh -n 41 s3://BUCKET/PREFIX DIR team/app       restores its state after record 41
-#   restore.sh -l s3://BUCKET/PREFIX                       lists repositories: path, ID, record, time
+#   restore.sh -l s3://BUCKET/PREFIX [team/app]            lists repositories, or one: path, ID, record, time
 #
 # Environment: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN (if temporary), AWS_REGION (us-east-1), and for
 # other servers than Amazon S3, S3_ENDPOINT, AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL (https://s3.example.com).
@@ -29,11 +29,12 @@ while getopts ln: option; do
 	esac
 done
 shift $((OPTIND - 1))
-if [ -n "$list_only" ]; then [ $# = 1 ] || usage; else [ $# -ge 2 ] || usage; fi
+if [ -n "$list_only" ]; then [ $# = 1 ] || [ $# = 2 ] || usage; else [ $# -ge 2 ] || usage; fi
 [ -z "$record" ] || [ $# = 3 ] || usage
 : "${AWS_ACCESS_KEY_ID:?set AWS_ACCESS_KEY_ID}" "${AWS_SECRET_ACCESS_KEY:?set AWS_SECRET_ACCESS_KEY}"
 
 url=$1 dir=${2-}
+[ -z "$list_only" ] || dir=
 case $url in s3://?*) ;; *) die "the URL of a store is s3://BUCKET/PREFIX" ;; esac
 bucket=${url#s3://}
 prefix=${bucket#"${bucket%%/*}"}
@@ -280,9 +281,9 @@ repository() {
 work=$(mktemp -d "${dir:-${TMPDIR:-/tmp}}/.restore-XXXXXX" 2>/dev/null) || { mkdir -p "$dir" && work=$(mktemp -d "$dir/.restore-XXXXXX"); }
 trap 'rm -rf "$work"' EXIT
 trap 'exit 1' INT TERM
-[ $# -le 2 ] || shift 2
+if [ -n "$list_only" ]; then shift; else shift 2; fi
 wanted=
-[ "$1" = "$url" ] || [ "$1" = "$dir" ] || wanted=yes
+[ $# = 0 ] || wanted=yes
 if [ -n "$wanted" ]; then
 	for path; do ids_of "${path%.git}" || die "cannot find $path: check the keys, AWS_REGION and S3_ENDPOINT"; done >"$work/found"
 	sort -u "$work/found" >"$work/ids"
@@ -304,5 +305,5 @@ done <"$work/ids"
 [ -n "$list_only" ] || echo "restored $(($(wc -l <"$work/restored"))) repositories below $dir"
 [ ! -s "$work/failed" ] || die "these repositories failed, for the reasons above:
 $(cat "$work/failed")"
-[ -z "$wanted" ] || [ -s "$work/restored" ] || die "no such repository${record:+ with record $record}:" \
+[ -n "$list_only" ] || [ -z "$wanted" ] || [ -s "$work/restored" ] || die "no such repository${record:+ with record $record}:" \
 	"restore.sh -l lists paths and IDs; with -n, give the ID, or the path in that record"

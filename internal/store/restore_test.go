@@ -62,6 +62,10 @@ func TestRestoreScript(t *testing.T) {
 		!strings.Contains(got, "team/app\t") {
 		t.Errorf("restore.sh -l = %s, want 4 repositories", got)
 	}
+	if got := restore("-l", "s3://bucket/git/store", "team/app.git"); strings.Count(got, "\n") != 1 ||
+		!strings.HasPrefix(got, "team/app\t") {
+		t.Errorf("restore.sh -l team/app.git = %s, want one repository", got)
+	}
 	restore("s3://bucket/git/store", out)
 	for path, source := range map[string]string{"empty": "empty", "team/Sub/sha256": "team/Sub/sha256.git",
 		"team/app": "team/app.git"} {

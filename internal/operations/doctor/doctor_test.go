@@ -233,6 +233,22 @@ func TestPlantedFaults(t *testing.T) {
 				path := r.Dir + "/objects/" + id[:2] + "/" + id[2:]
 				return errors.Join(os.Chmod(path, 0o644), os.WriteFile(path, []byte("x"), 0o644))
 			}},
+		{name: "damage in a pack", kind: "damaged-pack", text: ".pack: damaged: its checksum is wrong", deep: true,
+			plant: func(r *gittest.Repo) error {
+				return withPack(r, func(pack string, _ int64) error { return flip(pack, 20) })
+			}},
+		{name: "damage in an index", kind: "damaged-pack", text: ".idx: damaged: its checksum is wrong", deep: true,
+			plant: func(r *gittest.Repo) error {
+				return withPack(r, func(pack string, _ int64) error {
+					return flip(strings.TrimSuffix(pack, "pack")+"idx", 1040)
+				})
+			}},
+		{name: "repository in another one", kind: "not-served", text: "below/other.git in it looks like", deep: true,
+			plant: func(r *gittest.Repo) error {
+				gittest.InitAt(t, filepath.Join(r.Dir, "below/other.git"), "--bare")
+				gittest.InitAt(t, filepath.Join(r.Dir, "modules/sub"), "--bare")
+				return nil
+			}},
 		{name: "nothing missing", deep: true},
 		{name: "no bitmap", kind: "no-bitmap", text: "no bitmap and no commit-graph", plant: func(r *gittest.Repo) error {
 			r.Git("repack", "-adq", "--no-write-bitmap-index")
@@ -404,4 +420,14 @@ func TestAdvice(t *testing.T) {
 			t.Errorf("%s, want %s", got, want)
 		}
 	}
+}
+
+// flip changes a byte of a file.
+func flip(path string, at int) error {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	text[at] ^= 0xff
+	return errors.Join(os.Chmod(path, 0o644), os.WriteFile(path, text, 0o644))
 }

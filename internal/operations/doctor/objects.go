@@ -4,8 +4,13 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"io/fs"
+	"log/slog"
+	"path/filepath"
+	"slices"
 	"strings"
 
+	"github.com/packhorse-git/packhorse/internal/git/pack"
 	"github.com/packhorse-git/packhorse/internal/git/process"
 	"github.com/packhorse-git/packhorse/internal/git/refs"
 	"github.com/packhorse-git/packhorse/internal/git/repo"
@@ -39,6 +44,51 @@ func (x *examination) packs(ctx context.Context, r *repo.Repo) (faults bool) {
 				ShellWord(r.Objects.Dirs()[0]+"/pack"))
 	}
 	return len(packs) > 0
+}
+
+// checksums finds a pack or an index that is damaged, and reports whether there is one. It reads all packs.
+func (x *examination) checksums(ctx context.Context, r *repo.Repo) (faults bool) {
+	v := pack.NewVerifier(slog.New(slog.DiscardHandler), nil)
+	defer v.Close()
+	verification := v.Begin(r.Objects, func(*pack.Damage) {})
+	select {
+	case <-verification.Done():
+	case <-ctx.Done():
+		return false
+	}
+	damage := verification.Damage()
+	if damage != nil {
+		x.add(Problem, "damaged-pack", damage.Error()+": clones get damaged objects, or fail",
+			"restore the file from a backup (packhorse restore), or fetch its objects from a clone")
+	}
+	return damage != nil
+}
+
+// ownDirs are the directories of a repository that inside does not search. Some have repositories of its own.
+var ownDirs = []string{"objects", "refs", "logs", "hooks", "modules", "worktrees", "lfs", "reftable"}
+
+// inside finds repositories inside of the repository or its working tree.
+func (x *examination) inside() {
+	dir := x.dir
+	if filepath.Base(dir) == ".git" {
+		dir = filepath.Dir(dir)
+	}
+	entries := 0
+	_ = filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+		if entries++; err != nil || !e.IsDir() || path == dir {
+			return nil
+		}
+		if entries > maxEntries || path == x.dir || dir == x.dir && filepath.Dir(path) == dir &&
+			slices.Contains(ownDirs, e.Name()) {
+			return fs.SkipDir
+		}
+		if !repo.IsGitDir(path) {
+			return nil
+		}
+		x.add(Problem, "not-served", strings.TrimPrefix(path, dir+"/")+" in it looks like a repository and is not served",
+			"move "+ShellWord(path)+" beside this repository, or out of the root")
+		return fs.SkipDir
+	})
 }
 
 // tips finds refs whose objects are missing, and reports whether there are any.

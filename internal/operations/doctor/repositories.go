@@ -161,7 +161,12 @@ func examine(ctx context.Context, path string, o *RepositoryOptions, r *Report) 
 	}
 	x.head(snap)
 	x.objects(ctx, opened)
-	if !x.packs(ctx, opened) && !x.tips(snap, opened) && x.Deep != nil {
+	faults := x.packs(ctx, opened)
+	if x.Deep != nil {
+		x.inside()
+		faults = x.checksums(ctx, opened) || faults
+	}
+	if !faults && !x.tips(snap, opened) && x.Deep != nil {
 		x.connected(ctx, opened)
 	}
 }

@@ -34,7 +34,8 @@ func doctorCommand(env Env) *cobra.Command {
 run or not. With --config it also checks the configuration.
 
 It examines the files of repositories, the version of Git, limits, certificates, clock and disks, the store, the nodes of
-a running gateway, and the origins of mirrors. With --deep, git looks for each object that a ref reaches.
+a running gateway, and the origins of mirrors. With --deep, it reads all packs, and git looks for each object that a ref
+reaches.
 
 Doctor changes nothing, but it writes a few objects below probe/ in a store and removes them. It exits with 1 if there
 are problems; hints do not count. Run it as root or as the user of the server.`,
@@ -52,7 +53,7 @@ are problems; hints do not count. Run it as root or as the user of the server.`,
 		},
 	}
 	d.addFlags(cmd.Flags(), "the server's state directory, `DIR` (default what the last server on the root used)")
-	cmd.Flags().BoolVar(&d.deep, "deep", false, "look for missing objects in all repositories, which takes long")
+	cmd.Flags().BoolVar(&d.deep, "deep", false, "find damaged packs and missing objects, which takes long")
 	asJSON := jsonFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if len(args) == 1 {
