@@ -73,22 +73,30 @@ func (p *dirPlace) SetHead(ctx context.Context, branch git.RefName, check func()
 }
 
 // LockFile creates Git's lock file for a file of refs. It waits up to lockPatience for an existing one.
-func LockFile(ctx context.Context, path string) (*os.File, error) {
+func LockFile(ctx context.Context, path string) (lock *os.File, err error) {
+	return lock, lockBy(ctx, path, func() error {
+		lock, err = os.OpenFile(path+".lock", os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
+		return err
+	})
+}
+
+// lockBy is LockFile for a way to create the lock file, which fails if that exists.
+func lockBy(ctx context.Context, path string, create func() error) error {
 	for deadline := time.Now().Add(lockPatience); ; {
-		lock, err := os.OpenFile(path+".lock", os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
+		err := create()
 		switch {
 		case err == nil:
-			return lock, nil
+			return nil
 		case !errors.Is(err, fs.ErrExist):
-			return nil, WriteError(err)
+			return WriteError(err)
 		case time.Now().After(deadline):
-			return nil, fault.Retry(fault.Exhausted, fault.RetryLater,
+			return fault.Retry(fault.Exhausted, fault.RetryLater,
 				"%[1]s is locked: if no Git process runs in the repository, its administrator can remove %[1]s.lock",
 				filepath.Base(path))
 		}
 		select {
 		case <-ctx.Done():
-			return nil, ctx.Err()
+			return ctx.Err()
 		case <-time.After(lockRetry):
 		}
 	}

@@ -1,11 +1,11 @@
 package places
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -87,79 +87,89 @@ func ReadSettings(common string, config repo.Config) Settings {
 // descriptionFile has the description for gitweb, which prefers it to DescriptionKey.
 const descriptionFile = "description"
 
-// Configure implements Place. It holds Git's lock of the configuration, has Git remove the former values from the lock
-// file, and appends the new ones.
+// Configure implements Place. It makes the new configuration in another file, from which Git removes the former values.
+// Then Git's lock of the configuration is held only to compare and to rename: a killed process leaves no lock.
 func (p *dirPlace) Configure(ctx context.Context, change func(Settings) error) (err error) {
 	common := p.repo.Common
 	path, err := filepath.EvalSymlinks(filepath.Join(common, "config"))
 	if err != nil {
 		return WriteError(err)
 	}
-	lock, err := LockFile(ctx, path)
-	if err != nil {
-		return err
-	}
-	isDone := false
-	defer func() {
-		lock.Close()
-		if !isDone {
-			err = errors.Join(err, os.Remove(lock.Name()))
-		}
-	}()
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return WriteError(err)
-	}
-	config, err := repo.ParseConfig(string(text))
-	if err != nil {
-		return err
-	}
-	settings := ReadSettings(common, config)
-	changed, err := settings.Change(change)
-	if err != nil || len(changed) == 0 {
-		return err
-	}
-	if err := p.writeConfig(ctx, lock, text, func() error { return p.unset(ctx, lock.Name(), config, changed) },
-		settings.Text(changed)); err != nil {
-		return err
-	}
-	if slices.Contains(changed, DescriptionKey) {
-		if err := os.Remove(filepath.Join(common, descriptionFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	for {
+		text, err := os.ReadFile(path)
+		if err != nil {
 			return WriteError(err)
 		}
+		config, err := repo.ParseConfig(string(text))
+		if err != nil {
+			return err
+		}
+		settings := ReadSettings(common, config)
+		changed, err := settings.Change(change)
+		if err != nil || len(changed) == 0 {
+			return err
+		}
+		isDone, err := p.writeConfig(ctx, path, text, settings.Text(changed),
+			func(file string) error { return p.unset(ctx, file, config, changed) })
+		if err != nil {
+			return err
+		}
+		if !isDone {
+			continue
+		}
+		if slices.Contains(changed, DescriptionKey) {
+			if err := removeFile(filepath.Join(common, descriptionFile)); err != nil {
+				return WriteError(err)
+			}
+		}
+		if err := cmp.Or(p.Sync(filepath.Dir(path)), p.Sync(common)); err != nil {
+			return fault.Wrap(fault.Unavailable, "the settings were changed, but the change can be lost in a power failure",
+				err)
+		}
+		return nil
 	}
-	if err := os.Rename(lock.Name(), path); err != nil {
-		return WriteError(err)
-	}
-	isDone = true
-	if err := cmp.Or(p.Sync(filepath.Dir(path)), p.Sync(common)); err != nil {
-		return fault.Wrap(fault.Unavailable, "the settings were changed, but the change can be lost in a power failure", err)
-	}
-	return nil
 }
 
-// writeConfig writes a lock file with the old text, from which edit removes values, and the new text. It sets the mode
-// of the configuration.
-func (p *dirPlace) writeConfig(ctx context.Context, lock *os.File, old []byte, edit func() error, added []byte) error {
-	if _, err := lock.Write(old); err != nil {
-		return WriteError(err)
+// writeConfig replaces the configuration by the old text, from which edit removes values, and the new text, with the
+// same mode. It reports whether the configuration had the old text until then.
+func (p *dirPlace) writeConfig(ctx context.Context, path string, old, added []byte, edit func(file string) error) (
+	isDone bool, err error) {
+	file, err := os.CreateTemp(filepath.Dir(path), "tmp_config_")
+	if err != nil {
+		return false, WriteError(err)
+	}
+	defer os.Remove(file.Name())
+	defer file.Close()
+	if _, err := file.Write(old); err != nil {
+		return false, WriteError(err)
 	}
 	if len(old) > 0 && old[len(old)-1] != '\n' {
 		added = append([]byte("\n"), added...)
 	}
-	if err := edit(); err != nil {
-		return err
+	if err := edit(file.Name()); err != nil {
+		return false, err
 	}
-	file, err := os.OpenFile(lock.Name(), os.O_WRONLY|os.O_APPEND, 0) // Git has replaced it
+	edited, err := os.OpenFile(file.Name(), os.O_WRONLY|os.O_APPEND, 0) // Git has replaced it
 	if err != nil {
-		return WriteError(err)
+		return false, WriteError(err)
 	}
-	defer file.Close()
-	_, err = file.Write(added)
-	if info, statErr := os.Stat(strings.TrimSuffix(lock.Name(), ".lock")); statErr == nil {
-		err = errors.Join(err, file.Chmod(info.Mode().Perm()))
+	defer edited.Close()
+	_, err = edited.Write(added)
+	if info, statErr := os.Stat(path); statErr == nil {
+		err = errors.Join(err, edited.Chmod(info.Mode().Perm()))
 	}
-	return WriteError(errors.Join(err, file.Sync()))
+	if err := errors.Join(err, edited.Sync()); err != nil {
+		return false, WriteError(err)
+	}
+	lock := path + ".lock"
+	if err := lockBy(ctx, path, func() error { return os.Link(file.Name(), lock) }); err != nil {
+		return false, err
+	}
+	now, err := os.ReadFile(path)
+	if err == nil && bytes.Equal(now, old) {
+		return true, WriteError(os.Rename(lock, path))
+	}
+	return false, WriteError(errors.Join(err, os.Remove(lock)))
 }
 
 // unset has Git remove all values of keys from a file.

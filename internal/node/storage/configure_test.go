@@ -150,10 +150,13 @@ func TestConfigureOnDisk(t *testing.T) {
 	}
 	r.do(os.WriteFile(file+".lock", nil, 0o600))
 	if _, err := r.Configure(t.Context(), r.path("app"), func(s places.Settings) error {
-		t.Error("called without the lock")
+		s["packhorse.readonly"] = []string{"false"}
 		return nil
 	}); !fault.Is(err, fault.Exhausted) {
 		t.Errorf("a lock: %v", err)
+	}
+	if left, err := filepath.Glob(filepath.Join(of.Dir, "tmp_*")); len(left) > 0 {
+		t.Errorf("files %q are left, %v", left, err)
 	}
 	r.do(os.Remove(file + ".lock"))
 	r.set("packhorse.readonly", "true")
