@@ -20,7 +20,7 @@ import (
 func TestStoreShape(t *testing.T) {
 	t.Parallel()
 	scripts := []string{"testdata/push/http.txtar", "testdata/push/lfs.txtar", "testdata/push/settings.txtar",
-		"testdata/push/purge.txtar", "testdata/push/rules.txtar"}
+		"testdata/push/purge.txtar", "testdata/push/rules.txtar", "testdata/push/events.txtar"}
 	if !testing.Short() {
 		scripts = append(scripts, "testdata/push/after.txtar", "testdata/push/fork.txtar", "testdata/ssh/push.txtar")
 		for _, name := range []string{"clone", "negotiation", "resolve", "sparse", "wants"} {

@@ -8,6 +8,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/refs"
+	"github.com/packhorse-git/packhorse/internal/node/event"
 	"github.com/packhorse-git/packhorse/internal/node/receivepack"
 	"github.com/packhorse-git/packhorse/internal/store/replog"
 )
@@ -19,6 +20,7 @@ type batch struct {
 	head    *state
 	refs    *refs.Snapshot // of head
 	next    *replog.Record
+	events  []event.Event
 	changed map[git.RefName]replog.RefChange // the changes of this record so far
 	created map[string]int                   // number of created refs in it below a name
 	undo    []replog.RefChange               // what rollBack restores
@@ -83,6 +85,8 @@ func (b *batch) add(p *pendingPush) error {
 	b.next.Packs = append(b.next.Packs, packs...)
 	b.next.Pushes = append(b.next.Pushes,
 		replog.Push{ID: p.Push.ID, By: git.Text(p.Push.Pusher.Name), Refs: len(accepted)})
+	p.Push.Record = b.next.Number
+	b.events = append(b.events, event.OfPush(p.Push, accepted, time.Now()))
 	if isEmpty {
 		if branch := receivepack.FirstBranch(accepted, b.next.Head); branch != "" {
 			b.next.Head = branch

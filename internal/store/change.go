@@ -143,8 +143,18 @@ func (r *repository) append(ctx context.Context, record *replog.Record) (*replog
 	if err := s.untested(); err != nil {
 		return nil, err
 	}
+	release := func() {}
+	if record.Events != nil {
+		var err error
+		if release, err = s.events.begin(ctx, r, record.Number == 1); err != nil {
+			return nil, err
+		}
+	}
 	start := time.Now()
 	attempt, err := r.log.Append(ctx, record)
+	if err != nil || attempt.Outcome() != replog.Unknown {
+		defer release()
+	}
 	if large, ok := errors.AsType[*replog.TooLargeError](err); ok {
 		return nil, r.tooLarge(large)
 	}
@@ -155,7 +165,11 @@ func (r *repository) append(ctx context.Context, record *replog.Record) (*replog
 	if attempt.Outcome() == replog.Unknown {
 		s.health.doubt()
 		err := unknown(attempt.Err())
-		s.running.Go(func() { r.settle(attempt) }) // changes the attempt
+		s.running.Go(func() { // changes the attempt
+			if r.settle(attempt) != replog.Unknown {
+				release()
+			}
+		})
 		return nil, err
 	}
 	if attempt.Err() != nil { // lost, and the winner does not follow
@@ -193,7 +207,7 @@ func unknown(cause error) error {
 const settleTimeout = 10 * time.Minute
 
 // settle continues an attempt in the background until it is decided. It removes a repository whose create has given up.
-func (r *repository) settle(attempt *replog.Attempt[*replog.Record]) {
+func (r *repository) settle(attempt *replog.Attempt[*replog.Record]) replog.Outcome {
 	ctx, cancel := context.WithTimeout(r.store.ctx, settleTimeout)
 	defer cancel()
 	outcome := attempt.Settle(ctx)
@@ -204,4 +218,5 @@ func (r *repository) settle(attempt *replog.Attempt[*replog.Record]) {
 	if record := attempt.Winner(); outcome == replog.Won && record.Kind == replog.KindCreate {
 		_ = r.store.remove(r, record.Names[0]) // logs
 	}
+	return outcome
 }

@@ -207,6 +207,9 @@ func (r *repository) finish(b *batch, wasTooLarge bool) (*replog.Record, error) 
 	if len(b.next.Pushes) == 0 || len(changes) == 0 {
 		return nil, errNoChange
 	}
+	if err := r.store.keepEvents(r.store.ctx, b.next, b.events); err != nil {
+		return nil, err
+	}
 	b.next.Refs.Tail = append(b.next.Refs.Tail, replog.TailEntry{Number: b.next.Number, Changes: changes})
 	if b.next.Refs.TailBytes() < maxPushedTail && (!wasTooLarge || r.checkSize(b.next) == nil) {
 		return b.next, nil

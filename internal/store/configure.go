@@ -9,6 +9,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/repo"
+	"github.com/packhorse-git/packhorse/internal/node/event"
 	"github.com/packhorse-git/packhorse/internal/node/places"
 	"github.com/packhorse-git/packhorse/internal/store/replog"
 )
@@ -43,7 +44,7 @@ func (p *place) configure(ctx context.Context, change func(*state, places.Settin
 			}
 		}
 		next.Quota = quotaOf(next.Config)
-		return next, nil
+		return p.happened(next, event.Event{Kind: event.Configure, Repository: event.NameOf(p.path)}), nil
 	})
 	return err
 }

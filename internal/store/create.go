@@ -10,6 +10,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/node/event"
 	"github.com/packhorse-git/packhorse/internal/node/places"
 	"github.com/packhorse-git/packhorse/internal/node/receivepack"
 	"github.com/packhorse-git/packhorse/internal/store/replog"
@@ -71,8 +72,14 @@ func (s *Store) create(ctx context.Context, path git.RepoPath, id string, first 
 	ctx = context.WithoutCancel(ctx)
 	r := s.acquire(id)
 	defer s.release(r)
+	release, err := s.events.begin(ctx, r, true)
+	if err != nil {
+		return false, err
+	}
+	defer release() // publishes the event, if the name refers to the repository by then
 	first.Number, first.Txn, first.Kind, first.Names = 1, replog.NewID(), replog.KindCreate, []git.RepoPath{path}
 	first.At, first.Node, first.Quota = time.Now(), s.options.Node, quotaOf(first.Config)
+	r.happened(first, event.Event{Kind: event.Create, Repository: event.NameOf(path)})
 	attempt, err := r.append(ctx, first)
 	if errors.Is(err, receivepack.ErrUnknown) { // but no name refers to it; see settle
 		return true, &fault.Error{Kind: fault.Unavailable, RetryAfter: fault.RetrySoon,
@@ -119,7 +126,7 @@ func (s *Store) claim(ctx context.Context, found resolved, id string) (uint64, e
 
 // remove deletes a repository that did not get its path. It had no users.
 func (s *Store) remove(r *repository, path git.RepoPath) error {
-	_, err := r.delete(s.ctx, path)
+	_, err := r.delete(s.ctx, path, false)
 	if err != nil {
 		s.log.Warn("cannot remove a repository that did not get its path", "repository_id", r.id, "repository",
 			path.String(), "error", err)

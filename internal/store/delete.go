@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/node/event"
 	"github.com/packhorse-git/packhorse/internal/node/places"
 	"github.com/packhorse-git/packhorse/internal/schedule/retry"
 	"github.com/packhorse-git/packhorse/internal/store/replog"
@@ -26,7 +27,7 @@ func (s *Store) Delete(ctx context.Context, path git.RepoPath, o places.DeleteOp
 	}
 	r := s.acquire(found.name.ID)
 	defer s.release(r)
-	if _, err := r.delete(ctx, path); err != nil {
+	if _, err := r.delete(ctx, path, true); err != nil {
 		return err
 	}
 	s.forget(path, r.id)
@@ -37,14 +38,18 @@ func (s *Store) Delete(ctx context.Context, path git.RepoPath, o places.DeleteOp
 	return nil
 }
 
-// delete appends the last record of a repository, if it has the path. Its objects are garbage then.
-func (r *repository) delete(ctx context.Context, path git.RepoPath) (appended, error) {
+// delete appends the last record of a repository, if it has the path. Its objects are garbage then. It has an event
+// unless the path never referred to the repository.
+func (r *repository) delete(ctx context.Context, path git.RepoPath, isEvent bool) (appended, error) {
 	return r.change(ctx, func(head *state) (*replog.Record, error) {
 		if !head.has(path) {
 			return nil, notFound(path)
 		}
 		next := head.record.Next(replog.KindDelete, r.store.options.Node, time.Now())
 		next.Deleted, next.Names, next.Refs, next.Packs = true, nil, replog.Refs{}, nil
+		if isEvent {
+			r.happened(next, event.Event{Kind: event.Delete, Repository: event.NameOf(path)})
+		}
 		return next, nil
 	})
 }

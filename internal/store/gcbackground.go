@@ -29,6 +29,9 @@ func (s *Store) collectGarbage() {
 		if s.refused() != nil || s.untested() != nil {
 			continue
 		}
+		if err := s.events.log.removeOld(s.ctx, time.Now().Add(-keepEvents)); err != nil && s.ctx.Err() == nil {
+			s.log.Warn("cannot remove old events from the store", "error", err)
+		}
 		shard, err := s.claimShard(s.ctx, time.Now())
 		if err == nil && shard != "" {
 			err = s.collectShard(s.ctx, shard)

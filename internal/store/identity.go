@@ -81,7 +81,7 @@ func checkEmpty(ctx context.Context, b bucket.Bucket) error {
 			if strings.HasPrefix(o.Key, "names/") || strings.HasPrefix(o.Key, reposPrefix) ||
 				strings.HasPrefix(o.Key, gcPrefix) || strings.HasPrefix(o.Key, purgesPrefix) ||
 				strings.HasPrefix(o.Key, nodesPrefix) || strings.HasPrefix(o.Key, expiryPrefix) ||
-				strings.HasPrefix(o.Key, "outbox/") {
+				strings.HasPrefix(o.Key, eventsPrefix) || strings.HasPrefix(o.Key, "outbox/") {
 				return fault.New(fault.Invalid, "%s is here, but %s is not: this was a store; restore %s from a version or a "+
 					"copy of the bucket, or use another prefix", o.Key, IdentityKey, IdentityKey)
 			}

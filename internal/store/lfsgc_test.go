@@ -101,9 +101,9 @@ func TestLFSCollect(t *testing.T) {
 	t.Parallel()
 	w := newLFSWorld(t)
 	w.a.mustUpload("app", "young")
-	before := w.Keys()
+	before := repositoryKeys(w.Memory)
 	if removed, freed, err := w.c.collectLFS(true); err != nil || removed != 1 || freed != 0 ||
-		!slices.Equal(w.Keys(), before) {
+		!slices.Equal(repositoryKeys(w.Memory), before) {
 		t.Errorf("dry run = %d removed, %d freed, %v, want 1 that stays", removed, freed, err)
 	}
 	w.c.wantCollected(1, 0)

@@ -17,6 +17,7 @@ type Metrics struct {
 	appendSeconds prometheus.Histogram
 	batch         prometheus.Histogram
 
+	events    *prometheus.CounterVec
 	stale     prometheus.Counter
 	broken    prometheus.Counter
 	reachable prometheus.Gauge
@@ -44,6 +45,9 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 			Name: "packhorse_store_append_batch", Help: "Number of pushes in one record.",
 			Buckets: []float64{1, 2, 4, 8, 16, 32, 64},
 		}),
+		events: with.NewCounterVec(prometheus.CounterOpts{
+			Name: "packhorse_events_total", Help: "Events that this node has recorded, by kind.",
+		}, []string{"kind"}),
 		stale: with.NewCounter(prometheus.CounterOpts{
 			Name: "packhorse_store_stale_answers_total",
 			Help: "Answers from local data because the store could not be reached; see store.stale_if_error.",

@@ -83,7 +83,7 @@ func TestStartDuringOutage(t *testing.T) {
 		if err := s.Ready(); !fault.Is(err, fault.Invalid) {
 			t.Errorf("Ready with a storage that ignores conditions = %v, want invalid", err)
 		}
-		keys := len(b.Keys())
+		keys := len(repositoryKeys(b))
 		_, headErr := p.SetHead(t.Context(), "refs/heads/y", nil)
 		for name, err := range map[string]error{
 			"Create":  s.Create(t.Context(), repoPath("y"), git.SHA1, "refs/heads/main", "", nil),
@@ -98,7 +98,7 @@ func TestStartDuringOutage(t *testing.T) {
 		if _, err := p.Push(t.Context()); !fault.Is(err, fault.Invalid) {
 			t.Errorf("Push before the storage has passed its tests = %v, want the reason", err)
 		}
-		if n := len(b.Keys()); n != keys {
+		if n := len(repositoryKeys(b)); n != keys {
 			t.Errorf("%d objects in the bucket, want the %d from before", n, keys)
 		}
 		b.SetFaults(buckettest.Faults{})

@@ -11,6 +11,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/pack"
 	"github.com/packhorse-git/packhorse/internal/git/refs"
 	"github.com/packhorse-git/packhorse/internal/git/repo"
+	"github.com/packhorse-git/packhorse/internal/node/event"
 	"github.com/packhorse-git/packhorse/internal/node/places"
 	"github.com/packhorse-git/packhorse/internal/store/replog"
 )
@@ -176,7 +177,7 @@ func (p *place) SetHead(ctx context.Context, branch git.RefName, check func() (b
 		}
 		next := head.record.Next(replog.KindConfigure, p.store.options.Node, time.Now())
 		next.Head = branch
-		return next, nil
+		return p.happened(next, event.Event{Kind: event.Configure, Repository: event.NameOf(p.path)}), nil
 	})
 	return err == nil && allowed, err
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/node/event"
 	"github.com/packhorse-git/packhorse/internal/store/replog"
 )
 
@@ -97,7 +98,8 @@ func (s *Store) finishMove(ctx context.Context, r *repository, name *replog.Name
 		next.Names = slices.DeleteFunc(next.Names, func(p git.RepoPath) bool { return p == name.From })
 		next.Names = append(next.Names, name.Path)
 		slices.SortFunc(next.Names, func(a, b git.RepoPath) int { return strings.Compare(a.String(), b.String()) })
-		return next, nil
+		return r.happened(next, event.Event{Kind: event.Rename, Repository: event.NameOf(name.Path),
+			Former: event.NameOf(name.From)}), nil
 	})
 	if err != nil {
 		return nil, err

@@ -75,6 +75,7 @@ func (p *place) Push(ctx context.Context) (receivepack.Shadow, error) {
 	if err := cmp.Or(p.mayAppend(), p.store.Ready()); err != nil {
 		return nil, err
 	}
+	p.store.events.prepare(p.repository)
 	s, err := p.beginPush(ctx)
 	if err != nil {
 		return nil, err

@@ -15,6 +15,7 @@
 //	shadow.go, upload.go, commit.go, batch.go
 //	               pushes: temporary repositories, uploads, and records with several pushes
 //	create.go, delete.go, rename.go, list.go
+//	events.go, eventlog.go              events of all repositories in one order
 //	fork.go        forks, which name packs of other repositories
 //	place.go       what package storage sees of a repository
 //	import.go, importdir.go, export.go  plain repositories, in and out
@@ -38,6 +39,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/node/event"
 	"github.com/packhorse-git/packhorse/internal/node/places"
 	"github.com/packhorse-git/packhorse/internal/store/bucket"
 	"github.com/packhorse-git/packhorse/internal/store/hydrate"
@@ -78,6 +80,7 @@ type Store struct {
 	listed   listedNames
 	local    localNames
 	lookups  lookups
+	events   *events
 	lfsPuts  singleflight.Group // uploads of LFS objects to the bucket
 	health   health
 	hints    chan struct{} // has one element for each hint that is being followed
@@ -202,6 +205,8 @@ func open(o Options, id Identity, outage error) (opened *Store, err error) {
 		s.health.err.Store(&outage)
 		s.metrics.reachable.Set(0)
 	}
+	s.events = newEvents(s)
+	s.running.Go(s.events.run)
 	s.running.Go(s.monitor)
 	return s, nil
 }
@@ -217,6 +222,9 @@ func (s *Store) Epoch() uint64 { return 0 }
 // once.
 func (s *Store) CheckInterval() time.Duration { return 30 * time.Second }
 
+// Events returns the events of the store.
+func (s *Store) Events() event.Log { return s.events }
+
 // StoreID returns the ID of the store, which all its nodes have.
 func (s *Store) StoreID() string { return s.identity.ID }
 
@@ -229,5 +237,6 @@ func (s *Store) CheckCopy(id string) { s.cache.Repository(id).Check() }
 func (s *Store) Close() error {
 	s.cancel()
 	s.running.Wait()
+	s.events.close()
 	return errors.Join(s.cache.Close(), unlockCache(s.lock))
 }

@@ -385,7 +385,7 @@ func TestImportWithoutAnAnswer(t *testing.T) {
 		b := newBucket(t)
 		s := newNode(t, b)
 		b.SetHook(func(operation, key string) error {
-			if operation == "create" {
+			if operation == "create" && strings.HasPrefix(key, reposPrefix) {
 				return fault.New(fault.Unavailable, "503")
 			}
 			return nil

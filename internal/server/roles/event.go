@@ -25,6 +25,9 @@ func (n *nodeParts) events() event.Log {
 	if n.journal != nil {
 		return n.journal
 	}
+	if n.store != nil {
+		return n.store.Events()
+	}
 	return nil
 }
 

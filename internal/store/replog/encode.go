@@ -59,7 +59,7 @@ func (r *Record) fields(version, bytes *int64, needs *[]string) map[string]any {
 		"head": (*git.Text)(&r.Head), "config": &r.Config, "object_format": (*formatName)(&r.ObjectFormat),
 		"request_id": (*git.Text)(&r.RequestID), "quota": &r.Quota, "refs": &r.Refs, "packs": &r.Packs, "bytes": bytes,
 		"objects_epoch": &r.ObjectsEpoch, "renames": &r.Renames, "gc": &r.GC, "condemned": &r.Condemned,
-		"deleted": &r.Deleted, "forks": &r.Forks, "needs": needs, "pushed_at": (*stamp)(&r.PushedAt),
+		"deleted": &r.Deleted, "forks": &r.Forks, "needs": needs, "events": &r.Events, "pushed_at": (*stamp)(&r.PushedAt),
 	}
 }
 
@@ -296,6 +296,9 @@ func Decode(body []byte) (*Record, error) {
 	var err error
 	if r.Unknown, err = decodeFields(body, r.fields(&version, &bytes, &needs)); err != nil {
 		return nil, err
+	}
+	if r.Events != nil && r.Events.Number != r.Number {
+		r.Events = nil
 	}
 	if err := r.validate(); err != nil {
 		return nil, err

@@ -42,21 +42,21 @@ func Open(b bucket.Bucket, id string) *Log {
 // maxNumber is the end of the numbers: keys count down from it.
 const maxNumber = 1 << 62
 
-// down returns the last part of the key of record n.
-func down(n uint64) string { return fmt.Sprintf("%016x", uint64(maxNumber)-n) }
+// Down returns the last part of the key of record n.
+func Down(n uint64) string { return fmt.Sprintf("%016x", uint64(maxNumber)-n) }
 
-// parseDown is the inverse of down.
-func parseDown(s string) (n uint64, ok bool) {
+// ParseDown is the inverse of Down.
+func ParseDown(s string) (n uint64, ok bool) {
 	v, err := strconv.ParseUint(s, 16, 64)
 	if err != nil || v >= maxNumber || v == 0 {
 		return 0, false
 	}
 	n = maxNumber - v
-	return n, down(n) == s
+	return n, Down(n) == s
 }
 
 // Key returns the key of record n.
-func (l *Series[R]) Key(n uint64) string { return l.prefix + down(n) }
+func (l *Series[R]) Key(n uint64) string { return l.prefix + Down(n) }
 
 // Get reads record n. The error is fault.NotFound if it does not exist yet: then a record below n was the head at a
 // moment during the call.
@@ -177,7 +177,7 @@ func (l *Series[R]) skip(ctx context.Context, r R) (R, error) {
 	number := uint64(1)
 	if len(list) > 0 {
 		var ok bool
-		if number, ok = parseDown(strings.TrimPrefix(list[0].Key, l.prefix)); !ok {
+		if number, ok = ParseDown(strings.TrimPrefix(list[0].Key, l.prefix)); !ok {
 			return none, fault.Wrap(fault.Corrupt, "the repository's log contains an object of another program",
 				fmt.Errorf("object %s: not the key of a record: remove it", list[0].Key))
 		}

@@ -77,7 +77,7 @@ func ParseNameKey(key string) (path git.RepoPath, number uint64, err error) {
 	rest, ok := strings.CutPrefix(key, namesPrefix)
 	escaped, digits, found := strings.Cut(rest, nameEnd)
 	if ok && found {
-		if number, ok = parseDown(digits); ok {
+		if number, ok = ParseDown(digits); ok {
 			if path, err = unescapePath(escaped); err == nil {
 				return path, number, nil
 			}

@@ -26,7 +26,7 @@ func TestEscapePath(t *testing.T) {
 		if got := escape(p.String()); got != want {
 			t.Errorf("escape(%q) = %q, want %q", s, got, want)
 		}
-		if got, n, err := ParseNameKey("names/" + want + "!/" + down(7)); err != nil || got != p || n != 7 {
+		if got, n, err := ParseNameKey("names/" + want + "!/" + Down(7)); err != nil || got != p || n != 7 {
 			t.Errorf("ParseNameKey of %q = %q, %d, %v", s, got, n, err)
 		}
 		if _, err := OpenName(nil, p); (len(want) > maxEscaped) != fault.Is(err, fault.Invalid) {
@@ -47,7 +47,7 @@ func FuzzParseNameKey(f *testing.F) {
 		switch {
 		case err != nil && !fault.Is(err, fault.Corrupt):
 			t.Errorf("ParseNameKey(%q) = %v, want the kind corrupt", key, err)
-		case err == nil && namesPrefix+escape(p.String())+nameEnd+down(n) != key:
+		case err == nil && namesPrefix+escape(p.String())+nameEnd+Down(n) != key:
 			t.Errorf("ParseNameKey(%q) = %q, %d, which has another key", key, p, n)
 		}
 	})

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/node/event"
 )
 
 // Kind is the kind of change that a record made.
@@ -57,8 +58,26 @@ type Record struct {
 	Condemned    []string // keys that are about to be deleted, sorted; see Pack.Key and Refs.Checkpoint
 	Deleted      bool     // the repository does not exist any more
 
+	Events *Events // of this change; nil: it has none
+
 	// Unknown has the top-level fields of newer versions that do not have to be understood. They are kept.
 	Unknown map[string][]byte
+}
+
+// Events are the events of one change.
+type Events struct {
+	// Number is that of the record. An older version copies the events of a record to those after it.
+	Number uint64        `json:"n"`
+	List   []event.Event `json:"list,omitempty"`
+	Key    string        `json:"key,omitempty"` // of the object that has the list instead
+}
+
+// EventList returns the events that the record has itself.
+func (r *Record) EventList() []event.Event {
+	if r.Events == nil {
+		return nil
+	}
+	return r.Events.List
 }
 
 // Push describes one push of a record, for the audit.
@@ -223,7 +242,7 @@ func NewID() string { return strings.ToLower(rand.Text()) }
 func (r *Record) Next(kind Kind, node string, now time.Time) *Record {
 	next := *r
 	next.Number, next.Txn, next.Parent = r.Number+1, NewID(), r.Txn
-	next.Kind, next.Node, next.At, next.Pushes = kind, node, now, nil
+	next.Kind, next.Node, next.At, next.Pushes, next.Events = kind, node, now, nil, nil
 	next.Names, next.Packs = slices.Clone(r.Names), slices.Clone(r.Packs)
 	next.Condemned, next.Forks = slices.Clone(r.Condemned), slices.Clone(r.Forks)
 	next.Refs.Tail = slices.Clone(r.Refs.Tail)
