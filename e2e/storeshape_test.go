@@ -22,7 +22,8 @@ func TestStoreShape(t *testing.T) {
 	scripts := []string{"testdata/push/http.txtar", "testdata/push/lfs.txtar", "testdata/push/settings.txtar",
 		"testdata/push/purge.txtar", "testdata/push/rules.txtar", "testdata/push/events.txtar"}
 	if !testing.Short() {
-		scripts = append(scripts, "testdata/push/after.txtar", "testdata/push/fork.txtar", "testdata/ssh/push.txtar")
+		scripts = append(scripts, "testdata/push/after.txtar", "testdata/push/fork.txtar", "testdata/ssh/push.txtar",
+			"testdata/push/create.txtar", "testdata/auth/repos.txtar")
 		for _, name := range []string{"clone", "negotiation", "resolve", "sparse", "wants"} {
 			scripts = append(scripts, "testdata/fetch/"+name+".txtar")
 		}

@@ -49,6 +49,8 @@ type Gateway struct {
 	// It must not block.
 	Changed func(git.RepoPath)
 
+	// Creation creates repositories at the first push to them. Nil: there are none.
+	Creation *Creation
 	// Mentions, unless nil, lists the rules and tokens that name a repository by its path before it was renamed, and not
 	// by the new one.
 	Mentions func(from, to git.RepoPath) []string

@@ -12,7 +12,7 @@ import (
 )
 
 // rate rates a request, and returns the counters of the service levels.
-func rate(t *testing.T, r *Request) map[string]float64 {
+func rated(t *testing.T, r *Request) map[string]float64 {
 	t.Helper()
 	bounds := map[inflight.Class]time.Duration{}
 	for _, class := range []inflight.Class{inflight.ClassSmall, inflight.ClassHit, inflight.ClassCold,
@@ -73,7 +73,7 @@ func TestRequestsAreRated(t *testing.T) {
 		{"somebody who waits for a push", Request{Op: Wait, start: long}, ""},
 		{"nonsense", Request{Op: Other, start: time.Now()}, ""},
 	} {
-		got := rate(t, &test.request)
+		got := rated(t, &test.request)
 		if test.want == "" && len(got) > 0 || test.want != "" && (len(got) != 1 || got[test.want] != 1) {
 			t.Errorf("%s: %v, want %q", test.what, got, test.want)
 		}

@@ -163,8 +163,16 @@ func (r *Request) Reachable() string {
 // After an error of a reused connection (node.StaleConnError) the same node may be tried once more. A request that must
 // not be done twice is final unless the node has not begun it.
 //
-// call gets the path of the repository for the node.
+// call gets the path of the repository for the node. A push may create the repository.
 func (r *Request) relay(response *Response, call func(router.Node, git.RepoPath) (node.Outcome, error)) {
+	r.relayOnce(response, call)
+	if r.createMissing(response) {
+		r.relayOnce(response, call)
+	}
+}
+
+// relayOnce is relay to a repository that exists.
+func (r *Request) relayOnce(response *Response, call func(router.Node, git.RepoPath) (node.Outcome, error)) {
 	if !r.authorized {
 		r.Err = fault.New(fault.Internal, "the request was not authorized before it was sent to a node")
 		return

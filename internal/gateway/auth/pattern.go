@@ -126,6 +126,11 @@ func (p Pattern) matchFor(name string, t target, anyCase bool) bool {
 	return (name != "" || len(placed) == 0 || &placed[0] == &pattern[0]) && git.MatchComponents(placed, components)
 }
 
+// CoversFor is Covers for a caller with a name, for which ownName stands.
+func (p Pattern) CoversFor(name string, repo git.RepoPath) bool {
+	return p.matchFor(name, target{components: pathOf(repo)}, false)
+}
+
 // matchAny reports whether a pattern matches. Without anyCase, the case of letters has to be the same.
 func matchAny(patterns []Pattern, t target, anyCase bool) bool {
 	return slices.ContainsFunc(patterns, func(p Pattern) bool {

@@ -17,6 +17,10 @@ type PushConfig struct {
 	// Enabled accepts pushes.
 	Enabled bool `toml:"enabled" default:"true"`
 
+	// Create lists patterns of paths at which the first push creates the repository, as in auth.rule. "{name}" stands for
+	// the name of the caller, and the rules must permit the caller to write there: "users/{name}/**". Empty means none.
+	Create []string `toml:"create"`
+
 	// MaxSize is the maximum size of the pack of a push. 0 means no limit. A lower receive.maxInputSize of a repository
 	// wins.
 	MaxSize Size `toml:"max_size" default:"4GiB"`
@@ -121,6 +125,9 @@ func (c *Config) checkWebhooks(f *Findings) {
 	names := map[string]bool{}
 	if len(c.Webhook) > maxTargets {
 		f.at("webhook", "there are %d webhooks: at most %d are allowed", len(c.Webhook), maxTargets)
+	}
+	if _, err := auth.ParsePatterns(c.Push.Create); err != nil {
+		f.at("push.create", "%w", err)
 	}
 	for i := range c.Webhook {
 		w := &c.Webhook[i]

@@ -87,6 +87,9 @@ func newGitHandler(d *deps, routes *router.Router, tiers *resolve.Tiers, callers
 		MaxBody: int64(d.cfg.HTTP.MaxBody), ReadStall: d.cfg.HTTP.Stall.Duration,
 		MaxPush: int64(d.cfg.Push.MaxSize), TimeLimit: d.cfg.Git.TimeLimit.Duration,
 	}
+	if patterns, err := auth.ParsePatterns(d.cfg.Push.Create); err == nil && len(patterns) > 0 { // checked before
+		g.Creation = &gateway.Creation{Patterns: patterns}
+	}
 	if tiers != nil {
 		g.Resolver, g.Changed = tiers, tiers.Changed
 	}
