@@ -42,6 +42,12 @@ const clusterPrefix = "cluster"
 
 func newCluster(t *testing.T) *cluster {
 	t.Helper()
+	return newClusterWith(t, false)
+}
+
+// newClusterWith makes a cluster whose gateways may share tokens and rules (auth.shared).
+func newClusterWith(t *testing.T, sharesAccess bool) *cluster {
+	t.Helper()
 	dir, err := os.MkdirTemp("", "ph")
 	if err != nil {
 		t.Fatal(err)
@@ -67,7 +73,10 @@ func newCluster(t *testing.T) *cluster {
 	}
 	c.write("gateway.toml", gateway.String())
 	c.header = basicHeader("tester", createToken(t, "tester", "--config", c.path("gateway.toml"), "--state",
-		c.path("gateway-0")))
+		c.path("gateway-0"), "--scope", "admin"))
+	if sharesAccess {
+		c.write("gateway.toml", strings.Replace(gateway.String(), "[auth]\n", "[auth]\nshared = true\n", 1))
+	}
 	var starts sync.WaitGroup
 	for _, name := range clusterNodes {
 		starts.Go(func() { c.startNode(name) })

@@ -45,7 +45,7 @@ type Request struct {
 	callerName string         // the name when caller was determined
 
 	authorized bool          // Authorize has allowed the request; nodes get no other requests
-	RefRules   node.RefRules // what the caller may change, after Authorize for more than reading
+	RefRules   node.RefRules // what the caller may change, after Authorize for Write
 	secret     node.Secret   // see node.Session.Authorization
 	isPush     bool          // the request is part of a push
 	isChange   bool          // a node that failed may have done what the request asks, and it must not be done twice
@@ -120,7 +120,7 @@ func (r *Request) Authorize(op auth.Operation) error {
 		if err == nil {
 			r.secret = r.ID.Authorization()
 		}
-		if err == nil && op != auth.Read {
+		if err == nil && op == auth.Write {
 			r.RefRules, err = r.Auth.RefRules(r.Ctx, r.ID, r.Repo)
 		}
 		if fault.Is(err, fault.NotFound) {

@@ -79,6 +79,7 @@ func checkEmpty(ctx context.Context, b bucket.Bucket) error {
 				continue
 			}
 			if strings.HasPrefix(o.Key, "names/") || strings.HasPrefix(o.Key, reposPrefix) ||
+				strings.HasPrefix(o.Key, replog.AccessPrefix) ||
 				strings.HasPrefix(o.Key, gcPrefix) || strings.HasPrefix(o.Key, purgesPrefix) ||
 				strings.HasPrefix(o.Key, nodesPrefix) || strings.HasPrefix(o.Key, expiryPrefix) ||
 				strings.HasPrefix(o.Key, eventsPrefix) || strings.HasPrefix(o.Key, "outbox/") {

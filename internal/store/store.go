@@ -17,6 +17,7 @@
 //	create.go, delete.go, rename.go, list.go
 //	events.go, eventlog.go              events of all repositories in one order
 //	fork.go        forks, which name packs of other repositories
+//	access.go      tokens and rules that gateways share
 //	place.go       what package storage sees of a repository
 //	import.go, importdir.go, export.go  plain repositories, in and out
 //	verify.go, promote.go               checks of a store; a new ID for a copy of it
@@ -78,6 +79,7 @@ type Store struct {
 	names    *lru.Cache[git.RepoPath, reference] // what paths referred to when they were looked up
 	lfsSizes *lru.Cache[lfsKey, lfsSize]         // of LFS objects that the bucket has
 	listed   listedNames
+	access   accessHead
 	local    localNames
 	lookups  lookups
 	events   *events

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/netip"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -23,7 +24,9 @@ type Options struct {
 	// closes them.
 	Authenticators []Authenticator
 	Rules          []Rule
-	Hook           *Hook // decides if no rule matches; nil means that access is denied then
+	Configured     RuleSet // Rules as they are written
+	Access         *Access // has further rules; may be nil
+	Hook           *Hook   // decides if no rule matches; nil means that access is denied then
 	// Origins decide about the repositories that they cover. Nil means none. Auth closes them. A hook must not be asked
 	// about credentials for an origin, so there is only one of both.
 	Origins *Origins
@@ -41,7 +44,8 @@ type Options struct {
 // Auth identifies callers and decides what they may do. Safe for concurrent use.
 type Auth struct {
 	o          Options
-	rules      atomic.Pointer[[]Rule]
+	rules      atomic.Pointer[[]Rule] // of the configuration, and after them those of Access
+	parts      ruleParts
 	ruleSource *source
 	configured atomic.Bool // result of knowsCallers
 	guesses    *guesses
@@ -53,6 +57,7 @@ func New(o Options) *Auth {
 		o.Now = time.Now
 	}
 	a := &Auth{o: o, guesses: newGuesses(o.Guesses, o.Now), ruleSource: o.Sources.add(SourceRules, nil)}
+	a.parts.forgotten.Store(-1)
 	a.SetRules(o.Rules)
 	a.knowsCallers()
 	return a
@@ -76,7 +81,9 @@ func (a *Auth) Sources() *Sources { return a.o.Sources }
 // CheckRules refuses to replace rules by an empty list. Without rules the credential alone limits an identified caller,
 // which could give more access than before. A configuration file that lost its rules is probably damaged.
 func (a *Auth) CheckRules(rules []Rule) error {
-	if len(rules) > 0 || len(*a.rules.Load()) == 0 {
+	a.parts.Lock()
+	defer a.parts.Unlock()
+	if len(rules) > 0 || len(a.parts.configured) == 0 {
 		return nil
 	}
 	err := fault.New(fault.Invalid,
@@ -88,9 +95,63 @@ func (a *Auth) CheckRules(rules []Rule) error {
 
 // SetRules replaces the rules by rules that CheckRules has accepted.
 func (a *Auth) SetRules(rules []Rule) {
-	rules = slices.Clone(rules)
-	a.rules.Store(&rules)
+	a.parts.Lock()
+	defer a.parts.Unlock()
+	a.parts.configured = slices.Clone(rules)
+	a.joinRules()
 	a.ruleSource.report(nil)
+}
+
+// ruleParts are the rules by their origin.
+type ruleParts struct {
+	sync.Mutex
+	configured, stored []Rule
+	version            atomic.Uint64 // of stored
+	forgotten          atomic.Int64  // the number of users that were forgotten; negative: not known yet
+}
+
+func (a *Auth) joinRules() {
+	all := slices.Concat(a.parts.configured, a.parts.stored)
+	a.rules.Store(&all)
+}
+
+// refresh applies the present rules of Access. The error is Unavailable if they are not known.
+func (a *Auth) refresh(ctx context.Context) error {
+	if a.o.Access == nil {
+		return nil
+	}
+	t, err := a.o.Access.content.table(ctx, false)
+	if err != nil {
+		return unavailable("the server cannot read its rules at present; try again later", err)
+	}
+	if forgotten := a.parts.forgotten.Swap(int64(t.Forgotten)); forgotten >= 0 && forgotten < int64(t.Forgotten) {
+		a.forget()
+	}
+	if t.Rules.Version == a.parts.version.Load() {
+		return nil
+	}
+	a.parts.Lock()
+	defer a.parts.Unlock()
+	rules, err := t.Rules.Parse()
+	if err != nil {
+		return unavailable("the server cannot read its rules at present; try again later", err)
+	}
+	if t.Rules.Version > a.parts.version.Load() {
+		a.parts.stored = rules
+		a.parts.version.Store(t.Rules.Version)
+		a.joinRules()
+	}
+	return nil
+}
+
+// forget drops all cached answers of the hook and of origins. Those that are on their way are not cached.
+func (a *Auth) forget() {
+	if a.o.Hook != nil {
+		a.o.Hook.epoch.Add(1)
+	}
+	if a.o.Origins != nil {
+		a.o.Origins.forget()
+	}
 }
 
 // Configured reports whether callers can be identified, because there are or were rules, a hook, SSH keys, tokens or

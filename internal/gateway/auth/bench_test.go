@@ -14,13 +14,13 @@ import (
 func BenchmarkRequest(b *testing.B) {
 	file := NewTokenFile(filepath.Join(b.TempDir(), "tokens"))
 	token := ""
-	err := file.change(func(t *tokenTable) error {
+	err := file.change(b.Context(), func(t *tokenTable) (*accessChange, error) {
 		for range 1000 {
 			token = newToken()
 			hash := hashToken(token)
 			t.Tokens = append(t.Tokens, Token{ID: "ci/1", Name: "ci", Scope: "read", Hash: hex.EncodeToString(hash[:])})
 		}
-		return nil
+		return &accessChange{}, nil
 	})
 	if err != nil {
 		b.Fatal(err)

@@ -16,6 +16,9 @@ import (
 //   - Denied if the caller may read the repository
 //   - Unavailable
 func (a *Auth) May(ctx context.Context, id Identity, repo git.RepoPath, op Operation) error {
+	if err := a.refresh(ctx); err != nil {
+		return err
+	}
 	path, origin := a.targetOf(repo), a.o.Origins.find(repo)
 	if id.By == ByOrigin && origin == nil { // no origin knows the credential
 		if id.origin.Secret != "" {
@@ -174,6 +177,9 @@ func (a *Auth) allowed(ctx context.Context, origin *node.Origin, id Identity, re
 // repository cannot be determined, it is reported as unreadable and complete is false. The hook is asked about many
 // repositories together or at the same time, and an origin about a limited number. These decisions are not counted.
 func (a *Auth) Reader(ctx context.Context, id Identity) func([]git.RepoPath) (readable []bool, complete bool) {
+	if a.refresh(ctx) != nil {
+		return func(repos []git.RepoPath) ([]bool, bool) { return make([]bool, len(repos)), false }
+	}
 	if a.o.Origins == nil && len(*a.rules.Load()) == 0 && (a.open(id) || a.o.Hook == nil && !id.Anonymous() &&
 		(id.Grant == nil || len(id.Grant.Repositories) == 0)) {
 		return nil

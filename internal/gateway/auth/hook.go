@@ -5,12 +5,14 @@ import (
 	"crypto/hmac"
 	"crypto/rand"
 	"crypto/sha256"
+	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"log/slog"
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 	"unicode/utf8"
 
@@ -53,6 +55,7 @@ type Hook struct {
 	o         HookOptions
 	client    *http.Client
 	key       [32]byte                        // of the hashes, random for each process
+	epoch     atomic.Uint64                   // in the hashes: answers of an earlier one are forgotten
 	answers   *retry.Answers[string, *answer] // by the hash of the question
 	slots     *slots
 	manySlots chan struct{} // one for each running request of readable
@@ -177,7 +180,7 @@ func (h *Hook) hash(q question) string {
 		panic(err) // impossible: a question has only strings
 	}
 	m := hmac.New(sha256.New, h.key[:])
-	m.Write(text)
+	m.Write(binary.BigEndian.AppendUint64(text, h.epoch.Load()))
 	return string(m.Sum(nil))
 }
 

@@ -10,7 +10,9 @@ import (
 	"log/slog"
 	"net"
 	"slices"
+	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/golang-lru/v2/simplelru"
@@ -56,6 +58,7 @@ type OriginOptions struct {
 type Origins struct {
 	o      OriginOptions
 	key    [32]byte // of the hashes, random
+	epoch  atomic.Uint64
 	flight singleflight.Group
 	slots  *slots
 
@@ -172,8 +175,21 @@ func (s *Origins) foldsCase(repo git.RepoPath) bool {
 	return s != nil && slices.ContainsFunc(s.o.Probers, func(p Prober) bool { return p.FoldsCase(repo) })
 }
 
+// forget forgets all answers. The hashes of later ones differ, also from those of answers that are on their way.
+func (s *Origins) forget() {
+	s.epoch.Add(1)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.allowed.Purge()
+	s.refused.Purge()
+	s.changed = true
+}
+
 func (s *Origins) hash(parts ...string) (sum originKey) {
 	m := hmac.New(sha256.New, s.key[:])
+	if epoch := s.epoch.Load(); epoch > 0 {
+		parts = append(parts, strconv.FormatUint(epoch, 10))
+	}
 	for _, part := range parts { // headers, paths and services have no control characters
 		m.Write([]byte(part))
 		m.Write([]byte{0})

@@ -12,6 +12,7 @@ import (
 const (
 	SourceTokens         = "tokens"
 	SourceRules          = "rules"
+	SourceAccess         = "access_log" // tokens and rules in a store
 	SourceHook           = "hook"
 	SourceAuthorizedKeys = "authorized_keys"
 	SourceUserCA         = "trusted_user_ca"

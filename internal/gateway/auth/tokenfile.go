@@ -2,7 +2,7 @@ package auth
 
 import (
 	"cmp"
-	"encoding/hex"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -19,6 +19,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git/disk"
+	"github.com/packhorse-git/packhorse/internal/node"
 )
 
 // TokenFile is the file with the hashes of tokens: JSON, mode 0600. Commands replace it under a lock on its directory,
@@ -64,6 +65,7 @@ type Token struct {
 	Hash         string    `json:"sha256"`
 	Scope        string    `json:"scope"`                  // an Operation
 	Repositories []string  `json:"repositories,omitempty"` // patterns; empty means all
+	Refs         []string  `json:"refs,omitempty"`         // patterns of the only refs that may be changed; empty means all
 	Created      time.Time `json:"created"`
 	Expires      time.Time `json:"expires,omitzero"` // zero means never
 	Used         time.Time `json:"-"`                // the latest recorded use; zero means none
@@ -74,6 +76,18 @@ type tokenTable struct {
 	Version int     `json:"version"`
 	Last    int     `json:"last"` // the number of the latest token
 	Tokens  []Token `json:"tokens"`
+	Rules   RuleSet `json:"rules,omitzero"`
+
+	Forgotten int    `json:"forgotten,omitempty"` // the number of users that were forgotten
+	Forget    string `json:"forget,omitempty"`    // the latest one
+}
+
+// needs returns the version of the content. Older programs must not read what they would ignore.
+func (t *tokenTable) needs() int {
+	if t.Rules.Version > 0 || slices.ContainsFunc(t.Tokens, func(one Token) bool { return len(one.Refs) > 0 }) {
+		return 2
+	}
+	return 1
 }
 
 // Limits of a token file.
@@ -87,56 +101,39 @@ type TokenRequest struct {
 	Name         string
 	Scope        Operation
 	Repositories []string  // patterns; empty means all
+	Refs         []string  // patterns of the only refs that may be changed; empty means all
 	Expires      time.Time // zero means never
 }
 
-// Create creates a token and stores its hash durably. A name may have several tokens, so that a new one can replace an
-// old one. The error is Invalid for an invalid request, and Exhausted if there are too many tokens.
-func (f TokenFile) Create(r TokenRequest, now time.Time) (secret string, token Token, err error) {
+// check returns an error for an invalid request.
+func (r *TokenRequest) check(now time.Time) error {
 	if err := CheckName(r.Name); err != nil {
-		return "", token, err
+		return err
 	}
 	if _, err := ParsePatterns(r.Repositories); err != nil {
-		return "", token, err
+		return err
 	}
-	if !r.Expires.IsZero() && !r.Expires.After(now) {
-		return "", token, fault.New(fault.Invalid, "the time of expiry %s has passed", r.Expires.Format(time.RFC3339))
+	if _, err := node.ParseRefPatterns(r.Refs); err != nil {
+		return err
 	}
-	err = f.change(func(t *tokenTable) error {
-		if len(t.Tokens) >= maxTokens {
-			return fault.New(fault.Exhausted, "there are %d tokens, the maximum: revoke some", maxTokens)
-		}
-		t.Last++
-		secret = newToken()
-		hash := hashToken(secret)
-		token = Token{
-			ID: r.Name + "/" + strconv.Itoa(t.Last), Name: r.Name, Hash: hex.EncodeToString(hash[:]),
-			Scope: r.Scope.String(), Repositories: r.Repositories, Created: now.UTC().Truncate(time.Second),
-			Expires: r.Expires.UTC().Truncate(time.Second),
-		}
-		t.Tokens = append(t.Tokens, token)
-		return nil
-	})
-	return secret, token, err
+	switch {
+	case !r.Expires.IsZero() && !r.Expires.After(now):
+		return fault.New(fault.Invalid, "the time of expiry %s has passed", r.Expires.Format(time.RFC3339))
+	case max(len(r.Repositories), len(r.Refs)) > maxInRule:
+		return fault.New(fault.Invalid, "a token has at most %d patterns", maxInRule)
+	}
+	return nil
 }
 
-// Revoke removes the token with an ID, or all tokens with a name, and returns them. The error is NotFound if there are
-// none.
-func (f TokenFile) Revoke(which string) (revoked []Token, err error) {
-	err = f.change(func(t *tokenTable) error {
-		t.Tokens = slices.DeleteFunc(t.Tokens, func(one Token) bool {
-			match := one.ID == which || one.Name == which
-			if match {
-				revoked = append(revoked, one)
-			}
-			return match
-		})
-		if len(revoked) == 0 {
-			return fault.New(fault.NotFound, "no token %.80q: \"packhorse token list\" shows all tokens", which)
-		}
-		return nil
-	})
-	return revoked, err
+// Create is Access.Mint.
+func (f TokenFile) Create(r TokenRequest, now time.Time) (secret string, token Token, err error) {
+	a := Access{&watchedFile{TokenFile: f}, func() time.Time { return now }}
+	return a.Mint(context.Background(), r)
+}
+
+// Revoke is Access.Revoke.
+func (f TokenFile) Revoke(which string) ([]Token, error) {
+	return AccessInFile(f).Revoke(context.Background(), which)
 }
 
 // List returns all tokens, sorted by name. It fails if the file is lost.
@@ -186,7 +183,7 @@ func (f TokenFile) read() (t tokenTable, exists bool, err error) {
 		err = fmt.Errorf("other users can write to it (mode %04o): check its content, and run chmod 600 on it",
 			info.Mode().Perm())
 	default:
-		if err = json.Unmarshal(text, &t); err == nil && t.Version != 1 {
+		if err = json.Unmarshal(text, &t); err == nil && t.Version != 1 && t.Version != 2 {
 			err = fmt.Errorf("unknown version %d", t.Version)
 		}
 	}
@@ -196,10 +193,10 @@ func (f TokenFile) read() (t tokenTable, exists bool, err error) {
 	return t, true, nil
 }
 
-// change changes the content of the file with do. The new content is on disk when change returns, so that a revoked
-// token stays revoked. A lost file is an error. If it were created again, servers would refuse all earlier tokens, and
+// change implements accessTable. The new content is on disk when change returns, so that a revoked token stays revoked.
+// A lost file is an error. If it were created again, servers would refuse all earlier tokens, and
 // git would erase them from its credential store.
-func (f TokenFile) change(do func(*tokenTable) error) error {
+func (f TokenFile) change(_ context.Context, do func(*tokenTable) (*accessChange, error)) error {
 	lock, err := os.Open(filepath.Dir(f.path))
 	if err != nil {
 		return fmt.Errorf("lock the tokens: %w", err)
@@ -215,9 +212,12 @@ func (f TokenFile) change(do func(*tokenTable) error) error {
 	if err != nil {
 		return err
 	}
-	if err := do(&t); err != nil {
+	c, err := do(&t)
+	if err != nil || c == nil {
 		return err
 	}
+	t.apply(c)
+	t.Version = t.needs()
 	text, err := json.MarshalIndent(t, "", " ")
 	if err != nil {
 		return err

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/node"
 	"github.com/packhorse-git/packhorse/internal/transport/credfile"
 )
 
@@ -196,6 +197,9 @@ func (t *Tokens) open(table tokenTable, exists bool) (map[[sha256.Size]byte]*tok
 		grant := &Grant{}
 		if grant.Operation, err = ParseOperation(from.Scope); err == nil {
 			grant.Repositories, err = ParsePatterns(from.Repositories)
+		}
+		if err == nil {
+			grant.Refs, err = node.ParseRefPatterns(from.Refs)
 		}
 		if err == nil {
 			err = CheckName(from.Name)

@@ -45,7 +45,7 @@ func (q *request) forApplication(path string) bool {
 		return false
 	}
 	if isOwn(path) {
-		isAPI := q.handler.API && (strings.HasPrefix(path, rest.Prefix) || path == rest.OpenAPIPath)
+		isAPI := q.handler.API && strings.HasPrefix(path, rest.ServerPrefix)
 		return path != waitPath && path != resolvePath && !isAPI && q.handler.Application.Has(path)
 	}
 	if _, _, isLFS := lfsRepository(path); isLFS && q.LFS != nil {

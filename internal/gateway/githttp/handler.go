@@ -17,6 +17,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/gateway"
+	"github.com/packhorse-git/packhorse/internal/gateway/auth"
 	"github.com/packhorse-git/packhorse/internal/gateway/rest"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/schedule/inflight"
@@ -32,6 +33,7 @@ type Options struct {
 	Pages       Pages           // nil: there are none
 	Hooks       Hooks           // nil: there are none
 	API         bool            // the API of repositories is served
+	Access      *auth.Service   // answers calls about tokens and rules; nil: they are not served
 	CORSOrigins []string        // of scripts in browsers that may use Git; "*" alone: all origins
 	Application Application     // answers all paths that are neither Git's nor the gateway's; nil: they are not found
 }
@@ -151,6 +153,8 @@ func (q *request) serve() {
 		q.api()
 	case q.handler.API && path == rest.OpenAPIPath:
 		q.openAPI()
+	case q.handler.API && q.handler.Access != nil && strings.HasPrefix(path, rest.ServerPrefix):
+		q.manage(strings.TrimPrefix(path, rest.ServerPrefix))
 	case strings.HasPrefix(path, hooksPath) && q.handler.Hooks != nil && q.handler.Hooks.Accepts(path[len(hooksPath):]):
 		q.hook(path[len(hooksPath):])
 	case q.handler.Pages != nil && q.isPage(path):

@@ -106,7 +106,7 @@ func (q *request) text(status int, message string) {
 		q.failEvents(status, message)
 	case q.lfs != nil:
 		q.lfsError(status, message)
-	case strings.HasPrefix(q.r.URL.Path+"/", rest.Prefix):
+	case q.Op == gateway.API, q.Op == gateway.APIChange, strings.HasPrefix(q.r.URL.Path+"/", rest.Prefix):
 		q.apiError(status, message)
 	default:
 		q.w.Header().Set("X-Content-Type-Options", "nosniff")

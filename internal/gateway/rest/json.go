@@ -339,6 +339,10 @@ func parseValue(f protoreflect.FieldDescriptor, empty protoreflect.Value, isBase
 		if n, err := strconv.ParseInt(fmt.Sprint(value), 10, 32); err == nil {
 			return protoreflect.ValueOfInt32(int32(n)), nil
 		}
+	case kind == protoreflect.Uint64Kind:
+		if n, err := strconv.ParseUint(fmt.Sprint(value), 10, 64); err == nil {
+			return protoreflect.ValueOfUint64(n), nil
+		}
 	case kind == protoreflect.Int64Kind:
 		if n, err := strconv.ParseInt(fmt.Sprint(value), 10, 64); err == nil {
 			return protoreflect.ValueOfInt64(n), nil

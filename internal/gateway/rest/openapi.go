@@ -15,7 +15,7 @@ func OpenAPI() Object {
 	paths, schemas := Object{}, Object{}
 	problem := Object{"description": "An error.", "content": contentOf("application/json", Object{"type": "object",
 		"properties": Object{"error": schemaOf(schemas, (&packhorsev1.Fault{}).ProtoReflect().Descriptor())}})}
-	for _, r := range Routes {
+	for _, r := range slices.Concat(Routes, ServerRoutes) {
 		input := r.procedure().Input()
 		if r.body != "" {
 			input = input.Fields().ByName(protoreflect.Name(r.body)).Message()
@@ -51,7 +51,10 @@ func OpenAPI() Object {
 
 // fullPath returns the path of the route as a template.
 func (r *Route) fullPath() string {
-	if r.ForAll {
+	switch {
+	case slices.Contains(ServerRoutes, r):
+		return ServerPrefix + r.Path
+	case r.ForAll:
 		return strings.TrimSuffix(Prefix, "/")
 	}
 	return strings.TrimSuffix(Prefix+"{repository}/"+r.Path, "/")

@@ -46,6 +46,8 @@ type Options struct {
 	Store    Store     // has the node's repositories; nil: they are on this machine only
 	Events   event.Log // of the Node's repositories; nil: EventService is not served
 	Index    Index     // serves searches; may be nil
+	// Access answers calls about tokens and rules. Nil: there are no such services.
+	Access Access
 	// Admin does the work of commands; nil except on the admin socket.
 	Admin internalv1connect.AdminServiceHandler
 	Pump  *bulk.Pump
@@ -84,6 +86,9 @@ const maxMessage = 4 << 20
 
 // maxCommit is the maximum size of a message of CommitService: a document of 8 MiB, in which JSON escapes a part.
 const maxCommit = 9 << 20
+
+// maxAccess is the maximum size of a change of the access log with its checkpoint.
+const maxAccess = 16 << 20
 
 // Server is the handler of a node's port. It is safe for concurrent use.
 type Server struct {
@@ -165,6 +170,8 @@ func (s *Server) register() {
 		handle(internalv1connect.NewSessionServiceHandler(&sessionService{Server: s}, options, plain))
 		handle(internalv1connect.NewNodeServiceHandler(nodeService{s}, options, plain))
 		handle(internalv1connect.NewLFSServiceHandler(&lfsService{s}, options, plain))
+		handle(internalv1connect.NewAccessServiceHandler(accessService{s}, options,
+			connect.WithReadMaxBytes(maxAccess)))
 		handle(packhorsev1connect.NewRepositoryServiceHandler(&repositoryService{s}, options))
 		handle(packhorsev1connect.NewRefServiceHandler(&refService{s}, options))
 		handle(packhorsev1connect.NewCommitServiceHandler(&commitService{Server: s}, options,
@@ -176,6 +183,10 @@ func (s *Server) register() {
 	}
 	if s.Events != nil {
 		handle(packhorsev1connect.NewEventServiceHandler(eventService{s}, options))
+	}
+	if s.Access != nil {
+		handle(packhorsev1connect.NewTokenServiceHandler(tokenService{s.Access}, options))
+		handle(packhorsev1connect.NewRuleServiceHandler(ruleService{s.Access}, options))
 	}
 	if s.Admin != nil {
 		handle(internalv1connect.NewAdminServiceHandler(s.Admin, options, plain))

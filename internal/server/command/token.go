@@ -1,6 +1,8 @@
 package command
 
 import (
+	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -9,11 +11,15 @@ import (
 	"strings"
 	"time"
 
+	"connectrpc.com/connect"
 	"github.com/spf13/cobra"
 
+	"github.com/packhorse-git/packhorse/client"
 	"github.com/packhorse-git/packhorse/internal/gateway/auth"
 	"github.com/packhorse-git/packhorse/internal/server/config"
 	"github.com/packhorse-git/packhorse/internal/server/statedir"
+	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
+	"github.com/packhorse-git/packhorse/proto/packhorse/v1/packhorsev1connect"
 )
 
 // tokenPlace locates the token file of a server. The server need not run.
@@ -35,6 +41,79 @@ func (p *tokenPlace) file() (auth.TokenFile, config.Config, error) {
 		err = usage(errors.New("no server is named: add its --root DIR, --state DIR or --config FILE"))
 	}
 	return auth.NewTokenFile(cfg.Auth.Tokens), cfg, err
+}
+
+// tokenManager manages tokens: an auth.Access, or a server.
+type tokenManager interface {
+	Mint(context.Context, auth.TokenRequest) (secret string, made auth.Token, err error)
+	List(context.Context) ([]auth.Token, error)
+	Revoke(context.Context, string) ([]auth.Token, error)
+}
+
+// manager returns what manages the tokens. With prepare, the file of tokens can be created.
+func (p *tokenPlace) manager(prepare bool) (tokenManager, config.Config, error) {
+	file, cfg, err := p.file()
+	if prepare {
+		file, cfg, err = p.prepared()
+	}
+	if err != nil || !cfg.Auth.Shared {
+		return auth.AccessInFile(file), cfg, err
+	}
+	return serverTokens{&adminClient{p.target, config.RoleGateway, "server"}}, cfg, nil
+}
+
+// serverTokens manages the tokens in a store through a running server.
+type serverTokens struct{ *adminClient }
+
+func (s serverTokens) call(do func(packhorsev1connect.TokenServiceClient) error) error {
+	return s.with(func(server *client.Client) error {
+		httpClient, url := server.HTTP()
+		return answerOf(do(packhorsev1connect.NewTokenServiceClient(httpClient, url)))
+	})
+}
+
+func (s serverTokens) Mint(ctx context.Context, r auth.TokenRequest) (secret string, made auth.Token, err error) {
+	m := &packhorsev1.MintRequest{Name: r.Name, Scope: r.Scope.String(), Repositories: r.Repositories, Refs: r.Refs}
+	if !r.Expires.IsZero() {
+		m.LifetimeSeconds = int64(time.Until(r.Expires).Round(time.Second) / time.Second)
+	}
+	err = s.call(func(tokens packhorsev1connect.TokenServiceClient) error {
+		done, err := tokens.Mint(ctx, connect.NewRequest(m))
+		if err == nil {
+			secret, made = done.Msg.GetSecret(), auth.TokenOf(done.Msg.GetToken())
+		}
+		return err
+	})
+	return secret, made, err
+}
+
+func (s serverTokens) List(ctx context.Context) (list []auth.Token, err error) {
+	err = s.call(func(tokens packhorsev1connect.TokenServiceClient) error {
+		got, err := tokens.List(ctx, connect.NewRequest(&packhorsev1.TokenServiceListRequest{}))
+		if err == nil {
+			list = tokensOf(got.Msg.GetTokens())
+		}
+		return err
+	})
+	return list, err
+}
+
+func (s serverTokens) Revoke(ctx context.Context, which string) (list []auth.Token, err error) {
+	err = s.call(func(tokens packhorsev1connect.TokenServiceClient) error {
+		got, err := tokens.Revoke(ctx, connect.NewRequest(&packhorsev1.RevokeRequest{Token: which}))
+		if err == nil {
+			list = tokensOf(got.Msg.GetRevoked())
+		}
+		return err
+	})
+	return list, err
+}
+
+func tokensOf(list []*packhorsev1.Token) (all []auth.Token) {
+	for _, m := range list {
+		all = append(all, auth.TokenOf(m))
+	}
+	return all
 }
 
 // prepared returns the same as file, and creates the directory of the token file. A new directory belongs to the owner
@@ -59,7 +138,8 @@ func tokenCommand(env Env) *cobra.Command {
 		Use:   "token",
 		Short: "Create, list and revoke tokens",
 		Long: `Token manages the tokens of serve (--root) or of a gateway. A Git client sends a token as the password, with any user
-name. Changes apply to the next request; the server need not run. Only hashes are stored (STATE/tokens).`,
+name. Changes apply to the next request. Only hashes are stored: in STATE/tokens, where the server need not run, or with
+auth.shared in the object store, through a running server.`,
 		Example: `  packhorse token create alice --scope write --root /srv/git
   packhorse token create ci --repo 'team/**' --expires 90d --config /etc/packhorse.toml
   packhorse token list --root /srv/git
@@ -71,7 +151,7 @@ name. Changes apply to the next request; the server need not run. Only hashes ar
 
 func tokenCreateCommand(place *tokenPlace) *cobra.Command {
 	var scope, expires string
-	var repositories []string
+	var repositories, refs []string
 	var asJSON *bool
 	cmd := &cobra.Command{
 		Use:   "create NAME",
@@ -92,12 +172,12 @@ NAME. Without rules a token has the permission of its scope.`,
 			if err != nil {
 				return usage(fmt.Errorf("--expires: %w", err))
 			}
-			file, cfg, err := place.prepared()
+			tokens, cfg, err := place.manager(true)
 			if err != nil {
 				return err
 			}
-			token, made, err := file.Create(auth.TokenRequest{Name: args[0], Scope: op, Repositories: repositories,
-				Expires: until}, now)
+			token, made, err := tokens.Mint(cmd.Context(), auth.TokenRequest{Name: args[0], Scope: op,
+				Repositories: repositories, Refs: refs, Expires: until})
 			if err != nil {
 				return err
 			}
@@ -122,7 +202,9 @@ NAME. Without rules a token has the permission of its scope.`,
 	cmd.Flags().StringVar(&scope, "scope", "read", "the highest permission: `read|write|admin`")
 	cmd.Flags().StringArrayVar(&repositories, "repo", nil,
 		"limit it to repositories that match `PATTERN`, like team/app, team/* or team/**; can be repeated (default all)")
-	cmd.Flags().StringVar(&expires, "expires", "never", "expire after a `DURATION` like 90d or 12h")
+	cmd.Flags().StringArrayVar(&refs, "ref", nil,
+		"limit its changes to refs that match `PATTERN`, like refs/heads/ci/**; can be repeated (default all)")
+	cmd.Flags().StringVar(&expires, "expires", "never", "expire after a `DURATION` like 90d, 12h or 1m, the shortest one")
 	asJSON = jsonFlag(cmd)
 	return cmd
 }
@@ -135,6 +217,9 @@ func parseExpiry(text string, now time.Time) (time.Time, error) {
 	d, err := parsePeriod(text)
 	if err != nil {
 		return time.Time{}, fmt.Errorf("%w, or never", err)
+	}
+	if d < time.Minute {
+		return time.Time{}, fmt.Errorf("%q is less than a minute", text)
 	}
 	return now.Add(d), nil
 }
@@ -183,11 +268,11 @@ func tokenListCommand(place *tokenPlace) *cobra.Command {
 		Example: "  packhorse token list --root /srv/git\n  packhorse token list --json --config /etc/packhorse.toml",
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			file, _, err := place.file()
+			tokens, _, err := place.manager(false)
 			if err != nil {
 				return err
 			}
-			all, err := file.List()
+			all, err := tokens.List(cmd.Context())
 			if err != nil {
 				return err
 			}
@@ -209,14 +294,14 @@ func writeTokens(w io.Writer, all []auth.Token, now time.Time) error {
 		}
 		return t.Format(time.DateOnly)
 	}
-	table := newTable(w, "TOKEN\tSCOPE\tCREATED\tEXPIRES\tUSED\tREPOSITORIES")
+	table := newTable(w, "TOKEN\tSCOPE\tCREATED\tEXPIRES\tUSED\tREPOSITORIES\tREFS")
 	for _, t := range all {
 		expires := day(t.Expires, "never")
 		if !t.Expires.IsZero() && !now.Before(t.Expires) {
 			expires = "expired"
 		}
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\n", t.ID, t.Scope, day(t.Created, ""), expires, day(t.Used, "never"),
-			strings.Join(orAll(t.Repositories), " "))
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", t.ID, t.Scope, day(t.Created, ""), expires, day(t.Used, "never"),
+			strings.Join(orAll(t.Repositories), " "), cmp.Or(strings.Join(t.Refs, " "), "all"))
 	}
 	return table.Flush()
 }
@@ -230,11 +315,11 @@ request with a revoked token is refused.`,
 		Example: "  packhorse token revoke ci/2 --root /srv/git\n  packhorse token revoke alice --root /srv/git",
 		Args:    exactArgs(1, "one TOKEN or NAME"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			file, _, err := place.file()
+			tokens, _, err := place.manager(false)
 			if err != nil {
 				return err
 			}
-			gone, err := file.Revoke(args[0])
+			gone, err := tokens.Revoke(cmd.Context(), args[0])
 			if err != nil {
 				return err
 			}

@@ -19,6 +19,10 @@ type AuthConfig struct {
 	// once. Empty means STATE/tokens.
 	Tokens string `toml:"tokens" path:"yes"`
 
+	// Shared keeps new tokens, and the rules of RuleService, in the object store of the storage nodes instead of the state
+	// directory. All gateways of the store, and serve with [store], have the same ones. Tokens in the file stay valid.
+	Shared bool `toml:"shared"`
+
 	// Guesses is the number of wrong credentials that are not delayed, for each client address. After them one is answered
 	// each minute, and others get 429 with Retry-After. Right tokens are never delayed. Zero means no limit.
 	Guesses int `toml:"guesses" default:"10" range:"0.."`
@@ -71,9 +75,6 @@ type GroupConfig struct {
 // rule that matches a caller and a repository decides. If none matches, the hook decides; without a hook the request is
 // refused. Without rules and hook, a token allows what its scope says. SIGHUP reads the rules again.
 type RuleConfig struct {
-	// Name is shown when the rule refuses a change. Empty means its number.
-	Name string `toml:"name"`
-
 	// Who lists callers: "anonymous" for callers without credentials, "*" for all others, a name ("alice"), or a
 	// name with its kind of credential: "token:ci", "key:alice", "certificate:alice", "hook:alice", "oidc:*". A group is
 	// "group:devs".
@@ -93,6 +94,9 @@ type RuleConfig struct {
 	// kinds of changes are "create", "write" (with refs: only fast-forwards), "force" and "delete", several with commas:
 	// "create, write".
 	May string `toml:"may"`
+
+	// Name is shown when the rule refuses a change. Empty means its number.
+	Name string `toml:"name"`
 }
 
 func (r *RuleConfig) spec() auth.RuleSpec {
@@ -169,14 +173,32 @@ type OIDCConfig struct {
 
 // Rules reads the [[auth.rule]] tables.
 func (c *AuthConfig) Rules() ([]auth.Rule, error) {
-	specs := make([]auth.RuleSpec, len(c.Rule))
-	for i := range c.Rule {
-		specs[i] = c.Rule[i].spec()
-	}
-	return auth.ParseRules(c.groups(), specs, ruleLabel)
+	set := c.RuleSet()
+	return auth.ParseRules(set.Groups, set.Rules, auth.ConfiguredRule)
 }
 
-func ruleLabel(i int) string { return fmt.Sprintf("rule %d", i+1) }
+// RuleSet returns the groups and rules as they are written.
+func (c *AuthConfig) RuleSet() auth.RuleSet {
+	set := auth.RuleSet{Groups: c.groups()}
+	for i := range c.Rule {
+		set.Rules = append(set.Rules, c.Rule[i].spec())
+	}
+	return set
+}
+
+// lockedOut reports whether a rule refuses everything to everybody before any rule permits something.
+func (c *AuthConfig) lockedOut() (last int, locked bool) {
+	for i := range c.Rule {
+		r := &c.Rule[i]
+		switch {
+		case r.May != "none":
+			return 0, false
+		case len(r.Refs) == 0 && slices.Contains(r.Who, "*") && slices.Contains(r.Repositories, "**"):
+			return i, true
+		}
+	}
+	return 0, false
+}
 
 // checkRules reports the mistakes in groups and rules: first in each word of a rule, then in their combination.
 func (c *AuthConfig) checkRules(f *Findings) {
@@ -190,7 +212,8 @@ func (c *AuthConfig) checkRules(f *Findings) {
 	for i := range c.Rule {
 		r, wrong := c.Rule[i].spec(), false
 		look := func(key string, spec auth.RuleSpec) {
-			if _, err := auth.ParseRules(groups, []auth.RuleSpec{spec}, func(int) string { return ruleLabel(i) }); err != nil {
+			label := func(int) string { return auth.ConfiguredRule(i) }
+			if _, err := auth.ParseRules(groups, []auth.RuleSpec{spec}, label); err != nil {
 				wrong = true
 				f.at(fmt.Sprintf("auth.rule[%d]%s", i, key), "auth.%w", err)
 			}
@@ -227,7 +250,7 @@ func (o *OIDCConfig) rule() auth.OIDCRule {
 
 // KnowsCallers reports whether callers can be identified: there is a rule, a hook, an issuer of tokens or a token.
 func (c *AuthConfig) KnowsCallers() bool {
-	if len(c.Rule) > 0 || c.Hook.URL != "" || len(c.OIDC) > 0 {
+	if len(c.Rule) > 0 || c.Shared || c.Hook.URL != "" || len(c.OIDC) > 0 {
 		return true
 	}
 	info, err := os.Stat(c.Tokens)

@@ -78,6 +78,8 @@ func (c *Config) checkRole(role Role) error {
 	case c.Root == "":
 		return errors.New("which repositories? name the directory that holds them with --root DIR (or root in the " +
 			"configuration)")
+	case c.Auth.Shared && !c.Store.Enabled():
+		return errors.New("auth.shared: tokens and rules are in the object store, and there is no [store]")
 	case role == RoleMirror && len(c.Mirror) == 0:
 		return errors.New("which Git host? name it with --origin https://HOST (or a [[mirror]] table in the configuration)")
 	case role == RoleStorage && c.Storage.Listen == "":

@@ -54,6 +54,10 @@ func (c *Config) Warnings(ctx context.Context, role Role, connect bool, f *Findi
 			}
 		}
 	}
+	if i, locked := c.Auth.lockedOut(); role.FacesClients() && locked && !c.HTTP.PublicRead {
+		f.warn(fmt.Sprintf("auth.rule[%d]", i), "auth.rule %d locks everybody out: it refuses everything, and no "+
+			"rule before it permits anything", i+1)
+	}
 	if role.IsServe() && c.Resolver.Redis != "" {
 		f.warn("resolver.redis", "resolver.redis is not used by serve: its own node answers faster than Redis")
 	}

@@ -5,13 +5,14 @@ import (
 	"net/url"
 
 	"github.com/packhorse-git/packhorse/internal/gateway/auth"
+	"github.com/packhorse-git/packhorse/internal/node"
 	"github.com/packhorse-git/packhorse/internal/server/config"
 	"github.com/packhorse-git/packhorse/internal/transport/credfile"
 )
 
 // newAuth makes the Auth of a gateway. Add a further authenticator to the list here. Rules follow the configuration.
 // mirrors asks the origins of mirrors, and may be nil.
-func newAuth(d *deps, mirrors auth.Prober) (*auth.Auth, error) {
+func newAuth(d *deps, mirrors auth.Prober, access *auth.Access) (*auth.Auth, error) {
 	cfg, log := d.cfg, d.log
 	rules, err := cfg.Auth.Rules()
 	if err != nil {
@@ -34,7 +35,8 @@ func newAuth(d *deps, mirrors auth.Prober) (*auth.Auth, error) {
 		return nil, err
 	}
 	o := auth.Options{
-		Rules: rules, Hook: hook, OpenRead: cfg.HTTP.PublicRead, OpenUntilKnown: config.IsLoopback(host),
+		Rules: rules, Configured: cfg.Auth.RuleSet(), Access: access, Hook: hook,
+		OpenRead: cfg.HTTP.PublicRead, OpenUntilKnown: config.IsLoopback(host),
 		Guesses: cfg.Auth.Guesses, Metrics: metrics, Sources: sources, Log: log,
 	}
 	if o.Origins, err = newOrigins(d, mirrors, metrics); err != nil {
@@ -48,6 +50,9 @@ func newAuth(d *deps, mirrors auth.Prober) (*auth.Auth, error) {
 			return nil, err
 		}
 		o.Authenticators = append(o.Authenticators, jobs)
+	}
+	if access.IsShared() {
+		o.Authenticators = append(o.Authenticators, access.SharedTokens(sources))
 	}
 	o.Authenticators = append(o.Authenticators, tokens)
 	if keys != nil {
@@ -76,6 +81,14 @@ func newAuth(d *deps, mirrors auth.Prober) (*auth.Auth, error) {
 		return err
 	})
 	return callers, nil
+}
+
+// newAccess returns the tokens and rules that are managed while the server runs. log is that of the object store.
+func newAccess(cfg *config.Config, log node.AccessLog) *auth.Access {
+	if cfg.Auth.Shared {
+		return auth.AccessInLog(log)
+	}
+	return auth.AccessInFile(auth.NewTokenFile(cfg.Auth.Tokens))
 }
 
 // hookAnswers is the maximum number of cached answers of the auth hook.

@@ -26,7 +26,8 @@ type gatewayParts struct {
 	public   *port      // Git over HTTP, pages, the application
 	ssh      *port      // Git over SSH; nil without ssh.address
 	app      *app.Proxy // nil: there is none
-	hostKeys []string   // fingerprints of the SSH host keys, each after its kind
+	access   *auth.Service
+	hostKeys []string // fingerprints of the SSH host keys, each after its kind
 }
 
 // gatewayOptions has the parts of a gateway that depend on where its node, its mirrors and its index are.
@@ -36,11 +37,12 @@ type gatewayOptions struct {
 	search  *api.APIOptions // nil: there is no index
 	mirrors auth.Prober     // asks the origins of mirrors; may be nil
 	hooks   githttp.Hooks   // receives webhooks of forges; may be nil
+	access  *auth.Access
 }
 
 // newGatewayParts makes the parts for clients: authentication, Git over HTTP and SSH, pages and the application.
 func newGatewayParts(d *deps, o gatewayOptions) (*gatewayParts, error) {
-	callers, err := newAuth(d, o.mirrors)
+	callers, err := newAuth(d, o.mirrors, o.access)
 	if err != nil {
 		return nil, err
 	}
@@ -54,7 +56,9 @@ func newGatewayParts(d *deps, o gatewayOptions) (*gatewayParts, error) {
 		return nil, err
 	}
 	d.life.notes = append(d.life.notes, listeners.notes)
+	service := &auth.Service{Access: o.access, Auth: callers}
 	handler := newGitHandler(d, o.routes, o.tiers, callers)
+	handler.Access = service
 	d.life.drains = append(d.life.drains, handler.Drain)
 	handler.Proxies, handler.Hooks = listeners.proxies, o.hooks
 	if handler.LFS, err = newLFS(d, callers.Key); err != nil {
@@ -63,7 +67,7 @@ func newGatewayParts(d *deps, o gatewayOptions) (*gatewayParts, error) {
 	if handler.Pages, err = newPages(d, o.routes, o.search); err != nil {
 		return nil, err
 	}
-	g := &gatewayParts{routes: o.routes}
+	g := &gatewayParts{routes: o.routes, access: service}
 	if g.app, err = newApp(d); err != nil {
 		return nil, err
 	}

@@ -65,7 +65,7 @@ func TestFirstTokenMakesRoom(t *testing.T) {
 	cfg.Auth.Tokens = filepath.Join(cfg.Root, "tokens")
 	cfg.Lanes.Cold = 100
 	d := testDeps(t, config.RoleServe, cfg, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
-	if _, err := newGatewayParts(d, gatewayOptions{routes: router.New(nil)}); err != nil {
+	if _, err := newGatewayParts(d, gatewayOptions{routes: router.New(nil), access: newAccess(&d.cfg, nil)}); err != nil {
 		t.Fatal(err)
 	}
 	l := d.lanes

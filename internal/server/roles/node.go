@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/packhorse-git/packhorse/internal/gateway/auth"
 	"github.com/packhorse-git/packhorse/internal/gateway/remote"
 	"github.com/packhorse-git/packhorse/internal/gateway/router"
 	"github.com/packhorse-git/packhorse/internal/git"
@@ -123,10 +124,19 @@ func (n *nodeParts) controlOptions(d *deps) control.Options {
 	o := controlOptions(d)
 	o.Node, o.Sessions, o.MaxRequest = n.node, n.sessions(), int64(d.cfg.HTTP.MaxBody)
 	o.Events = n.events()
+	o.Access = n.access(d)
 	if n.store != nil {
 		o.Store = n.store
 	}
 	return o
+}
+
+// access returns the service of the tokens and rules in the store.
+func (n *nodeParts) access(d *deps) *auth.Service {
+	if n.store == nil || !d.cfg.Auth.Shared {
+		return &auth.Service{}
+	}
+	return &auth.Service{Access: auth.AccessInLog(n.store)}
 }
 
 // evicted closes the files of a repository whose packs were removed. No file is open before there is a node.

@@ -133,7 +133,7 @@ func sidecarAuth(t *testing.T, url, more string) (*auth.Auth, *lockedLog) {
 	d := testDeps(t, config.RoleServe, cfg,
 		slog.New(slog.NewJSONHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 		prometheus.NewRegistry())
-	callers, err := newAuth(d, nil)
+	callers, err := newAuth(d, nil, newAccess(&d.cfg, nil))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -319,7 +319,7 @@ func TestForgottenMirrors(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a, err := newAuth(d, node.mirrors)
+	a, err := newAuth(d, node.mirrors, newAccess(&d.cfg, nil))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -345,7 +345,7 @@ func TestGatewayAsksOrigins(t *testing.T) {
 		t.Fatal(err)
 	}
 	d := testDeps(t, config.RoleGateway, cfg, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
-	a, err := newAuth(d, must(newNodeMirrors(d)))
+	a, err := newAuth(d, must(newNodeMirrors(d)), newAccess(&d.cfg, nil))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -383,7 +383,7 @@ func TestGatewayFollowsTables(t *testing.T) {
 		return fmt.Sprintf("[[mirror]]\nfrom = %q\nto = %q\n%s", f.URL, to, more)
 	}
 	d := testDeps(t, config.RoleGateway, load(table("one", "")), slog.New(slog.DiscardHandler), prometheus.NewRegistry())
-	a, err := newAuth(d, must(newNodeMirrors(d)))
+	a, err := newAuth(d, must(newNodeMirrors(d)), newAccess(&d.cfg, nil))
 	if err != nil {
 		t.Fatal(err)
 	}

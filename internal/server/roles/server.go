@@ -73,7 +73,7 @@ func (s *server) buildServe() (err error) {
 		return err
 	}
 	node := s.node.node
-	o := gatewayOptions{routes: router.New(s.reg)}
+	o := gatewayOptions{routes: router.New(s.reg), access: newAccess(&s.cfg, s.node.store)}
 	if m := s.node.mirrors; m != nil {
 		o.mirrors, o.hooks = m, m.hooks
 	}
@@ -114,6 +114,7 @@ func (s *server) buildGateway() (err error) {
 	if o.routes, err = newRemoteNodes(s.deps); err != nil {
 		return err
 	}
+	o.access = newAccess(&s.cfg, &router.AccessLog{Router: o.routes})
 	if o.tiers, err = newTiers(s.deps, o.routes); err != nil {
 		return err
 	}
@@ -157,7 +158,9 @@ func (s *server) addAdmin() {
 		Ready: func() error { return nil }, Mentions: s.mentionsOf,
 	}
 	if s.gateway != nil {
-		admin.App = s.gateway.app
+		admin.App, o.Access = s.gateway.app, s.gateway.access
+	} else if s.node != nil {
+		o.Access = s.node.access(s.deps)
 	}
 	switch {
 	case s.node != nil:

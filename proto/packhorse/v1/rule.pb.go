@@ -149,6 +149,638 @@ func (x *RefRule) GetMay() []string {
 	return nil
 }
 
+// Rule is a rule as in the configuration ([[auth.rule]]).
+type Rule struct {
+	state        protoimpl.MessageState `protogen:"open.v1"`
+	Name         string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Who          []string               `protobuf:"bytes,2,rep,name=who,proto3" json:"who,omitempty"`
+	Repositories []string               `protobuf:"bytes,3,rep,name=repositories,proto3" json:"repositories,omitempty"`
+	Refs         []string               `protobuf:"bytes,4,rep,name=refs,proto3" json:"refs,omitempty"`
+	// Words separated by commas.
+	May           string `protobuf:"bytes,5,opt,name=may,proto3" json:"may,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Rule) Reset() {
+	*x = Rule{}
+	mi := &file_packhorse_v1_rule_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Rule) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Rule) ProtoMessage() {}
+
+func (x *Rule) ProtoReflect() protoreflect.Message {
+	mi := &file_packhorse_v1_rule_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Rule.ProtoReflect.Descriptor instead.
+func (*Rule) Descriptor() ([]byte, []int) {
+	return file_packhorse_v1_rule_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Rule) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Rule) GetWho() []string {
+	if x != nil {
+		return x.Who
+	}
+	return nil
+}
+
+func (x *Rule) GetRepositories() []string {
+	if x != nil {
+		return x.Repositories
+	}
+	return nil
+}
+
+func (x *Rule) GetRefs() []string {
+	if x != nil {
+		return x.Refs
+	}
+	return nil
+}
+
+func (x *Rule) GetMay() string {
+	if x != nil {
+		return x.May
+	}
+	return ""
+}
+
+type Group struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Members       []string               `protobuf:"bytes,2,rep,name=members,proto3" json:"members,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Group) Reset() {
+	*x = Group{}
+	mi := &file_packhorse_v1_rule_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Group) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Group) ProtoMessage() {}
+
+func (x *Group) ProtoReflect() protoreflect.Message {
+	mi := &file_packhorse_v1_rule_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Group.ProtoReflect.Descriptor instead.
+func (*Group) Descriptor() ([]byte, []int) {
+	return file_packhorse_v1_rule_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *Group) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Group) GetMembers() []string {
+	if x != nil {
+		return x.Members
+	}
+	return nil
+}
+
+type RuleSet struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Groups        []*Group               `protobuf:"bytes,1,rep,name=groups,proto3" json:"groups,omitempty"`
+	Rules         []*Rule                `protobuf:"bytes,2,rep,name=rules,proto3" json:"rules,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RuleSet) Reset() {
+	*x = RuleSet{}
+	mi := &file_packhorse_v1_rule_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RuleSet) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RuleSet) ProtoMessage() {}
+
+func (x *RuleSet) ProtoReflect() protoreflect.Message {
+	mi := &file_packhorse_v1_rule_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RuleSet.ProtoReflect.Descriptor instead.
+func (*RuleSet) Descriptor() ([]byte, []int) {
+	return file_packhorse_v1_rule_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *RuleSet) GetGroups() []*Group {
+	if x != nil {
+		return x.Groups
+	}
+	return nil
+}
+
+func (x *RuleSet) GetRules() []*Rule {
+	if x != nil {
+		return x.Rules
+	}
+	return nil
+}
+
+type RuleServiceGetRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RuleServiceGetRequest) Reset() {
+	*x = RuleServiceGetRequest{}
+	mi := &file_packhorse_v1_rule_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RuleServiceGetRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RuleServiceGetRequest) ProtoMessage() {}
+
+func (x *RuleServiceGetRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_packhorse_v1_rule_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RuleServiceGetRequest.ProtoReflect.Descriptor instead.
+func (*RuleServiceGetRequest) Descriptor() ([]byte, []int) {
+	return file_packhorse_v1_rule_proto_rawDescGZIP(), []int{5}
+}
+
+type RuleServiceGetResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Of the stored rules. 0 if they were never set.
+	Version uint64   `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
+	Stored  *RuleSet `protobuf:"bytes,2,opt,name=stored,proto3" json:"stored,omitempty"`
+	// Of the gateway's configuration. They come first. Empty from a storage node.
+	Configured    *RuleSet `protobuf:"bytes,3,opt,name=configured,proto3" json:"configured,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RuleServiceGetResponse) Reset() {
+	*x = RuleServiceGetResponse{}
+	mi := &file_packhorse_v1_rule_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RuleServiceGetResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RuleServiceGetResponse) ProtoMessage() {}
+
+func (x *RuleServiceGetResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_packhorse_v1_rule_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RuleServiceGetResponse.ProtoReflect.Descriptor instead.
+func (*RuleServiceGetResponse) Descriptor() ([]byte, []int) {
+	return file_packhorse_v1_rule_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *RuleServiceGetResponse) GetVersion() uint64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+func (x *RuleServiceGetResponse) GetStored() *RuleSet {
+	if x != nil {
+		return x.Stored
+	}
+	return nil
+}
+
+func (x *RuleServiceGetResponse) GetConfigured() *RuleSet {
+	if x != nil {
+		return x.Configured
+	}
+	return nil
+}
+
+type RuleServiceSetRequest struct {
+	state           protoimpl.MessageState `protogen:"open.v1"`
+	Set             *RuleSet               `protobuf:"bytes,1,opt,name=set,proto3" json:"set,omitempty"`
+	ExpectedVersion uint64                 `protobuf:"varint,2,opt,name=expected_version,json=expectedVersion,proto3" json:"expected_version,omitempty"`
+	Force           bool                   `protobuf:"varint,3,opt,name=force,proto3" json:"force,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
+}
+
+func (x *RuleServiceSetRequest) Reset() {
+	*x = RuleServiceSetRequest{}
+	mi := &file_packhorse_v1_rule_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RuleServiceSetRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RuleServiceSetRequest) ProtoMessage() {}
+
+func (x *RuleServiceSetRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_packhorse_v1_rule_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RuleServiceSetRequest.ProtoReflect.Descriptor instead.
+func (*RuleServiceSetRequest) Descriptor() ([]byte, []int) {
+	return file_packhorse_v1_rule_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *RuleServiceSetRequest) GetSet() *RuleSet {
+	if x != nil {
+		return x.Set
+	}
+	return nil
+}
+
+func (x *RuleServiceSetRequest) GetExpectedVersion() uint64 {
+	if x != nil {
+		return x.ExpectedVersion
+	}
+	return 0
+}
+
+func (x *RuleServiceSetRequest) GetForce() bool {
+	if x != nil {
+		return x.Force
+	}
+	return false
+}
+
+type RuleServiceSetResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Version       uint64                 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RuleServiceSetResponse) Reset() {
+	*x = RuleServiceSetResponse{}
+	mi := &file_packhorse_v1_rule_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RuleServiceSetResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RuleServiceSetResponse) ProtoMessage() {}
+
+func (x *RuleServiceSetResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_packhorse_v1_rule_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RuleServiceSetResponse.ProtoReflect.Descriptor instead.
+func (*RuleServiceSetResponse) Descriptor() ([]byte, []int) {
+	return file_packhorse_v1_rule_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *RuleServiceSetResponse) GetVersion() uint64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+type RuleServiceTestRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// A caller as in rules: "alice", "token:ci", "anonymous".
+	Who  string `protobuf:"bytes,1,opt,name=who,proto3" json:"who,omitempty"`
+	Path string `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"`
+	// The full name of a ref. Empty means any.
+	Ref           string `protobuf:"bytes,3,opt,name=ref,proto3" json:"ref,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RuleServiceTestRequest) Reset() {
+	*x = RuleServiceTestRequest{}
+	mi := &file_packhorse_v1_rule_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RuleServiceTestRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RuleServiceTestRequest) ProtoMessage() {}
+
+func (x *RuleServiceTestRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_packhorse_v1_rule_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RuleServiceTestRequest.ProtoReflect.Descriptor instead.
+func (*RuleServiceTestRequest) Descriptor() ([]byte, []int) {
+	return file_packhorse_v1_rule_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *RuleServiceTestRequest) GetWho() string {
+	if x != nil {
+		return x.Who
+	}
+	return ""
+}
+
+func (x *RuleServiceTestRequest) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *RuleServiceTestRequest) GetRef() string {
+	if x != nil {
+		return x.Ref
+	}
+	return ""
+}
+
+type RuleServiceTestResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Decisions     []*RuleDecision        `protobuf:"bytes,1,rep,name=decisions,proto3" json:"decisions,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RuleServiceTestResponse) Reset() {
+	*x = RuleServiceTestResponse{}
+	mi := &file_packhorse_v1_rule_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RuleServiceTestResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RuleServiceTestResponse) ProtoMessage() {}
+
+func (x *RuleServiceTestResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_packhorse_v1_rule_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RuleServiceTestResponse.ProtoReflect.Descriptor instead.
+func (*RuleServiceTestResponse) Descriptor() ([]byte, []int) {
+	return file_packhorse_v1_rule_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *RuleServiceTestResponse) GetDecisions() []*RuleDecision {
+	if x != nil {
+		return x.Decisions
+	}
+	return nil
+}
+
+type RuleDecision struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// "read", "create", "write", "force", "delete" or "admin".
+	Operation string `protobuf:"bytes,1,opt,name=operation,proto3" json:"operation,omitempty"`
+	Permitted bool   `protobuf:"varint,2,opt,name=permitted,proto3" json:"permitted,omitempty"`
+	// The rule that decides, or what decides without one.
+	By            string `protobuf:"bytes,3,opt,name=by,proto3" json:"by,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RuleDecision) Reset() {
+	*x = RuleDecision{}
+	mi := &file_packhorse_v1_rule_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RuleDecision) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RuleDecision) ProtoMessage() {}
+
+func (x *RuleDecision) ProtoReflect() protoreflect.Message {
+	mi := &file_packhorse_v1_rule_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RuleDecision.ProtoReflect.Descriptor instead.
+func (*RuleDecision) Descriptor() ([]byte, []int) {
+	return file_packhorse_v1_rule_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *RuleDecision) GetOperation() string {
+	if x != nil {
+		return x.Operation
+	}
+	return ""
+}
+
+func (x *RuleDecision) GetPermitted() bool {
+	if x != nil {
+		return x.Permitted
+	}
+	return false
+}
+
+func (x *RuleDecision) GetBy() string {
+	if x != nil {
+		return x.By
+	}
+	return ""
+}
+
+type ForgetRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	User          string                 `protobuf:"bytes,1,opt,name=user,proto3" json:"user,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ForgetRequest) Reset() {
+	*x = ForgetRequest{}
+	mi := &file_packhorse_v1_rule_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ForgetRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ForgetRequest) ProtoMessage() {}
+
+func (x *ForgetRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_packhorse_v1_rule_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ForgetRequest.ProtoReflect.Descriptor instead.
+func (*ForgetRequest) Descriptor() ([]byte, []int) {
+	return file_packhorse_v1_rule_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *ForgetRequest) GetUser() string {
+	if x != nil {
+		return x.User
+	}
+	return ""
+}
+
+type ForgetResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ForgetResponse) Reset() {
+	*x = ForgetResponse{}
+	mi := &file_packhorse_v1_rule_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ForgetResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ForgetResponse) ProtoMessage() {}
+
+func (x *ForgetResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_packhorse_v1_rule_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ForgetResponse.ProtoReflect.Descriptor instead.
+func (*ForgetResponse) Descriptor() ([]byte, []int) {
+	return file_packhorse_v1_rule_proto_rawDescGZIP(), []int{13}
+}
+
 var File_packhorse_v1_rule_proto protoreflect.FileDescriptor
 
 const file_packhorse_v1_rule_proto_rawDesc = "" +
@@ -163,7 +795,50 @@ const file_packhorse_v1_rule_proto_rawDesc = "" +
 	"\aRefRule\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04refs\x18\x02 \x03(\tR\x04refs\x12\x10\n" +
-	"\x03may\x18\x03 \x03(\tR\x03mayBCZAgithub.com/packhorse-git/packhorse/proto/packhorse/v1;packhorsev1b\x06proto3"
+	"\x03may\x18\x03 \x03(\tR\x03may\"v\n" +
+	"\x04Rule\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x10\n" +
+	"\x03who\x18\x02 \x03(\tR\x03who\x12\"\n" +
+	"\frepositories\x18\x03 \x03(\tR\frepositories\x12\x12\n" +
+	"\x04refs\x18\x04 \x03(\tR\x04refs\x12\x10\n" +
+	"\x03may\x18\x05 \x01(\tR\x03may\"5\n" +
+	"\x05Group\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
+	"\amembers\x18\x02 \x03(\tR\amembers\"`\n" +
+	"\aRuleSet\x12+\n" +
+	"\x06groups\x18\x01 \x03(\v2\x13.packhorse.v1.GroupR\x06groups\x12(\n" +
+	"\x05rules\x18\x02 \x03(\v2\x12.packhorse.v1.RuleR\x05rules\"\x17\n" +
+	"\x15RuleServiceGetRequest\"\x98\x01\n" +
+	"\x16RuleServiceGetResponse\x12\x18\n" +
+	"\aversion\x18\x01 \x01(\x04R\aversion\x12-\n" +
+	"\x06stored\x18\x02 \x01(\v2\x15.packhorse.v1.RuleSetR\x06stored\x125\n" +
+	"\n" +
+	"configured\x18\x03 \x01(\v2\x15.packhorse.v1.RuleSetR\n" +
+	"configured\"\x81\x01\n" +
+	"\x15RuleServiceSetRequest\x12'\n" +
+	"\x03set\x18\x01 \x01(\v2\x15.packhorse.v1.RuleSetR\x03set\x12)\n" +
+	"\x10expected_version\x18\x02 \x01(\x04R\x0fexpectedVersion\x12\x14\n" +
+	"\x05force\x18\x03 \x01(\bR\x05force\"2\n" +
+	"\x16RuleServiceSetResponse\x12\x18\n" +
+	"\aversion\x18\x01 \x01(\x04R\aversion\"P\n" +
+	"\x16RuleServiceTestRequest\x12\x10\n" +
+	"\x03who\x18\x01 \x01(\tR\x03who\x12\x12\n" +
+	"\x04path\x18\x02 \x01(\tR\x04path\x12\x10\n" +
+	"\x03ref\x18\x03 \x01(\tR\x03ref\"S\n" +
+	"\x17RuleServiceTestResponse\x128\n" +
+	"\tdecisions\x18\x01 \x03(\v2\x1a.packhorse.v1.RuleDecisionR\tdecisions\"Z\n" +
+	"\fRuleDecision\x12\x1c\n" +
+	"\toperation\x18\x01 \x01(\tR\toperation\x12\x1c\n" +
+	"\tpermitted\x18\x02 \x01(\bR\tpermitted\x12\x0e\n" +
+	"\x02by\x18\x03 \x01(\tR\x02by\"#\n" +
+	"\rForgetRequest\x12\x12\n" +
+	"\x04user\x18\x01 \x01(\tR\x04user\"\x10\n" +
+	"\x0eForgetResponse2\xd5\x02\n" +
+	"\vRuleService\x12U\n" +
+	"\x03Get\x12#.packhorse.v1.RuleServiceGetRequest\x1a$.packhorse.v1.RuleServiceGetResponse\"\x03\x90\x02\x01\x12P\n" +
+	"\x03Set\x12#.packhorse.v1.RuleServiceSetRequest\x1a$.packhorse.v1.RuleServiceSetResponse\x12X\n" +
+	"\x04Test\x12$.packhorse.v1.RuleServiceTestRequest\x1a%.packhorse.v1.RuleServiceTestResponse\"\x03\x90\x02\x01\x12C\n" +
+	"\x06Forget\x12\x1b.packhorse.v1.ForgetRequest\x1a\x1c.packhorse.v1.ForgetResponseBCZAgithub.com/packhorse-git/packhorse/proto/packhorse/v1;packhorsev1b\x06proto3"
 
 var (
 	file_packhorse_v1_rule_proto_rawDescOnce sync.Once
@@ -177,18 +852,44 @@ func file_packhorse_v1_rule_proto_rawDescGZIP() []byte {
 	return file_packhorse_v1_rule_proto_rawDescData
 }
 
-var file_packhorse_v1_rule_proto_msgTypes = make([]protoimpl.MessageInfo, 2)
+var file_packhorse_v1_rule_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
 var file_packhorse_v1_rule_proto_goTypes = []any{
-	(*RefRules)(nil), // 0: packhorse.v1.RefRules
-	(*RefRule)(nil),  // 1: packhorse.v1.RefRule
+	(*RefRules)(nil),                // 0: packhorse.v1.RefRules
+	(*RefRule)(nil),                 // 1: packhorse.v1.RefRule
+	(*Rule)(nil),                    // 2: packhorse.v1.Rule
+	(*Group)(nil),                   // 3: packhorse.v1.Group
+	(*RuleSet)(nil),                 // 4: packhorse.v1.RuleSet
+	(*RuleServiceGetRequest)(nil),   // 5: packhorse.v1.RuleServiceGetRequest
+	(*RuleServiceGetResponse)(nil),  // 6: packhorse.v1.RuleServiceGetResponse
+	(*RuleServiceSetRequest)(nil),   // 7: packhorse.v1.RuleServiceSetRequest
+	(*RuleServiceSetResponse)(nil),  // 8: packhorse.v1.RuleServiceSetResponse
+	(*RuleServiceTestRequest)(nil),  // 9: packhorse.v1.RuleServiceTestRequest
+	(*RuleServiceTestResponse)(nil), // 10: packhorse.v1.RuleServiceTestResponse
+	(*RuleDecision)(nil),            // 11: packhorse.v1.RuleDecision
+	(*ForgetRequest)(nil),           // 12: packhorse.v1.ForgetRequest
+	(*ForgetResponse)(nil),          // 13: packhorse.v1.ForgetResponse
 }
 var file_packhorse_v1_rule_proto_depIdxs = []int32{
-	1, // 0: packhorse.v1.RefRules.rules:type_name -> packhorse.v1.RefRule
-	1, // [1:1] is the sub-list for method output_type
-	1, // [1:1] is the sub-list for method input_type
-	1, // [1:1] is the sub-list for extension type_name
-	1, // [1:1] is the sub-list for extension extendee
-	0, // [0:1] is the sub-list for field type_name
+	1,  // 0: packhorse.v1.RefRules.rules:type_name -> packhorse.v1.RefRule
+	3,  // 1: packhorse.v1.RuleSet.groups:type_name -> packhorse.v1.Group
+	2,  // 2: packhorse.v1.RuleSet.rules:type_name -> packhorse.v1.Rule
+	4,  // 3: packhorse.v1.RuleServiceGetResponse.stored:type_name -> packhorse.v1.RuleSet
+	4,  // 4: packhorse.v1.RuleServiceGetResponse.configured:type_name -> packhorse.v1.RuleSet
+	4,  // 5: packhorse.v1.RuleServiceSetRequest.set:type_name -> packhorse.v1.RuleSet
+	11, // 6: packhorse.v1.RuleServiceTestResponse.decisions:type_name -> packhorse.v1.RuleDecision
+	5,  // 7: packhorse.v1.RuleService.Get:input_type -> packhorse.v1.RuleServiceGetRequest
+	7,  // 8: packhorse.v1.RuleService.Set:input_type -> packhorse.v1.RuleServiceSetRequest
+	9,  // 9: packhorse.v1.RuleService.Test:input_type -> packhorse.v1.RuleServiceTestRequest
+	12, // 10: packhorse.v1.RuleService.Forget:input_type -> packhorse.v1.ForgetRequest
+	6,  // 11: packhorse.v1.RuleService.Get:output_type -> packhorse.v1.RuleServiceGetResponse
+	8,  // 12: packhorse.v1.RuleService.Set:output_type -> packhorse.v1.RuleServiceSetResponse
+	10, // 13: packhorse.v1.RuleService.Test:output_type -> packhorse.v1.RuleServiceTestResponse
+	13, // 14: packhorse.v1.RuleService.Forget:output_type -> packhorse.v1.ForgetResponse
+	11, // [11:15] is the sub-list for method output_type
+	7,  // [7:11] is the sub-list for method input_type
+	7,  // [7:7] is the sub-list for extension type_name
+	7,  // [7:7] is the sub-list for extension extendee
+	0,  // [0:7] is the sub-list for field type_name
 }
 
 func init() { file_packhorse_v1_rule_proto_init() }
@@ -202,9 +903,9 @@ func file_packhorse_v1_rule_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_packhorse_v1_rule_proto_rawDesc), len(file_packhorse_v1_rule_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   2,
+			NumMessages:   14,
 			NumExtensions: 0,
-			NumServices:   0,
+			NumServices:   1,
 		},
 		GoTypes:           file_packhorse_v1_rule_proto_goTypes,
 		DependencyIndexes: file_packhorse_v1_rule_proto_depIdxs,

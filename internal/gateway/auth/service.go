@@ -1,0 +1,293 @@
+package auth
+
+import (
+	"context"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/node"
+	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
+)
+
+// Service answers the calls of TokenService and RuleService. It is safe for concurrent use.
+type Service struct {
+	Access *Access // nil: the calls are refused
+	Auth   *Auth   // decides about tests, and has the caches; nil on a storage node
+
+	mayStay func([]Rule) bool // reports whether the caller may still call with other rules; nil: it always may
+}
+
+// For returns the service for a caller of a gateway. The error is Denied unless the caller administers the server.
+func (s *Service) For(ctx context.Context, id Identity) (*Service, error) {
+	if err := s.Auth.refresh(ctx); err != nil {
+		return nil, err
+	}
+	if !administers(*s.Auth.rules.Load(), id) {
+		return nil, fault.New(fault.Denied, "%s may not manage tokens and rules: that needs a rule with may = \"admin\" for "+
+			"\"**\", and a credential without limits", id.Name)
+	}
+	return &Service{Access: s.Access, Auth: s.Auth, mayStay: func(stored []Rule) bool {
+		return administers(slices.Concat(s.Auth.parts.configuredRules(), stored), id)
+	}}, nil
+}
+
+func (p *ruleParts) configuredRules() []Rule {
+	p.Lock()
+	defer p.Unlock()
+	return p.configured
+}
+
+// administers reports whether a caller administers all repositories. Rules for some of them do not matter.
+func administers(rules []Rule, id Identity) bool {
+	if id.Anonymous() || id.By == ByOrigin || id.Grant != nil &&
+		(id.Grant.Operation != Admin || len(id.Grant.Repositories) > 0 || len(id.Grant.Refs) > 0) {
+		return false
+	}
+	every := target{components: []string{"**"}, folded: []string{"**"}}
+	for i := range rules {
+		r := &rules[i]
+		if r.refs == nil && slices.ContainsFunc(r.repositories, func(p Pattern) bool { return p.String() == "**" }) &&
+			r.match(id, every) {
+			return r.permits > int(Admin)
+		}
+	}
+	return len(rules) == 0
+}
+
+func (s *Service) access() (*Access, error) {
+	if s.Access == nil {
+		return nil, fault.New(fault.Precondition, "this node has no tokens and rules: set auth.shared, or ask a gateway")
+	}
+	return s.Access, nil
+}
+
+// minLifetime is the minimum lifetime of a token.
+const minLifetime = time.Minute
+
+// Mint implements TokenService.
+func (s *Service) Mint(ctx context.Context, m *packhorsev1.MintRequest) (*packhorsev1.MintResponse, error) {
+	a, err := s.access()
+	if err != nil {
+		return nil, err
+	}
+	r := TokenRequest{Name: m.GetName(), Repositories: m.GetRepositories(), Refs: m.GetRefs()}
+	if m.GetScope() != "" {
+		if r.Scope, err = ParseOperation(m.GetScope()); err != nil {
+			return nil, fault.InField("scope", err)
+		}
+	}
+	if seconds := m.GetLifetimeSeconds(); seconds != 0 {
+		const most = 100 * 366 * 24 * 3600
+		if seconds < int64(minLifetime/time.Second) || seconds > most {
+			return nil, fault.InField("lifetime_seconds", fault.New(fault.Invalid, "%d is not 60 to %d", seconds, most))
+		}
+		r.Expires = a.now().Add(time.Duration(seconds) * time.Second)
+	}
+	secret, token, err := a.Mint(ctx, r)
+	return &packhorsev1.MintResponse{Secret: secret, Token: token.message()}, err
+}
+
+// List implements TokenService.
+func (s *Service) List(ctx context.Context, _ *packhorsev1.TokenServiceListRequest) (
+	*packhorsev1.TokenServiceListResponse, error) {
+	a, err := s.access()
+	if err != nil {
+		return nil, err
+	}
+	list, err := a.List(ctx)
+	return &packhorsev1.TokenServiceListResponse{Tokens: messages(list)}, err
+}
+
+// Revoke implements TokenService.
+func (s *Service) Revoke(ctx context.Context, m *packhorsev1.RevokeRequest) (*packhorsev1.RevokeResponse, error) {
+	a, err := s.access()
+	if err != nil {
+		return nil, err
+	}
+	list, err := a.Revoke(ctx, m.GetToken())
+	return &packhorsev1.RevokeResponse{Revoked: messages(list)}, err
+}
+
+func messages(list []Token) (all []*packhorsev1.Token) {
+	for _, t := range list {
+		all = append(all, t.message())
+	}
+	return all
+}
+
+// TokenOf is the inverse of Token.message.
+func TokenOf(m *packhorsev1.Token) Token {
+	at := func(text string) time.Time {
+		t, _ := time.Parse(time.RFC3339, text) // zero without one
+		return t
+	}
+	return Token{ID: m.GetId(), Name: m.GetName(), Scope: m.GetScope(), Repositories: m.GetRepositories(),
+		Refs: m.GetRefs(), Created: at(m.GetCreated()), Expires: at(m.GetExpires()), Used: at(m.GetUsed())}
+}
+
+func (t *Token) message() *packhorsev1.Token {
+	when := func(at time.Time) string {
+		if at.IsZero() {
+			return ""
+		}
+		return at.Format(time.RFC3339)
+	}
+	return &packhorsev1.Token{Id: t.ID, Name: t.Name, Scope: t.Scope, Repositories: t.Repositories, Refs: t.Refs,
+		Created: when(t.Created), Expires: when(t.Expires), Used: when(t.Used)}
+}
+
+// Get implements RuleService.
+func (s *Service) Get(ctx context.Context, _ *packhorsev1.RuleServiceGetRequest) (
+	*packhorsev1.RuleServiceGetResponse, error) {
+	a, err := s.access()
+	if err != nil {
+		return nil, err
+	}
+	set, err := a.Rules(ctx, true)
+	m := &packhorsev1.RuleServiceGetResponse{Version: set.Version, Stored: set.Message()}
+	if s.Auth != nil {
+		m.Configured = s.Auth.o.Configured.Message()
+	}
+	return m, err
+}
+
+// Message returns the rules as a message, without their version.
+func (s *RuleSet) Message() *packhorsev1.RuleSet {
+	m := &packhorsev1.RuleSet{}
+	for _, g := range s.Groups {
+		m.Groups = append(m.Groups, &packhorsev1.Group{Name: g.Name, Members: g.Members})
+	}
+	for _, r := range s.Rules {
+		m.Rules = append(m.Rules, &packhorsev1.Rule{Name: r.Name, Who: r.Who, Repositories: r.Repositories, Refs: r.Refs,
+			May: r.May})
+	}
+	return m
+}
+
+// RuleSetOf is the inverse of RuleSet.Message.
+func RuleSetOf(m *packhorsev1.RuleSet) (set RuleSet) {
+	for _, g := range m.GetGroups() {
+		set.Groups = append(set.Groups, GroupSpec{g.GetName(), g.GetMembers()})
+	}
+	for _, r := range m.GetRules() {
+		set.Rules = append(set.Rules, RuleSpec{r.GetName(), r.GetWho(), r.GetRepositories(), r.GetRefs(), r.GetMay()})
+	}
+	return set
+}
+
+// With returns the rules of a configuration, and after them stored ones.
+func (s *RuleSet) With(stored RuleSet) ([]Rule, error) {
+	first, err := ParseRules(s.Groups, s.Rules, ConfiguredRule)
+	if err != nil {
+		return nil, err
+	}
+	rest, err := stored.Parse()
+	return append(first, rest...), err
+}
+
+// ConfiguredRule returns the name of a rule of the configuration with an index.
+func ConfiguredRule(i int) string { return "rule " + strconv.Itoa(i+1) }
+
+// Set implements RuleService.
+func (s *Service) Set(ctx context.Context, m *packhorsev1.RuleServiceSetRequest) (*packhorsev1.RuleServiceSetResponse,
+	error) {
+	a, err := s.access()
+	if err != nil {
+		return nil, err
+	}
+	set := RuleSetOf(m.GetSet())
+	rules, err := set.Parse()
+	if err != nil {
+		return nil, fault.InField("set", err)
+	}
+	if s.mayStay != nil && !m.GetForce() && !s.mayStay(rules) {
+		return nil, fault.InField("set", fault.New(fault.Precondition, "with these rules you could not change the rules any "+
+			"more: permit yourself \"admin\" on \"**\", or set force"))
+	}
+	set, err = a.SetRules(ctx, set, m.GetExpectedVersion())
+	return &packhorsev1.RuleServiceSetResponse{Version: set.Version}, err
+}
+
+// Test implements RuleService.
+func (s *Service) Test(ctx context.Context, m *packhorsev1.RuleServiceTestRequest) (
+	*packhorsev1.RuleServiceTestResponse, error) {
+	if s.Auth == nil {
+		return nil, fault.New(fault.Precondition, "a storage node does not have the rules of gateways: ask a gateway")
+	}
+	if err := s.Auth.refresh(ctx); err != nil {
+		return nil, err
+	}
+	repo, err := git.ParseRepoPath(m.GetPath())
+	if err != nil {
+		return nil, fault.InField("path", err)
+	}
+	if ref := m.GetRef(); ref != "" {
+		if _, err := git.ParseRefName(ref); err != nil || !strings.HasPrefix(ref, "refs/") {
+			return nil, fault.InField("ref", fault.New(fault.Invalid, "%.80q is not a full name such as refs/heads/main", ref))
+		}
+	}
+	who, err := parseCaller(m.GetWho())
+	if err != nil {
+		return nil, fault.InField("who", err)
+	}
+	id := Identity{Name: who.name, By: who.by}
+	if who.name == anonymous {
+		id.Name = ""
+	}
+	return &packhorsev1.RuleServiceTestResponse{
+		Decisions: explain(*s.Auth.rules.Load(), id, s.Auth.targetOf(repo), git.RefName(m.GetRef()))}, nil
+}
+
+// Explain returns the decisions of rules about changes of a ref, as RuleService.Test does.
+func Explain(rules []Rule, id Identity, repo git.RepoPath, ref git.RefName) []*packhorsev1.RuleDecision {
+	components := pathOf(repo)
+	return explain(rules, id, target{components: components, folded: fold(components)}, ref)
+}
+
+// explain returns the decisions of rules about a caller. Without a ref, rules with refs do not matter.
+func explain(rules []Rule, id Identity, path target, ref git.RefName) (list []*packhorsev1.RuleDecision) {
+	components := strings.Split(string(ref), "/")
+	for _, word := range []string{"read", "create", "write", "force", "delete", "admin"} {
+		kind := node.RefChangeOf(word)
+		op, _ := ParseOperation(word)
+		d := &packhorsev1.RuleDecision{Operation: word, By: "no rule: the hook or the origin decides, or it is refused"}
+		for i := range rules {
+			r := &rules[i]
+			if r.refs != nil && (kind == 0 || !slices.ContainsFunc(r.refs, func(p node.RefPattern) bool {
+				return git.MatchComponents(placeName(p, id.Name), components)
+			})) || !r.match(id, path) {
+				continue
+			}
+			d.By, d.Permitted = r.name, int(op) < r.permits
+			if kind != 0 {
+				d.Permitted = r.changes&kind != 0
+			}
+			break
+		}
+		list = append(list, d)
+	}
+	return list
+}
+
+// Forget drops what is cached about a user.
+func (s *Service) Forget(ctx context.Context, m *packhorsev1.ForgetRequest) (*packhorsev1.ForgetResponse, error) {
+	if err := CheckName(m.GetUser()); err != nil {
+		return nil, fault.InField("user", err)
+	}
+	if s.Access != nil && s.Access.IsShared() {
+		err := s.Access.content.change(ctx, func(*tokenTable) (*accessChange, error) {
+			return &accessChange{Forget: m.GetUser()}, nil
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	if s.Auth != nil {
+		s.Auth.forget()
+	}
+	return &packhorsev1.ForgetResponse{}, nil
+}

@@ -1,0 +1,98 @@
+package githttp
+
+import (
+	"context"
+	"net/http"
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/gateway"
+	"github.com/packhorse-git/packhorse/internal/gateway/auth"
+	"github.com/packhorse-git/packhorse/internal/gateway/rest"
+	"github.com/packhorse-git/packhorse/internal/schedule/inflight"
+	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
+)
+
+// manage answers a request for the API that is not about one repository: METHOD /-/api/v1/tokens and others. Only
+// callers who administer the whole server may use it.
+func (q *request) manage(path string) {
+	q.Op = gateway.API
+	found, methods := rest.FindServer(q.r.Method, path)
+	switch {
+	case methods != nil:
+		q.w.Header().Set("Allow", strings.Join(methods, ", "))
+		q.refuse(http.StatusMethodNotAllowed, "use "+strings.Join(methods, " or "))
+		return
+	case found == nil:
+		q.refuse(http.StatusNotFound, "not found; see "+rest.OpenAPIPath)
+		return
+	}
+	if found.Method != http.MethodGet {
+		q.Op = gateway.APIChange
+	}
+	if new(http.CrossOriginProtection).Check(q.r) != nil {
+		q.fail(fault.New(fault.Denied, "requests of other web pages cannot change anything"))
+		return
+	}
+	a := &apiRequest{request: q, Request: found, memory: q.Memory.Hold(q.Caller(), freeHook)}
+	defer func() { a.memory.Shrink(0) }()
+	if err := q.identify(); err != nil {
+		q.fail(err)
+		return
+	}
+	if q.ID.Anonymous() {
+		q.fail(fault.New(fault.Unauthenticated,
+			"authentication required: use an access token as the password (any user name)"))
+		return
+	}
+	service, err := q.handler.Access.For(q.Ctx, q.ID)
+	if err != nil {
+		q.fail(err)
+		return
+	}
+	body, ok := a.readDocument()
+	if !ok {
+		return
+	}
+	seat, err := q.Enter()
+	if err != nil {
+		q.fail(err)
+		return
+	}
+	defer seat.Leave()
+	q.Publish()
+	q.At(inflight.Working)
+	m, err := found.ServerMessage(q.r.URL.Query(), body)
+	if err == nil {
+		m, err = callAccess(q.Ctx, service, m)
+	}
+	if err != nil {
+		q.fail(err)
+		return
+	}
+	q.w.Header().Set("Cache-Control", "private, no-store")
+	q.json(http.StatusOK, typeJSON, rest.NewObject(m, true))
+}
+
+// callAccess makes the call whose request is m.
+func callAccess(ctx context.Context, s *auth.Service, m proto.Message) (proto.Message, error) {
+	switch m := m.(type) {
+	case *packhorsev1.MintRequest:
+		return s.Mint(ctx, m)
+	case *packhorsev1.TokenServiceListRequest:
+		return s.List(ctx, m)
+	case *packhorsev1.RevokeRequest:
+		return s.Revoke(ctx, m)
+	case *packhorsev1.RuleServiceGetRequest:
+		return s.Get(ctx, m)
+	case *packhorsev1.RuleServiceSetRequest:
+		return s.Set(ctx, m)
+	case *packhorsev1.RuleServiceTestRequest:
+		return s.Test(ctx, m)
+	case *packhorsev1.ForgetRequest:
+		return s.Forget(ctx, m)
+	}
+	return nil, fault.New(fault.Internal, "a route without its call: %T", m)
+}

@@ -1,0 +1,56 @@
+package rest
+
+import (
+	"net/http"
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+)
+
+// ServerPrefix begins the path of all requests of the API.
+const ServerPrefix = "/-/api/v1/"
+
+// ServerRoutes are the routes that are not about one repository. Their path follows ServerPrefix.
+var ServerRoutes = []*Route{
+	{Method: "GET", Path: "tokens", call: "TokenService.List", ForAll: true, Summary: "List tokens."},
+	{Method: "POST", Path: "tokens", call: "TokenService.Mint", ForAll: true, Summary: "Create a token."},
+	{Method: "DELETE", Path: "tokens/{token}", call: "TokenService.Revoke", ForAll: true,
+		Summary: "Revoke a token, or all tokens of a name."},
+	{Method: "GET", Path: "rules", call: "RuleService.Get", ForAll: true, Summary: "Read the rules."},
+	{Method: "PUT", Path: "rules", call: "RuleService.Set", ForAll: true, Summary: "Replace the stored rules."},
+	{Method: "GET", Path: "rules/test", call: "RuleService.Test", ForAll: true,
+		Summary: "Report what a caller may do, and the rules that decide."},
+	{Method: "POST", Path: "forget", call: "RuleService.Forget", ForAll: true,
+		Summary: "Drop what is cached about a user."},
+}
+
+// FindServer finds the route for a request, of which path follows ServerPrefix. If there are methods, the path is for
+// these. Without both there is no such path.
+func FindServer(method, path string) (r *Request, methods []string) {
+	for _, route := range ServerRoutes {
+		keyword := route.keyword()
+		argument, hasArgument := strings.CutPrefix(path, keyword+"/")
+		if route.Path != keyword && (!hasArgument || argument == "") || route.Path == keyword && path != keyword {
+			continue
+		}
+		if method == route.Method || method == http.MethodHead && route.Method == http.MethodGet {
+			return &Request{Route: route, parts: strings.Split(argument, "/")}, nil
+		}
+		methods = append(methods, route.Method)
+	}
+	return nil, methods
+}
+
+// ServerMessage makes the message of a request of FindServer.
+func (r *Request) ServerMessage(query map[string][]string, body []byte) (proto.Message, error) {
+	m := newMessage(r.procedure().Input())
+	if names := r.arguments(); len(names) > 0 {
+		if err := setField(m.ProtoReflect(), names[0], names[0], r.Argument()); err != nil {
+			return nil, err
+		}
+	}
+	if err := r.setQuery(m.ProtoReflect(), query); err != nil || len(body) == 0 {
+		return m, err
+	}
+	return m, decode(body, m.ProtoReflect())
+}
