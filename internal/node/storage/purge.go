@@ -58,10 +58,10 @@ func (n *Node) Purge(ctx context.Context, path git.RepoPath, ids []git.ObjectID)
 		return r, places.WithCause(err, h.Common, n.root)
 	}
 	drop()
+	r.Ended = time.Now()
 	if err := h.place.Maintain(ctx, git, places.MaintainOptions{TipPack: n.tipPack}); err != nil {
 		r.Problems = append(r.Problems, "maintenance afterwards has failed: "+fault.Message(err))
 	}
-	r.Ended = time.Now()
 	n.log.Info("purged objects of a repository", "repository", path.String(), "objects", r.Objects, "files", len(r.Files),
 		"seconds", r.Ended.Sub(r.Started).Seconds())
 	return r, nil
