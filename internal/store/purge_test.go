@@ -142,6 +142,10 @@ func TestPurgeOfAnAbsentNode(t *testing.T) {
 	if copies := scanFiles(t, secret, other.options.Cache.Root); len(copies) > 0 {
 		t.Errorf("copies are left: %q", copies)
 	}
+	if _, err := n.node.Collect(t.Context(), repoPath("app"), places.CollectOptions{}); !fault.Is(err,
+		fault.Precondition) {
+		t.Errorf("a collection in a store: %v", err)
+	}
 	if list, err := bucket.Bucket(b).List(t.Context(), purgesPrefix, "", 10); err != nil || len(list) < 2 {
 		t.Errorf("%v, %v, want a purge and confirmations", list, err)
 	}

@@ -24,6 +24,7 @@ import (
 type CollectOptions struct {
 	OlderThan time.Duration // the age from which unreachable objects expire
 	DryRun    bool
+	Keep      []git.ObjectID // objects that clients may still fetch, with all that they reach
 }
 
 // Collected is the result of a collection; that of a dry run is what it would be.
@@ -67,6 +68,9 @@ func (p *dirPlace) Collect(ctx context.Context, run RunGit, o CollectOptions) (d
 	if err != nil || o.DryRun {
 		return done, err
 	}
+	if err := c.keep(o.Keep); err != nil {
+		return done, err
+	}
 	before, err := c.checkAll(ctx)
 	if err != nil {
 		return done, err
@@ -80,7 +84,7 @@ func (p *dirPlace) Collect(ctx context.Context, run RunGit, o CollectOptions) (d
 		return done, WriteError(err)
 	}
 	return done, collection.Remove(ctx, func() error {
-		if err := cmp.Or(WriteError(c.link()), c.check(before, "--all")); err != nil {
+		if err := cmp.Or(p.settled(ctx), WriteError(c.link()), c.check(before, "--all")); err != nil {
 			return err
 		}
 		return cmp.Or(WriteError(c.remove(p.Sync)), p.repo.Refresh())
@@ -252,6 +256,33 @@ func (c *collector) freed() (bytes int64, err error) {
 		}
 	}
 	return bytes, err
+}
+
+// keep returns an error if the view lacks something that clients may still fetch.
+func (c *collector) keep(ids []git.ObjectID) error {
+	if len(ids) == 0 {
+		return nil
+	}
+	var input strings.Builder
+	for _, id := range ids {
+		fmt.Fprintln(&input, id)
+	}
+	err := c.run([]string{"rev-list", "--objects", "--quiet", "--stdin"}, input.String())
+	if fault.Is(err, fault.Internal) {
+		return fault.Retry(fault.Unavailable, fault.RetryMuchLater, "no object was removed, because some expire that a ref "+
+			"has lost within fetch.grace, and clients may still fetch them; try again later")
+	}
+	return err
+}
+
+// settled returns an error while a killed push may still change refs.
+func (p *dirPlace) settled(ctx context.Context) error {
+	if p.Pushes == nil {
+		return nil
+	}
+	now, cancel := context.WithCancel(ctx)
+	cancel() // to clean up after a killed push needs the claim of the caller
+	return p.Pushes.Recovery().Settled(now, p.repo.Common)
 }
 
 // checkAll checks that the view has everything that the present refs reach, and returns their values, as input of git

@@ -147,6 +147,10 @@ func (f *family) survey(run RunGit, tips []NamedTip) (*Survey, error) {
 // that have some are made again without them, in views as in Collect, and the old ones are removed. A killed purge is
 // repeated by the next call.
 func (p *dirPlace) Purge(ctx context.Context, run RunGit, o PurgeOptions) (done Purged, err error) {
+	alone := &family{dirPlace: p, members: []*dirPlace{p}}
+	if err := alone.checkPurgeable(); err != nil { // its errors come before those of family
+		return done, err
+	}
 	f, err := p.family(ctx)
 	if err != nil {
 		return done, err
@@ -292,6 +296,11 @@ func (f *family) remove(ctx context.Context, run RunGit, tips []NamedTip, doomed
 // removeNow is remove while no ref is changed.
 func (f *family) removeNow(ctx context.Context, run RunGit, before []NamedTip, doomed map[git.ObjectID]bool,
 	views []*collector, done *Purged) error {
+	for _, m := range f.members {
+		if err := m.settled(ctx); err != nil {
+			return err
+		}
+	}
 	if err := f.checkTips(ctx, run, before, doomed); err != nil {
 		return err
 	}

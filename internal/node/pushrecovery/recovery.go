@@ -274,6 +274,19 @@ func (r *Recovery) waitForLocks(ctx context.Context, common string) {
 	}
 }
 
+// Settled waits a little until no killed push can change refs of a repository any more. The error is Unavailable if one
+// still can.
+func (r *Recovery) Settled(ctx context.Context, common string) error {
+	r.waitForLocks(ctx, common)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.killed[common]) > 0 {
+		return fault.Retry(fault.Unavailable, fault.RetryLater,
+			"no object was removed, because a push that was interrupted may still be completed; try again")
+	}
+	return nil
+}
+
 // WaitForEarlierPushes waits until no push of an earlier server can change refs any more. Git can outlive a server that
 // was killed. It returns the IDs of the pushes that still may when ctx ends.
 func (r *Recovery) WaitForEarlierPushes(ctx context.Context) (ids []string) {

@@ -147,11 +147,21 @@ func TestCollectIsRefused(t *testing.T) {
 	r.do(os.WriteFile(borrower.Dir+"/objects/info/alternates", []byte(lender.Dir+"/objects\n"), 0o600))
 	r.repo("precious.git", "x").Git("config", "extensions.preciousObjects", "true")
 	r.repo("partial.git", "x").Git("config", "extensions.partialClone", "origin")
+	r.repo("mirror.git", "x").Git("config", "packhorse.mirror", "true")
 	for path, want := range map[string]string{"lender": "borrower.git", "precious": "preciousObjects",
-		"partial": "partial clone"} {
+		"partial": "partial clone", "mirror": "mirror"} {
 		if _, err := r.collect(path, places.CollectOptions{}); !fault.Is(err, fault.Denied) ||
 			!strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", path, err)
+		}
+		before := files(t, gittest.At(t, filepath.Join(r.dir, path+".git")))
+		id := gittest.At(t, filepath.Join(r.dir, path+".git")).Blob("unreachable")
+		if _, err := r.purge(path, id); !fault.Is(err, fault.Denied) || !strings.Contains(err.Error(), want) ||
+			path == "mirror" && !strings.Contains(err.Error(), "its origin has the objects") {
+			t.Errorf("purge in %s: %v", path, err)
+		}
+		if after := files(t, gittest.At(t, filepath.Join(r.dir, path+".git"))); len(after) != len(before)+1 {
+			t.Errorf("%s has %d files, and had %d before the blob", path, len(after), len(before))
 		}
 	}
 	if _, err := r.collect("borrower", places.CollectOptions{OlderThan: -1}); !fault.Is(err, fault.Invalid) {
@@ -267,6 +277,7 @@ func TestCollectWhileServing(t *testing.T) {
 	t.Parallel()
 	r := collectedRoot(t, receivepack.Options{})
 	app := gittest.InitAt(t, filepath.Join(r.dir, "app.git"), "--bare")
+	app.Git("config", "uploadpack.grace", "0")
 	app.Git("update-ref", "refs/heads/main", app.Commit("x").String())
 	history(app, 1)
 	front := httptest.NewServer(http.HandlerFunc(r.serveHTTP))
@@ -335,5 +346,31 @@ func TestCollectWhileServing(t *testing.T) {
 		clones.Load(), collections.Load())
 	if pushes.Load() == 0 || calls.Load() == 0 || clones.Load() == 0 || collections.Load() == 0 {
 		t.Error("not everything has run")
+	}
+}
+
+// TestCollectGrace keeps what a client may still fetch after its branch was deleted.
+func TestCollectGrace(t *testing.T) {
+	t.Parallel()
+	r := collectedRoot(t, receivepack.Options{})
+	app := gittest.InitAt(t, filepath.Join(r.dir, "app.git"), "--bare")
+	app.Git("update-ref", "refs/heads/main", app.Commit("x").String())
+	old := app.Commit("of a branch")
+	app.Git("update-ref", "refs/heads/topic", old.String())
+	front := httptest.NewServer(http.HandlerFunc(r.serveHTTP))
+	defer front.Close()
+	gittest.Run(t, "", "", "ls-remote", front.URL+"/app")
+	age(t, app)
+	app.Git("update-ref", "-d", "refs/heads/topic")
+	if _, err := r.collect("app", places.CollectOptions{OlderThan: day}); !fault.Is(err, fault.Unavailable) ||
+		!strings.Contains(err.Error(), "fetch.grace") {
+		t.Errorf("a collection within the grace: %v", err)
+	}
+	gittest.Init(t, "--bare").Git("fetch", "-q", front.URL+"/app", old.String())
+	app.Git("config", "uploadpack.grace", "0")
+	_, err := r.collect("app", places.CollectOptions{OlderThan: day})
+	r.do(err)
+	if _, err := app.Try("cat-file", "-e", old.String()); err == nil {
+		t.Error("the old commit is left without a grace")
 	}
 }

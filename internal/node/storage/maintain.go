@@ -89,12 +89,21 @@ func (n *Node) Collect(ctx context.Context, path git.RepoPath, o places.CollectO
 // collectHandle is Collect for an open repository.
 func (n *Node) collectHandle(ctx context.Context, h *handle, path git.RepoPath, o places.CollectOptions) (
 	done places.Collected, err error) {
-	release, err := n.claims.Claim(h.Common)
+	release, err := n.claimSettled(ctx, h)
 	if err != nil {
 		return done, err
 	}
 	defer release()
 	start := time.Now()
+	if n.server != nil && !h.IsCopy() {
+		snap, err := h.Refs.Snapshot(ctx)
+		if err == nil {
+			o.Keep, err = n.server.Former(h.Repo, snap)
+		}
+		if err != nil {
+			return done, err
+		}
+	}
 	git := places.Maintainer{Runner: n.runner, Log: n.log}.Run
 	if done, err = h.place.Collect(ctx, git, o); err != nil || o.DryRun {
 		return done, err
@@ -106,4 +115,15 @@ func (n *Node) collectHandle(ctx context.Context, h *handle, path git.RepoPath, 
 		done.After, err = h.place.Counts(ctx)
 	}
 	return done, err
+}
+
+// claimSettled claims a repository when no killed push may change its refs any more: to clean up after one needs the
+// claim.
+func (n *Node) claimSettled(ctx context.Context, h *handle) (release func(), err error) {
+	if n.pushes != nil && !h.IsCopy() {
+		if err := n.pushes.Recovery().Settled(ctx, h.Common); err != nil {
+			return nil, err
+		}
+	}
+	return n.claims.Claim(h.Common)
 }

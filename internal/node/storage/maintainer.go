@@ -3,6 +3,7 @@ package storage
 import (
 	"context"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -11,6 +12,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/pack"
+	"github.com/packhorse-git/packhorse/internal/node/places"
 )
 
 // Maintenance configures when a node maintains a repository automatically. After changes of its refs the node counts
@@ -23,7 +25,9 @@ type Maintenance struct {
 	// Quiet is the time without changes of refs before a check. A check waits at most 10 times that, and after many
 	// changes a fifth of it, or as long as the last maintenance took. Default 10 s.
 	Quiet time.Duration
-	Pause time.Duration // time until the next attempt after a failure. Default one hour.
+	// Unreachable is the age from which unreachable objects are removed, at most once in collectInterval. 0: never.
+	Unreachable time.Duration
+	Pause       time.Duration // time until the next attempt after a failure. Default one hour.
 }
 
 const (
@@ -166,6 +170,9 @@ func (m *maintainer) next(now time.Time) (path git.RepoPath, wait time.Duration)
 // maintainIfDue maintains a repository if it needs that.
 func (m *maintainer) maintainIfDue(path git.RepoPath) {
 	outcome, err := m.check(path)
+	if err == nil && outcome != "paused" && outcome != "declined" && m.Unreachable > 0 {
+		err = m.collect(path)
+	}
 	m.metrics.checks.WithLabelValues(outcome).Inc()
 	switch {
 	case err == nil || m.ctx.Err() != nil || fault.Is(err, fault.NotFound):
@@ -213,6 +220,43 @@ func (m *maintainer) check(path git.RepoPath) (outcome string, err error) {
 		m.remember(h.Common, pack.Counts{}, time.Now().Add(m.Pause))
 	}
 	return "failed", err
+}
+
+const (
+	// collectInterval is the minimum time between two collections of a repository.
+	collectInterval = 24 * time.Hour
+	// collectedFile is a file in a repository whose time is that of the last collection.
+	collectedFile = "packhorse-collected"
+)
+
+// collect removes unreachable objects of a repository if that is due. A repository in which no object must be removed
+// is tried again after the interval.
+func (m *maintainer) collect(path git.RepoPath) error {
+	h, err := m.node.acquireAny(m.ctx, path)
+	if err != nil {
+		return err
+	}
+	defer m.node.release(h)
+	mark := filepath.Join(h.Common, collectedFile)
+	if info, err := os.Stat(mark); h.IsCopy() || err == nil && time.Since(info.ModTime()) < collectInterval {
+		return nil
+	}
+	if n := m.node; n.pushes != nil && n.pushes.BeforeMaintenance(m.ctx, h.Repo, path) != nil {
+		return nil // a hook keeps the objects
+	}
+	if err := os.WriteFile(mark, nil, 0o666); err != nil {
+		return places.WriteError(err)
+	}
+	now := time.Now()
+	if err := os.Chtimes(mark, now, now); err != nil { // it existed
+		return places.WriteError(err)
+	}
+	_, err = m.node.collectHandle(m.ctx, h, path, places.CollectOptions{OlderThan: m.Unreachable})
+	if fault.Is(err, fault.Denied) || fault.Is(err, fault.Unavailable) {
+		m.node.log.Info("unreachable objects of a repository are kept", "repository", path.String(), "reason", err)
+		return nil
+	}
+	return err
 }
 
 // remember keeps the state of a repository after maintenance.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/gittest"
 	"github.com/packhorse-git/packhorse/internal/node/storage"
 )
@@ -186,4 +187,33 @@ func TestPushesBesideMaintenance(t *testing.T) {
 	if n := len(strings.Split(repo.Git("for-each-ref", "refs/tags"), "\n")); n != 24 {
 		t.Errorf("%d tags", n)
 	}
+}
+
+// TestAutomaticCollection removes old unreachable objects after a push, once a day.
+func TestAutomaticCollection(t *testing.T) {
+	t.Parallel()
+	r, m := newMaintained(t, storage.Maintenance{Quiet: time.Millisecond, Unreachable: 14 * day})
+	repo := r.repo("app.git", "x")
+	has := func(id git.ObjectID) bool { _, err := repo.Try("cat-file", "-e", id.String()); return err == nil }
+	old := repo.Commit("old")
+	age(t, repo)
+	young := repo.Commit("young")
+	r.RefsChanged(r.path("app"))
+	until(t, "a collection", func() bool { return !has(old) })
+	if !has(young) {
+		t.Error("a young object was removed")
+	}
+	old = repo.Commit("old, too")
+	age(t, repo)
+	before := checks(t, m)["not_due"]
+	r.RefsChanged(r.path("app"))
+	until(t, "another check", func() bool { return checks(t, m)["not_due"] > before })
+	if !has(old) {
+		t.Error("a second collection on the same day")
+	}
+	then := time.Now().Add(-25 * time.Hour)
+	r.do(os.Chtimes(filepath.Join(repo.Dir, "packhorse-collected"), then, then))
+	r.RefsChanged(r.path("app"))
+	until(t, "a collection on the next day", func() bool { return !has(old) })
+	repo.Git("fsck", "--strict")
 }

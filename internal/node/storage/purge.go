@@ -37,7 +37,7 @@ func (n *Node) Purge(ctx context.Context, path git.RepoPath, ids []git.ObjectID)
 			return r, fault.New(fault.Invalid, "%s is not an object ID of the repository, whose format is %s", id, h.Format)
 		}
 	}
-	release, err := n.claims.Claim(h.Common)
+	release, err := n.claimSettled(ctx, h)
 	if err != nil {
 		return r, err
 	}

@@ -156,6 +156,21 @@ func (s *Server) NoteRefs(r *repo.Repo, snapshot *refs.Snapshot) {
 	}
 }
 
+// Former returns the values that refs have lost within the grace, which clients may still fetch.
+func (s *Server) Former(r *repo.Repo, snapshot *refs.Snapshot) (ids []git.ObjectID, err error) {
+	s.NoteRefs(r, snapshot)
+	for _, id := range s.former.after(r, snapshot) {
+		found, err := r.Objects.Has(id)
+		if err != nil {
+			return nil, err
+		}
+		if found {
+			ids = append(ids, id)
+		}
+	}
+	return ids, nil
+}
+
 // savedValue is a former value in a file, by incarnation of its repository.
 type savedValue struct {
 	Name git.RefName `json:"name"`

@@ -76,6 +76,11 @@ type MaintenanceConfig struct {
 	// takes a few percent of the repository's size (docs/explanation/packs.md). With false, the next maintenance of each
 	// repository removes its pack.
 	TipPack bool `toml:"tip_pack" default:"true"`
+
+	// Unreachable removes objects that nothing reaches and that are older, as "packhorse repo gc" does: after pushes to
+	// the repository, at most once a day. That repacks the whole repository. "0s" keeps all objects, so that an undone
+	// push can be examined. It has no effect in a store. Days are written as in "14d".
+	Unreachable Duration `toml:"unreachable" default:"0s"`
 }
 
 // Options returns the options of maintenance, or nil if it is off.
@@ -83,7 +88,7 @@ func (c *MaintenanceConfig) Options() *storage.Maintenance {
 	if !c.Enabled {
 		return nil
 	}
-	return &storage.Maintenance{}
+	return &storage.Maintenance{Unreachable: c.Unreachable.Duration}
 }
 
 // WarmupConfig makes packs for new tips in advance: those that were popular for the previous tips. The first jobs after

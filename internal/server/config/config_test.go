@@ -246,7 +246,7 @@ func TestSizeAndDurationRoundTrip(t *testing.T) {
 		}
 	}
 	for text, want := range map[string]string{"90s": "1m30s", "5m": "5m", "2h": "2h", "0s": "0s", "100ms": "100ms",
-		"1h0m1s": "1h0m1s"} {
+		"1h0m1s": "1h0m1s", "14d": "336h"} {
 		var d Duration
 		if err := d.UnmarshalText([]byte(text)); err != nil || d.String() != want {
 			t.Errorf("duration %q is %q (%v), want %q", text, d, err, want)

@@ -325,13 +325,18 @@ func (s Size) String() string {
 	return shortest
 }
 
-// Duration is a span of time, written as a string: "500ms", "30s", "5m", "2h". It is a struct so that a number
+// Duration is a span of time, written as a string: "500ms", "30s", "5m", "2h", "14d". It is a struct so that a number
 // without a unit is refused.
 type Duration struct{ time.Duration }
 
 // UnmarshalText reads a duration as time.ParseDuration does; negative ones are refused.
 func (d *Duration) UnmarshalText(text []byte) error {
 	v, err := time.ParseDuration(string(text))
+	if days, isDays := strings.CutSuffix(string(text), "d"); isDays {
+		if n, daysErr := strconv.ParseUint(days, 10, 16); daysErr == nil {
+			v, err = time.Duration(n)*24*time.Hour, nil
+		}
+	}
 	if err == nil && v < 0 {
 		err = errors.New("negative")
 	}
