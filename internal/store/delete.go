@@ -35,6 +35,7 @@ func (s *Store) Delete(ctx context.Context, path git.RepoPath, o places.DeleteOp
 		return err
 	}
 	s.mustClearName(ctx, found)
+	s.leaveLenders(ctx, found.state.record, r.id)
 	return nil
 }
 

@@ -109,6 +109,30 @@ func (p *place) lendTo(ctx context.Context, id string) (from *state, err error) 
 	return from, err
 }
 
+// leaveLenders removes a deleted repository from the lists of those from which it borrowed. CollectGarbage reads the
+// repositories in these lists.
+func (s *Store) leaveLenders(ctx context.Context, head *replog.Record, id string) {
+	c := newCollector(s.bucket, GCOptions{Node: s.options.Node})
+	for _, lender := range head.Lenders() {
+		log := replog.Open(s.bucket, lender)
+		record, err := log.Head(ctx)
+		if err == nil {
+			_, err = c.append(ctx, log, record, func(head *replog.Record) (*replog.Record, error) {
+				at, isListed := slices.BinarySearch(head.Forks, id)
+				if !isListed {
+					return nil, nil
+				}
+				next := head.Next(replog.KindFork, s.options.Node, time.Now())
+				next.Forks = slices.Delete(next.Forks, at, at+1)
+				return next, nil
+			})
+		}
+		if err != nil { // the list is shortened when it is full
+			s.log.Info("a deleted fork is still in the list of its source", "repository_id", id, "source", lender, "error", err)
+		}
+	}
+}
+
 // withFork returns the record after head that lists a fork.
 func (s *Store) withFork(ctx context.Context, id string, head *replog.Record, fork string) (*replog.Record, error) {
 	next := head.Next(replog.KindFork, s.options.Node, time.Now())
@@ -174,7 +198,7 @@ func (p *place) uploadSelected(ctx context.Context, up *uploader, from *state, o
 const (
 	expiryPrefix   = "expiries/"
 	expiryTime     = "20060102t150405z"
-	expiryInterval = 10 * time.Second
+	expiryInterval = time.Minute
 	// expiryPatience is how long a fork with a lifetime may be in the making after its end.
 	expiryPatience = time.Hour
 )

@@ -361,6 +361,9 @@ func TestForkLifetime(t *testing.T) {
 	if err := n.removeExpiredBy(t.Context(), time.Now().Add(2*time.Hour)); err != nil {
 		t.Fatal(err)
 	}
+	if head, err := replog.Open(b, n.id("app")).Head(t.Context()); err != nil || len(head.Forks) > 0 {
+		t.Errorf("the source lists %v after the end of the fork, error = %v", head.Forks, err)
+	}
 	if idOf(t, n.Store, "other") != "" || idOf(t, n.Store, "app") == "" {
 		t.Error("not the fork, and only the fork, was removed")
 	}

@@ -11,7 +11,6 @@ import (
 	"syscall"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
-	"github.com/packhorse-git/packhorse/internal/git/disk"
 	"github.com/packhorse-git/packhorse/internal/git/pack"
 	"github.com/packhorse-git/packhorse/internal/git/repo"
 )
@@ -51,8 +50,8 @@ func (d *Directories) borrowers(ctx context.Context, dir string) (names string, 
 		return "", err
 	}
 	defer d.searching.Release(1)
-	s := borrowerSearch{Directories: d, ctx: ctx, lender: dir, left: d.borrowerEntries, known: make(map[string]bool)}
-	if err := s.dir(d.root, false); err != nil {
+	s, err := d.search(ctx, dir)
+	if err != nil {
 		return "", err
 	}
 	names = strings.Join(s.found[:min(len(s.found), maxNamed)], ", ")
@@ -62,14 +61,24 @@ func (d *Directories) borrowers(ctx context.Context, dir string) (names string, 
 	return names, nil
 }
 
-// borrowerSearch searches for the repositories that need another one.
+// search searches for the repositories that need one of those in dirs. Directories.searching is held.
+func (d *Directories) search(ctx context.Context, dirs ...string) (*borrowerSearch, error) {
+	s := &borrowerSearch{Directories: d, ctx: ctx, lenders: make(map[string]bool), left: d.borrowerEntries,
+		known: make(map[string]bool)}
+	for _, dir := range dirs {
+		s.lenders[dir] = true
+	}
+	return s, s.dir(d.root, false)
+}
+
+// borrowerSearch searches for the repositories that need others.
 type borrowerSearch struct {
 	*Directories
-	ctx    context.Context
-	lender string
-	left   int             // entries that may still be read
-	known  map[string]bool // by object directory: it needs the lender
-	found  []string        // paths below the root
+	ctx     context.Context
+	lenders map[string]bool // directories without symbolic links
+	left    int             // entries that may still be read
+	known   map[string]bool // by object directory: it needs a lender
+	found   []string        // paths below the root
 }
 
 // dir searches a directory and those below it. It does not follow links: their targets below the root are found at
@@ -78,7 +87,7 @@ func (s *borrowerSearch) dir(dir string, worktree bool) error {
 	if err := s.ctx.Err(); err != nil {
 		return err
 	}
-	if dir == s.lender {
+	if s.lenders[dir] {
 		return nil
 	}
 	is, err := repo.LooksLikeGitDir(dir)
@@ -133,7 +142,7 @@ func (s *borrowerSearch) repository(path string) error {
 	objects := dirs[len(dirs)-1]
 	needs := false
 	for _, dir := range append(dirs, objects+"/pack", objects+"/info/alternates") {
-		through, err := leadsThrough(dir, s.lender)
+		through, err := leadsThrough(dir, s.lenders)
 		if err != nil {
 			return err
 		}
@@ -154,7 +163,7 @@ func (s *borrowerSearch) repository(path string) error {
 	return nil
 }
 
-// borrows reports whether the alternates of an object directory lead into the lender, directly or through others.
+// borrows reports whether the alternates of an object directory lead into a lender, directly or through others.
 func (s *borrowerSearch) borrows(objects string) (bool, error) {
 	real, err := filepath.EvalSymlinks(objects)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) || errors.Is(err, syscall.ELOOP) ||
@@ -173,7 +182,7 @@ func (s *borrowerSearch) borrows(objects string) (bool, error) {
 		return false, err
 	}
 	for _, path := range paths {
-		needs, err := leadsThrough(path, s.lender)
+		needs, err := leadsThrough(path, s.lenders)
 		if err == nil && !needs {
 			needs, err = s.borrows(path)
 		}
@@ -188,9 +197,9 @@ func (s *borrowerSearch) borrows(objects string) (bool, error) {
 	return false, nil
 }
 
-// leadsThrough reports whether an absolute path leads into dir, at its end or through a link. dir must not have
-// symbolic links. A path that does not exist is followed as far as possible.
-func leadsThrough(path, dir string) (bool, error) {
+// leadsThrough reports whether an absolute path leads into one of dirs, at its end or through a link. These must not
+// have symbolic links. A path that does not exist is followed as far as possible.
+func leadsThrough(path string, dirs map[string]bool) (bool, error) {
 	at, rest := "/", path
 	for links := 0; rest != ""; {
 		var name string
@@ -200,7 +209,7 @@ func leadsThrough(path, dir string) (bool, error) {
 			continue
 		}
 		next := filepath.Join(at, name)
-		if disk.Below(dir, next) {
+		if dirs[next] {
 			return true, nil
 		}
 		target, err := os.Readlink(next)

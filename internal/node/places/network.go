@@ -107,8 +107,7 @@ func (d *Directories) removeNetwork(objects string) error {
 	delete(n.left, objects)
 	before := n.forks
 	n.mu.Unlock()
-	s := borrowerSearch{Directories: d, ctx: d.ctx, lender: objects, left: d.borrowerEntries, known: make(map[string]bool)}
-	if err := s.dir(d.root, false); err != nil || len(s.found) > 0 {
+	if s, err := d.search(d.ctx, objects); err != nil || len(s.found) > 0 {
 		return err
 	}
 	if err := d.placing.Acquire(d.ctx, 1); err != nil {

@@ -45,9 +45,7 @@ func (p *dirPlace) family(ctx context.Context) (f *family, err error) {
 	if err := p.searching.Acquire(ctx, 1); err != nil {
 		return f, err
 	}
-	s := borrowerSearch{Directories: p.Directories, ctx: ctx, lender: network, left: p.borrowerEntries,
-		known: make(map[string]bool)}
-	err = s.dir(p.root, false)
+	s, err := p.search(ctx, network)
 	p.searching.Release(1)
 	if err != nil {
 		return f, fault.Wrap(fault.Unavailable, "cannot determine which forks share its objects", err)

@@ -35,8 +35,8 @@ func (n *Node) recordAs(ctx context.Context, e *event.Event, path git.RepoPath, 
 }
 
 // expire removes a repository whose lifetime has ended.
-func (n *Node) expire(ctx context.Context, path git.RepoPath) error {
-	return n.Delete(ctx, path, places.DeleteOptions{})
+func (n *Node) expire(ctx context.Context, path git.RepoPath, o places.DeleteOptions) error {
+	return n.Delete(ctx, path, o)
 }
 
 // Classify sets the kinds of updates that were made; see receivepack.Server.
