@@ -1,0 +1,522 @@
+package migrate
+
+import (
+	"cmp"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/packhorse-git/packhorse/internal/gateway/auth"
+)
+
+// gitolite is the configuration of gitolite 3 (https://gitolite.com/gitolite/conf.html).
+//
+// Its rules are in order, and the first that permits a change or denies it decides. So a rule adds permissions to those
+// of the rules before it. In Packhorse the first rule that matches a ref decides. Patterns of refs are beginnings of
+// names, or whole names. So of two patterns one is part of the other, or they have no ref in common. Gitolite has
+// therefore one result for all refs whose most specific pattern is the same. There is a rule for each such result, the
+// most specific pattern first.
+type gitolite struct {
+	*Result
+	groups map[string][]string
+	blocks []*block
+	read   map[string]bool // files
+}
+
+// block is a line "repo" with its rules.
+type block struct {
+	at     line
+	repos  []string
+	rules  []aclRule
+	denies bool // option deny-rules
+}
+
+type aclRule struct {
+	perm  string // "-", "R", "RW", "RW+", "RWCD", ...
+	refs  []refex
+	who   []string        // users and groups
+	users map[string]bool // without groups; "@all" is one
+}
+
+// refex is a pattern of refs: a beginning of names, or a whole name.
+type refex struct {
+	text  string
+	whole bool
+}
+
+// covers reports whether all refs of other are refs of r.
+func (r refex) covers(other refex) bool {
+	return r == other || !r.whole && strings.HasPrefix(other.text, r.text)
+}
+
+// patterns returns the pattern as Packhorse writes it.
+func (r refex) patterns() []string {
+	switch {
+	case r.whole:
+		return []string{r.text}
+	case strings.HasSuffix(r.text, "/"):
+		return []string{r.text + "**"}
+	}
+	return []string{r.text + "*", r.text + "*/**"}
+}
+
+// Gitolite reads gitolite.conf, or the directory of a gitolite-admin repository.
+func Gitolite(path string) (*Result, error) {
+	g := &gitolite{Result: newResult(), groups: map[string][]string{}, read: map[string]bool{}}
+	dir := path
+	if info, err := os.Stat(path); err != nil {
+		return nil, err
+	} else if info.IsDir() {
+		path = filepath.Join(path, "conf/gitolite.conf")
+	} else {
+		dir = filepath.Dir(filepath.Dir(path))
+	}
+	if err := g.file(path, 0); err != nil {
+		return nil, err
+	}
+	if err := g.keys(filepath.Join(dir, "keydir")); err != nil {
+		return nil, err
+	}
+	g.convert()
+	return g.check()
+}
+
+var (
+	comment   = regexp.MustCompile(`^((?:".*?"|[^#"])*)#.*`)
+	ruleLine  = regexp.MustCompile(`^(-|C|R|RW\+?(?:C?D?|D?C?)M?) (.* )?= (.+)`)
+	groupLine = regexp.MustCompile(`^@(\S+) = (.*)`)
+	setting   = regexp.MustCompile(`^(?:config gitweb\.)?(description|desc|owner) = "?(.*?)"?$`)
+	include   = regexp.MustCompile(`^(include|subconf) (?:\S+ )?["'](.+)["']$`)
+	literal   = regexp.MustCompile(`^[A-Za-z0-9_/@+.,-]*$`)
+	spaces    = regexp.MustCompile(`\s+`)
+)
+
+const maxIncludes = 20 // below each other
+
+// file reads a file.
+func (g *gitolite) file(path string, depth int) error {
+	if depth > maxIncludes || g.read[path] {
+		return nil
+	}
+	g.read[path] = true
+	lines, err := linesOf(path)
+	for _, l := range lines {
+		l.text = comment.ReplaceAllString(l.text, "$1")
+		l.text = strings.TrimSpace(spaces.ReplaceAllString(strings.Replace(l.text, "=", " = ", 1), " "))
+		if m := include.FindStringSubmatch(l.text); m != nil {
+			if m[1] == "subconf" {
+				g.note(l, "subconf is read as include: limits of what its files may change have no equivalent")
+			}
+			found, _ := filepath.Glob(filepath.Join(filepath.Dir(path), m[2]))
+			if len(found) == 0 {
+				g.note(l, "no such file: %s", m[2])
+			}
+			for _, f := range found {
+				if err := g.file(f, depth+1); err != nil {
+					return err
+				}
+			}
+		} else if l.text != "" {
+			g.line(l)
+		}
+	}
+	return err
+}
+
+// line reads one line.
+func (g *gitolite) line(l line) {
+	var in *block
+	if len(g.blocks) > 0 {
+		in = g.blocks[len(g.blocks)-1]
+	}
+	name, isRepo := strings.CutPrefix(l.text, "repo ")
+	if m := groupLine.FindStringSubmatch(l.text); m != nil {
+		g.groups[m[1]] = append(g.groups[m[1]], strings.Fields(m[2])...)
+	} else if isRepo {
+		g.blocks = append(g.blocks, &block{at: l, repos: strings.Fields(name)})
+	} else if in == nil {
+		g.note(l, "it has no equivalent: %s", l.text)
+	} else if m := ruleLine.FindStringSubmatch(l.text); m != nil {
+		g.rule(l, in, m[1], strings.Fields(m[2]), strings.Fields(m[3]))
+	} else if l.text == "option deny-rules = 1" {
+		in.denies = true
+	} else if m := setting.FindStringSubmatch(l.text); m != nil {
+		for _, path := range g.expand(in.repos) {
+			if literal.MatchString(path) && m[1] == "owner" {
+				g.repository(path).Owner = m[2]
+			} else if literal.MatchString(path) {
+				g.repository(path).Description = m[2]
+			}
+		}
+	} else {
+		g.note(l, "it has no equivalent: %s", l.text)
+	}
+}
+
+func (g *gitolite) rule(l line, in *block, perm string, refs, who []string) {
+	if perm == "C" {
+		g.note(l, `pushes create repositories by [push] create = ["users/{name}/**"] (docs/how-to/push.md)`)
+		return
+	}
+	if strings.Contains(perm, "M") {
+		g.note(l, "M is ignored: merges are changes like others")
+	}
+	r := aclRule{perm: perm}
+	for _, user := range who {
+		if user == "gitweb" {
+			g.note(l, "gitweb is ignored: the pages of Packhorse show what a visitor may read")
+		} else if err := auth.CheckName(strings.TrimPrefix(user, "@")); err != nil || user == "CREATOR" ||
+			user == "READERS" || user == "WRITERS" || user == "OWNERS" || user == "@CREATOR" {
+			g.note(l, "%s is ignored: it is a role, or not a name", user)
+		} else {
+			r.who = append(r.who, user)
+		}
+	}
+	if len(refs) == 0 {
+		refs = []string{"refs/.*"}
+	}
+	for _, text := range g.expand(refs) {
+		pattern, ok := parseRefex(text)
+		switch {
+		case ok:
+			r.refs = append(r.refs, pattern)
+		case perm == "-":
+			g.note(l, "%q has no equivalent: these callers are denied all refs that a rule before does not permit", text)
+			r.refs = append(r.refs, refex{text: "refs/"})
+		default:
+			g.note(l, "%q has no equivalent: the rule is left out for these refs", text)
+		}
+	}
+	in.rules = append(in.rules, r)
+}
+
+// parseRefex converts a regular expression of gitolite, which matches the beginning of a ref. A dot is taken as itself.
+func parseRefex(text string) (r refex, ok bool) {
+	if strings.HasPrefix(text, "VREF/") {
+		return r, false
+	}
+	if !strings.HasPrefix(text, "refs/") {
+		text = "refs/heads/" + text
+	}
+	text, r.whole = strings.CutSuffix(text, "$")
+	if !r.whole {
+		text = strings.TrimSuffix(text, ".*")
+	}
+	text = strings.ReplaceAll(text, `\.`, ".")
+	r.text = strings.Replace(text, "/USER/", "/{name}/", 1)
+	return r, literal.MatchString(text)
+}
+
+// expand replaces groups by their members.
+func (g *gitolite) expand(names []string) (all []string) {
+	names, seen := slices.Clone(names), map[string]bool{}
+	for i := 0; i < len(names); i++ {
+		if name := names[i]; !seen[name] {
+			seen[name] = true
+			if group, ok := strings.CutPrefix(name, "@"); ok && group != "all" {
+				names = append(names, g.groups[group]...)
+			} else {
+				all = append(all, name)
+			}
+		}
+	}
+	return all
+}
+
+// keys reads the files USER.pub and USER@PLACE.pub.
+func (g *gitolite) keys(dir string) error {
+	return filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+		name, ok := strings.CutSuffix(filepath.Base(path), ".pub")
+		if os.IsNotExist(err) && path == dir {
+			return nil
+		}
+		if err != nil || !ok || e.IsDir() {
+			return err
+		}
+		if user, place, ok := strings.Cut(name, "@"); ok && !strings.Contains(place, ".") {
+			name = user
+		}
+		text, err := os.ReadFile(path)
+		if err == nil {
+			if err := auth.CheckName(name); err != nil {
+				g.note(line{file: path}, "the key is left out: %v", err)
+			} else {
+				g.Keys[name] += strings.TrimSpace(string(text)) + "\n"
+			}
+		}
+		return err
+	})
+}
+
+// target is a set of repositories: one, those below a directory, or all.
+type target struct {
+	text  string // a path, a path that ends in a slash, or ""
+	whole bool
+}
+
+var wild = regexp.MustCompile(`^([A-Za-z0-9_/@+.-]*/)?(?:\.\*|\.\.\*|\.\+)$`)
+
+// convert makes rules of the blocks.
+func (g *gitolite) convert() {
+	blocks := map[target][]int{}
+	for _, b := range g.blocks {
+		for _, name := range g.expand(b.repos) {
+			m := wild.FindStringSubmatch(name)
+			switch {
+			case name == "@all":
+				blocks[target{}] = nil
+			case m != nil && !strings.Contains(name, "CREATOR"):
+				blocks[target{text: m[1]}] = nil
+			case literal.MatchString(name) && !strings.Contains(name, "CREATOR"):
+				blocks[target{name, true}] = nil
+				g.repository(name)
+			default:
+				g.note(b.at, "repositories %q have no equivalent: use patterns such as users/{name}/** in rules and in "+
+					"[push] create", name)
+			}
+		}
+	}
+	broader := map[target]bool{}
+	for t := range blocks {
+		for i, b := range g.blocks {
+			for _, name := range g.expand(b.repos) {
+				if g.matches(name, t) {
+					blocks[t] = append(blocks[t], i)
+					broader[t] = broader[t] || name != t.text && !(name == "@all" && t == target{})
+					break
+				}
+			}
+		}
+	}
+	order := slices.SortedFunc(maps.Keys(blocks), func(a, b target) int {
+		if a.whole != b.whole {
+			return map[bool]int{true: -1, false: 1}[a.whole]
+		}
+		if !a.whole && len(a.text) != len(b.text) {
+			return len(b.text) - len(a.text)
+		}
+		return strings.Compare(a.text, b.text)
+	})
+	done := map[string]int{} // numbers of classes with the same blocks
+	var classes [][]string
+	var rules [][]aclRule
+	var bounded, denies []bool
+	for _, t := range order {
+		key := fmt.Sprint(t.whole, blocks[t])
+		n, ok := done[key]
+		if !ok || !t.whole {
+			n = len(classes)
+			done[key] = n
+			classes, rules = append(classes, nil), append(rules, nil)
+			bounded, denies = append(bounded, broader[t]), append(denies, false)
+			for _, i := range blocks[t] {
+				rules[n] = append(rules[n], g.blocks[i].rules...)
+				denies[n] = denies[n] || g.blocks[i].denies
+			}
+		}
+		pattern := t.text
+		if !t.whole {
+			pattern += "**"
+		}
+		classes[n] = append(classes[n], pattern)
+	}
+	used := map[string]bool{}
+	for i, repos := range classes {
+		g.class(repos, rules[i], denies[i], bounded[i], used)
+	}
+	for _, name := range slices.Sorted(maps.Keys(used)) {
+		g.Groups = append(g.Groups, auth.GroupSpec{Name: name, Members: g.members(name)})
+	}
+}
+
+// matches reports whether the rules of a name in a line "repo" are for all repositories of a target.
+func (g *gitolite) matches(name string, t target) bool {
+	if name == "@all" || name == t.text && t.whole {
+		return true
+	}
+	if m := wild.FindStringSubmatch(name); m != nil {
+		return strings.HasPrefix(t.text, m[1]) && (t.text != "" || m[1] == "")
+	}
+	if literal.MatchString(name) || !t.whole {
+		return false
+	}
+	expression, err := regexp.Compile("^(?:" + name + ")$")
+	return err == nil && expression.MatchString(t.text)
+}
+
+// members returns the users of a group.
+func (g *gitolite) members(group string) []string {
+	list := g.expand([]string{"@" + group})
+	slices.Sort(list)
+	return slices.Compact(list)
+}
+
+// Bits of permissions for changes of refs.
+const (
+	opCreate = 1 << iota
+	opWrite
+	opForce
+	opDelete
+)
+
+// class is a set of repositories with the same rules.
+type class struct {
+	*gitolite
+	rules   []aclRule
+	creates bool // some rule has C: without it, W creates
+	deletes bool // some rule has D: without it, + deletes
+	denies  bool // rules with "-" deny reading, too
+}
+
+// anyone stands for a caller that no rule names.
+const anyone = "*"
+
+// has reports whether a rule is for a user.
+func (c *class) has(r aclRule, user string) bool {
+	return r.users[user] || r.users["@all"] && user != "daemon"
+}
+
+// result returns the changes of refs that a user may make.
+func (c *class) result(user string, of refex) (ops int) {
+	for _, r := range c.rules {
+		if !c.has(r, user) || !slices.ContainsFunc(r.refs, func(p refex) bool { return p.covers(of) }) {
+			continue
+		}
+		if r.perm == "-" {
+			return ops
+		}
+		for _, bit := range []struct {
+			letter string
+			op     int
+		}{{"W", opWrite}, {"+", opForce}, {map[bool]string{true: "C", false: "W"}[c.creates], opCreate},
+			{map[bool]string{true: "D", false: "+"}[c.deletes], opDelete}} {
+			if strings.Contains(r.perm, bit.letter) {
+				ops |= bit.op
+			}
+		}
+	}
+	return ops
+}
+
+// readers returns the users that may read, and those that may not although anyone may.
+func (c *class) readers(users []string) map[bool][]string {
+	may := func(user string) bool {
+		for _, r := range c.rules {
+			if c.has(r, user) && (r.perm != "-" || c.denies) {
+				return r.perm != "-"
+			}
+		}
+		return false
+	}
+	lists := map[bool][]string{}
+	for _, user := range users {
+		reads := may(user)
+		if user == "daemon" {
+			user = "anonymous"
+		}
+		if user == "anonymous" && reads || user == anyone && reads || reads != may(anyone) {
+			lists[reads] = append(lists[reads], user)
+		}
+	}
+	return lists
+}
+
+// class adds the rules of repositories. Broader rules match them, too, if isBounded.
+func (g *gitolite) class(repos []string, rules []aclRule, denies, isBounded bool, used map[string]bool) {
+	c := &class{gitolite: g, rules: rules, denies: denies}
+	refs, users, groups := map[refex]bool{}, map[string]bool{}, map[string]bool{}
+	for i := range rules {
+		r := &rules[i]
+		r.users = map[string]bool{}
+		for _, user := range c.expand(r.who) {
+			r.users[user], users[user] = true, true
+		}
+		c.creates = c.creates || strings.HasPrefix(r.perm, "RW") && strings.Contains(r.perm, "C")
+		c.deletes = c.deletes || strings.Contains(r.perm, "D")
+		for _, p := range r.refs {
+			refs[p] = refs[p] || strings.Contains(r.perm, "W") || r.perm == "-"
+		}
+		for _, name := range r.who {
+			if group, ok := strings.CutPrefix(name, "@"); ok && group != "all" {
+				groups[group] = true
+			}
+		}
+	}
+	delete(users, "@all")
+	readers := c.readers(append(slices.Sorted(maps.Keys(users)), anyone))
+	delete(users, "daemon")
+	add := func(who []string, refs []string, may string) {
+		if len(who) > 0 {
+			who = g.withGroups(who, groups, used)
+			g.Rules = append(g.Rules, auth.RuleSpec{Who: who, Repositories: repos, Refs: refs, May: may})
+		}
+	}
+	maps.DeleteFunc(refs, func(_ refex, changes bool) bool { return !changes })
+	order := slices.SortedFunc(maps.Keys(refs), func(a, b refex) int {
+		if len(a.text) != len(b.text) {
+			return len(b.text) - len(a.text)
+		}
+		return strings.Compare(fmt.Sprint(b.whole, a.text), fmt.Sprint(a.whole, b.text))
+	})
+	for i, p := range order {
+		byOps := map[int][]string{}
+		other := c.result(anyone, p)
+		for _, user := range slices.Sorted(maps.Keys(users)) {
+			isBroader := slices.ContainsFunc(order[i+1:], func(q refex) bool { return q.covers(p) && c.result(user, q) != 0 })
+			if ops := c.result(user, p); ops != other || isBroader {
+				byOps[ops] = append(byOps[ops], user)
+			}
+		}
+		for _, ops := range slices.Sorted(maps.Keys(byOps)) {
+			if ops != other || other == 0 {
+				add(byOps[ops], p.patterns(), mayOf(ops))
+			}
+		}
+		isBroader := slices.ContainsFunc(order[i+1:], func(q refex) bool { return q.covers(p) && c.result(anyone, q) != 0 })
+		if other != 0 || isBroader {
+			add([]string{anyone}, p.patterns(), mayOf(other))
+		}
+	}
+	add(readers[false], nil, "none")
+	add(readers[true], nil, "read")
+	if isBounded {
+		add([]string{anyone, "anonymous"}, nil, "none")
+	}
+}
+
+// withGroups replaces users by the groups that have only these.
+func (g *gitolite) withGroups(users []string, groups, used map[string]bool) (who []string) {
+	left := slices.Clone(users)
+	names := slices.SortedStableFunc(maps.Keys(groups), func(a, b string) int {
+		return cmp.Or(len(g.members(b))-len(g.members(a)), strings.Compare(a, b))
+	})
+	for _, name := range names {
+		members := g.members(name)
+		isOther := func(user string) bool { return user == "daemon" || !slices.Contains(users, user) }
+		isLeft := func(user string) bool { return slices.Contains(left, user) }
+		if slices.ContainsFunc(members, isLeft) && !slices.ContainsFunc(members, isOther) {
+			who, used[name] = append(who, "group:"+name), true
+			left = slices.DeleteFunc(left, func(u string) bool { return slices.Contains(members, u) })
+		}
+	}
+	return append(who, left...)
+}
+
+// mayOf returns permitted changes as a rule has them.
+func mayOf(ops int) string {
+	var words []string
+	for i, word := range []string{"create", "write", "force", "delete"} {
+		if ops&(1<<i) != 0 {
+			words = append(words, word)
+		}
+	}
+	if len(words) == 0 {
+		return "none"
+	}
+	return strings.Join(words, ", ")
+}

@@ -1,0 +1,114 @@
+package migrate
+
+import (
+	"net/url"
+	"path/filepath"
+	"regexp"
+	"strings"
+)
+
+// Cgit reads a cgitrc (cgitrc(5)): repositories with their directories, descriptions and owners.
+func Cgit(path string) (*Result, error) {
+	r := newResult()
+	err := r.cgitrc(path, 0)
+	if err != nil {
+		return nil, err
+	}
+	return r.check()
+}
+
+// shown are keys of cgit that are about the look of pages.
+var shown = regexp.MustCompile(`^(cache-|css|logo|favicon|footer|header|head-include|root-|about-|commit-|max-|side-by|` +
+	`snapshots|virtual-root|enable-|readme|section|clone-|module-link|noplainemail|source-filter|summary-|strict-|robots|` +
+	`mimetype|local-time|js|embedded|branch-sort|agefile|repository-sort|case-sensitive|scan-hidden|repo\.(section|readme|` +
+	`snapshots|enable-|logo|clone-url|module-link|max-|branch-sort|source-filter|about-filter|commit-))`)
+
+func (r *Result) cgitrc(path string, depth int) error {
+	lines, err := linesOf(path)
+	var now *Repository
+	for _, l := range lines {
+		key, value, ok := strings.Cut(l.text, "=")
+		switch key = strings.TrimSpace(key); {
+		case l.text == "" || strings.HasPrefix(l.text, "#") || shown.MatchString(key):
+		case !ok:
+			r.note(l, "it is not a setting: %s", l.text)
+		case key == "include" && depth < maxIncludes:
+			if err := r.cgitrc(value, depth+1); err != nil {
+				return err
+			}
+		case key == "scan-path" || key == "project-list":
+			r.note(l, "repositories below %s are not listed: serve the directory (packhorse serve --root), where gitweb.owner "+
+				"and gitweb.description of each config count", value)
+		case key == "repo.url":
+			now = r.repository(strings.Trim(value, "/"))
+		case now == nil || !strings.HasPrefix(key, "repo."):
+			r.note(l, "it has no equivalent: %s", l.text)
+		case key == "repo.path":
+			now.Dir = value
+		case key == "repo.desc":
+			now.Description = value
+		case key == "repo.owner":
+			now.Owner = value
+		case (key == "repo.hide" || key == "repo.ignore") && value == "0":
+		case key == "repo.hide" || key == "repo.ignore":
+			r.note(l, "%s is listed for all its readers: add a rule that names them", now.Path)
+		default:
+			r.note(l, "it has no equivalent: %s", l.text)
+		}
+	}
+	return err
+}
+
+// assignment is a plain assignment of a string in Perl.
+var assignment = regexp.MustCompile(`^(?:our\s+)?\$(\w+)\s*=\s*(?:"([^"\\$@]*)"|'([^'\\]*)')\s*;\s*(?:#.*)?$`)
+
+// Gitweb reads the configuration of gitweb (gitweb.conf(5)), which is Perl: only plain assignments of strings count.
+func Gitweb(path string) (*Result, error) {
+	r := newResult()
+	lines, err := linesOf(path)
+	if err != nil {
+		return nil, err
+	}
+	set := map[string]string{}
+	for _, l := range lines {
+		m := assignment.FindStringSubmatch(l.text)
+		switch {
+		case l.text == "" || strings.HasPrefix(l.text, "#") || l.text == "1;":
+		case m == nil:
+			r.note(l, "it is not a plain assignment, and is ignored: %s", l.text)
+		default:
+			set[m[1]] = m[2] + m[3]
+			if m[1] != "projectroot" && m[1] != "projects_list" {
+				r.note(l, "it has no equivalent: $%s", m[1])
+			}
+		}
+	}
+	list := set["projects_list"]
+	if list == "" {
+		r.note(line{file: path}, "without $projects_list there is no list: serve %s (packhorse serve --root)",
+			set["projectroot"])
+		return r.check()
+	}
+	if lines, err = linesOf(list); err != nil {
+		return nil, err
+	}
+	for _, l := range lines {
+		name, owner, _ := strings.Cut(l.text, " ")
+		name, errName := url.QueryUnescape(name)
+		owner, errOwner := url.QueryUnescape(owner)
+		if l.text == "" {
+			continue
+		}
+		if errName != nil || errOwner != nil || !filepath.IsLocal(name) {
+			r.note(l, "it is not a project: %s", l.text)
+			continue
+		}
+		repo := r.repository(name)
+		repo.Owner, repo.Dir = owner, filepath.Join(set["projectroot"], name)
+		if text, err := linesOf(filepath.Join(repo.Dir, "description")); err == nil && len(text) > 0 &&
+			!strings.HasPrefix(text[0].text, "Unnamed repository") {
+			repo.Description = text[0].text
+		}
+	}
+	return r.check()
+}

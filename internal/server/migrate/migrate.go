@@ -1,0 +1,179 @@
+// Package migrate reads the configuration of other Git servers, and writes that of Packhorse: groups, rules, keys and
+// settings of repositories. It reads files as data and runs nothing of them. Each line without an equivalent becomes a
+// note. A permission that is not understood is left out, and a refusal that is not understood is for everything.
+package migrate
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/packhorse-git/packhorse/internal/gateway/auth"
+)
+
+// Result is the configuration of another server.
+type Result struct {
+	Groups       []auth.GroupSpec  `json:"groups"`
+	Rules        []auth.RuleSpec   `json:"rules"`
+	Keys         map[string]string `json:"keys"` // lines of authorized_keys, by user
+	Repositories []*Repository     `json:"repositories"`
+	Notes        []Note            `json:"notes"`
+
+	byPath map[string]*Repository
+}
+
+// Repository is a repository with its settings.
+type Repository struct {
+	Path        string `json:"path"`
+	Dir         string `json:"dir,omitempty"` // where it is; empty: not known
+	Description string `json:"description,omitempty"`
+	Owner       string `json:"owner,omitempty"`
+}
+
+// Note is a line that has no equivalent.
+type Note struct {
+	File string `json:"file"`
+	Line int    `json:"line,omitempty"`
+	Text string `json:"text"`
+}
+
+func (n Note) String() string {
+	if n.Line == 0 {
+		return n.File + ": " + n.Text
+	}
+	return fmt.Sprintf("%s:%d: %s", n.File, n.Line, n.Text)
+}
+
+func newResult() *Result {
+	return &Result{Groups: []auth.GroupSpec{}, Rules: []auth.RuleSpec{}, Keys: map[string]string{},
+		Repositories: []*Repository{}, Notes: []Note{}, byPath: map[string]*Repository{}}
+}
+
+func (r *Result) note(at line, format string, args ...any) {
+	r.Notes = append(r.Notes, Note{at.file, at.number, fmt.Sprintf(format, args...)})
+}
+
+// repository returns the entry of a path, which is added if necessary.
+func (r *Result) repository(path string) *Repository {
+	if r.byPath[path] == nil {
+		r.byPath[path] = &Repository{Path: path}
+		r.Repositories = append(r.Repositories, r.byPath[path])
+	}
+	return r.byPath[path]
+}
+
+// line is a line of a file.
+type line struct {
+	file   string
+	number int
+	text   string
+}
+
+const maxLine = 1 << 20
+
+// linesOf reads the lines of a file, without white space around them.
+func linesOf(file string) (lines []line, err error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	s := bufio.NewScanner(f)
+	s.Buffer(nil, maxLine)
+	for s.Scan() {
+		lines = append(lines, line{file, len(lines) + 1, strings.TrimSpace(s.Text())})
+	}
+	if err := s.Err(); err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	return lines, nil
+}
+
+// Access returns the groups and rules as a configuration.
+func (r *Result) Access() string {
+	var b strings.Builder
+	list := func(key string, values []string) {
+		var quoted []string
+		for _, v := range values {
+			quoted = append(quoted, strconv.Quote(v))
+		}
+		fmt.Fprintf(&b, "%s = [%s]\n", key, strings.Join(quoted, ", "))
+	}
+	for _, g := range r.Groups {
+		fmt.Fprintf(&b, "[[auth.group]]\nname = %q\n", g.Name)
+		list("members", g.Members)
+		b.WriteString("\n")
+	}
+	for _, rule := range r.Rules {
+		b.WriteString("[[auth.rule]]\n")
+		list("who", rule.Who)
+		list("repositories", rule.Repositories)
+		if len(rule.Refs) > 0 {
+			list("refs", rule.Refs)
+		}
+		fmt.Fprintf(&b, "may = %q\n\n", rule.May)
+	}
+	return b.String()
+}
+
+// Commands returns a shell script that copies repositories whose directories are known to $ROOT and configures all.
+func (r *Result) Commands() string {
+	var b strings.Builder
+	b.WriteString("#!/bin/sh\n# Existing repositories are not replaced.\nset -eu\n: \"${ROOT:?set ROOT}\"\n")
+	for _, repo := range r.Repositories {
+		path := quote(strings.TrimSuffix(repo.Path, ".git"))
+		if repo.Dir != "" {
+			fmt.Fprintf(&b, "packhorse repo import --root \"$ROOT\" -- %s %s\n", path, quote(repo.Dir))
+		}
+		for name, value := range map[string]string{"description": repo.Description, "owner": repo.Owner} {
+			if value != "" {
+				fmt.Fprintf(&b, "packhorse repo set --root \"$ROOT\" --%s %s -- %s\n", name, quote(value), path)
+			}
+		}
+	}
+	return b.String()
+}
+
+// quote returns a word of a shell command.
+func quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
+
+// Write writes the result to a directory: access.toml, keys/USER and repositories.sh. Files that exist are an error.
+func (r *Result) Write(dir string) error {
+	files := map[string]string{"access.toml": r.Access(), "repositories.sh": r.Commands()}
+	for user, keys := range r.Keys {
+		files[filepath.Join("keys", user)] = keys
+	}
+	for name := range files {
+		if _, err := os.Lstat(filepath.Join(dir, name)); !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("%s exists, and nothing is replaced: name another directory", filepath.Join(dir, name))
+		}
+	}
+	for name, text := range files {
+		path := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			return err
+		}
+		f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+		if err == nil {
+			_, err = f.WriteString(text)
+			err = errors.Join(err, f.Close())
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// check sorts the result. The error is of rules that Packhorse does not accept.
+func (r *Result) check() (*Result, error) {
+	slices.SortFunc(r.Repositories, func(a, b *Repository) int { return strings.Compare(a.Path, b.Path) })
+	_, err := auth.ParseRules(r.Groups, r.Rules, func(i int) string { return fmt.Sprintf("rule %d", i+1) })
+	return r, err
+}

@@ -1,0 +1,218 @@
+package migrate
+
+import (
+	"errors"
+	"fmt"
+	"html"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/packhorse-git/packhorse/internal/git/gittest"
+)
+
+func write(t *testing.T, path, text string) string {
+	t.Helper()
+	if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// notes returns the lines and the beginnings of the texts of notes.
+func notes(r *Result) (list []string) {
+	for _, n := range r.Notes {
+		list = append(list, fmt.Sprintf("%s:%d %s", filepath.Base(n.File), n.Line, n.Text))
+	}
+	return list
+}
+
+func checkNotes(t *testing.T, r *Result, want ...string) {
+	t.Helper()
+	got := notes(r)
+	if len(got) != len(want) {
+		t.Fatalf("%d notes, want %d:\n%s", len(got), len(want), strings.Join(got, "\n"))
+	}
+	for i := range got {
+		if !strings.HasPrefix(got[i], want[i]) {
+			t.Errorf("note %q, want %q", got[i], want[i])
+		}
+	}
+}
+
+// Each line of gitolite.conf without an equivalent has a note, and permits nothing.
+func TestGitoliteNotes(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	conf := write(t, filepath.Join(dir, "conf/gitolite.conf"), strings.Join([]string{
+		`config core.x = 1`,
+		`@g = alice @g @h # a comment`,
+		`@h = @g bob`,
+		`include "more/*.conf"`,
+		`include "missing.conf"`,
+		`subconf "sub.conf"`,
+		`repo app`,
+		`    RW feature/[a-z]+ = alice`,
+		`    - secret/[0-9] = alice`,
+		`    RW = alice`,
+		`    RW VREF/NAME/doc/ = alice`,
+		`    - VREF/COUNT/3 = @h`,
+		`    RW+M = alice gitweb WRITERS`,
+		`    option mirror.master = x`,
+		`    config hooks.emailprefix = x`,
+		`    C = alice`,
+		`repo users/CREATOR/..*`,
+		`    RW+ = CREATOR`,
+		`repo x[0-9]+`,
+		`    R = @all`,
+		`nonsense`,
+	}, "\n"))
+	write(t, filepath.Join(dir, "conf/more/a.conf"), "repo included\n    R = dave\n")
+	write(t, filepath.Join(dir, "conf/sub.conf"), "include \"gitolite.conf\"\n")
+	write(t, filepath.Join(dir, "keydir/alice.pub"), "ssh-ed25519 AAAA alice\n")
+	write(t, filepath.Join(dir, "keydir/work/alice@laptop.pub"), "ssh-ed25519 BBBB\n")
+	write(t, filepath.Join(dir, "keydir/bob@example.com.pub"), "ssh-ed25519 CCCC\n")
+	write(t, filepath.Join(dir, "keydir/-x.pub"), "ssh-ed25519 DDDD\n")
+	r, err := Gitolite(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	checkNotes(t, r, "gitolite.conf:1 it has no equivalent: config core.x", "gitolite.conf:5 no such file: missing.conf",
+		"gitolite.conf:6 subconf is read as include", `gitolite.conf:8 "feature/[a-z]+" has no equivalent: the rule is left out`,
+		`gitolite.conf:9 "secret/[0-9]" has no equivalent: these callers are denied`,
+		`gitolite.conf:11 "VREF/NAME/doc/" has no equivalent`, `gitolite.conf:12 "VREF/COUNT/3" has no equivalent`,
+		"gitolite.conf:13 M is ignored", "gitolite.conf:13 gitweb is ignored", "gitolite.conf:13 WRITERS is ignored",
+		"gitolite.conf:14 it has no equivalent: option mirror.master", "gitolite.conf:15 it has no equivalent: config hooks",
+		"gitolite.conf:16 pushes create repositories by", "gitolite.conf:18 CREATOR is ignored",
+		"gitolite.conf:21 it has no equivalent: nonsense",
+		"-x.pub:0 the key is left out", `gitolite.conf:17 repositories "users/CREATOR/..*" have no equivalent`,
+		`gitolite.conf:19 repositories "x[0-9]+" have no equivalent`)
+	text := r.Access()
+	for _, never := range []string{"create", "write", "x[0-9]", "CREATOR"} {
+		if strings.Contains(text, never) {
+			t.Errorf("the rules have %q:\n%s", never, text)
+		}
+	}
+	keys := map[string]string{"alice": "ssh-ed25519 AAAA alice\nssh-ed25519 BBBB\n",
+		"bob@example.com": "ssh-ed25519 CCCC\n"}
+	if !maps.Equal(r.Keys, keys) {
+		t.Errorf("keys %q, want %q", r.Keys, keys)
+	}
+
+	out := filepath.Join(dir, "out")
+	if err := r.Write(out); err != nil {
+		t.Fatal(err)
+	}
+	if text, err := os.ReadFile(filepath.Join(out, "keys/alice")); err != nil || string(text) != r.Keys["alice"] {
+		t.Errorf("keys/alice is %q, %v", text, err)
+	}
+	if err := r.Write(out); err == nil || !strings.Contains(err.Error(), "exists, and nothing is replaced") {
+		t.Errorf("second write: %v", err)
+	}
+	if _, err := Gitolite(conf + "x"); err == nil {
+		t.Error("a missing file was read")
+	}
+}
+
+// Descriptions and owners are quoted in the script of commands.
+func TestCommands(t *testing.T) {
+	t.Parallel()
+	r := newResult()
+	*r.repository("-x.git") = Repository{"-x.git", "/d ir", `it's $(id)`, "`id`"}
+	got := r.Commands()
+	for _, want := range []string{`-- '-x' '/d ir'`, `--description 'it'\''s $(id)' -- '-x'`, "--owner '`id`' -- '-x'"} {
+		if !strings.Contains(got, want) {
+			t.Errorf("no %s in\n%s", want, got)
+		}
+	}
+}
+
+func cgi(t *testing.T, program, pkg string, env ...string) string {
+	t.Helper()
+	if _, err := os.Stat(program); err != nil {
+		t.Skipf("SKIPPED: there is no %s here (Debian's package %s)", program, pkg)
+	}
+	cmd := exec.Command(program)
+	cmd.Env = append(os.Environ(), append(env, "REQUEST_METHOD=GET", "GATEWAY_INTERFACE=CGI/1.1", "SERVER_NAME=x",
+		"SCRIPT_NAME=/x")...)
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%s: %v", program, err)
+	}
+	return string(out)
+}
+
+// The page of cgit has all that is imported of a cgitrc.
+func TestCgit(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	for _, name := range []string{"app.git", "b/tool.git"} {
+		gittest.InitAt(t, filepath.Join(dir, name), "--bare")
+	}
+	write(t, filepath.Join(dir, "more"), "repo.url=tools/tool\nrepo.path="+dir+"/b/tool.git\nrepo.owner=Bob\n"+
+		"repo.hide=0\n")
+	rc := write(t, filepath.Join(dir, "cgitrc"), "# comment\ncss=/cgit.css\nroot-title=x\nsection=one\nrepo.url=app\n"+
+		"repo.path="+dir+"/app.git\nrepo.desc=An app\nrepo.owner=Alice A.\nrepo.module-link=x\nunknown=1\n"+
+		"include="+dir+"/more\nscan-path=/none\n")
+	r, err := Cgit(rc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	checkNotes(t, r, "cgitrc:10 it has no equivalent: unknown=1", "cgitrc:12 repositories below /none")
+	want := []Repository{{"app", dir + "/app.git", "An app", "Alice A."}, {"tools/tool", dir + "/b/tool.git", "", "Bob"}}
+	for i, repo := range r.Repositories {
+		if *repo != want[i] {
+			t.Errorf("repository %v, want %v", *repo, want[i])
+		}
+	}
+	page := cgi(t, "/usr/lib/cgit/cgit.cgi", "cgit", "CGIT_CONFIG="+rc, "PATH_INFO=/", "QUERY_STRING=")
+	for _, repo := range r.Repositories {
+		for _, text := range []string{">" + repo.Path + "</a>", repo.Description, repo.Owner} {
+			if !strings.Contains(page, text) {
+				t.Errorf("cgit does not show %q:\n%s", text, page)
+			}
+		}
+	}
+}
+
+// The list of gitweb has all that is imported of its configuration.
+func TestGitweb(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	for _, name := range []string{"app.git", "with space.git"} {
+		gittest.InitAt(t, filepath.Join(dir, "git", name), "--bare")
+	}
+	write(t, filepath.Join(dir, "git/app.git/description"), "An app\n")
+	write(t, filepath.Join(dir, "projects"), "app.git Alice+%C3%89.\nwith%20space.git\n../out.git Eve\n")
+	conf := write(t, filepath.Join(dir, "gitweb.conf"), "# comment\nour $projectroot = \""+dir+"/git\";\n"+
+		"$projects_list = '"+dir+"/projects';\n$site_name = \"x\";\n$feature{'blame'}{'default'} = [1];\n"+
+		"system(\"touch "+dir+"/hacked\");\n1;\n")
+	r, err := Gitweb(conf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	checkNotes(t, r, "gitweb.conf:4 it has no equivalent: $site_name", "gitweb.conf:5 it is not a plain assignment",
+		"gitweb.conf:6 it is not a plain assignment", "projects:3 it is not a project: ../out.git")
+	if _, err := os.Stat(filepath.Join(dir, "hacked")); err == nil {
+		t.Error("the configuration was run")
+	}
+	want := Repository{"app.git", dir + "/git/app.git", "An app", "Alice É."}
+	if len(r.Repositories) != 2 || *r.Repositories[0] != want {
+		t.Errorf("repositories %v", r.Repositories)
+	}
+	list := cgi(t, "/usr/share/gitweb/gitweb.cgi", "gitweb", "GITWEB_CONFIG="+write(t, filepath.Join(dir, "plain.conf"),
+		"our $projectroot = \""+dir+"/git\";\n$projects_list = '"+dir+"/projects';\n1;\n"), "QUERY_STRING=")
+	for _, text := range []string{"app.git", "An app", "Alice É."} {
+		if !strings.Contains(html.UnescapeString(list), text) {
+			t.Errorf("gitweb does not show %q:\n%s", text, list)
+		}
+	}
+	none, err := Gitweb(write(t, filepath.Join(dir, "none.conf"), "$projectroot = '/srv/git';\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	checkNotes(t, none, "none.conf:0 without $projects_list there is no list: serve /srv/git")
+}
