@@ -239,26 +239,35 @@ func (p *place) deletePurged(ctx context.Context, done *places.Purged) error {
 		done.Problems = append(done.Problems, "the bucket has files of "+p.path.String()+" that its head does not name: "+
 			"another repository borrows them, or they are being uploaded; repeat the purge")
 	}
-	b, ok := p.store.options.Bucket.(bucket.Versioned)
-	if !ok {
-		return nil
+	files, problem, err := deleteVersions(ctx, p.store.options.Bucket, reposPrefix+p.id+"/packs/")
+	done.Files = append(done.Files, files...)
+	if problem != "" {
+		done.Problems = append(done.Problems, problem)
 	}
-	versions, err := b.Versions(ctx, reposPrefix+p.id+"/packs/")
+	return err
+}
+
+// deleteVersions deletes all old versions of objects whose keys begin with prefix. problem is why some are left.
+func deleteVersions(ctx context.Context, in bucket.Bucket, prefix string) (deleted []string, problem string,
+	err error) {
+	b, ok := in.(bucket.Versioned)
+	if !ok {
+		return nil, "", nil
+	}
+	versions, err := b.Versions(ctx, prefix)
 	if err != nil {
-		done.Problems = append(done.Problems, "the old versions of files in the bucket cannot be listed: "+err.Error())
-		return nil
+		return nil, "the old versions of objects in the bucket cannot be listed: " + err.Error(), ctx.Err()
 	}
 	for _, v := range versions {
 		if v.IsLatest && !v.IsMarker {
 			continue
 		}
 		if err := b.DeleteVersion(ctx, v); err != nil {
-			done.Problems = append(done.Problems, "an old version in the bucket cannot be deleted: "+err.Error())
-			return nil
+			return deleted, "an old version in the bucket cannot be deleted: " + err.Error(), ctx.Err()
 		}
-		done.Files = append(done.Files, v.Key+" version "+v.ID)
+		deleted = append(deleted, v.Key+" version "+v.ID)
 	}
-	return nil
+	return deleted, "", nil
 }
 
 // namesAll reports whether the head names all of some files.

@@ -38,7 +38,7 @@ AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, from --credentials-file, or from th
   packhorse store gc --older-than 7d --dry-run --config /etc/packhorse/store.toml`,
 	}
 	f.addFlags(cmd)
-	return group(cmd, storeInit(f), storeImport(f), storeCheck(f), storeGC(f), storePromote(f))
+	return group(cmd, storeInit(f), storeImport(f), storeCheck(f), storeGC(f), storeForget(f), storePromote(f))
 }
 
 // storeFinder finds the bucket for a command.

@@ -282,3 +282,38 @@ a plain bare repository already: copy its directory, or use git clone --mirror.`
 	}
 	return cmd
 }
+
+func storeForget(f *storeFinder) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "forget NAME",
+		Short: "Remove the records of removed repositories with a name",
+		Long: `Forget removes refs, settings and names from all records of removed repositories with NAME, and the records of the name.
+Old versions in the bucket go, too. Empty records stay, so that nodes that were away find that the repositories are gone.
+It also deletes packs and objects of Git LFS, except packs that forks borrow.
+
+It is refused if a repository has the name, and for a day after the last one was removed. It prints the remaining data.`,
+		Example: "  packhorse store forget team/secret --config /etc/packhorse/store.toml",
+		Args:    exactArgs(1, "one NAME"),
+	}
+	asJSON := jsonFlag(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		path, err := git.ParseRepoPath(args[0])
+		if err != nil {
+			return usage(err)
+		}
+		b, s, err := f.open()
+		if err != nil {
+			return err
+		}
+		done, err := store.Forget(cmd.Context(), b, path, s.NodeName())
+		if err != nil {
+			return err
+		}
+		return printResult(cmd, *asJSON, done, func(w io.Writer) error {
+			_, err := fmt.Fprintf(w, "forgot %d repositories: %d records and %d objects; left: %s\n", done.Repositories,
+				done.Records, done.Objects, strings.Join(done.Left, "; "))
+			return err
+		})
+	}
+	return cmd
+}

@@ -71,6 +71,9 @@ func AfterName(path string) string {
 	return namesPrefix + escape(path) + nameEnd + "~"
 }
 
+// NameKeys returns the prefix of the keys of all records of a name.
+func NameKeys(path git.RepoPath) string { return namesPrefix + escape(path.String()) + nameEnd }
+
 // ParseNameKey returns the path and the number of a key below names/. The error is fault.Corrupt and names the key if
 // Packhorse does not write such keys.
 func ParseNameKey(key string) (path git.RepoPath, number uint64, err error) {
