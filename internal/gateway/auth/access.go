@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/hex"
+	"encoding/json"
 	"slices"
 	"strconv"
 	"sync"
@@ -21,8 +22,11 @@ type RuleSet struct {
 	Rules   []RuleSpec  `json:"rules,omitempty"`
 }
 
-// maxRuleSet is the maximum size of an encoded change of the access data, and so of a RuleSet, in bytes.
-const maxRuleSet = 128 << 10
+// maxRuleSet is the maximum size of an encoded RuleSet, and maxAccessChange that of a change, in bytes.
+const (
+	maxRuleSet      = 128 << 10
+	maxAccessChange = maxRuleSet + 4<<10
+)
 
 // Parse parses the rules.
 func (s *RuleSet) Parse() ([]Rule, error) {
@@ -38,12 +42,19 @@ type accessChange struct {
 	Forget string   `json:"forget,omitempty"` // a user
 }
 
+// current returns a copy of the tokens without those that expired more than a day ago.
+func (t *tokenTable) current(now time.Time) []Token {
+	return slices.DeleteFunc(slices.Clone(t.Tokens), func(one Token) bool {
+		return !one.Expires.IsZero() && now.Sub(one.Expires) > 24*time.Hour
+	})
+}
+
 // apply makes a change. It does not change slices that t shares with its copies.
 func (t *tokenTable) apply(c *accessChange) {
 	switch {
 	case c.Mint != nil:
 		t.Last++
-		t.Tokens = append(slices.Clip(t.Tokens), *c.Mint)
+		t.Tokens = append(t.current(c.Mint.Created), *c.Mint)
 	case c.Revoke != nil:
 		t.Tokens = slices.DeleteFunc(slices.Clone(t.Tokens),
 			func(one Token) bool { return slices.Contains(c.Revoke, one.ID) })
@@ -98,7 +109,7 @@ func (a *Access) Mint(ctx context.Context, r TokenRequest) (secret string, token
 	secret = newToken()
 	hash := hashToken(secret)
 	err = a.content.change(ctx, func(t *tokenTable) (*accessChange, error) {
-		if len(t.Tokens) >= most {
+		if len(t.current(a.now())) >= most {
 			return nil, fault.New(fault.Exhausted, "there are %d tokens, the maximum: revoke some", most)
 		}
 		token = Token{
@@ -154,6 +165,10 @@ func (a *Access) Rules(ctx context.Context, fresh bool) (RuleSet, error) {
 func (a *Access) SetRules(ctx context.Context, set RuleSet, expected uint64) (RuleSet, error) {
 	if _, err := set.Parse(); err != nil {
 		return set, err
+	}
+	if text, err := json.Marshal(set); err != nil || len(text) > maxRuleSet {
+		return set, fault.New(fault.Invalid, "the rules have %d bytes as JSON, the maximum is %d: use groups and patterns",
+			len(text), maxRuleSet)
 	}
 	err := a.content.change(ctx, func(t *tokenTable) (*accessChange, error) {
 		if t.Rules.Version != expected {

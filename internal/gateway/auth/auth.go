@@ -24,7 +24,6 @@ type Options struct {
 	// closes them.
 	Authenticators []Authenticator
 	Rules          []Rule
-	Configured     RuleSet // Rules as they are written
 	Access         *Access // has further rules; may be nil
 	Hook           *Hook   // decides if no rule matches; nil means that access is denied then
 	// Origins decide about the repositories that they cover. Nil means none. Auth closes them. A hook must not be asked
@@ -46,6 +45,7 @@ type Auth struct {
 	o          Options
 	rules      atomic.Pointer[[]Rule] // of the configuration, and after them those of Access
 	parts      ruleParts
+	written    atomic.Pointer[RuleSet] // see ShowRules
 	ruleSource *source
 	configured atomic.Bool // result of knowsCallers
 	guesses    *guesses
@@ -58,6 +58,7 @@ func New(o Options) *Auth {
 	}
 	a := &Auth{o: o, guesses: newGuesses(o.Guesses, o.Now), ruleSource: o.Sources.add(SourceRules, nil)}
 	a.parts.forgotten.Store(-1)
+	a.ShowRules(RuleSet{})
 	a.SetRules(o.Rules)
 	a.knowsCallers()
 	return a
@@ -101,6 +102,9 @@ func (a *Auth) SetRules(rules []Rule) {
 	a.joinRules()
 	a.ruleSource.report(nil)
 }
+
+// ShowRules sets the rules of the configuration as they are written, for RuleService.
+func (a *Auth) ShowRules(set RuleSet) { a.written.Store(&set) }
 
 // ruleParts are the rules by their origin.
 type ruleParts struct {

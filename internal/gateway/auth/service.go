@@ -2,6 +2,8 @@ package auth
 
 import (
 	"context"
+	"fmt"
+	"log/slog"
 	"slices"
 	"strconv"
 	"strings"
@@ -18,6 +20,9 @@ type Service struct {
 	Access *Access // nil: the calls are refused
 	Auth   *Auth   // decides about tests, and has the caches; nil on a storage node
 
+	Log *slog.Logger
+	by  string // the caller; "": of the control API
+
 	mayStay func([]Rule) bool // reports whether the caller may still call with other rules; nil: it always may
 }
 
@@ -30,7 +35,7 @@ func (s *Service) For(ctx context.Context, id Identity) (*Service, error) {
 		return nil, fault.New(fault.Denied, "%s may not manage tokens and rules: that needs a rule with may = \"admin\" for "+
 			"\"**\", and a credential without limits", id.Name)
 	}
-	return &Service{Access: s.Access, Auth: s.Auth, mayStay: func(stored []Rule) bool {
+	return &Service{Access: s.Access, Auth: s.Auth, Log: s.Log, by: id.Name, mayStay: func(stored []Rule) bool {
 		return administers(slices.Concat(s.Auth.parts.configuredRules(), stored), id)
 	}}, nil
 }
@@ -41,7 +46,8 @@ func (p *ruleParts) configuredRules() []Rule {
 	return p.configured
 }
 
-// administers reports whether a caller administers all repositories. Rules for some of them do not matter.
+// administers reports whether a caller administers all repositories. Rules for some of them do not matter. Without
+// rules only a token does: a hook gives scopes to its users, and decides itself about repositories.
 func administers(rules []Rule, id Identity) bool {
 	if id.Anonymous() || id.By == ByOrigin || id.Grant != nil &&
 		(id.Grant.Operation != Admin || len(id.Grant.Repositories) > 0 || len(id.Grant.Refs) > 0) {
@@ -55,7 +61,14 @@ func administers(rules []Rule, id Identity) bool {
 			return r.permits > int(Admin)
 		}
 	}
-	return len(rules) == 0
+	return len(rules) == 0 && id.By == ByToken
+}
+
+// note logs a change that was made.
+func (s *Service) note(err error, change string) {
+	if err == nil && s.Log != nil {
+		s.Log.Info("changed tokens or rules", "change", change, "user", s.by)
+	}
 }
 
 func (s *Service) access() (*Access, error) {
@@ -88,6 +101,7 @@ func (s *Service) Mint(ctx context.Context, m *packhorsev1.MintRequest) (*packho
 		r.Expires = a.now().Add(time.Duration(seconds) * time.Second)
 	}
 	secret, token, err := a.Mint(ctx, r)
+	s.note(err, "created the token "+token.ID)
 	return &packhorsev1.MintResponse{Secret: secret, Token: token.message()}, err
 }
 
@@ -109,6 +123,7 @@ func (s *Service) Revoke(ctx context.Context, m *packhorsev1.RevokeRequest) (*pa
 		return nil, err
 	}
 	list, err := a.Revoke(ctx, m.GetToken())
+	s.note(err, "revoked "+m.GetToken())
 	return &packhorsev1.RevokeResponse{Revoked: messages(list)}, err
 }
 
@@ -150,7 +165,7 @@ func (s *Service) Get(ctx context.Context, _ *packhorsev1.RuleServiceGetRequest)
 	set, err := a.Rules(ctx, true)
 	m := &packhorsev1.RuleServiceGetResponse{Version: set.Version, Stored: set.Message()}
 	if s.Auth != nil {
-		m.Configured = s.Auth.o.Configured.Message()
+		m.Configured = s.Auth.written.Load().Message()
 	}
 	return m, err
 }
@@ -209,6 +224,7 @@ func (s *Service) Set(ctx context.Context, m *packhorsev1.RuleServiceSetRequest)
 			"more: permit yourself \"admin\" on \"**\", or set force"))
 	}
 	set, err = a.SetRules(ctx, set, m.GetExpectedVersion())
+	s.note(err, fmt.Sprint("stored version ", set.Version, " of the rules"))
 	return &packhorsev1.RuleServiceSetResponse{Version: set.Version}, err
 }
 
@@ -289,5 +305,6 @@ func (s *Service) Forget(ctx context.Context, m *packhorsev1.ForgetRequest) (*pa
 	if s.Auth != nil {
 		s.Auth.forget()
 	}
+	s.note(nil, "forgot the user "+m.GetUser())
 	return &packhorsev1.ForgetResponse{}, nil
 }

@@ -32,6 +32,9 @@ type sharedTable struct {
 
 	mu      sync.Mutex
 	reading *sharedRead
+	begun   uint64 // the number of the latest read
+	ended   uint64 // of the latest one that has ended
+	good    uint64 // of that of content
 	content tokenTable
 	head    uint64
 	at      time.Time // when the read of content began; zero: nothing was read
@@ -40,8 +43,8 @@ type sharedTable struct {
 }
 
 type sharedRead struct {
-	begun time.Time
-	done  chan struct{}
+	at   time.Time // when it began
+	done chan struct{}
 }
 
 func (s *sharedTable) table(ctx context.Context, fresh bool) (tokenTable, error) {
@@ -51,16 +54,19 @@ func (s *sharedTable) table(ctx context.Context, fresh bool) (tokenTable, error)
 
 // get returns the content and its last record.
 func (s *sharedTable) get(ctx context.Context, fresh bool) (tokenTable, uint64, error) {
-	now := s.now()
-	since, limit := now.Add(-sharedAge), sharedWait
+	now, limit := s.now(), sharedWait
+	needed := uint64(0) // of the reads: one that has not begun yet
 	if fresh {
-		since, limit = now, sharedTimeout
+		limit = sharedTimeout
+		s.mu.Lock()
+		needed = s.begun + 1
+		s.mu.Unlock()
 	}
 	timeout := time.NewTimer(limit)
 	defer timeout.Stop()
-	for done := s.read(since, fresh); done != nil; done = s.read(since, fresh) {
+	for done := s.read(needed, now); done != nil; done = s.read(needed, now) {
 		select {
-		case <-done: // it may have begun before
+		case <-done:
 			continue
 		case <-timeout.C:
 		case <-ctx.Done():
@@ -70,22 +76,24 @@ func (s *sharedTable) get(ctx context.Context, fresh bool) (tokenTable, uint64, 
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if oldest := now.Add(-sharedStale); fresh && s.at.Before(since) || s.at.Before(oldest) {
+	if s.good < needed || s.at.Before(now.Add(-sharedStale)) {
 		return tokenTable{}, 0, unavailable("the server cannot read its tokens and rules at present; try again later", s.err)
 	}
 	return s.content, s.head, nil
 }
 
 // read returns the end of a read of the log; nil: the content is recent enough, or the last read has just failed.
-func (s *sharedTable) read(since time.Time, fresh bool) <-chan struct{} {
+func (s *sharedTable) read(needed uint64, now time.Time) <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	now := s.now()
+	oldest := now.Add(-sharedAge)
 	switch {
-	case !s.at.Before(since), s.err != nil && !s.failed.Before(since): // with fresh: it failed since the call
+	case needed > 0 && s.ended >= needed,
+		needed == 0 && (!s.at.Before(oldest) || s.err != nil && !s.failed.Before(oldest)):
 		return nil
 	case s.reading == nil:
-		s.reading = &sharedRead{now, make(chan struct{})}
+		s.begun++
+		s.reading = &sharedRead{s.now(), make(chan struct{})}
 		go s.catchUp(s.reading, s.content, s.head)
 	}
 	return s.reading.done
@@ -115,9 +123,9 @@ func (s *sharedTable) catchUp(r *sharedRead, content tokenTable, head uint64) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.reading = nil
+	s.reading, s.ended = nil, s.begun
 	if s.err = err; err == nil {
-		s.content, s.head, s.at = content, head, r.begun
+		s.content, s.head, s.at, s.good = content, head, r.at, s.begun
 	} else {
 		s.failed = s.now()
 	}
@@ -142,9 +150,8 @@ func (s *sharedTable) change(ctx context.Context, do func(*tokenTable) (*accessC
 		if err != nil {
 			return err
 		}
-		if len(text) > maxRuleSet {
-			return fault.New(fault.Invalid, "the change has %d bytes as JSON, the maximum is %d: use groups and patterns",
-				len(text), maxRuleSet)
+		if len(text) > maxAccessChange {
+			return fault.New(fault.Invalid, "the change has %d bytes as JSON, the maximum is %d", len(text), maxAccessChange)
 		}
 		var checkpoint []byte
 		if (head+1)%node.CheckpointEvery == 0 {

@@ -119,6 +119,8 @@ func (r *TokenRequest) check(now time.Time) error {
 	switch {
 	case !r.Expires.IsZero() && !r.Expires.After(now):
 		return fault.New(fault.Invalid, "the time of expiry %s has passed", r.Expires.Format(time.RFC3339))
+	case len(r.Refs) > 0 && r.Scope == Admin:
+		return fault.New(fault.Invalid, "a token for some refs cannot have the scope admin, which includes more than refs")
 	case max(len(r.Repositories), len(r.Refs)) > maxInRule:
 		return fault.New(fault.Invalid, "a token has at most %d patterns", maxInRule)
 	}

@@ -6,9 +6,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
-	"github.com/packhorse-git/packhorse/internal/git/pack"
 	"github.com/packhorse-git/packhorse/internal/git/refs"
-	"github.com/packhorse-git/packhorse/internal/git/repo"
 	"github.com/packhorse-git/packhorse/internal/node"
 )
 
@@ -31,40 +29,28 @@ func (c ruleCheck) refusal(u Update, kinds node.RefChange) (string, error) {
 	return "", nil
 }
 
-// freshObjects reads an object that the repository does not have yet; NotFound for others. Only commits need content.
-type freshObjects func(git.ObjectID) (git.ObjectType, []byte, error)
-
-// CheckRules returns an error of kind Denied if rules do not permit all updates.
-func CheckRules(ctx context.Context, r *repo.Repo, rules *node.RefRules, before *refs.Snapshot, updates []Update,
-	fresh freshObjects) error {
-	refused, err := refusedByRules(ctx, r, rules, before, updates, fresh)
+// CheckRules returns an error of kind Denied if rules do not permit all updates, whose kinds are known.
+func CheckRules(rules *node.RefRules, before *refs.Snapshot, updates []Update) error {
+	refused, err := refusedByRules(rules, before, updates)
 	if err == nil && len(refused) > 0 {
 		err = ruleError(refused)
 	}
 	return err
 }
 
-// refusedByRules returns the reasons against updates, by ref.
-func refusedByRules(ctx context.Context, r *repo.Repo, rules *node.RefRules, before *refs.Snapshot, updates []Update,
-	fresh freshObjects) (refused map[git.RefName]string, err error) {
-	if rules.IsZero() {
-		return nil, nil
-	}
+// refusedByRules returns the reasons against updates, whose kinds are known, by ref.
+func refusedByRules(rules *node.RefRules, before *refs.Snapshot, updates []Update) (refused map[git.RefName]string,
+	err error) {
 	refused = make(map[git.RefName]string)
 	c := ruleCheck{rules, before.Lookup}
 	for _, u := range updates {
 		kinds := node.RefChangesOf(u.Ref, u.Old, u.New)
-		reason, err := c.refusal(u, kinds)
-		if err == nil && reason != "" && kinds == node.RefWrite|node.RefForce {
-			kinds = node.RefForce
-			isForward, walkErr := fastForward(ctx, r, fresh, u.Old, u.New)
-			if isForward {
+		if kinds == node.RefWrite|node.RefForce {
+			if kinds = node.RefForce; u.Kind == FastForward {
 				kinds = node.RefWrite
 			}
-			if err = walkErr; err == nil {
-				reason, err = c.refusal(u, kinds)
-			}
 		}
+		reason, err := c.refusal(u, kinds)
 		if err != nil {
 			return nil, err
 		}
@@ -73,54 +59,6 @@ func refusedByRules(ctx context.Context, r *repo.Repo, rules *node.RefRules, bef
 		}
 	}
 	return refused, nil
-}
-
-// fastForward reports whether the history of a commit has another one. Other objects have no history.
-func fastForward(ctx context.Context, r *repo.Repo, fresh freshObjects, before, after git.ObjectID) (bool, error) {
-	seen := map[git.ObjectID]bool{after: true}
-	var tips []git.ObjectID // in the repository
-	for queue := []git.ObjectID{after}; len(queue) > 0; queue = queue[1:] {
-		if err := ctx.Err(); err != nil {
-			return false, err
-		}
-		typ, data, err := fresh(queue[0])
-		switch {
-		case queue[0] == before && queue[0] != after:
-			return true, nil
-		case fault.Is(err, fault.NotFound):
-			tips = append(tips, queue[0])
-			continue
-		case err != nil:
-			return false, err
-		case typ != git.Commit:
-			continue
-		}
-		commit, err := pack.ParseCommit(data, r.Format)
-		if err != nil {
-			return false, err
-		}
-		for _, parent := range commit.Parents {
-			if !seen[parent] {
-				seen[parent] = true
-				queue = append(queue, parent)
-			}
-		}
-	}
-	if len(tips) == 0 {
-		return false, nil
-	}
-	if typ, _, err := r.Objects.Header(before); err != nil || typ != git.Commit {
-		if fault.Is(err, fault.NotFound) {
-			err = nil
-		}
-		return false, err
-	}
-	shallow, err := r.ShallowSet()
-	if err != nil {
-		return false, err
-	}
-	_, isUnreachable, err := r.Graph.FirstUnreachable(ctx, tips, []git.ObjectID{before}, shallow)
-	return !isUnreachable && err == nil, err
 }
 
 // mayRefuse reports whether the rules may refuse a part of the push. They are asked when its objects have arrived.
@@ -144,18 +82,11 @@ func (p *pushSession) checkRules(ctx context.Context, objects string, updates []
 	if !p.hooks.asksRules {
 		return nil
 	}
-	fresh := func(id git.ObjectID) (git.ObjectType, []byte, error) {
-		return 0, nil, fault.New(fault.NotFound, "no %s", id)
+	updates, err := p.classifyQuarantined(ctx, objects, updates)
+	var refused map[git.RefName]string
+	if err == nil {
+		refused, err = refusedByRules(&p.push.Pusher.Rules, p.before, updates)
 	}
-	if objects != "" { // otherwise the push only deletes
-		pushed, err := pack.Open(objects, pack.Options{Format: p.target.Format, Alone: true})
-		if err != nil {
-			return fault.Wrap(fault.Unavailable, "push not accepted: its objects cannot be read", err)
-		}
-		defer pushed.Close()
-		fresh = func(id git.ObjectID) (git.ObjectType, []byte, error) { return pushed.Read(id, 0) }
-	}
-	refused, err := refusedByRules(ctx, p.target.Repo, &p.push.Pusher.Rules, p.before, updates, fresh)
 	if err != nil {
 		return fault.Wrap(fault.Unavailable, "push not accepted: the server cannot compare it with the rules", err)
 	}

@@ -3,12 +3,15 @@ package storage
 import (
 	"context"
 	"io"
+	"maps"
+	"slices"
 	"strings"
 
 	"github.com/klauspost/compress/zlib"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/pack"
 	"github.com/packhorse-git/packhorse/internal/git/refs"
 	"github.com/packhorse-git/packhorse/internal/git/repo"
 	"github.com/packhorse-git/packhorse/internal/node"
@@ -150,24 +153,69 @@ func (s *writeState) checkAll(plan write.Plan) error {
 
 // checkRules returns an error if the rules of the caller do not permit a plan.
 func (s *writeState) checkRules(ctx context.Context, plan write.Plan, rules *node.RefRules) error {
-	added := make(map[git.ObjectID]*write.Object, len(plan.Objects))
+	if rules.IsZero() {
+		return nil
+	}
+	updates := slices.Clone(plan.Updates)
+	for i, u := range updates {
+		if u.Old.IsZero() || u.New.IsZero() {
+			continue
+		}
+		isForward, err := s.isForward(ctx, plan, u)
+		if err != nil {
+			return err
+		}
+		if isForward {
+			updates[i].Kind = receivepack.FastForward
+		}
+	}
+	return receivepack.CheckRules(rules, s.snap.Unhidden(), updates)
+}
+
+// isForward reports whether the history of the new commit of an update has the old one. The repository does not have
+// the commits of the plan yet, nor those of changes that are about to become visible.
+func (s *writeState) isForward(ctx context.Context, plan write.Plan, u receivepack.Update) (bool, error) {
+	added := maps.Clone(s.objects)
 	for _, o := range plan.Objects {
 		added[o.ID] = o
 	}
-	return receivepack.CheckRules(ctx, s.repo, rules, s.snap.Unhidden(), plan.Updates,
-		func(id git.ObjectID) (git.ObjectType, []byte, error) {
-			o := added[id]
-			if o == nil {
-				o = s.objects[id]
+	seen := map[git.ObjectID]bool{u.New: true}
+	var tips []git.ObjectID // in the repository
+	for queue := []git.ObjectID{u.New}; len(queue) > 0; queue = queue[1:] {
+		o := added[queue[0]]
+		switch {
+		case queue[0] == u.Old:
+			return true, nil
+		case o == nil:
+			tips = append(tips, queue[0])
+			continue
+		case o.Type != git.Commit:
+			continue
+		}
+		commit, err := pack.ParseCommit(o.Data, s.repo.Format)
+		if err != nil {
+			return false, err
+		}
+		for _, parent := range commit.Parents {
+			if !seen[parent] {
+				seen[parent] = true
+				queue = append(queue, parent)
 			}
-			switch {
-			case o == nil:
-				return 0, nil, fault.New(fault.NotFound, "no new object %s", id)
-			case o.Type != git.Commit:
-				return o.Type, nil, nil
-			}
-			return o.Type, o.Data, nil
-		})
+		}
+	}
+	typ, _, err := s.repo.Objects.Header(u.Old)
+	if err != nil || typ != git.Commit || len(tips) == 0 { // or the old one was added, and is not in the history
+		if fault.Is(err, fault.NotFound) {
+			err = nil
+		}
+		return false, err
+	}
+	shallow, err := s.repo.ShallowSet()
+	if err != nil {
+		return false, err
+	}
+	_, isUnreachable, err := s.repo.Graph.FirstUnreachable(ctx, tips, []git.ObjectID{u.Old}, shallow)
+	return !isUnreachable && err == nil, err
 }
 
 // checkObject checks the object to which a ref is set. typ is its type if it is a new one.

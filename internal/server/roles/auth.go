@@ -35,8 +35,7 @@ func newAuth(d *deps, mirrors auth.Prober, access *auth.Access) (*auth.Auth, err
 		return nil, err
 	}
 	o := auth.Options{
-		Rules: rules, Configured: cfg.Auth.RuleSet(), Access: access, Hook: hook,
-		OpenRead: cfg.HTTP.PublicRead, OpenUntilKnown: config.IsLoopback(host),
+		Rules: rules, Access: access, Hook: hook, OpenRead: cfg.HTTP.PublicRead, OpenUntilKnown: config.IsLoopback(host),
 		Guesses: cfg.Auth.Guesses, Metrics: metrics, Sources: sources, Log: log,
 	}
 	if o.Origins, err = newOrigins(d, mirrors, metrics); err != nil {
@@ -62,6 +61,7 @@ func newAuth(d *deps, mirrors auth.Prober, access *auth.Access) (*auth.Auth, err
 		o.Authenticators = append(o.Authenticators, hook)
 	}
 	callers := auth.New(o)
+	callers.ShowRules(cfg.Auth.RuleSet())
 	d.mentions = append(d.mentions, callers.Mentions)
 	if !config.IsLoopback(host) && cfg.HTTP.TLSCert == "" && callers.Configured() {
 		log.Warn("credentials of callers arrive without TLS, unless a proxy terminates it: set --tls-cert and --tls-key",
@@ -77,6 +77,7 @@ func newAuth(d *deps, mirrors auth.Prober, access *auth.Access) (*auth.Auth, err
 		rules, err := cfg.Auth.Rules()
 		if err == nil {
 			callers.SetRules(rules)
+			callers.ShowRules(cfg.Auth.RuleSet())
 		}
 		return err
 	})

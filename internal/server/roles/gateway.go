@@ -56,7 +56,7 @@ func newGatewayParts(d *deps, o gatewayOptions) (*gatewayParts, error) {
 		return nil, err
 	}
 	d.life.notes = append(d.life.notes, listeners.notes)
-	service := &auth.Service{Access: o.access, Auth: callers}
+	service := &auth.Service{Access: o.access, Auth: callers, Log: d.log}
 	handler := newGitHandler(d, o.routes, o.tiers, callers)
 	handler.Access = service
 	d.life.drains = append(d.life.drains, handler.Drain)

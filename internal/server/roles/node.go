@@ -136,7 +136,7 @@ func (n *nodeParts) access(d *deps) *auth.Service {
 	if n.store == nil || !d.cfg.Auth.Shared {
 		return &auth.Service{}
 	}
-	return &auth.Service{Access: auth.AccessInLog(n.store)}
+	return &auth.Service{Access: auth.AccessInLog(n.store), Log: d.log}
 }
 
 // evicted closes the files of a repository whose packs were removed. No file is open before there is a node.

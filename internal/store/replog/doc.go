@@ -1,4 +1,5 @@
-// Package replog keeps logs of numbered records in a bucket: one log for each repository, and one for each name.
+// Package replog keeps logs of numbered records in a bucket: one log for each repository, one for each name, and one of
+// the tokens and rules that gateways share.
 //
 // # Log
 //
@@ -8,6 +9,7 @@
 //
 //	repos/ID/log/DOWN(n)       records of the repository ID (Record)
 //	names/PATH!/DOWN(k)        records of the name PATH (Name): the repository that it refers to
+//	access/log/DOWN(n)         changes of tokens and rules (Access)
 //
 // DOWN(n) is 2^62 - n in 16 hexadecimal digits, so that the newest record is the first in a listing. Numbers begin
 // at 1.

@@ -1,0 +1,305 @@
+package auth
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/node"
+	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
+)
+
+// memoryLog is a node.AccessLog without a bucket.
+type memoryLog struct {
+	mu         sync.Mutex
+	changes    [][]byte
+	checkpoint []byte
+	covers     uint64
+	reads      int
+	err        error
+}
+
+func (l *memoryLog) ReadAccess(_ context.Context, after uint64) (node.AccessRecords, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.reads++
+	found := node.AccessRecords{}
+	if l.covers > after {
+		found.Checkpoint, found.At, after = l.checkpoint, l.covers, l.covers
+	}
+	found.Changes = l.changes[after:]
+	return found, l.err
+}
+
+func (l *memoryLog) AppendAccess(_ context.Context, head uint64, change, checkpoint []byte) (bool, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.err != nil || uint64(len(l.changes)) != head {
+		return false, l.err
+	}
+	l.changes = append(l.changes, change)
+	if checkpoint != nil {
+		l.checkpoint, l.covers = checkpoint, head
+	}
+	return true, nil
+}
+
+func (l *memoryLog) fail(err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.err = err
+}
+
+// sharedWorld is one gateway of a log.
+func sharedWorld(l node.AccessLog) (*Access, Authenticator, *Auth) {
+	access, metrics := AccessInLog(l), NewMetrics(nil)
+	sources := NewSources(metrics, discard)
+	tokens := access.SharedTokens(sources)
+	return access, tokens, New(Options{Authenticators: []Authenticator{tokens}, Access: access, Metrics: metrics,
+		Sources: sources, Log: discard})
+}
+
+// TestSharedTokens checks what two gateways of one log know, and when.
+func TestSharedTokens(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		log := &memoryLog{}
+		one, _, _ := sharedWorld(log)
+		_, tokens, other := sharedWorld(log)
+		use := func(secret string) error {
+			_, err := tokens.Identify(t.Context(), &Credential{Scheme: "bearer", Secret: secret})
+			return err
+		}
+		if err := use(newToken()); !fault.Is(err, fault.Unauthenticated) {
+			t.Fatalf("an unknown token: %v", err)
+		}
+		secret, token, err := one.Mint(t.Context(), TokenRequest{Name: "bot", Scope: Write})
+		if err != nil || use(secret) != nil { // the other gateway reads the log at once
+			t.Fatal(err, use(secret))
+		}
+		if _, err := one.Revoke(t.Context(), "bot"); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(sharedAge + 1)
+		if err := use(secret); !fault.Is(err, fault.Unauthenticated) {
+			t.Errorf("a token that was revoked a second ago: %v", err)
+		}
+		// one read for all requests of a second, and none without requests
+		secret, token, _ = one.Mint(t.Context(), TokenRequest{Name: "bot", Scope: Write})
+		if token.ID != "bot/2" {
+			t.Errorf("the second token has the ID %s", token.ID)
+		}
+		_ = use(secret)
+		before := log.reads
+		for range 100 {
+			if err := use(secret); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(sharedAge / 20)
+		}
+		if n := log.reads - before; n > 6 {
+			t.Errorf("%d reads in five seconds", n)
+		}
+		before = log.reads
+		time.Sleep(time.Hour)
+		if log.reads != before {
+			t.Error("the log was read without a request")
+		}
+		// an outage
+		_ = use(secret)
+		log.fail(errors.New("the bucket is away"))
+		time.Sleep(sharedStale - time.Second)
+		if err := use(secret); err != nil {
+			t.Errorf("a known token during an outage of 29 s: %v", err)
+		}
+		if err := use(newToken()); !fault.Is(err, fault.Unavailable) {
+			t.Errorf("an unknown token during an outage: %v, want unavailable, so that git keeps it", err)
+		}
+		time.Sleep(2 * time.Second)
+		repo := repoPath(t, "team/app")
+		if err := use(secret); !fault.Is(err, fault.Unavailable) {
+			t.Errorf("a known token during an outage of 31 s: %v", err)
+		}
+		if err := other.May(t.Context(), Identity{Name: "bot", By: ByKey}, repo, Read); !fault.Is(err, fault.Unavailable) {
+			t.Errorf("rules during an outage of 31 s: %v", err)
+		}
+		if _, _, err := one.Mint(t.Context(), TokenRequest{Name: "x"}); err == nil {
+			t.Error("a token was made during an outage")
+		}
+		log.fail(nil)
+		time.Sleep(sharedAge + 1)
+		if err := use(secret); err != nil {
+			t.Errorf("after an outage: %v", err)
+		}
+		// a change of a newer version must not be ignored
+		log.changes = append(log.changes, []byte(`{"id":"x","lock":true}`))
+		time.Sleep(sharedStale + sharedAge)
+		if err := use(secret); !fault.Is(err, fault.Unavailable) {
+			t.Errorf("after a change that this version does not know: %v", err)
+		}
+	})
+}
+
+// TestSharedCheckpoint checks that a gateway that starts later knows the same.
+func TestSharedCheckpoint(t *testing.T) {
+	t.Parallel()
+	log := &memoryLog{}
+	one, _, _ := sharedWorld(log)
+	var secrets []string
+	for range 3 * node.CheckpointEvery {
+		secret, _, err := one.Mint(t.Context(), TokenRequest{Name: "bot"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		secrets = append(secrets, secret)
+	}
+	if _, err := one.Revoke(t.Context(), "bot/1"); err != nil {
+		t.Fatal(err)
+	}
+	if log.covers == 0 || uint64(len(log.changes))-log.covers > node.CheckpointEvery {
+		t.Fatalf("%d changes, of which the checkpoint has %d", len(log.changes), log.covers)
+	}
+	_, tokens, _ := sharedWorld(log)
+	for i, secret := range secrets {
+		_, err := tokens.Identify(t.Context(), &Credential{Scheme: "bearer", Secret: secret})
+		if (err == nil) != (i > 0) {
+			t.Errorf("token %d of a later gateway: %v", i+1, err)
+		}
+	}
+	for _, change := range log.changes {
+		for _, secret := range secrets {
+			if strings.Contains(string(change), secret) {
+				t.Fatal("the log has a token")
+			}
+		}
+	}
+}
+
+// TestForgetUser checks that a forgotten user is forgotten by another gateway, too.
+func TestForgetUser(t *testing.T) {
+	t.Parallel()
+	allowed := true
+	app := newApplication(t, func(w http.ResponseWriter, q question) { fmt.Fprintf(w, `{"allow": %v}`, allowed) })
+	log := &memoryLog{}
+	metrics := NewMetrics(nil)
+	sources := NewSources(metrics, discard)
+	hook := NewHook(HookOptions{URL: app.URL, TTL: time.Hour, Size: 10, Timeout: 10 * time.Second, Metrics: metrics,
+		Sources: sources, Log: discard})
+	defer hook.Close()
+	access := AccessInLog(log)
+	a := New(Options{Hook: hook, Access: access, Metrics: metrics, Sources: sources, Log: discard})
+	alice, repo := Identity{Name: "alice", By: ByHook}, repoPath(t, "team/app")
+	if err := a.May(t.Context(), alice, repo, Read); err != nil {
+		t.Fatal(err)
+	}
+	allowed = false
+	if err := a.May(t.Context(), alice, repo, Read); err != nil {
+		t.Fatal("the answer is not cached: ", err)
+	}
+	one := &Service{Access: AccessInLog(log)}
+	if _, err := one.Forget(t.Context(), &packhorsev1.ForgetRequest{User: "alice"}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := access.content.table(t.Context(), true); err != nil { // as after a second
+		t.Fatal(err)
+	}
+	if err := a.May(t.Context(), alice, repo, Read); err == nil {
+		t.Error("a forgotten user still has the cached permission")
+	}
+	if _, err := one.Forget(t.Context(), &packhorsev1.ForgetRequest{User: "a/b"}); !fault.Is(err, fault.Invalid) {
+		t.Errorf("a hostile name: %v", err)
+	}
+}
+
+// TestRuleSet checks versions, limits and who may manage rules.
+func TestRuleSet(t *testing.T) {
+	t.Parallel()
+	log := &memoryLog{}
+	access, _, a := sharedWorld(log)
+	s := &Service{Access: access, Auth: a}
+	admin := Identity{Name: "root", By: ByToken, Grant: &Grant{Operation: Admin}}
+	for want, id := range map[string]Identity{
+		"":                  admin,
+		"may not manage":    {Name: "alice", By: ByToken, Grant: &Grant{Operation: Write}},
+		"bob may not":       {Name: "bob", By: ByHook, Grant: &Grant{Operation: Admin}}, // a hook without rules
+		"carol may not":     {Name: "carol", By: ByToken, Grant: &Grant{Operation: Admin, Repositories: []Pattern{{}}}},
+		"dave may not":      {Name: "dave", By: ByOIDC, Grant: &Grant{Operation: Write}},
+		" may not manage":   {},
+		"origin-1 may not ": {Name: "origin-1", By: ByOrigin},
+	} {
+		_, err := s.For(t.Context(), id)
+		isDenied := fault.Is(err, fault.Denied) && strings.Contains(err.Error(), want)
+		if (err == nil) != (want == "") || err != nil && !isDenied {
+			t.Errorf("%+v: %v, want %q", id, err, want)
+		}
+	}
+	mine, err := s.For(t.Context(), admin)
+	if err != nil {
+		t.Fatal(err)
+	}
+	everything := &packhorsev1.Rule{Who: []string{"root"}, Repositories: []string{"**"}, May: "admin"}
+	set := func(expected uint64, force bool, rules ...*packhorsev1.Rule) error {
+		_, err := mine.Set(t.Context(), &packhorsev1.RuleServiceSetRequest{Set: &packhorsev1.RuleSet{Rules: rules},
+			ExpectedVersion: expected, Force: force})
+		return err
+	}
+	other := &packhorsev1.Rule{Who: []string{"alice"}, Repositories: []string{"**"}, May: "read"}
+	if err := set(0, false, other); !fault.Is(err, fault.Precondition) {
+		t.Errorf("rules that lock their author out: %v", err)
+	}
+	if err := set(0, false, everything, other); err != nil {
+		t.Fatal(err)
+	}
+	if err := set(0, false, everything); !fault.Is(err, fault.Aborted) {
+		t.Errorf("another version: %v", err)
+	}
+	long := &packhorsev1.Rule{Who: []string{"alice"}, Repositories: []string{strings.Repeat("x", 200)}, May: "read"}
+	many := []*packhorsev1.Rule{everything}
+	for range 1000 {
+		many = append(many, long)
+	}
+	if err := set(1, false, many...); !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), "bytes as JSON") {
+		t.Errorf("a huge set: %v", err)
+	}
+	if err := set(1, false, everything, &packhorsev1.Rule{Who: []string{"*"}, Repositories: []string{"[a-z]"},
+		May: "read"}); !fault.Is(err, fault.Invalid) {
+		t.Errorf("a hostile pattern: %v", err)
+	}
+	if err := set(1, true, other); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.For(t.Context(), admin); err == nil {
+		t.Error("after forced rules their author administers the server")
+	}
+	var c accessChange
+	if err := json.Unmarshal(log.changes[len(log.changes)-1], &c); err != nil || c.Rules.Version != 2 {
+		t.Errorf("the last change: %+v %v", c, err)
+	}
+}
+
+// TestOldTokensGo checks that tokens that expired long ago make room.
+func TestOldTokensGo(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		access, _, _ := sharedWorld(&memoryLog{})
+		for range 5 {
+			r := TokenRequest{Name: "job", Expires: time.Now().Add(time.Minute)}
+			if _, _, err := access.Mint(t.Context(), r); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(30 * time.Hour)
+		}
+		list, err := access.List(t.Context())
+		if err != nil || len(list) != 1 || list[0].ID != "job/5" {
+			t.Errorf("tokens: %+v %v", list, err)
+		}
+	})
+}
