@@ -7,9 +7,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
-	"github.com/packhorse-git/packhorse/internal/node/places"
 	"github.com/packhorse-git/packhorse/internal/store/replog"
 )
 
@@ -19,19 +17,16 @@ const (
 	maxListed    = 200_000 // names in memory
 )
 
-// List implements places.Places, in the order of the keys of names. A listing of the bucket shows the number of each
-// name's newest record, so List reads only records that this node has not read before. A name whose repository is just
-// being deleted or renamed may be in the list.
-func (s *Store) List(ctx context.Context, q places.ListQuery) (page places.Page, err error) {
-	if err := s.refused(); err != nil {
-		return page, err
-	}
-	var live []nameHead
-	below, position := replog.NamesBelow(q.Prefix), replog.AfterName(q.After)
-	for len(live) < q.Limit {
+// listNames returns the names of repositories after one, at most listPage, and whether there may be more. They are in
+// the order of their keys. A listing of the bucket shows the number of each name's newest record, so listNames reads
+// only records that this node has not read before. A name whose repository is just being deleted or renamed may be in
+// the list.
+func (s *Store) listNames(ctx context.Context, after string) (live []nameHead, hasMore bool, err error) {
+	below, position := replog.NamesBelow(""), replog.AfterName(after)
+	for len(live) < listPage {
 		keys, err := s.bucket.List(ctx, below, position, listPage)
 		if err != nil {
-			return page, err
+			return nil, false, err
 		}
 		var heads []nameHead
 		for _, k := range keys {
@@ -40,20 +35,15 @@ func (s *Store) List(ctx context.Context, q places.ListQuery) (page places.Page,
 			}
 			path, number, err := replog.ParseNameKey(k.Key)
 			if err != nil {
-				return page, err
+				return nil, false, err
 			}
 			heads = append(heads, nameHead{path: path, number: number})
-			if position = replog.AfterName(path.String()); len(live)+len(heads) == q.Limit {
+			if position = replog.AfterName(path.String()); len(live)+len(heads) == listPage {
 				break
 			}
 		}
 		if err := s.readNames(ctx, heads); err != nil {
-			return page, err
-		}
-		if len(q.Labels) > 0 {
-			if heads, err = s.labelled(ctx, heads, q.Labels); err != nil {
-				return page, err
-			}
+			return nil, false, err
 		}
 		// A move in this page may have ended a name of an earlier one.
 		live = slices.DeleteFunc(append(live, heads...), s.isGone)
@@ -61,13 +51,7 @@ func (s *Store) List(ctx context.Context, q places.ListQuery) (page places.Page,
 			break
 		}
 	}
-	for _, n := range live {
-		page.Paths = append(page.Paths, n.path.String())
-	}
-	if len(live) == q.Limit {
-		page.Next = page.Paths[q.Limit-1]
-	}
-	return page, nil
+	return live, len(live) == listPage, nil
 }
 
 // nameHead is what the newest record of a name says.
@@ -76,42 +60,6 @@ type nameHead struct {
 	number  uint64
 	id      string // of the repository; empty if the name has no repository
 	renames uint64 // of the repository when it got the name, or later
-}
-
-// labelled returns those of some names whose repositories have labels now.
-func (s *Store) labelled(ctx context.Context, heads []nameHead, labels []string) ([]nameHead, error) {
-	hasLabels := make([]bool, len(heads))
-	group, ctx := errgroup.WithContext(ctx)
-	group.SetLimit(listParallel)
-	for i, n := range heads {
-		if s.isGone(n) {
-			continue
-		}
-		group.Go(func() error {
-			r := s.acquire(n.id)
-			defer s.release(r)
-			state, err := r.current(ctx)
-			if fault.Is(err, fault.NotFound) {
-				return nil
-			}
-			if err == nil && state.has(n.path) {
-				settings := make(places.Settings)
-				for _, c := range state.record.Config {
-					settings.Add(c.Key, c.Value)
-				}
-				hasLabels[i] = places.HasLabels(settings[places.LabelKey], labels)
-			}
-			return err
-		})
-	}
-	err := group.Wait()
-	var with []nameHead
-	for i, n := range heads {
-		if hasLabels[i] {
-			with = append(with, n)
-		}
-	}
-	return with, err
 }
 
 // isGone reports whether a name refers to nothing, as far as this node knows.

@@ -14,7 +14,8 @@
 //	change.go      appends records
 //	shadow.go, upload.go, commit.go, batch.go
 //	               pushes: temporary repositories, uploads, and records with several pushes
-//	create.go, delete.go, rename.go, list.go
+//	create.go, delete.go, rename.go
+//	index.go, list.go                    lists from memory; names in the bucket
 //	events.go, eventlog.go              events of all repositories in one order
 //	fork.go        forks, which name packs of other repositories
 //	access.go      tokens and rules that gateways share
@@ -79,6 +80,7 @@ type Store struct {
 	names    *lru.Cache[git.RepoPath, reference] // what paths referred to when they were looked up
 	lfsSizes *lru.Cache[lfsKey, lfsSize]         // of LFS objects that the bucket has
 	listed   listedNames
+	index    nameIndex
 	access   accessHead
 	local    localNames
 	lookups  lookups

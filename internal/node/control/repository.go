@@ -109,21 +109,21 @@ func (s *repositoryService) List(ctx context.Context,
 	case len(only) > 0 && r.Msg.GetPrefix()+after+r.Msg.GetAfter()+strings.Join(r.Msg.GetLabels(), "") != "":
 		return nil, fault.InvalidField("only", "it is set together with other conditions")
 	case len(only) > 0:
-		return s.summarize(ctx, only, "")
+		return s.summarize(ctx, only, "", false)
 	}
 	page, err := s.Node.List(ctx, places.ListQuery{Prefix: r.Msg.GetPrefix(), After: cmp.Or(after, r.Msg.GetAfter()),
-		Limit: min(limit, places.MaxPage), Labels: r.Msg.GetLabels()})
+		Limit: min(limit, places.MaxPage), Labels: r.Msg.GetLabels(), IsFurther: after != ""})
 	next := pageToken(repositoryToken, r.Msg.GetPrefix(), page.Next)
 	if err == nil && r.Msg.GetDetails() {
-		return s.summarize(ctx, page.Paths, next)
+		return s.summarize(ctx, page.Paths, next, true)
 	}
 	return responseOf(&packhorsev1.ListResponse{Repositories: page.Paths, NextPageToken: next}, err)
 }
 
 // summarize returns a page with details.
-func (s *repositoryService) summarize(ctx context.Context, paths []string, next string) (
+func (s *repositoryService) summarize(ctx context.Context, paths []string, next string, isFurther bool) (
 	*connect.Response[packhorsev1.ListResponse], error) {
-	all, err := s.Node.Summarize(ctx, paths)
+	all, err := s.Node.Summarize(ctx, paths, isFurther)
 	page := &packhorsev1.ListResponse{NextPageToken: next}
 	for _, d := range all {
 		r := &packhorsev1.Repository{Path: printable(d.Path)}

@@ -63,7 +63,9 @@ type ListQuery struct {
 	Prefix string // of the path; it may end within a component
 	After  string // Next of the previous page; "": the first page
 	Limit  int    // maximum number of paths; zero means MaxPage
-	All    bool   // also mirrors that must not be read
+	// IsFurther reports whether the page follows one of the same list. In a store it may be a few seconds older.
+	IsFurther bool
+	All       bool // also mirrors that must not be read
 
 	Labels []string    // only repositories with all of these labels, KEY or KEY=VALUE
 	LFS    bool        // only repositories that may have LFS objects or locks

@@ -200,7 +200,7 @@ func TestSummaries(t *testing.T) {
 			t.Fatal(err)
 		}
 		for range 2 {
-			got, err := r.Summarize(t.Context(), []string{"app.git", "none.git"})
+			got, err := r.Summarize(t.Context(), []string{"app.git", "none.git"}, false)
 			if err != nil || len(got) != 1 || got[0].Refs != want.Refs || got[0].Head != want.Head ||
 				!reflect.DeepEqual(got[0].Settings, want.Settings) || got[0].Size != want.Objects.PackBytes {
 				t.Errorf("%+v, want %+v, error = %v", got, want, err)
@@ -211,7 +211,7 @@ func TestSummaries(t *testing.T) {
 	if err := os.RemoveAll(repo.Dir); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := r.Summarize(t.Context(), []string{"app.git"}); err != nil || len(got) != 0 {
+	if got, err := r.Summarize(t.Context(), []string{"app.git"}, false); err != nil || len(got) != 0 {
 		t.Errorf("a removed repository: %v, %v", got, err)
 	}
 }

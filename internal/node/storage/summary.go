@@ -20,8 +20,8 @@ const (
 	summarizeParallel = 16
 )
 
-// summaries has the summaries of repositories, as long as the files on which they depend have the same IDs. It is safe
-// for concurrent use. The zero value is empty.
+// summaries has the summaries of repositories, as long as the files on which they depend have the same IDs, or their
+// marks are the same. It is safe for concurrent use. The zero value is empty.
 type summaries struct {
 	mu     sync.Mutex
 	byPath map[string]summary
@@ -29,15 +29,23 @@ type summaries struct {
 
 type summary struct {
 	Description
+	mark  string // of marker; "": it depends on files
 	files []string
 	ids   []disk.ID
 }
 
-// get returns the summary of a repository if it is current.
-func (s *summaries) get(path string) (Description, bool) {
+// marker are Places that know of changes without files.
+type marker interface {
+	// Marks returns a text for each path that changes with the repository. "" means that there is no such text.
+	Marks(ctx context.Context, paths []string, isFurther bool) ([]string, error)
+}
+
+// get returns the summary of a repository if it is current. mark is the present one.
+func (s *summaries) get(path, mark string) (Description, bool) {
 	s.mu.Lock()
 	known, ok := s.byPath[path]
 	s.mu.Unlock()
+	ok = ok && known.mark == mark
 	for i := range known.files {
 		id, err := disk.Stat(known.files[i])
 		ok = ok && err == nil && id == known.ids[i]
@@ -62,12 +70,20 @@ func (s *summaries) put(path string, made summary, at time.Time) {
 
 // Summarize describes repositories for a list: their paths, formats, HEADs, sizes of packs, numbers of refs, settings
 // and times of pushes. Paths without a repository are left out, and one that cannot be read has only its path.
-func (n *Node) Summarize(ctx context.Context, paths []string) ([]Description, error) {
+// isFurther reports that they were just listed.
+func (n *Node) Summarize(ctx context.Context, paths []string, isFurther bool) ([]Description, error) {
+	marks := make([]string, len(paths))
+	if m, ok := n.places.(marker); ok {
+		var err error
+		if marks, err = m.Marks(ctx, paths, isFurther); err != nil {
+			return nil, err
+		}
+	}
 	all := make([]*Description, len(paths))
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(summarizeParallel)
 	for i, name := range paths {
-		if known, ok := n.summaries.get(name); ok {
+		if known, ok := n.summaries.get(name, marks[i]); ok {
 			all[i] = &known
 			continue
 		}
@@ -76,7 +92,7 @@ func (n *Node) Summarize(ctx context.Context, paths []string) ([]Description, er
 			if err != nil {
 				return fault.Wrap(fault.Invalid, err.Error(), err)
 			}
-			d, err := n.summarize(ctx, path)
+			d, err := n.summarize(ctx, path, marks[i])
 			switch {
 			case ctx.Err() != nil:
 				return ctx.Err()
@@ -99,12 +115,12 @@ func (n *Node) Summarize(ctx context.Context, paths []string) ([]Description, er
 	return found, err
 }
 
-func (n *Node) summarize(ctx context.Context, path git.RepoPath) (d Description, err error) {
+func (n *Node) summarize(ctx context.Context, path git.RepoPath, mark string) (d Description, err error) {
 	h, err := n.acquire(ctx, path)
 	if err != nil {
 		return d, err
 	}
-	made, at := summary{}, time.Now()
+	made, at := summary{mark: mark}, time.Now()
 	if !h.place.MirrorMarks().Any() { // otherwise n.acquire decides each time
 		made.files = h.place.Files()
 	}
@@ -127,7 +143,7 @@ func (n *Node) summarize(ctx context.Context, path git.RepoPath) (d Description,
 		return d, err
 	}
 	d.Size, err = h.place.PackBytes()
-	if made.Description = d; err == nil && made.files != nil && d.Path == path.String() {
+	if made.Description = d; err == nil && (made.files != nil || mark != "") && d.Path == path.String() {
 		n.summaries.put(d.Path, made, at)
 	}
 	return d, err
