@@ -221,8 +221,10 @@ func (b *run) open() (err error) {
 		}
 	} else if err != nil {
 		return err
-	} else if err := swap(b.Dir, b.was); err != nil {
-		return err
+	} else if exists(filepath.Join(b.Dir, newName)) || exists(filepath.Join(b.Dir, oldName)) {
+		if err := swap(b.Dir, b.was); err != nil {
+			return err
+		}
 	}
 	b.begun = map[string][]string{}
 	left, err := os.ReadDir(filepath.Join(b.Dir, newName))
@@ -390,7 +392,7 @@ func (b *run) makeUnit(ctx context.Context, s source, was unit) (unit, error) {
 	c := &copier{run: b, source: s, id: strings.ToLower(rand.Text())}
 	c.to = filepath.Join(b.Dir, newName, c.id)
 	c.find(was)
-	if _, err := c.writeList(""); err != nil { // an interrupted backup is continued by the place in it
+	if _, err := c.writeList(); err != nil { // an interrupted backup is continued by the place in it
 		return unit{}, err
 	}
 	if err := c.copy(ctx); err != nil {
@@ -400,7 +402,7 @@ func (b *run) makeUnit(ctx context.Context, s source, was unit) (unit, error) {
 	if c.state.isSettled(looked) {
 		made.Source = c.state.sum
 	}
-	if made.List, err = c.writeList(made.Source); err != nil {
+	if made.List, err = c.writeList(); err != nil {
 		return unit{}, err
 	}
 	if c.damage == nil && s.git {
@@ -434,14 +436,18 @@ func checkTips(ctx context.Context, dir string) error {
 
 // finish makes a backup the complete one.
 func (b *run) finish(m *manifest) error {
+	isNew := len(m.Removed) > 0
+	for place, u := range m.Units {
+		isNew = isNew || u.ID != b.was.Units[place].ID
+	}
 	text, err := json.Marshal(m)
-	if err == nil {
+	if err == nil && isNew {
 		err = syncFileSystem(b.Dir)
 	}
 	if err == nil {
 		err = disk.ReplaceFile(filepath.Join(b.Dir, manifestName), text)
 	}
-	if err == nil {
+	if err == nil && isNew {
 		err = swap(b.Dir, m)
 	}
 	if err == nil {

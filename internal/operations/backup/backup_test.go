@@ -118,15 +118,21 @@ func (w *world) check(r *Report, problems []string) {
 	}
 }
 
+// restore calls Restore, until no child of another test has the lock.
+func restore(t *testing.T, o RestoreOptions) (*Report, error) {
+	o.Progress = quiet
+	r, err := Restore(t.Context(), o)
+	for fault.Is(err, fault.Unavailable) {
+		r, err = Restore(t.Context(), o)
+	}
+	return r, err
+}
+
 // restore restores the backup to a new root.
 func (w *world) restore(problems ...string) *world {
 	w.t.Helper()
 	to := &world{w.t, filepath.Join(w.t.TempDir(), "restored"), w.dir}
-	o := RestoreOptions{Dir: w.dir, Root: to.root, State: to.path(".packhorse"), Progress: quiet}
-	r, err := Restore(w.t.Context(), o)
-	for fault.Is(err, fault.Unavailable) { // as in backup
-		r, err = Restore(w.t.Context(), o)
-	}
+	r, err := restore(w.t, RestoreOptions{Dir: w.dir, Root: to.root, State: to.path(".packhorse")})
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -242,12 +248,18 @@ func TestRestore(t *testing.T) {
 		t.Errorf("the pack of the network has %d links, want 2", n)
 	}
 
+	for _, dir := range []string{to.path(".packhorse"), w.dir} {
+		if info, err := os.Stat(dir); err != nil || info.Mode().Perm() != 0o700 {
+			t.Errorf("%s has mode %v, want 0700", dir, info.Mode())
+		}
+	}
+
 	// One repository of a network, below a root that has others.
 	if err := os.RemoveAll(to.path("fork.git")); err != nil {
 		t.Fatal(err)
 	}
-	one := RestoreOptions{Dir: w.dir, Root: to.root, Repository: "fork", Progress: quiet}
-	if r, err := Restore(t.Context(), one); err != nil || r.Repositories != 1 {
+	one := RestoreOptions{Dir: w.dir, Root: to.root, Repository: "fork"}
+	if r, err := restore(t, one); err != nil || r.Repositories != 1 {
 		t.Errorf("restore of one repository: %v", err)
 	}
 	compare(t, files(t, to.root), files(t, w.root))
@@ -260,7 +272,7 @@ func TestRestore(t *testing.T) {
 		"has no repository ../root":                 {Dir: w.dir, Root: to.root, Repository: "../root"},
 		"is not a backup":                           {Dir: t.TempDir(), Root: t.TempDir()},
 	} {
-		if _, err := Restore(t.Context(), o); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := restore(t, o); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("restore: %v, want an error with %q", err, want)
 		}
 	}
@@ -356,7 +368,7 @@ func TestDamagedBackup(t *testing.T) {
 	flip(t, filepath.Join(w.dir, "root/pack.git/objects/pack/*.pack"), 20)
 	flip(t, filepath.Join(w.dir, "root/list.git", listName), 5)
 	problems := []string{"root/list.git: ", "root/pack.git: "}
-	r, err := Restore(t.Context(), RestoreOptions{Dir: w.dir, Progress: quiet})
+	r, err := restore(t, RestoreOptions{Dir: w.dir})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -367,7 +379,7 @@ func TestDamagedBackup(t *testing.T) {
 		t.Error("a damaged repository was restored")
 	}
 	flip(t, filepath.Join(w.dir, manifestName), 5)
-	_, err = Restore(t.Context(), RestoreOptions{Dir: w.dir})
+	_, err = restore(t, RestoreOptions{Dir: w.dir})
 	if err == nil || !strings.Contains(err.Error(), "damaged") {
 		t.Errorf("restore of a damaged manifest: %v", err)
 	}

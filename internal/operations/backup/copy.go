@@ -28,9 +28,8 @@ import (
 
 // list describes the files of a unit. It is in the unit, as lines of JSON: a list, and records.
 type list struct {
-	ID     string `json:"id"`
-	Place  string `json:"place"`
-	Source string `json:"source"` // as in unit
+	ID    string `json:"id"`
+	Place string `json:"place"`
 }
 
 // record describes a file, a directory or a symbolic link of a unit.
@@ -419,13 +418,13 @@ func isLoose(f *os.File, id string) bool {
 }
 
 // writeList writes the list of the unit, and returns its SHA-256.
-func (c *copier) writeList(source string) (sum string, err error) {
+func (c *copier) writeList() (sum string, err error) {
 	if err := os.MkdirAll(c.to, 0o700); err != nil {
 		return "", err
 	}
 	var text bytes.Buffer
 	out := json.NewEncoder(&text)
-	err = out.Encode(list{ID: c.id, Place: c.source.place, Source: source})
+	err = out.Encode(list{ID: c.id, Place: c.source.place})
 	for _, r := range c.records {
 		err = errors.Join(err, out.Encode(r))
 	}

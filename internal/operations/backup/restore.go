@@ -113,6 +113,11 @@ func exists(path string) bool {
 
 // all restores or verifies all units.
 func (x *restorer) all(ctx context.Context) error {
+	if x.Root != "" {
+		if err := os.MkdirAll(filepath.Join(x.Root, repo.PrivateDir), 0o700); err != nil { // also if networks are in it
+			return err
+		}
+	}
 	for i, place := range slices.Sorted(maps.Keys(x.m.Units)) {
 		x.Progress(int64(i), place)
 		to := ""
@@ -202,6 +207,12 @@ func (x *restorer) unit(ctx context.Context, place, to string) error {
 	from, records, err := x.records(place)
 	isNew := to != "" && !exists(to)
 	mode := fs.FileMode(0o755)
+	if place == statePlace {
+		mode = 0o700
+	}
+	if err == nil && to != "" {
+		err = os.MkdirAll(to, mode)
+	}
 	for _, r := range records {
 		path, target := filepath.Join(from, r.Name), filepath.Join(to, r.Name)
 		switch {
