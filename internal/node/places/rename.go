@@ -90,9 +90,9 @@ func (d *Directories) Rename(ctx context.Context, from, to git.RepoPath) error {
 // movesKind is the directory, in the private directory of the root, with the moves that are being made.
 const movesKind = "moves"
 
-// move is a move of a repository that borrows objects by paths relative to its own. The file of alternates has both
-// texts meanwhile: Git ignores paths that do not exist. After a crash the next node restores the right one.
-type move struct{ From, To, Old, New string } // directories, and contents of alternates
+// move is a move of a repository that borrows objects by paths relative to its own. The file of alternates has absolute
+// paths meanwhile, which are right at both places. After a crash the next node makes them relative again.
+type move struct{ From, To, Old, Absolute, New string } // directories, and contents of alternates
 
 // move moves a repository. All is on disk when it returns.
 func (d *Directories) move(from, to string) error {
@@ -133,11 +133,12 @@ func newMove(from, to string) (m move, err error) {
 	if err = errors.Join(err, entriesErr); err != nil {
 		return m, err
 	}
-	m.Old, m.New = string(text), string(text)
-	var lines []string
+	m.Old, m.Absolute, m.New = string(text), string(text), string(text)
+	var lines, absolute []string
 	for line := range strings.SplitSeq(strings.TrimSuffix(m.Old, "\n"), "\n") {
 		if line != "" && line[0] != '#' && !filepath.IsAbs(line) {
 			real, err := filepath.EvalSymlinks(from + "/objects/" + line)
+			absolute = append(absolute, real)
 			if err == nil {
 				line, err = filepath.Rel(to+"/objects", real)
 			}
@@ -145,11 +146,13 @@ func newMove(from, to string) (m move, err error) {
 				return m, fault.Wrap(fault.Denied, "the repository borrows objects by a path that cannot be kept "+
 					"(objects/info/alternates): repack it first (git repack -a -d, then remove the file)", err)
 			}
+		} else {
+			absolute = append(absolute, line)
 		}
 		lines = append(lines, line)
 	}
 	if len(entries) > 0 {
-		m.New = strings.Join(lines, "\n") + "\n"
+		m.New, m.Absolute = strings.Join(lines, "\n")+"\n", strings.Join(absolute, "\n")+"\n"
 	}
 	return m, nil
 }
@@ -169,7 +172,7 @@ func (d *Directories) beginMove(m move) (finish func() error, err error) {
 		err = d.failPoint("note")
 	}
 	if err == nil {
-		err = disk.ReplaceFile(filepath.Join(m.From, "objects/info/alternates"), []byte(m.Old+m.New))
+		err = disk.ReplaceFile(filepath.Join(m.From, "objects/info/alternates"), []byte(m.Absolute))
 	}
 	return func() error {
 		if err := d.failPoint("finish"); err != nil {
@@ -183,7 +186,7 @@ func (d *Directories) beginMove(m move) (finish func() error, err error) {
 func (m *move) finish() error {
 	for dir, text := range map[string]string{m.From: m.Old, m.To: m.New} {
 		file := filepath.Join(dir, "objects/info/alternates")
-		if now, err := os.ReadFile(file); err == nil && string(now) == m.Old+m.New {
+		if now, err := os.ReadFile(file); err == nil && string(now) == m.Absolute {
 			return disk.ReplaceFile(file, []byte(text))
 		}
 	}

@@ -2,10 +2,15 @@ package storage_test
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -13,6 +18,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/gittest"
 	"github.com/packhorse-git/packhorse/internal/node/places"
+	"github.com/packhorse-git/packhorse/internal/node/receivepack"
 )
 
 // fork forks a repository and returns the fork.
@@ -174,4 +180,85 @@ func TestForkLifetime(t *testing.T) {
 		return errors.Is(err, fs.ErrNotExist)
 	})
 	gittest.At(t, filepath.Join(r.dir, "long.git")).Git("fsck")
+}
+
+// TestForkWhileServing forks a repository that is pushed to, renamed, configured and removed at the same time. A fork
+// that succeeds is complete, and others leave nothing.
+func TestForkWhileServing(t *testing.T) {
+	t.Parallel()
+	r := collectedRoot(t, receivepack.Options{})
+	app := gittest.InitAt(t, filepath.Join(r.dir, "app.git"), "--bare")
+	app.Git("update-ref", "refs/heads/main", app.Commit("x").String())
+	app.Git("update-ref", "refs/secret/one", app.Commit("secret").String())
+	front := httptest.NewServer(http.HandlerFunc(r.serveHTTP))
+	defer front.Close()
+	var stop atomic.Bool
+	var wg sync.WaitGroup
+	client := gittest.Init(t, "--bare")
+	tip := client.Commit("pushed")
+	wg.Go(func() {
+		for n := 0; !stop.Load(); n++ {
+			tip = client.Commit(fmt.Sprint(n), tip)
+			client.Git("update-ref", "refs/heads/next", tip.String())
+			_, _ = client.Try("push", "-q", front.URL+"/app", "next:topic")
+		}
+	})
+	wg.Go(func() {
+		for n := 0; !stop.Load(); n++ {
+			_ = r.Rename(t.Context(), r.path([]string{"app", "a/app"}[n%2]), r.path([]string{"app", "a/app"}[1-n%2]))
+		}
+	})
+	wg.Go(func() {
+		for n := 0; !stop.Load(); n++ {
+			_, _ = r.Configure(t.Context(), r.path("app"), func(s places.Settings) error {
+				s["transfer.hiderefs"] = []string{"refs/secret"}
+				return nil
+			})
+		}
+	})
+	made := 0
+	for n := 0; made < 12; n++ {
+		target := fmt.Sprint("fork", n)
+		_, err := r.Fork(t.Context(), r.path("app"), r.path(target), places.ForkOptions{})
+		switch {
+		case err == nil:
+			made++
+			gittest.At(t, filepath.Join(r.dir, target+".git")).Git("fsck", "--strict")
+		case !fault.Is(err, fault.NotFound) && !fault.Is(err, fault.Unavailable):
+			t.Errorf("fork: kind %v, %v", fault.KindOf(err), err)
+			made++
+		default:
+			r.refuses(target, fault.NotFound, "no repository")
+		}
+	}
+	stop.Store(true)
+	wg.Wait()
+	name := "app"
+	if _, err := os.Stat(app.Dir); err != nil {
+		name = "a/app"
+	}
+	removed := make(chan error)
+	go func() { removed <- r.Delete(t.Context(), r.path(name), places.DeleteOptions{}) }()
+	_, err := r.Fork(t.Context(), r.path(name), r.path("last"), places.ForkOptions{})
+	r.do(<-removed)
+	if err == nil {
+		gittest.At(t, filepath.Join(r.dir, "last.git")).Git("fsck", "--strict")
+	} else if !fault.Is(err, fault.NotFound) && !fault.Is(err, fault.Unavailable) {
+		t.Errorf("a fork of a repository that is removed meanwhile: kind %v, %v", fault.KindOf(err), err)
+	}
+}
+
+// A repository with reftables can be forked; the fork has files.
+func TestForkOfReftables(t *testing.T) {
+	t.Parallel()
+	program := newerGit(t)
+	r, _ := newTables(t, program)
+	made := r.repo("app.git", "one")
+	id := made.ID("main")
+	by(t, program, made.Dir, "", "refs", "migrate", "--ref-format=reftable")
+	fork := r.fork("app", "fork")
+	fork.Git("fsck", "--strict")
+	r.serves("fork", id)
+	r.do(r.Rename(t.Context(), r.path("app"), r.path("a/app")))
+	by(t, program, filepath.Join(r.dir, "a/app.git"), "", "fsck")
 }
