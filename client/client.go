@@ -62,6 +62,8 @@ type Client struct {
 	merges       packhorsev1connect.MergeServiceClient
 	diffs        packhorsev1connect.DiffServiceClient
 	history      packhorsev1connect.HistoryServiceClient
+	tokens       packhorsev1connect.TokenServiceClient
+	rules        packhorsev1connect.RuleServiceClient
 	archives     packhorsev1connect.ArchiveServiceClient
 	events       packhorsev1connect.EventServiceClient
 	health       *connect.Client[healthv1.HealthCheckRequest, healthv1.HealthCheckResponse]
@@ -136,6 +138,8 @@ func New(address string, o Options) (*Client, error) {
 		merges:   packhorsev1connect.NewMergeServiceClient(doer, base, limit),
 		diffs:    packhorsev1connect.NewDiffServiceClient(doer, base, limit),
 		history:  packhorsev1connect.NewHistoryServiceClient(doer, base, limit),
+		tokens:   packhorsev1connect.NewTokenServiceClient(doer, base, limit),
+		rules:    packhorsev1connect.NewRuleServiceClient(doer, base, limit),
 		archives: packhorsev1connect.NewArchiveServiceClient(doer, base, limit),
 		events:   packhorsev1connect.NewEventServiceClient(doer, base, limit),
 		health: connect.NewClient[healthv1.HealthCheckRequest, healthv1.HealthCheckResponse](
@@ -212,6 +216,12 @@ func (c *Client) Merges() packhorsev1connect.MergeServiceClient { return c.merge
 
 // Diffs returns the client of DiffService. All its calls are for Messages.
 func (c *Client) Diffs() packhorsev1connect.DiffServiceClient { return c.diffs }
+
+// Tokens returns the client of TokenService, which a node has with auth.shared.
+func (c *Client) Tokens() packhorsev1connect.TokenServiceClient { return c.tokens }
+
+// Rules returns the client of RuleService, which a node has with auth.shared.
+func (c *Client) Rules() packhorsev1connect.RuleServiceClient { return c.rules }
 
 // History returns the client of HistoryService. Blame and LastCommits are for Messages.
 func (c *Client) History() packhorsev1connect.HistoryServiceClient { return c.history }

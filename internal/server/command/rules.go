@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -26,10 +27,7 @@ import (
 
 // withRules calls do with a client of the rules of a gateway.
 func withRules(c *adminClient, do func(packhorsev1connect.RuleServiceClient) error) error {
-	return c.with(func(server *client.Client) error {
-		httpClient, url := server.HTTP()
-		return answerOf(do(packhorsev1connect.NewRuleServiceClient(httpClient, url)))
-	})
+	return c.with(func(server *client.Client) error { return answerOf(do(server.Rules())) })
 }
 
 func rulesCommand(env Env) *cobra.Command {
@@ -41,7 +39,7 @@ func rulesCommand(env Env) *cobra.Command {
 "packhorse rules set" stores. The stored ones are in STATE/tokens, or with auth.shared in the object store.`,
 		Example: `  packhorse rules list --root /srv/git
   packhorse rules test alice team/app refs/heads/main --root /srv/git
-  packhorse rules try rules.toml --log /var/log/packhorse.log --root /srv/git
+  packhorse rules try rules.toml --root /srv/git
   packhorse rules set rules.toml --root /srv/git`,
 	}
 	c.addFlags(cmd, stateUsage)
@@ -182,95 +180,140 @@ gateway does so at once, and with auth.shared every other one within a second. O
 func rulesTry(c *adminClient) *cobra.Command {
 	var log string
 	cmd := &cobra.Command{
-		Use: "try FILE --log LOG", Short: "Show which past pushes other rules would decide otherwise",
+		Use: "try FILE", Short: "Show which past changes of refs other rules would decide otherwise",
 		Args: exactArgs(1, "one FILE"),
-		Long: `Try compares the stored rules with those of a file. It reads changes of refs from a log of gateways, and prints
-those that would be decided otherwise. LOG has the lines that serve or gateways write as JSON; "-" is the standard input.
-A change of an existing ref counts as "write" and as "force", because the log does not have the difference.`,
-		Example: "  packhorse rules try rules.toml --log /var/log/packhorse.log --root /srv/git\n" +
+		Long: `Try compares the stored rules with those of a file. It reads the changes of refs among the events of the server
+("packhorse events"), and prints those that would be decided otherwise. Events do not have the kind of the caller's
+credential, so that rules for "token:NAME" and the like are not compared.
+
+With --log it reads the lines that serve or gateways log as JSON, also of refused pushes. They have the kind of the
+credential. A change of an existing ref counts as "write" and as "force" then. "-" is the standard input.`,
+		Example: "  packhorse rules try rules.toml --root /srv/git\n" +
 			"  journalctl -u packhorse -o cat | packhorse rules try rules.toml --log - --root /srv/git",
 	}
 	cmd.Flags().StringVar(&log, "log", "", "read past pushes from this `LOG`")
-	_ = cmd.MarkFlagRequired("log")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		_, proposed, err := readRules(args[0])
 		if err != nil {
 			return err
 		}
-		in := cmd.InOrStdin()
-		if log != "-" {
-			file, err := os.Open(log)
+		return c.with(func(server *client.Client) error {
+			got, err := server.Rules().Get(cmd.Context(), connect.NewRequest(&packhorsev1.RuleServiceGetRequest{}))
 			if err != nil {
-				return err
+				return answerOf(err)
 			}
-			defer file.Close()
-			in = file
-		}
-		return withRules(c, func(rules packhorsev1connect.RuleServiceClient) error {
-			got, err := rules.Get(cmd.Context(), connect.NewRequest(&packhorsev1.RuleServiceGetRequest{}))
-			if err != nil {
-				return err
-			}
+			t := &rulesTrial{counts: make(map[string]int)}
 			configured := auth.RuleSetOf(got.Msg.GetConfigured())
-			before, err := configured.With(auth.RuleSetOf(got.Msg.GetStored()))
+			if t.before, err = configured.With(auth.RuleSetOf(got.Msg.GetStored())); err != nil {
+				return err
+			}
+			if t.after, err = configured.With(proposed); err != nil {
+				return err
+			}
+			if log == "" {
+				err = t.addEvents(cmd.Context(), server)
+			} else {
+				err = t.addLog(cmd, log)
+			}
 			if err != nil {
 				return err
 			}
-			after, err := configured.With(proposed)
-			if err != nil {
-				return err
-			}
-			return tryRules(cmd.Context(), in, cmd.OutOrStdout(), before, after)
+			return t.print(cmd.OutOrStdout())
 		})
 	}
 	return cmd
 }
 
-// loggedPush is a line of a log about changes of refs.
-type loggedPush struct {
-	Repository, User, Auth string
-	Updates                []struct{ Ref, Old, New string }
+// rulesTrial compares two lists of rules.
+type rulesTrial struct {
+	before, after []auth.Rule
+	changes       int
+	counts        map[string]int // of the changes that are decided otherwise, by their description
+}
+
+// add compares the decisions about a change of a ref.
+func (t *rulesTrial) add(id auth.Identity, path string, ref git.RefName, kinds node.RefChange) {
+	repo, err := git.ParseRepoPath(path)
+	if err != nil || id.Anonymous() {
+		return
+	}
+	t.changes++
+	then, now := auth.Explain(t.after, id, repo, ref), auth.Explain(t.before, id, repo, ref)
+	for i, d := range then {
+		if kinds&node.RefChangeOf(d.GetOperation()) != 0 && d.GetPermitted() != now[i].GetPermitted() {
+			t.counts[fmt.Sprintf("%s\t%s\t%s\t%s\t%s by %s\t%s by %s", id.Name, path, ref, d.GetOperation(),
+				decisionText(now[i]), now[i].GetBy(), decisionText(d), d.GetBy())]++
+		}
+	}
+}
+
+func (t *rulesTrial) addEvents(ctx context.Context, server *client.Client) error {
+	kinds := map[string]node.RefChange{"created": node.RefCreate, "fast-forward": node.RefWrite, "deleted": node.RefDelete}
+	for at := ""; ; {
+		r, err := server.Events().List(ctx, connect.NewRequest(&packhorsev1.EventServiceListRequest{After: at, Limit: 1000}))
+		if connect.CodeOf(err) == connect.CodeUnimplemented {
+			return usage(errors.New("this gateway has no events: read its log with --log LOG"))
+		}
+		if err != nil {
+			return answerOf(err)
+		}
+		for _, e := range r.Msg.GetEvents() {
+			for _, ref := range e.GetRefs() {
+				kind := cmp.Or(kinds[ref.GetKind()], node.RefForce)
+				if kind == node.RefWrite && strings.HasPrefix(ref.GetName(), "refs/tags/") {
+					kind = node.RefForce
+				}
+				t.add(auth.Identity{Name: e.GetActor()}, e.GetRepository(), git.RefName(ref.GetName()), kind)
+			}
+		}
+		if r.Msg.GetNext() == at {
+			return nil
+		}
+		at = r.Msg.GetNext()
+	}
 }
 
 // maxLogLine is the maximum length of a line of a log in bytes. A push can have 100,000 refs.
 const maxLogLine = 64 << 20
 
-// tryRules prints the decisions about the changes in a log that differ.
-func tryRules(ctx context.Context, in io.Reader, out io.Writer, before, after []auth.Rule) error {
+func (t *rulesTrial) addLog(cmd *cobra.Command, log string) error {
+	in := cmd.InOrStdin()
+	if log != "-" {
+		file, err := os.Open(log)
+		if err != nil {
+			return err
+		}
+		defer file.Close()
+		in = file
+	}
 	lines := bufio.NewScanner(in)
 	lines.Buffer(nil, maxLogLine)
-	changes, counts := 0, map[string]int{}
-	for lines.Scan() && ctx.Err() == nil {
-		var p loggedPush
-		if json.Unmarshal(lines.Bytes(), &p) != nil || len(p.Updates) == 0 || p.User == "" {
+	for lines.Scan() && cmd.Context().Err() == nil {
+		var p struct {
+			Repository, User, Auth string
+			Updates                []struct{ Ref, Old, New string }
+		}
+		if json.Unmarshal(lines.Bytes(), &p) != nil { // other programs write into the journal, too
 			continue
 		}
-		repo, err := git.ParseRepoPath(p.Repository)
-		if err != nil {
-			continue
-		}
-		id := auth.Identity{Name: p.User, By: p.Auth}
 		for _, u := range p.Updates {
-			changes++
-			oldID, _ := git.ParseObjectID(u.Old)
-			newID, _ := git.ParseObjectID(u.New)
-			kinds := node.RefChangesOf(git.RefName(u.Ref), oldID, newID)
-			is, was := auth.Explain(after, id, repo, git.RefName(u.Ref)), auth.Explain(before, id, repo, git.RefName(u.Ref))
-			for i, d := range is {
-				if kinds&node.RefChangeOf(d.GetOperation()) != 0 && d.GetPermitted() != was[i].GetPermitted() {
-					counts[fmt.Sprintf("%s\t%s\t%s\t%s\t%s by %s\t%s by %s", p.User, p.Repository, u.Ref, d.GetOperation(),
-						decisionText(was[i]), was[i].GetBy(), decisionText(d), d.GetBy())]++
-				}
-			}
+			before, _ := git.ParseObjectID(u.Old)
+			after, _ := git.ParseObjectID(u.New)
+			ref := git.RefName(u.Ref)
+			t.add(auth.Identity{Name: p.User, By: p.Auth}, p.Repository, ref, node.RefChangesOf(ref, before, after))
 		}
 	}
+	return cmp.Or(cmd.Context().Err(), lines.Err())
+}
+
+func (t *rulesTrial) print(out io.Writer) error {
 	table := newTable(out, "TIMES\tUSER\tREPOSITORY\tREF\tCHANGE\tNOW\tTHEN")
-	for _, line := range slices.Sorted(maps.Keys(counts)) {
-		fmt.Fprintf(table, "%d\t%s\n", counts[line], line)
+	for _, line := range slices.Sorted(maps.Keys(t.counts)) {
+		fmt.Fprintf(table, "%d\t%s\n", t.counts[line], line)
 	}
-	err := cmp.Or(ctx.Err(), lines.Err(), table.Flush())
-	if err == nil {
-		_, err = fmt.Fprintf(out, "%d changes of refs in the log, %d decisions would be others\n", changes, len(counts))
+	if err := table.Flush(); err != nil {
+		return err
 	}
+	_, err := fmt.Fprintf(out, "compared %d changes of refs; different decisions: %d\n", t.changes, len(t.counts))
 	return err
 }

@@ -66,10 +66,7 @@ func (p *tokenPlace) manager(prepare bool) (tokenManager, config.Config, error) 
 type serverTokens struct{ *adminClient }
 
 func (s serverTokens) call(do func(packhorsev1connect.TokenServiceClient) error) error {
-	return s.with(func(server *client.Client) error {
-		httpClient, url := server.HTTP()
-		return answerOf(do(packhorsev1connect.NewTokenServiceClient(httpClient, url)))
-	})
+	return s.with(func(server *client.Client) error { return answerOf(do(server.Tokens())) })
 }
 
 func (s serverTokens) Mint(ctx context.Context, r auth.TokenRequest) (secret string, made auth.Token, err error) {
