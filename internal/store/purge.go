@@ -126,6 +126,11 @@ func (p *place) survey(ctx context.Context, run places.RunGit, head *state) (*co
 	if err != nil {
 		return nil, nil, err
 	}
+	// Git fsck would complain about commits that were removed and are in an old commit-graph.
+	if err := os.RemoveAll(c.path("objects/info/commit-graph")); err != nil {
+		c.close()
+		return nil, nil, places.WriteError(err)
+	}
 	s := &places.Survey{Repo: c.copied, Run: run}
 	snap, err := s.Repo.Refs.SnapshotOf(ctx, nil)
 	if err == nil {
@@ -154,7 +159,11 @@ func (p *place) hide(ctx context.Context, run places.RunGit, o places.PurgeOptio
 			return nil, err
 		}
 		for i := range s.Tips {
-			if p != asked {
+			switch {
+			case p == asked:
+			case o.Anonymous:
+				s.Tips[i].Name = "a fork " + s.Tips[i].Name
+			default:
 				s.Tips[i].Name = p.path.String() + " " + s.Tips[i].Name
 			}
 		}

@@ -76,7 +76,10 @@ func TestPurge(t *testing.T) {
 	if err := n.place("app").Maintain(t.Context(), realGit(t), places.MaintainOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	purge := func() error { _, err := n.node.Purge(t.Context(), repoPath("app"), []git.ObjectID{secret}); return err }
+	purge := func() error {
+		_, err := n.node.Purge(t.Context(), repoPath("app"), places.PurgeOptions{IDs: []git.ObjectID{secret}})
+		return err
+	}
 	for _, path := range []string{"app", "ann"} {
 		if err := purge(); !fault.Is(err, fault.Precondition) || !strings.Contains(err.Error(), "refs/heads/leak") {
 			t.Fatalf("purge of what %s reaches: %v", path, err)
@@ -87,7 +90,7 @@ func TestPurge(t *testing.T) {
 	if len(scanFiles(t, secret, dirs...)) < 4 {
 		t.Fatal("the test has no copies")
 	}
-	receipt, err := n.node.Purge(t.Context(), repoPath("app"), []git.ObjectID{secret})
+	receipt, err := n.node.Purge(t.Context(), repoPath("app"), places.PurgeOptions{IDs: []git.ObjectID{secret}})
 	if err != nil || len(receipt.Problems)+len(receipt.Outstanding) > 0 || len(receipt.Nodes) != 1 ||
 		receipt.Objects != 1 {
 		t.Fatalf("%+v, %v", receipt, err)
@@ -129,7 +132,7 @@ func TestPurgeOfAnAbsentNode(t *testing.T) {
 	n.mustPush(clone, "app", ":leak")
 	b.Set(nodesPrefix+other.options.Node, []byte{})
 	n.purges.wait = 1
-	receipt, err := n.node.Purge(t.Context(), repoPath("app"), []git.ObjectID{secret})
+	receipt, err := n.node.Purge(t.Context(), repoPath("app"), places.PurgeOptions{IDs: []git.ObjectID{secret}})
 	if err != nil || !slices.Equal(receipt.Outstanding, []string{other.options.Node}) {
 		t.Fatalf("%+v, %v, want an outstanding node", receipt, err)
 	}
@@ -141,6 +144,21 @@ func TestPurgeOfAnAbsentNode(t *testing.T) {
 	}
 	if copies := scanFiles(t, secret, other.options.Cache.Root); len(copies) > 0 {
 		t.Errorf("copies are left: %q", copies)
+	}
+	for _, text := range []string{"another secret", "and one more"} { // also with a commit-graph that has them
+		id := clone.Commit(text, clone.ID("main"))
+		n.mustPush(clone, "app", id.String()+":refs/heads/leak")
+		if err := n.place("app").Maintain(t.Context(), realGit(t), places.MaintainOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		n.mustPush(clone, "app", ":leak")
+		if _, err := n.node.Purge(t.Context(), repoPath("app"), places.PurgeOptions{IDs: []git.ObjectID{id}}); err != nil {
+			t.Errorf("a later purge: %v", err)
+		}
+		if copies := scanFiles(t, id, n.options.Cache.Root); len(copies) > 0 {
+			t.Errorf("copies are left: %q", copies)
+		}
+		n.copied("app").Git("fsck", "--full", "--strict")
 	}
 	if _, err := n.node.Collect(t.Context(), repoPath("app"), places.CollectOptions{}); !fault.Is(err,
 		fault.Precondition) {
@@ -172,7 +190,7 @@ func TestPurgeKeepsVersions(t *testing.T) {
 	secret := clone.Commit("secret", clone.ID("main"))
 	n.mustPush(clone, "app", secret.String()+":refs/heads/leak")
 	n.mustPush(clone, "app", ":leak")
-	receipt, err := n.node.Purge(t.Context(), repoPath("app"), []git.ObjectID{secret})
+	receipt, err := n.node.Purge(t.Context(), repoPath("app"), places.PurgeOptions{IDs: []git.ObjectID{secret}})
 	if err != nil || len(receipt.Problems) != 1 || !strings.Contains(receipt.Problems[0], "s3:DeleteObjectVersion") {
 		t.Errorf("%+v, %v, want the problem", receipt, err)
 	}

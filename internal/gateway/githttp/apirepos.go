@@ -16,6 +16,9 @@ import (
 // names no revisions, which a node would have to check.
 func (a *apiRequest) administration() error {
 	a.reachable = ""
+	if purge, ok := a.message.(*packhorsev1.PurgeRequest); ok { // the caller may administer this repository only
+		purge.AnonymousForks = true
+	}
 	created, read := a.Others(a.message)
 	if a.ForAll && a.IsChange() { // the new repository is that of the request
 		var err error
@@ -53,6 +56,13 @@ func (a *apiRequest) complete(m proto.Message) {
 	case *packhorsev1.GetResponse:
 		if !a.MayAdminister() {
 			all = []*packhorsev1.Repository{m.GetRepository()}
+		}
+	case *packhorsev1.PurgeResponse: // these texts can have the paths of forks
+		m.Files = nil
+		for _, texts := range [][]string{m.GetCopies(), m.GetProblems()} {
+			for i := range texts {
+				texts[i] = "use packhorse repo purge to see it"
+			}
 		}
 	case *packhorsev1.ListResponse:
 		all = m.GetDetails()

@@ -73,6 +73,8 @@ var Routes = []*Route{
 		Summary: "Repack a repository."},
 	{Method: "POST", Path: "collect", call: "RepositoryService.Collect", Needs: auth.Admin,
 		Summary: "Remove unreachable objects."},
+	{Method: "POST", Path: "purge", call: "RepositoryService.Purge", Needs: auth.Admin,
+		Summary: "Remove objects and all copies of them."},
 	{Method: "POST", Path: "merges/check", call: "MergeService.Check", Form: Lines,
 		Summary: "Merge pairs of revisions without writing anything."},
 	{Method: "GET", Path: "tree/{revision}/{path}", call: "ObjectService.Tree", Summary: "List a directory."},

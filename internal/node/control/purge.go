@@ -42,7 +42,7 @@ func (s *repositoryService) Purge(ctx context.Context, r *connect.Request[packho
 		case r.Msg.GetLift():
 			err = s.Node.Lift(ctx, path, ids)
 		default:
-			done, purgeErr := s.Node.Purge(ctx, path, ids)
+			done, purgeErr := s.Node.Purge(ctx, path, places.PurgeOptions{IDs: ids, Anonymous: r.Msg.GetAnonymousForks()})
 			err = purgeErr
 			m.Started, m.Hidden, m.Ended = timestampOf(done.Started), timestampOf(done.Hidden), timestampOf(done.Ended)
 			m.Objects, m.CachedPacks, m.Files = int64(done.Objects), int64(done.CachedPacks), printables(done.Files)

@@ -108,7 +108,7 @@ func (x *Search) Tree(ctx context.Context, s *Survey, dir, root string, ids []gi
 
 // Copies implements Place.
 func (p *dirPlace) Copies(ctx context.Context, run RunGit, ids []git.ObjectID, others []string) (x Search, err error) {
-	f, err := p.family(ctx)
+	f, err := p.family(ctx, false)
 	if err != nil {
 		return x, err
 	}

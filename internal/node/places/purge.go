@@ -25,6 +25,8 @@ import (
 type PurgeOptions struct {
 	IDs   []git.ObjectID
 	Known []git.ObjectID // that were purged before, and need not exist
+	// Anonymous leaves the paths of forks out of errors.
+	Anonymous bool
 	// Hidden is called when the objects cannot be read from now on.
 	Hidden func()
 }
@@ -76,8 +78,9 @@ func OpenSurvey(run RunGit, dir string, format git.ObjectFormat, objects []strin
 		packed = refs.AppendPacked(packed, &refs.Ref{Name: git.RefName(fmt.Sprintf("refs/tips/%09d", i)), ID: tips[i].ID})
 	}
 	packed = bytes.Replace(packed, []byte(" peeled fully-peeled"), nil, 1)
-	config := "[core]\n\trepositoryformatversion = 1\n\tbare = true\n[extensions]\n\tobjectFormat = " +
-		format.String() + "\n"
+	// git fsck would complain about commits that were removed and are in an old commit-graph.
+	config := "[core]\n\trepositoryformatversion = 1\n\tbare = true\n\tcommitGraph = false\n" +
+		"[extensions]\n\tobjectFormat = " + format.String() + "\n"
 	files := map[string]string{"HEAD": "ref: refs/heads/none\n", "config": config, "packed-refs": string(packed)}
 	for _, id := range boundary {
 		files["shallow"] += id.String() + "\n"

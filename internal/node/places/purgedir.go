@@ -25,11 +25,22 @@ type family struct {
 	members []*dirPlace
 	objects []string // directories of objects: those of the members, and of the network
 	release []func()
+
+	isAnonymous bool // errors do not name other members
+}
+
+// name returns the name of a member in errors.
+func (f *family) name(m *dirPlace) string {
+	if f.isAnonymous && m != f.dirPlace {
+		return "a fork"
+	}
+	return m.Path().String()
 }
 
 // family opens and claims the members. The caller closes the family.
-func (p *dirPlace) family(ctx context.Context) (f *family, err error) {
-	f = &family{dirPlace: p, members: []*dirPlace{p}, objects: []string{p.repo.Objects.Dirs()[0]}}
+func (p *dirPlace) family(ctx context.Context, isAnonymous bool) (f *family, err error) {
+	f = &family{isAnonymous: isAnonymous, dirPlace: p, members: []*dirPlace{p},
+		objects: []string{p.repo.Objects.Dirs()[0]}}
 	defer func() {
 		if err != nil {
 			f.close()
@@ -76,7 +87,7 @@ func (p *dirPlace) family(ctx context.Context) (f *family, err error) {
 	}
 	for _, m := range f.members {
 		if len(m.repo.Objects.Dirs()) != 2 {
-			return f, fault.New(fault.Denied, "%s also borrows objects that are not of its network of forks", m.Path())
+			return f, fault.New(fault.Denied, "%s also borrows objects that are not of its network of forks", f.name(m))
 		}
 	}
 	f.objects = append(f.objects, network)
@@ -94,7 +105,7 @@ func (f *family) tips(ctx context.Context) (tips []NamedTip, err error) {
 	for _, m := range f.members {
 		prefix := ""
 		if m != f.dirPlace {
-			prefix = m.Path().String() + " "
+			prefix = f.name(m) + " "
 		}
 		if err := m.repo.Refresh(); err != nil {
 			return nil, err
@@ -123,7 +134,7 @@ func (f *family) survey(run RunGit, tips []NamedTip) (*Survey, error) {
 	for _, m := range f.members {
 		other, shallowErr := m.repo.Shallow()
 		if err = cmp.Or(err, shallowErr); err == nil && !slices.Equal(boundary, other) {
-			err = fault.New(fault.Denied, "%s is shallow at other commits than %s: detach it first", m.Path(), f.Path())
+			err = fault.New(fault.Denied, "%s is shallow at other commits than %s: detach it first", f.name(m), f.Path())
 		}
 	}
 	if err != nil {
@@ -149,7 +160,7 @@ func (p *dirPlace) Purge(ctx context.Context, run RunGit, o PurgeOptions) (done 
 	if err := alone.checkPurgeable(); err != nil { // its errors come before those of family
 		return done, err
 	}
-	f, err := p.family(ctx)
+	f, err := p.family(ctx, o.Anonymous)
 	if err != nil {
 		return done, err
 	}
@@ -214,7 +225,7 @@ func (f *family) checkPurgeable() error {
 		index, err := exists(filepath.Join(m.repo.Dir, "index"))
 		if err != nil || index || m.repo.Dir != m.repo.Common {
 			return cmp.Or(err, fault.New(fault.Denied, "%s has a work tree, whose index may need the objects: purge in a bare "+
-				"repository", m.Path()))
+				"repository", f.name(m)))
 		}
 	}
 	return nil

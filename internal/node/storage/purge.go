@@ -21,8 +21,8 @@ type PurgeReceipt struct {
 }
 
 // Purge removes unreachable objects and all copies of them. From PurgeReceipt.Hidden on no request that begins can read
-// them. Errors are those of places.Place.Purge.
-func (n *Node) Purge(ctx context.Context, path git.RepoPath, ids []git.ObjectID) (r PurgeReceipt, err error) {
+// them. Known and Hidden of the options are set by the node. Errors are those of places.Place.Purge.
+func (n *Node) Purge(ctx context.Context, path git.RepoPath, o places.PurgeOptions) (r PurgeReceipt, err error) {
 	if n.runner == nil {
 		return r, fault.New(fault.Unavailable, "this node does not maintain repositories")
 	}
@@ -32,7 +32,7 @@ func (n *Node) Purge(ctx context.Context, path git.RepoPath, ids []git.ObjectID)
 		return r, err
 	}
 	defer n.release(h)
-	for _, id := range ids {
+	for _, id := range o.IDs {
 		if id.Format() != h.Format {
 			return r, fault.New(fault.Invalid, "%s is not an object ID of the repository, whose format is %s", id, h.Format)
 		}
@@ -49,11 +49,12 @@ func (n *Node) Purge(ctx context.Context, path git.RepoPath, ids []git.ObjectID)
 		}
 	}
 	git := places.Maintainer{Runner: n.runner, Log: n.log}.Run
-	r.Purged, err = h.place.Purge(ctx, git, places.PurgeOptions{IDs: ids, Known: h.Purged(), Hidden: func() {
+	o.Known, o.Hidden = h.Purged(), func() {
 		n.RefsChanged(path)
 		drop()
 		r.Hidden = time.Now()
-	}})
+	}
+	r.Purged, err = h.place.Purge(ctx, git, o)
 	if err != nil {
 		return r, places.WithCause(err, h.Common, n.root)
 	}

@@ -13,13 +13,14 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/gittest"
 	"github.com/packhorse-git/packhorse/internal/node/lookup"
+	"github.com/packhorse-git/packhorse/internal/node/places"
 	"github.com/packhorse-git/packhorse/internal/node/receivepack"
 	"github.com/packhorse-git/packhorse/internal/node/storage"
 )
 
 func (r *root) purge(path string, ids ...git.ObjectID) (storage.PurgeReceipt, error) {
 	r.t.Helper()
-	return r.Purge(r.t.Context(), r.path(path), ids)
+	return r.Purge(r.t.Context(), r.path(path), places.PurgeOptions{IDs: ids})
 }
 
 // scan inflates every pack, loose object and temporary pack below a directory with stock git, and returns the files
