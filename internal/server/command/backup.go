@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/packhorse-git/packhorse/internal/operations/backup"
+	"github.com/packhorse-git/packhorse/internal/server/cli"
 	"github.com/packhorse-git/packhorse/internal/server/config"
 	"github.com/packhorse-git/packhorse/internal/server/statedir"
 	"github.com/packhorse-git/packhorse/internal/store"
@@ -117,7 +118,7 @@ func printBackup(cmd *cobra.Command, asJSON bool, r *backup.Report, err error, v
 	slices.SortFunc(r.Problems, func(a, b backup.Problem) int { return strings.Compare(a.Path, b.Path) })
 	err = printResult(cmd, asJSON, r, func(w io.Writer) error {
 		for _, p := range r.Problems {
-			fmt.Fprintf(w, "%s: %s\n", p.Path, p.Text)
+			fmt.Fprintln(w, cli.Printable(p.Path+": "+p.Text))
 		}
 		for _, file := range r.LeftOut {
 			fmt.Fprintf(w, "left out: %s\n", file)

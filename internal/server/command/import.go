@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/packhorse-git/packhorse/internal/server/cli"
 	"github.com/packhorse-git/packhorse/internal/server/migrate"
 )
 
@@ -49,7 +50,7 @@ are not replaced.`,
 			return err
 		}
 		for _, note := range r.Notes {
-			fmt.Fprintln(cmd.ErrOrStderr(), note)
+			fmt.Fprintln(cmd.ErrOrStderr(), cli.Printable(note.String()))
 		}
 		if *output != "" && !*dryRun {
 			if err := r.Write(*output); err != nil {

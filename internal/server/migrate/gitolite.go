@@ -117,7 +117,9 @@ func (g *gitolite) file(path string, depth int) error {
 				g.note(l, "no such file: %s", m[2])
 			}
 			for _, f := range found {
-				if err := g.file(f, depth+1); err != nil {
+				if filepath.Ext(f) != ".conf" {
+					g.note(l, "%s is left out: its name does not end in .conf", f)
+				} else if err := g.file(f, depth+1); err != nil {
 					return err
 				}
 			}

@@ -17,6 +17,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/gateway/auth"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/node"
+	"github.com/packhorse-git/packhorse/internal/server/config"
 )
 
 const gitoliteConf = `
@@ -246,4 +247,24 @@ func (g *realGitolite) access(questions []string) (answers []string) {
 		g.t.Fatalf("gitolite's access: %v", err)
 	}
 	return strings.Fields(string(out))
+}
+
+// Any file gives rules that Packhorse accepts, or an error.
+func FuzzGitolite(f *testing.F) {
+	f.Add(gitoliteConf)
+	f.Add("@a = @a\nrepo @a x/.* @all (\n RW [ = @a\n - x$ = @all\n option deny-rules = 1\ninclude \"*\"\n desc = \"\n")
+	f.Add("repo a/..* b/..*\n RW+CD personal/USER/ refs/ = u daemon\nrepo a/b\n - = @all\n R = \"x\"\n")
+	f.Fuzz(func(t *testing.T, conf string) {
+		path := write(t, filepath.Join(t.TempDir(), "conf/gitolite.conf"), conf)
+		r, err := Gitolite(path)
+		if err != nil {
+			return
+		}
+		text := r.Access()
+		cfg := config.DefaultConfig()
+		if err := config.LoadFile(write(t, path+".toml", text), &cfg, config.Origins{}); err != nil {
+			t.Errorf("%v:\n%s", err, text)
+		}
+		_ = r.Commands()
+	})
 }

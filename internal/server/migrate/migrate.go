@@ -15,6 +15,7 @@ import (
 	"strings"
 
 	"github.com/packhorse-git/packhorse/internal/gateway/auth"
+	"github.com/packhorse-git/packhorse/internal/git/disk"
 )
 
 // Result is the configuration of another server.
@@ -79,7 +80,7 @@ const maxLine = 1 << 20
 
 // linesOf reads the lines of a file, without white space around them.
 func linesOf(file string) (lines []line, err error) {
-	f, err := os.Open(file)
+	f, err := disk.Open(file)
 	if err != nil {
 		return nil, err
 	}
