@@ -66,6 +66,7 @@ type Client struct {
 	rules        packhorsev1connect.RuleServiceClient
 	archives     packhorsev1connect.ArchiveServiceClient
 	events       packhorsev1connect.EventServiceClient
+	webhooks     packhorsev1connect.WebhookServiceClient
 	health       *connect.Client[healthv1.HealthCheckRequest, healthv1.HealthCheckResponse]
 
 	pauses retry.Policy // between attempts to resume a watch
@@ -142,6 +143,7 @@ func New(address string, o Options) (*Client, error) {
 		rules:    packhorsev1connect.NewRuleServiceClient(doer, base, limit),
 		archives: packhorsev1connect.NewArchiveServiceClient(doer, base, limit),
 		events:   packhorsev1connect.NewEventServiceClient(doer, base, limit),
+		webhooks: packhorsev1connect.NewWebhookServiceClient(doer, base, limit),
 		health: connect.NewClient[healthv1.HealthCheckRequest, healthv1.HealthCheckResponse](
 			doer, base+"/grpc.health.v1.Health/Check", limit),
 		pauses: retry.Policy{First: firstPause, Max: lastPause},
@@ -231,6 +233,9 @@ func (c *Client) Archives() packhorsev1connect.ArchiveServiceClient { return c.a
 
 // Events returns a client of the EventService.
 func (c *Client) Events() packhorsev1connect.EventServiceClient { return c.events }
+
+// Webhooks returns a client of the WebhookService.
+func (c *Client) Webhooks() packhorsev1connect.WebhookServiceClient { return c.webhooks }
 
 // HTTP returns the HTTP client and the base URL of the node, for generated clients of other services. Its requests
 // carry the secret.

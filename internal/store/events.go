@@ -37,7 +37,8 @@ const (
 	openAge        = time.Hour        // after which an opening is replaced by another one
 	openLost       = 24 * time.Hour   // after which another node removes it
 	publishPause   = 100 * time.Millisecond
-	eventPoll      = 2 * time.Second
+	eventPoll      = 2 * time.Second // for batches of other nodes
+	completeEvery  = 5               // polls, for events of lost nodes
 )
 
 // opening is the content of an object below openPrefix.
@@ -224,7 +225,7 @@ func (e *events) list(ctx context.Context, prefix string) (found map[string]open
 func (e *events) run() {
 	poll := time.NewTicker(eventPoll)
 	defer poll.Stop()
-	for {
+	for i := 0; ; i++ {
 		var err error
 		select {
 		case <-e.store.ctx.Done():
@@ -240,8 +241,12 @@ func (e *events) run() {
 			if e.store.untested() != nil || e.store.refused() != nil {
 				continue
 			}
-			if e.isWatched() {
+			switch {
+			case !e.isWatched():
+			case i%completeEvery == 0:
 				err = e.complete(e.store.ctx)
+			default: // only reads batches of other nodes
+				err = e.publish(e.store.ctx, nil)
 			}
 			e.removeIdle(e.store.ctx)
 		}

@@ -226,6 +226,9 @@ func (s *Store) Epoch() uint64 { return 0 }
 // once.
 func (s *Store) CheckInterval() time.Duration { return 30 * time.Second }
 
+// Bucket returns the bucket of the store.
+func (s *Store) Bucket() bucket.Bucket { return s.bucket }
+
 // Events returns the events of the store.
 func (s *Store) Events() event.Log { return s.events }
 

@@ -28,6 +28,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/node"
 	"github.com/packhorse-git/packhorse/internal/node/event"
 	"github.com/packhorse-git/packhorse/internal/node/storage"
+	"github.com/packhorse-git/packhorse/internal/node/webhook"
 	"github.com/packhorse-git/packhorse/internal/proto/internalv1/internalv1connect"
 	"github.com/packhorse-git/packhorse/internal/schedule/admit"
 	"github.com/packhorse-git/packhorse/internal/schedule/balance"
@@ -43,11 +44,12 @@ type Options struct {
 	Node *storage.Node // nil: the process has an Index instead of repositories
 	// Sessions answers requests of Git and Git LFS. Nil means Node.
 	Sessions node.Sessions
-	Store    Store     // has the node's repositories; nil: they are on this machine only
-	Events   event.Log // of the Node's repositories; nil: EventService is not served
-	Index    Index     // serves searches; may be nil
 	// Access answers calls about tokens and rules. Nil: there are no such services.
-	Access Access
+	Access   Access
+	Store    Store          // has the node's repositories; nil: they are on this machine only
+	Events   event.Log      // of the Node's repositories; nil: EventService is not served
+	Webhooks *webhook.Hooks // nil: WebhookService is not served
+	Index    Index          // serves searches; may be nil
 	// Admin does the work of commands; nil except on the admin socket.
 	Admin internalv1connect.AdminServiceHandler
 	Pump  *bulk.Pump
@@ -187,6 +189,9 @@ func (s *Server) register() {
 	if s.Access != nil {
 		handle(packhorsev1connect.NewTokenServiceHandler(tokenService{s.Access}, options))
 		handle(packhorsev1connect.NewRuleServiceHandler(ruleService{s.Access}, options))
+	}
+	if s.Webhooks != nil {
+		handle(packhorsev1connect.NewWebhookServiceHandler(webhookService{s}, options))
 	}
 	if s.Admin != nil {
 		handle(internalv1connect.NewAdminServiceHandler(s.Admin, options, plain))

@@ -42,6 +42,7 @@ type Event struct {
 	Options     []git.Text `json:"options,omitempty"`     // push options
 	Record      uint64     `json:"record,omitempty"`      // number of the record in a store
 	Refs        []Ref      `json:"refs,omitempty"`        // of a Push
+	Trace       string     `json:"trace,omitempty"`       // of the request (inflight.TraceParent)
 }
 
 // Ref is the change of a ref.
@@ -69,7 +70,8 @@ type Log interface {
 // OfPush returns the event of a push that made some updates.
 func OfPush(p *receivepack.Push, made []receivepack.Update, at time.Time) Event {
 	e := Event{ID: p.ID, Time: at, Kind: Push, Repository: NameOf(p.Repo), Incarnation: p.Incarnation,
-		Actor: git.Text(p.Pusher.Name), Address: p.Pusher.Address, Record: p.Record}
+		Actor: git.Text(p.Pusher.Name), Address: p.Pusher.Address, Record: p.Record,
+		Trace: p.Trace}
 	for _, o := range p.Options {
 		e.Options = append(e.Options, git.Text(o))
 	}
@@ -98,7 +100,7 @@ func (e *Event) Push() (*receivepack.Push, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &receivepack.Push{ID: e.ID, Repo: path, Incarnation: e.Incarnation, Record: e.Record,
+	p := &receivepack.Push{ID: e.ID, Repo: path, Incarnation: e.Incarnation, Record: e.Record, Trace: e.Trace,
 		Pusher: node.Pusher{Name: string(e.Actor), Address: e.Address}}
 	for _, o := range e.Options {
 		p.Options = append(p.Options, string(o))

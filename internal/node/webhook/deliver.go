@@ -1,179 +1,389 @@
 package webhook
 
 import (
+	"bytes"
+	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io/fs"
 	"net/http"
-	"os"
-	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
 
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/node/event"
 	"github.com/packhorse-git/packhorse/internal/schedule/retry"
 )
 
-// delivery is a pending delivery. Its file is in the queue's directory.
+const (
+	maxWindow = 10_000 // pending deliveries in memory, and settled events after the first of them
+	readPage  = 500
+	maxRecent = 50
+	maxShown  = 512         // bytes of a response that are kept
+	saveEvery = time.Second // at most, while a target gets deliveries
+	// takeAfter is how long a session may give no sign although deliveries are pending. It renews four times as often.
+	takeAfter = 8 * time.Second
+	maxWait   = 20 * time.Second
+)
+
+// Delivery is the delivery of an event to a target, and its result.
+type Delivery struct {
+	ID         string        `json:"id"` // of the event
+	Kind       event.Kind    `json:"kind"`
+	Repository git.Text      `json:"repository"`
+	Time       time.Time     `json:"time"`             // of the last try
+	Result     string        `json:"result"`           // delivered, failed (it is tried again), dead (abandoned)
+	Status     int           `json:"status,omitempty"` // of the response; 0: there was none
+	Duration   time.Duration `json:"duration"`         // of the last try
+	Tries      int           `json:"tries"`
+	Response   string        `json:"response,omitempty"` // its beginning, or the error
+	Before     string        `json:"before"`             // the position before the event
+}
+
+// delivery is a pending delivery.
 type delivery struct {
-	name  string // sequence number, which is about the time in nanoseconds since 1970, and ID of the push
-	size  int64
-	repo  string    // later deliveries of the same repository wait; "": unreadable
-	tries int       // guarded by queue.mu
-	next  time.Time // time of the next try of a rejected delivery; guarded by queue.mu
-	since time.Time // first rejection; used by run only
-	trace string    // of the push, in this process only
+	event  event.Event
+	before string // position
+	number int    // in the order of events
+	tries  int
+	next   time.Time // time of the next try of a rejected delivery
+	since  time.Time // first rejection
+	sent   int       // of its requests
 }
 
-// push returns the ID of the push.
-func (d *delivery) push() string {
-	_, id, _ := strings.Cut(strings.TrimSuffix(d.name, sharedSuffix), "-")
-	return id
-}
-
-func (d *delivery) recorded() time.Time {
-	n, _ := strconv.ParseInt(strings.SplitN(d.name, "-", 2)[0], 10, 64)
-	return time.Unix(0, n)
-}
-
-// queue has the pending deliveries of one target. There is one delivery at a time, so that the target gets the pushes
-// in their order.
+// queue delivers events to one target, one delivery at a time, so that the target gets them in their order. Its
+// position in the events is kept in States. The fields below are used by run only, except for mu.
 type queue struct {
 	hooks  *Hooks
 	target *Target
-	dir    string
-	kick   chan struct{} // has a token when a delivery was added
+	ctx    context.Context
+	stop   context.CancelFunc
+	ended  chan struct{} // closed when run has ended
 
-	mu    sync.Mutex
-	list  []*delivery // oldest first
-	bytes int64
+	position string // of the next event to read
+	window   []*delivery
+	done     map[string]int // numbers of settled events by ID, after the first delivery of window
+	number   int
+	isDirty  bool // the state has to be saved
+	saved    time.Time
+
+	mu     sync.Mutex
+	recent []*Delivery
 }
 
-// openQueue reads the pending deliveries of earlier servers.
-func openQueue(h *Hooks, t *Target) (*queue, error) {
-	q := &queue{hooks: h, target: t, dir: filepath.Join(h.o.Dir, t.Name), kick: make(chan struct{}, 1)}
-	if err := os.MkdirAll(q.dir, 0o700); err != nil {
-		return nil, err
+func newQueue(h *Hooks, t *Target) *queue {
+	q := &queue{hooks: h, target: t, done: make(map[string]int), ended: make(chan struct{})}
+	q.ctx, q.stop = context.WithCancel(h.ctx)
+	return q
+}
+
+// begin makes sure that a new target gets the events from now on.
+func (q *queue) begin(ctx context.Context) error {
+	text, err := q.hooks.o.States.Load(ctx, q.target.Name)
+	if err != nil || text != nil {
+		return err
 	}
-	entries, err := os.ReadDir(q.dir) // sorted by their numbers
+	_, q.position, err = q.hooks.o.Events.Read(ctx, event.Now, 1)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	for _, e := range entries {
-		info, err := e.Info()
-		if isTemporary(e.Name()) || err != nil || !info.Mode().IsRegular() {
-			_ = os.Remove(filepath.Join(q.dir, e.Name()))
-			continue
-		}
-		q.list = append(q.list, &delivery{name: e.Name(), size: info.Size(),
-			repo: repositoryIn(filepath.Join(q.dir, e.Name()))})
-		q.bytes += info.Size()
-	}
-	q.updateMetrics()
-	return q, nil
+	return q.write(ctx, state{Position: q.position})
 }
 
-// repositoryIn returns the repository of a delivery's file.
-func repositoryIn(path string) string {
-	b, err := os.ReadFile(path)
-	if err != nil {
-		return ""
+func (q *queue) write(ctx context.Context, s state) error {
+	s.Saved = time.Now().UTC()
+	text, err := json.Marshal(s)
+	if err == nil {
+		err = q.hooks.o.States.Save(ctx, q.target.Name, text)
 	}
-	var m message
-	_ = json.Unmarshal(b, &m) // a damaged file is abandoned later
-	return original(m.Repository, m.RepositoryBytes)
-}
-
-// newest returns the greatest sequence number.
-func (q *queue) newest() int64 {
-	if len(q.list) == 0 {
-		return 0
-	}
-	return q.list[len(q.list)-1].recorded().UnixNano()
-}
-
-// add adds a delivery whose file exists. If there are too many, the oldest ones are abandoned.
-func (q *queue) add(d delivery) {
-	q.mu.Lock()
-	q.list = append(q.list, &d)
-	slices.SortFunc(q.list, func(a, b *delivery) int { return strings.Compare(a.name, b.name) })
-	q.bytes += d.size
-	var over []*delivery
-	for len(q.list) > q.hooks.o.MaxCount || q.bytes > q.hooks.o.MaxBytes && len(q.list) > 1 {
-		over = append(over, q.list[0])
-		q.bytes -= q.list[0].size
-		q.list = q.list[1:]
-	}
-	q.mu.Unlock()
-	for _, d := range over {
-		q.abandon(d, "too many deliveries are pending")
-	}
-	q.updateMetrics()
-	select {
-	case q.kick <- struct{}{}:
-	default:
-	}
-}
-
-// updateMetrics counts the pending deliveries.
-func (q *queue) updateMetrics() {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	m := q.hooks.metrics
-	m.pending.WithLabelValues(q.target.Name).Set(float64(len(q.list)))
-	oldest := 0.0
-	if len(q.list) > 0 {
-		oldest = float64(q.list[0].recorded().Unix())
-	}
-	m.oldest.WithLabelValues(q.target.Name).Set(oldest)
+	return err
 }
 
 // run delivers until Close.
 func (q *queue) run() {
-	failures := 0 // consecutive ones of the target
-	for {
-		d, wait := q.due()
-		if d == nil {
-			timer := time.NewTimer(wait)
-			select {
-			case <-q.hooks.ctx.Done():
-				timer.Stop()
-				return
-			case <-q.kick:
-			case <-timer.C:
-			}
-			timer.Stop()
-			continue
-		}
-		unavailable := q.deliver(d)
-		if q.hooks.ctx.Err() != nil {
-			return
-		}
-		if !unavailable {
+	defer close(q.ended)
+	failures := 0
+	for q.ctx.Err() == nil {
+		err := q.take()
+		if err == nil {
 			failures = 0
+			err = q.serve()
+		}
+		if err != nil && q.ctx.Err() == nil {
+			q.hooks.o.Log.Warn("cannot read or keep the deliveries of a webhook; trying again", "target", q.target.Name,
+				"error", err)
+			failures++
+			_ = (retry.Policy{First: time.Second, Max: time.Minute}).Wait(q.ctx, failures, 0)
+		}
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), closeLimit)
+	defer cancel()
+	_ = q.save(ctx, "") // otherwise these deliveries are repeated
+}
+
+// take waits until this process is the one that delivers, and loads the state of the target.
+func (q *queue) take() error {
+	var seen []byte
+	var since time.Time // from when on the state was the same, and deliveries were pending
+	var changed <-chan struct{}
+	for {
+		text, err := q.hooks.o.States.Load(q.ctx, q.target.Name)
+		if err != nil {
+			return err
+		}
+		if text == nil {
+			if err := q.begin(q.ctx); err != nil {
+				return err
+			}
 			continue
 		}
-		failures++
-		if q.hooks.backoff().Wait(q.hooks.ctx, failures, 0) != nil {
-			return
+		s, err := parseState(text)
+		if err != nil {
+			q.hooks.o.Log.Error("the state of a webhook is damaged; all events are delivered again", "target", q.target.Name,
+				"error", err)
+			s = state{}
+		}
+		isFree := !q.hooks.o.States.IsShared() || s.Session == "" || s.Session == q.hooks.session
+		if !isFree {
+			if !bytes.Equal(text, seen) {
+				seen, since, changed = text, time.Time{}, nil
+			}
+			isFree = !since.IsZero() && time.Since(since) > q.hooks.takeAfter
+			if since.IsZero() && isClosed(changed) {
+				changed = q.hooks.o.Events.Changed()
+				q.load(s)
+				if err := q.fill(); err != nil {
+					return err
+				}
+				if len(q.window) > 0 {
+					since = time.Now()
+				}
+			}
+		}
+		if isFree {
+			if seen != nil {
+				q.hooks.o.Log.Info("took over the deliveries of a webhook from another node", "target", q.target.Name)
+			}
+			q.load(s)
+			s.Session, q.isDirty = q.hooks.session, false
+			return q.write(q.ctx, s)
+		}
+		if err := q.wait(changed, q.hooks.takeAfter/4); err != nil {
+			return err
+		}
+	}
+}
+
+// isClosed reports whether a channel is nil or closed.
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return c == nil
+	}
+}
+
+// wait waits for more events, and at most for a time.
+func (q *queue) wait(changed <-chan struct{}, limit time.Duration) error {
+	timer := time.NewTimer(min(limit, maxWait))
+	defer timer.Stop()
+	select {
+	case <-q.ctx.Done():
+	case <-changed:
+	case <-timer.C:
+		q.hooks.o.Events.Changed() // it is still of interest
+	}
+	return q.ctx.Err()
+}
+
+// load begins with a state.
+func (q *queue) load(s state) {
+	q.position, q.window, q.number, q.done = s.Position, nil, 0, make(map[string]int)
+	for _, id := range s.Done {
+		q.done[id] = 0 // until it is read
+	}
+	q.mu.Lock()
+	q.recent = s.Recent
+	q.mu.Unlock()
+}
+
+// current returns the state.
+func (q *queue) current(session string) state {
+	s := state{Session: session, Position: q.position}
+	if len(q.window) > 0 {
+		first := q.window[0]
+		s.Position = first.before
+		for id, number := range q.done {
+			if number != 0 && number < first.number {
+				delete(q.done, id)
+			} else {
+				s.Done = append(s.Done, id)
+			}
+		}
+		slices.Sort(s.Done)
+	} else {
+		clear(q.done)
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for _, d := range q.recent {
+		shown := *d
+		s.Recent = append(s.Recent, &shown)
+	}
+	return s
+}
+
+// errTaken reports that another process delivers now.
+var errTaken = fault.New(fault.Unavailable, "another node has taken over the deliveries")
+
+// save saves the state, unless another process delivers now.
+func (q *queue) save(ctx context.Context, session string) error {
+	if !q.isDirty {
+		return nil
+	}
+	if q.hooks.o.States.IsShared() {
+		text, err := q.hooks.o.States.Load(ctx, q.target.Name)
+		if err != nil {
+			return err
+		}
+		if s, err := parseState(text); err == nil && s.Session != q.hooks.session {
+			q.isDirty = false
+			return errTaken
+		}
+	}
+	err := q.write(ctx, q.current(session))
+	if err == nil {
+		q.isDirty, q.saved = q.hooks.o.States.IsShared() && session != "" && len(q.window) > 0, time.Now()
+	}
+	return err
+}
+
+func (q *queue) isFull() bool { return len(q.window) >= maxWindow || len(q.done) >= maxWindow }
+
+// fill reads events into the window.
+func (q *queue) fill() error {
+	for !q.isFull() {
+		events, next, err := q.hooks.o.Events.Read(q.ctx, q.position, readPage)
+		if fault.Is(err, fault.OutOfRange) && q.position != "" {
+			q.hooks.o.Log.Error("events that a webhook has not got were removed; it gets the later ones", "target",
+				q.target.Name, "error", err)
+			q.position = ""
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		before := q.position
+		for _, e := range events {
+			q.number++
+			if _, isDone := q.done[e.ID]; isDone {
+				q.done[e.ID] = q.number
+			} else if q.target.wants(&e) {
+				q.window = append(q.window, &delivery{event: e, before: before, number: q.number})
+			}
+			before = e.Position
+		}
+		if next != q.position {
+			q.position, q.isDirty = next, true
+		}
+		if len(events) == 0 {
+			break
+		}
+	}
+	return nil
+}
+
+// wants reports whether a target gets an event.
+func (t *Target) wants(e *event.Event) bool {
+	kinds := t.Kinds
+	if len(kinds) == 0 {
+		kinds = []event.Kind{event.Push}
+	}
+	path, err := git.ParseRepoPath(string(e.Repository))
+	return err == nil && slices.Contains(kinds, e.Kind) && t.covers(path)
+}
+
+// serve delivers until an error, which may be that another process does.
+func (q *queue) serve() error {
+	failures := 0 // consecutive ones of the target
+	var changed <-chan struct{}
+	for {
+		if isClosed(changed) {
+			changed = q.hooks.o.Events.Changed()
+			if err := q.fill(); err != nil {
+				return err
+			}
+			if q.isFull() {
+				changed = nil // read on when there is room
+			}
+		}
+		q.updateMetrics()
+		d, wait := q.due()
+		if d == nil || time.Since(q.saved) > saveEvery {
+			if err := q.save(q.ctx, q.hooks.session); err != nil {
+				return err
+			}
+		}
+		if d == nil {
+			if q.isDirty {
+				wait = min(wait, q.hooks.takeAfter/4)
+			}
+			if err := q.wait(changed, wait); err != nil {
+				return err
+			}
+			continue
+		}
+		if !q.deliver(d) {
+			failures = 0
+		} else if failures++; q.pause(failures) != nil {
+			return errTaken
+		}
+		if q.ctx.Err() != nil {
+			return q.ctx.Err()
+		}
+	}
+}
+
+// pause waits after a failure of the target, and keeps the session alive meanwhile.
+func (q *queue) pause(failures int) error {
+	for until := time.Now().Add(q.hooks.backoff().Jitter(failures)); ; {
+		if time.Since(q.saved) > q.hooks.takeAfter/4 {
+			if err := q.save(q.ctx, q.hooks.session); err != nil {
+				return err
+			}
+		}
+		left := time.Until(until)
+		if left <= 0 {
+			return nil
+		}
+		if err := retry.Sleep(q.ctx, min(left, q.hooks.takeAfter/4)); err != nil {
+			return err
 		}
 	}
 }
 
 func (h *Hooks) backoff() retry.Policy { return retry.Policy{First: h.o.Retry, Max: maxRetry} }
 
+// updateMetrics counts the pending deliveries.
+func (q *queue) updateMetrics() {
+	m, oldest := q.hooks.metrics, 0.0
+	m.pending.WithLabelValues(q.target.Name).Set(float64(len(q.window)))
+	if len(q.window) > 0 {
+		oldest = float64(q.window[0].event.Time.Unix())
+	}
+	m.oldest.WithLabelValues(q.target.Name).Set(oldest)
+}
+
 // due returns the oldest delivery that is due and not behind another one of its repository, or nil and how long to
 // wait.
 func (q *queue) due() (*delivery, time.Duration) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
 	now, wait := time.Now(), time.Hour
-	var held map[string]bool // repositories
-	for _, d := range q.list {
-		if held[d.repo] {
+	var held map[git.Text]bool // repositories
+	for _, d := range q.window {
+		if held[d.event.Repository] {
 			continue
 		}
 		if !d.next.After(now) {
@@ -181,81 +391,87 @@ func (q *queue) due() (*delivery, time.Duration) {
 		}
 		wait = min(wait, d.next.Sub(now))
 		if held == nil {
-			held = map[string]bool{}
+			held = map[git.Text]bool{}
 		}
-		held[d.repo] = true
+		held[d.event.Repository] = true
 	}
 	return nil, wait
 }
 
 // deliver tries a delivery once. It reports whether the target is unavailable, so that other deliveries have to wait.
 func (q *queue) deliver(d *delivery) (unavailable bool) {
-	h, path := q.hooks, filepath.Join(q.dir, d.name)
-	body, err := os.ReadFile(path)
-	if err != nil {
-		if !errors.Is(err, fs.ErrNotExist) {
-			h.o.Log.Error("cannot read a delivery", "target", q.target.Name, "file", path, "error", err)
-			return true
-		}
-		q.remove(d) // an administrator has removed it, or another node has it
-		q.settle(d)
+	h := q.hooks
+	d.tries++
+	result := q.send(q.ctx, d)
+	if q.ctx.Err() != nil {
 		return false
 	}
-	if !json.Valid(body) {
-		q.remove(d)
-		q.abandon(d, "the file is damaged")
+	q.isDirty = true
+	now := time.Now()
+	isRejected := isRejection(result.Status)
+	if isRejected && d.since.IsZero() {
+		d.since = now
+	}
+	switch {
+	case result.Result == "delivered":
+	case now.Sub(d.event.Time) > q.target.GiveUp, isRejected && now.Sub(d.since) > h.o.Hold:
+		result.Result = "dead"
+		h.o.Log.Error("abandoned a delivery of a webhook", "target", q.target.Name, "delivery", d.event.ID, "tries", d.tries,
+			"reason", result.Response)
+	default:
+		h.o.Log.Warn("cannot deliver a webhook; trying again", "target", q.target.Name, "delivery", d.event.ID, "tries",
+			d.tries, "error", result.Response)
+	}
+	h.metrics.deliveries.WithLabelValues(q.target.Name, result.Result).Inc()
+	q.note(result)
+	if result.Result != "failed" {
+		q.window = slices.DeleteFunc(q.window, func(other *delivery) bool { return other == d })
+		q.done[d.event.ID] = d.number
 		return false
 	}
-	id := d.push()
-	start := time.Now()
-	response, err := h.post(h.ctx, q.target, "post-receive", id, d.trace, body, 1<<10)
-	if h.ctx.Err() != nil {
-		return false
+	if isRejected {
+		d.next = now.Add(h.backoff().Jitter(d.tries))
 	}
-	h.metrics.seconds.WithLabelValues(q.target.Name, "post-receive").Observe(time.Since(start).Seconds())
-	if err == nil && response.status/100 == 2 {
-		h.metrics.deliveries.WithLabelValues(q.target.Name, "delivered").Inc()
-		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) { // it was abandoned meanwhile
-			h.o.Log.Error("cannot remove a successful delivery; it will be repeated", "file", path, "error", err)
-		}
-		q.remove(d)
-		q.settle(d)
-		return false
-	}
-	if err == nil {
-		err = fmt.Errorf("unexpected status %d", response.status)
-	}
-	tries := q.countTries(d, 1)
-	if time.Since(d.recorded()) > q.target.GiveUp {
-		q.remove(d)
-		q.abandon(d, err.Error())
-		return false
-	}
-	h.metrics.deliveries.WithLabelValues(q.target.Name, "failed").Inc()
-	h.o.Log.Warn("cannot deliver a webhook; trying again", "target", q.target.Name, "delivery", id, "tries", tries,
-		"error", err)
-	if !isRejection(response.status) {
-		return true
-	}
-	if d.since.IsZero() {
-		d.since = start
-	} else if time.Since(d.since) > h.o.Hold { // later deliveries of its repository wait
-		q.remove(d)
-		q.abandon(d, err.Error())
-		return false
-	}
-	q.mu.Lock()
-	d.next = time.Now().Add(h.backoff().Jitter(tries))
-	q.mu.Unlock()
-	return false
+	return !isRejected
 }
 
-// countTries adds to the number of tries and returns it. A delivery can be abandoned during a try.
-func (q *queue) countTries(d *delivery, more int) int {
+// send makes the remaining requests of a delivery.
+func (q *queue) send(ctx context.Context, d *delivery) *Delivery {
+	h, e := q.hooks, &d.event
+	result := &Delivery{ID: e.ID, Kind: e.Kind, Repository: e.Repository, Time: time.Now().UTC(), Result: "failed",
+		Tries: d.tries, Before: d.before}
+	requests, err := h.requestsOf(ctx, q.target, e)
+	for ; err == nil && d.sent < len(requests); d.sent++ {
+		var r response
+		start := time.Now()
+		r, err = h.post(ctx, q.target, requests[d.sent], e.Trace, maxShown)
+		if ctx.Err() == nil {
+			h.metrics.seconds.WithLabelValues(q.target.Name, requests[d.sent].event).Observe(time.Since(start).Seconds())
+		}
+		result.Duration += time.Since(start)
+		result.Status, result.Response = r.status, r.text()
+		if err == nil && r.status/100 != 2 {
+			err = fmt.Errorf("unexpected status %d", r.status)
+		}
+		if err != nil {
+			break
+		}
+	}
+	if err == nil {
+		result.Result = "delivered"
+	} else {
+		result.Response = strings.TrimSpace(err.Error() + "\n" + result.Response)
+	}
+	return result
+}
+
+// note keeps the result of a try.
+func (q *queue) note(result *Delivery) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	d.tries += more
-	return d.tries
+	q.recent = slices.DeleteFunc(q.recent, func(d *Delivery) bool { return d.ID == result.ID })
+	q.recent = append(q.recent, result)
+	q.recent = q.recent[max(0, len(q.recent)-maxRecent):]
 }
 
 // isRejection reports whether a status concerns only this delivery, so that others can be tried.
@@ -268,61 +484,37 @@ func isRejection(status int) bool {
 	return status/100 == 4
 }
 
-// remove removes a delivery from the list.
-func (q *queue) remove(d *delivery) {
+// latest returns the latest deliveries of all processes, the oldest first.
+func (q *queue) latest(ctx context.Context) (list []Delivery, err error) {
+	s, err := q.hooks.stateOf(ctx, q.target.Name)
 	q.mu.Lock()
-	if i := slices.Index(q.list, d); i >= 0 {
-		q.list = slices.Delete(q.list, i, i+1)
-		q.bytes -= d.size
+	defer q.mu.Unlock()
+	recent := q.recent
+	if q.hooks.o.States.IsShared() && s.Session != q.hooks.session {
+		recent = s.Recent
 	}
-	q.mu.Unlock()
-	q.updateMetrics()
+	for _, d := range recent {
+		list = append(list, *d)
+	}
+	return list, err
 }
 
-// settle notes in the Store that the delivery has ended.
-func (q *queue) settle(d *delivery) {
-	if q.hooks.shared != nil {
-		q.hooks.shared.settle(d.push(), q.target.Name)
+// again sends the request of a delivery once more.
+func (q *queue) again(ctx context.Context, id string) (Delivery, error) {
+	recent, err := q.latest(ctx)
+	if err != nil {
+		return Delivery{}, err
 	}
-}
-
-// drop removes the deliveries of pushes, which another node has.
-func (q *queue) drop(pushes map[string]*sharedPush) {
-	q.mu.Lock()
-	var dropped []*delivery
-	for _, d := range q.list {
-		if pushes[d.push()] != nil {
-			dropped = append(dropped, d)
-		}
+	i := slices.IndexFunc(recent, func(d Delivery) bool { return d.ID == id })
+	if i < 0 {
+		return Delivery{}, fault.New(fault.NotFound, "no delivery %s: the latest %d are kept", fault.Short(id), maxRecent)
 	}
-	q.mu.Unlock()
-	for _, d := range dropped {
-		q.remove(d)
-		_ = os.Remove(filepath.Join(q.dir, d.name)) // the next process removes it
+	events, _, err := q.hooks.o.Events.Read(ctx, recent[i].Before, 1)
+	if err != nil {
+		return Delivery{}, err
 	}
-}
-
-// abandon moves a delivery to the abandoned ones.
-func (q *queue) abandon(d *delivery, reason string) {
-	h := q.hooks
-	h.metrics.deliveries.WithLabelValues(q.target.Name, "dead").Inc()
-	dir := filepath.Join(h.o.Dir, deadDir, q.target.Name)
-	kept := filepath.Join(dir, strings.TrimSuffix(d.name, sharedSuffix))
-	err := os.MkdirAll(dir, 0o700)
-	if err == nil {
-		err = os.Rename(filepath.Join(q.dir, d.name), kept)
+	if len(events) != 1 || events[0].ID != id {
+		return Delivery{}, event.OutOfRange(recent[i].Before)
 	}
-	q.settle(d)
-	h.o.Log.Error("abandoned a delivery of a webhook", "target", q.target.Name, "delivery", d.name,
-		"tries", q.countTries(d, 0), "kept", kept, "reason", reason, "error", err)
-	entries, _ := os.ReadDir(dir)
-	var bytes int64
-	for i := len(entries) - 1; i >= 0; i-- { // newest first
-		if info, err := entries[i].Info(); err == nil {
-			bytes += info.Size()
-		}
-		if len(entries)-i > h.o.MaxCount || bytes > h.o.MaxBytes {
-			_ = os.Remove(filepath.Join(dir, entries[i].Name()))
-		}
-	}
+	return *q.send(ctx, &delivery{event: events[0], before: recent[i].Before, tries: 1}), nil
 }

@@ -18,6 +18,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/node/event"
 	"github.com/packhorse-git/packhorse/internal/node/receivepack"
 )
 
@@ -62,26 +63,6 @@ func nonUTF8(s string) []byte {
 		return nil
 	}
 	return []byte(s)
-}
-
-// original returns the text before it was encoded in JSON.
-func original(s string, b []byte) string {
-	if b != nil {
-		return string(b)
-	}
-	return s
-}
-
-// options returns the options of the push.
-func (m *message) options() []string {
-	if m.OptionsBytes == nil {
-		return m.Options
-	}
-	var all []string
-	for _, b := range m.OptionsBytes {
-		all = append(all, string(b))
-	}
-	return all
 }
 
 // encodeMessage makes the body of a request.
@@ -138,9 +119,46 @@ func (r response) text() string {
 	return strings.TrimSpace(text)
 }
 
+// request is one request to a target.
+type request struct {
+	event, id string // for the headers
+	body      []byte
+}
+
+// requestsOf returns the requests of the delivery of an event.
+func (h *Hooks) requestsOf(ctx context.Context, t *Target, e *event.Event) ([]request, error) {
+	p, err := e.Push()
+	if err != nil {
+		return nil, err
+	}
+	switch {
+	case t.Format == GitHub:
+		return h.githubRequests(ctx, t, e, p)
+	case e.Kind == event.Push:
+		return []request{{"post-receive", e.ID, encodeMessage("post-receive", e.Time, p, p.Updates)}}, nil
+	}
+	former := string(e.Former)
+	body, err := json.Marshal(change{Event: string(e.Kind), ID: e.ID, Time: e.Time.UTC().Format(time.RFC3339Nano),
+		Repository: string(e.Repository), RepositoryBytes: nonUTF8(string(e.Repository)), Former: former,
+		FormerBytes: nonUTF8(former), Record: e.Record})
+	return []request{{string(e.Kind), e.ID, append(body, '\n')}}, err
+}
+
+// change is the body of a request about an event that is not a push.
+type change struct {
+	Event           string `json:"event"`
+	ID              string `json:"id"`
+	Time            string `json:"time"`
+	Repository      string `json:"repository"`
+	RepositoryBytes []byte `json:"repository_bytes,omitempty"`
+	Former          string `json:"former_repository,omitempty"`
+	FormerBytes     []byte `json:"former_repository_bytes,omitempty"`
+	Record          uint64 `json:"record,omitempty"`
+}
+
 // post sends a request and reads up to want bytes of the response, within the time limit of the target.
-func (h *Hooks) post(ctx context.Context, t *Target, event, delivery, trace string, body []byte, want int64) (response,
-	error) {
+func (h *Hooks) post(ctx context.Context, t *Target, q request, trace string, want int64) (response, error) {
+	body := q.body
 	ctx, cancel := context.WithTimeout(ctx, t.Timeout)
 	defer cancel()
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, t.URL, bytes.NewReader(body))
@@ -149,8 +167,12 @@ func (h *Hooks) post(ctx context.Context, t *Target, event, delivery, trace stri
 	}
 	r.Header.Set("Content-Type", "application/json")
 	r.Header.Set("User-Agent", h.o.Agent)
-	r.Header.Set("Packhorse-Event", event)
-	r.Header.Set("Packhorse-Delivery", delivery)
+	prefix, signature := "Packhorse-", "Packhorse-Signature"
+	if t.Format == GitHub {
+		prefix, signature = "X-GitHub-", "X-Hub-Signature-256"
+	}
+	r.Header.Set(prefix+"Event", q.event)
+	r.Header.Set(prefix+"Delivery", q.id)
 	if trace != "" {
 		r.Header.Set("Traceparent", trace)
 	}
@@ -158,7 +180,7 @@ func (h *Hooks) post(ctx context.Context, t *Target, event, delivery, trace stri
 		if secret := t.Secret(); secret != "" {
 			mac := hmac.New(sha256.New, []byte(secret))
 			mac.Write(body)
-			r.Header.Set("Packhorse-Signature", "sha256="+hex.EncodeToString(mac.Sum(nil)))
+			r.Header.Set(signature, "sha256="+hex.EncodeToString(mac.Sum(nil)))
 		}
 	}
 	answer, err := t.client.Do(r)

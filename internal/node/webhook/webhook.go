@@ -1,5 +1,5 @@
 // Package webhook asks and notifies other programs about pushes by HTTP. It asks them before refs change
-// (receivepack.Decider), and delivers the changes to them afterwards (receivepack.Recorder).
+// (receivepack.Decider), and delivers events to them afterwards.
 //
 // # Requests
 //
@@ -10,30 +10,27 @@
 // followed and proxies are not used. Unless a target may be private, each new connection checks the address of the
 // target.
 //
-// # Outbox
+// # Deliveries
 //
-//	pushes/ID             a push that has begun and not ended
-//	TARGET/SEQUENCE-ID    a pending delivery, which is the body of its request; oldest first
-//	dead/TARGET/...       abandoned deliveries, only the latest
-//
-// Files are replaced atomically, and names with a dot are temporary files. TARGET is the name of the target.
-// Directories of unknown targets are not touched. After a crash, Recover compares the files in pushes with the refs,
-// and delivers the updates that were made. A delivery is removed when the target has answered 2xx. After a crash it can
-// be repeated, but it is never lost. With a Store, the bucket has pushes and deliveries, and the files are copies that
-// end with the process. Deliveries of one repository keep their order: while a target rejects one, the
+// A target reads the events of the node (package event) in their order, and its position is kept in States. So a
+// delivery is pending until the target has answered 2xx, whatever happens to this process. After a crash a delivery can
+// be repeated, but it is never lost. Deliveries of one repository keep their order: while a target rejects one, the
 // later ones wait until it is abandoned.
+//
+// If States are shared by several nodes, one of them delivers to a target: its session is in the state. While
+// deliveries are pending, it renews the state. Another node takes the target when the state does not change for some
+// seconds although events are pending. No clocks are compared. A node that was taken for lost notices it when it saves.
 package webhook
 
 import (
 	"cmp"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
 	"net/url"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -44,6 +41,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/node/event"
 	"github.com/packhorse-git/packhorse/internal/node/receivepack"
 	"github.com/packhorse-git/packhorse/internal/schedule/inflight"
 )
@@ -59,61 +57,67 @@ type Target struct {
 	Open         bool                    // the push continues if the target cannot be asked
 	AllowPrivate bool                    // the target may be in a private network or on this machine
 	GiveUp       time.Duration           // maximum age of a delivery. Zero means 7 days.
+	Kinds        []event.Kind            // of events, if it has Post; empty: pushes
+	Format       Format
+	BaseURL      string // of repositories for clients, in the format of GitHub
 
 	client *http.Client
 }
 
 // Options configure Hooks.
 type Options struct {
-	Dir        string // directory of the outbox; used if a target has Post
 	Targets    []Target
 	Agent      string
 	Registerer prometheus.Registerer // of metrics; may be nil
 	Log        *slog.Logger
-	Store      Store // keeps pushes and pending deliveries for other nodes; nil: none
+	Events     event.Log // needed if a target has Post, and for Add
+	States     States    // the same
+	// Patterns returns a function that reports whether a repository matches a pattern. AllowPrivate is that of targets
+	// that are added by calls.
+	Patterns     func([]string) (func(git.RepoPath) bool, error)
+	AllowPrivate bool
+	// Head returns the default branch of a repository, for the format of GitHub. It may be nil.
+	Head func(ctx context.Context, repo git.RepoPath) (string, error)
+	// Commits returns up to limit commits of an update, the newest last, for the format of GitHub. It may be nil.
+	Commits func(ctx context.Context, repo git.RepoPath, u receivepack.Update, limit int) ([]Commit, error)
 
-	MaxCount int           // maximum number of pending deliveries of a target, and of abandoned ones. Zero means 10,000.
-	MaxBytes int64         // maximum size of them in bytes. Zero means 256 MiB.
-	Hold     time.Duration // time until a rejected delivery is abandoned. Zero means one hour.
-	Retry    time.Duration // first delay after a failure, doubled with each one up to 10 minutes. Zero means 1 s.
+	Hold  time.Duration // time until a rejected delivery is abandoned. Zero means one hour.
+	Retry time.Duration // first delay after a failure, doubled with each one up to 10 minutes. Zero means 1 s.
 }
 
 const (
-	defaultTimeout  = 10 * time.Second
-	defaultGiveUp   = 7 * 24 * time.Hour
-	defaultMaxCount = 10_000
-	defaultMaxBytes = 256 << 20
-	defaultHold     = time.Hour
-	defaultRetry    = time.Second
-	maxRetry        = 10 * time.Minute
-	closeLimit      = 5 * time.Second // for the last requests to the Store
+	defaultTimeout = 10 * time.Second
+	defaultGiveUp  = 7 * 24 * time.Hour
+	defaultHold    = time.Hour
+	defaultRetry   = time.Second
+	maxRetry       = 10 * time.Minute
+	closeLimit     = 5 * time.Second // for the last requests to the Store
 )
 
-// Hooks is a receivepack.Decider and a receivepack.Recorder. It is safe for concurrent use.
+// Hooks is a receivepack.Decider. It is safe for concurrent use.
 type Hooks struct {
 	o       Options
 	metrics *metrics
-	queues  []*queue // of the targets with Post
-	shared  *sharing // nil without a Store
-	ctx     context.Context
-	stop    context.CancelFunc
-	running sync.WaitGroup
-	begun   sync.Map // pushRecord by the ID of a push
+	session string
+	// takeAfter is the constant, except in tests.
+	takeAfter time.Duration
+	ctx       context.Context
+	stop      context.CancelFunc
+	running   sync.WaitGroup
 
-	mu   sync.Mutex
-	last int64 // sequence number
+	mu     sync.Mutex
+	queues map[string]*queue // of the targets with Post, by name
+	added  map[string]*Added // targets that were added by calls
 }
 
-// New opens the outbox. Deliveries begin with Start.
-func New(o Options) (*Hooks, error) {
-	o.MaxCount, o.MaxBytes = cmp.Or(o.MaxCount, defaultMaxCount), cmp.Or(o.MaxBytes, defaultMaxBytes)
+// New prepares the targets. A new target gets the events that follow. Deliveries begin with Start.
+func New(ctx context.Context, o Options) (*Hooks, error) {
 	o.Hold, o.Retry = cmp.Or(o.Hold, defaultHold), cmp.Or(o.Retry, defaultRetry)
 	o.Targets = slices.Clone(o.Targets)
-	h := &Hooks{o: o, metrics: newMetrics(o.Registerer)}
+	h := &Hooks{o: o, metrics: newMetrics(o.Registerer), session: rand.Text(), takeAfter: takeAfter,
+		queues: make(map[string]*queue),
+		added:  make(map[string]*Added)}
 	h.ctx, h.stop = context.WithCancel(context.Background())
-	if o.Store != nil {
-		h.shared = newSharing(h, o.Store)
-	}
 	for i := range o.Targets {
 		t := &o.Targets[i]
 		if err := CheckName(t.Name); err != nil {
@@ -122,22 +126,22 @@ func New(o Options) (*Hooks, error) {
 		if _, err := ParseURL(t.URL); err != nil {
 			return nil, err
 		}
-		t.Timeout, t.GiveUp = cmp.Or(t.Timeout, defaultTimeout), cmp.Or(t.GiveUp, defaultGiveUp)
-		t.client = newClient(t.AllowPrivate)
+		t.prepare()
 		if !t.Post {
 			continue
 		}
-		if err := os.MkdirAll(filepath.Join(o.Dir, pushesDir), 0o700); err != nil {
-			return nil, fmt.Errorf("cannot create the outbox: %w", err)
+		q := newQueue(h, t)
+		if err := q.begin(ctx); err != nil && !o.States.IsShared() { // otherwise it begins when the store can be reached
+			return nil, fmt.Errorf("cannot prepare the webhook %s: %w", t.Name, err)
 		}
-		q, err := openQueue(h, t)
-		if err != nil {
-			return nil, fmt.Errorf("cannot open the outbox: %w", err)
-		}
-		h.queues = append(h.queues, q)
-		h.last = max(h.last, q.newest())
+		h.queues[t.Name] = q
 	}
 	return h, nil
+}
+
+func (t *Target) prepare() {
+	t.Timeout, t.GiveUp = cmp.Or(t.Timeout, defaultTimeout), cmp.Or(t.GiveUp, defaultGiveUp)
+	t.client = newClient(t.AllowPrivate)
 }
 
 // CheckName checks the name of a target, which is also the name of a directory.
@@ -146,7 +150,7 @@ func CheckName(name string) error {
 	switch {
 	case name == "" || len(name) > 64 || strings.Trim(name, letters) != "" || name[0] == '.':
 		return errors.New(`invalid name: use up to 64 letters, digits, ".", "_" and "-", and begin with another character than "."`)
-	case name == pushesDir || name == deadDir:
+	case strings.HasSuffix(name, addedSuffix):
 		return fmt.Errorf("the name %q is reserved: choose another one", name)
 	}
 	return nil
@@ -174,21 +178,20 @@ func ParseURL(s string) (*url.URL, error) {
 
 func (t *Target) covers(repo git.RepoPath) bool { return t.Covers == nil || t.Covers(repo) }
 
-// Delivers reports whether a target is notified after pushes.
-func (h *Hooks) Delivers() bool { return len(h.queues) > 0 }
-
 // Decides reports whether a target is asked before refs change.
 func (h *Hooks) Decides() bool {
 	return slices.ContainsFunc(h.o.Targets, func(t Target) bool { return t.Pre })
 }
 
-// Start begins the deliveries, the oldest first. Call it at most once.
+// Start begins the deliveries. Call it at most once.
 func (h *Hooks) Start() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	for _, q := range h.queues {
 		h.running.Go(q.run)
 	}
-	if h.shared != nil && h.Delivers() {
-		h.running.Go(h.shared.run)
+	if h.o.States != nil {
+		h.running.Go(h.followAdded)
 	}
 }
 
@@ -198,11 +201,6 @@ func (h *Hooks) Close() error {
 	h.stop()
 	h.mu.Unlock()
 	h.running.Wait()
-	if h.shared != nil {
-		ctx, cancel := context.WithTimeout(context.Background(), closeLimit)
-		defer cancel()
-		_ = h.shared.flush(ctx) // otherwise another node repeats these deliveries
-	}
 	for i := range h.o.Targets {
 		h.o.Targets[i].client.CloseIdleConnections()
 	}
@@ -232,7 +230,8 @@ func (h *Hooks) ask(ctx context.Context, t *Target, p *receivepack.Push, body []
 	start := time.Now()
 	traced, span := inflight.Trace(ctx, "webhook")
 	span.Text("packhorse.target", t.Name)
-	response, err := h.post(ctx, t, "pre-receive", p.ID, inflight.TraceParent(traced), body, maxReason)
+	response, err := h.post(ctx, t, request{event: "pre-receive", id: p.ID, body: body}, inflight.TraceParent(traced),
+		maxReason)
 	span.End("")
 	h.metrics.seconds.WithLabelValues(t.Name, "pre-receive").Observe(time.Since(start).Seconds())
 	count := func(result string) { h.metrics.decisions.WithLabelValues(t.Name, result).Inc() }

@@ -15,7 +15,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"reflect"
 	"slices"
@@ -32,6 +31,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/gittest"
 	"github.com/packhorse-git/packhorse/internal/node"
+	"github.com/packhorse-git/packhorse/internal/node/event"
 	"github.com/packhorse-git/packhorse/internal/node/receivepack"
 )
 
@@ -53,7 +53,8 @@ func newTarget(t *testing.T, answer http.HandlerFunc) *target {
 	s.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
 		var m message
-		if err != nil || json.Unmarshal(body, &m) != nil {
+		_ = json.Unmarshal(body, &m) // another format
+		if err != nil || !json.Valid(body) {
 			t.Errorf("the body is %q: %v", body, err)
 		}
 		s.mu.Lock()
@@ -110,17 +111,49 @@ func (l *log) String() string {
 	return l.buf.String()
 }
 
+// openEvents opens the journal of a directory.
+func openEvents(t *testing.T, dir string) *event.Journal {
+	t.Helper()
+	j, err := event.OpenJournal(event.JournalOptions{Dir: filepath.Join(dir, "events")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { j.Close() })
+	return j
+}
+
 // open makes a Hooks over a directory, without a long pause between tries.
 func open(t *testing.T, dir string, targets ...Target) (*Hooks, *log) {
 	t.Helper()
+	if dir == "" {
+		dir = t.TempDir()
+	}
+	return openOn(t, openEvents(t, dir), Directory(filepath.Join(dir, "webhooks")), targets...)
+}
+
+func openOn(t *testing.T, j *event.Journal, states States, targets ...Target) (*Hooks, *log) {
+	t.Helper()
 	l := &log{}
-	h, err := New(Options{Dir: dir, Targets: targets, Agent: "packhorse/test",
-		Log: slog.New(slog.NewTextHandler(l, nil)), Retry: time.Millisecond})
+	h, err := New(t.Context(), Options{Targets: targets, Agent: "packhorse/test", Events: j, States: states,
+		Log: slog.New(slog.NewTextHandler(l, nil)), Retry: time.Millisecond, AllowPrivate: true,
+		Patterns: func(patterns []string) (func(git.RepoPath) bool, error) {
+			if patterns[0] == "bad" {
+				return nil, errors.New("a bad pattern")
+			}
+			return func(p git.RepoPath) bool { return p.String() == patterns[0] }, nil
+		}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { h.Close() })
 	return h, l
+}
+
+// reopen is open after Close, on the same journal.
+func reopen(t *testing.T, h *Hooks) (*Hooks, *log) {
+	t.Helper()
+	h.Close()
+	return openOn(t, h.o.Events.(*event.Journal), h.o.States, h.o.Targets...)
 }
 
 func private(name, url string) Target {
@@ -147,18 +180,15 @@ func push(name, old, new string) *receivepack.Push {
 	repo, _ := git.ParseRepoPath("team/app")
 	return &receivepack.Push{
 		ID: name, Repo: repo, Pusher: node.Pusher{Name: "ada", Address: "192.0.2.1"}, Options: []string{"a=b\";\n"},
-		Updates: []receivepack.Update{{Ref: "refs/heads/main", Old: id(old), New: id(new)}},
+		Updates: []receivepack.Update{{Ref: "refs/heads/main", Old: id(old), New: id(new), Kind: receivepack.Forced}},
 	}
 }
 
 // do pushes: begun, and ended with these updates.
 func do(t *testing.T, h *Hooks, p *receivepack.Push, done []receivepack.Update) {
 	t.Helper()
-	r, err := h.begin(p)
-	if err == nil {
-		err = r.End(done)
-	}
-	if err != nil {
+	j := h.o.Events.(*event.Journal)
+	if err := errors.Join(j.Begin(p), j.End(receivepack.Result{Push: p, Made: done})); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -187,22 +217,6 @@ func dead(h *Hooks) bool {
 
 func eventually(is func() bool) bool { return gittest.Eventually(is) }
 
-// files lists the files in the outbox, without the directories.
-func files(t *testing.T, dir string) (list []string) {
-	t.Helper()
-	err := filepath.Walk(dir, func(path string, info os.FileInfo, err error) error {
-		if err == nil && !info.IsDir() {
-			rel, _ := filepath.Rel(dir, path)
-			list = append(list, rel)
-		}
-		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return list
-}
-
 func TestDeliveries(t *testing.T) {
 	t.Parallel()
 	a, b := newTarget(t, nil), newTarget(t, nil)
@@ -224,7 +238,8 @@ func TestDeliveries(t *testing.T) {
 	m := a.got[0]
 	if m.Event != "post-receive" || m.Repository != "team/app" || m.Pusher != (pusher{"ada", "192.0.2.1"}) ||
 		len(m.Options) != 1 || m.Options[0] != "a=b\";\n" ||
-		!reflect.DeepEqual(m.Updates, []update{{Ref: "refs/heads/main", Old: id("2").String(), New: id("3").String()}}) ||
+		!reflect.DeepEqual(m.Updates, []update{{Ref: "refs/heads/main", Old: id("2").String(), New: id("3").String(),
+			Kind: "forced"}}) ||
 		bytes.Contains(a.raw[0], []byte("_bytes")) {
 		t.Errorf("the message is %+v", m)
 	}
@@ -239,8 +254,8 @@ func TestDeliveries(t *testing.T) {
 			t.Errorf("%s is %q, want %q", key, got, want)
 		}
 	}
-	if !eventually(func() bool { return len(files(t, dir)) == 0 }) {
-		t.Errorf("left: %v", files(t, dir))
+	if !eventually(func() bool { return value(h.metrics.pending) == 0 }) {
+		t.Errorf("%v deliveries are pending", value(h.metrics.pending))
 	}
 	if strings.Contains(l.String(), "secret") || strings.Contains(l.String(), "sesame") {
 		t.Errorf("the log tells secrets: %s", l)
@@ -267,8 +282,8 @@ func TestRestart(t *testing.T) {
 	}
 	s.wait(t, 3)
 	h.Close()
-	if got := value(h.metrics.pending); got != 20 || len(files(t, dir)) != 20 {
-		t.Errorf("%v wait, %v", got, files(t, dir))
+	if got := value(h.metrics.pending); got < 1 {
+		t.Errorf("%v deliveries are pending", got)
 	}
 	if !strings.Contains(l.String(), "trying again") || strings.Contains(l.String(), s.URL) {
 		t.Errorf("the log: %s", l)
@@ -277,116 +292,19 @@ func TestRestart(t *testing.T) {
 	s.got = nil
 	s.mu.Unlock()
 	up.Store(true)
-	h, _ = open(t, dir, told("a", s.URL))
+	h, _ = reopen(t, h)
 	h.Start()
 	// A request that Close canceled may arrive late, so the first push can be seen twice.
 	seen := func() []string { return slices.Compact(s.seen()) }
-	if !eventually(func() bool { return len(seen()) == 20 && len(files(t, dir)) == 0 }) {
-		t.Errorf("left: %v", files(t, dir))
+	if !eventually(func() bool { return len(seen()) == 20 && value(h.metrics.pending) == 0 }) {
+		t.Errorf("the target got %v", seen())
 	}
 	if got := seen(); strings.Join(got, " ") != strings.Join(want, " ") {
 		t.Errorf("told of %v", got)
 	}
 }
 
-// A crash between Begin and End is resolved by the state of the refs.
-func TestCrash(t *testing.T) {
-	t.Parallel()
-	s := newTarget(t, nil)
-	dir := t.TempDir()
-	h, _ := open(t, dir, told("a", s.URL))
-	for _, p := range []*receivepack.Push{
-		push("Undone", "1", "a"), push("First", "1", "2"), push("Second", "2", "3"), push("Stale", "9", "b"),
-		push("Alive", "3", "4"),
-	} {
-		if _, err := h.begin(p); err != nil {
-			t.Fatal(err)
-		}
-	}
-	gone := push("Gone", "1", "2")
-	gone.Repo, _ = git.ParseRepoPath("gone")
-	deleted := push("Deleted", "1", "2")
-	deleted.Updates = []receivepack.Update{{Ref: "refs/heads/old", Old: id("5")}, {Ref: "refs/heads/kept", Old: id("6")}}
-	later := push("Later", "1", "2")
-	later.Repo, _ = git.ParseRepoPath("broken")
-	for _, p := range []*receivepack.Push{gone, deleted, later} {
-		if _, err := h.begin(p); err != nil {
-			t.Fatal(err)
-		}
-	}
-	h.Close()
-	// A file that was being written is not a push.
-	if err := os.WriteFile(filepath.Join(dir, pushesDir, "Half"+".123"), []byte("{"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	h, l := open(t, dir, told("a", s.URL))
-	err := h.Recover(t.Context(), []string{"Alive"}, func(_ context.Context, repo git.RepoPath,
-		ref git.RefName) (git.ObjectID, error) {
-		switch {
-		case repo.String() == "gone":
-			return git.ObjectID{}, fault.New(fault.NotFound, "no repository")
-		case repo.String() == "broken":
-			return git.ObjectID{}, errors.New("the disk is away")
-		case ref == "refs/heads/main":
-			return id("3"), nil
-		case ref == "refs/heads/kept":
-			return id("6"), nil
-		}
-		return git.ObjectID{}, nil
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	h.Start()
-	s.wait(t, 3)
-	if !eventually(func() bool { return len(files(t, dir)) == 2 }) {
-		t.Errorf("left: %v", files(t, dir))
-	}
-	got := map[string]int{}
-	for _, m := range s.got {
-		got[m.Push] = len(m.Updates)
-	}
-	if len(got) != 3 || got["First"] != 1 || got["Second"] != 1 || got["Deleted"] != 1 {
-		t.Errorf("told of %v", got)
-	}
-	if left := files(t, dir); strings.Join(left, " ") != "pushes/Alive pushes/Later" ||
-		!strings.Contains(l.String(), "keeping it in the outbox") {
-		t.Errorf("left: %v; the log: %s", left, l)
-	}
-}
-
-// A push that could not be recorded is recorded later, although only the server's memory has it.
-func TestOutboxThatCannotBeWritten(t *testing.T) {
-	t.Parallel()
-	a, b := newTarget(t, nil), newTarget(t, nil)
-	dir := t.TempDir()
-	h, _ := open(t, dir, told("a", a.URL), told("b", b.URL))
-	h.Start()
-	r, err := h.begin(push("P1", "1", "2"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	away := filepath.Join(t.TempDir(), "b")
-	if err := os.Rename(filepath.Join(dir, "b"), away); err != nil {
-		t.Fatal(err)
-	}
-	if err := r.End(push("", "1", "2").Updates); err == nil {
-		t.Error("recorded the push without a directory, want an error")
-	}
-	a.wait(t, 1)
-	if err := os.Rename(away, filepath.Join(dir, "b")); err != nil {
-		t.Fatal(err)
-	}
-	b.wait(t, 1)
-	if !eventually(func() bool { return len(files(t, dir)) == 0 }) {
-		t.Errorf("left: %v", files(t, dir))
-	}
-	if got := append(a.seen(), b.seen()...); strings.Join(got, " ") != "P1 P1" {
-		t.Errorf("told of %v", got)
-	}
-}
-
-// A delivery that a target does not want holds up no other; one that is too old, or too many, are put aside.
+// A delivery that a target does not want holds up no other, and is abandoned when it is too old.
 func TestDeadLetters(t *testing.T) {
 	t.Parallel()
 	s := newTarget(t, nil)
@@ -407,50 +325,17 @@ func TestDeadLetters(t *testing.T) {
 		do(t, h, p, p.Updates)
 	}
 	s.wait(t, 1)
-	if !eventually(func() bool {
-		left := files(t, dir)
-		return len(left) == 1 && strings.HasPrefix(left[0], "dead/a/") && strings.HasSuffix(left[0], "-Bad")
-	}) {
-		t.Errorf("left: %v", files(t, dir))
-	}
-	if !strings.Contains(l.String(), "abandoned a delivery of a webhook") || !dead(h) {
+	if !eventually(func() bool { return dead(h) }) || !strings.Contains(l.String(), "abandoned a delivery of a webhook") {
 		t.Errorf("the log: %s", l)
 	}
-
-	dir = t.TempDir()
-	h, err := New(Options{Dir: dir, Targets: []Target{told("a", "http://192.0.2.1")},
-		Log: slog.New(slog.DiscardHandler), MaxCount: 5})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer h.Close()
-	for i := range 20 { // without deliveries
-		p := push(fmt.Sprint("P", i), "1", "2")
-		do(t, h, p, p.Updates)
-	}
-	if left := files(t, dir); len(left) != 10 || !strings.HasSuffix(left[0], "-P15") {
-		t.Errorf("left: %v", left)
-	}
-}
-
-// A delivery may be given up, as too many wait, in the middle of an attempt.
-func TestGivenUpInAnAttempt(t *testing.T) {
-	t.Parallel()
-	s := newTarget(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadRequest) })
-	h, err := New(Options{Dir: t.TempDir(), Targets: []Target{told("a", s.URL)},
-		Log: slog.New(slog.DiscardHandler), MaxCount: 1,
-		Retry: time.Nanosecond})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer h.Close()
-	h.Start()
-	for i := range 100 {
-		p := push(fmt.Sprint("P", i), "1", "2")
-		do(t, h, p, p.Updates)
-	}
-	if n := value(h.metrics.deliveries.WithLabelValues("a", "dead")); n < 99 {
-		t.Errorf("%v deliveries were given up, of 100", n)
+	var recent []Delivery
+	var err error
+	if !eventually(func() bool {
+		recent, err = h.Deliveries(t.Context(), "a")
+		return err != nil || len(recent) == 2
+	}) || recent[1].ID != "Bad" || recent[1].Result != "dead" || recent[1].Status != 400 || recent[1].Tries < 2 ||
+		recent[0].Result != "delivered" {
+		t.Errorf("the latest deliveries are %+v, %v", recent, err)
 	}
 }
 
@@ -489,15 +374,16 @@ func TestOrder(t *testing.T) {
 	}
 	h.Start()
 	for _, q := range []string{"before", "after"} {
-		if !eventually(func() bool { return got() == "Other" && value(h.metrics.deliveries) > 5 }) {
-			t.Fatalf("%s the restart: %s", q, got())
+		if !eventually(func() bool {
+			return got() == map[string]string{"before": "Other", "after": "Again"}[q] && value(h.metrics.deliveries) > 5
+		}) {
+			t.Fatalf("%s the restart: %s, %v tries", q, got(), value(h.metrics.deliveries))
 		}
-		h.Close()
-		h, _ = open(t, dir, told("a", s.URL))
+		h, _ = reopen(t, h)
 		if q == "before" {
 			h.Start()
 		}
-		p := push("Other", "1", "2") // and again
+		p := push("Again", "1", "2")
 		p.Repo, _ = git.ParseRepoPath("other")
 		if q == "before" {
 			mu.Lock()
@@ -508,13 +394,12 @@ func TestOrder(t *testing.T) {
 	}
 	wanted.Store(true)
 	h.Start()
-	if !eventually(func() bool { return got() == "Other Bad1 Next Bad2 Last" }) {
-		t.Errorf("order of deliveries is %q, want %q", got(), "Other Bad1 Next Bad2 Last")
+	if !eventually(func() bool { return got() == "Again Bad1 Next Bad2 Last" }) {
+		t.Errorf("order of deliveries is %q, want %q", got(), "Again Bad1 Next Bad2 Last")
 	}
 
 	wanted.Store(false)
-	h.Close()
-	h, l := open(t, dir, told("a", s.URL))
+	h, l := reopen(t, h)
 	h.o.Hold = time.Millisecond
 	for _, name := range []string{"Bad3", "End"} {
 		p := push(name, "1", "2")
@@ -527,7 +412,7 @@ func TestOrder(t *testing.T) {
 	}
 }
 
-// TestBytes checks that names and options that are not UTF-8 reach the target unchanged, also after a crash.
+// TestBytes checks that names and options that are not UTF-8 reach the target unchanged.
 func TestBytes(t *testing.T) {
 	t.Parallel()
 	s := newTarget(t, nil)
@@ -537,19 +422,7 @@ func TestBytes(t *testing.T) {
 	p.Updates[0].Ref = "refs/heads/m\xe4rz<&>"
 	p.Options = []string{"gr\xfc\xdfe", "plain"}
 	p.Repo, _ = git.ParseRepoPath("team/gr\xfcn")
-	if _, err := h.begin(p); err != nil {
-		t.Fatal(err)
-	}
-	h.Close()
-	h, _ = open(t, dir, told("a", s.URL))
-	var asked []string
-	err := h.Recover(t.Context(), nil, func(_ context.Context, repo git.RepoPath, ref git.RefName) (git.ObjectID, error) {
-		asked = append(asked, repo.String()+" "+string(ref))
-		return id("2"), nil
-	})
-	if err != nil || len(asked) != 1 || asked[0] != "team/gr\xfcn refs/heads/m\xe4rz<&>" {
-		t.Errorf("asked for %q, %v", asked, err)
-	}
+	do(t, h, p, p.Updates)
 	h.Start()
 	s.wait(t, 1)
 	var m struct {
@@ -697,7 +570,7 @@ func TestURLsAndNames(t *testing.T) {
 			t.Errorf("%q: %v", bad, err)
 		}
 	}
-	for _, bad := range []string{"", ".", "..", "a/b", "pushes", "dead", "a b", strings.Repeat("a", 65)} {
+	for _, bad := range []string{"", ".", "..", "a/b", "x.target", "a b", strings.Repeat("a", 65)} {
 		if CheckName(bad) == nil {
 			t.Errorf("%q is a name", bad)
 		}
@@ -710,7 +583,8 @@ func TestMessageHasTheRecord(t *testing.T) {
 	for record, want := range map[uint64]bool{0: false, 7: true} {
 		p.Record = record
 		body := encodeMessage("post-receive", time.Now(), p, p.Updates)
-		if got := bytes.Contains(body, []byte(`"record":7,`)); got != want || !want && bytes.Contains(body, []byte("record")) {
+		if got := bytes.Contains(body, []byte(`"record":7,`)); got != want ||
+			!want && bytes.Contains(body, []byte("record")) {
 			t.Errorf("record %d: message %s", record, body)
 		}
 	}

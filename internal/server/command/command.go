@@ -130,7 +130,7 @@ and copied to every other client with the same request. Many identical clones th
 		{"Setup:", []*cobra.Command{configCommand(env), tokenCommand(env), rulesCommand(env), doctorCommand(env),
 			estimateCommand(env), backupCommand(env), restoreCommand(env), importCommand()}},
 		{"Repositories:", []*cobra.Command{repoCommand(env), storeCommand(env), lfsCommand(env), resolveCommand(env),
-			eventsCommand(env), cacheCommand(env)}},
+			eventsCommand(env), webhookCommand(env), cacheCommand(env)}},
 		{"Running servers:", []*cobra.Command{topCommand(env), healthCommand(env), nodesCommand(env), workersCommand(env),
 			drainCommand(env), undrainCommand(env), debugCommand(env)}},
 	} {

@@ -53,6 +53,9 @@ type PushConfig struct {
 	// RepositoryHooks sets the treatment of hooks in a repository and of its hook.* keys: "refuse" pushes, "ignore" the
 	// hooks, or "run" them as the server's user.
 	RepositoryHooks string `toml:"repository_hooks" default:"refuse" values:"refuse run ignore"`
+
+	// PrivateWebhooks lets webhooks that are added by calls use addresses of private networks and of this machine.
+	PrivateWebhooks bool `toml:"private_webhooks"`
 }
 
 // slots returns the number of pushes that are received at the same time.

@@ -2,12 +2,9 @@ package roles
 
 import (
 	"context"
-	"errors"
 	"path/filepath"
 
 	"github.com/packhorse-git/packhorse/internal/node/event"
-	"github.com/packhorse-git/packhorse/internal/node/receivepack"
-	"github.com/packhorse-git/packhorse/internal/node/webhook"
 )
 
 // newJournal opens the journal of events of a node without a store.
@@ -31,39 +28,15 @@ func (n *nodeParts) events() event.Log {
 	return nil
 }
 
-// recorders are several Recorders as one.
-type recorders []receivepack.Recorder
-
-func (all recorders) Begin(pushes ...*receivepack.Push) error {
-	for _, r := range all {
-		if err := r.Begin(pushes...); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (all recorders) End(results ...receivepack.Result) (failed error) {
-	for _, r := range all {
-		failed = errors.Join(failed, r.End(results...))
-	}
-	return failed
-}
-
-// recoverEvents finds out what a crash interrupted, and starts the webhooks. It is called before the first push.
-func (n *nodeParts) recoverEvents(hooks *webhook.Hooks) error {
-	patience, cancel := context.WithTimeout(context.Background(), settlePatience)
-	defer cancel()
-	alive := n.node.WaitForEarlierPushes(patience)
+// recoverEvents records the events of changes that a crash interrupted, and starts the webhooks. It is called before
+// the first push.
+func (n *nodeParts) recoverEvents() {
 	if n.journal != nil {
-		n.journal.Recover(context.Background(), alive, n.node)
+		patience, cancel := context.WithTimeout(context.Background(), settlePatience)
+		defer cancel()
+		n.journal.Recover(context.Background(), n.node.WaitForEarlierPushes(patience), n.node)
 	}
-	if hooks == nil {
-		return nil
+	if n.hooks != nil {
+		n.hooks.Start()
 	}
-	err := hooks.Recover(context.Background(), alive, n.node.RefValue)
-	if err == nil {
-		hooks.Start()
-	}
-	return err
 }

@@ -42,6 +42,7 @@ const (
 type nodeParts struct {
 	store   *store.Store   // nil: the repositories are those below the root
 	journal *event.Journal // nil: the store has the events
+	hooks   *webhook.Hooks // nil: pushes are disabled
 	packs   *packSources
 	node    *storage.Node
 	mirrors *mirrors        // nil: there are none
@@ -61,8 +62,7 @@ func newNodeParts(d *deps) (*nodeParts, error) {
 			return nil, err
 		}
 	}
-	hooks, err := newWebhooks(d, n.store)
-	if err != nil {
+	if n.hooks, err = n.newWebhooks(d); err != nil {
 		return nil, err
 	}
 	d.life.push("repositories", func() error { // closes after the git processes that read from them
@@ -77,7 +77,7 @@ func newNodeParts(d *deps) (*nodeParts, error) {
 	runner := n.packs.runner
 	pressure := admit.NewPressure(runner.Queue(packsource.ClassPack), runner.Queue(receivepack.ClassReceive))
 	d.life.push("measurement of CPU pressure", infallible(pressure.Close))
-	if n.node, err = newNode(d, n.store, n.packs, hooks, n.journal); err != nil {
+	if n.node, err = newNode(d, n.store, n.packs, n.hooks, n.journal); err != nil {
 		return nil, err
 	}
 	d.life.push("background work of the node", infallible(n.node.StopBackground))
@@ -88,9 +88,7 @@ func newNodeParts(d *deps) (*nodeParts, error) {
 		return nil, err
 	}
 	completePushes(n.node, d.log)
-	if err := n.recoverEvents(hooks); err != nil {
-		return nil, err
-	}
+	n.recoverEvents()
 	if d.cfg.Storage.Listen != "" {
 		n.control, err = n.newControl(d)
 	}
@@ -123,8 +121,7 @@ func (n *nodeParts) called(d *deps) router.Node {
 func (n *nodeParts) controlOptions(d *deps) control.Options {
 	o := controlOptions(d)
 	o.Node, o.Sessions, o.MaxRequest = n.node, n.sessions(), int64(d.cfg.HTTP.MaxBody)
-	o.Events = n.events()
-	o.Access = n.access(d)
+	o.Events, o.Webhooks, o.Access = n.events(), n.hooks, n.access(d)
 	if n.store != nil {
 		o.Store = n.store
 	}
@@ -262,15 +259,8 @@ func newPushes(d *deps, runner *process.Runner, hooks *webhook.Hooks,
 	if hooks != nil && hooks.Decides() {
 		o.Decider = hooks
 	}
-	var r recorders
 	if journal != nil {
-		r = append(r, journal)
-	}
-	if hooks != nil && hooks.Delivers() {
-		r = append(r, hooks)
-	}
-	if len(r) > 0 {
-		o.Recorder = r
+		o.Recorder = journal
 	}
 	return receivepack.New(o)
 }

@@ -165,6 +165,7 @@ func (s *server) addAdmin() {
 	switch {
 	case s.node != nil:
 		admin.Node, o.Node, o.Events = s.node.node, s.node.node, s.node.events()
+		o.Webhooks = s.node.hooks
 		if s.node.mirrors != nil {
 			admin.Mirrors = s.node.mirrors.Mirrors
 		}

@@ -5,27 +5,31 @@ import (
 	"log/slog"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/gateway/auth"
 	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/node/lookup"
+	"github.com/packhorse-git/packhorse/internal/node/places"
+	"github.com/packhorse-git/packhorse/internal/node/receivepack"
 	"github.com/packhorse-git/packhorse/internal/node/storage"
 	"github.com/packhorse-git/packhorse/internal/node/webhook"
 	"github.com/packhorse-git/packhorse/internal/server/config"
-	"github.com/packhorse-git/packhorse/internal/store"
 	"github.com/packhorse-git/packhorse/internal/transport/credfile"
 )
 
-// newWebhooks makes the webhooks and pushes their closer. It returns nil if the configuration has no webhook.
-func newWebhooks(d *deps, stored *store.Store) (*webhook.Hooks, error) {
+// newWebhooks makes the webhooks and pushes their closer. It returns nil if pushes are disabled.
+func (n *nodeParts) newWebhooks(d *deps) (*webhook.Hooks, error) {
 	cfg, log := d.cfg, d.log
-	if len(cfg.Webhook) == 0 || !cfg.Push.Enabled {
+	if !cfg.Push.Enabled {
 		return nil, nil
 	}
-	o := webhook.Options{Dir: filepath.Join(cfg.State, "outbox"), Agent: "packhorse/" + d.process.Version,
-		Registerer: d.reg, Log: log}
-	if stored != nil {
-		o.Store = stored
+	o := webhook.Options{Agent: "packhorse/" + d.process.Version, Registerer: d.reg, Log: log, Events: n.events(),
+		States: webhook.Directory(filepath.Join(cfg.State, "webhooks")), AllowPrivate: cfg.Push.PrivateWebhooks,
+		Patterns: covers, Head: n.headBranch, Commits: n.githubCommits}
+	if n.store != nil {
+		o.States = webhook.InBucket{Bucket: n.store.Bucket()}
 	}
 	for _, w := range cfg.Webhook {
 		t := webhook.Target{
@@ -57,11 +61,51 @@ func newWebhooks(d *deps, stored *store.Store) (*webhook.Hooks, error) {
 		}
 		o.Targets = append(o.Targets, t)
 	}
-	hooks, err := webhook.New(o)
+	ctx, cancel := context.WithTimeout(context.Background(), settlePatience)
+	defer cancel()
+	hooks, err := webhook.New(ctx, o)
 	if err == nil {
 		d.life.push("webhooks", hooks.Close)
 	}
 	return hooks, err
+}
+
+// covers returns a function that reports whether a repository matches one of the patterns.
+func covers(texts []string) (func(git.RepoPath) bool, error) {
+	patterns, err := auth.ParsePatterns(texts)
+	return func(repo git.RepoPath) bool {
+		return slices.ContainsFunc(patterns, func(p auth.Pattern) bool { return p.Covers(repo) })
+	}, err
+}
+
+// headBranch returns the default branch of a repository.
+func (n *nodeParts) headBranch(ctx context.Context, path git.RepoPath) (string, error) {
+	d, err := n.node.Describe(ctx, path)
+	return strings.TrimPrefix(string(d.Head.Target), places.BranchPrefix), err
+}
+
+// githubCommits returns the commits of an update, the newest last.
+func (n *nodeParts) githubCommits(ctx context.Context, path git.RepoPath, u receivepack.Update, limit int) (
+	commits []webhook.Commit, err error) {
+	q := lookup.LogRequest{Revisions: []string{u.New.String()}, Limit: limit}
+	if u.Kind == receivepack.Created {
+		q.Limit = 1
+	} else {
+		q.Exclude = []string{u.Old.String()}
+	}
+	person := func(s lookup.Signature) webhook.GitHubPerson {
+		return webhook.GitHubPerson{Name: string(s.Name), Email: string(s.Email)}
+	}
+	err = n.node.Log(ctx, path, q, func(list []lookup.Commit) error {
+		for _, c := range list {
+			commits = append(commits, webhook.Commit{ID: c.ID.String(), Tree: c.Tree.String(), Message: string(c.Message),
+				Timestamp: webhook.GitHubTime(c.Committer.Seconds, c.Committer.Offset), Author: person(c.Author),
+				Committer: person(c.Committer)})
+		}
+		return nil
+	})
+	slices.Reverse(commits)
+	return commits, err
 }
 
 // settlePatience is the maximum wait at the start for pushes to the previous server.

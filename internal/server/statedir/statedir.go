@@ -24,7 +24,7 @@ import (
 
 // Durable lists the files and directories of a state directory that a backup has to have. Others are made again, or
 // belong to a process.
-var Durable = []string{"tokens", "ssh", "lfs.key", "outbox", "events", "origin-permissions", "former-refs.json"}
+var Durable = []string{"tokens", "ssh", "lfs.key", "webhooks", "events", "origin-permissions", "former-refs.json"}
 
 // Running returns the process that uses a state directory.
 func Running(state string) (s Server, err error) {

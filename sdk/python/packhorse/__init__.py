@@ -9,7 +9,8 @@ from google.rpc import status_pb2
 
 from packhorse import v1
 from packhorse.v1 import (archive_pb2_grpc, commit_pb2_grpc, diff_pb2_grpc, event_pb2_grpc, history_pb2_grpc,
-                          merge_pb2_grpc, object_pb2_grpc, ref_pb2_grpc, repository_pb2_grpc)
+                          merge_pb2_grpc, object_pb2_grpc, ref_pb2_grpc, repository_pb2_grpc,
+                          webhook_pb2_grpc)
 
 _OPTIONS = [("grpc.max_receive_message_length", 64 << 20)]
 
@@ -50,6 +51,7 @@ class Node:
         self.diffs = diff_pb2_grpc.DiffServiceStub(channel)
         self.events = event_pb2_grpc.EventServiceStub(channel)
         self.history = history_pb2_grpc.HistoryServiceStub(channel)
+        self.webhooks = webhook_pb2_grpc.WebhookServiceStub(channel)
         self.archives = archive_pb2_grpc.ArchiveServiceStub(channel)
 
     def close(self):

@@ -4,6 +4,7 @@ import { ArchiveService } from "./gen/packhorse/v1/archive_pb.js";
 import { CommitService } from "./gen/packhorse/v1/commit_pb.js";
 import { DiffService } from "./gen/packhorse/v1/diff_pb.js";
 import { EventService } from "./gen/packhorse/v1/event_pb.js";
+import { WebhookService } from "./gen/packhorse/v1/webhook_pb.js";
 import { type Fault, FaultSchema } from "./gen/packhorse/v1/fault_pb.js";
 import { HistoryService } from "./gen/packhorse/v1/history_pb.js";
 import { MergeService } from "./gen/packhorse/v1/merge_pb.js";
@@ -22,6 +23,7 @@ export * from "./gen/packhorse/v1/object_pb.js";
 export * from "./gen/packhorse/v1/ref_pb.js";
 export * from "./gen/packhorse/v1/repository_pb.js";
 export * from "./gen/packhorse/v1/version_pb.js";
+export * from "./gen/packhorse/v1/webhook_pb.js";
 
 /** Node has a client for each service of proto/packhorse/v1, which documents the calls. */
 export class Node {
@@ -34,6 +36,7 @@ export class Node {
   readonly history: Client<typeof HistoryService>;
   readonly archives: Client<typeof ArchiveService>;
   readonly events: Client<typeof EventService>;
+  readonly webhooks: Client<typeof WebhookService>;
   readonly #session: Http2SessionManager;
 
   /**
@@ -60,6 +63,7 @@ export class Node {
     this.diffs = createClient(DiffService, transport);
     this.history = createClient(HistoryService, transport);
     this.events = createClient(EventService, transport);
+    this.webhooks = createClient(WebhookService, transport);
     this.archives = createClient(ArchiveService, transport);
   }
 

@@ -11,3 +11,4 @@ from packhorse.v1.object_pb2 import *
 from packhorse.v1.ref_pb2 import *
 from packhorse.v1.repository_pb2 import *
 from packhorse.v1.version_pb2 import *
+from packhorse.v1.webhook_pb2 import *

@@ -1,0 +1,153 @@
+package command
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/spf13/cobra"
+
+	"github.com/packhorse-git/packhorse/client"
+	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
+)
+
+func webhookCommand(env Env) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "webhook",
+		Short: "Add webhooks, and see their deliveries",
+		Long: `Webhooks notify other programs of pushes and other events by HTTP. These commands manage those that were added by calls.
+They take effect at once, on all nodes of a store. Webhooks of the configuration are listed, too.
+
+The commands ask the running server of --root over the socket in its state directory. With --node they ask a storage
+node.`,
+	}
+	cmd.AddCommand(webhookAdd(env), webhookList(env), webhookRemove(env), webhookDeliveries(env), webhookRedeliver(env))
+	return cmd
+}
+
+// webhookVerb makes a command with a fixed number of arguments that calls do with the node.
+func webhookVerb(env Env, cmd *cobra.Command,
+	do func(cmd *cobra.Command, node *client.Client, args []string) error) *cobra.Command {
+	to := &nodeFinder{target: target{env: env}}
+	to.addFlags(cmd.Flags(), true)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		return to.change(cmd.Context(), func(node *client.Client) error { return answerOf(do(cmd, node, args)) })
+	}
+	return cmd
+}
+
+func webhookAdd(env Env) *cobra.Command {
+	cmd := &cobra.Command{Use: "add NAME --url URL", Short: "Add a webhook", Args: cobra.ExactArgs(1),
+		Long: `Add adds a webhook, which gets the events from now on. The secret signs requests: a file with 16 to 1,000 bytes.`,
+		Example: `  packhorse webhook add ci --url https://ci.example/hook --repositories 'team/**' --secret-file ci.secret --root /srv/git
+  packhorse webhook add argo --url https://argo.example/api/webhook --format github --base-url https://git.example`,
+	}
+	w := &packhorsev1.Webhook{}
+	f := cmd.Flags()
+	f.StringVar(&w.Url, "url", "", "URL to which requests are sent")
+	f.StringArrayVar(&w.Repositories, "repositories", nil, "pattern of repositories; repeatable (default: all)")
+	f.StringArrayVar(&w.Events, "event", nil,
+		"push, create, rename, configure or delete; repeatable (default: push)")
+	f.StringVar(&w.Format, "format", "", `"github": the requests of GitHub`)
+	f.StringVar(&w.BaseUrl, "base-url", "", "URL of the server for clients, for --format github")
+	f.BoolVar(&w.AllowPrivate, "allow-private", false,
+		"the address may be in a private network, if the server allows that")
+	secret := f.String("secret-file", "", "file with the secret")
+	return webhookVerb(env, cmd, func(cmd *cobra.Command, node *client.Client, args []string) error {
+		r := &packhorsev1.WebhookServiceAddRequest{Webhook: w}
+		w.Name = args[0]
+		if *secret != "" {
+			text, err := os.ReadFile(*secret)
+			if err != nil {
+				return err
+			}
+			if r.Secret = strings.TrimSpace(string(text)); r.Secret == "" {
+				return errors.New("the file of the secret is empty")
+			}
+		}
+		_, err := node.Webhooks().Add(cmd.Context(), connect.NewRequest(r))
+		if err == nil {
+			fmt.Fprintf(cmd.OutOrStdout(), "added the webhook %s\n", w.Name)
+		}
+		return err
+	})
+}
+
+func webhookList(env Env) *cobra.Command {
+	cmd := &cobra.Command{Use: "list", Short: "List webhooks", Args: cobra.NoArgs}
+	asJSON := jsonFlag(cmd)
+	return webhookVerb(env, cmd, func(cmd *cobra.Command, node *client.Client, _ []string) error {
+		r, err := node.Webhooks().List(cmd.Context(), connect.NewRequest(&packhorsev1.WebhookServiceListRequest{}))
+		if err != nil {
+			return err
+		}
+		if *asJSON {
+			return encodeJSON(cmd.OutOrStdout(), r.Msg.GetWebhooks())
+		}
+		table := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
+		for _, w := range r.Msg.GetWebhooks() {
+			from := "added"
+			if w.GetConfigured() {
+				from = "configured"
+			}
+			fmt.Fprintf(table, "%s\t%s\t%s\t%s\n", w.GetName(), from, w.GetUrl(), strings.Join(w.GetRepositories(), " "))
+		}
+		return table.Flush()
+	})
+}
+
+func webhookRemove(env Env) *cobra.Command {
+	cmd := &cobra.Command{Use: "remove NAME", Short: "Remove a webhook and drop its pending deliveries",
+		Args: cobra.ExactArgs(1)}
+	return webhookVerb(env, cmd, func(cmd *cobra.Command, node *client.Client, args []string) error {
+		_, err := node.Webhooks().Remove(cmd.Context(),
+			connect.NewRequest(&packhorsev1.WebhookServiceRemoveRequest{Name: args[0]}))
+		return err
+	})
+}
+
+func webhookDeliveries(env Env) *cobra.Command {
+	cmd := &cobra.Command{Use: "deliveries NAME", Short: "List the latest deliveries to a webhook, the newest first",
+		Args: cobra.ExactArgs(1)}
+	asJSON := jsonFlag(cmd)
+	return webhookVerb(env, cmd, func(cmd *cobra.Command, node *client.Client, args []string) error {
+		r, err := node.Webhooks().Deliveries(cmd.Context(),
+			connect.NewRequest(&packhorsev1.WebhookServiceDeliveriesRequest{Name: args[0]}))
+		if err != nil {
+			return err
+		}
+		return printDeliveries(cmd, *asJSON, r.Msg.GetDeliveries())
+	})
+}
+
+func webhookRedeliver(env Env) *cobra.Command {
+	cmd := &cobra.Command{Use: "redeliver NAME DELIVERY", Short: "Send one of the latest deliveries again, once",
+		Args: cobra.ExactArgs(2)}
+	asJSON := jsonFlag(cmd)
+	return webhookVerb(env, cmd, func(cmd *cobra.Command, node *client.Client, args []string) error {
+		r, err := node.Webhooks().Redeliver(cmd.Context(),
+			connect.NewRequest(&packhorsev1.WebhookServiceRedeliverRequest{Name: args[0], Id: args[1]}))
+		if err != nil {
+			return err
+		}
+		return printDeliveries(cmd, *asJSON, []*packhorsev1.WebhookDelivery{r.Msg.GetDelivery()})
+	})
+}
+
+func printDeliveries(cmd *cobra.Command, asJSON bool, list []*packhorsev1.WebhookDelivery) error {
+	if asJSON {
+		return encodeJSON(cmd.OutOrStdout(), list)
+	}
+	table := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
+	for _, d := range list {
+		response, _, _ := strings.Cut(d.GetResponse(), "\n")
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%d\t%v\t%s\n", d.GetTime().AsTime().Format(time.RFC3339), d.GetId(),
+			d.GetKind(), d.GetRepository(), d.GetResult(), d.GetStatus(), d.GetDuration().AsDuration().Round(time.Millisecond),
+			response)
+	}
+	return table.Flush()
+}
