@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -172,8 +173,12 @@ func (m *manage) purge(ctx context.Context) []world.Figure {
 	}
 }
 
-// addRepositories makes many small repositories.
+// addRepositories makes many small repositories with the same history.
 func (m *manage) addRepositories() error {
+	packs, err := filepath.Glob(filepath.Join(m.Repository(name), "objects/pack/*"))
+	if err != nil {
+		return err
+	}
 	for i := range m.repositories {
 		dir := m.Repository(filepath.Join("team"+strconv.Itoa(i%100), "repository"+strconv.Itoa(i)))
 		for _, sub := range []string{"objects/info", "objects/pack", "refs/heads"} {
@@ -182,11 +187,17 @@ func (m *manage) addRepositories() error {
 			}
 		}
 		config := fmt.Sprintf("[core]\n\trepositoryformatversion = 0\n\tbare = true\n[gitweb]\n\towner = user%d\n", i%10)
-		if err := os.WriteFile(filepath.Join(dir, "config"), []byte(config), 0o600); err != nil {
-			return err
+		files := map[string]string{"config": config, "HEAD": "ref: refs/heads/main\n",
+			"refs/heads/main": m.tip.ID + "\n"}
+		for file, text := range files {
+			if err := os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600); err != nil {
+				return err
+			}
 		}
-		if err := os.WriteFile(filepath.Join(dir, "HEAD"), []byte("ref: refs/heads/main\n"), 0o600); err != nil {
-			return err
+		for _, file := range packs {
+			if err := os.Link(file, filepath.Join(dir, "objects/pack", filepath.Base(file))); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
@@ -210,6 +221,30 @@ func (m *manage) list(ctx context.Context) []world.Figure {
 	ms := times.Summarize().P50
 	return []world.Figure{world.NewFigure(fmt.Sprintf("list of %d repositories", m.repositories), "<= 50 ms", ms, ms <= 50,
 		"%.1f ms", ms)}
+}
+
+// backup compares backups of repositories that did not change.
+func (m *manage) backup(ctx context.Context) []world.Figure {
+	ours := func() float64 {
+		return world.TimeOf(func() {
+			world.Check(m.RunProgram(ctx, "backup", filepath.Join(m.Dir, "backup"), "--root", m.Root(), "--state",
+				m.server.State))
+		}).Seconds()
+	}
+	peer := func() float64 {
+		return world.TimeOf(func() {
+			cmd := exec.CommandContext(ctx, "rsync", "-a", m.Root()+"/", filepath.Join(m.Dir, "copy"))
+			out, err := cmd.CombinedOutput()
+			if err != nil {
+				world.Check(fmt.Errorf("rsync: %w: %s", err, loadgen.Clean(out)))
+			}
+		}).Seconds()
+	}
+	ours()
+	peer()
+	p, o, _ := world.Compare(m.rounds, peer, ours)
+	what := fmt.Sprintf("time of a backup of %d unchanged repositories", m.repositories)
+	return []world.Figure{world.Ratio(what, "s", 0.5, o, p)}
 }
 
 // kilobytes returns the space of all files in a directory, in blocks of the disk. Hard links count once.

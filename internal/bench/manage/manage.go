@@ -41,7 +41,8 @@ The parts:
   beside   ls-refs at a fixed rate during collections, against an idle server: 99th percentile
   purge    an object in one of --packs packs of --pack-size megabytes: time until it is unreadable; time until all copies are
            gone, against git repack -a -d
-  list     time to list --repositories repositories`
+  list     time to list --repositories repositories
+  backup   time of a backup of --repositories unchanged repositories against rsync -a of their root`
 
 // parts are in the order of the report.
 var parts = []world.Part[*manage]{
@@ -51,6 +52,7 @@ var parts = []world.Part[*manage]{
 	{Name: "beside", Measure: (*manage).beside},
 	{Name: "purge", Measure: (*manage).purge},
 	{Name: "list", Measure: (*manage).list},
+	{Name: "backup", Measure: (*manage).backup},
 }
 
 // Command returns `packhorse-bench manage`.
@@ -69,7 +71,7 @@ func Command(env loadgen.Env) *cobra.Command {
 	f.IntVar(&o.rounds, "rounds", 3, "runs of each comparison")
 	f.IntVar(&o.samples, "samples", 50, "calls of each run of the part fork")
 	f.IntVar(&o.forks, "forks", 100, "forks of the part forks")
-	f.IntVar(&o.repositories, "repositories", 10000, "repositories of the part list")
+	f.IntVar(&o.repositories, "repositories", 10000, "repositories of the parts list and backup")
 	f.IntVar(&o.packs, "packs", 50, "packs of the part purge")
 	f.IntVar(&o.packSize, "pack-size", 20, "their size in `MEGABYTES`")
 	f.DurationVar(&o.duration, "duration", 5*time.Second, "duration of each run of the part beside")
@@ -103,7 +105,7 @@ func (o *options) open(ctx context.Context, part, dir string) (m *manage, err er
 	switch {
 	case part == "purge":
 		err = gitload.SynthesizePacks(ctx, m.Repository(name), o.packs, o.packSize, secret)
-	case o.repo == "" || part == "list":
+	case o.repo == "" || part == "list" || part == "backup":
 		err = m.AddHistory(ctx, name, 300, 2000)
 	default:
 		err = m.Add(ctx, name, o.repo)
@@ -111,7 +113,7 @@ func (o *options) open(ctx context.Context, part, dir string) (m *manage, err er
 	if err == nil {
 		m.tip, err = gitload.Tip(ctx, m.Repository(name), "HEAD")
 	}
-	if err == nil && part == "list" {
+	if err == nil && (part == "list" || part == "backup") {
 		err = m.addRepositories()
 	}
 	if err != nil {
