@@ -1,6 +1,7 @@
 package storage
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -39,6 +40,11 @@ func (n *Node) Fork(ctx context.Context, source, target git.RepoPath, o places.F
 	err = n.record(ctx, event.Create, name, func() error {
 		return n.places.Fork(ctx, n.places.Name(source), n.places.Name(name), o)
 	})
+	if places.IsChanged(err) {
+		lfsErr := n.linkLFS(ctx, h, name)
+		err = cmp.Or(err, fault.Wrap(fault.KindOf(lfsErr),
+			"the fork was created, but may lack objects of Git LFS; repeat the request with its request ID", lfsErr))
+	}
 	return n.describeNew(ctx, target, name, err)
 }
 

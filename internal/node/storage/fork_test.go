@@ -17,8 +17,10 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/gittest"
+	"github.com/packhorse-git/packhorse/internal/lfs"
 	"github.com/packhorse-git/packhorse/internal/node/places"
 	"github.com/packhorse-git/packhorse/internal/node/receivepack"
+	"github.com/packhorse-git/packhorse/internal/node/storage"
 )
 
 // fork forks a repository and returns the fork.
@@ -261,4 +263,39 @@ func TestForkOfReftables(t *testing.T) {
 	r.serves("fork", id)
 	r.do(r.Rename(t.Context(), r.path("app"), r.path("a/app")))
 	by(t, program, filepath.Join(r.dir, "a/app.git"), "", "fsck")
+}
+
+// A fork has the LFS objects that its refs name, and no others of its source.
+func TestForkWithLFS(t *testing.T) {
+	t.Parallel()
+	l := newLarge(t, storage.Options{Runner: newRunner(t)}, "app")
+	app := gittest.At(t, filepath.Join(l.dir, "app.git"))
+	var uploaded []lfs.Object
+	for i, ref := range []string{"refs/heads/topic", "refs/heads/other", ""} {
+		o := l.upload(l.path("app"), []byte(fmt.Sprint("content", i)))
+		uploaded = append(uploaded, o)
+		blob := app.Blob(fmt.Sprintf("version https://git-lfs.github.com/spec/v1\noid sha256:%s\nsize %d\n", o.OID, o.Size))
+		app.Git("update-index", "--add", "--cacheinfo", "100644", blob.String(), "large")
+		tree := app.Git("write-tree")
+		commit := app.Git("commit-tree", "-m", "x", tree)
+		if ref != "" {
+			app.Git("update-ref", ref, commit)
+		}
+	}
+	_, err := l.Fork(t.Context(), l.path("app"), l.path("fork"), places.ForkOptions{Refs: []string{"refs/heads/topic"}})
+	l.do(err)
+	states := l.states(l.path("fork"), false, uploaded...)
+	if states[0].State != lfs.Present || states[1].State != lfs.Missing || states[2].State != lfs.Missing {
+		t.Errorf("the fork has %v, want only the first object", states)
+	}
+	_, err = l.Fork(t.Context(), l.path("app"), l.path("all"), places.ForkOptions{})
+	l.do(err)
+	states = l.states(l.path("all"), false, uploaded...)
+	if states[0].State != lfs.Present || states[1].State != lfs.Present || states[2].State != lfs.Missing {
+		t.Errorf("the second fork has %v, want the first two objects", states)
+	}
+	info, err := os.Stat(l.objectPath("fork", uploaded[0]))
+	if err != nil || links(info) < 3 {
+		t.Errorf("the object is not shared: %v", err)
+	}
 }

@@ -181,8 +181,8 @@ optional. A repository that cannot be created completely is not created.`,
 func repoFork(env Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "fork SOURCE TARGET", Short: "Create a repository that shares objects with another one",
-		Long: `Fork creates the repository TARGET with the refs, HEAD and objects of SOURCE, but without its settings, hooks and LFS
-objects. Both share the disk space of their objects, so a fork costs a few small files, whatever the size of SOURCE.
+		Long: `Fork creates the repository TARGET with the refs, HEAD and objects of SOURCE, but without its settings and hooks.
+It has the LFS objects that its refs name, except in a store. Both share the disk space of their objects, so a fork costs a few small files, whatever the size of SOURCE.
 Otherwise they are independent: either can be removed, and clients of one see only what its own refs reach.`,
 		Example: `  packhorse repo fork team/app users/ann/app --root /srv/git
   packhorse repo fork team/app agents/17 --ref refs/heads/main --root /srv/git`,

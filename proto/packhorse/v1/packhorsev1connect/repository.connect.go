@@ -88,8 +88,8 @@ type RepositoryServiceClient interface {
 	// Create. Without a store, PERMISSION_DENIED for a mirror, and as for Delete; UNAVAILABLE if the new path is on another file system, or
 	// while the repository is being maintained.
 	Rename(context.Context, *connect.Request[v1.RenameRequest]) (*connect.Response[v1.RenameResponse], error)
-	// Fork creates a repository with the visible refs of another one, its HEAD and its objects, but without its settings, hooks and LFS
-	// objects. The repositories of a network of forks share the space of their objects. Otherwise they are independent: the removal of one
+	// Fork creates a repository with the visible refs of another one, its HEAD and its objects, but without its settings and hooks.
+	// It has the LFS objects that its refs name, except in a store. The repositories of a network of forks share the space of their objects. Otherwise they are independent: the removal of one
 	// harms no other, and clients of one see only what its own refs reach. ALREADY_EXISTS as for Create. PERMISSION_DENIED for a mirror, a
 	// partial clone, and a repository that borrows objects in other ways. A request with a request_id can be repeated.
 	Fork(context.Context, *connect.Request[v1.ForkRequest]) (*connect.Response[v1.ForkResponse], error)
@@ -311,8 +311,8 @@ type RepositoryServiceHandler interface {
 	// Create. Without a store, PERMISSION_DENIED for a mirror, and as for Delete; UNAVAILABLE if the new path is on another file system, or
 	// while the repository is being maintained.
 	Rename(context.Context, *connect.Request[v1.RenameRequest]) (*connect.Response[v1.RenameResponse], error)
-	// Fork creates a repository with the visible refs of another one, its HEAD and its objects, but without its settings, hooks and LFS
-	// objects. The repositories of a network of forks share the space of their objects. Otherwise they are independent: the removal of one
+	// Fork creates a repository with the visible refs of another one, its HEAD and its objects, but without its settings and hooks.
+	// It has the LFS objects that its refs name, except in a store. The repositories of a network of forks share the space of their objects. Otherwise they are independent: the removal of one
 	// harms no other, and clients of one see only what its own refs reach. ALREADY_EXISTS as for Create. PERMISSION_DENIED for a mirror, a
 	// partial clone, and a repository that borrows objects in other ways. A request with a request_id can be repeated.
 	Fork(context.Context, *connect.Request[v1.ForkRequest]) (*connect.Response[v1.ForkResponse], error)
