@@ -43,7 +43,7 @@ func webhookVerb(env Env, cmd *cobra.Command,
 func webhookAdd(env Env) *cobra.Command {
 	cmd := &cobra.Command{Use: "add NAME --url URL", Short: "Add a webhook", Args: cobra.ExactArgs(1),
 		Long: `Add adds a webhook, which gets the events from now on. The secret signs requests: a file with 16 to 1,000 bytes.`,
-		Example: `  packhorse webhook add ci --url https://ci.example/hook --repositories 'team/**' --secret-file ci.secret --root /srv/git
+		Example: `  packhorse webhook add ci --url https://ci.example/hook --repositories 'team/**' --signing-secret ci.secret --root /srv/git
   packhorse webhook add argo --url https://argo.example/api/webhook --format github --base-url https://git.example`,
 	}
 	w := &packhorsev1.Webhook{}
@@ -56,7 +56,7 @@ func webhookAdd(env Env) *cobra.Command {
 	f.StringVar(&w.BaseUrl, "base-url", "", "URL of the server for clients, for --format github")
 	f.BoolVar(&w.AllowPrivate, "allow-private", false,
 		"the address may be in a private network, if the server allows that")
-	secret := f.String("secret-file", "", "file with the secret")
+	secret := f.String("signing-secret", "", "file with the secret that signs requests")
 	return webhookVerb(env, cmd, func(cmd *cobra.Command, node *client.Client, args []string) error {
 		r := &packhorsev1.WebhookServiceAddRequest{Webhook: w}
 		w.Name = args[0]
