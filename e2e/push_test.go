@@ -21,7 +21,8 @@ func TestPush(t *testing.T) {
 	templates := makeTemplates(t)
 	t.Run("gateway", func(t *testing.T) {
 		t.Parallel()
-		runStoriesIn(t, shape{between: "unix"}, "", templates, "2", "testdata/push/http.txtar", "testdata/push/reasons.txtar")
+		runStoriesIn(t, shape{between: "unix"}, "", templates, "2", "testdata/push/http.txtar", "testdata/push/reasons.txtar",
+			"testdata/push/rules.txtar")
 	})
 }
 

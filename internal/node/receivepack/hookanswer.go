@@ -209,7 +209,7 @@ func (p *pushSession) answerQuestion(ctx context.Context, line string, in *bufio
 	case repo.PreReceive:
 		updates, input, err := p.readHookUpdates(in)
 		if err == nil {
-			err = p.decide(ctx, args, updates, input, output)
+			err = p.decide(ctx, args, slices.Clone(updates), input, output)
 		}
 		if err == nil {
 			p.hooks.pending = len(updates) - len(p.request.commands)
@@ -274,6 +274,7 @@ func (p *pushSession) decide(ctx context.Context, quarantine string, updates []U
 		}
 		return err
 	}
+	updates = slices.DeleteFunc(updates, func(u Update) bool { return p.hooks.ruled[u.Ref] != "" })
 	if p.target.borrows() {
 		if err := p.checkBorrowed(ctx, quarantine, updates); err != nil {
 			output.write([]byte(fault.Message(err) + "\n"))

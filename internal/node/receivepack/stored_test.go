@@ -40,7 +40,7 @@ var (
 		"Push": TestPush, "Reports": TestReportsAsGit, "Failed": TestFailedPushes, "Hooks": TestHooksReadAndWrite,
 		"MissingRefs": TestNoHookForMissingRefs, "ClientLeaves": TestHookAfterAClientThatLeft,
 		"ClientGoesAway": TestClientGoesAway, "Stream": TestStreamThatDoesNotEnd, "OneOfMany": TestOneOfManyWins,
-		"MissingLFS": TestMissingLFS, "Kinds": TestKinds,
+		"MissingLFS": TestMissingLFS, "Kinds": TestKinds, "Rules": TestRules,
 	}
 	inStoreLong = map[string]func(*testing.T){
 		"Advertisement": TestAdvertisement, "FsckSeverities": TestFsckSeverities, "Decisions": TestDecisionsFailClosed,

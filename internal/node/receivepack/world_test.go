@@ -58,6 +58,7 @@ type world struct {
 	// pushes run in shadows, which it may change; nil: in place
 	shadow func(*testShadow)
 	stored *storedWorld // pushes run in shadows of a store; nil: not
+	rules  node.RefRules
 }
 
 // newWorld makes an empty repository that takes pushes; init goes to git init.
@@ -189,7 +190,9 @@ func (w *world) serve(rw http.ResponseWriter, r *http.Request) {
 		rw.Header().Set("Content-Type", "application/x-git-receive-pack-result")
 		out.body = r.Body
 		var outcome node.Outcome
-		outcome, err = w.server.Serve(r.Context(), w.target(), session, tester, r.Body, out)
+		pusher := tester
+		pusher.Rules = w.rules
+		outcome, err = w.server.Serve(r.Context(), w.target(), session, pusher, r.Body, out)
 		w.mu.Lock()
 		w.outcomes = append(w.outcomes, outcome)
 		w.mu.Unlock()
