@@ -64,9 +64,13 @@ func TestSteps(t *testing.T) {
 
 func (w *stepWorld) start() {
 	w.t.Helper()
-	var err error
-	w.server, err = startServer(w.dir, os.Environ(), []string{"serve", "--root", "repos", "--state", "state", "--http",
-		"127.0.0.1:0", "--ops", "", "--log-format", "json"})
+	// Collections must not wait for the grace.
+	err := os.WriteFile(filepath.Join(w.dir, "c.toml"), []byte("[fetch]\ngrace = \"0s\"\n"), 0o600)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.server, err = startServer(w.dir, os.Environ(), []string{"serve", "--config", "c.toml", "--root", "repos",
+		"--state", "state", "--http", "127.0.0.1:0", "--ops", "", "--log-format", "json"})
 	if err != nil {
 		w.t.Fatal(err)
 	}

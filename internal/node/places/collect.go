@@ -45,6 +45,11 @@ func (p *dirPlace) Collect(ctx context.Context, run RunGit, o CollectOptions) (d
 	if err := cmp.Or(p.repo.Refresh(), p.checkCollectable(ctx)); err != nil {
 		return done, err
 	}
+	if p.repo.Network() != "" {
+		if err := p.collectNetwork(ctx, run, o); err != nil {
+			return done, err
+		}
+	}
 	collection := p.Claims.Gates.Collect(p.repo.Common)
 	defer collection.End()
 	c := &collector{repo: p.repo, own: p.repo.Objects.Dirs()[0], files: make(map[string]int64)}

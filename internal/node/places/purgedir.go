@@ -189,10 +189,9 @@ func (p *dirPlace) Purge(ctx context.Context, run RunGit, o PurgeOptions) (done 
 		if err := run(ctx, m.repo, GitCommand{Args: expire}); err != nil {
 			return done, err
 		}
-		graph := []string{"commit-graph", "write", "--reachable", "--split=replace", "--no-progress", "--changed-paths"}
-		if err := run(ctx, m.repo, GitCommand{Args: graph}); err != nil {
-			return done, err
-		}
+	}
+	if err := f.writeGraphs(ctx, run); err != nil {
+		return done, err
 	}
 	for range maxPurgeTries {
 		if err = f.remove(ctx, run, tips, doomed, &done); !errors.Is(err, errMorePacks) {
@@ -204,6 +203,18 @@ func (p *dirPlace) Purge(ctx context.Context, run RunGit, o PurgeOptions) (done 
 	}
 	done.Objects = len(doomed)
 	return done, f.configure(ctx, func(s Settings) error { delete(s, repo.PurgingKey); return nil })
+}
+
+// writeGraphs makes the commit-graphs of all members again. With a removed commit they would make Git believe that it
+// exists.
+func (f *family) writeGraphs(ctx context.Context, run RunGit) error {
+	graph := []string{"commit-graph", "write", "--reachable", "--split=replace", "--no-progress", "--changed-paths"}
+	for _, m := range f.members {
+		if err := run(ctx, m.repo, GitCommand{Args: graph}); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // maxPurgeTries is how often packs are looked for that came meanwhile.

@@ -169,7 +169,7 @@ func TestCollectIsRefused(t *testing.T) {
 	}
 }
 
-// A member of a network keeps what it needs and loses what it has twice. The network is left alone.
+// A member of a network keeps what it needs and loses what it has twice. The network loses what no member reaches.
 func TestCollectFork(t *testing.T) {
 	t.Parallel()
 	r := newManager(t)
@@ -193,6 +193,21 @@ func TestCollectFork(t *testing.T) {
 	source.Git("fsck", "--full", "--strict")
 	fork.Git("fsck", "--full", "--strict")
 	fork.Git("cat-file", "-e", gone.String())
+	fork.Git("config", "core.logAllRefUpdates", "always")
+	fork.Git("update-ref", "-m", "logged", "refs/heads/logged", gone.String())
+	fork.Git("update-ref", "refs/heads/logged", "main")
+	fork.Git("update-ref", "-d", "refs/heads/undone")
+	_, logErr := r.collect("app", places.CollectOptions{OlderThan: 14 * day})
+	r.do(logErr)
+	fork.Git("cat-file", "-e", gone.String()) // a reflog has it
+	fork.Git("update-ref", "-d", "refs/heads/logged")
+	_, goneErr := r.collect("app", places.CollectOptions{OlderThan: 14 * day})
+	r.do(goneErr)
+	for _, member := range []*gittest.Repo{source, fork} {
+		if _, err := member.Try("cat-file", "-e", gone.String()); err == nil {
+			t.Error("an expired object of the network is there")
+		}
+	}
 	if _, err := fork.Try("cat-file", "-e", dropped.String()); err == nil {
 		t.Error("an expired object of the fork is there")
 	}

@@ -1,0 +1,163 @@
+package places
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/pack"
+)
+
+// collectNetwork removes the objects of a network of forks that no member reaches and that are older than a time. Those
+// that a younger one needs stay. Packs that have some are made again without them, as in Purge.
+func (p *dirPlace) collectNetwork(ctx context.Context, run RunGit, o CollectOptions) error {
+	f, err := p.family(ctx, false)
+	if err != nil {
+		return err
+	}
+	defer f.close()
+	if err := f.checkPurgeable(); err != nil {
+		return err
+	}
+	tips, err := f.tips(ctx)
+	for _, m := range f.members {
+		if err == nil {
+			tips, err = m.addReflogs(tips)
+		}
+	}
+	for _, id := range o.Keep {
+		tips = append(tips, NamedTip{ID: id})
+	}
+	if err != nil {
+		return err
+	}
+	s, err := f.survey(run, tips)
+	if err != nil {
+		return err
+	}
+	young, err := f.younger(time.Now().Add(-o.OlderThan))
+	if err != nil {
+		return err
+	}
+	expired, err := s.unreachable(ctx)
+	if err != nil {
+		return err
+	}
+	var kept []git.ObjectID
+	for id := range expired {
+		if young[id] {
+			kept = append(kept, id)
+		}
+	}
+	for ; len(kept) > 0; kept = kept[1:] {
+		if !expired[kept[0]] {
+			continue
+		}
+		delete(expired, kept[0])
+		if err := s.eachNeed(kept[0], func(need git.ObjectID) { kept = append(kept, need) }); err != nil {
+			return err
+		}
+	}
+	if len(expired) == 0 || o.DryRun {
+		return nil
+	}
+	if err := f.writeGraphs(ctx, run); err != nil {
+		return err
+	}
+	return f.remove(ctx, run, tips, expired, &Purged{})
+}
+
+// addReflogs adds the objects in reflogs that exist (gitrepository-layout(5), "logs").
+func (p *dirPlace) addReflogs(tips []NamedTip) ([]NamedTip, error) {
+	err := filepath.WalkDir(filepath.Join(p.repo.Common, "logs"), func(path string, e fs.DirEntry, err error) error {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		if err != nil || e.IsDir() {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		for line := range strings.Lines(string(text)) {
+			for _, field := range strings.SplitN(line, " ", 3)[:2] {
+				id, err := git.ParseObjectID(field)
+				if err != nil {
+					return fault.Wrap(fault.Corrupt, "a reflog is damaged", err)
+				}
+				if found, err := p.repo.Objects.Has(id); err != nil {
+					return err
+				} else if found {
+					tips = append(tips, NamedTip{"reflog", id})
+				}
+			}
+		}
+		return err
+	})
+	return tips, err
+}
+
+// younger returns the objects of the family that are younger than a time. The age is that of a loose object or of its
+// pack. A cruft pack (gitformat-pack(5)) has that of each object.
+func (f *family) younger(than time.Time) (young map[git.ObjectID]bool, err error) {
+	young = make(map[git.ObjectID]bool)
+	for _, dir := range f.objects {
+		loose, err := filepath.Glob(filepath.Join(dir, "??/*"))
+		for _, path := range loose {
+			info, statErr := os.Stat(path)
+			id, idErr := git.ParseObjectID(filepath.Base(filepath.Dir(path)) + filepath.Base(path))
+			if statErr == nil && idErr == nil && info.ModTime().After(than) { // otherwise it was packed, or is another file
+				young[id] = true
+			}
+		}
+		indexes, globErr := filepath.Glob(filepath.Join(dir, "pack/*.idx"))
+		err = errors.Join(err, globErr)
+		for _, path := range indexes {
+			if err == nil {
+				err = addYounger(young, strings.TrimSuffix(path, ".idx"), f.repo.Format, than)
+			}
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	return young, nil
+}
+
+// addYounger adds the objects of a pack.
+func addYounger(young map[git.ObjectID]bool, base string, format git.ObjectFormat, than time.Time) error {
+	info, err := os.Stat(base + ".pack")
+	if err != nil {
+		return WriteError(err)
+	}
+	times, err := os.ReadFile(base + ".mtimes")
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return WriteError(err)
+	}
+	index, err := pack.OpenIndex(base+".idx", format)
+	if err != nil {
+		return err
+	}
+	defer index.Close()
+	return index.Do(func(t *pack.Table) error {
+		const header = 12
+		if times != nil && len(times) < header+4*t.Len() {
+			return fault.New(fault.Corrupt, "%s.mtimes is damaged", filepath.Base(base))
+		}
+		for i := range t.Len() {
+			at := info.ModTime()
+			if times != nil {
+				at = time.Unix(int64(binary.BigEndian.Uint32(times[header+4*i:])), 0)
+			}
+			if at.After(than) {
+				young[git.RawObjectID(t.ID(i))] = true
+			}
+		}
+		return nil
+	})
+}
