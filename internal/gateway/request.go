@@ -134,10 +134,14 @@ func (r *Request) Authorize(op auth.Operation) error {
 	return err
 }
 
-// AuthorizeNew is Authorize for a repository that the request creates. A caller who may not know of the path gets
-// NotFound.
+// AuthorizeNew is Authorize for a repository that the request creates: for administrators of the path, and for callers
+// whose pushes could create it. A caller who may not know of the path gets NotFound.
 func (r *Request) AuthorizeNew() error {
-	err := r.Authorize(auth.Admin)
+	op := auth.Admin
+	if r.Creation.allows(r.ID.Name, r.Repo) {
+		op = auth.Write
+	}
+	err := r.Authorize(op)
 	if err == nil && r.hidden {
 		err = auth.NoRepository(r.Repo)
 	}
