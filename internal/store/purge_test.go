@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -198,4 +199,38 @@ func TestPurgeKeepsVersions(t *testing.T) {
 	if err != nil || len(found.Copies) != 1 || !strings.Contains(found.Copies[0], ".pack version ") {
 		t.Errorf("FindCopies() = %+v, %v, want an old version", found, err)
 	}
+}
+
+// TestPurgeInterrupted ends a purge when the objects are hidden. Another node ends it.
+func TestPurgeInterrupted(t *testing.T) {
+	t.Parallel()
+	b, n, clone := newForkWorld(t)
+	other := newGitNode(t, b, receivepack.Options{}, named("other"))
+	secret := clone.Commit("secret", clone.ID("main"))
+	n.mustPush(clone, "app", secret.String()+":refs/heads/leak")
+	n.mustPush(clone, "app", ":leak")
+	ctx, cancel := context.WithCancel(t.Context())
+	o := places.PurgeOptions{IDs: []git.ObjectID{secret}, Hidden: cancel}
+	if _, err := n.place("app").Purge(ctx, realGit(t), o); !errors.Is(err, context.Canceled) {
+		t.Fatalf("the purge was not interrupted: %v", err)
+	}
+	if out, err := other.push(clone, "app", secret.String()+":refs/heads/again"); err == nil {
+		t.Errorf("a push during a purge brings the object back: %s", out)
+	}
+	younger := clone.Commit("younger", secret)
+	if out, err := other.push(clone, "app", younger.String()+":refs/heads/again"); err == nil {
+		t.Errorf("a push during a purge needs the object: %s", out)
+	}
+	if _, err := other.node.Purge(t.Context(), repoPath("app"), o); err != nil {
+		t.Error(err)
+	}
+	if err := n.confirmPurges(t.Context(), make(map[string]bool)); err != nil {
+		t.Error(err)
+	}
+	if copies := scanFiles(t, secret, n.options.Cache.Root, other.options.Cache.Root); len(copies) > 0 {
+		t.Errorf("copies are left: %q", copies)
+	}
+	n.copied("app").Git("fsck", "--full", "--strict")
+	clone.Git("update-ref", "refs/heads/good", clone.Commit("good", clone.ID("main")).String())
+	n.mustPush(clone, "app", "good")
 }
