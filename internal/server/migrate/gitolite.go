@@ -286,12 +286,15 @@ func (g *gitolite) convert() {
 	broader := map[target]bool{}
 	for t := range blocks {
 		for i, b := range g.blocks {
+			isFor := false
 			for _, name := range g.expand(b.repos) {
 				if g.matches(name, t) {
-					blocks[t] = append(blocks[t], i)
-					broader[t] = broader[t] || name != t.text && !(name == "@all" && t == target{})
-					break
+					isFor = true
+					broader[t] = broader[t] || name != t.text
 				}
+			}
+			if isFor {
+				blocks[t] = append(blocks[t], i)
 			}
 		}
 	}
@@ -315,12 +318,13 @@ func (g *gitolite) convert() {
 			n = len(classes)
 			done[key] = n
 			classes, rules = append(classes, nil), append(rules, nil)
-			bounded, denies = append(bounded, broader[t]), append(denies, false)
+			bounded, denies = append(bounded, false), append(denies, false)
 			for _, i := range blocks[t] {
 				rules[n] = append(rules[n], g.blocks[i].rules...)
 				denies[n] = denies[n] || g.blocks[i].denies
 			}
 		}
+		bounded[n] = bounded[n] || broader[t]
 		pattern := t.text
 		if !t.whole {
 			pattern += "**"
@@ -385,6 +389,9 @@ func (c *class) has(r aclRule, user string) bool {
 
 // result returns the changes of refs that a user may make.
 func (c *class) result(user string, of refex) (ops int) {
+	if !c.may(user, "W") {
+		return 0
+	}
 	for _, r := range c.rules {
 		if !c.has(r, user) || !slices.ContainsFunc(r.refs, func(p refex) bool { return p.covers(of) }) {
 			continue
@@ -405,23 +412,26 @@ func (c *class) result(user string, of refex) (ops int) {
 	return ops
 }
 
+// may reports whether a user may read ("R") or begin to push ("W"), before gitolite knows refs.
+func (c *class) may(user, letter string) bool {
+	for _, r := range c.rules {
+		isDenied := c.denies && r.perm == "-"
+		if c.has(r, user) && (isDenied || strings.Contains(r.perm, letter)) {
+			return !isDenied
+		}
+	}
+	return false
+}
+
 // readers returns the users that may read, and those that may not although anyone may.
 func (c *class) readers(users []string) map[bool][]string {
-	may := func(user string) bool {
-		for _, r := range c.rules {
-			if c.has(r, user) && (r.perm != "-" || c.denies) {
-				return r.perm != "-"
-			}
-		}
-		return false
-	}
 	lists := map[bool][]string{}
 	for _, user := range users {
-		reads := may(user)
+		reads := c.may(user, "R")
 		if user == "daemon" {
 			user = "anonymous"
 		}
-		if user == "anonymous" && reads || user == anyone && reads || reads != may(anyone) {
+		if user == "anonymous" && reads || user == anyone && reads || reads != c.may(anyone, "R") {
 			lists[reads] = append(lists[reads], user)
 		}
 	}
