@@ -15,18 +15,14 @@ import (
 	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
 )
 
-// manage answers a request for the API that is not about one repository: METHOD /-/api/v1/tokens and others. Only
+// manage answers a request of rest.FindServer for tokens or rules: METHOD /-/api/v1/tokens and others. Only
 // callers who administer the whole server may use it.
 func (q *request) manage(path string) {
 	q.Op = gateway.API
 	found, methods := rest.FindServer(q.r.Method, path)
-	switch {
-	case methods != nil:
+	if methods != nil {
 		q.w.Header().Set("Allow", strings.Join(methods, ", "))
 		q.refuse(http.StatusMethodNotAllowed, "use "+strings.Join(methods, " or "))
-		return
-	case found == nil:
-		q.refuse(http.StatusNotFound, "not found; see "+rest.OpenAPIPath)
 		return
 	}
 	if found.Method != http.MethodGet {

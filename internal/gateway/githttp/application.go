@@ -45,7 +45,8 @@ func (q *request) forApplication(path string) bool {
 		return false
 	}
 	if isOwn(path) {
-		isAPI := q.handler.API && strings.HasPrefix(path, rest.ServerPrefix)
+		isAPI := q.handler.API &&
+			(strings.HasPrefix(path, rest.Prefix) || path == rest.OpenAPIPath || rest.IsServer(path))
 		return path != waitPath && path != resolvePath && !isAPI && q.handler.Application.Has(path)
 	}
 	if _, _, isLFS := lfsRepository(path); isLFS && q.LFS != nil {

@@ -153,7 +153,7 @@ func (q *request) serve() {
 		q.api()
 	case q.handler.API && path == rest.OpenAPIPath:
 		q.openAPI()
-	case q.handler.API && q.handler.Access != nil && strings.HasPrefix(path, rest.ServerPrefix):
+	case q.handler.API && q.handler.Access != nil && rest.IsServer(path):
 		q.manage(strings.TrimPrefix(path, rest.ServerPrefix))
 	case strings.HasPrefix(path, hooksPath) && q.handler.Hooks != nil && q.handler.Hooks.Accepts(path[len(hooksPath):]):
 		q.hook(path[len(hooksPath):])

@@ -41,6 +41,13 @@ func FindServer(method, path string) (r *Request, methods []string) {
 	return nil, methods
 }
 
+// IsServer reports whether a path of a URL is one of FindServer.
+func IsServer(path string) bool {
+	path, ok := strings.CutPrefix(path, ServerPrefix)
+	r, methods := FindServer(http.MethodGet, path)
+	return ok && (r != nil || methods != nil)
+}
+
 // ServerMessage makes the message of a request of FindServer.
 func (r *Request) ServerMessage(query map[string][]string, body []byte) (proto.Message, error) {
 	m := newMessage(r.procedure().Input())

@@ -201,7 +201,7 @@ NAME. Without rules a token has the permission of its scope.`,
 		"limit it to repositories that match `PATTERN`, like team/app, team/* or team/**; can be repeated (default all)")
 	cmd.Flags().StringArrayVar(&refs, "ref", nil,
 		"limit its changes to refs that match `PATTERN`, like refs/heads/ci/**; can be repeated (default all)")
-	cmd.Flags().StringVar(&expires, "expires", "never", "expire after a `DURATION` like 90d, 12h or 1m, the shortest one")
+	cmd.Flags().StringVar(&expires, "expires", "never", "expire after a `DURATION` like 90d, 12h or 1m")
 	asJSON = jsonFlag(cmd)
 	return cmd
 }
@@ -214,9 +214,6 @@ func parseExpiry(text string, now time.Time) (time.Time, error) {
 	d, err := parsePeriod(text)
 	if err != nil {
 		return time.Time{}, fmt.Errorf("%w, or never", err)
-	}
-	if d < time.Minute {
-		return time.Time{}, fmt.Errorf("%q is less than a minute", text)
 	}
 	return now.Add(d), nil
 }
