@@ -45,6 +45,7 @@ func (s *repositoryService) Purge(ctx context.Context, r *connect.Request[packho
 			done, purgeErr := s.Node.Purge(ctx, path, places.PurgeOptions{IDs: ids, Anonymous: r.Msg.GetAnonymousForks()})
 			err = purgeErr
 			m.Started, m.Hidden, m.Ended = timestampOf(done.Started), timestampOf(done.Hidden), timestampOf(done.Ended)
+			m.ReflogValues = int64(done.Reflogs)
 			m.Objects, m.CachedPacks, m.Files = int64(done.Objects), int64(done.CachedPacks), printables(done.Files)
 			m.Nodes, m.Outstanding, m.Problems = printables(done.Nodes), printables(done.Outstanding), printables(done.Problems)
 		}

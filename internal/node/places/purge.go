@@ -34,6 +34,7 @@ type PurgeOptions struct {
 // Purged is the result of a purge.
 type Purged struct {
 	Objects     int      // that were removed: those that were named, and unreachable ones that need them
+	Reflogs     int      // values in reflogs that reached an object
 	Files       []string // that were removed, on the disk below the root, or in the bucket
 	Nodes       []string // that have removed the objects, in a store
 	Outstanding []string // nodes that have not confirmed it

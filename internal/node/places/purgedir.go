@@ -185,6 +185,15 @@ func (p *dirPlace) Purge(ctx context.Context, run RunGit, o PurgeOptions) (done 
 	}
 	o.Hidden()
 	for _, m := range f.members {
+		logged, err := m.addReflogs(nil)
+		if err != nil {
+			return done, err
+		}
+		for _, value := range logged {
+			if doomed[value.ID] {
+				done.Reflogs++
+			}
+		}
 		expire := []string{"reflog", "expire", "--expire=never", "--expire-unreachable=now", "--all"}
 		if err := run(ctx, m.repo, GitCommand{Args: expire}); err != nil {
 			return done, err

@@ -88,14 +88,17 @@ func TestPurge(t *testing.T) {
 				t.Fatalf("purge of a reachable object: %v, want the name of the ref", err)
 			}
 			app.Git("update-ref", "-d", "refs/heads/leak")
+			app.Git("config", "core.logAllRefUpdates", "always")
+			app.Git("update-ref", "refs/heads/logged", leak.String())
+			app.Git("update-ref", "refs/heads/logged", "main")
 			young := app.CommitTree("on top of the leak", "100644 blob "+kept.String()+"\tfile\n", leak)
 			if copies := scan(t, r.dir, format, secret); len(copies) == 0 {
 				t.Fatal("the test has no copy of the secret")
 			}
 			receipt, err := r.purge("app", secret)
 			r.do(err)
-			if receipt.Objects != 4 || len(receipt.Files) < 4 || receipt.Hidden.IsZero() {
-				t.Errorf("%+v, want 4 objects: blob, tree, and two commits", receipt)
+			if receipt.Reflogs != 2 || receipt.Objects != 4 || len(receipt.Files) < 4 || receipt.Hidden.IsZero() {
+				t.Errorf("%+v, want 4 objects: blob, tree, and two commits; and 2 values in a reflog", receipt)
 			}
 			if copies := scan(t, r.dir, format, secret, leak, young); len(copies) > 0 {
 				t.Errorf("copies are left: %q", copies)

@@ -106,6 +106,9 @@ func printPurge(w io.Writer, m *packhorsev1.PurgeResponse, isVerified, isLifted 
 		_, err = fmt.Fprintf(w, "%s: %d objects purged, %d files and %d cached packs removed; unreadable after %s, gone "+
 			"after %s\n", m.GetRepository(), m.GetObjects(), len(m.GetFiles()), m.GetCachedPacks(),
 			m.GetHidden().AsTime().Sub(m.GetStarted().AsTime()), m.GetEnded().AsTime().Sub(m.GetStarted().AsTime()))
+		if n := m.GetReflogValues(); n > 0 && err == nil {
+			_, err = fmt.Fprintf(w, "%d values in reflogs reached them; these entries were removed\n", n)
+		}
 	}
 	return err
 }

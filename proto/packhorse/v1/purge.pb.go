@@ -125,7 +125,9 @@ type PurgeResponse struct {
 	// Of a verification: files with a copy of an object.
 	Copies []string `protobuf:"bytes,12,rep,name=copies,proto3" json:"copies,omitempty"`
 	// Of a verification: files that were inflated.
-	Searched      int64 `protobuf:"varint,13,opt,name=searched,proto3" json:"searched,omitempty"`
+	Searched int64 `protobuf:"varint,13,opt,name=searched,proto3" json:"searched,omitempty"`
+	// Values in reflogs that reached an object. Their entries were removed.
+	ReflogValues  int64 `protobuf:"varint,14,opt,name=reflog_values,json=reflogValues,proto3" json:"reflog_values,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -251,6 +253,13 @@ func (x *PurgeResponse) GetSearched() int64 {
 	return 0
 }
 
+func (x *PurgeResponse) GetReflogValues() int64 {
+	if x != nil {
+		return x.ReflogValues
+	}
+	return 0
+}
+
 var File_packhorse_v1_purge_proto protoreflect.FileDescriptor
 
 const file_packhorse_v1_purge_proto_rawDesc = "" +
@@ -264,7 +273,7 @@ const file_packhorse_v1_purge_proto_rawDesc = "" +
 	"object_ids\x18\x02 \x03(\tR\tobjectIds\x12\x16\n" +
 	"\x06verify\x18\x03 \x01(\bR\x06verify\x12\x12\n" +
 	"\x04lift\x18\x04 \x01(\bR\x04lift\x12'\n" +
-	"\x0fanonymous_forks\x18\x05 \x01(\bR\x0eanonymousForks\"\xc5\x03\n" +
+	"\x0fanonymous_forks\x18\x05 \x01(\bR\x0eanonymousForks\"\xea\x03\n" +
 	"\rPurgeResponse\x12\x1e\n" +
 	"\n" +
 	"repository\x18\x01 \x01(\tR\n" +
@@ -282,7 +291,8 @@ const file_packhorse_v1_purge_proto_rawDesc = "" +
 	" \x03(\tR\voutstanding\x12\x1a\n" +
 	"\bproblems\x18\v \x03(\tR\bproblems\x12\x16\n" +
 	"\x06copies\x18\f \x03(\tR\x06copies\x12\x1a\n" +
-	"\bsearched\x18\r \x01(\x03R\bsearchedBCZAgithub.com/packhorse-git/packhorse/proto/packhorse/v1;packhorsev1b\x06proto3"
+	"\bsearched\x18\r \x01(\x03R\bsearched\x12#\n" +
+	"\rreflog_values\x18\x0e \x01(\x03R\freflogValuesBCZAgithub.com/packhorse-git/packhorse/proto/packhorse/v1;packhorsev1b\x06proto3"
 
 var (
 	file_packhorse_v1_purge_proto_rawDescOnce sync.Once
