@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sync/semaphore"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
@@ -28,15 +29,15 @@ const (
 )
 
 // nameIndex has the names of all repositories, and the last records with events. One question to the bucket finds all
-// events since the last one, so removed names cost nothing. It is safe for concurrent use. The zero value is empty.
+// events since the last one, so removed names cost nothing. It is safe for concurrent use.
 type nameIndex struct {
-	mu       sync.Mutex
-	position string            // after the events that it has; "": it has no names
-	read     time.Time         // when all names were read
-	asked    time.Time         // when the last question began
-	ids      map[string]string // by path
-	records  map[string]uint64 // the last records with events since the names were read, by ID
-	sorted   []indexedName     // nil: to be made
+	using    *semaphore.Weighted // held for the fields below; waiting callers can leave
+	position string              // after the events that it has; "": it has no names
+	read     time.Time           // when all names were read
+	asked    time.Time           // when the last question began
+	ids      map[string]string   // by path
+	records  map[string]uint64   // the last records with events since the names were read, by ID
+	sorted   []indexedName       // nil: to be made
 }
 
 type indexedName struct{ key, path string }
@@ -135,9 +136,11 @@ func (s *Store) List(ctx context.Context, q places.ListQuery) (page places.Page,
 		return page, err
 	}
 	x := &s.index
-	x.mu.Lock()
+	if err := x.using.Acquire(ctx, 1); err != nil {
+		return page, err
+	}
 	if err := s.refreshIndex(ctx, q.IsFurther); err != nil {
-		x.mu.Unlock()
+		x.using.Release(1)
 		return page, err
 	}
 	if x.sorted == nil {
@@ -148,7 +151,7 @@ func (s *Store) List(ctx context.Context, q places.ListQuery) (page places.Page,
 		slices.SortFunc(x.sorted, func(a, b indexedName) int { return strings.Compare(a.key, b.key) })
 	}
 	names := x.sorted
-	x.mu.Unlock()
+	x.using.Release(1)
 	after := max(replog.AfterName(q.After), replog.NamesBelow(q.Prefix))
 	from, isExact := slices.BinarySearchFunc(names, after, func(n indexedName, key string) int {
 		return strings.Compare(n.key, key)
@@ -177,15 +180,17 @@ func (s *Store) List(ctx context.Context, q places.ListQuery) (page places.Page,
 // ListQuery.IsFurther.
 func (s *Store) Marks(ctx context.Context, paths []string, isFurther bool) ([]string, error) {
 	x := &s.index
-	x.mu.Lock()
-	defer x.mu.Unlock()
+	if err := x.using.Acquire(ctx, 1); err != nil {
+		return nil, err
+	}
+	defer x.using.Release(1)
 	if err := s.refreshIndex(ctx, isFurther); err != nil {
 		return nil, err
 	}
 	marks := make([]string, len(paths))
 	for i, path := range paths {
 		if id := x.ids[path]; id != "" {
-			marks[i] = fmt.Sprint(id, "/", x.records[id])
+			marks[i] = fmt.Sprint(id, "/", x.read.UnixNano(), "/", x.records[id]) // each read begins without records
 		}
 	}
 	return marks, nil

@@ -129,3 +129,61 @@ func TestListAfterADeletionThatWasCut(t *testing.T) {
 		}
 	})
 }
+
+// Marks of repositories change with each event, on every node, and when all names are read again.
+func TestMarks(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBucket(t)
+		a, c := newNode(t, b), newNode(t, b)
+		create(t, a, "x")
+		create(t, a, "y")
+		last := map[string]string{}
+		marks := func() (changed []string) {
+			t.Helper()
+			paths := []string{"x", "y", "none"}
+			list, err := c.Marks(t.Context(), paths, false)
+			if err != nil || list[2] != "" {
+				t.Fatal(list, err)
+			}
+			for i, path := range paths {
+				if list[i] != last[path] {
+					changed = append(changed, path)
+				}
+				last[path] = list[i]
+			}
+			return changed
+		}
+		check := func(what string, want ...string) {
+			t.Helper()
+			if got := marks(); !slices.Equal(got, want) {
+				t.Errorf("%s: the marks of %q have changed, want %q", what, got, want)
+			}
+		}
+		check("first", "x", "y")
+		check("nothing")
+		place, err := a.Acquire(t.Context(), repoPath("x"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer place.Release()
+		err = place.Configure(t.Context(), func(s places.Settings) error {
+			s[places.LabelKey] = []string{"a=b"}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		check("settings", "x")
+		page, err := c.List(t.Context(), places.ListQuery{Limit: 10, Labels: []string{"a"}})
+		if err != nil || !slices.Equal(page.Paths, []string{"x"}) {
+			t.Errorf("with the label: %q, %v", page.Paths, err)
+		}
+		time.Sleep(2 * indexAge)
+		check("all names are read again", "x", "y")
+		if err := a.Delete(t.Context(), repoPath("y"), places.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		check("deleted", "y")
+	})
+}

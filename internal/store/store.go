@@ -36,6 +36,7 @@ import (
 	"time"
 
 	lru "github.com/hashicorp/golang-lru/v2"
+	"golang.org/x/sync/semaphore"
 	"golang.org/x/sync/singleflight"
 	"golang.org/x/time/rate"
 
@@ -184,6 +185,7 @@ func open(o Options, id Identity, outage error) (opened *Store, err error) {
 		changed: func(git.RepoPath) {}, started: time.Now(), staleLog: rate.Sometimes{Interval: time.Minute},
 		purged: func(git.RepoPath) {}, purges: purgeTimes{interval: 20 * time.Second, wait: 40 * time.Second},
 		failPoint: func(string) error { return nil }, listed: listedNames{names: map[git.RepoPath]nameHead{}},
+		index: nameIndex{using: semaphore.NewWeighted(1)},
 	}
 	if s.metrics == nil {
 		s.metrics = NewMetrics(nil)
