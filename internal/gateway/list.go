@@ -3,11 +3,8 @@ package gateway
 import (
 	"strings"
 
-	"google.golang.org/protobuf/proto"
-
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
-	"github.com/packhorse-git/packhorse/internal/node"
 	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
 	"github.com/packhorse-git/packhorse/proto/packhorse/v1/packhorsev1connect"
 )
@@ -92,21 +89,8 @@ func (r *Request) describe(page *packhorsev1.ListResponse) error {
 
 // listRoute has a node of a route list its repositories.
 func (r *Request) listRoute(prefix string, want *packhorsev1.ListRequest) (*packhorsev1.ListResponse, error) {
-	path, err := git.ParseRepoPath(prefix)
-	if err != nil {
-		path = AbsentPath(path) // of no other route
-	}
-	r.Repo, r.authorized, r.hidden, r.received = path, true, false, false
 	part := &packhorsev1.ListResponse{}
-	r.Call(node.Call{Procedure: packhorsev1connect.RepositoryServiceListProcedure}, false,
-		func(git.RepoPath) []byte {
-			text, _ := proto.Marshal(want) // all texts are UTF-8
-			return text
-		}, func(message []byte) error {
-			return fault.Wrap(fault.Internal, "the storage node sent an invalid message", proto.Unmarshal(message, part))
-		})
-	r.Repo = git.RepoPath{}
-	return part, r.Err
+	return part, r.callRoute(prefix, packhorsev1connect.RepositoryServiceListProcedure, want, part)
 }
 
 // listable returns the paths that belong to a route and that the caller may read.

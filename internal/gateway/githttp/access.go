@@ -38,18 +38,28 @@ func (q *request) manage(path string) {
 		q.fail(err)
 		return
 	}
-	if q.ID.Anonymous() {
+	if q.ID.Anonymous() && !found.IsEvents() {
 		q.fail(fault.New(fault.Unauthenticated,
 			"authentication required: use an access token as the password (any user name)"))
 		return
 	}
 	service, err := q.handler.Access.For(q.Ctx, q.ID)
-	if err != nil {
+	isAdmin := err == nil
+	if err != nil && (!found.IsEvents() || !fault.Is(err, fault.Denied)) {
 		q.fail(err)
 		return
 	}
 	body, ok := a.readDocument()
 	if !ok {
+		return
+	}
+	if found.IsForNode() {
+		m, err := found.ServerMessage(q.r.URL.Query(), body)
+		if err != nil {
+			q.fail(err)
+			return
+		}
+		a.nodeCall(isAdmin, m)
 		return
 	}
 	seat, err := q.Enter()

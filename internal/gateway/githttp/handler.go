@@ -42,11 +42,14 @@ type Options struct {
 type Handler struct {
 	Options
 	waiters  *waiters
+	streams  chan struct{} // has an element for each stream of events
 	draining atomic.Bool
 }
 
 // New makes a Handler.
-func New(o Options) *Handler { return &Handler{Options: o, waiters: newWaiters()} }
+func New(o Options) *Handler {
+	return &Handler{Options: o, waiters: newWaiters(), streams: make(chan struct{}, maxEventStreams)}
+}
 
 // Drain closes each client's connection after its next response, so that the client connects elsewhere.
 func (h *Handler) Drain() { h.draining.Store(true) }

@@ -22,6 +22,16 @@ var ServerRoutes = []*Route{
 		Summary: "Report what a caller may do, and the rules that decide."},
 	{Method: "POST", Path: "forget", call: "RuleService.Forget", ForAll: true,
 		Summary: "Drop what is cached about a user."},
+	{Method: "GET", Path: "events", call: "EventService.List", ForAll: true,
+		Summary: "List or stream what happened to the repositories that the caller may read."},
+	{Method: "GET", Path: "webhooks", call: "WebhookService.List", ForAll: true, Summary: "List webhooks."},
+	{Method: "POST", Path: "webhooks", call: "WebhookService.Add", ForAll: true, Summary: "Add a webhook."},
+	{Method: "DELETE", Path: "webhooks/{name}", call: "WebhookService.Remove", ForAll: true,
+		Summary: "Remove a webhook that was added by a call."},
+	{Method: "GET", Path: "deliveries/{name}", call: "WebhookService.Deliveries", ForAll: true,
+		Summary: "List the latest deliveries to a webhook."},
+	{Method: "POST", Path: "deliveries/{name}", call: "WebhookService.Redeliver", ForAll: true,
+		Summary: "Send one of the latest deliveries to a webhook again."},
 }
 
 // FindServer finds the route for a request, of which path follows ServerPrefix. If there are methods, the path is for
@@ -60,4 +70,12 @@ func (r *Request) ServerMessage(query map[string][]string, body []byte) (proto.M
 		return m, err
 	}
 	return m, decode(body, m.ProtoReflect())
+}
+
+// IsEvents reports whether the request is for events, which are for all callers.
+func (r *Request) IsEvents() bool { return r.call == "EventService.List" }
+
+// IsForNode reports whether a storage node answers the request.
+func (r *Request) IsForNode() bool {
+	return r.IsEvents() || strings.HasPrefix(r.call, "WebhookService.")
 }

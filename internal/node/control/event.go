@@ -8,6 +8,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/node/event"
 	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
 	"github.com/packhorse-git/packhorse/proto/packhorse/v1/packhorsev1connect"
@@ -37,7 +38,26 @@ func (s eventService) List(ctx context.Context, r *connect.Request[packhorsev1.E
 		limit = defaultEvents
 	}
 	events, next, err := s.Events.Read(ctx, r.Msg.GetAfter(), min(limit, maxEvents))
-	return responseOf(&packhorsev1.EventServiceListResponse{Events: eventMessages(events), Next: next}, err)
+	m := &packhorsev1.EventServiceListResponse{Events: eventMessages(events), Next: next}
+	if err == nil && r.Msg.GetCheckPresent() {
+		s.markPresent(ctx, m.Events)
+	}
+	return responseOf(m, err)
+}
+
+// markPresent sets Present of the events.
+func (s eventService) markPresent(ctx context.Context, events []*packhorsev1.Event) {
+	now := make(map[string]string) // incarnations by path
+	for _, e := range events {
+		name := e.GetRepository()
+		if _, ok := now[name]; !ok {
+			now[name] = ""
+			if path, err := git.ParseRepoPath(name); err == nil {
+				now[name] = s.Node.Incarnation(ctx, path)
+			}
+		}
+		e.Present = now[name] != "" && now[name] == e.GetIncarnation()
+	}
 }
 
 func (s eventService) Watch(ctx context.Context, r *connect.Request[packhorsev1.EventServiceWatchRequest],

@@ -49,3 +49,8 @@ func (n *Node) Classify(ctx context.Context, path git.RepoPath, updates []receiv
 	defer n.release(h)
 	return n.pushes.Classify(ctx, receivepack.Target{Repo: h.Repo, Path: path}, snap, updates), nil
 }
+
+// Incarnation returns the incarnation of the repository at a path; "" if it cannot be opened.
+func (n *Node) Incarnation(ctx context.Context, path git.RepoPath) string {
+	return n.versionOf(ctx, path).Incarnation
+}

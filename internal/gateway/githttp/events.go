@@ -1,0 +1,100 @@
+package githttp
+
+import (
+	"net/http"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/gateway/rest"
+	"github.com/packhorse-git/packhorse/internal/schedule/inflight"
+	"github.com/packhorse-git/packhorse/internal/schedule/retry"
+	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
+)
+
+const (
+	maxEvents       = 1000
+	eventPoll       = time.Second
+	streamTime      = 10 * time.Minute // the length of a stream of events
+	maxEventStreams = 100
+)
+
+// nodeCall answers a request of ServerRoutes that nodes answer: events for all callers, webhooks for administrators.
+func (a *apiRequest) nodeCall(isAdmin bool, m proto.Message) {
+	asked, isEvents := m.(*packhorsev1.EventServiceListRequest)
+	if isEvents && strings.Contains(a.r.Header.Get("Accept"), typeLines) {
+		a.streamEvents(isAdmin, asked)
+		return
+	}
+	seat, err := a.Enter()
+	if err != nil {
+		a.fail(err)
+		return
+	}
+	defer seat.Leave()
+	a.Publish()
+	a.At(inflight.Working)
+	response := a.NewResponse()
+	if isEvents {
+		response, err = a.Events(asked, isAdmin)
+	} else {
+		err = a.CallServer(a.Procedure(), m, response)
+	}
+	if err != nil {
+		a.fail(err)
+		return
+	}
+	a.w.Header().Set("Cache-Control", "private, no-store")
+	a.json(http.StatusOK, typeJSON, rest.NewObject(response, true))
+}
+
+// streamEvents sends events as JSON lines, for some minutes. The last line has the position to continue with, or the
+// error.
+func (a *apiRequest) streamEvents(isAdmin bool, asked *packhorsev1.EventServiceListRequest) {
+	select {
+	case a.handler.streams <- struct{}{}:
+		defer func() { <-a.handler.streams }()
+	default:
+		a.fail(fault.Retry(fault.Exhausted, fault.RetryLater, "too many streams of events: the maximum is %d",
+			maxEventStreams))
+		return
+	}
+	a.Publish()
+	asked.Limit = maxEvents
+	send := func(line []byte) error {
+		if a.Status == 0 {
+			a.header()
+			a.w.Header().Set("Content-Type", typeLines)
+			a.w.Header().Set("Cache-Control", "private, no-store")
+			a.begin(http.StatusOK)
+		}
+		n, err := a.w.Write(line)
+		a.Sent(n)
+		return err
+	}
+	for end := time.Now().Add(streamTime); ; {
+		page, err := a.Events(asked, isAdmin)
+		for i := 0; err == nil && i < len(page.Events); i++ {
+			err = send(rest.Encode(rest.NewObject(page.Events[i], false)))
+		}
+		if err != nil {
+			a.endStream(err, typeLines, rest.Encode(rest.Object{"error": rest.NewError(err)}))
+			return
+		}
+		isLast := page.Next == asked.After
+		if asked.After = page.Next; !isLast {
+			continue
+		}
+		var last []byte
+		isOver := time.Now().After(end)
+		if isOver {
+			last = rest.Encode(rest.Object{"next": page.Next})
+		}
+		if err := send(last); err != nil || http.NewResponseController(a.w).Flush() != nil || isOver ||
+			retry.Sleep(a.Ctx, eventPoll) != nil {
+			return
+		}
+	}
+}
