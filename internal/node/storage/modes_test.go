@@ -10,7 +10,8 @@ import (
 )
 
 // A node does not ask whether its repositories are directories or in a store: places.Places and places.Place are the
-// difference. New chooses them. Only hooks have to know it: those of local copies never run.
+// difference. New chooses them. Only hooks have to know it, because those of local copies never run, and collections,
+// which a store makes itself.
 func TestNoChecksOfTheMode(t *testing.T) {
 	check := regexp.MustCompile(`[pP]laces? [!=]= nil|\.\(\*(places\.)?(Directories|dirPlace)\)|IsCopy\(\)`)
 	var files []string
@@ -22,7 +23,8 @@ func TestNoChecksOfTheMode(t *testing.T) {
 		files = append(files, found...)
 	}
 	choices := map[string]string{"../storage/storage.go": "n.places == nil {",
-		"../receivepack/receivepack.go": "if r.IsCopy() {"}
+		"../receivepack/receivepack.go": "if r.IsCopy() {", "../storage/maintain.go": "&& !h.IsCopy() {",
+		"../storage/maintainer.go": "h.IsCopy() || err == nil"}
 	for _, file := range files {
 		text, err := os.ReadFile(file)
 		if err != nil {
