@@ -20,7 +20,8 @@ import (
 func TestStoreShape(t *testing.T) {
 	t.Parallel()
 	scripts := []string{"testdata/push/http.txtar", "testdata/push/lfs.txtar", "testdata/push/settings.txtar",
-		"testdata/push/purge.txtar", "testdata/push/rules.txtar", "testdata/push/events.txtar"}
+		"testdata/push/purge.txtar", "testdata/push/rules.txtar", "testdata/push/events.txtar",
+		"testdata/push/webhook.txtar"}
 	if !testing.Short() {
 		scripts = append(scripts, "testdata/push/after.txtar", "testdata/push/fork.txtar", "testdata/ssh/push.txtar",
 			"testdata/push/create.txtar", "testdata/auth/repos.txtar")

@@ -262,6 +262,9 @@ func (e *events) position(ctx context.Context, after string) (number uint64, ind
 		return l.head() + 1, 0, nil
 	}
 	parts := strings.Split(after, "-")
+	if len(parts) > 1 && parts[0] != l.id {
+		return 0, 0, event.OutOfRange(after)
+	}
 	if len(parts) == 3 {
 		number, err = strconv.ParseUint(parts[1], 10, 62)
 		if err == nil {
@@ -273,7 +276,7 @@ func (e *events) position(ctx context.Context, after string) (number uint64, ind
 	}
 	if head, err := l.known(ctx); err != nil {
 		return 0, 0, err
-	} else if parts[0] != l.id || number > head+1 && e.isAfterHead(ctx, number) {
+	} else if number > head+1 && e.isAfterHead(ctx, number) {
 		return 0, 0, event.OutOfRange(after)
 	}
 	return number, index, nil

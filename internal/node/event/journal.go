@@ -422,10 +422,13 @@ func (j *Journal) Read(ctx context.Context, after string, limit int) (events []E
 		from = visible
 	case after != "":
 		n, err := strconv.ParseUint(number, 10, 64)
+		if ok && id != j.id {
+			return nil, "", OutOfRange(after)
+		}
 		if !ok || err != nil {
 			return nil, "", fault.New(fault.Invalid, "invalid position %s: want one of a response", fault.Short(after))
 		}
-		if id != j.id || n < from || n > visible {
+		if n < from || n > visible {
 			return nil, "", OutOfRange(after)
 		}
 		from = n
