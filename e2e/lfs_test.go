@@ -62,9 +62,9 @@ func TestLFSInStore(t *testing.T) {
 	t.Parallel()
 	needGitLFS(t)
 	needSSH(t)
-	scripts := lfsInAllShapes[:1]
+	scripts := []string{lfsInAllShapes[0], "testdata/lfs/purge.txtar"}
 	if !testing.Short() {
-		scripts = lfsInAllShapes
+		scripts = append(lfsInAllShapes[1:2:2], scripts...)
 	}
 	runStoriesIn(t, shape{store: buckettest.Versitygw(t)}, "", makeTemplates(t), "", scripts...)
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -211,6 +212,34 @@ func (o lfsObjects) Walk(ctx context.Context, do func(o lfs.Object, stored time.
 		}
 		return do(lfs.Object{OID: s.oid, Size: s.Size}, s.Modified)
 	}))
+}
+
+// Purge implements objects.Remote.
+func (o lfsObjects) Purge(ctx context.Context, id lfs.OID) (removed []string, problem string, err error) {
+	b, key := o.store.options.Bucket, o.lfsKey(id)
+	o.store.lfsSizes.Remove(lfsKey{o.id, id})
+	err = bucket.Each(ctx, b, key, func(info bucket.Info) error { // also what a collection has set aside
+		removed = append(removed, info.Key)
+		return b.Delete(ctx, info.Key)
+	})
+	if err != nil {
+		return removed, "", err
+	}
+	versions, problem, err := deleteVersions(ctx, b, key)
+	return append(removed, versions...), problem, err
+}
+
+// files returns the versions of an object in the bucket.
+func (o lfsObjects) files(ctx context.Context, id lfs.OID) (files []bucket.Version, err error) {
+	if b, ok := o.store.options.Bucket.(bucket.Versioned); ok {
+		files, err = b.Versions(ctx, o.lfsKey(id))
+		return slices.DeleteFunc(files, func(v bucket.Version) bool { return v.IsMarker }), err
+	}
+	err = bucket.Each(ctx, o.store.options.Bucket, o.lfsKey(id), func(info bucket.Info) error {
+		files = append(files, bucket.Version{Key: info.Key})
+		return nil
+	})
+	return files, err
 }
 
 // Open implements objects.Remote.

@@ -15,6 +15,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/refs"
 	"github.com/packhorse-git/packhorse/internal/git/repo"
+	"github.com/packhorse-git/packhorse/internal/lfs"
 	"github.com/packhorse-git/packhorse/internal/node/places"
 	"github.com/packhorse-git/packhorse/internal/schedule/retry"
 	"github.com/packhorse-git/packhorse/internal/store/bucket"
@@ -66,14 +67,29 @@ func (p *place) Purge(ctx context.Context, run places.RunGit, o places.PurgeOpti
 	}
 	o.Hidden()
 	for i, m := range members {
+		if len(o.IDs) == 0 { // only LFS objects
+			break
+		}
 		if err := m.replacePurged(ctx, run, doomed[i]); err != nil {
 			return done, err
 		}
 		done.Objects = max(done.Objects, len(doomed[i]))
 	}
 	for _, m := range members {
-		if err := m.deletePurged(ctx, &done); err != nil {
-			return done, err
+		if len(o.IDs) > 0 {
+			if err := m.deletePurged(ctx, &done); err != nil {
+				return done, err
+			}
+		}
+		for _, id := range o.LFS {
+			files, problem, err := lfsObjects{m}.Purge(ctx, id)
+			if err != nil {
+				return done, err
+			}
+			done.Files = append(done.Files, files...)
+			if problem != "" {
+				done.Problems = append(done.Problems, problem)
+			}
 		}
 	}
 	if err := p.awaitNodes(ctx, members, &done); err != nil {
@@ -176,7 +192,7 @@ func (p *place) hide(ctx context.Context, run places.RunGit, o places.PurgeOptio
 			if now.record.Number != head.record.Number {
 				return errPurgeAgain
 			}
-			return s.Purge(o.IDs, doomed)
+			return s.Purge(o, doomed)
 		})
 		if !errors.Is(err, errPurgeAgain) {
 			return doomed, err
@@ -334,8 +350,9 @@ func (p *place) awaitNodes(ctx context.Context, members []*place, done *places.P
 	}
 }
 
-// OnPurge sets a function that is called when objects of a repository were purged. Call it before the Store is used.
-func (s *Store) OnPurge(purged func(git.RepoPath)) { s.purged = purged }
+// OnPurge sets a function that is called when objects of a repository were purged. It removes other local copies. If it
+// fails, it is called again. Call OnPurge before the Store is used.
+func (s *Store) OnPurge(purged func(context.Context, git.RepoPath) error) { s.purged = purged }
 
 // followPurges registers this node, and removes purged objects from it.
 func (s *Store) followPurges() {
@@ -393,8 +410,16 @@ func (s *Store) dropPurged(ctx context.Context, id string) (bool, error) {
 	if err != nil {
 		return false, err
 	}
+	for _, setting := range head.record.Config {
+		if lfsID, err := lfs.ParseOID(setting.Value); setting.Key == repo.PurgedLFSKey && err == nil {
+			r.local.RemoveFile(lfsFile(lfsID))
+			s.lfsSizes.Remove(lfsKey{id, lfsID})
+		}
+	}
 	for _, path := range head.record.Names {
-		s.purged(path)
+		if err := s.purged(ctx, path); err != nil {
+			return false, err
+		}
 	}
 	for range keepTries { // a download or a removal of files is running
 		if s.cache.Keep(id, head.record) {
@@ -408,7 +433,7 @@ func (s *Store) dropPurged(ctx context.Context, id string) (bool, error) {
 }
 
 // Copies implements places.Place. It also inflates all versions in the bucket.
-func (p *place) Copies(ctx context.Context, run places.RunGit, ids []git.ObjectID, others []string) (x places.Search,
+func (p *place) Copies(ctx context.Context, run places.RunGit, o places.PurgeOptions, others []string) (x places.Search,
 	err error) {
 	head, err := p.current(ctx)
 	if err != nil {
@@ -430,15 +455,24 @@ func (p *place) Copies(ctx context.Context, run places.RunGit, ids []git.ObjectI
 	}
 	defer empty.Repo.Close()
 	for _, path := range append([]string{p.local.Dir()}, others...) {
-		if err := x.Tree(ctx, empty, path, p.store.options.Cache.Root, ids); err != nil {
+		if err := x.Tree(ctx, empty, path, p.store.options.Cache.Root, o.IDs); err != nil {
 			return x, places.WriteError(err)
+		}
+	}
+	for _, id := range o.LFS {
+		files, err := lfsObjects{p}.files(ctx, id)
+		if err != nil {
+			return x, err
+		}
+		for _, v := range files {
+			x.Copies = append(x.Copies, v.Key+" version "+v.ID)
 		}
 	}
 	prefix := reposPrefix + p.id + "/packs/"
 	b, ok := p.store.options.Bucket.(bucket.Versioned)
 	if !ok {
 		return x, bucket.Each(ctx, p.store.options.Bucket, prefix, func(info bucket.Info) error {
-			return x.Pack(ctx, empty, info.Key, ids, func() (io.ReadCloser, error) {
+			return x.Pack(ctx, empty, info.Key, o.IDs, func() (io.ReadCloser, error) {
 				r, _, err := p.store.options.Bucket.Open(ctx, info.Key, 0, -1)
 				return r, err
 			})
@@ -447,7 +481,7 @@ func (p *place) Copies(ctx context.Context, run places.RunGit, ids []git.ObjectI
 	versions, err := b.Versions(ctx, prefix)
 	for _, v := range versions {
 		if err == nil && !v.IsMarker {
-			err = x.Pack(ctx, empty, fmt.Sprintf("%s version %s", v.Key, v.ID), ids, func() (io.ReadCloser, error) {
+			err = x.Pack(ctx, empty, fmt.Sprintf("%s version %s", v.Key, v.ID), o.IDs, func() (io.ReadCloser, error) {
 				return b.OpenVersion(ctx, v)
 			})
 		}

@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -13,6 +14,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/gittest"
+	"github.com/packhorse-git/packhorse/internal/lfs"
 	"github.com/packhorse-git/packhorse/internal/node/places"
 	"github.com/packhorse-git/packhorse/internal/node/receivepack"
 	"github.com/packhorse-git/packhorse/internal/store/bucket"
@@ -99,7 +101,7 @@ func TestPurge(t *testing.T) {
 	if copies := scanFiles(t, secret, dirs...); len(copies) > 0 {
 		t.Errorf("copies are left: %q; receipt: %+v", copies, receipt)
 	}
-	found, err := n.node.FindCopies(t.Context(), repoPath("app"), []git.ObjectID{secret})
+	found, err := n.node.FindCopies(t.Context(), repoPath("app"), places.PurgeOptions{IDs: []git.ObjectID{secret}})
 	if err != nil || len(found.Copies)+len(found.Problems) > 0 || found.Searched == 0 {
 		t.Errorf("FindCopies() = %+v, %v", found, err)
 	}
@@ -195,7 +197,7 @@ func TestPurgeKeepsVersions(t *testing.T) {
 	if err != nil || len(receipt.Problems) != 1 || !strings.Contains(receipt.Problems[0], "s3:DeleteObjectVersion") {
 		t.Errorf("%+v, %v, want the problem", receipt, err)
 	}
-	found, err := n.node.FindCopies(t.Context(), repoPath("app"), []git.ObjectID{secret})
+	found, err := n.node.FindCopies(t.Context(), repoPath("app"), places.PurgeOptions{IDs: []git.ObjectID{secret}})
 	if err != nil || len(found.Copies) != 1 || !strings.Contains(found.Copies[0], ".pack version ") {
 		t.Errorf("FindCopies() = %+v, %v, want an old version", found, err)
 	}
@@ -233,4 +235,85 @@ func TestPurgeInterrupted(t *testing.T) {
 	n.copied("app").Git("fsck", "--full", "--strict")
 	clone.Git("update-ref", "refs/heads/good", clone.Commit("good", clone.ID("main")).String())
 	n.mustPush(clone, "app", "good")
+}
+
+// TestPurgeLFS purges an LFS object in a repository and its fork, with the copies of two nodes, one that was set aside,
+// and old versions.
+func TestPurgeLFS(t *testing.T) {
+	t.Parallel()
+	server := buckettest.Versioned(t)
+	b := server.Bucket("store")
+	if _, err := Init(t.Context(), b); err != nil {
+		t.Fatal(err)
+	}
+	n, other := newGitNode(t, b, receivepack.Options{}), newGitNode(t, b, receivepack.Options{}, named("other"))
+	other.OnPurge(other.node.Reopen)
+	other.purges.interval = 100 * time.Millisecond
+	other.running.Go(other.followPurges)
+	clone := newClone(t)
+	if err := n.ImportDir(t.Context(), repoPath("app"), clone.Dir); err != nil {
+		t.Fatal(err)
+	}
+	secret, kept := n.mustUpload("app", "a secret in a large file"), n.mustUpload("app", "another one")
+	blob := clone.Blob(fmt.Sprintf("version https://git-lfs.github.com/spec/v1\noid sha256:%s\nsize %d\n", secret.OID,
+		secret.Size))
+	clone.Git("update-ref", "refs/heads/leak", clone.CommitTree("leak", "100644 blob "+blob.String()+"\tfile\n").String())
+	n.mustPush(clone, "app", "leak")
+	fork(t, n.Store, "app", "ann", places.ForkOptions{})
+	n.mustUpload("ann", "a secret in a large file")
+	for _, from := range []*gitNode{n, other} {
+		if _, _, err := from.download("app", secret); err != nil {
+			t.Fatal(err)
+		}
+	}
+	key := n.place("app").lfsKey(secret.OID)
+	if err := b.Copy(t.Context(), key, key+asideMark+"1", secret.Size); err != nil {
+		t.Fatal(err)
+	}
+	o := places.PurgeOptions{LFS: []lfs.OID{secret.OID}}
+	for _, path := range []string{"app", "ann"} {
+		if _, err := n.node.Purge(t.Context(), repoPath("app"), o); !fault.Is(err, fault.Precondition) ||
+			!strings.Contains(err.Error(), "refs/heads/leak") {
+			t.Fatalf("purge of what %s reaches: %v", path, err)
+		}
+		n.mustPush(clone, path, ":leak")
+	}
+	if found, err := n.node.FindCopies(t.Context(), repoPath("app"), o); err != nil || len(found.Copies) < 3 {
+		t.Errorf("before the purge: FindCopies() = %+v, %v", found, err)
+	}
+	receipt, err := n.node.Purge(t.Context(), repoPath("app"), o)
+	if err != nil || len(receipt.Problems)+len(receipt.Outstanding) > 0 || len(receipt.Files) < 3 {
+		t.Fatalf("%+v, %v", receipt, err)
+	}
+	for _, dir := range []string{server.Dir, server.Versions, n.options.Cache.Root, other.options.Cache.Root} {
+		err := filepath.WalkDir(dir, func(path string, e os.DirEntry, err error) error {
+			if err != nil || e.IsDir() {
+				return err
+			}
+			text, err := os.ReadFile(path)
+			if strings.Contains(string(text), "a secret in") {
+				t.Errorf("a copy is left: %s", path)
+			}
+			return err
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	for _, from := range []*gitNode{n, other} {
+		for _, path := range []string{"app", "ann"} {
+			if states, err := from.states(path, false, secret); err != nil || states[0] != lfs.Missing {
+				t.Errorf("states in %s: %v, %v", path, states, err)
+			}
+			if _, err := from.upload(path, "a secret in a large file"); !fault.Is(err, fault.Denied) {
+				t.Errorf("upload to %s: %v", path, err)
+			}
+		}
+		if _, _, err := from.download("app", kept); err != nil {
+			t.Error(err)
+		}
+	}
+	if found, err := n.node.FindCopies(t.Context(), repoPath("app"), o); err != nil || len(found.Copies) > 0 {
+		t.Errorf("FindCopies() = %+v, %v", found, err)
+	}
 }

@@ -90,8 +90,8 @@ type Store struct {
 	health   health
 	hints    chan struct{} // has one element for each hint that is being followed
 
-	changed  func(git.RepoPath) // see OnChange
-	purged   func(git.RepoPath) // see OnPurge
+	changed  func(git.RepoPath)                        // see OnChange
+	purged   func(context.Context, git.RepoPath) error // see OnPurge
 	purges   purgeTimes
 	started  time.Time
 	staleLog rate.Sometimes // limits a message
@@ -183,7 +183,8 @@ func open(o Options, id Identity, outage error) (opened *Store, err error) {
 		known: newKnownTable(cmp.Or(o.MaxIdle, defaultIdle)), hints: make(chan struct{}, maxHints),
 		health: health{wake: make(chan struct{}, 1)}, lookups: newLookups(),
 		changed: func(git.RepoPath) {}, started: time.Now(), staleLog: rate.Sometimes{Interval: time.Minute},
-		purged: func(git.RepoPath) {}, purges: purgeTimes{interval: 20 * time.Second, wait: 40 * time.Second},
+		purged:    func(context.Context, git.RepoPath) error { return nil },
+		purges:    purgeTimes{interval: 20 * time.Second, wait: 40 * time.Second},
 		failPoint: func(string) error { return nil }, listed: listedNames{names: map[git.RepoPath]nameHead{}},
 		index: nameIndex{using: semaphore.NewWeighted(1)},
 	}

@@ -8,7 +8,19 @@ const (
 	PurgedKey = "packhorse.purged"
 	// PurgingKey is the key of the IDs of objects that are being removed with those: they need one of them.
 	PurgingKey = "packhorse.purging"
+	// PurgedLFSKey is the key of the IDs of objects of Git LFS that were purged.
+	PurgedLFSKey = "packhorse.purgedlfs"
 )
+
+// PurgedLFS returns the IDs of the objects of Git LFS that were purged and must not come back.
+func (r *Repo) PurgedLFS() (ids []string) {
+	for _, v := range r.settings.variables {
+		if v.key == PurgedLFSKey {
+			ids = append(ids, v.value)
+		}
+	}
+	return ids
+}
 
 // purged returns the objects that do not exist.
 func (r *Repo) purged() map[git.ObjectID]bool {

@@ -78,6 +78,8 @@ type Repository struct {
 	Dir   string // the Git directory that its worktrees share
 	ID    string // changes if another repository gets the directory; interrupted uploads continue in the same one
 	Quota int64  // overrides Options.Quota; zero: it does not, negative: no limit
+	// Purged has the objects that were purged. They do not exist, and uploads of them are refused.
+	Purged map[lfs.OID]bool
 	// Remote has the objects, and files in Dir are copies of some. The pool does not share them. Nil: Dir has all.
 	Remote Remote
 }
@@ -124,6 +126,9 @@ func (s *Store) Check(ctx context.Context, r Repository, b lfs.Batch) (states []
 
 // states is Check without its metric.
 func (s *Store) states(ctx context.Context, r Repository, b lfs.Batch) ([]lfs.Status, error) {
+	if len(r.Purged) > 0 {
+		return s.checkPurged(ctx, r, b)
+	}
 	if r.Remote != nil {
 		return s.checkRemote(ctx, r, b)
 	}

@@ -25,6 +25,9 @@ type Remote interface {
 	// Collect removes objects that no pointer file names. They come back when a client asks for them. Later calls, at
 	// least an hour later, free their space.
 	Collect(ctx context.Context, c Collection) error
+	// Purge removes an object with its old versions, and returns their names. problem is why some are left. Local copies
+	// remain.
+	Purge(ctx context.Context, id lfs.OID) (removed []string, problem string, err error)
 	// Open returns the file of a local copy, which it makes if necessary. isHit reports whether there was one. The error
 	// is also NotFound if the storage does not have the object, and Invalid if it has another size.
 	Open(ctx context.Context, o lfs.Object) (f *os.File, isHit bool, err error)

@@ -51,6 +51,9 @@ func (s *Store) UploadedBytes(ctx context.Context, r Repository, o lfs.Object) (
 		if err != nil {
 			return 0, err
 		}
+		if r.Purged[o.OID] {
+			return 0, states[0].Err
+		}
 		if states[0].State == lfs.Present {
 			return o.Size, nil
 		}

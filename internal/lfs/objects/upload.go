@@ -34,6 +34,9 @@ func (s *Store) Upload(ctx context.Context, r Repository, u lfs.Upload, content 
 
 // upload is Upload without its metric.
 func (s *Store) upload(ctx context.Context, r Repository, u lfs.Upload, content io.Reader) (int64, error) {
+	if r.Purged[u.OID] {
+		return 0, ErrPurged(u.OID)
+	}
 	release, err := s.reserve(ctx, r, u)
 	if err != nil {
 		return 0, err

@@ -2,6 +2,7 @@ package control
 
 import (
 	"context"
+	"strings"
 	"time"
 
 	"connectrpc.com/connect"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/lfs"
 	"github.com/packhorse-git/packhorse/internal/node/places"
 	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
 )
@@ -23,30 +25,39 @@ func (s *repositoryService) Purge(ctx context.Context, r *connect.Request[packho
 		case r.Msg.GetVerify() && r.Msg.GetLift():
 			return nil, fault.InvalidField("lift", "a verification changes nothing")
 		}
-		ids := make([]git.ObjectID, len(names))
-		for i, name := range names {
+		o := places.PurgeOptions{Anonymous: r.Msg.GetAnonymousForks()}
+		for _, name := range names {
+			if digits, isLFS := strings.CutPrefix(name, "sha256:"); isLFS {
+				id, err := lfs.ParseOID(digits)
+				if err != nil {
+					return nil, fault.InField("object_ids", err)
+				}
+				o.LFS = append(o.LFS, id)
+				continue
+			}
 			id, err := git.ParseObjectID(name)
 			if err != nil || id.IsZero() {
 				return nil, fault.InvalidField("object_ids", "invalid object ID %q: want all digits", fault.Short(name))
 			}
-			ids[i] = id
+			o.IDs = append(o.IDs, id)
 		}
 		m := &packhorsev1.PurgeResponse{Repository: path.String(), ObjectIds: names, Started: timestamppb.Now()}
 		var err error
 		switch {
 		case r.Msg.GetVerify():
 			var x places.Search
-			x, err = s.Node.FindCopies(ctx, path, ids)
+			x, err = s.Node.FindCopies(ctx, path, o)
 			m.Copies, m.Problems, m.Searched = printables(x.Copies), printables(x.Problems), x.Searched
 			m.Ended = timestamppb.Now()
 		case r.Msg.GetLift():
-			err = s.Node.Lift(ctx, path, ids)
+			err = s.Node.Lift(ctx, path, o)
 		default:
-			done, purgeErr := s.Node.Purge(ctx, path, places.PurgeOptions{IDs: ids, Anonymous: r.Msg.GetAnonymousForks()})
+			done, purgeErr := s.Node.Purge(ctx, path, o)
 			err = purgeErr
 			m.Started, m.Hidden, m.Ended = timestampOf(done.Started), timestampOf(done.Hidden), timestampOf(done.Ended)
 			m.ReflogValues = int64(done.Reflogs)
 			m.Objects, m.CachedPacks, m.Files = int64(done.Objects), int64(done.CachedPacks), printables(done.Files)
+			m.Notes = printables(done.Notes)
 			m.Nodes, m.Outstanding, m.Problems = printables(done.Nodes), printables(done.Outstanding), printables(done.Problems)
 		}
 		return m, err

@@ -62,6 +62,10 @@ func (k *Keeper) Import(ctx context.Context, path git.RepoPath, dir string, prog
 			result.Present.Add(o.Size)
 			continue
 		}
+		if h.LFS.Purged[o.OID] {
+			result.Missing = append(result.Missing, Problem{path.String(), o.OID.String(), "it was purged from the repository"})
+			continue
+		}
 		err := k.importObject(ctx, h.LFS, o, dir)
 		damage, isDamaged := errors.AsType[damagedFile](err)
 		switch {

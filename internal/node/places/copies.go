@@ -20,6 +20,8 @@ type Search struct {
 	Copies   []string // files with copies
 	Problems []string // files that cannot be read
 	Searched int64    // files that were inflated
+	// Members are the other repositories on the disk that share objects.
+	Members []git.RepoPath
 }
 
 const packMagic = "PACK"
@@ -107,7 +109,7 @@ func (x *Search) Tree(ctx context.Context, s *Survey, dir, root string, ids []gi
 }
 
 // Copies implements Place.
-func (p *dirPlace) Copies(ctx context.Context, run RunGit, ids []git.ObjectID, others []string) (x Search, err error) {
+func (p *dirPlace) Copies(ctx context.Context, run RunGit, o PurgeOptions, others []string) (x Search, err error) {
 	f, err := p.family(ctx, false)
 	if err != nil {
 		return x, err
@@ -117,8 +119,11 @@ func (p *dirPlace) Copies(ctx context.Context, run RunGit, ids []git.ObjectID, o
 	if err != nil {
 		return x, err
 	}
+	for _, m := range f.members[1:] {
+		x.Members = append(x.Members, m.Path())
+	}
 	for _, path := range append(f.objects, others...) {
-		if err := x.Tree(ctx, s, path, p.root, ids); err != nil {
+		if err := x.Tree(ctx, s, path, p.root, o.IDs); err != nil {
 			return x, WriteError(err)
 		}
 	}

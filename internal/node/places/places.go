@@ -122,7 +122,7 @@ type Place interface {
 	// reach them, here or in a repository that shares objects. Others are those of Collect and Configure.
 	Purge(ctx context.Context, git RunGit, o PurgeOptions) (Purged, error)
 	// Copies searches for copies of objects, in other files, too.
-	Copies(ctx context.Context, git RunGit, ids []git.ObjectID, others []string) (Search, error)
+	Copies(ctx context.Context, git RunGit, o PurgeOptions, others []string) (Search, error)
 	// LFS returns the storage of the repository's LFS objects. Nil: its directory has them.
 	LFS() objects.Remote
 	// Locks returns the locks of files of the repository.

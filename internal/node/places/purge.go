@@ -19,12 +19,14 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/pack"
 	"github.com/packhorse-git/packhorse/internal/git/refs"
 	"github.com/packhorse-git/packhorse/internal/git/repo"
+	"github.com/packhorse-git/packhorse/internal/lfs"
 )
 
 // PurgeOptions configure a purge.
 type PurgeOptions struct {
 	IDs   []git.ObjectID
 	Known []git.ObjectID // that were purged before, and need not exist
+	LFS   []lfs.OID
 	// Anonymous leaves the paths of forks out of errors.
 	Anonymous bool
 	// Hidden is called when the objects cannot be read from now on.
@@ -39,6 +41,9 @@ type Purged struct {
 	Nodes       []string // that have removed the objects, in a store
 	Outstanding []string // nodes that have not confirmed it
 	Problems    []string // what could not be removed
+	Notes       []string // what the purge leaves in place, and why
+	// Members are the repositories on the disk that were purged together. The caller removes their LFS objects.
+	Members []git.RepoPath
 }
 
 const (
@@ -121,6 +126,9 @@ func (s *Survey) Doomed(ctx context.Context, o PurgeOptions) (map[git.ObjectID]b
 				"change or remove these refs first", id, names))
 		}
 	}
+	if err := s.checkPointers(ctx, o.LFS, isUnreachable); err != nil {
+		return nil, err
+	}
 	needs := make(map[git.ObjectID][]git.ObjectID) // the objects that need an object
 	for id := range isUnreachable {
 		if err := s.eachNeed(id, func(need git.ObjectID) { needs[need] = append(needs[need], id) }); err != nil {
@@ -135,6 +143,21 @@ func (s *Survey) Doomed(ctx context.Context, o PurgeOptions) (map[git.ObjectID]b
 		}
 	}
 	return doomed, nil
+}
+
+// checkPointers returns an error if a tip reaches a pointer file of an LFS object.
+func (s *Survey) checkPointers(ctx context.Context, ids []lfs.OID, isUnreachable map[git.ObjectID]bool) error {
+	if len(ids) == 0 {
+		return nil
+	}
+	return lfs.ScanPointers(ctx, s.Repo.Objects, nil, func(p lfs.Pointer) error {
+		if !slices.Contains(ids, p.OID) || isUnreachable[p.Blob] {
+			return nil
+		}
+		names, err := s.reaching(ctx, p.Blob)
+		return cmp.Or(err, fault.New(fault.Precondition, "LFS object %s cannot be purged, because refs reach its pointer "+
+			"file %s: %s; change or remove these refs first", p.OID, p.Blob, names))
+	})
 }
 
 // unreachable returns the objects that no tip reaches.

@@ -180,10 +180,16 @@ func (p *dirPlace) Purge(ctx context.Context, run RunGit, o PurgeOptions) (done 
 	if err != nil {
 		return done, err
 	}
-	if err := f.configure(ctx, func(s Settings) error { return s.Purge(o.IDs, doomed) }); err != nil {
+	if err := f.configure(ctx, func(s Settings) error { return s.Purge(o, doomed) }); err != nil {
 		return done, err
 	}
 	o.Hidden()
+	for _, m := range f.members {
+		done.Members = append(done.Members, m.Path())
+	}
+	if len(doomed) == 0 { // only LFS objects
+		return done, nil
+	}
 	for _, m := range f.members {
 		logged, err := m.addReflogs(nil)
 		if err != nil {
@@ -261,19 +267,28 @@ func (f *family) configure(ctx context.Context, change func(Settings) error) err
 }
 
 // Purge hides objects, and for some time also those that need them.
-func (s Settings) Purge(ids []git.ObjectID, doomed map[git.ObjectID]bool) error {
-	for _, id := range ids {
-		if text := id.String(); !slices.Contains(s[repo.PurgedKey], text) {
-			s[repo.PurgedKey] = append(slices.Clone(s[repo.PurgedKey]), text)
+func (s Settings) Purge(o PurgeOptions, doomed map[git.ObjectID]bool) error {
+	add := func(key, id string) {
+		if !slices.Contains(s[key], id) {
+			s[key] = append(slices.Clone(s[key]), id)
 		}
 	}
-	if len(s[repo.PurgedKey]) > MaxPurged {
+	for _, id := range o.IDs {
+		add(repo.PurgedKey, id.String())
+	}
+	for _, id := range o.LFS {
+		add(repo.PurgedLFSKey, id.String())
+	}
+	if len(s[repo.PurgedKey])+len(s[repo.PurgedLFSKey]) > MaxPurged {
 		return fault.New(fault.Exhausted, "the repository has more than %d purged objects, which is the maximum: lift some",
 			MaxPurged)
 	}
+	if len(doomed) == 0 {
+		return nil
+	}
 	s[repo.PurgingKey] = []string{"true"}
 	for id := range doomed {
-		if len(s[repo.PurgingKey]) < maxPurging && !slices.Contains(ids, id) {
+		if len(s[repo.PurgingKey]) < maxPurging && !slices.Contains(o.IDs, id) {
 			s[repo.PurgingKey] = append(s[repo.PurgingKey], id.String())
 		}
 	}

@@ -22,7 +22,8 @@ const DescriptionKey = "gitweb.description"
 
 // settingKeys are the keys of Git's configuration that Configure changes.
 var settingKeys = []string{DescriptionKey, "gitweb.owner", "lfs.quota", "packhorse.archived", LabelKey,
-	repo.PurgedKey, repo.PurgingKey, repo.QuotaKey, "packhorse.readonly", "receive.maxinputsize", "transfer.hiderefs"}
+	repo.PurgedKey, repo.PurgedLFSKey, repo.PurgingKey, repo.QuotaKey, "packhorse.readonly", "receive.maxinputsize",
+	"transfer.hiderefs"}
 
 // Settings are values of Git's configuration by key, in their order. A key without values is not set.
 type Settings map[string][]string

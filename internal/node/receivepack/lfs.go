@@ -127,7 +127,8 @@ func (p *pushSession) removePresent(ctx context.Context, blobs map[git.ObjectID]
 		switch {
 		case status.State == lfs.Present:
 			delete(blobs, ids[i])
-		case status.State == lfs.Refused && !fault.Is(status.Err, fault.Invalid): // of another size: it is missing
+		case status.State == lfs.Refused && !fault.Is(status.Err, fault.Invalid) && // of another size: it is missing
+			!fault.Is(status.Err, fault.Denied): // purged
 			return status.Err
 		}
 	}

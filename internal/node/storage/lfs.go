@@ -71,6 +71,16 @@ func (n *Node) openLFS(h *handle, err error) (*handle, objects.Repository, error
 	return h, r, nil
 }
 
+// lfsRepositoryForRead is lfsRepository after a check for objects that another node has purged. While a store is
+// unreachable, it uses the last known settings.
+func (n *Node) lfsRepositoryForRead(ctx context.Context, path git.RepoPath) (*handle, objects.Repository, error) {
+	h, err := n.acquireCurrent(ctx, path)
+	if fault.Is(err, fault.Unavailable) {
+		h, err = n.acquireKnown(ctx, path, err)
+	}
+	return n.openLFS(h, err)
+}
+
 // lfsRepositoryForPush is lfsRepository for a change, after a check for changes by other nodes. The error is
 // Denied if the repository does not accept pushes.
 func (n *Node) lfsRepositoryForPush(ctx context.Context, path git.RepoPath) (*handle, objects.Repository, error) {
@@ -109,6 +119,12 @@ func (h *handle) lfs() (r objects.Repository, err error) {
 	if isSet {
 		r.Quota = cmp.Or(quota, -1)
 	}
+	r.Purged = make(map[lfs.OID]bool)
+	for _, text := range h.PurgedLFS() {
+		if id, err := lfs.ParseOID(text); err == nil {
+			r.Purged[id] = true
+		}
+	}
 	return r, err
 }
 
@@ -116,7 +132,7 @@ func (h *handle) lfs() (r objects.Repository, err error) {
 func (n *Node) LFSBatch(ctx context.Context, path git.RepoPath, _ node.Session, b lfs.Batch) ([]lfs.Status,
 	node.Outcome, error) {
 	o := node.Outcome{Command: node.CommandLFSBatch, LFS: node.LFSOutcome{Objects: uint32(len(b.Objects))}}
-	open := n.lfsRepository
+	open := n.lfsRepositoryForRead
 	if b.Upload {
 		open = n.lfsRepositoryForPush
 	}
@@ -161,7 +177,7 @@ const minBulk = 64 << 10
 func (n *Node) LFSDownload(ctx context.Context, path git.RepoPath, _ node.Session, d lfs.Download,
 	response node.ResponseWriter) (o node.Outcome, err error) {
 	o = node.Outcome{Command: node.CommandLFSDownload, LFS: node.LFSOutcome{Objects: 1}}
-	h, r, err := n.lfsRepository(ctx, path)
+	h, r, err := n.lfsRepositoryForRead(ctx, path)
 	if err != nil {
 		return o, err
 	}
@@ -201,6 +217,9 @@ func (n *Node) LFSDownload(ctx context.Context, path git.RepoPath, _ node.Sessio
 
 // openObject opens an object. isHit is false if it was copied to this node first.
 func (n *Node) openObject(ctx context.Context, r objects.Repository, o lfs.Object) (f *os.File, isHit bool, err error) {
+	if r.Purged[o.OID] {
+		return nil, false, fault.New(fault.NotFound, "the repository has no LFS object %s", o.OID)
+	}
 	if r.Remote != nil {
 		return r.Remote.Open(ctx, o)
 	}
@@ -219,8 +238,10 @@ func (n *Node) LFSUpload(ctx context.Context, path git.RepoPath, _ node.Session,
 	defer n.release(h)
 	size, err = n.lfs.Upload(ctx, r, u, content)
 	o.LFS.Bytes = max(size-u.Offset, 0)
-	if err == nil && !h.isFresh() {
-		size, err = 0, fault.New(fault.NotFound, "the repository was removed, renamed or replaced during the upload")
+	if err == nil && size == u.Size {
+		if err = n.recheckLFS(ctx, path, h, u.OID); err != nil {
+			size = 0
+		}
 	}
 	if err != nil {
 		o.Reason = objects.Reason(err)

@@ -119,7 +119,7 @@ func (p *testPlace) Collect(context.Context, places.RunGit, places.CollectOption
 	return c, errors.ErrUnsupported
 }
 
-func (p *testPlace) Copies(context.Context, places.RunGit, []git.ObjectID, []string) (x places.Search, err error) {
+func (p *testPlace) Copies(context.Context, places.RunGit, places.PurgeOptions, []string) (x places.Search, err error) {
 	return x, errors.ErrUnsupported
 }
 

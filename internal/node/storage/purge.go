@@ -9,6 +9,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/repo"
+	"github.com/packhorse-git/packhorse/internal/lfs"
 	"github.com/packhorse-git/packhorse/internal/node/packcache"
 	"github.com/packhorse-git/packhorse/internal/node/places"
 )
@@ -37,6 +38,13 @@ func (n *Node) Purge(ctx context.Context, path git.RepoPath, o places.PurgeOptio
 			return r, fault.New(fault.Invalid, "%s is not an object ID of the repository, whose format is %s", id, h.Format)
 		}
 	}
+	if err := n.checkPurgeableLFS(ctx, path, o.LFS); err != nil {
+		return r, err
+	}
+	notes, err := h.pointerNotes(ctx, o)
+	if err != nil {
+		return r, err
+	}
 	release, err := n.claimSettled(ctx, h)
 	if err != nil {
 		return r, err
@@ -59,6 +67,10 @@ func (n *Node) Purge(ctx context.Context, path git.RepoPath, o places.PurgeOptio
 		return r, places.WithCause(err, h.Common, n.root)
 	}
 	drop()
+	r.Notes, r.Objects = append(r.Notes, notes...), r.Objects+len(o.LFS)
+	if err := n.removeLFS(ctx, o, &r.Purged); err != nil {
+		return r, err
+	}
 	r.Ended = time.Now()
 	if err := h.place.Maintain(ctx, git, places.MaintainOptions{TipPack: n.tipPack}); err != nil {
 		r.Problems = append(r.Problems, "maintenance afterwards has failed: "+fault.Message(err))
@@ -69,7 +81,7 @@ func (n *Node) Purge(ctx context.Context, path git.RepoPath, o places.PurgeOptio
 }
 
 // FindCopies inflates all packs of a repository, also in the cache, and returns the files with copies of objects.
-func (n *Node) FindCopies(ctx context.Context, path git.RepoPath, ids []git.ObjectID) (x places.Search, err error) {
+func (n *Node) FindCopies(ctx context.Context, path git.RepoPath, o places.PurgeOptions) (x places.Search, err error) {
 	if n.runner == nil {
 		return x, fault.New(fault.Unavailable, "this node does not maintain repositories")
 	}
@@ -82,27 +94,27 @@ func (n *Node) FindCopies(ctx context.Context, path git.RepoPath, ids []git.Obje
 	if n.packs != nil {
 		cached = n.packs.Files(h.PackScope())
 	}
-	x, err = h.place.Copies(ctx, places.Maintainer{Runner: n.runner, Log: n.log}.Run, ids, cached)
+	x, err = h.place.Copies(ctx, places.Maintainer{Runner: n.runner, Log: n.log}.Run, o, cached)
+	if err == nil {
+		err = n.findLFS(ctx, append(x.Members, path), o.LFS, &x)
+	}
 	return x, places.WithCause(err, h.Common, n.root)
 }
 
 // Lift lets pushes bring purged objects back.
-func (n *Node) Lift(ctx context.Context, path git.RepoPath, ids []git.ObjectID) error {
+func (n *Node) Lift(ctx context.Context, path git.RepoPath, o places.PurgeOptions) error {
 	_, err := n.Configure(ctx, path, func(s places.Settings) error {
 		s[repo.PurgedKey] = slices.DeleteFunc(slices.Clone(s[repo.PurgedKey]), func(value string) bool {
 			id, err := git.ParseObjectID(value)
-			return err == nil && slices.Contains(ids, id)
+			return err == nil && slices.Contains(o.IDs, id)
+		})
+		s[repo.PurgedLFSKey] = slices.DeleteFunc(slices.Clone(s[repo.PurgedLFSKey]), func(value string) bool {
+			id, err := lfs.ParseOID(value)
+			return err == nil && slices.Contains(o.LFS, id)
 		})
 		return nil
 	})
 	return err
-}
-
-// Reopen opens a repository whose settings another node may have changed.
-func (n *Node) Reopen(path git.RepoPath) {
-	if h, err := n.acquireCurrent(context.Background(), path); err == nil { // otherwise the next request does
-		n.release(h)
-	}
 }
 
 // dropPurged drops the cached packs of a repository that is opened, if objects were purged since that was done last. On

@@ -23,12 +23,16 @@ and the pack cache, in a store also from all nodes and the bucket, with old vers
 refused, and the refs named. Rewrite the history first (git filter-repo), push it, and remove tags and other refs with
 the old one. Reflog entries that are not part of a ref's history are removed.
 
+An object of Git LFS has "sha256:" in front of its ID, as in its pointer file. To purge a pointer file does not remove
+the LFS object.
+
 When purge begins, clients cannot read the objects any more. Fetches and pushes of everything else continue. Afterwards
 pushes that bring an object back are refused, until --lift allows that again.
 
 Purge prints a receipt, or writes it to --receipt. With --verify it reads a receipt, inflates every pack of the
 repository, in the cache and in the bucket, and reports copies. The exit status is not 0 if anything is left.`,
 		Example: `  packhorse repo purge team/app 9daeafb9864cf43055ae93beb0afd6c7d144bfa4 --receipt purge.json --root /srv/git
+  packhorse repo purge team/app sha256:4d7a214614ab2935c943f9e0ff69d22eadbb8f32b1258daaa5e2ca24d17e2393 --root /srv/git
   packhorse repo purge --verify purge.json --root /srv/git`,
 	}
 	asJSON := jsonFlag(cmd)
@@ -106,6 +110,11 @@ func printPurge(w io.Writer, m *packhorsev1.PurgeResponse, isVerified, isLifted 
 		_, err = fmt.Fprintf(w, "%s: %d objects purged, %d files and %d cached packs removed; unreadable after %s, gone "+
 			"after %s\n", m.GetRepository(), m.GetObjects(), len(m.GetFiles()), m.GetCachedPacks(),
 			m.GetHidden().AsTime().Sub(m.GetStarted().AsTime()), m.GetEnded().AsTime().Sub(m.GetStarted().AsTime()))
+		for _, note := range m.GetNotes() {
+			if err == nil {
+				_, err = fmt.Fprintln(w, note)
+			}
+		}
 		if n := m.GetReflogValues(); n > 0 && err == nil {
 			_, err = fmt.Fprintf(w, "%d values in reflogs reached them; these entries were removed\n", n)
 		}

@@ -25,7 +25,7 @@ const (
 type PurgeRequest struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
 	Repository string                 `protobuf:"bytes,1,opt,name=repository,proto3" json:"repository,omitempty"`
-	// The IDs of the objects, at most 1,000.
+	// The IDs of the objects, at most 1,000. Those of Git LFS have "sha256:" in front.
 	ObjectIds []string `protobuf:"bytes,2,rep,name=object_ids,json=objectIds,proto3" json:"object_ids,omitempty"`
 	// Change nothing, and search for copies: inflate each pack of the repository, in the cache, and in the bucket with its versions.
 	Verify bool `protobuf:"varint,3,opt,name=verify,proto3" json:"verify,omitempty"`
@@ -127,7 +127,9 @@ type PurgeResponse struct {
 	// Of a verification: files that were inflated.
 	Searched int64 `protobuf:"varint,13,opt,name=searched,proto3" json:"searched,omitempty"`
 	// Values in reflogs that reached an object. Their entries were removed.
-	ReflogValues  int64 `protobuf:"varint,14,opt,name=reflog_values,json=reflogValues,proto3" json:"reflog_values,omitempty"`
+	ReflogValues int64 `protobuf:"varint,14,opt,name=reflog_values,json=reflogValues,proto3" json:"reflog_values,omitempty"`
+	// Remarks: an LFS object whose pointer file was removed and that remains, or that another repository has, too.
+	Notes         []string `protobuf:"bytes,15,rep,name=notes,proto3" json:"notes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -260,6 +262,13 @@ func (x *PurgeResponse) GetReflogValues() int64 {
 	return 0
 }
 
+func (x *PurgeResponse) GetNotes() []string {
+	if x != nil {
+		return x.Notes
+	}
+	return nil
+}
+
 var File_packhorse_v1_purge_proto protoreflect.FileDescriptor
 
 const file_packhorse_v1_purge_proto_rawDesc = "" +
@@ -273,7 +282,7 @@ const file_packhorse_v1_purge_proto_rawDesc = "" +
 	"object_ids\x18\x02 \x03(\tR\tobjectIds\x12\x16\n" +
 	"\x06verify\x18\x03 \x01(\bR\x06verify\x12\x12\n" +
 	"\x04lift\x18\x04 \x01(\bR\x04lift\x12'\n" +
-	"\x0fanonymous_forks\x18\x05 \x01(\bR\x0eanonymousForks\"\xea\x03\n" +
+	"\x0fanonymous_forks\x18\x05 \x01(\bR\x0eanonymousForks\"\x80\x04\n" +
 	"\rPurgeResponse\x12\x1e\n" +
 	"\n" +
 	"repository\x18\x01 \x01(\tR\n" +
@@ -292,7 +301,8 @@ const file_packhorse_v1_purge_proto_rawDesc = "" +
 	"\bproblems\x18\v \x03(\tR\bproblems\x12\x16\n" +
 	"\x06copies\x18\f \x03(\tR\x06copies\x12\x1a\n" +
 	"\bsearched\x18\r \x01(\x03R\bsearched\x12#\n" +
-	"\rreflog_values\x18\x0e \x01(\x03R\freflogValuesBCZAgithub.com/packhorse-git/packhorse/proto/packhorse/v1;packhorsev1b\x06proto3"
+	"\rreflog_values\x18\x0e \x01(\x03R\freflogValues\x12\x14\n" +
+	"\x05notes\x18\x0f \x03(\tR\x05notesBCZAgithub.com/packhorse-git/packhorse/proto/packhorse/v1;packhorsev1b\x06proto3"
 
 var (
 	file_packhorse_v1_purge_proto_rawDescOnce sync.Once
