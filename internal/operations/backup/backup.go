@@ -66,7 +66,9 @@ type Options struct {
 	State        string   // the state directory
 	Durable      []string // names of its files and directories to back up; missing ones are left out
 	Files        []string // absolute paths of other files and directories
-	Progress     func(done int64, what string)
+	// AllowRemovals permits a backup that drops many repositories of the one before, or is of another root.
+	AllowRemovals bool
+	Progress      func(done int64, what string)
 }
 
 // Problem is something that is not in a backup, or not restored.
@@ -80,6 +82,7 @@ type Report struct {
 	At           time.Time `json:"at"`           // of the backup
 	Repositories int       `json:"repositories"` // in the backup, verified or restored
 	Changed      int       `json:"changed"`      // repositories that were copied since the backup before
+	Removed      []string  `json:"removed"`      // repositories of the backup before that this one does not have
 	Bytes        int64     `json:"bytes"`        // that were copied or verified
 	Problems     []Problem `json:"problems"`
 	LeftOut      []string  `json:"left_out"` // files of the configuration that do not exist, or were not restored
@@ -88,7 +91,7 @@ type Report struct {
 }
 
 func newReport(at time.Time) *Report {
-	return &Report{At: at, Problems: []Problem{}, LeftOut: []string{}}
+	return &Report{At: at, Removed: []string{}, Problems: []Problem{}, LeftOut: []string{}}
 }
 
 func (r *Report) add(path, format string, args ...any) {
@@ -105,9 +108,10 @@ func (r *Report) count(bytes int64) {
 
 // manifest lists the units of a complete backup.
 type manifest struct {
-	Format  int               `json:"format"` // 1
-	At      time.Time         `json:"at"`     // when the backup began: it has what was acknowledged before
-	Units   map[string]unit   `json:"units"`  // by place, the path in the backup
+	Format  int               `json:"format"`         // 1
+	At      time.Time         `json:"at"`             // when the backup began: it has what was acknowledged before
+	Root    string            `json:"root,omitempty"` // of the repositories
+	Units   map[string]unit   `json:"units"`          // by place, the path in the backup
 	Links   map[string]string `json:"links,omitempty"`
 	Removed map[string]string `json:"removed,omitempty"` // places of former units, with their IDs
 }
@@ -155,9 +159,16 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	if err := b.open(); err != nil {
 		return nil, b.explain(err)
 	}
-	made := &manifest{Format: 1, At: b.report.At, Links: map[string]string{}, Removed: map[string]string{}}
+	if b.was.Root != "" && b.was.Root != b.Root && !b.AllowRemovals {
+		return nil, fault.New(fault.Precondition, "the backup %s is of the root %s, and this server has %s: name another "+
+			"directory, or replace that backup with --allow-removals", b.Dir, b.was.Root, cmp.Or(b.Root, "no root"))
+	}
+	made := &manifest{Format: 1, At: b.report.At, Root: b.Root, Links: map[string]string{}, Removed: map[string]string{}}
 	if err := b.copyAll(ctx, made); err != nil {
 		return nil, b.explain(err)
+	}
+	if err := b.checkRemovals(made); err != nil {
+		return nil, err
 	}
 	made.Units = b.units
 	for place, u := range b.units {
@@ -174,6 +185,37 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 		}
 	}
 	return b.report, b.explain(b.finish(made))
+}
+
+// maxRemovals is the number of repositories that a backup may drop although they are most of those of the one before.
+const maxRemovals = 2
+
+// checkRemovals lists the repositories that were removed since the backup before. It refuses to drop most of them, as
+// when the file system of the root is not mounted.
+func (b *run) checkRemovals(made *manifest) error {
+	had := 0
+	for place := range b.was.Units {
+		if !isRepository(place) {
+			continue
+		}
+		had++
+		path := strings.TrimPrefix(place, rootPlace+"/")
+		if _, has := b.units[place]; !has && made.Links[path] == "" {
+			b.report.Removed = append(b.report.Removed, path)
+		}
+	}
+	slices.Sort(b.report.Removed)
+	gone := len(b.report.Removed)
+	if b.AllowRemovals || gone == 0 || gone < had && (gone <= maxRemovals || 2*gone <= had) {
+		return nil
+	}
+	some := strings.Join(b.report.Removed[:min(gone, 3)], ", ")
+	if gone > 3 {
+		some += ", ..."
+	}
+	return fault.New(fault.Precondition, "%d of the %d repositories of the backup of %s are not below %s (%s), and that "+
+		"backup is unchanged: look whether the root is mounted. If they were removed, use --allow-removals", gone, had,
+		b.was.At.Format(time.RFC3339), cmp.Or(b.Root, "a root"), some)
 }
 
 // checkPlaces refuses a backup in what is backed up.
@@ -279,7 +321,7 @@ func (b *run) repositories(ctx context.Context, made *manifest) error {
 	group, each := errgroup.WithContext(ctx)
 	group.SetLimit(2 * runtime.GOMAXPROCS(0))
 	for path, err := range b.Repositories(func(path, why string) {
-		b.report.add(path, "it looks like a repository, and is not in the backup: %s", why)
+		b.skipped(path, why, networks)
 	}) {
 		if err != nil || each.Err() != nil {
 			return cmp.Or(group.Wait(), err)
@@ -323,6 +365,25 @@ func (b *run) repositories(ctx context.Context, made *manifest) error {
 		}
 	}
 	return nil
+}
+
+// skipped keeps the former copy of what looks like a repository and is not served, such as one without a HEAD.
+func (b *run) skipped(path, why string, networks map[string]map[string]bool) {
+	b.mu.Lock()
+	was, had := b.was.Units[filepath.Join(rootPlace, path)]
+	if had {
+		b.units[filepath.Join(rootPlace, path)] = was
+	}
+	b.mu.Unlock()
+	if !had {
+		b.report.add(path, "it looks like a repository, and is not in the backup: %s", why)
+		return
+	}
+	if was.Network != "" && networks[was.Network] == nil {
+		networks[was.Network], _ = fixedNames(filepath.Join(b.Root, was.Network))
+	}
+	b.report.add(path, "it looks like a repository, and is not served: %s; the backup keeps its copy of %s", why,
+		was.At.Format(time.RFC3339))
 }
 
 // networkOf returns the path below the root of the network from which a repository borrows; empty if there is none.

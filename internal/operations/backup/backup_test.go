@@ -50,12 +50,13 @@ func optionsOf(root, dir string) Options {
 
 // world is a root with repositories, and the directory of a backup.
 type world struct {
-	t         *testing.T
-	root, dir string
+	t             *testing.T
+	root, dir     string
+	allowRemovals bool
 }
 
 func newWorld(t *testing.T, paths ...string) *world {
-	w := &world{t, filepath.Join(t.TempDir(), "root"), filepath.Join(t.TempDir(), "backup")}
+	w := &world{t: t, root: filepath.Join(t.TempDir(), "root"), dir: filepath.Join(t.TempDir(), "backup")}
 	w.write(".packhorse/tokens", "hash\n")
 	for _, path := range paths {
 		r := gittest.InitAt(t, w.path(path), "--bare")
@@ -90,15 +91,23 @@ func (w *world) commit(path, branch string, packed bool) string {
 // backup makes a backup, and checks the problems: each begins with a text.
 func (w *world) backup(problems ...string) *Report {
 	w.t.Helper()
-	r, err := Run(w.t.Context(), optionsOf(w.root, w.dir))
-	for fault.Is(err, fault.Unavailable) { // a child of another test has not closed the lock yet
-		r, err = Run(w.t.Context(), optionsOf(w.root, w.dir))
-	}
+	r, err := w.run()
 	if err != nil {
 		w.t.Fatal(err)
 	}
 	w.check(r, problems)
 	return r
+}
+
+// run calls Run, until no child of another test has the lock.
+func (w *world) run() (*Report, error) {
+	o := optionsOf(w.root, w.dir)
+	o.AllowRemovals = w.allowRemovals
+	r, err := Run(w.t.Context(), o)
+	for fault.Is(err, fault.Unavailable) {
+		r, err = Run(w.t.Context(), o)
+	}
+	return r, err
 }
 
 func (w *world) check(r *Report, problems []string) {
@@ -131,7 +140,7 @@ func restore(t *testing.T, o RestoreOptions) (*Report, error) {
 // restore restores the backup to a new root.
 func (w *world) restore(problems ...string) *world {
 	w.t.Helper()
-	to := &world{w.t, filepath.Join(w.t.TempDir(), "restored"), w.dir}
+	to := &world{t: w.t, root: filepath.Join(w.t.TempDir(), "restored"), dir: w.dir}
 	r, err := restore(w.t, RestoreOptions{Dir: w.dir, Root: to.root, State: to.path(".packhorse")})
 	if err != nil {
 		w.t.Fatal(err)
@@ -298,6 +307,7 @@ func TestIncremental(t *testing.T) {
 		t.Fatal(err)
 	}
 	gittest.InitAt(t, w.path("e.git"), "--bare")
+	w.allowRemovals = true
 	if r := w.backup(); r.Repositories != 3 || r.Changed != 3 || r.Bytes > 10_000 {
 		t.Errorf("%d repositories, %d changed, %d bytes, want 3, 3 and few", r.Repositories, r.Changed, r.Bytes)
 	}
@@ -312,6 +322,52 @@ func TestIncremental(t *testing.T) {
 	}
 	if names, _ := os.ReadDir(filepath.Join(w.dir, "root")); len(names) != 3 {
 		t.Errorf("the backup has %v, want three repositories", names)
+	}
+}
+
+// A root that is not mounted, or another one, does not replace a backup.
+func TestRemovals(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "a.git", "b.git", "c.git", "d.git", "e.git")
+	w.backup()
+	was := files(t, w.restore().root)
+	refused := func(want string) {
+		t.Helper()
+		if _, err := w.run(); err == nil || !strings.Contains(err.Error(), want) ||
+			!strings.Contains(err.Error(), "--allow-removals") {
+			t.Errorf("backup: %v, want an error with %q and --allow-removals", err, want)
+		}
+		compare(t, files(t, w.restore().root), was)
+	}
+	mounted, root := w.root+".mounted", w.root
+	if err := errors.Join(os.Rename(root, mounted), os.Mkdir(root, 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	refused("5 of the 5 repositories of the backup of")
+	gittest.InitAt(t, w.path("new.git"), "--bare")
+	refused("(a.git, b.git, c.git, ...)")
+	w.root = mounted
+	refused("is of the root " + root)
+	if err := errors.Join(os.RemoveAll(root), os.Rename(mounted, root), os.RemoveAll(filepath.Join(root, "a.git")),
+		os.RemoveAll(filepath.Join(root, "b.git"))); err != nil {
+		t.Fatal(err)
+	}
+	w.root = root
+	if r := w.backup(); !slices.Equal(r.Removed, []string{"a.git", "b.git"}) {
+		t.Errorf("removed %q, want a.git and b.git", r.Removed)
+	}
+	if err := os.RemoveAll(w.path("c.git")); err != nil {
+		t.Fatal(err)
+	}
+	w.backup()
+	was = files(t, w.restore().root)
+	if err := errors.Join(os.RemoveAll(w.path("d.git")), os.RemoveAll(w.path("e.git"))); err != nil {
+		t.Fatal(err)
+	}
+	refused("2 of the 2 repositories")
+	w.allowRemovals = true
+	if r := w.backup(); len(r.Removed) != 2 || r.Repositories != 0 {
+		t.Errorf("removed %q, %d repositories are left", r.Removed, r.Repositories)
 	}
 }
 
@@ -344,7 +400,10 @@ func TestDamagedRepository(t *testing.T) {
 	if err := os.Remove(w.path("head.git/HEAD")); err != nil {
 		t.Fatal(err)
 	}
-	w.backup("head.git: it looks like a repository", "was-good.git: objects/pack/pack-")
+	w.backup("head.git: it looks like a repository, and is not served", "was-good.git: objects/pack/pack-")
+	if !exists(w.restore().path("head.git/HEAD")) {
+		t.Error("the former copy of a repository without a HEAD was removed")
+	}
 	if got := w.restore().repo("was-good.git").ID("main").String(); got != was {
 		t.Errorf("main is %s, want the former %s", got, was)
 	}

@@ -35,7 +35,8 @@ The next backup to the same DIR copies what has changed. Packs are copied once. 
 the new one is; an interrupted backup is continued by the next. DIR has plain bare repositories, which git can read.
 
 A repository that is damaged is reported, and the backup keeps its former copy. The command then exits with 1, as it does
-if anything else is not in the backup. With a store, DIR gets the state and configuration of the node: the repositories
+if anything else is not in the backup. Repositories that were removed from the server are named and removed from DIR.
+If most of them are gone, or the root is another one, nothing is changed without --allow-removals. With a store, DIR gets the state and configuration of the node: the repositories
 are in the bucket.`,
 		Example: `  packhorse backup /mnt/backup --config /etc/packhorse/serve.toml
   packhorse backup /mnt/backup --verify
@@ -44,6 +45,8 @@ are in the bucket.`,
 	}
 	t.addFlags(cmd.Flags(), "the server's state directory, `DIR` (default that of the last server on the root)")
 	verify := cmd.Flags().Bool("verify", false, "read all files of the backup, and compare them with their checksums")
+	allow := cmd.Flags().Bool("allow-removals", false,
+		"remove repositories from the backup even if most are gone from the server, or its root is another one")
 	asJSON := jsonFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		show, end := countProgress(cmd.ErrOrStderr())
@@ -57,7 +60,7 @@ are in the bucket.`,
 		if err != nil {
 			return err
 		}
-		o.Dir, o.Progress = args[0], progress
+		o.Dir, o.Progress, o.AllowRemovals = args[0], progress, *allow
 		r, err := backup.Run(cmd.Context(), o)
 		end()
 		if bucket != "" {
@@ -119,6 +122,9 @@ func printBackup(cmd *cobra.Command, asJSON bool, r *backup.Report, err error, v
 	err = printResult(cmd, asJSON, r, func(w io.Writer) error {
 		for _, p := range r.Problems {
 			fmt.Fprintln(w, cli.Printable(p.Path+": "+p.Text))
+		}
+		for _, path := range r.Removed {
+			fmt.Fprintln(w, cli.Printable("removed: "+path))
 		}
 		for _, file := range r.LeftOut {
 			fmt.Fprintf(w, "left out: %s\n", file)
