@@ -38,7 +38,9 @@ func (a *apiRequest) nodeCall(isAdmin bool, m proto.Message) {
 	a.At(inflight.Working)
 	response := a.NewResponse()
 	if isEvents {
-		response, err = a.Events(asked, isAdmin)
+		if err = a.mayReadAny(); err == nil {
+			response, err = a.Events(asked, isAdmin)
+		}
 	} else {
 		err = a.CallServer(a.Procedure(), m, response)
 	}
@@ -48,6 +50,15 @@ func (a *apiRequest) nodeCall(isAdmin bool, m proto.Message) {
 	}
 	a.w.Header().Set("Cache-Control", "private, no-store")
 	a.json(http.StatusOK, typeJSON, rest.NewObject(response, true))
+}
+
+// mayReadAny returns the error of a list of repositories for an anonymous caller that may read none.
+func (a *apiRequest) mayReadAny() error {
+	if !a.ID.Anonymous() {
+		return nil
+	}
+	_, err := a.List(&packhorsev1.ListRequest{PageSize: 1})
+	return err
 }
 
 // streamEvents sends events as JSON lines, for some minutes. The last line has the position to continue with, or the
@@ -62,6 +73,10 @@ func (a *apiRequest) streamEvents(isAdmin bool, asked *packhorsev1.EventServiceL
 		return
 	}
 	a.Publish()
+	if err := a.mayReadAny(); err != nil {
+		a.fail(err)
+		return
+	}
 	asked.Limit = maxEvents
 	send := func(line []byte) error {
 		if a.Status == 0 {
