@@ -23,8 +23,8 @@ import (
 //
 // First the ID of the fork is listed in the logs of all lenders, the source last. From then on CollectGarbage keeps
 // what the fork names. The source named its packs after its lenders had listed the fork, and was listed itself, so they
-// were kept until then. A fork that is listed and never made is ended by CollectGarbage. The packs that a fork borrows
-// only ever become fewer.
+// were kept until then. A fork that is listed and never made is ended by Fork, or if
+// its node has crashed, by Purge or CollectGarbage. The packs that a fork borrows only ever become fewer.
 func (s *Store) Fork(ctx context.Context, source, target git.RepoPath, o places.ForkOptions) error {
 	target = canonical(target)
 	found, err := s.Acquire(ctx, source)
@@ -35,10 +35,34 @@ func (s *Store) Fork(ctx context.Context, source, target git.RepoPath, o places.
 	if there, err := s.resolve(ctx, target); err != nil || there.state != nil {
 		return s.createdBefore(ctx, target, o.RequestID, cmpExists(err, target))
 	}
-	id, p := replog.NewID(), found.(*place)
-	from, err := p.lendTo(ctx, id)
+	id := replog.NewID()
+	isListed, err := s.forkAs(ctx, id, found.(*place), target, o)
+	if err != nil && isListed {
+		s.buryFork(ctx, id)
+	}
+	return s.createdBefore(ctx, target, o.RequestID, err)
+}
+
+// buryFork ends a fork that failed, so that no purge and no collection of its lenders waits for it. If it has a record,
+// or may get its path, this changes nothing.
+func (s *Store) buryFork(ctx context.Context, id string) {
+	err := s.failPoint("fork: bury")
+	if err == nil {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), eventTimeout)
+		defer cancel()
+		_, err = newCollector(s.bucket, GCOptions{Node: s.options.Node}).bury(ctx, replog.Open(s.bucket, id), false)
+	}
+	if err != nil { // a purge or a collection does it
+		s.log.Info("a fork that failed is still in the list of its source", "repository_id", id, "error", err)
+	}
+}
+
+// forkAs makes the fork id. isListed reports whether a lender may list it.
+func (s *Store) forkAs(ctx context.Context, id string, p *place, target git.RepoPath, o places.ForkOptions) (
+	isListed bool, err error) {
+	from, isListed, err := p.lendTo(ctx, id)
 	if err != nil {
-		return err
+		return isListed, err
 	}
 	first := &replog.Record{ObjectFormat: from.record.ObjectFormat, Head: from.record.Head, RequestID: o.RequestID,
 		Config: configOf(o.Settings)}
@@ -51,18 +75,18 @@ func (s *Store) Fork(ctx context.Context, source, target git.RepoPath, o places.
 	}
 	up := uploader{bucket: s.bucket, prefix: reposPrefix + id + "/"}
 	if first.Refs, err = p.uploadSelected(ctx, &up, from, o); err != nil {
-		return err
+		return true, err
 	}
 	if o.Lifetime > 0 {
 		if err := s.bucket.Create(ctx, expiryKey(time.Now().Add(o.Lifetime), id), nil); err != nil {
-			return err
+			return true, err
 		}
 	}
 	isNeeded, err := s.create(ctx, target, id, first)
 	if !isNeeded {
 		_ = s.bucket.Delete(context.WithoutCancel(ctx), up.keys...)
 	}
-	return s.createdBefore(ctx, target, o.RequestID, err)
+	return true, err
 }
 
 // cmpExists returns err, or that the path exists.
@@ -74,11 +98,11 @@ func cmpExists(err error, path git.RepoPath) error {
 }
 
 // lendTo lists a fork in the logs of the repository and of those from which it borrows. It returns the state of the
-// repository whose packs the fork may name.
-func (p *place) lendTo(ctx context.Context, id string) (from *state, err error) {
+// repository whose packs the fork may name. isListed reports whether a log may list the fork, also after an error.
+func (p *place) lendTo(ctx context.Context, id string) (from *state, isListed bool, err error) {
 	head, err := p.current(ctx)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	c := newCollector(p.store.bucket, GCOptions{Node: p.store.options.Node})
 	for _, lender := range head.record.Lenders() {
@@ -86,14 +110,16 @@ func (p *place) lendTo(ctx context.Context, id string) (from *state, err error) 
 		record, err := log.Head(ctx)
 		if err == nil { // a deleted repository also lends
 			_, err = c.append(ctx, log, record, func(head *replog.Record) (*replog.Record, error) {
-				return p.store.withFork(ctx, lender, head, id)
+				next, err := p.store.withFork(ctx, lender, head, id)
+				isListed = isListed || err == nil
+				return next, err
 			})
 		}
 		if err == nil {
 			err = p.store.failPoint("fork: lender")
 		}
 		if err != nil {
-			return nil, err
+			return nil, isListed, err
 		}
 	}
 	_, err = p.change(ctx, func(head *state) (*replog.Record, error) {
@@ -101,12 +127,14 @@ func (p *place) lendTo(ctx context.Context, id string) (from *state, err error) 
 			return nil, notFound(p.path)
 		}
 		from = head
-		return p.store.withFork(ctx, p.id, head.record, id)
+		next, err := p.store.withFork(ctx, p.id, head.record, id)
+		isListed = isListed || err == nil
+		return next, err
 	})
 	if err == nil {
 		err = p.store.failPoint("fork: source")
 	}
-	return from, err
+	return from, isListed, err
 }
 
 // leaveLenders removes a deleted repository from the lists of those from which it borrowed. CollectGarbage reads the

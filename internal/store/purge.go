@@ -104,19 +104,23 @@ func (p *place) Purge(ctx context.Context, run places.RunGit, o places.PurgeOpti
 	return done, nil
 }
 
-// family returns the repository and all that share packs with it. The caller releases the others.
+// family returns the repository and all that share packs with it. The caller releases the others. A fork that has no
+// record yet fails.
 func (p *place) family(ctx context.Context) (members []*place, err error) {
 	members = []*place{p}
-	known := map[string]bool{p.id: true}
+	known, c := map[string]bool{p.id: true}, newCollector(p.store.bucket, GCOptions{Node: p.store.options.Node})
 	for i := 0; i < len(members); i++ {
 		head, err := members[i].current(ctx)
 		if err != nil {
 			return members, err
 		}
 		for _, id := range append(head.record.Lenders(), head.record.Forks...) {
-			record, err := replog.Open(p.store.bucket, id).Head(ctx)
-			if fault.Is(err, fault.NotFound) {
-				return members, fault.Retry(fault.Unavailable, fault.RetryLater, "a fork is being made; try again")
+			log := replog.Open(p.store.bucket, id)
+			record, err := log.Head(ctx)
+			if fault.Is(err, fault.NotFound) && slices.Contains(head.record.Forks, id) { // it is being made: end it
+				if record, err = c.bury(ctx, log, false); record == nil && err == nil {
+					return members, fault.Retry(fault.Unavailable, fault.RetrySoon, "a fork is being made; try again")
+				}
 			}
 			if err != nil {
 				return members, err
@@ -395,6 +399,9 @@ func (s *Store) confirmPurges(ctx context.Context, confirmed map[string]bool) er
 		}
 		if isDone || dropErr != nil {
 			err = s.options.Bucket.Create(ctx, purgesPrefix+mark+"."+s.options.Node, nil)
+			if errors.Is(err, bucket.ErrExists) { // by another call
+				err = nil
+			}
 			confirmed[mark] = err == nil
 		}
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/node/receivepack"
 	"github.com/packhorse-git/packhorse/internal/store/bucket"
 	"github.com/packhorse-git/packhorse/internal/store/bucket/buckettest"
+	"github.com/packhorse-git/packhorse/internal/store/replog"
 )
 
 // scanFiles inflates all packs below directories with git, and returns those that have an object.
@@ -223,9 +224,16 @@ func TestPurgeInterrupted(t *testing.T) {
 	if out, err := other.push(clone, "app", younger.String()+":refs/heads/again"); err == nil {
 		t.Errorf("a push during a purge needs the object: %s", out)
 	}
+	b.SetHook(func(operation, key string) error { // another call confirms the purge first
+		if operation == "create" && strings.HasPrefix(key, purgesPrefix) && strings.HasSuffix(key, ".other") {
+			b.Set(key, []byte{})
+		}
+		return nil
+	})
 	if _, err := other.node.Purge(t.Context(), repoPath("app"), o); err != nil {
 		t.Error(err)
 	}
+	b.SetHook(nil)
 	if err := n.confirmPurges(t.Context(), make(map[string]bool)); err != nil {
 		t.Error(err)
 	}
@@ -316,4 +324,63 @@ func TestPurgeLFS(t *testing.T) {
 	if found, err := n.node.FindCopies(t.Context(), repoPath("app"), o); err != nil || len(found.Copies) > 0 {
 		t.Errorf("FindCopies() = %+v, %v", found, err)
 	}
+}
+
+// TestPurgeAfterAFailedFork fails forks at each step. A purge does not wait for them, and ends those that are being
+// made.
+func TestPurgeAfterAFailedFork(t *testing.T) {
+	t.Parallel()
+	b, n, clone := newForkWorld(t)
+	other := newGitNode(t, b, receivepack.Options{}, named("other"))
+	purge := func(what string) {
+		t.Helper()
+		secret := clone.Commit(what, clone.ID("main"))
+		other.mustPush(clone, "app", secret.String()+":refs/heads/leak")
+		other.mustPush(clone, "app", ":leak")
+		receipt, err := other.node.Purge(t.Context(), repoPath("app"), places.PurgeOptions{IDs: []git.ObjectID{secret}})
+		if err != nil || len(receipt.Problems) > 0 {
+			t.Errorf("purge after %s: %+v, %v", what, receipt, err)
+		}
+	}
+	tryFork := func(ctx context.Context) {
+		t.Helper()
+		o := places.ForkOptions{Lifetime: time.Hour}
+		if err := n.Fork(ctx, repoPath("app"), repoPath("ann"), o); err == nil {
+			t.Error("the fork was made")
+		}
+	}
+	for _, part := range []string{"/refs/", expiryPrefix, openPrefix} {
+		b.SetHook(func(operation, key string) error {
+			if (operation == "create" || operation == "put") && strings.Contains(key, part) {
+				return bucket.ErrDenied
+			}
+			return nil
+		})
+		tryFork(t.Context())
+		b.SetHook(nil)
+		if head, err := replog.Open(b, n.id("app")).Head(t.Context()); err != nil || len(head.Forks) == 0 {
+			t.Fatalf("the fork that failed at %s was not listed: %v", part, err)
+		}
+		purge("an error at " + part)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	n.failPoint = func(step string) error {
+		if step == "fork: source" {
+			cancel()
+		}
+		return nil
+	}
+	tryFork(ctx)
+	purge("the end of the client")
+	n.failPoint = func(step string) error {
+		if step == "create: record" {
+			purge("the beginning of a slow fork")
+		}
+		return nil
+	}
+	tryFork(t.Context())
+	crashAt(n.Store, "fork: source")
+	tryFork(t.Context())
+	purge("a crash")
+	checkStore(t, b)
 }
