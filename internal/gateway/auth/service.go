@@ -219,13 +219,69 @@ func (s *Service) Set(ctx context.Context, m *packhorsev1.RuleServiceSetRequest)
 	if err != nil {
 		return nil, fault.InField("set", err)
 	}
-	if s.mayStay != nil && !m.GetForce() && !s.mayStay(rules) {
-		return nil, fault.InField("set", fault.New(fault.Precondition, "with these rules you could not change the rules any "+
-			"more: permit yourself \"admin\" on \"**\", or set force"))
+	if !m.GetForce() {
+		if err := s.checkSet(ctx, rules, m.GetExpectedVersion()); err != nil {
+			return nil, fault.InField("set", err)
+		}
 	}
 	set, err = a.SetRules(ctx, set, m.GetExpectedVersion())
 	s.note(err, fmt.Sprint("stored version ", set.Version, " of the rules"))
 	return &packhorsev1.RuleServiceSetResponse{Version: set.Version}, err
+}
+
+// checkSet refuses rules that open the server, that lock the caller out, or that leave no administrator where there was
+// one. It does not check rules for another version of the stored ones.
+func (s *Service) checkSet(ctx context.Context, rules []Rule, version uint64) error {
+	stored, err := s.Access.Rules(ctx, true)
+	if err != nil || stored.Version != version {
+		return err
+	}
+	if len(rules) == 0 && len(stored.Rules) > 0 {
+		return fault.New(fault.Precondition, "the new set has no rules, and without rules every token may do everything in "+
+			"its scope: add a rule, or set force (--force)")
+	}
+	if s.mayStay != nil {
+		if !s.mayStay(rules) {
+			return fault.New(fault.Precondition, "with these rules you could not change the rules any more: permit yourself "+
+				"\"admin\" on \"**\", or set force")
+		}
+		return nil
+	}
+	if s.Auth == nil { // a storage node does not know the rules of the gateways' configuration
+		return nil
+	}
+	before, err := stored.Parse()
+	if err != nil {
+		return err
+	}
+	tokens, err := s.Access.List(ctx)
+	if err != nil {
+		return err
+	}
+	configured := s.Auth.parts.configuredRules()
+	if haveAdministrator(slices.Concat(configured, before), tokens) &&
+		!haveAdministrator(slices.Concat(configured, rules), tokens) {
+		return fault.New(fault.Precondition, "with these rules no caller could manage tokens and rules any more: permit "+
+			"one \"admin\" on \"**\", or set force (--force)")
+	}
+	return nil
+}
+
+// haveAdministrator reports whether a caller named in rules administers the server, or without rules a token.
+func haveAdministrator(rules []Rule, tokens []Token) bool {
+	if len(rules) == 0 {
+		return slices.ContainsFunc(tokens, func(t Token) bool {
+			return t.Scope == Admin.String() && len(t.Repositories) == 0 && len(t.Refs) == 0
+		})
+	}
+	for i := range rules {
+		for c := range rules[i].callers {
+			if c.name != anonymous && administers(rules, Identity{Name: c.name, By: c.by}) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // Test implements RuleService.

@@ -91,15 +91,19 @@ func readRules(file string) (*packhorsev1.RuleSet, auth.RuleSet, error) {
 
 func rulesSet(c *adminClient) *cobra.Command {
 	var expected uint64
+	var force bool
 	cmd := &cobra.Command{
 		Use: "set FILE", Short: "Replace the stored rules", Args: exactArgs(1, "one FILE"),
 		Long: `Set replaces the stored groups and rules by those of a file, which has the tables [[auth.group]] and [[auth.rule]] as in
-the configuration. They apply to the next request. "packhorse rules try" shows before what would change.`,
+the configuration. They apply to the next request. "packhorse rules try" shows before what would change.
+
+Without --force it refuses to replace rules by none, and rules that leave no administrator of the server.`,
 		Example: "  packhorse rules set rules.toml --root /srv/git\n" +
 			"  packhorse rules set rules.toml --version 7 --root /srv/git",
 	}
 	cmd.Flags().Uint64Var(&expected, "version", 0,
 		"fail unless the stored rules have this `VERSION` (default the present one)")
+	cmd.Flags().BoolVar(&force, "force", false, "replace rules by none, or leave no administrator")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		set, _, err := readRules(args[0])
 		if err != nil {
@@ -114,7 +118,7 @@ the configuration. They apply to the next request. "packhorse rules try" shows b
 				expected = got.Msg.GetVersion()
 			}
 			done, err := rules.Set(cmd.Context(), connect.NewRequest(&packhorsev1.RuleServiceSetRequest{Set: set,
-				ExpectedVersion: expected}))
+				ExpectedVersion: expected, Force: force}))
 			if err == nil {
 				fmt.Fprintf(cmd.OutOrStdout(), "stored %d rules as version %d\n", len(set.GetRules()), done.Msg.GetVersion())
 			}

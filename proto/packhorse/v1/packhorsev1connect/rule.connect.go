@@ -48,7 +48,7 @@ type RuleServiceClient interface {
 	// Get returns the rules.
 	Get(context.Context, *connect.Request[v1.RuleServiceGetRequest]) (*connect.Response[v1.RuleServiceGetResponse], error)
 	// Set replaces the stored rules. ABORTED if they have another version. FAILED_PRECONDITION without force if the caller could not call
-	// RuleService any more.
+	// RuleService any more, if no caller could, or if there were rules and the new set has none.
 	Set(context.Context, *connect.Request[v1.RuleServiceSetRequest]) (*connect.Response[v1.RuleServiceSetResponse], error)
 	// Test reports what a caller may do, and the rules that decide about it.
 	Test(context.Context, *connect.Request[v1.RuleServiceTestRequest]) (*connect.Response[v1.RuleServiceTestResponse], error)
@@ -130,7 +130,7 @@ type RuleServiceHandler interface {
 	// Get returns the rules.
 	Get(context.Context, *connect.Request[v1.RuleServiceGetRequest]) (*connect.Response[v1.RuleServiceGetResponse], error)
 	// Set replaces the stored rules. ABORTED if they have another version. FAILED_PRECONDITION without force if the caller could not call
-	// RuleService any more.
+	// RuleService any more, if no caller could, or if there were rules and the new set has none.
 	Set(context.Context, *connect.Request[v1.RuleServiceSetRequest]) (*connect.Response[v1.RuleServiceSetResponse], error)
 	// Test reports what a caller may do, and the rules that decide about it.
 	Test(context.Context, *connect.Request[v1.RuleServiceTestRequest]) (*connect.Response[v1.RuleServiceTestResponse], error)
