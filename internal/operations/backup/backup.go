@@ -124,7 +124,9 @@ type unit struct {
 	List   string    `json:"list"`   // SHA-256 of the list
 	// Network is the path below the root of the network from which a repository borrows objects.
 	Network string `json:"network,omitempty"`
-	Damage  string `json:"damage,omitempty"`
+	Damage  string `json:"damage,omitempty"` // of the source
+	// IsBad reports that a verification found damage of the unit. The next backup makes it again.
+	IsBad bool `json:"bad,omitempty"`
 }
 
 // run is a running backup.
@@ -416,6 +418,9 @@ func (b *run) unit(ctx context.Context, s source) error {
 	b.mu.Unlock()
 	b.Progress(done, s.place)
 	was, had := b.was.Units[s.place]
+	if l, err := readList(filepath.Join(b.Dir, s.place)); had && (err != nil || l.ID != was.ID) {
+		was.IsBad = true // its directory was removed
+	}
 	made, err := b.makeUnit(ctx, s, was)
 	if ctx.Err() != nil || disk.IsFull(err) {
 		return cmp.Or(ctx.Err(), err)
@@ -427,17 +432,36 @@ func (b *run) unit(ctx context.Context, s source) error {
 	case s.git && !exists(s.dir): // it was removed meanwhile
 	case err == nil:
 		b.units[s.place] = made
-	case had && was.Damage == "":
+	case had && was.Damage == "" && !was.IsBad:
 		b.units[s.place] = was
-		b.report.add(subject, "%v; the backup keeps its copy of %s", err, was.At.Format(time.RFC3339))
+		b.report.add(subject, "%v; the backup keeps its copy of %s%s", err, was.At.Format(time.RFC3339),
+			membersOf(b.units, s.place))
 	case made.ID != "":
 		made.Damage, made.Source = err.Error(), ""
 		b.units[s.place] = made
-		b.report.add(subject, "%v; the backup has it as it is", err)
+		b.report.add(subject, "%v; the backup has it as it is%s", err, membersOf(b.units, s.place))
+	case had:
+		b.units[s.place] = was
+		b.report.add(subject, "%v; the copy in the backup is damaged%s", err, membersOf(b.units, s.place))
 	default:
 		b.report.add(subject, "it is not in the backup: %v", err)
 	}
 	return nil
+}
+
+// membersOf names the repositories that borrow from the network at a place, for a message; empty if there are none.
+func membersOf(units map[string]unit, place string) string {
+	var members []string
+	for member, u := range units {
+		if u.Network != "" && filepath.Join(rootPlace, u.Network) == place {
+			members = append(members, strings.TrimPrefix(member, rootPlace+"/"))
+		}
+	}
+	if members == nil {
+		return ""
+	}
+	slices.Sort(members)
+	return "; these repositories need its objects: " + strings.Join(members, ", ")
 }
 
 // makeUnit makes a unit. If the source is damaged, it returns both the unit, as good as it can be, and the error.
@@ -447,7 +471,7 @@ func (b *run) makeUnit(ctx context.Context, s source, was unit) (unit, error) {
 	if err != nil {
 		return unit{}, err
 	}
-	if was.ID != "" && was.Source == now.sum {
+	if was.ID != "" && was.Source == now.sum && !was.IsBad {
 		return was, nil
 	}
 	c := &copier{run: b, source: s, id: strings.ToLower(rand.Text())}
@@ -524,7 +548,8 @@ func swap(dir string, m *manifest) error {
 		return err
 	}
 	for place, id := range m.Removed {
-		if l, err := readList(filepath.Join(dir, place)); err == nil && l.ID == id {
+		l, err := readList(filepath.Join(dir, place))
+		if !errors.Is(err, fs.ErrNotExist) && (err != nil || l.ID != m.Units[place].ID) { // also if its list is damaged
 			if err := os.Rename(filepath.Join(dir, place), filepath.Join(old, id)); err != nil {
 				return err
 			}
@@ -537,6 +562,11 @@ func swap(dir string, m *manifest) error {
 		from, to := filepath.Join(staged, m.Units[place].ID), filepath.Join(dir, place)
 		if _, err := os.Lstat(from); err != nil {
 			continue
+		}
+		if exists(to) { // a unit without a list
+			if err := os.Rename(to, filepath.Join(old, m.Units[place].ID)); err != nil {
+				return err
+			}
 		}
 		if err := cmp.Or(os.MkdirAll(filepath.Dir(to), 0o700), os.Rename(from, to)); err != nil {
 			return err

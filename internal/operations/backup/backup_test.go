@@ -447,6 +447,77 @@ func TestDamagedBackup(t *testing.T) {
 	}
 }
 
+// A backup replaces its copies that a verification has found to be damaged, and those that were removed.
+func TestRepair(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "good.git", "hooks.git", "list.git", "nolist.git", "pack.git", "gone.git", "removed.git")
+	w.commit("pack.git", "main", true)
+	w.commit("good.git", "main", true)
+	w.write("hooks.git/hooks/update", "#!/bin/sh\n")
+	network := ".packhorse/networks/abc"
+	w.write("fork.git/objects/info/alternates", "../../"+network+"/objects\n")
+	w.write("fork.git/HEAD", "ref: refs/heads/main\n")
+	w.write("fork.git/config", "[core]\n\tbare = true\n\trepositoryformatversion = 0\n")
+	w.write("fork.git/refs/heads/main", w.repo("good.git").ID("main").String()+"\n")
+	packs, _ := filepath.Glob(w.path("good.git/objects/pack/*"))
+	for _, path := range packs {
+		w.link("good.git/objects/pack/"+filepath.Base(path), network+"/objects/pack/"+filepath.Base(path))
+	}
+	gittest.Eventually(func() bool { return w.backup().Changed == 0 })
+	backup := filepath.Join(w.dir, "root")
+	damage := func() {
+		t.Helper()
+		flip(t, filepath.Join(backup, network, "objects/pack/*.pack"), 20)
+		flip(t, filepath.Join(backup, "pack.git/objects/pack/*.pack"), 20)
+		flip(t, filepath.Join(backup, "hooks.git/hooks/update"), 3)
+		flip(t, filepath.Join(backup, "list.git", listName), 5)
+		flip(t, filepath.Join(w.dir, "state/tokens"), 1)
+		if err := errors.Join(os.Remove(filepath.Join(backup, "nolist.git", listName)),
+			os.RemoveAll(filepath.Join(backup, "gone.git"))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	verify := func(want ...string) {
+		t.Helper()
+		r, err := restore(t, RestoreOptions{Dir: w.dir})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.check(r, want)
+		if len(want) > 0 && !strings.HasSuffix(r.Problems[0].Text, "these repositories need its objects: fork.git") {
+			t.Errorf("problem %q does not name the repository of the network", r.Problems[0].Text)
+		}
+	}
+	damage()
+	problems := []string{"root/" + network, "root/gone.git", "root/hooks.git", "root/list.git", "root/nolist.git",
+		"root/pack.git", "state"}
+	verify(problems...)
+	verify(problems...)
+	if r := w.backup(); r.Changed != 5 {
+		t.Errorf("%d repositories were repaired, want 5", r.Changed)
+	}
+	verify()
+	compare(t, files(t, w.restore().root), files(t, w.root))
+	if r := w.backup(); r.Changed != 0 {
+		t.Errorf("%d repositories were copied again", r.Changed)
+	}
+
+	// The next backup copies removed units without a verification. It removes a removed repository with a damaged list.
+	if err := errors.Join(os.RemoveAll(filepath.Join(backup, "pack.git")),
+		os.RemoveAll(filepath.Join(backup, network)), os.RemoveAll(w.path("removed.git"))); err != nil {
+		t.Fatal(err)
+	}
+	flip(t, filepath.Join(backup, "removed.git", listName), 0)
+	if r := w.backup(); r.Changed != 1 {
+		t.Errorf("%d repositories were repaired, want 1", r.Changed)
+	}
+	verify()
+	compare(t, files(t, w.restore().root), files(t, w.root))
+	if exists(filepath.Join(backup, "removed.git")) {
+		t.Error("a removed repository with a damaged list is in the backup")
+	}
+}
+
 // A backup that is killed is continued by the next one, and until then the one before can be restored.
 func TestKill(t *testing.T) {
 	t.Parallel()

@@ -106,6 +106,9 @@ func (c *copier) find(was unit) {
 			c.has[name] = stored{path: filepath.Join(begun, name)}
 		}
 	}
+	if was.IsBad {
+		return
+	}
 	dir := filepath.Join(c.Dir, c.source.place)
 	records, _ := readRecords(dir, was.List)
 	for _, r := range records {
@@ -279,6 +282,9 @@ func (b *run) sharedFile(name string, next stored) (has stored) {
 	if b.shared == nil { // the units of the backup before
 		b.shared = map[string]stored{}
 		for place, u := range b.was.Units {
+			if u.IsBad {
+				continue
+			}
 			records, _ := readRecords(filepath.Join(b.Dir, place), u.List)
 			for _, r := range records {
 				if isFixedDir(filepath.Dir(r.Name)) {

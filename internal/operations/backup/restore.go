@@ -3,6 +3,7 @@ package backup
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"io"
 	"io/fs"
@@ -16,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git/disk"
 	"github.com/packhorse-git/packhorse/internal/git/repo"
 )
 
@@ -118,6 +120,7 @@ func (x *restorer) all(ctx context.Context) error {
 			return err
 		}
 	}
+	isMarked := false // units were found to be damaged
 	for i, place := range slices.Sorted(maps.Keys(x.m.Units)) {
 		x.Progress(int64(i), place)
 		to := ""
@@ -139,7 +142,10 @@ func (x *restorer) all(ctx context.Context) error {
 		if err := x.unit(ctx, place, to); ctx.Err() != nil {
 			return ctx.Err()
 		} else if err != nil {
-			x.add(place, "%v", err)
+			x.add(place, "%v%s", err, membersOf(x.m.Units, place))
+			u := x.m.Units[place]
+			isMarked, u.IsBad = isMarked || !u.IsBad, true
+			x.m.Units[place] = u
 			continue
 		}
 		if damage := x.m.Units[place].Damage; damage != "" {
@@ -147,6 +153,11 @@ func (x *restorer) all(ctx context.Context) error {
 		}
 		if isRepository(place) {
 			x.Repositories++
+		}
+	}
+	if x.Root == "" && isMarked {
+		if err := x.mark(); err != nil {
+			x.add(manifestName, "the next backup does not repair this damage, because it cannot be noted: %v", err)
 		}
 	}
 	for path, target := range x.m.Links {
@@ -158,6 +169,20 @@ func (x *restorer) all(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// mark writes the manifest, with damaged units, so that the next backup makes them again. The file keeps its owner.
+func (x *restorer) mark() error {
+	path := filepath.Join(x.Dir, manifestName)
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil {
+		return err
+	}
+	text, err := json.Marshal(x.m)
+	if err != nil {
+		return err
+	}
+	return disk.ReplaceFile(path, text, func(f *os.File) error { return f.Chown(int(st.Uid), int(st.Gid)) })
 }
 
 // one restores one repository, with the objects that it shares. A network may have other members, and keeps its files.

@@ -139,6 +139,9 @@ func printBackup(cmd *cobra.Command, asJSON bool, r *backup.Report, err error, v
 	})
 	if err == nil && len(r.Problems) > 0 {
 		err = fmt.Errorf("not everything was %s: %d problems", verb, len(r.Problems))
+		if verb == "verified" {
+			err = fmt.Errorf("%w: run packhorse backup again, which replaces damaged copies", err)
+		}
 	}
 	return err
 }
