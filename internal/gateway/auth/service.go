@@ -310,23 +310,43 @@ func (s *Service) Test(ctx context.Context, m *packhorsev1.RuleServiceTestReques
 	if who.name == anonymous {
 		id.Name = ""
 	}
-	return &packhorsev1.RuleServiceTestResponse{
-		Decisions: explain(*s.Auth.rules.Load(), id, s.Auth.targetOf(repo), git.RefName(m.GetRef()))}, nil
+	rules, path := *s.Auth.rules.Load(), s.Auth.targetOf(repo)
+	others := s.Auth.o.Hook != nil || s.Auth.o.Origins.find(repo) != nil
+	list := explain(rules, id, path, git.RefName(m.GetRef()), others)
+	read := list[0]
+	if stranger := explain(rules, Identity{}, path, "", others)[0]; !read.Permitted && stranger.Permitted {
+		read.Permitted, read.By = true, stranger.By+", for anonymous"
+	}
+	if _, ok := decide(rules, Identity{}, path, Read); !ok && !read.Permitted && s.Auth.open(id) && !others {
+		read.Permitted, read.By = true, "no rule: public read"
+	}
+	for _, d := range list[1:] {
+		if d.Permitted && !read.Permitted && !others && slices.ContainsFunc(rules, isAboutRefs) { // as in Auth.May
+			d.Permitted, d.By = false, d.By+", but a change needs read, too"
+		}
+	}
+	return &packhorsev1.RuleServiceTestResponse{Decisions: list}, nil
 }
 
-// Explain returns the decisions of rules about changes of a ref, as RuleService.Test does.
+// Explain returns the decisions of rules about changes of a ref, as RuleService.Test does. It ignores that a change
+// needs the permission to read.
 func Explain(rules []Rule, id Identity, repo git.RepoPath, ref git.RefName) []*packhorsev1.RuleDecision {
 	components := pathOf(repo)
-	return explain(rules, id, target{components: components, folded: fold(components)}, ref)
+	return explain(rules, id, target{components: components, folded: fold(components)}, ref, false)
 }
 
-// explain returns the decisions of rules about a caller. Without a ref, rules with refs do not matter.
-func explain(rules []Rule, id Identity, path target, ref git.RefName) (list []*packhorsev1.RuleDecision) {
+// explain returns the decisions of rules about a caller. Without a ref, rules with refs do not matter. others reports
+// whether a hook or an origin decides where no rule does.
+func explain(rules []Rule, id Identity, path target, ref git.RefName, others bool) (
+	list []*packhorsev1.RuleDecision) {
 	components := strings.Split(string(ref), "/")
 	for _, word := range []string{"read", "create", "write", "force", "delete", "admin"} {
 		kind := node.RefChangeOf(word)
 		op, _ := ParseOperation(word)
 		d := &packhorsev1.RuleDecision{Operation: word, By: "no rule: the hook or the origin decides, or it is refused"}
+		if len(rules) == 0 && !others && !id.Anonymous() {
+			d.Permitted, d.By = true, "the credential: there are no rules"
+		}
 		for i := range rules {
 			r := &rules[i]
 			if r.refs != nil && (kind == 0 || !slices.ContainsFunc(r.refs, func(p node.RefPattern) bool {

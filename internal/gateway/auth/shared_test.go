@@ -285,6 +285,44 @@ func TestRuleSet(t *testing.T) {
 	}
 }
 
+// TestRulesTestIsMay compares RuleService.Test with the decisions of Auth.
+func TestRulesTestIsMay(t *testing.T) {
+	t.Parallel()
+	all := []string{"**"}
+	alice := RuleSpec{Who: []string{"alice"}, Repositories: all, Refs: []string{"refs/**"}, May: "create"}
+	for name, specs := range map[string][]RuleSpec{
+		"no rules":  nil,
+		"refs only": {alice},
+		"read":      {alice, {Who: []string{"*"}, Repositories: all, May: "read"}},
+		"anonymous": {alice, {Who: []string{"anonymous"}, Repositories: all, May: "read"}},
+		"none":      {alice, {Who: []string{"*"}, Repositories: all, May: "none"}},
+		"write":     {{Who: []string{"alice"}, Repositories: all, May: "write"}},
+	} {
+		for _, isOpen := range []bool{false, true} {
+			rules, err := ParseRules(nil, specs, ConfiguredRule)
+			if err != nil {
+				t.Fatal(err)
+			}
+			metrics := NewMetrics(nil)
+			a := New(Options{Rules: rules, OpenRead: isOpen, Metrics: metrics, Sources: NewSources(metrics, discard),
+				Log: discard})
+			got, err := (&Service{Auth: a}).Test(t.Context(), &packhorsev1.RuleServiceTestRequest{Who: "alice",
+				Path: "team/app", Ref: "refs/heads/x"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i, op := range map[int]Operation{0: Read, 1: Write, 5: Admin} {
+				d := got.Decisions[i]
+				err := a.May(t.Context(), Identity{Name: "alice", By: ByToken}, repoPath(t, "team/app"), op)
+				if d.Permitted != (err == nil) {
+					t.Errorf("%s, public read %v: %s is %v by %s, but the decision is %v", name, isOpen, d.Operation,
+						d.Permitted, d.By, err)
+				}
+			}
+		}
+	}
+}
+
 // TestOldTokensGo checks that tokens that expired long ago make room.
 func TestOldTokensGo(t *testing.T) {
 	t.Parallel()
