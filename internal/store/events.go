@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -232,11 +233,12 @@ func (e *events) run() {
 			return
 		case <-e.kick:
 			dirty := e.own(true)
-			if err = e.publish(e.store.ctx, dirty); err == nil {
+			var skipped map[string]bool
+			if skipped, err = e.publish(e.store.ctx, dirty); err == nil {
+				maps.DeleteFunc(dirty, func(id string, _ opening) bool { return !skipped[id] })
 				_ = retry.Sleep(e.store.ctx, publishPause)
-			} else {
-				e.mark(dirty)
 			}
+			e.mark(dirty)
 		case <-poll.C:
 			if e.store.untested() != nil || e.store.refused() != nil {
 				continue
@@ -246,7 +248,7 @@ func (e *events) run() {
 			case i%completeEvery == 0:
 				err = e.complete(e.store.ctx)
 			default: // only reads batches of other nodes
-				err = e.publish(e.store.ctx, nil)
+				_, err = e.publish(e.store.ctx, nil)
 			}
 			e.removeIdle(e.store.ctx)
 		}
@@ -302,7 +304,7 @@ func (e *events) Changed() <-chan struct{} {
 }
 
 // complete publishes all events of records that exist now, also those of other nodes. It removes openings that a lost
-// node has left.
+// node has left. It skips damaged repositories.
 func (e *events) complete(ctx context.Context) error {
 	found, lost, err := e.list(ctx, openPrefix)
 	if err != nil {
@@ -319,20 +321,27 @@ func (e *events) complete(ctx context.Context) error {
 		}
 		open[id] = o
 	}
-	if err := e.publish(ctx, open); err != nil || len(lost) == 0 {
+	skipped, err := e.publish(ctx, open)
+	lost = slices.DeleteFunc(lost, func(key string) bool {
+		id, _, _ := strings.Cut(strings.TrimPrefix(key, openPrefix), "/")
+		return skipped[id]
+	})
+	if err != nil || len(lost) == 0 {
 		return err
 	}
 	return e.store.bucket.Delete(ctx, lost...)
 }
 
-// publish appends a batch with the events of some repositories that the log does not have.
-func (e *events) publish(ctx context.Context, open map[string]opening) error {
+// publish appends batches with the events of some repositories that the log does not have. It skips repositories that
+// cannot be read, although the bucket works.
+func (e *events) publish(ctx context.Context, open map[string]opening) (skipped map[string]bool, err error) {
 	select {
 	case e.publishing <- struct{}{}:
 		defer func() { <-e.publishing }()
 	case <-ctx.Done():
-		return ctx.Err()
+		return nil, ctx.Err()
 	}
+	skipped = make(map[string]bool)
 	before := e.log.head()
 	defer func() {
 		if e.log.head() == before {
@@ -345,17 +354,27 @@ func (e *events) publish(ctx context.Context, open map[string]opening) error {
 	}()
 	for {
 		if err := e.log.refresh(ctx); err != nil {
-			return err
+			return nil, err
 		}
 		var missing []event.Event
 		size := 0
 		for id, o := range open {
+			if skipped[id] {
+				continue
+			}
 			if err := e.log.cover(ctx, o.Batch); err != nil {
-				return err
+				return nil, err
 			}
 			list, n, err := e.missing(ctx, id, max(o.From, e.log.last(id)))
+			if isOfRepository(err) {
+				skipped[id] = true
+				e.errors.Do(func() {
+					e.store.log.Error("cannot read the events of a repository", "repository_id", id, "error", err)
+				})
+				continue
+			}
 			if err != nil {
-				return err
+				return nil, err
 			}
 			missing = append(missing, list...)
 			if size += n; size > maxEventBytes*8 {
@@ -363,16 +382,21 @@ func (e *events) publish(ctx context.Context, open map[string]opening) error {
 			}
 		}
 		if len(missing) == 0 {
-			return nil
+			return skipped, nil
 		}
 		inOrder(missing)
 		if err := e.log.append(ctx, missing); err != nil {
-			return err
+			return nil, err
 		}
 		for i := range missing {
 			e.store.metrics.events.WithLabelValues(string(missing[i].Kind)).Inc()
 		}
 	}
+}
+
+// isOfRepository reports whether an error is a problem of one repository, and the bucket works.
+func isOfRepository(err error) bool {
+	return fault.Is(err, fault.Corrupt) || errors.Is(err, replog.ErrNewer) || errors.Is(err, bucket.ErrNotFound)
 }
 
 // inOrder sorts events by time, but keeps the order of those of one repository.
@@ -502,12 +526,18 @@ func (e *events) remove(ctx context.Context, idle []*ownOpening) {
 	if len(idle) == 0 {
 		return
 	}
-	open, keys := make(map[string]opening), make([]string, len(idle))
-	for i, o := range idle {
-		open[o.repository.id], keys[i] = o.opening, o.key
+	open := make(map[string]opening)
+	for _, o := range idle {
+		open[o.repository.id] = o.opening
 	}
-	err := e.publish(ctx, open)
-	if err == nil {
+	skipped, err := e.publish(ctx, open)
+	var keys []string
+	for _, o := range idle {
+		if !skipped[o.repository.id] {
+			keys = append(keys, o.key)
+		}
+	}
+	if err == nil && len(keys) > 0 {
 		err = e.store.bucket.Delete(ctx, keys...)
 	}
 	if err != nil && e.store.ctx.Err() == nil {

@@ -279,3 +279,52 @@ func changeSomething(s *Store, random *rand.Rand) {
 	}
 	shadow.Commit(s.ctx, proposals)
 }
+
+// A repository that cannot be read stops neither events and lists of others, nor their purges and ends of lifetimes.
+func TestOneBadRepository(t *testing.T) {
+	t.Parallel()
+	for what, body := range map[string]string{"damaged": "x", "newer": `{"format":99}`} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			b := newBucket(t)
+			a, c := newNode(t, b), newNode(t, b)
+			spoil := func(path string) (id string) {
+				t.Helper()
+				id = idOf(t, a, path)
+				b.Set(replog.Open(b, id).Key(2), []byte(body))
+				return id
+			}
+			create(t, a, "x")
+			create(t, a, "y")
+			checkList(t, c, "x", "y")
+			bad := spoil("x")
+			if err := a.Rename(t.Context(), repoPath("y"), repoPath("z")); err != nil {
+				t.Fatal(err)
+			}
+			checkList(t, c, "x", "z")
+			create(t, a, "late")
+			readEvents(t, a, "", 10) // its creation is published
+			spoil("late")
+			for _, s := range []*Store{c, newNode(t, b)} {
+				checkList(t, s, "late", "x", "z")
+				if got := textOf(readEvents(t, s, "", 10)); !strings.Contains(got, "rename z from y") {
+					t.Errorf("events: %s", got)
+				}
+			}
+			good := idOf(t, a, "z")
+			b.Set(purgesPrefix+bad+"-"+replog.NewID(), []byte{})
+			mark := purgesPrefix + good + "-" + replog.NewID()
+			b.Set(mark, []byte{})
+			reader := newNode(t, b)
+			if err := reader.confirmPurges(t.Context(), make(map[string]bool)); err == nil ||
+				!slices.Contains(b.Keys(), mark+"."+reader.options.Node) {
+				t.Errorf("the purge was not confirmed; the error is %v", err)
+			}
+			b.Set(expiryKey(time.Now().Add(-2*time.Hour), bad), []byte{})
+			b.Set(expiryKey(time.Now().Add(-time.Hour), good), []byte{})
+			if err := reader.removeExpiredBy(t.Context(), time.Now()); err == nil || idOf(t, reader, "z") != "" {
+				t.Errorf("the repository was not removed; the error is %v", err)
+			}
+		})
+	}
+}

@@ -2,7 +2,9 @@ package store
 
 import (
 	"bufio"
+	"cmp"
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -248,8 +250,9 @@ func (s *Store) removeExpired() {
 	}
 }
 
-// removeExpiredBy removes the repositories whose lifetime ended before a time.
-func (s *Store) removeExpiredBy(ctx context.Context, now time.Time) error {
+// removeExpiredBy removes the repositories whose lifetime ended before a time. It skips those that fail, and returns
+// the first error.
+func (s *Store) removeExpiredBy(ctx context.Context, now time.Time) (failed error) {
 	list, err := s.bucket.List(ctx, expiryPrefix, "", listPage)
 	if err != nil {
 		return err
@@ -261,20 +264,21 @@ func (s *Store) removeExpiredBy(ctx context.Context, now time.Time) error {
 			continue // of another program
 		}
 		if at.After(now) {
-			return nil
+			break
 		}
 		if err := s.expire(ctx, id); err != nil {
-			return err
+			failed = cmp.Or(failed, fmt.Errorf("repository %s: %w", id, err))
+			continue
 		}
 		head, err := replog.Open(s.bucket, id).Head(ctx)
 		if err == nil && head.Deleted || fault.Is(err, fault.NotFound) && now.Sub(at) > expiryPatience {
 			err = s.bucket.Delete(ctx, mark.Key)
 		}
 		if err != nil && !fault.Is(err, fault.NotFound) {
-			return err
+			failed = cmp.Or(failed, err)
 		}
 	}
-	return nil
+	return failed
 }
 
 // expire removes a repository under whatever path it has.

@@ -98,10 +98,15 @@ func (s *Store) resolveIndexed(ctx context.Context, changed map[string]bool) err
 			found, err := s.resolve(ctx, path)
 			mu.Lock()
 			defer mu.Unlock()
+			x.sorted = nil
+			if isOfRepository(err) && found.name != nil { // it is listed, and cannot be opened
+				s.log.Warn("cannot read a repository that is listed", "repository", name, "error", err)
+				x.ids[name] = found.name.ID
+				return nil
+			}
 			if delete(x.ids, name); err == nil && found.state != nil {
 				x.ids[name] = found.name.ID
 			}
-			x.sorted = nil
 			return err
 		})
 	}

@@ -2,11 +2,13 @@ package store
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"sync"
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/store/replog"
 )
@@ -93,6 +95,10 @@ func (s *Store) readNames(ctx context.Context, heads []nameHead) error {
 				return err
 			}
 			name, err := log.Get(ctx, n.number)
+			if fault.Is(err, fault.Corrupt) || errors.Is(err, replog.ErrNewer) {
+				s.log.Error("cannot read a name, which is not listed", "repository", n.path.String(), "error", err)
+				return nil
+			}
 			if err != nil {
 				return err
 			}
@@ -101,6 +107,10 @@ func (s *Store) readNames(ctx context.Context, heads []nameHead) error {
 				n.id = name.ID
 			case replog.Moving: // finish it
 				found, err := s.resolve(ctx, n.path)
+				if isOfRepository(err) {
+					s.log.Warn("cannot finish the renaming of a repository", "repository", n.path.String(), "error", err)
+					return nil
+				}
 				if err != nil {
 					return err
 				}

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -320,8 +321,12 @@ func (p *place) awaitNodes(ctx context.Context, members []*place, done *places.P
 		}
 		marks[mark] = true
 	}
-	if err := p.store.confirmPurges(ctx, make(map[string]bool)); err != nil { // of this node
-		return err
+	confirmed := make(map[string]bool)
+	err := p.store.confirmPurges(ctx, confirmed) // of this node
+	for mark := range marks {
+		if err != nil && !confirmed[strings.TrimPrefix(mark, purgesPrefix)] {
+			return err
+		}
 	}
 	for until := time.Now().Add(p.store.purges.wait); ; {
 		waiting := make(map[string]bool)
@@ -377,7 +382,8 @@ func (s *Store) followPurges() {
 	}
 }
 
-// confirmPurges removes the objects of purges that this node has not confirmed, and confirms them.
+// confirmPurges removes the objects of purges that this node has not confirmed, and confirms them. It skips those that
+// fail, and returns the first error.
 func (s *Store) confirmPurges(ctx context.Context, confirmed map[string]bool) error {
 	var marks []string
 	err := bucket.Each(ctx, s.options.Bucket, purgesPrefix, func(info bucket.Info) error {
@@ -388,21 +394,24 @@ func (s *Store) confirmPurges(ctx context.Context, confirmed map[string]bool) er
 		}
 		return nil
 	})
+	if err != nil {
+		return err
+	}
 	for _, mark := range marks {
-		if err != nil || confirmed[mark] {
+		if confirmed[mark] {
 			continue
 		}
 		id, _, _ := strings.Cut(mark, "-")
-		isDone, dropErr := s.dropPurged(ctx, id)
-		if dropErr != nil && !fault.Is(dropErr, fault.NotFound) {
-			return dropErr
-		}
-		if isDone || dropErr != nil {
-			err = s.options.Bucket.Create(ctx, purgesPrefix+mark+"."+s.options.Node, nil)
-			if errors.Is(err, bucket.ErrExists) { // by another call
-				err = nil
+		isDone, failed := s.dropPurged(ctx, id)
+		if isDone || fault.Is(failed, fault.NotFound) {
+			failed = s.options.Bucket.Create(ctx, purgesPrefix+mark+"."+s.options.Node, nil)
+			if errors.Is(failed, bucket.ErrExists) { // by another call
+				failed = nil
 			}
-			confirmed[mark] = err == nil
+			confirmed[mark] = failed == nil
+		}
+		if failed != nil {
+			err = cmp.Or(err, fmt.Errorf("purge of repository %s: %w", id, failed))
 		}
 	}
 	return err

@@ -117,8 +117,8 @@ func decodeFields(body []byte, fields map[string]any) (unknown map[string][]byte
 	_, isRecord := fields["needs"]
 	isUnknown := func(need string) bool { return !isRecord || need != needForks }
 	if version > format || slices.ContainsFunc(needs, isUnknown) {
-		return nil, fault.New(fault.Unavailable, "the repository needs a newer version of Packhorse: upgrade this node "+
-			"(format %d, features %q)", version, needs)
+		return nil, fault.Wrap(fault.Unavailable, "the repository needs a newer version of Packhorse: upgrade this node",
+			fmt.Errorf("%w %d, features %q", ErrNewer, version, needs))
 	}
 	if version != format {
 		return nil, fmt.Errorf("invalid format %d, want %d", version, format)

@@ -15,6 +15,9 @@ import (
 var ErrBrokenPromise = errors.New("the object store broke its promise to create each object once and to keep it: " +
 	"stop all writers, and compare the records with a copy of the bucket")
 
+// ErrNewer reports that only a newer version can read a record. Its kind is fault.Unavailable.
+var ErrNewer = errors.New("newer format")
+
 // entry is what the records of all logs have in common.
 type entry interface {
 	position() (number uint64, txn, parent string)
