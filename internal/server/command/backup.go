@@ -127,7 +127,11 @@ func printBackup(cmd *cobra.Command, asJSON bool, r *backup.Report, err error, v
 			fmt.Fprintln(w, cli.Printable("removed: "+path))
 		}
 		for _, file := range r.LeftOut {
-			fmt.Fprintf(w, "left out: %s\n", file)
+			why := "no such file"
+			if verb == "restored" {
+				why = "copy it to its place from " + filepath.Join(cmd.Flags().Arg(0), "files", file)
+			}
+			fmt.Fprintln(w, cli.Printable(fmt.Sprintf("left out: %s: %s", file, why)))
 		}
 		changed := ""
 		if verb == "backed up" {
@@ -154,7 +158,7 @@ func restoreCommand(env Env) *cobra.Command {
 state directory. Every file is compared with its checksum. Nothing is replaced: the root has to be empty.
 
 The configuration, and files that it names outside of the state directory, are left in DIR/files: the command prints
-where they were. Run it as the user of the server, or give it the files afterwards with chown.
+where to copy them. Run it as the user of the server, or give it the files afterwards with chown.
 
 With --repository only one repository is restored, below a root that a server may be using.`,
 		Example: `  packhorse restore /mnt/backup --root /srv/git --state /var/lib/packhorse/serve

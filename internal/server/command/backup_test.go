@@ -27,7 +27,7 @@ func TestBackupOfStoreNode(t *testing.T) {
 	to := filepath.Join(dir, "backup")
 	code, out, errs := runMain("backup", to, "--config", dir+"/serve.toml")
 	if code != exitOK || !strings.Contains(out, "backed up 0 repositories") ||
-		!strings.Contains(out, "left out: "+dir+"/missing") ||
+		!strings.Contains(out, "left out: "+dir+"/missing: no such file") ||
 		!strings.Contains(errs, "the repositories are in s3://git-prod/p, and not in this backup") {
 		t.Errorf("backup: %d, %s%s", code, out, errs)
 	}
