@@ -22,7 +22,10 @@ Repositories are plain bare ones on all these servers. Serve their directory, or
   packhorse import cgit /etc/cgitrc --dry-run`,
 	},
 		importFrom("gitolite CONF|DIR", "Convert gitolite's rules, groups, keys, descriptions and owners",
-			"CONF is conf/gitolite.conf, and DIR is a clone of gitolite-admin, which also has the keys.", migrate.Gitolite),
+			`CONF is conf/gitolite.conf, and DIR is a clone of gitolite-admin, which also has the keys.
+
+The rules are printed as TOML for the configuration file. With --output, access.toml has them, and keys/USER has the SSH
+keys of each user (ssh.authorized_keys).`, migrate.Gitolite),
 		importFrom("cgit CGITRC", "Convert cgit's list of repositories, descriptions and owners",
 			"CGITRC is the configuration of cgit, mostly /etc/cgitrc.", migrate.Cgit),
 		importFrom("gitweb CONF", "Convert gitweb's list of projects, descriptions and owners",
@@ -36,9 +39,8 @@ func importFrom(use, short, about string, read func(string) (*migrate.Result, er
 		Use: use, Short: short,
 		Long: about + `
 
-The rules are printed as TOML for the configuration file. With --output, access.toml has them, keys/USER the SSH keys of
-each user (ssh.authorized_keys), and repositories.sh is a script that imports and configures repositories. Existing files
-are not replaced.`,
+With --output, repositories.sh is a script that copies repositories to $ROOT, if their directories are known, and sets
+descriptions and owners. It can be run again. Existing files are not replaced.`,
 		Args: exactArgs(1, "one path"),
 	}
 	output := cmd.Flags().String("output", "", "write files to the directory `DIR`")
@@ -58,7 +60,7 @@ are not replaced.`,
 			}
 		}
 		return printResult(cmd, *asJSON, r, func(w io.Writer) error {
-			if *output == "" && !*dryRun {
+			if *output == "" && !*dryRun && len(r.Rules) > 0 {
 				_, err := io.WriteString(w, r.Access())
 				return err
 			}

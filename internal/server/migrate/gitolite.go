@@ -37,6 +37,7 @@ type block struct {
 }
 
 type aclRule struct {
+	at    line
 	perm  string // "-", "R", "RW", "RW+", "RWCD", ...
 	refs  []refex
 	who   []string        // users and groups
@@ -69,12 +70,13 @@ func (r refex) patterns() []string {
 func Gitolite(path string) (*Result, error) {
 	g := &gitolite{Result: newResult(), groups: map[string][]string{}, read: map[string]bool{}}
 	dir := path
-	if info, err := os.Stat(path); err != nil {
-		return nil, err
-	} else if info.IsDir() {
+	if info, err := os.Stat(path); err == nil && info.IsDir() {
 		path = filepath.Join(path, "conf/gitolite.conf")
 	} else {
 		dir = filepath.Dir(filepath.Dir(path))
+	}
+	if _, err := os.Stat(path); err != nil {
+		return nil, fmt.Errorf("%w: name conf/gitolite.conf, or a clone of gitolite-admin, which has it", err)
 	}
 	if err := g.file(path, 0); err != nil {
 		return nil, err
@@ -162,13 +164,13 @@ func (g *gitolite) line(l line) {
 
 func (g *gitolite) rule(l line, in *block, perm string, refs, who []string) {
 	if perm == "C" {
-		g.note(l, `pushes create repositories by [push] create = ["users/{name}/**"] (docs/how-to/push.md)`)
+		g.note(l, `pushes create repositories by [push] create = ["users/{name}/**"] (docs/how-to/repositories.md)`)
 		return
 	}
 	if strings.Contains(perm, "M") {
 		g.note(l, "M is ignored: merges are changes like others")
 	}
-	r := aclRule{perm: perm}
+	r := aclRule{at: l, perm: perm}
 	for _, user := range who {
 		if user == "gitweb" {
 			g.note(l, "gitweb is ignored: the pages of Packhorse show what a visitor may read")
@@ -182,6 +184,7 @@ func (g *gitolite) rule(l line, in *block, perm string, refs, who []string) {
 	if len(refs) == 0 {
 		refs = []string{"refs/.*"}
 	}
+	g.noteUndefined(l, refs)
 	for _, text := range g.expand(refs) {
 		pattern, ok := parseRefex(text)
 		switch {
@@ -216,18 +219,35 @@ func parseRefex(text string) (r refex, ok bool) {
 
 // expand replaces groups by their members.
 func (g *gitolite) expand(names []string) (all []string) {
+	all, _ = g.membersOf(names)
+	return all
+}
+
+// noteUndefined notes groups that no line defines. They have no members here.
+func (g *gitolite) noteUndefined(l line, names []string) {
+	_, undefined := g.membersOf(names)
+	for _, name := range undefined {
+		g.note(l, "@%s is ignored: no line defines this group. If a program names its members (GROUPLIST_PGM), list them in "+
+			"a line @%s = ... and import again", name, name)
+	}
+}
+
+// membersOf replaces groups by their members. It also returns the groups that no line defines.
+func (g *gitolite) membersOf(names []string) (all, undefined []string) {
 	names, seen := slices.Clone(names), map[string]bool{}
 	for i := 0; i < len(names); i++ {
 		if name := names[i]; !seen[name] {
 			seen[name] = true
-			if group, ok := strings.CutPrefix(name, "@"); ok && group != "all" {
-				names = append(names, g.groups[group]...)
-			} else {
+			if group, ok := strings.CutPrefix(name, "@"); !ok || group == "all" {
 				all = append(all, name)
+			} else if members, ok := g.groups[group]; ok {
+				names = append(names, members...)
+			} else {
+				undefined = append(undefined, group)
 			}
 		}
 	}
-	return all
+	return all, undefined
 }
 
 // keys reads the files USER.pub and USER@PLACE.pub.
@@ -267,6 +287,10 @@ var wild = regexp.MustCompile(`^([A-Za-z0-9_/@+.-]*/)?(?:\.\*|\.\.\*|\.\+)$`)
 func (g *gitolite) convert() {
 	blocks := map[target][]int{}
 	for _, b := range g.blocks {
+		g.noteUndefined(b.at, b.repos)
+		for _, r := range b.rules {
+			g.noteUndefined(r.at, r.who)
+		}
 		for _, name := range g.expand(b.repos) {
 			m := wild.FindStringSubmatch(name)
 			switch {

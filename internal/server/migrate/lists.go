@@ -36,7 +36,10 @@ func (r *Result) cgitrc(path string, depth int) error {
 			if err := r.cgitrc(value, depth+1); err != nil {
 				return err
 			}
-		case key == "scan-path" || key == "project-list":
+		case key == "project-list":
+			r.note(l, "the file %s is ignored: Packhorse lists all repositories below the root that a caller may read. Add "+
+				"rules for those that cgit does not show", value)
+		case key == "scan-path":
 			r.note(l, "repositories below %s are not listed: serve the directory (packhorse serve --root), where gitweb.owner "+
 				"and gitweb.description of each config count", value)
 		case key == "repo.url":

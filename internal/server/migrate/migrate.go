@@ -126,10 +126,13 @@ func (r *Result) Access() string {
 // Commands returns a shell script that copies repositories whose directories are known to $ROOT and configures all.
 func (r *Result) Commands() string {
 	var b strings.Builder
-	b.WriteString("#!/bin/sh\n# Existing repositories are not replaced.\nset -eu\n: \"${ROOT:?set ROOT}\"\n")
+	b.WriteString("#!/bin/sh\n" +
+		"# It can be run again: existing repositories are not replaced.\n" +
+		"set -eu\n: \"${ROOT:?set ROOT}\"\n")
 	for _, repo := range r.Repositories {
 		path := quote(strings.TrimSuffix(repo.Path, ".git"))
 		if repo.Dir != "" {
+			fmt.Fprintf(&b, "packhorse repo info --root \"$ROOT\" -- %s >/dev/null 2>&1 ||\n\t", path)
 			fmt.Fprintf(&b, "packhorse repo import --root \"$ROOT\" -- %s %s\n", path, quote(repo.Dir))
 		}
 		for name, value := range map[string]string{"description": repo.Description, "owner": repo.Owner} {

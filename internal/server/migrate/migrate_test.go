@@ -69,6 +69,10 @@ func TestGitoliteNotes(t *testing.T) {
 		`repo x[0-9]+`,
 		`    R = @all`,
 		`nonsense`,
+		`repo app @norepos`,
+		`    - @norefs = alice`,
+		`    RW = @nogroup @k`,
+		`@k = @nested`,
 	}, "\n"))
 	write(t, filepath.Join(dir, "conf/more/a.conf"), "repo included\n    R = dave\n")
 	write(t, filepath.Join(dir, "conf/sub.conf"), "include \"gitolite.conf\"\n")
@@ -87,9 +91,10 @@ func TestGitoliteNotes(t *testing.T) {
 		"gitolite.conf:13 M is ignored", "gitolite.conf:13 gitweb is ignored", "gitolite.conf:13 WRITERS is ignored",
 		"gitolite.conf:14 it has no equivalent: option mirror.master", "gitolite.conf:15 it has no equivalent: config hooks",
 		"gitolite.conf:16 pushes create repositories by", "gitolite.conf:18 CREATOR is ignored",
-		"gitolite.conf:21 it has no equivalent: nonsense",
+		"gitolite.conf:21 it has no equivalent: nonsense", "gitolite.conf:23 @norefs is ignored",
 		"-x.pub:0 the key is left out", `gitolite.conf:17 repositories "users/CREATOR/..*" have no equivalent`,
-		`gitolite.conf:19 repositories "x[0-9]+" have no equivalent`)
+		`gitolite.conf:19 repositories "x[0-9]+" have no equivalent`, "gitolite.conf:22 @norepos is ignored: no line defines",
+		"gitolite.conf:24 @nogroup is ignored: no line defines", "gitolite.conf:24 @nested is ignored")
 	text := r.Access()
 	for _, never := range []string{"create", "write", "x[0-9]", "CREATOR"} {
 		if strings.Contains(text, never) {
@@ -112,8 +117,10 @@ func TestGitoliteNotes(t *testing.T) {
 	if err := r.Write(out); err == nil || !strings.Contains(err.Error(), "exists, and nothing is replaced") {
 		t.Errorf("second write: %v", err)
 	}
-	if _, err := Gitolite(conf + "x"); err == nil {
-		t.Error("a missing file was read")
+	for _, path := range []string{conf + "x", filepath.Join(dir, "keydir")} {
+		if _, err := Gitolite(path); err == nil || !strings.Contains(err.Error(), "a clone of gitolite-admin") {
+			t.Errorf("%s: %v, want an error that names what to read", path, err)
+		}
 	}
 }
 
@@ -156,12 +163,13 @@ func TestCgit(t *testing.T) {
 		"repo.hide=0\n")
 	rc := write(t, filepath.Join(dir, "cgitrc"), "# comment\ncss=/cgit.css\nroot-title=x\nsection=one\nrepo.url=app\n"+
 		"repo.path="+dir+"/app.git\nrepo.desc=An app\nrepo.owner=Alice A.\nrepo.module-link=x\nunknown=1\n"+
-		"include="+dir+"/more\nscan-path=/none\n")
+		"include="+dir+"/more\nproject-list=/list\nscan-path=/none\n")
 	r, err := Cgit(rc)
 	if err != nil {
 		t.Fatal(err)
 	}
-	checkNotes(t, r, "cgitrc:10 it has no equivalent: unknown=1", "cgitrc:12 repositories below /none")
+	checkNotes(t, r, "cgitrc:10 it has no equivalent: unknown=1", "cgitrc:12 the file /list is ignored",
+		"cgitrc:13 repositories below /none")
 	want := []Repository{{"app", dir + "/app.git", "An app", "Alice A."}, {"tools/tool", dir + "/b/tool.git", "", "Bob"}}
 	for i, repo := range r.Repositories {
 		if *repo != want[i] {
