@@ -1,8 +1,11 @@
 package auth
 
 import (
+	"context"
+	"crypto/sha256"
 	"slices"
 
+	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 )
 
@@ -15,7 +18,17 @@ func Names(patterns []Pattern, from, to git.RepoPath) bool {
 }
 
 // Mentions lists the rules and tokens that name a repository by its path before it was renamed, and not by the new one.
+// Those that cannot be read are named instead.
 func (a *Auth) Mentions(from, to git.RepoPath) (list []string) {
+	if a.o.Access != nil {
+		_, err := a.o.Access.content.table(context.Background(), true)
+		if err == nil {
+			err = a.refresh(context.Background())
+		}
+		if err != nil {
+			list = append(list, "perhaps stored rules and tokens, which cannot be read: "+fault.Message(err))
+		}
+	}
 	for _, r := range *a.rules.Load() {
 		if Names(r.repositories, from, to) {
 			list = append(list, r.name)
@@ -32,11 +45,25 @@ func (a *Auth) Mentions(from, to git.RepoPath) (list []string) {
 }
 
 // mentions implements Auth.Mentions.
-func (t *Tokens) mentions(from, to git.RepoPath) (list []string) {
+func (t *Tokens) mentions(from, to git.RepoPath) []string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.reload()
-	for _, one := range t.byHash {
+	return tokensNaming(t.byHash, from, to)
+}
+
+// mentions implements Auth.Mentions, which has read the log.
+func (t *sharedTokens) mentions(from, to git.RepoPath) []string {
+	content, head, err := t.get(context.Background(), false)
+	if err != nil {
+		return nil
+	}
+	byHash, _ := t.index(content, head)
+	return tokensNaming(byHash, from, to)
+}
+
+func tokensNaming(byHash map[[sha256.Size]byte]*token, from, to git.RepoPath) (list []string) {
+	for _, one := range byHash {
 		if one.id.Grant != nil && Names(one.id.Grant.Repositories, from, to) {
 			list = append(list, "token "+one.id.Name+" ("+one.id.Credential+")")
 		}

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/gateway/auth"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/node/lookup"
@@ -66,8 +67,26 @@ func (n *nodeParts) newWebhooks(d *deps) (*webhook.Hooks, error) {
 	hooks, err := webhook.New(ctx, o)
 	if err == nil {
 		d.life.push("webhooks", hooks.Close)
+		d.mentions = append(d.mentions, func(from, to git.RepoPath) []string { return addedNaming(hooks, from, to) })
 	}
 	return hooks, err
+}
+
+// addedNaming lists the webhooks that were added by calls and name a repository by its path before it was renamed.
+func addedNaming(hooks *webhook.Hooks, from, to git.RepoPath) (names []string) {
+	ctx, cancel := context.WithTimeout(context.Background(), settlePatience)
+	defer cancel()
+	list, err := hooks.List(ctx)
+	if err != nil {
+		return []string{"perhaps webhooks added by calls, which cannot be read: " + fault.Message(err)}
+	}
+	for _, w := range list {
+		patterns, err := auth.ParsePatterns(w.Repositories)
+		if err == nil && !w.IsConfigured && auth.Names(patterns, from, to) {
+			names = append(names, "webhook "+w.Name)
+		}
+	}
+	return names
 }
 
 // covers returns a function that reports whether a repository matches one of the patterns.
