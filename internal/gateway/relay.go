@@ -85,7 +85,7 @@ func (r *Request) Wait(ctx context.Context, condition node.WaitCondition) (seen 
 func (r *Request) Call(call node.Call, isChange bool, request func(git.RepoPath) []byte, receive func([]byte) error) {
 	var refused error
 	r.isPush, r.isChange = isChange, isChange
-	call.Caller = string(r.Caller())
+	call.Caller, call.Actor = string(r.Caller()), r.ID.Name
 	ctx, cancel := context.WithTimeout(r.Ctx, r.timeLimit())
 	defer cancel()
 	r.relay(nil, func(n router.Node, repo git.RepoPath) (o node.Outcome, err error) {

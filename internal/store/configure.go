@@ -44,7 +44,7 @@ func (p *place) configure(ctx context.Context, change func(*state, places.Settin
 			}
 		}
 		next.Quota = quotaOf(next.Config)
-		return p.happened(next, event.Event{Kind: event.Configure, Repository: event.NameOf(p.path)}), nil
+		return p.happened(ctx, next, event.Event{Kind: event.Configure, Repository: event.NameOf(p.path)}), nil
 	})
 	return err
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/node"
 	"github.com/packhorse-git/packhorse/internal/node/places"
 	"github.com/packhorse-git/packhorse/internal/store/bucket/buckettest"
 )
@@ -102,7 +103,8 @@ func TestCrashInRename(t *testing.T) {
 			a := newNode(t, b)
 			id := create(t, a, "x")
 			crashAt(a, step)
-			if err := a.Rename(t.Context(), repoPath("x"), repoPath("y")); err != errCrash {
+			ctx := node.WithActor(t.Context(), "ann")
+			if err := a.Rename(ctx, repoPath("x"), repoPath("y")); err != errCrash {
 				t.Fatalf("Rename = %v, want the crash", err)
 			}
 			c := newNode(t, b)
@@ -113,13 +115,16 @@ func TestCrashInRename(t *testing.T) {
 				if got := idOf(t, c, "x"); got != id {
 					t.Errorf("before anybody asks for the new path, the old one has %q, want %q", got, id)
 				}
-				err := c.Create(t.Context(), repoPath("y"), git.SHA1, "refs/heads/main", "", nil)
+				err := c.Create(node.WithActor(t.Context(), "bob"), repoPath("y"), git.SHA1, "refs/heads/main", "", nil)
 				if !fault.Is(err, fault.Exists) {
 					t.Errorf("Create at the new path = %v, want exists", err)
 				}
 				fallthrough
 			default:
 				checkPaths(t, b, map[string]string{"x": "", "y": id})
+				if got := textOf(readEvents(t, c, "", 10)); got != "create x, rename y from x by ann" {
+					t.Errorf("events: %s", got)
+				}
 				next := create(t, c, "x")
 				checkPaths(t, b, map[string]string{"x": next, "y": id})
 			}

@@ -79,7 +79,7 @@ func (s *Store) create(ctx context.Context, path git.RepoPath, id string, first 
 	defer release() // publishes the event, if the name refers to the repository by then
 	first.Number, first.Txn, first.Kind, first.Names = 1, replog.NewID(), replog.KindCreate, []git.RepoPath{path}
 	first.At, first.Node, first.Quota = time.Now(), s.options.Node, quotaOf(first.Config)
-	r.happened(first, event.Event{Kind: event.Create, Repository: event.NameOf(path)})
+	r.happened(ctx, first, event.Event{Kind: event.Create, Repository: event.NameOf(path)})
 	attempt, err := r.append(ctx, first)
 	if errors.Is(err, receivepack.ErrUnknown) { // but no name refers to it; see settle
 		return true, &fault.Error{Kind: fault.Unavailable, RetryAfter: fault.RetrySoon,

@@ -49,7 +49,7 @@ func (r *repository) delete(ctx context.Context, path git.RepoPath, isEvent bool
 		next := head.record.Next(replog.KindDelete, r.store.options.Node, time.Now())
 		next.Deleted, next.Names, next.Refs, next.Packs = true, nil, replog.Refs{}, nil
 		if isEvent {
-			r.happened(next, event.Event{Kind: event.Delete, Repository: event.NameOf(path)})
+			r.happened(ctx, next, event.Event{Kind: event.Delete, Repository: event.NameOf(path)})
 		}
 		return next, nil
 	})

@@ -13,6 +13,8 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/node"
 	"github.com/packhorse-git/packhorse/internal/node/event"
 	"github.com/packhorse-git/packhorse/internal/schedule/retry"
 	"github.com/packhorse-git/packhorse/internal/store/bucket"
@@ -496,8 +498,8 @@ func (s *Store) keepEvents(ctx context.Context, record *replog.Record, list []ev
 }
 
 // happened sets the event of a record that is not a push.
-func (r *repository) happened(record *replog.Record, e event.Event) *replog.Record {
-	e.ID, e.Time = record.Txn, record.At
+func (r *repository) happened(ctx context.Context, record *replog.Record, e event.Event) *replog.Record {
+	e.ID, e.Time, e.Actor = record.Txn, record.At, git.Text(node.ActorOf(ctx))
 	record.Events = &replog.Events{Number: record.Number, List: []event.Event{e}}
 	return record
 }

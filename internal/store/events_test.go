@@ -48,6 +48,9 @@ func textOf(all []event.Event) string {
 		if e.Former != "" {
 			text += " from " + string(e.Former)
 		}
+		if e.Actor != "" {
+			text += " by " + string(e.Actor)
+		}
 		for _, r := range e.Refs {
 			text += fmt.Sprintf(" %s:%s", r.Name, r.Kind)
 		}

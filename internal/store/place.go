@@ -177,7 +177,7 @@ func (p *place) SetHead(ctx context.Context, branch git.RefName, check func() (b
 		}
 		next := head.record.Next(replog.KindConfigure, p.store.options.Node, time.Now())
 		next.Head = branch
-		return p.happened(next, event.Event{Kind: event.Configure, Repository: event.NameOf(p.path)}), nil
+		return p.happened(ctx, next, event.Event{Kind: event.Configure, Repository: event.NameOf(p.path)}), nil
 	})
 	return err == nil && allowed, err
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/node"
 	"github.com/packhorse-git/packhorse/internal/node/event"
 	"github.com/packhorse-git/packhorse/internal/store/replog"
 )
@@ -68,7 +69,7 @@ func (s *Store) announceMove(ctx context.Context, old resolved, to git.RepoPath)
 			return nil, err
 		}
 		next := target.name.Next(to, replog.Moving, old.name.ID, s.options.Node, time.Now())
-		next.From, next.Renames = old.path, old.state.record.Renames
+		next.From, next.Renames, next.Actor = old.path, old.state.record.Renames, node.ActorOf(ctx)
 		outcome, err := s.appendName(ctx, target, next)
 		if err != nil {
 			return nil, err
@@ -89,6 +90,7 @@ func isPending(name *replog.Name, state *state) bool {
 // finishMove makes the move that a name's record announces, unless it is made or impossible. It returns the state of
 // the repository then.
 func (s *Store) finishMove(ctx context.Context, r *repository, name *replog.Name) (*state, error) {
+	ctx = node.WithActor(ctx, name.Actor) // perhaps it is a request of another user that finishes the move
 	_, err := r.change(ctx, func(head *state) (*replog.Record, error) {
 		if !isPending(name, head) {
 			return nil, errNoChange
@@ -98,7 +100,7 @@ func (s *Store) finishMove(ctx context.Context, r *repository, name *replog.Name
 		next.Names = slices.DeleteFunc(next.Names, func(p git.RepoPath) bool { return p == name.From })
 		next.Names = append(next.Names, name.Path)
 		slices.SortFunc(next.Names, func(a, b git.RepoPath) int { return strings.Compare(a.String(), b.String()) })
-		return r.happened(next, event.Event{Kind: event.Rename, Repository: event.NameOf(name.Path),
+		return r.happened(ctx, next, event.Event{Kind: event.Rename, Repository: event.NameOf(name.Path),
 			Former: event.NameOf(name.From)}), nil
 	})
 	if err != nil {

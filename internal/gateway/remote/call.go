@@ -69,6 +69,9 @@ func makeCall(ctx context.Context, client *connect.Client[frame, frame], c node.
 	inflight.InjectTrace(ctx, request.Header())
 	addStore(request.Header(), c.StoreID)
 	request.Header().Set(node.ShareHeader, url.QueryEscape(c.Caller))
+	if c.Actor != "" {
+		request.Header().Set(node.ActorHeader, url.QueryEscape(c.Actor))
+	}
 	if c.Reachable != "" {
 		request.Header().Set(node.ReachableHeader, c.Reachable)
 	}

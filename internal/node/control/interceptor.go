@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"net/url"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -17,6 +18,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/fault/faultrpc"
 	"github.com/packhorse-git/packhorse/internal/node"
+	"github.com/packhorse-git/packhorse/internal/proto/internalv1"
 	"github.com/packhorse-git/packhorse/internal/proto/internalv1/internalv1connect"
 	"github.com/packhorse-git/packhorse/internal/schedule/admit"
 	"github.com/packhorse-git/packhorse/internal/schedule/inflight"
@@ -109,6 +111,10 @@ func (c *interceptor) intercept(ctx context.Context, spec connect.Spec, header h
 		defer running.End()
 		running.Describe("", "", cmp.Or(header.Get(inflight.CallerHeader), header.Get(callerHeader)))
 		running.SetStage(inflight.Working)
+	}
+	actor, _ := url.QueryUnescape(header.Get(node.ActorHeader))
+	if by, err := pusherOf(&internalv1.Pusher{Name: actor}); err == nil {
+		ctx = node.WithActor(ctx, by.Name)
 	}
 	ctx, span := c.Tracer.StartInternal(ctx, header)
 	err := c.recoverPanic(spec, func() error {

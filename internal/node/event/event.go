@@ -37,7 +37,7 @@ type Event struct {
 	Repository  git.Text   `json:"repository"`            // its path then, without .git
 	Former      git.Text   `json:"former,omitempty"`      // the path before a Rename
 	Incarnation string     `json:"incarnation,omitempty"` // that of git.Version
-	Actor       git.Text   `json:"actor,omitempty"`       // name of the pusher
+	Actor       git.Text   `json:"actor,omitempty"`       // name of the user
 	Address     string     `json:"address,omitempty"`     // of the pusher
 	Options     []git.Text `json:"options,omitempty"`     // push options
 	Record      uint64     `json:"record,omitempty"`      // number of the record in a store

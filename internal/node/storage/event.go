@@ -5,6 +5,7 @@ import (
 	"context"
 
 	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/node"
 	"github.com/packhorse-git/packhorse/internal/node/event"
 	"github.com/packhorse-git/packhorse/internal/node/places"
 	"github.com/packhorse-git/packhorse/internal/node/receivepack"
@@ -20,6 +21,7 @@ func (n *Node) recordAs(ctx context.Context, e *event.Event, path git.RepoPath, 
 	if n.events == nil {
 		return change()
 	}
+	e.Actor = git.Text(node.ActorOf(ctx))
 	if e.Incarnation = n.versionOf(ctx, path).Incarnation; e.Incarnation != "" && e.Kind == event.Create {
 		return change() // it fails, or was made before by a request with the same ID
 	}

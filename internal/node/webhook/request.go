@@ -140,7 +140,7 @@ func (h *Hooks) requestsOf(ctx context.Context, t *Target, e *event.Event) ([]re
 	former := string(e.Former)
 	body, err := json.Marshal(change{Event: string(e.Kind), ID: e.ID, Time: e.Time.UTC().Format(time.RFC3339Nano),
 		Repository: string(e.Repository), RepositoryBytes: nonUTF8(string(e.Repository)), Former: former,
-		FormerBytes: nonUTF8(former), Record: e.Record})
+		FormerBytes: nonUTF8(former), Actor: string(e.Actor), Record: e.Record})
 	return []request{{string(e.Kind), e.ID, append(body, '\n')}}, err
 }
 
@@ -153,6 +153,7 @@ type change struct {
 	RepositoryBytes []byte `json:"repository_bytes,omitempty"`
 	Former          string `json:"former_repository,omitempty"`
 	FormerBytes     []byte `json:"former_repository_bytes,omitempty"`
+	Actor           string `json:"actor,omitempty"`
 	Record          uint64 `json:"record,omitempty"`
 }
 

@@ -33,6 +33,7 @@ type Name struct {
 	State NameState
 	ID    string       // the repository. With Removed: the former one.
 	From  git.RepoPath // with Moving: the former name of the repository
+	Actor string       // with Moving: the user who renames it, see node.WithActor
 	// Renames is, with Moving, Record.Renames of the repository when the move was announced. If the repository has
 	// another one, the move can never be finished.
 	Renames uint64
@@ -168,7 +169,7 @@ func (r *Name) fields(version *int64, kind, path, from *git.Text) map[string]any
 	return map[string]any{"format": version, "n": &r.Number, "txn": &r.Txn, "parent": &r.Parent, "kind": kind,
 		"at": (*stamp)(&r.At), "node": (*git.Text)(&r.Node), "path": path,
 		"state": (*git.Text)(&r.State), "id": &r.ID, "from": from,
-		"renames": &r.Renames}
+		"renames": &r.Renames, "actor": (*git.Text)(&r.Actor)}
 }
 
 // Encode returns the record as canonical JSON.
