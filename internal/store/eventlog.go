@@ -40,6 +40,8 @@ type eventLog struct {
 	bucket bucket.Bucket
 	node   string
 	id     string // of the store
+	// maxLarge is maxLargeEvents, except in tests.
+	maxLarge int64
 
 	mu        sync.Mutex
 	number    uint64            // of the latest known batch
@@ -166,7 +168,7 @@ func (l *eventLog) get(ctx context.Context, n uint64) (*eventBatch, error) {
 	if b != nil {
 		return b, nil
 	}
-	body, _, err := l.bucket.Get(ctx, l.key(n), maxLargeEvents)
+	body, _, err := l.bucket.Get(ctx, l.key(n), 2*l.maxLarge)
 	if err != nil {
 		return nil, err
 	}

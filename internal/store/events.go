@@ -34,11 +34,12 @@ const (
 	eventsPrefix   = "events/"
 	openPrefix     = eventsPrefix + "open/" // ID/TXN
 	largePrefix    = eventsPrefix + "large/"
-	maxEventBytes  = 32 << 10         // of events in a record; more are in an object of their own
-	maxLargeEvents = 64 << 20         // bytes of such an object, and of a batch
-	openIdle       = 30 * time.Second // until an opening that is not used is removed
-	openAge        = time.Hour        // after which an opening is replaced by another one
-	openLost       = 24 * time.Hour   // after which another node removes it
+	maxEventBytes  = 32 << 10          // of events in a record; more are in an object of their own
+	maxEventBatch  = 8 * maxEventBytes // after which a batch gets no other record
+	maxLargeEvents = 64 << 20          // bytes of such an object. A batch that has it may have twice as many.
+	openIdle       = 30 * time.Second  // until an opening that is not used is removed
+	openAge        = time.Hour         // after which an opening is replaced by another one
+	openLost       = 24 * time.Hour    // after which another node removes it
 	publishPause   = 100 * time.Millisecond
 	eventPoll      = 2 * time.Second // for batches of other nodes
 	completeEvery  = 5               // polls, for events of lost nodes
@@ -89,7 +90,8 @@ func newEvents(s *Store) *events {
 		open:  make(map[string]*ownOpening),
 		dirty: make(map[string]bool), seen: make(map[string]opening), changed: make(chan struct{}),
 		errors: rate.Sometimes{Interval: time.Minute}}
-	e.log = eventLog{bucket: s.bucket, node: s.options.Node, id: s.identity.ID, published: make(map[string]uint64)}
+	e.log = eventLog{bucket: s.bucket, node: s.options.Node, id: s.identity.ID, published: make(map[string]uint64),
+		maxLarge: maxLargeEvents}
 	return e
 }
 
@@ -379,7 +381,7 @@ func (e *events) publish(ctx context.Context, open map[string]opening) (skipped 
 				return nil, err
 			}
 			missing = append(missing, list...)
-			if size += n; size > maxEventBytes*8 {
+			if size += n; size > maxEventBatch {
 				break // the next batch has the others
 			}
 		}
@@ -414,11 +416,11 @@ func inOrder(list []event.Event) {
 	slices.SortStableFunc(list, func(x, y event.Event) int { return at[x.ID].Compare(at[y.ID]) })
 }
 
-// missing returns the events of a repository in records after a number.
+// missing returns the events of a repository in records after a number, as many as a batch should have.
 func (e *events) missing(ctx context.Context, id string, after uint64) (list []event.Event, size int, err error) {
 	log := replog.Open(e.store.bucket, id)
 	var isGone, isCreated bool
-	for number := after + 1; ; number++ {
+	for number := after + 1; size <= maxEventBatch; number++ {
 		record, err := log.Get(ctx, number)
 		if fault.Is(err, fault.NotFound) {
 			break
@@ -470,7 +472,7 @@ func (e *events) ofRecord(ctx context.Context, record *replog.Record) ([]event.E
 		list := slices.Clone(record.EventList())
 		return list, len(list) * 200, nil
 	}
-	body, _, err := e.store.bucket.Get(ctx, record.Events.Key, maxLargeEvents)
+	body, _, err := e.store.bucket.Get(ctx, record.Events.Key, e.log.maxLarge)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -479,7 +481,8 @@ func (e *events) ofRecord(ctx context.Context, record *replog.Record) ([]event.E
 	return list, len(body), fault.Wrap(fault.Corrupt, "the events of a record are damaged: "+record.Events.Key, err)
 }
 
-// keepEvents sets the events of a record. If they are large, they get an object.
+// keepEvents sets the events of a record. If they are large, they get an object. If that would be too large, the error
+// is replog.ErrTooLarge.
 func (s *Store) keepEvents(ctx context.Context, record *replog.Record, list []event.Event) error {
 	record.Events = &replog.Events{Number: record.Number, List: list}
 	refs := 0
@@ -492,6 +495,9 @@ func (s *Store) keepEvents(ctx context.Context, record *replog.Record, list []ev
 	body, err := json.Marshal(list)
 	if err != nil || len(body) < maxEventBytes {
 		return err
+	}
+	if int64(len(body)) > s.events.log.maxLarge {
+		return fault.Wrap(fault.Invalid, "the push changes too many refs at once: push fewer of them", replog.ErrTooLarge)
 	}
 	record.Events = &replog.Events{Number: record.Number, Key: largePrefix + record.Txn}
 	return s.bucket.Create(ctx, record.Events.Key, body)

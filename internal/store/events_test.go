@@ -331,3 +331,50 @@ func TestOneBadRepository(t *testing.T) {
 		})
 	}
 }
+
+// Events that are too large together are in several records and batches, which all nodes can read.
+func TestEventsBeyondALimit(t *testing.T) {
+	t.Parallel()
+	b := newBucket(t)
+	s := newNode(t, b)
+	s.events.log.maxLarge = 1 << 20
+	create(t, s, "x")
+	b.SetHook(func(operation, key string) error { // nothing is published yet
+		if operation == "create" && strings.HasPrefix(key, batchPrefix) {
+			return fault.New(fault.Unavailable, "503")
+		}
+		return nil
+	})
+	p := newPusher(t, s, "x")
+	pushOf := func(id string, refs int) (proposal receivepack.Proposal) {
+		proposal.Push = &receivepack.Push{ID: id, Repo: repoPath("x")}
+		for i := range refs {
+			name := fmt.Sprintf("%s-%s-%d", id, strings.Repeat("n", 100), i)
+			proposal.Updates = append(proposal.Updates, update(name, 0, 1))
+		}
+		return proposal
+	}
+	var pushes []receivepack.Proposal
+	for i := range 4 {
+		pushes = append(pushes, pushOf(fmt.Sprint("p", i), 2500))
+	}
+	shadow := &shadow{place: p.place, base: p.place.known(), ctx: t.Context(), cancel: func() {}, done: func() {}}
+	for _, result := range shadow.Commit(t.Context(), pushes) {
+		if result.Err != nil {
+			t.Errorf("a push: %v", result.Err)
+		}
+	}
+	shadow.base = p.place.known()
+	result := shadow.Commit(t.Context(), []receivepack.Proposal{pushOf("large", 10_000)})[0]
+	if !fault.Is(result.Err, fault.Invalid) {
+		t.Errorf("a push that is too large: %v", result.Err)
+	}
+	b.SetHook(nil)
+	for range 2 {
+		reader := newNode(t, b)
+		reader.events.log.maxLarge = 1 << 20
+		if all := readEvents(t, reader, "", 10); len(all) != 5 {
+			t.Errorf("%d events, want 5", len(all))
+		}
+	}
+}
