@@ -1,6 +1,7 @@
 package webhook
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"net/netip"
@@ -109,23 +110,25 @@ func (h *Hooks) Add(ctx context.Context, a Added) error {
 		return err
 	}
 	text, err := json.Marshal(a)
+	text = append(text, '\n')
 	if err == nil {
-		err = h.o.States.Save(ctx, a.Name+addedSuffix, append(text, '\n'))
+		err = h.o.States.Save(ctx, a.Name+addedSuffix, text)
 	}
 	if err == nil {
-		h.start(&a, t)
+		h.start(&a, t, text)
 	}
 	return err
 }
 
-// start begins the deliveries to an added target.
-func (h *Hooks) start(a *Added, t *Target) {
+// start begins the deliveries to an added target with a text in States.
+func (h *Hooks) start(a *Added, t *Target, text []byte) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.ctx.Err() != nil || h.queues[a.Name] != nil {
 		return
 	}
 	q := newQueue(h, t)
+	q.text = text
 	h.queues[a.Name], h.added[a.Name] = q, a
 	h.running.Go(q.run)
 }
@@ -147,22 +150,22 @@ func (h *Hooks) Remove(ctx context.Context, name string) error {
 	if err := h.o.States.Remove(ctx, name+addedSuffix); err != nil {
 		return err
 	}
-	h.end(name)
-	<-q.ended
+	h.end(name, q)
 	return h.o.States.Remove(ctx, name)
 }
 
-// end ends the deliveries to a target that was removed.
-func (h *Hooks) end(name string) {
+// end ends the deliveries to a target that was removed, and waits for their end.
+func (h *Hooks) end(name string, q *queue) {
 	h.mu.Lock()
-	defer h.mu.Unlock()
-	if q := h.queues[name]; q != nil {
-		q.stop()
+	if h.queues[name] == q {
 		h.metrics.pending.DeleteLabelValues(name)
 		h.metrics.oldest.DeleteLabelValues(name)
+		delete(h.queues, name)
+		delete(h.added, name)
 	}
-	delete(h.queues, name)
-	delete(h.added, name)
+	h.mu.Unlock()
+	q.stop()
+	<-q.ended
 }
 
 // followAdded follows the targets that calls of this and other nodes add and remove.
@@ -189,16 +192,25 @@ func (h *Hooks) follow(ctx context.Context) error {
 		if !ok {
 			continue
 		}
-		found[name] = true
 		h.mu.Lock()
-		isKnown := h.queues[name] != nil
+		q, isAdded := h.queues[name], h.added[name] != nil
 		h.mu.Unlock()
-		if isKnown {
+		if q != nil && !isAdded { // it is configured
 			continue
 		}
 		text, err := h.o.States.Load(ctx, file)
 		if err != nil {
 			return err
+		}
+		if text == nil { // it was removed meanwhile
+			continue
+		}
+		found[name] = true
+		if q != nil && bytes.Equal(q.text, text) {
+			continue
+		}
+		if q != nil { // it was removed and added again
+			h.end(name, q)
 		}
 		var a Added
 		var t *Target
@@ -209,18 +221,18 @@ func (h *Hooks) follow(ctx context.Context) error {
 			h.o.Log.Error("a webhook that was added by a call cannot be used", "target", name, "error", err)
 			continue
 		}
-		h.start(&a, t)
+		h.start(&a, t, text)
 	}
 	h.mu.Lock()
-	var gone []string
+	gone := make(map[string]*queue)
 	for name := range h.added {
 		if !found[name] {
-			gone = append(gone, name)
+			gone[name] = h.queues[name]
 		}
 	}
 	h.mu.Unlock()
-	for _, name := range gone {
-		h.end(name)
+	for name, q := range gone {
+		h.end(name, q)
 	}
 	return nil
 }

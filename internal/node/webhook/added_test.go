@@ -171,6 +171,30 @@ func TestAdded(t *testing.T) {
 	}
 }
 
+// TestAddedAgain removes a target and adds another one of the same name, before another node has seen the removal.
+func TestAddedAgain(t *testing.T) {
+	t.Parallel()
+	old, s := newTarget(t, nil), newTarget(t, nil)
+	j, states := openEvents(t, t.TempDir()), InBucket{buckettest.NewMemory(1)}
+	first, _ := openOn(t, j, states)
+	second, _ := openOn(t, j, states)
+	for _, target := range []*target{old, s} {
+		a := Added{Name: "a", URL: target.URL, Secret: "a secret of some length", AllowPrivate: true}
+		if err := first.Add(t.Context(), a); err != nil {
+			t.Fatal(err)
+		}
+		list, err := second.List(t.Context())
+		if err != nil || len(list) != 1 || list[0].URL != target.URL || second.queues["a"].target.URL != target.URL {
+			t.Errorf("the other node has %+v, %v, want the URL %s", list, err, target.URL)
+		}
+		if target == old {
+			if err := first.Remove(t.Context(), "a"); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
 // The requests in the format of GitHub have the fields that CI systems read.
 func TestGitHub(t *testing.T) {
 	t.Parallel()

@@ -61,6 +61,7 @@ type queue struct {
 	ctx    context.Context
 	stop   context.CancelFunc
 	ended  chan struct{} // closed when run has ended
+	text   []byte        // of an added target in States
 
 	position string // of the next event to read
 	window   []*delivery
