@@ -103,7 +103,10 @@ func (b *batch) check(p *pendingPush) error {
 		return p.ctx.Err()
 	case !b.head.has(p.shadow.place.path):
 		return notFound(p.shadow.place.path)
-	case head.ObjectsEpoch != base.ObjectsEpoch || !sameRules(head.Config, base.Config):
+	case head.ObjectsEpoch != base.ObjectsEpoch:
+		return fault.Retry(fault.Unavailable, fault.RetrySoon,
+			"push not accepted: unreachable objects of the repository were removed during the push; try again")
+	case !sameRules(head.Config, base.Config):
 		return fault.Retry(fault.Unavailable, fault.RetrySoon,
 			"push not accepted: the repository's configuration was changed during the push; try again")
 	}

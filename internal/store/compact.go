@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io/fs"
@@ -144,7 +145,9 @@ type compaction struct {
 	won     bool          // the record is in the log
 	close   func()        // removes the copy
 
-	isDetach bool // the repository borrows no packs afterwards
+	isDetach bool               // the repository borrows no packs afterwards
+	isPruned bool               // the new packs lack unreachable objects
+	follow   func(*state) error // returns why a later head must not get the new packs; nil: see replace
 }
 
 // path returns the path of a file of the copy.
@@ -233,6 +236,11 @@ func (c *compaction) upload(ctx context.Context) error {
 // publish appends a record that replaces the old packs by the new ones, unless another node was faster.
 func (c *compaction) publish(ctx context.Context) error {
 	_, err := c.changeThen(ctx, func(head *state) (*replog.Record, error) {
+		if c.follow != nil {
+			if err := c.follow(head); err != nil {
+				return nil, err
+			}
+		}
 		next := c.replace(head.record)
 		if next == nil {
 			return nil, errNoChange
@@ -261,19 +269,27 @@ func (c *compaction) replace(head *replog.Record) *replog.Record {
 		}
 	}
 	next := head.Next(replog.KindCompact, c.store.options.Node, time.Now())
-	if c.isDetach {
+	if c.isDetach || c.isPruned {
 		next.ObjectsEpoch++
+	}
+	since := uint64(0) // the age of the unreachable objects of the new packs
+	for _, key := range c.removed {
+		since = max(since, head.Pack(key).Since)
 	}
 	next.Packs = slices.DeleteFunc(next.Packs, func(p replog.Pack) bool { return slices.Contains(c.removed, p.Key) })
 	c.old = nil
 	for i := range next.Packs {
-		if p := &next.Packs[i]; len(c.added) > 0 && slices.ContainsFunc(p.Extra, replog.File.IsTip) {
+		p := &next.Packs[i]
+		if len(c.added) > 0 && slices.ContainsFunc(p.Extra, replog.File.IsTip) {
 			c.old = append(c.old, reposPrefix+c.id+"/"+p.Key+replog.TipPack, reposPrefix+c.id+"/"+p.Key+replog.TipIdx)
 			p.Extra = slices.DeleteFunc(slices.Clone(p.Extra), replog.File.IsTip) // head has it, too
 		}
+		if c.isPruned { // a commit-graph with removed commits would make Git believe that they exist
+			p.Extra = slices.DeleteFunc(slices.Clone(p.Extra), func(f replog.File) bool { return f.Ext == ".graph" })
+		}
 	}
 	for _, pack := range c.added {
-		pack.Since = next.Number
+		pack.Since = cmp.Or(since, next.Number)
 		next.Packs = append(next.Packs, pack)
 	}
 	return next
@@ -295,10 +311,4 @@ func (c *compaction) install(record *replog.Record) {
 				"error", err)
 		}
 	}
-}
-
-// Collect implements places.Place.
-func (p *place) Collect(context.Context, places.RunGit, places.CollectOptions) (places.Collected, error) {
-	return places.Collected{}, fault.New(fault.Precondition,
-		"unreachable objects of a store stay: packhorse store gc deletes packs that were replaced")
 }

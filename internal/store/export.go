@@ -98,12 +98,14 @@ func linkCopy(local *hydrate.Repository, to string, record *replog.Record) error
 			return err
 		}
 	}
-	graph := hydrate.FilePath("", ".graph")
-	links := map[string]string{graph: filepath.Join(from, graph)} // targets to sources
+	links := make(map[string]string) // targets to sources
 	for i := range record.Packs {
 		p := &record.Packs[i]
 		for _, f := range p.Files() { // two pushes of the same objects have the same pack
 			target := hydrate.FilePath(p.Name(), f.Ext)
+			if info, err := os.Lstat(local.Path(p, f)); f.Ext == ".graph" && (err != nil || info.Size() != f.Bytes) {
+				continue // of another pack, or of another record
+			}
 			if p.From != "" {
 				target = filepath.Join(lentDir, target)
 			}
@@ -132,4 +134,17 @@ func linkCopy(local *hydrate.Repository, to string, record *replog.Record) error
 		}
 	}
 	return nil
+}
+
+// linkObjects is linkCopy for a shadow. It returns the object directories.
+func linkObjects(local *hydrate.Repository, dir string, record *replog.Record) (objects []string, err error) {
+	if err := linkCopy(local, dir, record); err != nil {
+		return nil, err
+	}
+	objects = []string{filepath.Join(dir, "objects")}
+	if len(record.Lenders()) > 0 { // Git ignores relative alternates of alternates
+		objects = append(objects, filepath.Join(dir, lentDir, "objects"))
+		err = os.Remove(filepath.Join(dir, "objects/info/alternates"))
+	}
+	return objects, err
 }

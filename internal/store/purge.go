@@ -234,28 +234,37 @@ func (p *place) replacePurged(ctx context.Context, run places.RunGit, doomed map
 
 // purge makes the packs of the copy again without some objects, and publishes them.
 func (c *compaction) purge(ctx context.Context, s *places.Survey, doomed map[git.ObjectID]bool) error {
+	if err := c.rewrite(ctx, s, doomed); err != nil {
+		return err
+	}
+	if len(c.names)+len(c.removed) == 0 {
+		c.won = true
+		return nil
+	}
+	if err := c.upload(ctx); err != nil {
+		return err
+	}
+	return c.publish(ctx)
+}
+
+// rewrite makes the packs of the copy again without some unreachable objects.
+func (c *compaction) rewrite(ctx context.Context, s *places.Survey, doomed map[git.ObjectID]bool) error {
+	c.isPruned = true
 	run := func(g places.GitCommand) error { return s.Run(ctx, s.Repo, g) }
 	if err := places.Rewrite(ctx, run, c.path("objects"), s.Repo.Format, doomed); err != nil {
 		return err
 	}
 	if err := c.compare(); err != nil {
-		return fault.Wrap(fault.Unavailable, "cannot read the purged repository", err)
+		return fault.Wrap(fault.Unavailable, "cannot read the new packs of the repository", err)
 	}
 	if len(c.names)+len(c.removed) == 0 {
-		c.won = true
 		return nil
 	}
 	if err := os.RemoveAll(c.path("objects/tips")); err != nil {
 		return places.WriteError(err)
 	}
 	graph := []string{"commit-graph", "write", "--reachable", "--changed-paths", "--no-progress"}
-	if err := run(places.GitCommand{Args: graph}); err != nil {
-		return err
-	}
-	if err := c.upload(ctx); err != nil {
-		return err
-	}
-	return c.publish(ctx)
+	return run(places.GitCommand{Args: graph})
 }
 
 // deletePurged deletes all files of the repository that its head does not name, and all old versions of its files.

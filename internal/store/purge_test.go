@@ -164,10 +164,6 @@ func TestPurgeOfAnAbsentNode(t *testing.T) {
 		}
 		n.copied("app").Git("fsck", "--full", "--strict")
 	}
-	if _, err := n.node.Collect(t.Context(), repoPath("app"), places.CollectOptions{}); !fault.Is(err,
-		fault.Precondition) {
-		t.Errorf("a collection in a store: %v", err)
-	}
 	if list, err := bucket.Bucket(b).List(t.Context(), purgesPrefix, "", 10); err != nil || len(list) < 2 {
 		t.Errorf("%v, %v, want a purge and confirmations", list, err)
 	}

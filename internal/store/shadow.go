@@ -34,6 +34,8 @@ const (
 //	packed-refs              all refs, or if they are many the base: a hard link
 //	refs/                    in the second case, the changes after the base
 //	objects/info/alternates  the objects of the local copy, and those that it borrows
+//	base/                    those objects, if some were removed from the repository before: hard links of the packs of
+//	                         the base. The local copy may still have the objects, for running requests
 //
 // A change that deletes a ref of the base cannot be shown as a file. Then packed-refs has all refs in any case.
 type shadow struct {
@@ -150,6 +152,11 @@ func (s *shadow) make() (err error) {
 	}
 	local := s.local.Dir()
 	lenders := append([]string{filepath.Join(local, "objects")}, s.local.Lenders(s.base.record)...)
+	if s.base.record.ObjectsEpoch > 0 {
+		if lenders, err = linkObjects(s.local, s.path("base"), s.base.record); err != nil {
+			return err
+		}
+	}
 	err = cmp.Or(
 		os.Link(filepath.Join(local, "config"), s.path("config")),
 		os.WriteFile(s.path("HEAD"), []byte("ref: "+string(s.base.layers.Head)+"\n"), 0o666),
@@ -277,6 +284,9 @@ func (s *shadow) Repo() *repo.Repo { return s.repo }
 func (s *shadow) Own() string {
 	if len(s.base.record.Lenders()) == 0 {
 		return ""
+	}
+	if s.base.record.ObjectsEpoch > 0 {
+		return s.path("base/objects")
 	}
 	return filepath.Join(s.local.Dir(), "objects")
 }

@@ -46,7 +46,7 @@ func (p *dirPlace) collectNetwork(ctx context.Context, run RunGit, o CollectOpti
 	if err != nil {
 		return err
 	}
-	expired, err := s.unreachable(ctx)
+	expired, err := s.Unreachable(ctx)
 	if err != nil {
 		return err
 	}
@@ -56,22 +56,27 @@ func (p *dirPlace) collectNetwork(ctx context.Context, run RunGit, o CollectOpti
 			kept = append(kept, id)
 		}
 	}
-	for ; len(kept) > 0; kept = kept[1:] {
-		if !expired[kept[0]] {
-			continue
-		}
-		delete(expired, kept[0])
-		if err := s.eachNeed(kept[0], func(need git.ObjectID) { kept = append(kept, need) }); err != nil {
-			return err
-		}
-	}
-	if len(expired) == 0 || o.DryRun {
-		return nil
+	if err := s.Keep(expired, kept); err != nil || len(expired) == 0 || o.DryRun {
+		return err
 	}
 	if err := f.writeGraphs(ctx, run); err != nil {
 		return err
 	}
 	return f.remove(ctx, run, tips, expired, &Purged{})
+}
+
+// Keep removes objects from a set, and those of the set that they need.
+func (s *Survey) Keep(set map[git.ObjectID]bool, kept []git.ObjectID) error {
+	for ; len(kept) > 0; kept = kept[1:] {
+		if !set[kept[0]] {
+			continue
+		}
+		delete(set, kept[0])
+		if err := s.eachNeed(kept[0], func(need git.ObjectID) { kept = append(kept, need) }); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // addReflogs adds the objects in reflogs that exist (gitrepository-layout(5), "logs").

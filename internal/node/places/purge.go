@@ -109,7 +109,7 @@ func OpenSurvey(run RunGit, dir string, format git.ObjectFormat, objects []strin
 // Doomed returns the objects to remove in order to purge some: these, and all that need one of them. The error is
 // Precondition if a tip reaches one, and names the tips.
 func (s *Survey) Doomed(ctx context.Context, o PurgeOptions) (map[git.ObjectID]bool, error) {
-	isUnreachable, err := s.unreachable(ctx)
+	isUnreachable, err := s.Unreachable(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -160,11 +160,15 @@ func (s *Survey) checkPointers(ctx context.Context, ids []lfs.OID, isUnreachable
 	})
 }
 
-// unreachable returns the objects that no tip reaches.
-func (s *Survey) unreachable(ctx context.Context) (map[git.ObjectID]bool, error) {
+// Unreachable returns the objects that no tip reaches.
+func (s *Survey) Unreachable(ctx context.Context) (map[git.ObjectID]bool, error) {
 	found := make(map[git.ObjectID]bool)
+	args := []string{"fsck", "--unreachable", "--connectivity-only", "--no-progress", "--no-reflogs"}
+	if len(s.Tips) == 0 { // git fsck would list nothing
+		args = []string{"cat-file", "--batch-all-objects", "--batch-check=unreachable %(objecttype) %(objectname)"}
+	}
 	err := s.Run(ctx, s.Repo, GitCommand{
-		Args: []string{"fsck", "--unreachable", "--connectivity-only", "--no-progress", "--no-reflogs"},
+		Args: args,
 		Output: func(r io.Reader) error {
 			return eachLine(r, func(line string) error {
 				if fields := strings.Fields(line); len(fields) == 3 && fields[0] == "unreachable" {

@@ -95,7 +95,7 @@ func (n *Node) collectHandle(ctx context.Context, h *handle, path git.RepoPath, 
 	}
 	defer release()
 	start := time.Now()
-	if n.server != nil && !h.IsCopy() {
+	if n.server != nil {
 		snap, err := h.Refs.Snapshot(ctx)
 		if err == nil {
 			o.Keep, err = n.server.Former(h.Repo, snap)

@@ -238,7 +238,7 @@ func (m *maintainer) collect(path git.RepoPath) error {
 	}
 	defer m.node.release(h)
 	mark := filepath.Join(h.Common, collectedFile)
-	if info, err := os.Stat(mark); h.IsCopy() || err == nil && time.Since(info.ModTime()) < collectInterval {
+	if info, err := os.Stat(mark); err == nil && time.Since(info.ModTime()) < collectInterval {
 		return nil
 	}
 	if n := m.node; n.pushes != nil && n.pushes.BeforeMaintenance(m.ctx, h.Repo, path) != nil {

@@ -10,8 +10,8 @@ import (
 )
 
 // A node does not ask whether its repositories are directories or in a store: places.Places and places.Place are the
-// difference. New chooses them. Only hooks have to know it, because those of local copies never run, and collections,
-// which a store makes itself.
+// difference. New chooses them. Only hooks have to know it, because those of local copies never run, and the clean-up
+// after killed pushes, which a store does not need.
 func TestNoChecksOfTheMode(t *testing.T) {
 	check := regexp.MustCompile(`[pP]laces? [!=]= nil|\.\(\*(places\.)?(Directories|dirPlace)\)|IsCopy\(\)`)
 	var files []string
@@ -23,8 +23,7 @@ func TestNoChecksOfTheMode(t *testing.T) {
 		files = append(files, found...)
 	}
 	choices := map[string]string{"../storage/storage.go": "n.places == nil {",
-		"../receivepack/receivepack.go": "if r.IsCopy() {", "../storage/maintain.go": "&& !h.IsCopy() {",
-		"../storage/maintainer.go": "h.IsCopy() || err == nil"}
+		"../receivepack/receivepack.go": "if r.IsCopy() {", "../storage/maintain.go": "&& !h.IsCopy() {"}
 	for _, file := range files {
 		text, err := os.ReadFile(file)
 		if err != nil {

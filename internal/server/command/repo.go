@@ -428,7 +428,9 @@ func repoGC(env Env) *cobra.Command {
 		Use: "gc PATH", Short: "Remove unreachable objects of a repository",
 		Long: `Gc removes the objects that no ref, reflog or index of a work tree reaches and that are older than --older-than, and
 maintains the repository. Fetches and pushes continue meanwhile. It needs git 2.37 or newer, and the time and space of a
-complete repack, also with --dry-run.`,
+complete repack, also with --dry-run.
+
+In a store, the age is that of the pack of an object, and the former packs stay in the bucket for seven days.`,
 		Example: "  packhorse repo gc team/app --root /srv/git\n  packhorse repo gc team/app --older-than 30d --dry-run " +
 			"--root /srv/git",
 		Args: exactArgs(1, "one PATH"),

@@ -78,8 +78,8 @@ type MaintenanceConfig struct {
 	TipPack bool `toml:"tip_pack" default:"true"`
 
 	// Unreachable removes objects that nothing reaches and that are older, as "packhorse repo gc" does: after pushes to
-	// the repository, at most once a day. That repacks the whole repository. "0s" keeps all objects, so that an undone
-	// push can be examined. It has no effect in a store. Days are written as in "14d".
+	// the repository, at most once a day. That repacks the whole repository; in a store, the packs that have such objects.
+	// "0s" keeps all objects, so that an undone push can be examined. Days are written as in "14d".
 	Unreachable Duration `toml:"unreachable" default:"0s"`
 }
 

@@ -158,6 +158,9 @@ func (r *Repository) apply(ctx context.Context, before, rec *replog.Record) erro
 		}
 		r.removeBases(before, rec)
 	}
+	if before != nil && before.ObjectsEpoch != rec.ObjectsEpoch { // it may have objects that were removed
+		r.checkGraph(ctx, rec)
+	}
 	return r.writeFiles(before, rec)
 }
 

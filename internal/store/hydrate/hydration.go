@@ -98,7 +98,7 @@ func (r *Repository) checkPacks(t *task, packs []*replog.Pack) (damaged []*replo
 	case <-t.ctx.Done():
 		return nil, t.ctx.Err()
 	}
-	r.checkGraph(t)
+	r.checkGraph(t.ctx, t.record)
 	for _, p := range packs {
 		err := r.verify(t, p)
 		if t.ctx.Err() != nil {
@@ -160,16 +160,16 @@ func (r *Repository) verify(t *task, p *replog.Pack) error {
 }
 
 // checkGraph removes the commit-graph unless it is the one of a pack of the record.
-func (r *Repository) checkGraph(t *task) {
+func (r *Repository) checkGraph(ctx context.Context, rec *replog.Record) {
 	path := filepath.Join(r.dir, commitGraph)
-	for i := range t.record.Packs {
-		for _, f := range t.record.Packs[i].Extra {
-			if f.Ext == ".graph" && verifyFile(t.ctx, path, f, ignoreCount) == nil {
+	for i := range rec.Packs {
+		for _, f := range rec.Packs[i].Extra {
+			if f.Ext == ".graph" && verifyFile(ctx, path, f, ignoreCount) == nil {
 				return
 			}
 		}
 	}
-	if t.ctx.Err() == nil {
+	if ctx.Err() == nil {
 		_ = os.Remove(path)
 	}
 }

@@ -21,7 +21,7 @@ const (
 	KindCreate     Kind = "create"     // the first record of a repository
 	KindPush       Kind = "push"       // refs changed, and packs were added
 	KindCheckpoint Kind = "checkpoint" // the changes of refs were folded into a new checkpoint
-	KindCompact    Kind = "compact"    // packs were replaced by others with the same objects
+	KindCompact    Kind = "compact"    // packs were replaced by others with the same objects, or without unreachable ones
 	KindCondemn    Kind = "condemn"    // keys were condemned: they are about to be deleted
 	KindClear      Kind = "clear"      // condemned keys are deleted
 	KindConfigure  Kind = "configure"  // HEAD, the configuration or the quota changed
@@ -121,7 +121,7 @@ type Pack struct {
 	Key       string `json:"key"`     // relative to the repository, without the extension: "packs/pack-HASH-TXN"
 	Objects   int64  `json:"objects"` // number of objects
 	SHA256    Sum    `json:"sha256"`  // of the pack
-	Since     uint64 `json:"since"`   // the record that added it
+	Since     uint64 `json:"since"`   // the record that added it, or the youngest of the packs that it replaces
 }
 
 // File is one file of a pack. Its key is Pack.Key + Ext.

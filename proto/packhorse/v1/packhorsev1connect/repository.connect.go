@@ -105,8 +105,9 @@ type RepositoryServiceClient interface {
 	Maintain(context.Context, *connect.Request[v1.MaintainRequest]) (*connect.Response[v1.MaintainResponse], error)
 	// Collect removes objects that no ref, reflog or index of a work tree reaches and that are older than a time, and maintains the repository.
 	// Fetches and pushes continue. PERMISSION_DENIED for a mirror, a partial clone, with extensions.preciousObjects, and if other repositories
-	// or work trees use its objects. FAILED_PRECONDITION in a store, and with a git before 2.37. UNAVAILABLE if changes in the meantime need
-	// expired objects: then nothing is removed, and the call can be repeated. The call returns at the end.
+	// or work trees use its objects. FAILED_PRECONDITION with a git before 2.37. UNAVAILABLE if changes in the meantime need expired objects:
+	// then nothing is removed, and the call can be repeated. In a store, the age of an object is that of its pack. Forks keep the packs that
+	// they borrow. Pushes that began before are refused when they end afterwards. The call returns at the end.
 	Collect(context.Context, *connect.Request[v1.CollectRequest]) (*connect.Response[v1.CollectResponse], error)
 	// Purge removes unreachable objects and all copies of them at once, with the unreachable objects that need them, and keeps them from coming
 	// back. FAILED_PRECONDITION with their names if refs reach an object, here or in a fork that shares objects. PERMISSION_DENIED for a mirror, a
@@ -328,8 +329,9 @@ type RepositoryServiceHandler interface {
 	Maintain(context.Context, *connect.Request[v1.MaintainRequest]) (*connect.Response[v1.MaintainResponse], error)
 	// Collect removes objects that no ref, reflog or index of a work tree reaches and that are older than a time, and maintains the repository.
 	// Fetches and pushes continue. PERMISSION_DENIED for a mirror, a partial clone, with extensions.preciousObjects, and if other repositories
-	// or work trees use its objects. FAILED_PRECONDITION in a store, and with a git before 2.37. UNAVAILABLE if changes in the meantime need
-	// expired objects: then nothing is removed, and the call can be repeated. The call returns at the end.
+	// or work trees use its objects. FAILED_PRECONDITION with a git before 2.37. UNAVAILABLE if changes in the meantime need expired objects:
+	// then nothing is removed, and the call can be repeated. In a store, the age of an object is that of its pack. Forks keep the packs that
+	// they borrow. Pushes that began before are refused when they end afterwards. The call returns at the end.
 	Collect(context.Context, *connect.Request[v1.CollectRequest]) (*connect.Response[v1.CollectResponse], error)
 	// Purge removes unreachable objects and all copies of them at once, with the unreachable objects that need them, and keeps them from coming
 	// back. FAILED_PRECONDITION with their names if refs reach an object, here or in a fork that shares objects. PERMISSION_DENIED for a mirror, a
