@@ -16,8 +16,11 @@ import (
 // names no revisions, which a node would have to check.
 func (a *apiRequest) administration() error {
 	a.reachable = ""
-	if purge, ok := a.message.(*packhorsev1.PurgeRequest); ok { // the caller may administer this repository only
-		purge.AnonymousForks = true
+	switch a.message.(type) {
+	case *packhorsev1.PurgeRequest, *packhorsev1.CollectRequest:
+		if err := a.administersAll(); err != nil {
+			return err
+		}
 	}
 	created, read := a.Others(a.message)
 	if a.ForAll && a.IsChange() { // the new repository is that of the request
@@ -48,6 +51,20 @@ func (a *apiRequest) administration() error {
 	return nil
 }
 
+// administersAll returns an error unless the caller administers the whole server. Forks of other owners share the
+// objects that a purge or a collection removes.
+func (a *apiRequest) administersAll() error {
+	err := fault.New(fault.Denied,
+		"forks can share the objects: only callers who administer the whole server may remove them")
+	if a.handler.Access == nil {
+		return err
+	}
+	if _, refused := a.handler.Access.For(a.Ctx, a.ID); !fault.Is(refused, fault.Denied) {
+		return refused
+	}
+	return err
+}
+
 // complete removes from the description of a repository what only its administrators may see, and adds to a response
 // what the gateway knows.
 func (a *apiRequest) complete(m proto.Message) {
@@ -56,13 +73,6 @@ func (a *apiRequest) complete(m proto.Message) {
 	case *packhorsev1.GetResponse:
 		if !a.MayAdminister() {
 			all = []*packhorsev1.Repository{m.GetRepository()}
-		}
-	case *packhorsev1.PurgeResponse: // these texts can have the paths of forks
-		m.Files = nil
-		for _, texts := range [][]string{m.GetCopies(), m.GetProblems()} {
-			for i := range texts {
-				texts[i] = "use packhorse repo purge to see it"
-			}
 		}
 	case *packhorsev1.ListResponse:
 		all = m.GetDetails()

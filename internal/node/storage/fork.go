@@ -8,6 +8,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/node/event"
+	"github.com/packhorse-git/packhorse/internal/node/packcache"
 	"github.com/packhorse-git/packhorse/internal/node/places"
 )
 
@@ -41,6 +42,9 @@ func (n *Node) Fork(ctx context.Context, source, target git.RepoPath, o places.F
 		return n.places.Fork(ctx, n.places.Name(source), n.places.Name(name), o)
 	})
 	if places.IsChanged(err) {
+		if n.packs != nil { // the source may have joined a network: its packs have another scope from now on
+			n.packs.Drop(h.Incarnation, packcache.Requested)
+		}
 		lfsErr := n.linkLFS(ctx, h, name)
 		err = cmp.Or(err, fault.Wrap(fault.KindOf(lfsErr),
 			"the fork was created, but may lack objects of Git LFS; repeat the request with its request ID", lfsErr))

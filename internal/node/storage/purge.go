@@ -50,12 +50,7 @@ func (n *Node) Purge(ctx context.Context, path git.RepoPath, o places.PurgeOptio
 		return r, err
 	}
 	defer release()
-	drop := func() {
-		n.inspector.Forget()
-		if n.packs != nil {
-			r.CachedPacks += n.packs.Drop(h.PackScope(), packcache.Requested).Entries
-		}
-	}
+	drop := func() { r.CachedPacks += n.dropPacks(h.Repo) }
 	git := places.Maintainer{Runner: n.runner, Log: n.log}.Run
 	o.Known, o.Hidden = h.Purged(), func() {
 		n.RefsChanged(path)
@@ -92,7 +87,7 @@ func (n *Node) FindCopies(ctx context.Context, path git.RepoPath, o places.Purge
 	defer n.release(h)
 	var cached []string
 	if n.packs != nil {
-		cached = n.packs.Files(h.PackScope())
+		cached = append(n.packs.Files(h.PackScope()), n.packs.Files(h.Incarnation)...)
 	}
 	x, err = h.place.Copies(ctx, places.Maintainer{Runner: n.runner, Log: n.log}.Run, o, cached)
 	if err == nil {
@@ -126,7 +121,19 @@ func (n *Node) dropPurged(r *repo.Repo) {
 	}
 	known := fmt.Sprint(ids, r.Policy().Purging)
 	if before, _ := n.purged.Swap(r.PackScope(), known); before != known {
-		n.inspector.Forget()
-		n.packs.Drop(r.PackScope(), packcache.Requested)
+		n.dropPacks(r)
 	}
+}
+
+// dropPacks drops all that is cached of the objects of a repository, and returns the number of packs. Those that were
+// cached before it had forks are dropped when it gets one, so that a purge in a fork does not miss them.
+func (n *Node) dropPacks(r *repo.Repo) (packs int) {
+	n.inspector.Forget()
+	if n.packs != nil {
+		packs = n.packs.Drop(r.PackScope(), packcache.Requested).Entries
+		if r.Incarnation != r.PackScope() {
+			packs += n.packs.Drop(r.Incarnation, packcache.Requested).Entries
+		}
+	}
+	return packs
 }
