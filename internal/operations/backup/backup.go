@@ -610,9 +610,18 @@ func readManifest(dir string) (*manifest, error) {
 			filepath.Join(dir, manifestName), m.Format, err)
 	}
 	for place, u := range m.Units {
-		if !filepath.IsLocal(place) || !filepath.IsLocal(u.ID) || strings.Contains(u.ID, "/") {
+		if !isInside(place) || !isInside(u.ID) || strings.Contains(u.ID, "/") || u.Network != "" && !isInside(u.Network) {
 			return nil, fault.New(fault.Corrupt, "%s is damaged: it names %q", filepath.Join(dir, manifestName), place)
+		}
+	}
+	for link := range m.Links {
+		if !isInside(link) {
+			return nil, fault.New(fault.Corrupt, "%s is damaged: it has a link %q", filepath.Join(dir, manifestName), link)
 		}
 	}
 	return m, nil
 }
+
+// isInside reports whether a path is clean, and stays in the directory that it is joined with. The author of a backup
+// must not choose where its files go.
+func isInside(path string) bool { return filepath.IsLocal(path) && filepath.Clean(path) == path }

@@ -60,12 +60,21 @@ func readRecords(dir, sum string) (records []record, err error) {
 	hash := sha256.Sum256(text)
 	decoder := json.NewDecoder(bytes.NewReader(text))
 	err = decoder.Decode(&list{})
+	links := map[string]bool{}
 	for err == nil && decoder.More() {
 		var r record
-		if err = decoder.Decode(&r); err == nil && !filepath.IsLocal(r.Name) {
+		if err = decoder.Decode(&r); err == nil && !isInside(r.Name) {
 			err = fmt.Errorf("it has the file %q", r.Name)
 		}
+		links[r.Name] = r.Target != ""
 		records = append(records, r)
+	}
+	for _, r := range records {
+		for dir := filepath.Dir(r.Name); dir != "."; dir = filepath.Dir(dir) {
+			if links[dir] {
+				err = fmt.Errorf("it has the file %q below a link", r.Name)
+			}
+		}
 	}
 	if err != nil || hex.EncodeToString(hash[:]) != sum {
 		return nil, fault.New(fault.Corrupt, "%s is damaged: its checksum is wrong", filepath.Join(dir, listName))

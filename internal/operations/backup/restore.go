@@ -139,7 +139,11 @@ func (x *restorer) all(ctx context.Context) error {
 			}
 			continue
 		}
-		if err := x.unit(ctx, place, to); ctx.Err() != nil {
+		err := x.checkPlain(to)
+		if err == nil {
+			err = x.unit(ctx, place, to)
+		}
+		if ctx.Err() != nil {
 			return ctx.Err()
 		} else if err != nil {
 			x.add(place, "%v%s", err, membersOf(x.m.Units, place))
@@ -161,11 +165,31 @@ func (x *restorer) all(ctx context.Context) error {
 		}
 	}
 	for path, target := range x.m.Links {
+		if x.Root == "" {
+			break
+		}
 		to := filepath.Join(x.Root, path)
-		if x.Root != "" {
-			if err := cmp.Or(os.MkdirAll(filepath.Dir(to), 0o755), os.Symlink(target, to)); err != nil {
-				return err
-			}
+		err := x.checkPlain(filepath.Dir(to))
+		if err == nil {
+			err = cmp.Or(os.MkdirAll(filepath.Dir(to), 0o755), os.Symlink(target, to))
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkPlain returns an error if a restored link is on the way to a path below the root: nothing is written through
+// links.
+func (x *restorer) checkPlain(path string) error {
+	below, err := filepath.Rel(x.Root, path)
+	if x.Root == "" || err != nil || !filepath.IsLocal(below) {
+		return nil // it is not below the root
+	}
+	for dir := path; dir != filepath.Clean(x.Root) && dir != "."; dir = filepath.Dir(dir) {
+		if info, err := os.Lstat(dir); err == nil && info.Mode()&fs.ModeSymlink != 0 {
+			return fault.New(fault.Corrupt, "the backup has files below %s, which is a link", dir)
 		}
 	}
 	return nil
