@@ -67,11 +67,11 @@ func (n *Node) write(ctx context.Context, path git.RepoPath, c *write.Change) (r
 // versionOf returns the version after a change; zero if the repository is gone.
 func (n *Node) versionOf(ctx context.Context, path git.RepoPath) git.Version {
 	h, _, version, err := n.latestSnapshot(ctx, path)
-	if err != nil {
+	if err == nil {
+		n.release(h)
+	} else if !fault.Is(err, fault.NotFound) {
 		n.log.Warn("cannot determine the version after a change", "repository", path.String(), "error", err)
-		return git.Version{}
 	}
-	n.release(h)
 	return version
 }
 
