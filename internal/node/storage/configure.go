@@ -17,7 +17,17 @@ func (n *Node) Configure(ctx context.Context, path git.RepoPath, change func(pla
 	if err != nil {
 		return d, err
 	}
-	err = n.record(ctx, event.Configure, path, func() error { return h.place.Configure(ctx, change) })
+	err = n.record(ctx, event.Configure, path, func() error {
+		var changed []string
+		err := h.place.Configure(ctx, func(s places.Settings) (err error) {
+			changed, err = s.Change(change)
+			return err
+		})
+		if err == nil && len(changed) == 0 {
+			return errUnchanged
+		}
+		return err
+	})
 	n.release(h)
 	if err != nil {
 		return d, err

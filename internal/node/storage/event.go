@@ -3,6 +3,7 @@ package storage
 import (
 	"cmp"
 	"context"
+	"errors"
 
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/node"
@@ -16,8 +17,16 @@ func (n *Node) record(ctx context.Context, kind event.Kind, path git.RepoPath, c
 	return n.recordAs(ctx, &event.Event{Kind: kind, Repository: event.NameOf(path)}, path, change)
 }
 
+// errUnchanged is the error of a change that turns out not to be necessary. It succeeds, and has no event.
+var errUnchanged = errors.New("nothing to change")
+
 // recordAs is record with an event that has more. path is where the repository is before or after the change.
-func (n *Node) recordAs(ctx context.Context, e *event.Event, path git.RepoPath, change func() error) error {
+func (n *Node) recordAs(ctx context.Context, e *event.Event, path git.RepoPath, change func() error) (err error) {
+	defer func() {
+		if errors.Is(err, errUnchanged) {
+			err = nil
+		}
+	}()
 	if n.events == nil {
 		return change()
 	}
@@ -26,7 +35,7 @@ func (n *Node) recordAs(ctx context.Context, e *event.Event, path git.RepoPath, 
 		return change() // it fails, or was made before by a request with the same ID
 	}
 	var result error
-	err := n.events.Change(e, func() error {
+	err = n.events.Change(e, func() error {
 		if result = change(); !places.IsChanged(result) {
 			return result
 		}

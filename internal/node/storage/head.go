@@ -32,7 +32,10 @@ func (n *Node) SetHead(ctx context.Context, path git.RepoPath, branch, expected 
 		return false, err
 	}
 	err = n.record(ctx, event.Configure, path, func() error {
-		_, err := h.place.SetHead(ctx, branch, func() (bool, error) { return h.checkHead(ctx, expected) })
+		done, err := h.place.SetHead(ctx, branch, func() (bool, error) { return h.checkHead(ctx, branch, expected) })
+		if err == nil && !done {
+			return errUnchanged
+		}
 		return err
 	})
 	if err != nil {
@@ -47,19 +50,17 @@ func (n *Node) SetHead(ctx context.Context, path git.RepoPath, branch, expected 
 	return exists, err
 }
 
-// checkHead returns an error if HEAD does not name the expected branch.
-func (h *handle) checkHead(ctx context.Context, expected git.RefName) (bool, error) {
-	if expected == "" {
-		return true, nil
-	}
+// checkHead reports whether HEAD has to be changed to name a branch. It returns an error if HEAD does not name the
+// expected one.
+func (h *handle) checkHead(ctx context.Context, branch, expected git.RefName) (bool, error) {
 	snap, err := h.Refs.Snapshot(ctx)
 	if err != nil {
 		return false, err
 	}
 	head := snap.Unhidden().Head()
 	actual := cmp.Or(string(head.Target), head.ID.String())
-	if actual == string(expected) {
-		return true, nil
+	if expected == "" || actual == string(expected) {
+		return head.Target != branch, nil
 	}
 	return false, &fault.Error{Kind: fault.Aborted, Msg: "HEAD is " + fault.Short(actual) + ", expected " +
 		fault.Short(expected), Mismatches: []fault.Mismatch{{Name: "HEAD", Expected: string(expected), Actual: actual}}}
