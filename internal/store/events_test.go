@@ -356,7 +356,7 @@ func TestEventsBeyondALimit(t *testing.T) {
 	}
 	var pushes []receivepack.Proposal
 	for i := range 4 {
-		pushes = append(pushes, pushOf(fmt.Sprint("p", i), 2500))
+		pushes = append(pushes, pushOf(fmt.Sprint("p", i), 4000))
 	}
 	shadow := &shadow{place: p.place, base: p.place.known(), ctx: t.Context(), cancel: func() {}, done: func() {}}
 	for _, result := range shadow.Commit(t.Context(), pushes) {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
@@ -63,4 +64,33 @@ func TestForget(t *testing.T) {
 	}
 	n.mustPush(clone, "team/hush", "main")
 	away.copied("team/hush").Git("fsck", "--full", "--strict")
+}
+
+// A node that knows the later numbers of a forgotten name lists the new repository.
+func TestListAfterForget(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBucket(t)
+		a, c := newNode(t, b), newNode(t, b)
+		create(t, a, "x")
+		if err := a.Delete(t.Context(), repoPath("x"), places.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		checkList(t, c)
+		checkList(t, a)
+		time.Sleep(forgetAge + time.Hour)
+		if _, err := Forget(t.Context(), b, repoPath("x"), "n"); err != nil {
+			t.Fatal(err)
+		}
+		create(t, c, "x")
+		checkList(t, a, "x")
+		checkList(t, c, "x")
+		if err := c.Delete(t.Context(), repoPath("x"), places.DeleteOptions{}); err != nil { // the same number
+			t.Fatal(err)
+		}
+		create(t, a, "x")
+		time.Sleep(2 * indexAge)
+		checkList(t, a, "x")
+		checkList(t, c, "x")
+	})
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"sync"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -39,7 +40,7 @@ func (s *Store) listNames(ctx context.Context, after string) (live []nameHead, h
 			if err != nil {
 				return nil, false, err
 			}
-			heads = append(heads, nameHead{path: path, number: number})
+			heads = append(heads, nameHead{path: path, number: number, at: k.Modified})
 			if position = replog.AfterName(path.String()); len(live)+len(heads) == listPage {
 				break
 			}
@@ -60,8 +61,14 @@ func (s *Store) listNames(ctx context.Context, after string) (live []nameHead, h
 type nameHead struct {
 	path    git.RepoPath
 	number  uint64
-	id      string // of the repository; empty if the name has no repository
-	renames uint64 // of the repository when it got the name, or later
+	at      time.Time // when the record was written; for those that were read, by the clock of the store
+	id      string    // of the repository; empty if the name has no repository
+	renames uint64    // of the repository when it got the name, or later
+}
+
+// isBefore reports whether a record of the name precedes another one. After Forget, numbers begin again, a day later.
+func (n nameHead) isBefore(other nameHead) bool {
+	return n.number < other.number && n.at.Sub(other.at) < forgetAge/2 || other.at.Sub(n.at) >= forgetAge/2
 }
 
 // isGone reports whether a name refers to nothing, as far as this node knows.
@@ -85,7 +92,7 @@ func (s *Store) readNames(ctx context.Context, heads []nameHead) error {
 	group.SetLimit(listParallel)
 	for i := range heads {
 		n := &heads[i]
-		if known, ok := s.listed.get(n.path); ok && known.number >= n.number {
+		if known, ok := s.listed.get(n.path); ok && !known.isBefore(*n) {
 			*n = known
 			continue
 		}
@@ -144,7 +151,7 @@ func (l *listedNames) put(n nameHead) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	known, ok := l.names[n.path]
-	if ok && known.number > n.number {
+	if ok && n.isBefore(known) {
 		return
 	}
 	if !ok && len(l.names) >= maxListed {

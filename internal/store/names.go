@@ -226,7 +226,7 @@ func (s *Store) appendName(ctx context.Context, found resolved, next *replog.Nam
 		return replog.Unknown, unknown(attempt.Err())
 	}
 	if attempt.Outcome() == replog.Won && next.State != replog.Moving {
-		head := nameHead{path: next.Path, number: next.Number}
+		head := nameHead{path: next.Path, number: next.Number, at: next.At}
 		if next.State == replog.Live {
 			head.id = next.ID
 		}
