@@ -1,6 +1,7 @@
 package command
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -10,6 +11,7 @@ import (
 	"connectrpc.com/connect"
 	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/packhorse-git/packhorse/client"
 	"github.com/packhorse-git/packhorse/internal/server/config"
@@ -44,6 +46,9 @@ max_push_bytes, read_only, archived, hidden_refs, labels, or one label as labels
 	flags.StringToStringVar(&s.Labels, "label", nil, "set a label, `KEY=VALUE`; can be repeated")
 	remove := flags.StringSlice("remove", nil, "remove `SETTINGS`, separated by commas")
 	return onRepository(env, cmd, changes, func(cmd *cobra.Command, node *client.Client, args []string) error {
+		if len(*remove) == 0 && proto.Equal(s, &packhorsev1.Settings{}) {
+			return usage(errors.New("want a setting to change, such as --description, or --remove"))
+		}
 		request := &packhorsev1.ConfigureRequest{Repository: args[0], Settings: s, Remove: *remove}
 		done, err := node.Repositories().Configure(cmd.Context(), connect.NewRequest(request))
 		if err != nil {
