@@ -216,6 +216,9 @@ func (p *place) uploadSelected(ctx context.Context, up *uploader, from *state, o
 	if err == nil {
 		err = fault.Wrap(fault.Unavailable, "cannot write to the server's disk", out.Flush())
 	}
+	if err == nil {
+		err = o.CheckSelected(int(r.Count))
+	}
 	if err != nil || r.Count == 0 {
 		return r, err
 	}

@@ -39,6 +39,19 @@ func (o ForkOptions) Selects(name git.RefName) bool {
 	})
 }
 
+// CheckSelected returns an error if the number of selected refs is zero although refs were asked for.
+func (o ForkOptions) CheckSelected(count int) error {
+	if count > 0 || len(o.Refs) == 0 {
+		return nil
+	}
+	hint := ""
+	if !strings.HasPrefix(o.Refs[0], "refs/") {
+		hint = "; did you mean refs/heads/" + fault.Short(o.Refs[0]) + "?"
+	}
+	return fault.InField("refs", fault.New(fault.Invalid, "no ref matches %s%s",
+		fault.Short(strings.Join(o.Refs, ", ")), hint))
+}
+
 // Fork implements Places. The repositories of a network borrow the objects of one directory by a relative path in
 // objects/info/alternates: PRIVATE/networks/ID/objects, where PRIVATE is a private directory. The source joins the
 // network with its first fork. Its packs are linked into the network's directory. So the removal of any member harms no
@@ -114,7 +127,7 @@ func (f *fork) selected(ctx context.Context) (list []refs.Ref, head git.RefName,
 		list = append(list, ref)
 		return err
 	})
-	return list, cmp.Or(snap.Head().Target, BranchPrefix+"main"), err
+	return list, cmp.Or(snap.Head().Target, BranchPrefix+"main"), cmp.Or(err, f.options.CheckSelected(len(list)))
 }
 
 // share makes the source a member of a network, and its objects objects of the network. It sets fork.objects, which the

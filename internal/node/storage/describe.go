@@ -83,7 +83,7 @@ func servedConfig(c repo.Config) map[string]string {
 		case "extensions", "uploadpack", "uploadpackfilter", "lsrefs", "transfer", "receive":
 		default:
 			if key != "core.repositoryformatversion" && key != "http.uploadpack" && key != "http.receivepack" &&
-				key != "lfs.quota" && key != "lfs.grace" {
+				key != "lfs.quota" && key != "lfs.grace" && key != "packhorse.expires" {
 				continue
 			}
 		}
