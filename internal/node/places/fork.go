@@ -73,7 +73,10 @@ func (d *Directories) Fork(ctx context.Context, source, target git.RepoPath, o F
 			"%s is a partial clone and lacks objects: fork the repository that it was cloned from", source)
 	}
 	f := fork{Directories: d, source: r, options: o}
-	release := d.Claims.Gates.Hold(r.Common) // until the network has what the refs reach
+	release, err := d.Claims.Gates.Hold(ctx, r.Common) // until the network has what the refs reach
+	if err != nil {
+		return err
+	}
 	defer release()
 	if f.refs, f.head, err = f.selected(ctx); err != nil {
 		return err

@@ -325,16 +325,13 @@ func (f *family) remove(ctx context.Context, run RunGit, tips []NamedTip, doomed
 			return WriteError(err)
 		}
 	}
-	remove := func() error { return f.removeNow(ctx, run, tips, doomed, views, done) }
-	for _, c := range collections { // each keeps the changes of one member out
-		inner := remove
-		remove = func() error { return c.Remove(ctx, inner) }
-	}
-	if err := f.sharing.Acquire(ctx, 1); err != nil { // no fork may link files meanwhile
-		return err
-	}
-	defer f.sharing.Release(1)
-	return remove()
+	return receivepack.RemoveTogether(ctx, collections, func() error {
+		if err := f.sharing.Acquire(ctx, 1); err != nil { // no fork may link files meanwhile; a fork holds the gate first
+			return err
+		}
+		defer f.sharing.Release(1)
+		return f.removeNow(ctx, run, tips, doomed, views, done)
+	})
 }
 
 // removeNow is remove while no ref is changed.

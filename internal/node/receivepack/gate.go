@@ -2,9 +2,12 @@ package receivepack
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"sync"
 	"time"
+
+	"golang.org/x/sync/semaphore"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git/process"
@@ -30,8 +33,11 @@ type gate struct {
 	early              int           // changes that began without a collection, and have not ended
 	changes            int           // all that have not ended
 	closed             chan struct{} // closed when changes may begin again; nil: they may
-	changing           sync.RWMutex  // read-locked by others that set refs, locked to remove objects
+	// changing has one unit for each of the others that set refs, and all for a removal of objects.
+	changing *semaphore.Weighted
 }
+
+const maxChanging = 1 << 30
 
 // Passage is one change of refs.
 type Passage struct {
@@ -49,7 +55,7 @@ func (g *Gates) enter(dir string) *gate {
 		g.byDir = make(map[string]*gate)
 	}
 	if g.byDir[dir] == nil {
-		g.byDir[dir] = &gate{}
+		g.byDir[dir] = &gate{changing: semaphore.NewWeighted(maxChanging)}
 	}
 	g.byDir[dir].users++
 	return g.byDir[dir]
@@ -63,10 +69,10 @@ func (g *Gates) leave(dir string, of *gate) {
 }
 
 // Enter begins a change of refs, which has to call Leave. While the gate is closed it waits. The repository may have
-// another path afterwards.
-func (g *Gates) Enter(dir string) *Passage {
+// another path afterwards. The error is that of ctx.
+func (g *Gates) Enter(ctx context.Context, dir string) (*Passage, error) {
 	if g == nil {
-		return nil
+		return nil, nil
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -74,15 +80,22 @@ func (g *Gates) Enter(dir string) *Passage {
 	for p.gate.closed != nil {
 		wait := p.gate.closed
 		g.mu.Unlock()
-		<-wait
+		select {
+		case <-wait:
+		case <-ctx.Done():
+		}
 		g.mu.Lock()
+		if err := ctx.Err(); err != nil {
+			g.leave(dir, p.gate)
+			return nil, err
+		}
 	}
 	p.removals = g.removals
 	p.gate.changes++
 	if p.isEarly = p.gate.collections == 0; p.isEarly {
 		p.gate.early++
 	}
-	return p
+	return p, nil
 }
 
 // Close waits until no change of refs runs, and keeps others from beginning until open is called, which must be soon.
@@ -118,14 +131,16 @@ func (g *Gates) isChanging(of *gate) bool {
 func (p *Passage) MustPass() bool { return p != nil && !p.isEarly }
 
 // Pass waits while objects are removed, and keeps them until Leave. It reports whether some may have been removed since
-// Enter, in any repository.
-func (p *Passage) Pass() (removed bool) {
+// Enter, in any repository. The error is that of ctx.
+func (p *Passage) Pass(ctx context.Context) (removed bool, err error) {
 	if !p.MustPass() || p.passed {
-		return false
+		return false, nil
 	}
-	p.gate.changing.RLock()
+	if err := p.gate.changing.Acquire(ctx, 1); err != nil {
+		return false, err
+	}
 	p.passed = true
-	return p.gates.Removals() != p.removals
+	return p.gates.Removals() != p.removals, nil
 }
 
 // Leave ends the change. Further calls have no effect.
@@ -134,7 +149,7 @@ func (p *Passage) Leave() {
 		return
 	}
 	if p.passed {
-		p.gate.changing.RUnlock()
+		p.gate.changing.Release(1)
 	}
 	p.gates.mu.Lock()
 	defer p.gates.mu.Unlock()
@@ -146,11 +161,17 @@ func (p *Passage) Leave() {
 	p.gate = nil
 }
 
-// Hold keeps the objects of a repository until release is called, which must be soon.
-func (g *Gates) Hold(dir string) (release func()) {
-	p := g.Enter(dir)
-	p.Pass()
-	return p.Leave
+// Hold keeps the objects of a repository until release is called, which must be soon. The error is that of ctx.
+func (g *Gates) Hold(ctx context.Context, dir string) (release func(), err error) {
+	p, err := g.Enter(ctx, dir)
+	if err == nil {
+		_, err = p.Pass(ctx)
+	}
+	if err != nil {
+		p.Leave()
+		return nil, err
+	}
+	return p.Leave, nil
 }
 
 // Removals returns a number that is another one after objects were removed.
@@ -191,7 +212,13 @@ const (
 
 // Remove calls fn, which may remove objects, while no change of refs needs them.
 func (c *Collection) Remove(ctx context.Context, fn func() error) error {
-	for until := time.Now().Add(earlyWait); c.isEarly(); {
+	return RemoveTogether(ctx, []*Collection{c}, fn)
+}
+
+// RemoveTogether is Collection.Remove for repositories that share objects. No change of refs waits for a push that
+// began before the collections.
+func RemoveTogether(ctx context.Context, collections []*Collection, fn func() error) error {
+	for until := time.Now().Add(earlyWait); slices.ContainsFunc(collections, (*Collection).isEarly); {
 		if time.Now().After(until) {
 			return fault.Retry(fault.Unavailable, fault.RetryMuchLater,
 				"no object was removed, because a push takes long; try again")
@@ -200,12 +227,18 @@ func (c *Collection) Remove(ctx context.Context, fn func() error) error {
 			return err
 		}
 	}
-	c.gate.changing.Lock()
-	defer c.gate.changing.Unlock()
+	for _, c := range collections { // no more changes are early
+		if err := c.gate.changing.Acquire(ctx, maxChanging); err != nil {
+			return err
+		}
+		defer c.gate.changing.Release(maxChanging)
+	}
 	err := fn()
-	c.gates.mu.Lock()
-	c.gates.removals++
-	c.gates.mu.Unlock()
+	for _, c := range collections {
+		c.gates.mu.Lock()
+		c.gates.removals++
+		c.gates.mu.Unlock()
+	}
 	return err
 }
 
@@ -218,10 +251,11 @@ func (c *Collection) isEarly() bool {
 // pass keeps the objects that the push needs until its refs are set. If some may have been removed since Git has looked
 // for them, it looks again.
 func (p *pushSession) pass(ctx context.Context, quarantine string, updates []Update) error {
-	if !p.passage.Pass() {
-		return nil
+	removed, err := p.passage.Pass(ctx)
+	if err != nil || !removed {
+		return err
 	}
-	err := p.newObjects(ctx, quarantine, updates, func([]byte) error { return nil }, "--quiet")
+	err = p.newObjects(ctx, quarantine, updates, func([]byte) error { return nil }, "--quiet")
 	if err != nil {
 		return fault.Wrap(fault.Unavailable, "objects that the push needs have expired meanwhile: push again", err)
 	}

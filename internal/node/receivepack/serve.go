@@ -123,7 +123,10 @@ func (p *pushSession) serve(ctx context.Context, body io.Reader, stateless bool)
 		}
 	}
 	if p.target.Shadow == nil {
-		p.passage = p.target.Gates.Enter(p.target.Common)
+		var err error
+		if p.passage, err = p.target.Gates.Enter(ctx, p.target.Common); err != nil {
+			return err
+		}
 	}
 	defer p.passage.Leave()
 	if p.passage != nil && !p.target.IsThere() {

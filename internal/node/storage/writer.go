@@ -174,8 +174,11 @@ func (w *writer) makeBatch(batch []*pendingWrite) (again []*pendingWrite) {
 	}
 	var b *writeBatch
 	if err == nil {
-		defer n.claims.Gates.Hold(h.Common)()
-		if shadow == nil && !h.IsThere() {
+		var release func()
+		if release, err = n.claims.Gates.Hold(ctx, h.Common); err == nil {
+			defer release()
+		}
+		if err == nil && shadow == nil && !h.IsThere() {
 			err = fault.New(fault.NotFound, "no repository %s here", w.path)
 		}
 	}
