@@ -9,6 +9,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/node/receivepack"
 )
 
 // networks has the networks of forks that are being used or left, by their object directories. The zero value is empty.
@@ -59,21 +60,53 @@ func (d *Directories) Detach(ctx context.Context, path git.RepoPath, run RunGit)
 		return err
 	}
 	defer release()
-	if err := run(ctx, r, GitCommand{Args: []string{"repack", "-a", "-d", "-q"}}); err != nil {
+	collection := d.Claims.Gates.Collect(r.Common)
+	defer collection.End()
+	// Own objects stay that no ref reaches: a push that was checked before may need them.
+	repack := []string{"repack", "-a", "-d", "-q", "--keep-unreachable"}
+	if err := run(ctx, r, GitCommand{Args: repack}); err != nil {
 		return err
 	}
-	info := filepath.Join(r.Objects.Dirs()[0], "info")
-	if err := cmp.Or(os.Remove(filepath.Join(info, "alternates")), d.Sync(info)); err != nil {
-		return WriteError(err)
-	}
-	// A push that was checked before may need objects that no ref reached when the repository was repacked.
-	check := []string{"fsck", "--connectivity-only", "--no-dangling", "--no-progress"}
-	if err := run(ctx, r, GitCommand{Args: check}); err != nil {
-		return cmp.Or(borrow(r.Objects.Dirs()[0], network), fault.Retry(fault.Unavailable, fault.RetrySoon,
-			"a push has changed the repository meanwhile; try again"))
+	if err := p.leave(ctx, run, collection); err != nil {
+		return err
 	}
 	d.leftNetwork(network)
 	return nil
+}
+
+// leave removes the alternates of a repository that has all objects. As in Collect, a view without the alternates is
+// checked before, because refs may have been changed since the repository was repacked.
+func (p *dirPlace) leave(ctx context.Context, run RunGit, collection *receivepack.Collection) error {
+	c := &collector{repo: p.repo, own: p.repo.Objects.Dirs()[0], files: make(map[string]int64)}
+	defer func() { _ = os.RemoveAll(c.view) }()
+	err := c.makeView()
+	if err == nil {
+		err = os.Remove(filepath.Join(c.view, "info/alternates"))
+	}
+	if err == nil {
+		err = p.Sync(filepath.Join(c.own, "pack"))
+	}
+	if err != nil {
+		return WriteError(err)
+	}
+	c.run = func(args []string, stdin string) error {
+		err := run(ctx, p.repo, GitCommand{Args: args, Stdin: stdin, Env: []string{"GIT_OBJECT_DIRECTORY=" + c.view}})
+		if fault.Is(err, fault.Internal) {
+			err = fault.Retry(fault.Unavailable, fault.RetrySoon, "a push has changed the repository meanwhile; try again")
+		}
+		return err
+	}
+	before, err := c.checkAll(ctx)
+	if err != nil {
+		return err
+	}
+	return collection.Remove(ctx, func() error {
+		if err := cmp.Or(p.settled(ctx), WriteError(c.link()), c.check(before, "--all")); err != nil {
+			return err
+		}
+		info := filepath.Join(c.own, "info")
+		return WriteError(cmp.Or(os.Remove(filepath.Join(info, "alternates")), p.Sync(info)))
+	})
 }
 
 // leftNetwork removes a network that a repository has left if that was its last member, in the background. The members

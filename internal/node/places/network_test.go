@@ -2,15 +2,30 @@ package places
 
 import (
 	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
 	"testing"
 	"testing/synctest"
 
+	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/gittest"
 	"github.com/packhorse-git/packhorse/internal/git/repo"
 )
 
 // noGit is a RunGit that does nothing.
 func noGit(context.Context, *repo.Repo, GitCommand) error { return nil }
+
+// realGit is a RunGit.
+func realGit(ctx context.Context, r *repo.Repo, c GitCommand) error {
+	command := exec.CommandContext(ctx, "git", append([]string{"--git-dir=" + r.Common}, c.Args...)...)
+	command.Env = append(os.Environ(), c.Env...)
+	command.Stdin = strings.NewReader(c.Stdin)
+	out, err := command.CombinedOutput()
+	return fault.Wrap(fault.Internal, string(out), err)
+}
 
 // fork forks the repository "app".
 func (r *testRoot) fork(target string) {
@@ -56,4 +71,41 @@ func TestForkDuringRemoval(t *testing.T) {
 		f.close()
 		r.do(p.repo.Close())
 	})
+}
+
+// A push may need objects that no ref reaches when a repository leaves its network. Own ones stay. If it needs those of
+// the network, the repository does not leave.
+func TestDetachDuringPush(t *testing.T) {
+	t.Parallel()
+	r := newTestRoot(t, t.TempDir())
+	app := r.repo("app.git", "x")
+	shared := app.Commit("shared")
+	app.Git("update-ref", "refs/heads/undone", shared.String())
+	r.fork("one")
+	one := gittest.At(t, filepath.Join(r.dir, "one"))
+	one.Git("update-ref", "refs/heads/undone", one.Commit("own").String())
+	own := one.ID("undone")
+	one.Git("repack", "-a", "-d", "-l", "-q")
+	one.Git("update-ref", "-d", "refs/heads/undone")
+	push := func(ctx context.Context, repository *repo.Repo, c GitCommand) error {
+		err := realGit(ctx, repository, c)
+		if c.Args[0] == "repack" {
+			one.Git("update-ref", "refs/heads/pushed", shared.String())
+		}
+		return err
+	}
+	alternates := filepath.Join(one.Dir, "objects/info/alternates")
+	if err := r.Detach(t.Context(), r.path("one"), push); !fault.Is(err, fault.Unavailable) {
+		t.Errorf("after a push that needs an object of the network: %v", err)
+	}
+	if _, err := os.Stat(alternates); err != nil {
+		t.Errorf("the repository has left the network: %v", err)
+	}
+	one.Git("fsck", "--strict")
+	r.do(r.Detach(t.Context(), r.path("one"), realGit))
+	if _, err := os.Stat(alternates); err == nil {
+		t.Error("the repository is in the network")
+	}
+	one.Git("fsck", "--strict")
+	one.Git("cat-file", "-e", own.String()+"^{tree}")
 }
