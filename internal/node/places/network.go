@@ -15,9 +15,9 @@ import (
 // networks has the networks of forks that are being used or left, by their object directories. The zero value is empty.
 type networks struct {
 	mu    sync.Mutex
-	uses  map[string]int  // forks that are being made
-	left  map[string]bool // networks that a member has left since the last search for members began
-	forks uint64          // number of uses that have ended
+	uses  map[string]int    // forks that are being made
+	left  map[string]bool   // networks that a member has left since the last search for members began
+	forks map[string]uint64 // number of uses that have ended
 }
 
 // use notes that a fork is being made.
@@ -25,7 +25,7 @@ func (n *networks) use(objects string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.uses == nil {
-		n.uses, n.left = make(map[string]int), make(map[string]bool)
+		n.uses, n.forks = make(map[string]int), make(map[string]uint64)
 	}
 	n.uses[objects]++
 }
@@ -34,10 +34,17 @@ func (n *networks) use(objects string) {
 func (n *networks) release(objects string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.forks++
+	n.forks[objects]++
 	if n.uses[objects]--; n.uses[objects] == 0 {
 		delete(n.uses, objects)
 	}
+}
+
+// forksOf returns a number that is another one after a fork was made, and whether one is being made.
+func (n *networks) forksOf(objects string) (count uint64, running bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.forks[objects], n.uses[objects] > 0
 }
 
 // Detach implements Places. Afterwards the repository has all objects that its refs, reflogs and index reach.
@@ -116,7 +123,7 @@ func (d *Directories) leftNetwork(objects string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.left == nil {
-		n.uses, n.left = make(map[string]int), make(map[string]bool)
+		n.left = make(map[string]bool)
 	}
 	if n.left[objects] {
 		return // a search is about to begin
@@ -138,7 +145,7 @@ func (d *Directories) removeNetwork(objects string) error {
 	n := &d.networks
 	n.mu.Lock()
 	delete(n.left, objects)
-	before := n.forks
+	before := n.forks[objects]
 	n.mu.Unlock()
 	if s, err := d.search(d.ctx, objects); err != nil || len(s.found) > 0 {
 		return err
@@ -149,11 +156,12 @@ func (d *Directories) removeNetwork(objects string) error {
 	defer d.placing.Release(1)
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.uses[objects] > 0 || n.forks != before {
+	if n.uses[objects] > 0 || n.forks[objects] != before {
 		return nil // the new fork is a member
 	}
 	own, err := d.moveToTrash(filepath.Dir(objects))
 	if err == nil {
+		delete(n.forks, objects)
 		d.emptyTrash(own)
 	}
 	return err

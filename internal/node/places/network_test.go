@@ -109,3 +109,33 @@ func TestDetachDuringPush(t *testing.T) {
 	one.Git("fsck", "--strict")
 	one.Git("cat-file", "-e", own.String()+"^{tree}")
 }
+
+// A fork that is made after the members of its network were listed ends the removal.
+func TestRemovalDuringFork(t *testing.T) {
+	t.Parallel()
+	r := newTestRoot(t, t.TempDir())
+	r.repo("app.git", "x")
+	r.fork("one")
+	for _, isRunning := range []bool{true, false} {
+		f, p := r.family()
+		network := p.repo.Network()
+		if isRunning {
+			r.networks.use(network)
+		} else {
+			r.fork("two")
+		}
+		err := f.remove(t.Context(), noGit, nil, map[git.ObjectID]bool{}, &Purged{})
+		if !fault.Is(err, fault.Unavailable) || !strings.Contains(err.Error(), "fork") {
+			t.Errorf("removal, while a fork is being made: %t: %v", isRunning, err)
+		}
+		if isRunning {
+			r.networks.release(network)
+		}
+		f.close()
+		r.do(p.repo.Close())
+	}
+	f, p := r.family()
+	r.do(f.remove(t.Context(), noGit, nil, map[git.ObjectID]bool{}, &Purged{}))
+	f.close()
+	r.do(p.repo.Close())
+}

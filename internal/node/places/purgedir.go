@@ -25,6 +25,7 @@ type family struct {
 	members []*dirPlace
 	objects []string // directories of objects: those of the members, and of the network
 	release []func()
+	forks   uint64 // of the network, before its members were listed
 
 	isAnonymous bool // errors do not name other members
 }
@@ -53,6 +54,7 @@ func (p *dirPlace) family(ctx context.Context, isAnonymous bool) (f *family, err
 	if network == "" {
 		return f, p.checkCollectable(ctx)
 	}
+	f.forks, _ = p.networks.forksOf(network)
 	if err := p.searching.Acquire(ctx, 1); err != nil {
 		return f, err
 	}
@@ -340,6 +342,12 @@ func (f *family) removeNow(ctx context.Context, run RunGit, before []NamedTip, d
 	for _, m := range f.members {
 		if err := m.settled(ctx); err != nil {
 			return err
+		}
+	}
+	if network := f.repo.Network(); network != "" {
+		if forks, running := f.networks.forksOf(network); running || forks != f.forks {
+			return fault.Retry(fault.Unavailable, fault.RetrySoon,
+				"no object was removed, because a fork that may need it was made meanwhile; try again")
 		}
 	}
 	if err := f.checkTips(ctx, run, before, doomed); err != nil {
