@@ -98,6 +98,21 @@ func (p *dirPlace) Collect(ctx context.Context, run RunGit, o CollectOptions) (d
 
 // checkCollectable returns why objects of a repository must not be removed.
 func (p *dirPlace) checkCollectable(ctx context.Context) error {
+	if err := p.checkOwn("the repository"); err != nil {
+		return err
+	}
+	found, err := p.borrowers(ctx, p.repo.Common)
+	if err != nil {
+		return fault.Wrap(fault.Unavailable, "cannot determine whether other repositories borrow its objects", err)
+	}
+	if found != "" {
+		return fault.New(fault.Denied, "other repositories or work trees use its objects, which could be damaged: %s", found)
+	}
+	return nil
+}
+
+// checkOwn is checkCollectable without a search. name is that of the repository in errors.
+func (p *dirPlace) checkOwn(name string) error {
 	r := p.repo
 	precious, err := r.Config().Bool("extensions.preciousobjects", false)
 	if err != nil {
@@ -107,20 +122,13 @@ func (p *dirPlace) checkCollectable(ctx context.Context) error {
 	packs, err := os.Lstat(filepath.Join(own, "pack"))
 	switch {
 	case precious:
-		return fault.New(fault.Denied, "the repository has extensions.preciousObjects: its objects are not removed")
+		return fault.New(fault.Denied, "%s has extensions.preciousObjects: its objects are not removed", name)
 	case isPartial(r.Config()):
-		return fault.New(fault.Denied, "the repository is a partial clone: its objects are not removed")
+		return fault.New(fault.Denied, "%s is a partial clone: its objects are not removed", name)
 	case p.MirrorMarks().Any():
-		return fault.New(fault.Denied, "the repository is a mirror: its objects are not removed")
+		return fault.New(fault.Denied, "%s is a mirror: its objects are not removed", name)
 	case r.Objects.Linked() || err == nil && !packs.IsDir():
-		return fault.New(fault.Denied, "the object directory is a link: its objects are not removed")
-	}
-	found, err := p.borrowers(ctx, r.Common)
-	if err != nil {
-		return fault.Wrap(fault.Unavailable, "cannot determine whether other repositories borrow its objects", err)
-	}
-	if found != "" {
-		return fault.New(fault.Denied, "other repositories or work trees use its objects, which could be damaged: %s", found)
+		return fault.New(fault.Denied, "the object directory of %s is a link: its objects are not removed", name)
 	}
 	return nil
 }

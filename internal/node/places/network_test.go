@@ -139,3 +139,31 @@ func TestRemovalDuringFork(t *testing.T) {
 	f.close()
 	r.do(p.repo.Close())
 }
+
+// Members whose objects must not be removed keep those of the network.
+func TestRemovalIsRefused(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]func(one *gittest.Repo){
+		"preciousObjects": func(one *gittest.Repo) { one.Git("config", "extensions.preciousObjects", "true") },
+		"work tree":       func(one *gittest.Repo) { one.Git("worktree", "add", "-q", "--detach", "../tree", "main") },
+	} {
+		r := newTestRoot(t, t.TempDir())
+		r.repo("app.git", "x")
+		r.fork("one")
+		one := gittest.At(t, filepath.Join(r.dir, "one"))
+		change(one)
+		p, err := r.acquire(r.path("app"))
+		r.do(err)
+		_, err = p.Open(t.Context(), r.Repo)
+		r.do(err)
+		_, err = p.Collect(t.Context(), realGit, CollectOptions{})
+		if !fault.Is(err, fault.Denied) || !strings.Contains(err.Error(), name) {
+			t.Errorf("collection with a member with %s: %v", name, err)
+		}
+		_, err = p.Purge(t.Context(), realGit, PurgeOptions{IDs: []git.ObjectID{one.ID("main")}, Anonymous: true})
+		if !fault.Is(err, fault.Denied) || !strings.Contains(err.Error(), name) || strings.Contains(err.Error(), "one") {
+			t.Errorf("purge with a member with %s: %v", name, err)
+		}
+		r.do(p.repo.Close())
+	}
+}

@@ -64,6 +64,12 @@ func (p *dirPlace) family(ctx context.Context, isAnonymous bool) (f *family, err
 		return f, fault.Wrap(fault.Unavailable, "cannot determine which forks share its objects", err)
 	}
 	for _, below := range s.found {
+		if repo.IsGitFile(filepath.Join(p.root, below)) {
+			if isAnonymous {
+				below = "a fork"
+			}
+			return f, fault.New(fault.Denied, "the network of forks has a work tree, which may need the objects: %s", below)
+		}
 		path, err := git.ParseRepoPath(below)
 		if err != nil {
 			return f, err
@@ -88,6 +94,9 @@ func (p *dirPlace) family(ctx context.Context, isAnonymous bool) (f *family, err
 		f.objects = append(f.objects, member.repo.Objects.Dirs()[0])
 	}
 	for _, m := range f.members {
+		if err := m.checkOwn(f.name(m)); err != nil {
+			return f, err
+		}
 		if len(m.repo.Objects.Dirs()) != 2 {
 			return f, fault.New(fault.Denied, "%s also borrows objects that are not of its network of forks", f.name(m))
 		}
