@@ -25,6 +25,8 @@ type CollectOptions struct {
 	OlderThan time.Duration // the age from which unreachable objects expire
 	DryRun    bool
 	Keep      []git.ObjectID // objects that clients may still fetch, with all that they reach
+	// KeepOf returns those of another member of the network of forks; nil: there are none.
+	KeepOf func(context.Context, *repo.Repo) ([]git.ObjectID, error)
 }
 
 // Collected is the result of a collection; that of a dry run is what it would be.

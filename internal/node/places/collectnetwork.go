@@ -31,9 +31,13 @@ func (p *dirPlace) collectNetwork(ctx context.Context, run RunGit, o CollectOpti
 		if err == nil {
 			tips, err = m.addReflogs(tips)
 		}
-	}
-	for _, id := range o.Keep {
-		tips = append(tips, NamedTip{ID: id})
+		ids := o.Keep
+		if err == nil && m != p && o.KeepOf != nil {
+			ids, err = o.KeepOf(ctx, m.repo)
+		}
+		for _, id := range ids {
+			tips = append(tips, NamedTip{ID: id})
+		}
 	}
 	if err != nil {
 		return err

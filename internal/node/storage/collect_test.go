@@ -181,6 +181,7 @@ func TestCollectFork(t *testing.T) {
 	fork := r.fork("app", "fork")
 	own := fork.Commit("own", fork.ID("main"))
 	fork.Git("update-ref", "refs/heads/main", own.String())
+	fork.Git("config", "uploadpack.grace", "0")
 	dropped := fork.Commit("dropped")
 	source.Git("update-ref", "-d", "refs/heads/undone")
 	age(t, source)
@@ -387,5 +388,30 @@ func TestCollectGrace(t *testing.T) {
 	r.do(err)
 	if _, err := app.Try("cat-file", "-e", old.String()); err == nil {
 		t.Error("the old commit is left without a grace")
+	}
+}
+
+// TestCollectGraceOfFork keeps what a client of a fork may still fetch when the objects of the network are collected.
+func TestCollectGraceOfFork(t *testing.T) {
+	t.Parallel()
+	r := collectedRoot(t, receivepack.Options{})
+	app := gittest.InitAt(t, filepath.Join(r.dir, "app.git"), "--bare")
+	app.Git("update-ref", "refs/heads/main", app.Commit("x").String())
+	old := app.Commit("of a branch")
+	app.Git("update-ref", "refs/heads/topic", old.String())
+	fork := r.fork("app", "fork")
+	app.Git("update-ref", "-d", "refs/heads/topic")
+	front := httptest.NewServer(http.HandlerFunc(r.serveHTTP))
+	defer front.Close()
+	gittest.Run(t, "", "", "ls-remote", front.URL+"/fork")
+	age(t, app)
+	fork.Git("update-ref", "-d", "refs/heads/topic")
+	for _, grace := range []string{"24h", "0"} {
+		fork.Git("config", "uploadpack.grace", grace)
+		_, err := r.collect("app", places.CollectOptions{OlderThan: day})
+		r.do(err)
+		if _, err := fork.Try("cat-file", "-e", old.String()); (err == nil) != (grace != "0") {
+			t.Errorf("after a collection with a grace of %s: %v", grace, err)
+		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/pack"
+	"github.com/packhorse-git/packhorse/internal/git/repo"
 	"github.com/packhorse-git/packhorse/internal/node/places"
 )
 
@@ -96,11 +97,14 @@ func (n *Node) collectHandle(ctx context.Context, h *handle, path git.RepoPath, 
 	defer release()
 	start := time.Now()
 	if n.server != nil {
-		snap, err := h.Refs.Snapshot(ctx)
-		if err == nil {
-			o.Keep, err = n.server.Former(h.Repo, snap)
+		o.KeepOf = func(ctx context.Context, r *repo.Repo) ([]git.ObjectID, error) {
+			snap, err := r.Refs.Snapshot(ctx)
+			if err != nil {
+				return nil, err
+			}
+			return n.server.Former(r, snap)
 		}
-		if err != nil {
+		if o.Keep, err = o.KeepOf(ctx, h.Repo); err != nil {
 			return done, err
 		}
 	}
