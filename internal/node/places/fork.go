@@ -154,7 +154,9 @@ func (f *fork) share(ctx context.Context) error {
 			return fault.New(fault.Denied, "the repository borrows objects of another one (objects/info/alternates): "+
 				"repack it first (git repack -a -d, then remove the file)")
 		}
-		err = linkAll(own, objects)
+		if err = linkAll(own, objects); err == nil {
+			err = f.Sync(objects) // it may have new directories
+		}
 	}
 	if err == nil {
 		f.objects = objects
