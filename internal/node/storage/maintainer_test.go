@@ -200,6 +200,8 @@ func TestAutomaticCollection(t *testing.T) {
 	young := repo.Commit("young")
 	r.RefsChanged(r.path("app"))
 	until(t, "a collection", func() bool { return !has(old) })
+	// maintenance after it would put the next object into a new pack
+	until(t, "the end of the check", func() bool { return checks(t, m)["not_due"] > 0 })
 	if !has(young) {
 		t.Error("a young object was removed")
 	}
