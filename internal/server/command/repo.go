@@ -191,10 +191,16 @@ Otherwise they are independent: either can be removed, and clients of one see on
 	asJSON := jsonFlag(cmd)
 	refs := cmd.Flags().StringArray("ref", nil,
 		"only this `REF`, or with a slash at the end all refs below it; can be repeated")
-	lifetime := cmd.Flags().Duration("lifetime", 0, "remove the fork after this `DURATION`; 0: never")
+	lifetime := cmd.Flags().String("lifetime", "0", "remove the fork after this `DURATION`, as in 2d or 12h; 0: never")
 	return onRepository(env, cmd, changes, func(cmd *cobra.Command, node *client.Client, args []string) error {
-		request := &packhorsev1.ForkRequest{Repository: args[0], Target: args[1], Refs: *refs,
-			Lifetime: durationpb.New(*lifetime)}
+		request := &packhorsev1.ForkRequest{Repository: args[0], Target: args[1], Refs: *refs}
+		if *lifetime != "0" {
+			period, err := parsePeriod(*lifetime)
+			if err != nil {
+				return usage(fmt.Errorf("--lifetime: %w", err))
+			}
+			request.Lifetime = durationpb.New(period)
+		}
 		made, err := node.Repositories().Fork(cmd.Context(), connect.NewRequest(request))
 		if err != nil {
 			return err

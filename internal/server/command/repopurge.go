@@ -1,8 +1,10 @@
 package command
 
 import (
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -63,6 +65,9 @@ repository, in the cache and in the bucket, and reports copies. The exit status 
 			path, err := filepath.Abs(*file)
 			if err == nil {
 				out, err = os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+			}
+			if errors.Is(err, fs.ErrExist) {
+				return fmt.Errorf("--receipt: %s already exists: name another file, or move it away", path)
 			}
 			if err != nil {
 				return err

@@ -31,7 +31,7 @@ func withRules(c *adminClient, do func(packhorsev1connect.RuleServiceClient) err
 }
 
 func rulesCommand(env Env) *cobra.Command {
-	c := gatewayClient(env)
+	c := &adminClient{target{env: env}, config.RoleGateway, "server"}
 	cmd := &cobra.Command{
 		Use:   "rules",
 		Short: "Show, change and test the rules of a running server",
@@ -175,6 +175,9 @@ gateway does so at once, and with auth.shared every other one within a second. O
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return withRules(c, func(rules packhorsev1connect.RuleServiceClient) error {
 				_, err := rules.Forget(cmd.Context(), connect.NewRequest(&packhorsev1.ForgetRequest{User: args[0]}))
+				if err == nil {
+					fmt.Fprintf(cmd.OutOrStdout(), "dropped what was cached about %s\n", args[0])
+				}
 				return err
 			})
 		},
