@@ -75,6 +75,7 @@ type events struct {
 	log   eventLog
 	kick  chan struct{} // has room for one
 
+	completing sharedRun[struct{}]
 	publishing chan struct{} // has one element while a batch is made
 	mu         sync.Mutex
 	open       map[string]*ownOpening // by repository
@@ -308,8 +309,16 @@ func (e *events) Changed() <-chan struct{} {
 }
 
 // complete publishes all events of records that exist now, also those of other nodes. It removes openings that a lost
-// node has left. It skips damaged repositories.
+// node has left. It skips damaged repositories. Concurrent callers share the work.
 func (e *events) complete(ctx context.Context) error {
+	run, _ := e.completing.start(&e.store.running, func() (struct{}, error) {
+		return struct{}{}, e.completeOnce(e.store.ctx)
+	})
+	_, err := run.wait(ctx)
+	return err
+}
+
+func (e *events) completeOnce(ctx context.Context) error {
 	found, lost, err := e.list(ctx, openPrefix)
 	if err != nil {
 		return err
