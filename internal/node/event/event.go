@@ -20,7 +20,7 @@ import (
 type Kind string
 
 const (
-	Create    Kind = "create" // also by an import or a fork
+	Create    Kind = "create" // also by a fork
 	Rename    Kind = "rename"
 	Configure Kind = "configure" // the settings or HEAD
 	Delete    Kind = "delete"

@@ -63,7 +63,8 @@ func (h *Hooks) target(a *Added) (*Target, error) {
 	}
 	for _, kind := range a.Kinds {
 		if !slices.Contains([]event.Kind{event.Create, event.Rename, event.Configure, event.Delete, event.Push}, kind) {
-			return nil, fault.InvalidField("events", "unknown kind %q", fault.Short(string(kind)))
+			return nil, fault.InvalidField("events", "unknown kind %q: want push, create, rename, configure or delete",
+				fault.Short(string(kind)))
 		}
 	}
 	if a.Format != Native && a.Format != GitHub {

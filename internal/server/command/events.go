@@ -66,6 +66,9 @@ func followEvents(ctx context.Context, node *client.Client, after string,
 		if err == nil {
 			err = print(r.GetEvents())
 		}
+		if ctx.Err() != nil { // interrupted, which is how it ends
+			return nil
+		}
 		if err != nil {
 			return err
 		}

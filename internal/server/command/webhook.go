@@ -72,6 +72,8 @@ func webhookAdd(env Env) *cobra.Command {
 		_, err := node.Webhooks().Add(cmd.Context(), connect.NewRequest(r))
 		if err == nil {
 			fmt.Fprintf(cmd.OutOrStdout(), "added the webhook %s\n", w.Name)
+		} else if !w.AllowPrivate && strings.Contains(err.Error(), "is in a private network") {
+			return fmt.Errorf("%w: use --allow-private if that is intended", answerOf(err))
 		}
 		return err
 	})
@@ -106,6 +108,9 @@ func webhookRemove(env Env) *cobra.Command {
 	return webhookVerb(env, cmd, func(cmd *cobra.Command, node *client.Client, args []string) error {
 		_, err := node.Webhooks().Remove(cmd.Context(),
 			connect.NewRequest(&packhorsev1.WebhookServiceRemoveRequest{Name: args[0]}))
+		if err == nil {
+			fmt.Fprintf(cmd.OutOrStdout(), "removed the webhook %s\n", args[0])
+		}
 		return err
 	})
 }
