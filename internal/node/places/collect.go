@@ -47,7 +47,7 @@ func (p *dirPlace) Collect(ctx context.Context, run RunGit, o CollectOptions) (d
 	if err := cmp.Or(p.repo.Refresh(), p.checkCollectable(ctx)); err != nil {
 		return done, err
 	}
-	if p.repo.Network() != "" {
+	if p.repo.Network() != "" && !o.DryRun {
 		if err := p.collectNetwork(ctx, run, o); err != nil {
 			return done, err
 		}

@@ -46,21 +46,15 @@ func (p *dirPlace) collectNetwork(ctx context.Context, run RunGit, o CollectOpti
 	if err != nil {
 		return err
 	}
-	young, err := f.younger(time.Now().Add(-o.OlderThan))
-	if err != nil {
-		return err
-	}
 	expired, err := s.Unreachable(ctx)
 	if err != nil {
 		return err
 	}
-	var kept []git.ObjectID
-	for id := range expired {
-		if young[id] {
-			kept = append(kept, id)
-		}
+	kept, err := f.younger(time.Now().Add(-o.OlderThan), expired)
+	if err != nil {
+		return err
 	}
-	if err := s.Keep(expired, kept); err != nil || len(expired) == 0 || o.DryRun {
+	if err := s.Keep(expired, kept); err != nil || len(expired) == 0 {
 		return err
 	}
 	if err := f.writeGraphs(ctx, run); err != nil {
@@ -111,24 +105,28 @@ func (p *dirPlace) addReflogs(tips []NamedTip) ([]NamedTip, error) {
 	return tips, err
 }
 
-// younger returns the objects of the family that are younger than a time. The age is that of a loose object or of its
-// pack. A cruft pack (gitformat-pack(5)) has that of each object.
-func (f *family) younger(than time.Time) (young map[git.ObjectID]bool, err error) {
-	young = make(map[git.ObjectID]bool)
+// younger returns those of some objects that are younger than a time, perhaps more than once. The age is that of a
+// loose object or of its pack. A cruft pack (gitformat-pack(5)) has that of each object.
+func (f *family) younger(than time.Time, of map[git.ObjectID]bool) (young []git.ObjectID, err error) {
+	add := func(id git.ObjectID) {
+		if of[id] {
+			young = append(young, id)
+		}
+	}
 	for _, dir := range f.objects {
 		loose, err := filepath.Glob(filepath.Join(dir, "??/*"))
 		for _, path := range loose {
 			info, statErr := os.Stat(path)
 			id, idErr := git.ParseObjectID(filepath.Base(filepath.Dir(path)) + filepath.Base(path))
 			if statErr == nil && idErr == nil && info.ModTime().After(than) { // otherwise it was packed, or is another file
-				young[id] = true
+				add(id)
 			}
 		}
 		indexes, globErr := filepath.Glob(filepath.Join(dir, "pack/*.idx"))
 		err = errors.Join(err, globErr)
 		for _, path := range indexes {
 			if err == nil {
-				err = addYounger(young, strings.TrimSuffix(path, ".idx"), f.repo.Format, than)
+				err = eachYounger(add, strings.TrimSuffix(path, ".idx"), f.repo.Format, than)
 			}
 		}
 		if err != nil {
@@ -138,8 +136,8 @@ func (f *family) younger(than time.Time) (young map[git.ObjectID]bool, err error
 	return young, nil
 }
 
-// addYounger adds the objects of a pack.
-func addYounger(young map[git.ObjectID]bool, base string, format git.ObjectFormat, than time.Time) error {
+// eachYounger calls add with the objects of a pack that are younger than a time.
+func eachYounger(add func(git.ObjectID), base string, format git.ObjectFormat, than time.Time) error {
 	info, err := os.Stat(base + ".pack")
 	if err != nil {
 		return WriteError(err)
@@ -164,7 +162,7 @@ func addYounger(young map[git.ObjectID]bool, base string, format git.ObjectForma
 				at = time.Unix(int64(binary.BigEndian.Uint32(times[header+4*i:])), 0)
 			}
 			if at.After(than) {
-				young[git.RawObjectID(t.ID(i))] = true
+				add(git.RawObjectID(t.ID(i)))
 			}
 		}
 		return nil
