@@ -25,6 +25,7 @@ type CollectOptions struct {
 	OlderThan time.Duration // the age from which unreachable objects expire
 	DryRun    bool
 	Keep      []git.ObjectID // objects that clients may still fetch, with all that they reach
+	OwnOnly   bool           // does not collect the network of forks
 	// KeepOf returns those of another member of the network of forks; nil: there are none.
 	KeepOf func(context.Context, *repo.Repo) ([]git.ObjectID, error)
 }
@@ -47,7 +48,7 @@ func (p *dirPlace) Collect(ctx context.Context, run RunGit, o CollectOptions) (d
 	if err := cmp.Or(p.repo.Refresh(), p.checkCollectable(ctx)); err != nil {
 		return done, err
 	}
-	if p.repo.Network() != "" && !o.DryRun {
+	if p.repo.Network() != "" && !o.DryRun && !o.OwnOnly {
 		if err := p.collectNetwork(ctx, run, o); err != nil {
 			return done, err
 		}

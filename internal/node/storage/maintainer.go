@@ -225,7 +225,7 @@ func (m *maintainer) check(path git.RepoPath) (outcome string, err error) {
 const (
 	// collectInterval is the minimum time between two collections of a repository.
 	collectInterval = 24 * time.Hour
-	// collectedFile is a file in a repository whose time is that of the last collection.
+	// collectedFile is a file in a repository, and in a network of forks, whose time is that of the last collection.
 	collectedFile = "packhorse-collected"
 )
 
@@ -238,25 +238,44 @@ func (m *maintainer) collect(path git.RepoPath) error {
 	}
 	defer m.node.release(h)
 	mark := filepath.Join(h.Common, collectedFile)
-	if info, err := os.Stat(mark); err == nil && time.Since(info.ModTime()) < collectInterval {
+	if !isCollectionDue(mark) {
 		return nil
 	}
 	if n := m.node; n.pushes != nil && n.pushes.BeforeMaintenance(m.ctx, h.Repo, path) != nil {
 		return nil // a hook keeps the objects
 	}
-	if err := os.WriteFile(mark, nil, 0o666); err != nil {
-		return places.WriteError(err)
+	err = markCollected(mark)
+	o := places.CollectOptions{OlderThan: m.Unreachable}
+	if network := h.Network(); network != "" && !h.IsCopy() { // any member collects it
+		mark = filepath.Join(filepath.Dir(network), collectedFile)
+		if o.OwnOnly = !isCollectionDue(mark); !o.OwnOnly && err == nil {
+			err = markCollected(mark)
+		}
 	}
-	now := time.Now()
-	if err := os.Chtimes(mark, now, now); err != nil { // it existed
-		return places.WriteError(err)
+	if err != nil {
+		return err
 	}
-	_, err = m.node.collectHandle(m.ctx, h, path, places.CollectOptions{OlderThan: m.Unreachable})
+	_, err = m.node.collectHandle(m.ctx, h, path, o)
 	if fault.Is(err, fault.Denied) || fault.Is(err, fault.Unavailable) {
 		m.node.log.Info("unreachable objects of a repository are kept", "repository", path.String(), "reason", err)
 		return nil
 	}
 	return err
+}
+
+// isCollectionDue reports whether the last collection is long ago.
+func isCollectionDue(mark string) bool {
+	info, err := os.Stat(mark)
+	return err != nil || time.Since(info.ModTime()) >= collectInterval
+}
+
+func markCollected(mark string) error {
+	err := os.WriteFile(mark, nil, 0o666)
+	if err == nil {
+		now := time.Now()
+		err = os.Chtimes(mark, now, now) // it may have existed
+	}
+	return places.WriteError(err)
 }
 
 // remember keeps the state of a repository after maintenance.
