@@ -66,7 +66,11 @@ func (p *place) Purge(ctx context.Context, run places.RunGit, o places.PurgeOpti
 			return done, err
 		}
 	}
-	o.Hidden()
+	var paths []git.RepoPath
+	for _, m := range members {
+		paths = append(paths, m.path)
+	}
+	o.Hidden(paths)
 	for i, m := range members {
 		if len(o.IDs) == 0 { // only LFS objects
 			break

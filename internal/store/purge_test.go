@@ -209,7 +209,7 @@ func TestPurgeInterrupted(t *testing.T) {
 	n.mustPush(clone, "app", secret.String()+":refs/heads/leak")
 	n.mustPush(clone, "app", ":leak")
 	ctx, cancel := context.WithCancel(t.Context())
-	o := places.PurgeOptions{IDs: []git.ObjectID{secret}, Hidden: cancel}
+	o := places.PurgeOptions{IDs: []git.ObjectID{secret}, Hidden: func([]git.RepoPath) { cancel() }}
 	if _, err := n.place("app").Purge(ctx, realGit(t), o); !errors.Is(err, context.Canceled) {
 		t.Fatalf("the purge was not interrupted: %v", err)
 	}

@@ -1,6 +1,12 @@
 package repo
 
-import "github.com/packhorse-git/packhorse/internal/git"
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+
+	"github.com/packhorse-git/packhorse/internal/git"
+)
 
 const (
 	// PurgedKey is the key of the IDs of objects that were purged. They do not exist for anybody, and pushes must not
@@ -11,6 +17,16 @@ const (
 	// PurgedLFSKey is the key of the IDs of objects of Git LFS that were purged.
 	PurgedLFSKey = "packhorse.purgedlfs"
 )
+
+// PurgeMark returns a text that changes with each purge of other objects. It is empty without purged objects.
+func (r *Repo) PurgeMark() string {
+	ids := r.Purged()
+	if len(ids) == 0 {
+		return ""
+	}
+	sum := sha256.Sum256(fmt.Append(nil, ids))
+	return hex.EncodeToString(sum[:8])
+}
 
 // PurgedLFS returns the IDs of the objects of Git LFS that were purged and must not come back.
 func (r *Repo) PurgedLFS() (ids []string) {

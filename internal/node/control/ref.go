@@ -93,7 +93,8 @@ func (s *refService) ResolveMany(ctx context.Context, r *connect.Request[packhor
 			failed(at[i], err)
 			return
 		}
-		add(at[i], &packhorsev1.ResolveResult{Result: &packhorsev1.ResolveResult_Found{Found: answer}})
+		add(at[i], &packhorsev1.ResolveResult{Result: &packhorsev1.ResolveResult_Found{Found: answer},
+			Purges: found.Purges})
 	})
 	if resultBytes > maxResolved {
 		return nil, fault.New(fault.Invalid, "response longer than %d bytes: resolve fewer names at once", maxResolved)

@@ -29,8 +29,8 @@ type PurgeOptions struct {
 	LFS   []lfs.OID
 	// Anonymous leaves the paths of forks out of errors.
 	Anonymous bool
-	// Hidden is called when the objects cannot be read from now on.
-	Hidden func()
+	// Hidden is called with the repositories that are purged when their objects cannot be read from now on.
+	Hidden func(members []git.RepoPath)
 }
 
 // Purged is the result of a purge.

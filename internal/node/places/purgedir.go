@@ -194,10 +194,10 @@ func (p *dirPlace) Purge(ctx context.Context, run RunGit, o PurgeOptions) (done 
 	if err := f.configure(ctx, func(s Settings) error { return s.Purge(o, doomed) }); err != nil {
 		return done, err
 	}
-	o.Hidden()
 	for _, m := range f.members {
 		done.Members = append(done.Members, m.Path())
 	}
+	o.Hidden(done.Members)
 	if len(doomed) == 0 { // only LFS objects
 		return done, nil
 	}

@@ -51,23 +51,32 @@ func (n *Node) Purge(ctx context.Context, path git.RepoPath, o places.PurgeOptio
 	}
 	defer release()
 	drop := func() { r.CachedPacks += n.dropPacks(h.Repo) }
-	git := places.Maintainer{Runner: n.runner, Log: n.log}.Run
-	o.Known, o.Hidden = h.Purged(), func() {
-		n.RefsChanged(path)
+	run := places.Maintainer{Runner: n.runner, Log: n.log}.Run
+	var outstanding []string
+	o.Known, o.Hidden = h.Purged(), func(members []git.RepoPath) {
+		for _, member := range members {
+			n.RefsChanged(member)
+			if n.index != nil && len(o.IDs) > 0 {
+				if err := n.index.Purge(ctx, member, ""); err != nil {
+					outstanding = append(outstanding, "search index of "+member.String()+": "+fault.Message(err))
+				}
+			}
+		}
 		drop()
 		r.Hidden = time.Now()
 	}
-	r.Purged, err = h.place.Purge(ctx, git, o)
+	r.Purged, err = h.place.Purge(ctx, run, o)
 	if err != nil {
 		return r, places.WithCause(err, h.Common, n.root)
 	}
 	drop()
+	r.Outstanding = append(r.Outstanding, outstanding...)
 	r.Notes, r.Objects = append(r.Notes, notes...), r.Objects+len(o.LFS)
 	if err := n.removeLFS(ctx, o, &r.Purged); err != nil {
 		return r, err
 	}
 	r.Ended = time.Now()
-	if err := h.place.Maintain(ctx, git, places.MaintainOptions{TipPack: n.tipPack}); err != nil {
+	if err := h.place.Maintain(ctx, run, places.MaintainOptions{TipPack: n.tipPack}); err != nil {
 		r.Problems = append(r.Problems, "maintenance afterwards has failed: "+fault.Message(err))
 	}
 	n.log.Info("purged objects of a repository", "repository", path.String(), "objects", r.Objects, "files", len(r.Files),
@@ -90,6 +99,11 @@ func (n *Node) FindCopies(ctx context.Context, path git.RepoPath, o places.Purge
 		cached = append(n.packs.Files(h.PackScope()), n.packs.Files(h.Incarnation)...)
 	}
 	x, err = h.place.Copies(ctx, places.Maintainer{Runner: n.runner, Log: n.log}.Run, o, cached)
+	if n.index != nil && len(o.IDs) > 0 && err == nil {
+		var shards []string
+		shards, err = n.index.Copies(ctx, h.place.Path(), o.IDs)
+		x.Copies = append(x.Copies, shards...)
+	}
 	if err == nil {
 		err = n.findLFS(ctx, append(x.Members, path), o.LFS, &x)
 	}

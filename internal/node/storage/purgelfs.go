@@ -142,25 +142,37 @@ func (n *Node) recheckLFS(ctx context.Context, path git.RepoPath, before *handle
 	return objects.ErrPurged(id)
 }
 
-// Reopen opens a repository whose settings another node may have changed, and removes local copies of LFS objects that
-// were purged.
+// Index is the search index of this process.
+type Index interface {
+	// Purge removes the shards of a repository, unless they were made after the purge with this mark (Resolved.Purges). It
+	// waits until searches do not use them.
+	Purge(ctx context.Context, path git.RepoPath, mark string) error
+	// Copies returns the shards of a repository with copies of blobs.
+	Copies(ctx context.Context, path git.RepoPath, ids []git.ObjectID) ([]string, error)
+}
+
+// SetIndex sets the search index from which objects are purged. Call it before the first request.
+func (n *Node) SetIndex(index Index) { n.index = index }
+
+// Reopen opens a repository whose settings another node may have changed, and removes local copies of objects that were
+// purged: those of Git LFS, and the search index.
 func (n *Node) Reopen(ctx context.Context, path git.RepoPath) error {
 	h, err := n.acquireCurrent(ctx, path)
-	if err != nil || n.lfs == nil {
-		if err == nil {
-			n.release(h)
-		}
-		return err
-	}
-	h, r, err := n.openLFS(h, nil)
 	if err != nil {
 		return err
 	}
 	defer n.release(h)
+	if mark := h.PurgeMark(); n.index != nil && mark != "" {
+		err = n.index.Purge(ctx, path, mark)
+	}
+	if n.lfs == nil || err != nil {
+		return err
+	}
+	r, err := h.lfs()
 	for id := range r.Purged {
-		if _, _, err := n.lfs.Purge(r, id); err != nil {
-			return err
+		if err == nil {
+			_, _, err = n.lfs.Purge(r, id)
 		}
 	}
-	return nil
+	return err
 }

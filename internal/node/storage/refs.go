@@ -14,6 +14,7 @@ import (
 type Resolved struct {
 	refs.Ref
 	Version git.Version
+	Purges  string // changes when objects are purged; empty without purged objects
 }
 
 // Resolve finds the ref for a name: a full name, HEAD or "@", or a short name (gitrevisions(7), "<refname>"). HEAD is
@@ -74,7 +75,7 @@ func resolveRef(r *repo.Repo, snap *refs.Snapshot, version git.Version, name str
 	}
 	ref := found[0]
 	ref.Peeled, ref.PeelKnown, err = r.PeelRef(ref)
-	return Resolved{ref, version}, err
+	return Resolved{ref, version, r.PurgeMark()}, err
 }
 
 // checkName refuses invalid names. A short name is valid if it makes a valid ref below refs/.

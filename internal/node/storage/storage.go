@@ -139,6 +139,7 @@ type Node struct {
 	hub        *watch.Hub
 	walks      *balance.Slots                     // walks through history for callers of Wait
 	listener   atomic.Pointer[func(git.RepoPath)] // see OnChange
+	index      Index                              // may be nil
 	claims     places.Claims
 	maintainer *maintainer // may be nil
 	tipPack    bool        // see Options

@@ -606,7 +606,9 @@ type Job struct {
 	// The content of one shard in bytes, about.
 	ShardSize int64 `protobuf:"varint,9,opt,name=shard_size,json=shardSize" json:"shard_size,omitempty"`
 	// The path of universal-ctags. Empty: no symbols are indexed.
-	Ctags         string `protobuf:"bytes,10,opt,name=ctags" json:"ctags,omitempty"`
+	Ctags string `protobuf:"bytes,10,opt,name=ctags" json:"ctags,omitempty"`
+	// With inspect: look for the content of these blobs in the shards whose names begin with repository. No other shards are listed.
+	Blobs         []string `protobuf:"bytes,11,rep,name=blobs" json:"blobs,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -709,6 +711,13 @@ func (x *Job) GetCtags() string {
 		return x.Ctags
 	}
 	return ""
+}
+
+func (x *Job) GetBlobs() []string {
+	if x != nil {
+		return x.Blobs
+	}
+	return nil
 }
 
 // Branch is an indexed branch.
@@ -1008,7 +1017,9 @@ type Shard struct {
 	Build   string `protobuf:"bytes,5,opt,name=build" json:"build,omitempty"`
 	Symbols bool   `protobuf:"varint,6,opt,name=symbols" json:"symbols,omitempty"`
 	// Why it cannot be used: damaged, or written by another version.
-	Error         string `protobuf:"bytes,7,opt,name=error" json:"error,omitempty"`
+	Error string `protobuf:"bytes,7,opt,name=error" json:"error,omitempty"`
+	// One of the blobs of the job is in it.
+	HasBlob       bool `protobuf:"varint,8,opt,name=has_blob,json=hasBlob" json:"has_blob,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1092,6 +1103,13 @@ func (x *Shard) GetError() string {
 	return ""
 }
 
+func (x *Shard) GetHasBlob() bool {
+	if x != nil {
+		return x.HasBlob
+	}
+	return false
+}
+
 var File_packhorse_internal_worker_v1_worker_proto protoreflect.FileDescriptor
 
 const file_packhorse_internal_worker_v1_worker_proto_rawDesc = "" +
@@ -1139,7 +1157,7 @@ const file_packhorse_internal_worker_v1_worker_proto_rawDesc = "" +
 	"\x03job\x18\x01 \x01(\v2!.packhorse.internal.worker.v1.JobR\x03job\x12B\n" +
 	"\bdocument\x18\x02 \x01(\v2&.packhorse.internal.worker.v1.DocumentR\bdocument\x12!\n" +
 	"\fchanged_path\x18\x03 \x01(\fR\vchangedPath\x12\x16\n" +
-	"\x06finish\x18\x04 \x01(\bR\x06finish\"\x9f\x02\n" +
+	"\x06finish\x18\x04 \x01(\bR\x06finish\"\xb5\x02\n" +
 	"\x03Job\x12\x10\n" +
 	"\x03dir\x18\x01 \x01(\tR\x03dir\x12\x18\n" +
 	"\ainspect\x18\x02 \x01(\bR\ainspect\x12\x0e\n" +
@@ -1154,7 +1172,8 @@ const file_packhorse_internal_worker_v1_worker_proto_rawDesc = "" +
 	"\n" +
 	"shard_size\x18\t \x01(\x03R\tshardSize\x12\x14\n" +
 	"\x05ctags\x18\n" +
-	" \x01(\tR\x05ctags\"4\n" +
+	" \x01(\tR\x05ctags\x12\x14\n" +
+	"\x05blobs\x18\v \x03(\tR\x05blobs\"4\n" +
 	"\x06Branch\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06commit\x18\x02 \x01(\tR\x06commit\"h\n" +
@@ -1175,7 +1194,7 @@ const file_packhorse_internal_worker_v1_worker_proto_rawDesc = "" +
 	"\n" +
 	"names_only\x18\x05 \x01(\x03R\tnamesOnly\x12\x14\n" +
 	"\x05bytes\x18\x06 \x01(\x03R\x05bytes\x12\x16\n" +
-	"\x06shards\x18\a \x03(\tR\x06shards\"\xd3\x01\n" +
+	"\x06shards\x18\a \x03(\tR\x06shards\"\xee\x01\n" +
 	"\x05Shard\x12\x12\n" +
 	"\x04file\x18\x01 \x01(\tR\x04file\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\rR\x02id\x12\x1e\n" +
@@ -1185,7 +1204,8 @@ const file_packhorse_internal_worker_v1_worker_proto_rawDesc = "" +
 	"\bbranches\x18\x04 \x03(\v2$.packhorse.internal.worker.v1.BranchR\bbranches\x12\x14\n" +
 	"\x05build\x18\x05 \x01(\tR\x05build\x12\x18\n" +
 	"\asymbols\x18\x06 \x01(\bR\asymbols\x12\x14\n" +
-	"\x05error\x18\a \x01(\tR\x05errorBLZCgithub.com/packhorse-git/packhorse/internal/proto/workerv1;workerv1\x92\x03\x04\b\x02 \x03b\beditionsp\xe8\a"
+	"\x05error\x18\a \x01(\tR\x05error\x12\x19\n" +
+	"\bhas_blob\x18\b \x01(\bR\ahasBlobBLZCgithub.com/packhorse-git/packhorse/internal/proto/workerv1;workerv1\x92\x03\x04\b\x02 \x03b\beditionsp\xe8\a"
 
 var (
 	file_packhorse_internal_worker_v1_worker_proto_rawDescOnce sync.Once

@@ -178,6 +178,7 @@ func (s *Source) Heads(ctx context.Context, repository git.RepoPath,
 				return err
 			} else {
 				version = versionOf(found.GetVersion())
+				version.Incarnation += result.GetPurges() // shards from before are removed
 			}
 		}
 		if version == (git.Version{}) { // no branch exists, or no repository

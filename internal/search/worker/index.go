@@ -2,18 +2,25 @@ package worker
 
 import (
 	"bufio"
+	"context"
+	"crypto/sha1"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
+	"hash"
 	"io"
 	"log"
 	"os"
 	"path/filepath"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/sourcegraph/zoekt"
 	"github.com/sourcegraph/zoekt/build"
+	zoektquery "github.com/sourcegraph/zoekt/query"
 	"golang.org/x/sys/unix"
 
 	"github.com/packhorse-git/packhorse/internal/proto/workerv1"
@@ -190,12 +197,22 @@ func inspect(job *workerv1.Job, out *bufio.Writer) error {
 	if err != nil {
 		return err
 	}
+	report := new(workerv1.Report)
 	for _, f := range files {
-		if err := ipc.Write(out, &workerv1.IndexResponse{Shard: inspectShard(f)}); err != nil {
+		if len(job.Blobs) > 0 && !strings.HasPrefix(filepath.Base(f), job.Repository+"_v") {
+			continue
+		}
+		s := inspectShard(f)
+		if len(job.Blobs) > 0 {
+			if s.HasBlob, err = hasBlob(f, job.Blobs); err != nil {
+				report.Error = err.Error()
+			}
+		}
+		if err := ipc.Write(out, &workerv1.IndexResponse{Shard: s}); err != nil {
 			return err
 		}
 	}
-	if err := ipc.Write(out, &workerv1.IndexResponse{Report: &workerv1.Report{}}); err != nil {
+	if err := ipc.Write(out, &workerv1.IndexResponse{Report: report}); err != nil {
 		return err
 	}
 	return out.Flush()
@@ -229,6 +246,39 @@ func inspectShard(file string) (s *workerv1.Shard) {
 		s.Branches = append(s.Branches, &workerv1.Branch{Name: b.Name, Commit: b.Version})
 	}
 	return s
+}
+
+// hasBlob reports whether a shard has the content of one of some blobs.
+func hasBlob(file string, blobs []string) (found bool, err error) {
+	fd, err := unix.Open(file, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err == unix.ENOENT {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	// Without its name, zoekt does not find the file beside it that hides documents of older commits.
+	index, err := zoekt.NewIndexFile(os.NewFile(uintptr(fd), ""))
+	if err != nil {
+		return false, err
+	}
+	searcher, err := zoekt.NewSearcher(index)
+	if err != nil {
+		return false, err
+	}
+	defer searcher.Close()
+	all, err := searcher.Search(context.Background(), &zoektquery.Const{Value: true}, &zoekt.SearchOptions{Whole: true})
+	if err != nil {
+		return false, err
+	}
+	for _, m := range all.Files {
+		for _, h := range []hash.Hash{sha1.New(), sha256.New()} {
+			fmt.Fprintf(h, "blob %d\x00", len(m.Content))
+			h.Write(m.Content)
+			found = found || slices.Contains(blobs, hex.EncodeToString(h.Sum(nil)))
+		}
+	}
+	return found, nil
 }
 
 // escapeGlob returns the pattern that matches only a path.

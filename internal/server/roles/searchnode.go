@@ -53,6 +53,7 @@ func (s searchNode) Heads(ctx context.Context, repository git.RepoPath,
 		heads[i] = headOf(branches[i], r.Ref, err)
 		if err == nil {
 			version = r.Version
+			version.Incarnation += r.Purges // shards from before are removed
 		}
 	})
 	if err == nil && version == (git.Version{}) { // no branch exists, or the repository does not

@@ -83,6 +83,7 @@ func (s *server) buildServe() (err error) {
 			return err
 		}
 		node.OnChange(s.search.Touch)
+		node.SetIndex(s.search)
 		o.search = &api.APIOptions{Repositories: source, Searcher: s.search, Status: s.search.Status}
 	}
 	s.node.followStore(s.search)

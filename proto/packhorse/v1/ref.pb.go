@@ -291,7 +291,9 @@ type ResolveResult struct {
 	//
 	//	*ResolveResult_Found
 	//	*ResolveResult_Fault
-	Result        isResolveResult_Result `protobuf_oneof:"result"`
+	Result isResolveResult_Result `protobuf_oneof:"result"`
+	// Changes when objects of the repository are purged. An index of its content is obsolete then. Empty without purged objects.
+	Purges        string `protobuf:"bytes,3,opt,name=purges,proto3" json:"purges,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -349,6 +351,13 @@ func (x *ResolveResult) GetFault() *Fault {
 		}
 	}
 	return nil
+}
+
+func (x *ResolveResult) GetPurges() string {
+	if x != nil {
+		return x.Purges
+	}
+	return ""
 }
 
 type isResolveResult_Result interface {
@@ -1492,10 +1501,11 @@ const file_packhorse_v1_ref_proto_rawDesc = "" +
 	"\x12ResolveManyRequest\x128\n" +
 	"\brequests\x18\x01 \x03(\v2\x1c.packhorse.v1.ResolveRequestR\brequests\"L\n" +
 	"\x13ResolveManyResponse\x125\n" +
-	"\aresults\x18\x01 \x03(\v2\x1b.packhorse.v1.ResolveResultR\aresults\"}\n" +
+	"\aresults\x18\x01 \x03(\v2\x1b.packhorse.v1.ResolveResultR\aresults\"\x95\x01\n" +
 	"\rResolveResult\x125\n" +
 	"\x05found\x18\x01 \x01(\v2\x1d.packhorse.v1.ResolveResponseH\x00R\x05found\x12+\n" +
-	"\x05fault\x18\x02 \x01(\v2\x13.packhorse.v1.FaultH\x00R\x05faultB\b\n" +
+	"\x05fault\x18\x02 \x01(\v2\x13.packhorse.v1.FaultH\x00R\x05fault\x12\x16\n" +
+	"\x06purges\x18\x03 \x01(\tR\x06purgesB\b\n" +
 	"\x06result\"O\n" +
 	"\x17ResolveRevisionsRequest\x124\n" +
 	"\trevisions\x18\x01 \x03(\v2\x16.packhorse.v1.RevisionR\trevisions\"F\n" +
