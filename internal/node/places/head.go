@@ -53,8 +53,12 @@ func (p *dirPlace) SetHead(ctx context.Context, branch git.RefName, check func()
 		}
 	}()
 	defer lock.Close()
-	if allowed, err := check(); !allowed || err != nil {
+	allowed, err := check()
+	if err != nil {
 		return false, err
+	}
+	if !allowed { // an earlier change may not have been synced
+		return false, WriteError(p.Sync(h.Dir))
 	}
 	_, err = lock.WriteString("ref: " + string(branch) + "\n")
 	if info, statErr := os.Lstat(path); statErr == nil && info.Mode().IsRegular() {

@@ -107,8 +107,11 @@ func (p *dirPlace) Configure(ctx context.Context, change func(Settings) error) (
 		}
 		settings := ReadSettings(common, config)
 		changed, err := settings.Change(change)
-		if err != nil || len(changed) == 0 {
+		if err != nil {
 			return err
+		}
+		if len(changed) == 0 { // an earlier change may not have been synced
+			return WriteError(cmp.Or(p.Sync(filepath.Dir(path)), p.Sync(common)))
 		}
 		isDone, err := p.writeConfig(ctx, path, text, settings.Text(changed),
 			func(file string) error { return p.unset(ctx, file, config, changed) })

@@ -30,8 +30,8 @@ func TestSetHead(t *testing.T) {
 	repo := r.repo("app.git", "x")
 	repo.Git("update-ref", "refs/heads/side", repo.ID("main").String())
 	r.do(os.Chmod(filepath.Join(repo.Dir, "HEAD"), 0o640))
-	for branch, exists := range map[git.RefName]bool{"refs/heads/side": true, "refs/heads/none/yet": false,
-		"refs/heads/main": true} {
+	for _, branch := range []git.RefName{"refs/heads/main", "refs/heads/none/yet", "refs/heads/side"} {
+		exists := branch != "refs/heads/none/yet"
 		is, err := r.SetHead(t.Context(), r.path("app"), branch, "")
 		if is != exists || err != nil {
 			t.Errorf("%s: %v, %v", branch, is, err)
