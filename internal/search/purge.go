@@ -15,6 +15,9 @@ import (
 // purgeTimeout is how long Purge waits for the processes.
 const purgeTimeout = 10 * time.Second
 
+// openPoll is how often a purge looks whether the index is open.
+const openPoll = 20 * time.Millisecond
+
 // Purge removes the shards of a repository, which can have the content of objects that were purged, and waits until
 // searches do not use them. The repository is indexed again. With a mark, which is that of Head's incarnation, it does
 // not remove shards that were made after the purge.
@@ -22,9 +25,15 @@ func (e *Engine) Purge(ctx context.Context, path git.RepoPath, mark string) erro
 	ctx, cancel := context.WithTimeout(ctx, purgeTimeout)
 	defer cancel()
 	e.mu.Lock()
-	if e.unavailable != "" {
-		defer e.mu.Unlock()
-		return fault.New(fault.Unavailable, "%s", e.unavailable)
+	for e.unavailable != "" { // for example, because the server starts
+		reason := e.unavailable
+		e.mu.Unlock()
+		select {
+		case <-ctx.Done():
+			return fault.New(fault.Unavailable, "%s", reason)
+		case <-time.After(openPoll):
+		}
+		e.mu.Lock()
 	}
 	r := e.repos[path]
 	if r == nil || r.id == 0 || mark != "" && strings.HasSuffix(r.incarnation, mark) {
