@@ -104,6 +104,9 @@ func (r *RefRules) Refusal(ref git.RefName, kinds RefChange) string {
 			continue
 		}
 		if wrong := kinds &^ rule.May; wrong != 0 {
+			if rule.May == 0 {
+				return event(wrong) + RefusedBy + rule.Name + ", which permits no changes"
+			}
 			return fmt.Sprintf("%s%s%s, which permits: %s", event(wrong), RefusedBy, rule.Name, rule.May)
 		}
 		return ""
