@@ -184,11 +184,7 @@ func (p *place) hide(ctx context.Context, run places.RunGit, o places.PurgeOptio
 			return nil, err
 		}
 		for i := range s.Tips {
-			switch {
-			case p == asked:
-			case o.Anonymous:
-				s.Tips[i].Name = "a fork " + s.Tips[i].Name
-			default:
+			if p != asked {
 				s.Tips[i].Name = p.path.String() + " " + s.Tips[i].Name
 			}
 		}

@@ -25,7 +25,7 @@ func (s *repositoryService) Purge(ctx context.Context, r *connect.Request[packho
 		case r.Msg.GetVerify() && r.Msg.GetLift():
 			return nil, fault.InvalidField("lift", "a verification changes nothing")
 		}
-		o := places.PurgeOptions{Anonymous: r.Msg.GetAnonymousForks()}
+		var o places.PurgeOptions
 		for _, name := range names {
 			if digits, isLFS := strings.CutPrefix(name, "sha256:"); isLFS {
 				id, err := lfs.ParseOID(digits)

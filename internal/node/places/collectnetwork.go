@@ -18,7 +18,7 @@ import (
 // collectNetwork removes the objects of a network of forks that no member reaches and that are older than a time. Those
 // that a younger one needs stay. Packs that have some are made again without them, as in Purge.
 func (p *dirPlace) collectNetwork(ctx context.Context, run RunGit, o CollectOptions) error {
-	f, err := p.family(ctx, false)
+	f, err := p.family(ctx)
 	if err != nil {
 		return err
 	}

@@ -110,7 +110,7 @@ func (x *Search) Tree(ctx context.Context, s *Survey, dir, root string, ids []gi
 
 // Copies implements Place.
 func (p *dirPlace) Copies(ctx context.Context, run RunGit, o PurgeOptions, others []string) (x Search, err error) {
-	f, err := p.family(ctx, false)
+	f, err := p.family(ctx)
 	if err != nil {
 		return x, err
 	}

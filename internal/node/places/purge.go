@@ -27,8 +27,6 @@ type PurgeOptions struct {
 	IDs   []git.ObjectID
 	Known []git.ObjectID // that were purged before, and need not exist
 	LFS   []lfs.OID
-	// Anonymous leaves the paths of forks out of errors.
-	Anonymous bool
 	// Hidden is called with the repositories that are purged when their objects cannot be read from now on.
 	Hidden func(members []git.RepoPath)
 }

@@ -26,22 +26,11 @@ type family struct {
 	objects []string // directories of objects: those of the members, and of the network
 	release []func()
 	forks   uint64 // of the network, before its members were listed
-
-	isAnonymous bool // errors do not name other members
-}
-
-// name returns the name of a member in errors.
-func (f *family) name(m *dirPlace) string {
-	if f.isAnonymous && m != f.dirPlace {
-		return "a fork"
-	}
-	return m.Path().String()
 }
 
 // family opens and claims the members. The caller closes the family.
-func (p *dirPlace) family(ctx context.Context, isAnonymous bool) (f *family, err error) {
-	f = &family{isAnonymous: isAnonymous, dirPlace: p, members: []*dirPlace{p},
-		objects: []string{p.repo.Objects.Dirs()[0]}}
+func (p *dirPlace) family(ctx context.Context) (f *family, err error) {
+	f = &family{dirPlace: p, members: []*dirPlace{p}, objects: []string{p.repo.Objects.Dirs()[0]}}
 	defer func() {
 		if err != nil {
 			f.close()
@@ -65,9 +54,6 @@ func (p *dirPlace) family(ctx context.Context, isAnonymous bool) (f *family, err
 	}
 	for _, below := range s.found {
 		if repo.IsGitFile(filepath.Join(p.root, below)) {
-			if isAnonymous {
-				below = "a fork"
-			}
 			return f, fault.New(fault.Denied, "the network of forks has a work tree, which may need the objects: %s", below)
 		}
 		path, err := git.ParseRepoPath(below)
@@ -94,11 +80,11 @@ func (p *dirPlace) family(ctx context.Context, isAnonymous bool) (f *family, err
 		f.objects = append(f.objects, member.repo.Objects.Dirs()[0])
 	}
 	for _, m := range f.members {
-		if err := m.checkOwn(f.name(m)); err != nil {
+		if err := m.checkOwn(m.Path().String()); err != nil {
 			return f, err
 		}
 		if len(m.repo.Objects.Dirs()) != 2 {
-			return f, fault.New(fault.Denied, "%s also borrows objects that are not of its network of forks", f.name(m))
+			return f, fault.New(fault.Denied, "%s also borrows objects that are not of its network of forks", m.Path())
 		}
 	}
 	f.objects = append(f.objects, network)
@@ -116,7 +102,7 @@ func (f *family) tips(ctx context.Context) (tips []NamedTip, err error) {
 	for _, m := range f.members {
 		prefix := ""
 		if m != f.dirPlace {
-			prefix = f.name(m) + " "
+			prefix = m.Path().String() + " "
 		}
 		if err := m.repo.Refresh(); err != nil {
 			return nil, err
@@ -145,7 +131,7 @@ func (f *family) survey(run RunGit, tips []NamedTip) (*Survey, error) {
 	for _, m := range f.members {
 		other, shallowErr := m.repo.Shallow()
 		if err = cmp.Or(err, shallowErr); err == nil && !slices.Equal(boundary, other) {
-			err = fault.New(fault.Denied, "%s is shallow at other commits than %s: detach it first", f.name(m), f.Path())
+			err = fault.New(fault.Denied, "%s is shallow at other commits than %s: detach it first", m.Path(), f.Path())
 		}
 	}
 	if err != nil {
@@ -171,7 +157,7 @@ func (p *dirPlace) Purge(ctx context.Context, run RunGit, o PurgeOptions) (done 
 	if err := alone.checkPurgeable(); err != nil { // its errors come before those of family
 		return done, err
 	}
-	f, err := p.family(ctx, o.Anonymous)
+	f, err := p.family(ctx)
 	if err != nil {
 		return done, err
 	}
@@ -262,7 +248,7 @@ func (f *family) checkPurgeable() error {
 		index, err := exists(filepath.Join(m.repo.Dir, "index"))
 		if err != nil || index || m.repo.Dir != m.repo.Common {
 			return cmp.Or(err, fault.New(fault.Denied, "%s has a work tree, whose index may need the objects: purge in a bare "+
-				"repository", f.name(m)))
+				"repository", m.Path()))
 		}
 	}
 	return nil

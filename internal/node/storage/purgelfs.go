@@ -79,7 +79,7 @@ func (n *Node) removeLFS(ctx context.Context, o places.PurgeOptions, done *place
 				return places.WriteError(err)
 			}
 		}
-		if isShared && !o.Anonymous {
+		if isShared {
 			done.Notes = append(done.Notes, fmt.Sprintf("LFS object %s remains in the pool: a repository that is not a fork "+
 				"has it, too", id))
 		}

@@ -30,11 +30,9 @@ type PurgeRequest struct {
 	// Change nothing, and search for copies: inflate each pack of the repository, in the cache, and in the bucket with its versions.
 	Verify bool `protobuf:"varint,3,opt,name=verify,proto3" json:"verify,omitempty"`
 	// Change nothing but this: pushes may bring the objects back.
-	Lift bool `protobuf:"varint,4,opt,name=lift,proto3" json:"lift,omitempty"`
-	// Do not name forks in errors. The caller may not read them.
-	AnonymousForks bool `protobuf:"varint,5,opt,name=anonymous_forks,json=anonymousForks,proto3" json:"anonymous_forks,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	Lift          bool `protobuf:"varint,4,opt,name=lift,proto3" json:"lift,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *PurgeRequest) Reset() {
@@ -91,13 +89,6 @@ func (x *PurgeRequest) GetVerify() bool {
 func (x *PurgeRequest) GetLift() bool {
 	if x != nil {
 		return x.Lift
-	}
-	return false
-}
-
-func (x *PurgeRequest) GetAnonymousForks() bool {
-	if x != nil {
-		return x.AnonymousForks
 	}
 	return false
 }
@@ -273,7 +264,7 @@ var File_packhorse_v1_purge_proto protoreflect.FileDescriptor
 
 const file_packhorse_v1_purge_proto_rawDesc = "" +
 	"\n" +
-	"\x18packhorse/v1/purge.proto\x12\fpackhorse.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xa2\x01\n" +
+	"\x18packhorse/v1/purge.proto\x12\fpackhorse.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"y\n" +
 	"\fPurgeRequest\x12\x1e\n" +
 	"\n" +
 	"repository\x18\x01 \x01(\tR\n" +
@@ -281,8 +272,7 @@ const file_packhorse_v1_purge_proto_rawDesc = "" +
 	"\n" +
 	"object_ids\x18\x02 \x03(\tR\tobjectIds\x12\x16\n" +
 	"\x06verify\x18\x03 \x01(\bR\x06verify\x12\x12\n" +
-	"\x04lift\x18\x04 \x01(\bR\x04lift\x12'\n" +
-	"\x0fanonymous_forks\x18\x05 \x01(\bR\x0eanonymousForks\"\x80\x04\n" +
+	"\x04lift\x18\x04 \x01(\bR\x04lift\"\x80\x04\n" +
 	"\rPurgeResponse\x12\x1e\n" +
 	"\n" +
 	"repository\x18\x01 \x01(\tR\n" +
