@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"math"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -25,7 +26,6 @@ type gitolite struct {
 	*Result
 	groups map[string][]string
 	blocks []*block
-	read   map[string]bool // files
 }
 
 // block is a line "repo" with its rules.
@@ -68,7 +68,7 @@ func (r refex) patterns() []string {
 
 // Gitolite reads gitolite.conf, or the directory of a gitolite-admin repository.
 func Gitolite(path string) (*Result, error) {
-	g := &gitolite{Result: newResult(), groups: map[string][]string{}, read: map[string]bool{}}
+	g := &gitolite{Result: newResult(), groups: map[string][]string{}}
 	dir := path
 	if info, err := os.Stat(path); err == nil && info.IsDir() {
 		path = filepath.Join(path, "conf/gitolite.conf")
@@ -78,7 +78,7 @@ func Gitolite(path string) (*Result, error) {
 	if _, err := os.Stat(path); err != nil {
 		return nil, fmt.Errorf("%w: name conf/gitolite.conf, or a clone of gitolite-admin, which has it", err)
 	}
-	if err := g.file(path, 0); err != nil {
+	if err := g.file(path); err != nil {
 		return nil, err
 	}
 	if err := g.keys(filepath.Join(dir, "keydir")); err != nil {
@@ -98,15 +98,9 @@ var (
 	spaces    = regexp.MustCompile(`\s+`)
 )
 
-const maxIncludes = 20 // below each other
-
 // file reads a file.
-func (g *gitolite) file(path string, depth int) error {
-	if depth > maxIncludes || g.read[path] {
-		return nil
-	}
-	g.read[path] = true
-	lines, err := linesOf(path)
+func (g *gitolite) file(path string) error {
+	lines, err := g.lines(path)
 	for _, l := range lines {
 		l.text = comment.ReplaceAllString(l.text, "$1")
 		l.text = strings.TrimSpace(spaces.ReplaceAllString(strings.Replace(l.text, "=", " = ", 1), " "))
@@ -121,7 +115,7 @@ func (g *gitolite) file(path string, depth int) error {
 			for _, f := range found {
 				if filepath.Ext(f) != ".conf" {
 					g.note(l, "%s is left out: its name does not end in .conf", f)
-				} else if err := g.file(f, depth+1); err != nil {
+				} else if err := g.file(f); err != nil {
 					return err
 				}
 			}
@@ -144,7 +138,7 @@ func (g *gitolite) line(l line) {
 	} else if isRepo {
 		g.blocks = append(g.blocks, &block{at: l, repos: strings.Fields(name)})
 	} else if in == nil {
-		g.note(l, "it has no equivalent: %s", l.text)
+		g.note(l, noEquivalent)
 	} else if m := ruleLine.FindStringSubmatch(l.text); m != nil {
 		g.rule(l, in, m[1], strings.Fields(m[2]), strings.Fields(m[3]))
 	} else if l.text == "option deny-rules = 1" {
@@ -158,7 +152,7 @@ func (g *gitolite) line(l line) {
 			}
 		}
 	} else {
-		g.note(l, "it has no equivalent: %s", l.text)
+		g.note(l, noEquivalent)
 	}
 }
 
@@ -283,23 +277,24 @@ type target struct {
 
 var wild = regexp.MustCompile(`^([A-Za-z0-9_/@+.-]*/)?(?:\.\*|\.\.\*|\.\+)$`)
 
-// convert makes rules of the blocks.
-func (g *gitolite) convert() {
-	blocks := map[target][]int{}
+// targets returns the sets of repositories in the blocks, the most specific ones first, and notes those without an
+// equivalent.
+func (g *gitolite) targets() []target {
+	all := map[target]bool{}
 	for _, b := range g.blocks {
 		g.noteUndefined(b.at, b.repos)
 		for _, r := range b.rules {
 			g.noteUndefined(r.at, r.who)
 		}
 		for _, name := range g.expand(b.repos) {
-			m := wild.FindStringSubmatch(name)
+			m, hasRole := wild.FindStringSubmatch(name), strings.Contains(name, "CREATOR")
 			switch {
 			case name == "@all":
-				blocks[target{}] = nil
-			case m != nil && !strings.Contains(name, "CREATOR"):
-				blocks[target{text: m[1]}] = nil
-			case literal.MatchString(name) && !strings.Contains(name, "CREATOR"):
-				blocks[target{name, true}] = nil
+				all[target{}] = true
+			case m != nil && !hasRole:
+				all[target{text: m[1]}] = true
+			case literal.MatchString(name) && !hasRole:
+				all[target{name, true}] = true
 				g.repository(name)
 			default:
 				g.note(b.at, "repositories %q have no equivalent: use patterns such as users/{name}/** in rules and in "+
@@ -307,57 +302,45 @@ func (g *gitolite) convert() {
 			}
 		}
 	}
-	broader := map[target]bool{}
-	for t := range blocks {
-		for i, b := range g.blocks {
-			isFor := false
-			for _, name := range g.expand(b.repos) {
-				if g.matches(name, t) {
-					isFor = true
-					broader[t] = broader[t] || name != t.text
-				}
-			}
-			if isFor {
-				blocks[t] = append(blocks[t], i)
-			}
+	length := func(t target) int {
+		if t.whole {
+			return math.MaxInt
 		}
+		return len(t.text)
 	}
-	order := slices.SortedFunc(maps.Keys(blocks), func(a, b target) int {
-		if a.whole != b.whole {
-			return map[bool]int{true: -1, false: 1}[a.whole]
-		}
-		if !a.whole && len(a.text) != len(b.text) {
-			return len(b.text) - len(a.text)
-		}
-		return strings.Compare(a.text, b.text)
+	return slices.SortedFunc(maps.Keys(all), func(a, b target) int {
+		return cmp.Or(cmp.Compare(length(b), length(a)), strings.Compare(a.text, b.text))
 	})
-	done := map[string]int{} // numbers of classes with the same blocks
-	var classes [][]string
-	var rules [][]aclRule
-	var bounded, denies []bool
-	for _, t := range order {
-		key := fmt.Sprint(t.whole, blocks[t])
-		n, ok := done[key]
-		if !ok || !t.whole {
-			n = len(classes)
-			done[key] = n
-			classes, rules = append(classes, nil), append(rules, nil)
-			bounded, denies = append(bounded, false), append(denies, false)
-			for _, i := range blocks[t] {
-				rules[n] = append(rules[n], g.blocks[i].rules...)
-				denies[n] = denies[n] || g.blocks[i].denies
+}
+
+// convert makes rules of the blocks. Repositories with the same blocks are one class.
+func (g *gitolite) convert() {
+	known := map[string]*class{} // by the blocks
+	var classes []*class
+	for _, t := range g.targets() {
+		c, key, isBounded := &class{gitolite: g}, "", false
+		for i, b := range g.blocks {
+			names := slices.DeleteFunc(g.expand(b.repos), func(name string) bool { return !g.matches(name, t) })
+			if len(names) > 0 {
+				key += fmt.Sprint(i, " ")
+				isBounded = isBounded || slices.ContainsFunc(names, func(name string) bool { return name != t.text })
+				c.rules, c.denies = append(c.rules, b.rules...), c.denies || b.denies
 			}
 		}
-		bounded[n] = bounded[n] || broader[t]
 		pattern := t.text
 		if !t.whole {
-			pattern += "**"
+			key, pattern = "", pattern+"**"
 		}
-		classes[n] = append(classes[n], pattern)
+		if same := known[key]; same != nil && t.whole {
+			c = same
+		} else {
+			known[key], classes = c, append(classes, c)
+		}
+		c.repos, c.isBounded = append(c.repos, pattern), c.isBounded || isBounded
 	}
 	used := map[string]bool{}
-	for i, repos := range classes {
-		g.class(repos, rules[i], denies[i], bounded[i], used)
+	for _, c := range classes {
+		c.convert(used)
 	}
 	for _, name := range slices.Sorted(maps.Keys(used)) {
 		g.Groups = append(g.Groups, auth.GroupSpec{Name: name, Members: g.members(name)})
@@ -397,10 +380,13 @@ const (
 // class is a set of repositories with the same rules.
 type class struct {
 	*gitolite
-	rules   []aclRule
-	creates bool // some rule has C: without it, W creates
-	deletes bool // some rule has D: without it, + deletes
-	denies  bool // rules with "-" deny reading, too
+	repos     []string // patterns
+	rules     []aclRule
+	isBounded bool     // broader rules match its repositories, too
+	groups    []string // in the rules, the largest first
+	creates   bool     // some rule has C: without it, W creates
+	deletes   bool     // some rule has D: without it, + deletes
+	denies    bool     // rules with "-" deny reading, too
 }
 
 // anyone stands for a caller that no rule names.
@@ -462,20 +448,23 @@ func (c *class) readers(users []string) map[bool][]string {
 	return lists
 }
 
-// class adds the rules of repositories. Broader rules match them, too, if isBounded.
-func (g *gitolite) class(repos []string, rules []aclRule, denies, isBounded bool, used map[string]bool) {
-	c := &class{gitolite: g, rules: rules, denies: denies}
-	refs, users, groups := map[refex]bool{}, map[string]bool{}, map[string]bool{}
-	for i := range rules {
-		r := &rules[i]
+// analyze finds the users in the rules, and the patterns of the refs that some rule permits or denies to change, the
+// most specific ones first.
+func (c *class) analyze() (users map[string]bool, order []refex) {
+	users = map[string]bool{}
+	refs, groups := map[refex]bool{}, map[string]bool{}
+	for i := range c.rules {
+		r := &c.rules[i]
 		r.users = map[string]bool{}
 		for _, user := range c.expand(r.who) {
 			r.users[user], users[user] = true, true
 		}
 		c.creates = c.creates || strings.HasPrefix(r.perm, "RW") && strings.Contains(r.perm, "C")
 		c.deletes = c.deletes || strings.Contains(r.perm, "D")
-		for _, p := range r.refs {
-			refs[p] = refs[p] || strings.Contains(r.perm, "W") || r.perm == "-"
+		if strings.Contains(r.perm, "W") || r.perm == "-" {
+			for _, p := range r.refs {
+				refs[p] = true
+			}
 		}
 		for _, name := range r.who {
 			if group, ok := strings.CutPrefix(name, "@"); ok && group != "all" {
@@ -484,27 +473,33 @@ func (g *gitolite) class(repos []string, rules []aclRule, denies, isBounded bool
 		}
 	}
 	delete(users, "@all")
+	c.groups = slices.SortedFunc(maps.Keys(groups), func(a, b string) int {
+		return cmp.Or(len(c.members(b))-len(c.members(a)), strings.Compare(a, b))
+	})
+	return users, slices.SortedFunc(maps.Keys(refs), func(a, b refex) int {
+		return cmp.Or(len(b.text)-len(a.text), strings.Compare(fmt.Sprint(b.whole, a.text), fmt.Sprint(a.whole, b.text)))
+	})
+}
+
+// convert adds the rules of the class. used gets their groups.
+func (c *class) convert(used map[string]bool) {
+	users, order := c.analyze()
 	readers := c.readers(append(slices.Sorted(maps.Keys(users)), anyone))
 	delete(users, "daemon")
 	add := func(who []string, refs []string, may string) {
 		if len(who) > 0 {
-			who = g.withGroups(who, groups, used)
-			g.Rules = append(g.Rules, auth.RuleSpec{Who: who, Repositories: repos, Refs: refs, May: may})
+			who = c.withGroups(who, used)
+			c.Rules = append(c.Rules, auth.RuleSpec{Who: who, Repositories: c.repos, Refs: refs, May: may})
 		}
 	}
-	maps.DeleteFunc(refs, func(_ refex, changes bool) bool { return !changes })
-	order := slices.SortedFunc(maps.Keys(refs), func(a, b refex) int {
-		if len(a.text) != len(b.text) {
-			return len(b.text) - len(a.text)
-		}
-		return strings.Compare(fmt.Sprint(b.whole, a.text), fmt.Sprint(a.whole, b.text))
-	})
 	for i, p := range order {
 		byOps := map[int][]string{}
 		other := c.result(anyone, p)
+		isBroader := func(user string) bool {
+			return slices.ContainsFunc(order[i+1:], func(q refex) bool { return q.covers(p) && c.result(user, q) != 0 })
+		}
 		for _, user := range slices.Sorted(maps.Keys(users)) {
-			isBroader := slices.ContainsFunc(order[i+1:], func(q refex) bool { return q.covers(p) && c.result(user, q) != 0 })
-			if ops := c.result(user, p); ops != other || isBroader {
+			if ops := c.result(user, p); ops != other || isBroader(user) {
 				byOps[ops] = append(byOps[ops], user)
 			}
 		}
@@ -513,31 +508,26 @@ func (g *gitolite) class(repos []string, rules []aclRule, denies, isBounded bool
 				add(byOps[ops], p.patterns(), mayOf(ops))
 			}
 		}
-		isBroader := slices.ContainsFunc(order[i+1:], func(q refex) bool { return q.covers(p) && c.result(anyone, q) != 0 })
-		if other != 0 || isBroader {
+		if other != 0 || isBroader(anyone) {
 			add([]string{anyone}, p.patterns(), mayOf(other))
 		}
 	}
 	add(readers[false], nil, "none")
 	add(readers[true], nil, "read")
-	if isBounded {
+	if c.isBounded {
 		add([]string{anyone, "anonymous"}, nil, "none")
 	}
 }
 
 // withGroups replaces users by the groups that have only these.
-func (g *gitolite) withGroups(users []string, groups, used map[string]bool) (who []string) {
+func (c *class) withGroups(users []string, used map[string]bool) (who []string) {
 	left := slices.Clone(users)
-	names := slices.SortedStableFunc(maps.Keys(groups), func(a, b string) int {
-		return cmp.Or(len(g.members(b))-len(g.members(a)), strings.Compare(a, b))
-	})
-	for _, name := range names {
-		members := g.members(name)
-		isOther := func(user string) bool { return user == "daemon" || !slices.Contains(users, user) }
-		isLeft := func(user string) bool { return slices.Contains(left, user) }
-		if slices.ContainsFunc(members, isLeft) && !slices.ContainsFunc(members, isOther) {
-			who, used[name] = append(who, "group:"+name), true
-			left = slices.DeleteFunc(left, func(u string) bool { return slices.Contains(members, u) })
+	for _, name := range c.groups {
+		members := c.members(name)
+		others := slices.DeleteFunc(slices.Clone(left), func(u string) bool { return slices.Contains(members, u) })
+		isOther := func(user string) bool { return !slices.Contains(users, user) }
+		if len(others) < len(left) && !slices.ContainsFunc(members, isOther) {
+			who, left, used[name] = append(who, "group:"+name), others, true
 		}
 	}
 	return append(who, left...)

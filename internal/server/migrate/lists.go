@@ -5,13 +5,14 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+
+	"github.com/packhorse-git/packhorse/internal/git/repo"
 )
 
 // Cgit reads a cgitrc (cgitrc(5)): repositories with their directories, descriptions and owners.
 func Cgit(path string) (*Result, error) {
 	r := newResult()
-	err := r.cgitrc(path, 0)
-	if err != nil {
+	if err := r.cgitrc(path); err != nil {
 		return nil, err
 	}
 	return r.check()
@@ -23,17 +24,17 @@ var shown = regexp.MustCompile(`^(cache-|css|logo|favicon|footer|header|head-inc
 	`mimetype|local-time|js|embedded|branch-sort|agefile|repository-sort|case-sensitive|scan-hidden|repo\.(section|readme|` +
 	`snapshots|enable-|logo|clone-url|module-link|max-|branch-sort|source-filter|about-filter|commit-))`)
 
-func (r *Result) cgitrc(path string, depth int) error {
-	lines, err := linesOf(path)
+func (r *Result) cgitrc(path string) error {
+	lines, err := r.lines(path)
 	var now *Repository
 	for _, l := range lines {
 		key, value, ok := strings.Cut(l.text, "=")
 		switch key = strings.TrimSpace(key); {
 		case l.text == "" || strings.HasPrefix(l.text, "#") || shown.MatchString(key):
 		case !ok:
-			r.note(l, "it is not a setting: %s", l.text)
-		case key == "include" && depth < maxIncludes:
-			if err := r.cgitrc(value, depth+1); err != nil {
+			r.note(l, "it is not a setting")
+		case key == "include":
+			if err := r.cgitrc(value); err != nil {
 				return err
 			}
 		case key == "project-list":
@@ -45,7 +46,7 @@ func (r *Result) cgitrc(path string, depth int) error {
 		case key == "repo.url":
 			now = r.repository(strings.Trim(value, "/"))
 		case now == nil || !strings.HasPrefix(key, "repo."):
-			r.note(l, "it has no equivalent: %s", l.text)
+			r.note(l, noEquivalent)
 		case key == "repo.path":
 			now.Dir = value
 		case key == "repo.desc":
@@ -56,7 +57,7 @@ func (r *Result) cgitrc(path string, depth int) error {
 		case key == "repo.hide" || key == "repo.ignore":
 			r.note(l, "%s is listed for all its readers: add a rule that names them", now.Path)
 		default:
-			r.note(l, "it has no equivalent: %s", l.text)
+			r.note(l, noEquivalent)
 		}
 	}
 	return err
@@ -68,7 +69,7 @@ var assignment = regexp.MustCompile(`^(?:our\s+)?\$(\w+)\s*=\s*(?:"([^"\\$@]*)"|
 // Gitweb reads the configuration of gitweb (gitweb.conf(5)), which is Perl: only plain assignments of strings count.
 func Gitweb(path string) (*Result, error) {
 	r := newResult()
-	lines, err := linesOf(path)
+	lines, err := r.lines(path)
 	if err != nil {
 		return nil, err
 	}
@@ -78,7 +79,7 @@ func Gitweb(path string) (*Result, error) {
 		switch {
 		case l.text == "" || strings.HasPrefix(l.text, "#") || l.text == "1;":
 		case m == nil:
-			r.note(l, "it is not a plain assignment, and is ignored: %s", l.text)
+			r.note(l, "it is not a plain assignment, and is ignored")
 		default:
 			set[m[1]] = m[2] + m[3]
 			if m[1] != "projectroot" && m[1] != "projects_list" {
@@ -92,7 +93,7 @@ func Gitweb(path string) (*Result, error) {
 			set["projectroot"])
 		return r.check()
 	}
-	if lines, err = linesOf(list); err != nil {
+	if lines, err = r.lines(list); err != nil {
 		return nil, err
 	}
 	for _, l := range lines {
@@ -102,15 +103,16 @@ func Gitweb(path string) (*Result, error) {
 		if l.text == "" {
 			continue
 		}
-		if errName != nil || errOwner != nil || !filepath.IsLocal(name) {
-			r.note(l, "it is not a project: %s", l.text)
+		dir := filepath.Join(set["projectroot"], name)
+		if errName != nil || errOwner != nil || !filepath.IsLocal(name) || !repo.IsGitDir(dir) {
+			r.note(l, "it is not a repository below $projectroot")
 			continue
 		}
-		repo := r.repository(name)
-		repo.Owner, repo.Dir = owner, filepath.Join(set["projectroot"], name)
-		if text, err := linesOf(filepath.Join(repo.Dir, "description")); err == nil && len(text) > 0 &&
+		to := r.repository(name)
+		to.Owner, to.Dir = owner, dir
+		if text, err := linesOf(filepath.Join(dir, "description")); err == nil && len(text) > 0 &&
 			!strings.HasPrefix(text[0].text, "Unnamed repository") {
-			repo.Description = text[0].text
+			to.Description = text[0].text
 		}
 	}
 	return r.check()

@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/gateway/auth"
 	"github.com/packhorse-git/packhorse/internal/git/disk"
 )
@@ -27,6 +28,7 @@ type Result struct {
 	Notes        []Note            `json:"notes"`
 
 	byPath map[string]*Repository
+	read   map[string]bool // files
 }
 
 // Repository is a repository with its settings.
@@ -53,7 +55,8 @@ func (n Note) String() string {
 
 func newResult() *Result {
 	return &Result{Groups: []auth.GroupSpec{}, Rules: []auth.RuleSpec{}, Keys: map[string]string{},
-		Repositories: []*Repository{}, Notes: []Note{}, byPath: map[string]*Repository{}}
+		Repositories: []*Repository{}, Notes: []Note{}, byPath: map[string]*Repository{},
+		read: map[string]bool{}}
 }
 
 func (r *Result) note(at line, format string, args ...any) {
@@ -76,7 +79,26 @@ type line struct {
 	text   string
 }
 
-const maxLine = 1 << 20
+const (
+	maxLine  = 1 << 20
+	maxFiles = 1000
+)
+
+// noEquivalent is the text of a note. It has nothing of the line, because files are named by other files and may have
+// secrets.
+const noEquivalent = "it has no equivalent"
+
+// lines reads the lines of a file that was not read before.
+func (r *Result) lines(file string) ([]line, error) {
+	if r.read[file] {
+		return nil, nil
+	}
+	if len(r.read) == maxFiles {
+		return nil, fault.New(fault.Invalid, "%s: more than %d files are included", file, maxFiles)
+	}
+	r.read[file] = true
+	return linesOf(file)
+}
 
 // linesOf reads the lines of a file, without white space around them.
 func linesOf(file string) (lines []line, err error) {
