@@ -5,6 +5,8 @@ import (
 	"context"
 	"encoding/hex"
 	"encoding/json"
+	"fmt"
+	"reflect"
 	"slices"
 	"strconv"
 	"sync"
@@ -191,13 +193,20 @@ type watchedFile struct {
 	loaded  bool
 }
 
-// table keeps the known content while the file cannot be read: tokens have a check of their own.
+// table keeps the known content while the file cannot be read: tokens have a check of their own. Older rules, as from a
+// backup, are an error until the server is restarted.
 func (f *watchedFile) table(context.Context, bool) (tokenTable, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.watcher.Paths = []string{f.path}
 	if read, _ := f.watcher.Check(time.Now()); read || f.err != nil {
 		t, exists, err := f.read()
+		was, now := f.known.Rules, t.Rules
+		if exists && err == nil && f.loaded && now.Version <= was.Version && !reflect.DeepEqual(now, was) {
+			err = fmt.Errorf("token file %s: its rules are older than the previous ones (version %d, previously %d): restore "+
+				"the newer file, or restart the server", f.path, now.Version, was.Version)
+			f.err = err
+		}
 		switch {
 		case err == nil && (exists || !f.loaded):
 			f.known, f.err, f.loaded = t, nil, true

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -13,6 +15,7 @@ import (
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git/gittest"
 	"github.com/packhorse-git/packhorse/internal/node"
 	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
 )
@@ -340,4 +343,51 @@ func TestOldTokensGo(t *testing.T) {
 			t.Errorf("tokens: %+v %v", list, err)
 		}
 	})
+}
+
+// TestOlderRules replaces the file by an older one, as a restore of a backup does.
+func TestOlderRules(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "tokens")
+	access := AccessInFile(NewTokenFile(path))
+	metrics := NewMetrics(nil)
+	a := New(Options{Access: access, Metrics: metrics, Sources: NewSources(metrics, discard), Log: discard})
+	read := func() error { return a.May(t.Context(), Identity{}, repoPath(t, "app"), Read) }
+	var files [][]byte
+	for i, may := range []string{"read", "none"} {
+		set := RuleSet{Rules: []RuleSpec{{Who: []string{"anonymous"}, Repositories: []string{"**"}, May: may}}}
+		if _, err := access.SetRules(t.Context(), set, uint64(i)); err != nil {
+			t.Fatal(err)
+		}
+		if err := read(); (err == nil) != (may == "read") {
+			t.Errorf("rules with %q: %v", may, err)
+		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files = append(files, text)
+	}
+	replace := func(text string) {
+		if err := (TokenFile{path}).write(path, []byte(text)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, text := range []string{string(files[0]), strings.Replace(string(files[1]), "none", "read", 1)} {
+		replace(text)
+		for range 2 {
+			err := read()
+			if !fault.Is(err, fault.Unavailable) || !strings.Contains(err.Error(), "restore the newer file, or restart") {
+				t.Errorf("with older rules: %v", err)
+			}
+		}
+	}
+	replace(string(files[1]))
+	if err := read(); err == nil || fault.Is(err, fault.Unavailable) {
+		t.Errorf("with the newer rules again: %v, want a refusal", err)
+	}
+	replace(strings.Replace(string(files[0]), `"version": 1`, `"version": 3`, 1))
+	if !gittest.Eventually(func() bool { return read() == nil }) { // after a failure a change is noticed within a second
+		t.Errorf("after a change: %v", read())
+	}
 }
