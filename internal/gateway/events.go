@@ -45,14 +45,14 @@ func (r *Request) callRoute(prefix, procedure string, request, response proto.Me
 func (r *Request) Events(asked *packhorsev1.EventServiceListRequest, seesAll bool) (
 	*packhorsev1.EventServiceListResponse, error) {
 	page := &packhorsev1.EventServiceListResponse{}
-	asked.CheckPresent = !seesAll
+	asked.OnlyPresent = !seesAll
 	err := r.CallServer(packhorsev1connect.EventServiceListProcedure, asked, page)
 	if err != nil || seesAll {
 		return page, err
 	}
 	var names []string
 	for _, e := range page.Events {
-		if e.GetPresent() && !slices.Contains(names, e.GetRepository()) {
+		if !slices.Contains(names, e.GetRepository()) {
 			names = append(names, e.GetRepository())
 		}
 	}
@@ -60,9 +60,8 @@ func (r *Request) Events(asked *packhorsev1.EventServiceListRequest, seesAll boo
 		return nil, err
 	}
 	page.Events = slices.DeleteFunc(page.Events, func(e *packhorsev1.Event) bool {
-		isHidden := !e.Present || !slices.Contains(names, e.GetRepository())
-		e.FormerRepository, e.Present = "", false // the caller may not have read it there
-		return isHidden
+		e.FormerRepository = "" // the caller may not have read it there
+		return !slices.Contains(names, e.GetRepository())
 	})
 	return page, nil
 }

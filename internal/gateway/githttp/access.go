@@ -44,7 +44,6 @@ func (q *request) manage(path string) {
 		return
 	}
 	service, err := q.handler.Access.For(q.Ctx, q.ID)
-	isAdmin := err == nil
 	if err != nil && (!found.IsEvents() || !fault.Is(err, fault.Denied)) {
 		q.fail(err)
 		return
@@ -59,7 +58,7 @@ func (q *request) manage(path string) {
 			q.fail(err)
 			return
 		}
-		a.nodeCall(isAdmin, m)
+		a.nodeCall(m)
 		return
 	}
 	seat, err := q.Enter()

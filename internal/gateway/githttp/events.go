@@ -15,17 +15,20 @@ import (
 )
 
 const (
-	maxEvents       = 1000
-	eventPoll       = time.Second
-	streamTime      = 10 * time.Minute // the length of a stream of events
-	maxEventStreams = 100
+	maxEvents        = 1000
+	eventPoll        = time.Second
+	streamTime       = 10 * time.Minute // the length of a stream of events
+	maxStreams       = 100              // half of them of anonymous callers
+	maxCallerStreams = 10
+	tooManyStreams   = "too many streams of events: a caller has at most 10, and all together 100; end one of them or " +
+		"try again"
 )
 
 // nodeCall answers a request of ServerRoutes that nodes answer: events for all callers, webhooks for administrators.
-func (a *apiRequest) nodeCall(isAdmin bool, m proto.Message) {
+func (a *apiRequest) nodeCall(m proto.Message) {
 	asked, isEvents := m.(*packhorsev1.EventServiceListRequest)
 	if isEvents && strings.Contains(a.r.Header.Get("Accept"), typeLines) {
-		a.streamEvents(isAdmin, asked)
+		a.streamEvents(asked)
 		return
 	}
 	seat, err := a.Enter()
@@ -38,9 +41,7 @@ func (a *apiRequest) nodeCall(isAdmin bool, m proto.Message) {
 	a.At(inflight.Working)
 	response := a.NewResponse()
 	if isEvents {
-		if err = a.mayReadAny(); err == nil {
-			response, err = a.Events(asked, isAdmin)
-		}
+		response, err = a.currentEvents(asked)
 	} else {
 		err = a.CallServer(a.Procedure(), m, response)
 	}
@@ -62,21 +63,15 @@ func (a *apiRequest) mayReadAny() error {
 }
 
 // streamEvents sends events as JSON lines, for some minutes. The last line has the position to continue with, or the
-// error.
-func (a *apiRequest) streamEvents(isAdmin bool, asked *packhorsev1.EventServiceListRequest) {
-	select {
-	case a.handler.streams <- struct{}{}:
-		defer func() { <-a.handler.streams }()
-	default:
-		a.fail(fault.Retry(fault.Exhausted, fault.RetryLater, "too many streams of events: the maximum is %d",
-			maxEventStreams))
-		return
-	}
-	a.Publish()
-	if err := a.mayReadAny(); err != nil {
+// error. The caller is identified again before each page, so that a stream ends with its credential.
+func (a *apiRequest) streamEvents(asked *packhorsev1.EventServiceListRequest) {
+	leave, err := a.handler.streams.enter(a.Caller())
+	if err != nil {
 		a.fail(err)
 		return
 	}
+	defer leave()
+	a.Publish()
 	asked.Limit = maxEvents
 	send := func(line []byte) error {
 		if a.Status == 0 {
@@ -90,7 +85,7 @@ func (a *apiRequest) streamEvents(isAdmin bool, asked *packhorsev1.EventServiceL
 		return err
 	}
 	for end := time.Now().Add(streamTime); ; {
-		page, err := a.Events(asked, isAdmin)
+		page, err := a.currentEvents(asked)
 		for i := 0; err == nil && i < len(page.Events); i++ {
 			err = send(rest.Encode(rest.NewObject(page.Events[i], false)))
 		}
@@ -103,7 +98,7 @@ func (a *apiRequest) streamEvents(isAdmin bool, asked *packhorsev1.EventServiceL
 			continue
 		}
 		var last []byte
-		isOver := time.Now().After(end)
+		isOver := time.Now().After(end) || a.handler.streams.ending.Err() != nil
 		if isOver {
 			last = rest.Encode(rest.Object{"next": page.Next})
 		}
@@ -112,4 +107,22 @@ func (a *apiRequest) streamEvents(isAdmin bool, asked *packhorsev1.EventServiceL
 			return
 		}
 	}
+}
+
+// currentEvents identifies the caller again, and returns a page of the events that it may see now.
+func (a *apiRequest) currentEvents(asked *packhorsev1.EventServiceListRequest) (
+	page *packhorsev1.EventServiceListResponse, err error) {
+	if a.Auth != nil {
+		if a.ID, err = a.Auth.HTTP(a.r); err != nil {
+			return nil, err
+		}
+	}
+	if _, err = a.handler.Access.For(a.Ctx, a.ID); err != nil && !fault.Is(err, fault.Denied) {
+		return nil, err
+	}
+	isAdmin := err == nil
+	if err = a.mayReadAny(); err != nil {
+		return nil, err
+	}
+	return a.Events(asked, isAdmin)
 }

@@ -42,13 +42,14 @@ type Options struct {
 type Handler struct {
 	Options
 	waiters  *waiters
-	streams  chan struct{} // has an element for each stream of events
+	streams  *waiters // of events
 	draining atomic.Bool
 }
 
 // New makes a Handler.
 func New(o Options) *Handler {
-	return &Handler{Options: o, waiters: newWaiters(), streams: make(chan struct{}, maxEventStreams)}
+	return &Handler{Options: o, waiters: newWaiters(maxWaiters, maxCallerWaiters, maxAnonymousWaiters, tooManyWaiters),
+		streams: newWaiters(maxStreams, maxCallerStreams, maxStreams/2, tooManyStreams)}
 }
 
 // Drain closes each client's connection after its next response, so that the client connects elsewhere.

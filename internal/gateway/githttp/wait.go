@@ -26,11 +26,15 @@ const (
 	maxWaiters          = 1000 // requests that wait
 	maxCallerWaiters    = 250  // of one caller
 	maxAnonymousWaiters = 500  // of all anonymous callers
+	tooManyWaiters      = "too many requests are waiting already; try again"
 )
 
-// waiters bounds the requests that wait. They count against no concurrency limit, because they cost nothing but their
-// connection. The node limits how many of them read the repository at a time.
+// waiters bounds requests that stay open: those that wait, and streams of events. They count against no concurrency
+// limit, because they cost nothing but their connection. The node limits how many requests read a repository at a time.
 type waiters struct {
+	maxAll, maxCaller, maxAnonymous int
+	refusal                         string
+
 	ending context.Context // ends with the gateway
 	end    context.CancelFunc
 
@@ -39,8 +43,9 @@ type waiters struct {
 	perCaller      map[balance.Caller]int
 }
 
-func newWaiters() *waiters {
-	w := &waiters{perCaller: map[balance.Caller]int{}}
+func newWaiters(all, caller, anonymous int, refusal string) *waiters {
+	w := &waiters{maxAll: all, maxCaller: caller, maxAnonymous: anonymous, refusal: refusal,
+		perCaller: map[balance.Caller]int{}}
 	w.ending, w.end = context.WithCancel(context.Background())
 	return w
 }
@@ -52,9 +57,8 @@ func (w *waiters) enter(caller balance.Caller) (leave func(), err error) {
 	if caller.Anonymous() {
 		anonymous = 1
 	}
-	if w.all == maxWaiters || w.anonymous+anonymous > maxAnonymousWaiters ||
-		caller != "" && w.perCaller[caller] == maxCallerWaiters {
-		return nil, fault.Retry(fault.Exhausted, fault.RetryLater, "too many requests are waiting already; try again")
+	if w.all == w.maxAll || w.anonymous+anonymous > w.maxAnonymous || caller != "" && w.perCaller[caller] == w.maxCaller {
+		return nil, fault.Retry(fault.Exhausted, fault.RetryLater, "%s", w.refusal)
 	}
 	w.all++
 	w.anonymous += anonymous
@@ -70,8 +74,11 @@ func (w *waiters) enter(caller balance.Caller) (leave func(), err error) {
 	}, nil
 }
 
-// EndWaits responds to all requests that wait, because the gateway shuts down.
-func (h *Handler) EndWaits() { h.waiters.end() }
+// EndWaits responds to all requests that wait, and ends streams, because the gateway shuts down.
+func (h *Handler) EndWaits() {
+	h.waiters.end()
+	h.streams.end()
+}
 
 // waitResult is the response to a request that has waited.
 type waitResult struct {

@@ -13,7 +13,7 @@ import (
 // TestWaitersAreBounded fills the places of one caller. Others have places left.
 func TestWaitersAreBounded(t *testing.T) {
 	t.Parallel()
-	w := newWaiters()
+	w := newWaiters(maxWaiters, maxCallerWaiters, maxAnonymousWaiters, tooManyWaiters)
 	var leaves []func()
 	for range maxCallerWaiters {
 		leave, err := w.enter("one")
@@ -46,7 +46,7 @@ func TestWaitersAreBounded(t *testing.T) {
 // TestAnonymousWaiters leaves room for those who are known.
 func TestAnonymousWaiters(t *testing.T) {
 	t.Parallel()
-	w := newWaiters()
+	w := newWaiters(maxWaiters, maxCallerWaiters, maxAnonymousWaiters, tooManyWaiters)
 	var leaves []func()
 	for i := range maxAnonymousWaiters {
 		leave, err := w.enter(balance.Caller(fmt.Sprintf("192.0.%d.0/24", i)))

@@ -2,6 +2,7 @@ package control
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"connectrpc.com/connect"
@@ -38,26 +39,37 @@ func (s eventService) List(ctx context.Context, r *connect.Request[packhorsev1.E
 		limit = defaultEvents
 	}
 	events, next, err := s.Events.Read(ctx, r.Msg.GetAfter(), min(limit, maxEvents))
-	m := &packhorsev1.EventServiceListResponse{Events: eventMessages(events), Next: next}
-	if err == nil && r.Msg.GetCheckPresent() {
-		s.markPresent(ctx, m.Events)
+	if r.Msg.GetOnlyPresent() {
+		events = s.present(ctx, events)
 	}
-	return responseOf(m, err)
+	return responseOf(&packhorsev1.EventServiceListResponse{Events: eventMessages(events), Next: next}, err)
 }
 
-// markPresent sets Present of the events.
-func (s eventService) markPresent(ctx context.Context, events []*packhorsev1.Event) {
-	now := make(map[string]string) // incarnations by path
-	for _, e := range events {
-		name := e.GetRepository()
-		if _, ok := now[name]; !ok {
-			now[name] = ""
-			if path, err := git.ParseRepoPath(name); err == nil {
-				now[name] = s.Node.Incarnation(ctx, path)
-			}
-		}
-		e.Present = now[name] != "" && now[name] == e.GetIncarnation()
+// present returns the events of repositories that exist at their path now, without refs that are hidden now.
+func (s eventService) present(ctx context.Context, events []event.Event) (kept []event.Event) {
+	type state struct {
+		incarnation string
+		hides       func(git.RefName) bool
 	}
+	now := make(map[git.Text]state)
+	for _, e := range events {
+		at, ok := now[e.Repository]
+		if !ok {
+			if path, err := git.ParseRepoPath(string(e.Repository)); err == nil {
+				at.incarnation, at.hides = s.Node.Shown(ctx, path)
+			}
+			now[e.Repository] = at
+		}
+		if at.incarnation == "" || at.incarnation != e.Incarnation {
+			continue
+		}
+		e.Refs = slices.Clone(e.Refs)
+		for i := range e.Refs {
+			e.Refs[i].Hidden = e.Refs[i].Hidden || at.hides(git.RefName(e.Refs[i].Name))
+		}
+		kept = append(kept, e)
+	}
+	return kept
 }
 
 func (s eventService) Watch(ctx context.Context, r *connect.Request[packhorsev1.EventServiceWatchRequest],
@@ -94,21 +106,22 @@ func (s eventService) Watch(ctx context.Context, r *connect.Request[packhorsev1.
 	}
 }
 
-// eventMessages converts events. Texts that are not UTF-8 are made valid.
+// eventMessages converts events, without hidden refs and pushes of these alone. Texts become valid UTF-8.
 func eventMessages(events []event.Event) (list []*packhorsev1.Event) {
 	for i := range events {
-		e, ok := events[i].Visible()
-		if !ok {
-			continue
-		}
+		e := &events[i]
 		m := &packhorsev1.Event{Position: e.Position, Id: e.ID, Time: timestamppb.New(e.Time), Kind: string(e.Kind),
 			Repository: printable(string(e.Repository)), FormerRepository: printable(string(e.Former)),
 			Incarnation: e.Incarnation, Actor: printable(string(e.Actor)), Record: e.Record}
 		for _, r := range e.Refs {
-			m.Refs = append(m.Refs, &packhorsev1.EventRef{Name: printable(string(r.Name)), OldOid: string(r.Old),
-				NewOid: string(r.New), Kind: string(r.Kind)})
+			if !r.Hidden {
+				m.Refs = append(m.Refs, &packhorsev1.EventRef{Name: printable(string(r.Name)), OldOid: string(r.Old),
+					NewOid: string(r.New), Kind: string(r.Kind)})
+			}
 		}
-		list = append(list, m)
+		if e.Kind != event.Push || len(m.Refs) > 0 {
+			list = append(list, m)
+		}
 	}
 	return list
 }

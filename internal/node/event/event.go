@@ -6,7 +6,6 @@ package event
 import (
 	"cmp"
 	"context"
-	"slices"
 	"strings"
 	"time"
 
@@ -121,15 +120,6 @@ func (e *Event) Push() (*receivepack.Push, error) {
 		p.Updates = append(p.Updates, u)
 	}
 	return p, nil
-}
-
-// Visible returns the event without hidden refs. It reports false if nothing of it may be seen.
-func (e Event) Visible() (Event, bool) {
-	if e.Kind != Push {
-		return e, true
-	}
-	e.Refs = slices.DeleteFunc(slices.Clone(e.Refs), func(r Ref) bool { return r.Hidden })
-	return e, len(e.Refs) > 0
 }
 
 // OutOfRange returns the error for a position whose next events are not kept.

@@ -61,7 +61,13 @@ func (n *Node) Classify(ctx context.Context, path git.RepoPath, updates []receiv
 	return n.pushes.Classify(ctx, receivepack.Target{Repo: h.Repo, Path: path}, snap, updates), nil
 }
 
-// Incarnation returns the incarnation of the repository at a path; "" if it cannot be opened.
-func (n *Node) Incarnation(ctx context.Context, path git.RepoPath) string {
-	return n.versionOf(ctx, path).Incarnation
+// Shown returns the incarnation of the repository at a path, and whether a ref of a name is hidden there. It returns ""
+// if the repository cannot be opened.
+func (n *Node) Shown(ctx context.Context, path git.RepoPath) (incarnation string, hides func(git.RefName) bool) {
+	h, snap, version, err := n.latestSnapshot(ctx, path)
+	if err != nil {
+		return "", nil
+	}
+	n.release(h)
+	return version.Incarnation, snap.Hides
 }

@@ -43,9 +43,7 @@ type Event struct {
 	// The number of the change of the repository in a store. Several pushes can have the same number.
 	Record uint64 `protobuf:"varint,9,opt,name=record,proto3" json:"record,omitempty"`
 	// The refs that a push changed, except those that are hidden from fetches.
-	Refs []*EventRef `protobuf:"bytes,10,rep,name=refs,proto3" json:"refs,omitempty"`
-	// The repository exists at this path now. Only set with check_present.
-	Present       bool `protobuf:"varint,11,opt,name=present,proto3" json:"present,omitempty"`
+	Refs          []*EventRef `protobuf:"bytes,10,rep,name=refs,proto3" json:"refs,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -150,13 +148,6 @@ func (x *Event) GetRefs() []*EventRef {
 	return nil
 }
 
-func (x *Event) GetPresent() bool {
-	if x != nil {
-		return x.Present
-	}
-	return false
-}
-
 type EventRef struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The full name. Bytes that are not UTF-8 are replaced.
@@ -235,8 +226,8 @@ type EventServiceListRequest struct {
 	After string `protobuf:"bytes,1,opt,name=after,proto3" json:"after,omitempty"`
 	// At most 1,000. Zero means 100.
 	Limit int32 `protobuf:"varint,2,opt,name=limit,proto3" json:"limit,omitempty"`
-	// Find out which of the repositories exist now.
-	CheckPresent  bool `protobuf:"varint,3,opt,name=check_present,json=checkPresent,proto3" json:"check_present,omitempty"`
+	// Leave out events of repositories that do not exist at their path now, and refs that are hidden now.
+	OnlyPresent   bool `protobuf:"varint,3,opt,name=only_present,json=onlyPresent,proto3" json:"only_present,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -285,9 +276,9 @@ func (x *EventServiceListRequest) GetLimit() int32 {
 	return 0
 }
 
-func (x *EventServiceListRequest) GetCheckPresent() bool {
+func (x *EventServiceListRequest) GetOnlyPresent() bool {
 	if x != nil {
-		return x.CheckPresent
+		return x.OnlyPresent
 	}
 	return false
 }
@@ -447,7 +438,7 @@ var File_packhorse_v1_event_proto protoreflect.FileDescriptor
 
 const file_packhorse_v1_event_proto_rawDesc = "" +
 	"\n" +
-	"\x18packhorse/v1/event.proto\x12\fpackhorse.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xda\x02\n" +
+	"\x18packhorse/v1/event.proto\x12\fpackhorse.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xc0\x02\n" +
 	"\x05Event\x12\x1a\n" +
 	"\bposition\x18\x01 \x01(\tR\bposition\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\tR\x02id\x12.\n" +
@@ -461,17 +452,16 @@ const file_packhorse_v1_event_proto_rawDesc = "" +
 	"\x05actor\x18\b \x01(\tR\x05actor\x12\x16\n" +
 	"\x06record\x18\t \x01(\x04R\x06record\x12*\n" +
 	"\x04refs\x18\n" +
-	" \x03(\v2\x16.packhorse.v1.EventRefR\x04refs\x12\x18\n" +
-	"\apresent\x18\v \x01(\bR\apresent\"d\n" +
+	" \x03(\v2\x16.packhorse.v1.EventRefR\x04refs\"d\n" +
 	"\bEventRef\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x17\n" +
 	"\aold_oid\x18\x02 \x01(\tR\x06oldOid\x12\x17\n" +
 	"\anew_oid\x18\x03 \x01(\tR\x06newOid\x12\x12\n" +
-	"\x04kind\x18\x04 \x01(\tR\x04kind\"j\n" +
+	"\x04kind\x18\x04 \x01(\tR\x04kind\"h\n" +
 	"\x17EventServiceListRequest\x12\x14\n" +
 	"\x05after\x18\x01 \x01(\tR\x05after\x12\x14\n" +
-	"\x05limit\x18\x02 \x01(\x05R\x05limit\x12#\n" +
-	"\rcheck_present\x18\x03 \x01(\bR\fcheckPresent\"[\n" +
+	"\x05limit\x18\x02 \x01(\x05R\x05limit\x12!\n" +
+	"\fonly_present\x18\x03 \x01(\bR\vonlyPresent\"[\n" +
 	"\x18EventServiceListResponse\x12+\n" +
 	"\x06events\x18\x01 \x03(\v2\x13.packhorse.v1.EventR\x06events\x12\x12\n" +
 	"\x04next\x18\x02 \x01(\tR\x04next\"0\n" +

@@ -233,7 +233,9 @@ type WebhookServiceAddRequest struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Webhook *Webhook               `protobuf:"bytes,1,opt,name=webhook,proto3" json:"webhook,omitempty"`
 	// Signs requests. 16 to 1,000 bytes; empty: requests are not signed. It is never returned.
-	Secret        string `protobuf:"bytes,2,opt,name=secret,proto3" json:"secret,omitempty"`
+	Secret string `protobuf:"bytes,2,opt,name=secret,proto3" json:"secret,omitempty"`
+	// Replace the webhook if it was added by a call. It continues at its position, also with its secret unless there is another one.
+	Replace       bool `protobuf:"varint,3,opt,name=replace,proto3" json:"replace,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -280,6 +282,13 @@ func (x *WebhookServiceAddRequest) GetSecret() string {
 		return x.Secret
 	}
 	return ""
+}
+
+func (x *WebhookServiceAddRequest) GetReplace() bool {
+	if x != nil {
+		return x.Replace
+	}
+	return false
 }
 
 type WebhookServiceAddResponse struct {
@@ -503,7 +512,9 @@ type WebhookDelivery struct {
 	Duration *durationpb.Duration `protobuf:"bytes,7,opt,name=duration,proto3" json:"duration,omitempty"`
 	Tries    int32                `protobuf:"varint,8,opt,name=tries,proto3" json:"tries,omitempty"`
 	// The beginning of the response, or the error.
-	Response      string `protobuf:"bytes,9,opt,name=response,proto3" json:"response,omitempty"`
+	Response string `protobuf:"bytes,9,opt,name=response,proto3" json:"response,omitempty"`
+	// The time of the next try after a failed one.
+	NextTry       *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=next_try,json=nextTry,proto3" json:"next_try,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -599,6 +610,13 @@ func (x *WebhookDelivery) GetResponse() string {
 		return x.Response
 	}
 	return ""
+}
+
+func (x *WebhookDelivery) GetNextTry() *timestamppb.Timestamp {
+	if x != nil {
+		return x.NextTry
+	}
+	return nil
 }
 
 type WebhookServiceRedeliverRequest struct {
@@ -720,10 +738,11 @@ const file_packhorse_v1_webhook_proto_rawDesc = "" +
 	" \x01(\tR\bposition\"\x1b\n" +
 	"\x19WebhookServiceListRequest\"O\n" +
 	"\x1aWebhookServiceListResponse\x121\n" +
-	"\bwebhooks\x18\x01 \x03(\v2\x15.packhorse.v1.WebhookR\bwebhooks\"c\n" +
+	"\bwebhooks\x18\x01 \x03(\v2\x15.packhorse.v1.WebhookR\bwebhooks\"}\n" +
 	"\x18WebhookServiceAddRequest\x12/\n" +
 	"\awebhook\x18\x01 \x01(\v2\x15.packhorse.v1.WebhookR\awebhook\x12\x16\n" +
-	"\x06secret\x18\x02 \x01(\tR\x06secret\"\x1b\n" +
+	"\x06secret\x18\x02 \x01(\tR\x06secret\x12\x18\n" +
+	"\areplace\x18\x03 \x01(\bR\areplace\"\x1b\n" +
 	"\x19WebhookServiceAddResponse\"1\n" +
 	"\x1bWebhookServiceRemoveRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\"\x1e\n" +
@@ -733,7 +752,7 @@ const file_packhorse_v1_webhook_proto_rawDesc = "" +
 	" WebhookServiceDeliveriesResponse\x12=\n" +
 	"\n" +
 	"deliveries\x18\x01 \x03(\v2\x1d.packhorse.v1.WebhookDeliveryR\n" +
-	"deliveries\"\x9e\x02\n" +
+	"deliveries\"\xd5\x02\n" +
 	"\x0fWebhookDelivery\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x1e\n" +
@@ -745,7 +764,9 @@ const file_packhorse_v1_webhook_proto_rawDesc = "" +
 	"\x06status\x18\x06 \x01(\x05R\x06status\x125\n" +
 	"\bduration\x18\a \x01(\v2\x19.google.protobuf.DurationR\bduration\x12\x14\n" +
 	"\x05tries\x18\b \x01(\x05R\x05tries\x12\x1a\n" +
-	"\bresponse\x18\t \x01(\tR\bresponse\"D\n" +
+	"\bresponse\x18\t \x01(\tR\bresponse\x125\n" +
+	"\bnext_try\x18\n" +
+	" \x01(\v2\x1a.google.protobuf.TimestampR\anextTry\"D\n" +
 	"\x1eWebhookServiceRedeliverRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\tR\x02id\"\\\n" +
@@ -794,22 +815,23 @@ var file_packhorse_v1_webhook_proto_depIdxs = []int32{
 	9,  // 2: packhorse.v1.WebhookServiceDeliveriesResponse.deliveries:type_name -> packhorse.v1.WebhookDelivery
 	12, // 3: packhorse.v1.WebhookDelivery.time:type_name -> google.protobuf.Timestamp
 	13, // 4: packhorse.v1.WebhookDelivery.duration:type_name -> google.protobuf.Duration
-	9,  // 5: packhorse.v1.WebhookServiceRedeliverResponse.delivery:type_name -> packhorse.v1.WebhookDelivery
-	1,  // 6: packhorse.v1.WebhookService.List:input_type -> packhorse.v1.WebhookServiceListRequest
-	3,  // 7: packhorse.v1.WebhookService.Add:input_type -> packhorse.v1.WebhookServiceAddRequest
-	5,  // 8: packhorse.v1.WebhookService.Remove:input_type -> packhorse.v1.WebhookServiceRemoveRequest
-	7,  // 9: packhorse.v1.WebhookService.Deliveries:input_type -> packhorse.v1.WebhookServiceDeliveriesRequest
-	10, // 10: packhorse.v1.WebhookService.Redeliver:input_type -> packhorse.v1.WebhookServiceRedeliverRequest
-	2,  // 11: packhorse.v1.WebhookService.List:output_type -> packhorse.v1.WebhookServiceListResponse
-	4,  // 12: packhorse.v1.WebhookService.Add:output_type -> packhorse.v1.WebhookServiceAddResponse
-	6,  // 13: packhorse.v1.WebhookService.Remove:output_type -> packhorse.v1.WebhookServiceRemoveResponse
-	8,  // 14: packhorse.v1.WebhookService.Deliveries:output_type -> packhorse.v1.WebhookServiceDeliveriesResponse
-	11, // 15: packhorse.v1.WebhookService.Redeliver:output_type -> packhorse.v1.WebhookServiceRedeliverResponse
-	11, // [11:16] is the sub-list for method output_type
-	6,  // [6:11] is the sub-list for method input_type
-	6,  // [6:6] is the sub-list for extension type_name
-	6,  // [6:6] is the sub-list for extension extendee
-	0,  // [0:6] is the sub-list for field type_name
+	12, // 5: packhorse.v1.WebhookDelivery.next_try:type_name -> google.protobuf.Timestamp
+	9,  // 6: packhorse.v1.WebhookServiceRedeliverResponse.delivery:type_name -> packhorse.v1.WebhookDelivery
+	1,  // 7: packhorse.v1.WebhookService.List:input_type -> packhorse.v1.WebhookServiceListRequest
+	3,  // 8: packhorse.v1.WebhookService.Add:input_type -> packhorse.v1.WebhookServiceAddRequest
+	5,  // 9: packhorse.v1.WebhookService.Remove:input_type -> packhorse.v1.WebhookServiceRemoveRequest
+	7,  // 10: packhorse.v1.WebhookService.Deliveries:input_type -> packhorse.v1.WebhookServiceDeliveriesRequest
+	10, // 11: packhorse.v1.WebhookService.Redeliver:input_type -> packhorse.v1.WebhookServiceRedeliverRequest
+	2,  // 12: packhorse.v1.WebhookService.List:output_type -> packhorse.v1.WebhookServiceListResponse
+	4,  // 13: packhorse.v1.WebhookService.Add:output_type -> packhorse.v1.WebhookServiceAddResponse
+	6,  // 14: packhorse.v1.WebhookService.Remove:output_type -> packhorse.v1.WebhookServiceRemoveResponse
+	8,  // 15: packhorse.v1.WebhookService.Deliveries:output_type -> packhorse.v1.WebhookServiceDeliveriesResponse
+	11, // 16: packhorse.v1.WebhookService.Redeliver:output_type -> packhorse.v1.WebhookServiceRedeliverResponse
+	12, // [12:17] is the sub-list for method output_type
+	7,  // [7:12] is the sub-list for method input_type
+	7,  // [7:7] is the sub-list for extension type_name
+	7,  // [7:7] is the sub-list for extension extendee
+	0,  // [0:7] is the sub-list for field type_name
 }
 
 func init() { file_packhorse_v1_webhook_proto_init() }
