@@ -150,18 +150,19 @@ func (d *Directories) removeNetwork(objects string) error {
 	if s, err := d.search(d.ctx, objects); err != nil || len(s.found) > 0 {
 		return err
 	}
+	if err := d.sharing.Acquire(d.ctx, 1); err != nil { // no fork begins meanwhile
+		return err
+	}
+	defer d.sharing.Release(1)
 	if err := d.placing.Acquire(d.ctx, 1); err != nil {
 		return err
 	}
 	defer d.placing.Release(1)
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.uses[objects] > 0 || n.forks[objects] != before {
+	if forks, running := n.forksOf(objects); running || forks != before {
 		return nil // the new fork is a member
 	}
 	own, err := d.moveToTrash(filepath.Dir(objects))
 	if err == nil {
-		delete(n.forks, objects)
 		d.emptyTrash(own)
 	}
 	return err
