@@ -319,7 +319,7 @@ func TestOneBadRepository(t *testing.T) {
 			mark := purgesPrefix + good + "-" + replog.NewID()
 			b.Set(mark, []byte{})
 			reader := newNode(t, b)
-			if err := reader.confirmPurges(t.Context(), make(map[string]bool)); err == nil ||
+			if _, err := reader.confirmPurges(t.Context()); err == nil ||
 				!slices.Contains(b.Keys(), mark+"."+reader.options.Node) {
 				t.Errorf("the purge was not confirmed; the error is %v", err)
 			}
@@ -376,5 +376,66 @@ func TestEventsBeyondALimit(t *testing.T) {
 		if all := readEvents(t, reader, "", 10); len(all) != 5 {
 			t.Errorf("%d events, want 5", len(all))
 		}
+	}
+}
+
+// A node that was away reads batches, and the records of several repositories, in parallel.
+func TestEventsAreReadInParallel(t *testing.T) {
+	t.Parallel()
+	b := newBucket(t)
+	a := newNode(t, b)
+	id := create(t, a, "x")
+	for range 3 {
+		readEvents(t, a, "", 100) // a batch for each change
+		if _, err := acquire(t, a, "x").SetHead(t.Context(), "refs/heads/other", nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := len(readEvents(t, a, "", 100)) + 3
+	b.SetHook(func(operation, key string) error {
+		if operation == "create" && strings.HasPrefix(key, batchPrefix) {
+			return bucket.ErrDenied
+		}
+		return nil
+	})
+	for _, path := range []string{"p", "q", "r"} {
+		create(t, a, path)
+	}
+	_ = a.Close()
+	b.Set(openPrefix+id+"/"+replog.NewID(), []byte(`{"from": 0, "batch": 0, "node": "lost"}`))
+	head := a.events.log.head()
+	var mu sync.Mutex
+	waiting := [2]map[string]bool{{}, {}}
+	together := [2]chan struct{}{make(chan struct{}), make(chan struct{})}
+	b.SetHook(func(operation, key string) error {
+		kind := 0
+		number, isBatch := replog.ParseDown(strings.TrimPrefix(key, batchPrefix))
+		switch {
+		case operation == "get" && isBatch && number <= head:
+		case operation == "get" && strings.HasPrefix(key, reposPrefix):
+			kind = 1
+		default:
+			return nil
+		}
+		mu.Lock()
+		isNew := !waiting[kind][key]
+		if waiting[kind][key] = true; isNew && len(waiting[kind]) == 2 {
+			close(together[kind])
+		}
+		mu.Unlock()
+		select {
+		case <-together[kind]:
+			return nil
+		case <-time.After(20 * time.Second):
+			return fmt.Errorf("%s is read alone", key)
+		}
+	})
+	reader := newNode(t, b)
+	if _, _, err := reader.Events().Read(t.Context(), event.Now, 1); err != nil {
+		t.Error(err)
+	}
+	b.SetHook(nil)
+	if got := readEvents(t, reader, "", 100); len(got) != want {
+		t.Errorf("%d events, want %d", len(got), want)
 	}
 }

@@ -55,7 +55,7 @@ const (
 // deletes the keys that are condemned by then.
 func CollectGarbage(ctx context.Context, b bucket.Bucket, o GCOptions) (*GCReport, error) {
 	c := newCollector(b, o)
-	if err := c.walk(ctx, reposPrefix, 0); err != nil {
+	if err := cmp.Or(c.walk(ctx, reposPrefix, 0), c.removeMarks(ctx)); err != nil {
 		return nil, err
 	}
 	return &c.report, nil

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -29,8 +30,10 @@ func (s *Store) collectGarbage() {
 		if s.refused() != nil || s.untested() != nil {
 			continue
 		}
-		if err := s.events.log.removeOld(s.ctx, time.Now().Add(-keepEvents)); err != nil && s.ctx.Err() == nil {
-			s.log.Warn("cannot remove old events from the store", "error", err)
+		err := cmp.Or(s.events.log.removeOld(s.ctx, time.Now().Add(-keepEvents)),
+			newCollector(s.options.Bucket, GCOptions{}).removeMarks(s.ctx))
+		if err != nil && s.ctx.Err() == nil {
+			s.log.Warn("cannot remove old events or marks of purges from the store", "error", err)
 		}
 		shard, err := s.claimShard(s.ctx, time.Now())
 		if err == nil && shard != "" {

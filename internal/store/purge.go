@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -322,44 +321,36 @@ func (p *place) namesAll(ctx context.Context, files map[string]file) bool {
 
 // awaitNodes asks all nodes of the store to remove their copies, and waits for them.
 func (p *place) awaitNodes(ctx context.Context, members []*place, done *places.Purged) error {
-	marks := make(map[string]bool)
+	var own []string
 	for _, m := range members {
-		mark := purgesPrefix + m.id + "-" + replog.NewID()
-		if err := p.store.bucket.Create(ctx, mark, nil); err != nil {
+		mark := m.id + "-" + replog.NewID()
+		if err := p.store.bucket.Create(ctx, purgesPrefix+mark, nil); err != nil {
 			return err
 		}
-		marks[mark] = true
+		own = append(own, mark)
 	}
-	confirmed := make(map[string]bool)
-	err := p.store.confirmPurges(ctx, confirmed) // of this node
-	for mark := range marks {
-		if err != nil && !confirmed[strings.TrimPrefix(mark, purgesPrefix)] {
-			return err
-		}
+	confirmed, err := p.store.confirmPurges(ctx) // of this node
+	if err != nil && slices.ContainsFunc(own, func(mark string) bool { return !confirmed[mark] }) {
+		return err
 	}
 	for until := time.Now().Add(p.store.purges.wait); ; {
-		waiting := make(map[string]bool)
-		done.Nodes = nil
-		err := bucket.Each(ctx, p.store.options.Bucket, nodesPrefix, func(node bucket.Info) error {
-			name := strings.TrimPrefix(node.Key, nodesPrefix)
-			for mark := range marks {
-				list, err := p.store.options.Bucket.List(ctx, mark+"."+name, "", 1)
-				if err != nil {
-					return err
-				}
-				waiting[name] = waiting[name] || len(list) == 0 || list[0].Key != mark+"."+name
-			}
-			if !waiting[name] {
-				delete(waiting, name)
-				done.Nodes = append(done.Nodes, name)
-			}
-			return nil
-		})
+		marks, err := readMarks(ctx, p.store.options.Bucket)
 		if err != nil {
 			return err
 		}
-		if len(waiting) == 0 || time.Now().After(until) {
-			done.Outstanding = slices.Sorted(maps.Keys(waiting))
+		nodes, err := nodesOf(ctx, p.store.options.Bucket)
+		if err != nil {
+			return err
+		}
+		done.Nodes, done.Outstanding = nil, nil
+		for _, node := range nodes {
+			if slices.ContainsFunc(own, func(mark string) bool { return marks[mark] == nil || !marks[mark].nodes[node] }) {
+				done.Outstanding = append(done.Outstanding, node)
+			} else {
+				done.Nodes = append(done.Nodes, node)
+			}
+		}
+		if len(done.Outstanding) == 0 || time.Now().After(until) {
 			return nil
 		}
 		if err := retry.Sleep(ctx, purgeLook); err != nil {
@@ -368,20 +359,81 @@ func (p *place) awaitNodes(ctx context.Context, members []*place, done *places.P
 	}
 }
 
+// purgeMark is a purge that nodes have to confirm, by an object with their name.
+type purgeMark struct {
+	keys     []string
+	nodes    map[string]bool // that have confirmed it
+	isMade   bool            // the object that they wait for exists
+	modified time.Time       // of the newest object
+}
+
+// readMarks lists the marks of all purges.
+func readMarks(ctx context.Context, b bucket.Bucket) (map[string]*purgeMark, error) {
+	marks := make(map[string]*purgeMark)
+	return marks, bucket.Each(ctx, b, purgesPrefix, func(info bucket.Info) error {
+		name, node, isAnswer := strings.Cut(strings.TrimPrefix(info.Key, purgesPrefix), ".")
+		m := marks[name]
+		if m == nil {
+			m = &purgeMark{nodes: make(map[string]bool)}
+			marks[name] = m
+		}
+		m.keys = append(m.keys, info.Key)
+		m.isMade = m.isMade || !isAnswer
+		m.nodes[node] = isAnswer
+		if info.Modified.After(m.modified) {
+			m.modified = info.Modified
+		}
+		return nil
+	})
+}
+
+// nodesOf lists the nodes of a store that confirm purges.
+func nodesOf(ctx context.Context, b bucket.Bucket) (nodes []string, err error) {
+	err = bucket.Each(ctx, b, nodesPrefix, func(info bucket.Info) error {
+		nodes = append(nodes, strings.TrimPrefix(info.Key, nodesPrefix))
+		return nil
+	})
+	return nodes, err
+}
+
+// marksAge is the age from which a mark that all nodes have confirmed is garbage: no purge waits for it.
+const marksAge = 24 * time.Hour
+
+// removeMarks removes the marks of purges that all nodes have confirmed.
+func (c *collector) removeMarks(ctx context.Context) error {
+	marks, err := readMarks(ctx, c.bucket)
+	var nodes []string
+	if err == nil && len(marks) > 0 {
+		nodes, err = nodesOf(ctx, c.bucket)
+	}
+	for _, m := range marks {
+		isOpen := slices.ContainsFunc(nodes, func(node string) bool { return m.isMade && !m.nodes[node] })
+		if isOpen || time.Since(m.modified) < marksAge || err != nil {
+			continue
+		}
+		c.report.Objects += len(m.keys)
+		c.report.Keys = append(c.report.Keys, m.keys...)
+		if !c.options.DryRun {
+			err = c.bucket.Delete(ctx, m.keys...)
+		}
+	}
+	return err
+}
+
 // OnPurge sets a function that is called when objects of a repository were purged. It removes other local copies. If it
 // fails, it is called again. Call OnPurge before the Store is used.
 func (s *Store) OnPurge(purged func(context.Context, git.RepoPath) error) { s.purged = purged }
 
 // followPurges registers this node, and removes purged objects from it.
 func (s *Store) followPurges() {
-	isRegistered, confirmed := false, make(map[string]bool)
+	isRegistered := false
 	for {
 		if s.refused() == nil && s.untested() == nil {
 			if !isRegistered {
 				err := s.options.Bucket.Create(s.ctx, nodesPrefix+s.options.Node, nil)
 				isRegistered = err == nil || errors.Is(err, bucket.ErrExists)
 			}
-			if err := s.confirmPurges(s.ctx, confirmed); err != nil && s.ctx.Err() == nil {
+			if _, err := s.confirmPurges(s.ctx); err != nil && s.ctx.Err() == nil {
 				s.log.Warn("cannot remove purged objects from this node", "error", err)
 			}
 		}
@@ -393,21 +445,14 @@ func (s *Store) followPurges() {
 
 // confirmPurges removes the objects of purges that this node has not confirmed, and confirms them. It skips those that
 // fail, and returns the first error.
-func (s *Store) confirmPurges(ctx context.Context, confirmed map[string]bool) error {
-	var marks []string
-	err := bucket.Each(ctx, s.options.Bucket, purgesPrefix, func(info bucket.Info) error {
-		if mark, node, isAnswer := strings.Cut(strings.TrimPrefix(info.Key, purgesPrefix), "."); !isAnswer {
-			marks = append(marks, mark)
-		} else if node == s.options.Node {
-			confirmed[mark] = true
-		}
-		return nil
-	})
+func (s *Store) confirmPurges(ctx context.Context) (confirmed map[string]bool, err error) {
+	marks, err := readMarks(ctx, s.options.Bucket)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	for _, mark := range marks {
-		if confirmed[mark] {
+	confirmed = make(map[string]bool)
+	for mark, m := range marks {
+		if confirmed[mark] = m.nodes[s.options.Node]; confirmed[mark] || !m.isMade {
 			continue
 		}
 		id, _, _ := strings.Cut(mark, "-")
@@ -423,7 +468,7 @@ func (s *Store) confirmPurges(ctx context.Context, confirmed map[string]bool) er
 			err = cmp.Or(err, fmt.Errorf("purge of repository %s: %w", id, failed))
 		}
 	}
-	return err
+	return confirmed, err
 }
 
 // dropPurged brings this node to the head of a repository, and removes what that does not name. It reports whether all

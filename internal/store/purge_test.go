@@ -143,7 +143,7 @@ func TestPurgeOfAnAbsentNode(t *testing.T) {
 	if copies := scanFiles(t, secret, other.options.Cache.Root); len(copies) == 0 {
 		t.Fatal("the other node has no copy")
 	}
-	if err := other.confirmPurges(t.Context(), make(map[string]bool)); err != nil {
+	if _, err := other.confirmPurges(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if copies := scanFiles(t, secret, other.options.Cache.Root); len(copies) > 0 {
@@ -164,8 +164,35 @@ func TestPurgeOfAnAbsentNode(t *testing.T) {
 		}
 		n.copied("app").Git("fsck", "--full", "--strict")
 	}
-	if list, err := bucket.Bucket(b).List(t.Context(), purgesPrefix, "", 10); err != nil || len(list) < 2 {
-		t.Errorf("%v, %v, want a purge and confirmations", list, err)
+	marks := func() (keys []string) {
+		t.Helper()
+		for _, key := range b.Keys() {
+			if strings.HasPrefix(key, purgesPrefix) {
+				keys = append(keys, key)
+			}
+		}
+		return keys
+	}
+	if _, err := other.confirmPurges(t.Context()); err != nil { // of the later purges
+		t.Fatal(err)
+	}
+	const open = purgesPrefix + "a-1"
+	b.Set(open, []byte{}) // not confirmed by the other node
+	b.Set(open+"."+n.options.Node, []byte{})
+	b.Set(purgesPrefix+"b-1."+n.options.Node, []byte{}) // left by a collection that was interrupted
+	before := marks()
+	for _, step := range []struct {
+		age  time.Duration
+		o    GCOptions
+		want int
+	}{{0, GCOptions{}, len(before)}, {marksAge, GCOptions{DryRun: true}, len(before)}, {0, GCOptions{}, 2}} {
+		b.Age(step.age)
+		if _, err := CollectGarbage(t.Context(), b, step.o); err != nil {
+			t.Fatal(err)
+		}
+		if got := marks(); len(before) < 9 || len(got) != step.want || !slices.Contains(got, open) {
+			t.Fatalf("after %v: the marks are %q, want %d with %s; before: %q", step.age, got, step.want, open, before)
+		}
 	}
 }
 
@@ -230,7 +257,7 @@ func TestPurgeInterrupted(t *testing.T) {
 		t.Error(err)
 	}
 	b.SetHook(nil)
-	if err := n.confirmPurges(t.Context(), make(map[string]bool)); err != nil {
+	if _, err := n.confirmPurges(t.Context()); err != nil {
 		t.Error(err)
 	}
 	if copies := scanFiles(t, secret, n.options.Cache.Root, other.options.Cache.Root); len(copies) > 0 {
