@@ -11,6 +11,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/node/event"
 	"github.com/packhorse-git/packhorse/internal/store/bucket"
@@ -95,20 +97,48 @@ func (l *eventLog) find(ctx context.Context, again bool) (uint64, error) {
 // refresh reads the batches after the latest known one.
 func (l *eventLog) refresh(ctx context.Context) error {
 	number, err := l.find(ctx, true)
-	for err == nil {
-		number++
-		var b *eventBatch
-		if b, err = l.get(ctx, number); err == nil {
-			l.add(b)
+	for count := uint64(1); err == nil; count = min(2*count, maxBatches) {
+		var end uint64
+		if end, err = l.noteAll(ctx, number+1, number+count); err != nil {
+			break
+		}
+		isEnd := end <= number+count
+		number = end - 1
+		l.mu.Lock()
+		l.number = number
+		if isEnd {
+			l.checked = time.Now()
+		}
+		l.mu.Unlock()
+		if isEnd {
+			return nil
 		}
 	}
-	if !errors.Is(err, bucket.ErrNotFound) {
-		return err
+	return err
+}
+
+// noteAll takes note of the events of some batches, in parallel. end is the first one that does not exist, or to+1.
+func (l *eventLog) noteAll(ctx context.Context, from, to uint64) (end uint64, err error) {
+	end = to + 1
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(listParallel)
+	for n := from; n <= to; n++ {
+		group.Go(func() error {
+			b, err := l.get(ctx, n)
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			if errors.Is(err, bucket.ErrNotFound) {
+				end = min(end, n)
+				return nil
+			}
+			if err == nil {
+				l.note(b)
+			}
+			return err
+		})
 	}
-	l.mu.Lock()
-	l.checked = time.Now()
-	l.mu.Unlock()
-	return nil
+	err = group.Wait()
+	return end, err
 }
 
 // add takes note of the batch after the latest known one.
@@ -135,16 +165,12 @@ func (l *eventLog) cover(ctx context.Context, batch uint64) error {
 		if low <= batch {
 			return nil
 		}
-		b, err := l.get(ctx, low)
-		if errors.Is(err, bucket.ErrNotFound) { // it was old
-			b, err = &eventBatch{}, nil
-		}
-		if err != nil {
+		next := max(batch, low-min(low, maxBatches))
+		if _, err := l.noteAll(ctx, next+1, low); err != nil { // missing ones were old
 			return err
 		}
 		l.mu.Lock()
-		l.note(b)
-		l.low = low - 1
+		l.low = next
 		l.mu.Unlock()
 	}
 }

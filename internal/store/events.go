@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	"golang.org/x/time/rate"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
@@ -369,33 +370,9 @@ func (e *events) publish(ctx context.Context, open map[string]opening) (skipped 
 		if err := e.log.refresh(ctx); err != nil {
 			return nil, err
 		}
-		var missing []event.Event
-		size := 0
-		for id, o := range open {
-			if skipped[id] {
-				continue
-			}
-			if err := e.log.cover(ctx, o.Batch); err != nil {
-				return nil, err
-			}
-			list, n, err := e.missing(ctx, id, max(o.From, e.log.last(id)))
-			if isOfRepository(err) {
-				skipped[id] = true
-				e.errors.Do(func() {
-					e.store.log.Error("cannot read the events of a repository", "repository_id", id, "error", err)
-				})
-				continue
-			}
-			if err != nil {
-				return nil, err
-			}
-			missing = append(missing, list...)
-			if size += n; size > maxEventBatch {
-				break // the next batch has the others
-			}
-		}
-		if len(missing) == 0 {
-			return skipped, nil
+		missing, err := e.gather(ctx, open, skipped)
+		if err != nil || len(missing) == 0 {
+			return skipped, err
 		}
 		inOrder(missing)
 		if err := e.log.append(ctx, missing); err != nil {
@@ -405,6 +382,50 @@ func (e *events) publish(ctx context.Context, open map[string]opening) (skipped 
 			e.store.metrics.events.WithLabelValues(string(missing[i].Kind)).Inc()
 		}
 	}
+}
+
+// gather returns the events of repositories that the log does not have, as many as a batch should have. It adds those
+// that cannot be read to skipped.
+func (e *events) gather(ctx context.Context, open map[string]opening, skipped map[string]bool) (missing []event.Event,
+	err error) {
+	for _, o := range open {
+		if err := e.log.cover(ctx, o.Batch); err != nil {
+			return nil, err
+		}
+	}
+	var mu sync.Mutex
+	size := 0
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(listParallel)
+	for id, o := range open {
+		mu.Lock()
+		isSkipped, isFull := skipped[id], size > maxEventBatch
+		mu.Unlock()
+		if isFull { // the next batch has the others
+			break
+		}
+		if isSkipped {
+			continue
+		}
+		group.Go(func() error {
+			list, n, err := e.missing(ctx, id, max(o.From, e.log.last(id)))
+			mu.Lock()
+			defer mu.Unlock()
+			if isOfRepository(err) {
+				skipped[id] = true
+				e.errors.Do(func() {
+					e.store.log.Error("cannot read the events of a repository", "repository_id", id, "error", err)
+				})
+				return nil
+			}
+			if err == nil && size <= maxEventBatch {
+				missing, size = append(missing, list...), size+n
+			}
+			return err
+		})
+	}
+	err = group.Wait()
+	return missing, err
 }
 
 // isOfRepository reports whether an error is a problem of one repository, and the bucket works.
