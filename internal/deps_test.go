@@ -65,7 +65,8 @@ const forbidden = `
 // rooms lists the packages that may import a dependency. A name that ends in "/..." includes the packages below it.
 var rooms = map[string][]string{
 	"connectrpc.com/...": {"proto/packhorse/v1/packhorsev1connect",
-		"proto/internalv1/internalv1connect", "fault/faultrpc", "node/control", "gateway/remote", "client",
+		"proto/internalv1/internalv1connect", "fault/faultrpc", "node/control", "gateway/auth", "gateway/remote",
+		"client",
 		"search/remote", "bench/...",
 		"server/adminapi", "server/command", "operations/observe"},
 	"github.com/spf13/...": {"server/config", "server/command", "server/cli",

@@ -24,11 +24,25 @@ type RuleSet struct {
 	Rules   []RuleSpec  `json:"rules,omitempty"`
 }
 
-// maxRuleSet is the maximum size of an encoded RuleSet, and maxAccessChange that of a change, in bytes.
+// Limits of the size as JSON, in bytes.
 const (
+	maxToken        = 64 << 10
 	maxRuleSet      = 128 << 10
 	maxAccessChange = maxRuleSet + 4<<10
 )
+
+// encodeAfter returns the encoded content after a change. It refuses a change after which there are more than limit
+// bytes, except for one that removes tokens.
+func (t *tokenTable) encodeAfter(c *accessChange, limit int) ([]byte, error) {
+	t.apply(c)
+	t.Version = t.needs()
+	text, err := json.MarshalIndent(t, "", " ")
+	if err == nil && len(text) > limit && c.Revoke == nil {
+		err = fault.New(fault.Exhausted, "all tokens and rules would have %d bytes, the maximum is %d: revoke some "+
+			"tokens, or use fewer patterns", len(text), limit)
+	}
+	return append(text, '\n'), err
+}
 
 // Parse parses the rules.
 func (s *RuleSet) Parse() ([]Rule, error) {
@@ -58,8 +72,11 @@ func (t *tokenTable) apply(c *accessChange) {
 		t.Last++
 		t.Tokens = append(t.current(c.Mint.Created), *c.Mint)
 	case c.Revoke != nil:
-		t.Tokens = slices.DeleteFunc(slices.Clone(t.Tokens),
-			func(one Token) bool { return slices.Contains(c.Revoke, one.ID) })
+		revoked := make(map[string]bool, len(c.Revoke))
+		for _, id := range c.Revoke {
+			revoked[id] = true
+		}
+		t.Tokens = slices.DeleteFunc(slices.Clone(t.Tokens), func(one Token) bool { return revoked[one.ID] })
 	case c.Rules != nil:
 		t.Rules = *c.Rules
 	case c.Forget != "":
@@ -118,6 +135,10 @@ func (a *Access) Mint(ctx context.Context, r TokenRequest) (secret string, token
 			ID: r.Name + "/" + strconv.Itoa(t.Last+1), Name: r.Name, Hash: hex.EncodeToString(hash[:]),
 			Scope: r.Scope.String(), Repositories: r.Repositories, Refs: r.Refs,
 			Created: a.now().UTC().Truncate(time.Second), Expires: r.Expires.UTC().Truncate(time.Second),
+		}
+		if text, err := json.Marshal(token); err != nil || len(text) > maxToken {
+			return nil, fault.New(fault.Invalid, "the token has %d bytes as JSON, the maximum is %d: use fewer patterns, such "+
+				"as team/**", len(text), maxToken)
 		}
 		return &accessChange{Mint: &token}, nil
 	})

@@ -71,7 +71,7 @@ func ParseRules(groups []GroupSpec, rules []RuleSpec, label func(i int) string) 
 	for i, r := range rules {
 		rule, err := parseRule(r, byName)
 		if err != nil {
-			return nil, fault.Wrap(fault.Invalid, label(i)+": "+fault.Message(err), err)
+			return nil, fault.New(fault.Invalid, "%s: %s", label(i), fault.Message(err))
 		}
 		if rule.name = fmt.Sprintf("%s %q", strings.TrimRight(label(i), " 0123456789"), r.Name); r.Name == "" {
 			text := strings.Join(r.Who, ", ") + " on " + strings.Join(r.Repositories, ", ")
@@ -86,7 +86,7 @@ func parseGroups(groups []GroupSpec) (map[string][]callerPattern, error) {
 	byName, members := make(map[string][]callerPattern, len(groups)), 0
 	for _, g := range groups {
 		if err := CheckName(g.Name); err != nil {
-			return nil, fault.Wrap(fault.Invalid, "group: "+fault.Message(err), err)
+			return nil, fault.New(fault.Invalid, "group: %s", fault.Message(err))
 		}
 		if _, ok := byName[g.Name]; ok {
 			return nil, fault.New(fault.Invalid, "group %s: it is defined twice", g.Name)
@@ -101,7 +101,7 @@ func parseGroups(groups []GroupSpec) (map[string][]callerPattern, error) {
 				err = fault.New(fault.Invalid, "a member is a name, and not %q", text)
 			}
 			if err != nil {
-				return nil, fault.Wrap(fault.Invalid, "group "+g.Name+": "+fault.Message(err), err)
+				return nil, fault.New(fault.Invalid, "group %s: %s", g.Name, fault.Message(err))
 			}
 			list = append(list, c)
 		}
@@ -146,7 +146,8 @@ func parseRule(spec RuleSpec, groups map[string][]callerPattern) (r Rule, err er
 		if name, ok := strings.CutPrefix(text, groupPrefix); ok {
 			members, ok := groups[name]
 			if !ok {
-				return r, fault.New(fault.Invalid, "who = %.80q: there is no such group", text)
+				return r, fault.New(fault.Invalid, "who = %.80q: there is no such group: add it as [[auth.group]] with this name",
+					text)
 			}
 			for _, c := range members {
 				r.callers[c] = true

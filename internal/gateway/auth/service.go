@@ -9,6 +9,9 @@ import (
 	"strings"
 	"time"
 
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/proto"
+
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/node"
@@ -64,6 +67,36 @@ func administers(rules []Rule, id Identity) bool {
 	return len(rules) == 0 && id.By == ByToken
 }
 
+// Call makes the call whose request is m.
+func (s *Service) Call(ctx context.Context, m proto.Message) (proto.Message, error) {
+	switch m := m.(type) {
+	case *packhorsev1.MintRequest:
+		return call(ctx, m, s.Mint)
+	case *packhorsev1.TokenServiceListRequest:
+		return call(ctx, m, s.List)
+	case *packhorsev1.RevokeRequest:
+		return call(ctx, m, s.Revoke)
+	case *packhorsev1.RuleServiceGetRequest:
+		return call(ctx, m, s.Get)
+	case *packhorsev1.RuleServiceSetRequest:
+		return call(ctx, m, s.Set)
+	case *packhorsev1.RuleServiceTestRequest:
+		return call(ctx, m, s.Test)
+	case *packhorsev1.ForgetRequest:
+		return call(ctx, m, s.Forget)
+	}
+	return nil, fault.New(fault.Internal, "no call has the request %T", m)
+}
+
+func call[Q, R any](ctx context.Context, m *Q, do func(context.Context, *connect.Request[Q]) (
+	*connect.Response[R], error)) (proto.Message, error) {
+	r, err := do(ctx, connect.NewRequest(m))
+	if err != nil {
+		return nil, err
+	}
+	return any(r.Msg).(proto.Message), nil
+}
+
 // note logs a change that was made.
 func (s *Service) note(err error, change string) {
 	if err == nil && s.Log != nil {
@@ -82,14 +115,16 @@ func (s *Service) access() (*Access, error) {
 const minLifetime = time.Minute
 
 // Mint implements TokenService.
-func (s *Service) Mint(ctx context.Context, m *packhorsev1.MintRequest) (*packhorsev1.MintResponse, error) {
+func (s *Service) Mint(ctx context.Context, r *connect.Request[packhorsev1.MintRequest]) (
+	*connect.Response[packhorsev1.MintResponse], error) {
+	m := r.Msg
 	a, err := s.access()
 	if err != nil {
 		return nil, err
 	}
-	r := TokenRequest{Name: m.GetName(), Repositories: m.GetRepositories(), Refs: m.GetRefs()}
+	request := TokenRequest{Name: m.GetName(), Repositories: m.GetRepositories(), Refs: m.GetRefs()}
 	if m.GetScope() != "" {
-		if r.Scope, err = ParseOperation(m.GetScope()); err != nil {
+		if request.Scope, err = ParseOperation(m.GetScope()); err != nil {
 			return nil, fault.InField("scope", err)
 		}
 	}
@@ -98,33 +133,35 @@ func (s *Service) Mint(ctx context.Context, m *packhorsev1.MintRequest) (*packho
 		if seconds < int64(minLifetime/time.Second) || seconds > most {
 			return nil, fault.InField("lifetime_seconds", fault.New(fault.Invalid, "%d is not 60 to %d", seconds, most))
 		}
-		r.Expires = a.now().Add(time.Duration(seconds) * time.Second)
+		request.Expires = a.now().Add(time.Duration(seconds) * time.Second)
 	}
-	secret, token, err := a.Mint(ctx, r)
+	secret, token, err := a.Mint(ctx, request)
 	s.note(err, "created the token "+token.ID)
-	return &packhorsev1.MintResponse{Secret: secret, Token: token.message()}, err
+	return connect.NewResponse(&packhorsev1.MintResponse{Secret: secret, Token: token.message()}), err
 }
 
 // List implements TokenService.
-func (s *Service) List(ctx context.Context, _ *packhorsev1.TokenServiceListRequest) (
-	*packhorsev1.TokenServiceListResponse, error) {
+func (s *Service) List(ctx context.Context, _ *connect.Request[packhorsev1.TokenServiceListRequest]) (
+	*connect.Response[packhorsev1.TokenServiceListResponse], error) {
 	a, err := s.access()
 	if err != nil {
 		return nil, err
 	}
 	list, err := a.List(ctx)
-	return &packhorsev1.TokenServiceListResponse{Tokens: messages(list)}, err
+	return connect.NewResponse(&packhorsev1.TokenServiceListResponse{Tokens: messages(list)}), err
 }
 
 // Revoke implements TokenService.
-func (s *Service) Revoke(ctx context.Context, m *packhorsev1.RevokeRequest) (*packhorsev1.RevokeResponse, error) {
+func (s *Service) Revoke(ctx context.Context, r *connect.Request[packhorsev1.RevokeRequest]) (
+	*connect.Response[packhorsev1.RevokeResponse], error) {
+	m := r.Msg
 	a, err := s.access()
 	if err != nil {
 		return nil, err
 	}
 	list, err := a.Revoke(ctx, m.GetToken())
 	s.note(err, "revoked "+m.GetToken())
-	return &packhorsev1.RevokeResponse{Revoked: messages(list)}, err
+	return connect.NewResponse(&packhorsev1.RevokeResponse{Revoked: messages(list)}), err
 }
 
 func messages(list []Token) (all []*packhorsev1.Token) {
@@ -132,16 +169,6 @@ func messages(list []Token) (all []*packhorsev1.Token) {
 		all = append(all, t.message())
 	}
 	return all
-}
-
-// TokenOf is the inverse of Token.message.
-func TokenOf(m *packhorsev1.Token) Token {
-	at := func(text string) time.Time {
-		t, _ := time.Parse(time.RFC3339, text) // zero without one
-		return t
-	}
-	return Token{ID: m.GetId(), Name: m.GetName(), Scope: m.GetScope(), Repositories: m.GetRepositories(),
-		Refs: m.GetRefs(), Created: at(m.GetCreated()), Expires: at(m.GetExpires()), Used: at(m.GetUsed())}
 }
 
 func (t *Token) message() *packhorsev1.Token {
@@ -156,8 +183,8 @@ func (t *Token) message() *packhorsev1.Token {
 }
 
 // Get implements RuleService.
-func (s *Service) Get(ctx context.Context, _ *packhorsev1.RuleServiceGetRequest) (
-	*packhorsev1.RuleServiceGetResponse, error) {
+func (s *Service) Get(ctx context.Context, _ *connect.Request[packhorsev1.RuleServiceGetRequest]) (
+	*connect.Response[packhorsev1.RuleServiceGetResponse], error) {
 	a, err := s.access()
 	if err != nil {
 		return nil, err
@@ -167,7 +194,7 @@ func (s *Service) Get(ctx context.Context, _ *packhorsev1.RuleServiceGetRequest)
 	if s.Auth != nil {
 		m.Configured = s.Auth.written.Load().Message()
 	}
-	return m, err
+	return connect.NewResponse(m), err
 }
 
 // Message returns the rules as a message, without their version.
@@ -208,8 +235,9 @@ func (s *RuleSet) With(stored RuleSet) ([]Rule, error) {
 func ConfiguredRule(i int) string { return "rule " + strconv.Itoa(i+1) }
 
 // Set implements RuleService.
-func (s *Service) Set(ctx context.Context, m *packhorsev1.RuleServiceSetRequest) (*packhorsev1.RuleServiceSetResponse,
-	error) {
+func (s *Service) Set(ctx context.Context, r *connect.Request[packhorsev1.RuleServiceSetRequest]) (
+	*connect.Response[packhorsev1.RuleServiceSetResponse], error) {
+	m := r.Msg
 	a, err := s.access()
 	if err != nil {
 		return nil, err
@@ -226,7 +254,7 @@ func (s *Service) Set(ctx context.Context, m *packhorsev1.RuleServiceSetRequest)
 	}
 	set, err = a.SetRules(ctx, set, m.GetExpectedVersion())
 	s.note(err, fmt.Sprint("stored version ", set.Version, " of the rules"))
-	return &packhorsev1.RuleServiceSetResponse{Version: set.Version}, err
+	return connect.NewResponse(&packhorsev1.RuleServiceSetResponse{Version: set.Version}), err
 }
 
 // checkSet refuses rules that open the server, that lock the caller out, or that leave no administrator where there was
@@ -285,8 +313,9 @@ func haveAdministrator(rules []Rule, tokens []Token) bool {
 }
 
 // Test implements RuleService.
-func (s *Service) Test(ctx context.Context, m *packhorsev1.RuleServiceTestRequest) (
-	*packhorsev1.RuleServiceTestResponse, error) {
+func (s *Service) Test(ctx context.Context, r *connect.Request[packhorsev1.RuleServiceTestRequest]) (
+	*connect.Response[packhorsev1.RuleServiceTestResponse], error) {
+	m := r.Msg
 	if s.Auth == nil {
 		return nil, fault.New(fault.Precondition, "a storage node does not have the rules of gateways: ask a gateway")
 	}
@@ -325,7 +354,7 @@ func (s *Service) Test(ctx context.Context, m *packhorsev1.RuleServiceTestReques
 			d.Permitted, d.By = false, d.By+", but a change needs read, too"
 		}
 	}
-	return &packhorsev1.RuleServiceTestResponse{Decisions: list}, nil
+	return connect.NewResponse(&packhorsev1.RuleServiceTestResponse{Decisions: list}), nil
 }
 
 // Explain returns the decisions of rules about changes of a ref, as RuleService.Test does. It ignores that a change
@@ -366,7 +395,9 @@ func explain(rules []Rule, id Identity, path target, ref git.RefName, others boo
 }
 
 // Forget drops what is cached about a user.
-func (s *Service) Forget(ctx context.Context, m *packhorsev1.ForgetRequest) (*packhorsev1.ForgetResponse, error) {
+func (s *Service) Forget(ctx context.Context, r *connect.Request[packhorsev1.ForgetRequest]) (
+	*connect.Response[packhorsev1.ForgetResponse], error) {
+	m := r.Msg
 	if err := CheckName(m.GetUser()); err != nil {
 		return nil, fault.InField("user", err)
 	}
@@ -382,5 +413,5 @@ func (s *Service) Forget(ctx context.Context, m *packhorsev1.ForgetRequest) (*pa
 		s.Auth.forget()
 	}
 	s.note(nil, "forgot the user "+m.GetUser())
-	return &packhorsev1.ForgetResponse{}, nil
+	return connect.NewResponse(&packhorsev1.ForgetResponse{}), nil
 }

@@ -16,6 +16,9 @@ import (
 // Bounds of a sharedTable.
 const (
 	maxSharedTokens = 10_000
+	// maxShared is the maximum size of all tokens and rules as JSON in bytes. With the changes after a checkpoint they are
+	// one message of a node, which has at most 16 MiB.
+	maxShared = 6 << 20
 	// sharedAge is the maximum age of tokens and rules while the log answers.
 	sharedAge = time.Second
 	// sharedStale is the maximum age while it does not. After it, callers get 503.
@@ -158,6 +161,9 @@ func (s *sharedTable) change(ctx context.Context, do func(*tokenTable) (*accessC
 			if checkpoint, err = json.Marshal(content); err != nil {
 				return err
 			}
+		}
+		if _, err := content.encodeAfter(c, maxShared); err != nil {
+			return err
 		}
 		won, err := s.log.AppendAccess(ctx, head, text, checkpoint)
 		if err != nil {

@@ -2,6 +2,7 @@ package auth
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -13,6 +14,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"connectrpc.com/connect"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git/gittest"
@@ -208,7 +211,7 @@ func TestForgetUser(t *testing.T) {
 		t.Fatal("the answer is not cached: ", err)
 	}
 	one := &Service{Access: AccessInLog(log)}
-	if _, err := one.Forget(t.Context(), &packhorsev1.ForgetRequest{User: "alice"}); err != nil {
+	if _, err := one.Forget(t.Context(), connect.NewRequest(&packhorsev1.ForgetRequest{User: "alice"})); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := access.content.table(t.Context(), true); err != nil { // as after a second
@@ -217,7 +220,8 @@ func TestForgetUser(t *testing.T) {
 	if err := a.May(t.Context(), alice, repo, Read); err == nil {
 		t.Error("a forgotten user still has the cached permission")
 	}
-	if _, err := one.Forget(t.Context(), &packhorsev1.ForgetRequest{User: "a/b"}); !fault.Is(err, fault.Invalid) {
+	_, err := one.Forget(t.Context(), connect.NewRequest(&packhorsev1.ForgetRequest{User: "a/b"}))
+	if !fault.Is(err, fault.Invalid) {
 		t.Errorf("a hostile name: %v", err)
 	}
 }
@@ -250,8 +254,9 @@ func TestRuleSet(t *testing.T) {
 	}
 	everything := &packhorsev1.Rule{Who: []string{"root"}, Repositories: []string{"**"}, May: "admin"}
 	set := func(expected uint64, force bool, rules ...*packhorsev1.Rule) error {
-		_, err := mine.Set(t.Context(), &packhorsev1.RuleServiceSetRequest{Set: &packhorsev1.RuleSet{Rules: rules},
-			ExpectedVersion: expected, Force: force})
+		_, err := mine.Set(t.Context(), connect.NewRequest(&packhorsev1.RuleServiceSetRequest{
+			Set:             &packhorsev1.RuleSet{Rules: rules},
+			ExpectedVersion: expected, Force: force}))
 		return err
 	}
 	other := &packhorsev1.Rule{Who: []string{"alice"}, Repositories: []string{"**"}, May: "read"}
@@ -309,13 +314,13 @@ func TestRulesTestIsMay(t *testing.T) {
 			metrics := NewMetrics(nil)
 			a := New(Options{Rules: rules, OpenRead: isOpen, Metrics: metrics, Sources: NewSources(metrics, discard),
 				Log: discard})
-			got, err := (&Service{Auth: a}).Test(t.Context(), &packhorsev1.RuleServiceTestRequest{Who: "alice",
-				Path: "team/app", Ref: "refs/heads/x"})
+			got, err := (&Service{Auth: a}).Test(t.Context(), connect.NewRequest(&packhorsev1.RuleServiceTestRequest{
+				Who: "alice", Path: "team/app", Ref: "refs/heads/x"}))
 			if err != nil {
 				t.Fatal(err)
 			}
 			for i, op := range map[int]Operation{0: Read, 1: Write, 5: Admin} {
-				d := got.Decisions[i]
+				d := got.Msg.Decisions[i]
 				err := a.May(t.Context(), Identity{Name: "alice", By: ByToken}, repoPath(t, "team/app"), op)
 				if d.Permitted != (err == nil) {
 					t.Errorf("%s, public read %v: %s is %v by %s, but the decision is %v", name, isOpen, d.Operation,
@@ -389,5 +394,78 @@ func TestOlderRules(t *testing.T) {
 	replace(strings.Replace(string(files[0]), `"version": 1`, `"version": 3`, 1))
 	if !gittest.Eventually(func() bool { return read() == nil }) { // after a failure a change is noticed within a second
 		t.Errorf("after a change: %v", read())
+	}
+}
+
+// TestLargeTokens checks that neither one token nor all of them make tokens and rules too large to be read.
+func TestLargeTokens(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "tokens")
+	shared, tokens, _ := sharedWorld(&memoryLog{})
+	for name, access := range map[string]*Access{"file": AccessInFile(NewTokenFile(file)), "shared": shared} {
+		part := strings.Repeat("r", 60)
+		var refs []string
+		for i := range 800 {
+			refs = append(refs, fmt.Sprintf("refs/heads/%s%d", part, i))
+		}
+		long := []string{"refs/heads/" + strings.Repeat("r/", 2000) + "r"}
+		for len(long) < 20 {
+			long = append(long, long[0])
+		}
+		_, _, err := access.Mint(t.Context(), TokenRequest{Name: "one", Refs: long})
+		if !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), "the maximum is 65536: use fewer patterns") {
+			t.Errorf("%s: a token of %d KiB: %v", name, len(long)*4, err)
+		}
+		limit := maxTokenFile
+		if name == "shared" {
+			limit = maxShared
+		}
+		if name == "file" { // many mints of a large file take long
+			var table tokenTable
+			for size, i := 0, 0; size < limit-(200<<10); i++ {
+				table.Tokens = append(table.Tokens, Token{ID: fmt.Sprint("old/", i), Name: "old", Scope: "read", Refs: refs,
+					Hash: strings.Repeat("0", 2*sha256.Size)})
+				text, _ := json.MarshalIndent(table.Tokens[i], "  ", " ")
+				size += len(text)
+			}
+			table.Version, table.Last = 2, len(table.Tokens)
+			text, err := json.Marshal(table)
+			if err != nil || os.WriteFile(file, text, 0o600) != nil {
+				t.Fatal(err)
+			}
+		}
+		var secret string
+		for n := 0; err == nil || n == 0; n++ {
+			var last string
+			if last, _, err = access.Mint(t.Context(), TokenRequest{Name: "many", Refs: refs}); err == nil {
+				secret = last
+			}
+			if n > limit/len(refs)/60 {
+				t.Fatalf("%s: %d large tokens", name, n)
+			}
+		}
+		if text := fmt.Sprintf("the maximum is %d: revoke", limit); !fault.Is(err, fault.Exhausted) ||
+			!strings.Contains(err.Error(), text) {
+			t.Errorf("%s: one token too much: %v", name, err)
+		}
+		if _, err := access.SetRules(t.Context(), RuleSet{Rules: []RuleSpec{{Who: []string{"a"}, Repositories: []string{"**"},
+			Refs: refs, May: "write"}}}, 0); !fault.Is(err, fault.Exhausted) {
+			t.Errorf("%s: rules: %v", name, err)
+		}
+		if name == "shared" {
+			if _, err := tokens.Identify(t.Context(), &Credential{Scheme: "bearer", Secret: secret}); err != nil {
+				t.Errorf("the last token: %v", err)
+			}
+		}
+		list, err := access.List(t.Context())
+		if err != nil || len(list) == 0 {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if _, err := access.Revoke(t.Context(), list[0].Name); err != nil {
+			t.Errorf("%s: revoke: %v", name, err)
+		}
+		if _, _, err := access.Mint(t.Context(), TokenRequest{Name: "small"}); err != nil {
+			t.Errorf("%s: after a revocation: %v", name, err)
+		}
 	}
 }

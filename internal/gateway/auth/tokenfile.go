@@ -218,13 +218,11 @@ func (f TokenFile) change(_ context.Context, do func(*tokenTable) (*accessChange
 	if err != nil || c == nil {
 		return err
 	}
-	t.apply(c)
-	t.Version = t.needs()
-	text, err := json.MarshalIndent(t, "", " ")
+	text, err := t.encodeAfter(c, maxTokenFile)
 	if err != nil {
 		return err
 	}
-	return f.write(f.path, append(text, '\n'))
+	return f.write(f.path, text)
 }
 
 // write replaces the token file, or the file at usedPath. A command of root gives the new file to the owner of its

@@ -1,18 +1,13 @@
 package githttp
 
 import (
-	"context"
 	"net/http"
 	"strings"
 
-	"google.golang.org/protobuf/proto"
-
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/gateway"
-	"github.com/packhorse-git/packhorse/internal/gateway/auth"
 	"github.com/packhorse-git/packhorse/internal/gateway/rest"
 	"github.com/packhorse-git/packhorse/internal/schedule/inflight"
-	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
 )
 
 // manage answers a request of rest.FindServer for tokens or rules: METHOD /-/api/v1/tokens and others. Only
@@ -71,7 +66,7 @@ func (q *request) manage(path string) {
 	q.At(inflight.Working)
 	m, err := found.ServerMessage(q.r.URL.Query(), body)
 	if err == nil {
-		m, err = callAccess(q.Ctx, service, m)
+		m, err = service.Call(q.Ctx, m)
 	}
 	if err != nil {
 		q.fail(err)
@@ -79,25 +74,4 @@ func (q *request) manage(path string) {
 	}
 	q.w.Header().Set("Cache-Control", "private, no-store")
 	q.json(http.StatusOK, typeJSON, rest.NewObject(m, true))
-}
-
-// callAccess makes the call whose request is m.
-func callAccess(ctx context.Context, s *auth.Service, m proto.Message) (proto.Message, error) {
-	switch m := m.(type) {
-	case *packhorsev1.MintRequest:
-		return s.Mint(ctx, m)
-	case *packhorsev1.TokenServiceListRequest:
-		return s.List(ctx, m)
-	case *packhorsev1.RevokeRequest:
-		return s.Revoke(ctx, m)
-	case *packhorsev1.RuleServiceGetRequest:
-		return s.Get(ctx, m)
-	case *packhorsev1.RuleServiceSetRequest:
-		return s.Set(ctx, m)
-	case *packhorsev1.RuleServiceTestRequest:
-		return s.Test(ctx, m)
-	case *packhorsev1.ForgetRequest:
-		return s.Forget(ctx, m)
-	}
-	return nil, fault.New(fault.Internal, "a route without its call: %T", m)
 }

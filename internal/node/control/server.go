@@ -187,8 +187,8 @@ func (s *Server) register() {
 		handle(packhorsev1connect.NewEventServiceHandler(eventService{s}, options))
 	}
 	if s.Access != nil {
-		handle(packhorsev1connect.NewTokenServiceHandler(tokenService{s.Access}, options))
-		handle(packhorsev1connect.NewRuleServiceHandler(ruleService{s.Access}, options))
+		handle(packhorsev1connect.NewTokenServiceHandler(s.Access, options))
+		handle(packhorsev1connect.NewRuleServiceHandler(s.Access, options))
 	}
 	if s.Webhooks != nil {
 		handle(packhorsev1connect.NewWebhookServiceHandler(webhookService{s}, options))

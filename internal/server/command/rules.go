@@ -1,15 +1,12 @@
 package command
 
 import (
-	"bufio"
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"maps"
-	"os"
 	"slices"
 	"strings"
 
@@ -81,12 +78,14 @@ func rulesList(c *adminClient) *cobra.Command {
 // readRules reads a file with tables [[auth.group]] and [[auth.rule]].
 func readRules(file string) (*packhorsev1.RuleSet, auth.RuleSet, error) {
 	cfg := config.DefaultConfig()
-	if err := config.LoadFile(file, &cfg, config.Origins{}); err != nil {
-		return nil, auth.RuleSet{}, usage(err)
+	if err := config.LoadFile(file, &cfg, config.Origins{}); err != nil { // it names the file
+		return nil, auth.RuleSet{}, err
+	}
+	if _, err := cfg.Auth.Rules(); err != nil {
+		return nil, auth.RuleSet{}, fmt.Errorf("%s: %w", file, err)
 	}
 	set := cfg.Auth.RuleSet()
-	_, err := set.Parse()
-	return set.Message(), set, usage(err)
+	return set.Message(), set, nil
 }
 
 func rulesSet(c *adminClient) *cobra.Command {
@@ -185,20 +184,14 @@ gateway does so at once, and with auth.shared every other one within a second. O
 }
 
 func rulesTry(c *adminClient) *cobra.Command {
-	var log string
 	cmd := &cobra.Command{
 		Use: "try FILE", Short: "Show which past changes of refs other rules would decide otherwise",
 		Args: exactArgs(1, "one FILE"),
 		Long: `Try compares the stored rules with those of a file. It reads the changes of refs among the events of the server
 ("packhorse events"), and prints those that would be decided otherwise. Events do not have the kind of the caller's
-credential, so that rules for "token:NAME" and the like are not compared.
-
-With --log it reads the lines that serve or gateways log as JSON, also of refused pushes. They have the kind of the
-credential. A change of an existing ref counts as "write" and as "force" then. "-" is the standard input.`,
-		Example: "  packhorse rules try rules.toml --root /srv/git\n" +
-			"  journalctl -u packhorse -o cat | packhorse rules try rules.toml --log - --root /srv/git",
+credential, so that rules for "token:NAME" and the like are not compared.`,
+		Example: "  packhorse rules try rules.toml --root /srv/git",
 	}
-	cmd.Flags().StringVar(&log, "log", "", "read past pushes from this `LOG`")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		_, proposed, err := readRules(args[0])
 		if err != nil {
@@ -217,12 +210,7 @@ credential. A change of an existing ref counts as "write" and as "force" then. "
 			if t.after, err = configured.With(proposed); err != nil {
 				return err
 			}
-			if log == "" {
-				err = t.addEvents(cmd.Context(), server)
-			} else {
-				err = t.addLog(cmd, log)
-			}
-			if err != nil {
+			if err = t.addEvents(cmd.Context(), server); err != nil {
 				return err
 			}
 			return t.print(cmd.OutOrStdout())
@@ -259,7 +247,7 @@ func (t *rulesTrial) addEvents(ctx context.Context, server *client.Client) error
 	for at := ""; ; {
 		r, err := server.Events().List(ctx, connect.NewRequest(&packhorsev1.EventServiceListRequest{After: at, Limit: 1000}))
 		if connect.CodeOf(err) == connect.CodeUnimplemented {
-			return usage(errors.New("this gateway has no events: read its log with --log LOG"))
+			return usage(errors.New("this server has no events: run the command at a gateway of nodes with events"))
 		}
 		if err != nil {
 			return answerOf(err)
@@ -278,39 +266,6 @@ func (t *rulesTrial) addEvents(ctx context.Context, server *client.Client) error
 		}
 		at = r.Msg.GetNext()
 	}
-}
-
-// maxLogLine is the maximum length of a line of a log in bytes. A push can have 100,000 refs.
-const maxLogLine = 64 << 20
-
-func (t *rulesTrial) addLog(cmd *cobra.Command, log string) error {
-	in := cmd.InOrStdin()
-	if log != "-" {
-		file, err := os.Open(log)
-		if err != nil {
-			return err
-		}
-		defer file.Close()
-		in = file
-	}
-	lines := bufio.NewScanner(in)
-	lines.Buffer(nil, maxLogLine)
-	for lines.Scan() && cmd.Context().Err() == nil {
-		var p struct {
-			Repository, User, Auth string
-			Updates                []struct{ Ref, Old, New string }
-		}
-		if json.Unmarshal(lines.Bytes(), &p) != nil { // other programs write into the journal, too
-			continue
-		}
-		for _, u := range p.Updates {
-			before, _ := git.ParseObjectID(u.Old)
-			after, _ := git.ParseObjectID(u.New)
-			ref := git.RefName(u.Ref)
-			t.add(auth.Identity{Name: p.User, By: p.Auth}, p.Repository, ref, node.RefChangesOf(ref, before, after))
-		}
-	}
-	return cmp.Or(cmd.Context().Err(), lines.Err())
 }
 
 func (t *rulesTrial) print(out io.Writer) error {

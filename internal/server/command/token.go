@@ -2,7 +2,6 @@ package command
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -43,90 +42,32 @@ func (p *tokenPlace) file() (auth.TokenFile, config.Config, error) {
 	return auth.NewTokenFile(cfg.Auth.Tokens), cfg, err
 }
 
-// tokenManager manages tokens: an auth.Access, or a server.
-type tokenManager interface {
-	Mint(context.Context, auth.TokenRequest) (secret string, made auth.Token, err error)
-	List(context.Context) ([]auth.Token, error)
-	Revoke(context.Context, string) ([]auth.Token, error)
-}
-
-// manager returns what manages the tokens. With prepare, the file of tokens can be created.
-func (p *tokenPlace) manager(prepare bool) (tokenManager, config.Config, error) {
+// with calls do with what manages the tokens: this process, or a server if they are in a store. With prepare, the file
+// of tokens can be created.
+func (p *tokenPlace) with(prepare bool, do func(packhorsev1connect.TokenServiceClient, config.Config) error) error {
 	file, cfg, err := p.file()
-	if prepare {
-		file, cfg, err = p.prepared()
+	if err == nil && prepare {
+		err = p.prepare(cfg)
 	}
-	if err != nil || !cfg.Auth.Shared {
-		return auth.AccessInFile(file), cfg, err
-	}
-	return serverTokens{&adminClient{p.target, config.RoleGateway, "server"}}, cfg, nil
-}
-
-// serverTokens manages the tokens in a store through a running server.
-type serverTokens struct{ *adminClient }
-
-func (s serverTokens) call(do func(packhorsev1connect.TokenServiceClient) error) error {
-	return s.with(func(server *client.Client) error { return answerOf(do(server.Tokens())) })
-}
-
-func (s serverTokens) Mint(ctx context.Context, r auth.TokenRequest) (secret string, made auth.Token, err error) {
-	m := &packhorsev1.MintRequest{Name: r.Name, Scope: r.Scope.String(), Repositories: r.Repositories, Refs: r.Refs}
-	if !r.Expires.IsZero() {
-		m.LifetimeSeconds = int64(time.Until(r.Expires).Round(time.Second) / time.Second)
-	}
-	err = s.call(func(tokens packhorsev1connect.TokenServiceClient) error {
-		done, err := tokens.Mint(ctx, connect.NewRequest(m))
-		if err == nil {
-			secret, made = done.Msg.GetSecret(), auth.TokenOf(done.Msg.GetToken())
-		}
+	switch {
+	case err != nil:
 		return err
-	})
-	return secret, made, err
-}
-
-func (s serverTokens) List(ctx context.Context) (list []auth.Token, err error) {
-	err = s.call(func(tokens packhorsev1connect.TokenServiceClient) error {
-		got, err := tokens.List(ctx, connect.NewRequest(&packhorsev1.TokenServiceListRequest{}))
-		if err == nil {
-			list = tokensOf(got.Msg.GetTokens())
-		}
-		return err
-	})
-	return list, err
-}
-
-func (s serverTokens) Revoke(ctx context.Context, which string) (list []auth.Token, err error) {
-	err = s.call(func(tokens packhorsev1connect.TokenServiceClient) error {
-		got, err := tokens.Revoke(ctx, connect.NewRequest(&packhorsev1.RevokeRequest{Token: which}))
-		if err == nil {
-			list = tokensOf(got.Msg.GetRevoked())
-		}
-		return err
-	})
-	return list, err
-}
-
-func tokensOf(list []*packhorsev1.Token) (all []auth.Token) {
-	for _, m := range list {
-		all = append(all, auth.TokenOf(m))
+	case !cfg.Auth.Shared:
+		return do(&auth.Service{Access: auth.AccessInFile(file)}, cfg)
 	}
-	return all
+	c := &adminClient{p.target, config.RoleGateway, "server"}
+	return c.with(func(server *client.Client) error { return answerOf(do(server.Tokens(), cfg)) })
 }
 
-// prepared returns the same as file, and creates the directory of the token file. A new directory belongs to the owner
-// of the root.
-func (p *tokenPlace) prepared() (auth.TokenFile, config.Config, error) {
-	file, cfg, err := p.file()
-	if err != nil {
-		return file, cfg, err
-	}
+// prepare creates the directory of the token file. A new directory belongs to the owner of the root.
+func (p *tokenPlace) prepare(cfg config.Config) (err error) {
 	owner := statedir.Self()
 	if cfg.Root != "" {
 		if owner, err = statedir.OwnerOf(cfg.Root); err != nil {
-			return file, cfg, err
+			return err
 		}
 	}
-	return file, cfg, owner.MakeStateDir(filepath.Dir(cfg.Auth.Tokens))
+	return owner.MakeStateDir(filepath.Dir(cfg.Auth.Tokens))
 }
 
 func tokenCommand(env Env) *cobra.Command {
@@ -147,75 +88,76 @@ auth.shared in the object store, through a running server.`,
 }
 
 func tokenCreateCommand(place *tokenPlace) *cobra.Command {
-	var scope, expires string
-	var repositories, refs []string
-	var asJSON *bool
+	var expires string
+	request := &packhorsev1.MintRequest{}
 	cmd := &cobra.Command{
 		Use:   "create NAME",
 		Short: "Create a token and print it once",
 		Long: `Create creates a token for NAME and prints it to standard output. It is not stored, and cannot be shown again. A name may
-have several tokens: to replace one, create another and revoke the first. The [[auth.rule]] tables set the permissions of
-NAME. Without rules a token has the permission of its scope.`,
+have several tokens: to replace one, create another and revoke the first.
+
+The rules ([[auth.rule]] and "packhorse rules set") decide what NAME may do, and the token permits at most its scope, its
+repositories and its refs of that. Without rules the token permits all of its scope.`,
 		Example: `  packhorse token create alice --scope write --root /srv/git
   packhorse token create ci --repo 'team/**' --repo tools/build --expires 90d --state /var/lib/packhorse`,
 		Args: exactArgs(1, "one NAME"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			now := time.Now()
-			op, err := auth.ParseOperation(scope)
+	}
+	cmd.Flags().StringVar(&request.Scope, "scope", "read", "what it permits at most: `read|write|admin`")
+	cmd.Flags().StringArrayVar(&request.Repositories, "repo", nil,
+		"limit it to repositories that match `PATTERN`, like team/app, team/* or team/**; can be repeated (default all)")
+	cmd.Flags().StringArrayVar(&request.Refs, "ref", nil,
+		"limit its changes to refs that match `PATTERN`, like refs/heads/ci/**; can be repeated (default all)")
+	cmd.Flags().StringVar(&expires, "expires", "never", "expire after a `DURATION` like 90d, 12h or 1m")
+	asJSON := jsonFlag(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		request.Name = args[0]
+		if _, err := auth.ParseOperation(request.Scope); err != nil {
+			return usage(fmt.Errorf("--scope: %w", err))
+		}
+		if expires != "never" {
+			period, err := parsePeriod(expires)
 			if err != nil {
-				return usage(fmt.Errorf("--scope: %w", err))
+				return usage(fmt.Errorf("--expires: %w, or never", err))
 			}
-			until, err := parseExpiry(expires, now)
-			if err != nil {
-				return usage(fmt.Errorf("--expires: %w", err))
+			if period < time.Minute {
+				return usage(fmt.Errorf("--expires: %s is less than a minute", expires))
 			}
-			tokens, cfg, err := place.manager(true)
-			if err != nil {
-				return err
-			}
-			token, made, err := tokens.Mint(cmd.Context(), auth.TokenRequest{Name: args[0], Scope: op,
-				Repositories: repositories, Refs: refs, Expires: until})
+			request.LifetimeSeconds = int64(period / time.Second)
+		}
+		return place.with(true, func(tokens packhorsev1connect.TokenServiceClient, cfg config.Config) error {
+			minted, err := tokens.Mint(cmd.Context(), connect.NewRequest(request))
 			if err != nil {
 				return err
 			}
 			if *asJSON {
 				return encodeJSON(cmd.OutOrStdout(), struct {
-					Token string `json:"token"`
-					tokenJSON
-				}{token, jsonOf(made)})
+					Secret string `json:"token"`
+					*packhorsev1.Token
+				}{minted.Msg.GetSecret(), minted.Msg.GetToken()})
 			}
-			fmt.Fprintf(cmd.ErrOrStderr(),
-				"%s: may %s %s, %s. The token is not shown again. Use it as the password, with any user name.\n",
-				made.ID, made.Scope, strings.Join(orAll(made.Repositories), " "), expiryText(made))
-			if made.ID == made.Name+"/1" && !cfg.HTTP.PublicRead && len(cfg.Auth.Rule) == 0 && cfg.Auth.Hook.URL == "" {
-				fmt.Fprintf(cmd.ErrOrStderr(),
-					"This is the first token in %s. Reading from its server now requires a token, unless the server runs with "+
-						"--public-read (http.public_read = true).\n", cfg.Auth.Tokens)
-			}
-			_, err = fmt.Fprintln(cmd.OutOrStdout(), token)
+			describeToken(cmd.ErrOrStderr(), minted.Msg.GetToken(), cfg)
+			_, err = fmt.Fprintln(cmd.OutOrStdout(), minted.Msg.GetSecret())
 			return err
-		},
+		})
 	}
-	cmd.Flags().StringVar(&scope, "scope", "read", "the highest permission: `read|write|admin`")
-	cmd.Flags().StringArrayVar(&repositories, "repo", nil,
-		"limit it to repositories that match `PATTERN`, like team/app, team/* or team/**; can be repeated (default all)")
-	cmd.Flags().StringArrayVar(&refs, "ref", nil,
-		"limit its changes to refs that match `PATTERN`, like refs/heads/ci/**; can be repeated (default all)")
-	cmd.Flags().StringVar(&expires, "expires", "never", "expire after a `DURATION` like 90d, 12h or 1m")
-	asJSON = jsonFlag(cmd)
 	return cmd
 }
 
-// parseExpiry parses a period from now: days, a duration, or "never", which is the zero time.
-func parseExpiry(text string, now time.Time) (time.Time, error) {
-	if text == "never" {
-		return time.Time{}, nil
+// describeToken describes a new token and where its hash is.
+func describeToken(w io.Writer, made *packhorsev1.Token, cfg config.Config) {
+	expiry, where := "without expiry", cfg.Auth.Tokens
+	if made.GetExpires() != "" {
+		expiry = "until " + strings.NewReplacer("T", " ", "Z", " UTC").Replace(made.GetExpires())
 	}
-	d, err := parsePeriod(text)
-	if err != nil {
-		return time.Time{}, fmt.Errorf("%w, or never", err)
+	if cfg.Auth.Shared {
+		where = "the object store"
 	}
-	return now.Add(d), nil
+	fmt.Fprintf(w, "%s: may at most %s %s, %s. Its hash is in %s. The token is not shown again. Use it as the password, "+
+		"with any user name.\n", made.GetId(), made.GetScope(), orAll(made.GetRepositories()), expiry, where)
+	if made.GetId() == made.GetName()+"/1" && !cfg.HTTP.PublicRead && len(cfg.Auth.Rule) == 0 && cfg.Auth.Hook.URL == "" {
+		fmt.Fprintln(w, "This is the first token there. Reading from its server now requires a token, unless the server "+
+			"runs with --public-read (http.public_read = true).")
+	}
 }
 
 // parsePeriod parses days or a duration: "90d", "12h".
@@ -230,28 +172,9 @@ func parsePeriod(text string) (time.Duration, error) {
 	return 0, fmt.Errorf("%q is not a period: write it as in 90d or 12h", text)
 }
 
-func orAll(repositories []string) []string {
-	if len(repositories) == 0 {
-		return []string{"all repositories"}
-	}
-	return repositories
+func orAll(repositories []string) string {
+	return cmp.Or(strings.Join(repositories, " "), "all repositories")
 }
-
-func expiryText(t auth.Token) string {
-	if t.Expires.IsZero() {
-		return "without expiry"
-	}
-	return "until " + t.Expires.Format(time.DateTime) + " UTC"
-}
-
-// tokenJSON is a token in the output of --json, without its hash.
-type tokenJSON struct {
-	auth.Token
-	Hash *string   `json:"sha256,omitempty"` // always nil
-	Used time.Time `json:"used,omitzero"`
-}
-
-func jsonOf(t auth.Token) tokenJSON { return tokenJSON{Token: t, Used: t.Used} }
 
 func tokenListCommand(place *tokenPlace) *cobra.Command {
 	var asJSON *bool
@@ -262,40 +185,33 @@ func tokenListCommand(place *tokenPlace) *cobra.Command {
 		Example: "  packhorse token list --root /srv/git\n  packhorse token list --json --config /etc/packhorse.toml",
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			tokens, _, err := place.manager(false)
-			if err != nil {
-				return err
-			}
-			all, err := tokens.List(cmd.Context())
-			if err != nil {
-				return err
-			}
-			list := []tokenJSON{}
-			for _, t := range all {
-				list = append(list, jsonOf(t))
-			}
-			return printResult(cmd, *asJSON, list, func(w io.Writer) error { return writeTokens(w, all, time.Now()) })
+			return place.with(false, func(tokens packhorsev1connect.TokenServiceClient, _ config.Config) error {
+				all, err := tokens.List(cmd.Context(), connect.NewRequest(&packhorsev1.TokenServiceListRequest{}))
+				if err != nil {
+					return err
+				}
+				list := append([]*packhorsev1.Token{}, all.Msg.GetTokens()...) // not null as JSON
+				return printResult(cmd, *asJSON, list, func(w io.Writer) error { return writeTokens(w, list, time.Now()) })
+			})
 		},
 	}
 	asJSON = jsonFlag(cmd)
 	return cmd
 }
 
-func writeTokens(w io.Writer, all []auth.Token, now time.Time) error {
-	day := func(t time.Time, never string) string {
-		if t.IsZero() {
-			return never
-		}
-		return t.Format(time.DateOnly)
+func writeTokens(w io.Writer, all []*packhorsev1.Token, now time.Time) error {
+	day := func(at string) string {
+		date, _, _ := strings.Cut(at, "T")
+		return cmp.Or(date, "never")
 	}
 	table := newTable(w, "TOKEN\tSCOPE\tCREATED\tEXPIRES\tUSED\tREPOSITORIES\tREFS")
 	for _, t := range all {
-		expires := day(t.Expires, "never")
-		if !t.Expires.IsZero() && !now.Before(t.Expires) {
+		expires := day(t.GetExpires())
+		if at, err := time.Parse(time.RFC3339, t.GetExpires()); err == nil && !now.Before(at) {
 			expires = "expired"
 		}
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", t.ID, t.Scope, day(t.Created, ""), expires, day(t.Used, "never"),
-			strings.Join(orAll(t.Repositories), " "), cmp.Or(strings.Join(t.Refs, " "), "all"))
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", t.GetId(), t.GetScope(), day(t.GetCreated()), expires,
+			day(t.GetUsed()), orAll(t.GetRepositories()), cmp.Or(strings.Join(t.GetRefs(), " "), "all"))
 	}
 	return table.Flush()
 }
@@ -309,18 +225,16 @@ request with a revoked token is refused.`,
 		Example: "  packhorse token revoke ci/2 --root /srv/git\n  packhorse token revoke alice --root /srv/git",
 		Args:    exactArgs(1, "one TOKEN or NAME"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			tokens, _, err := place.manager(false)
-			if err != nil {
-				return err
-			}
-			gone, err := tokens.Revoke(cmd.Context(), args[0])
-			if err != nil {
-				return err
-			}
-			for _, t := range gone {
-				fmt.Fprintf(cmd.OutOrStdout(), "%s: revoked\n", t.ID)
-			}
-			return nil
+			return place.with(false, func(tokens packhorsev1connect.TokenServiceClient, _ config.Config) error {
+				gone, err := tokens.Revoke(cmd.Context(), connect.NewRequest(&packhorsev1.RevokeRequest{Token: args[0]}))
+				if err != nil {
+					return err
+				}
+				for _, t := range gone.Msg.GetRevoked() {
+					fmt.Fprintf(cmd.OutOrStdout(), "%s: revoked\n", t.GetId())
+				}
+				return nil
+			})
 		},
 	}
 }

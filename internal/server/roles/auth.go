@@ -10,8 +10,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/transport/credfile"
 )
 
-// newAuth makes the Auth of a gateway. Add a further authenticator to the list here. Rules follow the configuration.
-// mirrors asks the origins of mirrors, and may be nil.
+// newAuth makes the Auth of a gateway. Add a further authenticator to the list here. mirrors asks the origins of
+// mirrors, and may be nil.
 func newAuth(d *deps, mirrors auth.Prober, access *auth.Access) (*auth.Auth, error) {
 	cfg, log := d.cfg, d.log
 	rules, err := cfg.Auth.Rules()
@@ -41,8 +41,6 @@ func newAuth(d *deps, mirrors auth.Prober, access *auth.Access) (*auth.Auth, err
 	if o.Origins, err = newOrigins(d, mirrors, metrics); err != nil {
 		return nil, err
 	}
-	tokens := auth.NewTokens(auth.TokenOptions{File: auth.NewTokenFile(cfg.Auth.Tokens),
-		All: hook == nil && o.Origins == nil, Sources: sources, Log: log})
 	if len(cfg.Auth.OIDC) > 0 { // before the tokens, which may accept every secret
 		jobs, err := auth.NewOIDC(auth.OIDCOptions{Rules: cfg.Auth.OIDCRules(), Sources: sources})
 		if err != nil {
@@ -53,7 +51,8 @@ func newAuth(d *deps, mirrors auth.Prober, access *auth.Access) (*auth.Auth, err
 	if access.IsShared() {
 		o.Authenticators = append(o.Authenticators, access.SharedTokens(sources))
 	}
-	o.Authenticators = append(o.Authenticators, tokens)
+	o.Authenticators = append(o.Authenticators, auth.NewTokens(auth.TokenOptions{
+		File: auth.NewTokenFile(cfg.Auth.Tokens), All: hook == nil && o.Origins == nil, Sources: sources, Log: log}))
 	if keys != nil {
 		o.Authenticators = append(o.Authenticators, keys)
 	}
@@ -67,6 +66,12 @@ func newAuth(d *deps, mirrors auth.Prober, access *auth.Access) (*auth.Auth, err
 		log.Warn("credentials of callers arrive without TLS, unless a proxy terminates it: set --tls-cert and --tls-key",
 			"address", cfg.HTTP.Address)
 	}
+	followRules(d, callers)
+	return callers, nil
+}
+
+// followRules has rules follow the configuration.
+func followRules(d *deps, callers *auth.Auth) {
 	d.life.onReload(func(cfg config.Config) error {
 		rules, err := cfg.Auth.Rules()
 		if err != nil {
@@ -81,7 +86,6 @@ func newAuth(d *deps, mirrors auth.Prober, access *auth.Access) (*auth.Auth, err
 		}
 		return err
 	})
-	return callers, nil
 }
 
 // newAccess returns the tokens and rules that are managed while the server runs. log is that of the object store.
