@@ -8,7 +8,6 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
-	"github.com/packhorse-git/packhorse/internal/node/event"
 	"github.com/packhorse-git/packhorse/internal/node/webhook"
 	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
 	"github.com/packhorse-git/packhorse/proto/packhorse/v1/packhorsev1connect"
@@ -24,32 +23,15 @@ var _ packhorsev1connect.WebhookServiceHandler = webhookService{}
 func (s webhookService) List(ctx context.Context, _ *connect.Request[packhorsev1.WebhookServiceListRequest]) (
 	*connect.Response[packhorsev1.WebhookServiceListResponse], error) {
 	all, err := s.Webhooks.List(ctx)
-	m := &packhorsev1.WebhookServiceListResponse{}
-	for i := range all {
-		w := &all[i]
-		hook := &packhorsev1.Webhook{Name: w.Name, Url: w.URL, Repositories: w.Repositories, Format: string(w.Format),
-			BaseUrl: w.BaseURL, AllowPrivate: w.AllowPrivate, HasSecret: w.HasSecret, Configured: w.IsConfigured,
-			Position: w.Position}
-		for _, kind := range w.Kinds {
-			hook.Events = append(hook.Events, string(kind))
-		}
-		m.Webhooks = append(m.Webhooks, hook)
-	}
-	return responseOf(m, err)
+	return responseOf(&packhorsev1.WebhookServiceListResponse{Webhooks: all}, err)
 }
 
 func (s webhookService) Add(ctx context.Context, r *connect.Request[packhorsev1.WebhookServiceAddRequest]) (
 	*connect.Response[packhorsev1.WebhookServiceAddResponse], error) {
-	w := r.Msg.GetWebhook()
-	if w.GetHasSecret() || w.GetConfigured() || w.GetPosition() != "" {
+	if w := r.Msg.GetWebhook(); w.GetHasSecret() || w.GetConfigured() || w.GetPosition() != "" {
 		return nil, fault.InvalidField("webhook", "has_secret, configured and position are not set in requests")
 	}
-	a := webhook.Added{Name: w.GetName(), URL: w.GetUrl(), Secret: r.Msg.GetSecret(), Repositories: w.GetRepositories(),
-		Format: webhook.Format(w.GetFormat()), BaseURL: w.GetBaseUrl(), AllowPrivate: w.GetAllowPrivate()}
-	for _, kind := range w.GetEvents() {
-		a.Kinds = append(a.Kinds, event.Kind(kind))
-	}
-	return responseOf(&packhorsev1.WebhookServiceAddResponse{}, s.Webhooks.Add(ctx, a))
+	return responseOf(&packhorsev1.WebhookServiceAddResponse{}, s.Webhooks.Add(ctx, r.Msg))
 }
 
 func (s webhookService) Remove(ctx context.Context, r *connect.Request[packhorsev1.WebhookServiceRemoveRequest]) (
@@ -76,7 +58,11 @@ func (s webhookService) Redeliver(ctx context.Context,
 }
 
 func deliveryMessage(d *webhook.Delivery) *packhorsev1.WebhookDelivery {
-	return &packhorsev1.WebhookDelivery{Id: d.ID, Kind: string(d.Kind), Repository: printable(string(d.Repository)),
+	m := &packhorsev1.WebhookDelivery{Id: d.ID, Kind: string(d.Kind), Repository: printable(string(d.Repository)),
 		Time: timestamppb.New(d.Time), Result: d.Result, Status: int32(d.Status), Duration: durationpb.New(d.Duration),
 		Tries: int32(d.Tries), Response: printable(d.Response)}
+	if !d.Next.IsZero() {
+		m.NextTry = timestamppb.New(d.Next)
+	}
+	return m
 }

@@ -2,16 +2,20 @@ package webhook
 
 import (
 	"bytes"
+	"cmp"
 	"context"
-	"encoding/json"
 	"net/netip"
 	"slices"
 	"strings"
 	"time"
 
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/node/event"
 	"github.com/packhorse-git/packhorse/internal/schedule/retry"
+	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
 )
 
 const (
@@ -22,61 +26,45 @@ const (
 	maxSecret   = 1000
 )
 
-// Format is the format of requests.
-type Format string
+// GitHub is the format of requests that programs for GitHub expect.
+const GitHub = "github"
 
-const (
-	Native Format = ""
-	GitHub Format = "github"
-)
-
-// Added is a target that was added by a call. Its JSON is in States.
-type Added struct {
-	Name         string       `json:"name"`
-	URL          string       `json:"url"`
-	Secret       string       `json:"secret,omitempty"`
-	Repositories []string     `json:"repositories,omitempty"` // patterns; empty: all
-	Kinds        []event.Kind `json:"events,omitempty"`       // empty: pushes
-	Format       Format       `json:"format,omitempty"`
-	BaseURL      string       `json:"base_url,omitempty"` // of repositories, in the format of GitHub
-	AllowPrivate bool         `json:"allow_private,omitempty"`
-}
-
-// target checks an Added and returns its target.
-func (h *Hooks) target(a *Added) (*Target, error) {
-	if err := CheckName(a.Name); err != nil {
-		return nil, fault.InField("name", fault.Wrap(fault.Invalid, err.Error(), err))
+// target checks a webhook and returns its target.
+func (h *Hooks) target(r *packhorsev1.WebhookServiceAddRequest) (*Target, error) {
+	w, secret := r.GetWebhook(), r.GetSecret()
+	u, urlErr := ParseURL(w.GetUrl())
+	if err := cmp.Or(fault.InField("name", CheckName(w.GetName())), fault.InField("url", urlErr)); err != nil {
+		return nil, err
 	}
-	u, err := ParseURL(a.URL)
-	if err != nil {
-		return nil, fault.InField("url", fault.Wrap(fault.Invalid, err.Error(), err))
-	}
-	if ip, err := netip.ParseAddr(u.Hostname()); err == nil && !IsPublic(ip) && !a.AllowPrivate {
+	if ip, err := netip.ParseAddr(u.Hostname()); err == nil && !IsPublic(ip) && !w.GetAllowPrivate() {
 		return nil, fault.InvalidField("url", "the address %s is in a private network or on this machine", ip)
 	}
-	if a.AllowPrivate && !h.o.AllowPrivate {
+	if w.GetAllowPrivate() && !h.o.AllowPrivate {
 		return nil, fault.InField("allow_private", fault.New(fault.Denied, "the server's configuration does not allow "+
 			"webhooks in private networks (push.private_webhooks)"))
 	}
-	if n := len(a.Secret); a.Secret != "" && (n < minSecret || n > maxSecret) {
+	if n := len(secret); n > 0 && (n < minSecret || n > maxSecret) {
 		return nil, fault.InvalidField("secret", "it has %d bytes: want %d to %d", n, minSecret, maxSecret)
 	}
-	for _, kind := range a.Kinds {
-		if !slices.Contains([]event.Kind{event.Create, event.Rename, event.Configure, event.Delete, event.Push}, kind) {
+	for _, kind := range w.GetEvents() {
+		if !slices.Contains([]event.Kind{event.Create, event.Rename, event.Configure, event.Delete, event.Push},
+			event.Kind(kind)) {
 			return nil, fault.InvalidField("events", "unknown kind %q: want push, create, rename, configure or delete",
-				fault.Short(string(kind)))
+				fault.Short(kind))
 		}
 	}
-	if a.Format != Native && a.Format != GitHub {
-		return nil, fault.InvalidField("format", `unknown format %q: want "" or "github"`, fault.Short(string(a.Format)))
+	if w.GetFormat() != "" && w.GetFormat() != GitHub {
+		return nil, fault.InvalidField("format", `unknown format %q: want "" or "github"`, fault.Short(w.GetFormat()))
 	}
-	if _, err := ParseURL(a.BaseURL); a.Format == GitHub && err != nil {
-		return nil, fault.InField("base_url", fault.Wrap(fault.Invalid, err.Error(), err))
+	if _, err := ParseURL(w.GetBaseUrl()); w.GetFormat() == GitHub && err != nil {
+		return nil, fault.InField("base_url", err)
 	}
-	t := &Target{Name: a.Name, URL: a.URL, Post: true, Kinds: a.Kinds, Format: a.Format, AllowPrivate: a.AllowPrivate,
-		BaseURL: strings.TrimSuffix(a.BaseURL, "/"), Secret: func() string { return a.Secret }}
-	if len(a.Repositories) > 0 {
-		if t.Covers, err = h.o.Patterns(a.Repositories); err != nil {
+	t := &Target{Name: w.GetName(), URL: w.GetUrl(), Post: true, Kinds: w.GetEvents(), Format: w.GetFormat(),
+		AllowPrivate: w.GetAllowPrivate(), BaseURL: strings.TrimSuffix(w.GetBaseUrl(), "/"),
+		Secret: func() string { return secret }}
+	if len(w.GetRepositories()) > 0 {
+		var err error
+		if t.Covers, err = h.o.Patterns(w.GetRepositories()); err != nil {
 			return nil, fault.InField("repositories", fault.Wrap(fault.Invalid, err.Error(), err))
 		}
 	}
@@ -84,9 +72,10 @@ func (h *Hooks) target(a *Added) (*Target, error) {
 	return t, nil
 }
 
-// Add adds a target, which gets the events from now on. It is durable when there is no error.
-func (h *Hooks) Add(ctx context.Context, a Added) error {
-	t, err := h.target(&a)
+// Add adds a target, which gets the events from now on, or replaces one, which continues. It is durable when there is
+// no error.
+func (h *Hooks) Add(ctx context.Context, asked *packhorsev1.WebhookServiceAddRequest) error {
+	t, err := h.target(asked)
 	if err != nil {
 		return err
 	}
@@ -94,43 +83,53 @@ func (h *Hooks) Add(ctx context.Context, a Added) error {
 		return err
 	}
 	h.mu.Lock()
-	exists, count := h.queues[a.Name] != nil || slices.ContainsFunc(h.o.Targets, func(t Target) bool {
-		return t.Name == a.Name
-	}), len(h.added)
+	q, old, count := h.queues[t.Name], h.added[t.Name], len(h.added)
 	h.mu.Unlock()
-	if exists {
-		return fault.New(fault.Exists, "a webhook %s already exists", a.Name)
-	}
-	if count >= maxAdded {
+	r := &packhorsev1.WebhookServiceAddRequest{Webhook: asked.GetWebhook(), Secret: asked.GetSecret()}
+	switch {
+	case old != nil && asked.GetReplace():
+		if r.Secret = cmp.Or(r.Secret, old.Secret); r.Secret != asked.Secret {
+			t.Secret = func() string { return r.Secret }
+		}
+	case old != nil:
+		return fault.New(fault.Exists, "a webhook %s already exists: replace it, or choose another name", t.Name)
+	case q != nil || slices.ContainsFunc(h.o.Targets, func(other Target) bool { return other.Name == t.Name }):
+		return fault.New(fault.Exists, "a webhook %s already exists in the configuration file: change it there", t.Name)
+	case count >= maxAdded:
 		return fault.New(fault.Exhausted, "there are %d webhooks already, which is the maximum: remove some of them", count)
+	default:
+		if err := h.o.States.Remove(ctx, t.Name); err != nil { // of an earlier one
+			return err
+		}
+		if err := newQueue(h, t).begin(ctx); err != nil {
+			return err
+		}
 	}
-	if err := h.o.States.Remove(ctx, a.Name); err != nil { // of an earlier one
-		return err
-	}
-	if err := newQueue(h, t).begin(ctx); err != nil {
-		return err
-	}
-	text, err := json.Marshal(a)
+	text, err := protojson.MarshalOptions{UseProtoNames: true}.Marshal(r)
 	text = append(text, '\n')
 	if err == nil {
-		err = h.o.States.Save(ctx, a.Name+addedSuffix, text)
+		err = h.o.States.Save(ctx, t.Name+addedSuffix, text)
 	}
-	if err == nil {
-		h.start(&a, t, text)
+	if err != nil {
+		return err
 	}
-	return err
+	if old != nil {
+		h.end(t.Name, q)
+	}
+	h.start(r, t, text)
+	return nil
 }
 
 // start begins the deliveries to an added target with a text in States.
-func (h *Hooks) start(a *Added, t *Target, text []byte) {
+func (h *Hooks) start(r *packhorsev1.WebhookServiceAddRequest, t *Target, text []byte) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.ctx.Err() != nil || h.queues[a.Name] != nil {
+	if h.ctx.Err() != nil || h.queues[t.Name] != nil {
 		return
 	}
 	q := newQueue(h, t)
 	q.text = text
-	h.queues[a.Name], h.added[a.Name] = q, a
+	h.queues[t.Name], h.added[t.Name] = q, r
 	h.running.Go(q.run)
 }
 
@@ -210,19 +209,18 @@ func (h *Hooks) follow(ctx context.Context) error {
 		if q != nil && bytes.Equal(q.text, text) {
 			continue
 		}
-		if q != nil { // it was removed and added again
+		if q != nil { // it was replaced, or removed and added again
 			h.end(name, q)
 		}
-		var a Added
-		var t *Target
-		if err = json.Unmarshal(text, &a); err == nil {
-			t, err = h.target(&a)
+		r, t := &packhorsev1.WebhookServiceAddRequest{}, (*Target)(nil)
+		if err = (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(text, r); err == nil {
+			t, err = h.target(r)
 		}
 		if err != nil {
 			h.o.Log.Error("a webhook that was added by a call cannot be used", "target", name, "error", err)
 			continue
 		}
-		h.start(&a, t, text)
+		h.start(r, t, text)
 	}
 	h.mu.Lock()
 	gone := make(map[string]*queue)
@@ -238,38 +236,28 @@ func (h *Hooks) follow(ctx context.Context) error {
 	return nil
 }
 
-// Info describes a target that gets events.
-type Info struct {
-	Added
-	IsConfigured bool   // it is in the configuration file
-	Position     string // the events before it are settled
-	Pending      int    // deliveries, as far as this process knows
-	HasSecret    bool
-}
-
 // List describes the targets that get events, without their secrets.
-func (h *Hooks) List(ctx context.Context) (list []Info, err error) {
+func (h *Hooks) List(ctx context.Context) (list []*packhorsev1.Webhook, err error) {
 	if err := h.follow(ctx); err != nil {
 		return nil, err
 	}
 	h.mu.Lock()
 	for name, q := range h.queues {
-		i := Info{Added: Added{Name: name, URL: q.target.URL, Kinds: q.target.Kinds}, IsConfigured: true}
-		if a := h.added[name]; a != nil {
-			i.Added, i.IsConfigured = *a, false
+		w := &packhorsev1.Webhook{Name: name, Url: q.target.URL, Configured: true}
+		if r := h.added[name]; r != nil {
+			w = proto.CloneOf(r.GetWebhook())
 		}
-		i.HasSecret = q.target.Secret != nil && q.target.Secret() != ""
-		i.Secret = ""
-		list = append(list, i)
+		w.HasSecret = q.target.Secret != nil && q.target.Secret() != ""
+		list = append(list, w)
 	}
 	h.mu.Unlock()
-	slices.SortFunc(list, func(a, b Info) int { return strings.Compare(a.Name, b.Name) })
-	for i := range list {
-		s, err := h.stateOf(ctx, list[i].Name)
+	slices.SortFunc(list, func(a, b *packhorsev1.Webhook) int { return strings.Compare(a.GetName(), b.GetName()) })
+	for _, w := range list {
+		s, err := h.stateOf(ctx, w.GetName())
 		if err != nil {
 			return nil, err
 		}
-		list[i].Position = s.Position
+		w.Position = s.Position
 	}
 	return list, nil
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/node/event"
 	"github.com/packhorse-git/packhorse/internal/node/receivepack"
 	"github.com/packhorse-git/packhorse/internal/store/bucket/buckettest"
+	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
 )
 
 // Of several nodes one delivers. When it is lost, another one continues from the stored position.
@@ -94,23 +95,31 @@ func TestAdded(t *testing.T) {
 	before := push("Before", "1", "2")
 	do(t, h, before, before.Updates)
 	s.wait(t, 1)
-	a := Added{Name: "a", URL: s.URL + "/x?token=sesame", Secret: "a secret of some length", AllowPrivate: true,
-		Repositories: []string{"team/app"}, Kinds: []event.Kind{event.Push, event.Delete}}
-	for _, test := range []struct {
-		change func(*Added)
+	ask := func(change func(*packhorsev1.WebhookServiceAddRequest)) *packhorsev1.WebhookServiceAddRequest {
+		r := &packhorsev1.WebhookServiceAddRequest{Secret: "a secret of some length", Webhook: &packhorsev1.Webhook{Name: "a",
+			Url: s.URL + "/x?token=sesame", AllowPrivate: true, Repositories: []string{"team/app"},
+			Events: []string{"push", "delete"}}}
+		change(r)
+		return r
+	}
+	a := ask(func(*packhorsev1.WebhookServiceAddRequest) {})
+	for i, test := range []struct {
+		change func(*packhorsev1.WebhookServiceAddRequest)
 		kind   fault.Kind
 	}{
-		{func(a *Added) { a.Name = "../a" }, fault.Invalid}, {func(a *Added) { a.URL = "ftp://x" }, fault.Invalid},
-		{func(a *Added) { a.AllowPrivate = false }, fault.Invalid}, {func(a *Added) { a.Secret = "short" }, fault.Invalid},
-		{func(a *Added) { a.Kinds = []event.Kind{"x"} }, fault.Invalid}, {func(a *Added) { a.Format = "x" }, fault.Invalid},
-		{func(a *Added) { a.Format = GitHub }, fault.Invalid},
-		{func(a *Added) { a.Repositories = []string{"bad"} }, fault.Invalid},
-		{func(a *Added) { a.Name = "configured" }, fault.Exists},
+		{func(r *packhorsev1.WebhookServiceAddRequest) { r.Webhook = nil }, fault.Invalid},
+		{func(r *packhorsev1.WebhookServiceAddRequest) { r.Webhook.Name = "../a" }, fault.Invalid},
+		{func(r *packhorsev1.WebhookServiceAddRequest) { r.Webhook.Url = "ftp://x" }, fault.Invalid},
+		{func(r *packhorsev1.WebhookServiceAddRequest) { r.Webhook.AllowPrivate = false }, fault.Invalid},
+		{func(r *packhorsev1.WebhookServiceAddRequest) { r.Secret = "short" }, fault.Invalid},
+		{func(r *packhorsev1.WebhookServiceAddRequest) { r.Webhook.Events = []string{"x"} }, fault.Invalid},
+		{func(r *packhorsev1.WebhookServiceAddRequest) { r.Webhook.Format = "x" }, fault.Invalid},
+		{func(r *packhorsev1.WebhookServiceAddRequest) { r.Webhook.Format = GitHub }, fault.Invalid},
+		{func(r *packhorsev1.WebhookServiceAddRequest) { r.Webhook.Repositories = []string{"bad"} }, fault.Invalid},
+		{func(r *packhorsev1.WebhookServiceAddRequest) { r.Webhook.Name, r.Replace = "configured", true }, fault.Exists},
 	} {
-		bad := a
-		test.change(&bad)
-		if err := h.Add(t.Context(), bad); !fault.Is(err, test.kind) || strings.Contains(err.Error(), "sesame") {
-			t.Errorf("Add(%+v) = %v, want %v", bad, err, test.kind)
+		if err := h.Add(t.Context(), ask(test.change)); !fault.Is(err, test.kind) || strings.Contains(err.Error(), "sesame") {
+			t.Errorf("Add of bad request %d = %v, want %v", i, err, test.kind)
 		}
 	}
 	h.o.AllowPrivate = false
@@ -146,8 +155,8 @@ func TestAdded(t *testing.T) {
 	}
 	s.mu.Unlock()
 	list, err := h.List(t.Context())
-	if err != nil || len(list) != 2 || list[0].Name != "a" || list[0].Secret != "" || !list[0].HasSecret ||
-		list[0].IsConfigured || !list[1].IsConfigured {
+	if err != nil || len(list) != 2 || list[0].Name != "a" || !list[0].HasSecret ||
+		list[0].Configured || !list[1].Configured {
 		t.Errorf("List = %+v, %v", list, err)
 	}
 	var deliveries []Delivery
@@ -178,23 +187,43 @@ func TestAdded(t *testing.T) {
 	}
 }
 
-// TestAddedAgain removes a target and adds another one of the same name, before another node has seen the removal.
+// TestAddedAgain replaces a target, removes it and adds another one of the same name. Another node follows. A target
+// that is replaced gets no event twice, and keeps its secret.
 func TestAddedAgain(t *testing.T) {
 	t.Parallel()
-	old, s := newTarget(t, nil), newTarget(t, nil)
 	j, states := openEvents(t, t.TempDir()), InBucket{buckettest.NewMemory(1)}
 	first, _ := openOn(t, j, states)
 	second, _ := openOn(t, j, states)
-	for _, target := range []*target{old, s} {
-		a := Added{Name: "a", URL: target.URL, Secret: "a secret of some length", AllowPrivate: true}
-		if err := first.Add(t.Context(), a); err != nil {
+	for i, step := range []string{"add", "replace", "add"} {
+		s := newTarget(t, nil)
+		r := &packhorsev1.WebhookServiceAddRequest{Webhook: &packhorsev1.Webhook{Name: "a", Url: s.URL, AllowPrivate: true},
+			Replace: step == "replace"}
+		if step == "add" {
+			r.Secret = "a secret of some length"
+		}
+		if err := first.Add(t.Context(), r); err != nil {
 			t.Fatal(err)
 		}
 		list, err := second.List(t.Context())
-		if err != nil || len(list) != 1 || list[0].URL != target.URL || second.queues["a"].target.URL != target.URL {
-			t.Errorf("the other node has %+v, %v, want the URL %s", list, err, target.URL)
+		if err != nil || len(list) != 1 || list[0].Url != s.URL || second.queues["a"].target.URL != s.URL ||
+			!list[0].HasSecret {
+			t.Errorf("the other node has %+v, %v, want the URL %s", list, err, s.URL)
 		}
-		if target == old {
+		id := fmt.Sprint("P", i)
+		p := push(id, "1", "2")
+		do(t, first, p, p.Updates)
+		s.wait(t, 1)
+		if got := s.seen(); !slices.Equal(got, []string{id}) {
+			t.Errorf("the target got %v, want %s", got, id)
+		}
+		if !eventually(func() bool { // the position is stored
+			state, err := first.stateOf(t.Context(), "a")
+			_, next, readErr := j.Read(t.Context(), event.Now, 1)
+			return err == nil && readErr == nil && state.Position == next
+		}) {
+			t.Fatal("the position is not stored")
+		}
+		if i == 1 {
 			if err := first.Remove(t.Context(), "a"); err != nil {
 				t.Fatal(err)
 			}
@@ -263,5 +292,11 @@ func TestGitHub(t *testing.T) {
 	if !strings.Contains(string(s.raw[2]), `"ref":"feature/x","ref_type":"branch"`) ||
 		!strings.Contains(string(s.raw[4]), `"ref":"v1","ref_type":"tag"`) {
 		t.Errorf("create is %s, delete %s", s.raw[2], s.raw[4])
+	}
+	requests, err := h.requestsOf(t.Context(), &to, &event.Event{ID: "R", Kind: event.Rename, Repository: "team/new",
+		Former: "team/old"})
+	if err != nil || len(requests) != 1 || !strings.Contains(string(requests[0].body),
+		`"action":"renamed","changes":{"repository":{"name":{"from":"old"}}}`) {
+		t.Errorf("the requests of a rename are %s, %v", requests, err)
 	}
 }

@@ -2,6 +2,7 @@ package webhook
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -39,6 +40,7 @@ type Delivery struct {
 	Duration   time.Duration `json:"duration"`         // of the last try
 	Tries      int           `json:"tries"`
 	Response   string        `json:"response,omitempty"` // its beginning, or the error
+	Next       time.Time     `json:"next,omitzero"`      // time of the next try of a failed delivery
 	Before     string        `json:"before"`             // the position before the event
 }
 
@@ -69,6 +71,8 @@ type queue struct {
 	number   int
 	isDirty  bool // the state has to be saved
 	saved    time.Time
+	failures int       // consecutive ones of the target
+	resume   time.Time // of the next try after them
 
 	mu     sync.Mutex
 	recent []*Delivery
@@ -299,17 +303,13 @@ func (q *queue) fill() error {
 
 // wants reports whether a target gets an event.
 func (t *Target) wants(e *event.Event) bool {
-	kinds := t.Kinds
-	if len(kinds) == 0 {
-		kinds = []event.Kind{event.Push}
-	}
 	path, err := git.ParseRepoPath(string(e.Repository))
-	return err == nil && slices.Contains(kinds, e.Kind) && t.covers(path)
+	return err == nil && t.covers(path) && (slices.Contains(t.Kinds, string(e.Kind)) ||
+		len(t.Kinds) == 0 && e.Kind == event.Push)
 }
 
 // serve delivers until an error, which may be that another process does.
 func (q *queue) serve() error {
-	failures := 0 // consecutive ones of the target
 	var changed <-chan struct{}
 	for {
 		if isClosed(changed) {
@@ -337,26 +337,22 @@ func (q *queue) serve() error {
 			}
 			continue
 		}
-		if !q.deliver(d) {
-			failures = 0
-		} else if failures++; q.pause(failures) != nil {
-			return errTaken
-		}
-		if q.ctx.Err() != nil {
-			return q.ctx.Err()
+		q.deliver(d)
+		if err := cmp.Or(q.pause(), q.ctx.Err()); err != nil {
+			return err
 		}
 	}
 }
 
-// pause waits after a failure of the target, and keeps the session alive meanwhile.
-func (q *queue) pause(failures int) error {
-	for until := time.Now().Add(q.hooks.backoff().Jitter(failures)); ; {
+// pause waits until resume after a failure of the target, and keeps the session alive meanwhile.
+func (q *queue) pause() error {
+	for {
 		if time.Since(q.saved) > q.hooks.takeAfter/4 {
 			if err := q.save(q.ctx, q.hooks.session); err != nil {
 				return err
 			}
 		}
-		left := time.Until(until)
+		left := time.Until(q.resume)
 		if left <= 0 {
 			return nil
 		}
@@ -399,14 +395,16 @@ func (q *queue) due() (*delivery, time.Duration) {
 	return nil, wait
 }
 
-// deliver tries a delivery once. It reports whether the target is unavailable, so that other deliveries have to wait.
-func (q *queue) deliver(d *delivery) (unavailable bool) {
+// deliver tries a delivery once. If the target is unavailable, it sets resume, so that other deliveries have to wait.
+func (q *queue) deliver(d *delivery) {
 	h := q.hooks
 	d.tries++
 	result := q.send(q.ctx, d)
 	if q.ctx.Err() != nil {
-		return false
+		return
 	}
+	failures := q.failures + 1
+	q.failures = 0
 	q.isDirty = true
 	now := time.Now()
 	isRejected := isRejection(result.Status)
@@ -419,7 +417,14 @@ func (q *queue) deliver(d *delivery) (unavailable bool) {
 		result.Result = "dead"
 		h.o.Log.Error("abandoned a delivery of a webhook", "target", q.target.Name, "delivery", d.event.ID, "tries", d.tries,
 			"reason", result.Response)
+	case isRejected:
+		d.next = now.Add(h.backoff().Jitter(d.tries))
+		result.Next = d.next
 	default:
+		q.failures, q.resume = failures, now.Add(h.backoff().Jitter(failures))
+		result.Next = q.resume
+	}
+	if result.Result == "failed" {
 		h.o.Log.Warn("cannot deliver a webhook; trying again", "target", q.target.Name, "delivery", d.event.ID, "tries",
 			d.tries, "error", result.Response)
 	}
@@ -428,12 +433,7 @@ func (q *queue) deliver(d *delivery) (unavailable bool) {
 	if result.Result != "failed" {
 		q.window = slices.DeleteFunc(q.window, func(other *delivery) bool { return other == d })
 		q.done[d.event.ID] = d.number
-		return false
 	}
-	if isRejected {
-		d.next = now.Add(h.backoff().Jitter(d.tries))
-	}
-	return !isRejected
 }
 
 // send makes the remaining requests of a delivery.

@@ -1,6 +1,7 @@
 package webhook
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -53,9 +54,19 @@ type githubEvent struct {
 	Ref        string           `json:"ref,omitempty"`
 	RefType    string           `json:"ref_type,omitempty"` // of create and delete
 	Action     string           `json:"action,omitempty"`   // of repository
+	Changes    *githubChanges   `json:"changes,omitempty"`  // of repository, if it was renamed
 	Repository githubRepository `json:"repository"`
 	Sender     GitHubPerson     `json:"sender"`
 	*githubPush
+}
+
+// githubChanges has the name before a rename.
+type githubChanges struct {
+	Repository struct {
+		Name struct {
+			From string `json:"from"`
+		} `json:"name"`
+	} `json:"repository"`
 }
 
 // githubPush has the further fields of the event push.
@@ -75,73 +86,96 @@ type githubPush struct {
 // maxGitHubCommits is the maximum number of commits of a push.
 const maxGitHubCommits = 20
 
+// githubRequests are requests about an event in the format of GitHub.
+type githubRequests struct {
+	id   string // of the event
+	body githubEvent
+	list []request
+	err  error
+}
+
+// add adds a request with the present body.
+func (r *githubRequests) add(kind string) {
+	text, err := json.Marshal(r.body)
+	r.list = append(r.list, request{kind, fmt.Sprintf("%s-%d", r.id, len(r.list)), append(text, '\n')})
+	r.err = cmp.Or(r.err, err)
+}
+
 // githubRequests returns the requests of an event in the format of GitHub: one for each ref, and another one for each
 // that was created or deleted.
-func (h *Hooks) githubRequests(ctx context.Context, t *Target, e *event.Event, p *receivepack.Push) (list []request,
-	err error) {
+func (h *Hooks) githubRequests(ctx context.Context, t *Target, e *event.Event, p *receivepack.Push) ([]request, error) {
 	name := p.Repo.String()
 	base := t.BaseURL + "/" + name
 	owner := path.Dir(name)
 	if owner == "." {
 		owner = name
 	}
-	body := githubEvent{Sender: GitHubPerson{Login: p.Pusher.Name, Name: p.Pusher.Name}, Repository: githubRepository{
-		Name: path.Base(name), FullName: name, Owner: GitHubPerson{Name: owner, Login: owner}, URL: base, HTMLURL: base,
-		CloneURL: base + ".git", GitURL: base + ".git", SSHURL: base + ".git", DefaultBranch: "main", Private: true}}
-	add := func(kind string) {
-		text, encodeErr := json.Marshal(body)
-		if err == nil {
-			err = encodeErr
-		}
-		list = append(list, request{kind, fmt.Sprintf("%s-%d", e.ID, len(list)), append(text, '\n')})
-	}
+	r := githubRequests{id: e.ID, body: githubEvent{Sender: GitHubPerson{Login: p.Pusher.Name, Name: p.Pusher.Name},
+		Repository: githubRepository{Name: path.Base(name), FullName: name, Owner: GitHubPerson{Name: owner, Login: owner},
+			URL: base, HTMLURL: base, CloneURL: base + ".git", GitURL: base + ".git", SSHURL: base + ".git",
+			DefaultBranch: "main", Private: true}}}
 	if e.Kind != event.Push {
-		body.Action = map[event.Kind]string{event.Create: "created", event.Delete: "deleted", event.Rename: "renamed",
+		r.body.Action = map[event.Kind]string{event.Create: "created", event.Delete: "deleted", event.Rename: "renamed",
 			event.Configure: "edited"}[e.Kind]
-		add("repository")
-		return list, err
+		if e.Kind == event.Rename {
+			r.body.Changes = &githubChanges{}
+			r.body.Changes.Repository.Name.From = path.Base(string(e.Former))
+		}
+		r.add("repository")
+		return r.list, r.err
 	}
 	if h.o.Head != nil {
-		if head, headErr := h.o.Head(ctx, p.Repo); headErr == nil && head != "" {
-			body.Repository.DefaultBranch = head
+		if head, err := h.o.Head(ctx, p.Repo); err == nil && head != "" {
+			r.body.Repository.DefaultBranch = head
 		}
 	}
 	for _, u := range p.Updates {
 		short, isBranch := strings.CutPrefix(string(u.Ref), "refs/heads/")
-		short, isTag := strings.CutPrefix(short, "refs/tags/")
-		isTag = isTag && !isBranch
-		if !isBranch && !isTag {
-			continue // GitHub has no events of other refs
+		kind := "branch"
+		if !isBranch {
+			var isTag bool
+			if short, isTag = strings.CutPrefix(short, "refs/tags/"); !isTag {
+				continue // GitHub has no events of other refs
+			}
+			kind = "tag"
 		}
-		digits := max(u.Old.Format().HexSize(), u.New.Format().HexSize())
-		push := &githubPush{Before: hexID(u.Old, digits), After: hexID(u.New, digits),
-			Created: u.Kind == receivepack.Created, Deleted: u.Kind == receivepack.Deleted, Forced: u.Kind == receivepack.Forced,
-			Compare: base + "/compare/" + hexID(u.Old, digits) + "..." + hexID(u.New, digits), Commits: []Commit{},
-			Pusher: GitHubPerson{Name: p.Pusher.Name}}
-		if h.o.Commits != nil && !push.Deleted {
-			commits, err := h.o.Commits(ctx, p.Repo, u, maxGitHubCommits)
-			if err != nil && ctx.Err() != nil {
-				return nil, err
-			}
-			for _, c := range commits { // those of a ref that was changed again may be gone
-				c.URL, c.Distinct, c.Added, c.Removed, c.Modified = base+"/commit/"+c.ID, true, []string{}, []string{}, []string{}
-				push.Commits = append(push.Commits, c)
-			}
-			if n := len(push.Commits); n > 0 {
-				push.HeadCommit = &push.Commits[n-1]
-			}
+		push, err := h.githubPush(ctx, p, u, base)
+		if err != nil {
+			return nil, err
 		}
-		body.Ref, body.RefType, body.githubPush = string(u.Ref), "", push
-		add("push")
+		r.body.Ref, r.body.RefType, r.body.githubPush = string(u.Ref), "", push
+		r.add("push")
 		if push.Created || push.Deleted {
-			body.githubPush, body.Ref, body.RefType = nil, short, "branch"
-			if isTag {
-				body.RefType = "tag"
-			}
-			add(map[bool]string{true: "create", false: "delete"}[push.Created])
+			r.body.Ref, r.body.RefType, r.body.githubPush = short, kind, nil
+			r.add(map[bool]string{true: "create", false: "delete"}[push.Created])
 		}
 	}
-	return list, err
+	return r.list, r.err
+}
+
+// githubPush describes an update in the format of GitHub. base is the URL of the repository.
+func (h *Hooks) githubPush(ctx context.Context, p *receivepack.Push, u receivepack.Update, base string) (*githubPush,
+	error) {
+	digits := max(u.Old.Format().HexSize(), u.New.Format().HexSize())
+	push := &githubPush{Before: hexID(u.Old, digits), After: hexID(u.New, digits),
+		Created: u.Kind == receivepack.Created, Deleted: u.Kind == receivepack.Deleted, Forced: u.Kind == receivepack.Forced,
+		Compare: base + "/compare/" + hexID(u.Old, digits) + "..." + hexID(u.New, digits), Commits: []Commit{},
+		Pusher: GitHubPerson{Name: p.Pusher.Name}}
+	if h.o.Commits == nil || push.Deleted {
+		return push, nil
+	}
+	commits, err := h.o.Commits(ctx, p.Repo, u, maxGitHubCommits)
+	if err != nil && ctx.Err() != nil {
+		return nil, err
+	}
+	for _, c := range commits { // those of a ref that was changed again may be gone
+		c.URL, c.Distinct, c.Added, c.Removed, c.Modified = base+"/commit/"+c.ID, true, []string{}, []string{}, []string{}
+		push.Commits = append(push.Commits, c)
+	}
+	if n := len(push.Commits); n > 0 {
+		push.HeadCommit = &push.Commits[n-1]
+	}
+	return push, nil
 }
 
 // GitHubTime returns a time in the format of GitHub.

@@ -26,7 +26,6 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -44,6 +43,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/node/event"
 	"github.com/packhorse-git/packhorse/internal/node/receivepack"
 	"github.com/packhorse-git/packhorse/internal/schedule/inflight"
+	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
 )
 
 // Target is a program that is asked or notified about pushes.
@@ -57,9 +57,9 @@ type Target struct {
 	Open         bool                    // the push continues if the target cannot be asked
 	AllowPrivate bool                    // the target may be in a private network or on this machine
 	GiveUp       time.Duration           // maximum age of a delivery. Zero means 7 days.
-	Kinds        []event.Kind            // of events, if it has Post; empty: pushes
-	Format       Format
-	BaseURL      string // of repositories for clients, in the format of GitHub
+	Kinds        []string                // of events, if it has Post; empty: pushes
+	Format       string                  // "" or GitHub
+	BaseURL      string                  // of repositories for clients, in the format of GitHub
 
 	client *http.Client
 }
@@ -106,8 +106,8 @@ type Hooks struct {
 	running   sync.WaitGroup
 
 	mu     sync.Mutex
-	queues map[string]*queue // of the targets with Post, by name
-	added  map[string]*Added // targets that were added by calls
+	queues map[string]*queue                                // of the targets with Post, by name
+	added  map[string]*packhorsev1.WebhookServiceAddRequest // targets that were added by calls
 }
 
 // New prepares the targets. A new target gets the events that follow. Deliveries begin with Start.
@@ -115,8 +115,7 @@ func New(ctx context.Context, o Options) (*Hooks, error) {
 	o.Hold, o.Retry = cmp.Or(o.Hold, defaultHold), cmp.Or(o.Retry, defaultRetry)
 	o.Targets = slices.Clone(o.Targets)
 	h := &Hooks{o: o, metrics: newMetrics(o.Registerer), session: rand.Text(), takeAfter: takeAfter,
-		queues: make(map[string]*queue),
-		added:  make(map[string]*Added)}
+		queues: make(map[string]*queue), added: make(map[string]*packhorsev1.WebhookServiceAddRequest)}
 	h.ctx, h.stop = context.WithCancel(context.Background())
 	for i := range o.Targets {
 		t := &o.Targets[i]
@@ -149,9 +148,10 @@ func CheckName(name string) error {
 	const letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-"
 	switch {
 	case name == "" || len(name) > 64 || strings.Trim(name, letters) != "" || name[0] == '.':
-		return errors.New(`invalid name: use up to 64 letters, digits, ".", "_" and "-", and begin with another character than "."`)
+		return fault.New(fault.Invalid, `invalid name: use up to 64 letters, digits, ".", "_" and "-", and begin with `+
+			`another character than "."`)
 	case strings.HasSuffix(name, addedSuffix):
-		return fmt.Errorf("the name %q is reserved: choose another one", name)
+		return fault.New(fault.Invalid, "the name %q is reserved: choose another one", name)
 	}
 	return nil
 }
@@ -161,17 +161,17 @@ func ParseURL(s string) (*url.URL, error) {
 	u, err := url.Parse(s)
 	switch {
 	case err != nil:
-		return nil, errors.New("invalid url")
+		return nil, fault.New(fault.Invalid, "invalid url")
 	case u.Scheme != "http" && u.Scheme != "https":
-		return nil, errors.New(`invalid url: want "http://" or "https://"`)
+		return nil, fault.New(fault.Invalid, `invalid url: want "http://" or "https://"`)
 	case u.Hostname() == "":
-		return nil, errors.New("invalid url: no host")
+		return nil, fault.New(fault.Invalid, "invalid url: no host")
 	case u.User != nil:
-		return nil, errors.New("invalid url: it has a password; use secret_file to sign requests")
+		return nil, fault.New(fault.Invalid, "invalid url: it has a password; sign requests with a secret instead")
 	}
 	query, err := url.QueryUnescape(u.RawQuery)
 	if err != nil || strings.ContainsFunc(s+u.Host+u.Path+query, unicode.IsControl) {
-		return nil, errors.New("invalid url: it has a control character")
+		return nil, fault.New(fault.Invalid, "invalid url: it has a control character")
 	}
 	return u, nil
 }

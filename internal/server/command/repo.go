@@ -21,12 +21,12 @@ import (
 	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
-	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/packhorse-git/packhorse/client"
 	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/gateway/rest"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/node/places"
 	"github.com/packhorse-git/packhorse/internal/node/storage"
@@ -99,22 +99,14 @@ func answerOf(err error) error {
 // jsonFlag adds --json.
 func jsonFlag(cmd *cobra.Command) *bool { return cmd.Flags().Bool("json", false, "print JSON") }
 
-// printResult prints the result of a command: with --json as JSON, else with text. A message of the API is printed as
-// its JSON response.
+// printResult prints the result of a command: with --json as JSON, else with text. A message of the API is printed as a
+// gateway sends it.
 func printResult(cmd *cobra.Command, asJSON bool, result any, text func(io.Writer) error) error {
 	if !asJSON {
 		return text(cmd.OutOrStdout())
 	}
 	if m, ok := result.(proto.Message); ok {
-		encoded, err := protojson.MarshalOptions{EmitUnpopulated: true}.Marshal(m)
-		if err != nil {
-			return err
-		}
-		var value any // protojson writes random spaces
-		if err := json.Unmarshal(encoded, &value); err != nil {
-			return err
-		}
-		result = value
+		result = rest.NewObject(m, true)
 	}
 	return encodeJSON(cmd.OutOrStdout(), result)
 }

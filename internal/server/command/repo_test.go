@@ -86,7 +86,7 @@ func TestRepoCommands(t *testing.T) {
 			repo("team/app.git\nteam/tool.git\nteam/two.git\n", 0, "list")
 			repo(`"team/tool.git"`, 0, "list", "team/t", "--json")
 			repo("bitmap, commit-graph, multi-pack-index", 0, "info", "team/tool")
-			repo(`"headOid": "`, 0, "info", "team/tool", "--json")
+			repo(`"head_oid": "`, 0, "info", "team/tool", "--json")
 			if err := os.MkdirAll(root+"/team/tool.git/hooks", 0o755); err != nil {
 				t.Fatal(err)
 			}
@@ -99,13 +99,13 @@ func TestRepoCommands(t *testing.T) {
 			repo(" 10 GiB\nstate                         read-only\nhidden refs                   refs/x\nlabel team ", 0,
 				"info", "team/tool")
 			repo("changed", 0, "set", "team/tool", "--read-only=false", "--remove", "quota_bytes,labels/tier", "--label", "a=")
-			repo(`"readOnly": false`, 0, "info", "team/tool", "--json")
+			repo(`"read_only": false`, 0, "info", "team/tool", "--json")
 			repo("not a size", exitUsage, "set", "team/tool", "--quota", "x")
 			repo("unknown setting", exitFailed, "set", "team/tool", "--remove", "x")
 			repo("created", 0, "create", "team/new", "--description", "new", "--label", "a=b")
 			repo("team/new.git\n", 0, "list", "--label", "a=b")
 			repo("LABELS  DESCRIPTION\nteam/new.git  0 B   0     -       -      a=b     new\n", 0, "list", "team/n", "--long")
-			repo(`"pushedAt": null`, 0, "list", "--label", "a", "--long", "--json")
+			repo(`"object_format": "sha1"`, 0, "list", "--label", "a", "--long", "--json")
 			repo("created", 0, "create", "team/copy", "--fork-of", "team/tool", "--label", "copy=1")
 			repo("label copy                    1\n", 0, "info", "team/copy")
 			repo("removed", 0, "remove", "team/copy", "--yes")

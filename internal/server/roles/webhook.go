@@ -81,9 +81,9 @@ func addedNaming(hooks *webhook.Hooks, from, to git.RepoPath) (names []string) {
 		return []string{"perhaps webhooks added by calls, which cannot be read: " + fault.Message(err)}
 	}
 	for _, w := range list {
-		patterns, err := auth.ParsePatterns(w.Repositories)
-		if err == nil && !w.IsConfigured && auth.Names(patterns, from, to) {
-			names = append(names, "webhook "+w.Name)
+		patterns, err := auth.ParsePatterns(w.GetRepositories())
+		if err == nil && auth.Names(patterns, from, to) {
+			names = append(names, "webhook "+w.GetName())
 		}
 	}
 	return names
