@@ -62,6 +62,7 @@ type Engine struct {
 	running     sync.WaitGroup
 	wakeSignals [lanes]chan struct{}
 	loadSignal  chan struct{}       // there are shards to load
+	opened      chan struct{}       // closed when the index is open
 	spares      [lanes]*indexWorker // waits for the lane's next job; used only by the lane's goroutine
 
 	mu          sync.Mutex // guards all below, and each repository
@@ -128,6 +129,7 @@ func New(o Options) *Engine {
 	e := &Engine{
 		o: o, log: o.Log, repos: map[git.RepoPath]*repository{}, byID: map[uint32]*repository{},
 		jobs: map[*repository]*job{}, unloaded: map[*repository]int{}, loadSignal: make(chan struct{}, 1),
+		opened: make(chan struct{}),
 		indexSpec: childSpec{program: o.Program, work: WorkIndex, rest: []string{itoa(o.IndexMemory)},
 			nice: o.IndexNice, cpus: 1, log: o.Log, account: o.Account},
 	}
@@ -185,6 +187,7 @@ func (e *Engine) run() {
 		}
 	}
 	e.setUnavailable("")
+	close(e.opened)
 	var parts sync.WaitGroup
 	parts.Go(func() { e.searchWorker.run(e.ctx) })
 	parts.Go(e.discover)

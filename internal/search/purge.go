@@ -15,25 +15,20 @@ import (
 // purgeTimeout is how long Purge waits for the processes.
 const purgeTimeout = 10 * time.Second
 
-// openPoll is how often a purge looks whether the index is open.
-const openPoll = 20 * time.Millisecond
-
 // Purge removes the shards of a repository, which can have the content of objects that were purged, and waits until
 // searches do not use them. The repository is indexed again. With a mark, which is that of Head's incarnation, it does
 // not remove shards that were made after the purge.
 func (e *Engine) Purge(ctx context.Context, path git.RepoPath, mark string) error {
 	ctx, cancel := context.WithTimeout(ctx, purgeTimeout)
 	defer cancel()
+	select {
+	case <-e.opened: // which takes a moment after the start
+	case <-ctx.Done():
+	}
 	e.mu.Lock()
-	for e.unavailable != "" { // for example, because the server starts
-		reason := e.unavailable
+	if reason := e.unavailable; reason != "" {
 		e.mu.Unlock()
-		select {
-		case <-ctx.Done():
-			return fault.New(fault.Unavailable, "%s", reason)
-		case <-time.After(openPoll):
-		}
-		e.mu.Lock()
+		return fault.New(fault.Unavailable, "%s", reason)
 	}
 	r := e.repos[path]
 	if r == nil || r.id == 0 || mark != "" && strings.HasSuffix(r.incarnation, mark) {

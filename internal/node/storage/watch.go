@@ -27,7 +27,7 @@ func (n *Node) watchState(ctx context.Context, path git.RepoPath, isKnown bool) 
 	}
 	name := n.places.Name(path)
 	n.handles.pin(name, h, 1)
-	return watch.State{Refs: snap, Version: version, Release: func() {
+	return watch.State{Refs: snap, Version: version, Purges: h.PurgeMark(), Release: func() {
 		n.handles.pin(name, h, -1)
 		n.release(h)
 	}}, nil

@@ -69,13 +69,13 @@ func (h *Hub) update(ctx context.Context, w *watchedRepo, isKnown bool) {
 		}
 		return
 	}
-	before, version := w.state.Refs, state.Version
+	before, version, hasPurged := w.state.Refs, state.Version, w.state.Purges != state.Purges
 	w.setState(state)
-	if w.isKnown && version == w.current.Version {
+	if w.isKnown && version == w.current.Version && !hasPurged {
 		return
 	}
 	e := Event{Path: w.path, Version: version}
-	if w.isKnown && !w.current.Gone && version.Incarnation == w.current.Version.Incarnation {
+	if w.isKnown && !hasPurged && !w.current.Gone && version.Incarnation == w.current.Version.Incarnation {
 		if e.Changes, err = changes(before, state.Refs); err == nil {
 			w.addHistory(e)
 			if len(e.Changes) > 0 {

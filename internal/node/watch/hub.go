@@ -44,6 +44,7 @@ type Event struct {
 type State struct {
 	Refs    *refs.Snapshot
 	Version git.Version
+	Purges  string // changes with each purge of objects, which resets watchers
 	Release func()
 }
 

@@ -95,7 +95,7 @@ func TestWatchBesideARepositoryThatHangs(t *testing.T) {
 		if path.String() == "bad" && generation.Load() > 0 {
 			<-hang
 		}
-		return State{empty, git.Version{Incarnation: fmt.Sprint("good", generation.Load()), Epoch: 1}, func() {}}, nil
+		return State{Refs: empty, Version: git.Version{Incarnation: fmt.Sprint("good", generation.Load()), Epoch: 1}}, nil
 	}})
 	defer h.Close()
 	defer close(hang)
