@@ -71,6 +71,9 @@ func TestSearcherIsKilled(t *testing.T) {
 		unix.Kill(pid, unix.SIGKILL)
 	}
 	eventually(t, "the death is known", func() bool { return e.Status(nil).Deaths == 1 })
+	if err := e.Purge(t.Context(), repoPath("a"), ""); err != nil {
+		t.Errorf("a purge while the process starts: %v", err)
+	}
 	await(t, e, "needle", has(1))
 	if n := strings.Count(said.String(), "search index is open"); n != 2 {
 		t.Errorf("log lines about an open index: got %d, want 2", n)

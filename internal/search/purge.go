@@ -1,6 +1,7 @@
 package search
 
 import (
+	"cmp"
 	"context"
 	"strings"
 	"time"
@@ -47,15 +48,15 @@ func (e *Engine) Purge(ctx context.Context, path git.RepoPath, mark string) erro
 		isRunning := running != nil && e.jobs[r] == running
 		e.mu.Unlock()
 		e.poke()
-		var end *workerv1.SearchEnd
-		end, err = e.searchWorker.ask(ctx, &workerv1.SearchRequest{ListShards: true, TimeoutMs: loadTimeout,
+		end, askErr := e.searchWorker.ask(ctx, &workerv1.SearchRequest{ListShards: true, TimeoutMs: loadTimeout,
 			Repositories: &workerv1.RepositorySet{Bits: old}}, func(Batch) error { return nil })
-		if err == nil && len(end.Repositories) == 0 && !isRunning {
+		if askErr == nil && len(end.Repositories) == 0 && !isRunning {
 			return nil
 		}
-		if err == nil {
-			err = retry.Sleep(ctx, firstLoadCheck)
+		if !fault.Is(askErr, fault.Unavailable) { // it starts, or another one does
+			err = askErr
 		}
+		err = cmp.Or(err, retry.Sleep(ctx, firstLoadCheck))
 	}
 	return fault.Wrap(fault.Unavailable, "old shards may still be in use", err)
 }
