@@ -83,9 +83,7 @@ func (p *dirPlace) Collect(ctx context.Context, run RunGit, o CollectOptions) (d
 	if err != nil {
 		return done, err
 	}
-	// A commit-graph with a removed commit would make Git believe that it exists.
-	graph := []string{"commit-graph", "write", "--reachable", "--split=replace", "--no-progress", "--changed-paths"}
-	if err := run(ctx, p.repo, GitCommand{Args: graph}); err != nil {
+	if err := p.writeGraph(ctx, run); err != nil {
 		return done, err
 	}
 	if err := c.publish(p.Sync); err != nil {
@@ -97,6 +95,14 @@ func (p *dirPlace) Collect(ctx context.Context, run RunGit, o CollectOptions) (d
 		}
 		return cmp.Or(WriteError(c.remove(p.Sync)), p.repo.Refresh())
 	})
+}
+
+// writeGraph makes the commit-graph of a claimed repository again. With a removed commit it would make Git believe that
+// the commit exists. A lock file is that of a killed server.
+func (p *dirPlace) writeGraph(ctx context.Context, run RunGit) error {
+	lock := filepath.Join(p.repo.Common, "objects/info/commit-graphs/commit-graph-chain.lock")
+	graph := []string{"commit-graph", "write", "--reachable", "--split=replace", "--no-progress", "--changed-paths"}
+	return cmp.Or(WriteError(removeFile(lock)), run(ctx, p.repo, GitCommand{Args: graph}))
 }
 
 // checkCollectable returns why objects of a repository must not be removed.

@@ -217,12 +217,10 @@ func (p *dirPlace) Purge(ctx context.Context, run RunGit, o PurgeOptions) (done 
 	return done, f.configure(ctx, func(s Settings) error { delete(s, repo.PurgingKey); return nil })
 }
 
-// writeGraphs makes the commit-graphs of all members again. With a removed commit they would make Git believe that it
-// exists.
+// writeGraphs makes the commit-graphs of all members again.
 func (f *family) writeGraphs(ctx context.Context, run RunGit) error {
-	graph := []string{"commit-graph", "write", "--reachable", "--split=replace", "--no-progress", "--changed-paths"}
 	for _, m := range f.members {
-		if err := run(ctx, m.repo, GitCommand{Args: graph}); err != nil {
+		if err := m.writeGraph(ctx, run); err != nil {
 			return err
 		}
 	}

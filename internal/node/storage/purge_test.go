@@ -140,6 +140,7 @@ func TestPurgeFork(t *testing.T) {
 	}
 	other.Git("update-ref", "-d", "refs/heads/leak")
 	own := fork.Commit("of the fork alone", secret)
+	lockGraph(t, fork)
 	_, err := r.purge("app", secret)
 	r.do(err)
 	if copies := scan(t, r.dir, "sha1", secret, own); len(copies) > 0 {
