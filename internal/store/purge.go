@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -44,9 +45,10 @@ var errPurgeAgain = fault.Retry(fault.Unavailable, fault.RetrySoon, "the reposit
 // objects. All other files of the repository in the bucket are deleted with their versions, however young they are.
 // Nodes find an object below purgesPrefix, remove their copies, and confirm that.
 //
-// Repositories that share packs, as forks or lenders, are purged together. Afterwards they share none.
+// Repositories that share packs, as forks or lenders, are purged together. Afterwards they share none. Removed ones
+// whose packs they borrowed lose all files, and cannot be restored.
 func (p *place) Purge(ctx context.Context, run places.RunGit, o places.PurgeOptions) (done places.Purged, err error) {
-	members, err := p.family(ctx)
+	members, removed, err := p.family(ctx)
 	defer func() {
 		for _, m := range members[1:] {
 			m.Release()
@@ -79,12 +81,19 @@ func (p *place) Purge(ctx context.Context, run places.RunGit, o places.PurgeOpti
 		}
 		done.Objects = max(done.Objects, len(doomed[i]))
 	}
+	ids := removed
 	for _, m := range members {
-		if len(o.IDs) > 0 {
-			if err := m.deletePurged(ctx, &done); err != nil {
-				return done, err
-			}
+		ids = append(ids, m.id)
+	}
+	for _, id := range ids {
+		if len(o.IDs) == 0 {
+			break
 		}
+		if err := p.deletePurged(ctx, id, &done); err != nil {
+			return done, err
+		}
+	}
+	for _, m := range members {
 		for _, id := range o.LFS {
 			files, problem, err := lfsObjects{m}.Purge(ctx, id)
 			if err != nil {
@@ -96,7 +105,7 @@ func (p *place) Purge(ctx context.Context, run places.RunGit, o places.PurgeOpti
 			}
 		}
 	}
-	if err := p.awaitNodes(ctx, members, &done); err != nil {
+	if err := p.awaitNodes(ctx, ids, &done); err != nil {
 		return done, err
 	}
 	for _, m := range members {
@@ -108,40 +117,48 @@ func (p *place) Purge(ctx context.Context, run places.RunGit, o places.PurgeOpti
 	return done, nil
 }
 
-// family returns the repository and all that share packs with it. The caller releases the others. A fork that has no
-// record yet fails.
-func (p *place) family(ctx context.Context) (members []*place, err error) {
+// family returns the repository and all that share packs with it, and the IDs of removed repositories whose packs they
+// borrow. The caller releases the other members. A fork that has no record yet fails.
+func (p *place) family(ctx context.Context) (members []*place, removed []string, err error) {
 	members = []*place{p}
-	known, c := map[string]bool{p.id: true}, newCollector(p.store.bucket, GCOptions{Node: p.store.options.Node})
-	for i := 0; i < len(members); i++ {
-		head, err := members[i].current(ctx)
-		if err != nil {
-			return members, err
-		}
-		for _, id := range append(head.record.Lenders(), head.record.Forks...) {
+	head, err := p.current(ctx)
+	if err != nil {
+		return members, nil, err
+	}
+	all, known := []string{p.id}, map[string]*replog.Record{p.id: head.record}
+	c := newCollector(p.store.bucket, GCOptions{Node: p.store.options.Node})
+	for i := 0; i < len(all); i++ {
+		head := known[all[i]]
+		for _, id := range append(head.Lenders(), head.Forks...) {
+			if known[id] != nil {
+				continue
+			}
 			log := replog.Open(p.store.bucket, id)
 			record, err := log.Head(ctx)
-			if fault.Is(err, fault.NotFound) && slices.Contains(head.record.Forks, id) { // it is being made: end it
+			if fault.Is(err, fault.NotFound) && slices.Contains(head.Forks, id) { // it is being made: end it
 				if record, err = c.bury(ctx, log, false); record == nil && err == nil {
-					return members, fault.Retry(fault.Unavailable, fault.RetrySoon, "a fork is being made; try again")
+					err = fault.Retry(fault.Unavailable, fault.RetrySoon, "a fork is being made; try again")
 				}
 			}
 			if err != nil {
-				return members, err
+				return members, removed, err
 			}
-			isSharing := slices.Contains(head.record.Lenders(), id) || slices.Contains(record.Lenders(), members[i].id)
-			if known[id] || record.Deleted || !isSharing || len(record.Names) == 0 {
-				continue
+			if !slices.Contains(head.Lenders(), id) && !slices.Contains(record.Lenders(), all[i]) {
+				continue // they share nothing any more
 			}
-			known[id] = true
-			other, err := p.store.Acquire(ctx, record.Names[0])
-			if err != nil {
-				return members, err
+			all, known[id] = append(all, id), record
+			if record.Deleted {
+				removed = append(removed, id)
+			} else if len(record.Names) > 0 {
+				other, err := p.store.Acquire(ctx, record.Names[0])
+				if err != nil {
+					return members, removed, err
+				}
+				members = append(members, other.(*place))
 			}
-			members = append(members, other.(*place))
 		}
 	}
-	return members, nil
+	return members, removed, nil
 }
 
 // survey opens a Survey of a state of the repository, with a copy of it that the caller closes.
@@ -266,18 +283,21 @@ func (c *compaction) rewrite(ctx context.Context, s *places.Survey, doomed map[g
 	return run(places.GitCommand{Args: graph})
 }
 
-// deletePurged deletes all files of the repository that its head does not name, and all old versions of its files.
-func (p *place) deletePurged(ctx context.Context, done *places.Purged) error {
+// deletePurged deletes all files of a repository that its head does not name, and all old versions of its files.
+func (p *place) deletePurged(ctx context.Context, id string, done *places.Purged) error {
 	c := newCollector(p.store.options.Bucket, GCOptions{OlderThan: -time.Hour, Node: p.store.options.Node})
-	if err := c.collect(ctx, p.id); err != nil {
+	if err := c.collect(ctx, id); err != nil {
 		return err
 	}
 	done.Files = append(done.Files, c.report.Keys...)
-	if left, err := c.files(ctx, p.id); err != nil || !p.namesAll(ctx, left) {
-		done.Problems = append(done.Problems, "the bucket has files of "+p.path.String()+" that its head does not name: "+
+	left, err := c.files(ctx, id)
+	head, headErr := replog.Open(p.store.options.Bucket, id).Head(ctx)
+	maps.DeleteFunc(left, func(key string, _ file) bool { return headErr == nil && head.HasKey(key) })
+	if err != nil || len(left) > 0 {
+		done.Problems = append(done.Problems, "the bucket has files of repository "+id+" that its head does not name: "+
 			"another repository borrows them, or they are being uploaded; repeat the purge")
 	}
-	files, problem, err := deleteVersions(ctx, p.store.options.Bucket, reposPrefix+p.id+"/packs/")
+	files, problem, err := deleteVersions(ctx, p.store.options.Bucket, reposPrefix+id+"/packs/")
 	done.Files = append(done.Files, files...)
 	if problem != "" {
 		done.Problems = append(done.Problems, problem)
@@ -308,22 +328,11 @@ func deleteVersions(ctx context.Context, in bucket.Bucket, prefix string) (delet
 	return deleted, "", nil
 }
 
-// namesAll reports whether the head names all of some files.
-func (p *place) namesAll(ctx context.Context, files map[string]file) bool {
-	head, err := p.current(ctx)
-	for key := range files {
-		if err != nil || !head.record.HasKey(key) {
-			return false
-		}
-	}
-	return true
-}
-
 // awaitNodes asks all nodes of the store to remove their copies, and waits for them.
-func (p *place) awaitNodes(ctx context.Context, members []*place, done *places.Purged) error {
+func (p *place) awaitNodes(ctx context.Context, ids []string, done *places.Purged) error {
 	var own []string
-	for _, m := range members {
-		mark := m.id + "-" + replog.NewID()
+	for _, id := range ids {
+		mark := id + "-" + replog.NewID()
 		if err := p.store.bucket.Create(ctx, purgesPrefix+mark, nil); err != nil {
 			return err
 		}

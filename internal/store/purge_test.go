@@ -196,6 +196,47 @@ func TestPurgeOfAnAbsentNode(t *testing.T) {
 	}
 }
 
+// TestPurgeOfRemovedSource purges forks whose source was removed: the ref of another fork is named, and its packs go.
+func TestPurgeOfRemovedSource(t *testing.T) {
+	t.Parallel()
+	server := buckettest.Versioned(t)
+	b := server.Bucket("store")
+	if _, err := Init(t.Context(), b); err != nil {
+		t.Fatal(err)
+	}
+	n, clone := newGitNode(t, b, receivepack.Options{}), newClone(t)
+	if err := n.ImportDir(t.Context(), repoPath("app"), clone.Dir); err != nil {
+		t.Fatal(err)
+	}
+	secret := clone.Commit("secret", clone.ID("main"))
+	n.mustPush(clone, "app", secret.String()+":refs/heads/leak")
+	for _, path := range []string{"ann", "bob"} {
+		fork(t, n.Store, "app", path, places.ForkOptions{})
+		n.copied(path)
+	}
+	n.mustPush(clone, "ann", ":leak")
+	if err := n.Delete(t.Context(), repoPath("app"), places.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	o := places.PurgeOptions{IDs: []git.ObjectID{secret}}
+	if _, err := n.node.Purge(t.Context(), repoPath("ann"), o); !fault.Is(err, fault.Precondition) ||
+		!strings.Contains(err.Error(), "bob refs/heads/leak") {
+		t.Fatalf("purge of what another fork reaches: %v", err)
+	}
+	n.mustPush(clone, "bob", ":leak")
+	receipt, err := n.node.Purge(t.Context(), repoPath("ann"), o)
+	if err != nil || len(receipt.Problems)+len(receipt.Outstanding) > 0 {
+		t.Errorf("%+v, %v", receipt, err)
+	}
+	if copies := scanFiles(t, secret, server.Dir, server.Versions, n.options.Cache.Root); len(copies) > 0 {
+		t.Errorf("copies are left: %q", copies)
+	}
+	for _, path := range []string{"ann", "bob"} {
+		n.same(path, clone)
+	}
+	checkStore(t, b)
+}
+
 // keepsVersions is a bucket whose credentials do not permit the deletion of versions.
 type keepsVersions struct{ *bucket.S3 }
 
