@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -78,47 +77,65 @@ func TestPushKills(t *testing.T) {
 		}
 	}
 	served.Git("fsck", "--strict")
-	checkEvents(t, served, "--root", root, "--state", state)
+	checkEvents(t, served.Git("for-each-ref", refsFormat), all, "--root", root, "--state", state)
 	told := 0
 	for _, c := range all {
-		told += c.count
+		told += len(c.accepted)
 	}
 	t.Logf("%d pushes were acknowledged", told)
 }
 
-// checkEvents checks that the events of the branches of app are their changes: each one once and in order.
-func checkEvents(t *testing.T, served *gittest.Repo, flags ...string) {
-	t.Helper()
-	args := append([]string{"events", "--json"}, flags...)
-	out, err := exec.Command(filepath.Join(binDir, "packhorse"), args...).Output()
-	if err != nil {
-		t.Fatalf("events: %v", err)
+// readEvent is an event as packhorse events prints it.
+type readEvent struct {
+	ID, Kind, Position, Repository string
+	Refs                           []struct {
+		Name, Kind string
+		Old        string `json:"old_oid"`
+		New        string `json:"new_oid"`
 	}
-	tips := map[string]string{}
-	for line := range strings.Lines(string(out)) {
-		var e struct {
-			Kind string
-			Refs []struct {
-				Name, Kind string
-				Old        string `json:"old_oid"`
-				New        string `json:"new_oid"`
-			}
-		}
-		if err := json.Unmarshal([]byte(line), &e); err != nil || e.Kind != "push" {
+}
+
+// readEvents returns the events that packhorse events prints.
+func readEvents(t *testing.T, flags ...string) (list []readEvent) {
+	t.Helper()
+	for line := range strings.Lines(runPackhorse(t, "", append([]string{"events", "--json"}, flags...)...)) {
+		var e readEvent
+		if err := json.Unmarshal([]byte(line), &e); err != nil {
 			t.Fatalf("event %s: %v", line, err)
 		}
+		list = append(list, e)
+	}
+	return list
+}
+
+const refsFormat = "--format=%(refname) %(objectname)" // of checkEvents
+
+// checkEvents checks that the events of refs, which begin with no ref, are their changes: each one once and in order.
+// Each push that a client got a success for has one.
+func checkEvents(t *testing.T, refs string, clients []*pusher, flags ...string) []readEvent {
+	t.Helper()
+	list := readEvents(t, flags...)
+	tips, found := map[string]string{}, map[string]int{}
+	for _, e := range list {
 		for _, r := range e.Refs {
 			want := "created"
 			if r.Old != "" {
 				want = "fast-forward"
 			}
 			if r.Old != tips[r.Name] || r.Kind != want {
-				t.Errorf("event %s: want one that follows %q and is %s", line, tips[r.Name], want)
+				t.Errorf("event %+v: want one that follows %q and is %s", e, tips[r.Name], want)
 			}
 			tips[r.Name] = r.New
+			found[r.New]++
 		}
 	}
-	refs := served.Git("for-each-ref", "--format=%(refname) %(objectname)")
+	for _, c := range clients {
+		for _, id := range c.accepted {
+			if found[id] != 1 {
+				t.Errorf("the push of %s to %s has %d events, want 1", id, c.branch, found[id])
+			}
+		}
+	}
 	for ref := range strings.Lines(refs) {
 		name, id, _ := strings.Cut(strings.TrimSpace(ref), " ")
 		if tips[name] != id {
@@ -129,14 +146,15 @@ func checkEvents(t *testing.T, served *gittest.Repo, flags ...string) {
 	if len(tips) > 0 {
 		t.Errorf("events of refs that do not exist: %v", tips)
 	}
+	return list
 }
 
 // pusher pushes one commit after the other to a separate branch.
 type pusher struct {
 	*gittest.Repo
 	branch, token string
-	told          string // the last commit that the server confirmed
-	count         int
+	told          string   // the last commit that the server confirmed
+	accepted      []string // all of them that were new
 }
 
 func (c *pusher) pushUntil(url string, over <-chan struct{}) {
@@ -146,7 +164,7 @@ func (c *pusher) pushUntil(url string, over <-chan struct{}) {
 			return
 		default:
 		}
-		_ = c.push(url, fmt.Sprintf("%s %d", c.branch, c.count))
+		_ = c.push(url, fmt.Sprintf("%s %d", c.branch, len(c.accepted)))
 	}
 }
 
@@ -159,7 +177,10 @@ func (c *pusher) push(url, text string) error {
 	_, err := c.Try("-c", "http.extraHeader=Authorization: Bearer "+c.token, "push", "--quiet", url+"/app",
 		"main:refs/heads/"+c.branch)
 	if err == nil {
-		c.told, c.count = tip, c.count+1
+		if c.told != tip {
+			c.accepted = append(c.accepted, tip)
+		}
+		c.told = tip
 	}
 	return err
 }

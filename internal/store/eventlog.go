@@ -5,8 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -244,7 +244,7 @@ func (e *events) Read(ctx context.Context, after string, limit int) (list []even
 		b, err := l.get(ctx, number)
 		switch {
 		case errors.Is(err, bucket.ErrNotFound) && number <= l.head():
-			return nil, "", event.OutOfRange(after)
+			return nil, "", e.outOfRange(ctx, after)
 		case errors.Is(err, bucket.ErrNotFound) && !isComplete:
 			if err := e.complete(ctx); err != nil {
 				return nil, "", err
@@ -289,30 +289,28 @@ func (e *events) position(ctx context.Context, after string) (number uint64, ind
 		}
 		return l.head() + 1, 0, nil
 	}
-	parts := strings.Split(after, "-")
-	if len(parts) > 1 && parts[0] != l.id {
-		return 0, 0, event.OutOfRange(after)
-	}
-	if len(parts) == 3 {
-		number, err = strconv.ParseUint(parts[1], 10, 62)
-		if err == nil {
-			index, err = strconv.Atoi(parts[2])
-		}
-	}
-	if len(parts) != 3 || err != nil || number == 0 || index < 0 {
-		return 0, 0, fault.New(fault.Invalid, "invalid position %s: want one of a response", fault.Short(after))
-	}
-	if head, err := l.known(ctx); err != nil {
+	at := uint64(0)
+	if err := event.ParsePosition(after, l.id, &number, &at); err != nil {
 		return 0, 0, err
-	} else if number > head+1 && e.isAfterHead(ctx, number) {
-		return 0, 0, event.OutOfRange(after)
 	}
-	return number, index, nil
+	head, err := l.known(ctx)
+	if err == nil && number > head+1 { // of a batch that this node does not know
+		err = e.complete(ctx)
+		head = l.head()
+	}
+	if err == nil && (number == 0 || number > head+1 || at > math.MaxInt32) {
+		err = e.outOfRange(ctx, after)
+	}
+	return number, int(at), err
 }
 
-// isAfterHead reports whether a batch is after the one that the next one will be.
-func (e *events) isAfterHead(ctx context.Context, number uint64) bool {
-	return e.complete(ctx) == nil && number > e.log.head()+1
+// outOfRange is event.OutOfRange.
+func (e *events) outOfRange(ctx context.Context, after string) error {
+	first, err := e.log.first(ctx)
+	if err != nil {
+		return err
+	}
+	return event.OutOfRange(after, e.log.at(first, 0))
 }
 
 // first returns the number of the oldest batch. Older ones were removed in their order.

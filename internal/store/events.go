@@ -374,7 +374,7 @@ func (e *events) publish(ctx context.Context, open map[string]opening) (skipped 
 		if err != nil || len(missing) == 0 {
 			return skipped, err
 		}
-		inOrder(missing)
+		slices.SortStableFunc(missing, func(x, y event.Event) int { return x.Time.Compare(y.Time) })
 		if err := e.log.append(ctx, missing); err != nil {
 			return nil, err
 		}
@@ -433,19 +433,6 @@ func isOfRepository(err error) bool {
 	return fault.Is(err, fault.Corrupt) || errors.Is(err, replog.ErrNewer) || errors.Is(err, bucket.ErrNotFound)
 }
 
-// inOrder sorts events by time, but keeps the order of those of one repository.
-func inOrder(list []event.Event) {
-	latest, at := make(map[string]time.Time), make(map[string]time.Time)
-	for i := range list {
-		e := &list[i]
-		if e.Time.After(latest[e.Incarnation]) {
-			latest[e.Incarnation] = e.Time
-		}
-		at[e.ID] = latest[e.Incarnation]
-	}
-	slices.SortStableFunc(list, func(x, y event.Event) int { return at[x.ID].Compare(at[y.ID]) })
-}
-
 // missing returns the events of a repository in records after a number, as many as a batch should have.
 func (e *events) missing(ctx context.Context, id string, after uint64) (list []event.Event, size int, err error) {
 	log := replog.Open(e.store.bucket, id)
@@ -464,10 +451,14 @@ func (e *events) missing(ctx context.Context, id string, after uint64) (list []e
 			return nil, 0, err
 		}
 		isCreated = isCreated || number > 1 && len(found) > 0
-		for i := range found {
-			found[i].Incarnation, found[i].Record = id, number
+		for _, f := range found {
+			f.Incarnation, f.Record = id, number
+			if n := len(list); n > 0 && f.Time.Before(list[n-1].Time) {
+				f.Time = list[n-1].Time // the clocks of nodes differ; a repository keeps its order
+			}
+			list = append(list, f)
 		}
-		list, size = append(list, found...), size+n
+		size += n
 	}
 	if after == 0 && !isGone && !isCreated && len(list) > 0 { // is the first record more than an attempt?
 		isCreated, err = e.hasName(ctx, id, list[0])

@@ -106,7 +106,7 @@ func TestEvents(t *testing.T) {
 	}
 	id := a.StoreID()
 	for after, kind := range map[string]fault.Kind{"x": fault.Invalid, id + "-1": fault.Invalid,
-		id + "-0-0": fault.Invalid, "other-1-0": fault.OutOfRange, id + "-99-0": fault.OutOfRange} {
+		id + "-0-0": fault.OutOfRange, "other-1-0": fault.OutOfRange, id + "-99-0": fault.OutOfRange} {
 		if _, _, err := a.Events().Read(t.Context(), after, 1); !fault.Is(err, kind) {
 			t.Errorf("Read(%q): %v, want %v", after, err, kind)
 		}

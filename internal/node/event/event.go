@@ -6,6 +6,7 @@ package event
 import (
 	"cmp"
 	"context"
+	"strconv"
 	"strings"
 	"time"
 
@@ -122,8 +123,25 @@ func (e *Event) Push() (*receivepack.Push, error) {
 	return p, nil
 }
 
-// OutOfRange returns the error for a position whose next events are not kept.
-func OutOfRange(position string) error {
+// ParsePosition parses a position: the ID of its log, and numbers. Those of another log are zero. The error is Invalid.
+func ParsePosition(position, id string, numbers ...*uint64) error {
+	parts := strings.Split(position, "-")
+	if len(parts) > 1 && parts[0] != id {
+		return nil
+	}
+	err := error(nil)
+	for i := 0; i < len(numbers) && len(parts) == 1+len(numbers) && err == nil; i++ {
+		*numbers[i], err = strconv.ParseUint(parts[i+1], 10, 62)
+	}
+	if err != nil || len(parts) != 1+len(numbers) {
+		return fault.New(fault.Invalid, "invalid position %s: want one of a response", fault.Short(position))
+	}
+	return nil
+}
+
+// OutOfRange returns the error for a position whose next events are not kept. The oldest event is after oldest.
+func OutOfRange(position, oldest string) error {
 	return fault.New(fault.OutOfRange, "the events after position %s are not kept any more, or are those of another "+
-		"server: list all repositories, and continue with the position %q", fault.Short(position), Now)
+		"server: the oldest ones follow position %s. List all repositories, and continue with the position %q",
+		fault.Short(position), oldest, Now)
 }

@@ -64,7 +64,7 @@ type JournalOptions struct {
 // Lock order: syncing, mu.
 type Journal struct {
 	o       JournalOptions
-	maxSize int64 // of a file in bytes, before it gets another line
+	maxSize int64 // of a file in bytes, before another one begins
 	id      string
 	metrics *metrics
 	ctx     context.Context
@@ -73,16 +73,15 @@ type Journal struct {
 
 	syncing sync.Mutex // held while a file is synced or replaced
 	mu      sync.Mutex
-	file    *os.File         // the last one
-	size    int64            // of file
-	firsts  []uint64         // of all files
-	offsets []int64          // of the events in file
-	next    uint64           // number of the next event
-	begun   map[string]Event // changes that have not ended, by ID
-	order   []string         // their IDs
-	written int64            // bytes, by this process
-	synced  int64            // of them
-	visible uint64           // events before this number are synced
+	file    *os.File // the last one
+	size    int64    // of file
+	firsts  []uint64 // of all files
+	offsets []int64  // of the events in file
+	next    uint64   // number of the next event
+	begun   []Event  // changes that have not ended
+	written int64    // bytes, by this process
+	synced  int64    // of them
+	visible uint64   // events before this number are synced
 	changed chan struct{}
 	failed  error // of a sync: what is on disk is not known any more
 }
@@ -90,7 +89,7 @@ type Journal struct {
 // OpenJournal opens a journal, or creates it. A damaged one is moved aside.
 func OpenJournal(o JournalOptions) (*Journal, error) {
 	o.Keep, o.Log = cmp.Or(o.Keep, 30*24*time.Hour), cmp.Or(o.Log, slog.New(slog.DiscardHandler))
-	j := &Journal{o: o, maxSize: segmentBytes, metrics: newMetrics(o.Registerer), begun: make(map[string]Event),
+	j := &Journal{o: o, maxSize: segmentBytes, metrics: newMetrics(o.Registerer),
 		changed: make(chan struct{})}
 	j.ctx, j.stop = context.WithCancel(context.Background())
 	err := j.open()
@@ -133,7 +132,10 @@ func (j *Journal) open() (err error) {
 		j.id, j.next = rand.Text(), 1
 		return j.addFile()
 	}
-	return j.load(j.firsts[len(j.firsts)-1])
+	if err = j.load(j.firsts[len(j.firsts)-1]); err == nil {
+		j.removeOld()
+	}
+	return err
 }
 
 // load reads the last file, and removes a line at its end that is not complete.
@@ -172,18 +174,14 @@ func (j *Journal) note(l *line, offset int64) {
 	id := l.End
 	switch {
 	case l.Begin != nil:
-		j.begun[l.Begin.ID] = *l.Begin
-		j.order = append(j.order, l.Begin.ID)
+		j.begun = append(j.begun, *l.Begin)
 		return
 	case l.Event != nil:
 		j.offsets = append(j.offsets, offset)
 		j.next++
 		id = l.Event.ID
 	}
-	if _, ok := j.begun[id]; ok {
-		delete(j.begun, id)
-		j.order = slices.DeleteFunc(j.order, func(other string) bool { return other == id })
-	}
+	j.begun = slices.DeleteFunc(j.begun, func(e Event) bool { return e.ID == id })
 }
 
 // addFile begins a new file, and removes old ones. syncing and mu are held, except while the Journal is opened.
@@ -195,9 +193,8 @@ func (j *Journal) addFile() error {
 		}
 	}
 	text, err := encode(line{Journal: j.id})
-	for _, id := range j.order {
-		e := j.begun[id]
-		b, encodeErr := encode(line{Begin: &e})
+	for i := range j.begun {
+		b, encodeErr := encode(line{Begin: &j.begun[i]})
 		text, err = append(text, b...), cmp.Or(err, encodeErr)
 	}
 	path := j.path(j.next)
@@ -239,11 +236,8 @@ func (j *Journal) removeOld() {
 }
 
 func encode(l line) ([]byte, error) {
-	var b bytes.Buffer
-	e := json.NewEncoder(&b)
-	e.SetEscapeHTML(false)
-	err := e.Encode(l)
-	return b.Bytes(), err
+	b, err := json.Marshal(l)
+	return append(b, '\n'), err
 }
 
 // append writes lines and syncs them. Events get their numbers.
@@ -257,21 +251,9 @@ func (j *Journal) append(lines ...line) error {
 
 func (j *Journal) write(lines []line) (written int64, err error) {
 	j.mu.Lock()
-	isFull := j.size > j.maxSize
-	j.mu.Unlock()
-	if isFull {
-		j.syncing.Lock()
-		defer j.syncing.Unlock()
-	}
-	j.mu.Lock()
 	defer j.mu.Unlock()
 	if j.failed != nil {
 		return 0, j.failed
-	}
-	if isFull && j.size > j.maxSize {
-		if err := j.addFile(); err != nil {
-			return 0, err
-		}
 	}
 	var text []byte
 	next, starts := j.next, make([]int64, len(lines))
@@ -304,7 +286,7 @@ func (j *Journal) write(lines []line) (written int64, err error) {
 	return j.written, nil
 }
 
-// sync syncs the written lines, once for all callers that wait.
+// sync syncs the written lines, once for all callers that wait. If the file is full, it begins another one.
 func (j *Journal) sync(target int64) error {
 	j.syncing.Lock()
 	defer j.syncing.Unlock()
@@ -322,6 +304,11 @@ func (j *Journal) sync(target int64) error {
 		return err
 	}
 	j.synced, j.visible = written, next
+	if j.size > j.maxSize {
+		if err := j.addFile(); err != nil {
+			j.o.Log.Warn("cannot begin another file of events; trying again", "error", err)
+		}
+	}
 	close(j.changed)
 	j.changed = make(chan struct{})
 	return nil
@@ -417,19 +404,17 @@ func (j *Journal) Read(ctx context.Context, after string, limit int) (events []E
 	firsts, visible := slices.Clone(j.firsts), j.visible
 	j.mu.Unlock()
 	from := firsts[0]
-	switch id, number, ok := strings.Cut(after, "-"); {
-	case after == Now:
+	switch after {
+	case "":
+	case Now:
 		from = visible
-	case after != "":
-		n, err := strconv.ParseUint(number, 10, 64)
-		if ok && id != j.id {
-			return nil, "", OutOfRange(after)
-		}
-		if !ok || err != nil {
-			return nil, "", fault.New(fault.Invalid, "invalid position %s: want one of a response", fault.Short(after))
+	default:
+		n := uint64(0)
+		if err := ParsePosition(after, j.id, &n); err != nil {
+			return nil, "", err
 		}
 		if n < from || n > visible {
-			return nil, "", OutOfRange(after)
+			return nil, "", OutOfRange(after, j.position(from))
 		}
 		from = n
 	}
@@ -444,7 +429,7 @@ func (j *Journal) Read(ctx context.Context, after string, limit int) (events []E
 		}
 		page, n, err := j.readFile(firsts[file], from, visible, limit-len(events))
 		if errors.Is(err, fs.ErrNotExist) {
-			return nil, "", OutOfRange(after)
+			return nil, "", OutOfRange(after, j.position(firsts[0]))
 		}
 		if err == nil && len(page) == 0 {
 			err = fault.New(fault.Corrupt, "the journal of events does not have number %d", from)
@@ -500,11 +485,8 @@ func (j *Journal) readFile(first, from, before uint64, limit int) (events []Even
 }
 
 // pending returns the changes that have not ended, in the order of their beginning.
-func (j *Journal) pending() (list []Event) {
+func (j *Journal) pending() []Event {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	for _, id := range j.order {
-		list = append(list, j.begun[id])
-	}
-	return slices.Clip(list)
+	return slices.Clone(j.begun)
 }

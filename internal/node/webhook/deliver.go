@@ -511,11 +511,11 @@ func (q *queue) again(ctx context.Context, id string) (Delivery, error) {
 		return Delivery{}, fault.New(fault.NotFound, "no delivery %s: the latest %d are kept", fault.Short(id), maxRecent)
 	}
 	events, _, err := q.hooks.o.Events.Read(ctx, recent[i].Before, 1)
+	if err == nil && (len(events) != 1 || events[0].ID != id) {
+		err = fault.New(fault.NotFound, "the event of delivery %s is not kept any more", fault.Short(id))
+	}
 	if err != nil {
 		return Delivery{}, err
-	}
-	if len(events) != 1 || events[0].ID != id {
-		return Delivery{}, event.OutOfRange(recent[i].Before)
 	}
 	return *q.send(ctx, &delivery{event: events[0], before: recent[i].Before, tries: 1}), nil
 }
