@@ -4,16 +4,19 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha1"
+	"fmt"
 	"io"
 	"net/http"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/gittest"
 	"github.com/packhorse-git/packhorse/internal/git/pktline"
 	"github.com/packhorse-git/packhorse/internal/git/repo"
@@ -148,6 +151,53 @@ func TestFork(t *testing.T) {
 		t.Errorf("the store has %d packs, want one: that of the detached fork", got)
 	}
 	n.copied("bob").Git("fsck", "--full", "--strict")
+}
+
+// TestForkWhileServing forks a SHA-256 repository and a fork of it, while another node pushes to it and renames it. A
+// fork that succeeds is complete.
+func TestForkWhileServing(t *testing.T) {
+	t.Parallel()
+	b := newBucket(t)
+	n, other := newGitNode(t, b, receivepack.Options{}), newGitNode(t, b, receivepack.Options{}, named("other"))
+	if err := n.Create(t.Context(), repoPath("app"), git.SHA256, "refs/heads/main", "", nil); err != nil {
+		t.Fatal(err)
+	}
+	clone := newClone(t, "--object-format=sha256")
+	n.mustPush(clone, "app", "--mirror")
+	names := []string{"app", "moved"}
+	ctx, end := context.WithCancel(t.Context())
+	var serving sync.WaitGroup
+	serving.Go(func() {
+		tip := clone.ID("main")
+		for i := 0; ctx.Err() == nil; i++ {
+			tip = clone.Commit(fmt.Sprint(i), tip)
+			_, _ = other.push(clone, names[i%2], tip.String()+":refs/heads/topic")
+		}
+	})
+	serving.Go(func() {
+		for i := 0; ctx.Err() == nil; i++ {
+			_ = other.Rename(ctx, repoPath(names[i%2]), repoPath(names[1-i%2]))
+		}
+	})
+	made := names
+	for i := 0; len(made) < 8; i++ {
+		source, target := made[i%len(made)], fmt.Sprint("fork", i)
+		switch err := n.Fork(t.Context(), repoPath(source), repoPath(target), places.ForkOptions{}); {
+		case err == nil:
+			made = append(made, target)
+			n.copied(target).Git("fsck", "--full", "--strict")
+		case !fault.Is(err, fault.NotFound) && !fault.Is(err, fault.Unavailable):
+			t.Fatalf("Fork(%s) = %v", source, err)
+		}
+	}
+	end()
+	serving.Wait()
+	checkStore(t, b)
+	for _, target := range made[len(names):] {
+		if err := n.Export(t, b, target); err != nil {
+			t.Error(err)
+		}
+	}
 }
 
 // Export exports a repository and checks it.

@@ -237,6 +237,41 @@ func TestPurgeOfRemovedSource(t *testing.T) {
 	checkStore(t, b)
 }
 
+// TestPurgeOfDeltaBase purges a blob on which another one is a delta, in a SHA-256 repository.
+func TestPurgeOfDeltaBase(t *testing.T) {
+	t.Parallel()
+	b := newBucket(t)
+	n := newGitNode(t, b, receivepack.Options{})
+	if err := n.Create(t.Context(), repoPath("app"), git.SHA256, "refs/heads/main", "", nil); err != nil {
+		t.Fatal(err)
+	}
+	clone := newClone(t, "--object-format=sha256")
+	n.mustPush(clone, "app", "--mirror")
+	text := ""
+	for i := range 1000 {
+		text += fmt.Sprintf("line %d of a file\n", i*i)
+	}
+	secret := clone.Blob(text + "the secret, which makes it the longer one: the base")
+	clone.Git("update-ref", "refs/tags/secret", secret.String())
+	clone.Git("update-ref", "refs/tags/kept", clone.Blob(text).String())
+	clone.Git("repack", "-a", "-d", "-f", "-q")
+	n.mustPush(clone, "app", "--tags")
+	packs, err := filepath.Glob(filepath.Join(n.copied("app").Dir, "objects/pack/*.idx"))
+	if err != nil || !strings.Contains(clone.Git(append([]string{"verify-pack", "-v"}, packs...)...),
+		" 1 "+secret.String()) {
+		t.Fatalf("no object in %q is a delta of the secret, error = %v", packs, err)
+	}
+	n.mustPush(clone, "app", ":refs/tags/secret")
+	clone.Git("update-ref", "-d", "refs/tags/secret")
+	o := places.PurgeOptions{IDs: []git.ObjectID{secret}}
+	if receipt, err := n.node.Purge(t.Context(), repoPath("app"), o); err != nil || len(receipt.Problems) > 0 {
+		t.Errorf("%+v, %v", receipt, err)
+	}
+	n.wantObject("app", secret, false)
+	n.same("app", clone)
+	checkStore(t, b)
+}
+
 // keepsVersions is a bucket whose credentials do not permit the deletion of versions.
 type keepsVersions struct{ *bucket.S3 }
 
