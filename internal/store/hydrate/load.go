@@ -213,7 +213,7 @@ func (r *Repository) loadPacks() error {
 
 // markClean notes that all local files are on disk as they should be.
 func (c *Cache) markClean() error {
-	if err := syncFiles(c.options.Root); err != nil {
+	if err := disk.SyncFileSystem(c.options.Root); err != nil {
 		return fmt.Errorf("write the local copies to disk: %w", err)
 	}
 	return c.mark([]byte(cleanMark))

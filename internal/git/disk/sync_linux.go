@@ -1,4 +1,4 @@
-package hydrate
+package disk
 
 import (
 	"os"
@@ -6,8 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// syncFiles writes all files of the file system of dir to disk.
-func syncFiles(dir string) error {
+// SyncFileSystem writes all files of the file system of a directory to disk.
+func SyncFileSystem(dir string) error {
 	f, err := os.Open(dir)
 	if err != nil {
 		return err
