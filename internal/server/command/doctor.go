@@ -11,7 +11,6 @@ import (
 	"connectrpc.com/connect"
 	"github.com/dustin/go-humanize/english"
 	"github.com/spf13/cobra"
-	"golang.org/x/sys/unix"
 
 	"github.com/packhorse-git/packhorse/client"
 	"github.com/packhorse-git/packhorse/internal/operations/doctor"
@@ -143,25 +142,17 @@ func (d *examiner) useConfigOfServer(r *doctor.Report) statedir.Server {
 	if err != nil {
 		return statedir.Server{}
 	}
-	running, err := statedir.Running(cfg.State)
+	running, file, err := runningConfig(cfg.State)
 	switch {
-	case err != nil:
+	case running.PID == 0:
 		r.Fact(doctor.GroupConfiguration, "unknown, so the defaults are assumed; name the file with --config FILE")
-		return statedir.Server{}
-	case running.Config == "":
-		return running
-	}
-	file, err := statedir.TrustedFile(running.Config)
-	if err == nil {
-		err = unix.Access(file, unix.R_OK)
-	}
-	if err != nil {
+	case err != nil:
 		r.Fact(doctor.GroupConfiguration,
 			fmt.Sprintf("the server's file %s was not read, so the defaults are assumed; name it with --config FILE to use "+
 				"it: %v", running.Config, err))
-		return running
+	case file != "":
+		d.config, d.root, d.state = file, cfg.Root, cfg.State
 	}
-	d.config, d.root, d.state = file, cfg.Root, cfg.State
 	return running
 }
 

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/spf13/pflag"
+	"golang.org/x/sys/unix"
 
 	"github.com/packhorse-git/packhorse/internal/server/config"
 	"github.com/packhorse-git/packhorse/internal/server/statedir"
@@ -53,6 +54,23 @@ func (t *target) load() (config.Config, error) {
 	}
 	cfg.State = cmp.Or(noted, config.DefaultState(config.RoleServe, cfg.Root, t.env.Getenv))
 	return cfg, usage(err)
+}
+
+// runningConfig returns the process that uses a state directory, and its configuration file; they are empty if there is
+// none. The error is of a file that others may have written, or that this process may not read.
+func runningConfig(state string) (running statedir.Server, file string, err error) {
+	running, err = statedir.Running(state)
+	if err != nil {
+		return statedir.Server{}, "", nil
+	}
+	if running.Config == "" {
+		return running, "", nil
+	}
+	file, err = statedir.TrustedFile(running.Config)
+	if err == nil {
+		err = unix.Access(file, unix.R_OK)
+	}
+	return running, file, err
 }
 
 // server is load for servers with repositories. The text ask completes the error of a missing root with other ways to
