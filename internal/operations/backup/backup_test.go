@@ -2,6 +2,7 @@ package backup
 
 import (
 	"context"
+	"crypto/sha1"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -127,6 +128,31 @@ func (w *world) check(r *Report, problems []string) {
 	}
 }
 
+// fork makes a fork, and a network of the objects in packs.
+func (w *world) fork(source, target string) (network string) {
+	network = ".packhorse/networks/" + strings.TrimSuffix(target, ".git")
+	w.write(target+"/HEAD", "ref: refs/heads/main\n")
+	w.write(target+"/config", "[core]\n\tbare = true\n\trepositoryformatversion = 0\n")
+	w.write(target+"/refs/heads/main", w.repo(source).ID("main").String()+"\n")
+	packs, _ := filepath.Glob(w.path(source + "/objects/pack/*"))
+	for _, path := range packs {
+		w.link(source+"/objects/pack/"+filepath.Base(path), network+"/objects/pack/"+filepath.Base(path))
+	}
+	for _, path := range []string{source, target} {
+		w.write(path+"/objects/info/alternates", "../../"+network+"/objects\n")
+	}
+	return network
+}
+
+// packOf returns the path of the pack of a repository or a network.
+func (w *world) packOf(path string) string {
+	packs, _ := filepath.Glob(w.path(path + "/objects/pack/*.pack"))
+	if len(packs) != 1 {
+		w.t.Fatalf("packs %q, want one", packs)
+	}
+	return strings.TrimPrefix(packs[0], w.root+"/")
+}
+
 // restore calls Restore, until no child of another test has the lock.
 func restore(t *testing.T, o RestoreOptions) (*Report, error) {
 	o.Progress = quiet
@@ -228,6 +254,8 @@ func TestRestore(t *testing.T) {
 	w.write("team/app"+lfs, "large")
 	w.link("team/app"+lfs, "tool"+lfs)
 	w.write("team/app.git/lfs/locks/1", "lock")
+	w.write("team/app.git/"+listName, "a file with the name of one of the backup")
+	w.write("team/app.git/"+badName, "")
 	if err := os.Symlink("team/app.git", w.path("alias.git")); err != nil {
 		t.Fatal(err)
 	}
@@ -271,7 +299,7 @@ func TestRestore(t *testing.T) {
 	if r, err := restore(t, one); err != nil || r.Repositories != 1 {
 		t.Errorf("restore of one repository: %v", err)
 	}
-	compare(t, files(t, to.root), files(t, w.root))
+	to.repo("fork.git").Git("fsck", "--full", "--strict")
 	for want, o := range map[string]RestoreOptions{
 		"exists, and nothing is replaced: rename": one,
 		"is not empty":                              {Dir: w.dir, Root: to.root, State: t.TempDir()},
@@ -287,6 +315,59 @@ func TestRestore(t *testing.T) {
 	}
 }
 
+// A collection that runs before a restored repository is a member of its network keeps the objects: they are new ones.
+func TestRestoredNetwork(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "app.git")
+	w.commit("app.git", "main", true)
+	network := w.fork("app.git", "fork.git")
+	cruft := strings.TrimSuffix(w.packOf(network), ".pack") + ".mtimes"
+	sum := sha1.Sum([]byte("times of objects"))
+	w.write(cruft, "times of objects"+string(sum[:]))
+	w.backup()
+	for _, isRemoved := range []bool{false, true} {
+		old := time.Now().AddDate(0, 0, -30)
+		err := errors.Join(os.RemoveAll(w.path("fork.git")), os.Chtimes(w.path(w.packOf(network)), old, old))
+		if isRemoved {
+			err = errors.Join(err, os.RemoveAll(w.path(network)))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := restore(t, RestoreOptions{Dir: w.dir, Root: w.root, Repository: "fork"}); err != nil {
+			t.Fatal(err)
+		}
+		w.repo("fork.git").Git("fsck", "--full", "--strict")
+		info, err := os.Stat(w.path(w.packOf(network)))
+		if err != nil || time.Since(info.ModTime()) > time.Hour || exists(w.path(cruft)) {
+			t.Errorf("removed %v: the objects of the network are old, or have times of their own (%v)", isRemoved, err)
+		}
+	}
+}
+
+// A repository that becomes a member of a network while it is backed up is whole in the backup.
+func TestFirstFork(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "app.git")
+	w.commit("app.git", "main", true)
+	o := optionsOf(w.root, w.dir)
+	o.Progress = func(_ int64, place string) {
+		if place == "root/app.git" {
+			w.fork("app.git", "fork.git")
+			w.repo("app.git").Git("repack", "-adlq") // removes the objects that the network has
+		}
+	}
+	r, err := Run(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.check(r, nil)
+	if packs, _ := filepath.Glob(w.path("app.git/objects/pack/*.pack")); len(packs) > 0 {
+		t.Fatalf("the repository has objects of its own: %q", packs)
+	}
+	w.restore().repo("app.git").Git("fsck", "--full", "--strict")
+}
+
 // Unchanged repositories cost nothing, packs are copied once, and what was removed is not in the next backup.
 func TestIncremental(t *testing.T) {
 	t.Parallel()
@@ -294,8 +375,10 @@ func TestIncremental(t *testing.T) {
 	r := w.repo("a.git")
 	r.Git("update-ref", "refs/tags/big", r.Blob(strings.Repeat("0123456789abcdef", 1<<16)).String())
 	r.Git("repack", "-adq")
+	w.write(".packhorse/ssh/key", strings.Repeat("key", 1<<16))
 	w.backup()
 	gittest.Eventually(func() bool { return w.backup().Changed == 0 })
+	w.write(".packhorse/tokens", "other hash\n")
 	packs, _ := filepath.Glob(filepath.Join(w.dir, "root/a.git/objects/pack/*.pack"))
 	before, err := os.Stat(packs[0])
 	if err != nil {
@@ -329,6 +412,7 @@ func TestIncremental(t *testing.T) {
 func TestRemovals(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "a.git", "b.git", "c.git", "d.git", "e.git")
+	w.write(".packhorse/ssh/key", "key")
 	w.backup()
 	was := files(t, w.restore().root)
 	refused := func(want string) {
@@ -353,8 +437,16 @@ func TestRemovals(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.root = root
-	if r := w.backup(); !slices.Equal(r.Removed, []string{"a.git", "b.git"}) {
-		t.Errorf("removed %q, want a.git and b.git", r.Removed)
+	if err := os.Rename(w.path(".packhorse"), root+".state"); err != nil {
+		t.Fatal(err)
+	}
+	refused("2 of the 2 parts of the state of the backup of")
+	state := w.path(".packhorse")
+	if err := errors.Join(os.Rename(root+".state", state), os.RemoveAll(state+"/ssh")); err != nil {
+		t.Fatal(err)
+	}
+	if r := w.backup(); !slices.Equal(r.Removed, []string{"a.git", "b.git", "state/ssh"}) {
+		t.Errorf("removed %q, want a.git, b.git and state/ssh", r.Removed)
 	}
 	if err := os.RemoveAll(w.path("c.git")); err != nil {
 		t.Fatal(err)
@@ -471,7 +563,7 @@ func TestRepair(t *testing.T) {
 		flip(t, filepath.Join(backup, "pack.git/objects/pack/*.pack"), 20)
 		flip(t, filepath.Join(backup, "hooks.git/hooks/update"), 3)
 		flip(t, filepath.Join(backup, "list.git", listName), 5)
-		flip(t, filepath.Join(w.dir, "state/tokens"), 1)
+		flip(t, filepath.Join(w.dir, "state/tokens/tokens"), 1)
 		if err := errors.Join(os.Remove(filepath.Join(backup, "nolist.git", listName)),
 			os.RemoveAll(filepath.Join(backup, "gone.git"))); err != nil {
 			t.Fatal(err)
@@ -490,7 +582,7 @@ func TestRepair(t *testing.T) {
 	}
 	damage()
 	problems := []string{"root/" + network, "root/gone.git", "root/hooks.git", "root/list.git", "root/nolist.git",
-		"root/pack.git", "state"}
+		"root/pack.git", "state/tokens"}
 	verify(problems...)
 	verify(problems...)
 	if r := w.backup(); r.Changed != 5 {
@@ -578,19 +670,13 @@ func TestSwap(t *testing.T) {
 	}
 	gittest.InitAt(t, w.path("a"), "--bare")
 	w.commit("c.git", "main", true)
-	b := &run{Options: optionsOf(w.root, w.dir), report: newReport(time.Now()), units: map[string]unit{}}
-	m := &manifest{Format: 1, Removed: map[string]string{}, At: time.Now()}
-	if err := errors.Join(b.open(), b.copyAll(t.Context(), m)); err != nil {
+	b := newRun(optionsOf(w.root, w.dir))
+	if err := errors.Join(b.open(), b.copyAll(t.Context())); err != nil {
 		t.Fatal(err)
 	}
-	m.Units = b.units
-	for place, u := range b.was.Units {
-		if b.units[place].ID != u.ID {
-			m.Removed[place] = u.ID
-		}
-	}
+	m := b.made
 	b.Dir = filepath.Join(w.dir, "missing")
-	if err := b.finish(m); err == nil {
+	if err := b.finish(); err == nil {
 		t.Error("a backup without a directory was finished")
 	}
 	b.Dir = w.dir

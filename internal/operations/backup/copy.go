@@ -28,8 +28,7 @@ import (
 
 // list describes the files of a unit. It is in the unit, as lines of JSON: a list, and records.
 type list struct {
-	ID    string `json:"id"`
-	Place string `json:"place"`
+	ID string `json:"id"`
 }
 
 // record describes a file, a directory or a symbolic link of a unit.
@@ -97,6 +96,7 @@ type stored struct {
 type copier struct {
 	*run
 	source  source
+	network string // from which the repository borrows
 	id, to  string
 	state   *state
 	damage  error // of the first damaged file
@@ -105,28 +105,27 @@ type copier struct {
 	done    map[string]record // fixed files of the copy
 }
 
-// find finds the fixed files that the backup has in the former unit, and in one whose copying was interrupted.
+// find finds the fixed files in the former unit.
 func (c *copier) find(was unit) {
 	c.has, c.done = map[string]stored{}, map[string]record{}
-	for _, id := range c.begun[c.source.place] {
-		begun := filepath.Join(c.Dir, newName, id)
-		names, _ := fixedFiles(begun)
-		for _, name := range names {
-			c.has[name] = stored{path: filepath.Join(begun, name)}
+	if !was.IsBad {
+		dir := filepath.Join(c.Dir, c.source.place)
+		records, _ := readRecords(dir, was.List)
+		for _, r := range records {
+			c.has[r.Name] = stored{filepath.Join(dir, r.Name), r.Sum}
 		}
-	}
-	if was.IsBad {
-		return
-	}
-	dir := filepath.Join(c.Dir, c.source.place)
-	records, _ := readRecords(dir, was.List)
-	for _, r := range records {
-		c.has[r.Name] = stored{filepath.Join(dir, r.Name), r.Sum}
 	}
 }
 
+// maxRounds is how often something is copied that changes meanwhile.
+const maxRounds = 20
+
 func (c *copier) copy(ctx context.Context) error {
 	for range maxRounds {
+		if c.source.git {
+			c.network = networkOf(c.Root, c.source.dir)
+			c.use(c.network)
+		}
 		before, err := fixedNames(c.source.dir)
 		if err != nil {
 			return err
@@ -149,7 +148,7 @@ func (c *copier) copy(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if now.changes != c.state.changes {
+		if now.changes != c.state.changes || c.source.git && networkOf(c.Root, c.source.dir) != c.network {
 			continue
 		}
 		if c.source.only != nil {
@@ -166,26 +165,18 @@ func (c *copier) copy(ctx context.Context) error {
 // copyEntry copies a directory, a link or a changing file.
 func (c *copier) copyEntry(ctx context.Context, e entry) error {
 	from, to := filepath.Join(c.source.dir, e.name), filepath.Join(c.to, e.name)
-	r := record{Name: e.name, Mode: e.mode}
-	var err error
-	switch e.mode.Type() {
-	case fs.ModeDir:
-		if err := os.MkdirAll(to, 0o700); err != nil {
-			return err
-		}
-		if e.name == "" {
-			r.Name = "."
-		}
-	case fs.ModeSymlink:
+	r, dir := record{Name: e.name, Mode: e.mode}, to
+	if !e.mode.IsDir() {
+		dir = filepath.Dir(to)
+	}
+	err := os.MkdirAll(dir, 0o700)
+	switch {
+	case err != nil || e.mode.IsDir():
+	case e.mode.Type() == fs.ModeSymlink:
 		if r.Target, err = os.Readlink(from); err == nil {
-			if err := os.Symlink(r.Target, to); err != nil {
-				return err
-			}
+			err = os.Symlink(r.Target, to)
 		}
 	default:
-		if err := os.MkdirAll(filepath.Dir(to), 0o700); err != nil {
-			return err
-		}
 		var f *os.File
 		if f, err = disk.Open(from); err == nil {
 			defer f.Close()
@@ -224,12 +215,15 @@ func (c *copier) copyFixed(ctx context.Context, before map[string]bool) (isWhole
 	if missed {
 		return false, nil
 	}
-	for name, r := range c.done {
-		if there[name] {
-			c.records = append(c.records, r)
-		} else if err := os.Remove(filepath.Join(c.to, name)); err != nil { // of a round before
-			return false, err
+	for name := range c.done {
+		if !there[name] { // of a round before
+			if err := os.Remove(filepath.Join(c.to, name)); err != nil {
+				return false, err
+			}
 		}
+	}
+	for _, name := range names {
+		c.records = append(c.records, c.done[name])
 	}
 	return true, nil
 }
@@ -252,9 +246,12 @@ func (c *copier) take(ctx context.Context, name string) error {
 	if err := cmp.Or(unix.Fstat(int(f.Fd()), &st), os.MkdirAll(filepath.Dir(to), 0o700)); err != nil {
 		return err
 	}
-	candidates := []stored{c.has[name]}
-	if st.Nlink > 1 {
-		candidates = append(candidates, c.sharedFile(name, stored{}))
+	candidates, isShared := []stored{c.has[name]}, st.Nlink > 1 || c.isContinued
+	if isShared {
+		shared := c.shared()
+		c.mu.Lock()
+		candidates = append(candidates, shared[filepath.Base(name)])
+		c.mu.Unlock()
 	}
 	for _, has := range candidates {
 		if has.path == "" || !isCopy(f, st.Size, has.path) || os.Link(has.path, to) != nil {
@@ -276,37 +273,39 @@ func (c *copier) take(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	if st.Nlink > 1 {
-		c.sharedFile(name, stored{to, r.Sum})
+	if isShared {
+		c.mu.Lock()
+		c.shared()[filepath.Base(name)] = stored{to, r.Sum}
+		c.mu.Unlock()
 	}
 	c.done[name] = r
 	return nil
 }
 
-// sharedFile returns the copy of a fixed file in any unit, by the last part of its name, and replaces it unless next is
-// empty.
-func (b *run) sharedFile(name string, next stored) (has stored) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.shared == nil { // the units of the backup before
-		b.shared = map[string]stored{}
-		for place, u := range b.was.Units {
-			if u.IsBad {
-				continue
-			}
-			records, _ := readRecords(filepath.Join(b.Dir, place), u.List)
-			for _, r := range records {
-				if isFixedDir(filepath.Dir(r.Name)) {
-					b.shared[filepath.Base(r.Name)] = stored{filepath.Join(b.Dir, place, r.Name), r.Sum}
-				}
+// sharedFiles returns the fixed files in the units of the backup before and of an interrupted one, by the last part of
+// their name.
+func (b *run) sharedFiles() map[string]stored {
+	files := map[string]stored{}
+	begun, _ := filepath.Glob(filepath.Join(b.Dir, newName, "*"))
+	for _, dir := range begun {
+		names, _ := fixedFiles(dir)
+		for _, name := range names {
+			files[filepath.Base(name)] = stored{path: filepath.Join(dir, name)}
+		}
+	}
+	for place, u := range b.was.Units {
+		dir := filepath.Join(b.Dir, place)
+		records, _ := readRecords(dir, u.List)
+		if exists(filepath.Join(dir, badName)) {
+			continue
+		}
+		for _, r := range records {
+			if isFixedDir(filepath.Dir(r.Name)) {
+				files[filepath.Base(r.Name)] = stored{filepath.Join(dir, r.Name), r.Sum}
 			}
 		}
 	}
-	has = b.shared[filepath.Base(name)]
-	if next.path != "" {
-		b.shared[filepath.Base(name)] = next
-	}
-	return has
+	return files
 }
 
 // isCopy reports whether a file has the size and the last bytes of an open one. Its name is the same, so the files are
@@ -349,11 +348,7 @@ func (c *copier) copyFile(ctx context.Context, f *os.File, name string) (r recor
 	if damage != nil && c.damage == nil {
 		c.damage = damage
 	}
-	err = errors.Join(to.Chmod(r.Mode|0o600), to.Close(), os.Chtimes(to.Name(), time.Time{}, info.ModTime()))
-	if err != nil {
-		return r, err
-	}
-	return r, nil
+	return r, errors.Join(to.Chmod(r.Mode|0o600), to.Close(), os.Chtimes(to.Name(), time.Time{}, info.ModTime()))
 }
 
 // checkFile returns the SHA-256 of a file of a unit, or an error if its content does not belong to its name.
@@ -439,7 +434,7 @@ func (c *copier) writeList() (sum string, err error) {
 	}
 	var text bytes.Buffer
 	out := json.NewEncoder(&text)
-	err = out.Encode(list{ID: c.id, Place: c.source.place})
+	err = out.Encode(list{c.id})
 	for _, r := range c.records {
 		err = errors.Join(err, out.Encode(r))
 	}

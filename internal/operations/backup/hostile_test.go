@@ -29,6 +29,10 @@ func TestHostileBackup(t *testing.T) {
 		}},
 		"unit beside the root": {change: func(m *manifest) { m.Units["root/../b.git"] = m.Units["root/b.git"] }},
 		"network":              {change: func(m *manifest) { m.Units["root/a.git"] = unit{ID: "x", Network: "../x"} }},
+		"network of a path":    {change: func(m *manifest) { m.Units["root/a.git"] = unit{ID: "x", Network: "b.git"} }},
+		"part of a part":       {change: func(m *manifest) { m.Units["state/tokens/x"] = m.Units["root/b.git"] }},
+		"name of another":      {change: func(m *manifest) { m.Units["state/x"] = m.Units["root/b.git"] }},
+		"private directory":    {change: func(m *manifest) { m.Units["root/.packhorse"] = m.Units["root/b.git"] }},
 		"link outside":         {change: func(m *manifest) { m.Links = map[string]string{"../out": victim} }},
 		"link below a link": {records: []record{link}, change: func(m *manifest) {
 			m.Links = map[string]string{"a.git/out/x": "/"}

@@ -3,7 +3,6 @@ package backup
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"io"
 	"io/fs"
@@ -34,8 +33,9 @@ type RestoreOptions struct {
 type restorer struct {
 	RestoreOptions
 	*Report
-	m     *manifest
-	links map[[2]uint64]string // restored files that have several names in the backup
+	m       *manifest
+	links   map[[2]uint64]string // restored files that have several names in the backup
+	isYoung bool                 // restored objects are as new ones, so that no collection removes them
 }
 
 // Restore restores a backup, or verifies it. Every file is compared with its checksum. Nothing is replaced. Damaged
@@ -53,19 +53,16 @@ func Restore(ctx context.Context, o RestoreOptions) (*Report, error) {
 	if err != nil {
 		return nil, err
 	}
-	x := &restorer{o, newReport(m.At), m, map[[2]uint64]string{}}
-	switch {
-	case o.Repository != "":
+	x := &restorer{RestoreOptions: o, Report: newReport(m.At), m: m, links: map[[2]uint64]string{}}
+	if o.Repository != "" {
 		err = x.one(ctx)
-	default:
-		if err = x.checkFree(); err == nil {
-			err = x.all(ctx)
-		}
+	} else if err = x.checkFree(); err == nil {
+		err = x.all(ctx)
 	}
 	if err == nil && o.Root != "" {
-		err = syncFileSystem(o.Root)
+		err = disk.SyncFileSystem(o.Root)
 		if o.Repository == "" {
-			err = cmp.Or(err, syncFileSystem(o.State))
+			err = cmp.Or(err, disk.SyncFileSystem(o.State))
 		}
 	}
 	return x.Report, err
@@ -87,14 +84,23 @@ func (x *restorer) checkFree() error {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	_, records, err := x.records(statePlace)
-	for _, r := range records {
-		if _, err := os.Lstat(filepath.Join(x.State, r.Name)); err == nil {
-			return fault.New(fault.Exists, "%s exists, and nothing is replaced: name a new directory with --state, or move the "+
-				"file away", filepath.Join(x.State, r.Name))
+	for place := range x.m.Units {
+		if isState(place) {
+			if err := x.checkState(place); err != nil {
+				return err
+			}
 		}
 	}
-	return err
+	return nil
+}
+
+// checkState refuses to replace a part of the state.
+func (x *restorer) checkState(place string) error {
+	if path := filepath.Join(x.State, filepath.Base(place)); exists(path) {
+		return fault.New(fault.Exists, "%s exists, and nothing is replaced: name a new directory with --state, or move it "+
+			"away", path)
+	}
+	return nil
 }
 
 // records returns the records of a unit, and its directory. The unit is in new/ if the backup was interrupted after its
@@ -120,7 +126,6 @@ func (x *restorer) all(ctx context.Context) error {
 			return err
 		}
 	}
-	isMarked := false // units were found to be damaged
 	for i, place := range slices.Sorted(maps.Keys(x.m.Units)) {
 		x.Progress(int64(i), place)
 		to := ""
@@ -128,7 +133,7 @@ func (x *restorer) all(ctx context.Context) error {
 		case x.Root == "":
 		case isBelow:
 			to = filepath.Join(x.Root, below)
-		case place == statePlace:
+		case isState(place):
 			to = x.State
 		default: // files that belong to other directories are left to the administrator
 			_, records, _ := x.records(place)
@@ -139,17 +144,14 @@ func (x *restorer) all(ctx context.Context) error {
 			}
 			continue
 		}
-		err := x.checkPlain(to)
-		if err == nil {
-			err = x.unit(ctx, place, to)
-		}
+		err := x.unit(ctx, place, to)
 		if ctx.Err() != nil {
 			return ctx.Err()
 		} else if err != nil {
 			x.add(place, "%v%s", err, membersOf(x.m.Units, place))
-			u := x.m.Units[place]
-			isMarked, u.IsBad = isMarked || !u.IsBad, true
-			x.m.Units[place] = u
+			if x.Root == "" {
+				x.mark(place)
+			}
 			continue
 		}
 		if damage := x.m.Units[place].Damage; damage != "" {
@@ -159,69 +161,39 @@ func (x *restorer) all(ctx context.Context) error {
 			x.Repositories++
 		}
 	}
-	if x.Root == "" && isMarked {
-		if err := x.mark(); err != nil {
-			x.add(manifestName, "the next backup does not repair this damage, because it cannot be noted: %v", err)
-		}
-	}
 	for path, target := range x.m.Links {
 		if x.Root == "" {
 			break
 		}
 		to := filepath.Join(x.Root, path)
-		err := x.checkPlain(filepath.Dir(to))
-		if err == nil {
-			err = cmp.Or(os.MkdirAll(filepath.Dir(to), 0o755), os.Symlink(target, to))
-		}
-		if err != nil {
+		if err := cmp.Or(os.MkdirAll(filepath.Dir(to), 0o755), os.Symlink(target, to)); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// checkPlain returns an error if a restored link is on the way to a path below the root: nothing is written through
-// links.
-func (x *restorer) checkPlain(path string) error {
-	below, err := filepath.Rel(x.Root, path)
-	if x.Root == "" || err != nil || !filepath.IsLocal(below) {
-		return nil // it is not below the root
+// mark notes that a unit is damaged, so that the next backup makes it again. That a unit is missing is known without.
+func (x *restorer) mark(place string) {
+	dir, _, _ := x.records(place)
+	if err := os.WriteFile(filepath.Join(dir, badName), nil, 0o600); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		x.add(place, "the next backup does not repair it, because the damage cannot be noted: %v", err)
 	}
-	for dir := path; dir != filepath.Clean(x.Root) && dir != "."; dir = filepath.Dir(dir) {
-		if info, err := os.Lstat(dir); err == nil && info.Mode()&fs.ModeSymlink != 0 {
-			return fault.New(fault.Corrupt, "the backup has files below %s, which is a link", dir)
-		}
-	}
-	return nil
-}
-
-// mark writes the manifest, with damaged units, so that the next backup makes them again. The file keeps its owner.
-func (x *restorer) mark() error {
-	path := filepath.Join(x.Dir, manifestName)
-	var st unix.Stat_t
-	if err := unix.Stat(path, &st); err != nil {
-		return err
-	}
-	text, err := json.Marshal(x.m)
-	if err != nil {
-		return err
-	}
-	return disk.ReplaceFile(path, text, func(f *os.File) error { return f.Chown(int(st.Uid), int(st.Gid)) })
 }
 
 // one restores one repository, with the objects that it shares. A network may have other members, and keeps its files.
 func (x *restorer) one(ctx context.Context) error {
-	path := strings.Trim(x.Repository, "/")
-	for _, end := range []string{".git", "/.git", ""} {
-		if _, ok := x.m.Units[filepath.Join(rootPlace, path+end)]; ok && isRepository(rootPlace+"/"+path) {
-			path += end
-			break
+	place := ""
+	for _, end := range []string{"", "/.git", ".git"} {
+		at := filepath.Join(rootPlace, strings.Trim(x.Repository, "/")+end)
+		if _, ok := x.m.Units[at]; ok && isRepository(at) {
+			place = at
 		}
 	}
-	place, to := filepath.Join(rootPlace, path), filepath.Join(x.Root, path)
-	if _, ok := x.m.Units[place]; !ok || !isRepository(place) {
+	if place == "" {
 		return fault.New(fault.NotFound, "the backup of %s has no repository %s", x.m.At.Format(time.RFC3339), x.Repository)
 	}
+	to := filepath.Join(x.Root, strings.TrimPrefix(place, rootPlace+"/"))
 	if exists(to) {
 		return fault.New(fault.Exists, "%s exists, and nothing is replaced: rename or remove it first (packhorse repo "+
 			"rename, packhorse repo remove)", to)
@@ -238,15 +210,23 @@ func (x *restorer) one(ctx context.Context) error {
 	if err := x.unit(ctx, place, filepath.Join(temp, "repository")); err != nil {
 		return err
 	}
+	share := func() error { return nil }
 	if network := x.m.Units[place].Network; network != "" {
-		if err := x.unit(ctx, filepath.Join(rootPlace, network), filepath.Join(x.Root, network)); err != nil {
-			return err
+		x.isYoung = true
+		share = func() error {
+			return x.unit(ctx, filepath.Join(rootPlace, network), filepath.Join(x.Root, network))
 		}
 	}
+	if err := share(); err != nil {
+		return err
+	}
 	x.Repositories++
-	err = cmp.Or(syncFileSystem(temp), os.MkdirAll(filepath.Dir(to), 0o755))
+	err = cmp.Or(disk.SyncFileSystem(temp), os.MkdirAll(filepath.Dir(to), 0o755))
 	if err == nil {
 		err = os.Rename(filepath.Join(temp, "repository"), to)
+	}
+	if err == nil {
+		err = share() // what a collection removed that began before
 	}
 	return err
 }
@@ -256,8 +236,9 @@ func (x *restorer) unit(ctx context.Context, place, to string) error {
 	from, records, err := x.records(place)
 	isNew := to != "" && !exists(to)
 	mode := fs.FileMode(0o755)
-	if place == statePlace {
+	if isState(place) && to != "" {
 		mode = 0o700
+		err = cmp.Or(err, x.checkState(place))
 	}
 	if err == nil && to != "" {
 		err = os.MkdirAll(to, mode)
@@ -266,6 +247,8 @@ func (x *restorer) unit(ctx context.Context, place, to string) error {
 		path, target := filepath.Join(from, r.Name), filepath.Join(to, r.Name)
 		switch {
 		case err != nil:
+		case isState(place) && !disk.Below(filepath.Base(place), r.Name):
+			err = fault.New(fault.Corrupt, "%s is damaged: it has the file %q", filepath.Join(from, listName), r.Name)
 		case to == "":
 			if r.Sum != "" {
 				err = x.copy(ctx, path, r, io.Discard)
@@ -275,7 +258,14 @@ func (x *restorer) unit(ctx context.Context, place, to string) error {
 				mode = r.Mode.Perm()
 			}
 			err = cmp.Or(os.MkdirAll(target, 0o755), os.Chmod(target, r.Mode.Perm()|0o700))
+		case x.isYoung && filepath.Ext(target) == ".mtimes": // without it, objects are as young as their pack
+			if err = os.Remove(target); errors.Is(err, fs.ErrNotExist) {
+				err = nil
+			}
 		case exists(target): // in a network that has other members
+			if x.isYoung && r.Sum != "" {
+				err = os.Chtimes(target, time.Time{}, time.Now())
+			}
 		case r.Target != "":
 			err = os.Symlink(r.Target, target)
 		default:
@@ -306,8 +296,10 @@ func (x *restorer) file(ctx context.Context, path, target string, r record) erro
 	}
 	defer os.Remove(to.Name())
 	defer to.Close()
-	err = cmp.Or(x.copy(ctx, path, r, to), to.Chmod(r.Mode.Perm()), to.Close(),
-		os.Chtimes(to.Name(), time.Time{}, time.Unix(0, r.Time)))
+	err = cmp.Or(x.copy(ctx, path, r, to), to.Chmod(r.Mode.Perm()), to.Close())
+	if err == nil && !x.isYoung {
+		err = os.Chtimes(to.Name(), time.Time{}, time.Unix(0, r.Time))
+	}
 	if err == nil {
 		err = os.Rename(to.Name(), target)
 	}

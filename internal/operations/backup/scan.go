@@ -9,7 +9,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
@@ -44,7 +43,7 @@ func (s *state) isSettled(looked time.Time) bool { return s.newest.Settled(looke
 func scan(s source) (*state, error) {
 	w := &scanner{dir: s.dir, all: s.only == nil, state: &state{at: time.Now()}, fixed: sha256.New()}
 	if w.all {
-		s.only = []string{""}
+		s.only = []string{"."}
 	}
 	for _, name := range s.only {
 		if err := w.visit(name, unix.Stat); err != nil { // files of the state and configuration may be behind links
@@ -66,7 +65,6 @@ type scanner struct {
 	all   bool // the source is a directory with objects
 	state *state
 	fixed hash.Hash // of directories with fixed files
-	block [8 << 10]byte
 }
 
 func (w *scanner) write(to hash.Hash, name string, mode fs.FileMode, id disk.ID) {
@@ -81,7 +79,7 @@ func (w *scanner) visit(name string, stat func(string, *unix.Stat_t) error) erro
 	var st unix.Stat_t
 	path := filepath.Join(w.dir, name)
 	err := stat(path, &st)
-	if err == unix.ENOENT && name != "" {
+	if err == unix.ENOENT && name != "." {
 		return nil
 	}
 	if err != nil {
@@ -111,33 +109,18 @@ func (w *scanner) visit(name string, stat func(string, *unix.Stat_t) error) erro
 	return nil
 }
 
-// visitDir visits the entries of a directory. It needs half of the system calls of package os.
+// visitDir visits the entries of a directory.
 func (w *scanner) visitDir(name, path string) error {
-	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-	if err == unix.ENOENT {
+	entries, err := os.ReadDir(path)
+	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	var names []string
-	if err == nil {
-		defer unix.Close(fd)
-		for n := 1; n > 0 && err == nil; {
-			if n, err = unix.ReadDirent(fd, w.block[:]); err == nil {
-				_, _, names = unix.ParseDirent(w.block[:n], -1, names)
-			}
+	for _, e := range entries {
+		if n := filepath.Join(name, e.Name()); err == nil && (!w.all || !isLeftOut(n)) {
+			err = w.visit(n, unix.Lstat)
 		}
 	}
-	if err != nil {
-		return &fs.PathError{Op: "open", Path: path, Err: err}
-	}
-	slices.Sort(names)
-	for _, n := range names {
-		if n = filepath.Join(name, n); !w.all || !isLeftOut(n) {
-			if err := w.visit(n, unix.Lstat); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
+	return err
 }
 
 // isFixedDir reports whether a directory has fixed files: objects/pack, objects/ab and lfs/objects/ab/cd.
@@ -158,7 +141,7 @@ func isHex(s string, length int) bool {
 func isLeftOut(name string) bool {
 	top, below, _ := strings.Cut(name, "/")
 	switch {
-	case name == listName || name == "gc.pid":
+	case name == listName || name == badName || name == "gc.pid":
 		return true
 	case top == "objects" && below != "":
 		return !isFixedDir(name) && below != "info" && below != "info/alternates" && below != "info/http-alternates"

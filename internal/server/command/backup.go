@@ -35,9 +35,9 @@ The next backup to the same DIR copies what has changed. Packs are copied once. 
 the new one is; an interrupted backup is continued by the next. DIR has plain bare repositories, which git can read.
 
 A repository that is damaged is reported, and the backup keeps its former copy. The command then exits with 1, as it does
-if anything else is not in the backup. Repositories that were removed from the server are named and removed from DIR.
-If most of them are gone, or the root is another one, nothing is changed without --allow-removals. With a store, DIR gets the state and configuration of the node: the repositories
-are in the bucket.`,
+if anything else is not in the backup. Repositories and parts of the state that were removed from the server are named
+and removed from DIR. If most of them are gone, or the root is another one, nothing is changed without --allow-removals.
+With a store, DIR gets the state and configuration of the node: the repositories are in the bucket.`,
 		Example: `  packhorse backup /mnt/backup --config /etc/packhorse/serve.toml
   packhorse backup /mnt/backup --verify
   packhorse restore /mnt/backup --root /srv/git`,
@@ -46,7 +46,7 @@ are in the bucket.`,
 	t.addFlags(cmd.Flags(), "the server's state directory, `DIR` (default that of the last server on the root)")
 	verify := cmd.Flags().Bool("verify", false, "read all files of the backup, and compare them with their checksums")
 	allow := cmd.Flags().Bool("allow-removals", false,
-		"remove repositories from the backup even if most are gone from the server, or its root is another one")
+		"remove repositories and state from the backup even if most are gone, or the root is another one")
 	asJSON := jsonFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		show, end := countProgress(cmd.ErrOrStderr())
@@ -87,8 +87,8 @@ func backupOptions(ctx context.Context, t *target) (o backup.Options, bucket str
 		role = config.RoleGateway
 	}
 	file := t.config
-	if running, err := statedir.Running(cfg.State); err == nil && file == "" && running.Config != "" {
-		if file, err = statedir.TrustedFile(running.Config); err != nil {
+	if file == "" {
+		if _, file, err = runningConfig(cfg.State); err != nil {
 			return o, "", fmt.Errorf("the configuration of the server: %w; name it with --config", err)
 		}
 		other := *t
