@@ -180,7 +180,8 @@ func isFanout(name string) bool {
 	return len(name) == 2 && strings.Trim(name, "0123456789abcdef") == ""
 }
 
-// packFiles are the extensions of the files of a pack that Git needs in the view.
+// packFiles are the extensions of the files of a pack that Git needs in the view. The index is the last one that is
+// added: a pack without it is not ready.
 var packFiles = []string{".keep", ".pack", ".rev", ".mtimes", ".idx"}
 
 // link links files into the view that were not linked before.
@@ -196,7 +197,7 @@ func (c *collector) link() error {
 			}
 		}
 	}
-	for _, extension := range packFiles {
+	for _, extension := range slices.Backward(packFiles) {
 		if err := c.linkDir("pack", extension); err != nil {
 			return err
 		}
@@ -214,6 +215,9 @@ func (c *collector) linkDir(name, extension string) error {
 		path := filepath.Join(name, e.Name())
 		_, known := c.files[path]
 		if known || filepath.Ext(path) != extension || strings.HasPrefix(e.Name(), "tmp_") || !e.Type().IsRegular() {
+			continue
+		}
+		if _, ok := c.files[strings.TrimSuffix(path, extension)+".idx"]; !ok && extension != "" && extension != ".idx" {
 			continue
 		}
 		info, statErr := e.Info()
