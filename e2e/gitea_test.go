@@ -217,26 +217,3 @@ func (g *gitea) reads(what, url, tip string, allowed, refused []string) {
 		}
 	}
 }
-
-// TestMoveOfGitea copies the repositories on the disk of a real Gitea, with the commands of docs/how-to/move.md.
-func TestMoveOfGitea(t *testing.T) {
-	skipIfShort(t)
-	t.Parallel()
-	g := behindNginx(t, func(dir, forge string) (*nginx, error) {
-		return startNginx(dir, "location / { proxy_pass http://"+forge+"; }")
-	})
-	repo := linear(t)
-	g.create("app", true, repo)
-	root := t.TempDir()
-	cmd := exec.Command("sh", "-euc", `for repo in */*.git; do
-		"$0" repo import "${repo%.git}" "$repo" --root "$1"
-	done`, filepath.Join(binDir, "packhorse"), root)
-	cmd.Dir = filepath.Join(g.dir, "repositories")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("import: %v\n%s", err, out)
-	}
-	got, want := gittest.At(t, filepath.Join(root, "owner/app.git")).Git("for-each-ref"), repo.Git("for-each-ref")
-	if got != want {
-		t.Errorf("imported refs\n%s\nwant\n%s", got, want)
-	}
-}
