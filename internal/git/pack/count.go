@@ -22,6 +22,14 @@ type Counts struct {
 	MultiPackIndex, Bitmap, CommitGraph bool // they exist
 }
 
+// Add adds the counts of another directory.
+func (c *Counts) Add(other Counts) {
+	c.Packed, c.Packs, c.Loose, c.PackBytes = c.Packed+other.Packed, c.Packs+other.Packs, c.Loose+other.Loose,
+		c.PackBytes+other.PackBytes
+	c.MultiPackIndex, c.Bitmap = c.MultiPackIndex || other.MultiPackIndex, c.Bitmap || other.Bitmap
+	c.CommitGraph = c.CommitGraph || other.CommitGraph
+}
+
 // Count counts the objects of the object directory. It makes a few small reads for each pack, and reads the names of
 // all loose objects. It ends with ctx.
 func (s *Store) Count(ctx context.Context) (Counts, error) {

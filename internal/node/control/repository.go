@@ -204,8 +204,12 @@ func (s *repositoryService) Collect(ctx context.Context, r *connect.Request[pack
 			o.OlderThan = age.AsDuration()
 		}
 		done, err := s.Node.Collect(ctx, path, o)
-		return &packhorsev1.CollectResponse{Before: counts(done.Before), After: counts(done.After), FreedBytes: done.Freed,
-			Duration: durationpb.New(time.Since(start))}, err
+		m := &packhorsev1.CollectResponse{Before: counts(done.Before), After: counts(done.After), FreedBytes: done.Freed,
+			Duration: durationpb.New(time.Since(start))}
+		for _, member := range done.Members {
+			m.Members = append(m.Members, member.String())
+		}
+		return m, err
 	})
 }
 

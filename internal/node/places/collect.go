@@ -30,10 +30,12 @@ type CollectOptions struct {
 	KeepOf func(context.Context, *repo.Repo) ([]git.ObjectID, error)
 }
 
-// Collected is the result of a collection; that of a dry run is what it would be.
+// Collected is the result of a collection; that of a dry run is what it would be. In a network of forks it is that of
+// all members together.
 type Collected struct {
 	Before, After pack.Counts
-	Freed         int64 // bytes of files of objects
+	Freed         int64          // bytes of files of objects
+	Members       []git.RepoPath // of the network
 }
 
 // Collect implements Place. Git repacks a view of the repository without the expired objects (git-repack(1), --cruft).
@@ -48,10 +50,13 @@ func (p *dirPlace) Collect(ctx context.Context, run RunGit, o CollectOptions) (d
 	if err := cmp.Or(p.repo.Refresh(), p.checkCollectable(ctx)); err != nil {
 		return done, err
 	}
-	if p.repo.Network() != "" && !o.DryRun && !o.OwnOnly {
-		if err := p.collectNetwork(ctx, run, o); err != nil {
+	dirs := p.repo.Objects.Dirs()[:1]
+	if p.repo.Network() != "" && !o.OwnOnly {
+		if dirs, err = p.collectNetwork(ctx, run, o, &done); err != nil {
 			return done, err
 		}
+	} else if done.Before, err = countAll(ctx, dirs, p.repo.Format); err != nil {
+		return done, err
 	}
 	collection := p.Claims.Gates.Collect(p.repo.Common)
 	defer collection.End()
@@ -63,17 +68,16 @@ func (p *dirPlace) Collect(ctx context.Context, run RunGit, o CollectOptions) (d
 	c.run = func(args []string, stdin string) error {
 		return run(ctx, p.repo, GitCommand{Args: args, Stdin: stdin, Env: []string{"GIT_OBJECT_DIRECTORY=" + c.view}})
 	}
-	if done.Before, err = p.repo.Objects.Count(ctx); err != nil {
-		return done, err
-	}
 	if err := c.expire(time.Now().Add(-o.OlderThan)); err != nil {
 		return done, err
 	}
-	if done.After, err = c.count(ctx); err != nil {
+	freed, err := c.freed()
+	if done.Freed += freed; err != nil {
 		return done, err
 	}
-	done.Freed, err = c.freed()
-	if err != nil || o.DryRun {
+	if o.DryRun {
+		own, err := countAll(ctx, []string{c.view}, p.repo.Format)
+		done.After.Add(own)
 		return done, err
 	}
 	if err := c.keep(o.Keep); err != nil {
@@ -89,12 +93,16 @@ func (p *dirPlace) Collect(ctx context.Context, run RunGit, o CollectOptions) (d
 	if err := c.publish(p.Sync); err != nil {
 		return done, WriteError(err)
 	}
-	return done, collection.Remove(ctx, func() error {
+	err = collection.Remove(ctx, func() error {
 		if err := cmp.Or(p.settled(ctx), WriteError(c.link()), c.check(before, "--all")); err != nil {
 			return err
 		}
 		return cmp.Or(WriteError(c.remove(p.Sync)), p.repo.Refresh())
 	})
+	if err == nil {
+		done.After, err = countAll(ctx, dirs, p.repo.Format)
+	}
+	return done, err
 }
 
 // writeGraph makes the commit-graph of a claimed repository again. With a removed commit it would make Git believe that
@@ -236,13 +244,21 @@ func (c *collector) linkDir(name, extension string) error {
 	return err
 }
 
-func (c *collector) count(ctx context.Context) (pack.Counts, error) {
-	store, err := pack.Open(c.view, pack.Options{Format: c.repo.Format, Alone: true})
-	if err != nil {
-		return pack.Counts{}, err
+// countAll counts the objects of object directories together.
+func countAll(ctx context.Context, dirs []string, format git.ObjectFormat) (all pack.Counts, err error) {
+	for _, dir := range dirs {
+		store, err := pack.Open(dir, pack.Options{Format: format, Alone: true})
+		if err != nil {
+			return all, err
+		}
+		c, err := store.Count(ctx)
+		store.Close()
+		if err != nil {
+			return all, err
+		}
+		all.Add(c)
 	}
-	defer store.Close()
-	return store.Count(ctx)
+	return all, nil
 }
 
 // expire repacks the view without the unreachable objects from before a time.
@@ -270,14 +286,17 @@ func (c *collector) expire(before time.Time) error {
 	return WriteError(err)
 }
 
-// freed returns the difference in size of the repository and the view.
+// freed returns the size of the files that the view no longer has, less that of its new packs.
 func (c *collector) freed() (bytes int64, err error) {
-	for _, size := range c.files {
-		bytes += size
+	for path, size := range c.files {
+		if _, err := os.Lstat(filepath.Join(c.view, path)); errors.Is(err, fs.ErrNotExist) {
+			bytes += size
+		}
 	}
 	packs, err := os.ReadDir(filepath.Join(c.view, "pack"))
 	for _, e := range packs {
-		if info, err := e.Info(); err == nil {
+		info, err := e.Info()
+		if _, known := c.files["pack/"+e.Name()]; err == nil && !known {
 			bytes -= info.Size()
 		}
 	}

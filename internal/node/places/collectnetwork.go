@@ -1,6 +1,7 @@
 package places
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -16,18 +17,25 @@ import (
 )
 
 // collectNetwork removes the objects of a network of forks that no member reaches and that are older than a time. Those
-// that a younger one needs stay. Packs that have some are made again without them, as in Purge.
-func (p *dirPlace) collectNetwork(ctx context.Context, run RunGit, o CollectOptions) error {
+// that a younger one needs stay. Packs that have some are made again without them, as in Purge. It returns the object
+// directories, and adds to the result. A dry run ends with the views, and does not count that of the repository itself,
+// of which Collect makes another one.
+func (p *dirPlace) collectNetwork(ctx context.Context, run RunGit, o CollectOptions, done *Collected) ([]string,
+	error) {
 	f, err := p.family(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer f.close()
 	if err := f.checkPurgeable(); err != nil {
-		return err
+		return nil, err
+	}
+	if done.Before, err = countAll(ctx, f.objects, p.repo.Format); err != nil {
+		return nil, err
 	}
 	tips, err := f.tips(ctx)
 	for _, m := range f.members {
+		done.Members = append(done.Members, m.Path())
 		if err == nil {
 			tips, err = m.addReflogs(tips)
 		}
@@ -40,27 +48,41 @@ func (p *dirPlace) collectNetwork(ctx context.Context, run RunGit, o CollectOpti
 		}
 	}
 	if err != nil {
-		return err
+		return nil, err
 	}
 	s, err := f.survey(run, tips)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	expired, err := s.Unreachable(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	kept, err := f.younger(time.Now().Add(-o.OlderThan), expired)
-	if err != nil {
-		return err
+	if err == nil {
+		err = s.Keep(expired, kept)
 	}
-	if err := s.Keep(expired, kept); err != nil || len(expired) == 0 {
-		return err
+	switch {
+	case err != nil:
+	case o.DryRun:
+		err = f.rewrite(ctx, run, expired)
+	case len(expired) > 0:
+		if err = f.writeGraphs(ctx, run); err == nil {
+			err = f.remove(ctx, run, tips, expired, &Purged{})
+		}
 	}
-	if err := f.writeGraphs(ctx, run); err != nil {
-		return err
+	var views []string
+	for i, c := range f.views {
+		if o.DryRun && i == 0 {
+			continue
+		}
+		freed, freedErr := c.freed()
+		views, done.Freed, err = append(views, c.view), done.Freed+freed, cmp.Or(err, freedErr)
 	}
-	return f.remove(ctx, run, tips, expired, &Purged{})
+	if err == nil && o.DryRun {
+		done.After, err = countAll(ctx, views, p.repo.Format)
+	}
+	return f.objects, err
 }
 
 // Keep removes objects from a set, and those of the set that they need.

@@ -1,17 +1,21 @@
 package places
 
 import (
+	"bytes"
 	"context"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/gittest"
+	"github.com/packhorse-git/packhorse/internal/git/pack"
 	"github.com/packhorse-git/packhorse/internal/git/repo"
 )
 
@@ -23,8 +27,13 @@ func realGit(ctx context.Context, r *repo.Repo, c GitCommand) error {
 	command := exec.CommandContext(ctx, "git", append([]string{"--git-dir=" + r.Common}, c.Args...)...)
 	command.Env = append(os.Environ(), c.Env...)
 	command.Stdin = strings.NewReader(c.Stdin)
-	out, err := command.CombinedOutput()
-	return fault.Wrap(fault.Internal, string(out), err)
+	var messages strings.Builder
+	command.Stderr = &messages
+	out, err := command.Output()
+	if err == nil && c.Output != nil {
+		err = c.Output(bytes.NewReader(out))
+	}
+	return fault.Wrap(fault.Internal, messages.String(), err)
 }
 
 // fork forks the repository "app".
@@ -166,4 +175,45 @@ func TestRemovalIsRefused(t *testing.T) {
 		}
 		r.do(p.repo.Close())
 	}
+}
+
+// A dry run has the numbers of all members, and changes nothing.
+func TestDryRunInANetwork(t *testing.T) {
+	t.Parallel()
+	r := newTestRoot(t, t.TempDir())
+	app := r.repo("app.git", "x")
+	app.Git("update-ref", "refs/heads/old", app.Commit("old, and reached by nothing").String())
+	r.fork("one")
+	one := gittest.At(t, filepath.Join(r.dir, "one"))
+	for _, member := range []*gittest.Repo{app, one} {
+		member.Git("update-ref", "-d", "refs/heads/old")
+		member.Git("reflog", "expire", "--expire=now", "--all")
+	}
+	one.Commit("an own object that nothing reaches")
+	p, err := r.acquire(r.path("app"))
+	r.do(err)
+	_, err = p.Open(t.Context(), r.Repo)
+	r.do(err)
+	var results [3]Collected
+	for i := range results {
+		results[i], err = p.Collect(t.Context(), realGit, CollectOptions{DryRun: i < 2, OlderThan: -time.Hour})
+		r.do(err)
+		if names := fmt.Sprint(results[i].Members); names != "[app.git one]" {
+			t.Errorf("the members are %s", names)
+		}
+	}
+	count := func(c pack.Counts) int64 { return c.Packed + c.Loose }
+	if dry := results[0]; count(dry.Before) < count(dry.After)+3 || dry.Freed <= 0 {
+		t.Errorf("a dry run: %+v, want at least 3 objects less", dry)
+	}
+	if fmt.Sprint(results[0]) != fmt.Sprint(results[1]) {
+		t.Errorf("a second dry run: %+v, want %+v", results[1], results[0])
+	}
+	dry, done := results[0], results[2]
+	if count(dry.Before) != count(done.Before) || count(dry.After) != count(done.After) {
+		t.Errorf("the collection: %+v, want the numbers of the dry run, %+v", done, dry)
+	}
+	app.Git("fsck", "--strict")
+	one.Git("fsck", "--strict")
+	r.do(p.repo.Close())
 }

@@ -25,7 +25,8 @@ type family struct {
 	members []*dirPlace
 	objects []string // directories of objects: those of the members, and of the network
 	release []func()
-	forks   uint64 // of the network, before its members were listed
+	forks   uint64       // of the network, before its members were listed
+	views   []*collector // of objects, after rewrite
 }
 
 // family opens and claims the members. The caller closes the family.
@@ -298,24 +299,10 @@ func (f *family) remove(ctx context.Context, run RunGit, tips []NamedTip, doomed
 		collections[i] = f.Claims.Gates.Collect(m.repo.Common)
 		defer collections[i].End()
 	}
-	views := make([]*collector, len(f.objects))
-	for i, dir := range f.objects {
-		c := &collector{repo: f.repo, own: dir, files: make(map[string]int64)}
-		views[i] = c
-		if err := c.makeView(); err != nil {
-			return WriteError(err)
-		}
-		defer os.RemoveAll(c.view)
-		if err := c.link(); err != nil {
-			return WriteError(err)
-		}
-		inView := func(g GitCommand) error {
-			g.Env = []string{"GIT_OBJECT_DIRECTORY=" + c.view}
-			return run(ctx, f.repo, g)
-		}
-		if err := Rewrite(ctx, inView, c.view, f.repo.Format, doomed); err != nil {
-			return err
-		}
+	if err := f.rewrite(ctx, run, doomed); err != nil {
+		return err
+	}
+	for _, c := range f.views {
 		if err := c.publish(f.Sync); err != nil {
 			return WriteError(err)
 		}
@@ -325,13 +312,35 @@ func (f *family) remove(ctx context.Context, run RunGit, tips []NamedTip, doomed
 			return err
 		}
 		defer f.sharing.Release(1)
-		return f.removeNow(ctx, run, tips, doomed, views, done)
+		return f.removeNow(ctx, run, tips, doomed, done)
 	})
+}
+
+// rewrite makes views of all directories without the objects, which end with close.
+func (f *family) rewrite(ctx context.Context, run RunGit, doomed map[git.ObjectID]bool) error {
+	f.views = nil
+	for _, dir := range f.objects {
+		c := &collector{repo: f.repo, own: dir, files: make(map[string]int64)}
+		f.views = append(f.views, c)
+		err := c.makeView()
+		f.release = append(f.release, func() { _ = os.RemoveAll(c.view) })
+		if err = cmp.Or(err, c.link()); err != nil {
+			return WriteError(err)
+		}
+		inView := func(g GitCommand) error {
+			g.Env = []string{"GIT_OBJECT_DIRECTORY=" + c.view}
+			return run(ctx, f.repo, g)
+		}
+		if err := Rewrite(ctx, inView, c.view, f.repo.Format, doomed); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // removeNow is remove while no ref is changed.
 func (f *family) removeNow(ctx context.Context, run RunGit, before []NamedTip, doomed map[git.ObjectID]bool,
-	views []*collector, done *Purged) error {
+	done *Purged) error {
 	for _, m := range f.members {
 		if err := m.settled(ctx); err != nil {
 			return err
@@ -346,7 +355,7 @@ func (f *family) removeNow(ctx context.Context, run RunGit, before []NamedTip, d
 	if err := f.checkTips(ctx, run, before, doomed); err != nil {
 		return err
 	}
-	for _, c := range views {
+	for _, c := range f.views {
 		known := len(c.files)
 		if err := c.link(); err != nil {
 			return WriteError(err)

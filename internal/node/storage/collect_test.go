@@ -20,6 +20,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/gittest"
+	"github.com/packhorse-git/packhorse/internal/git/pack"
 	"github.com/packhorse-git/packhorse/internal/git/pktline"
 	"github.com/packhorse-git/packhorse/internal/git/process"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
@@ -201,9 +202,15 @@ func TestCollectFork(t *testing.T) {
 	source.Git("update-ref", "-d", "refs/heads/undone")
 	age(t, source)
 	age(t, fork)
-	for _, path := range []string{"app", "fork"} {
-		if done, err := r.collect(path, places.CollectOptions{OlderThan: 14 * day}); err != nil || done.After.Packed > 4 {
-			t.Errorf("%s: %+v, %v", path, done, err)
+	for path, member := range map[string]*gittest.Repo{"app": source, "fork": fork} {
+		done, err := r.collect(path, places.CollectOptions{OlderThan: 14 * day})
+		own, countErr := pack.Open(filepath.Join(member.Dir, "objects"), pack.Options{Alone: true})
+		r.do(countErr)
+		counts, countErr := own.Count(t.Context())
+		r.do(countErr)
+		own.Close()
+		if err != nil || len(done.Members) != 2 || counts.Packed > 4 {
+			t.Errorf("%s: %+v, %v; it has %+v", path, done, err, counts)
 		}
 	}
 	source.Git("fsck", "--full", "--strict")

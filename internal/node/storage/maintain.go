@@ -115,7 +115,8 @@ func (n *Node) collectHandle(ctx context.Context, h *handle, path git.RepoPath, 
 	n.log.Info("removed unreachable objects of a repository", "repository", path.String(), "bytes", done.Freed,
 		"objects_before", done.Before.Packed+done.Before.Loose, "objects", done.After.Packed+done.After.Loose,
 		"seconds", time.Since(start).Seconds())
-	if err = h.place.Maintain(ctx, git, places.MaintainOptions{PackRefs: true, TipPack: n.tipPack}); err == nil {
+	if err = h.place.Maintain(ctx, git, places.MaintainOptions{PackRefs: true, TipPack: n.tipPack}); err == nil &&
+		len(done.Members) == 0 {
 		done.After, err = h.place.Counts(ctx)
 	}
 	return done, err

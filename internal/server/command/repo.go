@@ -428,7 +428,8 @@ func repoGC(env Env) *cobra.Command {
 maintains the repository. Fetches and pushes continue meanwhile. It needs git 2.37 or newer, and the time and space of a
 complete repack, also with --dry-run.
 
-In a store, the age is that of the pack of an object, and the former packs stay in the bucket for seven days.`,
+Repositories that share objects, as forks, are collected together, and all of them are printed. In a store, the age is
+that of the pack of an object, forks are collected one by one, and the former packs stay in the bucket for seven days.`,
 		Example: "  packhorse repo gc team/app --root /srv/git\n  packhorse repo gc team/app --older-than 30d --dry-run " +
 			"--root /srv/git",
 		Args: exactArgs(1, "one PATH"),
@@ -451,7 +452,11 @@ In a store, the age is that of the pack of an object, and the former packs stay 
 		if *dry {
 			verb = "would have"
 		}
-		return printLine(cmd, *asJSON, done.Msg, "%s: %s %d objects, before %d; %d bytes freed; %s", args[0], verb,
+		subject := args[0]
+		if members := done.Msg.GetMembers(); len(members) > 0 {
+			subject = "network of " + strings.Join(members, ", ")
+		}
+		return printLine(cmd, *asJSON, done.Msg, "%s: %s %d objects, before %d; %d bytes freed; %s", subject, verb,
 			after.GetPacked()+after.GetLoose(), before.GetPacked()+before.GetLoose(), done.Msg.GetFreedBytes(),
 			done.Msg.GetDuration().AsDuration().Round(time.Millisecond))
 	})

@@ -1578,12 +1578,15 @@ func (x *CollectRequest) GetDryRun() bool {
 }
 
 type CollectResponse struct {
-	state  protoimpl.MessageState `protogen:"open.v1"`
-	Before *Objects               `protobuf:"bytes,1,opt,name=before,proto3" json:"before,omitempty"`
-	After  *Objects               `protobuf:"bytes,2,opt,name=after,proto3" json:"after,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// In a network of forks, of all members together.
+	Before *Objects `protobuf:"bytes,1,opt,name=before,proto3" json:"before,omitempty"`
+	After  *Objects `protobuf:"bytes,2,opt,name=after,proto3" json:"after,omitempty"`
 	// The size of the removed files of objects less that of the new ones, in bytes. It may be negative.
-	FreedBytes    int64                `protobuf:"varint,3,opt,name=freed_bytes,json=freedBytes,proto3" json:"freed_bytes,omitempty"`
-	Duration      *durationpb.Duration `protobuf:"bytes,4,opt,name=duration,proto3" json:"duration,omitempty"`
+	FreedBytes int64                `protobuf:"varint,3,opt,name=freed_bytes,json=freedBytes,proto3" json:"freed_bytes,omitempty"`
+	Duration   *durationpb.Duration `protobuf:"bytes,4,opt,name=duration,proto3" json:"duration,omitempty"`
+	// The members of the network of forks.
+	Members       []string `protobuf:"bytes,5,rep,name=members,proto3" json:"members,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1642,6 +1645,13 @@ func (x *CollectResponse) GetFreedBytes() int64 {
 func (x *CollectResponse) GetDuration() *durationpb.Duration {
 	if x != nil {
 		return x.Duration
+	}
+	return nil
+}
+
+func (x *CollectResponse) GetMembers() []string {
+	if x != nil {
+		return x.Members
 	}
 	return nil
 }
@@ -1911,13 +1921,14 @@ const file_packhorse_v1_repository_proto_rawDesc = "" +
 	"repository\x128\n" +
 	"\n" +
 	"older_than\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\tolderThan\x12\x17\n" +
-	"\adry_run\x18\x03 \x01(\bR\x06dryRun\"\xc5\x01\n" +
+	"\adry_run\x18\x03 \x01(\bR\x06dryRun\"\xdf\x01\n" +
 	"\x0fCollectResponse\x12-\n" +
 	"\x06before\x18\x01 \x01(\v2\x15.packhorse.v1.ObjectsR\x06before\x12+\n" +
 	"\x05after\x18\x02 \x01(\v2\x15.packhorse.v1.ObjectsR\x05after\x12\x1f\n" +
 	"\vfreed_bytes\x18\x03 \x01(\x03R\n" +
 	"freedBytes\x125\n" +
-	"\bduration\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\bduration\"D\n" +
+	"\bduration\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\bduration\x12\x18\n" +
+	"\amembers\x18\x05 \x03(\tR\amembers\"D\n" +
 	"\x10DropPacksRequest\x12\x1e\n" +
 	"\n" +
 	"repository\x18\x01 \x01(\tR\n" +
