@@ -71,7 +71,7 @@ var rooms = map[string][]string{
 		"server/adminapi", "server/command", "operations/observe"},
 	"github.com/spf13/...": {"server/config", "server/command", "server/cli",
 		"bench/..."},
-	"github.com/pelletier/go-toml/...":                          {"server/config"},
+	"github.com/pelletier/go-toml/...":                          {"server/config", "server/migrate"},
 	"github.com/rogpeppe/go-internal/...":                       {},
 	"github.com/prometheus/client_golang/prometheus/promhttp":   {"operations/observe"},
 	"github.com/prometheus/client_golang/prometheus/collectors": {"operations/observe"},

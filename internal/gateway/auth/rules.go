@@ -23,17 +23,17 @@ const ownName = "{name}"
 
 // RuleSpec is a rule as it is written.
 type RuleSpec struct {
-	Name         string   `json:"name,omitempty"`
-	Who          []string `json:"who"`
-	Repositories []string `json:"repositories"`
-	Refs         []string `json:"refs,omitempty"`
-	May          string   `json:"may"` // words, separated by commas
+	Name         string   `json:"name,omitempty" toml:"name,omitempty"`
+	Who          []string `json:"who" toml:"who"`
+	Repositories []string `json:"repositories" toml:"repositories"`
+	Refs         []string `json:"refs,omitempty" toml:"refs,omitempty"`
+	May          string   `json:"may" toml:"may"` // words, separated by commas
 }
 
 // GroupSpec is a group of callers as it is written. Members are as in rules, without other groups.
 type GroupSpec struct {
-	Name    string   `json:"name"`
-	Members []string `json:"members"`
+	Name    string   `json:"name" toml:"name"`
+	Members []string `json:"members" toml:"members"`
 }
 
 // Rule permits operations of some callers on some repositories, or changes of some of their refs. The first matching

@@ -11,8 +11,9 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
+
+	"github.com/pelletier/go-toml/v2"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/gateway/auth"
@@ -118,31 +119,14 @@ func linesOf(file string) (lines []line, err error) {
 	return lines, nil
 }
 
-// Access returns the groups and rules as a configuration.
+// Access returns the groups and rules as tables for a configuration, which may have a table [auth] before.
 func (r *Result) Access() string {
-	var b strings.Builder
-	list := func(key string, values []string) {
-		var quoted []string
-		for _, v := range values {
-			quoted = append(quoted, strconv.Quote(v))
-		}
-		fmt.Fprintf(&b, "%s = [%s]\n", key, strings.Join(quoted, ", "))
+	type tables struct {
+		Group []auth.GroupSpec `toml:"group,omitempty"`
+		Rule  []auth.RuleSpec  `toml:"rule,omitempty"`
 	}
-	for _, g := range r.Groups {
-		fmt.Fprintf(&b, "[[auth.group]]\nname = %q\n", g.Name)
-		list("members", g.Members)
-		b.WriteString("\n")
-	}
-	for _, rule := range r.Rules {
-		b.WriteString("[[auth.rule]]\n")
-		list("who", rule.Who)
-		list("repositories", rule.Repositories)
-		if len(rule.Refs) > 0 {
-			list("refs", rule.Refs)
-		}
-		fmt.Fprintf(&b, "may = %q\n\n", rule.May)
-	}
-	return b.String()
+	text, _ := toml.Marshal(map[string]tables{"auth": {r.Groups, r.Rules}}) // it fails for other types only
+	return strings.TrimPrefix(string(text), "[auth]\n")
 }
 
 // Commands returns a shell script that copies repositories whose directories are known to $ROOT and configures all.
