@@ -26,3 +26,18 @@ func (r *Repo) PeelRef(ref refs.Ref) (peeled git.ObjectID, known bool, err error
 	}
 	return peeled, err == nil, err
 }
+
+// MissingTips returns refs whose objects the repository does not have, at most a number of them.
+func (r *Repo) MissingTips(snap *refs.Snapshot, most int) (missing []refs.Ref, err error) {
+	err = snap.Unhidden().Each("", func(ref refs.Ref) error {
+		has, err := r.Objects.Has(ref.ID)
+		if err != nil || has || ref.ID.IsZero() {
+			return err
+		}
+		if missing = append(missing, ref); len(missing) == most {
+			return refs.ErrStop
+		}
+		return nil
+	})
+	return missing, err
+}

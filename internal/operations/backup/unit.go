@@ -13,7 +13,6 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git/disk"
 	"github.com/packhorse-git/packhorse/internal/git/pack"
-	"github.com/packhorse-git/packhorse/internal/git/refs"
 	"github.com/packhorse-git/packhorse/internal/git/repo"
 )
 
@@ -135,11 +134,9 @@ func checkTips(ctx context.Context, dir string) error {
 	if err != nil {
 		return err
 	}
-	return snap.Unhidden().Each("", func(ref refs.Ref) error {
-		has, err := r.Objects.Has(ref.ID)
-		if err == nil && !has && !ref.ID.IsZero() {
-			err = fault.New(fault.Corrupt, "the object %s of %s is missing", ref.ID, ref.Name)
-		}
-		return err
-	})
+	missing, err := r.MissingTips(snap, 1)
+	if len(missing) > 0 {
+		err = fault.New(fault.Corrupt, "the object %s of %s is missing", missing[0].ID, missing[0].Name)
+	}
+	return err
 }

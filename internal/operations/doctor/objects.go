@@ -20,8 +20,7 @@ import (
 const ClassDeep process.Class = "deep"
 
 const (
-	maxTips    = 10_000   // refs of a repository whose objects are looked up
-	maxMissing = 100      // missing ones after which the look-ups end
+	maxMissing = 100      // refs without their objects after which the look-ups end
 	maxFsck    = 64 << 10 // bytes of git fsck's output
 )
 
@@ -93,26 +92,14 @@ func (x *examination) inside() {
 
 // tips finds refs whose objects are missing, and reports whether there are any.
 func (x *examination) tips(snap *refs.Snapshot, r *repo.Repo) (faults bool) {
-	seen, missing, first := 0, 0, refs.Ref{}
-	err := snap.Unhidden().Each("", func(ref refs.Ref) error {
-		if seen++; seen > maxTips || missing == maxMissing {
-			return refs.ErrStop
-		}
-		has, err := r.Objects.Has(ref.ID)
-		if err == nil && !has && !ref.ID.IsZero() {
-			if missing++; missing == 1 {
-				first = ref
-			}
-		}
-		return err
-	})
-	switch {
-	case err != nil:
+	missing, err := r.MissingTips(snap, maxMissing)
+	if err != nil {
 		x.refused(err)
-	case missing > 0:
-		x.missing(fmt.Sprintf("objects of %d refs are missing, the first is %s of %s", missing, first.ID, first.Name))
+	} else if len(missing) > 0 {
+		x.missing(fmt.Sprintf("objects of %d refs are missing, the first is %s of %s", len(missing), missing[0].ID,
+			missing[0].Name))
 	}
-	return err != nil || missing > 0
+	return err != nil || len(missing) > 0
 }
 
 // connected has Git look for all objects that refs reach. It does not read the content of files.

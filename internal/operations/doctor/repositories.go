@@ -350,54 +350,33 @@ func (x *examination) hooks() {
 // rights finds files that the server's user may not read or write, and files that everybody may write. A finding names
 // the first file of each kind and their number.
 func (x *examination) rights() {
-	faults := x.accessFaults()
-	chown := x.User.Chown(x.dir)
-	if f := faults["unreadable"]; f != nil {
-		x.add(Problem, "not-readable", fmt.Sprintf("%s may not read %s: fetches fail", x.User.Name, f),
-			chown+", and chmod -R u+rX")
-	}
-	if f := faults["unwritable"]; f != nil {
-		x.add(Problem, "not-writable", fmt.Sprintf("%s may not write %s: pushes and maintenance fail", x.User.Name, f),
-			chown+", and chmod -R u+rwX")
-	}
-	if f := faults["world-writable"]; f != nil {
-		x.add(Problem, "world-writable", fmt.Sprintf("everybody on this machine may write %s", f),
-			"chmod -R o-w "+ShellWord(x.dir))
-	}
-	if f := faults["future"]; f != nil {
-		x.add(Problem, "future", fmt.Sprintf("%s was changed in the future, as its time says", f),
-			"correct the clocks of this machine and of the file server")
-	}
-}
-
-// accessFault counts the files with the same fault.
-type accessFault struct {
-	first string // path
-	count int
-}
-
-// String names the files for a message.
-func (f *accessFault) String() string {
-	if f.count == 1 {
-		return f.first
-	}
-	return fmt.Sprintf("%s and %d more", f.first, f.count-1)
-}
-
-// accessFaults returns the faults of modes, owners and times of the repository's files, by kind.
-func (x *examination) accessFaults() map[string]*accessFault {
-	faults := map[string]*accessFault{}
-	note := func(kind, path string) {
-		if faults[kind] == nil {
-			faults[kind] = &accessFault{first: path}
+	faults, chown := x.accessFaults(), x.User.Chown(x.dir)
+	for _, f := range []struct{ kind, before, after, advice string }{
+		{"not-readable", x.User.Name + " may not read ", ": fetches fail", chown + ", and chmod -R u+rX"},
+		{"not-writable", x.User.Name + " may not write ", ": pushes and maintenance fail", chown + ", and chmod -R u+rwX"},
+		{"world-writable", "everybody on this machine may write ", "", "chmod -R o-w " + ShellWord(x.dir)},
+		{"future", "", " was changed in the future, as its time says",
+			"correct the clocks of this machine and of the file server"},
+	} {
+		if paths := faults[f.kind]; len(paths) > 0 {
+			files := paths[0]
+			if len(paths) > 1 {
+				files = fmt.Sprintf("%s and %d more", files, len(paths)-1)
+			}
+			x.add(Problem, f.kind, f.before+files+f.after, f.advice)
 		}
-		faults[kind].count++
 	}
+}
+
+// accessFaults returns the files with faults of modes, owners and times, by kind.
+func (x *examination) accessFaults() map[string][]string {
+	faults := map[string][]string{}
+	note := func(kind, path string) { faults[kind] = append(faults[kind], path) }
 	entries, now := 0, time.Now()
 	_ = filepath.WalkDir(x.dir, func(path string, e fs.DirEntry, err error) error {
 		if err != nil {
 			if errors.Is(err, fs.ErrPermission) {
-				note("unreadable", path)
+				note("not-readable", path)
 			}
 			return nil
 		}
@@ -413,10 +392,10 @@ func (x *examination) accessFaults() map[string]*accessFault {
 		switch {
 		case e.IsDir() && !x.User.may(info, mayRead|mayEnter), !e.IsDir() && !x.User.may(info, mayRead):
 			if !strings.HasPrefix(rel, "hooks/") && !strings.HasPrefix(rel, "logs/") {
-				note("unreadable", path)
+				note("not-readable", path)
 			}
 		case e.IsDir() && !x.User.may(info, mayWrite|mayEnter) && rel != "hooks" && rel != "branches":
-			note("unwritable", path)
+			note("not-writable", path)
 		}
 		if info.Mode().Perm()&0o002 != 0 {
 			note("world-writable", path)
