@@ -750,6 +750,47 @@ func TestBusy(t *testing.T) {
 	}
 }
 
+// The journal of events grows while it is copied. A second backup copies new events only.
+func TestGrowingState(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	old := time.Now().Add(-time.Hour)
+	w.write(".packhorse/ssh/1", strings.Repeat("an old event\n", 1<<16))
+	w.write(".packhorse/ssh/2", "0\n")
+	if err := os.Chtimes(w.path(".packhorse/ssh/1"), old, old); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.OpenFile(w.path(".packhorse/ssh/2"), os.O_WRONLY|os.O_APPEND, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stop, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		defer f.Close()
+		for i := 1; ; i++ {
+			select {
+			case <-stop:
+				return
+			default:
+				fmt.Fprintln(f, i)
+			}
+		}
+	}()
+	w.backup()
+	r := w.backup()
+	close(stop)
+	<-ended
+	grown, err := os.Stat(w.path(".packhorse/ssh/2"))
+	if err != nil || r.Bytes > grown.Size() {
+		t.Errorf("%d bytes were copied, want at most the %d that may be new (%v)", r.Bytes, grown.Size(), err)
+	}
+	text, err := os.ReadFile(w.restore().path(".packhorse/ssh/2"))
+	if err != nil || !strings.HasPrefix(string(text), "0\n1\n2\n") {
+		t.Errorf("the restored journal is %.20q, %v", text, err)
+	}
+}
+
 // Wrong directories are refused.
 func TestPlaces(t *testing.T) {
 	t.Parallel()

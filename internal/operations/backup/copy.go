@@ -81,9 +81,10 @@ func readRecords(dir, sum string) (records []record, err error) {
 	return records, nil
 }
 
-// stored is a fixed file in a backup.
+// stored is a file in a backup.
 type stored struct {
 	path, sum string // an empty sum is not known
+	time      int64  // of modification, if a later change would have another one; 0 otherwise
 }
 
 // copier copies one source into a new unit.
@@ -93,6 +94,9 @@ type stored struct {
 // file to another by making the second one first. So a file that vanishes only means that the list is read again.
 // Collections remove objects for good. If any file has vanished since before the refs were read, the refs have to be
 // the same once more.
+//
+// The copy of a part of the state may have files that only grow, such as a journal. It has what the part had at the
+// time of the scan, and perhaps the beginning of what was appended since, as after a crash.
 type copier struct {
 	*run
 	source  source
@@ -101,18 +105,25 @@ type copier struct {
 	state   *state
 	damage  error // of the first damaged file
 	records []record
-	has     map[string]stored // fixed files in the backup, by name
+	has     map[string]stored // files in the former unit, by name
 	done    map[string]record // fixed files of the copy
 }
 
-// find finds the fixed files in the former unit.
+// settled is the age from which a file is another one after each change, also in file systems with coarse times.
+const settled = 10 * time.Second
+
+// find finds the files in the former unit.
 func (c *copier) find(was unit) {
 	c.has, c.done = map[string]stored{}, map[string]record{}
 	if !was.IsBad {
 		dir := filepath.Join(c.Dir, c.source.place)
 		records, _ := readRecords(dir, was.List)
 		for _, r := range records {
-			c.has[r.Name] = stored{filepath.Join(dir, r.Name), r.Sum}
+			has := stored{path: filepath.Join(dir, r.Name), sum: r.Sum}
+			if r.Time < was.At.Add(-settled).UnixNano() {
+				has.time = r.Time
+			}
+			c.has[r.Name] = has
 		}
 	}
 }
@@ -126,7 +137,7 @@ func (c *copier) copy(ctx context.Context) error {
 			c.network = networkOf(c.Root, c.source.dir)
 			c.use(c.network)
 		}
-		before, err := fixedNames(c.source.dir)
+		before, err := fixedFiles(c.source.dir)
 		if err != nil {
 			return err
 		}
@@ -148,7 +159,8 @@ func (c *copier) copy(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if now.changes != c.state.changes || c.source.git && networkOf(c.Root, c.source.dir) != c.network {
+		isSame := now.changes == c.state.changes || isState(c.source.place) && now.continues(c.state)
+		if !isSame || c.source.git && networkOf(c.Root, c.source.dir) != c.network {
 			continue
 		}
 		if c.source.only != nil {
@@ -180,7 +192,13 @@ func (c *copier) copyEntry(ctx context.Context, e entry) error {
 		var f *os.File
 		if f, err = disk.Open(from); err == nil {
 			defer f.Close()
-			r, err = c.copyFile(ctx, f, e.name)
+			has := c.has[e.name]
+			if isState(c.source.place) && has.time == e.id.Mtime && isCopy(f, e.id.Size, has.path) &&
+				os.Link(has.path, to) == nil {
+				r.Time, r.Sum = has.time, has.sum
+			} else {
+				r, err = c.copyFile(ctx, f, e.name)
+			}
 		}
 	}
 	if err == nil {
@@ -191,7 +209,7 @@ func (c *copier) copyEntry(ctx context.Context, e entry) error {
 
 // copyFixed copies the fixed files that the copy lacks. It reports whether they are complete for the state: before has
 // the files that were there before it.
-func (c *copier) copyFixed(ctx context.Context, before map[string]bool) (isWhole bool, err error) {
+func (c *copier) copyFixed(ctx context.Context, before []string) (isWhole bool, err error) {
 	names, err := fixedFiles(c.source.dir)
 	if err != nil {
 		return false, err
@@ -202,13 +220,13 @@ func (c *copier) copyFixed(ctx context.Context, before map[string]bool) (isWhole
 		there[name] = true
 		if _, ok := c.done[name]; !ok && !missed && err == nil {
 			err = c.take(ctx, name)
-			missed = errors.Is(err, errGone)
+			missed = errors.Is(err, fs.ErrNotExist)
 		}
 	}
 	if err != nil && !missed {
 		return false, err
 	}
-	if !missed && !isSubset(before, there) {
+	if !missed && lacks(names, before) {
 		now, err := scan(c.source)
 		missed = err != nil || now.changes != c.state.changes
 	}
@@ -228,15 +246,9 @@ func (c *copier) copyFixed(ctx context.Context, before map[string]bool) (isWhole
 	return true, nil
 }
 
-// errGone reports that a file was removed after it was listed.
-var errGone = errors.New("a file was removed")
-
-// take links a fixed file that the backup has, or copies it.
+// take links a fixed file that the backup has, or copies it. The error is fs.ErrNotExist if it was removed.
 func (c *copier) take(ctx context.Context, name string) error {
 	f, err := disk.Open(filepath.Join(c.source.dir, name))
-	if errors.Is(err, fs.ErrNotExist) {
-		return errGone
-	}
 	if err != nil {
 		return err
 	}
@@ -275,7 +287,7 @@ func (c *copier) take(ctx context.Context, name string) error {
 	}
 	if isShared {
 		c.mu.Lock()
-		c.shared()[filepath.Base(name)] = stored{to, r.Sum}
+		c.shared()[filepath.Base(name)] = stored{path: to, sum: r.Sum}
 		c.mu.Unlock()
 	}
 	c.done[name] = r
@@ -301,14 +313,14 @@ func (b *run) sharedFiles() map[string]stored {
 		}
 		for _, r := range records {
 			if isFixedDir(filepath.Dir(r.Name)) {
-				files[filepath.Base(r.Name)] = stored{filepath.Join(dir, r.Name), r.Sum}
+				files[filepath.Base(r.Name)] = stored{path: filepath.Join(dir, r.Name), sum: r.Sum}
 			}
 		}
 	}
 	return files
 }
 
-// isCopy reports whether a file has the size and the last bytes of an open one. Its name is the same, so the files are
+// isCopy reports whether a file has the size and the last bytes of an open one. Fixed files with the same name are then
 // equal: packs and their files end in a checksum.
 func isCopy(f *os.File, size int64, path string) bool {
 	other, err := os.Open(path)

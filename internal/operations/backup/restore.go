@@ -207,28 +207,31 @@ func (x *restorer) one(ctx context.Context) error {
 		return err
 	}
 	defer os.RemoveAll(temp)
-	if err := x.unit(ctx, place, filepath.Join(temp, "repository")); err != nil {
-		return err
-	}
-	share := func() error { return nil }
-	if network := x.m.Units[place].Network; network != "" {
+	err = x.unit(ctx, place, filepath.Join(temp, "repository"))
+	if err == nil {
 		x.isYoung = true
-		share = func() error {
-			return x.unit(ctx, filepath.Join(rootPlace, network), filepath.Join(x.Root, network))
-		}
+		err = x.share(ctx, place)
 	}
-	if err := share(); err != nil {
-		return err
+	if err == nil {
+		err = cmp.Or(disk.SyncFileSystem(temp), os.MkdirAll(filepath.Dir(to), 0o755))
 	}
-	x.Repositories++
-	err = cmp.Or(disk.SyncFileSystem(temp), os.MkdirAll(filepath.Dir(to), 0o755))
 	if err == nil {
 		err = os.Rename(filepath.Join(temp, "repository"), to)
 	}
 	if err == nil {
-		err = share() // what a collection removed that began before
+		x.Repositories++
+		err = x.share(ctx, place) // what a collection removed that began before
 	}
 	return err
+}
+
+// share restores the network from which a repository borrows.
+func (x *restorer) share(ctx context.Context, place string) error {
+	network := x.m.Units[place].Network
+	if network == "" {
+		return nil
+	}
+	return x.unit(ctx, filepath.Join(rootPlace, network), filepath.Join(x.Root, network))
 }
 
 // unit restores a unit into a directory, or verifies it.

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -38,6 +39,18 @@ type entry struct {
 
 // isSettled reports whether any later change is a change of the state, too.
 func (s *state) isSettled(looked time.Time) bool { return s.newest.Settled(looked) }
+
+// continues reports whether all files of an earlier state are there, and have at most grown.
+func (s *state) continues(before *state) bool {
+	now := map[string]disk.ID{}
+	for _, e := range s.entries {
+		now[e.name] = e.id
+	}
+	return !slices.ContainsFunc(before.entries, func(e entry) bool {
+		id := now[e.name]
+		return id != e.id && (id.Ino != e.id.Ino || id.Size <= e.id.Size)
+	})
+}
 
 // scan returns the state of a source.
 func scan(s source) (*state, error) {
@@ -189,22 +202,11 @@ func fixedFiles(dir string) (names []string, err error) {
 	return names, err
 }
 
-// fixedNames is fixedFiles as a set.
-func fixedNames(dir string) (map[string]bool, error) {
-	list, err := fixedFiles(dir)
-	set := make(map[string]bool, len(list))
+// lacks reports whether a list lacks a name of another one.
+func lacks(list, other []string) bool {
+	has := make(map[string]bool, len(list))
 	for _, name := range list {
-		set[name] = true
+		has[name] = true
 	}
-	return set, err
-}
-
-// isSubset reports whether all names of one set are in another one.
-func isSubset(a, b map[string]bool) bool {
-	for name := range a {
-		if !b[name] {
-			return false
-		}
-	}
-	return true
+	return slices.ContainsFunc(other, func(name string) bool { return !has[name] })
 }
