@@ -134,7 +134,7 @@ func TestCollect(t *testing.T) {
 		}
 		ends = append(ends, done)
 	}
-	if done := n.collect("app", realGit(t), 0); done != dry {
+	if done := n.collect("app", realGit(t), 0); fmt.Sprint(done) != fmt.Sprint(dry) {
 		t.Errorf("Collect() = %+v, want %+v", done, dry)
 	}
 	for _, node := range []*gitNode{n, other} {
