@@ -21,7 +21,7 @@ func TestPush(t *testing.T) {
 	t.Run("gateway", func(t *testing.T) {
 		t.Parallel()
 		runStoriesIn(t, shape{between: "unix"}, "", templates, "2", "testdata/push/http.txtar", "testdata/push/reasons.txtar",
-			"testdata/push/rules.txtar")
+			"testdata/push/rules.txtar", "testdata/push/revoked.txtar")
 	})
 }
 

@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	maxCreations = 100    // of repositories by the pushes of a caller within an hour
+	maxCreations = 100    // of repositories within an hour by a caller who does not administer their paths
 	maxCreators  = 10_000 // in memory
 )
 
@@ -30,14 +30,14 @@ type Creation struct {
 	limiter map[string]*rate.Limiter
 }
 
-// allows reports whether a caller may create a repository by a push.
-func (c *Creation) allows(caller string, path git.RepoPath) bool {
-	return c != nil && caller != "" &&
-		slices.ContainsFunc(c.Patterns, func(p auth.Pattern) bool { return p.CoversFor(caller, path) })
+// allows reports whether a caller may create a repository by a push. A credential for some refs creates none.
+func (c *Creation) allows(id auth.Identity, path git.RepoPath) bool {
+	return c != nil && !id.Anonymous() && (id.Grant == nil || len(id.Grant.Refs) == 0) &&
+		slices.ContainsFunc(c.Patterns, func(p auth.Pattern) bool { return p.CoversFor(id.Name, path) })
 }
 
-// take counts a creation. It reports false if the caller has reached the limit.
-func (c *Creation) take(caller string) bool {
+// take counts a creation. The error is Exhausted if the caller has reached the limit.
+func (c *Creation) take(caller string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.limiter == nil || len(c.limiter) >= maxCreators {
@@ -46,19 +46,22 @@ func (c *Creation) take(caller string) bool {
 	if c.limiter[caller] == nil {
 		c.limiter[caller] = rate.NewLimiter(rate.Every(time.Hour/maxCreations), maxCreations)
 	}
-	return c.limiter[caller].Allow()
+	if !c.limiter[caller].Allow() {
+		return fault.Retry(fault.Exhausted, fault.RetryMuchLater, "%s has created %d repositories within an hour, which is "+
+			"the maximum", caller, maxCreations)
+	}
+	return nil
 }
 
 // createMissing creates the repository of a push that a node has not found, if the caller may do that. It reports
 // whether the push can be tried again. After a refusal the response is that for a repository that does not exist.
 func (r *Request) createMissing(response *Response) bool {
 	if !r.isPush || r.isChange || r.hidden || !fault.Is(r.Err, fault.NotFound) || response.Begun() ||
-		!r.Creation.allows(r.ID.Name, r.Repo) || !response.rewind() {
+		!r.Creation.allows(r.ID, r.Repo) || !response.rewind() {
 		return false
 	}
-	if !r.Creation.take(r.ID.Name) {
-		r.Err = fault.Retry(fault.Exhausted, fault.RetryMuchLater, "%s has created %d repositories by pushes within an "+
-			"hour, which is the maximum", r.ID.Name, maxCreations)
+	if err := r.Creation.take(r.ID.Name); err != nil {
+		r.Err = err
 		return false
 	}
 	create := Request{Gateway: r.Gateway, Ctx: r.Ctx, Op: r.Op, Client: r.Client, ID: r.ID, Repo: r.Repo, authorized: true}

@@ -143,6 +143,14 @@ func (r *Request) LFSPart(object lfs.Object, response *Response) (size int64) {
 func (r *Request) LFSLocks(request lfs.LockRequest, response *Response) (answer lfs.LockAnswer) {
 	request.Caller = r.ID.Name
 	r.isChange = request.Action != lfs.ListLocks
+	if only := (&node.RefRules{Only: r.RefRules.Only, Credential: r.RefRules.Credential}); !only.IsZero() && r.isChange {
+		reason := only.Refusal(git.RefName(request.Ref), 0)
+		if reason != "" && request.Action == lfs.CreateLock || request.Force {
+			r.Err = fault.New(fault.Denied, "the credential is for some refs: a lock needs one of them as ref, and locks of "+
+				"others stay")
+			return answer
+		}
+	}
 	r.relayLFS(r.isChange, response, func(n router.Node, repo git.RepoPath, session node.Session) (o node.Outcome,
 		err error) {
 		session.StoreID = r.storeID

@@ -39,7 +39,9 @@ func (r *Request) ReceivePack(session node.Session, body *Body, response *Respon
 	pusher := node.Pusher{Name: r.ID.Name, Address: HostOf(r.Client), Rules: r.RefRules}
 	r.relay(response, func(n router.Node, repo git.RepoPath) (node.Outcome, error) {
 		session.StoreID = r.storeID
-		return n.ReceivePack(r.Ctx, repo, session, pusher, body, r.announceChange(response))
+		ctx, end := r.whilePermitted()
+		o, err := n.ReceivePack(ctx, repo, session, pusher, body, r.announceChange(response))
+		return o, end(err)
 	})
 }
 

@@ -27,6 +27,8 @@ type Request struct {
 	Client string // the client's address, with its port where that is known
 	ID     auth.Identity
 	Repo   git.RepoPath
+	// Reidentify identifies the caller again while a push runs. It may be called concurrently. Nil: it cannot.
+	Reidentify func(context.Context) (auth.Identity, error)
 
 	Outcome node.Outcome // of the node
 	Bytes   bulk.Tally   // of the response
@@ -135,13 +137,15 @@ func (r *Request) Authorize(op auth.Operation) error {
 }
 
 // AuthorizeNew is Authorize for a repository that the request creates: for administrators of the path, and for callers
-// whose pushes could create it. A caller who may not know of the path gets NotFound.
+// whose pushes could create it, with the same limit. A caller who may not know of the path gets NotFound.
 func (r *Request) AuthorizeNew() error {
-	op := auth.Admin
-	if r.Creation.allows(r.ID.Name, r.Repo) {
-		op = auth.Write
+	err := r.Authorize(auth.Admin)
+	if (err != nil || r.hidden) && r.Creation.allows(r.ID, r.Repo) {
+		r.hidden = false
+		if err = r.Authorize(auth.Write); err == nil && !r.hidden {
+			err = r.Creation.take(r.ID.Name)
+		}
 	}
-	err := r.Authorize(op)
 	if err == nil && r.hidden {
 		err = auth.NoRepository(r.Repo)
 	}

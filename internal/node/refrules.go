@@ -77,6 +77,15 @@ type RefRules struct {
 // IsZero reports whether everything is permitted.
 func (r *RefRules) IsZero() bool { return len(r.Rules) == 0 && len(r.Only) == 0 }
 
+// Same reports whether two sets of rules permit the same. Names of rules do not matter.
+func (r *RefRules) Same(other *RefRules) bool {
+	samePattern := func(a, b RefPattern) bool { return slices.Equal(a, b) }
+	return slices.EqualFunc(r.Only, other.Only, samePattern) &&
+		slices.EqualFunc(r.Rules, other.Rules, func(a, b RefRule) bool {
+			return a.May == b.May && slices.EqualFunc(a.Refs, b.Refs, samePattern)
+		})
+}
+
 // RefusedBy is in the reason of each refusal.
 const RefusedBy = " refused by "
 

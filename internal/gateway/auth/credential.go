@@ -62,6 +62,9 @@ func (e genuineError) Unwrap() error { return e.error }
 // genuine marks the error for a wrong credential that does not count as a guess.
 func genuine(err error) error { return genuineError{err} }
 
+// HasExpired reports whether an error of identification is about a credential that was valid once.
+func HasExpired(err error) bool { return isGenuine(err) }
+
 func isGenuine(err error) bool {
 	_, ok := errors.AsType[genuineError](err)
 	return ok

@@ -3,7 +3,9 @@ package githttp
 import (
 	"cmp"
 	"encoding/base64"
+	"fmt"
 	"slices"
+	"strings"
 
 	"google.golang.org/protobuf/proto"
 
@@ -16,9 +18,8 @@ import (
 // names no revisions, which a node would have to check.
 func (a *apiRequest) administration() error {
 	a.reachable = ""
-	switch a.message.(type) {
-	case *packhorsev1.PurgeRequest, *packhorsev1.CollectRequest:
-		if err := a.administersAll(); err != nil {
+	if what := needsServer(a.message); what != "" {
+		if err := a.administersAll(what); err != nil {
 			return err
 		}
 	}
@@ -51,11 +52,28 @@ func (a *apiRequest) administration() error {
 	return nil
 }
 
-// administersAll returns an error unless the caller administers the whole server. Forks of other owners share the
-// objects that a purge or a collection removes.
-func (a *apiRequest) administersAll() error {
-	err := fault.New(fault.Denied,
-		"forks can share the objects: only callers who administer the whole server may remove them")
+// needsServer returns why only callers who administer the whole server may make a request; "": others may, too. Forks
+// of other owners share the objects that a purge or a collection removes, and quotas protect the server from owners.
+func needsServer(m proto.Message) string {
+	switch m := m.(type) {
+	case *packhorsev1.PurgeRequest, *packhorsev1.CollectRequest:
+		return "forks can share the objects"
+	case interface{ GetSettings() *packhorsev1.Settings }:
+		s, remove := m.GetSettings(), []string(nil)
+		if c, ok := m.(*packhorsev1.ConfigureRequest); ok {
+			remove = c.GetRemove()
+		}
+		if s != nil && (s.QuotaBytes != nil || s.LfsQuotaBytes != nil || s.MaxPushBytes != nil) ||
+			slices.ContainsFunc(remove, func(name string) bool { return strings.HasSuffix(name, "_bytes") }) {
+			return "quota_bytes, lfs_quota_bytes and max_push_bytes protect the server"
+		}
+	}
+	return ""
+}
+
+// administersAll returns an error that begins with a text unless the caller administers the whole server.
+func (a *apiRequest) administersAll(why string) error {
+	err := fault.New(fault.Denied, "%s: only callers who administer the whole server may do this", why)
 	if a.handler.Access == nil {
 		return err
 	}
@@ -84,6 +102,9 @@ func (a *apiRequest) complete(m proto.Message) {
 			if !slices.Contains(m.Mentions, text) {
 				m.Mentions = append(m.Mentions, text)
 			}
+		}
+		if n := len(m.Mentions); n > 0 && a.administersAll("") != nil { // they may name others
+			m.Mentions = []string{fmt.Sprintf("%d rules, tokens and webhooks: ask an administrator of the server", n)}
 		}
 	}
 	for _, r := range all {

@@ -1,6 +1,7 @@
 package githttp
 
 import (
+	"context"
 	"encoding/json"
 	"net/http"
 	"strings"
@@ -19,6 +20,7 @@ func (q *request) identify() (err error) {
 		return nil
 	}
 	q.w.Header().Add("Vary", "Authorization")
+	q.Reidentify = func(ctx context.Context) (auth.Identity, error) { return q.Auth.HTTP(q.r.WithContext(ctx)) }
 	q.ID, err = q.Auth.HTTP(q.r)
 	return err
 }

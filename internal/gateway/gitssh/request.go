@@ -2,6 +2,7 @@ package gitssh
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"io"
 	"log/slog"
@@ -24,6 +25,7 @@ type request struct {
 func (s *session) begin(op *gateway.Operation) *request {
 	q := &request{session: s, Request: s.Begin(s.ctx, op, s.wire.RemoteAddr().String(), nil)}
 	q.Repo = s.command.repo
+	q.Reidentify = func(context.Context) (auth.Identity, error) { return s.identify() }
 	return q
 }
 
@@ -86,6 +88,10 @@ func (q *request) fail(err error) {
 	s := q.session
 	s.writing.Reset(s.WriteStall)
 	defer s.writing.Stop()
+	if q.Op == gateway.Push { // the client of a push reads side-bands, which do not have such a packet
+		s.say("packhorse: " + fault.Message(err))
+		return
+	}
 	n, _ := s.channel.Write(protocol.AppendError(nil, fault.Message(err)))
 	q.Sent(n)
 }

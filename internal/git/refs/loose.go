@@ -28,7 +28,7 @@ type node struct {
 type refEntry struct {
 	name git.RefName // a part of the node's path
 	content
-	to *Ref // in a Snapshot: the ref that a symbolic one resolves to, or the ref with its peeled object; nil: none
+	to *Ref // in a Snapshot: what a symbolic ref resolves to (see resolve), or the ref with its peeled object; nil: none
 }
 
 // name returns the last path component of a node, given its directory.

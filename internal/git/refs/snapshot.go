@@ -78,6 +78,15 @@ func (s *Snapshot) Lookup(name git.RefName) (Ref, bool, error) {
 	return s.packed.lookup(name)
 }
 
+// TargetOf returns the ref at the end of a chain of symbolic refs, which need not exist; "" if the name is not one of a
+// symbolic ref. Of reftables only those whose target exists are known.
+func (s *Snapshot) TargetOf(name git.RefName) git.RefName {
+	if e := s.findLoose(name); e != nil && e.to != nil {
+		return e.to.Target
+	}
+	return ""
+}
+
 // LookupAll is Lookup for many names. It calls fn for each of them in order; an error of fn ends it and is returned.
 // Names in the order of their bytes, as clients send them, cost a tenth of as many single look-ups. fn must not panic,
 // and must not hold a lock that a fault in a truncated file would leave locked.
@@ -241,7 +250,7 @@ func (s *Snapshot) Expand(short string) ([]Ref, error) {
 // ref returns the entry as a Ref, unless it is broken.
 func (e *refEntry) ref() (Ref, bool) {
 	switch {
-	case e.to != nil:
+	case e.to != nil && !e.to.ID.IsZero():
 		return *e.to, true
 	case e.kind == direct:
 		return Ref{Name: e.name, ID: e.id}, true
@@ -283,9 +292,8 @@ func (s *Snapshot) resolveAll(head *refEntry, m *Metrics) error {
 		}
 		if ref.ID.IsZero() {
 			m.broken.Inc()
-		} else {
-			resolved.to = &ref
 		}
+		resolved.to = &ref
 		s.loose[i] = &resolved
 	}
 	ref, err := s.resolve(head, head)

@@ -55,12 +55,8 @@ func (p *inPlace) newRecord(before *refs.Snapshot) (pushrecovery.Record, error) 
 	}
 	for _, u := range updates {
 		r.Refs[u.Ref] = u.New
-		ref, ok, err := before.Lookup(u.Ref)
-		if err != nil {
-			return r, err
-		}
-		if ok && ref.Target != "" {
-			r.Refs[ref.Target] = u.New
+		if target := before.TargetOf(u.Ref); target != "" {
+			r.Refs[target] = u.New
 		}
 	}
 	_, r.LocksHead = r.Refs[before.Head().Target]
@@ -216,8 +212,8 @@ func (p *inPlace) refNames(updates []Update) []git.RefName {
 	var names []git.RefName
 	for _, u := range updates {
 		names = append(names, u.Ref)
-		if ref, ok, err := p.before.Lookup(u.Ref); err == nil && ok && ref.Target != "" {
-			names = append(names, ref.Target)
+		if target := p.before.TargetOf(u.Ref); target != "" {
+			names = append(names, target)
 		}
 	}
 	return names

@@ -1,7 +1,9 @@
 package receivepack
 
 import (
+	"cmp"
 	"context"
+	"slices"
 	"strings"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
@@ -10,39 +12,35 @@ import (
 	"github.com/packhorse-git/packhorse/internal/node"
 )
 
-// ruleCheck compares updates with the rules of the pusher (node.Pusher.Rules).
-type ruleCheck struct {
-	rules  *node.RefRules
-	lookup func(git.RefName) (refs.Ref, bool, error)
-}
-
-// refusal returns why an update of one of some kinds is refused; "" if it is not. A symbolic ref changes its target.
-func (c ruleCheck) refusal(u Update, kinds node.RefChange) (string, error) {
-	if reason := c.rules.Refusal(u.Ref, kinds); reason != "" {
-		return reason, nil
+// refusal returns why an update of one of some kinds is refused; "" if it is not. An update of a symbolic ref changes
+// its target, or creates it.
+func refusal(rules *node.RefRules, before *refs.Snapshot, u Update, kinds node.RefChange) string {
+	reason := rules.Refusal(u.Ref, kinds)
+	target := before.TargetOf(u.Ref)
+	if reason != "" || target == "" {
+		return reason
 	}
-	if ref, ok, err := c.lookup(u.Ref); err != nil || !ok || ref.Target == "" {
-		return "", err
-	} else if reason := c.rules.Refusal(ref.Target, kinds); reason != "" {
-		return reason + " (of " + string(ref.Target) + ")", nil
+	if kinds == node.RefWrite { // of a tag it is a forced one
+		kinds &= node.RefChangesOf(target, u.Old, u.New)
+		kinds = cmp.Or(kinds, node.RefForce)
 	}
-	return "", nil
+	if reason = rules.Refusal(target, kinds); reason != "" {
+		reason += " (of " + string(target) + ")"
+	}
+	return reason
 }
 
 // CheckRules returns an error of kind Denied if rules do not permit all updates, whose kinds are known.
 func CheckRules(rules *node.RefRules, before *refs.Snapshot, updates []Update) error {
-	refused, err := refusedByRules(rules, before, updates)
-	if err == nil && len(refused) > 0 {
-		err = ruleError(refused)
+	if refused := refusedByRules(rules, before, updates); len(refused) > 0 {
+		return ruleError(refused)
 	}
-	return err
+	return nil
 }
 
 // refusedByRules returns the reasons against updates, whose kinds are known, by ref.
-func refusedByRules(rules *node.RefRules, before *refs.Snapshot, updates []Update) (refused map[git.RefName]string,
-	err error) {
-	refused = make(map[git.RefName]string)
-	c := ruleCheck{rules, before.Lookup}
+func refusedByRules(rules *node.RefRules, before *refs.Snapshot, updates []Update) map[git.RefName]string {
+	refused := make(map[git.RefName]string)
 	for _, u := range updates {
 		kinds := node.RefChangesOf(u.Ref, u.Old, u.New)
 		if kinds == node.RefWrite|node.RefForce {
@@ -50,30 +48,19 @@ func refusedByRules(rules *node.RefRules, before *refs.Snapshot, updates []Updat
 				kinds = node.RefWrite
 			}
 		}
-		reason, err := c.refusal(u, kinds)
-		if err != nil {
-			return nil, err
-		}
-		if reason != "" {
+		if reason := refusal(rules, before, u, kinds); reason != "" {
 			refused[u.Ref] = clean(reason, maxReason)
 		}
 	}
-	return refused, nil
+	return refused
 }
 
 // mayRefuse reports whether the rules may refuse a part of the push. They are asked when its objects have arrived.
 func (p *pushSession) mayRefuse(before *refs.Snapshot) bool {
-	if p.push.Pusher.Rules.IsZero() {
-		return false
-	}
-	c := ruleCheck{&p.push.Pusher.Rules, before.Lookup}
-	for _, u := range p.push.Updates {
-		reason, err := c.refusal(u, node.RefChangesOf(u.Ref, u.Old, u.New))
-		if reason != "" || err != nil {
-			return true
-		}
-	}
-	return false
+	rules := &p.push.Pusher.Rules
+	return !rules.IsZero() && slices.ContainsFunc(p.push.Updates, func(u Update) bool {
+		return refusal(rules, before, u, node.RefChangesOf(u.Ref, u.Old, u.New)) != ""
+	})
 }
 
 // checkRules refuses the updates that the rules of the pusher do not permit. An error refuses all. objects is the
@@ -83,13 +70,10 @@ func (p *pushSession) checkRules(ctx context.Context, objects string, updates []
 		return nil
 	}
 	updates, err := p.classifyQuarantined(ctx, objects, updates)
-	var refused map[git.RefName]string
-	if err == nil {
-		refused, err = refusedByRules(&p.push.Pusher.Rules, p.before, updates)
-	}
 	if err != nil {
 		return fault.Wrap(fault.Unavailable, "push not accepted: the server cannot compare it with the rules", err)
 	}
+	refused := refusedByRules(&p.push.Pusher.Rules, p.before, updates)
 	if len(refused) == 0 {
 		return nil
 	}

@@ -62,6 +62,15 @@ func TestRules(t *testing.T) {
 	refused("deletion refused by rule 4", ":v1")
 	if w.stored == nil { // a symbolic ref changes its target
 		refused("forced update refused by rule 1", "+"+next+":refs/heads/alias")
+		w.Git("symbolic-ref", "refs/heads/dangling", "refs/heads/absent")
+		permitted := w.rules
+		w.rules = rulesOf(t, "refs/heads/absent write", "refs/heads/dangling create write force delete")
+		refused("creation refused by rule 1, which permits: write (of refs/heads/absent)", next+":refs/heads/dangling")
+		w.rules = rulesOf(t, "refs/heads/absent create", "refs/heads/dangling create")
+		w.mustPush(c, next+":refs/heads/dangling")
+		w.Git("update-ref", "-d", "refs/heads/dangling") // and its target
+		w.Git("update-ref", "--no-deref", "-d", "refs/heads/dangling")
+		w.rules = permitted
 	}
 	w.mustPush(c, "main:refs/heads/new", "main:refs/tags/v2")
 	w.mustPush(c, ":refs/heads/new")

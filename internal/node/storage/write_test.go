@@ -322,6 +322,49 @@ func TestRulesOfWrites(t *testing.T) {
 	}
 }
 
+// TestRulesOfSymbolicRefs checks that a change through a symbolic ref needs permission for the target, which need not
+// exist.
+func TestRulesOfSymbolicRefs(t *testing.T) {
+	t.Parallel()
+	r := newWritten(t, receivepack.Options{})
+	of := r.initAt("app.git")
+	if _, err := r.change("app", put("main", "a", "a")); err != nil {
+		t.Fatal(err)
+	}
+	of.Git("symbolic-ref", "refs/heads/link", "refs/heads/dangling")
+	of.Git("symbolic-ref", "refs/heads/dangling", "refs/heads/none")
+	rule := func(pattern string, may node.RefChange) node.RefRule {
+		return node.RefRule{Name: "rule " + pattern, Refs: []node.RefPattern{strings.Split(pattern, "/")}, May: may}
+	}
+	rules := node.RefRules{Rules: []node.RefRule{rule("refs/heads/none", node.RefWrite),
+		rule("refs/**", node.AllRefChanges)}}
+	commit := put("link", "b", "b")
+	update := write.Change{Build: func(_ context.Context, s write.State) (write.Plan, error) {
+		id, err := s.Ref("refs/heads/main")
+		return write.Plan{Updates: []receivepack.Update{{Ref: "refs/heads/link", New: id}}}, err
+	}}
+	for _, c := range []write.Change{commit, update} {
+		c.Pusher = node.Pusher{Name: "eve", Rules: rules}
+		result, err := r.change("app", c)
+		if len(result.Refused) > 0 && err == nil {
+			err = result.Refused[0]
+		}
+		if !fault.Is(err, fault.Denied) || !strings.Contains(fault.Message(err),
+			"creation refused by rule refs/heads/none, which permits: write (of refs/heads/none)") {
+			t.Errorf("a change through a dangling symbolic ref: %v", err)
+		}
+	}
+	if _, err := of.Try("rev-parse", "--verify", "-q", "refs/heads/none"); err == nil {
+		t.Error("the target was created")
+	}
+	rules.Rules[0].May = node.RefCreate
+	update.Pusher = node.Pusher{Name: "eve", Rules: rules}
+	_, err := r.change("app", update)
+	if err != nil || of.Git("rev-parse", "refs/heads/none") != of.Git("rev-parse", "main") {
+		t.Errorf("with permission to create the target: %v", err)
+	}
+}
+
 // A pointer file of Git LFS needs its object.
 func TestWriteOfPointerFiles(t *testing.T) {
 	t.Parallel()

@@ -26,8 +26,7 @@ func (b *writeBatch) needsGit(plan write.Plan) bool {
 		return true
 	}
 	for _, u := range plan.Updates {
-		ref, _, err := b.state.snap.Unhidden().Lookup(u.Ref)
-		if err != nil || u.New.IsZero() || ref.Target != "" || !added[u.New] && !b.isReachable(u.New) {
+		if u.New.IsZero() || b.state.snap.Unhidden().TargetOf(u.Ref) != "" || !added[u.New] && !b.isReachable(u.New) {
 			return true
 		}
 		if !u.Old.IsZero() {
