@@ -4,6 +4,7 @@ import (
 	"strings"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/gateway/auth"
 	"github.com/packhorse-git/packhorse/internal/git"
 	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
 	"github.com/packhorse-git/packhorse/proto/packhorse/v1/packhorsev1connect"
@@ -50,8 +51,7 @@ func (r *Request) List(asked *packhorsev1.ListRequest) (*packhorsev1.ListRespons
 		}
 	}
 	if len(page.Repositories) == 0 && r.ID.Anonymous() && r.Auth != nil && r.Auth.Configured() {
-		return nil, fault.New(fault.Unauthenticated,
-			"authentication required: use an access token as the password (any user name)")
+		return nil, auth.ErrAnonymous
 	}
 	if !asked.Details {
 		return page, nil

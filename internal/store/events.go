@@ -256,7 +256,7 @@ func (e *events) run() {
 			default: // only reads batches of other nodes
 				_, err = e.publish(e.store.ctx, nil)
 			}
-			e.removeIdle(e.store.ctx)
+			e.removeIdle(e.store.ctx, false)
 		}
 		if err != nil && e.store.ctx.Err() == nil {
 			e.errors.Do(func() { e.store.log.Warn("cannot publish events; trying again", "error", err) })
@@ -531,9 +531,10 @@ func (r *repository) happened(ctx context.Context, record *replog.Record, e even
 	return record
 }
 
-// removeIdle removes openings of this process that are not used.
-func (e *events) removeIdle(ctx context.Context) {
-	var idle []*ownOpening
+// removeIdle removes openings of this process that are not used, if the log has the events of their repositories. With
+// all, they need not be old.
+func (e *events) removeIdle(ctx context.Context, all bool) {
+	open, keys := make(map[string]opening), make(map[string]string)
 	e.mu.Lock()
 	for id, o := range e.open {
 		select {
@@ -541,33 +542,19 @@ func (e *events) removeIdle(ctx context.Context) {
 		default:
 			continue
 		}
-		if o.users == 0 && (time.Since(o.used) > openIdle || time.Since(o.made) > openAge) {
-			idle = append(idle, o)
+		if o.users == 0 && (all || time.Since(o.used) > openIdle || time.Since(o.made) > openAge) {
+			open[id], keys[id] = o.opening, o.key
 			delete(e.open, id) // a later record makes another one
 		}
 	}
 	e.mu.Unlock()
-	e.remove(ctx, idle)
-}
-
-// remove removes openings if the log has the events of their repositories.
-func (e *events) remove(ctx context.Context, idle []*ownOpening) {
-	if len(idle) == 0 {
+	if len(open) == 0 {
 		return
 	}
-	open := make(map[string]opening)
-	for _, o := range idle {
-		open[o.repository.id] = o.opening
-	}
 	skipped, err := e.publish(ctx, open)
-	var keys []string
-	for _, o := range idle {
-		if !skipped[o.repository.id] {
-			keys = append(keys, o.key)
-		}
-	}
+	maps.DeleteFunc(keys, func(id, _ string) bool { return skipped[id] })
 	if err == nil && len(keys) > 0 {
-		err = e.store.bucket.Delete(ctx, keys...)
+		err = e.store.bucket.Delete(ctx, slices.Collect(maps.Values(keys))...)
 	}
 	if err != nil && e.store.ctx.Err() == nil {
 		e.store.log.Info("cannot remove objects of the event log; another node removes them after a day", "error", err)
@@ -578,13 +565,5 @@ func (e *events) remove(ctx context.Context, idle []*ownOpening) {
 func (e *events) close() {
 	ctx, cancel := context.WithTimeout(context.Background(), eventTimeout/6)
 	defer cancel()
-	var all []*ownOpening
-	e.mu.Lock()
-	for _, o := range e.open {
-		if o.users == 0 && o.err == nil && o.key != "" {
-			all = append(all, o)
-		}
-	}
-	e.mu.Unlock()
-	e.remove(ctx, all)
+	e.removeIdle(ctx, true)
 }

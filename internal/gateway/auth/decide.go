@@ -47,8 +47,7 @@ func (a *Auth) May(ctx context.Context, id Identity, repo git.RepoPath, op Opera
 			return fault.New(fault.Denied,
 				"pushes need a token: ask the operator of this server to create one with \"packhorse token create\"")
 		}
-		return fault.New(fault.Unauthenticated,
-			"authentication required: use an access token as the password (any user name)")
+		return ErrAnonymous
 	}
 	if op != Read {
 		if allowed, err = a.allowed(ctx, origin, id, repo, path, Read); err != nil {
@@ -73,6 +72,10 @@ func (a *Auth) May(ctx context.Context, id Identity, repo git.RepoPath, op Opera
 	return fault.New(fault.Denied, "%s may read this repository, but not %s it", id.Name,
 		[...]string{Write: "push to", Admin: "administer"}[op])
 }
+
+// ErrAnonymous is the error of a request without a credential that may succeed with one.
+var ErrAnonymous = fault.New(fault.Unauthenticated,
+	"authentication required: use an access token as the password (any user name)")
 
 // NoRepository returns the error for a repository that does not exist, or whose existence the caller may not know.
 func NoRepository(repo git.RepoPath) error {

@@ -4,10 +4,14 @@ import (
 	"net/http"
 	"strings"
 
+	"google.golang.org/protobuf/proto"
+
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/gateway"
+	"github.com/packhorse-git/packhorse/internal/gateway/auth"
 	"github.com/packhorse-git/packhorse/internal/gateway/rest"
 	"github.com/packhorse-git/packhorse/internal/schedule/inflight"
+	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
 )
 
 // manage answers a request of rest.FindServer for tokens or rules: METHOD /-/api/v1/tokens and others. Only
@@ -33,45 +37,56 @@ func (q *request) manage(path string) {
 		q.fail(err)
 		return
 	}
-	if q.ID.Anonymous() && !found.IsEvents() {
-		q.fail(fault.New(fault.Unauthenticated,
-			"authentication required: use an access token as the password (any user name)"))
-		return
-	}
-	service, err := q.handler.Access.For(q.Ctx, q.ID)
-	if err != nil && (!found.IsEvents() || !fault.Is(err, fault.Denied)) {
-		q.fail(err)
-		return
+	var service *auth.Service
+	if !found.IsEvents() {
+		err := auth.ErrAnonymous
+		if !q.ID.Anonymous() {
+			service, err = q.handler.Access.For(q.Ctx, q.ID)
+		}
+		if err != nil {
+			q.fail(err)
+			return
+		}
 	}
 	body, ok := a.readDocument()
 	if !ok {
 		return
 	}
-	if found.IsForNode() {
-		m, err := found.ServerMessage(q.r.URL.Query(), body)
-		if err != nil {
-			q.fail(err)
-			return
-		}
-		a.nodeCall(m)
+	if m, err := found.ServerMessage(q.r.URL.Query(), body); err != nil {
+		q.fail(err)
+	} else {
+		a.callServer(service, m)
+	}
+}
+
+// callServer makes a call with the message m. service is for calls about tokens and rules.
+func (a *apiRequest) callServer(service *auth.Service, m proto.Message) {
+	events, isEvents := m.(*packhorsev1.EventServiceListRequest)
+	if isEvents && strings.Contains(a.r.Header.Get("Accept"), typeLines) {
+		a.streamEvents(events)
 		return
 	}
-	seat, err := q.Enter()
+	seat, err := a.Enter()
 	if err != nil {
-		q.fail(err)
+		a.fail(err)
 		return
 	}
 	defer seat.Leave()
-	q.Publish()
-	q.At(inflight.Working)
-	m, err := found.ServerMessage(q.r.URL.Query(), body)
-	if err == nil {
-		m, err = service.Call(q.Ctx, m)
+	a.Publish()
+	a.At(inflight.Working)
+	response := a.NewResponse()
+	switch {
+	case isEvents:
+		response, err = a.currentEvents(events)
+	case a.IsForNode():
+		err = a.CallServer(a.Procedure(), m, response)
+	default:
+		response, err = service.Call(a.Ctx, m)
 	}
 	if err != nil {
-		q.fail(err)
+		a.fail(err)
 		return
 	}
-	q.w.Header().Set("Cache-Control", "private, no-store")
-	q.json(http.StatusOK, typeJSON, rest.NewObject(m, true))
+	a.w.Header().Set("Cache-Control", "private, no-store")
+	a.json(http.StatusOK, typeJSON, rest.NewObject(response, true))
 }

@@ -226,7 +226,7 @@ func (a *apiRequest) header() {
 	h.Del("Expires")
 	h.Del("Pragma")
 	switch {
-	case !a.isRead():
+	case !a.isRead() || a.IsEvents():
 		h.Set("Cache-Control", "private, no-store")
 	case a.immutable:
 		h.Set("Cache-Control", "private, max-age=31536000, immutable")

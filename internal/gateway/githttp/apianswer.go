@@ -153,13 +153,13 @@ func refusal(m proto.Message) error {
 }
 
 // stream sends a part of a response while the node answers. Before the first part it sends the header, and before
-// others it moves the request to the lane of long responses.
+// others it moves the request to the lane of long responses, if it counts against a concurrency limit.
 func (a *apiRequest) stream(contentType string, part []byte) error {
-	if a.Status != 0 {
+	if a.Status != 0 && a.seat != nil {
 		if err := a.seat.Move(a.Lanes.Hit); err != nil {
 			return err
 		}
-	} else {
+	} else if a.Status == 0 {
 		a.header()
 		a.w.Header().Set("Content-Type", contentType)
 		a.begin(http.StatusOK)

@@ -2,14 +2,10 @@ package githttp
 
 import (
 	"net/http"
-	"strings"
 	"time"
-
-	"google.golang.org/protobuf/proto"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/gateway/rest"
-	"github.com/packhorse-git/packhorse/internal/schedule/inflight"
 	"github.com/packhorse-git/packhorse/internal/schedule/retry"
 	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
 )
@@ -24,44 +20,6 @@ const (
 		"try again"
 )
 
-// nodeCall answers a request of ServerRoutes that nodes answer: events for all callers, webhooks for administrators.
-func (a *apiRequest) nodeCall(m proto.Message) {
-	asked, isEvents := m.(*packhorsev1.EventServiceListRequest)
-	if isEvents && strings.Contains(a.r.Header.Get("Accept"), typeLines) {
-		a.streamEvents(asked)
-		return
-	}
-	seat, err := a.Enter()
-	if err != nil {
-		a.fail(err)
-		return
-	}
-	defer seat.Leave()
-	a.Publish()
-	a.At(inflight.Working)
-	response := a.NewResponse()
-	if isEvents {
-		response, err = a.currentEvents(asked)
-	} else {
-		err = a.CallServer(a.Procedure(), m, response)
-	}
-	if err != nil {
-		a.fail(err)
-		return
-	}
-	a.w.Header().Set("Cache-Control", "private, no-store")
-	a.json(http.StatusOK, typeJSON, rest.NewObject(response, true))
-}
-
-// mayReadAny returns the error of a list of repositories for an anonymous caller that may read none.
-func (a *apiRequest) mayReadAny() error {
-	if !a.ID.Anonymous() {
-		return nil
-	}
-	_, err := a.List(&packhorsev1.ListRequest{PageSize: 1})
-	return err
-}
-
 // streamEvents sends events as JSON lines, for some minutes. The last line has the position to continue with, or the
 // error. The caller is identified again before each page, so that a stream ends with its credential.
 func (a *apiRequest) streamEvents(asked *packhorsev1.EventServiceListRequest) {
@@ -73,21 +31,10 @@ func (a *apiRequest) streamEvents(asked *packhorsev1.EventServiceListRequest) {
 	defer leave()
 	a.Publish()
 	asked.Limit = maxEvents
-	send := func(line []byte) error {
-		if a.Status == 0 {
-			a.header()
-			a.w.Header().Set("Content-Type", typeLines)
-			a.w.Header().Set("Cache-Control", "private, no-store")
-			a.begin(http.StatusOK)
-		}
-		n, err := a.w.Write(line)
-		a.Sent(n)
-		return err
-	}
 	for end := time.Now().Add(streamTime); ; {
 		page, err := a.currentEvents(asked)
 		for i := 0; err == nil && i < len(page.Events); i++ {
-			err = send(rest.Encode(rest.NewObject(page.Events[i], false)))
+			err = a.stream(typeLines, rest.Encode(rest.NewObject(page.Events[i], false)))
 		}
 		if err != nil {
 			a.endStream(err, typeLines, rest.Encode(rest.Object{"error": rest.NewError(err)}))
@@ -102,7 +49,7 @@ func (a *apiRequest) streamEvents(asked *packhorsev1.EventServiceListRequest) {
 		if isOver {
 			last = rest.Encode(rest.Object{"next": page.Next})
 		}
-		if err := send(last); err != nil || http.NewResponseController(a.w).Flush() != nil || isOver ||
+		if err := a.stream(typeLines, last); err != nil || http.NewResponseController(a.w).Flush() != nil || isOver ||
 			retry.Sleep(a.Ctx, eventPoll) != nil {
 			return
 		}
@@ -121,8 +68,10 @@ func (a *apiRequest) currentEvents(asked *packhorsev1.EventServiceListRequest) (
 		return nil, err
 	}
 	isAdmin := err == nil
-	if err = a.mayReadAny(); err != nil {
-		return nil, err
+	if a.ID.Anonymous() { // an error if it may read nothing
+		if _, err = a.List(&packhorsev1.ListRequest{PageSize: 1}); err != nil {
+			return nil, err
+		}
 	}
 	return a.Events(asked, isAdmin)
 }

@@ -14,6 +14,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/gateway/auth"
 	"github.com/packhorse-git/packhorse/internal/search"
 	"github.com/packhorse-git/packhorse/internal/search/query"
 	"github.com/packhorse-git/packhorse/internal/search/schema"
@@ -63,8 +64,7 @@ func (p *Pages) search(w http.ResponseWriter, r *http.Request, v Visitor) error 
 	if v.Name() == "" && v.Reader() != nil { // with credentials there may be more to search
 		pg.SignIn = signInURL(text)
 		if values.Has("sign-in") {
-			return fault.New(fault.Unauthenticated,
-				"authentication required: use an access token as the password (any user name)")
+			return auth.ErrAnonymous
 		}
 	}
 	if values.Has("sign-in") {

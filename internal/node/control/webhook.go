@@ -4,11 +4,8 @@ import (
 	"context"
 
 	"connectrpc.com/connect"
-	"google.golang.org/protobuf/types/known/durationpb"
-	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
-	"github.com/packhorse-git/packhorse/internal/node/webhook"
 	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
 	"github.com/packhorse-git/packhorse/proto/packhorse/v1/packhorsev1connect"
 )
@@ -43,26 +40,12 @@ func (s webhookService) Deliveries(ctx context.Context,
 	r *connect.Request[packhorsev1.WebhookServiceDeliveriesRequest]) (
 	*connect.Response[packhorsev1.WebhookServiceDeliveriesResponse], error) {
 	list, err := s.Webhooks.Deliveries(ctx, r.Msg.GetName())
-	m := &packhorsev1.WebhookServiceDeliveriesResponse{}
-	for i := range list {
-		m.Deliveries = append(m.Deliveries, deliveryMessage(&list[i]))
-	}
-	return responseOf(m, err)
+	return responseOf(&packhorsev1.WebhookServiceDeliveriesResponse{Deliveries: list}, err)
 }
 
 func (s webhookService) Redeliver(ctx context.Context,
 	r *connect.Request[packhorsev1.WebhookServiceRedeliverRequest]) (
 	*connect.Response[packhorsev1.WebhookServiceRedeliverResponse], error) {
 	d, err := s.Webhooks.Redeliver(ctx, r.Msg.GetName(), r.Msg.GetId())
-	return responseOf(&packhorsev1.WebhookServiceRedeliverResponse{Delivery: deliveryMessage(&d)}, err)
-}
-
-func deliveryMessage(d *webhook.Delivery) *packhorsev1.WebhookDelivery {
-	m := &packhorsev1.WebhookDelivery{Id: d.ID, Kind: string(d.Kind), Repository: printable(string(d.Repository)),
-		Time: timestamppb.New(d.Time), Result: d.Result, Status: int32(d.Status), Duration: durationpb.New(d.Duration),
-		Tries: int32(d.Tries), Response: printable(d.Response)}
-	if !d.Next.IsZero() {
-		m.NextTry = timestamppb.New(d.Next)
-	}
-	return m
+	return responseOf(&packhorsev1.WebhookServiceRedeliverResponse{Delivery: d}, err)
 }

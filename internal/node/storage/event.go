@@ -45,11 +45,6 @@ func (n *Node) recordAs(ctx context.Context, e *event.Event, path git.RepoPath, 
 	return cmp.Or(result, err)
 }
 
-// expire removes a repository whose lifetime has ended.
-func (n *Node) expire(ctx context.Context, path git.RepoPath, o places.DeleteOptions) error {
-	return n.Delete(ctx, path, o)
-}
-
 // Classify sets the kinds of updates that were made; see receivepack.Server.
 func (n *Node) Classify(ctx context.Context, path git.RepoPath, updates []receivepack.Update) ([]receivepack.Update,
 	error) {

@@ -182,7 +182,7 @@ func New(server *uploadpack.Server, o Options) (*Node, error) {
 	if n.places == nil {
 		d := places.NewDirectories(places.Options{Repo: options, Epoch: o.Epoch, ReadOnly: o.ReadOnly, Runner: o.Runner,
 			Log: o.Log, Claims: &n.claims, Pushes: o.Pushes, Deleted: n.dropKey})
-		n.places, n.startPlaces, n.stopPlaces = d, func() { d.StartExpiry(n.expire) }, d.Close
+		n.places, n.startPlaces, n.stopPlaces = d, func() { d.StartExpiry(n.Delete) }, d.Close
 	}
 	if o.LFS != nil {
 		lfs := *o.LFS

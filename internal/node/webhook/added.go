@@ -61,15 +61,8 @@ func (h *Hooks) target(r *packhorsev1.WebhookServiceAddRequest) (*Target, error)
 	}
 	t := &Target{Name: w.GetName(), URL: w.GetUrl(), Post: true, Kinds: w.GetEvents(), Format: w.GetFormat(),
 		AllowPrivate: w.GetAllowPrivate(), BaseURL: strings.TrimSuffix(w.GetBaseUrl(), "/"),
-		Secret: func() string { return secret }}
-	if len(w.GetRepositories()) > 0 {
-		var err error
-		if t.Covers, err = h.o.Patterns(w.GetRepositories()); err != nil {
-			return nil, fault.InField("repositories", fault.Wrap(fault.Invalid, err.Error(), err))
-		}
-	}
-	t.prepare()
-	return t, nil
+		Secret: func() string { return secret }, Repositories: w.GetRepositories()}
+	return t, fault.InField("repositories", t.prepare(&h.o))
 }
 
 // Add adds a target, which gets the events from now on, or replaces one, which continues. It is durable when there is
@@ -93,7 +86,7 @@ func (h *Hooks) Add(ctx context.Context, asked *packhorsev1.WebhookServiceAddReq
 		}
 	case old != nil:
 		return fault.New(fault.Exists, "a webhook %s already exists: replace it, or choose another name", t.Name)
-	case q != nil || slices.ContainsFunc(h.o.Targets, func(other Target) bool { return other.Name == t.Name }):
+	case h.isConfigured(t.Name):
 		return fault.New(fault.Exists, "a webhook %s already exists in the configuration file: change it there", t.Name)
 	case count >= maxAdded:
 		return fault.New(fault.Exhausted, "there are %d webhooks already, which is the maximum: remove some of them", count)
@@ -120,6 +113,11 @@ func (h *Hooks) Add(ctx context.Context, asked *packhorsev1.WebhookServiceAddReq
 	return nil
 }
 
+// isConfigured reports whether a target is in the configuration file.
+func (h *Hooks) isConfigured(name string) bool {
+	return slices.ContainsFunc(h.o.Targets, func(t Target) bool { return t.Name == name })
+}
+
 // start begins the deliveries to an added target with a text in States.
 func (h *Hooks) start(r *packhorsev1.WebhookServiceAddRequest, t *Target, text []byte) {
 	h.mu.Lock()
@@ -139,10 +137,10 @@ func (h *Hooks) Remove(ctx context.Context, name string) error {
 		return err
 	}
 	h.mu.Lock()
-	q, isAdded := h.queues[name], h.added[name] != nil
+	q := h.queues[name]
 	h.mu.Unlock()
 	switch {
-	case q != nil && !isAdded:
+	case h.isConfigured(name):
 		return fault.New(fault.Denied, "the webhook %s is in the configuration file: remove it there", name)
 	case q == nil:
 		return fault.New(fault.NotFound, "no webhook %s", fault.Short(name))
@@ -192,12 +190,12 @@ func (h *Hooks) follow(ctx context.Context) error {
 		if !ok {
 			continue
 		}
-		h.mu.Lock()
-		q, isAdded := h.queues[name], h.added[name] != nil
-		h.mu.Unlock()
-		if q != nil && !isAdded { // it is configured
+		if h.isConfigured(name) {
 			continue
 		}
+		h.mu.Lock()
+		q := h.queues[name]
+		h.mu.Unlock()
 		text, err := h.o.States.Load(ctx, file)
 		if err != nil {
 			return err
@@ -236,18 +234,24 @@ func (h *Hooks) follow(ctx context.Context) error {
 	return nil
 }
 
-// List describes the targets that get events, without their secrets.
+// List describes the targets, without their secrets.
 func (h *Hooks) List(ctx context.Context) (list []*packhorsev1.Webhook, err error) {
 	if err := h.follow(ctx); err != nil {
 		return nil, err
 	}
-	h.mu.Lock()
-	for name, q := range h.queues {
-		w := &packhorsev1.Webhook{Name: name, Url: q.target.URL, Configured: true}
-		if r := h.added[name]; r != nil {
-			w = proto.CloneOf(r.GetWebhook())
+	for i := range h.o.Targets {
+		t := &h.o.Targets[i]
+		w := &packhorsev1.Webhook{Name: t.Name, Url: t.URL, Repositories: t.Repositories, AllowPrivate: t.AllowPrivate,
+			Configured: true, HasSecret: t.Secret != nil && t.Secret() != ""}
+		if !t.Post {
+			w.Events = []string{"pre-receive"}
 		}
-		w.HasSecret = q.target.Secret != nil && q.target.Secret() != ""
+		list = append(list, w)
+	}
+	h.mu.Lock()
+	for _, r := range h.added {
+		w := proto.CloneOf(r.GetWebhook())
+		w.HasSecret = r.GetSecret() != ""
 		list = append(list, w)
 	}
 	h.mu.Unlock()
@@ -284,24 +288,21 @@ func (h *Hooks) queue(ctx context.Context, name string) (*queue, error) {
 }
 
 // Deliveries returns the latest deliveries to a target, the newest first. In a store, the last second may be missing.
-func (h *Hooks) Deliveries(ctx context.Context, name string) ([]Delivery, error) {
+func (h *Hooks) Deliveries(ctx context.Context, name string) ([]*packhorsev1.WebhookDelivery, error) {
 	q, err := h.queue(ctx, name)
 	if err != nil {
 		return nil, err
 	}
-	recent, err := q.latest(ctx)
-	var list []Delivery
-	for _, d := range slices.Backward(recent) {
-		list = append(list, d)
-	}
+	list, err := q.latest(ctx)
+	slices.Reverse(list)
 	return list, err
 }
 
 // Redeliver sends one of the latest deliveries again, once, and returns the result.
-func (h *Hooks) Redeliver(ctx context.Context, name, id string) (Delivery, error) {
+func (h *Hooks) Redeliver(ctx context.Context, name, id string) (*packhorsev1.WebhookDelivery, error) {
 	q, err := h.queue(ctx, name)
 	if err != nil {
-		return Delivery{}, err
+		return nil, err
 	}
 	return q.again(ctx, id)
 }

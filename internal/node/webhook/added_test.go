@@ -90,7 +90,9 @@ func TestAdded(t *testing.T) {
 		fmt.Fprint(w, "thanks")
 	})
 	dir := t.TempDir()
-	h, _ := open(t, dir, told("configured", s.URL))
+	asked := told("asked", s.URL)
+	asked.Pre, asked.Post = true, false
+	h, _ := open(t, dir, told("configured", s.URL), asked)
 	h.Start()
 	before := push("Before", "1", "2")
 	do(t, h, before, before.Updates)
@@ -155,11 +157,11 @@ func TestAdded(t *testing.T) {
 	}
 	s.mu.Unlock()
 	list, err := h.List(t.Context())
-	if err != nil || len(list) != 2 || list[0].Name != "a" || !list[0].HasSecret ||
-		list[0].Configured || !list[1].Configured {
+	if err != nil || len(list) != 3 || list[0].Name != "a" || !list[0].HasSecret ||
+		list[0].Configured || !list[1].Configured || list[1].Events[0] != "pre-receive" || !list[2].Configured {
 		t.Errorf("List = %+v, %v", list, err)
 	}
-	var deliveries []Delivery
+	var deliveries []*packhorsev1.WebhookDelivery
 	if !eventually(func() bool {
 		deliveries, err = h.Deliveries(t.Context(), "a")
 		return err == nil && len(deliveries) == 1
@@ -167,14 +169,14 @@ func TestAdded(t *testing.T) {
 		t.Fatalf("Deliveries = %+v, %v", deliveries, err)
 	}
 	fails.Store(true)
-	again, err := h.Redeliver(t.Context(), "a", deliveries[0].ID)
+	again, err := h.Redeliver(t.Context(), "a", deliveries[0].Id)
 	if err != nil || again.Status != 400 || again.Result != "failed" {
 		t.Errorf("Redeliver = %+v, %v", again, err)
 	}
 	if _, err := h.Redeliver(t.Context(), "a", "other"); !fault.Is(err, fault.NotFound) {
 		t.Errorf("Redeliver of an unknown delivery = %v", err)
 	}
-	for name, kind := range map[string]fault.Kind{"configured": fault.Denied, "b": fault.NotFound} {
+	for name, kind := range map[string]fault.Kind{"configured": fault.Denied, "asked": fault.Denied, "b": fault.NotFound} {
 		if err := h.Remove(t.Context(), name); !fault.Is(err, kind) {
 			t.Errorf("Remove(%s) = %v, want %v", name, err, kind)
 		}

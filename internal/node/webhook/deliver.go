@@ -12,10 +12,14 @@ import (
 	"sync"
 	"time"
 
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/node/event"
 	"github.com/packhorse-git/packhorse/internal/schedule/retry"
+	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
 )
 
 const (
@@ -28,21 +32,6 @@ const (
 	takeAfter = 8 * time.Second
 	maxWait   = 20 * time.Second
 )
-
-// Delivery is the delivery of an event to a target, and its result.
-type Delivery struct {
-	ID         string        `json:"id"` // of the event
-	Kind       event.Kind    `json:"kind"`
-	Repository git.Text      `json:"repository"`
-	Time       time.Time     `json:"time"`             // of the last try
-	Result     string        `json:"result"`           // delivered, failed (it is tried again), dead (abandoned)
-	Status     int           `json:"status,omitempty"` // of the response; 0: there was none
-	Duration   time.Duration `json:"duration"`         // of the last try
-	Tries      int           `json:"tries"`
-	Response   string        `json:"response,omitempty"` // its beginning, or the error
-	Next       time.Time     `json:"next,omitzero"`      // time of the next try of a failed delivery
-	Before     string        `json:"before"`             // the position before the event
-}
 
 // delivery is a pending delivery.
 type delivery struct {
@@ -75,7 +64,7 @@ type queue struct {
 	resume   time.Time // of the next try after them
 
 	mu     sync.Mutex
-	recent []*Delivery
+	recent []*packhorsev1.WebhookDelivery // the latest results, the oldest first; they do not change
 }
 
 func newQueue(h *Hooks, t *Target) *queue {
@@ -234,10 +223,7 @@ func (q *queue) current(session string) state {
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	for _, d := range q.recent {
-		shown := *d
-		s.Recent = append(s.Recent, &shown)
-	}
+	s.Recent = slices.Clone(q.recent)
 	return s
 }
 
@@ -407,7 +393,7 @@ func (q *queue) deliver(d *delivery) {
 	q.failures = 0
 	q.isDirty = true
 	now := time.Now()
-	isRejected := isRejection(result.Status)
+	isRejected := isRejection(int(result.Status))
 	if isRejected && d.since.IsZero() {
 		d.since = now
 	}
@@ -419,10 +405,10 @@ func (q *queue) deliver(d *delivery) {
 			"reason", result.Response)
 	case isRejected:
 		d.next = now.Add(h.backoff().Jitter(d.tries))
-		result.Next = d.next
+		result.NextTry = timestamppb.New(d.next)
 	default:
 		q.failures, q.resume = failures, now.Add(h.backoff().Jitter(failures))
-		result.Next = q.resume
+		result.NextTry = timestamppb.New(q.resume)
 	}
 	if result.Result == "failed" {
 		h.o.Log.Warn("cannot deliver a webhook; trying again", "target", q.target.Name, "delivery", d.event.ID, "tries",
@@ -437,10 +423,11 @@ func (q *queue) deliver(d *delivery) {
 }
 
 // send makes the remaining requests of a delivery.
-func (q *queue) send(ctx context.Context, d *delivery) *Delivery {
+func (q *queue) send(ctx context.Context, d *delivery) *packhorsev1.WebhookDelivery {
 	h, e := q.hooks, &d.event
-	result := &Delivery{ID: e.ID, Kind: e.Kind, Repository: e.Repository, Time: time.Now().UTC(), Result: "failed",
-		Tries: d.tries, Before: d.before}
+	result := &packhorsev1.WebhookDelivery{Id: e.ID, Kind: string(e.Kind), Repository: valid(string(e.Repository)),
+		Time: timestamppb.Now(), Result: "failed", Tries: int32(d.tries), After: d.before}
+	var duration time.Duration
 	requests, err := h.requestsOf(ctx, q.target, e)
 	for ; err == nil && d.sent < len(requests); d.sent++ {
 		var r response
@@ -449,8 +436,8 @@ func (q *queue) send(ctx context.Context, d *delivery) *Delivery {
 		if ctx.Err() == nil {
 			h.metrics.seconds.WithLabelValues(q.target.Name, requests[d.sent].event).Observe(time.Since(start).Seconds())
 		}
-		result.Duration += time.Since(start)
-		result.Status, result.Response = r.status, r.text()
+		duration += time.Since(start)
+		result.Status, result.Response = int32(r.status), r.text()
 		if err == nil && r.status/100 != 2 {
 			err = fmt.Errorf("unexpected status %d", r.status)
 		}
@@ -458,19 +445,20 @@ func (q *queue) send(ctx context.Context, d *delivery) *Delivery {
 			break
 		}
 	}
+	result.Duration = durationpb.New(duration)
 	if err == nil {
 		result.Result = "delivered"
 	} else {
-		result.Response = strings.TrimSpace(err.Error() + "\n" + result.Response)
+		result.Response = strings.TrimSpace(valid(err.Error()) + "\n" + result.Response)
 	}
 	return result
 }
 
 // note keeps the result of a try.
-func (q *queue) note(result *Delivery) {
+func (q *queue) note(result *packhorsev1.WebhookDelivery) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.recent = slices.DeleteFunc(q.recent, func(d *Delivery) bool { return d.ID == result.ID })
+	q.recent = slices.DeleteFunc(q.recent, func(d *packhorsev1.WebhookDelivery) bool { return d.Id == result.Id })
 	q.recent = append(q.recent, result)
 	q.recent = q.recent[max(0, len(q.recent)-maxRecent):]
 }
@@ -486,36 +474,32 @@ func isRejection(status int) bool {
 }
 
 // latest returns the latest deliveries of all processes, the oldest first.
-func (q *queue) latest(ctx context.Context) (list []Delivery, err error) {
+func (q *queue) latest(ctx context.Context) ([]*packhorsev1.WebhookDelivery, error) {
 	s, err := q.hooks.stateOf(ctx, q.target.Name)
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	recent := q.recent
 	if q.hooks.o.States.IsShared() && s.Session != q.hooks.session {
-		recent = s.Recent
+		return s.Recent, err
 	}
-	for _, d := range recent {
-		list = append(list, *d)
-	}
-	return list, err
+	return slices.Clone(q.recent), err
 }
 
 // again sends the request of a delivery once more.
-func (q *queue) again(ctx context.Context, id string) (Delivery, error) {
+func (q *queue) again(ctx context.Context, id string) (*packhorsev1.WebhookDelivery, error) {
 	recent, err := q.latest(ctx)
 	if err != nil {
-		return Delivery{}, err
+		return nil, err
 	}
-	i := slices.IndexFunc(recent, func(d Delivery) bool { return d.ID == id })
+	i := slices.IndexFunc(recent, func(d *packhorsev1.WebhookDelivery) bool { return d.Id == id })
 	if i < 0 {
-		return Delivery{}, fault.New(fault.NotFound, "no delivery %s: the latest %d are kept", fault.Short(id), maxRecent)
+		return nil, fault.New(fault.NotFound, "no delivery %s: the latest %d are kept", fault.Short(id), maxRecent)
 	}
-	events, _, err := q.hooks.o.Events.Read(ctx, recent[i].Before, 1)
+	events, _, err := q.hooks.o.Events.Read(ctx, recent[i].After, 1)
 	if err == nil && (len(events) != 1 || events[0].ID != id) {
 		err = fault.New(fault.NotFound, "the event of delivery %s is not kept any more", fault.Short(id))
 	}
 	if err != nil {
-		return Delivery{}, err
+		return nil, err
 	}
-	return *q.send(ctx, &delivery{event: events[0], before: recent[i].Before, tries: 1}), nil
+	return q.send(ctx, &delivery{event: events[0], before: recent[i].After, tries: 1}), nil
 }

@@ -97,6 +97,9 @@ func hexID(id git.ObjectID, digits int) string {
 	return id.String()
 }
 
+// valid returns a text as UTF-8.
+func valid(s string) string { return strings.ToValidUTF8(s, "\ufffd") }
+
 // response is the response of a target.
 type response struct {
 	status int

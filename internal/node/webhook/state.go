@@ -13,6 +13,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/git/disk"
 	"github.com/packhorse-git/packhorse/internal/store/bucket"
+	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
 )
 
 // States keeps small texts: how far each target is, and targets that were added by calls. A name has no slash. It is
@@ -117,11 +118,11 @@ const maxState = 16 << 20 // bytes
 
 // state is how far a target is.
 type state struct {
-	Session  string      `json:"session,omitempty"` // of the process that delivers; "": none does
-	Saved    time.Time   `json:"saved"`             // for people, and to show that the session works
-	Position string      `json:"position"`          // the events before it are settled
-	Done     []string    `json:"done,omitempty"`    // IDs of settled events after it
-	Recent   []*Delivery `json:"recent,omitempty"`  // the latest ones, oldest first
+	Session  string                         `json:"session,omitempty"` // of the process that delivers; "": none does
+	Saved    time.Time                      `json:"saved"`             // for people, and to show that the session works
+	Position string                         `json:"position"`          // the events before it are settled
+	Done     []string                       `json:"done,omitempty"`    // IDs of settled events after it
+	Recent   []*packhorsev1.WebhookDelivery `json:"recent,omitempty"`  // the latest ones, oldest first
 }
 
 func parseState(text []byte) (s state, err error) {

@@ -50,17 +50,18 @@ import (
 type Target struct {
 	Name         string // for directories, logs and metric labels; see CheckName
 	URL          string
-	Pre, Post    bool                    // asked before refs change, notified afterwards
-	Covers       func(git.RepoPath) bool // nil: all repositories
-	Secret       func() string           // nil, or an empty result: requests are not signed
-	Timeout      time.Duration           // of one request with its response. Zero means 10 s.
-	Open         bool                    // the push continues if the target cannot be asked
-	AllowPrivate bool                    // the target may be in a private network or on this machine
-	GiveUp       time.Duration           // maximum age of a delivery. Zero means 7 days.
-	Kinds        []string                // of events, if it has Post; empty: pushes
-	Format       string                  // "" or GitHub
-	BaseURL      string                  // of repositories for clients, in the format of GitHub
+	Pre, Post    bool          // asked before refs change, notified afterwards
+	Repositories []string      // patterns; empty: all repositories
+	Secret       func() string // nil, or an empty result: requests are not signed
+	Timeout      time.Duration // of one request with its response. Zero means 10 s.
+	Open         bool          // the push continues if the target cannot be asked
+	AllowPrivate bool          // the target may be in a private network or on this machine
+	GiveUp       time.Duration // maximum age of a delivery. Zero means 7 days.
+	Kinds        []string      // of events, if it has Post; empty: pushes
+	Format       string        // "" or GitHub
+	BaseURL      string        // of repositories for clients, in the format of GitHub
 
+	covers func(git.RepoPath) bool
 	client *http.Client
 }
 
@@ -125,7 +126,9 @@ func New(ctx context.Context, o Options) (*Hooks, error) {
 		if _, err := ParseURL(t.URL); err != nil {
 			return nil, err
 		}
-		t.prepare()
+		if err := t.prepare(&o); err != nil {
+			return nil, err
+		}
 		if !t.Post {
 			continue
 		}
@@ -138,9 +141,18 @@ func New(ctx context.Context, o Options) (*Hooks, error) {
 	return h, nil
 }
 
-func (t *Target) prepare() {
+// prepare sets defaults. The error is Invalid: a pattern is wrong.
+func (t *Target) prepare(o *Options) error {
 	t.Timeout, t.GiveUp = cmp.Or(t.Timeout, defaultTimeout), cmp.Or(t.GiveUp, defaultGiveUp)
-	t.client = newClient(t.AllowPrivate)
+	t.client, t.covers = newClient(t.AllowPrivate), func(git.RepoPath) bool { return true }
+	if len(t.Repositories) == 0 {
+		return nil
+	}
+	var err error
+	if t.covers, err = o.Patterns(t.Repositories); err != nil {
+		return fault.Wrap(fault.Invalid, err.Error(), err)
+	}
+	return nil
 }
 
 // CheckName checks the name of a target, which is also the name of a directory.
@@ -175,8 +187,6 @@ func ParseURL(s string) (*url.URL, error) {
 	}
 	return u, nil
 }
-
-func (t *Target) covers(repo git.RepoPath) bool { return t.Covers == nil || t.Covers(repo) }
 
 // Decides reports whether a target is asked before refs change.
 func (h *Hooks) Decides() bool {

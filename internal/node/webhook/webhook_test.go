@@ -33,6 +33,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/node"
 	"github.com/packhorse-git/packhorse/internal/node/event"
 	"github.com/packhorse-git/packhorse/internal/node/receivepack"
+	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -224,7 +225,7 @@ func TestDeliveries(t *testing.T) {
 	signed := told("a", a.URL)
 	signed.Secret = func() string { return "a secret of some length" }
 	other := told("b", b.URL+"/x?token=sesame")
-	other.Covers = func(repo git.RepoPath) bool { return repo.String() != "team/app" }
+	other.Repositories = []string{"other"}
 	h, l := open(t, dir, signed, other)
 	h.Start()
 	do(t, h, push("P1", "1", "2"), nil) // changed nothing
@@ -328,12 +329,12 @@ func TestDeadLetters(t *testing.T) {
 	if !eventually(func() bool { return dead(h) }) || !strings.Contains(l.String(), "abandoned a delivery of a webhook") {
 		t.Errorf("the log: %s", l)
 	}
-	var recent []Delivery
+	var recent []*packhorsev1.WebhookDelivery
 	var err error
 	if !eventually(func() bool {
 		recent, err = h.Deliveries(t.Context(), "a")
 		return err != nil || len(recent) == 2
-	}) || recent[1].ID != "Bad" || recent[1].Result != "dead" || recent[1].Status != 400 || recent[1].Tries < 2 ||
+	}) || recent[1].Id != "Bad" || recent[1].Result != "dead" || recent[1].Status != 400 || recent[1].Tries < 2 ||
 		recent[0].Result != "delivered" {
 		t.Errorf("the latest deliveries are %+v, %v", recent, err)
 	}

@@ -36,22 +36,7 @@ func (n *nodeParts) newWebhooks(d *deps) (*webhook.Hooks, error) {
 		t := webhook.Target{
 			Name: w.Name, URL: w.URL, Pre: slices.Contains(w.Events, config.EventPre),
 			Post: slices.Contains(w.Events, config.EventPost), Timeout: w.Timeout.Duration, Open: w.OnFailure == config.FailOpen,
-			AllowPrivate: w.AllowPrivate,
-		}
-		patterns, err := auth.ParsePatterns(w.Repositories)
-		if err != nil {
-			return nil, err
-		}
-		if len(patterns) > 0 {
-			d.mentions = append(d.mentions, func(from, to git.RepoPath) []string {
-				if auth.Names(patterns, from, to) {
-					return []string{"webhook " + w.Name}
-				}
-				return nil
-			})
-			t.Covers = func(repo git.RepoPath) bool {
-				return slices.ContainsFunc(patterns, func(p auth.Pattern) bool { return p.Covers(repo) })
-			}
+			AllowPrivate: w.AllowPrivate, Repositories: w.Repositories,
 		}
 		if w.SecretFile != "" {
 			secret, err := credfile.LoadSecret(w.SecretFile, log)
@@ -67,13 +52,13 @@ func (n *nodeParts) newWebhooks(d *deps) (*webhook.Hooks, error) {
 	hooks, err := webhook.New(ctx, o)
 	if err == nil {
 		d.life.push("webhooks", hooks.Close)
-		d.mentions = append(d.mentions, func(from, to git.RepoPath) []string { return addedNaming(hooks, from, to) })
+		d.mentions = append(d.mentions, func(from, to git.RepoPath) []string { return webhooksNaming(hooks, from, to) })
 	}
 	return hooks, err
 }
 
-// addedNaming lists the webhooks that were added by calls and name a repository by its path before it was renamed.
-func addedNaming(hooks *webhook.Hooks, from, to git.RepoPath) (names []string) {
+// webhooksNaming lists the webhooks that name a repository by its path before it was renamed.
+func webhooksNaming(hooks *webhook.Hooks, from, to git.RepoPath) (names []string) {
 	ctx, cancel := context.WithTimeout(context.Background(), settlePatience)
 	defer cancel()
 	list, err := hooks.List(ctx)

@@ -514,7 +514,9 @@ type WebhookDelivery struct {
 	// The beginning of the response, or the error.
 	Response string `protobuf:"bytes,9,opt,name=response,proto3" json:"response,omitempty"`
 	// The time of the next try after a failed one.
-	NextTry       *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=next_try,json=nextTry,proto3" json:"next_try,omitempty"`
+	NextTry *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=next_try,json=nextTry,proto3" json:"next_try,omitempty"`
+	// The position before the event, for EventService.List.
+	After         string `protobuf:"bytes,11,opt,name=after,proto3" json:"after,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -617,6 +619,13 @@ func (x *WebhookDelivery) GetNextTry() *timestamppb.Timestamp {
 		return x.NextTry
 	}
 	return nil
+}
+
+func (x *WebhookDelivery) GetAfter() string {
+	if x != nil {
+		return x.After
+	}
+	return ""
 }
 
 type WebhookServiceRedeliverRequest struct {
@@ -752,7 +761,7 @@ const file_packhorse_v1_webhook_proto_rawDesc = "" +
 	" WebhookServiceDeliveriesResponse\x12=\n" +
 	"\n" +
 	"deliveries\x18\x01 \x03(\v2\x1d.packhorse.v1.WebhookDeliveryR\n" +
-	"deliveries\"\xd5\x02\n" +
+	"deliveries\"\xeb\x02\n" +
 	"\x0fWebhookDelivery\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x1e\n" +
@@ -766,7 +775,8 @@ const file_packhorse_v1_webhook_proto_rawDesc = "" +
 	"\x05tries\x18\b \x01(\x05R\x05tries\x12\x1a\n" +
 	"\bresponse\x18\t \x01(\tR\bresponse\x125\n" +
 	"\bnext_try\x18\n" +
-	" \x01(\v2\x1a.google.protobuf.TimestampR\anextTry\"D\n" +
+	" \x01(\v2\x1a.google.protobuf.TimestampR\anextTry\x12\x14\n" +
+	"\x05after\x18\v \x01(\tR\x05after\"D\n" +
 	"\x1eWebhookServiceRedeliverRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\tR\x02id\"\\\n" +
