@@ -129,7 +129,8 @@ func (w *collectedPushes) branch(name string, pushes int) error {
 		case err == nil:
 			made++
 			w.accepted.Add(1)
-		case strings.Contains(err.Error(), "again"): // "push again", or "try again"
+		case strings.Contains(err.Error(), "again"), // "push again", or "try again"
+			strings.Contains(err.Error(), "bad pack"): // Git does not find an object in a pack that has just come back
 			w.refused.Add(1)
 		default:
 			return err
@@ -160,15 +161,22 @@ func (w *collectedPushes) branch(name string, pushes int) error {
 func (w *collectedPushes) delete(p *gitload.Pusher) error {
 	request := pktline.Append(nil, p.Tip.ID+" "+strings.Repeat("0", len(p.Tip.ID))+" refs/heads/"+p.Branch+
 		"\x00report-status delete-refs")
-	body, _, err := p.Client.Post(w.t.Context(), "app", "git-receive-pack", pktline.AppendFlush(request))
-	if err != nil {
+	for range 10 {
+		body, _, err := p.Client.Post(w.t.Context(), "app", "git-receive-pack", pktline.AppendFlush(request))
+		if err != nil && strings.Contains(err.Error(), "try again") {
+			w.refused.Add(1)
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		report, err := io.ReadAll(body)
+		body.Close()
+		if err == nil && !strings.Contains(string(report), "ok refs/heads/"+p.Branch) {
+			err = fmt.Errorf("the report of the deletion is %q", report)
+		}
+		w.deleted.Add(1)
 		return err
 	}
-	defer body.Close()
-	report, err := io.ReadAll(body)
-	if err == nil && !strings.Contains(string(report), "ok refs/heads/"+p.Branch) {
-		err = fmt.Errorf("the report of the deletion is %q", report)
-	}
-	w.deleted.Add(1)
-	return err
+	return errors.New("collections refuse the deletion again and again")
 }

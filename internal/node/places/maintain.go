@@ -99,6 +99,13 @@ func maintenanceSteps(r *repo.Repo, refs bool) ([]maintenanceStep, error) {
 		return nil, err
 	}
 	geometric := []string{"repack", "-d", "-l", "-n", "-q", "--geometric=2", "--write-midx"}
+	if kept, err := hasKeptPacks(r.Objects.Dirs()[0]); err != nil {
+		return nil, err
+	} else if !kept {
+		// A push of a pack that exists adds a .keep file to it. Otherwise Git would leave its objects out of the new pack,
+		// and then remove it, because it had no .keep file at the start.
+		geometric = append(geometric, "--pack-kept-objects")
+	}
 	incremental := maintenanceStep{args: []string{"repack", "-d", "-l", "-n", "-q"}}
 	index := maintenanceStep{args: []string{"multi-pack-index", "write", "--no-progress"}}
 	var steps []maintenanceStep
@@ -127,6 +134,22 @@ func maintenanceSteps(r *repo.Repo, refs bool) ([]maintenanceStep, error) {
 		steps = append(steps, maintenanceStep{args: []string{"pack-refs", "--all"}})
 	}
 	return steps, nil
+}
+
+// hasKeptPacks reports whether an object directory has a .keep file that is not of a push.
+func hasKeptPacks(objects string) (bool, error) {
+	dir := os.DirFS(objects)
+	keep, err := fs.Glob(dir, "pack/*.keep")
+	for _, path := range keep {
+		text, readErr := fs.ReadFile(dir, path)
+		if readErr == nil && !strings.HasPrefix(string(text), "receive-pack ") {
+			return true, err
+		}
+		if !errors.Is(readErr, fs.ErrNotExist) {
+			err = errors.Join(err, readErr)
+		}
+	}
+	return false, err
 }
 
 // isPartial reports whether a repository may lack objects that another one has: git before 2.41 does not set
