@@ -369,14 +369,6 @@ func (g *gitolite) members(group string) []string {
 	return slices.Compact(list)
 }
 
-// Bits of permissions for changes of refs.
-const (
-	opCreate = 1 << iota
-	opWrite
-	opForce
-	opDelete
-)
-
 // class is a set of repositories with the same rules.
 type class struct {
 	*gitolite
@@ -384,9 +376,10 @@ type class struct {
 	rules     []aclRule
 	isBounded bool     // broader rules match its repositories, too
 	groups    []string // in the rules, the largest first
-	creates   bool     // some rule has C: without it, W creates
-	deletes   bool     // some rule has D: without it, + deletes
 	denies    bool     // rules with "-" deny reading, too
+
+	// letters of the permissions for the changes of mayOf. Without rules with C, W creates. Without D, + deletes.
+	letters [4]string
 }
 
 // anyone stands for a caller that no rule names.
@@ -397,7 +390,7 @@ func (c *class) has(r aclRule, user string) bool {
 	return r.users[user] || r.users["@all"] && user != "daemon"
 }
 
-// result returns the changes of refs that a user may make.
+// result returns the changes of refs that a user may make, as bits for mayOf.
 func (c *class) result(user string, of refex) (ops int) {
 	if !c.may(user, "W") {
 		return 0
@@ -409,13 +402,9 @@ func (c *class) result(user string, of refex) (ops int) {
 		if r.perm == "-" {
 			return ops
 		}
-		for _, bit := range []struct {
-			letter string
-			op     int
-		}{{"W", opWrite}, {"+", opForce}, {map[bool]string{true: "C", false: "W"}[c.creates], opCreate},
-			{map[bool]string{true: "D", false: "+"}[c.deletes], opDelete}} {
-			if strings.Contains(r.perm, bit.letter) {
-				ops |= bit.op
+		for i, letter := range c.letters {
+			if strings.Contains(r.perm, letter) {
+				ops |= 1 << i
 			}
 		}
 	}
@@ -453,14 +442,19 @@ func (c *class) readers(users []string) map[bool][]string {
 func (c *class) analyze() (users map[string]bool, order []refex) {
 	users = map[string]bool{}
 	refs, groups := map[refex]bool{}, map[string]bool{}
+	c.letters = [4]string{"W", "W", "+", "+"}
 	for i := range c.rules {
 		r := &c.rules[i]
 		r.users = map[string]bool{}
 		for _, user := range c.expand(r.who) {
 			r.users[user], users[user] = true, true
 		}
-		c.creates = c.creates || strings.HasPrefix(r.perm, "RW") && strings.Contains(r.perm, "C")
-		c.deletes = c.deletes || strings.Contains(r.perm, "D")
+		if strings.HasPrefix(r.perm, "RW") && strings.Contains(r.perm, "C") {
+			c.letters[0] = "C"
+		}
+		if strings.Contains(r.perm, "D") {
+			c.letters[3] = "D"
+		}
 		if strings.Contains(r.perm, "W") || r.perm == "-" {
 			for _, p := range r.refs {
 				refs[p] = true
