@@ -102,13 +102,13 @@ type run struct {
 	isContinued bool // an interrupted backup has made units
 
 	mu       sync.Mutex
-	made     *manifest                  // this backup
-	networks map[string]func() []string // their fixed files before a member was copied
+	made     *manifest           // this backup
+	networks map[string][]string // their fixed files before a member was copied
 }
 
 func newRun(o Options) *run {
 	now := time.Now().UTC()
-	b := &run{Options: o, report: newReport(now), networks: map[string]func() []string{}, made: &manifest{Format: 1,
+	b := &run{Options: o, report: newReport(now), networks: map[string][]string{}, made: &manifest{Format: 1,
 		At: now, Units: map[string]unit{}, Links: map[string]string{}, Removed: map[string]string{}}}
 	b.shared = sync.OnceValue(b.sharedFiles)
 	return b
@@ -253,7 +253,7 @@ func (b *run) repositories(ctx context.Context) error {
 		if err := b.unit(ctx, source{place: filepath.Join(rootPlace, network), dir: dir}); err != nil {
 			return err
 		}
-		if after, err := fixedFiles(dir); err != nil || lacks(after, b.networks[network]()) {
+		if after, err := fixedFiles(dir); err != nil || lacks(after, b.networks[network]) {
 			b.report.add(network, "objects of this network of forks were removed meanwhile: run the command again")
 			for _, place := range places {
 				u := b.made.Units[place]
@@ -267,19 +267,11 @@ func (b *run) repositories(ctx context.Context) error {
 
 // use notes the files of a network before a member is copied.
 func (b *run) use(network string) {
-	if network == "" {
-		return
-	}
 	b.mu.Lock()
-	if b.networks[network] == nil {
-		b.networks[network] = sync.OnceValue(func() []string {
-			names, _ := fixedFiles(filepath.Join(b.Root, network))
-			return names
-		})
+	defer b.mu.Unlock()
+	if _, ok := b.networks[network]; network != "" && !ok {
+		b.networks[network], _ = fixedFiles(filepath.Join(b.Root, network))
 	}
-	list := b.networks[network]
-	b.mu.Unlock()
-	list()
 }
 
 // skipped keeps the former copy of what looks like a repository and is not served, such as one without a HEAD.

@@ -130,16 +130,21 @@ func (w *world) check(r *Report, problems []string) {
 
 // fork makes a fork, and a network of the objects in packs.
 func (w *world) fork(source, target string) (network string) {
+	w.t.Helper()
 	network = ".packhorse/networks/" + strings.TrimSuffix(target, ".git")
-	w.write(target+"/HEAD", "ref: refs/heads/main\n")
-	w.write(target+"/config", "[core]\n\tbare = true\n\trepositoryformatversion = 0\n")
-	w.write(target+"/refs/heads/main", w.repo(source).ID("main").String()+"\n")
+	made := ".packhorse/new-" + target
+	w.write(made+"/HEAD", "ref: refs/heads/main\n")
+	w.write(made+"/config", "[core]\n\tbare = true\n\trepositoryformatversion = 0\n")
+	w.write(made+"/refs/heads/main", w.repo(source).ID("main").String()+"\n")
 	packs, _ := filepath.Glob(w.path(source + "/objects/pack/*"))
 	for _, path := range packs {
 		w.link(source+"/objects/pack/"+filepath.Base(path), network+"/objects/pack/"+filepath.Base(path))
 	}
-	for _, path := range []string{source, target} {
+	for _, path := range []string{source, made} {
 		w.write(path+"/objects/info/alternates", "../../"+network+"/objects\n")
+	}
+	if err := os.Rename(w.path(made), w.path(target)); err != nil {
+		w.t.Fatal(err)
 	}
 	return network
 }
@@ -324,23 +329,27 @@ func TestRestoredNetwork(t *testing.T) {
 	cruft := strings.TrimSuffix(w.packOf(network), ".pack") + ".mtimes"
 	sum := sha1.Sum([]byte("times of objects"))
 	w.write(cruft, "times of objects"+string(sum[:]))
+	old := time.Now().AddDate(0, 0, -30)
+	if err := os.Chtimes(w.path(w.packOf(network)), old, old); err != nil {
+		t.Fatal(err)
+	}
 	w.backup()
-	for _, isRemoved := range []bool{false, true} {
-		old := time.Now().AddDate(0, 0, -30)
-		err := errors.Join(os.RemoveAll(w.path("fork.git")), os.Chtimes(w.path(w.packOf(network)), old, old))
+	for i, name := range []string{"fork", "fork", "app"} { // the last one has the objects, too
+		isRemoved := i > 0
+		err := errors.Join(os.RemoveAll(w.path(name+".git")), os.Chtimes(w.path(w.packOf(network)), old, old))
 		if isRemoved {
 			err = errors.Join(err, os.RemoveAll(w.path(network)))
 		}
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := restore(t, RestoreOptions{Dir: w.dir, Root: w.root, Repository: "fork"}); err != nil {
+		if _, err := restore(t, RestoreOptions{Dir: w.dir, Root: w.root, Repository: name}); err != nil {
 			t.Fatal(err)
 		}
-		w.repo("fork.git").Git("fsck", "--full", "--strict")
+		w.repo(name+".git").Git("fsck", "--full", "--strict")
 		info, err := os.Stat(w.path(w.packOf(network)))
 		if err != nil || time.Since(info.ModTime()) > time.Hour || exists(w.path(cruft)) {
-			t.Errorf("removed %v: the objects of the network are old, or have times of their own (%v)", isRemoved, err)
+			t.Errorf("%s, removed %v: the objects of the network are old, or have times of their own (%v)", name, isRemoved, err)
 		}
 	}
 }
@@ -366,6 +375,38 @@ func TestFirstFork(t *testing.T) {
 		t.Fatalf("the repository has objects of its own: %q", packs)
 	}
 	w.restore().repo("app.git").Git("fsck", "--full", "--strict")
+}
+
+// The first fork can be made at any time of a backup.
+func TestForksMeanwhile(t *testing.T) {
+	t.Parallel()
+	for range 8 {
+		w := newWorld(t, "app.git")
+		for i := range 20 {
+			w.write(fmt.Sprint("app.git/refs/tags/", i), w.repo("app.git").ID("main").String()+"\n")
+		}
+		w.commit("app.git", "main", true)
+		begun, forked := make(chan struct{}), make(chan struct{})
+		go func() {
+			defer close(forked)
+			<-begun
+			w.fork("app.git", "fork.git")
+			w.repo("app.git").Git("repack", "-adlq")
+		}()
+		o := optionsOf(w.root, w.dir)
+		o.Progress = func(_ int64, place string) {
+			if place == "root/app.git" {
+				close(begun)
+			}
+		}
+		r, err := Run(t.Context(), o)
+		<-forked
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.check(r, nil)
+		w.restore().repo("app.git").Git("fsck", "--full", "--strict")
+	}
 }
 
 // Unchanged repositories cost nothing, packs are copied once, and what was removed is not in the next backup.

@@ -161,10 +161,10 @@ func (x *restorer) all(ctx context.Context) error {
 			x.Repositories++
 		}
 	}
+	if x.Root == "" {
+		return nil
+	}
 	for path, target := range x.m.Links {
-		if x.Root == "" {
-			break
-		}
 		to := filepath.Join(x.Root, path)
 		if err := cmp.Or(os.MkdirAll(filepath.Dir(to), 0o755), os.Symlink(target, to)); err != nil {
 			return err
@@ -265,16 +265,17 @@ func (x *restorer) unit(ctx context.Context, place, to string) error {
 			if err = os.Remove(target); errors.Is(err, fs.ErrNotExist) {
 				err = nil
 			}
+			continue
 		case exists(target): // in a network that has other members
-			if x.isYoung && r.Sum != "" {
-				err = os.Chtimes(target, time.Time{}, time.Now())
-			}
 		case r.Target != "":
 			err = os.Symlink(r.Target, target)
 		default:
 			if err = os.MkdirAll(filepath.Dir(target), mode); err == nil {
 				err = x.file(ctx, path, target, r)
 			}
+		}
+		if err == nil && x.isYoung && r.Sum != "" {
+			err = os.Chtimes(target, time.Time{}, time.Now())
 		}
 	}
 	if err != nil && isNew {
@@ -299,10 +300,8 @@ func (x *restorer) file(ctx context.Context, path, target string, r record) erro
 	}
 	defer os.Remove(to.Name())
 	defer to.Close()
-	err = cmp.Or(x.copy(ctx, path, r, to), to.Chmod(r.Mode.Perm()), to.Close())
-	if err == nil && !x.isYoung {
-		err = os.Chtimes(to.Name(), time.Time{}, time.Unix(0, r.Time))
-	}
+	err = cmp.Or(x.copy(ctx, path, r, to), to.Chmod(r.Mode.Perm()), to.Close(),
+		os.Chtimes(to.Name(), time.Time{}, time.Unix(0, r.Time)))
 	if err == nil {
 		err = os.Rename(to.Name(), target)
 	}

@@ -37,9 +37,6 @@ type entry struct {
 	id   disk.ID
 }
 
-// isSettled reports whether any later change is a change of the state, too.
-func (s *state) isSettled(looked time.Time) bool { return s.newest.Settled(looked) }
-
 // continues reports whether all files of an earlier state are there, and have at most grown.
 func (s *state) continues(before *state) bool {
 	now := map[string]disk.ID{}

@@ -108,7 +108,7 @@ func (b *run) makeUnit(ctx context.Context, s source, was unit) (unit, error) {
 		return unit{}, err
 	}
 	made := unit{ID: c.id, At: c.state.at.UTC(), Network: c.network}
-	if c.state.isSettled(looked) {
+	if c.state.newest.Settled(looked) { // any later change is a change of the state, too
 		made.Source = c.state.sum
 	}
 	if made.List, err = c.writeList(); err != nil {

@@ -60,10 +60,7 @@ func (t *target) load() (config.Config, error) {
 // none. The error is of a file that others may have written, or that this process may not read.
 func runningConfig(state string) (running statedir.Server, file string, err error) {
 	running, err = statedir.Running(state)
-	if err != nil {
-		return statedir.Server{}, "", nil
-	}
-	if running.Config == "" {
+	if err != nil || running.Config == "" {
 		return running, "", nil
 	}
 	file, err = statedir.TrustedFile(running.Config)

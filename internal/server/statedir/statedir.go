@@ -41,7 +41,7 @@ func Running(state string) (s Server, err error) {
 		return s, nobody
 	}
 	if err := json.NewDecoder(io.LimitReader(f, 16<<10)).Decode(&s); err != nil || s.PID <= 1 {
-		return s, fmt.Errorf("the server with the state directory %s is about to start or to end; try again", state)
+		return Server{}, fmt.Errorf("the server with the state directory %s is about to start or to end; try again", state)
 	}
 	return s, nil
 }
