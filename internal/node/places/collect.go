@@ -87,7 +87,7 @@ func (p *dirPlace) Collect(ctx context.Context, run RunGit, o CollectOptions) (d
 	if err != nil {
 		return done, err
 	}
-	if err := p.writeGraph(ctx, run); err != nil {
+	if err := p.writeGraph(ctx, run, strings.ReplaceAll(before, "^", "")); err != nil {
 		return done, err
 	}
 	if err := c.publish(p.Sync); err != nil {
@@ -105,12 +105,17 @@ func (p *dirPlace) Collect(ctx context.Context, run RunGit, o CollectOptions) (d
 	return done, err
 }
 
-// writeGraph makes the commit-graph of a claimed repository again. With a removed commit it would make Git believe that
-// the commit exists. A lock file is that of a killed server.
-func (p *dirPlace) writeGraph(ctx context.Context, run RunGit) error {
+// writeGraph makes the commit-graph of a claimed repository again, from tips that stay, or from the present refs if
+// there are none. With a removed commit it would make Git believe that the commit exists. A lock file is that of a
+// killed server.
+func (p *dirPlace) writeGraph(ctx context.Context, run RunGit, tips string) error {
 	lock := filepath.Join(p.repo.Common, "objects/info/commit-graphs/commit-graph-chain.lock")
-	graph := []string{"commit-graph", "write", "--reachable", "--split=replace", "--no-progress", "--changed-paths"}
-	return cmp.Or(WriteError(removeFile(lock)), run(ctx, p.repo, GitCommand{Args: graph}))
+	from := "--reachable"
+	if tips != "" {
+		from = "--stdin-commits"
+	}
+	graph := []string{"commit-graph", "write", from, "--split=replace", "--no-progress", "--changed-paths"}
+	return cmp.Or(WriteError(removeFile(lock)), run(ctx, p.repo, GitCommand{Args: graph, Stdin: tips}))
 }
 
 // checkCollectable returns why objects of a repository must not be removed.

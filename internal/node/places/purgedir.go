@@ -221,7 +221,7 @@ func (p *dirPlace) Purge(ctx context.Context, run RunGit, o PurgeOptions) (done 
 // writeGraphs makes the commit-graphs of all members again.
 func (f *family) writeGraphs(ctx context.Context, run RunGit) error {
 	for _, m := range f.members {
-		if err := m.writeGraph(ctx, run); err != nil {
+		if err := m.writeGraph(ctx, run, ""); err != nil {
 			return err
 		}
 	}
