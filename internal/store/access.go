@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -18,6 +19,8 @@ var _ node.AccessLog = (*Store)(nil)
 
 // maxAccessCheckpoint is the maximum size of a checkpoint of the access log in bytes.
 const maxAccessCheckpoint = 16 << 20
+
+const accessCheckpoints = replog.AccessPrefix + "checkpoints/"
 
 // accessHead is the latest known record of the access log.
 type accessHead struct {
@@ -100,7 +103,7 @@ func (s *Store) AppendAccess(ctx context.Context, head uint64, change, checkpoin
 	}
 	next := latest.Next(change, s.options.Node, time.Now())
 	if checkpoint != nil && head > 0 {
-		key := fmt.Sprintf("%scheckpoints/%d-%s", replog.AccessPrefix, head, strings.ToLower(replog.NewID()))
+		key := fmt.Sprintf("%s%d-%s", accessCheckpoints, head, strings.ToLower(replog.NewID()))
 		if err := s.bucket.Create(ctx, key, checkpoint); err != nil && !errors.Is(err, bucket.ErrExists) {
 			return false, err
 		}
@@ -114,5 +117,28 @@ func (s *Store) AppendAccess(ctx context.Context, head uint64, change, checkpoin
 		s.health.doubt()
 		return false, unknown(attempt.Err())
 	}
-	return attempt.Outcome() == replog.Won, attempt.Err()
+	isWon := attempt.Outcome() == replog.Won
+	if isWon && checkpoint != nil && head > 0 {
+		s.removeCheckpoints(ctx, latest.Covers)
+	}
+	return isWon, attempt.Err()
+}
+
+// removeCheckpoints removes checkpoints of the access log that cover less than the last but one does, which a slow
+// reader may still need. Records stay: the number of a record is never used twice.
+func (s *Store) removeCheckpoints(ctx context.Context, lastButOne uint64) {
+	list, err := s.bucket.List(ctx, accessCheckpoints, "", 2*node.CheckpointEvery)
+	var old []string
+	for _, info := range list {
+		number, _, _ := strings.Cut(strings.TrimPrefix(info.Key, accessCheckpoints), "-")
+		if n, bad := strconv.ParseUint(number, 10, 64); bad == nil && n < lastButOne {
+			old = append(old, info.Key)
+		}
+	}
+	if len(old) > 0 {
+		err = s.bucket.Delete(ctx, old...)
+	}
+	if err != nil {
+		s.log.Info("cannot remove old checkpoints of tokens and rules", "error", err)
+	}
 }

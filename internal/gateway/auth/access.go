@@ -103,8 +103,7 @@ type Access struct {
 // AccessInFile returns the access data in a file, which may not exist.
 func AccessInFile(f TokenFile) *Access { return &Access{&watchedFile{TokenFile: f}, time.Now} }
 
-// AccessInLog returns the access data in the log of a store. maxStale is how old they may become if the log cannot be
-// read.
+// AccessInLog returns the access data in the log of a store.
 func AccessInLog(log node.AccessLog) *Access {
 	return &Access{&sharedTable{log: log, now: time.Now}, time.Now}
 }
