@@ -16,6 +16,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -94,6 +95,65 @@ func TestEventStreams(t *testing.T) {
 	rest, err := io.ReadAll(lines)
 	if err == nil || !strings.Contains(string(rest), `{"error":{"kind":"unauthenticated"`) {
 		t.Errorf("the stream after the revocation: %s, %v", rest, err)
+	}
+}
+
+// A stream of events follows the hook, as soon as the server forgets its answers. Repositories that the caller may not
+// read any more are left out. Users that the hook does not know any more have no stream.
+func TestEventStreamsOfHook(t *testing.T) {
+	t.Parallel()
+	var hidesApp, isGone atomic.Bool
+	hook := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var q struct {
+			Question, Operation string
+			Repositories        []string
+		}
+		if err := json.NewDecoder(r.Body).Decode(&q); err != nil {
+			t.Error(err)
+		}
+		isRead := q.Question == "readable" || q.Operation == "read"
+		allow := !isGone.Load() && !(isRead && hidesApp.Load())
+		text, _ := json.Marshal(map[string]any{"allow": allow, "identity": "alice", "scope": "write"})
+		if q.Question == "readable" && allow {
+			text, _ = json.Marshal(map[string]any{"allow": true, "repositories": q.Repositories})
+		}
+		_, _ = w.Write(text)
+	}))
+	defer hook.Close()
+	dir := t.TempDir()
+	root, state, config := filepath.Join(dir, "repos"), filepath.Join(dir, "state"), filepath.Join(dir, "config.toml")
+	gittest.InitAt(t, filepath.Join(root, "app.git"))
+	for name, text := range map[string]string{filepath.Join(dir, "secret"): strings.Repeat("s", 40),
+		config: fmt.Sprintf("root = %q\nstate = %q\n[auth.hook]\nurl = %q\nsecret_file = %q\ncache_ttl = \"1h\"\n", root,
+			state, hook.URL, filepath.Join(dir, "secret"))} {
+		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p, err := startServer(dir, os.Environ(), []string{"serve", "--config", config, "--http", "127.0.0.1:0", "--ops", "",
+		"--log-format", "json"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer killAll(t, p)
+	c := &pusher{Repo: gittest.Init(t), branch: "first", token: "right"}
+	c.Git("update-ref", "refs/heads/main", c.Commit("first").String())
+	lines := bufio.NewReader(askEvents(t, p.http, "right", "now", true).Body)
+	if err := c.push(p.http, ""); err != nil {
+		t.Fatal(err)
+	}
+	if line, err := lines.ReadString('\n'); err != nil || !strings.Contains(line, "refs/heads/first") {
+		t.Fatalf("the stream has %q, %v, want the push", line, err)
+	}
+	hidesApp.Store(true)
+	runPackhorse(t, "", "rules", "forget", "alice", "--config", config)
+	runPackhorse(t, "", "repo", "set", "app", "--description", "second", "--config", config)
+	isGone.Store(true)
+	runPackhorse(t, "", "rules", "forget", "alice", "--config", config)
+	rest, err := io.ReadAll(lines)
+	if err == nil || !strings.Contains(string(rest), `{"error":{"kind":"unauthenticated"`) ||
+		strings.Contains(string(rest), "configure") {
+		t.Errorf("the stream of a user who is gone: %s, %v", rest, err)
 	}
 }
 

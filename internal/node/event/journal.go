@@ -64,7 +64,7 @@ type JournalOptions struct {
 // Lock order: syncing, mu.
 type Journal struct {
 	o       JournalOptions
-	maxSize int64 // of a file in bytes, before another one begins
+	maxSize int64 // of a file in bytes, before it gets another line
 	id      string
 	metrics *metrics
 	ctx     context.Context
@@ -252,8 +252,19 @@ func (j *Journal) append(lines ...line) error {
 func (j *Journal) write(lines []line) (written int64, err error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
+	if j.size > j.maxSize {
+		j.mu.Unlock()
+		j.syncing.Lock()
+		defer j.syncing.Unlock()
+		j.mu.Lock()
+	}
 	if j.failed != nil {
 		return 0, j.failed
+	}
+	if j.size > j.maxSize { // if this fails halfway, no event may follow in the old file
+		if err := j.addFile(); err != nil {
+			return 0, err
+		}
 	}
 	var text []byte
 	next, starts := j.next, make([]int64, len(lines))
@@ -286,7 +297,7 @@ func (j *Journal) write(lines []line) (written int64, err error) {
 	return j.written, nil
 }
 
-// sync syncs the written lines, once for all callers that wait. If the file is full, it begins another one.
+// sync syncs the written lines, once for all callers that wait.
 func (j *Journal) sync(target int64) error {
 	j.syncing.Lock()
 	defer j.syncing.Unlock()
@@ -304,11 +315,6 @@ func (j *Journal) sync(target int64) error {
 		return err
 	}
 	j.synced, j.visible = written, next
-	if j.size > j.maxSize {
-		if err := j.addFile(); err != nil {
-			j.o.Log.Warn("cannot begin another file of events; trying again", "error", err)
-		}
-	}
 	close(j.changed)
 	j.changed = make(chan struct{})
 	return nil

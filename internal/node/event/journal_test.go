@@ -157,6 +157,31 @@ func TestFiles(t *testing.T) {
 	}
 }
 
+// While a new file cannot be made, no event follows in the full one: it would be lost if the new file exists after all.
+func TestNoNewFile(t *testing.T) {
+	t.Parallel()
+	j := openJournal(t, t.TempDir())
+	p := push("P0", "1", "2")
+	do(t, j, p, p.Updates)
+	j.maxSize = 10
+	if err := os.Mkdir(j.path(2), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	p = push("P1", "1", "2")
+	for range 2 {
+		if err := j.Begin(p); !fault.Is(err, fault.Unavailable) {
+			t.Errorf("Begin without a new file: %v, want unavailable", err)
+		}
+	}
+	if err := os.Remove(j.path(2)); err != nil {
+		t.Fatal(err)
+	}
+	do(t, j, p, p.Updates)
+	if got := strings.Join(ids(t, j, "", 10), " "); got != "P0 P1" {
+		t.Errorf("events %s", got)
+	}
+}
+
 // An incomplete line at the end of a file, from a crash, is removed. Other damage moves the journal aside.
 func TestDamage(t *testing.T) {
 	t.Parallel()
