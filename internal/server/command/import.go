@@ -40,10 +40,10 @@ func importFrom(use, short, about string, read func(string) (*migrate.Result, er
 		Long: about + `
 
 With --output, repositories.sh is a script that copies repositories to $ROOT, if their directories are known, and sets
-descriptions and owners. It can be run again. Existing files are not replaced.`,
+descriptions and owners. It can be run again.`,
 		Args: exactArgs(1, "one path"),
 	}
-	output := cmd.Flags().String("output", "", "write files to the directory `DIR`")
+	output := cmd.Flags().String("output", "", "write files to the new directory `DIR`")
 	dryRun := cmd.Flags().Bool("dry-run", false, "only print what has no equivalent, and counts")
 	asJSON := jsonFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {

@@ -5,6 +5,7 @@ package migrate
 
 import (
 	"bufio"
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -153,32 +154,23 @@ func (r *Result) Commands() string {
 // quote returns a word of a shell command.
 func quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
 
-// Write writes the result to a directory: access.toml, keys/USER and repositories.sh. Files that exist are an error.
+// Write writes the result to a new directory: access.toml, keys/USER and repositories.sh.
 func (r *Result) Write(dir string) error {
+	err := cmp.Or(os.MkdirAll(filepath.Dir(dir), 0o755), os.Mkdir(dir, 0o755))
+	if errors.Is(err, fs.ErrExist) {
+		err = fmt.Errorf("%s exists, and nothing is replaced: name another directory", dir)
+	}
 	files := map[string]string{"access.toml": r.Access(), "repositories.sh": r.Commands()}
 	for user, keys := range r.Keys {
 		files[filepath.Join("keys", user)] = keys
 	}
-	for name := range files {
-		if _, err := os.Lstat(filepath.Join(dir, name)); !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("%s exists, and nothing is replaced: name another directory", filepath.Join(dir, name))
-		}
-	}
 	for name, text := range files {
 		path := filepath.Join(dir, name)
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			return err
-		}
-		f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
 		if err == nil {
-			_, err = f.WriteString(text)
-			err = errors.Join(err, f.Close())
-		}
-		if err != nil {
-			return err
+			err = cmp.Or(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o644))
 		}
 	}
-	return nil
+	return err
 }
 
 // check sorts the result. The error is of rules that Packhorse does not accept.
