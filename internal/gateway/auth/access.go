@@ -169,7 +169,7 @@ func (a *Access) Revoke(ctx context.Context, which string) (revoked []Token, err
 // List returns all tokens, sorted by name. It fails if the file is lost.
 func (a *Access) List(ctx context.Context) ([]Token, error) {
 	if f, ok := a.content.(*watchedFile); ok {
-		return f.List()
+		return f.list()
 	}
 	t, err := a.content.table(ctx, true)
 	byName := func(a, b Token) int { return cmp.Compare(a.Name, b.Name) }

@@ -82,6 +82,17 @@ func (w *world) who(authorization ...string) (Identity, error) {
 // says is the kind of an error, "ok" for none.
 func says(err error) string { return result(err) }
 
+// Create is Access.Mint at a time.
+func (f TokenFile) Create(r TokenRequest, now time.Time) (secret string, token Token, err error) {
+	a := Access{&watchedFile{TokenFile: f}, func() time.Time { return now }}
+	return a.Mint(context.Background(), r)
+}
+
+// Revoke is Access.Revoke.
+func (f TokenFile) Revoke(which string) ([]Token, error) {
+	return AccessInFile(f).Revoke(context.Background(), which)
+}
+
 func TestTokens(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, Options{})
@@ -208,7 +219,7 @@ func TestLastUse(t *testing.T) {
 	used := w.clock.Unix()
 	w.clock = w.clock.Add(time.Minute)
 	w.Auth.Close()
-	list, err := w.file.List()
+	list, err := w.file.list()
 	if err != nil || len(list) != 2 || list[0].Used.Unix() != used || !list[1].Used.IsZero() {
 		t.Fatalf("List() = %+v, %v, want ci used at %d and idle never", list, err, used)
 	}
@@ -218,7 +229,7 @@ func TestLastUse(t *testing.T) {
 	if err := next.writeUsed(); err != nil {
 		t.Fatal(err)
 	}
-	if list, err := w.file.List(); err != nil || list[0].Used.Unix() != used {
+	if list, err := w.file.list(); err != nil || list[0].Used.Unix() != used {
 		t.Errorf("List() after a restart = %+v, %v, want ci used at %d", list, err, used)
 	}
 }

@@ -237,17 +237,21 @@ func (r *Rule) match(id Identity, path target) bool {
 
 func isAboutRefs(r Rule) bool { return r.refs != nil }
 
+// firstRule returns the first rule for a caller and a repository that decides; nil: none does.
+func firstRule(rules []Rule, id Identity, path target, decides func(*Rule) bool) *Rule {
+	for i := range rules {
+		if r := &rules[i]; decides(r) && r.match(id, path) {
+			return r
+		}
+	}
+	return nil
+}
+
 // decide returns the decision of the first matching rule. Any permitted change of a ref permits Write. ok is false if
 // no rule matches.
 func decide(rules []Rule, id Identity, path target, op Operation) (d decision, ok bool) {
-	for i := range rules {
-		r := &rules[i]
-		if r.refs != nil && (op != Write || r.changes == 0) || !r.match(id, path) {
-			continue
-		}
-		return decisionOf(r.refs != nil || int(op) < r.permits), true
-	}
-	return denied, false
+	r := firstRule(rules, id, path, func(r *Rule) bool { return r.refs == nil || op == Write && r.changes != 0 })
+	return decisionOf(r != nil && (r.refs != nil || int(op) < r.permits)), r != nil
 }
 
 // RefRules returns the rules for the changes of an identity that may write to a repository. The error is Unavailable or

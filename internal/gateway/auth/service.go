@@ -57,14 +57,10 @@ func administers(rules []Rule, id Identity) bool {
 		return false
 	}
 	every := target{components: []string{"**"}, folded: []string{"**"}}
-	for i := range rules {
-		r := &rules[i]
-		if r.refs == nil && slices.ContainsFunc(r.repositories, func(p Pattern) bool { return p.String() == "**" }) &&
-			r.match(id, every) {
-			return r.permits > int(Admin)
-		}
-	}
-	return len(rules) == 0 && id.By == ByToken
+	r := firstRule(rules, id, every, func(r *Rule) bool {
+		return r.refs == nil && slices.ContainsFunc(r.repositories, func(p Pattern) bool { return p.String() == "**" })
+	})
+	return r != nil && r.permits > int(Admin) || len(rules) == 0 && id.By == ByToken
 }
 
 // Call makes the call whose request is m.
@@ -376,18 +372,13 @@ func explain(rules []Rule, id Identity, path target, ref git.RefName, others boo
 		if len(rules) == 0 && !others && !id.Anonymous() {
 			d.Permitted, d.By = true, "the credential: there are no rules"
 		}
-		for i := range rules {
-			r := &rules[i]
-			if r.refs != nil && (kind == 0 || !slices.ContainsFunc(r.refs, func(p node.RefPattern) bool {
+		r := firstRule(rules, id, path, func(r *Rule) bool {
+			return r.refs == nil || kind != 0 && slices.ContainsFunc(r.refs, func(p node.RefPattern) bool {
 				return git.MatchComponents(placeName(p, id.Name), components)
-			})) || !r.match(id, path) {
-				continue
-			}
-			d.By, d.Permitted = r.name, int(op) < r.permits
-			if kind != 0 {
-				d.Permitted = r.changes&kind != 0
-			}
-			break
+			})
+		})
+		if r != nil {
+			d.By, d.Permitted = r.name, kind == 0 && int(op) < r.permits || r.changes&kind != 0
 		}
 		list = append(list, d)
 	}

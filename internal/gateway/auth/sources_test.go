@@ -163,7 +163,7 @@ func TestTokenFileAtTheStart(t *testing.T) {
 		!strings.Contains(err.Error(), "is missing and existed earlier") {
 		t.Errorf("Create without the earlier file: error = %v, want one that it is missing", err)
 	}
-	if all, err := f.List(); err == nil || !strings.Contains(err.Error(), "is missing and existed earlier") {
+	if all, err := f.list(); err == nil || !strings.Contains(err.Error(), "is missing and existed earlier") {
 		t.Errorf("List without the earlier file = %v, %v, want an error that it is missing", all, err)
 	}
 }

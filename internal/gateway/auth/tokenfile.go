@@ -58,7 +58,7 @@ func (f TokenFile) CheckLost() error {
 	return nil
 }
 
-// Token describes a token. Only Create returns the token itself.
+// Token describes a token. Only Access.Mint returns the token itself.
 type Token struct {
 	ID           string    `json:"id"`   // NAME/NUMBER, never reused
 	Name         string    `json:"name"` // of the identity that it proves
@@ -127,19 +127,8 @@ func (r *TokenRequest) check(now time.Time) error {
 	return nil
 }
 
-// Create is Access.Mint.
-func (f TokenFile) Create(r TokenRequest, now time.Time) (secret string, token Token, err error) {
-	a := Access{&watchedFile{TokenFile: f}, func() time.Time { return now }}
-	return a.Mint(context.Background(), r)
-}
-
-// Revoke is Access.Revoke.
-func (f TokenFile) Revoke(which string) ([]Token, error) {
-	return AccessInFile(f).Revoke(context.Background(), which)
-}
-
-// List returns all tokens, sorted by name. It fails if the file is lost.
-func (f TokenFile) List() ([]Token, error) {
+// list is Access.List.
+func (f TokenFile) list() ([]Token, error) {
 	if err := f.CheckLost(); err != nil {
 		return nil, err
 	}

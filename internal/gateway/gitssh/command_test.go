@@ -6,7 +6,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/gateway/auth"
@@ -171,8 +170,8 @@ func TestShellWords(t *testing.T) {
 
 func TestSSHCommandWithAToken(t *testing.T) {
 	t.Parallel()
-	token, _, err := auth.NewTokenFile(filepath.Join(t.TempDir(), "tokens")).Create(auth.TokenRequest{Name: "ci"},
-		time.Now())
+	token, _, err := auth.AccessInFile(auth.NewTokenFile(filepath.Join(t.TempDir(), "tokens"))).Mint(t.Context(),
+		auth.TokenRequest{Name: "ci"})
 	if err != nil {
 		t.Fatal(err)
 	}
