@@ -214,24 +214,21 @@ func (c *copier) copyFixed(ctx context.Context, before []string) (isWhole bool, 
 	if err != nil {
 		return false, err
 	}
-	missed := false
 	there := make(map[string]bool, len(names))
 	for _, name := range names {
 		there[name] = true
-		if _, ok := c.done[name]; !ok && !missed && err == nil {
-			err = c.take(ctx, name)
-			missed = errors.Is(err, fs.ErrNotExist)
+		if _, ok := c.done[name]; !ok {
+			if err := c.take(ctx, name); errors.Is(err, fs.ErrNotExist) {
+				return false, nil
+			} else if err != nil {
+				return false, err
+			}
 		}
 	}
-	if err != nil && !missed {
-		return false, err
-	}
-	if !missed && lacks(names, before) {
-		now, err := scan(c.source)
-		missed = err != nil || now.changes != c.state.changes
-	}
-	if missed {
-		return false, nil
+	if lacks(names, before) {
+		if now, err := scan(c.source); err != nil || now.changes != c.state.changes {
+			return false, nil
+		}
 	}
 	for name := range c.done {
 		if !there[name] { // of a round before
