@@ -82,7 +82,7 @@ repository, in the cache and in the bucket, and reports copies. The exit status 
 			return err
 		}
 		if out != nil {
-			text, err := protojson.MarshalOptions{Multiline: true}.Marshal(done.Msg)
+			text, err := protojson.MarshalOptions{Multiline: true, UseProtoNames: true}.Marshal(done.Msg)
 			if err == nil {
 				_, err = out.Write(append(text, '\n'))
 			}
