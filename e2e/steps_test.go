@@ -132,7 +132,6 @@ func (w *stepWorld) start() {
 	// Collections must not wait for the grace.
 	text, name := []byte("[fetch]\ngrace = \"0s\"\n"), "c.toml"
 	if w.bucket != nil {
-		w.proxy.SetEnabled(true)
 		store, err := os.ReadFile(filepath.Join(w.dir, "store.toml"))
 		if err != nil {
 			w.t.Fatal(err)
