@@ -80,9 +80,11 @@ func (s *Store) forkAs(ctx context.Context, id string, p *place, target git.Repo
 		return true, err
 	}
 	if o.Lifetime > 0 {
-		if err := s.bucket.Create(ctx, expiryKey(time.Now().Add(o.Lifetime), id), nil); err != nil {
+		at := time.Now().Add(o.Lifetime)
+		if err := s.bucket.Create(ctx, expiryKey(at, id), nil); err != nil {
 			return true, err
 		}
+		first.Config = append(first.Config, replog.Setting{Key: places.ExpiryKey, Value: at.UTC().Format(time.RFC3339)})
 	}
 	isNeeded, err := s.create(ctx, target, id, first)
 	if !isNeeded {

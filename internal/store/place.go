@@ -126,6 +126,18 @@ func (p *place) PushedAt() (at time.Time) {
 	return at
 }
 
+// Expires implements places.Place. The object at expiryKey ends the lifetime.
+func (p *place) Expires() (at time.Time) {
+	if state := p.known(); state != nil {
+		for _, s := range state.record.Config {
+			if s.Key == places.ExpiryKey {
+				at, _ = time.Parse(time.RFC3339, s.Value)
+			}
+		}
+	}
+	return at
+}
+
 // Files implements places.Place. The records have everything.
 func (p *place) Files() []string { return nil }
 

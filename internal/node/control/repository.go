@@ -9,7 +9,6 @@ import (
 
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/types/known/durationpb"
-	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
@@ -255,10 +254,7 @@ func description(d storage.Description) *packhorsev1.Repository {
 		HeadOid: oid(d.Head.ID), Version: version(d.Version),
 		Size: d.Size, Refs: d.Refs, Objects: counts(d.Objects), Config: make(map[string]string, len(d.Config)),
 		RepositoryHooks: string(d.RepositoryHooks), Settings: settingsMessage(d.Settings),
-		SettingsVersion: settingsVersion(d.Settings),
-	}
-	if !d.PushedAt.IsZero() {
-		r.PushedAt = timestamppb.New(d.PushedAt)
+		SettingsVersion: settingsVersion(d.Settings), PushedAt: timestampOf(d.PushedAt), Expires: timestampOf(d.Expires),
 	}
 	for _, hook := range d.Hooks {
 		r.Hooks = append(r.Hooks, printable(hook))

@@ -17,9 +17,9 @@ import (
 )
 
 const (
-	// expiryKey is the setting of a repository with the time of its removal (RFC 3339).
-	expiryKey = "packhorse.expires"
-	// expiryScan is how often all repositories are searched for expiryKey, because commands make forks, too.
+	// ExpiryKey is the setting of a repository with the time of its removal (RFC 3339).
+	ExpiryKey = "packhorse.expires"
+	// expiryScan is how often all repositories are searched for ExpiryKey, because commands make forks, too.
 	expiryScan = 15 * time.Minute
 	// expiryCheck is how late a repository may be removed.
 	expiryCheck = 10 * time.Second
@@ -162,10 +162,13 @@ func expiry(path string, o repo.Options) (at time.Time, ok bool) {
 	if err != nil {
 		return time.Time{}, false
 	}
-	value, ok := config.Get(expiryKey)
-	if !ok {
-		return time.Time{}, false
-	}
+	value, _ := config.Get(ExpiryKey)
 	at, err = time.Parse(time.RFC3339, value)
 	return at, err == nil
+}
+
+// Expires implements Place.
+func (p *dirPlace) Expires() time.Time {
+	at, _ := expiry(p.repo.Common, p.Repo)
+	return at
 }

@@ -28,7 +28,7 @@ func TestExpireTogether(t *testing.T) {
 		due := []git.RepoPath{r.path("gone.git")}
 		for _, name := range []string{"one.git", "two.git"} {
 			r.do(r.Fork(t.Context(), r.path("app"), r.path(name), ForkOptions{}))
-			gittest.At(t, filepath.Join(r.dir, name)).Git("config", expiryKey, "2020-01-01T00:00:00Z")
+			gittest.At(t, filepath.Join(r.dir, name)).Git("config", ExpiryKey, "2020-01-01T00:00:00Z")
 			due = append(due, r.path(name))
 		}
 		if isBorrowed {

@@ -329,7 +329,7 @@ func (f *fork) write(dir string, expires time.Time) error {
 			f.source.Format.String() + "\n"
 	}
 	if f.options.Lifetime > 0 {
-		section, name, _ := strings.Cut(expiryKey, ".")
+		section, name, _ := strings.Cut(ExpiryKey, ".")
 		config += "[" + section + "]\n\t" + name + " = " + expires.UTC().Format(time.RFC3339) + "\n"
 	}
 	config += string(f.options.Settings.Text(settingKeys))

@@ -105,6 +105,8 @@ type Place interface {
 	NotePush()
 	// PushedAt returns when that was last; the zero time if it is not known.
 	PushedAt() time.Time
+	// Expires returns when the repository is removed; the zero time if it has no lifetime.
+	Expires() time.Time
 	// PackBytes returns the size of the repository's own packs and their indexes in bytes.
 	PackBytes() (int64, error)
 	// Files returns the paths of files and directories on which descriptions in lists depend. Nil: they change otherwise.

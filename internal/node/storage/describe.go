@@ -28,6 +28,7 @@ type Description struct {
 
 	Settings places.Settings
 	PushedAt time.Time // zero: not known
+	Expires  time.Time // zero: never
 
 	RepositoryHooks receivepack.RepositoryHooks // policy for Hooks; "": pushes are not accepted
 }
@@ -42,7 +43,7 @@ func (n *Node) Describe(ctx context.Context, path git.RepoPath) (Description, er
 	defer n.release(h)
 	d := Description{Path: h.found.Path().String(), Format: h.Format, Head: snap.Head(), Version: version,
 		Config: servedConfig(h.Config()), RepositoryHooks: n.hooks, Settings: places.ReadSettings(h.Common, h.Config()),
-		PushedAt: h.place.PushedAt()}
+		PushedAt: h.place.PushedAt(), Expires: h.place.Expires()}
 	if hooks, err := h.Hooks(); err != nil {
 		d.Hooks = []string{fault.Message(err)}
 	} else {
@@ -83,7 +84,7 @@ func servedConfig(c repo.Config) map[string]string {
 		case "extensions", "uploadpack", "uploadpackfilter", "lsrefs", "transfer", "receive":
 		default:
 			if key != "core.repositoryformatversion" && key != "http.uploadpack" && key != "http.receivepack" &&
-				key != "lfs.quota" && key != "lfs.grace" && key != "packhorse.expires" {
+				key != "lfs.quota" && key != "lfs.grace" {
 				continue
 			}
 		}

@@ -156,6 +156,7 @@ func (p *testPlaces) Create(_ context.Context, path git.RepoPath, _ git.ObjectFo
 
 func (*testPlace) NotePush()                 {}
 func (*testPlace) PushedAt() (at time.Time)  { return at }
+func (*testPlace) Expires() (at time.Time)   { return at }
 func (*testPlace) PackBytes() (int64, error) { return 0, nil }
 func (*testPlace) Files() []string           { return nil }
 

@@ -138,7 +138,8 @@ func (n *Node) summarize(ctx context.Context, path git.RepoPath, mark string) (d
 	}
 	defer n.release(h)
 	d = Description{Path: h.found.Path().String(), Format: h.Format, Head: snap.Head(), Version: version,
-		Settings: places.ReadSettings(h.Common, h.Config()), PushedAt: h.place.PushedAt()}
+		Settings: places.ReadSettings(h.Common, h.Config()), PushedAt: h.place.PushedAt(),
+		Expires: h.place.Expires()}
 	if d.Refs, err = countRefs(ctx, snap); err != nil {
 		return d, err
 	}

@@ -23,6 +23,7 @@ import (
 	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/packhorse-git/packhorse/client"
 	"github.com/packhorse-git/packhorse/internal/fault"
@@ -224,8 +225,8 @@ func repoList(env Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "list [PREFIX]", Short: "List repositories",
 		Long: `List prints the paths of the repositories, those that begin with PREFIX, in order. --long adds the size of the packs, the
-number of refs, the time of the last push, the owner, the labels and the description. --label selects repositories that
-have a label, with any value or with one.`,
+number of refs, the time of the last push, the owner, the labels and the description, and the time at which a fork is
+removed. --label selects repositories that have a label, with any value or with one.`,
 		Example: `  packhorse repo list --root /srv/git
   packhorse repo list team/ --json --config /etc/packhorse.toml
   packhorse repo list --long --label team=web --label tier --root /srv/git`,
@@ -273,25 +274,31 @@ func listLong(cmd *cobra.Command, node *client.Client, request *packhorsev1.List
 		page.Repositories, page.Details = append(page.Repositories, r.GetPath()), append(page.Details, r)
 	}
 	return printResult(cmd, asJSON, page, func(w io.Writer) error {
-		table := newTable(w, "PATH\tSIZE\tREFS\tPUSHED\tOWNER\tLABELS\tDESCRIPTION")
+		table := newTable(w, "PATH\tSIZE\tREFS\tPUSHED\tEXPIRES\tOWNER\tLABELS\tDESCRIPTION")
 		for _, r := range page.Details {
 			if r.GetObjectFormat() == "" {
 				fmt.Fprintf(table, "%s\t(cannot be read)\n", r.GetPath())
 				continue
 			}
-			pushed, s := "-", r.GetSettings()
-			if at := r.GetPushedAt(); at != nil {
-				pushed = at.AsTime().Local().Format(time.DateTime)
-			}
+			s := r.GetSettings()
 			var labels []string
 			for _, key := range slices.Sorted(maps.Keys(s.GetLabels())) {
 				labels = append(labels, key+"="+s.GetLabels()[key])
 			}
-			fmt.Fprintf(table, "%s\t%s\t%d\t%s\t%s\t%s\t%s\n", r.GetPath(), humanize.IBytes(uint64(r.GetSize())), r.GetRefs(),
-				pushed, oneLine(s.GetOwner()), oneLine(strings.Join(labels, ",")), oneLine(s.GetDescription()))
+			fmt.Fprintf(table, "%s\t%s\t%d\t%s\t%s\t%s\t%s\t%s\n", r.GetPath(), humanize.IBytes(uint64(r.GetSize())),
+				r.GetRefs(), localTime(r.GetPushedAt()), localTime(r.GetExpires()), oneLine(s.GetOwner()),
+				oneLine(strings.Join(labels, ",")), oneLine(s.GetDescription()))
 		}
 		return table.Flush()
 	})
+}
+
+// localTime returns a time for a table: "-" if it is not set.
+func localTime(at *timestamppb.Timestamp) string {
+	if at == nil {
+		return "-"
+	}
+	return at.AsTime().Local().Format(time.DateTime)
 }
 
 // oneLine returns a text for a table: "-" if it is empty.
@@ -341,6 +348,9 @@ func writeInfo(w io.Writer, r *packhorsev1.Repository) error {
 		line("HEAD", "%s %s", r.GetHead(), r.GetHeadOid())
 	}
 	line("refs", "%d", r.GetRefs())
+	if at := r.GetExpires(); at != nil {
+		line("expires", "%s", localTime(at))
+	}
 	if r.GetSize() >= 0 {
 		line("size", "%s", humanize.IBytes(uint64(r.GetSize())))
 	}

@@ -104,7 +104,8 @@ func TestRepoCommands(t *testing.T) {
 			repo("unknown setting", exitFailed, "set", "team/tool", "--remove", "x")
 			repo("created", 0, "create", "team/new", "--description", "new", "--label", "a=b")
 			repo("team/new.git\n", 0, "list", "--label", "a=b")
-			repo("LABELS  DESCRIPTION\nteam/new.git  0 B   0     -       -      a=b     new\n", 0, "list", "team/n", "--long")
+			repo("LABELS  DESCRIPTION\nteam/new.git  0 B   0     -       -        -      a=b     new\n", 0, "list", "team/n",
+				"--long")
 			repo(`"object_format": "sha1"`, 0, "list", "--label", "a", "--long", "--json")
 			repo("created", 0, "create", "team/copy", "--fork-of", "team/tool", "--label", "copy=1")
 			repo("label copy                    1\n", 0, "info", "team/copy")

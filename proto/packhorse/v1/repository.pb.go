@@ -52,7 +52,9 @@ type Repository struct {
 	// Changes with each change of settings.
 	SettingsVersion string `protobuf:"bytes,13,opt,name=settings_version,json=settingsVersion,proto3" json:"settings_version,omitempty"`
 	// When a push or a call last changed a ref. Not set if that is not known.
-	PushedAt      *timestamppb.Timestamp `protobuf:"bytes,14,opt,name=pushed_at,json=pushedAt,proto3" json:"pushed_at,omitempty"`
+	PushedAt *timestamppb.Timestamp `protobuf:"bytes,14,opt,name=pushed_at,json=pushedAt,proto3" json:"pushed_at,omitempty"`
+	// When the lifetime of a fork ends (packhorse.expires). Not set if it has none.
+	Expires       *timestamppb.Timestamp `protobuf:"bytes,15,opt,name=expires,proto3" json:"expires,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -181,6 +183,13 @@ func (x *Repository) GetSettingsVersion() string {
 func (x *Repository) GetPushedAt() *timestamppb.Timestamp {
 	if x != nil {
 		return x.PushedAt
+	}
+	return nil
+}
+
+func (x *Repository) GetExpires() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Expires
 	}
 	return nil
 }
@@ -1767,7 +1776,7 @@ var File_packhorse_v1_repository_proto protoreflect.FileDescriptor
 
 const file_packhorse_v1_repository_proto_rawDesc = "" +
 	"\n" +
-	"\x1dpackhorse/v1/repository.proto\x12\fpackhorse.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18packhorse/v1/purge.proto\x1a\x1apackhorse/v1/version.proto\"\xd0\x04\n" +
+	"\x1dpackhorse/v1/repository.proto\x12\fpackhorse.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18packhorse/v1/purge.proto\x1a\x1apackhorse/v1/version.proto\"\x86\x05\n" +
 	"\n" +
 	"Repository\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12#\n" +
@@ -1784,7 +1793,8 @@ const file_packhorse_v1_repository_proto_rawDesc = "" +
 	"\x10repository_hooks\x18\v \x01(\tR\x0frepositoryHooks\x122\n" +
 	"\bsettings\x18\f \x01(\v2\x16.packhorse.v1.SettingsR\bsettings\x12)\n" +
 	"\x10settings_version\x18\r \x01(\tR\x0fsettingsVersion\x127\n" +
-	"\tpushed_at\x18\x0e \x01(\v2\x1a.google.protobuf.TimestampR\bpushedAt\x1a9\n" +
+	"\tpushed_at\x18\x0e \x01(\v2\x1a.google.protobuf.TimestampR\bpushedAt\x124\n" +
+	"\aexpires\x18\x0f \x01(\v2\x1a.google.protobuf.TimestampR\aexpires\x1a9\n" +
 	"\vConfigEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x91\x04\n" +
@@ -2007,53 +2017,54 @@ var file_packhorse_v1_repository_proto_depIdxs = []int32{
 	27, // 2: packhorse.v1.Repository.config:type_name -> packhorse.v1.Repository.ConfigEntry
 	1,  // 3: packhorse.v1.Repository.settings:type_name -> packhorse.v1.Settings
 	30, // 4: packhorse.v1.Repository.pushed_at:type_name -> google.protobuf.Timestamp
-	28, // 5: packhorse.v1.Settings.labels:type_name -> packhorse.v1.Settings.LabelsEntry
-	1,  // 6: packhorse.v1.CreateRequest.settings:type_name -> packhorse.v1.Settings
-	0,  // 7: packhorse.v1.CreateResponse.repository:type_name -> packhorse.v1.Repository
-	0,  // 8: packhorse.v1.GetResponse.repository:type_name -> packhorse.v1.Repository
-	0,  // 9: packhorse.v1.ListResponse.details:type_name -> packhorse.v1.Repository
-	31, // 10: packhorse.v1.ForkRequest.lifetime:type_name -> google.protobuf.Duration
-	0,  // 11: packhorse.v1.ForkResponse.repository:type_name -> packhorse.v1.Repository
-	1,  // 12: packhorse.v1.ConfigureRequest.settings:type_name -> packhorse.v1.Settings
-	0,  // 13: packhorse.v1.ConfigureResponse.repository:type_name -> packhorse.v1.Repository
-	2,  // 14: packhorse.v1.MaintainResponse.before:type_name -> packhorse.v1.Objects
-	2,  // 15: packhorse.v1.MaintainResponse.after:type_name -> packhorse.v1.Objects
-	31, // 16: packhorse.v1.MaintainResponse.duration:type_name -> google.protobuf.Duration
-	31, // 17: packhorse.v1.CollectRequest.older_than:type_name -> google.protobuf.Duration
-	2,  // 18: packhorse.v1.CollectResponse.before:type_name -> packhorse.v1.Objects
-	2,  // 19: packhorse.v1.CollectResponse.after:type_name -> packhorse.v1.Objects
-	31, // 20: packhorse.v1.CollectResponse.duration:type_name -> google.protobuf.Duration
-	3,  // 21: packhorse.v1.RepositoryService.Create:input_type -> packhorse.v1.CreateRequest
-	5,  // 22: packhorse.v1.RepositoryService.Get:input_type -> packhorse.v1.GetRequest
-	7,  // 23: packhorse.v1.RepositoryService.List:input_type -> packhorse.v1.ListRequest
-	9,  // 24: packhorse.v1.RepositoryService.Delete:input_type -> packhorse.v1.DeleteRequest
-	11, // 25: packhorse.v1.RepositoryService.Rename:input_type -> packhorse.v1.RenameRequest
-	13, // 26: packhorse.v1.RepositoryService.Fork:input_type -> packhorse.v1.ForkRequest
-	15, // 27: packhorse.v1.RepositoryService.Detach:input_type -> packhorse.v1.DetachRequest
-	17, // 28: packhorse.v1.RepositoryService.SetHead:input_type -> packhorse.v1.SetHeadRequest
-	19, // 29: packhorse.v1.RepositoryService.Configure:input_type -> packhorse.v1.ConfigureRequest
-	21, // 30: packhorse.v1.RepositoryService.Maintain:input_type -> packhorse.v1.MaintainRequest
-	23, // 31: packhorse.v1.RepositoryService.Collect:input_type -> packhorse.v1.CollectRequest
-	32, // 32: packhorse.v1.RepositoryService.Purge:input_type -> packhorse.v1.PurgeRequest
-	25, // 33: packhorse.v1.RepositoryService.DropPacks:input_type -> packhorse.v1.DropPacksRequest
-	4,  // 34: packhorse.v1.RepositoryService.Create:output_type -> packhorse.v1.CreateResponse
-	6,  // 35: packhorse.v1.RepositoryService.Get:output_type -> packhorse.v1.GetResponse
-	8,  // 36: packhorse.v1.RepositoryService.List:output_type -> packhorse.v1.ListResponse
-	10, // 37: packhorse.v1.RepositoryService.Delete:output_type -> packhorse.v1.DeleteResponse
-	12, // 38: packhorse.v1.RepositoryService.Rename:output_type -> packhorse.v1.RenameResponse
-	14, // 39: packhorse.v1.RepositoryService.Fork:output_type -> packhorse.v1.ForkResponse
-	16, // 40: packhorse.v1.RepositoryService.Detach:output_type -> packhorse.v1.DetachResponse
-	18, // 41: packhorse.v1.RepositoryService.SetHead:output_type -> packhorse.v1.SetHeadResponse
-	20, // 42: packhorse.v1.RepositoryService.Configure:output_type -> packhorse.v1.ConfigureResponse
-	22, // 43: packhorse.v1.RepositoryService.Maintain:output_type -> packhorse.v1.MaintainResponse
-	24, // 44: packhorse.v1.RepositoryService.Collect:output_type -> packhorse.v1.CollectResponse
-	33, // 45: packhorse.v1.RepositoryService.Purge:output_type -> packhorse.v1.PurgeResponse
-	26, // 46: packhorse.v1.RepositoryService.DropPacks:output_type -> packhorse.v1.DropPacksResponse
-	34, // [34:47] is the sub-list for method output_type
-	21, // [21:34] is the sub-list for method input_type
-	21, // [21:21] is the sub-list for extension type_name
-	21, // [21:21] is the sub-list for extension extendee
-	0,  // [0:21] is the sub-list for field type_name
+	30, // 5: packhorse.v1.Repository.expires:type_name -> google.protobuf.Timestamp
+	28, // 6: packhorse.v1.Settings.labels:type_name -> packhorse.v1.Settings.LabelsEntry
+	1,  // 7: packhorse.v1.CreateRequest.settings:type_name -> packhorse.v1.Settings
+	0,  // 8: packhorse.v1.CreateResponse.repository:type_name -> packhorse.v1.Repository
+	0,  // 9: packhorse.v1.GetResponse.repository:type_name -> packhorse.v1.Repository
+	0,  // 10: packhorse.v1.ListResponse.details:type_name -> packhorse.v1.Repository
+	31, // 11: packhorse.v1.ForkRequest.lifetime:type_name -> google.protobuf.Duration
+	0,  // 12: packhorse.v1.ForkResponse.repository:type_name -> packhorse.v1.Repository
+	1,  // 13: packhorse.v1.ConfigureRequest.settings:type_name -> packhorse.v1.Settings
+	0,  // 14: packhorse.v1.ConfigureResponse.repository:type_name -> packhorse.v1.Repository
+	2,  // 15: packhorse.v1.MaintainResponse.before:type_name -> packhorse.v1.Objects
+	2,  // 16: packhorse.v1.MaintainResponse.after:type_name -> packhorse.v1.Objects
+	31, // 17: packhorse.v1.MaintainResponse.duration:type_name -> google.protobuf.Duration
+	31, // 18: packhorse.v1.CollectRequest.older_than:type_name -> google.protobuf.Duration
+	2,  // 19: packhorse.v1.CollectResponse.before:type_name -> packhorse.v1.Objects
+	2,  // 20: packhorse.v1.CollectResponse.after:type_name -> packhorse.v1.Objects
+	31, // 21: packhorse.v1.CollectResponse.duration:type_name -> google.protobuf.Duration
+	3,  // 22: packhorse.v1.RepositoryService.Create:input_type -> packhorse.v1.CreateRequest
+	5,  // 23: packhorse.v1.RepositoryService.Get:input_type -> packhorse.v1.GetRequest
+	7,  // 24: packhorse.v1.RepositoryService.List:input_type -> packhorse.v1.ListRequest
+	9,  // 25: packhorse.v1.RepositoryService.Delete:input_type -> packhorse.v1.DeleteRequest
+	11, // 26: packhorse.v1.RepositoryService.Rename:input_type -> packhorse.v1.RenameRequest
+	13, // 27: packhorse.v1.RepositoryService.Fork:input_type -> packhorse.v1.ForkRequest
+	15, // 28: packhorse.v1.RepositoryService.Detach:input_type -> packhorse.v1.DetachRequest
+	17, // 29: packhorse.v1.RepositoryService.SetHead:input_type -> packhorse.v1.SetHeadRequest
+	19, // 30: packhorse.v1.RepositoryService.Configure:input_type -> packhorse.v1.ConfigureRequest
+	21, // 31: packhorse.v1.RepositoryService.Maintain:input_type -> packhorse.v1.MaintainRequest
+	23, // 32: packhorse.v1.RepositoryService.Collect:input_type -> packhorse.v1.CollectRequest
+	32, // 33: packhorse.v1.RepositoryService.Purge:input_type -> packhorse.v1.PurgeRequest
+	25, // 34: packhorse.v1.RepositoryService.DropPacks:input_type -> packhorse.v1.DropPacksRequest
+	4,  // 35: packhorse.v1.RepositoryService.Create:output_type -> packhorse.v1.CreateResponse
+	6,  // 36: packhorse.v1.RepositoryService.Get:output_type -> packhorse.v1.GetResponse
+	8,  // 37: packhorse.v1.RepositoryService.List:output_type -> packhorse.v1.ListResponse
+	10, // 38: packhorse.v1.RepositoryService.Delete:output_type -> packhorse.v1.DeleteResponse
+	12, // 39: packhorse.v1.RepositoryService.Rename:output_type -> packhorse.v1.RenameResponse
+	14, // 40: packhorse.v1.RepositoryService.Fork:output_type -> packhorse.v1.ForkResponse
+	16, // 41: packhorse.v1.RepositoryService.Detach:output_type -> packhorse.v1.DetachResponse
+	18, // 42: packhorse.v1.RepositoryService.SetHead:output_type -> packhorse.v1.SetHeadResponse
+	20, // 43: packhorse.v1.RepositoryService.Configure:output_type -> packhorse.v1.ConfigureResponse
+	22, // 44: packhorse.v1.RepositoryService.Maintain:output_type -> packhorse.v1.MaintainResponse
+	24, // 45: packhorse.v1.RepositoryService.Collect:output_type -> packhorse.v1.CollectResponse
+	33, // 46: packhorse.v1.RepositoryService.Purge:output_type -> packhorse.v1.PurgeResponse
+	26, // 47: packhorse.v1.RepositoryService.DropPacks:output_type -> packhorse.v1.DropPacksResponse
+	35, // [35:48] is the sub-list for method output_type
+	22, // [22:35] is the sub-list for method input_type
+	22, // [22:22] is the sub-list for extension type_name
+	22, // [22:22] is the sub-list for extension extendee
+	0,  // [0:22] is the sub-list for field type_name
 }
 
 func init() { file_packhorse_v1_repository_proto_init() }
