@@ -105,7 +105,9 @@ func AccessInFile(f TokenFile) *Access { return &Access{&watchedFile{TokenFile: 
 
 // AccessInLog returns the access data in the log of a store.
 func AccessInLog(log node.AccessLog) *Access {
-	return &Access{&sharedTable{log: log, now: time.Now}, time.Now}
+	t := &sharedTable{log: log, now: time.Now}
+	t.ctx, t.cancel = context.WithCancel(context.Background())
+	return &Access{t, time.Now}
 }
 
 // IsShared reports whether the data are in a store.

@@ -33,6 +33,10 @@ type sharedTable struct {
 	log node.AccessLog
 	now func() time.Time
 
+	running sync.WaitGroup
+	ctx     context.Context // ends with Close
+	cancel  context.CancelFunc
+
 	mu      sync.Mutex
 	reading *sharedRead
 	begun   uint64 // the number of the latest read
@@ -94,17 +98,20 @@ func (s *sharedTable) read(needed uint64, now time.Time) <-chan struct{} {
 	case needed > 0 && s.ended >= needed,
 		needed == 0 && (!s.at.Before(oldest) || s.err != nil && !s.failed.Before(oldest)):
 		return nil
+	case s.reading == nil && s.ctx.Err() != nil:
+		return nil
 	case s.reading == nil:
 		s.begun++
 		s.reading = &sharedRead{s.now(), make(chan struct{})}
-		go s.catchUp(s.reading, s.content, s.head)
+		r, content, head := s.reading, s.content, s.head
+		s.running.Go(func() { s.catchUp(r, content, head) })
 	}
 	return s.reading.done
 }
 
 // catchUp reads the records after head.
 func (s *sharedTable) catchUp(r *sharedRead, content tokenTable, head uint64) {
-	ctx, cancel := context.WithTimeout(context.Background(), sharedTimeout)
+	ctx, cancel := context.WithTimeout(s.ctx, sharedTimeout)
 	defer cancel()
 	records, err := s.log.ReadAccess(ctx, head)
 	if err == nil && records.Checkpoint != nil {
@@ -199,7 +206,15 @@ func (a *Access) SharedTokens(sources *Sources) Authenticator {
 
 func (t *sharedTokens) Accepts(c *Credential) bool { return c.Key == nil && isToken(c.Secret) }
 func (t *sharedTokens) Configured() bool           { return true }
-func (t *sharedTokens) Close() error               { return nil }
+
+// Close ends the read of the log. Tokens and rules cannot be read afterwards.
+func (t *sharedTokens) Close() error {
+	t.mu.Lock()
+	t.cancel() // no read begins from now on
+	t.mu.Unlock()
+	t.running.Wait()
+	return nil
+}
 
 // Identify looks for news before it refuses a token.
 func (t *sharedTokens) Identify(ctx context.Context, c *Credential) (Identity, error) {

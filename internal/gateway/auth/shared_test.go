@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -467,5 +468,41 @@ func TestLargeTokens(t *testing.T) {
 		if _, _, err := access.Mint(t.Context(), TokenRequest{Name: "small"}); err != nil {
 			t.Errorf("%s: after a revocation: %v", name, err)
 		}
+	}
+}
+
+// slowLog is a log whose reads end with their context only.
+type slowLog struct {
+	memoryLog
+	begun chan struct{}
+	ended atomic.Bool
+}
+
+func (l *slowLog) ReadAccess(ctx context.Context, _ uint64) (node.AccessRecords, error) {
+	close(l.begun)
+	<-ctx.Done()
+	l.ended.Store(true)
+	return node.AccessRecords{}, ctx.Err()
+}
+
+// Close waits for a read of the log, and no other one begins.
+func TestCloseOfSharedTokens(t *testing.T) {
+	t.Parallel()
+	l := &slowLog{begun: make(chan struct{})}
+	access, tokens, _ := sharedWorld(l)
+	ctx, cancel := context.WithCancel(t.Context())
+	gone := make(chan struct{})
+	go func() {
+		defer close(gone)
+		_, _ = access.content.table(ctx, true)
+	}()
+	<-l.begun
+	cancel() // the caller leaves, and the read goes on
+	<-gone
+	if err := tokens.Close(); err != nil || !l.ended.Load() {
+		t.Errorf("Close() = %v; the read has ended: %v", err, l.ended.Load())
+	}
+	if _, err := access.content.table(t.Context(), true); !fault.Is(err, fault.Unavailable) {
+		t.Errorf("after Close: %v", err)
 	}
 }
