@@ -225,8 +225,8 @@ func repoList(env Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "list [PREFIX]", Short: "List repositories",
 		Long: `List prints the paths of the repositories, those that begin with PREFIX, in order. --long adds the size of the packs, the
-number of refs, the time of the last push, the owner, the labels and the description, and the time at which a fork is
-removed. --label selects repositories that have a label, with any value or with one.`,
+number of refs, the time of the last push, when a fork is removed, the owner, the labels and the description. --label selects repositories that
+have a label, with any value or with one.`,
 		Example: `  packhorse repo list --root /srv/git
   packhorse repo list team/ --json --config /etc/packhorse.toml
   packhorse repo list --long --label team=web --label tier --root /srv/git`,
