@@ -17,6 +17,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -46,7 +47,7 @@ func askEvents(t *testing.T, url, token, after string, isStream bool) *http.Resp
 }
 
 // A stream of events ends when the token of its caller is revoked. A caller cannot take the streams of others. Refs
-// that are hidden later are left out.
+// that are hidden later are left out. The end of the server ends streams with their position.
 func TestEventStreams(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -79,8 +80,9 @@ func TestEventStreams(t *testing.T) {
 	if refused.StatusCode != http.StatusTooManyRequests || !strings.Contains(string(text), "a caller has at most 10") {
 		t.Errorf("the 11th stream: %d %s", refused.StatusCode, text)
 	}
-	if r := askEvents(t, p.http, bob, "now", true); r.StatusCode != http.StatusOK {
-		t.Errorf("status %d of a stream of another caller", r.StatusCode)
+	other := askEvents(t, p.http, bob, "now", true)
+	if other.StatusCode != http.StatusOK {
+		t.Errorf("status %d of a stream of another caller", other.StatusCode)
 	}
 	c.branch = "second"
 	if err := c.push(p.http, ""); err != nil {
@@ -95,6 +97,16 @@ func TestEventStreams(t *testing.T) {
 	rest, err := io.ReadAll(lines)
 	if err == nil || !strings.Contains(string(rest), `{"error":{"kind":"unauthenticated"`) {
 		t.Errorf("the stream after the revocation: %s, %v", rest, err)
+	}
+	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	rest, err = io.ReadAll(other.Body)
+	if err != nil || !strings.Contains(string(rest), "\n{\"next\":\"") {
+		t.Errorf("a stream at the end of the server: %s, %v", rest, err)
+	}
+	if err := p.wait(); err != nil {
+		t.Errorf("the server ended with %v", err)
 	}
 }
 

@@ -21,10 +21,9 @@ import (
 
 const (
 	batchPrefix = eventsPrefix + "log/" // DOWN(n)
-	keepEvents  = 30 * 24 * time.Hour
-	maxBatches  = 64        // in memory
-	maxPage     = 4 << 20   // bytes of a page of events, roughly
-	staleHead   = time.Hour // after which the number of the latest batch is looked up in a listing
+	maxBatches  = 64                    // in memory
+	maxPage     = 4 << 20               // bytes of a page of events, roughly
+	staleHead   = time.Hour             // after which the number of the latest batch is looked up in a listing
 )
 
 // eventBatch is an object of the event log.

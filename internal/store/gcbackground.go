@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/packhorse-git/packhorse/internal/node/event"
 	"github.com/packhorse-git/packhorse/internal/schedule/retry"
 	"github.com/packhorse-git/packhorse/internal/store/bucket"
 )
@@ -30,7 +31,7 @@ func (s *Store) collectGarbage() {
 		if s.refused() != nil || s.untested() != nil {
 			continue
 		}
-		err := cmp.Or(s.events.log.removeOld(s.ctx, time.Now().Add(-keepEvents)),
+		err := cmp.Or(s.events.log.removeOld(s.ctx, time.Now().Add(-event.Keep)),
 			newCollector(s.options.Bucket, GCOptions{}).removeMarks(s.ctx))
 		if err != nil && s.ctx.Err() == nil {
 			s.log.Warn("cannot remove old events or marks of purges from the store", "error", err)

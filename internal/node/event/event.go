@@ -54,6 +54,9 @@ type Ref struct {
 	Hidden bool             `json:"hidden,omitempty"` // clients that fetch do not see the ref
 }
 
+// Keep is the minimum age of events that are removed. Those on a disk can be younger if they are more than 1 GiB.
+const Keep = 30 * 24 * time.Hour
+
 // Now is the position after the latest event.
 const Now = "now"
 

@@ -54,7 +54,6 @@ type line struct {
 // JournalOptions configure a Journal. Dir is required.
 type JournalOptions struct {
 	Dir        string
-	Keep       time.Duration         // minimum age of removed events, unless they are more than 1 GiB; 0: 30 days
 	Registerer prometheus.Registerer // of metrics; may be nil
 	Log        *slog.Logger
 }
@@ -88,7 +87,7 @@ type Journal struct {
 
 // OpenJournal opens a journal, or creates it. A damaged one is moved aside.
 func OpenJournal(o JournalOptions) (*Journal, error) {
-	o.Keep, o.Log = cmp.Or(o.Keep, 30*24*time.Hour), cmp.Or(o.Log, slog.New(slog.DiscardHandler))
+	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	j := &Journal{o: o, maxSize: segmentBytes, metrics: newMetrics(o.Registerer),
 		changed: make(chan struct{})}
 	j.ctx, j.stop = context.WithCancel(context.Background())
@@ -224,7 +223,7 @@ func (j *Journal) addFile() error {
 func (j *Journal) removeOld() {
 	for len(j.firsts) > 1 {
 		info, err := os.Stat(j.path(j.firsts[0]))
-		if err == nil && time.Since(info.ModTime()) < j.o.Keep && len(j.firsts) <= maxBytes/segmentBytes {
+		if err == nil && time.Since(info.ModTime()) < Keep && len(j.firsts) <= maxBytes/segmentBytes {
 			return
 		}
 		if err := os.Remove(j.path(j.firsts[0])); err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -54,19 +54,10 @@ type githubEvent struct {
 	Ref        string           `json:"ref,omitempty"`
 	RefType    string           `json:"ref_type,omitempty"` // of create and delete
 	Action     string           `json:"action,omitempty"`   // of repository
-	Changes    *githubChanges   `json:"changes,omitempty"`  // of repository, if it was renamed
+	Changes    map[string]any   `json:"changes,omitempty"`  // of repository, if it was renamed
 	Repository githubRepository `json:"repository"`
 	Sender     GitHubPerson     `json:"sender"`
 	*githubPush
-}
-
-// githubChanges has the name before a rename.
-type githubChanges struct {
-	Repository struct {
-		Name struct {
-			From string `json:"from"`
-		} `json:"name"`
-	} `json:"repository"`
 }
 
 // githubPush has the further fields of the event push.
@@ -118,8 +109,8 @@ func (h *Hooks) githubRequests(ctx context.Context, t *Target, e *event.Event, p
 		r.body.Action = map[event.Kind]string{event.Create: "created", event.Delete: "deleted", event.Rename: "renamed",
 			event.Configure: "edited"}[e.Kind]
 		if e.Kind == event.Rename {
-			r.body.Changes = &githubChanges{}
-			r.body.Changes.Repository.Name.From = path.Base(string(e.Former))
+			r.body.Changes = map[string]any{"repository": map[string]any{"name": map[string]any{
+				"from": path.Base(string(e.Former))}}}
 		}
 		r.add("repository")
 		return r.list, r.err
