@@ -265,6 +265,26 @@ func TestForkOfReftables(t *testing.T) {
 	by(t, program, filepath.Join(r.dir, "a/app.git"), "", "fsck")
 }
 
+// An ID that does not exist is invisible in a fork, because another member could get the object before a call looks for
+// it. Other revisions that do not exist are reported by the call.
+func TestInvisibleInAFork(t *testing.T) {
+	t.Parallel()
+	r := collectedRoot(t, receivepack.Options{})
+	r.repo("app.git", "x")
+	r.repo("plain.git", "x")
+	r.fork("app", "fork")
+	id, zero := strings.Repeat("ab", 20), strings.Repeat("0", 40)
+	for _, test := range []struct{ path, revision, want string }{
+		{"fork", id, id}, {"fork", id + "~1", id + "~1"}, {"fork", "abcd", "abcd"}, {"fork", "none", ""}, {"fork", zero, ""},
+		{"fork", "main", ""}, {"plain", id, ""},
+	} {
+		got, err := r.FindInvisible(t.Context(), r.path(test.path), []string{test.revision}, true)
+		if err != nil || got != test.want {
+			t.Errorf("%s of %s: %q, %v, want %q", test.revision, test.path, got, err, test.want)
+		}
+	}
+}
+
 // A fork has the LFS objects that its refs name, and no others of its source.
 func TestForkWithLFS(t *testing.T) {
 	t.Parallel()

@@ -4,13 +4,15 @@ import (
 	"cmp"
 	"context"
 	"sort"
+	"strings"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 )
 
 // FindInvisible returns the first of some revisions that names an object by its ID which a client may not fetch, or the
-// first with an error. It returns "" if there is none. Revisions that do not exist are not invisible. reachable is
+// first with an error. It returns "" if there is none. Revisions that do not exist are not invisible, except IDs in a
+// repository that borrows objects: another one could get the object before the call looks for it. reachable is
 // Session.Reachable of the client.
 func (n *Node) FindInvisible(ctx context.Context, path git.RepoPath, revisions []string, reachable bool) (string,
 	error) {
@@ -33,6 +35,8 @@ func (n *Node) FindInvisible(ctx context.Context, path git.RepoPath, revisions [
 	for _, revision := range revisions {
 		found, err := resolver.Resolve(revision)
 		switch {
+		case fault.Is(err, fault.NotFound) && mayBeID(revision) && h.Repo.Objects.HasAlternates():
+			return revision, nil
 		case fault.Is(err, fault.NotFound), err == nil && found.Ref != "":
 			continue
 		case err != nil: // for example an abbreviation, which could mean one object here and another one in the call
@@ -53,4 +57,11 @@ func (n *Node) FindInvisible(ctx context.Context, path git.RepoPath, revisions [
 		return !visible
 	})
 	return named[first], err
+}
+
+// mayBeID reports whether a revision begins as an abbreviated ID does, and is not the ID of no object.
+func mayBeID(revision string) bool {
+	const minAbbreviation = 4
+	rest := strings.TrimLeft(revision, "0123456789abcdef")
+	return len(revision)-len(rest) >= minAbbreviation && strings.Trim(revision, "0") != ""
 }
