@@ -28,7 +28,7 @@ import (
 // PACKHORSE_PUSHES is the number of pushes in each form, and PACKHORSE_PUSH_TIME their longest time.
 func TestPushesWhileCollecting(t *testing.T) {
 	t.Parallel()
-	for name, pushes := range map[string]int{"disk": 200, "store": 60} {
+	for name, pushes := range map[string]int{"disk": 120, "store": 40} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			if n, err := strconv.Atoi(os.Getenv("PACKHORSE_PUSHES")); err == nil {

@@ -61,7 +61,7 @@ func TestSteps(t *testing.T) {
 	} else if !testing.Short() {
 		long = 100
 	}
-	for name, steps := range map[string]int{"disk": 40, "store": 20} {
+	for name, steps := range map[string]int{"disk": 25, "store": 12} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			newStepWorld(t, seed, name == "store").run(max(long, steps))
