@@ -17,28 +17,23 @@ import (
 // Delete implements Places. The path is free when Delete returns. The files are removed in the background, if necessary
 // after the next start. Concurrent fetches from the repository may fail.
 func (d *Directories) Delete(ctx context.Context, path git.RepoPath, o DeleteOptions) error {
-	if !o.Force {
-		p, err := d.findDeletable(ctx, path, o)
-		if err != nil {
-			return err
-		}
-		if err := d.checkBorrowers(ctx, p.dir); err != nil { // without holding placing, because it may take long
-			return err
-		}
-	}
-	if err := d.placing.Acquire(ctx, 1); err != nil {
-		return err
-	}
-	defer d.placing.Release(1)
 	p, err := d.findDeletable(ctx, path, o)
 	if err != nil {
 		return err
 	}
-	release, err := d.Claims.Claim(p.repo.Common)
+	if !o.Force {
+		if err := d.checkBorrowers(ctx, p.dir); err != nil { // without holding placing, because it may take long
+			return err
+		}
+	}
+	release, err := d.beginMoving(ctx, p)
 	if err != nil {
 		return err
 	}
 	defer release()
+	if p, err = d.findDeletable(ctx, path, o); err != nil {
+		return err
+	}
 	network := p.repo.Network()
 	own, err := d.moveToTrash(p.dir)
 	if err != nil {

@@ -20,8 +20,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/repo"
 )
 
-// renamePatience is how long Rename waits for running pushes.
-const renamePatience = 10 * time.Second
+// movePatience is how long Rename and Delete wait for running pushes.
+const movePatience = 10 * time.Second
 
 // Rename implements Places. It moves the directory in one step, when no change of refs runs.
 func (d *Directories) Rename(ctx context.Context, from, to git.RepoPath) error {
@@ -38,33 +38,53 @@ func (d *Directories) Rename(ctx context.Context, from, to git.RepoPath) error {
 	if err := d.checkBorrowers(ctx, p.dir); err != nil {
 		return err
 	}
-	release, err := d.Claims.Claim(p.repo.Common)
-	if err != nil {
-		return err
-	}
-	defer release()
 	if err := d.searching.Acquire(ctx, 1); err != nil { // a search for borrowers must not miss this one
 		return err
 	}
 	defer d.searching.Release(1)
-	limited, cancel := context.WithTimeout(ctx, renamePatience)
-	defer cancel()
-	open, err := d.Claims.Gates.Close(limited, p.repo.Common)
+	release, err := d.beginMoving(ctx, p)
 	if err != nil {
-		return cmp.Or(ctx.Err(), fault.Retry(fault.Unavailable, fault.RetryLater,
-			"pushes to the repository are running; try again"))
-	}
-	defer open()
-	if err := d.placing.Acquire(ctx, 1); err != nil {
 		return err
 	}
-	defer d.placing.Release(1)
+	defer release()
 	if p, err = d.findWhole(ctx, from, "rename"); err != nil {
 		return err
 	}
 	if err := d.checkVacant(ctx, to); err != nil {
 		return err
 	}
+	return d.renameTo(p, to)
+}
+
+// beginMoving claims a repository that is about to get another place. It waits for running pushes, whose programs would
+// make its directories again, and keeps others from beginning.
+func (d *Directories) beginMoving(ctx context.Context, p *dirPlace) (release func(), err error) {
+	unclaim, err := d.Claims.Claim(p.repo.Common)
+	if err != nil {
+		return nil, err
+	}
+	limited, cancel := context.WithTimeout(ctx, movePatience)
+	defer cancel()
+	open, err := d.Claims.Gates.Close(limited, p.repo.Common)
+	if err != nil {
+		unclaim()
+		return nil, cmp.Or(ctx.Err(), fault.Retry(fault.Unavailable, fault.RetryLater,
+			"pushes to the repository are running; try again"))
+	}
+	if err := d.placing.Acquire(ctx, 1); err != nil {
+		open()
+		unclaim()
+		return nil, err
+	}
+	return func() {
+		d.placing.Release(1)
+		open()
+		unclaim()
+	}, nil
+}
+
+// renameTo moves a repository to a path that is vacant.
+func (d *Directories) renameTo(p *dirPlace, to git.RepoPath) error {
 	parent, err := d.makeParents(filepath.Dir(to.String()))
 	if err != nil {
 		return err

@@ -7,7 +7,10 @@ import (
 	"path/filepath"
 	"strconv"
 	"testing"
+	"testing/synctest"
+	"time"
 
+	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git/gittest"
 )
 
@@ -89,4 +92,32 @@ func TestDeleteBesideTheSweep(t *testing.T) {
 	if err := <-swept; err != nil {
 		t.Error(err)
 	}
+}
+
+// A deletion waits for pushes, whose programs would make the directory again. It is refused while one takes long.
+func TestDeleteDuringPush(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	newTestRoot(t, dir).repo("app.git", "x")
+	synctest.Test(t, func(t *testing.T) {
+		r := newTestRoot(t, dir)
+		common := filepath.Join(r.dir, "app.git")
+		push, err := r.Claims.Gates.Enter(t.Context(), common)
+		r.do(err)
+		if err := r.Delete(t.Context(), r.path("app"), DeleteOptions{}); !fault.Is(err, fault.Unavailable) {
+			t.Errorf("while a push takes long: %v", err)
+		}
+		ended := make(chan error)
+		go func() { ended <- r.Delete(t.Context(), r.path("app"), DeleteOptions{Force: true}) }()
+		time.Sleep(movePatience / 2)
+		if _, err := os.Stat(common); err != nil {
+			t.Errorf("the repository was moved during a push: %v", err)
+		}
+		push.Leave()
+		r.do(<-ended)
+		if _, err := os.Stat(common); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("after the deletion: %v", err)
+		}
+		r.Close()
+	})
 }

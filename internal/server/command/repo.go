@@ -508,7 +508,8 @@ func repoRemove(env Env) *cobra.Command {
 at once. In a store its objects are deleted after seven days, and it can be restored until then.
 
 Without a store, remove refuses repositories with linked worktrees or extensions.preciousObjects. It also refuses
-repositories whose objects other repositories below the root borrow (objects/info/alternates); --force removes these.`,
+repositories whose objects other repositories below the root borrow (objects/info/alternates); --force removes these.
+It waits up to ten seconds for running pushes, and is refused while a longer one runs.`,
 		Example: "  packhorse repo remove team/old --yes --root /srv/git",
 		Args:    exactArgs(1, "one PATH"),
 	}

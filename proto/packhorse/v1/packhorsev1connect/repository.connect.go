@@ -82,7 +82,8 @@ type RepositoryServiceClient interface {
 	List(context.Context, *connect.Request[v1.ListRequest]) (*connect.Response[v1.ListResponse], error)
 	// Delete deletes a bare repository. Its path is free at once. Calls that still read it may fail, but never mix two repositories.
 	// PERMISSION_DENIED for a repository with linked worktrees or extensions.preciousObjects, and, without force, for one whose objects other
-	// repositories of the node borrow (objects/info/alternates). UNAVAILABLE if the search for borrowers cannot be completed.
+	// repositories of the node borrow (objects/info/alternates). UNAVAILABLE if the search for borrowers cannot be completed,
+	// or while pushes run.
 	Delete(context.Context, *connect.Request[v1.DeleteRequest]) (*connect.Response[v1.DeleteResponse], error)
 	// Rename gives a repository another path. Clients of the former path get NOT_FOUND, and requests that run may fail. ALREADY_EXISTS as for
 	// Create. Without a store, PERMISSION_DENIED for a mirror, and as for Delete; UNAVAILABLE if the new path is on another file system, or
@@ -306,7 +307,8 @@ type RepositoryServiceHandler interface {
 	List(context.Context, *connect.Request[v1.ListRequest]) (*connect.Response[v1.ListResponse], error)
 	// Delete deletes a bare repository. Its path is free at once. Calls that still read it may fail, but never mix two repositories.
 	// PERMISSION_DENIED for a repository with linked worktrees or extensions.preciousObjects, and, without force, for one whose objects other
-	// repositories of the node borrow (objects/info/alternates). UNAVAILABLE if the search for borrowers cannot be completed.
+	// repositories of the node borrow (objects/info/alternates). UNAVAILABLE if the search for borrowers cannot be completed,
+	// or while pushes run.
 	Delete(context.Context, *connect.Request[v1.DeleteRequest]) (*connect.Response[v1.DeleteResponse], error)
 	// Rename gives a repository another path. Clients of the former path get NOT_FOUND, and requests that run may fail. ALREADY_EXISTS as for
 	// Create. Without a store, PERMISSION_DENIED for a mirror, and as for Delete; UNAVAILABLE if the new path is on another file system, or
