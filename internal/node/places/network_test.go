@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -216,4 +217,31 @@ func TestDryRunInANetwork(t *testing.T) {
 	app.Git("fsck", "--strict")
 	one.Git("fsck", "--strict")
 	r.do(p.repo.Close())
+}
+
+// Doomed finds what needs an object over several objects, and nothing else.
+func TestDoomed(t *testing.T) {
+	t.Parallel()
+	r := newTestRoot(t, t.TempDir())
+	app := r.repo("app.git", "x")
+	secret := app.Blob("secret")
+	want := map[git.ObjectID]bool{secret: true}
+	id := app.CommitTree("needs it", "100644 blob "+secret.String()+"\tfile\n")
+	want[app.ID(id.String()+"^{tree}")] = true
+	for i := range 20 {
+		want[id] = true
+		id = app.Commit(fmt.Sprint("younger ", i), id)
+	}
+	want[id] = true
+	app.Commit("another unreachable one", app.ID("main"))
+	p, err := r.acquire(r.path("app"))
+	r.do(err)
+	opened, err := p.Open(t.Context(), r.Repo)
+	r.do(err)
+	s := &Survey{Repo: opened, Run: realGit, Tips: []NamedTip{{"main", app.ID("main")}}}
+	got, err := s.Doomed(t.Context(), PurgeOptions{IDs: []git.ObjectID{secret}})
+	if err != nil || !maps.Equal(got, want) {
+		t.Errorf("Doomed() has %d objects, %v, want %d", len(got), err, len(want))
+	}
+	r.do(opened.Close())
 }

@@ -127,17 +127,37 @@ func (s *Survey) Doomed(ctx context.Context, o PurgeOptions) (map[git.ObjectID]b
 	if err := s.checkPointers(ctx, o.LFS, isUnreachable); err != nil {
 		return nil, err
 	}
-	needs := make(map[git.ObjectID][]git.ObjectID) // the objects that need an object
-	for id := range isUnreachable {
-		if err := s.eachNeed(id, func(need git.ObjectID) { needs[need] = append(needs[need], id) }); err != nil {
-			return nil, err
-		}
-	}
+	return s.needing(o.IDs, isUnreachable)
+}
+
+// needing returns some objects, and those of a set that need one of them. Its memory is that of the result and of one
+// path through the objects. Afterwards the values of the set are false.
+func (s *Survey) needing(ids []git.ObjectID, set map[git.ObjectID]bool) (map[git.ObjectID]bool, error) {
 	doomed := make(map[git.ObjectID]bool)
-	for queue := slices.Clone(o.IDs); len(queue) > 0; queue = queue[1:] {
-		if !doomed[queue[0]] {
-			doomed[queue[0]] = true
-			queue = append(queue, needs[queue[0]]...)
+	for _, id := range ids {
+		doomed[id] = true
+	}
+	for id := range set {
+		for path := []git.ObjectID{id}; len(path) > 0; {
+			last := len(path) - 1
+			at := path[last]
+			if !set[at] {
+				path = path[:last]
+				continue
+			}
+			err := s.eachNeed(at, func(need git.ObjectID) {
+				if doomed[need] {
+					doomed[at] = true
+				} else if set[need] { // not examined yet
+					path = append(path, need)
+				}
+			})
+			if err != nil {
+				return nil, err
+			}
+			if len(path) == last+1 || doomed[at] {
+				path, set[at] = path[:last], false
+			}
 		}
 	}
 	return doomed, nil
