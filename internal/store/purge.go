@@ -195,6 +195,11 @@ func (p *place) hide(ctx context.Context, run places.RunGit, o places.PurgeOptio
 		if err != nil {
 			return nil, err
 		}
+		for _, s := range head.record.Config { // another node may have purged the objects
+			if id, err := git.ParseObjectID(s.Value); err == nil && s.Key == repo.PurgedKey {
+				o.Known = append(o.Known, id)
+			}
+		}
 		c, s, err := p.survey(ctx, run, head)
 		if err != nil {
 			return nil, err
