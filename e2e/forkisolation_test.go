@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"io"
 	"net/http"
@@ -142,6 +143,7 @@ func (w *stepWorld) protocolAccesses(name, token string, isOwner bool, base, com
 			t.Errorf("fetch of %s from %s: %v", id, name, err)
 		}
 	}
+	w.haves(name, token, isOwner, base, commit)
 	tree := w.client.ID(commit.String() + "^{tree}")
 	top := fmt.Sprintf("tree %s\nparent %s\nauthor A <a@localhost> 1700000000 +0000\n"+
 		"committer A <a@localhost> 1700000000 +0000\n\non top\n", tree, base)
@@ -167,14 +169,49 @@ func (w *stepWorld) protocolAccesses(name, token string, isOwner bool, base, com
 	}
 }
 
+// haves negotiates in both versions: a commit that only another member reaches is not acknowledged, an own one is. Its
+// history is not sent to a client with that boundary either.
+func (w *stepWorld) haves(name, token string, isOwner bool, base, commit gitid.ObjectID) {
+	want, have := "want "+base.String(), "have "+commit.String()
+	v2 := func(lines ...string) []byte {
+		body := pktline.AppendDelim(pktline.AppendLine(nil, "command=fetch"))
+		for _, line := range lines {
+			body = pktline.AppendLine(body, line)
+		}
+		return pktline.AppendFlush(body)
+	}
+	v0 := pktline.AppendFlush(pktline.AppendLine(nil, want+" multi_ack_detailed side-band-64k"))
+	for _, id := range []gitid.ObjectID{commit, base} {
+		v0 = pktline.AppendLine(v0, "have "+id.String())
+	}
+	for version, body := range map[string][]byte{
+		"2": v2(want, have, "have "+base.String()), "2, haves only": v2("wait-for-done", have, "have "+base.String()),
+		"0": pktline.AppendFlush(v0),
+	} {
+		service := "git-upload-pack"
+		if version == "0" {
+			service += " version=0"
+		}
+		got := w.service(name, token, service, body)
+		if strings.Contains(got, "ACK "+commit.String()) != isOwner || !strings.Contains(got, "ACK "+base.String()) {
+			w.t.Errorf("version %s, haves in %s: %q", version, name, got)
+		}
+	}
+	got := w.service(name, token, "git-upload-pack", v2(want, "shallow "+commit.String(), "deepen 2147483647", "done"))
+	if strings.Contains(got, "unshallow "+commit.String()) != isOwner || !strings.Contains(got, "PACK") {
+		w.t.Errorf("a foreign boundary in %s: %q", name, got)
+	}
+}
+
 func gitPush(w *stepWorld, name string, args ...string) *exec.Cmd {
 	return exec.Command("git", append([]string{"--git-dir=" + w.client.Dir, "push", "--quiet", w.server.http + "/" + name},
 		args...)...)
 }
 
-// service sends a request of git's protocol.
+// service sends a request of git's protocol. Its version may follow the name of the service, by default version=2.
 func (w *stepWorld) service(name, token, service string, body []byte) string {
-	return w.request("POST "+service, "/"+name+"/"+service, string(body), token)
+	path, _, _ := strings.Cut(service, " ")
+	return w.request("POST "+service, "/"+name+"/"+path, string(body), token)
 }
 
 // request returns the status and the body of a response.
@@ -187,8 +224,9 @@ func (w *stepWorld) request(method, path, body, token string) string {
 	}
 	r.SetBasicAuth("x", token)
 	if service != "" {
+		service, version, _ := strings.Cut(service, " ")
 		r.Header.Set("Content-Type", "application/x-"+service+"-request")
-		r.Header.Set("Git-Protocol", "version=2")
+		r.Header.Set("Git-Protocol", cmp.Or(version, "version=2"))
 	}
 	response, err := http.DefaultClient.Do(r)
 	if err != nil {

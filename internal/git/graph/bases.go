@@ -37,7 +37,7 @@ func (g *Graph) MergeBases(ctx context.Context, one git.ObjectID, others []git.O
 	for i := 0; err == nil && len(bases) > 1 && i < len(bases); {
 		others := slices.Delete(slices.Clone(bases), i, i+1)
 		var unreachable Commits
-		if unreachable, err = g.Unreachable(ctx, others, bases[i:i+1], shallow); unreachable.Has(bases[i]) {
+		if unreachable, _, err = g.Unreachable(ctx, others, bases[i:i+1], shallow, true); unreachable.Has(bases[i]) {
 			i++
 		} else {
 			bases = others

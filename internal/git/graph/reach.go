@@ -54,7 +54,7 @@ const (
 // is not reachable. The result is exact.
 func (g *Graph) FirstUnreachable(ctx context.Context, tips, targets []git.ObjectID, shallow Commits) (
 	first git.ObjectID, found bool, err error) {
-	left, err := g.Unreachable(ctx, tips, targets, shallow)
+	left, _, err := g.Unreachable(ctx, tips, targets, shallow, true)
 	if err != nil {
 		return git.ObjectID{}, false, err
 	}
@@ -66,8 +66,11 @@ func (g *Graph) FirstUnreachable(ctx context.Context, tips, targets []git.Object
 	return git.ObjectID{}, false, nil
 }
 
-// Unreachable returns all targets for which FirstUnreachable returns true.
-func (g *Graph) Unreachable(ctx context.Context, tips, targets []git.ObjectID, shallow Commits) (Commits, error) {
+// Unreachable returns all targets for which FirstUnreachable returns true. Unless exact, and without generation
+// numbers, the walk ends at commits that are older than all targets. If a clock was wrong by more than a day, it may
+// then also return a target that tips reach. Visited is the number of visited commits.
+func (g *Graph) Unreachable(ctx context.Context, tips, targets []git.ObjectID, shallow Commits, exact bool) (
+	left Commits, visited int, err error) {
 	open := NewCommits(targets...)
 	for _, tip := range tips {
 		if len(open) == 0 {
@@ -76,21 +79,22 @@ func (g *Graph) Unreachable(ctx context.Context, tips, targets []git.ObjectID, s
 		delete(open, tip)
 	}
 	if len(open) == 0 {
-		return nil, nil
+		return nil, 0, nil
 	}
-	left := Commits{}
-	err := g.run(ctx, shallow, func(w *walk) error {
+	left = Commits{}
+	err = g.run(ctx, shallow, func(w *walk) error {
+		defer func() { visited += w.steps }()
 		clear(left)
 		for id := range open {
 			left[id] = struct{}{}
 		}
-		return w.unreachable(tips, left)
+		return w.unreachable(tips, left, exact)
 	})
-	return left, err
+	return left, visited, err
 }
 
 // unreachable removes from left the targets that the tips reach.
-func (w *walk) unreachable(tips []git.ObjectID, left Commits) error {
+func (w *walk) unreachable(tips []git.ObjectID, left Commits, exact bool) error {
 	commits := make(map[uint32]git.ObjectID, len(left))
 	var nodes []uint32
 	for id := range left {
@@ -123,15 +127,16 @@ func (w *walk) unreachable(tips []git.ObjectID, left Commits) error {
 		return nil
 	}
 	others := len(left) - len(nodes) // tags, trees and blobs, which only the chains of tags can reach
-	return w.reach(starts, nodes, func(n uint32) bool {
+	return w.reach(starts, nodes, exact, func(n uint32) bool {
 		delete(left, commits[n])
 		return others > 0 || len(left) > 0
 	})
 }
 
 // reach walks from the start commits and calls found once for each target that it meets, until found returns false. It
-// takes starts one by one as it needs them. Dates only determine the order of the walk.
-func (w *walk) reach(starts func(yield func(uint32) bool) error, targets []uint32, found func(uint32) bool) error {
+// takes starts one by one as it needs them. Unless exact, dates may end the walk.
+func (w *walk) reach(starts func(yield func(uint32) bool) error, targets []uint32, exact bool,
+	found func(uint32) bool) error {
 	f, err := w.floorOf(targets)
 	if err != nil {
 		return err
@@ -157,7 +162,7 @@ func (w *walk) reach(starts func(yield func(uint32) bool) error, targets []uint3
 		return more && walkErr == nil
 	}
 	err = starts(func(n uint32) bool { return drain(n, false) })
-	for i := 0; i < len(later) && open > 0 && more && walkErr == nil && err == nil; i++ {
+	for i := 0; exact && i < len(later) && open > 0 && more && walkErr == nil && err == nil; i++ {
 		f.date = math.MinInt64 / 2 // from here on dates do not end the walk
 		drain(later[i], true)
 	}

@@ -307,7 +307,7 @@ func (v *Revisions) visible(ids []git.ObjectID) ([]git.ObjectID, error) {
 	if err := v.graft(); err != nil {
 		return nil, err
 	}
-	hidden, err := v.repo.Graph.Unreachable(v.ctx, v.tips, ids, v.shallow)
+	hidden, _, err := v.repo.Graph.Unreachable(v.ctx, v.tips, ids, v.shallow, true)
 	return slices.DeleteFunc(slices.Clone(ids), hidden.Has), err
 }
 

@@ -37,7 +37,7 @@ type fetch struct {
 
 	wants  []git.ObjectID // sorted: want lines and the values of want-refs
 	wanted []git.ObjectID // values of the want-refs; pooled
-	common []git.ObjectID // haves that exist here
+	common []git.ObjectID // haves that exist here, and are not foreign
 	not    []git.ObjectID // values of the deepen-not lines
 
 	lines protocol.Lines // the response up to the packfile section; pooled
@@ -55,6 +55,8 @@ const (
 	wantCost   = 128
 	commonCost = 512 // of a have that exists here
 	knownCost  = 288 // of a shallow line's commit that exists here
+
+	foreignCost = 256 // of each of these in a repository that borrows objects
 )
 
 // begin checks the client's wants. All of them must exist, and the rule must allow them.
@@ -81,7 +83,7 @@ func (f *fetch) begin(ctx context.Context, rule func(context.Context) error) (er
 	if err := rule(ctx); err != nil {
 		return err
 	}
-	if err := f.readShallow(); err != nil {
+	if err := f.readShallow(ctx); err != nil {
 		return err
 	}
 	return f.deepenNot()
@@ -150,12 +152,19 @@ func errMissingWant(id git.ObjectID) error {
 }
 
 // readShallow sets the boundaries of the client's history and of the repository's.
-func (f *fetch) readShallow() error {
+func (f *fetch) readShallow(ctx context.Context) (err error) {
+	if f.serverShallow, err = f.repo.ShallowSet(); err != nil {
+		return err
+	}
+	foreign, _, err := f.foreign(ctx, f.request.Shallow, true) // exact, because a missing boundary would break the client
+	if err != nil {
+		return err
+	}
 	f.clientShallow = graph.Commits{}
 	lookups := f.repo.Objects.Lookups()
 	for _, id := range f.request.Shallow {
 		ok, err := lookups.Has(id)
-		if err == nil && ok {
+		if ok = ok && !foreign.Has(id); err == nil && ok {
 			_, err = f.repo.Graph.Commit(id)
 		}
 		switch {
@@ -172,9 +181,7 @@ func (f *fetch) readShallow() error {
 			f.clientShallow[id] = struct{}{}
 		}
 	}
-	var err error
-	f.serverShallow, err = f.repo.ShallowSet()
-	return err
+	return nil
 }
 
 // deepen computes the client's new boundary, if it asks for one.

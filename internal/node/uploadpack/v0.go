@@ -22,6 +22,10 @@ type conversation struct {
 	haves   *protocol.HaveReader
 	lookups pack.Lookups // of haves
 
+	pending       []git.ObjectID // haves that are not processed yet, if the repository borrows objects
+	ignored       graph.Commits  // those of them that are foreign
+	foreignBudget int            // remaining work for finding these; see exactWork
+
 	reach []git.ObjectID // each must reach a common commit before a pack is possible
 	cut   graph.Commits  // commits without parents for that walk
 
@@ -59,7 +63,7 @@ func (f *fetch) serveV0(ctx context.Context, request *pktline.Reader, limits pro
 	defer func() { pooled.buf = f.lines.Buf; putScratch(pooled) }()
 	c := &conversation{
 		fetch: f, needs: needs, haves: protocol.NewHaveReader(request, f.repo.Format, limits),
-		lookups: f.repo.Objects.Lookups(), budget: exactWork,
+		lookups: f.repo.Objects.Lookups(), budget: exactWork, foreignBudget: exactWork,
 	}
 	negotiated := time.Now()
 	send, err := c.negotiate(ctx)
@@ -111,6 +115,7 @@ func (c *conversation) negotiate(ctx context.Context) (send bool, err error) {
 
 // readHaves reads haves and answers them until a pack follows, or a stateless request ends.
 func (c *conversation) readHaves(ctx context.Context) (send bool, err error) {
+	borrows := c.borrows()
 	for n := 0; ; n++ {
 		if n%lookupsPerCheck == 0 {
 			if err := ctx.Err(); err != nil {
@@ -118,20 +123,27 @@ func (c *conversation) readHaves(ctx context.Context) (send bool, err error) {
 			}
 		}
 		turn, id, err := c.haves.Next()
+		if err == nil && (turn != protocol.TurnHave || len(c.pending) == lookupsPerCheck) {
+			err = c.pendingHaves(ctx)
+		}
 		if err != nil {
 			return false, err
 		}
-		switch turn {
-		case protocol.TurnHave:
+		switch {
+		case turn == protocol.TurnHave && borrows:
+			c.pending = append(c.pending, id)
+			continue
+		case turn == protocol.TurnHave:
 			err = c.have(ctx, id)
-		case protocol.TurnFlush:
+		case turn == protocol.TurnFlush:
 			if send, err = c.flush(ctx); send || c.session.Stateless {
 				return send, err
 			}
-		case protocol.TurnDone:
+		case turn == protocol.TurnDone:
 			c.done()
 			return true, nil
-		case protocol.TurnEnd: // a stateless client sends its haves in another request, after the response with its boundary
+		case turn == protocol.TurnEnd:
+			// a stateless client sends its haves in another request, after the response with its boundary
 			if !c.session.Stateless {
 				err = fault.New(fault.Invalid, "the request ends early")
 			}
@@ -143,6 +155,28 @@ func (c *conversation) readHaves(ctx context.Context) (send bool, err error) {
 	}
 }
 
+// pendingHaves processes the pending haves, with one walk for all that are not proven yet.
+func (c *conversation) pendingHaves(ctx context.Context) error {
+	haves := c.pending
+	c.pending, c.ignored = c.pending[:0], nil
+	if c.foreignBudget > 0 {
+		ignored, cost, err := c.foreign(ctx, haves, false)
+		if err != nil {
+			return err
+		}
+		c.ignored = ignored
+		c.foreignBudget -= cost
+	} else {
+		c.ignored = graph.NewCommits(haves...)
+	}
+	for _, id := range haves {
+		if err := c.have(ctx, id); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // have processes one have line.
 func (c *conversation) have(ctx context.Context, id git.ObjectID) error {
 	c.outcome.Fetch.Haves++
@@ -150,7 +184,7 @@ func (c *conversation) have(ctx context.Context, id git.ObjectID) error {
 	switch {
 	case err != nil:
 		return err
-	case ok:
+	case ok && !c.ignored.Has(id):
 		err = c.commonHave(id)
 	case c.needs.Acks == protocol.SingleAck:
 		c.gotUnknown = true

@@ -96,8 +96,12 @@ func (f *fetch) negotiate(ctx context.Context) (send bool, err error) {
 
 // findCommon finds the common haves. ready reports whether they suffice to make a pack.
 func (f *fetch) findCommon(ctx context.Context) (ready bool, err error) {
+	foreign, _, err := f.foreign(ctx, f.request.Haves, false)
+	if err != nil {
+		return false, err
+	}
 	err = f.has(ctx, f.request.Haves, func(id git.ObjectID, ok bool) error {
-		if !ok {
+		if !ok || foreign.Has(id) {
 			return nil
 		}
 		f.common = append(f.common, id)

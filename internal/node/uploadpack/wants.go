@@ -6,6 +6,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/graph"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/git/refs"
 )
@@ -26,8 +27,16 @@ func (f *fetch) visibleTips() ([]git.ObjectID, error) {
 // wantableTips lists the objects that the refs point to, sorted. As with git, it includes hidden refs if the policy
 // allows clients to want tips or reachable objects.
 func (f *fetch) wantableTips() ([]git.ObjectID, error) {
+	if policy := f.repo.Policy(); policy.AllowTip || policy.AllowReachable {
+		return f.everyTip()
+	}
+	return f.visibleTips()
+}
+
+// everyTip lists the objects that all refs point to, hidden ones as well, sorted.
+func (f *fetch) everyTip() ([]git.ObjectID, error) {
 	tips, err := f.visibleTips()
-	if policy := f.repo.Policy(); err != nil || !f.repo.HidesRefs() || !policy.AllowTip && !policy.AllowReachable {
+	if err != nil || !f.repo.HidesRefs() {
 		return tips, err
 	}
 	tips, _, err = f.allTips.get(f.snapshot, func() ([]git.ObjectID, bool, error) {
@@ -166,4 +175,35 @@ func (f *fetch) checkReachableFrom(ctx context.Context, tips, wants []git.Object
 		return f.checkInsideTrees(ctx, tips, rest)
 	}
 	return nil
+}
+
+// borrows reports whether some objects of the repository may be those of others, whose existence is a secret.
+func (f *fetch) borrows() bool { return f.repo.Objects.HasAlternates() && !f.repo.Policy().OwnAny }
+
+// foreign returns the IDs that may name objects of other repositories only. If this one borrows objects, these exist
+// and none of its refs reaches them. Unless exact, it may also return others; see graph.Unreachable. The cost is the
+// number of visited commits and tips.
+func (f *fetch) foreign(ctx context.Context, ids []git.ObjectID, exact bool) (hidden graph.Commits, cost int,
+	err error) {
+	if len(ids) == 0 || !f.borrows() {
+		return nil, 0, nil
+	}
+	var found []git.ObjectID
+	err = f.has(ctx, ids, func(id git.ObjectID, ok bool) error {
+		if !ok {
+			return nil
+		}
+		found = append(found, id)
+		return f.reserve(foreignCost)
+	})
+	if err != nil || len(found) == 0 {
+		return nil, 0, err
+	}
+	tips, err := f.everyTip()
+	if err != nil {
+		return nil, 0, err
+	}
+	tips = f.withFormer(tips)
+	hidden, visited, err := f.repo.Graph.Unreachable(ctx, tips, found, f.serverShallow, exact)
+	return hidden, visited + len(tips), err
 }
