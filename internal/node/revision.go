@@ -19,6 +19,7 @@ type Answer struct {
 	// full name of the ref at the start of the revision, after symbolic refs; empty for an object ID
 	Ref     string
 	Version git.Version
+	Purges  string // changes when objects of the repository are purged; not kept by caches of answers
 }
 
 // Result is the answer to one question, or an error: NotFound, Invalid for an invalid revision, Exists for an ambiguous

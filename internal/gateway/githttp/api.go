@@ -203,11 +203,6 @@ func etagOf(texts ...string) string {
 	return `"` + hex.EncodeToString(sum[:16]) + `"`
 }
 
-// isRead reports whether the request is one of a method that has no effect.
-func (a *apiRequest) isRead() bool {
-	return a.r.Method == http.MethodGet || a.r.Method == http.MethodHead
-}
-
 // isCurrent reports whether the client has the response already, which is then the response.
 func (a *apiRequest) isCurrent() bool {
 	for sent := range strings.SplitSeq(strings.Join(a.r.Header["If-None-Match"], ","), ",") {

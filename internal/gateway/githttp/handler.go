@@ -189,6 +189,8 @@ func (q *request) git(path string) {
 	case strings.Contains(path, archivePath):
 		repo, name, _ := strings.Cut(path, archivePath)
 		q.archive(repo, name)
+	case strings.Contains(path, "/-/") && !strings.HasPrefix(path, "//") && q.handler.Pages != nil:
+		q.page(path)
 	default:
 		q.notFound(path)
 	}
@@ -200,15 +202,15 @@ func (q *request) notFound(path string) {
 		q.serveLFS(repo, rest)
 		return
 	}
+	if q.isPageOfRepository(path) {
+		q.page(path) // the same whether a repository exists or not
+		return
+	}
 	for _, dumb := range dumbPaths {
 		if strings.Contains(path, dumb) || strings.HasSuffix(path, dumb) {
 			q.refuse(http.StatusForbidden, noDumbProtocol)
 			return
 		}
-	}
-	if _, err := gateway.ParseRepo(path); err == nil && q.handler.Pages != nil && q.wantsHTML() {
-		q.page(path) // the same whether a repository exists or not
-		return
 	}
 	q.refuse(http.StatusNotFound, "not found; clone a repository by its path, as in git clone "+q.url("team/app"))
 }

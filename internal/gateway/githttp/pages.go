@@ -1,18 +1,20 @@
 package githttp
 
 import (
-	"context"
 	"encoding/json"
 	"io"
 	"log/slog"
 	"net/http"
+	"regexp"
 	"strings"
 
-	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/gateway"
 	"github.com/packhorse-git/packhorse/internal/gateway/auth"
+	"github.com/packhorse-git/packhorse/internal/gateway/web/legacy"
 	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/node"
 	"github.com/packhorse-git/packhorse/internal/schedule/inflight"
+	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
 )
 
 // Pages answers requests for paths below /-/ and /.api/ that are not the gateway's own: searches, and pages for
@@ -34,8 +36,11 @@ type Visitor struct {
 // Name returns the visitor's name; "" if the visitor is anonymous.
 func (v *Visitor) Name() string { return v.q.ID.Name }
 
-// URL returns the requested address, as the user knows it, without the query.
-func (v *Visitor) URL() string { return v.q.url(strings.Trim(v.q.r.URL.Path, "/")) }
+// Address returns the address of a path on this server, as the visitor knows it.
+func (v *Visitor) Address(path string) string { return v.q.url(path) }
+
+// Secure reports whether the visitor's connection has TLS.
+func (v *Visitor) Secure() bool { return v.q.from.HTTPS }
 
 // Reader returns a function that reports which of many repositories the visitor may read; nil means all. If access to a
 // repository cannot be determined in time, it is reported as unreadable and complete is false.
@@ -46,18 +51,24 @@ func (v *Visitor) Reader() func([]git.RepoPath) (may []bool, complete bool) {
 	return v.reader
 }
 
-// May fails like a fetch of the repository: with Unauthenticated or Unavailable. It returns the path to read, which is
-// that of no repository if the visitor may not know of this one.
-func (v *Visitor) May(ctx context.Context, repo git.RepoPath) (git.RepoPath, error) {
+// Open makes the repository that of the calls, if the visitor may read it. It fails as a fetch would. If the visitor
+// may not know of it, calls fail as for one that does not exist.
+func (v *Visitor) Open(repo git.RepoPath) error {
 	v.q.Repo = repo
-	if v.q.Auth == nil {
-		return repo, nil
-	}
-	err := v.q.Auth.May(ctx, v.q.ID, repo, auth.Read)
-	if fault.Is(err, fault.NotFound) {
-		return gateway.AbsentPath(repo), nil
-	}
-	return repo, err
+	return v.q.Authorize(auth.Read)
+}
+
+// Revisions resolves revisions of the repository, in their order. Each has its own error.
+func (v *Visitor) Revisions(revisions []string) ([]node.Result, error) {
+	return v.q.Revisions(revisions)
+}
+
+// Read has a storage node answer a call about the repository.
+func (v *Visitor) Read(c gateway.Read) error { return v.q.Read(c) }
+
+// List returns a page of the repositories that the visitor may read.
+func (v *Visitor) List(m *packhorsev1.ListRequest) (*packhorsev1.ListResponse, error) {
+	return v.q.List(m)
 }
 
 // Note adds attributes to the request's log line.
@@ -70,8 +81,8 @@ const (
 	searchPath = "/-/api/v1/search"
 	foreignAPI = "/.api/" // Sourcegraph's
 	streamPath = foreignAPI + "search/stream"
-	// srcFile is how the links of the src command to symbols begin: with an additional slash before the path.
-	srcFile = "//-/blob/"
+	// srcFile is in the links of the src command to symbols, which have an additional slash before the path.
+	srcFile = "/-/file/"
 
 	eventStream = "text/event-stream"
 )
@@ -79,20 +90,33 @@ const (
 // isPage reports whether a path is for Pages.
 func (q *request) isPage(path string) bool {
 	return strings.HasPrefix(path, "/-/") || strings.HasPrefix(path, foreignAPI) ||
-		path == "/" && q.wantsHTML()
+		path == "/" && (q.wantsHTML() || legacy.IsContent(q.r.URL))
+}
+
+// isRead reports whether the request is one of a method that has no effect.
+func (q *request) isRead() bool { return q.r.Method == http.MethodGet || q.r.Method == http.MethodHead }
+
+// isPageOfRepository reports whether a path below a repository, or in its place, is for Pages.
+func (q *request) isPageOfRepository(path string) bool {
+	if q.handler.Pages == nil || !q.isRead() {
+		return false
+	}
+	_, err := gateway.ParseRepo(path)
+	return err == nil && (q.wantsHTML() || legacy.IsContent(q.r.URL) || path == "/robots.txt")
 }
 
 // wantsHTML reports whether a browser opens an address.
 func (q *request) wantsHTML() bool {
-	return (q.r.Method == http.MethodGet || q.r.Method == http.MethodHead) &&
-		strings.Contains(q.r.Header.Get("Accept"), "text/html")
+	return q.isRead() && strings.Contains(q.r.Header.Get("Accept"), "text/html")
 }
 
 // isSrcLink reports whether a request follows a link of the src command to a symbol.
 func (q *request) isSrcLink() bool {
-	return (q.r.Method == http.MethodGet || q.r.Method == http.MethodHead) &&
-		strings.HasPrefix(q.r.URL.EscapedPath(), srcFile)
+	return q.isRead() && doubled.MatchString(q.r.URL.EscapedPath())
 }
+
+// doubled matches a path that is on this server without its first slash.
+var doubled = regexp.MustCompile("^//[^/\\\\].*" + srcFile)
 
 // srcLink redirects to the page. Its path begins with one slash, and so is on this server.
 func (q *request) srcLink() {

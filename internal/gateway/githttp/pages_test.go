@@ -44,14 +44,13 @@ func sitePages(w http.ResponseWriter, r *http.Request, v *githttp.Visitor) error
 		return err
 	case "/-/blob/team/secret":
 		repo, _ := git.ParseRepoPath("team/secret")
-		path, err := v.May(r.Context(), repo)
-		if err != nil {
+		if err := v.Open(repo); err != nil {
 			return err
 		}
-		if path != repo {
+		if !may(repo.String()) {
 			return auth.NoRepository(repo)
 		}
-		_, err = io.WriteString(w, "secret")
+		_, err := io.WriteString(w, "secret")
 		return err
 	case "/-/half":
 		_, _ = io.WriteString(w, "half")
@@ -133,8 +132,8 @@ func TestPages(t *testing.T) {
 		}
 	}
 	for path, want := range map[string]string{
-		"//-/blob/team/app/0/a%20b.go": "/-/blob/team/app/0/a%20b.go",
-		"///-/blob/team/app":           "",
+		"//team/app/-/file/0/a%20b.go": "/team/app/-/file/0/a%20b.go",
+		"///team/app/-/file/0":         "",
 		"//-/search":                   "",
 		"/%2F-/blob/team/app":          "",
 		"//evil.example/-/blob/":       "",
@@ -167,8 +166,8 @@ func TestPages(t *testing.T) {
 func TestAddressOfARepository(t *testing.T) {
 	t.Parallel()
 	s := serve(t, &fakeNode{advertise: advertise}, options{
-		pages: func(w http.ResponseWriter, _ *http.Request, v *githttp.Visitor) error {
-			_, err := io.WriteString(w, "clone "+v.URL())
+		pages: func(w http.ResponseWriter, r *http.Request, v *githttp.Visitor) error {
+			_, err := io.WriteString(w, "clone "+v.Address(strings.Trim(r.URL.Path, "/")))
 			return err
 		}})
 	const html = "Accept: text/html,*/*;q=0.8"
@@ -180,7 +179,8 @@ func TestAddressOfARepository(t *testing.T) {
 		{"GET /team/app.git", "Accept: */*", "not found; clone a repository by its path"},
 		{"POST /team/app.git", html, "not found; clone a repository by its path"},
 		{"GET /team/../app", html, "not found"},
-		{"GET /team/app.git/HEAD", html, "dumb HTTP protocol"},
+		{"GET /team/app.git/HEAD", "Accept: */*", "dumb HTTP protocol"},
+		{"GET /team/app/refs/", html, "clone http://git.example/team/app/refs"},
 	} {
 		c := s.dial()
 		c.send(test.request + " HTTP/1.1\r\nHost: git.example\r\n" + test.accept + "\r\nContent-Length: 0\r\n\r\n")

@@ -45,7 +45,7 @@ func (n *Node) Resolve(ctx context.Context, questions []node.Question) (results 
 			return nil, n.invalidResponse(err)
 		}
 		results[i].Answer = node.Answer{ID: id, Type: typ, Ref: found.GetRef(),
-			Version: versionOf(found.GetVersion())}
+			Version: versionOf(found.GetVersion()), Purges: found.GetPurges()}
 	}
 	return results, nil
 }

@@ -38,7 +38,6 @@ type Replica struct {
 	Name      string // in messages to clients, logs, and metric labels
 	Node      Node
 	Revisions node.Resolver // the node for callers that resolve revisions
-	Files     Files         // the node for pages that show files
 	Weight    int           // share of the requests among busy replicas; values below 1 mean 1
 	// Ready returns why the node should not be asked, or nil. A nil Ready means always ready. Usable reports whether a
 	// node that is not ready, for example because it shuts down, may be asked if no other node is ready; a nil Usable

@@ -1,82 +1,79 @@
+// Package web serves pages for browsers: one to search code, a list of repositories, and those of each repository.
 package web
 
 import (
-	"bytes"
-	"context"
 	"net/http"
-	"strconv"
 	"strings"
-
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/promauto"
-	g "maragu.dev/gomponents"
-	h "maragu.dev/gomponents/html"
+	"time"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
-	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/gateway/web/browse"
+	"github.com/packhorse-git/packhorse/internal/gateway/web/crawl"
+	"github.com/packhorse-git/packhorse/internal/gateway/web/page"
 	"github.com/packhorse-git/packhorse/internal/search"
 )
 
-const (
-	searchPath = "/-/search"
-	filePath   = "/-/blob/"
-)
+// filePath is the start of the addresses of files in earlier releases.
+const filePath = "/-/blob/"
 
-// Files reads files of commits. Safe for concurrent use.
-type Files interface {
-	// File returns a file of a commit that a visible ref reaches, without data if it has more than limit bytes. Errors:
-	// NotFound if the repository, commit or file does not exist or is hidden; Invalid if the path is not a file.
-	File(ctx context.Context, repository git.RepoPath, commit git.ObjectID, path string, limit int64) (git.File, error)
-}
+// robots is for crawlers, which should list the newest state of repositories.
+const (
+	robotsPath = "/robots.txt"
+	robots     = `User-agent: *
+Disallow: /-/
+Disallow: /*/-/blame/
+Disallow: /*/-/history/
+Disallow: /*/-/log/
+Disallow: /*/-/commit/
+Disallow: /*/-/compare/
+Disallow: /*/-/raw/
+Disallow: /*/-/archive/
+Crawl-delay: 5
+`
+)
 
 // PageOptions are the options of Pages.
 type PageOptions struct {
+	page.Options
 	Searcher search.Searcher // nil: searches fail as unavailable
-	Files    Files           // nil: no file exists
-
-	Registerer prometheus.Registerer // of metrics; may be nil
+	SSH      string          // see browse.Options
+	Key      []byte          // secret, the same for all gateways with one name
 }
 
 // Pages serves the pages for browsers. Safe for concurrent use. The owner closes it.
 type Pages struct {
-	PageOptions
-	assets     map[string][]byte // by path
-	assetPaths map[string]string // by name
-	paint      *painter
-	sent       *prometheus.CounterVec
+	*page.Site
+	searcher search.Searcher
+	browse   *browse.Site
+	gate     *crawl.Gate
 }
 
 // NewPages returns Pages.
 func NewPages(o PageOptions) (*Pages, error) {
-	assets, paths, err := loadAssets()
-	sent := promauto.With(o.Registerer).NewCounterVec(prometheus.CounterOpts{
-		Name: "packhorse_pages_total", Help: "Pages sent to browsers, by page (search, file, clone, error) and status.",
-	}, []string{"page", "status"})
-	return &Pages{PageOptions: o, assets: assets, assetPaths: paths, paint: newPainter(), sent: sent}, err
+	site, err := page.NewSite(o.Options)
+	if err != nil {
+		return nil, err
+	}
+	gate := crawl.New(o.Key, time.Now)
+	return &Pages{Site: site, searcher: o.Searcher, gate: gate,
+		browse: browse.NewSite(browse.Options{Site: site, Gate: gate, SSH: o.SSH})}, nil
 }
-
-// Close waits until highlighting has ended.
-func (p *Pages) Close() { p.paint.wait() }
 
 // Has reports whether a path belongs to a page.
 func (p *Pages) Has(path string) bool {
-	return path == "/-/" || path == searchPath || strings.HasPrefix(path, filePath) ||
-		strings.HasPrefix(path, assetPath) || isRepository(path)
-}
-
-// isRepository reports whether a path is "/" or may be that of a repository.
-func isRepository(path string) bool {
-	return path != "/-" && !strings.HasPrefix(path, "/-/") && !strings.HasPrefix(path, "/.api/")
+	if strings.HasPrefix(path, "/-/") {
+		return path == "/-/" || path == crawl.SeenPath || path == page.SearchPath || strings.HasPrefix(path, filePath) ||
+			page.IsAsset(path)
+	}
+	_, _, ok := browse.Split(path)
+	return ok && path != "/-" && !strings.HasPrefix(path, "/.api/")
 }
 
 // Visitor is the user of a page. Not safe for concurrent use.
 type Visitor interface {
 	search.Visitor
-	// May fails as a fetch of the repository would: Unauthenticated, Unavailable. It returns the path to read: that of no
-	// repository if the visitor may not know of this one, so that the time of the answer does not reveal it.
-	May(ctx context.Context, repository git.RepoPath) (git.RepoPath, error)
-	// URL returns the requested address, as the user knows it, without the query.
-	URL() string
+	browse.Visitor
+	Secure() bool // the connection of the browser has TLS
 }
 
 // Serve answers a request for a page. If it returns an error, it has sent no response.
@@ -86,67 +83,34 @@ func (p *Pages) Serve(w http.ResponseWriter, r *http.Request, v Visitor) error {
 		http.Error(w, "use GET", http.StatusMethodNotAllowed)
 		return nil
 	}
-	secure(w.Header())
+	page.Secure(w.Header())
 	switch path := r.URL.Path; {
 	case path == "/", path == "/-/":
-		http.Redirect(w, r, searchPath, http.StatusSeeOther)
-		return nil
-	case path == searchPath:
+		return p.browse.List(w, r, v)
+	case path == page.SearchPath:
 		return p.search(w, r, v)
 	case strings.HasPrefix(path, filePath):
-		return p.file(w, r, v)
-	case isRepository(path):
-		return p.clone(w, r, v)
+		return p.oldFile(w, r, v)
+	case path == robotsPath:
+		return p.SendText(w, r, http.StatusOK, "robots", "text/plain; charset=utf-8", []byte(robots))
+	case path == crawl.SeenPath:
+		return p.gate.Seen(w, r, v.Secure())
+	case page.IsAsset(path):
+		return p.Asset(w, r)
 	default:
-		return p.asset(w, r)
+		return p.browse.Serve(w, r, v)
 	}
 }
 
-// clone sends the page for the address of a repository. It does not depend on whether there is one.
-func (p *Pages) clone(w http.ResponseWriter, r *http.Request, v Visitor) error {
-	url := v.URL()
-	if strings.ContainsAny(url, "$&;[") { // all other special characters of a shell are escaped in a URL
-		url = "'" + url + "'"
+// oldFile redirects from the address that a file had in earlier releases: /-/blob/REPOSITORY/COMMIT/PATH.
+func (p *Pages) oldFile(w http.ResponseWriter, r *http.Request, v Visitor) error {
+	parts := strings.Split(strings.TrimPrefix(r.URL.EscapedPath(), filePath), "/")
+	for i, part := range parts {
+		if n := len(part); i > 0 && (n == 40 || n == 64) && strings.Trim(part, "0123456789abcdef") == "" {
+			http.Redirect(w, r, "/"+strings.Join(parts[:i], "/")+"/-/file/"+strings.Join(parts[i:], "/"),
+				http.StatusMovedPermanently)
+			return nil
+		}
 	}
-	return p.send(w, r, http.StatusNotFound, "clone", p.layout(page{Kind: "error", Title: "Clone - Packhorse"},
-		h.Div(h.Class("card"), h.H2(g.Text("This is a Git server")),
-			h.P(g.Text("There is no page at this address. If it is that of a repository, clone it:")),
-			h.P(h.Code(g.Text("git clone "+url))),
-			h.P(g.Text("If Git asks for a password, use an access token, with any user name.")))))
-}
-
-// send sends a page. name is its name in metrics.
-func (p *Pages) send(w http.ResponseWriter, r *http.Request, status int, name string, pg g.Node) error {
-	var b bytes.Buffer
-	if err := pg.Render(&b); err != nil {
-		return fault.Wrap(fault.Internal, "cannot render the page", err)
-	}
-	p.sent.WithLabelValues(name, strconv.Itoa(status)).Inc()
-	h := w.Header()
-	h.Set("Content-Type", "text/html; charset=utf-8")
-	h.Set("Content-Length", strconv.Itoa(b.Len()))
-	w.WriteHeader(status)
-	if r.Method == http.MethodHead {
-		return nil
-	}
-	_, err := w.Write(b.Bytes())
-	return err
-}
-
-// showError sends a page for errors that another request or credentials cannot change. It returns others to the caller.
-func (p *Pages) showError(w http.ResponseWriter, r *http.Request, v Visitor, err error) error {
-	status, heading := 0, ""
-	switch fault.KindOf(err) {
-	case fault.NotFound:
-		status, heading = http.StatusNotFound, "Not found"
-	case fault.Invalid:
-		status, heading = http.StatusBadRequest, "Invalid request"
-	case fault.Corrupt:
-		status, heading = http.StatusInternalServerError, "The repository is damaged"
-	default:
-		return err
-	}
-	v.Failed(err)
-	return p.send(w, r, status, "error",
-		p.layout(page{Kind: "error", Title: heading + " - Packhorse"}, card(heading, fault.Message(err))))
+	return p.Fail(w, r, v, fault.New(fault.NotFound, "the address of a file is /REPOSITORY/-/file/REVISION/PATH"))
 }

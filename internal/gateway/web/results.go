@@ -7,6 +7,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/packhorse-git/packhorse/internal/gateway/web/page"
 	"github.com/packhorse-git/packhorse/internal/search"
 	"github.com/packhorse-git/packhorse/internal/search/schema"
 )
@@ -70,7 +71,7 @@ type repoResults struct {
 
 type fileResult struct {
 	URL       string
-	Dir, Base []piece
+	Dir, Base []page.Piece
 	About     string
 	Lines     []lineResult
 	Rest      int // lines that are not shown
@@ -80,7 +81,7 @@ type fileResult struct {
 type lineResult struct {
 	Number  int
 	URL     string
-	Pieces  []piece
+	Pieces  []page.Piece
 	Kind    string // of a symbol
 	Gap     bool   // lines before it are omitted
 	Context bool   // it has no match
@@ -119,7 +120,7 @@ func (f *found) addMatch(m *match) {
 	if m.Type == "repo" {
 		f.Thing, f.Things = "repository", "repositories"
 		f.Names = append(f.Names, nameResult{Name: schema.Name(m.Repository), repository: m.Repository,
-			URL: searchURL(inRepository(m.Repository) + " select:file")})
+			URL: page.SearchURL(page.InRepository(m.Repository) + " select:file")})
 		return
 	}
 	r := f.byName[m.Repository]
@@ -175,44 +176,44 @@ func inBytes(text string, ranges [][2]int) [][2]int {
 }
 
 // marked splits a line at its matches. Of a long line it keeps the part around the first match.
-func marked(text string, ranges [][2]int) (pieces []piece) {
+func marked(text string, ranges [][2]int) (pieces []page.Piece) {
 	text = strings.TrimRight(text, "\r\n")
 	at := 0
 	if len(ranges) > 0 && len(text) > shownBytes && ranges[0][0] > leadBytes {
 		at = min(ranges[0][0]-leadBytes, len(text))
-		head, _ := shorten(text, at)
+		head, _ := page.Shorten(text, at)
 		at = len(head)
-		pieces = append(pieces, piece{Text: "…"})
+		pieces = append(pieces, page.Piece{Text: "…"})
 	}
-	text, cut := shorten(text, at+shownBytes)
+	text, cut := page.Shorten(text, at+shownBytes)
 	for _, r := range ranges {
 		from, to := min(max(r[0], at), len(text)), min(r[1], len(text))
 		if from >= to {
 			continue
 		}
-		pieces = appendPieces(pieces, text[at:from], false)
-		pieces = appendPieces(pieces, text[from:to], true)
+		pieces = page.AppendPieces(pieces, text[at:from], false)
+		pieces = page.AppendPieces(pieces, text[from:to], true)
 		at = to
 	}
-	pieces = appendPieces(pieces, text[at:], false)
+	pieces = page.AppendPieces(pieces, text[at:], false)
 	if cut {
-		pieces = append(pieces, piece{Text: "…"})
+		pieces = append(pieces, page.Piece{Text: "…"})
 	}
 	return pieces
 }
 
 // markedPath splits a path at its matches, separately for directory and name.
-func markedPath(path string, ranges [][2]int) (dir, base []piece) {
+func markedPath(path string, ranges [][2]int) (dir, base []page.Piece) {
 	slash := strings.LastIndexByte(path, '/') + 1
-	part := func(from, to int) (pieces []piece) {
+	part := func(from, to int) (pieces []page.Piece) {
 		for _, r := range ranges {
 			if begin, end := max(r[0], from), min(r[1], to); begin < end {
-				pieces = appendPieces(pieces, path[from:begin], false)
-				pieces = appendPieces(pieces, path[begin:end], true)
+				pieces = page.AppendPieces(pieces, path[from:begin], false)
+				pieces = page.AppendPieces(pieces, path[begin:end], true)
 				from = end
 			}
 		}
-		return appendPieces(pieces, path[from:to], false)
+		return page.AppendPieces(pieces, path[from:to], false)
 	}
 	return part(0, slash), part(slash, len(path))
 }
@@ -274,19 +275,19 @@ func names(all []string) string {
 }
 
 func newFreshness(r search.Freshness, unindexed bool) *freshness {
-	f := &freshness{Repository: schema.Name(r.Repository), Branch: r.Branch, Short: short(r.Indexed)}
+	f := &freshness{Repository: schema.Name(r.Repository), Branch: r.Branch, Short: page.Short(r.Indexed)}
 	switch {
 	case r.Indexed == "" || unindexed:
-		f.Class, f.Label, f.Short = "none", "not indexed", short(r.Current)
+		f.Class, f.Label, f.Short = "none", "not indexed", page.Short(r.Current)
 		f.Says = "searched at " + f.Short + " without an index"
 	case r.Lag == 0 && r.Indexed == r.Current:
 		f.Label, f.Says = "current", r.Branch+" at "+f.Short
 	case r.Lag <= 0:
 		f.Class, f.Label = "late", "behind"
-		f.Says = "indexed " + f.Short + ", " + r.Branch + " is at " + short(r.Current)
+		f.Says = "indexed " + f.Short + ", " + r.Branch + " is at " + page.Short(r.Current)
 	default:
 		f.Class, f.Label = "late", strconv.Itoa(r.Lag)+" behind"
-		f.Says = "indexed " + f.Short + ", " + r.Branch + " is at " + short(r.Current)
+		f.Says = "indexed " + f.Short + ", " + r.Branch + " is at " + page.Short(r.Current)
 	}
 	if r.Error != "" {
 		f.Says += ": " + r.Error

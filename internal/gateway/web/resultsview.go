@@ -3,6 +3,8 @@ package web
 import (
 	g "maragu.dev/gomponents"
 	h "maragu.dev/gomponents/html"
+
+	"github.com/packhorse-git/packhorse/internal/gateway/web/page"
 )
 
 // startView returns the main part of the search page without a query: examples and filters.
@@ -12,7 +14,7 @@ func startView() g.Node {
 		h.P(g.Text("Words, regular expressions and filters, in any order. Results link to the file in the indexed commit.")),
 		h.H2(g.Text("Examples")),
 		h.Ul(h.Class("examples"), g.Map(examples, func(e example) g.Node {
-			return h.Li(h.A(h.Data("search", ""), href(searchURL(e.Query)), h.Code(g.Text(e.Query)), g.Text(e.Says)))
+			return h.Li(h.A(h.Data("search", ""), page.Href(page.SearchURL(e.Query)), h.Code(g.Text(e.Query)), g.Text(e.Says)))
 		})),
 		h.H2(g.Text("Filters")),
 		h.Dl(h.Class("language"), g.Map(filters, func(e example) g.Node {
@@ -48,11 +50,11 @@ func (f *found) summary() g.Node {
 		}))
 	}
 	return h.P(h.Class("sum"), h.Role("status"),
-		h.Span(counted(f.Matches, "match", "matches"), g.Text(" in "), counted(f.Results, f.Thing, f.Things)),
+		h.Span(page.Counted(f.Matches, "match", "matches"), g.Text(" in "), page.Counted(f.Results, f.Thing, f.Things)),
 		g.Text("\n"),
-		h.Span(g.Textf("%d %s searched in %s", f.Searched, plural(f.Searched, "repository", "repositories"), f.Elapsed)),
+		h.Span(g.Textf("%d %s searched in %s", f.Searched, page.Plural(f.Searched, "repository", "repositories"), f.Elapsed)),
 		g.Text("\n"),
-		g.If(f.MoreURL != "", h.A(h.Data("search", ""), href(f.MoreURL), g.Textf("Show up to %d", f.MoreCount))),
+		g.If(f.MoreURL != "", h.A(h.Data("search", ""), page.Href(f.MoreURL), g.Textf("Show up to %d", f.MoreCount))),
 	)
 }
 
@@ -70,23 +72,23 @@ func (r *repoResults) view() g.Node {
 
 func (r fileResult) view() g.Node {
 	return h.Article(h.Class("file"),
-		h.H3(h.A(href(r.URL), render(r.Dir), h.B(render(r.Base))), h.Span(g.Text(r.About))),
+		h.H3(h.A(page.Href(r.URL), page.Render(r.Dir), h.B(page.Render(r.Base))), h.Span(g.Text(r.About))),
 		g.If(len(r.Lines) > 0, h.Div(h.Class("hits"), h.Div(g.Map(r.Lines, lineResult.view)))),
-		g.If(r.Rest > 0, h.A(h.Class("rest"), href(r.URL),
-			g.Textf("%d more %s in this file", r.Rest, plural(r.Rest, "line", "lines")))),
+		g.If(r.Rest > 0, h.A(h.Class("rest"), page.Href(r.URL),
+			g.Textf("%d more %s in this file", r.Rest, page.Plural(r.Rest, "line", "lines")))),
 	)
 }
 
 func (l lineResult) view() g.Node {
 	return g.Group{
 		g.If(l.Gap, h.Hr()),
-		h.A(href(l.URL), g.If(l.Context, h.TabIndex("-1")), h.I(number(l.Number)), h.Span(render(l.Pieces)),
+		h.A(page.Href(l.URL), g.If(l.Context, h.TabIndex("-1")), h.I(page.Number(l.Number)), h.Span(page.Render(l.Pieces)),
 			g.If(l.Kind != "", h.Span(h.Class("sym"), g.Text(l.Kind)))),
 	}
 }
 
 func (n nameResult) view() g.Node {
-	return h.Li(h.A(h.Data("search", ""), href(n.URL), g.Text(n.Name)), g.Iff(n.Fresh != nil, func() g.Node {
+	return h.Li(h.A(h.Data("search", ""), page.Href(n.URL), g.Text(n.Name)), g.Iff(n.Fresh != nil, func() g.Node {
 		return g.Group{n.Fresh.badge(), h.Span(h.Class("branch"), g.Text(n.Fresh.Says))}
 	}))
 }
@@ -94,7 +96,7 @@ func (n nameResult) view() g.Node {
 func (f *freshness) view() g.Node {
 	name := h.Span(g.Text(f.Repository))
 	if f.Anchor != "" {
-		name = h.A(href("#"+f.Anchor), g.Text(f.Repository))
+		name = h.A(page.Href("#"+f.Anchor), g.Text(f.Repository))
 	}
 	return h.Li(name, f.badge(), h.Small(g.Text(f.Says)))
 }

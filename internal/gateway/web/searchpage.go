@@ -15,6 +15,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/gateway/auth"
+	"github.com/packhorse-git/packhorse/internal/gateway/web/page"
 	"github.com/packhorse-git/packhorse/internal/search"
 	"github.com/packhorse-git/packhorse/internal/search/query"
 	"github.com/packhorse-git/packhorse/internal/search/schema"
@@ -57,10 +58,10 @@ var filters = []example{
 func (p *Pages) search(w http.ResponseWriter, r *http.Request, v Visitor) error {
 	values, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
-		return p.showError(w, r, v, fault.New(fault.Invalid, "The address of this page has an invalid query string."))
+		return p.Fail(w, r, v, fault.New(fault.Invalid, "The address of this page has an invalid query string."))
 	}
 	text := strings.TrimSpace(strings.ToValidUTF8(values.Get("q"), "\ufffd"))
-	pg := page{Kind: "search", Title: "Search code - Packhorse", Query: text, Visitor: v.Name()}
+	pg := page.Head{Kind: "search", Title: "Search code", Query: text, Visitor: v.Name()}
 	if v.Name() == "" && v.Reader() != nil { // with credentials there may be more to search
 		pg.SignIn = signInURL(text)
 		if values.Has("sign-in") {
@@ -68,15 +69,15 @@ func (p *Pages) search(w http.ResponseWriter, r *http.Request, v Visitor) error 
 		}
 	}
 	if values.Has("sign-in") {
-		http.Redirect(w, r, searchURL(text), http.StatusSeeOther)
+		http.Redirect(w, r, page.SearchURL(text), http.StatusSeeOther)
 		return nil
 	}
 	if text == "" {
 		pg.Focus = true
-		return p.send(w, r, http.StatusOK, "search", p.layout(pg, startView()))
+		return p.Send(w, r, http.StatusOK, "search", p.Frame(pg, startView()))
 	}
-	title, _ := shorten(text, 60)
-	pg.Title = title + " - Packhorse"
+	title, _ := page.Shorten(text, 60)
+	pg.Title = title
 	limit := pageResults
 	if n, err := strconv.Atoi(values.Get("n")); err == nil && n > limit {
 		limit = min(n, morePage)
@@ -92,17 +93,17 @@ func (p *Pages) search(w http.ResponseWriter, r *http.Request, v Visitor) error 
 			status = http.StatusServiceUnavailable
 			w.Header().Set("Retry-After", fault.RetryHeader(fault.RetryAfter(err)))
 		}
-		result = &found{Error: sentence(fault.Message(err))}
+		result = &found{Error: page.Sentence(fault.Message(err))}
 		result.point(text, err)
 	}
 	if result.MoreCount > 0 {
-		result.MoreURL = searchURL(text) + "&n=" + strconv.Itoa(result.MoreCount)
+		result.MoreURL = page.SearchURL(text) + "&n=" + strconv.Itoa(result.MoreCount)
 	}
-	return p.send(w, r, status, "search", p.layout(pg, result.view()))
+	return p.Send(w, r, status, "search", p.Frame(pg, result.view()))
 }
 
 // signInURL returns the path for which browsers ask for credentials.
-func signInURL(query string) string { return searchURL(query) + "&sign-in=" }
+func signInURL(query string) string { return page.SearchURL(query) + "&sign-in=" }
 
 // errFull ends a search whose results are too large for a page.
 var errFull = errors.New("the page is full")
@@ -133,7 +134,7 @@ func (p *Pages) find(ctx context.Context, v Visitor, text string, limit int) (*f
 		return nil, err
 	}
 	q := *parsed // a copy without limits: they are in the request
-	if p.Searcher == nil {
+	if p.searcher == nil {
 		return nil, fault.New(fault.Unavailable, "this server has no search")
 	}
 	hasCount := q.Count != 0
@@ -146,7 +147,7 @@ func (p *Pages) find(ctx context.Context, v Visitor, text string, limit int) (*f
 	timeout := cmp.Or(q.Timeout, pageTime)
 	q.Count, q.Timeout = 0, 0
 	c := &collector{found: newFound()}
-	summary, err := p.Searcher.Search(ctx, search.Request{Query: &q, Format: schema.API, May: v.Reader(), Limit: limit,
+	summary, err := p.searcher.Search(ctx, search.Request{Query: &q, Format: schema.API, May: v.Reader(), Limit: limit,
 		Timeout: timeout}, c)
 	if errors.Is(err, errFull) {
 		c.found.Notes = append(c.found.Notes, "The results are too large for a page: the rest is not shown.")
@@ -176,10 +177,10 @@ func (f *found) point(text string, err error) {
 	if len(before) > around {
 		before = "…" + strings.ToValidUTF8(before[len(before)-around:], "")
 	}
-	if short, cut := shorten(after, around); cut {
+	if short, cut := page.Shorten(after, around); cut {
 		after = short + "…"
 	}
-	f.Error = sentence(at.Message) // without a quotation: the position is shown
+	f.Error = page.Sentence(at.Message) // without a quotation: the position is shown
 	f.Pointed, f.Before, f.At, f.After = true, oneLine(before), oneLine(text[from:to]), oneLine(after)
 	f.Indent = strings.Repeat(" ", utf8.RuneCountInString(f.Before))
 }
@@ -187,27 +188,11 @@ func (f *found) point(text string, err error) {
 // oneLine replaces invisible characters by spaces.
 func oneLine(text string) string {
 	return strings.Map(func(r rune) rune {
-		if deceives(r) || r == '\t' {
+		if page.Deceives(r) || r == '\t' {
 			return ' '
 		}
 		return r
 	}, text)
-}
-
-// sentence turns an error message into a sentence.
-func sentence(message string) string {
-	if message == "" {
-		return ""
-	}
-	// the first word is not a part of a query
-	if first, _, _ := strings.Cut(message, " "); !strings.ContainsAny(first, ":.()") {
-		r, n := utf8.DecodeRuneInString(message)
-		message = strings.ToUpper(string(r)) + message[n:]
-	}
-	if !strings.HasSuffix(message, ".") {
-		message += "."
-	}
-	return message
 }
 
 // elapsed formats a duration for a page.

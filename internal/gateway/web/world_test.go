@@ -14,9 +14,12 @@ import (
 	"unicode"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/gateway"
 	"github.com/packhorse-git/packhorse/internal/gateway/web"
 	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/node"
 	"github.com/packhorse-git/packhorse/internal/search"
+	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
 )
 
 const (
@@ -58,7 +61,7 @@ func newWorld(t testing.TB) *world {
 		w.fresh[repository] = search.Freshness{Repository: repository, Indexed: commitA, Current: commitA, Branch: "main"}
 	}
 	add("packhorse/server", "../../fault/*.go", "../../search/*.go", "../resolve/*.go", "../../transport/credfile/*.go")
-	add("packhorse/pages", "*.go", "assets/*")
+	add("packhorse/pages", "*.go", "page/*.go", "page/assets/*")
 	add("team/a-name-that-is-rather-long-for-a-phone/with-parts/application", "../../git/*.go")
 	w.fresh["packhorse/pages"] = search.Freshness{Repository: "packhorse/pages", Indexed: commitA, Current: commitB,
 		Branch: "main", Lag: 3}
@@ -144,19 +147,6 @@ func sorted[V any](m map[string]V) []string {
 	return keys
 }
 
-func (w *world) File(_ context.Context, repository git.RepoPath, commit git.ObjectID, path string,
-	limit int64) (git.File, error) {
-	data, ok := w.files[repository.String()][path]
-	if !ok || commit.String() != commitA {
-		return git.File{}, fault.New(fault.NotFound, "not there")
-	}
-	f := git.File{Size: int64(len(data)), Mode: 0o100644}
-	if f.Size <= limit {
-		f.Data = []byte(data)
-	}
-	return f, nil
-}
-
 func mayRead(readable search.Readable, path git.RepoPath) bool {
 	if readable == nil {
 		return true
@@ -171,23 +161,26 @@ type visitor struct {
 	reader search.Readable
 }
 
-func (v visitor) Name() string            { return v.name }
-func (v visitor) Reader() search.Readable { return v.reader }
-func (v visitor) Note(...slog.Attr)       {}
-func (v visitor) Failed(error)            {}
-func (v visitor) URL() string             { return "http://git.example/team/a&b.git" }
+func (v visitor) Name() string               { return v.name }
+func (v visitor) Reader() search.Readable    { return v.reader }
+func (v visitor) Note(...slog.Attr)          {}
+func (v visitor) Failed(error)               {}
+func (v visitor) Address(path string) string { return "http://git.example/" + path }
 
-func (v visitor) May(_ context.Context, r git.RepoPath) (git.RepoPath, error) {
-	if !mayRead(v.reader, r) {
-		return git.ParseRepoPath("absent")
-	}
-	return r, nil
+func (v visitor) Secure() bool { return false }
+
+// Open and the other methods of repositories: package e2e tests those.
+func (v visitor) Open(git.RepoPath) error                   { return fault.New(fault.NotFound, "not there") }
+func (v visitor) Revisions([]string) ([]node.Result, error) { return nil, nil }
+func (v visitor) Read(gateway.Read) error                   { return nil }
+func (v visitor) List(*packhorsev1.ListRequest) (*packhorsev1.ListResponse, error) {
+	return &packhorsev1.ListResponse{}, nil
 }
 
 // serve serves the pages of a world.
 func serve(t testing.TB, w *world, v web.Visitor) *httptest.Server {
 	t.Helper()
-	p, err := web.NewPages(web.PageOptions{Searcher: w, Files: w})
+	p, err := web.NewPages(web.PageOptions{Searcher: w, Key: []byte("key")})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -23,6 +23,9 @@ type LogOptions struct {
 	// commits are listed.
 	Same func(a, b git.ObjectID) (bool, error)
 
+	// Keep reports whether a commit is listed, if it is not omitted for another reason. Nil: all are.
+	Keep func(git.ObjectID) (bool, error)
+
 	MaxVisited int // maximum number of commits to visit; beyond it the error is Invalid
 }
 
@@ -71,6 +74,14 @@ func errTooMuchHistory(n int) error {
 // enough reports whether the log is complete before the walk has ended: without exclusions no commit is removed later.
 func (s *selection) enough() bool {
 	return s.log != nil && !s.limited && len(s.in)-s.log.Skip >= s.log.Limit
+}
+
+// keeps reports whether a log lists a commit.
+func (s *selection) keeps(n uint32) (bool, error) {
+	if s.log == nil || s.log.Keep == nil {
+		return true, nil
+	}
+	return s.log.Keep(s.w.id(n))
 }
 
 // followed returns the parents to follow from a listed commit, and whether the commit is omitted as equal to a parent

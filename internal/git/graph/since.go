@@ -181,7 +181,13 @@ func (s *selection) run() error {
 		}
 		if !w.has(n, sinceOut) {
 			s.date = date
-			if !same {
+			keep := !same
+			if keep {
+				if keep, err = s.keeps(n); err != nil {
+					return err
+				}
+			}
+			if keep {
 				s.in = append(s.in, n)
 			}
 			if s.enough() {

@@ -12,6 +12,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/node/lookup"
 	"github.com/packhorse-git/packhorse/internal/node/storage"
 	"github.com/packhorse-git/packhorse/internal/proto/internalv1"
+	"github.com/packhorse-git/packhorse/internal/proto/internalv1/internalv1connect"
 	"github.com/packhorse-git/packhorse/internal/schedule/balance"
 )
 
@@ -21,6 +22,11 @@ const (
 	usualGrep  = 1000   // lines
 	fileFields = 96     // bytes of a file's fields beside path and content, about
 )
+
+// nodeService serves the look-ups of search processes.
+type nodeService struct{ *Server }
+
+var _ internalv1connect.NodeServiceHandler = nodeService{}
 
 // commitID reads the ID of a commit.
 func commitID(text string) (git.ObjectID, error) {

@@ -34,7 +34,7 @@ func (s *historyService) LastCommits(ctx context.Context, request *connect.Reque
 	}
 	defer w.end()
 	send := sendTo(w, stream)
-	in := lookup.PathIn{Revision: request.Msg.GetRevision(), Path: request.Msg.GetPath()}
+	in := lookup.PathIn{Revision: request.Msg.GetRevision(), Path: rawPath(request.Msg)}
 	return s.Node.LastCommits(ctx, w.repository, in, func(list []lookup.LastCommit) error {
 		answer, size := new(packhorsev1.LastCommitsResponse), 0
 		sent := make(map[*lookup.Commit]bool)

@@ -20,7 +20,18 @@ type objectService struct{ *Server }
 var _ packhorsev1connect.ObjectServiceHandler = objectService{}
 
 func pathIn(in *packhorsev1.RevisionPath) lookup.PathIn {
-	return lookup.PathIn{Revision: in.GetRevision(), Path: in.GetPath()}
+	return lookup.PathIn{Revision: in.GetRevision(), Path: rawPath(in)}
+}
+
+// rawPath returns the path in a message, which need not be UTF-8.
+func rawPath(m interface {
+	GetPath() string
+	GetRawPath() []byte
+}) string {
+	if raw := m.GetRawPath(); len(raw) > 0 {
+		return string(raw)
+	}
+	return m.GetPath()
 }
 
 func (o objectService) Blob(ctx context.Context, request *connect.Request[packhorsev1.BlobRequest],
@@ -121,8 +132,9 @@ func (o objectService) Log(ctx context.Context, request *connect.Request[packhor
 	defer w.end()
 	send := sendTo(w, stream)
 	return o.Node.Log(ctx, w.repository, lookup.LogRequest{
-		Revisions: request.Msg.GetRevisions(), Exclude: request.Msg.GetExclude(), Path: request.Msg.GetPath(),
+		Revisions: request.Msg.GetRevisions(), Exclude: request.Msg.GetExclude(), Path: rawPath(request.Msg),
 		FirstParent: request.Msg.GetFirstParent(), Limit: int(request.Msg.GetLimit()), Skip: int(request.Msg.GetSkip()),
+		Author: request.Msg.GetAuthor(), Message: request.Msg.GetMessage(),
 	}, func(batch []lookup.Commit) error {
 		answer := &packhorsev1.LogResponse{Commits: make([]*packhorsev1.Commit, len(batch))}
 		for i := range batch {

@@ -51,6 +51,6 @@ func revisionResult(r node.Result) *packhorsev1.RevisionResult {
 		return &packhorsev1.RevisionResult{Result: &packhorsev1.RevisionResult_Fault{Fault: faultrpc.Message(r.Err)}}
 	}
 	return &packhorsev1.RevisionResult{Result: &packhorsev1.RevisionResult_Found{Found: &packhorsev1.RevisionFound{
-		Oid: r.ID.String(), Type: r.Type.String(), Ref: r.Ref, Version: version(r.Version),
+		Oid: r.ID.String(), Type: r.Type.String(), Ref: r.Ref, Version: version(r.Version), Purges: r.Purges,
 	}}}
 }

@@ -27,6 +27,9 @@ func (c *Call) Blame(q *packhorsev1.BlameRequest, send func(*packhorsev1.BlameRe
 	if err != nil {
 		return err
 	}
+	if raw := q.GetRawPath(); len(raw) > 0 {
+		q.Path = string(raw)
+	}
 	if err := checkPath(q.GetPath()); err != nil {
 		return fault.InField("path", err)
 	}

@@ -1,6 +1,7 @@
 package lookup
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 
@@ -25,6 +26,8 @@ type LogRequest struct {
 	Exclude     []string // do not list commits reachable from these
 	Path        string   // list only commits that change it, simplified as by git log -- path; empty: all
 	FirstParent bool     // follow only first parents
+	Author      string   // list only commits whose author, NAME <EMAIL>, contains this in any case; empty: all
+	Message     string   // list only commits whose message contains this in any case; empty: all
 	Limit       int      // maximum number of commits, up to 10,000; 0: 100
 	Skip        int      // number of commits to skip
 }
@@ -74,11 +77,27 @@ func (c *operation) log(q LogRequest) ([]git.ObjectID, error) {
 	if q.Path != "" {
 		o.Same = newPathMemo(c, q.Path).same
 	}
+	if q.Author != "" || q.Message != "" {
+		o.Keep = c.matcher(q)
+	}
 	shallow, err := c.repo.ShallowSet()
 	if err != nil {
 		return nil, err
 	}
 	return c.repo.Graph.Log(c.ctx, starts, shallow, o)
+}
+
+// matcher returns a function that reports whether a commit has the texts of a request. It reads each commit.
+func (c *operation) matcher(q LogRequest) func(git.ObjectID) (bool, error) {
+	author, message := bytes.ToLower([]byte(q.Author)), bytes.ToLower([]byte(q.Message))
+	return func(id git.ObjectID) (bool, error) {
+		commit, err := c.commit(id)
+		if err != nil {
+			return false, err
+		}
+		by := bytes.ToLower(fmt.Appendf(nil, "%s <%s>", commit.Author.Name, commit.Author.Email))
+		return bytes.Contains(by, author) && bytes.Contains(bytes.ToLower(commit.Message), message), nil
+	}
 }
 
 // commitsOf finds the commits that the revisions in a field of a request name.

@@ -37,7 +37,8 @@ func (n *Node) ResolveRevisions(ctx context.Context, questions []node.Question) 
 				results[i].Err = err
 				continue
 			}
-			results[i].Answer = node.Answer{ID: found.ID, Type: found.Type, Ref: string(found.Ref), Version: at.version}
+			results[i].Answer = node.Answer{ID: found.ID, Type: found.Type, Ref: string(found.Ref), Version: at.version,
+				Purges: h.PurgeMark()}
 		}
 	})
 	return results, err

@@ -244,139 +244,6 @@ func (x *HintResponse) GetHeld() bool {
 	return false
 }
 
-type FileRequest struct {
-	state      protoimpl.MessageState `protogen:"open.v1"`
-	Repository string                 `protobuf:"bytes,1,opt,name=repository,proto3" json:"repository,omitempty"`
-	// The full object ID of a commit.
-	Commit string `protobuf:"bytes,2,opt,name=commit,proto3" json:"commit,omitempty"`
-	// As in packhorse.v1.RevisionPath. The bytes may be invalid UTF-8.
-	Path []byte `protobuf:"bytes,3,opt,name=path,proto3" json:"path,omitempty"`
-	// The maximum number of bytes, at most 16 MiB.
-	Limit         int64 `protobuf:"varint,4,opt,name=limit,proto3" json:"limit,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *FileRequest) Reset() {
-	*x = FileRequest{}
-	mi := &file_packhorse_internal_v1_node_proto_msgTypes[4]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *FileRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*FileRequest) ProtoMessage() {}
-
-func (x *FileRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_internal_v1_node_proto_msgTypes[4]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use FileRequest.ProtoReflect.Descriptor instead.
-func (*FileRequest) Descriptor() ([]byte, []int) {
-	return file_packhorse_internal_v1_node_proto_rawDescGZIP(), []int{4}
-}
-
-func (x *FileRequest) GetRepository() string {
-	if x != nil {
-		return x.Repository
-	}
-	return ""
-}
-
-func (x *FileRequest) GetCommit() string {
-	if x != nil {
-		return x.Commit
-	}
-	return ""
-}
-
-func (x *FileRequest) GetPath() []byte {
-	if x != nil {
-		return x.Path
-	}
-	return nil
-}
-
-func (x *FileRequest) GetLimit() int64 {
-	if x != nil {
-		return x.Limit
-	}
-	return 0
-}
-
-type FileResponse struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// The size of the whole file, and the mode of its tree entry. Only in the first message.
-	Size int64  `protobuf:"varint,1,opt,name=size,proto3" json:"size,omitempty"`
-	Mode uint32 `protobuf:"varint,2,opt,name=mode,proto3" json:"mode,omitempty"`
-	// At most 128 KiB.
-	Data          []byte `protobuf:"bytes,3,opt,name=data,proto3" json:"data,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *FileResponse) Reset() {
-	*x = FileResponse{}
-	mi := &file_packhorse_internal_v1_node_proto_msgTypes[5]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *FileResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*FileResponse) ProtoMessage() {}
-
-func (x *FileResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_internal_v1_node_proto_msgTypes[5]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use FileResponse.ProtoReflect.Descriptor instead.
-func (*FileResponse) Descriptor() ([]byte, []int) {
-	return file_packhorse_internal_v1_node_proto_rawDescGZIP(), []int{5}
-}
-
-func (x *FileResponse) GetSize() int64 {
-	if x != nil {
-		return x.Size
-	}
-	return 0
-}
-
-func (x *FileResponse) GetMode() uint32 {
-	if x != nil {
-		return x.Mode
-	}
-	return 0
-}
-
-func (x *FileResponse) GetData() []byte {
-	if x != nil {
-		return x.Data
-	}
-	return nil
-}
-
 type FilesRequest struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
 	Repository string                 `protobuf:"bytes,1,opt,name=repository,proto3" json:"repository,omitempty"`
@@ -391,7 +258,7 @@ type FilesRequest struct {
 
 func (x *FilesRequest) Reset() {
 	*x = FilesRequest{}
-	mi := &file_packhorse_internal_v1_node_proto_msgTypes[6]
+	mi := &file_packhorse_internal_v1_node_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -403,7 +270,7 @@ func (x *FilesRequest) String() string {
 func (*FilesRequest) ProtoMessage() {}
 
 func (x *FilesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_internal_v1_node_proto_msgTypes[6]
+	mi := &file_packhorse_internal_v1_node_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -416,7 +283,7 @@ func (x *FilesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FilesRequest.ProtoReflect.Descriptor instead.
 func (*FilesRequest) Descriptor() ([]byte, []int) {
-	return file_packhorse_internal_v1_node_proto_rawDescGZIP(), []int{6}
+	return file_packhorse_internal_v1_node_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *FilesRequest) GetRepository() string {
@@ -456,7 +323,7 @@ type FilesResponse struct {
 
 func (x *FilesResponse) Reset() {
 	*x = FilesResponse{}
-	mi := &file_packhorse_internal_v1_node_proto_msgTypes[7]
+	mi := &file_packhorse_internal_v1_node_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -468,7 +335,7 @@ func (x *FilesResponse) String() string {
 func (*FilesResponse) ProtoMessage() {}
 
 func (x *FilesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_internal_v1_node_proto_msgTypes[7]
+	mi := &file_packhorse_internal_v1_node_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -481,7 +348,7 @@ func (x *FilesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FilesResponse.ProtoReflect.Descriptor instead.
 func (*FilesResponse) Descriptor() ([]byte, []int) {
-	return file_packhorse_internal_v1_node_proto_rawDescGZIP(), []int{7}
+	return file_packhorse_internal_v1_node_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *FilesResponse) GetFiles() []*File {
@@ -512,7 +379,7 @@ type File struct {
 
 func (x *File) Reset() {
 	*x = File{}
-	mi := &file_packhorse_internal_v1_node_proto_msgTypes[8]
+	mi := &file_packhorse_internal_v1_node_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -524,7 +391,7 @@ func (x *File) String() string {
 func (*File) ProtoMessage() {}
 
 func (x *File) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_internal_v1_node_proto_msgTypes[8]
+	mi := &file_packhorse_internal_v1_node_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -537,7 +404,7 @@ func (x *File) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use File.ProtoReflect.Descriptor instead.
 func (*File) Descriptor() ([]byte, []int) {
-	return file_packhorse_internal_v1_node_proto_rawDescGZIP(), []int{8}
+	return file_packhorse_internal_v1_node_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *File) GetPath() []byte {
@@ -610,7 +477,7 @@ type CountCommitsRequest struct {
 
 func (x *CountCommitsRequest) Reset() {
 	*x = CountCommitsRequest{}
-	mi := &file_packhorse_internal_v1_node_proto_msgTypes[9]
+	mi := &file_packhorse_internal_v1_node_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -622,7 +489,7 @@ func (x *CountCommitsRequest) String() string {
 func (*CountCommitsRequest) ProtoMessage() {}
 
 func (x *CountCommitsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_internal_v1_node_proto_msgTypes[9]
+	mi := &file_packhorse_internal_v1_node_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -635,7 +502,7 @@ func (x *CountCommitsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CountCommitsRequest.ProtoReflect.Descriptor instead.
 func (*CountCommitsRequest) Descriptor() ([]byte, []int) {
-	return file_packhorse_internal_v1_node_proto_rawDescGZIP(), []int{9}
+	return file_packhorse_internal_v1_node_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *CountCommitsRequest) GetRepository() string {
@@ -675,7 +542,7 @@ type CountCommitsResponse struct {
 
 func (x *CountCommitsResponse) Reset() {
 	*x = CountCommitsResponse{}
-	mi := &file_packhorse_internal_v1_node_proto_msgTypes[10]
+	mi := &file_packhorse_internal_v1_node_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -687,7 +554,7 @@ func (x *CountCommitsResponse) String() string {
 func (*CountCommitsResponse) ProtoMessage() {}
 
 func (x *CountCommitsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_internal_v1_node_proto_msgTypes[10]
+	mi := &file_packhorse_internal_v1_node_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -700,7 +567,7 @@ func (x *CountCommitsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CountCommitsResponse.ProtoReflect.Descriptor instead.
 func (*CountCommitsResponse) Descriptor() ([]byte, []int) {
-	return file_packhorse_internal_v1_node_proto_rawDescGZIP(), []int{10}
+	return file_packhorse_internal_v1_node_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *CountCommitsResponse) GetCommits() int32 {
@@ -728,7 +595,7 @@ type GrepRequest struct {
 
 func (x *GrepRequest) Reset() {
 	*x = GrepRequest{}
-	mi := &file_packhorse_internal_v1_node_proto_msgTypes[11]
+	mi := &file_packhorse_internal_v1_node_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -740,7 +607,7 @@ func (x *GrepRequest) String() string {
 func (*GrepRequest) ProtoMessage() {}
 
 func (x *GrepRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_internal_v1_node_proto_msgTypes[11]
+	mi := &file_packhorse_internal_v1_node_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -753,7 +620,7 @@ func (x *GrepRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GrepRequest.ProtoReflect.Descriptor instead.
 func (*GrepRequest) Descriptor() ([]byte, []int) {
-	return file_packhorse_internal_v1_node_proto_rawDescGZIP(), []int{11}
+	return file_packhorse_internal_v1_node_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *GrepRequest) GetRepository() string {
@@ -809,7 +676,7 @@ type GrepResponse struct {
 
 func (x *GrepResponse) Reset() {
 	*x = GrepResponse{}
-	mi := &file_packhorse_internal_v1_node_proto_msgTypes[12]
+	mi := &file_packhorse_internal_v1_node_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -821,7 +688,7 @@ func (x *GrepResponse) String() string {
 func (*GrepResponse) ProtoMessage() {}
 
 func (x *GrepResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_internal_v1_node_proto_msgTypes[12]
+	mi := &file_packhorse_internal_v1_node_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -834,7 +701,7 @@ func (x *GrepResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GrepResponse.ProtoReflect.Descriptor instead.
 func (*GrepResponse) Descriptor() ([]byte, []int) {
-	return file_packhorse_internal_v1_node_proto_rawDescGZIP(), []int{12}
+	return file_packhorse_internal_v1_node_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *GrepResponse) GetHits() []*GrepHit {
@@ -868,7 +735,7 @@ type GrepHit struct {
 
 func (x *GrepHit) Reset() {
 	*x = GrepHit{}
-	mi := &file_packhorse_internal_v1_node_proto_msgTypes[13]
+	mi := &file_packhorse_internal_v1_node_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -880,7 +747,7 @@ func (x *GrepHit) String() string {
 func (*GrepHit) ProtoMessage() {}
 
 func (x *GrepHit) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_internal_v1_node_proto_msgTypes[13]
+	mi := &file_packhorse_internal_v1_node_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -893,7 +760,7 @@ func (x *GrepHit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GrepHit.ProtoReflect.Descriptor instead.
 func (*GrepHit) Descriptor() ([]byte, []int) {
-	return file_packhorse_internal_v1_node_proto_rawDescGZIP(), []int{13}
+	return file_packhorse_internal_v1_node_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *GrepHit) GetPath() []byte {
@@ -954,18 +821,7 @@ const file_packhorse_internal_v1_node_proto_rawDesc = "" +
 	"repository\x12\x16\n" +
 	"\x06record\x18\x02 \x01(\x04R\x06record\"\"\n" +
 	"\fHintResponse\x12\x12\n" +
-	"\x04held\x18\x01 \x01(\bR\x04held\"o\n" +
-	"\vFileRequest\x12\x1e\n" +
-	"\n" +
-	"repository\x18\x01 \x01(\tR\n" +
-	"repository\x12\x16\n" +
-	"\x06commit\x18\x02 \x01(\tR\x06commit\x12\x12\n" +
-	"\x04path\x18\x03 \x01(\fR\x04path\x12\x14\n" +
-	"\x05limit\x18\x04 \x01(\x03R\x05limit\"J\n" +
-	"\fFileResponse\x12\x12\n" +
-	"\x04size\x18\x01 \x01(\x03R\x04size\x12\x12\n" +
-	"\x04mode\x18\x02 \x01(\rR\x04mode\x12\x12\n" +
-	"\x04data\x18\x03 \x01(\fR\x04data\"p\n" +
+	"\x04held\x18\x01 \x01(\bR\x04held\"p\n" +
 	"\fFilesRequest\x12\x1e\n" +
 	"\n" +
 	"repository\x18\x01 \x01(\tR\n" +
@@ -1012,10 +868,9 @@ const file_packhorse_internal_v1_node_proto_rawDesc = "" +
 	"\x04line\x18\x02 \x01(\x05R\x04line\x12\x16\n" +
 	"\x06column\x18\x03 \x01(\x05R\x06column\x12\x12\n" +
 	"\x04text\x18\x04 \x01(\fR\x04text\x12\x1c\n" +
-	"\ttruncated\x18\x05 \x01(\bR\ttruncated2\xad\x04\n" +
+	"\ttruncated\x18\x05 \x01(\bR\ttruncated2\xd5\x03\n" +
 	"\vNodeService\x12T\n" +
-	"\x04Wait\x12\".packhorse.internal.v1.WaitRequest\x1a#.packhorse.internal.v1.WaitResponse\"\x03\x90\x02\x01\x12V\n" +
-	"\x04File\x12\".packhorse.internal.v1.FileRequest\x1a#.packhorse.internal.v1.FileResponse\"\x03\x90\x02\x010\x01\x12Y\n" +
+	"\x04Wait\x12\".packhorse.internal.v1.WaitRequest\x1a#.packhorse.internal.v1.WaitResponse\"\x03\x90\x02\x01\x12Y\n" +
 	"\x05Files\x12#.packhorse.internal.v1.FilesRequest\x1a$.packhorse.internal.v1.FilesResponse\"\x03\x90\x02\x010\x01\x12l\n" +
 	"\fCountCommits\x12*.packhorse.internal.v1.CountCommitsRequest\x1a+.packhorse.internal.v1.CountCommitsResponse\"\x03\x90\x02\x01\x12O\n" +
 	"\x04Hint\x12\".packhorse.internal.v1.HintRequest\x1a#.packhorse.internal.v1.HintResponse\x12V\n" +
@@ -1033,42 +888,38 @@ func file_packhorse_internal_v1_node_proto_rawDescGZIP() []byte {
 	return file_packhorse_internal_v1_node_proto_rawDescData
 }
 
-var file_packhorse_internal_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
+var file_packhorse_internal_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
 var file_packhorse_internal_v1_node_proto_goTypes = []any{
 	(*WaitRequest)(nil),          // 0: packhorse.internal.v1.WaitRequest
 	(*WaitResponse)(nil),         // 1: packhorse.internal.v1.WaitResponse
 	(*HintRequest)(nil),          // 2: packhorse.internal.v1.HintRequest
 	(*HintResponse)(nil),         // 3: packhorse.internal.v1.HintResponse
-	(*FileRequest)(nil),          // 4: packhorse.internal.v1.FileRequest
-	(*FileResponse)(nil),         // 5: packhorse.internal.v1.FileResponse
-	(*FilesRequest)(nil),         // 6: packhorse.internal.v1.FilesRequest
-	(*FilesResponse)(nil),        // 7: packhorse.internal.v1.FilesResponse
-	(*File)(nil),                 // 8: packhorse.internal.v1.File
-	(*CountCommitsRequest)(nil),  // 9: packhorse.internal.v1.CountCommitsRequest
-	(*CountCommitsResponse)(nil), // 10: packhorse.internal.v1.CountCommitsResponse
-	(*GrepRequest)(nil),          // 11: packhorse.internal.v1.GrepRequest
-	(*GrepResponse)(nil),         // 12: packhorse.internal.v1.GrepResponse
-	(*GrepHit)(nil),              // 13: packhorse.internal.v1.GrepHit
-	(*v1.Version)(nil),           // 14: packhorse.v1.Version
+	(*FilesRequest)(nil),         // 4: packhorse.internal.v1.FilesRequest
+	(*FilesResponse)(nil),        // 5: packhorse.internal.v1.FilesResponse
+	(*File)(nil),                 // 6: packhorse.internal.v1.File
+	(*CountCommitsRequest)(nil),  // 7: packhorse.internal.v1.CountCommitsRequest
+	(*CountCommitsResponse)(nil), // 8: packhorse.internal.v1.CountCommitsResponse
+	(*GrepRequest)(nil),          // 9: packhorse.internal.v1.GrepRequest
+	(*GrepResponse)(nil),         // 10: packhorse.internal.v1.GrepResponse
+	(*GrepHit)(nil),              // 11: packhorse.internal.v1.GrepHit
+	(*v1.Version)(nil),           // 12: packhorse.v1.Version
 }
 var file_packhorse_internal_v1_node_proto_depIdxs = []int32{
-	14, // 0: packhorse.internal.v1.WaitResponse.version:type_name -> packhorse.v1.Version
-	8,  // 1: packhorse.internal.v1.FilesResponse.files:type_name -> packhorse.internal.v1.File
-	13, // 2: packhorse.internal.v1.GrepResponse.hits:type_name -> packhorse.internal.v1.GrepHit
+	12, // 0: packhorse.internal.v1.WaitResponse.version:type_name -> packhorse.v1.Version
+	6,  // 1: packhorse.internal.v1.FilesResponse.files:type_name -> packhorse.internal.v1.File
+	11, // 2: packhorse.internal.v1.GrepResponse.hits:type_name -> packhorse.internal.v1.GrepHit
 	0,  // 3: packhorse.internal.v1.NodeService.Wait:input_type -> packhorse.internal.v1.WaitRequest
-	4,  // 4: packhorse.internal.v1.NodeService.File:input_type -> packhorse.internal.v1.FileRequest
-	6,  // 5: packhorse.internal.v1.NodeService.Files:input_type -> packhorse.internal.v1.FilesRequest
-	9,  // 6: packhorse.internal.v1.NodeService.CountCommits:input_type -> packhorse.internal.v1.CountCommitsRequest
-	2,  // 7: packhorse.internal.v1.NodeService.Hint:input_type -> packhorse.internal.v1.HintRequest
-	11, // 8: packhorse.internal.v1.NodeService.Grep:input_type -> packhorse.internal.v1.GrepRequest
-	1,  // 9: packhorse.internal.v1.NodeService.Wait:output_type -> packhorse.internal.v1.WaitResponse
-	5,  // 10: packhorse.internal.v1.NodeService.File:output_type -> packhorse.internal.v1.FileResponse
-	7,  // 11: packhorse.internal.v1.NodeService.Files:output_type -> packhorse.internal.v1.FilesResponse
-	10, // 12: packhorse.internal.v1.NodeService.CountCommits:output_type -> packhorse.internal.v1.CountCommitsResponse
-	3,  // 13: packhorse.internal.v1.NodeService.Hint:output_type -> packhorse.internal.v1.HintResponse
-	12, // 14: packhorse.internal.v1.NodeService.Grep:output_type -> packhorse.internal.v1.GrepResponse
-	9,  // [9:15] is the sub-list for method output_type
-	3,  // [3:9] is the sub-list for method input_type
+	4,  // 4: packhorse.internal.v1.NodeService.Files:input_type -> packhorse.internal.v1.FilesRequest
+	7,  // 5: packhorse.internal.v1.NodeService.CountCommits:input_type -> packhorse.internal.v1.CountCommitsRequest
+	2,  // 6: packhorse.internal.v1.NodeService.Hint:input_type -> packhorse.internal.v1.HintRequest
+	9,  // 7: packhorse.internal.v1.NodeService.Grep:input_type -> packhorse.internal.v1.GrepRequest
+	1,  // 8: packhorse.internal.v1.NodeService.Wait:output_type -> packhorse.internal.v1.WaitResponse
+	5,  // 9: packhorse.internal.v1.NodeService.Files:output_type -> packhorse.internal.v1.FilesResponse
+	8,  // 10: packhorse.internal.v1.NodeService.CountCommits:output_type -> packhorse.internal.v1.CountCommitsResponse
+	3,  // 11: packhorse.internal.v1.NodeService.Hint:output_type -> packhorse.internal.v1.HintResponse
+	10, // 12: packhorse.internal.v1.NodeService.Grep:output_type -> packhorse.internal.v1.GrepResponse
+	8,  // [8:13] is the sub-list for method output_type
+	3,  // [3:8] is the sub-list for method input_type
 	3,  // [3:3] is the sub-list for extension type_name
 	3,  // [3:3] is the sub-list for extension extendee
 	0,  // [0:3] is the sub-list for field type_name
@@ -1085,7 +936,7 @@ func file_packhorse_internal_v1_node_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_packhorse_internal_v1_node_proto_rawDesc), len(file_packhorse_internal_v1_node_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   14,
+			NumMessages:   12,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -275,7 +275,7 @@ func nonNil(list []string) []string {
 
 // fileURL returns the path of the page that shows the file at the commit that was searched.
 func fileURL(r *File) string {
-	return escape("/-/blob/" + r.Repository + "/" + r.Commit + "/" + r.Path)
+	return escape("/" + r.Repository + "/-/file/" + r.Commit + "/" + r.Path)
 }
 
 // RepositoryURL returns the path of the repository in results.

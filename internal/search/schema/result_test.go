@@ -225,7 +225,8 @@ func TestNames(t *testing.T) {
 			if format == GraphQL {
 				name = `"repository":{"name":"` + want + `"`
 			}
-			if !strings.Contains(text, name) || strings.Contains(text, "/blob/") && !strings.Contains(text, "/blob/"+path+"/") {
+			if !strings.Contains(text, name) || strings.Contains(text, "/-/file/") &&
+				!strings.Contains(text, "/"+path+"/-/file/") {
 				t.Errorf("%d: %s", format, text)
 			}
 		}

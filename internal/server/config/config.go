@@ -43,6 +43,7 @@ type Config struct {
 	TrustedProxies []string `toml:"trusted_proxies"`
 
 	HTTP     HTTPConfig      `toml:"http"`
+	Pages    PagesConfig     `toml:"pages"`
 	SSH      SSHConfig       `toml:"ssh"`
 	App      AppConfig       `toml:"app"`
 	Auth     AuthConfig      `toml:"auth"`

@@ -51,9 +51,6 @@ type HTTPConfig struct {
 	// MaxBody is the maximum size of the body of a request, after decompression.
 	MaxBody Size `toml:"max_body" default:"64MiB" range:"64KiB.."`
 
-	// Pages serves pages for browsers: /-/search, and the files that its results link to.
-	Pages bool `toml:"pages" default:"true"`
-
 	// API serves the API of repositories below /-/api/v1/repos/: files, history, differences, commits, branches and
 	// merges, with the caller's own rights.
 	API bool `toml:"api" default:"true"`

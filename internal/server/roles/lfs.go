@@ -21,22 +21,26 @@ func newLFS(d *deps, identify auth.KeyIdentifier) (*gateway.LFS, error) {
 	if !cfg.Enabled {
 		return nil, nil
 	}
-	file := cfg.KeyFile
-	if file == "" {
-		file = filepath.Join(d.cfg.State, "lfs.key")
-		if err := makeLFSKey(file); err != nil {
-			return nil, fmt.Errorf("make the key of tokens for Git LFS: %w", err)
-		}
-	}
-	key, err := credfile.LoadSecret(file, d.log)
+	key, err := keyFile(d, cfg.KeyFile, "lfs.key")
 	if err != nil {
 		return nil, err
 	}
 	return &gateway.LFS{URL: cfg.PublicURL(), Tokens: auth.NewLFSTokens(key.Get, identify, nil)}, nil
 }
 
-// makeLFSKey makes a file with a random key, readable by its owner only, unless the file exists.
-func makeLFSKey(file string) error {
+// keyFile reads a key from a file, by default one in the state directory, which is made if it does not exist.
+func keyFile(d *deps, file, usual string) (*credfile.Secret, error) {
+	if file == "" {
+		file = filepath.Join(d.cfg.State, usual)
+		if err := makeKey(file); err != nil {
+			return nil, fmt.Errorf("make the key %s: %w", file, err)
+		}
+	}
+	return credfile.LoadSecret(file, d.log)
+}
+
+// makeKey makes a file with a random key, readable by its owner only, unless the file exists.
+func makeKey(file string) error {
 	if _, err := os.Stat(file); !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}

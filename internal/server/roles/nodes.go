@@ -98,7 +98,7 @@ func (n *remoteNodes) connect(c config.NodeConfig) (remoteNode, error) {
 		})
 	}
 	return remoteNode{node, &router.Replica{
-		Name: c.Name, Node: node, Revisions: node, Files: node, Weight: c.Weight, Ready: node.Ready, Usable: node.Reachable,
+		Name: c.Name, Node: node, Revisions: node, Weight: c.Weight, Ready: node.Ready, Usable: node.Reachable,
 		Store: node.Store, Hint: node.Hint, Gone: gone,
 	}}, nil
 }

@@ -9,12 +9,15 @@ import (
 	"github.com/packhorse-git/packhorse/internal/gateway/githttp"
 	"github.com/packhorse-git/packhorse/internal/gateway/web"
 	"github.com/packhorse-git/packhorse/internal/gateway/web/api"
+	"github.com/packhorse-git/packhorse/internal/gateway/web/page"
 )
 
 // newPages makes the handler of pages for browsers and of the search API. It returns nil if both are disabled.
-func newPages(d *deps, files web.Files, index *api.APIOptions) (_ githttp.Pages, err error) {
+func newPages(d *deps, index *api.APIOptions) (_ githttp.Pages, err error) {
 	var searchAPI *api.API
-	o := web.PageOptions{Files: files, Registerer: d.reg}
+	cfg := &d.cfg.Pages
+	o := web.PageOptions{Options: page.Options{Title: cfg.Title, Logo: cfg.Logo, Text: cfg.Text, Style: cfg.Style,
+		Registerer: d.reg}}
 	if index != nil {
 		index.Version, index.Registerer, index.Built = d.process.Version, d.reg, built()
 		if searchAPI, err = api.NewAPI(*index); err != nil {
@@ -23,7 +26,12 @@ func newPages(d *deps, files web.Files, index *api.APIOptions) (_ githttp.Pages,
 		o.Searcher = index.Searcher
 	}
 	var pages *web.Pages
-	if d.cfg.HTTP.Pages {
+	if cfg.Enabled {
+		key, err := keyFile(d, cfg.KeyFile, "pages.key")
+		if err != nil {
+			return nil, err
+		}
+		o.Key = []byte(key.Get())
 		if pages, err = web.NewPages(o); err != nil {
 			return nil, err
 		}

@@ -88,8 +88,7 @@ func (s *server) buildServe() (err error) {
 	}
 	s.node.followStore(s.search)
 	s.control = s.node.control
-	replica := &router.Replica{Name: localNode, Node: s.node.called(s.deps), Revisions: storage.Resolver{Node: node},
-		Files: node}
+	replica := &router.Replica{Name: localNode, Node: s.node.called(s.deps), Revisions: storage.Resolver{Node: node}}
 	if err := o.routes.Set([]router.Route{{Replicas: []*router.Replica{replica}}}); err != nil {
 		return err
 	}

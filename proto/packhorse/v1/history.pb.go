@@ -37,8 +37,10 @@ type BlameRequest struct {
 	DetectCopies bool `protobuf:"varint,8,opt,name=detect_copies,json=detectCopies,proto3" json:"detect_copies,omitempty"`
 	// Commits to ignore (--ignore-rev). At most 1,000.
 	IgnoreRevisions []string `protobuf:"bytes,9,rep,name=ignore_revisions,json=ignoreRevisions,proto3" json:"ignore_revisions,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// The path if it is not UTF-8. path is ignored then.
+	RawPath       []byte `protobuf:"bytes,10,opt,name=raw_path,json=rawPath,proto3" json:"raw_path,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *BlameRequest) Reset() {
@@ -130,6 +132,13 @@ func (x *BlameRequest) GetDetectCopies() bool {
 func (x *BlameRequest) GetIgnoreRevisions() []string {
 	if x != nil {
 		return x.IgnoreRevisions
+	}
+	return nil
+}
+
+func (x *BlameRequest) GetRawPath() []byte {
+	if x != nil {
+		return x.RawPath
 	}
 	return nil
 }
@@ -366,7 +375,9 @@ type LastCommitsRequest struct {
 	// Empty means HEAD.
 	Revision string `protobuf:"bytes,2,opt,name=revision,proto3" json:"revision,omitempty"`
 	// A directory. Empty means the root.
-	Path          string `protobuf:"bytes,3,opt,name=path,proto3" json:"path,omitempty"`
+	Path string `protobuf:"bytes,3,opt,name=path,proto3" json:"path,omitempty"`
+	// The path if it is not UTF-8. path is ignored then.
+	RawPath       []byte `protobuf:"bytes,4,opt,name=raw_path,json=rawPath,proto3" json:"raw_path,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -420,6 +431,13 @@ func (x *LastCommitsRequest) GetPath() string {
 		return x.Path
 	}
 	return ""
+}
+
+func (x *LastCommitsRequest) GetRawPath() []byte {
+	if x != nil {
+		return x.RawPath
+	}
+	return nil
 }
 
 type LastCommitsResponse struct {
@@ -1151,7 +1169,7 @@ var File_packhorse_v1_history_proto protoreflect.FileDescriptor
 
 const file_packhorse_v1_history_proto_rawDesc = "" +
 	"\n" +
-	"\x1apackhorse/v1/history.proto\x12\fpackhorse.v1\x1a\x19packhorse/v1/object.proto\"\xba\x02\n" +
+	"\x1apackhorse/v1/history.proto\x12\fpackhorse.v1\x1a\x19packhorse/v1/object.proto\"\xd5\x02\n" +
 	"\fBlameRequest\x12\x1e\n" +
 	"\n" +
 	"repository\x18\x01 \x01(\tR\n" +
@@ -1164,7 +1182,9 @@ const file_packhorse_v1_history_proto_rawDesc = "" +
 	"\x11ignore_whitespace\x18\x06 \x01(\bR\x10ignoreWhitespace\x12!\n" +
 	"\fdetect_moves\x18\a \x01(\bR\vdetectMoves\x12#\n" +
 	"\rdetect_copies\x18\b \x01(\bR\fdetectCopies\x12)\n" +
-	"\x10ignore_revisions\x18\t \x03(\tR\x0fignoreRevisions\"s\n" +
+	"\x10ignore_revisions\x18\t \x03(\tR\x0fignoreRevisions\x12\x19\n" +
+	"\braw_path\x18\n" +
+	" \x01(\fR\arawPath\"s\n" +
 	"\rBlameResponse\x12-\n" +
 	"\x05hunks\x18\x01 \x03(\v2\x17.packhorse.v1.BlameHunkR\x05hunks\x123\n" +
 	"\acommits\x18\x02 \x03(\v2\x19.packhorse.v1.BlameCommitR\acommits\"\x8c\x02\n" +
@@ -1182,13 +1202,14 @@ const file_packhorse_v1_history_proto_rawDesc = "" +
 	"\x03oid\x18\x01 \x01(\tR\x03oid\x12/\n" +
 	"\x06author\x18\x02 \x01(\v2\x17.packhorse.v1.SignatureR\x06author\x125\n" +
 	"\tcommitter\x18\x03 \x01(\v2\x17.packhorse.v1.SignatureR\tcommitter\x12\x18\n" +
-	"\asummary\x18\x04 \x01(\fR\asummary\"d\n" +
+	"\asummary\x18\x04 \x01(\fR\asummary\"\x7f\n" +
 	"\x12LastCommitsRequest\x12\x1e\n" +
 	"\n" +
 	"repository\x18\x01 \x01(\tR\n" +
 	"repository\x12\x1a\n" +
 	"\brevision\x18\x02 \x01(\tR\brevision\x12\x12\n" +
-	"\x04path\x18\x03 \x01(\tR\x04path\"y\n" +
+	"\x04path\x18\x03 \x01(\tR\x04path\x12\x19\n" +
+	"\braw_path\x18\x04 \x01(\fR\arawPath\"y\n" +
 	"\x13LastCommitsResponse\x122\n" +
 	"\aentries\x18\x01 \x03(\v2\x18.packhorse.v1.LastCommitR\aentries\x12.\n" +
 	"\acommits\x18\x02 \x03(\v2\x14.packhorse.v1.CommitR\acommits\"L\n" +

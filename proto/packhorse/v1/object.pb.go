@@ -135,7 +135,9 @@ type RevisionPath struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Revision string                 `protobuf:"bytes,1,opt,name=revision,proto3" json:"revision,omitempty"`
 	// Components separated by slashes, at most 64 KiB. Empty means the root.
-	Path          string `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"`
+	Path string `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"`
+	// The path if it is not UTF-8. path is ignored then.
+	RawPath       []byte `protobuf:"bytes,3,opt,name=raw_path,json=rawPath,proto3" json:"raw_path,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -182,6 +184,13 @@ func (x *RevisionPath) GetPath() string {
 		return x.Path
 	}
 	return ""
+}
+
+func (x *RevisionPath) GetRawPath() []byte {
+	if x != nil {
+		return x.RawPath
+	}
+	return nil
 }
 
 type BlobResponse struct {
@@ -794,7 +803,13 @@ type LogRequest struct {
 	// The maximum number of commits. Zero means 100. At most 10,000.
 	Limit int32 `protobuf:"varint,6,opt,name=limit,proto3" json:"limit,omitempty"`
 	// The number of commits to skip first.
-	Skip          int32 `protobuf:"varint,7,opt,name=skip,proto3" json:"skip,omitempty"`
+	Skip int32 `protobuf:"varint,7,opt,name=skip,proto3" json:"skip,omitempty"`
+	// Only commits whose author, "NAME <EMAIL>", contains this text in any case. Empty means all.
+	Author string `protobuf:"bytes,8,opt,name=author,proto3" json:"author,omitempty"`
+	// Only commits whose message contains this text in any case. Empty means all.
+	Message string `protobuf:"bytes,9,opt,name=message,proto3" json:"message,omitempty"`
+	// The path if it is not UTF-8. path is ignored then.
+	RawPath       []byte `protobuf:"bytes,10,opt,name=raw_path,json=rawPath,proto3" json:"raw_path,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -878,6 +893,27 @@ func (x *LogRequest) GetSkip() int32 {
 	return 0
 }
 
+func (x *LogRequest) GetAuthor() string {
+	if x != nil {
+		return x.Author
+	}
+	return ""
+}
+
+func (x *LogRequest) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+func (x *LogRequest) GetRawPath() []byte {
+	if x != nil {
+		return x.RawPath
+	}
+	return nil
+}
+
 type LogResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// At most 100.
@@ -936,10 +972,11 @@ const file_packhorse_v1_object_proto_rawDesc = "" +
 	"\x04path\x18\x03 \x01(\v2\x1a.packhorse.v1.RevisionPathH\x00R\x04path\x12\x16\n" +
 	"\x06offset\x18\x04 \x01(\x03R\x06offset\x12\x16\n" +
 	"\x06length\x18\x05 \x01(\x03R\x06lengthB\x06\n" +
-	"\x04blob\">\n" +
+	"\x04blob\"Y\n" +
 	"\fRevisionPath\x12\x1a\n" +
 	"\brevision\x18\x01 \x01(\tR\brevision\x12\x12\n" +
-	"\x04path\x18\x02 \x01(\tR\x04path\"T\n" +
+	"\x04path\x18\x02 \x01(\tR\x04path\x12\x19\n" +
+	"\braw_path\x18\x03 \x01(\fR\arawPath\"T\n" +
 	"\fBlobResponse\x120\n" +
 	"\x06header\x18\x01 \x01(\v2\x18.packhorse.v1.BlobHeaderR\x06header\x12\x12\n" +
 	"\x04data\x18\x02 \x01(\fR\x04data\"F\n" +
@@ -986,7 +1023,7 @@ const file_packhorse_v1_object_proto_rawDesc = "" +
 	"\x04name\x18\x01 \x01(\fR\x04name\x12\x14\n" +
 	"\x05email\x18\x02 \x01(\fR\x05email\x12\x18\n" +
 	"\aseconds\x18\x03 \x01(\x03R\aseconds\x12%\n" +
-	"\x0eoffset_minutes\x18\x04 \x01(\x05R\roffsetMinutes\"\xc5\x01\n" +
+	"\x0eoffset_minutes\x18\x04 \x01(\x05R\roffsetMinutes\"\x92\x02\n" +
 	"\n" +
 	"LogRequest\x12\x1e\n" +
 	"\n" +
@@ -997,7 +1034,11 @@ const file_packhorse_v1_object_proto_rawDesc = "" +
 	"\x04path\x18\x04 \x01(\tR\x04path\x12!\n" +
 	"\ffirst_parent\x18\x05 \x01(\bR\vfirstParent\x12\x14\n" +
 	"\x05limit\x18\x06 \x01(\x05R\x05limit\x12\x12\n" +
-	"\x04skip\x18\a \x01(\x05R\x04skip\"=\n" +
+	"\x04skip\x18\a \x01(\x05R\x04skip\x12\x16\n" +
+	"\x06author\x18\b \x01(\tR\x06author\x12\x18\n" +
+	"\amessage\x18\t \x01(\tR\amessage\x12\x19\n" +
+	"\braw_path\x18\n" +
+	" \x01(\fR\arawPath\"=\n" +
 	"\vLogResponse\x12.\n" +
 	"\acommits\x18\x01 \x03(\v2\x14.packhorse.v1.CommitR\acommits2\xa6\x02\n" +
 	"\rObjectService\x12D\n" +

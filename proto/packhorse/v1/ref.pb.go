@@ -607,8 +607,10 @@ type RevisionFound struct {
 	// "commit", "tree", "blob" or "tag".
 	Type string `protobuf:"bytes,2,opt,name=type,proto3" json:"type,omitempty"`
 	// The full name of the ref at the start of the revision, with symbolic refs resolved. Empty if it starts with an object ID.
-	Ref           string   `protobuf:"bytes,3,opt,name=ref,proto3" json:"ref,omitempty"`
-	Version       *Version `protobuf:"bytes,4,opt,name=version,proto3" json:"version,omitempty"`
+	Ref     string   `protobuf:"bytes,3,opt,name=ref,proto3" json:"ref,omitempty"`
+	Version *Version `protobuf:"bytes,4,opt,name=version,proto3" json:"version,omitempty"`
+	// Changes when objects of the repository are purged.
+	Purges        string `protobuf:"bytes,5,opt,name=purges,proto3" json:"purges,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -669,6 +671,13 @@ func (x *RevisionFound) GetVersion() *Version {
 		return x.Version
 	}
 	return nil
+}
+
+func (x *RevisionFound) GetPurges() string {
+	if x != nil {
+		return x.Purges
+	}
+	return ""
 }
 
 type ExistsRequest struct {
@@ -1519,12 +1528,13 @@ const file_packhorse_v1_ref_proto_rawDesc = "" +
 	"\x0eRevisionResult\x123\n" +
 	"\x05found\x18\x01 \x01(\v2\x1b.packhorse.v1.RevisionFoundH\x00R\x05found\x12+\n" +
 	"\x05fault\x18\x02 \x01(\v2\x13.packhorse.v1.FaultH\x00R\x05faultB\b\n" +
-	"\x06result\"x\n" +
+	"\x06result\"\x90\x01\n" +
 	"\rRevisionFound\x12\x10\n" +
 	"\x03oid\x18\x01 \x01(\tR\x03oid\x12\x12\n" +
 	"\x04type\x18\x02 \x01(\tR\x04type\x12\x10\n" +
 	"\x03ref\x18\x03 \x01(\tR\x03ref\x12/\n" +
-	"\aversion\x18\x04 \x01(\v2\x15.packhorse.v1.VersionR\aversion\"C\n" +
+	"\aversion\x18\x04 \x01(\v2\x15.packhorse.v1.VersionR\aversion\x12\x16\n" +
+	"\x06purges\x18\x05 \x01(\tR\x06purges\"C\n" +
 	"\rExistsRequest\x12\x1e\n" +
 	"\n" +
 	"repository\x18\x01 \x01(\tR\n" +

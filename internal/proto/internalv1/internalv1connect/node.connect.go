@@ -35,8 +35,6 @@ const (
 const (
 	// NodeServiceWaitProcedure is the fully-qualified name of the NodeService's Wait RPC.
 	NodeServiceWaitProcedure = "/packhorse.internal.v1.NodeService/Wait"
-	// NodeServiceFileProcedure is the fully-qualified name of the NodeService's File RPC.
-	NodeServiceFileProcedure = "/packhorse.internal.v1.NodeService/File"
 	// NodeServiceFilesProcedure is the fully-qualified name of the NodeService's Files RPC.
 	NodeServiceFilesProcedure = "/packhorse.internal.v1.NodeService/Files"
 	// NodeServiceCountCommitsProcedure is the fully-qualified name of the NodeService's CountCommits
@@ -53,8 +51,6 @@ type NodeServiceClient interface {
 	// Wait returns when a push is visible to every reader of the repository. DEADLINE_EXCEEDED at the deadline of the call, and after ten
 	// minutes. NOT_FOUND if the repository does not exist.
 	Wait(context.Context, *connect.Request[internalv1.WaitRequest]) (*connect.Response[internalv1.WaitResponse], error)
-	// File streams a file of a commit. NOT_FOUND unless a visible ref reaches the commit. A file that is larger than the limit has no data.
-	File(context.Context, *connect.Request[internalv1.FileRequest]) (*connect.ServerStreamForClient[internalv1.FileResponse], error)
 	// Files streams the files of a commit with their content, or only the files that differ from another commit. They are in the order of git
 	// ls-tree -r.
 	Files(context.Context, *connect.Request[internalv1.FilesRequest]) (*connect.ServerStreamForClient[internalv1.FilesResponse], error)
@@ -83,13 +79,6 @@ func NewNodeServiceClient(httpClient connect.HTTPClient, baseURL string, opts ..
 			httpClient,
 			baseURL+NodeServiceWaitProcedure,
 			connect.WithSchema(nodeServiceMethods.ByName("Wait")),
-			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
-			connect.WithClientOptions(opts...),
-		),
-		file: connect.NewClient[internalv1.FileRequest, internalv1.FileResponse](
-			httpClient,
-			baseURL+NodeServiceFileProcedure,
-			connect.WithSchema(nodeServiceMethods.ByName("File")),
 			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
 			connect.WithClientOptions(opts...),
 		),
@@ -126,7 +115,6 @@ func NewNodeServiceClient(httpClient connect.HTTPClient, baseURL string, opts ..
 // nodeServiceClient implements NodeServiceClient.
 type nodeServiceClient struct {
 	wait         *connect.Client[internalv1.WaitRequest, internalv1.WaitResponse]
-	file         *connect.Client[internalv1.FileRequest, internalv1.FileResponse]
 	files        *connect.Client[internalv1.FilesRequest, internalv1.FilesResponse]
 	countCommits *connect.Client[internalv1.CountCommitsRequest, internalv1.CountCommitsResponse]
 	hint         *connect.Client[internalv1.HintRequest, internalv1.HintResponse]
@@ -136,11 +124,6 @@ type nodeServiceClient struct {
 // Wait calls packhorse.internal.v1.NodeService.Wait.
 func (c *nodeServiceClient) Wait(ctx context.Context, req *connect.Request[internalv1.WaitRequest]) (*connect.Response[internalv1.WaitResponse], error) {
 	return c.wait.CallUnary(ctx, req)
-}
-
-// File calls packhorse.internal.v1.NodeService.File.
-func (c *nodeServiceClient) File(ctx context.Context, req *connect.Request[internalv1.FileRequest]) (*connect.ServerStreamForClient[internalv1.FileResponse], error) {
-	return c.file.CallServerStream(ctx, req)
 }
 
 // Files calls packhorse.internal.v1.NodeService.Files.
@@ -168,8 +151,6 @@ type NodeServiceHandler interface {
 	// Wait returns when a push is visible to every reader of the repository. DEADLINE_EXCEEDED at the deadline of the call, and after ten
 	// minutes. NOT_FOUND if the repository does not exist.
 	Wait(context.Context, *connect.Request[internalv1.WaitRequest]) (*connect.Response[internalv1.WaitResponse], error)
-	// File streams a file of a commit. NOT_FOUND unless a visible ref reaches the commit. A file that is larger than the limit has no data.
-	File(context.Context, *connect.Request[internalv1.FileRequest], *connect.ServerStream[internalv1.FileResponse]) error
 	// Files streams the files of a commit with their content, or only the files that differ from another commit. They are in the order of git
 	// ls-tree -r.
 	Files(context.Context, *connect.Request[internalv1.FilesRequest], *connect.ServerStream[internalv1.FilesResponse]) error
@@ -194,13 +175,6 @@ func NewNodeServiceHandler(svc NodeServiceHandler, opts ...connect.HandlerOption
 		NodeServiceWaitProcedure,
 		svc.Wait,
 		connect.WithSchema(nodeServiceMethods.ByName("Wait")),
-		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
-		connect.WithHandlerOptions(opts...),
-	)
-	nodeServiceFileHandler := connect.NewServerStreamHandler(
-		NodeServiceFileProcedure,
-		svc.File,
-		connect.WithSchema(nodeServiceMethods.ByName("File")),
 		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
 		connect.WithHandlerOptions(opts...),
 	)
@@ -235,8 +209,6 @@ func NewNodeServiceHandler(svc NodeServiceHandler, opts ...connect.HandlerOption
 		switch r.URL.Path {
 		case NodeServiceWaitProcedure:
 			nodeServiceWaitHandler.ServeHTTP(w, r)
-		case NodeServiceFileProcedure:
-			nodeServiceFileHandler.ServeHTTP(w, r)
 		case NodeServiceFilesProcedure:
 			nodeServiceFilesHandler.ServeHTTP(w, r)
 		case NodeServiceCountCommitsProcedure:
@@ -256,10 +228,6 @@ type UnimplementedNodeServiceHandler struct{}
 
 func (UnimplementedNodeServiceHandler) Wait(context.Context, *connect.Request[internalv1.WaitRequest]) (*connect.Response[internalv1.WaitResponse], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("packhorse.internal.v1.NodeService.Wait is not implemented"))
-}
-
-func (UnimplementedNodeServiceHandler) File(context.Context, *connect.Request[internalv1.FileRequest], *connect.ServerStream[internalv1.FileResponse]) error {
-	return connect.NewError(connect.CodeUnimplemented, errors.New("packhorse.internal.v1.NodeService.File is not implemented"))
 }
 
 func (UnimplementedNodeServiceHandler) Files(context.Context, *connect.Request[internalv1.FilesRequest], *connect.ServerStream[internalv1.FilesResponse]) error {

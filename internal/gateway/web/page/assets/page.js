@@ -67,6 +67,7 @@
 		all[at].scrollIntoView({ block: "nearest" });
 	}
 
+	const rows = ".hits a, .file h3 a, .entries .name a, .commits .says a:first-child, .repositories .name a, .refs .name a";
 	document.addEventListener("keydown", (event) => {
 		if (event.metaKey || event.ctrlKey || event.altKey || event.isComposing) return;
 		if (event.target === box) {
@@ -77,12 +78,28 @@
 		if (event.target.closest?.("input, textarea, select")) return;
 		switch (event.key) {
 		case "/": event.preventDefault(); box?.focus(); box?.select(); break;
-		case "j": step(".hits a, .file h3 a", 1); break;
-		case "k": step(".hits a, .file h3 a", -1); break;
+		case "j": step(rows, 1); break;
+		case "k": step(rows, -1); break;
 		case "n": step(".file h3 a", 1); break;
 		case "p": step(".file h3 a", -1); break;
 		}
 	});
+
+	// Commands can be copied.
+	for (const field of document.querySelectorAll("input[data-copy]")) {
+		const button = document.createElement("button");
+		button.type = "button";
+		button.className = "copy";
+		button.textContent = "Copy";
+		button.setAttribute("aria-label", "Copy the command for " + (field.labels[0]?.textContent ?? ""));
+		button.addEventListener("click", async () => {
+			field.select();
+			try { await navigator.clipboard.writeText(field.value); } catch { document.execCommand("copy"); } // without TLS there is no clipboard
+			button.textContent = "Copied";
+			setTimeout(() => { button.textContent = "Copy"; }, 1500);
+		});
+		field.after(button);
+	}
 
 	// Lines of a file: #L3 is the style sheet's, #L3-L7 ours.
 	const code = document.querySelector(".code");

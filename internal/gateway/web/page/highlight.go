@@ -1,8 +1,9 @@
-package web
+package page
 
 import (
 	"path"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -14,39 +15,65 @@ import (
 const (
 	maxPainted = 256 << 10   // bytes of a file that is highlighted
 	paintTime  = time.Second // for the highlighting of one file
-	maxLine    = 8 << 10     // bytes shown of a line
 )
 
-// Results of highlighting.
+// MaxLine is the maximum number of bytes shown of a line.
+const MaxLine = 8 << 10
+
+// Results of highlighting: whether a text has colours, or why not.
 const (
-	paintOK    = "ok"
-	paintNone  = "none"
-	paintLarge = "large"
-	paintLate  = "late"
-	paintBusy  = "busy"
+	PaintOK    = "ok"
+	PaintNone  = "none"
+	PaintLarge = "large"
+	PaintLate  = "late"
+	PaintBusy  = "busy"
 )
 
-// painter highlights files with the lexers of chroma. Their regular expressions backtrack, and some texts take very
+// PaintRemark returns a remark about a file without colours; "" about one with colours.
+func PaintRemark(result string) string {
+	switch result {
+	case PaintLarge, PaintLate:
+		return "too much to highlight"
+	case PaintBusy:
+		return "not highlighted: the server is busy"
+	}
+	return ""
+}
+
+// Painter highlights files with the lexers of chroma. Their regular expressions backtrack, and some texts take very
 // long. So time and the number of files at once are limited, and a file is shown without colours if a limit is reached.
 // Chroma parses its lexers when the process starts, which takes 5 ms and 3 MB.
-type painter struct {
+type Painter struct {
 	seats   chan struct{}
 	running sync.WaitGroup
 }
 
-func newPainter() *painter {
+func newPainter() *Painter {
 	// the other processors are for Git clients
-	return &painter{seats: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2))}
+	return &Painter{seats: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2))}
 }
 
-func (p *painter) wait() { p.running.Wait() }
+// Language returns the programming language of a file by its name; "" if it is not known.
+func Language(name string) string {
+	lexer := lexers.Match(name)
+	if lexer == nil || slices.Contains(data, lexer.Config().Name) {
+		return ""
+	}
+	return lexer.Config().Name
+}
+
+// data are names of lexers for files that are not programs.
+var data = []string{"plaintext", "markdown", "Markdown", "reStructuredText", "Org Mode", "JSON", "YAML", "TOML", "XML",
+	"INI", "Diff", "CSV", "HTML", "CSS", "SCSS", "properties", "Protocol Buffer"}
+
+func (p *Painter) wait() { p.running.Wait() }
 
 // span is text of one class of the style sheet; "" is plain text.
 type span struct{ class, text string }
 
-// spans splits a file's text into spans and returns its language, if known, and the result: paintOK and so on. Without
+// spans splits a file's text into spans and returns its language, if known, and the result: PaintOK and so on. Without
 // highlighting the whole text is one span.
-func (p *painter) spans(name, text string) (spans []span, language, result string) {
+func (p *Painter) spans(name, text string) (spans []span, language, result string) {
 	spans = []span{{text: text}}
 	lexer := lexers.Match(path.Base(name))
 	if lexer != nil {
@@ -54,9 +81,9 @@ func (p *painter) spans(name, text string) (spans []span, language, result strin
 	}
 	switch {
 	case language == "" || language == "plaintext":
-		language, result = "", paintNone
+		language, result = "", PaintNone
 	case len(text) > maxPainted:
-		result = paintLarge
+		result = PaintLarge
 	default:
 		spans, result = p.paint(lexer, text)
 	}
@@ -64,14 +91,14 @@ func (p *painter) spans(name, text string) (spans []span, language, result strin
 }
 
 // paint runs a lexer. It waits for a seat and for the lexer for at most paintTime.
-func (p *painter) paint(lexer chroma.Lexer, text string) (spans []span, result string) {
+func (p *Painter) paint(lexer chroma.Lexer, text string) (spans []span, result string) {
 	plain := []span{{text: text}}
 	late := time.NewTimer(paintTime)
 	defer late.Stop()
 	select {
 	case p.seats <- struct{}{}:
 	case <-late.C:
-		return plain, paintBusy
+		return plain, PaintBusy
 	}
 	begin := time.Now()
 	done := make(chan []span, 1)
@@ -84,9 +111,9 @@ func (p *painter) paint(lexer chroma.Lexer, text string) (spans []span, result s
 	case <-late.C:
 	}
 	if spans == nil {
-		return plain, paintLate
+		return plain, PaintLate
 	}
-	return spans, paintOK
+	return spans, PaintOK
 }
 
 // tokens runs a lexer over a text. It returns nil if the lexer fails, is late, or changes the text.
@@ -165,9 +192,10 @@ func classOf(t chroma.TokenType) string {
 	return ""
 }
 
-// writeCode writes text as numbered lines and returns their number.
-func writeCode(b *strings.Builder, spans []span) (lines int) {
-	l := lineWriter{b: b}
+// Lines splits a text into its lines, as HTML. The other results are those of spans.
+func (p *Painter) Lines(name, text string) (lines []string, language, result string) {
+	spans, language, result := p.spans(name, text)
+	var l lineWriter
 	for _, s := range spans {
 		for text := s.text; text != ""; {
 			i := strings.IndexByte(text, '\n')
@@ -183,45 +211,40 @@ func writeCode(b *strings.Builder, spans []span) (lines int) {
 	if l.open {
 		l.end()
 	}
-	return l.lines
+	return l.lines, language, result
 }
 
+// lineWriter writes the lines of a text as HTML.
 type lineWriter struct {
-	b     *strings.Builder
-	lines int
+	b     strings.Builder
+	at    int // where the line begins in b
+	lines []string
 	open  bool // a line has begun
 	bytes int  // of the line
 }
 
-func (l *lineWriter) begin() {
+func (l *lineWriter) write(class, text string) {
 	if !l.open {
 		l.open, l.bytes = true, 0
-		l.lines++
-		writeLineStart(l.b, l.lines)
 	}
-}
-
-func (l *lineWriter) write(class, text string) {
-	l.begin()
-	if l.bytes > maxLine || text == "" {
+	if l.bytes > MaxLine || text == "" {
 		return
 	}
-	text, cut := shorten(text, maxLine-l.bytes)
+	text, cut := Shorten(text, MaxLine-l.bytes)
 	if l.bytes += len(text); class != "" {
 		l.b.WriteString(`<span class="` + class + `">`)
 	}
-	writeText(l.b, text)
+	WriteText(&l.b, text)
 	if class != "" {
 		l.b.WriteString(`</span>`)
 	}
 	if cut {
-		l.bytes = maxLine + 1
+		l.bytes = MaxLine + 1
 		l.b.WriteString(`<b class="ctl">the rest of this line is not shown</b>`)
 	}
 }
 
 func (l *lineWriter) end() {
-	l.begin()
-	l.b.WriteString("</code></p>\n")
-	l.open = false
+	l.lines = append(l.lines, l.b.String()[l.at:])
+	l.at, l.open = l.b.Len(), false
 }

@@ -1,0 +1,76 @@
+package browse
+
+import (
+	"bytes"
+	"sync"
+
+	"github.com/hashicorp/golang-lru/v2/simplelru"
+)
+
+const (
+	maxCache  = 64 << 20 // bytes of all fragments
+	maxKept   = 4 << 20  // bytes of one
+	fixedCost = 400      // bytes of a fragment beside its texts, about
+)
+
+// fragment is a content, rendered.
+type fragment struct {
+	title, kind string
+	text        []byte
+	raw         *rawContent
+}
+
+func newFragment(c *content) (*fragment, error) {
+	f := &fragment{title: c.title, kind: c.kind, raw: c.raw}
+	if c.raw != nil {
+		return f, nil
+	}
+	var b bytes.Buffer
+	err := c.main.Render(&b)
+	f.text = b.Bytes()
+	return f, err
+}
+
+func (f *fragment) size(key string) int {
+	n := len(key) + len(f.title) + cap(f.text) + fixedCost
+	if f.raw != nil {
+		n += len(f.raw.text)
+	}
+	return n
+}
+
+// cache has fragments by what they depend on.
+type cache struct {
+	mu   sync.Mutex
+	lru  *simplelru.LRU[string, *fragment]
+	size int // bytes
+}
+
+func newCache() *cache {
+	c := new(cache)
+	c.lru, _ = simplelru.NewLRU(maxCache/fixedCost, func(key string, f *fragment) { // the size is valid
+		c.size -= f.size(key)
+	})
+	return c
+}
+
+func (c *cache) get(key string) (*fragment, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.lru.Get(key)
+}
+
+func (c *cache) add(key string, f *fragment) {
+	size := f.size(key)
+	if size > maxKept {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.lru.Remove(key)
+	c.size += size
+	c.lru.Add(key, f)
+	for c.size > maxCache {
+		c.lru.RemoveOldest()
+	}
+}

@@ -1,0 +1,120 @@
+package browse
+
+import (
+	"strings"
+
+	g "maragu.dev/gomponents"
+	h "maragu.dev/gomponents/html"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/gateway/web/page"
+	"github.com/packhorse-git/packhorse/internal/git"
+	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
+	"github.com/packhorse-git/packhorse/proto/packhorse/v1/packhorsev1connect"
+)
+
+// commit shows a commit and its difference from its first parent.
+func (q *request) commit() (*content, error) {
+	if id, isPatch := strings.CutSuffix(q.revision, ".patch"); isPatch && id != "" {
+		return q.patch()
+	}
+	answer, err := one[packhorsev1.CommitResponse](q, packhorsev1connect.ObjectServiceCommitProcedure,
+		&packhorsev1.CommitRequest{Revision: q.id.String()})
+	if err != nil {
+		return nil, err
+	}
+	c := answer.GetCommit()
+	before := ""
+	if len(c.GetParents()) > 0 {
+		before = c.GetParents()[0]
+	}
+	d, err := q.diff("", c.GetOid(), false)
+	if err != nil {
+		return nil, err
+	}
+	subject := subjectOf(c)
+	short, _ := page.Shorten(subject, 60)
+	return &content{title: short + " - " + q.repo.String(), kind: "diff", main: g.Group{
+		q.crumbs("commit " + page.Short(c.GetOid())), q.places(""), q.about(c, subject), d.view(q, before, c.GetOid()),
+	}}, nil
+}
+
+// about returns the header of a commit.
+func (q *request) about(c *packhorsev1.Commit, subject string) g.Node {
+	_, body, _ := strings.Cut(strings.TrimLeft(string(c.GetMessage()), "\n"), "\n")
+	body = strings.Trim(body, "\n")
+	row := func(name string, value g.Node) g.Node { return h.Div(h.Dt(g.Text(name)), h.Dd(value)) }
+	person := func(s *packhorsev1.Signature) g.Node {
+		return g.Group{page.Text(string(s.GetName())), g.Text(" <"), page.Text(string(s.GetEmail())), g.Text("> "), when(s)}
+	}
+	committer := g.Node(nil)
+	a, b := c.GetAuthor(), c.GetCommitter()
+	if string(a.GetName()) != string(b.GetName()) || a.GetSeconds() != b.GetSeconds() {
+		committer = row("Committer", person(b))
+	}
+	parents := make(g.Group, 0, len(c.GetParents()))
+	for _, parent := range c.GetParents() {
+		parents = append(parents, h.A(page.Href(q.link("commit", parent)), h.Code(g.Text(page.Short(parent)))), g.Text(" "))
+	}
+	return h.Section(h.Class("commit"), h.H2(page.Text(subject)),
+		g.If(body != "", h.Pre(h.Class("message"), page.Text(body))),
+		g.If(c.GetTruncated(), h.P(h.Class("note"), g.Text("The message is longer."))),
+		h.Dl(row("Author", person(c.GetAuthor())), committer,
+			row("Commit", g.Group{h.Code(g.Text(c.GetOid())), g.Text(" "), h.A(page.Href(q.link("tree", c.GetOid())),
+				g.Text("files")), g.Text(" "), h.A(page.Href(q.link("commit", c.GetOid()+".patch")), h.Rel("nofollow"),
+				g.Text("patch"))}),
+			g.If(len(parents) > 0, row(page.Plural(len(c.GetParents()), "Parent", "Parents"), parents))))
+}
+
+// patch sends a commit as a mail, as git format-patch writes it.
+func (q *request) patch() (*content, error) {
+	var text []byte
+	err := all(q, packhorsev1connect.DiffServiceFormatPatchProcedure, &packhorsev1.FormatPatchRequest{
+		From: q.id.String() + "~1", To: q.id.String(), MaxCommits: 1}, func(m *packhorsev1.FormatPatchResponse) error {
+		text = append(text, m.GetData()...)
+		return nil
+	})
+	return &content{raw: &rawContent{contentType: "text/plain; charset=utf-8", text: text}}, err
+}
+
+// compare shows what two revisions differ in: /-/compare/A...B, or A..B for the direct difference.
+func (q *request) compare() (*content, error) {
+	left, right, ok := strings.Cut(q.rest, "..")
+	right, mergeBase := strings.CutPrefix(right, ".")
+	left, right = unescape(left), unescape(right)
+	if !ok || left == "" || right == "" {
+		return nil, fault.New(fault.Invalid, "a comparison is /-/compare/A...B, with two branches, tags or commits")
+	}
+	results, err := q.v.Revisions([]string{left + "^{commit}", right + "^{commit}"})
+	if err != nil {
+		return nil, err
+	}
+	for _, result := range results {
+		if result.Err != nil {
+			return nil, result.Err
+		}
+	}
+	return q.comparison(left, right, results[0].ID, results[1].ID, mergeBase)
+}
+
+func (q *request) comparison(left, right string, from, to git.ObjectID, mergeBase bool) (*content, error) {
+	list, err := q.commits(&packhorsev1.LogRequest{Revisions: []string{to.String()}, Exclude: []string{from.String()},
+		Limit: logCommits + 1})
+	if err != nil {
+		return nil, err
+	}
+	d, err := q.diff(from.String(), to.String(), mergeBase)
+	if err != nil {
+		return nil, err
+	}
+	names := left + " ... " + right
+	heading := page.Plural(len(list), "Commit", "Commits")
+	if len(list) > logCommits {
+		heading = "The newest commits"
+	}
+	return &content{title: names + " - " + q.repo.String(), kind: "diff", brief: true, main: g.Group{
+		q.crumbs(page.Visible(names)), q.places(""),
+		h.Section(h.H2(g.Text(heading)), q.logTable(list[:min(len(list), logCommits)], nil, nil)),
+		d.view(q, from.String(), to.String()),
+	}}, nil
+}

@@ -1,0 +1,209 @@
+package browse
+
+import (
+	"cmp"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/dustin/go-humanize"
+	g "maragu.dev/gomponents"
+	h "maragu.dev/gomponents/html"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/gateway/web/markup"
+	"github.com/packhorse-git/packhorse/internal/gateway/web/page"
+	"github.com/packhorse-git/packhorse/internal/git"
+	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
+	"github.com/packhorse-git/packhorse/proto/packhorse/v1/packhorsev1connect"
+)
+
+const (
+	maxReadme   = 512 << 10 // bytes
+	frontLog    = 5         // commits
+	frontRefs   = 10        // branches, and as many tags
+	languageMax = 10_000    // files whose language counts
+)
+
+// front shows a repository: what it is, how to clone it, its newest commits, its files and its README.
+func (q *request) front() (*content, error) {
+	got, err := one[packhorsev1.GetResponse](q, packhorsev1connect.RepositoryServiceGetProcedure,
+		&packhorsev1.GetRequest{})
+	if err != nil {
+		return nil, err
+	}
+	repo := got.GetRepository()
+	c := &content{title: q.repo.String(), kind: "tree"}
+	about := g.Node(nil)
+	if text := repo.GetSettings().GetDescription(); text != "" {
+		about = h.P(h.Class("lead"), page.Text(text))
+	}
+	if q.id == (git.ObjectID{}) {
+		c.main = g.Group{q.crumbs(""), about, page.Card("This repository is empty", "Push to it:",
+			h.Pre(g.Text("git remote add origin "+q.v.Address(q.repo.String())+"\ngit push -u origin HEAD")))}
+		c.brief = true
+		return c, nil
+	}
+	l, err := q.listing("")
+	if err != nil {
+		return nil, err
+	}
+	log, err := q.commits(&packhorsev1.LogRequest{Limit: frontLog})
+	if err != nil {
+		return nil, err
+	}
+	languages, err := q.languages()
+	if err != nil {
+		return nil, err
+	}
+	readme, err := q.readme(l)
+	if err != nil {
+		return nil, err
+	}
+	refs, err := q.frontRefs()
+	if err != nil {
+		return nil, err
+	}
+	facts := g.Group{h.Span(g.Text(humanize.IBytes(uint64(repo.GetSize()))))}
+	if owner := repo.GetSettings().GetOwner(); owner != "" {
+		facts = append(facts, h.Span(page.Text("owner "+owner)))
+	}
+	if repo.GetSettings().GetArchived() {
+		facts = append(facts, h.Span(g.Text("archived: it takes no changes")))
+	}
+	c.brief = l.late
+	c.main = g.Group{q.crumbs(""), about, h.P(h.Class("about"), facts), q.places("Overview"),
+		h.Div(h.Class("front"),
+			h.Div(q.logTable(log, nil, nil), l.view(q), readme),
+			h.Aside(q.cloneBox(), refs, languages))}
+	return c, nil
+}
+
+// cloneBox returns the commands to clone.
+func (q *request) cloneBox() g.Node {
+	url := q.v.Address(q.repo.String())
+	line := func(id, label, text string) g.Node {
+		return h.Div(h.Label(h.For(id), g.Text(label)), h.Input(h.ID(id), h.ReadOnly(), h.Value(text), h.Data("copy", "")))
+	}
+	ssh := g.Node(nil)
+	if q.SSH != "" {
+		ssh = line("clone-ssh", "SSH", "git clone "+sshAddress(q.SSH, q.repo.String()))
+	}
+	return h.Section(h.Class("clone"), h.H2(g.Text("Clone")), line("clone-http", "HTTP", "git clone "+quote(url)), ssh,
+		line("clone-mirror", "Mirror", "git clone --mirror "+quote(url)))
+}
+
+// sshAddress returns the address of a repository over SSH.
+func sshAddress(host, repo string) string {
+	if strings.Contains(host, ":") {
+		return quote("ssh://git@" + host + "/" + repo)
+	}
+	return quote("git@" + host + ":" + repo)
+}
+
+// quote quotes an argument for a shell, if that is necessary.
+func quote(text string) string {
+	if strings.ContainsAny(text, " $&;[]()'\"\\*?<>|`!#~") {
+		return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'"
+	}
+	return text
+}
+
+// frontRefs returns the first branches and the last tags.
+func (q *request) frontRefs() (g.Node, error) {
+	heads, more, err := q.listRefs(branches, "", frontRefs)
+	if err != nil {
+		return nil, err
+	}
+	all, _, err := q.listRefs(tags, "", maxRefNames)
+	if err != nil {
+		return nil, err
+	}
+	list := func(refs []*packhorsev1.Ref, prefix string) g.Node {
+		return h.Ul(g.Map(refs, func(ref *packhorsev1.Ref) g.Node {
+			name := strings.TrimPrefix(ref.GetName(), prefix)
+			return h.Li(h.A(page.Href(q.link("tree", name)), page.Text(name)))
+		}))
+	}
+	slices.Reverse(all)
+	newest := all[:min(len(all), frontRefs)]
+	return h.Section(h.H2(g.Text("Branches")), list(heads, branches),
+		g.If(len(newest) > 0, g.Group{h.H2(g.Text("Tags")), list(newest, tags)}),
+		g.If(more != "" || len(all) > frontRefs, h.P(h.A(page.Href(q.link("refs")), g.Text("All branches and tags"))))), nil
+}
+
+// foreign matches paths of code that other projects have written.
+var foreign = regexp.MustCompile(`(^|/)(vendor|node_modules|third_party|testdata)/`)
+
+// languages returns the share of languages, by the names of files.
+func (q *request) languages() (g.Node, error) {
+	tree, err := one[packhorsev1.TreeResponse](q, packhorsev1connect.ObjectServiceTreeProcedure, &packhorsev1.TreeRequest{
+		Path: q.in(""), Recursive: true, PageSize: languageMax})
+	if err != nil {
+		return nil, err
+	}
+	files, count := 0, map[string]int{}
+	byExtension := map[string]string{}
+	for _, e := range tree.GetEntries() {
+		name := string(e.GetPath())
+		extension := path.Ext(name)
+		language, ok := byExtension[extension]
+		if !ok {
+			language = page.Language("x" + extension)
+			byExtension[extension] = language
+		}
+		if language != "" && !foreign.MatchString(name) {
+			count[language]++
+			files++
+		}
+	}
+	if files == 0 {
+		return nil, nil
+	}
+	names := make([]string, 0, len(count))
+	for name := range count {
+		names = append(names, name)
+	}
+	slices.SortFunc(names, func(a, b string) int { return cmp.Or(count[b]-count[a], strings.Compare(a, b)) })
+	rows := g.Map(names[:min(len(names), 6)], func(name string) g.Node {
+		percent := g.Textf("%.1f %%", 100*float64(count[name])/float64(files))
+		return h.Li(h.A(page.Href(page.SearchURL(page.InRepository(q.repo.String())+" lang:"+strings.ToLower(name)+" ")),
+			g.Text(name)), h.Span(percent))
+	})
+	return h.Section(h.Class("languages"), h.H2(g.Text("Languages")), h.Ul(rows)), nil
+}
+
+// readme returns the README of a directory, or nil.
+func (q *request) readme(l *listing) (g.Node, error) {
+	found := ""
+	for _, e := range l.entries {
+		name := string(e.GetPath())
+		lower := strings.ToLower(name)
+		if e.GetMode() != modeTree && e.GetMode() != modeSubmodule && (lower == "readme" ||
+			strings.HasPrefix(lower, "readme.")) && (found == "" || strings.HasSuffix(lower, ".md")) {
+			found = join(l.path, name)
+		}
+	}
+	if found == "" {
+		return nil, nil
+	}
+	b, err := q.blob(found, maxReadme)
+	if err != nil || b.data == nil || b.isBinary() || b.mode == modeLink {
+		if fault.Is(err, fault.NotFound) {
+			err = nil
+		}
+		return nil, err
+	}
+	dir, name := cutLast(found)
+	var text g.Node
+	if ext := strings.ToLower(path.Ext(name)); ext == ".md" || ext == ".markdown" {
+		text = h.Div(h.Class("prose"), g.Raw(markup.Markdown(b.data, markup.Links{
+			File: func(to string) string { return q.link("file", q.here(), path.Join("/", dir, to)[1:]) },
+			Raw:  func(to string) string { return q.link("raw", q.id.String(), path.Join("/", dir, to)[1:]) },
+		})))
+	} else {
+		text = h.Pre(h.Class("prose"), page.Text(string(b.data)))
+	}
+	return h.Article(h.Class("readme"), h.H2(h.A(page.Href(q.link("file", q.here(), found)), page.Text(name))), text), nil
+}

@@ -1,0 +1,131 @@
+package browse
+
+import (
+	"net/url"
+	"strings"
+	"unicode/utf8"
+
+	g "maragu.dev/gomponents"
+	h "maragu.dev/gomponents/html"
+
+	"github.com/packhorse-git/packhorse/internal/gateway/web/page"
+	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
+)
+
+// escape escapes text as components of the path of a URL. Bytes that are not UTF-8 are escaped, too.
+func escape(text string) string {
+	parts := strings.Split(text, "/")
+	for i, part := range parts {
+		if parts[i] = url.PathEscape(part); part == "." || part == ".." { // browsers would resolve them
+			parts[i] = strings.ReplaceAll(part, ".", "%2E")
+		}
+	}
+	return strings.Join(parts, "/")
+}
+
+// link returns the path of a page of the repository. parts are joined by slashes; empty ones at the end are left out.
+func (q *request) link(kind string, parts ...string) string {
+	path := "/" + escape(q.repo.String())
+	if kind == "" {
+		return path + "/"
+	}
+	path += mark + kind
+	for len(parts) > 0 && parts[len(parts)-1] == "" {
+		parts = parts[:len(parts)-1]
+	}
+	for _, part := range parts {
+		path += "/" + escape(part)
+	}
+	return path
+}
+
+// here returns the revision of the address for links: the one that the visitor chose.
+func (q *request) here() string {
+	if q.revision == "" {
+		return "HEAD"
+	}
+	return q.revision
+}
+
+// crumbs returns links to the repository and to the directories of the path. kind is the page that its last component
+// leads to; "" leaves it without a link.
+func (q *request) crumbs(what string) g.Node {
+	name := q.repo.String()
+	nodes := g.Group{h.A(page.Href(q.link("")), page.Text(name))}
+	at := q.path
+	if at != "" || q.kind.name == "tree" {
+		nodes = append(nodes, separator, h.A(page.Href(q.link("tree", q.here())), page.Text(q.shortRevision())))
+	}
+	for rest, done := at, ""; rest != ""; {
+		part, next, _ := strings.Cut(rest, "/")
+		done += part
+		if nodes = append(nodes, separator); next == "" && what == "" {
+			nodes = append(nodes, h.B(page.Text(part)))
+		} else {
+			nodes = append(nodes, h.A(page.Href(q.link("tree", q.here(), done)), page.Text(part)))
+		}
+		done, rest = done+"/", next
+	}
+	if what != "" {
+		nodes = append(nodes, h.Span(h.Class("what"), g.Text(what)))
+	}
+	return h.H1(h.Class("crumbs"), nodes)
+}
+
+var separator = h.I(g.Text("/"))
+
+// shortRevision returns the revision of the address for people.
+func (q *request) shortRevision() string {
+	if q.revision == q.id.String() {
+		return page.Short(q.revision)
+	}
+	return q.here()
+}
+
+// tab is a link to another view of what is shown.
+type tab struct{ name, path string }
+
+// tabs returns links to other views.
+func tabs(current string, list ...tab) g.Node {
+	return h.Nav(h.Class("tabs"), h.Aria("label", "Views"), g.Map(list, func(t tab) g.Node {
+		return h.A(page.Href(t.path), g.If(t.name == current, h.Aria("current", "page")), g.Text(t.name))
+	}))
+}
+
+// places returns the tabs of the whole repository.
+func (q *request) places(current string) g.Node {
+	at := q.here()
+	return tabs(current, tab{"Overview", q.link("")}, tab{"Files", q.link("tree", at)}, tab{"Log", q.link("log", at)},
+		tab{"Branches and tags", q.link("refs")}, tab{"Search", page.SearchURL(page.InRepository(q.repo.String()) + " ")})
+}
+
+// permanent returns a link to the same page by commit, or a note with a link to the newest if it is that.
+func (q *request) permanent() g.Node {
+	if q.id.String() == q.revision {
+		return h.P(h.Class("note"), g.Text("This is the state of one commit. "),
+			h.A(page.Href(q.link(q.kind.name, "HEAD", q.path)), g.Text("Go to the newest.")))
+	}
+	return nil
+}
+
+// unescape unescapes a component of the path of a URL. Text with an invalid escape stays unchanged.
+func unescape(text string) string {
+	if plain, err := url.PathUnescape(text); err == nil {
+		return plain
+	}
+	return text
+}
+
+// pathFields returns the fields path and raw_path of a call for a path.
+func pathFields(path string) (text string, raw []byte) {
+	if utf8.ValidString(path) {
+		return path, nil
+	}
+	return "", []byte(path)
+}
+
+// in returns a path in the commit, for calls.
+func (q *request) in(path string) *packhorsev1.RevisionPath {
+	text, raw := pathFields(path)
+	return &packhorsev1.RevisionPath{Revision: q.id.String(), Path: text, RawPath: raw}
+}

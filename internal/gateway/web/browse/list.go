@@ -1,0 +1,69 @@
+package browse
+
+import (
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/dustin/go-humanize"
+	g "maragu.dev/gomponents"
+	h "maragu.dev/gomponents/html"
+
+	"github.com/packhorse-git/packhorse/internal/gateway/web/legacy"
+	"github.com/packhorse-git/packhorse/internal/gateway/web/page"
+	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
+)
+
+const listed = 500 // repositories of a page
+
+// List answers a request for the list of repositories.
+func (s *Site) List(w http.ResponseWriter, r *http.Request, v Visitor) error {
+	if to, ok := legacy.Find(r.URL); ok {
+		http.Redirect(w, r, to, http.StatusMovedPermanently)
+		return nil
+	}
+	query := r.URL.Query()
+	page1, err := v.List(&packhorsev1.ListRequest{Prefix: query.Get("prefix"), After: query.Get("after"), PageSize: listed,
+		Details: true})
+	if err != nil {
+		return s.Fail(w, r, v, err)
+	}
+	dir := ""
+	rows := g.Group{}
+	for _, repo := range page1.GetDetails() {
+		parent, name := cutLast(repo.GetPath())
+		if parent != dir {
+			dir = parent
+			rows = append(rows, h.Tr(h.Class("group"), h.Th(h.ColSpan("4"), h.Scope("rowgroup"),
+				h.A(page.Href("/?prefix="+url.QueryEscape(dir+"/")), page.Text(dir+"/")))))
+		}
+		rows = append(rows, repositoryRow(repo, name))
+	}
+	more := g.Node(nil)
+	if next := page1.GetNextPageToken(); next != "" {
+		more = h.P(h.Class("more"), h.A(page.Href("/?prefix="+url.QueryEscape(query.Get("prefix"))+"&after="+
+			url.QueryEscape(next)), h.Rel("next"), g.Text("More repositories")))
+	}
+	main := g.Group{g.If(s.Text != nil, h.Div(h.Class("prose"), s.Text)), h.H1(h.Class("crumbs"), g.Text("Repositories")),
+		h.Form(h.Class("filter"), h.Action("/"), h.Label(g.Text("Paths that begin with"), h.Input(h.Name("prefix"),
+			h.Value(query.Get("prefix")), h.AutoComplete("off"), h.SpellCheck("false"))), h.Button(g.Text("Show"))),
+		g.If(len(rows) == 0, page.Card("There are no repositories here", "Nothing that you may read begins like this.")),
+		g.If(len(rows) > 0, h.Table(h.Class("repositories"), h.THead(h.Class("hide"), h.Tr(h.Th(g.Text("Name")),
+			h.Th(g.Text("Description")), h.Th(g.Text("Owner")), h.Th(g.Text("Last push")))), h.TBody(rows))), more}
+	return s.Send(w, r, http.StatusOK, "list", s.Frame(page.Head{Kind: "list", Title: "Repositories",
+		Visitor: v.Name(), Index: r.URL.RawQuery == ""}, main))
+}
+
+func repositoryRow(repo *packhorsev1.Repository, name string) g.Node {
+	pushed := g.Node(nil)
+	if t := repo.GetPushedAt(); t != nil {
+		at := t.AsTime()
+		pushed = h.Time(h.DateTime(at.Format("2006-01-02T15:04:05Z")), h.Title(at.Format("2006-01-02 15:04:05 UTC")),
+			g.Text(humanize.Time(at)))
+	}
+	description, _ := page.Shorten(repo.GetSettings().GetDescription(), 160)
+	link := "/" + escape(repo.GetPath()) + "/"
+	return h.Tr(h.Td(h.Class("name"), h.A(page.Href(link), page.Text(strings.TrimSuffix(name, ".git")))),
+		h.Td(h.Class("says"), page.Text(description)), h.Td(h.Class("who"), page.Text(repo.GetSettings().GetOwner())),
+		h.Td(h.Class("when"), pushed))
+}

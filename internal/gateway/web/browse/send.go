@@ -1,0 +1,71 @@
+package browse
+
+import (
+	"bytes"
+	"fmt"
+	"net/http"
+	"strings"
+
+	g "maragu.dev/gomponents"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/gateway/web/page"
+)
+
+// send sends a fragment in its frame.
+func (q *request) send(f *fragment, etag string) error {
+	header := q.w.Header()
+	header.Del("Pragma")
+	header.Del("Expires")
+	header.Set("ETag", etag)
+	header.Set("Vary", "Authorization, Cookie")
+	scope := "private"
+	if q.v.Name() == "" {
+		scope = "public"
+	}
+	if q.revision == q.id.String() && q.revision != "" {
+		header.Set("Cache-Control", scope+", max-age=86400, immutable")
+	} else {
+		header.Set("Cache-Control", scope+", no-cache")
+	}
+	name := q.kind.name
+	if name == "" {
+		name = "repository"
+	}
+	if isCurrent(q.r, etag) {
+		q.w.WriteHeader(http.StatusNotModified)
+		return nil
+	}
+	if f.raw != nil {
+		for key, values := range f.raw.header {
+			header[key] = values
+		}
+		return q.SendText(q.w, q.r, http.StatusOK, name, f.raw.contentType, f.raw.text)
+	}
+	head := page.Head{Kind: f.kind, Title: page.Visible(f.title), Query: page.InRepository(q.repo.String()) + " ",
+		Visitor: q.v.Name(), Index: q.kind.index && strings.HasPrefix(q.ref, "refs/") && q.r.URL.RawQuery == ""}
+	if q.id.String() != q.revision {
+		head.Feed = q.link("feed", q.here())
+	}
+	if q.kind.name == "" {
+		host, path := q.v.Address(""), q.repo.String()
+		_, host, _ = strings.Cut(strings.TrimSuffix(host, "/"), "://")
+		head.GoGet = fmt.Sprintf("%s/%s git %s", host, path, q.v.Address(path))
+	}
+	var b bytes.Buffer
+	b.Grow(len(f.text) + 4096)
+	if err := q.Frame(head, g.Raw(string(f.text))).Render(&b); err != nil {
+		return fault.Wrap(fault.Internal, "cannot render the page", err)
+	}
+	return q.SendText(q.w, q.r, http.StatusOK, name, "text/html; charset=utf-8", b.Bytes())
+}
+
+// isCurrent reports whether the client has the response already.
+func isCurrent(r *http.Request, etag string) bool {
+	for sent := range strings.SplitSeq(strings.Join(r.Header["If-None-Match"], ","), ",") {
+		if strings.TrimSpace(sent) == etag {
+			return true
+		}
+	}
+	return false
+}

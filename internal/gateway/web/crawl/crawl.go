@@ -1,0 +1,152 @@
+// Package crawl keeps crawlers from using up a server. Pages that cost much to make are for visitors who keep a cookie
+// or have signed in. They have a budget of time for each network, and a limit of how many are made at once. Nothing of
+// it concerns Git's own requests.
+package crawl
+
+import (
+	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"runtime"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/golang-lru/v2/simplelru"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+)
+
+const (
+	budget      = 10 * time.Second       // of making pages, that a network can save up
+	refill      = 100 * time.Millisecond // that it gets for each second
+	maxNetworks = 50_000
+	patience    = 2 * time.Second // to wait for a seat
+
+	cookieName = "packhorse-seen"
+	cookieLife = 7 * 24 * time.Hour
+
+	// SeenPath is the path that gives a browser the cookie, and leads it back to where it came from.
+	SeenPath = "/-/seen"
+	seenMark = "seen" // in the query of an address that a browser was led back to
+)
+
+// Gate admits requests for costly pages. Safe for concurrent use.
+type Gate struct {
+	key   []byte
+	now   func() time.Time
+	seats chan struct{}
+
+	mu       sync.Mutex
+	networks *simplelru.LRU[netip.Prefix, *account]
+}
+
+// account is the time that a network has left.
+type account struct {
+	left time.Duration
+	at   time.Time
+}
+
+// New returns a Gate. All gateways that one name leads to need the same key.
+func New(key []byte, now func() time.Time) *Gate {
+	networks, _ := simplelru.NewLRU[netip.Prefix, *account](maxNetworks, nil) // the size is valid
+	return &Gate{key: key, now: now, seats: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2)), networks: networks}
+}
+
+// networkOf returns the network of a client: those of one owner most often share it.
+func networkOf(remote string) netip.Prefix {
+	address, err := netip.ParseAddrPort(remote)
+	if err != nil {
+		return netip.Prefix{}
+	}
+	bits := 24
+	ip := address.Addr().Unmap()
+	if ip.Is6() {
+		bits = 48
+	}
+	network, _ := ip.Prefix(bits) // the number of bits is valid
+	return network
+}
+
+// Needs reports whether a browser has to get the cookie first. It then has a response: a redirect, or 429 to a client
+// that keeps no cookies.
+func (g *Gate) Needs(w http.ResponseWriter, r *http.Request) (bool, error) {
+	if cookie, err := r.Cookie(cookieName); err == nil && hmac.Equal([]byte(cookie.Value), []byte(g.cookie(r))) {
+		return false, nil
+	}
+	if r.URL.Query().Has(seenMark) {
+		return false, fault.Retry(fault.Exhausted, time.Hour, "this page costs much to make: allow cookies or sign in")
+	}
+	w.Header().Set("Cache-Control", "no-store")
+	http.Redirect(w, r, SeenPath+"?to="+url.QueryEscape(r.URL.RequestURI()), http.StatusFound)
+	return true, nil
+}
+
+// cookie returns the value of the cookie for the network of a request.
+func (g *Gate) cookie(r *http.Request) string {
+	mac := hmac.New(sha256.New, g.key)
+	mac.Write([]byte(cookieName + networkOf(r.RemoteAddr).String()))
+	return hex.EncodeToString(mac.Sum(nil)[:16])
+}
+
+// Seen gives a browser the cookie and leads it back.
+func (g *Gate) Seen(w http.ResponseWriter, r *http.Request, secure bool) error {
+	to := r.URL.Query().Get("to")
+	if !strings.HasPrefix(to, "/") || strings.HasPrefix(to, "//") || strings.ContainsAny(to, "\\\r\n") {
+		return fault.New(fault.Invalid, "there is no page of this server at that address")
+	}
+	join := "?"
+	if strings.Contains(to, "?") {
+		join = "&"
+	}
+	http.SetCookie(w, &http.Cookie{Name: cookieName, Value: g.cookie(r), Path: "/", MaxAge: int(cookieLife.Seconds()),
+		HttpOnly: true, Secure: secure, SameSite: http.SameSiteLaxMode})
+	w.Header().Set("Cache-Control", "no-store")
+	http.Redirect(w, r, to+join+seenMark+"=1", http.StatusFound)
+	return nil
+}
+
+// Enter admits a request, or fails with Exhausted. The caller has to call leave when the page is made.
+func (g *Gate) Enter(ctx context.Context, remote string) (leave func(), err error) {
+	network := networkOf(remote)
+	if left := g.spend(network, 0); left <= 0 {
+		wait := time.Duration(float64(-left)/float64(refill)*float64(time.Second)) + time.Second
+		return nil, fault.Retry(fault.Exhausted, wait,
+			"your network has requested many pages that cost much to make: try again later, or sign in")
+	}
+	late := time.NewTimer(patience)
+	defer late.Stop()
+	select {
+	case g.seats <- struct{}{}:
+	case <-late.C:
+		return nil, fault.Retry(fault.Exhausted, 10*time.Second,
+			"the server is busy with pages that cost much to make: try again")
+	case <-ctx.Done():
+		return nil, fault.Wrap(fault.Cancelled, "the client has gone", ctx.Err())
+	}
+	begin := g.now()
+	return func() {
+		<-g.seats
+		g.spend(network, g.now().Sub(begin))
+	}, nil
+}
+
+// spend takes time from a network, and returns the rest of its budget.
+func (g *Gate) spend(network netip.Prefix, cost time.Duration) time.Duration {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	now := g.now()
+	a, ok := g.networks.Get(network)
+	if !ok {
+		a = &account{left: budget, at: now}
+		g.networks.Add(network, a)
+	}
+	a.left = min(budget, a.left+time.Duration(now.Sub(a.at).Seconds()*float64(refill)))
+	a.at = now
+	a.left -= cost
+	return a.left
+}

@@ -1,0 +1,84 @@
+package crawl
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+)
+
+// A browser gets the cookie by a redirect and returns. A client without cookies is refused at its second request.
+func TestCookie(t *testing.T) {
+	t.Parallel()
+	g := New([]byte("key"), time.Now)
+	request := func(path, cookie string) *http.Request {
+		r := httptest.NewRequest(http.MethodGet, path, nil)
+		r.RemoteAddr = "192.0.2.7:1234"
+		if cookie != "" {
+			r.Header.Set("Cookie", cookie)
+		}
+		return r
+	}
+	w := httptest.NewRecorder()
+	if done, err := g.Needs(w, request("/a/-/blame/main/x?y=1", "")); !done || err != nil {
+		t.Fatalf("without the cookie: %v, %v; want a redirect", done, err)
+	}
+	to := w.Header().Get("Location")
+	if !strings.HasPrefix(to, SeenPath+"?to=") {
+		t.Fatalf("Location = %q", to)
+	}
+	w = httptest.NewRecorder()
+	if err := g.Seen(w, request(to, ""), true); err != nil {
+		t.Fatal(err)
+	}
+	back, cookie := w.Header().Get("Location"), w.Header().Get("Set-Cookie")
+	if back != "/a/-/blame/main/x?y=1&seen=1" || !strings.Contains(cookie, "HttpOnly; Secure; SameSite=Lax") {
+		t.Fatalf("Location = %q, Set-Cookie = %q", back, cookie)
+	}
+	if done, err := g.Needs(w, request(back, strings.Split(cookie, ";")[0])); done || err != nil {
+		t.Errorf("with the cookie: %v, %v; want none", done, err)
+	}
+	if _, err := g.Needs(w, request(back, "")); !fault.Is(err, fault.Exhausted) {
+		t.Errorf("back without the cookie: %v, want Exhausted", err)
+	}
+	for _, bad := range []string{"//evil.example/", "https://evil.example/", `/\evil.example`, ""} {
+		if err := g.Seen(w, request(SeenPath+"?to="+bad, ""), false); err == nil {
+			t.Errorf("a redirect to %q was made", bad)
+		}
+	}
+}
+
+// The budget is that of a network, and comes back with time.
+func TestBudget(t *testing.T) {
+	t.Parallel()
+	now := time.Unix(1000, 0)
+	g := New(nil, func() time.Time { return now })
+	spend := func(remote string, d time.Duration) error {
+		leave, err := g.Enter(t.Context(), remote)
+		if err == nil {
+			now = now.Add(d)
+			leave()
+		}
+		return err
+	}
+	for range 3 {
+		if err := spend("192.0.2.1:1", 4*time.Second); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := spend("192.0.2.200:1", time.Second); !fault.Is(err, fault.Exhausted) || fault.RetryAfter(err) < time.Second {
+		t.Errorf("after 12 s: %v, want Exhausted with a time", err)
+	}
+	for _, other := range []string{"192.0.3.1:1", "[2001:db8:1::1]:1", "nonsense"} {
+		if err := spend(other, 0); err != nil {
+			t.Errorf("%s: %v", other, err)
+		}
+	}
+	now = now.Add(time.Minute)
+	if err := spend("192.0.2.1:1", 0); err != nil {
+		t.Errorf("a minute later: %v", err)
+	}
+}

@@ -1,0 +1,83 @@
+package page
+
+import (
+	"fmt"
+	"html"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/alecthomas/chroma/v2/lexers"
+	"go.uber.org/goleak"
+	"pgregory.net/rapid"
+)
+
+func TestMain(m *testing.M) {
+	// The clock of regexp2 runs for a while after its last use.
+	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("github.com/dlclark/regexp2/v2.runClock"))
+}
+
+var tags = regexp.MustCompile(`<[^>]*>`)
+
+// Highlighting does not change the text.
+func TestCodeIsTheText(t *testing.T) {
+	t.Parallel()
+	p := newPainter()
+	defer p.wait()
+	names := []string{"a.go", "a.py", "a.js", "a.html", "a.md", "Makefile", "a.c", "a.yaml", "a.php", "a.unknown", "a.sh",
+		"a.rb", "a.diff"}
+	pieces := []string{"func f() {\n", "\n", "\"", "'", "/*", "*/", "#", "<b>&amp;", "\r\n", "\t x := 1", "{{", "```go\n",
+		"\u00e9", "<?php", "\\", "0x1f", "EOF\n", "<<EOF\n"}
+	rapid.Check(t, func(t *rapid.T) {
+		text := strings.Join(rapid.SliceOfN(rapid.SampledFrom(pieces), 0, 40).Draw(t, "pieces"), "")
+		shown, _, _ := p.Lines(rapid.SampledFrom(names).Draw(t, "name"), text)
+		n := len(shown)
+		var b strings.Builder
+		for _, line := range shown {
+			b.WriteString(line + "\n")
+		}
+		var want strings.Builder
+		lines := 0
+		for line := range strings.Lines(text) {
+			want.WriteString(strings.TrimSuffix(strings.TrimSuffix(line, "\n"), "\r") + "\n")
+			lines++
+		}
+		if got := html.UnescapeString(tags.ReplaceAllString(b.String(), "")); got != want.String() &&
+			!strings.Contains(got, "U+000D") || n != lines {
+			t.Fatalf("%d lines for %d:\n%q\n%q", n, lines, got, want.String())
+		}
+	})
+}
+
+// A file is shown without colours if highlighting is late, busy or refused.
+func TestPaintEnds(t *testing.T) {
+	t.Parallel()
+	if spans := tokens(lexers.Get("go"), "package a\n", time.Now().Add(-time.Second)); spans != nil {
+		t.Errorf("tokens after the deadline = %v, want nil", spans)
+	}
+	p := newPainter()
+	for range cap(p.seats) {
+		p.seats <- struct{}{}
+	}
+	if spans, language, result := p.spans("a.go", "package a\n"); len(spans) != 1 || language != "Go" ||
+		result != PaintBusy {
+		t.Errorf("spans without a free seat = %v, %q, %q; want 1 span, Go, busy", spans, language, result)
+	}
+	if spans, _, result := p.spans("a.go", strings.Repeat("x ", maxPainted)); len(spans) != 1 || result != PaintLarge {
+		t.Errorf("large file: %d spans, result %q; want 1 and large", len(spans), result)
+	}
+}
+
+// Links lead to pages of this server, whatever a repository contains.
+func TestLinksStayHere(t *testing.T) {
+	t.Parallel()
+	for path, want := range map[string]string{
+		"/-/blob/a/b?c=\"d\"": ` href="/-/blob/a/b?c=&#34;d&#34;"`, "#L3": ` href="#L3"`,
+		"javascript:alert(1)": ` href="#"`, "//example.com/-/": ` href="#"`, `/\example.com`: ` href="#"`, "https://example.com/": ` href="#"`, "": ` href="#"`,
+	} {
+		if got := fmt.Sprint(Href(path)); got != want {
+			t.Errorf("Href(%q) = %s, want %s", path, got, want)
+		}
+	}
+}

@@ -1,0 +1,109 @@
+package page
+
+import (
+	"github.com/packhorse-git/packhorse/internal/search/schema"
+	"regexp"
+
+	g "maragu.dev/gomponents"
+
+	"fmt"
+	"html"
+	"strings"
+	"unicode/utf8"
+)
+
+// Piece is a part of a line.
+type Piece struct {
+	Text    string
+	Hit     bool // a match
+	Control bool // the name of an invisible character
+}
+
+// Deceives reports whether a character is invisible or changes the order in which browsers show its neighbours, so that
+// code reads differently from what it does (CVE-2021-42574).
+func Deceives(r rune) bool {
+	switch {
+	// writing direction
+	case r >= 0x202a && r <= 0x202e, r >= 0x2066 && r <= 0x2069, r == 0x200e, r == 0x200f, r == 0x061c:
+		return true
+	case r >= 0x200b && r <= 0x200d, r == 0x2060, r == 0xfeff, r == 0x00ad: // zero width
+		return true
+	}
+	return r < ' ' && r != '\t' || r == 0x7f
+}
+
+// named returns the text that is shown for such a character.
+func named(r rune) string { return fmt.Sprintf("U+%04X", r) }
+
+// AppendPieces appends the pieces of text. Invalid UTF-8 becomes U+FFFD.
+func AppendPieces(to []Piece, text string, hit bool) []Piece {
+	for len(text) > 0 {
+		i := strings.IndexFunc(text, Deceives)
+		if i < 0 {
+			i = len(text)
+		}
+		if i > 0 {
+			to = append(to, Piece{Text: strings.ToValidUTF8(text[:i], "\ufffd"), Hit: hit})
+		}
+		if i == len(text) {
+			break
+		}
+		r, n := utf8.DecodeRuneInString(text[i:])
+		if r != '\r' || i+n < len(text) { // the end of a line is not shown
+			to = append(to, Piece{Text: named(r), Control: true})
+		}
+		text = text[i+n:]
+	}
+	return to
+}
+
+// WriteText writes text as HTML.
+func WriteText(b *strings.Builder, text string) {
+	for len(text) > 0 {
+		i := strings.IndexFunc(text, Deceives)
+		if i < 0 {
+			i = len(text)
+		}
+		b.WriteString(html.EscapeString(strings.ToValidUTF8(text[:i], "\ufffd")))
+		if i == len(text) {
+			break
+		}
+		r, n := utf8.DecodeRuneInString(text[i:])
+		b.WriteString(`<b class="ctl">` + named(r) + `</b>`)
+		text = text[i+n:]
+	}
+}
+
+// Shorten returns at most the first limit bytes of text, in whole characters, and whether it removed any.
+func Shorten(text string, limit int) (string, bool) {
+	if len(text) <= limit {
+		return text, false
+	}
+	for limit > 0 && !utf8.RuneStart(text[limit]) {
+		limit--
+	}
+	return text[:limit], true
+}
+
+// Text returns text of a repository as a node. Characters that deceive are shown.
+func Text(text string) g.Node { return Render(AppendPieces(nil, text, false)) }
+
+// Visible returns text of a repository where it cannot be a node: in titles and attributes.
+func Visible(text string) string {
+	var b strings.Builder
+	for _, p := range AppendPieces(nil, text, false) {
+		b.WriteString(p.Text)
+	}
+	return b.String()
+}
+
+// InRepository returns a query for one repository.
+func InRepository(repository string) string { return "repo:^" + Pattern(schema.Name(repository)) + "$" }
+
+// Pattern returns a regular expression that matches text and is one word of a query.
+func Pattern(text string) string {
+	return strings.NewReplacer(" ", `\x20`, `"`, `\x22`, "'", `\x27`, "\t", `\x09`).Replace(regexp.QuoteMeta(text))
+}
+
+// Short returns the start of an object ID.
+func Short(id string) string { return id[:min(len(id), 10)] }

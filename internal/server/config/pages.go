@@ -1,0 +1,23 @@
+package config
+
+// PagesConfig is for the pages for browsers.
+type PagesConfig struct {
+	// Enabled serves pages for browsers: repositories, their files and history, and search.
+	Enabled bool `toml:"enabled" default:"true"`
+
+	// Title is the name of the site, at the top and in the titles of pages.
+	Title string `toml:"title" default:"Packhorse"`
+
+	// Logo is a file with an SVG, PNG, JPEG or WebP image for the top of pages. Empty means the logo of Packhorse.
+	Logo string `toml:"logo" path:"yes"`
+
+	// Text is a Markdown file that the list of repositories begins with.
+	Text string `toml:"text" path:"yes"`
+
+	// Style is a style sheet, which follows the one of the pages.
+	Style string `toml:"style" path:"yes"`
+
+	// KeyFile is the file with the secret that cookies are sealed with; see storage.secret_file for its mode. Gateways
+	// with one name need the same. Empty means pages.key in the state directory, which is made at the first start.
+	KeyFile string `toml:"key_file" path:"secret"`
+}
