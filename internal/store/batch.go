@@ -103,7 +103,7 @@ func (b *batch) check(p *pendingPush) error {
 		return p.ctx.Err()
 	case !b.head.has(p.shadow.place.path):
 		return notFound(p.shadow.place.path)
-	case head.ObjectsEpoch != base.ObjectsEpoch:
+	case head.ObjectsEpoch != base.ObjectsEpoch && slices.ContainsFunc(p.Updates, isNotDeletion):
 		return fault.Retry(fault.Unavailable, fault.RetrySoon,
 			"push not accepted: unreachable objects of the repository were removed during the push; try again")
 	case !sameRules(head.Config, base.Config):
@@ -117,6 +117,9 @@ func (b *batch) check(p *pendingPush) error {
 	}
 	return nil
 }
+
+// isNotDeletion reports whether an update needs an object.
+func isNotDeletion(u receivepack.Update) bool { return !u.New.IsZero() }
 
 // missingPacks returns the packs of a push that the record does not have. Two pushes of the same objects upload the
 // same pack.

@@ -220,12 +220,13 @@ func TestCollectAges(t *testing.T) {
 }
 
 // TestCollectDuringPush refuses a push that Git has checked before the collection of another node, and accepts it
-// afterwards.
+// afterwards. A push that only deletes refs needs no objects.
 func TestCollectDuringPush(t *testing.T) {
 	t.Parallel()
 	b, n, clone := newForkWorld(t)
 	id := n.leak(clone, "app", "unreachable")
-	once := sync.OnceFunc(func() { n.collect("app", realGit(t), 0) })
+	collect := func() { n.collect("app", realGit(t), 0) }
+	once := sync.OnceFunc(collect)
 	other := newGitNode(t, b, receivepack.Options{Decider: decider(func(*receivepack.Push) error { once(); return nil })},
 		named("other"))
 	report := other.pushKnown("app", "refs/heads/again", id)
@@ -238,6 +239,9 @@ func TestCollectDuringPush(t *testing.T) {
 	n.wantObject("app", id, false)
 	other.mustPush(clone, "app", id.String()+":refs/heads/again")
 	n.wantObject("app", id, true)
+	n.leak(clone, "app", "another")
+	once = sync.OnceFunc(collect)
+	other.mustPush(clone, "app", ":refs/heads/again")
 	checkStore(t, b)
 }
 
