@@ -129,8 +129,7 @@ func (w *collectedPushes) branch(name string, pushes int) error {
 		case err == nil:
 			made++
 			w.accepted.Add(1)
-		case strings.Contains(err.Error(), "again"), // "push again", or "try again"
-			strings.Contains(err.Error(), "bad pack"): // Git does not find an object in a pack that has just come back
+		case strings.Contains(err.Error(), "again"): // "push again", or "try again"
 			w.refused.Add(1)
 		default:
 			return err

@@ -197,6 +197,14 @@ var systemErrors = []struct {
 	{"too many open files", reasonInternal, fault.Unavailable},
 }
 
+const (
+	// badPack is Git's reason for a ref whose new object has disappeared since Git found it. A collection has removed its
+	// pack, or the pack was replaced by an equal one.
+	badPack = "bad pack"
+	// reasonCollected is added to it.
+	reasonCollected = ": objects of the push were collected meanwhile, push again"
+)
+
 // refReasons classify Git's reasons for single refs by a text that they contain.
 var refReasons = []struct{ text, reason string }{
 	{node.RefusedBy, reasonPolicy},
@@ -205,7 +213,7 @@ var refReasons = []struct{ text, reason string }{
 	{"quota exceeded", reasonQuota},
 	{"changed meanwhile", reasonConflict},
 	{"missing necessary objects", reasonIncomplete},
-	{"bad pack", reasonIncomplete},
+	{badPack, reasonIncomplete},
 	{"shallow error", reasonIncomplete},
 	{"non-fast-forward", reasonConflict},
 	{"incorrect old value", reasonConflict},

@@ -45,3 +45,22 @@ func TestPushNeedsRemovedObjects(t *testing.T) {
 	w.mustPush(c, "next")
 	w.Git("fsck", "--strict")
 }
+
+// The object that a ref shall have disappears after Git has found it, as when a collection replaces its pack.
+func TestPushOfCollectedObject(t *testing.T) {
+	t.Parallel()
+	if isInStore(t) {
+		t.Skip("a store removes no objects")
+	}
+	var w *world
+	var id string
+	w = newWorld(t, Options{Decider: decider(func(context.Context, *Push) error {
+		return os.Remove(w.Dir + "/objects/" + id[:2] + "/" + id[2:])
+	})})
+	gone := w.Commit("gone")
+	id = gone.String()
+	report, err := w.post(command2(t, gone, "refs/heads/new", "report-status") + packWith(0))
+	if err != nil || !strings.Contains(report, "ng refs/heads/new bad pack: ") || !strings.Contains(report, "push again") {
+		t.Errorf("%q, %v", report, err)
+	}
+}

@@ -210,6 +210,7 @@ func (p *pushSession) finalize(ctx context.Context, gitErr error) ([]Update, err
 		if len(p.hooks.ruled) > 0 {
 			p.out.kept = p.reportRules(p.out.kept)
 		}
+		p.out.kept = renameReason(p.out.kept, badPack, badPack+reasonCollected)
 		p.report = readReport(p.out.kept)
 		updates, isKnown, err = p.destination.apply(ctx, gitErr)
 	}
