@@ -45,10 +45,10 @@ func (c *Call) FormatPatch(q *packhorsev1.FormatPatchRequest,
 // RangeDiff sends parts of the output of git range-diff. A version of the series has at most 1,000 commits. A message
 // is valid until send returns.
 func (c *Call) RangeDiff(q *packhorsev1.RangeDiffRequest, send func(*packhorsev1.RangeDiffResponse) error) error {
-	var ranges []string
-	for _, version := range [...][4]string{{"old_base", q.GetOldBase(), "old_tip", q.GetOldTip()},
+	var ranges [2][2]string // of each version, the base and the tip
+	for i, version := range [...][4]string{{"old_base", q.GetOldBase(), "old_tip", q.GetOldTip()},
 		{"new_base", cmp.Or(q.GetNewBase(), q.GetOldBase()), "new_tip", q.GetNewTip()}} {
-		var ids [2]string
+		ids := &ranges[i]
 		for n := range ids {
 			field, revision := version[2*n], version[2*n+1]
 			if revision == "" {
@@ -63,9 +63,17 @@ func (c *Call) RangeDiff(q *packhorsev1.RangeDiffRequest, send func(*packhorsev1
 		if err := c.checkLength(version[2], maxCommits, []string{ids[1], "^" + ids[0]}); err != nil {
 			return err
 		}
-		ranges = append(ranges, ids[0]+".."+ids[1])
 	}
-	args := append([]string{"--no-color", "--no-ext-diff", "--no-textconv"}, ranges...)
+	args := []string{"--no-color", "--no-ext-diff", "--no-textconv"}
+	before, after := ranges[0], ranges[1]
+	switch { // Git accepts a range of one commit to itself only where both have the same base
+	case after[0] == after[1]:
+		args = append(args, before[0], before[1], before[0])
+	case before[0] == before[1]:
+		args = append(args, after[0], after[0], after[1])
+	default:
+		args = append(args, before[0]+".."+before[1], after[0]+".."+after[1])
+	}
 	return c.stream(command{name: "range-diff", args: args}, func(data []byte) error {
 		return send(&packhorsev1.RangeDiffResponse{Data: data})
 	})

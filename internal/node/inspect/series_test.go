@@ -51,6 +51,26 @@ func TestSeriesAsGit(t *testing.T) {
 			t.Errorf("from %s: %.500q, want %.500q", from, b.String(), want)
 		}
 	}
+	for _, q := range [][4]string{{"main~3", "main", "main~9", "main~9"}, {"main~9", "main~9", "main~3", "main"},
+		{"main", "main", "main~9", "main~9"}} {
+		var b strings.Builder
+		if err := call(t, i, r, (*Call).RangeDiff, &packhorsev1.RangeDiffRequest{OldBase: q[0], OldTip: q[1], NewBase: q[2],
+			NewTip: q[3]}, func(m *packhorsev1.RangeDiffResponse) error {
+			b.Write(m.GetData())
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		empty := func(base, tip string) string { // which Git accepts
+			if base == tip {
+				return base + ".." + tip + "~1"
+			}
+			return base + ".." + tip
+		}
+		if want := gitOutput(t, g, "range-diff", empty(q[0], q[1]), empty(q[2], q[3])); b.String() != want {
+			t.Errorf("range-diff of %v: %q, want %q", q, b.String(), want)
+		}
+	}
 	root := g.Git("rev-list", "--max-parents=0", "main")
 	want := gitOutput(t, g, "format-patch", "--stdout", "--no-signature", "--full-index", "--root", root)
 	if got := i.formatted(t, r, &packhorsev1.FormatPatchRequest{To: root}); got != want {
