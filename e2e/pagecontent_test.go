@@ -79,7 +79,8 @@ func newPageRepo(t *testing.T, path string, args ...string) *gittest.Repo {
 type browserClient struct {
 	*testing.T
 	http.Client
-	base string
+	base  string
+	state string // the server's state directory
 }
 
 func newBrowserClient(t *testing.T, base string) *browserClient {
@@ -87,7 +88,7 @@ func newBrowserClient(t *testing.T, base string) *browserClient {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &browserClient{t, http.Client{Jar: jar, Transport: &http.Transport{}}, base}
+	return &browserClient{t, http.Client{Jar: jar, Transport: &http.Transport{}}, base, ""}
 }
 
 // get returns a page that has to exist.
@@ -203,7 +204,9 @@ func servePages(t *testing.T, root string, args ...string) *browserClient {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { killAll(t, server) })
-	return newBrowserClient(t, server.http)
+	c := newBrowserClient(t, server.http)
+	c.state = filepath.Join(dir, "state")
+	return c
 }
 
 // pathOfLink returns the path of a file that a link to a page of a kind leads to.
@@ -238,7 +241,7 @@ func TestPageContent(t *testing.T) {
 	safe(t, "a shallow repository", c.get("/shallow/-/log/HEAD"))
 	for _, name := range []string{"team/hostile", "team/sha256"} {
 		t.Run(name, func(t *testing.T) {
-			comparePages(t, &browserClient{t, c.Client, c.base}, gittest.At(t, filepath.Join(root, name+".git")), "/"+name)
+			comparePages(t, &browserClient{t, c.Client, c.base, c.state}, gittest.At(t, filepath.Join(root, name+".git")), "/"+name)
 		})
 	}
 }

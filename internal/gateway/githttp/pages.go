@@ -1,6 +1,7 @@
 package githttp
 
 import (
+	"context"
 	"encoding/json"
 	"io"
 	"log/slog"
@@ -8,6 +9,7 @@ import (
 	"regexp"
 	"strings"
 
+	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/gateway"
 	"github.com/packhorse-git/packhorse/internal/gateway/auth"
 	"github.com/packhorse-git/packhorse/internal/gateway/web/legacy"
@@ -22,6 +24,57 @@ import (
 // within its limits, and is unpacked. If nothing was written, an error becomes the response: NotFound for pages that do
 // not exist, Unauthenticated to have a browser ask for a name. Otherwise an error cuts the connection.
 type Pages func(w http.ResponseWriter, r *http.Request, v *Visitor) error
+
+// Sessions finds the sessions of visitors. Safe for concurrent use.
+type Sessions interface {
+	// Credential returns the credential of the session in a request; "" if there is none.
+	Credential(r *http.Request) string
+	// End ends the session of a browser whose credential is not valid any more.
+	End(w http.ResponseWriter, secure bool)
+}
+
+// identifyVisitor is identify for what browsers open, which may have a session. Only requests without an effect outside
+// of the pages may call it.
+func (q *request) identifyVisitor() error {
+	if q.handler.Sessions == nil || q.r.Header.Get("Authorization") != "" {
+		return q.identify()
+	}
+	credential := q.handler.Sessions.Credential(q.r)
+	if credential == "" {
+		return q.identify()
+	}
+	q.w.Header().Add("Vary", "Cookie")
+	anonymous := q.r
+	q.r = withCredential(q.r, credential)
+	err := q.identify()
+	if fault.Is(err, fault.Unauthenticated) {
+		q.handler.Sessions.End(q.w, q.from.HTTPS)
+		q.r = anonymous
+		return q.identify()
+	}
+	return err
+}
+
+// withCredential returns a request with a credential as the password.
+func withCredential(r *http.Request, credential string) *http.Request {
+	r = r.Clone(r.Context())
+	r.SetBasicAuth("session", credential)
+	return r
+}
+
+// Identify returns the identity that a credential proves, as the password of a Git client would.
+func (v *Visitor) Identify(ctx context.Context, credential string) (auth.Identity, error) {
+	if v.q.Auth == nil {
+		return auth.Identity{}, nil
+	}
+	return v.q.Auth.HTTP(withCredential(v.q.r, credential).WithContext(ctx))
+}
+
+// Identity returns the visitor's identity.
+func (v *Visitor) Identity() auth.Identity { return v.q.ID }
+
+// MaySignIn reports whether a credential could make a difference.
+func (v *Visitor) MaySignIn() bool { return v.q.Auth != nil && v.q.Auth.Configured() }
 
 // Visitor is the caller who requests a page. Not safe for concurrent use.
 type Visitor struct {
@@ -131,7 +184,7 @@ func (q *request) page(path string) {
 	if path == searchPath || strings.HasPrefix(path, searchPath+"/") || strings.HasPrefix(path, foreignAPI) {
 		q.Op = gateway.Search
 	}
-	if err := q.identify(); err != nil {
+	if err := q.identifyVisitor(); err != nil {
 		q.fail(err)
 		return
 	}

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/gateway/auth"
+	"github.com/packhorse-git/packhorse/internal/gateway/web/account"
 	"github.com/packhorse-git/packhorse/internal/gateway/web/browse"
 	"github.com/packhorse-git/packhorse/internal/gateway/web/crawl"
 	"github.com/packhorse-git/packhorse/internal/gateway/web/page"
@@ -38,12 +40,15 @@ type PageOptions struct {
 	Searcher search.Searcher // nil: searches fail as unavailable
 	SSH      string          // see browse.Options
 	Key      []byte          // secret, the same for all gateways with one name
+	Issuer   *account.Issuer // see account.Options
+	Access   *auth.Service   // see account.Options
 }
 
 // Pages serves the pages for browsers. Safe for concurrent use. The owner closes it.
 type Pages struct {
 	*page.Site
 	searcher search.Searcher
+	Account  *account.Accounts
 	browse   *browse.Site
 	gate     *crawl.Gate
 }
@@ -55,15 +60,17 @@ func NewPages(o PageOptions) (*Pages, error) {
 		return nil, err
 	}
 	gate := crawl.New(o.Key, time.Now)
-	return &Pages{Site: site, searcher: o.Searcher, gate: gate,
-		browse: browse.NewSite(browse.Options{Site: site, Gate: gate, SSH: o.SSH})}, nil
+	accounts, err := account.New(account.Options{Site: site, Key: o.Key, Issuer: o.Issuer, Access: o.Access,
+		Now: time.Now})
+	return &Pages{Site: site, Account: accounts, searcher: o.Searcher, gate: gate,
+		browse: browse.NewSite(browse.Options{Site: site, Gate: gate, SSH: o.SSH})}, err
 }
 
 // Has reports whether a path belongs to a page.
 func (p *Pages) Has(path string) bool {
 	if strings.HasPrefix(path, "/-/") {
-		return path == "/-/" || path == crawl.SeenPath || path == page.SearchPath || strings.HasPrefix(path, filePath) ||
-			page.IsAsset(path)
+		return path == "/-/" || path == crawl.SeenPath || path == page.SearchPath || account.Has(path) ||
+			strings.HasPrefix(path, filePath) || page.IsAsset(path)
 	}
 	_, _, ok := browse.Split(path)
 	return ok && path != "/-" && !strings.HasPrefix(path, "/.api/")
@@ -73,11 +80,15 @@ func (p *Pages) Has(path string) bool {
 type Visitor interface {
 	search.Visitor
 	browse.Visitor
-	Secure() bool // the connection of the browser has TLS
+	account.Visitor
 }
 
 // Serve answers a request for a page. If it returns an error, it has sent no response.
 func (p *Pages) Serve(w http.ResponseWriter, r *http.Request, v Visitor) error {
+	if account.Has(r.URL.Path) && r.Method == http.MethodPost {
+		page.Secure(w.Header())
+		return p.Account.Serve(w, r, v)
+	}
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
 		w.Header().Set("Allow", "GET, HEAD")
 		http.Error(w, "use GET", http.StatusMethodNotAllowed)
@@ -95,6 +106,8 @@ func (p *Pages) Serve(w http.ResponseWriter, r *http.Request, v Visitor) error {
 		return p.SendText(w, r, http.StatusOK, "robots", "text/plain; charset=utf-8", []byte(robots))
 	case path == crawl.SeenPath:
 		return p.gate.Seen(w, r, v.Secure())
+	case account.Has(path):
+		return p.Account.Serve(w, r, v)
 	case page.IsAsset(path):
 		return p.Asset(w, r)
 	default:

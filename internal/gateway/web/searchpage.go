@@ -14,7 +14,6 @@ import (
 	"unicode/utf8"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
-	"github.com/packhorse-git/packhorse/internal/gateway/auth"
 	"github.com/packhorse-git/packhorse/internal/gateway/web/page"
 	"github.com/packhorse-git/packhorse/internal/search"
 	"github.com/packhorse-git/packhorse/internal/search/query"
@@ -61,17 +60,8 @@ func (p *Pages) search(w http.ResponseWriter, r *http.Request, v Visitor) error 
 		return p.Fail(w, r, v, fault.New(fault.Invalid, "The address of this page has an invalid query string."))
 	}
 	text := strings.TrimSpace(strings.ToValidUTF8(values.Get("q"), "\ufffd"))
-	pg := page.Head{Kind: "search", Title: "Search code", Query: text, Visitor: v.Name()}
-	if v.Name() == "" && v.Reader() != nil { // with credentials there may be more to search
-		pg.SignIn = signInURL(text)
-		if values.Has("sign-in") {
-			return auth.ErrAnonymous
-		}
-	}
-	if values.Has("sign-in") {
-		http.Redirect(w, r, page.SearchURL(text), http.StatusSeeOther)
-		return nil
-	}
+	pg := page.Head{Kind: "search", Title: "Search code", Query: text}
+	pg = p.HeadFor(r, v, pg)
 	if text == "" {
 		pg.Focus = true
 		return p.Send(w, r, http.StatusOK, "search", p.Frame(pg, startView()))
@@ -101,9 +91,6 @@ func (p *Pages) search(w http.ResponseWriter, r *http.Request, v Visitor) error 
 	}
 	return p.Send(w, r, status, "search", p.Frame(pg, result.view()))
 }
-
-// signInURL returns the path for which browsers ask for credentials.
-func signInURL(query string) string { return page.SearchURL(query) + "&sign-in=" }
 
 // errFull ends a search whose results are too large for a page.
 var errFull = errors.New("the page is full")

@@ -15,6 +15,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/gateway"
+	"github.com/packhorse-git/packhorse/internal/gateway/auth"
 	"github.com/packhorse-git/packhorse/internal/gateway/web"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/node"
@@ -167,7 +168,12 @@ func (v visitor) Note(...slog.Attr)          {}
 func (v visitor) Failed(error)               {}
 func (v visitor) Address(path string) string { return "http://git.example/" + path }
 
-func (v visitor) Secure() bool { return false }
+func (v visitor) Secure() bool            { return false }
+func (v visitor) MaySignIn() bool         { return v.reader != nil }
+func (v visitor) Identity() auth.Identity { return auth.Identity{Name: v.name} }
+func (v visitor) Identify(context.Context, string) (auth.Identity, error) {
+	return auth.Identity{}, nil
+}
 
 // Open and the other methods of repositories: package e2e tests those.
 func (v visitor) Open(git.RepoPath) error                   { return fault.New(fault.NotFound, "not there") }

@@ -20,4 +20,15 @@ type PagesConfig struct {
 	// KeyFile is the file with the secret that cookies are sealed with; see storage.secret_file for its mode. Gateways
 	// with one name need the same. Empty means pages.key in the state directory, which is made at the first start.
 	KeyFile string `toml:"key_file" path:"secret"`
+
+	// Issuer is the URL of an OpenID issuer that visitors sign in with. The rules for identity tokens ([[auth.oidc]])
+	// decide who they are; their audience is client_id.
+	Issuer string `toml:"issuer" needs:"client_id"`
+
+	// ClientID is the ID of this server at the issuer. Its redirect address is PUBLIC_URL/-/sign-in/back.
+	ClientID string `toml:"client_id" needs:"issuer"`
+
+	// ClientSecretFile is the file with the secret of this server at the issuer; see storage.secret_file for its mode.
+	// Empty means that the issuer knows no secret.
+	ClientSecretFile string `toml:"client_secret_file" path:"secret" needs:"issuer"`
 }

@@ -6,14 +6,18 @@ import (
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/gateway/auth"
 	"github.com/packhorse-git/packhorse/internal/gateway/githttp"
 	"github.com/packhorse-git/packhorse/internal/gateway/web"
+	"github.com/packhorse-git/packhorse/internal/gateway/web/account"
 	"github.com/packhorse-git/packhorse/internal/gateway/web/api"
 	"github.com/packhorse-git/packhorse/internal/gateway/web/page"
+	"github.com/packhorse-git/packhorse/internal/transport/credfile"
+	"github.com/packhorse-git/packhorse/internal/transport/httpguard"
 )
 
 // newPages makes the handler of pages for browsers and of the search API. It returns nil if both are disabled.
-func newPages(d *deps, index *api.APIOptions) (_ githttp.Pages, err error) {
+func newPages(d *deps, index *api.APIOptions, access *auth.Service) (_ githttp.Pages, _ githttp.Sessions, err error) {
 	var searchAPI *api.API
 	cfg := &d.cfg.Pages
 	o := web.PageOptions{Options: page.Options{Title: cfg.Title, Logo: cfg.Logo, Text: cfg.Text, Style: cfg.Style,
@@ -21,7 +25,7 @@ func newPages(d *deps, index *api.APIOptions) (_ githttp.Pages, err error) {
 	if index != nil {
 		index.Version, index.Registerer, index.Built = d.process.Version, d.reg, built()
 		if searchAPI, err = api.NewAPI(*index); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		o.Searcher = index.Searcher
 	}
@@ -29,16 +33,32 @@ func newPages(d *deps, index *api.APIOptions) (_ githttp.Pages, err error) {
 	if cfg.Enabled {
 		key, err := keyFile(d, cfg.KeyFile, "pages.key")
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
-		o.Key = []byte(key.Get())
+		o.Key, o.Access = []byte(key.Get()), access
+		if cfg.Issuer != "" {
+			secret := func() string { return "" }
+			if cfg.ClientSecretFile != "" {
+				file, err := credfile.LoadSecret(cfg.ClientSecretFile, d.log)
+				if err != nil {
+					return nil, nil, err
+				}
+				secret = file.Get
+			}
+			o.Issuer = &account.Issuer{URL: cfg.Issuer, ID: cfg.ClientID, Secret: secret,
+				Client: httpguard.Client(&http.Transport{Proxy: http.ProxyFromEnvironment, DisableKeepAlives: true})}
+		}
 		if pages, err = web.NewPages(o); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		d.life.push("pages", infallible(pages.Close))
 	}
 	if pages == nil && searchAPI == nil {
-		return nil, nil
+		return nil, nil, nil
+	}
+	var sessions githttp.Sessions
+	if pages != nil {
+		sessions = pages.Account
 	}
 	return func(w http.ResponseWriter, r *http.Request, v *githttp.Visitor) error {
 		switch {
@@ -49,7 +69,7 @@ func newPages(d *deps, index *api.APIOptions) (_ githttp.Pages, err error) {
 		}
 		return fault.New(fault.NotFound, "nothing here; metrics and health are on the private listener, "+
 			"and a repository is cloned by its path")
-	}, nil
+	}, sessions, nil
 }
 
 // built returns the time of the commit from which this program was built, or the current time.

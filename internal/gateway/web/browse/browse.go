@@ -25,7 +25,7 @@ import (
 
 // Visitor is the caller of a page. Not safe for concurrent use.
 type Visitor interface {
-	page.Failure
+	page.Caller
 	// Open makes the repository that of the calls, if the visitor may read it. It fails as a fetch would, but not for one
 	// that the visitor may not know of: calls answer as for one that does not exist.
 	Open(repository git.RepoPath) error

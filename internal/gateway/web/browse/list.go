@@ -50,8 +50,8 @@ func (s *Site) List(w http.ResponseWriter, r *http.Request, v Visitor) error {
 		g.If(len(rows) == 0, page.Card("There are no repositories here", "Nothing that you may read begins like this.")),
 		g.If(len(rows) > 0, h.Table(h.Class("repositories"), h.THead(h.Class("hide"), h.Tr(h.Th(g.Text("Name")),
 			h.Th(g.Text("Description")), h.Th(g.Text("Owner")), h.Th(g.Text("Last push")))), h.TBody(rows))), more}
-	return s.Send(w, r, http.StatusOK, "list", s.Frame(page.Head{Kind: "list", Title: "Repositories",
-		Visitor: v.Name(), Index: r.URL.RawQuery == ""}, main))
+	return s.Send(w, r, http.StatusOK, "list", s.Frame(s.HeadFor(r, v, page.Head{Kind: "list", Title: "Repositories",
+		Index: r.URL.RawQuery == ""}), main))
 }
 
 func repositoryRow(repo *packhorsev1.Repository, name string) g.Node {

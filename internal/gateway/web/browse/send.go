@@ -43,7 +43,8 @@ func (q *request) send(f *fragment, etag string) error {
 		return q.SendText(q.w, q.r, http.StatusOK, name, f.raw.contentType, f.raw.text)
 	}
 	head := page.Head{Kind: f.kind, Title: page.Visible(f.title), Query: page.InRepository(q.repo.String()) + " ",
-		Visitor: q.v.Name(), Index: q.kind.index && strings.HasPrefix(q.ref, "refs/") && q.r.URL.RawQuery == ""}
+		Index: q.kind.index && strings.HasPrefix(q.ref, "refs/") && q.r.URL.RawQuery == ""}
+	head = q.HeadFor(q.r, q.v, head)
 	if q.id.String() != q.revision {
 		head.Feed = q.link("feed", q.here())
 	}

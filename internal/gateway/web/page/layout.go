@@ -50,7 +50,7 @@ func (s *Site) Frame(pg Head, main ...g.Node) g.Node {
 func (s *Site) bar(pg Head) g.Node {
 	var who g.Node
 	if pg.Visitor != "" {
-		who = h.Span(h.Class("who"), h.Title("signed in as "+pg.Visitor), g.Text(pg.Visitor))
+		who = h.A(h.Class("who"), Href(AccountPath), h.Title("signed in as "+pg.Visitor), g.Text(pg.Visitor))
 	} else if pg.SignIn != "" {
 		who = h.A(h.Class("who"), Href(pg.SignIn), g.Text("Sign in"))
 	}

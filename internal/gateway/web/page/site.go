@@ -16,8 +16,15 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 )
 
-// SearchPath is the path of the page to search code.
-const SearchPath = "/-/search"
+// The paths of pages that all pages link to.
+const (
+	SearchPath  = "/-/search"
+	AccountPath = "/-/tokens"
+	SignInPath  = "/-/sign-in"
+)
+
+// SignInURL returns the path of the page to sign in, which leads back to another one.
+func SignInURL(back string) string { return SignInPath + "?to=" + url.QueryEscape(back) }
 
 // Options are what an administrator can change of all pages.
 type Options struct {
@@ -85,17 +92,26 @@ func (s *Site) SendText(w http.ResponseWriter, r *http.Request, status int, name
 	return nil
 }
 
-// Failure receives the failure of a page.
-type Failure interface {
+// Caller is the caller of a page.
+type Caller interface {
 	Name() string
+	// MaySignIn reports whether a credential could make a difference.
+	MaySignIn() bool
 	// Failed records an error that the response, which is complete, reports to the client.
 	Failed(err error)
 }
 
 // Fail sends a page for errors that another request or credentials cannot change. It returns others to the caller.
-func (s *Site) Fail(w http.ResponseWriter, r *http.Request, v Failure, err error) error {
+func (s *Site) Fail(w http.ResponseWriter, r *http.Request, v Caller, err error) error {
 	status, heading := 0, ""
 	switch fault.KindOf(err) {
+	case fault.Unauthenticated:
+		if v.Name() != "" || !strings.Contains(r.Header.Get("Accept"), "text/html") {
+			return err
+		}
+		w.Header().Set("Cache-Control", "no-store")
+		http.Redirect(w, r, SignInURL(r.URL.RequestURI()), http.StatusSeeOther)
+		return nil
 	case fault.NotFound:
 		status, heading = http.StatusNotFound, "Not found"
 	case fault.Invalid:
@@ -109,8 +125,16 @@ func (s *Site) Fail(w http.ResponseWriter, r *http.Request, v Failure, err error
 		return err
 	}
 	v.Failed(err)
-	return s.Send(w, r, status, "error", s.Frame(Head{Kind: "error", Title: heading, Visitor: v.Name()},
+	return s.Send(w, r, status, "error", s.Frame(s.HeadFor(r, v, Head{Kind: "error", Title: heading}),
 		Card(heading, Sentence(fault.Message(err)))))
+}
+
+// HeadFor adds the visitor to a Head.
+func (s *Site) HeadFor(r *http.Request, v Caller, head Head) Head {
+	if head.Visitor = v.Name(); head.Visitor == "" && v.MaySignIn() {
+		head.SignIn = SignInURL(r.URL.RequestURI())
+	}
+	return head
 }
 
 // Sentence returns a message with a capital letter at its start and a full stop at its end.

@@ -1,0 +1,88 @@
+package auth
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+)
+
+// MaxOwnLifetime is the maximum lifetime of a token that a user creates.
+const MaxOwnLifetime = 366 * 24 * time.Hour
+
+// Own lists, creates and revokes the tokens of one user. It is safe for concurrent use.
+type Own struct {
+	access  *Access
+	service *Service
+	id      Identity
+}
+
+// Own returns the tokens of a user. The error is Unauthenticated for anonymous callers, Denied for users of an origin.
+func (s *Service) Own(id Identity) (*Own, error) {
+	access, err := s.access()
+	switch {
+	case err != nil:
+		return nil, err
+	case id.Anonymous():
+		return nil, ErrAnonymous
+	case id.By == ByOrigin:
+		return nil, fault.New(fault.Denied, "your account is one of another server: create tokens there")
+	}
+	return &Own{access: access, service: &Service{Log: s.Log, by: id.Name}, id: id}, nil
+}
+
+// List returns the user's tokens.
+func (o *Own) List(ctx context.Context) ([]Token, error) {
+	all, err := o.access.List(ctx)
+	return slices.DeleteFunc(slices.Clone(all), func(t Token) bool { return t.Name != o.id.Name }), err
+}
+
+// Mint creates a token that permits at most what the user's credential permits, and does not outlive it if that is a
+// token. The error is Invalid if the lifetime is not between a minute and MaxOwnLifetime.
+func (o *Own) Mint(ctx context.Context, scope Operation, lifetime time.Duration) (secret string, t Token, err error) {
+	if lifetime < minLifetime || lifetime > MaxOwnLifetime {
+		return "", t, fault.New(fault.Invalid, "a token is valid for a minute to %d days",
+			MaxOwnLifetime/(24*time.Hour))
+	}
+	r := TokenRequest{Name: o.id.Name, Scope: scope, Expires: o.access.now().Add(lifetime)}
+	if grant := o.id.Grant; grant != nil {
+		r.Scope = min(scope, grant.Operation)
+		for _, pattern := range grant.Repositories {
+			r.Repositories = append(r.Repositories, pattern.String())
+		}
+		for _, pattern := range grant.Refs {
+			r.Refs = append(r.Refs, pattern.String())
+		}
+	}
+	own, err := o.List(ctx)
+	if err != nil {
+		return "", t, err
+	}
+	if o.id.By == ByToken {
+		i := slices.IndexFunc(own, func(t Token) bool { return t.ID == o.id.Credential })
+		if i < 0 {
+			return "", t, ErrAnonymous // it was revoked meanwhile
+		}
+		if until := own[i].Expires; !until.IsZero() && until.Before(r.Expires) {
+			r.Expires = until
+		}
+	}
+	secret, t, err = o.access.Mint(ctx, r)
+	o.service.note(err, "created the token "+t.ID)
+	return secret, t, err
+}
+
+// Revoke revokes one of the user's tokens by its ID. The error is NotFound for other tokens.
+func (o *Own) Revoke(ctx context.Context, id string) error {
+	own, err := o.List(ctx)
+	if err != nil {
+		return err
+	}
+	if !slices.ContainsFunc(own, func(t Token) bool { return t.ID == id }) {
+		return fault.New(fault.NotFound, "you have no token %.40q", id)
+	}
+	_, err = o.access.Revoke(ctx, id)
+	o.service.note(err, "revoked "+id)
+	return err
+}
