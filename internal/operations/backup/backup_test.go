@@ -805,11 +805,14 @@ func TestGrowingState(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	for i := 1; i < 1000; i++ { // the goroutine may begin late
+		fmt.Fprintln(f, i)
+	}
 	stop, ended := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(ended)
 		defer f.Close()
-		for i := 1; ; i++ {
+		for i := 1000; ; i++ {
 			select {
 			case <-stop:
 				return
