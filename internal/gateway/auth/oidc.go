@@ -125,34 +125,38 @@ func (a *OIDC) Identify(ctx context.Context, c *Credential) (Identity, error) {
 	if err != nil {
 		return Identity{}, fault.Wrap(fault.Unauthenticated, "the signature of the identity token is invalid", err)
 	}
-	grant, err := issuer.grant(claims, values, a.now())
+	name, grant, err := issuer.grant(claims, values, a.now())
 	if err != nil {
 		return Identity{}, genuine(err)
 	}
-	return Identity{Name: oidcName(claims.Issuer, claims.Subject), By: ByOIDC, Credential: logText(claims.Subject),
-		Grant: grant}, nil
+	return Identity{Name: name, By: ByOIDC, Credential: logText(claims.Subject), Grant: grant}, nil
 }
 
-// grant returns what the first matching rule permits to the owner of a token with a valid signature.
-func (i *oidcIssuer) grant(claims jwt.Claims, values map[string]any, now time.Time) (*Grant, error) {
+// grant returns the name that the first matching rule gives to the owner of a token with a valid signature, and what it
+// permits.
+func (i *oidcIssuer) grant(claims jwt.Claims, values map[string]any, now time.Time) (string, *Grant, error) {
 	err := claims.ValidateWithLeeway(jwt.Expected{Time: now}, clockSkew)
 	switch {
 	case errors.Is(err, jwt.ErrExpired):
-		return nil, fault.New(fault.Unauthenticated, "this identity token has expired")
+		return "", nil, fault.New(fault.Unauthenticated, "this identity token has expired")
 	case err != nil:
-		return nil, fault.Wrap(fault.Unauthenticated, "this identity token is not valid yet", err)
+		return "", nil, fault.Wrap(fault.Unauthenticated, "this identity token is not valid yet", err)
 	case claims.Expiry == nil || claims.Subject == "":
-		return nil, fault.New(fault.Unauthenticated, "this identity token has no subject or no end of its validity")
+		return "", nil, fault.New(fault.Unauthenticated, "this identity token has no subject or no end of its validity")
 	}
 	var reasons []error
 	for n, rule := range i.rules {
 		grant, err := rule.grant(claims.Audience, values)
+		var name string
 		if err == nil {
-			return grant, nil
+			name, err = rule.callerName(claims, values)
+		}
+		if err == nil {
+			return name, grant, nil
 		}
 		reasons = append(reasons, fmt.Errorf("table %d of the issuer: %w", n+1, err))
 	}
-	return nil, fault.Wrap(fault.Unauthenticated,
+	return "", nil, fault.Wrap(fault.Unauthenticated,
 		"this identity token gives no access: no [[auth.oidc]] table of this server matches its audience and claims",
 		errors.Join(reasons...))
 }

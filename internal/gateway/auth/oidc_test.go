@@ -211,6 +211,23 @@ func TestOIDC(t *testing.T) {
 	}
 }
 
+// A rule can take the name of a caller from a claim. A name that rules could not name is refused.
+func TestOIDCNames(t *testing.T) {
+	t.Parallel()
+	r, err := parseOIDCRule(OIDCRule{Issuer: "https://ci.example", Audience: "a", Repositories: []string{"h/{r}"}, May: "read",
+		Name: "preferred_username"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for claim, want := range map[any]string{"alice": "alice", "a@example.org": "a@example.org", "anonymous": "", "-x": "",
+		"a b": "", "group:devs": "", "": "", nil: "", true: "true"} {
+		name, err := r.callerName(jwt.Claims{}, map[string]any{"preferred_username": claim})
+		if err == nil && name != want || err != nil && want != "" {
+			t.Errorf("name %v: %q, %v; want %q", claim, name, err, want)
+		}
+	}
+}
+
 func TestOIDCRefusals(t *testing.T) {
 	t.Parallel()
 	w := newOIDCWorld(t)

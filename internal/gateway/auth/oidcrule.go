@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/go-jose/go-jose/v4/jwt"
+
 	"github.com/packhorse-git/packhorse/internal/fault"
 )
 
@@ -21,6 +23,7 @@ type OIDCRule struct {
 	May          string            // "read" or "write"
 	JWKSURL      string            // of the issuer's keys; empty means that the issuer's configuration names it
 	CA           string            // file with the trusted authorities; empty means those of the system
+	Name         string            // claim with the caller's name; empty means a name made from the subject
 	TokenFile    string            // with a Bearer token for the requests to the issuer; empty means none
 }
 
@@ -38,6 +41,7 @@ type oidcRule struct {
 	claims       map[string]string // patterns as for path.Match, with their slashes replaced (replaceSlashes)
 	repositories []repositoryTemplate
 	operation    Operation
+	name         string // see OIDCRule
 }
 
 func parseOIDCRule(from OIDCRule) (*oidcRule, error) {
@@ -54,7 +58,7 @@ func parseOIDCRule(from OIDCRule) (*oidcRule, error) {
 	if from.Issuer == "" || from.Audience == "" || len(from.Repositories) == 0 {
 		return bad("issuer, audience and repositories are required")
 	}
-	r := &oidcRule{audience: from.Audience, claims: map[string]string{}}
+	r := &oidcRule{audience: from.Audience, name: from.Name, claims: map[string]string{}}
 	var err error
 	if r.operation, err = ParseOperation(from.May); err != nil || r.operation > Write {
 		return bad("may = %.40q: use read or write", from.May)
@@ -111,6 +115,18 @@ func (r *oidcRule) grant(audience []string, values map[string]any) (*Grant, erro
 		return nil, reason
 	}
 	return grant, nil
+}
+
+// callerName returns the name that the rule gives to the owner of a token.
+func (r *oidcRule) callerName(claims jwt.Claims, values map[string]any) (string, error) {
+	if r.name == "" {
+		return oidcName(claims.Issuer, claims.Subject), nil
+	}
+	name, ok := claimText(values, r.name)
+	if !ok {
+		return "", fmt.Errorf("claim %q, the name, is missing or not a text", r.name)
+	}
+	return name, CheckName(name)
 }
 
 // replaceSlashes replaces the slashes of a pattern or value, because "*" of path.Match matches no slash. A value has no

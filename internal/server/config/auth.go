@@ -161,6 +161,10 @@ type OIDCConfig struct {
 	// May is the highest permission: "read" or "write". Rules may limit it further (who = ["oidc:*"]).
 	May string `toml:"may" default:"read" values:"read write"`
 
+	// Name is the claim with the name of the caller, such as "preferred_username" or "email", for people who sign in on
+	// pages. Empty means a name made from the subject.
+	Name string `toml:"name"`
+
 	// JWKSURL is the URL of the issuer's keys. Empty means that the issuer's configuration names it.
 	JWKSURL string `toml:"jwks_url"`
 
@@ -244,8 +248,8 @@ func (c *AuthConfig) OIDCRules() (all []auth.OIDCRule) {
 }
 
 func (o *OIDCConfig) rule() auth.OIDCRule {
-	return auth.OIDCRule{Issuer: o.Issuer, Audience: o.Audience, Claims: o.Claims, Repositories: o.Repositories,
-		May: o.May, JWKSURL: o.JWKSURL, CA: o.CA, TokenFile: o.TokenFile}
+	return auth.OIDCRule{Issuer: o.Issuer, Audience: o.Audience, Name: o.Name, Claims: o.Claims,
+		Repositories: o.Repositories, May: o.May, JWKSURL: o.JWKSURL, CA: o.CA, TokenFile: o.TokenFile}
 }
 
 // KnowsCallers reports whether callers can be identified: there is a rule, a hook, an issuer of tokens or a token.
