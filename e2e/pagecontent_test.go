@@ -327,6 +327,12 @@ func comparePages(t *testing.T, c *browserClient, r *gittest.Repo, base string) 
 		safe(t, "commit "+id, page)
 		want := r.Git("log", "-1", "--format=", "-p", "-M", "-m", "--first-parent", id)
 		compareDiff(t, "commit "+id, page, want)
+		if strings.Count(r.Git("log", "-1", "--format=%p", id), " ") == 0 { // no merge
+			patch := c.get(base + "/-/commit/" + id + ".patch")
+			if want := r.Git("format-patch", "-1", "--stdout", "--no-signature", id); !strings.HasPrefix(string(patch), want[:100]) {
+				t.Errorf("the patch of %s begins with %.100q, want %.100q", id, patch, want)
+			}
+		}
 	}
 	compareDiff(t, "a comparison", c.get(base+"/-/compare/feature/a/b...main"), r.Git("diff", "-M", "feature/a/b...main"))
 	if status, _, _ := c.try(base + "/-/commit/" + strings.Repeat("0", r.Format().HexSize())); status != http.StatusNotFound {

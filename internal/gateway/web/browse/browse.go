@@ -117,6 +117,7 @@ type request struct {
 	id       git.ObjectID
 	ref      string // the ref that led to id; "": none
 	path     string // of a file or directory, in bytes
+	asPatch  bool   // the commit as a mail
 	purges   string // see node.Answer
 }
 
@@ -144,7 +145,7 @@ func (s *Site) Serve(w http.ResponseWriter, r *http.Request, v Visitor) error {
 		err = q.answer()
 	}
 	if to, ok := legacy.Find(r.URL); ok && fault.Is(err, fault.NotFound) {
-		http.Redirect(w, r, to, http.StatusMovedPermanently)
+		http.Redirect(w, r, q.release(to), http.StatusMovedPermanently)
 		return nil
 	}
 	if err != nil {
@@ -179,7 +180,11 @@ func (q *request) open() error {
 	if !q.kind.hasRevision || q.rest == "" && !q.kind.hasPath {
 		return q.resolve(q.kind.name != "", "")
 	}
-	return q.resolve(true, q.rest)
+	rest := q.rest
+	if q.kind.name == "commit" {
+		rest, q.asPatch = strings.CutSuffix(rest, ".patch")
+	}
+	return q.resolve(true, rest)
 }
 
 // maxParts is the maximum number of components of a revision.
@@ -240,7 +245,7 @@ func (q *request) repositoryExists() bool {
 
 // answer sends the page.
 func (q *request) answer() error {
-	key := strings.Join([]string{q.kind.name, q.repo.String(), q.id.String(), q.revision, q.path, q.r.URL.RawQuery,
+	key := strings.Join([]string{q.kind.name, q.repo.String(), q.id.String(), q.rest, q.path, q.r.URL.RawQuery,
 		q.purges}, "\x00")
 	sum := sha256.Sum256([]byte(key + "\x00" + q.v.Name()))
 	etag := `W/"` + hex.EncodeToString(sum[:12]) + `"`

@@ -15,7 +15,7 @@ import (
 
 // commit shows a commit and its difference from its first parent.
 func (q *request) commit() (*content, error) {
-	if id, isPatch := strings.CutSuffix(q.revision, ".patch"); isPatch && id != "" {
+	if q.asPatch {
 		return q.patch()
 	}
 	answer, err := one[packhorsev1.CommitResponse](q, packhorsev1connect.ObjectServiceCommitProcedure,
@@ -70,7 +70,7 @@ func (q *request) about(c *packhorsev1.Commit, subject string) g.Node {
 func (q *request) patch() (*content, error) {
 	var text []byte
 	err := all(q, packhorsev1connect.DiffServiceFormatPatchProcedure, &packhorsev1.FormatPatchRequest{
-		From: q.id.String() + "~1", To: q.id.String(), MaxCommits: 1}, func(m *packhorsev1.FormatPatchResponse) error {
+		To: q.id.String(), MaxCommits: 1}, func(m *packhorsev1.FormatPatchResponse) error {
 		text = append(text, m.GetData()...)
 		return nil
 	})

@@ -139,6 +139,9 @@ func isImage(name string) bool { return imageTypes[strings.ToLower(path.Ext(name
 // turns scripts off if a browser opens it.
 func (q *request) raw() (*content, error) {
 	b, err := q.blob(q.path, maxRaw)
+	if fault.Is(err, fault.Invalid) { // a directory, most often
+		return q.tree()
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -9,6 +9,7 @@ import (
 	h "maragu.dev/gomponents/html"
 
 	"github.com/packhorse-git/packhorse/internal/gateway/web/page"
+	"github.com/packhorse-git/packhorse/internal/git"
 	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
 )
 
@@ -114,6 +115,27 @@ func unescape(text string) string {
 		return plain
 	}
 	return text
+}
+
+// release completes the address of an archive: cgit leaves out the v of tags such as v1.0.
+func (q *request) release(to string) string {
+	repo, name, ok := strings.Cut(to, mark+"archive/")
+	if !ok || name == "" || name[0] < '0' || name[0] > '9' {
+		return to
+	}
+	base := unescape(name)
+	for _, format := range []string{".tar.gz", ".tar.zst", ".tar", ".zip"} {
+		base = strings.TrimSuffix(base, format)
+	}
+	path, err := git.ParseRepoPath(unescape(strings.Trim(repo, "/")))
+	if err != nil || q.v.Open(path) != nil {
+		return to
+	}
+	results, err := q.v.Revisions([]string{base, "v" + base})
+	if err == nil && results[0].Err != nil && results[1].Err == nil {
+		return repo + mark + "archive/v" + name
+	}
+	return to
 }
 
 // pathFields returns the fields path and raw_path of a call for a path.

@@ -17,6 +17,9 @@ var prefixes = []string{"/cgit/", "/cgit.cgi/", "/cgi-bin/cgit/", "/cgi-bin/cgit
 // Find returns the path and query of the page for an old address. ok is false for other addresses.
 func Find(u *url.URL) (to string, ok bool) {
 	at := u.EscapedPath()
+	if strings.Contains(at, "/-/") { // one of ours
+		return "", false
+	}
 	for _, prefix := range prefixes {
 		if rest, found := strings.CutPrefix(at+"/", prefix); found {
 			at = "/" + strings.TrimSuffix(rest, "/")
