@@ -94,6 +94,7 @@ func TestIngestFollows(t *testing.T) {
 		from := gittest.Random(t, seed, gittest.Shape{Commits: 20, Format: format.String()})
 		_, err := r.Create(t.Context(), r.path("team/app"), storage.CreateOptions{Format: format})
 		r.do(err)
+		parent := git.MustParseObjectID(from.Git("rev-list", "--all", "--max-count=1"))
 		names := []string{"heads/a", "heads/a/b", "heads/A", "heads/main", "heads/main/x", "tags/t", "tags/T/u",
 			"pull/1/head"}
 		for round := range 12 {
@@ -105,7 +106,7 @@ func TestIngestFollows(t *testing.T) {
 						from.Git("update-ref", "-d", old)
 					}
 				}
-				switch id := from.Commit(fmt.Sprint(rnd.Uint64()), from.ID("feature/a")); {
+				switch id := from.Commit(fmt.Sprint(rnd.Uint64()), parent); {
 				case rnd.IntN(4) == 0: // stays deleted
 				case strings.HasPrefix(name, "refs/tags/"):
 					from.Git("tag", "-a", "-m", "x", strings.TrimPrefix(name, "refs/tags/"), id.String())
