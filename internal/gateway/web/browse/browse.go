@@ -3,6 +3,7 @@ package browse
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"fmt"
 	"net/http"
 	"net/url"
 	"strings"
@@ -68,21 +69,22 @@ type kind struct {
 	// hasPath: REVISION/PATH follows the kind; otherwise REVISION does. hasRevision: one of both follows.
 	hasRevision, hasPath bool
 	costly               bool // see package crawl
+	byRefs               bool // it shows other refs than that of the revision, or settings
 	index                bool // search engines may list the page of a branch or tag
 }
 
 // kinds has all kinds of pages by the name in their addresses; "" is the page of the repository.
 var kinds = map[string]*kind{
-	"":        {name: "", show: (*request).front, index: true},
+	"":        {name: "", byRefs: true, show: (*request).front, index: true},
 	"tree":    {name: "tree", show: (*request).tree, hasRevision: true, hasPath: true, index: true},
 	"file":    {name: "file", show: (*request).file, hasRevision: true, hasPath: true, index: true},
 	"raw":     {name: "raw", show: (*request).raw, hasRevision: true, hasPath: true},
 	"blame":   {name: "blame", show: (*request).blame, hasRevision: true, hasPath: true, costly: true},
-	"history": {name: "history", show: (*request).history, hasRevision: true, hasPath: true, costly: true},
-	"log":     {name: "log", show: (*request).log, hasRevision: true, hasPath: true},
+	"history": {name: "history", byRefs: true, show: (*request).history, hasRevision: true, hasPath: true, costly: true},
+	"log":     {name: "log", byRefs: true, show: (*request).log, hasRevision: true, hasPath: true},
 	"commit":  {name: "commit", show: (*request).commit, hasRevision: true},
 	"compare": {name: "compare", show: (*request).compare, costly: true},
-	"refs":    {name: "refs", show: (*request).refs},
+	"refs":    {name: "refs", byRefs: true, show: (*request).refs},
 	"feed":    {name: "feed", show: (*request).feed, hasRevision: true},
 }
 
@@ -115,13 +117,18 @@ type request struct {
 
 	revision string // as in the address; "" means HEAD
 	id       git.ObjectID
-	ref      string // the ref that led to id; "": none
-	path     string // of a file or directory, in bytes
-	asPatch  bool   // the commit as a mail
-	purges   string // see node.Answer
+	ref      string      // the ref that led to id; "": none
+	path     string      // of a file or directory, in bytes
+	asPatch  bool        // the commit as a mail
+	version  git.Version // of the refs
+	purges   string      // see node.Answer
 }
 
-const mark = "/-/"
+const (
+	mark = "/-/"
+
+	settingsSeconds = 10 // that a page may show former settings
+)
 
 // Split splits the path of a URL into those of a repository and of one of its pages. ok is false if it is not that of a
 // page.
@@ -225,7 +232,7 @@ func (q *request) resolve(must bool, text string) error {
 		switch {
 		case result.Err == nil:
 			q.revision, q.path = texts[i], paths[i]
-			q.id, q.ref, q.purges = result.ID, string(result.Ref), result.Purges
+			q.id, q.ref, q.version, q.purges = result.ID, string(result.Ref), result.Version, result.Purges
 			return nil
 		case !fault.Is(result.Err, fault.NotFound) && !fault.Is(result.Err, fault.Invalid):
 			return result.Err
@@ -247,6 +254,12 @@ func (q *request) repositoryExists() bool {
 func (q *request) answer() error {
 	key := strings.Join([]string{q.kind.name, q.repo.String(), q.id.String(), q.rest, q.path, q.r.URL.RawQuery,
 		q.purges}, "\x00")
+	if q.kind.byRefs { // settings have no version, so that changes of them show a little later
+		key += fmt.Sprintf("\x00%v %d", q.version, q.Now().Unix()/settingsSeconds)
+	}
+	if q.kind.name == "" || q.kind.name == "feed" { // they have addresses with the host that the client names
+		key += "\x00" + q.v.Address("")
+	}
 	sum := sha256.Sum256([]byte(key + "\x00" + q.v.Name()))
 	etag := `W/"` + hex.EncodeToString(sum[:12]) + `"`
 	c, ok := q.cache.get(key)

@@ -19,9 +19,9 @@ func (q *request) send(f *fragment, etag string) error {
 	header.Del("Expires")
 	header.Set("ETag", etag)
 	header.Set("Vary", "Authorization, Cookie")
-	scope := "private"
-	if q.v.Name() == "" {
-		scope = "public"
+	scope := "public"
+	if q.v.MaySignIn() { // others may see less, for example at another address
+		scope = "private"
 	}
 	if q.revision == q.id.String() && q.revision != "" {
 		header.Set("Cache-Control", scope+", max-age=86400, immutable")
