@@ -34,7 +34,7 @@ func movePage(t *testing.T, dir, section string, paths ...string) {
 	}
 }
 
-// serveMoved serves what was moved.
+// serveMoved starts a server of the imported repositories.
 func serveMoved(t *testing.T, args ...string) *serverProcess {
 	t.Helper()
 	p, err := startServer(t.TempDir(), gittest.Env(), append([]string{"serve", "--http", "127.0.0.1:0", "--ops",

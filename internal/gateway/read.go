@@ -33,11 +33,13 @@ func (r *Request) Read(c Read) error {
 		r.Ctx = ctx
 	}
 	r.received = false
+	var bad error // of the request's encoding
 	r.Call(node.Call{Procedure: c.Procedure, Reachable: strings.Join(append([]string{"1"}, c.Known...), " ")},
 		false, func(repo git.RepoPath) []byte {
 			m := c.Request.ProtoReflect()
 			m.Set(m.Descriptor().Fields().ByName("repository"), protoreflect.ValueOfString(repo.String()))
-			text, _ := proto.Marshal(c.Request) // nodes refuse what it lacks
+			var text []byte
+			text, bad = proto.Marshal(c.Request)
 			return text
 		}, func(text []byte) error {
 			m := c.Response.ProtoReflect().New().Interface()
@@ -48,6 +50,9 @@ func (r *Request) Read(c Read) error {
 		})
 	err, late := r.Err, r.Ctx.Err() != nil
 	r.Ctx, r.Err = whole, nil
+	if bad != nil {
+		return fault.Wrap(fault.Internal, "cannot encode a call", bad)
+	}
 	if err != nil && late && whole.Err() == nil {
 		return fault.Wrap(fault.Deadline, "the call took too long", err)
 	}

@@ -31,7 +31,7 @@ type Options struct {
 	*gateway.Gateway
 	Proxies     clients.Proxies // trusted to name the client
 	Pages       Pages           // nil: there are none
-	Sessions    Sessions        // of visitors of pages; nil: there are none
+	Sessions    Sessions        // of visitors of pages; nil: no sessions
 	Hooks       Hooks           // nil: there are none
 	API         bool            // the API of repositories is served
 	Access      *auth.Service   // answers calls about tokens and rules; nil: they are not served

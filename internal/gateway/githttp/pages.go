@@ -27,7 +27,7 @@ type Pages func(w http.ResponseWriter, r *http.Request, v *Visitor) error
 
 // Sessions finds the sessions of visitors. Safe for concurrent use.
 type Sessions interface {
-	// Credential returns the credential of the session in a request; "" if there is none.
+	// Credential returns the credential of the session in a request; "" without a session.
 	Credential(r *http.Request) string
 	// End ends the session of a browser whose credential is not valid any more.
 	End(w http.ResponseWriter, secure bool)

@@ -44,7 +44,7 @@ type Visitor interface {
 type Options struct {
 	*page.Site
 	Gate *crawl.Gate // for costly pages
-	SSH  string      // address of the SSH listener for clone boxes, HOST or HOST:PORT; "": there is none
+	SSH  string      // address of the SSH listener for clone boxes, HOST or HOST:PORT; "": SSH is off
 	Now  func() time.Time
 }
 

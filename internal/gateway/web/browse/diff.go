@@ -9,6 +9,7 @@ import (
 	g "maragu.dev/gomponents"
 	h "maragu.dev/gomponents/html"
 
+	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/gateway/web/page"
 	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
 	"github.com/packhorse-git/packhorse/proto/packhorse/v1/packhorsev1connect"
@@ -44,6 +45,9 @@ func (q *request) diff(from, to string, mergeBase bool) (*diff, error) {
 			}
 			return nil
 		})
+	if err == nil && d.summary == nil {
+		return nil, fault.New(fault.Internal, "the storage node sent a difference without its end")
+	}
 	return d, err
 }
 
@@ -102,7 +106,7 @@ func (q *request) fileDiff(f *packhorsev1.FileDiff, before, after string) g.Node
 	return h.Article(h.Class("file"), h.ID(anchor(f)), h.H3(heading, h.Span(g.Text(about))), q.changes(f, before, after))
 }
 
-// changes returns the hunks of a file, or the images, or why there are none.
+// changes returns the hunks of a file, its images, or the reason for neither.
 func (q *request) changes(f *packhorsev1.FileDiff, before, after string) g.Node {
 	path := string(f.GetPath())
 	if f.GetBinary() && isImage(path) && before != "" {

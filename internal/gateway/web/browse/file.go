@@ -49,6 +49,9 @@ func (q *request) blob(path string, limit int64) (*blob, error) {
 		}
 		return nil
 	})
+	if err == nil && b.size <= limit && int64(len(b.data)) != b.size {
+		return nil, fault.New(fault.Internal, "the storage node sent %d of %d bytes of a file", len(b.data), b.size)
+	}
 	return b, err
 }
 
@@ -76,7 +79,7 @@ func (q *request) fileTabs(current string) g.Node {
 		tab{"Permanent link", q.link("file", q.id.String(), q.path)})
 }
 
-// fileContent returns what is shown of a file, and remarks about it.
+// fileContent returns the main part of a file's page, and remarks about the file.
 func (q *request) fileContent(b *blob) (main g.Node, remarks []string) {
 	remarks = []string{humanize.IBytes(uint64(b.size))}
 	raw := h.P(h.A(page.Href(q.link("raw", q.here(), q.path)), g.Text("Download it.")))

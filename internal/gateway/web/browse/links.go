@@ -83,7 +83,7 @@ func (q *request) shortRevision() string {
 	return q.here()
 }
 
-// tab is a link to another view of what is shown.
+// tab is a link to another view of the same object.
 type tab struct{ name, path string }
 
 // tabs returns links to other views.

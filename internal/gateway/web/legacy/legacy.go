@@ -17,7 +17,7 @@ var prefixes = []string{"/cgit/", "/cgit.cgi/", "/cgi-bin/cgit/", "/cgi-bin/cgit
 // Find returns the path and query of the page for an old address. ok is false for other addresses.
 func Find(u *url.URL) (to string, ok bool) {
 	at := u.EscapedPath()
-	if strings.Contains(at, "/-/") { // one of ours
+	if strings.Contains(at, "/-/") { // a page of this server
 		return "", false
 	}
 	for _, prefix := range prefixes {
