@@ -54,8 +54,18 @@ func (q *request) archive(repo, name string) {
 	base += "-" + strings.Map(inName, a.Revision)
 	a.Prefix = base + "/"
 	sink := &sink{q: q}
-	sink.archive = func(h node.ArchiveHeader) { setArchive(sink, &a, &h, base+"."+a.Format) }
+	made := func() {}
+	sink.archive = func(h node.ArchiveHeader) {
+		made()
+		setArchive(sink, &a, &h, base+"."+a.Format)
+	}
 	q.respond(archiveTypes[a.Format], sink, gateway.EmptyBody(), func(response *gateway.Response) {
+		if q.handler.Gate != nil && q.ID.Anonymous() {
+			if made, q.Err = q.handler.Gate.Charge(q.r.RemoteAddr); q.Err != nil {
+				return
+			}
+			defer func() { made() }() // also if it could not be made
+		}
 		q.Archive(a, response)
 	})
 }

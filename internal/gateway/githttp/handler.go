@@ -19,6 +19,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/gateway"
 	"github.com/packhorse-git/packhorse/internal/gateway/auth"
 	"github.com/packhorse-git/packhorse/internal/gateway/rest"
+	"github.com/packhorse-git/packhorse/internal/gateway/web/crawl"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/schedule/inflight"
 	"github.com/packhorse-git/packhorse/internal/transport/bulk"
@@ -32,6 +33,7 @@ type Options struct {
 	Proxies     clients.Proxies // trusted to name the client
 	Pages       Pages           // nil: there are none
 	Sessions    Sessions        // of visitors of pages; nil: no sessions
+	Gate        *crawl.Gate     // for archives of anonymous callers; nil: no limit
 	Hooks       Hooks           // nil: there are none
 	API         bool            // the API of repositories is served
 	Access      *auth.Service   // answers calls about tokens and rules; nil: they are not served

@@ -13,11 +13,14 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"connectrpc.com/connect"
 	"github.com/klauspost/compress/gzip"
 
+	"github.com/packhorse-git/packhorse/internal/gateway/web/crawl"
 	"github.com/packhorse-git/packhorse/internal/git/gittest"
 	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
 	"github.com/packhorse-git/packhorse/proto/packhorse/v1/packhorsev1connect"
@@ -143,6 +146,25 @@ func TestArchivesOfHiddenCommits(t *testing.T) {
 	if !eventually(func() bool { return strings.Count(w.log.String(), "msg=request") == 13 }) || misses() != 4 ||
 		!strings.Contains(w.log.String(), "operation=archive result=ok") {
 		t.Errorf("8 equal requests are not one making, or not logged: %d lines with a miss", misses())
+	}
+}
+
+// Archives of anonymous callers count against the time of their network.
+func TestArchivesOfCrawlers(t *testing.T) {
+	defer http.DefaultClient.CloseIdleConnections()
+	for name, anonymous := range map[string]bool{"anonymous": true, "ada": false} {
+		var now atomic.Int64
+		w := newWorld(t, options{anonymous: anonymous,
+			gate: crawl.New(nil, func() time.Time { return time.Unix(now.Add(60), 0) })})
+		w.repo("app", 1<<10)
+		if response, body := w.get("GET", "/app/-/archive/main.tar"); response.StatusCode != http.StatusOK {
+			t.Errorf("%s: %s %.200s, want 200", name, response.Status, body)
+		}
+		response, body := w.get("GET", "/app/-/archive/main.zip")
+		after := response.Header.Get("Retry-After")
+		if (response.StatusCode == http.StatusTooManyRequests && after != "") != anonymous {
+			t.Errorf("%s, after a minute of making: %s, Retry-After %q, %.200s", name, response.Status, after, body)
+		}
 	}
 }
 

@@ -26,6 +26,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/gateway/githttp"
 	"github.com/packhorse-git/packhorse/internal/gateway/remote"
 	"github.com/packhorse-git/packhorse/internal/gateway/router"
+	"github.com/packhorse-git/packhorse/internal/gateway/web/crawl"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/gittest"
 	"github.com/packhorse-git/packhorse/internal/git/process"
@@ -87,6 +88,8 @@ type options struct {
 	lfs         node.LFS          // of the node; nil: its own
 	maxRequest  int64
 	identity    *identity // TLS between the two, with certificates of both
+	gate        *crawl.Gate
+	anonymous   bool // callers have no names
 }
 
 // world is a gateway, a storage node, and the node's repositories. The node can go away and come back.
@@ -301,8 +304,12 @@ func (w *world) newGateway() {
 		Revisions: w.remote,
 		Ready:     w.remote.Ready}}}}))
 	pump := bulk.NewPump(bulk.PumpOptions{Registerer: w.metrics})
-	handler := githttp.New(githttp.Options{API: true, Gateway: &gateway.Gateway{
-		Router: routes, Board: w.boards.gateway, Auth: everybody{}, Pump: pump, Lanes: lanes(1000, 1000),
+	var callers gateway.Auth = everybody{}
+	if w.options.anonymous {
+		callers = nil
+	}
+	handler := githttp.New(githttp.Options{API: true, Gate: w.options.gate, Gateway: &gateway.Gateway{
+		Router: routes, Board: w.boards.gateway, Auth: callers, Pump: pump, Lanes: lanes(1000, 1000),
 		Memory:  admit.NewBudget("requests", 1<<30),
 		Metrics: gateway.NewMetrics(w.metrics), Log: w.logger(), MaxBody: 64 << 20,
 		ReadStall: time.Minute,

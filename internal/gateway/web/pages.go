@@ -50,7 +50,7 @@ type Pages struct {
 	searcher search.Searcher
 	Account  *account.Accounts
 	browse   *browse.Site
-	gate     *crawl.Gate
+	Gate     *crawl.Gate
 }
 
 // NewPages returns Pages.
@@ -62,7 +62,7 @@ func NewPages(o PageOptions) (*Pages, error) {
 	gate := crawl.New(o.Key, time.Now)
 	accounts, err := account.New(account.Options{Site: site, Key: o.Key, Issuer: o.Issuer, Access: o.Access,
 		Now: time.Now})
-	return &Pages{Site: site, Account: accounts, searcher: o.Searcher, gate: gate,
+	return &Pages{Site: site, Account: accounts, searcher: o.Searcher, Gate: gate,
 		browse: browse.NewSite(browse.Options{Site: site, Gate: gate, SSH: o.SSH})}, err
 }
 
@@ -105,7 +105,7 @@ func (p *Pages) Serve(w http.ResponseWriter, r *http.Request, v Visitor) error {
 	case path == robotsPath:
 		return p.SendText(w, r, http.StatusOK, "robots", "text/plain; charset=utf-8", []byte(robots))
 	case path == crawl.SeenPath:
-		return p.gate.Seen(w, r, v.Secure())
+		return p.Gate.Seen(w, r, v.Secure())
 	case account.Has(path):
 		return p.Account.Serve(w, r, v)
 	case page.IsAsset(path):

@@ -64,7 +64,7 @@ func newGatewayParts(d *deps, o gatewayOptions) (*gatewayParts, error) {
 	if handler.LFS, err = newLFS(d, callers.Key); err != nil {
 		return nil, err
 	}
-	if handler.Pages, handler.Sessions, err = newPages(d, o.search, service); err != nil {
+	if err = addPages(d, handler, o.search, service); err != nil {
 		return nil, err
 	}
 	g := &gatewayParts{routes: o.routes, access: service}

@@ -16,8 +16,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/transport/httpguard"
 )
 
-// newPages makes the handler of pages for browsers and of the search API. It returns nil if both are disabled.
-func newPages(d *deps, index *api.APIOptions, access *auth.Service) (_ githttp.Pages, _ githttp.Sessions, err error) {
+// addPages adds the pages for browsers and the search API to a handler, if they are enabled.
+func addPages(d *deps, handler *githttp.Handler, index *api.APIOptions, access *auth.Service) (err error) {
 	var searchAPI *api.API
 	cfg := &d.cfg.Pages
 	o := web.PageOptions{Options: page.Options{Title: cfg.Title, Logo: cfg.Logo, Text: cfg.Text, Style: cfg.Style,
@@ -25,7 +25,7 @@ func newPages(d *deps, index *api.APIOptions, access *auth.Service) (_ githttp.P
 	if index != nil {
 		index.Version, index.Registerer, index.Built = d.process.Version, d.reg, built()
 		if searchAPI, err = api.NewAPI(*index); err != nil {
-			return nil, nil, err
+			return err
 		}
 		o.Searcher = index.Searcher
 	}
@@ -33,7 +33,7 @@ func newPages(d *deps, index *api.APIOptions, access *auth.Service) (_ githttp.P
 	if cfg.Enabled {
 		key, err := keyFile(d, cfg.KeyFile, "pages.key")
 		if err != nil {
-			return nil, nil, err
+			return err
 		}
 		o.Key, o.Access = []byte(key.Get()), access
 		if cfg.Issuer != "" {
@@ -41,7 +41,7 @@ func newPages(d *deps, index *api.APIOptions, access *auth.Service) (_ githttp.P
 			if cfg.ClientSecretFile != "" {
 				file, err := credfile.LoadSecret(cfg.ClientSecretFile, d.log)
 				if err != nil {
-					return nil, nil, err
+					return err
 				}
 				secret = file.Get
 			}
@@ -49,18 +49,17 @@ func newPages(d *deps, index *api.APIOptions, access *auth.Service) (_ githttp.P
 				Client: httpguard.Client(&http.Transport{Proxy: http.ProxyFromEnvironment, DisableKeepAlives: true})}
 		}
 		if pages, err = web.NewPages(o); err != nil {
-			return nil, nil, err
+			return err
 		}
 		d.life.push("pages", infallible(pages.Close))
 	}
 	if pages == nil && searchAPI == nil {
-		return nil, nil, nil
+		return nil
 	}
-	var sessions githttp.Sessions
 	if pages != nil {
-		sessions = pages.Account
+		handler.Sessions, handler.Gate = pages.Account, pages.Gate
 	}
-	return func(w http.ResponseWriter, r *http.Request, v *githttp.Visitor) error {
+	handler.Pages = func(w http.ResponseWriter, r *http.Request, v *githttp.Visitor) error {
 		switch {
 		case pages != nil && pages.Has(r.URL.Path):
 			return pages.Serve(w, r, v)
@@ -69,7 +68,8 @@ func newPages(d *deps, index *api.APIOptions, access *auth.Service) (_ githttp.P
 		}
 		return fault.New(fault.NotFound, "nothing here; metrics and health are on the private listener, "+
 			"and a repository is cloned by its path")
-	}, sessions, nil
+	}
+	return nil
 }
 
 // built returns the time of the commit from which this program was built, or the current time.

@@ -68,6 +68,7 @@ type kind struct {
 	show func(*request) (*content, error)
 	// hasPath: REVISION/PATH follows the kind; otherwise REVISION does. hasRevision: one of both follows.
 	hasRevision, hasPath bool
+	hasTwo               bool // A...B follows
 	costly               bool // see package crawl
 	byRefs               bool // it shows other refs than that of the revision, or settings
 	index                bool // search engines may list the page of a branch or tag
@@ -83,7 +84,7 @@ var kinds = map[string]*kind{
 	"history": {name: "history", byRefs: true, show: (*request).history, hasRevision: true, hasPath: true, costly: true},
 	"log":     {name: "log", byRefs: true, show: (*request).log, hasRevision: true, hasPath: true},
 	"commit":  {name: "commit", show: (*request).commit, hasRevision: true},
-	"compare": {name: "compare", show: (*request).compare, costly: true},
+	"compare": {name: "compare", show: (*request).compare, hasTwo: true, costly: true},
 	"refs":    {name: "refs", byRefs: true, show: (*request).refs},
 	"feed":    {name: "feed", show: (*request).feed, hasRevision: true},
 }
@@ -94,7 +95,7 @@ type content struct {
 	kind  string // see page.Head
 	main  g.Node
 	raw   *rawContent // in place of a page; nil: it is a page
-	brief bool        // it is not kept: it lacks something that will be there later
+	brief bool        // it is not kept: it lacks something that comes later, or has no version
 }
 
 // rawContent is a response that is not a page.
@@ -122,6 +123,13 @@ type request struct {
 	asPatch  bool        // the commit as a mail
 	version  git.Version // of the refs
 	purges   string      // see node.Answer
+	known    []string    // full IDs that refs led to
+	unknown  []string    // those that none did
+
+	// of a comparison; id is that of the right one
+	left, right string
+	from        git.ObjectID
+	mergeBase   bool
 }
 
 const (
@@ -184,8 +192,11 @@ func (q *request) open() error {
 	if err := q.v.Open(q.repo); err != nil {
 		return err
 	}
-	if !q.kind.hasRevision || q.rest == "" && !q.kind.hasPath {
-		return q.resolve(q.kind.name != "", "")
+	switch {
+	case q.kind.hasTwo:
+		return q.resolveTwo()
+	case !q.kind.hasRevision:
+		return q.resolve(false, "")
 	}
 	rest := q.rest
 	if q.kind.name == "commit" {
@@ -232,7 +243,7 @@ func (q *request) resolve(must bool, text string) error {
 		switch {
 		case result.Err == nil:
 			q.revision, q.path = texts[i], paths[i]
-			q.id, q.ref, q.version, q.purges = result.ID, string(result.Ref), result.Version, result.Purges
+			q.found(&result)
 			return nil
 		case !fault.Is(result.Err, fault.NotFound) && !fault.Is(result.Err, fault.Invalid):
 			return result.Err
@@ -244,26 +255,66 @@ func (q *request) resolve(must bool, text string) error {
 	return err
 }
 
+// found notes the commit of a revision.
+func (q *request) found(result *node.Result) {
+	q.id, q.ref, q.version, q.purges = result.ID, result.Ref, result.Version, result.Purges
+	if q.ref == "" {
+		q.unknown = append(q.unknown, q.id.String())
+	} else {
+		q.known = append(q.known, q.id.String())
+	}
+}
+
+// resolveTwo resolves the revisions of A...B, or of A..B.
+func (q *request) resolveTwo() error {
+	left, right, ok := strings.Cut(q.rest, "..")
+	right, q.mergeBase = strings.CutPrefix(right, ".")
+	q.left, q.right = unescape(left), unescape(right)
+	if !ok || q.left == "" || q.right == "" || !utf8.ValidString(q.left+q.right) {
+		return fault.New(fault.Invalid, "a comparison is /-/compare/A...B, with two branches, tags or commits")
+	}
+	results, err := q.v.Revisions([]string{q.left + "^{commit}", q.right + "^{commit}"})
+	for i := range results {
+		if err == nil {
+			err = results[i].Err
+		}
+		q.from = q.id
+		q.found(&results[i])
+	}
+	return err
+}
+
 // repositoryExists reports whether there is the repository, which may be empty.
 func (q *request) repositoryExists() bool {
 	_, err := one[packhorsev1.GetResponse](q, packhorsev1connect.RepositoryServiceGetProcedure, &packhorsev1.GetRequest{})
 	return err == nil
 }
 
-// answer sends the page.
-func (q *request) answer() error {
-	key := strings.Join([]string{q.kind.name, q.repo.String(), q.id.String(), q.rest, q.path, q.r.URL.RawQuery,
-		q.purges}, "\x00")
+// parameters are the fields of query strings that change pages.
+var parameters = []string{"from", "wait", "author", "text", "path", "skip", "branch", "tag"}
+
+// key returns all that the main part of a page depends on. All readers of a repository see the same refs.
+func (q *request) key() string {
+	parts := []string{q.kind.name, q.repo.String(), q.from.String(), q.id.String(), q.rest, q.path, q.purges}
+	for _, name := range parameters {
+		if values := q.query[name]; len(values) > 0 {
+			parts = append(parts, name, values[0])
+		}
+	}
 	if q.kind.byRefs { // settings have no version, so that changes of them show a little later
-		key += fmt.Sprintf("\x00%v %d", q.version, q.Now().Unix()/settingsSeconds)
+		parts = append(parts, fmt.Sprintf("%v %d", q.version, q.Now().Unix()/settingsSeconds))
 	}
 	if q.kind.name == "" || q.kind.name == "feed" { // they have addresses with the host that the client names
-		key += "\x00" + q.v.Address("")
+		parts = append(parts, q.v.Address(""))
 	}
-	sum := sha256.Sum256([]byte(key + "\x00" + q.v.Name()))
-	etag := `W/"` + hex.EncodeToString(sum[:12]) + `"`
-	c, ok := q.cache.get(key)
-	if ok && q.ref == "" && q.id != (git.ObjectID{}) {
+	return strings.Join(parts, "\x00")
+}
+
+// answer sends the page.
+func (q *request) answer() error {
+	key := q.key()
+	f, ok := q.cache.get(key)
+	if ok {
 		if err := q.check(); err != nil {
 			return err
 		}
@@ -273,25 +324,32 @@ func (q *request) answer() error {
 		if done || err != nil {
 			return err
 		}
-		shown, err := q.kind.show(q)
-		leave()
-		if err != nil {
+		if f, err = q.render(leave); err != nil {
 			return err
 		}
-		if c, err = newFragment(shown); err != nil {
-			return err
+		if f.brief {
+			return q.send(f, "")
 		}
-		if !shown.brief {
-			q.cache.add(key, c)
-		}
+		q.cache.add(key, f)
 	}
-	return q.send(c, etag)
+	sum := sha256.Sum256([]byte(key + "\x00" + q.v.Name())) // the name is in the frame
+	return q.send(f, `W/"`+hex.EncodeToString(sum[:12])+`"`)
+}
+
+// render makes the fragment of the page.
+func (q *request) render(leave func()) (*fragment, error) {
+	defer leave()
+	shown, err := q.kind.show(q)
+	if err != nil {
+		return nil, err
+	}
+	return newFragment(shown)
 }
 
 // enter admits a request for a page that has to be made. If done, it has a response.
 func (q *request) enter() (leave func(), done bool, err error) {
 	// single files of commits cost little
-	isHistoric := q.ref == "" && q.id != (git.ObjectID{}) && q.kind.name != "raw" && q.kind.name != "file"
+	isHistoric := len(q.unknown) > 0 && q.kind.name != "raw" && q.kind.name != "file"
 	if q.v.Name() != "" || !q.kind.costly && !isHistoric {
 		return func() {}, false, nil
 	}
@@ -302,19 +360,16 @@ func (q *request) enter() (leave func(), done bool, err error) {
 	return leave, false, err
 }
 
-// check fails unless a visible ref reaches the commit.
+// check fails unless a visible ref reaches the commits.
 func (q *request) check() error {
-	_, err := one[packhorsev1.CommitResponse](q, packhorsev1connect.ObjectServiceCommitProcedure,
-		&packhorsev1.CommitRequest{Revision: q.id.String()})
-	return err
-}
-
-// known returns the ID of the request's commit if a ref has led to it.
-func (q *request) known() []string {
-	if q.ref == "" {
-		return nil
+	for _, id := range q.unknown {
+		_, err := one[packhorsev1.CommitResponse](q, packhorsev1connect.ObjectServiceCommitProcedure,
+			&packhorsev1.CommitRequest{Revision: id})
+		if err != nil {
+			return err
+		}
 	}
-	return []string{q.id.String()}
+	return nil
 }
 
 // all passes each message of the response to a call to receive.
@@ -322,7 +377,7 @@ func all[R any, P interface {
 	*R
 	proto.Message
 }](q *request, procedure string, m proto.Message, receive func(P) error) error {
-	return q.v.Read(gateway.Read{Procedure: procedure, Known: q.known(), Request: m, Response: P(new(R)),
+	return q.v.Read(gateway.Read{Procedure: procedure, Known: q.known, Request: m, Response: P(new(R)),
 		Receive: func(m proto.Message) error { return receive(m.(P)) }})
 }
 

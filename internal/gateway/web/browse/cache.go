@@ -18,10 +18,11 @@ type fragment struct {
 	title, kind string
 	text        []byte
 	raw         *rawContent
+	brief       bool // see content
 }
 
 func newFragment(c *content) (*fragment, error) {
-	f := &fragment{title: c.title, kind: c.kind, raw: c.raw}
+	f := &fragment{title: c.title, kind: c.kind, raw: c.raw, brief: c.brief}
 	if c.raw != nil {
 		return f, nil
 	}

@@ -6,9 +6,7 @@ import (
 	g "maragu.dev/gomponents"
 	h "maragu.dev/gomponents/html"
 
-	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/gateway/web/page"
-	"github.com/packhorse-git/packhorse/internal/git"
 	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
 	"github.com/packhorse-git/packhorse/proto/packhorse/v1/packhorsev1connect"
 )
@@ -79,42 +77,24 @@ func (q *request) patch() (*content, error) {
 
 // compare shows what two revisions differ in: /-/compare/A...B, or A..B for the direct difference.
 func (q *request) compare() (*content, error) {
-	left, right, ok := strings.Cut(q.rest, "..")
-	right, mergeBase := strings.CutPrefix(right, ".")
-	left, right = unescape(left), unescape(right)
-	if !ok || left == "" || right == "" {
-		return nil, fault.New(fault.Invalid, "a comparison is /-/compare/A...B, with two branches, tags or commits")
-	}
-	results, err := q.v.Revisions([]string{left + "^{commit}", right + "^{commit}"})
-	if err != nil {
-		return nil, err
-	}
-	for _, result := range results {
-		if result.Err != nil {
-			return nil, result.Err
-		}
-	}
-	return q.comparison(left, right, results[0].ID, results[1].ID, mergeBase)
-}
-
-func (q *request) comparison(left, right string, from, to git.ObjectID, mergeBase bool) (*content, error) {
-	list, err := q.commits(&packhorsev1.LogRequest{Revisions: []string{to.String()}, Exclude: []string{from.String()},
+	from, to := q.from.String(), q.id.String()
+	list, err := q.commits(&packhorsev1.LogRequest{Revisions: []string{to}, Exclude: []string{from},
 		Limit: logCommits + 1})
 	if err != nil {
 		return nil, err
 	}
-	d, err := q.diff(from.String(), to.String(), mergeBase)
+	d, err := q.diff(from, to, q.mergeBase)
 	if err != nil {
 		return nil, err
 	}
-	names := left + " ... " + right
+	names := q.left + " ... " + q.right
 	heading := page.Plural(len(list), "Commit", "Commits")
 	if len(list) > logCommits {
 		heading = "The newest commits"
 	}
-	return &content{title: names + " - " + q.repo.String(), kind: "diff", brief: true, main: g.Group{
+	return &content{title: names + " - " + q.repo.String(), kind: "diff", main: g.Group{
 		q.crumbs(page.Visible(names)), q.places(""),
 		h.Section(h.H2(g.Text(heading)), q.logTable(list[:min(len(list), logCommits)], nil, nil)),
-		d.view(q, from.String(), to.String()),
+		d.view(q, from, to),
 	}}, nil
 }

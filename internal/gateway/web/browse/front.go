@@ -39,10 +39,18 @@ func (q *request) front() (*content, error) {
 	if text := repo.GetSettings().GetDescription(); text != "" {
 		about = h.P(h.Class("lead"), page.Text(text))
 	}
+	refs, err := q.frontRefs()
+	if err != nil {
+		return nil, err
+	}
 	if q.id == (git.ObjectID{}) {
+		c.brief = true
+		if some, _, err := q.listRefs("refs/", "", 1); err != nil || len(some) > 0 {
+			c.main = g.Group{q.crumbs(""), about, page.Card("HEAD leads to no commit", "Choose a branch or tag.", refs)}
+			return c, err
+		}
 		c.main = g.Group{q.crumbs(""), about, page.Card("This repository is empty", "Push to it:",
 			h.Pre(g.Text("git remote add origin "+q.v.Address(q.repo.String())+"\ngit push -u origin HEAD")))}
-		c.brief = true
 		return c, nil
 	}
 	l, err := q.listing("")
@@ -58,10 +66,6 @@ func (q *request) front() (*content, error) {
 		return nil, err
 	}
 	readme, err := q.readme(l)
-	if err != nil {
-		return nil, err
-	}
-	refs, err := q.frontRefs()
 	if err != nil {
 		return nil, err
 	}

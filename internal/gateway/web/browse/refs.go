@@ -9,6 +9,7 @@ import (
 	h "maragu.dev/gomponents/html"
 
 	"github.com/packhorse-git/packhorse/internal/gateway/web/page"
+	"github.com/packhorse-git/packhorse/internal/git"
 	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
 	"github.com/packhorse-git/packhorse/proto/packhorse/v1/packhorsev1connect"
 )
@@ -85,7 +86,8 @@ func (q *request) refs() (*content, error) {
 				return q.refRow(ref, part.prefix)
 			})))), more))
 	}
-	return &content{title: "Branches and tags - " + q.repo.String(), kind: "list", main: main}, nil
+	return &content{title: "Branches and tags - " + q.repo.String(), kind: "list", main: main,
+		brief: q.id == (git.ObjectID{})}, nil
 }
 
 func (q *request) refRow(ref *packhorsev1.Ref, prefix string) g.Node {

@@ -12,20 +12,26 @@ import (
 	"github.com/packhorse-git/packhorse/internal/gateway/web/page"
 )
 
-// send sends a fragment in its frame.
+// send sends a fragment in its frame. Without an ETag it is not kept.
 func (q *request) send(f *fragment, etag string) error {
 	header := q.w.Header()
 	header.Del("Pragma")
 	header.Del("Expires")
-	header.Set("ETag", etag)
+	if etag != "" {
+		header.Set("ETag", etag)
+	}
 	header.Set("Vary", "Authorization, Cookie")
 	scope := "public"
 	if q.v.MaySignIn() { // others may see less, for example at another address
 		scope = "private"
 	}
-	if q.revision == q.id.String() && q.revision != "" {
+	switch {
+	case etag == "":
+		header.Set("Cache-Control", "no-store")
+	case q.revision != "" && q.revision == q.id.String(),
+		q.left != "" && q.left == q.from.String() && q.right == q.id.String():
 		header.Set("Cache-Control", scope+", max-age=86400, immutable")
-	} else {
+	default:
 		header.Set("Cache-Control", scope+", no-cache")
 	}
 	name := q.kind.name
@@ -64,7 +70,7 @@ func (q *request) send(f *fragment, etag string) error {
 // isCurrent reports whether the client has the response already.
 func isCurrent(r *http.Request, etag string) bool {
 	for sent := range strings.SplitSeq(strings.Join(r.Header["If-None-Match"], ","), ",") {
-		if strings.TrimSpace(sent) == etag {
+		if etag != "" && strings.TrimSpace(sent) == etag {
 			return true
 		}
 	}

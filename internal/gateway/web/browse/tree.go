@@ -82,7 +82,7 @@ func (q *request) listing(path string) (*listing, error) {
 	}
 	text, raw := pathFields(path)
 	commits := map[string]*packhorsev1.Commit{}
-	err = q.v.Read(gateway.Read{Procedure: packhorsev1connect.HistoryServiceLastCommitsProcedure, Known: q.known(),
+	err = q.v.Read(gateway.Read{Procedure: packhorsev1connect.HistoryServiceLastCommitsProcedure, Known: q.known,
 		Limit:    limit,
 		Request:  &packhorsev1.LastCommitsRequest{Revision: q.id.String(), Path: text, RawPath: raw},
 		Response: &packhorsev1.LastCommitsResponse{}, Receive: func(message proto.Message) error {

@@ -1,6 +1,6 @@
 // Package crawl keeps crawlers from using up a server. Pages that cost much to make are for visitors who keep a cookie
-// or have signed in. They have a budget of time for each network, and a limit of how many are made at once. Nothing of
-// it concerns Git's own requests.
+// or have signed in. They have a budget of time for each network, and a limit of how many are made at once. Archives of
+// anonymous callers count against the budget, too. Nothing of it concerns Git's own requests.
 package crawl
 
 import (
@@ -96,7 +96,7 @@ func (g *Gate) cookie(r *http.Request) string {
 // Seen gives a browser the cookie and leads it back.
 func (g *Gate) Seen(w http.ResponseWriter, r *http.Request, secure bool) error {
 	to := r.URL.Query().Get("to")
-	if !strings.HasPrefix(to, "/") || strings.HasPrefix(to, "//") || strings.ContainsAny(to, "\\\r\n") {
+	if !strings.HasPrefix(to, "/") || strings.HasPrefix(to, "//") || strings.ContainsAny(to, "\\\r\n\t") {
 		return fault.New(fault.Invalid, "there is no page of this server at that address")
 	}
 	join := "?"
@@ -110,13 +110,23 @@ func (g *Gate) Seen(w http.ResponseWriter, r *http.Request, secure bool) error {
 	return nil
 }
 
-// Enter admits a request, or fails with Exhausted. The caller has to call leave when the page is made.
-func (g *Gate) Enter(ctx context.Context, remote string) (leave func(), err error) {
+// Charge admits a request, or fails with Exhausted. The caller has to call end when the server has done its work, which
+// the network of the client pays for. Further calls of end have no effect.
+func (g *Gate) Charge(remote string) (end func(), err error) {
 	network := networkOf(remote)
 	if left := g.spend(network, 0); left <= 0 {
 		wait := time.Duration(float64(-left)/float64(refill)*float64(time.Second)) + time.Second
 		return nil, fault.Retry(fault.Exhausted, wait,
-			"your network has requested many pages that cost much to make: try again later, or sign in")
+			"your network has used up its time for costly pages and archives: try again later, or sign in")
+	}
+	begin := g.now()
+	return sync.OnceFunc(func() { g.spend(network, g.now().Sub(begin)) }), nil
+}
+
+// Enter is Charge, and limits how many pages are made at once.
+func (g *Gate) Enter(ctx context.Context, remote string) (leave func(), err error) {
+	if _, err := g.Charge(remote); err != nil {
+		return nil, err
 	}
 	late := time.NewTimer(patience)
 	defer late.Stop()
@@ -128,10 +138,14 @@ func (g *Gate) Enter(ctx context.Context, remote string) (leave func(), err erro
 	case <-ctx.Done():
 		return nil, fault.Wrap(fault.Cancelled, "the client has gone", ctx.Err())
 	}
-	begin := g.now()
+	end, err := g.Charge(remote)
+	if err != nil {
+		<-g.seats
+		return nil, err
+	}
 	return func() {
 		<-g.seats
-		g.spend(network, g.now().Sub(begin))
+		end()
 	}, nil
 }
 

@@ -44,7 +44,7 @@ func TestCookie(t *testing.T) {
 	if _, err := g.Needs(w, request(back, "")); !fault.Is(err, fault.Exhausted) {
 		t.Errorf("back without the cookie: %v, want Exhausted", err)
 	}
-	for _, bad := range []string{"//evil.example/", "https://evil.example/", `/\evil.example`, ""} {
+	for _, bad := range []string{"//evil.example/", "https://evil.example/", `/\evil.example`, "/%09/evil.example", ""} {
 		if err := g.Seen(w, request(SeenPath+"?to="+bad, ""), false); err == nil {
 			t.Errorf("a redirect to %q was made", bad)
 		}
