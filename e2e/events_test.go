@@ -242,6 +242,7 @@ func TestEventReaderBehind(t *testing.T) {
 			name := fmt.Sprint("r", len(want))
 			runPackhorse(t, "", "repo", "create", name, "--config", on.config())
 			want = append(want, name)
+			readEvents(t, "--config", on.config()) // publishes the event, so each has a batch of its own
 		}
 		for range 6 {
 			create(a)
