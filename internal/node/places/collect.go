@@ -65,8 +65,8 @@ func (p *dirPlace) Collect(ctx context.Context, run RunGit, o CollectOptions) (d
 		return done, WriteError(err)
 	}
 	defer os.RemoveAll(c.view)
-	c.run = func(args []string, stdin string) error {
-		return run(ctx, p.repo, GitCommand{Args: args, Stdin: stdin, Env: []string{"GIT_OBJECT_DIRECTORY=" + c.view}})
+	c.run = func(args []string, stdin string, env ...string) error {
+		return run(ctx, p.repo, GitCommand{Args: args, Stdin: stdin, Env: append(env, "GIT_OBJECT_DIRECTORY="+c.view)})
 	}
 	if err := c.expire(time.Now().Add(-o.OlderThan)); err != nil {
 		return done, err
@@ -161,7 +161,7 @@ type collector struct {
 	own   string           // the object directory
 	view  string           // that of the view
 	files map[string]int64 // sizes of the files that were linked into the view, by path below own
-	run   func(args []string, stdin string) error
+	run   func(args []string, stdin string, env ...string) error
 }
 
 // viewPrefix begins the names of views. Git removes such directories when they are old.
@@ -266,15 +266,26 @@ func countAll(ctx context.Context, dirs []string, format git.ObjectFormat) (all 
 	return all, nil
 }
 
-// expire repacks the view without the unreachable objects from before a time.
+// expire repacks the view without the unreachable objects from before a time. The view lacks the objects of refs that
+// were changed since it was linked. Git then skips these refs (git(1), GIT_REF_PARANOIA), except HEAD: Collect checks
+// the view for all refs before it removes anything. If no objects have come since, the repository is damaged.
 func (c *collector) expire(before time.Time) error {
-	var err error
-	for range maxScans { // a ref may have been changed since the objects were linked
-		err = cmp.Or(WriteError(c.link()), c.run([]string{"repack", "-d", "-l", "-n", "-q", "--cruft",
-			"--cruft-expiration=" + before.UTC().Format(time.RFC3339)}, ""))
-		if !fault.Is(err, fault.Internal) || !strings.Contains(err.Error(), "bad object") {
+	args := []string{"repack", "-d", "-l", "-n", "-q", "--cruft",
+		"--cruft-expiration=" + before.UTC().Format(time.RFC3339)}
+	err := cmp.Or(WriteError(c.link()), c.run(args, ""))
+	for scan := 1; fault.Is(err, fault.Internal) && strings.Contains(err.Error(), "bad object"); scan++ {
+		if scan == maxScans {
+			return fault.Retry(fault.Unavailable, fault.RetryMuchLater,
+				"no object was removed, because the branch of HEAD changes again and again; try again")
+		}
+		known := len(c.files)
+		if err := c.link(); err != nil {
+			return WriteError(err)
+		}
+		if len(c.files) == known {
 			break
 		}
+		err = c.run(args, "", "GIT_REF_PARANOIA=0")
 	}
 	if err != nil && strings.Contains(err.Error(), "unknown option `cruft") {
 		return fault.Wrap(fault.Precondition, "the git of the server is too old: collecting needs git 2.37 or newer", err)

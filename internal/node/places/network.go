@@ -96,8 +96,8 @@ func (p *dirPlace) leave(ctx context.Context, run RunGit, collection *receivepac
 	if err != nil {
 		return WriteError(err)
 	}
-	c.run = func(args []string, stdin string) error {
-		err := run(ctx, p.repo, GitCommand{Args: args, Stdin: stdin, Env: []string{"GIT_OBJECT_DIRECTORY=" + c.view}})
+	c.run = func(args []string, stdin string, env ...string) error {
+		err := run(ctx, p.repo, GitCommand{Args: args, Stdin: stdin, Env: append(env, "GIT_OBJECT_DIRECTORY="+c.view)})
 		if fault.Is(err, fault.Internal) {
 			err = fault.Retry(fault.Unavailable, fault.RetrySoon, "a push has changed the repository meanwhile; try again")
 		}
