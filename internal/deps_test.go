@@ -32,6 +32,7 @@ const rules = `
 	node/webhook:   store/bucket
 	gateway:        fault/... schedule/... transport/... proto/... search/... node git git/disk git/pktline git/protocol
 	gateway:        lfs lfs/wire
+	gateway/web/browse: git/repo
 	mirror:         fault schedule/... git/... transport/... lfs/... node/...
 	store:          fault schedule/... git/... transport/... lfs/... node/...
 	operations:     fault schedule/... git/... transport/... node/packcache mirror/origin

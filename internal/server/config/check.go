@@ -38,6 +38,7 @@ func (c *Config) checkValues(f *Findings) {
 	c.checkMemory(f)
 	c.Tracing.check(f)
 	c.LFS.check(f)
+	c.Pages.check(f)
 	for _, err := range receivepack.ValidateFsck(c.Push.Fsck) {
 		f.bad("push.fsck: %w", err)
 	}

@@ -1,5 +1,7 @@
 package config
 
+import "regexp"
+
 // PagesConfig is for the pages for browsers.
 type PagesConfig struct {
 	// Enabled serves pages for browsers: repositories, their files and history, and search.
@@ -17,6 +19,10 @@ type PagesConfig struct {
 	// Style is a style sheet, which follows the one of the pages.
 	Style string `toml:"style" path:"yes"`
 
+	// SSH is the address of the SSH listener in commands to clone, as HOST or HOST:PORT. Empty means the host of the page,
+	// with the port of ssh.address. Without both, pages show no such command.
+	SSH string `toml:"ssh"`
+
 	// KeyFile is the file with the secret that cookies are sealed with; see storage.secret_file for its mode. Gateways
 	// with one name need the same. Empty means pages.key in the state directory, which is made at the first start.
 	KeyFile string `toml:"key_file" path:"secret"`
@@ -31,4 +37,14 @@ type PagesConfig struct {
 	// ClientSecretFile is the file with the secret of this server at the issuer; see storage.secret_file for its mode.
 	// Empty means that the issuer knows no secret.
 	ClientSecretFile string `toml:"client_secret_file" path:"secret" needs:"issuer"`
+}
+
+// sshHost matches HOST or HOST:PORT.
+var sshHost = regexp.MustCompile(`^([A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?$`)
+
+// check reports mistakes in the address of SSH.
+func (c *PagesConfig) check(f *Findings) {
+	if c.SSH != "" && !sshHost.MatchString(c.SSH) {
+		f.bad("pages.ssh is not an address like git.example.com or git.example.com:2222")
+	}
 }

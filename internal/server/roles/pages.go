@@ -21,7 +21,7 @@ func addPages(d *deps, handler *githttp.Handler, index *api.APIOptions, access *
 	var searchAPI *api.API
 	cfg := &d.cfg.Pages
 	o := web.PageOptions{Options: page.Options{Title: cfg.Title, Logo: cfg.Logo, Text: cfg.Text, Style: cfg.Style,
-		Registerer: d.reg}}
+		Registerer: d.reg}, SSH: cfg.SSH}
 	if index != nil {
 		index.Version, index.Registerer, index.Built = d.process.Version, d.reg, built()
 		if searchAPI, err = api.NewAPI(*index); err != nil {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"os"
 	"runtime"
 	"runtime/debug"
@@ -103,6 +104,10 @@ func Run(ctx context.Context, p Process, src *config.Source, cfg config.Config) 
 	parts.push("readiness", infallible(w.closeReadiness))
 	parts.push("private listener", func() error { return w.close(context.WithoutCancel(ctx)) })
 	parts.push("watchdog", infallible(w.closeWatchdog))
+	if listeners.ssh != nil && cfg.Pages.SSH == "" { // each visitor knows a host of this server
+		_, port, _ := net.SplitHostPort(listeners.ssh.Addr().String()) // it is valid
+		cfg.Pages.SSH = ":" + port
+	}
 	srv, err := build(role, cfg, log, reg, p, parts)
 	if err != nil {
 		return err

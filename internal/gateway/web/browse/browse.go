@@ -44,7 +44,7 @@ type Visitor interface {
 type Options struct {
 	*page.Site
 	Gate *crawl.Gate // for costly pages
-	SSH  string      // address of the SSH listener for clone boxes, HOST or HOST:PORT; "": SSH is off
+	SSH  string      // HOST, HOST:PORT or, with the host of the page, :PORT of the SSH listener; "": SSH is off
 	Now  func() time.Time
 }
 
@@ -304,9 +304,7 @@ func (q *request) key() string {
 	if q.kind.byRefs { // settings have no version, so that changes of them show a little later
 		parts = append(parts, fmt.Sprintf("%v %d", q.version, q.Now().Unix()/settingsSeconds))
 	}
-	if q.kind.name == "" || q.kind.name == "feed" { // they have addresses with the host that the client names
-		parts = append(parts, q.v.Address(""))
-	}
+	parts = append(parts, q.v.Address("")) // of clones, feeds and submodules
 	return strings.Join(parts, "\x00")
 }
 

@@ -2,7 +2,9 @@ package browse
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -26,6 +28,7 @@ const (
 type diff struct {
 	files   []*packhorsev1.FileDiff
 	summary *packhorsev1.PatchSummary
+	modules modules // if it has changes of submodules
 }
 
 // diff compares two commits. An empty first one is the first parent of the second one.
@@ -47,6 +50,9 @@ func (q *request) diff(from, to string, mergeBase bool) (*diff, error) {
 		})
 	if err == nil && d.summary == nil {
 		return nil, fault.New(fault.Internal, "the storage node sent a difference without its end")
+	}
+	if err == nil && slices.ContainsFunc(d.files, isModule) {
+		d.modules, err = q.modules(to, cmp.Or(from, to+"^"))
 	}
 	return d, err
 }
@@ -75,7 +81,7 @@ func (d *diff) view(q *request, before, after string) g.Node {
 			h.Span(h.Class("minus"), g.Textf("−%d", s.GetDeletions()))), notes,
 		h.Details(h.Class("changed"), g.If(len(d.files) <= 50, h.Open()), h.Summary(g.Text("Files")),
 			h.Table(h.TBody(list))),
-		g.Map(shown, func(f *packhorsev1.FileDiff) g.Node { return q.fileDiff(f, before, after) }),
+		g.Map(shown, func(f *packhorsev1.FileDiff) g.Node { return d.file(q, f, before, after) }),
 		g.If(len(shown) < len(d.files), h.P(h.Class("note"), g.Textf("The changes of %d more files are not shown.",
 			len(d.files)-len(shown)))),
 	}
@@ -89,8 +95,8 @@ func anchor(f *packhorsev1.FileDiff) string {
 	return "f-" + strings.ToLower(fmt.Sprintf("%x", f.GetPath()))
 }
 
-// fileDiff returns the changes of a file.
-func (q *request) fileDiff(f *packhorsev1.FileDiff, before, after string) g.Node {
+// file returns the changes of a file.
+func (d *diff) file(q *request, f *packhorsev1.FileDiff, before, after string) g.Node {
 	path, old := string(f.GetPath()), string(f.GetOldPath())
 	heading := g.Group{h.A(page.Href(q.link("file", after, path)), page.Text(path))}
 	if f.GetStatus() == "D" {
@@ -103,7 +109,8 @@ func (q *request) fileDiff(f *packhorsev1.FileDiff, before, after string) g.Node
 	if f.GetOldMode() != f.GetMode() && f.GetOldMode() != 0 && f.GetMode() != 0 {
 		about += fmt.Sprintf(", mode %o to %o", f.GetOldMode(), f.GetMode())
 	}
-	return h.Article(h.Class("file"), h.ID(anchor(f)), h.H3(heading, h.Span(g.Text(about))), q.changes(f, before, after))
+	return h.Article(h.Class("file"), h.ID(anchor(f)), h.H3(heading, h.Span(g.Text(about))),
+		g.Iff(isModule(f), func() g.Node { return d.moduleChange(q, f) }), q.changes(f, before, after))
 }
 
 // changes returns the hunks of a file, its images, or the reason for neither.

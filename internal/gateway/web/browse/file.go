@@ -36,10 +36,12 @@ type blob struct {
 func (b *blob) isBinary() bool { return bytes.IndexByte(b.data[:min(len(b.data), binarySign)], 0) >= 0 }
 
 // blob reads a file, without its data if it has more than limit bytes.
-func (q *request) blob(path string, limit int64) (*blob, error) {
+func (q *request) blob(path string, limit int64) (*blob, error) { return q.blobAt(q.in(path), limit) }
+
+func (q *request) blobAt(in *packhorsev1.RevisionPath, limit int64) (*blob, error) {
 	b := &blob{}
 	err := all(q, packhorsev1connect.ObjectServiceBlobProcedure, &packhorsev1.BlobRequest{
-		Blob: &packhorsev1.BlobRequest_Path{Path: q.in(path)}, Length: limit,
+		Blob: &packhorsev1.BlobRequest_Path{Path: in}, Length: limit,
 	}, func(m *packhorsev1.BlobResponse) error {
 		if header := m.GetHeader(); header != nil {
 			b.id, b.size, b.mode = header.GetOid(), header.GetSize(), header.GetMode()
@@ -58,8 +60,11 @@ func (q *request) blob(path string, limit int64) (*blob, error) {
 // file shows a file.
 func (q *request) file() (*content, error) {
 	b, err := q.blob(q.path, maxShown)
-	if fault.Is(err, fault.Invalid) && q.kind.name == "file" { // a directory, most often
-		return q.tree()
+	if fault.Is(err, fault.Invalid) { // a directory, most often
+		if q.kind.name == "file" {
+			return q.tree()
+		}
+		return q.module(err)
 	}
 	if err != nil {
 		return nil, err
@@ -120,14 +125,19 @@ func (q *request) fileContent(b *blob) (main g.Node, remarks []string) {
 
 // linkTarget returns the target of a symbolic link, as a link if it is in the repository.
 func (q *request) linkTarget(target string) g.Node {
-	dir, _ := cutLast(q.path)
-	to := path.Join("/", dir, target)[1:]
-	inside := !strings.HasPrefix(target, "/") && !strings.HasPrefix(path.Join(dir, target), "..")
+	to, inside := follow(q.path, target)
 	if !inside {
 		return page.Card("This is a symbolic link", "It leads out of the repository, to "+page.Visible(target)+".")
 	}
 	return page.Card("This is a symbolic link", "It leads to:",
 		h.P(h.A(page.Href(q.link("file", q.here(), to)), page.Text(target))))
+}
+
+// follow returns the path that a symbolic link leads to, and whether it is in the repository.
+func follow(link, target string) (to string, inside bool) {
+	dir, _ := cutLast(link)
+	to = path.Join(dir, target)
+	return to, !strings.HasPrefix(target, "/") && to != ".." && !strings.HasPrefix(to, "../")
 }
 
 // imageTypes are the types of images that pages show, by the extensions of files. SVG images have no scripts in img

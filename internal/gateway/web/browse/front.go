@@ -2,6 +2,7 @@ package browse
 
 import (
 	"cmp"
+	"net/url"
 	"path"
 	"regexp"
 	"slices"
@@ -24,6 +25,7 @@ const (
 	frontLog    = 5         // commits
 	frontRefs   = 10        // branches, and as many tags
 	languageMax = 10_000    // files whose language counts
+	maxLinks    = 8         // symbolic links that lead to a README
 )
 
 // front shows a repository: what it is, how to clone it, its newest commits, its files and its README.
@@ -86,24 +88,34 @@ func (q *request) front() (*content, error) {
 
 // cloneBox returns the commands to clone.
 func (q *request) cloneBox() g.Node {
-	url := q.v.Address(q.repo.String())
+	address := q.v.Address(q.repo.String())
 	line := func(id, label, text string) g.Node {
 		return h.Div(h.Label(h.For(id), g.Text(label)), h.Input(h.ID(id), h.ReadOnly(), h.Value(text), h.Data("copy", "")))
 	}
 	ssh := g.Node(nil)
-	if q.SSH != "" {
-		ssh = line("clone-ssh", "SSH", "git clone "+sshAddress(q.SSH, q.repo.String()))
+	if over := q.sshAddress(q.repo.String()); over != "" {
+		ssh = line("clone-ssh", "SSH", "git clone "+quote(over))
 	}
-	return h.Section(h.Class("clone"), h.H2(g.Text("Clone")), line("clone-http", "HTTP", "git clone "+quote(url)), ssh,
-		line("clone-mirror", "Mirror", "git clone --mirror "+quote(url)))
+	return h.Section(h.Class("clone"), h.H2(g.Text("Clone")), line("clone-http", "HTTP", "git clone "+quote(address)), ssh,
+		line("clone-mirror", "Mirror", "git clone --mirror "+quote(address)))
 }
 
-// sshAddress returns the address of a repository over SSH.
-func sshAddress(host, repo string) string {
-	if strings.Contains(host, ":") {
-		return quote("ssh://git@" + host + "/" + repo)
+// sshAddress returns the address of a repository over SSH; "" without SSH.
+func (q *request) sshAddress(repo string) string {
+	host, port := q.SSH, ""
+	if i := strings.LastIndexByte(q.SSH, ':'); i >= 0 && !strings.HasSuffix(q.SSH, "]") {
+		host, port = q.SSH[:i], q.SSH[i:]
 	}
-	return quote("git@" + host + ":" + repo)
+	if here, err := url.Parse(q.v.Address("")); err == nil && host == "" {
+		host = strings.TrimSuffix(here.Host, ":"+here.Port())
+	}
+	switch {
+	case q.SSH == "":
+		return ""
+	case port != "" && port != ":22" || strings.HasPrefix(host, "["):
+		return "ssh://git@" + host + port + "/" + escape(repo)
+	}
+	return "git@" + host + ":" + repo
 }
 
 // quote quotes an argument for a shell, if that is necessary.
@@ -193,8 +205,16 @@ func (q *request) readme(l *listing) (g.Node, error) {
 		return nil, nil
 	}
 	b, err := q.blob(found, maxReadme)
-	if err != nil || b.data == nil || b.isBinary() || b.mode == modeLink {
-		if fault.Is(err, fault.NotFound) {
+	for n := 0; n < maxLinks && err == nil && b.mode == modeLink; n++ {
+		to, inside := follow(found, string(b.data))
+		if !inside {
+			break
+		}
+		found = to
+		b, err = q.blob(found, maxReadme)
+	}
+	if err != nil || b.data == nil || b.mode == modeLink || b.isBinary() {
+		if fault.Is(err, fault.NotFound) || fault.Is(err, fault.Invalid) { // a link that leads nowhere, or to a directory
 			err = nil
 		}
 		return nil, err

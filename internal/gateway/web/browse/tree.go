@@ -3,6 +3,7 @@ package browse
 import (
 	"bytes"
 	"net/url"
+	"slices"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -34,6 +35,8 @@ func (q *request) tree() (*content, error) {
 	listing, err := q.listing(q.path)
 	if fault.Is(err, fault.Invalid) && q.kind.name == "tree" { // a file, most often
 		return q.file()
+	} else if fault.Is(err, fault.Invalid) && q.kind.name == "file" && q.path != "" {
+		return q.module(err)
 	}
 	if err != nil {
 		return nil, err
@@ -63,6 +66,7 @@ type listing struct {
 	next    string // of the next page
 	last    map[string]*packhorsev1.Commit
 	late    bool // the last commits did not come in time
+	modules modules
 }
 
 // listing reads a page of a directory, and the last commits of its entries if they come in time.
@@ -76,6 +80,11 @@ func (q *request) listing(path string) (*listing, error) {
 	}
 	l := &listing{path: path, entries: tree.GetEntries(), next: tree.GetNextPageToken(),
 		last: map[string]*packhorsev1.Commit{}}
+	if slices.ContainsFunc(l.entries, func(e *packhorsev1.TreeEntry) bool { return e.GetMode() == modeSubmodule }) {
+		if l.modules, err = q.modules(q.id.String()); err != nil {
+			return nil, err
+		}
+	}
 	limit := lastCommitTime
 	if q.query.Has("wait") {
 		limit = time.Minute
@@ -131,14 +140,15 @@ func join(dir, name string) string {
 func (l *listing) row(q *request, e *packhorsev1.TreeEntry) g.Node {
 	name := string(e.GetPath())
 	path := join(l.path, name)
-	class, label, to := "plain", name, "file"
+	class, label, to, at := "plain", name, "file", g.Node(nil)
 	switch e.GetMode() {
 	case modeTree:
 		class, label, to = "dir", name+"/", "tree"
 	case modeLink:
 		class = "link"
 	case modeSubmodule:
-		class, label = "module", name+" @ "+page.Short(e.GetOid())
+		class = "module"
+		at = g.Group{g.Text(" @ "), q.moduleLink(l.modules[path], "", e.GetOid(), page.Short(e.GetOid()))}
 	case modeProgram:
 		class = "prog"
 	}
@@ -146,7 +156,8 @@ func (l *listing) row(q *request, e *packhorsev1.TreeEntry) g.Node {
 	if c := l.last[name]; c != nil {
 		about = g.Group{h.Td(h.Class("says"), q.commitLink(c)), h.Td(h.Class("when"), when(c.GetCommitter()))}
 	}
-	return h.Tr(h.Td(h.Class("name"), h.A(h.Class(class), page.Href(q.link(to, q.here(), path)), page.Text(label))), about)
+	return h.Tr(h.Td(h.Class("name"), h.A(h.Class(class), page.Href(q.link(to, q.here(), path)), page.Text(label)), at),
+		about)
 }
 
 // commitLink returns a link to a commit with its subject.
