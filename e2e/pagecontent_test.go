@@ -64,7 +64,7 @@ func newPageRepo(t *testing.T, path string, args ...string) *gittest.Repo {
 			"![i](https://evil.example/x.png) ![j](nul.bin) <img src=x onerror=alert(1)>\n"))
 	commit("refs/heads/main", "one <script>alert(1)</script>\n\nbody \xff\u202e &amp;\n", "", 1, first...)
 	for n := 2; n < 30; n++ {
-		commit("refs/heads/main", fmt.Sprintf("change %d", n), "", n, file("100644", "x.go",
+		commit("refs/heads/main", fmt.Sprintf("change %d\n\none\ntwo\n", n), "", n, file("100644", "x.go",
 			fmt.Sprintf("package x\n\nvar n = %d\n%s", n, strings.Repeat("// same\n", n))))
 	}
 	commit("refs/heads/feature/a/b", "side", ":5", 40, file("100644", "side", "side\n"))
@@ -325,6 +325,11 @@ func comparePages(t *testing.T, c *browserClient, r *gittest.Repo, base string) 
 	for _, id := range strings.Fields(r.Git("rev-list", "--all")) {
 		page := c.get(base + "/-/commit/" + id)
 		safe(t, "commit "+id, page)
+		for _, e := range elements(t, page, hasClass("message")) {
+			if text := textOf(e); strings.Contains(text, "U+000A") {
+				t.Errorf("the message of %s is %q, want its lines", id, text)
+			}
+		}
 		want := r.Git("log", "-1", "--format=", "-p", "-M", "-m", "--first-parent", id)
 		compareDiff(t, "commit "+id, page, want)
 		if strings.Count(r.Git("log", "-1", "--format=%p", id), " ") == 0 { // no merge

@@ -55,7 +55,7 @@ func (q *request) about(c *packhorsev1.Commit, subject string) g.Node {
 		parents = append(parents, h.A(page.Href(q.link("commit", parent)), h.Code(g.Text(page.Short(parent)))), g.Text(" "))
 	}
 	return h.Section(h.Class("commit"), h.H2(page.Text(subject)),
-		g.If(body != "", h.Pre(h.Class("message"), page.Text(body))),
+		g.If(body != "", h.Pre(h.Class("message"), page.Block(body))),
 		g.If(c.GetTruncated(), h.P(h.Class("note"), g.Text("The message is longer."))),
 		h.Dl(row("Author", person(c.GetAuthor())), committer,
 			row("Commit", g.Group{h.Code(g.Text(c.GetOid())), g.Text(" "), h.A(page.Href(q.link("tree", c.GetOid())),

@@ -227,7 +227,7 @@ func (q *request) readme(l *listing) (g.Node, error) {
 			Raw:  func(to string) string { return q.link("raw", q.id.String(), path.Join("/", dir, to)[1:]) },
 		})))
 	} else {
-		text = h.Pre(h.Class("prose"), page.Text(string(b.data)))
+		text = h.Pre(h.Class("prose"), page.Block(string(b.data)))
 	}
 	return h.Article(h.Class("readme"), h.H2(h.A(page.Href(q.link("file", q.here(), found)), page.Text(name))), text), nil
 }

@@ -88,6 +88,16 @@ func Shorten(text string, limit int) (string, bool) {
 // Text returns text of a repository as a node. Characters that deceive are shown.
 func Text(text string) g.Node { return Render(AppendPieces(nil, text, false)) }
 
+// Block returns text of several lines as a node.
+func Block(text string) g.Node {
+	var b strings.Builder
+	for line := range strings.Lines(text) {
+		WriteText(&b, strings.TrimRight(line, "\r\n"))
+		b.WriteByte('\n')
+	}
+	return g.Raw(b.String())
+}
+
 // Visible returns text of a repository where it cannot be a node: in titles and attributes.
 func Visible(text string) string {
 	var b strings.Builder
