@@ -220,14 +220,15 @@ func (q *request) readme(l *listing) (g.Node, error) {
 		return nil, err
 	}
 	dir, name := cutLast(found)
-	var text g.Node
+	text := g.Node(h.Pre(h.Class("prose"), page.Block(string(b.data))))
 	if ext := strings.ToLower(path.Ext(name)); ext == ".md" || ext == ".markdown" {
-		text = h.Div(h.Class("prose"), g.Raw(markup.Markdown(b.data, markup.Links{
+		rendered, ok := markup.Markdown(b.data, markup.Links{
 			File: func(to string) string { return q.link("file", q.here(), path.Join("/", dir, to)[1:]) },
 			Raw:  func(to string) string { return q.link("raw", q.id.String(), path.Join("/", dir, to)[1:]) },
-		})))
-	} else {
-		text = h.Pre(h.Class("prose"), page.Block(string(b.data)))
+		})
+		if ok {
+			text = h.Div(h.Class("prose"), g.Raw(rendered))
+		}
 	}
 	return h.Article(h.Class("readme"), h.H2(h.A(page.Href(q.link("file", q.here(), found)), page.Text(name))), text), nil
 }

@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/microcosm-cc/bluemonday"
 	"github.com/yuin/goldmark"
@@ -40,15 +41,21 @@ var policy = sync.OnceValue(func() *bluemonday.Policy {
 	return p
 })
 
-// Markdown renders Markdown with tables, as code hosts do.
-func Markdown(source []byte, links Links) string {
+// Markdown renders Markdown with tables, as code hosts do. ok is false if the text takes too long, or the parser fails.
+func Markdown(source []byte, links Links) (text string, ok bool) {
+	defer func() {
+		if recover() != nil {
+			text, ok = "", false
+		}
+	}()
+	l := limit{time.Now().Add(maxTime)}
 	md := goldmark.New(goldmark.WithExtensions(extension.GFM), goldmark.WithParserOptions(
-		parser.WithAutoHeadingID(), parser.WithASTTransformers(util.Prioritized(&relink{links}, 100))))
+		parser.WithAutoHeadingID(), parser.WithASTTransformers(util.Prioritized(&relink{links}, 100)),
+		parser.WithBlockParsers(util.Prioritized(l, 0)), parser.WithInlineParsers(util.Prioritized(inlineLimit{l}, 0)),
+		parser.WithParagraphTransformers(util.Prioritized(l, 0))))
 	var b bytes.Buffer
-	if err := md.Convert(source, &b); err != nil {
-		return ""
-	}
-	return policy().Sanitize(b.String())
+	err := md.Convert(source, &b, parser.WithContext(limitedContext{parser.NewContext(), l}))
+	return policy().Sanitize(b.String()), err == nil
 }
 
 // relink changes the addresses of links and images.

@@ -45,7 +45,11 @@ func (s *Site) loadAssets(o Options) error {
 		}
 		switch ext := strings.ToLower(path.Ext(file)); {
 		case name == "text":
-			s.Text = g.Raw(markup.Markdown(data, markup.Links{}))
+			text, ok := markup.Markdown(data, markup.Links{})
+			if !ok {
+				return fault.New(fault.Invalid, "pages.text: %s takes too long to render", file)
+			}
+			s.Text = g.Raw(text)
 		case name == "own":
 			s.addAsset(name, "own.css", data)
 		case assetTypes[ext] == "" || ext == ".css" || ext == ".js":
