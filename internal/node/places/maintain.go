@@ -31,6 +31,8 @@ const (
 	temporaryAge = 14 * 24 * time.Hour
 	// staleLockAge is the age from which a lock file of maintenance is removed. No command of maintenance runs so long.
 	staleLockAge = 6 * time.Hour
+	// staleGraphLockAge is that of a commit-graph. Git has its lock file only while it writes the file.
+	staleGraphLockAge = time.Minute
 	// packRefsTimeout bounds git pack-refs, which is not cancelled.
 	packRefsTimeout = time.Minute
 	// maintainWindow is the memory of one thread's delta window in bytes.
@@ -234,7 +236,7 @@ type Maintainer struct {
 func (m Maintainer) Run(ctx context.Context, r *repo.Repo, c GitCommand) error {
 	removeTemporaryFiles(filepath.Join(r.Common, "objects/pack"))
 	start := time.Now()
-	m.removeStaleLocks(r, time.Time{}, start.Add(-staleLockAge))
+	m.removeStaleLocks(r, time.Time{})
 	if c.Args[0] == "pack-refs" { // it is short, and its lock file would block pushes
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), packRefsTimeout)
@@ -266,20 +268,21 @@ func (m Maintainer) Run(ctx context.Context, r *repo.Repo, c GitCommand) error {
 		return err
 	}
 	if err != nil && !fault.Is(err, fault.Internal) { // it was cancelled
-		m.removeStaleLocks(r, start.Add(-time.Second), time.Now())
+		m.removeStaleLocks(r, start)
 	}
 	return GitError(r.Common, err)
 }
 
-// removeStaleLocks removes lock files of maintenance that were created in an interval for which no process can hold
-// them: the caller has claimed the repository and runs no command. Git leaves them after a power failure, and when it
-// is cancelled just after it has created one.
-func (m Maintainer) removeStaleLocks(r *repo.Repo, after, before time.Time) {
-	for _, lock := range []string{"pack/multi-pack-index.lock", "info/commit-graph.lock",
-		"info/commit-graphs/commit-graph-chain.lock"} {
+// removeStaleLocks removes lock files of maintenance that no process can hold: the caller has claimed the repository
+// and runs no command. They are old, or from after the beginning of a command that was cancelled. Git leaves them after
+// a power failure, when it is killed, and when it is cancelled just after it has created one.
+func (m Maintainer) removeStaleLocks(r *repo.Repo, cancelled time.Time) {
+	for lock, age := range map[string]time.Duration{"pack/multi-pack-index.lock": staleLockAge,
+		"info/commit-graph.lock": staleGraphLockAge, "info/commit-graphs/commit-graph-chain.lock": staleGraphLockAge} {
 		path := filepath.Join(r.Common, "objects", lock)
-		if info, err := os.Lstat(path); err == nil && info.Mode().IsRegular() && info.ModTime().After(after) &&
-			info.ModTime().Before(before) {
+		info, err := os.Lstat(path)
+		if err == nil && info.Mode().IsRegular() && (time.Since(info.ModTime()) > age ||
+			!cancelled.IsZero() && info.ModTime().After(cancelled.Add(-time.Second))) {
 			m.Log.Debug("removed a stale lock file", "path", path)
 			_ = os.Remove(path) // if this fails, Git reports the lock file
 		}

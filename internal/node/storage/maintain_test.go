@@ -228,6 +228,21 @@ func TestMaintainOneAtATime(t *testing.T) {
 	r.do(r.Delete(t.Context(), r.path("app"), places.DeleteOptions{}))
 }
 
+// A git commit-graph that was killed has left a lock file. After a minute it is not that of another program.
+func TestMaintainAfterAKill(t *testing.T) {
+	t.Parallel()
+	r := newManager(t)
+	repo := r.repo("app.git", "x")
+	lockGraph(t, repo)
+	if _, err := r.Maintain(t.Context(), r.path("app")); err == nil || !strings.Contains(err.Error(), "chain.lock") {
+		t.Errorf("with the lock file of another program: %v", err)
+	}
+	minutesAgo := time.Now().Add(-2 * time.Minute)
+	r.do(os.Chtimes(filepath.Join(repo.Dir, "objects/info/commit-graphs/commit-graph-chain.lock"), minutesAgo, minutesAgo))
+	_, err := r.Maintain(t.Context(), r.path("app"))
+	r.do(err)
+}
+
 // TestClonesBesideMaintenance fetches while the repository grows and is maintained all the time. Every fetch gets a
 // whole pack.
 func TestClonesBesideMaintenance(t *testing.T) {
