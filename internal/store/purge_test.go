@@ -388,9 +388,16 @@ func TestPurgeLFS(t *testing.T) {
 	if found, err := n.node.FindCopies(t.Context(), repoPath("app"), o); err != nil || len(found.Copies) < 3 {
 		t.Errorf("before the purge: FindCopies() = %+v, %v", found, err)
 	}
+	late := newGitNode(t, b, receivepack.Options{}, named("late")) // knows the settings of before
+	if _, err := late.states("app", false, kept); err != nil {
+		t.Fatal(err)
+	}
 	receipt, err := n.node.Purge(t.Context(), repoPath("app"), o)
 	if err != nil || len(receipt.Problems)+len(receipt.Outstanding) > 0 || len(receipt.Files) < 3 {
 		t.Fatalf("%+v, %v", receipt, err)
+	}
+	if _, err := late.node.Purge(t.Context(), repoPath("app"), o); err != nil {
+		t.Errorf("the same purge on another node: %v", err)
 	}
 	for _, dir := range []string{server.Dir, server.Versions, n.options.Cache.Root, other.options.Cache.Root} {
 		err := filepath.WalkDir(dir, func(path string, e os.DirEntry, err error) error {

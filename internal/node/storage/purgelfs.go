@@ -14,12 +14,12 @@ import (
 )
 
 // checkPurgeableLFS returns an error if the node or the repository has no such LFS objects, unless they were purged
-// before.
+// before, perhaps by another node.
 func (n *Node) checkPurgeableLFS(ctx context.Context, path git.RepoPath, ids []lfs.OID) error {
 	if len(ids) == 0 {
 		return nil
 	}
-	h, r, err := n.openLFS(n.acquireAny(ctx, path))
+	h, r, err := n.openLFS(n.acquireCurrent(ctx, path))
 	if err != nil {
 		return err
 	}
