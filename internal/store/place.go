@@ -6,7 +6,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/pack"
 	"github.com/packhorse-git/packhorse/internal/git/refs"
@@ -96,8 +95,8 @@ func (p *place) Layers(ctx context.Context) (*refs.Layers, error) {
 		p.store.forget(p.path, p.id)
 		return nil, notFound(p.path)
 	}
-	if p.opened != nil && !p.opened.IsConfigured() { // it may hide other refs; the caller opens it again
-		return nil, fault.New(fault.NotFound, "the settings of repository %s were changed meanwhile; try again", p.path)
+	if p.opened != nil && !p.opened.IsConfigured() { // it may hide other refs
+		return nil, places.ErrReconfigured
 	}
 	return state.layers, nil
 }

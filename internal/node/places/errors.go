@@ -11,6 +11,11 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/disk"
 )
 
+// ErrReconfigured is the error of a repository that was opened before another node changed its settings. The caller may
+// open it again.
+var ErrReconfigured = fault.Retry(fault.Unavailable, fault.RetrySoon,
+	"the settings of the repository were changed meanwhile; try again")
+
 // unsyncedError is the error of a repository that was created or deleted, which a power failure can take back.
 type unsyncedError struct{ error }
 

@@ -2,15 +2,22 @@ package storage
 
 import (
 	"context"
+	"errors"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/repo"
 	"github.com/packhorse-git/packhorse/internal/node/lookup"
+	"github.com/packhorse-git/packhorse/internal/node/places"
 )
 
-// withRepo calls fn with the open repository at a path. If fn finds that the repository was deleted or renamed, fn is
-// called again with the one that has the path now.
+// isReplaced reports whether an error can mean that an open repository was deleted, renamed or configured.
+func isReplaced(err error) bool {
+	return fault.Is(err, fault.NotFound) || errors.Is(err, places.ErrReconfigured)
+}
+
+// withRepo calls fn with the open repository at a path. If fn finds that the repository was deleted, renamed or
+// configured, fn is called again with the one that has the path now.
 func (n *Node) withRepo(ctx context.Context, path git.RepoPath, fn func(*repo.Repo) error) error {
 	for isLast := false; ; isLast = true {
 		h, err := n.acquire(ctx, path)
@@ -20,7 +27,7 @@ func (n *Node) withRepo(ctx context.Context, path git.RepoPath, fn func(*repo.Re
 		err = fn(h.Repo)
 		isFresh := h.isFresh()
 		n.release(h)
-		if isLast || isFresh || !fault.Is(err, fault.NotFound) {
+		if isLast || isFresh || !isReplaced(err) {
 			return err
 		}
 	}

@@ -150,7 +150,7 @@ func (n *Node) beginPush(ctx context.Context, path git.RepoPath) (*handle, recei
 		}
 		isFresh := h.isFresh()
 		n.release(h)
-		if isLast || isFresh || !fault.Is(err, fault.NotFound) {
+		if isLast || isFresh || !isReplaced(err) {
 			return nil, nil, err
 		}
 	}
