@@ -76,6 +76,15 @@ func (v *Visitor) Identity() auth.Identity { return v.q.ID }
 // MaySignIn reports whether a credential could make a difference.
 func (v *Visitor) MaySignIn() bool { return v.q.Auth != nil && v.q.Auth.Configured() }
 
+// Administers reports whether the visitor administers the whole server.
+func (v *Visitor) Administers() bool {
+	if v.q.ID.Anonymous() || v.q.handler.Access == nil {
+		return false
+	}
+	_, err := v.q.handler.Access.For(v.q.Ctx, v.q.ID)
+	return err == nil
+}
+
 // Visitor is the caller who requests a page. Not safe for concurrent use.
 type Visitor struct {
 	q      *request

@@ -12,6 +12,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/gateway/web/browse"
 	"github.com/packhorse-git/packhorse/internal/gateway/web/crawl"
 	"github.com/packhorse-git/packhorse/internal/gateway/web/page"
+	"github.com/packhorse-git/packhorse/internal/gateway/web/status"
 	"github.com/packhorse-git/packhorse/internal/search"
 )
 
@@ -42,6 +43,7 @@ type PageOptions struct {
 	Key      []byte          // secret, the same for all gateways with one name
 	Issuer   *account.Issuer // see account.Options
 	Access   *auth.Service   // see account.Options
+	Status   status.Sources
 }
 
 // Pages serves the pages for browsers. Safe for concurrent use. The owner closes it.
@@ -51,7 +53,12 @@ type Pages struct {
 	Account  *account.Accounts
 	browse   *browse.Site
 	Gate     *crawl.Gate
+	Status   *status.Status
 }
+
+// ErrNoPage is for addresses without a page, also for callers who may not know of one.
+var ErrNoPage = fault.New(fault.NotFound, "nothing here; metrics and health are on the private listener, "+
+	"and a repository is cloned by its path")
 
 // NewPages returns Pages.
 func NewPages(o PageOptions) (*Pages, error) {
@@ -63,14 +70,21 @@ func NewPages(o PageOptions) (*Pages, error) {
 	accounts, err := account.New(account.Options{Site: site, Key: o.Key, Issuer: o.Issuer, Access: o.Access,
 		Now: time.Now})
 	return &Pages{Site: site, Account: accounts, searcher: o.Searcher, Gate: gate,
+		Status: status.New(site, o.Status),
 		browse: browse.NewSite(browse.Options{Site: site, Gate: gate, SSH: o.SSH})}, err
+}
+
+// Close ends what the pages do in the background.
+func (p *Pages) Close() {
+	p.Status.Close()
+	p.Site.Close()
 }
 
 // Has reports whether a path belongs to a page.
 func (p *Pages) Has(path string) bool {
 	if strings.HasPrefix(path, "/-/") {
-		return path == "/-/" || path == crawl.SeenPath || path == page.SearchPath || account.Has(path) ||
-			strings.HasPrefix(path, filePath) || page.IsAsset(path)
+		return path == "/-/" || path == crawl.SeenPath || path == page.SearchPath || path == page.StatusPath ||
+			account.Has(path) || strings.HasPrefix(path, filePath) || page.IsAsset(path)
 	}
 	_, _, ok := browse.Split(path)
 	return ok && path != "/-" && !strings.HasPrefix(path, "/.api/")
@@ -85,6 +99,9 @@ type Visitor interface {
 
 // Serve answers a request for a page. If it returns an error, it has sent no response.
 func (p *Pages) Serve(w http.ResponseWriter, r *http.Request, v Visitor) error {
+	if r.URL.Path == page.StatusPath && !v.Administers() {
+		return ErrNoPage
+	}
 	if account.Has(r.URL.Path) && r.Method == http.MethodPost {
 		page.Secure(w.Header())
 		return p.Account.Serve(w, r, v)
@@ -100,6 +117,8 @@ func (p *Pages) Serve(w http.ResponseWriter, r *http.Request, v Visitor) error {
 		return p.browse.List(w, r, v)
 	case path == page.SearchPath:
 		return p.search(w, r, v)
+	case path == page.StatusPath:
+		return p.Status.Serve(w, r, v)
 	case strings.HasPrefix(path, filePath):
 		return p.oldFile(w, r, v)
 	case path == robotsPath:

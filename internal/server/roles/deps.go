@@ -53,11 +53,12 @@ func (o *origins) status() []origin.Status {
 
 // lifecycle has what the parts of a process add to its life. The zero value is empty.
 type lifecycle struct {
-	checks  []observe.Check   // readiness needs all of them
-	notes   []func() []string // lines for the response of /readyz
-	reloads []reloadStep      // in the order in which they are applied
-	drains  []func()          // announce the shutdown to clients and gateways
-	closers []closer          // the last one closes first
+	checks  []observe.Check             // readiness needs all of them
+	notes   []func() []string           // lines for the response of /readyz
+	reloads []reloadStep                // in the order in which they are applied
+	starts  []func(prometheus.Gatherer) // when all parts exist, with the metrics of the process
+	drains  []func()                    // announce the shutdown to clients and gateways
+	closers []closer                    // the last one closes first
 }
 
 // reloadStep applies a part of a reloaded configuration.

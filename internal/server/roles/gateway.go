@@ -14,6 +14,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/gateway/resolve"
 	"github.com/packhorse-git/packhorse/internal/gateway/router"
 	"github.com/packhorse-git/packhorse/internal/gateway/web/api"
+	"github.com/packhorse-git/packhorse/internal/gateway/web/status"
 	"github.com/packhorse-git/packhorse/internal/transport/bulk"
 	"github.com/packhorse-git/packhorse/internal/transport/clients"
 	"github.com/packhorse-git/packhorse/internal/transport/credfile"
@@ -37,7 +38,10 @@ type gatewayOptions struct {
 	search  *api.APIOptions // nil: there is no index
 	mirrors auth.Prober     // asks the origins of mirrors; may be nil
 	hooks   githttp.Hooks   // receives webhooks of forges; may be nil
-	access  *auth.Access
+
+	mirrorStates func(context.Context) (list []status.Mirror, complete bool) // see status.Sources
+
+	access *auth.Access
 }
 
 // newGatewayParts makes the parts for clients: authentication, Git over HTTP and SSH, pages and the application.
@@ -64,7 +68,7 @@ func newGatewayParts(d *deps, o gatewayOptions) (*gatewayParts, error) {
 	if handler.LFS, err = newLFS(d, callers.Key); err != nil {
 		return nil, err
 	}
-	if err = addPages(d, handler, o.search, service); err != nil {
+	if err = addPages(d, handler, &o, service); err != nil {
 		return nil, err
 	}
 	g := &gatewayParts{routes: o.routes, access: service}

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/gateway/web/status"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/mirror"
 	"github.com/packhorse-git/packhorse/internal/mirror/forge"
@@ -80,6 +81,43 @@ func (m *mirrors) refresh(ctx context.Context, path git.RepoPath) error {
 		return nil
 	}
 	return err
+}
+
+// states returns mirrors for the page with the status of the server.
+func (m *mirrors) states(ctx context.Context) (list []status.Mirror, complete bool) {
+	for after := ""; len(list) < maxStates; {
+		part, err := m.List(ctx, after)
+		for _, s := range part.Mirrors {
+			list = append(list, status.Mirror{Path: s.Path, Origin: s.Origin, Fresh: s.Fresh, Updated: s.Updated,
+				State: stateOf(&s), Error: s.Error})
+		}
+		if after = part.Next; err != nil || after == "" {
+			return list, err == nil
+		}
+	}
+	return list, false
+}
+
+// maxStates is the number of mirrors after which the page with the status reads no more.
+const maxStates = 5000
+
+// stateOf returns the state of a mirror in words.
+func stateOf(s *mirror.Status) string {
+	switch {
+	case s.Refused:
+		return "refused"
+	case s.Orphan:
+		return "no table"
+	case s.Updating:
+		return strings.TrimSpace("updating " + s.Progress)
+	case s.Stale:
+		return "stale"
+	case s.Error != "":
+		return "failing"
+	case !s.Complete:
+		return "incomplete"
+	}
+	return "current"
 }
 
 // apply applies changed tables. Clients of unchanged origins stay.

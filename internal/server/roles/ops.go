@@ -53,6 +53,9 @@ func (w *watching) start(s *server, l listeners) {
 		}
 		w.serving.Go(func() error { return w.ops.Serve(l.private) })
 	}
+	for _, start := range s.life.starts {
+		start(w.reg)
+	}
 	w.endWatchdog = s.startWatchdog(l, w.reg)
 }
 

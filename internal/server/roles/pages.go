@@ -5,29 +5,34 @@ import (
 	"runtime/debug"
 	"time"
 
-	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/gateway/auth"
 	"github.com/packhorse-git/packhorse/internal/gateway/githttp"
 	"github.com/packhorse-git/packhorse/internal/gateway/web"
 	"github.com/packhorse-git/packhorse/internal/gateway/web/account"
 	"github.com/packhorse-git/packhorse/internal/gateway/web/api"
 	"github.com/packhorse-git/packhorse/internal/gateway/web/page"
+	"github.com/packhorse-git/packhorse/internal/gateway/web/status"
+	"github.com/packhorse-git/packhorse/internal/server/config"
 	"github.com/packhorse-git/packhorse/internal/transport/credfile"
 	"github.com/packhorse-git/packhorse/internal/transport/httpguard"
 )
 
 // addPages adds the pages for browsers and the search API to a handler, if they are enabled.
-func addPages(d *deps, handler *githttp.Handler, index *api.APIOptions, access *auth.Service) (err error) {
+func addPages(d *deps, handler *githttp.Handler, from *gatewayOptions, access *auth.Service) (err error) {
 	var searchAPI *api.API
 	cfg := &d.cfg.Pages
 	o := web.PageOptions{Options: page.Options{Title: cfg.Title, Logo: cfg.Logo, Text: cfg.Text, Style: cfg.Style,
-		Registerer: d.reg}, SSH: cfg.SSH}
-	if index != nil {
+		Registerer: d.reg}, SSH: cfg.SSH, Status: status.Sources{Role: string(d.role), Version: d.process.Version,
+		Board: d.lanes.board, Mirrors: from.mirrorStates}}
+	if d.role == config.RoleGateway {
+		o.Status.Nodes = from.routes.Status
+	}
+	if index := from.search; index != nil {
 		index.Version, index.Registerer, index.Built = d.process.Version, d.reg, built()
 		if searchAPI, err = api.NewAPI(*index); err != nil {
 			return err
 		}
-		o.Searcher = index.Searcher
+		o.Searcher, o.Status.Search = index.Searcher, index.Status
 	}
 	var pages *web.Pages
 	if cfg.Enabled {
@@ -52,6 +57,7 @@ func addPages(d *deps, handler *githttp.Handler, index *api.APIOptions, access *
 			return err
 		}
 		d.life.push("pages", infallible(pages.Close))
+		d.life.starts = append(d.life.starts, pages.Status.Start)
 	}
 	if pages == nil && searchAPI == nil {
 		return nil
@@ -66,8 +72,7 @@ func addPages(d *deps, handler *githttp.Handler, index *api.APIOptions, access *
 		case searchAPI != nil && searchAPI.Has(r.URL.Path):
 			return searchAPI.Serve(w, r, v)
 		}
-		return fault.New(fault.NotFound, "nothing here; metrics and health are on the private listener, "+
-			"and a repository is cloned by its path")
+		return web.ErrNoPage
 	}
 	return nil
 }

@@ -75,7 +75,7 @@ func (s *server) buildServe() (err error) {
 	node := s.node.node
 	o := gatewayOptions{routes: router.New(s.reg), access: newAccess(&s.cfg, s.node.store)}
 	if m := s.node.mirrors; m != nil {
-		o.mirrors, o.hooks = m, m.hooks
+		o.mirrors, o.hooks, o.mirrorStates = m, m.hooks, m.states
 	}
 	if s.cfg.Search.Enabled {
 		source := searchNode{node, s.lanes.Cold}

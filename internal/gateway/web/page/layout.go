@@ -19,6 +19,7 @@ type Head struct {
 
 	Visitor string // the user's name, if known
 	SignIn  string // the path of the page to sign in; "": signing in would make no difference
+	Status  bool   // there is a link to the page with the status of the server
 	Feed    string // the path of its Atom feed; "": there is none
 	GoGet   string // the content of a go-import element; "": there is none
 }
@@ -41,7 +42,7 @@ func (s *Site) Frame(pg Head, main ...g.Node) g.Node {
 		h.Body(h.Data("page", pg.Kind),
 			s.bar(pg),
 			h.Main(main...),
-			footer(pg.Kind),
+			footer(pg),
 		),
 	))
 }
@@ -69,8 +70,9 @@ func (s *Site) bar(pg Head) g.Node {
 	))
 }
 
-// footer returns the list of keys that a kind of page has.
-func footer(kind string) g.Node {
+// footer returns the list of keys that a kind of page has, and the link for administrators.
+func footer(pg Head) g.Node {
+	status := g.If(pg.Status, h.A(Href(StatusPath), g.Text("Status of the server")))
 	keys := func(text string, names ...string) g.Node {
 		var nodes g.Group
 		for _, name := range names {
@@ -78,14 +80,14 @@ func footer(kind string) g.Node {
 		}
 		return h.Span(h.Class("keys"), nodes, g.Text(text))
 	}
-	switch kind {
+	switch pg.Kind {
 	case "search":
 		return h.Footer(keys("search", "/"), keys("next and previous line", "j", "k"),
-			keys("next and previous file", "n", "p"), keys("open", "Enter"))
+			keys("next and previous file", "n", "p"), keys("open", "Enter"), status)
 	case "file":
-		return h.Footer(keys("search", "/"), keys("and a line's number: mark up to there", "Shift"))
+		return h.Footer(keys("search", "/"), keys("and a line's number: mark up to there", "Shift"), status)
 	}
-	return h.Footer()
+	return h.Footer(status)
 }
 
 // Card returns a message in place of the content of a page.

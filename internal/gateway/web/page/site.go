@@ -21,6 +21,7 @@ const (
 	SearchPath  = "/-/search"
 	AccountPath = "/-/tokens"
 	SignInPath  = "/-/sign-in"
+	StatusPath  = "/-/status"
 )
 
 // SignInURL returns the path of the page to sign in, which leads back to another one.
@@ -97,6 +98,8 @@ type Caller interface {
 	Name() string
 	// MaySignIn reports whether a credential could make a difference.
 	MaySignIn() bool
+	// Administers reports whether the caller administers the whole server.
+	Administers() bool
 	// Failed records an error that the response, which is complete, reports to the client.
 	Failed(err error)
 }
@@ -134,6 +137,7 @@ func (s *Site) HeadFor(r *http.Request, v Caller, head Head) Head {
 	if head.Visitor = v.Name(); head.Visitor == "" && v.MaySignIn() {
 		head.SignIn = SignInURL(r.URL.RequestURI())
 	}
+	head.Status = head.Visitor != "" && v.Administers()
 	return head
 }
 
