@@ -198,7 +198,11 @@ func safe(t *testing.T, what string, page []byte) {
 func servePages(t *testing.T, root string, args ...string) *browserClient {
 	t.Helper()
 	dir := t.TempDir()
-	server, err := startServer(dir, nil, append([]string{"serve", "--root", root, "--state", filepath.Join(dir, "state"), "--http",
+	var env []string
+	if newer := os.Getenv(newerGit); newer != "" { // it reads reftables
+		env = []string{"PATH=" + filepath.Dir(newer) + string(filepath.ListSeparator) + os.Getenv("PATH")}
+	}
+	server, err := startServer(dir, env, append([]string{"serve", "--root", root, "--state", filepath.Join(dir, "state"), "--http",
 		"127.0.0.1:0", "--ops", "", "--log-format", "json"}, args...))
 	if err != nil {
 		t.Fatal(err)

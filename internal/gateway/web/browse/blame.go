@@ -26,7 +26,8 @@ func (q *request) blame() (*content, error) {
 	if b.data == nil || b.isBinary() || b.mode == modeLink {
 		return frame(page.Card("There is no blame of this file", "It is empty, binary, a link, or too large.")), nil
 	}
-	lines, _, _ := q.Painter.Lines(q.path, string(b.data))
+	part, first, total := q.excerpt(string(b.data))
+	lines, _, _ := q.Painter.Lines(q.path, part)
 	commits := map[string]*packhorsev1.BlameCommit{}
 	var hunks []*packhorsev1.BlameHunk
 	name, raw := pathFields(q.path)
@@ -44,7 +45,7 @@ func (q *request) blame() (*content, error) {
 	byLine := make([]*packhorsev1.BlameHunk, len(lines))
 	for _, hunk := range hunks {
 		for n := range hunk.GetLines() {
-			if at := int(hunk.GetFirstLine()-1) + int(n); at >= 0 && at < len(lines) {
+			if at := int(hunk.GetFirstLine()-1) + int(n) - first; at >= 0 && at < len(lines) {
 				byLine[at] = hunk
 			}
 		}
@@ -52,7 +53,7 @@ func (q *request) blame() (*content, error) {
 	var text strings.Builder
 	var last *packhorsev1.BlameHunk
 	for i, line := range lines {
-		number := strconv.Itoa(i + 1)
+		number := strconv.Itoa(first + i + 1)
 		text.WriteString(`<p id="L` + number + `">`)
 		hunk := byLine[i]
 		if hunk != nil && hunk != last {
@@ -64,7 +65,7 @@ func (q *request) blame() (*content, error) {
 		text.WriteString(`<a href="#L` + number + `" data-n="` + number + `" aria-label="line ` + number + `"></a><code>` +
 			line + "</code></p>\n")
 	}
-	return frame(h.Div(h.Class("code blame"), h.TabIndex("0"), h.Role("region"),
+	return frame(q.otherLines(first, len(lines), total), h.Div(h.Class("code blame"), h.TabIndex("0"), h.Role("region"),
 		h.Aria("label", "Lines and their commits"), h.Div(g.Raw(text.String())))), nil
 }
 

@@ -118,13 +118,14 @@ type request struct {
 
 	revision string // as in the address; "" means HEAD
 	id       git.ObjectID
-	ref      string      // the ref that led to id; "": none
-	path     string      // of a file or directory, in bytes
-	asPatch  bool        // the commit as a mail
-	version  git.Version // of the refs
-	purges   string      // see node.Answer
-	known    []string    // full IDs that refs led to
-	unknown  []string    // those that none did
+	ref      string            // the ref that led to id; "": none
+	path     string            // of a file or directory, in bytes
+	asPatch  bool              // the commit as a mail
+	version  git.Version       // of the refs
+	purges   string            // see node.Answer
+	known    []string          // full IDs that refs led to
+	unknown  []string          // those that none did
+	names    map[string]string // see nameRefs
 
 	// of a comparison; id is that of the right one
 	left, right string
@@ -291,7 +292,7 @@ func (q *request) repositoryExists() bool {
 }
 
 // parameters are the fields of query strings that change pages.
-var parameters = []string{"from", "wait", "author", "text", "path", "skip", "branch", "tag"}
+var parameters = []string{"from", "wait", "author", "text", "path", "skip", "branch", "tag", "line"}
 
 // key returns all that the main part of a page depends on. All readers of a repository see the same refs.
 func (q *request) key() string {

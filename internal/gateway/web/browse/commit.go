@@ -3,9 +3,11 @@ package browse
 import (
 	"strings"
 
+	"github.com/dustin/go-humanize"
 	g "maragu.dev/gomponents"
 	h "maragu.dev/gomponents/html"
 
+	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/gateway/web/page"
 	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
 	"github.com/packhorse-git/packhorse/proto/packhorse/v1/packhorsev1connect"
@@ -22,6 +24,7 @@ func (q *request) commit() (*content, error) {
 		return nil, err
 	}
 	c := answer.GetCommit()
+	decode(c)
 	before := ""
 	if len(c.GetParents()) > 0 {
 		before = c.GetParents()[0]
@@ -69,7 +72,10 @@ func (q *request) patch() (*content, error) {
 	var text []byte
 	err := all(q, packhorsev1connect.DiffServiceFormatPatchProcedure, &packhorsev1.FormatPatchRequest{
 		To: q.id.String(), MaxCommits: 1}, func(m *packhorsev1.FormatPatchResponse) error {
-		text = append(text, m.GetData()...)
+		if text = append(text, m.GetData()...); len(text) > maxRaw {
+			return fault.New(fault.Invalid, "this patch has more than %s: clone the repository to make it",
+				humanize.IBytes(maxRaw))
+		}
 		return nil
 	})
 	return &content{raw: &rawContent{contentType: "text/plain; charset=utf-8", text: text}}, err

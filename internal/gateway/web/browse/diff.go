@@ -21,6 +21,7 @@ const (
 	diffFiles     = 300       // of a page
 	diffFileBytes = 256 << 10 // of one file
 	diffBytes     = 2 << 20   // of a page
+	diffRows      = 20_000    // lines of a page
 	listedFiles   = 5000      // files whose names are listed
 )
 
@@ -29,11 +30,12 @@ type diff struct {
 	files   []*packhorsev1.FileDiff
 	summary *packhorsev1.PatchSummary
 	modules modules // if it has changes of submodules
+	rows    int     // lines that the page may still show
 }
 
 // diff compares two commits. An empty first one is the first parent of the second one.
 func (q *request) diff(from, to string, mergeBase bool) (*diff, error) {
-	d := &diff{}
+	d := &diff{rows: diffRows}
 	err := all(q, packhorsev1connect.DiffServicePatchProcedure, &packhorsev1.PatchRequest{From: from, To: to,
 		MergeBase: mergeBase, MaxFiles: listedFiles, MaxFileBytes: diffFileBytes, MaxBytes: diffBytes},
 		func(m *packhorsev1.PatchResponse) error {
@@ -110,11 +112,11 @@ func (d *diff) file(q *request, f *packhorsev1.FileDiff, before, after string) g
 		about += fmt.Sprintf(", mode %o to %o", f.GetOldMode(), f.GetMode())
 	}
 	return h.Article(h.Class("file"), h.ID(anchor(f)), h.H3(heading, h.Span(g.Text(about))),
-		g.Iff(isModule(f), func() g.Node { return d.moduleChange(q, f) }), q.changes(f, before, after))
+		g.Iff(isModule(f), func() g.Node { return d.moduleChange(q, f) }), d.changes(q, f, before, after))
 }
 
 // changes returns the hunks of a file, its images, or the reason for neither.
-func (q *request) changes(f *packhorsev1.FileDiff, before, after string) g.Node {
+func (d *diff) changes(q *request, f *packhorsev1.FileDiff, before, after string) g.Node {
 	path := string(f.GetPath())
 	if f.GetBinary() && isImage(path) && before != "" {
 		image := func(commit, path, label string) g.Node {
@@ -123,10 +125,14 @@ func (q *request) changes(f *packhorsev1.FileDiff, before, after string) g.Node 
 		return h.Div(h.Class("images"), g.If(f.GetStatus() != "A", image(before, string(f.GetOldPath()), "before")),
 			g.If(f.GetStatus() != "D", image(after, path, "after")))
 	}
-	switch hunks := hunksOf(f.GetPatch()); {
+	hunks := hunksOf(f.GetPatch())
+	isCut := f.GetTruncated() || len(hunks) > d.rows
+	hunks = hunks[:min(len(hunks), d.rows)]
+	d.rows -= len(hunks)
+	switch {
 	case f.GetBinary():
 		return h.P(h.Class("rest"), g.Text("This file is binary."))
-	case len(hunks) == 0 && f.GetTruncated():
+	case len(hunks) == 0 && isCut:
 		return h.P(h.Class("rest"), g.Text("The changes of this file are too large to show."))
 	case len(hunks) == 0:
 		return nil
@@ -135,7 +141,7 @@ func (q *request) changes(f *packhorsev1.FileDiff, before, after string) g.Node 
 		writeHunks(&b, hunks)
 		return g.Group{h.Div(h.Class("diff"), h.TabIndex("0"), h.Role("region"), h.Aria("label", "Changes of "+
 			page.Visible(path)), h.Table(h.TBody(g.Raw(b.String())))),
-			g.If(f.GetTruncated(), h.P(h.Class("rest"), g.Text("The rest of the changes is not shown.")))}
+			g.If(isCut, h.P(h.Class("rest"), g.Text("The rest of the changes is not shown.")))}
 	}
 }
 

@@ -20,6 +20,7 @@ import (
 
 const (
 	maxShown   = 2 << 20  // bytes of a file on a page
+	maxLines   = 20_000   // lines of a file on a page
 	maxRaw     = 32 << 20 // bytes of a file as it is
 	binarySign = 8000     // a NUL among this number of first bytes makes a file binary, as in Git
 )
@@ -104,8 +105,9 @@ func (q *request) fileContent(b *blob) (main g.Node, remarks []string) {
 	case b.isBinary():
 		return page.Card("This file is binary", "Browsers cannot show it.", raw), remarks
 	}
-	lines, language, result := q.Painter.Lines(q.path, string(b.data))
-	remarks = append(remarks, strconv.Itoa(len(lines))+" "+page.Plural(len(lines), "line", "lines"))
+	part, first, total := q.excerpt(string(b.data))
+	lines, language, result := q.Painter.Lines(q.path, part)
+	remarks = append(remarks, strconv.Itoa(total)+" "+page.Plural(total, "line", "lines"))
 	if language != "" {
 		remarks = append(remarks, language)
 	}
@@ -113,14 +115,57 @@ func (q *request) fileContent(b *blob) (main g.Node, remarks []string) {
 		remarks = append(remarks, remark)
 	}
 	var text strings.Builder
-	text.Grow(len(b.data) * 2)
+	text.Grow(len(part) * 2)
 	for i, line := range lines {
-		number := strconv.Itoa(i + 1)
+		number := strconv.Itoa(first + i + 1)
 		text.WriteString(`<p id="L` + number + `"><a href="#L` + number + `" data-n="` + number + `" aria-label="line ` +
 			number + `"></a><code>` + line + "</code></p>\n")
 	}
-	return h.Div(h.Class("code"), h.TabIndex("0"), h.Role("region"), h.Aria("label", "Content"),
-		h.Div(g.Raw(text.String()))), remarks
+	return g.Group{q.otherLines(first, len(lines), total), h.Div(h.Class("code"), h.TabIndex("0"), h.Role("region"),
+		h.Aria("label", "Content"), h.Div(g.Raw(text.String())))}, remarks
+}
+
+// excerpt returns the lines of a text that the page shows, the number of lines before them, and that of all lines. The
+// address may name one of them (?line=).
+func (q *request) excerpt(text string) (part string, before, total int) {
+	total = strings.Count(text, "\n")
+	if text != "" && !strings.HasSuffix(text, "\n") {
+		total++
+	}
+	if total <= maxLines {
+		return text, 0, total
+	}
+	line, _ := strconv.Atoi(q.query.Get("line"))
+	before = (min(max(line, 1), total) - 1) / maxLines * maxLines
+	text = text[lineAt(text, before):]
+	return text[:lineAt(text, maxLines)], before, total
+}
+
+// lineAt returns where line n of a text begins, or the end of the text. The first line is 0.
+func lineAt(text string, n int) (at int) {
+	for ; n > 0; n-- {
+		i := strings.IndexByte(text[at:], '\n')
+		if i < 0 {
+			return len(text)
+		}
+		at += i + 1
+	}
+	return at
+}
+
+// otherLines returns a note with a way to the lines that the page does not show, or nil.
+func (q *request) otherLines(before, shown, total int) g.Node {
+	if shown >= total {
+		return nil
+	}
+	to := func(line int, label string) g.Node {
+		return h.A(page.Href("?line="+strconv.Itoa(line)+"#L"+strconv.Itoa(line)), g.Text(label))
+	}
+	return h.Form(h.Class("filter"), h.P(h.Class("note"), g.Textf("Lines %d to %d of %d. ", before+1, before+shown, total),
+		g.If(before > 0, to(max(1, before+1-maxLines), "Lines before")), g.Text(" "),
+		g.If(before+shown < total, to(before+shown+1, "Lines after"))),
+		h.Label(g.Text("Line"), h.Input(h.Name("line"), h.Type("number"), h.Min("1"), h.Max(strconv.Itoa(total)))),
+		h.Button(g.Text("Show")))
 }
 
 // linkTarget returns the target of a symbolic link, as a link if it is in the repository.

@@ -136,16 +136,22 @@ func (q *request) frontRefs() (g.Node, error) {
 	if err != nil {
 		return nil, err
 	}
-	list := func(refs []*packhorsev1.Ref, prefix string) g.Node {
-		return h.Ul(g.Map(refs, func(ref *packhorsev1.Ref) g.Node {
-			name := strings.TrimPrefix(ref.GetName(), prefix)
-			return h.Li(h.A(page.Href(q.link("tree", name)), page.Text(name)))
-		}))
-	}
 	slices.Reverse(all)
 	newest := all[:min(len(all), frontRefs)]
-	return h.Section(h.H2(g.Text("Branches")), list(heads, branches),
-		g.If(len(newest) > 0, g.Group{h.H2(g.Text("Tags")), list(newest, tags)}),
+	if err := q.nameRefs(refNamesOf(append(slices.Clone(heads), newest...))); err != nil {
+		return nil, err
+	}
+	list := func(refs []*packhorsev1.Ref) g.Node {
+		return h.Ul(g.Map(refs, func(ref *packhorsev1.Ref) g.Node {
+			label := page.Text(shortName(ref.GetName()))
+			if name := q.names[ref.GetName()]; name != "" {
+				return h.Li(h.A(page.Href(q.link("tree", name)), label))
+			}
+			return h.Li(label)
+		}))
+	}
+	return h.Section(h.H2(g.Text("Branches")), list(heads),
+		g.If(len(newest) > 0, g.Group{h.H2(g.Text("Tags")), list(newest)}),
 		g.If(more != "" || len(all) > frontRefs, h.P(h.A(page.Href(q.link("refs")), g.Text("All branches and tags"))))), nil
 }
 

@@ -25,7 +25,10 @@ func (q *request) commits(m *packhorsev1.LogRequest) (list []*packhorsev1.Commit
 		m.Revisions = []string{q.id.String()}
 	}
 	err = all(q, packhorsev1connect.ObjectServiceLogProcedure, m, func(m *packhorsev1.LogResponse) error {
-		list = append(list, m.GetCommits()...)
+		for _, c := range m.GetCommits() {
+			decode(c)
+			list = append(list, c)
+		}
 		return nil
 	})
 	return list, err
@@ -59,6 +62,13 @@ func (q *request) commitList(title, path string) (*content, error) {
 	list = list[:min(len(list), logCommits)]
 	names, err := q.refNames()
 	if err != nil {
+		return nil, err
+	}
+	var shown []string
+	for _, c := range list {
+		shown = append(shown, names[c.GetOid()]...)
+	}
+	if err := q.nameRefs(shown); err != nil {
 		return nil, err
 	}
 	var graph *graph

@@ -19,6 +19,7 @@ const (
 	tags     = "refs/tags/"
 
 	maxRefNames = 2000 // refs whose names are shown beside commits
+	maxBadges   = 20   // of one commit
 	pageRefs    = 500
 )
 
@@ -50,20 +51,57 @@ func (q *request) refNames() (map[string][]string, error) {
 			return nil, err
 		}
 		for _, ref := range list {
-			names[commitOf(ref)] = append(names[commitOf(ref)], ref.GetName())
+			if at := commitOf(ref); len(names[at]) < maxBadges {
+				names[at] = append(names[at], ref.GetName())
+			}
 		}
 	}
 	return names, nil
 }
 
+// nameRefs finds out how links name refs: by the short name, or by a longer one if the short one means something else.
+// Refs that lead to no commit have no name.
+func (q *request) nameRefs(refs []string) error {
+	if len(refs) == 0 {
+		return nil
+	}
+	revisions := make([]string, len(refs))
+	for i, ref := range refs {
+		revisions[i] = shortName(ref) + "^{commit}"
+	}
+	results, err := q.v.Revisions(revisions)
+	if err != nil {
+		return err
+	}
+	if q.names == nil {
+		q.names = map[string]string{}
+	}
+	for i, result := range results {
+		ref := refs[i]
+		switch {
+		case result.Err == nil && result.Ref == ref:
+			q.names[ref] = shortName(ref)
+		case result.Err != nil && strings.HasPrefix(ref, tags):
+			q.names[ref] = ""
+		default:
+			q.names[ref] = strings.TrimPrefix(ref, "refs/")
+		}
+	}
+	return nil
+}
+
+// shortName returns a ref without refs/heads/ or refs/tags/.
+func shortName(ref string) string {
+	return strings.TrimPrefix(strings.TrimPrefix(ref, branches), tags)
+}
+
 // refBadge returns a link to the log of a ref.
 func (q *request) refBadge(ref string) g.Node {
-	name, isTag := strings.CutPrefix(ref, tags)
-	class := "ref tag"
-	if !isTag {
-		name, class = strings.TrimPrefix(ref, branches), "ref"
+	class := "ref"
+	if strings.HasPrefix(ref, tags) {
+		class = "ref tag"
 	}
-	return g.Group{g.Text(" "), h.A(h.Class(class), page.Href(q.link("log", name)), page.Text(name))}
+	return g.Group{g.Text(" "), h.A(h.Class(class), page.Href(q.link("log", q.names[ref])), page.Text(shortName(ref)))}
 }
 
 // refs lists branches and tags.
@@ -75,6 +113,9 @@ func (q *request) refs() (*content, error) {
 		if err != nil {
 			return nil, err
 		}
+		if err := q.nameRefs(refNamesOf(list)); err != nil {
+			return nil, err
+		}
 		more := g.Node(nil)
 		if next != "" {
 			more = h.P(h.Class("more"), h.A(page.Href("?"+part.name+"="+url.QueryEscape(next)),
@@ -83,21 +124,33 @@ func (q *request) refs() (*content, error) {
 		main = append(main, h.Section(h.H2(g.Text(part.heading)),
 			g.If(len(list) == 0, h.P(h.Class("about"), g.Text("There are none."))),
 			g.If(len(list) > 0, h.Table(h.Class("refs"), h.TBody(g.Map(list, func(ref *packhorsev1.Ref) g.Node {
-				return q.refRow(ref, part.prefix)
+				return q.refRow(ref)
 			})))), more))
 	}
 	return &content{title: "Branches and tags - " + q.repo.String(), kind: "list", main: main,
 		brief: q.id == (git.ObjectID{})}, nil
 }
 
-func (q *request) refRow(ref *packhorsev1.Ref, prefix string) g.Node {
-	name, id := strings.TrimPrefix(ref.GetName(), prefix), commitOf(ref)
+func refNamesOf(list []*packhorsev1.Ref) []string {
+	names := make([]string, len(list))
+	for i, ref := range list {
+		names[i] = ref.GetName()
+	}
+	return names
+}
+
+func (q *request) refRow(ref *packhorsev1.Ref) g.Node {
+	name, id, label := q.names[ref.GetName()], commitOf(ref), shortName(ref.GetName())
+	if name == "" {
+		return h.Tr(h.Td(h.Class("name"), page.Text(label)), h.Td(g.Text("no commit")),
+			h.Td(h.Class("id"), h.Code(g.Text(page.Short(id)))), h.Td())
+	}
 	archive := g.Group{}
 	for _, format := range []string{"tar.gz", "zip"} {
 		archive = append(archive, h.A(page.Href(q.link("archive", name+"."+format)), h.Rel("nofollow"),
-			h.Aria("label", fmt.Sprintf("%s as %s", page.Visible(name), format)), g.Text(format)), g.Text(" "))
+			h.Aria("label", fmt.Sprintf("%s as %s", page.Visible(label), format)), g.Text(format)), g.Text(" "))
 	}
-	return h.Tr(h.Td(h.Class("name"), h.A(page.Href(q.link("tree", name)), page.Text(name))),
+	return h.Tr(h.Td(h.Class("name"), h.A(page.Href(q.link("tree", name)), page.Text(label))),
 		h.Td(h.A(page.Href(q.link("log", name)), g.Text("log"))),
 		h.Td(h.Class("id"), h.A(page.Href(q.link("commit", id)), h.Code(g.Text(page.Short(id))))), h.Td(archive))
 }

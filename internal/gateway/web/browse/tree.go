@@ -97,6 +97,7 @@ func (q *request) listing(path string) (*listing, error) {
 		Response: &packhorsev1.LastCommitsResponse{}, Receive: func(message proto.Message) error {
 			m := message.(*packhorsev1.LastCommitsResponse)
 			for _, c := range m.GetCommits() {
+				decode(c)
 				commits[c.GetOid()] = c
 			}
 			for _, e := range m.GetEntries() {

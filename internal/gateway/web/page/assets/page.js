@@ -104,6 +104,9 @@
 	// Lines of a file: #L3 is the style sheet's, #L3-L7 ours.
 	const code = document.querySelector(".code");
 	if (!code) return;
+	const target = /^#L(\d+)/.exec(location.hash);
+	if (target && !location.search && !document.getElementById("L" + target[1]) && document.querySelector('input[name="line"]'))
+		location.replace("?line=" + target[1] + location.hash); // a long file shows some of its lines
 	function mark(jump) {
 		for (const line of code.querySelectorAll(".on")) line.classList.remove("on");
 		const range = /^#L(\d+)-L?(\d+)$/.exec(location.hash);
