@@ -3,7 +3,9 @@ package status
 import (
 	"fmt"
 	"math"
+	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -133,6 +135,24 @@ func TestPlot(t *testing.T) {
 					}
 				}
 			}
+		}
+	}
+}
+
+// The metrics of plots exist, with their labels.
+func TestPlotsHaveMetrics(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../../../../docs/reference/metrics.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range plots {
+		_, row, ok := strings.Cut(string(text), "| `"+p.metric)
+		labels, _, _ := strings.Cut(row, "`")
+		kind, _, _ := strings.Cut(strings.TrimPrefix(row[len(labels):], "` | "), " ")
+		if !ok || !strings.Contains(labels, p.by) || !strings.Contains(labels, p.label) || (kind == "gauge") == p.isRate ||
+			!slices.Contains(sections, p.section) {
+			t.Errorf("%s: the metric is %s%s, want labels %q %q, rate %v", p.metric, kind, labels, p.by, p.label, p.isRate)
 		}
 	}
 }
