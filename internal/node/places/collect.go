@@ -267,25 +267,29 @@ func countAll(ctx context.Context, dirs []string, format git.ObjectFormat) (all 
 }
 
 // expire repacks the view without the unreachable objects from before a time. The view lacks the objects of refs that
-// were changed since it was linked. Git then skips these refs (git(1), GIT_REF_PARANOIA), except HEAD: Collect checks
-// the view for all refs before it removes anything. If no objects have come since, the repository is damaged.
+// were changed since it was linked, so expire begins again. In the end Git skips these refs (git(1), GIT_REF_PARANOIA),
+// except HEAD: Collect checks the view for all refs before it removes anything, and may find that they need more. If no
+// objects have come since, the repository is damaged.
 func (c *collector) expire(before time.Time) error {
 	args := []string{"repack", "-d", "-l", "-n", "-q", "--cruft",
 		"--cruft-expiration=" + before.UTC().Format(time.RFC3339)}
+	var env []string
 	err := cmp.Or(WriteError(c.link()), c.run(args, ""))
 	for scan := 1; fault.Is(err, fault.Internal) && strings.Contains(err.Error(), "bad object"); scan++ {
-		if scan == maxScans {
-			return fault.Retry(fault.Unavailable, fault.RetryMuchLater,
-				"no object was removed, because the branch of HEAD changes again and again; try again")
-		}
 		known := len(c.files)
 		if err := c.link(); err != nil {
 			return WriteError(err)
 		}
-		if len(c.files) == known {
-			break
+		switch {
+		case len(c.files) == known:
+			return err
+		case scan == maxScans:
+			return fault.Retry(fault.Unavailable, fault.RetryMuchLater,
+				"no object was removed, because the branch of HEAD changes again and again; try again")
+		case scan == maxScans-1:
+			env = []string{"GIT_REF_PARANOIA=0"}
 		}
-		err = c.run(args, "", "GIT_REF_PARANOIA=0")
+		err = c.run(args, "", env...)
 	}
 	if err != nil && strings.Contains(err.Error(), "unknown option `cruft") {
 		return fault.Wrap(fault.Precondition, "the git of the server is too old: collecting needs git 2.37 or newer", err)
