@@ -85,8 +85,9 @@ zoekt-webserver: ## Build bin/zoekt-webserver, to compare searches with
 	CGO_ENABLED=0 go build -C bench/zoekt -buildvcs=false -o $(abspath bin)/ github.com/sourcegraph/zoekt/cmd/zoekt-webserver
 
 # Tests without the race detector have CGO_ENABLED=0, like the programs, so that they share the compiled packages.
-test-browser: ## Check the pages in a Chromium, with screenshots in SCREENSHOTS (bin/screenshots)
-	CGO_ENABLED=0 PACKHORSE_TEST_BROWSER=1 PACKHORSE_SCREENSHOTS=$(abspath $(SCREENSHOTS)) go test -count=1 -timeout 10m ./internal/gateway/web -run '^TestBrowser$$'
+test-browser: ## Check each kind of page in a Chromium, with screenshots in SCREENSHOTS (bin/screenshots)
+	.ci/clients $(CLIENTDIR) page-checks
+	CGO_ENABLED=0 PACKHORSE_TEST_BROWSER=$(abspath $(CLIENTDIR))/page-checks PACKHORSE_SCREENSHOTS=$(abspath $(SCREENSHOTS)) go test -count=1 -timeout 10m ./e2e -run '^TestBrowser$$'
 
 clients: ## Install other git clients below CLIENTDIR (bin/clients), and run the matrix with all available ones
 	@.ci/clients $(CLIENTDIR)

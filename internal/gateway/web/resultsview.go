@@ -25,7 +25,7 @@ func startView() g.Node {
 
 // view returns the main part of the search page with results.
 func (f *found) view() g.Node {
-	return h.Div(h.Class("found"),
+	return h.Div(h.Class("found"), h.H1(h.Class("hide"), g.Text("Results")),
 		h.Div(h.Class("top"), f.summary(), g.Map(f.Notes, func(note string) g.Node {
 			return h.P(h.Class("note"), g.Text(note))
 		})),

@@ -33,8 +33,6 @@ type world struct {
 	files map[string]map[string]string // by repository and path
 	fresh map[string]search.Freshness
 	fail  error // of searches
-
-	noScript bool // scripts are not served
 }
 
 func newWorld(t testing.TB) *world {
@@ -192,7 +190,7 @@ func serve(t testing.TB, w *world, v web.Visitor) *httptest.Server {
 		t.Fatal(err)
 	}
 	s := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
-		if !p.Has(r.URL.Path) || w.noScript && strings.HasSuffix(r.URL.Path, ".js") {
+		if !p.Has(r.URL.Path) {
 			http.NotFound(rw, r)
 			return
 		}

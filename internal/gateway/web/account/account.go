@@ -136,6 +136,7 @@ func (a *Accounts) form(w http.ResponseWriter, r *http.Request, v Visitor, probl
 			}),
 			h.Form(h.Method("post"), h.Action(page.SignInPath),
 				h.Input(h.Type("hidden"), h.Name("to"), h.Value(to)),
+				h.Input(h.Name("user"), h.AutoComplete("username"), g.Attr("hidden")), // for password managers
 				h.Label(h.For("token"), g.Text("Access token")),
 				h.Input(h.ID("token"), h.Name("token"), h.Type("password"), h.Required(),
 					h.AutoComplete("current-password")),

@@ -76,16 +76,18 @@ func tokenTable(list []auth.Token) g.Node {
 		}
 		return t.Format(time.DateOnly)
 	}
-	return h.Table(h.Class("refs"), h.THead(h.Tr(h.Th(g.Text("ID")), h.Th(g.Text("Permits")), h.Th(g.Text("Repositories")),
-		h.Th(g.Text("Created")), h.Th(g.Text("Expires")), h.Th(g.Text("Used")),
+	return h.Table(h.Class("refs tokens"), h.THead(h.Tr(h.Th(g.Text("ID")), h.Th(g.Text("Permits")),
+		h.Th(h.Class("seldom"), g.Text("Repositories")), h.Th(h.Class("seldom"), g.Text("Created")),
+		h.Th(g.Text("Expires")), h.Th(h.Class("seldom"), g.Text("Used")),
 		h.Th(h.Span(h.Class("hide"), g.Text("Revoke"))))),
 		h.TBody(g.Map(list, func(t auth.Token) g.Node {
 			repositories := "all"
 			if len(t.Repositories) > 0 {
 				repositories = strings.Join(t.Repositories, ", ")
 			}
-			return h.Tr(h.Td(h.Code(g.Text(t.ID))), h.Td(g.Text(t.Scope)), h.Td(page.Text(repositories)),
-				h.Td(g.Text(day(t.Created, ""))), h.Td(g.Text(day(t.Expires, "never"))), h.Td(g.Text(day(t.Used, "never"))),
+			return h.Tr(h.Td(h.Code(g.Text(t.ID))), h.Td(g.Text(t.Scope)),
+				h.Td(h.Class("seldom"), page.Text(repositories)), h.Td(h.Class("seldom"), g.Text(day(t.Created, ""))),
+				h.Td(g.Text(day(t.Expires, "never"))), h.Td(h.Class("seldom"), g.Text(day(t.Used, "never"))),
 				h.Td(h.Form(h.Method("post"), h.Action(page.AccountPath),
 					h.Input(h.Type("hidden"), h.Name("revoke"), h.Value(t.ID)),
 					h.Button(h.Class("copy"), h.Aria("label", "Revoke "+t.ID), g.Text("Revoke")))))

@@ -71,10 +71,11 @@ func (q *request) blame() (*content, error) {
 
 // writeBlame writes the commit of a group of lines, and a link to the file before it.
 func (q *request) writeBlame(to *strings.Builder, hunk *packhorsev1.BlameHunk, c *packhorsev1.BlameCommit) {
-	before := g.Node(nil)
+	before := h.B()
 	if previous := hunk.GetPreviousCommit(); previous != "" {
-		before = h.A(page.Href(q.link("blame", previous, string(hunk.GetPreviousPath()))),
-			h.Title("blame before this commit"), h.Rel("nofollow"), g.Text("↰"))
+		before = h.B(h.A(page.Href(q.link("blame", previous, string(hunk.GetPreviousPath()))),
+			h.Title("blame before this commit"), h.Rel("nofollow"),
+			h.Aria("label", "blame before "+page.Short(hunk.GetCommit())), g.Text("↰")))
 	}
 	subject, _ := page.Shorten(string(c.GetSummary()), 80)
 	author, _ := page.Shorten(string(c.GetAuthor().GetName()), 20)

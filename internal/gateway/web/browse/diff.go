@@ -78,10 +78,11 @@ func (d *diff) view(q *request, before, after string) g.Node {
 	})
 	shown := d.files[:min(len(d.files), diffFiles)]
 	return g.Group{
-		h.P(h.Class("sum"), page.Counted(int(s.GetFiles()), "file", "files"), g.Text(" changed, "),
-			h.Span(h.Class("plus"), g.Textf("+%d", s.GetAdditions())), g.Text(" "),
-			h.Span(h.Class("minus"), g.Textf("−%d", s.GetDeletions()))), notes,
-		h.Details(h.Class("changed"), g.If(len(d.files) <= 50, h.Open()), h.Summary(g.Text("Files")),
+		notes,
+		h.Details(h.Class("changed"), g.If(len(d.files) <= 50, h.Open()),
+			h.Summary(page.Counted(int(s.GetFiles()), "file", "files"), g.Text(" changed, "),
+				h.Span(h.Class("plus"), g.Textf("+%d", s.GetAdditions())), g.Text(" "),
+				h.Span(h.Class("minus"), g.Textf("−%d", s.GetDeletions()))),
 			h.Table(h.TBody(list))),
 		g.Map(shown, func(f *packhorsev1.FileDiff) g.Node { return d.file(q, f, before, after) }),
 		g.If(len(shown) < len(d.files), h.P(h.Class("note"), g.Textf("The changes of %d more files are not shown.",

@@ -6,6 +6,7 @@ import (
 	"path"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/dustin/go-humanize"
@@ -52,7 +53,7 @@ func (q *request) front() (*content, error) {
 			return c, err
 		}
 		c.main = g.Group{q.crumbs(""), about, page.Card("This repository is empty", "Push to it:",
-			h.Pre(g.Text("git remote add origin "+q.v.Address(q.repo.String())+"\ngit push -u origin HEAD")))}
+			h.Pre(h.TabIndex("0"), g.Text("git remote add origin "+q.v.Address(q.repo.String())+"\ngit push -u origin HEAD")))}
 		return c, nil
 	}
 	l, err := q.listing("")
@@ -136,7 +137,7 @@ func (q *request) frontRefs() (g.Node, error) {
 	if err != nil {
 		return nil, err
 	}
-	slices.Reverse(all)
+	slices.SortFunc(all, func(a, b *packhorsev1.Ref) int { return compareVersions(b.GetName(), a.GetName()) })
 	newest := all[:min(len(all), frontRefs)]
 	if err := q.nameRefs(refNamesOf(append(slices.Clone(heads), newest...))); err != nil {
 		return nil, err
@@ -153,6 +154,32 @@ func (q *request) frontRefs() (g.Node, error) {
 	return h.Section(h.H2(g.Text("Branches")), list(heads),
 		g.If(len(newest) > 0, g.Group{h.H2(g.Text("Tags")), list(newest)}),
 		g.If(more != "" || len(all) > frontRefs, h.P(h.A(page.Href(q.link("refs")), g.Text("All branches and tags"))))), nil
+}
+
+// compareVersions compares names with their numbers by value: v1.9 is before v1.10, and v1.0-rc1 before v1.0.
+func compareVersions(a, b string) int {
+	for a != "" && b != "" {
+		x, y := versionPart(a), versionPart(b)
+		if x != y {
+			n, err := strconv.ParseUint(x, 10, 64)
+			m, err2 := strconv.ParseUint(y, 10, 64)
+			if err == nil && err2 == nil && n != m {
+				return cmp.Compare(n, m)
+			}
+			return strings.Compare(x, y)
+		}
+		a, b = a[len(x):], b[len(y):]
+	}
+	if strings.HasPrefix(a+b, "-") {
+		return len(b) - len(a)
+	}
+	return len(a) - len(b)
+}
+
+// versionPart returns the digits at the start of a name, or one other byte.
+func versionPart(name string) string {
+	n := len(name) - len(strings.TrimLeft(name, "0123456789"))
+	return name[:max(n, 1)]
 }
 
 // foreign matches paths of code that other projects have written.
@@ -188,6 +215,7 @@ func (q *request) languages() (g.Node, error) {
 		names = append(names, name)
 	}
 	slices.SortFunc(names, func(a, b string) int { return cmp.Or(count[b]-count[a], strings.Compare(a, b)) })
+	names = slices.DeleteFunc(names, func(name string) bool { return count[name]*100 < files }) // less than 1 %
 	rows := g.Map(names[:min(len(names), 6)], func(name string) g.Node {
 		percent := g.Textf("%.1f %%", 100*float64(count[name])/float64(files))
 		return h.Li(h.A(page.Href(page.SearchURL(page.InRepository(q.repo.String())+" lang:"+strings.ToLower(name)+" ")),

@@ -13,7 +13,7 @@ import (
 const (
 	maxLanes   = 16 // of a drawing; more are drawn in the last one
 	laneWidth  = 12
-	rowHeight  = 36 // as in style.css
+	rowHeight  = 29 // as in style.css
 	graphShade = 6  // colours of lanes in style.css
 )
 

@@ -54,7 +54,7 @@ func (q *request) crumbs(what string) g.Node {
 	name := q.repo.String()
 	nodes := g.Group{h.A(page.Href(q.link("")), page.Text(name))}
 	at := q.path
-	if at != "" || q.kind.name == "tree" {
+	if at != "" || q.kind.name == "tree" || q.kind.name == "log" {
 		nodes = append(nodes, separator, h.A(page.Href(q.link("tree", q.here())), page.Text(q.shortRevision())))
 	}
 	for rest, done := at, ""; rest != ""; {
@@ -80,6 +80,9 @@ func (q *request) shortRevision() string {
 	if q.revision == q.id.String() {
 		return page.Short(q.revision)
 	}
+	if branch, ok := strings.CutPrefix(q.ref, branches); ok && q.here() == "HEAD" {
+		return branch
+	}
 	return q.here()
 }
 
@@ -97,7 +100,7 @@ func tabs(current string, list ...tab) g.Node {
 func (q *request) places(current string) g.Node {
 	at := q.here()
 	return tabs(current, tab{"Overview", q.link("")}, tab{"Files", q.link("tree", at)}, tab{"Log", q.link("log", at)},
-		tab{"Branches and tags", q.link("refs")}, tab{"Search", page.SearchURL(page.InRepository(q.repo.String()) + " ")})
+		tab{"Branches and tags", q.link("refs")})
 }
 
 // permanent returns a link to the same page by commit, or a note with a link to the newest if it is that.

@@ -98,7 +98,7 @@ func (f logFilter) form() g.Node {
 	field := func(name, label, value string) g.Node {
 		return h.Label(g.Text(label), h.Input(h.Name(name), h.Value(value), h.AutoComplete("off"), h.SpellCheck("false")))
 	}
-	return h.Form(h.Class("filter"), h.Role("search"), field("author", "Author", f.author),
+	return h.Form(h.Class("filter"), field("author", "Author", f.author),
 		field("text", "Message", f.text), field("path", "Path", f.path), h.Button(g.Text("Filter")))
 }
 
@@ -131,7 +131,7 @@ func (q *request) logTable(list []*packhorsev1.Commit, names map[string][]string
 		author, _ := page.Shorten(string(c.GetAuthor().GetName()), 40)
 		rows = append(rows, h.Tr(
 			g.Iff(graph != nil, func() g.Node { return h.Td(h.Class("graph"), graph.row(i)) }),
-			h.Td(h.Class("says"), q.commitLink(c), g.Map(names[c.GetOid()], q.refBadge)),
+			h.Td(h.Class("says"), g.Map(names[c.GetOid()], q.refBadge), q.commitLink(c)),
 			h.Td(h.Class("who"), page.Text(author)),
 			h.Td(h.Class("when"), when(c.GetAuthor())),
 			h.Td(h.Class("id"), h.A(page.Href(q.link("commit", c.GetOid())), h.TabIndex("-1"),

@@ -101,7 +101,7 @@ func (q *request) refBadge(ref string) g.Node {
 	if strings.HasPrefix(ref, tags) {
 		class = "ref tag"
 	}
-	return g.Group{g.Text(" "), h.A(h.Class(class), page.Href(q.link("log", q.names[ref])), page.Text(shortName(ref)))}
+	return g.Group{h.A(h.Class(class), page.Href(q.link("log", q.names[ref])), page.Text(shortName(ref))), g.Text(" ")}
 }
 
 // refs lists branches and tags.
@@ -123,7 +123,8 @@ func (q *request) refs() (*content, error) {
 		}
 		main = append(main, h.Section(h.H2(g.Text(part.heading)),
 			g.If(len(list) == 0, h.P(h.Class("about"), g.Text("There are none."))),
-			g.If(len(list) > 0, h.Table(h.Class("refs"), h.TBody(g.Map(list, func(ref *packhorsev1.Ref) g.Node {
+			g.If(len(list) > 0, h.Table(h.Class("refs"), h.THead(h.Class("hide"), h.Tr(h.Th(g.Text("Name")), h.Th(g.Text("Log")),
+				h.Th(g.Text("Commit")), h.Th(g.Text("Archives")))), h.TBody(g.Map(list, func(ref *packhorsev1.Ref) g.Node {
 				return q.refRow(ref)
 			})))), more))
 	}

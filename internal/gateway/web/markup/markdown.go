@@ -55,7 +55,8 @@ func Markdown(source []byte, links Links) (text string, ok bool) {
 		parser.WithParagraphTransformers(util.Prioritized(l, 0))))
 	var b bytes.Buffer
 	err := md.Convert(source, &b, parser.WithContext(limitedContext{parser.NewContext(), l}))
-	return policy().Sanitize(b.String()), err == nil
+	// blocks that scroll have to be reachable without a mouse
+	return strings.ReplaceAll(policy().Sanitize(b.String()), "<pre>", `<pre tabindex="0">`), err == nil
 }
 
 // relink changes the addresses of links and images.

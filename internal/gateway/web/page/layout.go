@@ -40,8 +40,9 @@ func (s *Site) Frame(pg Head, main ...g.Node) g.Node {
 			h.Script(h.Defer(), h.Src(s.assetPaths["page.js"])),
 		),
 		h.Body(h.Data("page", pg.Kind),
+			h.A(h.Class("skip"), Href("#main"), g.Text("Skip to the content")),
 			s.bar(pg),
-			h.Main(main...),
+			h.Main(h.ID("main"), h.TabIndex("-1"), g.Group(main)),
 			footer(pg),
 		),
 	))
@@ -55,7 +56,7 @@ func (s *Site) bar(pg Head) g.Node {
 	} else if pg.SignIn != "" {
 		who = h.A(h.Class("who"), Href(pg.SignIn), g.Text("Sign in"))
 	}
-	return h.Div(h.Class("bar"), h.Form(h.Action(SearchPath), h.Role("search"),
+	return h.Header(h.Class("bar"), h.Form(h.Action(SearchPath), h.Role("search"),
 		h.A(h.Class("home"), Href("/"), h.Title("all repositories"),
 			h.Img(h.Src(cmp.Or(s.assetPaths["logo"], s.assetPaths["icon.svg"])), h.Alt(""), h.Width("28"), h.Height("28")),
 			h.Span(g.Text(s.Title))),
@@ -85,7 +86,8 @@ func footer(pg Head) g.Node {
 		return h.Footer(keys("search", "/"), keys("next and previous line", "j", "k"),
 			keys("next and previous file", "n", "p"), keys("open", "Enter"), status)
 	case "file":
-		return h.Footer(keys("search", "/"), keys("and a line's number: mark up to there", "Shift"), status)
+		return h.Footer(keys("search", "/"), keys("next and previous line number", "↓", "↑"),
+			keys("mark the line", "Enter"), keys("mark up to there", "Shift", "Enter"), status)
 	}
 	return h.Footer(status)
 }

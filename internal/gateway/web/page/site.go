@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 	g "maragu.dev/gomponents"
+	h "maragu.dev/gomponents/html"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 )
@@ -129,7 +130,7 @@ func (s *Site) Fail(w http.ResponseWriter, r *http.Request, v Caller, err error)
 	}
 	v.Failed(err)
 	return s.Send(w, r, status, "error", s.Frame(s.HeadFor(r, v, Head{Kind: "error", Title: heading}),
-		Card(heading, Sentence(fault.Message(err)))))
+		h.Div(h.Class("card"), h.H1(g.Text(heading)), h.P(g.Text(Sentence(fault.Message(err)))))))
 }
 
 // HeadFor adds the visitor to a Head.

@@ -67,7 +67,7 @@
 		all[at].scrollIntoView({ block: "nearest" });
 	}
 
-	const rows = ".hits a, .file h3 a, .entries .name a, .commits .says a:first-child, .repositories .name a, .refs .name a";
+	const rows = ".hits a, .file h3 a, .entries .name a, .commits .says a:not(.ref), .repositories .name a, .refs .name a";
 	document.addEventListener("keydown", (event) => {
 		if (event.metaKey || event.ctrlKey || event.altKey || event.isComposing) return;
 		if (event.target === box) {
@@ -117,18 +117,39 @@
 		for (let n = from; line && n <= to; n++, line = line.nextElementSibling) line.classList.add("on");
 	}
 	let first = +(/^#L(\d+)/.exec(location.hash)?.[1] ?? 0);
+	// One number of a line is in the order of Tab; arrows lead to the others.
+	let at = document.querySelector(".code p:target > a[data-n]") ?? code.querySelector("a[data-n]");
+	for (const number of code.querySelectorAll("a[data-n]")) number.tabIndex = -1;
+	if (at) at.tabIndex = 0;
+	function move(number) {
+		at.tabIndex = -1;
+		at = number;
+		at.tabIndex = 0;
+		at.focus({ preventScroll: true });
+		at.scrollIntoView({ block: "nearest" });
+	}
+	code.addEventListener("keydown", (event) => {
+		const number = event.target.closest("a[data-n]");
+		const by = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+		const next = by && number && document.getElementById("L" + (+number.dataset.n + by))?.querySelector("a[data-n]");
+		if (!next) return;
+		event.preventDefault();
+		move(next);
+	});
 	code.addEventListener("click", (event) => {
 		const number = event.target.closest("a[data-n]");
-		if (!number) return;
+		if (!number || event.metaKey || event.ctrlKey || event.altKey) return;
+		event.preventDefault();
 		const n = +number.dataset.n;
 		if (event.shiftKey && first && first !== n) {
-			event.preventDefault();
 			history.replaceState(null, "", `#L${Math.min(first, n)}-L${Math.max(first, n)}`);
 			location.replace(location.hash); // so that :target is no line any more
 			mark(false);
 		} else {
 			first = n;
+			location.hash = number.hash;
 		}
+		move(number); // the browser has taken the focus away
 	});
 	addEventListener("hashchange", () => mark(false));
 	mark(true);
