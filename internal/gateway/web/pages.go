@@ -136,7 +136,7 @@ func (p *Pages) Serve(w http.ResponseWriter, r *http.Request, v Visitor) error {
 
 // oldFile redirects from the address that a file had in earlier releases: /-/blob/REPOSITORY/COMMIT/PATH.
 func (p *Pages) oldFile(w http.ResponseWriter, r *http.Request, v Visitor) error {
-	parts := strings.Split(strings.TrimPrefix(r.URL.EscapedPath(), filePath), "/")
+	parts := strings.Split(strings.TrimLeft(strings.TrimPrefix(r.URL.EscapedPath(), filePath), "/"), "/")
 	for i, part := range parts {
 		if n := len(part); i > 0 && (n == 40 || n == 64) && strings.Trim(part, "0123456789abcdef") == "" {
 			http.Redirect(w, r, "/"+strings.Join(parts[:i], "/")+"/-/file/"+strings.Join(parts[i:], "/"),
