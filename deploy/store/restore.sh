@@ -218,7 +218,7 @@ restore() {
 			receive.certnonceseed | receive.fsck.skiplist | uploadpack.packobjectshook) ;;
 			receive.* | transfer.* | uploadpack.* | uploadpackfilter.* | lsrefs.* | bundle.* | http.receivepack | \
 				http.uploadpack | repack.usedeltabaseoffset | core.disambiguate | lfs.quota | lfs.grace | \
-				gitweb.description | gitweb.owner | packhorse.archived | packhorse.label | packhorse.purged | packhorse.purgedlfs | packhorse.quota | packhorse.readonly)
+				gitweb.category | gitweb.description | gitweb.owner | packhorse.archived | packhorse.label | packhorse.purged | packhorse.purgedlfs | packhorse.quota | packhorse.readonly | packhorse.unlisted)
 				git --git-dir="$made" config --add -- "$a" "$b" ;;
 			esac
 			;;

@@ -62,7 +62,8 @@ func quotaOf(config []replog.Setting) (quota int64) {
 
 // isRule reports whether a setting can decide about a push.
 func isRule(s replog.Setting) bool {
-	return !strings.HasPrefix(s.Key, "gitweb.") && s.Key != "packhorse.label" && !strings.HasPrefix(s.Key, "lfs.")
+	return !strings.HasPrefix(s.Key, "gitweb.") && !strings.HasPrefix(s.Key, "lfs.") && s.Key != "packhorse.label" &&
+		s.Key != "packhorse.unlisted"
 }
 
 // sameRules reports whether two configurations have the same rules for pushes.

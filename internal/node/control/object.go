@@ -80,7 +80,7 @@ func (o objectService) Tree(ctx context.Context, request *connect.Request[packho
 	return respond(request.Msg, func(repository git.RepoPath) (*packhorsev1.TreeResponse, error) {
 		page, err := o.Node.Tree(ctx, repository, lookup.TreeRequest{
 			In: pathIn(request.Msg.GetPath()), Recursive: request.Msg.GetRecursive(),
-			PageSize: int(request.Msg.GetPageSize()), Token: request.Msg.GetPageToken(),
+			PageSize: int(request.Msg.GetPageSize()), Token: request.Msg.GetPageToken(), Sizes: request.Msg.GetSizes(),
 		})
 		if err == nil && request.Msg.GetPageToken() != "" && request.Header().Get(node.ReachableHeader) != "" {
 			// a client could have made a token for a tree that it may not read
@@ -93,7 +93,7 @@ func (o objectService) Tree(ctx context.Context, request *connect.Request[packho
 			Entries: make([]*packhorsev1.TreeEntry, len(page.Entries))}
 		for i, e := range page.Entries {
 			answer.Entries[i] = &packhorsev1.TreeEntry{Path: e.Path, Mode: e.Mode, Type: e.Type().String(),
-				Oid: e.ID.String()}
+				Oid: e.ID.String(), Size: e.Size}
 		}
 		return answer, err
 	})

@@ -255,6 +255,7 @@ func description(d storage.Description) *packhorsev1.Repository {
 		Size: d.Size, Refs: d.Refs, Objects: counts(d.Objects), Config: make(map[string]string, len(d.Config)),
 		RepositoryHooks: string(d.RepositoryHooks), Settings: settingsMessage(d.Settings),
 		SettingsVersion: settingsVersion(d.Settings), PushedAt: timestampOf(d.PushedAt), Expires: timestampOf(d.Expires),
+		CommittedAt: timestampOf(d.CommittedAt),
 	}
 	for _, hook := range d.Hooks {
 		r.Hooks = append(r.Hooks, printable(hook))

@@ -25,6 +25,7 @@ var settingKeys = map[protoreflect.Name]string{
 	"description": places.DescriptionKey, "owner": "gitweb.owner", "quota_bytes": repo.QuotaKey,
 	"lfs_quota_bytes": "lfs.quota", "max_push_bytes": "receive.maxinputsize", "read_only": "packhorse.readonly",
 	"archived": "packhorse.archived", "hidden_refs": "transfer.hiderefs", "labels": places.LabelKey,
+	"category": places.CategoryKey, "unlisted": places.UnlistedKey,
 }
 
 const (
@@ -101,9 +102,11 @@ func checkSettings(s *packhorsev1.Settings) error {
 		return fault.InvalidField("settings.description", "longer than %d bytes", maxDescription)
 	case len(s.GetOwner()) > maxOwner:
 		return fault.InvalidField("settings.owner", "longer than %d bytes", maxOwner)
+	case len(s.GetCategory()) > maxOwner:
+		return fault.InvalidField("settings.category", "longer than %d bytes", maxOwner)
 	case len(s.GetHiddenRefs()) > maxHidden:
 		return fault.InvalidField("settings.hidden_refs", "more than %d", maxHidden)
-	case strings.ContainsRune(s.GetDescription()+s.GetOwner(), 0):
+	case strings.ContainsRune(s.GetDescription()+s.GetOwner()+s.GetCategory(), 0):
 		return fault.InvalidField("settings", "a text contains a NUL byte")
 	}
 	for _, name := range s.GetHiddenRefs() {

@@ -21,6 +21,7 @@ const (
 type TreeRequest struct {
 	In        PathIn
 	Recursive bool   // list all files below it, at any depth, but not the directories
+	Sizes     bool   // with the sizes of files; NotFound if one is missing
 	PageSize  int    // maximum number of entries, up to 10,000; 0: 1,000
 	Token     string // TreePage.Next of the previous page; In is then ignored
 }
@@ -38,6 +39,7 @@ type TreeEntry struct {
 	Path []byte // below the directory
 	Mode uint32
 	ID   git.ObjectID
+	Size int64 // of a file, if requested
 }
 
 // Type returns the type of the entry's object. A submodule is a commit of another repository.
@@ -87,6 +89,16 @@ func (l *Reader) Tree(ctx context.Context, r *repo.Repo, q TreeRequest) (TreePag
 		return TreePage{}, err
 	}
 	page.Next = t.token()
+	for i := range page.Entries {
+		if e := &page.Entries[i]; q.Sizes && e.Type() == git.Blob {
+			if _, e.Size, err = r.Objects.Header(e.ID); err == nil {
+				err = ctx.Err()
+			}
+			if err != nil {
+				return TreePage{}, err
+			}
+		}
+	}
 	return page, nil
 }
 

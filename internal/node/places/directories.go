@@ -224,9 +224,14 @@ func (p *dirPlace) Files() (files []string) {
 	if p.found != p.dir || p.repo.Common != p.dir || p.repo.Dir != p.dir {
 		return nil // a link, or several directories
 	}
-	for _, name := range []string{"", "config", descriptionFile, pushedFile, "HEAD", "packed-refs", "objects/pack",
+	for _, name := range []string{"", "config", "description", pushedFile, "HEAD", "packed-refs", "objects/pack",
 		"reftable"} {
 		files = append(files, filepath.Join(p.dir, name))
+	}
+	for _, name := range []string{settingFiles[CategoryKey], cgitFile} {
+		if _, err := os.Lstat(filepath.Join(p.dir, name)); err == nil { // others change the directory when they appear
+			files = append(files, filepath.Join(p.dir, name))
+		}
 	}
 	dirs := 0
 	err := filepath.WalkDir(filepath.Join(p.dir, "refs"), func(path string, e fs.DirEntry, err error) error {

@@ -6,24 +6,31 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git/process"
 	"github.com/packhorse-git/packhorse/internal/git/repo"
 )
 
-// DescriptionKey is the key of the description of a repository.
-const DescriptionKey = "gitweb.description"
+// Keys of the description of a repository, of its category, and of those that pages do not list.
+const (
+	DescriptionKey = "gitweb.description"
+	CategoryKey    = "gitweb.category"
+	UnlistedKey    = "packhorse.unlisted"
+)
 
 // settingKeys are the keys of Git's configuration that Configure changes.
-var settingKeys = []string{DescriptionKey, "gitweb.owner", "lfs.quota", "packhorse.archived", LabelKey,
+var settingKeys = []string{CategoryKey, DescriptionKey, "gitweb.owner", "lfs.quota", "packhorse.archived", LabelKey,
 	repo.PurgedKey, repo.PurgedLFSKey, repo.PurgingKey, repo.QuotaKey, "packhorse.readonly", "receive.maxinputsize",
-	"transfer.hiderefs"}
+	UnlistedKey, "transfer.hiderefs"}
 
 // Settings are values of Git's configuration by key, in their order. A key without values is not set.
 type Settings map[string][]string
@@ -78,15 +85,53 @@ func ReadSettings(common string, config repo.Config) Settings {
 	for key, value := range config.All() {
 		s.Add(key, value)
 	}
-	text, err := os.ReadFile(filepath.Join(common, descriptionFile))
-	if err == nil && !strings.HasPrefix(string(text), "Unnamed repository;") { // of Git's template
-		s[DescriptionKey] = []string{strings.ToValidUTF8(strings.TrimRight(string(text), "\n"), "\ufffd")}
+	for key, name := range settingFiles {
+		text, err := readSettingFile(filepath.Join(common, name))
+		if err == nil && !strings.HasPrefix(text, "Unnamed repository;") { // of Git's template
+			s[key] = []string{strings.ToValidUTF8(strings.TrimRight(text, "\n"), "\ufffd")}
+		}
+	}
+	if text, err := readSettingFile(filepath.Join(common, cgitFile)); err == nil {
+		s.addCgit(text)
 	}
 	return s
 }
 
-// descriptionFile has the description for gitweb, which prefers it to DescriptionKey.
-const descriptionFile = "description"
+// settingFiles are files for gitweb, which it prefers to these keys.
+var settingFiles = map[string]string{DescriptionKey: "description", CategoryKey: "category"}
+
+const (
+	cgitFile       = "cgitrc" // settings of cgit
+	maxSettingFile = 64 << 10 // bytes that are read of a file with settings
+)
+
+func readSettingFile(path string) (string, error) {
+	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) // a named pipe is empty
+	if err != nil {
+		return "", err
+	}
+	defer file.Close()
+	text, err := io.ReadAll(io.LimitReader(file, maxSettingFile))
+	return string(text), err
+}
+
+// cgitKeys are the keys for settings of cgit (cgitrc(5), "REPOSITORY-SPECIFIC CGITRC FILE").
+var cgitKeys = map[string]string{"desc": DescriptionKey, "owner": "gitweb.owner", "section": CategoryKey,
+	"hide": UnlistedKey, "ignore": UnlistedKey}
+
+// addCgit adds settings of cgit that are not set otherwise.
+func (s Settings) addCgit(text string) {
+	found := Settings{}
+	for line := range strings.Lines(text) {
+		name, value, ok := strings.Cut(strings.TrimSpace(line), "=")
+		key := cgitKeys[strings.TrimSpace(name)]
+		if value = strings.ToValidUTF8(value, "\ufffd"); ok && key != "" && value != "" && s[key] == nil &&
+			(key != UnlistedKey || value != "0") {
+			found[key] = []string{value}
+		}
+	}
+	maps.Copy(s, found)
+}
 
 // Configure implements Place. It makes the new configuration in another file, from which Git removes the former values.
 // Then Git's lock of the configuration is held only to compare and to rename: a killed process leaves no lock.
@@ -121,9 +166,11 @@ func (p *dirPlace) Configure(ctx context.Context, change func(Settings) error) (
 		if !isDone {
 			continue
 		}
-		if slices.Contains(changed, DescriptionKey) {
-			if err := removeFile(filepath.Join(common, descriptionFile)); err != nil {
-				return WriteError(err)
+		for key, name := range settingFiles {
+			if slices.Contains(changed, key) {
+				if err := removeFile(filepath.Join(common, name)); err != nil {
+					return WriteError(err)
+				}
 			}
 		}
 		if err := cmp.Or(p.Sync(filepath.Dir(path)), p.Sync(common)); err != nil {

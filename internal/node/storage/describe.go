@@ -28,7 +28,9 @@ type Description struct {
 
 	Settings places.Settings
 	PushedAt time.Time // zero: not known
-	Expires  time.Time // zero: never
+	// CommittedAt is the latest date of HEAD and the first branches in Summarize; zero: not known, or PushedAt is.
+	CommittedAt time.Time
+	Expires     time.Time // zero: never
 
 	RepositoryHooks receivepack.RepositoryHooks // policy for Hooks; "": pushes are not accepted
 }

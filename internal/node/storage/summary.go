@@ -10,6 +10,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/disk"
+	"github.com/packhorse-git/packhorse/internal/git/refs"
+	"github.com/packhorse-git/packhorse/internal/git/repo"
 	"github.com/packhorse-git/packhorse/internal/node/places"
 )
 
@@ -115,6 +117,27 @@ func (n *Node) Summarize(ctx context.Context, paths []string, isFurther bool) ([
 	return found, err
 }
 
+// datedBranches is the number of branches whose commits are read for the age of a repository.
+const datedBranches = 50
+
+// committedAt returns the latest committer date of HEAD and the first branches. Those that cannot be read do not count.
+func committedAt(r *repo.Repo, snap *refs.Snapshot) (at time.Time) {
+	ids := []git.ObjectID{snap.Head().ID}
+	_ = snap.Each("refs/heads/", func(ref refs.Ref) error {
+		ids = append(ids, ref.ID)
+		if len(ids) > datedBranches {
+			return refs.ErrStop
+		}
+		return nil
+	})
+	for _, id := range ids {
+		if c, err := r.Graph.Commit(id); err == nil && c.Date > max(at.Unix(), 0) {
+			at = time.Unix(c.Date, 0)
+		}
+	}
+	return at
+}
+
 func (n *Node) summarize(ctx context.Context, path git.RepoPath, mark string) (d Description, err error) {
 	h, err := n.acquire(ctx, path)
 	if err != nil {
@@ -142,6 +165,9 @@ func (n *Node) summarize(ctx context.Context, path git.RepoPath, mark string) (d
 		Expires: h.place.Expires()}
 	if d.Refs, err = countRefs(ctx, snap); err != nil {
 		return d, err
+	}
+	if d.PushedAt.IsZero() {
+		d.CommittedAt = committedAt(h.Repo, snap)
 	}
 	d.Size, err = h.place.PackBytes()
 	if made.Description = d; err == nil && (made.files != nil || mark != "") && d.Path == path.String() {

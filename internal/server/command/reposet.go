@@ -22,8 +22,8 @@ func repoSet(env Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "set PATH", Short: "Change settings of a repository",
 		Long: `Set changes the given settings of a repository, all or none of them, and leaves the others. They apply to all requests
-that begin later, on every node of a store. --remove removes settings: description, owner, quota_bytes, lfs_quota_bytes,
-max_push_bytes, read_only, archived, hidden_refs, labels, or one label as labels/KEY.`,
+that begin later, on every node of a store. --remove removes settings: description, owner, category, quota_bytes,
+lfs_quota_bytes, max_push_bytes, read_only, archived, unlisted, hidden_refs, labels, or one label as labels/KEY.`,
 		Example: `  packhorse repo set team/app --description 'The app' --label team=web --quota 10GiB --root /srv/git
   packhorse repo set team/app --read-only --root /srv/git
   packhorse repo set team/app --read-only=false --remove hidden_refs,labels/team --root /srv/git`,
@@ -33,12 +33,14 @@ max_push_bytes, read_only, archived, hidden_refs, labels, or one label as labels
 	s, flags := &packhorsev1.Settings{}, cmd.Flags()
 	flags.Var(optional[string]{&s.Description, asText}, "description", "what the repository is for, as a `TEXT`")
 	flags.Var(optional[string]{&s.Owner, asText}, "owner", "the owner, as a `TEXT`")
+	flags.Var(optional[string]{&s.Category, asText}, "category", "the category on pages, as a `TEXT`")
+	flags.Var(optional[bool]{&s.Unlisted, strconv.ParseBool}, "unlisted", "leave it out of the list on pages")
 	flags.Var(optional[int64]{&s.QuotaBytes, asSize}, "quota", "maximum `SIZE` of all packs; 0: no limit")
 	flags.Var(optional[int64]{&s.LfsQuotaBytes, asSize}, "lfs-quota", "maximum `SIZE` of all LFS objects; 0: no limit")
 	flags.Var(optional[int64]{&s.MaxPushBytes, asSize}, "max-push", "maximum `SIZE` of the pack of a push; 0: the server's")
 	flags.Var(optional[bool]{&s.ReadOnly, strconv.ParseBool}, "read-only", "refuse pushes")
 	flags.Var(optional[bool]{&s.Archived, strconv.ParseBool}, "archived", "refuse pushes, and say that it is archived")
-	for _, name := range []string{"read-only", "archived"} {
+	for _, name := range []string{"read-only", "archived", "unlisted"} {
 		flags.Lookup(name).NoOptDefVal = "true"
 	}
 	flags.StringArrayVar(&s.HiddenRefs, "hide", nil,
@@ -107,6 +109,7 @@ func writeSettings(line func(name, format string, args ...any), s *packhorsev1.S
 	}
 	text("description", s.Description)
 	text("owner", s.Owner)
+	text("category", s.Category)
 	size("quota", s.QuotaBytes)
 	size("LFS quota", s.LfsQuotaBytes)
 	size("max push", s.MaxPushBytes)

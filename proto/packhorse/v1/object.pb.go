@@ -318,7 +318,9 @@ type TreeRequest struct {
 	// The maximum number of entries. Zero means 1,000. At most 10,000.
 	PageSize int32 `protobuf:"varint,4,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
 	// The next_page_token of the previous response. path is ignored then.
-	PageToken     string `protobuf:"bytes,5,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	PageToken string `protobuf:"bytes,5,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	// Add the sizes of files. NOT_FOUND if a file is missing, as in a partial clone.
+	Sizes         bool `protobuf:"varint,6,opt,name=sizes,proto3" json:"sizes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -386,6 +388,13 @@ func (x *TreeRequest) GetPageToken() string {
 		return x.PageToken
 	}
 	return ""
+}
+
+func (x *TreeRequest) GetSizes() bool {
+	if x != nil {
+		return x.Sizes
+	}
+	return false
 }
 
 type TreeResponse struct {
@@ -456,8 +465,10 @@ type TreeEntry struct {
 	Path []byte `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
 	Mode uint32 `protobuf:"varint,2,opt,name=mode,proto3" json:"mode,omitempty"`
 	// "blob", "tree" or "commit" (a submodule).
-	Type          string `protobuf:"bytes,3,opt,name=type,proto3" json:"type,omitempty"`
-	Oid           string `protobuf:"bytes,4,opt,name=oid,proto3" json:"oid,omitempty"`
+	Type string `protobuf:"bytes,3,opt,name=type,proto3" json:"type,omitempty"`
+	Oid  string `protobuf:"bytes,4,opt,name=oid,proto3" json:"oid,omitempty"`
+	// Of a file, in bytes, if the request has sizes.
+	Size          int64 `protobuf:"varint,5,opt,name=size,proto3" json:"size,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -518,6 +529,13 @@ func (x *TreeEntry) GetOid() string {
 		return x.Oid
 	}
 	return ""
+}
+
+func (x *TreeEntry) GetSize() int64 {
+	if x != nil {
+		return x.Size
+	}
+	return 0
 }
 
 type CommitRequest struct {
@@ -984,7 +1002,7 @@ const file_packhorse_v1_object_proto_rawDesc = "" +
 	"BlobHeader\x12\x10\n" +
 	"\x03oid\x18\x01 \x01(\tR\x03oid\x12\x12\n" +
 	"\x04size\x18\x02 \x01(\x03R\x04size\x12\x12\n" +
-	"\x04mode\x18\x03 \x01(\rR\x04mode\"\xb7\x01\n" +
+	"\x04mode\x18\x03 \x01(\rR\x04mode\"\xcd\x01\n" +
 	"\vTreeRequest\x12\x1e\n" +
 	"\n" +
 	"repository\x18\x01 \x01(\tR\n" +
@@ -993,16 +1011,18 @@ const file_packhorse_v1_object_proto_rawDesc = "" +
 	"\trecursive\x18\x03 \x01(\bR\trecursive\x12\x1b\n" +
 	"\tpage_size\x18\x04 \x01(\x05R\bpageSize\x12\x1d\n" +
 	"\n" +
-	"page_token\x18\x05 \x01(\tR\tpageToken\"{\n" +
+	"page_token\x18\x05 \x01(\tR\tpageToken\x12\x14\n" +
+	"\x05sizes\x18\x06 \x01(\bR\x05sizes\"{\n" +
 	"\fTreeResponse\x12\x10\n" +
 	"\x03oid\x18\x01 \x01(\tR\x03oid\x121\n" +
 	"\aentries\x18\x02 \x03(\v2\x17.packhorse.v1.TreeEntryR\aentries\x12&\n" +
-	"\x0fnext_page_token\x18\x03 \x01(\tR\rnextPageToken\"Y\n" +
+	"\x0fnext_page_token\x18\x03 \x01(\tR\rnextPageToken\"m\n" +
 	"\tTreeEntry\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\fR\x04path\x12\x12\n" +
 	"\x04mode\x18\x02 \x01(\rR\x04mode\x12\x12\n" +
 	"\x04type\x18\x03 \x01(\tR\x04type\x12\x10\n" +
-	"\x03oid\x18\x04 \x01(\tR\x03oid\"K\n" +
+	"\x03oid\x18\x04 \x01(\tR\x03oid\x12\x12\n" +
+	"\x04size\x18\x05 \x01(\x03R\x04size\"K\n" +
 	"\rCommitRequest\x12\x1e\n" +
 	"\n" +
 	"repository\x18\x01 \x01(\tR\n" +

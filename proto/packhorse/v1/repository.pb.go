@@ -54,7 +54,9 @@ type Repository struct {
 	// When a push or a call last changed a ref. Not set if that is not known.
 	PushedAt *timestamppb.Timestamp `protobuf:"bytes,14,opt,name=pushed_at,json=pushedAt,proto3" json:"pushed_at,omitempty"`
 	// When the lifetime of a fork ends (packhorse.expires). Not set if it has none.
-	Expires       *timestamppb.Timestamp `protobuf:"bytes,15,opt,name=expires,proto3" json:"expires,omitempty"`
+	Expires *timestamppb.Timestamp `protobuf:"bytes,15,opt,name=expires,proto3" json:"expires,omitempty"`
+	// The latest committer date of HEAD and the first 50 branches. Only in lists, and only without pushed_at.
+	CommittedAt   *timestamppb.Timestamp `protobuf:"bytes,16,opt,name=committed_at,json=committedAt,proto3" json:"committed_at,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -194,7 +196,15 @@ func (x *Repository) GetExpires() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *Repository) GetCommittedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.CommittedAt
+	}
+	return nil
+}
+
 // Settings of a repository. They are in its git configuration, under the keys in parentheses. A field without a value is not set.
+// A file "cgitrc" has values for description (desc), owner, category (section) and unlisted (hide or ignore) if they are not set otherwise.
 type Settings struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Its purpose, at most 4 KiB (gitweb.description). The file "description" takes precedence, until a change removes it.
@@ -215,7 +225,11 @@ type Settings struct {
 	HiddenRefs []string `protobuf:"bytes,8,rep,name=hidden_refs,json=hiddenRefs,proto3" json:"hidden_refs,omitempty"`
 	// At most 64. A key has parts separated by slashes. Each part has at most 63 letters, digits, ".", "_" and "-", and begins and ends with
 	// a letter or a digit. A value has at most 256 bytes (packhorse.label).
-	Labels        map[string]string `protobuf:"bytes,9,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	Labels map[string]string `protobuf:"bytes,9,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// For lists of people, at most 250 bytes (gitweb.category). A file "category" takes precedence, until a change removes it.
+	Category *string `protobuf:"bytes,10,opt,name=category,proto3,oneof" json:"category,omitempty"`
+	// Pages do not list it for people. All else is unchanged (packhorse.unlisted).
+	Unlisted      *bool `protobuf:"varint,11,opt,name=unlisted,proto3,oneof" json:"unlisted,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -311,6 +325,20 @@ func (x *Settings) GetLabels() map[string]string {
 		return x.Labels
 	}
 	return nil
+}
+
+func (x *Settings) GetCategory() string {
+	if x != nil && x.Category != nil {
+		return *x.Category
+	}
+	return ""
+}
+
+func (x *Settings) GetUnlisted() bool {
+	if x != nil && x.Unlisted != nil {
+		return *x.Unlisted
+	}
+	return false
 }
 
 // Objects are the counts of git-count-objects(1).
@@ -739,7 +767,7 @@ type ListResponse struct {
 	// Empty on the last page.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	// With details, the repositories of the page in the same order: path, object_format, head, head_oid, size, refs, settings,
-	// settings_version and pushed_at. size is that of packs and their indexes. One that cannot be read has only its path.
+	// settings_version, pushed_at and committed_at. size is that of packs and their indexes. One that cannot be read has only its path.
 	Details       []*Repository `protobuf:"bytes,3,rep,name=details,proto3" json:"details,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1776,7 +1804,7 @@ var File_packhorse_v1_repository_proto protoreflect.FileDescriptor
 
 const file_packhorse_v1_repository_proto_rawDesc = "" +
 	"\n" +
-	"\x1dpackhorse/v1/repository.proto\x12\fpackhorse.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18packhorse/v1/purge.proto\x1a\x1apackhorse/v1/version.proto\"\x86\x05\n" +
+	"\x1dpackhorse/v1/repository.proto\x12\fpackhorse.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18packhorse/v1/purge.proto\x1a\x1apackhorse/v1/version.proto\"\xc5\x05\n" +
 	"\n" +
 	"Repository\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12#\n" +
@@ -1794,10 +1822,11 @@ const file_packhorse_v1_repository_proto_rawDesc = "" +
 	"\bsettings\x18\f \x01(\v2\x16.packhorse.v1.SettingsR\bsettings\x12)\n" +
 	"\x10settings_version\x18\r \x01(\tR\x0fsettingsVersion\x127\n" +
 	"\tpushed_at\x18\x0e \x01(\v2\x1a.google.protobuf.TimestampR\bpushedAt\x124\n" +
-	"\aexpires\x18\x0f \x01(\v2\x1a.google.protobuf.TimestampR\aexpires\x1a9\n" +
+	"\aexpires\x18\x0f \x01(\v2\x1a.google.protobuf.TimestampR\aexpires\x12=\n" +
+	"\fcommitted_at\x18\x10 \x01(\v2\x1a.google.protobuf.TimestampR\vcommittedAt\x1a9\n" +
 	"\vConfigEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x91\x04\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xed\x04\n" +
 	"\bSettings\x12%\n" +
 	"\vdescription\x18\x01 \x01(\tH\x00R\vdescription\x88\x01\x01\x12\x19\n" +
 	"\x05owner\x18\x02 \x01(\tH\x01R\x05owner\x88\x01\x01\x12$\n" +
@@ -1809,7 +1838,10 @@ const file_packhorse_v1_repository_proto_rawDesc = "" +
 	"\barchived\x18\a \x01(\bH\x06R\barchived\x88\x01\x01\x12\x1f\n" +
 	"\vhidden_refs\x18\b \x03(\tR\n" +
 	"hiddenRefs\x12:\n" +
-	"\x06labels\x18\t \x03(\v2\".packhorse.v1.Settings.LabelsEntryR\x06labels\x1a9\n" +
+	"\x06labels\x18\t \x03(\v2\".packhorse.v1.Settings.LabelsEntryR\x06labels\x12\x1f\n" +
+	"\bcategory\x18\n" +
+	" \x01(\tH\aR\bcategory\x88\x01\x01\x12\x1f\n" +
+	"\bunlisted\x18\v \x01(\bH\bR\bunlisted\x88\x01\x01\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01B\x0e\n" +
@@ -1820,7 +1852,9 @@ const file_packhorse_v1_repository_proto_rawDesc = "" +
 	"\x0f_max_push_bytesB\f\n" +
 	"\n" +
 	"_read_onlyB\v\n" +
-	"\t_archived\"\xd1\x01\n" +
+	"\t_archivedB\v\n" +
+	"\t_categoryB\v\n" +
+	"\t_unlisted\"\xd1\x01\n" +
 	"\aObjects\x12\x16\n" +
 	"\x06packed\x18\x01 \x01(\x03R\x06packed\x12\x14\n" +
 	"\x05packs\x18\x02 \x01(\x03R\x05packs\x12\x14\n" +
@@ -2018,53 +2052,54 @@ var file_packhorse_v1_repository_proto_depIdxs = []int32{
 	1,  // 3: packhorse.v1.Repository.settings:type_name -> packhorse.v1.Settings
 	30, // 4: packhorse.v1.Repository.pushed_at:type_name -> google.protobuf.Timestamp
 	30, // 5: packhorse.v1.Repository.expires:type_name -> google.protobuf.Timestamp
-	28, // 6: packhorse.v1.Settings.labels:type_name -> packhorse.v1.Settings.LabelsEntry
-	1,  // 7: packhorse.v1.CreateRequest.settings:type_name -> packhorse.v1.Settings
-	0,  // 8: packhorse.v1.CreateResponse.repository:type_name -> packhorse.v1.Repository
-	0,  // 9: packhorse.v1.GetResponse.repository:type_name -> packhorse.v1.Repository
-	0,  // 10: packhorse.v1.ListResponse.details:type_name -> packhorse.v1.Repository
-	31, // 11: packhorse.v1.ForkRequest.lifetime:type_name -> google.protobuf.Duration
-	0,  // 12: packhorse.v1.ForkResponse.repository:type_name -> packhorse.v1.Repository
-	1,  // 13: packhorse.v1.ConfigureRequest.settings:type_name -> packhorse.v1.Settings
-	0,  // 14: packhorse.v1.ConfigureResponse.repository:type_name -> packhorse.v1.Repository
-	2,  // 15: packhorse.v1.MaintainResponse.before:type_name -> packhorse.v1.Objects
-	2,  // 16: packhorse.v1.MaintainResponse.after:type_name -> packhorse.v1.Objects
-	31, // 17: packhorse.v1.MaintainResponse.duration:type_name -> google.protobuf.Duration
-	31, // 18: packhorse.v1.CollectRequest.older_than:type_name -> google.protobuf.Duration
-	2,  // 19: packhorse.v1.CollectResponse.before:type_name -> packhorse.v1.Objects
-	2,  // 20: packhorse.v1.CollectResponse.after:type_name -> packhorse.v1.Objects
-	31, // 21: packhorse.v1.CollectResponse.duration:type_name -> google.protobuf.Duration
-	3,  // 22: packhorse.v1.RepositoryService.Create:input_type -> packhorse.v1.CreateRequest
-	5,  // 23: packhorse.v1.RepositoryService.Get:input_type -> packhorse.v1.GetRequest
-	7,  // 24: packhorse.v1.RepositoryService.List:input_type -> packhorse.v1.ListRequest
-	9,  // 25: packhorse.v1.RepositoryService.Delete:input_type -> packhorse.v1.DeleteRequest
-	11, // 26: packhorse.v1.RepositoryService.Rename:input_type -> packhorse.v1.RenameRequest
-	13, // 27: packhorse.v1.RepositoryService.Fork:input_type -> packhorse.v1.ForkRequest
-	15, // 28: packhorse.v1.RepositoryService.Detach:input_type -> packhorse.v1.DetachRequest
-	17, // 29: packhorse.v1.RepositoryService.SetHead:input_type -> packhorse.v1.SetHeadRequest
-	19, // 30: packhorse.v1.RepositoryService.Configure:input_type -> packhorse.v1.ConfigureRequest
-	21, // 31: packhorse.v1.RepositoryService.Maintain:input_type -> packhorse.v1.MaintainRequest
-	23, // 32: packhorse.v1.RepositoryService.Collect:input_type -> packhorse.v1.CollectRequest
-	32, // 33: packhorse.v1.RepositoryService.Purge:input_type -> packhorse.v1.PurgeRequest
-	25, // 34: packhorse.v1.RepositoryService.DropPacks:input_type -> packhorse.v1.DropPacksRequest
-	4,  // 35: packhorse.v1.RepositoryService.Create:output_type -> packhorse.v1.CreateResponse
-	6,  // 36: packhorse.v1.RepositoryService.Get:output_type -> packhorse.v1.GetResponse
-	8,  // 37: packhorse.v1.RepositoryService.List:output_type -> packhorse.v1.ListResponse
-	10, // 38: packhorse.v1.RepositoryService.Delete:output_type -> packhorse.v1.DeleteResponse
-	12, // 39: packhorse.v1.RepositoryService.Rename:output_type -> packhorse.v1.RenameResponse
-	14, // 40: packhorse.v1.RepositoryService.Fork:output_type -> packhorse.v1.ForkResponse
-	16, // 41: packhorse.v1.RepositoryService.Detach:output_type -> packhorse.v1.DetachResponse
-	18, // 42: packhorse.v1.RepositoryService.SetHead:output_type -> packhorse.v1.SetHeadResponse
-	20, // 43: packhorse.v1.RepositoryService.Configure:output_type -> packhorse.v1.ConfigureResponse
-	22, // 44: packhorse.v1.RepositoryService.Maintain:output_type -> packhorse.v1.MaintainResponse
-	24, // 45: packhorse.v1.RepositoryService.Collect:output_type -> packhorse.v1.CollectResponse
-	33, // 46: packhorse.v1.RepositoryService.Purge:output_type -> packhorse.v1.PurgeResponse
-	26, // 47: packhorse.v1.RepositoryService.DropPacks:output_type -> packhorse.v1.DropPacksResponse
-	35, // [35:48] is the sub-list for method output_type
-	22, // [22:35] is the sub-list for method input_type
-	22, // [22:22] is the sub-list for extension type_name
-	22, // [22:22] is the sub-list for extension extendee
-	0,  // [0:22] is the sub-list for field type_name
+	30, // 6: packhorse.v1.Repository.committed_at:type_name -> google.protobuf.Timestamp
+	28, // 7: packhorse.v1.Settings.labels:type_name -> packhorse.v1.Settings.LabelsEntry
+	1,  // 8: packhorse.v1.CreateRequest.settings:type_name -> packhorse.v1.Settings
+	0,  // 9: packhorse.v1.CreateResponse.repository:type_name -> packhorse.v1.Repository
+	0,  // 10: packhorse.v1.GetResponse.repository:type_name -> packhorse.v1.Repository
+	0,  // 11: packhorse.v1.ListResponse.details:type_name -> packhorse.v1.Repository
+	31, // 12: packhorse.v1.ForkRequest.lifetime:type_name -> google.protobuf.Duration
+	0,  // 13: packhorse.v1.ForkResponse.repository:type_name -> packhorse.v1.Repository
+	1,  // 14: packhorse.v1.ConfigureRequest.settings:type_name -> packhorse.v1.Settings
+	0,  // 15: packhorse.v1.ConfigureResponse.repository:type_name -> packhorse.v1.Repository
+	2,  // 16: packhorse.v1.MaintainResponse.before:type_name -> packhorse.v1.Objects
+	2,  // 17: packhorse.v1.MaintainResponse.after:type_name -> packhorse.v1.Objects
+	31, // 18: packhorse.v1.MaintainResponse.duration:type_name -> google.protobuf.Duration
+	31, // 19: packhorse.v1.CollectRequest.older_than:type_name -> google.protobuf.Duration
+	2,  // 20: packhorse.v1.CollectResponse.before:type_name -> packhorse.v1.Objects
+	2,  // 21: packhorse.v1.CollectResponse.after:type_name -> packhorse.v1.Objects
+	31, // 22: packhorse.v1.CollectResponse.duration:type_name -> google.protobuf.Duration
+	3,  // 23: packhorse.v1.RepositoryService.Create:input_type -> packhorse.v1.CreateRequest
+	5,  // 24: packhorse.v1.RepositoryService.Get:input_type -> packhorse.v1.GetRequest
+	7,  // 25: packhorse.v1.RepositoryService.List:input_type -> packhorse.v1.ListRequest
+	9,  // 26: packhorse.v1.RepositoryService.Delete:input_type -> packhorse.v1.DeleteRequest
+	11, // 27: packhorse.v1.RepositoryService.Rename:input_type -> packhorse.v1.RenameRequest
+	13, // 28: packhorse.v1.RepositoryService.Fork:input_type -> packhorse.v1.ForkRequest
+	15, // 29: packhorse.v1.RepositoryService.Detach:input_type -> packhorse.v1.DetachRequest
+	17, // 30: packhorse.v1.RepositoryService.SetHead:input_type -> packhorse.v1.SetHeadRequest
+	19, // 31: packhorse.v1.RepositoryService.Configure:input_type -> packhorse.v1.ConfigureRequest
+	21, // 32: packhorse.v1.RepositoryService.Maintain:input_type -> packhorse.v1.MaintainRequest
+	23, // 33: packhorse.v1.RepositoryService.Collect:input_type -> packhorse.v1.CollectRequest
+	32, // 34: packhorse.v1.RepositoryService.Purge:input_type -> packhorse.v1.PurgeRequest
+	25, // 35: packhorse.v1.RepositoryService.DropPacks:input_type -> packhorse.v1.DropPacksRequest
+	4,  // 36: packhorse.v1.RepositoryService.Create:output_type -> packhorse.v1.CreateResponse
+	6,  // 37: packhorse.v1.RepositoryService.Get:output_type -> packhorse.v1.GetResponse
+	8,  // 38: packhorse.v1.RepositoryService.List:output_type -> packhorse.v1.ListResponse
+	10, // 39: packhorse.v1.RepositoryService.Delete:output_type -> packhorse.v1.DeleteResponse
+	12, // 40: packhorse.v1.RepositoryService.Rename:output_type -> packhorse.v1.RenameResponse
+	14, // 41: packhorse.v1.RepositoryService.Fork:output_type -> packhorse.v1.ForkResponse
+	16, // 42: packhorse.v1.RepositoryService.Detach:output_type -> packhorse.v1.DetachResponse
+	18, // 43: packhorse.v1.RepositoryService.SetHead:output_type -> packhorse.v1.SetHeadResponse
+	20, // 44: packhorse.v1.RepositoryService.Configure:output_type -> packhorse.v1.ConfigureResponse
+	22, // 45: packhorse.v1.RepositoryService.Maintain:output_type -> packhorse.v1.MaintainResponse
+	24, // 46: packhorse.v1.RepositoryService.Collect:output_type -> packhorse.v1.CollectResponse
+	33, // 47: packhorse.v1.RepositoryService.Purge:output_type -> packhorse.v1.PurgeResponse
+	26, // 48: packhorse.v1.RepositoryService.DropPacks:output_type -> packhorse.v1.DropPacksResponse
+	36, // [36:49] is the sub-list for method output_type
+	23, // [23:36] is the sub-list for method input_type
+	23, // [23:23] is the sub-list for extension type_name
+	23, // [23:23] is the sub-list for extension extendee
+	0,  // [0:23] is the sub-list for field type_name
 }
 
 func init() { file_packhorse_v1_repository_proto_init() }

@@ -8,12 +8,15 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/dustin/go-humanize"
+	"google.golang.org/protobuf/proto"
 	g "maragu.dev/gomponents"
 	h "maragu.dev/gomponents/html"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/gateway"
 	"github.com/packhorse-git/packhorse/internal/gateway/web/markup"
 	"github.com/packhorse-git/packhorse/internal/gateway/web/page"
 	"github.com/packhorse-git/packhorse/internal/git"
@@ -27,6 +30,8 @@ const (
 	frontRefs   = 10        // branches, and as many tags
 	languageMax = 10_000    // files whose language counts
 	maxLinks    = 8         // symbolic links that lead to a README
+
+	sizesTime = time.Second // to find the sizes of files
 )
 
 // front shows a repository: what it is, how to clone it, its newest commits, its files and its README.
@@ -72,7 +77,13 @@ func (q *request) front() (*content, error) {
 	if err != nil {
 		return nil, err
 	}
-	facts := g.Group{h.Span(g.Text(humanize.IBytes(uint64(repo.GetSize()))))}
+	facts := g.Group{}
+	if size := repo.GetSize(); size >= 0 { // otherwise it has too many files
+		facts = append(facts, h.Span(g.Text(humanize.IBytes(uint64(size)))))
+	}
+	if c := category(repo); c != nil {
+		facts = append(facts, c)
+	}
 	if owner := repo.GetSettings().GetOwner(); owner != "" {
 		facts = append(facts, h.Span(page.Text("owner "+owner)))
 	}
@@ -185,14 +196,43 @@ func versionPart(name string) string {
 // foreign matches paths of code that other projects have written.
 var foreign = regexp.MustCompile(`(^|/)(vendor|node_modules|third_party|testdata)/`)
 
-// languages returns the share of languages, by the names of files.
+// languages returns the share of languages.
 func (q *request) languages() (g.Node, error) {
-	tree, err := one[packhorsev1.TreeResponse](q, packhorsev1connect.ObjectServiceTreeProcedure, &packhorsev1.TreeRequest{
-		Path: q.in(""), Recursive: true, PageSize: languageMax})
+	key := strings.Join([]string{"languages", q.repo.String(), q.id.String(), q.purges}, "\x00")
+	f, ok := q.cache.get(key)
+	if !ok {
+		main, err := q.countLanguages()
+		if err != nil {
+			return nil, err
+		}
+		if f, err = newFragment(&content{main: g.Group{main}}); err != nil {
+			return nil, err
+		}
+		q.cache.add(key, f)
+	}
+	return g.Raw(string(f.text)), nil
+}
+
+// countLanguages counts the bytes of files by the language of their names. If that takes long, it counts files.
+func (q *request) countLanguages() (g.Node, error) {
+	tree := &packhorsev1.TreeResponse{}
+	read := gateway.Read{Procedure: packhorsev1connect.ObjectServiceTreeProcedure, Known: q.known, Limit: sizesTime,
+		Request:  &packhorsev1.TreeRequest{Path: q.in(""), Recursive: true, PageSize: languageMax, Sizes: true},
+		Response: &packhorsev1.TreeResponse{}, Receive: func(m proto.Message) error {
+			tree = m.(*packhorsev1.TreeResponse)
+			return nil
+		}}
+	err := q.v.Read(read)
+	byFile := fault.Is(err, fault.Deadline) || fault.Is(err, fault.NotFound)
+	if byFile {
+		read.Limit = 0
+		read.Request.(*packhorsev1.TreeRequest).Sizes = false
+		err = q.v.Read(read)
+	}
 	if err != nil {
 		return nil, err
 	}
-	files, count := 0, map[string]int{}
+	all, count := int64(0), map[string]int64{}
 	byExtension := map[string]string{}
 	for _, e := range tree.GetEntries() {
 		name := string(e.GetPath())
@@ -202,22 +242,27 @@ func (q *request) languages() (g.Node, error) {
 			language = page.Language("x" + extension)
 			byExtension[extension] = language
 		}
-		if language != "" && !foreign.MatchString(name) {
-			count[language]++
-			files++
+		if language == "" || foreign.MatchString(name) {
+			continue
 		}
+		size := e.GetSize()
+		if byFile {
+			size = 1
+		}
+		count[language] += size
+		all += size
 	}
-	if files == 0 {
+	if all == 0 {
 		return nil, nil
 	}
 	names := make([]string, 0, len(count))
 	for name := range count {
 		names = append(names, name)
 	}
-	slices.SortFunc(names, func(a, b string) int { return cmp.Or(count[b]-count[a], strings.Compare(a, b)) })
-	names = slices.DeleteFunc(names, func(name string) bool { return count[name]*100 < files }) // less than 1 %
+	slices.SortFunc(names, func(a, b string) int { return cmp.Or(cmp.Compare(count[b], count[a]), strings.Compare(a, b)) })
+	names = slices.DeleteFunc(names, func(name string) bool { return count[name]*100 < all }) // less than 1 %
 	rows := g.Map(names[:min(len(names), 6)], func(name string) g.Node {
-		percent := g.Textf("%.1f %%", 100*float64(count[name])/float64(files))
+		percent := g.Textf("%.1f %%", 100*float64(count[name])/float64(all))
 		return h.Li(h.A(page.Href(page.SearchURL(page.InRepository(q.repo.String())+" lang:"+strings.ToLower(name)+" ")),
 			g.Text(name)), h.Span(percent))
 	})

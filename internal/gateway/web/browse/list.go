@@ -1,6 +1,7 @@
 package browse
 
 import (
+	"cmp"
 	"net/http"
 	"net/url"
 	"strings"
@@ -31,6 +32,9 @@ func (s *Site) List(w http.ResponseWriter, r *http.Request, v Visitor) error {
 	dir := ""
 	rows := g.Group{}
 	for _, repo := range page1.GetDetails() {
+		if repo.GetSettings().GetUnlisted() {
+			continue
+		}
 		parent, name := cutLast(repo.GetPath())
 		if parent != dir {
 			dir = parent
@@ -49,14 +53,20 @@ func (s *Site) List(w http.ResponseWriter, r *http.Request, v Visitor) error {
 			h.Value(query.Get("prefix")), h.AutoComplete("off"), h.SpellCheck("false"))), h.Button(g.Text("Show"))),
 		g.If(len(rows) == 0, page.Card("There are no repositories here", "Nothing that you may read begins like this.")),
 		g.If(len(rows) > 0, h.Table(h.Class("repositories"), h.THead(h.Class("hide"), h.Tr(h.Th(g.Text("Name")),
-			h.Th(g.Text("Description")), h.Th(g.Text("Owner")), h.Th(g.Text("Last push")))), h.TBody(rows))), more}
+			h.Th(g.Text("Description")), h.Th(g.Text("Owner")), h.Th(g.Text("Last change")))), h.TBody(rows))), more}
 	return s.Send(w, r, http.StatusOK, "list", s.Frame(s.HeadFor(r, v, page.Head{Kind: "list", Title: "Repositories",
 		Index: r.URL.RawQuery == ""}), main))
 }
 
+// category returns the category of a repository for its description.
+func category(repo *packhorsev1.Repository) g.Node {
+	text, _ := page.Shorten(repo.GetSettings().GetCategory(), 80)
+	return g.If(text != "", g.Group{h.Span(h.Class("ref tag"), page.Text(text)), g.Text(" ")})
+}
+
 func repositoryRow(repo *packhorsev1.Repository, name string) g.Node {
 	pushed := g.Node(nil)
-	if t := repo.GetPushedAt(); t != nil {
+	if t := cmp.Or(repo.GetPushedAt(), repo.GetCommittedAt()); t != nil {
 		at := t.AsTime()
 		pushed = h.Time(h.DateTime(at.Format("2006-01-02T15:04:05Z")), h.Title(at.Format("2006-01-02 15:04:05 UTC")),
 			g.Text(humanize.Time(at)))
@@ -64,6 +74,6 @@ func repositoryRow(repo *packhorsev1.Repository, name string) g.Node {
 	description, _ := page.Shorten(repo.GetSettings().GetDescription(), 160)
 	link := "/" + escape(repo.GetPath()) + "/"
 	return h.Tr(h.Td(h.Class("name"), h.A(page.Href(link), page.Text(strings.TrimSuffix(name, ".git")))),
-		h.Td(h.Class("says"), page.Text(description)), h.Td(h.Class("who"), page.Text(repo.GetSettings().GetOwner())),
+		h.Td(h.Class("says"), category(repo), page.Text(description)), h.Td(h.Class("who"), page.Text(repo.GetSettings().GetOwner())),
 		h.Td(h.Class("when"), pushed))
 }
