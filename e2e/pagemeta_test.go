@@ -144,7 +144,9 @@ func TestPageReadme(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
 	r := gittest.InitAt(t, filepath.Join(root, "app.git"))
-	link := func(name, to string) string { return fmt.Sprintf("M 120000 inline %s\ndata %d\n%s\n", name, len(to), to) }
+	link := func(name, to string) string {
+		return fmt.Sprintf("M 120000 inline %s\ndata %d\n%s\n", name, len(to), to)
+	}
 	const text = "# A *title*\n\n[next](other.md)\n"
 	script := "commit refs/heads/main\ncommitter a <a@example.org> 1700000000 +0000\ndata 1\nx\n" +
 		fmt.Sprintf("M 100644 inline docs/en/intro.md\ndata %d\n%s\n", len(text), text)

@@ -7,6 +7,7 @@ func TestPages(t *testing.T) {
 	runStories(t, "testdata/pages")
 	t.Run("elsewhere", func(t *testing.T) {
 		t.Parallel()
-		runStoriesIn(t, shape{between: "unix"}, "", makeTemplates(t), "2", "testdata/pages/file.txtar")
+		runStoriesIn(t, shape{between: "unix"}, "", makeTemplates(t), "2", "testdata/pages/file.txtar",
+			"testdata/pages/lfs.txtar")
 	})
 }

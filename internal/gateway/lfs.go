@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"bytes"
 	"io"
 	"net/url"
 	"strings"
@@ -89,6 +90,41 @@ func (r *Request) LFSDownload(download lfs.Download, response *Response) {
 		}
 	}
 }
+
+// LFSContent returns the first n bytes of an object, for a page. The request itself does not fail with the call.
+func (r *Request) LFSContent(o lfs.Object, n int64) ([]byte, error) {
+	seat, err := r.Lanes.Small.Enter(r.Caller())
+	if err != nil {
+		return nil, err
+	}
+	defer seat.Leave()
+	download, to, outcome := lfs.Download{Object: o, Length: min(n, o.Size)}, &memorySink{}, r.Outcome
+	response := NewResponse(r, to, seat, EmptyBody())
+	r.relayLFS(false, response, func(n router.Node, repo git.RepoPath, session node.Session) (node.Outcome, error) {
+		return n.LFSDownload(r.Ctx, repo, session, download, response)
+	})
+	err = r.Err
+	r.Outcome, r.Err = outcome, nil
+	if err == nil && int64(to.Len()) != download.Length {
+		err = fault.New(fault.Internal, "the storage node sent %d of %d bytes of an LFS object", to.Len(), download.Length)
+	}
+	return to.Bytes(), err
+}
+
+// memorySink keeps a response.
+type memorySink struct{ bytes.Buffer }
+
+// Begin implements Sink.
+func (*memorySink) Begin() error { return nil }
+
+// Flush implements Sink.
+func (*memorySink) Flush() error { return nil }
+
+// SetLength implements Sink.
+func (*memorySink) SetLength(int64) {}
+
+// ExpectSilence implements Sink.
+func (*memorySink) ExpectSilence() {}
 
 // LFSUpload has a node take an object, and returns how many bytes of it are stored now. The response is required: no
 // other node is tried after the first byte of its body was read.

@@ -1,6 +1,7 @@
 package githttp
 
 import (
+	"maps"
 	"net/http"
 	"strconv"
 	"strings"
@@ -83,11 +84,15 @@ func parseSize(s string) (int64, error) {
 
 // lfsDownload sends an object or a part of it.
 func (q *request) lfsDownload(o lfs.Object) {
-	if hasObject(q.r.Header, o) {
-		q.lfsHead(o)
-		return
+	if q.mayLFS(auth.Read) {
+		q.sendLFS(o, http.Header{"Content-Type": {typeObject}})
 	}
-	if !q.mayLFS(auth.Read) {
+}
+
+// sendLFS sends an object or the requested part of it to a caller who may read it. further is added to the header.
+func (q *request) sendLFS(o lfs.Object, further http.Header) {
+	if q.r.Method == http.MethodHead || hasObject(q.r.Header, o) {
+		q.findLFS(o, further)
 		return
 	}
 	download, status := lfs.Download{Object: o, Length: -1}, http.StatusOK
@@ -104,19 +109,20 @@ func (q *request) lfsDownload(o lfs.Object) {
 		}
 	}
 	sink := &sink{q: q, status: status, header: func(h http.Header) {
-		setLFSHeader(h, o)
+		setLFSHeader(h, o, further)
 		if status == http.StatusPartialContent {
 			h.Set("Content-Range", "bytes "+strconv.FormatInt(download.Offset, 10)+"-"+
 				strconv.FormatInt(download.Offset+download.Length-1, 10)+"/"+strconv.FormatInt(o.Size, 10))
 		}
 	}}
-	q.respond(typeObject, sink, gateway.EmptyBody(), func(response *gateway.Response) {
+	q.respond("", sink, gateway.EmptyBody(), func(response *gateway.Response) {
 		q.LFSDownload(download, response)
 	})
 }
 
 // setLFSHeader sets headers of a response with an object.
-func setLFSHeader(h http.Header, o lfs.Object) {
+func setLFSHeader(h http.Header, o lfs.Object, further http.Header) {
+	maps.Copy(h, further)
 	h.Set("ETag", etag(o.OID))
 	h.Set("Accept-Ranges", "bytes")
 	h.Set("X-Content-Type-Options", "nosniff")
@@ -180,17 +186,21 @@ func hasObject(h http.Header, o lfs.Object) bool {
 
 // lfsHead answers a HEAD request for an object, and a GET request of a client that has it.
 func (q *request) lfsHead(o lfs.Object) {
-	if !q.mayLFS(auth.Read) {
-		return
+	if q.mayLFS(auth.Read) {
+		q.findLFS(o, http.Header{"Content-Type": {typeObject}})
 	}
+}
+
+// findLFS is sendLFS without the object.
+func (q *request) findLFS(o lfs.Object, further http.Header) {
 	sink := &sink{q: q, header: func(h http.Header) {
-		setLFSHeader(h, o)
+		setLFSHeader(h, o, further)
 		h.Set("Content-Length", strconv.FormatInt(o.Size, 10))
 	}}
 	if hasObject(q.r.Header, o) {
-		sink.status, sink.header = http.StatusNotModified, func(h http.Header) { setLFSHeader(h, o) }
+		sink.status, sink.header = http.StatusNotModified, func(h http.Header) { setLFSHeader(h, o, further) }
 	}
-	q.respond(typeObject, sink, gateway.EmptyBody(), func(response *gateway.Response) { q.FindLFS(o, response) })
+	q.respond("", sink, gateway.EmptyBody(), func(response *gateway.Response) { q.FindLFS(o, response) })
 }
 
 // lfsPut takes a whole object (docs/api/basic-transfers.md).

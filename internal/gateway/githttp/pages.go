@@ -14,7 +14,9 @@ import (
 	"github.com/packhorse-git/packhorse/internal/gateway/auth"
 	"github.com/packhorse-git/packhorse/internal/gateway/web/legacy"
 	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/lfs"
 	"github.com/packhorse-git/packhorse/internal/node"
+	"github.com/packhorse-git/packhorse/internal/schedule/admit"
 	"github.com/packhorse-git/packhorse/internal/schedule/inflight"
 	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
 )
@@ -91,6 +93,7 @@ type Visitor struct {
 	reader func([]git.RepoPath) (may []bool, complete bool)
 	asked  bool // reader is set
 	attrs  []slog.Attr
+	seat   *admit.Seat
 
 	failure error // in a response that is complete
 }
@@ -131,6 +134,16 @@ func (v *Visitor) Read(c gateway.Read) error { return v.q.Read(c) }
 // List returns a page of the repositories that the visitor may read.
 func (v *Visitor) List(m *packhorsev1.ListRequest) (*packhorsev1.ListResponse, error) {
 	return v.q.List(m)
+}
+
+// LFSContent returns the first n bytes of an LFS object of the repository. NotFound: the repository does not have it.
+func (v *Visitor) LFSContent(o lfs.Object, n int64) ([]byte, error) { return v.q.LFSContent(o, n) }
+
+// SendLFS sends an LFS object of the repository, or the part that the visitor requests, as the whole response.
+func (v *Visitor) SendLFS(o lfs.Object, header http.Header) {
+	v.seat.Leave() // downloads have lanes of their own
+	v.q.Op = gateway.LFSDownload
+	v.q.sendLFS(o, header)
 }
 
 // Note adds attributes to the request's log line.
@@ -218,7 +231,7 @@ func (q *request) page(path string) {
 		r.Header = r.Header.Clone()
 		r.Header.Del("Content-Encoding")
 	}
-	q.visitor = &Visitor{q: q}
+	q.visitor = &Visitor{q: q, seat: seat}
 	err = q.handler.Pages(&pageWriter{q}, r, q.visitor)
 	switch {
 	case err == nil:

@@ -18,6 +18,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/gateway/auth"
 	"github.com/packhorse-git/packhorse/internal/gateway/web"
 	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/lfs"
 	"github.com/packhorse-git/packhorse/internal/node"
 	"github.com/packhorse-git/packhorse/internal/search"
 	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
@@ -178,6 +179,10 @@ func (v visitor) Identify(context.Context, string) (auth.Identity, error) {
 func (v visitor) Open(git.RepoPath) error                   { return fault.New(fault.NotFound, "not there") }
 func (v visitor) Revisions([]string) ([]node.Result, error) { return nil, nil }
 func (v visitor) Read(gateway.Read) error                   { return nil }
+func (v visitor) LFSContent(lfs.Object, int64) ([]byte, error) {
+	return nil, fault.New(fault.NotFound, "not there")
+}
+func (v visitor) SendLFS(lfs.Object, http.Header) {}
 func (v visitor) List(*packhorsev1.ListRequest) (*packhorsev1.ListResponse, error) {
 	return &packhorsev1.ListResponse{}, nil
 }

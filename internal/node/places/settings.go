@@ -102,7 +102,7 @@ var settingFiles = map[string]string{DescriptionKey: "description", CategoryKey:
 
 const (
 	cgitFile       = "cgitrc" // settings of cgit
-	maxSettingFile = 64 << 10 // bytes that are read of a file with settings
+	maxSettingFile = 64 << 10 // maximum size in bytes of a file with settings; the rest is ignored
 )
 
 func readSettingFile(path string) (string, error) {

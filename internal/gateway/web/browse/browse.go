@@ -19,6 +19,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/gateway/web/legacy"
 	"github.com/packhorse-git/packhorse/internal/gateway/web/page"
 	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/lfs"
 	"github.com/packhorse-git/packhorse/internal/node"
 	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
 	"github.com/packhorse-git/packhorse/proto/packhorse/v1/packhorsev1connect"
@@ -36,6 +37,10 @@ type Visitor interface {
 	Read(c gateway.Read) error
 	// List returns a page of the repositories that the visitor may read.
 	List(m *packhorsev1.ListRequest) (*packhorsev1.ListResponse, error)
+	// LFSContent returns the first n bytes of an LFS object of the repository. NotFound: the repository does not have it.
+	LFSContent(o lfs.Object, n int64) ([]byte, error)
+	// SendLFS sends an LFS object of the repository, or the part that the visitor requests, as the whole response.
+	SendLFS(o lfs.Object, header http.Header)
 	// Address returns the address of a path on this server, as the visitor knows it.
 	Address(path string) string
 }
@@ -103,6 +108,7 @@ type rawContent struct {
 	contentType string
 	header      http.Header
 	text        []byte
+	object      *lfs.Object // in place of the text; nil: there is none
 }
 
 // request is a request for a page of a repository.

@@ -35,9 +35,9 @@ func (q *request) commit() (*content, error) {
 	}
 	subject := subjectOf(c)
 	short, _ := page.Shorten(subject, 60)
-	return &content{title: short + " - " + q.repo.String(), kind: "diff", main: g.Group{
-		q.crumbs("commit " + page.Short(c.GetOid())), q.places(""), q.about(c, subject), d.view(q, before, c.GetOid()),
-	}}, nil
+	main := g.Group{q.crumbs("commit " + page.Short(c.GetOid())), q.places(""), q.about(c, subject),
+		d.view(q, before, c.GetOid())}
+	return &content{title: short + " - " + q.repo.String(), kind: "diff", main: main, brief: d.hasObjects}, nil
 }
 
 // about returns the header of a commit.
@@ -98,9 +98,7 @@ func (q *request) compare() (*content, error) {
 	if len(list) > logCommits {
 		heading = "The newest commits"
 	}
-	return &content{title: names + " - " + q.repo.String(), kind: "diff", main: g.Group{
-		q.crumbs(page.Visible(names)), q.places(""),
-		h.Section(h.H2(g.Text(heading)), q.logTable(list[:min(len(list), logCommits)], nil, nil)),
-		d.view(q, from, to),
-	}}, nil
+	main := g.Group{q.crumbs(page.Visible(names)), q.places(""),
+		h.Section(h.H2(g.Text(heading)), q.logTable(list[:min(len(list), logCommits)], nil, nil)), d.view(q, from, to)}
+	return &content{title: names + " - " + q.repo.String(), kind: "diff", main: main, brief: d.hasObjects}, nil
 }

@@ -31,6 +31,8 @@ type diff struct {
 	summary *packhorsev1.PatchSummary
 	modules modules // if it has changes of submodules
 	rows    int     // lines that the page may still show
+
+	hasObjects bool // view has found pointer files of Git LFS
 }
 
 // diff compares two commits. An empty first one is the first parent of the second one.
@@ -113,7 +115,8 @@ func (d *diff) file(q *request, f *packhorsev1.FileDiff, before, after string) g
 		about += fmt.Sprintf(", mode %o to %o", f.GetOldMode(), f.GetMode())
 	}
 	return h.Article(h.Class("file"), h.ID(anchor(f)), h.H3(heading, h.Span(g.Text(about))),
-		g.Iff(isModule(f), func() g.Node { return d.moduleChange(q, f) }), d.changes(q, f, before, after))
+		g.Iff(isModule(f), func() g.Node { return d.moduleChange(q, f) }), d.pointerChange(q, f, before, after),
+		d.changes(q, f, before, after))
 }
 
 // changes returns the hunks of a file, its images, or the reason for neither.

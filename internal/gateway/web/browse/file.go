@@ -14,6 +14,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/gateway/web/page"
+	"github.com/packhorse-git/packhorse/internal/lfs"
 	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
 	"github.com/packhorse-git/packhorse/proto/packhorse/v1/packhorsev1connect"
 )
@@ -31,6 +32,9 @@ type blob struct {
 	size int64
 	mode uint32
 	data []byte // nil: the file is larger than the limit
+
+	object  *lfs.Object // that the file is a pointer to; nil: it is not one. size and data are the object's
+	missing bool        // the repository does not have the object
 }
 
 // isBinary reports whether Git treats the file as binary.
@@ -67,11 +71,17 @@ func (q *request) file() (*content, error) {
 		}
 		return q.module(err)
 	}
+	if err == nil {
+		err = q.resolvePointer(b, maxShown)
+	}
 	if err != nil {
 		return nil, err
 	}
+	if b.size > maxShown {
+		b.data = nil
+	}
 	main, remarks := q.fileContent(b)
-	return &content{title: q.path + " - " + q.repo.String(), kind: "file", main: g.Group{
+	return &content{title: q.path + " - " + q.repo.String(), kind: "file", brief: b.object != nil, main: g.Group{
 		q.crumbs(""), q.fileTabs("File"), q.permanent(), h.P(h.Class("about"), g.Map(remarks, func(text string) g.Node {
 			return h.Span(g.Text(text))
 		})), main,
@@ -95,7 +105,13 @@ func (q *request) fileContent(b *blob) (main g.Node, remarks []string) {
 	case modeProgram:
 		remarks = append(remarks, "executable")
 	}
+	if b.object != nil {
+		remarks = append(remarks, "Git LFS")
+	}
 	switch {
+	case b.missing:
+		return page.Card("This file is in Git LFS", "Its content has "+humanize.IBytes(uint64(b.size))+
+			", and this server does not have it."), remarks
 	case isImage(q.path) && b.size <= maxRaw:
 		return h.P(h.Class("image"), h.Img(h.Src(q.link("raw", q.id.String(), q.path)), h.Alt(page.Visible(q.path)))), remarks
 	case b.data == nil && b.size > 0:
@@ -203,7 +219,14 @@ func (q *request) raw() (*content, error) {
 	if err != nil {
 		return nil, err
 	}
-	if b.data == nil && b.size > 0 {
+	if err := q.resolvePointer(b, binarySign); err != nil {
+		return nil, err
+	}
+	if b.missing {
+		return nil, fault.New(fault.NotFound, "this file is in Git LFS: its content has %s, and this server does not have it",
+			humanize.IBytes(uint64(b.size)))
+	}
+	if b.data == nil && b.size > 0 && b.object == nil {
 		return nil, fault.New(fault.Invalid, "this file has more than %s: clone the repository to read it",
 			humanize.IBytes(maxRaw))
 	}
@@ -221,7 +244,8 @@ func (q *request) raw() (*content, error) {
 	if value := mime.FormatMediaType(disposition, map[string]string{"filename": name}); value != "" {
 		header.Set("Content-Disposition", value)
 	}
-	return &content{kind: "raw", raw: &rawContent{contentType: contentType, header: header, text: b.data}}, nil
+	raw := &rawContent{contentType: contentType, header: header, text: b.data, object: b.object}
+	return &content{kind: "raw", raw: raw, brief: b.object != nil}, nil
 }
 
 // cutLast splits a path into its directory, "" for the root, and its last component.

@@ -26,7 +26,7 @@ func (q *request) send(f *fragment, etag string) error {
 		scope = "private"
 	}
 	switch {
-	case etag == "":
+	case etag == "" && (f.raw == nil || f.raw.object == nil):
 		header.Set("Cache-Control", "no-store")
 	case q.revision != "" && q.revision == q.id.String(),
 		q.left != "" && q.left == q.from.String() && q.right == q.id.String():
@@ -45,6 +45,12 @@ func (q *request) send(f *fragment, etag string) error {
 	if f.raw != nil {
 		for key, values := range f.raw.header {
 			header[key] = values
+		}
+		if f.raw.object != nil {
+			further := http.Header{"Content-Type": {f.raw.contentType}, "Cache-Control": header["Cache-Control"]}
+			header.Set("Cache-Control", "no-store") // of errors
+			q.v.SendLFS(*f.raw.object, further)
+			return nil
 		}
 		return q.SendText(q.w, q.r, http.StatusOK, name, f.raw.contentType, f.raw.text)
 	}
