@@ -14,8 +14,8 @@ type Setting struct{ Key, Value string }
 var allowedSettings = map[string]bool{
 	"receive": true, "transfer": true, "uploadpack": true, "uploadpackfilter": true, "lsrefs": true, "bundle": true,
 	"http.receivepack": true, "http.uploadpack": true, "repack.usedeltabaseoffset": true, "core.disambiguate": true,
-	"lfs.quota": true, "lfs.grace": true, "gitweb.category": true, "gitweb.description": true, "gitweb.owner": true, "packhorse.archived": true,
-	"packhorse.label": true, "packhorse.purged": true, "packhorse.purgedlfs": true, "packhorse.purging": true,
+	"lfs.quota": true, "lfs.grace": true, "gitweb.category": true, "gitweb.description": true, "gitweb.owner": true,
+	"packhorse.archived": true, "packhorse.label": true, "packhorse.purged": true, "packhorse.purgedlfs": true, "packhorse.purging": true,
 	"packhorse.quota": true, "packhorse.readonly": true, "packhorse.unlisted": true,
 }
 
