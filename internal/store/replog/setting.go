@@ -12,11 +12,12 @@ type Setting struct{ Key, Value string }
 // allowedSettings lists the sections and keys that repositories in a store can have: those that change the answers to
 // clients. Others concern files of the repository, or programs on the machine. restore.sh has the same list.
 var allowedSettings = map[string]bool{
-	"receive": true, "transfer": true, "uploadpack": true, "uploadpackfilter": true, "lsrefs": true, "bundle": true,
-	"http.receivepack": true, "http.uploadpack": true, "repack.usedeltabaseoffset": true, "core.disambiguate": true,
-	"lfs.quota": true, "lfs.grace": true, "gitweb.category": true, "gitweb.description": true, "gitweb.owner": true,
-	"packhorse.archived": true, "packhorse.label": true, "packhorse.purged": true, "packhorse.purgedlfs": true, "packhorse.purging": true,
-	"packhorse.quota": true, "packhorse.readonly": true, "packhorse.unlisted": true,
+	"receive": true, "transfer": true, "uploadpack": true, "uploadpackfilter": true, "lsrefs": true,
+	"bundle": true, "http.receivepack": true, "http.uploadpack": true, "repack.usedeltabaseoffset": true,
+	"core.disambiguate": true, "lfs.quota": true, "lfs.grace": true, "gitweb.category": true,
+	"gitweb.description": true, "gitweb.owner": true, "packhorse.archived": true, "packhorse.label": true,
+	"packhorse.purged": true, "packhorse.purgedlfs": true, "packhorse.purging": true, "packhorse.quota": true,
+	"packhorse.readonly": true, "packhorse.unlisted": true,
 }
 
 // deniedSettings lists keys of allowed sections that are not allowed.
