@@ -164,6 +164,8 @@ func classOf(t chroma.TokenType) string {
 	case chroma.NameBuiltin, chroma.NameBuiltinPseudo, chroma.NameDecorator, chroma.NameAttribute, chroma.NameConstant,
 		chroma.NameEntity, chroma.NameLabel:
 		return "b"
+	case chroma.CommentPreproc, chroma.CommentPreprocFile:
+		return "b"
 	case chroma.GenericDeleted, chroma.GenericError, chroma.Error:
 		return "x"
 	case chroma.GenericInserted:
