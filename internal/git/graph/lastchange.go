@@ -12,12 +12,14 @@ type LastChangeOptions struct {
 	Dir   string   // the path of the directory, without a slash at its end; empty: the root
 	Names []string // of its entries
 
-	// Split moves the entries that are the same below two root trees to the front, and returns their number.
-	Split func(parent, commit git.ObjectID, entries []int32) (same int, err error)
+	// Split moves the entries that are the same below the root tree of a parent as in the commit to start from to the
+	// front, and returns their number. All commits on the way have the same.
+	Split func(parent git.ObjectID, entries []int32) (same int, err error)
 	// Equal is called with root trees in which the directory is the same. It is not called for the root.
 	Equal func(parent, commit git.ObjectID)
-	// Known reports whether the caller knows the last changes of entries, as seen from a commit.
-	Known func(commit git.ObjectID, entries []int32) bool
+	// Known moves the entries whose last changes, as seen from a commit, the caller knows to the front, and returns their
+	// number. A call with the commit to start from begins the search, maybe once more.
+	Known func(commit git.ObjectID, entries []int32) (known int)
 	// Found gets entries whose last change is a commit.
 	Found func(commit git.ObjectID, entries []int32)
 
@@ -88,7 +90,7 @@ func (s *changeSearch) run() error {
 		if w.steps > s.MaxVisited {
 			return errTooMuchHistory(s.MaxVisited)
 		}
-		if s.Known(w.id(n), entries) {
+		if entries = entries[s.Known(w.id(n), entries):]; len(entries) == 0 {
 			continue
 		}
 		parents, err := w.parents(n)
@@ -142,6 +144,6 @@ func (s *changeSearch) split(n, parent uint32, isFirst bool, entries []int32) (s
 			return same, nil
 		}
 	}
-	more, err := s.Split(before, tree, entries[same:])
+	more, err := s.Split(before, entries[same:])
 	return same + more, err
 }

@@ -20,56 +20,109 @@ type lastKey struct {
 	commit          git.ObjectID
 }
 
-// lastResult has the last commits of the entries of a directory by their names.
-type lastResult struct {
-	byName map[string]*Commit
-	size   int // bytes, about
+// lastSet has the last commits of the entries of a directory by their names. Results share it.
+type lastSet struct {
+	list   []LastCommit
+	index  map[string]int32 // of the names in list
+	size   int              // bytes, about
+	shared int              // number of results; guarded by lastCache.mu
 }
 
-// lastCache has the results of the most recent calls of LastCommits. It is safe for concurrent use.
+// lastResult is a part of a lastSet that is true for a commit.
+type lastResult struct {
+	*lastSet
+	has []uint64 // a bit for each entry of the list; nil: all
+}
+
+// get returns the last commit of an entry; nil: it is not known.
+func (r lastResult) get(name string) *Commit {
+	i, ok := r.index[name]
+	if !ok || r.has != nil && r.has[i/64]&(1<<(i%64)) == 0 {
+		return nil
+	}
+	return r.list[i].Commit
+}
+
+// cost is the memory of the result in bytes, about, without that of the set.
+func (r lastResult) cost(key lastKey) int { return len(key.dir) + 4*entryCost + 8*len(r.has) }
+
+// maxResults is the maximum number of results for a commit.
+const maxResults = 8
+
+// lastCache has results of the most recent calls of LastCommits. It is safe for concurrent use.
 type lastCache struct {
 	mu   sync.Mutex
-	lru  *simplelru.LRU[lastKey, lastResult]
+	lru  *simplelru.LRU[lastKey, []lastResult]
 	size int // bytes, about
 }
 
 func newLastCache() *lastCache {
 	c := new(lastCache)
 	// the size is valid
-	c.lru, _ = simplelru.NewLRU(maxLastCache/entryCost, func(_ lastKey, r lastResult) { c.size -= r.size })
+	c.lru, _ = simplelru.NewLRU(maxLastCache/entryCost, func(key lastKey, results []lastResult) {
+		for _, r := range results {
+			c.size -= r.cost(key)
+			if r.shared--; r.shared == 0 {
+				c.size -= r.size
+			}
+		}
+	})
 	return c
 }
 
-// get returns a result; nil: there is none. It must not be changed.
-func (c *lastCache) get(key lastKey) map[string]*Commit {
+// get returns results for a commit. They must not be changed.
+func (c *lastCache) get(key lastKey) []lastResult {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	r, _ := c.lru.Get(key)
-	return r.byName
+	results, _ := c.lru.Get(key)
+	return results
 }
 
-// add caches a result, unless it is very large.
-func (c *lastCache) add(key lastKey, list []LastCommit) {
-	r := lastResult{make(map[string]*Commit, len(list)), len(key.dir) + entryCost}
+// add caches a result, and what it says of passed commits, unless it is very large.
+func (c *lastCache) add(key lastKey, list []LastCommit, passed []passedCommit) {
+	set := &lastSet{list: list, index: make(map[string]int32, len(list))}
 	counted := make(map[*Commit]bool)
-	for _, e := range list {
-		r.byName[e.Name] = e.Commit
-		r.size += len(e.Name) + entryCost
+	for i, e := range list {
+		set.index[e.Name] = int32(i)
+		set.size += len(e.Name) + 2*entryCost
 		if !counted[e.Commit] {
 			counted[e.Commit] = true
-			r.size += int(e.Commit.memory())
+			set.size += int(e.Commit.memory())
 		}
 	}
-	if r.size > maxLastSize {
+	if set.size > maxLastSize {
 		return
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.lru.Remove(key)
-	c.size += r.size
-	c.lru.Add(key, r)
+	for _, p := range passed {
+		has := make([]uint64, (len(list)+63)/64)
+		for _, e := range p.entries {
+			has[e/64] |= 1 << (e % 64)
+		}
+		c.put(lastKey{key.repository, key.dir, p.id}, lastResult{set, has})
+	}
+	c.put(key, lastResult{set, nil})
 	for c.size > maxLastCache {
 		c.lru.RemoveOldest()
+	}
+}
+
+// put adds a result to those of a commit. A whole one replaces them.
+func (c *lastCache) put(key lastKey, r lastResult) {
+	old, _ := c.lru.Peek(key)
+	if len(old) > 0 && (old[0].has == nil || r.has != nil && len(old) == maxResults) {
+		return
+	}
+	if r.has == nil || len(old) == 0 {
+		c.lru.Remove(key)
+		c.lru.Add(key, []lastResult{r})
+	} else {
+		c.lru.Add(key, append(old[:len(old):len(old)], r))
+	}
+	c.size += r.cost(key)
+	if r.shared++; r.shared == 1 {
+		c.size += r.size
 	}
 }
 

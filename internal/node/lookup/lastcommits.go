@@ -2,6 +2,7 @@ package lookup
 
 import (
 	"context"
+	"slices"
 	"strings"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
@@ -42,7 +43,7 @@ func (l *Reader) LastCommits(ctx context.Context, r *repo.Repo, in PathIn, send 
 	if err != nil {
 		return fault.InField("path", err)
 	}
-	list, err := c.entriesOf(e.id)
+	list, entries, err := c.entriesOf(e.id)
 	if err != nil {
 		return err
 	}
@@ -51,8 +52,7 @@ func (l *Reader) LastCommits(ctx context.Context, r *repo.Repo, in PathIn, send 
 		return err
 	}
 	s := &lastSearch{differ: differ{operation: c}, isCached: len(shallow) == 0, key: lastKey{r.Common, dir, id},
-		list: list, index: make(map[string]int32, len(list)), changed: make([]int, len(list)),
-		trees: make(map[git.ObjectID][]byte)}
+		list: list, entries: entries}
 	if dir != "" {
 		s.memo = newPathMemo(c, dir)
 	}
@@ -63,29 +63,26 @@ func (l *Reader) LastCommits(ctx context.Context, r *repo.Repo, in PathIn, send 
 }
 
 // entriesOf lists a tree.
-func (c *operation) entriesOf(tree git.ObjectID) ([]LastCommit, error) {
+func (c *operation) entriesOf(tree git.ObjectID) (list []LastCommit, entries []treeEntry, err error) {
 	data, err := c.tree(tree)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	defer c.drop(int64(len(data)))
-	var list []LastCommit
 	for rest := data; len(rest) > 0; {
-		mode, name, _, next, err := pack.CutEntry(rest, c.repo.Format)
+		mode, name, id, next, err := pack.CutEntry(rest, c.repo.Format)
 		if err != nil {
-			return nil, damagedTree(tree, err)
+			return nil, nil, damagedTree(tree, err)
 		}
 		if len(list) == maxLastEntries {
-			return nil, fault.InField("path", fault.New(fault.Invalid, "a directory with more than %d entries",
+			return nil, nil, fault.InField("path", fault.New(fault.Invalid, "a directory with more than %d entries",
 				maxLastEntries))
 		}
 		list, rest = append(list, LastCommit{Name: string(name), Type: TreeEntry{Mode: mode}.Type()}), next
+		entries = append(entries, treeEntry{id, mode})
 	}
-	return list, nil
+	return list, entries, nil
 }
-
-// keptTrees is the number of trees that a search keeps.
-const keptTrees = 64
 
 // lastSearch finds the last commits of the entries of one directory.
 type lastSearch struct {
@@ -94,18 +91,24 @@ type lastSearch struct {
 	key      lastKey
 	memo     *pathMemo // finds the directory; nil: it is the root
 	list     []LastCommit
-	index    map[string]int32 // of the names in list
-	changed  []int            // by entry: the last comparison that found a change
-	count    int              // of comparisons
-	trees    map[git.ObjectID][]byte
+	entries  []treeEntry    // of the list
+	passed   []passedCommit // some of the commits that the search passed
 }
+
+// passedCommit is a commit with entries that have the same last commits as seen from there.
+type passedCommit struct {
+	id      git.ObjectID
+	entries []int32
+}
+
+// maxPassed is the maximum number of passed commits of a search.
+const maxPassed = 4096
 
 // run fills in the commits of the list.
 func (s *lastSearch) run(shallow graph.Commits) error {
 	names, found := make([]string, len(s.list)), make([]git.ObjectID, len(s.list))
 	for i := range s.list {
 		names[i] = s.list[i].Name
-		s.index[names[i]] = int32(i)
 	}
 	o := graph.LastChangeOptions{Dir: s.key.dir, Names: names, Split: s.split, Equal: s.equal, Known: s.known,
 		MaxVisited: maxVisited,
@@ -134,49 +137,68 @@ func (s *lastSearch) run(shallow graph.Commits) error {
 		}
 		s.list[i].Commit = commits[id]
 	}
-	if s.isCached && s.last.get(s.key) == nil {
-		s.last.add(s.key, s.list)
+	if results := s.last.get(s.key); s.isCached && (len(results) == 0 || results[0].has != nil) {
+		s.last.add(s.key, s.list, s.passed)
 	}
 	return nil
 }
 
-// known fills in entries from the cached result for a commit. It implements graph.LastChangeOptions.Known.
-func (s *lastSearch) known(commit git.ObjectID, entries []int32) bool {
+// known fills in entries from cached results for a commit. It implements graph.LastChangeOptions.Known.
+func (s *lastSearch) known(commit git.ObjectID, entries []int32) (known int) {
 	if !s.isCached {
-		return false
+		return 0
 	}
-	result := s.last.get(lastKey{s.key.repository, s.key.dir, commit})
-	if result == nil {
-		return false
+	if commit == s.key.commit {
+		s.passed = nil
 	}
-	for _, e := range entries {
-		if s.list[e].Commit = result[s.list[e].Name]; s.list[e].Commit == nil { // a damaged tree
-			return false
+	for _, result := range s.last.get(lastKey{s.key.repository, s.key.dir, commit}) {
+		for i := known; i < len(entries); i++ {
+			e := entries[i]
+			if c := result.get(s.list[e].Name); c != nil {
+				s.list[e].Commit = c
+				entries[i], entries[known] = entries[known], e
+				known++
+			}
 		}
 	}
-	return true
+	if rest := entries[known:]; len(rest) > 0 && commit != s.key.commit && len(s.passed) < maxPassed &&
+		s.remembers(commit) {
+		s.passed = append(s.passed, passedCommit{commit, slices.Clone(rest)})
+	}
+	return known
+}
+
+// remembers reports whether searches that pass a commit remember it.
+func (s *lastSearch) remembers(commit git.ObjectID) bool {
+	raw := commit.Raw()
+	return int(raw[len(raw)-1])%s.bounds.passedStep == 0
 }
 
 // split implements graph.LastChangeOptions.Split.
-func (s *lastSearch) split(parent, commit git.ObjectID, entries []int32) (same int, err error) {
-	old, err := s.dirOf(parent)
+func (s *lastSearch) split(parent git.ObjectID, entries []int32) (same int, err error) {
+	dir, err := s.dirOf(parent)
+	if err != nil || dir.mode != pack.ModeTree {
+		return 0, err
+	}
+	data, err := s.tree(dir.id)
 	if err != nil {
 		return 0, err
 	}
-	now, err := s.dirOf(commit)
-	switch {
-	case err != nil:
-		return 0, err
-	case old == now:
-		return len(entries), nil
-	case old.mode != pack.ModeTree || now.mode != pack.ModeTree:
-		return 0, nil
-	}
-	if err := s.compare(old.id, now.id); err != nil {
+	defer s.drop(int64(len(data)))
+	slices.Sort(entries) // as in the tree
+	tree := side{tree: dir.id, rest: data}
+	if err := s.next(&tree); err != nil {
 		return 0, err
 	}
 	for i, e := range entries {
-		if s.changed[e] != s.count {
+		want := side{treeEntry: s.entries[e], name: []byte(s.list[e].Name)}
+		order := compareEntries(&tree, &want)
+		for ; order < 0; order = compareEntries(&tree, &want) {
+			if err := s.next(&tree); err != nil {
+				return 0, err
+			}
+		}
+		if order == 0 && tree.treeEntry == want.treeEntry {
 			entries[i], entries[same] = entries[same], e
 			same++
 		}
@@ -197,45 +219,4 @@ func (s *lastSearch) dirOf(root git.ObjectID) (treeEntry, error) {
 		return treeEntry{root, pack.ModeTree}, nil
 	}
 	return s.memo.at(root, 0)
-}
-
-// compare marks the entries that differ between two trees.
-func (s *lastSearch) compare(old, now git.ObjectID) error {
-	s.count++
-	a, err := s.openKept(old)
-	if err != nil {
-		return err
-	}
-	b, err := s.openKept(now)
-	if err != nil {
-		return err
-	}
-	return s.pairs(&a, &b, func(name []byte, old, now treeEntry) error {
-		if old == now {
-			return nil
-		}
-		if i, ok := s.index[string(name)]; ok {
-			s.changed[i] = s.count
-		}
-		return nil
-	})
-}
-
-// openKept is open for trees that are mostly compared twice, with those of a child and of a parent.
-func (s *lastSearch) openKept(tree git.ObjectID) (side, error) {
-	if data, ok := s.trees[tree]; ok {
-		o := side{tree: tree, data: data, rest: data}
-		return o, s.next(&o)
-	}
-	if len(s.trees) == keptTrees {
-		for id, data := range s.trees {
-			s.drop(int64(len(data)))
-			delete(s.trees, id)
-		}
-	}
-	o, err := s.open(tree)
-	if err == nil {
-		s.trees[tree] = o.data
-	}
-	return o, err
 }

@@ -168,7 +168,7 @@ func TestLastCommits(t *testing.T) {
 		t.Run(fmt.Sprint("seed", seed), func(t *testing.T) {
 			t.Parallel()
 			r := tangled(t, seed, 60)
-			want := gitLastCommits(r, []string{"main", "b1", "b3", "b1~1"}, []string{"", "d", "d/e", "été", "sub/deep"})
+			want := gitLastCommits(r, []string{"main", "b1", "b3", "b1~1", "main~3"}, []string{"", "d", "d/e", "été", "sub/deep"})
 			if len(want) < 8 {
 				t.Fatalf("only %d directories", len(want))
 			}
@@ -176,6 +176,7 @@ func TestLastCommits(t *testing.T) {
 				removeGraph(t, r)
 				g.write(r)
 				opened, shared := openRepo(t, r), New(Options{})
+				shared.bounds.passedStep = 1 + int(seed%3)
 				want.check(t, func() *Reader { return New(Options{}) }, opened)
 				for range 2 { // in another order, with results of earlier ones
 					want.check(t, func() *Reader { return shared }, opened)
@@ -310,10 +311,22 @@ func TestLastCacheIsBounded(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 1))
 	for i := range 500 {
 		list := []LastCommit{{Name: "f", Commit: &Commit{Message: make([]byte, rnd.IntN(maxLastCache/7))}}}
-		c.add(lastKey{repository: "r", dir: fmt.Sprint(rnd.IntN(99))}, list)
-		sum := 0
-		for _, r := range c.lru.Values() {
-			sum += r.size
+		key := func() lastKey { return lastKey{repository: "r", dir: fmt.Sprint(rnd.IntN(99))} }
+		c.add(key(), list, []passedCommit{{entries: []int32{0}}, {entries: []int32{0}}}[:rnd.IntN(3)])
+		sum, sets := 0, map[*lastSet]int{}
+		for _, k := range c.lru.Keys() {
+			results, _ := c.lru.Peek(k)
+			for _, r := range results {
+				sum += r.cost(k)
+				if sets[r.lastSet]++; sets[r.lastSet] == 1 {
+					sum += r.size
+				}
+			}
+		}
+		for s, n := range sets {
+			if s.shared != n {
+				t.Fatalf("after %d: %d results share a set, counted %d", i, n, s.shared)
+			}
 		}
 		if sum != c.size || sum > maxLastCache {
 			t.Fatalf("after %d: %d bytes, counted %d", i, sum, c.size)

@@ -54,11 +54,13 @@ type bounds struct {
 	pageTrees int   // trees that are read for one page, which may contain only other trees
 	depth     int   // nested directories
 	diffTrees int   // trees that one comparison reads
+
+	passedStep int // LastCommits remembers one of so many commits that it passes
 }
 
 var usualBounds = bounds{
 	whole: small, piece: Piece, pageTrees: 10_000, depth: 2048, /* git's core.maxTreeDepth */
-	diffTrees: 1_000_000,
+	diffTrees: 1_000_000, passedStep: 64,
 }
 
 // New creates a Reader.
