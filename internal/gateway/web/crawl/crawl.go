@@ -26,6 +26,7 @@ const (
 	refill      = 100 * time.Millisecond // that it gets for each second
 	maxNetworks = 50_000
 	patience    = 2 * time.Second // to wait for a seat
+	maxWaiting  = 8               // requests that wait for each seat
 
 	cookieName = "packhorse-seen"
 	cookieLife = 7 * 24 * time.Hour
@@ -40,6 +41,7 @@ type Gate struct {
 	key   []byte
 	now   func() time.Time
 	seats chan struct{}
+	queue chan struct{} // has those who wait for a seat, so that they do not fill the lane of all pages
 
 	mu       sync.Mutex
 	networks *simplelru.LRU[netip.Prefix, *account]
@@ -54,7 +56,9 @@ type account struct {
 // New returns a Gate. All gateways that one name leads to need the same key.
 func New(key []byte, now func() time.Time) *Gate {
 	networks, _ := simplelru.NewLRU[netip.Prefix, *account](maxNetworks, nil) // the size is valid
-	return &Gate{key: key, now: now, seats: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2)), networks: networks}
+	seats := max(1, runtime.GOMAXPROCS(0)/2)
+	return &Gate{key: key, now: now, seats: make(chan struct{}, seats), queue: make(chan struct{}, seats*maxWaiting),
+		networks: networks}
 }
 
 // networkOf returns the network of a client: those of one owner most often share it.
@@ -128,13 +132,20 @@ func (g *Gate) Enter(ctx context.Context, remote string) (leave func(), err erro
 	if _, err := g.Charge(remote); err != nil {
 		return nil, err
 	}
+	busy := fault.Retry(fault.Exhausted, 10*time.Second,
+		"the server is busy with pages that cost much to make: try again")
+	select {
+	case g.queue <- struct{}{}:
+		defer func() { <-g.queue }()
+	default:
+		return nil, busy
+	}
 	late := time.NewTimer(patience)
 	defer late.Stop()
 	select {
 	case g.seats <- struct{}{}:
 	case <-late.C:
-		return nil, fault.Retry(fault.Exhausted, 10*time.Second,
-			"the server is busy with pages that cost much to make: try again")
+		return nil, busy
 	case <-ctx.Done():
 		return nil, fault.Wrap(fault.Cancelled, "the client has gone", ctx.Err())
 	}

@@ -5,6 +5,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
@@ -81,4 +82,32 @@ func TestBudget(t *testing.T) {
 	if err := spend("192.0.2.1:1", 0); err != nil {
 		t.Errorf("a minute later: %v", err)
 	}
+}
+
+// Few requests wait for a seat. Others are refused at once.
+func TestQueue(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := New(nil, time.Now)
+		for range cap(g.seats) {
+			if _, err := g.Enter(t.Context(), "192.0.2.1:1"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		begin := time.Now()
+		waits := make(chan time.Duration, 2*cap(g.queue))
+		for range cap(waits) {
+			go func() {
+				if _, err := g.Enter(t.Context(), "192.0.2.1:1"); !fault.Is(err, fault.Exhausted) {
+					t.Errorf("while all seats are taken: %v, want Exhausted", err)
+				}
+				waits <- time.Since(begin)
+			}()
+		}
+		for i := range cap(waits) {
+			if wait, long := <-waits, i >= cap(waits)/2; (wait == patience) != long || !long && wait != 0 {
+				t.Errorf("request %d was refused after %v", i, wait)
+			}
+		}
+	})
 }
