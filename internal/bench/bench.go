@@ -3,8 +3,8 @@
 //
 // Package gitload measures Git servers, ci a fleet of CI machines, and cold packs that are in no cache. Package matrix
 // measures a gateway and a storage node, mirror a mirror of a Git host, lfs Git LFS, and store servers whose
-// repositories are in object storage. Package writes measures calls that write, merge and archive, search code search,
-// and app application servers. They send their requests with package loadgen.
+// repositories are in object storage. Package writes measures calls that write, merge and archive, pages pages for
+// browsers, search code search, and app application servers. They send their requests with package loadgen.
 package bench
 
 import (
@@ -26,6 +26,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/bench/manage"
 	"github.com/packhorse-git/packhorse/internal/bench/matrix"
 	"github.com/packhorse-git/packhorse/internal/bench/mirror"
+	"github.com/packhorse-git/packhorse/internal/bench/pages"
 	"github.com/packhorse-git/packhorse/internal/bench/search"
 	"github.com/packhorse-git/packhorse/internal/bench/store"
 	"github.com/packhorse-git/packhorse/internal/bench/writes"
@@ -76,6 +77,10 @@ Forks, collections and lists of repositories, against git:
 
   packhorse-bench manage --repo /srv/git/demo.git
 
+Pages for browsers, against cgit:
+
+  packhorse-bench pages --repo /srv/git/demo.git
+
 Git LFS, against Go's file server:
 
   packhorse-bench lfs
@@ -105,8 +110,8 @@ Megabytes and gigabytes are 10^6 and 10^9 bytes.`,
 	}
 	root.AddCommand(gitload.Commands(env)...)
 	root.AddCommand(ci.Command(env), cold.Command(env), matrix.Command(env), mirror.Command(env), lfs.Command(env),
-		store.Command(env), writes.Command(env), manage.Command(env), search.Command(env), app.Command(env),
-		compare.Command())
+		store.Command(env), writes.Command(env), manage.Command(env), pages.Command(env), search.Command(env),
+		app.Command(env), compare.Command())
 	for _, cmd := range root.Commands() {
 		cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 			if removed := removedFlag(err); removed != nil {

@@ -7,7 +7,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -171,36 +170,6 @@ func (m *manage) purge(ctx context.Context) []world.Figure {
 		world.NewFigure("time until the object is unreadable", "<= 1000 ms", hidden, hidden <= 1000, "%.1f ms", hidden),
 		world.Ratio(fmt.Sprintf("time until it is gone from %d packs", m.packs), "s", 0.3, gone.Seconds(), peer.Seconds()),
 	}
-}
-
-// addRepositories makes many small repositories with the same history.
-func (m *manage) addRepositories() error {
-	packs, err := filepath.Glob(filepath.Join(m.Repository(name), "objects/pack/*"))
-	if err != nil {
-		return err
-	}
-	for i := range m.repositories {
-		dir := m.Repository(filepath.Join("team"+strconv.Itoa(i%100), "repository"+strconv.Itoa(i)))
-		for _, sub := range []string{"objects/info", "objects/pack", "refs/heads"} {
-			if err := os.MkdirAll(filepath.Join(dir, sub), 0o700); err != nil {
-				return err
-			}
-		}
-		config := fmt.Sprintf("[core]\n\trepositoryformatversion = 0\n\tbare = true\n[gitweb]\n\towner = user%d\n", i%10)
-		files := map[string]string{"config": config, "HEAD": "ref: refs/heads/main\n",
-			"refs/heads/main": m.tip.ID + "\n"}
-		for file, text := range files {
-			if err := os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600); err != nil {
-				return err
-			}
-		}
-		for _, file := range packs {
-			if err := os.Link(file, filepath.Join(dir, "objects/pack", filepath.Base(file))); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
 }
 
 // list measures the time of all pages of a list.

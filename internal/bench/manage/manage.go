@@ -114,7 +114,7 @@ func (o *options) open(ctx context.Context, part, dir string) (m *manage, err er
 		m.tip, err = gitload.Tip(ctx, m.Repository(name), "HEAD")
 	}
 	if err == nil && (part == "list" || part == "backup") {
-		err = m.addRepositories()
+		err = m.AddRepositories(name, m.tip.ID, m.repositories)
 	}
 	if err != nil {
 		return m, err

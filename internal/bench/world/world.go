@@ -16,6 +16,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"strconv"
 	"syscall"
 	"time"
 
@@ -375,6 +376,36 @@ func (w *World) AddHistory(ctx context.Context, name string, commits, size int) 
 // Add makes a repository from another one or from a bundle, with all its refs.
 func (w *World) Add(ctx context.Context, name, from string) error {
 	return gitload.Mirror(ctx, from, w.Repository(name))
+}
+
+// AddRepositories makes many small repositories with the history of one, whose main is a commit.
+func (w *World) AddRepositories(name, commit string, n int) error {
+	packs, err := filepath.Glob(filepath.Join(w.Repository(name), "objects/pack/*"))
+	if err != nil {
+		return err
+	}
+	for i := range n {
+		dir := w.Repository(filepath.Join("team"+strconv.Itoa(i%100), "repository"+strconv.Itoa(i)))
+		for _, sub := range []string{"objects/info", "objects/pack", "refs/heads"} {
+			if err := os.MkdirAll(filepath.Join(dir, sub), 0o700); err != nil {
+				return err
+			}
+		}
+		config := fmt.Sprintf("[core]\n\trepositoryformatversion = 0\n\tbare = true\n[gitweb]\n\towner = user%d\n", i%10)
+		files := map[string]string{"config": config, "HEAD": "ref: refs/heads/main\n",
+			"refs/heads/main": commit + "\n"}
+		for file, text := range files {
+			if err := os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600); err != nil {
+				return err
+			}
+		}
+		for _, file := range packs {
+			if err := os.Link(file, filepath.Join(dir, "objects/pack", filepath.Base(file))); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // RunProgram runs a command of packhorse to its end.
