@@ -1,10 +1,11 @@
 package browse
 
 import (
-	"bytes"
 	"sync"
 
 	"github.com/hashicorp/golang-lru/v2/simplelru"
+
+	"github.com/packhorse-git/packhorse/internal/gateway/web/page"
 )
 
 const (
@@ -13,10 +14,10 @@ const (
 	fixedCost = 400      // bytes of a fragment beside its texts, about
 )
 
-// fragment is a content, rendered.
+// fragment is a content, rendered and compressed.
 type fragment struct {
 	title, kind string
-	text        []byte
+	main        page.Packed
 	raw         *rawContent
 	brief       bool // see content
 }
@@ -26,14 +27,13 @@ func newFragment(c *content) (*fragment, error) {
 	if c.raw != nil {
 		return f, nil
 	}
-	var b bytes.Buffer
-	err := c.main.Render(&b)
-	f.text = b.Bytes()
+	var err error
+	f.main, err = page.Pack(c.main)
 	return f, err
 }
 
 func (f *fragment) size(key string) int {
-	n := len(key) + len(f.title) + cap(f.text) + fixedCost
+	n := len(key) + len(f.title) + f.main.Size() + fixedCost
 	if f.raw != nil {
 		n += len(f.raw.text)
 	}

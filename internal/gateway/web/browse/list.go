@@ -54,8 +54,12 @@ func (s *Site) List(w http.ResponseWriter, r *http.Request, v Visitor) error {
 		g.If(len(rows) == 0, page.Card("There are no repositories here", "Nothing that you may read begins like this.")),
 		g.If(len(rows) > 0, h.Table(h.Class("repositories"), h.THead(h.Class("hide"), h.Tr(h.Th(g.Text("Name")),
 			h.Th(g.Text("Description")), h.Th(g.Text("Owner")), h.Th(g.Text("Last change")))), h.TBody(rows))), more}
-	return s.Send(w, r, http.StatusOK, "list", s.Frame(s.HeadFor(r, v, page.Head{Kind: "list", Title: "Repositories",
-		Index: r.URL.RawQuery == ""}), main))
+	packed, err := page.Pack(main)
+	if err != nil {
+		return err
+	}
+	return s.SendPacked(w, r, "list", s.HeadFor(r, v, page.Head{Kind: "list", Title: "Repositories",
+		Index: r.URL.RawQuery == ""}), &packed)
 }
 
 // category returns the category of a repository for its description.

@@ -1,14 +1,10 @@
 package browse
 
 import (
-	"bytes"
 	"fmt"
 	"net/http"
 	"strings"
 
-	g "maragu.dev/gomponents"
-
-	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/gateway/web/page"
 )
 
@@ -65,12 +61,7 @@ func (q *request) send(f *fragment, etag string) error {
 		_, host, _ = strings.Cut(strings.TrimSuffix(host, "/"), "://")
 		head.GoGet = fmt.Sprintf("%s/%s git %s", host, path, q.v.Address(path))
 	}
-	var b bytes.Buffer
-	b.Grow(len(f.text) + 4096)
-	if err := q.Frame(head, g.Raw(string(f.text))).Render(&b); err != nil {
-		return fault.Wrap(fault.Internal, "cannot render the page", err)
-	}
-	return q.SendText(q.w, q.r, http.StatusOK, name, "text/html; charset=utf-8", b.Bytes())
+	return q.SendPacked(q.w, q.r, name, head, &f.main)
 }
 
 // isCurrent reports whether the client has the response already.

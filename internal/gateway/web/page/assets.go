@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/klauspost/compress/gzip"
 	g "maragu.dev/gomponents"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
@@ -65,6 +66,13 @@ func (s *Site) addAsset(name, file string, data []byte) {
 	sum := sha256.Sum256(data)
 	at := assetPath + hex.EncodeToString(sum[:8]) + "/" + file
 	s.assets[at], s.assetPaths[name] = data, at
+	if ext := path.Ext(file); ext == ".css" || ext == ".js" {
+		var b bytes.Buffer
+		w := gzip.NewWriter(&b)
+		_, _ = w.Write(data) // a buffer does not fail
+		_ = w.Close()
+		s.compressed[at] = b.Bytes()
+	}
 }
 
 // assetTypes are the content types by extension. Those of the system may be others.
@@ -79,6 +87,11 @@ func (s *Site) Asset(w http.ResponseWriter, r *http.Request) error {
 	h := w.Header()
 	data, ok := s.assets[r.URL.Path]
 	if ok {
+		h.Add("Vary", "Accept-Encoding")
+		if small := s.compressed[r.URL.Path]; small != nil && acceptsGzip(r) {
+			h.Set("Content-Encoding", "gzip")
+			data = small
+		}
 		h.Del("Pragma")
 		h.Del("Expires")
 		h.Set("Cache-Control", "public, max-age=31536000, immutable")

@@ -45,6 +45,7 @@ type Site struct {
 	Text    g.Node // above the list of repositories; nil: none
 
 	assets     map[string][]byte // by path
+	compressed map[string][]byte // those that are text, in gzip
 	assetPaths map[string]string // by name
 	sent       *prometheus.CounterVec
 }
@@ -52,7 +53,7 @@ type Site struct {
 // NewSite returns a Site.
 func NewSite(o Options) (*Site, error) {
 	s := &Site{Painter: newPainter(), Title: cmp.Or(o.Title, "Packhorse"), assets: map[string][]byte{},
-		assetPaths: map[string]string{}}
+		compressed: map[string][]byte{}, assetPaths: map[string]string{}}
 	s.sent = promauto.With(o.Registerer).NewCounterVec(prometheus.CounterOpts{
 		Name: "packhorse_pages_total", Help: "Pages sent to browsers, by page and status.",
 	}, []string{"page", "status"})

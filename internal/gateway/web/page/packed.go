@@ -1,0 +1,141 @@
+package page
+
+import (
+	"bytes"
+	"encoding/binary"
+	"hash/crc32"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+
+	"github.com/klauspost/compress/flate"
+	g "maragu.dev/gomponents"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+)
+
+// Packed is the main part of a page, rendered and compressed. It becomes a part of gzip streams (RFC 1952) as it is, and
+// refers to no text around it. So the size of a response does not show whether what belongs to the visitor is the same
+// as other text (BREACH).
+type Packed struct {
+	blocks []byte // of deflate (RFC 1951), none of them the last one, up to a byte's end
+	size   int    // of the text
+	sum    uint32 // CRC-32 of the text
+	shift  uint32 // see shiftOf
+}
+
+// compressors compress fast rather than well: a page may be requested only once.
+var compressors = sync.Pool{New: func() any {
+	w, _ := flate.NewWriter(nil, flate.BestSpeed) // the level is valid
+	return w
+}}
+
+// Pack renders and compresses the main part of a page.
+func Pack(main g.Node) (Packed, error) {
+	var text, b bytes.Buffer
+	if err := main.Render(&text); err != nil {
+		return Packed{}, fault.Wrap(fault.Internal, "cannot render the page", err)
+	}
+	w := compressors.Get().(*flate.Writer)
+	defer compressors.Put(w)
+	w.Reset(&b)
+	_, _ = w.Write(text.Bytes()) // a buffer does not fail
+	_ = w.Flush()
+	return Packed{bytes.Clone(b.Bytes()), text.Len(), crc32.ChecksumIEEE(text.Bytes()), shiftOf(text.Len())}, nil
+}
+
+// Size is the memory of the text in bytes.
+func (p *Packed) Size() int { return len(p.blocks) }
+
+// unpack appends the text.
+func (p *Packed) unpack(b *bytes.Buffer) error {
+	b.Grow(p.size)
+	_, err := io.CopyN(b, flate.NewReader(bytes.NewReader(p.blocks)), int64(p.size))
+	return err
+}
+
+// SendPacked sends a page whose main part is packed. name is its name in metrics. The page is sent compressed if the
+// client accepts that, unless the address has a query string: a page that repeats a part of it must not show by its size
+// whether the page has more text like that.
+func (s *Site) SendPacked(w http.ResponseWriter, r *http.Request, name string, head Head, main *Packed) error {
+	var b bytes.Buffer
+	b.Grow(4096)
+	start := 0
+	if err := s.Frame(head, g.NodeFunc(func(io.Writer) error {
+		start = b.Len()
+		return nil
+	})).Render(&b); err != nil {
+		return fault.Wrap(fault.Internal, "cannot render the page", err)
+	}
+	begin, end := b.Bytes()[:start], b.Bytes()[start:]
+	const contentType = "text/html; charset=utf-8"
+	w.Header().Add("Vary", "Accept-Encoding")
+	if r.URL.RawQuery == "" && acceptsGzip(r) {
+		w.Header().Set("Content-Encoding", "gzip")
+		first := storedBlocks(append(make([]byte, 0, len(begin)+32), gzipHeader...), begin, false)
+		last := storedBlocks(nil, end, true)
+		sum := crc32.Update(multiply(main.shift, crc32.ChecksumIEEE(begin))^main.sum, crc32.IEEETable, end)
+		last = binary.LittleEndian.AppendUint32(last, sum)
+		last = binary.LittleEndian.AppendUint32(last, uint32(len(begin)+main.size+len(end)))
+		return s.SendText(w, r, http.StatusOK, name, contentType, first, main.blocks, last)
+	}
+	var text bytes.Buffer
+	if err := main.unpack(&text); err != nil {
+		return fault.Wrap(fault.Internal, "cannot unpack the page", err)
+	}
+	return s.SendText(w, r, http.StatusOK, name, contentType, begin, text.Bytes(), end)
+}
+
+// acceptsGzip reports whether a client accepts responses in gzip (RFC 9110, section 12.5.3).
+func acceptsGzip(r *http.Request) bool {
+	for coding := range strings.SplitSeq(strings.Join(r.Header["Accept-Encoding"], ","), ",") {
+		name, weight, _ := strings.Cut(coding, ";")
+		if strings.EqualFold(strings.TrimSpace(name), "gzip") {
+			return strings.Trim(weight, " q=0.") != "" || strings.TrimSpace(weight) == ""
+		}
+	}
+	return false
+}
+
+var gzipHeader = []byte{0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 255}
+
+// storedBlocks appends text in deflate's blocks that are not compressed. The last one may be that of the stream.
+func storedBlocks(b, text []byte, isLast bool) []byte {
+	for {
+		n := min(len(text), 1<<16-1)
+		kind := byte(0)
+		if isLast && n == len(text) {
+			kind = 1
+		}
+		b = append(b, kind, byte(n), byte(n>>8), ^byte(n), ^byte(n>>8))
+		b, text = append(b, text[:n]...), text[n:]
+		if len(text) == 0 {
+			return b
+		}
+	}
+}
+
+// shiftOf returns the factor by which the CRC-32 of a text grows when n bytes follow: the polynomial x^8n modulo that of
+// CRC-32. The highest bit is that of x^0.
+func shiftOf(n int) uint32 {
+	p := uint32(1) << 31
+	for x := uint32(1) << 23; n > 0; n >>= 1 {
+		if n&1 != 0 {
+			p = multiply(x, p)
+		}
+		x = multiply(x, x)
+	}
+	return p
+}
+
+// multiply multiplies polynomials modulo that of CRC-32.
+func multiply(a, b uint32) (product uint32) {
+	for ; a != 0; a <<= 1 {
+		if a&(1<<31) != 0 {
+			product ^= b
+		}
+		b = b>>1 ^ crc32.IEEE&-(b&1)
+	}
+	return product
+}
