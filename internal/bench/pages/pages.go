@@ -49,7 +49,8 @@ The parts:
   crawler    --rate requests/s from --networks networks for pages of all commits, with cookies: the 99th percentile of ls-refs
              against an idle server, the pages of a person, and clones
 
-The requests of "views" are those of a user with a token, whom the limits of crawlers do not concern.`
+All clients accept gzip, as browsers do, and nginx has it on, as in Debian. The requests of "views" are those of a user
+with a token, whom the limits of crawlers do not concern.`
 
 // parts are in the order of the report.
 var parts = []world.Part[*pages]{
@@ -94,8 +95,9 @@ func Command(env loadgen.Env) *cobra.Command {
 const (
 	name = "app" // the repository of a part
 
-	browser = "User-Agent: Mozilla/5.0\r\nAccept: text/html\r\n"
-	timeout = time.Minute
+	browser    = "User-Agent: Mozilla/5.0\r\nAccept: text/html\r\n"
+	compressed = "Accept-Encoding: gzip\r\n" // as browsers do
+	timeout    = time.Minute
 )
 
 // pages has the server of one part.
@@ -158,6 +160,7 @@ func (p *pages) load(ctx context.Context, url, header string, paths []string, re
 	t := world.Must(loadgen.ParseTarget(url, false))
 	var sent atomic.Int64
 	l := loadgen.Repeat(t, nil, nil, timeout)
+	header += compressed
 	l.Conns, l.Next = p.clients, func(int) []byte {
 		n := int(sent.Add(1)) - 1
 		if !repeat && n >= len(paths) {
