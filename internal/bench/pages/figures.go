@@ -306,7 +306,7 @@ func (p *pages) visitor(ctx context.Context, t *loadgen.Target, address string) 
 
 // crawl requests pages of commits in random order, each from another network. It counts the responses by status.
 func (p *pages) crawl(ctx context.Context, t *loadgen.Target, headers, commits []string, crawled map[int]int) {
-	kinds := []string{"commit", "tree", "log", "blame", "history"}
+	kinds := []string{"commit", "tree", "log", "history"}
 	var mu sync.Mutex
 	l := &loadgen.Load{Target: t, Conns: 2 * p.rate, Arrivals: loadgen.FixedRate(float64(p.rate)), Timeout: timeout,
 		Next: func(int) []byte {
