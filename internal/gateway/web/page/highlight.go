@@ -1,6 +1,7 @@
 package page
 
 import (
+	"cmp"
 	"path"
 	"runtime"
 	"slices"
@@ -55,12 +56,63 @@ func newPainter() *Painter {
 
 // Language returns the programming language of a file by its name; "" if it is not known.
 func Language(name string) string {
-	lexer := lexers.Match(name)
+	lexer := lexerOf(name)
 	if lexer == nil || slices.Contains(data, lexer.Config().Name) {
 		return ""
 	}
 	return lexer.Config().Name
 }
+
+// lexerOf returns the lexer of a file, nil if there is none: that of lexers.Match, which takes milliseconds.
+func lexerOf(name string) (best chroma.Lexer) {
+	index := lexerIndex()
+	consider := func(some []chroma.Lexer) {
+		for _, lexer := range some {
+			if best == nil || priority(lexer) > priority(best) {
+				best = lexer
+			}
+		}
+	}
+	for base := path.Base(name); ; {
+		consider(index.plain[base])
+		consider(index.plain["*"+path.Ext(base)])
+		for pattern, some := range index.patterns {
+			if ok, _ := path.Match(pattern, base); ok {
+				consider(some)
+			}
+		}
+		suffix := slices.IndexFunc(backups, func(suffix string) bool { return strings.HasSuffix(base, suffix) })
+		if suffix < 0 || best != nil {
+			return best
+		}
+		base = strings.TrimSuffix(base, backups[suffix])
+	}
+}
+
+// backups are the ends of names that do not change the language, as of lexers.Match.
+var backups = []string{"~", ".bak", ".old", ".orig", ".dpkg-dist", ".dpkg-old", ".ucf-dist", ".ucf-new", ".ucf-old",
+	".rpmnew", ".rpmorig", ".rpmsave", ".in"}
+
+// lexersByPattern has lexers by names or "*.EXTENSION", and by other patterns.
+type lexersByPattern struct{ plain, patterns map[string][]chroma.Lexer }
+
+var lexerIndex = sync.OnceValue(func() lexersByPattern {
+	index := lexersByPattern{map[string][]chroma.Lexer{}, map[string][]chroma.Lexer{}}
+	for _, lexer := range lexers.GlobalLexerRegistry.Lexers {
+		for _, pattern := range lexer.Config().Filenames {
+			to := index.plain
+			extension := strings.TrimPrefix(pattern, "*")
+			if strings.ContainsAny(extension, `*?[\`) || extension != pattern && path.Ext(extension) != extension {
+				to = index.patterns
+			}
+			to[pattern] = append(to[pattern], lexer)
+		}
+	}
+	return index
+})
+
+// priority returns the priority of a lexer among those for the same files.
+func priority(lexer chroma.Lexer) float32 { return cmp.Or(lexer.Config().Priority, 1) }
 
 // data are names of lexers for files that are not programs.
 var data = []string{"plaintext", "markdown", "Markdown", "reStructuredText", "Org Mode", "JSON", "YAML", "TOML", "XML",
@@ -75,7 +127,7 @@ type span struct{ class, text string }
 // highlighting the whole text is one span.
 func (p *Painter) spans(name, text string) (spans []span, language, result string) {
 	spans = []span{{text: text}}
-	lexer := lexers.Match(path.Base(name))
+	lexer := lexerOf(name)
 	if lexer != nil {
 		language = lexer.Config().Name
 	}

@@ -81,3 +81,21 @@ func TestLinksStayHere(t *testing.T) {
 		}
 	}
 }
+
+// Files have the lexers that chroma finds for them.
+func TestLexerOf(t *testing.T) {
+	t.Parallel()
+	names := []string{"README", "Makefile.am", "x.go.orig", "x.tar.gz", ".gitignore", "config.h.in", "a.b.c", "x.rs.in", "x~",
+		"foo.1", ".bashrc", "CMakeLists.txt", "x.html.erb", "x.HTML", "x."}
+	for pattern := range lexerIndex().plain {
+		if len(names) < 60 || !testing.Short() {
+			names = append(names, strings.Replace(pattern, "*", "x", 1))
+		}
+	}
+	for _, name := range names {
+		got, want := lexerOf("dir/"+name), lexers.Match(name)
+		if got != want && (got == nil || want == nil || priority(got) != priority(want)) {
+			t.Errorf("%s: got %v, want %v", name, got, want)
+		}
+	}
+}
