@@ -58,7 +58,7 @@ func (p *pages) views(ctx context.Context) []world.Figure {
 // faster is a figure of rates against those of a peer in the same rounds.
 func faster(what string, goal float64, ours, peer []float64, name string) world.Figure {
 	if len(peer) == 0 {
-		return world.NewFigure(what, fmt.Sprintf(">= %g", goal), 0, false, "%.0f/s; SKIPPED: there is no %s",
+		return world.NewFigure(what, fmt.Sprintf(">= %g", goal), 0, false, "%.0f/s, SKIPPED: there is no %s",
 			loadgen.Median(ours), name)
 	}
 	var ratios []float64
@@ -87,8 +87,8 @@ func (p *pages) startCgit(ctx context.Context) string {
 	}
 	cache := filepath.Join(p.Dir, "cache")
 	world.Check(os.Mkdir(cache, 0o700))
-	rc := file("cgitrc", fmt.Sprintf("cache-root=%s\ncache-size=50000\nvirtual-root=/\nrepo.url=%s\nrepo.path=%s\n", cache, name,
-		p.Repository(name)))
+	rc := file("cgitrc", fmt.Sprintf("cache-root=%s\ncache-size=50000\nvirtual-root=/\nrepo.url=%s\nrepo.path=%s\n",
+		cache, name, p.Repository(name)))
 	user := ""
 	if os.Getuid() == 0 {
 		user = "user root;\n"
@@ -119,7 +119,8 @@ http {
 	}
 }
 `, user, p.Dir, port, p.cgit, rc, back))
-	world.Must(p.Other(ctx, "fcgiwrap", wrap, "127.0.0.1:"+back, "-c", strconv.Itoa(p.clients), "-s", "tcp:127.0.0.1:"+back))
+	address := "127.0.0.1:" + back
+	world.Must(p.Other(ctx, "fcgiwrap", wrap, address, "-c", strconv.Itoa(p.clients), "-s", "tcp:"+address))
 	world.Must(p.Other(ctx, "nginx", nginx, "127.0.0.1:"+port, "-c", config, "-e", filepath.Join(p.Dir, "nginx.log")))
 	return "http://127.0.0.1:" + port
 }
@@ -207,8 +208,8 @@ func (p *pages) firstAndAgain(ctx context.Context, what string, paths []string) 
 	}
 	f, a := first.Summarize().P95, again.Summarize().P95
 	return []world.Figure{
-		world.NewFigure(what+": first, p95", "<= 300 ms", f, f <= 300 && late == 0, "%.0f ms; p50 %.0f ms; %d of %d without "+
-			"last commits", f, first.Summarize().P50, late, len(first)),
+		world.NewFigure(what+": first, p95", "<= 300 ms", f, f <= 300 && late == 0, "%.0f ms (p50 %.0f ms, %d of %d without "+
+			"last commits)", f, first.Summarize().P50, late, len(first)),
 		world.NewFigure(what+": again, p95", "<= 10 ms", a, a <= 10, "%.1f ms", a),
 	}
 }
@@ -229,8 +230,8 @@ func (p *pages) list(ctx context.Context) []world.Figure {
 	}
 	s := times.Summarize()
 	ms := s.P95
-	return []world.Figure{world.NewFigure(fmt.Sprintf("list of %d repositories, p95", p.repositories), "<= 50 ms", ms, ms <= 50,
-		"%.1f ms; p50 %.1f ms", ms, s.P50)}
+	return []world.Figure{world.NewFigure(fmt.Sprintf("list of %d repositories, p95", p.repositories), "<= 50 ms", ms,
+		ms <= 50, "%.1f ms (p50 %.1f ms)", ms, s.P50)}
 }
 
 // crawler measures ls-refs, pages of a person and clones beside crawlers.
@@ -284,8 +285,8 @@ func (p *pages) crawler(ctx context.Context) []world.Figure {
 	ms := person.Summarize().P95
 	return []world.Figure{
 		world.NewFigure("p99 of ls-refs", "<= 2", r, r <= 2, "%.2f (%.2f ms, idle %.2f ms)", r, busy, idle),
-		world.NewFigure("a person's pages, p95", "<= 500 ms", ms, ms <= 500, "%.0f ms of %d pages; answers to crawlers: %v", ms,
-			len(person), crawled),
+		world.NewFigure("a person's pages, p95", "<= 500 ms", ms, ms <= 500, "%.0f ms of %d pages (crawlers got %v)",
+			ms, len(person), crawled),
 		world.NewFigure("failed clones", "0", float64(failed.Count()), failed.Count() == 0 && clones > 0, "%d of %d",
 			failed.Count(), clones),
 	}

@@ -50,7 +50,7 @@ The parts:
              against an idle server, the pages of a person, and clones
 
 All clients accept gzip, as browsers do, and nginx has it on, as in Debian. The requests of "views" are those of a user
-with a token, whom the limits of crawlers do not concern.`
+with a token, so that the limits of crawlers do not apply.`
 
 // parts are in the order of the report.
 var parts = []world.Part[*pages]{

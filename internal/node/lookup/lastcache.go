@@ -78,7 +78,7 @@ func (c *lastCache) get(key lastKey) []lastResult {
 	return results
 }
 
-// add caches a result, and what it says of passed commits, unless it is very large.
+// add caches a result, and its parts that are true for passed commits, unless it is very large.
 func (c *lastCache) add(key lastKey, list []LastCommit, passed []passedCommit) {
 	set := &lastSet{list: list, index: make(map[string]int32, len(list))}
 	counted := make(map[*Commit]bool)

@@ -168,7 +168,8 @@ func TestLastCommits(t *testing.T) {
 		t.Run(fmt.Sprint("seed", seed), func(t *testing.T) {
 			t.Parallel()
 			r := tangled(t, seed, 60)
-			want := gitLastCommits(r, []string{"main", "b1", "b3", "b1~1", "main~3"}, []string{"", "d", "d/e", "été", "sub/deep"})
+			want := gitLastCommits(r, []string{"main", "b1", "b3", "b1~1", "main~3"},
+				[]string{"", "d", "d/e", "été", "sub/deep"})
 			if len(want) < 8 {
 				t.Fatalf("only %d directories", len(want))
 			}
@@ -312,7 +313,8 @@ func TestLastCacheIsBounded(t *testing.T) {
 	for i := range 500 {
 		list := []LastCommit{{Name: "f", Commit: &Commit{Message: make([]byte, rnd.IntN(maxLastCache/7))}}}
 		key := func() lastKey { return lastKey{repository: "r", dir: fmt.Sprint(rnd.IntN(99))} }
-		c.add(key(), list, []passedCommit{{entries: []int32{0}}, {entries: []int32{0}}}[:rnd.IntN(3)])
+		passed := []passedCommit{{entries: []int32{0}}, {entries: []int32{0}}}
+		c.add(key(), list, passed[:rnd.IntN(3)])
 		sum, sets := 0, map[*lastSet]int{}
 		for _, k := range c.lru.Keys() {
 			results, _ := c.lru.Peek(k)

@@ -15,9 +15,9 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 )
 
-// Packed is the main part of a page, rendered and compressed. It becomes a part of gzip streams (RFC 1952) as it is, and
-// refers to no text around it. So the size of a response does not show whether what belongs to the visitor is the same
-// as other text (BREACH).
+// Packed is the main part of a page, rendered and compressed. It becomes a part of gzip streams (RFC 1952) as it is. It
+// refers to no text around it. So the size of a response does not depend on the likeness of the visitor's text and
+// other text (BREACH).
 type Packed struct {
 	blocks []byte // of deflate (RFC 1951), none of them the last one, up to a byte's end
 	size   int    // of the text
@@ -56,8 +56,8 @@ func (p *Packed) unpack(b *bytes.Buffer) error {
 }
 
 // SendPacked sends a page whose main part is packed. name is its name in metrics. The page is sent compressed if the
-// client accepts that, unless the address has a query string: a page that repeats a part of it must not show by its size
-// whether the page has more text like that.
+// client accepts that, unless the address has a query string. A page may repeat that, and must not show by its size
+// that it has more text like it.
 func (s *Site) SendPacked(w http.ResponseWriter, r *http.Request, name string, head Head, main *Packed) error {
 	var b bytes.Buffer
 	b.Grow(4096)
@@ -116,8 +116,8 @@ func storedBlocks(b, text []byte, isLast bool) []byte {
 	}
 }
 
-// shiftOf returns the factor by which the CRC-32 of a text grows when n bytes follow: the polynomial x^8n modulo that of
-// CRC-32. The highest bit is that of x^0.
+// shiftOf returns the factor of the CRC-32 of a text before n more bytes: the polynomial x^8n modulo that of CRC-32.
+// The highest bit is that of x^0.
 func shiftOf(n int) uint32 {
 	p := uint32(1) << 31
 	for x := uint32(1) << 23; n > 0; n >>= 1 {
