@@ -210,7 +210,8 @@ func (q *request) languages() (g.Node, error) {
 		}
 		q.cache.add(key, f)
 	}
-	return g.Raw(string(f.text)), nil
+	text, err := f.main.Text()
+	return g.Raw(string(text)), err
 }
 
 // countLanguages counts the bytes of files by the language of their names. If that takes long, it counts files.

@@ -48,11 +48,13 @@ func Pack(main g.Node) (Packed, error) {
 // Size is the memory of the text in bytes.
 func (p *Packed) Size() int { return len(p.blocks) }
 
-// unpack appends the text.
-func (p *Packed) unpack(b *bytes.Buffer) error {
-	b.Grow(p.size)
-	_, err := io.CopyN(b, flate.NewReader(bytes.NewReader(p.blocks)), int64(p.size))
-	return err
+// Text returns the text.
+func (p *Packed) Text() ([]byte, error) {
+	text := make([]byte, p.size)
+	if _, err := io.ReadFull(flate.NewReader(bytes.NewReader(p.blocks)), text); err != nil {
+		return nil, fault.Wrap(fault.Internal, "cannot unpack the page", err)
+	}
+	return text, nil
 }
 
 // SendPacked sends a page whose main part is packed. name is its name in metrics. The page is sent compressed if the
@@ -80,11 +82,11 @@ func (s *Site) SendPacked(w http.ResponseWriter, r *http.Request, name string, h
 		last = binary.LittleEndian.AppendUint32(last, uint32(len(begin)+main.size+len(end)))
 		return s.SendText(w, r, http.StatusOK, name, contentType, first, main.blocks, last)
 	}
-	var text bytes.Buffer
-	if err := main.unpack(&text); err != nil {
-		return fault.Wrap(fault.Internal, "cannot unpack the page", err)
+	text, err := main.Text()
+	if err != nil {
+		return err
 	}
-	return s.SendText(w, r, http.StatusOK, name, contentType, begin, text.Bytes(), end)
+	return s.SendText(w, r, http.StatusOK, name, contentType, begin, text, end)
 }
 
 // acceptsGzip reports whether a client accepts responses in gzip (RFC 9110, section 12.5.3).
