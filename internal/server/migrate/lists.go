@@ -9,7 +9,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/repo"
 )
 
-// Cgit reads a cgitrc (cgitrc(5)): repositories with their directories, descriptions and owners.
+// Cgit reads a cgitrc (cgitrc(5)): repositories with their directories, descriptions, owners and sections.
 func Cgit(path string) (*Result, error) {
 	r := newResult()
 	if err := r.cgitrc(path); err != nil {
@@ -20,8 +20,8 @@ func Cgit(path string) (*Result, error) {
 
 // shown are keys of cgit that are about the look of pages.
 var shown = regexp.MustCompile(`^(cache-|css|logo|favicon|footer|header|head-include|root-|about-|commit-|max-|side-by|` +
-	`snapshots|virtual-root|enable-|readme|section|clone-|module-link|noplainemail|source-filter|summary-|strict-|robots|` +
-	`mimetype|local-time|js|embedded|branch-sort|agefile|repository-sort|case-sensitive|scan-hidden|repo\.(section|readme|` +
+	`snapshots|virtual-root|enable-|readme|section-|clone-|module-link|noplainemail|source-filter|summary-|strict-|robots|` +
+	`mimetype|local-time|js|embedded|branch-sort|agefile|repository-sort|case-sensitive|scan-hidden|repo\.(readme|` +
 	`snapshots|enable-|logo|clone-url|module-link|max-|branch-sort|source-filter|about-filter|commit-))`)
 
 func (r *Result) cgitrc(path string) error {
@@ -43,8 +43,11 @@ func (r *Result) cgitrc(path string) error {
 		case key == "scan-path":
 			r.note(l, "repositories below %s are not listed: serve the directory (packhorse serve --root), where gitweb.owner "+
 				"and gitweb.description of each config count", value)
+		case key == "section":
+			r.section = value
 		case key == "repo.url":
 			now = r.repository(strings.Trim(value, "/"))
+			now.Category = r.section
 		case now == nil || !strings.HasPrefix(key, "repo."):
 			r.note(l, noEquivalent)
 		case key == "repo.path":
@@ -53,9 +56,14 @@ func (r *Result) cgitrc(path string) error {
 			now.Description = value
 		case key == "repo.owner":
 			now.Owner = value
+		case key == "repo.section":
+			now.Category = value
 		case (key == "repo.hide" || key == "repo.ignore") && value == "0":
-		case key == "repo.hide" || key == "repo.ignore":
-			r.note(l, "%s is listed for all its readers: add a rule that names them", now.Path)
+		case key == "repo.hide":
+			now.Unlisted = true
+		case key == "repo.ignore":
+			now.Unlisted = true
+			r.note(l, "%s is unlisted, and its readers can open it: add a rule that names them", now.Path)
 		default:
 			r.note(l, noEquivalent)
 		}
@@ -113,6 +121,9 @@ func Gitweb(path string) (*Result, error) {
 		if text, err := linesOf(filepath.Join(dir, "description")); err == nil && len(text) > 0 &&
 			!strings.HasPrefix(text[0].text, "Unnamed repository") {
 			to.Description = text[0].text
+		}
+		if text, err := linesOf(filepath.Join(dir, "category")); err == nil && len(text) > 0 {
+			to.Category = text[0].text
 		}
 	}
 	return r.check()

@@ -31,6 +31,8 @@ type Result struct {
 
 	byPath map[string]*Repository
 	read   map[string]bool // files
+
+	section string // of the next repositories of a cgitrc
 }
 
 // Repository is a repository with its settings.
@@ -39,6 +41,8 @@ type Repository struct {
 	Dir         string `json:"dir,omitempty"` // where it is; empty: not known
 	Description string `json:"description,omitempty"`
 	Owner       string `json:"owner,omitempty"`
+	Category    string `json:"category,omitempty"`
+	Unlisted    bool   `json:"unlisted,omitempty"` // pages do not list it
 }
 
 // Note is a line that has no equivalent.
@@ -142,7 +146,11 @@ func (r *Result) Commands() string {
 			fmt.Fprintf(&b, "packhorse repo info --root \"$ROOT\" -- %s >/dev/null 2>&1 ||\n\t", path)
 			fmt.Fprintf(&b, "packhorse repo import --root \"$ROOT\" -- %s %s\n", path, quote(repo.Dir))
 		}
-		for name, value := range map[string]string{"description": repo.Description, "owner": repo.Owner} {
+		if repo.Unlisted {
+			fmt.Fprintf(&b, "packhorse repo set --root \"$ROOT\" --unlisted -- %s\n", path)
+		}
+		for name, value := range map[string]string{"description": repo.Description, "owner": repo.Owner,
+			"category": repo.Category} {
 			if value != "" {
 				fmt.Fprintf(&b, "packhorse repo set --root \"$ROOT\" --%s %s -- %s\n", name, quote(value), path)
 			}

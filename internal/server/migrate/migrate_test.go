@@ -128,7 +128,7 @@ func TestGitoliteNotes(t *testing.T) {
 func TestCommands(t *testing.T) {
 	t.Parallel()
 	r := newResult()
-	*r.repository("-x.git") = Repository{"-x.git", "/d ir", `it's $(id)`, "`id`"}
+	*r.repository("-x.git") = Repository{"-x.git", "/d ir", `it's $(id)`, "`id`", "", false}
 	got := r.Commands()
 	for _, want := range []string{`-- '-x' '/d ir'`, `--description 'it'\''s $(id)' -- '-x'`, "--owner '`id`' -- '-x'"} {
 		if !strings.Contains(got, want) {
@@ -187,7 +187,7 @@ func TestCgit(t *testing.T) {
 		gittest.InitAt(t, filepath.Join(dir, name), "--bare")
 	}
 	write(t, filepath.Join(dir, "more"), "repo.url=tools/tool\nrepo.path="+dir+"/b/tool.git\nrepo.owner=Bob\n"+
-		"repo.hide=0\n")
+		"repo.hide=0\nrepo.section=two & more\nrepo.url=hidden\nrepo.path="+dir+"/app.git\nrepo.hide=1\n")
 	rc := write(t, filepath.Join(dir, "cgitrc"), "# comment\ncss=/cgit.css\nroot-title=x\nsection=one\nrepo.url=app\n"+
 		"repo.path="+dir+"/app.git\nrepo.desc=An app\nrepo.owner=Alice A.\nrepo.module-link=x\nunknown=1\n"+
 		"include="+dir+"/more\nproject-list=/list\nscan-path=/none\n")
@@ -197,7 +197,9 @@ func TestCgit(t *testing.T) {
 	}
 	checkNotes(t, r, "cgitrc:10 it has no equivalent", "cgitrc:12 the file /list is ignored",
 		"cgitrc:13 repositories below /none")
-	want := []Repository{{"app", dir + "/app.git", "An app", "Alice A."}, {"tools/tool", dir + "/b/tool.git", "", "Bob"}}
+	want := []Repository{{"app", dir + "/app.git", "An app", "Alice A.", "one", false},
+		{"hidden", dir + "/app.git", "", "", "one", true},
+		{"tools/tool", dir + "/b/tool.git", "", "Bob", "two & more", false}}
 	for i, repo := range r.Repositories {
 		if *repo != want[i] {
 			t.Errorf("repository %v, want %v", *repo, want[i])
@@ -205,9 +207,10 @@ func TestCgit(t *testing.T) {
 	}
 	page := cgi(t, "/usr/lib/cgit/cgit.cgi", "cgit", "CGIT_CONFIG="+rc, "PATH_INFO=/", "QUERY_STRING=")
 	for _, repo := range r.Repositories {
-		for _, text := range []string{">" + repo.Path + "</a>", repo.Description, repo.Owner} {
-			if !strings.Contains(page, text) {
-				t.Errorf("cgit does not show %q:\n%s", text, page)
+		for _, text := range []string{">" + repo.Path + "</a>", repo.Description, repo.Owner,
+			html.EscapeString(repo.Category)} {
+			if shown := strings.Contains(page, text); !shown && !repo.Unlisted || shown && text == ">hidden</a>" {
+				t.Errorf("cgit shows %q: %v\n%s", text, shown, page)
 			}
 		}
 	}
@@ -234,7 +237,7 @@ func TestGitweb(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(dir, "hacked")); err == nil {
 		t.Error("the configuration was run")
 	}
-	want := Repository{"app.git", dir + "/git/app.git", "An app", "Alice É."}
+	want := Repository{"app.git", dir + "/git/app.git", "An app", "Alice É.", "", false}
 	if len(r.Repositories) != 2 || *r.Repositories[0] != want {
 		t.Errorf("repositories %v", r.Repositories)
 	}
