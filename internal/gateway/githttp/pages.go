@@ -96,7 +96,11 @@ type Visitor struct {
 	seat   *admit.Seat
 
 	failure error // in a response that is complete
+	memory  admit.Holding
 }
+
+// freePage is the number of bytes of a page that do not count against the budget of memory.
+const freePage = 1 << 20
 
 // Name returns the visitor's name; "" if the visitor is anonymous.
 func (v *Visitor) Name() string { return v.q.ID.Name }
@@ -148,6 +152,9 @@ func (v *Visitor) SendLFS(o lfs.Object, header http.Header) {
 
 // Note adds attributes to the request's log line.
 func (v *Visitor) Note(attrs ...slog.Attr) { v.attrs = append(v.attrs, attrs...) }
+
+// Hold counts n more bytes that the request holds in memory until it ends. It fails if all requests hold too much.
+func (v *Visitor) Hold(n int) error { return v.memory.Grow(int64(n)) }
 
 // Failed records an error that the response, which is complete, reports to the client. The request counts as failed.
 func (v *Visitor) Failed(err error) { v.failure = err }
@@ -231,7 +238,8 @@ func (q *request) page(path string) {
 		r.Header = r.Header.Clone()
 		r.Header.Del("Content-Encoding")
 	}
-	q.visitor = &Visitor{q: q, seat: seat}
+	q.visitor = &Visitor{q: q, seat: seat, memory: q.Memory.Hold(q.Caller(), freePage)}
+	defer q.visitor.memory.Shrink(0)
 	err = q.handler.Pages(&pageWriter{q}, r, q.visitor)
 	switch {
 	case err == nil:

@@ -167,6 +167,8 @@ func (v visitor) Note(...slog.Attr)          {}
 func (v visitor) Failed(error)               {}
 func (v visitor) Address(path string) string { return "http://git.example/" + path }
 
+func (v visitor) Hold(int) error { return nil }
+
 func (v visitor) Secure() bool            { return false }
 func (v visitor) MaySignIn() bool         { return v.reader != nil }
 func (v visitor) Administers() bool       { return false }

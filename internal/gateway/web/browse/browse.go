@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -35,6 +36,8 @@ type Visitor interface {
 	Revisions(revisions []string) ([]node.Result, error)
 	// Read has a storage node answer a call about the repository.
 	Read(c gateway.Read) error
+	// Hold counts n more bytes that the request holds in memory until it ends. It fails if all requests hold too much.
+	Hold(n int) error
 	// List returns a page of the repositories that the visitor may read.
 	List(m *packhorsev1.ListRequest) (*packhorsev1.ListResponse, error)
 	// LFSContent returns the first n bytes of an LFS object of the repository. NotFound: the repository does not have it.
@@ -297,8 +300,10 @@ func (q *request) repositoryExists() bool {
 	return err == nil
 }
 
-// parameters are the fields of query strings that change pages.
-var parameters = []string{"from", "wait", "author", "text", "path", "skip", "branch", "tag", "line"}
+// parameters are the fields of query strings that change pages, first those that make pages costly.
+var parameters = []string{"author", "text", "path", "skip", "wait", "from", "branch", "tag", "line"}
+
+const costlyParameters = 5
 
 // key returns all that the main part of a page depends on. All readers of a repository see the same refs.
 func (q *request) key() string {
@@ -355,7 +360,8 @@ func (q *request) render(leave func()) (*fragment, error) {
 func (q *request) enter() (leave func(), done bool, err error) {
 	// single files of commits cost little
 	isHistoric := len(q.unknown) > 0 && q.kind.name != "raw" && q.kind.name != "file"
-	if q.v.Name() != "" || !q.kind.costly && !isHistoric {
+	isFiltered := slices.ContainsFunc(parameters[:costlyParameters], q.query.Has)
+	if q.v.Name() != "" || !q.kind.costly && !isHistoric && !isFiltered {
 		return func() {}, false, nil
 	}
 	if done, err = q.Gate.Needs(q.w, q.r); done || err != nil {

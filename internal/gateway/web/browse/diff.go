@@ -22,6 +22,7 @@ const (
 	diffFileBytes = 256 << 10 // of one file
 	diffBytes     = 2 << 20   // of a page
 	diffRows      = 20_000    // lines of a page
+	diffRow       = 400       // bytes of HTML for which a file counts as a further line
 	listedFiles   = 5000      // files whose names are listed
 )
 
@@ -47,6 +48,7 @@ func (q *request) diff(from, to string, mergeBase bool) (*diff, error) {
 			case m.GetPatch() != nil && len(d.files) > 0:
 				last := d.files[len(d.files)-1]
 				last.Patch = append(last.Patch, m.GetPatch()...)
+				return q.v.Hold(len(m.GetPatch()))
 			case m.GetSummary() != nil:
 				d.summary = m.GetSummary()
 			}
@@ -143,6 +145,7 @@ func (d *diff) changes(q *request, f *packhorsev1.FileDiff, before, after string
 	default:
 		var b strings.Builder
 		writeHunks(&b, hunks)
+		d.rows = max(0, d.rows-b.Len()/diffRow)
 		return g.Group{h.Div(h.Class("diff"), h.TabIndex("0"), h.Role("region"), h.Aria("label", "Changes of "+
 			page.Visible(path)), h.Table(h.TBody(g.Raw(b.String())))),
 			g.If(isCut, h.P(h.Class("rest"), g.Text("The rest of the changes is not shown.")))}

@@ -1,6 +1,7 @@
 package browse
 
 import (
+	"bytes"
 	"cmp"
 	"net/url"
 	"strconv"
@@ -16,7 +17,8 @@ import (
 
 const (
 	logCommits = 50
-	maxSkip    = 100_000 // commits before a page of a log
+	maxSkip    = 100_000  // commits before a page of a log
+	maxMessage = 16 << 10 // bytes of a message in a list
 )
 
 // commits returns commits in the order of git log.
@@ -27,6 +29,7 @@ func (q *request) commits(m *packhorsev1.LogRequest) (list []*packhorsev1.Commit
 	err = all(q, packhorsev1connect.ObjectServiceLogProcedure, m, func(m *packhorsev1.LogResponse) error {
 		for _, c := range m.GetCommits() {
 			decode(c)
+			c.Message = bytes.Clone(c.GetMessage()[:min(len(c.GetMessage()), maxMessage)])
 			list = append(list, c)
 		}
 		return nil

@@ -61,6 +61,9 @@ func (q *request) send(f *fragment, etag string) error {
 		_, host, _ = strings.Cut(strings.TrimSuffix(host, "/"), "://")
 		head.GoGet = fmt.Sprintf("%s/%s git %s", host, path, q.v.Address(path))
 	}
+	if err := q.v.Hold(f.main.Len()); err != nil {
+		return err
+	}
 	return q.SendPacked(q.w, q.r, name, head, &f.main)
 }
 

@@ -19,6 +19,7 @@ import (
 
 const (
 	pageEntries    = 1000
+	maxSubject     = 1000        // bytes
 	lastCommitTime = time.Second // to wait for the last commits of entries
 )
 
@@ -98,6 +99,7 @@ func (q *request) listing(path string) (*listing, error) {
 			m := message.(*packhorsev1.LastCommitsResponse)
 			for _, c := range m.GetCommits() {
 				decode(c)
+				c.Message = []byte(subjectOf(c))
 				commits[c.GetOid()] = c
 			}
 			for _, e := range m.GetEntries() {
@@ -173,7 +175,7 @@ func subjectOf(c *packhorsev1.Commit) string {
 	if len(line) == 0 {
 		return "(no message)"
 	}
-	return string(line)
+	return string(line[:min(len(line), maxSubject)])
 }
 
 // when returns a time as a day, and in full for those who point at it.

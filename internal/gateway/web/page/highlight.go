@@ -18,6 +18,9 @@ const (
 	paintTime  = time.Second // for the highlighting of one file
 )
 
+// maxHTML is the number of bytes of a file's HTML after which its text is left out.
+const maxHTML = 16 << 20
+
 // MaxLine is the maximum number of bytes shown of a line.
 const MaxLine = 8 << 10
 
@@ -283,6 +286,9 @@ func (l *lineWriter) write(class, text string) {
 	}
 	if l.bytes > MaxLine || text == "" {
 		return
+	}
+	if l.b.Len() > maxHTML { // of characters that are shown as numbers
+		l.bytes = MaxLine
 	}
 	text, cut := Shorten(text, MaxLine-l.bytes)
 	if l.bytes += len(text); class != "" {

@@ -57,6 +57,9 @@ func (p *Packed) Text() ([]byte, error) {
 	return text, nil
 }
 
+// Len returns the number of bytes of the text.
+func (p *Packed) Len() int { return p.size }
+
 // SendPacked sends a page whose main part is packed. name is its name in metrics. The page is sent compressed if the
 // client accepts that, unless the address has a query string. A page may repeat that, and must not show by its size
 // that it has more text like it.

@@ -35,9 +35,14 @@ func Deceives(r rune) bool {
 // named returns the text that is shown for such a character.
 func named(r rune) string { return fmt.Sprintf("U+%04X", r) }
 
+const maxPieces = 10_000 // of one text
+
 // AppendPieces appends the pieces of text. Invalid UTF-8 becomes U+FFFD.
 func AppendPieces(to []Piece, text string, hit bool) []Piece {
 	for len(text) > 0 {
+		if len(to) > maxPieces {
+			return append(to, Piece{Text: "the rest is not shown", Control: true})
+		}
 		i := strings.IndexFunc(text, Deceives)
 		if i < 0 {
 			i = len(text)
