@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"encoding/json"
 	"fmt"
 	"image"
@@ -37,7 +38,7 @@ type browserPage struct {
 
 // browserPages has each kind of page. @ is the address of the repository, %s a commit with changed images.
 var browserPages = []browserPage{
-	{name: "list", path: "/", reads: []string{"Repositories", "empty", "team/", "app", "A tool for the team", "Team App"}},
+	{name: "list", path: "/", reads: []string{"Repositories", "empty", "team/", "app", "Tools", "A tool", "Team App"}},
 	{name: "front", path: "@/", reads: []string{"team/app", "A tool for the team", "Overview", "add a page", "docs/",
 		"main.go", "The Tool", "Install", "Clone", "Branches", "Tags", "v1.10", "v1.9", "Languages"}},
 	{name: "empty", path: "/empty/", reads: []string{"This repository is empty", "git push"}},
@@ -46,6 +47,8 @@ var browserPages = []browserPage{
 	{name: "file", path: "@/-/file/main/main.go#L4", reads: []string{"main.go", "Blame", "lines", "package main",
 		"func main"}},
 	{name: "image", path: "@/-/file/main/logo.png", reads: []string{"logo.png"}},
+	{name: "lfs-image", path: "@/-/file/main/photo.png", reads: []string{"photo.png", "Git LFS"}},
+	{name: "lfs-missing", path: "@/-/file/main/film.bin", reads: []string{"film.bin", "This file is in Git LFS"}},
 	{name: "binary", path: "@/-/file/main/data.bin", reads: []string{"This file is binary", "Download it"}},
 	{name: "markdown", path: "@/-/file/main/docs/guide.md", reads: []string{"guide.md", "Guide"}},
 	{name: "symlink", path: "@/-/file/main/link", reads: []string{"symbolic link", "docs/guide.md"}},
@@ -164,6 +167,7 @@ func (i *importer) into(r *gittest.Repo) { r.GitIn(i.b.String(), "fast-import", 
 func newAppRepo(t *testing.T, path string) *gittest.Repo {
 	r := gittest.InitAt(t, path)
 	write(t, filepath.Join(path, "description"), "A tool for the team\n")
+	write(t, filepath.Join(path, "category"), "Tools\n")
 	r.Git("config", "gitweb.owner", "Team App")
 	readme := "# The Tool\n\nIt does **one** thing; see [the guide](docs/guide.md).\n\n![logo](logo.png)\n\n## Install\n\n" +
 		"```sh\nmake && make install PREFIX=/usr/local # a line that is longer than the screen of a telephone, as lines of shell are\n```\n\n" +
@@ -171,19 +175,33 @@ func newAppRepo(t *testing.T, path string) *gittest.Repo {
 	program := "package main\n\nimport \"fmt\"\n\n// main says hello.\nfunc main() {\n\tfmt.Println(\"hello\", 1) // " +
 		strings.Repeat("long ", 40) + "\n}\n"
 	file := func(name, text string) string { return importFile("100644", name, text) }
+	// object is a file in Git LFS; only images are in the repository
+	object := func(name, text string) string {
+		oid := fmt.Sprintf("%x", sha256.Sum256([]byte(text)))
+		if strings.HasSuffix(name, ".png") {
+			dir := filepath.Join(path, "lfs/objects", oid[:2], oid[2:4])
+			if err := os.MkdirAll(dir, 0o777); err != nil {
+				t.Fatal(err)
+			}
+			write(t, filepath.Join(dir, oid), text)
+		}
+		return file(name, fmt.Sprintf("version https://git-lfs.github.com/spec/v1\noid sha256:%s\nsize %d\n", oid, len(text)))
+	}
+	red, green := picture(t, color.RGBA{R: 200, A: 255}), picture(t, color.RGBA{G: 160, A: 255})
 	i := newImport()
 	i.commit("main", "first", "Ada", "", file("README.md", readme), file("main.go", program),
-		file("logo.png", picture(t, color.RGBA{R: 200, A: 255})), file("data.bin", "\x00\x01\x02"),
+		file("logo.png", red), object("photo.png", red), object("film.bin", "1"), file("data.bin", "\x00\x01\x02"),
 		importFile("120000", "link", "docs/guide.md"), importFile("100755", "run.sh", "#!/bin/sh\necho\n"),
 		file("docs/guide.md", "# Guide\n\nText.\n"),
 		file("large.txt", strings.Repeat("0123456789abcde\n", 140_000)),
 		file("empty.txt", ""), file("docs/"+strings.Repeat("a-very-long-name-", 6)+".txt", "x\n"),
+		file(".gitmodules", "[submodule \"m\"]\n\tpath = module\n\turl = ../packhorse/server\n"),
 		"M 160000 "+strings.Repeat("1", 40)+" module\n")
 	i.commit("feature/a-branch-with-a-long-name", "side", "Bea", "from :1\n", file("docs/side.md", "side\n"))
 	i.commit("main", "second", "Ada", "from :1\n", file("main.go", strings.Replace(program, "hello", "world", 1)))
 	i.commit("main", "merge side", "Ada", "merge :2\n", file("docs/side.md", "side\n"))
-	i.commit("main", "change the logo\n\nA body\nof two lines.\n", "Ada", "", file("logo.png",
-		picture(t, color.RGBA{G: 160, A: 255})), file("main.go", program+"\n// more\n"),
+	i.commit("main", "change the logo\n\nA body\nof two lines.\n", "Ada", "", file("logo.png", green),
+		object("photo.png", green), object("film.bin", "12"), file("main.go", program+"\n// more\n"),
 		"R run.sh bin/run.sh\n", "D empty.txt\n", file("data.bin", "\x00\x02"))
 	i.commit("main", "add a page", "Ada", "", file("main.go", program+"\n// more\nvar x = 1\n"))
 	i.into(r)
@@ -298,7 +316,7 @@ func (c *checker) keyboard(what string) {
 		});
 		return unreached.size;
 	})()`)
-	defer eval[chromedp.Void](c.b, `document.activeElement.blur()`)
+	defer eval[chromedp.Void](c.b, `document.activeElement.blur(); scrollTo(0, 0)`)
 	for range n + 5 {
 		c.b.press(kb.Tab)
 		if n--; n%8 == 0 && eval[bool](c.b, `unreached.size === 0`) {

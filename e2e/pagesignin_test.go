@@ -44,13 +44,20 @@ func TestSignIn(t *testing.T) {
 	linear := newPageRepo(t, filepath.Join(root, "secret.git"))
 	config := filepath.Join(dir, "c.toml")
 	tokens := filepath.Join(dir, "tokens")
+	newPageRepo(t, filepath.Join(root, "open.git"))
 	write(t, config, "[auth]\ntokens = \""+tokens+"\"\n[[auth.rule]]\nwho = [\"alice\"]\nrepositories = [\"**\"]\n"+
-		"may = \"write\"\n")
+		"may = \"write\"\n[[auth.rule]]\nwho = [\"anonymous\"]\nrepositories = [\"open\"]\nmay = \"read\"\n")
 	token := createToken(t, "alice", "--config", config)
 	c := servePages(t, root, "--config", config)
 	page := string(c.get("/secret/"))
 	if strings.Contains(page, "README") || !strings.Contains(page, `type="password"`) {
 		t.Fatalf("an anonymous visitor of a secret repository gets %.500s, want the page to sign in", page)
+	}
+	if page := string(c.get("/cgit/open.git/tree/README.md?h=main")); !strings.Contains(page, "Title") {
+		t.Errorf("an old address of an open repository leads to %.500s", page)
+	}
+	if page := string(c.get("/cgit/secret.git/tree/README.md?h=main")); !strings.Contains(page, `type="password"`) {
+		t.Errorf("an old address of a secret repository leads to %.500s", page)
 	}
 	form := url.Values{"token": {token}, "to": {"/secret/"}}
 	if status, _, _ := c.send("/-/sign-in", "https://evil.example", form); status != http.StatusBadRequest {

@@ -169,7 +169,8 @@ func (s *Site) Serve(w http.ResponseWriter, r *http.Request, v Visitor) error {
 	if err == nil {
 		err = q.answer()
 	}
-	if to, ok := legacy.Find(r.URL); ok && fault.Is(err, fault.NotFound) {
+	if to, ok := legacy.Find(r.URL); ok && (fault.Is(err, fault.NotFound) ||
+		fault.Is(err, fault.Unauthenticated) && q.mayOpen(to)) { // the path itself is that of no repository for the visitor
 		http.Redirect(w, r, q.release(to), http.StatusMovedPermanently)
 		return nil
 	}

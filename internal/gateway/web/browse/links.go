@@ -120,6 +120,17 @@ func unescape(text string) string {
 	return text
 }
 
+// mayOpen reports whether the visitor may read the repository of a page.
+func (q *request) mayOpen(to string) bool {
+	u, err := url.Parse(to)
+	if err != nil {
+		return false
+	}
+	repo, _, _ := Split(u.Path)
+	path, err := git.ParseRepoPath(strings.Trim(repo, "/"))
+	return err == nil && q.v.Open(path) == nil
+}
+
 // release completes the address of an archive: cgit leaves out the v of tags such as v1.0.
 func (q *request) release(to string) string {
 	repo, name, ok := strings.Cut(to, mark+"archive/")
