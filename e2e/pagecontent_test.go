@@ -243,6 +243,10 @@ func TestPageContent(t *testing.T) {
 		t.Errorf("the page of an empty repository: %s", page)
 	}
 	safe(t, "a shallow repository", c.get("/shallow/-/log/HEAD"))
+	if page := c.ask("/team/hostile?go-get=1", "Accept: */*"); !strings.Contains(page, `<meta name="go-import" content="`+
+		strings.TrimPrefix(c.base, "http://")+"/team/hostile git "+c.base+`/team/hostile">`) {
+		t.Errorf("what the go command gets lacks the place of the repository: %.1000s", page)
+	}
 	for _, name := range []string{"team/hostile", "team/sha256"} {
 		t.Run(name, func(t *testing.T) {
 			comparePages(t, &browserClient{t, c.Client, c.base, c.state}, gittest.At(t, filepath.Join(root, name+".git")), "/"+name)

@@ -184,7 +184,8 @@ func (q *request) isPageOfRepository(path string) bool {
 		return false
 	}
 	_, err := gateway.ParseRepo(path)
-	return err == nil && (q.wantsHTML() || legacy.IsContent(q.r.URL) || path == "/robots.txt")
+	return err == nil && (q.wantsHTML() || legacy.IsContent(q.r.URL) || path == "/robots.txt" ||
+		q.r.URL.Query().Get("go-get") == "1") // the go command sends no Accept
 }
 
 // wantsHTML reports whether a browser opens an address.
