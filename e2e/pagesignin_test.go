@@ -53,8 +53,10 @@ func TestSignIn(t *testing.T) {
 	if strings.Contains(page, "README") || !strings.Contains(page, `type="password"`) {
 		t.Fatalf("an anonymous visitor of a secret repository gets %.500s, want the page to sign in", page)
 	}
-	if page := string(c.get("/cgit/open.git/tree/README.md?h=main")); !strings.Contains(page, "Title") {
-		t.Errorf("an old address of an open repository leads to %.500s", page)
+	for _, old := range []string{"/cgit/open.git/tree/README.md?h=main", "/gitweb/?p=open.git;a=blob;f=README.md"} {
+		if page := string(c.get(old)); !strings.Contains(page, "Title") {
+			t.Errorf("the old address %s of an open repository leads to %.500s", old, page)
+		}
 	}
 	if page := string(c.get("/cgit/secret.git/tree/README.md?h=main")); !strings.Contains(page, `type="password"`) {
 		t.Errorf("an old address of a secret repository leads to %.500s", page)

@@ -169,8 +169,9 @@ func (s *Site) Serve(w http.ResponseWriter, r *http.Request, v Visitor) error {
 	if err == nil {
 		err = q.answer()
 	}
-	if to, ok := legacy.Find(r.URL); ok && (fault.Is(err, fault.NotFound) ||
-		fault.Is(err, fault.Unauthenticated) && q.mayOpen(to)) { // the path itself is that of no repository for the visitor
+	// the path itself is that of no repository, as far as the visitor may know, or has a query with semicolons
+	if to, ok := legacy.Find(r.URL); ok && (fault.Is(err, fault.NotFound) || fault.Is(err, fault.Invalid) ||
+		fault.Is(err, fault.Unauthenticated) && q.mayOpen(to)) {
 		http.Redirect(w, r, q.release(to), http.StatusMovedPermanently)
 		return nil
 	}
