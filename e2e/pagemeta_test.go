@@ -1,12 +1,14 @@
 package e2e
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -36,6 +38,13 @@ func TestPageSettings(t *testing.T) {
 	write("cgit.git/cgitrc", "# of cgit\ndesc=for cgit \xff\u202e\nowner=Carl\nsection=Libraries\nhide=0\n"+
 		"source-filter=/bin/sh\n")
 	write("hidden.git/cgitrc", "ignore=1\n")
+	gittest.InitAt(t, filepath.Join(root, "pipe.git"))
+	if err := errors.Join(syscall.Mkfifo(filepath.Join(root, "pipe.git/cgitrc"), 0o666),
+		syscall.Mkfifo(filepath.Join(root, "pipe.git/category"), 0o666)); err != nil {
+		t.Fatal(err)
+	}
+	gittest.InitAt(t, filepath.Join(root, "large.git"))
+	write("large.git/cgitrc", strings.Repeat("#\n", 1<<20)+"desc=too late\n")
 	for i, branch := range []string{"b", "a", "c"} {
 		plain.GitIn(fmt.Sprintf("commit refs/heads/%s\nauthor a <a@example.org> 1800000000 +0000\n"+
 			"committer a <a@example.org> %d +0000\ndata 1\nx\n", branch, []int{1500000000, 1700000000, 1600000000}[i]),
@@ -62,7 +71,7 @@ func TestPageSettings(t *testing.T) {
 		return nil, ""
 	}
 	for name, want := range map[string]string{"web": "web|Tools & more for the web <b>|Wanda <w@example.org>|",
-		"cgit": "cgit|Libraries for cgit \ufffdU+202E|Carl|"} {
+		"pipe": "pipe|||", "large": "large|||", "cgit": "cgit|Libraries for cgit \ufffdU+202E|Carl|"} {
 		if cells, _ := row(name); strings.Join(cells, "|") != want {
 			t.Errorf("the list has %q, want %q", strings.Join(cells, "|"), want)
 		}
@@ -92,6 +101,14 @@ func TestPageSettings(t *testing.T) {
 		"--quiet")
 	if _, at := row("plain"); at != newest() {
 		t.Errorf("after a change by git, the last change was at %s, git says %s", at, newest())
+	}
+	runPackhorse(t, "", "repo", "set", "web", "--category", "New", "--unlisted=false", "--root", root, "--state", c.state)
+	if cells, _ := row("web"); strings.Join(cells, "|") != "web|New for the web <b>|Wanda <w@example.org>|" {
+		t.Errorf("after a change of the category, the list has %q", cells)
+	}
+	runPackhorse(t, "", "repo", "set", "web", "--unlisted", "--root", root, "--state", c.state)
+	if cells, _ := row("web"); cells != nil {
+		t.Errorf("the list has %q, which is unlisted", cells)
 	}
 	write("cgit.git/cgitrc", "desc=changed\n")
 	if cells, _ := row("cgit"); strings.Join(cells, "|") != "cgit|changed||" {
