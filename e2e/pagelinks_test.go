@@ -132,3 +132,26 @@ func TestCloneCommands(t *testing.T) {
 		}
 	}
 }
+
+// TestPageCompareImages: images and removed files of A...B are those of git's merge base.
+func TestPageCompareImages(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	r := gittest.InitAt(t, filepath.Join(root, "app.git"))
+	commit := func(branch, from, changes string) string {
+		return "commit refs/heads/" + branch + "\ncommitter a <a@example.org> 1700000000 +0000\ndata 1\nx\n" + from + changes
+	}
+	image := func(text string) string { return "M 100644 inline i.png\ndata 2\n\x00" + text + "\n" }
+	r.GitIn(commit("main", "", image("1")+"M 100644 inline gone\ndata 2\nx\n\n")+
+		commit("a", "from refs/heads/main\n", image("2")+"D gone\n")+
+		commit("b", "from refs/heads/main\n", image("3")+"D gone\n"), "fast-import", "--quiet")
+	c := servePages(t, root)
+	base := r.Git("merge-base", "a", "b")
+	page := string(c.get("/app/-/compare/a...b"))
+	for _, want := range []string{"/app/-/raw/" + base + "/i.png", "/app/-/file/" + base + "/gone"} {
+		if !strings.Contains(page, `"`+want+`"`) {
+			t.Errorf("the comparison has no link to %s", want)
+		}
+		c.get(want)
+	}
+}

@@ -93,12 +93,23 @@ func (q *request) compare() (*content, error) {
 	if err != nil {
 		return nil, err
 	}
+	before := from
+	if q.mergeBase {
+		bases, err := one[packhorsev1.MergeBaseResponse](q, packhorsev1connect.HistoryServiceMergeBaseProcedure,
+			&packhorsev1.MergeBaseRequest{Revisions: []string{from, to}})
+		if err != nil {
+			return nil, err
+		}
+		if len(bases.GetOids()) > 0 {
+			before = bases.GetOids()[0]
+		}
+	}
 	names := q.left + " ... " + q.right
 	heading := page.Plural(len(list), "Commit", "Commits")
 	if len(list) > logCommits {
 		heading = "The newest commits"
 	}
 	main := g.Group{q.crumbs(page.Visible(names)), q.places(""),
-		h.Section(h.H2(g.Text(heading)), q.logTable(list[:min(len(list), logCommits)], nil, nil)), d.view(q, from, to)}
+		h.Section(h.H2(g.Text(heading)), q.logTable(list[:min(len(list), logCommits)], nil, nil)), d.view(q, before, to)}
 	return &content{title: names + " - " + q.repo.String(), kind: "diff", main: main, brief: d.hasObjects}, nil
 }
