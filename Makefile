@@ -87,7 +87,7 @@ zoekt-webserver: ## Build bin/zoekt-webserver, to compare searches with
 # Tests without the race detector have CGO_ENABLED=0, like the programs, so that they share the compiled packages.
 test-browser: ## Check each kind of page in a Chromium, with screenshots in SCREENSHOTS (bin/screenshots)
 	.ci/clients $(CLIENTDIR) page-checks
-	CGO_ENABLED=0 PACKHORSE_TEST_BROWSER=$(abspath $(CLIENTDIR))/page-checks PACKHORSE_SCREENSHOTS=$(abspath $(SCREENSHOTS)) go test -count=1 -timeout 10m ./e2e -run '^TestBrowser$$'
+	CGO_ENABLED=0 PACKHORSE_TEST_BROWSER=$(abspath $(CLIENTDIR))/page-checks PACKHORSE_SCREENSHOTS=$(abspath $(SCREENSHOTS)) go test -count=1 -timeout 10m ./e2e -run '^TestBrowser'
 
 clients: ## Install other git clients below CLIENTDIR (bin/clients), and run the matrix with all available ones
 	@.ci/clients $(CLIENTDIR)

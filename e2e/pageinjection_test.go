@@ -41,11 +41,14 @@ func newInjection(t *testing.T, path string) *gittest.Repo {
 	file := func(mode, name, data string) {
 		fmt.Fprintf(&b, "M %s inline %s\ndata %d\n%s\n", mode, fastImport(name), len(data), data)
 	}
-	html := "<html><body onload=alert(1)><script>alert(1)</script>" + closing
+	html := "<html><body onload=alert(1)><script>document.title=\"owned\";alert(1)</script>" + closing
 	for _, name := range []string{payload, payload + "2/" + payload, closing, "a\r\nSet-Cookie: x=1\r\n\r\n", "x.html",
 		"x.svg", "x.xml", "x.pdf", "x.js", "x\";filename=evil.html", "x.png", "x.htm", "x.xhtml", "x.mhtml", "x.swf"} {
 		file("100644", name, html)
 	}
+	file("100644", "image.svg", `<svg xmlns="http://www.w3.org/2000/svg" onload="alert(1)"><script>alert(1)</script>`+
+		`<image href="http://evil.example/x.png"/><foreignObject><iframe xmlns="http://www.w3.org/1999/xhtml" `+
+		`src="javascript:parent.alert(1)"/></foreignObject></svg>`)
 	file("100644", "binary.html", html+"\x00")
 	file("120000", "link", "javascript:alert(1)"+closing)
 	file("100644", "README.md", readmePayload)
@@ -159,9 +162,8 @@ const elsewhere = `
 	/plain/-/blame/main/x.html /plain/-/history/main/%0d%0aX-Evil:1 /.//evil.example/-/compare/a..b
 `
 
-// TestPageInjection visits pages of a repository whose texts are payloads, and sends payloads in requests.
-func TestPageInjection(t *testing.T) {
-	t.Parallel()
+// serveInjection serves the repository at the path at, and returns addresses with payloads.
+func serveInjection(t *testing.T) (c *browserClient, at string, paths []string) {
 	root := t.TempDir()
 	name := "dir/" + payload
 	if err := os.Mkdir(filepath.Join(root, "dir"), 0o777); err != nil {
@@ -169,10 +171,15 @@ func TestPageInjection(t *testing.T) {
 	}
 	r := newInjection(t, filepath.Join(root, name+".git"))
 	newInjection(t, filepath.Join(root, "plain.git"))
-	c := servePages(t, root)
-	at := "/" + escapePath(name)
-	paths := strings.Fields(strings.NewReplacer("AT", at, "QUERY", url.QueryEscape(closing), "PATH", escapePath(closing),
-		"REF", escapePath(refPayload), "ID", r.ID("main").String()).Replace(injected))
+	at = "/" + escapePath(name)
+	return servePages(t, root), at, strings.Fields(strings.NewReplacer("AT", at, "QUERY", url.QueryEscape(closing), "PATH",
+		escapePath(closing), "REF", escapePath(refPayload), "ID", r.ID("main").String()).Replace(injected))
+}
+
+// TestPageInjection visits pages of a repository whose texts are payloads, and sends payloads in requests.
+func TestPageInjection(t *testing.T) {
+	t.Parallel()
+	c, at, paths := serveInjection(t)
 	for _, file := range []string{payload, payload + "2/" + payload, closing, "a\r\nSet-Cookie: x=1\r\n\r\n", "x.html",
 		"x.svg", "x.js", "README.md", ".gitmodules"} {
 		for _, kind := range []string{"file", "blame", "history"} {
@@ -199,7 +206,7 @@ func TestPageInjection(t *testing.T) {
 
 // injectRaw checks files, patches, feeds and archives.
 func injectRaw(t *testing.T, c *browserClient, at string) {
-	for file, want := range map[string]string{"x.html": "text/plain", "x.svg": "image/svg+xml", "x.xml": "text/plain",
+	for file, want := range map[string]string{"x.html": "text/plain", "image.svg": "image/svg+xml", "x.xml": "text/plain",
 		"x.pdf": "text/plain", "x.js": "text/plain", "x.xhtml": "text/plain", "x.mhtml": "text/plain", "x.swf": "text/plain",
 		"binary.html": "application/octet-stream", "x.png": "image/png", payload: "text/plain", closing: "text/plain",
 		"a\r\nSet-Cookie: x=1\r\n\r\n": "text/plain", "x\";filename=evil.html": "text/plain"} {
