@@ -2,6 +2,7 @@ package graph
 
 import (
 	"context"
+	"slices"
 
 	"github.com/packhorse-git/packhorse/internal/git"
 )
@@ -18,21 +19,32 @@ type LastChangeOptions struct {
 	// Equal is called with root trees in which the directory is the same. It is not called for the root.
 	Equal func(parent, commit git.ObjectID)
 	// Known moves the entries whose last changes, as seen from a commit, the caller knows to the front, and returns their
-	// number. A call with the commit to start from begins the search, maybe once more.
+	// number.
 	Known func(commit git.ObjectID, entries []int32) (known int)
 	// Found gets entries whose last change is a commit.
 	Found func(commit git.ObjectID, entries []int32)
 
+	// Begin is called when the search begins, maybe once more.
+	Begin func()
+	// Rest gets commits and entries from which another search can go on, if the context has ended. It may be nil.
+	Rest func(commit git.ObjectID, entries []int32)
+
 	MaxVisited int // maximum number of commits to visit; beyond it the error is Invalid
 }
 
-// LastChanges finds, for each entry of a directory of a commit, the commit that git log -1 lists for its path. History
+// From is a commit to search entries from, by their indexes.
+type From struct {
+	Commit  git.ObjectID
+	Entries []int32
+}
+
+// LastChanges finds, for entries of a directory as of commits, the commit that git log -1 lists for their path. History
 // is simplified by default (git-log(1)): the way from start leads to the first parent with an equal entry. It ends at
 // the first commit that differs from all its parents.
 //
 // One walk serves all entries, and visits a commit at most once if there are generation numbers. Filters of changed
 // paths in the commit-graph save calls of Split. If the commit-graph proves damaged, all is found once more.
-func (g *Graph) LastChanges(ctx context.Context, start git.ObjectID, shallow Commits, o LastChangeOptions) error {
+func (g *Graph) LastChanges(ctx context.Context, from []From, shallow Commits, o LastChangeOptions) error {
 	s := changeSearch{LastChangeOptions: o, dir: newFilterKey(o.Dir), names: make([]filterKey, len(o.Names))}
 	for i, name := range o.Names {
 		if o.Dir != "" {
@@ -42,16 +54,21 @@ func (g *Graph) LastChanges(ctx context.Context, start git.ObjectID, shallow Com
 	}
 	return g.run(ctx, shallow, func(w *walk) error {
 		s.walk, s.pending = w, make(map[uint32][]int32)
-		n, err := w.start(start)
-		if err != nil {
-			return err
+		o.Begin()
+		for _, f := range from {
+			n, err := w.start(f.Commit)
+			if err != nil {
+				return err
+			}
+			s.follow(n, slices.Clone(f.Entries))
 		}
-		all := make([]int32, len(o.Names))
-		for i := range all {
-			all[i] = int32(i)
+		err := s.run()
+		if err != nil && ctx.Err() != nil && o.Rest != nil {
+			for n, entries := range s.pending {
+				o.Rest(w.id(n), entries)
+			}
 		}
-		s.follow(n, all)
-		return s.run()
+		return err
 	})
 }
 
@@ -84,38 +101,47 @@ func (s *changeSearch) run() error {
 		n := w.queue.pop()
 		entries := s.pending[n]
 		delete(s.pending, n)
-		if err := w.step(); err != nil {
-			return err
-		}
-		if w.steps > s.MaxVisited {
+		err := w.step()
+		if err == nil && w.steps > s.MaxVisited {
 			return errTooMuchHistory(s.MaxVisited)
 		}
-		if entries = entries[s.Known(w.id(n), entries):]; len(entries) == 0 {
-			continue
+		if err == nil {
+			entries, err = s.visit(n, entries)
 		}
-		parents, err := w.parents(n)
 		if err != nil {
+			s.follow(n, entries) // for Rest
 			return err
-		}
-		w.stack = append(w.stack[:0], parents...)
-		for i, p := range w.stack {
-			if err := w.load(p); err != nil {
-				return err
-			}
-			same, err := s.split(n, p, i == 0, entries)
-			if err != nil {
-				return err
-			}
-			s.follow(p, entries[:same])
-			if entries = entries[same:]; len(entries) == 0 {
-				break
-			}
-		}
-		if len(entries) > 0 {
-			s.Found(w.id(n), entries)
 		}
 	}
 	return nil
+}
+
+// visit has entries of a commit searched from its parents, or found. It returns the others if it fails.
+func (s *changeSearch) visit(n uint32, entries []int32) ([]int32, error) {
+	w := s.walk
+	if entries = entries[s.Known(w.id(n), entries):]; len(entries) == 0 {
+		return nil, nil
+	}
+	parents, err := w.parents(n)
+	if err != nil {
+		return entries, err
+	}
+	w.stack = append(w.stack[:0], parents...)
+	for i, p := range w.stack {
+		if err := w.load(p); err != nil {
+			return entries, err
+		}
+		same, err := s.split(n, p, i == 0, entries)
+		if err != nil {
+			return entries, err
+		}
+		s.follow(p, entries[:same])
+		if entries = entries[same:]; len(entries) == 0 {
+			return nil, nil
+		}
+	}
+	s.Found(w.id(n), entries)
+	return nil, nil
 }
 
 // split moves the entries that are the same in a commit and its parent to the front, and returns their number.

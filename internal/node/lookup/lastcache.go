@@ -6,6 +6,7 @@ import (
 	"github.com/hashicorp/golang-lru/v2/simplelru"
 
 	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/graph"
 )
 
 const (
@@ -31,7 +32,8 @@ type lastSet struct {
 // lastResult is a part of a lastSet that is true for a commit.
 type lastResult struct {
 	*lastSet
-	has []uint64 // a bit for each entry of the list; nil: all
+	has  []uint64     // a bit for each entry of the list; nil: all
+	rest []graph.From // the other entries, if the search of this commit did not end
 }
 
 // get returns the last commit of an entry; nil: it is not known.
@@ -44,7 +46,13 @@ func (r lastResult) get(name string) *Commit {
 }
 
 // cost is the memory of the result in bytes, about, without that of the set.
-func (r lastResult) cost(key lastKey) int { return len(key.dir) + 4*entryCost + 8*len(r.has) }
+func (r lastResult) cost(key lastKey) int {
+	n := len(key.dir) + 4*entryCost + 8*len(r.has)
+	for _, f := range r.rest {
+		n += entryCost + 4*len(f.Entries)
+	}
+	return n
+}
 
 // maxResults is the maximum number of results for a commit.
 const maxResults = 8
@@ -78,14 +86,15 @@ func (c *lastCache) get(key lastKey) []lastResult {
 	return results
 }
 
-// add caches a result, and its parts that are true for passed commits, unless it is very large.
-func (c *lastCache) add(key lastKey, list []LastCommit, passed []passedCommit) {
+// add caches a result, and its parts that are true for passed commits, unless it is very large. Entries without a commit
+// are not known.
+func (c *lastCache) add(key lastKey, list []LastCommit, passed, rest []graph.From) {
 	set := &lastSet{list: list, index: make(map[string]int32, len(list))}
 	counted := make(map[*Commit]bool)
 	for i, e := range list {
 		set.index[e.Name] = int32(i)
 		set.size += len(e.Name) + 2*entryCost
-		if !counted[e.Commit] {
+		if e.Commit != nil && !counted[e.Commit] {
 			counted[e.Commit] = true
 			set.size += int(e.Commit.memory())
 		}
@@ -93,28 +102,43 @@ func (c *lastCache) add(key lastKey, list []LastCommit, passed []passedCommit) {
 	if set.size > maxLastSize {
 		return
 	}
+	all := graph.From{Commit: key.commit, Entries: make([]int32, len(list))}
+	for i := range list {
+		all.Entries[i] = int32(i)
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, p := range passed {
-		has := make([]uint64, (len(list)+63)/64)
-		for _, e := range p.entries {
-			has[e/64] |= 1 << (e % 64)
+	for _, p := range append(passed, all) {
+		r := lastResult{lastSet: set, has: make([]uint64, (len(list)+63)/64)}
+		n := 0
+		for _, e := range p.Entries {
+			if list[e].Commit != nil {
+				r.has[e/64] |= 1 << (e % 64)
+				n++
+			}
 		}
-		c.put(lastKey{key.repository, key.dir, p.id}, lastResult{set, has})
+		if n == len(list) {
+			r.has = nil
+		}
+		if p.Commit == key.commit {
+			r.rest = rest
+		}
+		if n > 0 || len(r.rest) > 0 {
+			c.put(lastKey{key.repository, key.dir, p.Commit}, r, p.Commit == key.commit)
+		}
 	}
-	c.put(key, lastResult{set, nil})
 	for c.size > maxLastCache {
 		c.lru.RemoveOldest()
 	}
 }
 
-// put adds a result to those of a commit. A whole one replaces them.
-func (c *lastCache) put(key lastKey, r lastResult) {
+// put adds a result to those of a commit, or replaces them. A whole one remains.
+func (c *lastCache) put(key lastKey, r lastResult, replace bool) {
 	old, _ := c.lru.Peek(key)
-	if len(old) > 0 && (old[0].has == nil || r.has != nil && len(old) == maxResults) {
+	if len(old) > 0 && (old[0].has == nil || !replace && len(old) == maxResults) {
 		return
 	}
-	if r.has == nil || len(old) == 0 {
+	if replace || len(old) == 0 {
 		c.lru.Remove(key)
 		c.lru.Add(key, []lastResult{r})
 	} else {

@@ -92,13 +92,9 @@ type lastSearch struct {
 	memo     *pathMemo // finds the directory; nil: it is the root
 	list     []LastCommit
 	entries  []treeEntry    // of the list
-	passed   []passedCommit // some of the commits that the search passed
-}
-
-// passedCommit is a commit with entries that have the same last commits as seen from there.
-type passedCommit struct {
-	id      git.ObjectID
-	entries []int32
+	found    []git.ObjectID // the last commits of the list's entries
+	passed   []graph.From   // some of the commits that the search passed, with the entries that were searched there
+	rest     []graph.From   // the search goes on there
 }
 
 // maxPassed is the maximum number of passed commits of a search.
@@ -106,24 +102,42 @@ const maxPassed = 4096
 
 // run fills in the commits of the list.
 func (s *lastSearch) run(shallow graph.Commits) error {
-	names, found := make([]string, len(s.list)), make([]git.ObjectID, len(s.list))
+	names := make([]string, len(s.list))
+	s.found = make([]git.ObjectID, len(s.list))
+	all := graph.From{Commit: s.key.commit, Entries: make([]int32, len(s.list))}
 	for i := range s.list {
-		names[i] = s.list[i].Name
+		names[i], all.Entries[i] = s.list[i].Name, int32(i)
+	}
+	from := []graph.From{all}
+	if results := s.last.get(s.key); s.isCached && len(results) > 0 && len(results[0].rest) > 0 {
+		from = results[0].rest // of an earlier search
+		for i, e := range results[0].list {
+			s.list[i].Commit = e.Commit
+		}
 	}
 	o := graph.LastChangeOptions{Dir: s.key.dir, Names: names, Split: s.split, Equal: s.equal, Known: s.known,
 		MaxVisited: maxVisited,
+		Begin: func() {
+			s.passed, s.rest = nil, nil
+			clear(s.found)
+		},
+		Rest: func(commit git.ObjectID, entries []int32) {
+			s.rest = append(s.rest, graph.From{Commit: commit, Entries: slices.Clone(entries)})
+		},
 		Found: func(commit git.ObjectID, entries []int32) {
 			for _, e := range entries {
-				found[e] = commit
+				s.found[e] = commit
 			}
 		}}
-	if err := s.repo.Graph.LastChanges(s.ctx, s.key.commit, shallow, o); err != nil {
+	err := s.repo.Graph.LastChanges(s.ctx, from, shallow, o)
+	if err != nil && s.ctx.Err() == nil {
 		return err
 	}
+	s.ctx = context.WithoutCancel(s.ctx) // a later call continues a search that took too long
 	commits := make(map[git.ObjectID]*Commit)
-	for i, id := range found {
+	for i, id := range s.found {
 		if id.IsZero() {
-			continue // known
+			continue // known, or not found in time
 		}
 		if commits[id] == nil {
 			commit, err := s.commit(id)
@@ -138,18 +152,15 @@ func (s *lastSearch) run(shallow graph.Commits) error {
 		s.list[i].Commit = commits[id]
 	}
 	if results := s.last.get(s.key); s.isCached && (len(results) == 0 || results[0].has != nil) {
-		s.last.add(s.key, s.list, s.passed)
+		s.last.add(s.key, s.list, s.passed, s.rest)
 	}
-	return nil
+	return err
 }
 
 // known fills in entries from cached results for a commit. It implements graph.LastChangeOptions.Known.
 func (s *lastSearch) known(commit git.ObjectID, entries []int32) (known int) {
 	if !s.isCached {
 		return 0
-	}
-	if commit == s.key.commit {
-		s.passed = nil
 	}
 	for _, result := range s.last.get(lastKey{s.key.repository, s.key.dir, commit}) {
 		for i := known; i < len(entries); i++ {
@@ -163,7 +174,7 @@ func (s *lastSearch) known(commit git.ObjectID, entries []int32) (known int) {
 	}
 	if rest := entries[known:]; len(rest) > 0 && commit != s.key.commit && len(s.passed) < maxPassed &&
 		s.remembers(commit) {
-		s.passed = append(s.passed, passedCommit{commit, slices.Clone(rest)})
+		s.passed = append(s.passed, graph.From{Commit: commit, Entries: slices.Clone(rest)})
 	}
 	return known
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/gittest"
+	"github.com/packhorse-git/packhorse/internal/git/graph"
 	"github.com/packhorse-git/packhorse/internal/git/repo"
 )
 
@@ -313,8 +314,8 @@ func TestLastCacheIsBounded(t *testing.T) {
 	for i := range 500 {
 		list := []LastCommit{{Name: "f", Commit: &Commit{Message: make([]byte, rnd.IntN(maxLastCache/7))}}}
 		key := func() lastKey { return lastKey{repository: "r", dir: fmt.Sprint(rnd.IntN(99))} }
-		passed := []passedCommit{{entries: []int32{0}}, {entries: []int32{0}}}
-		c.add(key(), list, passed[:rnd.IntN(3)])
+		passed := []graph.From{{Entries: []int32{0}}, {Entries: []int32{0}}}
+		c.add(key(), list, passed[:rnd.IntN(3)], nil)
 		sum, sets := 0, map[*lastSet]int{}
 		for _, k := range c.lru.Keys() {
 			results, _ := c.lru.Peek(k)
@@ -364,4 +365,38 @@ func TestLastCommitsOfHistory(t *testing.T) {
 			t.Errorf("last commit of %s: %s, git has %s", path, e.Commit.ID, want)
 		}
 	}
+}
+
+// A search that takes too long is continued by the next one.
+func TestLastCommitsAreContinued(t *testing.T) {
+	t.Parallel()
+	r := tangled(t, 2, 60)
+	want := gitLastCommits(r, []string{"main"}, []string{""})
+	opened, l := openRepo(t, r), New(Options{})
+	for steps := 0; ; steps++ {
+		ctx := &limited{t.Context(), steps}
+		err := l.LastCommits(ctx, opened, PathIn{"main", ""}, func([]LastCommit) error { return nil })
+		if err == nil {
+			if steps < 5 {
+				t.Fatalf("all was found within %d steps", steps)
+			}
+			break
+		} else if !errors.Is(err, context.DeadlineExceeded) {
+			t.Fatal(err)
+		}
+	}
+	want.check(t, func() *Reader { return l }, opened)
+}
+
+// limited is a context that ends after some calls of Err.
+type limited struct {
+	context.Context
+	left int
+}
+
+func (c *limited) Err() error {
+	if c.left--; c.left < 0 {
+		return context.DeadlineExceeded
+	}
+	return nil
 }
