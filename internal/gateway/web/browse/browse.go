@@ -373,13 +373,21 @@ func (q *request) enter() (leave func(), done bool, err error) {
 	return leave, false, err
 }
 
-// check fails unless a visible ref reaches the commits.
+// check fails unless a visible ref reaches the commits. Successful calls are kept until the refs change.
 func (q *request) check() error {
 	for _, id := range q.unknown {
+		key := strings.Join([]string{"visible", q.repo.String(), id, q.purges, fmt.Sprintf("%v %d", q.version,
+			q.Now().Unix()/settingsSeconds)}, "\x00")
+		if _, ok := q.cache.get(key); ok {
+			continue
+		}
 		_, err := one[packhorsev1.CommitResponse](q, packhorsev1connect.ObjectServiceCommitProcedure,
 			&packhorsev1.CommitRequest{Revision: id})
 		if err != nil {
 			return err
+		}
+		if q.version != (git.Version{}) {
+			q.cache.add(key, &fragment{})
 		}
 	}
 	return nil

@@ -78,12 +78,13 @@ func (s *Site) SendPacked(w http.ResponseWriter, r *http.Request, name string, h
 	w.Header().Add("Vary", "Accept-Encoding")
 	if r.URL.RawQuery == "" && acceptsGzip(r) {
 		w.Header().Set("Content-Encoding", "gzip")
-		first := storedBlocks(append(make([]byte, 0, len(begin)+32), gzipHeader...), begin, false)
-		last := storedBlocks(nil, end, true)
+		text := append(make([]byte, 0, len(main.blocks)+b.Len()+64), gzipHeader...)
+		text = append(storedBlocks(text, begin, false), main.blocks...)
+		text = storedBlocks(text, end, true)
 		sum := crc32.Update(multiply(main.shift, crc32.ChecksumIEEE(begin))^main.sum, crc32.IEEETable, end)
-		last = binary.LittleEndian.AppendUint32(last, sum)
-		last = binary.LittleEndian.AppendUint32(last, uint32(len(begin)+main.size+len(end)))
-		return s.SendText(w, r, http.StatusOK, name, contentType, first, main.blocks, last)
+		text = binary.LittleEndian.AppendUint32(text, sum)
+		text = binary.LittleEndian.AppendUint32(text, uint32(b.Len()+main.size))
+		return s.SendText(w, r, http.StatusOK, name, contentType, text)
 	}
 	text, err := main.Text()
 	if err != nil {
