@@ -86,8 +86,8 @@ func (c *lastCache) get(key lastKey) []lastResult {
 	return results
 }
 
-// add caches a result, and its parts that are true for passed commits, unless it is very large. Entries without a commit
-// are not known.
+// add caches a result, and its parts that are true for passed commits, unless it is very large. Entries without a
+// commit are not known.
 func (c *lastCache) add(key lastKey, list []LastCommit, passed, rest []graph.From) {
 	set := &lastSet{list: list, index: make(map[string]int32, len(list))}
 	counted := make(map[*Commit]bool)
