@@ -91,6 +91,7 @@ func newBrowserServer(t *testing.T) (c *browserClient, token, commit string) {
 	}
 	app := newAppRepo(t, filepath.Join(root, "team/app.git"))
 	gittest.InitAt(t, filepath.Join(root, "empty.git"))
+	gittest.InitAt(t, filepath.Join(root, "a-name-that-is-rather-long-for-the-screen-of-a-telephone.git"))
 	for name, patterns := range map[string][]string{
 		"packhorse/server": {"../internal/fault/*.go", "../internal/search/*.go"},
 		"packhorse/pages":  {"../internal/gateway/web/*.go", "../internal/gateway/web/page/*.go"},
