@@ -1,6 +1,7 @@
 package roles
 
 import (
+	"crypto/tls"
 	"net/http"
 	"runtime/debug"
 	"time"
@@ -50,8 +51,18 @@ func addPages(d *deps, handler *githttp.Handler, from *gatewayOptions, access *a
 				}
 				secret = file.Get
 			}
+			transport := &http.Transport{Proxy: http.ProxyFromEnvironment, DisableKeepAlives: true}
+			for _, rule := range d.cfg.Auth.OIDC {
+				if rule.Issuer == cfg.Issuer && rule.CA != "" {
+					trusted, err := credfile.LoadAuthorities(rule.CA, d.log)
+					if err != nil {
+						return err
+					}
+					transport.TLSClientConfig = &tls.Config{RootCAs: trusted.Pool(), MinVersion: tls.VersionTLS12}
+				}
+			}
 			o.Issuer = &account.Issuer{URL: cfg.Issuer, ID: cfg.ClientID, Secret: secret,
-				Client: httpguard.Client(&http.Transport{Proxy: http.ProxyFromEnvironment, DisableKeepAlives: true})}
+				Client: httpguard.Client(transport)}
 		}
 		if pages, err = web.NewPages(o); err != nil {
 			return err
