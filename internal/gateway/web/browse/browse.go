@@ -132,7 +132,7 @@ type request struct {
 	asPatch  bool              // the commit as a mail
 	version  git.Version       // of the refs
 	purges   string            // see node.Answer
-	known    []string          // full IDs that refs led to
+	known    []string          // full IDs that refs led to, or are known to reach
 	unknown  []string          // those that none did
 	names    map[string]string // see nameRefs
 
@@ -351,6 +351,10 @@ func (q *request) answer() error {
 // render makes the fragment of the page.
 func (q *request) render(leave func()) (*fragment, error) {
 	defer leave()
+	if err := q.check(); err != nil {
+		return nil, err
+	}
+	q.known = append(q.known, q.unknown...) // so that each call of the page need not check them
 	shown, err := q.kind.show(q)
 	if err != nil {
 		return nil, err
