@@ -355,7 +355,7 @@ func validate(t *testing.T, jar, dir string) {
 // readAloud compares the text that w3m shows of a page with the texts that it has to have, in their order.
 func readAloud(t *testing.T, p browserPage, file string) {
 	t.Helper()
-	out, err := exec.Command("w3m", "-dump", "-cols", "100", "-T", "text/html", "-I", "UTF-8", "-O", "UTF-8",
+	out, err := exec.Command("w3m", "-dump", "-cols", "160", "-T", "text/html", "-I", "UTF-8", "-O", "UTF-8",
 		file).CombinedOutput()
 	if err != nil {
 		t.Fatalf("w3m: %v: %s", err, out)
