@@ -21,7 +21,7 @@ import (
 )
 
 // browserTime limits the whole test, for browsers that hang.
-const browserTime = 2 * time.Minute
+const browserTime = 5 * time.Minute
 
 // pageChecks is the variable with the directory of axe-core and the Nu Html Checker, as .ci/clients makes it.
 const pageChecks = "PACKHORSE_TEST_BROWSER"

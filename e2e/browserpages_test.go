@@ -245,7 +245,7 @@ func (c *checker) look(p browserPage) {
 	b.fits(p.name)
 	b.shot(p.name + "-wide-light")
 	text := eval[string](b, visibleText)
-	c.accessible(p.name, `{}`, "")
+	c.accessible(p.name, `{resultTypes: ["violations"]}`, "")
 	c.keyboard(p.name)
 
 	b.wear(look{width: 1600, height: 1000, dark: true})
