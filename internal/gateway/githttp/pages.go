@@ -153,8 +153,15 @@ func (v *Visitor) SendLFS(o lfs.Object, header http.Header) {
 // Note adds attributes to the request's log line.
 func (v *Visitor) Note(attrs ...slog.Attr) { v.attrs = append(v.attrs, attrs...) }
 
-// Hold counts n more bytes that the request holds in memory until it ends. It fails if all requests hold too much.
-func (v *Visitor) Hold(n int) error { return v.memory.Grow(int64(n)) }
+// Hold counts n more bytes that the request holds in memory until it ends, or fewer. It fails if all requests hold too
+// much.
+func (v *Visitor) Hold(n int) error {
+	if n < 0 {
+		v.memory.Shrink(v.memory.Size() + int64(n))
+		return nil
+	}
+	return v.memory.Grow(int64(n))
+}
 
 // Failed records an error that the response, which is complete, reports to the client. The request counts as failed.
 func (v *Visitor) Failed(err error) { v.failure = err }

@@ -36,7 +36,8 @@ type Visitor interface {
 	Revisions(revisions []string) ([]node.Result, error)
 	// Read has a storage node answer a call about the repository.
 	Read(c gateway.Read) error
-	// Hold counts n more bytes that the request holds in memory until it ends. It fails if all requests hold too much.
+	// Hold counts n more bytes that the request holds in memory until it ends, or fewer. It fails if all requests hold
+	// too much.
 	Hold(n int) error
 	// List returns a page of the repositories that the visitor may read.
 	List(m *packhorsev1.ListRequest) (*packhorsev1.ListResponse, error)
@@ -132,6 +133,7 @@ type request struct {
 	asPatch  bool              // the commit as a mail
 	version  git.Version       // of the refs
 	purges   string            // see node.Answer
+	held     int               // bytes, see hold
 	known    []string          // full IDs that refs led to, or are known to reach
 	unknown  []string          // those that none did
 	names    map[string]string // see nameRefs
@@ -359,7 +361,23 @@ func (q *request) render(leave func()) (*fragment, error) {
 	if err != nil {
 		return nil, err
 	}
-	return newFragment(shown)
+	f, err := newFragment(shown)
+	if err == nil && f.raw == nil { // the objects are not needed any more
+		err = q.v.Hold(-q.held)
+	}
+	return f, err
+}
+
+// makingSize is the memory to make a page, as a multiple of the objects that it shows, about.
+const makingSize = 20
+
+// hold counts n bytes of an object until the page is made.
+func (q *request) hold(n int) error {
+	if q.kind.name != "raw" && !q.asPatch {
+		n *= makingSize
+	}
+	q.held += n
+	return q.v.Hold(n)
 }
 
 // enter admits a request for a page that has to be made. If done, it has a response.

@@ -76,7 +76,7 @@ func (q *request) patch() (*content, error) {
 			return fault.New(fault.Invalid, "this patch has more than %s: clone the repository to make it",
 				humanize.IBytes(maxRaw))
 		}
-		return q.v.Hold(len(m.GetData()))
+		return q.hold(len(m.GetData()))
 	})
 	return &content{raw: &rawContent{contentType: "text/plain; charset=utf-8", text: text}}, err
 }

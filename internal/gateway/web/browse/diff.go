@@ -48,7 +48,7 @@ func (q *request) diff(from, to string, mergeBase bool) (*diff, error) {
 			case m.GetPatch() != nil && len(d.files) > 0:
 				last := d.files[len(d.files)-1]
 				last.Patch = append(last.Patch, m.GetPatch()...)
-				return q.v.Hold(len(m.GetPatch()))
+				return q.hold(len(m.GetPatch()))
 			case m.GetSummary() != nil:
 				d.summary = m.GetSummary()
 			}

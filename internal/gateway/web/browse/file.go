@@ -51,7 +51,7 @@ func (q *request) blobAt(in *packhorsev1.RevisionPath, limit int64) (*blob, erro
 		if header := m.GetHeader(); header != nil {
 			b.id, b.size, b.mode = header.GetOid(), header.GetSize(), header.GetMode()
 			if b.size > 0 && b.size <= limit {
-				if err := q.v.Hold(int(b.size)); err != nil {
+				if err := q.hold(int(b.size)); err != nil {
 					return err
 				}
 				b.data = make([]byte, 0, b.size)

@@ -19,7 +19,7 @@ const (
 )
 
 // maxHTML is the number of bytes of a file's HTML after which its text is left out.
-const maxHTML = 16 << 20
+const maxHTML = 8 << 20
 
 // MaxLine is the maximum number of bytes shown of a line.
 const MaxLine = 8 << 10
