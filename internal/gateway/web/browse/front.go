@@ -6,7 +6,6 @@ import (
 	"path"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -169,28 +168,31 @@ func (q *request) frontRefs() (g.Node, error) {
 
 // compareVersions compares names with their numbers by value: v1.9 is before v1.10, and v1.0-rc1 before v1.0.
 func compareVersions(a, b string) int {
-	for a != "" && b != "" {
+	order := 0
+	for order == 0 && (a != "" || b != "") {
 		x, y := versionPart(a), versionPart(b)
-		if x != y {
-			n, err := strconv.ParseUint(x, 10, 64)
-			m, err2 := strconv.ParseUint(y, 10, 64)
-			if err == nil && err2 == nil && n != m {
-				return cmp.Compare(n, m)
-			}
-			return strings.Compare(x, y)
-		}
 		a, b = a[len(x):], b[len(y):]
+		n, m := strings.TrimLeft(x, "0"), strings.TrimLeft(y, "0")
+		order = cmp.Or(versionRank(x)-versionRank(y), len(n)-len(m), strings.Compare(n, m), strings.Compare(x, y))
 	}
-	if strings.HasPrefix(a+b, "-") {
-		return len(b) - len(a)
-	}
-	return len(a) - len(b)
+	return order
 }
 
 // versionPart returns the digits at the start of a name, or one other byte.
 func versionPart(name string) string {
 	n := len(name) - len(strings.TrimLeft(name, "0123456789"))
-	return name[:max(n, 1)]
+	return name[:min(max(n, 1), len(name))]
+}
+
+// versionRank orders parts: what is before a release, the end, and all others.
+func versionRank(part string) int {
+	switch part {
+	case "-":
+		return 0
+	case "":
+		return 1
+	}
+	return 2
 }
 
 // foreign matches paths of code that other projects have written.
