@@ -134,6 +134,7 @@ type request struct {
 	version  git.Version       // of the refs
 	purges   string            // see node.Answer
 	held     int               // bytes, see hold
+	busy     bool              // the server had no time for colours or Markdown
 	known    []string          // full IDs that refs led to, or are known to reach
 	unknown  []string          // those that none did
 	names    map[string]string // see nameRefs
@@ -361,6 +362,7 @@ func (q *request) render(leave func()) (*fragment, error) {
 	if err != nil {
 		return nil, err
 	}
+	shown.brief = shown.brief || q.busy
 	f, err := newFragment(shown)
 	if err == nil && f.raw == nil { // the objects are not needed any more
 		err = q.v.Hold(-q.held)

@@ -304,11 +304,14 @@ func (q *request) readme(l *listing) (g.Node, error) {
 	dir, name := cutLast(found)
 	text := g.Node(h.Pre(h.Class("prose"), page.Block(string(b.data))))
 	if ext := strings.ToLower(path.Ext(name)); ext == ".md" || ext == ".markdown" {
-		rendered, ok := markup.Markdown(b.data, markup.Links{
-			File: func(to string) string { return q.link("file", q.here(), path.Join("/", dir, to)[1:]) },
-			Raw:  func(to string) string { return q.link("raw", q.id.String(), path.Join("/", dir, to)[1:]) },
+		rendered, ok := "", false
+		hasRun := q.Painter.Run(func() {
+			rendered, ok = markup.Markdown(b.data, markup.Links{
+				File: func(to string) string { return q.link("file", q.here(), path.Join("/", dir, to)[1:]) },
+				Raw:  func(to string) string { return q.link("raw", q.id.String(), path.Join("/", dir, to)[1:]) },
+			})
 		})
-		if ok {
+		if q.busy = q.busy || !hasRun; ok {
 			text = h.Div(h.Class("prose"), g.Raw(rendered))
 		}
 	}

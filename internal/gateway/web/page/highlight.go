@@ -121,6 +121,20 @@ func priority(lexer chroma.Lexer) float32 { return cmp.Or(lexer.Config().Priorit
 var data = []string{"plaintext", "markdown", "Markdown", "reStructuredText", "Org Mode", "JSON", "YAML", "TOML", "XML",
 	"INI", "Diff", "CSV", "HTML", "CSS", "SCSS", "properties", "Protocol Buffer"}
 
+// Run runs f as highlighting runs: with a limit of how many do at once. It reports whether a seat was free in time.
+func (p *Painter) Run(f func()) bool {
+	late := time.NewTimer(paintTime)
+	defer late.Stop()
+	select {
+	case p.seats <- struct{}{}:
+		defer func() { <-p.seats }()
+		f()
+		return true
+	case <-late.C:
+		return false
+	}
+}
+
 func (p *Painter) wait() { p.running.Wait() }
 
 // span is text of one class of the style sheet; "" is plain text.
