@@ -243,9 +243,19 @@ func TestPageContent(t *testing.T) {
 		t.Errorf("the page of an empty repository: %s", page)
 	}
 	safe(t, "a shallow repository", c.get("/shallow/-/log/HEAD"))
-	if page := c.ask("/team/hostile?go-get=1", "Accept: */*"); !strings.Contains(page, `<meta name="go-import" content="`+
-		strings.TrimPrefix(c.base, "http://")+"/team/hostile git "+c.base+`/team/hostile">`) {
-		t.Errorf("what the go command gets lacks the place of the repository: %.1000s", page)
+	for _, module := range []string{"", "/v2", "/dir/package"} {
+		page := c.ask("/team/hostile"+module+"?go-get=1", "Accept: */*")
+		if !strings.Contains(page, `<meta name="go-import" content="`+strings.TrimPrefix(c.base, "http://")+
+			"/team/hostile git "+c.base+`/team/hostile">`) {
+			t.Errorf("what the go command gets at %q lacks the place of the repository: %.1000s", module, page)
+		}
+	}
+	if page := c.ask("/team/none/package?go-get=1", "Accept: */*"); strings.Contains(page, "go-import") {
+		t.Errorf("the go command gets a repository that does not exist: %.1000s", page)
+	}
+	feed := string(c.get("/team/hostile/-/feed/main"))
+	if strings.Contains(feed, "U+000A") || !strings.Contains(feed, "<content>change 29&#xA;&#xA;one&#xA;two</content>") {
+		t.Errorf("the feed is %.3000s, want messages of several lines", feed)
 	}
 	for _, name := range []string{"team/hostile", "team/sha256"} {
 		t.Run(name, func(t *testing.T) {

@@ -137,7 +137,17 @@ func TestPageLanguages(t *testing.T) {
 			all += size
 		}
 	}
+	script = "commit refs/heads/main\ncommitter a <a@example.org> 1700000000 +0000\ndata 1\nx\n"
+	for n := range 10_001 {
+		script += fmt.Sprintf("M 100644 inline %d/%d.c\ndata 1\nx\n", n/100, n)
+	}
+	gittest.InitAt(t, filepath.Join(root, "many.git")).GitIn(script, "fast-import", "--quiet")
 	c := servePages(t, root)
+	for name, want := range map[string]bool{"app": false, "many": true} {
+		if page := string(c.get("/" + name + "/")); strings.Contains(page, "Of the first 10,000 files") != want {
+			t.Errorf("%s has the note on files that do not count: %v, want %v", name, !want, want)
+		}
+	}
 	got := map[string]bool{}
 	for _, e := range elements(t, c.get("/app/"), hasClass("languages")) {
 		for n := range e.Descendants() {

@@ -61,6 +61,9 @@ func TestSignIn(t *testing.T) {
 	if page := string(c.get("/cgit/secret.git/tree/README.md?h=main")); !strings.Contains(page, `type="password"`) {
 		t.Errorf("an old address of a secret repository leads to %.500s", page)
 	}
+	if page := string(c.get("/?prefix=none")); !strings.Contains(page, "There are no repositories here") {
+		t.Errorf("a prefix without a match leads to %.500s", page)
+	}
 	form := url.Values{"token": {token}, "to": {"/secret/"}}
 	if status, _, _ := c.send("/-/sign-in", "https://evil.example", form); status != http.StatusBadRequest {
 		t.Errorf("a form of another origin: status %d, want 400", status)

@@ -51,17 +51,17 @@ func (l *Reader) Commit(ctx context.Context, r *repo.Repo, revision string) (Com
 	return c.commit(id)
 }
 
-// commit reads a commit. The result does not keep the memory of a large object.
+// commit reads a commit. The result does not keep more memory than Commit.memory counts.
 func (c *operation) commit(id git.ObjectID) (Commit, error) {
 	data, err := c.read(id, git.Commit, maxObject)
 	if err != nil {
 		return Commit{}, err
 	}
 	defer c.drop(int64(len(data)))
-	if len(data) < 16<<10 {
-		return parseCommit(id, data, c.repo.Format)
-	}
 	commit, err := parseCommit(id, data, c.repo.Format)
+	if int64(len(data)) <= commit.memory() {
+		return commit, err
+	}
 	commit.Message = bytes.Clone(commit.Message)
 	for _, s := range []*Signature{&commit.Author, &commit.Committer} {
 		s.Name, s.Email = bytes.Clone(s.Name), bytes.Clone(s.Email)

@@ -110,6 +110,11 @@ func TestLongCommitsAreCut(t *testing.T) {
 			t.Errorf("%s: %v %d %d, %v", name, c.Truncated, len(c.Message), len(c.Parents), err)
 		}
 	}
+	signed := "tree " + tree + "\nauthor" + ident + "committer" + ident + "gpgsig " + strings.Repeat("s", 15_000) + "\n\nm"
+	c, err := l.Commit(context.Background(), opened, store(t, r, git.Commit, []byte(signed)).String())
+	if err != nil || cap(c.Author.Name) > len(ident) {
+		t.Errorf("the commit keeps %d bytes of its object, %v", cap(c.Author.Name), err)
+	}
 	bogus := store(t, r, git.Commit, []byte("tree x\n")).String()
 	if _, err := l.Commit(context.Background(), opened, bogus); !fault.Is(err, fault.Corrupt) ||
 		!strings.Contains(fault.Message(err), bogus) {

@@ -152,6 +152,6 @@ func (c *lastCache) put(key lastKey, r lastResult, replace bool) {
 
 // memory is the memory of a commit in bytes, about.
 func (c *Commit) memory() int64 {
-	return 500 + int64(len(c.Message)+64*len(c.Parents)+len(c.Author.Name)+len(c.Author.Email)+len(c.Committer.Name)+
-		len(c.Committer.Email))
+	return 500 + int64(len(c.Message)+len(c.Encoding)+64*len(c.Parents)+len(c.Author.Name)+len(c.Author.Email)+
+		len(c.Committer.Name)+len(c.Committer.Email))
 }

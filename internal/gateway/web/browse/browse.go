@@ -169,6 +169,9 @@ func (s *Site) Serve(w http.ResponseWriter, r *http.Request, v Visitor) error {
 	if err == nil {
 		err = q.open()
 	}
+	if err != nil && q.query.Get("go-get") == "1" && q.kind.name == "" {
+		err = q.goGet(err)
+	}
 	if err == nil {
 		err = q.answer()
 	}

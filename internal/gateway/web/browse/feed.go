@@ -52,9 +52,18 @@ func (q *request) feed() (*content, error) {
 		to := address(q.link("commit", c.GetOid()))
 		feed.Entries = append(feed.Entries, atomEntry{ID: to, Title: page.Visible(subjectOf(c)), Updated: at,
 			Author: page.Visible(string(c.GetAuthor().GetName())), Link: atomLink{Href: to},
-			Content: page.Visible(string(c.GetMessage()))})
+			Content: visibleLines(string(c.GetMessage()))})
 	}
 	text, err := xml.MarshalIndent(&feed, "", " ")
 	return &content{raw: &rawContent{contentType: "application/atom+xml; charset=utf-8",
 		text: append([]byte(xml.Header), text...)}}, err
+}
+
+// visibleLines is page.Visible for text of several lines.
+func visibleLines(text string) string {
+	lines := strings.Split(strings.TrimRight(text, "\n"), "\n")
+	for i, line := range lines {
+		lines[i] = page.Visible(line)
+	}
+	return strings.Join(lines, "\n")
 }

@@ -269,7 +269,8 @@ func (q *request) countLanguages() (g.Node, error) {
 		return h.Li(h.A(page.Href(page.SearchURL(page.InRepository(q.repo.String())+" lang:"+strings.ToLower(name)+" ")),
 			g.Text(name)), h.Span(percent))
 	})
-	return h.Section(h.Class("languages"), h.H2(g.Text("Languages")), h.Ul(rows)), nil
+	return h.Section(h.Class("languages"), h.H2(g.Text("Languages")), h.Ul(rows), g.If(tree.GetNextPageToken() != "",
+		h.P(h.Class("note"), g.Text("Of the first "+humanize.Comma(languageMax)+" files.")))), nil
 }
 
 // readme returns the README of a directory, or nil.
@@ -307,8 +308,8 @@ func (q *request) readme(l *listing) (g.Node, error) {
 		rendered, ok := "", false
 		hasRun := q.Painter.Run(func() {
 			rendered, ok = markup.Markdown(b.data, markup.Links{
-				File: func(to string) string { return q.link("file", q.here(), path.Join("/", dir, to)[1:]) },
-				Raw:  func(to string) string { return q.link("raw", q.id.String(), path.Join("/", dir, to)[1:]) },
+				File: func(to string) string { return q.link("file", q.here(), inRepository(dir, to)) },
+				Raw:  func(to string) string { return q.link("raw", q.id.String(), inRepository(dir, to)) },
 			})
 		})
 		if q.busy = q.busy || !hasRun; ok {
@@ -316,4 +317,26 @@ func (q *request) readme(l *listing) (g.Node, error) {
 		}
 	}
 	return h.Article(h.Class("readme"), h.H2(h.A(page.Href(q.link("file", q.here(), found)), page.Text(name))), text), nil
+}
+
+// inRepository returns the path of a link in a file of dir. One that begins with a slash begins at the root.
+func inRepository(dir, to string) string {
+	if strings.HasPrefix(to, "/") {
+		dir = ""
+	}
+	return path.Join("/", dir, to)[1:]
+}
+
+// goGet opens the repository of a package of Go: the one with the longest path that is a prefix of the request's. err
+// is the reason that there is none at the whole path.
+func (q *request) goGet(err error) error {
+	for dir, _ := cutLast(q.repo.String()); dir != "" && (fault.Is(err, fault.NotFound) ||
+		fault.Is(err, fault.Unauthenticated)); dir, _ = cutLast(dir) {
+		if path, bad := git.ParseRepoPath(dir); bad == nil {
+			if q.repo = path; q.open() == nil {
+				return nil
+			}
+		}
+	}
+	return err
 }

@@ -48,8 +48,8 @@ func (q *request) here() string {
 	return q.revision
 }
 
-// crumbs returns links to the repository and to the directories of the path. kind is the page that its last component
-// leads to; "" leaves it without a link.
+// crumbs returns links to the repository and to the directories of the path. what is text after them. If it is empty,
+// the last component is not a link.
 func (q *request) crumbs(what string) g.Node {
 	name := q.repo.String()
 	nodes := g.Group{h.A(page.Href(q.link("")), page.Text(name))}
@@ -103,7 +103,7 @@ func (q *request) places(current string) g.Node {
 		tab{"Branches and tags", q.link("refs")})
 }
 
-// permanent returns a link to the same page by commit, or a note with a link to the newest if it is that.
+// permanent returns a note with a link to the newest state if the page is that of a commit, or nil.
 func (q *request) permanent() g.Node {
 	if q.id.String() == q.revision {
 		return h.P(h.Class("note"), g.Text("This is the state of one commit. "),

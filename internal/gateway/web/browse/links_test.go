@@ -41,3 +41,13 @@ func TestFollow(t *testing.T) {
 		}
 	}
 }
+
+func TestInRepository(t *testing.T) {
+	t.Parallel()
+	for to, want := range map[string]string{"x.png": "docs/x.png", "../a/b": "a/b", "/a/b": "a/b",
+		"../../a": "a", "/": ""} {
+		if got := inRepository("docs", to); got != want {
+			t.Errorf("%q leads to %q, want %q", to, got, want)
+		}
+	}
+}

@@ -10,6 +10,7 @@ import (
 	g "maragu.dev/gomponents"
 	h "maragu.dev/gomponents/html"
 
+	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/gateway/web/legacy"
 	"github.com/packhorse-git/packhorse/internal/gateway/web/page"
 	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
@@ -26,6 +27,10 @@ func (s *Site) List(w http.ResponseWriter, r *http.Request, v Visitor) error {
 	query := r.URL.Query()
 	page1, err := v.List(&packhorsev1.ListRequest{Prefix: query.Get("prefix"), After: query.Get("after"), PageSize: listed,
 		Details: true})
+	// a search without a result does not lead to sign-in
+	if fault.Is(err, fault.Unauthenticated) && r.URL.RawQuery != "" {
+		page1, err = &packhorsev1.ListResponse{}, nil
+	}
 	if err != nil {
 		return s.Fail(w, r, v, err)
 	}
@@ -51,7 +56,8 @@ func (s *Site) List(w http.ResponseWriter, r *http.Request, v Visitor) error {
 	main := g.Group{g.If(s.Text != nil, h.Div(h.Class("prose"), s.Text)), h.H1(h.Class("crumbs"), g.Text("Repositories")),
 		h.Form(h.Class("filter"), h.Action("/"), h.Label(g.Text("Paths that begin with"), h.Input(h.Name("prefix"),
 			h.Value(query.Get("prefix")), h.AutoComplete("off"), h.SpellCheck("false"))), h.Button(g.Text("Show"))),
-		g.If(len(rows) == 0, page.Card("There are no repositories here", "Nothing that you may read begins like this.")),
+		g.If(len(rows) == 0 && more == nil, page.Card("There are no repositories here",
+			"Nothing that you may read begins like this.")),
 		g.If(len(rows) > 0, h.Table(h.Class("repositories"), h.THead(h.Class("hide"), h.Tr(h.Th(g.Text("Name")),
 			h.Th(g.Text("Description")), h.Th(g.Text("Owner")), h.Th(g.Text("Last change")))), h.TBody(rows))), more}
 	packed, err := page.Pack(main)

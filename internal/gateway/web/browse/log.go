@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/dustin/go-humanize"
 	g "maragu.dev/gomponents"
 	h "maragu.dev/gomponents/html"
 
@@ -84,7 +85,7 @@ func (q *request) commitList(title, path string) (*content, error) {
 	}
 	return &content{title: title + " - " + q.repo.String(), kind: "log", main: g.Group{
 		q.crumbs(""), head, g.Iff(path == "", func() g.Node { return filter.form() }),
-		q.logTable(list, names, graph), q.pager(skip, hasMore),
+		q.logTable(list, names, graph), q.pager(skip, hasMore, list),
 	}}, nil
 }
 
@@ -105,8 +106,8 @@ func (f logFilter) form() g.Node {
 		field("text", "Message", f.text), field("path", "Path", f.path), h.Button(g.Text("Filter")))
 }
 
-// pager returns links to the pages before and after.
-func (q *request) pager(skip int, hasMore bool) g.Node {
+// pager returns links to the pages before and after the one with list.
+func (q *request) pager(skip int, hasMore bool, list []*packhorsev1.Commit) g.Node {
 	to := func(skip int) string {
 		query := url.Values{}
 		for _, name := range []string{"author", "text", "path"} {
@@ -119,9 +120,16 @@ func (q *request) pager(skip int, hasMore bool) g.Node {
 		}
 		return "?" + query.Encode()
 	}
-	return h.Nav(h.Class("pager"), h.Aria("label", "Pages"),
+	note, older := g.Node(nil), to(skip+logCommits)
+	if hasMore && skip+logCommits > maxSkip {
+		last := list[len(list)-1].GetOid()
+		older = q.link(q.kind.name, last, q.path) + to(0)
+		note = h.P(h.Class("note"), g.Textf("Pages of a log end after %s commits. Older ones are those that %s reaches.",
+			humanize.Comma(maxSkip), page.Short(last)))
+	}
+	return g.Group{note, h.Nav(h.Class("pager"), h.Aria("label", "Pages"),
 		g.If(skip > 0, h.A(page.Href(to(max(0, skip-logCommits))), h.Rel("prev"), g.Text("Newer"))),
-		g.If(hasMore, h.A(page.Href(to(skip+logCommits)), h.Rel("next"), g.Text("Older"))))
+		g.If(hasMore, h.A(page.Href(older), h.Rel("next"), g.Text("Older"))))}
 }
 
 // logTable returns the rows of commits. names are those of refs by commit; graph may be nil.

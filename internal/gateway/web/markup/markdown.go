@@ -5,20 +5,21 @@ package markup
 import (
 	"bytes"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/microcosm-cc/bluemonday"
 	"github.com/yuin/goldmark"
-	"github.com/yuin/goldmark/ast"
 	"github.com/yuin/goldmark/extension"
 	"github.com/yuin/goldmark/parser"
-	"github.com/yuin/goldmark/text"
+	render "github.com/yuin/goldmark/renderer/html"
 	"github.com/yuin/goldmark/util"
+	"golang.org/x/net/html"
 )
 
-// Links makes the paths of links in a text, which are relative to its directory.
+// Links makes the paths of links in a text. They are relative to its directory, or begin with a slash at the root.
 type Links struct {
 	File func(path string) string // the page of a file
 	Raw  func(path string) string // an image
@@ -28,9 +29,11 @@ var policy = sync.OnceValue(func() *bluemonday.Policy {
 	p := bluemonday.NewPolicy()
 	p.AllowElements("p", "br", "hr", "h1", "h2", "h3", "h4", "h5", "h6", "ul", "ol", "li", "blockquote", "pre", "code",
 		"em", "strong", "del", "table", "thead", "tbody", "tr", "th", "td", "dl", "dt", "dd", "kbd", "sub", "sup", "details",
-		"summary")
-	p.AllowAttrs("id").Matching(bluemonday.SpaceSeparatedTokens).OnElements("h1", "h2", "h3", "h4", "h5", "h6")
-	p.AllowAttrs("align").Matching(bluemonday.CellAlign).OnElements("td", "th")
+		"summary", "b", "i")
+	p.AllowAttrs("id").Matching(bluemonday.SpaceSeparatedTokens).OnElements("a", "h1", "h2", "h3", "h4", "h5", "h6")
+	p.AllowAttrs("align").Matching(bluemonday.CellAlign).OnElements("td", "th", "p", "h1", "h2", "h3", "img")
+	p.AllowAttrs("width", "height").Matching(bluemonday.NumberOrPercent).OnElements("img")
+	p.AllowAttrs("open").OnElements("details")
 	p.AllowAttrs("href").OnElements("a")
 	p.AllowAttrs("src", "alt", "title").OnElements("img")
 	p.AllowAttrs("start").Matching(bluemonday.Integer).OnElements("ol")
@@ -50,54 +53,108 @@ func Markdown(source []byte, links Links) (text string, ok bool) {
 	}()
 	l := limit{time.Now().Add(maxTime)}
 	md := goldmark.New(goldmark.WithExtensions(extension.GFM), goldmark.WithParserOptions(
-		parser.WithAutoHeadingID(), parser.WithASTTransformers(util.Prioritized(&relink{links}, 100)),
-		parser.WithBlockParsers(util.Prioritized(l, 0)), parser.WithInlineParsers(util.Prioritized(inlineLimit{l}, 0)),
-		parser.WithParagraphTransformers(util.Prioritized(l, 0))))
+		parser.WithAutoHeadingID(), parser.WithBlockParsers(util.Prioritized(l, 0)),
+		parser.WithInlineParsers(util.Prioritized(inlineLimit{l}, 0)),
+		parser.WithParagraphTransformers(util.Prioritized(l, 0))), goldmark.WithRendererOptions(render.WithUnsafe()))
 	var b bytes.Buffer
 	err := md.Convert(source, &b, parser.WithContext(limitedContext{parser.NewContext(), l}))
+	f := fragment{links: links, limit: l, ids: make(map[string]bool)}
+	f.add(policy().Sanitize(b.String()))
 	// blocks that scroll have to be reachable without a mouse
-	return strings.ReplaceAll(policy().Sanitize(b.String()), "<pre>", `<pre tabindex="0">`), err == nil
+	return strings.ReplaceAll(f.out.String(), "<pre>", `<pre tabindex="0">`), err == nil
 }
 
-// relink changes the addresses of links and images.
-type relink struct{ links Links }
+// fragment is HTML in the making.
+type fragment struct {
+	links Links
+	limit limit
+	out   strings.Builder
+	open  []string        // elements
+	ids   map[string]bool // so far
+}
 
-// Transform implements parser.ASTTransformer.
-func (r *relink) Transform(doc *ast.Document, _ text.Reader, _ parser.Context) {
-	_ = ast.Walk(doc, func(n ast.Node, entering bool) (ast.WalkStatus, error) { // it returns no errors
-		if !entering {
-			return ast.WalkContinue, nil
-		}
-		switch n := n.(type) {
-		case *ast.Link:
-			n.Destination = []byte(r.link(string(n.Destination)))
-		case *ast.Image:
-			n.Destination = []byte(r.image(string(n.Destination)))
-		case *ast.Heading: // IDs of the text must not be those of the page
-			if id, ok := n.AttributeString("id"); ok {
-				if text, ok := id.([]byte); ok {
-					n.SetAttributeString("id", append([]byte("readme-"), text...))
-				}
+// maxDepth is the maximum number of elements within each other.
+const maxDepth = 200
+
+// add adds HTML of the policy's elements, and changes the addresses of links and images. It closes all elements, so
+// that the rest of the page is not in one of them. The policy has no elements that contain the text on pages: a text
+// cannot close those.
+func (f *fragment) add(source string) {
+	z := html.NewTokenizer(strings.NewReader(source))
+	for kind := z.Next(); kind != html.ErrorToken; kind = z.Next() {
+		f.limit.check()
+		switch token := z.Token(); kind {
+		case html.StartTagToken, html.SelfClosingTagToken:
+			f.start(&token)
+		case html.EndTagToken:
+			for slices.Contains(f.open, token.Data) && f.end() != token.Data {
 			}
+		default:
+			f.out.WriteString(token.String())
 		}
-		return ast.WalkContinue, nil
-	})
+	}
+	for len(f.open) > 0 {
+		f.end()
+	}
+}
+
+// end closes the last element, and returns its name.
+func (f *fragment) end() (name string) {
+	last := len(f.open) - 1
+	name, f.open = f.open[last], f.open[:last]
+	f.out.WriteString("</" + name + ">")
+	return name
+}
+
+// start adds the start of an element. An image that is not of the repository becomes its text.
+func (f *fragment) start(t *html.Token) {
+	alt, isForeign := "", false
+	var kept []html.Attribute
+	for _, a := range t.Attr {
+		switch a.Key {
+		case "href":
+			a.Val = f.links.link(a.Val)
+		case "src":
+			a.Val = f.links.image(a.Val)
+			isForeign = a.Val == ""
+		case "alt":
+			alt = a.Val
+		case "id": // those of the text must not be those of the page
+			if a.Val = "readme-" + a.Val; f.ids[a.Val] {
+				continue
+			}
+			f.ids[a.Val] = true
+		}
+		kept = append(kept, a)
+	}
+	if isForeign {
+		f.out.WriteString(html.EscapeString(alt))
+		return
+	}
+	t.Type, t.Attr = html.StartTagToken, kept
+	f.out.WriteString(t.String())
+	if t.Data == "br" || t.Data == "hr" || t.Data == "img" {
+		return
+	}
+	if f.open = append(f.open, t.Data); len(f.open) > maxDepth {
+		panic(errTooMuch{})
+	}
 }
 
 // link returns the address of a link. Those with a host stay.
-func (r *relink) link(to string) string {
+func (l Links) link(to string) string {
 	u, err := url.Parse(to)
 	switch {
 	case err != nil:
 		return "#"
 	case u.Scheme != "" || u.Host != "":
 		return to
-	case r.links.File == nil || strings.HasPrefix(u.Path, "/"): // of this server
-		return to
 	case u.Path == "" && u.Fragment != "":
-		return "#readme-" + u.Fragment
+		return "#readme-" + u.EscapedFragment()
+	case l.File == nil: // of this server
+		return to
 	}
-	at := r.links.File(u.Path)
+	at := l.File(u.Path)
 	if u.Fragment != "" {
 		at += "#" + u.EscapedFragment()
 	}
@@ -105,13 +162,13 @@ func (r *relink) link(to string) string {
 }
 
 // image returns the address of an image of the repository; those of other hosts are not loaded.
-func (r *relink) image(to string) string {
+func (l Links) image(to string) string {
 	u, err := url.Parse(to)
 	if err != nil || u.Scheme != "" || u.Host != "" || strings.HasPrefix(to, "//") {
 		return ""
 	}
-	if r.links.Raw == nil {
+	if l.Raw == nil {
 		return to
 	}
-	return r.links.Raw(u.Path)
+	return l.Raw(u.Path)
 }
