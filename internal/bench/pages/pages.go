@@ -114,30 +114,23 @@ func (o *options) open(ctx context.Context, part, dir string) (p *pages, err err
 	if p.World, err = world.New(dir, o.program); err != nil {
 		return p, err
 	}
+	defer world.Rescue(&err)
 	switch {
 	case part == "directory":
-		err = p.addDirectories(ctx)
+		world.Check(p.addDirectories(ctx))
 	case o.repo == "" || part == "list":
-		err = p.AddHistory(ctx, name, 1000, 500)
+		world.Check(p.AddHistory(ctx, name, 1000, 500))
 	default:
-		err = p.Add(ctx, name, o.repo)
+		world.Check(p.Add(ctx, name, o.repo))
 	}
-	if err == nil {
-		p.tip, err = gitload.Tip(ctx, p.Repository(name), "HEAD")
+	p.tip = world.Must(gitload.Tip(ctx, p.Repository(name), "HEAD"))
+	if part == "list" {
+		world.Check(p.AddRepositories(name, p.tip.ID, o.repositories))
 	}
-	if err == nil && part == "list" {
-		err = p.AddRepositories(name, p.tip.ID, o.repositories)
-	}
-	if err == nil {
-		err = p.start(ctx, "server")
-	}
-	if err == nil {
-		err = p.server.Maintain(ctx, name)
-	}
-	if err == nil {
-		p.token, err = p.server.Token(ctx)
-	}
-	return p, err
+	world.Check(p.start(ctx, "server"))
+	world.Check(p.server.Maintain(ctx, name))
+	p.token = world.Must(p.server.Token(ctx))
+	return p, nil
 }
 
 // start starts a server behind a proxy that the requests of crawlers pretend to have passed.
