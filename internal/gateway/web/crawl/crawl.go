@@ -27,6 +27,9 @@ const (
 	maxNetworks = 50_000
 	patience    = 2 * time.Second // to wait for a seat
 	maxWaiting  = 8               // requests that wait for each seat
+	// maxRest limits the rest of a seat after a page, which is as long as the page took. So Git has time between the pages
+	// of crawlers.
+	maxRest = 100 * time.Millisecond
 
 	cookieName = "packhorse-seen"
 	cookieLife = 7 * 24 * time.Hour
@@ -149,13 +152,14 @@ func (g *Gate) Enter(ctx context.Context, remote string) (leave func(), err erro
 	case <-ctx.Done():
 		return nil, fault.Wrap(fault.Cancelled, "the client has gone", ctx.Err())
 	}
+	begin := g.now()
 	end, err := g.Charge(remote)
 	if err != nil {
 		<-g.seats
 		return nil, err
 	}
 	return func() {
-		<-g.seats
+		time.AfterFunc(min(g.now().Sub(begin), maxRest), func() { <-g.seats })
 		end()
 	}, nil
 }
