@@ -72,7 +72,7 @@ var browserPages = []browserPage{
 	{name: "query-error", path: "/-/search?q=file:(", status: 400, reads: []string{"file:("}},
 	{name: "not-found", path: "/none/-/log/main", status: 404, reads: []string{"Not found"}},
 	{name: "invalid", path: "@/-/compare/main", status: 400, reads: []string{"Invalid request", "A comparison is"}},
-	{name: "too-many", path: "@/-/history/main/docs?seen=1", status: 429, forget: true,
+	{name: "too-many", path: "@/-/history/main/docs?seen=99999999999", status: 429, forget: true,
 		reads: []string{"Too many requests", "cookies"}},
 	{name: "sign-in", path: "/-/sign-in?to=%2F", reads: []string{"Sign in", "Access token"}},
 	{name: "tokens", path: "/-/tokens", member: true, reads: []string{"Access tokens of alice", "Permits", "Revoke"}},

@@ -12,6 +12,7 @@ import (
 	"net/netip"
 	"net/url"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -36,7 +37,8 @@ const (
 
 	// SeenPath is the path that gives a browser the cookie, and leads it back to where it came from.
 	SeenPath = "/-/seen"
-	seenMark = "seen" // in the query of an address that a browser was led back to
+	seenMark = "seen" // in the query of an address that a browser was led back to: the time
+	seenLife = time.Minute
 )
 
 // Gate admits requests for costly pages. Safe for concurrent use.
@@ -85,7 +87,8 @@ func (g *Gate) Needs(w http.ResponseWriter, r *http.Request) (bool, error) {
 	if cookie, err := r.Cookie(cookieName); err == nil && hmac.Equal([]byte(cookie.Value), []byte(g.cookie(r))) {
 		return false, nil
 	}
-	if r.URL.Query().Has(seenMark) {
+	// later it is the address of a bookmark or of another visitor
+	if at, _ := strconv.ParseInt(r.URL.Query().Get(seenMark), 10, 64); g.now().Unix()-at < int64(seenLife.Seconds()) {
 		return false, fault.Retry(fault.Exhausted, time.Hour, "this page costs much to make: allow cookies or sign in")
 	}
 	w.Header().Set("Cache-Control", "no-store")
@@ -106,14 +109,13 @@ func (g *Gate) Seen(w http.ResponseWriter, r *http.Request, secure bool) error {
 	if !strings.HasPrefix(to, "/") || strings.HasPrefix(to, "//") || strings.ContainsAny(to, "\\\r\n\t") {
 		return fault.New(fault.Invalid, "there is no page of this server at that address")
 	}
-	join := "?"
-	if strings.Contains(to, "?") {
-		join = "&"
-	}
+	path, query, _ := strings.Cut(to, "?")
+	values, _ := url.ParseQuery(query) // without invalid parts
+	values.Set(seenMark, strconv.FormatInt(g.now().Unix(), 10))
 	http.SetCookie(w, &http.Cookie{Name: cookieName, Value: g.cookie(r), Path: "/", MaxAge: int(cookieLife.Seconds()),
 		HttpOnly: true, Secure: secure, SameSite: http.SameSiteLaxMode})
 	w.Header().Set("Cache-Control", "no-store")
-	http.Redirect(w, r, to+join+seenMark+"=1", http.StatusFound)
+	http.Redirect(w, r, path+"?"+values.Encode(), http.StatusFound)
 	return nil
 }
 

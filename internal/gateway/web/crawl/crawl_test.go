@@ -14,7 +14,8 @@ import (
 // A browser gets the cookie by a redirect and returns. A client without cookies is refused at its second request.
 func TestCookie(t *testing.T) {
 	t.Parallel()
-	g := New([]byte("key"), time.Now)
+	now := time.Unix(1700000000, 0)
+	g := New([]byte("key"), func() time.Time { return now })
 	request := func(path, cookie string) *http.Request {
 		r := httptest.NewRequest(http.MethodGet, path, nil)
 		r.RemoteAddr = "192.0.2.7:1234"
@@ -36,7 +37,7 @@ func TestCookie(t *testing.T) {
 		t.Fatal(err)
 	}
 	back, cookie := w.Header().Get("Location"), w.Header().Get("Set-Cookie")
-	if back != "/a/-/blame/main/x?y=1&seen=1" || !strings.Contains(cookie, "HttpOnly; Secure; SameSite=Lax") {
+	if back != "/a/-/blame/main/x?seen=1700000000&y=1" || !strings.Contains(cookie, "HttpOnly; Secure; SameSite=Lax") {
 		t.Fatalf("Location = %q, Set-Cookie = %q", back, cookie)
 	}
 	if done, err := g.Needs(w, request(back, strings.Split(cookie, ";")[0])); done || err != nil {
@@ -44,6 +45,21 @@ func TestCookie(t *testing.T) {
 	}
 	if _, err := g.Needs(w, request(back, "")); !fault.Is(err, fault.Exhausted) {
 		t.Errorf("back without the cookie: %v, want Exhausted", err)
+	}
+	now = now.Add(time.Minute)
+	w = httptest.NewRecorder()
+	if done, err := g.Needs(w, request(back, "")); !done || err != nil {
+		t.Errorf("an address that was shared a minute ago: %v, %v; want a redirect", done, err)
+	}
+	to, w = w.Header().Get("Location"), httptest.NewRecorder()
+	if err := g.Seen(w, request(to, ""), true); err != nil {
+		t.Fatal(err)
+	}
+	if to = w.Header().Get("Location"); to != "/a/-/blame/main/x?seen=1700000060&y=1" {
+		t.Errorf("it leads to %q", to)
+	}
+	if _, err := g.Needs(w, request(to, "")); !fault.Is(err, fault.Exhausted) {
+		t.Errorf("back from there without the cookie: %v, want Exhausted", err)
 	}
 	for _, bad := range []string{"//evil.example/", "https://evil.example/", `/\evil.example`, "/%09/evil.example", ""} {
 		if err := g.Seen(w, request(SeenPath+"?to="+bad, ""), false); err == nil {
