@@ -32,12 +32,12 @@ func (q *request) archive(repo, name string) {
 	q.Op = gateway.Archive
 	base := strings.TrimSuffix(q.Repo.String(), ".git")
 	base = base[strings.LastIndexByte(base, '/')+1:]
-	if s := q.handler.Sessions; s != nil && q.r.Header.Get("Authorization") == "" {
-		if credential := s.Credential(q.r); credential != "" {
-			q.r = withCredential(q.r, credential)
-		}
+	err := q.identifyVisitor()
+	if err == nil {
+		err = q.Authorize(auth.Read)
 	}
-	if !q.may(auth.Read) {
+	if err != nil {
+		q.fail(err)
 		return
 	}
 	q.keepPrivate()
