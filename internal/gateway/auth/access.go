@@ -117,7 +117,8 @@ func (a *Access) IsShared() bool {
 }
 
 // Mint creates a token. A name may have several tokens, so that a new one can replace an old one. The secret is not
-// stored. The error is Invalid for an invalid request, and Exhausted if there are too many tokens.
+// stored. The error is Invalid for an invalid request, Exhausted if there are too many tokens, and
+// Precondition if the name has too many.
 func (a *Access) Mint(ctx context.Context, r TokenRequest) (secret string, token Token, err error) {
 	if err := r.check(a.now()); err != nil {
 		return "", token, err
@@ -131,6 +132,15 @@ func (a *Access) Mint(ctx context.Context, r TokenRequest) (secret string, token
 	err = a.content.change(ctx, func(t *tokenTable) (*accessChange, error) {
 		if len(t.current(a.now())) >= most {
 			return nil, fault.New(fault.Exhausted, "there are %d tokens, the maximum: revoke some", most)
+		}
+		own := 0
+		for _, one := range t.Tokens {
+			if one.Name == r.Name && (one.Expires.IsZero() || a.now().Before(one.Expires)) {
+				own++
+			}
+		}
+		if r.Most > 0 && own >= r.Most {
+			return nil, fault.New(fault.Precondition, "you have %d access tokens, the maximum: revoke one first", own)
 		}
 		token = Token{
 			ID: r.Name + "/" + strconv.Itoa(t.Last+1), Name: r.Name, Hash: hex.EncodeToString(hash[:]),

@@ -8,8 +8,11 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 )
 
-// MaxOwnLifetime is the maximum lifetime of a token that a user creates.
-const MaxOwnLifetime = 366 * 24 * time.Hour
+const (
+	// MaxOwnLifetime is the maximum lifetime of a token that a user creates.
+	MaxOwnLifetime = 366 * 24 * time.Hour
+	maxOwn         = 50 // tokens of a user who creates one
+)
 
 // Own lists, creates and revokes the tokens of one user. It is safe for concurrent use.
 type Own struct {
@@ -18,7 +21,8 @@ type Own struct {
 	id      Identity
 }
 
-// Own returns the tokens of a user. The error is Unauthenticated for anonymous callers, Denied for users of an origin.
+// Own returns the tokens of a user. The error is Unauthenticated for anonymous callers, Denied for users of an origin
+// or a hook: their credential may be valid for minutes only, and these tokens would outlive it.
 func (s *Service) Own(id Identity) (*Own, error) {
 	access, err := s.access()
 	switch {
@@ -26,7 +30,7 @@ func (s *Service) Own(id Identity) (*Own, error) {
 		return nil, err
 	case id.Anonymous():
 		return nil, ErrAnonymous
-	case id.By == ByOrigin:
+	case id.By == ByOrigin, id.By == ByHook:
 		return nil, fault.New(fault.Denied, "your account is one of another server: create tokens there")
 	}
 	return &Own{access: access, service: &Service{Log: s.Log, by: id.Name}, id: id}, nil
@@ -45,16 +49,8 @@ func (o *Own) Mint(ctx context.Context, scope Operation, lifetime time.Duration)
 		return "", t, fault.New(fault.Invalid, "a token is valid for a minute to %d days",
 			MaxOwnLifetime/(24*time.Hour))
 	}
-	r := TokenRequest{Name: o.id.Name, Scope: scope, Expires: o.access.now().Add(lifetime)}
-	if grant := o.id.Grant; grant != nil {
-		r.Scope = min(scope, grant.Operation)
-		for _, pattern := range grant.Repositories {
-			r.Repositories = append(r.Repositories, pattern.String())
-		}
-		for _, pattern := range grant.Refs {
-			r.Refs = append(r.Refs, pattern.String())
-		}
-	}
+	r := o.most()
+	r.Most, r.Scope, r.Expires = maxOwn, min(scope, r.Scope), o.access.now().Add(lifetime)
 	own, err := o.List(ctx)
 	if err != nil {
 		return "", t, err
@@ -73,14 +69,41 @@ func (o *Own) Mint(ctx context.Context, scope Operation, lifetime time.Duration)
 	return secret, t, err
 }
 
-// Revoke revokes one of the user's tokens by its ID. The error is NotFound for other tokens.
+// most returns what the user's credential permits.
+func (o *Own) most() TokenRequest {
+	r := TokenRequest{Name: o.id.Name, Scope: Admin}
+	if grant := o.id.Grant; grant != nil {
+		r.Scope = grant.Operation
+		for _, pattern := range grant.Repositories {
+			r.Repositories = append(r.Repositories, pattern.String())
+		}
+		for _, pattern := range grant.Refs {
+			r.Refs = append(r.Refs, pattern.String())
+		}
+	}
+	return r
+}
+
+// Revoke revokes one of the user's tokens by its ID. The error is NotFound for other tokens, and Denied for one that
+// may permit more than the user's credential.
 func (o *Own) Revoke(ctx context.Context, id string) error {
 	own, err := o.List(ctx)
 	if err != nil {
 		return err
 	}
-	if !slices.ContainsFunc(own, func(t Token) bool { return t.ID == id }) {
+	i := slices.IndexFunc(own, func(t Token) bool { return t.ID == id })
+	if i < 0 {
 		return fault.New(fault.NotFound, "you have no token %.40q", id)
+	}
+	within := func(patterns, all []string) bool {
+		return len(all) == 0 || len(patterns) > 0 &&
+			!slices.ContainsFunc(patterns, func(p string) bool { return !slices.Contains(all, p) })
+	}
+	most, t := o.most(), own[i]
+	scope, err := ParseOperation(t.Scope)
+	if err != nil || scope > most.Scope || !within(t.Repositories, most.Repositories) || !within(t.Refs, most.Refs) {
+		return fault.New(fault.Denied, "the token %s permits more than your credential: sign in with it, or with another "+
+			"one that permits as much", id)
 	}
 	_, err = o.access.Revoke(ctx, id)
 	o.service.note(err, "revoked "+id)

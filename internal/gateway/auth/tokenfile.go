@@ -103,6 +103,7 @@ type TokenRequest struct {
 	Repositories []string  // patterns; empty means all
 	Refs         []string  // patterns of the only refs that may be changed; empty means all
 	Expires      time.Time // zero means never
+	Most         int       // maximum number of tokens with the name; zero means no limit
 }
 
 // check returns an error for an invalid request.
