@@ -41,7 +41,12 @@ func newCIIssuer(t *testing.T) *ciIssuer {
 		var answer any
 		switch {
 		case r.URL.Path == "/.well-known/openid-configuration":
-			answer = map[string]string{"issuer": i.URL, "jwks_uri": i.URL + "/keys"}
+			answer = map[string]any{"issuer": i.URL, "jwks_uri": i.URL + "/keys",
+				"id_token_signing_alg_values_supported": []string{i.key.Algorithm},
+				"authorization_endpoint":                i.URL + "/login", "token_endpoint": i.URL + "/code"}
+		case r.URL.Path == "/code": // of a visitor of pages: it is the token
+			w.Header().Set("Content-Type", "application/json")
+			answer = map[string]string{"access_token": "x", "token_type": "Bearer", "id_token": r.FormValue("code")}
 		case r.URL.Path == "/token" && r.Header.Get("Authorization") == "Bearer of-the-job":
 			answer = map[string]any{"count": 1, "value": i.sign(t, r.FormValue("audience"))}
 		case r.URL.Path == "/keys" || r.URL.Path == "/openid/v1/jwks" && r.Header.Get("Authorization") == "Bearer of-the-pod":

@@ -86,7 +86,8 @@ func TestSignIn(t *testing.T) {
 			t.Errorf("the cookie %s shows the token or the name", cookie.Name)
 		}
 	}
-	if page := string(c.get("/secret/")); !strings.Contains(page, "README") || !strings.Contains(page, ">alice<") {
+	if page := string(c.get("/secret/")); !strings.Contains(page, "README") || !strings.Contains(page, ">alice<") ||
+		!strings.Contains(page, `action="/-/sign-out"`) {
 		t.Errorf("with a session: %.500s", page)
 	}
 	if page := string(c.get("/")); !strings.Contains(page, `href="/secret.git/"`) {
@@ -120,6 +121,9 @@ func TestSignIn(t *testing.T) {
 	}
 	for _, id := range ids { // also the one of this session
 		c.send("/-/tokens", c.base, url.Values{"revoke": {id[1]}})
+	}
+	if archive := c.get("/open/-/archive/main.tar.gz"); len(archive) < 100 {
+		t.Errorf("an archive of an open repository after the revocation has %d bytes", len(archive))
 	}
 	if page := string(c.get("/secret/")); !strings.Contains(page, `type="password"`) {
 		t.Errorf("after the revocation: %.500s", page)

@@ -18,9 +18,8 @@ import (
 
 // The paths of the pages.
 const (
-	signOutPath = "/-/sign-out"
-	issuerPath  = page.SignInPath + "/issuer"
-	backPath    = page.SignInPath + "/back"
+	issuerPath = page.SignInPath + "/issuer"
+	backPath   = page.SignInPath + "/back"
 )
 
 // Options are the options of Accounts.
@@ -43,6 +42,9 @@ func New(o Options) (*Accounts, error) {
 	sessions, err := newSealer(o.Key, sessionName, o.Now)
 	if err != nil {
 		return nil, err
+	}
+	if o.Issuer != nil {
+		o.Issuer.Client.Timeout = askTime // also for keys, which all visitors wait for
 	}
 	flows, err := newSealer(o.Key, flowName, o.Now)
 	return &Accounts{o, sessions, flows}, err
@@ -74,7 +76,7 @@ func (a *Accounts) End(w http.ResponseWriter, secure bool) {
 
 // Has reports whether a path is that of a page of this package.
 func Has(path string) bool {
-	return slices.Contains([]string{page.SignInPath, signOutPath, page.AccountPath, issuerPath, backPath}, path)
+	return slices.Contains([]string{page.SignInPath, page.SignOutPath, page.AccountPath, issuerPath, backPath}, path)
 }
 
 // Serve answers a request for a page. If it returns an error, it has sent no response.
@@ -94,7 +96,7 @@ func (a *Accounts) Serve(w http.ResponseWriter, r *http.Request, v Visitor) erro
 		err = a.signIn(w, r, v)
 	case r.URL.Path == page.SignInPath:
 		err = a.form(w, r, v, "")
-	case r.URL.Path == signOutPath && isPost:
+	case r.URL.Path == page.SignOutPath && isPost:
 		a.End(w, v.Secure())
 		http.Redirect(w, r, "/", http.StatusSeeOther)
 	case r.URL.Path == issuerPath && a.Issuer != nil:
@@ -151,7 +153,9 @@ func (a *Accounts) signIn(w http.ResponseWriter, r *http.Request, v Visitor) err
 		return a.form(w, r, v, "Enter an access token.")
 	}
 	id, err := v.Identify(r.Context(), token)
-	if fault.Is(err, fault.Unauthenticated) || err == nil && id.Anonymous() {
+	// an origin has not checked its credential yet, and identity tokens come from the issuer alone (fromIssuer)
+	if fault.Is(err, fault.Unauthenticated) ||
+		err == nil && (id.Anonymous() || id.By == auth.ByOrigin || id.By == auth.ByOIDC) {
 		return a.form(w, r, v, "This access token is not valid.")
 	}
 	if err != nil {

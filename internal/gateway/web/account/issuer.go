@@ -3,6 +3,7 @@ package account
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"net/http"
 	"strings"
 	"sync"
@@ -47,10 +48,7 @@ func (i *Issuer) ask(ctx context.Context) (*oidc.Provider, error) {
 	if known != nil {
 		return known, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, askTime)
-	defer cancel()
-	// keys are fetched later, in the context of NewProvider
-	known, err := oidc.NewProvider(oidc.ClientContext(context.WithoutCancel(ctx), i.Client), i.URL)
+	known, err := oidc.NewProvider(oidc.ClientContext(ctx, i.Client), i.URL)
 	if err != nil {
 		return nil, fault.Wrap(fault.Unavailable, "the issuer "+i.Name()+" does not answer; sign in with an access "+
 			"token, or try again", err)
@@ -112,7 +110,10 @@ func (a *Accounts) fromIssuer(w http.ResponseWriter, r *http.Request, v Visitor)
 	}
 	raw, _ := answer.Extra("id_token").(string)
 	token, err := provider.Verifier(&oidc.Config{ClientID: a.Issuer.ID, Now: a.Now}).Verify(ctx, raw)
-	if err != nil || token.Nonce != f.Nonce {
+	if err == nil && token.Nonce != f.Nonce {
+		err = errors.New("it has another nonce")
+	}
+	if err != nil {
 		return fault.Wrap(fault.Invalid, "the identity token of "+a.Issuer.Name()+" is not valid: begin again", err)
 	}
 	id, err := v.Identify(ctx, raw)

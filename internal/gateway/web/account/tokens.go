@@ -20,6 +20,10 @@ func (a *Accounts) tokens(w http.ResponseWriter, r *http.Request, v Visitor) err
 		http.Redirect(w, r, page.SignInURL(page.AccountPath), http.StatusSeeOther)
 		return nil
 	}
+	if _, credential, _ := r.BasicAuth(); v.Identity().By == auth.ByOIDC &&
+		(credential == "" || credential != a.Credential(r)) { // it may be that of a CI job
+		return fault.New(fault.Denied, "an identity token creates and revokes no access tokens: sign in at the issuer")
+	}
 	own, err := a.Access.Own(v.Identity())
 	if err != nil {
 		return err
@@ -51,7 +55,6 @@ func (a *Accounts) tokens(w http.ResponseWriter, r *http.Request, v Visitor) err
 	}
 	return a.Send(w, r, http.StatusOK, "tokens", a.Frame(a.HeadFor(r, v, page.Head{Kind: "form", Title: "Access tokens"}),
 		h.H1(g.Text("Access tokens of "+v.Name())),
-		h.Form(h.Method("post"), h.Action(signOutPath), h.Class("out"), h.Button(h.Class("copy"), g.Text("Sign out"))),
 		g.Iff(secret != "", func() g.Node {
 			return h.Div(h.Class("note clone"), h.Role("status"), h.Div(h.Label(h.For("new"), g.Text("New")),
 				h.Input(h.ID("new"), h.ReadOnly(), h.Value(secret), h.Data("copy", ""))),

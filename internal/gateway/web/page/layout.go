@@ -52,11 +52,13 @@ func (s *Site) Frame(pg Head, main ...g.Node) g.Node {
 func (s *Site) bar(pg Head) g.Node {
 	var who g.Node
 	if pg.Visitor != "" {
-		who = h.A(h.Class("who"), Href(AccountPath), h.Title("signed in as "+pg.Visitor), g.Text(pg.Visitor))
+		who = h.Details(h.Class("who"), h.Summary(h.Title("signed in as "+pg.Visitor), g.Text(pg.Visitor)),
+			h.Div(h.A(Href(AccountPath), g.Text("Access tokens")),
+				h.Form(h.Method("post"), h.Action(SignOutPath), h.Button(g.Text("Sign out")))))
 	} else if pg.SignIn != "" {
 		who = h.A(h.Class("who"), Href(pg.SignIn), g.Text("Sign in"))
 	}
-	return h.Header(h.Class("bar"), h.Form(h.Action(SearchPath), h.Role("search"),
+	return h.Header(h.Class("bar"), h.Div(h.Class("inner"), h.Form(h.Action(SearchPath), h.Role("search"),
 		h.A(h.Class("home"), Href("/"), h.Title("all repositories"),
 			h.Img(h.Src(cmp.Or(s.assetPaths["logo"], s.assetPaths["icon.svg"])), h.Alt(""), h.Width("28"), h.Height("28")),
 			h.Span(g.Text(s.Title))),
@@ -67,8 +69,7 @@ func (s *Site) bar(pg Head) g.Node {
 				g.Attr("enterkeyhint", "search"), g.If(pg.Focus, h.AutoFocus())),
 			h.Kbd(h.Aria("hidden", "true"), g.Text("/"))),
 		h.Button(g.Text("Search")),
-		who,
-	))
+	), who))
 }
 
 // footer returns the list of keys that a kind of page has, and the link for administrators.

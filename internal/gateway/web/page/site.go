@@ -22,6 +22,7 @@ const (
 	SearchPath  = "/-/search"
 	AccountPath = "/-/tokens"
 	SignInPath  = "/-/sign-in"
+	SignOutPath = "/-/sign-out"
 	StatusPath  = "/-/status"
 )
 
@@ -124,6 +125,12 @@ func (s *Site) Fail(w http.ResponseWriter, r *http.Request, v Caller, err error)
 	case fault.Exhausted:
 		status, heading = http.StatusTooManyRequests, "Too many requests"
 		w.Header().Set("Retry-After", fault.RetryHeader(fault.RetryAfter(err)))
+	case fault.Denied:
+		status, heading = http.StatusForbidden, "Not permitted"
+	case fault.Exists, fault.Precondition:
+		status, heading = http.StatusConflict, "Not possible"
+	case fault.Deadline:
+		status, heading = http.StatusGatewayTimeout, "This takes too long"
 	case fault.Corrupt:
 		status, heading = http.StatusInternalServerError, "The repository is damaged"
 	default:
