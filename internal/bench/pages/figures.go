@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/bench/gitload"
@@ -111,7 +112,8 @@ http {
 }
 `, user, p.Dir, port, p.cgit, rc, back))
 	address := "127.0.0.1:" + back
-	world.Must(p.Other(ctx, "fcgiwrap", wrap, address, "-c", strconv.Itoa(p.clients), "-s", "tcp:"+address))
+	parent := world.Must(p.Other(ctx, "fcgiwrap", wrap, address, "-c", strconv.Itoa(p.clients), "-s", "tcp:"+address))
+	p.Defer(func() { _ = syscall.Kill(-parent.Pid, syscall.SIGTERM) }) // with its children, which it would leave
 	world.Must(p.Other(ctx, "nginx", nginx, "127.0.0.1:"+port, "-c", config, "-e", filepath.Join(p.Dir, "nginx.log")))
 	return "http://127.0.0.1:" + port
 }
