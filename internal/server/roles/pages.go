@@ -23,8 +23,9 @@ func addPages(d *deps, handler *githttp.Handler, from *gatewayOptions, access *a
 	var searchAPI *api.API
 	cfg := &d.cfg.Pages
 	o := web.PageOptions{Options: page.Options{Title: cfg.Title, Logo: cfg.Logo, Text: cfg.Text, Style: cfg.Style,
-		Registerer: d.reg}, SSH: cfg.SSH, Status: status.Sources{Role: string(d.role), Version: d.process.Version,
-		Board: d.lanes.board, Mirrors: from.mirrorStates}}
+		Build: d.process.Version + d.process.Revision, Registerer: d.reg}, SSH: cfg.SSH,
+		Status: status.Sources{Role: string(d.role), Version: d.process.Version, Board: d.lanes.board,
+			Mirrors: from.mirrorStates}}
 	if d.role == config.RoleGateway {
 		o.Status.Nodes = from.routes.Status
 	}

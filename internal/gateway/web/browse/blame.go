@@ -28,7 +28,7 @@ func (q *request) blame() (*content, error) {
 	}
 	part, first, total := q.excerpt(string(b.data))
 	lines, _, result := q.Painter.Lines(q.path, part)
-	q.busy = result == page.PaintBusy
+	q.busy = page.IsUnfinished(result)
 	commits := map[string]*packhorsev1.BlameCommit{}
 	var hunks []*packhorsev1.BlameHunk
 	name, raw := pathFields(q.path)

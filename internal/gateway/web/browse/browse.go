@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -79,13 +80,14 @@ type kind struct {
 	hasRevision, hasPath bool
 	hasTwo               bool // A...B follows
 	costly               bool // see package crawl
-	byRefs               bool // it shows other refs than that of the revision, or settings
+	byRefs               bool // it shows other refs than that of the revision
+	bySettings           bool // it shows settings
 	index                bool // search engines may list the page of a branch or tag
 }
 
 // kinds has all kinds of pages by the name in their addresses; "" is the page of the repository.
 var kinds = map[string]*kind{
-	"":        {name: "", byRefs: true, show: (*request).front, index: true},
+	"":        {name: "", byRefs: true, bySettings: true, show: (*request).front, index: true},
 	"tree":    {name: "tree", show: (*request).tree, hasRevision: true, hasPath: true, index: true},
 	"file":    {name: "file", show: (*request).file, hasRevision: true, hasPath: true, index: true},
 	"raw":     {name: "raw", show: (*request).raw, hasRevision: true, hasPath: true},
@@ -128,13 +130,13 @@ type request struct {
 
 	revision string // as in the address; "" means HEAD
 	id       git.ObjectID
-	ref      string            // the ref that led to id; "": none
+	ref      string            // the ref that names id; "": none
 	path     string            // of a file or directory, in bytes
 	asPatch  bool              // the commit as a mail
 	version  git.Version       // of the refs
 	purges   string            // see node.Answer
 	held     int               // bytes, see hold
-	busy     bool              // the server had no time for colours or Markdown
+	busy     bool              // the server had no time for colours, Markdown or sizes
 	known    []string          // full IDs that refs led to, or are known to reach
 	unknown  []string          // those that none did
 	names    map[string]string // see nameRefs
@@ -199,6 +201,9 @@ func (q *request) parse() (err error) {
 	}
 	first, rest, _ := strings.Cut(rest, "/")
 	q.kind, q.rest = kinds[first], strings.TrimSuffix(rest, "/")
+	if !q.kind.hasRevision && !q.kind.hasTwo && q.rest != "" {
+		return fault.New(fault.NotFound, "there is no page at this address")
+	}
 	if q.query, err = url.ParseQuery(q.r.URL.RawQuery); err != nil {
 		return fault.New(fault.Invalid, "the address of this page has an invalid query string")
 	}
@@ -262,15 +267,19 @@ func (q *request) resolve(must bool, text string) error {
 		case result.Err == nil:
 			q.revision, q.path = texts[i], paths[i]
 			q.found(&result)
+			if strings.ContainsAny(q.revision, "~^") { // the ref names a later commit, most often
+				q.ref = ""
+			}
 			return nil
 		case !fault.Is(result.Err, fault.NotFound) && !fault.Is(result.Err, fault.Invalid):
 			return result.Err
 		}
 	}
-	if err = results[len(results)-1].Err; !must && q.repositoryExists() {
-		return nil // it is empty
+	if !must { // the repository may be empty
+		_, err := one[packhorsev1.GetResponse](q, packhorsev1connect.RepositoryServiceGetProcedure, &packhorsev1.GetRequest{})
+		return err
 	}
-	return err
+	return results[len(results)-1].Err
 }
 
 // found notes the commit of a revision.
@@ -302,12 +311,6 @@ func (q *request) resolveTwo() error {
 	return err
 }
 
-// repositoryExists reports whether there is the repository, which may be empty.
-func (q *request) repositoryExists() bool {
-	_, err := one[packhorsev1.GetResponse](q, packhorsev1connect.RepositoryServiceGetProcedure, &packhorsev1.GetRequest{})
-	return err == nil
-}
-
 // parameters are the fields of query strings that change pages, first those that make pages costly.
 var parameters = []string{"author", "text", "path", "skip", "wait", "from", "branch", "tag", "line"}
 
@@ -315,60 +318,73 @@ const costlyParameters = 5
 
 // key returns all that the main part of a page depends on. All readers of a repository see the same refs.
 func (q *request) key() string {
-	parts := []string{q.kind.name, q.repo.String(), q.from.String(), q.id.String(), q.rest, q.path, q.purges}
+	parts := []string{q.kind.name, q.repo.String(), q.from.String(), q.id.String(), q.ref, q.rest, q.path, q.purges,
+		q.v.Address("")} // of clones, feeds and submodules
 	for _, name := range parameters {
 		if values := q.query[name]; len(values) > 0 {
 			parts = append(parts, name, values[0])
 		}
 	}
-	if q.kind.byRefs { // settings have no version, so that changes of them show a little later
-		parts = append(parts, fmt.Sprintf("%v %d", q.version, q.Now().Unix()/settingsSeconds))
+	if q.kind.byRefs {
+		parts = append(parts, fmt.Sprint(q.version))
 	}
-	parts = append(parts, q.v.Address("")) // of clones, feeds and submodules
-	return strings.Join(parts, "\x00")
+	// settings have no version, so that changes of them show a little later
+	if q.kind.bySettings || q.kind.byRefs && q.version == (git.Version{}) {
+		parts = append(parts, strconv.FormatInt(q.Now().Unix()/settingsSeconds, 10))
+	}
+	return fmt.Sprintf("%q", parts)
 }
 
 // answer sends the page.
 func (q *request) answer() error {
-	key := q.key()
-	f, ok := q.cache.get(key)
-	if ok {
-		if err := q.check(); err != nil {
-			return err
-		}
-	}
-	if !ok {
-		leave, done, err := q.enter()
-		if done || err != nil {
-			return err
-		}
-		if f, err = q.render(leave); err != nil {
-			return err
-		}
-		if f.brief {
-			return q.send(f, "")
-		}
-		q.cache.add(key, f)
-	}
-	sum := sha256.Sum256([]byte(key + "\x00" + q.v.Name())) // the name is in the frame
-	return q.send(f, `W/"`+hex.EncodeToString(sum[:12])+`"`)
-}
-
-// render makes the fragment of the page.
-func (q *request) render(leave func()) (*fragment, error) {
-	defer leave()
 	if err := q.check(); err != nil {
-		return nil, err
+		return err
 	}
 	q.known = append(q.known, q.unknown...) // so that each call of the page need not check them
+	key, head := q.key(), q.head()
+	sum := sha256.Sum256(fmt.Appendf(nil, "%s %s %#v", key, q.Build, head))
+	etag := `W/"` + hex.EncodeToString(sum[:12]) + `"`
+	if isCurrent(q.r, etag) {
+		q.setCaching(etag, true)
+		q.w.Header().Add("Vary", "Accept-Encoding")
+		q.w.WriteHeader(http.StatusNotModified)
+		return nil
+	}
+	f, err := q.fragment(key)
+	if f == nil || err != nil {
+		return err
+	}
+	if f.brief {
+		etag = ""
+	}
+	return q.send(f, head, etag)
+}
+
+// fragment returns the fragment of the page. It is nil without an error if the visitor has a response.
+func (q *request) fragment(key string) (f *fragment, err error) {
+	f, made, err := q.cache.share(q.r.Context(), key)
+	if made == nil {
+		return f, err
+	}
+	defer func() { made(f) }()
+	leave, done, err := q.enter()
+	if done || err != nil {
+		return nil, err
+	}
+	defer leave()
 	shown, err := q.kind.show(q)
 	if err != nil {
 		return nil, err
 	}
 	shown.brief = shown.brief || q.busy
-	f, err := newFragment(shown)
-	if err == nil && f.raw == nil { // the objects are not needed any more
-		err = q.v.Hold(-q.held)
+	if f, err = newFragment(shown); err != nil {
+		return nil, err
+	}
+	if !f.brief {
+		q.cache.add(key, f)
+	}
+	if f.raw == nil { // the objects are not needed any more
+		err, q.held = q.v.Hold(-q.held), 0
 	}
 	return f, err
 }
@@ -388,8 +404,8 @@ func (q *request) hold(n int) error {
 // enter admits a request for a page that has to be made. If done, it has a response.
 func (q *request) enter() (leave func(), done bool, err error) {
 	// single files of commits cost little
-	isHistoric := len(q.unknown) > 0 && q.kind.name != "raw" && q.kind.name != "file"
-	isFiltered := slices.ContainsFunc(parameters[:costlyParameters], q.query.Has)
+	isHistoric := q.ref == "" && q.id != (git.ObjectID{}) && q.kind.name != "raw" && q.kind.name != "file"
+	isFiltered := slices.ContainsFunc(parameters[:costlyParameters], q.query.Has) || q.kind.name == "log" && q.path != ""
 	if q.v.Name() != "" || !q.kind.costly && !isHistoric && !isFiltered {
 		return func() {}, false, nil
 	}
@@ -403,8 +419,7 @@ func (q *request) enter() (leave func(), done bool, err error) {
 // check fails unless a visible ref reaches the commits. Successful calls are kept until the refs change.
 func (q *request) check() error {
 	for _, id := range q.unknown {
-		key := strings.Join([]string{"visible", q.repo.String(), id, q.purges, fmt.Sprintf("%v %d", q.version,
-			q.Now().Unix()/settingsSeconds)}, "\x00")
+		key := fmt.Sprintf("visible %q %s %q %v %d", q.repo, id, q.purges, q.version, q.Now().Unix()/settingsSeconds)
 		if _, ok := q.cache.get(key); ok {
 			continue
 		}

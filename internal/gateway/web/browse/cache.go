@@ -1,10 +1,12 @@
 package browse
 
 import (
+	"context"
 	"sync"
 
 	"github.com/hashicorp/golang-lru/v2/simplelru"
 
+	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/gateway/web/page"
 )
 
@@ -42,13 +44,21 @@ func (f *fragment) size(key string) int {
 
 // cache has fragments by what they depend on.
 type cache struct {
-	mu   sync.Mutex
-	lru  *simplelru.LRU[string, *fragment]
-	size int // bytes
+	mu     sync.Mutex
+	lru    *simplelru.LRU[string, *fragment]
+	size   int                // bytes
+	making map[string]*making // by key
+}
+
+// making is a fragment that a request makes. The fields are valid after done is closed.
+type making struct {
+	done   chan struct{}
+	f      *fragment // nil: it could not be made
+	isLost bool      // the client has gone
 }
 
 func newCache() *cache {
-	c := new(cache)
+	c := &cache{making: map[string]*making{}}
 	c.lru, _ = simplelru.NewLRU(maxCache/fixedCost, func(key string, f *fragment) { // the size is valid
 		c.size -= f.size(key)
 	})
@@ -59,6 +69,44 @@ func (c *cache) get(key string) (*fragment, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.lru.Get(key)
+}
+
+// share returns the fragment of a key from the cache, or from another request that makes it. Otherwise made is not nil.
+// The caller makes the fragment and calls made with it, or with nil.
+func (c *cache) share(ctx context.Context, key string) (f *fragment, made func(*fragment), err error) {
+	for {
+		c.mu.Lock()
+		f, ok := c.lru.Get(key)
+		m := c.making[key]
+		own := &making{done: make(chan struct{})}
+		if !ok && m == nil {
+			c.making[key] = own
+		}
+		c.mu.Unlock()
+		if ok {
+			return f, nil, nil
+		}
+		if m == nil {
+			return nil, func(f *fragment) {
+				c.mu.Lock()
+				delete(c.making, key)
+				c.mu.Unlock()
+				own.f, own.isLost = f, ctx.Err() != nil
+				close(own.done)
+			}, nil
+		}
+		select {
+		case <-m.done:
+		case <-ctx.Done():
+			return nil, nil, fault.Wrap(fault.Cancelled, "the client has gone", ctx.Err())
+		}
+		switch {
+		case m.f != nil:
+			return m.f, nil, nil
+		case !m.isLost: // the next one may fail, too: no request waits for several
+			return nil, func(*fragment) {}, nil
+		}
+	}
 }
 
 func (c *cache) add(key string, f *fragment) {

@@ -129,7 +129,7 @@ func (q *request) fileContent(b *blob) (main g.Node, remarks []string) {
 	}
 	part, first, total := q.excerpt(string(b.data))
 	lines, language, result := q.Painter.Lines(q.path, part)
-	q.busy = result == page.PaintBusy
+	q.busy = page.IsUnfinished(result)
 	remarks = append(remarks, strconv.Itoa(total)+" "+page.Plural(total, "line", "lines"))
 	if language != "" {
 		remarks = append(remarks, language)

@@ -203,21 +203,23 @@ func (q *request) languages() (g.Node, error) {
 	key := strings.Join([]string{"languages", q.repo.String(), q.id.String(), q.purges}, "\x00")
 	f, ok := q.cache.get(key)
 	if !ok {
-		main, err := q.countLanguages()
+		main, isLate, err := q.countLanguages()
 		if err != nil {
 			return nil, err
 		}
 		if f, err = newFragment(&content{main: g.Group{main}}); err != nil {
 			return nil, err
 		}
-		q.cache.add(key, f)
+		if !isLate {
+			q.cache.add(key, f)
+		}
 	}
 	text, err := f.main.Text()
 	return g.Raw(string(text)), err
 }
 
 // countLanguages counts the bytes of files by the language of their names. If that takes long, it counts files.
-func (q *request) countLanguages() (g.Node, error) {
+func (q *request) countLanguages() (main g.Node, isLate bool, err error) {
 	tree := &packhorsev1.TreeResponse{}
 	read := gateway.Read{Procedure: packhorsev1connect.ObjectServiceTreeProcedure, Known: q.known, Limit: sizesTime,
 		Request:  &packhorsev1.TreeRequest{Path: q.in(""), Recursive: true, PageSize: languageMax, Sizes: true},
@@ -225,15 +227,16 @@ func (q *request) countLanguages() (g.Node, error) {
 			tree = m.(*packhorsev1.TreeResponse)
 			return nil
 		}}
-	err := q.v.Read(read)
-	byFile := fault.Is(err, fault.Deadline) || fault.Is(err, fault.NotFound)
+	err = q.v.Read(read)
+	isLate = fault.Is(err, fault.Deadline)
+	byFile := isLate || fault.Is(err, fault.NotFound)
 	if byFile {
 		read.Limit = 0
 		read.Request.(*packhorsev1.TreeRequest).Sizes = false
 		err = q.v.Read(read)
 	}
 	if err != nil {
-		return nil, err
+		return nil, isLate, err
 	}
 	all, count := int64(0), map[string]int64{}
 	byExtension := map[string]string{}
@@ -256,7 +259,7 @@ func (q *request) countLanguages() (g.Node, error) {
 		all += size
 	}
 	if all == 0 {
-		return nil, nil
+		return nil, isLate, nil
 	}
 	names := make([]string, 0, len(count))
 	for name := range count {
@@ -270,7 +273,7 @@ func (q *request) countLanguages() (g.Node, error) {
 			g.Text(name)), h.Span(percent))
 	})
 	return h.Section(h.Class("languages"), h.H2(g.Text("Languages")), h.Ul(rows), g.If(tree.GetNextPageToken() != "",
-		h.P(h.Class("note"), g.Text("Of the first "+humanize.Comma(languageMax)+" files.")))), nil
+		h.P(h.Class("note"), g.Text("Of the first "+humanize.Comma(languageMax)+" files.")))), isLate, nil
 }
 
 // readme returns the README of a directory, or nil.
@@ -312,7 +315,7 @@ func (q *request) readme(l *listing) (g.Node, error) {
 				Raw:  func(to string) string { return q.link("raw", q.id.String(), inRepository(dir, to)) },
 			})
 		})
-		if q.busy = q.busy || !hasRun; ok {
+		if q.busy = q.busy || !hasRun || !ok; ok {
 			text = h.Div(h.Class("prose"), g.Raw(rendered))
 		}
 	}

@@ -1,6 +1,7 @@
 package browse
 
 import (
+	"cmp"
 	"fmt"
 	"net/http"
 	"strings"
@@ -8,51 +9,34 @@ import (
 	"github.com/packhorse-git/packhorse/internal/gateway/web/page"
 )
 
-// send sends a fragment in its frame. Without an ETag it is not kept.
-func (q *request) send(f *fragment, etag string) error {
+// setCaching sets the header for caches.
+func (q *request) setCaching(etag string, isKept bool) {
 	header := q.w.Header()
 	header.Del("Pragma")
 	header.Del("Expires")
+	header.Set("Vary", "Authorization, Cookie")
+	if !isKept {
+		header.Set("Cache-Control", "no-store")
+		return
+	}
 	if etag != "" {
 		header.Set("ETag", etag)
 	}
-	header.Set("Vary", "Authorization, Cookie")
-	scope := "public"
+	scope, life := "public", "no-cache"
 	if q.v.MaySignIn() { // others may see less, for example at another address
 		scope = "private"
 	}
-	switch {
-	case etag == "" && (f.raw == nil || f.raw.object == nil):
-		header.Set("Cache-Control", "no-store")
-	case q.revision != "" && q.revision == q.id.String(),
-		q.left != "" && q.left == q.from.String() && q.right == q.id.String():
-		header.Set("Cache-Control", scope+", max-age=86400, immutable")
-	default:
-		header.Set("Cache-Control", scope+", no-cache")
+	if q.revision != "" && q.revision == q.id.String() && !q.kind.byRefs ||
+		q.left != "" && q.left == q.from.String() && q.right == q.id.String() {
+		life = "max-age=86400, immutable"
 	}
-	name := q.kind.name
-	if name == "" {
-		name = "repository"
-	}
-	if isCurrent(q.r, etag) {
-		q.w.WriteHeader(http.StatusNotModified)
-		return nil
-	}
-	if f.raw != nil {
-		for key, values := range f.raw.header {
-			header[key] = values
-		}
-		if f.raw.object != nil {
-			further := http.Header{"Content-Type": {f.raw.contentType}, "Cache-Control": header["Cache-Control"]}
-			header.Set("Cache-Control", "no-store") // of errors
-			q.v.SendLFS(*f.raw.object, further)
-			return nil
-		}
-		return q.SendText(q.w, q.r, http.StatusOK, name, f.raw.contentType, f.raw.text)
-	}
-	head := page.Head{Kind: f.kind, Title: page.Visible(f.title), Query: page.InRepository(q.repo.String()) + " ",
-		Index: q.kind.index && strings.HasPrefix(q.ref, "refs/") && q.r.URL.RawQuery == ""}
-	head = q.HeadFor(q.r, q.v, head)
+	header.Set("Cache-Control", scope+", "+life)
+}
+
+// head returns what the frame of the page depends on, beside its content.
+func (q *request) head() page.Head {
+	head := q.HeadFor(q.r, q.v, page.Head{Query: page.InRepository(q.repo.String()) + " ",
+		Index: q.kind.index && strings.HasPrefix(q.ref, "refs/") && q.r.URL.RawQuery == ""})
 	if q.id.String() != q.revision {
 		head.Feed = q.link("feed", q.here())
 	}
@@ -61,10 +45,35 @@ func (q *request) send(f *fragment, etag string) error {
 		_, host, _ = strings.Cut(strings.TrimSuffix(host, "/"), "://")
 		head.GoGet = fmt.Sprintf("%s/%s git %s", host, path, q.v.Address(path))
 	}
-	if err := q.v.Hold(f.main.Len()); err != nil {
+	return head
+}
+
+// send sends a fragment in its frame.
+func (q *request) send(f *fragment, head page.Head, etag string) error {
+	name := cmp.Or(q.kind.name, "repository")
+	if f.raw == nil {
+		if err := q.v.Hold(f.main.Len()); err != nil {
+			return err
+		}
+		q.setCaching(etag, !f.brief)
+		head.Kind, head.Title = f.kind, page.Visible(f.title)
+		return q.SendPacked(q.w, q.r, name, head, &f.main)
+	}
+	if err := q.v.Hold(len(f.raw.text) - q.held); err != nil { // it may be that of another request
 		return err
 	}
-	return q.SendPacked(q.w, q.r, name, head, &f.main)
+	q.setCaching(etag, !f.brief || f.raw.object != nil)
+	header := q.w.Header()
+	for key, values := range f.raw.header {
+		header[key] = values
+	}
+	if f.raw.object == nil {
+		return q.SendText(q.w, q.r, http.StatusOK, name, f.raw.contentType, f.raw.text)
+	}
+	further := http.Header{"Content-Type": {f.raw.contentType}, "Cache-Control": header["Cache-Control"]}
+	header.Set("Cache-Control", "no-store") // of errors
+	q.v.SendLFS(*f.raw.object, further)
+	return nil
 }
 
 // isCurrent reports whether the client has the response already.

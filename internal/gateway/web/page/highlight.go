@@ -33,6 +33,9 @@ const (
 	PaintBusy  = "busy"
 )
 
+// IsUnfinished reports whether highlighting had too little time, which depends on the load.
+func IsUnfinished(result string) bool { return result == PaintLate || result == PaintBusy }
+
 // PaintRemark returns a remark about a file without colours; "" about one with colours.
 func PaintRemark(result string) string {
 	switch result {

@@ -3,6 +3,7 @@ package page
 import (
 	"fmt"
 	"html"
+	"net/http/httptest"
 	"regexp"
 	"strings"
 	"testing"
@@ -11,6 +12,8 @@ import (
 	"github.com/alecthomas/chroma/v2/lexers"
 	"go.uber.org/goleak"
 	"pgregory.net/rapid"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
 )
 
 func TestMain(m *testing.M) {
@@ -79,6 +82,29 @@ func TestLinksStayHere(t *testing.T) {
 		if got := fmt.Sprint(Href(path)); got != want {
 			t.Errorf("Href(%q) = %s, want %s", path, got, want)
 		}
+	}
+}
+
+// failing is the caller of a page that fails.
+type failing struct{ Caller }
+
+func (failing) Name() string    { return "" }
+func (failing) MaySignIn() bool { return false }
+func (failing) Failed(error)    {}
+
+// Caches do not keep failures, even of pages that they could keep.
+func TestFailuresAreNotKept(t *testing.T) {
+	t.Parallel()
+	s, err := NewSite(Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := httptest.NewRecorder()
+	w.Header().Set("Cache-Control", "public, max-age=86400, immutable")
+	w.Header().Set("ETag", `"x"`)
+	err = s.Fail(w, httptest.NewRequest("GET", "/", nil), failing{}, fault.New(fault.Exhausted, "no memory"))
+	if h := w.Header(); err != nil || w.Code != 429 || h.Get("Cache-Control") != "no-store" || h.Get("ETag") != "" {
+		t.Errorf("status %d, header %v, %v; want 429, no-store and no ETag", w.Code, h, err)
 	}
 }
 

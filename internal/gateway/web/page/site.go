@@ -3,6 +3,7 @@ package page
 import (
 	"bytes"
 	"cmp"
+	"fmt"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -35,6 +36,7 @@ type Options struct {
 	Logo  string // file with an image; "": that of Packhorse
 	Text  string // file with Markdown for the start of the list of repositories; "": none
 	Style string // file with a further style sheet; "": none
+	Build string // version of the program
 
 	Registerer prometheus.Registerer // of metrics; may be nil
 }
@@ -44,6 +46,7 @@ type Site struct {
 	Painter *Painter
 	Title   string
 	Text    g.Node // above the list of repositories; nil: none
+	Build   string // changes with the program, and with what the frame of pages has
 
 	assets     map[string][]byte // by path
 	compressed map[string][]byte // those that are text, in gzip
@@ -58,7 +61,9 @@ func NewSite(o Options) (*Site, error) {
 	s.sent = promauto.With(o.Registerer).NewCounterVec(prometheus.CounterOpts{
 		Name: "packhorse_pages_total", Help: "Pages sent to browsers, by page and status.",
 	}, []string{"page", "status"})
-	return s, s.loadAssets(o)
+	err := s.loadAssets(o)
+	s.Build = fmt.Sprintf("%s %q %v", o.Build, s.Title, s.assetPaths)
+	return s, err
 }
 
 // Close waits until highlighting has ended.
@@ -109,13 +114,14 @@ type Caller interface {
 
 // Fail sends a page for errors that another request or credentials cannot change. It returns others to the caller.
 func (s *Site) Fail(w http.ResponseWriter, r *http.Request, v Caller, err error) error {
+	w.Header().Set("Cache-Control", "no-store")
+	w.Header().Del("ETag")
 	status, heading := 0, ""
 	switch fault.KindOf(err) {
 	case fault.Unauthenticated:
 		if v.Name() != "" || !strings.Contains(r.Header.Get("Accept"), "text/html") {
 			return err
 		}
-		w.Header().Set("Cache-Control", "no-store")
 		http.Redirect(w, r, SignInURL(r.URL.RequestURI()), http.StatusSeeOther)
 		return nil
 	case fault.NotFound:
