@@ -91,24 +91,40 @@ func (r *Request) LFSDownload(download lfs.Download, response *Response) {
 	}
 }
 
-// LFSContent returns the first n bytes of an object, for a page. The request itself does not fail with the call.
-func (r *Request) LFSContent(o lfs.Object, n int64) ([]byte, error) {
-	seat, err := r.Lanes.Small.Enter(r.Caller())
-	if err != nil {
-		return nil, err
-	}
-	defer seat.Leave()
-	download, to, outcome := lfs.Download{Object: o, Length: min(n, o.Size)}, &memorySink{}, r.Outcome
-	response := NewResponse(r, to, seat, EmptyBody())
-	r.relayLFS(false, response, func(n router.Node, repo git.RepoPath, session node.Session) (node.Outcome, error) {
-		return n.LFSDownload(r.Ctx, repo, session, download, response)
+// LFSContent returns an object, for a page.
+func (r *Request) LFSContent(o lfs.Object) ([]byte, error) {
+	to := &memorySink{}
+	err := r.lfsOfPage(to, func(response *Response) {
+		r.relayLFS(false, response, func(n router.Node, repo git.RepoPath, session node.Session) (node.Outcome, error) {
+			return n.LFSDownload(r.Ctx, repo, session, lfs.Download{Object: o, Length: o.Size}, response)
+		})
 	})
-	err = r.Err
-	r.Outcome, r.Err = outcome, nil
-	if err == nil && int64(to.Len()) != download.Length {
-		err = fault.New(fault.Internal, "the storage node sent %d of %d bytes of an LFS object", to.Len(), download.Length)
+	if err == nil && int64(to.Len()) != o.Size {
+		err = fault.New(fault.Internal, "the storage node sent %d of %d bytes of an LFS object", to.Len(), o.Size)
 	}
 	return to.Bytes(), err
+}
+
+// LFSStates returns the states of objects, for a page. No object is read, or downloaded from an origin.
+func (r *Request) LFSStates(list []lfs.Object) (states []lfs.Status, err error) {
+	err = r.lfsOfPage(&memorySink{}, func(response *Response) {
+		states = r.LFSBatch(lfs.Batch{Objects: list}, response)
+	})
+	return states, err
+}
+
+// lfsOfPage makes a call for a page. The request itself does not fail with the call.
+func (r *Request) lfsOfPage(to Sink, call func(*Response)) error {
+	seat, err := r.Lanes.Small.Enter(r.Caller())
+	if err != nil {
+		return err
+	}
+	defer seat.Leave()
+	outcome := r.Outcome
+	call(NewResponse(r, to, seat, EmptyBody()))
+	err = r.Err
+	r.Outcome, r.Err = outcome, nil
+	return err
 }
 
 // memorySink keeps a response.

@@ -140,8 +140,11 @@ func (v *Visitor) List(m *packhorsev1.ListRequest) (*packhorsev1.ListResponse, e
 	return v.q.List(m)
 }
 
-// LFSContent returns the first n bytes of an LFS object of the repository. NotFound: the repository does not have it.
-func (v *Visitor) LFSContent(o lfs.Object, n int64) ([]byte, error) { return v.q.LFSContent(o, n) }
+// LFSContent returns an LFS object of the repository. NotFound: the repository does not have it.
+func (v *Visitor) LFSContent(o lfs.Object) ([]byte, error) { return v.q.LFSContent(o) }
+
+// LFSStates returns what the repository knows about LFS objects, in their order.
+func (v *Visitor) LFSStates(list []lfs.Object) ([]lfs.Status, error) { return v.q.LFSStates(list) }
 
 // SendLFS sends an LFS object of the repository, or the part that the visitor requests, as the whole response.
 func (v *Visitor) SendLFS(o lfs.Object, header http.Header) {

@@ -181,7 +181,10 @@ func (v visitor) Identify(context.Context, string) (auth.Identity, error) {
 func (v visitor) Open(git.RepoPath) error                   { return fault.New(fault.NotFound, "not there") }
 func (v visitor) Revisions([]string) ([]node.Result, error) { return nil, nil }
 func (v visitor) Read(gateway.Read) error                   { return nil }
-func (v visitor) LFSContent(lfs.Object, int64) ([]byte, error) {
+func (v visitor) LFSContent(lfs.Object) ([]byte, error) {
+	return nil, fault.New(fault.NotFound, "not there")
+}
+func (v visitor) LFSStates([]lfs.Object) ([]lfs.Status, error) {
 	return nil, fault.New(fault.NotFound, "not there")
 }
 func (v visitor) SendLFS(lfs.Object, http.Header) {}

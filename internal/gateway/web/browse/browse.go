@@ -42,8 +42,10 @@ type Visitor interface {
 	Hold(n int) error
 	// List returns a page of the repositories that the visitor may read.
 	List(m *packhorsev1.ListRequest) (*packhorsev1.ListResponse, error)
-	// LFSContent returns the first n bytes of an LFS object of the repository. NotFound: the repository does not have it.
-	LFSContent(o lfs.Object, n int64) ([]byte, error)
+	// LFSContent returns an LFS object of the repository. NotFound: the repository does not have it.
+	LFSContent(o lfs.Object) ([]byte, error)
+	// LFSStates returns what the repository knows about LFS objects, in their order. It reads none.
+	LFSStates(list []lfs.Object) ([]lfs.Status, error)
 	// SendLFS sends an LFS object of the repository, or the part that the visitor requests, as the whole response.
 	SendLFS(o lfs.Object, header http.Header)
 	// Address returns the address of a path on this server, as the visitor knows it.

@@ -37,7 +37,7 @@ func (q *request) commit() (*content, error) {
 	short, _ := page.Shorten(subject, 60)
 	main := g.Group{q.crumbs("commit " + page.Short(c.GetOid())), q.places(""), q.about(c, subject),
 		d.view(q, before, c.GetOid())}
-	return &content{title: short + " - " + q.repo.String(), kind: "diff", main: main, brief: d.hasObjects}, nil
+	return &content{title: short + " - " + q.repo.String(), kind: "diff", main: main, brief: len(d.pointers) > 0}, nil
 }
 
 // about returns the header of a commit.
@@ -111,5 +111,5 @@ func (q *request) compare() (*content, error) {
 	}
 	main := g.Group{q.crumbs(page.Visible(names)), q.places(""),
 		h.Section(h.H2(g.Text(heading)), q.logTable(list[:min(len(list), logCommits)], nil, nil)), d.view(q, before, to)}
-	return &content{title: names + " - " + q.repo.String(), kind: "diff", main: main, brief: d.hasObjects}, nil
+	return &content{title: names + " - " + q.repo.String(), kind: "diff", main: main, brief: len(d.pointers) > 0}, nil
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/gateway/web/page"
+	"github.com/packhorse-git/packhorse/internal/lfs"
 	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
 	"github.com/packhorse-git/packhorse/proto/packhorse/v1/packhorsev1connect"
 )
@@ -33,7 +34,8 @@ type diff struct {
 	modules modules // if it has changes of submodules
 	rows    int     // lines that the page may still show
 
-	hasObjects bool // view has found pointer files of Git LFS
+	pointers map[*packhorsev1.FileDiff][2]*lfs.Object // files in Git LFS, before and after
+	objects  map[lfs.Object]lfs.State
 }
 
 // diff compares two commits. An empty first one is the first parent of the second one.
@@ -60,8 +62,12 @@ func (q *request) diff(from, to string, mergeBase bool) (*diff, error) {
 	if err == nil && slices.ContainsFunc(d.files, isModule) {
 		d.modules, err = q.modules(to, cmp.Or(from, to+"^"))
 	}
+	d.findObjects(q)
 	return d, err
 }
+
+// shown returns the files whose changes are shown.
+func (d *diff) shown() []*packhorsev1.FileDiff { return d.files[:min(len(d.files), diffFiles)] }
 
 // view returns the list of files and their changes. before and after are the commits for links.
 func (d *diff) view(q *request, before, after string) g.Node {
@@ -80,7 +86,7 @@ func (d *diff) view(q *request, before, after string) g.Node {
 			h.Td(h.Class("plus"), g.If(f.GetAdditions() > 0, g.Textf("+%d", f.GetAdditions()))),
 			h.Td(h.Class("minus"), g.If(f.GetDeletions() > 0, g.Textf("−%d", f.GetDeletions()))))
 	})
-	shown := d.files[:min(len(d.files), diffFiles)]
+	shown := d.shown()
 	return g.Group{
 		notes,
 		h.Details(h.Class("changed"), g.If(len(d.files) <= 50, h.Open()),

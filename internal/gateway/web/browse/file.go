@@ -31,7 +31,7 @@ type blob struct {
 	id   string
 	size int64
 	mode uint32
-	data []byte // nil: the file is larger than the limit
+	data []byte // nil: the file is larger than the limit, or an image in Git LFS
 
 	object  *lfs.Object // that the file is a pointer to; nil: it is not one. size and data are the object's
 	missing bool        // the repository does not have the object
@@ -78,7 +78,7 @@ func (q *request) file() (*content, error) {
 		return q.module(err)
 	}
 	if err == nil {
-		err = q.resolvePointer(b, maxShown)
+		err = q.resolvePointer(b)
 	}
 	if err != nil {
 		return nil, err
@@ -226,7 +226,7 @@ func (q *request) raw() (*content, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := q.resolvePointer(b, binarySign); err != nil {
+	if err := q.resolvePointer(b); err != nil {
 		return nil, err
 	}
 	if b.missing {
@@ -242,7 +242,7 @@ func (q *request) raw() (*content, error) {
 	switch known := imageTypes[strings.ToLower(path.Ext(name))]; {
 	case known != "":
 		contentType = known
-	case b.isBinary():
+	case b.isBinary(), b.object != nil && b.data == nil && b.size > 0:
 		contentType, disposition = "application/octet-stream", "attachment"
 	}
 	header := http.Header{"Content-Security-Policy": {"default-src 'none'; style-src 'unsafe-inline'; sandbox"},
