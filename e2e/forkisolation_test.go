@@ -102,7 +102,7 @@ func (w *stepWorld) accesses(owner, other string) {
 	for _, name := range []string{owner, other} {
 		tokens[name] = createToken(t, name, "--state", filepath.Join(w.dir, "state"), "--repo", name)
 	}
-	all := append([]access{{"GET", "/-/blob/NAME/{c}/secret", "", "hunter2"},
+	all := append([]access{{"GET", "/NAME/-/file/{c}/secret", "", "hunter2"},
 		{"GET", "/NAME/-/archive/{c}.tar", "", "hunter2"},
 		{"GET", "/-/api/v1/events?limit=1000", "", commit.String()}}, apiAccesses...)
 	for _, r := range all {

@@ -152,7 +152,6 @@ const injected = `
 const elsewhere = `
 	/-/seen?to=//evil.example /-/seen?to=/%09/evil.example /-/seen?to=/%5Cevil.example /-/seen?to=%09//evil.example
 	/-/seen?to=/%0D%0AX-Evil:1 /-/seen?to=https://evil.example /-/seen?to=/.//evil.example
-	/-/blob//evil.example/ID/x /-/blob/%2F/evil.example/ID/x /-/blob/%5Cevil.example/ID/x
 	//evil.example/-/file/x //evil.example/a/-/file/main//x /\evil.example/-/file/main//x //%5Cevil.example/-/file//x
 	///evil.example/-/file/main//x /cgit//evil.example/tree/ /cgit/%2Fevil.example/tree/ /cgit/%5Cevil.example/tree/x
 	/?p=//evil.example;a=summary /?p=/%5Cevil.example;a=summary /?p=%09/evil.example;a=tree /?p=https://evil.example;a=tree

@@ -16,9 +16,6 @@ import (
 	"github.com/packhorse-git/packhorse/internal/search"
 )
 
-// filePath is the start of the addresses of files in earlier releases.
-const filePath = "/-/blob/"
-
 // robots is for crawlers, which should list the newest state of repositories.
 const (
 	robotsPath = "/robots.txt"
@@ -84,7 +81,7 @@ func (p *Pages) Close() {
 func (p *Pages) Has(path string) bool {
 	if strings.HasPrefix(path, "/-/") {
 		return path == "/-/" || path == crawl.SeenPath || path == page.SearchPath || path == page.StatusPath ||
-			account.Has(path) || strings.HasPrefix(path, filePath) || page.IsAsset(path)
+			account.Has(path) || page.IsAsset(path)
 	}
 	_, _, ok := browse.Split(path)
 	return ok && path != "/-" && !strings.HasPrefix(path, "/.api/")
@@ -119,8 +116,6 @@ func (p *Pages) Serve(w http.ResponseWriter, r *http.Request, v Visitor) error {
 		return p.search(w, r, v)
 	case path == page.StatusPath:
 		return p.Status.Serve(w, r, v)
-	case strings.HasPrefix(path, filePath):
-		return p.oldFile(w, r, v)
 	case path == robotsPath:
 		return p.SendText(w, r, http.StatusOK, "robots", "text/plain; charset=utf-8", []byte(robots))
 	case path == crawl.SeenPath:
@@ -132,17 +127,4 @@ func (p *Pages) Serve(w http.ResponseWriter, r *http.Request, v Visitor) error {
 	default:
 		return p.browse.Serve(w, r, v)
 	}
-}
-
-// oldFile redirects from the address that a file had in earlier releases: /-/blob/REPOSITORY/COMMIT/PATH.
-func (p *Pages) oldFile(w http.ResponseWriter, r *http.Request, v Visitor) error {
-	parts := strings.Split(strings.TrimLeft(strings.TrimPrefix(r.URL.EscapedPath(), filePath), "/"), "/")
-	for i, part := range parts {
-		if n := len(part); i > 0 && (n == 40 || n == 64) && strings.Trim(part, "0123456789abcdef") == "" {
-			http.Redirect(w, r, "/"+strings.Join(parts[:i], "/")+"/-/file/"+strings.Join(parts[i:], "/"),
-				http.StatusMovedPermanently)
-			return nil
-		}
-	}
-	return p.Fail(w, r, v, fault.New(fault.NotFound, "the address of a file is /REPOSITORY/-/file/REVISION/PATH"))
 }

@@ -100,7 +100,7 @@ func TestPagesAreSafe(t *testing.T) {
 	hostile := `"><script>alert(1)</script>'<!--{{.}}` + "\u202e\x00\xff"
 	paths := []string{"/-/search", "/-/search?q=needle", "/-/search?q=%3Cscript%3E&n=999999999999",
 		"/-/search?q=" + url.QueryEscape(hostile), "/-/search?%zz",
-		"/-/search?q=" + strings.Repeat("x", 20_000), "/-/blob/", "/-/blob/%3Cscript%3E/x", "/-/search?q=)(",
+		"/-/search?q=" + strings.Repeat("x", 20_000), "/-/search?q=)(",
 		"/hostile/-/file/HEAD/%3Cimg%20src=x%20onerror=alert(1)%3E", "/"}
 	for _, path := range paths {
 		r, page := get(t, base+path)
