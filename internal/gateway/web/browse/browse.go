@@ -18,7 +18,6 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/gateway"
 	"github.com/packhorse-git/packhorse/internal/gateway/web/crawl"
-	"github.com/packhorse-git/packhorse/internal/gateway/web/legacy"
 	"github.com/packhorse-git/packhorse/internal/gateway/web/page"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/lfs"
@@ -57,7 +56,6 @@ type Options struct {
 	*page.Site
 	Gate *crawl.Gate // for costly pages
 	SSH  string      // HOST, HOST:PORT or, with the host of the page, :PORT of the SSH listener; "": SSH is off
-	Now  func() time.Time
 }
 
 // Site serves the pages of repositories. Safe for concurrent use.
@@ -68,9 +66,6 @@ type Site struct {
 
 // NewSite returns a Site.
 func NewSite(o Options) *Site {
-	if o.Now == nil {
-		o.Now = time.Now
-	}
 	return &Site{Options: o, cache: newCache()}
 }
 
@@ -179,16 +174,15 @@ func (s *Site) Serve(w http.ResponseWriter, r *http.Request, v Visitor) error {
 	if err == nil {
 		err = q.answer()
 	}
-	// the path itself is that of no repository, as far as the visitor may know, or has a query with semicolons
-	if to, ok := legacy.Find(r.URL); ok && (fault.Is(err, fault.NotFound) || fault.Is(err, fault.Invalid) ||
-		fault.Is(err, fault.Unauthenticated) && q.mayOpen(to)) {
-		http.Redirect(w, r, q.release(to), http.StatusMovedPermanently)
+	if err == nil {
 		return nil
 	}
-	if err != nil {
-		return s.Fail(w, r, v, err)
+	// the path itself is that of no repository, as far as the visitor may know, or has a query with semicolons
+	if to, ok := q.oldAddress(err); ok {
+		http.Redirect(w, r, to, http.StatusMovedPermanently)
+		return nil
 	}
-	return nil
+	return s.Fail(w, r, v, err)
 }
 
 // parse reads the address.
@@ -298,7 +292,7 @@ func (q *request) found(result *node.Result) {
 func (q *request) resolveTwo() error {
 	left, right, ok := strings.Cut(q.rest, "..")
 	right, q.mergeBase = strings.CutPrefix(right, ".")
-	q.left, q.right = unescape(left), unescape(right)
+	q.left, q.right = page.Unescape(left), page.Unescape(right)
 	if !ok || q.left == "" || q.right == "" || !utf8.ValidString(q.left+q.right) {
 		return fault.New(fault.Invalid, "a comparison is /-/compare/A...B, with two branches, tags or commits")
 	}
@@ -332,7 +326,7 @@ func (q *request) key() string {
 	}
 	// settings have no version, so that changes of them show a little later
 	if q.kind.bySettings || q.kind.byRefs && q.version == (git.Version{}) {
-		parts = append(parts, strconv.FormatInt(q.Now().Unix()/settingsSeconds, 10))
+		parts = append(parts, strconv.FormatInt(time.Now().Unix()/settingsSeconds, 10))
 	}
 	return fmt.Sprintf("%q", parts)
 }
@@ -421,7 +415,7 @@ func (q *request) enter() (leave func(), done bool, err error) {
 // check fails unless a visible ref reaches the commits. Successful calls are kept until the refs change.
 func (q *request) check() error {
 	for _, id := range q.unknown {
-		key := fmt.Sprintf("visible %q %s %q %v %d", q.repo, id, q.purges, q.version, q.Now().Unix()/settingsSeconds)
+		key := fmt.Sprintf("visible %q %s %q %v %d", q.repo, id, q.purges, q.version, time.Now().Unix()/settingsSeconds)
 		if _, ok := q.cache.get(key); ok {
 			continue
 		}

@@ -124,7 +124,7 @@ func (q *request) sshAddress(repo string) string {
 	case q.SSH == "":
 		return ""
 	case port != "" && port != ":22" || strings.HasPrefix(host, "["):
-		return "ssh://git@" + host + port + "/" + escape(repo)
+		return "ssh://git@" + host + port + "/" + page.Path(repo)
 	}
 	return "git@" + host + ":" + repo
 }

@@ -1,43 +1,22 @@
 package browse
 
 import (
-	"net/url"
 	"strings"
 	"unicode/utf8"
 
 	g "maragu.dev/gomponents"
 	h "maragu.dev/gomponents/html"
 
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/gateway/web/legacy"
 	"github.com/packhorse-git/packhorse/internal/gateway/web/page"
 	"github.com/packhorse-git/packhorse/internal/git"
 	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
 )
 
-// escape escapes text as components of the path of a URL. Bytes that are not UTF-8 are escaped, too.
-func escape(text string) string {
-	parts := strings.Split(text, "/")
-	for i, part := range parts {
-		if parts[i] = url.PathEscape(part); part == "." || part == ".." { // browsers would resolve them
-			parts[i] = strings.ReplaceAll(part, ".", "%2E")
-		}
-	}
-	return strings.Join(parts, "/")
-}
-
-// link returns the path of a page of the repository. parts are joined by slashes; empty ones at the end are left out.
+// link returns the path of a page of the repository.
 func (q *request) link(kind string, parts ...string) string {
-	path := "/" + escape(q.repo.String())
-	if kind == "" {
-		return path + "/"
-	}
-	path += mark + kind
-	for len(parts) > 0 && parts[len(parts)-1] == "" {
-		parts = parts[:len(parts)-1]
-	}
-	for _, part := range parts {
-		path += "/" + escape(part)
-	}
-	return path
+	return page.Address(page.Path(q.repo.String()), kind, parts...)
 }
 
 // here returns the revision of the address for links: the one that the visitor chose.
@@ -112,44 +91,44 @@ func (q *request) permanent() g.Node {
 	return nil
 }
 
-// unescape unescapes a component of the path of a URL. Text with an invalid escape stays unchanged.
-func unescape(text string) string {
-	if plain, err := url.PathUnescape(text); err == nil {
-		return plain
+// oldAddress returns the path of the page for an address of cgit, gitweb or Gitiles. cause is the error of the address
+// as one of this server. ok is false if there is no page, or if the visitor may not know of it.
+func (q *request) oldAddress(cause error) (to string, ok bool) {
+	to, ok = legacy.Find(q.r.URL)
+	needsName := fault.Is(cause, fault.Unauthenticated)
+	if !ok || !needsName && !fault.Is(cause, fault.NotFound) && !fault.Is(cause, fault.Invalid) {
+		return "", false
 	}
-	return text
+	repo, rest, _ := strings.Cut(to, mark)
+	name, isArchive := strings.CutPrefix(rest, "archive/")
+	if !needsName && !isArchive {
+		return to, true
+	}
+	path, err := git.ParseRepoPath(page.Unescape(strings.Trim(repo, "/")))
+	if err == nil {
+		err = q.v.Open(path)
+	}
+	if isArchive && err == nil {
+		name = q.archiveOfTag(name)
+		to = repo + mark + "archive/" + name
+	}
+	return to, !needsName || err == nil
 }
 
-// mayOpen reports whether the visitor may read the repository of a page.
-func (q *request) mayOpen(to string) bool {
-	u, err := url.Parse(to)
-	if err != nil {
-		return false
+// archiveOfTag completes the name of an archive: cgit leaves out the v of tags such as v1.0.
+func (q *request) archiveOfTag(name string) string {
+	if name == "" || name[0] < '0' || name[0] > '9' {
+		return name
 	}
-	repo, _, _ := Split(u.Path)
-	path, err := git.ParseRepoPath(strings.Trim(repo, "/"))
-	return err == nil && q.v.Open(path) == nil
-}
-
-// release completes the address of an archive: cgit leaves out the v of tags such as v1.0.
-func (q *request) release(to string) string {
-	repo, name, ok := strings.Cut(to, mark+"archive/")
-	if !ok || name == "" || name[0] < '0' || name[0] > '9' {
-		return to
-	}
-	base := unescape(name)
+	base := page.Unescape(name)
 	for _, format := range []string{".tar.gz", ".tar.zst", ".tar", ".zip"} {
 		base = strings.TrimSuffix(base, format)
 	}
-	path, err := git.ParseRepoPath(unescape(strings.Trim(repo, "/")))
-	if err != nil || q.v.Open(path) != nil {
-		return to
-	}
 	results, err := q.v.Revisions([]string{base, "v" + base})
 	if err == nil && results[0].Err != nil && results[1].Err == nil {
-		return repo + mark + "archive/v" + name
+		return "v" + name
 	}
-	return to
+	return name
 }
 
 // pathFields returns the fields path and raw_path of a call for a path.

@@ -82,7 +82,7 @@ func repositoryRow(repo *packhorsev1.Repository, name string) g.Node {
 			g.Text(humanize.Time(at)))
 	}
 	description, _ := page.Shorten(repo.GetSettings().GetDescription(), 160)
-	link := "/" + escape(repo.GetPath()) + "/"
+	link := page.Address(page.Path(repo.GetPath()), "")
 	return h.Tr(h.Td(h.Class("name"), h.A(page.Href(link), page.Text(strings.TrimSuffix(name, ".git")))),
 		h.Td(h.Class("says"), category(repo), page.Text(description)),
 		h.Td(h.Class("who"), page.Text(repo.GetSettings().GetOwner())), h.Td(h.Class("when"), pushed))

@@ -76,7 +76,7 @@ func (q *request) relative(to string) string {
 			}
 			path, _ = cutLast(path)
 		} else {
-			return q.v.Address("") + strings.TrimPrefix(escape(path)+"/"+rest, "/")
+			return q.v.Address("") + strings.TrimPrefix(page.Path(path)+"/"+rest, "/")
 		}
 	}
 }
@@ -92,7 +92,7 @@ func (q *request) inner(to string) (path git.RepoPath, ok bool) {
 	for _, start := range before {
 		if rest, isHere := strings.CutPrefix(to, start); isHere {
 			if strings.Contains(start, "://") {
-				rest = unescape(rest)
+				rest = page.Unescape(rest)
 			}
 			path, err := git.ParseRepoPath(strings.Trim(rest, "/"))
 			return path, err == nil

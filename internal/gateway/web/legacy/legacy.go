@@ -8,6 +8,8 @@ import (
 	"path"
 	"slices"
 	"strings"
+
+	"github.com/packhorse-git/packhorse/internal/gateway/web/page"
 )
 
 // prefixes are the places at which these programs are often installed.
@@ -58,31 +60,6 @@ func values(query string) map[string]string {
 	return list
 }
 
-// page returns the address of a page. parts are unescaped; empty ones at the end are left out.
-func page(repo, kind string, parts ...string) string {
-	to := "/" + strings.Trim(repo, "/")
-	if kind == "" {
-		return to + "/"
-	}
-	to += "/-/" + kind
-	for len(parts) > 0 && parts[len(parts)-1] == "" {
-		parts = parts[:len(parts)-1]
-	}
-	for _, part := range parts {
-		to += "/" + escape(strings.Trim(part, "/"))
-	}
-	return to
-}
-
-// escape escapes the components of a path.
-func escape(text string) string {
-	parts := strings.Split(text, "/")
-	for i, part := range parts {
-		parts[i] = url.PathEscape(part)
-	}
-	return strings.Join(parts, "/")
-}
-
 // first returns the first text that is not empty; HEAD if all are.
 func first(list ...string) string {
 	for _, text := range list {
@@ -103,46 +80,46 @@ func cgit(at string, query map[string]string) (string, bool) {
 	if name == "" {
 		return "", false
 	}
-	file := unescape(rest)
+	file := page.Unescape(rest)
 	revision := first(query["id"], query["h"])
 	switch name {
 	case "about", "summary", "stats":
-		return page(repo, ""), true
+		return page.Address(repo, ""), true
 	case "refs":
-		return page(repo, "refs"), true
+		return page.Address(repo, "refs"), true
 	case "atom":
-		return page(repo, "feed", first(query["h"])), true
+		return page.Address(repo, "feed", first(query["h"])), true
 	case "tag":
-		return page(repo, "commit", first(query["h"], query["id"])), true
+		return page.Address(repo, "commit", first(query["h"], query["id"])), true
 	case "patch", "rawdiff":
-		return page(repo, "commit", revision) + ".patch", true
+		return page.Address(repo, "commit", revision) + ".patch", true
 	case "snapshot":
 		return snapshot(repo, file)
 	case "diff":
 		if query["id2"] != "" {
-			return page(repo, "compare") + "/" + escape(query["id2"]) + ".." + escape(revision), true
+			return page.Address(repo, "compare") + "/" + page.Path(query["id2"]) + ".." + page.Path(revision), true
 		}
-		return page(repo, "commit", revision), true
+		return page.Address(repo, "commit", revision), true
 	case "log":
 		if file != "" {
-			return page(repo, "history", revision, file), true
+			return page.Address(repo, "history", revision, file), true
 		}
 	case "plain", "blob":
 		name = "raw"
 	}
-	return page(repo, name, revision, file), true
+	return page.Address(repo, name, revision, file), true
 }
 
 // snapshot translates the name of an archive, NAME-REVISION.FORMAT.
 func snapshot(repo, name string) (string, bool) {
-	base := strings.TrimSuffix(path.Base(unescape(repo)), ".git")
+	base := strings.TrimSuffix(path.Base(page.Unescape(repo)), ".git")
 	name = strings.TrimPrefix(name, base+"-")
 	for _, format := range []string{".tar.gz", ".tar.zst", ".tar", ".zip", ".tgz", ".tar.xz", ".tar.bz2"} {
 		if revision, ok := strings.CutSuffix(name, format); ok {
 			if format == ".tgz" || format == ".tar.xz" || format == ".tar.bz2" {
 				format = ".tar.gz" // what there is instead
 			}
-			return page(repo, "archive", revision) + format, true
+			return page.Address(repo, "archive", revision) + format, true
 		}
 	}
 	return "", false
@@ -159,47 +136,40 @@ func cut(at string, names []string) (repo, name, rest string) {
 	return "", "", ""
 }
 
-func unescape(text string) string {
-	if plain, err := url.PathUnescape(text); err == nil {
-		return plain
-	}
-	return text
-}
-
 // gitweb translates the fields p (repository), a (action), h (ID), hb (commit) and f (path) of a query.
 func gitweb(query map[string]string) (string, bool) {
-	repo := escape(query["p"])
+	repo := page.Path(query["p"])
 	id, commit, file := query["h"], first(query["hb"]), query["f"]
 	switch query["a"] {
 	case "", "summary":
-		return page(repo, ""), true
+		return page.Address(repo, ""), true
 	case "heads", "tags", "remotes":
-		return page(repo, "refs"), true
+		return page.Address(repo, "refs"), true
 	case "commit", "commitdiff", "tag":
-		return page(repo, "commit", first(id)), true
+		return page.Address(repo, "commit", first(id)), true
 	case "commitdiff_plain", "patch", "patches":
-		return page(repo, "commit", first(id)) + ".patch", true
+		return page.Address(repo, "commit", first(id)) + ".patch", true
 	case "shortlog", "log":
-		return page(repo, "log", first(id, query["hb"])), true
+		return page.Address(repo, "log", first(id, query["hb"])), true
 	case "tree", "blob", "history", "blame", "blame_incremental", "blob_plain":
 		kind := cmp.Or(map[string]string{"blob": "file", "blame_incremental": "blame", "blob_plain": "raw"}[query["a"]],
 			query["a"])
 		if query["hb"] == "" && query["a"] == "tree" && file == "" {
 			commit = first(id)
 		}
-		return page(repo, kind, commit, file), true
+		return page.Address(repo, kind, commit, file), true
 	case "atom", "rss":
-		return page(repo, "feed", first(id)), true
+		return page.Address(repo, "feed", first(id)), true
 	case "snapshot":
 		format := ".tar.gz"
 		if query["sf"] == "zip" {
 			format = ".zip"
 		}
-		return page(repo, "archive", first(id)) + format, true
+		return page.Address(repo, "archive", first(id)) + format, true
 	case "search":
-		return page(repo, "log") + "/" + escape(first(id)) + "?text=" + url.QueryEscape(query["s"]), true
+		return page.Address(repo, "log") + "/" + page.Path(first(id)) + "?text=" + url.QueryEscape(query["s"]), true
 	case "blobdiff", "blobdiff_plain":
-		return page(repo, "compare") + "/" + escape(first(query["hpb"])) + ".." + escape(commit), true
+		return page.Address(repo, "compare") + "/" + page.Path(first(query["hpb"])) + ".." + page.Path(commit), true
 	}
 	return "", false
 }
@@ -214,8 +184,8 @@ func gitwebPath(at string, query map[string]string) (string, bool) {
 	if action == "" {
 		return "", false
 	}
-	revision, file, _ := strings.Cut(unescape(rest), ":/")
-	return gitweb(map[string]string{"p": unescape(repo), "a": action, "h": revision, "hb": revision, "f": file,
+	revision, file, _ := strings.Cut(page.Unescape(rest), ":/")
+	return gitweb(map[string]string{"p": page.Unescape(repo), "a": action, "h": revision, "hb": revision, "f": file,
 		"s": query["s"], "sf": query["sf"]})
 }
 
@@ -231,25 +201,25 @@ func gitiles(at string, query map[string]string) (string, bool) {
 		"diff": "commit"}[view]
 	switch {
 	case view == "refs":
-		return page(repo, "refs"), true
+		return page.Address(repo, "refs"), true
 	case view == "archive":
-		return page(repo, "archive") + "/" + rest, true
+		return page.Address(repo, "archive") + "/" + rest, true
 	case kind == "":
 		return "", false
 	case rest == "":
-		return page(repo, ""), true
+		return page.Address(repo, ""), true
 	case strings.HasSuffix(rest, "%5E%21") || strings.HasSuffix(rest, "^!"):
-		return page(repo, "commit") + "/" + strings.TrimSuffix(strings.TrimSuffix(rest, "%5E%21"), "^!"), true
+		return page.Address(repo, "commit") + "/" + strings.TrimSuffix(strings.TrimSuffix(rest, "%5E%21"), "^!"), true
 	case strings.Contains(rest, ".."):
-		return page(repo, "compare") + "/" + rest, true
+		return page.Address(repo, "compare") + "/" + rest, true
 	case strings.EqualFold(query["format"], "TEXT"):
-		return page(repo, "raw") + "/" + rest, true
+		return page.Address(repo, "raw") + "/" + rest, true
 	case view == "log":
-		return page(repo, "log") + "/" + rest, true // the page separates revision and path
+		return page.Address(repo, "log") + "/" + rest, true // the page separates revision and path
 	case view == "" && isID(rest):
-		return page(repo, "commit", rest), true
+		return page.Address(repo, "commit", rest), true
 	}
-	return page(repo, kind) + "/" + rest, true
+	return page.Address(repo, kind) + "/" + rest, true
 }
 
 // isID reports whether text is a full object ID.
