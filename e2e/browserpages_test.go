@@ -226,6 +226,15 @@ func picture(t *testing.T, c color.Color) string {
 	return b.String()
 }
 
+func (b *browserTab) signIn(token string) {
+	b.Helper()
+	b.open("/-/sign-in")
+	b.until(`document.querySelector("#token")`)
+	eval[chromedp.Void](b, `document.querySelector("#token").focus()`)
+	b.press(token + kb.Enter)
+	b.until(`location.pathname === "/"`)
+}
+
 // checker checks pages. It collects their HTML for the validator.
 type checker struct {
 	b    *browserTab
@@ -385,11 +394,7 @@ func lookAtPages(t *testing.T, b *browserTab, token, commit string) {
 	for _, p := range browserPages {
 		if p.member && !isMember {
 			isMember = true
-			b.open("/-/sign-in")
-			b.until(`document.querySelector("#token")`)
-			eval[chromedp.Void](b, `document.querySelector("#token").focus()`)
-			b.press(token + kb.Enter)
-			b.until(`location.pathname === "/"`)
+			b.signIn(token)
 		}
 		p.path = strings.ReplaceAll(strings.ReplaceAll(p.path, "@", "/team/app"), "%s", commit)
 		begin := time.Now()

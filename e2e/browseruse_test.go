@@ -105,4 +105,18 @@ func TestBrowser(t *testing.T) {
 		b.until(`document.querySelector("main a") === document.activeElement`)
 		b.quiet()
 	})
+	t.Run("sign out", func(t *testing.T) {
+		b := newTab(t, chromium, base)
+		b.wear(phone)
+		b.signIn(token)
+		b.open("/team/app/")
+		eval[chromedp.Void](b, `document.querySelector(".who summary").focus()`)
+		b.press(kb.Enter)
+		b.until(`document.querySelector(".who button").checkVisibility()`)
+		b.fits("the open menu of a visitor")
+		b.shot("menu-phone-light")
+		b.press(kb.Tab + kb.Tab + kb.Enter)
+		b.until(`location.pathname === "/" && document.querySelector("a.who")?.textContent === "Sign in"`)
+		b.quiet()
+	})
 }

@@ -3,6 +3,7 @@ package page
 import (
 	"fmt"
 	"html"
+	"net/http"
 	"net/http/httptest"
 	"regexp"
 	"strings"
@@ -122,6 +123,32 @@ func TestLexerOf(t *testing.T) {
 		got, want := lexerOf("dir/"+name), lexers.Match(name)
 		if got != want && (got == nil || want == nil || priority(got) != priority(want)) {
 			t.Errorf("%s: got %v, want %v", name, got, want)
+		}
+	}
+}
+
+// reader is an anonymous caller.
+type reader struct{}
+
+func (reader) Name() string      { return "" }
+func (reader) MaySignIn() bool   { return false }
+func (reader) Administers() bool { return false }
+func (reader) Failed(error)      {}
+
+// Errors that a visitor can do something about are pages.
+func TestFail(t *testing.T) {
+	t.Parallel()
+	s, err := NewSite(Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	for kind, status := range map[fault.Kind]int{fault.NotFound: 404, fault.Invalid: 400, fault.Exhausted: 429,
+		fault.Denied: 403, fault.Exists: 409, fault.Precondition: 409, fault.Deadline: 504, fault.Corrupt: 500} {
+		w := httptest.NewRecorder()
+		err := s.Fail(w, httptest.NewRequest(http.MethodGet, "/a", nil), reader{}, fault.New(kind, "the reason"))
+		if err != nil || w.Code != status || !strings.Contains(w.Body.String(), "The reason.") {
+			t.Errorf("%v: status %d, want %d: %v, %.300s", kind, w.Code, status, err, w.Body)
 		}
 	}
 }
