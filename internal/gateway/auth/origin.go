@@ -147,6 +147,18 @@ func (s *Origins) caller(stranger Identity, c *Credential, authorization string)
 	}
 }
 
+// OfSession returns the identity for the session of a browser. With a credential that only an origin can check, it is
+// an anonymous caller of other repositories. The credential is not a guess: the origin accepted it when the session
+// began.
+func (id Identity) OfSession() Identity {
+	if id.origin != nil {
+		caller := *id.origin
+		caller.Secret = ""
+		id.origin = &caller
+	}
+	return id
+}
+
 // Authorization returns the caller's credential for the origin, as the value of an Authorization header. If May permits
 // the identity an operation on a repository, the origin has accepted the credential for that. It is zero for identities
 // of other kinds.

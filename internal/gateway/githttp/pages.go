@@ -54,6 +54,7 @@ func (q *request) identifyVisitor() error {
 		q.r = anonymous
 		return q.identify()
 	}
+	q.ID = q.ID.OfSession()
 	return err
 }
 
@@ -64,12 +65,22 @@ func withCredential(r *http.Request, credential string) *http.Request {
 	return r
 }
 
-// Identify returns the identity that a credential proves, as the password of a Git client would.
-func (v *Visitor) Identify(ctx context.Context, credential string) (auth.Identity, error) {
+// Identify returns the identity that a credential proves, as the password of a Git client would. If only an origin can
+// check it, the error is that of reading the repository whose page has a path.
+func (v *Visitor) Identify(ctx context.Context, credential, path string) (auth.Identity, error) {
 	if v.q.Auth == nil {
 		return auth.Identity{}, nil
 	}
-	return v.q.Auth.HTTP(withCredential(v.q.r, credential).WithContext(ctx))
+	id, err := v.q.Auth.HTTP(withCredential(v.q.r, credential).WithContext(ctx))
+	if err != nil || id.By != auth.ByOrigin {
+		return id, err
+	}
+	name, _, _ := strings.Cut(path, "/-/")
+	repo, err := gateway.ParseRepo(strings.Trim(name, "/"))
+	if err == nil {
+		err = v.q.Auth.May(ctx, id, repo, auth.Read)
+	}
+	return id, err
 }
 
 // Identity returns the visitor's identity.

@@ -173,7 +173,7 @@ func (v visitor) Secure() bool            { return false }
 func (v visitor) MaySignIn() bool         { return v.reader != nil }
 func (v visitor) Administers() bool       { return false }
 func (v visitor) Identity() auth.Identity { return auth.Identity{Name: v.name} }
-func (v visitor) Identify(context.Context, string) (auth.Identity, error) {
+func (v visitor) Identify(context.Context, string, string) (auth.Identity, error) {
 	return auth.Identity{}, nil
 }
 

@@ -53,8 +53,9 @@ func New(o Options) (*Accounts, error) {
 // Visitor is the caller of a page. Not safe for concurrent use.
 type Visitor interface {
 	page.Caller
-	// Identify returns the identity that a credential proves, as the password of a Git client would.
-	Identify(ctx context.Context, credential string) (auth.Identity, error)
+	// Identify returns the identity that a credential proves, as the password of a Git client would. If only an origin can
+	// check it, the error is that of reading the repository whose page has a path.
+	Identify(ctx context.Context, credential, path string) (auth.Identity, error)
 	Identity() auth.Identity // of the request
 	Secure() bool            // the connection of the browser has TLS
 	Address(path string) string
@@ -152,10 +153,14 @@ func (a *Accounts) signIn(w http.ResponseWriter, r *http.Request, v Visitor) err
 	if token == "" {
 		return a.form(w, r, v, "Enter an access token.")
 	}
-	id, err := v.Identify(r.Context(), token)
-	// an origin has not checked its credential yet, and identity tokens come from the issuer alone (fromIssuer)
-	if fault.Is(err, fault.Unauthenticated) ||
-		err == nil && (id.Anonymous() || id.By == auth.ByOrigin || id.By == auth.ByOIDC) {
+	to, err := url.Parse(target(r.PostForm.Get("to")))
+	if err != nil {
+		return fault.Wrap(fault.Invalid, "the address to return to is not valid", err)
+	}
+	id, err := v.Identify(r.Context(), token, to.Path)
+	switch {
+	case fault.Is(err, fault.Unauthenticated), fault.Is(err, fault.Denied), fault.Is(err, fault.NotFound),
+		err == nil && (id.Anonymous() || id.By == auth.ByOIDC): // those are for visitors from the issuer (fromIssuer)
 		return a.form(w, r, v, "This access token is not valid.")
 	}
 	if err != nil {

@@ -116,7 +116,7 @@ func (a *Accounts) fromIssuer(w http.ResponseWriter, r *http.Request, v Visitor)
 	if err != nil {
 		return fault.Wrap(fault.Invalid, "the identity token of "+a.Issuer.Name()+" is not valid: begin again", err)
 	}
-	id, err := v.Identify(ctx, raw)
+	id, err := v.Identify(ctx, raw, "/")
 	if fault.Is(err, fault.Unauthenticated) || err == nil && id.Anonymous() {
 		return fault.New(fault.Invalid, "%s knows you, and no rule of this server for its identity tokens does: ask the "+
 			"administrator", a.Issuer.Name())

@@ -119,7 +119,7 @@ func (s *Site) Fail(w http.ResponseWriter, r *http.Request, v Caller, err error)
 	status, heading := 0, ""
 	switch fault.KindOf(err) {
 	case fault.Unauthenticated:
-		if v.Name() != "" || !strings.Contains(r.Header.Get("Accept"), "text/html") {
+		if !strings.Contains(r.Header.Get("Accept"), "text/html") {
 			return err
 		}
 		http.Redirect(w, r, SignInURL(r.URL.RequestURI()), http.StatusSeeOther)
