@@ -93,22 +93,6 @@ func (failing) Name() string    { return "" }
 func (failing) MaySignIn() bool { return false }
 func (failing) Failed(error)    {}
 
-// Caches do not keep failures, even of pages that they could keep.
-func TestFailuresAreNotKept(t *testing.T) {
-	t.Parallel()
-	s, err := NewSite(Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	w := httptest.NewRecorder()
-	w.Header().Set("Cache-Control", "public, max-age=86400, immutable")
-	w.Header().Set("ETag", `"x"`)
-	err = s.Fail(w, httptest.NewRequest("GET", "/", nil), failing{}, fault.New(fault.Exhausted, "no memory"))
-	if h := w.Header(); err != nil || w.Code != 429 || h.Get("Cache-Control") != "no-store" || h.Get("ETag") != "" {
-		t.Errorf("status %d, header %v, %v; want 429, no-store and no ETag", w.Code, h, err)
-	}
-}
-
 // Files have the lexers that chroma finds for them.
 func TestLexerOf(t *testing.T) {
 	t.Parallel()
@@ -127,28 +111,22 @@ func TestLexerOf(t *testing.T) {
 	}
 }
 
-// reader is an anonymous caller.
-type reader struct{}
-
-func (reader) Name() string      { return "" }
-func (reader) MaySignIn() bool   { return false }
-func (reader) Administers() bool { return false }
-func (reader) Failed(error)      {}
-
-// Errors that a visitor can do something about are pages.
+// Errors that concern the visitor are pages. Caches do not keep them, even at addresses of pages that they could keep.
 func TestFail(t *testing.T) {
 	t.Parallel()
 	s, err := NewSite(Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer s.Close()
 	for kind, status := range map[fault.Kind]int{fault.NotFound: 404, fault.Invalid: 400, fault.Exhausted: 429,
 		fault.Denied: 403, fault.Exists: 409, fault.Precondition: 409, fault.Deadline: 504, fault.Corrupt: 500} {
 		w := httptest.NewRecorder()
-		err := s.Fail(w, httptest.NewRequest(http.MethodGet, "/a", nil), reader{}, fault.New(kind, "the reason"))
-		if err != nil || w.Code != status || !strings.Contains(w.Body.String(), "The reason.") {
-			t.Errorf("%v: status %d, want %d: %v, %.300s", kind, w.Code, status, err, w.Body)
+		w.Header().Set("Cache-Control", "public, max-age=86400, immutable")
+		w.Header().Set("ETag", `"x"`)
+		err := s.Fail(w, httptest.NewRequest(http.MethodGet, "/a", nil), failing{}, fault.New(kind, "the reason"))
+		if h := w.Header(); err != nil || w.Code != status || !strings.Contains(w.Body.String(), "The reason.") ||
+			h.Get("Cache-Control") != "no-store" || h.Get("ETag") != "" {
+			t.Errorf("%v: status %d, header %v, want %d, no-store and no ETag: %v, %.300s", kind, w.Code, h, status, err, w.Body)
 		}
 	}
 }

@@ -112,7 +112,7 @@ type Caller interface {
 	Failed(err error)
 }
 
-// Fail sends a page for errors that another request or credentials cannot change. It returns others to the caller.
+// Fail sends a page for errors that concern the visitor, or leads to the page to sign in. It returns others.
 func (s *Site) Fail(w http.ResponseWriter, r *http.Request, v Caller, err error) error {
 	w.Header().Set("Cache-Control", "no-store")
 	w.Header().Del("ETag")
