@@ -60,7 +60,9 @@ func (m *Metrics) count(r *Request, result string, took time.Duration) {
 	case r.Op == LFSDownload, r.Op == LFSUpload:
 		m.lfsBytes.WithLabelValues(r.Op.Name).Add(float64(r.Outcome.LFS.Bytes))
 	}
-	m.served.Add(float64(r.Bytes.Sent))
+	if !r.Op.Web {
+		m.served.Add(float64(r.Bytes.Sent))
+	}
 }
 
 func (m *Metrics) countStages(f *node.FetchOutcome) {
