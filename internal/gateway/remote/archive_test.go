@@ -155,7 +155,7 @@ func TestArchivesOfCrawlers(t *testing.T) {
 	for name, anonymous := range map[string]bool{"anonymous": true, "ada": false} {
 		var now atomic.Int64
 		w := newWorld(t, options{anonymous: anonymous,
-			gate: crawl.New(nil, func() time.Time { return time.Unix(now.Add(60), 0) })})
+			gate: crawl.New(nil, 10*time.Second, func() time.Time { return time.Unix(now.Add(60), 0) })})
 		w.repo("app", 1<<10)
 		if response, body := w.get("GET", "/app/-/archive/main.tar"); response.StatusCode != http.StatusOK {
 			t.Errorf("%s: %s %.200s, want 200", name, response.Status, body)

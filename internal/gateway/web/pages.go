@@ -38,6 +38,7 @@ type PageOptions struct {
 	Searcher search.Searcher // nil: searches fail as unavailable
 	SSH      string          // see browse.Options
 	Key      []byte          // secret, the same for all gateways with one name
+	Budget   time.Duration   // of costly pages for each network; see crawl.New
 	Issuer   *account.Issuer // see account.Options
 	Access   *auth.Service   // see account.Options
 	Status   status.Sources
@@ -63,7 +64,7 @@ func NewPages(o PageOptions) (*Pages, error) {
 	if err != nil {
 		return nil, err
 	}
-	gate := crawl.New(o.Key, time.Now)
+	gate := crawl.New(o.Key, o.Budget, time.Now)
 	accounts, err := account.New(account.Options{Site: site, Key: o.Key, Issuer: o.Issuer, Access: o.Access,
 		Now: time.Now})
 	return &Pages{Site: site, Account: accounts, searcher: o.Searcher, Gate: gate,

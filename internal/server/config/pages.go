@@ -27,6 +27,10 @@ type PagesConfig struct {
 	// with one name need the same. Empty means pages.key in the state directory, which is made at the first start.
 	KeyFile string `toml:"key_file" path:"secret"`
 
+	// CrawlBudget is the time of the server that each network (/24, IPv6 /48) may use at once for costly pages and
+	// archives without a session. It comes back evenly within five minutes. 0s means no limit.
+	CrawlBudget Duration `toml:"crawl_budget" default:"30s" range:"0s.."`
+
 	// Issuer is the URL of an OpenID issuer that visitors sign in with. The rules for identity tokens ([[auth.oidc]])
 	// decide who they are; their audience is client_id.
 	Issuer string `toml:"issuer" needs:"client_id"`

@@ -23,7 +23,7 @@ func addPages(d *deps, handler *githttp.Handler, from *gatewayOptions, access *a
 	var searchAPI *api.API
 	cfg := &d.cfg.Pages
 	o := web.PageOptions{Options: page.Options{Title: cfg.Title, Logo: cfg.Logo, Text: cfg.Text, Style: cfg.Style,
-		Build: d.process.Version + d.process.Revision, Registerer: d.reg}, SSH: cfg.SSH,
+		Build: d.process.Version + d.process.Revision, Registerer: d.reg}, SSH: cfg.SSH, Budget: cfg.CrawlBudget.Duration,
 		Status: status.Sources{Role: string(d.role), Version: d.process.Version, Board: d.lanes.board,
 			Mirrors: from.mirrorStates}}
 	if d.role == config.RoleGateway {

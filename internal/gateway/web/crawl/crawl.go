@@ -23,8 +23,7 @@ import (
 )
 
 const (
-	budget      = 10 * time.Second       // of making pages, that a network can save up
-	refill      = 100 * time.Millisecond // that it gets for each second
+	refillTime  = 5 * time.Minute // in which a network gets back its whole budget
 	maxNetworks = 50_000
 	patience    = 2 * time.Second // to wait for a seat
 	maxWaiting  = 8               // requests that wait for each seat
@@ -43,10 +42,11 @@ const (
 
 // Gate admits requests for costly pages. Safe for concurrent use.
 type Gate struct {
-	key   []byte
-	now   func() time.Time
-	seats chan struct{}
-	queue chan struct{} // has those who wait for a seat, so that they do not fill the lane of all pages
+	key    []byte
+	budget time.Duration // of making pages, that a network can save up; 0: no limit
+	now    func() time.Time
+	seats  chan struct{}
+	queue  chan struct{} // has those who wait for a seat, so that they do not fill the lane of all pages
 
 	mu       sync.Mutex
 	networks *simplelru.LRU[netip.Prefix, *account]
@@ -58,12 +58,13 @@ type account struct {
 	at   time.Time
 }
 
-// New returns a Gate. All gateways that one name leads to need the same key.
-func New(key []byte, now func() time.Time) *Gate {
+// New returns a Gate. All gateways that one name leads to need the same key. budget is the time of the server that a
+// network can use for costly pages at once; 0 means no limit.
+func New(key []byte, budget time.Duration, now func() time.Time) *Gate {
 	networks, _ := simplelru.NewLRU[netip.Prefix, *account](maxNetworks, nil) // the size is valid
 	seats := max(1, runtime.GOMAXPROCS(0)/2)
-	return &Gate{key: key, now: now, seats: make(chan struct{}, seats), queue: make(chan struct{}, seats*maxWaiting),
-		networks: networks}
+	return &Gate{key: key, budget: budget, now: now, seats: make(chan struct{}, seats),
+		queue: make(chan struct{}, seats*maxWaiting), networks: networks}
 }
 
 // networkOf returns the network of a client: those of one owner most often share it.
@@ -122,11 +123,14 @@ func (g *Gate) Seen(w http.ResponseWriter, r *http.Request, secure bool) error {
 // Charge admits a request, or fails with Exhausted. The caller has to call end when the server has done its work, which
 // the network of the client pays for. Further calls of end have no effect.
 func (g *Gate) Charge(remote string) (end func(), err error) {
+	if g.budget == 0 {
+		return func() {}, nil
+	}
 	network := networkOf(remote)
 	if left := g.spend(network, 0); left <= 0 {
-		wait := time.Duration(float64(-left)/float64(refill)*float64(time.Second)) + time.Second
-		return nil, fault.Retry(fault.Exhausted, wait,
-			"your network has used up its time for costly pages and archives: try again later, or sign in")
+		wait := time.Duration(float64(-left)/float64(g.budget)*float64(refillTime)) + time.Second
+		return nil, fault.Retry(fault.Exhausted, wait, "your network has used up its time for costly pages and "+
+			"archives: try again in %s seconds, or sign in", fault.RetryHeader(wait))
 	}
 	begin := g.now()
 	return sync.OnceFunc(func() { g.spend(network, g.now().Sub(begin)) }), nil
@@ -137,8 +141,8 @@ func (g *Gate) Enter(ctx context.Context, remote string) (leave func(), err erro
 	if _, err := g.Charge(remote); err != nil {
 		return nil, err
 	}
-	busy := fault.Retry(fault.Exhausted, 10*time.Second,
-		"the server is busy with pages that cost much to make: try again")
+	busy := fault.Retry(fault.Exhausted, fault.RetryMuchLater, "the server is busy with pages that cost much to make: "+
+		"try again in %s seconds", fault.RetryHeader(fault.RetryMuchLater))
 	select {
 	case g.queue <- struct{}{}:
 		defer func() { <-g.queue }()
@@ -173,10 +177,10 @@ func (g *Gate) spend(network netip.Prefix, cost time.Duration) time.Duration {
 	now := g.now()
 	a, ok := g.networks.Get(network)
 	if !ok {
-		a = &account{left: budget, at: now}
+		a = &account{left: g.budget, at: now}
 		g.networks.Add(network, a)
 	}
-	a.left = min(budget, a.left+time.Duration(now.Sub(a.at).Seconds()*float64(refill)))
+	a.left = min(g.budget, a.left+time.Duration(float64(now.Sub(a.at))/float64(refillTime)*float64(g.budget)))
 	a.at = now
 	a.left -= cost
 	return a.left

@@ -1,6 +1,7 @@
 package crawl
 
 import (
+	"errors"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -15,7 +16,7 @@ import (
 func TestCookie(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(1700000000, 0)
-	g := New([]byte("key"), func() time.Time { return now })
+	g := New([]byte("key"), time.Second, func() time.Time { return now })
 	request := func(path, cookie string) *http.Request {
 		r := httptest.NewRequest(http.MethodGet, path, nil)
 		r.RemoteAddr = "192.0.2.7:1234"
@@ -72,7 +73,7 @@ func TestCookie(t *testing.T) {
 func TestBudget(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(1000, 0)
-	g := New(nil, func() time.Time { return now })
+	g := New(nil, 10*time.Second, func() time.Time { return now })
 	spend := func(remote string, d time.Duration) error {
 		leave, err := g.Enter(t.Context(), remote)
 		if err == nil {
@@ -86,7 +87,9 @@ func TestBudget(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := spend("192.0.2.200:1", time.Second); !fault.Is(err, fault.Exhausted) || fault.RetryAfter(err) < time.Second {
+	err := spend("192.0.2.200:1", time.Second)
+	if wait := fault.RetryAfter(err); !fault.Is(err, fault.Exhausted) || wait.Round(time.Second) != 53*time.Second ||
+		!strings.Contains(fault.Message(err), "try again in "+fault.RetryHeader(wait)+" seconds") {
 		t.Errorf("after 12 s: %v, want Exhausted with a time", err)
 	}
 	for _, other := range []string{"192.0.3.1:1", "[2001:db8:1::1]:1", "nonsense"} {
@@ -98,13 +101,17 @@ func TestBudget(t *testing.T) {
 	if err := spend("192.0.2.1:1", 0); err != nil {
 		t.Errorf("a minute later: %v", err)
 	}
+	g.budget = 0
+	if err := errors.Join(spend("192.0.2.1:1", time.Hour), spend("192.0.2.1:1", time.Hour)); err != nil {
+		t.Errorf("without a limit: %v", err)
+	}
 }
 
 // Few requests wait for a seat. Others are refused at once.
 func TestQueue(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		g := New(nil, time.Now)
+		g := New(nil, time.Second, time.Now)
 		for range cap(g.seats) {
 			if _, err := g.Enter(t.Context(), "192.0.2.1:1"); err != nil {
 				t.Fatal(err)
