@@ -136,7 +136,8 @@ func foreign(t *testing.T, what string, header http.Header, page []byte) {
 
 // injected are addresses with payloads.
 const injected = `
-	/ /?prefix=QUERY /?after=QUERY /-/search?q=QUERY /-/sign-in?to=QUERY /-/sign-in?to=/QUERY /-/tokens?x=QUERY
+	/ /?prefix=QUERY /?filter=QUERY /?after=QUERY /-/search?q=QUERY /-/sign-in?to=QUERY /-/sign-in?to=/QUERY
+	/-/tokens?x=QUERY
 	/-/nothingPATH /-/seen?to=QUERY AT/ AT/?QUERY AT/?go-get=1&QUERY /plain/ /plain/?go-get=1
 	AT/-/refs AT/-/refs?branch=QUERY AT/-/refs?tag=QUERY
 	AT/-/tree/main/plain AT/-/tree/main/html AT/-/tree/main?from=QUERY AT/-/tree/main?wait=QUERY AT/-/tree/PATH

@@ -45,6 +45,7 @@ func TestSignIn(t *testing.T) {
 	config := filepath.Join(dir, "c.toml")
 	tokens := filepath.Join(dir, "tokens")
 	newPageRepo(t, filepath.Join(root, "open.git"))
+	write(t, filepath.Join(root, "open.git/description"), "Shared tools")
 	write(t, config, "[auth]\ntokens = \""+tokens+"\"\n[[auth.rule]]\nwho = [\"alice\"]\nrepositories = [\"**\"]\n"+
 		"may = \"write\"\n[[auth.rule]]\nwho = [\"anonymous\"]\nrepositories = [\"open\"]\nmay = \"read\"\n")
 	token := createToken(t, "alice", "--config", config)
@@ -64,6 +65,19 @@ func TestSignIn(t *testing.T) {
 	if page := string(c.get("/?prefix=none")); !strings.Contains(page, "There are no repositories here") {
 		t.Errorf("a prefix without a match leads to %.500s", page)
 	}
+	filtered := func(text, want string) {
+		t.Helper()
+		page, got := c.get("/?filter="+text), ""
+		for _, e := range elements(t, page, hasClass("name")) {
+			got += textOf(e) + " "
+		}
+		if got != want {
+			t.Errorf("the list of repositories with %q is %q, want %q", text, got, want)
+		}
+	}
+	filtered("PE", "open ")
+	filtered("red+Tool", "open ")
+	filtered("ecre", "")
 	form := url.Values{"token": {token}, "to": {"/secret/"}}
 	if status, _, _ := c.send("/-/sign-in", "https://evil.example", form); status != http.StatusBadRequest {
 		t.Errorf("a form of another origin: status %d, want 400", status)
@@ -93,6 +107,7 @@ func TestSignIn(t *testing.T) {
 	if page := string(c.get("/")); !strings.Contains(page, `href="/secret.git/"`) {
 		t.Errorf("the list with a session: %s", page)
 	}
+	filtered("e", "open secret ")
 	if archive := c.get("/secret/-/archive/main.tar.gz"); len(archive) < 100 {
 		t.Errorf("an archive with a session has %d bytes", len(archive))
 	}

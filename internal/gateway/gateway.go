@@ -59,6 +59,8 @@ type Gateway struct {
 	ReadStall time.Duration // maximum time without a byte of a body
 	MaxPush   int64         // maximum size of a push's pack in bytes; 0: no limit
 	TimeLimit time.Duration // maximum time to receive a push, or of a call; 0: one day
+
+	descriptions descriptions
 }
 
 func (g *Gateway) timeLimit() time.Duration { return cmp.Or(g.TimeLimit, 24*time.Hour) }

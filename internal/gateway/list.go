@@ -1,7 +1,10 @@
 package gateway
 
 import (
+	"slices"
 	"strings"
+	"sync"
+	"time"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/gateway/auth"
@@ -14,8 +17,10 @@ import (
 const MaxListed = 1000
 
 // List returns a page of the repositories that the caller may read: those of each route, in the order of the prefixes.
-// NextPageToken is the last path of the page, for ListRequest.After; empty after the last page.
-func (r *Request) List(asked *packhorsev1.ListRequest) (*packhorsev1.ListResponse, error) {
+// NextPageToken is the last path of the page, for ListRequest.After; empty after the last page. contains selects those
+// whose path or description has it, without regard to case. Those that are new in the last minute may lack.
+func (r *Request) List(asked *packhorsev1.ListRequest, contains string) (*packhorsev1.ListResponse, error) {
+	contains = strings.ToLower(contains)
 	page := &packhorsev1.ListResponse{}
 	from := ""
 	if path, err := git.ParseRepoPath(asked.After); err == nil {
@@ -34,7 +39,7 @@ func (r *Request) List(asked *packhorsev1.ListRequest) (*packhorsev1.ListRespons
 			want.After = asked.After
 		}
 		for isLast := false; !isLast && page.NextPageToken == ""; {
-			part, err := r.listRoute(prefix, want)
+			part, err := r.listRoute(prefix, want, contains)
 			if err != nil {
 				return nil, err
 			}
@@ -69,7 +74,7 @@ func (r *Request) describe(page *packhorsev1.ListResponse) error {
 		}
 	}
 	for prefix, only := range byRoute {
-		part, err := r.listRoute(prefix, &packhorsev1.ListRequest{Only: only, Details: true})
+		part, err := r.listRoute(prefix, &packhorsev1.ListRequest{Only: only, Details: true}, "")
 		if err != nil {
 			return err
 		}
@@ -87,10 +92,91 @@ func (r *Request) describe(page *packhorsev1.ListResponse) error {
 	return nil
 }
 
-// listRoute has a node of a route list its repositories.
-func (r *Request) listRoute(prefix string, want *packhorsev1.ListRequest) (*packhorsev1.ListResponse, error) {
+// listRoute has a node of a route list its repositories, or finds all with a text.
+func (r *Request) listRoute(prefix string, want *packhorsev1.ListRequest, contains string) (*packhorsev1.ListResponse,
+	error) {
 	part := &packhorsev1.ListResponse{}
+	if contains != "" {
+		all, err := r.described(prefix)
+		from := slices.IndexFunc(all, func(d describedPath) bool { return d.path == want.After }) + 1
+		for _, d := range all[from:] {
+			if strings.HasPrefix(d.path, want.Prefix) && strings.Contains(d.text, contains) {
+				part.Repositories = append(part.Repositories, d.path)
+			}
+		}
+		return part, err
+	}
 	return part, r.callRoute(prefix, packhorsev1connect.RepositoryServiceListProcedure, want, part)
+}
+
+// descriptions has the descriptions of repositories by route, for lists of those with a text. The zero value is empty.
+type descriptions struct {
+	making  sync.Mutex
+	mu      sync.Mutex
+	byRoute map[string]describedRoute
+}
+
+type describedRoute struct {
+	list []describedPath // in the order of the node; nil: there is none yet
+	at   time.Time
+}
+
+// describedPath is a repository; text is its path and description in lower case.
+type describedPath struct{ path, text string }
+
+const (
+	describedFor   = time.Minute
+	maxDescribed   = 100_000 // repositories of a route
+	maxDescription = 1000    // bytes of a description
+)
+
+func (d *descriptions) get(prefix string) describedRoute {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.byRoute[prefix]
+}
+
+// described returns the repositories of a route. One request at a time asks a node for them.
+func (r *Request) described(prefix string) ([]describedPath, error) {
+	d := &r.descriptions
+	if known := d.get(prefix); time.Since(known.at) < describedFor {
+		return known.list, nil
+	} else if !d.making.TryLock() {
+		if known.list != nil { // they are on the way
+			return known.list, nil
+		}
+		d.making.Lock()
+	}
+	defer d.making.Unlock()
+	if known := d.get(prefix); time.Since(known.at) < describedFor {
+		return known.list, nil
+	}
+	list := []describedPath{}
+	for want := (&packhorsev1.ListRequest{Prefix: prefix, PageSize: MaxListed, Details: true}); ; {
+		part, err := r.listRoute(prefix, want, "")
+		if err != nil {
+			return nil, err
+		}
+		for _, repo := range part.Details {
+			text := repo.GetSettings().GetDescription()
+			text = strings.ToLower(repo.GetPath() + "\n" + text[:min(len(text), maxDescription)])
+			list = append(list, describedPath{repo.GetPath(), text})
+		}
+		if want.PageToken = part.NextPageToken; want.PageToken == "" {
+			break
+		}
+		if len(list) >= maxDescribed {
+			return nil, fault.New(fault.Invalid, "a filter is for at most %d repositories: use /?prefix= with "+
+				"the start of the path", maxDescribed)
+		}
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.byRoute == nil {
+		d.byRoute = make(map[string]describedRoute)
+	}
+	d.byRoute[prefix] = describedRoute{list, time.Now()}
+	return list, nil
 }
 
 // listable returns the paths that belong to a route and that the caller may read.

@@ -133,7 +133,7 @@ func (a *apiRequest) list(asked *packhorsev1.ListRequest) (*packhorsev1.ListResp
 	}
 	asked.PageToken, asked.After = "", cmp.Or(string(after), asked.After)
 	asked.PageSize = cmp.Or(asked.PageSize, defaultPage)
-	page, err := a.List(asked)
+	page, err := a.List(asked, "")
 	if err == nil {
 		page.NextPageToken = base64.RawURLEncoding.EncodeToString([]byte(page.NextPageToken))
 		a.complete(page)

@@ -69,7 +69,7 @@ func (a *apiRequest) currentEvents(asked *packhorsev1.EventServiceListRequest) (
 	}
 	isAdmin := err == nil
 	if a.ID.Anonymous() { // an error if it may read nothing
-		if _, err = a.List(&packhorsev1.ListRequest{PageSize: 1}); err != nil {
+		if _, err = a.List(&packhorsev1.ListRequest{PageSize: 1}, ""); err != nil {
 			return nil, err
 		}
 	}

@@ -146,9 +146,9 @@ func (v *Visitor) Revisions(revisions []string) ([]node.Result, error) {
 // Read has a storage node answer a call about the repository.
 func (v *Visitor) Read(c gateway.Read) error { return v.q.Read(c) }
 
-// List returns a page of the repositories that the visitor may read.
-func (v *Visitor) List(m *packhorsev1.ListRequest) (*packhorsev1.ListResponse, error) {
-	return v.q.List(m)
+// List returns a page of the repositories that the visitor may read and whose path or description has a text.
+func (v *Visitor) List(m *packhorsev1.ListRequest, contains string) (*packhorsev1.ListResponse, error) {
+	return v.q.List(m, contains)
 }
 
 // LFSContent returns an LFS object of the repository. NotFound: the repository does not have it.

@@ -188,7 +188,7 @@ func (v visitor) LFSStates([]lfs.Object) ([]lfs.Status, error) {
 	return nil, fault.New(fault.NotFound, "not there")
 }
 func (v visitor) SendLFS(lfs.Object, http.Header) {}
-func (v visitor) List(*packhorsev1.ListRequest) (*packhorsev1.ListResponse, error) {
+func (v visitor) List(*packhorsev1.ListRequest, string) (*packhorsev1.ListResponse, error) {
 	return &packhorsev1.ListResponse{}, nil
 }
 

@@ -39,8 +39,8 @@ type Visitor interface {
 	// Hold counts n more bytes that the request holds in memory until it ends, or fewer. It fails if all requests hold
 	// too much.
 	Hold(n int) error
-	// List returns a page of the repositories that the visitor may read.
-	List(m *packhorsev1.ListRequest) (*packhorsev1.ListResponse, error)
+	// List returns a page of the repositories that the visitor may read and whose path or description has a text.
+	List(m *packhorsev1.ListRequest, contains string) (*packhorsev1.ListResponse, error)
 	// LFSContent returns an LFS object of the repository. NotFound: the repository does not have it.
 	LFSContent(o lfs.Object) ([]byte, error)
 	// LFSStates returns what the repository knows about LFS objects, in their order. It reads none.

@@ -26,7 +26,7 @@ func (s *Site) List(w http.ResponseWriter, r *http.Request, v Visitor) error {
 	}
 	query := r.URL.Query()
 	page1, err := v.List(&packhorsev1.ListRequest{Prefix: query.Get("prefix"), After: query.Get("after"), PageSize: listed,
-		Details: true})
+		Details: true}, query.Get("filter"))
 	// a search without a result does not lead to sign-in
 	if fault.Is(err, fault.Unauthenticated) && r.URL.RawQuery != "" {
 		page1, err = &packhorsev1.ListResponse{}, nil
@@ -50,14 +50,15 @@ func (s *Site) List(w http.ResponseWriter, r *http.Request, v Visitor) error {
 	}
 	more := g.Node(nil)
 	if next := page1.GetNextPageToken(); next != "" {
-		more = h.P(h.Class("more"), h.A(page.Href("/?prefix="+url.QueryEscape(query.Get("prefix"))+"&after="+
-			url.QueryEscape(next)), h.Rel("next"), g.Text("More repositories")))
+		more = h.P(h.Class("more"), h.A(page.Href("/?prefix="+url.QueryEscape(query.Get("prefix"))+"&filter="+
+			url.QueryEscape(query.Get("filter"))+"&after="+url.QueryEscape(next)), h.Rel("next"), g.Text("More repositories")))
 	}
 	main := g.Group{g.If(s.Text != nil, h.Div(h.Class("prose"), s.Text)), h.H1(h.Class("crumbs"), g.Text("Repositories")),
-		h.Form(h.Class("filter"), h.Action("/"), h.Label(g.Text("Paths that begin with"), h.Input(h.Name("prefix"),
-			h.Value(query.Get("prefix")), h.AutoComplete("off"), h.SpellCheck("false"))), h.Button(g.Text("Show"))),
+		h.Form(h.Class("filter"), h.Action("/"), g.If(query.Get("prefix") != "", h.Input(h.Type("hidden"),
+			h.Name("prefix"), h.Value(query.Get("prefix")))), h.Label(g.Text("Path or description"), h.Input(h.Name("filter"),
+			h.Value(query.Get("filter")), h.AutoComplete("off"), h.SpellCheck("false"))), h.Button(g.Text("Filter"))),
 		g.If(len(rows) == 0 && more == nil, page.Card("There are no repositories here",
-			"Nothing that you may read begins like this.")),
+			"Nothing that you may read matches.")),
 		g.If(len(rows) > 0, h.Table(h.Class("repositories"), h.THead(h.Class("hide"), h.Tr(h.Th(g.Text("Name")),
 			h.Th(g.Text("Description")), h.Th(g.Text("Owner")), h.Th(g.Text("Last change")))), h.TBody(rows))), more}
 	packed, err := page.Pack(main)
