@@ -27,7 +27,7 @@ func (q *request) blame() (*content, error) {
 		return frame(page.Card("There is no blame of this file", "It is empty, binary, a link, or too large.")), nil
 	}
 	part, first, total := q.excerpt(string(b.data))
-	lines, _, result := q.Painter.Lines(q.path, part)
+	lines, _, result := q.Painter.Lines(q.r.Context(), q.path, part)
 	q.busy = page.IsUnfinished(result)
 	commits := map[string]*packhorsev1.BlameCommit{}
 	var hunks []*packhorsev1.BlameHunk

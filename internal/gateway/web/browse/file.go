@@ -128,7 +128,7 @@ func (q *request) fileContent(b *blob) (main g.Node, remarks []string) {
 		return page.Card("This file is binary", "Browsers cannot show it.", raw), remarks
 	}
 	part, first, total := q.excerpt(string(b.data))
-	lines, language, result := q.Painter.Lines(q.path, part)
+	lines, language, result := q.Painter.Lines(q.r.Context(), q.path, part)
 	q.busy = page.IsUnfinished(result)
 	remarks = append(remarks, strconv.Itoa(total)+" "+page.Plural(total, "line", "lines"))
 	if language != "" {

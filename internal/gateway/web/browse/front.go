@@ -309,7 +309,7 @@ func (q *request) readme(l *listing) (g.Node, error) {
 	text := g.Node(h.Pre(h.Class("prose"), page.Block(string(b.data))))
 	if ext := strings.ToLower(path.Ext(name)); ext == ".md" || ext == ".markdown" {
 		rendered, ok := "", false
-		hasRun := q.Painter.Run(func() {
+		hasRun := q.Painter.Run(q.r.Context(), func() {
 			rendered, ok = markup.Markdown(b.data, markup.Links{
 				File: func(to string) string { return q.link("file", q.here(), inRepository(dir, to)) },
 				Raw:  func(to string) string { return q.link("raw", q.id.String(), inRepository(dir, to)) },

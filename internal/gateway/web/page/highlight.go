@@ -2,6 +2,7 @@ package page
 
 import (
 	"cmp"
+	"context"
 	"path"
 	"runtime"
 	"slices"
@@ -124,16 +125,17 @@ func priority(lexer chroma.Lexer) float32 { return cmp.Or(lexer.Config().Priorit
 var data = []string{"plaintext", "markdown", "Markdown", "reStructuredText", "Org Mode", "JSON", "YAML", "TOML", "XML",
 	"INI", "Diff", "CSV", "HTML", "CSS", "SCSS", "properties", "Protocol Buffer"}
 
-// Run runs f as highlighting runs: with a limit of how many do at once. It reports whether a seat was free in time.
-func (p *Painter) Run(f func()) bool {
-	late := time.NewTimer(paintTime)
-	defer late.Stop()
+// Run runs f as highlighting runs: with a limit of how many do at once. It reports whether a seat was free in time, and
+// before the end of ctx.
+func (p *Painter) Run(ctx context.Context, f func()) bool {
+	ctx, cancel := context.WithTimeout(ctx, paintTime)
+	defer cancel()
 	select {
 	case p.seats <- struct{}{}:
 		defer func() { <-p.seats }()
 		f()
 		return true
-	case <-late.C:
+	case <-ctx.Done():
 		return false
 	}
 }
@@ -145,7 +147,7 @@ type span struct{ class, text string }
 
 // spans splits a file's text into spans and returns its language, if known, and the result: PaintOK and so on. Without
 // highlighting the whole text is one span.
-func (p *Painter) spans(name, text string) (spans []span, language, result string) {
+func (p *Painter) spans(ctx context.Context, name, text string) (spans []span, language, result string) {
 	spans = []span{{text: text}}
 	lexer := lexerOf(name)
 	if lexer != nil {
@@ -157,19 +159,19 @@ func (p *Painter) spans(name, text string) (spans []span, language, result strin
 	case len(text) > maxPainted:
 		result = PaintLarge
 	default:
-		spans, result = p.paint(lexer, text)
+		spans, result = p.paint(ctx, lexer, text)
 	}
 	return spans, language, result
 }
 
 // paint runs a lexer. It waits for a seat and for the lexer for at most paintTime.
-func (p *Painter) paint(lexer chroma.Lexer, text string) (spans []span, result string) {
+func (p *Painter) paint(ctx context.Context, lexer chroma.Lexer, text string) (spans []span, result string) {
 	plain := []span{{text: text}}
-	late := time.NewTimer(paintTime)
-	defer late.Stop()
+	ctx, cancel := context.WithTimeout(ctx, paintTime)
+	defer cancel()
 	select {
 	case p.seats <- struct{}{}:
-	case <-late.C:
+	case <-ctx.Done():
 		return plain, PaintBusy
 	}
 	begin := time.Now()
@@ -180,12 +182,15 @@ func (p *Painter) paint(lexer chroma.Lexer, text string) (spans []span, result s
 	})
 	select {
 	case spans = <-done:
-	case <-late.C:
+	case <-ctx.Done():
 	}
-	if spans == nil {
-		return plain, PaintLate
+	switch {
+	case spans != nil:
+		return spans, PaintOK
+	case time.Since(begin) < paintTime && ctx.Err() == nil: // the lexer has failed
+		return plain, PaintNone
 	}
-	return spans, PaintOK
+	return plain, PaintLate
 }
 
 // tokens runs a lexer over a text. It returns nil if the lexer fails, is late, or changes the text.
@@ -267,8 +272,8 @@ func classOf(t chroma.TokenType) string {
 }
 
 // Lines splits a text into its lines, as HTML. The other results are those of spans.
-func (p *Painter) Lines(name, text string) (lines []string, language, result string) {
-	spans, language, result := p.spans(name, text)
+func (p *Painter) Lines(ctx context.Context, name, text string) (lines []string, language, result string) {
+	spans, language, result := p.spans(ctx, name, text)
 	var l lineWriter
 	for _, s := range spans {
 		for text := s.text; text != ""; {

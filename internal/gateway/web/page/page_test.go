@@ -1,6 +1,7 @@
 package page
 
 import (
+	"context"
 	"fmt"
 	"html"
 	"net/http"
@@ -35,7 +36,7 @@ func TestCodeIsTheText(t *testing.T) {
 		"\u00e9", "<?php", "\\", "0x1f", "EOF\n", "<<EOF\n"}
 	rapid.Check(t, func(t *rapid.T) {
 		text := strings.Join(rapid.SliceOfN(rapid.SampledFrom(pieces), 0, 40).Draw(t, "pieces"), "")
-		shown, _, _ := p.Lines(rapid.SampledFrom(names).Draw(t, "name"), text)
+		shown, _, _ := p.Lines(context.Background(), rapid.SampledFrom(names).Draw(t, "name"), text)
 		n := len(shown)
 		var b strings.Builder
 		for _, line := range shown {
@@ -64,11 +65,17 @@ func TestPaintEnds(t *testing.T) {
 	for range cap(p.seats) {
 		p.seats <- struct{}{}
 	}
-	if spans, language, result := p.spans("a.go", "package a\n"); len(spans) != 1 || language != "Go" ||
+	if spans, language, result := p.spans(t.Context(), "a.go", "package a\n"); len(spans) != 1 || language != "Go" ||
 		result != PaintBusy {
 		t.Errorf("spans without a free seat = %v, %q, %q; want 1 span, Go, busy", spans, language, result)
 	}
-	if spans, _, result := p.spans("a.go", strings.Repeat("x ", maxPainted)); len(spans) != 1 || result != PaintLarge {
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	begin := time.Now()
+	if _, _, result := p.spans(gone, "a.go", "package a\n"); result != PaintBusy || time.Since(begin) > paintTime/2 {
+		t.Errorf("without a client: %q after %v, want busy at once", result, time.Since(begin))
+	}
+	if spans, _, result := p.spans(t.Context(), "a.go", strings.Repeat("x ", maxPainted)); len(spans) != 1 || result != PaintLarge {
 		t.Errorf("large file: %d spans, result %q; want 1 and large", len(spans), result)
 	}
 }
