@@ -64,7 +64,8 @@ descriptions and owners. It can be run again.`,
 				_, err := io.WriteString(w, r.Access())
 				return err
 			}
-			_, err := fmt.Fprintf(w, "%d groups, %d rules, keys of %d users, %d repositories; %d lines have no equivalent\n",
+			_, err := fmt.Fprintf(w, "groups: %d, rules: %d, users with keys: %d, repositories: %d, "+
+				"lines without an equivalent: %d\n",
 				len(r.Groups), len(r.Rules), len(r.Keys), len(r.Repositories), len(r.Notes))
 			return err
 		})

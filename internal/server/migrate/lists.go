@@ -18,11 +18,9 @@ func Cgit(path string) (*Result, error) {
 	return r.check()
 }
 
-// shown are keys of cgit that are about the look of pages.
-var shown = regexp.MustCompile(`^(cache-|css|logo|favicon|footer|header|head-include|root-|about-|commit-|max-|side-by|` +
-	`snapshots|virtual-root|enable-|readme|section-|clone-|module-link|noplainemail|source-filter|summary-|strict-|robots|` +
-	`mimetype|local-time|js|embedded|branch-sort|agefile|repository-sort|case-sensitive|scan-hidden|repo\.(readme|` +
-	`snapshots|enable-|logo|clone-url|module-link|max-|branch-sort|source-filter|about-filter|commit-))`)
+// looks has the settings of the look of pages that have an equivalent.
+var looks = map[string]string{"root-title": "pages.title", "logo": "pages.logo", "css": "pages.style",
+	"root-readme": "pages.text", "site_name": "pages.title", "stylesheet": "pages.style", "home_text": "pages.text"}
 
 func (r *Result) cgitrc(path string) error {
 	lines, err := r.lines(path)
@@ -30,7 +28,7 @@ func (r *Result) cgitrc(path string) error {
 	for _, l := range lines {
 		key, value, ok := strings.Cut(l.text, "=")
 		switch key = strings.TrimSpace(key); {
-		case l.text == "" || strings.HasPrefix(l.text, "#") || shown.MatchString(key):
+		case l.text == "" || strings.HasPrefix(l.text, "#"):
 		case !ok:
 			r.note(l, "it is not a setting")
 		case key == "include":
@@ -48,6 +46,8 @@ func (r *Result) cgitrc(path string) error {
 		case key == "repo.url":
 			now = r.repository(strings.Trim(value, "/"))
 			now.Category = r.section
+		case looks[key] != "":
+			r.note(l, "set %s instead", looks[key])
 		case now == nil || !strings.HasPrefix(key, "repo."):
 			r.note(l, noEquivalent)
 		case key == "repo.path":
@@ -90,7 +90,9 @@ func Gitweb(path string) (*Result, error) {
 			r.note(l, "it is not a plain assignment, and is ignored")
 		default:
 			set[m[1]] = m[2] + m[3]
-			if m[1] != "projectroot" && m[1] != "projects_list" {
+			if look := looks[m[1]]; look != "" {
+				r.note(l, "set %s instead", look)
+			} else if m[1] != "projectroot" && m[1] != "projects_list" {
 				r.note(l, "it has no equivalent: $%s", m[1])
 			}
 		}

@@ -188,15 +188,16 @@ func TestCgit(t *testing.T) {
 	}
 	write(t, filepath.Join(dir, "more"), "repo.url=tools/tool\nrepo.path="+dir+"/b/tool.git\nrepo.owner=Bob\n"+
 		"repo.hide=0\nrepo.section=two & more\nrepo.url=hidden\nrepo.path="+dir+"/app.git\nrepo.hide=1\n")
-	rc := write(t, filepath.Join(dir, "cgitrc"), "# comment\ncss=/cgit.css\nroot-title=x\nsection=one\nrepo.url=app\n"+
-		"repo.path="+dir+"/app.git\nrepo.desc=An app\nrepo.owner=Alice A.\nrepo.module-link=x\nunknown=1\n"+
+	rc := write(t, filepath.Join(dir, "cgitrc"), "# comment\ncss=/cgit.css\nroot-title=x\nabout-filter=y\nsection=one\n"+
+		"repo.url=app\nrepo.path="+dir+"/app.git\nrepo.desc=An app\nrepo.owner=Alice A.\nrepo.module-link=x\nunknown=1\n"+
 		"include="+dir+"/more\nproject-list=/list\nscan-path=/none\n")
 	r, err := Cgit(rc)
 	if err != nil {
 		t.Fatal(err)
 	}
-	checkNotes(t, r, "cgitrc:10 it has no equivalent", "cgitrc:12 the file /list is ignored",
-		"cgitrc:13 repositories below /none")
+	checkNotes(t, r, "cgitrc:2 set pages.style", "cgitrc:3 set pages.title", "cgitrc:4 it has no equivalent",
+		"cgitrc:10 it has no equivalent", "cgitrc:11 it has no equivalent", "cgitrc:13 the file /list is ignored",
+		"cgitrc:14 repositories below /none")
 	want := []Repository{{"app", dir + "/app.git", "An app", "Alice A.", "one", false},
 		{"hidden", dir + "/app.git", "", "", "one", true},
 		{"tools/tool", dir + "/b/tool.git", "", "Bob", "two & more", false}}
@@ -232,7 +233,7 @@ func TestGitweb(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	checkNotes(t, r, "gitweb.conf:4 it has no equivalent: $site_name", "gitweb.conf:5 it is not a plain assignment",
+	checkNotes(t, r, "gitweb.conf:4 set pages.title", "gitweb.conf:5 it is not a plain assignment",
 		"gitweb.conf:6 it is not a plain assignment", "projects:3 it is not a repository below $projectroot")
 	if _, err := os.Stat(filepath.Join(dir, "hacked")); err == nil {
 		t.Error("the configuration was run")
