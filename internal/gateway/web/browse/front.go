@@ -27,6 +27,7 @@ const (
 	maxReadme   = 512 << 10 // bytes
 	frontLog    = 5         // commits
 	frontRefs   = 10        // branches, and as many tags
+	frontFiles  = 30        // entries of the root
 	languageMax = 10_000    // files whose language counts
 	maxLinks    = 8         // symbolic links that lead to a README
 
@@ -76,7 +77,7 @@ func (q *request) front() (*content, error) {
 	if err != nil {
 		return nil, err
 	}
-	facts := g.Group{}
+	facts := g.Group{h.Span(page.Text("branch " + q.shortRevision()))}
 	if size := repo.GetSize(); size >= 0 { // otherwise it has too many files
 		facts = append(facts, h.Span(g.Text(humanize.IBytes(uint64(size)))))
 	}
@@ -89,11 +90,20 @@ func (q *request) front() (*content, error) {
 	if repo.GetSettings().GetArchived() {
 		facts = append(facts, h.Span(g.Text("archived: it takes no changes")))
 	}
+	more := g.Node(nil)
+	if n := len(l.entries); n > frontFiles {
+		label := humanize.Comma(int64(n)) + " files and directories"
+		if l.next != "" {
+			label = "files and directories"
+		}
+		more = h.P(h.A(page.Href(q.link("tree", q.here())), g.Text("All "+label)))
+		l.entries = l.entries[:frontFiles]
+	}
 	c.brief = l.late
 	c.main = g.Group{q.crumbs(""), about, h.P(h.Class("about"), facts), q.places("Overview"),
-		h.Div(h.Class("front"),
-			h.Div(q.logTable(log, nil, nil), l.view(q), readme),
-			h.Aside(q.cloneBox(), refs, languages))}
+		h.Div(h.Class("front"), q.cloneBox(),
+			h.Div(q.logTable(log, nil, nil), l.view(q), more, readme),
+			h.Aside(refs, languages))}
 	return c, nil
 }
 

@@ -3,6 +3,7 @@ package browse
 import (
 	"fmt"
 	"net/url"
+	"slices"
 	"strings"
 
 	g "maragu.dev/gomponents"
@@ -23,7 +24,8 @@ const (
 	pageRefs    = 500
 )
 
-// listRefs returns refs with a prefix, at most limit, and the token of the next page.
+// listRefs returns refs with a prefix, about limit, and the token of the next page. The branch of the request is the
+// first one: on the pages of a repository, that of HEAD.
 func (q *request) listRefs(prefix, token string, limit int) (list []*packhorsev1.Ref, next string, err error) {
 	err = all(q, packhorsev1connect.RefServiceListProcedure, &packhorsev1.RefServiceListRequest{Prefix: prefix,
 		PageSize: int32(limit), PageToken: token, Peel: true}, func(m *packhorsev1.RefServiceListResponse) error {
@@ -31,6 +33,12 @@ func (q *request) listRefs(prefix, token string, limit int) (list []*packhorsev1
 		next = m.GetNextPageToken()
 		return nil
 	})
+	if prefix == branches && strings.HasPrefix(q.ref, branches) {
+		list = slices.DeleteFunc(list, func(ref *packhorsev1.Ref) bool { return ref.GetName() == q.ref })
+		if token == "" {
+			list = slices.Insert(list, 0, &packhorsev1.Ref{Name: q.ref, Oid: q.id.String()})
+		}
+	}
 	return list, next, err
 }
 

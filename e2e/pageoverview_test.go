@@ -1,0 +1,64 @@
+package e2e
+
+import (
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/net/html"
+
+	"github.com/packhorse-git/packhorse/internal/git/gittest"
+)
+
+// linkTo returns whether an element is a link to an address.
+func linkTo(address string) func(*html.Node) bool {
+	return func(n *html.Node) bool { return n.Data == "a" && attribute(n, "href") == address }
+}
+
+// TestPageOverview looks for what leads from the first pages to the others.
+func TestPageOverview(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	r := gittest.InitAt(t, filepath.Join(root, "app.git"))
+	script := "commit refs/heads/main\ncommitter a <a@example.org> 1700000000 +0130\ndata 5\nfirst\n" +
+		"M 100644 inline README.md\ndata 7\n# About\nM 100644 inline d/e\ndata 2\ne\n"
+	for n := range 60 {
+		script += fmt.Sprintf("M 100644 inline file%d\ndata 2\nx\n", n)
+	}
+	for n := range 12 {
+		script += fmt.Sprintf("reset refs/heads/b%02d\nfrom refs/heads/main\n", n)
+	}
+	r.GitIn(script, "fast-import", "--quiet")
+	c := servePages(t, root)
+
+	front := c.get("/app/")
+	if n := len(elements(t, front, hasClass("plain"))) + len(elements(t, front, hasClass("dir"))); n != 30 {
+		t.Errorf("the overview has %d entries, want 30", n)
+	}
+	all := elements(t, front, linkTo("/app/-/tree/HEAD"))
+	if len(all) != 2 || textOf(all[1]) != "All 62 files and directories" {
+		t.Errorf("the overview has %d links to all files, want a tab and one with their number", len(all))
+	}
+	places := []string{"<h2>Clone</h2>", ">branch main<", "All 62", ">About<", "<h2>Branches</h2>", "All branches"}
+	for _, place := range places {
+		if !strings.Contains(string(front), place) {
+			t.Errorf("the overview lacks %s", place)
+		}
+	}
+	want := []string{"main", "b00", "b01"}
+	for _, address := range []string{"/app/", "/app/-/refs"} {
+		var names []string
+		elements(t, c.get(address), func(n *html.Node) bool {
+			if n.Data == "a" && strings.HasPrefix(attribute(n, "href"), "/app/-/tree/") &&
+				attribute(n, "href") == "/app/-/tree/"+textOf(n) {
+				names = append(names, textOf(n))
+			}
+			return false
+		})
+		if len(names) < 3 || !slices.Equal(names[:3], want) {
+			t.Errorf("the branches of %s are %q, want them to begin with %q", address, names, want)
+		}
+	}
+}
