@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -31,7 +32,24 @@ func TestPageOverview(t *testing.T) {
 		script += fmt.Sprintf("reset refs/heads/b%02d\nfrom refs/heads/main\n", n)
 	}
 	r.GitIn(script, "fast-import", "--quiet")
+	for _, name := range []string{"attic/old", "team/a", "team/sub/x", "team/z", "zoo"} {
+		if err := os.MkdirAll(filepath.Dir(filepath.Join(root, name)), 0o777); err != nil {
+			t.Fatal(err)
+		}
+		gittest.InitAt(t, filepath.Join(root, name+".git"))
+	}
 	c := servePages(t, root)
+
+	var rows []string
+	elements(t, c.get("/"), func(n *html.Node) bool {
+		if n.Data == "a" && (hasClass("name")(n.Parent) || hasClass("group")(n.Parent.Parent)) {
+			rows = append(rows, textOf(n))
+		}
+		return false
+	})
+	if got, want := strings.Join(rows, " "), "app zoo attic/ old team/ a z team/sub/ x"; got != want {
+		t.Errorf("the list has %q, want %q", got, want)
+	}
 
 	front := c.get("/app/")
 	if n := len(elements(t, front, hasClass("plain"))) + len(elements(t, front, hasClass("dir"))); n != 30 {

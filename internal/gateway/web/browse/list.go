@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 
 	"github.com/dustin/go-humanize"
@@ -34,6 +35,12 @@ func (s *Site) List(w http.ResponseWriter, r *http.Request, v Visitor) error {
 	if err != nil {
 		return s.Fail(w, r, v, err)
 	}
+	// in the order of paths, the repositories of a directory are not all beside each other
+	slices.SortStableFunc(page1.GetDetails(), func(a, b *packhorsev1.Repository) int {
+		x, _ := cutLast(a.GetPath())
+		y, _ := cutLast(b.GetPath())
+		return strings.Compare(x, y)
+	})
 	dir := ""
 	rows := g.Group{}
 	for _, repo := range page1.GetDetails() {
