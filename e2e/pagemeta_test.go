@@ -137,16 +137,25 @@ func TestPageLanguages(t *testing.T) {
 			all += size
 		}
 	}
-	script = "commit refs/heads/main\ncommitter a <a@example.org> 1700000000 +0000\ndata 1\nx\n"
-	for n := range 10_001 {
-		script += fmt.Sprintf("M 100644 inline %d/%d.c\ndata 1\nx\n", n/100, n)
+	var many strings.Builder
+	many.WriteString("blob\nmark :1\ndata 1\nx\ncommit refs/heads/main\ncommitter a <a@example.org> 1700000000 +0000\n" +
+		"data 1\nx\n")
+	for n := range 100_001 {
+		fmt.Fprintf(&many, "M 100644 :1 wide/%d\n", n)
+		if n <= 10_000 {
+			fmt.Fprintf(&many, "M 100644 :1 %d/%d.c\n", n/100, n)
+		}
 	}
-	gittest.InitAt(t, filepath.Join(root, "many.git")).GitIn(script, "fast-import", "--quiet")
+	gittest.InitAt(t, filepath.Join(root, "many.git")).GitIn(many.String(), "fast-import", "--quiet")
 	c := servePages(t, root)
 	for name, want := range map[string]bool{"app": false, "many": true} {
 		if page := string(c.get("/" + name + "/")); strings.Contains(page, "Of the first 10,000 files") != want {
 			t.Errorf("%s has the note on files that do not count: %v, want %v", name, !want, want)
 		}
+	}
+	if page := string(c.get("/many/-/tree/main/wide")); !strings.Contains(page, ">100000<") || !strings.Contains(page,
+		"The last commits are not shown") {
+		t.Errorf("a directory with 100,001 entries: %.2000s", page)
 	}
 	got := map[string]bool{}
 	for _, e := range elements(t, c.get("/app/"), hasClass("languages")) {

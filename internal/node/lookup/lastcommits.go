@@ -1,6 +1,7 @@
 package lookup
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"strings"
@@ -133,7 +134,10 @@ func (s *lastSearch) run(shallow graph.Commits) error {
 	if err != nil && s.ctx.Err() == nil {
 		return err
 	}
-	s.ctx = context.WithoutCancel(s.ctx) // a later call continues a search that took too long
+	// a later call continues a search that took too long
+	tail, cancel := context.WithTimeout(context.WithoutCancel(s.ctx), s.bounds.tail)
+	defer cancel()
+	s.ctx = tail
 	commits := make(map[git.ObjectID]*Commit)
 	for i, id := range s.found {
 		if id.IsZero() {
@@ -141,7 +145,7 @@ func (s *lastSearch) run(shallow graph.Commits) error {
 		}
 		if commits[id] == nil {
 			commit, err := s.commit(id)
-			if err == nil {
+			if err = cmp.Or(s.ctx.Err(), err); err == nil {
 				err = s.hold(commit.memory()) // until the call ends
 			}
 			if err != nil {

@@ -388,6 +388,19 @@ func TestLastCommitsAreContinued(t *testing.T) {
 	want.check(t, func() *Reader { return l }, opened)
 }
 
+// The time to read the commits that were found is bounded.
+func TestLastCommitsEnd(t *testing.T) {
+	t.Parallel()
+	l := New(Options{})
+	l.bounds.tail = 0
+	err := l.LastCommits(t.Context(), openRepo(t, tangled(t, 2, 60)), PathIn{"main", ""}, func([]LastCommit) error {
+		return nil
+	})
+	if !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("got %v, want the end of the time", err)
+	}
+}
+
 // limited is a context that ends after some calls of Err.
 type limited struct {
 	context.Context

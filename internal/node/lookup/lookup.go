@@ -17,6 +17,7 @@ package lookup
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
@@ -55,12 +56,13 @@ type bounds struct {
 	depth     int   // nested directories
 	diffTrees int   // trees that one comparison reads
 
-	passedStep int // LastCommits remembers one of so many commits that it passes
+	passedStep int           // LastCommits remembers one of so many commits that it passes
+	tail       time.Duration // to read the commits that it has found, also if its caller does not wait
 }
 
 var usualBounds = bounds{
 	whole: small, piece: Piece, pageTrees: 10_000, depth: 2048, /* git's core.maxTreeDepth */
-	diffTrees: 1_000_000, passedStep: 64,
+	diffTrees: 1_000_000, passedStep: 64, tail: 5 * time.Second,
 }
 
 // New creates a Reader.

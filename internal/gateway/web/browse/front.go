@@ -99,7 +99,7 @@ func (q *request) front() (*content, error) {
 		more = h.P(h.A(page.Href(q.link("tree", q.here())), g.Text("All "+label)))
 		l.entries = l.entries[:frontFiles]
 	}
-	c.brief = l.late
+	c.brief = l.failure != nil
 	c.main = g.Group{q.crumbs(""), about, h.P(h.Class("about"), facts), q.places("Overview"),
 		h.Div(h.Class("front"), q.cloneBox(),
 			h.Div(q.logTable(log, nil, nil), l.view(q), more, readme),

@@ -54,7 +54,7 @@ func (q *request) tree() (*content, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &content{title: title, kind: "tree", brief: listing.late, main: g.Group{
+	return &content{title: title, kind: "tree", brief: listing.failure != nil, main: g.Group{
 		q.crumbs(""), q.places("Files"), q.permanent(),
 		listing.view(q), more, readme,
 	}}, nil
@@ -66,7 +66,7 @@ type listing struct {
 	entries []*packhorsev1.TreeEntry
 	next    string // of the next page
 	last    map[string]*packhorsev1.Commit
-	late    bool // the last commits did not come in time
+	failure error // of finding the last commits; Deadline: they did not come in time
 	modules modules
 }
 
@@ -99,16 +99,20 @@ func (q *request) listing(path string) (*listing, error) {
 			m := message.(*packhorsev1.LastCommitsResponse)
 			for _, c := range m.GetCommits() {
 				decode(c)
-				c.Message = []byte(subjectOf(c))
-				commits[c.GetOid()] = c
+				kept := &packhorsev1.Commit{Oid: c.GetOid(), Message: []byte(subjectOf(c)), Committer: &packhorsev1.Signature{
+					Seconds: c.GetCommitter().GetSeconds(), OffsetMinutes: c.GetCommitter().GetOffsetMinutes()}}
+				if err := q.v.Hold(len(kept.Message) + fixedCost); err != nil { // they are those of all pages
+					return err
+				}
+				commits[c.GetOid()] = kept
 			}
 			for _, e := range m.GetEntries() {
 				l.last[string(e.GetName())] = commits[e.GetCommit()]
 			}
 			return nil
 		}})
-	if l.late = fault.Is(err, fault.Deadline); l.late {
-		err = nil
+	if !fault.Is(err, fault.NotFound) {
+		l.failure, err = err, nil
 	}
 	return l, err
 }
@@ -122,9 +126,11 @@ func (l *listing) view(q *request) g.Node {
 			h.Class("dir"), g.Text("..")), h.Span(h.Class("hide"), g.Text(" parent directory"))))
 	}
 	late := g.Node(nil)
-	if l.late {
+	if fault.Is(l.failure, fault.Deadline) {
 		late = h.P(h.Class("about"), g.Text("The last commits were not found within a second. "),
 			h.A(page.Href(q.link("tree", q.here(), l.path)+"?wait=1"), h.Rel("nofollow"), g.Text("Wait for them.")))
+	} else if l.failure != nil {
+		late = h.P(h.Class("about"), g.Text("The last commits are not shown: "+fault.Message(l.failure)+"."))
 	}
 	return g.Group{late, h.Table(h.Class("entries"),
 		h.THead(h.Class("hide"), h.Tr(h.Th(g.Text("Name")), h.Th(g.Text("Last commit")), h.Th(g.Text("Date")))),
