@@ -9,6 +9,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/gateway/web/page"
 	"github.com/packhorse-git/packhorse/internal/search"
+	"github.com/packhorse-git/packhorse/internal/search/query"
 	"github.com/packhorse-git/packhorse/internal/search/schema"
 )
 
@@ -120,7 +121,7 @@ func (f *found) addMatch(m *match) {
 	if m.Type == "repo" {
 		f.Thing, f.Things = "repository", "repositories"
 		f.Names = append(f.Names, nameResult{Name: schema.Name(m.Repository), repository: m.Repository,
-			URL: page.SearchURL(page.InRepository(m.Repository) + " select:file")})
+			URL: page.SearchURL(query.InRepository(m.Repository) + " select:file")})
 		return
 	}
 	r := f.byName[m.Repository]

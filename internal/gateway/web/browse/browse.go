@@ -12,6 +12,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	lru "github.com/hashicorp/golang-lru/v2"
 	"google.golang.org/protobuf/proto"
 	g "maragu.dev/gomponents"
 
@@ -61,12 +62,14 @@ type Options struct {
 // Site serves the pages of repositories. Safe for concurrent use.
 type Site struct {
 	Options
-	cache *cache
+	cache   *cache
+	visible *lru.Cache[string, struct{}] // commits that refs reach, see check
 }
 
 // NewSite returns a Site.
 func NewSite(o Options) *Site {
-	return &Site{Options: o, cache: newCache()}
+	visible, _ := lru.New[string, struct{}](maxVisible) // the size is valid
+	return &Site{Options: o, cache: newCache(), visible: visible}
 }
 
 // kind is one kind of page.
@@ -147,6 +150,7 @@ type request struct {
 const (
 	mark = "/-/"
 
+	maxVisible      = 10_000
 	settingsSeconds = 10 // that a page may show former settings
 )
 
@@ -307,16 +311,17 @@ func (q *request) resolveTwo() error {
 	return err
 }
 
-// parameters are the fields of query strings that change pages, first those that make pages costly.
-var parameters = []string{"author", "text", "path", "skip", "wait", "from", "branch", "tag", "line"}
-
-const costlyParameters = 5
+// The fields of query strings that change pages. Those of costlyFields make pages costly.
+var (
+	costlyFields = []string{"author", "text", "path", "skip", "wait"}
+	otherFields  = []string{"from", "branch", "tag", "line"}
+)
 
 // key returns all that the main part of a page depends on. All readers of a repository see the same refs.
 func (q *request) key() string {
 	parts := []string{q.kind.name, q.repo.String(), q.from.String(), q.id.String(), q.ref, q.rest, q.path, q.purges,
 		q.v.Address("")} // of clones, feeds and submodules
-	for _, name := range parameters {
+	for _, name := range slices.Concat(costlyFields, otherFields) {
 		if values := q.query[name]; len(values) > 0 {
 			parts = append(parts, name, values[0])
 		}
@@ -401,7 +406,7 @@ func (q *request) hold(n int) error {
 func (q *request) enter() (leave func(), done bool, err error) {
 	// single files of commits cost little
 	isHistoric := q.ref == "" && q.id != (git.ObjectID{}) && q.kind.name != "raw" && q.kind.name != "file"
-	isFiltered := slices.ContainsFunc(parameters[:costlyParameters], q.query.Has) || q.kind.name == "log" && q.path != ""
+	isFiltered := slices.ContainsFunc(costlyFields, q.query.Has) || q.kind.name == "log" && q.path != ""
 	if q.v.Name() != "" || !q.kind.costly && !isHistoric && !isFiltered {
 		return func() {}, false, nil
 	}
@@ -415,8 +420,8 @@ func (q *request) enter() (leave func(), done bool, err error) {
 // check fails unless a visible ref reaches the commits. Successful calls are kept until the refs change.
 func (q *request) check() error {
 	for _, id := range q.unknown {
-		key := fmt.Sprintf("visible %q %s %q %v %d", q.repo, id, q.purges, q.version, time.Now().Unix()/settingsSeconds)
-		if _, ok := q.cache.get(key); ok {
+		key := fmt.Sprintf("%q %s %q %v %d", q.repo, id, q.purges, q.version, time.Now().Unix()/settingsSeconds)
+		if q.visible.Contains(key) {
 			continue
 		}
 		_, err := one[packhorsev1.CommitResponse](q, packhorsev1connect.ObjectServiceCommitProcedure,
@@ -425,7 +430,7 @@ func (q *request) check() error {
 			return err
 		}
 		if q.version != (git.Version{}) {
-			q.cache.add(key, &fragment{})
+			q.visible.Add(key, struct{}{})
 		}
 	}
 	return nil

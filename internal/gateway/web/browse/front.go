@@ -19,6 +19,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/gateway/web/markup"
 	"github.com/packhorse-git/packhorse/internal/gateway/web/page"
 	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/search/query"
 	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
 	"github.com/packhorse-git/packhorse/proto/packhorse/v1/packhorsev1connect"
 )
@@ -279,7 +280,7 @@ func (q *request) countLanguages() (main g.Node, isLate bool, err error) {
 	names = slices.DeleteFunc(names, func(name string) bool { return count[name]*100 < all }) // less than 1 %
 	rows := g.Map(names[:min(len(names), 6)], func(name string) g.Node {
 		percent := g.Textf("%.1f %%", 100*float64(count[name])/float64(all))
-		return h.Li(h.A(page.Href(page.SearchURL(page.InRepository(q.repo.String())+" lang:"+strings.ToLower(name)+" ")),
+		return h.Li(h.A(page.Href(page.SearchURL(query.InRepository(q.repo.String())+" lang:"+strings.ToLower(name)+" ")),
 			g.Text(name)), h.Span(percent))
 	})
 	return h.Section(h.Class("languages"), h.H2(g.Text("Languages")), h.Ul(rows), g.If(tree.GetNextPageToken() != "",

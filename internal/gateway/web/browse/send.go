@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/packhorse-git/packhorse/internal/gateway/web/page"
+	"github.com/packhorse-git/packhorse/internal/search/query"
 )
 
 // setCaching sets the header for caches.
@@ -35,7 +36,7 @@ func (q *request) setCaching(etag string, isKept bool) {
 
 // head returns what the frame of the page depends on, beside its content.
 func (q *request) head() page.Head {
-	head := q.HeadFor(q.r, q.v, page.Head{Query: page.InRepository(q.repo.String()) + " ",
+	head := q.HeadFor(q.r, q.v, page.Head{Query: query.InRepository(q.repo.String()) + " ",
 		Index: q.kind.index && strings.HasPrefix(q.ref, "refs/") && q.r.URL.RawQuery == ""})
 	if q.id.String() != q.revision {
 		head.Feed = q.link("feed", q.here())

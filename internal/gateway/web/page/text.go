@@ -1,15 +1,12 @@
 package page
 
 import (
-	"github.com/packhorse-git/packhorse/internal/search/schema"
-	"regexp"
-
-	g "maragu.dev/gomponents"
-
 	"fmt"
 	"html"
 	"strings"
 	"unicode/utf8"
+
+	g "maragu.dev/gomponents"
 )
 
 // Piece is a part of a line.
@@ -110,14 +107,6 @@ func Visible(text string) string {
 		b.WriteString(p.Text)
 	}
 	return b.String()
-}
-
-// InRepository returns a query for one repository.
-func InRepository(repository string) string { return "repo:^" + Pattern(schema.Name(repository)) + "$" }
-
-// Pattern returns a regular expression that matches text and is one word of a query.
-func Pattern(text string) string {
-	return strings.NewReplacer(" ", `\x20`, `"`, `\x22`, "'", `\x27`, "\t", `\x09`).Replace(regexp.QuoteMeta(text))
 }
 
 // Short returns the start of an object ID.
