@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -78,5 +79,26 @@ func TestPageOverview(t *testing.T) {
 		if len(names) < 3 || !slices.Equal(names[:3], want) {
 			t.Errorf("the branches of %s are %q, want them to begin with %q", address, names, want)
 		}
+	}
+
+	r.GitIn("commit refs/heads/b00\ncommitter a <a@example.org> 1700000500 +0000\ndata 6\nsecond\n"+
+		"from refs/heads/b00^0\nM 100644 inline d/more\ndata 5\nmore\n\n", "fast-import", "--quiet")
+	for address, link := range map[string]string{
+		"/app/-/refs":               "/app/-/compare/HEAD...b00",
+		"/app/-/log/b00":            "/app/-/compare/HEAD...b00",
+		"/app/-/tree/b00/d":         "/app/-/history/b00/d",
+		"/app/-/history/b00/d":      "/app/-/tree/b00",
+		"/app/-/history/b00/d/more": "/app/-/blame/b00/d/more",
+	} {
+		if len(elements(t, c.get(address), linkTo(link))) == 0 {
+			t.Errorf("%s has no link to %s", address, link)
+		}
+	}
+	if len(elements(t, c.get("/app/-/log/main"), linkTo("/app/-/compare/HEAD...main"))) != 0 {
+		t.Error("the log of main leads to a comparison with itself")
+	}
+	compareDiff(t, "a comparison by the form", c.get("/app/-/compare?from=main&to=+b00"), r.Git("diff", "main...b00"))
+	if status, _, _ := c.try("/app/-/compare?from=main"); status != http.StatusBadRequest {
+		t.Errorf("a comparison with one side: status %d, want 400", status)
 	}
 }

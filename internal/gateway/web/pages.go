@@ -25,7 +25,7 @@ Disallow: /*/-/blame/
 Disallow: /*/-/history/
 Disallow: /*/-/log/
 Disallow: /*/-/commit/
-Disallow: /*/-/compare/
+Disallow: /*/-/compare
 Disallow: /*/-/raw/
 Disallow: /*/-/archive/
 Crawl-delay: 5

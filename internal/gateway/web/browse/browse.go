@@ -297,6 +297,10 @@ func (q *request) resolveTwo() error {
 	left, right, ok := strings.Cut(q.rest, "..")
 	right, q.mergeBase = strings.CutPrefix(right, ".")
 	q.left, q.right = page.Unescape(left), page.Unescape(right)
+	if q.rest == "" { // from the form
+		q.left, q.right = strings.TrimSpace(q.query.Get("from")), strings.TrimSpace(q.query.Get("to"))
+		q.mergeBase, ok = true, true
+	}
 	if !ok || q.left == "" || q.right == "" || !utf8.ValidString(q.left+q.right) {
 		return fault.New(fault.Invalid, "a comparison is /-/compare/A...B, with two branches, tags or commits")
 	}
@@ -314,7 +318,7 @@ func (q *request) resolveTwo() error {
 // The fields of query strings that change pages. Those of costlyFields make pages costly.
 var (
 	costlyFields = []string{"author", "text", "path", "skip", "wait"}
-	otherFields  = []string{"from", "branch", "tag", "line"}
+	otherFields  = []string{"from", "to", "branch", "tag", "line"}
 )
 
 // key returns all that the main part of a page depends on. All readers of a repository see the same refs.

@@ -109,7 +109,17 @@ func (q *request) compare() (*content, error) {
 	if len(list) > logCommits {
 		heading = "The newest commits"
 	}
-	main := g.Group{q.crumbs(page.Visible(names)), q.places(""),
+	main := g.Group{q.crumbs(page.Visible(names)), q.places(""), q.compareForm(q.left, q.right),
 		h.Section(h.H2(g.Text(heading)), q.logTable(list[:min(len(list), logCommits)], nil, nil)), d.view(q, before, to)}
 	return &content{title: names + " - " + q.repo.String(), kind: "diff", main: main, brief: len(d.pointers) > 0}, nil
+}
+
+// compareForm returns the form for a comparison.
+func (q *request) compareForm(from, to string) g.Node {
+	field := func(name, label, value string) g.Node {
+		return h.Label(g.Text(label), h.Input(h.Name(name), h.Value(page.Visible(value)), h.Required(), h.AutoComplete("off"),
+			h.SpellCheck("false")))
+	}
+	return h.Form(h.Class("filter"), h.Action(q.link("compare")), field("from", "From", from),
+		field("to", "To", to), h.Button(g.Text("Compare")))
 }

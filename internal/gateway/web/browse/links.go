@@ -75,11 +75,15 @@ func tabs(current string, list ...tab) g.Node {
 	}))
 }
 
-// places returns the tabs of the whole repository.
+// places returns the tabs of the whole repository, and one of the directory if the address has one.
 func (q *request) places(current string) g.Node {
 	at := q.here()
-	return tabs(current, tab{"Overview", q.link("")}, tab{"Files", q.link("tree", at)}, tab{"Log", q.link("log", at)},
-		tab{"Branches and tags", q.link("refs")})
+	list := []tab{{"Overview", q.link("")}, {"Files", q.link("tree", at)}, {"Log", q.link("log", at)},
+		{"Branches and tags", q.link("refs")}}
+	if q.path != "" {
+		list = append(list, tab{"History", q.link("history", at, q.path)})
+	}
+	return tabs(current, list...)
 }
 
 // permanent returns a note with a link to the newest state if the page is that of a commit, or nil.

@@ -79,14 +79,28 @@ func (q *request) commitList(title, path string) (*content, error) {
 	if path == "" && filter == (logFilter{}) && skip == 0 {
 		graph = newGraph(list)
 	}
-	head := q.places("Log")
+	head := g.Group{q.places("Log"), filter.form(), q.compareLink()}
 	if path != "" {
-		head = q.fileTabs("History")
+		head = g.Group{q.fileTabs("History")}
+		if _, err := one[packhorsev1.TreeResponse](q, packhorsev1connect.ObjectServiceTreeProcedure,
+			&packhorsev1.TreeRequest{Path: q.in(path), PageSize: 1}); err == nil { // a directory
+			head = g.Group{q.places("History")}
+		}
 	}
 	return &content{title: title + " - " + q.repo.String(), kind: "log", main: g.Group{
-		q.crumbs(""), head, g.Iff(path == "", func() g.Node { return filter.form() }),
+		q.crumbs(""), head,
 		q.logTable(list, names, graph), q.pager(skip, hasMore, list),
 	}}, nil
+}
+
+// compareLink returns a link to the comparison of a branch with that of HEAD, or nil.
+func (q *request) compareLink() g.Node {
+	head, err := q.v.Revisions([]string{"HEAD"})
+	if err != nil || head[0].Err != nil || head[0].Ref == q.ref || !strings.HasPrefix(q.ref, branches) {
+		return nil
+	}
+	return h.P(h.Class("about"), h.A(page.Href(q.link("compare", "HEAD..."+q.here())),
+		g.Text("Compare with "), page.Text(shortName(head[0].Ref))))
 }
 
 // logFilter selects commits.

@@ -114,7 +114,7 @@ func (q *request) refBadge(ref string) g.Node {
 
 // refs lists branches and tags.
 func (q *request) refs() (*content, error) {
-	main := g.Group{q.crumbs(""), q.places("Branches and tags")}
+	main := g.Group{q.crumbs(""), q.places("Branches and tags"), q.compareForm(q.shortRevision(), "")}
 	for _, part := range []struct{ heading, prefix, name string }{{"Branches", branches, "branch"},
 		{"Tags", tags, "tag"}} {
 		list, next, err := q.listRefs(part.prefix, q.query.Get(part.name), pageRefs)
@@ -160,6 +160,9 @@ func (q *request) refRow(ref *packhorsev1.Ref) g.Node {
 			h.Aria("label", fmt.Sprintf("%s as %s", page.Visible(label), format)), g.Text(format)), g.Text(" "))
 	}
 	return h.Tr(h.Td(h.Class("name"), h.A(page.Href(q.link("tree", name)), page.Text(label))),
-		h.Td(h.A(page.Href(q.link("log", name)), g.Text("log"))),
+		h.Td(h.A(page.Href(q.link("log", name)), g.Text("log")), g.Iff(ref.GetName() != q.ref, func() g.Node {
+			return g.Group{g.Text(" "), h.A(page.Href(q.link("compare", "HEAD..."+name)), h.Rel("nofollow"),
+				h.Aria("label", "compare with "+page.Visible(label)), g.Text("compare"))}
+		})),
 		h.Td(h.Class("id"), h.A(page.Href(q.link("commit", id)), h.Code(g.Text(page.Short(id))))), h.Td(archive))
 }
