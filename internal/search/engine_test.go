@@ -276,11 +276,19 @@ func TestOnlyReadable(t *testing.T) {
 	s.push("secret", main, files{"f": "needle"})
 	e := start(t, options(t, s))
 	await(t, e, "needle", has(2))
+	for query, want := range map[string]int{"repo:^open$ needle": 1, "-repo:open needle": 1, "repo:e needle": 2} {
+		if f := await(t, e, query, has(want)); f.Searched != want {
+			t.Errorf("%s: %d repositories were searched, want %d", query, f.Searched, want)
+		}
+	}
 	f := await(t, e, "needle", has(1, open), func(r *search.Request) {
 		r.May = search.Each(func(p git.RepoPath) bool { return p.String() == "open" })
 	})
-	if f.Searched != 1 {
-		t.Errorf("%d repositories were searched", f.Searched)
+	none := await(t, e, "repo:secret needle", has(0), func(r *search.Request) {
+		r.May = search.Each(func(p git.RepoPath) bool { return p.String() == "open" })
+	})
+	if f.Searched != 1 || none.Searched != 0 {
+		t.Errorf("%d and %d repositories were searched, want 1 and 0", f.Searched, none.Searched)
 	}
 	await(t, e, "needle", has(0),
 		func(r *search.Request) { r.May = search.Each(func(git.RepoPath) bool { return false }) })

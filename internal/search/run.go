@@ -84,7 +84,8 @@ func (e *Engine) search(ctx context.Context, request Request, sink Sink, start t
 		e.log.Warn("some index shards could not be searched", "query", request.Query.Text)
 	}
 	s.Limited, s.TimedOut = end.Limited || end.Crashed, end.TimedOut || !whole
-	s.Repositories, s.Searched = e.freshness(ctx, end.Repositories), e.indexed(set, search.Repositories != nil)
+	s.Repositories, s.Searched = e.freshness(ctx, end.Repositories),
+		e.indexed(set, search.Repositories != nil, repositoryConditions(request.Query))
 	if len(bares) > 0 {
 		g, loaded := newGrepQuery(request.Query), e.paths(end.Repositories) // meanwhile
 		bares = slices.DeleteFunc(bares, func(b bare) bool {
@@ -188,15 +189,24 @@ func (e *Engine) readableFunc(may Readable) func(git.RepoPath) bool {
 	return func(path git.RepoPath) bool { return readable[path] }
 }
 
-// indexed returns the number of repositories with an index, in a set or in all.
-func (e *Engine) indexed(set ipc.Set, limited bool) int {
-	if limited {
+// indexed returns the number of repositories with an index that meet conditions, in a set or in all.
+func (e *Engine) indexed(set ipc.Set, limited bool, conditions []condition) (n int) {
+	if limited && len(conditions) == 0 {
 		return set.Len()
 	}
 	e.mu.Lock()
-	defer e.mu.Unlock()
 	e.count()
-	return e.indexedCount
+	list, ids, all := e.candidates, e.candidateIDs, e.indexedCount
+	e.mu.Unlock()
+	if len(conditions) == 0 {
+		return all
+	}
+	for i, path := range list {
+		if ids[i] != 0 && (!limited || set.Has(ids[i])) && holdsAll(conditions, schema.Name(path.String())) {
+			n++
+		}
+	}
+	return n
 }
 
 // count lists and counts repositories with an index, and non-empty ones without, if this may have changed. The caller

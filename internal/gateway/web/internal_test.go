@@ -7,6 +7,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/packhorse-git/packhorse/internal/gateway/web/page"
+	"github.com/packhorse-git/packhorse/internal/search"
 	"github.com/packhorse-git/packhorse/internal/search/query"
 )
 
@@ -66,6 +67,19 @@ func TestExamples(t *testing.T) {
 		}
 		if strings.Contains(e.Says, "regular expression") && !expression {
 			t.Errorf("example %q has no regular expression, but its description mentions one", e.Query)
+		}
+	}
+}
+
+// The notice about files without content is below the results, and absent if there are more results.
+func TestNoticeOfFiles(t *testing.T) {
+	t.Parallel()
+	for limited, want := range map[bool]string{true: "", false: "some files"} {
+		f := newFound()
+		f.end(search.Summary{Limited: limited, Notices: []search.Notice{{Reason: "files", Message: "some files"},
+			{Reason: "filter", Message: "some word"}}})
+		if f.Remark != want || len(f.Notes) != 1 || f.Notes[0] != "some word" {
+			t.Errorf("limited %v: remark %q and notes %q, want %q and the other notice", limited, f.Remark, f.Notes, want)
 		}
 	}
 }

@@ -51,6 +51,7 @@ type found struct {
 	MoreURL        string
 	MoreCount      int
 	Notes          []string
+	Remark         string // below the results
 	Repos          []*repoResults
 	Names          []nameResult // of repositories
 	Fresh          []*freshness
@@ -252,6 +253,12 @@ func (f *found) end(s search.Summary) {
 			"search for longer.")
 	}
 	for _, n := range s.Notices {
+		if n.Reason == "files" { // most searches have it, and it matters for all results, and for none
+			if !s.Limited {
+				f.Remark = n.Message
+			}
+			continue
+		}
 		f.Notes = append(f.Notes, n.Message)
 	}
 	if n := len(s.Unindexed); n > 0 {

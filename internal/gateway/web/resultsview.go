@@ -35,6 +35,7 @@ func (f *found) view() g.Node {
 			g.If(f.Nothing, h.Div(h.Class("none-found"), h.H2(g.Text("Nothing found")),
 				h.P(g.Text("Try fewer words or filters. Searches ignore case unless they contain an uppercase letter or "),
 					h.Code(g.Text("case:yes")), g.Text(".")))),
+			g.If(f.Remark != "", h.P(h.Class("about"), g.Text(f.Remark))),
 		),
 		g.If(len(f.Fresh) > 0 && len(f.Repos) > 0, h.Aside(h.Class("side"), h.Details(h.Open(),
 			h.Summary(g.Text("Freshness")), h.Ul(g.Map(f.Fresh, (*freshness).view))))),

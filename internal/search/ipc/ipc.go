@@ -120,6 +120,9 @@ func (s *Set) Add(id uint32) {
 	(*s)[i] |= 1 << (id % 64)
 }
 
+// Has reports whether the set has an ID.
+func (s Set) Has(id uint32) bool { return int(id/64) < len(s) && s[id/64]&(1<<(id%64)) != 0 }
+
 // Len returns the number of IDs.
 func (s Set) Len() (n int) {
 	for _, w := range s {
