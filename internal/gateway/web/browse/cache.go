@@ -2,27 +2,43 @@ package browse
 
 import (
 	"context"
+	"fmt"
+	"slices"
+	"strconv"
 	"sync"
+	"time"
 
 	"github.com/hashicorp/golang-lru/v2/simplelru"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/gateway/web/page"
+	"github.com/packhorse-git/packhorse/internal/git"
 )
+
+// key returns all that the main part of a page depends on. All readers of a repository see the same refs.
+func (q *request) key() string {
+	parts := []string{q.kind.name, q.repo.String(), q.from.String(), q.id.String(), q.ref, q.rest, q.path, q.purges,
+		q.v.Address("")} // of clones, feeds and submodules
+	for _, name := range slices.Concat(costlyFields, otherFields) {
+		if values := q.query[name]; len(values) > 0 {
+			parts = append(parts, name, values[0])
+		}
+	}
+	if q.kind.byRefs {
+		parts = append(parts, fmt.Sprint(q.version))
+	}
+	// settings have no version, so that changes of them show a little later
+	if q.kind.bySettings || q.kind.byRefs && q.version == (git.Version{}) {
+		parts = append(parts, strconv.FormatInt(time.Now().Unix()/settingsSeconds, 10))
+	}
+	return fmt.Sprintf("%q", parts)
+}
 
 const (
 	maxCache  = 64 << 20 // bytes of all fragments
 	maxKept   = 4 << 20  // bytes of one
 	fixedCost = 400      // bytes of a fragment beside its texts, about
 )
-
-// fragment is a content, rendered and compressed.
-type fragment struct {
-	title, kind string
-	main        page.Packed
-	raw         *rawContent
-	brief       bool // see content
-}
 
 func newFragment(c *content) (*fragment, error) {
 	f := &fragment{title: c.title, kind: c.kind, raw: c.raw, brief: c.brief}

@@ -2,7 +2,6 @@ package browse
 
 import (
 	"strings"
-	"unicode/utf8"
 
 	g "maragu.dev/gomponents"
 	h "maragu.dev/gomponents/html"
@@ -11,7 +10,6 @@ import (
 	"github.com/packhorse-git/packhorse/internal/gateway/web/legacy"
 	"github.com/packhorse-git/packhorse/internal/gateway/web/page"
 	"github.com/packhorse-git/packhorse/internal/git"
-	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
 )
 
 // link returns the path of a page of the repository.
@@ -133,18 +131,4 @@ func (q *request) archiveOfTag(name string) string {
 		return "v" + name
 	}
 	return name
-}
-
-// pathFields returns the fields path and raw_path of a call for a path.
-func pathFields(path string) (text string, raw []byte) {
-	if utf8.ValidString(path) {
-		return path, nil
-	}
-	return "", []byte(path)
-}
-
-// in returns a path in the commit, for calls.
-func (q *request) in(path string) *packhorsev1.RevisionPath {
-	text, raw := pathFields(path)
-	return &packhorsev1.RevisionPath{Revision: q.id.String(), Path: text, RawPath: raw}
 }
