@@ -32,7 +32,7 @@ func (q *request) blame() (*content, error) {
 	commits := map[string]*packhorsev1.BlameCommit{}
 	var hunks []*packhorsev1.BlameHunk
 	name, raw := pathFields(q.path)
-	err = all(q, packhorsev1connect.HistoryServiceBlameProcedure, &packhorsev1.BlameRequest{Revision: q.id.String(),
+	err = all(q, packhorsev1connect.HistoryServiceBlameProcedure, &packhorsev1.BlameRequest{Revision: q.at.id.String(),
 		Path: name, RawPath: raw}, func(m *packhorsev1.BlameResponse) error {
 		for _, c := range m.GetCommits() {
 			commits[c.GetOid()] = c

@@ -91,11 +91,11 @@ var kinds = map[string]*kind{
 
 // content is the main part of a page.
 type content struct {
-	title string
-	kind  string // see page.Head
-	main  g.Node
-	raw   *rawContent // in place of a page; nil: it is a page
-	brief bool        // it is not kept: it lacks something that comes later, or has no version
+	title   string
+	kind    string // see page.Head
+	main    g.Node
+	raw     *rawContent // in place of a page; nil: it is a page
+	noStore bool        // it is not kept: it lacks something that comes later, or has no version
 }
 
 // rawContent is a response that is not a page.

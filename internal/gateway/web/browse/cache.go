@@ -17,8 +17,8 @@ import (
 
 // key returns all that the main part of a page depends on. All readers of a repository see the same refs.
 func (q *request) key() string {
-	parts := []string{q.kind.name, q.repo.String(), q.from.String(), q.id.String(), q.ref, q.rest, q.path, q.purges,
-		q.v.Address("")} // of clones, feeds and submodules
+	parts := []string{q.kind.name, q.repo.String(), q.from.id.String(), q.at.id.String(), q.at.ref, q.rest, q.path,
+		q.purges, q.v.Address("")} // of clones, feeds and submodules
 	for _, name := range slices.Concat(costlyFields, otherFields) {
 		if values := q.query[name]; len(values) > 0 {
 			parts = append(parts, name, values[0])
@@ -41,7 +41,7 @@ const (
 )
 
 func newFragment(c *content) (*fragment, error) {
-	f := &fragment{title: c.title, kind: c.kind, raw: c.raw, brief: c.brief}
+	f := &fragment{title: c.title, kind: c.kind, raw: c.raw, noStore: c.noStore}
 	if c.raw != nil {
 		return f, nil
 	}

@@ -48,7 +48,7 @@ func TestShare(t *testing.T) {
 		if len(makers) != 1 || len(shared) != 0 {
 			t.Fatalf("after a client has gone, %d requests make the page and %d have it; want 1 and 0", len(makers), len(shared))
 		}
-		want := &fragment{brief: true}
+		want := &fragment{noStore: true}
 		(<-makers)(want)
 		for range 2 {
 			if f := <-shared; f != want {

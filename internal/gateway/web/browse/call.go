@@ -42,5 +42,5 @@ func pathFields(path string) (text string, raw []byte) {
 // in returns a path in the commit, for calls.
 func (q *request) in(path string) *packhorsev1.RevisionPath {
 	text, raw := pathFields(path)
-	return &packhorsev1.RevisionPath{Revision: q.id.String(), Path: text, RawPath: raw}
+	return &packhorsev1.RevisionPath{Revision: q.at.id.String(), Path: text, RawPath: raw}
 }

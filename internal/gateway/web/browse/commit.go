@@ -19,7 +19,7 @@ func (q *request) commit() (*content, error) {
 		return q.patch()
 	}
 	answer, err := one[packhorsev1.CommitResponse](q, packhorsev1connect.ObjectServiceCommitProcedure,
-		&packhorsev1.CommitRequest{Revision: q.id.String()})
+		&packhorsev1.CommitRequest{Revision: q.at.id.String()})
 	if err != nil {
 		return nil, err
 	}
@@ -37,7 +37,7 @@ func (q *request) commit() (*content, error) {
 	short, _ := page.Shorten(subject, 60)
 	main := g.Group{q.crumbs("commit " + page.Short(c.GetOid())), q.places(""), q.about(c, subject),
 		d.view(q, before, c.GetOid())}
-	return &content{title: short + " - " + q.repo.String(), kind: "diff", main: main, brief: len(d.pointers) > 0}, nil
+	return &content{title: short + " - " + q.repo.String(), kind: "diff", main: main, noStore: len(d.pointers) > 0}, nil
 }
 
 // about returns the header of a commit.
@@ -71,7 +71,7 @@ func (q *request) about(c *packhorsev1.Commit, subject string) g.Node {
 func (q *request) patch() (*content, error) {
 	var text []byte
 	err := all(q, packhorsev1connect.DiffServiceFormatPatchProcedure, &packhorsev1.FormatPatchRequest{
-		To: q.id.String(), MaxCommits: 1}, func(m *packhorsev1.FormatPatchResponse) error {
+		To: q.at.id.String(), MaxCommits: 1}, func(m *packhorsev1.FormatPatchResponse) error {
 		if text = append(text, m.GetData()...); len(text) > maxRaw {
 			return fault.New(fault.Invalid, "this patch has more than %s: clone the repository to make it",
 				humanize.IBytes(maxRaw))
@@ -83,7 +83,7 @@ func (q *request) patch() (*content, error) {
 
 // compare shows what two revisions differ in: /-/compare/A...B, or A..B for the direct difference.
 func (q *request) compare() (*content, error) {
-	from, to := q.from.String(), q.id.String()
+	from, to := q.from.id.String(), q.at.id.String()
 	list, err := q.commits(&packhorsev1.LogRequest{Revisions: []string{to}, Exclude: []string{from},
 		Limit: logCommits + 1})
 	if err != nil {
@@ -104,14 +104,14 @@ func (q *request) compare() (*content, error) {
 			before = bases.GetOids()[0]
 		}
 	}
-	names := q.left + " ... " + q.right
+	names := q.from.text + " ... " + q.at.text
 	heading := page.Plural(len(list), "Commit", "Commits")
 	if len(list) > logCommits {
 		heading = "The newest commits"
 	}
-	main := g.Group{q.crumbs(page.Visible(names)), q.places(""), q.compareForm(q.left, q.right),
+	main := g.Group{q.crumbs(page.Visible(names)), q.places(""), q.compareForm(q.from.text, q.at.text),
 		h.Section(h.H2(g.Text(heading)), q.logTable(list[:min(len(list), logCommits)], nil, nil)), d.view(q, before, to)}
-	return &content{title: names + " - " + q.repo.String(), kind: "diff", main: main, brief: len(d.pointers) > 0}, nil
+	return &content{title: names + " - " + q.repo.String(), kind: "diff", main: main, noStore: len(d.pointers) > 0}, nil
 }
 
 // compareForm returns the form for a comparison.

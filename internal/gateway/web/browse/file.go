@@ -87,7 +87,7 @@ func (q *request) file() (*content, error) {
 		b.data = nil
 	}
 	main, remarks := q.fileContent(b)
-	return &content{title: q.path + " - " + q.repo.String(), kind: "file", brief: b.object != nil, main: g.Group{
+	return &content{title: q.path + " - " + q.repo.String(), kind: "file", noStore: b.object != nil, main: g.Group{
 		q.crumbs(""), q.fileTabs("File"), q.permanent(), h.P(h.Class("about"), g.Map(remarks, func(text string) g.Node {
 			return h.Span(g.Text(text))
 		})), main,
@@ -98,7 +98,7 @@ func (q *request) file() (*content, error) {
 func (q *request) fileTabs(current string) g.Node {
 	return tabs(current, tab{"File", q.link("file", q.here(), q.path)}, tab{"Blame", q.link("blame", q.here(), q.path)},
 		tab{"History", q.link("history", q.here(), q.path)}, tab{"Raw", q.link("raw", q.here(), q.path)},
-		tab{"Permanent link", q.link("file", q.id.String(), q.path)})
+		tab{"Permanent link", q.link("file", q.at.id.String(), q.path)})
 }
 
 // fileContent returns the main part of a file's page, and remarks about the file.
@@ -119,7 +119,8 @@ func (q *request) fileContent(b *blob) (main g.Node, remarks []string) {
 		return page.Card("This file is in Git LFS", "Its content has "+humanize.IBytes(uint64(b.size))+
 			", and this server does not have it."), remarks
 	case isImage(q.path) && b.size <= maxRaw:
-		return h.P(h.Class("image"), h.Img(h.Src(q.link("raw", q.id.String(), q.path)), h.Alt(page.Visible(q.path)))), remarks
+		return h.P(h.Class("image"), h.Img(h.Src(q.link("raw", q.at.id.String(), q.path)),
+			h.Alt(page.Visible(q.path)))), remarks
 	case b.data == nil && b.size > 0:
 		return page.Card("This file is too large to show", "At most "+humanize.IBytes(maxShown)+" are shown.", raw), remarks
 	case b.size == 0:
@@ -252,7 +253,7 @@ func (q *request) raw() (*content, error) {
 		header.Set("Content-Disposition", value)
 	}
 	raw := &rawContent{contentType: contentType, header: header, text: b.data, object: b.object}
-	return &content{kind: "raw", raw: raw, brief: b.object != nil}, nil
+	return &content{kind: "raw", raw: raw, noStore: b.object != nil}, nil
 }
 
 // cutLast splits a path into its directory, "" for the root, and its last component.

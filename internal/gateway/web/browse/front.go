@@ -36,8 +36,8 @@ func (q *request) front() (*content, error) {
 	if err != nil {
 		return nil, err
 	}
-	if q.id == (git.ObjectID{}) {
-		c.brief = true
+	if q.at.id == (git.ObjectID{}) {
+		c.noStore = true
 		if some, _, err := q.listRefs("refs/", "", 1); err != nil || len(some) > 0 {
 			c.main = g.Group{q.crumbs(""), about, page.Card("HEAD leads to no commit", "Choose a branch or tag.", refs)}
 			return c, err
@@ -62,6 +62,25 @@ func (q *request) front() (*content, error) {
 	if err != nil {
 		return nil, err
 	}
+	more := g.Node(nil)
+	if n := len(l.entries); n > frontFiles {
+		label := humanize.Comma(int64(n)) + " files and directories"
+		if l.next != "" {
+			label = "files and directories"
+		}
+		more = h.P(h.A(page.Href(q.link("tree", q.here())), g.Text("All "+label)))
+		l.entries = l.entries[:frontFiles]
+	}
+	c.noStore = l.failure != nil
+	c.main = g.Group{q.crumbs(""), about, h.P(h.Class("about"), q.facts(repo)), q.places("Overview"),
+		h.Div(h.Class("front"), q.cloneBox(),
+			h.Div(q.logTable(log, nil, nil), l.view(q), more, readme),
+			h.Aside(refs, languages))}
+	return c, nil
+}
+
+// facts returns the branch, size and owner of the repository, and so on.
+func (q *request) facts(repo *packhorsev1.Repository) g.Node {
 	facts := g.Group{h.Span(page.Text("branch " + q.shortRevision()))}
 	if size := repo.GetSize(); size >= 0 { // otherwise it has too many files
 		facts = append(facts, h.Span(g.Text(humanize.IBytes(uint64(size)))))
@@ -75,21 +94,7 @@ func (q *request) front() (*content, error) {
 	if repo.GetSettings().GetArchived() {
 		facts = append(facts, h.Span(g.Text("archived: it takes no changes")))
 	}
-	more := g.Node(nil)
-	if n := len(l.entries); n > frontFiles {
-		label := humanize.Comma(int64(n)) + " files and directories"
-		if l.next != "" {
-			label = "files and directories"
-		}
-		more = h.P(h.A(page.Href(q.link("tree", q.here())), g.Text("All "+label)))
-		l.entries = l.entries[:frontFiles]
-	}
-	c.brief = l.failure != nil
-	c.main = g.Group{q.crumbs(""), about, h.P(h.Class("about"), facts), q.places("Overview"),
-		h.Div(h.Class("front"), q.cloneBox(),
-			h.Div(q.logTable(log, nil, nil), l.view(q), more, readme),
-			h.Aside(refs, languages))}
-	return c, nil
+	return facts
 }
 
 // frontRefs returns the first branches and the last tags.

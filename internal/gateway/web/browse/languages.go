@@ -31,7 +31,7 @@ var foreign = regexp.MustCompile(`(^|/)(vendor|node_modules|third_party|testdata
 
 // languages returns the share of languages.
 func (q *request) languages() (g.Node, error) {
-	key := strings.Join([]string{"languages", q.repo.String(), q.id.String(), q.purges}, "\x00")
+	key := strings.Join([]string{"languages", q.repo.String(), q.at.id.String(), q.purges}, "\x00")
 	f, ok := q.cache.get(key)
 	if !ok {
 		main, isLate, err := q.countLanguages()

@@ -19,10 +19,10 @@ func (q *request) link(kind string, parts ...string) string {
 
 // here returns the revision of the address for links: the one that the visitor chose.
 func (q *request) here() string {
-	if q.revision == "" {
+	if q.at.text == "" {
 		return "HEAD"
 	}
-	return q.revision
+	return q.at.text
 }
 
 // crumbs returns links to the repository and to the directories of the path. what is text after them. If it is empty,
@@ -54,10 +54,10 @@ var separator = h.I(g.Text("/"))
 
 // shortRevision returns the revision of the address for people.
 func (q *request) shortRevision() string {
-	if q.revision == q.id.String() {
-		return page.Short(q.revision)
+	if q.at.isFixed() {
+		return page.Short(q.at.text)
 	}
-	if branch, ok := strings.CutPrefix(q.ref, branches); ok && q.here() == "HEAD" {
+	if branch, ok := strings.CutPrefix(q.at.ref, branches); ok && q.here() == "HEAD" {
 		return branch
 	}
 	return q.here()
@@ -86,7 +86,7 @@ func (q *request) places(current string) g.Node {
 
 // permanent returns a note with a link to the newest state if the page is that of a commit, or nil.
 func (q *request) permanent() g.Node {
-	if q.id.String() == q.revision {
+	if q.at.isFixed() {
 		return h.P(h.Class("note"), g.Text("This is the state of one commit. "),
 			h.A(page.Href(q.link(q.kind.name, "HEAD", q.path)), g.Text("Go to the newest.")))
 	}

@@ -25,7 +25,7 @@ const (
 // commits returns commits in the order of git log.
 func (q *request) commits(m *packhorsev1.LogRequest) (list []*packhorsev1.Commit, err error) {
 	if len(m.Revisions) == 0 {
-		m.Revisions = []string{q.id.String()}
+		m.Revisions = []string{q.at.id.String()}
 	}
 	err = all(q, packhorsev1connect.ObjectServiceLogProcedure, m, func(m *packhorsev1.LogResponse) error {
 		for _, c := range m.GetCommits() {
@@ -96,7 +96,7 @@ func (q *request) commitList(title, path string) (*content, error) {
 // compareLink returns a link to the comparison of a branch with that of HEAD, or nil.
 func (q *request) compareLink() g.Node {
 	head, err := q.v.Revisions([]string{"HEAD"})
-	if err != nil || head[0].Err != nil || head[0].Ref == q.ref || !strings.HasPrefix(q.ref, branches) {
+	if err != nil || head[0].Err != nil || head[0].Ref == q.at.ref || !strings.HasPrefix(q.at.ref, branches) {
 		return nil
 	}
 	return h.P(h.Class("about"), h.A(page.Href(q.link("compare", "HEAD..."+q.here())),

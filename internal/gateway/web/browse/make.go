@@ -36,7 +36,7 @@ func (q *request) answer() error {
 	if f == nil || err != nil {
 		return err
 	}
-	if f.brief {
+	if f.noStore {
 		etag = ""
 	}
 	return q.send(f, head, etag)
@@ -58,11 +58,11 @@ func (q *request) fragment(key string) (f *fragment, err error) {
 	if err != nil {
 		return nil, err
 	}
-	shown.brief = shown.brief || q.busy
+	shown.noStore = shown.noStore || q.busy
 	if f, err = newFragment(shown); err != nil {
 		return nil, err
 	}
-	if !f.brief {
+	if !f.noStore {
 		q.cache.add(key, f)
 	}
 	if f.raw == nil { // the objects are not needed any more
@@ -86,7 +86,7 @@ func (q *request) hold(n int) error {
 // enter admits a request for a page that has to be made. If done, it has a response.
 func (q *request) enter() (leave func(), done bool, err error) {
 	// single files of commits cost little
-	isHistoric := q.ref == "" && q.id != (git.ObjectID{}) && q.kind.name != "raw" && q.kind.name != "file"
+	isHistoric := q.at.ref == "" && q.at.id != (git.ObjectID{}) && q.kind.name != "raw" && q.kind.name != "file"
 	isFiltered := slices.ContainsFunc(costlyFields, q.query.Has) || q.kind.name == "log" && q.path != ""
 	if q.v.Name() != "" || !q.kind.costly && !isHistoric && !isFiltered {
 		return func() {}, false, nil
@@ -103,5 +103,5 @@ type fragment struct {
 	title, kind string
 	main        page.Packed
 	raw         *rawContent
-	brief       bool // see content
+	noStore     bool // see content
 }

@@ -142,7 +142,7 @@ func (q *request) module(cause error) (*content, error) {
 	if id == "" {
 		return nil, cause
 	}
-	known, err := q.modules(q.id.String())
+	known, err := q.modules(q.at.id.String())
 	if err != nil {
 		return nil, err
 	}

@@ -53,7 +53,7 @@ func (q *request) readme(l *listing) (g.Node, error) {
 		hasRun := q.Painter.Run(q.r.Context(), func() {
 			rendered, ok = markup.Markdown(b.data, markup.Links{
 				File: func(to string) string { return q.link("file", q.here(), inRepository(dir, to)) },
-				Raw:  func(to string) string { return q.link("raw", q.id.String(), inRepository(dir, to)) },
+				Raw:  func(to string) string { return q.link("raw", q.at.id.String(), inRepository(dir, to)) },
 			})
 		})
 		if q.busy = q.busy || !hasRun || !ok; ok {

@@ -33,10 +33,10 @@ func (q *request) listRefs(prefix, token string, limit int) (list []*packhorsev1
 		next = m.GetNextPageToken()
 		return nil
 	})
-	if prefix == branches && strings.HasPrefix(q.ref, branches) {
-		list = slices.DeleteFunc(list, func(ref *packhorsev1.Ref) bool { return ref.GetName() == q.ref })
+	if prefix == branches && strings.HasPrefix(q.at.ref, branches) {
+		list = slices.DeleteFunc(list, func(ref *packhorsev1.Ref) bool { return ref.GetName() == q.at.ref })
 		if token == "" {
-			list = slices.Insert(list, 0, &packhorsev1.Ref{Name: q.ref, Oid: q.id.String()})
+			list = slices.Insert(list, 0, &packhorsev1.Ref{Name: q.at.ref, Oid: q.at.id.String()})
 		}
 	}
 	return list, next, err
@@ -137,7 +137,7 @@ func (q *request) refs() (*content, error) {
 			})))), more))
 	}
 	return &content{title: "Branches and tags - " + q.repo.String(), kind: "list", main: main,
-		brief: q.id == (git.ObjectID{})}, nil
+		noStore: q.at.id == (git.ObjectID{})}, nil
 }
 
 func refNamesOf(list []*packhorsev1.Ref) []string {
@@ -160,7 +160,7 @@ func (q *request) refRow(ref *packhorsev1.Ref) g.Node {
 			h.Aria("label", fmt.Sprintf("%s as %s", page.Visible(label), format)), g.Text(format)), g.Text(" "))
 	}
 	return h.Tr(h.Td(h.Class("name"), h.A(page.Href(q.link("tree", name)), page.Text(label))),
-		h.Td(h.A(page.Href(q.link("log", name)), g.Text("log")), g.Iff(ref.GetName() != q.ref, func() g.Node {
+		h.Td(h.A(page.Href(q.link("log", name)), g.Text("log")), g.Iff(ref.GetName() != q.at.ref, func() g.Node {
 			return g.Group{g.Text(" "), h.A(page.Href(q.link("compare", "HEAD..."+name)), h.Rel("nofollow"),
 				h.Aria("label", "compare with "+page.Visible(label)), g.Text("compare"))}
 		})),

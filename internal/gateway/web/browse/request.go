@@ -20,23 +20,19 @@ type request struct {
 	rest  string     // of the path, after the kind
 	query url.Values // of the address
 
-	revision string // as in the address; "" means HEAD
-	id       git.ObjectID
-	ref      string            // the ref that names id; "": none
-	path     string            // of a file or directory, in bytes
-	asPatch  bool              // the commit as a mail
-	version  git.Version       // of the refs
-	purges   string            // see node.Answer
-	held     int               // bytes, see hold
-	busy     bool              // the server had no time for colours, Markdown or sizes
-	known    []string          // full IDs that refs led to, or are known to reach
-	unknown  []string          // those that none did
-	names    map[string]string // see nameRefs
+	at        revision
+	from      revision // the left one of a comparison
+	mergeBase bool     // it begins at the merge base
 
-	// of a comparison; id is that of the right one
-	left, right string
-	from        git.ObjectID
-	mergeBase   bool
+	path    string            // of a file or directory, in bytes
+	asPatch bool              // the commit as a mail
+	version git.Version       // of the refs
+	purges  string            // see node.Answer
+	held    int               // bytes, see hold
+	busy    bool              // the server had no time for colours, Markdown or sizes
+	known   []string          // full IDs that refs led to, or are known to reach
+	unknown []string          // those that none did
+	names   map[string]string // see nameRefs
 }
 
 // parse reads the address.

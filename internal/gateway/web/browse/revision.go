@@ -15,6 +15,16 @@ import (
 	"github.com/packhorse-git/packhorse/proto/packhorse/v1/packhorsev1connect"
 )
 
+// revision is a revision of an address.
+type revision struct {
+	text string // as in the address; "" means HEAD
+	id   git.ObjectID
+	ref  string // that names id; "": none
+}
+
+// isFixed reports whether the revision is the full ID of a commit.
+func (r *revision) isFixed() bool { return r.text != "" && r.text == r.id.String() }
+
 // maxParts is the maximum number of components of a revision.
 const maxParts = 16
 
@@ -52,10 +62,10 @@ func (q *request) resolve(must bool, text string) error {
 	for i, result := range results {
 		switch {
 		case result.Err == nil:
-			q.revision, q.path = texts[i], paths[i]
+			q.at.text, q.path = texts[i], paths[i]
 			q.found(&result)
-			if strings.ContainsAny(q.revision, "~^") { // the ref names a later commit, most often
-				q.ref = ""
+			if strings.ContainsAny(q.at.text, "~^") { // the ref names a later commit, most often
+				q.at.ref = ""
 			}
 			return nil
 		case !fault.Is(result.Err, fault.NotFound) && !fault.Is(result.Err, fault.Invalid):
@@ -71,11 +81,11 @@ func (q *request) resolve(must bool, text string) error {
 
 // found notes the commit of a revision.
 func (q *request) found(result *node.Result) {
-	q.id, q.ref, q.version, q.purges = result.ID, result.Ref, result.Version, result.Purges
-	if q.ref == "" {
-		q.unknown = append(q.unknown, q.id.String())
+	q.at.id, q.at.ref, q.version, q.purges = result.ID, result.Ref, result.Version, result.Purges
+	if q.at.ref == "" {
+		q.unknown = append(q.unknown, q.at.id.String())
 	} else {
-		q.known = append(q.known, q.id.String())
+		q.known = append(q.known, q.at.id.String())
 	}
 }
 
@@ -83,20 +93,20 @@ func (q *request) found(result *node.Result) {
 func (q *request) resolveTwo() error {
 	left, right, ok := strings.Cut(q.rest, "..")
 	right, q.mergeBase = strings.CutPrefix(right, ".")
-	q.left, q.right = page.Unescape(left), page.Unescape(right)
+	q.from.text, q.at.text = page.Unescape(left), page.Unescape(right)
 	if q.rest == "" { // from the form
-		q.left, q.right = strings.TrimSpace(q.query.Get("from")), strings.TrimSpace(q.query.Get("to"))
+		q.from.text, q.at.text = strings.TrimSpace(q.query.Get("from")), strings.TrimSpace(q.query.Get("to"))
 		q.mergeBase, ok = true, true
 	}
-	if !ok || q.left == "" || q.right == "" || !utf8.ValidString(q.left+q.right) {
+	if !ok || q.from.text == "" || q.at.text == "" || !utf8.ValidString(q.from.text+q.at.text) {
 		return fault.New(fault.Invalid, "a comparison is /-/compare/A...B, with two branches, tags or commits")
 	}
-	results, err := q.v.Revisions([]string{q.left + "^{commit}", q.right + "^{commit}"})
+	results, err := q.v.Revisions([]string{q.from.text + "^{commit}", q.at.text + "^{commit}"})
 	for i := range results {
 		if err == nil {
 			err = results[i].Err
 		}
-		q.from = q.id
+		q.from.id = q.at.id
 		q.found(&results[i])
 	}
 	return err

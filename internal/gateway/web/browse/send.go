@@ -27,8 +27,7 @@ func (q *request) setCaching(etag string, isKept bool) {
 	if q.v.MaySignIn() { // others may see less, for example at another address
 		scope = "private"
 	}
-	if q.revision != "" && q.revision == q.id.String() && !q.kind.byRefs ||
-		q.left != "" && q.left == q.from.String() && q.right == q.id.String() {
+	if q.at.isFixed() && (!q.kind.hasTwo || q.from.isFixed()) && !q.kind.byRefs {
 		life = "max-age=86400, immutable"
 	}
 	header.Set("Cache-Control", scope+", "+life)
@@ -37,8 +36,8 @@ func (q *request) setCaching(etag string, isKept bool) {
 // head returns what the frame of the page depends on, beside its content.
 func (q *request) head() page.Head {
 	head := q.HeadFor(q.r, q.v, page.Head{Query: query.InRepository(q.repo.String()) + " ",
-		Index: q.kind.index && strings.HasPrefix(q.ref, "refs/") && q.r.URL.RawQuery == ""})
-	if q.id.String() != q.revision {
+		Index: q.kind.index && strings.HasPrefix(q.at.ref, "refs/") && q.r.URL.RawQuery == ""})
+	if q.at.id.String() != q.at.text {
 		head.Feed = q.link("feed", q.here())
 	}
 	if q.kind.name == "" {
@@ -56,14 +55,14 @@ func (q *request) send(f *fragment, head page.Head, etag string) error {
 		if err := q.v.Hold(f.main.Len()); err != nil {
 			return err
 		}
-		q.setCaching(etag, !f.brief)
+		q.setCaching(etag, !f.noStore)
 		head.Kind, head.Title = f.kind, page.Visible(f.title)
 		return q.SendPacked(q.w, q.r, name, head, &f.main)
 	}
 	if err := q.v.Hold(len(f.raw.text) - q.held); err != nil { // it may be that of another request
 		return err
 	}
-	q.setCaching(etag, !f.brief || f.raw.object != nil)
+	q.setCaching(etag, !f.noStore || f.raw.object != nil)
 	header := q.w.Header()
 	for key, values := range f.raw.header {
 		header[key] = values

@@ -54,7 +54,7 @@ func (q *request) tree() (*content, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &content{title: title, kind: "tree", brief: listing.failure != nil, main: g.Group{
+	return &content{title: title, kind: "tree", noStore: listing.failure != nil, main: g.Group{
 		q.crumbs(""), q.places("Files"), q.permanent(),
 		listing.view(q), more, readme,
 	}}, nil
@@ -82,7 +82,7 @@ func (q *request) listing(path string) (*listing, error) {
 	l := &listing{path: path, entries: tree.GetEntries(), next: tree.GetNextPageToken(),
 		last: map[string]*packhorsev1.Commit{}}
 	if slices.ContainsFunc(l.entries, func(e *packhorsev1.TreeEntry) bool { return e.GetMode() == modeSubmodule }) {
-		if l.modules, err = q.modules(q.id.String()); err != nil {
+		if l.modules, err = q.modules(q.at.id.String()); err != nil {
 			return nil, err
 		}
 	}
@@ -94,7 +94,7 @@ func (q *request) listing(path string) (*listing, error) {
 	commits := map[string]*packhorsev1.Commit{}
 	err = q.v.Read(gateway.Read{Procedure: packhorsev1connect.HistoryServiceLastCommitsProcedure, Known: q.known,
 		Limit:    limit,
-		Request:  &packhorsev1.LastCommitsRequest{Revision: q.id.String(), Path: text, RawPath: raw},
+		Request:  &packhorsev1.LastCommitsRequest{Revision: q.at.id.String(), Path: text, RawPath: raw},
 		Response: &packhorsev1.LastCommitsResponse{}, Receive: func(message proto.Message) error {
 			m := message.(*packhorsev1.LastCommitsResponse)
 			for _, c := range m.GetCommits() {
