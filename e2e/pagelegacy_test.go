@@ -2,10 +2,14 @@ package e2e
 
 import (
 	"bytes"
+	"cmp"
 	"html"
+	"io"
+	"net/http"
 	"net/url"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -20,15 +24,16 @@ type cgiSite struct {
 	*testing.T
 	program string
 	env     []string
+	place   string // before the paths of its pages
 }
 
-// get returns the body of a page. path is below the program.
+// get returns the body of a page.
 func (s cgiSite) get(path, query string) []byte {
 	s.Helper()
 	cmd := exec.CommandContext(s.Context(), s.program)
 	cmd.Env = append(gittest.Env(), append(s.env, "REQUEST_METHOD=GET", "SERVER_NAME=localhost", "SERVER_PORT=80",
-		"SERVER_PROTOCOL=HTTP/1.1", "GATEWAY_INTERFACE=CGI/1.1", "SCRIPT_NAME=/", "PATH_INFO="+path,
-		"QUERY_STRING="+query)...)
+		"SERVER_PROTOCOL=HTTP/1.1", "GATEWAY_INTERFACE=CGI/1.1", "SCRIPT_NAME="+cmp.Or(s.place, "/"),
+		"PATH_INFO="+strings.TrimPrefix(path, s.place), "QUERY_STRING="+query)...)
 	out, err := cmd.Output()
 	if err != nil {
 		s.Fatalf("%s %s?%s: %v", s.program, path, query, err)
@@ -62,7 +67,7 @@ func (s cgiSite) crawl(start string, limit int) (list []string) {
 				next = "/" + next
 			}
 			if strings.HasPrefix(next, "/") && !strings.HasPrefix(next, "//") && !seen[next] &&
-				!strings.Contains(next, "/static/") {
+				!strings.Contains(next, "/static/") && !strings.HasSuffix(next, ".css") && next != "/favicon.ico" {
 				seen[next] = true
 				queue = append(queue, next)
 			}
@@ -78,25 +83,76 @@ func TestOldAddresses(t *testing.T) {
 	r := newOldRepo(t, filepath.Join(root, "team/app.git"))
 	c := servePages(t, root)
 	dir := t.TempDir()
-	rc, conf := filepath.Join(dir, "cgitrc"), filepath.Join(dir, "gitweb.conf")
-	write(t, rc, "virtual-root=/\ncache-size=0\nenable-blame=1\nsnapshots=tar.gz zip\nscan-path="+root+"\n")
-	write(t, conf, "our $projectroot = '"+root+"'; our $my_uri = '/'; $feature{'blame'}{'default'} = [1]; "+
-		"$feature{'snapshot'}{'default'} = ['tgz', 'zip'];\n")
-	sites := []struct {
+	settings := func(name, text string) string {
+		write(t, filepath.Join(dir, name), text)
+		return filepath.Join(dir, name)
+	}
+	cgit := func(place string) cgiSite {
+		rc := settings("cgitrc"+path.Base(place), "virtual-root="+place+"/\ncache-size=0\nenable-blame=1\n"+
+			"snapshots=tar.gz zip\nenable-http-clone=1\nenable-index-links=1\nscan-path="+root+"\n")
+		return cgiSite{t, "/usr/lib/cgit/cgit.cgi", []string{"CGIT_CONFIG=" + rc}, place}
+	}
+	gitweb := func(place, more string) cgiSite {
+		conf := settings("gitweb"+path.Base(place)+".conf", "our $projectroot = '"+root+"'; our $my_uri = '"+
+			cmp.Or(place, "/")+"'; $feature{'blame'}{'default'} = [1]; $feature{'snapshot'}{'default'} = ['tgz', 'zip']; "+more)
+		return cgiSite{t, "/usr/share/gitweb/gitweb.cgi", []string{"GITWEB_CONFIG=" + conf}, place}
+	}
+	const pathInfo = "$feature{'pathinfo'}{'default'} = [1];"
+	total := 0
+	for _, site := range []struct {
 		cgiSite
 		start string
-	}{{cgiSite{t, "/usr/lib/cgit/cgit.cgi", []string{"CGIT_CONFIG=" + rc}}, "/team/app.git/"},
-		{cgiSite{t, "/usr/share/gitweb/gitweb.cgi", []string{"GITWEB_CONFIG=" + conf}}, "/?p=team/app.git;a=summary"}}
-	total := 0
-	for _, site := range sites {
+		limit int
+	}{
+		{cgit(""), "/team/app.git/", 220},
+		{cgit("/cgit"), "/cgit/", 150},
+		{gitweb("", ""), "/", 220},
+		{gitweb("/gitweb", pathInfo), "/gitweb", 250},
+		{gitweb("", pathInfo), "/team/app.git", 120},
+	} {
 		if _, err := os.Stat(site.program); err != nil {
 			t.Logf("*** there is no %s: its addresses are NOT tested ***", site.program)
 			continue
 		}
-		for _, address := range site.crawl(site.start, 220) {
-			total++
+		if testing.Short() {
+			site.limit /= 2
+		}
+		list := site.crawl(site.start, site.limit)
+		for _, address := range list {
 			compareOld(t, c, site.cgiSite, address)
 		}
+		if total += len(list); len(list) < site.limit/2 {
+			t.Errorf("%s %s links to only %d addresses: %q", site.program, site.start, len(list), list)
+		}
+	}
+	for from, to := range map[string]string{ // forms
+		"/cgit/team/app.git/log/?qt=author&q=nobody&h=topic/x": "/team/app.git/-/log/topic/x?author=nobody",
+		"/cgit/team/app.git/log/dir?qt=grep&q=te+st":           "/team/app.git/-/log/HEAD?path=dir&text=te+st",
+		"/cgit/team/app.git/log/?qt=range&q=v1..main":          "/team/app.git/-/compare/v1..main",
+		"/gitweb/team/app.git/search?s=Andre+E;st=author":      "/team/app.git/-/log/HEAD?author=Andre+E",
+		"/?p=team/app.git;a=search;h=HEAD;st=grep;s=line":      "/-/search?q=repo%3A%5Eteam%2Fapp%24+line",
+		"/cgit/?q=app":                      "/",
+		"/cgi-bin/cgit.cgi/team/app.git/":   "/team/app.git/",
+		"/plugins/gitiles/":                 "/",
+		"/plugins/gitiles/team/app":         "/team/app/",
+		"/team/app.git/tree/HEAD:/dir":      "/team/app.git/-/tree/HEAD/dir",
+		"/team/app.git/log/refs/heads/main": "/team/app.git/-/log/main",
+	} {
+		if got, _, _ := c.lands(from); got != to {
+			t.Errorf("%s leads to %s, want %s", from, got, to)
+		}
+	}
+	for _, format := range []string{"tar.xz", "tar.bz2"} { // cgit had them
+		if _, status, body := c.lands("/cgit/team/app.git/snapshot/app-v1." + format); status != http.StatusNotFound ||
+			!bytes.Contains(body, []byte("main.tar.gz")) {
+			t.Errorf("%s: %d %s, want 404 with formats", format, status, body)
+		}
+	}
+	for _, place := range []string{"/cgit/", "/cgi-bin/gitweb.cgi/"} {
+		if got, want := r.Git("ls-remote", c.base+place+"team/app.git"), r.Git("ls-remote", c.base+"/team/app.git"); got != want {
+			t.Errorf("ls-remote below %s: %s, want %s", place, got, want)
+		}
+		r.Git("clone", "--quiet", c.base+place+"team/app.git", filepath.Join(dir, "clone"+place))
 	}
 	revisions := strings.Fields(r.Git("rev-list", "--max-count=20", "main"))
 	for _, rev := range append(revisions, "main", "refs/heads/main", "v1") {
@@ -132,34 +188,72 @@ func newOldRepo(t *testing.T, path string) *gittest.Repo {
 	return r
 }
 
-var commitInOld = regexp.MustCompile(`(?:[?;&/](?:id|h)[=/])([0-9a-f]{40})`)
+var (
+	commitInOld = regexp.MustCompile(`(?:[?;&/](?:id|h)=|/)([0-9a-f]{40})`)
+	actionInOld = regexp.MustCompile(`(?:[?;]a=|/team/app\.git/)(\w+)`)
+)
+
+// newKinds are the kinds of pages that correspond to those of the old programs.
+var newKinds = map[string]string{"": " ", "summary": " ", "about": " ", "forks": " ", "stats": " ", "search_help": " ",
+	"tree": "tree file", "blob": "file", "blob_plain": "raw", "plain": "raw tree", "blame": "blame", "history": "history log",
+	"log": "log history", "shortlog": "log", "commit": "commit", "commitdiff": "commit compare", "commitdiff_plain": "commit",
+	"diff": "commit compare", "blobdiff": "compare commit", "blobdiff_plain": "compare commit", "patch": "commit",
+	"patches": "commit", "rawdiff": "commit", "tag": "commit", "object": "commit", "refs": "refs", "heads": "refs",
+	"tags": "refs", "remotes": "refs", "snapshot": "archive", "atom": "feed", "rss": "feed", "search": "log"}
+
+// lands follows the redirects of an address.
+func (c *browserClient) lands(address string) (at string, status int, body []byte) {
+	c.Helper()
+	q, err := http.NewRequestWithContext(c.Context(), http.MethodGet, c.base+address, nil)
+	if err != nil {
+		c.Fatal(err)
+	}
+	r, err := c.Do(q)
+	if err != nil {
+		c.Fatal(err)
+	}
+	defer r.Body.Close()
+	if body, err = io.ReadAll(r.Body); err != nil {
+		c.Fatal(err)
+	}
+	at = strings.NewReplacer("?seen=1&", "?", "?seen=1", "", "&seen=1", "").Replace(r.Request.URL.RequestURI())
+	return at, r.StatusCode, body
+}
 
 // compareOld compares the page at an old address with what the old program answers.
 func compareOld(t *testing.T, c *browserClient, site cgiSite, address string) {
 	t.Helper()
-	if strings.Contains(address, "a=opml") || strings.Contains(address, "a=project_index") ||
-		slices.Contains([]string{"/", "/cgit.css", "/favicon.ico"}, address) {
-		return // of all repositories, which the list shows
-	}
-	status, header, body := c.try(address)
+	at, status, body := c.lands(address)
 	if status != 200 {
-		t.Errorf("%s: status %d, want 200: %.300s", address, status, body)
+		t.Errorf("%s -> %s: status %d, want 200: %.300s", address, at, status, body)
 		return
 	}
 	u, _ := url.Parse(address)
-	switch {
-	case strings.Contains(address, "/plain/") && !strings.HasSuffix(u.Path, "/"),
-		strings.Contains(address, "a=blob_plain"):
+	action := ""
+	if m := actionInOld.FindStringSubmatch(address); m != nil {
+		action = m[1]
+	}
+	kind := ""
+	if _, rest, ok := strings.Cut(at, "/-/"); ok {
+		kind, _, _ = strings.Cut(rest, "/")
+	}
+	if slices.Contains([]string{"opml", "project_index", "project_list"}, action) || !strings.Contains(address, "app.git") {
+		if at = strings.SplitN(at, "?", 2)[0]; at != "/" {
+			t.Errorf("%s of all repositories leads to %s", address, at)
+		}
+		return
+	}
+	if !slices.Contains(strings.Split(newKinds[action], " "), kind) {
+		t.Errorf("%s leads to %s, want a page of %q", address, at, newKinds[action])
+	}
+	switch action {
+	case "plain", "blob_plain":
 		if want := site.get(u.Path, u.RawQuery); !bytes.Equal(body, want) && !bytes.Contains(want, []byte("<html")) {
 			t.Errorf("%s has %d bytes, want those %d of the old address", address, len(body), len(want))
 		}
-	case strings.Contains(address, "/commit/"), strings.Contains(address, "a=commit;"):
+	case "commit", "commitdiff", "patch", "diff", "tree", "blob", "shortlog":
 		if m := commitInOld.FindStringSubmatch(address); m != nil && !bytes.Contains(body, []byte(m[1])) {
-			t.Errorf("%s leads to another commit", address)
-		}
-	case strings.Contains(address, "snapshot"):
-		if strings.Contains(header.Get("Content-Type"), "html") {
-			t.Errorf("%s is no archive", address)
+			t.Errorf("%s leads to %s, which is of another commit", address, at)
 		}
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -133,6 +134,11 @@ var dumbPaths = []string{"/HEAD", "/objects/", "/info/", "/refs/"}
 
 const noDumbProtocol = "the dumb HTTP protocol is not supported; use a git client that supports smart HTTP"
 
+// isDumb reports whether a client of the dumb protocol requests a path.
+func isDumb(path string) bool {
+	return slices.ContainsFunc(dumbPaths, func(part string) bool { return strings.Contains(path, part) })
+}
+
 // serve selects the handler for the request's path.
 func (q *request) serve() {
 	q.closeIfDraining() // the application's responses do not pass through begin
@@ -209,11 +215,9 @@ func (q *request) notFound(path string) {
 		q.page(path) // the same whether a repository exists or not
 		return
 	}
-	for _, dumb := range dumbPaths {
-		if strings.Contains(path, dumb) || strings.HasSuffix(path, dumb) {
-			q.refuse(http.StatusForbidden, noDumbProtocol)
-			return
-		}
+	if isDumb(path) {
+		q.refuse(http.StatusForbidden, noDumbProtocol)
+		return
 	}
 	q.refuse(http.StatusNotFound, "not found; clone a repository by its path, as in git clone "+q.url("team/app"))
 }

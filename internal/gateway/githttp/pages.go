@@ -193,20 +193,21 @@ const (
 // isPage reports whether a path is for Pages.
 func (q *request) isPage(path string) bool {
 	return strings.HasPrefix(path, "/-/") || strings.HasPrefix(path, foreignAPI) ||
-		path == "/" && (q.wantsHTML() || legacy.IsContent(q.r.URL))
+		path == "/" && q.isRead()
 }
 
 // isRead reports whether the request is one of a method that has no effect.
 func (q *request) isRead() bool { return q.r.Method == http.MethodGet || q.r.Method == http.MethodHead }
 
-// isPageOfRepository reports whether a path below a repository, or in its place, is for Pages.
+// isPageOfRepository reports whether a path below a repository, or in its place, is for Pages. These are all that no Git
+// client requests, because feed readers, monitors and the go command do not say that they accept HTML.
 func (q *request) isPageOfRepository(path string) bool {
 	if q.handler.Pages == nil || !q.isRead() {
 		return false
 	}
+	_, isOld := legacy.Find(q.r.URL)
 	_, err := gateway.ParseRepo(path)
-	return err == nil && (q.wantsHTML() || legacy.IsContent(q.r.URL) || path == "/robots.txt" ||
-		q.r.URL.Query().Get("go-get") == "1") // the go command sends no Accept
+	return err == nil && (isOld || q.wantsHTML() || !isDumb(path))
 }
 
 // wantsHTML reports whether a browser opens an address.

@@ -95,7 +95,8 @@ func TestPages(t *testing.T) {
 		{"GET", "/-/none", "", "", 404, "no page /-/none here"},
 		{"GET", "/-/panic", "", "", 500, "internal error"},
 		{"GET", "/", "Accept: text/html", "", 200, "hello "},
-		{"GET", "/", "Accept: */*", "", 404, "name a repository"},
+		{"GET", "/", "Accept: */*", "", 200, "hello "},
+		{"POST", "/", "", "", 404, "name a repository"},
 		{"GET", "/.api/search/stream", "Authorization: Bearer wrong", "", 401,
 			"event: error\ndata: {\"name\":\"Error\",\"message\":\"wrong\"}\n\nevent: done\ndata: {}\n\n"},
 		{"GET", "/.api/search/stream", "", "", 404,
@@ -155,7 +156,7 @@ func TestPages(t *testing.T) {
 	if !eventually(func() bool {
 		return strings.Contains(s.log.String(), "operation=search result=ok") &&
 			strings.Contains(s.log.String(), "path=/-/search results=7") &&
-			s.value("packhorse_requests_total{operation=page,result=not_found}") == 2
+			s.value("packhorse_requests_total{operation=page,result=not_found}") == 4
 	}) {
 		t.Errorf("the log does not tell: %s", s.log)
 	}
@@ -176,10 +177,12 @@ func TestAddressOfARepository(t *testing.T) {
 		{"GET /team/app/", html, "clone http://git.example/team/app"},
 		{"GET /team/none?x=<", html, "clone http://git.example/team/none"},
 		{"GET /a%20b'%22", html, "clone http://git.example/a%20b%27%22"},
-		{"GET /team/app.git", "Accept: */*", "not found; clone a repository by its path"},
+		{"GET /team/app.git", "Accept: */*", "clone http://git.example/team/app.git"},
+		{"GET /team/app.git", "X: y", "clone http://git.example/team/app.git"},
 		{"POST /team/app.git", html, "not found; clone a repository by its path"},
 		{"GET /team/../app", html, "not found"},
 		{"GET /team/app.git/HEAD", "Accept: */*", "dumb HTTP protocol"},
+		{"GET /team/app.git/plain/refs/x.c", "Accept: */*", "clone http://git.example/team/app.git/plain/refs/x.c"},
 		{"GET /team/app/refs/", html, "clone http://git.example/team/app/refs"},
 	} {
 		c := s.dial()

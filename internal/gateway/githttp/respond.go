@@ -4,12 +4,14 @@ import (
 	"context"
 	"encoding/json"
 	"net/http"
+	"net/url"
 	"strings"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/gateway"
 	"github.com/packhorse-git/packhorse/internal/gateway/auth"
 	"github.com/packhorse-git/packhorse/internal/gateway/rest"
+	"github.com/packhorse-git/packhorse/internal/gateway/web/legacy"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/transport/httpguard"
 )
@@ -53,6 +55,9 @@ func (q *request) keepPrivate() {
 // fail responds to a request that failed before its response began: with a status, or with an ERR packet if git would
 // not show the message of a status.
 func (q *request) fail(err error) {
+	if q.moved(err) {
+		return
+	}
 	q.Err = err
 	kind := fault.KindOf(err)
 	status := q.advise(err)
@@ -68,6 +73,25 @@ func (q *request) fail(err error) {
 		return
 	}
 	q.text(status, fault.Message(err))
+}
+
+// moved redirects the first request of a session with a repository at an address of cgit or gitweb, unless there is one
+// at that path. Git follows it, and sends later requests to the new address.
+func (q *request) moved(err error) bool {
+	to, program := legacy.Below(q.r.URL.Path)
+	if program == "" || q.Op != gateway.Advertise || !fault.Is(err, fault.NotFound) && !fault.Is(err, fault.Unauthenticated) {
+		return false
+	}
+	if fault.Is(err, fault.Unauthenticated) { // callers need no name if they may read the other one
+		if q.Repo, err = gateway.ParseRepo(strings.TrimSuffix(to, "/info/refs")); err != nil || q.Authorize(auth.Read) != nil {
+			return false
+		}
+	}
+	q.Err = nil
+	q.w.Header().Del("Content-Type")
+	q.w.Header().Set("Location", (&url.URL{Path: to, RawQuery: q.r.URL.RawQuery}).String())
+	q.begin(http.StatusMovedPermanently)
+	return true
 }
 
 // malformed responds to a request whose body was refused.

@@ -97,7 +97,11 @@ type Visitor interface {
 
 // Serve answers a request for a page. If it returns an error, it has sent no response.
 func (p *Pages) Serve(w http.ResponseWriter, r *http.Request, v Visitor) error {
-	if r.URL.Path == page.StatusPath && !v.Administers() {
+	if !p.Has(r.URL.Path) || r.URL.Path == page.StatusPath && !v.Administers() {
+		if strings.Contains(r.Header.Get("Accept"), "text/html") {
+			page.Secure(w.Header())
+			return p.Fail(w, r, v, fault.New(fault.NotFound, "there is no page at this address"))
+		}
 		return ErrNoPage
 	}
 	if account.Has(r.URL.Path) && r.Method == http.MethodPost {

@@ -79,10 +79,10 @@ func addPages(d *deps, handler *githttp.Handler, from *gatewayOptions, access *a
 	}
 	handler.Pages = func(w http.ResponseWriter, r *http.Request, v *githttp.Visitor) error {
 		switch {
-		case pages != nil && pages.Has(r.URL.Path):
-			return pages.Serve(w, r, v)
 		case searchAPI != nil && searchAPI.Has(r.URL.Path):
 			return searchAPI.Serve(w, r, v)
+		case pages != nil:
+			return pages.Serve(w, r, v)
 		}
 		return web.ErrNoPage
 	}

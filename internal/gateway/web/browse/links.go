@@ -103,7 +103,7 @@ func (q *request) oldAddress(cause error) (to string, ok bool) {
 	}
 	repo, rest, _ := strings.Cut(to, mark)
 	name, isArchive := strings.CutPrefix(rest, "archive/")
-	if !needsName && !isArchive {
+	if !needsName && !isArchive || to == "/" {
 		return to, true
 	}
 	path, err := git.ParseRepoPath(page.Unescape(strings.Trim(repo, "/")))

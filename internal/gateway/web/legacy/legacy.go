@@ -6,15 +6,27 @@ import (
 	"cmp"
 	"net/url"
 	"path"
+	"regexp"
 	"slices"
 	"strings"
 
 	"github.com/packhorse-git/packhorse/internal/gateway/web/page"
 )
 
-// prefixes are the places at which these programs are often installed.
-var prefixes = []string{"/cgit/", "/cgit.cgi/", "/cgi-bin/cgit/", "/cgi-bin/cgit.cgi/", "/gitweb/", "/gitweb.cgi/",
-	"/cgi-bin/gitweb.cgi/", "/plugins/gitiles/"}
+// programs are the names of these programs by the places at which they are often installed.
+var programs = []struct{ prefix, name string }{{"/cgit/", "cgit"}, {"/cgit.cgi/", "cgit"}, {"/cgi-bin/cgit/", "cgit"},
+	{"/cgi-bin/cgit.cgi/", "cgit"}, {"/gitweb/", "gitweb"}, {"/gitweb.cgi/", "gitweb"}, {"/cgi-bin/gitweb/", "gitweb"},
+	{"/cgi-bin/gitweb.cgi/", "gitweb"}, {"/plugins/gitiles/", "gitiles"}}
+
+// Below returns the path below the place of an old program, and its name. It is "" for other paths.
+func Below(path string) (rest, program string) {
+	for _, p := range programs {
+		if rest, ok := strings.CutPrefix(path+"/", p.prefix); ok {
+			return "/" + strings.Trim(rest, "/"), p.name
+		}
+	}
+	return path, ""
+}
 
 // Find returns the path and query of the page for an old address. ok is false for other addresses.
 func Find(u *url.URL) (to string, ok bool) {
@@ -22,29 +34,26 @@ func Find(u *url.URL) (to string, ok bool) {
 	if strings.Contains(at, "/-/") { // a page of this server
 		return "", false
 	}
-	for _, prefix := range prefixes {
-		if rest, found := strings.CutPrefix(at+"/", prefix); found {
-			at = "/" + strings.TrimSuffix(rest, "/")
-			break
-		}
-	}
+	at, program := Below(at)
 	query := values(u.RawQuery)
 	if query["p"] != "" {
-		return gitweb(query)
+		return gitweb(query), true
 	}
-	for _, find := range []func(string, map[string]string) (string, bool){gitiles, cgit, gitwebPath} {
-		if to, ok := find(at, query); ok {
+	if program == "" || program == "gitiles" {
+		if to, ok := gitiles(at, query); ok {
 			return to, true
 		}
 	}
-	return "", false
-}
-
-// IsContent reports whether an old address is that of a file or feed, which not only browsers request.
-func IsContent(u *url.URL) bool {
-	return slices.ContainsFunc([]string{"/plain/", "/blob_plain/", "/+/", "/+archive/", "/snapshot/", "/atom/", "/patch/"},
-		func(part string) bool { return strings.Contains(u.Path, part) }) ||
-		u.Path == "/" && strings.Contains(u.RawQuery, "p=")
+	repo, action, rest := cut(at, program, query)
+	switch isOfCgit := program != "gitweb" && slices.Contains(cgitPages, action); {
+	case isOfCgit && (program != "" || !slices.Contains(gitwebActions, action) || !startsWithRevision(rest)):
+		return cgit(repo, action, page.Unescape(rest), query), true
+	case action != "":
+		return gitwebPath(repo, action, rest, query)
+	case program != "" && at == "/":
+		return "/", true
+	}
+	return page.Address(at, ""), program != "" // of a repository
 }
 
 // values parses a query whose parts are separated by & or, as in gitweb, by semicolons. Of several values the first one
@@ -75,118 +84,182 @@ var cgitPages = []string{"about", "atom", "blame", "blob", "commit", "diff", "lo
 	"snapshot", "stats", "summary", "tag", "tree"}
 
 // cgit translates /REPO/PAGE/PATH?h=BRANCH&id=COMMIT&id2=COMMIT.
-func cgit(at string, query map[string]string) (string, bool) {
-	repo, name, rest := cut(at, cgitPages)
-	if name == "" {
-		return "", false
-	}
-	file := page.Unescape(rest)
+func cgit(repo, name, file string, query map[string]string) string {
 	revision := first(query["id"], query["h"])
 	switch name {
-	case "about", "summary", "stats":
-		return page.Address(repo, ""), true
+	case "about":
+		if file != "" {
+			return page.Address(repo, "file", revision, file)
+		}
+		return page.Address(repo, "")
 	case "refs":
-		return page.Address(repo, "refs"), true
+		return page.Address(repo, "refs")
 	case "atom":
-		return page.Address(repo, "feed", first(query["h"])), true
+		return page.Address(repo, "feed", first(query["h"]))
 	case "tag":
-		return page.Address(repo, "commit", first(query["h"], query["id"])), true
+		return page.Address(repo, "commit", first(query["h"], query["id"]))
+	case "commit": // a path limits the changes
+		return page.Address(repo, "commit", revision)
 	case "patch", "rawdiff":
-		return page.Address(repo, "commit", revision) + ".patch", true
+		return page.Address(repo, "commit", revision) + ".patch"
 	case "snapshot":
 		return snapshot(repo, file)
 	case "diff":
 		if query["id2"] != "" {
-			return page.Address(repo, "compare") + "/" + page.Path(query["id2"]) + ".." + page.Path(revision), true
+			return compare(repo, first(query["id2"]), revision)
 		}
-		return page.Address(repo, "commit", revision), true
+		return page.Address(repo, "commit", revision)
 	case "log":
-		if file != "" {
-			return page.Address(repo, "history", revision, file), true
-		}
-	case "plain", "blob":
-		name = "raw"
+		return cgitLog(repo, revision, file, query)
+	case "plain":
+		return page.Address(repo, "raw", revision, file)
+	case "blob": // whose ID the address has, too
+		return page.Address(repo, "raw", first(query["h"]), file)
+	case "tree", "blame":
+		return page.Address(repo, name, revision, file)
 	}
-	return page.Address(repo, name, revision, file), true
+	return page.Address(repo, "")
 }
 
-// snapshot translates the name of an archive, NAME-REVISION.FORMAT.
-func snapshot(repo, name string) (string, bool) {
+// cgitLog translates a log. q is what to search for: a part of messages, a name, or a range of commits.
+func cgitLog(repo, revision, file string, query map[string]string) string {
+	text := query["q"]
+	from, to, isRange := strings.Cut(text, "..")
+	switch {
+	case text != "" && query["qt"] == "range":
+		if isRange {
+			return compare(repo, first(from), first(to))
+		}
+		return page.Address(repo, "log", first(text))
+	case text != "":
+		return search(repo, revision, query["qt"], text, file)
+	case file != "":
+		return page.Address(repo, "history", revision, file)
+	}
+	return page.Address(repo, "log", revision)
+}
+
+// search returns the address of the commits that have a text. field is cgit's or gitweb's name for what has it: author,
+// committer, or the message.
+func search(repo, revision, field, text, file string) string {
+	query := url.Values{"text": {text}}
+	if field == "author" || field == "committer" {
+		query = url.Values{"author": {text}}
+	}
+	if file != "" {
+		query.Set("path", file)
+	}
+	return page.Address(repo, "log", revision) + "?" + query.Encode()
+}
+
+func compare(repo, from, to string) string {
+	return page.Address(repo, "compare") + "/" + page.Path(from) + ".." + page.Path(to)
+}
+
+// snapshot translates the name of an archive, NAME-REVISION.FORMAT. For formats that there are not, the answer is those
+// that there are.
+func snapshot(repo, name string) string {
 	base := strings.TrimSuffix(path.Base(page.Unescape(repo)), ".git")
-	name = strings.TrimPrefix(name, base+"-")
-	for _, format := range []string{".tar.gz", ".tar.zst", ".tar", ".zip", ".tgz", ".tar.xz", ".tar.bz2"} {
-		if revision, ok := strings.CutSuffix(name, format); ok {
-			if format == ".tgz" || format == ".tar.xz" || format == ".tar.bz2" {
-				format = ".tar.gz" // what there is instead
-			}
-			return page.Address(repo, "archive", revision) + format, true
-		}
+	name = first(strings.TrimPrefix(name, base+"-"))
+	if revision, ok := strings.CutSuffix(name, ".tgz"); ok {
+		name = revision + ".tar.gz"
 	}
-	return "", false
+	return page.Address(repo, "archive", name)
 }
 
-// cut cuts an address at the first component that is one of names, after the first component.
-func cut(at string, names []string) (repo, name, rest string) {
+// cut cuts an address at the first component that is the name of a page, after the first component.
+func cut(at, program string, query map[string]string) (repo, name, rest string) {
 	parts := strings.Split(strings.Trim(at, "/"), "/")
 	for i, part := range parts {
-		if i > 0 && slices.Contains(names, part) {
+		if i > 0 && (program != "gitweb" && slices.Contains(cgitPages, part) ||
+			program != "cgit" && slices.Contains(gitwebActions, part) && (part != "search" || query["s"] != "")) {
 			return strings.Join(parts[:i], "/"), part, strings.Join(parts[i+1:], "/")
 		}
 	}
 	return "", "", ""
 }
 
-// gitweb translates the fields p (repository), a (action), h (ID), hb (commit) and f (path) of a query.
-func gitweb(query map[string]string) (string, bool) {
+// gitweb translates the fields p (repository), a (action), h (ID), hb (commit), f (path) of a query, hp and hpb of what
+// it is compared with.
+func gitweb(query map[string]string) string {
 	repo := page.Path(query["p"])
-	id, commit, file := query["h"], first(query["hb"]), query["f"]
-	switch query["a"] {
-	case "", "summary":
-		return page.Address(repo, ""), true
+	id, commit, file := first(query["h"]), first(query["hb"]), query["f"]
+	switch action := query["a"]; action {
 	case "heads", "tags", "remotes":
-		return page.Address(repo, "refs"), true
-	case "commit", "commitdiff", "tag":
-		return page.Address(repo, "commit", first(id)), true
+		return page.Address(repo, "refs")
+	case "commitdiff":
+		if parent := query["hp"]; parent != "" && parent[0] != '-' { // -c and --cc are ways to show a merge
+			return compare(repo, first(parent), id)
+		}
+		return page.Address(repo, "commit", id)
+	case "commit", "tag", "object":
+		return page.Address(repo, "commit", id)
 	case "commitdiff_plain", "patch", "patches":
-		return page.Address(repo, "commit", first(id)) + ".patch", true
+		return page.Address(repo, "commit", id) + ".patch"
 	case "shortlog", "log":
-		return page.Address(repo, "log", first(id, query["hb"])), true
-	case "tree", "blob", "history", "blame", "blame_incremental", "blob_plain":
-		kind := cmp.Or(map[string]string{"blob": "file", "blame_incremental": "blame", "blob_plain": "raw"}[query["a"]],
-			query["a"])
-		if query["hb"] == "" && query["a"] == "tree" && file == "" {
-			commit = first(id)
+		return page.Address(repo, "log", first(query["h"], query["hb"]))
+	case "tree", "history", "blob", "blame", "blame_incremental", "blob_plain":
+		kind := cmp.Or(map[string]string{"blob": "file", "blame_incremental": "blame", "blob_plain": "raw"}[action], action)
+		switch {
+		case file != "":
+			return page.Address(repo, kind, commit, file)
+		case action == "history":
+			return page.Address(repo, "log", first(query["hb"], query["h"]))
+		case action == "tree":
+			return page.Address(repo, kind, first(query["hb"], query["h"]))
 		}
-		return page.Address(repo, kind, commit, file), true
 	case "atom", "rss":
-		return page.Address(repo, "feed", first(id)), true
+		return page.Address(repo, "feed", id)
 	case "snapshot":
-		format := ".tar.gz"
-		if query["sf"] == "zip" {
-			format = ".zip"
-		}
-		return page.Address(repo, "archive", first(id)) + format, true
+		format := cmp.Or(map[string]string{"zip": ".zip", "tbz2": ".tar.bz2", "txz": ".tar.xz"}[query["sf"]], ".tar.gz")
+		return page.Address(repo, "archive", id+format)
 	case "search":
-		return page.Address(repo, "log") + "/" + page.Path(first(id)) + "?text=" + url.QueryEscape(query["s"]), true
+		if query["st"] == "grep" {
+			name := regexp.QuoteMeta(strings.TrimSuffix(query["p"], ".git"))
+			return "/-/search?q=" + url.QueryEscape("repo:^"+name+"$ "+query["s"])
+		}
+		return search(repo, id, query["st"], query["s"], "")
 	case "blobdiff", "blobdiff_plain":
-		return page.Address(repo, "compare") + "/" + page.Path(first(query["hpb"])) + ".." + page.Path(commit), true
+		if query["hpb"] == "" {
+			return page.Address(repo, "commit", commit)
+		}
+		return compare(repo, first(query["hpb"]), commit)
 	}
-	return "", false
+	return page.Address(repo, "")
 }
 
-// gitwebActions are the actions in the paths of gitweb that are not pages of cgit, too.
-var gitwebActions = []string{"blob_plain", "blobdiff", "commitdiff", "commitdiff_plain", "heads", "history", "rss",
-	"shortlog", "tags", "patches", "blame_incremental"}
+// gitwebActions are the actions of gitweb.
+var gitwebActions = []string{"atom", "blame", "blame_incremental", "blob", "blob_plain", "blobdiff", "blobdiff_plain",
+	"commit", "commitdiff", "commitdiff_plain", "forks", "heads", "history", "log", "object", "patch", "patches",
+	"remotes", "rss", "search", "search_help", "shortlog", "snapshot", "summary", "tag", "tags", "tree"}
 
-// gitwebPath translates /REPO/ACTION/REVISION:/PATH.
-func gitwebPath(at string, query map[string]string) (string, bool) {
-	repo, action, rest := cut(at, gitwebActions)
-	if action == "" {
+// startsWithRevision reports whether the rest of a path that both programs may have printed is gitweb's.
+func startsWithRevision(rest string) bool {
+	revision, _, hasPath := strings.Cut(page.Unescape(rest), ":/")
+	return hasPath || revision == "HEAD" || isID(strings.SplitN(revision, ".", 2)[0]) || strings.HasPrefix(rest, "refs/")
+}
+
+// place matches what follows the action, [PARENT[:PATH]..]REVISION[:PATH], as gitweb does.
+var place = regexp.MustCompile(`(?s)^(?:(.+?)(?::.+)?\.\.)?([^:]+?)?(?::(.+))?$`)
+
+// gitwebPath translates /REPO/ACTION/REVISION:/PATH. Other fields may follow as a query.
+func gitwebPath(repo, action, rest string, query map[string]string) (string, bool) {
+	rest = page.Unescape(rest)
+	m := place.FindStringSubmatch(rest)
+	switch {
+	case m == nil:
 		return "", false
+	case action == "snapshot" && query["sf"] == "":
+		return snapshot(repo, rest), true
 	}
-	revision, file, _ := strings.Cut(page.Unescape(rest), ":/")
-	return gitweb(map[string]string{"p": page.Unescape(repo), "a": action, "h": revision, "hb": revision, "f": file,
-		"s": query["s"], "sf": query["sf"]})
+	commit, file := m[2], strings.Trim(m[3], "/")
+	if file == "" {
+		if file = query["f"]; file != "" && !strings.Contains(file, "..") { // gitweb keeps these out of paths
+			commit = "" // the ID is that of a blob or tree
+		}
+	}
+	return gitweb(map[string]string{"p": page.Unescape(repo), "a": action, "h": m[2], "hb": commit, "hp": m[1], "hpb": m[1],
+		"f": file, "s": query["s"], "st": query["st"], "sf": query["sf"]}), true
 }
 
 // gitiles translates /REPO/+VIEW/REVISION/PATH.
