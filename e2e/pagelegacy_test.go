@@ -149,7 +149,8 @@ func TestOldAddresses(t *testing.T) {
 		}
 	}
 	for _, place := range []string{"/cgit/", "/cgi-bin/gitweb.cgi/"} {
-		if got, want := r.Git("ls-remote", c.base+place+"team/app.git"), r.Git("ls-remote", c.base+"/team/app.git"); got != want {
+		got, want := r.Git("ls-remote", c.base+place+"team/app.git"), r.Git("ls-remote", c.base+"/team/app.git")
+		if got != want {
 			t.Errorf("ls-remote below %s: %s, want %s", place, got, want)
 		}
 		r.Git("clone", "--quiet", c.base+place+"team/app.git", filepath.Join(dir, "clone"+place))
@@ -195,9 +196,10 @@ var (
 
 // newKinds are the kinds of pages that correspond to those of the old programs.
 var newKinds = map[string]string{"": " ", "summary": " ", "about": " ", "forks": " ", "stats": " ", "search_help": " ",
-	"tree": "tree file", "blob": "file", "blob_plain": "raw", "plain": "raw tree", "blame": "blame", "history": "history log",
-	"log": "log history", "shortlog": "log", "commit": "commit", "commitdiff": "commit compare", "commitdiff_plain": "commit",
-	"diff": "commit compare", "blobdiff": "compare commit", "blobdiff_plain": "compare commit", "patch": "commit",
+	"tree": "tree file", "blob": "file", "blob_plain": "raw", "plain": "raw tree", "blame": "blame",
+	"history": "history log", "log": "log history", "shortlog": "log", "commit": "commit",
+	"commitdiff": "commit compare", "commitdiff_plain": "commit", "diff": "commit compare",
+	"blobdiff": "compare commit", "blobdiff_plain": "compare commit", "patch": "commit",
 	"patches": "commit", "rawdiff": "commit", "tag": "commit", "object": "commit", "refs": "refs", "heads": "refs",
 	"tags": "refs", "remotes": "refs", "snapshot": "archive", "atom": "feed", "rss": "feed", "search": "log"}
 
@@ -237,7 +239,8 @@ func compareOld(t *testing.T, c *browserClient, site cgiSite, address string) {
 	if _, rest, ok := strings.Cut(at, "/-/"); ok {
 		kind, _, _ = strings.Cut(rest, "/")
 	}
-	if slices.Contains([]string{"opml", "project_index", "project_list"}, action) || !strings.Contains(address, "app.git") {
+	lists := []string{"opml", "project_index", "project_list"}
+	if slices.Contains(lists, action) || !strings.Contains(address, "app.git") {
 		if at = strings.SplitN(at, "?", 2)[0]; at != "/" {
 			t.Errorf("%s of all repositories leads to %s", address, at)
 		}

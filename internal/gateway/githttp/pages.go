@@ -199,8 +199,8 @@ func (q *request) isPage(path string) bool {
 // isRead reports whether the request is one of a method that has no effect.
 func (q *request) isRead() bool { return q.r.Method == http.MethodGet || q.r.Method == http.MethodHead }
 
-// isPageOfRepository reports whether a path below a repository, or in its place, is for Pages. These are all that no Git
-// client requests, because feed readers, monitors and the go command do not say that they accept HTML.
+// isPageOfRepository reports whether a path below a repository, or in its place, is for Pages. These are all that no
+// Git client requests, because feed readers, monitors and the go command do not say that they accept HTML.
 func (q *request) isPageOfRepository(path string) bool {
 	if q.handler.Pages == nil || !q.isRead() {
 		return false

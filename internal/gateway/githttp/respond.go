@@ -79,11 +79,13 @@ func (q *request) fail(err error) {
 // at that path. Git follows it, and sends later requests to the new address.
 func (q *request) moved(err error) bool {
 	to, program := legacy.Below(q.r.URL.Path)
-	if program == "" || q.Op != gateway.Advertise || !fault.Is(err, fault.NotFound) && !fault.Is(err, fault.Unauthenticated) {
+	needsName := fault.Is(err, fault.Unauthenticated)
+	if program == "" || q.Op != gateway.Advertise || !needsName && !fault.Is(err, fault.NotFound) {
 		return false
 	}
-	if fault.Is(err, fault.Unauthenticated) { // callers need no name if they may read the other one
-		if q.Repo, err = gateway.ParseRepo(strings.TrimSuffix(to, "/info/refs")); err != nil || q.Authorize(auth.Read) != nil {
+	if needsName { // not if callers may read the other one without a name
+		q.Repo, err = gateway.ParseRepo(strings.TrimSuffix(to, "/info/refs"))
+		if err != nil || q.Authorize(auth.Read) != nil {
 			return false
 		}
 	}

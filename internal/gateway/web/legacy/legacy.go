@@ -199,7 +199,8 @@ func gitweb(query map[string]string) string {
 	case "shortlog", "log":
 		return page.Address(repo, "log", first(query["h"], query["hb"]))
 	case "tree", "history", "blob", "blame", "blame_incremental", "blob_plain":
-		kind := cmp.Or(map[string]string{"blob": "file", "blame_incremental": "blame", "blob_plain": "raw"}[action], action)
+		kinds := map[string]string{"blob": "file", "blame_incremental": "blame", "blob_plain": "raw"}
+		kind := cmp.Or(kinds[action], action)
 		switch {
 		case file != "":
 			return page.Address(repo, kind, commit, file)
@@ -253,13 +254,14 @@ func gitwebPath(repo, action, rest string, query map[string]string) (string, boo
 		return snapshot(repo, rest), true
 	}
 	commit, file := m[2], strings.Trim(m[3], "/")
-	if file == "" {
-		if file = query["f"]; file != "" && !strings.Contains(file, "..") { // gitweb keeps these out of paths
-			commit = "" // the ID is that of a blob or tree
+	// a query names the file if the ID is that of a blob or tree, or if the path has ..
+	if file == "" && query["f"] != "" {
+		if file = query["f"]; !strings.Contains(file, "..") {
+			commit = ""
 		}
 	}
-	return gitweb(map[string]string{"p": page.Unescape(repo), "a": action, "h": m[2], "hb": commit, "hp": m[1], "hpb": m[1],
-		"f": file, "s": query["s"], "st": query["st"], "sf": query["sf"]}), true
+	return gitweb(map[string]string{"p": page.Unescape(repo), "a": action, "h": m[2], "hb": commit, "hp": m[1],
+		"hpb": m[1], "f": file, "s": query["s"], "st": query["st"], "sf": query["sf"]}), true
 }
 
 // gitiles translates /REPO/+VIEW/REVISION/PATH.
