@@ -25,7 +25,8 @@ func TestPageOverview(t *testing.T) {
 	root := t.TempDir()
 	r := gittest.InitAt(t, filepath.Join(root, "app.git"))
 	script := "commit refs/heads/main\ncommitter a <a@example.org> 1700000000 +0130\ndata 5\nfirst\n" +
-		"M 100644 inline README.md\ndata 7\n# About\nM 100644 inline d/e\ndata 2\ne\n"
+		"M 100644 inline README.md\ndata 7\n# About\nM 100644 inline d/e\ndata 2\ne\n" +
+		"M 100644 inline d/logo.png\ndata 4\n\x89PNG\n"
 	for n := range 60 {
 		script += fmt.Sprintf("M 100644 inline file%d\ndata 2\nx\n", n)
 	}
@@ -100,5 +101,16 @@ func TestPageOverview(t *testing.T) {
 	compareDiff(t, "a comparison by the form", c.get("/app/-/compare?from=main&to=+b00"), r.Git("diff", "main...b00"))
 	if status, _, _ := c.try("/app/-/compare?from=main"); status != http.StatusBadRequest {
 		t.Errorf("a comparison with one side: status %d, want 400", status)
+	}
+	for address, want := range map[string]bool{"/app/-/file/main/file1": true, "/app/-/file/main/d/logo.png": false} {
+		if got := strings.Contains(string(c.get(address)), "next and previous line number"); got != want {
+			t.Errorf("%s has keys for line numbers: %v, want %v", address, got, want)
+		}
+	}
+	if page := string(c.get("/app/-/commit/main")); !strings.Contains(page, ">2023-11-14 23:43:20 +0130<") {
+		t.Errorf("the page of a commit lacks its time: %s", page)
+	}
+	if len(elements(t, c.get("/zoo/"), linkTo("/zoo/-/refs"))) != 1 {
+		t.Error("the page of an empty repository has no tabs")
 	}
 }

@@ -19,12 +19,13 @@ func (q *request) blame() (*content, error) {
 		return nil, err
 	}
 	title := "Blame of " + q.path + " - " + q.repo.String()
-	frame := func(main ...g.Node) *content {
-		return &content{title: title, kind: "file", main: g.Group{q.crumbs(""), q.fileTabs("Blame"), q.permanent(),
+	frame := func(kind string, main ...g.Node) *content {
+		return &content{title: title, kind: kind, main: g.Group{q.crumbs(""), q.fileTabs("Blame"), q.permanent(),
 			g.Group(main)}}
 	}
 	if b.data == nil || b.isBinary() || b.mode == modeLink {
-		return frame(page.Card("There is no blame of this file", "It is empty, binary, a link, or too large.")), nil
+		message := "It is empty, binary, a link, or too large."
+		return frame("tree", page.Card("There is no blame of this file", message)), nil
 	}
 	part, first, total := q.excerpt(string(b.data))
 	lines, _, result := q.Painter.Lines(q.r.Context(), q.path, part)
@@ -66,8 +67,8 @@ func (q *request) blame() (*content, error) {
 		text.WriteString(`<a href="#L` + number + `" data-n="` + number + `" aria-label="line ` + number + `"></a><code>` +
 			line + "</code></p>\n")
 	}
-	return frame(q.otherLines(first, len(lines), total), h.Div(h.Class("code blame"), h.TabIndex("0"), h.Role("region"),
-		h.Aria("label", "Lines and their commits"), h.Div(g.Raw(text.String())))), nil
+	return frame("file", q.otherLines(first, len(lines), total), h.Div(h.Class("code blame"), h.TabIndex("0"),
+		h.Role("region"), h.Aria("label", "Lines and their commits"), h.Div(g.Raw(text.String())))), nil
 }
 
 // writeBlame writes the commit of a group of lines, and a link to the file before it.

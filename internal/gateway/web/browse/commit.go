@@ -2,6 +2,7 @@ package browse
 
 import (
 	"strings"
+	"time"
 
 	"github.com/dustin/go-humanize"
 	g "maragu.dev/gomponents"
@@ -46,7 +47,9 @@ func (q *request) about(c *packhorsev1.Commit, subject string) g.Node {
 	body = strings.Trim(body, "\n")
 	row := func(name string, value g.Node) g.Node { return h.Div(h.Dt(g.Text(name)), h.Dd(value)) }
 	person := func(s *packhorsev1.Signature) g.Node {
-		return g.Group{page.Text(string(s.GetName())), g.Text(" <"), page.Text(string(s.GetEmail())), g.Text("> "), when(s)}
+		t := timeOf(s)
+		return g.Group{page.Text(string(s.GetName())), g.Text(" <"), page.Text(string(s.GetEmail())), g.Text("> "),
+			h.Time(h.DateTime(t.Format(time.RFC3339)), g.Text(t.Format(fullTime)))}
 	}
 	committer := g.Node(nil)
 	a, b := c.GetAuthor(), c.GetCommitter()

@@ -86,8 +86,12 @@ func (q *request) file() (*content, error) {
 	if b.size > maxShown {
 		b.data = nil
 	}
-	main, remarks := q.fileContent(b)
-	return &content{title: q.path + " - " + q.repo.String(), kind: "file", noStore: b.object != nil, main: g.Group{
+	main, remarks, hasLines := q.fileContent(b)
+	kind := "tree"
+	if hasLines {
+		kind = "file"
+	}
+	return &content{title: q.path + " - " + q.repo.String(), kind: kind, noStore: b.object != nil, main: g.Group{
 		q.crumbs(""), q.fileTabs("File"), q.permanent(), h.P(h.Class("about"), g.Map(remarks, func(text string) g.Node {
 			return h.Span(g.Text(text))
 		})), main,
@@ -101,13 +105,13 @@ func (q *request) fileTabs(current string) g.Node {
 		tab{"Permanent link", q.link("file", q.at.id.String(), q.path)})
 }
 
-// fileContent returns the main part of a file's page, and remarks about the file.
-func (q *request) fileContent(b *blob) (main g.Node, remarks []string) {
+// fileContent returns the main part of a file's page, remarks about the file, and whether it has lines.
+func (q *request) fileContent(b *blob) (main g.Node, remarks []string, hasLines bool) {
 	remarks = []string{humanize.IBytes(uint64(b.size))}
 	raw := h.P(h.A(page.Href(q.link("raw", q.here(), q.path)), g.Text("Download it.")))
 	switch b.mode {
 	case modeLink:
-		return q.linkTarget(string(b.data)), []string{"symbolic link"}
+		return q.linkTarget(string(b.data)), []string{"symbolic link"}, false
 	case modeProgram:
 		remarks = append(remarks, "executable")
 	}
@@ -117,16 +121,17 @@ func (q *request) fileContent(b *blob) (main g.Node, remarks []string) {
 	switch {
 	case b.missing:
 		return page.Card("This file is in Git LFS", "Its content has "+humanize.IBytes(uint64(b.size))+
-			", and this server does not have it."), remarks
+			", and this server does not have it."), remarks, false
 	case isImage(q.path) && b.size <= maxRaw:
-		return h.P(h.Class("image"), h.Img(h.Src(q.link("raw", q.at.id.String(), q.path)),
-			h.Alt(page.Visible(q.path)))), remarks
+		image := h.Img(h.Src(q.link("raw", q.at.id.String(), q.path)), h.Alt(page.Visible(q.path)))
+		return h.P(h.Class("image"), image), remarks, false
 	case b.data == nil && b.size > 0:
-		return page.Card("This file is too large to show", "At most "+humanize.IBytes(maxShown)+" are shown.", raw), remarks
+		most := "At most " + humanize.IBytes(maxShown) + " are shown."
+		return page.Card("This file is too large to show", most, raw), remarks, false
 	case b.size == 0:
-		return page.Card("This file is empty", "It has 0 bytes."), nil
+		return page.Card("This file is empty", "It has 0 bytes."), nil, false
 	case b.isBinary():
-		return page.Card("This file is binary", "Browsers cannot show it.", raw), remarks
+		return page.Card("This file is binary", "Browsers cannot show it.", raw), remarks, false
 	}
 	part, first, total := q.excerpt(string(b.data))
 	lines, language, result := q.Painter.Lines(q.r.Context(), q.path, part)
@@ -146,7 +151,7 @@ func (q *request) fileContent(b *blob) (main g.Node, remarks []string) {
 			number + `"></a><code>` + line + "</code></p>\n")
 	}
 	return g.Group{q.otherLines(first, len(lines), total), h.Div(h.Class("code"), h.TabIndex("0"), h.Role("region"),
-		h.Aria("label", "Content"), h.Div(g.Raw(text.String())))}, remarks
+		h.Aria("label", "Content"), h.Div(g.Raw(text.String())))}, remarks, true
 }
 
 // excerpt returns the lines of a text that the page shows, the number of lines before them, and that of all lines. The

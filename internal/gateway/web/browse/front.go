@@ -38,11 +38,12 @@ func (q *request) front() (*content, error) {
 	}
 	if q.at.id == (git.ObjectID{}) {
 		c.noStore = true
+		places := tabs("Overview", tab{"Overview", q.link("")}, tab{"Branches and tags", q.link("refs")})
 		if some, _, err := q.listRefs("refs/", "", 1); err != nil || len(some) > 0 {
-			c.main = g.Group{q.crumbs(""), about, page.Card("HEAD leads to no commit", "Choose a branch or tag.", refs)}
+			c.main = g.Group{q.crumbs(""), about, places, page.Card("HEAD leads to no commit", "Choose a branch or tag.", refs)}
 			return c, err
 		}
-		c.main = g.Group{q.crumbs(""), about, page.Card("This repository is empty", "Push to it:",
+		c.main = g.Group{q.crumbs(""), about, places, page.Card("This repository is empty", "Push to it:",
 			h.Pre(h.TabIndex("0"), g.Text("git remote add origin "+q.v.Address(q.repo.String())+"\ngit push -u origin HEAD")))}
 		return c, nil
 	}

@@ -184,9 +184,15 @@ func subjectOf(c *packhorsev1.Commit) string {
 	return string(line[:min(len(line), maxSubject)])
 }
 
+// timeOf returns the time of a signature in its time zone.
+func timeOf(s *packhorsev1.Signature) time.Time {
+	return time.Unix(s.GetSeconds(), 0).In(time.FixedZone("", int(s.GetOffsetMinutes())*60))
+}
+
+const fullTime = "2006-01-02 15:04:05 -0700"
+
 // when returns a time as a day, and in full for those who point at it.
 func when(s *packhorsev1.Signature) g.Node {
-	t := time.Unix(s.GetSeconds(), 0).In(time.FixedZone("", int(s.GetOffsetMinutes())*60))
-	return h.Time(h.DateTime(t.Format(time.RFC3339)), h.Title(t.Format("2006-01-02 15:04:05 -0700")),
-		g.Text(t.Format(time.DateOnly)))
+	t := timeOf(s)
+	return h.Time(h.DateTime(t.Format(time.RFC3339)), h.Title(t.Format(fullTime)), g.Text(t.Format(time.DateOnly)))
 }

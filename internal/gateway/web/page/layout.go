@@ -11,7 +11,7 @@ import (
 
 // Head is what the frame of a page depends on.
 type Head struct {
-	Kind  string // of its keys and its script: search, file, tree, log, diff, list or error
+	Kind  string // of its keys and its script: search, file (with lines), tree, log, diff, list or error
 	Title string // followed by that of the site
 	Query string // in the search box
 	Focus bool   // the search box has the focus
