@@ -18,7 +18,8 @@ const MaxListed = 1000
 
 // List returns a page of the repositories that the caller may read: those of each route, in the order of the prefixes.
 // NextPageToken is the last path of the page, for ListRequest.After; empty after the last page. contains selects those
-// whose path or description has it, without regard to case. Those that are new in the last minute may lack.
+// whose path or description has it, without regard to case. With it, repositories of the last
+// minute can be absent.
 func (r *Request) List(asked *packhorsev1.ListRequest, contains string) (*packhorsev1.ListResponse, error) {
 	contains = strings.ToLower(contains)
 	page := &packhorsev1.ListResponse{}
