@@ -36,7 +36,7 @@ Crawl-delay: 5
 type PageOptions struct {
 	page.Options
 	Searcher search.Searcher // nil: searches fail as unavailable
-	SSH      string          // see browse.Options
+	SSH      string          // see browse.NewSite
 	Key      []byte          // secret, the same for all gateways with one name
 	Budget   time.Duration   // of costly pages for each network; see crawl.New
 	Issuer   *account.Issuer // see account.Options
@@ -69,7 +69,7 @@ func NewPages(o PageOptions) (*Pages, error) {
 		Now: time.Now})
 	return &Pages{Site: site, Account: accounts, searcher: o.Searcher, Gate: gate,
 		Status: status.New(site, o.Status),
-		browse: browse.NewSite(browse.Options{Site: site, Gate: gate, SSH: o.SSH})}, err
+		browse: browse.NewSite(site, gate, o.SSH)}, err
 }
 
 // Close ends what the pages do in the background.

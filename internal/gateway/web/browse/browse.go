@@ -41,24 +41,19 @@ type Visitor interface {
 	Address(path string) string
 }
 
-// Options are the options of a Site.
-type Options struct {
-	*page.Site
-	Gate *crawl.Gate // for costly pages
-	SSH  string      // HOST, HOST:PORT or, with the host of the page, :PORT of the SSH listener; "": SSH is off
-}
-
 // Site serves the pages of repositories. Safe for concurrent use.
 type Site struct {
-	Options
+	*page.Site
+	gate    *crawl.Gate // for costly pages
+	ssh     string
 	cache   *cache
 	visible *lru.Cache[string, struct{}] // commits that refs reach, see check
 }
 
-// NewSite returns a Site.
-func NewSite(o Options) *Site {
+// NewSite returns a Site. ssh is HOST, HOST:PORT or, with the host of the page, :PORT of the SSH listener; "": none.
+func NewSite(site *page.Site, gate *crawl.Gate, ssh string) *Site {
 	visible, _ := lru.New[string, struct{}](maxVisible) // the size is valid
-	return &Site{Options: o, cache: newCache(), visible: visible}
+	return &Site{Site: site, gate: gate, ssh: ssh, cache: newCache(), visible: visible}
 }
 
 // kind is one kind of page.

@@ -26,15 +26,15 @@ func (q *request) cloneBox() g.Node {
 
 // sshAddress returns the address of a repository over SSH; "" without SSH.
 func (q *request) sshAddress(repo string) string {
-	host, port := q.SSH, ""
-	if i := strings.LastIndexByte(q.SSH, ':'); i >= 0 && !strings.HasSuffix(q.SSH, "]") {
-		host, port = q.SSH[:i], q.SSH[i:]
+	host, port := q.ssh, ""
+	if i := strings.LastIndexByte(q.ssh, ':'); i >= 0 && !strings.HasSuffix(q.ssh, "]") {
+		host, port = q.ssh[:i], q.ssh[i:]
 	}
 	if here, err := url.Parse(q.v.Address("")); err == nil && host == "" {
 		host = strings.TrimSuffix(here.Host, ":"+here.Port())
 	}
 	switch {
-	case q.SSH == "":
+	case q.ssh == "":
 		return ""
 	case port != "" && port != ":22" || strings.HasPrefix(host, "["):
 		return "ssh://git@" + host + port + "/" + page.Path(repo)

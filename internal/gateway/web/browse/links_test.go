@@ -19,7 +19,7 @@ func TestSSHAddress(t *testing.T) {
 		"[::1]":            "ssh://git@[::1]/team/a%20b",
 		"[::1]:2222":       "ssh://git@[::1]:2222/team/a%20b",
 	} {
-		q := &request{Site: &Site{Options: Options{SSH: ssh}}, v: hostVisitor{}}
+		q := &request{Site: &Site{ssh: ssh}, v: hostVisitor{}}
 		if got := q.sshAddress("team/a b"); got != want {
 			t.Errorf("with SSH at %q, the address is %q, want %q", ssh, got, want)
 		}

@@ -91,10 +91,10 @@ func (q *request) enter() (leave func(), done bool, err error) {
 	if q.v.Name() != "" || !q.kind.costly && !isHistoric && !isFiltered {
 		return func() {}, false, nil
 	}
-	if done, err = q.Gate.Needs(q.w, q.r); done || err != nil {
+	if done, err = q.gate.Needs(q.w, q.r); done || err != nil {
 		return nil, done, err
 	}
-	leave, err = q.Gate.Enter(q.r.Context(), q.r.RemoteAddr)
+	leave, err = q.gate.Enter(q.r.Context(), q.r.RemoteAddr)
 	return leave, false, err
 }
 
