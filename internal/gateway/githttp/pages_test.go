@@ -38,6 +38,7 @@ func sitePages(w http.ResponseWriter, r *http.Request, v *githttp.Visitor) error
 				_, _ = io.WriteString(w, name+" ")
 			}
 		}
+		_, _ = io.WriteString(w, "for "+v.Name()+"\n")
 		return http.NewResponseController(w).Flush()
 	case "/.api/graphql":
 		_, err := io.Copy(w, r.Body)
@@ -73,9 +74,21 @@ var onlyApp = callers{func(id auth.Identity, repo git.RepoPath, _ auth.Operation
 	return auth.NoRepository(repo)
 }}
 
+// aliceSession is the session of alice, for requests with any cookie.
+type aliceSession struct{}
+
+func (aliceSession) Credential(r *http.Request) string {
+	if r.Header.Get("Cookie") == "" {
+		return ""
+	}
+	return "alice"
+}
+
+func (aliceSession) End(http.ResponseWriter, bool) {}
+
 func TestPages(t *testing.T) {
 	t.Parallel()
-	s := serve(t, &fakeNode{}, options{auth: onlyApp, pages: sitePages})
+	s := serve(t, &fakeNode{}, options{auth: onlyApp, pages: sitePages, sessions: aliceSession{}})
 	bomb := &strings.Builder{}
 	z := gzip.NewWriter(bomb)
 	_, _ = z.Write(make([]byte, 4<<20))
@@ -87,7 +100,9 @@ func TestPages(t *testing.T) {
 	}{
 		{"GET", "/-/search", "Authorization: Bearer alice", "", 200, "hello alice"},
 		{"GET", "/-/search", "Authorization: Bearer wrong", "", 401, "wrong"},
+		{"GET", "/-/search", "Cookie: session", "", 200, "hello alice"},
 		{"GET", "/-/api/v1/search", "", "", 200, "team/app "},
+		{"GET", "/-/api/v1/search", "Cookie: session", "", 200, "team/app for \n"},
 		{"GET", "/-/api/v1/search", "Authorization: Bearer alice", "", 200, "team/app team/secret "},
 		{"GET", "/-/blob/team/secret", "Authorization: Bearer alice", "", 200, "secret"},
 		{"GET", "/-/blob/team/secret", "", "", 401, "say who you are"},

@@ -104,6 +104,7 @@ type options struct {
 	auth                  gateway.Auth
 	maxPush               int64
 	pages                 githttp.Pages
+	sessions              githttp.Sessions
 	hooks                 githttp.Hooks
 	application           githttp.Application
 	resolver              resolve.Resolver
@@ -157,7 +158,8 @@ func serveRoutes(t *testing.T, routes []router.Route, o options) *server {
 		Router: s.router, Pump: s.pump, Lanes: lanes, Memory: memory, Metrics: gateway.NewMetrics(s.metrics),
 		Log: slog.New(slog.NewTextHandler(s.log, nil)), MaxBody: o.maxBody, ReadStall: o.readStall,
 		Auth: o.auth, MaxPush: o.maxPush, TimeLimit: o.timeLimit, Resolver: o.resolver, LFS: o.lfs,
-	}, Pages: o.pages, Hooks: o.hooks, Application: o.application, CORSOrigins: o.corsOrigins, API: o.api})
+	}, Pages: o.pages, Sessions: o.sessions, Hooks: o.hooks, Application: o.application, CORSOrigins: o.corsOrigins,
+		API: o.api})
 	s.handler = handler
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

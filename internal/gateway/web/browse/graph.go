@@ -12,6 +12,7 @@ import (
 
 const (
 	maxLanes   = 16 // of a drawing; more are drawn in the last one
+	maxForks   = 32 // parents of a commit
 	laneWidth  = 12
 	rowHeight  = 29 // as in style.css
 	graphShade = 6  // colours of lanes in style.css
@@ -23,12 +24,20 @@ type graph struct {
 	width int // lanes of the widest row
 }
 
-// graphRow is the drawing beside one commit: lines from lanes at the top to lanes at the bottom.
+// graphRow is the drawing beside one commit.
 type graphRow struct {
-	at    int // lane of the commit
-	lines [][2]int
+	at    int   // lane of the commit
+	lines []int // lanes that pass by
 	ends  []int // lanes that lead into the commit from above
 	forks []int // lanes to the parents below
+}
+
+// addLane adds a lane as it is drawn, once.
+func addLane(lanes []int, lane int) []int {
+	if lane = min(lane, maxLanes-1); slices.Contains(lanes, lane) {
+		return lanes
+	}
+	return append(lanes, lane)
 }
 
 // newGraph draws a list.
@@ -44,10 +53,10 @@ func newGraph(list []*packhorsev1.Commit) *graph {
 				if row.at < 0 {
 					row.at = i
 				}
-				row.ends = append(row.ends, i)
+				row.ends = addLane(row.ends, i)
 				next[i] = ""
 			case id != "":
-				row.lines = append(row.lines, [2]int{i, i})
+				row.lines = addLane(row.lines, i)
 			}
 		}
 		place := func(id string) int {
@@ -68,13 +77,14 @@ func newGraph(list []*packhorsev1.Commit) *graph {
 				next = append(next, "")
 			}
 		}
-		for i, parent := range c.GetParents() {
+		parents := c.GetParents()
+		for i, parent := range parents[:min(len(parents), maxForks)] {
 			if i == 0 && !slices.Contains(next, parent) {
 				next[row.at] = parent
-				row.forks = append(row.forks, row.at)
+				row.forks = addLane(row.forks, row.at)
 				continue
 			}
-			row.forks = append(row.forks, place(parent))
+			row.forks = addLane(row.forks, place(parent))
 		}
 		for len(next) > 0 && next[len(next)-1] == "" {
 			next = next[:len(next)-1]
@@ -97,8 +107,8 @@ func (gr *graph) row(i int) g.Node {
 		fmt.Fprintf(&b, `<path class="l%d" d="M%d %dC%d %d %d %d %d %d"/>`, lane%graphShade, x1, y1, x1, (y1+y2)/2, x2,
 			(y1+y2)/2, x2, y2)
 	}
-	for _, l := range row.lines {
-		line(l[0], 0, l[1], rowHeight, l[0])
+	for _, lane := range row.lines {
+		line(lane, 0, lane, rowHeight, lane)
 	}
 	for _, lane := range row.ends {
 		line(lane, 0, row.at, rowHeight/2, lane)
