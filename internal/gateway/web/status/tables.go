@@ -78,14 +78,25 @@ func length(d time.Duration) string {
 	return fmt.Sprintf("%d days", int(d.Hours())/24)
 }
 
-// table returns a table with a heading. Without rows there is none.
-func table(heading string, columns []string, rows []g.Node) g.Group {
+// table returns a table with a heading. Without rows there is none. Columns whose names begin with ">" have numbers.
+func table(heading string, columns []string, rows [][]g.Node) g.Group {
 	if len(rows) == 0 {
 		return nil
 	}
-	return g.Group{h.H3(g.Text(heading)), wide(heading, h.Table(h.Class("refs status"),
-		h.THead(h.Tr(g.Map(columns, func(name string) g.Node { return h.Th(h.Scope("col"), g.Text(name)) }))),
-		h.TBody(rows...)))}
+	isNumber := func(i int) g.Node { return g.If(columns[i][0] == '>', h.Class("num")) }
+	var head, body g.Group
+	for i, name := range columns {
+		head = append(head, h.Th(h.Scope("col"), isNumber(i), g.Text(strings.TrimPrefix(name, ">"))))
+	}
+	for _, row := range rows {
+		var cells g.Group
+		for i, n := range row {
+			cells = append(cells, h.Td(isNumber(i), n))
+		}
+		body = append(body, h.Tr(cells))
+	}
+	return g.Group{h.H3(g.Text(heading)), wide(heading, h.Table(h.Class("refs status"), h.THead(h.Tr(head)),
+		h.TBody(body)))}
 }
 
 // wide returns a part of the page that scrolls sideways on narrow screens, also by keys.
@@ -93,19 +104,15 @@ func wide(name string, n g.Node) g.Node {
 	return h.Div(h.Class("wide"), h.Role("region"), h.TabIndex("0"), h.Aria("label", name), n)
 }
 
-func cells(nodes ...g.Node) g.Node {
-	return h.Tr(g.Map(nodes, func(n g.Node) g.Node { return h.Td(n) }))
-}
-
 // requests lists the running requests.
 func (s *Status) requests() g.Group {
 	all, _ := s.Board.Requests(listedRequests)
-	var rows []g.Node
+	var rows [][]g.Node
 	for _, r := range all {
-		rows = append(rows, cells(text(r.Kind), g.Text(r.Stage.String()), g.Text(length(r.Age)), text(r.Repository),
-			text(r.Caller), g.Text(humanize.IBytes(uint64(max(0, r.Bytes)))), g.Text(r.ID)))
+		rows = append(rows, []g.Node{text(r.Kind), g.Text(r.Stage.String()), g.Text(length(r.Age)), text(r.Repository),
+			text(r.Caller), g.Text(humanize.IBytes(uint64(max(0, r.Bytes)))), g.Text(r.ID)})
 	}
-	return table("The oldest running requests", []string{"Operation", "Stage", "Age", "Repository", "Caller", "Sent",
+	return table("The oldest running requests", []string{"Operation", "Stage", ">Age", "Repository", "Caller", ">Sent",
 		"Request"}, rows)
 }
 
@@ -118,16 +125,16 @@ func (s *Status) heavy() g.Group {
 		list []inflight.Heavy
 	}{{"Repository", repositories}, {"Caller", callers}} {
 		slices.SortStableFunc(one.list, func(a, b inflight.Heavy) int { return cmp.Compare(b.CPU.Value, a.CPU.Value) })
-		var rows []g.Node
+		var rows [][]g.Node
 		for _, heavy := range one.list {
 			share := 100 * heavy.CPU.Value / max(1, one.list[0].CPU.Value)
-			rows = append(rows, cells(text(heavy.Name), g.Textf("%.2f s", time.Duration(heavy.CPU.Value).Seconds()),
-				g.Rawf(`<svg class="plot" width="100" height="10" aria-hidden="true"><path class="l0" d="M0 5H%d"/></svg>`,
-					share),
-				g.Textf("%d", heavy.Requests.Value), g.Text(humanize.IBytes(uint64(max(0, heavy.Bytes.Value))))))
+			rows = append(rows, []g.Node{text(heavy.Name), g.Textf("%.2f s", time.Duration(heavy.CPU.Value).Seconds()),
+				g.Textf("%d", heavy.Requests.Value), g.Text(humanize.IBytes(uint64(max(0, heavy.Bytes.Value)))),
+				g.Rawf(`<svg class="plot" width="100" height="10" aria-hidden="true">`+
+					`<path class="l0" d="M0 5H%d"/></svg>`, share)})
 		}
 		all = append(all, table(fmt.Sprintf("%s: cost of the last %d minutes", one.name, inflight.HeavyMinutes),
-			[]string{one.name, "CPU of Git", "Share", "Requests", "Sent"}, rows)...)
+			[]string{one.name, ">CPU of Git", ">Requests", ">Sent", "Share"}, rows)...)
 	}
 	return all
 }
@@ -137,15 +144,15 @@ func (s *Status) nodes() g.Group {
 	if s.Nodes == nil {
 		return nil
 	}
-	var rows []g.Node
+	var rows [][]g.Node
 	for _, n := range s.Nodes() {
 		rows = append(rows, nodeRow(&n))
 	}
-	return table("As this gateway sees them", []string{"Node", "State", "Running", "Answered", "Failed", "Repositories",
-		"Store", "Held"}, rows)
+	return table("As this gateway sees them", []string{"Node", "State", ">Running", ">Answered", ">Failed",
+		"Repositories", "Store", ">Held"}, rows)
 }
 
-func nodeRow(n *router.Status) g.Node {
+func nodeRow(n *router.Status) []g.Node {
 	state := "up"
 	switch {
 	case n.Down != nil:
@@ -159,8 +166,8 @@ func nodeRow(n *router.Status) g.Node {
 	for _, p := range n.Prefixes {
 		prefixes = append(prefixes, cmp.Or(p, "all"))
 	}
-	return cells(text(n.Name), text(state), page.Number(n.InFlight), g.Textf("%d", n.Served), g.Textf("%d", n.Failed),
-		text(strings.Join(prefixes, ", ")), text(cmp.Or(n.Store, "-")), page.Number(n.Held))
+	return []g.Node{text(n.Name), text(state), page.Number(n.InFlight), g.Textf("%d", n.Served),
+		g.Textf("%d", n.Failed), text(strings.Join(prefixes, ", ")), text(cmp.Or(n.Store, "-")), page.Number(n.Held)}
 }
 
 // mirrorTable lists mirrors: those that fail first, then the oldest.
@@ -169,16 +176,16 @@ func (s *Status) mirrorTable(ctx context.Context) g.Group {
 		return nil
 	}
 	all := s.listMirrors(ctx)
-	var rows []g.Node
+	var rows [][]g.Node
 	for _, m := range all.list[:min(len(all.list), listedMirrors)] {
-		rows = append(rows, cells(text(m.Path), text(m.Origin), g.Text(age(m.Fresh)), g.Text(age(m.Updated)),
-			g.Text(m.State), text(cmp.Or(m.Error, "-"))))
+		rows = append(rows, []g.Node{text(m.Path), text(m.Origin), g.Text(age(m.Fresh)), g.Text(age(m.Updated)),
+			g.Text(m.State), text(cmp.Or(m.Error, "-"))})
 	}
 	of := g.Group{h.P(h.Class("about"), page.Counted(len(all.list), "mirror", "mirrors"),
 		g.If(!all.complete, g.Text(" or more")),
 		g.If(len(rows) < len(all.list), g.Textf("; the table has %d: failing ones first, then the oldest", len(rows))))}
-	return append(of, table("Mirrors with their age", []string{"Mirror", "Origin", "Age", "Last change", "State", "Error"},
-		rows)...)
+	return append(of, table("Mirrors with their age", []string{"Mirror", "Origin", ">Age", ">Last change", "State",
+		"Error"}, rows)...)
 }
 
 func (s *Status) listMirrors(ctx context.Context) mirrorList {
@@ -209,17 +216,22 @@ func (s *Status) index() g.Group {
 	if status.Error != "" {
 		all = append(all, h.P(h.Class("note bad"), text(status.Error)))
 	}
-	all = append(all, table("Repositories", []string{"All", "Current", "Behind", "Without an index yet", "Too large",
-		"Empty", "Failed", "Index files", "Crashes"}, []g.Node{cells(page.Number(status.Repositories),
-		page.Number(status.Fresh), page.Number(status.Behind), page.Number(status.Waiting), page.Number(status.TooLarge),
-		page.Number(status.Empty), page.Number(status.Failed), page.Number(status.Shards), page.Number(status.Deaths))})...)
-	var jobs, failures []g.Node
+	columns := []string{">All", ">Current", ">Behind", ">Without an index yet", ">Too large", ">Empty", ">Failed",
+		">Index files", ">Crashes"}
+	var counts []g.Node
+	for _, n := range []int{status.Repositories, status.Fresh, status.Behind, status.Waiting, status.TooLarge,
+		status.Empty, status.Failed, status.Shards, status.Deaths} {
+		counts = append(counts, page.Number(n))
+	}
+	all = append(all, table("Repositories", columns, [][]g.Node{counts})...)
+	var jobs, failures [][]g.Node
 	for _, j := range status.Jobs[:min(len(status.Jobs), listedRequests)] {
-		jobs = append(jobs, cells(text(j.Repository), text(j.Kind), g.Textf("%.1f s", j.Seconds), g.Textf("%d", j.Files)))
+		jobs = append(jobs, []g.Node{text(j.Repository), text(j.Kind), g.Textf("%.1f s", j.Seconds),
+			g.Textf("%d", j.Files)})
 	}
 	for _, f := range status.Failures[:min(len(status.Failures), listedFailures)] {
-		failures = append(failures, cells(text(f.Repository), text(f.Error)))
+		failures = append(failures, []g.Node{text(f.Repository), text(f.Error)})
 	}
-	all = append(all, table("Running jobs", []string{"Repository", "Kind", "Age", "Files"}, jobs)...)
+	all = append(all, table("Running jobs", []string{"Repository", "Kind", ">Age", ">Files"}, jobs)...)
 	return append(all, table("Failures", []string{"Repository", "Error"}, failures)...)
 }
