@@ -139,12 +139,14 @@ func (a *Accounts) form(w http.ResponseWriter, r *http.Request, v Visitor, probl
 			}),
 			h.Form(h.Method("post"), h.Action(page.SignInPath),
 				h.Input(h.Type("hidden"), h.Name("to"), h.Value(to)),
-				h.Input(h.Name("user"), h.AutoComplete("username"), g.Attr("hidden")), // for password managers
+				h.Label(g.Attr("hidden"), g.Text("User name (not necessary)"), // for password managers
+					h.Input(h.Name("user"), h.AutoComplete("username"))),
 				h.Label(h.For("token"), g.Text("Access token")),
 				h.Input(h.ID("token"), h.Name("token"), h.Type("password"), h.Required(),
 					h.AutoComplete("current-password")),
 				h.Button(g.Text("Sign in"))),
-			h.P(h.Class("about"), g.Text("Use the access token that you push with.")))))
+			h.P(h.Class("about"), g.Text("Use the access token that you push with. If you have none, ask "+
+				"the administrators of this server.")))))
 }
 
 // signIn begins a session with an access token.
