@@ -233,10 +233,11 @@ func (q *request) srcLink() {
 // page has Pages answer.
 func (q *request) page(path string) {
 	q.Op = gateway.Page
+	identify := q.identifyVisitor
 	if path == searchPath || strings.HasPrefix(path, searchPath+"/") || strings.HasPrefix(path, foreignAPI) {
-		q.Op = gateway.Search
+		q.Op, identify = gateway.Search, q.identify // the API takes no sessions
 	}
-	if err := q.identifyVisitor(); err != nil {
+	if err := identify(); err != nil {
 		q.fail(err)
 		return
 	}
