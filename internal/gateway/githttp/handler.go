@@ -185,6 +185,10 @@ func (q *request) serve() {
 
 // git answers a request for a repository.
 func (q *request) git(path string) {
+	if q.handler.Pages != nil && q.isPageBelow(path) {
+		q.page(path)
+		return
+	}
 	if q.cors(path) {
 		return
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/gateway"
 	"github.com/packhorse-git/packhorse/internal/gateway/auth"
+	"github.com/packhorse-git/packhorse/internal/gateway/web/browse"
 	"github.com/packhorse-git/packhorse/internal/gateway/web/legacy"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/lfs"
@@ -194,6 +195,13 @@ const (
 func (q *request) isPage(path string) bool {
 	return strings.HasPrefix(path, "/-/") || strings.HasPrefix(path, foreignAPI) ||
 		path == "/" && q.isRead()
+}
+
+// isPageBelow reports whether the request is for a page below a repository, also if its path ends like one of Git. A
+// repository may have "-" in its path, and Git's requests have another method or a service.
+func (q *request) isPageBelow(path string) bool {
+	_, rest, ok := browse.Split(path)
+	return ok && rest != "" && !strings.HasPrefix(path, "//") && q.isRead() && !q.r.URL.Query().Has("service")
 }
 
 // isRead reports whether the request is one of a method that has no effect.

@@ -199,6 +199,10 @@ func TestAddressOfARepository(t *testing.T) {
 		{"GET /team/app.git/HEAD", "Accept: */*", "dumb HTTP protocol"},
 		{"GET /team/app.git/plain/refs/x.c", "Accept: */*", "clone http://git.example/team/app.git/plain/refs/x.c"},
 		{"GET /team/app/refs/", html, "clone http://git.example/team/app/refs"},
+		{"GET /team/app/-/file/main/t/info/refs", html, "clone http://git.example/team/app/-/file/main/t/info/refs"},
+		{"GET /app/-/raw/main/git-upload-pack", html, "clone http://git.example/app/-/raw/main/git-upload-pack"},
+		{"GET /app/-/file/main/x/-/archive/y.tar", html, "clone http://git.example/app/-/file/main/x/-/archive/y.tar"},
+		{"GET /team/-/file/app/info/refs?service=git-upload-pack", html, "# service=git-upload-pack"},
 	} {
 		c := s.dial()
 		c.send(test.request + " HTTP/1.1\r\nHost: git.example\r\n" + test.accept + "\r\nContent-Length: 0\r\n\r\n")
