@@ -131,12 +131,13 @@ func TestOldAddresses(t *testing.T) {
 		"/cgit/team/app.git/log/?qt=range&q=v1..main":          "/team/app.git/-/compare/v1..main",
 		"/gitweb/team/app.git/search?s=Andre+E;st=author":      "/team/app.git/-/log/HEAD?author=Andre+E",
 		"/?p=team/app.git;a=search;h=HEAD;st=grep;s=line":      "/-/search?q=repo%3A%5Eteam%2Fapp%24+line",
-		"/cgit/?q=app":                      "/",
-		"/cgi-bin/cgit.cgi/team/app.git/":   "/team/app.git/",
-		"/plugins/gitiles/":                 "/",
-		"/plugins/gitiles/team/app":         "/team/app/",
-		"/team/app.git/tree/HEAD:/dir":      "/team/app.git/-/tree/HEAD/dir",
-		"/team/app.git/log/refs/heads/main": "/team/app.git/-/log/main",
+		"/cgit/team/app.git/blame/?h=topic/x":                  "/team/app.git/-/tree/topic/x",
+		"/cgit/?q=app":                                         "/",
+		"/cgi-bin/cgit.cgi/team/app.git/":                      "/team/app.git/",
+		"/plugins/gitiles/":                                    "/",
+		"/plugins/gitiles/team/app":                            "/team/app/",
+		"/team/app.git/tree/HEAD:/dir":                         "/team/app.git/-/tree/HEAD/dir",
+		"/team/app.git/log/refs/heads/main":                    "/team/app.git/-/log/main",
 	} {
 		if got, _, _ := c.lands(from); got != to {
 			t.Errorf("%s leads to %s, want %s", from, got, to)

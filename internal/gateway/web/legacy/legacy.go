@@ -115,7 +115,12 @@ func cgit(repo, name, file string, query map[string]string) string {
 		return page.Address(repo, "raw", revision, file)
 	case "blob": // whose ID the address has, too
 		return page.Address(repo, "raw", first(query["h"]), file)
-	case "tree", "blame":
+	case "blame":
+		if file != "" {
+			return page.Address(repo, name, revision, file)
+		}
+		return page.Address(repo, "tree", revision)
+	case "tree":
 		return page.Address(repo, name, revision, file)
 	}
 	return page.Address(repo, "")
