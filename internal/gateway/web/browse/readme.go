@@ -51,7 +51,7 @@ func (q *request) readme(l *listing) (g.Node, error) {
 	if ext := strings.ToLower(path.Ext(name)); ext == ".md" || ext == ".markdown" {
 		rendered, ok := "", false
 		hasRun := q.Painter.Run(q.r.Context(), func() {
-			rendered, ok = markup.Markdown(b.data, markup.Links{
+			rendered, ok = markup.Markdown(q.r.Context(), b.data, markup.Links{
 				File: func(to string) string { return q.link("file", q.here(), inRepository(dir, to)) },
 				Raw:  func(to string) string { return q.link("raw", q.at.id.String(), inRepository(dir, to)) },
 			})

@@ -2,6 +2,7 @@ package markup
 
 import (
 	"bytes"
+	"context"
 	"time"
 
 	"github.com/yuin/goldmark/ast"
@@ -12,18 +13,20 @@ import (
 const (
 	maxTime  = time.Second
 	maxCells = 100_000 // of a table: each row gets as many cells as the widest one
+	maxMarks = 10_000  // special characters of a paragraph: emphasis takes time with the square of their number
+	maxHTML  = 2 << 20 // bytes
 )
 
-// limit ends the parsing of a text that takes too long, with a panic: the parser cannot be cancelled otherwise. For
-// some texts its time grows with the square of their length. It is a parser of blocks that never finds one, and a
-// transformer of paragraphs.
-type limit struct{ end time.Time }
+// limit ends the rendering of a text that takes too long, or whose client has gone, with a panic: the parser cannot be
+// cancelled otherwise. For some texts its time grows with the square of their length. It is a parser of blocks that
+// never finds one, and a transformer of paragraphs.
+type limit struct{ ctx context.Context }
 
 // errTooMuch is the value of the panic.
 type errTooMuch struct{}
 
 func (l limit) check() {
-	if time.Now().After(l.end) {
+	if l.ctx.Err() != nil {
 		panic(errTooMuch{})
 	}
 }
@@ -69,15 +72,46 @@ func (l limit) Transform(n *ast.Paragraph, reader text.Reader, _ parser.Context)
 }
 
 // inlineLimit is limit within paragraphs.
-type inlineLimit struct{ limit }
+type inlineLimit struct {
+	limit
+	paragraph ast.Node
+	marks     int // in the paragraph
+}
 
 // Trigger implements parser.InlineParser.
-func (l inlineLimit) Trigger() []byte { return []byte("[]!*_~`<&") }
+func (l *inlineLimit) Trigger() []byte { return []byte("[]!*_~`<&") }
 
 // Parse implements parser.InlineParser.
-func (l inlineLimit) Parse(ast.Node, text.Reader, parser.Context) ast.Node {
+func (l *inlineLimit) Parse(paragraph ast.Node, _ text.Reader, _ parser.Context) ast.Node {
 	l.check()
+	if paragraph != l.paragraph {
+		l.paragraph, l.marks = paragraph, 0
+	}
+	if l.marks++; l.marks > maxMarks {
+		panic(errTooMuch{})
+	}
 	return nil
+}
+
+// limitedHTML is HTML within limit.
+type limitedHTML struct {
+	limit
+	data bytes.Buffer
+}
+
+// Write implements io.Writer.
+func (h *limitedHTML) Write(p []byte) (int, error) {
+	h.check()
+	if h.data.Len()+len(p) > maxHTML {
+		panic(errTooMuch{})
+	}
+	return h.data.Write(p)
+}
+
+// Read implements io.Reader.
+func (h *limitedHTML) Read(p []byte) (int, error) {
+	h.check()
+	return h.data.Read(p)
 }
 
 // limitedContext is limit within the definitions of references.

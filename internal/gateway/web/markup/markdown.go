@@ -3,12 +3,12 @@
 package markup
 
 import (
-	"bytes"
+	"context"
+	"io"
 	"net/url"
 	"slices"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/microcosm-cc/bluemonday"
 	"github.com/yuin/goldmark"
@@ -44,22 +44,25 @@ var policy = sync.OnceValue(func() *bluemonday.Policy {
 	return p
 })
 
-// Markdown renders Markdown with tables, as code hosts do. ok is false if the text takes too long, or the parser fails.
-func Markdown(source []byte, links Links) (text string, ok bool) {
+// Markdown renders Markdown with tables, as code hosts do. ok is false if the text takes too long or has too much HTML,
+// ctx ends, or the parser fails.
+func Markdown(ctx context.Context, source []byte, links Links) (text string, ok bool) {
 	defer func() {
 		if recover() != nil {
 			text, ok = "", false
 		}
 	}()
-	l := limit{time.Now().Add(maxTime)}
+	ctx, cancel := context.WithTimeout(ctx, maxTime)
+	defer cancel()
+	l := limit{ctx}
 	md := goldmark.New(goldmark.WithExtensions(extension.GFM), goldmark.WithParserOptions(
 		parser.WithAutoHeadingID(), parser.WithBlockParsers(util.Prioritized(l, 0)),
-		parser.WithInlineParsers(util.Prioritized(inlineLimit{l}, 0)),
+		parser.WithInlineParsers(util.Prioritized(&inlineLimit{limit: l}, 0)),
 		parser.WithParagraphTransformers(util.Prioritized(l, 0))), goldmark.WithRendererOptions(render.WithUnsafe()))
-	var b bytes.Buffer
+	b := limitedHTML{limit: l}
 	err := md.Convert(source, &b, parser.WithContext(limitedContext{parser.NewContext(), l}))
 	f := fragment{links: links, limit: l, ids: make(map[string]bool)}
-	f.add(policy().Sanitize(b.String()))
+	f.add(policy().SanitizeReader(&b))
 	// blocks that scroll have to be reachable without a mouse
 	return strings.ReplaceAll(f.out.String(), "<pre>", `<pre tabindex="0">`), err == nil
 }
@@ -79,8 +82,8 @@ const maxDepth = 200
 // add adds HTML of the policy's elements, and changes the addresses of links and images. It closes all elements, so
 // that the rest of the page is not in one of them. The policy has no elements that contain the text on pages: a text
 // cannot close those.
-func (f *fragment) add(source string) {
-	z := html.NewTokenizer(strings.NewReader(source))
+func (f *fragment) add(source io.Reader) {
+	z := html.NewTokenizer(source)
 	for kind := z.Next(); kind != html.ErrorToken; kind = z.Next() {
 		f.limit.check()
 		switch token := z.Token(); kind {

@@ -23,7 +23,7 @@ func TestHTML(t *testing.T) {
 		"<p><script><!--<script></script>x":                "<p></p>",
 		"<a href=\"javascript:x\">y</a><svg onload=x>":     "<p>y</p>\n",
 	} {
-		if got, ok := Markdown([]byte(text), links); got != want || !ok {
+		if got, ok := Markdown(t.Context(), []byte(text), links); got != want || !ok {
 			t.Errorf("%q is %q, want %q", text, got, want)
 		}
 	}

@@ -2,6 +2,7 @@ package page
 
 import (
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"embed"
 	"encoding/hex"
@@ -46,7 +47,7 @@ func (s *Site) loadAssets(o Options) error {
 		}
 		switch ext := strings.ToLower(path.Ext(file)); {
 		case name == "text":
-			text, ok := markup.Markdown(data, markup.Links{})
+			text, ok := markup.Markdown(context.Background(), data, markup.Links{})
 			if !ok {
 				return fault.New(fault.Invalid, "pages.text: %s takes too long to render", file)
 			}
