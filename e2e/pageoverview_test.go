@@ -113,4 +113,31 @@ func TestPageOverview(t *testing.T) {
 	if len(elements(t, c.get("/zoo/"), linkTo("/zoo/-/refs"))) != 1 {
 		t.Error("the page of an empty repository has no tabs")
 	}
+	r.Git("tag", "-a", "-m", "a tag", "v1.0", "b00")
+	r.Git("update-ref", "refs/tags/blob", "HEAD:README.md")
+	format := "--format=%(refname:short) %(if)%(*subject)%(then)%(*subject)%(else)%(subject)%(end) " +
+		"%(if)%(*committerdate)%(then)%(*committerdate:short)%(else)%(committerdate:short)%(end)"
+	want = strings.Split(r.Git("for-each-ref", format, "refs/heads", "refs/tags/v1.0"), "\n")
+	refs := c.get("/app/-/refs")
+	var got []string
+	for _, row := range elements(t, refs, func(n *html.Node) bool { return n.Data == "tr" }) {
+		var cells []string
+		for n := range row.Descendants() {
+			if n.Data == "td" && (hasClass("name")(n) || hasClass("says")(n) || hasClass("when")(n)) {
+				cells = append(cells, textOf(n))
+			}
+		}
+		got = append(got, strings.Join(cells, " "))
+	}
+	for i, line := range want {
+		if strings.HasPrefix(line, "main ") {
+			want[i] = strings.Replace(line, "main", "main default", 1)
+		}
+		if !slices.Contains(got, want[i]) {
+			t.Errorf("the list of refs has %q, want a row %q", got, want[i])
+		}
+	}
+	if !slices.Contains(got, "blob no commit") {
+		t.Errorf("the list of refs has %q, want a tag without a commit", got)
+	}
 }

@@ -134,6 +134,7 @@ func (o objectService) Log(ctx context.Context, request *connect.Request[packhor
 	return o.Node.Log(ctx, w.repository, lookup.LogRequest{
 		Revisions: request.Msg.GetRevisions(), Exclude: request.Msg.GetExclude(), Path: rawPath(request.Msg),
 		FirstParent: request.Msg.GetFirstParent(), Limit: int(request.Msg.GetLimit()), Skip: int(request.Msg.GetSkip()),
+		NoWalk: request.Msg.GetNoWalk(),
 		Author: request.Msg.GetAuthor(), Message: request.Msg.GetMessage(),
 	}, func(batch []lookup.Commit) error {
 		answer := &packhorsev1.LogResponse{Commits: make([]*packhorsev1.Commit, len(batch))}

@@ -150,6 +150,7 @@ func TestLogIsGits(t *testing.T) {
 			{},
 			{Revisions: []string{"main", "v1", "nested"}},
 			{Revisions: []string{"main"}, FirstParent: true, Skip: 2, Limit: 5},
+			{Revisions: []string{"main~2", "main", "main~1"}, NoWalk: true},
 			{Revisions: []string{"main"}, Path: "dir"},
 			{Revisions: []string{"main"}, Path: "dir/"},
 			{Revisions: []string{"main"}, Path: "dir/sub/z"},
@@ -166,6 +167,9 @@ func TestLogIsGits(t *testing.T) {
 			}
 			if q.FirstParent {
 				args = append(args, "--first-parent")
+			}
+			if q.NoWalk {
+				args = append(args, "--no-walk=unsorted")
 			}
 			for _, revision := range q.Exclude {
 				args = append(args, "^"+revision)

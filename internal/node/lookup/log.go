@@ -30,6 +30,7 @@ type LogRequest struct {
 	Message     string   // list only commits whose message contains this in any case; empty: all
 	Limit       int      // maximum number of commits, up to 10,000; 0: 100
 	Skip        int      // number of commits to skip
+	NoWalk      bool     // list only the commits of Revisions, in their order; all other fields are ignored
 }
 
 // Log calls send with the commits in batches of up to 100, in the default order of git log. The next commit is always
@@ -68,8 +69,8 @@ func (l *Reader) Log(ctx context.Context, r *repo.Repo, q LogRequest, send func(
 func (c *operation) log(q LogRequest) ([]git.ObjectID, error) {
 	o := graph.LogOptions{FirstParent: q.FirstParent, Skip: q.Skip, Limit: min(q.Limit, maxLog), MaxVisited: maxVisited}
 	starts, err := c.commitsOf("revisions", q.Revisions)
-	if err != nil {
-		return nil, err
+	if err != nil || q.NoWalk {
+		return starts, err
 	}
 	if o.Exclude, err = c.commitsOf("exclude", q.Exclude); err != nil {
 		return nil, err

@@ -827,7 +827,9 @@ type LogRequest struct {
 	// Only commits whose message contains this text in any case. Empty means all.
 	Message string `protobuf:"bytes,9,opt,name=message,proto3" json:"message,omitempty"`
 	// The path if it is not UTF-8. path is ignored then.
-	RawPath       []byte `protobuf:"bytes,10,opt,name=raw_path,json=rawPath,proto3" json:"raw_path,omitempty"`
+	RawPath []byte `protobuf:"bytes,10,opt,name=raw_path,json=rawPath,proto3" json:"raw_path,omitempty"`
+	// Only the commits of revisions, in their order. All other fields are ignored.
+	NoWalk        bool `protobuf:"varint,11,opt,name=no_walk,json=noWalk,proto3" json:"no_walk,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -930,6 +932,13 @@ func (x *LogRequest) GetRawPath() []byte {
 		return x.RawPath
 	}
 	return nil
+}
+
+func (x *LogRequest) GetNoWalk() bool {
+	if x != nil {
+		return x.NoWalk
+	}
+	return false
 }
 
 type LogResponse struct {
@@ -1043,7 +1052,7 @@ const file_packhorse_v1_object_proto_rawDesc = "" +
 	"\x04name\x18\x01 \x01(\fR\x04name\x12\x14\n" +
 	"\x05email\x18\x02 \x01(\fR\x05email\x12\x18\n" +
 	"\aseconds\x18\x03 \x01(\x03R\aseconds\x12%\n" +
-	"\x0eoffset_minutes\x18\x04 \x01(\x05R\roffsetMinutes\"\x92\x02\n" +
+	"\x0eoffset_minutes\x18\x04 \x01(\x05R\roffsetMinutes\"\xab\x02\n" +
 	"\n" +
 	"LogRequest\x12\x1e\n" +
 	"\n" +
@@ -1058,7 +1067,8 @@ const file_packhorse_v1_object_proto_rawDesc = "" +
 	"\x06author\x18\b \x01(\tR\x06author\x12\x18\n" +
 	"\amessage\x18\t \x01(\tR\amessage\x12\x19\n" +
 	"\braw_path\x18\n" +
-	" \x01(\fR\arawPath\"=\n" +
+	" \x01(\fR\arawPath\x12\x17\n" +
+	"\ano_walk\x18\v \x01(\bR\x06noWalk\"=\n" +
 	"\vLogResponse\x12.\n" +
 	"\acommits\x18\x01 \x03(\v2\x14.packhorse.v1.CommitR\acommits2\xa6\x02\n" +
 	"\rObjectService\x12D\n" +

@@ -51,6 +51,29 @@ func commitOf(ref *packhorsev1.Ref) string {
 	return ref.GetOid()
 }
 
+// tips returns the commits that refs with a name for links lead to, with their subjects only, by their IDs.
+func (q *request) tips(list []*packhorsev1.Ref) (map[string]*packhorsev1.Commit, error) {
+	m := &packhorsev1.LogRequest{NoWalk: true}
+	for _, ref := range list {
+		if q.names[ref.GetName()] != "" {
+			m.Revisions = append(m.Revisions, commitOf(ref))
+		}
+	}
+	if len(m.Revisions) == 0 {
+		return nil, nil
+	}
+	q.known = append(q.known, m.Revisions...)
+	tips := make(map[string]*packhorsev1.Commit, len(list))
+	return tips, all(q, packhorsev1connect.ObjectServiceLogProcedure, m, func(m *packhorsev1.LogResponse) error {
+		for _, c := range m.GetCommits() {
+			decode(c)
+			c.Message = []byte(subjectOf(c))
+			tips[c.GetOid()] = c
+		}
+		return nil
+	})
+}
+
 // refNames returns the names of branches and tags by commit. With very many refs it returns some.
 func (q *request) refNames() (map[string][]string, error) {
 	names := map[string][]string{}
@@ -125,6 +148,10 @@ func (q *request) refs() (*content, error) {
 		if err := q.nameRefs(refNamesOf(list)); err != nil {
 			return nil, err
 		}
+		tips, err := q.tips(list)
+		if err != nil {
+			return nil, err
+		}
 		more := g.Node(nil)
 		if next != "" {
 			more = h.P(h.Class("more"), h.A(page.Href("?"+part.name+"="+url.QueryEscape(next)),
@@ -132,10 +159,11 @@ func (q *request) refs() (*content, error) {
 		}
 		main = append(main, h.Section(h.H2(g.Text(part.heading)),
 			g.If(len(list) == 0, h.P(h.Class("about"), g.Text("There are none."))),
-			g.If(len(list) > 0, h.Table(h.Class("refs"), h.THead(h.Class("hide"), h.Tr(h.Th(g.Text("Name")), h.Th(g.Text("Log")),
-				h.Th(g.Text("Commit")), h.Th(g.Text("Archives")))), h.TBody(g.Map(list, func(ref *packhorsev1.Ref) g.Node {
-				return q.refRow(ref)
-			})))), more))
+			g.If(len(list) > 0, h.Table(h.Class("refs"), h.THead(h.Class("hide"), h.Tr(h.Th(g.Text("Name")),
+				h.Th(g.Text("Subject")), h.Th(g.Text("Date")), h.Th(g.Text("Pages")), h.Th(g.Text("Archives")))),
+				h.TBody(g.Map(list, func(ref *packhorsev1.Ref) g.Node {
+					return q.refRow(ref, tips[commitOf(ref)])
+				})))), more))
 	}
 	return &content{title: "Branches and tags - " + q.repo.String(), kind: "list", main: main,
 		noStore: q.at.id == (git.ObjectID{})}, nil
@@ -149,23 +177,28 @@ func refNamesOf(list []*packhorsev1.Ref) []string {
 	return names
 }
 
-func (q *request) refRow(ref *packhorsev1.Ref) g.Node {
-	name, id, label := q.names[ref.GetName()], commitOf(ref), shortName(ref.GetName())
+// refRow returns the row of a ref. tip is its commit if the server has sent that.
+func (q *request) refRow(ref *packhorsev1.Ref, tip *packhorsev1.Commit) g.Node {
+	name, label := q.names[ref.GetName()], shortName(ref.GetName())
 	if name == "" {
-		return h.Tr(h.Td(h.Class("name"), page.Text(label)), h.Td(g.Text("no commit")),
-			h.Td(h.Class("id"), h.Code(g.Text(page.Short(id)))), h.Td())
+		return h.Tr(h.Td(h.Class("name"), page.Text(label)), h.Td(h.Class("says"), g.Text("no commit")), h.Td(), h.Td(),
+			h.Td())
+	}
+	isDefault := ref.GetName() == q.at.ref
+	about := g.Group{h.Td(h.Class("says")), h.Td(h.Class("when"))}
+	if tip != nil {
+		about = g.Group{h.Td(h.Class("says"), q.commitLink(tip)), h.Td(h.Class("when"), when(tip.GetCommitter()))}
 	}
 	archive := g.Group{}
 	for _, format := range []string{"tar.gz", "zip"} {
 		archive = append(archive, h.A(page.Href(q.link("archive", name+"."+format)), h.Rel("nofollow"),
 			h.Aria("label", fmt.Sprintf("%s as %s", page.Visible(label), format)), g.Text(format)), g.Text(" "))
 	}
-	return h.Tr(h.Td(h.Class("name"), h.A(page.Href(q.link("tree", name)), page.Text(label))),
-		h.Td(h.A(page.Href(q.link("log", name)), g.Text("log")), g.Iff(ref.GetName() != q.at.ref, func() g.Node {
-			return g.Group{g.Text(" "), h.A(page.Href(q.link("compare", "HEAD..."+name)), h.Rel("nofollow"),
-				h.Aria("label", "compare with "+page.Visible(label)), g.Text("compare"))}
-		})),
-		h.Td(h.Class("id"), h.A(page.Href(q.link("commit", id)), h.Code(g.Text(page.Short(id))))), h.Td(archive))
+	return h.Tr(h.Td(h.Class("name"), h.A(page.Href(q.link("tree", name)), page.Text(label)),
+		g.If(isDefault, g.Group{g.Text(" "), h.Span(h.Class("ref"), g.Text("default"))})), about,
+		h.Td(h.Class("pages"), h.A(page.Href(q.link("log", name)), h.Aria("label", "log of "+page.Visible(label)),
+			g.Text("log")), g.If(!isDefault, g.Group{g.Text(" "), h.A(page.Href(q.link("compare", "HEAD..."+name)),
+			h.Rel("nofollow"), h.Aria("label", "compare with "+page.Visible(label)), g.Text("compare"))})), h.Td(archive))
 }
 
 // compareVersions compares names with their numbers by value: v1.9 is before v1.10, and v1.0-rc1 before v1.0.
