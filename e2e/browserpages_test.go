@@ -39,8 +39,8 @@ type browserPage struct {
 // browserPages has each kind of page. @ is the address of the repository, %s a commit with changed images.
 var browserPages = []browserPage{
 	{name: "list", path: "/", reads: []string{"Repositories", "empty", "team/", "app", "Tools", "A tool", "Team App"}},
-	{name: "front", path: "@/", reads: []string{"team/app", "A tool for the team", "Overview", "add a page", "docs/",
-		"main.go", "The Tool", "Install", "Clone", "Branches", "Tags", "v1.10", "v1.9", "Languages"}},
+	{name: "front", path: "@/", reads: []string{"team/app", "A tool for the team", "Overview", "Clone", "add a page",
+		"docs/", "main.go", "The Tool", "Install", "Branches", "Tags", "v1.10", "v1.9", "Languages"}},
 	{name: "empty", path: "/empty/", reads: []string{"This repository is empty", "git push"}},
 	{name: "tree", path: "@/-/tree/main/docs", reads: []string{"docs", "parent directory", "guide.md", "first"}},
 	{name: "tree-commit", path: "@/-/tree/%s", reads: []string{"one commit", "Go to the newest"}},
