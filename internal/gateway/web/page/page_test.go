@@ -93,6 +93,24 @@ func TestLinksStayHere(t *testing.T) {
 	}
 }
 
+// Invisible characters are shown as numbers, except those within emoji.
+func TestInvisible(t *testing.T) {
+	t.Parallel()
+	for _, r := range "\u0080\u0085\u009f\u00ad\u034f\u061c\u115f\u1160\u180b\u180e\u200b\u200d\u200f\u2028\u2029\u202e\u2060" +
+		"\u2061\u2064\u2065\u2069\u206f\u2800\u3164\ufe00\ufe0f\ufeff\uffa0\ufff9\U000e0001\U000e0041\U000e007f\U000e0100\U000e01ef" {
+		if want := "a" + named(r) + "b"; Visible("a"+string(r)+"b") != want {
+			t.Errorf("got %q, want %s", Visible("a"+string(r)+"b"), want)
+		}
+	}
+	const family, heart = "\U0001f468\u200d\U0001f469", "\u2764\ufe0f\u200d\U0001f525"
+	for text, want := range map[string]string{family: family, heart: heart, "\u00e9\u4e2d\u0600\t\u00a0": "\u00e9\u4e2d\u0600\t\u00a0",
+		"\u2764\ufe0f\ufe0f": "\u2764\ufe0fU+FE0F", "\u2764\u200da": "\u2764U+200Da", "\u2764\u200d": "\u2764U+200D"} {
+		if Visible(text) != want {
+			t.Errorf("%q is shown as %q, want %q", text, Visible(text), want)
+		}
+	}
+}
+
 // failing is the caller of a page that fails.
 type failing struct{ Caller }
 

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"html"
 	"strings"
+	"unicode"
 	"unicode/utf8"
 
 	g "maragu.dev/gomponents"
@@ -16,17 +17,41 @@ type Piece struct {
 	Control bool // the name of an invisible character
 }
 
+// deceiving are characters that are invisible or change the order in which browsers show their neighbours.
+var deceiving = []*unicode.RangeTable{unicode.Cc, unicode.Cf, unicode.Zl, unicode.Zp, unicode.Variation_Selector,
+	unicode.Other_Default_Ignorable_Code_Point}
+
 // Deceives reports whether a character is invisible or changes the order in which browsers show its neighbours, so that
 // code reads differently from what it does (CVE-2021-42574).
 func Deceives(r rune) bool {
-	switch {
-	// writing direction
-	case r >= 0x202a && r <= 0x202e, r >= 0x2066 && r <= 0x2069, r == 0x200e, r == 0x200f, r == 0x061c:
-		return true
-	case r >= 0x200b && r <= 0x200d, r == 0x2060, r == 0xfeff, r == 0x00ad: // zero width
-		return true
+	if r < 0x7f {
+		return r < ' ' && r != '\t'
 	}
-	return r < ' ' && r != '\t' || r == 0x7f
+	const blank = 0x2800 // of Braille
+	return unicode.In(r, deceiving...) && !unicode.Is(unicode.Prepended_Concatenation_Mark, r) || r == blank
+}
+
+const (
+	joiner    = 0x200d // of emoji, and of letters
+	emojiForm = 0xfe0f // makes a symbol an emoji
+)
+
+// indexDeceiving returns the index of the first character that deceives; -1 without one. Those within emoji do not.
+func indexDeceiving(text string) int {
+	isSymbol := func(r rune) bool {
+		return r > 0xff && r != utf8.RuneError && unicode.In(r, unicode.So, unicode.Sk, unicode.Sm)
+	}
+	var last rune
+	for i, r := range text {
+		if Deceives(r) && !(r == emojiForm && isSymbol(last)) {
+			next, _ := utf8.DecodeRuneInString(text[i+utf8.RuneLen(r):])
+			if r != joiner || last != emojiForm && !isSymbol(last) || !isSymbol(next) {
+				return i
+			}
+		}
+		last = r
+	}
+	return -1
 }
 
 // named returns the text that is shown for such a character.
@@ -40,7 +65,7 @@ func AppendPieces(to []Piece, text string, hit bool) []Piece {
 		if len(to) > maxPieces {
 			return append(to, Piece{Text: "the rest is not shown", Control: true})
 		}
-		i := strings.IndexFunc(text, Deceives)
+		i := indexDeceiving(text)
 		if i < 0 {
 			i = len(text)
 		}
@@ -62,7 +87,7 @@ func AppendPieces(to []Piece, text string, hit bool) []Piece {
 // WriteText writes text as HTML.
 func WriteText(b *strings.Builder, text string) {
 	for len(text) > 0 {
-		i := strings.IndexFunc(text, Deceives)
+		i := indexDeceiving(text)
 		if i < 0 {
 			i = len(text)
 		}
