@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/net/html"
 
@@ -113,6 +114,24 @@ func TestPagesAreSafe(t *testing.T) {
 			strings.Contains(policy, "unsafe") ||
 			h.Get("X-Content-Type-Options") != "nosniff" || h.Get("Content-Type") != "text/html; charset=utf-8" {
 			t.Fatalf("%s: %s %v", path, r.Status, h)
+		}
+	}
+}
+
+// Anonymous visitors cannot make a search longer.
+func TestTimeOfSearch(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	for name, want := range map[string]map[string]time.Duration{
+		"":      {"": 10 * time.Second, "timeout:60s": 10 * time.Second, "timeout:5s": 5 * time.Second},
+		"alice": {"": 10 * time.Second, "timeout:60s": time.Minute, "timeout:5s": 5 * time.Second},
+	} {
+		base := serve(t, w, visitor{name: name}).URL
+		for field, limit := range want {
+			get(t, base+"/-/search?q=needle+"+field)
+			if got := time.Duration(w.timeout.Load()); got != limit {
+				t.Errorf("visitor %q with %q: a time limit of %v, want %v", name, field, got, limit)
+			}
 		}
 	}
 }

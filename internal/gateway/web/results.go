@@ -249,8 +249,8 @@ func (f *found) end(s search.Summary) {
 		f.Names[i].Fresh = f.freshByName[f.Names[i].repository]
 	}
 	if s.TimedOut {
-		f.Notes = append(f.Notes, "The search reached its time limit: there may be more results. Use timeout:20s to "+
-			"search for longer.")
+		f.Notes = append(f.Notes, "The search reached its time limit: there may be more results. Use a narrower "+
+			"query, or sign in and use timeout:20s.")
 	}
 	for _, n := range s.Notices {
 		if n.Reason == "files" { // most searches have it, and it matters for all results, and for none

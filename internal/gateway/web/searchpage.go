@@ -50,7 +50,7 @@ var filters = []example{
 	{"case:yes", "case-sensitive, like a query with an uppercase letter"},
 	{"a and (b or not c)", "operators; and can be omitted"},
 	{"count:N, count:all", "maximum number of results"},
-	{"timeout:DURATION", "maximum duration, as in 20s"},
+	{"timeout:DURATION", "maximum duration, as in 5s; above 10s only after signing in"},
 	{"select:repo, select:file", "only the names of repositories or files with results"},
 }
 
@@ -132,6 +132,9 @@ func (p *Pages) find(ctx context.Context, v Visitor, text string, limit int) (*f
 		limit = min(q.Count, morePage)
 	}
 	timeout := cmp.Or(q.Timeout, pageTime)
+	if v.Name() == "" {
+		timeout = min(timeout, pageTime)
+	}
 	q.Count, q.Timeout = 0, 0
 	c := &collector{found: newFound()}
 	summary, err := p.searcher.Search(ctx, search.Request{Query: &q, Format: schema.API, May: v.Reader(), Limit: limit,

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 	"unicode"
@@ -34,6 +35,8 @@ type world struct {
 	files map[string]map[string]string // by repository and path
 	fresh map[string]search.Freshness
 	fail  error // of searches
+
+	timeout atomic.Int64 // of the last search
 }
 
 func newWorld(t testing.TB) *world {
@@ -89,6 +92,7 @@ func newWorld(t testing.TB) *world {
 
 // Search finds the words of a query in files. It supports repo: and file:.
 func (w *world) Search(_ context.Context, r search.Request, sink search.Sink) (search.Summary, error) {
+	w.timeout.Store(int64(r.Timeout))
 	if w.fail != nil {
 		return search.Summary{}, w.fail
 	}
