@@ -129,6 +129,14 @@ func TestSignIn(t *testing.T) {
 	if out, err := linear.Try("-c", header, "push", c.base+"/secret", "main:refs/heads/new"); err == nil {
 		t.Errorf("a push with a token to read was accepted: %s", out)
 	}
+	page = string(c.get("/-/tokens"))
+	if strings.Count(page, "this session") != 1 || strings.Count(page, "Yes, revoke") != 2 ||
+		strings.Contains(page, `value="admin"`) || !strings.Contains(page, `value="write"`) {
+		t.Errorf("the page of tokens has no mark at that of the session, or offers another scope than the own: %s", page)
+	}
+	if status, _, _ := c.send("/-/tokens", c.base, url.Values{"scope": {"admin"}, "days": {"7"}}); status != 403 {
+		t.Errorf("a token that permits more than that of the session: status %d, want 403", status)
+	}
 	ids := regexp.MustCompile(`name="revoke" value="([^"]+)"`).FindAllStringSubmatch(string(c.get("/-/tokens")), -1)
 	if len(ids) < 2 {
 		t.Fatalf("the page lists %d tokens, want those of alice", len(ids))

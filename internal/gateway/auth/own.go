@@ -42,15 +42,22 @@ func (o *Own) List(ctx context.Context) ([]Token, error) {
 	return slices.DeleteFunc(slices.Clone(all), func(t Token) bool { return t.Name != o.id.Name }), err
 }
 
+// MostScope returns the most powerful operation that the user's credential permits.
+func (o *Own) MostScope() Operation { return o.most().Scope }
+
 // Mint creates a token that permits at most what the user's credential permits, and does not outlive it if that is a
-// token. The error is Invalid if the lifetime is not between a minute and MaxOwnLifetime.
+// token. The error is Invalid if the lifetime is not between a minute and MaxOwnLifetime, Denied if the scope exceeds
+// MostScope.
 func (o *Own) Mint(ctx context.Context, scope Operation, lifetime time.Duration) (secret string, t Token, err error) {
 	if lifetime < minLifetime || lifetime > MaxOwnLifetime {
 		return "", t, fault.New(fault.Invalid, "a token is valid for a minute to %d days",
 			MaxOwnLifetime/(24*time.Hour))
 	}
 	r := o.most()
-	r.Most, r.Scope, r.Expires = maxOwn, min(scope, r.Scope), o.access.now().Add(lifetime)
+	if scope > r.Scope {
+		return "", t, fault.New(fault.Denied, "your credential permits %s: create a token for at most that", r.Scope)
+	}
+	r.Most, r.Scope, r.Expires = maxOwn, scope, o.access.now().Add(lifetime)
 	own, err := o.List(ctx)
 	if err != nil {
 		return "", t, err

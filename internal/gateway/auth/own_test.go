@@ -37,7 +37,10 @@ func TestOwn(t *testing.T) {
 			if err := of(grant).Revoke(t.Context(), wide.ID); !fault.Is(err, fault.Denied) {
 				t.Errorf("%s: revoking a token that permits more: %v, want Denied", name, err)
 			}
-			_, token, err := of(grant).Mint(t.Context(), Write, time.Hour)
+			if _, _, err := of(grant).Mint(t.Context(), Admin, time.Hour); !fault.Is(err, fault.Denied) {
+				t.Errorf("%s: a token that permits more than the credential: %v, want Denied", name, err)
+			}
+			_, token, err := of(grant).Mint(t.Context(), of(grant).MostScope(), time.Hour)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -53,6 +53,14 @@ func (a *Accounts) tokens(w http.ResponseWriter, r *http.Request, v Visitor) err
 	if err != nil {
 		return err
 	}
+	scopes := g.Group{}
+	for scope := auth.Read; scope <= own.MostScope(); scope++ {
+		scopes = append(scopes, h.Option(h.Value(scope.String()), g.Text(scope.String())))
+	}
+	session := ""
+	if v.Identity().By == auth.ByToken {
+		session = v.Identity().Credential
+	}
 	return a.Send(w, r, http.StatusOK, "tokens", a.Frame(a.HeadFor(r, v, page.Head{Kind: "form", Title: "Access tokens"}),
 		h.H1(g.Text("Access tokens of "+v.Name())),
 		g.Iff(secret != "", func() g.Node {
@@ -61,15 +69,14 @@ func (a *Accounts) tokens(w http.ResponseWriter, r *http.Request, v Visitor) err
 				h.P(g.Text("This is the only time that it is shown.")))
 		}),
 		h.Form(h.Method("post"), h.Action(page.AccountPath), h.Class("filter"),
-			h.Label(g.Text("Permits"), h.Select(h.Name("scope"), h.Option(h.Value("read"), g.Text("read")),
-				h.Option(h.Value("write"), g.Text("write")), h.Option(h.Value("admin"), g.Text("admin")))),
+			h.Label(g.Text("Permits"), h.Select(h.Name("scope"), scopes)),
 			h.Label(g.Text("Days"), h.Input(h.Name("days"), h.Type("number"), h.Min("1"), h.Max("366"), h.Value("90"))),
 			h.Button(g.Text("Create"))),
-		tokenTable(list)))
+		tokenTable(list, session)))
 }
 
-// tokenTable lists tokens with buttons to revoke them.
-func tokenTable(list []auth.Token) g.Node {
+// tokenTable lists tokens with buttons to revoke them. session is the ID of the one of this session, if there is one.
+func tokenTable(list []auth.Token, session string) g.Node {
 	if len(list) == 0 {
 		return page.Card("You have no access tokens", "Create one to use Git with it as the password.")
 	}
@@ -79,20 +86,24 @@ func tokenTable(list []auth.Token) g.Node {
 		}
 		return t.Format(time.DateOnly)
 	}
-	return h.Table(h.Class("refs tokens"), h.THead(h.Tr(h.Th(g.Text("ID")), h.Th(g.Text("Permits")),
-		h.Th(h.Class("seldom"), g.Text("Repositories")), h.Th(h.Class("seldom"), g.Text("Created")),
-		h.Th(g.Text("Expires")), h.Th(h.Class("seldom"), g.Text("Used")),
-		h.Th(h.Span(h.Class("hide"), g.Text("Revoke"))))),
+	columns := []string{"ID", "Permits", "Repositories", "Created", "Expires", "Used"}
+	return h.Table(h.Class("refs tokens"), h.THead(h.Tr(g.Map(columns, func(name string) g.Node {
+		return h.Th(g.Text(name))
+	}), h.Th(h.Span(h.Class("hide"), g.Text("Revoke"))))),
 		h.TBody(g.Map(list, func(t auth.Token) g.Node {
 			repositories := "all"
 			if len(t.Repositories) > 0 {
 				repositories = strings.Join(t.Repositories, ", ")
 			}
-			return h.Tr(h.Td(h.Code(g.Text(t.ID))), h.Td(g.Text(t.Scope)),
-				h.Td(h.Class("seldom"), page.Text(repositories)), h.Td(h.Class("seldom"), g.Text(day(t.Created, ""))),
-				h.Td(g.Text(day(t.Expires, "never"))), h.Td(h.Class("seldom"), g.Text(day(t.Used, "never"))),
-				h.Td(h.Form(h.Method("post"), h.Action(page.AccountPath),
-					h.Input(h.Type("hidden"), h.Name("revoke"), h.Value(t.ID)),
-					h.Button(h.Class("copy"), h.Aria("label", "Revoke "+t.ID), g.Text("Revoke")))))
+			id := g.Group{h.Code(g.Text(t.ID)), g.If(t.ID == session, g.Group{g.Text(" "),
+				h.Span(h.Class("ref"), g.Text("this session"))})}
+			cells := g.Group{}
+			for i, value := range []g.Node{id, g.Text(t.Scope), page.Text(repositories), g.Text(day(t.Created, "")),
+				g.Text(day(t.Expires, "never")), g.Text(day(t.Used, "never"))} {
+				cells = append(cells, h.Td(h.Data("column", columns[i]), value))
+			}
+			return h.Tr(cells, h.Td(h.Details(h.Summary(h.Aria("label", "Revoke "+t.ID), g.Text("Revoke")),
+				h.Form(h.Method("post"), h.Action(page.AccountPath), h.Input(h.Type("hidden"), h.Name("revoke"), h.Value(t.ID)),
+					h.Button(h.Class("copy"), g.Text("Yes, revoke "+t.ID))))))
 		})))
 }
