@@ -62,26 +62,33 @@ type kind struct {
 	show func(*request) (*content, error)
 	// hasPath: REVISION/PATH follows the kind; otherwise REVISION does. hasRevision: one of both follows.
 	hasRevision, hasPath bool
-	hasTwo               bool // A...B follows
-	costly               bool // see package crawl
-	byRefs               bool // it shows other refs than that of the revision
-	bySettings           bool // it shows settings
-	index                bool // search engines may list the page of a branch or tag
+	hasTwo               bool     // A...B follows
+	costly               bool     // see package crawl
+	byRefs               bool     // it shows other refs than that of the revision
+	bySettings           bool     // it shows settings
+	hasHost              bool     // it shows addresses of this server
+	index                bool     // search engines may list the page of a branch or tag
+	fields               []string // of query strings that change the page
 }
 
 // kinds has all kinds of pages by the name in their addresses; "" is the page of the repository.
 var kinds = map[string]*kind{
-	"":        {name: "", byRefs: true, bySettings: true, show: (*request).front, index: true},
-	"tree":    {name: "tree", show: (*request).tree, hasRevision: true, hasPath: true, index: true},
-	"file":    {name: "file", show: (*request).file, hasRevision: true, hasPath: true, index: true},
-	"raw":     {name: "raw", show: (*request).raw, hasRevision: true, hasPath: true},
-	"blame":   {name: "blame", show: (*request).blame, hasRevision: true, hasPath: true, costly: true},
-	"history": {name: "history", byRefs: true, show: (*request).history, hasRevision: true, hasPath: true, costly: true},
-	"log":     {name: "log", byRefs: true, show: (*request).log, hasRevision: true, hasPath: true},
-	"commit":  {name: "commit", show: (*request).commit, hasRevision: true},
-	"compare": {name: "compare", show: (*request).compare, hasTwo: true, costly: true},
-	"refs":    {name: "refs", byRefs: true, show: (*request).refs},
-	"feed":    {name: "feed", show: (*request).feed, hasRevision: true},
+	"": {name: "", byRefs: true, bySettings: true, hasHost: true, show: (*request).front, index: true},
+	"tree": {name: "tree", show: (*request).tree, hasRevision: true, hasPath: true, hasHost: true, index: true,
+		fields: []string{"from", "wait"}},
+	"file": {name: "file", show: (*request).file, hasRevision: true, hasPath: true, index: true,
+		fields: []string{"line"}},
+	"raw": {name: "raw", show: (*request).raw, hasRevision: true, hasPath: true},
+	"blame": {name: "blame", show: (*request).blame, hasRevision: true, hasPath: true, costly: true,
+		fields: []string{"line"}},
+	"history": {name: "history", byRefs: true, show: (*request).history, hasRevision: true, hasPath: true, costly: true,
+		fields: logFields},
+	"log":    {name: "log", byRefs: true, show: (*request).log, hasRevision: true, hasPath: true, fields: logFields},
+	"commit": {name: "commit", show: (*request).commit, hasRevision: true, hasHost: true},
+	"compare": {name: "compare", show: (*request).compare, hasTwo: true, hasHost: true, costly: true,
+		fields: []string{"from", "to"}},
+	"refs": {name: "refs", byRefs: true, show: (*request).refs, fields: []string{"branch", "tag"}},
+	"feed": {name: "feed", show: (*request).feed, hasRevision: true, hasHost: true},
 }
 
 // content is the main part of a page.
@@ -126,7 +133,7 @@ func (s *Site) Serve(w http.ResponseWriter, r *http.Request, v Visitor) error {
 	if err == nil {
 		err = q.open()
 	}
-	if err != nil && q.query.Get("go-get") == "1" && q.kind.name == "" {
+	if err != nil && r.URL.Query().Get("go-get") == "1" && q.kind.name == "" {
 		err = q.goGet(err)
 	}
 	if err == nil {

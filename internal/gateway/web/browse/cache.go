@@ -3,7 +3,6 @@ package browse
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -17,12 +16,13 @@ import (
 
 // key returns all that the main part of a page depends on. All readers of a repository see the same refs.
 func (q *request) key() string {
-	parts := []string{q.kind.name, q.repo.String(), q.from.id.String(), q.at.id.String(), q.at.ref, q.rest, q.path,
-		q.purges, q.v.Address("")} // of clones, feeds and submodules
-	for _, name := range slices.Concat(costlyFields, otherFields) {
-		if values := q.query[name]; len(values) > 0 {
-			parts = append(parts, name, values[0])
-		}
+	parts := []string{q.kind.name, q.repo.String(), q.from.id.String(), q.at.id.String(), q.path, q.purges,
+		q.query.Encode(), fmt.Sprint(q.asPatch, q.mergeBase)}
+	if q.kind.name != "raw" {
+		parts = append(parts, q.from.text, q.at.text, q.at.ref) // of links
+	}
+	if q.kind.hasHost {
+		parts = append(parts, q.v.Address("")) // of clones, feeds and submodules
 	}
 	if q.kind.byRefs {
 		parts = append(parts, fmt.Sprint(q.version))

@@ -187,12 +187,14 @@ func (q *request) otherLines(before, shown, total int) g.Node {
 	if shown >= total {
 		return nil
 	}
+	at := q.otherKind("tree", "file")
 	to := func(line int, label string) g.Node {
-		return h.A(page.Href("?line="+strconv.Itoa(line)+"#L"+strconv.Itoa(line)), g.Text(label))
+		return h.A(page.Href(at+"?line="+strconv.Itoa(line)+"#L"+strconv.Itoa(line)), g.Text(label))
 	}
-	return h.Form(h.Class("filter"), h.P(h.Class("note"), g.Textf("Lines %d to %d of %d. ", before+1, before+shown, total),
-		g.If(before > 0, to(max(1, before+1-maxLines), "Lines before")), g.Text(" "),
-		g.If(before+shown < total, to(before+shown+1, "Lines after"))),
+	return h.Form(h.Class("filter"), g.If(at != "", h.Action(at)),
+		h.P(h.Class("note"), g.Textf("Lines %d to %d of %d. ", before+1, before+shown, total),
+			g.If(before > 0, to(max(1, before+1-maxLines), "Lines before")), g.Text(" "),
+			g.If(before+shown < total, to(before+shown+1, "Lines after"))),
 		h.Label(g.Text("Line"), h.Input(h.Name("line"), h.Type("number"), h.Min("1"), h.Max(strconv.Itoa(total)))),
 		h.Button(g.Text("Show")))
 }

@@ -93,6 +93,14 @@ func (q *request) permanent() g.Node {
 	return nil
 }
 
+// otherKind returns the address of the page of another kind if the request has the kind from; otherwise "".
+func (q *request) otherKind(from, to string) string {
+	if q.kind.name != from {
+		return ""
+	}
+	return q.link(to, q.here(), q.path)
+}
+
 // oldAddress returns the path of the page for an address of cgit, gitweb or Gitiles. cause is the error of the address
 // as one of this server. ok is false if there is no page, or if the visitor may not know of it.
 func (q *request) oldAddress(cause error) (to string, ok bool) {

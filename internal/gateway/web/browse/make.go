@@ -11,10 +11,10 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 )
 
-// The fields of query strings that change pages. Those of costlyFields make pages costly.
+// The fields of query strings that change logs, and those that make pages costly.
 var (
-	costlyFields = []string{"author", "text", "path", "skip", "wait"}
-	otherFields  = []string{"from", "to", "branch", "tag", "line"}
+	logFields    = []string{"author", "text", "path", "skip"}
+	costlyFields = append([]string{"wait"}, logFields...)
 )
 
 // answer sends the page.

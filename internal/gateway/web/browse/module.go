@@ -150,7 +150,7 @@ func (q *request) module(cause error) (*content, error) {
 	if to := known[q.path]; to != "" {
 		about = h.P(g.Text("Its repository is "), q.moduleLink(to, "", id, to), g.Text("."))
 	}
-	return &content{title: q.path + " - " + q.repo.String(), kind: "tree", main: g.Group{
+	return &content{title: q.path + " - " + q.repo.String(), kind: "tree", noStore: true, main: g.Group{
 		q.crumbs(""), q.places(""), q.permanent(), page.Card("This is a submodule", "It is the commit "+id+
 			" of another repository.", about),
 	}}, nil

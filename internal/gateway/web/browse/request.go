@@ -3,6 +3,7 @@ package browse
 import (
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
@@ -18,7 +19,7 @@ type request struct {
 	kind  *kind
 	repo  git.RepoPath
 	rest  string     // of the path, after the kind
-	query url.Values // of the address
+	query url.Values // the fields of the kind
 
 	at        revision
 	from      revision // the left one of a comparison
@@ -50,8 +51,20 @@ func (q *request) parse() (err error) {
 	if !q.kind.hasRevision && !q.kind.hasTwo && q.rest != "" {
 		return fault.New(fault.NotFound, "there is no page at this address")
 	}
-	if q.query, err = url.ParseQuery(q.r.URL.RawQuery); err != nil {
+	query, err := url.ParseQuery(q.r.URL.RawQuery)
+	if err != nil {
 		return fault.New(fault.Invalid, "the address of this page has an invalid query string")
+	}
+	q.query = url.Values{}
+	for _, name := range q.kind.fields {
+		if query.Has(name) {
+			q.query.Set(name, query.Get(name))
+		}
+	}
+	if q.query.Has("line") { // all lines of a page lead to the same one
+		line, _ := strconv.Atoi(q.query.Get("line"))
+		first := (min(max(line, 1), maxShown)-1)/maxLines*maxLines + 1
+		q.query.Set("line", strconv.Itoa(first))
 	}
 	return nil
 }

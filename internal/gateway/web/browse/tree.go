@@ -48,13 +48,14 @@ func (q *request) tree() (*content, error) {
 	}
 	more := g.Node(nil)
 	if token := listing.next; token != "" {
-		more = h.P(h.Class("more"), h.A(page.Href("?from="+url.QueryEscape(token)), h.Rel("next"), g.Text("More entries")))
+		more = h.P(h.Class("more"), h.A(page.Href(q.otherKind("file", "tree")+"?from="+url.QueryEscape(token)),
+			h.Rel("next"), g.Text("More entries")))
 	}
 	readme, err := q.readme(listing)
 	if err != nil {
 		return nil, err
 	}
-	return &content{title: title, kind: "tree", noStore: listing.failure != nil, main: g.Group{
+	return &content{title: title, kind: "tree", noStore: listing.failure != nil || q.kind.name == "file", main: g.Group{
 		q.crumbs(""), q.places("Files"), q.permanent(),
 		listing.view(q), more, readme,
 	}}, nil
