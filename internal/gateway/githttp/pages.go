@@ -30,8 +30,9 @@ type Pages func(w http.ResponseWriter, r *http.Request, v *Visitor) error
 
 // Sessions finds the sessions of visitors. Safe for concurrent use.
 type Sessions interface {
-	// Credential returns the credential of the session in a request; "" without a session.
-	Credential(r *http.Request) string
+	// Credential returns the credential of the session in a request; "" without a session. secure reports whether the
+	// connection of the browser has TLS.
+	Credential(r *http.Request, secure bool) string
 	// End ends the session of a browser whose credential is not valid any more.
 	End(w http.ResponseWriter, secure bool)
 }
@@ -42,7 +43,7 @@ func (q *request) identifyVisitor() error {
 	if q.handler.Sessions == nil || q.r.Header.Get("Authorization") != "" {
 		return q.identify()
 	}
-	credential := q.handler.Sessions.Credential(q.r)
+	credential := q.handler.Sessions.Credential(q.r, q.from.HTTPS)
 	if credential == "" {
 		return q.identify()
 	}

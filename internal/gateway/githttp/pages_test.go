@@ -77,7 +77,7 @@ var onlyApp = callers{func(id auth.Identity, repo git.RepoPath, _ auth.Operation
 // aliceSession is the session of alice, for requests with any cookie.
 type aliceSession struct{}
 
-func (aliceSession) Credential(r *http.Request) string {
+func (aliceSession) Credential(r *http.Request, _ bool) string {
 	if r.Header.Get("Cookie") == "" {
 		return ""
 	}

@@ -61,10 +61,10 @@ type Visitor interface {
 	Address(path string) string
 }
 
-// Credential returns the credential of a session; "" if the request has none.
-func (a *Accounts) Credential(r *http.Request) string {
+// Credential returns the credential of a session; "" if the request has none. secure is Visitor.Secure.
+func (a *Accounts) Credential(r *http.Request, secure bool) string {
 	var s session
-	if !a.sessions.open(r, sessionName, &s) || !a.Now().Before(s.Until) {
+	if !a.sessions.open(r, sessionName, secure, &s) || !a.Now().Before(s.Until) {
 		return ""
 	}
 	return s.Credential
@@ -72,7 +72,7 @@ func (a *Accounts) Credential(r *http.Request) string {
 
 // End removes the cookie of a session whose credential is not valid any more.
 func (a *Accounts) End(w http.ResponseWriter, secure bool) {
-	setCookie(w, sessionName, "", "/", 0, secure)
+	setCookie(w, sessionName, "", 0, secure)
 }
 
 // Has reports whether a path is that of a page of this package.
@@ -177,7 +177,7 @@ func (a *Accounts) begin(w http.ResponseWriter, r *http.Request, v Visitor, s se
 	if err != nil {
 		return err
 	}
-	setCookie(w, sessionName, sealed, "/", s.Until.Sub(a.Now()), v.Secure())
+	setCookie(w, sessionName, sealed, s.Until.Sub(a.Now()), v.Secure())
 	http.Redirect(w, r, target(to), http.StatusSeeOther)
 	return nil
 }

@@ -13,7 +13,6 @@ import (
 	"golang.org/x/oauth2"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
-	"github.com/packhorse-git/packhorse/internal/gateway/web/page"
 )
 
 const (
@@ -82,7 +81,7 @@ func (a *Accounts) toIssuer(w http.ResponseWriter, r *http.Request, v Visitor) e
 	if err != nil {
 		return err
 	}
-	setCookie(w, flowName, sealed, page.SignInPath, flowLife, v.Secure())
+	setCookie(w, flowName, sealed, flowLife, v.Secure())
 	http.Redirect(w, r, a.Issuer.config(provider, v).AuthCodeURL(f.State, oidc.Nonce(f.Nonce),
 		oauth2.S256ChallengeOption(f.Verifier)), http.StatusSeeOther)
 	return nil
@@ -91,10 +90,10 @@ func (a *Accounts) toIssuer(w http.ResponseWriter, r *http.Request, v Visitor) e
 // fromIssuer begins a session for a visitor who returns from the issuer.
 func (a *Accounts) fromIssuer(w http.ResponseWriter, r *http.Request, v Visitor) error {
 	var f flow
-	if !a.flows.open(r, flowName, &f) || !a.Now().Before(f.Until) || f.State != r.FormValue("state") {
+	if !a.flows.open(r, flowName, v.Secure(), &f) || !a.Now().Before(f.Until) || f.State != r.FormValue("state") {
 		return fault.New(fault.Invalid, "this sign-in has expired or was begun in another browser: begin again")
 	}
-	setCookie(w, flowName, "", page.SignInPath, 0, v.Secure())
+	setCookie(w, flowName, "", 0, v.Secure())
 	if problem := r.FormValue("error"); problem != "" {
 		return fault.New(fault.Invalid, "%s has refused: %.100q", a.Issuer.Name(), problem)
 	}

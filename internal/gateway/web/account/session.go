@@ -59,8 +59,8 @@ func (s *sealer) seal(v any) (string, error) {
 }
 
 // open decrypts the cookie of a request. It reports whether there is one that seal made.
-func (s *sealer) open(r *http.Request, name string, v any) bool {
-	cookie, err := r.Cookie(name)
+func (s *sealer) open(r *http.Request, name string, secure bool, v any) bool {
+	cookie, err := r.Cookie(cookieName(name, secure))
 	if err != nil {
 		return false
 	}
@@ -72,12 +72,21 @@ func (s *sealer) open(r *http.Request, name string, v any) bool {
 	return err == nil && json.Unmarshal(plain, v) == nil
 }
 
+// cookieName returns the name of a cookie in a browser. With TLS it has a prefix, so that other hosts of the domain
+// cannot set the cookie.
+func cookieName(name string, secure bool) string {
+	if secure {
+		return "__Host-" + name
+	}
+	return name
+}
+
 // setCookie sets a cookie, or removes it if life is 0.
-func setCookie(w http.ResponseWriter, name, value, path string, life time.Duration, secure bool) {
+func setCookie(w http.ResponseWriter, name, value string, life time.Duration, secure bool) {
 	age := int(life.Seconds())
 	if life <= 0 {
 		age = -1
 	}
-	http.SetCookie(w, &http.Cookie{Name: name, Value: value, Path: path, MaxAge: age, HttpOnly: true, Secure: secure,
-		SameSite: http.SameSiteLaxMode})
+	http.SetCookie(w, &http.Cookie{Name: cookieName(name, secure), Value: value, Path: "/", MaxAge: age, HttpOnly: true,
+		Secure: secure, SameSite: http.SameSiteLaxMode})
 }

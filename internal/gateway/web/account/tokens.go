@@ -21,7 +21,7 @@ func (a *Accounts) tokens(w http.ResponseWriter, r *http.Request, v Visitor) err
 		return nil
 	}
 	if _, credential, _ := r.BasicAuth(); v.Identity().By == auth.ByOIDC &&
-		(credential == "" || credential != a.Credential(r)) { // it may be that of a CI job
+		(credential == "" || credential != a.Credential(r, v.Secure())) { // it may be that of a CI job
 		return fault.New(fault.Denied, "an identity token creates and revokes no access tokens: sign in at the issuer")
 	}
 	own, err := a.Access.Own(v.Identity())
