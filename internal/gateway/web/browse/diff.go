@@ -7,11 +7,14 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
+	"google.golang.org/protobuf/proto"
 	g "maragu.dev/gomponents"
 	h "maragu.dev/gomponents/html"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/gateway"
 	"github.com/packhorse-git/packhorse/internal/gateway/web/page"
 	"github.com/packhorse-git/packhorse/internal/lfs"
 	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
@@ -25,6 +28,8 @@ const (
 	diffRows      = 20_000    // lines of a page
 	diffRow       = 400       // bytes of HTML for which a file counts as a further line
 	listedFiles   = 5000      // files whose names are listed
+
+	diffTime = 5 * time.Second // to make a difference
 )
 
 // diff is the difference between two commits.
@@ -33,6 +38,7 @@ type diff struct {
 	summary *packhorsev1.PatchSummary
 	modules modules // if it has changes of submodules
 	rows    int     // lines that the page may still show
+	isLate  bool    // it is not whole: it took too long
 
 	pointers map[*packhorsev1.FileDiff][2]*lfs.Object // files in Git LFS, before and after
 	objects  map[lfs.Object]lfs.State
@@ -41,10 +47,11 @@ type diff struct {
 // diff compares two commits. An empty first one is the first parent of the second one.
 func (q *request) diff(from, to string, mergeBase bool) (*diff, error) {
 	d := &diff{rows: diffRows}
-	err := all(q, packhorsev1connect.DiffServicePatchProcedure, &packhorsev1.PatchRequest{From: from, To: to,
-		MergeBase: mergeBase, MaxFiles: listedFiles, MaxFileBytes: diffFileBytes, MaxBytes: diffBytes},
-		func(m *packhorsev1.PatchResponse) error {
-			switch {
+	err := q.v.Read(gateway.Read{Procedure: packhorsev1connect.DiffServicePatchProcedure, Known: q.known, Limit: diffTime,
+		Request: &packhorsev1.PatchRequest{From: from, To: to, MergeBase: mergeBase, MaxFiles: listedFiles,
+			MaxFileBytes: diffFileBytes, MaxBytes: diffBytes},
+		Response: &packhorsev1.PatchResponse{}, Receive: func(message proto.Message) error {
+			switch m := message.(*packhorsev1.PatchResponse); {
 			case m.GetFile() != nil:
 				d.files = append(d.files, m.GetFile())
 			case m.GetPatch() != nil && len(d.files) > 0:
@@ -55,7 +62,11 @@ func (q *request) diff(from, to string, mergeBase bool) (*diff, error) {
 				d.summary = m.GetSummary()
 			}
 			return nil
-		})
+		}})
+	if fault.Is(err, fault.Deadline) {
+		d.endLate()
+		q.busy, err = true, nil
+	}
 	if err == nil && d.summary == nil {
 		return nil, fault.New(fault.Internal, "the storage node sent a difference without its end")
 	}
@@ -66,6 +77,18 @@ func (q *request) diff(from, to string, mergeBase bool) (*diff, error) {
 	return d, err
 }
 
+// endLate completes a difference whose rest was not made in time.
+func (d *diff) endLate() {
+	d.isLate, d.summary = true, &packhorsev1.PatchSummary{Files: int32(len(d.files))}
+	for _, f := range d.files {
+		d.summary.Additions += int64(f.GetAdditions())
+		d.summary.Deletions += int64(f.GetDeletions())
+	}
+	if len(d.files) > 0 {
+		d.files[len(d.files)-1].Truncated = true
+	}
+}
+
 // shown returns the files whose changes are shown.
 func (d *diff) shown() []*packhorsev1.FileDiff { return d.files[:min(len(d.files), diffFiles)] }
 
@@ -73,6 +96,10 @@ func (d *diff) shown() []*packhorsev1.FileDiff { return d.files[:min(len(d.files
 func (d *diff) view(q *request, before, after string) g.Node {
 	s := d.summary
 	notes := g.Group{}
+	if d.isLate {
+		notes = append(notes, h.P(h.Class("note"), g.Textf("This is not the whole difference: it takes more than %d seconds "+
+			"to make.", int(diffTime.Seconds()))))
+	}
 	if s.GetTruncated() {
 		notes = append(notes, h.P(h.Class("note"), g.Text("This is not the whole difference: it has too many or too large "+
 			"files for a page.")))

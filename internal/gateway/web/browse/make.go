@@ -88,8 +88,12 @@ func (q *request) enter() (leave func(), done bool, err error) {
 	// single files of commits cost little
 	isHistoric := q.at.ref == "" && q.at.id != (git.ObjectID{}) && q.kind.name != "raw" && q.kind.name != "file"
 	isFiltered := slices.ContainsFunc(costlyFields, q.query.Has) || q.kind.name == "log" && q.path != ""
-	if q.v.Name() != "" || !q.kind.costly && !isHistoric && !isFiltered {
+	switch {
+	case q.v.Name() != "":
 		return func() {}, false, nil
+	case !q.kind.costly && !isHistoric && !isFiltered && !q.asPatch:
+		leave, err = q.gate.ChargeSlow(q.r.RemoteAddr)
+		return leave, false, err
 	}
 	if done, err = q.gate.Needs(q.w, q.r); done || err != nil {
 		return nil, done, err

@@ -30,7 +30,7 @@ type request struct {
 	version git.Version       // of the refs
 	purges  string            // see node.Answer
 	held    int               // bytes, see hold
-	busy    bool              // the server had no time for colours, Markdown or sizes
+	busy    bool              // the server had no time for colours, Markdown, sizes or a difference
 	known   []string          // full IDs that refs led to, or are known to reach
 	unknown []string          // those that none did
 	names   map[string]string // see nameRefs

@@ -23,7 +23,8 @@ import (
 )
 
 const (
-	refillTime  = 5 * time.Minute // in which a network gets back its whole budget
+	refillTime  = 5 * time.Minute        // in which a network gets back its whole budget
+	freeTime    = 200 * time.Millisecond // of a page that most often costs little
 	maxNetworks = 50_000
 	patience    = 2 * time.Second // to wait for a seat
 	maxWaiting  = 8               // requests that wait for each seat
@@ -122,18 +123,27 @@ func (g *Gate) Seen(w http.ResponseWriter, r *http.Request, secure bool) error {
 
 // Charge admits a request, or fails with Exhausted. The caller has to call end when the server has done its work, which
 // the network of the client pays for. Further calls of end have no effect.
-func (g *Gate) Charge(remote string) (end func(), err error) {
+func (g *Gate) Charge(remote string) (end func(), err error) { return g.charge(remote, 0, 0) }
+
+// ChargeSlow is Charge for pages that most often cost little. The network pays for the time beyond 200 ms, and gets no
+// more of these pages when it owes a whole budget.
+func (g *Gate) ChargeSlow(remote string) (end func(), err error) {
+	return g.charge(remote, -g.budget, freeTime)
+}
+
+// charge is Charge for networks that have more than least left. The time free costs nothing.
+func (g *Gate) charge(remote string, least, free time.Duration) (end func(), err error) {
 	if g.budget == 0 {
 		return func() {}, nil
 	}
 	network := networkOf(remote)
-	if left := g.spend(network, 0); left <= 0 {
-		wait := time.Duration(float64(-left)/float64(g.budget)*float64(refillTime)) + time.Second
+	if left := g.spend(network, 0); left <= least {
+		wait := time.Duration(float64(least-left)/float64(g.budget)*float64(refillTime)) + time.Second
 		return nil, fault.Retry(fault.Exhausted, wait, "your network has used up its time for costly pages and "+
 			"archives: try again in %s seconds, or sign in", fault.RetryHeader(wait))
 	}
 	begin := g.now()
-	return sync.OnceFunc(func() { g.spend(network, g.now().Sub(begin)) }), nil
+	return sync.OnceFunc(func() { g.spend(network, max(0, g.now().Sub(begin)-free)) }), nil
 }
 
 // Enter is Charge, and limits how many pages are made at once.

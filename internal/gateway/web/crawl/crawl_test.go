@@ -101,6 +101,29 @@ func TestBudget(t *testing.T) {
 	if err := spend("192.0.2.1:1", 0); err != nil {
 		t.Errorf("a minute later: %v", err)
 	}
+	slow := func(d time.Duration) error {
+		end, err := g.ChargeSlow("192.0.2.1:1")
+		if err == nil {
+			now = now.Add(d)
+			end()
+		}
+		return err
+	}
+	for range 100 {
+		if err := slow(freeTime); err != nil {
+			t.Fatalf("pages within the time that costs nothing: %v", err)
+		}
+	}
+	if err := slow(time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	if err := slow(0); !fault.Is(err, fault.Exhausted) || spend("192.0.2.1:1", 0) == nil {
+		t.Errorf("after a minute for a page: %v, want Exhausted, also for costly pages", err)
+	}
+	now = now.Add(fault.RetryAfter(slow(0)))
+	if err := slow(0); err != nil || spend("192.0.2.1:1", 0) == nil {
+		t.Errorf("when the network owes less than its budget: %v, want none, but for costly pages", err)
+	}
 	g.budget = 0
 	if err := errors.Join(spend("192.0.2.1:1", time.Hour), spend("192.0.2.1:1", time.Hour)); err != nil {
 		t.Errorf("without a limit: %v", err)
