@@ -258,7 +258,7 @@ func oddRefs(t *testing.T, c *browserClient, r *gittest.Repo) {
 		for n := range row.Descendants() {
 			to := attribute(n, "href")
 			if n.Data == "td" && hasClass("name")(n) {
-				name = textOf(n)
+				name = strings.TrimSuffix(textOf(n), " default")
 			}
 			if n.Data != "a" || !strings.Contains(to, "/-/log/") {
 				continue
