@@ -116,11 +116,11 @@ func (d *diff) view(q *request, before, after string) g.Node {
 	shown := d.shown()
 	return g.Group{
 		notes,
-		h.Details(h.Class("changed"), g.If(len(d.files) <= 50, h.Open()),
+		g.If(len(d.files) > 0 || !d.isLate, h.Details(h.Class("changed"), g.If(len(d.files) <= 50, h.Open()),
 			h.Summary(page.Counted(int(s.GetFiles()), "file", "files"), g.Text(" changed, "),
 				h.Span(h.Class("plus"), g.Textf("+%d", s.GetAdditions())), g.Text(" "),
 				h.Span(h.Class("minus"), g.Textf("−%d", s.GetDeletions()))),
-			h.Table(h.TBody(list))),
+			h.Table(h.TBody(list)))),
 		g.Map(shown, func(f *packhorsev1.FileDiff) g.Node { return d.file(q, f, before, after) }),
 		g.If(len(shown) < len(d.files), h.P(h.Class("note"), g.Textf("The changes of %d more files are not shown.",
 			len(d.files)-len(shown)))),

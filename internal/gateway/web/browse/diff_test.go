@@ -43,4 +43,9 @@ func TestLateDifference(t *testing.T) {
 			t.Errorf("the page lacks %q: %s", want, page.String())
 		}
 	}
+	page.Reset()
+	d.files = nil
+	if err := d.view(q, "", "main").Render(&page); err != nil || strings.Contains(page.String(), "changed") {
+		t.Errorf("a page without any file counts them: %s, %v", page.String(), err)
+	}
 }
