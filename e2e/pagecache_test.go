@@ -47,7 +47,7 @@ func TestPageCaches(t *testing.T) {
 	}
 	for path, want := range map[string]string{"commit/main~1": "302", "tree/main~1": "302", "log/main/x.go": "302",
 		"log/main": "200", "file/main~1/x.go": "200", "commit/main": "200",
-		"commit/main.patch": "302", "commit/" + lost: "404", "refs/none": "404",
+		"commit/main.patch": "200", "commit/" + lost: "404", "refs/none": "404",
 		"commit/" + strings.Repeat("1", 40): "404"} {
 		if page := newBrowserClient(t, c.base).ask("/app/-/" + path); !strings.HasPrefix(page, want) {
 			t.Errorf("%s without a cookie: %.100s, want %s", path, page, want)

@@ -95,8 +95,10 @@ func (q *request) enter() (leave func(), done bool, err error) {
 		leave, err = q.gate.ChargeSlow(q.r.RemoteAddr)
 		return leave, false, err
 	}
-	if done, err = q.gate.Needs(q.w, q.r); done || err != nil {
-		return nil, done, err
+	if !q.asPatch { // which programs ask for, too
+		if done, err = q.gate.Needs(q.w, q.r); done || err != nil {
+			return nil, done, err
+		}
 	}
 	leave, err = q.gate.Enter(q.r.Context(), q.r.RemoteAddr)
 	return leave, false, err
