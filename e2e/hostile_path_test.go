@@ -127,7 +127,7 @@ func TestHostilePaths(t *testing.T) {
 		"/$(id)":                                 404,
 		"/`id`":                                  404,
 		"/{good}":                                404,
-		"/good?x=":                               404,
+		"/good?x=":                               200, // the page of the repository
 		"/" + strings.Repeat("a", 255):           404,
 		"/" + strings.Repeat("a", 900):           404,
 		"/" + strings.Repeat("%2e", 5000):        404,
@@ -145,7 +145,7 @@ func TestHostilePaths(t *testing.T) {
 		if strings.Contains(a.body, filepath.Dir(v.root)) {
 			t.Errorf("%.100q: got a body with the root of the repositories: %q", path, a.body)
 		}
-		if len(a.body) > 1200 || a.header.Get("X-Injected") != "" {
+		if len(a.body) > 1200 && !strings.Contains(path, "?") || a.header.Get("X-Injected") != "" {
 			t.Errorf("%.100q: got %v %q, want at most 1200 bytes and no header X-Injected", path, a.header, a.body)
 		}
 		if !strings.Contains(path, "?") { // the same for what a session is asked for
