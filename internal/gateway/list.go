@@ -18,8 +18,7 @@ const MaxListed = 1000
 
 // List returns a page of the repositories that the caller may read: those of each route, in the order of the prefixes.
 // NextPageToken is the last path of the page, for ListRequest.After; empty after the last page. contains selects those
-// whose path or description has it, without regard to case. With it, repositories of the last
-// minute can be absent.
+// whose path or description has it, without regard to case. With it, repositories of the last minute can be absent.
 func (r *Request) List(asked *packhorsev1.ListRequest, contains string) (*packhorsev1.ListResponse, error) {
 	contains = strings.ToLower(contains)
 	page := &packhorsev1.ListResponse{}
@@ -99,8 +98,7 @@ func (r *Request) listRoute(prefix string, want *packhorsev1.ListRequest, contai
 	part := &packhorsev1.ListResponse{}
 	if contains != "" {
 		all, err := r.described(prefix)
-		from := slices.IndexFunc(all, func(d describedPath) bool { return d.path == want.After }) + 1
-		for _, d := range all[from:] {
+		for _, d := range after(all, want.After) {
 			if strings.HasPrefix(d.path, want.Prefix) && strings.Contains(d.text, contains) {
 				part.Repositories = append(part.Repositories, d.path)
 			}
@@ -110,11 +108,26 @@ func (r *Request) listRoute(prefix string, want *packhorsev1.ListRequest, contai
 	return part, r.callRoute(prefix, packhorsev1connect.RepositoryServiceListProcedure, want, part)
 }
 
+// after returns what follows a path. A node orders paths by their components. The path may have been removed meanwhile.
+func after(all []describedPath, path string) []describedPath {
+	if i := slices.IndexFunc(all, func(d describedPath) bool { return d.path == path }); i >= 0 {
+		return all[i+1:]
+	}
+	components := strings.Split(path, "/")
+	i := slices.IndexFunc(all, func(d describedPath) bool {
+		return slices.Compare(strings.Split(d.path, "/"), components) > 0
+	})
+	if i < 0 {
+		return nil
+	}
+	return all[i:]
+}
+
 // descriptions has the descriptions of repositories by route, for lists of those with a text. The zero value is empty.
 type descriptions struct {
-	making  sync.Mutex
 	mu      sync.Mutex
 	byRoute map[string]describedRoute
+	making  chan struct{} // closed when the request that asks a node has an answer; nil: none asks
 }
 
 type describedRoute struct {
@@ -131,27 +144,48 @@ const (
 	maxDescription = 1000    // bytes of a description
 )
 
-func (d *descriptions) get(prefix string) describedRoute {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.byRoute[prefix]
-}
-
-// described returns the repositories of a route. One request at a time asks a node for them.
-func (r *Request) described(prefix string) ([]describedPath, error) {
+// described returns the repositories of a route. One request at a time asks a node for them. Others get the former
+// ones, or wait if there are none.
+func (r *Request) described(prefix string) (list []describedPath, err error) {
 	d := &r.descriptions
-	if known := d.get(prefix); time.Since(known.at) < describedFor {
-		return known.list, nil
-	} else if !d.making.TryLock() {
-		if known.list != nil { // they are on the way
+	for {
+		d.mu.Lock()
+		known, making := d.byRoute[prefix], d.making
+		if time.Since(known.at) < describedFor || known.list != nil && making != nil {
+			d.mu.Unlock()
 			return known.list, nil
 		}
-		d.making.Lock()
+		if making == nil {
+			d.making = make(chan struct{})
+		}
+		d.mu.Unlock()
+		if making == nil {
+			break
+		}
+		select {
+		case <-making:
+		case <-r.Ctx.Done():
+			return nil, fault.Wrap(fault.Cancelled, "the client has gone", r.Ctx.Err())
+		}
 	}
-	defer d.making.Unlock()
-	if known := d.get(prefix); time.Since(known.at) < describedFor {
-		return known.list, nil
-	}
+	defer func() {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		close(d.making)
+		d.making = nil
+		if list == nil {
+			return
+		}
+		if d.byRoute == nil {
+			d.byRoute = make(map[string]describedRoute)
+		}
+		d.byRoute[prefix] = describedRoute{list, time.Now()}
+	}()
+	return r.describeAll(prefix)
+}
+
+// describeAll asks a node for all repositories of a route. The list is not nil without an error.
+func (r *Request) describeAll(prefix string) ([]describedPath, error) {
 	list := []describedPath{}
 	for want := (&packhorsev1.ListRequest{Prefix: prefix, PageSize: MaxListed, Details: true}); ; {
 		part, err := r.listRoute(prefix, want, "")
@@ -171,12 +205,6 @@ func (r *Request) described(prefix string) ([]describedPath, error) {
 				"the start of the path", maxDescribed)
 		}
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.byRoute == nil {
-		d.byRoute = make(map[string]describedRoute)
-	}
-	d.byRoute[prefix] = describedRoute{list, time.Now()}
 	return list, nil
 }
 

@@ -26,24 +26,24 @@ func (s *Site) List(w http.ResponseWriter, r *http.Request, v Visitor) error {
 		return nil
 	}
 	query := r.URL.Query()
-	page1, err := v.List(&packhorsev1.ListRequest{Prefix: query.Get("prefix"), After: query.Get("after"), PageSize: listed,
+	found, err := v.List(&packhorsev1.ListRequest{Prefix: query.Get("prefix"), After: query.Get("after"), PageSize: listed,
 		Details: true}, query.Get("filter"))
 	// a search without a result does not lead to sign-in
 	if fault.Is(err, fault.Unauthenticated) && r.URL.RawQuery != "" {
-		page1, err = &packhorsev1.ListResponse{}, nil
+		found, err = &packhorsev1.ListResponse{}, nil
 	}
 	if err != nil {
 		return s.Fail(w, r, v, err)
 	}
 	// in the order of paths, the repositories of a directory are not all beside each other
-	slices.SortStableFunc(page1.GetDetails(), func(a, b *packhorsev1.Repository) int {
+	slices.SortStableFunc(found.GetDetails(), func(a, b *packhorsev1.Repository) int {
 		x, _ := cutLast(a.GetPath())
 		y, _ := cutLast(b.GetPath())
 		return strings.Compare(x, y)
 	})
 	dir := ""
 	rows := g.Group{}
-	for _, repo := range page1.GetDetails() {
+	for _, repo := range found.GetDetails() {
 		if repo.GetSettings().GetUnlisted() {
 			continue
 		}
@@ -56,7 +56,7 @@ func (s *Site) List(w http.ResponseWriter, r *http.Request, v Visitor) error {
 		rows = append(rows, repositoryRow(repo, name))
 	}
 	more := g.Node(nil)
-	if next := page1.GetNextPageToken(); next != "" {
+	if next := found.GetNextPageToken(); next != "" {
 		more = h.P(h.Class("more"), h.A(page.Href("/?prefix="+url.QueryEscape(query.Get("prefix"))+"&filter="+
 			url.QueryEscape(query.Get("filter"))+"&after="+url.QueryEscape(next)), h.Rel("next"), g.Text("More repositories")))
 	}
