@@ -73,7 +73,9 @@ func (q *request) diff(from, to string, mergeBase bool) (*diff, error) {
 	if err == nil && slices.ContainsFunc(d.files, isModule) {
 		d.modules, err = q.modules(to, cmp.Or(from, to+"^"))
 	}
-	d.findObjects(q)
+	if err == nil {
+		d.findObjects(q)
+	}
 	return d, err
 }
 

@@ -25,9 +25,9 @@ func (q *request) here() string {
 	return q.at.text
 }
 
-// crumbs returns links to the repository and to the directories of the path. what is text after them. If it is empty,
-// the last component is not a link.
-func (q *request) crumbs(what string) g.Node {
+// crumbs returns links to the repository and to the directories of the path, and a title. Without one, the last
+// component of the path is not a link.
+func (q *request) crumbs(title string) g.Node {
 	name := q.repo.String()
 	nodes := g.Group{h.A(page.Href(q.link("")), page.Text(name))}
 	at := q.path
@@ -37,15 +37,15 @@ func (q *request) crumbs(what string) g.Node {
 	for rest, done := at, ""; rest != ""; {
 		part, next, _ := strings.Cut(rest, "/")
 		done += part
-		if nodes = append(nodes, separator); next == "" && what == "" {
+		if nodes = append(nodes, separator); next == "" && title == "" {
 			nodes = append(nodes, h.B(page.Text(part)))
 		} else {
 			nodes = append(nodes, h.A(page.Href(q.link("tree", q.here(), done)), page.Text(part)))
 		}
 		done, rest = done+"/", next
 	}
-	if what != "" {
-		nodes = append(nodes, h.Span(h.Class("what"), g.Text(what)))
+	if title != "" {
+		nodes = append(nodes, h.Span(h.Class("what"), g.Text(title)))
 	}
 	return h.H1(h.Class("crumbs"), nodes)
 }

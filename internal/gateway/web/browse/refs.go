@@ -219,7 +219,7 @@ func versionPart(name string) string {
 	return name[:min(max(n, 1), len(name))]
 }
 
-// versionRank orders parts: what is before a release, the end, and all others.
+// versionRank orders parts: "-", which begins the name of a candidate, then the end of a name, then all others.
 func versionRank(part string) int {
 	switch part {
 	case "-":

@@ -144,8 +144,8 @@ func cgitLog(repo, revision, file string, query map[string]string) string {
 	return page.Address(repo, "log", revision)
 }
 
-// search returns the address of the commits that have a text. field is cgit's or gitweb's name for what has it: author,
-// committer, or the message.
+// search returns the address of the commits with a text. field is that of cgit's or gitweb's form: author, committer or
+// grep, for the message.
 func search(repo, revision, field, text, file string) string {
 	query := url.Values{"text": {text}}
 	if field == "author" || field == "committer" {
@@ -161,8 +161,8 @@ func compare(repo, from, to string) string {
 	return page.Address(repo, "compare") + "/" + page.Path(from) + ".." + page.Path(to)
 }
 
-// snapshot translates the name of an archive, NAME-REVISION.FORMAT. For formats that there are not, the answer is those
-// that there are.
+// snapshot translates the name of an archive, NAME-REVISION.FORMAT. The page of another
+// format names those that exist.
 func snapshot(repo, name string) string {
 	base := strings.TrimSuffix(path.Base(page.Unescape(repo)), ".git")
 	name = first(strings.TrimPrefix(name, base+"-"))
