@@ -30,15 +30,12 @@ func TestClusterRules(t *testing.T) {
 	c.create("r")
 	c.checkSharedTokens()
 	c.checkAgreement()
-	seed, changes, pause := uint64(1), 30, time.Second
+	seed, changes, pause := seedOr(1), 30, time.Second
 	if testing.Short() {
 		changes, pause = 8, 3*time.Second
 	}
 	if n, err := strconv.Atoi(os.Getenv("PACKHORSE_CHANGES")); err == nil {
 		changes = n
-	}
-	if n, err := strconv.ParseUint(os.Getenv("PACKHORSE_SEED"), 10, 64); err == nil {
-		seed = n
 	}
 	h := &pushHistory{cluster: c, began: time.Now(), seen: map[string]string{}}
 	for register := range 2 {

@@ -35,12 +35,9 @@ import (
 // PACKHORSE_PUSHES is the number of pushes, and PACKHORSE_SEED the seed of the random numbers.
 func TestCluster(t *testing.T) {
 	t.Parallel()
-	seed, pushes, clients, pause := uint64(1), 2000, 8, time.Second
+	seed, pushes, clients, pause := seedOr(1), 2000, 8, time.Second
 	if testing.Short() {
 		pushes, clients, pause = 16, 3, 3*time.Second
-	}
-	if n, err := strconv.ParseUint(os.Getenv("PACKHORSE_SEED"), 10, 64); err == nil {
-		seed = n
 	}
 	if n, err := strconv.Atoi(os.Getenv("PACKHORSE_PUSHES")); err == nil {
 		pushes = n

@@ -25,7 +25,8 @@ import (
 // a store with a collection of the bucket. Each client makes a branch of some pushes, has git clone and check it with
 // all commits that were accepted, and deletes it. Then it pushes the same objects again.
 //
-// PACKHORSE_PUSHES is the number of pushes in each form, and PACKHORSE_PUSH_TIME their longest time.
+// PACKHORSE_PUSHES is the number of pushes in each form, PACKHORSE_PUSH_TIME their longest time, and PACKHORSE_SEED the
+// seed of the random numbers.
 func TestPushesWhileCollecting(t *testing.T) {
 	t.Parallel()
 	for name, pushes := range map[string]int{"disk": 120, "store": 40} {
@@ -50,7 +51,7 @@ type collectedPushes struct {
 
 func newCollectedPushes(t *testing.T, isInStore bool) *collectedPushes {
 	t.Helper()
-	w := &collectedPushes{stepWorld: newStepWorld(t, rand.Uint64(), isInStore)}
+	w := &collectedPushes{stepWorld: newStepWorld(t, seedOr(rand.Uint64()), isInStore)}
 	w.client.Git("update-ref", "refs/heads/main", w.members["app"]["main"].String())
 	base, err := gitload.Tip(t.Context(), w.client.Dir, "main")
 	if err != nil {

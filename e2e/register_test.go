@@ -7,7 +7,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -31,12 +30,9 @@ func TestRegister(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("/proc has to tell which processes a server has started")
 	}
-	seed, length := uint64(1), 5*time.Second
+	seed, length := seedOr(1), 5*time.Second
 	if testing.Short() {
 		length = 2 * time.Second
-	}
-	if n, err := strconv.ParseUint(os.Getenv("PACKHORSE_SEED"), 10, 64); err == nil {
-		seed = n
 	}
 	if d, err := time.ParseDuration(os.Getenv("PACKHORSE_PUSH_TIME")); err == nil {
 		length = d

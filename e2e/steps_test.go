@@ -52,10 +52,7 @@ const (
 // PACKHORSE_STEPS is the number of steps in each form, and PACKHORSE_SEED the seed of the random numbers.
 func TestSteps(t *testing.T) {
 	t.Parallel()
-	seed, long := rand.Uint64(), 0
-	if n, err := strconv.ParseUint(os.Getenv("PACKHORSE_SEED"), 10, 64); err == nil {
-		seed = n
-	}
+	seed, long := seedOr(rand.Uint64()), 0
 	if n, err := strconv.Atoi(os.Getenv("PACKHORSE_STEPS")); err == nil {
 		long = n
 	} else if !testing.Short() {
@@ -427,4 +424,12 @@ func (w *stepWorld) compare(name string, r *gittest.Repo, want map[string]gitid.
 	if !maps.Equal(got, want) {
 		w.t.Errorf("%s has %v, want %v", name, got, want)
 	}
+}
+
+// seedOr returns the seed of PACKHORSE_SEED, or another one without it.
+func seedOr(other uint64) uint64 {
+	if seed, err := strconv.ParseUint(os.Getenv("PACKHORSE_SEED"), 10, 64); err == nil {
+		return seed
+	}
+	return other
 }
