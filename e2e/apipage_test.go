@@ -14,7 +14,7 @@ import (
 )
 
 // A command on a page, and the answer that the page shows below it.
-var pageCommand = regexp.MustCompile("(?s)```sh\n(.*?)```\n(?:```json\n(.*?)```)?")
+var pageCommand = regexp.MustCompile("(?s)```sh\n((?:NODE|curl).*?)```\n(?:```json\n(.*?)```)?")
 
 // TestAPIPage runs the commands of docs/reference/api.md in one shell and compares their output with the page. Each
 // field on the page must be in the output with a value of the same type. Values that the page shows as "..." or that

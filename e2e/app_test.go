@@ -159,7 +159,7 @@ func TestApplication(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	script := regexp.MustCompile("(?s)```sh\n(.*?)```").FindSubmatch(page)
+	script := regexp.MustCompile("(?s)```sh\n(for w .*?)```").FindSubmatch(page)
 	if script == nil {
 		t.Fatal("docs/how-to/app.md has no script")
 	}
