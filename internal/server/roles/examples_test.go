@@ -44,7 +44,7 @@ func TestExampleUnits(t *testing.T) {
 	for _, r := range []config.Role{config.RoleServe, config.RoleStorage, config.RoleGateway, config.RoleSearch,
 		config.RoleMirror} {
 		cfg := exampleConfig(t, r, string(r)+".toml")
-		text, err := os.ReadFile("../../../examples/systemd/packhorse-" + string(r) + ".service")
+		text, err := os.ReadFile("../../../deploy/systemd/packhorse-" + string(r) + ".service")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -55,7 +55,7 @@ func TestExampleUnits(t *testing.T) {
 			}
 			return string(m[1])
 		}
-		if want := "/usr/local/bin/packhorse " + string(r) + " --config /etc/packhorse/" + string(r) +
+		if want := "packhorse " + string(r) + " --config /etc/packhorse/" + string(r) +
 			".toml"; value("ExecStart") != want {
 			t.Errorf("%s: ExecStart=%s instead of %s", r, value("ExecStart"), want)
 		}
@@ -80,12 +80,12 @@ func TestExampleUnits(t *testing.T) {
 func TestExampleStore(t *testing.T) {
 	t.Parallel()
 	cfg := exampleConfig(t, config.RoleStorage, "store.toml")
-	text, err := os.ReadFile("../../../examples/systemd/packhorse-storage.service.d/store.conf")
+	text, err := os.ReadFile("../../../deploy/systemd/packhorse-storage.service.d/store.conf")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{"\nRequiresMountsFor=" + cfg.Root + "\n", "\nReadWritePaths=\n",
-		"\nExecStart=\nExecStart=/usr/local/bin/packhorse storage --config /etc/packhorse/store.toml\n",
+		"\nExecStart=\nExecStart=packhorse storage --config /etc/packhorse/store.toml\n",
 		"\nCacheDirectory=" + strings.TrimPrefix(cfg.Root, "/var/cache/") + "\n"} {
 		if !strings.Contains(string(text), want) {
 			t.Errorf("drop-in for a store has no line %q, want it for the root %s", want, cfg.Root)

@@ -190,7 +190,7 @@ func TestSocketUnits(t *testing.T) {
 	cfg := exampleConfig(t, config.RoleGateway, "gateway.toml")
 	for name, address := range map[string]string{httpSocket: cfg.HTTP.Address, sshSocket: cfg.SSH.Address,
 		opsSocket: cfg.Ops.Address} {
-		text, err := os.ReadFile("../../../examples/systemd/packhorse-gateway-" + name + ".socket")
+		text, err := os.ReadFile("../../../deploy/systemd/packhorse-gateway-" + name + ".socket")
 		if err != nil {
 			t.Fatal(err)
 		}
