@@ -28,6 +28,7 @@ func TestExampleConfigs(t *testing.T) {
 	if err != nil || len(files) == 0 {
 		t.Fatal(files, err)
 	}
+	exampleConfig(t, config.RoleServe, "../deploy/packages/serve.toml")
 	for _, file := range files {
 		name := filepath.Base(file)
 		role := config.Role(strings.TrimSuffix(name, ".toml"))
@@ -66,6 +67,13 @@ func TestExampleUnits(t *testing.T) {
 		if owns && (value("ReadWritePaths") != cfg.Root || value("RequiresMountsFor") != cfg.Root) {
 			t.Errorf("ReadWritePaths and RequiresMountsFor of the unit are other paths, want the root %s", cfg.Root)
 		}
+		if r == config.RoleServe {
+			packaged := exampleConfig(t, r, "../deploy/packages/serve.toml")
+			if packaged.Root != cfg.Root || packaged.State != cfg.State || packaged.Shutdown != cfg.Shutdown {
+				t.Errorf("the package's root, state and shutdown = %s, %s, %v, want those of examples/serve.toml: %s, %s, %v",
+					packaged.Root, packaged.State, packaged.Shutdown, cfg.Root, cfg.State, cfg.Shutdown)
+			}
+		}
 		if owns && strings.Contains(string(text), "\nRestrictSUIDSGID=") {
 			t.Error("the unit has RestrictSUIDSGID=, want not: git sets the group bit of shared directories")
 		}
@@ -80,7 +88,7 @@ func TestExampleUnits(t *testing.T) {
 func TestExampleStore(t *testing.T) {
 	t.Parallel()
 	cfg := exampleConfig(t, config.RoleStorage, "store.toml")
-	text, err := os.ReadFile("../../../deploy/systemd/packhorse-storage.service.d/store.conf")
+	text, err := os.ReadFile("../../../examples/packhorse-storage.service.d/store.conf")
 	if err != nil {
 		t.Fatal(err)
 	}

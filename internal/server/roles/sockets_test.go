@@ -183,33 +183,27 @@ func (l tellClose) Accept() (net.Conn, error) {
 	return c, err
 }
 
-// TestSocketUnits: the examples of socket units have the names that a gateway knows, belong to its unit, and listen
-// where its example does.
+// TestSocketUnits: the socket units have the names that a server knows, belong to its unit, and listen where its
+// configuration does.
 func TestSocketUnits(t *testing.T) {
 	t.Parallel()
-	cfg := exampleConfig(t, config.RoleGateway, "gateway.toml")
-	for name, address := range map[string]string{httpSocket: cfg.HTTP.Address, sshSocket: cfg.SSH.Address,
-		opsSocket: cfg.Ops.Address} {
-		text, err := os.ReadFile("../../../deploy/systemd/packhorse-gateway-" + name + ".socket")
-		if err != nil {
-			t.Fatal(err)
-		}
-		value := func(key string) string {
-			all := regexp.MustCompile(`(?m)^`+key+`=(.*)$`).FindAllSubmatch(text, -1)
-			if len(all) != 1 {
-				t.Errorf("%s: lines of %s= are %d, want 1", name, key, len(all))
-				return ""
+	for role, file := range map[config.Role]string{config.RoleGateway: "../examples/gateway.toml",
+		config.RoleServe: "../deploy/packages/serve.toml"} {
+		cfg := exampleConfig(t, role, file)
+		for name, address := range map[string]string{httpSocket: cfg.HTTP.Address, sshSocket: cfg.SSH.Address,
+			opsSocket: cfg.Ops.Address} {
+			unit := "packhorse-" + string(role) + "-" + name + ".socket"
+			text, err := os.ReadFile("../../../deploy/systemd/" + unit)
+			if err != nil {
+				t.Fatal(err)
 			}
-			return string(all[0][1])
-		}
-		if got := value("FileDescriptorName"); got != name {
-			t.Errorf("FileDescriptorName = %s, want %s", got, name)
-		}
-		if got := value("Service"); got != "packhorse-gateway.service" {
-			t.Errorf("%s: Service = %s, want packhorse-gateway.service", name, got)
-		}
-		if got := value("ListenStream"); address != "" && got != address {
-			t.Errorf("%s: ListenStream = %s, want %s", name, got, address)
+			for key, want := range map[string]string{"FileDescriptorName": name, "ListenStream": address,
+				"Service": "packhorse-" + string(role) + ".service"} {
+				all := regexp.MustCompile(`(?m)^`+key+`=(.*)$`).FindAllSubmatch(text, -1)
+				if len(all) != 1 || want != "" && string(all[0][1]) != want {
+					t.Errorf("%s: lines of %s = %q, want one with %s", unit, key, all, want)
+				}
+			}
 		}
 	}
 }
