@@ -22,7 +22,7 @@ BINARY   := bin/packhorse
 BUILD    := go build -buildvcs=false -trimpath -ldflags '-s -w -X main.revision=$(REVISION)'
 
 .DEFAULT_GOAL := help
-.PHONY: help build serve test test-short test-all test-long test-stories zoekt-webserver clients clients-doc store-servers test-minio test-browser test-forges check vet vet-darwin size proto helm fuzz soak-protocol soak-push docs bench bench-refs bench-neighbour bench-spawn bench-sched clean
+.PHONY: help build serve test test-short test-all test-long test-stories zoekt-webserver clients clients-doc store-servers test-minio test-browser test-forges check vet vet-darwin size proto helm fuzz soak-protocol soak-push docs release test-release bench bench-refs bench-neighbour bench-spawn bench-sched clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -69,7 +69,7 @@ test-short:
 	$(GOTEST) -short -timeout 15m $$(go list ./internal/... | grep -E '/internal/($(RACED))$$')
 	$(PLAINTEST) -short -timeout 15m $$(go list ./... | grep -vE '/(internal/($(RACED))$(if $(filter later,$(STORIES)),|e2e))$$')
 
-test-all: test vet-darwin test-long test-browser test-forges test-minio clients ## Run all tests: also long ones, the browser, other git clients, and soaks
+test-all: test vet-darwin test-long test-browser test-forges test-minio test-release clients ## Run all tests: also long ones, the browser, other git clients, and soaks
 	.ci/proto verify
 	.ci/helm verify
 	$(MAKE) soak-protocol SESSIONS=2000
@@ -152,6 +152,12 @@ soak-push: ## Check pushes that race, with kills in between, for an order that e
 docs: ## Regenerate the generated pages (docs/reference/config.md, metrics.md)
 	go test ./internal/server/config ./internal/server/roles -run '^TestDocs' -update
 
+release: ## Build the release VERSION from its tag into dist (docs/how-to/release.md)
+	@.ci/release $(VERSION)
+
+test-release: ## Build a release twice in clones, compare, and test its files
+	@.ci/test-release
+
 bench: build ## Clone URL with CLIENTS for DURATION from a running server
 	./bin/packhorse-bench fetch $(URL) --clients $(CLIENTS) --duration $(DURATION)
 
@@ -173,4 +179,4 @@ bench-sched: ## Simulate the choice of a worker for each request, and print JSON
 	@cat bin/sched.json
 
 clean: ## Remove what was built (not ./repos)
-	rm -rf bin
+	rm -rf bin dist

@@ -107,10 +107,11 @@ var (
 
 // Main runs the command in env.Args until it or ctx ends, and returns the exit code.
 func Main(ctx context.Context, env Env) int {
-	return cli.Run(ctx, rootCommand(env), env.Args, env.Stdin, env.Stdout, env.Stderr)
+	return cli.Run(ctx, Command(env), env.Args, env.Stdin, env.Stdout, env.Stderr)
 }
 
-func rootCommand(env Env) *cobra.Command {
+// Command returns `packhorse` with its subcommands.
+func Command(env Env) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "packhorse",
 		Short: "Serve Git repositories to many clients at once",
