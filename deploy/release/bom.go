@@ -28,7 +28,8 @@ var notID = regexp.MustCompile(`[^A-Za-z0-9.-]+`)
 // add adds a package, unless the list has it, and its relation to the element from. It returns its ID.
 func (b *bom) add(from, relation, name, version, license, purl string, sum []byte) string {
 	id := "SPDXRef-" + notID.ReplaceAllString(name+"-"+version, "-")
-	b.relations = append(b.relations, object{"spdxElementId": from, "relationshipType": relation, "relatedSpdxElement": id})
+	b.relations = append(b.relations,
+		object{"spdxElementId": from, "relationshipType": relation, "relatedSpdxElement": id})
 	if b.known[id] {
 		return id
 	}
@@ -36,8 +37,8 @@ func (b *bom) add(from, relation, name, version, license, purl string, sum []byt
 		b.known = map[string]bool{}
 	}
 	b.known[id] = true
-	p := object{"SPDXID": id, "name": name, "versionInfo": version, "downloadLocation": "NOASSERTION", "filesAnalyzed": false,
-		"licenseConcluded": license, "licenseDeclared": license, "copyrightText": "NOASSERTION"}
+	p := object{"SPDXID": id, "name": name, "versionInfo": version, "downloadLocation": "NOASSERTION",
+		"filesAnalyzed": false, "licenseConcluded": license, "licenseDeclared": license, "copyrightText": "NOASSERTION"}
 	if purl != "" {
 		p["externalRefs"] = []object{
 			{"referenceCategory": "PACKAGE-MANAGER", "referenceType": "purl", "referenceLocator": purl}}
@@ -49,8 +50,8 @@ func (b *bom) add(from, relation, name, version, license, purl string, sum []byt
 	return id
 }
 
-// addPrograms adds the programs of a tree with the modules that they link. The checksum of a module is that of go.sum, a
-// SHA-256 of its files.
+// addPrograms adds the programs of a tree with the modules that they link. The checksum of a module is that of go.sum,
+// a SHA-256 of its files.
 func (b *bom) addPrograms(tree, goos, arch, version string) {
 	for _, program := range must(filepath.Glob(filepath.Join(tree, "bin/*"))) {
 		sum := sha256.Sum256(must(os.ReadFile(program)))
@@ -80,8 +81,9 @@ func (b *bom) addImage(arch, version string, status []byte) {
 			fields[name] = value
 		}
 		if name := fields["Package"]; name != "" {
-			purl := fmt.Sprintf("pkg:deb/debian/%s@%s?arch=%s", name, url.QueryEscape(fields["Version"]), fields["Architecture"])
-			b.add(image, "CONTAINS", name+"/"+fields["Architecture"], fields["Version"], "NOASSERTION", purl, nil)
+			version, arch := fields["Version"], fields["Architecture"]
+			purl := fmt.Sprintf("pkg:deb/debian/%s@%s?arch=%s", name, url.QueryEscape(version), arch)
+			b.add(image, "CONTAINS", name+"/"+arch, version, "NOASSERTION", purl, nil)
 		}
 	}
 }

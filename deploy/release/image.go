@@ -20,9 +20,9 @@ import (
 func (r *release) image(architectures []string) {
 	var config v1.Config // that of the Containerfile; a test compares them
 	check(json.Unmarshal(must(os.ReadFile("deploy/container/config.json")), &config))
-	for name, value := range map[string]string{"version": r.Version, "revision": r.revision, "created": r.time.Format(time.RFC3339)} {
-		config.Labels["org.opencontainers.image."+name] = value
-	}
+	config.Labels["org.opencontainers.image.version"] = r.Version
+	config.Labels["org.opencontainers.image.revision"] = r.revision
+	config.Labels["org.opencontainers.image.created"] = r.time.Format(time.RFC3339)
 	index := mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
 	for _, arch := range architectures {
 		index = mutate.AppendManifests(index, mutate.IndexAddendum{Add: r.platformImage(arch, config),
@@ -52,7 +52,8 @@ func (r *release) platformImage(arch string, config v1.Config) v1.Image {
 
 	created := v1.Time{Time: r.time}
 	image := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
-	image = must(mutate.ConfigFile(image, &v1.ConfigFile{OS: "linux", Architecture: arch, Created: created, Config: config}))
+	image = must(mutate.ConfigFile(image,
+		&v1.ConfigFile{OS: "linux", Architecture: arch, Created: created, Config: config}))
 	for _, file := range []string{debian, programs + ".tar"} {
 		image = must(mutate.Append(image, mutate.Addendum{
 			Layer:   must(tarball.LayerFromFile(file, tarball.WithMediaType(types.OCILayer))),

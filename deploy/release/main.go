@@ -1,5 +1,5 @@
-// Command release makes the files of a release from programs that are built: see .ci/release, which runs it at the root of
-// the repository. The results depend only on the source, the version of Go and the Debian packages.
+// Command release makes the files of a release from built programs. The script .ci/release runs it at the root of the
+// repository. The results depend only on the source, the version of Go and the Debian packages.
 //
 //	release [FLAGS] OS/ARCH...
 //
@@ -77,7 +77,7 @@ func main() {
 	r.write("packhorse_"+r.Version+".spdx.json", r.bom.document(&r))
 }
 
-// check ends the program if err is not nil. What is incomplete then has no checksums.
+// check ends the program if err is not nil. Incomplete results have no checksums.
 func check(err error) {
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "release:", err)
@@ -99,7 +99,8 @@ func (r *release) write(name string, content []byte) string {
 // pack writes the deb or the rpm of a tree.
 func (r *release) pack(format, tree, arch string) {
 	variables := map[string]string{"VERSION": r.Version, "ARCH": arch, "DIST": tree}
-	config := must(nfpm.ParseFileWithEnvMapping("deploy/packages/nfpm.yaml", func(name string) string { return variables[name] }))
+	value := func(name string) string { return variables[name] }
+	config := must(nfpm.ParseFileWithEnvMapping("deploy/packages/nfpm.yaml", value))
 	info := must(config.Get(format))
 	info.MTime, info.RPM.BuildHost = r.time, "packhorse"
 	packager := must(nfpm.Get(format))
