@@ -90,7 +90,8 @@ func (b *bom) addImage(arch, version string, status []byte) {
 
 // document returns the list in the format SPDX 2.3.
 func (b *bom) document(r *release) []byte {
-	return must(json.MarshalIndent(object{"spdxVersion": "SPDX-2.3", "dataLicense": "CC0-1.0", "SPDXID": "SPDXRef-DOCUMENT",
+	return must(json.MarshalIndent(object{
+		"spdxVersion": "SPDX-2.3", "dataLicense": "CC0-1.0", "SPDXID": "SPDXRef-DOCUMENT",
 		"name":              "packhorse-" + r.Version,
 		"documentNamespace": "https://github.com/packhorse-git/packhorse/spdx/" + r.Version + "-" + r.revision,
 		"creationInfo": object{"created": r.time.Format(time.RFC3339),
