@@ -2,11 +2,15 @@ package e2e
 
 import (
 	"encoding/json"
+	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 // containerScript runs an image in its own namespaces, like a container engine. It assembles the image's tree from that
@@ -137,4 +141,47 @@ mount -t overlay overlay -o "lowerdir=/,upperdir=$DIR/upper,workdir=$DIR/work" "
 		return "it needs Debian, namespaces, overlayfs, setpriv and iproute2: " + string(out)
 	}
 	return ""
+}
+
+// TestImageConfiguration compares the image of a release with that of the Containerfile.
+func TestImageConfiguration(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../deploy/container/config.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var config struct {
+		User, WorkingDir, StopSignal string
+		Env, Entrypoint, Cmd         []string
+		Volumes, ExposedPorts        map[string]struct{}
+		Healthcheck                  struct {
+			Test                           []string
+			Interval, Timeout, StartPeriod time.Duration
+		}
+	}
+	if err := json.Unmarshal(text, &config); err != nil {
+		t.Fatal(err)
+	}
+	command := func(words []string) string {
+		text, err := json.Marshal(words)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.ReplaceAll(string(text), `","`, `", "`)
+	}
+	keys := func(m map[string]struct{}) string { return strings.Join(slices.Sorted(maps.Keys(m)), " ") }
+	check := config.Healthcheck
+	got := map[string]string{
+		"USER": config.User, "WORKDIR": config.WorkingDir, "STOPSIGNAL": config.StopSignal, "VOLUME": keys(config.Volumes),
+		"EXPOSE": strings.TrimSuffix(keys(config.ExposedPorts), "/tcp"), "ENTRYPOINT": command(config.Entrypoint),
+		"CMD": command(config.Cmd), "ENV": strings.Join(config.Env[1:], " "), // without PATH, which is Debian's
+		"HEALTHCHECK": fmt.Sprintf("--interval=%gs --timeout=%gs --start-period=%gs CMD %s", check.Interval.Seconds(),
+			check.Timeout.Seconds(), check.StartPeriod.Seconds(), command(check.Test[1:])),
+	}
+	want := lastStage(t, "../Containerfile")
+	delete(want, "COPY")
+	delete(want, "RUN")
+	if !maps.Equal(got, want) {
+		t.Errorf("deploy/container/config.json is\n%q,\nand the Containerfile\n%q", got, want)
+	}
 }

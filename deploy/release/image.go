@@ -2,6 +2,7 @@ package main
 
 import (
 	"archive/tar"
+	"compress/gzip"
 	"encoding/json"
 	"io"
 	"os"
@@ -52,12 +53,13 @@ func (r *release) platformImage(arch string, config v1.Config) v1.Image {
 
 	created := v1.Time{Time: r.time}
 	image := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
-	image = must(mutate.ConfigFile(image,
-		&v1.ConfigFile{OS: "linux", Architecture: arch, Created: created, Config: config}))
+	image = must(mutate.ConfigFile(image, &v1.ConfigFile{OS: "linux", Architecture: arch, Created: created, Config: config,
+		RootFS: v1.RootFS{Type: "layers"}}))
 	for _, file := range []string{debian, programs + ".tar"} {
-		image = must(mutate.Append(image, mutate.Addendum{
-			Layer:   must(tarball.LayerFromFile(file, tarball.WithMediaType(types.OCILayer))),
-			History: v1.History{Created: created, CreatedBy: "packhorse " + r.Version}}))
+		layer := must(tarball.LayerFromFile(file, tarball.WithMediaType(types.OCILayer),
+			tarball.WithCompressionLevel(gzip.DefaultCompression)))
+		history := v1.History{Created: created, CreatedBy: "make release", Comment: filepath.Base(file)}
+		image = must(mutate.Append(image, mutate.Addendum{Layer: layer, History: history}))
 	}
 	return image
 }
