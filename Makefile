@@ -104,7 +104,8 @@ test-minio: ## Install MinIO in bin/store, and test object storage with it
 	@.ci/store bin/store minio
 	CGO_ENABLED=0 go test -vet=off -count=1 ./internal/store/bucket -run '^TestMinIO$$'
 
-test-forges: ## Build a Gitea below GITEADIR (bin/gitea), and run mirrors and a sidecar of it
+test-forges: ## Build a Gitea below GITEADIR (bin/gitea), and run mirrors, a sidecar and a move of it
+	@.ci/packages jq rsync
 	@.ci/gitea $(GITEADIR)
 	PACKHORSE_TEST_GITEA=$(abspath $(GITEADIR)) CGO_ENABLED=0 go test -vet=off -count=1 -timeout 10m ./e2e -run 'OfGitea$$'
 

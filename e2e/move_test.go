@@ -1,219 +1,251 @@
 package e2e
 
 import (
-	"net/http"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
 	"github.com/packhorse-git/packhorse/internal/git/gittest"
 )
 
-// movePage runs the commands of a section of docs/how-to/move.md in a directory, with other paths. It leaves out the
-// server.
-func movePage(t *testing.T, dir, section string, paths ...string) {
-	t.Helper()
-	page, err := os.ReadFile("../docs/how-to/move.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, text, _ := strings.Cut(string(page), "\n## "+section+"\n")
-	_, text, _ = strings.Cut(text, "```sh\n")
-	script, _, ok := strings.Cut(text, "```")
-	script, _, serves := strings.Cut(script, "packhorse serve ")
-	if !ok || section == "Gitea and Forgejo" && !serves {
-		t.Fatalf("the page has no commands for %s", section)
-	}
-	cmd := exec.Command("sh", "-euxc", strings.NewReplacer(paths...).Replace(script))
-	cmd.Dir = dir
-	cmd.Env = append(gittest.Env(), "PATH="+binDir+":"+os.Getenv("PATH"))
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("the commands for %s: %v\n%s", section, err, out)
-	}
+// guide is a page about a move whose commands a test runs, with other paths and addresses. All of them have to be run.
+type guide struct {
+	*testing.T
+	page   string
+	dir    string   // where the commands run, and the home of their user
+	blocks []string // of commands that have not run yet
+	words  []string // in the commands, and by what they are replaced
+	env    []string
+	server *serverProcess
 }
 
-// serveMoved starts a server of the imported repositories.
-func serveMoved(t *testing.T, args ...string) *serverProcess {
-	t.Helper()
-	p, err := startServer(t.TempDir(), gittest.Env(), append([]string{"serve", "--http", "127.0.0.1:0", "--ops",
-		"127.0.0.1:0"}, args...))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { killAll(t, p) })
-	return p
-}
+var shellBlocks = regexp.MustCompile("(?ms)^( *)```sh\n(.*?)^ *```$")
 
-// TestMoveOfGitea moves the repositories on the disk of a real Gitea, with the commands of the page.
-func TestMoveOfGitea(t *testing.T) {
-	skipIfShort(t)
-	t.Parallel()
-	g := behindNginx(t, func(dir, forge string) (*nginx, error) {
-		return startNginx(dir, "location / { proxy_pass http://"+forge+"; }")
-	})
-	repo := linear(t)
-	g.create("app", true, repo)
-	g.api(http.MethodPost, "repos/owner/app/wiki/new", map[string]any{"title": "Home", "content_base64": "aGVsbG8="})
-	work, oid := filepath.Join(g.dir, "work"), ""
-	git := func(args ...string) string {
-		t.Helper()
-		cmd := exec.Command("git", append([]string{"-C", work}, args...)...)
-		cmd.Env = append(gittest.Env(), "GIT_CONFIG_GLOBAL="+filepath.Join(g.dir, "gitconfig"))
-		out, err := cmd.CombinedOutput()
-		if err != nil {
-			t.Fatalf("git %q: %v\n%s", args, err, out)
-		}
-		return string(out)
-	}
-	if _, err := exec.LookPath("git-lfs"); err != nil {
-		t.Logf("*** There is no git-lfs: moving objects of Git LFS is NOT tested. *** (%v)", err)
-	} else {
-		gittest.Run(t, "", "", "clone", "--quiet", g.as("owner", g.url+"/owner/app"), work)
-		git("lfs", "install", "--skip-repo")
-		git("lfs", "track", "*.bin")
-		if err := os.WriteFile(filepath.Join(work, "large.bin"), []byte("a large file"), 0o600); err != nil {
+// followGuide begins with check.sh of docs/how-to/move.md. The directories /srv, /etc and /var/lib are below dir.
+func followGuide(t *testing.T, page string, words ...string) *guide {
+	t.Helper()
+	g := &guide{T: t, page: page, dir: t.TempDir(), words: words}
+	for _, name := range []string{"etc/packhorse", "etc/packhorse/keys", "srv/git", "var"} {
+		if err := os.MkdirAll(filepath.Join(g.dir, name), 0o755); err != nil {
 			t.Fatal(err)
 		}
-		git("add", ".")
-		git("commit", "--quiet", "-m", "a large file")
-		git("push", "--quiet", "origin", "HEAD:main")
-		oid = strings.Fields(git("lfs", "ls-files", "--long"))[0]
 	}
-	root := filepath.Join(g.dir, "root")
-	movePage(t, g.dir, "Gitea and Forgejo", "/var/lib/gitea/data/gitea-repositories", filepath.Join(g.dir, "repositories"),
-		"/var/lib/gitea/data/lfs", filepath.Join(g.dir, "lfs"), "/srv/git", root)
-	p := serveMoved(t, "--root", root)
-	for _, name := range []string{"app", "app.wiki"} {
-		got, want := gittest.Run(t, "", "", "ls-remote", p.http+"/owner/"+name), ""
-		if out, err := g.lsRemote("owner", g.url+"/owner/"+name+".git"); err == nil {
-			want = out
+	g.words = append(g.words, "--chown=packhorse:packhorse ", "", "-o packhorse -g packhorse ", "", "/srv/", g.dir+"/srv/",
+		"/etc/", g.dir+"/etc/", "/var/lib/packhorse", g.dir+"/var/packhorse", `":2222"`, `"127.0.0.1:0"`,
+		`"127.0.0.1:8080"`, `"127.0.0.1:0"`)
+	g.env = append(gittest.Env(), "HOME="+g.dir, "GIT_CONFIG_GLOBAL="+filepath.Join(g.dir, "gitconfig"),
+		"PATH="+filepath.Join(g.dir, "bin")+":"+binDir+":"+os.Getenv("PATH"))
+	for _, name := range []string{"move.md", page} {
+		text, err := os.ReadFile("../docs/how-to/" + name)
+		if err != nil {
+			t.Fatal(err)
 		}
-		if got = strings.TrimSpace(got); got != strings.TrimSpace(want) || got == "" {
-			t.Errorf("the refs of %s are\n%s\nwant\n%s", name, got, want)
+		for _, m := range shellBlocks.FindAllStringSubmatch(string(text), -1) {
+			g.blocks = append(g.blocks, strings.ReplaceAll("\n"+m[2], "\n"+m[1], "\n")[1:])
 		}
 	}
-	if oid != "" {
-		lfs := filepath.Join(root, "owner/app.git/lfs/objects", oid[:2], oid[2:4], oid)
-		if text, err := os.ReadFile(lfs); err != nil || string(text) != "a large file" {
-			t.Errorf("the object of Git LFS is %q, %v", text, err)
+	g.follow(1)
+	t.Cleanup(func() {
+		g.stop()
+		if len(g.blocks) > 0 && !t.Failed() {
+			t.Errorf("the test does not run all commands of %s: %q", page, g.blocks)
 		}
-	}
+	})
+	return g
 }
 
-// TestMoveOfGitolite moves a real gitolite with the commands of the page. Its users keep their keys and rights.
-func TestMoveOfGitolite(t *testing.T) {
-	skipIfShort(t)
+// servers matches a command that starts a server.
+var servers = regexp.MustCompile(`(?m)^packhorse ((?:serve|mirror) .*)\n`)
+
+// follow runs the next n blocks of commands and returns their output. A server that they start runs until the next one.
+func (g *guide) follow(n int) (out string) {
+	g.Helper()
+	if len(g.blocks) < n {
+		g.Fatalf("%s has not enough commands", g.page)
+	}
+	for _, block := range g.blocks[:n] {
+		if at := servers.FindStringSubmatchIndex(block); at != nil {
+			out += g.sh(block[:at[0]])
+			g.serve(block[at[2]:at[3]])
+			block = block[at[1]:]
+		}
+		out += g.sh(block)
+	}
+	g.blocks = g.blocks[n:]
+	return out
+}
+
+// sh runs commands.
+func (g *guide) sh(script string) string {
+	g.Helper()
+	out, err := g.try(script)
+	if err != nil {
+		g.Fatalf("%s: %v\n%s\n%s", g.page, err, script, out)
+	}
+	return out
+}
+
+func (g *guide) try(script string) (string, error) {
+	cmd := exec.Command("sh", "-euc", strings.NewReplacer(g.words...).Replace(script))
+	cmd.Dir, cmd.Env = g.dir, g.env
+	out, err := cmd.CombinedOutput()
+	g.Logf("%s%s", script, out)
+	return string(out), err
+}
+
+// serve starts a server with the arguments of the page. Its addresses replace those of the page.
+func (g *guide) serve(args string) {
+	g.Helper()
+	g.stop()
+	p, err := startServer(g.dir, g.env, append(strings.Fields(strings.NewReplacer(g.words...).Replace(args)), "--http",
+		"127.0.0.1:0", "--ops", "127.0.0.1:0"))
+	if err != nil {
+		g.Fatal(err)
+	}
+	_, ssh, _ := strings.Cut(p.ssh, "://")
+	g.server = p
+	g.words = append([]string{"http://127.0.0.1:8080", p.http, "http://127.0.0.1:9090", p.ops, "packhorse:8080",
+		strings.TrimPrefix(p.http, "http://"), "@127.0.0.1:8080", "@" + strings.TrimPrefix(p.http, "http://"),
+		"git.example:2222", ssh, "https://git.example", p.http}, g.words...)
+}
+
+func (g *guide) stop() {
+	if g.server != nil {
+		killAll(g.T, g.server)
+	}
+	g.server = nil
+}
+
+// tip returns the object ID of a ref.
+func (g *guide) tip(repository, ref string) string {
+	g.Helper()
+	id, _, _ := strings.Cut(g.sh("git ls-remote "+repository+" "+ref), "\t")
+	return id
+}
+
+// TestMoveOfGitDaemon follows move-git-daemon.md with a real git-daemon.
+func TestMoveOfGitDaemon(t *testing.T) {
 	t.Parallel()
-	for _, program := range []string{"gitolite", "ssh", "ssh-keygen"} {
-		if _, err := exec.LookPath(program); err != nil {
-			t.Skipf("*** There is no %s: moving from gitolite is NOT tested. ***", program)
-		}
-	}
-	home, dir := t.TempDir(), t.TempDir()
-	run := func(in string, env []string, name string, args ...string) (string, error) {
-		cmd := exec.Command(name, args...)
-		cmd.Dir, cmd.Env = in, append(gittest.Env(), env...)
-		out, err := cmd.CombinedOutput()
-		return string(out), err
-	}
-	must := func(in string, env []string, name string, args ...string) {
-		t.Helper()
-		if out, err := run(in, env, name, args...); err != nil {
-			t.Fatalf("%s %q: %v\n%s", name, args, err, out)
-		}
-	}
-	gitolite := []string{"HOME=" + home, "USER=git", "GL_BYPASS_ACCESS_CHECKS=1",
-		"GL_BINDIR=/usr/share/gitolite3", "GL_LIBDIR=/usr/share/gitolite3/lib"}
-	for _, user := range []string{"alice", "bob"} {
-		must(dir, nil, "ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", user, "-f", user)
-	}
-	must(dir, gitolite, "gitolite", "setup", "-pk", "alice.pub")
-	must(home, nil, "sed", "-i", "s/GIT_CONFIG_KEYS  *=>  *''/GIT_CONFIG_KEYS => '.*'/", ".gitolite.rc") // permits desc
-	must(dir, nil, "git", "clone", "--quiet", filepath.Join(home, "repositories/gitolite-admin.git"), "admin")
-	conf := "repo gitolite-admin\n RW+ = alice\nrepo team/app\n desc = \"An app\"\n RW+ = alice\n RW dev/ = bob\n" +
-		" R = bob\n"
-	text, err := os.ReadFile(filepath.Join(dir, "bob.pub"))
-	if err == nil {
-		err = os.WriteFile(filepath.Join(dir, "admin/keydir/bob.pub"), text, 0o600)
-	}
-	if err == nil {
-		err = os.WriteFile(filepath.Join(dir, "admin/conf/gitolite.conf"), []byte(conf), 0o600)
-	}
+	address, err := freeAddress()
 	if err != nil {
 		t.Fatal(err)
 	}
-	must(dir, nil, "git", "-C", "admin", "add", ".")
-	must(dir, nil, "git", "-C", "admin", "commit", "--quiet", "-m", "an app")
-	must(dir, gitolite, "git", "-C", "admin", "push", "--quiet")
-	repo := linear(t)
-	must(repo.Dir, gitolite, "git", "push", "--quiet", "--mirror", filepath.Join(home, "repositories/team/app.git"))
+	g := followGuide(t, "move-git-daemon.md", "git://git.example/", "git://"+address+"/")
+	root := filepath.Join(g.dir, "srv/git")
+	for _, name := range []string{"app.git", "team/lib.git", "team/private.git"} {
+		r := gittest.InitAt(t, filepath.Join(root, name), "--bare")
+		r.Git("update-ref", "refs/heads/trunk", r.Commit(name).String())
+		r.Git("symbolic-ref", "HEAD", "refs/heads/trunk")
+		r.Git("tag", "-m", "one", "v1", "trunk")
+		if name != "team/private.git" {
+			write(t, filepath.Join(root, name, "git-daemon-export-ok"), "")
+		}
+	}
+	host, port, _ := strings.Cut(address, ":")
+	daemon := exec.Command("git", "daemon", "--base-path="+root, "--listen="+host, "--port="+port, "--reuseaddr")
+	daemon.Env = g.env
+	if err := daemon.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { daemon.Process.Kill(); daemon.Wait() })
+	if !gittest.Eventually(func() bool { _, err := g.try("git ls-remote git://git.example/app.git"); return err == nil }) {
+		t.Fatal("git-daemon does not serve app.git")
+	}
 
-	etc := filepath.Join(dir, "etc")
-	err = os.Mkdir(etc, 0o700)
-	if err == nil {
-		err = os.WriteFile(filepath.Join(dir, "serve.toml"), []byte("root = '"+dir+"/git'\n[ssh]\naddress = '127.0.0.1:0'\n"+
-			"authorized_keys = '"+etc+"/keys'\n"), 0o600)
+	out := g.follow(2)
+	if !strings.Contains(out, "phk_") || strings.Contains(out, "differs") {
+		t.Errorf("the commands print %s", out)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	movePage(t, dir, "gitolite", "git@old.example:gitolite-admin", filepath.Join(home, "repositories/gitolite-admin.git"),
-		"/home/git", home, "/srv/git", filepath.Join(dir, "git"), "/tmp/gitolite", filepath.Join(dir, "import"),
-		"/etc/packhorse", etc)
-	p := serveMoved(t, "--config", filepath.Join(etc, "serve.toml"))
-	as := func(user string, args ...string) error {
-		out, err := run(repo.Dir, []string{"GIT_SSH_COMMAND=ssh -F /dev/null -o StrictHostKeyChecking=no -o " +
-			"UserKnownHostsFile=/dev/null -o IdentitiesOnly=yes -o BatchMode=yes -i " + dir + "/" + user}, "git", args...)
-		t.Logf("%s: git %q: %v\n%s", user, args, err, out)
-		return err
-	}
-	url := strings.Replace(p.ssh, "://", "://git@", 1) + "/team/app"
-	for _, test := range []struct {
-		user, ref string
-		may       bool
-	}{{"alice", "main", true}, {"alice", "dev/x", true}, {"bob", "dev/y", true}, {"bob", "other", false}} {
-		if err := as(test.user, "ls-remote", url); err != nil {
-			t.Errorf("%s may not read: %v", test.user, err)
-		}
-		if err := as(test.user, "push", url, "main:refs/heads/"+test.ref); (err == nil) != test.may {
-			t.Errorf("%s pushes %s: %v, want a push: %v", test.user, test.ref, err, test.may)
+	for _, url := range []string{"git://git.example/team/private.git", "http://127.0.0.1:8080/team/private.git"} {
+		if out, err := g.try("git ls-remote " + url); err == nil {
+			t.Errorf("%s, which is not exported, has %s", url, out)
 		}
 	}
-	if err := as("bob", "ls-remote", strings.Replace(url, "team/app", "gitolite-admin", 1)); err == nil {
-		t.Error("bob may read gitolite-admin")
+	g.follow(1)
+	if got, want := g.tip("git://git.example/app.git", "refs/heads/trunk"), g.tip("http://127.0.0.1:8080/app.git",
+		"refs/heads/trunk"); got != want || !strings.Contains(g.sh("git config --global --list"), "insteadof") {
+		t.Errorf("with the old URL trunk is %s, want %s", got, want)
 	}
-	if out := runPackhorse(t, dir, "repo", "info", "team/app", "--root", filepath.Join(dir, "git")); !strings.Contains(out,
-		"An app") {
-		t.Errorf("the description is lost:\n%s", out)
+	// A push with the token is in the repository that git-daemon serves.
+	token := regexp.MustCompile(`phk_\w+`).FindString(out)
+	g.sh("git clone -q http://127.0.0.1:8080/app.git work && git -C work commit -q --allow-empty -m pushed &&" +
+		"git -C work -c http.extraHeader='" + basicHeader("alice", token) + "' push -q origin trunk")
+	if got, want := g.tip("http://127.0.0.1:8080/app.git", "refs/heads/trunk"), strings.TrimSpace(g.sh(
+		"git -C work rev-parse trunk")); got != want {
+		t.Errorf("trunk is %s, want the pushed commit %s", got, want)
+	}
+	if got := g.sh("GIT_CONFIG_GLOBAL=/dev/null sh check.sh git://git.example/ http://127.0.0.1:8080/ <names"); got != "" {
+		t.Errorf("after a push the check says %s", got)
+	}
+	g.sh("git -C /srv/git/app.git update-ref -d refs/tags/v1 && cp -r /srv/git/app.git other.git &&" +
+		"git -C other.git update-ref refs/heads/more trunk")
+	if got, err := g.try("echo .git | sh check.sh other http://127.0.0.1:8080/app"); err == nil || got != "differs: .git\n" {
+		t.Errorf("the check of different repositories says %v: %s", err, got)
 	}
 }
 
-// TestMoveOfCgit runs the commands of the page for cgit and gitweb.
+// TestMoveOfCgit follows move-cgit.md with lists and addresses of a real cgit and a real gitweb.
 func TestMoveOfCgit(t *testing.T) {
 	t.Parallel()
-	dir := t.TempDir()
-	for _, name := range []string{"app.git", "web.git"} {
-		r := gittest.InitAt(t, filepath.Join(dir, "old", name), "--bare")
-		r.Git("update-ref", "refs/heads/main", r.Commit(name).String())
-	}
-	for name, text := range map[string]string{
-		"cgitrc":      "repo.url=team/app\nrepo.path=" + dir + "/old/app.git\nrepo.desc=An app\nrepo.owner=Ann\n",
-		"gitweb.conf": "$projectroot = '" + dir + "/old';\n$projects_list = '" + dir + "/projects';\n",
-		"projects":    "web.git Bob\n",
+	for program, configure := range map[string]func(g *guide) (site cgiSite, start string){
+		"cgit": func(g *guide) (cgiSite, string) {
+			write(t, filepath.Join(g.dir, "etc/cgitrc"), fmt.Sprintf("virtual-root=/cgit/\ncache-size=0\n"+
+				"enable-index-links=1\nsection=Tools\nrepo.url=team/app.git\nrepo.path=%[1]s/srv/git/team/app.git\n"+
+				"repo.desc=An app\nrepo.owner=Ann\nrepo.url=tool.git\nrepo.path=%[1]s/elsewhere/tool.git\n", g.dir))
+			env := []string{"CGIT_CONFIG=" + g.dir + "/etc/cgitrc"}
+			return cgiSite{g.T, "/usr/lib/cgit/cgit.cgi", env, "/cgit"}, "/cgit/"
+		},
+		"gitweb": func(g *guide) (cgiSite, string) {
+			write(t, filepath.Join(g.dir, "srv/git/team/app.git/description"), "An app\n")
+			write(t, filepath.Join(g.dir, "projects"), "team/app.git Ann\n")
+			config := filepath.Join(g.dir, "etc/gitweb.conf")
+			write(t, config, fmt.Sprintf("$projectroot = '%[1]s/srv/git';\n$projects_list = '%[1]s/projects';\n"+
+				"our $my_uri = '/gitweb';\n$feature{'pathinfo'}{'default'} = [1];\n", g.dir))
+			g.words = append([]string{"import cgit /etc/cgitrc", "import gitweb " + config}, g.words...)
+			env := []string{"GITWEB_CONFIG=" + config}
+			return cgiSite{g.T, "/usr/share/gitweb/gitweb.cgi", env, "/gitweb"}, "/gitweb"
+		},
 	} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for _, test := range []struct{ from, path, owner string }{{"cgit", "team/app", "Ann"}, {"gitweb", "web", "Bob"}} {
-		into := filepath.Join(dir, "of-"+test.from)
-		movePage(t, dir, "cgit and gitweb", "/etc", dir, "ROOT=/srv/git sh /tmp/cgit",
-			"ROOT="+into+"/git sh "+into+"/"+test.from, "/srv/git", into+"/git", "/tmp", into)
-		out := runPackhorse(t, dir, "repo", "info", test.path, "--root", into+"/git")
-		if !strings.Contains(out, test.owner) {
-			t.Errorf("the owner of %s is not %s:\n%s", test.path, test.owner, out)
-		}
+		t.Run(program, func(t *testing.T) {
+			t.Parallel()
+			g := followGuide(t, "move-cgit.md", "/var/log/nginx/access.log", "access.log")
+			newOldRepo(t, filepath.Join(g.dir, "work"))
+			g.sh("git clone -q --bare work /srv/git/team/app.git && git clone -q --bare work elsewhere/tool.git")
+			site, start := configure(g)
+			if _, err := os.Stat(site.program); err != nil {
+				t.Skipf("*** There is no %s: moving from it is NOT tested. *** (%v)", program, err)
+			}
+			if page := string(site.get(start, "")); !strings.Contains(page, "An app") || !strings.Contains(page, "Ann") {
+				t.Fatalf("%s shows %s", program, page)
+			}
+			log := ""
+			for _, address := range site.crawl(start, 60) {
+				log += `192.0.2.7 - - [01/Nov/2026:10:00:00 +0000] "GET ` + address + ` HTTP/1.1" 200 100 "-" "-"` + "\n"
+			}
+			write(t, filepath.Join(g.dir, "access.log"), log)
+
+			g.follow(2)
+			if out := g.follow(2); out != "" {
+				t.Errorf("refs differ, or these addresses lead to no page:\n%s", out)
+			}
+			var page string
+			if !gittest.Eventually(func() bool { // settings may show after ten seconds
+				page = g.sh("curl -s http://127.0.0.1:8080/")
+				return strings.Contains(page, "An app") && strings.Contains(page, "Ann")
+			}) {
+				t.Errorf("the list does not show description and owner:\n%s", page)
+			}
+			if program == "cgit" && g.tip("http://127.0.0.1:8080/tool", "HEAD") == "" {
+				t.Error("the repository that was elsewhere is not served")
+			}
+			url := "http://127.0.0.1:8080" + site.place + "/team/app.git"
+			if out := g.sh("git ls-remote " + url); !strings.Contains(out, "main") {
+				t.Errorf("%s has %s", url, out)
+			}
+		})
 	}
 }

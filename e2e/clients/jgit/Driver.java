@@ -2,17 +2,23 @@ import static org.eclipse.jgit.lib.SubmoduleConfig.FetchRecurseSubmodulesMode.NO
 
 import java.io.File;
 import java.nio.file.Files;
+import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.List;
+import java.util.Map;
 import org.eclipse.jgit.api.CloneCommand;
 import org.eclipse.jgit.api.Git;
 import org.eclipse.jgit.lib.NullProgressMonitor;
 import org.eclipse.jgit.lib.Ref;
+import org.eclipse.jgit.transport.FetchConnection;
 import org.eclipse.jgit.transport.FilterSpec;
 import org.eclipse.jgit.transport.PushResult;
 import org.eclipse.jgit.transport.RefSpec;
 import org.eclipse.jgit.transport.RemoteRefUpdate;
 import org.eclipse.jgit.transport.TagOpt;
 import org.eclipse.jgit.transport.Transport;
+import org.eclipse.jgit.transport.URIish;
+import org.eclipse.jgit.transport.UsernamePasswordCredentialsProvider;
 import org.eclipse.jgit.util.FileUtils;
 import org.eclipse.jgit.util.SystemReader;
 
@@ -66,7 +72,49 @@ public class Driver {
         }
       }
       case "partial" -> partial(args);
+      case "replicate" -> replicate(args);
       default -> System.exit(2);
+    }
+  }
+
+  /**
+   * Pushes all refs that match specifications, and removes others: replicate DIR URL USER PASSWORD SPEC... It lists refs by
+   * a fetch connection and then pushes those that differ, like Gerrit's replication plugin with mirror = true.
+   */
+  static void replicate(String[] args) throws Exception {
+    try (Git git = Git.open(new File(args[1])); Transport transport = Transport.open(git.getRepository(), new URIish(args[2]))) {
+      transport.setCredentialsProvider(new UsernamePasswordCredentialsProvider(args[3], args[4]));
+      Map<String, Ref> remote;
+      try (FetchConnection connection = transport.openFetch()) {
+        remote = connection.getRefsMap();
+      }
+      List<RemoteRefUpdate> updates = new ArrayList<>();
+      for (String text : Arrays.copyOfRange(args, 5, args.length)) {
+        RefSpec spec = new RefSpec(text);
+        for (Ref ref : git.getRepository().getRefDatabase().getRefs()) {
+          if (spec.matchSource(ref.getName())) {
+            Ref there = remote.get(ref.getName());
+            if (there == null || !there.getObjectId().equals(ref.getObjectId())) {
+              updates.add(new RemoteRefUpdate(git.getRepository(), ref, ref.getName(), spec.isForceUpdate(), null, null));
+            }
+          }
+        }
+        for (Ref ref : remote.values()) {
+          if (spec.matchDestination(ref.getName()) && git.getRepository().exactRef(ref.getName()) == null) {
+            updates.add(new RemoteRefUpdate(git.getRepository(), (Ref) null, ref.getName(), spec.isForceUpdate(), null, null));
+          }
+        }
+      }
+      if (updates.isEmpty()) {
+        return;
+      }
+      for (RemoteRefUpdate update : transport.push(NullProgressMonitor.INSTANCE, updates).getRemoteUpdates()) {
+        System.out.println(update.getStatus() + " " + update.getRemoteName());
+        switch (update.getStatus()) {
+          case OK, UP_TO_DATE, NON_EXISTING -> {}
+          default -> throw new Exception(update.toString());
+        }
+      }
     }
   }
 
