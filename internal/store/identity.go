@@ -22,7 +22,9 @@ const (
 	// IdentityKey is the key of the object that makes a prefix of a bucket a store.
 	IdentityKey = "packhorse.json"
 
-	format          = 1       // of a store, as this version writes it
+	// Format is the format of a store, as this version writes it.
+	Format = 1
+
 	maxIdentity     = 1 << 20 // bytes of the object
 	probePrefix     = "probe/"
 	identityOfCache = "store.json" // in cacheDir
@@ -49,7 +51,7 @@ func Init(ctx context.Context, b bucket.Bucket) (Identity, error) {
 	if err := checkEmpty(ctx, b); err != nil {
 		return Identity{}, err
 	}
-	id := Identity{Format: format, ID: replog.NewID(), Needs: []string{}}
+	id := Identity{Format: Format, ID: replog.NewID(), Needs: []string{}}
 	err := b.Create(ctx, IdentityKey, id.encode())
 	if err == nil {
 		return id, nil
@@ -117,9 +119,9 @@ func parseIdentity(text []byte, name string) (Identity, error) {
 	case err != nil || id.Format < 1 || id.ID == "":
 		return Identity{}, &fault.Error{Kind: fault.Corrupt, Err: err,
 			Msg: name + " is not the identity of a store: restore it from a version or a copy of the bucket"}
-	case id.Format > format:
+	case id.Format > Format:
 		return Identity{}, fault.New(fault.Invalid, "%s has format %d, and this version knows formats up to %d: use a newer "+
-			"version of packhorse", name, id.Format, format)
+			"version of packhorse", name, id.Format, Format)
 	case len(id.Needs) > 0:
 		return Identity{}, fault.New(fault.Invalid, "%s needs %q, which this version does not know: use a newer version of "+
 			"packhorse", name, id.Needs[0])
@@ -201,7 +203,12 @@ func readCache(root string) (cacheIdentity, error) {
 	if err != nil {
 		return cache, fmt.Errorf("read the identity of the local cache: %w", err)
 	}
-	if err := json.Unmarshal(text, &cache); err != nil || cache.ID == "" || cache.Format != format {
+	err = json.Unmarshal(text, &cache)
+	if err == nil && cache.Format > Format {
+		return cache, fault.New(fault.Invalid, "%s has format %d, and this version knows formats up to %d: use a newer "+
+			"version of packhorse, or remove the content of %s, which has copies only", path, cache.Format, Format, root)
+	}
+	if err != nil || cache.ID == "" || cache.Format < 1 {
 		return cache, fault.New(fault.Corrupt, "%s is damaged: remove the content of %s, or use another root", path, root)
 	}
 	return cache, nil
@@ -213,7 +220,7 @@ func claimCache(root, url string, store Identity) error {
 	path := filepath.Join(root, cacheDir, identityOfCache)
 	cache, err := readCache(root)
 	if errors.Is(err, fs.ErrNotExist) {
-		return createCache(root, path, cacheIdentity{Format: format, ID: store.ID, URL: url})
+		return createCache(root, path, cacheIdentity{Format: Format, ID: store.ID, URL: url})
 	}
 	if err != nil {
 		return err

@@ -176,7 +176,7 @@ func (f TokenFile) read() (t tokenTable, exists bool, err error) {
 			info.Mode().Perm())
 	default:
 		if err = json.Unmarshal(text, &t); err == nil && t.Version != 1 && t.Version != 2 {
-			err = fmt.Errorf("unknown version %d", t.Version)
+			err = fmt.Errorf("it has version %d, and this program knows 1 and 2: use a newer version of packhorse", t.Version)
 		}
 	}
 	if err != nil {

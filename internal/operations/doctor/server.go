@@ -151,6 +151,12 @@ func examineState(cfg *config.Config, u User, r *Report) {
 		r.Fact(GroupServer, "this user cannot read its state directory")
 		return
 	}
+	if f, err := statedir.ReadFormat(cfg.State); err != nil {
+		r.Add(Finding{Group: GroupServer, Severity: Problem, Kind: "state-format", Subject: cfg.State, Text: err.Error(),
+			Advice: "see docs/reference/compatibility.md"})
+	} else if f.Version != "" {
+		r.Fact(GroupServer, fmt.Sprintf("its state directory has format %d of packhorse %s", f.Format, f.Version))
+	}
 	if euid := os.Geteuid(); cfg.Auth.Tokens != "" && (euid == 0 || euid == u.UID) {
 		if err := auth.NewTokenFile(cfg.Auth.Tokens).Check(false); err != nil {
 			r.Add(Finding{Group: GroupServer, Severity: Problem, Kind: "tokens", Subject: cfg.Auth.Tokens,

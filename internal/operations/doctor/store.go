@@ -48,7 +48,7 @@ func examineStore(ctx context.Context, server *config.Config, r *Report) {
 		failed(err)
 		return
 	}
-	r.Fact(GroupStore, fmt.Sprintf("%s has ID %s", cfg.URL, id.ID))
+	r.Fact(GroupStore, fmt.Sprintf("%s has ID %s and format %d", cfg.URL, id.ID, id.Format))
 	report, err := bucket.Probe(ctx, b, bucket.ProbeOptions{})
 	if report == nil {
 		failed(err)

@@ -24,7 +24,9 @@ import (
 
 // Durable lists the files and directories of a state directory that a backup has to have. Others are made again, or
 // belong to a process.
-var Durable = []string{"tokens", "ssh", "lfs.key", "webhooks", "events", "origin-permissions", "former-refs.json"}
+var Durable = []string{
+	formatName, "tokens", "ssh", "lfs.key", "webhooks", "events", "origin-permissions", "former-refs.json",
+}
 
 // Running returns the process that uses a state directory.
 func Running(state string) (s Server, err error) {
@@ -119,6 +121,10 @@ func Open(dir string) (*Dir, error) {
 	if err != nil {
 		f.Close()
 		return nil, fmt.Errorf("lock the state directory %s: %w", dir, err)
+	}
+	if err := claimFormat(dir); err != nil {
+		f.Close()
+		return nil, err
 	}
 	return &Dir{f}, nil
 }
