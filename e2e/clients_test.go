@@ -26,7 +26,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/gittest"
 )
 
-var update = flag.Bool("update", false, "write docs/reference/clients.md from this run")
+var update = flag.Bool("update", false, "write docs/reference/clients.md or testdata/previous from this run")
 
 // driverLimit ends a client that hangs.
 const driverLimit = 5 * time.Minute

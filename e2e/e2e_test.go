@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -20,6 +21,9 @@ import (
 
 // binDir holds the built binary; it comes first in the stories' PATH.
 var binDir string
+
+// buildFlags are those of go for programs in tests.
+var buildFlags = []string{"build", "-buildvcs=false", "-ldflags", "-s -w -X main.version=v0-test"}
 
 func TestMain(m *testing.M) { os.Exit(run(m)) }
 
@@ -63,8 +67,7 @@ func run(m *testing.M) int {
 		}
 		return tests()
 	}
-	args := []string{"build", "-buildvcs=false", "-ldflags", "-s -w -X main.version=v0-test"}
-	cgo := "CGO_ENABLED=0"
+	args, cgo := slices.Clone(buildFlags), "CGO_ENABLED=0"
 	if serverHasRaceDetector() {
 		args, cgo = append(args, "-race"), "CGO_ENABLED=1"
 	}
