@@ -21,9 +21,9 @@ import (
 type Options struct {
 	Dir      string // directory of the index; created if it is missing
 	Source   Source
-	Program  string    // path of packhorse-search, which runs the workers
-	Build    ipc.Build // build of this program; workers of another one are refused
-	Branches []string  // full names of indexed refs, besides HEAD
+	Program  func() (string, error) // returns the path of packhorse-search, which runs the workers
+	Build    ipc.Build              // build of this program; workers of another one are refused
+	Branches []string               // full names of indexed refs, besides HEAD
 
 	MaxFile      int64 // maximum size of an indexed file in bytes; of larger ones only the path is indexed
 	MaxFiles     int64 // maximum number of files of an indexed repository; zero means no limit
@@ -123,21 +123,21 @@ type repository struct {
 	noSymbols     bool               // the indexing process crashed with them
 }
 
-// New creates and starts an Engine. It does not fail if its directory is unusable: the engine tries again and reports
-// it.
+// New creates and starts an Engine. It does not fail if its program is missing or its directory is unusable: the engine
+// tries again and reports it.
 func New(o Options) *Engine {
 	e := &Engine{
 		o: o, log: o.Log, repos: map[git.RepoPath]*repository{}, byID: map[uint32]*repository{},
 		jobs: map[*repository]*job{}, unloaded: map[*repository]int{}, loadSignal: make(chan struct{}, 1),
 		opened: make(chan struct{}),
-		indexSpec: childSpec{program: o.Program, work: WorkIndex, rest: []string{itoa(o.IndexMemory)},
+		indexSpec: childSpec{work: WorkIndex, rest: []string{itoa(o.IndexMemory)},
 			nice: o.IndexNice, cpus: 1, log: o.Log, account: o.Account},
 	}
 	for l := range e.wakeSignals {
 		e.wakeSignals[l] = make(chan struct{}, 1)
 	}
 	e.searchWorker = &searchWorker{
-		spec: childSpec{program: o.Program, work: WorkSearch, rest: []string{itoa(o.SearchMemory), e.shards()},
+		spec: childSpec{work: WorkSearch, rest: []string{itoa(o.SearchMemory), e.shards()},
 			nice: o.SearchNice, log: o.Log, account: o.Account},
 		build: o.Build, onCrash: e.searcherCrashed,
 	}
@@ -159,18 +159,30 @@ func (e *Engine) Close() error {
 }
 
 const (
-	// retryDir is the pause before an unusable directory is tried again.
-	retryDir = 15 * time.Second
+	// retryDir is the pause before an unusable directory is tried again, retryProgram that before a missing program is.
+	retryDir     = 15 * time.Second
+	retryProgram = time.Second
 )
 
 // failedAgain has the pauses before a failed repository is indexed again.
 var failedAgain = retry.Policy{First: 2 * time.Second, Max: 10 * time.Minute}
 
-// run starts the parts once the directory exists, and waits for their end.
+// run starts the parts once the program and the directory exist, and waits for their end.
 func (e *Engine) run() {
 	if e.o.Delay > 0 && !e.sleep(e.o.Delay) {
 		return
 	}
+	program, err := e.o.Program()
+	if err != nil {
+		e.setUnavailable("code search is not installed on the server: see its log")
+		e.log.Warn("code search starts when its program is installed", "error", err)
+	}
+	for ; err != nil; program, err = e.o.Program() {
+		if !e.sleep(retryProgram) {
+			return
+		}
+	}
+	e.indexSpec.program, e.searchWorker.spec.program = program, program
 	for {
 		err := e.open()
 		if err == nil {

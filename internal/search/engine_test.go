@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -46,6 +47,31 @@ func TestPushIsFound(t *testing.T) {
 	s.push("team/app.git", main, files{"main.go": "reborn"})
 	await(t, e, "reborn", has(1))
 	await(t, e, "nothing", has(0))
+}
+
+// TestProgramIsInstalledLater: the server begins before packhorse-search is there.
+func TestProgramIsInstalledLater(t *testing.T) {
+	t.Parallel()
+	s := newSource()
+	s.push("app.git", main, files{"f": "needle"})
+	o, program := options(t, s), filepath.Join(t.TempDir(), "program")
+	o.Program = func() (string, error) { return exec.LookPath(program) }
+	e := start(t, o)
+	var err error
+	if !gittest.Eventually(func() bool {
+		_, err = ask(t, e, "needle")
+		return err != nil && strings.Contains(err.Error(), "code search is not installed")
+	}) {
+		t.Fatalf("without the program a search ends with %v", err)
+	}
+	self, err := os.Executable()
+	if err == nil {
+		err = os.Symlink(self, program)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	await(t, e, "needle", has(1))
 }
 
 // TestNeverCalledFresh: after the report of a change, no search reports the old state of the repository as current.

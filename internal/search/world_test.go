@@ -328,10 +328,6 @@ func (l *testLog) Write(b []byte) (int, error) {
 
 // options are what tests begin with.
 func options(t testing.TB, s search.Source) search.Options {
-	program, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
 	log := &testLog{t: t}
 	t.Cleanup(func() {
 		log.mu.Lock()
@@ -339,7 +335,7 @@ func options(t testing.TB, s search.Source) search.Options {
 		log.mu.Unlock()
 	})
 	return search.Options{
-		Dir: filepath.Join(t.TempDir(), "search"), Source: s, Program: program, Build: ipc.Build{Version: "test"},
+		Dir: filepath.Join(t.TempDir(), "search"), Source: s, Program: os.Executable, Build: ipc.Build{Version: "test"},
 		MaxFile: 1 << 20, ShardSize: 16 << 20, SearchMemory: 1 << 30, IndexMemory: 1 << 30, IndexNice: 1,
 		Debounce: 10 * time.Millisecond, Scan: 50 * time.Millisecond, Deltas: 10, Results: 100_000, Timeout: time.Minute,
 		Log: slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug})),

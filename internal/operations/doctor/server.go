@@ -192,7 +192,7 @@ func (s *Server) examineSearch(r *Report) {
 	server, _ := os.Executable() // if it is unknown, PATH is left
 	if _, err := config.FindSearchProgram(config.RoleServe, server); err != nil {
 		r.Add(Finding{Group: GroupServer, Severity: Problem, Kind: "search-missing",
-			Text: "a server does not start: " + err.Error(), Advice: "install packhorse-search beside packhorse"})
+			Text: "code search does not start: " + err.Error(), Advice: "install packhorse-search beside packhorse"})
 	}
 }
 

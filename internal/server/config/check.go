@@ -142,7 +142,7 @@ func (c *Config) checkDisk(role Role, f *Findings) {
 			f.add("storage", err)
 		}
 	}
-	if role == RoleSearch || role.IsServe() && c.Search.Enabled {
+	if role == RoleSearch { // serve starts without it, see Warnings
 		program, _ := os.Executable() // if it is unknown, PATH is left
 		if _, err := FindSearchProgram(role, program); err != nil {
 			f.at("search.enabled", "%w", err)

@@ -58,6 +58,12 @@ func (c *Config) Warnings(ctx context.Context, role Role, connect bool, f *Findi
 		f.warn(fmt.Sprintf("auth.rule[%d]", i), "auth.rule %d locks everybody out: it refuses everything, and no "+
 			"rule before it permits anything", i+1)
 	}
+	if role.IsServe() && c.Search.Enabled {
+		program, _ := os.Executable() // if it is unknown, PATH is left
+		if _, err := FindSearchProgram(role, program); err != nil {
+			f.warn("search.enabled", "search.enabled: %s", err)
+		}
+	}
 	if role.IsServe() && c.Resolver.Redis != "" {
 		f.warn("resolver.redis", "resolver.redis is not used by serve: its own node answers faster than Redis")
 	}

@@ -67,12 +67,9 @@ const (
 )
 
 // newSearch starts an engine that indexes the repositories of source. It closes before the source.
-func newSearch(d *deps, source search.Source) (*search.Engine, error) {
-	program, err := config.FindSearchProgram(d.role, d.process.Program)
-	if err != nil {
-		return nil, err
-	}
+func newSearch(d *deps, source search.Source) *search.Engine {
 	cfg := d.cfg.Index
+	program := func() (string, error) { return config.FindSearchProgram(d.role, d.process.Program) }
 	engine := search.New(search.Options{
 		Dir: cfg.Dir, Source: source, Program: program, Branches: cfg.Branches,
 		Build:    ipc.Build{Version: d.process.Version, Revision: d.process.Revision},
@@ -84,7 +81,7 @@ func newSearch(d *deps, source search.Source) (*search.Engine, error) {
 		Timeout: searchTimeout, Log: d.log, Registerer: d.reg, Account: d.lanes.account(searches),
 	})
 	d.life.push("search engine", engine.Close)
-	return engine, nil
+	return engine
 }
 
 // checkSearch returns an error while searches cannot be answered.

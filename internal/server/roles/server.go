@@ -79,9 +79,7 @@ func (s *server) buildServe() (err error) {
 	}
 	if s.cfg.Search.Enabled {
 		source := searchNode{node, s.lanes.Cold}
-		if s.search, err = newSearch(s.deps, source); err != nil {
-			return err
-		}
+		s.search = newSearch(s.deps, source)
 		node.OnChange(s.search.Touch)
 		node.SetIndex(s.search)
 		o.search = &api.APIOptions{Repositories: source, Searcher: s.search, Status: s.search.Status}
@@ -134,9 +132,7 @@ func (s *server) buildSearch() error {
 	if err != nil {
 		return err
 	}
-	if s.search, err = newSearch(s.deps, source); err != nil {
-		return err
-	}
+	s.search = newSearch(s.deps, source)
 	s.life.check("search", s.checkSearch)
 	trust, err := s.cfg.Search.LoadTrust(config.RoleSearch, s.log)
 	if err != nil {
