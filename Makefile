@@ -1,6 +1,6 @@
 # make help lists the targets.
 
-ROOT ?= repos
+ROOT ?=
 HTTP ?= 127.0.0.1:8080
 OPS  ?= 127.0.0.1:9090
 ARGS ?=
@@ -22,7 +22,7 @@ BINARY   := bin/packhorse
 BUILD    := go build -buildvcs=false -trimpath -ldflags '-s -w -X main.revision=$(REVISION)'
 
 .DEFAULT_GOAL := help
-.PHONY: help build serve test test-short test-all test-long test-stories zoekt-webserver clients clients-doc store-servers test-minio test-browser test-forges check vet vet-darwin size proto helm fuzz soak-protocol soak-push docs release test-release bench bench-refs bench-neighbour bench-spawn bench-sched clean
+.PHONY: help build serve serve-now serve-search test test-short test-all test-long test-stories zoekt-webserver clients clients-doc store-servers test-minio test-browser test-forges check vet vet-darwin size proto helm fuzz soak-protocol soak-push docs release test-release bench bench-refs bench-neighbour bench-spawn bench-sched clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -32,15 +32,19 @@ help: ## List the targets
 build: ## Build packhorse, packhorse-search and packhorse-bench in bin, static binaries
 	CGO_ENABLED=0 $(BUILD) -o bin/ ./cmd/...
 
-serve: build ## Build, and serve ROOT (./repos with a demo repository unless given)
-	@if [ "$(ROOT)" = repos ]; then .ci/demo repos/demo.git; fi
-	@if [ "$(ROOT)" = repos ]; then \
-		echo 'To push, make a token (./$(BINARY) token create NAME --scope write --root repos). Everybody may read the demo (--public-read).'; \
-	elif [ ! -s "$(ROOT)/.packhorse/tokens" ]; then \
-		echo 'To push, make a token; from then on reading needs one, too, unless ARGS=--public-read:'; \
-		echo '  ./$(BINARY) token create NAME --scope write --root $(ROOT)'; \
-	fi
-	@exec ./$(BINARY) serve --root "$(ROOT)" --http "$(HTTP)" --ops "$(OPS)" $(if $(filter repos,$(ROOT)),--public-read) $(ARGS)
+# The server comes first. It starts code search when that is compiled, which must be from the same source.
+serve: ## Build, and serve ROOT; without ROOT a demo that leaves nothing
+	@[ -x $(BINARY) ] || echo 'Downloading modules (72 MB) and compiling the server: about two minutes on two CPUs the first time.'
+	@CGO_ENABLED=0 $(BUILD) -o bin/ ./cmd/packhorse
+	@[ -x bin/packhorse-search ] || echo 'Compiling code search in the background: about a minute. The server starts it then.'
+	@rm -f bin/packhorse-search
+	@$(MAKE) --no-print-directory -j 2 serve-now serve-search
+
+serve-now:
+	@exec ./$(BINARY) $(if $(ROOT),serve --root "$(ROOT)",demo) --http "$(HTTP)" --ops "$(OPS)" $(ARGS)
+
+serve-search:
+	@CGO_ENABLED=0 nice $(BUILD) -o bin/ ./cmd/packhorse-search 2>bin/search.log || cat bin/search.log >&2
 
 # go vet runs in make check.
 RACE     = $(shell .ci/packages --have-cgo && echo -race)
@@ -179,5 +183,5 @@ bench-sched: ## Simulate the choice of a worker for each request, and print JSON
 	@PACKHORSE_REPORT=$(abspath bin/sched.json) CGO_ENABLED=0 go test -vet=off -timeout 1h -run '^$$' -bench '^BenchmarkSchedule$$' -benchtime 1x ./internal/schedule/balance >&2
 	@cat bin/sched.json
 
-clean: ## Remove what was built (not ./repos)
+clean: ## Remove what was built
 	rm -rf bin dist

@@ -50,43 +50,8 @@ func TestTop(t *testing.T) {
 
 	cmd := exec.Command(filepath.Join(binDir, "packhorse"), "top", "--ops", ops)
 	cmd.Env = append(gittest.Env(), "TERM=xterm-256color")
-	terminal, err := pty.StartWithSize(cmd, &pty.Winsize{Rows: 24, Cols: 80})
-	if err != nil {
-		if os.Getenv("CI") != "" {
-			t.Fatal(err)
-		}
-		t.Skipf("no pseudo-terminal: %v", err)
-	}
-	defer terminal.Close()
-	var mu sync.Mutex
-	var screen bytes.Buffer
-	read := make(chan struct{})
-	go func() {
-		defer close(read)
-		buf := make([]byte, 4096)
-		for {
-			n, err := terminal.Read(buf)
-			mu.Lock()
-			screen.Write(buf[:n])
-			mu.Unlock()
-			if err != nil {
-				return
-			}
-		}
-	}()
-	await := func(text string) {
-		t.Helper()
-		shown := ""
-		if !gittest.Eventually(func() bool {
-			mu.Lock()
-			defer mu.Unlock()
-			shown = screen.String()
-			return strings.Contains(shown, text)
-		}) {
-			cmd.Process.Kill()
-			t.Fatalf("the screen shows %q, want text with %q", shown, text)
-		}
-	}
+	screen := onScreen(t, cmd)
+	await, terminal := screen.await, screen.terminal
 	await("packhorse serve")
 	await("q quit")
 	if _, err := terminal.WriteString("3"); err != nil {
@@ -100,8 +65,62 @@ func TestTop(t *testing.T) {
 	if err := cmd.Wait(); err != nil {
 		t.Errorf("top ended: %v", err)
 	}
-	<-read
-	if !strings.Contains(screen.String(), "\x1b[?1049l") {
-		t.Errorf("the terminal is not as it was: %q", screen.String())
+	<-screen.read
+	if shown := screen.shown.String(); !strings.Contains(shown, "\x1b[?1049l") {
+		t.Errorf("the terminal is not as it was: %q", shown)
 	}
+}
+
+// screen is what a program shows on a terminal of 80 columns.
+type screen struct {
+	t        *testing.T
+	cmd      *exec.Cmd
+	terminal *os.File
+	read     chan struct{} // closed when the program has ended
+	mu       sync.Mutex
+	shown    bytes.Buffer
+}
+
+// onScreen starts a program on a terminal.
+func onScreen(t *testing.T, cmd *exec.Cmd) *screen {
+	t.Helper()
+	terminal, err := pty.StartWithSize(cmd, &pty.Winsize{Rows: 24, Cols: 80})
+	if err != nil {
+		if os.Getenv("CI") != "" {
+			t.Fatal(err)
+		}
+		t.Skipf("no pseudo-terminal: %v", err)
+	}
+	t.Cleanup(func() { terminal.Close() })
+	s := &screen{t: t, cmd: cmd, terminal: terminal, read: make(chan struct{})}
+	go func() {
+		defer close(s.read)
+		buf := make([]byte, 4096)
+		for {
+			n, err := terminal.Read(buf)
+			s.mu.Lock()
+			s.shown.Write(buf[:n])
+			s.mu.Unlock()
+			if err != nil {
+				return
+			}
+		}
+	}()
+	return s
+}
+
+// await waits for a text, and returns all that was shown.
+func (s *screen) await(text string) string {
+	s.t.Helper()
+	shown := ""
+	if !gittest.Eventually(func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		shown = s.shown.String()
+		return strings.Contains(shown, text)
+	}) {
+		s.cmd.Process.Kill()
+		s.t.Fatalf("the screen shows %q, want text with %q", shown, text)
+	}
+	return shown
 }

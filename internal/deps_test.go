@@ -98,7 +98,8 @@ var rooms = map[string][]string{
 	"go.opentelemetry.io/otel/sdk/...":       {"operations/observe"},
 	"go.opentelemetry.io/otel/exporters/...": {"operations/observe"},
 	"net/http/pprof":                         {"operations/observe"},
-	"os/exec": {"git/process", "git/gittest", "store/bucket/buckettest", "server/config", "server/roles", "bench/...",
+	"os/exec": {"git/process", "git/gittest", "store/bucket/buckettest", "server/config", "server/roles", "server/command",
+		"bench/...",
 		"search/worker", "search/ipc"},
 }
 

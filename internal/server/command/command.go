@@ -110,6 +110,16 @@ func Main(ctx context.Context, env Env) int {
 	return cli.Run(ctx, Command(env), env.Args, env.Stdin, env.Stdout, env.Stderr)
 }
 
+// firstSteps is the output of the program without arguments.
+const firstSteps = `Packhorse serves Git repositories to many clients at once.
+
+  packhorse demo                                  try it: a small repository, its pages, a clone, a push
+  packhorse serve --root /srv/git                 serve the bare repositories below a directory
+  packhorse mirror --origin https://github.com    serve mirrors of the repositories of another Git host
+
+"packhorse --help" lists all commands.
+`
+
 // Command returns `packhorse` with its subcommands.
 func Command(env Env) *cobra.Command {
 	root := &cobra.Command{
@@ -117,7 +127,8 @@ func Command(env Env) *cobra.Command {
 		Short: "Serve Git repositories to many clients at once",
 		Long: `Packhorse serves a directory of bare Git repositories over HTTP and SSH. A pack that was made for one client is cached
 and copied to every other client with the same request. Many identical clones therefore cost little more than copying a file.`,
-		Example: `  packhorse serve --root /srv/git        # http://127.0.0.1:8080/<path of the repository>
+		Example: `  packhorse demo                         # a small repository, for a first look
+  packhorse serve --root /srv/git        # http://127.0.0.1:8080/<path of the repository>
   packhorse config init packhorse.toml   # a configuration file to start from
   packhorse doctor /srv/git              # problems of the machine and the repositories
   packhorse help serve                   # flags and examples of a command`,
@@ -126,8 +137,8 @@ and copied to every other client with the same request. Many identical clones th
 		title    string
 		commands []*cobra.Command
 	}{
-		{"Servers:", []*cobra.Command{serveCommand(env), mirrorCommand(env), gatewayCommand(env), storageCommand(env),
-			searchCommand(env)}},
+		{"Servers:", []*cobra.Command{demoCommand(env), serveCommand(env), mirrorCommand(env), gatewayCommand(env),
+			storageCommand(env), searchCommand(env)}},
 		{"Setup:", []*cobra.Command{configCommand(env), tokenCommand(env), rulesCommand(env), doctorCommand(env),
 			estimateCommand(env), backupCommand(env), restoreCommand(env), importCommand()}},
 		{"Repositories:", []*cobra.Command{repoCommand(env), storeCommand(env), lfsCommand(env), resolveCommand(env),
@@ -145,11 +156,12 @@ and copied to every other client with the same request. Many identical clones th
 	// Not cobra's own flag: its text is a template, and with templates the linker keeps all methods of the program.
 	version := root.Flags().BoolP("version", "v", false, "version for packhorse")
 	root.RunE = func(cmd *cobra.Command, _ []string) error {
+		text := firstSteps
 		if *version {
-			_, err := fmt.Fprintln(cmd.OutOrStdout(), versionOf(env).line())
-			return err
+			text = versionOf(env).line() + "\n"
 		}
-		return cmd.Help()
+		_, err := io.WriteString(cmd.OutOrStdout(), text)
+		return err
 	}
 	return root
 }

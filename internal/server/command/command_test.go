@@ -15,6 +15,7 @@ func TestHelp(t *testing.T) {
 		code int
 		want string // a part of the answer
 	}{
+		{"", exitOK, "packhorse demo "},
 		{"help", exitOK, "Running servers:"},
 		{"help serve", exitOK, "Serve answers fetches"},
 		{"help config check", exitOK, "Check reads a configuration file"},

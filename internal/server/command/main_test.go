@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestMain puts a packhorse-search into PATH, because servers do not start without one. It fails at once.
+// TestMain puts a packhorse-search into PATH, because checks report a missing one. It fails at once.
 func TestMain(m *testing.M) { os.Exit(runTests(m)) }
 
 func runTests(m *testing.M) int {

@@ -7,6 +7,8 @@ package roles
 import (
 	"io"
 	"os"
+
+	"github.com/packhorse-git/packhorse/internal/server/statedir"
 )
 
 // Process has the properties of the process that a role runs in.
@@ -18,6 +20,9 @@ type Process struct {
 	Revision string
 	// Program is the path of the program, which also runs the reaper. Empty means unknown: there is no reaper.
 	Program string
+
+	// Started is called with the addresses of the started process. Nil means that they are written to Stderr.
+	Started func(statedir.Server) error
 
 	// Hangups delivers SIGHUPs until stop is called. Each reloads the configuration. Nil means no reloads.
 	Hangups func() (signals <-chan os.Signal, stop func())

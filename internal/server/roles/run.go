@@ -124,7 +124,11 @@ func Run(ctx context.Context, p Process, src *config.Source, cfg config.Config) 
 	if err := state.Write(started.start); err != nil {
 		log.Warn("cannot write the addresses to the state directory", "error", err)
 	}
-	announce(started.start, p.Stderr, log, cfg)
+	if p.Started == nil {
+		announce(started.start, p.Stderr, log, cfg)
+	} else if err := p.Started(started.start); err != nil {
+		return err
+	}
 	r := &reloader{source: src, hangups: p.Hangups, running: loaded, level: level, log: log, apply: parts.reload}
 	err = errors.Join(started.serve(ctx, r), parts.close())
 	if err == nil {
