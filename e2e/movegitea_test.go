@@ -24,7 +24,8 @@ func TestMoveOfGitea(t *testing.T) {
 		return startNginx(dir, "location / { proxy_pass http://"+forge+"; }")
 	})
 	g := followGuide(t, "move-gitea.md", "https://gitea.example", forge.url, "/var/lib/gitea/data/gitea-repositories",
-		filepath.Join(forge.dir, "repositories"), "/var/lib/gitea/data/lfs", filepath.Join(forge.dir, "lfs"))
+		filepath.Join(forge.dir, "repositories"), "/var/lib/gitea/data/lfs", filepath.Join(forge.dir, "lfs"),
+		"--chown=git:git ", "")
 	g.env = append(g.env, "TOKEN="+forge.tokens["owner"])
 	const description = "An app, it's 'good'; $(false)"
 	repo := linear(t)
@@ -32,6 +33,8 @@ func TestMoveOfGitea(t *testing.T) {
 	forge.create("secret", true, repo)
 	forge.api(http.MethodPatch, "repos/owner/App", map[string]any{"description": description})
 	forge.api(http.MethodPost, "repos/owner/App/wiki/new", map[string]any{"title": "Home", "content_base64": "aGVsbG8="})
+	forge.api(http.MethodPost, "orgs", map[string]any{"username": "Inner", "visibility": "limited"})
+	forge.api(http.MethodPost, "orgs/Inner/repos", map[string]any{"name": "plans", "auto_init": true})
 	key := strings.TrimSpace(g.sh("ssh-keygen -q -t ed25519 -N '' -f key >/dev/null; cat key.pub"))
 	forge.api(http.MethodPost, "user/keys", map[string]any{"title": "key", "key": key})
 	oid := ""
@@ -71,8 +74,10 @@ git push -q origin HEAD:main`)
 	if out := g.sh("git ls-remote http://127.0.0.1:8080/owner/app"); !strings.Contains(out, "refs/pull/1/head") {
 		t.Errorf("anybody sees %s of a public repository", out)
 	}
-	if out, err := g.try("git ls-remote http://127.0.0.1:8080/owner/secret"); err == nil {
-		t.Errorf("anybody sees %s of a private repository", out)
+	for _, name := range []string{"owner/secret", "inner/plans"} {
+		if out, err := g.try("git ls-remote http://127.0.0.1:8080/" + name); err == nil {
+			t.Errorf("anybody sees %s of %s", out, name)
+		}
 	}
 	if out := g.sh("packhorse repo info owner/app --root /srv/git"); !strings.Contains(out, description) {
 		t.Errorf("the description is lost:\n%s", out)
@@ -85,5 +90,12 @@ git push -q origin HEAD:main`)
 		if text, err := os.ReadFile(lfs); err != nil || string(text) != "a large file" {
 			t.Errorf("the object of Git LFS is %q, %v", text, err)
 		}
+	}
+
+	g.stop()
+	g.follow(1)
+	out, err := forge.lsRemote("owner", forge.url+"/owner/App")
+	if err != nil || !strings.Contains(out, "refs/heads/pushed") {
+		t.Errorf("back at Gitea: %v, %s", err, out)
 	}
 }
