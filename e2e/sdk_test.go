@@ -10,8 +10,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/gittest"
 )
 
-// TestClientsOfAPI runs the examples of the Python and TypeScript packages against a node, and checks with git what
-// they made.
+// TestClientsOfAPI runs the examples of the Python and TypeScript packages against a node, as in docs/reference/api.md,
+// and checks with git what they made.
 func TestClientsOfAPI(t *testing.T) {
 	t.Parallel()
 	installed := os.Getenv("PACKHORSE_CLIENTS")
