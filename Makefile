@@ -22,7 +22,7 @@ BINARY   := bin/packhorse
 BUILD    := go build -buildvcs=false -trimpath -ldflags '-s -w -X main.revision=$(REVISION)'
 
 .DEFAULT_GOAL := help
-.PHONY: help build serve serve-now serve-search test test-short test-all test-long test-stories zoekt-webserver clients clients-doc store-servers test-minio test-browser test-forges check vet vet-darwin size proto helm fuzz soak-protocol soak-push docs release test-release bench bench-refs bench-neighbour bench-spawn bench-sched clean
+.PHONY: help build serve serve-now serve-search test test-short test-all test-long test-stories zoekt-webserver clients clients-doc store-servers test-minio test-browser test-forges test-site check vet vet-darwin size proto helm fuzz soak-protocol soak-push docs site site-serve release test-release bench bench-refs bench-neighbour bench-spawn bench-sched clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -73,7 +73,7 @@ test-short:
 	$(GOTEST) -short -timeout 15m $$(go list ./internal/... | grep -E '/internal/($(RACED))$$')
 	$(PLAINTEST) -short -timeout 15m $$(go list ./... | grep -vE '/(internal/($(RACED))$(if $(filter later,$(STORIES)),|e2e))$$')
 
-test-all: test vet-darwin test-long test-browser test-forges test-minio test-release clients ## Run all tests: also long ones, the browser, other git clients, and soaks
+test-all: test vet-darwin test-long test-browser test-forges test-site test-minio test-release clients ## Run all tests: also long ones, the browser, other git clients, and soaks
 	.ci/proto verify
 	.ci/helm verify
 	$(MAKE) soak-protocol SESSIONS=2000
@@ -112,6 +112,11 @@ test-forges: ## Build a Gitea below GITEADIR (bin/gitea), and run mirrors, a sid
 	@.ci/packages jq rsync
 	@.ci/gitea $(GITEADIR)
 	PACKHORSE_TEST_GITEA=$(abspath $(GITEADIR)) CGO_ENABLED=0 go test -vet=off -count=1 -timeout 10m ./e2e -run 'OfGitea$$'
+
+test-site: ## Check the documentation site: links, HTML, search, and pages in a Chromium
+	.ci/clients $(CLIENTDIR) page-checks
+	.ci/site build >/dev/null
+	CGO_ENABLED=0 PACKHORSE_TEST_SITE=$(abspath bin/tools) PACKHORSE_TEST_BROWSER=$(abspath $(CLIENTDIR))/page-checks PACKHORSE_SCREENSHOTS=$(abspath $(SCREENSHOTS)) go test -count=1 -timeout 10m ./e2e -run '^TestSite$$'
 
 check: vet ## Check formatting, go vet, types for macOS, the API's definitions, the language, and commit subjects
 	@unformatted=$$(gofmt -l $$(git ls-files --cached --others --exclude-standard '*.go' 2>/dev/null || find . -name '*.go')); \
@@ -154,8 +159,14 @@ soak-push: ## Check pushes that race, with kills in between, for an order that e
 	PACKHORSE_PUSHES=$(PUSHES) go test -count=1 -timeout 12h ./internal/node/receivepack -run '^TestRegister$$'
 	PACKHORSE_PUSH_TIME=$(SOAK) PACKHORSE_SEED=$(SEED) go test -count=1 -timeout 12h ./e2e -run '^TestRegister$$' -v
 
-docs: ## Regenerate the generated pages (docs/reference/config.md, metrics.md)
-	go test ./internal/server/config ./internal/server/roles -run '^TestDocs' -update
+docs: ## Regenerate the generated pages (docs/reference/config.md, metrics.md, commands.md) and plots
+	go test ./internal/server/config ./internal/server/roles ./internal/bench ./e2e -run '^TestDocs' -update
+
+site: ## Build the documentation site in dist/site, of VERSION (dev)
+	@.ci/site build $(VERSION)
+
+site-serve: ## Serve the documentation site on PORT (a free one), and build again what changes
+	@.ci/site serve $(PORT)
 
 release: ## Build the release VERSION from its tag into dist (docs/how-to/release.md)
 	@.ci/release $(VERSION)
