@@ -1,6 +1,7 @@
 package internal_test
 
 import (
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -35,17 +36,41 @@ func documents(t *testing.T) map[string]string {
 	return found
 }
 
-var markdownLink = regexp.MustCompile(`\]\(([^)\s]+)\)`)
+var (
+	markdownLink    = regexp.MustCompile(`\]\(([^)\s]+)\)`)
+	markdownBlock   = regexp.MustCompile("(?ms)^ *```.*?^ *```$")
+	markdownHeading = regexp.MustCompile(`(?m)^#+ (.+)$`)
+	notInAnchors    = regexp.MustCompile(`[^\p{L}\p{N}_ -]`)
+)
 
 func TestLinksHold(t *testing.T) {
-	for path, text := range documents(t) {
+	anchors := map[string]map[string]bool{} // of documents, as Git hosts make them
+	all := documents(t)
+	for path, text := range all {
+		anchors[path] = map[string]bool{}
+		for _, m := range markdownHeading.FindAllStringSubmatch(markdownBlock.ReplaceAllString(text, ""), -1) {
+			name := strings.ReplaceAll(notInAnchors.ReplaceAllString(strings.ToLower(m[1]), ""), " ", "-")
+			anchor := name
+			for i := 1; anchors[path][anchor]; i++ {
+				anchor = fmt.Sprint(name, "-", i)
+			}
+			anchors[path][anchor] = true
+		}
+	}
+	for path, text := range all {
 		for _, m := range markdownLink.FindAllStringSubmatch(text, -1) {
-			target, _, _ := strings.Cut(m[1], "#")
-			if target == "" || strings.Contains(target, "://") {
+			target, anchor, _ := strings.Cut(m[1], "#")
+			if strings.Contains(target, "://") {
 				continue
 			}
-			if _, err := os.Stat(filepath.Join(filepath.Dir(path), target)); err != nil {
+			file := path
+			if target != "" {
+				file = filepath.Join(filepath.Dir(path), target)
+			}
+			if _, err := os.Stat(file); err != nil {
 				t.Errorf("%s links to %s, which does not exist", strings.TrimPrefix(path, "../"), m[1])
+			} else if known := anchors[file]; anchor != "" && known != nil && !known[anchor] {
+				t.Errorf("%s links to %s, which has no such heading", strings.TrimPrefix(path, "../"), m[1])
 			}
 		}
 	}
