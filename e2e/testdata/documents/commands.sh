@@ -33,7 +33,7 @@ ready() {
 # A server in the foreground runs until the next one is started. The last token is the answer to git's question.
 packhorse() {
 	case "${1-} ${2-}" in
-	"serve "* | "gateway "* | "storage "* | "mirror -"*)
+	"demo "* | "serve "* | "gateway "* | "storage "* | "mirror -"*)
 		if [ $BASHPID != $$ ]; then exec packhorse "$@"; fi
 		stop
 		command packhorse "$@" 2>~/log &
@@ -52,7 +52,7 @@ stop() {
 	if [ -n "$server" ]; then
 		kill "$server"
 		wait "$server" || [ $? = 143 ] # of make
-		while curl -f http://127.0.0.1:9090/readyz >/dev/null; do sleep 0.05; done
+		while curl -f http://127.0.0.1:9090/readyz >/dev/null 2>&1; do sleep 0.05; done
 		server=
 	fi
 }
@@ -73,7 +73,8 @@ make() {
 	case $1 in
 	build) ;;
 	serve)
-		command make -o build "$@" >~/log 2>&1 &
+		stop
+		command make BUILD=true "$@" >~/log 2>&1 &
 		server=$!
 		ready $server curl -f http://127.0.0.1:9090/readyz
 		;;
