@@ -358,7 +358,11 @@ func (u *upgrade) finds(text string) {
 	u.Helper()
 	eventually(u.T, "a search finds "+text, func() bool {
 		_, body := u.as(u.notes.Token, "GET", "/-/api/v1/search?q="+url.QueryEscape(`"`+text+`"`), "")
-		return strings.Contains(body, "notes.txt")
+		isFound := strings.Contains(body, "notes.txt")
+		if !isFound {
+			time.Sleep(100 * time.Millisecond) // a search costs more than other conditions
+		}
+		return isFound
 	})
 }
 

@@ -71,6 +71,54 @@ func TestLostNode(t *testing.T) {
 	}
 }
 
+// counted are States that count reads.
+type counted struct {
+	InBucket
+	loads *atomic.Int64
+}
+
+func (c counted) Load(ctx context.Context, name string) ([]byte, error) {
+	c.loads.Add(1)
+	return c.InBucket.Load(ctx, name)
+}
+
+// A node that waits for the end of another node's session reads the state now and then, whatever happens meanwhile. A
+// node that ends gives up its session.
+func TestEndedNode(t *testing.T) {
+	t.Parallel()
+	var up atomic.Bool
+	s := newTarget(t, func(w http.ResponseWriter, _ *http.Request) {
+		if !up.Load() {
+			w.WriteHeader(http.StatusBadGateway)
+		}
+	})
+	j, states := openEvents(t, t.TempDir()), counted{InBucket{buckettest.NewMemory(1)}, &atomic.Int64{}}
+	first, _ := openOn(t, j, states.InBucket, told("a", s.URL))
+	first.takeAfter = time.Hour
+	first.Start()
+	if !eventually(func() bool {
+		state, err := first.stateOf(t.Context(), "a")
+		return err == nil && state.Session == first.session
+	}) {
+		t.Fatal("the first node has no session")
+	}
+	second, _ := openOn(t, j, states, told("a", s.URL))
+	second.takeAfter = time.Hour
+	second.Start()
+	for i := range 5 {
+		p := push(fmt.Sprint("P", i), "1", "2")
+		do(t, first, p, p.Updates)
+		time.Sleep(20 * time.Millisecond)
+	}
+	if loads := states.loads.Load(); loads > 10 {
+		t.Errorf("a node that waits has read the state %d times", loads)
+	}
+	first.Close()
+	if state, err := second.stateOf(t.Context(), "a"); err != nil || state.Session != "" {
+		t.Errorf("after the end of the first node the session is %q (%v)", state.Session, err)
+	}
+}
+
 // lost are States that cannot be reached.
 type lost struct{ Directory }
 

@@ -114,7 +114,8 @@ func (q *queue) run() {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), closeLimit)
 	defer cancel()
-	_ = q.save(ctx, "") // otherwise these deliveries are repeated
+	q.isDirty = q.isDirty || q.hooks.o.States.IsShared() // the next process need not wait for the end of the session
+	_ = q.save(ctx, "")                                  // otherwise these deliveries are repeated
 }
 
 // take waits until this process is the one that delivers, and loads the state of the target.
@@ -152,7 +153,7 @@ func (q *queue) take() error {
 					return err
 				}
 				if len(q.window) > 0 {
-					since = time.Now()
+					since, changed = time.Now(), nil // more events make no difference
 				}
 			}
 		}
