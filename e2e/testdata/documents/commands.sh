@@ -171,7 +171,7 @@ END
 # certificate HOST...: makes one that clients trust, in ~/world.pem and ~/world.key.
 certificate() {
 	local names=$*
-	openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=world -keyout ~/world.key \
+	openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 90 -subj /CN=world -keyout ~/world.key \
 		-out ~/world.pem -addext "subjectAltName=DNS:${names// /,DNS:}" 2>/dev/null
 	cat ~/world.pem >>/etc/ssl/certs/ca-certificates.crt
 }

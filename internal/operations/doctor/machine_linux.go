@@ -1,7 +1,7 @@
 package doctor
 
 import (
-	"errors"
+	"cmp"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -10,7 +10,7 @@ import (
 // limitsOf returns the hard limits of a process; 0 is this one.
 func limitsOf(pid int) (files, processes uint64, err error) {
 	var f, p unix.Rlimit
-	err = errors.Join(unix.Prlimit(pid, unix.RLIMIT_NOFILE, nil, &f), unix.Prlimit(pid, unix.RLIMIT_NPROC, nil, &p))
+	err = cmp.Or(unix.Prlimit(pid, unix.RLIMIT_NOFILE, nil, &f), unix.Prlimit(pid, unix.RLIMIT_NPROC, nil, &p))
 	return f.Max, p.Max, err
 }
 
