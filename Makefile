@@ -34,9 +34,9 @@ build: ## Build packhorse, packhorse-search and packhorse-bench in bin, static b
 
 # The server comes first. It starts code search when that is compiled, which must be from the same source.
 serve: ## Build, and serve ROOT; without ROOT a demo that leaves nothing
-	@[ -x $(BINARY) ] || echo 'Downloading modules (72 MB) and compiling the server: about two minutes on two CPUs the first time.'
+	@[ -x $(BINARY) ] || echo 'Downloading modules (73 MB) and compiling the server: about 80 seconds on two idle CPUs the first time.'
 	@CGO_ENABLED=0 $(BUILD) -o bin/ ./cmd/packhorse
-	@[ -x bin/packhorse-search ] || echo 'Compiling code search in the background: about a minute. The server starts it then.'
+	@[ -x bin/packhorse-search ] || echo 'Downloading (150 MB) and compiling code search in the background. The server starts it then.'
 	@rm -f bin/packhorse-search
 	@$(MAKE) --no-print-directory -j 2 serve-now serve-search
 
