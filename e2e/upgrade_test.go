@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -45,6 +46,9 @@ func TestUpgrade(t *testing.T) {
 			left := u.left
 			u.through(buildPrevious(t), "old", left)
 			u.through(binDir, "again", u.left)
+			if u.bucket != nil {
+				u.beside(buildPrevious(t))
+			}
 		})
 	}
 }
@@ -61,6 +65,8 @@ type upgrade struct {
 	origin, hook *httptest.Server
 	notes        upgradeNotes
 	left         map[string]string // what the last server had
+	cookie       string            // of a session on pages
+	purged       *gittest.Repo     // has an object that was purged; nil: there is no such object
 
 	mu         sync.Mutex
 	isHookDown bool
@@ -172,6 +178,10 @@ func (u *upgrade) as(token, method, target, body string) (status int, text strin
 	if token != "" {
 		r.SetBasicAuth("x", token)
 	}
+	if strings.HasSuffix(target, "?cookie") {
+		r.Header.Set("Cookie", u.cookie)
+		r.Header.Set("Accept", "text/html")
+	}
 	if strings.Contains(target, "/packhorse.v1.") {
 		r.Header.Set("Content-Type", "application/json")
 	}
@@ -280,6 +290,10 @@ func (u *upgrade) observe() map[string]string {
 			return nil
 		})
 	}
+	if u.cookie != "" {
+		_, page := u.as("", "GET", "/?cookie", "")
+		seen["session"] = fmt.Sprint(strings.Contains(page, "team/app"))
+	}
 	for name, token := range map[string]string{"reader": u.notes.Reader, "revoked": u.notes.Revoked, "nobody": ""} {
 		status, _ := u.as(token, "GET", "/team/app/info/refs?service=git-upload-pack", "")
 		write, _ := u.as(token, "GET", "/team/app/info/refs?service=git-receive-pack", "")
@@ -325,10 +339,80 @@ func (u *upgrade) through(programs, who string, want map[string]string) {
 	u.finds("zebra")
 	u.hears("late")
 	u.change(who)
+	u.purge()
 	u.finds("zebra-" + who)
 	u.hears("refs/heads/" + who)
+	if u.cookie == "" {
+		u.signIn()
+	}
 	u.left = u.observe()
 	u.stop()
+}
+
+// beside has nodes of both versions serve a store at the same time.
+func (u *upgrade) beside(old string) {
+	u.Helper()
+	u.start(binDir)
+	config, err := os.ReadFile(u.path("config.toml"))
+	if err != nil {
+		u.Fatal(err)
+	}
+	write(u.T, u.path("other.toml"), strings.NewReplacer(u.path("root"), u.path("root-two"), u.path("state"),
+		u.path("state-two"), `node = "one"`, `node = "two"`).Replace(string(config)))
+	other, err := startProcess("serve", exec.Command(filepath.Join(old, "packhorse"), "serve", "--config",
+		u.path("other.toml"), "--http", "127.0.0.1:0", "--ops", "127.0.0.1:0", "--log-format", "json"), u.dir, gittest.Env())
+	if err != nil {
+		u.Fatal(err)
+	}
+	defer killAll(u.T, other)
+	work := gittest.Init(u)
+	work.Git("update-ref", "refs/heads/main", work.Commit("beside").String())
+	for i, urls := range [][2]string{{u.http, other.http}, {other.http, u.http}} {
+		u.git(work.Dir, "push", "-q", urls[0]+"/team/app", fmt.Sprint("main:refs/heads/beside-", i))
+		if out := u.git("", "ls-remote", urls[1]+"/team/app"); !strings.Contains(out, fmt.Sprint("refs/heads/beside-", i)) {
+			u.Errorf("the other node has not got push %d: %s", i, out)
+		}
+	}
+	u.clone("team/app")
+	u.stop()
+}
+
+// signIn begins a session on pages, which later versions know.
+func (u *upgrade) signIn() {
+	u.Helper()
+	r, err := http.NewRequestWithContext(u.Context(), http.MethodPost, u.http+"/-/sign-in",
+		strings.NewReader(url.Values{"token": {u.notes.Token}}.Encode()))
+	if err != nil {
+		u.Fatal(err)
+	}
+	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	r.Header.Set("Origin", u.http)
+	answer, err := http.DefaultTransport.RoundTrip(r)
+	if err != nil {
+		u.Fatal(err)
+	}
+	answer.Body.Close()
+	if u.cookie, _, _ = strings.Cut(answer.Header.Get("Set-Cookie"), ";"); answer.StatusCode != http.StatusSeeOther {
+		u.Fatalf("sign-in: %s", answer.Status)
+	}
+}
+
+// purge removes an object, which no version takes back.
+func (u *upgrade) purge() {
+	u.Helper()
+	work := cmp.Or(u.purged, gittest.InitAt(u, u.TempDir()))
+	if u.purged == nil {
+		tree := work.GitIn("100644 blob "+work.Blob("a secret").String()+"\tsecret\n", "mktree")
+		work.Git("update-ref", "refs/heads/main", work.Git("commit-tree", "-m", "secret", tree))
+		u.git(work.Dir, "push", "-q", u.http+"/team/stuck", "main:secret")
+		u.git(work.Dir, "push", "-q", u.http+"/team/stuck", ":secret")
+		u.call("POST", "/-/api/v1/repos/team/stuck/purge", `{"object_ids": ["`+work.ID("main:secret").String()+`"]}`)
+		u.purged = work
+	}
+	out, err := clientGit(u.T, basicHeader("x", u.notes.Token), work.Dir, "push", u.http+"/team/stuck", "main:secret")
+	if err == nil {
+		u.Errorf("a push of a purged object succeeds: %s", out)
+	}
 }
 
 // clone clones a repository and checks it.
