@@ -64,6 +64,7 @@ RACED    = gateway|gateway/app|gateway/auth|gateway/resolve|gateway/router|git/p
 
 # With STORIES=later the stories are left out: .ci/run runs them afterwards, with STORIES=short.
 test: ## Install what the tests need, check, and run the tests that a change needs
+	@[ -d bin/tools ] || echo 'The first run downloads modules (230 MB) and compiles all packages, most of an hour of CPU time for two CPUs.'
 	@.ci/packages
 	@$(MAKE) --no-print-directory check
 	@$(MAKE) --no-print-directory test-short
@@ -123,6 +124,7 @@ check: vet ## Check formatting, go vet, types for macOS, the API's definitions, 
 	if [ -n "$$unformatted" ]; then echo "Not formatted; run gofmt -w on:"; echo "$$unformatted"; exit 1; fi
 	@.ci/proto check
 	@.ci/helm check
+	@echo 'Checking the language of pages, comments and messages'
 	@.ci/prose
 	@.ci/commits
 	@CGO_ENABLED=0 go run ./.ci/size -check .ci/size/budget

@@ -72,23 +72,12 @@ needs git, and no network.`,
 	}
 	noOpen := cmd.Flags().Bool("no-open", false, "do not open the page of the repository in a browser")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {
-		// Until the directory is removed, further signals do not end the process, nor do writes to a closed terminal.
-		handled := make(chan os.Signal, 1)
-		signal.Notify(handled, os.Interrupt, syscall.SIGTERM, syscall.SIGPIPE)
-		defer signal.Stop(handled)
-		ctx, cancel := context.WithCancel(cmd.Context())
-		defer cancel()
-		if env.Hangups != nil {
-			hangups, stop := env.Hangups()
-			defer stop()
-			go func() {
-				select {
-				case <-hangups: // the terminal was closed
-					cancel()
-				case <-ctx.Done():
-				}
-			}()
-		}
+		// Until the directory is removed, further signals do not end the process, nor do writes to a closed pipe.
+		ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+		defer stop()
+		pipes := make(chan os.Signal, 1)
+		signal.Notify(pipes, syscall.SIGPIPE)
+		defer signal.Stop(pipes)
 		dir, remove, err := makeDemoDir()
 		if err != nil {
 			return err
