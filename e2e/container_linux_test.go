@@ -14,9 +14,9 @@ import (
 	"time"
 )
 
-// containerScript runs an image in its own namespaces, like a container engine. Its tree is a copy of $LOWER, which $BUILD
-// completes. The script starts the command as the image's user, without capabilities and with a read-only root file
-// system. The network is separate, so that the default ports are free.
+// containerScript runs an image in its own namespaces, like a container engine. Its tree is a copy of $LOWER, which
+// $BUILD completes. The script starts the command as the image's user, without capabilities and with a read-only root
+// file system. The network is separate, so that the default ports are free.
 const containerScript = `
 ip link set lo up
 mount -t tmpfs none "$DIR"

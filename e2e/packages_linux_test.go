@@ -1,8 +1,10 @@
 package e2e
 
 import (
+	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"strings"
 	"testing"
@@ -10,7 +12,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/gittest"
 )
 
-// TestReleasePackages installs, uses, upgrades and removes the deb and the rpm of a release, each on its own machine.
+// TestReleasePackages installs, uses, upgrades and removes the deb and the rpm of a release, and installs the archive,
+// each on its own machine.
 func TestReleasePackages(t *testing.T) {
 	t.Parallel()
 	deb := releasedFile(t, "*_"+runtime.GOARCH+".deb")
@@ -18,6 +21,7 @@ func TestReleasePackages(t *testing.T) {
 	root := makeDebian(t)
 	t.Run("deb", func(t *testing.T) { t.Parallel(); testDeb(t, root, deb) })
 	t.Run("rpm", func(t *testing.T) { t.Parallel(); testRPM(t, root) })
+	t.Run("archive", func(t *testing.T) { t.Parallel(); testArchive(t, root) })
 }
 
 // TestReleaseLintian: the deb follows the policy of Debian, except for what deploy/packages/deb/lintian-overrides
@@ -60,10 +64,34 @@ const start = `start() {
 }
 `
 
-// firstUse is what the configuration teaches: a repository, a token, a clone and a push.
+// commandsOf returns the block of commands of a how-to page that begins with a text.
+func commandsOf(t *testing.T, page, begin string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("../docs/how-to", page))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, part := range documentPart.FindAllStringSubmatch(string(text), -1) {
+		if block := regexp.MustCompile("(?m)^"+part[3]).ReplaceAllString(part[5], ""); strings.HasPrefix(block, begin) {
+			return block
+		}
+	}
+	t.Fatalf("%s has no commands that begin with %q", page, begin)
+	return ""
+}
+
+// keepToken finds the token in the output of a script, and writes it to the file token.
+func (m *machine) keepToken(out string) {
+	m.t.Helper()
+	token := regexp.MustCompile(`(?m)^phk_\w+$`).FindString(out)
+	if token == "" {
+		m.t.Fatalf("no token in the output:\n%s", out)
+	}
+	m.run("echo " + token + " >token")
+}
+
+// firstUse clones and pushes with the token.
 const firstUse = start + `start serve
-packhorse repo create app --config /etc/packhorse/serve.toml
-packhorse token create alice --scope write --config /etc/packhorse/serve.toml >token
 git config --global user.name alice
 git config --global user.email alice@packhorse.invalid
 git config --global init.defaultBranch main
@@ -79,18 +107,22 @@ fails env GIT_TERMINAL_PROMPT=0 git ls-remote http://127.0.0.1:8080/app
 func testDeb(t *testing.T, root, deb string) {
 	m := boot(t, root, deb, previousDeb(t, deb))
 	install := "apt-get install --quiet --yes --no-install-recommends -o Dpkg::Options::=--force-confold /packages/"
-	m.run(install+"previous.deb", "packhorse: nothing is started")
+	first, use, _ := strings.Cut(commandsOf(t, "install.md", "apt-get install"), "\n")
+	m.run("cd /packages\n"+strings.Replace(first, "./packhorse_0.1.0-1_amd64.deb", "--quiet --yes ./previous.deb", 1),
+		"packhorse: nothing is started")
 	m.run(`test "$(systemctl is-enabled packhorse-serve || :)" = disabled
 fails systemctl is-active --quiet packhorse-serve
 test "$(stat -c '%a %U:%G' /etc/packhorse /etc/packhorse/keys /etc/packhorse/serve.toml | tr '\n' ' ')" = \
 	"750 root:packhorse 750 root:packhorse 640 root:packhorse "
-test "$(stat -c '%U:%G' /srv/git)" = packhorse:packhorse`)
+test "$(stat -c '%U:%G' /srv/git /var/lib/packhorse | uniq)" = packhorse:packhorse
+packhorse repo create before-the-start --config /etc/packhorse/serve.toml`)
 	if out := m.run(`cd /usr/lib/systemd/system; systemd-analyze verify --man=no packhorse-*`); out != "" {
 		t.Errorf("systemd-analyze verify says\n%s", out)
 	}
 	for _, role := range []string{"serve", "storage", "gateway", "search", "mirror"} {
 		m.run("systemd-analyze security --offline=yes --threshold=20 /usr/lib/systemd/system/packhorse-" + role + ".service")
 	}
+	m.keepToken(m.run(use))
 	m.run(firstUse)
 
 	t.Log("configuration, sandbox")
@@ -268,7 +300,10 @@ func testRPM(t *testing.T, root string) {
 	m.run(`test "$(systemctl is-enabled packhorse-serve || :)" = disabled
 test "$(stat -c '%a %U:%G' /etc/packhorse /etc/packhorse/keys /etc/packhorse/serve.toml | tr '\n' ' ')" = \
 	"750 root:packhorse 750 root:packhorse 640 root:packhorse "
-test "$(stat -c '%U:%G' /srv/git)" = packhorse:packhorse`)
+test "$(stat -c '%U:%G' /srv/git /var/lib/packhorse | uniq)" = packhorse:packhorse
+packhorse repo create before-the-start --config /etc/packhorse/serve.toml`)
+	_, use, _ := strings.Cut(commandsOf(t, "install.md", "apt-get install"), "\n")
+	m.keepToken(m.run(use))
 	m.run(firstUse)
 	before := m.run(`sed -i 's/grace = .*/grace = "50s"/' /etc/packhorse/serve.toml
 systemctl show --property=MainPID packhorse-serve`)
@@ -289,4 +324,26 @@ grep -q 50s /etc/packhorse/serve.toml.rpmsave
 test -s /var/lib/packhorse/serve/tokens
 git -C /srv/git/app.git fsck --strict 2>&1
 id packhorse`)
+}
+
+// testArchive follows the pages about installation from the archive and deployment on one machine, with TLS.
+func testArchive(t *testing.T, root string) {
+	archive := releasedFile(t, "*_linux_"+runtime.GOARCH+".tar.gz")
+	needPrograms(t, "openssl")
+	dir := t.TempDir()
+	certificate := exec.Command("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256",
+		"-nodes", "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost", "-keyout", "public.key",
+		"-out", "public.pem")
+	certificate.Dir = dir
+	if out, err := certificate.CombinedOutput(); err != nil {
+		t.Fatalf("openssl: %v\n%s", err, out)
+	}
+	m := boot(t, root, archive, filepath.Join(dir, "public.key"), filepath.Join(dir, "public.pem"))
+	m.run("cd /packages\n" + strings.Replace(commandsOf(t, "install.md", "tar "), "packhorse_0.1.0_linux_amd64.tar.gz",
+		filepath.Base(archive), 1) + `
+install -m 0640 -g packhorse public.pem public.key /etc/packhorse
+/usr/local/bin/packhorse repo create app --config /etc/packhorse/serve.toml`)
+	deployment := commandsOf(t, "deployment.md", "systemctl enable --now packhorse-serve")
+	m.keepToken(m.run("PATH=/usr/local/bin:$PATH\n" + deployment))
+	m.run(`git -c http.sslCAInfo=/packages/public.pem clone --quiet https://x:$(cat token)@localhost/app 2>&1`)
 }
