@@ -64,7 +64,7 @@ RACED    = gateway|gateway/app|gateway/auth|gateway/resolve|gateway/router|git/p
 
 # With STORIES=later the stories are left out: .ci/run runs them afterwards, with STORIES=short.
 test: ## Install what the tests need, check, and run the tests that a change needs
-	@[ -d bin/tools ] || echo 'The first run downloads modules (230 MB) and compiles all packages, most of an hour of CPU time for two CPUs.'
+	@[ -d bin/tools ] || echo 'The first run downloads modules (334 MB) and compiles all packages. Its checks alone take 400 seconds of CPU time.'
 	@.ci/packages
 	@$(MAKE) --no-print-directory check
 	@$(MAKE) --no-print-directory test-short
