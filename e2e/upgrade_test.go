@@ -474,6 +474,9 @@ func (u *upgrade) change(who string) {
 		work.Git("update-ref", "refs/heads/main", work.Commit("of "+who).String())
 		work.Git("tag", "-a", "-m", who, "v-"+who, "main")
 		u.git(work.Dir, "push", "-q", u.http+"/team/"+name, "main:refs/heads/"+who, "v-"+who)
+		if name == "stuck" { // the killed push had locked the ref
+			u.git(work.Dir, "push", "-q", "-f", u.http+"/team/stuck", "main:refs/heads/stick")
+		}
 		if name == "app" {
 			u.git(work.Dir, "push", "-q", u.http+"/team/fork", "main:refs/heads/"+who)
 		}
