@@ -151,8 +151,11 @@ func (u *upgrade) start(programs string) {
 func (u *upgrade) stop() {
 	u.Helper()
 	_ = u.cmd.Process.Signal(syscall.SIGTERM)
-	if err := u.wait(); err != nil || strings.Contains(u.logged(), `"level":"ERROR"`) {
-		u.Errorf("the server ended with %v:\n%s", err, tail(u.logged(), 4000))
+	err := u.wait()
+	for line := range strings.Lines(u.logged()) {
+		if err != nil || strings.Contains(line, `"level":"ERROR"`) {
+			u.Errorf("the server ended with %v: %s", err, line)
+		}
 	}
 }
 
@@ -409,9 +412,15 @@ func (u *upgrade) purge() {
 		u.call("POST", "/-/api/v1/repos/team/stuck/purge", `{"object_ids": ["`+work.ID("main:secret").String()+`"]}`)
 		u.purged = work
 	}
-	out, err := clientGit(u.T, basicHeader("x", u.notes.Token), work.Dir, "push", u.http+"/team/stuck", "main:secret")
-	if err == nil {
-		u.Errorf("a push of a purged object succeeds: %s", out)
+	u.refuses(work, "team/stuck", "purged")
+}
+
+// refuses checks that a push fails for a reason.
+func (u *upgrade) refuses(work *gittest.Repo, repo, reason string) {
+	u.Helper()
+	out, err := clientGit(u.T, basicHeader("x", u.notes.Token), work.Dir, "push", u.http+"/"+repo, "main:refused")
+	if err == nil || !strings.Contains(out, reason) {
+		u.Errorf("a push to %s has the result %v, want an error that contains %q: %s", repo, err, reason, out)
 	}
 }
 
@@ -478,6 +487,7 @@ func (u *upgrade) change(who string) {
 			u.git(work.Dir, "push", "-q", "-f", u.http+"/team/stuck", "main:refs/heads/stick")
 		}
 		if name == "app" {
+			u.refuses(work, "team/full", "quota")
 			u.git(work.Dir, "push", "-q", u.http+"/team/fork", "main:refs/heads/"+who)
 		}
 	}

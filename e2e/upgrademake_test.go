@@ -68,6 +68,7 @@ func (u *upgrade) make(programs string) {
 	u.notes.Revoked = run("token", "create", "eve", "--scope", "admin")
 	run("token", "revoke", "eve")
 
+	u.call("POST", "/-/api/v1/repos", `{"repository": "team/full", "settings": {"quota_bytes": 1}}`)
 	for name, format := range upgradeRepos {
 		if format == "reftable" {
 			if u.hasTables() {
@@ -115,7 +116,7 @@ func (u *upgrade) make(programs string) {
 		go func() {
 			defer close(pushing)
 			_, _ = clientGit(u.T, basicHeader("x", u.notes.Token), work.Dir, "push", "-q", u.http+"/team/stuck",
-				"main:refs/heads/stick")
+				"+main:refs/heads/stick")
 		}()
 		eventually(u.T, "the push has locks", func() bool { _, err := os.Stat(u.path("sticks")); return err == nil })
 		children := childrenOf(u.cmd.Process.Pid) // they would remove the locks if they learned of the end
