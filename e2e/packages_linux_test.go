@@ -343,7 +343,8 @@ func testArchive(t *testing.T, root string) {
 		filepath.Base(archive), 1) + `
 install -m 0640 -g packhorse public.pem public.key /etc/packhorse
 /usr/local/bin/packhorse repo create app --config /etc/packhorse/serve.toml`)
-	deployment := commandsOf(t, "deployment.md", "systemctl enable --now packhorse-serve")
+	deployment := commandsOf(t, "deployment.md", "systemctl enable --now packhorse-serve") +
+		commandsOf(t, "deployment.md", "packhorse token create alice")
 	m.keepToken(m.run("PATH=/usr/local/bin:$PATH\n" + deployment))
 	m.run(`git -c http.sslCAInfo=/packages/public.pem clone --quiet https://x:$(cat token)@localhost/app 2>&1`)
 }
