@@ -165,13 +165,13 @@ docs: ## Regenerate the generated pages (docs/reference/config.md, metrics.md, c
 	go test ./internal/server/config ./internal/server/roles ./internal/bench ./e2e -run '^TestDocs' -update
 
 site: ## Build the documentation site in dist/site, of VERSION (dev)
-	@.ci/site build $(VERSION)
+	@.ci/site build "$$VERSION"
 
 site-serve: ## Serve the documentation site on PORT (a free one), and build again what changes
-	@.ci/site serve $(PORT)
+	@.ci/site serve "$$PORT"
 
 release: ## Build the release VERSION from its tag into dist (docs/how-to/release.md)
-	@.ci/release $(VERSION)
+	@.ci/release "$$VERSION"
 
 test-release: ## Build a release twice in clones, compare, and test its files
 	@.ci/test-release
