@@ -39,6 +39,8 @@ func TestDemo(t *testing.T) {
 	browser := "#!/bin/sh\necho \"$1\" >'" + dir + "/opened'\n"
 	for _, err := range []error{
 		os.MkdirAll(filepath.Join(temp, "packhorse-demo-1"), 0o700),
+		os.WriteFile(filepath.Join(temp, "packhorse-demo-1/made-by-packhorse-demo"), nil, 0o600),
+		os.MkdirAll(filepath.Join(temp, "packhorse-demo-notes/of-somebody"), 0o700),
 		os.WriteFile(filepath.Join(dir, "xdg-open"), []byte(browser), 0o700),
 		os.WriteFile(filepath.Join(dir, "open"), []byte(browser), 0o700),
 	} {
@@ -103,8 +105,8 @@ func TestDemo(t *testing.T) {
 
 	other := onScreen(t, demoIn(temp))
 	other.await("Ctrl-C")
-	if found := demos(t, temp); len(found) != 2 || filepath.Base(found[0]) == "packhorse-demo-1" {
-		t.Errorf("of two demos and a killed one there are %q", found)
+	if found := demos(t, temp); len(found) != 3 || filepath.Base(found[0]) == "packhorse-demo-1" {
+		t.Errorf("of two demos, a killed one and another directory there are %q", found)
 	}
 	for _, s := range []*screen{shownOn, other} {
 		for range 3 {
@@ -114,8 +116,8 @@ func TestDemo(t *testing.T) {
 			t.Errorf("after Ctrl-C: %v", err)
 		}
 	}
-	if found := demos(t, temp); len(found) > 0 {
-		t.Errorf("demos left %q", found)
+	if found := demos(t, temp); len(found) != 1 || filepath.Base(found[0]) != "packhorse-demo-notes" {
+		t.Errorf("demos left %q, want packhorse-demo-notes, which none has made", found)
 	}
 }
 

@@ -41,9 +41,6 @@ func (r *release) stage(tree, goos, arch string) {
 		write(filepath.Join(tree, "share/zsh/site-functions/_"+root.Name()), zsh.Bytes())
 		write(filepath.Join(tree, "share/fish/vendor_completions.d", root.Name()+".fish"), fish.Bytes())
 	}
-	r.manPages(filepath.Join(tree, "share/man/man1"), &cobra.Command{Use: "packhorse-search",
-		Short: "Index repositories and search the index", Run: func(*cobra.Command, []string) {},
-		Long: "The servers of packhorse(1) start packhorse-search. For users it has only the command version."})
 	r.bom.addPrograms(tree, goos, arch, r.Version)
 	check(filepath.WalkDir(tree, func(name string, _ fs.DirEntry, err error) error {
 		return cmp.Or(err, os.Chtimes(name, r.time, r.time)) // which nfpm uses

@@ -34,8 +34,12 @@ import (
 //go:embed demo.stream
 var demoStream string
 
-// demoPrefix begins the names of the directories of demos, which are in that for temporary files.
-const demoPrefix = "packhorse-demo-"
+// demoPrefix begins the names of the directories of demos, which are in that for temporary files. Each has the file
+// demoMark.
+const (
+	demoPrefix = "packhorse-demo-"
+	demoMark   = "made-by-packhorse-demo"
+)
 
 // demo is a server with a repository in a temporary directory.
 type demo struct {
@@ -79,7 +83,7 @@ needs git, and no network.`,
 		signal.Notify(pipes, syscall.SIGPIPE)
 		defer signal.Stop(pipes)
 		dir, remove, err := makeDemoDir()
-		if err != nil {
+		if remove == nil {
 			return err
 		}
 		defer func() {
@@ -87,6 +91,9 @@ needs git, and no network.`,
 				fmt.Fprintf(cmd.OutOrStdout(), "\nThe demo has ended, and %s is removed.\n", dir)
 			}
 		}()
+		if err != nil {
+			return err
+		}
 		_ = flags.Set("root", dir)
 		d := demo{env: env, dir: dir, opens: !*noOpen && hasBrowser(env, cmd)}
 		if d.cfg, err = src.LoadChecked(); err != nil {
@@ -116,8 +123,9 @@ func makeDemoDir() (dir string, remove func() error, err error) {
 	entries, _ := os.ReadDir(os.TempDir()) // if it cannot be read, the directory cannot be made either
 	for _, e := range entries {
 		old := filepath.Join(os.TempDir(), e.Name())
-		if owner, err := statedir.OwnerOf(old); err != nil || !strings.HasPrefix(e.Name(), demoPrefix) ||
-			owner.Uid != os.Geteuid() {
+		_, err := os.Lstat(filepath.Join(old, demoMark))
+		owner, _ := statedir.OwnerOf(old)
+		if err != nil || !strings.HasPrefix(e.Name(), demoPrefix) || owner.Uid != os.Geteuid() {
 			continue
 		}
 		f, err := lock(old)
@@ -130,6 +138,9 @@ func makeDemoDir() (dir string, remove func() error, err error) {
 		return "", nil, fmt.Errorf("make the directory of the demo: %w", err)
 	}
 	held, err := lock(dir)
+	if err == nil { // other demos leave it alone until then
+		err = os.WriteFile(filepath.Join(dir, demoMark), nil, 0o600)
+	}
 	return dir, func() error { return errors.Join(os.RemoveAll(dir), held.Close()) }, err
 }
 
