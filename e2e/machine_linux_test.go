@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -125,7 +126,8 @@ func boot(t *testing.T, root string, files ...string) *machine {
 	systemd := exec.Command("unshare", "--cgroup", "sh", "-euc", bootScript)
 	systemd.Env = append(os.Environ(), "ROOT="+root, "DIR="+dir)
 	systemd.Stdout, systemd.Stderr = &console, &console
-	systemd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: fd, Setsid: true,
+	runtime.LockOSThread() // whose end ends the machine, also when the process of the test is killed
+	systemd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: fd, Setsid: true, Pdeathsig: syscall.SIGKILL,
 		Cloneflags: unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWNET | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS}
 	if err := systemd.Start(); err != nil {
 		t.Fatal(err)

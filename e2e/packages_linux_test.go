@@ -108,8 +108,14 @@ func testDeb(t *testing.T, root, deb string) {
 	m := boot(t, root, deb, previousDeb(t, deb))
 	install := "apt-get install --quiet --yes --no-install-recommends -o Dpkg::Options::=--force-confold /packages/"
 	first, use, _ := strings.Cut(commandsOf(t, "install.md", "apt-get install"), "\n")
-	m.run("cd /packages\n"+strings.Replace(first, "./packhorse_0.1.0-1_amd64.deb", "--quiet --yes ./previous.deb", 1),
-		"packhorse: nothing is started")
+	shadow := "packhorse: /usr/local/bin/packhorse runs instead of the package's; remove it"
+	m.run("ln -s /nowhere /srv/git; touch /usr/local/bin/packhorse; cd /packages\n"+ // a volume that is not mounted
+		strings.Replace(first, "./packhorse_0.1.0-1_amd64.deb", "--quiet --yes ./previous.deb", 1)+`
+test ! -e /nowhere
+rm /srv/git /usr/local/bin/packhorse
+userdel packhorse
+groupadd --system developers # which gets its number
+/var/lib/dpkg/info/packhorse.postinst configure 0.0.1-1`, "packhorse: nothing is started", shadow)
 	m.run(`test "$(systemctl is-enabled packhorse-serve || :)" = disabled
 fails systemctl is-active --quiet packhorse-serve
 test "$(stat -c '%a %U:%G' /etc/packhorse /etc/packhorse/keys /etc/packhorse/serve.toml | tr '\n' ' ')" = \
@@ -137,7 +143,6 @@ chmod 755 /etc/packhorse/hooks/pre-receive
 sed -i 's/127.0.0.1:8080/127.0.0.1:80/' /etc/packhorse/serve.toml
 printf '[push]\nhooks_dir = "/etc/packhorse/hooks"\n' >>/etc/packhorse/serve.toml
 packhorse config check /etc/packhorse/serve.toml
-groupadd developers
 usermod --append --groups developers packhorse
 git config --file /srv/git/app.git/config core.sharedRepository group
 chgrp -R developers /srv/git/app.git
@@ -210,18 +215,26 @@ systemctl start packhorse-serve-http.socket packhorse-serve-ops.socket
 start serve
 git -C app ls-remote --quiet`)
 	t.Log("purge")
-	m.run(`apt-get purge --quiet --yes packhorse 2>&1
+	m.run(`mkdir -p /var/lib/packhorse/gateway/new.git /data
+touch /data/file
+mv /srv/git/app.git/objects /var/lib/packhorse/gateway/objects
+ln -s ../objects /var/lib/packhorse/gateway/new.git/objects
+mv /srv/git/app.git/* /var/lib/packhorse/gateway/new.git
+rm -r /var/lib/packhorse/mirror
+ln -s /data /var/lib/packhorse/mirror
+cd /usr/bin
+PATH=.:$PATH dpkg --purge packhorse 2>&1
 test ! -e /etc/packhorse
-test ! -e /var/lib/packhorse
+test "$(echo /var/lib/packhorse/*)" = "/var/lib/packhorse/gateway /var/lib/packhorse/mirror"
+test -e /data/file
 test -z "$(find /etc/systemd -name 'packhorse*' -type l)"
-git -C /srv/git/app.git fsck --strict 2>&1
-id packhorse`, "kept the repositories in /srv/git /srv/mirror and their owner, the user packhorse")
-	m.run("rm -rf /srv/git /srv/mirror; " + install + filepath.Base(deb) + `
+git -C /var/lib/packhorse/gateway/new.git fsck --strict 2>&1
+git -C /srv/git/before-the-start.git fsck --strict 2>&1
+id packhorse`, "kept /var/lib/packhorse/gateway,", "kept /var/lib/packhorse/mirror,", "userdel packhorse")
+	m.run("rm -rf /srv/* /var/lib/packhorse; " + install + filepath.Base(deb) + `
 apt-get purge --quiet --yes packhorse 2>&1
 test ! -e /srv/git
-test ! -e /etc/packhorse
-fails getent passwd packhorse
-fails getent group packhorse`)
+test ! -e /var/lib/packhorse`)
 }
 
 // roles runs all other roles, connected by Unix sockets, and clones through each.
@@ -306,15 +319,23 @@ packhorse repo create before-the-start --config /etc/packhorse/serve.toml`)
 	m.keepToken(m.run(use))
 	m.run(firstUse)
 	before := m.run(`sed -i 's/grace = .*/grace = "50s"/' /etc/packhorse/serve.toml
-systemctl show --property=MainPID packhorse-serve`)
-	packages("--upgrade", "--replacepkgs", rpm) // with the scripts of an upgrade
-	after := m.run(start + `start serve
+systemctl show --property=MainPID packhorse-serve
+touch /usr/local/bin/packhorse`)
+	out := packages("--upgrade", "--replacepkgs", rpm) // with the scripts of an upgrade
+	if !strings.Contains(out, "/usr/local/bin/packhorse runs instead") {
+		t.Errorf("output of the upgrade = %q, want a warning about /usr/local/bin/packhorse", out)
+	}
+	after := m.run(start + `rm /usr/local/bin/packhorse
+start serve
 grep -q 50s /etc/packhorse/serve.toml
 git -C app ls-remote --quiet >/dev/null
 systemctl show --property=MainPID packhorse-serve`)
 	if before == after {
 		t.Errorf("after the upgrade the old process runs: %s", after)
 	}
+	m.run("systemctl stop packhorse-serve; userdel packhorse; groupadd --system developers")
+	packages("--upgrade", "--replacepkgs", rpm)
+	m.run(`test "$(stat -c %G /etc/packhorse/serve.toml /etc/packhorse/keys | uniq)" = packhorse`)
 	if out := packages("--erase", "packhorse"); !strings.Contains(out, "kept the repositories in /srv/git") {
 		t.Errorf("output of the removal = %q, want what it keeps", out)
 	}

@@ -25,7 +25,7 @@ import (
 // stage completes the tree of a target: what is installed below /usr or /usr/local.
 func (r *release) stage(tree, goos, arch string) {
 	docs := filepath.Join(tree, "share/doc/packhorse")
-	for _, name := range []string{"LICENSE", "README.md", "CHANGELOG.md"} {
+	for _, name := range []string{"LICENSE", "CHANGELOG.md"} {
 		copyTo(docs, name)
 	}
 	copyTo(docs+"/examples", "examples")

@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -80,6 +81,34 @@ func TestExampleUnits(t *testing.T) {
 		stop, err := time.ParseDuration(value("TimeoutStopSec"))
 		if err != nil || stop <= cfg.Shutdown.Delay.Duration+cfg.Shutdown.Grace.Duration+CloseLimit {
 			t.Errorf("%s: TimeoutStopSec = %s (error %v), want more than the shutdown takes", r, value("TimeoutStopSec"), err)
+		}
+	}
+}
+
+// TestPackagedUnits checks that the scripts of packages name all units.
+func TestPackagedUnits(t *testing.T) {
+	t.Parallel()
+	files, err := os.ReadDir("../../../deploy/systemd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var units, services []string
+	for _, file := range files {
+		units = append(units, file.Name())
+		if strings.HasSuffix(file.Name(), ".service") {
+			services = append(services, file.Name())
+		}
+	}
+	name := regexp.MustCompile(`\bpackhorse[a-z-]*\.(service|socket)\b`)
+	for script, want := range map[string][]string{"deb/postinst": units, "deb/prerm": units, "deb/postrm": units,
+		"rpm/preun": units, "rpm/posttrans": services} {
+		text, err := os.ReadFile(filepath.Join("../../../deploy/packages", script))
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := name.FindAllString(string(text), -1)
+		if slices.Sort(got); !slices.Equal(got, want) {
+			t.Errorf("units in %s = %v, want those of deploy/systemd: %v", script, got, want)
 		}
 	}
 }
