@@ -27,7 +27,7 @@ file. It does not replace a file that exists.`,
   packhorse config init | less`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 0 {
+			if len(args) == 0 || args[0] == "-" {
 				_, err := io.WriteString(cmd.OutOrStdout(), config.Starter)
 				return err
 			}

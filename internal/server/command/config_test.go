@@ -238,7 +238,9 @@ func TestConfigInit(t *testing.T) {
 	if code, _, errs := runMain("config", "init", file); code != exitFailed || !strings.Contains(errs, "exists already") {
 		t.Errorf("a file that exists: got %d %s, want %d", code, errs, exitFailed)
 	}
-	if code, out, _ := runMain("config", "init"); code != exitOK || out != config.Starter {
-		t.Errorf("without a file: got %d %s", code, out)
+	for _, args := range [][]string{{"config", "init"}, {"config", "init", "-"}} {
+		if code, out, _ := runMain(args...); code != exitOK || out != config.Starter {
+			t.Errorf("%q: got %d %s", args, code, out)
+		}
 	}
 }
