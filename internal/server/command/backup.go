@@ -98,6 +98,9 @@ func backupOptions(ctx context.Context, t *target) (o backup.Options, bucket str
 		}
 	}
 	cfg.Complete(role, t.env.Getenv)
+	if _, err := statedir.ReadFormat(cfg.State); err != nil {
+		return o, "", err
+	}
 	o = backup.Options{State: cfg.State, Durable: statedir.Durable, Files: cfg.Files()}
 	if file != "" {
 		file, err = filepath.Abs(file)

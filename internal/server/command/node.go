@@ -169,6 +169,9 @@ func (f *nodeFinder) importing(ctx context.Context, do func(*storage.Node) error
 	if err := f.actAsOwner(&cfg); err != nil {
 		return err
 	}
+	if _, err := statedir.ReadFormat(cfg.State); err != nil {
+		return err
+	}
 	if cfg.Store.Enabled() { // the root can belong to a running node
 		if cfg.Root, err = os.MkdirTemp("", "packhorse-import-"); err != nil {
 			return err

@@ -211,3 +211,40 @@ func TestStateOwner(t *testing.T) {
 	}
 	is("a link to a directory of root's", somebody, target{})
 }
+
+// TestNewerState runs commands on a state directory of a newer version. They change nothing.
+func TestNewerState(t *testing.T) {
+	t.Parallel()
+	root := socketDir(t)
+	bundle := filepath.Join(t.TempDir(), "a.bundle")
+	r := gittest.Init(t)
+	r.Git("update-ref", "refs/heads/main", r.Commit("x").String())
+	r.Git("bundle", "create", bundle, "main")
+	for _, args := range [][]string{{"token", "create", "alice"}, {"repo", "create", "app"}} {
+		if code, _, errs := runMain(append(args, "--root", root)...); code != exitOK {
+			t.Fatalf("%q: %d, %s", args, code, errs)
+		}
+	}
+	write := func(format string) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(root, ".packhorse/format.json"), []byte(format), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for format, want := range map[string]string{
+		`{"format":2,"version":"9.0.0"}`: "format 2 of packhorse 9.0.0", `{}`: "damaged", `{"format":-5}`: "damaged",
+	} {
+		write(format)
+		before := filesBelow(t, root)
+		for _, args := range [][]string{{"token", "create", "bob"}, {"token", "revoke", "alice"}, {"repo", "create", "new"},
+			{"repo", "import", bundle, "new"}, {"backup", filepath.Join(t.TempDir(), "backup")}, {"webhook", "list"}} {
+			code, _, errs := runMain(append(args, "--root", root)...)
+			if code == exitOK || !strings.Contains(errs, want) {
+				t.Errorf("%q with %s: %d, %s; want %q", args, format, code, errs, want)
+			}
+		}
+		if after := filesBelow(t, root); !slices.Equal(before, after) {
+			t.Errorf("with %s files changed from %q to %q", format, before, after)
+		}
+	}
+}

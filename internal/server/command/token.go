@@ -46,6 +46,9 @@ func (p *tokenPlace) file() (auth.TokenFile, config.Config, error) {
 // of tokens can be created.
 func (p *tokenPlace) with(prepare bool, do func(packhorsev1connect.TokenServiceClient, config.Config) error) error {
 	file, cfg, err := p.file()
+	if err == nil && !cfg.Auth.Shared {
+		_, err = statedir.ReadFormat(cfg.State)
+	}
 	if err == nil && prepare {
 		err = p.prepare(cfg)
 	}

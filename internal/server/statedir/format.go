@@ -26,20 +26,22 @@ type Formatted struct {
 	Version string `json:"version,omitempty"` // of the latest program; empty: before 0.1.0
 }
 
-// ReadFormat returns the format of a state directory. The error is Invalid if only a newer version can use it.
+// ReadFormat returns the format of a state directory. Callers that use the directory without Open check it first. The
+// error is Invalid if only a newer version can use it.
 func ReadFormat(dir string) (f Formatted, err error) {
 	path := filepath.Join(dir, formatName)
 	text, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return Formatted{Format: 1}, nil
 	}
-	if err == nil {
-		err = json.Unmarshal(text, &f)
+	if err != nil {
+		return f, fmt.Errorf("read the format of the state directory: %w", err)
 	}
+	err = json.Unmarshal(text, &f)
 	switch {
-	case err != nil:
-		return f, fmt.Errorf("read the format of the state directory: %s: %w; remove it if no newer version has used the "+
-			"directory", path, err)
+	case err != nil || f.Format < 1:
+		return f, fmt.Errorf("the format of the state directory is damaged: %s: %.80q; remove it if no newer version has "+
+			"used the directory", path, text)
 	case f.Format > Format:
 		return f, fault.New(fault.Invalid, "the state directory %s has format %d of packhorse %s, and this version knows "+
 			"formats up to %d: use that version, or restore the state from a backup", dir, f.Format, f.Version, Format)

@@ -30,7 +30,8 @@ func TestFormat(t *testing.T) {
 			t.Errorf("format after %q = %v (%v)", older, f, err)
 		}
 	}
-	for text, want := range map[string]string{`{"format":2,"version":"9.0.0"}`: "format 2 of packhorse 9.0.0", "{": file} {
+	for text, want := range map[string]string{`{"format":2,"version":"9.0.0"}`: "format 2 of packhorse 9.0.0", "": file,
+		"{": file, "{}": file, "null": file, `{"format":0}`: file, `{"format":-5}`: file} {
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
