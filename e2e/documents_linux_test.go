@@ -128,7 +128,8 @@ func TestDocuments(t *testing.T) {
 // documents reads all pages.
 func documents(t *testing.T) (all []document) {
 	t.Helper()
-	for _, pattern := range []string{"*.md", "docs/*.md", "docs/*/*.md", "examples/*.md", "sdk/*/*.md"} {
+	for _, pattern := range []string{"*.md", "docs/*.md", "docs/*/*.md", "examples/*.md", "sdk/*/*.md", "bench/*.md",
+		"bench/*/*.md"} {
 		files, err := filepath.Glob("../" + pattern)
 		if err != nil {
 			t.Fatal(err)
