@@ -99,8 +99,7 @@ var rooms = map[string][]string{
 	"go.opentelemetry.io/otel/exporters/...": {"operations/observe"},
 	"net/http/pprof":                         {"operations/observe"},
 	"os/exec": {"git/process", "git/gittest", "store/bucket/buckettest", "server/config", "server/roles", "server/command",
-		"bench/...",
-		"search/worker", "search/ipc"},
+		"bench/...", "search/worker", "search/ipc"},
 }
 
 // noNetwork are the packages that read repositories; they and all below them never import net.
