@@ -37,6 +37,20 @@ func TestMoveOfGitea(t *testing.T) {
 	forge.api(http.MethodPost, "orgs/Inner/repos", map[string]any{"name": "plans", "auto_init": true})
 	key := strings.TrimSpace(g.sh("ssh-keygen -q -t ed25519 -N '' -f key >/dev/null; cat key.pub"))
 	forge.api(http.MethodPost, "user/keys", map[string]any{"title": "key", "key": key})
+	for _, name := range []string{"root", "gone", "barred"} {
+		user := map[string]any{"username": name, "email": name + "@example.org", "password": name + "-password",
+			"login_name": name, "source_id": 0, "must_change_password": false}
+		forge.api(http.MethodPost, "admin/users", user)
+		g.sh("ssh-keygen -q -t ed25519 -N '' -f key-" + name)
+		key := strings.TrimSpace(g.sh("cat key-" + name + ".pub"))
+		forge.api(http.MethodPost, "admin/users/"+name+"/keys", map[string]any{"title": "key", "key": key})
+		user["active"], user["prohibit_login"] = name != "gone", name == "barred"
+		forge.api(http.MethodPatch, "admin/users/"+name, user)
+	}
+	if out, err := g.try(`curl -sf -H "Authorization: token $TOKEN" -d username=admin@here -d email=a@example.org ` +
+		"-d password=a-password " + forge.url + "/api/v1/admin/users"); err == nil {
+		t.Errorf("a user of the forge can be named admin@here: %s", out)
+	}
 	oid := ""
 	if _, err := exec.LookPath("git-lfs"); err != nil {
 		t.Logf("*** There is no git-lfs: moving objects of Git LFS is NOT tested. *** (%v)", err)
@@ -82,9 +96,22 @@ git push -q origin HEAD:main`)
 	if out := g.sh("packhorse repo info owner/app --root /srv/git"); !strings.Contains(out, description) {
 		t.Errorf("the description is lost:\n%s", out)
 	}
-	g.sh("git -C " + repo.Dir + " -c core.sshCommand='ssh -F /dev/null -o StrictHostKeyChecking=no -o " +
-		"UserKnownHostsFile=/dev/null -o IdentitiesOnly=yes -i " + g.dir + "/key' push -q " +
-		"ssh://git@git.example:2222/owner/app main:refs/heads/pushed")
+	push := func(key, repository string) (string, error) {
+		return g.try("git -C " + repo.Dir + " -c core.sshCommand='ssh -F /dev/null -o StrictHostKeyChecking=no -o " +
+			"UserKnownHostsFile=/dev/null -o IdentitiesOnly=yes -i " + g.dir + "/" + key + "' push -q " +
+			"ssh://git@git.example:2222/" + repository + " main:refs/heads/pushed")
+	}
+	if out, err := push("key", "owner/app"); err != nil {
+		t.Fatalf("the owner cannot push: %v, %s", err, out)
+	}
+	if out, err := push("key-root", "owner/secret"); err == nil || !strings.Contains(out, "no repository") {
+		t.Errorf("a user named root can push: %v, %s", err, out)
+	}
+	for _, name := range []string{"gone", "barred"} {
+		if out, err := push("key-"+name, "owner/app"); err == nil || !strings.Contains(out, "Permission denied") {
+			t.Errorf("a user who may not sign in has a key: %v, %s", err, out)
+		}
+	}
 	if oid != "" {
 		lfs := filepath.Join(g.dir, "srv/git/owner/app.git/lfs/objects", oid[:2], oid[2:4], oid)
 		if text, err := os.ReadFile(lfs); err != nil || string(text) != "a large file" {
