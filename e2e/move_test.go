@@ -156,7 +156,26 @@ func TestMoveOfGitDaemon(t *testing.T) {
 		t.Fatal("git-daemon does not serve app.git")
 	}
 
-	out := g.follow(2)
+	// Names that would be patterns, two names, or a rule of their own.
+	find := g.blocks[0]
+	for _, name := range []string{"x\", \"**", "*", "{name}", "a\nteam/private.git",
+		"git-daemon-export-ok\n" + root + "/x"} {
+		odd := filepath.Join(root, "odd", name)
+		if err := os.MkdirAll(odd, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		write(t, filepath.Join(odd, "git-daemon-export-ok"), "")
+		out, err := g.try(find)
+		names, _ := os.ReadFile(filepath.Join(g.dir, "names"))
+		if err == nil || !strings.Contains(out, "rename these") || string(names) != "app.git\nteam/lib.git\n" {
+			t.Errorf("the directory %q is exported: %v, %s, names %q", name, err, out, names)
+		}
+		if err := os.RemoveAll(filepath.Join(root, "odd")); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	out := g.follow(3)
 	if !strings.Contains(out, "phk_") || strings.Contains(out, "differs") {
 		t.Errorf("the commands print %s", out)
 	}
