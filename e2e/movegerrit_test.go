@@ -90,6 +90,16 @@ func TestMoveOfGerrit(t *testing.T) {
 	}
 	g.sh("git init -q work && git -C work fetch -q " + url + " refs/changes/02/2/1")
 
+	// A new project.
+	g.sh("git clone -q --mirror " + site + "/team/app.git " + site + "/team/new.git && git -C " + site +
+		"/team/new.git branch -m main trunk")
+	g.follow(1)
+	replicate("team/new")
+	const check = "echo team/new.git | sh check.sh https://gerrit.example/ http://127.0.0.1:8080/ HEAD 'refs/heads/*'"
+	if out := g.sh(check); out != "" {
+		t.Errorf("the new project: %s", out)
+	}
+
 	// Hidden changes are replicated too.
 	g.follow(1)
 	set("refs/changes/02/2/2", main)
@@ -112,18 +122,6 @@ func TestMoveOfGerrit(t *testing.T) {
 		t.Errorf("the replica has\n%s\nwant\n%s", got, want)
 	}
 
-	// A project that the plugin creates by sshd (adminUrl).
-	_, admin, _ := strings.Cut(strings.ReplaceAll(setting("adminUrl")[0], "${name}", "team/new"), "git.example")
-	g.sh("git clone -q --mirror " + site + "/team/app.git " + site + "/team/new.git")
-	if _, err := g.try("git ls-remote http://127.0.0.1:8080/team/new"); err == nil {
-		t.Error("a missing repository is served")
-	}
-	g.sh("mkdir -p '" + admin + "' && cd '" + admin + "' && git init -q --bare && git symbolic-ref HEAD 'refs/heads/main'")
-	replicate("team/new")
-	const check = "echo team/new.git | sh check.sh https://gerrit.example/ http://127.0.0.1:8080/ HEAD 'refs/heads/*'"
-	if out := g.sh(check); out != "" {
-		t.Errorf("the new project: %s", out)
-	}
 	// Clients fetch here and push to Gerrit.
 	g.follow(1)
 	g.sh("git -C work remote add origin https://gerrit.example/team/app.git")
