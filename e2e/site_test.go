@@ -78,7 +78,7 @@ func TestSite(t *testing.T) {
 		"[a](#none)":                     "docs/README.md links to #none, which has no such heading",
 		"[a](../internal/none.go)":       "docs/README.md links to ../internal/none.go, which does not exist",
 		"[a](JavaScript:alert)":          "docs/README.md links to JavaScript:alert: want http, https or mailto",
-		"[a](&#100;ata:text/html,a)":     "docs/README.md links to data:text/html,a: want http, https or mailto",
+		"[a](&#100;ata:text/html,a)":     "docs/README.md links to &#100;ata:text/html,a, which does not exist",
 		"![a](images/none.png)":          "docs/README.md shows images/none.png, which does not exist",
 		"\n## Other: a group of no kind": "has no directory",
 	} {
