@@ -123,7 +123,7 @@ func TestPageLanguages(t *testing.T) {
 	r := gittest.InitAt(t, filepath.Join(root, "app.git"))
 	script := "commit refs/heads/main\ncommitter a <a@example.org> 1700000000 +0000\ndata 1\nx\n"
 	for name, size := range map[string]int{"a.go": 3000, "b/c.go": 10, "x.py": 1000, "vendor/y.py": 90000, "README.md": 7,
-		"none.zzz": 5000} {
+		"none.zzz": 5000, "go.mod": 5000} {
 		script += fmt.Sprintf("M 100644 inline %s\ndata %d\n%s\n", name, size, strings.Repeat("z", size))
 	}
 	r.GitIn(script, "fast-import", "--quiet")

@@ -79,7 +79,7 @@ func (q *request) countLanguages() (main g.Node, isLate bool, err error) {
 			language = page.Language("x" + extension)
 			byExtension[extension] = language
 		}
-		if language == "" || foreign.MatchString(name) {
+		if language == "" || foreign.MatchString(name) || path.Base(name) == "go.mod" {
 			continue
 		}
 		size := e.GetSize()

@@ -72,6 +72,9 @@ func Language(name string) string {
 
 // lexerOf returns the lexer of a file, nil if there is none: that of lexers.Match, which takes milliseconds.
 func lexerOf(name string) (best chroma.Lexer) {
+	if path.Base(name) == "go.mod" {
+		return nil // only its extension is AMPL's
+	}
 	index := lexerIndex()
 	consider := func(some []chroma.Lexer) {
 		for _, lexer := range some {
