@@ -286,7 +286,8 @@ func lookAtSite(t *testing.T, site, copied string) {
 	for query, want := range map[string]string{
 		"access tokens":      "docs/how-to/auth.html#access-tokens",
 		"backup":             "docs/how-to/backup.html",
-		"http.max_body":      "docs/reference/limits.html",
+		"http.max_body":      "docs/reference/config.html#http",
+		"signature":          "docs/how-to/release.html#verify-a-download",
 		"packhorse_requests": "docs/reference/metrics.html",
 		"numbered records":   "docs/decisions/0015-numbered-records.html",
 		"packhorse repo set": "docs/reference/commands.html#packhorse-repo-set",

@@ -18,7 +18,7 @@ globalThis.siteVersions = (all) => {
 load("../versions.js");
 
 const toc = document.querySelector(".toc");
-if (toc && matchMedia("(min-width: 1280px)").matches) toc.open = true;
+if (toc && matchMedia("(min-width: 1400px)").matches) toc.open = true;
 
 // Search: every word has to occur in a section. Words in titles and headings count most.
 const box = document.querySelector(".search"), input = box.querySelector("input"), list = box.querySelector("div");
@@ -46,7 +46,11 @@ function search() {
 	const words = input.value.toLowerCase().split(/\s+/).filter(Boolean);
 	list.hidden = !words.length;
 	if (!sections || !words.length) return;
-	const found = sections.map((s) => [score(s, words), s]).filter(([n]) => n > 0).sort(([a], [b]) => b - a).slice(0, 30);
+	const all = sections.map((s) => [score(s, words), s]).filter(([n]) => n > 0);
+	const pages = Object.groupBy(all, ([, s]) => s.page);
+	// Among equals, sections of pages with several come first, and short ones.
+	const rank = ([n, s]) => n + pages[s.page].length - s.text.length / 1e6;
+	const found = all.sort((a, b) => rank(b) - rank(a)).slice(0, 30);
 	list.replaceChildren(...found.map(([, s]) => element("a", {href: base + s.path}, element("b", {}, s.title),
 		s.heading === s.title ? "" : element("span", {}, " › " + s.heading), element("small", {}, ...marked(s.text, words)))));
 	if (!found.length) list.append(element("p", {}, "Nothing found."));
