@@ -120,7 +120,7 @@ groupadd --system developers # which gets its number
 fails systemctl is-active --quiet packhorse-serve
 test "$(stat -c '%a %U:%G' /etc/packhorse /etc/packhorse/keys /etc/packhorse/serve.toml | tr '\n' ' ')" = \
 	"750 root:packhorse 750 root:packhorse 640 root:packhorse "
-test "$(stat -c '%U:%G' /srv/git /var/lib/packhorse | uniq)" = packhorse:packhorse
+test "$(stat -c '%a %U:%G' /srv/git /var/lib/packhorse | tr '\n' ' ')" = "750 packhorse:packhorse 755 packhorse:packhorse "
 packhorse repo create before-the-start --config /etc/packhorse/serve.toml`)
 	if out := m.run(`cd /usr/lib/systemd/system; systemd-analyze verify --man=no packhorse-*`); out != "" {
 		t.Errorf("systemd-analyze verify says\n%s", out)
@@ -313,7 +313,7 @@ func testRPM(t *testing.T, root string) {
 	m.run(`test "$(systemctl is-enabled packhorse-serve || :)" = disabled
 test "$(stat -c '%a %U:%G' /etc/packhorse /etc/packhorse/keys /etc/packhorse/serve.toml | tr '\n' ' ')" = \
 	"750 root:packhorse 750 root:packhorse 640 root:packhorse "
-test "$(stat -c '%U:%G' /srv/git /var/lib/packhorse | uniq)" = packhorse:packhorse
+test "$(stat -c '%a %U:%G' /srv/git /var/lib/packhorse | tr '\n' ' ')" = "750 packhorse:packhorse 755 packhorse:packhorse "
 packhorse repo create before-the-start --config /etc/packhorse/serve.toml`)
 	_, use, _ := strings.Cut(commandsOf(t, "install.md", "apt-get install"), "\n")
 	m.keepToken(m.run(use))
@@ -360,12 +360,21 @@ func testArchive(t *testing.T, root string) {
 		t.Fatalf("openssl: %v\n%s", err, out)
 	}
 	m := boot(t, root, archive, filepath.Join(dir, "public.key"), filepath.Join(dir, "public.pem"))
-	m.run("cd /packages\n" + strings.Replace(commandsOf(t, "install.md", "tar "), "packhorse_0.1.0_linux_amd64.tar.gz",
-		filepath.Base(archive), 1) + `
+	commands := func(begin string) string {
+		return "export PATH=/usr/local/bin:$PATH; cd /packages\n" + strings.Replace(commandsOf(t, "install.md", begin),
+			"packhorse_0.1.0_linux_amd64.tar.gz", filepath.Base(archive), 1)
+	}
+	m.run("find /usr/local ! -type d | sort >before")
+	m.keepToken(m.run(commands("tar ")))
+	m.run("export PATH=/usr/local/bin:$PATH\n" + firstUse + `test "$(stat -c '%a %U:%G' /srv/git)" = "750 packhorse:packhorse"
+cd /packages
 install -m 0640 -g packhorse public.pem public.key /etc/packhorse
-/usr/local/bin/packhorse repo create app --config /etc/packhorse/serve.toml`)
-	deployment := commandsOf(t, "deployment.md", "systemctl enable --now packhorse-serve") +
-		commandsOf(t, "deployment.md", "packhorse token create alice")
-	m.keepToken(m.run("PATH=/usr/local/bin:$PATH\n" + deployment))
-	m.run(`git -c http.sslCAInfo=/packages/public.pem clone --quiet https://x:$(cat token)@localhost/app 2>&1`)
+install -m 0640 -g packhorse /usr/local/share/doc/packhorse/examples/serve.toml /etc/packhorse`)
+	deployment := commandsOf(t, "deployment.md", "systemctl enable packhorse-serve") +
+		strings.Replace(commandsOf(t, "deployment.md", "packhorse token create alice"), "token create alice", "token create bob", 1)
+	m.run("PATH=/usr/local/bin:$PATH\n" + deployment)
+	m.run(`git -c http.sslCAInfo=/packages/public.pem clone --quiet https://x:$(cat token)@localhost/app with-tls 2>&1`)
+	m.run(commands("systemctl disable") + `find /usr/local ! -type d | sort | cmp - ~/before
+fails systemctl is-active --quiet packhorse-serve
+git -C /srv/git/app.git fsck --strict 2>&1`)
 }

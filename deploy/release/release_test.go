@@ -207,7 +207,7 @@ func checkProgram(t *testing.T, program, version, system, arch string) {
 // checkTexts checks man pages, completions, licenses and examples.
 func checkTexts(t *testing.T, tree string) {
 	t.Helper()
-	for _, name := range []string{"CHANGELOG.md", "LICENSE", "examples/serve.toml"} {
+	for _, name := range []string{"CHANGELOG.md", "LICENSE", "serve.toml", "examples/serve.toml"} {
 		if _, err := os.Stat(filepath.Join(tree, "share/doc/packhorse", name)); err != nil {
 			t.Error(err)
 		}

@@ -28,6 +28,7 @@ func (r *release) stage(tree, goos, arch string) {
 	for _, name := range []string{"LICENSE", "CHANGELOG.md"} {
 		copyTo(docs, name)
 	}
+	copyTo(docs, "deploy/packages/serve.toml")
 	copyTo(docs+"/examples", "examples")
 	if goos == "linux" {
 		copyTo(filepath.Join(tree, "lib/systemd/system"), "deploy/systemd")
