@@ -29,7 +29,7 @@ var shellBlocks = regexp.MustCompile("(?ms)^( *)```sh\n(.*?)^ *```$")
 func followGuide(t *testing.T, page string, words ...string) *guide {
 	t.Helper()
 	g := &guide{T: t, page: page, dir: t.TempDir(), words: words}
-	for _, name := range []string{"srv/git", "var"} {
+	for _, name := range []string{"etc", "srv/git", "var"} {
 		if err := os.MkdirAll(filepath.Join(g.dir, name), 0o755); err != nil {
 			t.Fatal(err)
 		}

@@ -371,7 +371,7 @@ cd /packages
 install -m 0640 -g packhorse public.pem public.key /etc/packhorse
 install -m 0640 -g packhorse /usr/local/share/doc/packhorse/examples/serve.toml /etc/packhorse`)
 	deployment := commandsOf(t, "deployment.md", "systemctl enable packhorse-serve") +
-		strings.Replace(commandsOf(t, "deployment.md", "packhorse token create alice"), "token create alice", "token create bob", 1)
+		strings.Replace(commandsOf(t, "deployment.md", "packhorse token create alice"), "alice", "bob", 1)
 	m.run("PATH=/usr/local/bin:$PATH\n" + deployment)
 	m.run(`git -c http.sslCAInfo=/packages/public.pem clone --quiet https://x:$(cat token)@localhost/app with-tls 2>&1`)
 	m.run(commands("systemctl disable") + `find /usr/local ! -type d | sort | cmp - ~/before
