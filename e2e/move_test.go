@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/packhorse-git/packhorse/internal/git/gittest"
@@ -115,6 +116,8 @@ func (g *guide) serve(args string) {
 
 func (g *guide) stop() {
 	if g.server != nil {
+		g.server.cmd.Process.Signal(syscall.SIGTERM) // a killed one leaves an indexer that writes for a moment
+		g.server.wait()
 		killAll(g.T, g.server)
 	}
 	g.server = nil
